@@ -1,0 +1,14 @@
+# `cmake --install` gives headers under include/terrace/…, the static libraries, and a package for find_package(terrace).
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+install(TARGETS terrace terrace_core terrace_memory terrace_offload terrace_optimizers terrace_parallel
+  EXPORT terraceTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+foreach(folder core memory offload optimizers parallel)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder} DESTINATION include/terrace FILES_MATCHING PATTERN "*.h")
+endforeach()
+install(EXPORT terraceTargets NAMESPACE terrace:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/terrace)
+configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/terraceConfig.cmake.in ${PROJECT_BINARY_DIR}/terraceConfig.cmake
+  INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/terrace)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/terraceConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/terraceConfig.cmake ${PROJECT_BINARY_DIR}/terraceConfigVersion.cmake
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/terrace)

@@ -1,0 +1,65 @@
+# Options, compiler flags, and the two helpers every folder uses.
+option(TERRACE_TESTS "Build the tests" ON)
+option(TERRACE_BENCH "Build the benchmarks" ON)
+option(TERRACE_WERROR "Warnings are errors" ON)
+set(TERRACE_CUDA AUTO CACHE STRING "AUTO, ON or OFF")
+set(TERRACE_MPI AUTO CACHE STRING "AUTO, ON or OFF")
+set(TERRACE_NCCL AUTO CACHE STRING "AUTO, ON or OFF")
+set(TERRACE_POOL tbb CACHE STRING "The thread pool: tbb, or std (for ThreadSanitizer)")
+set(TERRACE_SANITIZE "" CACHE STRING "Sanitizers, for example address,undefined or thread")
+option(TERRACE_COVERAGE "Instrument for gcov" OFF)
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+set(CMAKE_CXX_FLAGS_RELEASE "-O3")  # no NDEBUG: an assert that vanishes in release builds is a rival's defect
+
+# Every target includes <terrace/core/…>; the link keeps the repository's top level free of an include/ folder.
+file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/include)
+file(CREATE_LINK ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/include/terrace SYMBOLIC)
+
+add_library(terrace_flags INTERFACE)
+target_compile_features(terrace_flags INTERFACE cxx_std_20)
+target_compile_options(terrace_flags INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wcast-align -Wnull-dereference
+  # The rounding of every product and sum is part of the product: no contraction unless the source writes an fma.
+  -ffp-contract=off -fno-omit-frame-pointer)
+if(TERRACE_WERROR)
+  target_compile_options(terrace_flags INTERFACE -Werror)
+endif()
+if(TERRACE_SANITIZE)
+  target_compile_options(terrace_flags INTERFACE -fsanitize=${TERRACE_SANITIZE} -fno-sanitize-recover=all -g)
+  target_link_options(terrace_flags INTERFACE -fsanitize=${TERRACE_SANITIZE})
+endif()
+if(TERRACE_COVERAGE)
+  target_compile_options(terrace_flags INTERFACE --coverage -g)
+  target_link_options(terrace_flags INTERFACE --coverage)
+endif()
+
+# terrace_library(NAME SOURCES … [LINK …] [PRIVATE …]): the static library of one folder.
+function(terrace_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK;PRIVATE" ${ARGN})
+  add_library(terrace_${name} STATIC ${ARG_SOURCES})
+  add_library(terrace::${name} ALIAS terrace_${name})
+  set_target_properties(terrace_${name} PROPERTIES EXPORT_NAME ${name})
+  target_include_directories(terrace_${name} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include> $<INSTALL_INTERFACE:include>)
+  target_link_libraries(terrace_${name} PUBLIC ${ARG_LINK} PRIVATE $<BUILD_INTERFACE:terrace_flags> ${ARG_PRIVATE})
+  target_compile_features(terrace_${name} PUBLIC cxx_std_20)
+endfunction()
+
+# terrace_test(NAME SOURCES … LINK …): one GoogleTest program; each TEST is one ctest entry, a skip is shown as a skip.
+function(terrace_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE terrace_flags ${ARG_LINK} GTest::gmock GTest::gtest_main)
+  gtest_discover_tests(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} DISCOVERY_TIMEOUT 120)
+endfunction()

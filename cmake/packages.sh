@@ -1,0 +1,33 @@
+# Sourced by examples/quickstart.sh and tests/run.sh: the Debian packages that terrace builds with, and helpers to say what
+# happens and how long it took. One apt call on a fresh machine.
+
+terrace_packages=(
+  g++ cmake ninja-build pkg-config git ca-certificates
+  liburing-dev libnuma-dev libtbb-dev libopenmpi-dev openmpi-bin libdnnl-dev libxxhash-dev
+  libgtest-dev libgmock-dev libbenchmark-dev libcli11-dev libfmt-dev nlohmann-json3-dev libtomlplusplus-dev
+)
+
+say() { printf '\n== %s\n' "$*"; }
+
+# timed NAME COMMAND…: runs it and says how long it took.
+timed() {
+  local name=$1 begin=$SECONDS
+  shift
+  say "$name"
+  "$@" || { local status=$?; printf '== %s failed after %d s (exit %d)\n' "$name" $((SECONDS - begin)) "$status" >&2; return "$status"; }
+  printf '== %s: %d s\n' "$name" $((SECONDS - begin))
+}
+
+as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
+
+# install_packages PACKAGE…: only what is missing, and nothing at all when all is there.
+install_packages() {
+  local missing=()
+  for p in "$@"; do
+    dpkg-query -W -f='${db:Status-Status}' "$p" 2>/dev/null | grep -q '^installed$' || missing+=("$p")
+  done
+  if [ ${#missing[@]} = 0 ]; then echo "all ${#} packages are installed"; return 0; fi
+  echo "installing: ${missing[*]}"
+  as_root apt-get update -qq
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+}

@@ -1,0 +1,44 @@
+#include <terrace/core/cpu/ops.h>
+
+namespace terrace::cpu {
+namespace {
+constexpr std::int64_t kBlock = 16384;  // elements a task takes
+}
+
+void activation(Compute compute, Activation kind, TensorView y, TensorView x) {
+  for_dtype(y.dtype, [&]<class T>() {
+    const auto& kernels = kernels_for<T>(compute.kernels);
+    T* const out = raw<T>(y);
+    const T* const in = raw<T>(x);
+    if (kind == Activation::gelu_tanh) {
+      blocks(compute.pool, y.elements(), kBlock,
+             [&](std::int64_t begin, std::int64_t end) { kernels.gelu(out + begin, in + begin, end - begin); });
+      return;
+    }
+    const std::int64_t f = columns_of(y);
+    blocks(compute.pool, rows_of(y), rows_a_task(f), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t n = begin; n < end; ++n) kernels.swiglu(out + n * f, in + 2 * n * f, in + (2 * n + 1) * f, f);
+    });
+  });
+}
+
+void activation_grad(Compute compute, Activation kind, TensorView dx, TensorView dy, TensorView x) {
+  for_dtype(dx.dtype, [&]<class T>() {
+    const auto& kernels = kernels_for<T>(compute.kernels);
+    T* const out = raw<T>(dx);
+    const T *const d = raw<T>(dy), *const in = raw<T>(x);
+    if (kind == Activation::gelu_tanh) {
+      blocks(compute.pool, dx.elements(), kBlock,
+             [&](std::int64_t begin, std::int64_t end) { kernels.gelu_grad(out + begin, d + begin, in + begin, end - begin); });
+      return;
+    }
+    const std::int64_t f = columns_of(dy);
+    blocks(compute.pool, rows_of(dy), rows_a_task(f), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t n = begin; n < end; ++n) {
+        kernels.swiglu_grad(out + 2 * n * f, out + (2 * n + 1) * f, d + n * f, in + 2 * n * f, in + (2 * n + 1) * f, f);
+      }
+    });
+  });
+}
+
+}  // namespace terrace::cpu

@@ -1,0 +1,31 @@
+#include <cstring>
+
+#include <terrace/core/cpu/ops.h>
+
+namespace terrace::cpu {
+namespace {
+constexpr std::int64_t kBlock = 32768;  // elements a task takes
+}
+
+void add(Compute compute, TensorView y, TensorView x, TensorView r) {
+  for_dtype(y.dtype, [&]<class T>() {
+    const auto& kernels = kernels_for<T>(compute.kernels);
+    blocks(compute.pool, y.elements(), kBlock, [&](std::int64_t begin, std::int64_t end) {
+      kernels.add(raw<T>(y) + begin, raw<T>(x) + begin, raw<T>(r) + begin, end - begin);
+    });
+  });
+}
+
+void convert(Compute compute, TensorView y, TensorView x, Accumulate accumulate) {
+  const auto kernel = convert_kernel(compute.kernels, y.dtype, x.dtype, accumulate == Accumulate::yes);
+  const auto to = static_cast<std::int64_t>(size_of(y.dtype)), from = static_cast<std::int64_t>(size_of(x.dtype));
+  blocks(compute.pool, y.elements(), kBlock,
+         [&](std::int64_t begin, std::int64_t end) { kernel(y.data + begin * to, x.data + begin * from, end - begin); });
+}
+
+void zero(Compute compute, TensorView y) {
+  blocks(compute.pool, static_cast<std::int64_t>(y.bytes()), kBlock * 4,
+         [&](std::int64_t begin, std::int64_t end) { std::memset(y.data + begin, 0, static_cast<std::size_t>(end - begin)); });
+}
+
+}  // namespace terrace::cpu

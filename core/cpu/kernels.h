@@ -1,0 +1,75 @@
+// The vector loops of the CPU math, one table an instruction set, picked once at run time.
+//
+// The same source is compiled for each instruction set on 64-byte vectors with a fixed lane order and no contraction, so
+// every table gives the same bits for fp32 and bf16 (fp64's exponentials and logarithms are the C library's).
+// T is the storage type (bf16 travels as its bits), A the arithmetic type (fp32, or fp64 for fp64).
+//
+// Owner:   static tables.
+// Threads: any; kernels have no state.
+#pragma once
+
+#include <cstdint>
+
+namespace terrace::cpu {
+
+template <class T, class A>
+struct KernelsOf {
+  // One row of c elements. `mean` null: RMSNorm. `bias` may be null.
+  void (*norm_row)(T* y, A* mean, A* rstd, const T* x, const T* gain, const T* bias, std::int64_t c, double eps);
+  void (*norm_input_grad_row)(T* dx, const T* dy, const T* x, const T* gain, const A* mean, A rstd, std::int64_t c,
+                              bool accumulate);
+  // Sums of at most kColumns columns over `rows` rows, by blocks of kRowBlock rows folded in order. `dbias`, `mean` may be
+  // null.
+  void (*norm_weight_grad)(A* dgain, A* dbias, const T* dy, const T* x, const A* mean, const A* rstd, std::int64_t rows,
+                           std::int64_t columns, std::int64_t row_elements);
+  void (*column_sums)(A* sums, const T* x, std::int64_t rows, std::int64_t columns, std::int64_t row_elements);
+  // One head: pairs (i, i + half); `sin` is negated to rotate back.
+  void (*rotate)(T* x, const A* cosine, const A* sine, std::int64_t half, bool inverse);
+  void (*gelu)(T* y, const T* x, std::int64_t n);
+  void (*gelu_grad)(T* dx, const T* dy, const T* x, std::int64_t n);
+  void (*swiglu)(T* y, const T* gate, const T* up, std::int64_t n);
+  void (*swiglu_grad)(T* dgate, T* dup, const T* dy, const T* gate, const T* up, std::int64_t n);
+  void (*add)(T* y, const T* x, const T* r, std::int64_t n);
+  A (*dot)(const T* x, const T* y, std::int64_t n);
+  void (*axpy)(A* y, A a, const T* x, std::int64_t n);  // y += a·x
+  // Loss of one row, and (softmax − onehot)·scale into dlogits (may be null, may be logits). target −1: loss 0, gradient 0.
+  double (*cross_entropy_row)(T* dlogits, const T* logits, std::int64_t vocabulary, std::int32_t target, double scale);
+  double (*sum)(const T* x, std::int64_t n);
+  double (*sum_of_squares)(const T* x, std::int64_t n);
+};
+
+template <class A>
+struct SoftmaxOf {
+  // s[0, valid) becomes softmax(scale·s), s[valid, width) zero; returns the log-sum-exp of scale·s.
+  A (*softmax_row)(A* s, std::int64_t valid, std::int64_t width, A scale);
+  // s becomes p = exp(scale·s − lse) and dp becomes p·(dp − d)·scale; both zero in [valid, width).
+  void (*softmax_grad_row)(A* s, A* dp, std::int64_t valid, std::int64_t width, A scale, A lse, A d);
+};
+
+inline constexpr std::int64_t kColumns = 64;     // columns a task of the column sums takes
+inline constexpr std::int64_t kRowBlock = 256;   // rows summed before they are folded
+inline constexpr std::int64_t kSumBlock = 4096;  // elements of one fp64 partial sum
+
+using ConvertKernel = void (*)(void* y, const void* x, std::int64_t n);
+
+struct Kernels {
+  const char* name;
+  KernelsOf<float, float> fp32;
+  KernelsOf<std::uint16_t, float> bf16;
+  KernelsOf<double, double> fp64;
+  SoftmaxOf<float> softmax_fp32;
+  SoftmaxOf<double> softmax_fp64;
+  ConvertKernel convert[3][3][2];  // [to][from][accumulate], by DType
+  // c[n] (n at most kPanel, row stride ldc) = a[m, k] · panel[k, kPanel]; a's strides are given.
+  void (*product_fp64)(double* c, std::int64_t ldc, const double* a, std::int64_t a_row, std::int64_t a_column,
+                       const double* panel, std::int64_t m, std::int64_t n, std::int64_t k);
+};
+inline constexpr std::int64_t kPanel = 32;
+
+extern const Kernels kKernelsBaseline;
+extern const Kernels kKernelsAvx2;
+extern const Kernels kKernelsAvx512;
+
+const Kernels& select_kernels();  // the best this processor runs
+
+}  // namespace terrace::cpu

@@ -1,0 +1,10 @@
+// The kernel table for AVX2. Compiled with its own options; see core/CMakeLists.txt.
+#include <terrace/core/cpu/kernels.h>
+
+#include <terrace/core/cpu/kernels.inl>
+
+namespace terrace::cpu {
+
+constinit const Kernels kKernelsAvx2 = make_kernels("avx2");
+
+}  // namespace terrace::cpu

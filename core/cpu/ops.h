@@ -1,0 +1,51 @@
+// The CPU operations as plain functions: arguments are already checked, work runs on the calling thread and the pool.
+// The meaning of each is in core/math.h.
+#pragma once
+
+#include <terrace/core/cpu/compute.h>
+#include <terrace/core/math.h>
+
+namespace terrace::cpu {
+
+void matmul(Compute, TensorView c, TensorView a, Transpose ta, TensorView b, Transpose tb, TensorView bias, Accumulate);
+void bias_grad(Compute, TensorView db, TensorView dy, Accumulate);
+
+void norm(Compute, TensorView y, TensorView mean, TensorView rstd, TensorView x, TensorView gain, TensorView bias, double eps);
+void norm_input_grad(Compute, TensorView dx, TensorView dy, TensorView x, TensorView gain, TensorView mean, TensorView rstd,
+                     Accumulate);
+void norm_weight_grad(Compute, TensorView dgain, TensorView dbias, TensorView dy, TensorView x, TensorView mean,
+                      TensorView rstd, Accumulate);
+
+void rotary(Compute, TensorView x, std::int64_t row_elements, std::int64_t seq, std::int64_t first_position, double theta,
+            bool inverse);
+
+void attention(Compute, AttentionShape, TensorView out, TensorView lse, TensorView qkv);
+void attention_grad(Compute, AttentionShape, TensorView dqkv, TensorView dout, TensorView out, TensorView lse, TensorView qkv);
+void attention_decode(Compute, AttentionShape, TensorView out, TensorView q, TensorView k_cache, TensorView v_cache,
+                      std::int64_t length);
+
+void activation(Compute, Activation, TensorView y, TensorView x);
+void activation_grad(Compute, Activation, TensorView dx, TensorView dy, TensorView x);
+
+void add(Compute, TensorView y, TensorView x, TensorView r);
+void convert(Compute, TensorView y, TensorView x, Accumulate);
+void zero(Compute, TensorView y);
+
+void embed(Compute, TensorView y, TensorView tokens, TensorView table, TensorView positions, std::int64_t seq,
+           std::int64_t first_position);
+void embed_grad(Compute, TensorView dtable, TensorView dpositions, TensorView tokens, TensorView dy, std::int64_t seq,
+                Accumulate);
+
+void cross_entropy(Compute, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets, double scale);
+void sum(Compute, TensorView out, TensorView x, Accumulate);
+void sum_of_squares(Compute, TensorView out, TensorView x);
+
+// The last dimension, and all before it as one.
+inline std::int64_t columns_of(const TensorView& v) { return v.shape.rank() == 0 ? 1 : v.shape[v.shape.rank() - 1]; }
+inline std::int64_t rows_of(const TensorView& v) {
+  std::int64_t n = 1;
+  for (std::size_t i = 0; i + 1 < v.shape.rank(); ++i) n *= v.shape[i];
+  return n;
+}
+
+}  // namespace terrace::cpu

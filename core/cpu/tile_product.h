@@ -1,0 +1,28 @@
+// One product of one tile, on the calling thread only: a single library call for fp32 and bf16, plain loops for fp64.
+//
+// Threads: any; the library's own pool is held at one thread. Errors: std::runtime_error with the library's status.
+#pragma once
+
+#include <cstdint>
+
+#include <terrace/core/cpu/compute.h>
+
+namespace terrace::cpu {
+
+// op(x) is [rows, columns]; stored [columns, rows] when transposed. `stride` is that of the stored rows.
+template <class T>
+struct Operand {
+  const T* data;
+  std::int64_t stride;
+  bool transposed;
+};
+
+// c[m,n] = op(a)[m,k] · op(b)[k,n], plus c when add.
+void tile_product(const Kernels&, float* c, std::int64_t ldc, Operand<float> a, Operand<float> b, std::int64_t m,
+                  std::int64_t n, std::int64_t k, bool add = false);
+void tile_product(const Kernels&, float* c, std::int64_t ldc, Operand<std::uint16_t> a, Operand<std::uint16_t> b,
+                  std::int64_t m, std::int64_t n, std::int64_t k);
+void tile_product(const Kernels&, double* c, std::int64_t ldc, Operand<double> a, Operand<double> b, std::int64_t m,
+                  std::int64_t n, std::int64_t k, bool add = false);
+
+}  // namespace terrace::cpu

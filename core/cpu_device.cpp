@@ -1,0 +1,115 @@
+#include <terrace/core/device.h>
+
+#include <pthread.h>
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include <terrace/core/host_copy.h>
+#include <terrace/core/math.h>
+
+namespace terrace {
+namespace {
+
+class CpuStream final : public Stream {
+ public:
+  CpuStream(Device& device, const std::string& name) : device_(device), thread_([this] { run(); }) {
+    pthread_setname_np(thread_.native_handle(), name.substr(0, 15).c_str());  // Linux's limit; a failure only costs the name
+  }
+  ~CpuStream() override {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    submitted_.notify_one();
+    thread_.join();
+  }
+
+  void submit(std::function<void()> work) override { push({std::move(work), 0}); }
+  void wait(const Event& event) override {
+    push({[event] { event.wait(); }, 0});
+  }
+  Event record() override {
+    const auto point = ++recorded_;
+    push({nullptr, point});
+    return {timeline_, point};
+  }
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes) override {
+    push({[=] { copy_bytes(to, from, bytes); }, 0});
+  }
+  Device& device() override { return device_; }
+
+ private:
+  // Either work, or a point of the timeline to advance to.
+  struct Entry {
+    std::function<void()> work;
+    std::uint64_t point = 0;
+  };
+
+  void push(Entry entry) {
+    {
+      const std::lock_guard lock(mutex_);
+      queue_.push_back(std::move(entry));
+    }
+    submitted_.notify_one();
+  }
+
+  void run() {
+    bool poisoned = false;
+    for (;;) {
+      Entry entry;
+      {
+        std::unique_lock lock(mutex_);
+        submitted_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+        if (queue_.empty()) return;
+        entry = std::move(queue_.front());
+        queue_.pop_front();
+      }
+      if (poisoned) continue;
+      if (!entry.work) {
+        timeline_->advance(entry.point);
+        continue;
+      }
+      try {
+        entry.work();
+      } catch (...) {
+        poisoned = true;
+        timeline_->fail(std::current_exception());
+      }
+    }
+  }
+
+  Device& device_;
+  const std::shared_ptr<Timeline> timeline_ = std::make_shared<Timeline>();
+  std::uint64_t recorded_ = 0;  // the submitting thread's
+  std::mutex mutex_;
+  std::condition_variable submitted_;
+  std::deque<Entry> queue_;
+  bool stopping_ = false;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+class CpuDevice final : public Device {
+ public:
+  explicit CpuDevice(ThreadPool& pool) : pool_(pool), memory_(make_pinned_memory(pool)), math_(make_cpu_math(pool)) {}
+
+  std::string name() const override { return "cpu"; }
+  std::unique_ptr<Stream> make_stream(std::string name) override { return std::make_unique<CpuStream>(*this, name); }
+  MemoryResource& memory() override { return *memory_; }
+  Math& math() override { return *math_; }
+  ThreadPool& pool() override { return pool_; }
+
+ private:
+  ThreadPool& pool_;
+  std::unique_ptr<MemoryResource> memory_;
+  std::unique_ptr<Math> math_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_cpu_device(ThreadPool& pool) { return std::make_unique<CpuDevice>(pool); }
+
+}  // namespace terrace

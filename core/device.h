@@ -1,0 +1,47 @@
+// A device makes streams and memory; a stream is a FIFO of work that never blocks the caller.
+//
+// Owner:   main owns devices; a stream belongs to who made it and must not outlive its device.
+// Threads: one thread submits to a stream at a time. A CPU stream is a real thread, so a missing wait between two
+//          streams is a race that ThreadSanitizer sees.
+// Errors:  work that throws poisons its stream: later work is skipped, and every event recorded after it rethrows.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include <terrace/core/event.h>
+#include <terrace/core/memory_resource.h>
+
+namespace terrace {
+
+class Device;
+class Math;
+class ThreadPool;
+
+class Stream {
+ public:
+  virtual ~Stream() = default;  // finishes what was submitted
+  virtual void submit(std::function<void()> work) = 0;
+  virtual void wait(const Event& event) = 0;  // work submitted later starts after the event
+  virtual Event record() = 0;                 // done when everything submitted so far is done
+  virtual void copy(std::byte* to, const std::byte* from, std::size_t bytes) = 0;
+  [[nodiscard]] virtual Device& device() = 0;
+  void synchronize() { record().wait(); }
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  [[nodiscard]] virtual std::string name() const = 0;  // "cpu", "cuda:0"
+  virtual std::unique_ptr<Stream> make_stream(std::string name) = 0;
+  [[nodiscard]] virtual MemoryResource& memory() = 0;  // the device's own arena memory
+  [[nodiscard]] virtual Math& math() = 0;
+  [[nodiscard]] virtual ThreadPool& pool() = 0;        // the one pool for host computing
+};
+
+// The CPU device. The pool is borrowed and must outlive the device.
+std::unique_ptr<Device> make_cpu_device(ThreadPool& pool);
+
+}  // namespace terrace

@@ -1,0 +1,62 @@
+// Timelines and events: how one lane of work waits for another.
+//
+// A timeline is a counter that only grows, advanced by its one producer. An event is a point on a timeline. Waiting for
+// a point that was never issued blocks (it is not a no-op): the producer must already have promised it.
+//
+// Owner:   shared; an event keeps its timeline alive.
+// Threads: advance()/fail() by the producer; everything else from any thread.
+// Errors:  fail() poisons the timeline: every wait for a point not reached before throws the producer's error.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace terrace {
+
+class Timeline {
+ public:
+  void advance(std::uint64_t to);
+  void fail(std::exception_ptr error);
+  void wait(std::uint64_t point) const;
+  // Calls `then` once, when the point is reached or the timeline fails before it: at once on this thread when that has
+  // happened, else on the producer's. It runs under no lock of the timeline, must be short and must not throw.
+  void on_reach(std::uint64_t point, std::function<void()> then) const;
+  [[nodiscard]] bool reached(std::uint64_t point) const;  // throws if poisoned and not reached
+  [[nodiscard]] std::uint64_t now() const;
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::condition_variable grown_;
+  // What waits for a point; taken out under the lock, called after it.
+  struct Waiter {
+    std::uint64_t point = 0;
+    std::function<void()> then;
+  };
+  std::vector<Waiter> take_ready();
+
+  std::uint64_t now_ = 0;
+  std::exception_ptr error_;
+  mutable std::vector<Waiter> waiters_;
+};
+
+class Event {
+ public:
+  Event() = default;  // already done
+  Event(std::shared_ptr<const Timeline> timeline, std::uint64_t point) : timeline_(std::move(timeline)), point_(point) {}
+  void wait() const {
+    if (timeline_) timeline_->wait(point_);
+  }
+  [[nodiscard]] bool done() const { return !timeline_ || timeline_->reached(point_); }
+
+ private:
+  std::shared_ptr<const Timeline> timeline_;
+  std::uint64_t point_ = 0;
+};
+
+}  // namespace terrace

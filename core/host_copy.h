@@ -1,0 +1,15 @@
+// Copies between large host buffers past the cache.
+//
+// Threads: any; one call copies alone, on the caller's thread. When it returns, the bytes are visible as after memcpy.
+#pragma once
+
+#include <cstddef>
+
+namespace terrace {
+
+// Non-temporal stores above kNonTemporalBytes: neither buffer will be read again soon, and a store that does not first
+// read its cache line moves half as much again. Buffers must not overlap.
+inline constexpr std::size_t kNonTemporalBytes = 256 * 1024;
+void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes);
+
+}  // namespace terrace

@@ -1,0 +1,41 @@
+// What this machine is (topology) and what it can do (profile: measured bandwidths and rates).
+//
+// Threads: any. Errors: Error(Exit::usage) for a malformed profile file.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace terrace {
+
+class ThreadPool;
+
+struct Topology {
+  std::string cpu_model;
+  int cores = 1;        // this process may use (affinity and cgroup quota respected)
+  int numa_nodes = 1;
+  std::uint64_t memory_bytes = 0;            // of the machine
+  std::uint64_t available_memory_bytes = 0;  // now, cgroup limits respected
+  std::string simd;     // "avx512", "avx2", "baseline"
+};
+Topology read_topology(const std::filesystem::path& root = "/");  // tests give another root for /proc and /sys
+
+// What the planner's simulator needs. Rates in bytes or FLOP a second.
+struct MachineProfile {
+  double disk_read = 2.5e9, disk_write = 2.5e9;   // bytes/s, direct, of all paths together
+  double memory_copy = 8e9;                       // bytes/s, host <-> CPU-device arena, with compute running beside it
+  double memory_stream = 2e10;                    // bytes/s read + written by an update loop
+  double matmul_fp32 = 1.5e11, matmul_bf16 = 2.5e11, matmul_fp64 = 2e9;  // FLOP/s, all threads
+  double disk_latency_s = 1e-4;
+  int threads = 1;
+  std::string measured_at;  // ISO time; empty: these defaults were never measured
+};
+// Measures in about `seconds`; writes one temporary file of at most 512 MiB under each path.
+MachineProfile measure_machine(ThreadPool& pool, const std::vector<std::filesystem::path>& nvme_paths, double seconds);
+void save_profile(const MachineProfile& profile, const std::filesystem::path& file);
+MachineProfile load_profile(const std::filesystem::path& file);
+std::filesystem::path default_profile_path();  // $XDG_CACHE_HOME or ~/.cache /terrace/machine.json
+
+}  // namespace terrace

@@ -1,0 +1,364 @@
+#include <fcntl.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <ctime>
+#include <exception>
+#include <fstream>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <terrace/core/error.h>
+#include <terrace/core/machine.h>
+#include <terrace/core/math.h>
+#include <terrace/core/philox.h>
+#include <terrace/core/thread_pool.h>
+#include <terrace/core/trace.h>
+#include <terrace/core/units.h>
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kRuns = 5;  // every figure is the median of so many
+constexpr int kDiskThreads = 4;
+constexpr std::size_t kDiskBlockBytes = 8 * kMiB;
+constexpr std::uint64_t kDiskFileBytes = 512 * kMiB;
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values.empty() ? 0 : values[values.size() / 2];
+}
+
+double seconds_since(std::int64_t begin_ns) {
+  return static_cast<double>(std::max<std::int64_t>(now_ns() - begin_ns, 1)) * 1e-9;
+}
+
+// A temporary file without a name: whatever happens, nothing is left behind.
+class ScratchFile {
+ public:
+  explicit ScratchFile(const fs::path& directory) : directory_(directory) {
+    auto name = (directory / "terrace-profile-XXXXXX").string();
+    fd_ = mkostemp(name.data(), O_DIRECT | O_CLOEXEC);
+    if (fd_ < 0 && errno == EINVAL) {  // a file system without direct I/O
+      name = (directory / "terrace-profile-XXXXXX").string();
+      fd_ = mkostemp(name.data(), O_CLOEXEC);
+      direct_ = false;
+    }
+    if (fd_ < 0) throw Error(fmt::format("no file can be made in {}: {}", directory.string(), describe_errno(errno)));
+    ::unlink(name.c_str());
+    struct statvfs space {};
+    std::uint64_t room = kDiskFileBytes;
+    if (fstatvfs(fd_, &space) == 0) room = std::min(room, std::uint64_t{space.f_bavail} * space.f_frsize / 2);
+    blocks_ = std::max<std::uint64_t>(room / kDiskBlockBytes, 1);
+  }
+  ~ScratchFile() { ::close(fd_); }
+  ScratchFile(const ScratchFile&) = delete;
+  ScratchFile& operator=(const ScratchFile&) = delete;
+
+  void write(const std::byte* from, std::uint64_t turn) {
+    const auto block = turn % blocks_;
+    whole("written", block, [&](std::size_t done, off_t at) { return ::pwrite(fd_, from + done, kDiskBlockBytes - done, at); });
+    // The greatest block so far: every run begins at block 0 again, so a count of writes would exceed the file.
+    for (auto seen = written_.load(); seen < block + 1 && !written_.compare_exchange_weak(seen, block + 1);) {
+    }
+  }
+  // Reads only what was written: a run takes blocks in order and ends when all of them are there, so there is no gap.
+  void read(std::byte* to, std::uint64_t turn) const {
+    const auto block = turn % std::max<std::uint64_t>(written_.load(), 1);
+    whole("read", block, [&](std::size_t done, off_t at) { return ::pread(fd_, to + done, kDiskBlockBytes - done, at); });
+  }
+  double small_read_seconds(std::byte* to, std::uint64_t turn) const {
+    const auto pages = written_.load() * (kDiskBlockBytes / kPageBytes);
+    const auto page = random_below(1, 0, turn, std::max<std::uint64_t>(pages, 1));
+    const auto begin = now_ns();
+    const auto n = ::pread(fd_, to, kPageBytes, static_cast<off_t>(page * kPageBytes));
+    if (n != static_cast<ssize_t>(kPageBytes)) fail("read", n < 0 ? errno : EIO);
+    return seconds_since(begin);
+  }
+  // Buffered writes have to reach the disk to count, and buffered reads must not come from memory.
+  void settle() const {
+    if (::fdatasync(fd_) != 0) fail("written", errno);
+    if (!direct_) ::posix_fadvise(fd_, 0, 0, POSIX_FADV_DONTNEED);
+  }
+
+ private:
+  [[noreturn]] void fail(const char* what, int error) const {
+    throw Error(fmt::format("a temporary file in {} cannot be {}: {}", directory_.string(), what, describe_errno(error)));
+  }
+  template <class Transfer>
+  void whole(const char* what, std::uint64_t block, const Transfer& transfer) const {
+    for (std::size_t done = 0; done < kDiskBlockBytes;) {
+      const auto n = transfer(done, static_cast<off_t>(block * kDiskBlockBytes + done));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) fail(what, errno);
+      if (n == 0) fail(what, EIO);
+      done += static_cast<std::size_t>(n);
+    }
+  }
+
+  fs::path directory_;
+  int fd_ = -1;
+  bool direct_ = true;
+  std::uint64_t blocks_ = 1;
+  std::atomic<std::uint64_t> written_{0};  // blocks from the file's beginning
+};
+
+// Bytes a second of `transfer(file, block buffer, turn)` on all files at once, for about `seconds`.
+template <class Transfer>
+double disk_rate(std::vector<std::unique_ptr<ScratchFile>>& files, std::byte* buffers, double seconds,
+                 const Transfer& transfer) {
+  std::vector<std::atomic<std::uint64_t>> turns(files.size());
+  std::atomic<std::uint64_t> blocks{0};
+  std::mutex mutex;
+  std::exception_ptr error;
+  const auto begin = now_ns();
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t t = 0; t < files.size() * kDiskThreads; ++t) {
+      threads.emplace_back([&, t] {
+        const auto file = t / kDiskThreads;
+        try {
+          do {
+            transfer(*files[file], buffers + t * kDiskBlockBytes, turns[file].fetch_add(1));
+            blocks.fetch_add(1);
+          } while (seconds_since(begin) < seconds);
+        } catch (...) {
+          const std::lock_guard lock(mutex);
+          error = std::current_exception();
+        }
+      });
+    }
+  }
+  if (error) std::rethrow_exception(error);
+  for (const auto& file : files) file->settle();
+  return static_cast<double>(blocks.load() * kDiskBlockBytes) / seconds_since(begin);
+}
+
+void measure_disk(MachineProfile& profile, MemoryResource& memory, const std::vector<fs::path>& paths, double seconds) {
+  if (paths.empty()) return;
+  std::vector<std::unique_ptr<ScratchFile>> files;
+  for (const auto& path : paths) files.push_back(std::make_unique<ScratchFile>(path));
+  const Slab buffers = memory.allocate(files.size() * kDiskThreads * kDiskBlockBytes);
+  // Random bytes: a disk that compresses must not look faster than it is.
+  const auto words = buffers.bytes() / sizeof(float);
+  fill_normal(reinterpret_cast<float*>(buffers.data()), static_cast<std::int64_t>(words), 1, 1, 0, 1.0);
+
+  std::vector<double> writes, reads, latencies;
+  const double slice = seconds / (2 * kRuns);
+  for (int run = 0; run < kRuns; ++run) {
+    writes.push_back(disk_rate(files, buffers.data(), slice,
+                               [](ScratchFile& file, std::byte* buffer, std::uint64_t turn) { file.write(buffer, turn); }));
+  }
+  for (int run = 0; run < kRuns; ++run) {
+    reads.push_back(disk_rate(files, buffers.data(), slice,
+                              [](ScratchFile& file, std::byte* buffer, std::uint64_t turn) { file.read(buffer, turn); }));
+  }
+  for (std::uint64_t turn = 0; turn < 65; ++turn) latencies.push_back(files.front()->small_read_seconds(buffers.data(), turn));
+  profile.disk_write = median(writes);
+  profile.disk_read = median(reads);
+  profile.disk_latency_s = median(latencies);
+}
+
+// One square product of a dtype, ready to be submitted.
+class Product {
+ public:
+  Product(Device& device, DType dtype, std::int64_t n) : math_(device.math()), n_(n) {
+    const auto bytes = static_cast<std::size_t>(n * n) * size_of(dtype);
+    slab_ = device.memory().allocate(3 * bytes);  // zeros: the rate does not depend on the values
+    a_ = {slab_.data(), dtype, {n, n}};
+    b_ = {slab_.data() + bytes, dtype, {n, n}};
+    c_ = {slab_.data() + 2 * bytes, dtype, {n, n}};
+  }
+  void submit(Stream& stream) { math_.matmul(stream, c_, a_, Transpose::no, b_, Transpose::no); }
+  [[nodiscard]] double flop() const {
+    return 2.0 * static_cast<double>(n_) * static_cast<double>(n_) * static_cast<double>(n_);
+  }
+
+ private:
+  Math& math_;
+  std::int64_t n_;
+  Slab slab_;
+  TensorView a_, b_, c_;
+};
+
+double measure_matmul(Device& device, DType dtype, std::int64_t n, double seconds) {
+  const auto stream = device.make_stream("profile");
+  Product product(device, dtype, n);
+  product.submit(*stream);  // the first one builds the kernel
+  stream->synchronize();
+  std::vector<double> rates;
+  const auto begin = now_ns();
+  while (rates.size() < kRuns || seconds_since(begin) < seconds) {
+    const auto run_begin = now_ns();
+    product.submit(*stream);
+    stream->synchronize();
+    rates.push_back(product.flop() / seconds_since(run_begin));
+  }
+  return median(rates);
+}
+
+// Copies as the executor's upload lane does, while another stream computes.
+double measure_copy(Device& device, double seconds) {
+  constexpr std::size_t kBytes = 64 * kMiB;
+  const Slab from = device.memory().allocate(kBytes), to = device.memory().allocate(kBytes);
+  Product product(device, DType::fp32, 512);
+  const auto compute = device.make_stream("profile"), upload = device.make_stream("profile copy");
+  product.submit(*compute);
+  compute->synchronize();
+  std::vector<double> rates;
+  const auto begin = now_ns();
+  while (rates.size() < kRuns || seconds_since(begin) < seconds) {
+    std::int64_t copy_begin = 0, copy_end = 0;
+    upload->submit([&] { copy_begin = now_ns(); });
+    upload->copy(to.data(), from.data(), kBytes);
+    upload->submit([&] { copy_end = now_ns(); });
+    const Event copied = upload->record();
+    while (!copied.done()) {
+      product.submit(*compute);
+      compute->synchronize();
+    }
+    copied.wait();
+    rates.push_back(static_cast<double>(kBytes) /
+                    (static_cast<double>(std::max<std::int64_t>(copy_end - copy_begin, 1)) * 1e-9));
+  }
+  return median(rates);
+}
+
+// The traffic of an Adam update: four arrays read, three of them written.
+double measure_update(ThreadPool& pool, MemoryResource& memory, double seconds) {
+  constexpr std::size_t kArrayBytes = 64 * kMiB, kCount = kArrayBytes / sizeof(float), kTaskCount = 64 * 1024;
+  const Slab slab = memory.allocate(4 * kArrayBytes);
+  auto* const weight = reinterpret_cast<float*>(slab.data());
+  const auto update = [&](std::int64_t task) {
+    float* const p = weight + static_cast<std::size_t>(task) * kTaskCount;
+    const float* const g = p + kCount;
+    float* const m = p + 2 * kCount;
+    float* const v = p + 3 * kCount;
+#pragma GCC ivdep
+    for (std::size_t i = 0; i < kTaskCount; ++i) {
+      m[i] = 0.9F * m[i] + 0.1F * g[i];
+      v[i] = 0.99F * v[i] + 0.01F * g[i] * g[i];
+      p[i] -= 1e-3F * m[i] * (1.0F - v[i]);  // no root: the traffic is measured, not the arithmetic
+    }
+  };
+  std::vector<double> rates;
+  const auto begin = now_ns();
+  while (rates.size() < kRuns || seconds_since(begin) < seconds) {
+    const auto run_begin = now_ns();
+    pool.parallel_for(static_cast<std::int64_t>(kCount / kTaskCount), update);
+    rates.push_back(7.0 * kArrayBytes / seconds_since(run_begin));
+  }
+  return median(rates);
+}
+
+std::string utc_now() {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  char text[32] = "";
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+// The file's keys, in one place: each of them is written, and each of them must be there to be read.
+template <class Profile, class Visit>
+void visit_fields(Profile& p, const Visit& visit) {
+  visit("disk_read_bytes_s", p.disk_read);
+  visit("disk_write_bytes_s", p.disk_write);
+  visit("memory_copy_bytes_s", p.memory_copy);
+  visit("memory_stream_bytes_s", p.memory_stream);
+  visit("matmul_fp32_flop_s", p.matmul_fp32);
+  visit("matmul_bf16_flop_s", p.matmul_bf16);
+  visit("matmul_fp64_flop_s", p.matmul_fp64);
+  visit("disk_latency_s", p.disk_latency_s);
+  visit("threads", p.threads);
+  visit("measured_at", p.measured_at);
+}
+
+}  // namespace
+
+MachineProfile measure_machine(ThreadPool& pool, const std::vector<fs::path>& nvme_paths, double seconds) {
+  MachineProfile profile;
+  const auto device = make_cpu_device(pool);
+  measure_disk(profile, device->memory(), nvme_paths, 0.4 * seconds);
+  profile.memory_copy = measure_copy(*device, 0.1 * seconds);
+  profile.memory_stream = measure_update(pool, device->memory(), 0.1 * seconds);
+  profile.matmul_fp32 = measure_matmul(*device, DType::fp32, 1024, 0.15 * seconds);
+  profile.matmul_bf16 = measure_matmul(*device, DType::bf16, 1024, 0.15 * seconds);
+  profile.matmul_fp64 = measure_matmul(*device, DType::fp64, 256, 0.1 * seconds);
+  profile.threads = pool.threads();
+  profile.measured_at = utc_now();
+  return profile;
+}
+
+void save_profile(const MachineProfile& profile, const fs::path& file) {
+  nlohmann::ordered_json json;
+  visit_fields(profile, [&](const char* key, const auto& value) { json[key] = value; });
+  std::error_code ignored;  // what matters shows when the file is opened
+  if (file.has_parent_path()) fs::create_directories(file.parent_path(), ignored);
+  const fs::path fresh = file.string() + ".new";  // then renamed: a reader never sees half a file
+  std::ofstream out(fresh);
+  out << json.dump(2) << '\n';
+  out.close();
+  if (!out) throw Error(fmt::format("machine profile {} cannot be written: {}", fresh.string(), describe_errno(errno)));
+  fs::rename(fresh, file);
+}
+
+MachineProfile load_profile(const fs::path& file) {
+  const auto refuse = [&](const std::string& why) {
+    throw Error(fmt::format("machine profile {}: {}; measure the machine anew, or name another file", file.string(), why),
+                Exit::usage);
+  };
+  std::ifstream in(file);
+  if (!in) refuse(describe_errno(errno));
+  const auto json = nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) refuse("it is not a JSON object");
+
+  MachineProfile profile;
+  std::vector<std::string> known;
+  visit_fields(profile, [&](const char* key, auto& value) {
+    using Value = std::remove_reference_t<decltype(value)>;
+    known.emplace_back(key);
+    if (!json.contains(key)) refuse(fmt::format("the key \"{}\" is missing", key));
+    const auto& entry = json.at(key);
+    if constexpr (std::is_same_v<Value, std::string>) {
+      if (!entry.is_string()) refuse(fmt::format("\"{}\" is not a text", key));
+      value = entry.template get<std::string>();
+    } else {
+      if (!entry.is_number() || !(entry.template get<double>() > 0))
+        refuse(fmt::format("\"{}\" is not a positive number", key));
+      if (std::is_integral_v<Value> && !entry.is_number_integer()) refuse(fmt::format("\"{}\" is not a whole number", key));
+      value = entry.template get<Value>();
+    }
+  });
+  for (const auto& [key, value] : json.items()) {
+    if (std::ranges::find(known, key) == known.end()) refuse(fmt::format("the key \"{}\" is unknown", key));
+  }
+  return profile;
+}
+
+fs::path default_profile_path() {
+  const auto variable = [](const char* name) {
+    const char* const value = std::getenv(name);
+    return fs::path(value ? value : "");
+  };
+  fs::path cache = variable("XDG_CACHE_HOME");
+  if (!cache.is_absolute()) {  // the specification: a relative one is to be ignored
+    const auto home = variable("HOME");
+    cache = home.empty() ? fs::temp_directory_path() : home / ".cache";
+  }
+  return cache / "terrace" / "machine.json";
+}
+
+}  // namespace terrace

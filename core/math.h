@@ -1,0 +1,99 @@
+// The math a layer needs, as operations enqueued on a stream. One implementation a device (the CUDA one is a module
+// loaded at run time, which is why this is an interface and not a set of free functions).
+//
+// Owner:   the device. Buffers belong to the caller and must live until the stream has passed.
+// Threads: as Stream. Operands of one call must not overlap unless it says so.
+// Errors:  a shape or dtype that does not match throws std::logic_error at the call; a failure inside travels in events.
+// Bits:    every result depends on operand values and logical shapes only: never on threads, budgets or chunk sizes.
+// Dtypes:  "compute dtype" is fp32, bf16 or fp64, the same for all activations and weights of a call. Statistics, sums and
+//          bf16 arithmetic are fp32 inside (fp64 for fp64). Gradients of weights may be wider than the compute dtype:
+//          fp32 for bf16. `accumulate`: false overwrites; true adds the whole, finished result to what is there.
+// Shapes:  N tokens = B sequences × S positions, row-major; H heads of D, G key-value heads (G divides H).
+#pragma once
+
+#include <cstdint>
+
+#include <terrace/core/device.h>
+#include <terrace/core/tensor.h>
+
+namespace terrace {
+
+enum class Transpose : bool { no, yes };
+enum class Accumulate : bool { no, yes };
+enum class Activation : std::uint8_t { gelu_tanh, swiglu };
+
+struct AttentionShape {
+  std::int64_t batch = 0, seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
+};
+
+class Math {
+ public:
+  virtual ~Math() = default;
+
+  // c[M,N] (+)= op(a) · op(b) (+ bias[N], when not empty). op(a) is [M,K], op(b) is [K,N]; a transposed operand is stored as
+  // the transpose says: ta=yes means a is stored [K,M], tb=yes means b is stored [N,K]. c may be fp32 when a, b are bf16.
+  // `a`, `b` and `c` may have rank > 2: leading dimensions are flattened.
+  virtual void matmul(Stream&, TensorView c, TensorView a, Transpose ta, TensorView b, Transpose tb, TensorView bias = {},
+                      Accumulate accumulate = Accumulate::no) = 0;
+  // db[C] (+)= sum over rows of dy[N,C].
+  virtual void bias_grad(Stream&, TensorView db, TensorView dy, Accumulate accumulate) = 0;
+
+  // y[N,C] = (x − mean) · rstd · gain + bias, statistics a row. `bias` and `mean` empty: RMSNorm (no mean removed).
+  // mean, rstd: [N] fp32 (fp64 for fp64).
+  virtual void norm(Stream&, TensorView y, TensorView mean, TensorView rstd, TensorView x, TensorView gain, TensorView bias,
+                    double eps) = 0;
+  // dx[N,C] (+)= input gradient.
+  virtual void norm_input_grad(Stream&, TensorView dx, TensorView dy, TensorView x, TensorView gain, TensorView mean,
+                               TensorView rstd, Accumulate accumulate) = 0;
+  // dgain[C], dbias[C] (empty for RMSNorm) (+)= weight gradients.
+  virtual void norm_weight_grad(Stream&, TensorView dgain, TensorView dbias, TensorView dy, TensorView x, TensorView mean,
+                                TensorView rstd, Accumulate accumulate) = 0;
+
+  // Rotary positions in place on `x` [N, heads, D] with row stride `row_elements` (so that q and k can be rotated inside a
+  // fused qkv buffer), half-split pairing (i, i + D/2) as Hugging Face's Llama. inverse: rotates back (the gradient).
+  // `first_position` is the position of the first row of every sequence.
+  virtual void rotary(Stream&, TensorView x, std::int64_t row_elements, std::int64_t seq, std::int64_t first_position,
+                      double theta, bool inverse) = 0;
+
+  // Causal attention. qkv [N, (H + 2G)·D]: q heads, then k heads, then v heads. out [N, H·D]. lse [B, H, S] in fp32 (fp64 for
+  // fp64): log-sum-exp of the scaled scores, kept for the backward. Scale 1/sqrt(D). Probabilities never exist whole.
+  virtual void attention(Stream&, AttentionShape, TensorView out, TensorView lse, TensorView qkv) = 0;
+  // dqkv overwritten, from dout; recomputes probabilities by blocks. Scratch is the implementation's own, per thread.
+  virtual void attention_grad(Stream&, AttentionShape, TensorView dqkv, TensorView dout, TensorView out, TensorView lse,
+                              TensorView qkv) = 0;
+  // One new position for generation: q is the last row; k_cache, v_cache [G, capacity, D]; `length` positions are valid.
+  virtual void attention_decode(Stream&, AttentionShape, TensorView out, TensorView q, TensorView k_cache, TensorView v_cache,
+                                std::int64_t length) = 0;
+
+  // gelu_tanh: y[N,F] from x[N,F]. swiglu: y[N,F] = silu(x[:, :F]) · x[:, F:] from x[N,2F].
+  virtual void activation(Stream&, Activation, TensorView y, TensorView x) = 0;
+  virtual void activation_grad(Stream&, Activation, TensorView dx, TensorView dy, TensorView x) = 0;
+
+  // y[N,C] = x + r. y may be x or r.
+  virtual void add(Stream&, TensorView y, TensorView x, TensorView r) = 0;
+  // y (+)= x elementwise with conversion between dtypes.
+  virtual void convert(Stream&, TensorView y, TensorView x, Accumulate accumulate = Accumulate::no) = 0;
+  virtual void zero(Stream&, TensorView y) = 0;
+
+  // y[N,C] = table[token] (+ positions[n mod seq + first_position], when not empty). tokens [N] i32.
+  virtual void embed(Stream&, TensorView y, TensorView tokens, TensorView table, TensorView positions, std::int64_t seq,
+                     std::int64_t first_position = 0) = 0;
+  // dtable[V,C] (+)=, dpositions[P,C] (+)= (may be empty): rows are summed in ascending n, whatever the threads.
+  virtual void embed_grad(Stream&, TensorView dtable, TensorView dpositions, TensorView tokens, TensorView dy,
+                          std::int64_t seq, Accumulate accumulate) = 0;
+
+  // Softmax cross-entropy of a slice of rows. logits [R,V]; targets [R] i32, −1 is no target. loss [R] fp64: each row's loss
+  // (0 without target). When dlogits is not empty (it may be logits itself): dlogits = (softmax − onehot) · scale.
+  virtual void cross_entropy(Stream&, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets,
+                             double scale) = 0;
+  // out[0] (fp64) = the sum of loss[R] in fixed blocks of logical indices, added to out[0] when accumulating.
+  virtual void sum(Stream&, TensorView out, TensorView x, Accumulate accumulate) = 0;
+  // out[0] (fp64) = sum of squares of x: fp64 partial sums of 4,096 elements, folded in ascending order.
+  virtual void sum_of_squares(Stream&, TensorView out, TensorView x) = 0;
+};
+
+// The CPU implementation: SIMD chosen at run time, fixed tiles run on the pool, oneDNN for the matrix products of tiles
+// (fp32, bf16), plain loops for fp64. Work it enqueues runs on the stream's thread and on the pool.
+std::unique_ptr<Math> make_cpu_math(ThreadPool& pool);
+
+}  // namespace terrace

@@ -1,0 +1,118 @@
+#include <numa.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+
+#include <fmt/format.h>
+
+#include <terrace/core/error.h>
+#include <terrace/core/machine.h>
+#include <terrace/core/memory_resource.h>
+#include <terrace/core/thread_pool.h>
+#include <terrace/core/units.h>
+
+namespace terrace {
+namespace {
+
+constexpr std::size_t kFaultTaskBytes = 32 * kMiB;  // one pool task's share of the first touch
+constexpr std::size_t kRefusalBytes = 64 * kMiB;    // from here on, ask first whether so much memory is there
+
+// Reserves 2 MiB more than asked and trims both ends, so that the slab begins on a huge page and keeps its exact size.
+std::byte* map_aligned(std::size_t bytes) {
+  const std::size_t reserved = bytes + kHugePageBytes;
+  void* const base = mmap(nullptr, reserved, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (base == MAP_FAILED) return nullptr;
+  auto* const begin = static_cast<std::byte*>(base);
+  const std::size_t head =
+      round_up(reinterpret_cast<std::uintptr_t>(begin), kHugePageBytes) - reinterpret_cast<std::uintptr_t>(begin);
+  if (head) munmap(begin, head);
+  if (const std::size_t tail = reserved - head - bytes) munmap(begin + head + bytes, tail);
+  return begin + head;
+}
+
+class PinnedMemory final : public MemoryResource {
+ public:
+  PinnedMemory(ThreadPool& pool, int numa_node) : pool_(pool), numa_node_(numa_node) {
+    if (numa_node >= 0 && numa_available() >= 0 && numa_node > numa_max_node()) {
+      throw Error(fmt::format("NUMA node {} does not exist; the last one is {}", numa_node, numa_max_node()), Exit::usage);
+    }
+  }
+
+  Slab allocate(std::size_t asked_bytes) override {
+    const std::size_t bytes = round_up(std::max<std::size_t>(asked_bytes, 1), kPageBytes);
+    if (bytes < asked_bytes || bytes > SIZE_MAX - kHugePageBytes)
+      throw Error(fmt::format("{} bytes cannot be allocated", asked_bytes));
+    refuse_what_is_not_there(bytes);
+    std::byte* const data = map_aligned(bytes);
+    if (!data)
+      throw Error(fmt::format("{} ({} bytes) cannot be allocated: {}", format_bytes(bytes), bytes, describe_errno(errno)));
+    Slab slab(this, data, bytes);
+    madvise(data, bytes, MADV_HUGEPAGE);  // a wish: a kernel without huge pages gives small ones
+    bind(data, bytes);
+    fault_in(data, bytes);
+    lock(data, bytes);
+    return slab;
+  }
+
+ private:
+  void release(std::byte* data, std::size_t bytes) noexcept override { munmap(data, bytes); }  // unlocks as well
+
+  // Memory is overcommitted: without this, too large a slab ends the process in fault_in() instead of throwing here.
+  static void refuse_what_is_not_there(std::size_t bytes) {
+    if (bytes < kRefusalBytes) return;
+    const auto available = read_topology().available_memory_bytes;
+    if (available && bytes > available) {
+      throw Error(fmt::format("{} ({} bytes) cannot be allocated: {} are available: {}", format_bytes(bytes), bytes,
+                              format_bytes(available), describe_errno(ENOMEM)));
+    }
+  }
+
+  // Before the first touch; that is done by other threads, so "where the caller runs" has to be said, too.
+  void bind(std::byte* data, std::size_t bytes) const {
+    if (numa_available() < 0 || numa_max_node() == 0) return;
+    const int node = numa_node_ >= 0 ? numa_node_ : numa_node_of_cpu(sched_getcpu());
+    if (node >= 0) numa_tonode_memory(data, bytes, node);
+  }
+
+  void fault_in(std::byte* data, std::size_t bytes) const {
+    const auto tasks = static_cast<std::int64_t>(ceil_div(bytes, kFaultTaskBytes));
+    pool_.parallel_for(tasks, [=](std::int64_t task) {
+      const std::size_t begin = static_cast<std::size_t>(task) * kFaultTaskBytes;
+      const std::size_t end = std::min(begin + kFaultTaskBytes, bytes);
+      for (std::size_t at = begin; at < end; at += kPageBytes) {
+        *reinterpret_cast<volatile unsigned char*>(data + at) = 0;
+      }
+    });
+  }
+
+  void lock(std::byte* data, std::size_t bytes) {
+    if (mlock(data, bytes) == 0) return;
+    const int error = errno;
+    if (warned_.exchange(true)) return;
+    rlimit limit{};
+    getrlimit(RLIMIT_MEMLOCK, &limit);
+    const auto text = limit.rlim_cur == RLIM_INFINITY ? std::string("unlimited") : format_bytes(limit.rlim_cur);
+    fmt::print(stderr,
+               "warning: {} cannot be locked in memory and may be swapped out: {}; memlock limit is {}; "
+               "raise it with ulimit -l (KiB, or unlimited)\n",
+               format_bytes(bytes), describe_errno(error), text);
+  }
+
+  ThreadPool& pool_;
+  const int numa_node_;
+  std::atomic<bool> warned_{false};
+};
+
+}  // namespace
+
+std::unique_ptr<MemoryResource> make_pinned_memory(ThreadPool& pool, int numa_node) {
+  return std::make_unique<PinnedMemory>(pool, numa_node);
+}
+
+}  // namespace terrace

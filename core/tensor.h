@@ -1,0 +1,64 @@
+// A view of a dense row-major tensor: pointer, dtype, shape. It owns nothing.
+//
+// Owner:   whoever leased or allocated the bytes; a view must not outlive them.
+// Threads: a value; the bytes follow their stream's order.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <stdexcept>
+#include <string>
+
+#include <terrace/core/dtype.h>
+
+namespace terrace {
+
+// Up to four dimensions; a scalar has rank 0 and one element.
+class Shape {
+ public:
+  Shape() = default;
+  Shape(std::initializer_list<std::int64_t> dims) {
+    if (dims.size() > 4) throw std::logic_error("Shape: more than four dimensions");
+    for (const auto d : dims) dims_[rank_++] = d;
+  }
+  [[nodiscard]] std::size_t rank() const { return rank_; }
+  [[nodiscard]] std::int64_t operator[](std::size_t i) const { return dims_[i]; }
+  [[nodiscard]] std::int64_t elements() const {
+    std::int64_t n = 1;
+    for (std::size_t i = 0; i < rank_; ++i) n *= dims_[i];
+    return n;
+  }
+  friend bool operator==(const Shape&, const Shape&) = default;
+
+ private:
+  std::array<std::int64_t, 4> dims_{};
+  std::size_t rank_ = 0;
+};
+std::string to_string(const Shape& shape);  // "[768, 2304]"
+
+struct TensorView {
+  std::byte* data = nullptr;
+  DType dtype = DType::fp32;
+  Shape shape;
+
+  [[nodiscard]] bool empty() const { return data == nullptr; }
+  [[nodiscard]] std::int64_t elements() const { return shape.elements(); }
+  [[nodiscard]] std::size_t bytes() const { return static_cast<std::size_t>(elements()) * size_of(dtype); }
+  // The typed pointer; the caller states the dtype it believes in, and is told when it is wrong.
+  template <class T>
+  [[nodiscard]] T* as() const {
+    if (dtype_of<T>::value != dtype) throw std::logic_error("TensorView: wrong dtype");
+    return reinterpret_cast<T*>(data);
+  }
+};
+
+struct TensorSpec {
+  std::string name;
+  DType dtype = DType::fp32;
+  Shape shape;
+  [[nodiscard]] std::size_t bytes() const { return static_cast<std::size_t>(shape.elements()) * size_of(dtype); }
+};
+
+}  // namespace terrace

@@ -1,0 +1,37 @@
+// The pool on oneTBB: one arena of exactly `threads` slots, the caller's included.
+#include <tbb/global_control.h>
+#include <tbb/parallel_for.h>
+#include <tbb/task_arena.h>
+
+#include <terrace/core/machine.h>
+#include <terrace/core/thread_pool.h>
+
+namespace terrace {
+
+struct ThreadPool::Impl {
+  explicit Impl(int n)
+      : threads(n), limit(tbb::global_control::max_allowed_parallelism, static_cast<std::size_t>(n)), arena(n, 1) {}
+
+  const int threads;
+  tbb::global_control limit;  // of the process: oneTBB would otherwise keep one worker a core, whatever the arena's size
+  tbb::task_arena arena;
+};
+
+ThreadPool::ThreadPool(int threads) : impl_(std::make_unique<Impl>(threads > 0 ? threads : read_topology().cores)) {}
+ThreadPool::~ThreadPool() = default;
+
+int ThreadPool::threads() const { return impl_->threads; }
+
+void ThreadPool::parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& task) {
+  if (count == 1 || impl_->threads == 1) {
+    for (std::int64_t i = 0; i < count; ++i) task(i);
+  } else if (count > 1) {
+    impl_->arena.execute([&] {
+      // Isolated: a thread that waits in a nested loop must not start another task of the outer loop, whose
+      // thread-local scratch is in use.
+      tbb::this_task_arena::isolate([&] { tbb::parallel_for(std::int64_t{0}, count, [&](std::int64_t i) { task(i); }); });
+    });
+  }
+}
+
+}  // namespace terrace

@@ -1,0 +1,30 @@
+#include <terrace/core/host_copy.h>
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+namespace terrace {
+
+// Every alignment of both ends around the threshold, with guards on both sides.
+TEST(HostCopy, EqualsMemcpyAtEveryAlignment) {
+  constexpr std::size_t kGuard = 128, kRoom = kNonTemporalBytes + 1024;
+  std::vector<std::byte> from(kRoom), to(kRoom), want(kRoom);
+  for (std::size_t i = 0; i < kRoom; ++i) from[i] = static_cast<std::byte>(i * 131 >> 5);
+  for (const std::size_t bytes :
+       {std::size_t{0}, std::size_t{1}, kNonTemporalBytes - 1, kNonTemporalBytes, kNonTemporalBytes + 65}) {
+    for (const std::size_t to_offset : {0, 1, 31, 32, 63}) {
+      for (const std::size_t from_offset : {0, 1, 17, 63}) {
+        std::memset(to.data(), 0xA5, kRoom);
+        std::memset(want.data(), 0xA5, kRoom);
+        std::memcpy(want.data() + kGuard + to_offset, from.data() + from_offset, bytes);
+        copy_bytes(to.data() + kGuard + to_offset, from.data() + from_offset, bytes);
+        ASSERT_EQ(std::memcmp(to.data(), want.data(), kRoom), 0)
+            << bytes << " bytes, to +" << to_offset << ", from +" << from_offset;
+      }
+    }
+  }
+}
+
+}  // namespace terrace

@@ -1,0 +1,124 @@
+#include <terrace/core/machine.h>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include <terrace/core/error.h>
+#include <terrace/core/thread_pool.h>
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+class MachineProfiles : public testing::Test {
+ protected:
+  void SetUp() override { fs::create_directories(directory_); }
+  void TearDown() override { fs::remove_all(directory_); }
+  // The saved defaults, changed.
+  void expect_refusal(const std::function<void(nlohmann::json&)>& change, const std::string& reason) const {
+    save_profile({}, file_);
+    auto json = nlohmann::json::parse(std::ifstream(file_));
+    change(json);
+    std::ofstream(file_) << json;
+    expect_refusal(reason);
+  }
+  void expect_refusal(const std::string& reason) const {
+    try {
+      load_profile(file_);
+      ADD_FAILURE() << "accepted: " << reason;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.exit(), Exit::usage);
+      EXPECT_NE(std::string(error.what()).find(reason), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find(file_.string()), std::string::npos) << error.what();
+    }
+  }
+  fs::path directory_ = fs::path(testing::TempDir()) / ("terrace-profile-" + std::to_string(getpid()));
+  fs::path file_ = directory_ / "deeper" / "machine.json";
+};
+
+}  // namespace
+
+TEST_F(MachineProfiles, SurviveTheRoundTrip) {
+  MachineProfile profile;
+  profile.disk_read = 1.0 / 3;
+  profile.matmul_fp64 = 12345678901.25;
+  profile.threads = 7;
+  profile.measured_at = "2024-01-02T03:04:05Z";
+  save_profile(profile, file_);
+  const auto back = load_profile(file_);
+  EXPECT_EQ(back.disk_read, profile.disk_read);
+  EXPECT_EQ(back.disk_write, profile.disk_write);
+  EXPECT_EQ(back.memory_copy, profile.memory_copy);
+  EXPECT_EQ(back.memory_stream, profile.memory_stream);
+  EXPECT_EQ(back.matmul_fp32, profile.matmul_fp32);
+  EXPECT_EQ(back.matmul_bf16, profile.matmul_bf16);
+  EXPECT_EQ(back.matmul_fp64, profile.matmul_fp64);
+  EXPECT_EQ(back.disk_latency_s, profile.disk_latency_s);
+  EXPECT_EQ(back.threads, 7);
+  EXPECT_EQ(back.measured_at, profile.measured_at);
+}
+
+TEST_F(MachineProfiles, RefuseWhatIsMalformed) {
+  expect_refusal([](auto& json) { json.erase("disk_read_bytes_s"); }, "\"disk_read_bytes_s\" is missing");
+  expect_refusal([](auto& json) { json["colour"] = 1; }, "\"colour\" is unknown");
+  expect_refusal([](auto& json) { json["threads"] = "two"; }, "\"threads\" is not a positive number");
+  expect_refusal([](auto& json) { json["threads"] = 1.5; }, "\"threads\" is not a whole number");
+  expect_refusal([](auto& json) { json["memory_copy_bytes_s"] = 0; }, "\"memory_copy_bytes_s\" is not a positive number");
+  expect_refusal([](auto& json) { json["measured_at"] = 3; }, "\"measured_at\" is not a text");
+  expect_refusal([](auto& json) { json = nlohmann::json::array(); }, "not a JSON object");
+  std::ofstream(file_) << "{\"threads\": ";
+  expect_refusal("not a JSON object");
+  fs::remove(file_);
+  expect_refusal("errno 2");
+}
+
+TEST_F(MachineProfiles, DefaultPathFollowsTheEnvironment) {
+  setenv("HOME", "/home/x", 1);
+  setenv("XDG_CACHE_HOME", "/cache", 1);
+  EXPECT_EQ(default_profile_path(), "/cache/terrace/machine.json");
+  setenv("XDG_CACHE_HOME", "relative", 1);
+  EXPECT_EQ(default_profile_path(), "/home/x/.cache/terrace/machine.json");
+  unsetenv("XDG_CACHE_HOME");
+  EXPECT_EQ(default_profile_path(), "/home/x/.cache/terrace/machine.json");
+}
+
+TEST_F(MachineProfiles, MeasurementIsComplete) {
+  ThreadPool pool(2);
+  const auto profile = measure_machine(pool, {directory_}, 0.5);
+  for (const double value : {profile.disk_read, profile.disk_write, profile.memory_copy, profile.memory_stream,
+                             profile.matmul_fp32, profile.matmul_bf16, profile.matmul_fp64, profile.disk_latency_s}) {
+    EXPECT_GT(value, 0);
+    EXPECT_LT(value, 1e16);
+  }
+  EXPECT_EQ(profile.threads, 2);
+  EXPECT_FALSE(profile.measured_at.empty());
+  EXPECT_TRUE(fs::is_empty(directory_)) << "a temporary file was left behind";
+  save_profile(profile, file_);
+  EXPECT_EQ(load_profile(file_).disk_read, profile.disk_read);
+}
+
+// A slow disk writes a few blocks in a run: nothing may be read beyond them.
+TEST_F(MachineProfiles, MeasurementInNoTimeReadsOnlyWhatItWrote) {
+  ThreadPool pool(1);
+  const auto profile = measure_machine(pool, {directory_, directory_}, 0.0);
+  EXPECT_GT(profile.disk_read, 0);
+  EXPECT_GT(profile.disk_latency_s, 0);
+}
+
+TEST_F(MachineProfiles, NameThePathThatIsNotThere) {
+  ThreadPool pool(1);
+  try {
+    measure_machine(pool, {directory_ / "nowhere"}, 0.1);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("nowhere"), std::string::npos);
+  }
+}
+
+}  // namespace terrace

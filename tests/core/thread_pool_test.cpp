@@ -1,0 +1,125 @@
+#include <terrace/core/thread_pool.h>
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+namespace terrace {
+namespace {
+
+class Pools : public testing::TestWithParam<int> {
+ protected:
+  ThreadPool pool_{GetParam()};
+};
+INSTANTIATE_TEST_SUITE_P(Threads, Pools, testing::Values(1, 2, 4));
+
+}  // namespace
+
+TEST_P(Pools, CallEachIndexOnce) {
+  EXPECT_EQ(pool_.threads(), GetParam());
+  for (const std::int64_t count : {-1, 0, 1, 2, 3, 1000}) {
+    std::vector<std::atomic<int>> calls(static_cast<std::size_t>(count < 0 ? 0 : count));
+    pool_.parallel_for(count, [&](std::int64_t i) { ++calls[static_cast<std::size_t>(i)]; });
+    for (const auto& n : calls) ASSERT_EQ(n, 1) << count;
+  }
+}
+
+TEST_P(Pools, NeverUseMoreThreads) {
+  std::mutex mutex;
+  std::set<std::thread::id> ids;
+  std::atomic<int> inside{0}, most{0};
+  for (int round = 0; round < 20; ++round) {
+    pool_.parallel_for(64, [&](std::int64_t) {
+      const int now = ++inside;
+      for (int seen = most; now > seen && !most.compare_exchange_weak(seen, now);) {
+      }
+      {
+        const std::lock_guard lock(mutex);
+        ids.insert(std::this_thread::get_id());
+      }
+      std::this_thread::yield();
+      --inside;
+    });
+  }
+  EXPECT_LE(most, GetParam());
+  EXPECT_GE(ids.size(), 1U);
+}
+
+TEST_P(Pools, NestWithoutDeadlock) {
+  std::atomic<int> calls{0};
+  pool_.parallel_for(8, [&](std::int64_t) {
+    pool_.parallel_for(8, [&](std::int64_t) { pool_.parallel_for(4, [&](std::int64_t) { ++calls; }); });
+  });
+  EXPECT_EQ(calls, 8 * 8 * 4);
+}
+
+// A thread inside an outer task must not start another one while it waits for a nested loop: scratch is thread-local.
+TEST_P(Pools, DoNotReenterAnOuterTask) {
+  thread_local int depth = 0;
+  std::atomic<int> reentered{0};
+  pool_.parallel_for(64, [&](std::int64_t) {
+    if (++depth > 1) ++reentered;
+    pool_.parallel_for(16, [&](std::int64_t) { std::this_thread::yield(); });
+    --depth;
+  });
+  EXPECT_EQ(reentered, 0);
+}
+
+TEST_P(Pools, ServeSeveralCallersAtOnce) {
+  std::atomic<int> calls{0};
+  {
+    std::vector<std::jthread> callers;
+    for (int c = 0; c < 3; ++c) {
+      callers.emplace_back([&] {
+        for (int round = 0; round < 50; ++round) pool_.parallel_for(20, [&](std::int64_t) { ++calls; });
+      });
+    }
+  }
+  EXPECT_EQ(calls, 3 * 50 * 20);
+}
+
+TEST_P(Pools, RethrowAfterEveryTaskHasEnded) {
+  for (int round = 0; round < 20; ++round) {
+    std::atomic<int> inside{0};
+    try {
+      pool_.parallel_for(100, [&](std::int64_t i) {
+        ++inside;
+        std::this_thread::yield();
+        --inside;
+        if (i == 37) throw std::runtime_error("task 37");
+      });
+      FAIL();
+    } catch (const std::runtime_error& error) {
+      EXPECT_STREQ(error.what(), "task 37");
+      EXPECT_EQ(inside, 0);
+    }
+  }
+  std::atomic<int> calls{0};  // the pool lives on
+  pool_.parallel_for(10, [&](std::int64_t) { ++calls; });
+  EXPECT_EQ(calls, 10);
+}
+
+TEST_P(Pools, RethrowThroughANestedLoop) {
+  EXPECT_THROW(pool_.parallel_for(4,
+                                  [&](std::int64_t) {
+                                    pool_.parallel_for(4, [](std::int64_t i) {
+                                      if (i == 2) throw std::out_of_range("inner");
+                                    });
+                                  }),
+               std::out_of_range);
+}
+
+TEST_P(Pools, MakeResultsVisibleToTheCaller) {
+  std::vector<int> out(1000);  // plain ints: the pool orders them
+  pool_.parallel_for(1000, [&](std::int64_t i) { out[static_cast<std::size_t>(i)] = static_cast<int>(i); });
+  for (int i = 0; i < 1000; ++i) ASSERT_EQ(out[static_cast<std::size_t>(i)], i);
+}
+
+TEST(ThreadPool, ZeroMeansAllCores) { EXPECT_GE(ThreadPool(0).threads(), 1); }
+
+}  // namespace terrace

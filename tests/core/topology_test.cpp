@@ -1,0 +1,90 @@
+#include <terrace/core/machine.h>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include <terrace/core/units.h>
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A made-up /proc and /sys.
+class FakeMachine : public testing::Test {
+ protected:
+  void SetUp() override {
+    root_ = fs::path(testing::TempDir()) / ("terrace-topology-" + std::to_string(getpid()));
+    fs::create_directories(root_);
+    put("proc/meminfo", "MemTotal:       1000000 kB\nMemFree:  1 kB\nMemAvailable:    800000 kB\n");
+    put("proc/cpuinfo", "processor : 0\nmodel name\t: Imaginary 9000\n");
+  }
+  void TearDown() override { fs::remove_all(root_); }
+  void put(const fs::path& file, const std::string& text) const {
+    fs::create_directories((root_ / file).parent_path());
+    std::ofstream(root_ / file) << text;
+  }
+  fs::path root_;
+};
+
+}  // namespace
+
+TEST(Topology, OfThisMachineIsSane) {
+  const auto here = read_topology();
+  EXPECT_GE(here.cores, 1);
+  EXPECT_LE(here.cores, sysconf(_SC_NPROCESSORS_CONF));
+  EXPECT_GE(here.numa_nodes, 1);
+  EXPECT_GT(here.memory_bytes, 64 * kMiB);
+  EXPECT_GT(here.available_memory_bytes, 0U);
+  EXPECT_LE(here.available_memory_bytes, here.memory_bytes);
+  EXPECT_TRUE(here.simd == "avx512" || here.simd == "avx2" || here.simd == "baseline") << here.simd;
+}
+
+TEST_F(FakeMachine, WithoutGroupsHasItsWholeMemory) {
+  const auto t = read_topology(root_);
+  EXPECT_EQ(t.cpu_model, "Imaginary 9000");
+  EXPECT_EQ(t.memory_bytes, 1'000'000 * kKiB);
+  EXPECT_EQ(t.available_memory_bytes, 800'000 * kKiB);
+  EXPECT_EQ(t.numa_nodes, 1);
+}
+
+TEST_F(FakeMachine, RespectsVersion2GroupsAndTheirParents) {
+  put("proc/self/cgroup", "0::/outer/inner\n");
+  put("sys/fs/cgroup/outer/cpu.max", "100000 100000\n");  // the parent's is the tighter one
+  put("sys/fs/cgroup/outer/inner/cpu.max", "max 100000\n");
+  put("sys/fs/cgroup/outer/inner/memory.max", "104857600\n");
+  put("sys/fs/cgroup/outer/inner/memory.current", "52428800\n");
+  put("sys/fs/cgroup/outer/inner/memory.stat", "anon 1\ninactive_file 10485760\n");
+  put("sys/fs/cgroup/outer/memory.max", "max\n");
+  put("sys/devices/system/node/node0/cpulist", "0");
+  put("sys/devices/system/node/node1/cpulist", "1");
+  put("sys/devices/system/node/possible", "0-1");
+  const auto t = read_topology(root_);
+  EXPECT_EQ(t.cores, 1);
+  EXPECT_EQ(t.available_memory_bytes, (100 - 50 + 10) * kMiB);
+  EXPECT_EQ(t.numa_nodes, 2);
+}
+
+TEST_F(FakeMachine, RespectsVersion1Groups) {
+  put("proc/self/cgroup", "5:memory:/box\n4:cpu,cpuacct:/box\n0::/\n");
+  put("sys/fs/cgroup/cpu/box/cpu.cfs_quota_us", "50000\n");
+  put("sys/fs/cgroup/cpu/box/cpu.cfs_period_us", "100000\n");
+  put("sys/fs/cgroup/memory/box/memory.limit_in_bytes", "1048576\n");
+  put("sys/fs/cgroup/memory/box/memory.usage_in_bytes", "2097152\n");  // above its limit: nothing is left
+  const auto t = read_topology(root_);
+  EXPECT_EQ(t.cores, 1);  // half a core is one thread
+  EXPECT_EQ(t.available_memory_bytes, 0U);
+}
+
+TEST_F(FakeMachine, NoQuotaIsNoLimit) {
+  put("proc/self/cgroup", "4:cpu:/\n0::/gone\n");
+  put("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n");
+  put("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
+  put("sys/fs/cgroup/cpu.max", "max 100000\n");
+  const fs::path empty = root_ / "empty";
+  EXPECT_EQ(read_topology(root_).cores, read_topology(empty).cores);
+}
+
+}  // namespace terrace

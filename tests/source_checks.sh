@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Checks on the text of the sources: dependencies point only downward, formatting.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+status=0
+
+# A folder includes only itself and what stands before it; optimizers and offload are neighbours and do not see each other.
+declare -A allowed=(
+  [core]='core' [memory]='core|memory' [offload]='core|memory|offload' [optimizers]='core|memory|optimizers'
+  [parallel]='core|memory|offload|optimizers|parallel'
+)
+for folder in "${!allowed[@]}"; do
+  if grep -rnE '#include [<"]terrace/' "$folder" --include='*.h' --include='*.cpp' --include='*.inl' --include='*.cu' |
+    grep -vE "#include [<\"]terrace/(${allowed[$folder]})/"; then
+    echo "error: $folder/ includes upward (allowed: ${allowed[$folder]})" >&2
+    status=1
+  fi
+done
+
+if command -v clang-format >/dev/null; then
+  if ! git ls-files '*.h' '*.cpp' '*.inl' '*.cu' | xargs -r clang-format --dry-run -Werror 2>format.log; then
+    grep -E 'error:' format.log | cut -d: -f1 | sort | uniq -c | head -20
+    echo 'error: run clang-format -i on the files above' >&2
+    status=1
+  fi
+  rm -f format.log
+else
+  echo 'skipped: clang-format is not installed'
+fi
+exit $status
