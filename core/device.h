@@ -38,7 +38,7 @@ class Device {
   virtual std::unique_ptr<Stream> make_stream(std::string name) = 0;
   [[nodiscard]] virtual MemoryResource& memory() = 0;  // the device's own arena memory
   [[nodiscard]] virtual Math& math() = 0;
-  [[nodiscard]] virtual ThreadPool& pool() = 0;        // the one pool for host computing
+  [[nodiscard]] virtual ThreadPool& pool() = 0;  // the one pool for host computing
 };
 
 // The CPU device. The pool is borrowed and must outlive the device.

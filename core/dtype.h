@@ -21,8 +21,8 @@ constexpr std::size_t size_of(DType dtype) {
   }
   return 0;
 }
-std::string_view name_of(DType dtype);      // "fp32"
-DType parse_dtype(std::string_view text);   // throws Error(Exit::usage)
+std::string_view name_of(DType dtype);     // "fp32"
+DType parse_dtype(std::string_view text);  // throws Error(Exit::usage)
 
 struct bf16 {
   std::uint16_t bits = 0;
@@ -38,10 +38,23 @@ struct bf16 {
 };
 static_assert(sizeof(bf16) == 2);
 
-template <class T> struct dtype_of;
-template <> struct dtype_of<float> { static constexpr DType value = DType::fp32; };
-template <> struct dtype_of<double> { static constexpr DType value = DType::fp64; };
-template <> struct dtype_of<bf16> { static constexpr DType value = DType::bf16; };
-template <> struct dtype_of<std::int32_t> { static constexpr DType value = DType::i32; };
+template <class T>
+struct dtype_of;
+template <>
+struct dtype_of<float> {
+  static constexpr DType value = DType::fp32;
+};
+template <>
+struct dtype_of<double> {
+  static constexpr DType value = DType::fp64;
+};
+template <>
+struct dtype_of<bf16> {
+  static constexpr DType value = DType::bf16;
+};
+template <>
+struct dtype_of<std::int32_t> {
+  static constexpr DType value = DType::i32;
+};
 
 }  // namespace terrace

@@ -33,7 +33,8 @@ void Timeline::fail(std::exception_ptr error) {
 std::vector<Timeline::Waiter> Timeline::take_ready() {
   std::vector<Waiter> ready;
   if (waiters_.empty()) return ready;
-  const auto first = std::ranges::stable_partition(waiters_, [&](const Waiter& w) { return !error_ && w.point > now_; }).begin();
+  const auto first =
+      std::ranges::stable_partition(waiters_, [&](const Waiter& w) { return !error_ && w.point > now_; }).begin();
   std::move(first, waiters_.end(), std::back_inserter(ready));
   waiters_.erase(first, waiters_.end());
   return ready;

@@ -14,19 +14,19 @@ class ThreadPool;
 
 struct Topology {
   std::string cpu_model;
-  int cores = 1;        // this process may use (affinity and cgroup quota respected)
+  int cores = 1;  // this process may use (affinity and cgroup quota respected)
   int numa_nodes = 1;
   std::uint64_t memory_bytes = 0;            // of the machine
   std::uint64_t available_memory_bytes = 0;  // now, cgroup limits respected
-  std::string simd;     // "avx512", "avx2", "baseline"
+  std::string simd;                          // "avx512", "avx2", "baseline"
 };
 Topology read_topology(const std::filesystem::path& root = "/");  // tests give another root for /proc and /sys
 
 // What the planner's simulator needs. Rates in bytes or FLOP a second.
 struct MachineProfile {
-  double disk_read = 2.5e9, disk_write = 2.5e9;   // bytes/s, direct, of all paths together
-  double memory_copy = 8e9;                       // bytes/s, host <-> CPU-device arena, with compute running beside it
-  double memory_stream = 2e10;                    // bytes/s read + written by an update loop
+  double disk_read = 2.5e9, disk_write = 2.5e9;  // bytes/s, direct, of all paths together
+  double memory_copy = 8e9;                      // bytes/s, host <-> CPU-device arena, with compute running beside it
+  double memory_stream = 2e10;                   // bytes/s read + written by an update loop
   double matmul_fp32 = 1.5e11, matmul_bf16 = 2.5e11, matmul_fp64 = 2e9;  // FLOP/s, all threads
   double disk_latency_s = 1e-4;
   int threads = 1;

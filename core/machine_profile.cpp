@@ -175,7 +175,7 @@ class Product {
  public:
   Product(Device& device, DType dtype, std::int64_t n) : math_(device.math()), n_(n) {
     const auto bytes = static_cast<std::size_t>(n * n) * size_of(dtype);
-    slab_ = device.memory().allocate(3 * bytes);  // zeros: the rate does not depend on the values
+    slab_ = device.memory().allocate(3 * bytes);  // zeros: dense kernels take no shortcut for them
     a_ = {slab_.data(), dtype, {n, n}};
     b_ = {slab_.data() + bytes, dtype, {n, n}};
     c_ = {slab_.data() + 2 * bytes, dtype, {n, n}};

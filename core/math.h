@@ -79,8 +79,8 @@ class Math {
   virtual void embed(Stream&, TensorView y, TensorView tokens, TensorView table, TensorView positions, std::int64_t seq,
                      std::int64_t first_position = 0) = 0;
   // dtable[V,C] (+)=, dpositions[P,C] (+)= (may be empty): rows are summed in ascending n, whatever the threads.
-  virtual void embed_grad(Stream&, TensorView dtable, TensorView dpositions, TensorView tokens, TensorView dy,
-                          std::int64_t seq, Accumulate accumulate) = 0;
+  virtual void embed_grad(Stream&, TensorView dtable, TensorView dpositions, TensorView tokens, TensorView dy, std::int64_t seq,
+                          Accumulate accumulate) = 0;
 
   // Softmax cross-entropy of a slice of rows. logits [R,V]; targets [R] i32, −1 is no target. loss [R] fp64: each row's loss
   // (0 without target). When dlogits is not empty (it may be logits itself): dlogits = (softmax − onehot) · scale.

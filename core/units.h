@@ -12,9 +12,9 @@ namespace terrace {
 inline constexpr std::uint64_t kKiB = 1ULL << 10;
 inline constexpr std::uint64_t kMiB = 1ULL << 20;
 inline constexpr std::uint64_t kGiB = 1ULL << 30;
-inline constexpr std::uint64_t kPageBytes = 4096;      // the unit of placement and of direct I/O
+inline constexpr std::uint64_t kPageBytes = 4096;  // the unit of placement and of direct I/O
 inline constexpr std::uint64_t kHugePageBytes = 2 * kMiB;
-inline constexpr std::uint64_t kUnlimited = ~0ULL;     // a budget without a cap
+inline constexpr std::uint64_t kUnlimited = ~0ULL;  // a budget without a cap
 
 constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;

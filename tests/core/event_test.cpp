@@ -84,4 +84,43 @@ TEST(Timeline, FailureWakesWhoWaits) {
   EXPECT_TRUE(threw);
 }
 
+TEST(Timeline, OnReachCallsOnceInOrderOfThePoints) {
+  Timeline timeline;
+  std::vector<int> calls;
+  timeline.on_reach(2, [&] { calls.push_back(2); });
+  timeline.on_reach(1, [&] { calls.push_back(1); });
+  timeline.on_reach(0, [&] { calls.push_back(0); });  // reached before: at once
+  EXPECT_EQ(calls, (std::vector<int>{0}));
+  timeline.advance(1);
+  EXPECT_EQ(calls, (std::vector<int>{0, 1}));
+  timeline.advance(5);
+  timeline.advance(6);
+  EXPECT_EQ(calls, (std::vector<int>{0, 1, 2}));
+}
+
+TEST(Timeline, OnReachIsCalledByAFailure) {
+  Timeline timeline;
+  int calls = 0;
+  timeline.on_reach(1, [&] { ++calls; });
+  timeline.fail(error_of("gone"));
+  EXPECT_EQ(calls, 1);
+  timeline.on_reach(9, [&] { ++calls; });  // never to be reached
+  EXPECT_EQ(calls, 2);
+}
+
+// Registered while the producer runs: called once each, on whichever side of the point it falls.
+TEST(Timeline, OnReachLosesNothingUnderThreads) {
+  for (int round = 0; round < 200; ++round) {
+    Timeline timeline;
+    std::atomic<int> calls{0};
+    {
+      std::jthread producer([&] {
+        for (std::uint64_t i = 1; i <= 50; ++i) timeline.advance(i);
+      });
+      for (std::uint64_t i = 1; i <= 50; ++i) timeline.on_reach(i, [&] { ++calls; });
+    }
+    ASSERT_EQ(calls, 50) << "round " << round;
+  }
+}
+
 }  // namespace terrace

@@ -1,0 +1,61 @@
+#include <algorithm>
+#include <stdexcept>
+
+#include <terrace/memory/eviction.h>
+
+namespace terrace {
+
+void Belady::set_program(std::span<const UseAt> uses, std::uint64_t length) {
+  if (!std::ranges::is_sorted(uses, {}, &UseAt::position)) throw std::logic_error("belady: uses are not sorted by position");
+  std::size_t chunks = 0;
+  for (const auto& use : uses) chunks = std::max<std::size_t>(chunks, index(use.chunk) + 1);
+  for (const Tier tier : kAllTiers) {
+    uses_[tier].assign(chunks, {});
+    answer_[tier].assign(chunks, 0);
+  }
+  const auto note = [&](Tier tier, const UseAt& use) {
+    auto& positions = uses_[tier][index(use.chunk)];
+    if (positions.empty() || positions.back() != use.position) positions.push_back(use.position);
+  };
+  for (const auto& use : uses) {
+    note(use.tier, use);
+    if (use.tier == Tier::device) note(Tier::host, use);  // what the device needs comes from the host
+  }
+  position_ = 0;
+  length_ = length;
+}
+
+void Belady::set_position(std::uint64_t position) {
+  if (position < position_) {
+    for (auto& answers : answer_) std::ranges::fill(answers, 0);
+  }
+  position_ = position;
+}
+
+std::uint64_t Belady::next_use(Tier tier, ChunkId chunk) const {
+  if (index(chunk) >= uses_[tier].size()) return kUnlimited;
+  auto& answer = answer_[tier][index(chunk)];
+  if (answer != 0 && answer >= position_) return answer;
+  const auto& positions = uses_[tier][index(chunk)];
+  if (positions.empty()) return answer = kUnlimited;
+  const auto next = std::ranges::lower_bound(positions, position_);
+  return answer = next != positions.end() ? *next : positions.front() + length_;
+}
+
+// Program order decides, timing never does: the victim is the chunk whose next use is farthest (Belady 1966).
+ChunkId Belady::victim(Tier tier, std::span<const ChunkId> evictable) {
+  ChunkId farthest = evictable.front();
+  std::uint64_t at = next_use(tier, farthest);
+  for (const ChunkId chunk : evictable.subspan(1)) {
+    const auto next = next_use(tier, chunk);
+    if (next > at || (next == at && chunk < farthest)) {
+      farthest = chunk;
+      at = next;
+    }
+  }
+  return farthest;
+}
+
+bool Belady::worth(Tier tier, ChunkId incoming, ChunkId victim) { return next_use(tier, incoming) < next_use(tier, victim); }
+
+}  // namespace terrace

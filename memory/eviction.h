@@ -1,0 +1,63 @@
+// Who leaves when a tier is full.
+//
+// Owner:   the caller; must outlive the Residency that borrows it. Threads: under residency's mutex.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include <terrace/memory/chunk.h>
+
+namespace terrace {
+
+class EvictionPolicy {
+ public:
+  virtual ~EvictionPolicy() = default;
+  virtual void used(ChunkId chunk, Tier tier) = 0;
+  // One of `evictable` (never empty); the order of the span carries no meaning and must not change the answer.
+  virtual ChunkId victim(Tier tier, std::span<const ChunkId> evictable) = 0;
+  // Whether prefetching `incoming` is worth losing `victim` from the tier.
+  virtual bool worth(Tier tier, ChunkId incoming, ChunkId victim) = 0;
+};
+
+// Timing-free order of last use, for dynamic leases. A prefetch never evicts.
+class Lru : public EvictionPolicy {
+ public:
+  void used(ChunkId chunk, Tier tier) override;
+  ChunkId victim(Tier tier, std::span<const ChunkId> evictable) override;
+  bool worth(Tier tier, ChunkId incoming, ChunkId victim) override;
+
+ private:
+  std::uint64_t tick_ = 0;
+  std::vector<PerTier<std::uint64_t>> last_;
+};
+
+// Farthest next use (Belady 1966) from a program's use index. Positions are action numbers of the current program; after
+// its end the program is taken to repeat (the steady state of training), so a chunk not used later in this program has
+// its next use at its first position plus the program's length; a chunk never used is farthest of all.
+// The device's next use is the next device use; the host's is the next use on the host or on the device.
+class Belady : public EvictionPolicy {
+ public:
+  struct UseAt {
+    ChunkId chunk{};
+    Tier tier{};
+    std::uint64_t position = 0;
+  };
+  void set_program(std::span<const UseAt> uses, std::uint64_t length);  // uses sorted by position
+  void set_position(std::uint64_t position);
+  void used(ChunkId, Tier) override {}
+  ChunkId victim(Tier tier, std::span<const ChunkId> evictable) override;  // ties: the lowest id
+  bool worth(Tier tier, ChunkId incoming, ChunkId victim) override;
+  [[nodiscard]] std::uint64_t next_use(Tier tier, ChunkId chunk) const;
+
+ private:
+  std::uint64_t position_ = 0, length_ = 0;
+  PerTier<std::vector<std::vector<std::uint64_t>>> uses_;  // by chunk: ascending positions
+  // The last answer of next_use(). It holds until the position passes it, so that a scan over thousands of candidates is
+  // one load each; an answer of 0 is always searched anew.
+  mutable PerTier<std::vector<std::uint64_t>> answer_;
+};
+
+}  // namespace terrace

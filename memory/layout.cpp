@@ -1,0 +1,97 @@
+#include <terrace/memory/layout.h>
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+
+#include <fmt/format.h>
+
+#include <terrace/core/units.h>
+
+namespace terrace {
+namespace {
+
+// Above this a size can only be a negative number that lost its sign.
+constexpr std::uint64_t kMostElements = 1ULL << 60;
+
+// The tensor's aligned span; what lies between its end and the next tensor's begin is padding.
+std::uint64_t aligned(const LayoutTensor& tensor) {
+  if (tensor.elements == 0 || tensor.elements > kMostElements) {
+    throw std::logic_error(
+        fmt::format("layout: tensor {} has {} elements", tensor.name, static_cast<std::int64_t>(tensor.elements)));
+  }
+  return round_up(tensor.elements, Layout::kAlignElements);
+}
+
+// The last tensor's tail padding is not part of the run.
+std::uint64_t run_elements(const std::vector<LayoutTensor>& layer) {
+  std::uint64_t elements = 0;
+  for (std::size_t i = 0; i < layer.size(); ++i) {
+    const auto span = aligned(layer[i]);
+    elements += i + 1 < layer.size() ? span : layer[i].elements;
+  }
+  return elements;
+}
+
+}  // namespace
+
+Layout::Layout(std::vector<std::vector<LayoutTensor>> layers, std::uint64_t chunk_elements)
+    : chunk_elements_(round_up(std::max<std::uint64_t>(chunk_elements, 1), kPageElements)) {
+  for (std::uint32_t l = 0; l < layers.size(); ++l) {
+    std::vector<TensorPlace> places;
+    std::uint64_t first = 0;
+    for (std::uint32_t t = 0; t < layers[l].size(); ++t) {
+      places.push_back({l, t, first, layers[l][t].elements});
+      first += aligned(layers[l][t]);
+      tensor_elements_ += layers[l][t].elements;
+    }
+    const auto count = static_cast<std::uint32_t>(ceil_div(run_elements(layers[l]), chunk_elements_));
+    run_first_.push_back(chunks_);
+    run_count_.push_back(count);
+    chunks_ += count;
+    places_.push_back(std::move(places));
+  }
+}
+
+// Every page multiple between the bounds is tried: equal layers count once, so that this is a few million divisions at most.
+std::uint64_t Layout::search(const std::vector<std::vector<LayoutTensor>>& layers, std::uint64_t min_elements,
+                             std::uint64_t max_elements) {
+  const auto least = round_up(std::max<std::uint64_t>(min_elements, 1), kPageElements);
+  const auto most = std::max(least, max_elements / kPageElements * kPageElements);
+  std::map<std::uint64_t, std::uint64_t> runs;  // elements → how many layers have them
+  std::uint64_t all = 0;
+  for (const auto& layer : layers) {
+    ++runs[run_elements(layer)];
+    for (const auto& tensor : layer) all += tensor.elements;
+  }
+  const auto occupied = [&](std::uint64_t chunk) {
+    std::uint64_t elements = 0;
+    for (const auto& [run, count] : runs) elements += ceil_div(run, chunk) * chunk * count;
+    return elements;
+  };
+  std::uint64_t fewest = ~0ULL;
+  for (auto chunk = least; chunk <= most; chunk += kPageElements) fewest = std::min(fewest, occupied(chunk));
+  // Larger chunks move faster; half a percent of padding is a fair price for fewer, larger moves.
+  auto chunk = most;
+  while (chunk > least && occupied(chunk) > fewest + all / 200) chunk -= kPageElements;
+  return chunk;
+}
+
+std::vector<Segment> Layout::segments(std::uint32_t layer, std::uint32_t chunk_in_layer) const {
+  const auto begin = chunk_in_layer * chunk_elements_, end = begin + chunk_elements_;
+  const auto& places = places_[layer];
+  const auto end_of = [](const TensorPlace& p) { return p.first_element + p.elements; };
+  std::vector<Segment> found;
+  for (auto p = std::ranges::upper_bound(places, begin, {}, end_of); p != places.end() && p->first_element < end; ++p) {
+    const auto first = std::max(begin, p->first_element), last = std::min(end, end_of(*p));
+    found.push_back({p->tensor, first - p->first_element, first - begin, last - first});
+  }
+  return found;
+}
+
+double Layout::waste() const {
+  if (tensor_elements_ == 0) return 0;
+  return static_cast<double>(chunks_ * chunk_elements_ - tensor_elements_) / static_cast<double>(tensor_elements_);
+}
+
+}  // namespace terrace

@@ -1,0 +1,65 @@
+// Packing of tensors into chunks.
+//
+// A layer's tensors are packed back to back (each aligned to 64 elements) into that layer's own run of chunks, so that a
+// layer's weights are one contiguous span on the device and no chunk is shared by two layers. Chunk i of every kind covers the
+// same elements. The chunk size is searched for least waste.
+//
+// Pure. Threads: a value after construction. Errors: std::logic_error for an empty or negative tensor.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace terrace {
+
+struct LayoutTensor {
+  std::string name;
+  std::uint64_t elements = 0;
+};
+
+struct TensorPlace {
+  std::uint32_t layer = 0;
+  std::uint32_t tensor = 0;          // position within the layer
+  std::uint64_t first_element = 0;   // within the layer's run
+  std::uint64_t elements = 0;
+};
+
+// The part of one tensor that one chunk covers.
+struct Segment {
+  std::uint32_t tensor = 0;           // position within the layer
+  std::uint64_t tensor_element = 0;   // first element, within the tensor
+  std::uint64_t chunk_element = 0;    // first element, within the chunk
+  std::uint64_t elements = 0;
+};
+
+class Layout {
+ public:
+  static constexpr std::uint64_t kAlignElements = 64;
+  static constexpr std::uint64_t kPageElements = 2048;  // a page of two-byte elements: every dtype's chunk is whole pages
+
+  // `chunk_elements` is rounded up to kPageElements.
+  Layout(std::vector<std::vector<LayoutTensor>> layers, std::uint64_t chunk_elements);
+  // The chunk size between the bounds that wastes least; among equals (within 0.5 % of all elements) the largest.
+  static std::uint64_t search(const std::vector<std::vector<LayoutTensor>>& layers, std::uint64_t min_elements,
+                              std::uint64_t max_elements);
+
+  [[nodiscard]] std::uint64_t chunk_elements() const { return chunk_elements_; }
+  [[nodiscard]] std::uint32_t layers() const { return static_cast<std::uint32_t>(run_first_.size()); }
+  [[nodiscard]] std::uint32_t chunks() const { return chunks_; }                       // of one kind
+  [[nodiscard]] std::uint32_t first_chunk(std::uint32_t layer) const { return run_first_[layer]; }
+  [[nodiscard]] std::uint32_t chunks_of(std::uint32_t layer) const { return run_count_[layer]; }
+  [[nodiscard]] const TensorPlace& place(std::uint32_t layer, std::uint32_t tensor) const { return places_[layer][tensor]; }
+  [[nodiscard]] std::vector<Segment> segments(std::uint32_t layer, std::uint32_t chunk_in_layer) const;
+  [[nodiscard]] std::uint64_t tensor_elements() const { return tensor_elements_; }     // without padding
+  [[nodiscard]] double waste() const;  // (chunks · chunk_elements − tensor_elements) ÷ tensor_elements
+
+ private:
+  std::uint64_t chunk_elements_ = 0, tensor_elements_ = 0;
+  std::uint32_t chunks_ = 0;
+  std::vector<std::uint32_t> run_first_, run_count_;
+  std::vector<std::vector<TensorPlace>> places_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,207 @@
+// The protocol: chunks, leases, and what ends them.
+#include <terrace/memory/residency.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include <fmt/format.h>
+
+namespace terrace {
+namespace {
+
+[[noreturn]] void broken(ChunkId chunk, std::string_view what) {
+  throw std::logic_error(fmt::format("residency: chunk {} {}", index(chunk), what));
+}
+
+}  // namespace
+
+void Traffic::add(const Move& move) {
+  switch (lane_of(move.from, move.to)) {
+    case Lane::upload: upload += move.bytes, ++uploads; break;
+    case Lane::download: download += move.bytes, ++downloads; break;
+    case Lane::read: read += move.bytes, ++reads; break;
+    default: write += move.bytes, ++writes; break;
+  }
+}
+
+Residency::Residency(Budget budget, EvictionPolicy& policy, std::uint32_t generations)
+    : budget_(budget),
+      policy_(policy),
+      generations_(generations),
+      space_{{Space(budget.device), Space(budget.host), Space(budget.disk)}} {
+  if (generations == 0) throw std::logic_error("residency: a disk place has at least one generation");
+}
+
+ChunkId Residency::add_run(std::uint32_t count, std::uint64_t bytes, Kind kind, End end) {
+  if (count == 0 || bytes == 0 || bytes % kPageBytes != 0) {
+    throw std::logic_error(fmt::format("residency: a run of {} chunks of {} bytes is not whole pages", count, bytes));
+  }
+  const ChunkId first{chunks()};
+  const RunId run{static_cast<std::uint32_t>(runs_.size())};
+  runs_.push_back({first, count, bytes, kind, end});
+  for (std::uint32_t i = 0; i < count; ++i) {
+    ids_.push_back(ChunkId{chunks()});
+    chunks_.emplace_back().run = run;
+    chunks_.back().kept_on_disk = kind != Kind::gradient && kind != Kind::activation;
+  }
+  return first;
+}
+
+void Residency::adopt_on_disk(ChunkId chunk) {
+  if (at(chunk).content || at(chunk).writing) broken(chunk, "is adopted from disk but has content already");
+  reserve_on_disk(chunk);
+  auto& here = copy(chunk, Tier::disk);
+  here.valid = at(chunk).content = true;
+  here.ready = here.busy;
+}
+
+void Residency::reserve_on_disk(ChunkId chunk) { reserve_disk_place(chunk); }
+
+void Residency::demand_grantable(std::span<const Use> uses, Tier tier) const {
+  if (tier == Tier::disk) throw std::logic_error("residency: nothing can be used on disk");
+  for (const auto& use : uses) {
+    const Chunk& chunk = at(use.chunk);
+    if (needs_content(use.access) && !chunk.content) broken(use.chunk, "is asked for but has no content");
+    if (chunk.writing) broken(use.chunk, "is asked for while a lease writes it");
+    if (!writes(use.access)) continue;
+    for (const Tier t : kAllTiers) {
+      if (chunk.copy[t].pins > 0) broken(use.chunk, "is asked for to be written while it is in use");
+    }
+    const auto same = [&](const Use& other) { return other.chunk == use.chunk; };
+    if (std::ranges::count_if(uses, same) > 1) broken(use.chunk, "is written and named twice in one request");
+  }
+}
+
+Residency::Granted Residency::acquire(std::span<const Use> uses, Tier tier, const Clock& not_before, std::vector<Move>& moves) {
+  demand_grantable(uses, tier);
+  Order order{not_before, moves, tier == Tier::device ? uses : std::span<const Use>{}, {}};
+
+  // What is asked for gives way to nothing; what cannot fit at all is refused before anything happens.
+  auto total = pinned_bytes_[tier];
+  for (const auto& use : uses) {
+    const ChunkId unit = head(use.chunk, tier);
+    if (!at(unit).unit[tier].held && at(unit).unit[tier].pins == 0) total += unit_bytes(unit, tier);
+    hold(unit, tier, true);
+  }
+  const auto let_go = [&] {
+    for (const auto& use : uses) {
+      for (const Tier t : {Tier::device, Tier::host}) {
+        hold(head(use.chunk, t), t, false);
+        settle(head(use.chunk, t), t);
+      }
+    }
+  };
+  if (total > budget_.of(tier)) {
+    let_go();
+    throw does_not_fit({tier, total - pinned_bytes_[tier], total - budget_.of(tier)});
+  }
+  for (const auto& use : uses) {
+    if (use.access != Access::overwrite) continue;
+    at(use.chunk).content = false;
+    for (const Tier t : kAllTiers) give_up(use.chunk, t);
+  }
+
+  const bool placed = place_all(uses, tier, order) || (clear(uses, tier, order) && place_all(uses, tier, order));
+  if (!placed || !bring_all(uses, tier, order)) {
+    let_go();
+    throw does_not_fit(*order.shortage);
+  }
+
+  Granted granted;
+  for (const auto& use : uses) {
+    auto& here = copy(use.chunk, tier);
+    granted.offsets.push_back(here.offset);
+    granted.after.merge(writes(use.access) ? here.busy : here.ready);
+    here.valid = at(use.chunk).content = true;  // what overwrites it comes before whatever is decided from now on
+    at(use.chunk).writing = writes(use.access);
+    pin(use.chunk, tier);
+    policy_.used(use.chunk, tier);
+    if (head(use.chunk, tier) != use.chunk) policy_.used(head(use.chunk, tier), tier);
+  }
+  let_go();
+  return granted;
+}
+
+bool Residency::place_all(std::span<const Use> uses, Tier tier, Order& order) {
+  // On the way to the device, a host copy that is about to be uploaded should not be evicted first.
+  if (tier == Tier::device) {
+    for (const auto& use : uses) {
+      if (needs_content(use.access) && !copy(use.chunk, tier).valid) hold(use.chunk, Tier::host, true);
+    }
+  }
+  return std::ranges::all_of(uses, [&](const Use& use) {
+    const ChunkId unit = head(use.chunk, tier);
+    return copy(unit, tier).placed || room(unit, tier, order);
+  });
+}
+
+// The holes are too small though the bytes suffice: the request's own members go too, and come back to a tier without holes.
+// Large units are placed first, because small ones fit between what others have pinned.
+bool Residency::clear(std::span<const Use> uses, Tier tier, Order& order) {
+  std::vector<ChunkId> units;
+  for (const auto& use : uses) {
+    const ChunkId unit = head(use.chunk, tier);
+    if (at(unit).unit[tier].pins > 0) continue;
+    if (copy(unit, tier).placed && !evict(unit, tier, order)) return false;
+    units.push_back(unit);
+  }
+  std::ranges::stable_sort(units, std::greater{}, [&](ChunkId unit) { return unit_bytes(unit, tier); });
+  return std::ranges::all_of(units, [&](ChunkId unit) { return copy(unit, tier).placed || room(unit, tier, order); });
+}
+
+// What the host has goes first: once it is uploaded, its host copies can make way for what must be read.
+bool Residency::bring_all(std::span<const Use> uses, Tier tier, Order& order) {
+  for (const bool on_host : {true, false}) {
+    for (const auto& use : uses) {
+      if (!needs_content(use.access) || (on_host && !copy(use.chunk, Tier::host).valid)) continue;
+      if (!bring(use.chunk, tier, order)) return false;
+      if (tier == Tier::device) hold(use.chunk, Tier::host, false);
+    }
+  }
+  return true;
+}
+
+void Residency::release(std::span<const Use> uses, Tier tier, const Clock& last) {
+  for (const auto& use : uses) {
+    if (copy(use.chunk, tier).pins == 0) broken(use.chunk, "is released but not held");
+    if (at(use.chunk).writing != writes(use.access)) broken(use.chunk, "is released with another access than it was granted");
+  }
+  for (const auto& use : uses) {
+    auto& here = copy(use.chunk, tier);
+    if (here.pins == 0) broken(use.chunk, "is released more often than it was granted");
+    if (writes(use.access)) {
+      here.ready = here.busy = last;
+      at(use.chunk).writing = false;
+      for (const Tier other : kAllTiers) {
+        if (other != tier) give_up(use.chunk, other);
+      }
+    } else {
+      here.busy.merge(last);
+    }
+    unpin(use.chunk, tier);
+  }
+}
+
+void Residency::drop(ChunkId chunk) {
+  for (const Tier t : kAllTiers) {
+    if (copy(chunk, t).pins > 0) broken(chunk, "is dropped while it is in use");
+  }
+  const Kind kind = kind_of(chunk);
+  at(chunk).content = false;
+  at(chunk).kept_on_disk = kind != Kind::gradient && kind != Kind::activation;
+  for (const Tier t : kAllTiers) give_up(chunk, t);
+}
+
+void Residency::flush(ChunkId chunk, const Clock& not_before, std::vector<Move>& moves) {
+  if (!at(chunk).content) broken(chunk, "is flushed but has no content");
+  if (at(chunk).writing) broken(chunk, "is flushed while a lease writes it");
+  Order order{not_before, moves, {}, {}};
+  if (!bring(chunk, Tier::disk, order)) throw does_not_fit(*order.shortage);
+}
+
+std::uint64_t Residency::offset_on_disk(ChunkId chunk) const {
+  if (!copy(chunk, Tier::disk).placed) broken(chunk, "has no place on disk");
+  return copy(chunk, Tier::disk).offset;
+}
+
+}  // namespace terrace

@@ -1,0 +1,91 @@
+// The invariants, and the refusal as the user reads it.
+#include <algorithm>
+#include <array>
+#include <stdexcept>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <terrace/memory/residency.h>
+
+namespace terrace {
+
+DoesNotFit Residency::does_not_fit(const Shortage& shortage) const {
+  std::array<std::pair<std::uint64_t, Kind>, kKinds> pinned{};
+  for (std::size_t k = 0; k < kKinds; ++k) pinned[k].second = static_cast<Kind>(k);
+  for (const ChunkId c : ids_) {
+    if (copy(c, shortage.tier).pins > 0) pinned[static_cast<std::size_t>(kind_of(c))].first += bytes_of(c);
+  }
+  std::ranges::stable_sort(pinned, std::greater{}, [](const auto& p) { return p.first; });
+
+  const Tier tier = shortage.tier;
+  auto text = fmt::format("{} tier: {} asked for do not fit, {} are missing\n  budget {}, {} taken", name_of(tier),
+                          format_bytes(shortage.bytes), format_bytes(shortage.missing_bytes), format_bytes(budget_.of(tier)),
+                          format_bytes(space_[tier].reserved_bytes()));
+  for (std::size_t k = 0; k < 3 && pinned[k].first > 0; ++k) {
+    text += fmt::format("{} {} of {}s", k == 0 ? "; in use:" : ",", format_bytes(pinned[k].first), name_of(pinned[k].second));
+  }
+  return {tier, shortage.missing_bytes, text};
+}
+
+void Residency::check() const {
+  const auto demand = [](bool holds, ChunkId c, Tier t, std::string_view what) {
+    if (!holds) throw std::logic_error(fmt::format("residency: chunk {} on the {}: {}", index(c), name_of(t), what));
+  };
+  std::vector<std::pair<Range, ChunkId>> places;
+  for (const Tier t : kAllTiers) {
+    places.clear();
+    std::uint64_t bytes = 0, pinned = 0;
+    std::size_t listed = 0;
+    for (const ChunkId c : ids_) {
+      const Chunk& chunk = at(c);
+      const Copy& here = chunk.copy[t];
+      const bool valid_somewhere = std::ranges::any_of(chunk.copy, &Copy::valid);
+      demand(chunk.content == valid_somewhere, c, t, "content without a valid copy, or a valid copy of nothing");
+      demand(!here.valid || here.placed, c, t, "valid without a place");
+      Clock busy = here.busy;
+      busy.merge(here.ready);
+      demand(busy == here.busy, c, t, "produced by an operation that does not keep it busy");
+      demand(here.pins == 0 || here.valid, c, t, "pinned without content");
+      demand(!chunk.writing || here.pins == 0 || here.pins == 1, c, t, "written by one lease, pinned by another");
+      const ChunkId first = head(c, t);
+      if (t == Tier::device) {
+        const auto at_offset = copy(first, t).offset + (index(c) - index(first)) * bytes_of(c);
+        demand(here.placed == copy(first, t).placed && (!here.placed || here.offset == at_offset), c, t,
+               "its run is not contiguous");
+      }
+      if (here.placed) {
+        places.push_back({{here.offset, place_bytes(c, t)}, c});
+        bytes += place_bytes(c, t);
+      }
+      const Unit& unit = chunk.unit[t];
+      if (first != c) continue;
+      std::uint32_t pins = 0;
+      bool valid = false;
+      for (const ChunkId m : members(c, t)) {
+        pins += copy(m, t).pins;
+        valid = valid || copy(m, t).valid;
+      }
+      demand(pins == unit.pins, c, t, "pins of the unit and of its chunks differ");
+      demand(!unit.held, c, t, "held after its request was decided");
+      demand(!here.placed || valid || (t == Tier::disk && chunk.kept_on_disk), c, t, "a place that nothing needs");
+      const bool evictable = t != Tier::disk && here.placed && pins == 0;
+      demand(evictable == (unit.listed != kUnlisted), c, t, "evictable and not listed, or the reverse");
+      demand(!evictable || evictable_[t].at(unit.listed) == c, c, t, "listed at another place");
+      listed += evictable ? 1 : 0;
+      if (pins > 0) pinned += unit_bytes(c, t);
+    }
+    std::ranges::sort(places, {}, [](const auto& p) { return p.first.offset; });
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      const auto& [range, c] = places[i];
+      demand(range.offset + range.bytes <= budget_.of(t), c, t, "beyond the budget");
+      demand(i == 0 || places[i - 1].first.offset + places[i - 1].first.bytes <= range.offset, c, t, "overlaps another chunk");
+    }
+    if (bytes != space_[t].reserved_bytes() || pinned != pinned_bytes_[t] || listed != evictable_[t].size()) {
+      throw std::logic_error(fmt::format("residency: the totals of the {} tier do not add up", name_of(t)));
+    }
+    space_[t].check();
+  }
+}
+
+}  // namespace terrace

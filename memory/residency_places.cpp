@@ -1,0 +1,111 @@
+// Where chunks lie: taking and giving back places, and the bookkeeping of who may be evicted.
+#include <algorithm>
+
+#include <terrace/memory/residency.h>
+
+namespace terrace {
+
+std::span<const ChunkId> Residency::members(ChunkId head, Tier t) const {
+  return std::span(ids_).subspan(index(head), t == Tier::device ? run_of(head).count : 1);
+}
+
+std::uint64_t Residency::place_bytes(ChunkId c, Tier t) const {
+  const Run& run = run_of(c);
+  const bool copy_on_write = t == Tier::disk && run.kind != Kind::gradient && run.kind != Kind::activation;
+  return run.bytes * (copy_on_write ? generations_ : 1);
+}
+
+bool Residency::valid_elsewhere(ChunkId c, Tier t) const {
+  return std::ranges::any_of(kAllTiers, [&](Tier other) {
+    return other != t && copy(c, other).valid && !(other == Tier::disk && budget_.commit_only);
+  });
+}
+
+bool Residency::free_to_give_up(ChunkId head, Tier t) const {
+  return std::ranges::all_of(members(head, t), [&](ChunkId c) { return !copy(c, t).valid || valid_elsewhere(c, t); });
+}
+
+void Residency::place(ChunkId head, Tier t, const Space::Reserved& reserved) {
+  auto offset = reserved.range.offset;
+  for (const ChunkId c : members(head, t)) {
+    auto& here = copy(c, t);
+    here.placed = true;
+    here.offset = offset;
+    here.busy = reserved.after;
+    offset += place_bytes(c, t);
+  }
+  relist(head, t);
+}
+
+// Whatever still touches a place goes with it: the next occupant waits for it. Each chunk of a run gives back its own part,
+// so that the next occupant of one does not wait for the users of all.
+void Residency::unplace(ChunkId head, Tier t) {
+  for (const ChunkId c : members(head, t)) {
+    auto& here = copy(c, t);
+    space_[t].free({here.offset, place_bytes(c, t)}, here.busy);
+    here = Copy{};
+  }
+  relist(head, t);
+}
+
+void Residency::settle(ChunkId head, Tier t) {
+  const Unit& unit = at(head).unit[t];
+  const bool needed = unit.pins > 0 || unit.held || (t == Tier::disk && at(head).kept_on_disk) ||
+                      std::ranges::any_of(members(head, t), [&](ChunkId c) { return copy(c, t).valid; });
+  if (copy(head, t).placed && !needed) unplace(head, t);
+  relist(head, t);
+}
+
+void Residency::relist(ChunkId head, Tier t) {
+  Unit& unit = at(head).unit[t];
+  auto& list = evictable_[t];
+  const bool listed = unit.listed != kUnlisted;
+  const bool evictable = t != Tier::disk && copy(head, t).placed && unit.pins == 0 && !unit.held;
+  if (evictable == listed) return;
+  if (evictable) {
+    unit.listed = static_cast<std::uint32_t>(list.size());
+    list.push_back(head);
+  } else {
+    at(list.back()).unit[t].listed = unit.listed;
+    list[unit.listed] = list.back();
+    list.pop_back();
+    unit.listed = kUnlisted;
+  }
+}
+
+void Residency::hold(ChunkId head, Tier t, bool held) {
+  at(head).unit[t].held = held;
+  relist(head, t);
+}
+
+void Residency::pin(ChunkId c, Tier t) {
+  ++copy(c, t).pins;
+  const ChunkId unit = head(c, t);
+  if (at(unit).unit[t].pins++ == 0) pinned_bytes_[t] += unit_bytes(unit, t);
+  relist(unit, t);
+}
+
+void Residency::unpin(ChunkId c, Tier t) {
+  --copy(c, t).pins;
+  const ChunkId unit = head(c, t);
+  if (--at(unit).unit[t].pins == 0) pinned_bytes_[t] -= unit_bytes(unit, t);
+  settle(unit, t);
+}
+
+void Residency::give_up(ChunkId c, Tier t) {
+  copy(c, t).valid = false;
+  settle(head(c, t), t);
+}
+
+void Residency::reserve_disk_place(ChunkId c) {
+  at(c).kept_on_disk = true;
+  if (copy(c, Tier::disk).placed) return;
+  const Clock now;
+  std::vector<Move> none;  // making room on disk only gives up copies that are valid elsewhere
+  Order order{now, none, {}, {}};
+  if (room(c, Tier::disk, order)) return;
+  at(c).kept_on_disk = false;
+  throw does_not_fit(*order.shortage);
+}
+
+}  // namespace terrace

@@ -1,0 +1,88 @@
+// Prefetching: feasible as a whole, and worth every victim, or nothing happens.
+#include <algorithm>
+#include <stdexcept>
+
+#include <terrace/memory/residency.h>
+
+namespace terrace {
+
+bool Residency::prefetch(ChunkId chunk, Tier tier, const Clock& not_before, std::vector<Move>& moves) {
+  if (tier == Tier::disk) throw std::logic_error("residency: content is brought to disk by flush()");
+  if (!at(chunk).content) return false;
+  if (at(chunk).writing || copy(chunk, tier).valid) return copy(chunk, tier).valid;
+  const auto victims = plan_prefetch(chunk, tier);
+  if (!victims) return false;
+
+  // The order of the plan, so that every place it found is found again.
+  Order order{not_before, moves, {}, {}};
+  bool done = true;
+  for (const ChunkId victim : victims->host) done = done && evict(victim, Tier::host, order);
+  for (const ChunkId victim : victims->device) done = done && evict(victim, Tier::device, order);
+  if (!done || !bring(chunk, tier, order)) throw std::logic_error("residency: a planned prefetch did not fit");
+  policy_.used(chunk, tier);
+  if (head(chunk, tier) != chunk) policy_.used(head(chunk, tier), tier);
+  return true;
+}
+
+std::optional<Residency::Victims> Residency::plan_prefetch(ChunkId chunk, Tier tier) {
+  Victims victims;
+  // 1. A place on the device for the whole run.
+  if (tier == Tier::device && !copy(chunk, tier).placed && space_[tier].largest_hole() < unit_bytes(head(chunk, tier), tier)) {
+    Holes holes = space_[tier].holes();
+    auto candidates = evictable_[tier];
+    while (holes.largest() < unit_bytes(head(chunk, tier), tier)) {
+      const auto victim = worthwhile_victim(tier, chunk, candidates);
+      if (!victim) return std::nullopt;
+      holes.give({copy(*victim, tier).offset, unit_bytes(*victim, tier)});
+      victims.device.push_back(*victim);
+    }
+  }
+  // 2. What the host must take: the only copies of the device's victims, then the chunk itself.
+  std::vector<ChunkId> coming;
+  std::vector<ChunkId> spared{chunk};  // their host copies are sources, or are what makes a device victim free to go
+  for (const ChunkId victim : victims.device) {
+    for (const ChunkId c : members(victim, Tier::device)) {
+      spared.push_back(c);
+      if (copy(c, Tier::device).valid && !valid_elsewhere(c, Tier::device)) coming.push_back(c);
+    }
+  }
+  if (!copy(chunk, Tier::host).valid) coming.push_back(chunk);
+  if (coming.empty()) return victims;
+
+  // 3. Room for it, with the very steps that will be carried out.
+  Holes host = space_[Tier::host].holes(), disk = space_[Tier::disk].holes();
+  const auto fits = [&] {
+    Holes trial = host;
+    return std::ranges::all_of(coming, [&](ChunkId c) {
+      return trial.take(bytes_of(c), budget_.host == kUnlimited ? End::low : run_of(c).end).has_value();
+    });
+  };
+  std::optional<std::vector<ChunkId>> candidates;
+  while (!fits()) {
+    if (!candidates) {
+      candidates = evictable_[Tier::host];
+      std::erase_if(*candidates, [&](ChunkId c) { return std::ranges::find(spared, c) != spared.end(); });
+    }
+    const auto victim = worthwhile_victim(Tier::host, chunk, *candidates);
+    if (!victim) return std::nullopt;
+    const bool needs_disk = copy(*victim, Tier::host).valid && !valid_elsewhere(*victim, Tier::host);
+    if (needs_disk && budget_.commit_only) return std::nullopt;
+    if (needs_disk && !copy(*victim, Tier::disk).placed &&
+        !disk.take(place_bytes(*victim, Tier::disk), budget_.disk == kUnlimited ? End::low : run_of(*victim).end)) {
+      return std::nullopt;
+    }
+    host.give({copy(*victim, Tier::host).offset, bytes_of(*victim)});
+    victims.host.push_back(*victim);
+  }
+  return victims;
+}
+
+std::optional<ChunkId> Residency::worthwhile_victim(Tier t, ChunkId incoming, std::vector<ChunkId>& candidates) {
+  if (candidates.empty()) return std::nullopt;
+  const ChunkId victim = policy_.victim(t, candidates);
+  if (!policy_.worth(t, incoming, victim)) return std::nullopt;
+  std::erase(candidates, victim);
+  return victim;
+}
+
+}  // namespace terrace

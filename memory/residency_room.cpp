@@ -1,0 +1,99 @@
+// How content gets from tier to tier, and who makes room for it.
+#include <algorithm>
+
+#include <terrace/memory/residency.h>
+
+namespace terrace {
+
+void Residency::emit(ChunkId c, Tier from, Tier to, Order& order) {
+  Copy& source = copy(c, from);
+  Copy& target = copy(c, to);
+  const Lane lane = lane_of(from, to);
+  Move move{c, from, to, source.offset, target.offset, bytes_of(c), ++issued_[lane], order.not_before};
+  move.after.merge(source.ready);
+  move.after.merge(target.busy);
+  target.valid = true;
+  target.ready = target.busy = Clock::after(lane, move.sequence);
+  source.busy.merge(target.ready);
+  traffic_.add(move);
+  order.moves.push_back(move);
+}
+
+// Disk and device never meet: either way goes through the host, where the copy stays as a cached one.
+bool Residency::bring(ChunkId c, Tier to, Order& order) {
+  if (copy(c, to).valid) return true;
+  if (!copy(c, to).placed && !room(head(c, to), to, order)) return false;
+  if (to != Tier::host && !copy(c, Tier::host).valid && !bring(c, Tier::host, order)) {
+    settle(head(c, to), to);
+    return false;
+  }
+  const Tier from = to != Tier::host ? Tier::host : copy(c, Tier::device).valid ? Tier::device : Tier::disk;
+  emit(c, from, to, order);
+  return true;
+}
+
+// The last valid copy of content is never given up. First what lies elsewhere too is forgotten; only then is the rest written
+// down, because making room below may push copies of this very unit further, and must see which of them count.
+bool Residency::evict(ChunkId head, Tier t, Order& order) {
+  for (const ChunkId c : members(head, t)) {
+    if (copy(c, t).valid && valid_elsewhere(c, t)) copy(c, t).valid = false;
+  }
+  for (const ChunkId c : members(head, t)) {
+    if (!copy(c, t).valid) continue;
+    if (t == Tier::host && budget_.commit_only) {  // nothing is below the host
+      order.shortage = Shortage{t, place_bytes(c, t), place_bytes(c, t)};
+      return false;
+    }
+    if (!bring(c, t == Tier::device ? Tier::host : Tier::disk, order)) return false;
+    copy(c, t).valid = false;
+  }
+  unplace(head, t);
+  return true;
+}
+
+bool Residency::room(ChunkId head, Tier t, Order& order) {
+  const auto bytes = unit_bytes(head, t);
+  bool only_free = false;  // once the tier below took nothing, only what costs no room there can go
+  for (;;) {
+    if (const auto reserved = space_[t].reserve(bytes, run_of(head).end)) {
+      place(head, t, *reserved);
+      return true;
+    }
+    const auto victim = next_victim(t, only_free, order);
+    if (!victim) {
+      // When the tier below was the obstacle it has said so already; a tier that does not exist is none.
+      if (!only_free || budget_.of(order.shortage->tier) == 0) {
+        order.shortage = Shortage{t, bytes, bytes - space_[t].largest_hole()};
+      }
+      return false;
+    }
+    if (!evict(*victim, t, order)) only_free = true;
+  }
+}
+
+std::optional<ChunkId> Residency::next_victim(Tier t, bool only_free, const Order& order) {
+  if (t == Tier::disk) {
+    for (const ChunkId c : ids_) {
+      if (copy(c, t).valid && !at(c).kept_on_disk && valid_elsewhere(c, t)) return c;
+    }
+    return std::nullopt;
+  }
+  if (!only_free) {
+    if (!evictable_[t].empty()) return policy_.victim(t, evictable_[t]);
+  } else {
+    std::vector<ChunkId> candidates;
+    std::ranges::copy_if(evictable_[t], std::back_inserter(candidates), [&](ChunkId c) { return free_to_give_up(c, t); });
+    if (!candidates.empty()) return policy_.victim(t, candidates);
+  }
+  if (t != Tier::host) return std::nullopt;
+  // Nothing else is left: what the request will bring to the device goes to disk meanwhile, the last to be brought first.
+  for (auto use = order.sources.rbegin(); use != order.sources.rend(); ++use) {
+    const Unit& unit = at(use->chunk).unit[t];
+    if (unit.held && unit.pins == 0 && copy(use->chunk, t).placed && (!only_free || free_to_give_up(use->chunk, t))) {
+      return use->chunk;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace terrace

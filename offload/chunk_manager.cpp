@@ -1,0 +1,288 @@
+#include <terrace/offload/chunk_manager.h>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <stdexcept>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <terrace/core/memory_resource.h>
+#include <terrace/core/thread_pool.h>
+#include <terrace/offload/mover.h>
+
+namespace terrace {
+namespace {
+
+std::uint64_t whole_pages(std::uint64_t bytes) { return bytes / kPageBytes * kPageBytes; }
+
+Budget budget_of(const OffloadOptions& options) {
+  const bool disk = !options.nvme_paths.empty();
+  if (disk && options.nvme_bytes < kPageBytes) throw Error("nvme_paths are given, but nvme_bytes is 0", Exit::usage);
+  if (options.device_bytes == kUnlimited || options.host_bytes == kUnlimited || options.nvme_bytes == kUnlimited) {
+    throw Error("a chunk manager allocates its tiers at once: device_bytes, host_bytes and nvme_bytes need a number",
+                Exit::usage);
+  }
+  return {whole_pages(options.device_bytes), whole_pages(options.host_bytes), disk ? whole_pages(options.nvme_bytes) : 0};
+}
+
+}  // namespace
+
+// Declared in the order of dependence: the mover, which uses everything, is destroyed first.
+struct ChunkManager::Impl {
+  explicit Impl(const OffloadOptions& options) : budget(budget_of(options)), pool(options.threads) {
+    device_bytes = device->memory().allocate(budget.device);
+    host_bytes = host_memory->allocate(budget.host);
+    if (budget.disk > 0) {
+      ChunkStore::Options store_options;
+      store_options.paths = options.nvme_paths;
+      store_options.name = fmt::format("offload-{}-{}", ::getpid(), static_cast<const void*>(this));
+      store_options.capacity_bytes = budget.disk;
+      store_options.durable = false;
+      store_options.generations = 1;
+      store_options.temporary = true;
+      store = ChunkStore::create(store_options);
+      IoOptions io;
+      io.files = store->descriptors();
+      io.buffers = {{host_bytes.data(), budget.host}};
+      engine = make_io_engine(io);
+    }
+    mover = std::make_unique<Mover>(
+        Mover::Parts{device.get(), device_bytes.data(), host_bytes.data(), store.get(), engine.get(), &lanes});
+  }
+
+  // Who holds a chunk: many readers, or one writer.
+  struct Holders {
+    std::uint32_t readers = 0;
+    bool writer = false;
+    [[nodiscard]] bool allow(Access access) const { return !writer && (!writes(access) || readers == 0); }
+  };
+
+  [[nodiscard]] bool free_for(std::span<const Use> uses) const {
+    return std::ranges::all_of(uses, [&](const Use& use) { return holders.at(index(use.chunk)).allow(use.access); });
+  }
+  void hold(std::span<const Use> uses) {
+    for (const auto& use : uses) {
+      Holders& of = holders[index(use.chunk)];
+      if (writes(use.access)) {
+        of.writer = true;
+      } else {
+        ++of.readers;
+      }
+    }
+    ++leases;
+  }
+  void demand_possible(std::span<const Use> uses, Tier tier) const;
+  struct Grant {
+    std::vector<std::span<std::byte>> spans;
+    Clock after;
+  };
+  Grant grant(std::span<const Use> uses, Tier tier);
+  void release(std::span<const Use> uses, Tier tier);
+  void issue_decided();
+
+  const Budget budget;
+  ThreadPool pool;
+  const std::unique_ptr<Device> device = make_cpu_device(pool);
+  const std::unique_ptr<MemoryResource> host_memory = make_pinned_memory(pool);
+  Slab device_bytes, host_bytes;
+  const Lanes lanes;
+  std::unique_ptr<ChunkStore> store;
+  std::unique_ptr<IoEngine> engine;
+
+  std::mutex mutex;  // guards what follows, down to `decided`
+  Lru policy;
+  Residency residency{budget, policy};
+  std::vector<Holders> holders;  // by chunk
+  std::uint64_t leases = 0, releases = 0;
+  std::condition_variable released;
+  std::deque<Move> decided;  // not issued yet, in decision order
+
+  std::mutex issue_mutex;  // one issuer at a time; taken before `mutex`, never inside it
+  std::unique_ptr<Mover> mover;
+};
+
+// Refused at once when no release could ever make it fit.
+void ChunkManager::Impl::demand_possible(std::span<const Use> uses, Tier tier) const {
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < uses.size(); ++i) {
+    const auto same = [&](const Use& other) { return other.chunk == uses[i].chunk; };
+    if (std::ranges::none_of(uses.first(i), same)) bytes += residency.bytes_of(uses[i].chunk);
+  }
+  if (bytes <= budget.of(tier)) return;
+  throw DoesNotFit(tier, bytes - budget.of(tier),
+                   fmt::format("a lease of {} on the {} tier does not fit its budget of {}: {} bytes are missing",
+                               format_bytes(bytes), name_of(tier), format_bytes(budget.of(tier)), bytes - budget.of(tier)));
+}
+
+// Tries until it fits; between two tries some lease has ended. Moves of a try that failed made room and are carried out too.
+ChunkManager::Impl::Grant ChunkManager::Impl::grant(std::span<const Use> uses, Tier tier) {
+  std::unique_lock lock(mutex);
+  demand_possible(uses, tier);
+  for (;;) {
+    released.wait(lock, [&] { return free_for(uses); });
+    std::vector<Move> moves;
+    std::exception_ptr refusal;
+    Residency::Granted granted;
+    try {
+      granted = residency.acquire(uses, tier, Clock{}, moves);
+    } catch (const DoesNotFit&) {
+      refusal = std::current_exception();
+    }
+    decided.insert(decided.end(), moves.begin(), moves.end());
+    if (!refusal) {
+      hold(uses);
+      Grant result{{}, granted.after};
+      std::byte* const base = tier == Tier::device ? device_bytes.data() : host_bytes.data();
+      for (std::size_t i = 0; i < uses.size(); ++i) {
+        result.spans.emplace_back(base + granted.offsets[i], residency.bytes_of(uses[i].chunk));
+      }
+      return result;
+    }
+    const bool hopeless = leases == 0;
+    const auto seen = releases;
+    lock.unlock();
+    issue_decided();
+    if (hopeless) std::rethrow_exception(refusal);
+    lock.lock();
+    released.wait(lock, [&] { return releases != seen; });
+  }
+}
+
+void ChunkManager::Impl::release(std::span<const Use> uses, Tier tier) {
+  {
+    const std::lock_guard lock(mutex);
+    // The holder is done with the bytes when it lets go, so nothing later has to wait for it: an empty clock. While it held
+    // them they were pinned; moves that still read them (a flush) are in the clock of the place itself.
+    residency.release(uses, tier, Clock{});
+    for (const auto& use : uses) {
+      Holders& of = holders[index(use.chunk)];
+      if (writes(use.access)) {
+        of.writer = false;
+      } else {
+        --of.readers;
+      }
+    }
+    --leases;
+    ++releases;
+  }
+  released.notify_all();
+}
+
+// Whoever comes issues everything decided so far: the order of decisions is kept, and residency's mutex is not held meanwhile.
+void ChunkManager::Impl::issue_decided() {
+  const std::lock_guard issuing(issue_mutex);
+  std::deque<Move> moves;
+  {
+    const std::lock_guard lock(mutex);
+    moves.swap(decided);
+  }
+  for (const auto& move : moves) mover->issue(move);
+}
+
+ChunkManager::ChunkManager(const OffloadOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+ChunkManager::~ChunkManager() = default;
+
+ChunkId ChunkManager::add(std::uint64_t bytes) {
+  const std::lock_guard lock(impl_->mutex);
+  // Opaque bytes: an activation's disk place comes back with drop(), a parameter's would stay reserved.
+  const ChunkId chunk = impl_->residency.add(round_up(bytes, kPageBytes), Kind::activation, End::low);
+  impl_->holders.emplace_back();
+  if (impl_->store) impl_->store->describe({chunk, Kind::activation, "", round_up(bytes, kPageBytes), {}, ""});
+  return chunk;
+}
+
+void ChunkManager::prefetch(ChunkId chunk, Tier tier) {
+  {
+    const std::lock_guard lock(impl_->mutex);
+    if (impl_->holders.at(index(chunk)).writer) return;  // it is in use where it is
+    std::vector<Move> moves;
+    impl_->residency.prefetch(chunk, tier, Clock{}, moves);
+    impl_->decided.insert(impl_->decided.end(), moves.begin(), moves.end());
+  }
+  impl_->issue_decided();
+}
+
+Lease ChunkManager::acquire(ChunkId chunk, Tier tier, Access access) {
+  const Use use{chunk, access};
+  return acquire(std::span(&use, 1), tier);
+}
+
+Lease ChunkManager::acquire(std::span<const Use> uses, Tier tier) {
+  auto granted = impl_->grant(uses, tier);
+  Lease lease;  // from here on, whatever fails gives it back
+  lease.manager_ = this;
+  lease.tier_ = tier;
+  lease.uses_.assign(uses.begin(), uses.end());
+  impl_->issue_decided();
+  impl_->lanes.wait(granted.after);
+  lease.spans_ = std::move(granted.spans);
+  return lease;
+}
+
+void ChunkManager::drop(ChunkId chunk) {
+  const std::lock_guard lock(impl_->mutex);
+  const auto& of = impl_->holders.at(index(chunk));
+  if (of.writer || of.readers > 0)
+    throw std::logic_error(fmt::format("ChunkManager: chunk {} is dropped while leased", index(chunk)));
+  impl_->residency.drop(chunk);
+}
+
+void ChunkManager::flush() {
+  if (!impl_->store) throw Error("flush: there is no disk tier; give nvme_paths", Exit::usage);
+  Clock written;
+  std::exception_ptr refusal;
+  {
+    std::unique_lock lock(impl_->mutex);
+    std::vector<Move> moves;
+    try {
+      for (std::uint32_t i = 0; i < impl_->holders.size(); ++i) {
+        impl_->released.wait(lock, [&] { return !impl_->holders[i].writer; });
+        moves.clear();
+        if (impl_->residency.has_content(ChunkId{i})) impl_->residency.flush(ChunkId{i}, Clock{}, moves);
+        impl_->decided.insert(impl_->decided.end(), moves.begin(), moves.end());
+      }
+    } catch (const DoesNotFit&) {
+      refusal = std::current_exception();
+      impl_->decided.insert(impl_->decided.end(), moves.begin(), moves.end());
+    }
+    written[Lane::write] = impl_->residency.issued()[Lane::write];
+  }
+  impl_->issue_decided();
+  if (refusal) std::rethrow_exception(refusal);
+  impl_->lanes.wait(written);
+}
+
+Traffic ChunkManager::traffic() const { return impl_->mover->moved(); }
+
+PerTier<std::uint64_t> ChunkManager::peak_bytes() const {
+  const std::lock_guard lock(impl_->mutex);
+  PerTier<std::uint64_t> peak{};
+  for (const Tier tier : kAllTiers) peak[tier] = impl_->residency.space(tier).peak_bytes();
+  return peak;
+}
+
+Lease::Lease(Lease&& other) noexcept { *this = std::move(other); }
+
+Lease& Lease::operator=(Lease&& other) noexcept {
+  if (this == &other) return *this;
+  release();
+  manager_ = std::exchange(other.manager_, nullptr);
+  tier_ = other.tier_;
+  uses_ = std::move(other.uses_);
+  spans_ = std::move(other.spans_);
+  return *this;
+}
+
+void Lease::release() {
+  if (!manager_) return;
+  std::exchange(manager_, nullptr)->impl_->release(uses_, tier_);
+  uses_.clear();
+  spans_.clear();
+}
+
+}  // namespace terrace

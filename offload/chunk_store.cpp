@@ -1,0 +1,330 @@
+#include <terrace/offload/chunk_store.h>
+
+#include <algorithm>
+#include <mutex>
+#include <stdexcept>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <terrace/core/error.h>
+#include <terrace/core/units.h>
+#include <terrace/offload/extent_files.h>
+#include <terrace/offload/store_index.h>
+
+namespace terrace {
+namespace {
+
+std::string index_name(std::uint64_t number) { return fmt::format("index.{}.json", number); }
+// Two names that alternate: a new record replaces the one before the last, so the last is there until the new one is.
+std::string record_name(std::uint64_t number) { return fmt::format("commit.{}", number % 2); }
+
+bool is_of_a_commit(const std::string& name) { return name.starts_with("index.") || name.starts_with("commit."); }
+
+bool means_the_same(const ChunkDescription& a, const ChunkDescription& b) {
+  return a.kind == b.kind && a.dtype == b.dtype && a.bytes == b.bytes && a.ranges == b.ranges;
+}
+
+constexpr std::uint64_t kUnknownNumber = ~0ULL;  // of a record that cannot be read: it may be the newest
+
+bool is_state(Kind kind) { return kind != Kind::gradient && kind != Kind::activation; }
+
+class ExtentStore final : public ChunkStore {
+ public:
+  static std::unique_ptr<ExtentStore> make_fresh(const Options& options) {
+    std::unique_ptr<ExtentStore> store(new ExtentStore(options, ExtentFiles::Mode::fresh));
+    // Records go first: an index or data without a record is nothing, a record without its data would be a lie.
+    auto names = store->files_.names();
+    std::ranges::sort(names);
+    for (const auto& name : names) {
+      if (is_of_a_commit(name)) store->files_.remove_small(name);
+    }
+    store->files_.reserve(options.capacity_bytes, options.stripe_bytes);
+    return store;
+  }
+
+  static std::unique_ptr<ExtentStore> open_existing(const Options& options) {
+    std::unique_ptr<ExtentStore> store(new ExtentStore(options, ExtentFiles::Mode::existing));
+    store->load();
+    return store;
+  }
+
+  void describe(ChunkDescription description) override {
+    const std::lock_guard lock(mutex_);
+    Entry& entry = entries_[description.chunk];
+    if (entry.committed && !means_the_same(entry.description, description)) {
+      throw std::logic_error(fmt::format("ChunkStore: chunk {} is committed with another meaning", index(description.chunk)));
+    }
+    entry.description = std::move(description);
+  }
+
+  bool holds(const ChunkDescription& description, std::uint64_t place_offset) const override {
+    const std::lock_guard lock(mutex_);
+    const auto found = entries_.find(description.chunk);
+    if (found == entries_.end() || !found->second.committed) return false;
+    return means_the_same(found->second.description, description) && generation_of(found->second, place_offset).has_value();
+  }
+
+  std::string label(ChunkId chunk) const override {
+    const std::lock_guard lock(mutex_);
+    const auto found = entries_.find(chunk);
+    return found == entries_.end() ? std::string() : found->second.description.label;
+  }
+
+  std::uint64_t place_write(ChunkId chunk, std::uint64_t place_offset, std::uint64_t bytes) override {
+    const std::lock_guard lock(mutex_);
+    Entry& entry = entry_of(chunk);
+    if (bytes != entry.description.bytes) {
+      throw std::logic_error(
+          fmt::format("ChunkStore: chunk {} has {} bytes, not {}", index(chunk), entry.description.bytes, bytes));
+    }
+    // Copy-on-write: never over the bytes that the last commit names.
+    std::uint64_t generation = 0;
+    if (options_.generations > 1 && is_state(entry.description.kind)) {
+      const auto committed = generation_of(entry, place_offset);
+      if (committed) generation = (*committed + 1) % options_.generations;
+    }
+    entry.written = Version{place_offset + generation * bytes, 0};
+    entry.writing = true;
+    return entry.written->offset;
+  }
+
+  void end_write(ChunkId chunk, std::uint64_t checksum) override {
+    const std::lock_guard lock(mutex_);
+    Entry& entry = entry_of(chunk);
+    if (!entry.writing) throw std::logic_error(fmt::format("ChunkStore: no write of chunk {} was begun", index(chunk)));
+    entry.written->checksum = checksum;
+    entry.writing = false;
+  }
+
+  std::uint64_t place_read(ChunkId chunk, std::uint64_t place_offset) override {
+    const std::lock_guard lock(mutex_);
+    const Version& version = current(entry_of(chunk));
+    const auto bytes = entry_of(chunk).description.bytes;
+    if (version.offset < place_offset || version.offset >= place_offset + bytes * options_.generations) {
+      throw std::logic_error(
+          fmt::format("ChunkStore: chunk {} is at {}, not at {}", index(chunk), version.offset, place_offset));
+    }
+    return version.offset;
+  }
+
+  void verify_read(ChunkId chunk, std::span<const std::byte> bytes) override {
+    const auto found = checksum_of(bytes);
+    Version expected;
+    {
+      const std::lock_guard lock(mutex_);
+      expected = current(entry_of(chunk));
+    }
+    if (found != expected.checksum) throw_corrupt(chunk, expected, bytes.size(), found);
+  }
+
+  std::vector<Piece> pieces(std::uint64_t offset, std::uint64_t bytes) const override { return files_.pieces(offset, bytes); }
+  std::vector<int> descriptors() const override { return files_.descriptors(); }
+
+  std::string describe_place(ChunkId, std::uint64_t offset) const override {
+    const auto piece = files_.pieces(offset, kPageBytes).front();
+    return fmt::format("disk tier, file {}, offset {}", files_.data_path(piece.file).string(), piece.offset);
+  }
+
+  void commit(std::uint64_t step, const std::string& payload) override {
+    const std::lock_guard lock(mutex_);
+    const std::uint64_t number = last_ ? last_->number + 1 : 1;
+    const StoreIndex index = next_index(number);
+    // The order is the promise: data, then the index that names it, then the record that names the index.
+    if (options_.durable) files_.sync();
+    const auto index_text = write_index(index);
+    files_.write_small(index_name(number), index_text, options_.durable);
+    CommitRecord record{{number, step, payload}, checksum_of_text(index_text)};
+    files_.write_small(record_name(number), write_record(record), options_.durable);
+    last_ = std::move(record.commit);
+    for (auto& [id, entry] : entries_) {
+      if (!is_state(entry.description.kind) || !entry.written) continue;
+      entry.committed = std::exchange(entry.written, std::nullopt);
+    }
+    if (number > 2) files_.remove_small(index_name(number - 2));
+  }
+
+  std::optional<Commit> last_commit() const override {
+    const std::lock_guard lock(mutex_);
+    return last_;
+  }
+
+  std::vector<StoredChunk> committed() const override {
+    const std::lock_guard lock(mutex_);
+    std::vector<StoredChunk> all;
+    for (const auto& [id, entry] : entries_) {
+      if (entry.committed) all.push_back({entry.description, entry.committed->offset, entry.committed->checksum});
+    }
+    return all;
+  }
+
+  void read_committed(const StoredChunk& chunk, std::span<std::byte> to) const override {
+    if (to.size() != chunk.description.bytes) throw std::logic_error("ChunkStore: a committed chunk is read whole");
+    files_.read(chunk.offset, to);
+    const auto found = checksum_of(to);
+    if (found != chunk.checksum) {
+      throw_corrupt(chunk.description.chunk, {chunk.offset, chunk.checksum}, to.size(), found, chunk.description.label);
+    }
+  }
+
+  std::uint64_t allocated_bytes() const override { return files_.allocated_bytes(); }
+  std::uint64_t free_bytes(std::uint64_t offset) const override {
+    return files_.free_bytes(files_.pieces(offset, kPageBytes).front().file);
+  }
+
+ private:
+  // One generation's bytes.
+  struct Version {
+    std::uint64_t offset = 0, checksum = 0;
+  };
+  struct Entry {
+    ChunkDescription description;
+    std::optional<Version> committed, written;  // written: since the commit
+    bool writing = false;                       // between place_write and end_write
+  };
+
+  ExtentStore(const Options& options, ExtentFiles::Mode mode) : options_(options), files_(options, mode) {
+    if (options_.generations == 0) throw Error("a chunk store needs at least one generation", Exit::usage);
+  }
+
+  Entry& entry_of(ChunkId chunk) {
+    const auto found = entries_.find(chunk);
+    if (found == entries_.end()) throw std::logic_error(fmt::format("ChunkStore: chunk {} was not described", index(chunk)));
+    return found->second;
+  }
+
+  // What a read must find: the last bytes written.
+  static const Version& current(const Entry& entry) {
+    if (entry.writing || (!entry.written && !entry.committed)) {
+      throw std::logic_error(fmt::format("ChunkStore: chunk {} has no complete bytes", index(entry.description.chunk)));
+    }
+    return entry.written ? *entry.written : *entry.committed;
+  }
+
+  // Which generation of this place the committed bytes are.
+  [[nodiscard]] std::optional<std::uint64_t> generation_of(const Entry& entry, std::uint64_t place_offset) const {
+    const auto bytes = entry.description.bytes;
+    if (!entry.committed || entry.committed->offset < place_offset || bytes == 0) return std::nullopt;
+    const auto distance = entry.committed->offset - place_offset;
+    if (distance % bytes != 0 || distance / bytes >= options_.generations) return std::nullopt;
+    return distance / bytes;
+  }
+
+  [[nodiscard]] StoreIndex next_index(std::uint64_t number) const {
+    StoreIndex result{number, stripe_bytes_, options_.paths.size(), options_.generations, {}};
+    for (const auto& [id, entry] : entries_) {
+      if (entry.writing) throw std::logic_error(fmt::format("ChunkStore: commit while chunk {} is being written", index(id)));
+      const auto& version = entry.written ? entry.written : entry.committed;
+      if (!version || !is_state(entry.description.kind)) continue;
+      result.chunks.push_back({entry.description, version->offset, version->checksum});
+    }
+    return result;
+  }
+
+  struct Candidate {
+    CommitRecord record;
+    StoreIndex index;
+  };
+
+  // The newest commit; the one before it when the newest is damaged, but then only after all its bytes were read, because its
+  // places were free to be written since.
+  void load() {
+    std::vector<Candidate> valid;
+    std::string damage;
+    for (const std::uint64_t slot : {0ULL, 1ULL}) {
+      std::string text;
+      if (files_.read_small(record_name(slot), text) == ExtentFiles::Found::absent) continue;
+      const auto record = parse_record(text);
+      if (!record) {
+        damage += fmt::format("\n  {}: the record is damaged", files_.small_path(record_name(slot)).string());
+        damaged_number_ = kUnknownNumber;
+        continue;
+      }
+      auto index = load_index(*record, damage);
+      if (index) valid.push_back({*record, std::move(*index)});
+    }
+    std::ranges::sort(valid, std::greater<>{}, [](const Candidate& c) { return c.record.commit.number; });
+    if (valid.empty()) {
+      throw Error(fmt::format("{}: there is no valid commit{}", options_.paths.front().string(), damage), Exit::corrupt);
+    }
+    adopt(valid.front());
+    if (damaged_number_ > last_->number) {
+      fmt::print(stderr, "warning: the newest commit is damaged, going back to commit {} (step {}):{}\n", last_->number,
+                 last_->step, damage);
+      verify_all();
+    }
+  }
+
+  std::optional<StoreIndex> load_index(const CommitRecord& record, std::string& damage) {
+    const auto number = record.commit.number;
+    const auto path = files_.small_path(index_name(number)).string();
+    std::string text;
+    if (files_.read_small(index_name(number), text) == ExtentFiles::Found::absent) {
+      damage += fmt::format("\n  {}: the index is absent", path);
+    } else if (checksum_of_text(text) != record.index_checksum) {
+      damage += fmt::format("\n  {}: the index is damaged", path);
+    } else if (auto index = parse_index(text)) {
+      return index;
+    } else {
+      damage += fmt::format("\n  {}: the index cannot be read by this version", path);
+    }
+    damaged_number_ = std::max(damaged_number_, number);
+    return std::nullopt;
+  }
+
+  void adopt(const Candidate& candidate) {
+    const auto& [record, index] = candidate;
+    if (index.paths != options_.paths.size()) {
+      throw Error(fmt::format("{}: the store was written over {} paths, but {} are given", options_.paths.front().string(),
+                              index.paths, options_.paths.size()),
+                  Exit::usage);
+    }
+    options_.generations = std::max(options_.generations, index.generations);
+    stripe_bytes_ = index.stripe_bytes;
+    files_.reserve(options_.capacity_bytes, stripe_bytes_);
+    last_ = record.commit;
+    for (const auto& chunk : index.chunks) {
+      entries_[chunk.description.chunk] = {chunk.description, Version{chunk.offset, chunk.checksum}, std::nullopt, false};
+    }
+  }
+
+  void verify_all() const {
+    std::vector<std::byte> bytes;
+    for (const auto& chunk : committed()) {
+      bytes.resize(chunk.description.bytes);
+      read_committed(chunk, bytes);
+    }
+  }
+
+  [[noreturn]] void throw_corrupt(ChunkId chunk, const Version& expected, std::uint64_t bytes, std::uint64_t found,
+                                  std::string chunk_label = {}) const {
+    if (chunk_label.empty()) chunk_label = label(chunk);
+    throw Error(fmt::format("chunk {}{} is not what was written\n"
+                            "  {}, {} bytes: checksum {:016x}, expected {:016x}\n"
+                            "  go back to an exported checkpoint, and check the disk",
+                            index(chunk), chunk_label.empty() ? "" : " (" + chunk_label + ")",
+                            describe_place(chunk, expected.offset), bytes, found, expected.checksum),
+                Exit::corrupt);
+  }
+
+  Options options_;
+  ExtentFiles files_;
+  std::uint64_t stripe_bytes_ = options_.stripe_bytes;
+  std::uint64_t damaged_number_ = 0;  // the highest number of a damaged commit found at opening
+  mutable std::mutex mutex_;
+  std::map<ChunkId, Entry> entries_;
+  std::optional<Commit> last_;
+};
+
+}  // namespace
+
+std::unique_ptr<ChunkStore> ChunkStore::create(const Options& options) { return ExtentStore::make_fresh(options); }
+std::unique_ptr<ChunkStore> ChunkStore::open(const Options& options) { return ExtentStore::open_existing(options); }
+
+bool ChunkStore::has_commit(const Options& options) {
+  if (options.paths.empty()) return false;
+  const auto directory = options.paths.front() / options.name;
+  return std::filesystem::exists(directory / record_name(0)) || std::filesystem::exists(directory / record_name(1));
+}
+
+}  // namespace terrace

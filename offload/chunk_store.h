@@ -1,0 +1,110 @@
+// Chunks on disk: preallocated extent files on one or more paths, two generations a chunk, checksums, an atomic commit.
+// The state on disk is the checkpoint; its index speaks of logical tensor names and global index ranges, so that any layout
+// can read it.
+//
+// A chunk's place is a byte range of one flat space (residency's disk Space) that is striped over the files. A chunk whose
+// committed bytes are in one generation is written to the other; commit() makes all written generations the committed
+// ones at once, by an index file and a record with a checksum, both synced. Gradients and activations have one generation and
+// are part of no commit.
+//
+// On disk, in <path>/<name>/: `data` (chunks), `lock`; beside the first `data` also `index.<n>.json` and `commit.<n mod 2>`, of
+// the last two commits. When the newest commit is damaged, the one before it is taken if all its bytes are still there.
+//
+// Owner:   main; must outlive the mover. Threads: any; the mover calls place_*(), end_write() and verify_read(); commit() when
+// no
+//          write is in flight.
+// Errors:  Error(Exit::corrupt) that names chunk, file and offset when what is read is not what was written;
+//          Error(Exit::runtime) with path and errno otherwise; a store in use by another process is refused.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <terrace/memory/chunk.h>
+
+namespace terrace {
+
+// What a chunk means, independent of any layout.
+struct TensorRange {
+  std::string tensor;               // logical name
+  std::uint64_t first_element = 0;  // in the tensor, row-major
+  std::uint64_t elements = 0;
+  std::uint64_t chunk_element = 0;  // where it starts in the chunk
+  friend bool operator==(const TensorRange&, const TensorRange&) = default;
+};
+struct ChunkDescription {
+  ChunkId chunk{};
+  Kind kind = Kind::parameter;
+  std::string dtype;  // "fp32"
+  std::uint64_t bytes = 0;
+  std::vector<TensorRange> ranges;  // empty: opaque bytes
+  std::string label;                // for messages: "second moment of layers.7.mlp, elements 4194304..8388607"
+};
+
+struct StoredChunk {
+  ChunkDescription description;
+  std::uint64_t offset = 0;  // in the flat space, of the committed generation
+  std::uint64_t checksum = 0;
+};
+struct Commit {
+  std::uint64_t number = 0;  // counts up
+  std::uint64_t step = 0;
+  std::string payload;  // the trainer's own JSON: configuration fingerprint, data position, …
+};
+
+class ChunkStore {
+ public:
+  struct Options {
+    std::vector<std::filesystem::path> paths = {};  // directories, made if absent; the store's files live in <path>/<name>/
+    std::string name = "store";
+    std::uint64_t capacity_bytes = 0;  // of the flat space; preallocated, checked against free space first
+    std::uint64_t stripe_bytes = 16ULL << 20;
+    bool durable = true;  // fsync data and record at commit
+    std::uint32_t generations = 2;
+    bool temporary = false;  // nothing of it is left when it ends, however it ends; it cannot be opened again
+  };
+  // Fresh: removes what a dead run left under that name (never a live one's).
+  static std::unique_ptr<ChunkStore> create(const Options& options);
+  // Existing: reads the last valid commit; `capacity_bytes` may grow (0: stays). Nothing committed: Error(Exit::corrupt).
+  static std::unique_ptr<ChunkStore> open(const Options& options);
+  static bool has_commit(const Options& options);
+  virtual ~ChunkStore() = default;
+
+  // Before the chunk's first write. A chunk that is committed already keeps its bytes if it means the same as there; a store
+  // opened for another layout is read with read_committed() and written into a new store.
+  virtual void describe(ChunkDescription description) = 0;
+  // Whether the committed bytes of this chunk mean the same and lie at this place, so that they can be used where they are.
+  [[nodiscard]] virtual bool holds(const ChunkDescription& description, std::uint64_t place_offset) const = 0;
+  [[nodiscard]] virtual std::string label(ChunkId chunk) const = 0;  // for messages; empty when not described
+  // Where the next write of the chunk goes, given its place in the flat space: the generation that is not committed.
+  virtual std::uint64_t place_write(ChunkId chunk, std::uint64_t place_offset, std::uint64_t bytes) = 0;
+  virtual void end_write(ChunkId chunk, std::uint64_t checksum) = 0;  // the bytes are in the file
+  virtual std::uint64_t place_read(ChunkId chunk, std::uint64_t place_offset) = 0;
+  virtual void verify_read(ChunkId chunk, std::span<const std::byte> bytes) = 0;  // throws Error(Exit::corrupt)
+
+  struct Piece {
+    int file = 0;
+    std::uint64_t offset = 0, bytes = 0, at = 0;  // at: from the start of the range
+  };
+  [[nodiscard]] virtual std::vector<Piece> pieces(std::uint64_t offset, std::uint64_t bytes) const = 0;
+  [[nodiscard]] virtual std::vector<int> descriptors() const = 0;
+  [[nodiscard]] virtual std::string describe_place(ChunkId chunk, std::uint64_t offset) const = 0;  // for errors
+
+  virtual void commit(std::uint64_t step, const std::string& payload) = 0;
+  [[nodiscard]] virtual std::optional<Commit> last_commit() const = 0;
+  [[nodiscard]] virtual std::vector<StoredChunk> committed() const = 0;
+  // Reads a committed chunk whole, checksum verified; for loaders and `terrace ckpt`.
+  virtual void read_committed(const StoredChunk& chunk, std::span<std::byte> to) const = 0;
+  [[nodiscard]] virtual std::uint64_t allocated_bytes() const = 0;                 // on disk now
+  [[nodiscard]] virtual std::uint64_t free_bytes(std::uint64_t offset) const = 0;  // left on the file system of that offset
+};
+
+std::uint64_t checksum_of(std::span<const std::byte> bytes);  // XXH3-64
+
+}  // namespace terrace

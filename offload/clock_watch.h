@@ -1,0 +1,53 @@
+// Tells when a clock has passed, without a thread that waits for it, and which lane came last.
+//
+// Owner:   shared between the waiter and the timelines. Threads: ready() and waited_for() from any; `then` runs on the thread
+// of
+//          the last producer, or at once. Errors: a lane that failed makes it ready: Lanes::reached() then throws its error.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include <terrace/offload/lanes.h>
+
+namespace terrace {
+
+class ClockWatch {
+ public:
+  // `own` is what a move waited for when nothing else held it up: the moves before it on its own lane.
+  static std::shared_ptr<ClockWatch> start(const Lanes& lanes, const Clock& clock, Lane own, std::function<void()> then) {
+    auto watch = std::shared_ptr<ClockWatch>(new ClockWatch(own, std::move(then)));
+    for (std::size_t i = 0; i < kLanes; ++i) {
+      if (clock.at[i] == 0) continue;
+      Timeline& timeline = lanes.of(static_cast<Lane>(i));
+      if (timeline.now() >= clock.at[i]) continue;
+      watch->unmet_.fetch_add(1);
+      timeline.on_reach(clock.at[i], [watch, i, &timeline, point = clock.at[i]] {
+        watch->last_.store(static_cast<Lane>(i));
+        watch->met(timeline.now() < point);
+      });
+    }
+    watch->met(false);
+    return watch;
+  }
+
+  [[nodiscard]] bool ready() const { return failed_.load() || unmet_.load() == 0; }
+  [[nodiscard]] Lane waited_for() const { return last_.load(); }
+
+ private:
+  ClockWatch(Lane own, std::function<void()> then) : last_(own), then_(std::move(then)) {}
+
+  void met(bool failed) {
+    if (failed) failed_.store(true);
+    if ((unmet_.fetch_sub(1) == 1 || failed) && then_) then_();
+  }
+
+  std::atomic<unsigned> unmet_{1};  // one more while start() counts
+  std::atomic<bool> failed_{false};
+  std::atomic<Lane> last_;
+  const std::function<void()> then_;
+};
+
+}  // namespace terrace

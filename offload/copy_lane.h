@@ -1,0 +1,28 @@
+// One direction between device and host: a device stream that waits for each move's clock, copies, and advances the lane.
+//
+// Owner:   the mover. Threads: issue() from the mover's thread. Errors: a move that the stream skipped, because what it waited
+// for
+//          failed, fails the lane with that error.
+#pragma once
+
+#include <memory>
+
+#include <terrace/offload/move_log.h>
+
+namespace terrace {
+
+class CopyLane {
+ public:
+  CopyLane(const Mover::Parts& parts, MoveLog& log, Lane lane);
+  ~CopyLane();  // finishes what was issued
+  void issue(const Move& move);
+
+ private:
+  struct Flight;
+  const Mover::Parts parts_;
+  MoveLog& log_;
+  const Lane lane_;
+  std::unique_ptr<Stream> stream_;
+};
+
+}  // namespace terrace

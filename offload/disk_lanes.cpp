@@ -1,0 +1,186 @@
+#include <terrace/offload/disk_lanes.h>
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <chrono>
+#include <stdexcept>
+#include <utility>
+
+namespace terrace {
+namespace {
+
+// Enough to keep a queue of the usual depth (32) full while the next move's first requests wait behind it; more would only let
+// one direction stand in the other's way.
+constexpr std::size_t kOpenRequests = 64;
+// Only a bound: every event that lets something start wakes the engine.
+constexpr std::chrono::seconds kLongestSleep{1};
+
+}  // namespace
+
+DiskLanes::DiskLanes(const Mover::Parts& parts, MoveLog& log) : parts_(parts), log_(log) {
+  waker_->engine = parts.engine;
+  thread_ = std::thread([this] { run(); });
+  pthread_setname_np(thread_.native_handle(), "disk lanes");
+}
+
+DiskLanes::~DiskLanes() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  waker_->wake();
+  thread_.join();
+  const std::lock_guard lock(waker_->mutex);
+  waker_->engine = nullptr;
+}
+
+void DiskLanes::Waker::wake() {
+  const std::lock_guard lock(mutex);
+  if (engine) engine->wake();
+}
+
+void DiskLanes::issue(const Move& move) {
+  auto flight = std::make_unique<Flight>();
+  flight->move = move;
+  flight->times.sequence = move.sequence;
+  flight->times.issued_ns = now_ns();
+  flight->watch =
+      ClockWatch::start(*parts_.lanes, move.after, lane_of(move.from, move.to), [waker = waker_] { waker->wake(); });
+  {
+    const std::lock_guard lock(mutex_);
+    issued_.push_back(std::move(flight));
+    ++pending_;
+  }
+  waker_->wake();
+}
+
+void DiskLanes::drain() {
+  std::unique_lock lock(mutex_);
+  drained_.wait(lock, [this] { return pending_ == 0; });
+}
+
+void DiskLanes::run() {
+  while (take_issued()) {
+    const bool given_up = start_ready(reads_) | start_ready(writes_);
+    parts_.engine->poll(given_up ? std::chrono::seconds{0} : kLongestSleep);
+    settle(reads_);
+    settle(writes_);
+  }
+}
+
+// False when nothing is left to do and nothing will come.
+bool DiskLanes::take_issued() {
+  const std::lock_guard lock(mutex_);
+  for (auto& flight : issued_) (flight->move.from == Tier::disk ? reads_ : writes_).flights.push_back(std::move(flight));
+  issued_.clear();
+  return !stopping_ || pending_ > 0;
+}
+
+// Returns whether moves ended without having been started.
+bool DiskLanes::start_ready(DiskLane& lane) {
+  bool given_up = false;
+  for (auto& flight : lane.flights) {
+    if (flight->state != Flight::State::waiting) continue;
+    if (lane.failed) {
+      flight->state = Flight::State::ended;  // its lane tells why
+      given_up = true;
+      continue;
+    }
+    if (lane.open_requests >= kOpenRequests || !flight->watch->ready()) break;
+    try {
+      start(lane, *flight);
+    } catch (...) {  // what it waited for failed, or the store refused
+      flight->error = std::current_exception();
+      flight->state = Flight::State::ended;
+      lane.failed = given_up = true;
+    }
+  }
+  return given_up;
+}
+
+void DiskLanes::start(DiskLane& lane, Flight& flight) {
+  const Move& move = flight.move;
+  // Throws the error of a lane that failed instead.
+  if (!parts_.lanes->reached(move.after)) throw std::logic_error("DiskLanes: a move starts before its clock");
+  flight.times.started_ns = now_ns();
+  flight.times.waited_for = flight.watch->waited_for();
+  if (move.from == Tier::disk) {
+    flight.offset = parts_.store->place_read(move.chunk, move.from_offset);
+    submit(lane, flight, parts_.host_base + move.to_offset);
+  } else {
+    flight.offset = parts_.store->place_write(move.chunk, move.to_offset, move.bytes);
+    std::byte* const source = parts_.host_base + move.from_offset;
+    submit(lane, flight, source);
+    flight.checksum = checksum_of({source, move.bytes});  // while the disk works; the source stays as it is
+  }
+}
+
+void DiskLanes::submit(DiskLane& lane, Flight& flight, std::byte* memory) {
+  const auto op = lane.lane == Lane::read ? IoRequest::Op::read : IoRequest::Op::write;
+  const auto on_end = [&lane, &flight](IoRequest&, int error_number) {
+    if (error_number != 0 && flight.error_number == 0) {
+      flight.error_number = error_number;
+      lane.failed = true;
+    }
+    --flight.open_requests;
+    --lane.open_requests;
+  };
+  for (const auto& piece : parts_.store->pieces(flight.offset, flight.move.bytes)) {
+    for (std::uint64_t at = 0; at < piece.bytes; at += parts_.request_bytes) {
+      const auto bytes = std::min(parts_.request_bytes, piece.bytes - at);
+      flight.requests.push_back({op, piece.file, piece.offset + at, memory + piece.at + at, bytes, on_end});
+    }
+  }
+  std::vector<IoRequest*> batch;
+  for (auto& request : flight.requests) batch.push_back(&request);
+  flight.open_requests = batch.size();
+  lane.open_requests += batch.size();
+  flight.state = Flight::State::started;
+  parts_.engine->submit(batch);
+}
+
+// All requests have ended: is it what was meant?
+void DiskLanes::finish(Flight& flight) {
+  flight.state = Flight::State::ended;
+  flight.times.ended_ns = now_ns();
+  if (flight.error_number != 0) {
+    flight.error = move_error(*parts_.store, flight.move, flight.offset, flight.error_number);
+    return;
+  }
+  try {
+    const Move& move = flight.move;
+    if (move.from == Tier::disk) {
+      parts_.store->verify_read(move.chunk, {parts_.host_base + move.to_offset, move.bytes});
+    } else {
+      parts_.store->end_write(move.chunk, flight.checksum);
+    }
+  } catch (...) {
+    flight.error = std::current_exception();
+  }
+}
+
+void DiskLanes::settle(DiskLane& lane) {
+  for (auto& flight : lane.flights) {
+    if (flight->state == Flight::State::started && flight->open_requests == 0) finish(*flight);
+    if (flight->error) lane.failed = true;
+  }
+  std::size_t ended = 0;
+  for (; !lane.flights.empty() && lane.flights.front()->state == Flight::State::ended; ++ended) {
+    const std::unique_ptr<Flight> flight = std::move(lane.flights.front());
+    lane.flights.pop_front();
+    Timeline& timeline = parts_.lanes->of(lane.lane);
+    if (flight->error) {
+      timeline.fail(flight->error);  // from here on advance() does nothing
+    } else if (flight->times.ended_ns != 0) {
+      log_.add(flight->move, flight->times);
+      timeline.advance(flight->move.sequence);
+    }
+  }
+  if (ended == 0) return;
+  const std::lock_guard lock(mutex_);
+  pending_ -= ended;
+  if (pending_ == 0) drained_.notify_all();
+}
+
+}  // namespace terrace

@@ -1,0 +1,79 @@
+// The read and the write lane: one thread that alone uses the I/O engine.
+//
+// Each lane is a FIFO: its moves start in order, each when its clock has passed; several are in flight at once, so that the
+// disk's queue never runs empty between chunks. Requests end in any order, the lane advances in order.
+//
+// Owner:   the mover. Threads: issue() and drain() from the mover's thread. Errors: into the lanes' timelines, see Mover.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include <terrace/offload/clock_watch.h>
+#include <terrace/offload/move_log.h>
+
+namespace terrace {
+
+class DiskLanes {
+ public:
+  DiskLanes(const Mover::Parts& parts, MoveLog& log);
+  ~DiskLanes();  // drains
+  DiskLanes(const DiskLanes&) = delete;
+  DiskLanes& operator=(const DiskLanes&) = delete;
+
+  void issue(const Move& move);
+  void drain();  // until every issued move has ended, well or not
+
+ private:
+  // One move under way; its requests stay at their addresses until all of them have ended.
+  struct Flight {
+    Move move;
+    Mover::Flight times;
+    std::shared_ptr<ClockWatch> watch;
+    std::uint64_t offset = 0;    // in the store, of the generation that is read or written
+    std::uint64_t checksum = 0;  // of a write
+    std::vector<IoRequest> requests;
+    std::size_t open_requests = 0;
+    int error_number = 0;
+    std::exception_ptr error;
+    enum class State { waiting, started, ended } state = State::waiting;
+  };
+  struct DiskLane {
+    Lane lane{};
+    std::deque<std::unique_ptr<Flight>> flights;  // in order of issue
+    std::size_t open_requests = 0;
+    bool failed = false;  // nothing more is started
+  };
+  // Lets a timeline wake the thread, or no longer: a clock may pass after the lanes are gone.
+  struct Waker {
+    std::mutex mutex;
+    IoEngine* engine = nullptr;
+    void wake();
+  };
+
+  void run();
+  bool take_issued();
+  bool start_ready(DiskLane& lane);
+  void start(DiskLane& lane, Flight& flight);
+  void submit(DiskLane& lane, Flight& flight, std::byte* memory);
+  void finish(Flight& flight);
+  void settle(DiskLane& lane);
+
+  const Mover::Parts parts_;
+  MoveLog& log_;
+  const std::shared_ptr<Waker> waker_ = std::make_shared<Waker>();
+  DiskLane reads_{Lane::read, {}, 0, false}, writes_{Lane::write, {}, 0, false};
+
+  std::mutex mutex_;
+  std::condition_variable drained_;
+  std::deque<std::unique_ptr<Flight>> issued_;  // on its way to the thread
+  std::size_t pending_ = 0;                     // issued and not ended
+  bool stopping_ = false;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace terrace

@@ -1,0 +1,297 @@
+#include <terrace/offload/extent_files.h>
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include <fmt/format.h>
+
+#include <terrace/core/error.h>
+#include <terrace/core/units.h>
+
+namespace terrace {
+namespace {
+
+constexpr mode_t kDirectoryMode = 0700, kFileMode = 0600;  // weights are nobody else's business
+constexpr int kSafeFlags = O_CLOEXEC | O_NOFOLLOW;
+constexpr const char* kDataName = "data";
+constexpr const char* kLockName = "lock";
+
+[[noreturn]] void fail(const std::filesystem::path& path, const char* operation, int error_number) {
+  const char* const advice = error_number == ELOOP || error_number == ENOTDIR ? "; a symbolic link is never followed here" : "";
+  throw Error(fmt::format("{}: {}: {}{}", path.string(), operation, describe_errno(error_number), advice));
+}
+
+// All bytes or an Error; `transfer` gives what one system call moved.
+template <class Transfer>
+void move_all(const std::filesystem::path& path, const char* operation, std::uint64_t bytes, Transfer transfer) {
+  for (std::uint64_t at = 0; at < bytes;) {
+    const ssize_t moved = transfer(at);
+    if (moved < 0 && errno == EINTR) continue;
+    if (moved < 0) fail(path, operation, errno);
+    if (moved == 0) fail(path, operation, ENODATA);
+    at += static_cast<std::uint64_t>(moved);
+  }
+}
+
+void warn_when_no_disk(int descriptor, const std::filesystem::path& path) {
+  struct statfs info {};
+  if (::fstatfs(descriptor, &info) != 0) return;
+  const auto type = static_cast<unsigned long>(info.f_type);
+  if (type == TMPFS_MAGIC || type == RAMFS_MAGIC || type == OVERLAYFS_SUPER_MAGIC) {
+    fmt::print(stderr, "warning: {} is not a disk but {}; give --nvme a directory on the disk itself\n", path.string(),
+               type == OVERLAYFS_SUPER_MAGIC ? "a container's overlay" : "memory");
+  }
+}
+
+}  // namespace
+
+FileHandle::~FileHandle() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+ExtentFiles::ExtentFiles(const ChunkStore::Options& options, Mode mode)
+    : options_(options), stripe_bytes_(options.stripe_bytes) {
+  if (options_.paths.empty()) throw Error("a chunk store needs at least one path", Exit::usage);
+  if (options_.name.empty() || options_.name.find('/') != std::string::npos || options_.name.front() == '.') {
+    throw Error(fmt::format("'{}' is no name for a chunk store", options_.name), Exit::usage);
+  }
+  for (const auto& path : options_.paths) {
+    Place& place = places_.emplace_back();
+    open_directory(place, path, mode);
+    lock_directory(place);
+    open_data(place, mode);
+  }
+}
+
+ExtentFiles::~ExtentFiles() {
+  if (!options_.temporary) return;
+  for (const auto& place : places_) {  // still locked: nobody else is in there
+    ::unlinkat(place.directory_handle.get(), kLockName, 0);
+    ::rmdir(place.directory.c_str());
+  }
+}
+
+void ExtentFiles::open_directory(Place& place, const std::filesystem::path& path, Mode mode) const {
+  place.directory = path / options_.name;
+  if (mode == Mode::fresh) {
+    std::error_code error;
+    std::filesystem::create_directories(path, error);
+    if (error) fail(path, "the directory could not be made", error.value());
+    if (::mkdir(place.directory.c_str(), kDirectoryMode) != 0 && errno != EEXIST) {
+      fail(place.directory, "the directory could not be made", errno);
+    }
+  }
+  place.directory_handle = FileHandle(::open(place.directory.c_str(), O_RDONLY | O_DIRECTORY | kSafeFlags));
+  if (!place.directory_handle) fail(place.directory, "the directory could not be opened", errno);
+  struct stat info {};
+  if (::fstat(place.directory_handle.get(), &info) != 0) fail(place.directory, "stat", errno);
+  if (info.st_uid != ::geteuid()) fail(place.directory, "the directory belongs to another user", EPERM);
+  if ((info.st_mode & 077) != 0 && ::fchmod(place.directory_handle.get(), kDirectoryMode) != 0) {
+    fail(place.directory, "chmod", errno);
+  }
+}
+
+// The lock file may be removed by a temporary store that ends between our open and our lock: then there is a new one.
+void ExtentFiles::lock_directory(Place& place) const {
+  for (;;) {
+    const int directory = place.directory_handle.get();
+    place.lock = FileHandle(::openat(directory, kLockName, O_RDWR | O_CREAT | kSafeFlags, kFileMode));
+    if (!place.lock) fail(place.directory / kLockName, "the lock file could not be opened", errno);
+    if (::flock(place.lock.get(), LOCK_EX | LOCK_NB) != 0) {
+      if (errno != EWOULDBLOCK) fail(place.directory / kLockName, "flock", errno);
+      throw Error(fmt::format("{} is in use by another run; stop it, or choose another --nvme path", place.directory.string()));
+    }
+    struct stat held {
+    }, named{};
+    if (::fstat(place.lock.get(), &held) == 0 && ::fstatat(directory, kLockName, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+        held.st_ino == named.st_ino) {
+      return;
+    }
+  }
+}
+
+void ExtentFiles::open_data(Place& place, Mode mode) const {
+  const int directory = place.directory_handle.get();
+  int flags = O_RDWR | kSafeFlags;
+  if (mode == Mode::fresh) {
+    if (::unlinkat(directory, kDataName, 0) != 0 && errno != ENOENT) fail(place.directory / kDataName, "unlink", errno);
+    flags |= O_CREAT | O_EXCL;
+  }
+  place.data = FileHandle(::openat(directory, kDataName, flags | O_DIRECT, kFileMode));
+  if (!place.data && errno == EINVAL) {
+    fmt::print(stderr, "warning: {} does not allow direct I/O; the page cache will take host memory and time\n",
+               place.directory.string());
+    place.data = FileHandle(::openat(directory, kDataName, (flags & ~O_EXCL), kFileMode));
+  }
+  if (!place.data) fail(place.directory / kDataName, "the data file could not be opened", errno);
+  if (mode == Mode::fresh) warn_when_no_disk(place.data.get(), place.directory);
+  // Without a name its space comes back even when this process is killed.
+  if (options_.temporary && ::unlinkat(directory, kDataName, 0) != 0) fail(place.directory / kDataName, "unlink", errno);
+}
+
+void ExtentFiles::reserve(std::uint64_t capacity_bytes, std::uint64_t stripe_bytes) {
+  if (stripe_bytes == 0 || stripe_bytes % kPageBytes != 0) {
+    throw Error(fmt::format("a stripe of {} bytes: it must be a multiple of {}", stripe_bytes, kPageBytes), Exit::usage);
+  }
+  stripe_bytes_ = stripe_bytes;
+  if (capacity_bytes == kUnlimited) return;  // no cap and no preallocation: the files grow as they are written
+  const auto files = static_cast<std::uint64_t>(places_.size());
+  const auto capacity = round_up(capacity_bytes, kPageBytes);
+  const auto stripes = capacity / stripe_bytes, rest = capacity % stripe_bytes;
+  for (std::uint64_t f = 0; f < files; ++f) {
+    const auto whole = stripes / files + (f < stripes % files ? 1 : 0);
+    reserve_file(places_[f], whole * stripe_bytes + (f == stripes % files ? rest : 0));
+  }
+}
+
+// Space is checked before it is taken, because a file system that is full to the last block hurts everybody on it.
+void ExtentFiles::reserve_file(const Place& place, std::uint64_t bytes) const {
+  const auto path = place.directory / kDataName;
+  struct stat info {};
+  struct statvfs system {};
+  if (::fstat(place.data.get(), &info) != 0) fail(path, "stat", errno);
+  if (::fstatvfs(place.data.get(), &system) != 0) fail(path, "statvfs", errno);
+  const auto has = static_cast<std::uint64_t>(info.st_size);
+  if (bytes <= has) return;
+  const auto needed = bytes - std::min(bytes, static_cast<std::uint64_t>(info.st_blocks) * 512);
+  const auto free = static_cast<std::uint64_t>(system.f_bavail) * system.f_frsize;
+  const auto refuse = [&] {
+    throw Error(
+        fmt::format("{}: not enough space: {} bytes ({}) are needed, {} bytes ({}) are free; free some there or lower "
+                    "--nvme-limit",
+                    path.string(), needed, format_bytes(needed), free, format_bytes(free)));
+  };
+  if (needed > free) refuse();
+  int result = 0;
+  do {
+    result = ::fallocate(place.data.get(), 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+  } while (result == EINTR);
+  if (result == ENOSPC) refuse();
+  if (result == EOPNOTSUPP) {
+    fmt::print(stderr, "warning: {} cannot reserve space; a write may find the disk full later\n", path.string());
+    result = ::ftruncate(place.data.get(), static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+  }
+  if (result != 0) fail(path, "space could not be reserved", result);
+}
+
+std::vector<ChunkStore::Piece> ExtentFiles::pieces(std::uint64_t offset, std::uint64_t bytes) const {
+  std::vector<ChunkStore::Piece> pieces;
+  const auto files = static_cast<std::uint64_t>(places_.size());
+  if (files == 1) {
+    pieces.push_back({0, offset, bytes, 0});
+    return pieces;
+  }
+  for (std::uint64_t at = 0; at < bytes;) {
+    const auto stripe = (offset + at) / stripe_bytes_, into = (offset + at) % stripe_bytes_;
+    const auto length = std::min(bytes - at, stripe_bytes_ - into);
+    pieces.push_back({static_cast<int>(stripe % files), stripe / files * stripe_bytes_ + into, length, at});
+    at += length;
+  }
+  return pieces;
+}
+
+std::vector<int> ExtentFiles::descriptors() const {
+  std::vector<int> all;
+  for (const auto& place : places_) all.push_back(place.data.get());
+  return all;
+}
+
+std::filesystem::path ExtentFiles::data_path(int file) const {
+  return places_[static_cast<std::size_t>(file)].directory / kDataName;
+}
+
+std::uint64_t ExtentFiles::allocated_bytes() const {
+  std::uint64_t total = 0;
+  for (const auto& place : places_) {
+    struct stat info {};
+    if (::fstat(place.data.get(), &info) == 0) total += static_cast<std::uint64_t>(info.st_blocks) * 512;
+  }
+  return total;
+}
+
+std::uint64_t ExtentFiles::free_bytes(int file) const {
+  struct statvfs system {};
+  if (::fstatvfs(places_[static_cast<std::size_t>(file)].data.get(), &system) != 0) return 0;
+  return static_cast<std::uint64_t>(system.f_bavail) * system.f_frsize;
+}
+
+// Through a small aligned buffer, because direct I/O wants one and the caller's bytes may lie anywhere.
+void ExtentFiles::read(std::uint64_t offset, std::span<std::byte> to) const {
+  constexpr std::uint64_t kBounceBytes = 4 * kMiB;
+  const std::unique_ptr<void, decltype(&std::free)> bounce(std::aligned_alloc(kPageBytes, kBounceBytes), &std::free);
+  if (!bounce) throw std::bad_alloc();
+  for (const auto& piece : pieces(offset, round_up(to.size(), kPageBytes))) {
+    const auto& place = places_[static_cast<std::size_t>(piece.file)];
+    for (std::uint64_t done = 0; done < piece.bytes; done += kBounceBytes) {
+      const auto bytes = std::min(kBounceBytes, piece.bytes - done);
+      move_all(data_path(piece.file), "read", bytes, [&](std::uint64_t at) {
+        return ::pread(place.data.get(), static_cast<std::byte*>(bounce.get()) + at, bytes - at,
+                       static_cast<off_t>(piece.offset + done + at));
+      });
+      const auto into = piece.at + done;
+      if (into < to.size()) std::memcpy(to.data() + into, bounce.get(), std::min<std::uint64_t>(bytes, to.size() - into));
+    }
+  }
+}
+
+void ExtentFiles::sync() const {
+  for (std::size_t f = 0; f < places_.size(); ++f) {
+    if (::fdatasync(places_[f].data.get()) != 0) fail(data_path(static_cast<int>(f)), "fdatasync", errno);
+  }
+}
+
+void ExtentFiles::write_small(const std::string& name, const std::string& text, bool durable) const {
+  const auto path = small_path(name);
+  const auto temporary = name + ".tmp";
+  const int directory = places_.front().directory_handle.get();
+  {
+    const FileHandle file(::openat(directory, temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | kSafeFlags, kFileMode));
+    if (!file) fail(path, "the file could not be made", errno);
+    move_all(path, "write", text.size(),
+             [&](std::uint64_t at) { return ::write(file.get(), text.data() + at, text.size() - at); });
+    if (durable && ::fsync(file.get()) != 0) fail(path, "fsync", errno);
+  }
+  if (::renameat(directory, temporary.c_str(), directory, name.c_str()) != 0) fail(path, "rename", errno);
+  if (durable && ::fsync(directory) != 0) fail(places_.front().directory, "fsync", errno);
+}
+
+ExtentFiles::Found ExtentFiles::read_small(const std::string& name, std::string& text) const {
+  const auto path = small_path(name);
+  const FileHandle file(::openat(places_.front().directory_handle.get(), name.c_str(), O_RDONLY | kSafeFlags));
+  if (!file && errno == ENOENT) return Found::absent;
+  if (!file) fail(path, "the file could not be opened", errno);
+  struct stat info {};
+  if (::fstat(file.get(), &info) != 0) fail(path, "stat", errno);
+  text.resize(static_cast<std::size_t>(info.st_size));
+  move_all(path, "read", text.size(), [&](std::uint64_t at) { return ::read(file.get(), text.data() + at, text.size() - at); });
+  return Found::read;
+}
+
+void ExtentFiles::remove_small(const std::string& name) const {
+  if (::unlinkat(places_.front().directory_handle.get(), name.c_str(), 0) != 0 && errno != ENOENT) {
+    fail(small_path(name), "unlink", errno);
+  }
+}
+
+std::vector<std::string> ExtentFiles::names() const {
+  std::vector<std::string> all;
+  for (const auto& entry : std::filesystem::directory_iterator(places_.front().directory)) {
+    all.push_back(entry.path().filename().string());
+  }
+  return all;
+}
+
+std::filesystem::path ExtentFiles::small_path(const std::string& name) const { return places_.front().directory / name; }
+
+}  // namespace terrace

@@ -1,0 +1,79 @@
+// The files under a chunk store: one preallocated data file a path, striped round-robin, in a locked directory of its own.
+//
+// Owner:   one chunk store. Threads: pieces(), sync() and read() from any; the rest at construction.
+// Errors:  Error that names path, operation and errno; a directory in use by another process, a symbolic link in place of a
+// file
+//          and too little free space are refused.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <terrace/offload/chunk_store.h>
+
+namespace terrace {
+
+// An open file descriptor, closed with its owner.
+class FileHandle {
+ public:
+  FileHandle() = default;
+  explicit FileHandle(int descriptor) : descriptor_(descriptor) {}
+  FileHandle(FileHandle&& other) noexcept : descriptor_(other.descriptor_) { other.descriptor_ = -1; }
+  FileHandle& operator=(FileHandle&& other) noexcept {
+    std::swap(descriptor_, other.descriptor_);
+    return *this;
+  }
+  ~FileHandle();
+  [[nodiscard]] int get() const { return descriptor_; }
+  explicit operator bool() const { return descriptor_ >= 0; }
+
+ private:
+  int descriptor_ = -1;
+};
+
+class ExtentFiles {
+ public:
+  enum class Mode { fresh, existing };
+  ExtentFiles(const ChunkStore::Options& options, Mode mode);
+  ~ExtentFiles();
+  ExtentFiles(const ExtentFiles&) = delete;
+  ExtentFiles& operator=(const ExtentFiles&) = delete;
+
+  // Both are decided by the store once it knows them: a fresh store from its options, an existing one from its index.
+  void reserve(std::uint64_t capacity_bytes, std::uint64_t stripe_bytes);
+
+  [[nodiscard]] std::vector<ChunkStore::Piece> pieces(std::uint64_t offset, std::uint64_t bytes) const;
+  [[nodiscard]] std::vector<int> descriptors() const;
+  [[nodiscard]] std::filesystem::path data_path(int file) const;
+  [[nodiscard]] std::uint64_t allocated_bytes() const;
+  [[nodiscard]] std::uint64_t free_bytes(int file) const;  // on its file system
+  void read(std::uint64_t offset, std::span<std::byte> to) const;
+  void sync() const;  // data reaches the disk
+
+  // Small files beside the first data file, replaced whole: after a power loss there is the old one or the new one.
+  void write_small(const std::string& name, const std::string& text, bool durable) const;
+  enum class Found { absent, read };
+  Found read_small(const std::string& name, std::string& text) const;
+  void remove_small(const std::string& name) const;
+  [[nodiscard]] std::vector<std::string> names() const;  // of the first directory
+  [[nodiscard]] std::filesystem::path small_path(const std::string& name) const;
+
+ private:
+  struct Place {
+    std::filesystem::path directory;
+    FileHandle directory_handle, lock, data;
+  };
+  void open_directory(Place& place, const std::filesystem::path& path, Mode mode) const;
+  void lock_directory(Place& place) const;
+  void open_data(Place& place, Mode mode) const;
+  void reserve_file(const Place& place, std::uint64_t bytes) const;
+
+  const ChunkStore::Options options_;
+  std::uint64_t stripe_bytes_;
+  std::vector<Place> places_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,79 @@
+// Asynchronous reads and writes of page-aligned spans.
+//
+// Owner:   one engine belongs to one mover (or benchmark thread); requests belong to the caller and must stay at their address
+//          until `done` has run.
+// Threads: submit() and poll() from the owning thread only; `done` runs inside poll(); wake() from any thread.
+// Errors:  every request ends exactly once: error_number 0 after all its bytes moved, or the first errno (ENODATA: the file
+//          ended before the request). Short I/O is resubmitted inside. EAGAIN and EINTR are retried inside.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace terrace {
+
+struct IoRequest {
+  enum class Op : std::uint8_t { read, write };
+  Op op = Op::read;
+  int file = 0;                 // index into the engine's files
+  std::uint64_t offset = 0;     // in the file; a page multiple
+  std::byte* buffer = nullptr;  // page-aligned
+  std::uint64_t bytes = 0;      // a page multiple
+  std::function<void(IoRequest&, int error_number)> done;
+
+  std::uint64_t moved_bytes = 0;  // the engine's own bookkeeping from here on
+  IoRequest* next = nullptr;
+};
+
+class IoEngine {
+ public:
+  virtual ~IoEngine() = default;                                  // requires that nothing is in flight
+  virtual void submit(std::span<IoRequest* const> requests) = 0;  // queued beyond the depth limit, never refused
+  virtual std::size_t poll(std::chrono::nanoseconds wait) = 0;    // how many ended; returns early after wake()
+  virtual void wake() = 0;
+  [[nodiscard]] virtual std::size_t in_flight() const = 0;  // queued ones included
+  [[nodiscard]] virtual std::string name() const = 0;       // "uring", "threads", "simulated"
+};
+
+struct IoOptions {
+  std::uint32_t queue_depth = 32;
+  std::vector<int> files;                     // open descriptors, borrowed
+  std::vector<std::span<std::byte>> buffers;  // memory that requests will use, registered where permitted
+};
+
+// io_uring; nullptr with `why` filled when the kernel or a seccomp filter forbids it. Unregistered buffers or files are used,
+// with one warning each that says how to mend it, when registration is refused.
+std::unique_ptr<IoEngine> make_uring_engine(const IoOptions& options, std::string& why);
+// pread/pwrite on `threads` threads.
+std::unique_ptr<IoEngine> make_thread_engine(const IoOptions& options, int threads = 4);
+// io_uring where it works, else the thread pool with one warning. TERRACE_IO_ENGINE=threads|uring forces one.
+std::unique_ptr<IoEngine> make_io_engine(const IoOptions& options);
+
+// In memory, seeded: random delays (in polls), reordering, short transfers, and faults at chosen requests. `durable` is what a
+// power loss would leave: writes reach it only at sync().
+struct SimulatedFault {
+  std::uint64_t at_request = 0;  // counts from 0
+  enum class What : std::uint8_t {
+    error,
+    short_transfer,
+    zero_length,
+    flip_bit,
+    stale,
+    misdirected,
+    torn,
+    never
+  } what = What::error;
+  int error_number = 5;
+};
+class SimulatedDisk;  // shared by engines over a "power loss"
+std::shared_ptr<SimulatedDisk> make_simulated_disk(int files, std::uint64_t bytes_each);
+std::unique_ptr<IoEngine> make_simulated_engine(std::shared_ptr<SimulatedDisk> disk, std::uint64_t seed,
+                                                std::vector<SimulatedFault> faults = {});
+
+}  // namespace terrace

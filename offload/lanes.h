@@ -1,0 +1,45 @@
+// The timelines of one run's lanes: what a Clock is measured against.
+//
+// Owner:   the executor or chunk manager. Threads: each lane's producer advances its own timeline; anyone waits.
+// Errors:  a failed lane poisons every wait for a point it had not reached.
+#pragma once
+
+#include <array>
+#include <memory>
+
+#include <terrace/core/device.h>
+#include <terrace/core/event.h>
+#include <terrace/memory/tier.h>
+
+namespace terrace {
+
+class Lanes {
+ public:
+  Lanes() {
+    for (auto& lane : timelines_) lane = std::make_shared<Timeline>();
+  }
+  [[nodiscard]] Timeline& of(Lane lane) const { return *timelines_[index(lane)]; }
+  [[nodiscard]] Event event(Lane lane, std::uint64_t sequence) const { return {timelines_[index(lane)], sequence}; }
+  [[nodiscard]] bool reached(const Clock& clock) const {
+    for (std::size_t i = 0; i < kLanes; ++i)
+      if (clock.at[i] != 0 && !timelines_[i]->reached(clock.at[i])) return false;
+    return true;
+  }
+  void wait(const Clock& clock) const {
+    for (std::size_t i = 0; i < kLanes; ++i)
+      if (clock.at[i] != 0) timelines_[i]->wait(clock.at[i]);
+  }
+  // Makes everything submitted to the stream later wait for the clock.
+  void stream_wait(Stream& stream, const Clock& clock) const {
+    for (std::size_t i = 0; i < kLanes; ++i)
+      if (clock.at[i] != 0) stream.wait(Event(timelines_[i], clock.at[i]));
+  }
+  void fail_all(const std::exception_ptr& error) const {
+    for (const auto& lane : timelines_) lane->fail(error);
+  }
+
+ private:
+  std::array<std::shared_ptr<Timeline>, kLanes> timelines_;
+};
+
+}  // namespace terrace

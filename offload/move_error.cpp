@@ -1,0 +1,39 @@
+#include <terrace/offload/move_error.h>
+
+#include <cerrno>
+#include <string>
+
+#include <fmt/format.h>
+
+#include <terrace/core/error.h>
+#include <terrace/core/units.h>
+
+namespace terrace {
+namespace {
+
+std::string advice(const ChunkStore& store, bool writing, std::uint64_t offset, int error_number) {
+  if (!writing) return "the chunk has no other copy; check the disk, then --resume auto";
+  const std::string intact = "the previous commit is intact; ";
+  if (error_number == ENOSPC || error_number == EDQUOT) {
+    return fmt::format("{}{} are free there: free more or lower --nvme-limit, then --resume auto", intact,
+                       format_bytes(store.free_bytes(offset)));
+  }
+  return intact + "check the disk, then --resume auto";
+}
+
+}  // namespace
+
+std::exception_ptr move_error(const ChunkStore& store, const Move& move, std::uint64_t offset, int error_number) {
+  const bool writing = move.to == Tier::disk;
+  return std::make_exception_ptr(
+      Error(fmt::format("{} could not be {}\n  {}, {} bytes: {}\n  {}", move_name(&store, move), writing ? "written" : "read",
+                        store.describe_place(move.chunk, offset), move.bytes, describe_errno(error_number),
+                        advice(store, writing, offset, error_number))));
+}
+
+std::string move_name(const ChunkStore* store, const Move& move) {
+  const auto label = store ? store->label(move.chunk) : std::string();
+  return label.empty() ? fmt::format("chunk {}", index(move.chunk)) : fmt::format("chunk {} ({})", index(move.chunk), label);
+}
+
+}  // namespace terrace

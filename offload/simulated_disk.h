@@ -1,0 +1,30 @@
+// A disk in memory whose power can fail: files of bytes as the running system sees them, and what is durable of them.
+//
+// Owner:   shared by the engines that use it, one after the other, over "power losses".
+// Threads: the engine's thread; sync() and power_loss() when nothing is in flight.
+// Errors:  none; faults belong to the engine.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace terrace {
+
+class SimulatedDisk {
+ public:
+  SimulatedDisk(int files, std::uint64_t bytes_each);
+  [[nodiscard]] int files() const { return static_cast<int>(now_.size()); }
+  [[nodiscard]] std::span<std::byte> file(int i) { return now_[static_cast<std::size_t>(i)]; }
+  [[nodiscard]] std::span<const std::byte> durable(int i) const { return durable_[static_cast<std::size_t>(i)]; }
+  void sync();        // everything written is durable
+  void power_loss();  // everything not synced is gone
+  // What real disks do: of the pages not synced, some are there and some are not.
+  void power_loss(std::uint64_t seed);
+
+ private:
+  std::vector<std::vector<std::byte>> now_, durable_;
+};
+
+}  // namespace terrace

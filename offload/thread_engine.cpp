@@ -1,0 +1,118 @@
+// pread and pwrite on a few threads: for kernels and containers that forbid io_uring.
+#include <unistd.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+
+#include <terrace/offload/io_engine.h>
+#include <terrace/offload/io_progress.h>
+
+namespace terrace {
+namespace {
+
+class ThreadEngine final : public IoEngine {
+ public:
+  ThreadEngine(const IoOptions& options, int threads) : files_(options.files) {
+    for (int i = 0; i < std::max(1, threads); ++i) threads_.emplace_back([this] { run(); });
+  }
+  ~ThreadEngine() override {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    work_.notify_all();
+    for (auto& thread : threads_) thread.join();
+  }
+
+  void submit(std::span<IoRequest* const> requests) override {
+    {
+      const std::lock_guard lock(mutex_);
+      for (IoRequest* request : requests) {
+        if (static_cast<std::size_t>(request->file) >= files_.size()) throw std::logic_error("IoEngine: no such file");
+        request->moved_bytes = 0;
+        waiting_.push(*request);
+        ++queued_;
+      }
+    }
+    work_.notify_all();
+  }
+
+  std::size_t poll(std::chrono::nanoseconds wait) override {
+    std::vector<Ended> ended;
+    {
+      std::unique_lock lock(mutex_);
+      ended_or_woken_.wait_for(lock, wait, [this] { return woken_ || !ended_.empty(); });
+      woken_ = false;
+      ended.swap(ended_);
+      queued_ -= ended.size();
+    }
+    for (const auto& [request, error_number] : ended) request->done(*request, error_number);
+    return ended.size();
+  }
+
+  void wake() override {
+    {
+      const std::lock_guard lock(mutex_);
+      woken_ = true;
+    }
+    ended_or_woken_.notify_one();
+  }
+
+  std::size_t in_flight() const override {
+    const std::lock_guard lock(mutex_);
+    return queued_;
+  }
+  std::string name() const override { return "threads"; }
+
+ private:
+  struct Ended {
+    IoRequest* request = nullptr;
+    int error_number = 0;
+  };
+
+  void run() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      work_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
+      IoRequest* const request = waiting_.pop();
+      if (!request) return;
+      lock.unlock();
+      const int error_number = transfer(*request);
+      lock.lock();
+      ended_.push_back({request, error_number});
+      ended_or_woken_.notify_one();
+    }
+  }
+
+  int transfer(IoRequest& request) const {
+    const int file = files_[static_cast<std::size_t>(request.file)];
+    for (;;) {
+      std::byte* const at = request.buffer + request.moved_bytes;
+      const auto bytes = request.bytes - request.moved_bytes;
+      const auto offset = static_cast<off_t>(request.offset + request.moved_bytes);
+      const auto moved =
+          request.op == IoRequest::Op::read ? ::pread(file, at, bytes, offset) : ::pwrite(file, at, bytes, offset);
+      if (const auto error_number = account(request, moved < 0 ? -errno : moved)) return *error_number;
+    }
+  }
+
+  const std::vector<int> files_;
+  mutable std::mutex mutex_;
+  std::condition_variable work_, ended_or_woken_;
+  IoQueue waiting_;
+  std::vector<Ended> ended_;
+  std::size_t queued_ = 0;
+  bool woken_ = false, stopping_ = false;
+  std::vector<std::thread> threads_;  // last: they use all of the above
+};
+
+}  // namespace
+
+std::unique_ptr<IoEngine> make_thread_engine(const IoOptions& options, int threads) {
+  return std::make_unique<ThreadEngine>(options, threads);
+}
+
+}  // namespace terrace

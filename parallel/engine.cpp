@@ -1,0 +1,203 @@
+#include <terrace/parallel/engine.h>
+
+#include <fmt/format.h>
+
+#include <map>
+
+#include <terrace/memory/eviction.h>
+#include <terrace/offload/io_engine.h>
+#include <terrace/offload/mover.h>
+
+namespace terrace {
+namespace {
+
+bool is_state(Kind kind) { return kind != Kind::activation && kind != Kind::gradient; }
+
+// What the store must know of the chunks that a commit holds.
+std::vector<ChunkDescription> describe_state(const StepMap& map) {
+  std::vector<ChunkDescription> all;
+  const auto& recipe = map.options().recipe;
+  for (std::uint32_t l = 0; l < map.layers(); ++l) {
+    std::vector<const ParamSpec*> own;
+    for (std::uint32_t p = 0; p < map.params(l).size(); ++p)
+      if (map.home(l, p).layer == l) own.push_back(&map.params(l)[p]);
+    for (const auto kind : recipe.kinds()) {
+      if (!is_state(kind)) continue;
+      for (std::uint32_t c = 0; c < map.layout().chunks_of(l); ++c) {
+        const auto chunk = map.state(kind, l, c);
+        ChunkDescription d{.chunk = chunk,
+                           .kind = kind,
+                           .dtype = std::string(name_of(recipe.dtype_of(kind))),
+                           .bytes = map.chunk_bytes(chunk),
+                           .ranges = {},
+                           .label = map.describe(chunk)};
+        for (const auto& s : map.layout().segments(l, c))
+          d.ranges.push_back({own[s.tensor]->name, s.tensor_element, s.elements, s.chunk_element});
+        all.push_back(std::move(d));
+      }
+    }
+  }
+  return all;
+}
+
+bool same_meaning(const ChunkDescription& a, const ChunkDescription& b) {
+  if (a.kind != b.kind || a.dtype != b.dtype || a.bytes != b.bytes || a.ranges.size() != b.ranges.size()) return false;
+  for (std::size_t i = 0; i < a.ranges.size(); ++i) {
+    const auto &x = a.ranges[i], &y = b.ranges[i];
+    if (x.tensor != y.tensor || x.first_element != y.first_element || x.elements != y.elements ||
+        x.chunk_element != y.chunk_element)
+      return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+// Members are destroyed in reverse: the executor's stream, then the mover, then what they use.
+struct Engine::Impl {
+  Impl(const Model& model, const Plan& p, const Options& o)
+      : plan(p), options(o), map(model, p.map), residency(p.capacity, policy, p.generations), walk(map, residency, policy) {
+    map.add_to(residency);
+    for (std::uint32_t c = 0; c < map.chunks(); ++c)
+      if (is_state(map.chunk_kind(ChunkId(c)))) residency.reserve_on_disk(ChunkId(c));
+
+    auto& device = *options.device;
+    host_memory = make_pinned_memory(device.pool());
+    if (plan.capacity.device != 0) device_slab = device.memory().allocate(plan.capacity.device);
+    if (plan.capacity.host != 0) host_slab = host_memory->allocate(plan.capacity.host);
+
+    options.store.capacity_bytes = plan.capacity.disk;
+    options.store.generations = plan.generations;
+    store = options.resume ? ChunkStore::open(options.store) : ChunkStore::create(options.store);
+    if (options.resume) adopt();
+    for (auto& d : describe_state(map)) store->describe(std::move(d));
+    for (std::uint32_t c = 0; c < map.chunks(); ++c) {
+      const ChunkId chunk{c};
+      const auto kind = map.chunk_kind(chunk);
+      if (!is_state(kind)) store->describe({chunk, kind, "bytes", residency.bytes_of(chunk), {}, map.describe(chunk)});
+    }
+
+    IoOptions io;
+    io.files = store->descriptors();
+    if (host_slab.bytes() != 0) io.buffers.push_back({host_slab.data(), host_slab.bytes()});
+    engine = make_io_engine(io);
+    mover.emplace(Mover::Parts{.device = &device,
+                               .device_base = device_slab.data(),
+                               .host_base = host_slab.data(),
+                               .store = store.get(),
+                               .engine = engine.get(),
+                               .lanes = &lanes,
+                               .trace = options.trace});
+    executor.emplace(Executor::Parts{.device = &device,
+                                     .device_base = device_slab.data(),
+                                     .host_base = host_slab.data(),
+                                     .map = &map,
+                                     .walk = &walk,
+                                     .mover = &*mover,
+                                     .lanes = &lanes,
+                                     .optimizer = options.optimizer,
+                                     .trace = options.trace});
+  }
+
+  // The store's committed chunks become the state, in place: the layout depends on the model only, never on budgets.
+  void adopt() {
+    resumed = store->last_commit();
+    std::map<std::uint32_t, ChunkDescription> ours;
+    for (auto& d : describe_state(map)) ours.emplace(index(d.chunk), std::move(d));
+    std::size_t adopted = 0;
+    for (const auto& stored : store->committed()) {
+      const auto at = ours.find(index(stored.description.chunk));
+      const auto place = at == ours.end() ? 0 : residency.offset_on_disk(at->second.chunk);
+      const bool in_place = at != ours.end() && same_meaning(at->second, stored.description) &&
+                            (stored.offset == place || stored.offset == place + at->second.bytes);
+      if (!in_place)
+        throw Error(fmt::format("the stored state does not belong to this model: {} is not laid out as this run lays it out; "
+                                "resume with the model and dtype it was trained with",
+                                stored.description.label),
+                    Exit::usage);
+      residency.adopt_on_disk(at->second.chunk);
+      ++adopted;
+    }
+    if (adopted == 0) throw Error("the store's last commit holds no chunks", Exit::corrupt);
+  }
+
+  Plan plan;
+  Options options;
+  StepMap map;
+  Belady policy;
+  Residency residency;
+  Walk walk;
+  std::optional<Commit> resumed;
+  std::optional<UpdateStep> pending;
+
+  std::unique_ptr<MemoryResource> host_memory;
+  Slab device_slab, host_slab;
+  std::unique_ptr<ChunkStore> store;
+  std::unique_ptr<IoEngine> engine;
+  Lanes lanes;
+  std::optional<Mover> mover;
+  std::optional<Executor> executor;
+};
+
+Engine::Engine(const Model& model, const Plan& plan, const Options& options)
+    : impl_(std::make_unique<Impl>(model, plan, options)) {}
+Engine::~Engine() = default;
+
+void Engine::fill(const WeightRange& weights) { impl_->executor->run(impl_->plan.programs.fill, {.weights = weights}); }
+
+StepResult Engine::step(const StepInput& input) {
+  auto in = input;
+  const auto& programs = impl_->plan.programs;
+  const bool before_use = !programs.drain.actions.empty();
+  const bool steady = !before_use || impl_->pending.has_value();
+  if (before_use && impl_->pending) in.update = *impl_->pending;
+  impl_->pending.reset();
+  return impl_->executor->run(steady && before_use ? programs.steady : before_use ? programs.first : programs.steady, in);
+}
+
+void Engine::set_pending(const UpdateStep& update) {
+  if (!impl_->plan.programs.drain.actions.empty()) impl_->pending = update;
+}
+
+void Engine::drain() {
+  if (!impl_->pending) return;
+  const StepInput input{.update = *impl_->pending, .weights = {}};
+  impl_->pending.reset();
+  impl_->executor->run(impl_->plan.programs.drain, input);
+}
+
+double Engine::evaluate(const StepInput& one_micro_batch) {
+  drain();
+  return impl_->executor->run(impl_->plan.programs.evaluate, one_micro_batch).loss_sum;
+}
+
+void Engine::visit(const WeightRange& weights) {
+  drain();
+  impl_->executor->run(impl_->plan.programs.visit, {.weights = weights});
+}
+
+void Engine::commit(std::uint64_t step, const std::string& payload) {
+  drain();
+  impl_->executor->flush();
+  impl_->store->commit(step, payload);
+}
+
+std::optional<Commit> Engine::resumed() const { return impl_->resumed; }
+const StepMap& Engine::map() const { return impl_->map; }
+
+PerTier<std::uint64_t> Engine::peak_bytes() const {
+  PerTier<std::uint64_t> peak{};
+  for (const auto tier : kAllTiers) peak[tier] = impl_->residency.space(tier).peak_bytes();
+  if (impl_->plan.capacity.commit_only) peak[Tier::disk] = 0;
+  return peak;
+}
+
+PerTier<std::uint64_t> Engine::reserved_bytes() const {
+  PerTier<std::uint64_t> now{};
+  for (const auto tier : kAllTiers) now[tier] = impl_->residency.space(tier).reserved_bytes();
+  return now;
+}
+
+Traffic Engine::moved() const { return impl_->mover->moved(); }
+
+}  // namespace terrace

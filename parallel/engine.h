@@ -1,0 +1,64 @@
+// The engine of one rank: arenas, store, mover, residency and executor, built from a plan and destroyed in reverse.
+//
+//   Plan p = plan(model, request, profile);
+//   Engine engine(model, p, {.device = device, .store = {.paths = {"/nvme"}}});
+//   engine.fill(init);
+//   for (…) { StepResult r = engine.step(batch, update); }
+//   engine.commit(step, payload);
+//
+// Owner:   main. Threads: all calls from the rank thread.
+// Errors:  see Executor; resume() throws Error(Exit::corrupt) or Error(Exit::usage) when the stored state does not fit the
+// model.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <terrace/core/device.h>
+#include <terrace/core/trace.h>
+#include <terrace/offload/chunk_store.h>
+#include <terrace/optimizers/optimizer.h>
+#include <terrace/parallel/executor.h>
+#include <terrace/parallel/plan.h>
+
+namespace terrace {
+
+class Engine {
+ public:
+  struct Options {
+    Device* device = nullptr;   // borrowed
+    ChunkStore::Options store;  // capacity is the plan's; the store is made at the first commit or before the first step
+    bool resume = false;        // continue from the store's last commit
+    const Optimizer* optimizer = nullptr;  // borrowed
+    Trace* trace = nullptr;                // borrowed, may be null
+  };
+  Engine(const Model& model, const Plan& plan, const Options& options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // First content of all master weights, chunk by chunk: the model never exists whole outside its tiers.
+  void fill(const WeightRange& weights);
+  // One step. With updates before use, `update` belongs to the step before; it is kept pending until the next step() or
+  // drain(). StepInput::update is ignored: the engine knows which update is pending.
+  StepResult step(const StepInput& input);
+  void set_pending(const UpdateStep& update);                   // the step that just ran is to be applied like this
+  void drain();                                                 // applies the pending update, if any
+  double evaluate(const StepInput& one_micro_batch);            // loss sum; drains first
+  void visit(const WeightRange& weights);                       // master weights in declared order; drains first
+  void commit(std::uint64_t step, const std::string& payload);  // drains first
+  [[nodiscard]] std::optional<Commit> resumed() const;
+
+  [[nodiscard]] const StepMap& map() const;
+  [[nodiscard]] PerTier<std::uint64_t> peak_bytes() const;      // reserved in each tier so far
+  [[nodiscard]] PerTier<std::uint64_t> reserved_bytes() const;  // now
+  [[nodiscard]] Traffic moved() const;                          // carried, counted at completion
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace terrace

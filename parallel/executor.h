@@ -1,0 +1,90 @@
+// Runs programs: a loop and a switch. The walk decides, moves go to the mover, computations to the compute stream, and nobody
+// waits but lanes for each other, until the program's end.
+//
+// Owner:   the engine. Threads: run() from the rank thread.
+// Errors:  the first failure of any lane, with its chunk, tier and file; nothing is left running.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <terrace/core/device.h>
+#include <terrace/core/math.h>
+#include <terrace/core/trace.h>
+#include <terrace/offload/lanes.h>
+#include <terrace/offload/mover.h>
+#include <terrace/optimizers/optimizer.h>
+#include <terrace/parallel/step_map.h>
+#include <terrace/parallel/walk.h>
+
+namespace terrace {
+
+// Gives master weights their first content, or reads them: a part of one parameter, in ascending order within a sweep.
+//   `first_element` counts in the parameter, row-major. Called on the compute stream's thread.
+using WeightRange = std::function<void(const ParamSpec& param, std::uint64_t first_element, TensorView range)>;
+
+struct StepInput {
+  std::span<const std::int32_t> tokens = {}, targets = {};  // [micro_batches · N]
+  double loss_scale = 1;                                    // 1 ÷ target tokens of all micro-batches
+  UpdateStep update = {};                                   // of the updates in this program
+  WeightRange weights = {};                                 // of fill and visit
+};
+
+struct StepResult {
+  double loss_sum = 0;       // over target tokens, micro-batches folded in order
+  double gradient_norm = 0;  // global, before clipping; 0 in programs without norms
+  double seconds = 0, compute_seconds = 0;
+  std::map<std::string, double> stall_s;  // by cause
+  Traffic moved;                          // issued by this program
+};
+
+class Executor : private Sink {
+ public:
+  struct Parts {
+    Device* device = nullptr;
+    std::byte* device_base = nullptr;
+    std::byte* host_base = nullptr;
+    const StepMap* map = nullptr;
+    Walk* walk = nullptr;
+    Mover* mover = nullptr;
+    const Lanes* lanes = nullptr;
+    const Optimizer* optimizer = nullptr;
+    Trace* trace = nullptr;  // may be null
+  };
+  explicit Executor(const Parts& parts);
+  ~Executor() override;
+
+  StepResult run(const Program& program, const StepInput& input);
+  void flush();  // every state chunk valid on disk, and the bytes are there
+
+ private:
+  void move(const Move& move) override;
+  void compute(const Action& action, std::span<const Use> uses, const Residency::Granted& granted, Lane lane,
+               std::uint64_t sequence) override;
+
+  // Where this action's chunks are: the views that its computation gets.
+  class Views;
+  void run_layer(const Action& action, const Views& views);
+  void run_norm(const Action& action, const Views& views);
+  void run_update(const Action& action, const Views& views, bool first);
+  void run_fill(const Action& action, const Views& views);
+  void run_visit(const Action& action, const Views& views);
+  void account_stall(std::int64_t begin_ns, std::int64_t end_ns, const Clock& after);
+
+  Parts parts_;
+  std::unique_ptr<Stream> stream_;
+  const StepInput* input_ = nullptr;
+  std::vector<double> losses_;                // a micro-batch
+  std::vector<std::vector<double>> squares_;  // a layer, an own tensor
+  bool has_norms_ = false;
+  std::mutex result_mutex_;
+  StepResult result_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,95 @@
+// The contract between a model and the engine.
+//
+// A model is a chain of layers: layer l maps the activations x(l) [N, C] to x(l+1), N = tokens of a micro-batch. The first
+// layer reads token ids instead of activations, the last one ends in the loss. A layer is what the engine leases at once: its
+// weights, gradients, inputs, outputs, saved tensors and scratch are what the smallest legal device budget must hold.
+//
+// Owner:   the model owns its layers. Layers are stateless: everything they compute with is handed to them.
+// Threads: forward() and backward() are called from the rank thread and only enqueue work on ctx.stream.
+// Errors:  std::logic_error for views that do not match the layer's own specification.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <terrace/core/math.h>
+#include <terrace/core/tensor.h>
+
+namespace terrace {
+
+enum class InitKind : std::uint8_t { zeros, ones, normal };
+struct Init {
+  InitKind kind = InitKind::zeros;
+  double std = 0;  // of normal
+};
+
+struct ParamSpec {
+  std::string name;  // Hugging Face's name; unique, unless tied
+  Shape shape = {};
+  Init init = {};
+  bool decay = true;  // weight decay applies
+  bool tied = false;  // another, earlier layer declared this name: its weights are read, its gradient gets this use added
+};
+
+struct BatchShape {
+  std::int64_t batch = 0, seq = 0;  // sequences a micro-batch, positions a sequence
+  [[nodiscard]] std::int64_t tokens() const { return batch * seq; }
+};
+
+// Which half of the backward: dx from dy, or the weights' gradients; together they share work.
+enum class Half : std::uint8_t { input = 1, weight = 2, both = 3 };
+constexpr bool has(Half halves, Half which) {
+  return (static_cast<std::uint8_t>(halves) & static_cast<std::uint8_t>(which)) != 0;
+}
+
+struct LayerContext {
+  Stream& stream;
+  Math& math;
+  BatchShape shape;
+  TensorView tokens;      // [N] i32, for the first layer
+  TensorView targets;     // [N] i32, −1: no target; for the last layer
+  double loss_scale = 1;  // 1 ÷ target tokens of the global batch
+  TensorView loss;        // [1] fp64: this micro-batch's sum of token losses (overwritten), for the last layer
+  TensorView scratch;     // [bytes] as i32 elements, 4,096-aligned, of scratch_bytes(); contents undefined
+  bool evaluate = false;  // last layer: loss only
+};
+
+// Views that a call gets; all contiguous.
+struct LayerTensors {
+  std::span<const TensorView> weights;     // in params() order, compute dtype
+  std::span<const TensorView> gradients;   // in params() order, gradient dtype; empty in forward
+  Accumulate accumulate = Accumulate::no;  // into gradients: no for the first micro-batch
+  TensorView x, y;                         // input and output; x is empty for the first layer, y for the last
+  std::span<const TensorView> saved;       // in saved() order: written by forward, read by backward
+  TensorView dy, dx;                       // backward: gradient of y and of x (overwritten); empty where x or y is
+  std::span<const TensorView> carried;     // in carried() order: written by Half::input, read by Half::weight
+};
+
+class Layer {
+ public:
+  virtual ~Layer() = default;
+  [[nodiscard]] virtual std::string name() const = 0;  // "layers.3.mlp"
+  [[nodiscard]] virtual std::vector<ParamSpec> params() const = 0;
+  // Tensors that the forward keeps for the backward, beside x itself.
+  [[nodiscard]] virtual std::vector<TensorSpec> saved(BatchShape shape) const = 0;
+  // Tensors that the input half hands to the weight half.
+  [[nodiscard]] virtual std::vector<TensorSpec> carried(BatchShape shape) const = 0;
+  [[nodiscard]] virtual std::uint64_t scratch_bytes(BatchShape shape) const = 0;  // largest need of any call
+  [[nodiscard]] virtual double forward_flops(BatchShape shape) const = 0;         // matrix products only
+  // The last layer's forward computes the loss only; its backward computes the loss and everything else at once, so a
+  // training program never calls its forward.
+  virtual void forward(LayerContext& ctx, const LayerTensors& t) const = 0;
+  virtual void backward(LayerContext& ctx, const LayerTensors& t, Half half) const = 0;
+};
+
+struct Model {
+  std::string family;         // "llama"
+  DType dtype = DType::fp32;  // of weights and activations
+  std::int64_t width = 0;     // C
+  std::vector<std::unique_ptr<Layer>> layers;
+};
+
+}  // namespace terrace

@@ -1,0 +1,28 @@
+// Orders: pure functions that write a step's compute actions for one rank. Movement, recomputation and updates are passes.
+//
+// In every order a layer's backwards run in ascending micro-batch order, so gradients are the same bits in all of them. The
+// last layer has no forward of its own: its backward computes the loss too.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string_view>
+
+#include <terrace/parallel/program.h>
+
+namespace terrace {
+
+// Micro-batch by micro-batch: least activation memory, weights are used 2·m times.
+Program horizontal(std::uint32_t layers, std::uint32_t micro_batches);
+// Layer by layer over groups of `group` micro-batches: weights are used twice a group.
+Program group_vertical(std::uint32_t layers, std::uint32_t micro_batches, std::uint32_t group);
+Program vertical(std::uint32_t layers, std::uint32_t micro_batches);
+
+// Loss only, micro-batch by micro-batch.
+Program evaluation(std::uint32_t layers, std::uint32_t micro_batches);
+// One action a chunk, in declared order: `op` is update (drain), fill or visit.
+Program sweep(Op op, std::uint32_t layers, const std::function<std::uint32_t(std::uint32_t layer)>& chunks_of);
+// One position of generation.
+Program decoding(std::uint32_t layers);
+
+}  // namespace terrace

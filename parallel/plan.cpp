@@ -1,0 +1,291 @@
+#include <terrace/parallel/plan.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include <terrace/parallel/checker.h>
+#include <terrace/parallel/orders.h>
+#include <terrace/parallel/walk.h>
+
+namespace terrace {
+namespace {
+
+constexpr int kSteadySteps = 4;  // decisions settle into a cycle after two
+
+// One dry run of the whole life of an engine: fill, steps, evaluation, drain, commit, visit.
+struct DryRun {
+  PerTier<std::uint64_t> peak{}, extent{};
+  Traffic first, steady;
+  SimulatedTimes times;
+};
+
+Traffic difference(const Traffic& a, const Traffic& b) {
+  return {a.upload - b.upload,   a.download - b.download,   a.read - b.read,   a.write - b.write,
+          a.uploads - b.uploads, a.downloads - b.downloads, a.reads - b.reads, a.writes - b.writes};
+}
+
+DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& programs, const Budget& capacity,
+               std::uint32_t generations, const CostModel& costs, const MachineProfile& profile) {
+  Belady policy;
+  Residency residency(capacity, policy, generations);
+  map.add_to(residency);
+  for (std::uint32_t c = 0; c < map.chunks(); ++c)
+    if (const auto kind = map.chunk_kind(ChunkId(c)); kind != Kind::activation && kind != Kind::gradient)
+      residency.reserve_on_disk(ChunkId(c));
+  Walk walk(map, residency, policy);
+  Simulator simulator(costs, profile);
+  DryRun out;
+
+  walk.run(programs.fill, simulator);
+  auto before = residency.traffic();
+  walk.run(programs.first, simulator);
+  out.first = difference(residency.traffic(), before);
+  for (int i = 0; i < kSteadySteps; ++i) {
+    simulator.finish_step();
+    before = residency.traffic();
+    walk.run(programs.steady, simulator);
+    out.steady = difference(residency.traffic(), before);
+    out.times = simulator.finish_step();
+  }
+  if (!programs.drain.actions.empty()) walk.run(programs.drain, simulator);
+  if (request.evaluates) walk.run(programs.evaluate, simulator);
+  walk.flush(simulator);
+  walk.run(programs.visit, simulator);
+  // A run may also go on after a commit.
+  walk.run(programs.first, simulator);
+  for (const auto tier : kAllTiers) {
+    out.peak[tier] = residency.space(tier).peak_bytes();
+    out.extent[tier] = residency.space(tier).extent_bytes();
+  }
+  return out;
+}
+
+// The bytes that everything together would take in one tier.
+std::uint64_t everything(const StepMap& map) {
+  std::uint64_t bytes = 0;
+  for (std::uint32_t c = 0; c < map.chunks(); ++c) bytes += std::max(map.chunk_bytes(ChunkId(c)), kPageBytes);
+  return bytes;
+}
+
+std::string largest_consumers(const StepMap& map, const Action& action) {
+  std::map<std::string, std::uint64_t> by_kind;
+  for (const auto& use : map.uses(action))
+    by_kind[std::string(name_of(map.chunk_kind(use.chunk)))] += map.chunk_bytes(use.chunk);
+  std::vector<std::pair<std::uint64_t, std::string>> sorted;
+  for (const auto& [kind, bytes] : by_kind) sorted.emplace_back(bytes, kind);
+  std::ranges::sort(sorted, std::greater<>());
+  std::string text;
+  for (const auto& [bytes, kind] : sorted) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", kind, format_bytes(bytes));
+  return fmt::format("largest action '{}' of {} uses {}", to_text(action), map.model().layers[action.layer]->name(), text);
+}
+
+class Planner {
+ public:
+  Planner(const Model& model, const PlanRequest& request, const MachineProfile& profile, const CostModel* measured)
+      : model_(model), request_(request), profile_(profile), measured_(measured) {}
+
+  Plan run() {
+    validate();
+    // Everything in the device, updates included, when that fits; else updates on the host.
+    if (auto resident = attempt(Tier::device); resident && resident->fits && no_traffic(resident->steady_traffic))
+      return *resident;
+    return *attempt(Tier::host);
+  }
+
+ private:
+  static bool no_traffic(const Traffic& t) { return t.upload + t.download + t.read + t.write == 0; }
+
+  void validate() const {
+    if (request_.shape.batch.batch <= 0 || request_.shape.batch.seq <= 0 || request_.shape.micro_batches == 0)
+      throw Error("batch size, sequence length and gradient accumulation must be positive", Exit::usage);
+    if (model_.layers.size() < 2) throw Error("a model needs at least two layers", Exit::usage);
+  }
+
+  [[nodiscard]] Budget budget() const {
+    auto b = request_.budget;
+    b.commit_only = !request_.disk_tier;
+    return b;
+  }
+
+  std::optional<Plan> attempt(Tier update_tier) {
+    Plan p;
+    p.map = {.recipe = Recipe::of(model_.dtype),
+             .shape = request_.shape,
+             .recompute = request_.recompute,
+             .update_tier = update_tier,
+             .chunk_elements = request_.chunk_elements};
+    const StepMap map(model_, p.map);
+    p.map.chunk_elements = map.layout().chunk_elements();
+    p.state_bytes = map.state_bytes();
+    p.parameters = map.parameter_count();
+
+    const ProfileCosts estimated(map, profile_);
+    const CostModel& costs = measured_ ? *measured_ : estimated;
+    auto programs = write_programs(map, request_, 1);
+    set_smallest(p, map, programs);
+    try {
+      choose_capacity(p, map, programs, costs);
+      choose_depth(p, map, costs);
+    } catch (const DoesNotFit& e) {
+      refuse(p, map, programs, costs, e);
+      return p;
+    }
+    p.fits = true;
+    p.floor_s = p.times.compute_seconds;
+    set_binding(p);
+    return p;
+  }
+
+  void set_smallest(Plan& p, const StepMap& map, const Programs& programs) const {
+    for (const auto* program : {&programs.steady, &programs.drain, &programs.fill, &programs.evaluate})
+      for (const auto tier : {Tier::device, Tier::host})
+        p.smallest_bytes[tier] = std::max(p.smallest_bytes[tier], map.largest_use(*program, tier));
+    p.smallest_bytes[Tier::device] += map.layout().chunk_elements() * size_of(p.map.recipe.state);
+  }
+
+  // The arenas: no larger than the budget, and no larger than a run without limits would ever touch.
+  void choose_capacity(Plan& p, const StepMap& map, const Programs& programs, const CostModel& costs) const {
+    const auto all = everything(map);
+    auto b = budget();
+    if (b.disk == 0 || b.commit_only) b.disk = kUnlimited;  // commits take what they need
+    const auto wide = dry_run(map, request_, programs, b, p.generations, costs, profile_);
+    p.capacity = b;
+    const auto fit = [&](std::uint64_t cap, std::uint64_t extent, std::uint64_t slack) {
+      return std::min(cap, round_up(std::min(all, extent) + slack, kHugePageBytes));
+    };
+    for (std::uint64_t slack = 0;; slack = slack == 0 ? all / 32 : slack * 2) {
+      p.capacity.device = fit(b.device, b.device < all ? b.device : wide.peak[Tier::device], slack);
+      p.capacity.host = fit(b.host, b.host < all ? b.host : wide.peak[Tier::host], slack);
+      const bool widest = p.capacity.device >= std::min(b.device, all) && p.capacity.host >= std::min(b.host, all);
+      try {
+        const auto tight = dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_);
+        if (tight.steady == wide.steady || widest) break;
+      } catch (const DoesNotFit&) {
+        if (widest) throw;
+      }
+    }
+  }
+
+  void choose_depth(Plan& p, const StepMap& map, const CostModel& costs) const {
+    std::vector<std::uint32_t> depths{request_.prefetch_depth};
+    if (request_.prefetch_depth == kAutoDepth) depths = {1, 2, 4, 8};
+    bool any = false;
+    std::optional<DoesNotFit> last;
+    for (const auto depth : depths) {
+      auto programs = write_programs(map, request_, depth);
+      DryRun run;
+      try {
+        run = dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_);
+      } catch (const DoesNotFit& e) {
+        last = e;
+        continue;
+      }
+      if (any && run.times.seconds >= p.times.seconds * 0.995) continue;
+      any = true;
+      p.prefetch_depth = depth;
+      p.programs = std::move(programs);
+      p.times = run.times;
+      p.peak_bytes = run.peak;
+      p.first_traffic = run.first;
+      p.steady_traffic = run.steady;
+      p.capacity.disk = run.extent[Tier::disk];
+    }
+    if (!any) throw *last;
+    if (const auto limit = budget(); !limit.commit_only && p.capacity.disk > limit.disk)
+      throw DoesNotFit(Tier::disk, p.capacity.disk - limit.disk, "the disk tier's places");
+    if (budget().commit_only) p.peak_bytes[Tier::disk] = 0;
+  }
+
+  static void set_binding(Plan& p) {
+    p.binding = "compute";
+    double most = 0;
+    for (const auto& [cause, seconds] : p.times.stall_s)
+      if (seconds > most) {
+        most = seconds;
+        p.binding = cause;
+      }
+    if (most < 0.05 * p.times.seconds) p.binding = "compute";
+  }
+
+  void refuse(Plan& p, const StepMap& map, const Programs& programs, const CostModel& costs, const DoesNotFit& e) const {
+    Action largest;
+    const auto need = map.largest_use(programs.steady, e.tier == Tier::disk ? Tier::host : e.tier, &largest);
+    p.refusal = {.tier = e.tier, .missing_bytes = e.missing_bytes, .why = e.what(), .suggestion = {}};
+    const auto asked = request_.budget.of(e.tier);
+    if (e.tier == Tier::device && p.smallest_bytes[Tier::device] > asked)
+      p.refusal.missing_bytes = p.smallest_bytes[Tier::device] - asked;
+    if (e.tier != Tier::disk) p.refusal.why += "; " + largest_consumers(map, largest);
+    // The nearest budget of that tier that fits, by bisection of the walk itself.
+    const char* flags[] = {"--device-memory", "--host-memory", "--nvme-limit"};
+    const auto fits = [&](std::uint64_t bytes) {
+      auto b = budget();
+      (e.tier == Tier::device ? b.device : e.tier == Tier::host ? b.host : b.disk) = bytes;
+      if (b.disk == 0 || b.commit_only) b.disk = kUnlimited;
+      try {
+        dry_run(map, request_, programs, b, p.generations, costs, profile_);
+        return true;
+      } catch (const DoesNotFit&) {
+        return false;
+      }
+    };
+    std::uint64_t low = std::max(asked, need), high = everything(map) * (e.tier == Tier::disk ? 3 : 2);
+    if (!fits(high)) {
+      p.refusal.suggestion = fmt::format(
+          "no value of {} alone is enough: raise another budget, or lower --batch-size or --seq-len", flags[index(e.tier)]);
+      return;
+    }
+    if (!fits(low))
+      while (high - low > std::max<std::uint64_t>(kMiB / 4, low / 64)) {
+        const auto middle = low + (high - low) / 2;
+        (fits(middle) ? high : low) = middle;
+      }
+    else
+      high = low;
+    high = round_up(high, kMiB);
+    p.refusal.missing_bytes = high - std::min(high, asked);
+    p.refusal.suggestion = fmt::format("{} {}MiB would fit", flags[index(e.tier)], high / kMiB);
+  }
+
+  const Model& model_;
+  const PlanRequest& request_;
+  const MachineProfile& profile_;
+  const CostModel* measured_;
+};
+
+}  // namespace
+
+Programs write_programs(const StepMap& map, const PlanRequest& request, std::uint32_t depth) {
+  const auto layers = map.layers();
+  const auto m = request.shape.micro_batches;
+  auto order = request.order == Order::horizontal ? horizontal(layers, m)
+               : request.order == Order::vertical ? vertical(layers, m)
+                                                  : group_vertical(layers, m, std::max(1U, request.group));
+  if (request.recompute) order = with_recompute(std::move(order), map);
+  order = with_norms(std::move(order));
+
+  const auto finish = [&](Program p) { return with_prefetches(std::move(p), map, depth); };
+  const auto chunks_of = [&](std::uint32_t l) { return map.layout().chunks_of(l); };
+  const auto steady_updates = request.updates_before_use ? Updates::before_use : Updates::in_backward;
+  const auto first_updates = request.updates_before_use ? Updates::none : Updates::in_backward;
+  Programs out;
+  out.first = with_updates(order, map, first_updates);
+  check_step(out.first, map, first_updates);
+  out.steady = with_updates(order, map, steady_updates);
+  check_step(out.steady, map, steady_updates);
+  out.first = finish(std::move(out.first));
+  out.steady = finish(std::move(out.steady));
+  if (request.updates_before_use) out.drain = finish(sweep(Op::update, layers, chunks_of));
+  out.evaluate = finish(evaluation(layers, 1));
+  out.fill = sweep(Op::fill, layers, chunks_of);
+  out.visit = finish(sweep(Op::visit, layers, chunks_of));
+  return out;
+}
+
+Plan plan(const Model& model, const PlanRequest& request, const MachineProfile& profile, const CostModel* measured) {
+  return Planner(model, request, profile, measured).run();
+}
+
+}  // namespace terrace

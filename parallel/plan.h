@@ -1,0 +1,80 @@
+// plan(): a whole run, decided and timed before anything is allocated.
+//
+// It lays out the model, writes the programs, proves them, walks them against residency with the real budgets, and times the
+// walk on the machine profile. The engine then walks the same programs with the same code, so the plan's moves, places and
+// peaks are the run's.
+//
+// Pure (no allocation of tiers, no I/O). Threads: any. Errors: Error(Exit::usage) for requests that make no sense; a request
+// that does not fit comes back as a Plan with fits == false and a refusal.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <terrace/core/machine.h>
+#include <terrace/memory/tier.h>
+#include <terrace/parallel/passes.h>
+#include <terrace/parallel/simulator.h>
+#include <terrace/parallel/step_map.h>
+
+namespace terrace {
+
+enum class Order : std::uint8_t { horizontal, vertical, group_vertical };
+inline constexpr std::uint32_t kAutoDepth = ~0U;
+
+struct PlanRequest {
+  StepShape shape = {};
+  Budget budget = {};
+  bool disk_tier = false;  // false: the disk is for commits only
+  Order order = Order::horizontal;
+  std::uint32_t group = 0;  // micro-batches a group, of group_vertical
+  bool recompute = false;
+  bool updates_before_use = true;  // exact global-norm clipping without a stall; false: inside the backward
+  std::uint32_t prefetch_depth = kAutoDepth;
+  std::uint64_t chunk_elements = 0;  // 0: searched
+  bool evaluates = true;             // the run will evaluate: its program must fit too
+};
+
+struct Programs {
+  Program first;     // a step without a pending update
+  Program steady;    // a step that begins with the pending update, or that updates inside its backward
+  Program drain;     // the pending update alone
+  Program evaluate;  // one micro-batch
+  Program fill, visit;
+};
+
+struct Refusal {
+  Tier tier{};
+  std::uint64_t missing_bytes = 0;
+  std::string why;         // what does not fit, and the largest consumers
+  std::string suggestion;  // the nearest setting that would fit
+};
+
+struct Plan {
+  bool fits = false;
+  Refusal refusal;  // when it does not
+
+  StepMap::Options map;  // how the engine lays the model out
+  Budget capacity;       // what it allocates: at most the budget
+  std::uint32_t generations = 2;
+  std::uint32_t prefetch_depth = 0;
+  Programs programs;
+
+  PerTier<std::uint64_t> peak_bytes{};      // reserved, over the whole run
+  PerTier<std::uint64_t> smallest_bytes{};  // the smallest legal budgets of device and host
+  Traffic first_traffic, steady_traffic;    // of one step
+  SimulatedTimes times;                     // of a steady step
+  double floor_s = 0;                       // compute alone: no plan can be faster on this machine
+  std::string binding;                      // what binds: "compute", "read", "write", "upload", "download"
+  std::uint64_t state_bytes = 0, parameters = 0;
+};
+
+Plan plan(const Model& model, const PlanRequest& request, const MachineProfile& profile, const CostModel* measured = nullptr);
+
+// The programs of a request for a laid-out model, checked.
+Programs write_programs(const StepMap& map, const PlanRequest& request, std::uint32_t depth);
+
+}  // namespace terrace

@@ -1,0 +1,83 @@
+#include <terrace/parallel/program.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <sstream>
+
+#include <terrace/core/error.h>
+
+namespace terrace {
+namespace {
+
+constexpr std::array<std::string_view, 12> kNames{"forward",  "recompute", "backward", "backward-input", "backward-weight",
+                                                  "norm",     "update",    "prefetch", "fill",           "visit",
+                                                  "evaluate", "decode"};
+
+bool has_micro_batch(Op op) { return op <= Op::backward_weight || op == Op::evaluate; }
+bool has_chunk(Op op) { return op == Op::update || op == Op::fill || op == Op::visit; }
+
+std::uint32_t number(std::string_view word, char prefix, const std::string& line) {
+  std::uint32_t value = 0;
+  const auto* end = word.data() + word.size();
+  if (word.size() < 2 || word[0] != prefix || std::from_chars(word.data() + 1, end, value).ptr != end)
+    throw Error(fmt::format("program line '{}': expected {}<number>, found '{}'", line, prefix, word), Exit::usage);
+  return value;
+}
+
+}  // namespace
+
+std::string to_text(const Action& a) {
+  const auto name = kNames[static_cast<std::size_t>(a.op)];
+  if (a.op == Op::prefetch) return fmt::format("{} #{} {}", name, a.chunk, name_of(a.tier));
+  if (has_micro_batch(a.op)) return fmt::format("{} l{} m{}", name, a.layer, a.micro_batch);
+  if (has_chunk(a.op)) return fmt::format("{} l{} c{}", name, a.layer, a.chunk);
+  return fmt::format("{} l{}", name, a.layer);
+}
+
+std::string to_text(const Program& program) {
+  std::string text = fmt::format("program layers l{} micro-batches m{}\n", program.layers, program.micro_batches);
+  for (const auto& action : program.actions) text += to_text(action) + '\n';
+  return text;
+}
+
+Program parse_program(std::string_view text) {
+  Program program;
+  std::istringstream lines{std::string(text)};
+  bool headed = false;
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::vector<std::string> w;
+    for (std::string word; words >> word;) w.push_back(word);
+    if (w.empty() || w[0][0] == '#') continue;
+    if (!headed) {
+      if (w.size() != 5 || w[0] != "program")
+        throw Error(fmt::format("program line '{}': expected 'program layers l<n> micro-batches m<n>'", line), Exit::usage);
+      program.layers = number(w[2], 'l', line);
+      program.micro_batches = number(w[4], 'm', line);
+      headed = true;
+      continue;
+    }
+    const auto at = std::ranges::find(kNames, w[0]);
+    if (at == kNames.end()) throw Error(fmt::format("program line '{}': unknown action '{}'", line, w[0]), Exit::usage);
+    Action a{.op = static_cast<Op>(at - kNames.begin())};
+    const std::size_t expected = a.op == Op::prefetch || has_micro_batch(a.op) || has_chunk(a.op) ? 3 : 2;
+    if (w.size() != expected) throw Error(fmt::format("program line '{}': expected {} words", line, expected), Exit::usage);
+    if (a.op == Op::prefetch) {
+      a.chunk = number(w[1], '#', line);
+      const auto tier = std::ranges::find_if(kAllTiers, [&](Tier t) { return name_of(t) == w[2]; });
+      if (tier == kAllTiers.end()) throw Error(fmt::format("program line '{}': unknown tier '{}'", line, w[2]), Exit::usage);
+      a.tier = *tier;
+    } else {
+      a.layer = number(w[1], 'l', line);
+      if (has_micro_batch(a.op)) a.micro_batch = number(w[2], 'm', line);
+      if (has_chunk(a.op)) a.chunk = number(w[2], 'c', line);
+    }
+    program.actions.push_back(a);
+  }
+  return program;
+}
+
+}  // namespace terrace

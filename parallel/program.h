@@ -1,0 +1,52 @@
+// A training step as data: for one rank, the list of actions that its executor walks and its simulator times.
+//
+// Orders write programs (orders.h), passes rewrite them (passes.h), the checker proves them (checker.h).
+//
+// Threads: values. Errors: parse() throws Error(Exit::usage) with the line that it could not read.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <terrace/memory/chunk.h>
+
+namespace terrace {
+
+enum class Op : std::uint8_t {
+  forward,    // layer, micro_batch
+  recompute,  // layer, micro_batch: the forward again, for what it saves
+  backward,   // layer, micro_batch: both halves
+  backward_input,
+  backward_weight,
+  norm,      // layer: the last gradient is there: add tied uses, sum its squares
+  update,    // layer, chunk of the layer
+  prefetch,  // chunk id, tier
+  fill,      // layer, chunk of the layer: weights are given their first content
+  visit,     // layer, chunk of the layer: master weights are read (hash, export)
+  evaluate,  // layer, micro_batch: the forward for its loss alone
+  decode,    // layer: one position of generation
+};
+
+struct Action {
+  Op op = Op::forward;
+  std::uint32_t layer = 0;
+  std::uint32_t micro_batch = 0;
+  std::uint32_t chunk = 0;   // update, fill, visit: within the layer; prefetch: the ChunkId
+  Tier tier = Tier::device;  // prefetch only
+  friend bool operator==(const Action&, const Action&) = default;
+};
+
+struct Program {
+  std::uint32_t layers = 0, micro_batches = 0;
+  std::vector<Action> actions;
+  friend bool operator==(const Program&, const Program&) = default;
+};
+
+// One action a line: "forward l3 m0", "update l3 c1", "prefetch #118 host"; '#' at a line's start is a comment.
+std::string to_text(const Action& action);
+std::string to_text(const Program& program);
+Program parse_program(std::string_view text);
+
+}  // namespace terrace

@@ -1,0 +1,115 @@
+#include <terrace/parallel/simulator.h>
+
+#include <algorithm>
+
+namespace terrace {
+
+double ProfileCosts::seconds(const Action& a) const {
+  if (const auto at = measured_.find({a.op, a.layer}); at != measured_.end()) return at->second;
+  const auto& map = map_;
+  const auto bytes_used = [&] {
+    std::uint64_t bytes = 0;
+    for (const auto& use : map.uses(a)) bytes += map.chunk_bytes(use.chunk) * (use.access == Access::update ? 2 : 1);
+    return static_cast<double>(bytes);
+  };
+  switch (a.op) {
+    case Op::update:
+    case Op::fill:
+    case Op::visit:
+    case Op::norm: return bytes_used() / profile_.memory_stream;
+    case Op::prefetch: return 0;
+    default: break;
+  }
+  const auto dtype = map.model().dtype;
+  const double rate = dtype == DType::bf16   ? profile_.matmul_bf16
+                      : dtype == DType::fp64 ? profile_.matmul_fp64
+                                             : profile_.matmul_fp32;
+  const double forward = map.model().layers[a.layer]->forward_flops(map.options().shape.batch);
+  const bool last = a.layer + 1 == map.layers();
+  double passes = 1;
+  if (a.op == Op::backward) passes = last ? 3 : 2;
+  return passes * forward / rate + bytes_used() / profile_.memory_stream;
+}
+
+const Simulator::Done& Simulator::done(Lane lane, std::uint64_t sequence) const { return done_[index(lane)].at(sequence - 1); }
+
+double Simulator::when(const Clock& clock, Lane* last) const {
+  double latest = 0;
+  for (std::size_t i = 0; i < kLanes; ++i) {
+    if (clock.at[i] == 0) continue;
+    const double end = done(static_cast<Lane>(i), clock.at[i]).end;
+    if (end > latest) {
+      latest = end;
+      if (last) *last = static_cast<Lane>(i);
+    }
+  }
+  return latest;
+}
+
+void Simulator::move(const Move& m) {
+  const auto lane = lane_of(m.from, m.to);
+  const auto bytes = static_cast<double>(m.bytes);
+  double seconds = 0;
+  switch (lane) {
+    case Lane::read: seconds = bytes / profile_.disk_read; break;
+    case Lane::write: seconds = bytes / profile_.disk_write; break;
+    default: seconds = bytes / profile_.memory_copy; break;
+  }
+  auto& queue = done_[index(lane)];
+  Done d;
+  d.waited_for = lane;
+  const double free_at = queue.empty() ? 0 : queue.back().end;
+  Lane waited = lane;
+  const double ready = when(m.after, &waited);
+  if (ready > free_at) d.waited_for = waited;
+  d.start = std::max(ready, free_at);
+  d.end = d.start + seconds;
+  times_.busy_s[index(lane)] += seconds;
+  queue.push_back(d);
+  if (trace_)
+    trace_->span({std::string(name_of(lane)), label_ ? label_(m.chunk) : "", static_cast<std::int64_t>(d.start * 1e9),
+                  static_cast<std::int64_t>(d.end * 1e9)});
+}
+
+void Simulator::compute(const Action& action, std::span<const Use>, const Residency::Granted& granted, Lane lane,
+                        std::uint64_t) {
+  auto& queue = done_[index(lane)];
+  Done d;
+  const double free_at = std::max(step_begin_, queue.empty() ? 0 : queue.back().end);
+  Lane waited = lane;
+  const double ready = when(granted.after, &waited);
+  d.start = std::max(ready, free_at);
+  const double seconds = costs_.seconds(action);
+  d.end = d.start + seconds;
+  d.waited_for = waited;
+  if (d.start > free_at && waited != lane) {
+    // The part of the wait before an upload could start belongs to what the upload waited for.
+    double stall = d.start - free_at;
+    if (waited == Lane::upload || waited == Lane::download) {
+      const auto& flight = done(waited, granted.after[waited]);
+      if (flight.waited_for != waited && flight.waited_for != Lane::compute && flight.start > free_at) {
+        times_.stall_s[std::string(name_of(flight.waited_for))] += flight.start - free_at;
+        stall -= flight.start - free_at;
+      }
+    }
+    times_.stall_s[std::string(name_of(waited))] += stall;
+  }
+  times_.compute_seconds += seconds;
+  times_.busy_s[index(lane)] += seconds;
+  queue.push_back(d);
+  if (trace_)
+    trace_->span(
+        {"compute", to_text(action), static_cast<std::int64_t>(d.start * 1e9), static_cast<std::int64_t>(d.end * 1e9)});
+}
+
+SimulatedTimes Simulator::finish_step() {
+  const auto& compute = done_[index(Lane::compute)];
+  const double end = std::max(step_begin_, compute.empty() ? 0 : compute.back().end);
+  auto out = std::move(times_);
+  times_ = {};
+  out.seconds = end - step_begin_;
+  step_begin_ = end;
+  return out;
+}
+
+}  // namespace terrace

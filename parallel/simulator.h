@@ -1,0 +1,81 @@
+// Times a program on a machine: the executor's walk with virtual clocks in place of streams and disks.
+//
+// A lane carries one operation after another; an operation starts when its lane is free and its clock has passed. A compute
+// operation that waits is a stall, caused by the lane it waited for last; a wait for an upload that itself waited for a read is
+// a read stall.
+//
+// Pure. Owner: the planner. Threads: none of its own.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <terrace/core/machine.h>
+#include <terrace/core/trace.h>
+#include <terrace/memory/residency.h>
+#include <terrace/parallel/program.h>
+#include <terrace/parallel/step_map.h>
+#include <terrace/parallel/walk.h>
+
+namespace terrace {
+
+// Seconds of one action on the compute lane, when nothing else runs.
+class CostModel {
+ public:
+  virtual ~CostModel() = default;
+  [[nodiscard]] virtual double seconds(const Action& action) const = 0;
+};
+// From the layers' matrix FLOPs and the profile's rates; updates, norms and fills from bytes ÷ memory bandwidth.
+class ProfileCosts : public CostModel {
+ public:
+  ProfileCosts(const StepMap& map, const MachineProfile& profile) : map_(map), profile_(profile) {}
+  [[nodiscard]] double seconds(const Action& action) const override;
+  // A measured cost replaces the estimate for every action of that operation and layer.
+  void set(Op op, std::uint32_t layer, double seconds) { measured_[{op, layer}] = seconds; }
+
+ private:
+  const StepMap& map_;
+  const MachineProfile& profile_;
+  std::map<std::pair<Op, std::uint32_t>, double> measured_;
+};
+
+struct SimulatedTimes {
+  double seconds = 0;                     // of everything run since reset()
+  double compute_seconds = 0;             // the compute lane's own work
+  std::map<std::string, double> stall_s;  // by cause: "read", "upload", "write", "download"
+  std::array<double, kLanes> busy_s{};
+};
+
+class Simulator : public Sink {
+ public:
+  Simulator(const CostModel& costs, const MachineProfile& profile, Trace* trace = nullptr,
+            std::function<std::string(ChunkId)> label = {})
+      : costs_(costs), profile_(profile), trace_(trace), label_(std::move(label)) {}
+  void move(const Move& move) override;
+  void compute(const Action& action, std::span<const Use> uses, const Residency::Granted& granted, Lane lane,
+               std::uint64_t sequence) override;
+  // Everything decided so far is done; returns the times since the last call. A step ends when its compute lane does.
+  SimulatedTimes finish_step();
+
+ private:
+  struct Done {
+    double start = 0, end = 0;
+    Lane waited_for = Lane::compute;
+  };
+  double when(const Clock& clock, Lane* last) const;  // the time all of it is done, and the lane that was last
+  const Done& done(Lane lane, std::uint64_t sequence) const;
+
+  const CostModel& costs_;
+  const MachineProfile& profile_;
+  Trace* trace_;
+  std::function<std::string(ChunkId)> label_;
+  std::array<std::vector<Done>, kLanes> done_;  // by sequence − 1
+  double step_begin_ = 0;
+  SimulatedTimes times_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,122 @@
+// Which chunks every action of a program uses: the bridge between a model and residency.
+//
+// It lays the model's parameters out in chunks, gives every state chunk and activation buffer its ChunkId, and answers for each
+// action: the uses, their tier, what is dead afterwards, and where a tensor lies inside a run.
+//
+// Owner:   the trainer or planner; borrows the model. Threads: const after construction.
+// Activations: x(l, m) is layer l's input for micro-batch m; saved(l, m) what its forward keeps; d(l, m) the gradient of x(l,
+// m);
+//          carried(l) and scratch(l) live only inside one action.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <terrace/memory/layout.h>
+#include <terrace/memory/residency.h>
+#include <terrace/parallel/layer.h>
+#include <terrace/parallel/program.h>
+#include <terrace/parallel/recipe.h>
+
+namespace terrace {
+
+struct StepShape {
+  BatchShape batch = {};
+  std::uint32_t micro_batches = 1;
+};
+
+// A row of tensors inside one buffer, each aligned to 64 bytes.
+struct Pack {
+  std::vector<TensorSpec> tensors;
+  std::vector<std::uint64_t> offsets;
+  std::uint64_t bytes = 0;  // whole pages; 0 when there are no tensors
+  explicit Pack(std::vector<TensorSpec> specs = {});
+  [[nodiscard]] std::vector<TensorView> views(std::byte* base) const;
+};
+
+class StepMap {
+ public:
+  // Adds all chunks to `residency`, in a fixed order. `chunk_elements` 0: searched.
+  struct Options {
+    Recipe recipe = {};
+    StepShape shape = {};
+    bool recompute = false;  // saved(l, m) does not outlive an action of its own
+    Tier update_tier = Tier::host;
+    std::uint64_t chunk_elements = 0;
+    bool decode_cache = false;  // generation: a cache a layer, batch 1
+  };
+  StepMap(const Model& model, const Options& options);
+  void add_to(Residency& residency) const;  // must be the residency's first chunks
+
+  [[nodiscard]] std::vector<Use> uses(const Action& action) const;
+  [[nodiscard]] std::vector<ChunkId> dead_after(const Action& action) const;
+  [[nodiscard]] Tier tier_of(const Action& action) const;  // where the uses are acquired
+
+  [[nodiscard]] const Model& model() const { return model_; }
+  [[nodiscard]] const Options& options() const { return options_; }
+  [[nodiscard]] const Layout& layout() const { return layout_; }
+  [[nodiscard]] std::uint32_t layers() const { return layout_.layers(); }
+  [[nodiscard]] const std::vector<ParamSpec>& params(std::uint32_t layer) const { return params_[layer]; }
+
+  // Where a layer's declared parameter really lies: in its own run, or in the run of the layer that it is tied to.
+  struct Home {
+    std::uint32_t layer = 0, tensor = 0;  // the declaring layer and the tensor's position in its layout
+  };
+  [[nodiscard]] Home home(std::uint32_t layer, std::uint32_t param) const { return homes_[layer][param]; }
+
+  [[nodiscard]] ChunkId state(Kind kind, std::uint32_t layer, std::uint32_t chunk_in_layer) const;
+  [[nodiscard]] bool has_tied_gradient() const { return tied_layer_ != kNone; }
+  [[nodiscard]] std::uint32_t tied_layer() const { return tied_layer_; }  // the layer that reads another's weight
+  [[nodiscard]] ChunkId tied_gradient() const { return tied_gradient_; }  // first chunk of its own gradient's run
+  [[nodiscard]] ChunkId x(std::uint32_t layer, std::uint32_t m) const { return ChunkId(x_ + layer * micro_batches() + m); }
+  [[nodiscard]] ChunkId d(std::uint32_t layer, std::uint32_t m) const { return ChunkId(d_ + layer * micro_batches() + m); }
+  [[nodiscard]] ChunkId saved(std::uint32_t layer, std::uint32_t m) const {
+    return ChunkId(saved_ + layer * micro_batches() + m);
+  }
+  [[nodiscard]] ChunkId carried(std::uint32_t layer) const { return ChunkId(carried_ + layer); }
+  [[nodiscard]] ChunkId scratch(std::uint32_t layer) const { return ChunkId(scratch_ + layer); }
+  [[nodiscard]] ChunkId spare() const { return ChunkId(spare_); }  // the output that a recomputation discards
+  [[nodiscard]] const Pack& saved_pack(std::uint32_t layer) const { return saved_packs_[layer]; }
+  [[nodiscard]] const Pack& carried_pack(std::uint32_t layer) const { return carried_packs_[layer]; }
+  [[nodiscard]] std::uint32_t chunks() const { return static_cast<std::uint32_t>(chunks_.size()); }
+  [[nodiscard]] std::uint64_t chunk_bytes(ChunkId chunk) const { return chunks_[index(chunk)].bytes; }
+  [[nodiscard]] Kind chunk_kind(ChunkId chunk) const { return chunks_[index(chunk)].kind; }
+  // "second moment of layers.7.mlp, elements 4194304..8388607", "input of layers.3.attention, micro-batch 2".
+  [[nodiscard]] std::string describe(ChunkId chunk) const;
+  [[nodiscard]] std::uint32_t micro_batches() const { return options_.shape.micro_batches; }
+  [[nodiscard]] std::uint64_t state_bytes() const;  // all state chunks of all kinds
+  [[nodiscard]] std::uint64_t parameter_count() const { return layout_.tensor_elements(); }
+  // The largest sum of bytes that one action uses in a tier: the smallest budget that could ever be legal there.
+  [[nodiscard]] std::uint64_t largest_use(const Program& program, Tier tier, Action* which = nullptr) const;
+
+ private:
+  static constexpr std::uint32_t kNone = ~0U;
+  struct ChunkInfo {
+    std::uint64_t bytes = 0;
+    Kind kind = Kind::activation;
+    End end = End::low;
+    std::uint32_t run_first = 0, run_count = 1;
+    std::uint32_t layer = 0, position = 0;  // chunk within the layer, or micro-batch
+    char role = 's';                        // s state, t tied gradient, x, d, v saved, c carried, w scratch, y spare
+  };
+  std::uint32_t add_run(std::uint32_t count, ChunkInfo info);
+  void use_run(std::vector<Use>& uses, ChunkId first, std::uint32_t count, Access access) const;
+  void use_weights(std::vector<Use>& uses, std::uint32_t layer) const;
+  void use_gradients(std::vector<Use>& uses, std::uint32_t layer, Access access) const;
+  void use_some(std::vector<Use>& uses, ChunkId chunk, Access access) const;  // nothing for empty buffers
+
+  const Model& model_;
+  Options options_;
+  std::vector<std::vector<ParamSpec>> params_;
+  std::vector<std::vector<Home>> homes_;
+  Layout layout_;
+  std::vector<Kind> kinds_;
+  std::vector<ChunkInfo> chunks_;
+  std::vector<Pack> saved_packs_, carried_packs_;
+  std::uint32_t tied_layer_ = kNone, tied_home_ = kNone;
+  ChunkId tied_gradient_{};
+  std::uint32_t x_ = 0, d_ = 0, saved_ = 0, carried_ = 0, scratch_ = 0, spare_ = 0;
+};
+
+}  // namespace terrace

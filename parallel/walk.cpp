@@ -1,0 +1,82 @@
+#include <terrace/parallel/walk.h>
+
+#include <algorithm>
+
+namespace terrace {
+
+void Walk::set_policy(const Program& program) {
+  std::vector<Belady::UseAt> uses;
+  for (std::uint64_t i = 0; i < program.actions.size(); ++i)
+    for (const auto& use : map_.uses(program.actions[i])) uses.push_back({use.chunk, map_.tier_of(program.actions[i]), i});
+  policy_.set_program(uses, program.actions.size());
+}
+
+void Walk::retry_prefetches(Sink& sink) {
+  // Not before the action at hand starts: this is what makes "depth" a distance in time.
+  const auto not_before = Clock::after(Lane::compute, sequence_);
+  while (!pending_.empty()) {
+    const auto [chunk, tier] = pending_.front();
+    if (!residency_.has_content(chunk)) {
+      pending_.pop_front();
+      continue;
+    }
+    moves_.clear();
+    const bool there = residency_.prefetch(chunk, tier, not_before, moves_);
+    for (const auto& move : moves_) sink.move(move);
+    if (!there) break;
+    pending_.pop_front();
+  }
+}
+
+void Walk::run(const Program& program, Sink& sink) {
+  set_policy(program);
+  pending_.clear();
+  for (std::uint64_t i = 0; i < program.actions.size(); ++i) {
+    const auto& action = program.actions[i];
+    policy_.set_position(i);
+    if (action.op == Op::prefetch) {
+      pending_.push_back({ChunkId{action.chunk}, action.tier});
+      continue;
+    }
+    auto uses = map_.uses(action);
+    if (action.op == Op::update)
+      for (auto& use : uses) {
+        const auto kind = residency_.kind_of(use.chunk);
+        const bool moment = kind == Kind::first_moment || kind == Kind::second_moment;
+        if (moment && !residency_.has_content(use.chunk)) use.access = Access::overwrite;
+      }
+    const auto tier = map_.tier_of(action);
+    // What this action takes itself need not be prefetched for it any more.
+    std::erase_if(pending_, [&](const Pending& p) {
+      return p.tier == tier && std::ranges::any_of(uses, [&](const Use& u) { return u.chunk == p.chunk; });
+    });
+
+    moves_.clear();
+    Residency::Granted granted;
+    try {
+      granted = residency_.acquire(uses, tier, Clock::after(Lane::compute, sequence_), moves_);
+    } catch (const DoesNotFit& e) {
+      throw DoesNotFit(e.tier, e.missing_bytes, to_text(action) + ": " + e.what());
+    }
+    for (const auto& move : moves_) sink.move(move);
+    retry_prefetches(sink);
+
+    sink.compute(action, uses, granted, Lane::compute, ++sequence_);
+    residency_.release(uses, tier, Clock::after(Lane::compute, sequence_));
+    for (const auto chunk : map_.dead_after(action)) residency_.drop(chunk);
+  }
+  pending_.clear();
+}
+
+void Walk::flush(Sink& sink) {
+  for (std::uint32_t i = 0; i < map_.chunks(); ++i) {
+    const ChunkId chunk{i};
+    const auto kind = map_.chunk_kind(chunk);
+    if (kind == Kind::activation || kind == Kind::gradient || !residency_.has_content(chunk)) continue;
+    moves_.clear();
+    residency_.flush(chunk, Clock{}, moves_);
+    for (const auto& move : moves_) sink.move(move);
+  }
+}
+
+}  // namespace terrace

@@ -1,0 +1,57 @@
+// One walk over a program in program order: asks residency for what every action needs, and hands moves and computations to
+// a sink. The executor's sink carries them out, the simulator's adds up their time, the planner's only counts: all three
+// see the same decisions because this is the only place that asks for them.
+//
+// Owner:   executor, simulator or planner, beside a Residency and a Belady policy of its own that live as long as the run.
+// Threads: the owner's. Errors: DoesNotFit, naming the action; moves already given to the sink stay valid.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include <terrace/memory/eviction.h>
+#include <terrace/memory/residency.h>
+#include <terrace/parallel/program.h>
+#include <terrace/parallel/step_map.h>
+
+namespace terrace {
+
+class Sink {
+ public:
+  virtual ~Sink() = default;
+  virtual void move(const Move& move) = 0;
+  // The action with its uses, granted at `granted.offsets`; it is operation `sequence` of `lane`.
+  virtual void compute(const Action& action, std::span<const Use> uses, const Residency::Granted& granted, Lane lane,
+                       std::uint64_t sequence) = 0;
+};
+
+class Walk {
+ public:
+  Walk(const StepMap& map, Residency& residency, Belady& policy) : map_(map), residency_(residency), policy_(policy) {}
+
+  // Moments that hold nothing yet are overwritten by their update instead of being read.
+  void run(const Program& program, Sink& sink);
+  // Every chunk of state with content (gradients apart) gets a valid copy on disk.
+  void flush(Sink& sink);
+  [[nodiscard]] std::uint64_t computed() const { return sequence_; }  // operations given to the compute lane so far
+
+ private:
+  void set_policy(const Program& program);
+  void retry_prefetches(Sink& sink);
+
+  const StepMap& map_;
+  Residency& residency_;
+  Belady& policy_;
+  std::uint64_t sequence_ = 0;
+  // A prefetch that finds no room waits here, in order, and is tried again before each action.
+  struct Pending {
+    ChunkId chunk{};
+    Tier tier{};
+  };
+  std::deque<Pending> pending_;
+  std::vector<Move> moves_;
+};
+
+}  // namespace terrace

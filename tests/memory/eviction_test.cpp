@@ -1,0 +1,133 @@
+#include <algorithm>
+#include <map>
+#include <random>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <terrace/memory/residency.h>
+
+namespace terrace {
+namespace {
+
+constexpr ChunkId id(std::uint32_t i) { return ChunkId{i}; }
+
+TEST(Lru, VictimIsTheLeastRecentlyUsedOfItsTier) {
+  Lru lru;
+  for (const auto i : {2u, 0u, 1u}) lru.used(id(i), Tier::device);
+  lru.used(id(2), Tier::host);
+  const std::vector<ChunkId> all{id(0), id(1), id(2)};
+  EXPECT_EQ(lru.victim(Tier::device, all), id(2));
+  EXPECT_EQ(lru.victim(Tier::host, all), id(0));  // never used there: before all others, lowest id first
+  lru.used(id(2), Tier::device);
+  EXPECT_EQ(lru.victim(Tier::device, all), id(0));
+  const std::vector<ChunkId> reversed{id(2), id(1), id(0)};
+  EXPECT_EQ(lru.victim(Tier::device, reversed), id(0));
+}
+
+TEST(Lru, PrefetchIsNeverWorthAVictim) {
+  Lru lru;
+  EXPECT_FALSE(lru.worth(Tier::device, id(0), id(1)));
+}
+
+TEST(Belady, NextUseOfTheHostIncludesTheDevice) {
+  Belady belady;
+  belady.set_program(std::vector<Belady::UseAt>{{id(0), Tier::device, 3}, {id(0), Tier::host, 5}, {id(1), Tier::host, 7}}, 10);
+  EXPECT_EQ(belady.next_use(Tier::device, id(0)), 3u);
+  EXPECT_EQ(belady.next_use(Tier::host, id(0)), 3u);
+  EXPECT_EQ(belady.next_use(Tier::device, id(1)), kUnlimited);
+  EXPECT_EQ(belady.next_use(Tier::host, id(9)), kUnlimited);
+  belady.set_position(4);
+  EXPECT_EQ(belady.next_use(Tier::device, id(0)), 13u);  // the program repeats
+  EXPECT_EQ(belady.next_use(Tier::host, id(0)), 5u);
+  belady.set_position(0);
+  EXPECT_EQ(belady.next_use(Tier::device, id(0)), 3u);
+  EXPECT_TRUE(belady.worth(Tier::host, id(0), id(1)));
+  EXPECT_FALSE(belady.worth(Tier::host, id(1), id(0)));
+  EXPECT_FALSE(belady.worth(Tier::device, id(1), id(2)));  // neither is used: nothing is gained
+}
+
+TEST(Belady, RefusesAProgramOutOfOrder) {
+  Belady belady;
+  EXPECT_THROW(belady.set_program(std::vector<Belady::UseAt>{{id(0), Tier::host, 2}, {id(0), Tier::host, 1}}, 3),
+               std::logic_error);
+}
+
+TEST(Belady, RememberedAnswersAgreeWithASearch) {
+  std::mt19937_64 random(7);
+  std::vector<Belady::UseAt> uses;
+  for (std::uint64_t p = 0; p < 200; ++p) uses.push_back({id(random() % 20), Tier::device, p});
+  Belady belady;
+  belady.set_program(uses, 200);
+  for (int i = 0; i < 20'000; ++i) {
+    const std::uint64_t position = random() % 200;
+    belady.set_position(position);
+    const ChunkId chunk = id(random() % 22);
+    std::uint64_t expected = kUnlimited;
+    for (const auto& use : uses) {
+      if (use.chunk == chunk) expected = std::min(expected, use.position >= position ? use.position : use.position + 200);
+    }
+    ASSERT_EQ(belady.next_use(Tier::device, chunk), expected) << "position " << position << ", chunk " << index(chunk);
+  }
+}
+
+// The fewest misses of any policy: every set of chunks that a cache of `places` can hold after each request.
+std::uint64_t fewest_misses(const std::vector<std::uint32_t>& trace, int places) {
+  std::map<std::uint32_t, std::uint64_t> misses{{0, 0}};  // held chunks as bits → misses so far
+  for (const auto chunk : trace) {
+    std::map<std::uint32_t, std::uint64_t> next;
+    const auto reach = [&](std::uint32_t held, std::uint64_t cost) {
+      const auto [it, fresh] = next.emplace(held, cost);
+      if (!fresh) it->second = std::min(it->second, cost);
+    };
+    for (const auto& [held, cost] : misses) {
+      const auto bit = 1u << chunk;
+      if (held & bit) {
+        reach(held, cost);
+      } else if (__builtin_popcount(held) < places) {
+        reach(held | bit, cost + 1);
+      } else {
+        for (std::uint32_t victim = 0; victim < 32; ++victim) {
+          if (held & (1u << victim)) reach((held & ~(1u << victim)) | bit, cost + 1);
+        }
+      }
+    }
+    misses = std::move(next);
+  }
+  return std::ranges::min_element(misses, {}, [](const auto& m) { return m.second; })->second;
+}
+
+TEST(Belady, MissesAsSeldomAsTheBestOfAllPolicies) {
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    std::mt19937_64 random(seed);
+    const std::uint32_t chunks = 3 + random() % 6;
+    const int places = 1 + static_cast<int>(random() % (chunks - 1));
+    std::vector<std::uint32_t> trace(10 + random() % 30);
+    for (auto& chunk : trace) chunk = static_cast<std::uint32_t>(random() % chunks);
+
+    Belady belady;
+    std::vector<Belady::UseAt> uses;
+    for (std::size_t p = 0; p < trace.size(); ++p) uses.push_back({id(trace[p]), Tier::device, p});
+    belady.set_program(uses, trace.size());
+    Residency residency({static_cast<std::uint64_t>(places) * kPageBytes, kUnlimited, 0}, belady);
+    std::vector<Move> moves;
+    for (std::uint32_t c = 0; c < chunks; ++c) {
+      const Use fill[] = {{residency.add(kPageBytes, Kind::parameter, End::low), Access::overwrite}};
+      residency.acquire(fill, Tier::host, {}, moves);
+      residency.release(fill, Tier::host, {});
+    }
+    for (std::size_t p = 0; p < trace.size(); ++p) {
+      belady.set_position(p);
+      const Use use[] = {{id(trace[p]), Access::read}};
+      residency.acquire(use, Tier::device, {}, moves);
+      residency.release(use, Tier::device, Clock::after(Lane::compute, p + 1));
+    }
+    EXPECT_EQ(residency.traffic().uploads, fewest_misses(trace, places));
+    EXPECT_EQ(residency.traffic().downloads, 0u);
+  }
+}
+
+}  // namespace
+}  // namespace terrace

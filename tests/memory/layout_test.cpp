@@ -1,0 +1,156 @@
+#include <ostream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <terrace/memory/layout.h>
+
+namespace terrace {
+namespace {
+
+using Layers = std::vector<std::vector<LayoutTensor>>;
+
+Layers gpt2() {
+  constexpr std::uint64_t d = 768;
+  Layers layers{{{"wte", 50257 * d}, {"wpe", 1024 * d}}};
+  for (int i = 0; i < 12; ++i) {
+    layers.push_back({{"ln_1.weight", d},
+                      {"ln_1.bias", d},
+                      {"attn.c_attn.weight", d * 3 * d},
+                      {"attn.c_attn.bias", 3 * d},
+                      {"attn.c_proj.weight", d * d},
+                      {"attn.c_proj.bias", d}});
+    layers.push_back({{"ln_2.weight", d},
+                      {"ln_2.bias", d},
+                      {"mlp.c_fc.weight", d * 4 * d},
+                      {"mlp.c_fc.bias", 4 * d},
+                      {"mlp.c_proj.weight", 4 * d * d},
+                      {"mlp.c_proj.bias", d}});
+  }
+  layers.push_back({{"ln_f.weight", d}, {"ln_f.bias", d}});  // the head is tied to wte
+  return layers;
+}
+
+Layers llama_8b() {
+  constexpr std::uint64_t d = 4096, kv = 1024, ffn = 14336, vocabulary = 128256;
+  Layers layers{{{"embed_tokens", vocabulary * d}}};
+  for (int i = 0; i < 32; ++i) {
+    layers.push_back({{"input_layernorm", d}, {"q_proj", d * d}, {"k_proj", kv * d}, {"v_proj", kv * d}, {"o_proj", d * d}});
+    layers.push_back({{"post_attention_layernorm", d}, {"gate_proj", ffn * d}, {"up_proj", ffn * d}, {"down_proj", ffn * d}});
+  }
+  layers.push_back({{"norm", d}, {"lm_head", vocabulary * d}});
+  return layers;
+}
+
+Layers mixture() {
+  constexpr std::uint64_t d = 8192, ffn = 4096, vocabulary = 256 * 1024;
+  Layers layers{{{"embed_tokens", vocabulary * d}}};
+  for (int i = 0; i < 16; ++i) {
+    layers.push_back({{"norm", d}, {"q_proj", d * d}, {"k_proj", d * d / 8}, {"v_proj", d * d / 8}, {"o_proj", d * d}});
+    layers.push_back({{"norm", d}, {"router", d * 8}});
+    for (int e = 0; e < 8; ++e) {
+      for (const char* name : {"gate", "up", "down"}) layers.back().push_back({fmt::format("experts.{}.{}", e, name), ffn * d});
+    }
+  }
+  layers.push_back({{"norm", d}});
+  return layers;
+}
+
+// Every element of every tensor lies in exactly one segment, in order, inside its chunk, and segments do not overlap.
+void expect_covered_once(const Layout& layout, const Layers& layers) {
+  std::uint32_t chunks = 0;
+  for (std::uint32_t l = 0; l < layout.layers(); ++l) {
+    ASSERT_EQ(layout.first_chunk(l), chunks);
+    chunks += layout.chunks_of(l);
+    std::vector<std::uint64_t> covered(layers[l].size(), 0);
+    for (std::uint32_t c = 0; c < layout.chunks_of(l); ++c) {
+      std::uint64_t position = 0;
+      const auto segments = layout.segments(l, c);
+      EXPECT_FALSE(segments.empty()) << "layer " << l << " has a chunk of padding only";
+      for (const auto& segment : segments) {
+        ASSERT_GT(segment.elements, 0u);
+        ASSERT_GE(segment.chunk_element, position);
+        position = segment.chunk_element + segment.elements;
+        ASSERT_LE(position, layout.chunk_elements());
+        ASSERT_EQ(segment.tensor_element, covered[segment.tensor]);
+        covered[segment.tensor] += segment.elements;
+        const auto& place = layout.place(l, segment.tensor);
+        ASSERT_EQ(place.first_element % Layout::kAlignElements, 0u);
+        ASSERT_EQ(place.first_element + segment.tensor_element, c * layout.chunk_elements() + segment.chunk_element);
+      }
+    }
+    for (std::size_t t = 0; t < layers[l].size(); ++t) EXPECT_EQ(covered[t], layers[l][t].elements) << layers[l][t].name;
+  }
+  EXPECT_EQ(layout.chunks(), chunks);
+}
+
+struct Model {
+  const char* name;
+  Layers (*layers)();
+  friend void PrintTo(const Model& model, std::ostream* out) { *out << model.name; }
+};
+class Models : public testing::TestWithParam<Model> {};
+INSTANTIATE_TEST_SUITE_P(Layout, Models,
+                         testing::Values(Model{"gpt2_124m", &gpt2}, Model{"llama_8b", &llama_8b}, Model{"mixture", &mixture}),
+                         [](const auto& model) { return std::string(model.param.name); });
+
+TEST_P(Models, WastesAtMostFivePercent) {
+  const auto layers = GetParam().layers();
+  constexpr std::uint64_t kLeast = 1 << 20, kMost = 64 << 20;
+  const auto chunk = Layout::search(layers, kLeast, kMost);
+  EXPECT_GE(chunk, kLeast);
+  EXPECT_LE(chunk, kMost);
+  EXPECT_EQ(chunk % Layout::kPageElements, 0u);
+  const Layout layout(layers, chunk);
+  EXPECT_LE(layout.waste(), 0.05) << "chunk of " << chunk << " elements";
+  RecordProperty("chunk_elements", static_cast<int>(chunk));
+  RecordProperty("waste_per_mille", static_cast<int>(layout.waste() * 1000));
+  expect_covered_once(layout, layers);
+}
+
+TEST(Layout, SearchIsWithinHalfAPercentOfTheBestAndLargestThere) {
+  std::mt19937_64 random(3);
+  for (int i = 0; i < 50; ++i) {
+    Layers layers(1 + random() % 6);
+    for (auto& layer : layers) {
+      for (std::size_t t = 1 + random() % 5; t > 0; --t) layer.push_back({"t", 1 + random() % 200'000});
+    }
+    const std::uint64_t least = 2048, most = 2048 * 100;
+    const auto found = Layout::search(layers, least, most);
+    double best = 1e9;
+    for (auto c = least; c <= most; c += Layout::kPageElements) best = std::min(best, Layout(layers, c).waste());
+    EXPECT_LE(Layout(layers, found).waste(), best + 0.00501) << "case " << i;
+    for (auto c = found + Layout::kPageElements; c <= most; c += Layout::kPageElements) {
+      EXPECT_GT(Layout(layers, c).waste(), best + 0.00499) << "case " << i << ": a larger size is as good";
+    }
+  }
+}
+
+TEST(Layout, CoversEveryElementOnceForAnyChunkSize) {
+  std::mt19937_64 random(5);
+  for (int i = 0; i < 200; ++i) {
+    SCOPED_TRACE(i);
+    Layers layers(1 + random() % 5);
+    for (auto& layer : layers) {
+      for (std::size_t t = 1 + random() % 8; t > 0; --t) layer.push_back({"t", 1 + random() % (random() % 2 ? 100 : 20'000)});
+    }
+    expect_covered_once(Layout(layers, 1 + random() % 10'000), layers);
+  }
+}
+
+TEST(Layout, RefusesEmptyAndNegativeTensors) {
+  EXPECT_THROW(Layout({{{"empty", 0}}}, 2048), std::logic_error);
+  EXPECT_THROW(Layout({{{"negative", static_cast<std::uint64_t>(-5)}}}, 2048), std::logic_error);
+  EXPECT_THROW(Layout::search({{{"empty", 0}}}, 2048, 4096), std::logic_error);
+}
+
+TEST(Layout, ChunkSizeIsWholePages) {
+  EXPECT_EQ(Layout({{{"t", 10}}}, 1).chunk_elements(), Layout::kPageElements);
+  EXPECT_EQ(Layout::search({{{"t", 10}}}, 1, 1), Layout::kPageElements);
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,118 @@
+#include <algorithm>
+#include <random>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <terrace/memory/space.h>
+
+namespace terrace {
+namespace {
+
+Clock at(Lane lane, std::uint64_t sequence) { return Clock::after(lane, sequence); }
+
+TEST(Space, LowAndHighEndsGrowTowardsEachOther) {
+  Space space(100);
+  EXPECT_EQ(space.reserve(10, End::low)->range, (Range{0, 10}));
+  EXPECT_EQ(space.reserve(10, End::high)->range, (Range{90, 10}));
+  EXPECT_EQ(space.reserve(20, End::low)->range, (Range{10, 20}));
+  EXPECT_EQ(space.reserve(20, End::high)->range, (Range{70, 20}));
+  EXPECT_FALSE(space.reserve(41, End::low));
+  EXPECT_EQ(space.largest_hole(), 40u);
+  EXPECT_EQ(space.reserved_bytes(), 60u);
+}
+
+TEST(Space, NewOccupantWaitsForItsOwnBytesOnly) {
+  Space space(30);
+  ASSERT_TRUE(space.reserve(30, End::low));
+  space.free({0, 10}, at(Lane::compute, 1));
+  space.free({10, 10}, at(Lane::upload, 2));
+  space.free({20, 10}, at(Lane::read, 3));
+  EXPECT_EQ(space.reserve(10, End::low)->after, at(Lane::compute, 1));
+  EXPECT_EQ(space.reserve(5, End::low)->after, at(Lane::upload, 2));
+  Clock both = at(Lane::upload, 2);
+  both.merge(at(Lane::read, 3));
+  EXPECT_EQ(space.reserve(15, End::low)->after, both);
+}
+
+TEST(Space, UnlimitedGrowsFromItsLowEnd) {
+  Space space(kUnlimited);
+  EXPECT_EQ(space.reserve(1 << 20, End::high)->range.offset, 0u);
+  EXPECT_EQ(space.reserve(1 << 20, End::low)->range.offset, 1u << 20);
+  EXPECT_EQ(space.extent_bytes(), 2u << 20);
+  space.check();
+}
+
+TEST(Space, BytesAreGivenBackOnce) {
+  Space space(30);
+  ASSERT_TRUE(space.reserve(20, End::low));
+  space.free({5, 10}, {});
+  EXPECT_THROW(space.free({0, 6}, {}), std::logic_error);
+  EXPECT_THROW(space.free({14, 2}, {}), std::logic_error);
+  EXPECT_THROW(space.free({20, 5}, {}), std::logic_error);
+}
+
+// Every byte of a small space has an owner and a clock of its own.
+TEST(SpaceFuzz, AgreesWithOneEntryPerByte) {
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    std::mt19937_64 random(seed);
+    const std::uint64_t capacity = 1 + random() % 96;
+    Space space(capacity);
+    std::vector<bool> reserved(capacity, false);
+    std::vector<Clock> last(capacity);
+    std::vector<Range> held;
+    std::uint64_t peak = 0;
+    for (int operation = 0; operation < 1000; ++operation) {
+      SCOPED_TRACE(operation);
+      if (random() % 2 == 0) {
+        const std::uint64_t bytes = 1 + random() % 16;
+        const End end = random() % 2 == 0 ? End::low : End::high;
+        // The oracle's place: the first, or the last, run of free bytes that is long enough.
+        std::optional<std::uint64_t> place;
+        for (std::uint64_t o = 0; o + bytes <= capacity; ++o) {
+          const bool free = std::none_of(reserved.begin() + o, reserved.begin() + o + bytes, [](bool r) { return r; });
+          if (free && (end == End::high || !place)) place = o;
+        }
+        const auto got = space.reserve(bytes, end);
+        ASSERT_EQ(got.has_value(), place.has_value());
+        if (!got) continue;
+        ASSERT_EQ(got->range, (Range{*place, bytes}));
+        Clock after;
+        for (auto o = *place; o < *place + bytes; ++o) {
+          reserved[o] = true;
+          after.merge(last[o]);
+        }
+        ASSERT_EQ(got->after, after);
+        held.push_back(got->range);
+      } else if (!held.empty()) {
+        const auto i = random() % held.size();
+        Range range = held[i];
+        const Clock clock = random() % 4 == 0 ? Clock{} : at(static_cast<Lane>(random() % kLanes), random() % 1000);
+        if (range.bytes > 1 && random() % 3 == 0) {  // its first part only
+          range.bytes = 1 + random() % (range.bytes - 1);
+          held[i] = {range.offset + range.bytes, held[i].bytes - range.bytes};
+        } else {
+          held.erase(held.begin() + static_cast<std::ptrdiff_t>(i));
+        }
+        space.free(range, clock);
+        for (auto o = range.offset; o < range.offset + range.bytes; ++o) {
+          reserved[o] = false;
+          last[o] = clock;
+        }
+      }
+      std::uint64_t hole = 0, run = 0;
+      for (const bool r : reserved) hole = std::max(hole, run = r ? 0 : run + 1);
+      const auto bytes = static_cast<std::uint64_t>(std::ranges::count(reserved, true));
+      peak = std::max(peak, bytes);
+      ASSERT_EQ(space.largest_hole(), hole);
+      ASSERT_EQ(space.reserved_bytes(), bytes);
+      ASSERT_EQ(space.peak_bytes(), peak);
+      space.check();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace terrace

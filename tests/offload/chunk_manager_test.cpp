@@ -1,0 +1,202 @@
+// Leases from many threads against a shadow of every byte, with budgets far too small for all chunks at once.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include <terrace/core/error.h>
+#include <terrace/offload/chunk_manager.h>
+
+#include "temporary_directory.h"
+
+namespace terrace {
+namespace {
+
+constexpr std::uint64_t kChunkBytes = 3 * kPageBytes;
+
+OffloadOptions options_for(const test::TemporaryDirectory& directory, std::uint64_t device_chunks, std::uint64_t host_chunks,
+                           std::uint64_t disk_chunks) {
+  OffloadOptions options;
+  options.device_bytes = device_chunks * kChunkBytes;
+  options.host_bytes = host_chunks * kChunkBytes;
+  if (disk_chunks > 0) options.nvme_paths = {directory.path()};
+  options.nvme_bytes = disk_chunks * kChunkBytes;
+  options.threads = 1;
+  return options;
+}
+
+void write_words(std::span<std::byte> bytes, std::uint64_t value) {
+  for (std::size_t at = 0; at < bytes.size(); at += 8) std::memcpy(bytes.data() + at, &value, 8);
+}
+bool holds_words(std::span<const std::byte> bytes, std::uint64_t value) {
+  for (std::size_t at = 0; at < bytes.size(); at += 8) {
+    if (std::memcmp(bytes.data() + at, &value, 8) != 0) return false;
+  }
+  return true;
+}
+
+TEST(ChunkManager, RandomLeasesFromManyThreadsSeeTheShadow) {
+  constexpr std::uint32_t kChunks = 12;
+  for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const test::TemporaryDirectory directory;
+    ChunkManager manager(options_for(directory, 4, 4, kChunks + 2));
+    // The shadow of a chunk is read and written only under a lease of that chunk, so the leases are its lock.
+    std::vector<std::uint64_t> shadow(kChunks);
+    std::vector<ChunkId> chunks;
+    for (std::uint32_t i = 0; i < kChunks; ++i) {
+      chunks.push_back(manager.add(kChunkBytes));
+      const auto lease = manager.acquire(chunks[i], Tier::device, Access::overwrite);
+      write_words(lease.bytes(), shadow[i] = i + 1);
+    }
+    std::atomic<int> wrong{0};
+    std::atomic<std::uint64_t> next_value{1000};
+    const auto work = [&](std::uint64_t thread) {
+      std::mt19937_64 random(seed * 16 + thread);
+      for (int operation = 0; operation < 150; ++operation) {
+        const auto i = random() % kChunks, j = random() % kChunks;
+        const Tier tier = random() % 2 == 0 ? Tier::device : Tier::host;
+        switch (random() % 5) {
+          case 0: manager.prefetch(chunks[i], tier); break;
+          case 1: {
+            const auto lease = manager.acquire(chunks[i], tier, Access::overwrite);
+            write_words(lease.bytes(), shadow[i] = next_value++);
+            break;
+          }
+          case 2: {
+            const auto lease = manager.acquire(chunks[i], tier, Access::update);
+            if (!holds_words(lease.bytes(), shadow[i])) ++wrong;
+            write_words(lease.bytes(), ++shadow[i]);
+            break;
+          }
+          case 3: {
+            const std::vector<Use> uses{{chunks[i], Access::read}, {chunks[j], Access::read}};
+            const auto lease = manager.acquire(uses, tier);
+            if (!holds_words(lease.bytes(0), shadow[i]) || !holds_words(lease.bytes(1), shadow[j])) ++wrong;
+            break;
+          }
+          default:
+            if (operation % 50 == 0) manager.flush();
+        }
+      }
+    };
+    std::vector<std::thread> threads;
+    for (std::uint64_t thread = 0; thread < 4; ++thread) threads.emplace_back(work, thread);
+    for (auto& thread : threads) thread.join();
+    EXPECT_EQ(0, wrong.load());
+    for (std::uint32_t i = 0; i < kChunks; ++i) {
+      const auto lease = manager.acquire(chunks[i], Tier::host, Access::read);
+      EXPECT_TRUE(holds_words(lease.bytes(), shadow[i])) << "chunk " << i;
+    }
+    const auto peak = manager.peak_bytes();
+    EXPECT_LE(peak[Tier::device], 4 * kChunkBytes);
+    EXPECT_LE(peak[Tier::host], 4 * kChunkBytes);
+    EXPECT_LE(peak[Tier::disk], (kChunks + 2) * kChunkBytes);
+    EXPECT_GT(manager.traffic().reads, 0U);
+    EXPECT_GT(manager.traffic().writes, 0U);
+  }
+}
+
+TEST(ChunkManager, ARequestLargerThanItsTierIsRefusedAtOnce) {
+  const test::TemporaryDirectory directory;
+  ChunkManager manager(options_for(directory, 2, 4, 0));
+  std::vector<Use> uses;
+  for (int i = 0; i < 3; ++i) uses.push_back({manager.add(kChunkBytes), Access::overwrite});
+  const auto other = manager.acquire(uses[0].chunk, Tier::device, Access::overwrite);  // is not waited for
+  try {
+    manager.acquire(uses, Tier::device);
+    FAIL() << "three chunks fitted into two";
+  } catch (const DoesNotFit& refusal) {
+    EXPECT_EQ(Tier::device, refusal.tier);
+    EXPECT_EQ(kChunkBytes, refusal.missing_bytes);
+    EXPECT_EQ(Exit::does_not_fit, refusal.exit());
+  }
+}
+
+TEST(ChunkManager, MoreContentThanAllTiersHoldIsRefusedWhenNothingCanBeReleased) {
+  const test::TemporaryDirectory directory;
+  ChunkManager manager(options_for(directory, 1, 2, 0));
+  std::vector<ChunkId> chunks;
+  for (int i = 0; i < 5; ++i) chunks.push_back(manager.add(kChunkBytes));
+  std::size_t filled = 0;
+  try {
+    for (; filled < chunks.size(); ++filled) {
+      write_words(manager.acquire(chunks[filled], Tier::device, Access::overwrite).bytes(), filled);
+    }
+  } catch (const DoesNotFit&) {
+  }
+  ASSERT_EQ(3U, filled);  // one on the device, two in the host
+  manager.drop(chunks[2]);  // room to swap through
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_TRUE(holds_words(manager.acquire(chunks[i], Tier::host, Access::read).bytes(), i)) << "chunk " << i;
+  }
+}
+
+TEST(ChunkManager, AcquireWaitsForTheRoomOfAnotherLease) {
+  const test::TemporaryDirectory directory;
+  ChunkManager manager(options_for(directory, 1, 2, 4));
+  const ChunkId a = manager.add(kChunkBytes), b = manager.add(kChunkBytes);
+  auto lease = manager.acquire(a, Tier::device, Access::overwrite);
+  write_words(lease.bytes(), 1);
+  std::atomic<bool> released{false}, early{false};
+  std::thread other([&] {
+    const auto second = manager.acquire(b, Tier::device, Access::overwrite);
+    early = !released;
+    write_words(second.bytes(), 2);
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  released = true;
+  lease.release();
+  other.join();
+  EXPECT_FALSE(early);
+  EXPECT_TRUE(holds_words(manager.acquire(a, Tier::device, Access::read).bytes(), 1));
+  EXPECT_TRUE(holds_words(manager.acquire(b, Tier::device, Access::read).bytes(), 2));
+}
+
+TEST(ChunkManager, FlushPutsEverythingOnDiskAndChangesNothing) {
+  const test::TemporaryDirectory directory;
+  {
+    ChunkManager manager(options_for(directory, 2, 2, 4));
+    std::vector<ChunkId> chunks;
+    for (std::uint64_t i = 0; i < 4; ++i) {
+      chunks.push_back(manager.add(kChunkBytes - 100));  // rounded up to pages
+      write_words(manager.acquire(chunks.back(), Tier::device, Access::overwrite).bytes(), i);
+    }
+    manager.flush();
+    const auto writes = manager.traffic().writes;
+    EXPECT_EQ(4U, writes);
+    manager.flush();
+    EXPECT_EQ(writes, manager.traffic().writes);
+    for (std::uint64_t i = 0; i < 4; ++i)
+      EXPECT_TRUE(holds_words(manager.acquire(chunks[i], Tier::device, Access::read).bytes(), i));
+    EXPECT_EQ(writes, manager.traffic().writes);  // what is clean is not written again
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
+}
+
+TEST(ChunkManager, ALeaseMoves) {
+  const test::TemporaryDirectory directory;
+  ChunkManager manager(options_for(directory, 1, 1, 0));
+  const ChunkId chunk = manager.add(kChunkBytes);
+  Lease first = manager.acquire(chunk, Tier::device, Access::overwrite);
+  write_words(first.bytes(), 3);
+  EXPECT_THROW(manager.drop(chunk), std::logic_error);
+  Lease second = std::move(first);
+  first.release();  // holds nothing any more
+  EXPECT_THROW(manager.drop(chunk), std::logic_error);
+  second = Lease();
+  EXPECT_TRUE(holds_words(manager.acquire(chunk, Tier::device, Access::read).bytes(), 3));
+  manager.drop(chunk);
+}
+
+TEST(ChunkManager, FlushNeedsADisk) {
+  const test::TemporaryDirectory directory;
+  ChunkManager manager(options_for(directory, 1, 1, 0));
+  EXPECT_THROW(manager.flush(), Error);
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,432 @@
+// The store on disk: places, generations, commits, damage, and what it refuses.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <random>
+
+#include <fmt/format.h>
+
+#include <terrace/core/error.h>
+#include <terrace/offload/chunk_store.h>
+
+#include "pages.h"
+#include "temporary_directory.h"
+
+namespace terrace {
+namespace {
+
+using test::fill_random;
+using test::Pages;
+using testing::HasSubstr;
+
+constexpr std::uint64_t kChunkBytes = 5 * kPageBytes;
+constexpr std::uint64_t kPlaceBytes = 2 * kChunkBytes;  // two generations
+
+ChunkDescription description_of(std::uint32_t id) {
+  const std::string tensor = fmt::format("layers.{}.mlp", id);
+  return {ChunkId{id},
+          Kind::master,
+          "fp32",
+          kChunkBytes,
+          {{tensor, id * 100ULL, kChunkBytes / 4, 0}},
+          "master weight of " + tensor};
+}
+
+class ChunkStoreTest : public testing::Test {
+ protected:
+  ChunkStore::Options options(int paths = 1) const {
+    ChunkStore::Options o;
+    for (int p = 0; p < paths; ++p) o.paths.push_back(directory_.path() / fmt::format("nvme{}", p));
+    o.capacity_bytes = 8 * kPlaceBytes;
+    o.stripe_bytes = 2 * kPageBytes;
+    return o;
+  }
+
+  // What the mover does, with plain calls.
+  static void write(ChunkStore& store, std::uint32_t id, std::uint64_t seed) {
+    Pages bytes(kChunkBytes);
+    fill_random(bytes.span(), seed);
+    store.describe(description_of(id));
+    const auto offset = store.place_write(ChunkId{id}, id * kPlaceBytes, kChunkBytes);
+    for (const auto& piece : store.pieces(offset, kChunkBytes)) {
+      ASSERT_EQ(static_cast<ssize_t>(piece.bytes),
+                ::pwrite(store.descriptors()[static_cast<std::size_t>(piece.file)], bytes.data() + piece.at, piece.bytes,
+                         static_cast<off_t>(piece.offset)));
+    }
+    store.end_write(ChunkId{id}, checksum_of(bytes.span()));
+  }
+  static void expect_read(ChunkStore& store, std::uint32_t id, std::uint64_t seed) {
+    Pages expected(kChunkBytes), bytes(kChunkBytes);
+    fill_random(expected.span(), seed);
+    const auto offset = store.place_read(ChunkId{id}, id * kPlaceBytes);
+    for (const auto& piece : store.pieces(offset, kChunkBytes)) {
+      ASSERT_EQ(static_cast<ssize_t>(piece.bytes),
+                ::pread(store.descriptors()[static_cast<std::size_t>(piece.file)], bytes.data() + piece.at, piece.bytes,
+                        static_cast<off_t>(piece.offset)));
+    }
+    store.verify_read(ChunkId{id}, bytes.span());
+    EXPECT_EQ(0, std::memcmp(expected.data(), bytes.data(), kChunkBytes)) << "chunk " << id << ", seed " << seed;
+  }
+  // The seeds that the committed chunks 0, 1, … were written with.
+  static void expect_committed(const ChunkStore& store, const std::vector<std::uint64_t>& seeds) {
+    const auto all = store.committed();
+    ASSERT_EQ(seeds.size(), all.size());
+    for (std::size_t i = 0; i < seeds.size(); ++i) {
+      std::vector<std::byte> expected(kChunkBytes), bytes(kChunkBytes);
+      fill_random(expected, seeds[i]);
+      store.read_committed(all[i], bytes);
+      EXPECT_EQ(expected, bytes) << "chunk " << i;
+    }
+  }
+  static Exit exit_of_open(const ChunkStore::Options& o, std::string& what) {
+    try {
+      ChunkStore::open(o);
+    } catch (const Error& error) {
+      what = error.what();
+      return error.exit();
+    }
+    return Exit::ok;
+  }
+  [[nodiscard]] std::filesystem::path file(const std::string& name) const {
+    return directory_.path() / "nvme0" / "store" / name;
+  }
+  static void flip_byte(const std::filesystem::path& path, std::uint64_t at) {
+    std::fstream stream(path, std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekg(static_cast<std::streamoff>(at));
+    const auto byte = static_cast<char>(stream.get() ^ 0x10);
+    stream.seekp(static_cast<std::streamoff>(at));
+    stream.put(byte);
+    ASSERT_TRUE(stream.good()) << path << " at " << at;
+  }
+
+  test::TemporaryDirectory directory_;
+};
+
+TEST_F(ChunkStoreTest, ACommitIsThereAfterOpeningAgain) {
+  for (const int paths : {1, 3}) {
+    SCOPED_TRACE(paths);
+    {
+      const auto store = ChunkStore::create(options(paths));
+      EXPECT_FALSE(ChunkStore::has_commit(options(paths)));
+      for (std::uint32_t id = 0; id < 3; ++id) write(*store, id, 10 + id);
+      store->commit(7, R"({"loss": 1.5})");
+      write(*store, 1, 99);  // after the commit: not a part of it
+      expect_read(*store, 1, 99);
+      expect_committed(*store, {10, 11, 12});
+    }
+    EXPECT_TRUE(ChunkStore::has_commit(options(paths)));
+    const auto store = ChunkStore::open(options(paths));
+    ASSERT_TRUE(store->last_commit());
+    EXPECT_EQ(1U, store->last_commit()->number);
+    EXPECT_EQ(7U, store->last_commit()->step);
+    EXPECT_EQ(R"({"loss": 1.5})", store->last_commit()->payload);
+    expect_committed(*store, {10, 11, 12});
+    const auto d = store->committed()[1].description;
+    EXPECT_EQ("fp32", d.dtype);
+    EXPECT_EQ(Kind::master, d.kind);
+    EXPECT_EQ(description_of(1).ranges, d.ranges);
+    EXPECT_EQ("master weight of layers.1.mlp", d.label);
+  }
+}
+
+TEST_F(ChunkStoreTest, TheSameLayoutGoesOnInPlace) {
+  {
+    const auto store = ChunkStore::create(options());
+    for (std::uint32_t id = 0; id < 3; ++id) write(*store, id, id);
+    store->commit(1, "");
+    write(*store, 2, 20);
+    store->commit(2, "");  // chunk 2 is in its second generation now
+  }
+  const auto store = ChunkStore::open(options());
+  for (std::uint32_t id = 0; id < 3; ++id) {
+    EXPECT_TRUE(store->holds(description_of(id), id * kPlaceBytes));
+    EXPECT_FALSE(store->holds(description_of(id), id * kPlaceBytes + kPageBytes));
+    store->describe(description_of(id));
+  }
+  auto other = description_of(1);
+  other.ranges[0].first_element += 1;
+  EXPECT_FALSE(store->holds(other, kPlaceBytes));
+  EXPECT_THROW(store->describe(other), std::logic_error);
+  EXPECT_FALSE(store->holds(description_of(3), 3 * kPlaceBytes));
+  expect_read(*store, 0, 0);
+  expect_read(*store, 2, 20);
+  write(*store, 2, 30);
+  write(*store, 2, 31);
+  expect_read(*store, 2, 31);
+  expect_committed(*store, {0, 1, 20});
+  store->commit(3, "");
+  EXPECT_EQ(3U, store->last_commit()->number);
+  expect_committed(*store, {0, 1, 31});
+}
+
+// Random writes and commits against an oracle; at every point a run that starts anew finds exactly the last commit.
+TEST_F(ChunkStoreTest, WhatIsNotCommittedNeverHurtsWhatIs) {
+  constexpr std::uint32_t kChunks = 5;
+  for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    std::mt19937_64 random(seed);
+    auto o = options(2);
+    o.durable = false;
+    auto store = ChunkStore::create(o);
+    std::vector<std::uint64_t> now(kChunks), committed;
+    for (std::uint32_t id = 0; id < kChunks; ++id) write(*store, id, now[id] = id);
+    store->commit(0, "");
+    committed = now;
+    for (int operation = 0; operation < 60; ++operation) {
+      const auto id = static_cast<std::uint32_t>(random() % kChunks);
+      const auto kind = random() % 8;
+      if (kind < 5) {
+        write(*store, id, now[id] = random());
+      } else if (kind < 7) {
+        store->commit(static_cast<std::uint64_t>(operation), "");
+        committed = now;
+      } else {
+        store.reset();
+        store = ChunkStore::open(o);
+        now = committed;
+      }
+      expect_read(*store, id, now[id]);
+      expect_committed(*store, committed);
+    }
+  }
+}
+
+TEST_F(ChunkStoreTest, GradientsAndActivationsArePartOfNoCommit) {
+  const auto store = ChunkStore::create(options());
+  auto gradient = description_of(0);
+  gradient.kind = Kind::gradient;
+  store->describe(gradient);
+  EXPECT_EQ(0U, store->place_write(ChunkId{0}, 0, kChunkBytes));
+  store->end_write(ChunkId{0}, 1);
+  store->commit(1, "");
+  EXPECT_TRUE(store->committed().empty());
+  EXPECT_EQ(0U, store->place_write(ChunkId{0}, 0, kChunkBytes));  // one generation: the same place again
+}
+
+TEST_F(ChunkStoreTest, ADamagedChunkIsNamed) {
+  std::uint64_t offset = 0;
+  {
+    const auto store = ChunkStore::create(options());
+    for (std::uint32_t id = 0; id < 2; ++id) write(*store, id, id);
+    store->commit(1, "");
+    offset = store->committed()[1].offset;
+  }
+  for (const std::uint64_t at : {std::uint64_t{0}, kChunkBytes / 2, kChunkBytes - 1}) {
+    flip_byte(file("data"), offset + at);
+    const auto store = ChunkStore::open(options());
+    std::vector<std::byte> bytes(kChunkBytes);
+    try {
+      store->read_committed(store->committed()[1], bytes);
+      ADD_FAILURE() << "damage at " << at << " was not seen";
+    } catch (const Error& error) {
+      EXPECT_EQ(Exit::corrupt, error.exit());
+      EXPECT_THAT(error.what(), HasSubstr("chunk 1 (master weight of layers.1.mlp)"));
+      EXPECT_THAT(error.what(), HasSubstr(file("data").string()));
+      EXPECT_THAT(error.what(), HasSubstr(fmt::format("offset {}", offset)));
+    }
+    store->describe(description_of(1));
+    EXPECT_THROW(store->verify_read(ChunkId{1}, bytes), Error);
+    flip_byte(file("data"), offset + at);
+  }
+}
+
+TEST_F(ChunkStoreTest, EveryDamagedByteOfTheOnlyCommitIsSeen) {
+  {
+    const auto store = ChunkStore::create(options());
+    write(*store, 0, 1);
+    store->commit(1, "payload");
+  }
+  std::string what;
+  for (const std::string name : {"commit.1", "index.1.json"}) {
+    const auto bytes = std::filesystem::file_size(file(name));
+    for (std::uint64_t at = 0; at < bytes; ++at) {
+      flip_byte(file(name), at);
+      ASSERT_EQ(Exit::corrupt, exit_of_open(options(), what)) << name << " at " << at;
+      ASSERT_THAT(what, HasSubstr(name));
+      flip_byte(file(name), at);
+    }
+    for (std::uint64_t length = 0; length < bytes; length += 1 + bytes / 40) {  // torn
+      const auto kept = directory_.path() / "kept";
+      std::filesystem::copy_file(file(name), kept, std::filesystem::copy_options::overwrite_existing);
+      std::filesystem::resize_file(file(name), length);
+      ASSERT_EQ(Exit::corrupt, exit_of_open(options(), what)) << name << " of length " << length;
+      std::filesystem::copy_file(kept, file(name), std::filesystem::copy_options::overwrite_existing);
+    }
+  }
+  EXPECT_EQ(Exit::ok, exit_of_open(options(), what)) << what;
+}
+
+TEST_F(ChunkStoreTest, TheCommitBeforeADamagedOneIsTakenIfAllItsBytesAreThere) {
+  for (const std::string name : {"commit.0", "index.2.json"}) {
+    SCOPED_TRACE(name);
+    {
+      const auto store = ChunkStore::create(options());
+      for (std::uint32_t id = 0; id < 2; ++id) write(*store, id, id);
+      store->commit(1, "");
+      write(*store, 0, 50);
+      store->commit(2, "");
+    }
+    flip_byte(file(name), 20);
+    {
+      const auto store = ChunkStore::open(options());
+      EXPECT_EQ(1U, store->last_commit()->number);
+      expect_committed(*store, {0, 1});
+    }
+    flip_byte(file(name), 20);
+    {
+      const auto store = ChunkStore::open(options());  // whole again: the newest
+      EXPECT_EQ(2U, store->last_commit()->number);
+      store->describe(description_of(0));
+      write(*store, 0, 51);  // over the generation of commit 1
+    }
+    flip_byte(file(name), 20);
+    std::string what;
+    EXPECT_EQ(Exit::corrupt, exit_of_open(options(), what));
+    EXPECT_THAT(what, HasSubstr("chunk 0"));
+  }
+}
+
+TEST_F(ChunkStoreTest, NothingCommittedIsCorrupt) {
+  std::string what;
+  ChunkStore::create(options());
+  EXPECT_EQ(Exit::corrupt, exit_of_open(options(), what));
+}
+
+TEST_F(ChunkStoreTest, ACommitWhileAChunkIsBeingWrittenIsRefused) {
+  const auto store = ChunkStore::create(options());
+  store->describe(description_of(0));
+  store->place_write(ChunkId{0}, 0, kChunkBytes);
+  EXPECT_THROW(store->commit(1, ""), std::logic_error);
+  EXPECT_THROW(store->place_read(ChunkId{0}, 0), std::logic_error);
+}
+
+TEST_F(ChunkStoreTest, AStoreInUseIsRefusedToAnotherProcess) {
+  const auto store = ChunkStore::create(options());
+  write(*store, 0, 1);
+  store->commit(1, "");
+  for (const bool fresh : {true, false}) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      int code = 0;
+      try {
+        fresh ? ChunkStore::create(options()) : ChunkStore::open(options());
+      } catch (const Error& error) {
+        code = std::string(error.what()).find("in use by another run") != std::string::npos ? 42 : 1;
+      }
+      ::_exit(code);
+    }
+    int status = 0;
+    ASSERT_EQ(child, ::waitpid(child, &status, 0));
+    EXPECT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(42, WEXITSTATUS(status));
+  }
+  expect_committed(*store, {1});
+}
+
+TEST_F(ChunkStoreTest, TooLittleSpaceIsRefusedBeforeAnyIsTaken) {
+  auto o = options();
+  o.capacity_bytes = 1ULL << 50;
+  try {
+    ChunkStore::create(o);
+    FAIL() << "a PiB was found";
+  } catch (const Error& error) {
+    EXPECT_EQ(Exit::runtime, error.exit());
+    EXPECT_THAT(error.what(), HasSubstr(file("data").string()));
+    EXPECT_THAT(error.what(), HasSubstr(std::to_string(1ULL << 50)));
+    EXPECT_THAT(error.what(), HasSubstr("are free"));
+  }
+  struct stat info {};
+  ASSERT_EQ(0, ::stat(file("data").c_str(), &info));
+  EXPECT_EQ(0, info.st_blocks);
+}
+
+TEST_F(ChunkStoreTest, CapacityIsAllocatedExactlyAndGrowsOnOpening) {
+  auto o = options(3);
+  o.capacity_bytes = 7 * o.stripe_bytes + kPageBytes;
+  {
+    const auto store = ChunkStore::create(o);
+    EXPECT_EQ(o.capacity_bytes, store->allocated_bytes());
+    // Every byte of the space has a place in some file.
+    std::vector<std::uint64_t> ends(3);
+    for (const auto& piece : store->pieces(0, o.capacity_bytes)) {
+      auto& end = ends[static_cast<std::size_t>(piece.file)];
+      end = std::max(end, piece.offset + piece.bytes);
+    }
+    for (std::size_t f = 0; f < 3; ++f) {
+      EXPECT_EQ(ends[f], std::filesystem::file_size(o.paths[f] / "store" / "data")) << "file " << f;
+    }
+    write(*store, 0, 1);
+    store->commit(1, "");
+  }
+  o.capacity_bytes += 20 * o.stripe_bytes;
+  const auto store = ChunkStore::open(o);
+  EXPECT_EQ(o.capacity_bytes, store->allocated_bytes());
+  expect_committed(*store, {1});
+}
+
+TEST_F(ChunkStoreTest, AnotherNumberOfPathsIsRefused) {
+  {
+    const auto store = ChunkStore::create(options(2));
+    write(*store, 0, 1);
+    store->commit(1, "");
+  }
+  std::string what;
+  EXPECT_EQ(Exit::usage, exit_of_open(options(1), what));
+  EXPECT_THAT(what, HasSubstr("2 paths"));
+}
+
+TEST_F(ChunkStoreTest, OnlyTheOwnerMayReadIt) {
+  const auto store = ChunkStore::create(options());
+  write(*store, 0, 1);
+  store->commit(1, "");
+  struct stat info {};
+  ASSERT_EQ(0, ::stat((directory_.path() / "nvme0" / "store").c_str(), &info));
+  EXPECT_EQ(0700U, info.st_mode & 07777U);
+  for (const std::string name : {"data", "lock", "commit.1", "index.1.json"}) {
+    ASSERT_EQ(0, ::stat(file(name).c_str(), &info)) << name;
+    EXPECT_EQ(0600U, info.st_mode & 07777U) << name;
+  }
+}
+
+TEST_F(ChunkStoreTest, ASymbolicLinkIsNeverFollowed) {
+  const auto victim = directory_.path() / "victim";
+  std::ofstream(victim) << "precious";
+  std::filesystem::create_directories(directory_.path() / "elsewhere");
+  std::filesystem::create_directories(directory_.path() / "nvme0");
+  std::filesystem::create_directory_symlink(directory_.path() / "elsewhere", directory_.path() / "nvme0" / "store");
+  EXPECT_THROW(ChunkStore::create(options()), Error);
+  EXPECT_TRUE(std::filesystem::is_empty(directory_.path() / "elsewhere"));
+  std::filesystem::remove(directory_.path() / "nvme0" / "store");
+
+  std::filesystem::create_directory(directory_.path() / "nvme0" / "store");
+  std::filesystem::create_symlink(victim, file("lock"));
+  EXPECT_THROW(ChunkStore::create(options()), Error);
+  std::filesystem::remove(file("lock"));
+
+  std::filesystem::create_symlink(victim, file("data"));
+  ChunkStore::create(options());  // a fresh store removes what is there: the link, not what it points to
+  EXPECT_FALSE(std::filesystem::is_symlink(file("data")));
+  std::string text;
+  std::ifstream(victim) >> text;
+  EXPECT_EQ("precious", text);
+}
+
+TEST_F(ChunkStoreTest, ATemporaryStoreLeavesNothing) {
+  auto o = options();
+  o.temporary = true;
+  {
+    const auto store = ChunkStore::create(o);
+    EXPECT_FALSE(std::filesystem::exists(file("data")));
+    write(*store, 0, 1);
+    expect_read(*store, 0, 1);
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(directory_.path() / "nvme0"));
+}
+
+}  // namespace
+}  // namespace terrace

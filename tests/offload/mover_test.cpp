@@ -1,0 +1,270 @@
+// Moves against an oracle of bytes, in three tiers, with clocks in random order; failures; draining.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cerrno>
+#include <random>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include <terrace/core/error.h>
+#include <terrace/core/thread_pool.h>
+#include <terrace/offload/mover.h>
+
+#include "pages.h"
+#include "temporary_directory.h"
+
+namespace terrace {
+namespace {
+
+using test::Pages;
+using testing::HasSubstr;
+
+constexpr std::uint64_t kChunkBytes = 6 * kPageBytes;
+constexpr std::uint32_t kChunks = 6;
+constexpr std::uint64_t kDataBytes = kChunks * kChunkBytes;
+
+// The parts of a mover over a real store, with the engine of choice.
+struct Terraces {
+  explicit Terraces(const std::string& engine_name, std::vector<SimulatedFault> faults = {}, std::uint64_t seed = 1) {
+    ChunkStore::Options options;
+    options.paths = {directory.path() / "a", directory.path() / "b"};
+    options.capacity_bytes = kDataBytes;
+    options.stripe_bytes = 2 * kPageBytes;
+    options.durable = false;
+    options.generations = 1;
+    store = ChunkStore::create(options);
+    for (std::uint32_t c = 0; c < kChunks; ++c) {
+      store->describe({ChunkId{c}, Kind::master, "fp32", kChunkBytes, {}, fmt::format("master weight of layers.{}", c)});
+    }
+    IoOptions io;
+    io.queue_depth = 4;
+    io.files = store->descriptors();
+    io.buffers = {host.span()};
+    std::string why;
+    if (engine_name == "simulated") {
+      engine = make_simulated_engine(make_simulated_disk(2, kDataBytes), seed, std::move(faults));
+    } else if (engine_name == "threads") {
+      engine = make_thread_engine(io, 2);
+    } else {
+      engine = make_uring_engine(io, why);
+    }
+    if (!engine) return;
+    Mover::Parts parts;
+    parts.device = device.get();
+    parts.device_base = device_memory.data();
+    parts.host_base = host.data();
+    parts.store = store.get();
+    parts.engine = engine.get();
+    parts.lanes = &lanes;
+    parts.trace = &trace;
+    parts.request_bytes = kPageBytes;  // many requests a move
+    mover = std::make_unique<Mover>(parts);
+  }
+
+  Move move(std::uint32_t chunk, Tier from, Tier to, std::uint64_t from_slot, std::uint64_t to_slot, const Clock& after) {
+    Move m{ChunkId{chunk}, from, to, from_slot * kChunkBytes, to_slot * kChunkBytes, kChunkBytes, 0, after};
+    m.sequence = ++sequence[index(lane_of(from, to))];
+    return m;
+  }
+
+  test::TemporaryDirectory directory;
+  Pages device_memory{kDataBytes}, host{kDataBytes};
+  ThreadPool pool{1};
+  std::unique_ptr<Device> device = make_cpu_device(pool);
+  Lanes lanes;
+  Trace trace;
+  std::unique_ptr<ChunkStore> store;
+  std::unique_ptr<IoEngine> engine;
+  std::unique_ptr<Mover> mover;
+  std::array<std::uint64_t, kLanes> sequence{};
+};
+
+std::string error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+class MoverTest : public testing::TestWithParam<const char*> {};
+
+// Decides random legal moves as residency would: every place has a clock of what touched it, a move waits for the clocks of its
+// two places. The oracle moves at once. In between the compute lane writes to places, from a thread that waits for its clocks.
+TEST_P(MoverTest, RandomMovesCarryTheOraclesBytes) {
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    Terraces t(GetParam(), {}, seed);
+    if (!t.mover) GTEST_SKIP() << "no such engine here";
+    std::mt19937_64 random(seed);
+    struct Slot {
+      std::uint64_t content = 0;  // 0: none; else the seed of its bytes
+      std::uint32_t chunk = 0;
+      Clock touched;
+    };
+    PerTier<std::array<Slot, kChunks>> slots{};
+    struct Fill {
+      Clock after;
+      std::uint64_t slot = 0, content = 0;
+    };
+    std::vector<Fill> fills;
+    std::vector<Move> moves;
+    std::uint64_t contents = 0;
+    for (int step = 0; step < 300; ++step) {
+      const auto a = random() % kChunks, b = random() % kChunks;
+      if (random() % 4 == 0) {  // the compute lane makes new content on the device
+        Slot& slot = slots[Tier::device][a];
+        fills.push_back({slot.touched, a, ++contents});
+        slot = {contents, static_cast<std::uint32_t>(random() % kChunks), Clock::after(Lane::compute, fills.size())};
+        continue;
+      }
+      const std::array<std::pair<Tier, Tier>, 4> edges{
+          {{Tier::device, Tier::host}, {Tier::host, Tier::device}, {Tier::host, Tier::disk}, {Tier::disk, Tier::host}}};
+      const auto [from, to] = edges[random() % 4];
+      // On disk a chunk has its own place, as residency gives it.
+      Slot& source = slots[from][a];
+      if (source.content == 0) continue;
+      const auto to_slot = to == Tier::disk ? source.chunk : b;
+      Slot& target = slots[to][to_slot];
+      Clock after = source.touched;
+      after.merge(target.touched);
+      const Move move = t.move(source.chunk, from, to, a, to_slot, after);
+      const Clock done = Clock::after(lane_of(from, to), move.sequence);
+      source.touched.merge(done);
+      target = {source.content, source.chunk, done};
+      moves.push_back(move);
+    }
+    std::thread compute([&] {
+      for (std::size_t i = 0; i < fills.size(); ++i) {
+        t.lanes.wait(fills[i].after);
+        test::fill_random(t.device_memory.span().subspan(fills[i].slot * kChunkBytes, kChunkBytes), fills[i].content);
+        t.lanes.of(Lane::compute).advance(i + 1);
+      }
+    });
+    Traffic expected;
+    for (const auto& move : moves) {
+      t.mover->issue(move);
+      expected.add(move);
+    }
+    compute.join();
+    t.mover->drain();
+    EXPECT_EQ(expected, t.mover->moved());
+    EXPECT_EQ(moves.size(), t.trace.spans().size());
+    for (const Tier tier : {Tier::device, Tier::host}) {
+      const auto& memory = tier == Tier::device ? t.device_memory : t.host;
+      for (std::uint64_t s = 0; s < kChunks; ++s) {
+        if (slots[tier][s].content == 0) continue;
+        std::vector<std::byte> want(kChunkBytes);
+        test::fill_random(want, slots[tier][s].content);
+        ASSERT_EQ(0, std::memcmp(want.data(), memory.data() + s * kChunkBytes, kChunkBytes)) << name_of(tier) << " slot " << s;
+      }
+    }
+    if (!moves.empty()) {
+      Mover::Flight flight;
+      const auto& last = moves.back();
+      ASSERT_TRUE(t.mover->find(lane_of(last.from, last.to), last.sequence, flight));
+      EXPECT_LE(flight.issued_ns, flight.ended_ns);
+      EXPECT_LE(flight.started_ns, flight.ended_ns);
+    }
+  }
+}
+
+TEST_P(MoverTest, AFlightTellsWhatItWaitedFor) {
+  Terraces t(GetParam());
+  if (!t.mover) GTEST_SKIP() << "no such engine here";
+  t.mover->issue(t.move(0, Tier::device, Tier::host, 0, 0, Clock::after(Lane::compute, 1)));
+  t.mover->issue(t.move(0, Tier::host, Tier::disk, 0, 0, Clock::after(Lane::download, 1)));
+  EXPECT_FALSE(t.lanes.of(Lane::write).reached(1));
+  t.lanes.of(Lane::compute).advance(1);
+  t.mover->drain();
+  Mover::Flight flight;
+  ASSERT_TRUE(t.mover->find(Lane::download, 1, flight));
+  EXPECT_EQ(Lane::compute, flight.waited_for);
+  ASSERT_TRUE(t.mover->find(Lane::write, 1, flight));
+  EXPECT_EQ(Lane::download, flight.waited_for);
+  EXPECT_FALSE(t.mover->find(Lane::write, 2, flight));
+}
+
+INSTANTIATE_TEST_SUITE_P(Engines, MoverTest, testing::Values("uring", "threads", "simulated"),
+                         [](const auto& of) { return std::string(of.param); });
+
+using What = SimulatedFault::What;
+
+// Chunk 0 is written (requests 0 to 5) and read back (6 to 11), then uploaded; more moves wait behind.
+struct Chain {
+  explicit Chain(std::vector<SimulatedFault> faults) : t("simulated", std::move(faults)) {
+    test::fill_random(t.host.span(), 4);
+    t.mover->issue(t.move(0, Tier::host, Tier::disk, 0, 0, {}));
+    t.mover->issue(t.move(0, Tier::disk, Tier::host, 0, 1, Clock::after(Lane::write, 1)));
+    t.mover->issue(t.move(0, Tier::host, Tier::device, 1, 0, Clock::after(Lane::read, 1)));
+    t.mover->issue(t.move(0, Tier::device, Tier::host, 0, 2, Clock::after(Lane::upload, 1)));
+    t.mover->issue(t.move(1, Tier::host, Tier::disk, 2, 1, Clock::after(Lane::download, 1)));
+    t.mover->issue(t.move(0, Tier::disk, Tier::host, 0, 3, Clock::after(Lane::compute, 1)));  // compute never comes
+  }
+  Terraces t;
+};
+
+TEST(MoverErrors, AFailedReadPoisonsItsLaneAndWhatWaitsForIt) {
+  Chain chain({{8, What::error, EIO}});
+  const auto what = error_of([&] { chain.t.mover->drain(); });
+  EXPECT_THAT(what, HasSubstr("chunk 0 (master weight of layers.0) could not be read"));
+  EXPECT_THAT(what, HasSubstr("disk tier, file " + (chain.t.directory.path() / "a/store/data").string() + ", offset 0"));
+  EXPECT_THAT(what, HasSubstr(fmt::format("{} bytes: Input/output error (errno 5)", kChunkBytes)));
+  for (const Lane lane : {Lane::read, Lane::upload, Lane::download}) {
+    EXPECT_EQ(what, error_of([&] { chain.t.lanes.of(lane).wait(1); })) << name_of(lane);
+  }
+  EXPECT_NO_THROW(chain.t.lanes.of(Lane::write).wait(1));  // what was done before stays done
+  EXPECT_EQ(what, error_of([&] { chain.t.lanes.of(Lane::write).wait(2); }));
+  EXPECT_EQ(1U, chain.t.mover->moved().writes);
+  EXPECT_EQ(0U, chain.t.mover->moved().reads);
+  // What is issued afterwards ends with the same error.
+  chain.t.mover->issue(chain.t.move(0, Tier::disk, Tier::host, 0, 3, {}));
+  chain.t.mover->issue(chain.t.move(0, Tier::host, Tier::device, 0, 3, {}));
+  EXPECT_EQ(what, error_of([&] { chain.t.mover->drain(); }));
+}
+
+TEST(MoverErrors, AFailedWriteNamesThePlaceAndKeepsItsSource) {
+  Chain chain({{3, What::error, ENOSPC}});
+  std::vector<std::byte> source(kDataBytes);
+  test::fill_random(source, 4);
+  const auto what = error_of([&] { chain.t.mover->drain(); });
+  EXPECT_THAT(what, HasSubstr("chunk 0 (master weight of layers.0) could not be written"));
+  EXPECT_THAT(what, HasSubstr("No space left on device (errno 28)"));
+  EXPECT_THAT(what, HasSubstr("the previous commit is intact"));
+  EXPECT_THAT(what, HasSubstr("--resume auto"));
+  EXPECT_EQ(0, std::memcmp(source.data(), chain.t.host.data(), kChunkBytes));
+}
+
+TEST(MoverErrors, SilentDamageIsFoundByTheChecksum) {
+  for (const What fault : {What::flip_bit, What::stale, What::misdirected, What::torn}) {
+    for (const std::uint64_t request : {2U, 8U}) {
+      if (fault == What::torn && kPageBytes / 2 == 0) continue;
+      Chain chain({{request, fault, 0}});
+      const auto what = error_of([&] { chain.t.mover->drain(); });
+      EXPECT_THAT(what, HasSubstr("chunk 0 (master weight of layers.0) is not what was written"))
+          << "fault " << static_cast<int>(fault) << " at request " << request;
+    }
+  }
+}
+
+TEST(MoverErrors, DestructionAfterAFailureDoesNotHang) {
+  for (const std::uint64_t request : {0U, 5U, 6U, 11U}) Chain chain({{request, What::error, EIO}});
+}
+
+TEST(MoverErrors, AProducerThatFailsEndsTheMovesThatWaitForIt) {
+  Terraces t("simulated");
+  t.mover->issue(t.move(0, Tier::host, Tier::disk, 0, 0, Clock::after(Lane::compute, 1)));
+  t.mover->issue(t.move(0, Tier::host, Tier::device, 0, 0, Clock::after(Lane::update, 3)));
+  const auto cause = std::make_exception_ptr(Error("the loss is not finite"));
+  t.lanes.of(Lane::compute).fail(cause);
+  t.lanes.of(Lane::update).fail(cause);
+  EXPECT_EQ("the loss is not finite", error_of([&] { t.mover->drain(); }));
+  EXPECT_EQ("the loss is not finite", error_of([&] { t.lanes.of(Lane::upload).wait(1); }));
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,87 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include <terrace/core/error.h>
+#include <terrace/parallel/checker.h>
+#include <terrace/parallel/orders.h>
+#include <terrace/tests/support/toy_model.h>
+
+namespace terrace {
+namespace {
+
+class Checker : public testing::Test {
+ protected:
+  Model model = toy::make_model({});
+  StepMap map{model, {.shape = {{2, 16}, 3}}};
+  Program step(Updates updates) { return with_updates(with_norms(vertical(5, 3)), map, updates); }
+  static std::size_t find(const Program& p, const Action& a) {
+    return static_cast<std::size_t>(std::ranges::find(p.actions, a) - p.actions.begin());
+  }
+  // The refusal's text; empty when the program is accepted.
+  std::string refusal(const Program& p, Updates updates) {
+    try {
+      check_step(p, map, updates);
+      return "";
+    } catch (const Error& e) {
+      return e.what();
+    }
+  }
+};
+
+TEST_F(Checker, AcceptsEveryOrderPassAndUpdateRule) {
+  for (const auto updates : {Updates::none, Updates::in_backward, Updates::before_use})
+    for (const auto& order : {horizontal(5, 3), vertical(5, 3), group_vertical(5, 3, 2)})
+      for (const bool recompute : {false, true}) {
+        auto p = recompute ? with_recompute(order, map) : order;
+        p = with_prefetches(with_updates(with_norms(std::move(p)), map, updates), map, 2);
+        EXPECT_EQ(refusal(p, updates), "") << to_text(p);
+      }
+}
+
+TEST_F(Checker, RefusesEachMissingAction) {
+  // Every action of a step is needed: without any one of them the program is refused.
+  for (const auto updates : {Updates::in_backward, Updates::before_use}) {
+    const auto p = step(updates);
+    for (std::size_t i = 0; i < p.actions.size(); ++i) {
+      auto broken = p;
+      broken.actions.erase(broken.actions.begin() + static_cast<std::ptrdiff_t>(i));
+      EXPECT_NE(refusal(broken, updates), "") << "without " << to_text(p.actions[i]);
+    }
+  }
+}
+
+TEST_F(Checker, RefusesEachRepeatedAction) {
+  for (const auto updates : {Updates::in_backward, Updates::before_use}) {
+    const auto p = step(updates);
+    for (std::size_t i = 0; i < p.actions.size(); ++i) {
+      auto broken = p;
+      broken.actions.insert(broken.actions.begin() + static_cast<std::ptrdiff_t>(i), p.actions[i]);
+      EXPECT_NE(refusal(broken, updates), "") << "twice " << to_text(p.actions[i]);
+    }
+  }
+}
+
+TEST_F(Checker, RefusesGradientsFoldedOutOfOrder) {
+  auto p = step(Updates::none);
+  std::swap(p.actions[find(p, {.op = Op::backward, .layer = 2, .micro_batch = 0})],
+            p.actions[find(p, {.op = Op::backward, .layer = 2, .micro_batch = 1})]);
+  EXPECT_NE(refusal(p, Updates::none).find("micro-batch order"), std::string::npos);
+}
+
+TEST_F(Checker, RefusesABackwardBeforeItsForward) {
+  auto p = step(Updates::none);
+  const auto f = find(p, {.op = Op::forward, .layer = 1, .micro_batch = 2});
+  const auto b = find(p, {.op = Op::backward, .layer = 1, .micro_batch = 2});
+  std::swap(p.actions[f], p.actions[b]);
+  EXPECT_NE(refusal(p, Updates::none), "");
+}
+
+TEST_F(Checker, NamesTheChunkThatIsAbsent) {
+  auto p = step(Updates::none);
+  p.actions.erase(p.actions.begin());  // forward l0 m0
+  EXPECT_NE(refusal(p, Updates::none).find("input of blocks.0, micro-batch 0"), std::string::npos) << refusal(p, Updates::none);
+}
+
+}  // namespace
+}  // namespace terrace

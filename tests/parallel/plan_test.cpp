@@ -1,0 +1,105 @@
+#include <gtest/gtest.h>
+
+#include <terrace/core/error.h>
+#include <terrace/tests/support/toy_run.h>
+
+namespace terrace {
+namespace {
+
+Plan plan_of(const toy::RunOptions& o) {
+  const auto model = toy::make_model(o.sizes);
+  return plan(model, toy::request_of(o), MachineProfile{});
+}
+
+TEST(Plan, EverythingInTheDeviceMovesNothing) {
+  const auto p = plan_of({});
+  ASSERT_TRUE(p.fits) << p.refusal.why;
+  EXPECT_EQ(p.map.update_tier, Tier::device);
+  EXPECT_EQ(p.steady_traffic, Traffic{});
+  EXPECT_EQ(p.binding, "compute");
+  EXPECT_NEAR(p.times.seconds, p.floor_s, 1e-9 * p.floor_s);
+}
+
+TEST(Plan, TheSmallestDeviceBudgetItNamesIsLegal) {
+  toy::RunOptions o;
+  const auto wide = plan_of(o);
+  o.budget.device = wide.smallest_bytes[Tier::device];
+  const auto p = plan_of(o);
+  EXPECT_TRUE(p.fits) << p.refusal.why;
+  EXPECT_LE(p.peak_bytes[Tier::device], o.budget.device);
+}
+
+TEST(Plan, ARefusalNamesTierBytesAndASettingThatFits) {
+  toy::RunOptions o;
+  o.budget.device = 64 * kKiB;
+  const auto p = plan_of(o);
+  ASSERT_FALSE(p.fits);
+  EXPECT_EQ(p.refusal.tier, Tier::device);
+  EXPECT_GT(p.refusal.missing_bytes, 0U);
+  EXPECT_NE(p.refusal.why.find("largest action"), std::string::npos) << p.refusal.why;
+  const auto at = p.refusal.suggestion.find("--device-memory ");
+  ASSERT_NE(at, std::string::npos) << p.refusal.suggestion;
+  const auto text = p.refusal.suggestion.substr(at + 16);
+  o.budget.device = parse_bytes(text.substr(0, text.find(' ')));
+  EXPECT_TRUE(plan_of(o).fits) << p.refusal.suggestion;
+}
+
+TEST(Plan, AHostThatIsTooSmallIsRefusedWithTheHostItNeeds) {
+  toy::RunOptions o;
+  o.budget = {512 * kKiB, 64 * kKiB, 0};
+  const auto p = plan_of(o);
+  ASSERT_FALSE(p.fits);
+  EXPECT_EQ(p.refusal.tier, Tier::host);
+  const auto at = p.refusal.suggestion.find("--host-memory ");
+  ASSERT_NE(at, std::string::npos) << p.refusal.suggestion;
+  const auto text = p.refusal.suggestion.substr(at + 14);
+  o.budget.host = parse_bytes(text.substr(0, text.find(' ')));
+  EXPECT_TRUE(plan_of(o).fits) << p.refusal.suggestion;
+}
+
+TEST(Plan, ADiskThatIsTooSmallIsRefused) {
+  toy::RunOptions o;
+  o.budget = {2 * kMiB, 2 * kMiB, 256 * kKiB};
+  o.disk_tier = true;
+  const auto p = plan_of(o);
+  ASSERT_FALSE(p.fits);
+  EXPECT_EQ(p.refusal.tier, Tier::disk);
+  EXPECT_NE(p.refusal.suggestion.find("--nvme-limit"), std::string::npos) << p.refusal.suggestion;
+}
+
+TEST(Plan, PeaksNeverExceedBudgets) {
+  for (const std::uint64_t device : {1536 * kKiB, 2 * kMiB, 4 * kMiB})
+    for (const std::uint64_t host : {768 * kKiB, 2 * kMiB, 8 * kMiB}) {
+      toy::RunOptions o;
+      o.budget = {device, host, 64 * kMiB};
+      o.disk_tier = true;
+      const auto p = plan_of(o);
+      if (!p.fits) continue;
+      EXPECT_LE(p.peak_bytes[Tier::device], device);
+      EXPECT_LE(p.peak_bytes[Tier::host], host);
+      EXPECT_LE(p.peak_bytes[Tier::disk], 64 * kMiB);
+      EXPECT_LE(p.capacity.device, device);
+      EXPECT_LE(p.capacity.host, host);
+    }
+}
+
+TEST(Plan, VerticalMovesWeightsLessOftenThanHorizontal) {
+  toy::RunOptions o;
+  o.sizes.blocks = 12;
+  o.shape.micro_batches = 4;
+  o.budget = {plan_of(o).smallest_bytes[Tier::device], kUnlimited, 0};
+  const auto h = plan_of(o);
+  o.order = Order::vertical;
+  const auto v = plan_of(o);
+  ASSERT_TRUE(h.fits && v.fits) << h.refusal.why << v.refusal.why;
+  EXPECT_LT(v.steady_traffic.upload, h.steady_traffic.upload);
+}
+
+TEST(Plan, NonsenseIsAUsageError) {
+  toy::RunOptions o;
+  o.shape.micro_batches = 0;
+  EXPECT_THROW(plan_of(o), Error);
+}
+
+}  // namespace
+}  // namespace terrace

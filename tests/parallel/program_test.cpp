@@ -1,0 +1,88 @@
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include <terrace/core/error.h>
+#include <terrace/parallel/orders.h>
+#include <terrace/parallel/passes.h>
+#include <terrace/tests/support/toy_model.h>
+
+namespace terrace {
+namespace {
+
+TEST(Program, TextRoundTrips) {
+  const auto model = toy::make_model({});
+  const StepMap map(model, {.shape = {{2, 16}, 3}});
+  auto p = with_prefetches(with_updates(with_norms(with_recompute(vertical(5, 3), map)), map, Updates::before_use), map, 2);
+  p.actions.push_back({.op = Op::fill, .layer = 1, .chunk = 2});
+  p.actions.push_back({.op = Op::backward_input, .layer = 4, .micro_batch = 1});
+  EXPECT_EQ(parse_program(to_text(p)), p);
+}
+
+TEST(Program, ParserNamesTheLine) {
+  for (const char* bad : {"program layers l2 micro-batches m1\nforward l0", "program layers l2 micro-batches m1\nfly l0 m0",
+                          "forward l0 m0", "program layers l2 micro-batches m1\nprefetch #3 attic"}) {
+    try {
+      parse_program(bad);
+      FAIL() << bad;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.exit(), Exit::usage);
+      EXPECT_NE(std::string(e.what()).find("program line"), std::string::npos) << e.what();
+    }
+  }
+}
+
+TEST(Orders, BackwardsAscendInEveryOrder) {
+  for (const auto& p : {horizontal(4, 5), vertical(4, 5), group_vertical(4, 5, 2)}) {
+    std::vector<std::uint32_t> next(4, 0);
+    std::size_t forwards = 0;
+    for (const auto& a : p.actions) {
+      if (a.op == Op::forward) ++forwards;
+      if (a.op == Op::backward) {
+        EXPECT_EQ(a.micro_batch, next[a.layer]++);
+      }
+    }
+    EXPECT_EQ(forwards, 3U * 5U);  // the last layer has no forward of its own
+    for (const auto n : next) EXPECT_EQ(n, 5U);
+  }
+}
+
+TEST(Orders, VerticalUsesEachLayerOnceForAllMicroBatches) {
+  const auto p = vertical(3, 4);
+  std::size_t changes = 0;
+  for (std::size_t i = 1; i < p.actions.size(); ++i) changes += p.actions[i].layer != p.actions[i - 1].layer;
+  EXPECT_EQ(changes, 4U);  // 0 1 2 1 0
+}
+
+TEST(StepMap, UsesNeverNameAChunkTwice) {
+  for (const bool tied : {true, false}) {
+    const auto model = toy::make_model({.tied = tied});
+    const StepMap map(model, {.shape = {{2, 16}, 2}});
+    auto p = with_updates(with_norms(with_recompute(horizontal(5, 2), map)), map, Updates::in_backward);
+    for (const auto& a : p.actions) {
+      std::set<std::uint32_t> seen;
+      for (const auto& use : map.uses(a)) EXPECT_TRUE(seen.insert(index(use.chunk)).second) << to_text(a);
+    }
+  }
+}
+
+TEST(StepMap, ChunkIdsAreGivenOnce) {
+  const auto model = toy::make_model({.dtype = DType::bf16});
+  const StepMap map(model, {.recipe = Recipe::of(DType::bf16), .shape = {{2, 16}, 2}});
+  Lru policy;
+  Residency residency({}, policy, 2);
+  map.add_to(residency);
+  ASSERT_EQ(residency.chunks(), map.chunks());
+  for (std::uint32_t c = 0; c < map.chunks(); ++c) {
+    EXPECT_EQ(residency.kind_of(ChunkId{c}), map.chunk_kind(ChunkId{c}));
+    EXPECT_FALSE(map.describe(ChunkId{c}).empty());
+  }
+  std::set<std::uint32_t> seen;
+  for (std::uint32_t l = 0; l < map.layers(); ++l)
+    for (const auto kind : map.options().recipe.kinds())
+      for (std::uint32_t c = 0; c < map.layout().chunks_of(l); ++c)
+        EXPECT_TRUE(seen.insert(index(map.state(kind, l, c))).second);
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,161 @@
+// The smallest model that has everything the engine must get right: an embedding, residual layers that save and carry
+// tensors, and a loss head tied to the embedding. Deterministic, small, and sized by the test.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <terrace/core/philox.h>
+#include <terrace/parallel/layer.h>
+
+namespace terrace::toy {
+
+struct Sizes {
+  std::int64_t width = 64, vocab = 256, blocks = 3;
+  DType dtype = DType::fp32;
+  bool tied = true;
+};
+
+class Embed : public Layer {
+ public:
+  explicit Embed(Sizes s) : s_(s) {}
+  std::string name() const override { return "embed"; }
+  std::vector<ParamSpec> params() const override {
+    return {{"table", {s_.vocab, s_.width}, {InitKind::normal, 0.1}, true, false}};
+  }
+  std::vector<TensorSpec> saved(BatchShape) const override { return {}; }
+  std::vector<TensorSpec> carried(BatchShape) const override { return {}; }
+  std::uint64_t scratch_bytes(BatchShape) const override { return 0; }
+  double forward_flops(BatchShape) const override { return 0; }
+  void forward(LayerContext& c, const LayerTensors& t) const override {
+    c.math.embed(c.stream, t.y, c.tokens, t.weights[0], {}, c.shape.seq);
+  }
+  void backward(LayerContext& c, const LayerTensors& t, Half half) const override {
+    if (has(half, Half::weight)) c.math.embed_grad(c.stream, t.gradients[0], {}, c.tokens, t.dy, c.shape.seq, t.accumulate);
+  }
+
+ private:
+  Sizes s_;
+};
+
+// y = x + gelu(x·A)·B; saves x·A, carries the gradient of it.
+class Block : public Layer {
+ public:
+  Block(Sizes s, std::int64_t i) : s_(s), i_(i) {}
+  std::string name() const override { return "blocks." + std::to_string(i_); }
+  std::vector<ParamSpec> params() const override {
+    const auto n = name();
+    return {{n + ".a", {2 * s_.width, s_.width}, {InitKind::normal, 0.1}, true, false},
+            {n + ".b", {s_.width, 2 * s_.width}, {InitKind::normal, 0.1}, true, false},
+            {n + ".bias", {s_.width}, {InitKind::zeros, 0}, false, false}};
+  }
+  std::vector<TensorSpec> saved(BatchShape b) const override { return {{"u", s_.dtype, {b.tokens(), 2 * s_.width}}}; }
+  std::vector<TensorSpec> carried(BatchShape b) const override {
+    return {{"du", s_.dtype, {b.tokens(), 2 * s_.width}}, {"g", s_.dtype, {b.tokens(), 2 * s_.width}}};
+  }
+  std::uint64_t scratch_bytes(BatchShape b) const override {
+    return static_cast<std::uint64_t>(b.tokens() * 2 * s_.width) * size_of(s_.dtype);
+  }
+  double forward_flops(BatchShape b) const override { return 8.0 * static_cast<double>(b.tokens() * s_.width * s_.width); }
+  void forward(LayerContext& c, const LayerTensors& t) const override {
+    auto g = scratch(c);
+    c.math.matmul(c.stream, t.saved[0], t.x, Transpose::no, t.weights[0], Transpose::yes);
+    c.math.activation(c.stream, Activation::gelu_tanh, g, t.saved[0]);
+    c.math.matmul(c.stream, t.y, g, Transpose::no, t.weights[1], Transpose::yes, t.weights[2]);
+    c.math.add(c.stream, t.y, t.y, t.x);
+  }
+  void backward(LayerContext& c, const LayerTensors& t, Half half) const override {
+    if (has(half, Half::input)) {
+      auto dg = scratch(c);
+      c.math.matmul(c.stream, dg, t.dy, Transpose::no, t.weights[1], Transpose::no);
+      c.math.activation_grad(c.stream, Activation::gelu_tanh, t.carried[0], dg, t.saved[0]);
+      c.math.activation(c.stream, Activation::gelu_tanh, t.carried[1], t.saved[0]);
+      c.math.matmul(c.stream, t.dx, t.carried[0], Transpose::no, t.weights[0], Transpose::no);
+      c.math.add(c.stream, t.dx, t.dx, t.dy);
+    }
+    if (has(half, Half::weight)) {
+      c.math.matmul(c.stream, t.gradients[0], t.carried[0], Transpose::yes, t.x, Transpose::no, {}, t.accumulate);
+      c.math.matmul(c.stream, t.gradients[1], t.dy, Transpose::yes, t.carried[1], Transpose::no, {}, t.accumulate);
+      c.math.bias_grad(c.stream, t.gradients[2], t.dy, t.accumulate);
+    }
+  }
+
+ private:
+  TensorView scratch(LayerContext& c) const { return {c.scratch.data, s_.dtype, {c.shape.tokens(), 2 * s_.width}}; }
+  Sizes s_;
+  std::int64_t i_;
+};
+
+class Head : public Layer {
+ public:
+  explicit Head(Sizes s) : s_(s) {}
+  std::string name() const override { return "head"; }
+  std::vector<ParamSpec> params() const override {
+    return {{"scale", {s_.width}, {InitKind::ones, 0}, false, false},
+            {s_.tied ? "table" : "out", {s_.vocab, s_.width}, {InitKind::normal, 0.1}, true, s_.tied}};
+  }
+  std::vector<TensorSpec> saved(BatchShape) const override { return {}; }
+  std::vector<TensorSpec> carried(BatchShape) const override { return {}; }
+  std::uint64_t scratch_bytes(BatchShape b) const override {
+    const auto n = static_cast<std::uint64_t>(b.tokens());
+    return n * static_cast<std::uint64_t>(s_.vocab + 2 * s_.width) * size_of(s_.dtype) + 2 * n * 8 + 256;
+  }
+  double forward_flops(BatchShape b) const override { return 2.0 * static_cast<double>(b.tokens() * s_.width * s_.vocab); }
+  void forward(LayerContext& c, const LayerTensors& t) const override { run(c, t, false); }
+  void backward(LayerContext& c, const LayerTensors& t, Half) const override { run(c, t, true); }
+
+ private:
+  void run(LayerContext& c, const LayerTensors& t, bool gradients) const {
+    const auto n = c.shape.tokens();
+    auto* at = c.scratch.data;
+    const auto take = [&](DType dtype, Shape shape) {
+      TensorView v{at, dtype, shape};
+      at += (v.bytes() + 63) / 64 * 64;
+      return v;
+    };
+    const auto statistics = s_.dtype == DType::fp64 ? DType::fp64 : DType::fp32;
+    auto row_loss = take(DType::fp64, {n});
+    auto rstd = take(statistics, {n});
+    auto h = take(s_.dtype, {n, s_.width});
+    auto dh = take(s_.dtype, {n, s_.width});
+    auto logits = take(s_.dtype, {n, s_.vocab});
+    c.math.norm(c.stream, h, {}, rstd, t.x, t.weights[0], {}, 1e-5);
+    c.math.matmul(c.stream, logits, h, Transpose::no, t.weights[1], Transpose::yes);
+    c.math.cross_entropy(c.stream, row_loss, gradients ? logits : TensorView{}, logits, c.targets, c.loss_scale);
+    c.math.sum(c.stream, c.loss, row_loss, Accumulate::no);
+    if (!gradients) return;
+    c.math.matmul(c.stream, dh, logits, Transpose::no, t.weights[1], Transpose::no);
+    c.math.matmul(c.stream, t.gradients[1], logits, Transpose::yes, h, Transpose::no, {}, t.accumulate);
+    c.math.norm_input_grad(c.stream, t.dx, dh, t.x, t.weights[0], {}, rstd, Accumulate::no);
+    c.math.norm_weight_grad(c.stream, t.gradients[0], {}, dh, t.x, {}, rstd, t.accumulate);
+  }
+  Sizes s_;
+};
+
+inline Model make_model(Sizes s) {
+  Model m{.family = "toy", .dtype = s.dtype, .width = s.width, .layers = {}};
+  m.layers.push_back(std::make_unique<Embed>(s));
+  for (std::int64_t i = 0; i < s.blocks; ++i) m.layers.push_back(std::make_unique<Block>(s, i));
+  m.layers.push_back(std::make_unique<Head>(s));
+  return m;
+}
+
+inline void initialise(const ParamSpec& param, std::uint64_t first, TensorView range) {
+  const auto stream = stream_of(param.name.c_str());
+  const auto value = [&](std::uint64_t i) {
+    return param.init.kind == InitKind::zeros  ? 0.0
+           : param.init.kind == InitKind::ones ? 1.0
+                                               : param.init.std * random_normal(7, stream, i);
+  };
+  for (std::int64_t i = 0; i < range.elements(); ++i) {
+    const double v = value(first + static_cast<std::uint64_t>(i));
+    if (range.dtype == DType::fp64)
+      range.as<double>()[i] = v;
+    else
+      range.as<float>()[i] = static_cast<float>(v);
+  }
+}
+
+}  // namespace terrace::toy
