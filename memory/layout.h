@@ -21,16 +21,16 @@ struct LayoutTensor {
 
 struct TensorPlace {
   std::uint32_t layer = 0;
-  std::uint32_t tensor = 0;          // position within the layer
-  std::uint64_t first_element = 0;   // within the layer's run
+  std::uint32_t tensor = 0;         // position within the layer
+  std::uint64_t first_element = 0;  // within the layer's run
   std::uint64_t elements = 0;
 };
 
 // The part of one tensor that one chunk covers.
 struct Segment {
-  std::uint32_t tensor = 0;           // position within the layer
-  std::uint64_t tensor_element = 0;   // first element, within the tensor
-  std::uint64_t chunk_element = 0;    // first element, within the chunk
+  std::uint32_t tensor = 0;          // position within the layer
+  std::uint64_t tensor_element = 0;  // first element, within the tensor
+  std::uint64_t chunk_element = 0;   // first element, within the chunk
   std::uint64_t elements = 0;
 };
 
@@ -47,12 +47,12 @@ class Layout {
 
   [[nodiscard]] std::uint64_t chunk_elements() const { return chunk_elements_; }
   [[nodiscard]] std::uint32_t layers() const { return static_cast<std::uint32_t>(run_first_.size()); }
-  [[nodiscard]] std::uint32_t chunks() const { return chunks_; }                       // of one kind
+  [[nodiscard]] std::uint32_t chunks() const { return chunks_; }  // of one kind
   [[nodiscard]] std::uint32_t first_chunk(std::uint32_t layer) const { return run_first_[layer]; }
   [[nodiscard]] std::uint32_t chunks_of(std::uint32_t layer) const { return run_count_[layer]; }
   [[nodiscard]] const TensorPlace& place(std::uint32_t layer, std::uint32_t tensor) const { return places_[layer][tensor]; }
   [[nodiscard]] std::vector<Segment> segments(std::uint32_t layer, std::uint32_t chunk_in_layer) const;
-  [[nodiscard]] std::uint64_t tensor_elements() const { return tensor_elements_; }     // without padding
+  [[nodiscard]] std::uint64_t tensor_elements() const { return tensor_elements_; }  // without padding
   [[nodiscard]] double waste() const;  // (chunks · chunk_elements − tensor_elements) ÷ tensor_elements
 
  private:

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <stdexcept>
 #include <utility>
@@ -62,9 +63,14 @@ struct ChunkManager::Impl {
     [[nodiscard]] bool allow(Access access) const { return !writer && (!writes(access) || readers == 0); }
   };
 
-  [[nodiscard]] bool free_for(std::span<const Use> uses) const {
-    return std::ranges::all_of(uses, [&](const Use& use) { return holders.at(index(use.chunk)).allow(use.access); });
+  // `claimed`: what the asker holds already.
+  [[nodiscard]] bool free_for(std::span<const Use> uses, std::span<const ChunkId> claimed) const {
+    return std::ranges::all_of(uses, [&](const Use& use) {
+      return holders.at(index(use.chunk)).allow(use.access) || std::ranges::find(claimed, use.chunk) != claimed.end();
+    });
   }
+  void claim_emptied(std::span<const Use> uses, std::vector<ChunkId>& claimed);
+  void give_back(std::span<const ChunkId> claimed);
   void hold(std::span<const Use> uses) {
     for (const auto& use : uses) {
       Holders& of = holders[index(use.chunk)];
@@ -82,6 +88,7 @@ struct ChunkManager::Impl {
     Clock after;
   };
   Grant grant(std::span<const Use> uses, Tier tier);
+  void decide(std::unique_lock<std::mutex>& lock, const std::function<void(std::vector<Move>&)>& attempt);
   void release(std::span<const Use> uses, Tier tier);
   void issue_decided();
 
@@ -120,29 +127,17 @@ void ChunkManager::Impl::demand_possible(std::span<const Use> uses, Tier tier) c
 }
 
 // Tries until it fits; between two tries some lease has ended. Moves of a try that failed made room and are carried out too.
-ChunkManager::Impl::Grant ChunkManager::Impl::grant(std::span<const Use> uses, Tier tier) {
-  std::unique_lock lock(mutex);
-  demand_possible(uses, tier);
+void ChunkManager::Impl::decide(std::unique_lock<std::mutex>& lock, const std::function<void(std::vector<Move>&)>& attempt) {
   for (;;) {
-    released.wait(lock, [&] { return free_for(uses); });
     std::vector<Move> moves;
     std::exception_ptr refusal;
-    Residency::Granted granted;
     try {
-      granted = residency.acquire(uses, tier, Clock{}, moves);
+      attempt(moves);
     } catch (const DoesNotFit&) {
       refusal = std::current_exception();
     }
     decided.insert(decided.end(), moves.begin(), moves.end());
-    if (!refusal) {
-      hold(uses);
-      Grant result{{}, granted.after};
-      std::byte* const base = tier == Tier::device ? device_bytes.data() : host_bytes.data();
-      for (std::size_t i = 0; i < uses.size(); ++i) {
-        result.spans.emplace_back(base + granted.offsets[i], residency.bytes_of(uses[i].chunk));
-      }
-      return result;
-    }
+    if (!refusal) return;
     const bool hopeless = leases == 0;
     const auto seen = releases;
     lock.unlock();
@@ -151,6 +146,52 @@ ChunkManager::Impl::Grant ChunkManager::Impl::grant(std::span<const Use> uses, T
     lock.lock();
     released.wait(lock, [&] { return releases != seen; });
   }
+}
+
+// A chunk asked for to be overwritten loses its content even when there is no room yet. Nobody else may find it empty: whoever
+// asks for it waits for the one that will fill it. (Two askers never claim parts of each other's request: an attempt is
+// made only when all its chunks are free.)
+void ChunkManager::Impl::claim_emptied(std::span<const Use> uses, std::vector<ChunkId>& claimed) {
+  for (const auto& use : uses) {
+    Holders& of = holders[index(use.chunk)];
+    if (use.access != Access::overwrite || of.writer || residency.has_content(use.chunk)) continue;
+    of.writer = true;
+    claimed.push_back(use.chunk);
+  }
+}
+
+void ChunkManager::Impl::give_back(std::span<const ChunkId> claimed) {
+  for (const ChunkId chunk : claimed) holders[index(chunk)].writer = false;
+  released.notify_all();
+}
+
+ChunkManager::Impl::Grant ChunkManager::Impl::grant(std::span<const Use> uses, Tier tier) {
+  std::unique_lock lock(mutex);
+  demand_possible(uses, tier);
+  Residency::Granted granted;
+  std::vector<ChunkId> claimed;
+  try {
+    decide(lock, [&](std::vector<Move>& moves) {
+      released.wait(lock, [&] { return free_for(uses, claimed); });
+      try {
+        granted = residency.acquire(uses, tier, Clock{}, moves);
+      } catch (const DoesNotFit&) {
+        claim_emptied(uses, claimed);
+        throw;
+      }
+    });
+  } catch (const DoesNotFit&) {
+    if (!lock.owns_lock()) lock.lock();
+    give_back(claimed);
+    throw;
+  }
+  hold(uses);
+  Grant result{{}, granted.after};
+  std::byte* const base = tier == Tier::device ? device_bytes.data() : host_bytes.data();
+  for (std::size_t i = 0; i < uses.size(); ++i) {
+    result.spans.emplace_back(base + granted.offsets[i], residency.bytes_of(uses[i].chunk));
+  }
+  return result;
 }
 
 void ChunkManager::Impl::release(std::span<const Use> uses, Tier tier) {
@@ -235,25 +276,17 @@ void ChunkManager::drop(ChunkId chunk) {
 void ChunkManager::flush() {
   if (!impl_->store) throw Error("flush: there is no disk tier; give nvme_paths", Exit::usage);
   Clock written;
-  std::exception_ptr refusal;
   {
     std::unique_lock lock(impl_->mutex);
-    std::vector<Move> moves;
-    try {
-      for (std::uint32_t i = 0; i < impl_->holders.size(); ++i) {
+    for (std::uint32_t i = 0; i < impl_->holders.size(); ++i) {
+      impl_->decide(lock, [&](std::vector<Move>& moves) {
         impl_->released.wait(lock, [&] { return !impl_->holders[i].writer; });
-        moves.clear();
         if (impl_->residency.has_content(ChunkId{i})) impl_->residency.flush(ChunkId{i}, Clock{}, moves);
-        impl_->decided.insert(impl_->decided.end(), moves.begin(), moves.end());
-      }
-    } catch (const DoesNotFit&) {
-      refusal = std::current_exception();
-      impl_->decided.insert(impl_->decided.end(), moves.begin(), moves.end());
+      });
     }
     written[Lane::write] = impl_->residency.issued()[Lane::write];
   }
   impl_->issue_decided();
-  if (refusal) std::rethrow_exception(refusal);
   impl_->lanes.wait(written);
 }
 

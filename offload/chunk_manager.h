@@ -9,7 +9,9 @@
 // Owner:   main. Leases must end before the manager does.
 // Threads: any; one mutex guards residency and is never held across a copy, an I/O or a wait. acquire() blocks until the bytes
 // are
-//          there, and until other leases end when they hold the room (all or nothing: it holds nothing while it waits).
+//          there, and until other leases end when they hold the room or use the chunk (many readers or one writer; all or
+//          nothing: it holds nothing while it waits). So a thread that already holds a lease must not ask for the same chunk to
+//          write it, nor for more than fits beside what it holds: it would wait for itself.
 // Errors:  DoesNotFit when no release could ever make room; Error from the mover (chunk, tier, file, offset, errno).
 #pragma once
 

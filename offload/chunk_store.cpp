@@ -1,6 +1,7 @@
 #include <terrace/offload/chunk_store.h>
 
 #include <algorithm>
+#include <iterator>
 #include <mutex>
 #include <stdexcept>
 #include <utility>
@@ -78,42 +79,57 @@ class ExtentStore final : public ChunkStore {
       throw std::logic_error(
           fmt::format("ChunkStore: chunk {} has {} bytes, not {}", index(chunk), entry.description.bytes, bytes));
     }
+    if (!is_state(entry.description.kind)) {
+      forget_passing(place_offset, bytes);
+      passing_[place_offset] = {chunk, bytes, {place_offset, 0, false}};
+      return place_offset;
+    }
     // Copy-on-write: never over the bytes that the last commit names.
     std::uint64_t generation = 0;
-    if (options_.generations > 1 && is_state(entry.description.kind)) {
-      const auto committed = generation_of(entry, place_offset);
-      if (committed) generation = (*committed + 1) % options_.generations;
+    if (const auto committed = generation_of(entry, place_offset); committed && options_.generations > 1) {
+      generation = (*committed + 1) % options_.generations;
     }
-    entry.written = Version{place_offset + generation * bytes, 0};
-    entry.writing = true;
+    entry.written = Version{place_offset + generation * bytes, 0, false};
     return entry.written->offset;
   }
 
-  void end_write(ChunkId chunk, std::uint64_t checksum) override {
+  void end_write(ChunkId chunk, std::uint64_t offset, std::uint64_t checksum) override {
     const std::lock_guard lock(mutex_);
-    Entry& entry = entry_of(chunk);
-    if (!entry.writing) throw std::logic_error(fmt::format("ChunkStore: no write of chunk {} was begun", index(chunk)));
-    entry.written->checksum = checksum;
-    entry.writing = false;
+    Version* const version = find(chunk, offset);
+    if (!version || version->complete)
+      throw std::logic_error(fmt::format("ChunkStore: no write of chunk {} was begun", index(chunk)));
+    version->checksum = checksum;
+    version->complete = true;
   }
 
   std::uint64_t place_read(ChunkId chunk, std::uint64_t place_offset) override {
     const std::lock_guard lock(mutex_);
-    const Version& version = current(entry_of(chunk));
-    const auto bytes = entry_of(chunk).description.bytes;
-    if (version.offset < place_offset || version.offset >= place_offset + bytes * options_.generations) {
-      throw std::logic_error(
-          fmt::format("ChunkStore: chunk {} is at {}, not at {}", index(chunk), version.offset, place_offset));
+    const Entry& entry = entry_of(chunk);
+    auto offset = place_offset;
+    if (is_state(entry.description.kind)) {  // the last bytes written, in whichever generation
+      const auto& last = entry.written ? entry.written : entry.committed;
+      if (last) offset = last->offset;
     }
-    return version.offset;
+    const Version* const version = find(chunk, offset);
+    if (!version || !version->complete) {
+      throw std::logic_error(fmt::format("ChunkStore: chunk {} has no complete bytes at {}", index(chunk), offset));
+    }
+    if (offset < place_offset || offset >= place_offset + entry.description.bytes * options_.generations) {
+      throw std::logic_error(fmt::format("ChunkStore: chunk {} is at {}, not at {}", index(chunk), offset, place_offset));
+    }
+    return offset;
   }
 
-  void verify_read(ChunkId chunk, std::span<const std::byte> bytes) override {
+  void verify_read(ChunkId chunk, std::uint64_t offset, std::span<const std::byte> bytes) override {
     const auto found = checksum_of(bytes);
     Version expected;
     {
       const std::lock_guard lock(mutex_);
-      expected = current(entry_of(chunk));
+      const Version* const version = find(chunk, offset);
+      if (!version || !version->complete) {
+        throw std::logic_error(fmt::format("ChunkStore: chunk {} was never written at {}", index(chunk), offset));
+      }
+      expected = *version;
     }
     if (found != expected.checksum) throw_corrupt(chunk, expected, bytes.size(), found);
   }
@@ -138,8 +154,7 @@ class ExtentStore final : public ChunkStore {
     files_.write_small(record_name(number), write_record(record), options_.durable);
     last_ = std::move(record.commit);
     for (auto& [id, entry] : entries_) {
-      if (!is_state(entry.description.kind) || !entry.written) continue;
-      entry.committed = std::exchange(entry.written, std::nullopt);
+      if (entry.written) entry.committed = std::exchange(entry.written, std::nullopt);
     }
     if (number > 2) files_.remove_small(index_name(number - 2));
   }
@@ -176,11 +191,17 @@ class ExtentStore final : public ChunkStore {
   // One generation's bytes.
   struct Version {
     std::uint64_t offset = 0, checksum = 0;
+    bool complete = true;  // false between place_write and end_write
   };
   struct Entry {
     ChunkDescription description;
-    std::optional<Version> committed, written;  // written: since the commit
-    bool writing = false;                       // between place_write and end_write
+    std::optional<Version> committed, written;  // of a state chunk; written: since the commit
+  };
+  // Bytes of a gradient or activation. Their places come and go, so they are known by place.
+  struct Passing {
+    ChunkId chunk{};
+    std::uint64_t bytes = 0;
+    Version version;
   };
 
   ExtentStore(const Options& options, ExtentFiles::Mode mode) : options_(options), files_(options, mode) {
@@ -193,12 +214,21 @@ class ExtentStore final : public ChunkStore {
     return found->second;
   }
 
-  // What a read must find: the last bytes written.
-  static const Version& current(const Entry& entry) {
-    if (entry.writing || (!entry.written && !entry.committed)) {
-      throw std::logic_error(fmt::format("ChunkStore: chunk {} has no complete bytes", index(entry.description.chunk)));
+  Version* find(ChunkId chunk, std::uint64_t offset) {
+    Entry& entry = entry_of(chunk);
+    if (is_state(entry.description.kind)) {
+      if (entry.written && entry.written->offset == offset) return &*entry.written;
+      return entry.committed && entry.committed->offset == offset ? &*entry.committed : nullptr;
     }
-    return entry.written ? *entry.written : *entry.committed;
+    const auto found = passing_.find(offset);
+    return found != passing_.end() && found->second.chunk == chunk ? &found->second.version : nullptr;
+  }
+
+  // What lay in this range is overwritten now.
+  void forget_passing(std::uint64_t offset, std::uint64_t bytes) {
+    auto at = passing_.lower_bound(offset);
+    if (at != passing_.begin() && std::prev(at)->first + std::prev(at)->second.bytes > offset) --at;
+    while (at != passing_.end() && at->first < offset + bytes) at = passing_.erase(at);
   }
 
   // Which generation of this place the committed bytes are.
@@ -213,9 +243,10 @@ class ExtentStore final : public ChunkStore {
   [[nodiscard]] StoreIndex next_index(std::uint64_t number) const {
     StoreIndex result{number, stripe_bytes_, options_.paths.size(), options_.generations, {}};
     for (const auto& [id, entry] : entries_) {
-      if (entry.writing) throw std::logic_error(fmt::format("ChunkStore: commit while chunk {} is being written", index(id)));
       const auto& version = entry.written ? entry.written : entry.committed;
-      if (!version || !is_state(entry.description.kind)) continue;
+      if (!version) continue;
+      if (!version->complete)
+        throw std::logic_error(fmt::format("ChunkStore: commit while chunk {} is being written", index(id)));
       result.chunks.push_back({entry.description, version->offset, version->checksum});
     }
     return result;
@@ -284,7 +315,7 @@ class ExtentStore final : public ChunkStore {
     files_.reserve(options_.capacity_bytes, stripe_bytes_);
     last_ = record.commit;
     for (const auto& chunk : index.chunks) {
-      entries_[chunk.description.chunk] = {chunk.description, Version{chunk.offset, chunk.checksum}, std::nullopt, false};
+      entries_[chunk.description.chunk] = {chunk.description, Version{chunk.offset, chunk.checksum}, std::nullopt};
     }
   }
 
@@ -313,6 +344,7 @@ class ExtentStore final : public ChunkStore {
   std::uint64_t damaged_number_ = 0;  // the highest number of a damaged commit found at opening
   mutable std::mutex mutex_;
   std::map<ChunkId, Entry> entries_;
+  std::map<std::uint64_t, Passing> passing_;  // by offset, disjoint
   std::optional<Commit> last_;
 };
 

@@ -84,9 +84,12 @@ class ChunkStore {
   [[nodiscard]] virtual std::string label(ChunkId chunk) const = 0;  // for messages; empty when not described
   // Where the next write of the chunk goes, given its place in the flat space: the generation that is not committed.
   virtual std::uint64_t place_write(ChunkId chunk, std::uint64_t place_offset, std::uint64_t bytes) = 0;
-  virtual void end_write(ChunkId chunk, std::uint64_t checksum) = 0;  // the bytes are in the file
+  // The bytes are in the file, at the offset that place_write() gave. A gradient or activation may be written to another place
+  // before the write of content that is dead by now has ended: each place has its own checksum.
+  virtual void end_write(ChunkId chunk, std::uint64_t offset, std::uint64_t checksum) = 0;
   virtual std::uint64_t place_read(ChunkId chunk, std::uint64_t place_offset) = 0;
-  virtual void verify_read(ChunkId chunk, std::span<const std::byte> bytes) = 0;  // throws Error(Exit::corrupt)
+  // What was read at the offset that place_read() gave; throws Error(Exit::corrupt).
+  virtual void verify_read(ChunkId chunk, std::uint64_t offset, std::span<const std::byte> bytes) = 0;
 
   struct Piece {
     int file = 0;

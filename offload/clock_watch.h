@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <bit>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -23,28 +24,36 @@ class ClockWatch {
       if (clock.at[i] == 0) continue;
       Timeline& timeline = lanes.of(static_cast<Lane>(i));
       if (timeline.now() >= clock.at[i]) continue;
-      watch->unmet_.fetch_add(1);
+      watch->pending_.fetch_or(bit(i));
       timeline.on_reach(clock.at[i], [watch, i, &timeline, point = clock.at[i]] {
         watch->last_.store(static_cast<Lane>(i));
-        watch->met(timeline.now() < point);
+        watch->met(bit(i), timeline.now() < point);
       });
     }
-    watch->met(false);
+    watch->met(kStarting, false);
     return watch;
   }
 
-  [[nodiscard]] bool ready() const { return failed_.load() || unmet_.load() == 0; }
-  [[nodiscard]] Lane waited_for() const { return last_.load(); }
+  [[nodiscard]] bool ready() const { return failed_.load() || pending_.load() == 0; }
+  // A lane may have arrived just now, so that what waits for it goes on already while this is not told yet: then it is the
+  // last.
+  [[nodiscard]] Lane waited_for() const {
+    const auto pending = pending_.load();
+    return pending == 0 ? last_.load() : static_cast<Lane>(std::countr_zero(pending));
+  }
 
  private:
   ClockWatch(Lane own, std::function<void()> then) : last_(own), then_(std::move(then)) {}
 
-  void met(bool failed) {
+  static constexpr unsigned bit(std::size_t lane) { return 1U << lane; }
+  static constexpr unsigned kStarting = 1U << kLanes;
+
+  void met(unsigned what, bool failed) {
     if (failed) failed_.store(true);
-    if ((unmet_.fetch_sub(1) == 1 || failed) && then_) then_();
+    if ((pending_.fetch_and(~what) == what || failed) && then_) then_();
   }
 
-  std::atomic<unsigned> unmet_{1};  // one more while start() counts
+  std::atomic<unsigned> pending_{kStarting};  // a bit for each lane that has not arrived, and one while start() asks
   std::atomic<bool> failed_{false};
   std::atomic<Lane> last_;
   const std::function<void()> then_;

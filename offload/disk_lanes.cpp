@@ -151,9 +151,9 @@ void DiskLanes::finish(Flight& flight) {
   try {
     const Move& move = flight.move;
     if (move.from == Tier::disk) {
-      parts_.store->verify_read(move.chunk, {parts_.host_base + move.to_offset, move.bytes});
+      parts_.store->verify_read(move.chunk, flight.offset, {parts_.host_base + move.to_offset, move.bytes});
     } else {
-      parts_.store->end_write(move.chunk, flight.checksum);
+      parts_.store->end_write(move.chunk, flight.offset, flight.checksum);
     }
   } catch (...) {
     flight.error = std::current_exception();

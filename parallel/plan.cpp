@@ -13,12 +13,12 @@
 namespace terrace {
 namespace {
 
-constexpr int kSteadySteps = 4;  // decisions settle into a cycle after two
+constexpr std::uint64_t kWalkedSteps = 12;  // by then decisions have settled into their cycle
 
-// One dry run of the whole life of an engine: fill, steps, evaluation, drain, commit, visit.
+// One dry run of the whole life of an engine: fill, steps, evaluations, commits, visit.
 struct DryRun {
   PerTier<std::uint64_t> peak{}, extent{};
-  Traffic first, steady;
+  std::vector<Traffic> steps;
   SimulatedTimes times;
 };
 
@@ -39,23 +39,40 @@ DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& p
   Simulator simulator(costs, profile);
   DryRun out;
 
+  const bool before_use = !programs.drain.actions.empty();
+  bool pending = false;
+  const auto drain = [&] {
+    if (pending) walk.run(programs.drain, simulator);
+    pending = false;
+  };
+  const auto evaluate = [&] {
+    drain();
+    for (std::uint64_t i = 0; i < request.evaluate_batches; ++i) walk.run(programs.evaluate, simulator);
+  };
+  const auto commit = [&] {
+    drain();
+    walk.flush(simulator);
+  };
+  const auto due = [](std::uint64_t step, std::uint64_t every) { return every != 0 && step % every == 0; };
+
   walk.run(programs.fill, simulator);
-  auto before = residency.traffic();
-  walk.run(programs.first, simulator);
-  out.first = difference(residency.traffic(), before);
-  for (int i = 0; i < kSteadySteps; ++i) {
+  const auto steps = request.steps == 0 ? kWalkedSteps : std::min(request.steps, kWalkedSteps);
+  for (std::uint64_t s = 1; s <= steps; ++s) {
+    const bool steady = !before_use || pending;
     simulator.finish_step();
-    before = residency.traffic();
-    walk.run(programs.steady, simulator);
-    out.steady = difference(residency.traffic(), before);
-    out.times = simulator.finish_step();
+    const auto before = residency.traffic();
+    walk.run(steady ? programs.steady : programs.first, simulator);
+    pending = before_use;
+    out.steps.push_back(difference(residency.traffic(), before));
+    // What a step costs in the long run; a short life has nothing better than its last step.
+    const auto times = simulator.finish_step();
+    if (steady || out.times.seconds == 0) out.times = times;
+    if (due(s, request.evaluate_every) && s != steps) evaluate();
+    if (due(s, request.commit_every) && s != steps) commit();
   }
-  if (!programs.drain.actions.empty()) walk.run(programs.drain, simulator);
-  if (request.evaluates) walk.run(programs.evaluate, simulator);
-  walk.flush(simulator);
+  evaluate();
+  commit();
   walk.run(programs.visit, simulator);
-  // A run may also go on after a commit.
-  walk.run(programs.first, simulator);
   for (const auto tier : kAllTiers) {
     out.peak[tier] = residency.space(tier).peak_bytes();
     out.extent[tier] = residency.space(tier).extent_bytes();
@@ -162,7 +179,7 @@ class Planner {
       const bool widest = p.capacity.device >= std::min(b.device, all) && p.capacity.host >= std::min(b.host, all);
       try {
         const auto tight = dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_);
-        if (tight.steady == wide.steady || widest) break;
+        if (tight.steps == wide.steps || widest) break;
       } catch (const DoesNotFit&) {
         if (widest) throw;
       }
@@ -189,8 +206,8 @@ class Planner {
       p.programs = std::move(programs);
       p.times = run.times;
       p.peak_bytes = run.peak;
-      p.first_traffic = run.first;
-      p.steady_traffic = run.steady;
+      p.steady_traffic = run.steps.back();
+      p.step_traffic = std::move(run.steps);
       p.capacity.disk = run.extent[Tier::disk];
     }
     if (!any) throw *last;

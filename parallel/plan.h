@@ -35,7 +35,9 @@ struct PlanRequest {
   bool updates_before_use = true;  // exact global-norm clipping without a stall; false: inside the backward
   std::uint32_t prefetch_depth = kAutoDepth;
   std::uint64_t chunk_elements = 0;  // 0: searched
-  bool evaluates = true;             // the run will evaluate: its program must fit too
+  // The life of the run, which the plan walks as the trainer will: steps (0: some), evaluations and commits after every n-th
+  // (0: never), and one of each at the end. Long lives are cut short in the middle, where they repeat.
+  std::uint64_t steps = 0, evaluate_every = 0, evaluate_batches = 0, commit_every = 0;
 };
 
 struct Programs {
@@ -63,9 +65,10 @@ struct Plan {
   std::uint32_t prefetch_depth = 0;
   Programs programs;
 
-  PerTier<std::uint64_t> peak_bytes{};      // reserved, over the whole run
+  PerTier<std::uint64_t> peak_bytes{};      // reserved, over the whole run, as walked
   PerTier<std::uint64_t> smallest_bytes{};  // the smallest legal budgets of device and host
-  Traffic first_traffic, steady_traffic;    // of one step
+  std::vector<Traffic> step_traffic;        // of the first steps, one by one: a run moves exactly these bytes
+  Traffic steady_traffic;                   // of the last of them
   SimulatedTimes times;                     // of a steady step
   double floor_s = 0;                       // compute alone: no plan can be faster on this machine
   std::string binding;                      // what binds: "compute", "read", "write", "upload", "download"

@@ -128,7 +128,7 @@ TEST(ChunkManager, MoreContentThanAllTiersHoldIsRefusedWhenNothingCanBeReleased)
     }
   } catch (const DoesNotFit&) {
   }
-  ASSERT_EQ(3U, filled);  // one on the device, two in the host
+  ASSERT_EQ(3U, filled);    // one on the device, two in the host
   manager.drop(chunks[2]);  // room to swap through
   for (std::size_t i = 0; i < 2; ++i) {
     EXPECT_TRUE(holds_words(manager.acquire(chunks[i], Tier::host, Access::read).bytes(), i)) << "chunk " << i;

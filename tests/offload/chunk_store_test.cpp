@@ -58,7 +58,7 @@ class ChunkStoreTest : public testing::Test {
                 ::pwrite(store.descriptors()[static_cast<std::size_t>(piece.file)], bytes.data() + piece.at, piece.bytes,
                          static_cast<off_t>(piece.offset)));
     }
-    store.end_write(ChunkId{id}, checksum_of(bytes.span()));
+    store.end_write(ChunkId{id}, offset, checksum_of(bytes.span()));
   }
   static void expect_read(ChunkStore& store, std::uint32_t id, std::uint64_t seed) {
     Pages expected(kChunkBytes), bytes(kChunkBytes);
@@ -69,7 +69,7 @@ class ChunkStoreTest : public testing::Test {
                 ::pread(store.descriptors()[static_cast<std::size_t>(piece.file)], bytes.data() + piece.at, piece.bytes,
                         static_cast<off_t>(piece.offset)));
     }
-    store.verify_read(ChunkId{id}, bytes.span());
+    store.verify_read(ChunkId{id}, offset, bytes.span());
     EXPECT_EQ(0, std::memcmp(expected.data(), bytes.data(), kChunkBytes)) << "chunk " << id << ", seed " << seed;
   }
   // The seeds that the committed chunks 0, 1, … were written with.
@@ -202,10 +202,35 @@ TEST_F(ChunkStoreTest, GradientsAndActivationsArePartOfNoCommit) {
   gradient.kind = Kind::gradient;
   store->describe(gradient);
   EXPECT_EQ(0U, store->place_write(ChunkId{0}, 0, kChunkBytes));
-  store->end_write(ChunkId{0}, 1);
+  store->end_write(ChunkId{0}, 0, 1);
   store->commit(1, "");
   EXPECT_TRUE(store->committed().empty());
   EXPECT_EQ(0U, store->place_write(ChunkId{0}, 0, kChunkBytes));  // one generation: the same place again
+}
+
+// Residency gives the disk place of dead content away while its write is still under way, and the chunk gets another place.
+TEST_F(ChunkStoreTest, EachPlaceOfAnActivationHasItsOwnChecksum) {
+  const auto store = ChunkStore::create(options());
+  auto activation = description_of(0);
+  activation.kind = Kind::activation;
+  store->describe(activation);
+  Pages first(kChunkBytes), second(kChunkBytes);
+  fill_random(first.span(), 1);
+  fill_random(second.span(), 2);
+  const auto place = [&](std::uint64_t slot) { return slot * kChunkBytes; };
+  store->place_write(ChunkId{0}, place(1), kChunkBytes);
+  store->place_write(ChunkId{0}, place(3), kChunkBytes);
+  store->end_write(ChunkId{0}, place(3), checksum_of(second.span()));
+  EXPECT_THROW(store->place_read(ChunkId{0}, place(1)), std::logic_error);
+  store->end_write(ChunkId{0}, place(1), checksum_of(first.span()));
+  EXPECT_EQ(place(1), store->place_read(ChunkId{0}, place(1)));
+  EXPECT_EQ(place(3), store->place_read(ChunkId{0}, place(3)));
+  store->verify_read(ChunkId{0}, place(1), first.span());
+  store->verify_read(ChunkId{0}, place(3), second.span());
+  EXPECT_THROW(store->verify_read(ChunkId{0}, place(1), second.span()), Error);
+  store->place_write(ChunkId{0}, place(1) + kPageBytes, kChunkBytes);  // overlaps the first
+  EXPECT_THROW(store->place_read(ChunkId{0}, place(1)), std::logic_error);
+  EXPECT_EQ(place(3), store->place_read(ChunkId{0}, place(3)));
 }
 
 TEST_F(ChunkStoreTest, ADamagedChunkIsNamed) {
@@ -230,7 +255,7 @@ TEST_F(ChunkStoreTest, ADamagedChunkIsNamed) {
       EXPECT_THAT(error.what(), HasSubstr(fmt::format("offset {}", offset)));
     }
     store->describe(description_of(1));
-    EXPECT_THROW(store->verify_read(ChunkId{1}, bytes), Error);
+    EXPECT_THROW(store->verify_read(ChunkId{1}, offset, bytes), Error);
     flip_byte(file("data"), offset + at);
   }
 }

@@ -51,7 +51,8 @@ inline PlanRequest request_of(const RunOptions& o) {
           .group = o.group,
           .recompute = o.recompute,
           .updates_before_use = o.before_use,
-          .prefetch_depth = o.depth};
+          .prefetch_depth = o.depth,
+          .steps = o.steps};
 }
 
 inline RunResult run(const RunOptions& o) {
@@ -105,6 +106,7 @@ inline RunResult run(const RunOptions& o) {
       break;
     }
   }
+  if (o.commit_after == 0) engine.commit(o.steps, "{}");
   XXH64_state_t* state = XXH64_createState();
   XXH64_reset(state, 0);
   engine.visit([&](const ParamSpec&, std::uint64_t, TensorView range) { XXH64_update(state, range.data, range.bytes()); });
