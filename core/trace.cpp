@@ -38,6 +38,12 @@ void Trace::counter(TraceCounter counter) {
   counters_.push_back(std::move(counter));
 }
 
+void Trace::forget_before(std::int64_t ns) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(spans_, [ns](const TraceSpan& s) { return s.end_ns < ns; });
+  std::erase_if(counters_, [ns](const TraceCounter& c) { return c.at_ns < ns; });
+}
+
 std::vector<TraceSpan> Trace::spans() const {
   const std::lock_guard lock(mutex_);
   return spans_;

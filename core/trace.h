@@ -29,6 +29,7 @@ class Trace {
  public:
   void span(TraceSpan span);
   void counter(TraceCounter counter);
+  void forget_before(std::int64_t ns);  // what ended before it: a long run keeps its last steps only
   void write(const std::filesystem::path& file, const std::string& process_name = "terrace") const;
   [[nodiscard]] std::vector<TraceSpan> spans() const;
   [[nodiscard]] std::vector<TraceCounter> counters() const;

@@ -171,6 +171,8 @@ double Engine::evaluate(const StepInput& one_micro_batch) {
   return impl_->executor->run(impl_->plan.programs.evaluate, one_micro_batch).loss_sum;
 }
 
+void Engine::decode(const StepInput& one_position) { impl_->executor->run(impl_->plan.programs.decode, one_position); }
+
 void Engine::visit(const WeightRange& weights) {
   drain();
   impl_->executor->run(impl_->plan.programs.visit, {.weights = weights});

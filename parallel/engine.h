@@ -47,6 +47,7 @@ class Engine {
   void set_pending(const UpdateStep& update);                   // the step that just ran is to be applied like this
   void drain();                                                 // applies the pending update, if any
   double evaluate(const StepInput& one_micro_batch);            // loss sum; drains first
+  void decode(const StepInput& one_position);                   // of a plan for generation
   void visit(const WeightRange& weights);                       // master weights in declared order; drains first
   void commit(std::uint64_t step, const std::string& payload);  // drains first
   [[nodiscard]] std::optional<Commit> resumed() const;

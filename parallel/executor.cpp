@@ -121,13 +121,19 @@ void Executor::compute(const Action& action, std::span<const Use> uses, const Re
     default: run_layer(action, views); break;
   }
 
-  stream_->submit([this, begin, action, lane, sequence] {
+  PerTier<std::uint64_t> reserved{};
+  for (const auto tier : kAllTiers) reserved[tier] = parts_.walk->reserved_bytes(tier);
+  stream_->submit([this, begin, action, lane, sequence, reserved] {
     const auto end = now_ns();
     {
       const std::lock_guard lock(result_mutex_);
       result_.compute_seconds += static_cast<double>(end - *begin) * 1e-9;
     }
-    if (parts_.trace) parts_.trace->span({std::string(name_of(lane)), to_text(action), *begin, end});
+    if (parts_.trace) {
+      parts_.trace->span({std::string(name_of(lane)), to_text(action), *begin, end});
+      for (const auto tier : kAllTiers)
+        parts_.trace->counter({std::string(name_of(tier)) + " bytes", end, static_cast<double>(reserved[tier])});
+    }
     parts_.lanes->of(lane).advance(sequence);
   });
 }
@@ -182,6 +188,11 @@ void Executor::run_layer(const Action& a, const Views& views) {
   LayerTensors t{.weights = weights, .gradients = {}, .x = {}, .y = {}, .saved = saved, .dy = {}, .dx = {}, .carried = {}};
   t.x = views.activation(map.x(a.layer, a.micro_batch));
   const bool last = a.layer + 1 == map.layers();
+  if (a.op == Op::decode) {
+    t.y = last ? input_->logits : views.activation(map.x(a.layer + 1, 0));
+    dynamic_cast<const GenerativeLayer&>(layer).decode_step(ctx, weights, t.x, t.y, saved, input_->position);
+    return;
+  }
   if (a.op == Op::forward || a.op == Op::evaluate || a.op == Op::recompute) {
     if (!last) t.y = views.activation(a.op == Op::recompute ? map.spare() : map.x(a.layer + 1, a.micro_batch));
     layer.forward(ctx, t);

@@ -34,6 +34,8 @@ struct StepInput {
   double loss_scale = 1;                                    // 1 ÷ target tokens of all micro-batches
   UpdateStep update = {};                                   // of the updates in this program
   WeightRange weights = {};                                 // of fill and visit
+  TensorView logits = {};                                   // of decode: [1, V], written by the last layer
+  std::int64_t position = 0;                                // of decode
 };
 
 struct StepResult {

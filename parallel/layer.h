@@ -85,6 +85,17 @@ class Layer {
   virtual void backward(LayerContext& ctx, const LayerTensors& t, Half half) const = 0;
 };
 
+// A layer that can also generate: one position of one sequence at a time, keeping what it needs of the positions before.
+class GenerativeLayer : public Layer {
+ public:
+  // The tensors of the cache for sequences of at most `capacity` positions; empty for layers that keep nothing.
+  [[nodiscard]] virtual std::vector<TensorSpec> cache(std::int64_t capacity) const = 0;
+  // x [1, C] → y [1, C]; the first layer reads ctx.tokens [1], the last writes y = logits [1, V]. Positions before it must have
+  // been stepped through with the same cache. Scratch of scratch_bytes() of any shape is enough.
+  virtual void decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y,
+                           std::span<const TensorView> cache, std::int64_t position) const = 0;
+};
+
 struct Model {
   std::string family;         // "llama"
   DType dtype = DType::fp32;  // of weights and activations

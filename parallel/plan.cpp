@@ -39,6 +39,25 @@ DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& p
   Simulator simulator(costs, profile);
   DryRun out;
 
+  const auto note_space = [&] {
+    for (const auto tier : kAllTiers) {
+      out.peak[tier] = residency.space(tier).peak_bytes();
+      out.extent[tier] = residency.space(tier).extent_bytes();
+    }
+  };
+  if (request.decode_positions != 0) {
+    for (std::uint32_t c = 0; c < map.chunks(); ++c)
+      if (map.chunk_kind(ChunkId{c}) == Kind::parameter) residency.adopt_on_disk(ChunkId{c});
+    for (std::uint64_t i = 0; i < kWalkedSteps; ++i) {
+      const auto before = residency.traffic();
+      simulator.finish_step();
+      walk.run(programs.decode, simulator);
+      out.times = simulator.finish_step();
+      out.steps.push_back(difference(residency.traffic(), before));
+    }
+    note_space();
+    return out;
+  }
   const bool before_use = !programs.drain.actions.empty();
   bool pending = false;
   const auto drain = [&] {
@@ -73,10 +92,7 @@ DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& p
   evaluate();
   commit();
   walk.run(programs.visit, simulator);
-  for (const auto tier : kAllTiers) {
-    out.peak[tier] = residency.space(tier).peak_bytes();
-    out.extent[tier] = residency.space(tier).extent_bytes();
-  }
+  note_space();
   return out;
 }
 
@@ -133,7 +149,8 @@ class Planner {
              .shape = request_.shape,
              .recompute = request_.recompute,
              .update_tier = update_tier,
-             .chunk_elements = request_.chunk_elements};
+             .chunk_elements = request_.chunk_elements,
+             .decode_positions = request_.decode_positions};
     const StepMap map(model_, p.map);
     p.map.chunk_elements = map.layout().chunk_elements();
     p.state_bytes = map.state_bytes();
@@ -157,7 +174,7 @@ class Planner {
   }
 
   void set_smallest(Plan& p, const StepMap& map, const Programs& programs) const {
-    for (const auto* program : {&programs.steady, &programs.drain, &programs.fill, &programs.evaluate})
+    for (const auto* program : {&programs.steady, &programs.drain, &programs.fill, &programs.evaluate, &programs.decode})
       for (const auto tier : {Tier::device, Tier::host})
         p.smallest_bytes[tier] = std::max(p.smallest_bytes[tier], map.largest_use(*program, tier));
     p.smallest_bytes[Tier::device] += map.layout().chunk_elements() * size_of(p.map.recipe.state);
@@ -229,7 +246,8 @@ class Planner {
 
   void refuse(Plan& p, const StepMap& map, const Programs& programs, const CostModel& costs, const DoesNotFit& e) const {
     Action largest;
-    const auto need = map.largest_use(programs.steady, e.tier == Tier::disk ? Tier::host : e.tier, &largest);
+    const auto need = map.largest_use(programs.decode.actions.empty() ? programs.steady : programs.decode,
+                                      e.tier == Tier::disk ? Tier::host : e.tier, &largest);
     p.refusal = {.tier = e.tier, .missing_bytes = e.missing_bytes, .why = e.what(), .suggestion = {}};
     const auto asked = request_.budget.of(e.tier);
     if (e.tier == Tier::device && p.smallest_bytes[Tier::device] > asked)
@@ -277,13 +295,18 @@ class Planner {
 Programs write_programs(const StepMap& map, const PlanRequest& request, std::uint32_t depth) {
   const auto layers = map.layers();
   const auto m = request.shape.micro_batches;
+  const auto finish = [&](Program p) { return with_prefetches(std::move(p), map, depth); };
+  if (request.decode_positions != 0) {
+    Programs out;
+    out.decode = finish(decoding(layers));
+    return out;
+  }
   auto order = request.order == Order::horizontal ? horizontal(layers, m)
                : request.order == Order::vertical ? vertical(layers, m)
                                                   : group_vertical(layers, m, std::max(1U, request.group));
   if (request.recompute) order = with_recompute(std::move(order), map);
   order = with_norms(std::move(order));
 
-  const auto finish = [&](Program p) { return with_prefetches(std::move(p), map, depth); };
   const auto chunks_of = [&](std::uint32_t l) { return map.layout().chunks_of(l); };
   const auto steady_updates = request.updates_before_use ? Updates::before_use : Updates::in_backward;
   const auto first_updates = request.updates_before_use ? Updates::none : Updates::in_backward;

@@ -34,7 +34,8 @@ struct PlanRequest {
   bool recompute = false;
   bool updates_before_use = true;  // exact global-norm clipping without a stall; false: inside the backward
   std::uint32_t prefetch_depth = kAutoDepth;
-  std::uint64_t chunk_elements = 0;  // 0: searched
+  std::uint64_t chunk_elements = 0;   // 0: searched
+  std::int64_t decode_positions = 0;  // generation instead of training, with caches of so many positions; shape {1, 1}
   // The life of the run, which the plan walks as the trainer will: steps (0: some), evaluations and commits after every n-th
   // (0: never), and one of each at the end. Long lives are cut short in the middle, where they repeat.
   std::uint64_t steps = 0, evaluate_every = 0, evaluate_batches = 0, commit_every = 0;
@@ -46,6 +47,7 @@ struct Programs {
   Program drain;     // the pending update alone
   Program evaluate;  // one micro-batch
   Program fill, visit;
+  Program decode;  // generation: one position
 };
 
 struct Refusal {

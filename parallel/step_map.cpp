@@ -105,7 +105,13 @@ StepMap::StepMap(const Model& model, const Options& options)
   const auto row_bytes = static_cast<std::uint64_t>(batch.tokens() * model.width) * size_of(model.dtype);
   const auto activation_bytes = round_up(row_bytes, kPageBytes);
   for (const auto& layer : model.layers) {
-    saved_packs_.emplace_back(layer->saved(batch));
+    if (options_.decode_positions == 0) {
+      saved_packs_.emplace_back(layer->saved(batch));
+    } else {
+      const auto* generative = dynamic_cast<const GenerativeLayer*>(layer.get());
+      if (!generative) throw Error("layer " + layer->name() + " cannot generate", Exit::usage);
+      saved_packs_.emplace_back(generative->cache(options_.decode_positions));
+    }
     carried_packs_.emplace_back(layer->carried(batch));
   }
   const auto add_each = [&](char role, auto bytes_of) {

@@ -44,7 +44,7 @@ class StepMap {
     bool recompute = false;  // saved(l, m) does not outlive an action of its own
     Tier update_tier = Tier::host;
     std::uint64_t chunk_elements = 0;
-    bool decode_cache = false;  // generation: a cache a layer, batch 1
+    std::int64_t decode_positions = 0;  // generation: saved(l, 0) is layer l's cache of so many positions
   };
   StepMap(const Model& model, const Options& options);
   void add_to(Residency& residency) const;  // must be the residency's first chunks

@@ -39,12 +39,12 @@ void Walk::run(const Program& program, Sink& sink) {
       continue;
     }
     auto uses = map_.uses(action);
-    if (action.op == Op::update)
-      for (auto& use : uses) {
-        const auto kind = residency_.kind_of(use.chunk);
-        const bool moment = kind == Kind::first_moment || kind == Kind::second_moment;
-        if (moment && !residency_.has_content(use.chunk)) use.access = Access::overwrite;
-      }
+    // Moments before their first update, and a cache before its first position, hold nothing yet.
+    for (auto& use : uses) {
+      const auto kind = residency_.kind_of(use.chunk);
+      const bool starts_empty = kind == Kind::first_moment || kind == Kind::second_moment || action.op == Op::decode;
+      if (use.access == Access::update && starts_empty && !residency_.has_content(use.chunk)) use.access = Access::overwrite;
+    }
     const auto tier = map_.tier_of(action);
     // What this action takes itself need not be prefetched for it any more.
     std::erase_if(pending_, [&](const Pending& p) {

@@ -35,6 +35,7 @@ class Walk {
   void run(const Program& program, Sink& sink);
   // Every chunk of state with content (gradients apart) gets a valid copy on disk.
   void flush(Sink& sink);
+  [[nodiscard]] std::uint64_t reserved_bytes(Tier tier) const { return residency_.space(tier).reserved_bytes(); }
   [[nodiscard]] std::uint64_t computed() const { return sequence_; }  // operations given to the compute lane so far
 
  private:

@@ -12,6 +12,8 @@ namespace {
 constexpr std::int64_t kQueryBlock = 64;  // rows of scores made together: with 2,048 keys they fit a second-level cache
 constexpr std::int64_t kQueryTask = 512;  // query rows of one task of the forward
 
+std::int64_t padded(std::int64_t keys) { return (keys + kSoftmaxPadding - 1) / kSoftmaxPadding * kSoftmaxPadding; }
+
 template <class A>
 struct Matrix {
   const A* data;
@@ -56,19 +58,19 @@ void attend(Compute compute, const AttentionShape& s, T* out, Acc<T>* lse, const
   const T* const rows = qkv + batch * s.seq * at.row;
   const auto keys = arithmetic_rows(compute, rows + at.k + group * at.dim, end, at.dim, at.row, Scratch::operand_b);
   const auto values = arithmetic_rows(compute, rows + at.v + group * at.dim, end, at.dim, at.row, Scratch::operand_c);
-  A* const scores = scratch<A>(Scratch::scores, kQueryBlock * s.seq);
+  A* const scores = scratch<A>(Scratch::scores, kQueryBlock * padded(s.seq));
   for (std::int64_t first = begin; first < end; first += kQueryBlock) {
-    const std::int64_t count = std::min(kQueryBlock, end - first), seen = first + count;
+    const std::int64_t count = std::min(kQueryBlock, end - first), seen = first + count, stride = padded(seen);
     const auto queries =
         arithmetic_rows(compute, rows + first * at.row + head * at.dim, count, at.dim, at.row, Scratch::operand_a);
-    tile_product(compute.kernels, scores, seen, Operand<A>{queries.data, queries.stride, false},
+    tile_product(compute.kernels, scores, stride, Operand<A>{queries.data, queries.stride, false},
                  Operand<A>{keys.data, keys.stride, true}, count, seen, at.dim);
     for (std::int64_t i = 0; i < count; ++i) {
       lse[(batch * s.heads + head) * s.seq + first + i] =
-          softmax_for<A>(compute.kernels).softmax_row(scores + i * seen, first + i + 1, seen, scale_of<A>(s));
+          softmax_for<A>(compute.kernels).softmax_row(scores + i * stride, first + i + 1, stride, scale_of<A>(s));
     }
     T* const to = out + (batch * s.seq + first) * width + head * at.dim;
-    const Operand<A> probabilities{scores, seen, false}, v{values.data, values.stride, false};
+    const Operand<A> probabilities{scores, stride, false}, v{values.data, values.stride, false};
     if constexpr (std::is_same_v<T, A>) {
       tile_product(compute.kernels, to, width, probabilities, v, count, at.dim, seen);
     } else {
@@ -94,35 +96,35 @@ void attend_grad(Compute compute, const AttentionShape& s, T* dqkv, const T* dou
   A* const dkeys = scratch<A>(Scratch::gradients, 2 * s.seq * at.dim);
   A* const dvalues = dkeys + s.seq * at.dim;
   std::fill(dkeys, dkeys + 2 * s.seq * at.dim, A{0});
-  A* const p = scratch<A>(Scratch::scores, kQueryBlock * s.seq);
-  A* const dp = scratch<A>(Scratch::probabilities, kQueryBlock * s.seq);
+  A* const p = scratch<A>(Scratch::scores, kQueryBlock * padded(s.seq));
+  A* const dp = scratch<A>(Scratch::probabilities, kQueryBlock * padded(s.seq));
   A* const dqueries = scratch<A>(Scratch::tile, kQueryBlock * at.dim);
   const auto deliver = convert_kernel(compute.kernels, dtype_of_storage<T>, dtype_of_storage<A>, false);
 
   for (std::int64_t head = group * heads_a_group; head < (group + 1) * heads_a_group; ++head) {
     for (std::int64_t first = 0; first < s.seq; first += kQueryBlock) {
-      const std::int64_t count = std::min(kQueryBlock, s.seq - first), seen = first + count;
+      const std::int64_t count = std::min(kQueryBlock, s.seq - first), seen = first + count, stride = padded(seen);
       const T* const out_rows = out + (batch * s.seq + first) * width + head * at.dim;
       const T* const dout_rows = dout + (batch * s.seq + first) * width + head * at.dim;
       const auto q = arithmetic_rows(compute, rows + first * at.row + head * at.dim, count, at.dim, at.row, Scratch::operand_a);
       const auto d = arithmetic_rows(compute, dout_rows, count, at.dim, width, Scratch::operand_d);
       const Operand<A> q_rows{q.data, q.stride, false}, d_rows{d.data, d.stride, false};
       // p = softmax of the scores again, dp = p·(dout·vᵀ − rowsum(dout·out))·scale
-      tile_product(compute.kernels, p, seen, q_rows, Operand<A>{keys.data, keys.stride, true}, count, seen, at.dim);
-      tile_product(compute.kernels, dp, seen, d_rows, Operand<A>{values.data, values.stride, true}, count, seen, at.dim);
+      tile_product(compute.kernels, p, stride, q_rows, Operand<A>{keys.data, keys.stride, true}, count, seen, at.dim);
+      tile_product(compute.kernels, dp, stride, d_rows, Operand<A>{values.data, values.stride, true}, count, seen, at.dim);
       for (std::int64_t i = 0; i < count; ++i) {
         const A inner = kernels_for<T>(compute.kernels).dot(dout_rows + i * width, out_rows + i * width, at.dim);
         softmax_for<A>(compute.kernels)
-            .softmax_grad_row(p + i * seen, dp + i * seen, first + i + 1, seen, scale_of<A>(s),
+            .softmax_grad_row(p + i * stride, dp + i * stride, first + i + 1, stride, scale_of<A>(s),
                               lse[(batch * s.heads + head) * s.seq + first + i], inner);
       }
-      tile_product(compute.kernels, dqueries, at.dim, Operand<A>{dp, seen, false}, Operand<A>{keys.data, keys.stride, false},
+      tile_product(compute.kernels, dqueries, at.dim, Operand<A>{dp, stride, false}, Operand<A>{keys.data, keys.stride, false},
                    count, at.dim, seen);
       for (std::int64_t i = 0; i < count; ++i) {
         deliver(drows + (first + i) * at.row + head * at.dim, dqueries + i * at.dim, at.dim);
       }
-      tile_product(compute.kernels, dkeys, at.dim, Operand<A>{dp, seen, true}, q_rows, seen, at.dim, count, true);
-      tile_product(compute.kernels, dvalues, at.dim, Operand<A>{p, seen, true}, d_rows, seen, at.dim, count, true);
+      tile_product(compute.kernels, dkeys, at.dim, Operand<A>{dp, stride, true}, q_rows, seen, at.dim, count, true);
+      tile_product(compute.kernels, dvalues, at.dim, Operand<A>{p, stride, true}, d_rows, seen, at.dim, count, true);
     }
   }
   for (std::int64_t i = 0; i < s.seq; ++i) {
@@ -164,12 +166,12 @@ void attention_decode(Compute compute, AttentionShape s, TensorView out, TensorV
     const T* const query = raw<const T>(q) + (rows_of(q) - 1) * columns_of(q);
     compute.pool.parallel_for(s.heads, [&](std::int64_t head) {
       const std::int64_t cache = head / (s.heads / s.kv_heads) * capacity * dim;
-      A* const scores = scratch<A>(Scratch::scores, length);
+      A* const scores = scratch<A>(Scratch::scores, padded(length));
       A* const sums = scratch<A>(Scratch::tile, dim);
       for (std::int64_t i = 0; i < length; ++i) {
         scores[i] = kernels.dot(query + head * dim, raw<const T>(k_cache) + cache + i * dim, dim);
       }
-      softmax_for<A>(compute.kernels).softmax_row(scores, length, length, scale_of<A>(s));
+      softmax_for<A>(compute.kernels).softmax_row(scores, length, padded(length), scale_of<A>(s));
       std::fill(sums, sums + dim, A{0});
       for (std::int64_t i = 0; i < length; ++i) kernels.axpy(sums, scores[i], raw<const T>(v_cache) + cache + i * dim, dim);
       convert_kernel(compute.kernels, out.dtype, accumulator_of(out.dtype), false)(raw<T>(out) + head * dim, sums, dim);

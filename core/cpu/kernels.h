@@ -40,12 +40,14 @@ struct KernelsOf {
 
 template <class A>
 struct SoftmaxOf {
-  // s[0, valid) becomes softmax(scale·s), s[valid, width) zero; returns the log-sum-exp of scale·s.
+  // Rows are `width` elements long, a multiple of kSoftmaxPadding; what lies in [valid, width) is ignored and zeroed.
+  // s becomes softmax(scale·s); returns the log-sum-exp of scale·s.
   A (*softmax_row)(A* s, std::int64_t valid, std::int64_t width, A scale);
-  // s becomes p = exp(scale·s − lse) and dp becomes p·(dp − d)·scale; both zero in [valid, width).
+  // s becomes p = exp(scale·s − lse) and dp becomes p·(dp − d)·scale.
   void (*softmax_grad_row)(A* s, A* dp, std::int64_t valid, std::int64_t width, A scale, A lse, A d);
 };
 
+inline constexpr std::int64_t kSoftmaxPadding = 16;
 inline constexpr std::int64_t kColumns = 64;     // columns a task of the column sums takes
 inline constexpr std::int64_t kRowBlock = 256;   // rows summed before they are folded
 inline constexpr std::int64_t kSumBlock = 4096;  // elements of one fp64 partial sum

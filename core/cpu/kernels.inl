@@ -18,21 +18,32 @@ typedef std::uint16_t VecH8 __attribute__((vector_size(16)));
 
 #define TERRACE_INLINE static inline __attribute__((always_inline))
 
-template <class A> struct Vector;
-template <> struct Vector<float> {
+template <class A>
+struct Vector;
+template <>
+struct Vector<float> {
   using type = VecF;
   using mask = VecI;
   static constexpr i64 lanes = 16;
 };
-template <> struct Vector<double> {
+template <>
+struct Vector<double> {
   using type = VecD;
   using mask = VecL;
   static constexpr i64 lanes = 8;
 };
-template <class A> using Vec = typename Vector<A>::type;
-template <class T> struct Arithmetic { using type = float; };
-template <> struct Arithmetic<double> { using type = double; };
-template <class T> using Acc = typename Arithmetic<T>::type;
+template <class A>
+using Vec = typename Vector<A>::type;
+template <class T>
+struct Arithmetic {
+  using type = float;
+};
+template <>
+struct Arithmetic<double> {
+  using type = double;
+};
+template <class T>
+using Acc = typename Arithmetic<T>::type;
 
 // A whole vector, or the first n lanes of one.
 struct Full {};
@@ -53,9 +64,7 @@ TERRACE_INLINE V load_raw(const T* p) {
 }
 TERRACE_INLINE VecF load(const float* p, Full) { return load_raw<VecF>(p); }
 TERRACE_INLINE VecD load(const double* p, Full) { return load_raw<VecD>(p); }
-TERRACE_INLINE VecF load(const u16* p, Full) {
-  return from_bits(__builtin_convertvector(load_raw<VecH>(p), VecU) << 16);
-}
+TERRACE_INLINE VecF load(const u16* p, Full) { return from_bits(__builtin_convertvector(load_raw<VecH>(p), VecU) << 16); }
 template <class T>
 TERRACE_INLINE Vec<Acc<T>> load(const T* p, Part part) {
   T padded[Vector<Acc<T>>::lanes] = {};
@@ -111,14 +120,18 @@ TERRACE_INLINE void store_fp64(T* p, VecD v, Part part) {
 
 // ---- sweeps and reductions with a fixed lane order -------------------------------------------------------------------
 
-TERRACE_INLINE VecF keep(VecF v, Part part) {
-  const VecI lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  return lane < static_cast<std::int32_t>(part.n) ? v : VecF{};
+template <class A>
+TERRACE_INLINE typename Vector<A>::mask within(Part part) {
+  if constexpr (sizeof(A) == 4) {
+    const VecI lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return lane < static_cast<std::int32_t>(part.n < 16 ? part.n : 16);
+  } else {
+    const VecL lane = {0, 1, 2, 3, 4, 5, 6, 7};
+    return lane < part.n;
+  }
 }
-TERRACE_INLINE VecD keep(VecD v, Part part) {
-  const VecL lane = {0, 1, 2, 3, 4, 5, 6, 7};
-  return lane < part.n ? v : VecD{};
-}
+TERRACE_INLINE VecF keep(VecF v, Part part) { return within<float>(part) ? v : VecF{}; }
+TERRACE_INLINE VecD keep(VecD v, Part part) { return within<double>(part) ? v : VecD{}; }
 
 template <i64 lanes, class F>
 TERRACE_INLINE void sweep(i64 n, F&& f) {
@@ -155,27 +168,26 @@ TERRACE_INLINE A sum_over(i64 n, F&& f) {
   return fold<A>((s0 + s1) + (s2 + s3));
 }
 
+template <class A>
+TERRACE_INLINE A fold_max(Vec<A> v) {
+  A lane[Vector<A>::lanes];
+  __builtin_memcpy(lane, &v, sizeof v);
+  A best = lane[0];
+  for (i64 i = 1; i < Vector<A>::lanes; ++i) best = lane[i] > best ? lane[i] : best;
+  return best;
+}
+
 template <class T, class A = Acc<T>>
 TERRACE_INLINE A max_of(const T* x, i64 n) {
-  constexpr i64 lanes = Vector<A>::lanes;
-  A best = -__builtin_inf();
-  Vec<A> m = Vec<A>{} + best;
-  i64 i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    const Vec<A> v = load(x + i, Full{});
-    m = v > m ? v : m;
-  }
-  if (i < n) {
-    const Vec<A> v = load(x + i, Part{n - i});
-    const Vec<A> gone = Vec<A>{} + best;
-    const Vec<A> ones = keep(Vec<A>{} + A(1), Part{n - i});
-    const Vec<A> w = ones > A(0) ? v : gone;
-    m = w > m ? w : m;
-  }
-  A lane[lanes];
-  __builtin_memcpy(lane, &m, sizeof m);
-  for (i64 j = 0; j < lanes; ++j) best = lane[j] > best ? lane[j] : best;
-  return best;
+  const A lowest = -__builtin_inf();
+  Vec<A> best = Vec<A>{} + lowest;
+  sweep<Vector<A>::lanes>(
+      n, [&](i64 i, auto w) __attribute__((always_inline)) {
+        Vec<A> v = load(x + i, w);
+        if constexpr (sizeof w == sizeof(Part)) v = within<A>(w) ? v : Vec<A>{} + lowest;
+        best = v > best ? v : best;
+      });
+  return fold_max<A>(best);
 }
 
 // ---- elementary functions --------------------------------------------------------------------------------------------
@@ -220,27 +232,35 @@ void norm_row(T* y, A* mean, A* rstd, const T* x, const T* gain, const T* bias, 
   const A count = static_cast<A>(c);
   A m = 0;
   if (mean) {
-    m = sum_over<A>(c, [&](i64 i, auto w) __attribute__((always_inline)) { return load(x + i, w); }) / count;
+    m = sum_over<A>(
+            c, [&](i64 i, auto w) __attribute__((always_inline)) { return load(x + i, w); }) /
+        count;
     *mean = m;
   }
-  const A variance = sum_over<A>(c, [&](i64 i, auto w) __attribute__((always_inline)) {
-                       const Vec<A> d = load(x + i, w) - m;
-                       return d * d;
-                     }) / count;
+  const A variance = sum_over<A>(
+                         c,
+                         [&](i64 i, auto w) __attribute__((always_inline)) {
+                           const Vec<A> d = load(x + i, w) - m;
+                           return d * d;
+                         }) /
+                     count;
   const A scaled = variance + static_cast<A>(eps);
   A root;
-  if constexpr (sizeof(A) == 8) root = __builtin_sqrt(scaled);
-  else root = __builtin_sqrtf(scaled);
+  if constexpr (sizeof(A) == 8)
+    root = __builtin_sqrt(scaled);
+  else
+    root = __builtin_sqrtf(scaled);
   const A r = A(1) / root;
   *rstd = r;
   if (bias) {
-    sweep<Vector<A>::lanes>(c, [&](i64 i, auto w) __attribute__((always_inline)) {
-      store(y + i, (load(x + i, w) - m) * r * load(gain + i, w) + load(bias + i, w), w);
-    });
+    sweep<Vector<A>::lanes>(
+        c, [&](i64 i, auto w) __attribute__((always_inline)) {
+          store(y + i, (load(x + i, w) - m) * r * load(gain + i, w) + load(bias + i, w), w);
+        });
   } else {
-    sweep<Vector<A>::lanes>(c, [&](i64 i, auto w) __attribute__((always_inline)) {
-      store(y + i, (load(x + i, w) - m) * r * load(gain + i, w), w);
-    });
+    sweep<Vector<A>::lanes>(
+        c, [&](i64 i, auto w)
+               __attribute__((always_inline)) { store(y + i, (load(x + i, w) - m) * r * load(gain + i, w), w); });
   }
 }
 
@@ -249,32 +269,38 @@ void norm_input_grad_row(T* dx, const T* dy, const T* x, const T* gain, const A*
   const A count = static_cast<A>(c);
   const A m = mean ? *mean : A(0);
   const A g_mean =
-      mean ? sum_over<A>(c, [&](i64 i, auto w) __attribute__((always_inline)) { return load(dy + i, w) * load(gain + i, w); }) / count
+      mean ? sum_over<A>(
+                 c, [&](i64 i, auto w) __attribute__((always_inline)) { return load(dy + i, w) * load(gain + i, w); }) /
+                 count
            : A(0);
-  const A gx_mean = sum_over<A>(c, [&](i64 i, auto w) __attribute__((always_inline)) {
-                      return load(dy + i, w) * load(gain + i, w) * ((load(x + i, w) - m) * rstd);
-                    }) / count;
-  sweep<Vector<A>::lanes>(c, [&](i64 i, auto w) __attribute__((always_inline)) {
-    const Vec<A> normed = (load(x + i, w) - m) * rstd;
-    const Vec<A> d = (load(dy + i, w) * load(gain + i, w) - g_mean - normed * gx_mean) * rstd;
-    store(dx + i, accumulate ? load(dx + i, w) + d : d, w);
-  });
+  const A gx_mean =
+      sum_over<A>(
+          c, [&](i64 i, auto w) __attribute__((
+                 always_inline)) { return load(dy + i, w) * load(gain + i, w) * ((load(x + i, w) - m) * rstd); }) /
+      count;
+  sweep<Vector<A>::lanes>(
+      c, [&](i64 i, auto w) __attribute__((always_inline)) {
+        const Vec<A> normed = (load(x + i, w) - m) * rstd;
+        const Vec<A> d = (load(dy + i, w) * load(gain + i, w) - g_mean - normed * gx_mean) * rstd;
+        store(dx + i, accumulate ? load(dx + i, w) + d : d, w);
+      });
 }
 
 // f(row, column, width, totals) adds one vector; blocks of rows are summed alone, then folded in order.
 template <class A, int outputs, class F>
 TERRACE_INLINE void column_blocks(A* const* out, i64 rows, i64 columns, F&& f) {
   constexpr i64 lanes = Vector<A>::lanes;
-  sweep<lanes>(columns, [&](i64 j, auto w) __attribute__((always_inline)) {
-    Vec<A> total[outputs] = {};
-    for (i64 begin = 0; begin < rows; begin += kRowBlock) {
-      const i64 end = begin + kRowBlock < rows ? begin + kRowBlock : rows;
-      Vec<A> block[outputs] = {};
-      for (i64 row = begin; row < end; ++row) f(row, j, w, block);
-      for (int o = 0; o < outputs; ++o) total[o] += block[o];
-    }
-    for (int o = 0; o < outputs; ++o) store(out[o] + j, total[o], w);
-  });
+  sweep<lanes>(
+      columns, [&](i64 j, auto w) __attribute__((always_inline)) {
+        Vec<A> total[outputs] = {};
+        for (i64 begin = 0; begin < rows; begin += kRowBlock) {
+          const i64 end = begin + kRowBlock < rows ? begin + kRowBlock : rows;
+          Vec<A> block[outputs] = {};
+          for (i64 row = begin; row < end; ++row) f(row, j, w, block);
+          for (int o = 0; o < outputs; ++o) total[o] += block[o];
+        }
+        for (int o = 0; o < outputs; ++o) store(out[o] + j, total[o], w);
+      });
 }
 
 template <class T, class A = Acc<T>>
@@ -282,20 +308,22 @@ void norm_weight_grad(A* dgain, A* dbias, const T* dy, const T* x, const A* mean
                       i64 row_elements) {
   A unused[kColumns];
   A* const out[2] = {dgain, dbias ? dbias : unused};
-  column_blocks<A, 2>(out, rows, columns, [&](i64 row, i64 j, auto w, Vec<A>* block) __attribute__((always_inline)) {
-    const Vec<A> d = load(dy + row * row_elements + j, w);
-    const A m = mean ? mean[row] : A(0);
-    block[0] += d * ((load(x + row * row_elements + j, w) - m) * rstd[row]);
-    block[1] += d;
-  });
+  column_blocks<A, 2>(
+      out, rows, columns, [&](i64 row, i64 j, auto w, Vec<A>* block) __attribute__((always_inline)) {
+        const Vec<A> d = load(dy + row * row_elements + j, w);
+        const A m = mean ? mean[row] : A(0);
+        block[0] += d * ((load(x + row * row_elements + j, w) - m) * rstd[row]);
+        block[1] += d;
+      });
 }
 
 template <class T, class A = Acc<T>>
 void column_sums(A* sums, const T* x, i64 rows, i64 columns, i64 row_elements) {
   A* const out[1] = {sums};
-  column_blocks<A, 1>(out, rows, columns, [&](i64 row, i64 j, auto w, Vec<A>* block) __attribute__((always_inline)) {
-    block[0] += load(x + row * row_elements + j, w);
-  });
+  column_blocks<A, 1>(
+      out, rows, columns, [&](i64 row, i64 j, auto w, Vec<A>* block) __attribute__((always_inline)) {
+        block[0] += load(x + row * row_elements + j, w);
+      });
 }
 
 // ---- rotary positions ------------------------------------------------------------------------------------------------
@@ -303,12 +331,13 @@ void column_sums(A* sums, const T* x, i64 rows, i64 columns, i64 row_elements) {
 template <class T, class A = Acc<T>>
 void rotate(T* x, const A* cosine, const A* sine, i64 half, bool inverse) {
   const A sign = inverse ? A(-1) : A(1);
-  sweep<Vector<A>::lanes>(half, [&](i64 i, auto w) __attribute__((always_inline)) {
-    const Vec<A> a = load(x + i, w), b = load(x + half + i, w);
-    const Vec<A> c = load(cosine + i, w), s = load(sine + i, w) * sign;
-    store(x + i, a * c - b * s, w);
-    store(x + half + i, b * c + a * s, w);
-  });
+  sweep<Vector<A>::lanes>(
+      half, [&](i64 i, auto w) __attribute__((always_inline)) {
+        const Vec<A> a = load(x + i, w), b = load(x + half + i, w);
+        const Vec<A> c = load(cosine + i, w), s = load(sine + i, w) * sign;
+        store(x + i, a * c - b * s, w);
+        store(x + half + i, b * c + a * s, w);
+      });
 }
 
 // ---- activations -----------------------------------------------------------------------------------------------------
@@ -321,40 +350,44 @@ TERRACE_INLINE Vec<A> gelu_exponential(Vec<A> x) {
 
 template <class T, class A = Acc<T>>
 void gelu(T* y, const T* x, i64 n) {
-  sweep<Vector<A>::lanes>(n, [&](i64 i, auto w) __attribute__((always_inline)) {
-    const Vec<A> v = load(x + i, w);
-    store(y + i, v / (gelu_exponential<A>(v) + A(1)), w);
-  });
+  sweep<Vector<A>::lanes>(
+      n, [&](i64 i, auto w) __attribute__((always_inline)) {
+        const Vec<A> v = load(x + i, w);
+        store(y + i, v / (gelu_exponential<A>(v) + A(1)), w);
+      });
 }
 
 template <class T, class A = Acc<T>>
 void gelu_grad(T* dx, const T* dy, const T* x, i64 n) {
-  sweep<Vector<A>::lanes>(n, [&](i64 i, auto w) __attribute__((always_inline)) {
-    const Vec<A> v = load(x + i, w);
-    const Vec<A> e = gelu_exponential<A>(v);
-    const Vec<A> s = A(1) / (e + A(1));
-    const Vec<A> slope = (v * v * A(3 * 0.044715) + A(1)) * A(2 * 0.79788456080286535588);
-    store(dx + i, load(dy + i, w) * (s + v * slope * (s * (e * s))), w);
-  });
+  sweep<Vector<A>::lanes>(
+      n, [&](i64 i, auto w) __attribute__((always_inline)) {
+        const Vec<A> v = load(x + i, w);
+        const Vec<A> e = gelu_exponential<A>(v);
+        const Vec<A> s = A(1) / (e + A(1));
+        const Vec<A> slope = (v * v * A(3 * 0.044715) + A(1)) * A(2 * 0.79788456080286535588);
+        store(dx + i, load(dy + i, w) * (s + v * slope * (s * (e * s))), w);
+      });
 }
 
 template <class T, class A = Acc<T>>
 void swiglu(T* y, const T* gate, const T* up, i64 n) {
-  sweep<Vector<A>::lanes>(n, [&](i64 i, auto w) __attribute__((always_inline)) {
-    const Vec<A> g = load(gate + i, w);
-    store(y + i, g / (exponential(-g) + A(1)) * load(up + i, w), w);
-  });
+  sweep<Vector<A>::lanes>(
+      n, [&](i64 i, auto w) __attribute__((always_inline)) {
+        const Vec<A> g = load(gate + i, w);
+        store(y + i, g / (exponential(-g) + A(1)) * load(up + i, w), w);
+      });
 }
 
 template <class T, class A = Acc<T>>
 void swiglu_grad(T* dgate, T* dup, const T* dy, const T* gate, const T* up, i64 n) {
-  sweep<Vector<A>::lanes>(n, [&](i64 i, auto w) __attribute__((always_inline)) {
-    const Vec<A> g = load(gate + i, w), u = load(up + i, w), d = load(dy + i, w);
-    const Vec<A> e = exponential(-g);
-    const Vec<A> s = A(1) / (e + A(1));
-    store(dup + i, d * (g * s), w);
-    store(dgate + i, d * u * (s + g * (s * (e * s))), w);
-  });
+  sweep<Vector<A>::lanes>(
+      n, [&](i64 i, auto w) __attribute__((always_inline)) {
+        const Vec<A> g = load(gate + i, w), u = load(up + i, w), d = load(dy + i, w);
+        const Vec<A> e = exponential(-g);
+        const Vec<A> s = A(1) / (e + A(1));
+        store(dup + i, d * (g * s), w);
+        store(dgate + i, d * u * (s + g * (s * (e * s))), w);
+      });
 }
 
 // ---- elementwise -----------------------------------------------------------------------------------------------------
@@ -371,21 +404,24 @@ void convert(void* to, const void* from, i64 n) {
   To* y = static_cast<To*>(to);
   const From* x = static_cast<const From*>(from);
   if constexpr (sizeof(To) == 8 || sizeof(From) == 8) {
-    sweep<8>(n, [&](i64 i, auto w) __attribute__((always_inline)) {
-      const VecD v = load_fp64(x + i, w);
-      store_fp64(y + i, accumulate ? load_fp64(y + i, w) + v : v, w);
-    });
+    sweep<8>(
+        n, [&](i64 i, auto w) __attribute__((always_inline)) {
+          const VecD v = load_fp64(x + i, w);
+          store_fp64(y + i, accumulate ? load_fp64(y + i, w) + v : v, w);
+        });
   } else {
-    sweep<16>(n, [&](i64 i, auto w) __attribute__((always_inline)) {
-      const VecF v = load(x + i, w);
-      store(y + i, accumulate ? load(y + i, w) + v : v, w);
-    });
+    sweep<16>(
+        n, [&](i64 i, auto w) __attribute__((always_inline)) {
+          const VecF v = load(x + i, w);
+          store(y + i, accumulate ? load(y + i, w) + v : v, w);
+        });
   }
 }
 
 template <class T, class A = Acc<T>>
 A dot(const T* x, const T* y, i64 n) {
-  return sum_over<A>(n, [&](i64 i, auto w) __attribute__((always_inline)) { return load(x + i, w) * load(y + i, w); });
+  return sum_over<A>(
+      n, [&](i64 i, auto w) __attribute__((always_inline)) { return load(x + i, w) * load(y + i, w); });
 }
 
 template <class T, class A = Acc<T>>
@@ -396,29 +432,55 @@ void axpy(A* y, A a, const T* x, i64 n) {
 
 // ---- softmax ---------------------------------------------------------------------------------------------------------
 
+// Rows are padded to whole vectors, so the last one is loaded whole and masked: causal rows end anywhere, and tails copied
+// through memory cost more than the exponentials.
+template <class A, class F>
+TERRACE_INLINE void padded_sweep(A* s, i64 valid, i64 width, F&& f) {
+  constexpr i64 lanes = Vector<A>::lanes;
+  i64 i = 0;
+  for (; i + lanes <= valid; i += lanes) f(i, Part{lanes});
+  if (i < valid) {
+    f(i, Part{valid - i});
+    i += lanes;
+  }
+  for (; i < width; i += lanes) store(s + i, Vec<A>{}, Full{});
+}
+
 template <class A>
 A softmax_row(A* s, i64 valid, i64 width, A scale) {
-  const A m = max_of(s, valid) * scale;
-  const A total = sum_over<A>(valid, [&](i64 i, auto w) __attribute__((always_inline)) {
-    const Vec<A> e = exponential(load(s + i, w) * scale - m);
-    store(s + i, e, w);
-    return e;
-  });
+  constexpr i64 lanes = Vector<A>::lanes;
+  const A lowest = -__builtin_inf();
+  Vec<A> best = Vec<A>{} + lowest;
+  for (i64 i = 0; i < valid; i += lanes) {
+    const Vec<A> v = load(s + i, Full{});
+    const Vec<A> w = within<A>(Part{valid - i}) ? v : Vec<A>{} + lowest;
+    best = w > best ? w : best;
+  }
+  const A m = fold_max<A>(best) * scale;
+  Vec<A> sums{};
+  padded_sweep(
+      s, valid, width, [&](i64 i, Part part) __attribute__((always_inline)) {
+        const Vec<A> e = keep(exponential(load(s + i, Full{}) * scale - m), part);
+        store(s + i, e, Full{});
+        sums += e;
+      });
+  const A total = fold<A>(sums);
   const A inverse = A(1) / total;
-  sweep<Vector<A>::lanes>(
-      valid, [&](i64 i, auto w) __attribute__((always_inline)) { store(s + i, load(s + i, w) * inverse, w); });
-  for (i64 i = valid; i < width; ++i) s[i] = 0;
+  for (i64 i = 0; i < valid; i += lanes) store(s + i, load(s + i, Full{}) * inverse, Full{});
   return m + static_cast<A>(__builtin_log(static_cast<double>(total)));
 }
 
 template <class A>
 void softmax_grad_row(A* s, A* dp, i64 valid, i64 width, A scale, A lse, A d) {
-  sweep<Vector<A>::lanes>(valid, [&](i64 i, auto w) __attribute__((always_inline)) {
-    const Vec<A> p = exponential(load(s + i, w) * scale - lse);
-    store(s + i, p, w);
-    store(dp + i, p * (load(dp + i, w) - d) * scale, w);
-  });
-  for (i64 i = valid; i < width; ++i) s[i] = dp[i] = 0;
+  padded_sweep(
+      s, valid, width, [&](i64 i, Part part) __attribute__((always_inline)) {
+        const Vec<A> p = keep(exponential(load(s + i, Full{}) * scale - lse), part);
+        store(s + i, p, Full{});
+        store(dp + i, keep(p * (load(dp + i, Full{}) - d) * scale, part), Full{});
+      });
+  for (i64 i = (valid + Vector<A>::lanes - 1) / Vector<A>::lanes * Vector<A>::lanes; i < width; i += Vector<A>::lanes) {
+    store(dp + i, Vec<A>{}, Full{});
+  }
 }
 
 template <class T, class A = Acc<T>>
@@ -438,9 +500,10 @@ double cross_entropy_row(T* dlogits, const T* logits, i64 vocabulary, std::int32
     const A factor = static_cast<A>(scale) / total;
     // The target's entry is written apart, in one rounding: (p − 1)·scale.
     const A p = scalar_exponential<A>(hit - m) / total;
-    sweep<Vector<A>::lanes>(vocabulary, [&](i64 i, auto w) __attribute__((always_inline)) {
-      store(dlogits + i, exponential(load(logits + i, w) - m) * factor, w);
-    });
+    sweep<Vector<A>::lanes>(
+        vocabulary, [&](i64 i, auto w) __attribute__((always_inline)) {
+          store(dlogits + i, exponential(load(logits + i, w) - m) * factor, w);
+        });
     store(dlogits + target, Vec<A>{} + (p - A(1)) * static_cast<A>(scale), Part{1});
   }
   return __builtin_log(static_cast<double>(total)) + (static_cast<double>(m) - static_cast<double>(hit));
@@ -450,10 +513,11 @@ double cross_entropy_row(T* dlogits, const T* logits, i64 vocabulary, std::int32
 
 template <bool square, class T>
 double sum_fp64(const T* x, i64 n) {
-  return sum_over<double>(n, [&](i64 i, auto w) __attribute__((always_inline)) {
-    const VecD v = load_fp64(x + i, w);
-    return square ? v * v : v;
-  });
+  return sum_over<double>(
+      n, [&](i64 i, auto w) __attribute__((always_inline)) {
+        const VecD v = load_fp64(x + i, w);
+        return square ? v * v : v;
+      });
 }
 
 // ---- fp64 product ----------------------------------------------------------------------------------------------------
@@ -483,9 +547,21 @@ void product_fp64(double* c, i64 ldc, const double* a, i64 a_row, i64 a_column, 
 
 template <class T>
 constexpr KernelsOf<T, Acc<T>> kernels_of() {
-  return {norm_row<T>,  norm_input_grad_row<T>, norm_weight_grad<T>,  column_sums<T>,     rotate<T>,
-          gelu<T>,      gelu_grad<T>,           swiglu<T>,            swiglu_grad<T>,     add<T>,
-          dot<T>,       axpy<T>,                cross_entropy_row<T>, sum_fp64<false, T>, sum_fp64<true, T>};
+  return {norm_row<T>,
+          norm_input_grad_row<T>,
+          norm_weight_grad<T>,
+          column_sums<T>,
+          rotate<T>,
+          gelu<T>,
+          gelu_grad<T>,
+          swiglu<T>,
+          swiglu_grad<T>,
+          add<T>,
+          dot<T>,
+          axpy<T>,
+          cross_entropy_row<T>,
+          sum_fp64<false, T>,
+          sum_fp64<true, T>};
 }
 
 constexpr Kernels make_kernels(const char* name) {

@@ -1,0 +1,167 @@
+#include <terrace/examples/lm/attention_block.h>
+
+namespace terrace::lm {
+namespace {
+
+// Positions in saved() and carried().
+enum Saved : std::size_t { kStatistics, kQkv, kAttended, kLogSumExp };
+enum Carried : std::size_t { kDqkv, kDnormed };
+
+std::vector<Projection::Part> qkv_parts(const ModelConfig& config, std::int64_t block) {
+  if (config.family == Family::gpt2) return {{name_in_block(config, block, "attn.c_attn", ""), 3 * config.hidden}};
+  const std::int64_t kv = config.kv_heads * config.head_dim();
+  return {{name_in_block(config, block, "", "self_attn.q_proj"), config.hidden},
+          {name_in_block(config, block, "", "self_attn.k_proj"), kv},
+          {name_in_block(config, block, "", "self_attn.v_proj"), kv}};
+}
+
+}  // namespace
+
+AttentionBlock::AttentionBlock(const ModelConfig& config, std::int64_t block)
+    : LmLayer("layers." + std::to_string(block) + ".attention", config),
+      norm_(params_, name_in_block(config, block, "ln_1", "input_layernorm"), config),
+      qkv_(params_, qkv_parts(config, block), config.hidden, config.init_std(), config),
+      output_(params_, {{name_in_block(config, block, "attn.c_proj", "self_attn.o_proj"), config.hidden}}, config.hidden,
+              config.residual_init_std(), config) {}
+
+AttentionShape AttentionBlock::attention_shape(BatchShape shape) const {
+  return {shape.batch, shape.seq, config_.heads, config_.kv_heads, config_.head_dim()};
+}
+
+std::vector<TensorSpec> AttentionBlock::saved(BatchShape shape) const {
+  const std::int64_t n = shape.tokens();
+  return {norm_.statistics(n),
+          {"q, k and v", config_.dtype, {n, qkv_.outputs()}},
+          {"attention's result", config_.dtype, {n, config_.hidden}},
+          {"log-sum-exp of scores", accumulator_of(config_.dtype), {shape.batch, config_.heads, shape.seq}}};
+}
+
+std::vector<TensorSpec> AttentionBlock::carried(BatchShape shape) const {
+  const std::int64_t n = shape.tokens();
+  return {{"gradient of q, k and v", config_.dtype, {n, qkv_.outputs()}},
+          {"gradient of norm's result", config_.dtype, {n, config_.hidden}}};
+}
+
+AttentionBlock::Forward::Forward(const AttentionBlock& block, ScratchArena& arena, std::int64_t rows)
+    : normed(arena.take(block.config_.dtype, {rows, block.config_.hidden})), qkv_weights(block.qkv_.place_weights(arena)) {}
+
+AttentionBlock::InputHalf::InputHalf(const AttentionBlock& block, ScratchArena& arena, std::int64_t rows)
+    : dattended(arena.take(block.config_.dtype, {rows, block.config_.hidden})), qkv_weights(block.qkv_.place_weights(arena)) {}
+
+AttentionBlock::WeightHalf::WeightHalf(const AttentionBlock& block, ScratchArena& arena, std::int64_t rows)
+    : normed(arena.take(block.config_.dtype, {rows, block.config_.hidden})) {
+  const auto spec = block.norm_.statistics(rows);
+  statistics = arena.take(spec.dtype, spec.shape);
+  qkv_gradient = block.qkv_.place_gradient(arena);
+}
+
+AttentionBlock::Decode::Decode(const AttentionBlock& block, ScratchArena& arena)
+    : normed(arena.take(block.config_.dtype, {1, block.config_.hidden})) {
+  const auto spec = block.norm_.statistics(1);
+  statistics = arena.take(spec.dtype, spec.shape);
+  qkv_weights = block.qkv_.place_weights(arena);
+  qkv = arena.take(block.config_.dtype, {1, block.qkv_.outputs()});
+  attended = arena.take(block.config_.dtype, {1, block.config_.hidden});
+}
+
+std::uint64_t AttentionBlock::scratch_bytes(BatchShape shape) const {
+  ScratchArena arena;
+  Forward(*this, arena, shape.tokens());
+  arena.reset();
+  InputHalf(*this, arena, shape.tokens());
+  arena.reset();
+  WeightHalf(*this, arena, shape.tokens());
+  arena.reset();
+  Decode(*this, arena);
+  return arena.peak_bytes();
+}
+
+double AttentionBlock::forward_flops(BatchShape shape) const {
+  const auto n = static_cast<double>(shape.tokens()), s = static_cast<double>(shape.seq),
+             c = static_cast<double>(config_.hidden);
+  // A query meets (S + 1) / 2 keys on average, and as many values.
+  return 2 * n * c * static_cast<double>(qkv_.outputs()) + 2 * n * c * c + 2 * n * (s + 1) * c;
+}
+
+void AttentionBlock::rotate(LayerContext& ctx, TensorView qkv, std::int64_t first_position, bool inverse) const {
+  if (config_.family != Family::llama) return;
+  const std::int64_t row = qkv_.outputs();
+  const TensorView q_and_k{qkv.data, qkv.dtype, {qkv.shape[0], config_.heads + config_.kv_heads, config_.head_dim()}};
+  ctx.math.rotary(ctx.stream, q_and_k, row, ctx.shape.seq, first_position, config_.rope_theta, inverse);
+}
+
+void AttentionBlock::forward(LayerContext& ctx, const LayerTensors& t) const {
+  check_forward(ctx, t, {});
+  ScratchArena arena(ctx.scratch);
+  const Forward scratch(*this, arena, ctx.shape.tokens());
+
+  norm_.forward(ctx, t.weights, scratch.normed, t.x, t.saved[kStatistics]);
+  qkv_.forward(ctx, t.weights, qkv_.prepare(ctx, t.weights, scratch.qkv_weights), t.saved[kQkv], scratch.normed);
+  rotate(ctx, t.saved[kQkv], 0, false);
+  ctx.math.attention(ctx.stream, attention_shape(ctx.shape), t.saved[kAttended], t.saved[kLogSumExp], t.saved[kQkv]);
+  ctx.math.convert(ctx.stream, t.y, t.x);
+  output_.forward(ctx, t.weights, output_.prepare(ctx, t.weights, {}), t.y, t.saved[kAttended], Accumulate::yes);
+}
+
+void AttentionBlock::backward(LayerContext& ctx, const LayerTensors& t, Half half) const {
+  check_backward(ctx, t, half, {});
+  if (has(half, Half::input)) input_half(ctx, t, ScratchArena(ctx.scratch));
+  if (has(half, Half::weight)) weight_half(ctx, t, ScratchArena(ctx.scratch));
+}
+
+void AttentionBlock::input_half(LayerContext& ctx, const LayerTensors& t, ScratchArena arena) const {
+  const InputHalf scratch(*this, arena, ctx.shape.tokens());
+  const TensorView dqkv = t.carried[kDqkv], dnormed = t.carried[kDnormed];
+
+  output_.input_grad(ctx, output_.prepare(ctx, t.weights, {}), scratch.dattended, t.dy);
+  ctx.math.attention_grad(ctx.stream, attention_shape(ctx.shape), dqkv, scratch.dattended, t.saved[kAttended],
+                          t.saved[kLogSumExp], t.saved[kQkv]);
+  rotate(ctx, dqkv, 0, true);
+  qkv_.input_grad(ctx, qkv_.prepare(ctx, t.weights, scratch.qkv_weights), dnormed, dqkv);
+  ctx.math.convert(ctx.stream, t.dx, t.dy);
+  norm_.input_grad(ctx, t.weights, t.dx, dnormed, t.x, t.saved[kStatistics], Accumulate::yes);
+}
+
+void AttentionBlock::weight_half(LayerContext& ctx, const LayerTensors& t, ScratchArena arena) const {
+  const WeightHalf scratch(*this, arena, ctx.shape.tokens());
+
+  output_.weight_grad(ctx, t.gradients, {}, t.dy, t.saved[kAttended], t.accumulate);
+  // `saved` is only read in a backward, so the statistics that come with the norm's result go elsewhere.
+  norm_.forward(ctx, t.weights, scratch.normed, t.x, scratch.statistics);
+  qkv_.weight_grad(ctx, t.gradients, scratch.qkv_gradient, t.carried[kDqkv], scratch.normed, t.accumulate);
+  norm_.weight_grad(ctx, t.gradients, t.carried[kDnormed], t.x, t.saved[kStatistics], t.accumulate);
+}
+
+std::vector<TensorSpec> AttentionBlock::cache(std::int64_t capacity) const {
+  const Shape shape{config_.kv_heads, capacity, config_.head_dim()};
+  return {{"keys", config_.dtype, shape}, {"values", config_.dtype, shape}};
+}
+
+void AttentionBlock::decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y,
+                                 CacheViews cache_views, std::int64_t position) const {
+  check_decode(ctx, weights, cache_views, position);
+  check("x", x, config_.dtype, {1, config_.hidden});
+  check("y", y, config_.dtype, {1, config_.hidden});
+  const std::int64_t capacity = cache_views[0].shape[1], dim = config_.head_dim();
+  if (position >= capacity) fail("position " + std::to_string(position) + " is beyond the cache's " + std::to_string(capacity));
+  ScratchArena arena(ctx.scratch);
+  const Decode scratch(*this, arena);
+
+  norm_.forward(ctx, weights, scratch.normed, x, scratch.statistics);
+  qkv_.forward(ctx, weights, qkv_.prepare(ctx, weights, scratch.qkv_weights), scratch.qkv, scratch.normed);
+  rotate(ctx, scratch.qkv, position, false);
+  for (std::int64_t kind = 0; kind < 2; ++kind) {  // keys, values
+    for (std::int64_t group = 0; group < config_.kv_heads; ++group) {
+      const std::int64_t head = config_.heads + kind * config_.kv_heads + group;
+      ctx.math.convert(ctx.stream,
+                       part(cache_views[static_cast<std::size_t>(kind)], (group * capacity + position) * dim, {dim}),
+                       part(scratch.qkv, head * dim, {dim}));
+    }
+  }
+  ctx.math.attention_decode(ctx.stream, attention_shape({1, 1}), scratch.attended, scratch.qkv, cache_views[0], cache_views[1],
+                            position + 1);
+  ctx.math.convert(ctx.stream, y, x);
+  output_.forward(ctx, weights, output_.prepare(ctx, weights, {}), y, scratch.attended, Accumulate::yes);
+}
+
+}  // namespace terrace::lm

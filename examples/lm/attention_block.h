@@ -1,0 +1,56 @@
+// y = x + output(attention(rotary(qkv(norm(x))))), the first half of a transformer block.
+//
+// Kept for the backward: what a product made (q, k, v after the rotation, the attention's result) and the statistics of norm
+// and softmax. The norm's result is made again, which costs one pass over x.
+//
+// Owner, threads, errors: as lm_layer.h.
+#pragma once
+
+#include <terrace/examples/lm/lm_layer.h>
+
+namespace terrace::lm {
+
+class AttentionBlock final : public LmLayer {
+ public:
+  AttentionBlock(const ModelConfig& config, std::int64_t block);
+  [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const override;
+  [[nodiscard]] std::vector<TensorSpec> carried(BatchShape shape) const override;
+  [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
+  [[nodiscard]] double forward_flops(BatchShape shape) const override;
+  void forward(LayerContext& ctx, const LayerTensors& t) const override;
+  void backward(LayerContext& ctx, const LayerTensors& t, Half half) const override;
+  // Keys and values, each [kv_heads, capacity, head_dim].
+  [[nodiscard]] std::vector<TensorSpec> cache(std::int64_t capacity) const override;
+  void decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
+                   std::int64_t position) const override;
+
+ private:
+  // The scratch of each kind of call.
+  struct Forward {
+    Forward(const AttentionBlock& block, ScratchArena& arena, std::int64_t rows);
+    TensorView normed, qkv_weights;
+  };
+  struct InputHalf {
+    InputHalf(const AttentionBlock& block, ScratchArena& arena, std::int64_t rows);
+    TensorView dattended, qkv_weights;
+  };
+  struct WeightHalf {
+    WeightHalf(const AttentionBlock& block, ScratchArena& arena, std::int64_t rows);
+    TensorView normed, statistics, qkv_gradient;
+  };
+  struct Decode {
+    Decode(const AttentionBlock& block, ScratchArena& arena);
+    TensorView normed, statistics, qkv_weights, qkv, attended;
+  };
+
+  void input_half(LayerContext& ctx, const LayerTensors& t, ScratchArena arena) const;
+  void weight_half(LayerContext& ctx, const LayerTensors& t, ScratchArena arena) const;
+  // Rotates q and k, which lie side by side in a row, to (or back from) their positions.
+  void rotate(LayerContext& ctx, TensorView qkv, std::int64_t first_position, bool inverse) const;
+  [[nodiscard]] AttentionShape attention_shape(BatchShape shape) const;
+
+  Norm norm_;
+  Projection qkv_, output_;
+};
+
+}  // namespace terrace::lm

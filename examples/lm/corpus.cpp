@@ -1,0 +1,200 @@
+#include "corpus.h"
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include <terrace/core/error.h>
+#include <terrace/core/philox.h>
+
+namespace terrace::lm {
+namespace {
+
+constexpr std::uint64_t kHeldOutOneIn = 20;  // 5 %
+
+class Descriptor {
+ public:
+  explicit Descriptor(const std::filesystem::path& path) : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  [[nodiscard]] int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+std::uint64_t size_of_readable(const std::filesystem::path& path) {
+  const Descriptor file(path);
+  struct stat status {};
+  if (file.get() < 0 || ::fstat(file.get(), &status) != 0) {
+    throw Error(fmt::format("corpus file {} cannot be read: {}", path.string(), describe_errno(errno)), Exit::usage);
+  }
+  if (!S_ISREG(status.st_mode)) throw Error(fmt::format("corpus file {} is not a regular file", path.string()), Exit::usage);
+  return static_cast<std::uint64_t>(status.st_size);
+}
+
+void read_exactly(const std::filesystem::path& path, std::uint64_t offset, std::span<unsigned char> out) {
+  const Descriptor file(path);
+  std::size_t done = 0;
+  while (file.get() >= 0 && done < out.size()) {
+    const ssize_t got = ::pread(file.get(), out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got == 0) {
+      throw Error(
+          fmt::format("corpus file {} became shorter while it was in use: it ends at byte {}", path.string(), offset + done));
+    }
+    if (got < 0) break;
+    done += static_cast<std::size_t>(got);
+  }
+  if (done < out.size()) {
+    throw Error(fmt::format("corpus file {} could not be read at offset {}, {} bytes: {}", path.string(), offset + done,
+                            out.size() - done, describe_errno(errno)));
+  }
+}
+
+}  // namespace
+
+Corpus Corpus::open(const std::vector<std::filesystem::path>& files, CorpusWindows windows) {
+  if (windows.bytes == 0 || windows.count == 0) throw Error("a corpus needs at least one window of one byte", Exit::usage);
+  std::vector<File> kept;
+  std::uint64_t tokens = 0;
+  for (const auto& path : files) {
+    const std::uint64_t bytes = size_of_readable(path);
+    if (bytes > 0) kept.push_back({.path = path, .first = tokens, .bytes = bytes});
+    tokens += bytes;
+  }
+  if (tokens == 0) throw Error(fmt::format("the corpus is empty: {} files, 0 bytes", files.size()), Exit::usage);
+  return {std::move(kept), tokens, windows};
+}
+
+Corpus::Corpus(std::vector<File> files, std::uint64_t tokens, CorpusWindows windows)
+    : files_(std::move(files)), tokens_(tokens), limits_(windows) {}
+
+const Corpus::Window& Corpus::window(std::size_t file, std::uint64_t index) {
+  const auto found = std::ranges::find_if(windows_, [&](const Window& w) { return w.file == file && w.index == index; });
+  if (found != windows_.end()) {
+    windows_.splice(windows_.begin(), windows_, found);
+    return windows_.front();
+  }
+  // The oldest window's memory is used again; it leaves the list until its new bytes are there, in case the read fails.
+  std::list<Window> fresh;
+  if (windows_.size() < limits_.count) {
+    fresh.emplace_back();
+  } else {
+    fresh.splice(fresh.begin(), windows_, std::prev(windows_.end()));
+  }
+  Window& w = fresh.front();
+  w.file = file;
+  w.index = index;
+  const std::uint64_t offset = index * limits_.bytes;
+  w.bytes.resize(static_cast<std::size_t>(std::min<std::uint64_t>(limits_.bytes, files_[file].bytes - offset)));
+  read_exactly(files_[file].path, offset, w.bytes);
+  windows_.splice(windows_.begin(), fresh);
+  return windows_.front();
+}
+
+void Corpus::read(std::uint64_t first, std::span<std::int32_t> out) {
+  if (first > tokens_ || out.size() > tokens_ - first) {
+    throw Error(fmt::format("tokens {}..{} were asked of a corpus of {}", first, first + out.size(), tokens_));
+  }
+  if (out.empty()) return;
+  auto file = static_cast<std::size_t>(std::ranges::upper_bound(files_, first, {}, [](const File& f) { return f.first; }) -
+                                       files_.begin() - 1);
+  std::size_t done = 0;
+  while (done < out.size()) {
+    const std::uint64_t offset = first + done - files_[file].first;
+    if (offset == files_[file].bytes) {
+      ++file;
+      continue;
+    }
+    const Window& w = window(file, offset / limits_.bytes);
+    const auto begin = static_cast<std::size_t>(offset % limits_.bytes);
+    const std::size_t count = std::min(out.size() - done, w.bytes.size() - begin);
+    std::copy_n(w.bytes.begin() + static_cast<std::ptrdiff_t>(begin), count, out.begin() + static_cast<std::ptrdiff_t>(done));
+    done += count;
+  }
+}
+
+void Corpus::fill(std::span<const std::uint64_t> starts, std::uint64_t seq_len, std::span<std::int32_t> tokens,
+                  std::span<std::int32_t> targets) {
+  if (seq_len == 0 || tokens.size() != starts.size() * seq_len || targets.size() != tokens.size()) {
+    throw Error(fmt::format("a batch of {} sequences of {} tokens does not fit {} tokens and {} targets", starts.size(),
+                            seq_len, tokens.size(), targets.size()));
+  }
+  for (std::size_t row = 0; row < starts.size(); ++row) {
+    const auto inputs = tokens.subspan(row * seq_len, seq_len), next = targets.subspan(row * seq_len, seq_len);
+    read(starts[row], inputs);
+    std::copy(inputs.begin() + 1, inputs.end(), next.begin());
+    read(starts[row] + seq_len, next.last(1));
+  }
+}
+
+std::size_t Corpus::held_bytes() const {
+  std::size_t bytes = 0;
+  for (const auto& w : windows_) bytes += w.bytes.capacity();
+  return bytes;
+}
+
+SequencePlan plan_sequences(std::uint64_t corpus_tokens, std::uint64_t seq_len) {
+  constexpr std::uint64_t kLongest = std::uint64_t{1} << 62;
+  if (seq_len == 0 || seq_len >= kLongest) throw Error(fmt::format("a sequence cannot have {} tokens", seq_len), Exit::usage);
+  const std::uint64_t one = seq_len + 1;
+  if (corpus_tokens < 2 * one) {
+    throw Error(
+        fmt::format("the corpus has {} tokens, but {} are needed: one training and one evaluation sequence of {} tokens "
+                    "and a last target each; give more text or shorter sequences",
+                    corpus_tokens, 2 * one, seq_len),
+        Exit::usage);
+  }
+  const std::uint64_t held_out = std::max(one, corpus_tokens / kHeldOutOneIn);
+  const std::uint64_t training = corpus_tokens - held_out;
+  return {.seq_len = seq_len,
+          .training_sequences = (training - 1) / seq_len,
+          .evaluation_begin = training,
+          .evaluation_sequences = (held_out - 1) / seq_len};
+}
+
+std::uint64_t SequencePlan::sequence_start(std::uint64_t seed, std::uint64_t global_index) const {
+  return permuted(seed, global_index / training_sequences, global_index % training_sequences, training_sequences) * seq_len;
+}
+
+std::uint64_t SequencePlan::evaluation_start(std::uint64_t i) const {
+  if (i >= evaluation_sequences) {
+    throw Error(fmt::format("evaluation sequence {} was asked of {}", i, evaluation_sequences));
+  }
+  return evaluation_begin + i * seq_len;
+}
+
+// A Feistel network (Luby, Rackoff: "How to construct pseudorandom permutations from pseudorandom functions", 1988) over the
+// smallest even number of bits that holds `count`, Philox as its round function; a result outside is permuted again, which
+// ends after fewer than four rounds on average, because the domain is less than four times as large.
+std::uint64_t permuted(std::uint64_t seed, std::uint64_t epoch, std::uint64_t index, std::uint64_t count) {
+  if (index >= count) throw Error(fmt::format("index {} is outside a permutation of {}", index, count));
+  if (count == 1) return 0;
+  constexpr std::uint64_t kRounds = 8;
+  const int half_bits = (std::bit_width(count - 1) + 1) / 2;
+  const std::uint64_t mask = (std::uint64_t{1} << half_bits) - 1;
+  const std::uint64_t stream = stream_of("data order") + epoch;
+  std::uint64_t x = index;
+  do {
+    std::uint64_t left = x >> half_bits, right = x & mask;
+    for (std::uint64_t round = 0; round < kRounds; ++round) {
+      const std::uint64_t mixed = random_u32(seed, stream, round << 32 | right);
+      left = std::exchange(right, left ^ (mixed & mask));
+    }
+    x = left << half_bits | right;
+  } while (x >= count);
+  return x;
+}
+
+}  // namespace terrace::lm

@@ -1,0 +1,78 @@
+// Text files as one row of byte tokens (vocabulary 256, token = byte), and the order in which sequences are drawn from it.
+//
+// Files are read through a few windows of bounded size and are never loaded whole; no file stays open.
+//
+// Owner:   the caller.
+// Threads: a Corpus from one thread at a time; a SequencePlan is a value.
+// Errors:  Error(Exit::usage) for a file that is missing, not a file, or unreadable, for an empty corpus, and for one that is
+//          shorter than a training and an evaluation sequence; Error(Exit::runtime) for a read that fails later.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <list>
+#include <span>
+#include <vector>
+
+namespace terrace::lm {
+
+inline constexpr std::int64_t kByteVocabulary = 256;
+
+struct CorpusWindows {
+  std::size_t bytes = std::size_t{1} << 20;  // of one window
+  std::size_t count = 4;                     // kept, least recently used goes first
+};
+
+class Corpus {
+ public:
+  // The files in the given order, end to end, nothing between them.
+  static Corpus open(const std::vector<std::filesystem::path>& files, CorpusWindows windows = {});
+
+  [[nodiscard]] std::uint64_t tokens() const { return tokens_; }
+  // out[i] = token first + i.
+  void read(std::uint64_t first, std::span<std::int32_t> out);
+  // Row r of `tokens` and of `targets` (both starts.size() × seq_len): tokens from starts[r], and the same one further.
+  void fill(std::span<const std::uint64_t> starts, std::uint64_t seq_len, std::span<std::int32_t> tokens,
+            std::span<std::int32_t> targets);
+
+  [[nodiscard]] std::size_t held_bytes() const;  // of all windows
+
+ private:
+  struct File {
+    std::filesystem::path path;
+    std::uint64_t first = 0, bytes = 0;  // first token, in the whole corpus
+  };
+  struct Window {
+    std::size_t file = 0;
+    std::uint64_t index = 0;
+    std::vector<unsigned char> bytes;
+  };
+  Corpus(std::vector<File> files, std::uint64_t tokens, CorpusWindows windows);
+  const Window& window(std::size_t file, std::uint64_t index);
+
+  std::vector<File> files_;  // without the empty ones
+  std::uint64_t tokens_ = 0;
+  CorpusWindows limits_;
+  std::list<Window> windows_;  // most recently used first
+};
+
+// Which tokens train and which evaluate: the last 5 %, at least one sequence, are held out. Both parts are cut into
+// sequences of seq_len inputs and one more token for the last target; a sequence's last target is the next one's first input.
+struct SequencePlan {
+  std::uint64_t seq_len = 0;
+  std::uint64_t training_sequences = 0;
+  std::uint64_t evaluation_begin = 0, evaluation_sequences = 0;
+
+  // The first token of training sequence `global_index` = step · batch + row. Each epoch visits every sequence once, in an
+  // order keyed by (seed, epoch) and the global index only: no split of a batch changes what is seen.
+  [[nodiscard]] std::uint64_t sequence_start(std::uint64_t seed, std::uint64_t global_index) const;
+  // The first token of evaluation sequence i, in order.
+  [[nodiscard]] std::uint64_t evaluation_start(std::uint64_t i) const;
+};
+SequencePlan plan_sequences(std::uint64_t corpus_tokens, std::uint64_t seq_len);
+
+// Where `index` goes in the permutation of [0, count) that (seed, epoch) names; no table exists.
+std::uint64_t permuted(std::uint64_t seed, std::uint64_t epoch, std::uint64_t index, std::uint64_t count);
+
+}  // namespace terrace::lm

@@ -1,0 +1,29 @@
+// The first layer: tokens → x, with a learned position for each place of a sequence in gpt2.
+//
+// Owner, threads, errors: as lm_layer.h. A token outside the vocabulary fails the stream.
+#pragma once
+
+#include <terrace/examples/lm/lm_layer.h>
+
+namespace terrace::lm {
+
+// The table's name, which a tied head repeats.
+std::string embedding_name(Family family);
+
+class Embedding final : public LmLayer {
+ public:
+  explicit Embedding(const ModelConfig& config);
+  [[nodiscard]] std::vector<TensorSpec> saved(BatchShape) const override { return {}; }
+  [[nodiscard]] std::vector<TensorSpec> carried(BatchShape) const override { return {}; }
+  [[nodiscard]] std::uint64_t scratch_bytes(BatchShape) const override { return 0; }
+  [[nodiscard]] double forward_flops(BatchShape) const override { return 0; }
+  void forward(LayerContext& ctx, const LayerTensors& t) const override;
+  void backward(LayerContext& ctx, const LayerTensors& t, Half half) const override;
+  void decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
+                   std::int64_t position) const override;
+
+ private:
+  [[nodiscard]] TensorView positions(std::span<const TensorView> tensors) const;
+};
+
+}  // namespace terrace::lm

@@ -1,0 +1,133 @@
+#include <terrace/examples/lm/head.h>
+
+#include <terrace/examples/lm/embedding.h>
+
+namespace terrace::lm {
+namespace {
+
+// A slice's logits have at most this many elements (64 MiB in fp32): enough rows for a product at full speed beside which
+// adding dW to its gradient costs little, and little memory beside the table itself.
+constexpr std::int64_t kSliceElements = std::int64_t{1} << 24;
+constexpr std::int64_t kSliceStep = 64;  // slices are whole steps
+constexpr std::int64_t kLongestSlice = 512;
+
+enum Carried : std::size_t { kDnormed };
+
+}  // namespace
+
+Head::Head(const ModelConfig& config)
+    : LmLayer("head", config),
+      norm_(params_, config.family == Family::gpt2 ? "transformer.ln_f" : "model.norm", config),
+      logits_([&] {
+        params_.push_back({.name = config.tied ? embedding_name(config.family) : "lm_head.weight",
+                           .shape = {config.vocab, config.hidden},
+                           .init = {InitKind::normal, config.init_std()},
+                           .tied = config.tied});
+        return Projection::declared(params_, config.dtype);
+      }()) {}
+
+std::int64_t Head::slice_rows() const {
+  return std::clamp(kSliceElements / config_.vocab / kSliceStep * kSliceStep, kSliceStep, kLongestSlice);
+}
+
+std::vector<TensorSpec> Head::carried(BatchShape shape) const {
+  return {{"gradient of norm's result", config_.dtype, {shape.tokens(), config_.hidden}}};
+}
+
+Head::Scratch::Scratch(const Head& head, ScratchArena& arena, std::int64_t rows) : losses(arena.take(DType::fp64, {rows})) {
+  const auto spec = head.norm_.statistics(rows);
+  const std::int64_t slice = std::min(rows, head.slice_rows());
+  statistics = arena.take(spec.dtype, spec.shape);
+  normed = arena.take(head.config_.dtype, {slice, head.config_.hidden});
+  logits = arena.take(head.config_.dtype, {slice, head.config_.vocab});
+}
+
+Head::Decode::Decode(const Head& head, ScratchArena& arena) {
+  const auto spec = head.norm_.statistics(1);
+  statistics = arena.take(spec.dtype, spec.shape);
+  normed = arena.take(head.config_.dtype, {1, head.config_.hidden});
+}
+
+std::uint64_t Head::scratch_bytes(BatchShape shape) const {
+  ScratchArena arena;
+  Scratch(*this, arena, shape.tokens());  // a decode step needs a part of it
+  return arena.peak_bytes();
+}
+
+double Head::forward_flops(BatchShape shape) const {
+  return 2 * static_cast<double>(shape.tokens()) * static_cast<double>(config_.hidden) * static_cast<double>(config_.vocab);
+}
+
+void Head::check_loss(const LayerContext& ctx) const {
+  check("targets", ctx.targets, DType::i32, {ctx.shape.tokens()});
+  check("loss", ctx.loss, DType::fp64, {1});
+}
+
+Head::Slice Head::slice_at(const LayerContext& ctx, const LayerTensors& t, const Scratch& scratch, std::int64_t first) const {
+  const std::int64_t n = ctx.shape.tokens(), count = std::min(slice_rows(), n - first), c = config_.hidden;
+  return {.first = first,
+          .count = count,
+          .statistics = NormStatistics(scratch.statistics).rows(first, count),
+          .x = part(t.x, first * c, {count, c}),
+          .normed = row_slice(scratch.normed, 0, count),
+          .logits = row_slice(scratch.logits, 0, count),
+          .losses = part(scratch.losses, first, {count}),
+          .targets = part(ctx.targets, first, {count})};
+}
+
+void Head::make_logits(LayerContext& ctx, const LayerTensors& t, const Slice& slice, bool gradient) const {
+  norm_.forward(ctx, t.weights, slice.normed, slice.x, slice.statistics);
+  logits_.forward(ctx, t.weights, logits_.prepare(ctx, t.weights, {}), slice.logits, slice.normed);
+  ctx.math.cross_entropy(ctx.stream, slice.losses, gradient ? slice.logits : TensorView{}, slice.logits, slice.targets,
+                         ctx.loss_scale);
+}
+
+void Head::forward(LayerContext& ctx, const LayerTensors& t) const {
+  check_forward(ctx, t, {.y = false});
+  check_loss(ctx);
+  ScratchArena arena(ctx.scratch);
+  const Scratch scratch(*this, arena, ctx.shape.tokens());
+  for (std::int64_t first = 0; first < ctx.shape.tokens(); first += slice_rows()) {
+    make_logits(ctx, t, slice_at(ctx, t, scratch, first), false);
+  }
+  ctx.math.sum(ctx.stream, ctx.loss, scratch.losses, Accumulate::no);
+}
+
+void Head::backward(LayerContext& ctx, const LayerTensors& t, Half half) const {
+  if (ctx.evaluate) return forward(ctx, t);
+  check_backward(ctx, t, half, {.y = false});
+  check_loss(ctx);
+  ScratchArena arena(ctx.scratch);
+  const Scratch scratch(*this, arena, ctx.shape.tokens());
+  const TensorView table = logits_.prepare(ctx, t.weights, {}), dnormed = t.carried[kDnormed];
+
+  for (std::int64_t first = 0; first < ctx.shape.tokens(); first += slice_rows()) {
+    const Slice slice = slice_at(ctx, t, scratch, first);
+    make_logits(ctx, t, slice, true);
+    const TensorView dlogits = slice.logits;
+    if (has(half, Half::input)) {
+      logits_.input_grad(ctx, table, part(dnormed, first * config_.hidden, {slice.count, config_.hidden}), dlogits);
+    }
+    if (has(half, Half::weight)) {
+      logits_.weight_grad(ctx, t.gradients, {}, dlogits, slice.normed, first == 0 ? t.accumulate : Accumulate::yes);
+    }
+  }
+  if (has(half, Half::input)) {
+    ctx.math.sum(ctx.stream, ctx.loss, scratch.losses, Accumulate::no);
+    norm_.input_grad(ctx, t.weights, t.dx, dnormed, t.x, scratch.statistics, Accumulate::no);
+  }
+  if (has(half, Half::weight)) norm_.weight_grad(ctx, t.gradients, dnormed, t.x, scratch.statistics, t.accumulate);
+}
+
+void Head::decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
+                       std::int64_t position) const {
+  check_decode(ctx, weights, cache, position);
+  check("x", x, config_.dtype, {1, config_.hidden});
+  check("y", y, config_.dtype, {1, config_.vocab});
+  ScratchArena arena(ctx.scratch);
+  const Decode scratch(*this, arena);
+  norm_.forward(ctx, weights, scratch.normed, x, scratch.statistics);
+  logits_.forward(ctx, weights, logits_.prepare(ctx, weights, {}), y, scratch.normed);
+}
+
+}  // namespace terrace::lm

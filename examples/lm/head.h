@@ -1,0 +1,59 @@
+// The last layer: final norm, logits in slices of rows, cross-entropy.
+//
+// Logits of a slice sit in scratch and never exist whole. The training backward makes each slice's logits, loss, dlogits, dx
+// and dW in one go: three products. A weight half called apart makes the logits again: one product more, the same bits.
+//
+// The rows of a slice follow from the vocabulary alone. A slice is the unit of dW's fold: slices are added to the gradient in
+// ascending rows, then micro-batch by micro-batch. (All other gradients are made whole for a micro-batch, then added.) With one
+// slice, which is the rule for vocabularies of bytes, that is the same.
+//
+// Owner, threads, errors: as lm_layer.h. A target outside the vocabulary fails the stream.
+#pragma once
+
+#include <terrace/examples/lm/lm_layer.h>
+
+namespace terrace::lm {
+
+class Head final : public LmLayer {
+ public:
+  explicit Head(const ModelConfig& config);
+  // Nothing is saved: a training program never calls forward().
+  [[nodiscard]] std::vector<TensorSpec> saved(BatchShape) const override { return {}; }
+  [[nodiscard]] std::vector<TensorSpec> carried(BatchShape shape) const override;
+  [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
+  [[nodiscard]] double forward_flops(BatchShape shape) const override;
+  void forward(LayerContext& ctx, const LayerTensors& t) const override;
+  // ctx.loss is written by Half::input. With ctx.evaluate: as forward().
+  void backward(LayerContext& ctx, const LayerTensors& t, Half half) const override;
+  // y: the logits, [1, vocab].
+  void decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
+                   std::int64_t position) const override;
+
+  // Rows of a slice, when there are as many.
+  [[nodiscard]] std::int64_t slice_rows() const;
+
+ private:
+  struct Scratch {
+    Scratch(const Head& head, ScratchArena& arena, std::int64_t rows);
+    TensorView losses, statistics, normed, logits;  // [N], [k, N], [slice, C], [slice, V]
+  };
+  struct Decode {
+    Decode(const Head& head, ScratchArena& arena);
+    TensorView statistics, normed;
+  };
+  struct Slice {
+    std::int64_t first, count;
+    NormStatistics statistics;
+    TensorView x, normed, logits, losses, targets;
+  };
+  [[nodiscard]] Slice slice_at(const LayerContext& ctx, const LayerTensors& t, const Scratch& scratch,
+                               std::int64_t first) const;
+  // The slice's logits, then its losses and (when asked for) dlogits in the logits' place.
+  void make_logits(LayerContext& ctx, const LayerTensors& t, const Slice& slice, bool gradient) const;
+  void check_loss(const LayerContext& ctx) const;
+
+  Norm norm_;
+  Projection logits_;
+};
+
+}  // namespace terrace::lm

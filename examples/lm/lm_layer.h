@@ -1,0 +1,130 @@
+// What the layers of a language model share: their parts (a norm, a projection), and the check of the views that a call gets.
+//
+// The input half of a backward gets x, saved, dy, dx and carried; the weight half gets x, saved, dy, gradients and carried.
+// Half::both gets all of them and does the halves one after the other, so that its bits are theirs.
+//
+// Owner:   the model owns its layers; parts are values of a layer.
+// Threads: as Layer.
+// Errors:  std::logic_error for views that do not match the layer's own specification.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <terrace/examples/lm/model_config.h>
+#include <terrace/examples/lm/views.h>
+#include <terrace/parallel/layer.h>
+
+namespace terrace::lm {
+
+// "transformer.h.3." + gpt2, "model.layers.3." + llama: Hugging Face's names.
+std::string name_in_block(const ModelConfig& config, std::int64_t block, const char* gpt2, const char* llama);
+
+// What one layer keeps of one sequence between its positions; empty for layers that keep nothing.
+using CacheViews = std::span<const TensorView>;
+
+// A norm's statistics as its calls want them: views of one packed tensor [1 or 2, N], rstd, then the mean where one is removed.
+struct NormStatistics {
+  TensorView rstd, mean;
+
+  NormStatistics(const TensorView& packed);  // not explicit: a packed tensor is its statistics
+  [[nodiscard]] NormStatistics rows(std::int64_t first, std::int64_t count) const;
+};
+
+// A norm's place in params(): LayerNorm (weight, bias) for gpt2, RMSNorm (weight) for llama.
+class Norm {
+ public:
+  // Appends its parameters, named `prefix`.weight (.bias).
+  Norm(std::vector<ParamSpec>& params, const std::string& prefix, const ModelConfig& config);
+
+  [[nodiscard]] TensorSpec statistics(std::int64_t rows) const;
+  void forward(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView x,
+               const NormStatistics& statistics) const;
+  void input_grad(LayerContext& ctx, std::span<const TensorView> weights, TensorView dx, TensorView dy, TensorView x,
+                  const NormStatistics& statistics, Accumulate accumulate) const;
+  void weight_grad(LayerContext& ctx, std::span<const TensorView> gradients, TensorView dy, TensorView x,
+                   const NormStatistics& statistics, Accumulate accumulate) const;
+
+ private:
+  std::size_t first_;
+  bool centred_;
+  double eps_;
+  DType dtype_;
+};
+
+// A linear map: y = x · W (+ b). Llama stores matrices as [out, in] without bias, gpt2 as [in, out] with one.
+//
+// Several matrices that read the same x (q, k, v; gate, up) are one product. The layout packs a layer's tensors back to back
+// at multiples of 64 elements, so they are one matrix in memory when their sizes are such multiples; otherwise they are copied
+// together in scratch first (and their gradient is made there), which gives the same bits.
+class Projection {
+ public:
+  struct Part {
+    std::string name;
+    std::int64_t outputs;
+  };
+  // Appends its parameters: the parts' `name`.weight, then (gpt2, which has one part) .bias.
+  Projection(std::vector<ParamSpec>& params, const std::vector<Part>& parts, std::int64_t inputs, double init_std,
+             const ModelConfig& config);
+  // The one matrix [outputs, inputs] that is already declared as the last of `params`, without bias, whatever the family.
+  static Projection declared(const std::vector<ParamSpec>& params, DType dtype);
+
+  [[nodiscard]] std::int64_t outputs() const;
+  // Scratch for the weights and for their gradient; empty views where none is needed.
+  [[nodiscard]] TensorView place_weights(ScratchArena& arena) const;
+  [[nodiscard]] TensorView place_gradient(ScratchArena& arena) const;
+  // `place`: what place_weights() gave. prepare() fills it once for all products of a call and returns the matrix to use.
+  [[nodiscard]] TensorView prepare(LayerContext& ctx, std::span<const TensorView> weights, TensorView place) const;
+  void forward(LayerContext& ctx, std::span<const TensorView> weights, TensorView matrix, TensorView y, TensorView x,
+               Accumulate accumulate = Accumulate::no) const;
+  void input_grad(LayerContext& ctx, TensorView matrix, TensorView dx, TensorView dy) const;
+  // The whole gradient, then written or added. `place`: what place_gradient() gave.
+  void weight_grad(LayerContext& ctx, std::span<const TensorView> gradients, TensorView place, TensorView dy, TensorView x,
+                   Accumulate accumulate) const;
+
+ private:
+  Projection() = default;
+  [[nodiscard]] bool adjacent() const;  // by shape
+  [[nodiscard]] TensorView joined(std::span<const TensorView> tensors) const;
+
+  std::size_t first_ = 0;
+  std::vector<std::int64_t> outputs_;  // of each part
+  std::int64_t inputs_ = 0;
+  bool out_in_ = true, bias_ = false;
+  DType dtype_ = DType::fp32;
+};
+
+// The base of the layers: name, parameters, and what a call must get.
+class LmLayer : public GenerativeLayer {
+ public:
+  [[nodiscard]] std::string name() const final { return name_; }
+  [[nodiscard]] std::vector<ParamSpec> params() const final { return params_; }
+  [[nodiscard]] std::vector<TensorSpec> cache(std::int64_t) const override { return {}; }
+
+ protected:
+  LmLayer(std::string name, const ModelConfig& config) : config_(config), name_(std::move(name)) {}
+
+  // Throw std::logic_error that names the layer and the view. An absent x or y is not asked for.
+  struct Ends {
+    bool x = true, y = true;
+  };
+  void check_forward(const LayerContext& ctx, const LayerTensors& t, Ends ends) const;
+  void check_backward(const LayerContext& ctx, const LayerTensors& t, Half half, Ends ends) const;
+  void check_decode(const LayerContext& ctx, std::span<const TensorView> weights, CacheViews cache,
+                    std::int64_t position) const;
+  void check(const char* what, const TensorView& view, DType dtype, Shape shape) const;
+  void check_weights(std::span<const TensorView> weights) const;
+  [[noreturn]] void fail(const std::string& what) const;
+
+  const ModelConfig config_;
+  std::vector<ParamSpec> params_;
+
+ private:
+  void check_all(const char* what, std::span<const TensorView> views, const std::vector<TensorSpec>& specs) const;
+
+  std::string name_;
+};
+
+}  // namespace terrace::lm

@@ -1,0 +1,135 @@
+#include <terrace/examples/lm/mlp_block.h>
+
+namespace terrace::lm {
+namespace {
+
+// Positions in saved() and carried().
+enum Saved : std::size_t { kStatistics, kUp };
+enum Carried : std::size_t { kDup, kDnormed };
+
+std::vector<Projection::Part> up_parts(const ModelConfig& config, std::int64_t block) {
+  if (config.family == Family::gpt2) return {{name_in_block(config, block, "mlp.c_fc", ""), config.ffn}};
+  return {{name_in_block(config, block, "", "mlp.gate_proj"), config.ffn},
+          {name_in_block(config, block, "", "mlp.up_proj"), config.ffn}};
+}
+
+}  // namespace
+
+MlpBlock::MlpBlock(const ModelConfig& config, std::int64_t block)
+    : LmLayer("layers." + std::to_string(block) + ".mlp", config),
+      norm_(params_, name_in_block(config, block, "ln_2", "post_attention_layernorm"), config),
+      up_(params_, up_parts(config, block), config.hidden, config.init_std(), config),
+      down_(params_, {{name_in_block(config, block, "mlp.c_proj", "mlp.down_proj"), config.hidden}}, config.ffn,
+            config.residual_init_std(), config) {}
+
+Activation MlpBlock::kind() const { return config_.family == Family::gpt2 ? Activation::gelu_tanh : Activation::swiglu; }
+
+std::vector<TensorSpec> MlpBlock::saved(BatchShape shape) const {
+  return {norm_.statistics(shape.tokens()), {"activation's input", config_.dtype, {shape.tokens(), up_.outputs()}}};
+}
+
+std::vector<TensorSpec> MlpBlock::carried(BatchShape shape) const {
+  return {{"gradient of activation's input", config_.dtype, {shape.tokens(), up_.outputs()}},
+          {"gradient of norm's result", config_.dtype, {shape.tokens(), config_.hidden}}};
+}
+
+MlpBlock::Forward::Forward(const MlpBlock& block, ScratchArena& arena, std::int64_t rows) {
+  // The norm's result is done with before the activation starts, so they share the larger one's place.
+  const std::int64_t width = std::max(block.config_.hidden, block.config_.ffn);
+  const TensorView shared = arena.take(block.config_.dtype, {rows, width});
+  normed = part(shared, 0, {rows, block.config_.hidden});
+  activated = part(shared, 0, {rows, block.config_.ffn});
+  up_weights = block.up_.place_weights(arena);
+}
+
+MlpBlock::InputHalf::InputHalf(const MlpBlock& block, ScratchArena& arena, std::int64_t rows)
+    : dactivated(arena.take(block.config_.dtype, {rows, block.config_.ffn})), up_weights(block.up_.place_weights(arena)) {}
+
+MlpBlock::WeightHalf::WeightHalf(const MlpBlock& block, ScratchArena& arena, std::int64_t rows) {
+  const Forward shared(block, arena, rows);
+  activated = shared.activated;
+  normed = shared.normed;
+  const auto spec = block.norm_.statistics(rows);
+  statistics = arena.take(spec.dtype, spec.shape);
+  up_gradient = block.up_.place_gradient(arena);
+}
+
+MlpBlock::Decode::Decode(const MlpBlock& block, ScratchArena& arena) {
+  const auto spec = block.norm_.statistics(1);
+  statistics = arena.take(spec.dtype, spec.shape);
+  up = arena.take(block.config_.dtype, {1, block.up_.outputs()});
+}
+
+std::uint64_t MlpBlock::scratch_bytes(BatchShape shape) const {
+  ScratchArena arena;
+  Forward(*this, arena, shape.tokens());
+  arena.reset();
+  InputHalf(*this, arena, shape.tokens());
+  arena.reset();
+  WeightHalf(*this, arena, shape.tokens());
+  arena.reset();
+  Decode(*this, arena);
+  Forward(*this, arena, 1);
+  return arena.peak_bytes();
+}
+
+double MlpBlock::forward_flops(BatchShape shape) const {
+  const auto n = static_cast<double>(shape.tokens()), c = static_cast<double>(config_.hidden);
+  return 2 * n * c * static_cast<double>(up_.outputs() + config_.ffn);
+}
+
+void MlpBlock::run(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, TensorView statistics,
+                   TensorView up, ScratchArena& arena) const {
+  const Forward scratch(*this, arena, ctx.shape.tokens());
+  norm_.forward(ctx, weights, scratch.normed, x, statistics);
+  up_.forward(ctx, weights, up_.prepare(ctx, weights, scratch.up_weights), up, scratch.normed);
+  ctx.math.activation(ctx.stream, kind(), scratch.activated, up);
+  ctx.math.convert(ctx.stream, y, x);
+  down_.forward(ctx, weights, down_.prepare(ctx, weights, {}), y, scratch.activated, Accumulate::yes);
+}
+
+void MlpBlock::forward(LayerContext& ctx, const LayerTensors& t) const {
+  check_forward(ctx, t, {});
+  ScratchArena arena(ctx.scratch);
+  run(ctx, t.weights, t.x, t.y, t.saved[kStatistics], t.saved[kUp], arena);
+}
+
+void MlpBlock::backward(LayerContext& ctx, const LayerTensors& t, Half half) const {
+  check_backward(ctx, t, half, {});
+  if (has(half, Half::input)) input_half(ctx, t, ScratchArena(ctx.scratch));
+  if (has(half, Half::weight)) weight_half(ctx, t, ScratchArena(ctx.scratch));
+}
+
+void MlpBlock::input_half(LayerContext& ctx, const LayerTensors& t, ScratchArena arena) const {
+  const InputHalf scratch(*this, arena, ctx.shape.tokens());
+  const TensorView dup = t.carried[kDup], dnormed = t.carried[kDnormed];
+
+  down_.input_grad(ctx, down_.prepare(ctx, t.weights, {}), scratch.dactivated, t.dy);
+  ctx.math.activation_grad(ctx.stream, kind(), dup, scratch.dactivated, t.saved[kUp]);
+  up_.input_grad(ctx, up_.prepare(ctx, t.weights, scratch.up_weights), dnormed, dup);
+  ctx.math.convert(ctx.stream, t.dx, t.dy);
+  norm_.input_grad(ctx, t.weights, t.dx, dnormed, t.x, t.saved[kStatistics], Accumulate::yes);
+}
+
+void MlpBlock::weight_half(LayerContext& ctx, const LayerTensors& t, ScratchArena arena) const {
+  const WeightHalf scratch(*this, arena, ctx.shape.tokens());
+
+  ctx.math.activation(ctx.stream, kind(), scratch.activated, t.saved[kUp]);
+  down_.weight_grad(ctx, t.gradients, {}, t.dy, scratch.activated, t.accumulate);
+  // `saved` is only read in a backward, so the statistics that come with the norm's result go elsewhere.
+  norm_.forward(ctx, t.weights, scratch.normed, t.x, scratch.statistics);
+  up_.weight_grad(ctx, t.gradients, scratch.up_gradient, t.carried[kDup], scratch.normed, t.accumulate);
+  norm_.weight_grad(ctx, t.gradients, t.carried[kDnormed], t.x, t.saved[kStatistics], t.accumulate);
+}
+
+void MlpBlock::decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
+                           std::int64_t position) const {
+  check_decode(ctx, weights, cache, position);
+  check("x", x, config_.dtype, {1, config_.hidden});
+  check("y", y, config_.dtype, {1, config_.hidden});
+  ScratchArena arena(ctx.scratch);
+  const Decode scratch(*this, arena);
+  run(ctx, weights, x, y, scratch.statistics, scratch.up, arena);
+}
+
+}  // namespace terrace::lm

@@ -1,0 +1,54 @@
+// y = x + down(activation(up(norm(x)))), the second half of a transformer block: GELU in gpt2, SwiGLU (gate and up as one
+// product) in llama.
+//
+// Kept for the backward: the norm's statistics and what went into the activation; the rest is made again.
+//
+// Owner, threads, errors: as lm_layer.h.
+#pragma once
+
+#include <terrace/examples/lm/lm_layer.h>
+
+namespace terrace::lm {
+
+class MlpBlock final : public LmLayer {
+ public:
+  MlpBlock(const ModelConfig& config, std::int64_t block);
+  [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const override;
+  [[nodiscard]] std::vector<TensorSpec> carried(BatchShape shape) const override;
+  [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
+  [[nodiscard]] double forward_flops(BatchShape shape) const override;
+  void forward(LayerContext& ctx, const LayerTensors& t) const override;
+  void backward(LayerContext& ctx, const LayerTensors& t, Half half) const override;
+  void decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
+                   std::int64_t position) const override;
+
+ private:
+  // The scratch of each kind of call.
+  struct Forward {
+    Forward(const MlpBlock& block, ScratchArena& arena, std::int64_t rows);
+    TensorView normed, activated, up_weights;
+  };
+  struct InputHalf {
+    InputHalf(const MlpBlock& block, ScratchArena& arena, std::int64_t rows);
+    TensorView dactivated, up_weights;
+  };
+  struct WeightHalf {
+    WeightHalf(const MlpBlock& block, ScratchArena& arena, std::int64_t rows);
+    TensorView activated, normed, statistics, up_gradient;
+  };
+  struct Decode {
+    Decode(const MlpBlock& block, ScratchArena& arena);
+    TensorView statistics, up;
+  };
+
+  void run(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, TensorView statistics,
+           TensorView up, ScratchArena& arena) const;
+  void input_half(LayerContext& ctx, const LayerTensors& t, ScratchArena arena) const;
+  void weight_half(LayerContext& ctx, const LayerTensors& t, ScratchArena arena) const;
+  [[nodiscard]] Activation kind() const;
+
+  Norm norm_;
+  Projection up_, down_;
+};
+
+}  // namespace terrace::lm

@@ -1,0 +1,22 @@
+// GPT-2 and Llama as a chain of layers, with Hugging Face's names, shapes and orientations:
+//
+//   embedding, then for each block attention and mlp, then head
+//
+// Owner:   the caller owns the model, the model its layers; every layer is a GenerativeLayer.
+// Threads: as Layer.
+// Errors:  Error(Exit::usage) for a config that cannot be (model_config.h).
+#pragma once
+
+#include <terrace/examples/lm/lm_layer.h>
+#include <terrace/examples/lm/model_config.h>
+#include <terrace/parallel/layer.h>
+
+namespace terrace::lm {
+
+Model make_model(const ModelConfig& config);
+// Of all tensors; a tied one counts once.
+std::uint64_t parameter_count(const ModelConfig& config);
+// A layer of a model that make_model() made.
+const GenerativeLayer& generative(const Layer& layer);
+
+}  // namespace terrace::lm

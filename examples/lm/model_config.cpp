@@ -1,0 +1,100 @@
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <string>
+
+#include <fmt/format.h>
+
+#include <terrace/core/error.h>
+#include <terrace/examples/lm/model_config.h>
+
+namespace terrace::lm {
+namespace {
+
+constexpr std::int64_t kByteTokens = 256;
+constexpr std::int64_t kLargestWidth = 1 << 20;  // products of three such sizes still fit an int64
+
+[[noreturn]] void refuse(const std::string& what) { throw Error("model: " + what, Exit::usage); }
+
+void require_size(const char* field, std::int64_t value, std::int64_t largest) {
+  if (value < 1) refuse(fmt::format("{} must be at least 1, not {}", field, value));
+  if (value > largest) refuse(fmt::format("{} must be at most {}, not {}", field, largest, value));
+}
+
+// The divisor of `whole` nearest to `value`; of two, the smaller.
+std::int64_t nearest_divisor(std::int64_t whole, std::int64_t value) {
+  for (std::int64_t distance = 0; distance < whole; ++distance) {
+    for (const std::int64_t d : {value - distance, value + distance}) {
+      if (d >= 1 && whole % d == 0) return d;
+    }
+  }
+  return whole;
+}
+// Text for the multiples of `unit` around a value.
+std::string nearest_multiples(std::int64_t value, std::int64_t unit) {
+  const std::int64_t below = value / unit * unit, above = below + unit;
+  return below == 0 ? fmt::format("{}", above) : fmt::format("{} or {}", below, above);
+}
+
+}  // namespace
+
+std::string_view name_of(Family family) { return family == Family::gpt2 ? "gpt2" : "llama"; }
+
+Family parse_family(std::string_view text) {
+  for (const Family family : {Family::gpt2, Family::llama}) {
+    if (text == name_of(family)) return family;
+  }
+  refuse(fmt::format("'{}' is no model family; there are gpt2 and llama", text));
+}
+
+double ModelConfig::residual_init_std() const { return init_std() / std::sqrt(2.0 * static_cast<double>(layers)); }
+
+ModelConfig complete(ModelConfig config) {
+  require_size("hidden", config.hidden, kLargestWidth);
+  if (config.kv_heads == 0) config.kv_heads = config.heads;
+  if (config.ffn == 0) {
+    config.ffn = config.family == Family::gpt2 ? 4 * config.hidden : (8 * config.hidden + 3 * 64 - 1) / (3 * 64) * 64;
+  }
+  validate(config);
+  return config;
+}
+
+void validate(const ModelConfig& config) {
+  require_size("layers", config.layers, 1 << 16);
+  require_size("hidden", config.hidden, kLargestWidth);
+  require_size("heads", config.heads, kLargestWidth);
+  require_size("kv_heads", config.kv_heads, kLargestWidth);
+  require_size("ffn", config.ffn, std::int64_t{1} << 24);
+  require_size("seq_len", config.seq_len, std::int64_t{1} << 24);
+  require_size("vocab", config.vocab, std::numeric_limits<std::int32_t>::max());
+  if (config.hidden % config.heads != 0) {
+    refuse(fmt::format("heads ({}) do not divide hidden ({}): the nearest are heads {}, or hidden {}", config.heads,
+                       config.hidden, nearest_divisor(config.hidden, config.heads),
+                       nearest_multiples(config.hidden, config.heads)));
+  }
+  if (config.family == Family::gpt2 && config.kv_heads != config.heads) {
+    refuse(fmt::format("gpt2 has a key-value head for each head: kv_heads must be {}, not {} (grouped heads: model llama)",
+                       config.heads, config.kv_heads));
+  }
+  if (config.heads % config.kv_heads != 0) {
+    refuse(fmt::format("kv_heads ({}) do not divide heads ({}): the nearest is kv_heads {}", config.kv_heads, config.heads,
+                       nearest_divisor(config.heads, config.kv_heads)));
+  }
+  if (config.family == Family::llama && config.head_dim() % 2 != 0) {
+    refuse(fmt::format("rotary positions need heads of even width, not hidden {} / heads {} = {}: the nearest is hidden {}",
+                       config.hidden, config.heads, config.head_dim(), nearest_multiples(config.hidden, 2 * config.heads)));
+  }
+  if (config.vocab < kByteTokens) {
+    refuse(fmt::format("vocab ({}) is smaller than the {} byte tokens: the nearest is vocab {}", config.vocab, kByteTokens,
+                       kByteTokens));
+  }
+  if (!(config.norm_eps > 0) || !std::isfinite(config.norm_eps)) {
+    refuse(fmt::format("norm_eps must be positive, not {}", config.norm_eps));
+  }
+  if (!(config.rope_theta > 0) || !std::isfinite(config.rope_theta)) {
+    refuse(fmt::format("rope_theta must be positive, not {}", config.rope_theta));
+  }
+  if (config.dtype == DType::i32) refuse("dtype must be fp32, bf16 or fp64, not i32");
+}
+
+}  // namespace terrace::lm

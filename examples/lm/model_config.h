@@ -1,0 +1,42 @@
+// What a language model is: its family and its sizes, with the defaults of the family, checked before anything is built.
+//
+// Owner:   a value.
+// Threads: any.
+// Errors:  Error(Exit::usage) that names the field, why it cannot be, and the nearest value that can.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include <terrace/core/dtype.h>
+
+namespace terrace::lm {
+
+enum class Family : std::uint8_t { gpt2, llama };
+std::string_view name_of(Family family);
+Family parse_family(std::string_view text);  // "gpt2", "llama"
+
+struct ModelConfig {
+  Family family = Family::llama;
+  std::int64_t layers = 0, hidden = 0, heads = 0;
+  std::int64_t kv_heads = 0;  // 0: as many as heads
+  std::int64_t ffn = 0;       // 0: gpt2 4 · hidden; llama 8/3 · hidden, rounded up to a multiple of 64
+  std::int64_t seq_len = 0;   // the longest sequence (gpt2 learns a position for each)
+  std::int64_t vocab = 0;
+  bool tied = true;           // the head reads the embedding's table
+  double rope_theta = 10000;  // llama
+  double norm_eps = 1e-5;
+  DType dtype = DType::fp32;  // of weights and activations
+
+  [[nodiscard]] std::int64_t head_dim() const { return hidden / heads; }
+  [[nodiscard]] double init_std() const { return 0.02; }
+  // Of the projections whose result is added to the residual stream, two a block (Radford et al. 2019, section 2.3).
+  [[nodiscard]] double residual_init_std() const;
+};
+
+// The config with every default filled in. Throws what `validate` throws.
+ModelConfig complete(ModelConfig config);
+// Of a completed config.
+void validate(const ModelConfig& config);
+
+}  // namespace terrace::lm

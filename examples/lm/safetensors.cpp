@@ -1,0 +1,405 @@
+#include "safetensors.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include <terrace/core/error.h>
+
+#include "safetensors_header.h"
+
+static_assert(std::endian::native == std::endian::little, "the format is little-endian");
+
+namespace terrace::lm {
+namespace {
+
+constexpr std::uint64_t kLengthBytes = 8;
+constexpr std::uint64_t kLongestHeaderBytes = 100'000'000;  // the limit of the format's own library
+constexpr std::size_t kBufferBytes = 64 << 10;              // in which values are converted
+
+// ---- conversion of values: exact, or rounded once to nearest even ------------------------------------------------------
+
+struct f16 {
+  std::uint16_t bits;
+};
+
+float widened(f16 h) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(h.bits & 0x8000U) << 16, fraction = h.bits & 0x3ffU;
+  const std::uint32_t exponent = (h.bits >> 10) & 0x1fU;
+  if (exponent == 0) {  // a subnormal is a count of 2^-24
+    const float magnitude = std::ldexp(static_cast<float>(fraction), -24);
+    return sign != 0 ? -magnitude : magnitude;
+  }
+  const std::uint32_t wide = exponent == 31 ? 0xffU : exponent + (127 - 15);
+  return std::bit_cast<float>(sign | wide << 23 | fraction << 13);
+}
+
+// Through fp32 rounded to odd, so that the second rounding sees whether anything was lost.
+bf16 narrowed(double value) {
+  auto nearest = static_cast<float>(value);
+  if (static_cast<double>(nearest) == value || std::isnan(value)) return bf16(nearest);
+  auto bits = std::bit_cast<std::uint32_t>(nearest);
+  if (std::abs(static_cast<double>(nearest)) > std::abs(value)) --bits;  // towards zero
+  return bf16(std::bit_cast<float>(bits | 1U));
+}
+
+template <class To, class From>
+To converted(From x) {
+  if constexpr (std::is_same_v<To, From>) {
+    return x;
+  } else if constexpr (std::is_same_v<From, f16>) {
+    return converted<To>(widened(x));
+  } else if constexpr (std::is_same_v<To, bf16>) {
+    return std::is_same_v<From, double> ? narrowed(static_cast<double>(x)) : bf16(static_cast<float>(x));
+  } else {
+    return static_cast<To>(static_cast<std::conditional_t<std::is_same_v<From, bf16>, float, From>>(x));
+  }
+}
+
+template <class To, class From>
+void convert_bytes(std::span<To> out, const std::byte* bytes) {
+  for (auto& value : out) {
+    From x;
+    std::memcpy(&x, bytes, sizeof x);
+    bytes += sizeof x;
+    value = converted<To>(x);
+  }
+}
+
+template <class T>
+constexpr FileType file_type_of() {
+  return std::is_same_v<T, float> ? FileType::F32 : std::is_same_v<T, double> ? FileType::F64 : FileType::BF16;
+}
+
+// ---- files -------------------------------------------------------------------------------------------------------------
+
+[[noreturn]] void io_failed(const std::filesystem::path& file, const std::string& what, std::uint64_t offset,
+                            std::uint64_t bytes) {
+  throw Error(fmt::format("{}: {} at offset {}, {} bytes: {}", file.string(), what, offset, bytes, describe_errno(errno)));
+}
+
+void read_bytes(int fd, const std::filesystem::path& file, const std::string& what, std::uint64_t offset,
+                std::span<std::byte> out) {
+  while (!out.empty()) {
+    const ssize_t got = ::pread(fd, out.data(), out.size(), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) io_failed(file, what + " could not be read", offset, out.size());
+    if (got == 0) {
+      throw Error(fmt::format("{}: {} is cut short: the file ends at offset {}, {} bytes are missing", file.string(), what,
+                              offset, out.size()),
+                  Exit::corrupt);
+    }
+    out = out.subspan(static_cast<std::size_t>(got));
+    offset += static_cast<std::uint64_t>(got);
+  }
+}
+
+void write_bytes(int fd, const std::filesystem::path& file, const std::string& what, std::uint64_t offset,
+                 std::span<const std::byte> in) {
+  while (!in.empty()) {
+    const ssize_t put = ::pwrite(fd, in.data(), in.size(), static_cast<off_t>(offset));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) io_failed(file, what + " could not be written", offset, in.size());
+    in = in.subspan(static_cast<std::size_t>(put));
+    offset += static_cast<std::uint64_t>(put);
+  }
+}
+
+void require_range(const std::filesystem::path& file, const SafetensorsEntry& entry, std::uint64_t first, std::uint64_t count) {
+  if (first > entry.elements || count > entry.elements - first) {
+    throw Error(fmt::format("{}: elements {}..{} are not in {}", file.string(), first, first + count, describe(entry)),
+                Exit::usage);
+  }
+}
+
+// `body` may throw: the descriptor is closed first.
+template <class F>
+void closing_on_error(int& fd, F&& body) {
+  try {
+    body();
+  } catch (...) {
+    ::close(std::exchange(fd, -1));
+    throw;
+  }
+}
+
+}  // namespace
+
+// ---- reader ------------------------------------------------------------------------------------------------------------
+
+SafetensorsReader::SafetensorsReader(std::filesystem::path file) : file_(std::move(file)) {
+  fd_ = ::open(file_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd_ < 0) throw Error(fmt::format("{} cannot be opened: {}", file_.string(), describe_errno(errno)), Exit::usage);
+  closing_on_error(fd_, [&] {
+    struct stat status {};
+    if (::fstat(fd_, &status) != 0) io_failed(file_, "the size could not be read", 0, 0);
+    if (!S_ISREG(status.st_mode)) throw Error(fmt::format("{} is not a regular file", file_.string()), Exit::usage);
+    const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
+    const auto corrupt = [&](const std::string& what) {
+      throw Error(fmt::format("{}: not a safetensors file: {}", file_.string(), what), Exit::corrupt);
+    };
+    if (file_bytes < kLengthBytes) corrupt(fmt::format("it has {} bytes, and the header's length alone takes 8", file_bytes));
+    std::uint64_t length = 0;
+    read_bytes(fd_, file_, "the header's length", 0, std::as_writable_bytes(std::span(&length, 1)));
+    if (length > kLongestHeaderBytes)
+      corrupt(fmt::format("its header would have {} bytes; {} are allowed", length, kLongestHeaderBytes));
+    if (length > file_bytes - kLengthBytes)
+      corrupt(fmt::format("its header would have {} bytes, the file has {}", length, file_bytes));
+    std::string text(static_cast<std::size_t>(length), '\0');
+    read_bytes(fd_, file_, "the header", kLengthBytes, std::as_writable_bytes(std::span(text)));
+    auto header = parse_safetensors_header(text, file_bytes - kLengthBytes - length, file_.string());
+    entries_ = std::move(header.entries);
+    metadata_ = std::move(header.metadata);
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      entries_[i].offset += kLengthBytes + length;
+      by_name_.emplace(entries_[i].name, i);
+    }
+  });
+}
+
+SafetensorsReader::~SafetensorsReader() { ::close(fd_); }
+
+const SafetensorsEntry* SafetensorsReader::find(std::string_view name) const {
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : &entries_[found->second];
+}
+
+template <class T>
+void SafetensorsReader::read_as(std::string_view name, std::uint64_t first, std::span<T> out) const {
+  const SafetensorsEntry* entry = find(name);
+  if (entry == nullptr) throw Error(fmt::format("{} has no tensor \"{}\"", file_.string(), name), Exit::usage);
+  require_range(file_, *entry, first, out.size());
+  const std::uint64_t width = size_of(entry->type);
+  std::uint64_t offset = entry->offset + first * width;
+  if (entry->type == file_type_of<T>()) {
+    read_bytes(fd_, file_, describe(*entry), offset, std::as_writable_bytes(out));
+    return;
+  }
+  void (*convert)(std::span<T>, const std::byte*) = nullptr;
+  switch (entry->type) {
+    case FileType::F32: convert = convert_bytes<T, float>; break;
+    case FileType::BF16: convert = convert_bytes<T, bf16>; break;
+    case FileType::F16: convert = convert_bytes<T, f16>; break;
+    case FileType::F64: convert = convert_bytes<T, double>; break;
+    default:
+      throw Error(fmt::format("{}: {} cannot be read as numbers; F32, BF16, F16 and F64 can", file_.string(), describe(*entry)),
+                  Exit::usage);
+  }
+  std::vector<std::byte> buffer(std::min<std::size_t>(kBufferBytes, out.size() * width));
+  while (!out.empty()) {
+    const std::size_t count = std::min<std::size_t>(out.size(), kBufferBytes / width);
+    read_bytes(fd_, file_, describe(*entry), offset, std::span(buffer).first(count * width));
+    convert(out.first(count), buffer.data());
+    out = out.subspan(count);
+    offset += count * width;
+  }
+}
+
+void SafetensorsReader::read(std::string_view name, std::uint64_t first, std::span<float> out) const {
+  read_as(name, first, out);
+}
+void SafetensorsReader::read(std::string_view name, std::uint64_t first, std::span<bf16> out) const {
+  read_as(name, first, out);
+}
+void SafetensorsReader::read(std::string_view name, std::uint64_t first, std::span<double> out) const {
+  read_as(name, first, out);
+}
+
+// ---- writer ------------------------------------------------------------------------------------------------------------
+
+struct SafetensorsWriter::Place {
+  SafetensorsEntry entry;
+  std::map<std::uint64_t, std::uint64_t> written;  // begin to end, disjoint and not adjacent
+
+  // Adds [begin, end), or says no when an element of it was written before.
+  bool add(std::uint64_t begin, std::uint64_t end) {
+    const auto after = written.lower_bound(begin);
+    if (after != written.end() && after->first < end) return false;
+    const auto before = after == written.begin() ? written.end() : std::prev(after);
+    if (before != written.end() && before->second > begin) return false;
+    if (after != written.end() && after->first == end) {
+      end = after->second;
+      written.erase(after);
+    }
+    if (before != written.end() && before->second == begin) {
+      before->second = end;
+    } else {
+      written.emplace(begin, end);
+    }
+    return true;
+  }
+  [[nodiscard]] bool complete() const {
+    return entry.elements == 0 ||
+           (written.size() == 1 && written.begin()->first == 0 && written.begin()->second == entry.elements);
+  }
+};
+
+namespace {
+
+// Wider types first, declared order within: with the header's padding every tensor is aligned to its own elements.
+SafetensorsHeader lay_out(const std::filesystem::path& file, const std::vector<SafetensorsDeclaration>& tensors,
+                          const std::map<std::string, std::string>& metadata) {
+  const auto refuse = [&](const std::string& name, const char* why) {
+    throw Error(fmt::format("{}: tensor \"{}\" cannot be declared: {}", file.string(), name, why), Exit::usage);
+  };
+  SafetensorsHeader header{.entries = {}, .metadata = metadata};
+  for (const auto& t : tensors) {
+    SafetensorsEntry entry{.name = t.name, .type = FileType::F32, .shape = t.shape, .elements = 1, .offset = 0};
+    switch (t.dtype) {
+      case DType::fp32: break;
+      case DType::bf16: entry.type = FileType::BF16; break;
+      case DType::fp64: entry.type = FileType::F64; break;
+      case DType::i32: refuse(t.name, "only fp32, bf16 and fp64 can be written");
+    }
+    for (const auto d : t.shape) {
+      if (__builtin_mul_overflow(entry.elements, d, &entry.elements)) refuse(t.name, "its shape overflows");
+    }
+    if (t.name == "__metadata__") refuse(t.name, "the format reserves this name");
+    header.entries.push_back(std::move(entry));
+  }
+  std::ranges::stable_sort(header.entries, std::greater<>{}, [](const auto& e) { return size_of(e.type); });
+  constexpr std::uint64_t kLargestFileBytes = std::uint64_t{1} << 62;
+  std::uint64_t at = 0;
+  for (auto& entry : header.entries) {
+    entry.offset = at;
+    if (entry.elements > (kLargestFileBytes - at) / size_of(entry.type)) refuse(entry.name, "the file would be too large");
+    at += entry.elements * size_of(entry.type);
+  }
+  return header;
+}
+
+}  // namespace
+
+SafetensorsWriter::SafetensorsWriter(std::filesystem::path file, const std::vector<SafetensorsDeclaration>& tensors,
+                                     const std::map<std::string, std::string>& metadata)
+    : file_(std::move(file)), unfinished_(file_.string() + ".tmp") {
+  const auto header = lay_out(file_, tensors, metadata);
+  std::string text;
+  try {
+    text = format_safetensors_header(header);
+  } catch (const std::exception& error) {  // a name that is not UTF-8
+    throw Error(fmt::format("{}: the header cannot be written: {}", file_.string(), error.what()), Exit::usage);
+  }
+  const std::uint64_t length = text.size();
+  std::uint64_t end = kLengthBytes + length;
+  for (auto entry : header.entries) {
+    entry.offset += kLengthBytes + length;
+    end = entry.offset + entry.elements * size_of(entry.type);
+    const std::string name = entry.name;
+    if (!places_.emplace(name, Place{.entry = std::move(entry), .written = {}}).second) {
+      throw Error(fmt::format("{}: tensor \"{}\" is declared twice", file_.string(), name), Exit::usage);
+    }
+  }
+  fd_ = ::open(unfinished_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd_ < 0) throw Error(fmt::format("{} cannot be created: {}", unfinished_.string(), describe_errno(errno)), Exit::usage);
+  try {
+    // A full disk shows now, not after hours; a file system that cannot reserve only learns the size.
+    const int reserved = ::posix_fallocate(fd_, 0, static_cast<off_t>(end));
+    if (reserved != 0 && reserved != EOPNOTSUPP && reserved != EINVAL) {
+      errno = reserved;
+      io_failed(unfinished_, "space could not be reserved", 0, end);
+    }
+    if (::ftruncate(fd_, static_cast<off_t>(end)) != 0) io_failed(unfinished_, "the size could not be set", 0, end);
+    write_bytes(fd_, unfinished_, "the header's length", 0, std::as_bytes(std::span(&length, 1)));
+    write_bytes(fd_, unfinished_, "the header", kLengthBytes, std::as_bytes(std::span(text)));
+  } catch (...) {
+    ::close(std::exchange(fd_, -1));
+    ::unlink(unfinished_.c_str());
+    throw;
+  }
+}
+
+SafetensorsWriter::~SafetensorsWriter() {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  ::unlink(unfinished_.c_str());
+}
+
+template <class T>
+void SafetensorsWriter::write_as(std::string_view name, std::uint64_t first, std::span<const T> in) {
+  if (fd_ < 0) throw Error(fmt::format("{} is finished", file_.string()));
+  const auto found = places_.find(name);
+  if (found == places_.end()) throw Error(fmt::format("{}: tensor \"{}\" was not declared", file_.string(), name), Exit::usage);
+  Place& place = found->second;
+  require_range(file_, place.entry, first, in.size());
+  if (in.empty()) return;
+  if (!place.add(first, first + in.size())) {
+    throw Error(fmt::format("{}: elements {}..{} of {} are written twice", file_.string(), first, first + in.size(),
+                            describe(place.entry)));
+  }
+  const std::uint64_t width = size_of(place.entry.type);
+  std::uint64_t offset = place.entry.offset + first * width;
+  if (place.entry.type == file_type_of<T>()) {
+    write_bytes(fd_, unfinished_, describe(place.entry), offset, std::as_bytes(in));
+    return;
+  }
+  const auto convert = [&]<class To>(To) {
+    std::vector<To> buffer(std::min<std::size_t>(in.size(), kBufferBytes / sizeof(To)));
+    while (!in.empty()) {
+      const std::size_t count = std::min(in.size(), buffer.size());
+      std::ranges::transform(in.first(count), buffer.begin(), [](T x) { return converted<To>(x); });
+      write_bytes(fd_, unfinished_, describe(place.entry), offset, std::as_bytes(std::span(buffer).first(count)));
+      in = in.subspan(count);
+      offset += count * width;
+    }
+  };
+  switch (place.entry.type) {
+    case FileType::F32: return convert(float{});
+    case FileType::F64: return convert(double{});
+    default: return convert(bf16{});
+  }
+}
+
+void SafetensorsWriter::write(std::string_view name, std::uint64_t first, std::span<const float> in) {
+  write_as(name, first, in);
+}
+void SafetensorsWriter::write(std::string_view name, std::uint64_t first, std::span<const bf16> in) {
+  write_as(name, first, in);
+}
+void SafetensorsWriter::write(std::string_view name, std::uint64_t first, std::span<const double> in) {
+  write_as(name, first, in);
+}
+
+// Bytes first, then the name, then the directory that holds the name: a crash leaves the old file or the new one.
+void SafetensorsWriter::finish() {
+  if (fd_ < 0) throw Error(fmt::format("{} is finished", file_.string()));
+  for (const auto& [name, place] : places_) {
+    if (!place.complete()) throw Error(fmt::format("{}: {} was not written whole", file_.string(), describe(place.entry)));
+  }
+  if (::fsync(fd_) != 0) io_failed(unfinished_, "the bytes could not be made durable", 0, 0);
+  if (::close(std::exchange(fd_, -1)) != 0) {
+    const int error = errno;
+    ::unlink(unfinished_.c_str());
+    errno = error;
+    io_failed(unfinished_, "the file could not be closed", 0, 0);
+  }
+  if (::rename(unfinished_.c_str(), file_.c_str()) != 0) {
+    const int error = errno;
+    ::unlink(unfinished_.c_str());
+    throw Error(fmt::format("{} could not be renamed to {}: {}", unfinished_.string(), file_.string(), describe_errno(error)));
+  }
+  const auto folder = file_.has_parent_path() ? file_.parent_path() : std::filesystem::path(".");
+  int directory = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const bool durable = directory >= 0 && ::fsync(directory) == 0;
+  const int error = errno;
+  if (directory >= 0) ::close(directory);
+  if (!durable) {
+    errno = error;
+    io_failed(folder, "the new name could not be made durable", 0, 0);
+  }
+}
+
+}  // namespace terrace::lm

@@ -1,0 +1,97 @@
+// Weights in the safetensors format: eight bytes of header length, a JSON header, then the tensors' little-endian bytes.
+//
+// The header is checked whole before any tensor is read (types, shapes, overflow, overlaps, holes, the file's end), as the
+// format's own library does. Any range of elements of any tensor is read or written with conversion through a small buffer,
+// so memory stays bounded whatever the file's size.
+//
+// Owner:   the caller.
+// Threads: SafetensorsReader::read from any thread; a writer from one thread at a time.
+// Errors:  Error that names file, tensor and byte offset: Exit::corrupt for a file that breaks the format, Exit::usage for a
+//          file, tensor or range that is not there or a type without conversion, Exit::runtime when I/O fails.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <terrace/core/dtype.h>
+
+namespace terrace::lm {
+
+// Every type that the format knows can lie in a file; F32, BF16, F16 and F64 can be read.
+enum class FileType : std::uint8_t { BOOL, U8, I8, F8_E5M2, F8_E4M3, I16, U16, F16, BF16, I32, U32, F32, I64, U64, F64 };
+std::string_view name_of(FileType type);  // "BF16"
+std::uint64_t size_of(FileType type);
+
+struct SafetensorsEntry {
+  std::string name;
+  FileType type = FileType::F32;
+  std::vector<std::uint64_t> shape;  // empty: a scalar
+  std::uint64_t elements = 0;
+  std::uint64_t offset = 0;  // of its first byte in the file
+};
+
+class SafetensorsReader {
+ public:
+  explicit SafetensorsReader(std::filesystem::path file);
+  ~SafetensorsReader();
+  SafetensorsReader(const SafetensorsReader&) = delete;
+  SafetensorsReader& operator=(const SafetensorsReader&) = delete;
+
+  [[nodiscard]] const std::vector<SafetensorsEntry>& entries() const { return entries_; }  // in the order of their bytes
+  [[nodiscard]] const SafetensorsEntry* find(std::string_view name) const;                 // null when absent
+  [[nodiscard]] const std::map<std::string, std::string>& metadata() const { return metadata_; }
+
+  // Elements [first, first + out.size()) of a tensor, rounded to nearest even where the file has more precision.
+  void read(std::string_view name, std::uint64_t first, std::span<float> out) const;
+  void read(std::string_view name, std::uint64_t first, std::span<bf16> out) const;
+  void read(std::string_view name, std::uint64_t first, std::span<double> out) const;
+
+ private:
+  template <class T>
+  void read_as(std::string_view name, std::uint64_t first, std::span<T> out) const;
+
+  std::filesystem::path file_;
+  int fd_ = -1;
+  std::vector<SafetensorsEntry> entries_;
+  std::map<std::string, std::size_t, std::less<>> by_name_;
+  std::map<std::string, std::string> metadata_;
+};
+
+struct SafetensorsDeclaration {
+  std::string name;
+  DType dtype = DType::fp32;  // fp32, bf16 or fp64
+  std::vector<std::uint64_t> shape;
+};
+
+// All tensors are declared first, so that the header and every place are known; then ranges are written in any order, each
+// element once; finish() makes the file appear under its name at once and durably. Without finish() nothing appears.
+class SafetensorsWriter {
+ public:
+  SafetensorsWriter(std::filesystem::path file, const std::vector<SafetensorsDeclaration>& tensors,
+                    const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
+  ~SafetensorsWriter();
+  SafetensorsWriter(const SafetensorsWriter&) = delete;
+  SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
+
+  void write(std::string_view name, std::uint64_t first, std::span<const float> in);
+  void write(std::string_view name, std::uint64_t first, std::span<const bf16> in);
+  void write(std::string_view name, std::uint64_t first, std::span<const double> in);
+  void finish();  // every element must have been written
+
+ private:
+  struct Place;
+  template <class T>
+  void write_as(std::string_view name, std::uint64_t first, std::span<const T> in);
+
+  std::filesystem::path file_, unfinished_;
+  int fd_ = -1;
+  std::map<std::string, Place, std::less<>> places_;
+};
+
+}  // namespace terrace::lm

@@ -1,0 +1,38 @@
+// One number for all weights, to compare runs bit by bit: XXH64 (seed 0) over the little-endian bytes of every tensor in
+// declared order, as if they lay in one row.
+//
+// Owner:   the caller.
+// Threads: one at a time.
+// Errors:  std::bad_alloc only.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include <terrace/core/dtype.h>
+
+namespace terrace::lm {
+
+class WeightHash {
+ public:
+  WeightHash();
+  ~WeightHash();
+  WeightHash(const WeightHash&) = delete;
+  WeightHash& operator=(const WeightHash&) = delete;
+
+  // The next range of elements; how a tensor is cut into ranges does not change the hash.
+  void add(std::span<const float> range);
+  void add(std::span<const double> range);
+  void add(std::span<const bf16> range);
+
+  [[nodiscard]] std::uint64_t value() const;  // of everything added until now
+  [[nodiscard]] std::string hex() const;      // sixteen digits
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace terrace::lm

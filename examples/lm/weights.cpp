@@ -1,0 +1,108 @@
+#include <terrace/examples/lm/weights.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include <terrace/core/philox.h>
+#include <terrace/examples/lm/safetensors.h>
+#include <terrace/examples/lm/weight_hash.h>
+
+namespace terrace::lm {
+namespace {
+
+constexpr std::string_view kPrefix = "transformer.";
+
+template <class F>
+void with_span(const TensorView& range, F&& use) {
+  const auto n = static_cast<std::size_t>(range.elements());
+  switch (range.dtype) {
+    case DType::fp32: return use(std::span(range.as<float>(), n));
+    case DType::fp64: return use(std::span(range.as<double>(), n));
+    case DType::bf16: return use(std::span(range.as<bf16>(), n));
+    case DType::i32: break;
+  }
+  throw std::logic_error("weights are not integers");
+}
+
+std::string name_in(const SafetensorsReader& file, const std::string& name) {
+  if (!file.find(name) && name.starts_with(kPrefix)) return name.substr(kPrefix.size());
+  return name;
+}
+
+}  // namespace
+
+WeightRange random_weights(std::uint64_t seed) {
+  return [seed](const ParamSpec& param, std::uint64_t first, TensorView range) {
+    const auto stream = stream_of(param.name.c_str());
+    with_span(range, [&](auto out) {
+      using T = typename decltype(out)::value_type;
+      switch (param.init.kind) {
+        case InitKind::zeros: std::ranges::fill(out, T(0)); break;
+        case InitKind::ones: std::ranges::fill(out, T(1)); break;
+        case InitKind::normal:
+          if constexpr (std::is_same_v<T, float>) {
+            fill_normal(out.data(), range.elements(), seed, stream, first, param.init.std);
+          } else {
+            for (std::size_t i = 0; i < out.size(); ++i) out[i] = T(param.init.std * random_normal(seed, stream, first + i));
+          }
+          break;
+      }
+    });
+  };
+}
+
+WeightRange weights_from(const std::filesystem::path& path, const Model& model) {
+  auto file = std::make_shared<SafetensorsReader>(path);
+  for (const auto& layer : model.layers)
+    for (const auto& param : layer->params()) {
+      if (param.tied) continue;
+      const auto* entry = file->find(name_in(*file, param.name));
+      if (!entry) throw Error(fmt::format("{} has no tensor {}", path.string(), param.name), Exit::usage);
+      bool same = entry->shape.size() == param.shape.rank();
+      for (std::size_t i = 0; same && i < param.shape.rank(); ++i)
+        same = entry->shape[i] == static_cast<std::uint64_t>(param.shape[i]);
+      if (!same)
+        throw Error(fmt::format("{}: tensor {} has shape [{}], the model has {}", path.string(), param.name,
+                                fmt::join(entry->shape, ", "), to_string(param.shape)),
+                    Exit::usage);
+    }
+  return [file](const ParamSpec& param, std::uint64_t first, TensorView range) {
+    with_span(range, [&](auto out) { file->read(name_in(*file, param.name), first, out); });
+  };
+}
+
+std::string hash_weights(Engine& engine) {
+  WeightHash hash;
+  engine.visit([&](const ParamSpec&, std::uint64_t, TensorView range) {
+    with_span(range, [&](auto in) {
+      using T = typename decltype(in)::value_type;
+      hash.add(std::span<const T>(in));
+    });
+  });
+  return hash.hex();
+}
+
+void save_weights(Engine& engine, const std::filesystem::path& path) {
+  const auto& map = engine.map();
+  const auto dtype = map.options().recipe.dtype_of(map.options().recipe.master_kind());
+  std::vector<SafetensorsDeclaration> tensors;
+  for (std::uint32_t l = 0; l < map.layers(); ++l)
+    for (const auto& param : map.params(l)) {
+      if (param.tied) continue;
+      std::vector<std::uint64_t> shape;
+      for (std::size_t i = 0; i < param.shape.rank(); ++i) shape.push_back(static_cast<std::uint64_t>(param.shape[i]));
+      tensors.push_back({param.name, dtype, std::move(shape)});
+    }
+  SafetensorsWriter writer(path, tensors);
+  engine.visit([&](const ParamSpec& param, std::uint64_t first, TensorView range) {
+    with_span(range, [&](auto in) {
+      using T = typename decltype(in)::value_type;
+      writer.write(param.name, first, std::span<const T>(in));
+    });
+  });
+  writer.finish();
+}
+
+}  // namespace terrace::lm

@@ -1,0 +1,75 @@
+// terrace ckpt inspect|verify|rm: what a store on disk holds, without an engine.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <map>
+#include <vector>
+
+#include <terrace/core/units.h>
+#include <terrace/examples/terrace/commands.h>
+#include <terrace/examples/terrace/run_dir.h>
+
+namespace terrace::cli {
+namespace {
+
+void inspect(const ChunkStore& store, bool json) {
+  const auto commit = store.last_commit();
+  struct Sum {
+    std::uint64_t chunks = 0, bytes = 0;
+  };
+  std::map<std::string, Sum> kinds;
+  std::map<std::string, std::uint64_t> tensors;
+  for (const auto& c : store.committed()) {
+    auto& sum = kinds[std::string(name_of(c.description.kind))];
+    ++sum.chunks;
+    sum.bytes += c.description.bytes;
+    if (c.description.kind == Kind::parameter)
+      for (const auto& r : c.description.ranges) tensors[r.tensor] += r.elements;
+  }
+  if (json) {
+    nlohmann::json j{{"commit", commit->number}, {"step", commit->step}, {"allocated_bytes", store.allocated_bytes()}};
+    for (const auto& [kind, sum] : kinds) j["kinds"][kind] = {{"chunks", sum.chunks}, {"bytes", sum.bytes}};
+    for (const auto& [tensor, elements] : tensors) j["tensors"][tensor] = elements;
+    fmt::print("{}\n", j.dump(2));
+    return;
+  }
+  fmt::print("commit {} after step {}; {} on disk\n", commit->number, commit->step, format_bytes(store.allocated_bytes()));
+  for (const auto& [kind, sum] : kinds) fmt::print("  {:<14} {:>6} chunks {:>12}\n", kind, sum.chunks, format_bytes(sum.bytes));
+  fmt::print("{} tensors\n", tensors.size());
+  for (const auto& [tensor, elements] : tensors) fmt::print("  {:<60} {:>12}\n", tensor, elements);
+}
+
+void verify(const ChunkStore& store) {
+  std::vector<std::byte> buffer;
+  std::uint64_t bytes = 0, chunks = 0;
+  for (const auto& c : store.committed()) {
+    buffer.resize(c.description.bytes);
+    store.read_committed(c, buffer);  // throws Exit::corrupt, naming chunk, file and offset
+    bytes += c.description.bytes;
+    ++chunks;
+  }
+  fmt::print("verified {} chunks, {}: every checksum is right\n", chunks, format_bytes(bytes));
+}
+
+}  // namespace
+
+Exit ckpt_command(const CommandLine& line) {
+  const auto& action = line.positional.at(0);
+  const auto run = read_run_dir(line.positional.at(1));
+  if (action == "rm") {
+    {
+      const auto store = ChunkStore::open(run.store);  // refuses a store that a live run holds
+    }
+    for (const auto& path : run.store.paths) std::filesystem::remove_all(path / run.store.name);
+    fmt::print("removed the store of {}\n", line.positional.at(1));
+    return Exit::ok;
+  }
+  const auto store = ChunkStore::open(run.store);
+  if (action == "inspect")
+    inspect(*store, line.config.json);
+  else
+    verify(*store);
+  return Exit::ok;
+}
+
+}  // namespace terrace::cli

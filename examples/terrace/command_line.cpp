@@ -1,0 +1,230 @@
+// g++ 12 sees a null pointer in CLI11's inlined string splitting where there is none.
+#pragma GCC diagnostic ignored "-Wnull-dereference"
+
+#include <terrace/examples/terrace/command_line.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <memory>
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <terrace/core/error.h>
+#include <terrace/examples/terrace/options.h>
+
+namespace terrace::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kVersion = "terrace 0.1.0";
+
+[[noreturn]] void refuse(const std::string& what, const std::string& command) {
+  throw Error(fmt::format("{}\n  see terrace{}{} --help", what, command.empty() ? "" : " ", command), Exit::usage);
+}
+
+// The commands and what each of them takes, in the order of the help.
+struct Command {
+  std::string_view name, help;
+  std::vector<std::string_view> takes;  // sections and keys; "all": everything
+  std::string_view positional;          // "RUN", "STORE"; empty: none
+};
+
+const std::vector<Command>& commands() {
+  static const std::vector<Command> all{
+      {"train", "train a model inside the given budgets", {"all"}, ""},
+      {"plan", "say what a run would take, move and cost, before anything runs", {"all"}, ""},
+      {"generate", "continue a text with a trained run", {"memory", "threads", "json", "machine-profile"}, "RUN"},
+      {"doctor",
+       "look at this machine and say what to mend",
+       {"device", "nvme-path", "machine-profile", "json", "threads"},
+       ""},
+      {"report", "write a run's report.html", {"json"}, "RUN"},
+      {"config", "print the effective configuration", {"all"}, ""},
+      {"ckpt", "inspect, verify or remove a store", {"json"}, "STORE"},
+  };
+  return all;
+}
+
+std::vector<std::string_view> command_names() {
+  std::vector<std::string_view> names;
+  for (const auto& c : commands()) names.push_back(c.name);
+  return names;
+}
+
+// What CLI11 fills while it parses; understood afterwards, in the order of precedence.
+struct Parsed {
+  std::string config_file;
+  std::vector<std::string> sets;
+  Assignments flags;
+};
+
+void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed& parsed) {
+  auto* const sub = app.add_subcommand(std::string(command.name), std::string(command.help));
+  sub->allow_extras();
+  sub->set_help_flag("-h,--help", "print this help and exit");
+  const bool all = command.takes.front() == "all";
+  if (all) {
+    sub->add_option("--config", parsed.config_file, "TOML file with the same names, flat or in sections")->type_name("FILE");
+    sub->add_option("--set", parsed.sets, "override one key: --set train.steps=100; repeatable")
+        ->type_name("KEY=VALUE")
+        ->expected(1)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  }
+  add_options(*sub, parsed.flags, all ? std::span<const std::string_view>{} : std::span<const std::string_view>(command.takes));
+  if (command.name == "ckpt") {
+    sub->add_option("arguments", out.positional, "inspect, verify or rm, then the folders of the store")
+        ->type_name("ACTION STORE...");
+  } else if (!command.positional.empty()) {
+    sub->add_option("run", out.positional, "the run directory")->type_name(std::string(command.positional));
+  }
+  if (command.name == "generate") {
+    sub->add_option("--prompt", out.generate.prompt, "text to continue");
+    sub->add_option("--max-tokens", out.generate.max_tokens, "bytes to generate")->capture_default_str();
+    sub->add_option("--temperature", out.generate.temperature, "0: always the likeliest")->capture_default_str();
+    sub->add_option("--top-k", out.generate.top_k, "sample among the likeliest; 0: all")->capture_default_str();
+    sub->add_option("--seed", out.generate.seed, "of sampling")->capture_default_str();
+  }
+  if (command.name == "plan") {
+    sub->add_flag("--program", out.plan.program, "print the program of a steady step");
+    sub->add_option("--trace", out.plan.trace, "write the simulated step as a trace for Perfetto")->type_name("FILE");
+  }
+  if (command.name == "doctor") sub->add_flag("--measure", out.measure, "measure this machine and save its profile");
+}
+
+// An argument that no option wants: an unknown flag with the nearest known one, or a stray word.
+void refuse_extras(const CLI::App& sub) {
+  const auto extras = sub.remaining();
+  if (extras.empty()) return;
+  const auto flag = std::ranges::find_if(extras, [](const std::string& word) { return word.starts_with('-'); });
+  if (flag == extras.end()) refuse(fmt::format("unexpected argument \"{}\"", extras.front()), sub.get_name());
+  const auto word = flag->substr(0, flag->find('='));
+  std::vector<std::string> names;
+  for (const auto* const option : sub.get_options())
+    for (const auto& name : option->get_lnames()) names.push_back("--" + name);
+  const std::vector<std::string_view> views(names.begin(), names.end());
+  const auto bare = word.substr(std::min(word.find_first_not_of('-'), word.size()));
+  // One dash too few, or a key of another command?
+  const auto* const known = find_option(bare);
+  if (known && std::ranges::find(names, "--" + bare) == names.end()) {
+    refuse(fmt::format("terrace {} does not take {}", sub.get_name(), word), sub.get_name());
+  }
+  refuse(fmt::format("unknown flag {}{}", word, suggestion("--" + bare, views)), sub.get_name());
+}
+
+void check_arguments(const CommandLine& line) {
+  const auto& words = line.positional;
+  if (line.command == "ckpt") {
+    static constexpr std::array<std::string_view, 3> kActions{"inspect", "verify", "rm"};
+    if (words.empty()) refuse("ckpt needs what to do (inspect, verify or rm) and the folder of a store", "ckpt");
+    if (std::ranges::find(kActions, words[0]) == kActions.end()) {
+      refuse(fmt::format("ckpt: unknown action \"{}\"{}", words[0], suggestion(words[0], kActions)), "ckpt");
+    }
+    if (words.size() < 2) refuse(fmt::format("ckpt {} needs the folder of a store", words[0]), "ckpt");
+  }
+  if (line.command == "generate" || line.command == "report") {
+    if (words.empty()) refuse(fmt::format("{} needs a run directory", line.command), line.command);
+    if (words.size() > 1) refuse(fmt::format("unexpected argument \"{}\"", words[1]), line.command);
+    std::error_code error;
+    if (!fs::is_directory(words[0], error))
+      refuse(fmt::format("{}: \"{}\" is not a directory", line.command, words[0]), line.command);
+  }
+  if (line.command == "generate") {
+    const auto& g = line.generate;
+    if (g.max_tokens < 1)
+      refuse(fmt::format("--max-tokens: {} is not accepted: an integer of at least 1", g.max_tokens), "generate");
+    if (!(g.temperature >= 0 && g.temperature <= 1000)) {
+      refuse(fmt::format("--temperature: {} is not accepted: a number of at least 0", g.temperature), "generate");
+    }
+    if (g.top_k < 0) refuse(fmt::format("--top-k: {} is not accepted: an integer of at least 0", g.top_k), "generate");
+  }
+  if (line.command == "train") {
+    if (line.config.data.empty()) refuse("train needs a corpus: --data FILE...", "train");
+    for (const auto& file : line.config.data) {
+      std::error_code error;
+      if (!fs::exists(file, error)) refuse(fmt::format("--data: \"{}\" does not exist", file.string()), "train");
+      if (fs::is_directory(file, error))
+        refuse(fmt::format("--data: \"{}\" is a directory; files are needed", file.string()), "train");
+    }
+  }
+}
+
+// Defaults, then the file (for a trained run: the run's own), then --set, then flags.
+RunConfig resolve(const CommandLine& line, const Parsed& parsed) {
+  RunConfig config;
+  if (line.command == "generate") {
+    const auto own = fs::path(line.positional.at(0)) / kConfigFile;
+    if (!fs::exists(own))
+      refuse(fmt::format("\"{}\" holds no {}: it is not a run directory", line.positional[0], kConfigFile), "generate");
+    apply_file(config, own);
+    config.json = false;  // that of the training
+  }
+  if (!parsed.config_file.empty()) apply_file(config, parsed.config_file);
+  for (const auto& set : parsed.sets) apply_set(config, set);
+  apply_flags(config, parsed.flags);
+  return config;
+}
+
+// CLI11 parses positional arguments and options of one App; subcommands are found by the first word.
+void refuse_unknown_command(int argc, const char* const* argv) {
+  if (argc < 2) refuse("a command is needed: train, plan, generate, doctor, report, config or ckpt", "");
+  const std::string word = argv[1];
+  if (word.starts_with('-')) {
+    static constexpr std::array<std::string_view, 3> kFlags{"--help", "--version", "-h"};
+    if (std::ranges::find(kFlags, word) != kFlags.end()) return;
+    refuse(fmt::format("a command comes first, not {}", word), "");
+  }
+  const auto names = command_names();
+  if (std::ranges::find(names, word) == names.end()) {
+    refuse(fmt::format("unknown command \"{}\"{}", word, suggestion(word, names)), "");
+  }
+}
+
+}  // namespace
+
+CommandLine parse(int argc, const char* const* argv) {
+  refuse_unknown_command(argc, argv);
+  CommandLine line;
+  Parsed parsed;
+  CLI::App app("terrace trains models that do not fit in memory", "terrace");
+  app.require_subcommand(0, 1);
+  app.set_help_flag("-h,--help", "print this help and exit");
+  app.set_version_flag("--version", kVersion);
+  app.footer(
+      "Sizes: 512MiB, 16GB (decimal), auto, unlimited. Exit codes: 0 done, 1 run-time error, 2 usage, 3 does not fit,\n"
+      "4 hardware missing, 5 stored state corrupt, 75 interrupted but resumable.");
+  for (const auto& command : commands()) add_command(app, command, line, parsed);
+
+  const auto current = [&] { return app.get_subcommands().empty() ? &app : app.get_subcommands().front(); };
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForVersion&) {
+    line.answer = fmt::format("{}\n", kVersion);
+    return line;
+  } catch (const CLI::CallForHelp&) {
+    line.answer = current() == &app ? app.help() : current()->help("terrace");
+    if (current() != &app) line.command = current()->get_name();
+    return line;
+  } catch (const CLI::ParseError& e) {
+    refuse(e.what(), current() == &app ? "" : current()->get_name());
+  }
+  line.command = current()->get_name();
+  refuse_extras(*current());
+  if (line.command == "generate" || line.command == "report" || line.command == "ckpt") check_arguments(line);
+  line.config = resolve(line, parsed);
+  if (line.command == "train" || line.command == "plan" || line.command == "config") {
+    validate(line.config);
+    check_arguments(line);
+  }
+  return line;
+}
+
+int report_error(const std::exception& error, std::FILE* to) {
+  fmt::print(to, "error: {}\n", error.what());
+  const auto* const known = dynamic_cast<const Error*>(&error);
+  return static_cast<int>(known ? known->exit() : Exit::runtime);
+}
+
+}  // namespace terrace::cli

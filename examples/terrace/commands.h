@@ -1,0 +1,15 @@
+// The commands of `terrace` beside train.
+//
+// Threads: one. Errors: see core/error.h.
+#pragma once
+
+#include <terrace/core/error.h>
+#include <terrace/examples/terrace/command_line.h>
+
+namespace terrace::cli {
+
+Exit plan_command(const CommandLine& line);
+Exit generate_command(const CommandLine& line);
+Exit ckpt_command(const CommandLine& line);
+
+}  // namespace terrace::cli

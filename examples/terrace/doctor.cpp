@@ -1,0 +1,200 @@
+#include <terrace/examples/terrace/doctor.h>
+
+#include <dlfcn.h>
+#include <linux/io_uring.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <fstream>
+#include <memory>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <terrace/core/error.h>
+#include <terrace/core/machine.h>
+#include <terrace/core/thread_pool.h>
+#include <terrace/core/units.h>
+
+namespace terrace::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Status = Finding::Status;
+
+constexpr double kMeasureSeconds = 10;
+
+// A library that may be absent, opened for a look and closed again.
+class Library {
+ public:
+  explicit Library(std::initializer_list<const char*> names) {
+    for (const auto* const name : names)
+      if (!handle_) handle_ = ::dlopen(name, RTLD_LAZY | RTLD_LOCAL);
+  }
+  ~Library() {
+    if (handle_) ::dlclose(handle_);
+  }
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
+  explicit operator bool() const { return handle_ != nullptr; }
+  template <class F>
+  [[nodiscard]] F* function(const char* name) const {
+    return reinterpret_cast<F*>(::dlsym(handle_, name));
+  }
+
+ private:
+  void* handle_ = nullptr;
+};
+
+Finding examine_memlock() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return {Status::warn, "memlock", "cannot be read", ""};
+  const bool unlimited = limit.rlim_cur == RLIM_INFINITY;
+  const auto text = unlimited ? "unlimited" : format_bytes(limit.rlim_cur);
+  if (::geteuid() == 0) return {Status::ok, "memlock", text + " (root is exempt)", ""};
+  if (unlimited || limit.rlim_cur >= kGiB) return {Status::ok, "memlock", text, ""};
+  return {Status::warn, "memlock", text + ": host memory cannot be locked, and I/O buffers not be registered",
+          "ulimit -l unlimited, or a memlock line in /etc/security/limits.conf"};
+}
+
+Finding examine_huge_pages() {
+  std::ifstream in("/sys/kernel/mm/transparent_hugepage/enabled");
+  std::string text;
+  std::getline(in, text);
+  const auto begin = text.find('['), end = text.find(']');
+  const auto mode = begin == std::string::npos || end < begin ? "" : text.substr(begin + 1, end - begin - 1);
+  if (mode == "always" || mode == "madvise") return {Status::ok, "huge pages", mode, ""};
+  return {Status::warn, "huge pages",
+          mode.empty() ? "not offered by this kernel: memory is slower" : mode + ": memory is slower",
+          "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"};
+}
+
+Finding examine_io_uring() {
+  io_uring_params params{};
+  const auto fd = ::syscall(__NR_io_uring_setup, 1, &params);
+  if (fd >= 0) {
+    ::close(static_cast<int>(fd));
+    return {Status::ok, "io_uring", "allowed", ""};
+  }
+  return {Status::warn, "io_uring", fmt::format("{}: a pool of threads reads and writes instead", describe_errno(errno)),
+          "sysctl kernel.io_uring_disabled=0, or allow io_uring in the container's seccomp profile"};
+}
+
+Finding examine_cuda(bool required) {
+  const auto absent = [&](const std::string& text, const std::string& mend) -> Finding {
+    return {required ? Status::fail : Status::ok, "CUDA", text + (required ? "" : " (not needed for --device cpu)"),
+            required ? mend : ""};
+  };
+  const Library cuda({"libcuda.so.1"});
+  if (!cuda) return absent("no driver: libcuda.so.1 is absent", "install the NVIDIA driver, or use --device cpu");
+  auto* const init = cuda.function<int(unsigned)>("cuInit");
+  auto* const count = cuda.function<int(int*)>("cuDeviceGetCount");
+  auto* const name = cuda.function<int(char*, int, int)>("cuDeviceGetName");
+  auto* const memory = cuda.function<int(std::size_t*, int)>("cuDeviceTotalMem_v2");
+  int devices = 0;
+  if (!init || !count || init(0) != 0 || count(&devices) != 0 || devices == 0) {
+    return absent("the driver is there, but shows no device", "check nvidia-smi, or use --device cpu");
+  }
+  std::string text = fmt::format("{} device{}", devices, devices == 1 ? "" : "s");
+  for (int i = 0; i < devices && name && memory; ++i) {
+    char label[128] = "";
+    std::size_t bytes = 0;
+    if (name(label, sizeof label, i) == 0 && memory(&bytes, i) == 0)
+      text += fmt::format("; cuda:{} {}, {}", i, label, format_bytes(bytes));
+  }
+  return {Status::ok, "CUDA", text, ""};
+}
+
+Finding examine_library(const std::string& name, std::initializer_list<const char*> files) {
+  return {Status::ok, name, Library(files) ? "present" : "absent (not needed for one rank)", ""};
+}
+
+Finding examine_profile(const RunConfig& config) {
+  const fs::path file = config.machine_profile.empty() ? default_profile_path() : fs::path(config.machine_profile);
+  const std::string mend = "terrace doctor --measure --nvme-path DIR";
+  std::error_code error;
+  if (!fs::exists(file, error)) {
+    return {Status::warn, "machine profile", "none: plans are timed with defaults", mend};
+  }
+  try {
+    const auto p = load_profile(file);
+    return {Status::ok, "machine profile",
+            fmt::format("{}: read {}/s, write {}/s, copy {}/s, fp32 {:.0f} GFLOP/s, taken {}", file.string(),
+                        format_bytes(static_cast<std::uint64_t>(p.disk_read)),
+                        format_bytes(static_cast<std::uint64_t>(p.disk_write)),
+                        format_bytes(static_cast<std::uint64_t>(p.memory_copy)), p.matmul_fp32 * 1e-9,
+                        p.measured_at.empty() ? "never" : p.measured_at),
+            ""};
+  } catch (const Error& e) {
+    return {Status::warn, "machine profile", e.what(), mend};
+  }
+}
+
+void measure_and_save(const RunConfig& config) {
+  ThreadPool pool(static_cast<int>(config.threads));
+  const fs::path file = config.machine_profile.empty() ? default_profile_path() : fs::path(config.machine_profile);
+  if (file.has_parent_path()) fs::create_directories(file.parent_path());
+  save_profile(measure_machine(pool, config.nvme_path, kMeasureSeconds), file);
+}
+
+}  // namespace
+
+std::string_view name_of(Finding::Status status) {
+  return status == Status::ok ? "OK" : status == Status::warn ? "WARN" : "FAIL";
+}
+
+std::vector<Finding> examine_machine(const RunConfig& config) {
+  const auto topology = read_topology();
+  std::vector<Finding> out;
+  out.push_back({Status::ok, "processor",
+                 fmt::format("{}, {} core{}, {} NUMA node{}", topology.cpu_model, topology.cores,
+                             topology.cores == 1 ? "" : "s", topology.numa_nodes, topology.numa_nodes == 1 ? "" : "s"),
+                 ""});
+  const bool baseline = topology.simd == "baseline";
+  out.push_back({baseline ? Status::warn : Status::ok, "SIMD", topology.simd + (baseline ? ": updates and norms are slow" : ""),
+                 baseline ? "use a processor with AVX2 and FMA" : ""});
+  out.push_back(
+      {Status::ok, "memory",
+       fmt::format("{} available of {}", format_bytes(topology.available_memory_bytes), format_bytes(topology.memory_bytes)),
+       ""});
+  out.push_back(examine_memlock());
+  out.push_back(examine_huge_pages());
+  out.push_back(examine_io_uring());
+  out.push_back(examine_cuda(config.device != "cpu"));
+  out.push_back(examine_library("MPI", {"libmpi.so.40", "libmpi.so.12", "libmpi.so"}));
+  out.push_back(examine_library("NCCL", {"libnccl.so.2", "libnccl.so"}));
+  for (const auto& path : config.nvme_path)
+    for (auto& finding : examine_path(path)) out.push_back(std::move(finding));
+  if (config.nvme_path.empty()) {
+    out.push_back({Status::ok, "disk path", "none given: there is no disk tier (add --nvme-path DIR to look at one)", ""});
+  }
+  out.push_back(examine_profile(config));
+  return out;
+}
+
+int run_doctor(const RunConfig& config, bool measure, std::FILE* out) {
+  if (measure) measure_and_save(config);
+  const auto findings = examine_machine(config);
+  const bool failed = std::ranges::any_of(findings, [](const Finding& f) { return f.status == Status::fail; });
+  if (config.json) {
+    auto list = nlohmann::json::array();
+    for (const auto& f : findings) {
+      list.push_back({{"status", name_of(f.status)}, {"name", f.name}, {"text", f.text}, {"mend", f.mend}});
+    }
+    const nlohmann::json object{{"ok", !failed}, {"findings", std::move(list)}};
+    fmt::print(out, "{}\n", object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  } else {
+    for (const auto& f : findings) {
+      fmt::print(out, "{:<4}  {:<16}  {}\n", name_of(f.status), f.name, f.text);
+      if (!f.mend.empty()) fmt::print(out, "{:24}mend: {}\n", "", f.mend);
+    }
+  }
+  return static_cast<int>(failed ? Exit::hardware_missing : Exit::ok);
+}
+
+}  // namespace terrace::cli

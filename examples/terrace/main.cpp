@@ -1,0 +1,44 @@
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <exception>
+
+#include <terrace/examples/terrace/command_line.h>
+#include <terrace/examples/terrace/commands.h>
+#include <terrace/examples/terrace/doctor.h>
+#include <terrace/examples/terrace/options.h>
+#include <terrace/examples/terrace/report.h>
+#include <terrace/examples/terrace/trainer.h>
+
+namespace {
+
+using namespace terrace;
+using namespace terrace::cli;
+
+int run(const CommandLine& line) {
+  if (line.command == "train") return static_cast<int>(train(line.config));
+  if (line.command == "plan") return static_cast<int>(plan_command(line));
+  if (line.command == "generate") return static_cast<int>(generate_command(line));
+  if (line.command == "ckpt") return static_cast<int>(ckpt_command(line));
+  if (line.command == "doctor") return run_doctor(line.config, line.measure, stdout);
+  if (line.command == "report") {
+    std::puts(write_report(line.positional.at(0)).c_str());
+    return 0;
+  }
+  std::fputs(line.config.json ? to_json(line.config).dump(2).c_str() : to_toml(line.config).c_str(), stdout);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const auto line = parse(argc, argv);
+    if (!line.answer.empty()) {
+      std::fputs(line.answer.c_str(), stdout);
+      return 0;
+    }
+    return run(line);
+  } catch (const std::exception& error) {
+    return report_error(error, stderr);
+  }
+}

@@ -1,0 +1,154 @@
+#include <terrace/examples/terrace/metrics.h>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <fstream>
+#include <limits>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <terrace/core/error.h>
+
+namespace terrace::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+[[noreturn]] void fail(const fs::path& file, const std::string& what, int error_number) {
+  throw Error(fmt::format("{} cannot be {}: {}", file.string(), what, describe_errno(error_number)));
+}
+
+void write_all(int fd, const std::string& text, const fs::path& file) {
+  std::size_t done = 0;
+  while (done < text.size()) {
+    const auto n = ::write(fd, text.data() + done, text.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail(file, "written", errno);
+    done += static_cast<std::size_t>(n);
+  }
+}
+
+// JSON has no infinity and no NaN: null stands for both and is read as NaN.
+double real(const json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end()) return 0;
+  return found->is_number() ? found->get<double>() : std::numeric_limits<double>::quiet_NaN();
+}
+
+std::uint64_t count(const json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_number() ? found->get<std::uint64_t>() : 0;
+}
+
+// The whole lines of the file that are objects, with their text as it stands there.
+struct Line {
+  std::string text;
+  json object;
+};
+std::vector<Line> read_lines(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  if (!in) fail(file, "read", errno);
+  std::vector<Line> lines;
+  std::uint64_t number = 0;
+  for (std::string text; std::getline(in, text);) {
+    ++number;
+    const bool torn = in.eof();  // no newline: the writer was stopped inside this line
+    if (text.empty()) continue;
+    auto object = json::parse(text, nullptr, false);
+    if (object.is_object() && !torn) {
+      lines.push_back({std::move(text), std::move(object)});
+    } else if (!torn && in.peek() != std::ifstream::traits_type::eof()) {
+      throw Error(
+          fmt::format("{}, line {}: not a JSON object\n  remove the line, or the file, and run again", file.string(), number),
+          Exit::corrupt);
+    }
+  }
+  return lines;
+}
+
+}  // namespace
+
+json to_json(const StepMetrics& m) {
+  json out{{"step", m.step},
+           {"loss", m.loss},
+           {"grad_norm", m.grad_norm},
+           {"lr", m.lr},
+           {"tokens", m.tokens},
+           {"step_time_s", m.step_time_s},
+           {"tokens_per_s", m.tokens_per_s},
+           {"mem",
+            {{"device_peak_bytes", m.device_peak_bytes},
+             {"host_peak_bytes", m.host_peak_bytes},
+             {"nvme_peak_bytes", m.nvme_peak_bytes}}},
+           {"offload",
+            {{"read_bytes", m.read_bytes},
+             {"write_bytes", m.write_bytes},
+             {"h2d_bytes", m.h2d_bytes},
+             {"d2h_bytes", m.d2h_bytes},
+             {"stall_s", m.stall_s}}}};
+  out["stall"] = json::object();
+  for (const auto& [cause, seconds] : m.stall) out["stall"][cause] = seconds;
+  if (m.eval_loss) out["eval_loss"] = *m.eval_loss;
+  return out;
+}
+
+StepMetrics metrics_from_json(const json& object) {
+  StepMetrics m;
+  m.step = count(object, "step");
+  m.loss = real(object, "loss");
+  m.grad_norm = real(object, "grad_norm");
+  m.lr = real(object, "lr");
+  m.tokens = count(object, "tokens");
+  m.step_time_s = real(object, "step_time_s");
+  m.tokens_per_s = real(object, "tokens_per_s");
+  const auto part = [&](const char* key) {
+    return object.contains(key) && object.at(key).is_object() ? object.at(key) : json::object();
+  };
+  const auto mem = part("mem"), offload = part("offload"), stall = part("stall");
+  m.device_peak_bytes = count(mem, "device_peak_bytes");
+  m.host_peak_bytes = count(mem, "host_peak_bytes");
+  m.nvme_peak_bytes = count(mem, "nvme_peak_bytes");
+  m.read_bytes = count(offload, "read_bytes");
+  m.write_bytes = count(offload, "write_bytes");
+  m.h2d_bytes = count(offload, "h2d_bytes");
+  m.d2h_bytes = count(offload, "d2h_bytes");
+  m.stall_s = real(offload, "stall_s");
+  for (const auto& [cause, seconds] : stall.items()) m.stall[cause] = seconds.is_number() ? seconds.get<double>() : 0;
+  if (object.contains("eval_loss")) m.eval_loss = real(object, "eval_loss");
+  return m;
+}
+
+MetricsWriter::MetricsWriter(fs::path file, std::uint64_t done_steps) : file_(std::move(file)) {
+  std::string kept;
+  if (done_steps > 0 && fs::exists(file_)) {
+    for (const auto& line : read_lines(file_))
+      if (count(line.object, "step") <= done_steps) kept += line.text + '\n';
+  }
+  // Written aside and renamed: a crash here leaves the old file or the new one.
+  const fs::path aside = file_.string() + ".new";
+  fd_ = ::open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
+  if (fd_ < 0) fail(aside, "opened", errno);
+  try {
+    write_all(fd_, kept, aside);
+    if (::rename(aside.c_str(), file_.c_str()) != 0) fail(file_, "replaced", errno);
+  } catch (...) {
+    ::close(fd_);
+    throw;
+  }
+}
+
+MetricsWriter::~MetricsWriter() { ::close(fd_); }
+
+void MetricsWriter::write(const StepMetrics& metrics) { write_all(fd_, to_json(metrics).dump() + '\n', file_); }
+
+std::vector<StepMetrics> read_metrics(const fs::path& file) {
+  std::vector<StepMetrics> out;
+  for (const auto& line : read_lines(file)) out.push_back(metrics_from_json(line.object));
+  return out;
+}
+
+}  // namespace terrace::cli

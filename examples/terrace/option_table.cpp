@@ -1,0 +1,128 @@
+#include <array>
+
+#include <terrace/examples/terrace/options.h>
+
+namespace terrace::cli {
+namespace {
+
+using C = RunConfig;
+using Text = Option::Text;
+
+constexpr double kMost = 1e15;  // above every size that makes sense, below the first integer a double cannot hold
+constexpr bool kSame = true;    // of the fingerprint
+
+struct Number {
+  double low, high;
+  bool open_low = false, open_high = false;
+};
+constexpr Number kPositive{1, kMost};
+constexpr Number kCount{0, kMost};
+constexpr Number kAbove0{0, kMost, true};
+constexpr Number kFraction{0, 1, false, true};  // [0, 1)
+
+Option number(std::string_view section, std::string_view key, Option::Field field, Number n, bool same, std::string_view help) {
+  return {.key = key,
+          .section = section,
+          .field = field,
+          .help = help,
+          .fingerprint = same,
+          .low = n.low,
+          .high = n.high,
+          .open_low = n.open_low,
+          .open_high = n.open_high,
+          .text = Text::any,
+          .choices = {}};
+}
+Option text(std::string_view section, std::string_view key, Option::Field field, Text kind, bool same, std::string_view help,
+            std::vector<std::string_view> choices = {}) {
+  return {.key = key,
+          .section = section,
+          .field = field,
+          .help = help,
+          .fingerprint = same,
+          .low = 0,
+          .high = 0,
+          .open_low = false,
+          .open_high = false,
+          .text = kind,
+          .choices = std::move(choices)};
+}
+
+std::vector<Option> make_table() {
+  return {
+      text("model", "model", &C::model, Text::choice, kSame, "model family", {"gpt2", "llama"}),
+      number("model", "layers", &C::layers, kPositive, kSame, "transformer blocks"),
+      number("model", "hidden", &C::hidden, kPositive, kSame, "width of the residual stream"),
+      number("model", "heads", &C::heads, kPositive, kSame, "attention heads"),
+      number("model", "kv-heads", &C::kv_heads, kCount, kSame, "key and value heads; 0: as many as heads"),
+      number("model", "ffn", &C::ffn, kCount, kSame, "width of the feed-forward part; 0: as the family has it"),
+      number("model", "seq-len", &C::seq_len, kPositive, kSame, "tokens in a sequence"),
+      // Tokens are bytes: a smaller vocabulary would have no row for some of them.
+      number("model", "vocab", &C::vocab, {256, 2147483647.0}, kSame, "rows of the embedding; tokens are bytes"),
+      text("model", "untied", &C::untied, Text::any, kSame, "give the output head weights of its own"),
+      text("model", "data", &C::data, Text::required, kSame, "text files of the corpus"),
+      text("model", "init-from", &C::init_from, Text::any, !kSame, "safetensors file with the first weights"),
+      text("model", "save", &C::save, Text::any, !kSame, "safetensors file that gets the last weights"),
+      text("model", "dtype", &C::dtype, Text::choice, kSame, "of weights and activations; bf16 keeps fp32 master weights",
+           {"fp32", "bf16", "fp64"}),
+
+      number("train", "batch-size", &C::batch_size, kPositive, kSame, "sequences in a micro-batch"),
+      number("train", "grad-accumulation", &C::grad_accumulation, kPositive, kSame, "micro-batches in a step"),
+      number("train", "steps", &C::steps, kPositive, !kSame, "updates of the weights"),
+      number("train", "lr", &C::lr, kAbove0, kSame, "highest learning rate"),
+      text("train", "lr-schedule", &C::lr_schedule, Text::choice, kSame, "course of the learning rate after the warm-up",
+           {"constant", "linear", "cosine", "wsd"}),
+      number("train", "min-lr", &C::min_lr, kCount, kSame, "learning rate at the end of the schedule"),
+      number("train", "warmup", &C::warmup, kCount, kSame, "steps of linear warm-up"),
+      number("train", "beta1", &C::beta1, kFraction, kSame, "AdamW: decay of the first moment"),
+      number("train", "beta2", &C::beta2, kFraction, kSame, "AdamW: decay of the second moment"),
+      number("train", "eps", &C::eps, kAbove0, kSame, "AdamW: added to the root of the second moment"),
+      number("train", "weight-decay", &C::weight_decay, kCount, kSame, "AdamW: decoupled weight decay"),
+      number("train", "grad-clip", &C::grad_clip, kCount, kSame, "greatest global gradient norm; 0: not clipped"),
+      text("train", "order", &C::order, Text::choice, !kSame, "micro-batch by micro-batch, or layer by layer over all of them",
+           {"horizontal", "vertical"}),
+      number("train", "group", &C::group, kCount, !kSame, "micro-batches in a group of the vertical order; 0: all"),
+      text("train", "recompute", &C::recompute, Text::choice, !kSame, "what the backward computes again instead of keeping",
+           {"none", "layer"}),
+      number("train", "seed", &C::seed, {0, 9.2e18}, kSame, "of first weights and of the order of the data"),
+      number("train", "threads", &C::threads, {0, 4096}, !kSame, "compute threads; 0: every core this process may use"),
+      number("train", "eval-interval", &C::eval_interval, kCount, !kSame, "steps between evaluations; 0: at the end only"),
+      number("train", "eval-batches", &C::eval_batches, kCount, !kSame, "micro-batches of an evaluation; 0: none"),
+
+      text("memory", "device", &C::device, Text::device, !kSame, "where layers are computed: cpu or cuda:N"),
+      text("memory", "device-memory", &C::device_memory, Text::size, !kSame, "budget of the device tier; auto: free less 5 %"),
+      text("memory", "host-memory", &C::host_memory, Text::size, !kSame, "budget of the host tier; auto: available less 15 %"),
+      text("memory", "nvme-path", &C::nvme_path, Text::required, !kSame,
+           "folder of the disk tier, repeatable; none: no disk tier"),
+      text("memory", "nvme-limit", &C::nvme_limit, Text::size, !kSame, "budget of the disk tier over all paths"),
+      text("memory", "prefetch-depth", &C::prefetch_depth, Text::depth, !kSame, "computations that loads run ahead"),
+
+      text("run", "out-dir", &C::out_dir, Text::required, !kSame, "the run directory"),
+      text("run", "resume", &C::resume, Text::required, !kSame, "auto, never, or the run directory or store to continue from"),
+      text("run", "force", &C::force, Text::any, !kSame, "resume although model, data or seed differ"),
+      number("run", "ckpt-interval", &C::ckpt_interval, kCount, !kSame, "steps between commits; 0: at the end and on signals"),
+      text("run", "json", &C::json, Text::any, !kSame, "nothing but JSON objects on standard output"),
+      text("run", "verify-resident", &C::verify_resident, Text::any, !kSame,
+           "repeat the first steps with no offload and compare every loss"),
+      text("run", "machine-profile", &C::machine_profile, Text::any, !kSame, "machine profile; empty: the saved one"),
+  };
+}
+
+constexpr std::array<std::string_view, 4> kSections{"model", "train", "memory", "run"};
+
+}  // namespace
+
+std::span<const Option> options() {
+  static const std::vector<Option> table = make_table();
+  return table;
+}
+
+std::span<const std::string_view> sections() { return kSections; }
+
+const Option* find_option(std::string_view key) {
+  for (const auto& option : options())
+    if (option.key == key) return &option;
+  return nullptr;
+}
+
+}  // namespace terrace::cli

@@ -1,0 +1,570 @@
+#include <terrace/examples/terrace/options.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <type_traits>
+
+#include <fmt/format.h>
+#include <toml++/toml.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <terrace/core/error.h>
+#include <terrace/core/units.h>
+
+namespace terrace::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+template <class T>
+using Of = T RunConfig::*;
+
+// A value before it has been understood: flags and --set bring text, TOML brings types.
+using Raw = std::variant<std::string, std::int64_t, double, bool, std::vector<std::string>>;
+
+std::string show(const Raw& raw) {
+  return std::visit(
+      [](const auto& v) -> std::string {
+        using T = std::decay_t<decltype(v)>;
+        if constexpr (std::is_same_v<T, std::string>) return fmt::format("\"{}\"", v);
+        if constexpr (std::is_same_v<T, std::vector<std::string>>) return fmt::format("[{} values]", v.size());
+        if constexpr (!std::is_same_v<T, std::string> && !std::is_same_v<T, std::vector<std::string>>)
+          return fmt::format("{}", v);
+      },
+      raw);
+}
+
+// Where a value came from, and whether its type was chosen by the user (TOML) or is only text (command line).
+struct Source {
+  std::string where;  // "--steps", "--set train.steps", "run.toml, line 3: steps"
+  bool typed = false;
+};
+
+[[noreturn]] void refuse(const Option& o, const Source& source, const Raw& raw, const std::string& detail = "") {
+  throw Error(fmt::format("{}: {} is not accepted{}\n  {} takes {}", source.where, show(raw),
+                          detail.empty() ? "" : ": " + detail, o.key, accepted(o)),
+              Exit::usage);
+}
+
+std::string listed(const std::vector<std::string_view>& words, std::string_view between) {
+  std::string out;
+  for (const auto word : words) {
+    if (!out.empty()) out += between;
+    out += word;
+  }
+  return out;
+}
+
+std::string shown(double v) {
+  if (v == std::floor(v) && std::abs(v) < 1e16) return fmt::format("{:.0f}", v);
+  return fmt::format("{}", v);
+}
+
+template <class T>
+std::optional<T> parse_number(const std::string& text) {
+  T value{};
+  const auto* const begin = text.data() + (text.starts_with('+') ? 1 : 0);
+  const auto [end, error] = std::from_chars(begin, text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+void check_bounds(const Option& o, const Source& source, const Raw& raw, double value) {
+  const bool low = o.open_low ? value > o.low : value >= o.low;
+  const bool high = o.open_high ? value < o.high : value <= o.high;
+  if (!std::isfinite(value) || (o.low != o.high && (!low || !high))) refuse(o, source, raw);
+}
+
+std::int64_t to_integer(const Option& o, const Source& source, const Raw& raw) {
+  std::optional<std::int64_t> value;
+  if (const auto* i = std::get_if<std::int64_t>(&raw)) value = *i;
+  if (const auto* s = std::get_if<std::string>(&raw); s && !source.typed) value = parse_number<std::int64_t>(*s);
+  if (!value) refuse(o, source, raw);
+  check_bounds(o, source, raw, static_cast<double>(*value));
+  return *value;
+}
+
+double to_real(const Option& o, const Source& source, const Raw& raw) {
+  std::optional<double> value;
+  if (const auto* i = std::get_if<std::int64_t>(&raw)) value = static_cast<double>(*i);
+  if (const auto* d = std::get_if<double>(&raw)) value = *d;
+  if (const auto* s = std::get_if<std::string>(&raw); s && !source.typed) value = parse_number<double>(*s);
+  if (!value) refuse(o, source, raw);
+  check_bounds(o, source, raw, *value);
+  return *value;
+}
+
+bool to_bool(const Option& o, const Source& source, const Raw& raw) {
+  if (const auto* b = std::get_if<bool>(&raw)) return *b;
+  if (const auto* s = std::get_if<std::string>(&raw); s && !source.typed) {
+    if (*s == "true") return true;
+    if (*s == "false") return false;
+  }
+  refuse(o, source, raw);
+}
+
+void check_text(const Option& o, const Source& source, const Raw& raw, const std::string& text) {
+  switch (o.text) {
+    case Option::Text::any: return;
+    case Option::Text::required:
+      if (text.empty()) refuse(o, source, raw);
+      return;
+    case Option::Text::choice:
+      if (std::ranges::find(o.choices, text) == o.choices.end()) {
+        const auto near = nearest(text, o.choices);
+        refuse(o, source, raw, near.empty() ? "" : fmt::format("did you mean {}?", near));
+      }
+      return;
+    case Option::Text::size: {
+      if (text == "auto") return;
+      std::uint64_t bytes = 0;
+      try {
+        bytes = parse_bytes(text);
+      } catch (const Error&) {
+        refuse(o, source, raw);
+      }
+      if (bytes == 0) refuse(o, source, raw, "a size must be greater than zero");
+      return;
+    }
+    case Option::Text::depth: {
+      const auto depth = parse_number<std::int64_t>(text);
+      if (text != "auto" && (!depth || *depth < 0 || *depth > 1'000'000)) refuse(o, source, raw);
+      return;
+    }
+    case Option::Text::device: {
+      const bool digits = text.size() > 5 && text.size() < 9 &&
+                          std::all_of(text.begin() + 5, text.end(), [](unsigned char c) { return c >= '0' && c <= '9'; });
+      if (text != "cpu" && !(text.starts_with("cuda:") && digits)) refuse(o, source, raw);
+      return;
+    }
+  }
+}
+
+std::string to_text(const Option& o, const Source& source, const Raw& raw) {
+  std::string text;
+  if (const auto* s = std::get_if<std::string>(&raw)) {
+    text = *s;
+  } else if (const auto* i = std::get_if<std::int64_t>(&raw);
+             i && (o.text == Option::Text::size || o.text == Option::Text::depth)) {
+    text = std::to_string(*i);  // bytes, a depth
+  } else {
+    refuse(o, source, raw);
+  }
+  check_text(o, source, raw, text);
+  return text;
+}
+
+std::vector<fs::path> to_paths(const Option& o, const Source& source, const Raw& raw) {
+  std::vector<std::string> texts;
+  if (const auto* s = std::get_if<std::string>(&raw))
+    texts = {*s};
+  else if (const auto* many = std::get_if<std::vector<std::string>>(&raw))
+    texts = *many;
+  else
+    refuse(o, source, raw);
+  for (const auto& text : texts) check_text(o, source, raw, text);
+  return {texts.begin(), texts.end()};
+}
+
+void assign(RunConfig& config, const Option& o, const Source& source, const Raw& raw) {
+  if (const auto* f = std::get_if<Of<std::int64_t>>(&o.field)) config.** f = to_integer(o, source, raw);
+  if (const auto* f = std::get_if<Of<std::uint64_t>>(&o.field))
+    config.** f = static_cast<std::uint64_t>(to_integer(o, source, raw));
+  if (const auto* f = std::get_if<Of<double>>(&o.field)) config.** f = to_real(o, source, raw);
+  if (const auto* f = std::get_if<Of<bool>>(&o.field)) config.** f = to_bool(o, source, raw);
+  if (const auto* f = std::get_if<Of<std::string>>(&o.field)) config.** f = to_text(o, source, raw);
+  if (const auto* f = std::get_if<Of<fs::path>>(&o.field)) config.** f = to_text(o, source, raw);
+  if (const auto* f = std::get_if<Of<std::vector<fs::path>>>(&o.field)) config.** f = to_paths(o, source, raw);
+}
+
+std::vector<std::string_view> keys() {
+  std::vector<std::string_view> out;
+  for (const auto& o : options()) out.push_back(o.key);
+  return out;
+}
+
+// The option a key means, with or without its section before it.
+const Option& require_option(std::string_view section, std::string_view key, const std::string& where) {
+  if (!section.empty() && std::ranges::find(sections(), section) == sections().end()) {
+    throw Error(fmt::format("{}: there is no section [{}]{}\n  sections are model, train, memory and run", where, section,
+                            suggestion(section, sections())),
+                Exit::usage);
+  }
+  const auto* const option = find_option(key);
+  if (!option) {
+    throw Error(fmt::format("{}: unknown key \"{}\"{}\n  terrace config prints every key", where, key, suggestion(key, keys())),
+                Exit::usage);
+  }
+  if (!section.empty() && option->section != section) {
+    throw Error(fmt::format("{}: {} does not belong to [{}]; write {}.{}", where, key, section, option->section, key),
+                Exit::usage);
+  }
+  return *option;
+}
+
+Raw raw_of(const toml::node& node, const Option& o, const Source& source) {
+  if (const auto v = node.value_exact<std::string>()) return *v;
+  if (const auto v = node.value_exact<std::int64_t>()) return *v;
+  if (const auto v = node.value_exact<double>()) return *v;
+  if (const auto v = node.value_exact<bool>()) return *v;
+  if (const auto* const array = node.as_array()) {
+    std::vector<std::string> texts;
+    for (const auto& element : *array) {
+      const auto text = element.value_exact<std::string>();
+      if (!text) refuse(o, source, std::string("an array with something else than texts"));
+      texts.push_back(*text);
+    }
+    return texts;
+  }
+  refuse(o, source, std::string("a date, time or table"));
+}
+
+std::string toml_text(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      out += fmt::format("\\u{:04X}", static_cast<unsigned>(static_cast<unsigned char>(c)));
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
+std::string toml_value(const Option& o, const RunConfig& config) {
+  return std::visit(
+      [&](const auto field) -> std::string {
+        const auto& value = config.*field;
+        using T = std::decay_t<decltype(value)>;
+        if constexpr (std::is_same_v<T, double>) {
+          auto text = fmt::format("{}", value);  // the shortest text that reads back as the same number
+          return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
+        } else if constexpr (std::is_same_v<T, std::string>) {
+          return toml_text(value);
+        } else if constexpr (std::is_same_v<T, fs::path>) {
+          return toml_text(value.string());
+        } else if constexpr (std::is_same_v<T, std::vector<fs::path>>) {
+          std::string out = "[";
+          for (const auto& path : value) out += (out.size() > 1 ? ", " : "") + toml_text(path.string());
+          return out + "]";
+        } else {
+          return fmt::format("{}", value);
+        }
+      },
+      o.field);
+}
+
+nlohmann::json json_value(const Option& o, const RunConfig& config) {
+  return std::visit(
+      [&](const auto field) -> nlohmann::json {
+        const auto& value = config.*field;
+        using T = std::decay_t<decltype(value)>;
+        if constexpr (std::is_same_v<T, fs::path>) {
+          return value.string();
+        } else if constexpr (std::is_same_v<T, std::vector<fs::path>>) {
+          auto out = nlohmann::json::array();
+          for (const auto& path : value) out.push_back(path.string());
+          return out;
+        } else {
+          return value;
+        }
+      },
+      o.field);
+}
+
+std::string type_name(const Option& o) {
+  if (std::holds_alternative<Of<double>>(o.field)) return "NUMBER";
+  if (std::holds_alternative<Of<std::int64_t>>(o.field) || std::holds_alternative<Of<std::uint64_t>>(o.field)) return "INT";
+  if (std::holds_alternative<Of<fs::path>>(o.field) || o.many()) return "PATH";
+  if (o.text == Option::Text::size) return "SIZE";
+  if (o.text == Option::Text::choice) return listed(o.choices, "|");
+  return "TEXT";
+}
+
+std::string default_text(const Option& o) {
+  const RunConfig defaults;
+  const auto value = json_value(o, defaults);
+  if (value.is_string()) return value.get<std::string>();
+  return value.is_array() ? "" : value.dump();
+}
+
+}  // namespace
+
+std::string accepted(const Option& o) {
+  if (o.flag()) return "true or false";
+  if (o.many()) return "one or more paths";
+  const bool integer = std::holds_alternative<Of<std::int64_t>>(o.field) || std::holds_alternative<Of<std::uint64_t>>(o.field);
+  if (integer || std::holds_alternative<Of<double>>(o.field)) {
+    const std::string what = integer ? "an integer" : "a number";
+    if (o.low == o.high) return what;
+    const auto low = fmt::format("{} {}", o.open_low ? "greater than" : "of at least", shown(o.low));
+    if (o.high >= 1e15) return fmt::format("{} {}", what, low);
+    return fmt::format("{} {} and {} {}", what, low, o.open_high ? "less than" : "at most", shown(o.high));
+  }
+  switch (o.text) {
+    case Option::Text::choice: return "one of " + listed(o.choices, ", ");
+    case Option::Text::size: return "a size greater than zero, such as 512MiB, 1.5GiB or 16GB (decimal), or auto or unlimited";
+    case Option::Text::depth: return "auto or an integer of at least 0";
+    case Option::Text::device: return "cpu or cuda:N";
+    case Option::Text::required: return "a text that is not empty";
+    case Option::Text::any: break;
+  }
+  return "a text";
+}
+
+void add_options(CLI::App& app, Assignments& out, std::span<const std::string_view> only) {
+  for (const auto& option : options()) {
+    const auto* const o = &option;
+    const auto wanted = [&](std::string_view name) { return name == o->key || name == o->section; };
+    if (!only.empty() && std::ranges::none_of(only, wanted)) continue;
+    const auto flag = fmt::format("--{}", o->key);
+    const auto fallback = o->flag() ? "" : default_text(*o);
+    const auto help = fallback.empty() ? std::string(o->help) : fmt::format("{} (default {})", o->help, fallback);
+    CLI::Option* added = nullptr;
+    if (o->flag()) {
+      added = app.add_flag_function(
+          flag,
+          [o, &out](std::int64_t n) {
+            out.push_back({o, {n > 0 ? "true" : "false"}});
+          },
+          help);
+    } else if (o->many()) {
+      added = app.add_option_function<std::vector<std::string>>(
+          flag,
+          [o, &out](const std::vector<std::string>& values) {
+            out.push_back({o, values});
+          },
+          help);
+      added->expected(1, CLI::detail::expected_max_vector_size)->type_name(type_name(*o));
+    } else {
+      added = app.add_option_function<std::string>(
+          flag,
+          [o, &out](const std::string& value) {
+            out.push_back({o, {value}});
+          },
+          help);
+      added->type_name(type_name(*o));
+    }
+    added->group(std::string(o->section));
+  }
+}
+
+void apply_toml(RunConfig& config, std::string_view text, const std::string& name) {
+  toml::table root;
+  try {
+    root = toml::parse(text, name);
+  } catch (const toml::parse_error& e) {
+    throw Error(fmt::format("{}, line {}: {}", name, e.source().begin.line, e.description()), Exit::usage);
+  }
+  std::set<const Option*> given;
+  const auto take = [&](std::string_view section, const toml::key& key, const toml::node& value) {
+    const auto where = fmt::format("{}, line {}", name, key.source().begin.line);
+    const auto& o = require_option(section, key.str(), where);
+    if (!given.insert(&o).second) throw Error(fmt::format("{}: {} is given twice", where, o.key), Exit::usage);
+    const Source source{fmt::format("{}: {}", where, o.key), true};
+    assign(config, o, source, raw_of(value, o, source));
+  };
+  for (const auto& [key, value] : root) {
+    const auto* const table = value.as_table();
+    if (!table) {
+      take("", key, value);
+      continue;
+    }
+    if (std::ranges::find(sections(), key.str()) == sections().end()) {
+      require_option(key.str(), "", fmt::format("{}, line {}", name, key.source().begin.line));
+    }
+    for (const auto& [inner, inner_value] : *table) take(key.str(), inner, inner_value);
+  }
+}
+
+void apply_file(RunConfig& config, const fs::path& file) {
+  std::error_code error;
+  if (fs::is_directory(file, error)) {
+    throw Error(fmt::format("--config {}: is a directory\n  a TOML file is needed", file.string()), Exit::usage);
+  }
+  std::ifstream in(file);
+  if (!in)
+    throw Error(fmt::format("--config {}: cannot be read: {}\n  give a TOML file; terrace config prints one", file.string(),
+                            describe_errno(errno)),
+                Exit::usage);
+  std::ostringstream text;
+  text << in.rdbuf();
+  apply_toml(config, text.str(), file.string());
+}
+
+void apply_set(RunConfig& config, std::string_view assignment) {
+  const auto equals = assignment.find('=');
+  if (equals == std::string_view::npos || equals == 0) {
+    throw Error(fmt::format("--set {}: a key, = and a value are needed\n  for example --set train.steps=100", assignment),
+                Exit::usage);
+  }
+  const auto trim = [](std::string_view text) {
+    while (text.starts_with(' ')) text.remove_prefix(1);
+    while (text.ends_with(' ')) text.remove_suffix(1);
+    return text;
+  };
+  const auto name = trim(assignment.substr(0, equals));
+  auto value = trim(assignment.substr(equals + 1));
+  const auto point = name.find('.');
+  const auto section = point == std::string_view::npos ? std::string_view{} : name.substr(0, point);
+  const auto key = point == std::string_view::npos ? name : name.substr(point + 1);
+  const Source source{fmt::format("--set {}", name), false};
+  const auto& o = require_option(section, key, source.where);
+  // Arrays and quoted texts are TOML's; a shell user need not quote the rest.
+  if (value.starts_with('[') || value.starts_with('"')) {
+    try {
+      const auto parsed = toml::parse(fmt::format("value = {}", value));
+      assign(config, o, source, raw_of(*parsed.get("value"), o, source));
+    } catch (const toml::parse_error& e) {
+      refuse(o, source, std::string(value), std::string(e.description()));
+    }
+    return;
+  }
+  assign(config, o, source, std::string(value));
+}
+
+void apply_flags(RunConfig& config, const Assignments& flags) {
+  for (const auto& [option, values] : flags) {
+    const Source source{fmt::format("--{}", option->key), false};
+    assign(config, *option, source, option->many() ? Raw(values) : Raw(values.at(0)));
+  }
+}
+
+void validate(const RunConfig& c) {
+  const auto refuse_pair = [](const std::string& why, const std::string& mend) {
+    throw Error(fmt::format("{}\n  {}", why, mend), Exit::usage);
+  };
+  if (c.hidden % c.heads != 0) {
+    refuse_pair(fmt::format("--heads {} does not divide --hidden {}", c.heads, c.hidden), "every head is hidden ÷ heads wide");
+  }
+  if (c.kv_heads != 0 && c.heads % c.kv_heads != 0) {
+    refuse_pair(fmt::format("--kv-heads {} does not divide --heads {}", c.kv_heads, c.heads),
+                "each key and value head serves the same number of query heads");
+  }
+  if (c.model == "gpt2" && c.kv_heads != 0 && c.kv_heads != c.heads) {
+    refuse_pair(fmt::format("--kv-heads {}: gpt2 has as many as --heads {}", c.kv_heads, c.heads),
+                "leave it out, or use --model llama");
+  }
+  if (c.model == "llama" && c.hidden / c.heads % 2 != 0) {
+    refuse_pair(fmt::format("--hidden {} ÷ --heads {} is {}, which is odd", c.hidden, c.heads, c.hidden / c.heads),
+                "rotary positions turn pairs of elements, so llama needs an even head width");
+  }
+  if (c.lr_schedule != "constant" && c.min_lr > c.lr)
+    refuse_pair(fmt::format("--min-lr {} is above --lr {}", c.min_lr, c.lr), "lower one or raise the other");
+  if (c.group != 0 && c.order != "vertical") {
+    refuse_pair(fmt::format("--group {} has no meaning with --order {}", c.group, c.order), "add --order vertical");
+  }
+  if (c.group != 0 && c.grad_accumulation % c.group != 0) {
+    refuse_pair(fmt::format("--group {} does not divide --grad-accumulation {}", c.group, c.grad_accumulation),
+                "all groups have the same number of micro-batches");
+  }
+}
+
+std::string to_toml(const RunConfig& config) {
+  std::string out;
+  for (const auto section : sections()) {
+    out += fmt::format("{}[{}]\n", out.empty() ? "" : "\n", section);
+    for (const auto& o : options()) {
+      if (o.section != section) continue;
+      const auto entry = fmt::format("{} = {}", o.key, toml_value(o, config));
+      const auto comment =
+          o.text == Option::Text::choice ? fmt::format("{} ({})", o.help, listed(o.choices, ", ")) : std::string(o.help);
+      out += fmt::format("{:<34} # {}\n", entry, comment);
+    }
+  }
+  return out;
+}
+
+nlohmann::json to_json(const RunConfig& config) {
+  nlohmann::json out;
+  for (const auto& o : options()) out[std::string(o.section)][std::string(o.key)] = json_value(o, config);
+  return out;
+}
+
+nlohmann::json fingerprint(const RunConfig& config) {
+  nlohmann::json out;
+  for (const auto& o : options()) {
+    if (o.fingerprint && o.key != "data") out[std::string(o.key)] = json_value(o, config);
+  }
+  // By name and size, not by path: a corpus may move with its run.
+  auto files = nlohmann::json::array();
+  for (const auto& file : config.data) {
+    std::error_code error;
+    const auto bytes = fs::file_size(file, error);
+    if (error) throw Error(fmt::format("--data {}: {}", file.string(), error.message()), Exit::usage);
+    files.push_back({{"name", file.filename().string()}, {"bytes", bytes}});
+  }
+  out["data"] = std::move(files);
+  return out;
+}
+
+std::string describe_difference(const nlohmann::json& then, const nlohmann::json& now) {
+  const auto text = [](const nlohmann::json& object, const std::string& key) -> std::string {
+    if (!object.contains(key)) return "nothing";
+    const auto& value = object.at(key);
+    if (key != "data" || !value.is_array()) return value.is_string() ? value.get<std::string>() : value.dump();
+    std::string out;
+    for (const auto& file : value) {
+      out += fmt::format("{}{} ({} bytes)", out.empty() ? "" : ", ", file.value("name", "?"),
+                         file.value("bytes", std::uint64_t{0}));
+    }
+    return out.empty() ? "nothing" : out;
+  };
+  std::set<std::string> all;
+  for (const auto* const object : {&then, &now})
+    for (const auto& item : object->items()) all.insert(item.key());
+  std::string out;
+  for (const auto& key : all) {
+    if (then.contains(key) && now.contains(key) && then.at(key) == now.at(key)) continue;
+    out += fmt::format("{}{}: {} then, {} now", out.empty() ? "" : "\n", key, text(then, key), text(now, key));
+  }
+  return out;
+}
+
+std::uint64_t resolve_bytes(const std::string& text, std::uint64_t automatic) {
+  return text == "auto" ? automatic : parse_bytes(text);
+}
+
+std::string nearest(std::string_view word, std::span<const std::string_view> candidates) {
+  // Edit distance with a swap of neighbours as one edit (optimal string alignment).
+  const auto distance = [](std::string_view a, std::string_view b) {
+    std::vector<std::size_t> before, last(b.size() + 1), row(b.size() + 1);
+    for (std::size_t j = 0; j <= b.size(); ++j) last[j] = j;
+    for (std::size_t i = 1; i <= a.size(); ++i) {
+      row[0] = i;
+      for (std::size_t j = 1; j <= b.size(); ++j) {
+        row[j] = std::min({row[j - 1] + 1, last[j] + 1, last[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
+        if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) row[j] = std::min(row[j], before[j - 2] + 1);
+      }
+      before = last;
+      last = row;
+    }
+    return last[b.size()];
+  };
+  std::string_view best;
+  std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3) + 1;  // farther is another word
+  for (const auto candidate : candidates) {
+    const auto d = distance(word, candidate);
+    const bool shares = d < std::max(word.size(), candidate.size());  // something in common at all
+    if (shares && d < best_distance) best = candidate, best_distance = d;
+  }
+  return std::string(best);
+}
+
+std::string suggestion(std::string_view word, std::span<const std::string_view> candidates, std::string_view prefix) {
+  const auto near = nearest(word, candidates);
+  return near.empty() ? "" : fmt::format("; did you mean {}{}?", prefix, near);
+}
+
+}  // namespace terrace::cli

@@ -1,0 +1,227 @@
+#include <terrace/examples/terrace/report.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <fstream>
+#include <functional>
+#include <optional>
+#include <sstream>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <terrace/core/error.h>
+#include <terrace/core/units.h>
+#include <terrace/examples/terrace/command_line.h>
+#include <terrace/examples/terrace/metrics.h>
+#include <terrace/examples/terrace/report_charts.h>
+#include <terrace/examples/terrace/report_template.h>
+#include <terrace/examples/terrace/screen.h>
+#include <terrace/examples/terrace/svg.h>
+
+namespace terrace::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using Steps = std::vector<StepMetrics>;
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+// The first step has no pending update and warms everything up: it is no example of the others.
+Steps steady(const Steps& steps) { return steps.size() > 2 ? Steps(steps.begin() + 1, steps.end()) : steps; }
+
+double median_of(const Steps& steps, const std::function<double(const StepMetrics&)>& value) {
+  std::vector<double> values;
+  for (const auto& m : steps) values.push_back(value(m));
+  return median(std::move(values));
+}
+
+std::optional<std::string> read_text(const fs::path& file) {
+  std::ifstream in(file);
+  if (!in) return std::nullopt;
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+std::string section(const std::string& title, const std::string& about, const std::string& content) {
+  return fmt::format("<section>\n<h2>{}</h2>\n<p class='quiet'>{}</p>\n{}\n</section>\n", title, about, content);
+}
+
+std::string missing(const std::string& what) { return fmt::format("<p class='quiet missing'>{}</p>", what); }
+
+std::string tiles(const Steps& steps) {
+  const auto& last = steps.back();
+  const auto rest = steady(steps);
+  double time_s = 0, stall_s = 0;
+  std::uint64_t device = 0, host = 0, disk = 0;
+  std::optional<double> held_out;
+  for (const auto& m : steps) {
+    device = std::max(device, m.device_peak_bytes);
+    host = std::max(host, m.host_peak_bytes);
+    disk = std::max(disk, m.nvme_peak_bytes);
+    if (m.eval_loss) held_out = m.eval_loss;
+  }
+  for (const auto& m : rest) time_s += m.step_time_s, stall_s += m.stall_s;
+  std::string out = "<div class='tiles'>\n";
+  const auto tile = [&](const std::string& value, const std::string& name) {
+    out += fmt::format("<div class='tile'><b>{}</b><span>{}</span></div>\n", escape(value), name);
+  };
+  tile(format_number(last.loss, 5), fmt::format("training loss, step {}", last.step));
+  if (held_out) tile(format_number(*held_out, 5), "held-out loss");
+  tile(format_duration(median_of(rest, [](const auto& m) { return m.step_time_s; })), "a step (median)");
+  tile(format_number(median_of(rest, [](const auto& m) { return m.tokens_per_s; }), 4), "tokens a second");
+  tile(fmt::format("{:.1f} %", time_s > 0 ? 100 * stall_s / time_s : 0), "stalled");
+  tile(format_bytes(device), "device peak");
+  tile(format_bytes(host), "host peak");
+  tile(disk ? format_bytes(disk) : "none", "disk peak");
+  return out + "</div>\n";
+}
+
+double number(const json& object, const std::vector<const char*>& path) {
+  const json* at = &object;
+  for (const auto* const key : path) {
+    if (!at->is_object() || !at->contains(key)) return NAN;
+    at = &at->at(key);
+  }
+  return at->is_number() ? at->get<double>() : NAN;
+}
+
+std::string planned_table(const json& plan, const Steps& steps) {
+  const auto rest = steady(steps);
+  using Format = std::function<std::string(double)>;
+  const Format seconds = format_duration;
+  const Format bytes = [](double v) { return format_bytes(static_cast<std::uint64_t>(std::max(0.0, v))); };
+  std::string rows;
+  const auto row = [&](const std::string& name, double planned, double measured, const Format& format, bool exact) {
+    std::string difference = "–", css_class;
+    if (std::isfinite(planned) && std::isfinite(measured)) {
+      if (exact && planned == measured) {
+        difference = "equal";
+        css_class = " class='same'";
+      } else if (exact) {
+        difference = fmt::format("{}{}", measured > planned ? "+" : "−", format(std::abs(measured - planned)));
+      } else if (planned > 0) {
+        const double percent = 100 * (measured / planned - 1);
+        difference = fmt::format("{}{:.1f} %", percent < 0 ? "−" : "+", std::abs(percent));
+      } else if (planned == measured) {
+        difference = "equal";
+        css_class = " class='same'";
+      }
+    }
+    rows += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td{}>{}</td></tr>\n", name,
+                        std::isfinite(planned) ? format(planned) : "–", std::isfinite(measured) ? format(measured) : "–",
+                        css_class, difference);
+  };
+  const auto typical = [&](auto member) {
+    return median_of(rest, [member](const StepMetrics& m) { return static_cast<double>(m.*member); });
+  };
+  const auto greatest = [&](auto member) {
+    double most = 0;
+    for (const auto& m : steps) most = std::max(most, static_cast<double>(m.*member));
+    return most;
+  };
+  row("step time", number(plan, {"step_time_s"}), typical(&StepMetrics::step_time_s), seconds, false);
+  double planned_stall = 0;
+  if (plan.contains("stall_s") && plan.at("stall_s").is_object())
+    for (const auto& [cause, value] : plan.at("stall_s").items()) planned_stall += value.is_number() ? value.get<double>() : 0;
+  row("stall", planned_stall, typical(&StepMetrics::stall_s), seconds, false);
+  row("read from disk", number(plan, {"bytes", "read"}), typical(&StepMetrics::read_bytes), bytes, true);
+  row("written to disk", number(plan, {"bytes", "write"}), typical(&StepMetrics::write_bytes), bytes, true);
+  row("host to device", number(plan, {"bytes", "h2d"}), typical(&StepMetrics::h2d_bytes), bytes, true);
+  row("device to host", number(plan, {"bytes", "d2h"}), typical(&StepMetrics::d2h_bytes), bytes, true);
+  row("device peak", number(plan, {"peak_bytes", "device"}), greatest(&StepMetrics::device_peak_bytes), bytes, true);
+  row("host peak", number(plan, {"peak_bytes", "host"}), greatest(&StepMetrics::host_peak_bytes), bytes, true);
+  row("disk peak", number(plan, {"peak_bytes", "nvme"}), greatest(&StepMetrics::nvme_peak_bytes), bytes, true);
+  std::string note;
+  const double floor_s = number(plan, {"floor_s"});
+  if (std::isfinite(floor_s)) note += fmt::format("Computing alone would take {} a step. ", format_duration(floor_s));
+  if (plan.contains("binding") && plan.at("binding").is_string()) {
+    note += fmt::format("The planned step is bound by {}.", escape(plan.at("binding").get<std::string>()));
+  }
+  return fmt::format(
+      "<div "
+      "class='scroll'><table>\n<tr><th></th><th>planned</th><th>measured</th><th>difference</th></tr>\n{}</table></div>\n{}",
+      rows, note.empty() ? "" : fmt::format("<p class='quiet' style='margin:12px 0 0'>{}</p>", note));
+}
+
+std::string planned_section(const fs::path& dir, const Steps& steps) {
+  std::string content;
+  if (const auto text = read_text(dir / kPlanFile); !text) {
+    content = missing("plan.json is missing: there is nothing to compare with.");
+  } else if (const auto plan = json::parse(*text, nullptr, false); !plan.is_object()) {
+    content = missing("plan.json is not a JSON object.");
+  } else {
+    content = planned_table(plan, steps);
+  }
+  return section("Planned beside measured", "One step: medians for times and bytes moved, the greatest value for peaks.",
+                 content);
+}
+
+std::string step_sections(const fs::path& dir, const Steps& steps) {
+  const auto one = [](const std::string& content) {
+    return section("One step, lane by lane", "What ran when, and how busy each lane was.", content);
+  };
+  if (!fs::exists(dir / kTraceFile)) return one(missing("trace.json is missing: no picture of a step can be drawn."));
+  try {
+    const auto window =
+        read_trace_window(dir / kTraceFile, median_of(steady(steps), [](const auto& m) { return m.step_time_s; }));
+    if (window.rows.empty()) return one(missing("trace.json holds no spans."));
+    return section("Tiers during a step", fmt::format("Bytes reserved in each tier over {}.", format_duration(window.seconds)),
+                   tier_chart(window)) +
+           one(lane_chart(window));
+  } catch (const Error& e) {
+    return one(missing(escape(e.what())));
+  }
+}
+
+}  // namespace
+
+fs::path write_report(const fs::path& run_dir) {
+  const auto metrics = run_dir / kMetricsFile;
+  if (!fs::exists(metrics)) {
+    throw Error(fmt::format("{} holds no {}\n  a report needs a run with at least one step", run_dir.string(), kMetricsFile),
+                Exit::usage);
+  }
+  const auto steps = read_metrics(metrics);
+  if (steps.empty()) throw Error(fmt::format("{} holds no step\n  a report needs at least one", metrics.string()), Exit::usage);
+
+  auto name = fs::absolute(run_dir).lexically_normal();
+  if (!name.has_filename()) name = name.parent_path();
+  const auto title = name.filename().string();
+  std::uint64_t tokens = 0;
+  double time_s = 0;
+  for (const auto& m : steps) tokens += m.tokens, time_s += m.step_time_s;
+
+  std::string body = fmt::format("<h1>{}</h1>\n<p class='quiet'>{} steps, {} tokens, {} of training</p>\n", escape(title),
+                                 steps.size(), tokens, format_duration(time_s));
+  body += tiles(steps);
+  body += section("Loss", "Mean over target tokens, in nats.", loss_chart(steps));
+  body += step_sections(run_dir, steps);
+  body += section("Stall by cause", "Time that the compute lane waited, by what it waited for.", stall_chart(steps));
+  body += planned_section(run_dir, steps);
+  if (const auto config = read_text(run_dir / kConfigFile)) {
+    body +=
+        fmt::format("<section><details><summary>Configuration</summary><pre>{}</pre></details></section>\n", escape(*config));
+  } else {
+    body += section("Configuration", "", missing("config.toml is missing."));
+  }
+  body += "<footer>Made by terrace report from metrics.jsonl, plan.json and trace.json.</footer>\n";
+
+  const auto file = run_dir / kReportFile;
+  std::ofstream out(file, std::ios::binary | std::ios::trunc);
+  out << report_page(title + " · terrace", body);
+  out.close();
+  if (!out) throw Error(fmt::format("{} cannot be written: {}", file.string(), describe_errno(errno)));
+  return file;
+}
+
+}  // namespace terrace::cli

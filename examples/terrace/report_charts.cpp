@@ -1,0 +1,259 @@
+#include <terrace/examples/terrace/report_charts.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <set>
+
+#include <fmt/format.h>
+
+#include <terrace/core/units.h>
+#include <terrace/examples/terrace/screen.h>
+#include <terrace/examples/terrace/svg.h>
+
+namespace terrace::cli {
+namespace {
+
+constexpr double kWidth = 720;
+using Points = std::vector<std::pair<double, double>>;
+
+std::string whole(double value) { return fmt::format("{:.0f}", value); }
+// Tick labels need no more digits than the distance of the ticks.
+std::string compact(double value) { return fmt::format("{:.4g}", value); }
+std::string duration_tick(double seconds) {
+  return seconds == 0 ? "0" : seconds < 1 ? fmt::format("{:.4g} ms", seconds * 1e3) : fmt::format("{:.4g} s", seconds);
+}
+
+// The style class of a lane, a cause or a tier; unknown ones are grey.
+std::string color_class(const std::string& name) {
+  static const std::set<std::string> known{"compute", "update", "upload", "download", "read",
+                                           "write",   "device", "host",   "disk"};
+  return known.contains(name) ? "c-" + name : "c-other";
+}
+
+std::string legend(const std::vector<std::pair<std::string, std::string>>& entries) {
+  std::string out = "<p class='legend'>";
+  for (const auto& [css_class, text] : entries)
+    out += fmt::format("<span><i class='{}'></i>{}</span>", css_class, escape(text));
+  return out + "</p>";
+}
+
+}  // namespace
+
+std::string loss_chart(const std::vector<StepMetrics>& steps) {
+  Points train, smooth, held_out;
+  double low = 1e300, high = -1e300;
+  for (const auto& m : steps) {
+    const auto step = static_cast<double>(m.step);
+    train.emplace_back(step, m.loss);
+    if (m.eval_loss) held_out.emplace_back(step, *m.eval_loss);
+    for (const double v : {m.loss, m.eval_loss.value_or(m.loss)})
+      if (std::isfinite(v)) low = std::min(low, v), high = std::max(high, v);
+  }
+  // Long runs: a mean over a fiftieth of the run around each step, so that it does not lag behind.
+  const std::size_t reach = steps.size() / 100;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const auto first = i < reach ? 0 : i - reach, last = std::min(steps.size(), i + reach + 1);
+    double sum = 0;
+    for (std::size_t j = first; j < last; ++j) sum += steps[j].loss;
+    smooth.emplace_back(train[i].first, sum / static_cast<double>(last - first));
+  }
+  if (low > high) low = 0, high = 1;
+  const double margin = high > low ? (high - low) * 0.06 : std::max(1.0, std::abs(high)) * 0.1;
+  const Plot plot{.left = 56,
+                  .top = 10,
+                  .width = kWidth - 72,
+                  .height = 230,
+                  .x_low = static_cast<double>(steps.front().step),
+                  .x_high = static_cast<double>(steps.back().step),
+                  .y_low = low - margin,
+                  .y_high = high + margin};
+  const bool smoothed = steps.size() >= 100;
+  std::string content = plot.axes(whole, compact, "step");
+  content += plot.line(train, smoothed ? "line s-compute faint" : "line s-compute");
+  if (smoothed) content += plot.line(smooth, "line s-compute");
+  content += plot.line(held_out, "line s-write dashed");
+  for (const auto& [step, loss] : held_out) {
+    if (!std::isfinite(loss)) continue;
+    content +=
+        fmt::format("<circle class='c-write' r='3.5' cx='{:.1f}' cy='{:.1f}'><title>step {}: held-out loss {}</title></circle>",
+                    plot.x(step), plot.y(loss), whole(step), format_number(loss, 6));
+  }
+  // Invisible targets, so that a pointer finds the numbers.
+  const std::size_t stride = std::max<std::size_t>(1, steps.size() / 300);
+  const double target = plot.width / static_cast<double>(std::max<std::size_t>(1, steps.size() / stride));
+  for (std::size_t i = 0; i < steps.size(); i += stride) {
+    content += fmt::format(
+        "<rect class='hit' x='{:.1f}' y='{:.1f}' width='{:.1f}' height='{:.1f}'><title>step {}: loss {}</title></rect>",
+        plot.x(static_cast<double>(steps[i].step)) - target / 2, plot.top, target, plot.height, steps[i].step,
+        format_number(steps[i].loss, 6));
+  }
+  std::vector<std::pair<std::string, std::string>> entries{
+      {"c-compute", smoothed ? "training loss, and its running mean" : "training loss"}};
+  if (!held_out.empty()) entries.emplace_back("c-write", "held-out loss");
+  return legend(entries) + svg(kWidth, 290, "Loss by step", content);
+}
+
+std::string stall_chart(const std::vector<StepMetrics>& steps) {
+  // At most 120 bars; a bar is the mean of its steps.
+  const std::size_t stride = std::max<std::size_t>(1, (steps.size() + 119) / 120);
+  std::set<std::string> causes;
+  for (const auto& m : steps)
+    for (const auto& [cause, seconds] : m.stall)
+      if (seconds > 0) causes.insert(cause);
+  struct Bar {
+    std::uint64_t first = 0, last = 0;
+    double step_time_s = 0;
+    std::map<std::string, double> stall;
+  };
+  std::vector<Bar> bars;
+  double high = 0;
+  for (std::size_t i = 0; i < steps.size(); i += stride) {
+    const auto end = std::min(steps.size(), i + stride);
+    const auto n = static_cast<double>(end - i);
+    Bar bar{.first = steps[i].step, .last = steps[end - 1].step, .step_time_s = 0, .stall = {}};
+    double sum = 0;
+    for (std::size_t j = i; j < end; ++j) {
+      bar.step_time_s += steps[j].step_time_s / n;
+      for (const auto& [cause, seconds] : steps[j].stall) bar.stall[cause] += seconds / n;
+    }
+    for (const auto& [cause, seconds] : bar.stall) sum += seconds;
+    high = std::max(high, sum);
+    bars.push_back(std::move(bar));
+  }
+  if (causes.empty() || high <= 0) return "<p class='quiet'>No step waited for anything.</p>";
+  const Plot plot{.left = 64,
+                  .top = 10,
+                  .width = kWidth - 80,
+                  .height = 180,
+                  .x_low = 0,
+                  .x_high = static_cast<double>(bars.size()),
+                  .y_low = 0,
+                  .y_high = high * 1.05};
+  std::string content = plot.axes({}, duration_tick, "step");
+  const double slot = plot.width / static_cast<double>(bars.size());
+  const double width = std::clamp(slot * 0.8, 0.8, 40.0);
+  for (std::size_t i = 0; i < bars.size(); ++i) {
+    const double left = plot.x(static_cast<double>(i)) + (slot - width) / 2;
+    double base = 0;
+    for (const auto& [cause, seconds] : bars[i].stall) {
+      if (seconds <= 0) continue;
+      const double top = plot.y(base + seconds);
+      const auto label = bars[i].first == bars[i].last ? fmt::format("step {}", bars[i].first)
+                                                       : fmt::format("steps {} to {}", bars[i].first, bars[i].last);
+      content += fmt::format(
+          "<rect class='{}' x='{:.1f}' y='{:.2f}' width='{:.1f}' height='{:.2f}'><title>{}: {} waiting for {} ({:.1f} % of the "
+          "step)</title></rect>",
+          color_class(cause), left, top, width, std::max(plot.y(base) - top, 0.1), label, format_duration(seconds),
+          escape(cause), bars[i].step_time_s > 0 ? 100 * seconds / bars[i].step_time_s : 0);
+      base += seconds;
+    }
+  }
+  const std::size_t every = std::max<std::size_t>(1, (bars.size() + 7) / 8);
+  for (std::size_t i = 0; i < bars.size(); i += every) {
+    content += fmt::format("<text class='tick' text-anchor='middle' x='{:.1f}' y='{:.1f}'>{}</text>",
+                           plot.x(static_cast<double>(i)) + slot / 2, plot.top + plot.height + 18, bars[i].first);
+  }
+  std::vector<std::pair<std::string, std::string>> entries;
+  for (const auto& cause : causes) entries.emplace_back(color_class(cause), "waiting for " + cause);
+  return legend(entries) + svg(kWidth, 240, "Stall by cause and step", content);
+}
+
+std::string tier_chart(const TraceWindow& window) {
+  static constexpr std::array<const char*, 3> kTiers{"device", "host", "disk"};
+  std::string content;
+  double top = 24;
+  for (const auto* const name : kTiers) {
+    const std::string tier = name;
+    const auto found = std::ranges::find(window.counters, tier + " bytes", &TraceWindow::Counter::name);
+    if (found == window.counters.end()) continue;
+    const Plot plot{.left = 90,
+                    .top = top,
+                    .width = kWidth - 106,
+                    .height = 64,
+                    .x_low = 0,
+                    .x_high = window.seconds,
+                    .y_low = 0,
+                    .y_high = std::max(found->peak, 1.0) * 1.08};
+    // Reserved bytes change at once: steps, not slopes.
+    Points stairs;
+    double before = found->values.front().second;
+    for (const auto& [at, value] : found->values) {
+      stairs.emplace_back(at, before);
+      stairs.emplace_back(at, value);
+      before = value;
+    }
+    Points area{{0, 0}};
+    area.insert(area.end(), stairs.begin(), stairs.end());
+    area.emplace_back(window.seconds, 0);
+    content += plot.axes({}, {}, "");
+    content += plot.line(area, "area " + color_class(tier));
+    content += plot.line(stairs, "line s-" + tier);
+    content += fmt::format("<text class='name' x='0' y='{:.1f}'>{}</text><text class='tick' x='0' y='{:.1f}'>peak {}</text>",
+                           top + 26, tier, top + 44, escape(format_bytes(static_cast<std::uint64_t>(found->peak))));
+    // A pointer finds the value, at most 200 places.
+    const std::size_t stride = std::max<std::size_t>(1, found->values.size() / 200);
+    for (std::size_t i = 0; i + 1 < found->values.size(); i += stride) {
+      const auto next = std::min(i + stride, found->values.size() - 1);
+      const double left = plot.x(found->values[i].first);
+      content += fmt::format(
+          "<rect class='hit' x='{:.1f}' y='{:.1f}' width='{:.1f}' height='{:.1f}'><title>{} after {}: {}</title></rect>", left,
+          plot.top, plot.x(found->values[next].first) - left, plot.height, tier, format_duration(found->values[i].first),
+          escape(format_bytes(static_cast<std::uint64_t>(std::max(0.0, found->values[i].second)))));
+    }
+    top += 84;
+  }
+  if (content.empty()) return "<p class='quiet'>The trace holds no counters of the tiers' bytes.</p>";
+  const Plot scale{.left = 90,
+                   .top = top - 84,
+                   .width = kWidth - 106,
+                   .height = 64,
+                   .x_low = 0,
+                   .x_high = window.seconds,
+                   .y_low = 0,
+                   .y_high = 1};
+  content += scale.axes(duration_tick, {}, "");
+  return svg(kWidth, top + 12, "Bytes reserved in each tier during a step", content);
+}
+
+std::string lane_chart(const TraceWindow& window) {
+  constexpr double kRow = 30, kLeft = 90;
+  const Plot plot{.left = kLeft,
+                  .top = 8,
+                  .width = kWidth - kLeft - 68,
+                  .height = kRow * static_cast<double>(window.rows.size()),
+                  .x_low = 0,
+                  .x_high = window.seconds,
+                  .y_low = 0,
+                  .y_high = 1};
+  std::string content = plot.axes(duration_tick, {}, "");
+  double top = plot.top;
+  for (const auto& row : window.rows) {
+    content += fmt::format("<text class='name' x='0' y='{:.1f}'>{}</text>", top + 19, escape(row.lane));
+    content += fmt::format("<rect class='track' x='{:.1f}' y='{:.1f}' width='{:.1f}' height='{:.1f}'/>", plot.left, top + 5,
+                           plot.width, kRow - 10);
+    const auto css_class = color_class(row.lane);
+    for (std::size_t i = 0; i < row.spans.size();) {
+      // Spans narrower than a third of a pixel, and their near neighbours, become one.
+      std::size_t count = 1;
+      double begin = row.spans[i].begin_s, end = row.spans[i].end_s;
+      const double pixel = window.seconds / plot.width / 3;
+      while (i + count < row.spans.size() && end - begin < pixel && row.spans[i + count].begin_s - end < pixel) {
+        end = std::max(end, row.spans[i + count].end_s);
+        ++count;
+      }
+      const auto label = count == 1 ? row.spans[i].name : fmt::format("{} and {} more", row.spans[i].name, count - 1);
+      content += fmt::format(
+          "<rect class='span {}' x='{:.2f}' y='{:.1f}' width='{:.2f}' height='{:.1f}'><title>{}: {}, at {}</title></rect>",
+          css_class, plot.x(begin), top + 5, std::max(plot.x(end) - plot.x(begin), 0.4), kRow - 10, escape(label),
+          format_duration(end - begin), format_duration(begin));
+      i += count;
+    }
+    content += fmt::format("<text class='tick' text-anchor='end' x='{:.1f}' y='{:.1f}'>{:.0f} %</text>", kWidth - 16, top + 19,
+                           window.seconds > 0 ? 100 * row.busy_s / window.seconds : 0);
+    top += kRow;
+  }
+  return svg(kWidth, top + 34, "One step by lane", content);
+}
+
+}  // namespace terrace::cli

@@ -1,0 +1,20 @@
+// The report's pictures, as SVG text. Colours come from the page's style sheet, so that light and dark both work.
+//
+// Threads: any. Errors: none.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include <terrace/examples/terrace/metrics.h>
+#include <terrace/examples/terrace/trace_window.h>
+
+namespace terrace::cli {
+
+std::string loss_chart(const std::vector<StepMetrics>& steps);
+std::string stall_chart(const std::vector<StepMetrics>& steps);
+std::string tier_chart(const TraceWindow& window);
+std::string lane_chart(const TraceWindow& window);
+
+}  // namespace terrace::cli

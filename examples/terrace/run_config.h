@@ -1,0 +1,50 @@
+// Everything that a run is told: one struct, one table of defaults. Flags, TOML keys and the saved config all come from
+// options.h's table over these fields.
+//
+// Threads: a value.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace terrace::cli {
+
+struct RunConfig {
+  // model and data
+  std::string model = "llama";                                              // gpt2 | llama
+  std::int64_t layers = 6, hidden = 256, heads = 8, kv_heads = 0, ffn = 0;  // 0: as the family has it
+  std::int64_t seq_len = 256, vocab = 256;
+  bool untied = false;  // an output head of its own (llama's default follows --tied/--untied)
+  std::vector<std::filesystem::path> data;
+  std::string init_from, save;
+  std::string dtype = "fp32";  // fp32 | bf16 | fp64
+  // training
+  std::int64_t batch_size = 8, grad_accumulation = 1, steps = 100;
+  double lr = 3e-4, min_lr = 3e-5, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, grad_clip = 1.0;
+  std::string lr_schedule = "cosine";  // constant | linear | cosine | wsd
+  std::int64_t warmup = 10;
+  std::string order = "horizontal";  // horizontal | vertical
+  std::int64_t group = 0;            // micro-batches a group of the vertical order; 0: all
+  std::string recompute = "none";    // none | layer
+  std::uint64_t seed = 1;
+  std::int64_t threads = 0;        // 0: every core this process may use
+  std::int64_t eval_interval = 0;  // steps; 0: at the end only
+  std::int64_t eval_batches = 4;
+  // memory; sizes as text, because `auto` and `unlimited` are answers too
+  std::string device = "cpu";
+  std::string device_memory = "auto", host_memory = "auto", nvme_limit = "unlimited";
+  std::vector<std::filesystem::path> nvme_path;  // none: no disk tier
+  std::string prefetch_depth = "auto";
+  // runs
+  std::filesystem::path out_dir = "runs/terrace";
+  std::string resume = "never";  // auto | PATH | never
+  bool force = false;            // resume although model, data or seed differ
+  std::int64_t ckpt_interval = 0;
+  bool json = false;
+  bool verify_resident = false;  // repeat the first steps with no offload and compare every loss
+  std::string machine_profile;   // a profile file; empty: the saved one, or defaults
+};
+
+}  // namespace terrace::cli

@@ -1,0 +1,40 @@
+// From what the user said to what the engine needs: model, data, budgets, machine profile, plan request. Shared by the
+// commands train, plan and generate.
+//
+// Threads: any. Errors: Error(Exit::usage) for configurations that cannot be; Error(Exit::hardware_missing) for absent devices.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include <terrace/core/machine.h>
+#include <terrace/examples/lm/model_config.h>
+#include <terrace/examples/terrace/run_config.h>
+#include <terrace/offload/chunk_store.h>
+#include <terrace/optimizers/optimizer.h>
+#include <terrace/optimizers/schedule.h>
+#include <terrace/parallel/plan.h>
+
+namespace terrace::cli {
+
+lm::ModelConfig model_config(const RunConfig& config);
+// `auto`: the CPU device takes 95 % of half of the memory that is available, the host 85 % of the other half.
+Budget budgets(const RunConfig& config);
+PlanRequest plan_request(const RunConfig& config);
+Schedule schedule(const RunConfig& config);
+AdamWSettings adamw_settings(const RunConfig& config);
+// The named file, else the saved profile, else defaults that were never measured.
+MachineProfile machine_profile(const RunConfig& config);
+void demand_device(const RunConfig& config);
+
+// Where a run's chunks are: <nvme-path>/terrace-<hash of the run directory>, or <out-dir>/store without a disk tier.
+ChunkStore::Options store_options(const RunConfig& config);
+
+nlohmann::json to_json(const Plan& plan);
+// What does not fit, in the words of the command line; Exit::does_not_fit.
+Error refusal_error(const Plan& plan);
+
+}  // namespace terrace::cli

@@ -1,0 +1,126 @@
+#include <terrace/examples/terrace/trace_window.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <string_view>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <terrace/core/error.h>
+
+namespace terrace::cli {
+namespace {
+
+using nlohmann::json;
+
+struct Raw {
+  std::map<std::string, std::vector<TraceWindow::Span>> lanes;
+  std::map<std::string, std::vector<std::pair<double, double>>> counters;
+};
+
+Raw read_raw(const std::filesystem::path& file) {
+  std::ifstream in(file);
+  if (!in) throw Error(fmt::format("{} cannot be read: {}", file.string(), describe_errno(errno)));
+  const auto document = json::parse(in, nullptr, false);
+  static const json kNothing;
+  const auto& events = document.is_object() && document.contains("traceEvents") ? document.at("traceEvents") : kNothing;
+  if (!events.is_array()) throw Error(fmt::format("{} is not a trace: it holds no list \"traceEvents\"", file.string()));
+  Raw raw;
+  std::map<std::pair<std::int64_t, std::int64_t>, std::string> names;
+  const auto thread_of = [](const json& e) {
+    return std::pair(e.value("pid", std::int64_t{0}), e.value("tid", std::int64_t{0}));
+  };
+  for (const auto& e : events) {
+    if (e.is_object() && e.value("ph", "") == "M" && e.value("name", "") == "thread_name") {
+      names[thread_of(e)] = e.value("args", json::object()).value("name", "");
+    }
+  }
+  for (const auto& e : events) {
+    if (!e.is_object()) continue;
+    const auto kind = e.value("ph", "");
+    const double begin_s = e.value("ts", 0.0) * 1e-6;
+    if (kind == "X") {
+      const auto found = names.find(thread_of(e));
+      const auto lane = found == names.end() ? fmt::format("thread {}", e.value("tid", std::int64_t{0})) : found->second;
+      raw.lanes[lane].push_back({e.value("name", ""), begin_s, begin_s + e.value("dur", 0.0) * 1e-6});
+    } else if (kind == "C") {
+      const auto args = e.value("args", json::object());
+      if (!args.empty() && args.begin().value().is_number()) {
+        raw.counters[e.value("name", "")].emplace_back(begin_s, args.begin().value().get<double>());
+      }
+    }
+  }
+  for (auto& [lane, spans] : raw.lanes) std::ranges::sort(spans, {}, &TraceWindow::Span::begin_s);
+  for (auto& [name, values] : raw.counters) std::ranges::stable_sort(values, {}, &std::pair<double, double>::first);
+  return raw;
+}
+
+std::pair<double, double> choose_window(const Raw& raw, double step_time_s) {
+  if (const auto steps = raw.lanes.find("step"); steps != raw.lanes.end()) {
+    return {steps->second.back().begin_s, steps->second.back().end_s};
+  }
+  double begin = 1e300, end = -1e300;
+  const auto cover = [&](const std::vector<TraceWindow::Span>& spans) {
+    for (const auto& s : spans) begin = std::min(begin, s.begin_s), end = std::max(end, s.end_s);
+  };
+  if (const auto compute = raw.lanes.find("compute"); compute != raw.lanes.end()) {
+    cover(compute->second);
+  } else {
+    for (const auto& [lane, spans] : raw.lanes) cover(spans);
+  }
+  if (step_time_s > 0 && end - begin > 1.5 * step_time_s) begin = end - step_time_s;
+  return {begin, end};
+}
+
+double busy_seconds(const std::vector<TraceWindow::Span>& spans) {
+  double busy = 0, until = -1e300;
+  for (const auto& s : spans) {
+    if (s.end_s > until) busy += s.end_s - std::max(s.begin_s, until);
+    until = std::max(until, s.end_s);
+  }
+  return busy;
+}
+
+}  // namespace
+
+TraceWindow read_trace_window(const std::filesystem::path& file, double step_time_s) {
+  const auto raw = read_raw(file);
+  TraceWindow window;
+  if (raw.lanes.empty()) return window;
+  const auto [begin, end] = choose_window(raw, step_time_s);
+  window.seconds = end - begin;
+
+  static constexpr std::array<std::string_view, 6> kOrder{"compute", "update", "upload", "download", "read", "write"};
+  std::vector<std::string> lanes;
+  for (const auto lane : kOrder)
+    if (raw.lanes.contains(std::string(lane))) lanes.emplace_back(lane);
+  for (const auto& [lane, spans] : raw.lanes)
+    if (lane != "step" && std::ranges::find(lanes, lane) == lanes.end()) lanes.push_back(lane);
+  for (const auto& lane : lanes) {
+    TraceWindow::Row row{.lane = lane, .spans = {}, .busy_s = 0};
+    for (const auto& s : raw.lanes.at(lane)) {
+      if (s.end_s <= begin || s.begin_s >= end) continue;
+      row.spans.push_back({s.name, std::max(s.begin_s, begin) - begin, std::min(s.end_s, end) - begin});
+    }
+    row.busy_s = busy_seconds(row.spans);
+    window.rows.push_back(std::move(row));
+  }
+  for (const auto& [name, values] : raw.counters) {
+    TraceWindow::Counter counter{.name = name, .values = {}, .peak = 0};
+    const auto first = std::ranges::upper_bound(values, begin, {}, &std::pair<double, double>::first);
+    counter.values.emplace_back(0.0, first == values.begin() ? 0.0 : std::prev(first)->second);
+    for (auto at = first; at != values.end() && at->first <= end; ++at)
+      counter.values.emplace_back(at->first - begin, at->second);
+    counter.values.emplace_back(window.seconds, counter.values.back().second);
+    for (const auto& [at, value] : counter.values) counter.peak = std::max(counter.peak, value);
+    window.counters.push_back(std::move(counter));
+  }
+  return window;
+}
+
+}  // namespace terrace::cli

@@ -1,0 +1,36 @@
+// One step of a trace: its spans by lane and its counters, read back from trace.json.
+//
+// Threads: any. Errors: Error naming the file when it is no trace.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace terrace::cli {
+
+struct TraceWindow {
+  struct Span {
+    std::string name;
+    double begin_s = 0, end_s = 0;
+  };
+  struct Row {
+    std::string lane;
+    std::vector<Span> spans;  // by begin
+    double busy_s = 0;        // overlaps counted once
+  };
+  struct Counter {
+    std::string name;
+    std::vector<std::pair<double, double>> values;  // time and value; the first is the value at the window's begin
+    double peak = 0;
+  };
+  double seconds = 0;  // the window's length; all times count from its begin
+  std::vector<Row> rows;
+  std::vector<Counter> counters;
+};
+
+// The last span of a lane "step" where there is one, else the last `step_time_s` seconds of computing, else everything.
+TraceWindow read_trace_window(const std::filesystem::path& file, double step_time_s);
+
+}  // namespace terrace::cli

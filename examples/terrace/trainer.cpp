@@ -1,0 +1,240 @@
+#include <terrace/examples/terrace/trainer.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+#include <optional>
+#include <vector>
+
+#include <terrace/core/device.h>
+#include <terrace/core/thread_pool.h>
+#include <terrace/examples/lm/corpus.h>
+#include <terrace/examples/lm/model.h>
+#include <terrace/examples/lm/weights.h>
+#include <terrace/examples/terrace/metrics.h>
+#include <terrace/examples/terrace/report.h>
+#include <terrace/examples/terrace/run_dir.h>
+#include <terrace/examples/terrace/screen.h>
+#include <terrace/examples/terrace/setup.h>
+#include <terrace/parallel/engine.h>
+
+namespace terrace::cli {
+namespace {
+
+volatile std::sig_atomic_t stop_signal = 0;  // a handler can reach nothing else
+
+// The first signal asks for a clean stop after this step; the second one ends the process at once.
+void catch_signals() {
+  stop_signal = 0;
+  for (const int s : {SIGINT, SIGTERM})
+    std::signal(s, [](int caught) {
+      stop_signal = caught;
+      std::signal(caught, SIG_DFL);
+    });
+}
+
+// A global batch's tokens and targets, by global sequence index: however a batch is split, it holds the same sequences.
+struct Batch {
+  std::vector<std::uint64_t> starts;
+  std::vector<std::int32_t> tokens, targets;
+
+  Batch(std::int64_t sequences, std::int64_t seq_len)
+      : starts(static_cast<std::size_t>(sequences)),
+        tokens(static_cast<std::size_t>(sequences * seq_len)),
+        targets(tokens.size()) {}
+};
+
+class Training {
+ public:
+  explicit Training(const RunConfig& config)
+      : config_(config),
+        corpus_(lm::Corpus::open(config.data)),
+        sequences_(lm::plan_sequences(corpus_.tokens(), static_cast<std::uint64_t>(config.seq_len))),
+        model_(lm::make_model(model_config(config))),
+        plan_(plan(model_, plan_request(config), machine_profile(config))) {
+    if (!plan_.fits) throw refusal_error(plan_);
+  }
+
+  Exit run(RunDir& dir) {
+    ThreadPool pool(static_cast<int>(config_.threads));
+    const auto device = make_cpu_device(pool);
+    const auto optimizer = make_adamw(adamw_settings(config_));
+    Trace trace;
+    Engine engine(
+        model_, plan_,
+        {.device = device.get(), .store = dir.store, .resume = dir.resume, .optimizer = optimizer.get(), .trace = &trace});
+
+    std::uint64_t done = 0;
+    if (dir.resume)
+      done = engine.resumed()->step;
+    else
+      engine.fill(config_.init_from.empty() ? lm::random_weights(config_.seed) : lm::weights_from(config_.init_from, model_));
+
+    const auto last = static_cast<std::uint64_t>(config_.steps);
+    Screen screen(screen_options(config_.json, done, last));
+    screen.note(describe());
+    if (dir.resume) screen.note(fmt::format("resumed after step {}", done));
+    MetricsWriter metrics(dir.path / kMetricsFile, done);
+    write_json(dir.path / kPlanFile, to_json(plan_));
+
+    const auto rate = schedule(config_);
+    std::optional<double> evaluation;
+    catch_signals();
+    for (std::uint64_t step = done + 1; step <= last && stop_signal == 0; ++step) {
+      const auto& batch = training_batch(step);
+      UpdateStep update{.step = step, .learning_rate = rate.at(step)};
+      const auto begin = now_ns();
+      const auto result = engine.step({.tokens = batch.tokens,
+                                       .targets = batch.targets,
+                                       .loss_scale = 1.0 / static_cast<double>(batch.targets.size()),
+                                       .update = update});
+      update.gradient_scale = clip_factor(result.gradient_norm, config_.grad_clip);
+      engine.set_pending(update);
+      done = step;
+
+      auto m = metrics_of(engine, step, result, update.learning_rate);
+      if (due(step, config_.eval_interval) && step != last) m.eval_loss = evaluation = evaluate(engine);
+      if (due(step, config_.ckpt_interval) && step != last) engine.commit(step, "{}");
+      if (step == last) m.eval_loss = evaluation = evaluate(engine);
+      metrics.write(m);
+      screen.step(m);
+      trace.span({"step", fmt::format("step {}", step), begin, now_ns()});
+      if (step != last) trace.forget_before(begin);  // the report shows the last two
+    }
+
+    engine.commit(done, "{}");
+    trace.write(dir.path / kTraceFile);
+    if (done < last) {
+      screen.note(
+          fmt::format("stopped by signal {} after step {}; go on with --resume auto", static_cast<int>(stop_signal), done));
+      return Exit::interrupted;
+    }
+    const auto hash = lm::hash_weights(engine);
+    if (!config_.save.empty()) lm::save_weights(engine, config_.save);
+    nlohmann::json result{{"steps", config_.steps}, {"weights_xxh64", hash}};
+    if (evaluation) result["eval_loss"] = *evaluation;
+    write_result(dir, result);
+    screen.note(fmt::format("report {}", write_report(dir.path).string()));
+    if (config_.verify_resident) verify_resident(*device, *optimizer, dir, screen);
+    screen.finish(hash, result);
+    return Exit::ok;
+  }
+
+ private:
+  static bool due(std::uint64_t step, std::int64_t every) { return every > 0 && step % static_cast<std::uint64_t>(every) == 0; }
+
+  [[nodiscard]] std::string describe() const {
+    return fmt::format("{} with {:.1f}M parameters, {} of state; device {}, host {}, disk {}; updates on the {}, {} binds",
+                       config_.model, static_cast<double>(plan_.parameters) * 1e-6, format_bytes(plan_.state_bytes),
+                       format_bytes(plan_.capacity.device), format_bytes(plan_.capacity.host),
+                       plan_.capacity.commit_only ? "for commits only" : format_bytes(plan_.capacity.disk),
+                       name_of(plan_.map.update_tier), plan_.binding);
+  }
+
+  const Batch& training_batch(std::uint64_t step) {
+    const auto rows = config_.batch_size * config_.grad_accumulation;
+    if (!batch_) batch_.emplace(rows, config_.seq_len);
+    for (std::size_t j = 0; j < batch_->starts.size(); ++j)
+      batch_->starts[j] = sequences_.sequence_start(config_.seed, (step - 1) * static_cast<std::uint64_t>(rows) + j);
+    corpus_.fill(batch_->starts, sequences_.seq_len, batch_->tokens, batch_->targets);
+    return *batch_;
+  }
+
+  // Mean loss over the first held-out sequences, the same ones every time.
+  double evaluate(Engine& engine) {
+    Batch batch(config_.batch_size, config_.seq_len);
+    double sum = 0;
+    std::uint64_t next = 0, count = 0;
+    for (std::int64_t i = 0; i < config_.eval_batches; ++i) {
+      for (auto& start : batch.starts) start = sequences_.evaluation_start(next++ % sequences_.evaluation_sequences);
+      corpus_.fill(batch.starts, sequences_.seq_len, batch.tokens, batch.targets);
+      sum += engine.evaluate({.tokens = batch.tokens, .targets = batch.targets});
+      count += batch.targets.size();
+    }
+    return count == 0 ? 0 : sum / static_cast<double>(count);
+  }
+
+  StepMetrics metrics_of(const Engine& engine, std::uint64_t step, const StepResult& r, double rate) const {
+    StepMetrics m{.step = step, .lr = rate, .stall = {}, .eval_loss = {}};
+    m.tokens = static_cast<std::uint64_t>(config_.batch_size * config_.grad_accumulation * config_.seq_len);
+    m.loss = r.loss_sum / static_cast<double>(m.tokens);
+    m.grad_norm = r.gradient_norm;
+    m.step_time_s = r.seconds;
+    m.tokens_per_s = static_cast<double>(m.tokens) / r.seconds;
+    const auto peak = engine.peak_bytes();
+    m.device_peak_bytes = peak[Tier::device];
+    m.host_peak_bytes = peak[Tier::host];
+    m.nvme_peak_bytes = peak[Tier::disk];
+    m.read_bytes = r.moved.read;
+    m.write_bytes = r.moved.write;
+    m.h2d_bytes = r.moved.upload;
+    m.d2h_bytes = r.moved.download;
+    m.stall = r.stall_s;
+    for (const auto& [cause, seconds] : r.stall_s) m.stall_s += seconds;
+    return m;
+  }
+
+  // The first steps again with everything in memory: every loss must be the same number.
+  void verify_resident(Device& device, const Optimizer& optimizer, const RunDir& dir, Screen& screen) {
+    constexpr std::uint64_t kSteps = 5;
+    auto request = plan_request(config_);
+    request.budget = {};
+    request.disk_tier = false;
+    const auto resident = plan(model_, request, machine_profile(config_));
+    if (!resident.fits) throw refusal_error(resident);
+    Engine engine(model_, resident,
+                  {.device = &device,
+                   .store = {.paths = {dir.path}, .name = "resident", .durable = false, .temporary = true},
+                   .optimizer = &optimizer});
+    engine.fill(config_.init_from.empty() ? lm::random_weights(config_.seed) : lm::weights_from(config_.init_from, model_));
+    const auto offloaded = read_metrics(dir.path / kMetricsFile);
+    const auto rate = schedule(config_);
+    std::uint64_t same = 0, steps = std::min<std::uint64_t>(kSteps, offloaded.size());
+    for (std::uint64_t step = 1; step <= steps; ++step) {
+      const auto& batch = training_batch(step);
+      UpdateStep update{.step = step, .learning_rate = rate.at(step)};
+      const auto r = engine.step({.tokens = batch.tokens,
+                                  .targets = batch.targets,
+                                  .loss_scale = 1.0 / static_cast<double>(batch.targets.size()),
+                                  .update = update});
+      update.gradient_scale = clip_factor(r.gradient_norm, config_.grad_clip);
+      engine.set_pending(update);
+      const double loss = r.loss_sum / static_cast<double>(batch.targets.size());
+      const bool equal = loss == offloaded[step - 1].loss;
+      same += equal;
+      screen.note(fmt::format("step {}: offloaded {:.17g}, resident {:.17g}: {}", step, offloaded[step - 1].loss, loss,
+                              equal ? "bit-identical" : "DIFFERENT"));
+    }
+    if (same != steps)
+      throw Error(fmt::format("{} of {} losses differ between offloaded and resident training", steps - same, steps));
+    screen.note(
+        fmt::format("offloading changed nothing: {} of {} losses are bit-identical to training with no offload", same, steps));
+  }
+
+  const RunConfig& config_;
+  lm::Corpus corpus_;
+  lm::SequencePlan sequences_;
+  Model model_;
+  Plan plan_;
+  std::optional<Batch> batch_;
+};
+
+}  // namespace
+
+Exit train(RunConfig config) {
+  demand_device(config);
+  if (config.data.empty()) throw Error("train needs text to train on: --data FILE…", Exit::usage);
+  if (config.resume != "auto" && config.resume != "never") config.out_dir = config.resume;
+  Training training(config);  // everything that can be refused is refused before the directory is touched
+  auto dir = open_run_dir(config);
+  if (dir.result) {
+    Screen screen(screen_options(config.json, 0, 0));
+    screen.note(fmt::format("{} is finished; nothing to do", dir.path.string()));
+    screen.finish(dir.result->at("weights_xxh64").get<std::string>(), *dir.result);
+    return Exit::ok;
+  }
+  return training.run(dir);
+}
+
+}  // namespace terrace::cli

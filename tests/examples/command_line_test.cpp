@@ -1,0 +1,163 @@
+// What is promised: defaults < file < --set < flags, and every mistake an Error(Exit::usage) that says how to go on.
+#include <terrace/examples/terrace/command_line.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <terrace/core/error.h>
+#include <terrace/examples/terrace/options.h>
+
+#include "scratch_folder.h"
+
+namespace terrace::cli {
+namespace {
+
+using testing::HasSubstr;
+
+CommandLine parse_words(const std::vector<std::string>& words) {
+  std::vector<const char*> argv{"terrace"};
+  for (const auto& word : words) argv.push_back(word.c_str());
+  return parse(static_cast<int>(argv.size()), argv.data());
+}
+
+std::string usage_error(const std::vector<std::string>& words) {
+  try {
+    parse_words(words);
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit(), Exit::usage) << e.what();
+    return e.what();
+  }
+  ADD_FAILURE() << "no error for " << testing::PrintToString(words);
+  return "";
+}
+
+TEST(CommandLine, FlagsOverrideSetOverridesFileOverridesDefaults) {
+  const ScratchFolder scratch;
+  const auto file = scratch.write("run.toml", "[train]\nsteps = 1\nlr = 0.5\nbatch-size = 2\n").string();
+  const auto line = parse_words({"plan", "--steps", "3", "--set", "train.steps=2", "--set", "lr=0.25", "--config", file});
+  EXPECT_EQ(line.command, "plan");
+  EXPECT_EQ(line.config.steps, 3);
+  EXPECT_EQ(line.config.lr, 0.25);
+  EXPECT_EQ(line.config.batch_size, 2);
+  EXPECT_EQ(line.config.layers, RunConfig{}.layers);
+}
+
+TEST(CommandLine, TakesManyDataFilesAndRepeatedPaths) {
+  const ScratchFolder scratch;
+  const auto a = scratch.write("a", "x").string(), b = scratch.write("b", "y").string();
+  const auto line = parse_words(
+      {"train", "--data", a, b, "--nvme-path", "/n1", "--nvme-path", "/n2", "--untied", "--json", "--device-memory=16MiB"});
+  EXPECT_EQ(line.config.data.size(), 2U);
+  EXPECT_EQ(line.config.nvme_path.size(), 2U);
+  EXPECT_TRUE(line.config.untied);
+  EXPECT_TRUE(line.config.json);
+  EXPECT_EQ(line.config.device_memory, "16MiB");
+}
+
+TEST(CommandLine, EveryOptionIsAFlagOfTrain) {
+  const auto help = parse_words({"train", "--help"}).answer;
+  for (const auto& o : options()) EXPECT_THAT(help, HasSubstr("--" + std::string(o.key)));
+  EXPECT_THAT(help, HasSubstr("Usage: terrace train"));
+  EXPECT_THAT(help, HasSubstr("transformer blocks (default 6)"));
+  EXPECT_THAT(help, HasSubstr("--config"));
+  EXPECT_THAT(help, HasSubstr("--set"));
+}
+
+TEST(CommandLine, HelpAndVersionAreAnswers) {
+  for (const auto* const command : {"train", "plan", "generate", "doctor", "report", "config", "ckpt"}) {
+    EXPECT_THAT(parse_words({"--help"}).answer, HasSubstr(command));
+    EXPECT_THAT(parse_words({command, "--help"}).answer, HasSubstr(command));
+  }
+  EXPECT_THAT(parse_words({"--version"}).answer, HasSubstr("terrace "));
+}
+
+TEST(CommandLine, MistakesAreUsageErrorsWithAHint) {
+  const ScratchFolder scratch;
+  const auto corpus = scratch.write("corpus", "text").string();
+  const auto folder = scratch.path().string();
+  struct Case {
+    std::vector<std::string> words;
+    const char* part;
+  };
+  const std::vector<Case> cases{{{}, "a command is needed"},
+                                {{"trian"}, "did you mean train?"},
+                                {{"bench"}, "unknown command"},
+                                {{"--steps", "5"}, "a command comes first"},
+                                {{"train"}, "--data FILE"},
+                                {{"train", "--data"}, "--data"},
+                                {{"train", "--data", "/no/such/file"}, "does not exist"},
+                                {{"train", "--data", folder}, "is a directory"},
+                                {{"train", "--data", corpus, "--hiden", "64"}, "unknown flag --hiden; did you mean --hidden?"},
+                                {{"train", "--data", corpus, "--hiden=64"}, "unknown flag --hiden; did you mean --hidden?"},
+                                {{"train", "--data", corpus, "-steps", "5"}, "did you mean --steps?"},
+                                {{"plan", "--steps"}, "--steps"},
+                                {{"plan", "--steps", "1", "--steps", "2"}, "--steps"},
+                                {{"plan", "--steps", "0"}, "--steps: \"0\" is not accepted"},
+                                {{"plan", "--steps", "-3"}, "--steps: \"-3\" is not accepted"},
+                                {{"plan", "--steps", "ten"}, "--steps: \"ten\" is not accepted"},
+                                {{"plan", "--lr", "0"}, "greater than 0"},
+                                {{"plan", "--device-memory", "0"}, "greater than zero"},
+                                {{"plan", "--device-memory", "-1GiB"}, "--device-memory"},
+                                {{"plan", "--model", "bert"}, "one of gpt2, llama"},
+                                {{"plan", "--heads", "7"}, "does not divide"},
+                                {{"plan", "--config", "/no/such.toml"}, "/no/such.toml"},
+                                {{"plan", "--set", "nonsense"}, "--set nonsense"},
+                                {{"plan", "stray"}, "unexpected argument \"stray\""},
+                                {{"report"}, "needs a run directory"},
+                                {{"report", "/no/such/dir"}, "is not a directory"},
+                                {{"report", folder, folder}, "unexpected argument"},
+                                {{"report", folder, "--steps", "5"}, "does not take --steps"},
+                                {{"generate", folder}, "holds no config.toml"},
+                                {{"generate", folder, "--top-k", "-1"}, "--top-k"},
+                                {{"generate", folder, "--temperature", "-1"}, "--temperature"},
+                                {{"generate", folder, "--max-tokens", "0"}, "--max-tokens"},
+                                {{"generate", folder, "--max-tokens", "x"}, "--max-tokens"},
+                                {{"ckpt"}, "inspect, verify or rm"},
+                                {{"ckpt", "inspekt", folder}, "did you mean inspect?"},
+                                {{"ckpt", "rm"}, "needs the folder of a store"}};
+  for (const auto& [words, part] : cases) {
+    const auto message = usage_error(words);
+    EXPECT_THAT(message, HasSubstr(part)) << testing::PrintToString(words);
+    EXPECT_THAT(message, HasSubstr("\n  ")) << "no hint: " << testing::PrintToString(words);
+  }
+}
+
+TEST(CommandLine, GenerateTakesTheRunsOwnConfiguration) {
+  const ScratchFolder scratch;
+  RunConfig trained;
+  trained.hidden = 64, trained.json = true, trained.seed = 77, trained.device_memory = "1GiB";
+  scratch.write(kConfigFile, to_toml(trained));
+  const auto line = parse_words(
+      {"generate", scratch.path().string(), "--prompt", "In the", "--top-k", "0", "--device-memory", "2GiB", "--seed", "5"});
+  EXPECT_EQ(line.config.hidden, 64);
+  EXPECT_EQ(line.config.seed, 77U);
+  EXPECT_FALSE(line.config.json);
+  EXPECT_EQ(line.config.device_memory, "2GiB");
+  EXPECT_EQ(line.generate.prompt, "In the");
+  EXPECT_EQ(line.generate.top_k, 0);
+  EXPECT_EQ(line.generate.seed, 5U);
+}
+
+TEST(CommandLine, CkptAndDoctorAndPlanExtras) {
+  const auto ckpt = parse_words({"ckpt", "verify", "/a", "/b"});
+  EXPECT_THAT(ckpt.positional, testing::ElementsAre("verify", "/a", "/b"));
+  EXPECT_TRUE(parse_words({"doctor", "--measure", "--nvme-path", "/n"}).measure);
+  const auto plan = parse_words({"plan", "--program", "--trace", "t.json"});
+  EXPECT_TRUE(plan.plan.program);
+  EXPECT_EQ(plan.plan.trace, "t.json");
+}
+
+TEST(CommandLine, ErrorsBecomeExitCodes) {
+  std::FILE* const sink = std::tmpfile();
+  ASSERT_NE(sink, nullptr);
+  EXPECT_EQ(report_error(Error("x", Exit::does_not_fit), sink), 3);
+  EXPECT_EQ(report_error(std::runtime_error("y"), sink), 1);
+  std::rewind(sink);
+  char text[32] = "";
+  ASSERT_NE(std::fgets(text, sizeof text, sink), nullptr);
+  EXPECT_STREQ(text, "error: x\n");
+  static_cast<void>(std::fclose(sink));
+}
+
+}  // namespace
+}  // namespace terrace::cli

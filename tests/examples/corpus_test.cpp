@@ -1,0 +1,224 @@
+// The corpus against its files' bytes, and the order of sequences.
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <set>
+
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <terrace/core/error.h>
+#include <terrace/examples/lm/corpus.h>
+
+#include "scratch_folder.h"
+
+namespace terrace::lm {
+namespace {
+
+using Paths = std::vector<std::filesystem::path>;
+
+template <class F>
+void expect_error(F&& f, Exit exit, const std::string& words) {
+  try {
+    f();
+    ADD_FAILURE() << "accepted, but should say: " << words;
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit(), exit) << e.what();
+    EXPECT_THAT(e.what(), testing::HasSubstr(words));
+  }
+}
+
+std::string random_bytes(std::size_t n, unsigned seed) {
+  std::mt19937 random(seed);
+  std::string bytes(n, '\0');
+  for (auto& b : bytes) b = static_cast<char>(random());
+  return bytes;
+}
+std::vector<std::int32_t> tokens_of(const std::string& bytes) {
+  std::vector<std::int32_t> tokens;
+  for (const char b : bytes) tokens.push_back(static_cast<unsigned char>(b));
+  return tokens;
+}
+
+TEST(Corpus, IsItsFilesEndToEnd) {
+  const ScratchFolder folder;
+  Corpus corpus = Corpus::open({folder.write("b", "zweite\n"), folder.write("empty", ""), folder.write("a", "erste\xff")});
+  ASSERT_EQ(corpus.tokens(), 13U);
+  std::vector<std::int32_t> all(13);
+  corpus.read(0, all);
+  EXPECT_EQ(all, tokens_of("zweite\nerste\xff"));
+  corpus.read(13, {});
+}
+
+TEST(Corpus, ReadsAnyRangeThroughFewSmallWindows) {
+  const ScratchFolder folder;
+  const unsigned seed = 3;
+  std::string expected;
+  Paths files;
+  for (const std::size_t bytes : {1U, 64U, 63U, 0U, 65U, 4000U, 128U, 5U}) {
+    const auto part = random_bytes(bytes, seed + static_cast<unsigned>(bytes));
+    files.push_back(folder.write(std::to_string(files.size()), part));
+    expected += part;
+  }
+  const auto tokens = tokens_of(expected);
+  Corpus corpus = Corpus::open(files, {.bytes = 64, .count = 3});
+  ASSERT_EQ(corpus.tokens(), expected.size());
+  std::mt19937 random(seed);
+  for (int i = 0; i < 3000; ++i) {
+    const std::size_t first = random() % tokens.size();
+    std::vector<std::int32_t> got(random() % std::min<std::size_t>(400, tokens.size() - first + 1));
+    corpus.read(first, got);
+    ASSERT_TRUE(std::equal(got.begin(), got.end(), tokens.begin() + static_cast<std::ptrdiff_t>(first)))
+        << "seed " << seed << ", tokens " << first << " + " << got.size();
+    ASSERT_LE(corpus.held_bytes(), 3U * 64U);
+  }
+}
+
+TEST(Corpus, HoldsNoMoreThanItsWindowsOfALargeFile) {
+  const ScratchFolder folder;
+  const auto file = folder.write("large", "");
+  std::filesystem::resize_file(file, std::uint64_t{3} << 30);  // sparse
+  Corpus corpus = Corpus::open({file});
+  EXPECT_EQ(corpus.tokens(), std::uint64_t{3} << 30);
+  std::vector<std::int32_t> got(1000, -1);
+  for (std::uint64_t i = 0; i < 40; ++i) corpus.read(i * 79'000'001, got);
+  EXPECT_EQ(std::accumulate(got.begin(), got.end(), 0), 0);
+  EXPECT_LE(corpus.held_bytes(), std::size_t{4} << 20);
+}
+
+TEST(Corpus, FillsTargetsOneTokenFurther) {
+  const ScratchFolder folder;
+  Corpus corpus = Corpus::open({folder.write("t", "abcdefghij")}, {.bytes = 3, .count = 1});
+  std::vector<std::int32_t> tokens(6), targets(6);
+  corpus.fill(std::vector<std::uint64_t>{6, 0}, 3, tokens, targets);
+  EXPECT_EQ(tokens, tokens_of("ghiabc"));
+  EXPECT_EQ(targets, tokens_of("hijbcd"));
+  std::vector<std::int32_t> wrong(5);
+  expect_error([&] { corpus.fill(std::vector<std::uint64_t>{6, 0}, 3, wrong, targets); }, Exit::runtime, "does not fit");
+  expect_error([&] { corpus.fill(std::vector<std::uint64_t>{7, 0}, 3, tokens, targets); }, Exit::runtime, "10");
+}
+
+TEST(Corpus, RefusesWhatItCannotRead) {
+  const ScratchFolder folder;
+  const auto good = folder.write("good", "text");
+  expect_error([&] { Corpus::open({good, folder / "absent"}); }, Exit::usage, "absent cannot be read: No such file");
+  expect_error([&] { Corpus::open({folder.path()}); }, Exit::usage, "is not a regular file");
+  expect_error([&] { Corpus::open({}); }, Exit::usage, "the corpus is empty: 0 files");
+  expect_error([&] { Corpus::open({folder.write("e", "")}); }, Exit::usage, "the corpus is empty: 1 files");
+  expect_error([&] { Corpus::open({good}, {.bytes = 0, .count = 1}); }, Exit::usage, "window");
+  if (::geteuid() != 0) {  // root reads everything
+    const auto locked = folder.write("locked", "text");
+    std::filesystem::permissions(locked, std::filesystem::perms::none);
+    expect_error([&] { Corpus::open({locked}); }, Exit::usage, "Permission denied");
+  }
+}
+
+TEST(Corpus, SaysWhenAFileShrinksOrGoesAndStaysUsable) {
+  const ScratchFolder folder;
+  const auto file = folder.write("t", random_bytes(1000, 1));
+  Corpus corpus = Corpus::open({file}, {.bytes = 100, .count = 1});
+  std::vector<std::int32_t> got(10);
+  corpus.read(0, got);
+  std::filesystem::resize_file(file, 550);
+  expect_error([&] { corpus.read(700, got); }, Exit::runtime, "became shorter");
+  corpus.read(400, got);
+  std::filesystem::remove(file);
+  expect_error([&] { corpus.read(0, got); }, Exit::runtime, "could not be read at offset 0");
+}
+
+TEST(SequencePlan, HoldsOutTheEnd) {
+  const auto large = plan_sequences(100'000, 64);  // 5 % are 5,000 tokens
+  EXPECT_EQ(large.evaluation_begin, 95'000U);
+  EXPECT_EQ(large.training_sequences, (95'000U - 1) / 64);
+  EXPECT_EQ(large.evaluation_sequences, (5'000U - 1) / 64);
+  const auto small = plan_sequences(130, 64);  // 5 % would be less than one sequence
+  EXPECT_EQ(small.evaluation_begin, 65U);
+  EXPECT_EQ(small.training_sequences, 1U);
+  EXPECT_EQ(small.evaluation_sequences, 1U);
+  EXPECT_EQ(small.evaluation_start(0), 65U);
+  EXPECT_EQ(small.sequence_start(1, 12345), 0U);
+  expect_error([&] { (void)small.evaluation_start(1); }, Exit::runtime, "evaluation sequence 1");
+}
+
+TEST(SequencePlan, NoTrainingTokenIsHeldOutAndNoneIsPastTheEnd) {
+  for (std::uint64_t tokens = 10; tokens < 700; ++tokens) {
+    for (const std::uint64_t seq_len : {1U, 2U, 3U, 4U}) {
+      const auto plan = plan_sequences(tokens, seq_len);
+      ASSERT_GE(plan.training_sequences, 1U);
+      ASSERT_GE(plan.evaluation_sequences, 1U);
+      ASSERT_LE(plan.training_sequences * seq_len + 1, plan.evaluation_begin);
+      ASSERT_LE(plan.evaluation_start(plan.evaluation_sequences - 1) + seq_len + 1, tokens);
+    }
+  }
+}
+
+TEST(SequencePlan, SaysHowManyTokensThereAreAndAreNeeded) {
+  expect_error([] { plan_sequences(129, 64); }, Exit::usage, "the corpus has 129 tokens, but 130 are needed");
+  expect_error([] { plan_sequences(129, 0); }, Exit::usage, "0 tokens");
+  expect_error([] { plan_sequences(129, ~std::uint64_t{0}); }, Exit::usage, "tokens");
+}
+
+TEST(SequencePlan, VisitsEverySequenceOnceAnEpoch) {
+  const auto plan = plan_sequences(20'001, 8);
+  std::vector<std::vector<std::uint64_t>> epochs;
+  for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
+    std::vector<std::uint64_t> order;
+    for (std::uint64_t i = 0; i < plan.training_sequences; ++i) {
+      order.push_back(plan.sequence_start(42, epoch * plan.training_sequences + i));
+      ASSERT_EQ(order.back() % 8, 0U);
+    }
+    EXPECT_EQ(std::set(order.begin(), order.end()).size(), plan.training_sequences);
+    EXPECT_LE(*std::ranges::max_element(order) + 8, plan.evaluation_begin - 1);
+    epochs.push_back(order);
+  }
+  EXPECT_NE(epochs[0], epochs[1]);
+  EXPECT_NE(epochs[1], epochs[2]);
+  EXPECT_NE(plan.sequence_start(1, 0) + plan.sequence_start(1, 1), plan.sequence_start(2, 0) + plan.sequence_start(2, 1));
+}
+
+TEST(Permutation, IsABijectionOfEverySize) {
+  for (std::uint64_t count = 1; count <= 300; ++count) {
+    std::set<std::uint64_t> image;
+    for (std::uint64_t i = 0; i < count; ++i) image.insert(permuted(9, count, i, count));
+    ASSERT_EQ(image.size(), count);
+    ASSERT_EQ(*image.rbegin(), count - 1);
+  }
+  expect_error([] { permuted(1, 0, 5, 5); }, Exit::runtime, "outside");
+}
+
+TEST(Permutation, HoldsForLargeSizes) {
+  for (const std::uint64_t count : {(std::uint64_t{1} << 33) + 12345, std::uint64_t{1} << 62, ~std::uint64_t{0}}) {
+    std::set<std::uint64_t> image;
+    for (std::uint64_t i = 0; i < 2000; ++i) {
+      const auto to = permuted(7, 1, count - 1 - i * 3, count);
+      ASSERT_LT(to, count);
+      image.insert(to);
+    }
+    EXPECT_EQ(image.size(), 2000U);
+  }
+}
+
+// Over many epochs each index lands in each place about as often: chi-squared with 63 degrees of freedom stays below 130
+// (a chance of about one in a million), and the order is not the identity's neighbour.
+TEST(Permutation, SpreadsEvenly) {
+  constexpr std::uint64_t kCount = 64, kEpochs = 6400;
+  for (const std::uint64_t index : {0U, 1U, 31U, 63U}) {
+    std::vector<double> hits(kCount);
+    for (std::uint64_t epoch = 0; epoch < kEpochs; ++epoch) ++hits[permuted(5, epoch, index, kCount)];
+    double chi = 0;
+    for (const double h : hits) chi += (h - 100) * (h - 100) / 100;
+    EXPECT_LT(chi, 130) << "index " << index;
+  }
+}
+
+// The order is part of what a resumed run relies on: it may never change by accident.
+TEST(Permutation, KnownAnswers) {
+  std::vector<std::uint64_t> order;
+  for (std::uint64_t i = 0; i < 10; ++i) order.push_back(permuted(42, 0, i, 10));
+  EXPECT_THAT(order, testing::ElementsAre(7, 8, 3, 5, 9, 2, 1, 0, 6, 4));
+}
+
+}  // namespace
+}  // namespace terrace::lm

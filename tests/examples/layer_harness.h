@@ -1,0 +1,253 @@
+// Runs layers without an engine: buffers of exactly the sizes that a layer asks for, between canaries, filled with NaN.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include <terrace/core/device.h>
+#include <terrace/core/thread_pool.h>
+#include <terrace/core/units.h>
+#include <terrace/examples/lm/model.h>
+
+#include "reference_model.h"
+
+namespace terrace::test {
+
+class Buffer {
+ public:
+  Buffer() = default;
+  explicit Buffer(std::uint64_t bytes)
+      : bytes_(bytes),
+        data_(static_cast<std::byte*>(std::aligned_alloc(kPageBytes, round_up(bytes + 2 * kPageBytes, kPageBytes))),
+              &std::free) {
+    std::memset(data_.get(), kCanary, kPageBytes);
+    std::memset(data() + bytes, kCanary, kPageBytes);
+    poison();
+  }
+  [[nodiscard]] std::byte* data() const { return data_.get() + kPageBytes; }
+  // A NaN in every floating-point dtype.
+  void poison() { std::memset(data(), 0xff, bytes_); }
+  [[nodiscard]] bool canaries_live() const {
+    for (std::uint64_t i = 0; i < kPageBytes; ++i) {
+      if (data_.get()[i] != std::byte{kCanary} || data()[bytes_ + i] != std::byte{kCanary}) return false;
+    }
+    return true;
+  }
+  [[nodiscard]] std::string bits() const { return {reinterpret_cast<const char*>(data()), bytes_}; }
+
+ private:
+  static constexpr unsigned char kCanary = 0xa5;
+  std::uint64_t bytes_ = 0;
+  std::unique_ptr<std::byte, decltype(&std::free)> data_{nullptr, &std::free};
+};
+
+inline Values get(const TensorView& view) {
+  Values v(static_cast<std::size_t>(view.elements()));
+  for (std::size_t i = 0; i < v.size(); ++i) {
+    switch (view.dtype) {
+      case DType::fp32: v[i] = view.as<float>()[i]; break;
+      case DType::bf16: v[i] = static_cast<float>(view.as<bf16>()[i]); break;
+      case DType::fp64: v[i] = view.as<double>()[i]; break;
+      case DType::i32: v[i] = view.as<std::int32_t>()[i]; break;
+    }
+  }
+  return v;
+}
+inline void set(const TensorView& view, const Values& v) {
+  ASSERT_EQ(static_cast<std::size_t>(view.elements()), v.size());
+  for (std::size_t i = 0; i < v.size(); ++i) {
+    switch (view.dtype) {
+      case DType::fp32: view.as<float>()[i] = static_cast<float>(v[i]); break;
+      case DType::bf16: view.as<bf16>()[i] = bf16(static_cast<float>(v[i])); break;
+      case DType::fp64: view.as<double>()[i] = v[i]; break;
+      case DType::i32: view.as<std::int32_t>()[i] = static_cast<std::int32_t>(v[i]); break;
+    }
+  }
+}
+
+struct Machine {
+  Machine() : pool(2), device(make_cpu_device(pool)), stream(device->make_stream("test")) {}
+  ThreadPool pool;
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Stream> stream;
+};
+
+// Tensors in one buffer, each at a multiple of `align_bytes`.
+struct Packed {
+  Packed() = default;
+  Packed(const std::vector<TensorSpec>& specs, std::uint64_t align_elements) {
+    std::vector<std::uint64_t> offsets;
+    std::uint64_t bytes = 0;
+    for (const auto& s : specs) {
+      const std::uint64_t align_bytes = align_elements * size_of(s.dtype);
+      offsets.push_back(bytes = round_up(bytes, align_bytes));
+      bytes += s.bytes();
+    }
+    buffer = Buffer(bytes);
+    for (std::size_t i = 0; i < specs.size(); ++i)
+      views.push_back({buffer.data() + offsets[i], specs[i].dtype, specs[i].shape});
+  }
+  Buffer buffer;
+  std::vector<TensorView> views;
+};
+
+// One layer with everything that its calls need.
+class LayerRun {
+ public:
+  LayerRun(Machine& machine, const Layer& of, DType dtype, std::int64_t width, BatchShape batch, bool first, bool last)
+      : layer(of), shape(batch), params(of.params()), machine_(machine) {
+    std::vector<TensorSpec> weight_specs, gradient_specs;
+    for (const auto& p : params) {
+      weight_specs.push_back({p.name, dtype, p.shape});
+      gradient_specs.push_back({p.name, lm::accumulator_of(dtype), p.shape});
+    }
+    weights = Packed(weight_specs, 64);
+    gradients = Packed(gradient_specs, 64);
+    saved = Packed(layer.saved(shape), 64);
+    carried = Packed(layer.carried(shape), 64);
+    const TensorSpec row{"x", dtype, {shape.tokens(), width}}, ids{"tokens", DType::i32, {shape.tokens()}};
+    const std::vector<TensorSpec> none;
+    x = Packed(first ? none : std::vector{row}, 64), dx = Packed(first ? none : std::vector{row}, 64);
+    y = Packed(last ? none : std::vector{row}, 64), dy = Packed(last ? none : std::vector{row}, 64);
+    io = Packed({ids, ids, {"loss", DType::fp64, {1}}}, 64);
+    scratch = Buffer(layer.scratch_bytes(shape));
+    scratch_bytes = layer.scratch_bytes(shape);
+  }
+
+  // A tensor of `p`, or nothing.
+  static TensorView only(const Packed& p) { return p.views.empty() ? TensorView{} : p.views[0]; }
+  [[nodiscard]] TensorView tokens() const { return io.views[0]; }
+  [[nodiscard]] TensorView targets() const { return io.views[1]; }
+  [[nodiscard]] double loss() const { return io.views[2].as<double>()[0]; }
+
+  LayerContext context() {
+    scratch.poison();
+    const auto words = static_cast<std::int64_t>(scratch_bytes / 4);
+    return {.stream = *machine_.stream,
+            .math = machine_.device->math(),
+            .shape = shape,
+            .tokens = tokens(),
+            .targets = targets(),
+            .loss_scale = loss_scale,
+            .loss = io.views[2],
+            .scratch = {scratch.data(), DType::i32, {words}},
+            .evaluate = false};
+  }
+  void forward() {
+    saved.buffer.poison();
+    auto ctx = context();
+    layer.forward(ctx, {.weights = weights.views,
+                        .gradients = {},
+                        .x = only(x),
+                        .y = only(y),
+                        .saved = saved.views,
+                        .dy = {},
+                        .dx = {},
+                        .carried = {}});
+    finish();
+  }
+  void backward(Half half, Accumulate accumulate = Accumulate::no) {
+    auto ctx = context();
+    const bool weight = has(half, Half::weight), input = has(half, Half::input);
+    const std::string before = saved.buffer.bits();
+    layer.backward(ctx,
+                   {.weights = weights.views,
+                    .gradients = weight ? std::span<const TensorView>(gradients.views) : std::span<const TensorView>{},
+                    .accumulate = accumulate,
+                    .x = only(x),
+                    .y = {},
+                    .saved = saved.views,
+                    .dy = only(dy),
+                    .dx = input ? only(dx) : TensorView{},
+                    .carried = carried.views},
+                   half);
+    finish();
+    EXPECT_TRUE(before == saved.buffer.bits()) << layer.name() << " wrote to saved tensors in its backward";
+  }
+  void finish() {
+    machine_.stream->synchronize();
+    for (const Packed* p : {&weights, &gradients, &saved, &carried, &x, &y, &dx, &dy, &io}) {
+      EXPECT_TRUE(p->buffer.canaries_live()) << layer.name() << " wrote outside a tensor";
+    }
+    EXPECT_TRUE(scratch.canaries_live()) << layer.name() << " wrote outside its scratch";
+  }
+
+  const Layer& layer;
+  const BatchShape shape;
+  const std::vector<ParamSpec> params;
+  Packed weights, gradients, saved, carried, x, y, dx, dy, io;
+  Buffer scratch;
+  std::uint64_t scratch_bytes = 0;
+  double loss_scale = 1;
+
+ private:
+  Machine& machine_;
+};
+
+// A whole model, layer after layer.
+class Chain {
+ public:
+  Chain(Machine& machine, const lm::ModelConfig& config, BatchShape shape) : model(lm::make_model(config)) {
+    for (std::size_t l = 0; l < model.layers.size(); ++l) {
+      runs.push_back(std::make_unique<LayerRun>(machine, *model.layers[l], config.dtype, config.hidden, shape, l == 0,
+                                                l + 1 == model.layers.size()));
+    }
+  }
+  void set_weights(const Weights& weights) {
+    for (auto& run : runs) {
+      for (std::size_t p = 0; p < run->params.size(); ++p) set(run->weights.views[p], weights.at(run->params[p].name));
+    }
+  }
+  void set_ids(const std::vector<int>& tokens, const std::vector<int>& targets) {
+    for (auto& run : runs) {
+      set(run->tokens(), Values(tokens.begin(), tokens.end()));
+      set(run->targets(), Values(targets.begin(), targets.end()));
+    }
+  }
+  // Fills every layer's x and saved tensors.
+  void forward() {
+    for (std::size_t l = 0; l + 1 < runs.size(); ++l) {
+      runs[l]->forward();
+      copy(LayerRun::only(runs[l + 1]->x), LayerRun::only(runs[l]->y));
+    }
+  }
+  double loss() {
+    forward();
+    runs.back()->forward();
+    return runs.back()->loss();
+  }
+  // The micro-batch's loss; gradients by name, of a tied table the sum of its uses.
+  double backward(double loss_scale) {
+    forward();
+    for (std::size_t l = runs.size(); l-- > 0;) {
+      runs[l]->loss_scale = loss_scale;
+      runs[l]->backward(Half::both);
+      if (l > 0) copy(LayerRun::only(runs[l - 1]->dy), LayerRun::only(runs[l]->dx));
+    }
+    return runs.back()->loss();
+  }
+  [[nodiscard]] Weights gradients() const {
+    Weights sums;
+    for (const auto& run : runs) {
+      for (std::size_t p = 0; p < run->params.size(); ++p) {
+        const Values g = get(run->gradients.views[p]);
+        Values& sum = sums[run->params[p].name];
+        sum.resize(g.size());
+        for (std::size_t i = 0; i < g.size(); ++i) sum[i] += g[i];
+      }
+    }
+    return sums;
+  }
+  static void copy(const TensorView& to, const TensorView& from) { std::memcpy(to.data, from.data, from.bytes()); }
+
+  Model model;
+  std::vector<std::unique_ptr<LayerRun>> runs;
+};
+
+}  // namespace terrace::test

@@ -1,0 +1,520 @@
+// Every layer of both families: gradients against central differences, halves, accumulation, scratch, generation; whole models
+// against a second implementation.
+#include "layer_harness.h"
+
+#include <terrace/core/error.h>
+#include <terrace/examples/lm/head.h>
+
+namespace terrace::test {
+namespace {
+
+using lm::Family;
+using lm::ModelConfig;
+
+struct Case {
+  const char* name;
+  ModelConfig config;
+  BatchShape shape;
+};
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
+// Odd sizes on purpose: vocabularies without a common factor, joined projections that are adjacent in memory and some that are
+// not (element counts that are no multiples of 64), one token a sequence.
+std::vector<Case> cases() {
+  const auto of = [](Family family, std::int64_t hidden, std::int64_t heads, std::int64_t kv_heads, std::int64_t ffn,
+                     std::int64_t vocab, bool tied) {
+    return lm::complete({.family = family,
+                         .layers = 2,
+                         .hidden = hidden,
+                         .heads = heads,
+                         .kv_heads = kv_heads,
+                         .ffn = ffn,
+                         .seq_len = 11,
+                         .vocab = vocab,
+                         .tied = tied,
+                         .dtype = DType::fp64});
+  };
+  return {{"Gpt2Tied", of(Family::gpt2, 12, 3, 0, 20, 257, true), {2, 5}},
+          {"Gpt2Untied", of(Family::gpt2, 16, 2, 0, 0, 259, false), {1, 11}},
+          {"Gpt2OddHead", of(Family::gpt2, 15, 3, 0, 7, 256, true), {3, 1}},
+          {"LlamaTied", of(Family::llama, 32, 4, 0, 34, 257, true), {1, 9}},
+          {"LlamaGroupedSplit", of(Family::llama, 24, 4, 2, 17, 300, false), {2, 7}},
+          {"LlamaOneGroupOdd", of(Family::llama, 30, 5, 1, 13, 257, true), {2, 3}},
+          {"LlamaGroupedAdjacent", of(Family::llama, 64, 8, 2, 0, 257, false), {2, 4}}};
+}
+
+struct LayersTest : testing::TestWithParam<Case> {
+  const std::uint64_t seed = std::random_device{}();
+  std::mt19937_64 generator{seed};
+  testing::ScopedTrace trace{__FILE__, __LINE__, "seed " + std::to_string(seed)};
+  Machine machine;
+
+  Values normal(std::int64_t n, double std, double mean = 0) {
+    std::normal_distribution<double> draw(mean, std);
+    Values v(static_cast<std::size_t>(n));
+    for (double& e : v) e = draw(generator);
+    return v;
+  }
+  std::vector<int> ids(std::int64_t n, std::int64_t vocab) {
+    std::vector<int> v;
+    for (std::int64_t i = 0; i < n; ++i) v.push_back(static_cast<int>(generator() % static_cast<std::uint64_t>(vocab)));
+    return v;
+  }
+  std::vector<int> targets(std::int64_t n, std::int64_t vocab) {
+    auto v = ids(n, vocab);
+    if (n > 2) v[static_cast<std::size_t>(generator() % static_cast<std::uint64_t>(n))] = -1;
+    return v;
+  }
+  Values weights_of(const ParamSpec& p) {
+    return p.init.kind == InitKind::normal ? normal(p.shape.elements(), p.shape[1] < 16 ? 0.4 : 0.25)
+                                           : normal(p.shape.elements(), 0.2, p.init.kind == InitKind::ones ? 1 : 0);
+  }
+  Weights weights_of(const Model& model) {
+    Weights w;
+    for (const auto& layer : model.layers) {
+      for (const auto& p : layer->params()) {
+        if (!p.tied) w[p.name] = weights_of(p);
+      }
+    }
+    return w;
+  }
+  // Random inputs for one layer, forward done.
+  void prepare(LayerRun& run, std::int64_t vocab) {
+    for (std::size_t p = 0; p < run.params.size(); ++p) set(run.weights.views[p], weights_of(run.params[p]));
+    for (Packed* p : {&run.x, &run.dy}) {
+      for (const auto& view : p->views) set(view, normal(view.elements(), 1));
+    }
+    const auto t = ids(run.shape.tokens(), vocab), goal = targets(run.shape.tokens(), vocab);
+    set(run.tokens(), Values(t.begin(), t.end()));
+    set(run.targets(), Values(goal.begin(), goal.end()));
+    run.loss_scale = 0.37;
+    run.forward();
+  }
+  // Runs `body` for a layer of each kind.
+  template <class F>
+  void each_kind(const ModelConfig& config, BatchShape shape, F&& body) {
+    const Model model = lm::make_model(config);
+    for (const std::size_t l : {std::size_t{0}, std::size_t{1}, std::size_t{2}, model.layers.size() - 1}) {
+      SCOPED_TRACE(model.layers[l]->name() + ", " + std::string(terrace::name_of(config.dtype)));
+      LayerRun run(machine, *model.layers[l], config.dtype, config.hidden, shape, l == 0, l + 1 == model.layers.size());
+      prepare(run, config.vocab);
+      body(run);
+    }
+  }
+  template <class F>
+  void each_dtype(const ModelConfig& config, F&& body) {
+    for (const DType dtype : {DType::fp64, DType::fp32, DType::bf16}) {
+      ModelConfig c = config;
+      c.dtype = dtype;
+      body(c);
+    }
+  }
+  // Central differences of Σ y·dy (of the scaled loss, for the head) by some elements of `at`.
+  void check_differences(LayerRun& run, const TensorView& at, const Values& gradient, const std::string& name) {
+    const auto objective = [&] {
+      run.forward();
+      if (run.y.views.empty()) return run.loss() * run.loss_scale;
+      const Values y = get(run.y.views[0]), dy = get(run.dy.views[0]);
+      double sum = 0;
+      for (std::size_t i = 0; i < y.size(); ++i) sum += y[i] * dy[i];
+      return sum;
+    };
+    const double step = 1e-5;
+    for (int i = 0; i < 12; ++i) {
+      const std::size_t e = generator() % gradient.size();
+      double& value = at.as<double>()[e];
+      const double kept = value;
+      value = kept + step;
+      const double above = objective();
+      value = kept - step;
+      const double below = objective();
+      value = kept;
+      EXPECT_NEAR(gradient[e], (above - below) / (2 * step), 1e-6 * std::max(1.0, std::abs(gradient[e])))
+          << name << ", element " << e;
+    }
+  }
+};
+
+TEST_P(LayersTest, GradientsMatchCentralDifferences) {
+  each_kind(GetParam().config, GetParam().shape, [&](LayerRun& run) {
+    run.backward(Half::both);
+    std::vector<Values> gradients;
+    for (const auto& g : run.gradients.views) gradients.push_back(get(g));
+    if (!run.x.views.empty()) check_differences(run, run.x.views[0], get(run.dx.views[0]), "x");
+    for (std::size_t p = 0; p < run.params.size(); ++p) {
+      check_differences(run, run.weights.views[p], gradients[p], run.params[p].name);
+    }
+  });
+}
+
+TEST_P(LayersTest, HalvesApartGiveTheBitsOfBothTogether) {
+  each_dtype(GetParam().config, [&](const ModelConfig& config) {
+    each_kind(config, GetParam().shape, [&](LayerRun& run) {
+      run.backward(Half::both);
+      const double loss = run.loss();
+      const std::string dx = run.dx.buffer.bits(), gradients = run.gradients.buffer.bits();
+      for (Packed* p : {&run.dx, &run.gradients, &run.carried}) p->buffer.poison();
+      if (!run.y.views.empty()) run.y.buffer.poison();
+      run.backward(Half::input);
+      EXPECT_TRUE(dx == run.dx.buffer.bits());
+      if (run.y.views.empty()) {
+        EXPECT_EQ(loss, run.loss());
+      }
+      run.backward(Half::weight);
+      EXPECT_TRUE(gradients == run.gradients.buffer.bits());
+    });
+  });
+}
+
+TEST_P(LayersTest, AccumulatingAddsTheWholeGradient) {
+  each_dtype(GetParam().config, [&](const ModelConfig& config) {
+    each_kind(config, GetParam().shape, [&](LayerRun& run) {
+      run.backward(Half::both);
+      std::vector<Values> expected;
+      for (const auto& g : run.gradients.views) {
+        Values whole = get(g);
+        set(g, normal(g.elements(), 1));
+        const Values before = get(g);
+        for (std::size_t i = 0; i < whole.size(); ++i) {
+          // One rounding, in the gradient's dtype.
+          whole[i] = g.dtype == DType::fp32 ? static_cast<double>(static_cast<float>(before[i]) + static_cast<float>(whole[i]))
+                                            : before[i] + whole[i];
+        }
+        expected.push_back(whole);
+      }
+      run.backward(Half::both, Accumulate::yes);
+      for (std::size_t p = 0; p < expected.size(); ++p) {
+        EXPECT_EQ(expected[p], get(run.gradients.views[p])) << run.params[p].name;
+      }
+    });
+  });
+}
+
+TEST_P(LayersTest, ScratchIsNoLargerThanNeeded) {
+  each_kind(GetParam().config, GetParam().shape, [&](LayerRun& run) {
+    if (run.scratch_bytes == 0) return;
+    run.scratch_bytes -= lm::ScratchArena::kAlignBytes;
+    const auto& config = GetParam().config;
+    const bool last = run.y.views.empty();
+    Packed row({{"x", config.dtype, {1, config.hidden}}, {"y", config.dtype, {1, last ? config.vocab : config.hidden}}}, 64);
+    const auto& layer = lm::generative(run.layer);
+    Packed cache(layer.cache(1), 64);
+    const auto every_call = [&] {
+      run.forward();
+      run.backward(Half::both);
+      auto ctx = run.context();
+      ctx.shape = {1, 1};
+      layer.decode_step(ctx, run.weights.views, row.views[0], row.views[1], cache.views, 0);
+    };
+    EXPECT_THROW(every_call(), std::logic_error);  // one of them needs all of it
+    machine.stream->synchronize();
+  });
+}
+
+TEST_P(LayersTest, WrongViewsAreRefused) {
+  each_kind(GetParam().config, GetParam().shape, [&](LayerRun& run) {
+    const auto weights = run.weights.views;
+    run.weights.views.pop_back();
+    EXPECT_THROW(run.forward(), std::logic_error);
+    run.weights.views = weights;
+    run.weights.views.back().dtype = DType::fp32;
+    EXPECT_THROW(run.forward(), std::logic_error);
+    run.weights.views = weights;
+    if (!run.saved.views.empty()) {
+      run.saved.views.pop_back();
+      EXPECT_THROW(run.backward(Half::input), std::logic_error);
+    }
+  });
+}
+
+TEST_P(LayersTest, WholeModelMatchesTheReference) {
+  const auto& [name, config, shape] = GetParam();
+  Chain chain(machine, config, shape);
+  Weights weights = weights_of(chain.model);
+  const auto tokens = ids(shape.tokens(), config.vocab), goal = targets(shape.tokens(), config.vocab);
+  chain.set_weights(weights);
+  chain.set_ids(tokens, goal);
+  const ReferenceModel reference(config, weights);
+  const double loss = reference.loss(tokens, goal, shape.seq);
+  EXPECT_NEAR(chain.loss(), loss, 1e-11 * loss);
+  const double scale = 0.25;
+  EXPECT_NEAR(chain.backward(scale), loss, 1e-11 * loss);
+  for (const auto& [param, gradient] : chain.gradients()) {
+    for (int i = 0; i < 4; ++i) {
+      const std::size_t e = generator() % gradient.size();
+      double& value = weights.at(param)[e];
+      const double kept = value, step = 1e-5;
+      value = kept + step;
+      const double above = reference.loss(tokens, goal, shape.seq);
+      value = kept - step;
+      const double below = reference.loss(tokens, goal, shape.seq);
+      value = kept;
+      const double expected = scale * (above - below) / (2 * step);
+      EXPECT_NEAR(gradient[e], expected, 1e-6 * std::max(1.0, std::abs(expected))) << param << ", element " << e;
+    }
+  }
+}
+
+// Stated tolerances, for weights that all three dtypes can hold: of the loss, and of each gradient's L2 norm.
+TEST_P(LayersTest, NarrowDtypesStayClose) {
+  const auto& [name, config, shape] = GetParam();
+  Weights weights = weights_of(lm::make_model(config));
+  for (auto& [param, values] : weights) {
+    // Smaller than elsewhere: a saturated softmax makes the gradients of q and k differences of nearly equal numbers.
+    const double shrink = param.find("norm") == std::string::npos && param.find("ln_") == std::string::npos ? 0.5 : 1;
+    for (double& v : values) v = static_cast<float>(bf16(static_cast<float>(shrink * v)));
+  }
+  const auto tokens = ids(shape.tokens(), config.vocab), goal = targets(shape.tokens(), config.vocab);
+  double exact_loss = 0;
+  Weights exact;
+  each_dtype(config, [&](const ModelConfig& c) {
+    Chain chain(machine, c, shape);
+    chain.set_weights(weights);
+    chain.set_ids(tokens, goal);
+    const double loss = chain.backward(0.25);
+    if (c.dtype == DType::fp64) {
+      exact_loss = loss;
+      exact = chain.gradients();
+      return;
+    }
+    SCOPED_TRACE(terrace::name_of(c.dtype));
+    EXPECT_NEAR(loss, exact_loss, (c.dtype == DType::fp32 ? 1e-5 : 2e-2) * exact_loss);
+    for (const auto& [param, gradient] : chain.gradients()) {
+      double error = 0, norm = 0;
+      for (std::size_t i = 0; i < gradient.size(); ++i) {
+        error += std::pow(gradient[i] - exact[param][i], 2);
+        norm += std::pow(exact[param][i], 2);
+      }
+      // A sequence of one token has attention weights of exactly one: no gradient reaches q and k but rounding.
+      EXPECT_LE(std::sqrt(error), (c.dtype == DType::fp32 ? 3e-5 : 0.1) * std::sqrt(norm) + 1e-7) << param;
+    }
+  });
+}
+
+TEST_P(LayersTest, GenerationGivesTheLogitsOfTheForward) {
+  const auto& [name, given, shape] = GetParam();
+  each_dtype(given, [&](const ModelConfig& config) {
+    SCOPED_TRACE(terrace::name_of(config.dtype));
+    Chain chain(machine, config, {1, 1});
+    Weights weights = weights_of(chain.model);
+    chain.set_weights(weights);
+    for (auto& run : chain.runs) {
+      for (std::size_t p = 0; p < run->params.size(); ++p)
+        weights[run->params[p].name] = get(run->weights.views[p]);  // as rounded
+    }
+    const auto tokens = ids(config.seq_len, config.vocab);
+    const Values expected = ReferenceModel(config, weights).logits(tokens, config.seq_len);
+    const std::int64_t capacity = config.seq_len + 2;
+    std::vector<Packed> caches;
+    for (const auto& layer : chain.model.layers) caches.emplace_back(lm::generative(*layer).cache(capacity), 64);
+    Packed logits({{"logits", config.dtype, {1, config.vocab}}}, 64);
+    double largest = 0, error = 0;
+    for (std::int64_t position = 0; position < config.seq_len; ++position) {
+      const int token = tokens[static_cast<std::size_t>(position)];
+      for (std::size_t l = 0; l < chain.runs.size(); ++l) {
+        auto& run = *chain.runs[l];
+        const bool last = l + 1 == chain.runs.size();
+        set(run.tokens(), {static_cast<double>(token)});
+        auto ctx = run.context();
+        lm::generative(run.layer).decode_step(ctx, run.weights.views, LayerRun::only(run.x),
+                                              last ? logits.views[0] : run.y.views[0], caches[l].views, position);
+        run.finish();
+        EXPECT_TRUE(caches[l].buffer.canaries_live());
+        if (!last) Chain::copy(chain.runs[l + 1]->x.views[0], run.y.views[0]);
+      }
+      const Values row = get(logits.views[0]);
+      for (std::int64_t v = 0; v < config.vocab; ++v) {
+        const double e = expected[static_cast<std::size_t>(position * config.vocab + v)];
+        largest = std::max(largest, std::abs(e));
+        error = std::max(error, std::abs(row[static_cast<std::size_t>(v)] - e));
+      }
+    }
+    const double tolerance = config.dtype == DType::fp64 ? 1e-12 : config.dtype == DType::fp32 ? 1e-5 : 0.1;
+    EXPECT_LE(error, tolerance * largest);
+    auto ctx = chain.runs[1]->context();
+    EXPECT_THROW(lm::generative(*chain.model.layers[1])
+                     .decode_step(ctx, chain.runs[1]->weights.views, chain.runs[1]->x.views[0], chain.runs[1]->y.views[0],
+                                  caches[1].views, config.seq_len),
+                 std::logic_error);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, LayersTest, testing::ValuesIn(cases()), [](const auto& made) { return made.param.name; });
+
+struct HeadTest : LayersTest {};
+
+TEST_F(HeadTest, SlicesOfRowsGiveTheGradientsOfTheWhole) {
+  const ModelConfig config = lm::complete({.family = Family::llama,
+                                           .layers = 1,
+                                           .hidden = 8,
+                                           .heads = 2,
+                                           .seq_len = 600,
+                                           .vocab = 257,
+                                           .tied = false,
+                                           .dtype = DType::fp64});
+  const lm::Head head(config);
+  const BatchShape shape{2, 300};
+  ASSERT_LT(head.slice_rows(), shape.tokens());
+  ASSERT_NE(shape.tokens() % head.slice_rows(), 0);
+  LayerRun run(machine, head, DType::fp64, config.hidden, shape, false, true);
+  prepare(run, config.vocab);
+  const double loss = run.loss();
+  run.backward(Half::both);
+  EXPECT_EQ(loss, run.loss());
+  const std::string both = run.gradients.buffer.bits();
+  const Values dx = get(run.dx.views[0]), dgain = get(run.gradients.views[0]), dw = get(run.gradients.views[1]);
+  run.backward(Half::input);
+  run.gradients.buffer.poison();
+  run.backward(Half::weight);
+  EXPECT_TRUE(both == run.gradients.buffer.bits());
+  run.backward(Half::both, Accumulate::yes);
+  const Values twice = get(run.gradients.views[1]);
+  for (std::size_t i = 0; i < dw.size(); ++i) ASSERT_NEAR(twice[i], 2 * dw[i], 1e-13);
+  check_differences(run, run.x.views[0], dx, "x");
+  check_differences(run, run.weights.views[0], dgain, "gain");
+  check_differences(run, run.weights.views[1], dw, "table");
+}
+
+TEST_F(HeadTest, SliceRowsFollowFromTheVocabularyAlone) {
+  const auto rows = [](std::int64_t vocab) {
+    return lm::Head(lm::complete({.layers = 1, .hidden = 8, .heads = 2, .seq_len = 8, .vocab = vocab})).slice_rows();
+  };
+  EXPECT_EQ(rows(256), 512);
+  EXPECT_EQ(rows(50257), 320);
+  EXPECT_EQ(rows(128256), 128);
+  EXPECT_EQ(rows(1 << 20), 64);
+}
+
+TEST_F(HeadTest, EvaluationOnlyMakesTheLoss) {
+  const ModelConfig config = lm::complete({.layers = 1, .hidden = 8, .heads = 2, .seq_len = 8, .vocab = 257});
+  const lm::Head head(config);
+  LayerRun run(machine, head, DType::fp32, config.hidden, {1, 8}, false, true);
+  prepare(run, config.vocab);
+  const double loss = run.loss();
+  run.io.views[2].as<double>()[0] = 0;
+  auto ctx = run.context();
+  ctx.evaluate = true;
+  head.backward(ctx,
+                {.weights = run.weights.views,
+                 .gradients = {},
+                 .x = run.x.views[0],
+                 .y = {},
+                 .saved = {},
+                 .dy = {},
+                 .dx = {},
+                 .carried = {}},
+                Half::both);
+  run.finish();
+  EXPECT_EQ(loss, run.loss());
+}
+
+ModelConfig gpt2_124m() {
+  return {.family = Family::gpt2, .layers = 12, .hidden = 768, .heads = 12, .seq_len = 1024, .vocab = 50257};
+}
+
+TEST(Model, Gpt2HasTheParametersOfThePublishedModel) {
+  EXPECT_EQ(lm::parameter_count(gpt2_124m()), 124439808U);
+  auto untied = gpt2_124m();
+  untied.tied = false;
+  EXPECT_EQ(lm::parameter_count(untied), 124439808U + 50257U * 768U);
+}
+
+TEST(Model, LlamaHasTheParametersOfThePublishedModel) {
+  EXPECT_EQ(lm::parameter_count(
+                {.layers = 32, .hidden = 4096, .heads = 32, .ffn = 11008, .seq_len = 4096, .vocab = 32000, .tied = false}),
+            6738415616U);  // Llama 2 7B
+}
+
+TEST(Model, NamesAndShapesAreHuggingFaces) {
+  std::map<std::string, std::string> shapes;
+  const auto collect = [&](const ModelConfig& config) {
+    shapes.clear();
+    for (const auto& layer : lm::make_model(config).layers) {
+      for (const auto& p : layer->params()) {
+        EXPECT_EQ(p.decay, p.shape.rank() > 1) << p.name;
+        if (p.tied) continue;
+        EXPECT_TRUE(shapes.emplace(p.name, to_string(p.shape)).second) << p.name << " is declared twice";
+      }
+    }
+  };
+  auto gpt2 = gpt2_124m();
+  gpt2.layers = 1;
+  collect(gpt2);
+  EXPECT_EQ(shapes, (std::map<std::string, std::string>{{"transformer.wte.weight", "[50257, 768]"},
+                                                        {"transformer.wpe.weight", "[1024, 768]"},
+                                                        {"transformer.h.0.ln_1.weight", "[768]"},
+                                                        {"transformer.h.0.ln_1.bias", "[768]"},
+                                                        {"transformer.h.0.attn.c_attn.weight", "[768, 2304]"},
+                                                        {"transformer.h.0.attn.c_attn.bias", "[2304]"},
+                                                        {"transformer.h.0.attn.c_proj.weight", "[768, 768]"},
+                                                        {"transformer.h.0.attn.c_proj.bias", "[768]"},
+                                                        {"transformer.h.0.ln_2.weight", "[768]"},
+                                                        {"transformer.h.0.ln_2.bias", "[768]"},
+                                                        {"transformer.h.0.mlp.c_fc.weight", "[768, 3072]"},
+                                                        {"transformer.h.0.mlp.c_fc.bias", "[3072]"},
+                                                        {"transformer.h.0.mlp.c_proj.weight", "[3072, 768]"},
+                                                        {"transformer.h.0.mlp.c_proj.bias", "[768]"},
+                                                        {"transformer.ln_f.weight", "[768]"},
+                                                        {"transformer.ln_f.bias", "[768]"}}));
+  collect({.layers = 1, .hidden = 256, .heads = 8, .kv_heads = 2, .seq_len = 8, .vocab = 300, .tied = false});
+  EXPECT_EQ(shapes, (std::map<std::string, std::string>{{"model.embed_tokens.weight", "[300, 256]"},
+                                                        {"model.layers.0.input_layernorm.weight", "[256]"},
+                                                        {"model.layers.0.self_attn.q_proj.weight", "[256, 256]"},
+                                                        {"model.layers.0.self_attn.k_proj.weight", "[64, 256]"},
+                                                        {"model.layers.0.self_attn.v_proj.weight", "[64, 256]"},
+                                                        {"model.layers.0.self_attn.o_proj.weight", "[256, 256]"},
+                                                        {"model.layers.0.post_attention_layernorm.weight", "[256]"},
+                                                        {"model.layers.0.mlp.gate_proj.weight", "[704, 256]"},
+                                                        {"model.layers.0.mlp.up_proj.weight", "[704, 256]"},
+                                                        {"model.layers.0.mlp.down_proj.weight", "[256, 704]"},
+                                                        {"model.norm.weight", "[256]"},
+                                                        {"lm_head.weight", "[300, 256]"}}));
+}
+
+TEST(Model, ResidualProjectionsStartSmaller) {
+  const auto model = lm::make_model(gpt2_124m());
+  for (const auto& layer : model.layers) {
+    for (const auto& p : layer->params()) {
+      if (p.init.kind != InitKind::normal) continue;
+      const bool residual = p.name.ends_with("c_proj.weight");
+      EXPECT_DOUBLE_EQ(p.init.std, residual ? 0.02 / std::sqrt(24.0) : 0.02) << p.name;
+    }
+  }
+}
+
+TEST(ModelConfig, RefusesWhatCannotBeAndNamesTheNearest) {
+  const ModelConfig good{.layers = 2, .hidden = 64, .heads = 8, .kv_heads = 4, .seq_len = 16, .vocab = 256};
+  EXPECT_NO_THROW(lm::complete(good));
+  const auto refusal = [&](auto change) -> std::string {
+    ModelConfig config = good;
+    change(config);
+    try {
+      lm::make_model(config);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.exit(), Exit::usage);
+      return e.what();
+    }
+    return "accepted";
+  };
+  using testing::HasSubstr;
+  EXPECT_THAT(refusal([](auto& c) { c.heads = 7; }),
+              HasSubstr("heads (7) do not divide hidden (64): the nearest are heads 8, or hidden 63 or 70"));
+  EXPECT_THAT(refusal([](auto& c) { c.kv_heads = 3; }), HasSubstr("the nearest is kv_heads 2"));
+  EXPECT_THAT(refusal([](auto& c) { c.hidden = 72, c.heads = 8; }),
+              HasSubstr("72 / heads 8 = 9: the nearest is hidden 64 or 80"));
+  EXPECT_THAT(refusal([](auto& c) { c.vocab = 255; }), HasSubstr("vocab 256"));
+  EXPECT_THAT(refusal([](auto& c) { c.layers = 0; }), HasSubstr("layers must be at least 1, not 0"));
+  EXPECT_THAT(refusal([](auto& c) { c.hidden = -64; }), HasSubstr("hidden must be at least 1, not -64"));
+  EXPECT_THAT(refusal([](auto& c) { c.heads = 0; }), HasSubstr("heads must be at least 1"));
+  EXPECT_THAT(refusal([](auto& c) { c.kv_heads = -1; }), HasSubstr("kv_heads must be at least 1"));
+  EXPECT_THAT(refusal([](auto& c) { c.ffn = -5; }), HasSubstr("ffn must be at least 1"));
+  EXPECT_THAT(refusal([](auto& c) { c.seq_len = 0; }), HasSubstr("seq_len must be at least 1"));
+  EXPECT_THAT(refusal([](auto& c) { c.hidden = std::int64_t{1} << 60; }), HasSubstr("hidden must be at most"));
+  EXPECT_THAT(refusal([](auto& c) { c.norm_eps = 0; }), HasSubstr("norm_eps"));
+  EXPECT_THAT(refusal([](auto& c) { c.rope_theta = -1; }), HasSubstr("rope_theta"));
+  EXPECT_THAT(refusal([](auto& c) { c.dtype = DType::i32; }), HasSubstr("dtype"));
+  EXPECT_THAT(refusal([](auto& c) { c.family = Family::gpt2; }), HasSubstr("kv_heads must be 8, not 4"));
+}
+
+}  // namespace
+}  // namespace terrace::test

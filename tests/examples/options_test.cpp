@@ -1,0 +1,235 @@
+// What is promised: one table, from which flags, TOML and the saved configuration come, and errors that name what is wrong.
+#include <terrace/examples/terrace/options.h>
+
+#include <set>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <terrace/core/error.h>
+#include <terrace/core/units.h>
+
+#include "scratch_folder.h"
+
+namespace terrace::cli {
+namespace {
+
+using testing::HasSubstr;
+
+// The text of the usage error that `call` ends with; a failure when it does not.
+template <class F>
+std::string usage_error(F call) {
+  try {
+    call();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit(), Exit::usage) << e.what();
+    return e.what();
+  }
+  ADD_FAILURE() << "no error";
+  return "";
+}
+
+TEST(Options, TableCoversEveryFieldOnce) {
+  std::set<std::string_view> keys;
+  for (const auto& o : options()) {
+    EXPECT_TRUE(keys.insert(o.key).second) << o.key << " stands twice";
+    EXPECT_FALSE(o.help.empty()) << o.key;
+    EXPECT_EQ(find_option(o.key), &o);
+    EXPECT_THAT(sections(), testing::Contains(o.section)) << o.key;
+    // A default that is refused could not be saved and read back.
+    for (const auto c : o.key) EXPECT_TRUE((c >= 'a' && c <= 'z') || c == '-' || (c >= '0' && c <= '9')) << o.key;
+  }
+  EXPECT_EQ(keys.size(), 45U);  // the number of RunConfig's fields: add the option with the field
+}
+
+TEST(Options, DefaultsSurviveSavingAndReading) {
+  const RunConfig defaults;
+  RunConfig read;
+  read.layers = 99;
+  apply_toml(read, to_toml(defaults), "saved");
+  EXPECT_EQ(to_json(read), to_json(defaults));
+}
+
+TEST(Options, EveryFieldSurvivesSavingAndReading) {
+  RunConfig c;
+  c.model = "gpt2";
+  c.layers = 3, c.hidden = 96, c.heads = 6, c.kv_heads = 6, c.ffn = 111, c.seq_len = 17, c.vocab = 50257, c.untied = true;
+  c.data = {"a \"quoted\" file", "back\\slash", "tab\there", "ünï"};
+  c.init_from = "x.safetensors", c.save = "y", c.dtype = "bf16";
+  c.batch_size = 2, c.grad_accumulation = 4, c.steps = 7;
+  c.lr = 0.1 + 0.2, c.min_lr = 1e-300, c.beta1 = 1.0 / 3, c.beta2 = 0, c.eps = 5e-324, c.weight_decay = 12345678.9,
+  c.grad_clip = 0;
+  c.lr_schedule = "wsd", c.warmup = 0, c.order = "vertical", c.group = 2, c.recompute = "layer";
+  c.seed = 9'000'000'000'000'000'001ULL, c.threads = 3, c.eval_interval = 5, c.eval_batches = 6;
+  c.device = "cuda:1", c.device_memory = "1.5GiB", c.host_memory = "unlimited", c.nvme_limit = "auto",
+  c.nvme_path = {"/a", "/b"};
+  c.prefetch_depth = "4", c.out_dir = "some/where", c.resume = "auto", c.force = true, c.ckpt_interval = 8, c.json = true;
+  c.verify_resident = true, c.machine_profile = "m.json";
+  RunConfig read;
+  apply_toml(read, to_toml(c), "saved");
+  EXPECT_EQ(to_json(read), to_json(c));
+  EXPECT_EQ(read.eps, c.eps);
+  EXPECT_EQ(read.lr, c.lr);
+}
+
+TEST(Options, TomlKeysMayBeFlatOrInSections) {
+  RunConfig c;
+  apply_toml(c,
+             "steps = 5\nlr = 1\n[model]\nhidden = 64\ndata = ['x', 'y']\n[memory]\ndevice-memory = 4096\nprefetch-depth = 2\n",
+             "run.toml");
+  EXPECT_EQ(c.steps, 5);
+  EXPECT_EQ(c.lr, 1.0);
+  EXPECT_EQ(c.hidden, 64);
+  EXPECT_EQ(c.data.size(), 2U);
+  EXPECT_EQ(c.device_memory, "4096");
+  EXPECT_EQ(c.prefetch_depth, "2");
+}
+
+TEST(Options, TomlErrorsNameFileLineKeyAndWhatIsAccepted) {
+  struct Case {
+    const char* text;
+    std::vector<const char*> parts;
+  };
+  const std::vector<Case> cases{
+      {"hiden = 64", {"run.toml, line 1", "\"hiden\"", "did you mean hidden?"}},
+      {"[train]\nbatch_size = 1", {"line 2", "did you mean batch-size?"}},
+      {"[trian]\nsteps = 1", {"[trian]", "did you mean train?"}},
+      {"[train]\nhidden = 64", {"does not belong to [train]", "model.hidden"}},
+      {"[model.inner]\nx = 1", {"unknown key \"inner\""}},
+      {"steps = 1\n[train]\nsteps = 2", {"line 3", "steps is given twice"}},
+      {"steps = \"10\"", {"steps", "\"10\" is not accepted", "an integer of at least 1"}},
+      {"steps = 1.5", {"1.5 is not accepted", "an integer"}},
+      {"steps = true", {"true is not accepted"}},
+      {"steps = 0", {"0 is not accepted", "at least 1"}},
+      {"steps = 1979-05-27", {"not accepted"}},
+      {"lr = \"x\"", {"lr", "a number greater than 0"}},
+      {"lr = nan", {"lr", "not accepted"}},
+      {"lr = inf", {"lr", "not accepted"}},
+      {"untied = 1", {"untied", "true or false"}},
+      {"model = 3", {"model", "one of gpt2, llama"}},
+      {"data = [1, 2]", {"data", "one or more paths"}},
+      {"data = 'x'\nnvme-path = ['']", {"nvme-path", "not accepted"}},
+      {"device-memory = 0", {"device-memory", "greater than zero"}},
+      {"device-memory = -5", {"device-memory", "-5 is not accepted"}},
+      {"steps = ", {"run.toml, line 1"}},
+  };
+  for (const auto& [text, parts] : cases) {
+    RunConfig c;
+    const auto message = usage_error([&, t = text] { apply_toml(c, t, "run.toml"); });
+    for (const auto* const part : parts) EXPECT_THAT(message, HasSubstr(part)) << text;
+  }
+}
+
+TEST(Options, SetOverridesByKeyOrBySectionAndKey) {
+  RunConfig c;
+  apply_set(c, "train.steps=9");
+  apply_set(c, " hidden = 128 ");
+  apply_set(c, "data=[\"a,b\", 'c']");
+  apply_set(c, "run.json=true");
+  apply_set(c, "save=a=b");
+  EXPECT_EQ(c.steps, 9);
+  EXPECT_EQ(c.hidden, 128);
+  EXPECT_EQ(c.data.size(), 2U);
+  EXPECT_TRUE(c.json);
+  EXPECT_EQ(c.save, "a=b");
+}
+
+TEST(Options, SetErrorsNameKeyAndValue) {
+  const std::vector<std::pair<const char*, const char*>> cases{{"steps", "a key, = and a value"},
+                                                               {"=5", "a key, = and a value"},
+                                                               {"train.stesp=5", "did you mean steps?"},
+                                                               {"model.steps=5", "write train.steps"},
+                                                               {"steps=", "\"\" is not accepted"},
+                                                               {"steps=5x", "\"5x\" is not accepted"},
+                                                               {"steps=-1", "at least 1"},
+                                                               {"beta1=1", "less than 1"},
+                                                               {"json=yes", "true or false"},
+                                                               {"dtype=fp16", "one of fp32, bf16, fp64"},
+                                                               {"data=[", "data"},
+                                                               {"nvme-limit=5parsecs", "a size greater"},
+                                                               {"device=gpu", "cpu or cuda:N"},
+                                                               {"device=cuda:", "cpu or cuda:N"},
+                                                               {"prefetch-depth=-1", "auto or an integer"},
+                                                               {"seed=-1", "at least 0"},
+                                                               {"vocab=255", "at least 256"},
+                                                               {"order=verticle", "did you mean vertical?"},
+                                                               {"steps=99999999999999999999", "an integer"}};
+  for (const auto& [text, part] : cases) {
+    RunConfig c;
+    const auto message = usage_error([&, t = text] { apply_set(c, t); });
+    EXPECT_THAT(message, HasSubstr("--set")) << text;
+    EXPECT_THAT(message, HasSubstr(part)) << text;
+  }
+}
+
+TEST(Options, FilesThatCannotBeReadAreNamed) {
+  const ScratchFolder scratch;
+  RunConfig c;
+  EXPECT_THAT(usage_error([&] { apply_file(c, scratch / "absent.toml"); }), HasSubstr("absent.toml: cannot be read"));
+  EXPECT_THAT(usage_error([&] { apply_file(c, scratch.path()); }), HasSubstr("is a directory"));
+}
+
+TEST(Options, ValidateSeesWhatNoSingleOptionCan) {
+  const std::vector<std::pair<std::vector<const char*>, const char*>> cases{
+      {{"heads=7"}, "--heads 7 does not divide --hidden 256"},
+      {{"kv-heads=3"}, "--kv-heads 3 does not divide --heads 8"},
+      {{"model=gpt2", "kv-heads=4"}, "gpt2 has as many as --heads 8"},
+      {{"hidden=24"}, "is 3, which is odd"},
+      {{"min-lr=1"}, "--min-lr 1 is above --lr"},
+      {{"group=2"}, "no meaning with --order horizontal"},
+      {{"group=2", "order=vertical", "grad-accumulation=3"}, "--group 2 does not divide --grad-accumulation 3"}};
+  for (const auto& [sets, part] : cases) {
+    RunConfig c;
+    for (const auto* const set : sets) apply_set(c, set);
+    EXPECT_THAT(usage_error([&] { validate(c); }), HasSubstr(part));
+  }
+  EXPECT_NO_THROW(validate(RunConfig{}));
+}
+
+TEST(Options, FingerprintHoldsWhatAResumedRunMustShareAndNothingElse) {
+  const ScratchFolder scratch;
+  RunConfig c;
+  c.data = {scratch.write("corpus.txt", "hello")};
+  const auto then = fingerprint(c);
+  for (const auto* const free :
+       {"steps=7", "device=cuda:0", "device-memory=1MiB", "host-memory=1MiB", "nvme-limit=1GiB", "out-dir=x", "threads=2",
+        "order=vertical", "recompute=layer", "prefetch-depth=1", "json=true", "ckpt-interval=3"}) {
+    RunConfig other = c;
+    apply_set(other, free);
+    EXPECT_EQ(describe_difference(then, fingerprint(other)), "") << free;
+  }
+  for (const auto* const bound : {"seed=2", "layers=1", "hidden=64", "dtype=bf16", "batch-size=1", "grad-accumulation=2",
+                                  "seq-len=8", "model=gpt2", "vocab=300", "untied=true", "lr=1", "beta2=0.5"}) {
+    RunConfig other = c;
+    apply_set(other, bound);
+    EXPECT_NE(describe_difference(then, fingerprint(other)), "") << bound;
+  }
+  RunConfig other = c;
+  other.seed = 2;
+  other.data = {scratch.write("other.txt", "hello there")};
+  EXPECT_EQ(describe_difference(then, fingerprint(other)),
+            "data: corpus.txt (5 bytes) then, other.txt (11 bytes) now\nseed: 1 then, 2 now");
+  EXPECT_EQ(describe_difference(then, nlohmann::json::parse(then.dump())), "");
+  other.data = {scratch / "absent"};
+  EXPECT_THAT(usage_error([&] { fingerprint(other); }), HasSubstr("absent"));
+}
+
+TEST(Options, NearestFindsTyposAndNotOtherWords) {
+  const std::vector<std::string_view> words{"steps", "hidden", "heads", "batch-size", "lr"};
+  EXPECT_EQ(nearest("stpes", words), "steps");
+  EXPECT_EQ(nearest("hiden", words), "hidden");
+  EXPECT_EQ(nearest("batch_size", words), "batch-size");
+  EXPECT_EQ(nearest("rl", words), "lr");
+  EXPECT_EQ(nearest("zebra", words), "");
+  EXPECT_EQ(nearest("", words), "");
+}
+
+TEST(Options, AutoIsTheCallersSize) {
+  EXPECT_EQ(resolve_bytes("auto", 5), 5U);
+  EXPECT_EQ(resolve_bytes("1KiB", 5), 1024U);
+  EXPECT_EQ(resolve_bytes("unlimited", 5), kUnlimited);
+}
+
+}  // namespace
+}  // namespace terrace::cli

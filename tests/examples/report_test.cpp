@@ -1,0 +1,180 @@
+// What is promised: one page without external resources that holds every part, and says what is missing.
+#include <terrace/examples/terrace/report.h>
+
+#include <cmath>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <terrace/core/error.h>
+#include <terrace/core/trace.h>
+#include <terrace/examples/terrace/metrics.h>
+#include <terrace/examples/terrace/options.h>
+#include <terrace/examples/terrace/svg.h>
+#include <terrace/examples/terrace/trace_window.h>
+
+#include "scratch_folder.h"
+
+namespace terrace::cli {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr std::uint64_t kGib = 1ULL << 30;
+
+void write_metrics(const ScratchFolder& run, std::uint64_t count) {
+  MetricsWriter writer(run / kMetricsFile, 0);
+  for (std::uint64_t s = 1; s <= count; ++s) {
+    const auto x = static_cast<double>(s);
+    StepMetrics m;
+    m.step = s, m.loss = 1.6 + 4 * std::exp(-x / 60) + 0.12 * std::sin(x * 12.9898) * std::cos(x * 78.233), m.grad_norm = 1,
+    m.lr = 3e-4;
+    m.tokens = 2048, m.step_time_s = 1.05 + 0.05 * std::sin(x), m.tokens_per_s = 2048 / m.step_time_s;
+    m.device_peak_bytes = kGib / 2, m.host_peak_bytes = kGib, m.nvme_peak_bytes = 6 * kGib;
+    m.read_bytes = s == 1 ? 0 : 3 * kGib, m.write_bytes = 2 * kGib, m.h2d_bytes = 3 * kGib, m.d2h_bytes = 2 * kGib;
+    m.stall = {{"read", 0.1 + 0.05 * std::sin(x / 5)}, {"upload", 0.04}, {"download", 0.01}};
+    for (const auto& [cause, seconds] : m.stall) m.stall_s += seconds;
+    if (s % 40 == 0) m.eval_loss = m.loss + 0.1;
+    writer.write(m);
+  }
+}
+
+void write_plan(const ScratchFolder& run) {
+  const nlohmann::json plan{{"fits", true},
+                            {"step_time_s", 1.0},
+                            {"peak_bytes", {{"device", kGib / 2}, {"host", kGib}, {"nvme", 6 * kGib}}},
+                            {"bytes", {{"read", 3 * kGib}, {"write", 2 * kGib}, {"h2d", 3 * kGib}, {"d2h", 2 * kGib - 4096}}},
+                            {"stall_s", {{"read", 0.1}, {"upload", 0.05}}},
+                            {"floor_s", 0.8},
+                            {"binding", "read"}};
+  run.write(kPlanFile, plan.dump());
+}
+
+// Two steps of 1 s: layers compute, loads run ahead, write-back follows.
+void write_trace(const ScratchFolder& run) {
+  Trace trace;
+  const auto ms = [](double v) { return static_cast<std::int64_t>(v * 1e6); };
+  for (int step = 0; step < 2; ++step) {
+    const double begin = step * 1000.0;
+    for (int i = 0; i < 24; ++i) {
+      const double at = begin + i * 40;
+      trace.span({"compute", i < 12 ? "forward layer " + std::to_string(i) : "backward layer <" + std::to_string(23 - i) + ">",
+                  ms(at), ms(at + 36)});
+      trace.span({"upload", "upload chunk", ms(at - 25 < begin ? begin : at - 25), ms(at - 4 < begin ? begin + 2 : at - 4)});
+      trace.span({"read", "read chunk", ms(at), ms(at + 30)});
+      if (i >= 12) trace.span({"download", "download chunk", ms(at + 8), ms(at + 20)});
+      if (i >= 12) trace.span({"write", "write chunk", ms(at + 20), ms(at + 39)});
+      trace.counter({"device bytes", ms(at), 3e8 + 2e8 * (i % 3)});
+      trace.counter({"host bytes", ms(at + 5), 6e8 + 3e7 * i});
+      trace.counter({"disk bytes", ms(at), 6.4e9});
+    }
+  }
+  trace.write(run / kTraceFile);
+}
+
+TEST(Report, HoldsEveryPart) {
+  const ScratchFolder run;
+  write_metrics(run, 240);
+  write_plan(run);
+  write_trace(run);
+  run.write("config.toml", to_toml(RunConfig{}) + "# <script>alert(1)</script>\n");
+  EXPECT_EQ(write_report(run.path()), run / kReportFile);
+  const auto page = run.read(kReportFile);
+  for (const auto* const part :
+       {"Loss", "held-out loss", "Tiers during a step", "One step, lane by lane", "Stall by cause", "Planned beside measured",
+        "Configuration", "forward layer 3", "backward layer &lt;3&gt;", "waiting for read", "prefers-color-scheme: dark",
+        "tokens a second", "step time", "device peak", "seq-len = 256", "bound by read"}) {
+    EXPECT_THAT(page, HasSubstr(part));
+  }
+  EXPECT_THAT(page, HasSubstr("<td>read from disk</td><td>3.00 GiB</td><td>3.00 GiB</td><td class='same'>equal</td>"));
+  EXPECT_THAT(page, HasSubstr("<td>+4.00 KiB</td>"));
+  EXPECT_THAT(page, Not(HasSubstr("missing")));
+  EXPECT_THAT(page, Not(HasSubstr("http")));  // nothing is fetched
+  EXPECT_THAT(page, Not(HasSubstr("<script")));
+  EXPECT_THAT(page, Not(HasSubstr("nan")));
+  EXPECT_LT(page.size(), 1'000'000U);
+}
+
+TEST(Report, SaysWhatIsMissing) {
+  const ScratchFolder run;
+  write_metrics(run, 1);
+  write_report(run.path());
+  const auto page = run.read(kReportFile);
+  for (const auto* const file : {"trace.json is missing", "plan.json is missing", "config.toml is missing"})
+    EXPECT_THAT(page, HasSubstr(file));
+}
+
+TEST(Report, SurvivesBrokenPieces) {
+  const ScratchFolder run;
+  write_metrics(run, 2);
+  for (const auto* const text : {"", "{", "[]", "{\"traceEvents\": []}", "{\"traceEvents\": [1, {}, {\"ph\":\"X\"}]}"}) {
+    run.write(kTraceFile, text);
+    run.write(kPlanFile, text);
+    EXPECT_NO_THROW(write_report(run.path())) << text;
+  }
+}
+
+TEST(Report, SurvivesLossesThatAreNoNumbers) {
+  const ScratchFolder run;
+  {
+    MetricsWriter writer(run / kMetricsFile, 0);
+    for (std::uint64_t s = 1; s <= 3; ++s) {
+      StepMetrics m;
+      m.step = s, m.loss = NAN;
+      writer.write(m);
+    }
+  }
+  write_report(run.path());
+  EXPECT_THAT(run.read(kReportFile), HasSubstr("No step waited for anything"));
+}
+
+TEST(Report, NeedsAtLeastOneStep) {
+  const ScratchFolder run;
+  EXPECT_THROW(write_report(run.path()), Error);
+  run.write(kMetricsFile, "");
+  EXPECT_THROW(write_report(run.path()), Error);
+}
+
+TEST(TraceWindow, TakesTheLastStepAndCountsOverlapsOnce) {
+  const ScratchFolder run;
+  write_trace(run);
+  const auto window = read_trace_window(run / kTraceFile, 0.9);
+  EXPECT_NEAR(window.seconds, 0.9, 1e-6);
+  ASSERT_EQ(window.rows.size(), 5U);
+  EXPECT_EQ(window.rows[0].lane, "compute");
+  for (const auto& row : window.rows) {
+    EXPECT_LE(row.busy_s, window.seconds);
+    for (const auto& s : row.spans) {
+      EXPECT_GE(s.begin_s, 0);
+      EXPECT_LE(s.end_s, window.seconds + 1e-9);
+    }
+  }
+  ASSERT_EQ(window.counters.size(), 3U);
+  for (const auto& c : window.counters)
+    EXPECT_GT(c.values.front().second, 0) << c.name << ": the value before the window counts";
+}
+
+TEST(TraceWindow, PrefersTheLaneNamedStep) {
+  const ScratchFolder run;
+  Trace trace;
+  trace.span({"step", "1", 0, 1'000'000'000});
+  trace.span({"step", "2", 1'000'000'000, 1'500'000'000});
+  trace.span({"compute", "a", 0, 1'500'000'000});
+  trace.span({"compute", "b", 1'100'000'000, 1'200'000'000});
+  trace.write(run / kTraceFile);
+  const auto window = read_trace_window(run / kTraceFile, 9);
+  EXPECT_NEAR(window.seconds, 0.5, 1e-9);
+  ASSERT_EQ(window.rows.size(), 1U);
+  EXPECT_NEAR(window.rows[0].busy_s, 0.5, 1e-9);
+}
+
+TEST(Svg, TicksAreRoundAndCover) {
+  EXPECT_THAT(round_ticks(0, 10, 5), testing::ElementsAre(0, 2, 4, 6, 8, 10));
+  EXPECT_THAT(round_ticks(1, 1, 5), testing::ElementsAre(1));
+  EXPECT_EQ(escape("<a href=\"x\">&'"), "&lt;a href=&quot;x&quot;&gt;&amp;&#39;");
+}
+
+}  // namespace
+}  // namespace terrace::cli

@@ -1,0 +1,59 @@
+// The kernel tables of all instruction sets this processor runs give the same bits for fp32 and bf16.
+#include <terrace/core/cpu/kernels.h>
+
+#include "math_fixture.h"
+
+namespace terrace::test {
+namespace {
+
+using cpu::Kernels;
+
+std::vector<const Kernels*> tables() {
+  std::vector<const Kernels*> t{&cpu::kKernelsBaseline};
+  if (__builtin_cpu_supports("avx2")) t.push_back(&cpu::kKernelsAvx2);
+  if (&cpu::select_kernels() == &cpu::kKernelsAvx512) t.push_back(&cpu::kKernelsAvx512);
+  return t;
+}
+
+template <class T>
+std::string run(const cpu::KernelsOf<T, float>& k, const Tensor& x_, const Tensor& y_, std::int64_t n) {
+  const auto* x = reinterpret_cast<const T*>(x_.view().data);
+  const auto* y = reinterpret_cast<const T*>(y_.view().data);
+  std::string all;
+  const auto keep = [&](const auto& v) { all.append(reinterpret_cast<const char*>(v.data()), v.size() * sizeof v[0]); };
+  std::vector<T> out(static_cast<std::size_t>(n)), more(static_cast<std::size_t>(n));
+  std::vector<float> statistics(2), sums(64);
+  std::vector<double> scalars;
+  k.norm_row(out.data(), &statistics[0], &statistics[1], x, y, y, n, 1e-5), keep(out), keep(statistics);
+  k.norm_input_grad_row(out.data(), x, y, x, &statistics[0], statistics[1], n, false), keep(out);
+  k.gelu(out.data(), x, n), keep(out);
+  k.gelu_grad(out.data(), y, x, n), keep(out);
+  k.swiglu(out.data(), x, y, n), keep(out);
+  k.swiglu_grad(out.data(), more.data(), x, y, x, n), keep(out), keep(more);
+  k.add(out.data(), x, y, n), keep(out);
+  const auto columns = std::min<std::int64_t>(n, 61);
+  k.column_sums(sums.data(), x, n / columns, columns, columns), keep(sums);
+  scalars.push_back(k.dot(x, y, n));
+  scalars.push_back(k.cross_entropy_row(out.data(), x, n, 0, 0.7)), keep(out);
+  scalars.push_back(k.sum(x, n));
+  scalars.push_back(k.sum_of_squares(x, n));
+  keep(scalars);
+  return all;
+}
+
+class KernelsTest : public MathTest {};
+
+TEST_F(KernelsTest, InstructionSetsAgree) {
+  for (const std::int64_t n : {1, 5, 16, 31, 64, 769, 5000}) {
+    const auto x = random(DType::fp32, {n}, -9, 9), y = random(DType::fp32, {n}, -9, 9);
+    const auto hx = random(DType::bf16, {n}, -9, 9), hy = random(DType::bf16, {n}, -9, 9);
+    const auto fp32 = run(cpu::kKernelsBaseline.fp32, x, y, n), bf16 = run(cpu::kKernelsBaseline.bf16, hx, hy, n);
+    for (const Kernels* table : tables()) {
+      EXPECT_TRUE(run(table->fp32, x, y, n) == fp32) << table->name << " fp32, " << n << " elements";
+      EXPECT_TRUE(run(table->bf16, hx, hy, n) == bf16) << table->name << " bf16, " << n << " elements";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace terrace::test

@@ -1,0 +1,161 @@
+// What the math tests share: a device, tensors that own their bytes, fresh seeds, oracles' comparison, central differences.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <terrace/core/device.h>
+#include <terrace/core/math.h>
+#include <terrace/core/thread_pool.h>
+
+namespace terrace::test {
+
+class Tensor {
+ public:
+  Tensor() = default;
+  // `shift` elements in front move the first one off its alignment.
+  Tensor(DType dtype, Shape shape, std::size_t shift = 0) : dtype_(dtype), shape_(shape), shift_(shift * size_of(dtype)) {
+    lines_.resize((view().bytes() + shift_ + 63) / 64);
+    poison();
+  }
+  [[nodiscard]] TensorView view() const {
+    if (lines_.empty()) return {nullptr, dtype_, shape_};
+    return {const_cast<std::byte*>(lines_.front().bytes) + shift_, dtype_, shape_};
+  }
+  operator TensorView() const { return view(); }
+  [[nodiscard]] std::int64_t size() const { return shape_.elements(); }
+  [[nodiscard]] DType dtype() const { return dtype_; }
+
+  [[nodiscard]] double get(std::int64_t i) const {
+    switch (dtype_) {
+      case DType::fp32: return view().as<float>()[i];
+      case DType::bf16: return static_cast<float>(view().as<bf16>()[i]);
+      case DType::fp64: return view().as<double>()[i];
+      case DType::i32: return view().as<std::int32_t>()[i];
+    }
+    return 0;
+  }
+  void set(std::int64_t i, double v) {
+    switch (dtype_) {
+      case DType::fp32: view().as<float>()[i] = static_cast<float>(v); break;
+      case DType::bf16: view().as<bf16>()[i] = bf16(static_cast<float>(v)); break;
+      case DType::fp64: view().as<double>()[i] = v; break;
+      case DType::i32: view().as<std::int32_t>()[i] = static_cast<std::int32_t>(v); break;
+    }
+  }
+  Tensor& poison() {
+    for (std::int64_t i = 0; i < size(); ++i) set(i, dtype_ == DType::i32 ? -7 : std::numeric_limits<double>::quiet_NaN());
+    return *this;
+  }
+  Tensor& random(std::mt19937_64& generator, double low = -1, double high = 1) {
+    std::uniform_real_distribution<double> draw(low, high);
+    for (std::int64_t i = 0; i < size(); ++i) set(i, dtype_ == DType::i32 ? std::floor(draw(generator)) : draw(generator));
+    return *this;
+  }
+  [[nodiscard]] std::vector<double> values() const {
+    std::vector<double> v(static_cast<std::size_t>(size()));
+    for (std::int64_t i = 0; i < size(); ++i) v[static_cast<std::size_t>(i)] = get(i);
+    return v;
+  }
+  [[nodiscard]] std::string bits() const { return {reinterpret_cast<const char*>(view().data), view().bytes()}; }
+
+ private:
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  DType dtype_ = DType::fp32;
+  Shape shape_;
+  std::size_t shift_ = 0;
+  std::vector<Line> lines_;
+};
+
+// Fresh each run; TERRACE_TEST_SEED repeats one.
+inline std::uint64_t fresh_seed() {
+  if (const char* text = std::getenv("TERRACE_TEST_SEED")) return std::strtoull(text, nullptr, 10);
+  return std::random_device{}();
+}
+
+inline DType accumulator(DType dtype) { return dtype == DType::fp64 ? DType::fp64 : DType::fp32; }
+// What one rounding of the result and an fp32 sum may cost, relative to the largest value.
+inline double tolerance(DType dtype) {
+  switch (dtype) {
+    case DType::fp64: return 1e-12;
+    case DType::fp32: return 1e-5;
+    default: return 6e-3;
+  }
+}
+
+inline void expect_near(const Tensor& got, const std::vector<double>& want, double relative, const char* what) {
+  ASSERT_EQ(static_cast<std::size_t>(got.size()), want.size()) << what;
+  double largest = 1e-3;  // a lone vanishing value has no scale of its own
+  for (const double w : want) largest = std::max(largest, std::abs(w));
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    const double value = got.get(static_cast<std::int64_t>(i));
+    ASSERT_LE(std::abs(value - want[i]), relative * largest)
+        << what << " at " << i << ": got " << value << ", want " << want[i] << ", dtype " << name_of(got.dtype());
+  }
+}
+
+// A device of its own for each number of threads.
+struct Machine {
+  explicit Machine(int threads = 2)
+      : pool(threads), device(make_cpu_device(pool)), stream(device->make_stream("test")), math(device->math()) {}
+  void sync() { stream->synchronize(); }
+
+  ThreadPool pool;
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Stream> stream;
+  Math& math;
+};
+
+class MathTest : public testing::Test {
+ protected:
+  MathTest() : seed(fresh_seed()), generator(seed), trace(__FILE__, __LINE__, "TERRACE_TEST_SEED=" + std::to_string(seed)) {}
+
+  Tensor random(DType dtype, Shape shape, double low = -1, double high = 1) {
+    Tensor t(dtype, shape);
+    t.random(generator, low, high);
+    return t;
+  }
+
+  // d(loss)/d(input) by central differences against `gradient`, every element.
+  void expect_gradient(Tensor& input, const Tensor& gradient, const std::function<double()>& loss, const char* what) {
+    std::vector<double> want;
+    for (std::int64_t i = 0; i < input.size(); ++i) {
+      const double x = input.get(i), h = 1e-5;
+      input.set(i, x + h);
+      const double up = loss();
+      input.set(i, x - h);
+      const double down = loss();
+      input.set(i, x);
+      want.push_back((up - down) / (2 * h));
+    }
+    expect_near(gradient, want, 1e-7, what);
+  }
+  static double weighted(const Tensor& weights, const Tensor& y) {
+    double total = 0;
+    for (std::int64_t i = 0; i < y.size(); ++i) total += weights.get(i) * y.get(i);
+    return total;
+  }
+
+  std::uint64_t seed;
+  std::mt19937_64 generator;
+  testing::ScopedTrace trace;
+  Machine machine;
+  Math& math = machine.math;
+  Stream& stream = *machine.stream;
+};
+
+constexpr DType kDtypes[] = {DType::fp32, DType::bf16, DType::fp64};
+
+}  // namespace terrace::test

@@ -1,0 +1,122 @@
+// Products against a naive fp64 oracle: every transposition, odd sizes, several tiles, bias, adding to what is there.
+#include "math_fixture.h"
+
+namespace terrace::test {
+namespace {
+
+struct Sizes {
+  std::int64_t m, n, k;
+};
+
+std::vector<double> oracle(const Tensor& a, bool ta, const Tensor& b, bool tb, Sizes s) {
+  std::vector<double> c(static_cast<std::size_t>(s.m * s.n));
+  const auto av = a.values(), bv = b.values();
+  for (std::int64_t i = 0; i < s.m; ++i) {
+    for (std::int64_t l = 0; l < s.k; ++l) {
+      const double x = av[static_cast<std::size_t>(ta ? l * s.m + i : i * s.k + l)];
+      for (std::int64_t j = 0; j < s.n; ++j) {
+        c[static_cast<std::size_t>(i * s.n + j)] += x * bv[static_cast<std::size_t>(tb ? j * s.k + l : l * s.n + j)];
+      }
+    }
+  }
+  return c;
+}
+
+class MatmulTest : public MathTest {
+ protected:
+  Tensor product(DType c_dtype, const Tensor& a, bool ta, const Tensor& b, bool tb, Sizes s, TensorView bias = {},
+                 const Tensor* start = nullptr) {
+    Tensor c(c_dtype, {s.m, s.n});
+    if (start) c = *start;
+    math.matmul(stream, c, a, ta ? Transpose::yes : Transpose::no, b, tb ? Transpose::yes : Transpose::no, bias,
+                start ? Accumulate::yes : Accumulate::no);
+    machine.sync();
+    return c;
+  }
+};
+
+TEST_F(MatmulTest, EqualsTheOracle) {
+  for (const auto dtype : kDtypes) {
+    for (const auto s : {Sizes{1, 1, 1}, Sizes{3, 5, 7}, Sizes{1, 130, 65}, Sizes{67, 1, 33}, Sizes{37, 41, 1},
+                         Sizes{129, 65, 200}, Sizes{260, 700, 19}, Sizes{530, 391, 33}}) {
+      for (int variant = 0; variant < 8; ++variant) {
+        const bool ta = variant & 1, tb = variant & 2, biased = variant & 4;
+        const auto a = random(dtype, ta ? Shape{s.k, s.m} : Shape{s.m, s.k});
+        const auto b = random(dtype, tb ? Shape{s.n, s.k} : Shape{s.k, s.n});
+        const auto bias = random(dtype, {s.n});
+        auto want = oracle(a, ta, b, tb, s);
+        for (std::size_t i = 0; biased && i < want.size(); ++i) want[i] += bias.get(static_cast<std::int64_t>(i) % s.n);
+        for (const auto c_dtype : {dtype, accumulator(dtype)}) {
+          SCOPED_TRACE(testing::Message() << "m n k " << s.m << ' ' << s.n << ' ' << s.k << " variant " << variant);
+          expect_near(product(c_dtype, a, ta, b, tb, s, biased ? bias.view() : TensorView{}), want, tolerance(c_dtype),
+                      "product");
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(MatmulTest, AddsTheWholeFinishedProduct) {
+  const Sizes s{261, 389, 129};
+  for (const auto dtype : kDtypes) {
+    for (int variant = 0; variant < 8; ++variant) {
+      const bool ta = variant & 1, tb = variant & 2, biased = variant & 4;
+      const auto a = random(dtype, ta ? Shape{s.k, s.m} : Shape{s.m, s.k});
+      const auto b = random(dtype, tb ? Shape{s.n, s.k} : Shape{s.k, s.n});
+      const auto bias = random(dtype, {s.n});
+      const TensorView bias_view = biased ? bias.view() : TensorView{};
+      const auto whole = product(accumulator(dtype), a, ta, b, tb, s, bias_view);
+      for (const auto c_dtype : {dtype, accumulator(dtype)}) {
+        const auto start = random(c_dtype, {s.m, s.n});
+        const auto sum = product(c_dtype, a, ta, b, tb, s, bias_view, &start);
+        Tensor want(c_dtype, {s.m, s.n});
+        for (std::int64_t i = 0; i < want.size(); ++i) {
+          const double w = start.get(i), p = whole.get(i);
+          want.set(i, dtype == DType::fp64 ? w + p : static_cast<float>(w) + static_cast<float>(p));
+        }
+        ASSERT_EQ(sum.bits(), want.bits()) << "variant " << variant << " of " << name_of(dtype) << " into " << name_of(c_dtype);
+      }
+    }
+  }
+}
+
+TEST_F(MatmulTest, FlattensLeadingDimensions) {
+  const Sizes s{24, 10, 9};
+  const auto a = random(DType::fp32, {2, 3, 4, 9}), b = random(DType::fp32, {9, 10});
+  Tensor c(DType::fp32, {6, 4, 10});
+  math.matmul(stream, c, a, Transpose::no, b, Transpose::no);
+  machine.sync();
+  expect_near(c, oracle(a, false, b, false, s), tolerance(DType::fp32), "product");
+}
+
+TEST_F(MatmulTest, RefusesOperandsThatDoNotGoTogether) {
+  const auto a = random(DType::fp32, {3, 4}), b = random(DType::fp32, {5, 6}), wide = random(DType::fp64, {4, 6});
+  const Tensor c(DType::fp32, {3, 6});
+  EXPECT_THROW(math.matmul(stream, c, a, Transpose::no, b, Transpose::no), std::logic_error);
+  EXPECT_THROW(math.matmul(stream, c, a, Transpose::no, wide, Transpose::no), std::logic_error);
+}
+
+TEST_F(MatmulTest, BiasGradientIsTheColumnSums) {
+  for (const auto dtype : kDtypes) {
+    for (const auto shape : {Shape{1, 1}, Shape{3, 70}, Shape{513, 131}, Shape{257, 64}}) {
+      const auto dy = random(dtype, shape);
+      std::vector<double> want(static_cast<std::size_t>(shape[1]));
+      for (std::int64_t i = 0; i < dy.size(); ++i) want[static_cast<std::size_t>(i % shape[1])] += dy.get(i);
+      Tensor db(accumulator(dtype), {shape[1]});
+      math.bias_grad(stream, db, dy, Accumulate::no);
+      machine.sync();
+      expect_near(db, want, tolerance(accumulator(dtype)), "db");
+      const auto start = random(accumulator(dtype), {shape[1]});
+      auto total = start;
+      math.bias_grad(stream, total, dy, Accumulate::yes);
+      machine.sync();
+      Tensor sum(accumulator(dtype), {shape[1]});
+      for (std::int64_t i = 0; i < sum.size(); ++i) sum.set(i, start.get(i) + db.get(i));
+      EXPECT_EQ(total.bits(), sum.bits()) << name_of(dtype);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace terrace::test

@@ -1,0 +1,122 @@
+// Layer and RMS normalisation against fp64 oracles and central differences.
+#include "math_fixture.h"
+
+namespace terrace::test {
+namespace {
+
+constexpr double kEps = 1e-5;
+
+struct Normed {
+  Tensor y, mean, rstd;
+};
+
+class NormTest : public MathTest {
+ protected:
+  Normed run(const Tensor& x, const Tensor& gain, const Tensor& bias, std::int64_t rows, bool rms) {
+    Normed r{Tensor(x.dtype(), {rows, gain.size()}), Tensor(accumulator(x.dtype()), {rows}),
+             Tensor(accumulator(x.dtype()), {rows})};
+    math.norm(stream, r.y, rms ? TensorView{} : r.mean.view(), r.rstd, x, gain, rms ? TensorView{} : bias.view(), kEps);
+    machine.sync();
+    return r;
+  }
+};
+
+TEST_F(NormTest, EqualsTheOracle) {
+  for (const auto dtype : kDtypes) {
+    for (const auto shape : {Shape{1, 1}, Shape{5, 3}, Shape{7, 16}, Shape{33, 77}, Shape{40, 769}}) {
+      for (const bool rms : {false, true}) {
+        const std::int64_t n = shape[0], c = shape[1];
+        const auto x = random(dtype, shape, -2, 3), gain = random(dtype, {c}), bias = random(dtype, {c});
+        std::vector<double> y, means, rstds;
+        for (std::int64_t i = 0; i < n; ++i) {
+          double mean = 0, variance = 0;
+          for (std::int64_t j = 0; j < c && !rms; ++j) mean += x.get(i * c + j) / static_cast<double>(c);
+          for (std::int64_t j = 0; j < c; ++j) variance += std::pow(x.get(i * c + j) - mean, 2) / static_cast<double>(c);
+          const double rstd = 1 / std::sqrt(variance + kEps);
+          for (std::int64_t j = 0; j < c; ++j) {
+            y.push_back((x.get(i * c + j) - mean) * rstd * gain.get(j) + (rms ? 0 : bias.get(j)));
+          }
+          means.push_back(mean);
+          rstds.push_back(rstd);
+        }
+        const auto got = run(x, gain, bias, n, rms);
+        const double statistics = tolerance(accumulator(dtype));
+        expect_near(got.y, y, tolerance(dtype), "y");
+        expect_near(got.rstd, rstds, statistics, "rstd");
+        if (!rms) expect_near(got.mean, means, statistics, "mean");
+      }
+    }
+  }
+}
+
+TEST_F(NormTest, GradientsEqualCentralDifferences) {
+  for (const bool rms : {false, true}) {
+    const std::int64_t n = 5, c = 19;
+    auto x = random(DType::fp64, {n, c}), gain = random(DType::fp64, {c}), bias = random(DType::fp64, {c});
+    const auto dy = random(DType::fp64, {n, c});
+    const auto loss = [&] { return weighted(dy, run(x, gain, bias, n, rms).y); };
+    const auto forward = run(x, gain, bias, n, rms);
+    const TensorView mean = rms ? TensorView{} : forward.mean.view();
+    Tensor dx(DType::fp64, {n, c}), dgain(DType::fp64, {c}), dbias(DType::fp64, {c});
+    math.norm_input_grad(stream, dx, dy, x, gain, mean, forward.rstd, Accumulate::no);
+    math.norm_weight_grad(stream, dgain, rms ? TensorView{} : dbias.view(), dy, x, mean, forward.rstd, Accumulate::no);
+    machine.sync();
+    expect_gradient(x, dx, loss, "dx");
+    expect_gradient(gain, dgain, loss, "dgain");
+    if (!rms) expect_gradient(bias, dbias, loss, "dbias");
+  }
+}
+
+// The fp32 and bf16 gradients against the fp64 ones of the same values.
+TEST_F(NormTest, NarrowGradientsEqualWideOnes) {
+  for (const auto dtype : {DType::fp32, DType::bf16}) {
+    for (const bool rms : {false, true}) {
+      const std::int64_t n = 523, c = 131;
+      const auto x = random(dtype, {n, c}), gain = random(dtype, {c}), bias = random(dtype, {c}), dy = random(dtype, {n, c});
+      const auto widen = [](const Tensor& t, Shape shape) {
+        Tensor w(DType::fp64, shape);
+        for (std::int64_t i = 0; i < t.size(); ++i) w.set(i, t.get(i));
+        return w;
+      };
+      struct Gradients {
+        Tensor dx, dgain, dbias;
+      };
+      const auto gradients = [&](const Tensor& x_, const Tensor& gain_, const Tensor& bias_, const Tensor& dy_) {
+        const auto f = run(x_, gain_, bias_, n, rms);
+        const TensorView mean = rms ? TensorView{} : f.mean.view();
+        Gradients g{Tensor(x_.dtype(), {n, c}), Tensor(accumulator(x_.dtype()), {c}), Tensor(accumulator(x_.dtype()), {c})};
+        math.norm_input_grad(stream, g.dx, dy_, x_, gain_, mean, f.rstd, Accumulate::no);
+        math.norm_weight_grad(stream, g.dgain, rms ? TensorView{} : g.dbias.view(), dy_, x_, mean, f.rstd, Accumulate::no);
+        machine.sync();
+        return g;
+      };
+      const auto narrow = gradients(x, gain, bias, dy);
+      const auto wide = gradients(widen(x, {n, c}), widen(gain, {c}), widen(bias, {c}), widen(dy, {n, c}));
+      expect_near(narrow.dx, wide.dx.values(), tolerance(dtype), "dx");
+      expect_near(narrow.dgain, wide.dgain.values(), 1e-5, "dgain");
+      if (!rms) expect_near(narrow.dbias, wide.dbias.values(), 1e-5, "dbias");
+    }
+  }
+}
+
+TEST_F(NormTest, GradientsAddTheWholeResult) {
+  const std::int64_t n = 301, c = 77;
+  const auto x = random(DType::fp32, {n, c}), gain = random(DType::fp32, {c}), dy = random(DType::fp32, {n, c});
+  const auto f = run(x, gain, gain, n, false);
+  Tensor dx(DType::fp32, {n, c}), dgain(DType::fp32, {c}), dbias(DType::fp32, {c});
+  const auto start_x = random(DType::fp32, {n, c}), start_w = random(DType::fp32, {c});
+  auto sum_x = start_x, sum_gain = start_w, sum_bias = start_w;
+  math.norm_input_grad(stream, dx, dy, x, gain, f.mean, f.rstd, Accumulate::no);
+  math.norm_input_grad(stream, sum_x, dy, x, gain, f.mean, f.rstd, Accumulate::yes);
+  math.norm_weight_grad(stream, dgain, dbias, dy, x, f.mean, f.rstd, Accumulate::no);
+  math.norm_weight_grad(stream, sum_gain, sum_bias, dy, x, f.mean, f.rstd, Accumulate::yes);
+  machine.sync();
+  for (std::int64_t i = 0; i < n * c; ++i) ASSERT_EQ(sum_x.get(i), static_cast<float>(start_x.get(i) + dx.get(i)));
+  for (std::int64_t i = 0; i < c; ++i) {
+    ASSERT_EQ(sum_gain.get(i), static_cast<float>(start_w.get(i) + dgain.get(i)));
+    ASSERT_EQ(sum_bias.get(i), static_cast<float>(start_w.get(i) + dbias.get(i)));
+  }
+}
+
+}  // namespace
+}  // namespace terrace::test

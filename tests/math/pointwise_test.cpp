@@ -1,0 +1,171 @@
+// Activations, additions, conversions and sums against fp64 oracles and central differences.
+#include "math_fixture.h"
+
+namespace terrace::test {
+namespace {
+
+double gelu(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+double silu(double x) { return x / (1 + std::exp(-x)); }
+
+class PointwiseTest : public MathTest {};
+
+TEST_F(PointwiseTest, ActivationsEqualTheOracle) {
+  for (const auto dtype : kDtypes) {
+    for (const auto shape : {Shape{1, 1}, Shape{3, 15}, Shape{70, 513}}) {
+      const auto x = random(dtype, shape, -12, 12), pair = random(dtype, {shape[0], 2 * shape[1]}, -12, 12);
+      Tensor y(dtype, shape), z(dtype, shape);
+      math.activation(stream, Activation::gelu_tanh, y, x);
+      math.activation(stream, Activation::swiglu, z, pair);
+      machine.sync();
+      std::vector<double> want_y, want_z;
+      for (std::int64_t i = 0; i < x.size(); ++i) {
+        const std::int64_t n = i / shape[1], j = i % shape[1];
+        want_y.push_back(gelu(x.get(i)));
+        want_z.push_back(silu(pair.get(2 * n * shape[1] + j)) * pair.get((2 * n + 1) * shape[1] + j));
+      }
+      expect_near(y, want_y, tolerance(dtype), "gelu");
+      expect_near(z, want_z, tolerance(dtype), "swiglu");
+    }
+  }
+}
+
+// Where the result is not vanishing, fp32 stays within a few units in the last place.
+TEST_F(PointwiseTest, ActivationsAreAccurateElementByElement) {
+  const std::int64_t n = 20000;
+  const auto x = random(DType::fp32, {1, n}, -6, 20);
+  Tensor y(DType::fp32, {1, n}), z(DType::fp32, {1, n}), pair(DType::fp32, {1, 2 * n});
+  for (std::int64_t i = 0; i < n; ++i) pair.set(i, x.get(i)), pair.set(n + i, 1);
+  math.activation(stream, Activation::gelu_tanh, y, x);
+  math.activation(stream, Activation::swiglu, z, pair);
+  machine.sync();
+  for (std::int64_t i = 0; i < n; ++i) {
+    const double v = x.get(i), e = std::exp(-2 * std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v));
+    const double ulp = std::numeric_limits<float>::epsilon();
+    // The exponential's argument is rounded to fp32 first, which costs as many units as it is large.
+    const double argument = std::abs(std::log(e)) * ulp * 2;
+    ASSERT_NEAR(y.get(i) / (v / (1 + e)), 1, 4 * ulp + argument) << "gelu of " << v;
+    ASSERT_NEAR(z.get(i) / silu(v), 1, 4 * ulp) << "silu of " << v;
+  }
+}
+
+TEST_F(PointwiseTest, ActivationsOfExtremeValuesStayFinite) {
+  const double values[] = {-1e30, -500, -89, -60, 0, 60, 89, 500, 1e30};
+  Tensor x(DType::fp32, {1, 9}), dy(DType::fp32, {1, 9}), y(DType::fp32, {1, 9}), dx(DType::fp32, {1, 9});
+  for (int i = 0; i < 9; ++i) x.set(i, i == 0 || i == 8 ? values[i] / 1e24 : values[i]), dy.set(i, 1);
+  math.activation(stream, Activation::gelu_tanh, y, x);
+  math.activation_grad(stream, Activation::gelu_tanh, dx, dy, x);
+  machine.sync();
+  for (int i = 0; i < 9; ++i) {
+    EXPECT_NEAR(y.get(i), std::max(0.0, x.get(i)), 1e-5 * std::abs(x.get(i)) + 1e-30) << x.get(i);
+    EXPECT_NEAR(dx.get(i), x.get(i) > 0 ? 1 : x.get(i) < 0 ? 0 : 0.5, 1e-6) << x.get(i);
+  }
+}
+
+TEST_F(PointwiseTest, ActivationGradientsEqualCentralDifferences) {
+  for (const auto kind : {Activation::gelu_tanh, Activation::swiglu}) {
+    const std::int64_t n = 7, f = 13, width = kind == Activation::swiglu ? 2 * f : f;
+    auto x = random(DType::fp64, {n, width}, -3, 3);
+    const auto dy = random(DType::fp64, {n, f});
+    Tensor y(DType::fp64, {n, f}), dx(DType::fp64, {n, width});
+    math.activation_grad(stream, kind, dx, dy, x);
+    machine.sync();
+    expect_gradient(
+        x, dx,
+        [&] {
+          math.activation(stream, kind, y, x);
+          machine.sync();
+          return weighted(dy, y);
+        },
+        "dx");
+    for (const auto dtype : {DType::fp32, DType::bf16}) {
+      Tensor nx(dtype, {n, width}), ndy(dtype, {n, f}), ndx(dtype, {n, width});
+      for (std::int64_t i = 0; i < x.size(); ++i) nx.set(i, x.get(i));
+      for (std::int64_t i = 0; i < dy.size(); ++i) ndy.set(i, dy.get(i));
+      math.activation_grad(stream, kind, ndx, ndy, nx);
+      machine.sync();
+      expect_near(ndx, dx.values(), dtype == DType::fp32 ? 1e-5 : 2e-2, "narrow dx");
+    }
+  }
+}
+
+TEST_F(PointwiseTest, AddMayWriteAnOperand) {
+  for (const auto dtype : kDtypes) {
+    const auto x = random(dtype, {37, 1001}), r = random(dtype, {37, 1001});
+    Tensor y(dtype, {37, 1001});
+    auto over_x = x, over_r = r;
+    math.add(stream, y, x, r);
+    math.add(stream, over_x, over_x, r);
+    math.add(stream, over_r, x, over_r);
+    machine.sync();
+    Tensor want(dtype, {37, 1001});
+    for (std::int64_t i = 0; i < y.size(); ++i) {
+      want.set(i, dtype == DType::fp64 ? x.get(i) + r.get(i) : static_cast<float>(x.get(i)) + static_cast<float>(r.get(i)));
+    }
+    EXPECT_EQ(y.bits(), want.bits());
+    EXPECT_EQ(over_x.bits(), want.bits());
+    EXPECT_EQ(over_r.bits(), want.bits());
+  }
+}
+
+TEST_F(PointwiseTest, ConversionsRoundOnce) {
+  const std::int64_t n = 40003;
+  for (const auto to : kDtypes) {
+    for (const auto from : kDtypes) {
+      auto x = random(from, {n}, -100, 100);
+      x.set(0, std::numeric_limits<double>::infinity());
+      x.set(1, -0.0);
+      Tensor y(to, {n}), want(to, {n}), want_sum(to, {n});
+      const auto start = random(to, {n});
+      auto total = start;
+      math.convert(stream, y, x);
+      math.convert(stream, total, x, Accumulate::yes);
+      machine.sync();
+      const bool wide = to == DType::fp64 || from == DType::fp64;
+      for (std::int64_t i = 0; i < n; ++i) {
+        want.set(i, x.get(i));
+        want_sum.set(i, wide ? start.get(i) + x.get(i) : static_cast<float>(start.get(i)) + static_cast<float>(x.get(i)));
+      }
+      EXPECT_EQ(y.bits(), want.bits()) << name_of(from) << " to " << name_of(to);
+      EXPECT_EQ(total.bits(), want_sum.bits()) << name_of(from) << " onto " << name_of(to);
+    }
+  }
+  Tensor nan(DType::fp32, {17}), narrow(DType::bf16, {17});
+  narrow.random(generator);
+  math.convert(stream, narrow, nan);
+  machine.sync();
+  for (int i = 0; i < 17; ++i) EXPECT_TRUE(std::isnan(narrow.get(i)));
+}
+
+TEST_F(PointwiseTest, ZeroClearsEveryByte) {
+  for (const auto dtype : {DType::fp32, DType::bf16, DType::fp64, DType::i32}) {
+    Tensor y(dtype, {100003});
+    math.zero(stream, y);
+    machine.sync();
+    EXPECT_EQ(y.bits(), std::string(y.view().bytes(), '\0'));
+  }
+}
+
+TEST_F(PointwiseTest, SumsEqualTheOracle) {
+  for (const auto dtype : kDtypes) {
+    for (const std::int64_t n : {1, 7, 4096, 4097, 100003}) {
+      const auto x = random(dtype, {n});
+      long double total = 0, squares = 0;
+      for (std::int64_t i = 0; i < n; ++i) {
+        total += x.get(i);
+        squares += static_cast<long double>(x.get(i)) * x.get(i);
+      }
+      Tensor sum(DType::fp64, {1}), more(DType::fp64, {1}), square(DType::fp64, {1});
+      more.set(0, 3);
+      math.sum(stream, sum, x, Accumulate::no);
+      math.sum(stream, more, x, Accumulate::yes);
+      math.sum_of_squares(stream, square, x);
+      machine.sync();
+      EXPECT_NEAR(sum.get(0), static_cast<double>(total), 1e-10);
+      EXPECT_EQ(more.get(0), 3 + sum.get(0));
+      EXPECT_NEAR(square.get(0), static_cast<double>(squares), 1e-10 * static_cast<double>(squares));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace terrace::test
