@@ -1,6 +1,6 @@
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <exception>
+#include <nlohmann/json.hpp>
 
 #include <terrace/examples/terrace/command_line.h>
 #include <terrace/examples/terrace/commands.h>
