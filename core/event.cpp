@@ -34,7 +34,7 @@ std::vector<Timeline::Waiter> Timeline::take_ready() {
   std::vector<Waiter> ready;
   if (waiters_.empty()) return ready;
   const auto first =
-      std::ranges::stable_partition(waiters_, [&](const Waiter& w) { return !error_ && w.point > now_; }).begin();
+      std::stable_partition(waiters_.begin(), waiters_.end(), [&](const Waiter& w) { return !error_ && w.point > now_; });
   std::move(first, waiters_.end(), std::back_inserter(ready));
   waiters_.erase(first, waiters_.end());
   return ready;

@@ -28,6 +28,8 @@ struct MachineProfile {
   double memory_copy = 8e9;                      // bytes/s, host <-> CPU-device arena, with compute running beside it
   double memory_stream = 2e10;                   // bytes/s read + written by an update loop
   double matmul_fp32 = 1.5e11, matmul_bf16 = 2.5e11, matmul_fp64 = 2e9;  // FLOP/s, all threads
+  // The share of the computing speed that is left while a copy, or the disk, is busy: they use the same cores on a CPU device.
+  double compute_beside_copy = 1, compute_beside_disk = 1;
   double disk_latency_s = 1e-4;
   int threads = 1;
   std::string measured_at;  // ISO time; empty: these defaults were never measured

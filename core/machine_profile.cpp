@@ -15,6 +15,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <xxhash.h>
 #include <nlohmann/json.hpp>
 
 #include <terrace/core/error.h>
@@ -114,15 +115,17 @@ class ScratchFile {
   std::atomic<std::uint64_t> written_{0};  // blocks from the file's beginning
 };
 
-// Bytes a second of `transfer(file, block buffer, turn)` on all files at once, for about `seconds`.
-template <class Transfer>
-double disk_rate(std::vector<std::unique_ptr<ScratchFile>>& files, std::byte* buffers, double seconds,
-                 const Transfer& transfer) {
+// Bytes a second of `transfer(file, block buffer, turn)` on all files at once, for about `seconds`. Meanwhile this thread runs
+// `beside(busy)`, which returns when busy() no longer holds.
+template <class Transfer, class Beside>
+double disk_rate(std::vector<std::unique_ptr<ScratchFile>>& files, std::byte* buffers, double seconds, const Transfer& transfer,
+                 const Beside& beside) {
   std::vector<std::atomic<std::uint64_t>> turns(files.size());
   std::atomic<std::uint64_t> blocks{0};
   std::mutex mutex;
   std::exception_ptr error;
   const auto begin = now_ns();
+  const auto busy = [&] { return seconds_since(begin) < seconds; };
   {
     std::vector<std::jthread> threads;
     for (std::size_t t = 0; t < files.size() * kDiskThreads; ++t) {
@@ -132,42 +135,18 @@ double disk_rate(std::vector<std::unique_ptr<ScratchFile>>& files, std::byte* bu
           do {
             transfer(*files[file], buffers + t * kDiskBlockBytes, turns[file].fetch_add(1));
             blocks.fetch_add(1);
-          } while (seconds_since(begin) < seconds);
+          } while (busy());
         } catch (...) {
           const std::lock_guard lock(mutex);
           error = std::current_exception();
         }
       });
     }
+    beside(busy);
   }
   if (error) std::rethrow_exception(error);
   for (const auto& file : files) file->settle();
   return static_cast<double>(blocks.load() * kDiskBlockBytes) / seconds_since(begin);
-}
-
-void measure_disk(MachineProfile& profile, MemoryResource& memory, const std::vector<fs::path>& paths, double seconds) {
-  if (paths.empty()) return;
-  std::vector<std::unique_ptr<ScratchFile>> files;
-  for (const auto& path : paths) files.push_back(std::make_unique<ScratchFile>(path));
-  const Slab buffers = memory.allocate(files.size() * kDiskThreads * kDiskBlockBytes);
-  // Random bytes: a disk that compresses must not look faster than it is.
-  const auto words = buffers.bytes() / sizeof(float);
-  fill_normal(reinterpret_cast<float*>(buffers.data()), static_cast<std::int64_t>(words), 1, 1, 0, 1.0);
-
-  std::vector<double> writes, reads, latencies;
-  const double slice = seconds / (2 * kRuns);
-  for (int run = 0; run < kRuns; ++run) {
-    writes.push_back(disk_rate(files, buffers.data(), slice,
-                               [](ScratchFile& file, std::byte* buffer, std::uint64_t turn) { file.write(buffer, turn); }));
-  }
-  for (int run = 0; run < kRuns; ++run) {
-    reads.push_back(disk_rate(files, buffers.data(), slice,
-                              [](ScratchFile& file, std::byte* buffer, std::uint64_t turn) { file.read(buffer, turn); }));
-  }
-  for (std::uint64_t turn = 0; turn < 65; ++turn) latencies.push_back(files.front()->small_read_seconds(buffers.data(), turn));
-  profile.disk_write = median(writes);
-  profile.disk_read = median(reads);
-  profile.disk_latency_s = median(latencies);
 }
 
 // One square product of a dtype, ready to be submitted.
@@ -208,31 +187,96 @@ double measure_matmul(Device& device, DType dtype, std::int64_t n, double second
   return median(rates);
 }
 
-// Copies as the executor's upload lane does, while another stream computes.
-double measure_copy(Device& device, double seconds) {
-  constexpr std::size_t kBytes = 64 * kMiB;
+// Products on a stream of their own while something else runs: what a step computes beside its moves.
+class Background {
+ public:
+  explicit Background(Device& device) : product_(device, DType::fp32, 512), stream_(device.make_stream("profile")) {
+    product_.submit(*stream_);
+    stream_->synchronize();
+  }
+  // Products a second while `busy` holds; at least one.
+  template <class Busy>
+  double rate_while(const Busy& busy) {
+    const auto begin = now_ns();
+    int products = 0;
+    do {
+      product_.submit(*stream_);
+      stream_->synchronize();
+      ++products;
+    } while (busy());
+    return products / seconds_since(begin);
+  }
+  double rate_alone(double seconds) {
+    const auto begin = now_ns();
+    return rate_while([&] { return seconds_since(begin) < seconds; });
+  }
+
+ private:
+  Product product_;
+  std::unique_ptr<Stream> stream_;
+};
+
+void measure_disk(MachineProfile& profile, Device& device, const std::vector<fs::path>& paths, double seconds) {
+  if (paths.empty()) return;
+  std::vector<std::unique_ptr<ScratchFile>> files;
+  for (const auto& path : paths) files.push_back(std::make_unique<ScratchFile>(path));
+  const Slab buffers = device.memory().allocate(files.size() * kDiskThreads * kDiskBlockBytes);
+  // Random bytes: a disk that compresses must not look faster than it is.
+  const auto words = buffers.bytes() / sizeof(float);
+  fill_normal(reinterpret_cast<float*>(buffers.data()), static_cast<std::int64_t>(words), 1, 1, 0, 1.0);
+
+  // The store's checksums belong to a transfer: they take time on the cores that compute.
+  std::atomic<std::uint64_t> checksum{0};
+  const auto hash = [&](const std::byte* block) { checksum.fetch_xor(XXH3_64bits(block, kDiskBlockBytes)); };
+  const auto write = [&](ScratchFile& file, std::byte* buffer, std::uint64_t turn) {
+    hash(buffer);
+    file.write(buffer, turn);
+  };
+  const auto read = [&](ScratchFile& file, std::byte* buffer, std::uint64_t turn) {
+    file.read(buffer, turn);
+    hash(buffer);
+  };
+  const auto nothing = [](const auto&) {};
+  Background compute(device);
+
+  std::vector<double> writes, reads, latencies, shares;
+  const double slice = seconds / (3 * kRuns);
+  for (int run = 0; run < kRuns; ++run) writes.push_back(disk_rate(files, buffers.data(), slice, write, nothing));
+  for (int run = 0; run < kRuns; ++run) {
+    reads.push_back(disk_rate(files, buffers.data(), slice, read, nothing));
+    const double alone = compute.rate_alone(slice / 2);
+    disk_rate(files, buffers.data(), slice / 2, read,
+              [&](const auto& busy) { shares.push_back(std::min(1.0, compute.rate_while(busy) / alone)); });
+  }
+  for (std::uint64_t turn = 0; turn < 65; ++turn) latencies.push_back(files.front()->small_read_seconds(buffers.data(), turn));
+  profile.disk_write = median(writes);
+  profile.disk_read = median(reads);
+  profile.disk_latency_s = median(latencies);
+  profile.compute_beside_disk = median(shares);
+}
+
+// Copies as the executor's upload lane does, while another stream computes; and how much of the computing that leaves.
+void measure_copy(MachineProfile& profile, Device& device, double seconds) {
+  constexpr std::size_t kBytes = 128 * kMiB;
   const Slab from = device.memory().allocate(kBytes), to = device.memory().allocate(kBytes);
-  Product product(device, DType::fp32, 512);
-  const auto compute = device.make_stream("profile"), upload = device.make_stream("profile copy");
-  product.submit(*compute);
-  compute->synchronize();
-  std::vector<double> rates;
+  Background compute(device);
+  const auto upload = device.make_stream("profile copy");
+  std::vector<double> rates, shares;
   const auto begin = now_ns();
   while (rates.size() < kRuns || seconds_since(begin) < seconds) {
+    const double alone = compute.rate_alone(0.02);
     std::int64_t copy_begin = 0, copy_end = 0;
     upload->submit([&] { copy_begin = now_ns(); });
     upload->copy(to.data(), from.data(), kBytes);
     upload->submit([&] { copy_end = now_ns(); });
     const Event copied = upload->record();
-    while (!copied.done()) {
-      product.submit(*compute);
-      compute->synchronize();
-    }
+    shares.push_back(std::min(1.0, compute.rate_while([&] { return !copied.done(); }) / alone));
     copied.wait();
     rates.push_back(static_cast<double>(kBytes) /
                     (static_cast<double>(std::max<std::int64_t>(copy_end - copy_begin, 1)) * 1e-9));
   }
-  return median(rates);
+  profile.memory_copy = median(rates);
+  profile.compute_beside_copy = median(shares);
 }
 
 // The traffic of an Adam update: four arrays read, three of them written.
@@ -281,6 +325,8 @@ void visit_fields(Profile& p, const Visit& visit) {
   visit("matmul_fp32_flop_s", p.matmul_fp32);
   visit("matmul_bf16_flop_s", p.matmul_bf16);
   visit("matmul_fp64_flop_s", p.matmul_fp64);
+  visit("compute_beside_copy", p.compute_beside_copy);
+  visit("compute_beside_disk", p.compute_beside_disk);
   visit("disk_latency_s", p.disk_latency_s);
   visit("threads", p.threads);
   visit("measured_at", p.measured_at);
@@ -291,8 +337,8 @@ void visit_fields(Profile& p, const Visit& visit) {
 MachineProfile measure_machine(ThreadPool& pool, const std::vector<fs::path>& nvme_paths, double seconds) {
   MachineProfile profile;
   const auto device = make_cpu_device(pool);
-  measure_disk(profile, device->memory(), nvme_paths, 0.4 * seconds);
-  profile.memory_copy = measure_copy(*device, 0.1 * seconds);
+  measure_disk(profile, *device, nvme_paths, 0.4 * seconds);
+  measure_copy(profile, *device, 0.1 * seconds);
   profile.memory_stream = measure_update(pool, device->memory(), 0.1 * seconds);
   profile.matmul_fp32 = measure_matmul(*device, DType::fp32, 1024, 0.15 * seconds);
   profile.matmul_bf16 = measure_matmul(*device, DType::bf16, 1024, 0.15 * seconds);
@@ -317,11 +363,12 @@ void save_profile(const MachineProfile& profile, const fs::path& file) {
 
 MachineProfile load_profile(const fs::path& file) {
   const auto refuse = [&](const std::string& why) {
-    throw Error(fmt::format("machine profile {}: {}; measure the machine anew, or name another file", file.string(), why),
+    throw Error(fmt::format("machine profile {}: {}\n  measure the machine anew, or name another file", file.string(), why),
                 Exit::usage);
   };
   std::ifstream in(file);
   if (!in) refuse(describe_errno(errno));
+  if (fs::is_directory(file)) refuse("it is a directory");  // which a stream opens, but cannot read
   const auto json = nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) refuse("it is not a JSON object");
 

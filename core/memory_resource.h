@@ -53,6 +53,8 @@ class MemoryResource {
 // locked in memory where the limit permits (one warning where it does not).
 class ThreadPool;
 std::unique_ptr<MemoryResource> make_pinned_memory(ThreadPool& pool, int numa_node = -1);
+// Says that memory cannot be locked, and how to mend it: once a process, whoever asks, because all share the one limit.
+void warn_of_memlock(std::uint64_t bytes, int error_number);
 
 // Adaptors that wrap another resource: a hard limit, statistics, and a fault at the n-th allocation (tests).
 std::unique_ptr<MemoryResource> make_limited_memory(MemoryResource& inner, std::uint64_t limit_bytes);

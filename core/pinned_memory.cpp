@@ -91,25 +91,28 @@ class PinnedMemory final : public MemoryResource {
     });
   }
 
-  void lock(std::byte* data, std::size_t bytes) {
-    if (mlock(data, bytes) == 0) return;
-    const int error = errno;
-    if (warned_.exchange(true)) return;
-    rlimit limit{};
-    getrlimit(RLIMIT_MEMLOCK, &limit);
-    const auto text = limit.rlim_cur == RLIM_INFINITY ? std::string("unlimited") : format_bytes(limit.rlim_cur);
-    fmt::print(stderr,
-               "warning: {} cannot be locked in memory and may be swapped out: {}; memlock limit is {}; "
-               "raise it with ulimit -l (KiB, or unlimited)\n",
-               format_bytes(bytes), describe_errno(error), text);
+  static void lock(std::byte* data, std::size_t bytes) {
+    if (mlock(data, bytes) != 0) warn_of_memlock(bytes, errno);
   }
 
   ThreadPool& pool_;
   const int numa_node_;
-  std::atomic<bool> warned_{false};
 };
 
 }  // namespace
+
+void warn_of_memlock(std::uint64_t bytes, int error_number) {
+  static std::atomic<bool> warned{false};
+  if (warned.exchange(true)) return;
+  rlimit limit{};
+  getrlimit(RLIMIT_MEMLOCK, &limit);
+  const auto text = limit.rlim_cur == RLIM_INFINITY ? std::string("unlimited") : format_bytes(limit.rlim_cur);
+  fmt::print(
+      stderr,
+      "warning: {} cannot be locked in memory: {}; it may be swapped out, and I/O takes more CPU time; the memlock limit "
+      "is {}: raise it with ulimit -l (KiB, or unlimited)\n",
+      format_bytes(bytes), describe_errno(error_number), text);
+}
 
 std::unique_ptr<MemoryResource> make_pinned_memory(ThreadPool& pool, int numa_node) {
   return std::make_unique<PinnedMemory>(pool, numa_node);

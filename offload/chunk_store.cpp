@@ -276,7 +276,11 @@ class ExtentStore final : public ChunkStore {
     }
     std::ranges::sort(valid, std::greater<>{}, [](const Candidate& c) { return c.record.commit.number; });
     if (valid.empty()) {
-      throw Error(fmt::format("{}: there is no valid commit{}", options_.paths.front().string(), damage), Exit::corrupt);
+      const auto home = (options_.paths.front() / options_.name).string();
+      if (damage.empty()) throw Error(fmt::format("{}: nothing was committed yet", home), Exit::corrupt);
+      throw Error(
+          fmt::format("{}: there is no valid commit{}\n  go back to an exported checkpoint, and check the disk", home, damage),
+          Exit::corrupt);
     }
     adopt(valid.front());
     if (damaged_number_ > last_->number) {

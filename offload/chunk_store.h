@@ -14,7 +14,8 @@
 // no
 //          write is in flight.
 // Errors:  Error(Exit::corrupt) that names chunk, file and offset when what is read is not what was written;
-//          Error(Exit::runtime) with path and errno otherwise; a store in use by another process is refused.
+//          or is gone; Error(Exit::does_not_fit) when the disk has too little room; Error(Exit::runtime) with path and errno
+//          otherwise; a store in use by another process is refused.
 #pragma once
 
 #include <cstdint>

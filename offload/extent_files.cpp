@@ -27,9 +27,25 @@ constexpr int kSafeFlags = O_CLOEXEC | O_NOFOLLOW;
 constexpr const char* kDataName = "data";
 constexpr const char* kLockName = "lock";
 
+// How to go on.
+const char* advice(int error_number) {
+  switch (error_number) {
+    case ELOOP:
+    case ENOTDIR: return "a symbolic link is never followed here, and a file is no folder: give the folder itself";
+    case ENOSPC:
+    case EDQUOT: return "free some space there, then --resume auto";
+    case EFBIG: return "raise the limit on file sizes (ulimit -f unlimited)";
+    default: return "give a folder that can be written, or check the disk, then --resume auto";
+  }
+}
+
 [[noreturn]] void fail(const std::filesystem::path& path, const char* operation, int error_number) {
-  const char* const advice = error_number == ELOOP || error_number == ENOTDIR ? "; a symbolic link is never followed here" : "";
-  throw Error(fmt::format("{}: {}: {}{}", path.string(), operation, describe_errno(error_number), advice));
+  throw Error(fmt::format("{}: {}: {}\n  {}", path.string(), operation, describe_errno(error_number), advice(error_number)));
+}
+
+// What a commit names is gone: no retry helps.
+[[noreturn]] void fail_as_lost(const std::filesystem::path& path, const std::string& what) {
+  throw Error(fmt::format("{}: {}\n  bring it back, or go back to an exported checkpoint", path.string(), what), Exit::corrupt);
 }
 
 // All bytes or an Error; `transfer` gives what one system call moved.
@@ -49,7 +65,7 @@ void warn_when_no_disk(int descriptor, const std::filesystem::path& path) {
   if (::fstatfs(descriptor, &info) != 0) return;
   const auto type = static_cast<unsigned long>(info.f_type);
   if (type == TMPFS_MAGIC || type == RAMFS_MAGIC || type == OVERLAYFS_SUPER_MAGIC) {
-    fmt::print(stderr, "warning: {} is not a disk but {}; give --nvme a directory on the disk itself\n", path.string(),
+    fmt::print(stderr, "warning: {} is not a disk but {}; give --nvme-path a directory on the disk itself\n", path.string(),
                type == OVERLAYFS_SUPER_MAGIC ? "a container's overlay" : "memory");
   }
 }
@@ -93,6 +109,7 @@ void ExtentFiles::open_directory(Place& place, const std::filesystem::path& path
     }
   }
   place.directory_handle = FileHandle(::open(place.directory.c_str(), O_RDONLY | O_DIRECTORY | kSafeFlags));
+  if (!place.directory_handle && errno == ENOENT) fail_as_lost(place.directory, "there is no such directory");
   if (!place.directory_handle) fail(place.directory, "the directory could not be opened", errno);
   struct stat info {};
   if (::fstat(place.directory_handle.get(), &info) != 0) fail(place.directory, "stat", errno);
@@ -110,7 +127,8 @@ void ExtentFiles::lock_directory(Place& place) const {
     if (!place.lock) fail(place.directory / kLockName, "the lock file could not be opened", errno);
     if (::flock(place.lock.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno != EWOULDBLOCK) fail(place.directory / kLockName, "flock", errno);
-      throw Error(fmt::format("{} is in use by another run; stop it, or choose another --nvme path", place.directory.string()));
+      throw Error(fmt::format("{} is in use by another run\n  wait for it or stop it, or give another --nvme-path",
+                              place.directory.string()));
     }
     struct stat held {
     }, named{};
@@ -134,6 +152,7 @@ void ExtentFiles::open_data(Place& place, Mode mode) const {
                place.directory.string());
     place.data = FileHandle(::openat(directory, kDataName, (flags & ~O_EXCL), kFileMode));
   }
+  if (!place.data && errno == ENOENT) fail_as_lost(place.directory / kDataName, "there is no such file");
   if (!place.data) fail(place.directory / kDataName, "the data file could not be opened", errno);
   if (mode == Mode::fresh) warn_when_no_disk(place.data.get(), place.directory);
   // Without a name its space comes back even when this process is killed.
@@ -168,9 +187,11 @@ void ExtentFiles::reserve_file(const Place& place, std::uint64_t bytes) const {
   const auto free = static_cast<std::uint64_t>(system.f_bavail) * system.f_frsize;
   const auto refuse = [&] {
     throw Error(
-        fmt::format("{}: not enough space: {} bytes ({}) are needed, {} bytes ({}) are free; free some there or lower "
-                    "--nvme-limit",
-                    path.string(), needed, format_bytes(needed), free, format_bytes(free)));
+        fmt::format("{}: not enough space: {} bytes ({}) are needed, {} bytes ({}) are free\n  free {} there, or give a folder "
+                    "on a larger disk",
+                    path.string(), needed, format_bytes(needed), free, format_bytes(free),
+                    format_bytes(needed - std::min(needed, free))),
+        Exit::does_not_fit);
   };
   if (needed > free) refuse();
   int result = 0;
@@ -233,6 +254,11 @@ void ExtentFiles::read(std::uint64_t offset, std::span<std::byte> to) const {
   if (!bounce) throw std::bad_alloc();
   for (const auto& piece : pieces(offset, round_up(to.size(), kPageBytes))) {
     const auto& place = places_[static_cast<std::size_t>(piece.file)];
+    struct stat info {};
+    if (::fstat(place.data.get(), &info) != 0) fail(data_path(piece.file), "stat", errno);
+    if (static_cast<std::uint64_t>(info.st_size) < piece.offset + piece.bytes)
+      fail_as_lost(data_path(piece.file), fmt::format("the file was cut short: it has {} bytes, and a chunk ends at byte {}",
+                                                      info.st_size, piece.offset + piece.bytes));
     for (std::uint64_t done = 0; done < piece.bytes; done += kBounceBytes) {
       const auto bytes = std::min(kBounceBytes, piece.bytes - done);
       move_all(data_path(piece.file), "read", bytes, [&](std::uint64_t at) {

@@ -18,8 +18,14 @@ std::unique_ptr<IoEngine> make_io_engine(const IoOptions& options) {
   if (forced == "threads") return make_thread_engine(options);
   std::string why;
   if (auto engine = make_uring_engine(options, why)) return engine;
-  if (forced == "uring") throw Error(fmt::format("TERRACE_IO_ENGINE=uring, but io_uring is not permitted here: {}", why));
-  fmt::print(stderr, "warning: io_uring is not permitted here ({}); reading and writing with threads, which costs CPU time\n",
+  if (forced == "uring")
+    throw Error(
+        fmt::format("TERRACE_IO_ENGINE=uring, but io_uring is not permitted here: {}\n  unset it, or allow io_uring: "
+                    "terrace doctor says how",
+                    why));
+  fmt::print(stderr,
+             "warning: io_uring is not permitted here ({}); reading and writing with threads, which costs CPU time; allow it "
+             "(sysctl kernel.io_uring_disabled=0, or the container's seccomp profile)\n",
              why);
   return make_thread_engine(options);
 }

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -70,6 +71,7 @@ struct SimulatedFault {
     never
   } what = What::error;
   int error_number = 5;
+  std::optional<IoRequest::Op> only = {};  // counts these only: how reads and writes alternate depends on timing
 };
 class SimulatedDisk;  // shared by engines over a "power loss"
 std::shared_ptr<SimulatedDisk> make_simulated_disk(int files, std::uint64_t bytes_each);

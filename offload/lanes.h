@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <memory>
 
 #include <terrace/core/device.h>
@@ -20,10 +21,12 @@ class Lanes {
   }
   [[nodiscard]] Timeline& of(Lane lane) const { return *timelines_[index(lane)]; }
   [[nodiscard]] Event event(Lane lane, std::uint64_t sequence) const { return {timelines_[index(lane)], sequence}; }
+  // Asks every lane, so that a failed one is heard of however far the others are.
   [[nodiscard]] bool reached(const Clock& clock) const {
+    bool all = true;
     for (std::size_t i = 0; i < kLanes; ++i)
-      if (clock.at[i] != 0 && !timelines_[i]->reached(clock.at[i])) return false;
-    return true;
+      if (clock.at[i] != 0 && !timelines_[i]->reached(clock.at[i])) all = false;
+    return all;
   }
   void wait(const Clock& clock) const {
     for (std::size_t i = 0; i < kLanes; ++i)
@@ -33,6 +36,11 @@ class Lanes {
   void stream_wait(Stream& stream, const Clock& clock) const {
     for (std::size_t i = 0; i < kLanes; ++i)
       if (clock.at[i] != 0) stream.wait(Event(timelines_[i], clock.at[i]));
+  }
+  // Throws the error of a lane that failed, even when nothing waited for it.
+  void throw_failure() const {
+    constexpr std::uint64_t kNever = ~0ULL;
+    for (const auto& lane : timelines_) static_cast<void>(lane->reached(kNever));
   }
   void fail_all(const std::exception_ptr& error) const {
     for (const auto& lane : timelines_) lane->fail(error);

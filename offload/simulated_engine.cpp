@@ -1,5 +1,6 @@
 // The simulated disk and the engine over it: seeded delays, reordering, short transfers, and faults at chosen requests.
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <condition_variable>
 #include <cstring>
@@ -46,9 +47,10 @@ class SimulatedEngine final : public IoEngine {
       request->moved_bytes = 0;
       Flight flight{request, random_() % 4, nullptr};
       for (const auto& fault : faults_) {
-        if (fault.at_request == submitted_) flight.fault = &fault;
+        if (fault.only && *fault.only != request->op) continue;
+        if (fault.at_request == (fault.only ? submitted(*fault.only) : submitted_[0] + submitted_[1])) flight.fault = &fault;
       }
-      ++submitted_;
+      ++submitted(request->op);
       flights_.push_back(flight);
     }
   }
@@ -91,6 +93,7 @@ class SimulatedEngine final : public IoEngine {
     std::uint64_t delay = 0;
     const SimulatedFault* fault = nullptr;
   };
+  std::uint64_t& submitted(IoRequest::Op op) { return submitted_[static_cast<std::size_t>(op)]; }
   static bool is_stuck(const Flight& flight) { return flight.fault && flight.fault->what == What::never; }
 
   std::optional<int> carry_on(Flight& flight) {
@@ -168,7 +171,7 @@ class SimulatedEngine final : public IoEngine {
   const std::shared_ptr<SimulatedDisk> disk_;
   std::mt19937_64 random_;
   const std::vector<SimulatedFault> faults_;
-  std::uint64_t submitted_ = 0;
+  std::array<std::uint64_t, 2> submitted_{};  // reads, writes
   std::vector<Flight> flights_;
   std::mutex mutex_;  // for wake(), the one call from other threads
   std::condition_variable wake_;

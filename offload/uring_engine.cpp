@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
+#include <terrace/core/memory_resource.h>
 #include <terrace/offload/io_engine.h>
 #include <terrace/offload/io_progress.h>
 
@@ -123,10 +124,12 @@ class UringEngine final : public IoEngine {
       buffers_ = std::move(spans);
       return;
     }
-    fmt::print(stderr,
-               "warning: io_uring runs without registered buffers ({}), which costs CPU time: {}; raise the memlock limit "
-               "(`ulimit -l unlimited`)\n",
-               format_bytes(total), describe_errno(-result));
+    if (result == -ENOMEM) {
+      warn_of_memlock(total, ENOMEM);
+    } else {
+      fmt::print(stderr, "warning: io_uring runs without registered buffers ({}), which costs CPU time: {}\n",
+                 format_bytes(total), describe_errno(-result));
+    }
   }
 
   void enable() {

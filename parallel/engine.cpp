@@ -5,7 +5,6 @@
 #include <map>
 
 #include <terrace/memory/eviction.h>
-#include <terrace/offload/io_engine.h>
 #include <terrace/offload/mover.h>
 
 namespace terrace {
@@ -80,7 +79,7 @@ struct Engine::Impl {
     IoOptions io;
     io.files = store->descriptors();
     if (host_slab.bytes() != 0) io.buffers.push_back({host_slab.data(), host_slab.bytes()});
-    engine = make_io_engine(io);
+    engine = options.make_io(io);
     mover.emplace(Mover::Parts{.device = &device,
                                .device_base = device_slab.data(),
                                .host_base = host_slab.data(),
@@ -111,8 +110,8 @@ struct Engine::Impl {
       const bool in_place = at != ours.end() && same_meaning(at->second, stored.description) &&
                             (stored.offset == place || stored.offset == place + at->second.bytes);
       if (!in_place)
-        throw Error(fmt::format("the stored state does not belong to this model: {} is not laid out as this run lays it out; "
-                                "resume with the model and dtype it was trained with",
+        throw Error(fmt::format("the stored state does not belong to this model: {} is not laid out as this run lays it out\n"
+                                "  resume with the model and dtype it was trained with",
                                 stored.description.label),
                     Exit::usage);
       residency.adopt_on_disk(at->second.chunk);

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +20,7 @@
 #include <terrace/core/device.h>
 #include <terrace/core/trace.h>
 #include <terrace/offload/chunk_store.h>
+#include <terrace/offload/io_engine.h>
 #include <terrace/optimizers/optimizer.h>
 #include <terrace/parallel/executor.h>
 #include <terrace/parallel/plan.h>
@@ -33,6 +35,8 @@ class Engine {
     bool resume = false;        // continue from the store's last commit
     const Optimizer* optimizer = nullptr;  // borrowed
     Trace* trace = nullptr;                // borrowed, may be null
+    // Where faults are put in.
+    std::function<std::unique_ptr<IoEngine>(const IoOptions&)> make_io = make_io_engine;
   };
   Engine(const Model& model, const Plan& plan, const Options& options);
   ~Engine();

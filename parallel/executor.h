@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,28 +14,15 @@
 #include <vector>
 
 #include <terrace/core/device.h>
-#include <terrace/core/math.h>
 #include <terrace/core/trace.h>
 #include <terrace/offload/lanes.h>
 #include <terrace/offload/mover.h>
 #include <terrace/optimizers/optimizer.h>
+#include <terrace/parallel/compute.h>
 #include <terrace/parallel/step_map.h>
 #include <terrace/parallel/walk.h>
 
 namespace terrace {
-
-// Gives master weights their first content, or reads them: a part of one parameter, in ascending order within a sweep.
-//   `first_element` counts in the parameter, row-major. Called on the compute stream's thread.
-using WeightRange = std::function<void(const ParamSpec& param, std::uint64_t first_element, TensorView range)>;
-
-struct StepInput {
-  std::span<const std::int32_t> tokens = {}, targets = {};  // [micro_batches · N]
-  double loss_scale = 1;                                    // 1 ÷ target tokens of all micro-batches
-  UpdateStep update = {};                                   // of the updates in this program
-  WeightRange weights = {};                                 // of fill and visit
-  TensorView logits = {};                                   // of decode: [1, V], written by the last layer
-  std::int64_t position = 0;                                // of decode
-};
 
 struct StepResult {
   double loss_sum = 0;       // over target tokens, micro-batches folded in order
@@ -70,21 +56,11 @@ class Executor : private Sink {
   void compute(const Action& action, std::span<const Use> uses, const Residency::Granted& granted, Lane lane,
                std::uint64_t sequence) override;
 
-  // Where this action's chunks are: the views that its computation gets.
-  class Views;
-  void run_layer(const Action& action, const Views& views);
-  void run_norm(const Action& action, const Views& views);
-  void run_update(const Action& action, const Views& views, bool first);
-  void run_fill(const Action& action, const Views& views);
-  void run_visit(const Action& action, const Views& views);
   void account_stall(std::int64_t begin_ns, std::int64_t end_ns, const Clock& after);
 
   Parts parts_;
   std::unique_ptr<Stream> stream_;
-  const StepInput* input_ = nullptr;
-  std::vector<double> losses_;                // a micro-batch
-  std::vector<std::vector<double>> squares_;  // a layer, an own tensor
-  bool has_norms_ = false;
+  Compute compute_;
   std::mutex result_mutex_;
   StepResult result_;
 };

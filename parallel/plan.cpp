@@ -13,7 +13,9 @@
 namespace terrace {
 namespace {
 
-constexpr std::uint64_t kWalkedSteps = 12;  // by then decisions have settled into their cycle
+constexpr std::uint64_t kWalkedSteps = 12;  // of a life that is only tried
+// The chosen plan's life is walked whole when it has no more actions than this, which takes a second or two.
+constexpr std::uint64_t kWalkedActions = 400'000;
 
 // One dry run of the whole life of an engine: fill, steps, evaluations, commits, visit.
 struct DryRun {
@@ -28,7 +30,8 @@ Traffic difference(const Traffic& a, const Traffic& b) {
 }
 
 DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& programs, const Budget& capacity,
-               std::uint32_t generations, const CostModel& costs, const MachineProfile& profile) {
+               std::uint32_t generations, const CostModel& costs, const MachineProfile& profile,
+               std::uint64_t most_steps = kWalkedSteps, Trace* trace = nullptr) {
   Belady policy;
   Residency residency(capacity, policy, generations);
   map.add_to(residency);
@@ -36,7 +39,7 @@ DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& p
     if (const auto kind = map.chunk_kind(ChunkId(c)); kind != Kind::activation && kind != Kind::gradient)
       residency.reserve_on_disk(ChunkId(c));
   Walk walk(map, residency, policy);
-  Simulator simulator(costs, profile);
+  Simulator simulator(costs, profile, trace, [&](ChunkId chunk) { return map.describe(chunk); });
   DryRun out;
 
   const auto note_space = [&] {
@@ -48,7 +51,8 @@ DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& p
   if (request.decode_positions != 0) {
     for (std::uint32_t c = 0; c < map.chunks(); ++c)
       if (map.chunk_kind(ChunkId{c}) == Kind::parameter) residency.adopt_on_disk(ChunkId{c});
-    for (std::uint64_t i = 0; i < kWalkedSteps; ++i) {
+    const auto positions = std::min(most_steps, static_cast<std::uint64_t>(request.decode_positions));
+    for (std::uint64_t i = 0; i < positions; ++i) {
       const auto before = residency.traffic();
       simulator.finish_step();
       walk.run(programs.decode, simulator);
@@ -66,7 +70,8 @@ DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& p
   };
   const auto evaluate = [&] {
     drain();
-    for (std::uint64_t i = 0; i < request.evaluate_batches; ++i) walk.run(programs.evaluate, simulator);
+    const auto batches = std::min(request.evaluate_batches, kWalkedSteps);  // they repeat, too
+    for (std::uint64_t i = 0; i < batches; ++i) walk.run(programs.evaluate, simulator);
   };
   const auto commit = [&] {
     drain();
@@ -75,20 +80,25 @@ DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& p
   const auto due = [](std::uint64_t step, std::uint64_t every) { return every != 0 && step % every == 0; };
 
   walk.run(programs.fill, simulator);
-  const auto steps = request.steps == 0 ? kWalkedSteps : std::min(request.steps, kWalkedSteps);
+  std::uint64_t steadies = 0;
+  const auto steps = request.steps == 0 ? most_steps : std::min(request.steps, most_steps);
   for (std::uint64_t s = 1; s <= steps; ++s) {
-    const bool steady = !before_use || pending;
+    const bool steady = s > 1 && (!before_use || pending);
     simulator.finish_step();
+    if (trace) trace->forget_before(static_cast<std::int64_t>(simulator.step_began() * 1e9));
     const auto before = residency.traffic();
-    walk.run(steady ? programs.steady : programs.first, simulator);
+    walk.run(!before_use || pending ? programs.steady : programs.first, simulator);
     pending = before_use;
     out.steps.push_back(difference(residency.traffic(), before));
-    // What a step costs in the long run; a short life has nothing better than its last step.
+    // What a step costs in the long run; a short life has nothing better than its first steps.
     const auto times = simulator.finish_step();
-    if (steady || out.times.seconds == 0) out.times = times;
+    if (steady && steadies++ == 0) out.times = {};
+    out.times.add(times);
     if (due(s, request.evaluate_every) && s != steps) evaluate();
     if (due(s, request.commit_every) && s != steps) commit();
   }
+  out.times.divide(static_cast<double>(std::max<std::uint64_t>(1, steadies == 0 ? steps : steadies)));
+  if (trace) return out;  // it ends with the last step
   evaluate();
   commit();
   walk.run(programs.visit, simulator);
@@ -115,10 +125,23 @@ std::string largest_consumers(const StepMap& map, const Action& action) {
   return fmt::format("largest action '{}' of {} uses {}", to_text(action), map.model().layers[action.layer]->name(), text);
 }
 
+void set_times(Plan& p, const SimulatedTimes& times) {
+  p.times = times;
+  p.floor_s = times.compute_seconds;
+  p.binding = "compute";
+  double most = 0;
+  for (const auto& [cause, seconds] : times.stall_s)
+    if (seconds > most) {
+      most = seconds;
+      p.binding = cause;
+    }
+  if (most < 0.05 * times.seconds) p.binding = "compute";
+}
+
 class Planner {
  public:
-  Planner(const Model& model, const PlanRequest& request, const MachineProfile& profile, const CostModel* measured)
-      : model_(model), request_(request), profile_(profile), measured_(measured) {}
+  Planner(const Model& model, const PlanRequest& request, const MachineProfile& profile)
+      : model_(model), request_(request), profile_(profile) {}
 
   Plan run() {
     validate();
@@ -156,8 +179,7 @@ class Planner {
     p.state_bytes = map.state_bytes();
     p.parameters = map.parameter_count();
 
-    const ProfileCosts estimated(map, profile_);
-    const CostModel& costs = measured_ ? *measured_ : estimated;
+    const ProfileCosts costs(map, profile_);
     auto programs = write_programs(map, request_, 1);
     set_smallest(p, map, programs);
     try {
@@ -168,8 +190,7 @@ class Planner {
       return p;
     }
     p.fits = true;
-    p.floor_s = p.times.compute_seconds;
-    set_binding(p);
+    set_times(p, p.times);
     return p;
   }
 
@@ -203,45 +224,64 @@ class Planner {
     }
   }
 
+  // The fastest depth over a short life whose whole life fits.
   void choose_depth(Plan& p, const StepMap& map, const CostModel& costs) const {
     std::vector<std::uint32_t> depths{request_.prefetch_depth};
     if (request_.prefetch_depth == kAutoDepth) depths = {1, 2, 4, 8};
-    bool any = false;
+    struct Candidate {
+      std::uint32_t depth;
+      Programs programs;
+      double seconds;
+    };
+    std::vector<Candidate> candidates;
     std::optional<DoesNotFit> last;
     for (const auto depth : depths) {
       auto programs = write_programs(map, request_, depth);
-      DryRun run;
       try {
-        run = dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_);
+        const auto run = dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_);
+        candidates.push_back({depth, std::move(programs), run.times.seconds});
       } catch (const DoesNotFit& e) {
         last = e;
-        continue;
       }
-      if (any && run.times.seconds >= p.times.seconds * 0.995) continue;
-      any = true;
-      p.prefetch_depth = depth;
-      p.programs = std::move(programs);
-      p.times = run.times;
-      p.peak_bytes = run.peak;
-      p.steady_traffic = run.steps.back();
-      p.step_traffic = std::move(run.steps);
-      p.capacity.disk = run.extent[Tier::disk];
     }
-    if (!any) throw *last;
-    if (const auto limit = budget(); !limit.commit_only && p.capacity.disk > limit.disk)
-      throw DoesNotFit(Tier::disk, p.capacity.disk - limit.disk, "the disk tier's places");
-    if (budget().commit_only) p.peak_bytes[Tier::disk] = 0;
+    // A greater depth must be worth its room.
+    const auto slower = [](const Candidate& a, const Candidate& b) { return b.seconds >= a.seconds * 0.995; };
+    while (!candidates.empty()) {
+      auto best = candidates.begin();
+      for (auto c = candidates.begin(); c != candidates.end(); ++c)
+        if (!slower(*best, *c)) best = c;
+      try {
+        const auto life =
+            dry_run(map, request_, best->programs, p.capacity, p.generations, costs, profile_, whole_life(best->programs));
+        adopt(p, best->depth, std::move(best->programs), life);
+        return;
+      } catch (const DoesNotFit& e) {
+        last = e;
+        candidates.erase(best);
+      }
+    }
+    throw *last;
   }
 
-  static void set_binding(Plan& p) {
-    p.binding = "compute";
-    double most = 0;
-    for (const auto& [cause, seconds] : p.times.stall_s)
-      if (seconds > most) {
-        most = seconds;
-        p.binding = cause;
-      }
-    if (most < 0.05 * p.times.seconds) p.binding = "compute";
+  static std::uint64_t whole_life(const Programs& programs) {
+    const auto actions = std::max<std::uint64_t>(1, programs.steady.actions.size() + programs.decode.actions.size());
+    return std::max(kWalkedSteps, kWalkedActions / actions);
+  }
+
+  void adopt(Plan& p, std::uint32_t depth, Programs programs, const DryRun& life) const {
+    p.prefetch_depth = depth;
+    p.programs = std::move(programs);
+    p.times = life.times;
+    p.peak_bytes = life.peak;
+    p.steady_traffic = life.steps.back();
+    p.step_traffic = life.steps;
+    const auto limit = budget();
+    const auto extent = life.extent[Tier::disk];
+    if (!limit.commit_only && extent > limit.disk) throw DoesNotFit(Tier::disk, extent - limit.disk, "the disk tier's places");
+    // Some more than was walked: a resumed run, or the rest of a very long one, may place its activations otherwise.
+    p.capacity.disk = extent + round_up(extent / 16, kPageBytes);
+    if (!limit.commit_only) p.capacity.disk = std::min(p.capacity.disk, limit.disk);
+    if (limit.commit_only) p.peak_bytes[Tier::disk] = 0;
   }
 
   void refuse(Plan& p, const StepMap& map, const Programs& programs, const CostModel& costs, const DoesNotFit& e) const {
@@ -255,12 +295,12 @@ class Planner {
     if (e.tier != Tier::disk) p.refusal.why += "; " + largest_consumers(map, largest);
     // The nearest budget of that tier that fits, by bisection of the walk itself.
     const char* flags[] = {"--device-memory", "--host-memory", "--nvme-limit"};
-    const auto fits = [&](std::uint64_t bytes) {
+    const auto fits = [&](std::uint64_t bytes, std::uint64_t steps = kWalkedSteps) {
       auto b = budget();
       (e.tier == Tier::device ? b.device : e.tier == Tier::host ? b.host : b.disk) = bytes;
       if (b.disk == 0 || b.commit_only) b.disk = kUnlimited;
       try {
-        dry_run(map, request_, programs, b, p.generations, costs, profile_);
+        dry_run(map, request_, programs, b, p.generations, costs, profile_, steps);
         return true;
       } catch (const DoesNotFit&) {
         return false;
@@ -280,6 +320,7 @@ class Planner {
     else
       high = low;
     high = round_up(high, kMiB);
+    while (!fits(high, whole_life(programs))) high = round_up(high + high / 32, kMiB);
     p.refusal.missing_bytes = high - std::min(high, asked);
     p.refusal.suggestion = fmt::format("{} {}MiB would fit", flags[index(e.tier)], high / kMiB);
   }
@@ -287,7 +328,6 @@ class Planner {
   const Model& model_;
   const PlanRequest& request_;
   const MachineProfile& profile_;
-  const CostModel* measured_;
 };
 
 }  // namespace
@@ -324,8 +364,20 @@ Programs write_programs(const StepMap& map, const PlanRequest& request, std::uin
   return out;
 }
 
-Plan plan(const Model& model, const PlanRequest& request, const MachineProfile& profile, const CostModel* measured) {
-  return Planner(model, request, profile, measured).run();
+Plan plan(const Model& model, const PlanRequest& request, const MachineProfile& profile) {
+  return Planner(model, request, profile).run();
+}
+
+void retime(Plan& p, const Model& model, const PlanRequest& request, const MachineProfile& profile, const CostModel& costs) {
+  const StepMap map(model, p.map);
+  set_times(p, dry_run(map, request, p.programs, p.capacity, p.generations, costs, profile, p.step_traffic.size()).times);
+}
+
+void trace_step(const Plan& p, const Model& model, const PlanRequest& request, const MachineProfile& profile, Trace& trace) {
+  const StepMap map(model, p.map);
+  auto life = request;
+  life.evaluate_every = life.commit_every = 0;
+  dry_run(map, life, p.programs, p.capacity, p.generations, ProfileCosts(map, profile), profile, kWalkedSteps, &trace);
 }
 
 }  // namespace terrace

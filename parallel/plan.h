@@ -37,7 +37,7 @@ struct PlanRequest {
   std::uint64_t chunk_elements = 0;   // 0: searched
   std::int64_t decode_positions = 0;  // generation instead of training, with caches of so many positions; shape {1, 1}
   // The life of the run, which the plan walks as the trainer will: steps (0: some), evaluations and commits after every n-th
-  // (0: never), and one of each at the end. Long lives are cut short in the middle, where they repeat.
+  // (0: never), and one of each at the end. Very long lives are cut short in the middle.
   std::uint64_t steps = 0, evaluate_every = 0, evaluate_batches = 0, commit_every = 0;
 };
 
@@ -69,15 +69,21 @@ struct Plan {
 
   PerTier<std::uint64_t> peak_bytes{};      // reserved, over the whole run, as walked
   PerTier<std::uint64_t> smallest_bytes{};  // the smallest legal budgets of device and host
-  std::vector<Traffic> step_traffic;        // of the first steps, one by one: a run moves exactly these bytes
+  std::vector<Traffic> step_traffic;        // of the steps, one by one: a fresh run moves exactly these bytes
   Traffic steady_traffic;                   // of the last of them
-  SimulatedTimes times;                     // of a steady step
+  SimulatedTimes times;                     // of a steady step, in the mean
   double floor_s = 0;                       // compute alone: no plan can be faster on this machine
   std::string binding;                      // what binds: "compute", "read", "write", "upload", "download"
   std::uint64_t state_bytes = 0, parameters = 0;
 };
 
-Plan plan(const Model& model, const PlanRequest& request, const MachineProfile& profile, const CostModel* measured = nullptr);
+Plan plan(const Model& model, const PlanRequest& request, const MachineProfile& profile);
+
+// Times a plan that fits again, on better known costs (measure_costs.h). What it decided stays as it is.
+void retime(Plan& plan, const Model& model, const PlanRequest& request, const MachineProfile& profile, const CostModel& costs);
+
+// Spans of a simulated steady step, in the form that a real run writes.
+void trace_step(const Plan& plan, const Model& model, const PlanRequest& request, const MachineProfile& profile, Trace& trace);
 
 // The programs of a request for a laid-out model, checked.
 Programs write_programs(const StepMap& map, const PlanRequest& request, std::uint32_t depth);

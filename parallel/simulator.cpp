@@ -1,11 +1,12 @@
 #include <terrace/parallel/simulator.h>
 
 #include <algorithm>
+#include <limits>
 
 namespace terrace {
 
 double ProfileCosts::seconds(const Action& a) const {
-  if (const auto at = measured_.find({a.op, a.layer}); at != measured_.end()) return at->second;
+  if (const auto at = measured_.find(key(a)); at != measured_.end()) return at->second;
   const auto& map = map_;
   const auto bytes_used = [&] {
     std::uint64_t bytes = 0;
@@ -29,6 +30,20 @@ double ProfileCosts::seconds(const Action& a) const {
   double passes = 1;
   if (a.op == Op::backward) passes = last ? 3 : 2;
   return passes * forward / rate + bytes_used() / profile_.memory_stream;
+}
+
+void SimulatedTimes::add(const SimulatedTimes& other) {
+  seconds += other.seconds;
+  compute_seconds += other.compute_seconds;
+  for (const auto& [cause, s] : other.stall_s) stall_s[cause] += s;
+  for (std::size_t i = 0; i < kLanes; ++i) busy_s[i] += other.busy_s[i];
+}
+
+void SimulatedTimes::divide(double by) {
+  seconds /= by;
+  compute_seconds /= by;
+  for (auto& [cause, s] : stall_s) s /= by;
+  for (auto& s : busy_s) s /= by;
 }
 
 const Simulator::Done& Simulator::done(Lane lane, std::uint64_t sequence) const { return done_[index(lane)].at(sequence - 1); }
@@ -71,6 +86,32 @@ void Simulator::move(const Move& m) {
                   static_cast<std::int64_t>(d.end * 1e9)});
 }
 
+// Everything that could move beside an action was decided before it.
+double Simulator::computed_by(double start, double seconds) {
+  double now = start, left = seconds;
+  while (left > 0) {
+    double share = 1, until = std::numeric_limits<double>::infinity();
+    for (const auto lane : {Lane::upload, Lane::download, Lane::read, Lane::write}) {
+      const auto& queue = done_[index(lane)];
+      auto& next = passed_[index(lane)];
+      while (next < queue.size() && queue[next].end <= now) ++next;
+      if (next == queue.size()) continue;
+      if (queue[next].start > now) {
+        until = std::min(until, queue[next].start);
+      } else {
+        until = std::min(until, queue[next].end);
+        const bool copy = lane == Lane::upload || lane == Lane::download;
+        share *= copy ? profile_.compute_beside_copy : profile_.compute_beside_disk;
+      }
+    }
+    const double step = std::min(left / share, until - now);
+    now += step;
+    left -= step * share;
+    if (step <= 0) break;  // what is left is below the clock's resolution
+  }
+  return now;
+}
+
 void Simulator::compute(const Action& action, std::span<const Use>, const Residency::Granted& granted, Lane lane,
                         std::uint64_t) {
   auto& queue = done_[index(lane)];
@@ -80,7 +121,7 @@ void Simulator::compute(const Action& action, std::span<const Use>, const Reside
   const double ready = when(granted.after, &waited);
   d.start = std::max(ready, free_at);
   const double seconds = costs_.seconds(action);
-  d.end = d.start + seconds;
+  d.end = computed_by(d.start, seconds);
   d.waited_for = waited;
   if (d.start > free_at && waited != lane) {
     // The part of the wait before an upload could start belongs to what the upload waited for.
@@ -95,7 +136,7 @@ void Simulator::compute(const Action& action, std::span<const Use>, const Reside
     times_.stall_s[std::string(name_of(waited))] += stall;
   }
   times_.compute_seconds += seconds;
-  times_.busy_s[index(lane)] += seconds;
+  times_.busy_s[index(lane)] += d.end - d.start;
   queue.push_back(d);
   if (trace_)
     trace_->span(

@@ -2,7 +2,8 @@
 //
 // A lane carries one operation after another; an operation starts when its lane is free and its clock has passed. A compute
 // operation that waits is a stall, caused by the lane it waited for last; a wait for an upload that itself waited for a read is
-// a read stall.
+// a read stall. Where copies and disk transfers share cores with the computing, it slows down while they run, by the profile's
+// measured shares.
 //
 // Pure. Owner: the planner. Threads: none of its own.
 #pragma once
@@ -12,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <terrace/core/machine.h>
@@ -34,20 +36,24 @@ class ProfileCosts : public CostModel {
  public:
   ProfileCosts(const StepMap& map, const MachineProfile& profile) : map_(map), profile_(profile) {}
   [[nodiscard]] double seconds(const Action& action) const override;
-  // A measured cost replaces the estimate for every action of that operation and layer.
-  void set(Op op, std::uint32_t layer, double seconds) { measured_[{op, layer}] = seconds; }
+  // A measured cost replaces the estimate for every action of that operation and layer, first micro-batch or later ones.
+  void set(const Action& action, double seconds) { measured_[key(action)] = seconds; }
 
  private:
   const StepMap& map_;
   const MachineProfile& profile_;
-  std::map<std::pair<Op, std::uint32_t>, double> measured_;
+  using Key = std::tuple<Op, std::uint32_t, bool>;  // later micro-batches add to gradients, the first one writes them
+  static Key key(const Action& a) { return {a.op, a.layer, a.micro_batch != 0}; }
+  std::map<Key, double> measured_;
 };
 
 struct SimulatedTimes {
-  double seconds = 0;                     // of everything run since reset()
+  double seconds = 0;                     // of everything run since the last finish_step()
   double compute_seconds = 0;             // the compute lane's own work
   std::map<std::string, double> stall_s;  // by cause: "read", "upload", "write", "download"
   std::array<double, kLanes> busy_s{};
+  void add(const SimulatedTimes& other);
+  void divide(double by);
 };
 
 class Simulator : public Sink {
@@ -58,6 +64,7 @@ class Simulator : public Sink {
   void move(const Move& move) override;
   void compute(const Action& action, std::span<const Use> uses, const Residency::Granted& granted, Lane lane,
                std::uint64_t sequence) override;
+  [[nodiscard]] double step_began() const { return step_begin_; }  // on the simulated clock, seconds
   // Everything decided so far is done; returns the times since the last call. A step ends when its compute lane does.
   SimulatedTimes finish_step();
 
@@ -68,12 +75,14 @@ class Simulator : public Sink {
   };
   double when(const Clock& clock, Lane* last) const;  // the time all of it is done, and the lane that was last
   const Done& done(Lane lane, std::uint64_t sequence) const;
+  double computed_by(double start, double seconds);  // when so much computing ends that starts then, beside what moves
 
   const CostModel& costs_;
   const MachineProfile& profile_;
   Trace* trace_;
   std::function<std::string(ChunkId)> label_;
   std::array<std::vector<Done>, kLanes> done_;  // by sequence − 1
+  std::array<std::size_t, kLanes> passed_{};    // how many of a lane's operations ended before the computing at hand
   double step_begin_ = 0;
   SimulatedTimes times_;
 };

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <map>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 
@@ -36,7 +37,11 @@ dnnl::memory::desc layout(std::int64_t rows, std::int64_t columns, std::int64_t 
   return {dnnl::memory::dims{rows, columns}, type, strides};
 }
 
+// One thread at a time: the library's own cache of primitives races when two are made at once (oneDNN 2.6, seen by
+// ThreadSanitizer; to make one first of all does not help). Running them is safe.
 Primitive make_primitive(const Key& key) {
+  static std::mutex making;
+  const std::lock_guard lock(making);
   const auto [m, n, k, lda, ldb, ldc, ta, tb] = key;
   using type = dnnl::memory::data_type;
   const auto a = layout(m, k, lda, ta != 0, type::bf16), b = layout(k, n, ldb, tb != 0, type::bf16);

@@ -21,7 +21,8 @@ constexpr std::uint64_t kHeldOutOneIn = 20;  // 5 %
 
 class Descriptor {
  public:
-  explicit Descriptor(const std::filesystem::path& path) : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
+  // Without O_NONBLOCK, opening a named pipe would wait for its writer instead of being refused.
+  explicit Descriptor(const std::filesystem::path& path) : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
   ~Descriptor() {
@@ -39,7 +40,11 @@ std::uint64_t size_of_readable(const std::filesystem::path& path) {
   if (file.get() < 0 || ::fstat(file.get(), &status) != 0) {
     throw Error(fmt::format("corpus file {} cannot be read: {}", path.string(), describe_errno(errno)), Exit::usage);
   }
-  if (!S_ISREG(status.st_mode)) throw Error(fmt::format("corpus file {} is not a regular file", path.string()), Exit::usage);
+  if (!S_ISREG(status.st_mode))
+    throw Error(fmt::format("corpus file {} is not a regular file\n  sequences are drawn from all over it: write the text to a "
+                            "file first",
+                            path.string()),
+                Exit::usage);
   return static_cast<std::uint64_t>(status.st_size);
 }
 
@@ -73,7 +78,9 @@ Corpus Corpus::open(const std::vector<std::filesystem::path>& files, CorpusWindo
     if (bytes > 0) kept.push_back({.path = path, .first = tokens, .bytes = bytes});
     tokens += bytes;
   }
-  if (tokens == 0) throw Error(fmt::format("the corpus is empty: {} files, 0 bytes", files.size()), Exit::usage);
+  if (tokens == 0)
+    throw Error(fmt::format("the corpus is empty: {} files, 0 bytes\n  give --data a file with text in it", files.size()),
+                Exit::usage);
   return {std::move(kept), tokens, windows};
 }
 
@@ -152,7 +159,7 @@ SequencePlan plan_sequences(std::uint64_t corpus_tokens, std::uint64_t seq_len) 
   if (corpus_tokens < 2 * one) {
     throw Error(
         fmt::format("the corpus has {} tokens, but {} are needed: one training and one evaluation sequence of {} tokens "
-                    "and a last target each; give more text or shorter sequences",
+                    "and a last target each\n  give more text with --data, or a shorter --seq-len",
                     corpus_tokens, 2 * one, seq_len),
         Exit::usage);
   }

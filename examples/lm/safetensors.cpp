@@ -141,7 +141,7 @@ void closing_on_error(int& fd, F&& body) {
 // ---- reader ------------------------------------------------------------------------------------------------------------
 
 SafetensorsReader::SafetensorsReader(std::filesystem::path file) : file_(std::move(file)) {
-  fd_ = ::open(file_.c_str(), O_RDONLY | O_CLOEXEC);
+  fd_ = ::open(file_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd_ < 0) throw Error(fmt::format("{} cannot be opened: {}", file_.string(), describe_errno(errno)), Exit::usage);
   closing_on_error(fd_, [&] {
     struct stat status {};

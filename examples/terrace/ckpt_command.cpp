@@ -51,20 +51,29 @@ void verify(const ChunkStore& store) {
   fmt::print("verified {} chunks, {}: every checksum is right\n", chunks, format_bytes(bytes));
 }
 
+// A damaged store can be removed, one that a live run holds cannot.
+void remove_store(const ChunkStore::Options& options) {
+  try {
+    const auto store = ChunkStore::open(options);
+  } catch (const Error& error) {
+    if (error.exit() != Exit::corrupt) throw;
+  }
+  for (const auto& path : options.paths) std::filesystem::remove_all(path / options.name);
+}
+
 }  // namespace
 
 Exit ckpt_command(const CommandLine& line) {
   const auto& action = line.positional.at(0);
-  const auto run = read_run_dir(line.positional.at(1));
+  const auto& run = line.positional.at(1);
+  const auto options = store_of_run(run);
   if (action == "rm") {
-    {
-      const auto store = ChunkStore::open(run.store);  // refuses a store that a live run holds
-    }
-    for (const auto& path : run.store.paths) std::filesystem::remove_all(path / run.store.name);
-    fmt::print("removed the store of {}\n", line.positional.at(1));
+    remove_store(options);
+    forget_run(run);
+    fmt::print("removed the store of {}; its metrics and report are still there\n", run);
     return Exit::ok;
   }
-  const auto store = ChunkStore::open(run.store);
+  const auto store = ChunkStore::open(options);
   if (action == "inspect")
     inspect(*store, line.config.json);
   else

@@ -43,7 +43,7 @@ const std::vector<Command>& commands() {
        ""},
       {"report", "write a run's report.html", {"json"}, "RUN"},
       {"config", "print the effective configuration", {"all"}, ""},
-      {"ckpt", "inspect, verify or remove a store", {"json"}, "STORE"},
+      {"ckpt", "inspect, verify or remove a run's store", {"json"}, "RUN"},
   };
   return all;
 }
@@ -75,14 +75,14 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
   }
   add_options(*sub, parsed.flags, all ? std::span<const std::string_view>{} : std::span<const std::string_view>(command.takes));
   if (command.name == "ckpt") {
-    sub->add_option("arguments", out.positional, "inspect, verify or rm, then the folders of the store")
-        ->type_name("ACTION STORE...");
+    sub->add_option("arguments", out.positional, "inspect, verify or rm, then the run directory")->type_name("ACTION RUN");
   } else if (!command.positional.empty()) {
     sub->add_option("run", out.positional, "the run directory")->type_name(std::string(command.positional));
   }
   if (command.name == "generate") {
     sub->add_option("--prompt", out.generate.prompt, "text to continue");
-    sub->add_option("--max-tokens", out.generate.max_tokens, "bytes to generate")->capture_default_str();
+    sub->add_option("--max-tokens", out.generate.max_tokens, "bytes to generate, at most as many as the model has positions")
+        ->capture_default_str();
     sub->add_option("--temperature", out.generate.temperature, "0: always the likeliest")->capture_default_str();
     sub->add_option("--top-k", out.generate.top_k, "sample among the likeliest; 0: all")->capture_default_str();
     sub->add_option("--seed", out.generate.seed, "of sampling")->capture_default_str();
@@ -118,11 +118,12 @@ void check_arguments(const CommandLine& line) {
   const auto& words = line.positional;
   if (line.command == "ckpt") {
     static constexpr std::array<std::string_view, 3> kActions{"inspect", "verify", "rm"};
-    if (words.empty()) refuse("ckpt needs what to do (inspect, verify or rm) and the folder of a store", "ckpt");
+    if (words.empty()) refuse("ckpt needs what to do (inspect, verify or rm) and a run directory", "ckpt");
     if (std::ranges::find(kActions, words[0]) == kActions.end()) {
       refuse(fmt::format("ckpt: unknown action \"{}\"{}", words[0], suggestion(words[0], kActions)), "ckpt");
     }
-    if (words.size() < 2) refuse(fmt::format("ckpt {} needs the folder of a store", words[0]), "ckpt");
+    if (words.size() < 2) refuse(fmt::format("ckpt {} needs a run directory", words[0]), "ckpt");
+    if (words.size() > 2) refuse(fmt::format("unexpected argument \"{}\"", words[2]), "ckpt");
   }
   if (line.command == "generate" || line.command == "report") {
     if (words.empty()) refuse(fmt::format("{} needs a run directory", line.command), line.command);
@@ -207,6 +208,11 @@ CommandLine parse(int argc, const char* const* argv) {
     line.answer = current() == &app ? app.help() : current()->help("terrace");
     if (current() != &app) line.command = current()->get_name();
     return line;
+  } catch (const CLI::ArgumentMismatch& e) {
+    const std::string_view what = e.what();
+    const bool twice = what.find("At Most 1 required but received") != std::string_view::npos;
+    refuse(twice ? fmt::format("{} is given more than once", what.substr(0, what.find(':'))) : std::string(what),
+           current() == &app ? "" : current()->get_name());
   } catch (const CLI::ParseError& e) {
     refuse(e.what(), current() == &app ? "" : current()->get_name());
   }

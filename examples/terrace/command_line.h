@@ -34,7 +34,7 @@ struct PlanOptions {
 struct CommandLine {
   std::string command;  // train, plan, generate, doctor, report, config, ckpt
   RunConfig config;
-  std::vector<std::string> positional;  // RUN of generate and report; ACTION STORE… of ckpt
+  std::vector<std::string> positional;  // RUN of generate and report; ACTION RUN of ckpt
   GenerateOptions generate;
   PlanOptions plan;
   bool measure = false;  // doctor: take the machine profile and save it

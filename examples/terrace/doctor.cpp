@@ -131,7 +131,8 @@ Finding examine_profile(const RunConfig& config) {
                         p.measured_at.empty() ? "never" : p.measured_at),
             ""};
   } catch (const Error& e) {
-    return {Status::warn, "machine profile", e.what(), mend};
+    const std::string why = e.what();
+    return {Status::warn, "machine profile", why.substr(0, why.find('\n')), mend};
   }
 }
 

@@ -62,8 +62,8 @@ std::vector<Finding> examine_path(const fs::path& path) {
   const auto name = fmt::format("disk path {}", path.string());
   std::error_code error;
   if (!fs::is_directory(path, error)) {
-    return {{Status::fail, name, fs::exists(path, error) ? "is not a folder" : "does not exist",
-             fmt::format("mkdir -p {}, or give another --nvme-path", path.string())}};
+    if (fs::exists(path, error)) return {{Status::fail, name, "is not a folder", "give another --nvme-path"}};
+    return {{Status::fail, name, "does not exist", fmt::format("mkdir -p {}, or give another --nvme-path", path.string())}};
   }
   std::vector<Finding> out;
   struct statfs info {};

@@ -60,13 +60,15 @@ Exit generate_command(const CommandLine& line) {
   const auto& options = line.generate;
   auto config = line.config;  // the run's own, with this call's budgets
   demand_device(config);
-  const auto run = read_run_dir(line.positional.at(0));
-  if (options.prompt.empty()) throw Error("generate needs a --prompt of at least one byte", Exit::usage);
-  const auto positions = static_cast<std::int64_t>(options.prompt.size()) + options.max_tokens;
-  if (positions > config.seq_len)
-    throw Error(fmt::format("prompt and text of {} tokens are longer than the model's {} positions: --max-tokens at most {}",
-                            positions, config.seq_len, config.seq_len - static_cast<std::int64_t>(options.prompt.size())),
+  const auto store = store_of_run(line.positional.at(0));
+  if (options.prompt.empty())
+    throw Error("generate needs a --prompt of at least one byte\n  see terrace generate --help", Exit::usage);
+  const auto prompt_tokens = static_cast<std::int64_t>(options.prompt.size());
+  if (prompt_tokens >= config.seq_len)
+    throw Error(fmt::format("the --prompt has {} bytes, and the model {} positions\n  give a prompt of at most {} bytes",
+                            prompt_tokens, config.seq_len, config.seq_len - 1),
                 Exit::usage);
+  const auto positions = prompt_tokens + std::min(options.max_tokens, config.seq_len - prompt_tokens);
 
   const auto model = lm::make_model(model_config(config));
   PlanRequest request{.shape = {.batch = {1, 1}, .micro_batches = 1}, .budget = budgets(config), .disk_tier = true};
@@ -78,11 +80,18 @@ Exit generate_command(const CommandLine& line) {
   ThreadPool pool(static_cast<int>(config.threads));
   const auto device = make_cpu_device(pool);
   const auto optimizer = make_adamw({});
-  Engine engine(model, p, {.device = device.get(), .store = run.store, .resume = true, .optimizer = optimizer.get()});
+  Engine engine(model, p, {.device = device.get(), .store = store, .resume = true, .optimizer = optimizer.get()});
 
   std::vector<std::byte> logits(static_cast<std::size_t>(config.vocab) * size_of(model.dtype));
   const TensorView view{logits.data(), model.dtype, {1, config.vocab}};
-  std::fputs(options.prompt.c_str(), stdout);
+  std::string text;
+  const auto say = [&](std::string_view bytes) {
+    text += bytes;
+    if (config.json) return;
+    fmt::print("{}", bytes);
+    std::fflush(stdout);
+  };
+  say(options.prompt);
   std::int32_t token = 0;
   for (std::int64_t position = 0; position < positions; ++position) {
     const auto at = static_cast<std::size_t>(position);
@@ -90,10 +99,11 @@ Exit generate_command(const CommandLine& line) {
     engine.decode({.tokens = {&token, 1}, .targets = {}, .update = {}, .weights = {}, .logits = view, .position = position});
     if (at + 1 < options.prompt.size()) continue;
     token = sample(as_doubles(view), options, at);
-    if (position + 1 < positions) std::fputc(token & 0xff, stdout);
-    std::fflush(stdout);
+    if (position + 1 < positions) say(std::string(1, static_cast<char>(token)));
   }
-  std::fputc('\n', stdout);
+  // Bytes need not be UTF-8, and JSON must be.
+  const nlohmann::json object{{"prompt", options.prompt}, {"text", text}};
+  fmt::print("{}\n", config.json ? object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) : "");
   return Exit::ok;
 }
 

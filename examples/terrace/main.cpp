@@ -1,3 +1,4 @@
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <nlohmann/json.hpp>
@@ -24,13 +25,14 @@ int run(const CommandLine& line) {
     std::puts(write_report(line.positional.at(0)).c_str());
     return 0;
   }
-  std::fputs(line.config.json ? to_json(line.config).dump(2).c_str() : to_toml(line.config).c_str(), stdout);
+  std::fputs(line.config.json ? (to_json(line.config).dump(2) + "\n").c_str() : to_toml(line.config).c_str(), stdout);
   return 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that grows beyond `ulimit -f` is an error with a name, not the end of the process
   try {
     const auto line = parse(argc, argv);
     if (!line.answer.empty()) {

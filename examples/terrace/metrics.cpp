@@ -19,7 +19,8 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 [[noreturn]] void fail(const fs::path& file, const std::string& what, int error_number) {
-  throw Error(fmt::format("{} cannot be {}: {}", file.string(), what, describe_errno(error_number)));
+  throw Error(fmt::format("{} cannot be {}: {}\n  make room or mend the rights there, then --resume auto", file.string(), what,
+                          describe_errno(error_number)));
 }
 
 void write_all(int fd, const std::string& text, const fs::path& file) {

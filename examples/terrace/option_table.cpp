@@ -104,6 +104,8 @@ std::vector<Option> make_table() {
       text("run", "json", &C::json, Text::any, !kSame, "nothing but JSON objects on standard output"),
       text("run", "verify-resident", &C::verify_resident, Text::any, !kSame,
            "repeat the first steps with no offload and compare every loss"),
+      text("run", "assumed-costs", &C::assumed_costs, Text::any, !kSame,
+           "plan with FLOPs and the profile's rates only; else each kind of layer is timed here first"),
       text("run", "machine-profile", &C::machine_profile, Text::any, !kSame, "machine profile; empty: the saved one"),
   };
 }

@@ -27,6 +27,10 @@ namespace fs = std::filesystem;
 template <class T>
 using Of = T RunConfig::*;
 
+constexpr std::int32_t kMostTokens =
+    std::numeric_limits<std::int32_t>::max();  // of a micro-batch; token indices are 32 bits wide
+constexpr std::int32_t kMostBlocks = 1 << 16;  // of a step; beyond, planning takes minutes
+
 // A value before it has been understood: flags and --set bring text, TOML brings types.
 using Raw = std::variant<std::string, std::int64_t, double, bool, std::vector<std::string>>;
 
@@ -80,14 +84,19 @@ std::optional<T> parse_number(const std::string& text) {
 void check_bounds(const Option& o, const Source& source, const Raw& raw, double value) {
   const bool low = o.open_low ? value > o.low : value >= o.low;
   const bool high = o.open_high ? value < o.high : value <= o.high;
-  if (!std::isfinite(value) || (o.low != o.high && (!low || !high))) refuse(o, source, raw);
+  if (!std::isfinite(value) || (o.low != o.high && !low)) refuse(o, source, raw);
+  if (o.low != o.high && !high) refuse(o, source, raw, "it is too large");
 }
 
 std::int64_t to_integer(const Option& o, const Source& source, const Raw& raw) {
   std::optional<std::int64_t> value;
   if (const auto* i = std::get_if<std::int64_t>(&raw)) value = *i;
   if (const auto* s = std::get_if<std::string>(&raw); s && !source.typed) value = parse_number<std::int64_t>(*s);
-  if (!value) refuse(o, source, raw);
+  if (!value) {
+    const auto* const text = std::get_if<std::string>(&raw);
+    const bool digits = text && !text->empty() && text->find_first_not_of("0123456789") == std::string::npos;
+    refuse(o, source, raw, digits ? "it is too large" : "");
+  }
   check_bounds(o, source, raw, static_cast<double>(*value));
   return *value;
 }
@@ -204,7 +213,7 @@ const Option& require_option(std::string_view section, std::string_view key, con
                 Exit::usage);
   }
   if (!section.empty() && option->section != section) {
-    throw Error(fmt::format("{}: {} does not belong to [{}]; write {}.{}", where, key, section, option->section, key),
+    throw Error(fmt::format("{}: {} does not belong to [{}]\n  write {}.{}", where, key, section, option->section, key),
                 Exit::usage);
   }
   return *option;
@@ -365,7 +374,9 @@ void apply_toml(RunConfig& config, std::string_view text, const std::string& nam
   try {
     root = toml::parse(text, name);
   } catch (const toml::parse_error& e) {
-    throw Error(fmt::format("{}, line {}: {}", name, e.source().begin.line, e.description()), Exit::usage);
+    throw Error(fmt::format("{}, line {}: {}\n  terrace config prints a file that is right", name, e.source().begin.line,
+                            e.description()),
+                Exit::usage);
   }
   std::set<const Option*> given;
   const auto take = [&](std::string_view section, const toml::key& key, const toml::node& value) {
@@ -459,6 +470,34 @@ void validate(const RunConfig& c) {
   if (c.model == "llama" && c.hidden / c.heads % 2 != 0) {
     refuse_pair(fmt::format("--hidden {} ÷ --heads {} is {}, which is odd", c.hidden, c.heads, c.hidden / c.heads),
                 "rotary positions turn pairs of elements, so llama needs an even head width");
+  }
+  // In floating point, because the products themselves may not fit an integer.
+  const double tokens = static_cast<double>(c.batch_size) * static_cast<double>(c.seq_len);
+  if (tokens > kMostTokens) {
+    refuse_pair(fmt::format("--batch-size {} times --seq-len {} is more than {} tokens in a micro-batch", c.batch_size,
+                            c.seq_len, kMostTokens),
+                "lower one of them; --grad-accumulation makes a large batch of small micro-batches");
+  }
+  if (static_cast<double>(c.layers) * static_cast<double>(c.grad_accumulation) > kMostBlocks) {
+    refuse_pair(fmt::format("--layers {} times --grad-accumulation {} is more than {} blocks in a step", c.layers,
+                            c.grad_accumulation, kMostBlocks),
+                "every one of them is planned by itself; raise --batch-size instead of --grad-accumulation");
+  }
+  std::set<fs::path> places;
+  for (const auto& path : c.nvme_path) {
+    std::error_code error;
+    if (!places.insert(fs::weakly_canonical(fs::absolute(path), error)).second)
+      refuse_pair(fmt::format("--nvme-path {} is given more than once", path.string()), "every path gets an equal share");
+    if (fs::exists(path, error) && !fs::is_directory(path, error))
+      refuse_pair(fmt::format("--nvme-path {} is not a folder", path.string()),
+                  "chunks are kept in a folder of their own in it");
+  }
+  if (!c.save.empty()) {
+    std::error_code error;
+    const auto parent = fs::absolute(c.save).parent_path();
+    if (fs::is_directory(c.save, error)) refuse_pair(fmt::format("--save {} is a folder", c.save), "a file's name is needed");
+    if (!fs::is_directory(parent, error))
+      refuse_pair(fmt::format("--save {}: there is no folder {}", c.save, parent.string()), "make it first");
   }
   if (c.lr_schedule != "constant" && c.min_lr > c.lr)
     refuse_pair(fmt::format("--min-lr {} is above --lr {}", c.min_lr, c.lr), "lower one or raise the other");

@@ -44,6 +44,7 @@ struct RunConfig {
   std::int64_t ckpt_interval = 0;
   bool json = false;
   bool verify_resident = false;  // repeat the first steps with no offload and compare every loss
+  bool assumed_costs = false;    // the plan's times from the profile alone, as for another machine
   std::string machine_profile;   // a profile file; empty: the saved one, or defaults
 };
 

@@ -1,9 +1,13 @@
 #include <terrace/examples/terrace/run_dir.h>
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <fstream>
+#include <utility>
 
 #include <terrace/core/error.h>
 #include <terrace/examples/terrace/command_line.h>
@@ -29,23 +33,75 @@ void write_text(const fs::path& file, const std::string& text) {
   std::ofstream out(beside, std::ios::binary | std::ios::trunc);
   out << text;
   out.close();
-  if (!out) throw Error(fmt::format("{} cannot be written: {}", beside.string(), describe_errno(errno)));
+  if (!out)
+    throw Error(fmt::format("{} cannot be written: {}\n  make room or mend the rights there, then --resume auto",
+                            beside.string(), describe_errno(errno)));
   fs::rename(beside, file);
 }
 
-nlohmann::json read_json(const fs::path& file) {
+[[noreturn]] void refuse_file(const fs::path& file, const std::string& why) {
+  throw Error(fmt::format("{} is not what a run writes: {}\n  bring the file back, or start anew in another --out-dir",
+                          file.string(), why),
+              Exit::corrupt);
+}
+
+// What `take` reads from the JSON in a file that some run wrote.
+template <class Take>
+auto read_json(const fs::path& file, const Take& take) {
   try {
-    return nlohmann::json::parse(read_text(file));
+    return take(nlohmann::json::parse(read_text(file)));
   } catch (const nlohmann::json::exception& e) {
-    throw Error(fmt::format("{} is not what a run writes: {}", file.string(), e.what()), Exit::corrupt);
+    const std::string why = e.what();  // "[json.exception.…] what is wrong"
+    refuse_file(file, why.substr(std::min(why.size(), why.find("] ") + 2)));
   }
 }
 
-ChunkStore::Options stored_options(const nlohmann::json& run) {
-  ChunkStore::Options o;
-  for (const auto& path : run.at("store_paths")) o.paths.emplace_back(path.get<std::string>());
-  o.name = run.at("store_name").get<std::string>();
-  return o;
+struct RunFile {
+  nlohmann::json fingerprint;
+  ChunkStore::Options store;
+};
+RunFile read_run_file(const fs::path& dir) {
+  const auto file = dir / kRunFile;
+  const auto run = read_json(file, [&](const nlohmann::json& j) {
+    RunFile read{.fingerprint = j.at("fingerprint"), .store = {}};
+    read.store.name = j.at("store_name").get<std::string>();
+    // A store inside the run directory moves with it.
+    for (const auto& path : j.at("store_paths"))
+      read.store.paths.push_back((fs::absolute(dir) / path.get<std::string>()).lexically_normal());
+    return read;
+  });
+  if (run.store.paths.empty()) refuse_file(file, "it names no path of a store");
+  return run;
+}
+
+// Killed runs leave nothing that has to be removed: the lock is the kernel's. A file system that cannot lock a directory (NFS)
+// leaves it to the lock of the store.
+FileHandle lock_directory(const fs::path& dir) {
+  FileHandle handle(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!handle) throw Error(fmt::format("run directory {} cannot be opened: {}", dir.string(), describe_errno(errno)));
+  if (::flock(handle.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+    throw Error(fmt::format("{} is in use by another run\n  wait for it or stop it, or give another --out-dir", dir.string()));
+  return handle;
+}
+
+// Whether there is anything to lose. A start that failed leaves at most a store without a commit.
+bool is_used(const fs::path& dir) {
+  std::error_code error;
+  if (!fs::exists(dir, error)) return false;
+  const ChunkStore::Options own{.paths = {dir}, .name = "store"};
+  for (const auto& entry : fs::directory_iterator(dir))
+    if (entry.path().filename() != own.name || ChunkStore::has_commit(own)) return true;
+  return false;
+}
+
+void make_directory(const fs::path& dir) {
+  std::error_code error;
+  if (fs::exists(dir, error) && !fs::is_directory(dir, error))
+    throw Error(fmt::format("--out-dir {} is a file\n  a folder is needed, or a name that is free", dir.string()), Exit::usage);
+  fs::create_directories(dir, error);
+  if (error)
+    throw Error(fmt::format("--out-dir {} cannot be made: {} (errno {})\n  give a folder on a file system that can be written",
+                            dir.string(), error.message(), error.value()));
 }
 
 }  // namespace
@@ -56,50 +112,65 @@ RunDir open_run_dir(RunConfig& config) {
   if (config.resume != "auto" && config.resume != "never") {
     config.out_dir = config.resume;
     if (!fs::exists(config.out_dir / kRunFile))
-      throw Error(fmt::format("--resume {}: there is no run in that directory", config.resume), Exit::usage);
+      throw Error(fmt::format("--resume {}: there is no run in that directory\n  give a run's directory, or --resume auto to "
+                              "start one where there is none",
+                              config.resume),
+                  Exit::usage);
   }
-  RunDir dir{.path = config.out_dir, .store = store_options(config), .resume = false, .result = {}};
-  std::error_code error;
-  const bool used = fs::exists(dir.path, error) && !fs::is_empty(dir.path, error);
-  if (used && config.resume == "never")
-    throw Error(fmt::format("{} is not empty: --resume auto goes on with the run in it, another --out-dir starts a new one",
+  RunDir dir{.path = config.out_dir, .lock = {}, .store = store_options(config), .resume = false, .result = {}};
+  make_directory(dir.path);
+  dir.lock = lock_directory(dir.path);
+  if (config.resume == "never" && is_used(dir.path))
+    throw Error(fmt::format("{} is not empty\n  --resume auto goes on with the run in it, another --out-dir starts a new one",
                             dir.path.string()),
                 Exit::usage);
-  fs::create_directories(dir.path, error);
-  if (error) throw Error(fmt::format("run directory {} cannot be made: {}", dir.path.string(), error.message()));
+  if (!fs::exists(dir.path / kRunFile)) return dir;
 
-  const auto now = fingerprint(config);
-  if (fs::exists(dir.path / kRunFile)) {
-    const auto run = read_json(dir.path / kRunFile);
-    dir.store = stored_options(run);
-    dir.resume = ChunkStore::has_commit(dir.store);
-    const auto difference = describe_difference(run.at("fingerprint"), now);
-    if (dir.resume && !difference.empty() && !config.force)
-      throw Error(fmt::format("{} holds a run with another model, data or seed; --force resumes it all the same:\n{}",
-                              dir.path.string(), difference),
-                  Exit::usage);
-    if (dir.resume && fs::exists(dir.path / kResultFile)) {
-      auto result = read_json(dir.path / kResultFile);
-      if (result.value("steps", std::int64_t{0}) >= config.steps) dir.result = std::move(result);
-    }
-  }
-  if (dir.result) return dir;
-  if (!dir.resume) dir.store = store_options(config);
-  write_text(dir.path / kConfigFile, to_toml(config));
-  nlohmann::json paths = nlohmann::json::array();
-  for (const auto& path : dir.store.paths) paths.push_back(fs::absolute(path).string());
-  write_json(dir.path / kRunFile, {{"fingerprint", now}, {"store_paths", paths}, {"store_name", dir.store.name}});
-  fs::remove(dir.path / kResultFile, error);
+  const auto run = read_run_file(dir.path);
+  const auto home = run.store.paths.front() / run.store.name;
+  if (!fs::exists(home))
+    throw Error(fmt::format("the run in {} keeps its state in {}, and that is not there\n  mount that disk; or forget the run "
+                            "with terrace ckpt rm {}, and --resume auto starts it anew",
+                            dir.path.string(), home.string(), dir.path.string()),
+                Exit::corrupt);
+  if (!ChunkStore::has_commit(run.store)) return dir;  // nothing to go on from
+  const auto difference = describe_difference(run.fingerprint, fingerprint(config));
+  if (!difference.empty() && !config.force)
+    throw Error(fmt::format("{} holds a run with another model, data or seed:\n{}\n  give the run's own values, or another "
+                            "--out-dir; --force resumes it all the same",
+                            dir.path.string(), difference),
+                Exit::usage);
+  dir.resume = true;
+  dir.store = run.store;
+  if (fs::exists(dir.path / kResultFile))
+    read_json(dir.path / kResultFile, [&](const nlohmann::json& result) {
+      const bool enough = result.at("steps").get<std::int64_t>() >= config.steps;
+      if (enough && result.at("weights_xxh64").is_string()) dir.result = result;
+      return 0;
+    });
   return dir;
 }
 
-ExistingRun read_run_dir(const fs::path& path) {
-  if (!fs::exists(path / kRunFile)) throw Error(fmt::format("{} holds no run", path.string()), Exit::usage);
-  ExistingRun run;
-  apply_file(run.config, path / kConfigFile);
-  run.store = stored_options(read_json(path / kRunFile));
-  return run;
+void begin_run(const RunDir& dir, const RunConfig& config) {
+  write_text(dir.path / kConfigFile, to_toml(config));
+  auto paths = nlohmann::json::array();
+  for (const auto& path : dir.store.paths) {
+    std::error_code error;
+    paths.push_back(fs::equivalent(path, dir.path, error) ? "." : fs::absolute(path).string());
+  }
+  write_json(dir.path / kRunFile,
+             {{"fingerprint", fingerprint(config)}, {"store_paths", paths}, {"store_name", dir.store.name}});
+  std::error_code error;
+  fs::remove(dir.path / kResultFile, error);
 }
+
+ChunkStore::Options store_of_run(const fs::path& path) {
+  if (!fs::exists(path / kRunFile))
+    throw Error(fmt::format("{} holds no run\n  give the --out-dir of one", path.string()), Exit::usage);
+  return read_run_file(path).store;
+}
+
+void forget_run(const fs::path& path) { fs::remove(path / kRunFile); }
 
 void write_result(const RunDir& dir, const nlohmann::json& result) { write_json(dir.path / kResultFile, result); }
 

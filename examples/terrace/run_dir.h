@@ -1,6 +1,9 @@
 // A run's directory: who may write into it, what it was told, and whether it is finished.
 //
-// Threads: one. Errors: Error(Exit::usage) when it holds something that must not be overwritten, or a run that differs.
+// Owner:   the process that opened it, until it closes it or dies: a second run in the same directory is refused.
+// Threads: one.
+// Errors:  Error(Exit::usage) when it holds something that must not be overwritten, or a run that differs;
+//          Error(Exit::corrupt) when its files are not what a run writes, or its store is gone.
 #pragma once
 
 #include <filesystem>
@@ -9,24 +12,27 @@
 
 #include <terrace/examples/terrace/run_config.h>
 #include <terrace/offload/chunk_store.h>
+#include <terrace/offload/extent_files.h>
 
 namespace terrace::cli {
 
 struct RunDir {
   std::filesystem::path path;
+  FileHandle lock;                       // held on the directory itself, so that nothing stays behind
   ChunkStore::Options store;             // where the run's chunks are, as it was when the run began
   bool resume = false;                   // something is committed: go on from there
   std::optional<nlohmann::json> result;  // of a run that has finished all steps asked for now
 };
 
-// Makes or opens config.out_dir as --resume says; writes config.toml and run.json when it is not finished.
+// Makes or opens config.out_dir as --resume says, and locks it. What is in it stays as it is.
 RunDir open_run_dir(RunConfig& config);
-// The directory of a run that exists (generate, report): its configuration and its store.
-struct ExistingRun {
-  RunConfig config;
-  ChunkStore::Options store;
-};
-ExistingRun read_run_dir(const std::filesystem::path& path);
+// From here on it is this run's: config.toml and run.json are written, an earlier result is removed. Called when nothing can be
+// refused any more.
+void begin_run(const RunDir& dir, const RunConfig& config);
+// Where the run in a directory keeps its chunks (generate, ckpt).
+ChunkStore::Options store_of_run(const std::filesystem::path& path);
+// The run is none any more, once its store is removed; its metrics and report stay.
+void forget_run(const std::filesystem::path& path);
 
 void write_result(const RunDir& dir, const nlohmann::json& result);
 void write_json(const std::filesystem::path& file, const nlohmann::json& value);

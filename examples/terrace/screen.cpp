@@ -159,8 +159,13 @@ void Screen::header() {
 
 void Screen::erase_bar() {
   if (!bar_drawn_) return;
-  std::fputs("\r\x1b[K", options_.out);
+  fmt::print(options_.out, "{}", options_.color ? "\r\x1b[K" : '\r' + std::string(bar_columns(), ' ') + '\r');
   bar_drawn_ = false;
+}
+
+// One column stays free: a full line would wrap, and could not be erased.
+std::size_t Screen::bar_columns() const {
+  return static_cast<std::size_t>(std::clamp(options_.width > 0 ? options_.width - 1 : 79, 0, 100));
 }
 
 void Screen::draw_bar() {
@@ -168,9 +173,7 @@ void Screen::draw_bar() {
     return;
   const double done = static_cast<double>(step_) / static_cast<double>(options_.last_step);
   const auto text = fmt::format(" {:3.0f}%  {} left", std::floor(done * 100), format_duration(seconds_left()));
-  // One column stays free: a full line would wrap, and could not be erased.
-  const int width = std::min(options_.width > 0 ? options_.width - 1 : 79, 100);
-  const int cells = width - static_cast<int>(text.size());
+  const int cells = static_cast<int>(bar_columns()) - static_cast<int>(text.size());
   if (cells < 5) return;
   const auto eighths = static_cast<std::size_t>(done * cells * 8);
   static constexpr std::array<const char*, 8> kPart{"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};

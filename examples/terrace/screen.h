@@ -17,8 +17,8 @@ namespace terrace::cli {
 
 struct ScreenOptions {
   bool json = false;
-  bool terminal = false;  // header repeated, progress bar
-  bool color = false;
+  bool terminal = false;                        // header repeated, progress bar
+  bool color = false;                           // and other escape codes
   int width = 0;                                // 0: no limit
   std::uint64_t first_step = 0, last_step = 0;  // steps done before, and wanted in all
   std::FILE* out = stdout;                      // the run's lines
@@ -44,6 +44,7 @@ class Screen {
  private:
   void erase_bar();
   void draw_bar();
+  [[nodiscard]] std::size_t bar_columns() const;
   void header();
   [[nodiscard]] double seconds_left() const;
 

@@ -5,8 +5,12 @@
 #include <algorithm>
 #include <charconv>
 
+#include <terrace/core/device.h>
 #include <terrace/core/philox.h>
+#include <terrace/core/thread_pool.h>
+#include <terrace/examples/lm/weights.h>
 #include <terrace/examples/terrace/options.h>
+#include <terrace/parallel/measure_costs.h>
 
 namespace terrace::cli {
 
@@ -48,12 +52,26 @@ PlanRequest plan_request(const RunConfig& c) {
   return r;
 }
 
+WeightRange first_weights(const RunConfig& c, const Model& model) {
+  if (c.init_from.empty()) return lm::random_weights(c.seed);
+  try {
+    return lm::weights_from(c.init_from, model);
+  } catch (const Error& error) {
+    throw Error(fmt::format("--init-from: {}\n  give a safetensors file with every tensor of this model, as --save writes one",
+                            error.what()),
+                error.exit());
+  }
+}
+
 Schedule schedule(const RunConfig& c) {
+  // A constant rate does not depend on the number of steps, so that a run can be made longer and stay the run it was.
+  const bool constant = c.lr_schedule == "constant";
+  const auto total = std::max<std::int64_t>(1, constant ? std::max(c.steps, c.warmup) : c.steps);
   return {.kind = parse_schedule(c.lr_schedule),
           .peak = c.lr,
-          .minimum = c.lr_schedule == "constant" ? c.lr : c.min_lr,
-          .warmup_steps = static_cast<std::uint64_t>(std::min(c.warmup, c.steps)),
-          .total_steps = static_cast<std::uint64_t>(std::max<std::int64_t>(1, c.steps))};
+          .minimum = constant ? c.lr : c.min_lr,
+          .warmup_steps = static_cast<std::uint64_t>(std::min(c.warmup, total)),
+          .total_steps = static_cast<std::uint64_t>(total)};
 }
 
 AdamWSettings adamw_settings(const RunConfig& c) {
@@ -63,12 +81,35 @@ AdamWSettings adamw_settings(const RunConfig& c) {
 MachineProfile machine_profile(const RunConfig& c) {
   if (!c.machine_profile.empty()) return load_profile(c.machine_profile);
   const auto saved = default_profile_path();
-  return std::filesystem::exists(saved) ? load_profile(saved) : MachineProfile{};
+  if (!std::filesystem::exists(saved)) return {};
+  try {
+    return load_profile(saved);
+  } catch (const Error& error) {  // of another version, perhaps: no reason not to train
+    fmt::print(stderr, "warning: planning with assumed rates: {}\n", error.what());
+    return {};
+  }
+}
+
+Plan make_plan(const RunConfig& c, const Model& model, const PlanRequest& request) {
+  const auto profile = machine_profile(c);
+  auto p = plan(model, request, profile);
+  if (!p.fits || c.assumed_costs) return p;
+  ThreadPool pool(static_cast<int>(c.threads));
+  const auto device = make_cpu_device(pool);
+  const StepMap map(model, p.map);
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(request.shape.batch.tokens()) * request.shape.micro_batches);
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    tokens[i] = static_cast<std::int32_t>(random_below(c.seed, stream_of("measure"), i, static_cast<std::uint64_t>(c.vocab)));
+  ProfileCosts costs(map, profile);
+  measure_costs(costs, map, p.programs.steady, *device, *make_adamw(adamw_settings(c)),
+                {.tokens = tokens, .targets = tokens, .loss_scale = 1.0 / static_cast<double>(tokens.size())});
+  retime(p, model, request, profile, costs);
+  return p;
 }
 
 void demand_device(const RunConfig& c) {
   if (c.device != "cpu")
-    throw Error(fmt::format("device {} is not there: this build has the cpu device only; use --device cpu", c.device),
+    throw Error(fmt::format("device {} is not there: this build has the cpu device only\n  use --device cpu", c.device),
                 Exit::hardware_missing);
 }
 
@@ -101,8 +142,18 @@ nlohmann::json to_json(const Plan& p) {
   j["step_time_s"] = p.times.seconds;
   j["peak_bytes"] = {
       {"device", p.peak_bytes[Tier::device]}, {"host", p.peak_bytes[Tier::host]}, {"nvme", p.peak_bytes[Tier::disk]}};
-  const auto& t = p.steady_traffic;
-  j["bytes"] = {{"read", t.read}, {"write", t.write}, {"h2d", t.upload}, {"d2h", t.download}};
+  const auto bytes = [](const Traffic& t) -> nlohmann::json {
+    return {{"read", t.read}, {"write", t.write}, {"h2d", t.upload}, {"d2h", t.download}};
+  };
+  j["bytes"] = bytes(p.steady_traffic);
+  Traffic all;
+  for (const auto& t : p.step_traffic) {
+    all.read += t.read;
+    all.write += t.write;
+    all.upload += t.upload;
+    all.download += t.download;
+  }
+  j["walked"] = {{"steps", p.step_traffic.size()}, {"bytes", bytes(all)}};
   j["stall_s"] = nlohmann::json::object();
   for (const auto& [cause, seconds] : p.times.stall_s) j["stall_s"][cause] = seconds;
   j["floor_s"] = p.floor_s;

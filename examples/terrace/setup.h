@@ -16,6 +16,7 @@
 #include <terrace/offload/chunk_store.h>
 #include <terrace/optimizers/optimizer.h>
 #include <terrace/optimizers/schedule.h>
+#include <terrace/parallel/compute.h>
 #include <terrace/parallel/plan.h>
 
 namespace terrace::cli {
@@ -24,10 +25,14 @@ lm::ModelConfig model_config(const RunConfig& config);
 // `auto`: the CPU device takes 95 % of half of the memory that is available, the host 85 % of the other half.
 Budget budgets(const RunConfig& config);
 PlanRequest plan_request(const RunConfig& config);
+WeightRange first_weights(const RunConfig& config, const Model& model);  // random, or of the safetensors file
 Schedule schedule(const RunConfig& config);
 AdamWSettings adamw_settings(const RunConfig& config);
 // The named file, else the saved profile, else defaults that were never measured.
 MachineProfile machine_profile(const RunConfig& config);
+// The plan of a request. Each kind of layer is timed on this machine first, so that the plan's times are its own, unless
+// config.assumed_costs; what the plan decides does not depend on it.
+Plan make_plan(const RunConfig& config, const Model& model, const PlanRequest& request);
 void demand_device(const RunConfig& config);
 
 // Where a run's chunks are: <nvme-path>/terrace-<hash of the run directory>, or <out-dir>/store without a disk tier.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <optional>
 #include <vector>
@@ -22,16 +23,20 @@
 namespace terrace::cli {
 namespace {
 
-volatile std::sig_atomic_t stop_signal = 0;  // a handler can reach nothing else
+volatile std::sig_atomic_t stop_signal = 0, signals = 0;  // a handler can reach nothing else
 
-// The first signal asks for a clean stop after this step; the second one ends the process at once.
+// The first signal asks for a clean stop after this step. The second one changes nothing, because launchers send one to the
+// process and again to its group; the third one ends the process at once.
 void catch_signals() {
+  const auto stop = [](int caught) {
+    stop_signal = caught;
+    signals = signals + 1;
+    if (signals == 2) std::signal(caught, SIG_DFL);
+  };
   stop_signal = 0;
-  for (const int s : {SIGINT, SIGTERM})
-    std::signal(s, [](int caught) {
-      stop_signal = caught;
-      std::signal(caught, SIG_DFL);
-    });
+  signals = 0;
+  for (const int s : {SIGINT, SIGTERM}) std::signal(s, stop);
+  if (std::signal(SIGHUP, stop) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);  // nohup
 }
 
 // A global batch's tokens and targets, by global sequence index: however a batch is split, it holds the same sequences.
@@ -52,7 +57,8 @@ class Training {
         corpus_(lm::Corpus::open(config.data)),
         sequences_(lm::plan_sequences(corpus_.tokens(), static_cast<std::uint64_t>(config.seq_len))),
         model_(lm::make_model(model_config(config))),
-        plan_(plan(model_, plan_request(config), machine_profile(config))) {
+        first_weights_(first_weights(config, model_)),
+        plan_(make_plan(config, model_, plan_request(config))) {
     if (!plan_.fits) throw refusal_error(plan_);
   }
 
@@ -66,15 +72,18 @@ class Training {
         {.device = device.get(), .store = dir.store, .resume = dir.resume, .optimizer = optimizer.get(), .trace = &trace});
 
     std::uint64_t done = 0;
+    begin_run(dir, config_);
     if (dir.resume)
       done = engine.resumed()->step;
     else
-      engine.fill(config_.init_from.empty() ? lm::random_weights(config_.seed) : lm::weights_from(config_.init_from, model_));
+      engine.fill(first_weights_);
 
     const auto last = static_cast<std::uint64_t>(config_.steps);
     Screen screen(screen_options(config_.json, done, last));
     screen.note(describe());
-    if (dir.resume) screen.note(fmt::format("resumed after step {}", done));
+    if (dir.resume)
+      screen.note(fmt::format("resumed after step {}; the state stays in {}", done,
+                              (dir.store.paths.front() / dir.store.name).string()));
     MetricsWriter metrics(dir.path / kMetricsFile, done);
     write_json(dir.path / kPlanFile, to_json(plan_));
 
@@ -89,17 +98,18 @@ class Training {
                                        .targets = batch.targets,
                                        .loss_scale = 1.0 / static_cast<double>(batch.targets.size()),
                                        .update = update});
+      require_finite(step, result, dir);
+      trace.span({"step", fmt::format("step {}", step), begin, now_ns()});
       update.gradient_scale = clip_factor(result.gradient_norm, config_.grad_clip);
       engine.set_pending(update);
       done = step;
 
       auto m = metrics_of(engine, step, result, update.learning_rate);
       if (due(step, config_.eval_interval) && step != last) m.eval_loss = evaluation = evaluate(engine);
-      if (due(step, config_.ckpt_interval) && step != last) engine.commit(step, "{}");
       if (step == last) m.eval_loss = evaluation = evaluate(engine);
-      metrics.write(m);
+      metrics.write(m);  // before the commit: a step that is committed is never without its line
       screen.step(m);
-      trace.span({"step", fmt::format("step {}", step), begin, now_ns()});
+      if (due(step, config_.ckpt_interval) && step != last) engine.commit(step, "{}");
       if (step != last) trace.forget_before(begin);  // the report shows the last two
     }
 
@@ -112,8 +122,10 @@ class Training {
     }
     const auto hash = lm::hash_weights(engine);
     if (!config_.save.empty()) lm::save_weights(engine, config_.save);
-    nlohmann::json result{{"steps", config_.steps}, {"weights_xxh64", hash}};
+    nlohmann::json result{{"steps", done}, {"weights_xxh64", hash}};
     if (evaluation) result["eval_loss"] = *evaluation;
+    const auto peak = engine.peak_bytes();  // of the whole run, the last commit included, as the plan's
+    result["peak_bytes"] = {{"device", peak[Tier::device]}, {"host", peak[Tier::host]}, {"nvme", peak[Tier::disk]}};
     write_result(dir, result);
     screen.note(fmt::format("report {}", write_report(dir.path).string()));
     if (config_.verify_resident) verify_resident(*device, *optimizer, dir, screen);
@@ -123,6 +135,17 @@ class Training {
 
  private:
   static bool due(std::uint64_t step, std::int64_t every) { return every > 0 && step % static_cast<std::uint64_t>(every) == 0; }
+
+  // A step that diverged is not applied where updates wait for the norm, and never committed.
+  static void require_finite(std::uint64_t step, const StepResult& r, const RunDir& dir) {
+    if (std::isfinite(r.loss_sum) && std::isfinite(r.gradient_norm)) return;
+    throw Error(
+        fmt::format("training diverged at step {}: loss {}, gradient norm {}\n  {}; lower --lr or --grad-clip, or raise "
+                    "--warmup",
+                    step, r.loss_sum, r.gradient_norm,
+                    ChunkStore::has_commit(dir.store) ? "the last commit is intact and --resume auto goes back to it"
+                                                      : "nothing was committed"));
+  }
 
   [[nodiscard]] std::string describe() const {
     return fmt::format("{} with {:.1f}M parameters, {} of state; device {}, host {}, disk {}; updates on the {}, {} binds",
@@ -187,7 +210,7 @@ class Training {
                   {.device = &device,
                    .store = {.paths = {dir.path}, .name = "resident", .durable = false, .temporary = true},
                    .optimizer = &optimizer});
-    engine.fill(config_.init_from.empty() ? lm::random_weights(config_.seed) : lm::weights_from(config_.init_from, model_));
+    engine.fill(first_weights_);
     const auto offloaded = read_metrics(dir.path / kMetricsFile);
     const auto rate = schedule(config_);
     std::uint64_t same = 0, steps = std::min<std::uint64_t>(kSteps, offloaded.size());
@@ -216,6 +239,7 @@ class Training {
   lm::Corpus corpus_;
   lm::SequencePlan sequences_;
   Model model_;
+  WeightRange first_weights_;
   Plan plan_;
   std::optional<Batch> batch_;
 };
@@ -223,6 +247,7 @@ class Training {
 }  // namespace
 
 Exit train(RunConfig config) {
+  std::signal(SIGPIPE, SIG_IGN);  // a closed terminal or pipe does not stop a run
   demand_device(config);
   if (config.data.empty()) throw Error("train needs text to train on: --data FILE…", Exit::usage);
   if (config.resume != "auto" && config.resume != "never") config.out_dir = config.resume;

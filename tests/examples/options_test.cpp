@@ -40,7 +40,7 @@ TEST(Options, TableCoversEveryFieldOnce) {
     // A default that is refused could not be saved and read back.
     for (const auto c : o.key) EXPECT_TRUE((c >= 'a' && c <= 'z') || c == '-' || (c >= '0' && c <= '9')) << o.key;
   }
-  EXPECT_EQ(keys.size(), 45U);  // the number of RunConfig's fields: add the option with the field
+  EXPECT_EQ(keys.size(), 46U);  // the number of RunConfig's fields: add the option with the field
 }
 
 TEST(Options, DefaultsSurviveSavingAndReading) {
@@ -65,7 +65,7 @@ TEST(Options, EveryFieldSurvivesSavingAndReading) {
   c.device = "cuda:1", c.device_memory = "1.5GiB", c.host_memory = "unlimited", c.nvme_limit = "auto",
   c.nvme_path = {"/a", "/b"};
   c.prefetch_depth = "4", c.out_dir = "some/where", c.resume = "auto", c.force = true, c.ckpt_interval = 8, c.json = true;
-  c.verify_resident = true, c.machine_profile = "m.json";
+  c.verify_resident = true, c.assumed_costs = true, c.machine_profile = "m.json";
   RunConfig read;
   apply_toml(read, to_toml(c), "saved");
   EXPECT_EQ(to_json(read), to_json(c));

@@ -45,7 +45,10 @@ void write_plan(const ScratchFolder& run) {
   const nlohmann::json plan{{"fits", true},
                             {"step_time_s", 1.0},
                             {"peak_bytes", {{"device", kGib / 2}, {"host", kGib}, {"nvme", 6 * kGib}}},
-                            {"bytes", {{"read", 3 * kGib}, {"write", 2 * kGib}, {"h2d", 3 * kGib}, {"d2h", 2 * kGib - 4096}}},
+                            {"walked",
+                             {{"steps", 2},
+                              {"bytes",  // the first step reads nothing
+                               {{"read", 3 * kGib}, {"write", 4 * kGib}, {"h2d", 6 * kGib}, {"d2h", 4 * kGib - 4096}}}}},
                             {"stall_s", {{"read", 0.1}, {"upload", 0.05}}},
                             {"floor_s", 0.8},
                             {"binding", "read"}};
@@ -88,7 +91,7 @@ TEST(Report, HoldsEveryPart) {
         "tokens a second", "step time", "device peak", "seq-len = 256", "bound by read"}) {
     EXPECT_THAT(page, HasSubstr(part));
   }
-  EXPECT_THAT(page, HasSubstr("<td>read from disk</td><td>3.00 GiB</td><td>3.00 GiB</td><td class='same'>equal</td>"));
+  EXPECT_THAT(page, HasSubstr("<td>read from disk, 2 steps</td><td>3.00 GiB</td><td>3.00 GiB</td><td class='same'>equal</td>"));
   EXPECT_THAT(page, HasSubstr("<td>+4.00 KiB</td>"));
   EXPECT_THAT(page, Not(HasSubstr("missing")));
   EXPECT_THAT(page, Not(HasSubstr("http")));  // nothing is fetched

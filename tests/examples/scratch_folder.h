@@ -13,8 +13,8 @@ namespace terrace {
 
 class ScratchFolder {
  public:
-  ScratchFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "terrace-test-XXXXXX").string();
+  explicit ScratchFolder(const std::filesystem::path& in = std::filesystem::temp_directory_path()) {
+    std::string pattern = (in / "terrace-test-XXXXXX").string();
     if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("no scratch folder");
     path_ = pattern;
   }

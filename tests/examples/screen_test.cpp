@@ -69,16 +69,17 @@ TEST(Screen, ATerminalGetsHeadersAndABarThatIsErased) {
   const auto text = shown({.terminal = true, .width = 200, .last_step = 100}, [](Screen& screen) {
     for (std::uint64_t s = 1; s <= 45; ++s) screen.step(sample(s));
   });
+  const auto erasure = '\r' + std::string(100, ' ') + '\r';  // the bar is at most that wide
   std::size_t headers = 0, erased = 0, bars = 0;
   for (auto at = text.find("grad norm"); at != std::string::npos; at = text.find("grad norm", at + 1)) ++headers;
-  for (auto at = text.find("\r\x1b[K"); at != std::string::npos; at = text.find("\r\x1b[K", at + 1)) ++erased;
+  for (auto at = text.find(erasure); at != std::string::npos; at = text.find(erasure, at + 1)) ++erased;
   for (auto at = text.find(" left"); at != std::string::npos; at = text.find(" left", at + 1))
-    bars += text.compare(at, 8, " left\r\x1b[") == 0;
+    bars += text.compare(at, 7, " left\r ") == 0;
   EXPECT_EQ(headers, 3U);
   EXPECT_EQ(erased, 45U);
   EXPECT_EQ(bars, 45U);
-  EXPECT_THAT(text, Not(HasSubstr("\x1b[3")));  // no colour unless asked
-  EXPECT_TRUE(text.ends_with("\r\x1b[K"));
+  EXPECT_THAT(text, Not(HasSubstr("\x1b")));  // no escape codes unless asked
+  EXPECT_TRUE(text.ends_with(erasure));
 }
 
 TEST(Screen, LinesNeverExceedTheTerminal) {

@@ -360,7 +360,7 @@ TEST_F(ChunkStoreTest, TooLittleSpaceIsRefusedBeforeAnyIsTaken) {
     ChunkStore::create(o);
     FAIL() << "a PiB was found";
   } catch (const Error& error) {
-    EXPECT_EQ(Exit::runtime, error.exit());
+    EXPECT_EQ(Exit::does_not_fit, error.exit());
     EXPECT_THAT(error.what(), HasSubstr(file("data").string()));
     EXPECT_THAT(error.what(), HasSubstr(std::to_string(1ULL << 50)));
     EXPECT_THAT(error.what(), HasSubstr("are free"));

@@ -255,6 +255,15 @@ TEST(MoverErrors, DestructionAfterAFailureDoesNotHang) {
   for (const std::uint64_t request : {0U, 5U, 6U, 11U}) Chain chain({{request, What::error, EIO}});
 }
 
+TEST(MoverErrors, TheCauseIsToldThoughAnotherLaneIsStillBehind) {
+  Terraces t("simulated");
+  Clock after = Clock::after(Lane::compute, 1);
+  after[Lane::download] = 1;
+  t.mover->issue(t.move(0, Tier::host, Tier::disk, 0, 0, after));
+  t.lanes.of(Lane::download).fail(std::make_exception_ptr(Error("the device is gone")));
+  EXPECT_EQ("the device is gone", error_of([&] { t.lanes.of(Lane::write).wait(1); }));
+}
+
 TEST(MoverErrors, AProducerThatFailsEndsTheMovesThatWaitForIt) {
   Terraces t("simulated");
   t.mover->issue(t.move(0, Tier::host, Tier::disk, 0, 0, Clock::after(Lane::compute, 1)));

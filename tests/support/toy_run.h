@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,7 @@ struct RunOptions {
   bool resume = false;
   bool evaluate_between = false;
   std::filesystem::path store = "toy-store";
+  std::function<std::unique_ptr<IoEngine>(const IoOptions&)> make_io = make_io_engine;
 };
 
 struct RunResult {
@@ -55,64 +57,86 @@ inline PlanRequest request_of(const RunOptions& o) {
           .steps = o.steps};
 }
 
-inline RunResult run(const RunOptions& o) {
-  ThreadPool pool(o.threads);
-  const auto device = make_cpu_device(pool);
-  const auto model = make_model(o.sizes);
-  RunResult out;
-  out.planned = plan(model, request_of(o), MachineProfile{});
-  if (!out.planned.fits) return out;
-  const auto optimizer = make_adamw({});
-  Engine engine(model, out.planned,
-                {.device = device.get(),
-                 .store = {.paths = {o.store}, .durable = false},
-                 .resume = o.resume,
-                 .optimizer = optimizer.get()});
-  std::uint64_t first = 0;
-  if (o.resume)
-    first = engine.resumed()->step;
-  else
-    engine.fill(initialise);
+// What main would own, in the order of dependence, and the steps of a training loop.
+struct Training {
+  explicit Training(const RunOptions& options) : o(options) {
+    if (!planned.fits) return;
+    engine.emplace(model, planned,
+                   Engine::Options{.device = device.get(),
+                                   .store = {.paths = {o.store}, .durable = false},
+                                   .resume = o.resume,
+                                   .optimizer = optimizer.get(),
+                                   .make_io = o.make_io});
+    if (!o.resume) engine->fill(initialise);
+  }
 
-  const auto n = static_cast<std::size_t>(o.shape.batch.tokens()) * o.shape.micro_batches;
-  const auto batch = [&](std::uint64_t step) {
-    std::pair<std::vector<std::int32_t>, std::vector<std::int32_t>> b;
-    for (std::size_t i = 0; i < n; ++i) {
-      const auto draw = [&](std::uint64_t k) {
-        return static_cast<std::int32_t>(random_below(3, step, k, static_cast<std::uint64_t>(o.sizes.vocab)));
-      };
-      b.first.push_back(draw(i));
-      b.second.push_back(i % 7 == 0 ? -1 : draw(i + 1));
+  [[nodiscard]] std::uint64_t steps_done() const { return o.resume ? engine->resumed()->step : 0; }
+  [[nodiscard]] std::size_t tokens_a_step() const {
+    return static_cast<std::size_t>(o.shape.batch.tokens()) * o.shape.micro_batches;
+  }
+  [[nodiscard]] std::int32_t draw(std::uint64_t step, std::uint64_t i) const {
+    return static_cast<std::int32_t>(random_below(3, step, i, static_cast<std::uint64_t>(o.sizes.vocab)));
+  }
+  void read_batch(std::uint64_t step) {
+    tokens.clear();
+    targets.clear();
+    for (std::size_t i = 0; i < tokens_a_step(); ++i) {
+      tokens.push_back(draw(step, i));
+      targets.push_back(i % 7 == 0 ? -1 : draw(step, i + 1));
     }
-    return b;
-  };
-  for (std::uint64_t s = first + 1; s <= o.steps; ++s) {
-    const auto [tokens, targets] = batch(s);
+  }
+
+  StepResult step(std::uint64_t s) {
+    read_batch(s);
     UpdateStep update{.step = s, .learning_rate = 1e-2, .gradient_scale = 1};
-    const auto r =
-        engine.step({.tokens = tokens, .targets = targets, .loss_scale = 1.0 / static_cast<double>(n), .update = update});
+    const auto scale = 1.0 / static_cast<double>(tokens_a_step());
+    auto r = engine->step({.tokens = tokens, .targets = targets, .loss_scale = scale, .update = update});
     if (o.before_use) update.gradient_scale = clip_factor(r.gradient_norm, 0.5);
-    engine.set_pending(update);
+    engine->set_pending(update);
+    return r;
+  }
+  double evaluate() {  // of the batch at hand, its first micro-batch
+    const auto per = static_cast<std::size_t>(o.shape.batch.tokens());
+    return engine->evaluate({.tokens = std::span(tokens).first(per), .targets = std::span(targets).first(per)});
+  }
+  std::uint64_t hash() {  // of all master weights
+    const std::unique_ptr<XXH64_state_t, decltype(&XXH64_freeState)> state(XXH64_createState(), &XXH64_freeState);
+    XXH64_reset(state.get(), 0);
+    engine->visit(
+        [&](const ParamSpec&, std::uint64_t, TensorView range) { XXH64_update(state.get(), range.data, range.bytes()); });
+    return XXH64_digest(state.get());
+  }
+
+  const RunOptions o;
+  ThreadPool pool{o.threads};
+  const std::unique_ptr<Device> device = make_cpu_device(pool);
+  const Model model = make_model(o.sizes);
+  const Plan planned = plan(model, request_of(o), MachineProfile{});
+  const std::unique_ptr<Optimizer> optimizer = make_adamw({});
+  std::vector<std::int32_t> tokens, targets;
+  std::optional<Engine> engine;  // empty when the plan does not fit
+};
+
+inline RunResult run(const RunOptions& o) {
+  Training training(o);
+  RunResult out;
+  out.planned = training.planned;
+  if (!out.planned.fits) return out;
+  for (std::uint64_t s = training.steps_done() + 1; s <= o.steps; ++s) {
+    const auto r = training.step(s);
     out.losses.push_back(r.loss_sum);
     out.norms.push_back(r.gradient_norm);
     out.traffic.push_back(r.moved);
     ++out.steps_run;
-    if (o.evaluate_between && s == 2) {
-      const auto per = static_cast<std::size_t>(o.shape.batch.tokens());
-      out.losses.push_back(engine.evaluate({.tokens = std::span(tokens).first(per), .targets = std::span(targets).first(per)}));
-    }
+    if (o.evaluate_between && s == 2) out.losses.push_back(training.evaluate());
     if (o.commit_after == s) {
-      engine.commit(s, "{}");
+      training.engine->commit(s, "{}");
       break;
     }
   }
-  if (o.commit_after == 0) engine.commit(o.steps, "{}");
-  XXH64_state_t* state = XXH64_createState();
-  XXH64_reset(state, 0);
-  engine.visit([&](const ParamSpec&, std::uint64_t, TensorView range) { XXH64_update(state, range.data, range.bytes()); });
-  out.hash = XXH64_digest(state);
-  XXH64_freeState(state);
-  out.peak = engine.peak_bytes();
+  if (o.commit_after == 0) training.engine->commit(o.steps, "{}");
+  out.hash = training.hash();
+  out.peak = training.engine->peak_bytes();
   return out;
 }
 

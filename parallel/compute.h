@@ -1,0 +1,67 @@
+// What an action computes: the places of its chunks in, operations on a stream out.
+//
+// Owner:   an executor, or whoever times single actions. Borrows everything in Parts.
+// Threads: begin() and enqueue() from the rank thread; results after the stream has passed.
+// Errors:  of the layers and the math, in the stream's events.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include <terrace/core/device.h>
+#include <terrace/core/math.h>
+#include <terrace/optimizers/optimizer.h>
+#include <terrace/parallel/step_map.h>
+
+namespace terrace {
+
+// Gives master weights their first content, or reads them: a part of one parameter, in ascending order within a sweep.
+//   `first_element` counts in the parameter, row-major. Called on the compute stream's thread.
+using WeightRange = std::function<void(const ParamSpec& param, std::uint64_t first_element, TensorView range)>;
+
+struct StepInput {
+  std::span<const std::int32_t> tokens = {}, targets = {};  // [micro_batches · N]
+  double loss_scale = 1;                                    // 1 ÷ target tokens of all micro-batches
+  UpdateStep update = {};                                   // of the updates in this program
+  WeightRange weights = {};                                 // of fill and visit
+  TensorView logits = {};                                   // of decode: [1, V], written by the last layer
+  std::int64_t position = 0;                                // of decode
+};
+
+class Compute {
+ public:
+  struct Parts {
+    Device* device = nullptr;
+    Stream* stream = nullptr;
+    const StepMap* map = nullptr;
+    const Optimizer* optimizer = nullptr;
+  };
+  explicit Compute(const Parts& parts);
+
+  void begin(const StepInput& input);  // of a program; `input` must live until the stream has passed its last action
+  // Use i of the action lies at base + offsets[i].
+  void enqueue(const Action& action, std::span<const Use> uses, std::span<const std::uint64_t> offsets, std::byte* base);
+
+  [[nodiscard]] double loss_sum() const;       // micro-batches folded in order
+  [[nodiscard]] double gradient_norm() const;  // layers folded in declared order; 0 for programs without norms
+
+ private:
+  class Views;
+  void layer(const Action& action, const Views& views);
+  void norm(const Action& action, const Views& views);
+  void update(const Action& action, const Views& views, bool first);
+  void fill(const Action& action, const Views& views);
+  void visit(const Action& action, const Views& views);
+  [[nodiscard]] const ParamSpec& own_param(std::uint32_t layer, std::uint32_t tensor) const;
+
+  Parts parts_;
+  const StepInput* input_ = nullptr;
+  std::vector<double> losses_;                // a micro-batch
+  std::vector<std::vector<double>> squares_;  // a layer, a declared tensor
+  bool has_norms_ = false;
+};
+
+}  // namespace terrace

@@ -1,0 +1,106 @@
+#include <terrace/parallel/measure_costs.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <terrace/core/philox.h>
+#include <terrace/core/trace.h>
+
+namespace terrace {
+namespace {
+
+constexpr std::size_t kRounds = 5;  // the cost of an action is the median of so many
+
+// Layers that compute the same on the same shapes cost the same.
+std::string signature(const StepMap& map, std::uint32_t layer) {
+  const auto shape = map.options().shape.batch;
+  const auto& l = *map.model().layers[layer];
+  auto text = fmt::format("{} {} {}", l.forward_flops(shape), map.saved_pack(layer).bytes, l.scratch_bytes(shape));
+  for (const auto& p : map.params(layer)) text += fmt::format(" {}{}", p.shape.elements(), p.tied ? "t" : "");
+  return text;
+}
+
+struct Sample {
+  Action action;
+  std::vector<Use> uses;
+  std::vector<std::uint64_t> offsets;
+  std::vector<double> seconds;
+};
+
+// The distinct actions of the program, each with places for its chunks packed from the beginning of scratch memory.
+std::map<std::string, Sample> distinct_actions(const StepMap& map, const Program& program, const ProfileCosts& costs,
+                                               double longest_s) {
+  std::map<std::string, Sample> samples;
+  for (const auto& action : program.actions) {
+    if (action.op == Op::prefetch) continue;
+    const auto key =
+        fmt::format("{} {} {}", static_cast<int>(action.op), action.micro_batch != 0, signature(map, action.layer));
+    if (samples.contains(key) || costs.seconds(action) > longest_s) continue;
+    Sample s{.action = action, .uses = map.uses(action), .offsets = {}, .seconds = {}};
+    std::uint64_t bytes = 0;
+    for (const auto& use : s.uses) {
+      s.offsets.push_back(bytes);
+      bytes += map.chunk_bytes(use.chunk);
+    }
+    samples.emplace(key, std::move(s));
+  }
+  return samples;
+}
+
+// Normal numbers, as fp32 and as pairs of bf16: zeros would flatter the clock rate, subnormals would slow the arithmetic.
+void fill_scratch(const Slab& scratch) {
+  const std::span words(reinterpret_cast<std::uint32_t*>(scratch.data()), scratch.bytes() / sizeof(std::uint32_t));
+  fill_normal(reinterpret_cast<float*>(words.data()), static_cast<std::int64_t>(words.size()), 1, 1, 0, 0.02);
+  for (auto& word : words) word = (word & 0xffff0000U) | (word >> 16);
+}
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+}  // namespace
+
+void measure_costs(ProfileCosts& costs, const StepMap& map, const Program& program, Device& device, const Optimizer& optimizer,
+                   const StepInput& input, const MeasureLimits& limits) {
+  auto samples = distinct_actions(map, program, costs, limits.action_s);
+  std::uint64_t largest = 0;
+  for (const auto& [key, s] : samples) {
+    std::uint64_t bytes = 0;
+    for (const auto& use : s.uses) bytes += map.chunk_bytes(use.chunk);
+    largest = std::max(largest, bytes);
+  }
+  const Slab scratch = device.memory().allocate(round_up(std::max(largest, kPageBytes), kPageBytes));
+  fill_scratch(scratch);
+
+  const auto stream = device.make_stream("measure");
+  Compute compute({.device = &device, .stream = stream.get(), .map = &map, .optimizer = &optimizer});
+  compute.begin(input);
+  const auto run = [&](Sample& s) {
+    const auto begin = now_ns();
+    compute.enqueue(s.action, s.uses, s.offsets, scratch.data());
+    stream->synchronize();
+    s.seconds.push_back(static_cast<double>(now_ns() - begin) * 1e-9);
+  };
+  // In rounds over all of them, as a step is: what one left in the caches the next one drives out.
+  const auto begin = now_ns();
+  for (std::size_t round = 0; round <= kRounds; ++round) {
+    for (auto& [key, s] : samples) run(s);
+    if (round == 0)
+      for (auto& [key, s] : samples) s.seconds.clear();  // the first run builds kernels
+    else if (static_cast<double>(now_ns() - begin) * 1e-9 > limits.total_s)
+      break;
+  }
+  for (const auto& action : program.actions) {
+    if (action.op == Op::prefetch) continue;
+    const auto key =
+        fmt::format("{} {} {}", static_cast<int>(action.op), action.micro_batch != 0, signature(map, action.layer));
+    if (const auto at = samples.find(key); at != samples.end()) costs.set(action, median(at->second.seconds));
+  }
+}
+
+}  // namespace terrace

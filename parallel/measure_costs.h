@@ -1,0 +1,26 @@
+// How long a model's actions take on this machine: each distinct one is run on scratch memory, with nothing else running.
+//
+// The simulator then times programs with these instead of FLOPs ÷ rate. Decisions of a plan never rest on them: the same
+// request and profile give the same moves every time.
+//
+// Owner:   none; the scratch memory is as large as the largest single action and is given back.
+// Threads: the caller's, and the device's own. Errors: of the layers and of allocation.
+#pragma once
+
+#include <terrace/core/device.h>
+#include <terrace/optimizers/optimizer.h>
+#include <terrace/parallel/compute.h>
+#include <terrace/parallel/simulator.h>
+
+namespace terrace {
+
+struct MeasureLimits {
+  double action_s = 2;  // an action that the estimate holds for longer keeps its estimate
+  double total_s = 3;   // of repeating; every action is run at least twice
+};
+
+// Sets the cost of every action of `program` in `costs`. `input` gives the tokens that layers read.
+void measure_costs(ProfileCosts& costs, const StepMap& map, const Program& program, Device& device, const Optimizer& optimizer,
+                   const StepInput& input, const MeasureLimits& limits = {});
+
+}  // namespace terrace

@@ -1,0 +1,143 @@
+// What is promised: input that makes no sense ends with exit 2 and a message that names it and says how to mend it, before any
+// folder is touched.
+#include <sys/stat.h>
+
+#include "cli_test.h"
+
+namespace terrace::test {
+namespace {
+
+struct Case {
+  Words words;
+  std::vector<std::string> said;
+};
+
+class BadInput : public Cli {
+ protected:
+  void expect_refused(const std::vector<Case>& cases) const {
+    for (const auto& [words, said] : cases) {
+      expect_refusal(train(words), 2, said);
+      EXPECT_FALSE(std::filesystem::exists(at("run"))) << testing::PrintToString(words);
+    }
+  }
+};
+
+TEST_F(BadInput, CorpusThatIsNone) {
+  scratch_.write("empty.txt", "");
+  scratch_.write("short.txt", "hello");
+  std::filesystem::create_directory(at("folder"));
+  ASSERT_EQ(0, ::mkfifo(at("pipe").c_str(), 0600));
+  expect_refused({
+      {{"--data", "nowhere.txt"}, {"nowhere.txt", "does not exist"}},
+      {{"--data", "corpus.txt", "nowhere.txt"}, {"nowhere.txt"}},
+      {{"--data", "empty.txt"}, {"the corpus is empty", "--data"}},
+      {{"--data", "short.txt"}, {"5 tokens", "130 are needed", "--seq-len"}},
+      {{"--data", "folder"}, {"folder", "is a directory"}},
+      {{"--data", "/dev/null"}, {"/dev/null", "not a regular file"}},
+      {{"--data", "pipe"}, {"pipe", "not a regular file"}},
+      {{"--seq-len", "16777216"}, {"tokens, but 33554434 are needed"}},
+  });
+  expect_refusal(terrace({"train"}), 2, {"--data", "terrace train --help"});
+}
+
+TEST_F(BadInput, SizesThatCannotBe) {
+  expect_refused({
+      {{"--heads", "5"}, {"--heads 5 does not divide --hidden 64"}},
+      {{"--kv-heads", "3"}, {"--kv-heads 3 does not divide --heads 4"}},
+      {{"--heads", "64"}, {"which is odd", "even head width"}},
+      {{"--layers", "0"}, {"--layers", "\"0\"", "an integer of at least 1"}},
+      {{"--hidden", "-64"}, {"--hidden", "\"-64\"", "an integer of at least 1"}},
+      {{"--steps", "0"}, {"--steps", "\"0\""}},
+      {{"--batch-size", "0"}, {"--batch-size", "\"0\""}},
+      {{"--batch-size", "1e3"}, {"--batch-size", "\"1e3\""}},
+      {{"--seq-len", "0"}, {"--seq-len"}},
+      {{"--vocab", "100"}, {"--vocab", "at least 256"}},
+      {{"--lr", "nan"}, {"--lr", "greater than 0"}},
+      {{"--lr", "-1"}, {"--lr"}},
+      {{"--lr-schedule", "linear", "--min-lr", "1"}, {"--min-lr", "above --lr"}},
+      {{"--device-memory", "0"}, {"--device-memory", "greater than zero"}},
+      {{"--host-memory", "12XB"}, {"--host-memory", "12XB", "512MiB"}},
+      {{"--prefetch-depth", "-1"}, {"--prefetch-depth", "auto"}},
+      {{"--device", "gpu"}, {"--device", "cpu or cuda:N"}},
+      {{"--group", "2"}, {"--group 2", "--order vertical"}},
+  });
+}
+
+TEST_F(BadInput, NumbersThatOverflow) {
+  expect_refused({
+      {{"--batch-size", "99999999999999999999"}, {"--batch-size", "too large"}},
+      {{"--batch-size", "999999999999999"}, {"--batch-size 999999999999999", "tokens in a micro-batch"}},
+      {{"--grad-accumulation", "4294967296"}, {"--grad-accumulation 4294967296", "blocks in a step"}},
+      {{"--layers", "999999999999999"}, {"--layers 999999999999999"}},
+      {{"--hidden", "999999999999999", "--heads", "1"}, {"hidden"}},
+      {{"--lr", "1e300"}, {"--lr", "too large"}},
+      {{"--device-memory", "99999999999999TiB"}, {"--device-memory"}},
+      {{"--seed", "-1"}, {"--seed"}},
+  });
+}
+
+TEST_F(BadInput, UnknownNamesComeWithTheNearestOne) {
+  expect_refused({
+      {{"--bach-size", "2"}, {"unknown flag --bach-size", "did you mean --batch-size?"}},
+      {{"-steps", "2"}, {"did you mean --steps?"}},
+      {{"stray"}, {"unexpected argument \"stray\""}},
+      {{"--set", "train.stepz=2"}, {"unknown key \"stepz\"", "did you mean steps?"}},
+      {{"--set", "trian.steps=2"}, {"[trian]", "did you mean train?"}},
+      {{"--set", "model.steps=2"}, {"write train.steps"}},
+      {{"--model", "lama"}, {"did you mean llama?"}},
+  });
+  expect_refusal(terrace({"trian"}), 2, {"unknown command \"trian\"", "did you mean train?"});
+  expect_refusal(terrace({}), 2, {"a command is needed"});
+}
+
+TEST_F(BadInput, ValuesThatAreMissingOrGivenTwice) {
+  expect_refused({
+      {{"--steps"}, {"--steps"}},
+      {{"--steps", "3", "--steps", "5"}, {"--steps is given more than once"}},
+      {{"--set", "steps"}, {"--set steps", "a key, = and a value"}},
+      {{"--set", "steps="}, {"--set steps", "an integer"}},
+      {{"--set", "data=[\"corpus.txt\""}, {"--set data"}},
+  });
+}
+
+TEST_F(BadInput, ConfigurationFiles) {
+  scratch_.write("syntax.toml", "layers = 2\nsteps = \n");
+  scratch_.write("key.toml", "[train]\nstepz = 3\n");
+  scratch_.write("section.toml", "[trian]\nsteps = 3\n");
+  scratch_.write("type.toml", "steps = \"3\"\n");
+  const auto with = [&](const std::string& file) { return terrace({"train", "--data", "corpus.txt", "--config", file}); };
+  expect_refusal(with("syntax.toml"), 2, {"syntax.toml, line 2"});
+  expect_refusal(with("key.toml"), 2, {"key.toml, line 2", "unknown key \"stepz\"", "did you mean steps?"});
+  expect_refusal(with("section.toml"), 2, {"section.toml, line 1", "did you mean train?"});
+  expect_refusal(with("type.toml"), 2, {"type.toml, line 1", "\"3\"", "an integer"});
+  expect_refusal(with("nowhere.toml"), 2, {"nowhere.toml", "No such file"});
+  expect_refusal(with("."), 2, {"is a directory"});
+  EXPECT_FALSE(std::filesystem::exists(at("runs")));
+}
+
+TEST_F(BadInput, OddButLegalInputTrains) {
+  std::string bytes(3000, '\0');
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 151 % 256);
+  scratch_.write("binary.dat", bytes);
+  std::filesystem::create_symlink("corpus.txt", at("link.txt"));
+  for (const Words& words : {Words{"--data", "binary.dat"}, Words{"--data", "link.txt", "binary.dat"}, Words{"--seq-len", "1"},
+                             Words{"--vocab", "257", "--ffn", "1"}, Words{"--steps", "1", "--warmup", "1000000"}}) {
+    std::filesystem::remove_all(at("run"));
+    const auto outcome = train(words);
+    EXPECT_EQ(0, outcome.exit) << outcome.described;
+    weights_of(outcome);
+  }
+}
+
+TEST_F(BadInput, DivergenceIsNamedAndNotCommitted) {
+  const auto outcome = train({"--lr", "1e14", "--ckpt-interval", "1"});
+  expect_refusal(outcome, 1, {"training diverged at step", "--lr"});
+  // Whatever was committed before is whole.
+  if (outcome.err.find("the last commit is intact") != std::string::npos)
+    EXPECT_EQ(0, terrace({"ckpt", "verify", "run"}).exit);
+  else
+    EXPECT_THAT(outcome.err, HasSubstr("nothing was committed"));
+}
+
+}  // namespace
+}  // namespace terrace::test

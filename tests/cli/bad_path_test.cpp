@@ -1,0 +1,133 @@
+// What is promised: a path that cannot serve is refused by name, with the reason and the way out; nothing that was there is
+// overwritten, and a start that failed does not have to be cleaned up after.
+#include <fcntl.h>
+#include <sys/mount.h>
+#include <sys/statfs.h>
+#include <unistd.h>
+
+#include <linux/magic.h>
+
+#include "cli_test.h"
+#include "private_mount.h"
+
+namespace terrace::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+const Words kSmall{"--device-memory", "1MiB", "--host-memory", "1MiB"};
+Words with(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+class BadPath : public Cli {};
+
+TEST_F(BadPath, AFolderThatIsNotEmptyIsNotTouched) {
+  fs::create_directory(at("run"));
+  scratch_.write("run/metrics.jsonl", "mine");
+  expect_refusal(train({}), 2, {"run is not empty", "--resume auto", "--out-dir"});
+  EXPECT_EQ("mine", scratch_.read("run/metrics.jsonl"));
+  EXPECT_EQ(1, std::distance(fs::directory_iterator(at("run")), {}));
+}
+
+TEST_F(BadPath, AnOutDirThatCannotBe) {
+  scratch_.write("file", "mine");
+  expect_refusal(train({"--out-dir", "file"}), 2, {"--out-dir file is a file"});
+  EXPECT_EQ("mine", scratch_.read("file"));
+  expect_refusal(train({"--out-dir", "file/run"}), 1, {"file/run", "Not a directory (errno 20)"});
+  expect_refusal(train({"--out-dir", "/proc/terrace"}), 1, {"/proc/terrace", "(errno 2)"});  // root may write all but this
+  expect_refusal(train({"--resume", "nowhere"}), 2, {"--resume nowhere", "no run"});
+}
+
+TEST_F(BadPath, AnOutDirBehindALinkServes) {
+  fs::create_directory(at("real"));
+  fs::create_directory_symlink("real", at("run"));
+  const auto outcome = train({});
+  EXPECT_EQ(0, outcome.exit) << outcome.described;
+  EXPECT_TRUE(fs::exists(at("real/metrics.jsonl")));
+}
+
+TEST_F(BadPath, AnNvmePathThatCannotBe) {
+  scratch_.write("file", "");
+  expect_refusal(train({"--nvme-path", "file"}), 2, {"--nvme-path file is not a folder"});
+  expect_refusal(train({"--nvme-path", "disk", "--nvme-path", "./disk"}), 2, {"disk is given more than once"});
+  expect_refusal(train({"--nvme-path", "/proc"}), 1, {"/proc/terrace-", "could not be made", "give a folder"});
+  expect_refusal(train({"--nvme-path", "file/disk"}), 1, {"file/disk", "Not a directory (errno 20)"});
+  // The same run directory serves at once, without --resume, when the path is mended.
+  const auto mended = train({"--nvme-path", "disk"});
+  EXPECT_EQ(0, mended.exit) << mended.described;
+}
+
+TEST_F(BadPath, AReadOnlyNvmePath) {
+  fs::create_directory(at("disk"));
+  PrivateMount mount(at("disk"));
+  if (!mount.read_only()) GTEST_SKIP() << "mounting is not permitted here: " << mount.why();
+  expect_refusal(train({"--nvme-path", "disk"}), 1, {"disk/terrace-", "Read-only file system (errno 30)", "give a folder"});
+}
+
+TEST_F(BadPath, MemoryAsNvmePathIsWarnedOfAndWorks) {
+  struct statfs info {};
+  if (::statfs("/dev/shm", &info) != 0 || info.f_type != TMPFS_MAGIC || ::access("/dev/shm", W_OK) != 0)
+    GTEST_SKIP() << "/dev/shm is no tmpfs that can be written";
+  const ScratchFolder memory("/dev/shm");
+  const auto offloaded = train(with(kSmall, {"--nvme-path", memory.path().string()}));
+  ASSERT_EQ(0, offloaded.exit) << offloaded.described;
+  // Where a kernel refuses direct I/O on tmpfs, that is a second warning, about the page cache.
+  EXPECT_EQ(1U, offloaded.warnings("is not a disk but memory; give --nvme-path")) << offloaded.described;
+  EXPECT_EQ(weights_of(train({"--out-dir", "resident"})), weights_of(offloaded));
+}
+
+TEST_F(BadPath, AnOverlayAsNvmePathIsWarnedOfAndWorks) {
+  for (const auto* const name : {"lower", "upper", "work", "disk"}) fs::create_directory(at(name));
+  PrivateMount mount(at("disk"));
+  if (!mount.overlay(at("lower"), at("upper"), at("work"))) GTEST_SKIP() << "no overlay can be mounted: " << mount.why();
+  const auto offloaded = train(with(kSmall, {"--nvme-path", "disk"}));
+  ASSERT_EQ(0, offloaded.exit) << offloaded.described;
+  EXPECT_EQ(1U, offloaded.warnings("is not a disk but a container's overlay; give --nvme-path")) << offloaded.described;
+  EXPECT_EQ(weights_of(train({"--out-dir", "resident"})), weights_of(offloaded));
+}
+
+TEST_F(BadPath, ADeviceThatIsNotThere) {
+  for (const auto* const command : {"train", "plan"})
+    expect_refusal(terrace(tiny(command, {"--device", "cuda:63"})), 4, {"cuda:63", "--device cpu"});
+  EXPECT_FALSE(fs::exists(at("run")));
+}
+
+TEST_F(BadPath, FirstWeightsThatAreNotThisModels) {
+  ASSERT_EQ(0, train({"--save", "good.safetensors"}).exit);
+  const auto bytes = scratch_.read("good.safetensors");
+  scratch_.write("header.safetensors", bytes.substr(0, 1000));
+  scratch_.write("data.safetensors", bytes.substr(0, bytes.size() - 1));
+  scratch_.write("nothing.safetensors", "");
+  const auto from = [&](const std::string& file, const Words& more = {}) {
+    const auto outcome = train(with({"--out-dir", "next", "--init-from", file}, more));
+    EXPECT_FALSE(fs::exists(at("next/metrics.jsonl")));
+    return outcome;
+  };
+  expect_refusal(from("nowhere.safetensors"), 2, {"nowhere.safetensors", "No such file or directory (errno 2)"});
+  expect_refusal(from("header.safetensors"), 5, {"header.safetensors", "the file has 1000"});
+  expect_refusal(from("data.safetensors"), 5, {"data.safetensors", "cut short"});
+  expect_refusal(from("nothing.safetensors"), 5, {"nothing.safetensors", "0 bytes"});
+  expect_refusal(from("corpus.txt"), 5, {"corpus.txt", "not a safetensors file"});
+  expect_refusal(from("."), 2, {"not a regular file"});
+  expect_refusal(from("good.safetensors", {"--hidden", "32"}), 2, {"good.safetensors", "[256, 64]", "[256, 32]"});
+  expect_refusal(from("good.safetensors", {"--layers", "3"}), 2, {"good.safetensors", "layers.2"});
+  expect_refusal(from("good.safetensors", {"--model", "gpt2"}), 2, {"good.safetensors", "wte.weight"});
+  EXPECT_EQ(0, train({"--out-dir", "next", "--init-from", "good.safetensors"}).exit);
+}
+
+TEST_F(BadPath, WhereTheLastWeightsGoIsCheckedFirst) {
+  expect_refusal(train({"--save", "nowhere/w.safetensors"}), 2, {"--save nowhere/w.safetensors", "make it first"});
+  expect_refusal(train({"--save", "."}), 2, {"--save .", "is a folder"});
+  EXPECT_FALSE(fs::exists(at("run")));
+}
+
+TEST_F(BadPath, MachineProfilesThatAreNone) {
+  expect_refusal(terrace(tiny("plan", {"--machine-profile", "nowhere.json"})), 2, {"nowhere.json", "measure"});
+  expect_refusal(terrace(tiny("plan", {"--machine-profile", "corpus.txt"})), 2, {"corpus.txt", "not a JSON object"});
+  expect_refusal(terrace(tiny("plan", {"--machine-profile", "."})), 2, {"it is a directory"});
+}
+
+}  // namespace
+}  // namespace terrace::test

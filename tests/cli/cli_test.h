@@ -1,0 +1,63 @@
+// What every test of the `terrace` program shares: a scratch folder with a corpus, a model that trains in a moment, and the
+// questions that are asked of a run.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <terrace/tests/examples/scratch_folder.h>
+#include <terrace/tests/support/english_text.h>
+
+#include "program.h"
+
+namespace terrace::test {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using Words = std::vector<std::string>;
+
+inline constexpr std::uint64_t kCorpusSeed = 7;
+inline constexpr std::size_t kCorpusBytes = 20'000;
+
+// A step as metrics.jsonl tells it: what must not depend on budgets, tiers, interruptions.
+struct Step {
+  std::uint64_t step = 0;
+  double loss = 0, gradient_norm = 0, rate = 0;
+  friend bool operator==(const Step&, const Step&) = default;
+};
+
+class Cli : public testing::Test {
+ protected:
+  Cli();
+
+  // terrace WORDS…, in the scratch folder.
+  [[nodiscard]] Launch launch(Words words) const;
+  [[nodiscard]] Outcome terrace(Words words) const { return run(launch(std::move(words))); }
+  // terrace COMMAND with the tiny model, then `more`, which may override it.
+  [[nodiscard]] Words tiny(const std::string& command, const Words& more = {}) const;
+  [[nodiscard]] Outcome train(const Words& more) const { return terrace(tiny("train", more)); }
+
+  [[nodiscard]] std::filesystem::path at(const std::string& name) const { return scratch_ / name; }
+  [[nodiscard]] nlohmann::json json_in(const std::string& name) const;
+  [[nodiscard]] std::vector<nlohmann::json> metrics(const std::string& run) const;
+  [[nodiscard]] std::vector<Step> steps(const std::string& run) const;
+
+  ScratchFolder scratch_;
+};
+
+// What every refusal promises: the exit code, one "error:", a second line or clause on how to go on, nothing half said.
+void expect_refusal(const Outcome& outcome, int exit, const std::vector<std::string>& said);
+// `weights xxh64 <16 hex digits>`, or the final JSON object's weights_xxh64.
+std::string weights_of(const Outcome& outcome);
+
+}  // namespace terrace::test

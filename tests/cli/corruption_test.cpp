@@ -1,0 +1,112 @@
+// What is promised: stored state that is not what was written is never trained on. Exit 5, the place by name, nothing touched;
+// an older commit that is whole is gone back to, with a warning.
+#include <fstream>
+
+#include "cli_test.h"
+
+namespace terrace::test {
+namespace {
+
+namespace fs = std::filesystem;
+class Corruption : public Cli {
+ protected:
+  // Two commits, after steps 2 and 4; six steps are wanted in all.
+  void SetUp() override {
+    const auto outcome = train({"--ckpt-interval", "2"});
+    ASSERT_EQ(0, outcome.exit) << outcome.described;
+  }
+  [[nodiscard]] Outcome go_on() const { return train({"--resume", "auto", "--steps", "6"}); }
+  [[nodiscard]] Outcome verify() const { return terrace({"ckpt", "verify", "run"}); }
+  // One bit of the byte at `offset`; from the end when it is negative.
+  void flip(const std::string& name, std::int64_t offset) const {
+    std::fstream file(at(name), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(offset, offset < 0 ? std::ios::end : std::ios::beg);
+    const auto position = file.tellg();
+    const char byte = static_cast<char>(file.get() ^ 0x10);
+    file.seekp(position);
+    file.put(byte);
+    ASSERT_TRUE(file.good()) << name;
+  }
+  void expect_corrupt(const std::vector<std::string>& said) const {
+    expect_refusal(verify(), 5, said);
+    expect_refusal(go_on(), 5, said);
+  }
+};
+
+TEST_F(Corruption, AFlippedBitInAnyChunkIsFound) {
+  const auto chunks = json_in("run/store/index.2.json").at("chunks");
+  ASSERT_GT(chunks.size(), 10U);
+  for (const auto i : {std::size_t{0}, chunks.size() / 2, chunks.size() - 1}) {
+    const auto& chunk = chunks.at(i);
+    const auto offset = chunk.at("offset").get<std::int64_t>() + chunk.at("bytes").get<std::int64_t>() / 2;
+    flip("run/store/data", offset);
+    expect_corrupt({"chunk " + chunk.at("chunk").dump() + " (", "is not what was written", "run/store/data",
+                    "offset " + chunk.at("offset").dump(), "expected " + chunk.at("xxh3").get<std::string>()});
+    flip("run/store/data", offset);
+  }
+  EXPECT_EQ(0, verify().exit);
+  EXPECT_EQ(0, go_on().exit);
+}
+
+TEST_F(Corruption, GenerationDoesNotReadIt) {
+  const auto chunk = json_in("run/store/index.2.json").at("chunks").at(0);
+  ASSERT_EQ(0, chunk.at("kind")) << "not a parameter";
+  flip("run/store/data", chunk.at("offset"));
+  expect_refusal(terrace({"generate", "run", "--prompt", "The"}), 5, {"is not what was written"});
+}
+
+TEST_F(Corruption, DataThatIsCutShortOrGone) {
+  const auto bytes = scratch_.read("run/store/data");
+  fs::resize_file(at("run/store/data"), 4096);
+  expect_refusal(verify(), 5, {"run/store/data", "it has 4096 bytes"});
+  scratch_.write("run/store/data", bytes);
+  fs::remove(at("run/store/data"));
+  expect_corrupt({"run/store/data", "there is no such file"});
+}
+
+TEST_F(Corruption, ADamagedNewestCommitGoesBackToTheOneBefore) {
+  const auto whole = train({"--out-dir", "whole", "--steps", "6"});
+  flip("run/store/index.2.json", 100);
+  const auto outcome = go_on();
+  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  EXPECT_EQ(1U, outcome.warnings("going back to commit 1 (step 2)")) << outcome.described;
+  EXPECT_EQ(weights_of(whole), weights_of(outcome));
+  EXPECT_EQ(steps("whole"), steps("run"));
+}
+
+TEST_F(Corruption, NoCommitThatIsWhole) {
+  flip("run/store/commit.0", 40);
+  flip("run/store/commit.1", 40);
+  expect_corrupt({"run/store: there is no valid commit", "commit.0: the record is damaged", "commit.1: the record is damaged"});
+  EXPECT_EQ(0, terrace({"ckpt", "rm", "run"}).exit) << "a damaged store can be removed";
+  EXPECT_FALSE(fs::exists(at("run/store")));
+}
+
+TEST_F(Corruption, AStoreThatIsGoneIsNotTakenForANewRun) {
+  const auto kept = scratch_.read("run/metrics.jsonl");
+  fs::rename(at("run/store"), at("elsewhere"));
+  expect_corrupt({"run/store", "there"});
+  EXPECT_EQ(kept, scratch_.read("run/metrics.jsonl"));
+  fs::rename(at("elsewhere"), at("run/store"));
+  EXPECT_EQ(0, go_on().exit);
+}
+
+TEST_F(Corruption, TheRunsOwnFiles) {
+  const auto run_file = scratch_.read("run/run.json");
+  for (const auto* const text : {"", "{", "{}", "[]", R"({"fingerprint": {}, "store_paths": [], "store_name": "store"})"}) {
+    scratch_.write("run/run.json", text);
+    expect_refusal(verify(), 5, {"run.json is not what a run writes"});
+    expect_refusal(go_on(), 5, {"run.json is not what a run writes"});
+  }
+  scratch_.write("run/run.json", run_file);
+  for (const auto* const text : {"", "[]", "{}"}) {
+    scratch_.write("run/result.json", text);
+    expect_refusal(go_on(), 5, {"result.json is not what a run writes"});
+  }
+  fs::remove(at("run/result.json"));
+  scratch_.write("run/metrics.jsonl", "x\n" + scratch_.read("run/metrics.jsonl"));
+  expect_refusal(go_on(), 5, {"metrics.jsonl, line 1", "not a JSON object"});
+}
+
+}  // namespace
+}  // namespace terrace::test

@@ -1,0 +1,91 @@
+// What is promised: too little room is found before the run begins (exit 3), and a disk that fills up later ends it with an
+// error that says so (exit 1) and leaves the last commit whole: with room again, --resume auto gives what an undisturbed run
+// gives.
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "cli_test.h"
+#include "private_mount.h"
+
+namespace terrace::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMiB = 1024 * 1024;
+
+class FullDisk : public Cli {
+ protected:
+  FullDisk() { fs::create_directory(at("disk")); }
+  // Takes all the room that is left there.
+  void fill_up(const std::string& name) const {
+    std::string block(64 * 1024, 'x');
+    const int fd = ::open(at(name).c_str(), O_WRONLY | O_CREAT, 0600);
+    ASSERT_GE(fd, 0);
+    for (std::size_t bytes = block.size(); bytes > 0; bytes /= 2) {
+      while (::write(fd, block.data(), bytes) == static_cast<ssize_t>(bytes)) {
+      }
+    }
+    ::close(fd);
+  }
+};
+
+TEST_F(FullDisk, TooLittleRoomIsFoundBeforeTheRun) {
+  PrivateMount disk(at("disk"));
+  if (!disk.memory(kMiB)) GTEST_SKIP() << "mounting is not permitted here: " << disk.why();
+  expect_refusal(train({"--nvme-path", "disk"}), 3, {"disk/terrace-", "not enough space", "are needed", "are free", "free "});
+  expect_refusal(train({"--out-dir", "disk/run"}), 3, {"disk/run/store/data", "not enough space"});
+  EXPECT_FALSE(fs::exists(at("run/metrics.jsonl")));
+  // Neither has to be cleaned up.
+  EXPECT_EQ(0, train({}).exit);
+  ASSERT_EQ(0, ::mount("", at("disk").c_str(), "", MS_REMOUNT, "size=64m"));
+  EXPECT_EQ(0, train({"--out-dir", "disk/run"}).exit);
+}
+
+TEST_F(FullDisk, ADiskThatFillsUpLeavesTheLastCommitWhole) {
+  const Words wanted{"--steps", "40", "--ckpt-interval", "1"};
+  auto whole = wanted;
+  whole.insert(whole.end(), {"--out-dir", "whole"});
+  const auto undisturbed = train(whole);
+  ASSERT_EQ(0, undisturbed.exit) << undisturbed.described;
+
+  PrivateMount disk(at("disk"));
+  if (!disk.memory(16 * kMiB)) GTEST_SKIP() << "mounting is not permitted here: " << disk.why();
+  auto resumed = wanted;
+  resumed.insert(resumed.end(), {"--out-dir", "disk/run", "--resume", "auto"});
+  // The run waits for us in the middle, because nobody reads what it says.
+  auto json = resumed;
+  json.emplace_back("--json");
+  Child child(launch(tiny("train", json)));
+  child.read_lines(2);
+  fill_up("disk/ballast");
+  const auto full = child.wait();
+  expect_refusal(full, 1, {"disk/run/", "No space left on device (errno 28)", "--resume auto"});
+  expect_refusal(train(resumed), 1, {"disk/run/", "No space left on device (errno 28)", "--resume auto"});
+  const auto verified = terrace({"ckpt", "verify", "disk/run"});
+  EXPECT_EQ(0, verified.exit) << verified.described;
+
+  fs::remove(at("disk/ballast"));
+  const auto finished = train(resumed);
+  ASSERT_EQ(0, finished.exit) << finished.described;
+  EXPECT_EQ(weights_of(undisturbed), weights_of(finished));
+  EXPECT_EQ(steps("whole"), steps("disk/run"));
+}
+
+// Works everywhere: a limit on file sizes refuses the very same calls, with another errno.
+TEST_F(FullDisk, AFileSizeLimitIsAnErrorAndNotASignal) {
+  auto limited = launch(tiny("train", {"--nvme-path", "disk"}));
+  limited.in_child = [] {
+    const rlimit limit{64 * 1024, 64 * 1024};
+    if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) ::_exit(kNotPermitted);
+  };
+  expect_refusal(run(limited), 1, {"disk/terrace-", "File too large (errno 27)", "ulimit -f"});
+  const auto outcome = train({"--nvme-path", "disk"});
+  EXPECT_EQ(0, outcome.exit) << outcome.described;
+}
+
+}  // namespace
+}  // namespace terrace::test

@@ -1,0 +1,225 @@
+// What is promised: output for machines has these keys and nothing else around it, what a plan says is what the run does, and
+// output that is no terminal has no escape codes.
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <thread>
+
+#include "cli_test.h"
+
+namespace terrace::test {
+namespace {
+
+using nlohmann::json;
+using testing::IsSubsetOf;
+
+const Words kOffloaded{"--nvme-path", "disk", "--device-memory", "1MiB", "--host-memory", "1MiB"};
+
+std::vector<std::string> keys(const json& object) {
+  std::vector<std::string> all;
+  for (const auto& item : object.items()) all.push_back(item.key());
+  return all;
+}
+Words operator+(Words a, const Words& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+class Output : public Cli {
+ protected:
+  [[nodiscard]] json plan(const Words& words, int exit = 0) const {
+    const auto outcome = terrace(tiny("plan", words + Words{"--json"}));
+    EXPECT_EQ(exit, outcome.exit) << outcome.described;
+    return json::parse(outcome.out);
+  }
+};
+
+TEST_F(Output, JsonOfATrainingRun) {
+  const auto outcome = train(kOffloaded + Words{"--json", "--eval-interval", "2"});
+  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  const auto lines = outcome.lines();
+  ASSERT_EQ(5U, lines.size()) << outcome.described;
+  const auto in_file = metrics("run");
+  for (std::size_t i = 0; i < 4; ++i) {
+    const auto step = json::parse(lines[i]);
+    EXPECT_EQ(in_file[i], step) << "the screen and metrics.jsonl differ";
+    EXPECT_THAT((std::vector<std::string>{"step", "loss", "grad_norm", "lr", "tokens", "step_time_s", "tokens_per_s", "mem",
+                                          "offload"}),
+                IsSubsetOf(keys(step)));
+    EXPECT_THAT((std::vector<std::string>{"device_peak_bytes", "host_peak_bytes", "nvme_peak_bytes"}),
+                IsSubsetOf(keys(step.at("mem"))));
+    EXPECT_THAT((std::vector<std::string>{"read_bytes", "write_bytes", "h2d_bytes", "d2h_bytes", "stall_s"}),
+                IsSubsetOf(keys(step.at("offload"))));
+    EXPECT_EQ(i + 1, step.at("step"));
+    EXPECT_EQ(2 * 64, step.at("tokens"));
+    EXPECT_EQ(i % 2 == 1, step.contains("eval_loss")) << "evaluations are after steps 2 and 4";
+  }
+  EXPECT_EQ(16U, json::parse(lines[4]).at("weights_xxh64").get<std::string>().size());
+  EXPECT_EQ(weights_of(outcome), json_in("run/result.json").at("weights_xxh64"));
+}
+
+TEST_F(Output, JsonOfAPlan) {
+  const auto p = plan(kOffloaded);
+  EXPECT_EQ(true, p.at("fits"));
+  EXPECT_THAT((std::vector<std::string>{"step_time_s", "peak_bytes", "bytes", "stall_s", "floor_s", "binding"}),
+              IsSubsetOf(keys(p)));
+  EXPECT_EQ((std::vector<std::string>{"device", "host", "nvme"}), keys(p.at("peak_bytes")));
+  EXPECT_EQ((std::vector<std::string>{"d2h", "h2d", "read", "write"}), keys(p.at("bytes")));
+}
+
+TEST_F(Output, WhatAPlanSaysIsWhatTheRunDoes) {
+  const std::vector<Words> ways{
+      {},
+      {"--device-memory", "1MiB"},
+      kOffloaded,
+      kOffloaded + Words{"--grad-accumulation", "2", "--order", "vertical"},
+      kOffloaded + Words{"--recompute", "layer", "--grad-clip", "0"},
+      kOffloaded + Words{"--dtype", "bf16", "--ckpt-interval", "4"},
+  };
+  for (std::size_t i = 0; i < ways.size(); ++i) {
+    const auto words = ways[i] + Words{"--steps", "10"};
+    const auto run = "run" + std::to_string(i);
+    const auto p = plan(words);
+    const auto outcome = train(words + Words{"--out-dir", run});
+    ASSERT_EQ(0, outcome.exit) << outcome.described;
+    const auto last = metrics(run).back();
+    SCOPED_TRACE(testing::PrintToString(words) + "\n" + p.dump(2) + "\n" + last.dump(2));
+    EXPECT_EQ(p.at("bytes").at("read"), last.at("offload").at("read_bytes"));
+    EXPECT_EQ(p.at("bytes").at("write"), last.at("offload").at("write_bytes"));
+    EXPECT_EQ(p.at("bytes").at("h2d"), last.at("offload").at("h2d_bytes"));
+    EXPECT_EQ(p.at("bytes").at("d2h"), last.at("offload").at("d2h_bytes"));
+    EXPECT_EQ(p.at("peak_bytes"), json_in(run + "/result.json").at("peak_bytes"));
+    // A step's line cannot know of the last commit, which is all that ever passes the host when there is no disk tier.
+    const bool tiered = last.at("mem").at("nvme_peak_bytes") != 0;
+    EXPECT_EQ(p.at("peak_bytes").at("device"), last.at("mem").at("device_peak_bytes"));
+    EXPECT_EQ(p.at("peak_bytes").at("nvme"), last.at("mem").at("nvme_peak_bytes"));
+    if (tiered) {
+      EXPECT_EQ(p.at("peak_bytes").at("host"), last.at("mem").at("host_peak_bytes"));
+    }
+    EXPECT_EQ(p, json_in(run + "/plan.json"));
+  }
+}
+
+TEST_F(Output, ARefusalsSuggestionFits) {
+  const std::vector<std::pair<std::string, Words>> refused{
+      {"device", {"--device-memory", "64KiB"}},
+      {"device", {"--device-memory", "700KiB", "--nvme-path", "disk", "--batch-size", "4"}},
+      {"host", {"--device-memory", "1MiB", "--host-memory", "4KiB", "--nvme-path", "disk"}},
+      {"host", {"--device-memory", "1MiB", "--host-memory", "64KiB"}},
+      {"disk", {"--device-memory", "1MiB", "--host-memory", "1MiB", "--nvme-path", "disk", "--nvme-limit", "8KiB"}},
+  };
+  for (const auto& [tier, words] : refused) {
+    SCOPED_TRACE(testing::PrintToString(words));
+    const auto p = plan(words, 3);
+    EXPECT_EQ(false, p.at("fits"));
+    EXPECT_EQ(tier, p.at("tier"));
+    EXPECT_GT(p.at("missing_bytes").get<std::uint64_t>(), 0U);
+    expect_refusal(train(words), 3, {tier + " tier", p.at("missing_bytes").dump(), p.at("suggestion")});
+    EXPECT_FALSE(std::filesystem::exists(at("run")));
+    // "--host-memory 2MiB would fit": the same command with that flag in place of the refused one.
+    const auto suggestion = p.at("suggestion").get<std::string>();
+    const auto flag = suggestion.substr(0, suggestion.find(' '));
+    const auto size = suggestion.substr(flag.size() + 1, suggestion.find(' ', flag.size() + 1) - flag.size() - 1);
+    ASSERT_TRUE(suggestion.ends_with(" would fit")) << suggestion;
+    auto followed = words;
+    *std::next(std::ranges::find(followed, flag)) = size;
+    EXPECT_EQ(true, plan(followed).at("fits")) << flag << ' ' << size;
+  }
+}
+
+TEST_F(Output, NoEscapeCodesWithoutATerminal) {
+  auto coloured = launch(tiny("train"));
+  coloured.environment["TERM"] = "xterm-256color";
+  const auto outcome = run(coloured);
+  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  EXPECT_EQ(std::string::npos, (outcome.out + outcome.err).find('\x1b'));
+  EXPECT_EQ(std::string::npos, outcome.out.find('\r'));
+}
+
+TEST_F(Output, ATerminalGetsColourUnlessNoColorIsSet) {
+  for (const bool colour : {true, false}) {
+    const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY);
+    if (terminal < 0 || ::grantpt(terminal) != 0 || ::unlockpt(terminal) != 0) GTEST_SKIP() << "no pseudo-terminal here";
+    const std::string name = ::ptsname(terminal);
+    auto shown = launch(tiny("train", {"--out-dir", colour ? "colour" : "plain"}));
+    shown.environment["TERM"] = "xterm-256color";
+    shown.environment["NO_COLOR"] = colour ? "" : "1";
+    shown.in_child = [&] {
+      const int fd = ::open(name.c_str(), O_RDWR | O_NOCTTY);
+      const winsize size{24, 100, 0, 0};
+      if (fd < 0 || ::ioctl(fd, TIOCSWINSZ, &size) != 0 || ::dup2(fd, STDOUT_FILENO) < 0) ::_exit(kNotPermitted);
+    };
+    Child child(shown);
+    std::string text;
+    char buffer[4096];
+    std::thread reader([&] {  // ends when the child does: its side is the last one open
+      for (ssize_t n = 0; (n = ::read(terminal, buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<std::size_t>(n));
+    });
+    const auto outcome = child.wait();
+    reader.join();
+    ::close(terminal);
+    ASSERT_EQ(0, outcome.exit) << outcome.described << text;
+    EXPECT_THAT(text, AllOf(HasSubstr("weights xxh64 "), HasSubstr("█"), HasSubstr("left")));
+    EXPECT_EQ(colour, text.find('\x1b') != std::string::npos) << text;
+  }
+}
+
+TEST_F(Output, TheOtherCommandsRun) {
+  ASSERT_EQ(0, train(kOffloaded).exit);
+  const auto expect_ok = [&](const Words& words, const std::vector<std::string>& said) {
+    const auto outcome = terrace(words);
+    EXPECT_EQ(0, outcome.exit) << outcome.described;
+    for (const auto& text : said) EXPECT_THAT(outcome.out, HasSubstr(text));
+    return outcome;
+  };
+  expect_ok({"--help"}, {"train", "Exit codes:"});
+  expect_ok({"--version"}, {"terrace "});
+  expect_ok({"config", "--steps", "7"}, {"[train]", "steps = 7"});
+  EXPECT_EQ(7, json::parse(expect_ok({"config", "--json", "--steps", "7"}, {}).out).at("train").at("steps"));
+  expect_ok({"report", "run"}, {"run/report.html"});
+  expect_ok({"ckpt", "verify", "run"}, {"every checksum is right"});
+  expect_ok({"ckpt", "inspect", "run"}, {"after step 4", "model.embed_tokens.weight"});
+  const auto inspected = json::parse(expect_ok({"ckpt", "inspect", "run", "--json"}, {}).out);
+  EXPECT_EQ(4, inspected.at("step"));
+  EXPECT_EQ(256 * 64, inspected.at("tensors").at("model.embed_tokens.weight"));
+  expect_ok({"doctor"}, {"processor", "memory", "io_uring"});
+  expect_ok({"doctor", "--nvme-path", "disk"}, {"disk path disk"});
+  EXPECT_EQ(true, json::parse(expect_ok({"doctor", "--json"}, {}).out).at("ok"));
+  expect_ok(tiny("plan", kOffloaded), {"updates run on the", "smallest legal", "a step moves"});
+  expect_ok(tiny("plan", kOffloaded + Words{"--program"}), {"forward"});
+
+  // The page is complete in itself.
+  const auto page = scratch_.read("run/report.html");
+  EXPECT_THAT(page, AllOf(HasSubstr("<svg"), Not(HasSubstr("src=\"http")), Not(HasSubstr("href=\"http"))));
+}
+
+TEST_F(Output, GenerationContinuesThePrompt) {
+  ASSERT_EQ(0, train(kOffloaded).exit);
+  const auto generate = [&](const Words& more) { return terrace(Words{"generate", "run"} + more); };
+  const auto text = generate({"--prompt", "The river"});
+  ASSERT_EQ(0, text.exit) << text.described;
+  EXPECT_TRUE(text.out.starts_with("The river"));
+  EXPECT_EQ(64U + 1U, text.out.size()) << "as many bytes as the model has positions, and a newline";
+  EXPECT_EQ(text.out, generate({"--prompt", "The river", "--max-tokens", "9223372036854775807"}).out);
+  EXPECT_EQ(text.out.substr(0, 12) + "\n", generate({"--prompt", "The river", "--max-tokens", "3"}).out);
+  EXPECT_NE(text.out, generate({"--prompt", "The river", "--seed", "2"}).out);
+  EXPECT_EQ(text.out, generate({"--prompt", "The river", "--device-memory", "512KiB", "--host-memory", "512KiB"}).out)
+      << "budgets change what is generated";
+  const auto object = json::parse(generate({"--prompt", "The river", "--json"}).out);
+  EXPECT_EQ("The river", object.at("prompt"));
+  EXPECT_TRUE(object.at("text").get<std::string>().starts_with("The river"));
+
+  expect_refusal(generate({}), 2, {"--prompt"});
+  expect_refusal(generate({"--prompt", std::string(64, 'x')}), 2, {"64 bytes", "at most 63 bytes"});
+  expect_refusal(generate({"--prompt", std::string(100'000, 'x')}), 2, {"100000 bytes", "at most 63 bytes"});
+  expect_refusal(generate({"--prompt", "x", "--device-memory", "1KiB"}), 3, {"device tier", "would fit"});
+  expect_refusal(terrace({"generate", "disk", "--prompt", "x"}), 2, {"it is not a run directory"});
+  expect_refusal(terrace({"report", "disk"}), 2, {"metrics.jsonl"});
+  expect_refusal(terrace({"ckpt", "verify", "disk"}), 2, {"holds no run"});
+  expect_refusal(terrace({"ckpt", "verify", "run", "disk"}), 2, {"unexpected argument \"disk\""});
+}
+
+}  // namespace
+}  // namespace terrace::test

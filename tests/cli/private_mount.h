@@ -1,0 +1,54 @@
+// A mount that only this process and its children see, and that is gone with it.
+//
+// Owner: the test. Threads: one. Errors: each kind of mount answers false where it is not permitted, and why() says why.
+#pragma once
+
+#include <sched.h>
+#include <sys/mount.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <utility>
+
+namespace terrace::test {
+
+class PrivateMount {
+ public:
+  explicit PrivateMount(std::filesystem::path at) : at_(std::move(at)) {}
+  PrivateMount(const PrivateMount&) = delete;
+  PrivateMount& operator=(const PrivateMount&) = delete;
+  ~PrivateMount() {
+    if (mounted_) ::umount2(at_.c_str(), MNT_DETACH);
+  }
+
+  // Memory of a fixed size as a small disk.
+  bool memory(std::size_t bytes) { return own() && mount("tmpfs", "tmpfs", 0, "size=" + std::to_string(bytes)); }
+  bool read_only() {
+    return own() && mount(at_.c_str(), "", MS_BIND, "") &&
+           ::mount("", at_.c_str(), "", MS_REMOUNT | MS_BIND | MS_RDONLY, "") == 0;
+  }
+  bool overlay(const std::filesystem::path& lower, const std::filesystem::path& upper, const std::filesystem::path& work) {
+    return own() && mount("overlay", "overlay", 0,
+                          "lowerdir=" + lower.string() + ",upperdir=" + upper.string() + ",workdir=" + work.string());
+  }
+  [[nodiscard]] std::string why() const { return std::strerror(error_); }
+
+ private:
+  // A mount name space of our own, from which nothing goes back.
+  bool own() { return note(::unshare(CLONE_NEWNS)) && note(::mount("none", "/", "", MS_REC | MS_PRIVATE, "")); }
+  bool mount(const char* what, const char* type, unsigned long flags, const std::string& options) {
+    return mounted_ = note(::mount(what, at_.c_str(), type, flags, options.c_str()));
+  }
+  bool note(int result) {
+    if (result != 0) error_ = errno;
+    return result == 0;
+  }
+
+  std::filesystem::path at_;
+  bool mounted_ = false;
+  int error_ = 0;
+};
+
+}  // namespace terrace::test

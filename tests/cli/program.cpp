@@ -1,0 +1,146 @@
+#include "program.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <sstream>
+#include <stdexcept>
+#include <system_error>
+#include <utility>
+
+extern char** environ;
+
+namespace terrace::test {
+namespace {
+
+constexpr int kHangMilliseconds = 240'000;  // silence for so long is a hang, even on a busy machine under a sanitizer
+constexpr int kPipeBytes = 4096;
+
+void require(bool good, const char* what) {
+  if (!good) throw std::system_error(errno, std::generic_category(), what);
+}
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+std::vector<std::string> environment_of(const Launch& launch) {
+  std::vector<std::string> all;
+  for (char** entry = environ; *entry; ++entry) {
+    const std::string text = *entry;
+    if (!launch.environment.contains(text.substr(0, text.find('=')))) all.push_back(text);
+  }
+  for (const auto& [name, value] : launch.environment)
+    if (!value.empty()) all.push_back(name + '=' + value);
+  return all;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> all;
+  for (auto& text : texts) all.push_back(text.data());
+  all.push_back(nullptr);
+  return all;
+}
+
+}  // namespace
+
+std::vector<std::string> Outcome::lines() const { return split(out); }
+
+std::string Outcome::last_line() const {
+  const auto all = lines();
+  return all.empty() ? "" : all.back();
+}
+
+std::size_t Outcome::warnings(const std::string& about) const {
+  const auto all = split(err);
+  return static_cast<std::size_t>(std::ranges::count_if(
+      all, [&](const std::string& line) { return line.starts_with("warning:") && line.find(about) != std::string::npos; }));
+}
+
+Child::Child(const Launch& launch) {
+  std::vector<std::string> words{launch.program.string()};
+  words.insert(words.end(), launch.arguments.begin(), launch.arguments.end());
+  for (const auto& word : words) command_ += (command_.empty() ? "" : " ") + word;
+  auto environment = environment_of(launch);
+  const auto argv = pointers(words), envp = pointers(environment);
+  std::array<int, 2> out{}, err{};
+  require(::pipe2(out.data(), O_CLOEXEC) == 0 && ::pipe2(err.data(), O_CLOEXEC) == 0, "pipe");
+  require(::fcntl(out[1], F_SETPIPE_SZ, kPipeBytes) >= 0, "pipe size");
+
+  pid_ = ::fork();
+  require(pid_ >= 0, "fork");
+  if (pid_ == 0) {
+    ::dup2(out[1], STDOUT_FILENO);
+    ::dup2(err[1], STDERR_FILENO);
+    if (!launch.folder.empty() && ::chdir(launch.folder.c_str()) != 0) ::_exit(kNotPermitted);
+    if (launch.in_child) launch.in_child();
+    ::execve(argv[0], argv.data(), envp.data());
+    ::_exit(kNotPermitted);
+  }
+  ::close(out[1]);
+  ::close(err[1]);
+  out_ = {out[0], &outcome_.out};
+  err_ = {err[0], &outcome_.err};
+}
+
+Child::~Child() {
+  if (pid_ > 0) {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  for (const auto* pipe : {&out_, &err_})
+    if (pipe->fd >= 0) ::close(pipe->fd);
+}
+
+void Child::read_some(std::vector<Pipe*> pipes) {
+  std::erase_if(pipes, [](const Pipe* pipe) { return pipe->fd < 0; });
+  std::vector<pollfd> polled;
+  for (const auto* pipe : pipes) polled.push_back({pipe->fd, POLLIN, 0});
+  const int ready = ::poll(polled.data(), polled.size(), kHangMilliseconds);
+  if (ready < 0 && errno == EINTR) return;
+  require(ready >= 0, "poll");
+  if (ready == 0) throw std::runtime_error("hangs: " + command_ + "\n" + outcome_.out + outcome_.err);
+  for (std::size_t i = 0; i < pipes.size(); ++i) {
+    if (polled[i].revents == 0) continue;
+    std::array<char, kPipeBytes> buffer{};
+    const auto n = ::read(pipes[i]->fd, buffer.data(), buffer.size());
+    if (n > 0) pipes[i]->into->append(buffer.data(), static_cast<std::size_t>(n));
+    if (n == 0) ::close(std::exchange(pipes[i]->fd, -1));
+  }
+}
+
+void Child::read_lines(std::size_t count) {
+  while (static_cast<std::size_t>(std::ranges::count(outcome_.out, '\n')) < count) {
+    if (out_.fd < 0) throw std::runtime_error("ended early: " + command_ + "\n" + outcome_.out + outcome_.err);
+    read_some({&out_, &err_});
+  }
+}
+
+void Child::close_output() { ::close(std::exchange(out_.fd, -1)); }
+
+void Child::send(int signal) const { require(::kill(pid_, signal) == 0, "kill"); }
+
+Outcome Child::wait() {
+  while (out_.fd >= 0 || err_.fd >= 0) read_some({&out_, &err_});
+  int status = 0;
+  require(::waitpid(std::exchange(pid_, -1), &status, 0) > 0, "waitpid");
+  if (WIFEXITED(status)) outcome_.exit = WEXITSTATUS(status);
+  if (WIFSIGNALED(status)) outcome_.signal = WTERMSIG(status);
+  outcome_.described = command_ + "\n-> exit " + std::to_string(outcome_.exit) + ", signal " + std::to_string(outcome_.signal) +
+                       "\n" + outcome_.out + outcome_.err;
+  return std::move(outcome_);
+}
+
+Outcome run(const Launch& launch) { return Child(launch).wait(); }
+
+}  // namespace terrace::test

@@ -1,0 +1,95 @@
+// What is promised: where io_uring is forbidden, a pool of threads reads and writes; where memory cannot be locked, it is not.
+// One warning each, that says how to mend it, and the same weights.
+#include <fcntl.h>
+#include <linux/audit.h>
+#include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+
+#include "cli_test.h"
+
+namespace terrace::test {
+namespace {
+
+// The kernel answers `error_number` to io_uring_setup, as a container's profile (EPERM) or an old kernel (ENOSYS) does.
+void forbid_io_uring(int error_number) {
+  std::array<sock_filter, 4> program{{
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<unsigned>(error_number)),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  }};
+  const sock_fprog filter{static_cast<unsigned short>(program.size()), program.data()};
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0)
+    ::_exit(kNotPermitted);
+}
+
+// No more than 16 KiB may be locked, not even by root.
+void forbid_locking() {
+  const rlimit limit{16 * 1024, 16 * 1024};
+  if (::setrlimit(RLIMIT_MEMLOCK, &limit) != 0) ::_exit(kNotPermitted);
+  if (::geteuid() == 0 && ::prctl(PR_CAPBSET_DROP, CAP_IPC_LOCK, 0, 0, 0) != 0) ::_exit(kNotPermitted);
+}
+
+class Restricted : public Cli {
+ protected:
+  const Words offloaded_{"--nvme-path", "disk", "--device-memory", "1MiB", "--host-memory", "1MiB"};
+};
+
+TEST_F(Restricted, WithoutIoUringThreadsReadAndWrite) {
+  const auto free = train(offloaded_);
+  ASSERT_EQ(0, free.exit) << free.described;
+  for (const int error_number : {EPERM, ENOSYS}) {
+    auto words = offloaded_;
+    words.insert(words.end(), {"--out-dir", "run" + std::to_string(error_number)});
+    auto restricted = launch(tiny("train", words));
+    restricted.in_child = [error_number] { forbid_io_uring(error_number); };
+    const auto outcome = run(restricted);
+    if (outcome.exit == kNotPermitted) GTEST_SKIP() << "a seccomp filter is not permitted here";
+    ASSERT_EQ(0, outcome.exit) << outcome.described;
+    EXPECT_EQ(1U, outcome.warnings("io_uring")) << outcome.described;
+    EXPECT_EQ(1U, outcome.warnings("(errno " + std::to_string(error_number) + ")")) << outcome.described;
+    EXPECT_EQ(1U, outcome.warnings("kernel.io_uring_disabled")) << "it does not say how to mend it";
+    EXPECT_EQ(weights_of(free), weights_of(outcome));
+    EXPECT_EQ(steps("run"), steps("run" + std::to_string(error_number)));
+
+    auto doctor = launch({"doctor"});
+    doctor.in_child = restricted.in_child;
+    EXPECT_THAT(run(doctor).out, HasSubstr("WARN  io_uring"));
+  }
+}
+
+TEST_F(Restricted, IoUringThatWasDemandedAndIsForbiddenIsAnError) {
+  auto restricted = launch(tiny("train", offloaded_));
+  restricted.environment["TERRACE_IO_ENGINE"] = "uring";
+  restricted.in_child = [] { forbid_io_uring(EPERM); };
+  const auto outcome = run(restricted);
+  if (outcome.exit == kNotPermitted) GTEST_SKIP() << "a seccomp filter is not permitted here";
+  expect_refusal(outcome, 1, {"TERRACE_IO_ENGINE=uring", "(errno 1)", "unset it"});
+}
+
+TEST_F(Restricted, WithoutLockedMemoryItTrainsAllTheSame) {
+  const auto free = train(offloaded_);
+  ASSERT_EQ(0, free.exit) << free.described;
+  auto words = offloaded_;
+  words.insert(words.end(), {"--out-dir", "unlocked"});
+  auto restricted = launch(tiny("train", words));
+  restricted.in_child = forbid_locking;
+  const auto outcome = run(restricted);
+  if (outcome.exit == kNotPermitted) GTEST_SKIP() << "the right to lock memory cannot be given up here";
+  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  EXPECT_EQ(1U, outcome.warnings("lock")) << outcome.described;
+  EXPECT_EQ(1U, outcome.warnings("16.0 KiB")) << "it does not say what the limit is: " << outcome.err;
+  EXPECT_EQ(1U, outcome.warnings("ulimit -l (KiB, or unlimited)")) << "it does not say how to mend it: " << outcome.err;
+  EXPECT_EQ(weights_of(free), weights_of(outcome));
+}
+
+}  // namespace
+}  // namespace terrace::test

@@ -1,0 +1,115 @@
+// What is promised: a signal stops a run cleanly (exit 75), a kill loses nothing but the steps after the last commit, and in
+// either case --resume auto ends with the very losses and weights of a run that was never disturbed.
+#include <unistd.h>
+
+#include <csignal>
+
+#include "cli_test.h"
+
+namespace terrace::test {
+namespace {
+
+constexpr std::size_t kSteps = 40;
+constexpr std::size_t kLinesBefore = 5;
+
+class Signals : public Cli {
+ protected:
+  [[nodiscard]] Words wanted(const std::string& run, const Words& more = {}) const {
+    Words words{"--steps", std::to_string(kSteps), "--out-dir", run, "--lr-schedule", "cosine"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  void SetUp() override {
+    const auto outcome = train(wanted("whole"));
+    ASSERT_EQ(0, outcome.exit) << outcome.described;
+    weights_ = weights_of(outcome);
+  }
+  // With --json a line is a step, and the run waits while nobody reads: it cannot finish before the signal.
+  [[nodiscard]] Launch disturbed(const Words& more = {}) const {
+    Words words{"--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    return launch(tiny("train", wanted("run", words)));
+  }
+  void expect_the_same_in_the_end(const Words& more = {}) const {
+    Words words{"--resume", "auto"};
+    words.insert(words.end(), more.begin(), more.end());
+    const auto outcome = train(wanted("run", words));
+    ASSERT_EQ(0, outcome.exit) << outcome.described;
+    EXPECT_THAT(outcome.out, HasSubstr("resumed after step"));
+    EXPECT_EQ(weights_, weights_of(outcome));
+    EXPECT_EQ(kSteps, steps("run").size());
+    EXPECT_EQ(steps("whole"), steps("run"));
+  }
+
+  std::string weights_;
+};
+
+TEST_F(Signals, StopCleanlyAndResumeBitForBit) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    std::filesystem::remove_all(at("run"));
+    Child child(disturbed());
+    child.read_lines(kLinesBefore);
+    child.send(signal);
+    const auto outcome = child.wait();
+    ASSERT_EQ(75, outcome.exit) << outcome.described;
+    EXPECT_THAT(outcome.err, HasSubstr("stopped by signal " + std::to_string(signal)));
+    EXPECT_THAT(outcome.err, HasSubstr("--resume auto"));
+    const auto done = steps("run").size();
+    EXPECT_GE(done, kLinesBefore);
+    EXPECT_LT(done, kSteps);
+    EXPECT_EQ(0, terrace({"ckpt", "verify", "run"}).exit);
+    expect_the_same_in_the_end();
+  }
+}
+
+TEST_F(Signals, ASecondOneDuringTheShutdownIsHarmless) {
+  Child child(disturbed({"--nvme-path", "disk", "--device-memory", "1MiB", "--host-memory", "1MiB"}));
+  child.read_lines(kLinesBefore);
+  child.send(SIGINT);
+  child.send(SIGINT);
+  const auto outcome = child.wait();
+  EXPECT_EQ(75, outcome.exit) << outcome.described;
+  expect_the_same_in_the_end();
+}
+
+TEST_F(Signals, AKilledRunGoesOnFromItsLastCommit) {
+  for (const Words& tiers : {Words{}, Words{"--nvme-path", "disk", "--device-memory", "1MiB", "--host-memory", "1MiB"}}) {
+    std::filesystem::remove_all(at("run"));
+    Words words{"--ckpt-interval", "2"};
+    words.insert(words.end(), tiers.begin(), tiers.end());
+    Child child(disturbed(words));
+    child.read_lines(kLinesBefore);
+    child.send(SIGKILL);
+    const auto outcome = child.wait();
+    EXPECT_EQ(SIGKILL, outcome.signal) << outcome.described;
+    const auto commit = nlohmann::json::parse(terrace({"ckpt", "inspect", "run", "--json"}).out);
+    EXPECT_GE(commit.at("step"), kLinesBefore - 1) << "a step's line is written after the commit before it";
+    EXPECT_EQ(0, commit.at("step").get<int>() % 2);
+    expect_the_same_in_the_end();
+  }
+}
+
+TEST_F(Signals, AKillBeforeAnyCommitStartsAfresh) {
+  Child child(disturbed());
+  child.read_lines(2);
+  child.send(SIGKILL);
+  (void)child.wait();
+  const auto outcome = train(wanted("run", {"--resume", "auto"}));
+  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  EXPECT_THAT(outcome.out, Not(HasSubstr("resumed")));
+  EXPECT_EQ(weights_, weights_of(outcome));
+  EXPECT_EQ(steps("whole"), steps("run"));
+}
+
+TEST_F(Signals, OutputThatNobodyReadsAnyMoreStopsNothing) {
+  Child child(disturbed());
+  child.read_lines(kLinesBefore);
+  child.close_output();
+  const auto outcome = child.wait();
+  EXPECT_EQ(0, outcome.exit) << outcome.described;
+  EXPECT_EQ(steps("whole"), steps("run"));
+  EXPECT_EQ(weights_, json_in("run/result.json").at("weights_xxh64"));
+}
+
+}  // namespace
+}  // namespace terrace::test

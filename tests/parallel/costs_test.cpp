@@ -1,0 +1,94 @@
+// What a plan's times rest on: the simulator's arithmetic, and costs measured on this machine.
+#include <gtest/gtest.h>
+
+#include <terrace/parallel/measure_costs.h>
+#include <terrace/parallel/plan.h>
+#include <terrace/tests/support/toy_run.h>
+
+namespace terrace {
+namespace {
+
+class OneSecond : public CostModel {
+ public:
+  double seconds(const Action&) const override { return 1; }
+};
+
+Move upload(std::uint64_t sequence, Clock after = {}) {
+  return {.chunk = ChunkId{0}, .from = Tier::host, .to = Tier::device, .bytes = 4096, .sequence = sequence, .after = after};
+}
+
+TEST(Simulator, ComputingSlowsDownOnlyWhileACopyRuns) {
+  MachineProfile profile;
+  profile.memory_copy = 4096;  // a second each
+  profile.compute_beside_copy = 0.5;
+  const OneSecond costs;
+  Simulator simulator(costs, profile);
+  simulator.move(upload(1));
+  simulator.compute({}, {}, {}, Lane::compute, 1);
+  const auto times = simulator.finish_step();
+  EXPECT_DOUBLE_EQ(times.seconds, 1.5);  // half a second's work beside the copy, the other half alone
+  EXPECT_DOUBLE_EQ(times.compute_seconds, 1);
+  EXPECT_TRUE(times.stall_s.empty());
+}
+
+TEST(Simulator, TwoLanesTakeTheirSharesOfTheComputing) {
+  MachineProfile profile;
+  profile.memory_copy = 4096;
+  profile.disk_read = 2048;  // two seconds
+  profile.compute_beside_copy = 0.5;
+  profile.compute_beside_disk = 0.8;
+  const OneSecond costs;
+  Simulator simulator(costs, profile);
+  simulator.move(upload(1));
+  simulator.move({.chunk = ChunkId{1}, .from = Tier::disk, .to = Tier::host, .bytes = 4096, .sequence = 1, .after = {}});
+  simulator.compute({}, {}, {}, Lane::compute, 1);
+  EXPECT_DOUBLE_EQ(simulator.finish_step().seconds, 1 + 0.6 / 0.8);  // 0.4 done in the first second, 0.6 left beside the read
+}
+
+TEST(Simulator, AWaitForACopyIsAStallOfItsLane) {
+  MachineProfile profile;
+  profile.memory_copy = 4096;
+  const OneSecond costs;
+  Simulator simulator(costs, profile);
+  simulator.move(upload(1));
+  simulator.compute({}, {}, {.offsets = {}, .after = Clock::after(Lane::upload, 1)}, Lane::compute, 1);
+  const auto times = simulator.finish_step();
+  EXPECT_DOUBLE_EQ(times.seconds, 2);
+  EXPECT_DOUBLE_EQ(times.stall_s.at("upload"), 1);
+}
+
+TEST(MeasuredCosts, TellTimeAndDecideNothing) {
+  toy::RunOptions o;
+  o.budget = {2 * kMiB, 4 * kMiB, kUnlimited};
+  o.disk_tier = true;
+  const auto model = toy::make_model(o.sizes);
+  const auto request = toy::request_of(o);
+  const MachineProfile profile;
+  const auto planned = plan(model, request, profile);
+  ASSERT_TRUE(planned.fits) << planned.refusal.why;
+
+  ThreadPool pool(1);
+  const auto device = make_cpu_device(pool);
+  const auto optimizer = make_adamw({});
+  const StepMap map(model, planned.map);
+  const std::vector<std::int32_t> tokens(static_cast<std::size_t>(o.shape.batch.tokens()) * o.shape.micro_batches, 1);
+  const auto& program = planned.programs.steady;
+
+  ProfileCosts estimated(map, profile), measured(map, profile);
+  measure_costs(measured, map, program, *device, *optimizer, {.tokens = tokens, .targets = tokens});
+  for (const auto& action : program.actions) {
+    if (action.op == Op::prefetch) continue;
+    EXPECT_GT(measured.seconds(action), 0) << to_text(action);
+    EXPECT_NE(measured.seconds(action), estimated.seconds(action)) << to_text(action) << " kept its estimate";
+  }
+
+  auto timed = planned;
+  retime(timed, model, request, profile, measured);
+  EXPECT_NE(timed.times.compute_seconds, planned.times.compute_seconds);
+  EXPECT_EQ(timed.step_traffic, planned.step_traffic);
+  EXPECT_EQ(timed.programs.steady, planned.programs.steady);
+  EXPECT_EQ(timed.prefetch_depth, planned.prefetch_depth);
+}
+
+}  // namespace
+}  // namespace terrace

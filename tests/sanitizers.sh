@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Builds with sanitizers and runs the tests: addresses, leaks and undefined behaviour in one build, data races in the other.
+#   tests/sanitizers.sh [asan-ubsan|tsan|all] [--short] [-- CTEST-ARGUMENTS]
+# --short: only where threads meet and memory changes hands, for continuous integration. Exit code 0 only when nothing was found.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source cmake/packages.sh
+
+presets=(asan-ubsan tsan) short=0
+while [ $# -gt 0 ]; do
+  case $1 in
+    all) presets=(asan-ubsan tsan) ;;
+    asan-ubsan | tsan) presets=("$1") ;;
+    --short) short=1 ;;
+    --) shift; break ;;
+    -h | --help) sed -n '2,4p' "$0"; exit 0 ;;
+    *) echo "tests/sanitizers.sh: unknown argument '$1' (see --help)" >&2; exit 2 ;;
+  esac
+  shift
+done
+
+targets=(all) selection=()
+if [ "$short" = 1 ]; then
+  targets=(core_events_test core_memory_test memory_test io_engine_contract_test chunk_store_test mover_test chunk_manager_test
+    parallel_engine_test parallel_fault_test)
+  selection=(-L "^($(IFS='|'; echo "${targets[*]}"))\$")
+  export TERRACE_FUZZ_OPS=30000 TERRACE_FAULT_POINTS=4
+fi
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+
+for preset in "${presets[@]}"; do
+  timed "configure ($preset)" cmake --preset "$preset"
+  timed "build ($preset)" cmake --build --preset "$preset" --target "${targets[@]}"
+  timed "tests ($preset)" ctest --test-dir "build/$preset" --output-on-failure -j 2 "${selection[@]}" "$@"
+done

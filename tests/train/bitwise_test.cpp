@@ -1,0 +1,105 @@
+// Offloading changes nothing: language models trained by `terrace train` give the same losses, gradient norms and weights, bit
+// for bit, wherever their bytes are and however the work is ordered; and what is moved is what was planned.
+#include <map>
+
+#include <gtest/gtest.h>
+
+#include <terrace/tests/train/planned_moves.h>
+#include <terrace/tests/train/settings.h>
+
+namespace terrace::test {
+namespace {
+
+class BitwiseTraining : public TrainTest {
+ protected:
+  const Trained& reference(const TinyModel& model) {
+    auto& trained = references_[model.name()];
+    if (trained.steps.empty()) trained = train_fresh(config_of(model, corpus()));
+    return trained;
+  }
+  [[nodiscard]] std::filesystem::path disk() const { return folder_ / "disk"; }
+
+  std::map<std::string, Trained> references_;
+};
+
+// The places are what they are called.
+void expect_offloads(Place place, const cli::RunConfig& config, const Plan& p, const std::string& what) {
+  const auto model = lm::make_model(cli::model_config(config));
+  const PlannedMoves moves(model, p);
+  const bool host = place != Place::in_device, disk = host && place != Place::in_host;
+  EXPECT_EQ(moves.of(Kind::parameter, Lane::upload) > 0, host) << what;
+  EXPECT_EQ(moves.of(Kind::first_moment, Lane::read) > 0, disk) << what;
+  if (place == Place::on_disk) {
+    EXPECT_GT(moves.of(Kind::parameter, Lane::read), 0U) << what;
+    EXPECT_GT(moves.of(Kind::gradient, Lane::read), 0U) << what;
+  }
+}
+
+// What `terrace plan --json` says of peaks and bytes is what the run has measured.
+void expect_planned(const Plan& p, const Trained& run, const std::string& what) {
+  const auto json = cli::to_json(p);
+  EXPECT_EQ(run.planned, json) << what;
+  for (std::size_t i = 0; i < p.step_traffic.size(); ++i) {
+    const auto& m = run.steps.at(i);
+    const auto& planned = p.step_traffic[i];
+    EXPECT_EQ(m.read_bytes, planned.read) << what << ", step " << i + 1;
+    EXPECT_EQ(m.write_bytes, planned.write) << what << ", step " << i + 1;
+    EXPECT_EQ(m.h2d_bytes, planned.upload) << what << ", step " << i + 1;
+    EXPECT_EQ(m.d2h_bytes, planned.download) << what << ", step " << i + 1;
+  }
+  const auto& last = run.steps.at(p.step_traffic.size() - 1);
+  const nlohmann::json bytes{
+      {"read", last.read_bytes}, {"write", last.write_bytes}, {"h2d", last.h2d_bytes}, {"d2h", last.d2h_bytes}};
+  EXPECT_EQ(bytes, json["bytes"]) << what;
+  EXPECT_EQ(run.peaks, json["peak_bytes"]) << what;
+  // The last line is written before the last commit and the hash.
+  const auto& end = run.steps.back();
+  EXPECT_LE(end.device_peak_bytes, json["peak_bytes"]["device"]) << what;
+  EXPECT_LE(end.host_peak_bytes, json["peak_bytes"]["host"]) << what;
+  EXPECT_LE(end.nvme_peak_bytes, json["peak_bytes"]["nvme"]) << what;
+}
+
+TEST_F(BitwiseTraining, EveryCoveringSettingGivesTheSameBitsAndMovesWhatWasPlanned) {
+  const auto settings = covering_settings(long_form() ? 3 : 2);
+  ASSERT_GE(settings.size(), 12U);
+  for (const auto& setting : settings) {
+    const auto config = config_of(setting, corpus(), disk());
+    const auto p = plan_of(config);
+    ASSERT_TRUE(p.fits) << setting.name() << ": " << p.refusal.why;
+    expect_offloads(setting.place, config, p, setting.name());
+    const auto run = train_fresh(config);
+    expect_same_bits(reference(setting.model), run, setting.name());
+    expect_planned(p, run, setting.name());
+  }
+  if (long_form()) fmt::print("{} settings of {} models\n", settings.size(), references_.size());
+}
+
+// With every micro-batch in flight at once, what the layers keep for their backward does not fit and is offloaded as well.
+TEST_F(BitwiseTraining, OffloadedActivationsComeBackAsTheyWere) {
+  for (const auto& model : {kModels[0], kModels[1]}) {
+    auto config = config_of({model, Place::on_disk, "1", 2, "vertical", "none", false}, corpus(), disk());
+    const auto p = plan_of(config);
+    ASSERT_TRUE(p.fits) << p.refusal.why;
+    const auto layers = lm::make_model(cli::model_config(config));
+    const PlannedMoves moves(layers, p);
+    for (const auto lane : {Lane::upload, Lane::download, Lane::read, Lane::write})
+      EXPECT_GT(moves.of(Kind::activation, lane), 0U) << model.name() << ", " << terrace::name_of(lane);
+    expect_same_bits(reference(model), train_fresh(config), model.name());
+  }
+}
+
+// Without clipping an update needs no verdict over the whole step and runs inside the backward.
+TEST_F(BitwiseTraining, UpdatesInTheBackwardEqualUpdatesBeforeUse) {
+  for (const auto place : {Place::in_device, Place::in_host, Place::on_disk}) {
+    auto config = config_of({kModels[3], place, "1", 2, "horizontal", "none", false}, corpus(), disk());
+    config.grad_clip = 0;
+    const auto inside = train_fresh(config);
+    config.grad_clip = 1e6;  // never reached: before use, and a factor of exactly one
+    const auto before_use = train_fresh(config);
+    EXPECT_EQ(inside.losses(), before_use.losses()) << name_of(place);
+    EXPECT_EQ(inside.hash, before_use.hash) << name_of(place);
+  }
+}
+
+}  // namespace
+}  // namespace terrace::test

@@ -1,0 +1,85 @@
+// Budgets hold: a model whose training state is far larger than both memory budgets together is trained by the program itself,
+// and neither what it counts in its tiers nor what the kernel counts for the process goes beyond them.
+#include <gtest/gtest.h>
+
+#include <terrace/tests/train/child_process.h>
+#include <terrace/tests/train/train_run.h>
+
+namespace terrace::test {
+namespace {
+
+// Code, stacks, the thread pool, libraries, the corpus window.
+constexpr std::uint64_t kOutsideBudgets = 256 * kMiB;
+
+struct Size {
+  std::int64_t layers, hidden;
+  std::uint64_t budget, least_state;
+};
+
+std::uint64_t bytes_on_disk(const std::filesystem::path& folder) {
+  std::uint64_t bytes = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder))
+    if (entry.is_regular_file()) bytes += entry.file_size();
+  return bytes;
+}
+
+class BudgetsHold : public TrainTest {};
+
+TEST_F(BudgetsHold, WhereTheStateIsManyTimesLarger) {
+  if (TERRACE_SANITIZED) GTEST_SKIP() << "a sanitizer's shadow memory counts as the program's";
+  const Size size = long_form() ? Size{22, 1024, 512 * kMiB, 4 * kGiB} : Size{11, 512, 64 * kMiB, 512 * kMiB};
+  cli::RunConfig config;
+  config.layers = size.layers;
+  config.hidden = size.hidden;
+  config.seq_len = 64;
+  config.batch_size = 1;
+  config.steps = 3;
+  config.eval_batches = 1;
+  config.data = {corpus()};
+  config.device_memory = config.host_memory = std::to_string(size.budget);
+  config.nvme_path = {folder_ / "disk"};
+  const auto p = plan_of(config);
+  ASSERT_TRUE(p.fits) << p.refusal.why << "; " << p.refusal.suggestion;
+  ASSERT_GE(p.state_bytes, size.least_state);
+  ASSERT_GT(p.state_bytes, 2 * size.budget + kOutsideBudgets) << "a run that keeps everything in memory would pass";
+  const auto disk_limit = p.peak_bytes[Tier::disk];
+
+  const auto run = folder_ / "run", log = folder_ / "log";
+  const auto ended = run_to_end({TERRACE_PROGRAM,   "train",
+                                 "--layers",        std::to_string(config.layers),
+                                 "--hidden",        std::to_string(config.hidden),
+                                 "--seq-len",       std::to_string(config.seq_len),
+                                 "--batch-size",    std::to_string(config.batch_size),
+                                 "--steps",         std::to_string(config.steps),
+                                 "--eval-batches",  std::to_string(config.eval_batches),
+                                 "--data",          corpus(),
+                                 "--device-memory", config.device_memory,
+                                 "--host-memory",   config.host_memory,
+                                 "--nvme-path",     config.nvme_path[0],
+                                 "--nvme-limit",    std::to_string(disk_limit),
+                                 "--out-dir",       run},
+                                log);
+  ASSERT_EQ(ended.exit_code, 0) << (std::ostringstream() << std::ifstream(log).rdbuf()).str();
+
+  fmt::print("state {}, device and host {} each, disk {}: the process's peak was {}, {} outside the budgets\n",
+             format_bytes(p.state_bytes), format_bytes(size.budget), format_bytes(disk_limit),
+             format_bytes(ended.peak_resident_bytes),
+             format_bytes(ended.peak_resident_bytes - std::min(ended.peak_resident_bytes, 2 * size.budget)));
+  EXPECT_LE(ended.peak_resident_bytes, 2 * size.budget + kOutsideBudgets);
+  const auto trained = read_run(run);
+  ASSERT_EQ(trained.steps.size(), static_cast<std::size_t>(config.steps));
+  for (const auto& m : trained.steps) {
+    EXPECT_LE(m.device_peak_bytes, size.budget) << "step " << m.step;
+    EXPECT_LE(m.host_peak_bytes, size.budget) << "step " << m.step;
+    EXPECT_LE(m.nvme_peak_bytes, disk_limit) << "step " << m.step;
+    fmt::print("step {}: device {}, host {}, disk {}; read {}, wrote {}, {:.1f} s, of which stalled {:.1f} s\n", m.step,
+               format_bytes(m.device_peak_bytes), format_bytes(m.host_peak_bytes), format_bytes(m.nvme_peak_bytes),
+               format_bytes(m.read_bytes), format_bytes(m.write_bytes), m.step_time_s, m.stall_s);
+  }
+  // The index and the records of two commits beside the places.
+  constexpr std::uint64_t kIndex = 16 * kMiB;
+  EXPECT_LE(bytes_on_disk(config.nvme_path[0]), round_up(disk_limit, kHugePageBytes) + kIndex);
+}
+
+}  // namespace
+}  // namespace terrace::test

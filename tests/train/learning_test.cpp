@@ -1,0 +1,54 @@
+// The model learns: from knowing nothing to knowing more about the next byte than how often each byte occurs.
+#include <array>
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include <terrace/tests/train/train_run.h>
+
+namespace terrace::test {
+namespace {
+
+class Learning : public TrainTest, public testing::WithParamInterface<const char*> {
+ protected:
+  // Order 0, in nats a byte: no model that ignores what stands before can have a smaller mean loss over this text.
+  [[nodiscard]] double unigram_entropy() const {
+    std::ifstream in(corpus(), std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(in), {}};
+    std::array<double, 256> count{};
+    for (const char c : text) ++count[static_cast<unsigned char>(c)];
+    double entropy = 0;
+    for (const double n : count)
+      if (n > 0) entropy -= n / static_cast<double>(text.size()) * std::log(n / static_cast<double>(text.size()));
+    return entropy;
+  }
+};
+
+TEST_P(Learning, TheLossFallsFromThatOfChanceToBelowTheUnigramEntropy) {
+  cli::RunConfig config;
+  config.model = GetParam();
+  config.layers = 2;
+  config.hidden = 64;
+  config.heads = 4;
+  config.seq_len = 64;
+  config.batch_size = 8;
+  config.steps = 60;
+  config.lr = 5e-3;
+  config.min_lr = 5e-4;
+  config.warmup = 5;
+  config.data = {corpus()};
+  config.device_memory = "3MiB";  // offloaded, as one trains with terrace
+  config.host_memory = "unlimited";
+  const auto run = train_fresh(config);
+  const double chance = std::log(256.0), unigram = unigram_entropy();
+  EXPECT_NEAR(run.steps.front().loss, chance, 0.1);
+  EXPECT_GT(unigram, 2.5);  // the text is not trivial
+  EXPECT_LT(run.steps.back().loss, unigram - 0.2) << "of " << chance << " at first";
+  EXPECT_LT(run.eval_loss, unigram - 0.2) << "held-out text";
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, Learning, testing::Values("gpt2", "llama"),
+                         [](const auto& name) { return std::string(name.param); });
+
+}  // namespace
+}  // namespace terrace::test

@@ -1,0 +1,148 @@
+// The settings that must not change a bit of a training run, and the models that are trained under them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include <fmt/format.h>
+
+#include <terrace/tests/support/covering_rows.h>
+#include <terrace/tests/train/train_run.h>
+
+namespace terrace::test {
+
+// What is computed: a model's bits are compared with its own only.
+struct TinyModel {
+  const char* family;
+  const char* dtype;
+  bool untied;
+  [[nodiscard]] std::string name() const { return fmt::format("{} {} {}", family, dtype, untied ? "untied" : "tied"); }
+};
+inline constexpr std::array kModels{
+    TinyModel{"gpt2", "fp32", false},  TinyModel{"llama", "bf16", true}, TinyModel{"gpt2", "bf16", false},
+    TinyModel{"llama", "fp32", false}, TinyModel{"gpt2", "fp32", true},  TinyModel{"llama", "bf16", false},
+    TinyModel{"gpt2", "bf16", true},   TinyModel{"llama", "fp32", true}, TinyModel{"llama", "fp64", false},
+};
+
+// Where the bytes are.
+enum class Place : std::uint8_t {
+  in_device,      // everything, updates included
+  in_host,        // the smallest legal device; the host holds the rest
+  moments_below,  // the smallest legal device, and a host that holds all but the optimizer's state
+  thin_host,      // half the state fits into the device, next to nothing into the host: the disk has the other half
+  on_disk,        // the smallest legal device and a thin host
+};
+inline constexpr std::array kPlaces{Place::in_device, Place::in_host, Place::moments_below, Place::thin_host, Place::on_disk};
+inline const char* name_of(Place place) {
+  constexpr std::array kNames{"in the device", "in the host", "moments below", "thin host", "on disk"};
+  return kNames[static_cast<std::size_t>(place)];
+}
+
+// One row of the covering array, factor by factor.
+struct Setting {
+  TinyModel model;
+  Place place;
+  const char* depth;
+  int threads;
+  const char* order;  // "grouped": the vertical order in groups of two
+  const char* recompute;
+  bool interrupted;  // evaluations and commits between the steps
+
+  [[nodiscard]] std::string name() const {
+    return fmt::format("{}, {}, depth {}, {} threads, {}, recompute {}{}", model.name(), name_of(place), depth, threads, order,
+                       recompute, interrupted ? ", interrupted" : "");
+  }
+};
+inline constexpr std::array kDepths{"0", "1", "4", "auto"};
+inline constexpr std::array kOrders{"horizontal", "vertical", "grouped"};
+inline constexpr std::array kRecomputes{"none", "layer"};
+
+inline std::vector<Setting> covering_settings(std::size_t strength) {
+  const CoveringRows rows({static_cast<int>(kModels.size()), static_cast<int>(kPlaces.size()), static_cast<int>(kDepths.size()),
+                           2, static_cast<int>(kOrders.size()), 2, 2},
+                          strength);
+  std::vector<Setting> all;
+  for (const auto& row : rows.rows()) {
+    const auto at = [&](std::size_t factor) { return static_cast<std::size_t>(row[factor]); };
+    all.push_back(
+        {kModels[at(0)], kPlaces[at(1)], kDepths[at(2)], 1 + row[3], kOrders[at(4)], kRecomputes[at(5)], row[6] == 1});
+  }
+  return all;
+}
+
+// Everything in the device, nothing clever: what the others are compared with.
+inline cli::RunConfig config_of(const TinyModel& model, const std::filesystem::path& corpus) {
+  cli::RunConfig c;
+  c.model = model.family;
+  c.dtype = model.dtype;
+  c.untied = model.untied;
+  c.layers = long_form() ? 4 : 2;
+  c.hidden = long_form() ? 192 : 64;
+  c.heads = 4;
+  c.kv_heads = c.model == "llama" ? 2 : 0;
+  c.seq_len = long_form() ? 64 : 32;
+  c.data = {corpus};
+  c.batch_size = 2;
+  c.grad_accumulation = 3;
+  c.steps = 20;
+  c.lr = 3e-3;
+  c.min_lr = 3e-4;
+  c.grad_clip = 0.7;  // clips every step at first, some later
+  c.warmup = 3;
+  c.eval_batches = 2;
+  c.threads = 1;
+  c.device_memory = c.host_memory = "unlimited";
+  c.prefetch_depth = "0";
+  c.assumed_costs = true;  // nothing is measured before it starts
+  return c;
+}
+
+// A host that little more than the largest buffer passes through.
+inline std::uint64_t thin_host_bytes(cli::RunConfig config) {
+  const auto model = lm::make_model(cli::model_config(config));
+  const auto request = cli::plan_request(config);
+  const StepMap map(model, {.recipe = Recipe::of(model.dtype), .shape = request.shape, .recompute = request.recompute});
+  std::uint64_t bytes = 0;
+  for (std::uint32_t c = 0; c < map.chunks(); ++c) bytes = std::max(bytes, map.chunk_bytes(ChunkId{c}));
+  for (;; bytes = round_up(bytes + bytes / 4, kPageBytes)) {
+    config.host_memory = std::to_string(bytes);
+    if (plan_of(config).fits) return bytes;
+  }
+}
+
+inline void put(cli::RunConfig& config, Place place, const std::filesystem::path& disk) {
+  if (place == Place::in_device) return;
+  const auto wide = plan_of(config);
+  const auto smallest = wide.smallest_bytes[Tier::device];  // what `terrace plan` prints
+  config.device_memory = std::to_string(smallest);
+  if (place == Place::in_host) return;
+  config.nvme_path = {disk};
+  if (place == Place::thin_host) config.device_memory = std::to_string(std::max(smallest, wide.state_bytes / 2));
+  const auto thin = thin_host_bytes(config);
+  if (place != Place::moments_below) {
+    config.host_memory = std::to_string(thin);
+    return;
+  }
+  const auto recipe = Recipe::of(parse_dtype(config.dtype));
+  const auto kept = size_of(recipe.compute) + size_of(recipe.gradient);
+  config.host_memory = std::to_string(round_up(wide.state_bytes * kept / recipe.bytes_per_parameter() + thin, kPageBytes));
+}
+
+inline cli::RunConfig config_of(const Setting& s, const std::filesystem::path& corpus, const std::filesystem::path& disk) {
+  auto c = config_of(s.model, corpus);
+  c.prefetch_depth = s.depth;
+  c.threads = s.threads;
+  c.order = std::string(s.order) == "horizontal" ? "horizontal" : "vertical";
+  c.group = std::string(s.order) == "grouped" ? 2 : 0;
+  c.recompute = s.recompute;
+  if (s.interrupted) {
+    c.eval_interval = 7;
+    c.ckpt_interval = 5;
+  }
+  put(c, s.place, disk);
+  return c;
+}
+
+}  // namespace terrace::test
