@@ -15,6 +15,7 @@
 #include <terrace/core/math.h>
 #include <terrace/core/philox.h>
 #include <terrace/core/thread_pool.h>
+#include <terrace/core/units.h>
 
 namespace {
 
