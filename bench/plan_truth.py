@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How far a plan's step time is from the measured one, with the machine profile taken just before.
 
-    bench/plan_truth.py [--steps N] [--disk DIR]
+    bench/plan_truth.py [--steps N] [--disk DIR] [--only SETTING]
 """
 
 import argparse
@@ -10,27 +10,30 @@ import tempfile
 
 import runs
 
+WHOLE = ["--batch-size", "8"]
 SETTINGS = {
-    "resident": ["--device-memory", "unlimited", "--host-memory", "unlimited"],
-    "weights on the host": ["--device-memory", "160MiB", "--host-memory", "unlimited", "--recompute", "layer"],
-    "states on the disk": ["--device-memory", "160MiB", "--host-memory", "320MiB", "--recompute", "layer", "disk"],
-    "all on the disk, vertical": ["--device-memory", "96MiB", "--host-memory", "96MiB", "--batch-size", "2",
-                                  "--grad-accumulation", "4", "--order", "vertical", "disk"],
+    "resident": [*WHOLE, "--device-memory", "unlimited", "--host-memory", "unlimited"],
+    "weights on the host": [*WHOLE, "--device-memory", "160MiB", "--host-memory", "unlimited", "--recompute", "layer"],
+    "states on the disk": [*WHOLE, "--device-memory", "160MiB", "--host-memory", "320MiB", "--recompute", "layer", "disk"],
+    "all on the disk, vertical": ["--batch-size", "2", "--grad-accumulation", "4", "--order", "vertical",
+                                  "--device-memory", "96MiB", "--host-memory", "96MiB", "disk"],
 }
-MODEL = ["--model", "llama", "--layers", "12", "--hidden", "512", "--heads", "8", "--seq-len", "256", "--batch-size", "8",
-         "--eval-batches", "0"]
+MODEL = ["--model", "llama", "--layers", "12", "--hidden", "512", "--heads", "8", "--seq-len", "256", "--eval-batches", "0"]
 
 
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--steps", type=int, default=24)
     arguments.add_argument("--disk", default=".", help="a folder on the disk to use")
+    arguments.add_argument("--only", choices=SETTINGS, help="one setting instead of all")
     options = arguments.parse_args()
     with tempfile.TemporaryDirectory(prefix="terrace-bench-", dir=options.disk) as folder:
         text = runs.corpus(folder)
         disk = pathlib.Path(folder) / "disk"
         disk.mkdir()
         for name, flags in SETTINGS.items():
+            if options.only not in (None, name):
+                continue
             runs.terrace("doctor", "--measure", "--nvme-path", disk)
             flags = [f for f in flags if f != "disk"] + (["--nvme-path", disk] if "disk" in flags else [])
             plan, steps = runs.train(folder, *MODEL, "--data", text, "--steps", options.steps, *flags)

@@ -277,7 +277,11 @@ class ExtentStore final : public ChunkStore {
     std::ranges::sort(valid, std::greater<>{}, [](const Candidate& c) { return c.record.commit.number; });
     if (valid.empty()) {
       const auto home = (options_.paths.front() / options_.name).string();
-      if (damage.empty()) throw Error(fmt::format("{}: nothing was committed yet", home), Exit::corrupt);
+      if (damage.empty())
+        throw Error(fmt::format("{}: nothing was committed yet\n  a run commits at its end, on a signal, and every "
+                                "--ckpt-interval steps",
+                                home),
+                    Exit::corrupt);
       throw Error(
           fmt::format("{}: there is no valid commit{}\n  go back to an exported checkpoint, and check the disk", home, damage),
           Exit::corrupt);

@@ -10,11 +10,10 @@
 // On disk, in <path>/<name>/: `data` (chunks), `lock`; beside the first `data` also `index.<n>.json` and `commit.<n mod 2>`, of
 // the last two commits. When the newest commit is damaged, the one before it is taken if all its bytes are still there.
 //
-// Owner:   main; must outlive the mover. Threads: any; the mover calls place_*(), end_write() and verify_read(); commit() when
-// no
-//          write is in flight.
-// Errors:  Error(Exit::corrupt) that names chunk, file and offset when what is read is not what was written;
-//          or is gone; Error(Exit::does_not_fit) when the disk has too little room; Error(Exit::runtime) with path and errno
+// Owner:   main; must outlive the mover.
+// Threads: any; the mover calls place_*(), end_write() and verify_read(); commit() when no write is in flight.
+// Errors:  Error(Exit::corrupt) that names chunk, file and offset when what is read is not what was written, or is gone;
+//          Error(Exit::does_not_fit) when the disk has too little room; Error(Exit::runtime) with path and errno
 //          otherwise; a store in use by another process is refused.
 #pragma once
 

@@ -30,9 +30,9 @@ namespace terrace {
 class Engine {
  public:
   struct Options {
-    Device* device = nullptr;   // borrowed
-    ChunkStore::Options store;  // capacity is the plan's; the store is made at the first commit or before the first step
-    bool resume = false;        // continue from the store's last commit
+    Device* device = nullptr;              // borrowed
+    ChunkStore::Options store;             // capacity is the plan's; made, or opened, by the constructor
+    bool resume = false;                   // continue from the store's last commit
     const Optimizer* optimizer = nullptr;  // borrowed
     Trace* trace = nullptr;                // borrowed, may be null
     // Where faults are put in.
@@ -46,7 +46,7 @@ class Engine {
   // First content of all master weights, chunk by chunk: the model never exists whole outside its tiers.
   void fill(const WeightRange& weights);
   // One step. With updates before use, `update` belongs to the step before; it is kept pending until the next step() or
-  // drain(). StepInput::update is ignored: the engine knows which update is pending.
+  // drain(): StepInput::update counts only for plans that update inside the backward.
   StepResult step(const StepInput& input);
   void set_pending(const UpdateStep& update);                   // the step that just ran is to be applied like this
   void drain();                                                 // applies the pending update, if any

@@ -91,13 +91,13 @@ Exit generate_command(const CommandLine& line) {
     fmt::print("{}", bytes);
     std::fflush(stdout);
   };
-  say(options.prompt);
   std::int32_t token = 0;
   for (std::int64_t position = 0; position < positions; ++position) {
     const auto at = static_cast<std::size_t>(position);
     if (at < options.prompt.size()) token = static_cast<unsigned char>(options.prompt[at]);
     engine.decode({.tokens = {&token, 1}, .targets = {}, .update = {}, .weights = {}, .logits = view, .position = position});
     if (at + 1 < options.prompt.size()) continue;
+    if (at + 1 == options.prompt.size()) say(options.prompt);  // nothing has failed until here
     token = sample(as_doubles(view), options, at);
     if (position + 1 < positions) say(std::string(1, static_cast<char>(token)));
   }

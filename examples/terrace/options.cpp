@@ -566,7 +566,7 @@ std::string describe_difference(const nlohmann::json& then, const nlohmann::json
   std::string out;
   for (const auto& key : all) {
     if (then.contains(key) && now.contains(key) && then.at(key) == now.at(key)) continue;
-    out += fmt::format("{}{}: {} then, {} now", out.empty() ? "" : "\n", key, text(then, key), text(now, key));
+    out += fmt::format("{}  {}: {} then, {} now", out.empty() ? "" : "\n", key, text(then, key), text(now, key));
   }
   return out;
 }

@@ -75,7 +75,7 @@ nlohmann::json to_json(const RunConfig& config);
 
 // What a resumed run must agree on. Data files count by name and size; Error(Exit::usage) when one is not there.
 nlohmann::json fingerprint(const RunConfig& config);
-// "seed: 1 then, 2 now", one difference a line; empty when they agree.
+// "  seed: 1 then, 2 now", one difference a line; empty when they agree.
 std::string describe_difference(const nlohmann::json& then, const nlohmann::json& now);
 
 // "auto" gives `automatic`, everything else is core's parse_bytes.

@@ -40,9 +40,10 @@ void write_text(const fs::path& file, const std::string& text) {
 }
 
 [[noreturn]] void refuse_file(const fs::path& file, const std::string& why) {
-  throw Error(fmt::format("{} is not what a run writes: {}\n  bring the file back, or start anew in another --out-dir",
-                          file.string(), why),
-              Exit::corrupt);
+  // A result is only what the run said last; it says it again.
+  const char* const mend = file.filename() == kResultFile ? "remove it, then --resume auto"
+                                                          : "bring the file back, or start anew in another --out-dir";
+  throw Error(fmt::format("{} is not what a run writes: {}\n  {}", file.string(), why, mend), Exit::corrupt);
 }
 
 // What `take` reads from the JSON in a file that some run wrote.

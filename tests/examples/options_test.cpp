@@ -209,7 +209,7 @@ TEST(Options, FingerprintHoldsWhatAResumedRunMustShareAndNothingElse) {
   other.seed = 2;
   other.data = {scratch.write("other.txt", "hello there")};
   EXPECT_EQ(describe_difference(then, fingerprint(other)),
-            "data: corpus.txt (5 bytes) then, other.txt (11 bytes) now\nseed: 1 then, 2 now");
+            "  data: corpus.txt (5 bytes) then, other.txt (11 bytes) now\n  seed: 1 then, 2 now");
   EXPECT_EQ(describe_difference(then, nlohmann::json::parse(then.dump())), "");
   other.data = {scratch / "absent"};
   EXPECT_THAT(usage_error([&] { fingerprint(other); }), HasSubstr("absent"));

@@ -79,7 +79,7 @@ inline cli::RunConfig config_of(const TinyModel& model, const std::filesystem::p
   c.dtype = model.dtype;
   c.untied = model.untied;
   c.layers = long_form() ? 4 : 2;
-  c.hidden = long_form() ? 192 : 64;
+  c.hidden = long_form() ? 128 : 32;
   c.heads = 4;
   c.kv_heads = c.model == "llama" ? 2 : 0;
   c.seq_len = long_form() ? 64 : 32;
