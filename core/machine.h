@@ -25,6 +25,7 @@ Topology read_topology(const std::filesystem::path& root = "/");  // tests give 
 // What the planner's simulator needs. Rates in bytes or FLOP a second.
 struct MachineProfile {
   double disk_read = 2.5e9, disk_write = 2.5e9;  // bytes/s, direct, of all paths together
+  double disk_both = 5e9;                        // bytes/s read and written at once
   double memory_copy = 8e9;                      // bytes/s, host <-> CPU-device arena, with compute running beside it
   double memory_stream = 2e10;                   // bytes/s read + written by an update loop
   double matmul_fp32 = 1.5e11, matmul_bf16 = 2.5e11, matmul_fp64 = 2e9;  // FLOP/s, all threads

@@ -220,10 +220,11 @@ void measure_disk(MachineProfile& profile, Device& device, const std::vector<fs:
   if (paths.empty()) return;
   std::vector<std::unique_ptr<ScratchFile>> files;
   for (const auto& path : paths) files.push_back(std::make_unique<ScratchFile>(path));
-  const Slab buffers = device.memory().allocate(files.size() * kDiskThreads * kDiskBlockBytes);
+  const auto bytes = files.size() * kDiskThreads * kDiskBlockBytes;
+  const Slab buffers = device.memory().allocate(bytes), write_buffers = device.memory().allocate(bytes);
   // Random bytes: a disk that compresses must not look faster than it is.
-  const auto words = buffers.bytes() / sizeof(float);
-  fill_normal(reinterpret_cast<float*>(buffers.data()), static_cast<std::int64_t>(words), 1, 1, 0, 1.0);
+  for (const auto* slab : {&buffers, &write_buffers})
+    fill_normal(reinterpret_cast<float*>(slab->data()), static_cast<std::int64_t>(bytes / sizeof(float)), 1, 1, 0, 1.0);
 
   // The store's checksums belong to a transfer: they take time on the cores that compute.
   std::atomic<std::uint64_t> checksum{0};
@@ -239,11 +240,16 @@ void measure_disk(MachineProfile& profile, Device& device, const std::vector<fs:
   const auto nothing = [](const auto&) {};
   Background compute(device);
 
-  std::vector<double> writes, reads, latencies, shares;
-  const double slice = seconds / (3 * kRuns);
+  std::vector<double> writes, reads, both, latencies, shares;
+  const double slice = seconds / (4 * kRuns);
   for (int run = 0; run < kRuns; ++run) writes.push_back(disk_rate(files, buffers.data(), slice, write, nothing));
   for (int run = 0; run < kRuns; ++run) {
     reads.push_back(disk_rate(files, buffers.data(), slice, read, nothing));
+    double written = 0;
+    const double read_beside = disk_rate(files, buffers.data(), slice, read, [&](const auto&) {
+      written = disk_rate(files, write_buffers.data(), slice, write, nothing);
+    });
+    both.push_back(read_beside + written);
     const double alone = compute.rate_alone(slice / 2);
     disk_rate(files, buffers.data(), slice / 2, read,
               [&](const auto& busy) { shares.push_back(std::min(1.0, compute.rate_while(busy) / alone)); });
@@ -251,6 +257,7 @@ void measure_disk(MachineProfile& profile, Device& device, const std::vector<fs:
   for (std::uint64_t turn = 0; turn < 65; ++turn) latencies.push_back(files.front()->small_read_seconds(buffers.data(), turn));
   profile.disk_write = median(writes);
   profile.disk_read = median(reads);
+  profile.disk_both = median(both);
   profile.disk_latency_s = median(latencies);
   profile.compute_beside_disk = median(shares);
 }
@@ -320,6 +327,7 @@ template <class Profile, class Visit>
 void visit_fields(Profile& p, const Visit& visit) {
   visit("disk_read_bytes_s", p.disk_read);
   visit("disk_write_bytes_s", p.disk_write);
+  visit("disk_both_bytes_s", p.disk_both);
   visit("memory_copy_bytes_s", p.memory_copy);
   visit("memory_stream_bytes_s", p.memory_stream);
   visit("matmul_fp32_flop_s", p.matmul_fp32);

@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source cmake/packages.sh
 
-install=1 out=runs/quickstart steps=180
+install=1 out=runs/quickstart steps=140
 while [ $# -gt 0 ]; do
   case $1 in
     --no-install) install=0 ;;

@@ -62,8 +62,8 @@ void DiskLanes::drain() {
 
 void DiskLanes::run() {
   while (take_issued()) {
-    const bool given_up = start_ready(reads_) | start_ready(writes_);
-    parts_.engine->poll(given_up ? std::chrono::seconds{0} : kLongestSleep);
+    const bool read_given_up = start_ready(reads_), write_given_up = start_ready(writes_);
+    parts_.engine->poll(read_given_up || write_given_up ? std::chrono::seconds{0} : kLongestSleep);
     settle(reads_);
     settle(writes_);
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,7 @@
 namespace terrace {
 namespace {
 
-constexpr std::size_t kRounds = 5;  // the cost of an action is the median of so many
+constexpr std::size_t kRounds = 5;  // at least, unless they take too long
 
 // Layers that compute the same on the same shapes cost the same.
 std::string signature(const StepMap& map, std::uint32_t layer) {
@@ -28,10 +29,11 @@ struct Sample {
   Action action;
   std::vector<Use> uses;
   std::vector<std::uint64_t> offsets;
+  std::uint64_t bytes = 0;
   std::vector<double> seconds;
 };
 
-// The distinct actions of the program, each with places for its chunks packed from the beginning of scratch memory.
+// The distinct actions of the program, each with places for its chunks, packed.
 std::map<std::string, Sample> distinct_actions(const StepMap& map, const Program& program, const ProfileCosts& costs,
                                                double longest_s) {
   std::map<std::string, Sample> samples;
@@ -40,11 +42,10 @@ std::map<std::string, Sample> distinct_actions(const StepMap& map, const Program
     const auto key =
         fmt::format("{} {} {}", static_cast<int>(action.op), action.micro_batch != 0, signature(map, action.layer));
     if (samples.contains(key) || costs.seconds(action) > longest_s) continue;
-    Sample s{.action = action, .uses = map.uses(action), .offsets = {}, .seconds = {}};
-    std::uint64_t bytes = 0;
+    Sample s{.action = action, .uses = map.uses(action), .offsets = {}, .bytes = 0, .seconds = {}};
     for (const auto& use : s.uses) {
-      s.offsets.push_back(bytes);
-      bytes += map.chunk_bytes(use.chunk);
+      s.offsets.push_back(s.bytes);
+      s.bytes += map.chunk_bytes(use.chunk);
     }
     samples.emplace(key, std::move(s));
   }
@@ -58,9 +59,12 @@ void fill_scratch(const Slab& scratch) {
   for (auto& word : words) word = (word & 0xffff0000U) | (word >> 16);
 }
 
-double median(std::vector<double> values) {
+// The mean of the middle half: what an action costs in the long run, without the moments when the machine did other things.
+double typical(std::vector<double> values) {
   std::ranges::sort(values);
-  return values[values.size() / 2];
+  const auto quarter = static_cast<std::ptrdiff_t>(values.size() / 4);
+  const auto first = values.begin() + quarter, last = values.end() - quarter;
+  return std::accumulate(first, last, 0.0) / static_cast<double>(last - first);
 }
 
 }  // namespace
@@ -69,37 +73,38 @@ void measure_costs(ProfileCosts& costs, const StepMap& map, const Program& progr
                    const StepInput& input, const MeasureLimits& limits) {
   auto samples = distinct_actions(map, program, costs, limits.action_s);
   std::uint64_t largest = 0;
-  for (const auto& [key, s] : samples) {
-    std::uint64_t bytes = 0;
-    for (const auto& use : s.uses) bytes += map.chunk_bytes(use.chunk);
-    largest = std::max(largest, bytes);
-  }
-  const Slab scratch = device.memory().allocate(round_up(std::max(largest, kPageBytes), kPageBytes));
+  for (const auto& [key, s] : samples) largest = std::max(largest, s.bytes);
+  const auto memory_bytes = round_up(std::max({largest, limits.memory_bytes, kPageBytes}), kPageBytes);
+  const Slab scratch = device.memory().allocate(memory_bytes);
   fill_scratch(scratch);
 
   const auto stream = device.make_stream("measure");
   Compute compute({.device = &device, .stream = stream.get(), .map = &map, .optimizer = &optimizer});
   compute.begin(input);
+  std::uint64_t place = 0;
   const auto run = [&](Sample& s) {
+    if (place + s.bytes > memory_bytes) place = 0;
     const auto begin = now_ns();
-    compute.enqueue(s.action, s.uses, s.offsets, scratch.data());
+    compute.enqueue(s.action, s.uses, s.offsets, scratch.data() + place);
     stream->synchronize();
     s.seconds.push_back(static_cast<double>(now_ns() - begin) * 1e-9);
+    place += s.bytes;
   };
   // In rounds over all of them, as a step is: what one left in the caches the next one drives out.
   const auto begin = now_ns();
-  for (std::size_t round = 0; round <= kRounds; ++round) {
+  const auto elapsed = [&] { return static_cast<double>(now_ns() - begin) * 1e-9; };
+  for (std::size_t round = 0; round <= kRounds || elapsed() < limits.least_s; ++round) {
     for (auto& [key, s] : samples) run(s);
     if (round == 0)
       for (auto& [key, s] : samples) s.seconds.clear();  // the first run builds kernels
-    else if (static_cast<double>(now_ns() - begin) * 1e-9 > limits.total_s)
+    else if (elapsed() > limits.total_s)
       break;
   }
   for (const auto& action : program.actions) {
     if (action.op == Op::prefetch) continue;
     const auto key =
         fmt::format("{} {} {}", static_cast<int>(action.op), action.micro_batch != 0, signature(map, action.layer));
-    if (const auto at = samples.find(key); at != samples.end()) costs.set(action, median(at->second.seconds));
+    if (const auto at = samples.find(key); at != samples.end()) costs.set(action, typical(at->second.seconds));
   }
 }
 

@@ -373,11 +373,12 @@ void retime(Plan& p, const Model& model, const PlanRequest& request, const Machi
   set_times(p, dry_run(map, request, p.programs, p.capacity, p.generations, costs, profile, p.step_traffic.size()).times);
 }
 
-void trace_step(const Plan& p, const Model& model, const PlanRequest& request, const MachineProfile& profile, Trace& trace) {
+void trace_step(const Plan& p, const Model& model, const PlanRequest& request, const MachineProfile& profile,
+                const CostModel& costs, Trace& trace) {
   const StepMap map(model, p.map);
   auto life = request;
   life.evaluate_every = life.commit_every = 0;
-  dry_run(map, life, p.programs, p.capacity, p.generations, ProfileCosts(map, profile), profile, kWalkedSteps, &trace);
+  dry_run(map, life, p.programs, p.capacity, p.generations, costs, profile, kWalkedSteps, &trace);
 }
 
 }  // namespace terrace

@@ -83,7 +83,8 @@ Plan plan(const Model& model, const PlanRequest& request, const MachineProfile& 
 void retime(Plan& plan, const Model& model, const PlanRequest& request, const MachineProfile& profile, const CostModel& costs);
 
 // Spans of a simulated steady step, in the form that a real run writes.
-void trace_step(const Plan& plan, const Model& model, const PlanRequest& request, const MachineProfile& profile, Trace& trace);
+void trace_step(const Plan& plan, const Model& model, const PlanRequest& request, const MachineProfile& profile,
+                const CostModel& costs, Trace& trace);
 
 // The programs of a request for a laid-out model, checked.
 Programs write_programs(const StepMap& map, const PlanRequest& request, std::uint32_t depth);

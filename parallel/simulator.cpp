@@ -52,10 +52,12 @@ double Simulator::when(const Clock& clock, Lane* last) const {
   double latest = 0;
   for (std::size_t i = 0; i < kLanes; ++i) {
     if (clock.at[i] == 0) continue;
-    const double end = done(static_cast<Lane>(i), clock.at[i]).end;
+    const auto lane = static_cast<Lane>(i);
+    const bool disk = lane == Lane::read || lane == Lane::write;
+    const double end = done(lane, clock.at[i]).end + (disk ? profile_.disk_latency_s : 0);
     if (end > latest) {
       latest = end;
-      if (last) *last = static_cast<Lane>(i);
+      if (last) *last = lane;
     }
   }
   return latest;
@@ -78,36 +80,45 @@ void Simulator::move(const Move& m) {
   const double ready = when(m.after, &waited);
   if (ready > free_at) d.waited_for = waited;
   d.start = std::max(ready, free_at);
-  d.end = d.start + seconds;
-  times_.busy_s[index(lane)] += seconds;
+  d.end = ends(lane, d.start, seconds);
+  times_.busy_s[index(lane)] += d.end - d.start;
   queue.push_back(d);
   if (trace_)
     trace_->span({std::string(name_of(lane)), label_ ? label_(m.chunk) : "", static_cast<std::int64_t>(d.start * 1e9),
                   static_cast<std::int64_t>(d.end * 1e9)});
 }
 
-// Everything that could move beside an action was decided before it.
-double Simulator::computed_by(double start, double seconds) {
+double Simulator::share(Lane self, Lane other) const {
+  const auto disk = [](Lane lane) { return lane == Lane::read || lane == Lane::write; };
+  if (self == Lane::compute) return disk(other) ? profile_.compute_beside_disk : profile_.compute_beside_copy;
+  if (!disk(self) || !disk(other)) return 1;
+  // Of two transfers of a byte each, the second one to begin is slowed so that both end when the disk is measured to end them.
+  const double read = 1 / profile_.disk_read, write = 1 / profile_.disk_write, both = 2 / profile_.disk_both;
+  return std::clamp((read + write - both) / std::min(read, write), 0.0, 1.0);
+}
+
+// Everything that could run beside an operation was decided before it.
+double Simulator::ends(Lane self, double start, double seconds) {
   double now = start, left = seconds;
   while (left > 0) {
-    double share = 1, until = std::numeric_limits<double>::infinity();
+    double speed = 1, until = std::numeric_limits<double>::infinity();
     for (const auto lane : {Lane::upload, Lane::download, Lane::read, Lane::write}) {
+      if (lane == self) continue;
       const auto& queue = done_[index(lane)];
-      auto& next = passed_[index(lane)];
+      auto& next = passed_[index(self)][index(lane)];
       while (next < queue.size() && queue[next].end <= now) ++next;
       if (next == queue.size()) continue;
       if (queue[next].start > now) {
         until = std::min(until, queue[next].start);
       } else {
         until = std::min(until, queue[next].end);
-        const bool copy = lane == Lane::upload || lane == Lane::download;
-        share *= copy ? profile_.compute_beside_copy : profile_.compute_beside_disk;
+        speed *= share(self, lane);
       }
     }
-    const double step = std::min(left / share, until - now);
-    now += step;
-    left -= step * share;
-    if (step <= 0) break;  // what is left is below the clock's resolution
+    const double span = std::min(speed > 0 ? left / speed : until - now, until - now);
+    now += span;
+    left -= span * speed;
+    if (span <= 0) break;  // what is left is below the clock's resolution
   }
   return now;
 }
@@ -121,7 +132,7 @@ void Simulator::compute(const Action& action, std::span<const Use>, const Reside
   const double ready = when(granted.after, &waited);
   d.start = std::max(ready, free_at);
   const double seconds = costs_.seconds(action);
-  d.end = computed_by(d.start, seconds);
+  d.end = ends(lane, d.start, seconds);
   d.waited_for = waited;
   if (d.start > free_at && waited != lane) {
     // The part of the wait before an upload could start belongs to what the upload waited for.

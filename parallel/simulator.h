@@ -3,7 +3,7 @@
 // A lane carries one operation after another; an operation starts when its lane is free and its clock has passed. A compute
 // operation that waits is a stall, caused by the lane it waited for last; a wait for an upload that itself waited for a read is
 // a read stall. Where copies and disk transfers share cores with the computing, it slows down while they run, by the profile's
-// measured shares.
+// measured shares; and so does a disk transfer beside one in the other direction.
 //
 // Pure. Owner: the planner. Threads: none of its own.
 #pragma once
@@ -70,19 +70,23 @@ class Simulator : public Sink {
 
  private:
   struct Done {
-    double start = 0, end = 0;
+    double start = 0, end = 0;  // of its lane; who waits for a disk transfer waits for the disk's latency too
     Lane waited_for = Lane::compute;
   };
   double when(const Clock& clock, Lane* last) const;  // the time all of it is done, and the lane that was last
   const Done& done(Lane lane, std::uint64_t sequence) const;
-  double computed_by(double start, double seconds);  // when so much computing ends that starts then, beside what moves
+  // When an operation of `self` ends that starts then and alone takes so long, beside what the other lanes do.
+  double ends(Lane self, double start, double seconds);
+  // How much of its own speed an operation of `self` keeps beside one of `other`.
+  [[nodiscard]] double share(Lane self, Lane other) const;
 
   const CostModel& costs_;
   const MachineProfile& profile_;
   Trace* trace_;
   std::function<std::string(ChunkId)> label_;
   std::array<std::vector<Done>, kLanes> done_;  // by sequence − 1
-  std::array<std::size_t, kLanes> passed_{};    // how many of a lane's operations ended before the computing at hand
+  // [self][other]: how many of other's operations ended before the one of self at hand
+  std::array<std::array<std::size_t, kLanes>, kLanes> passed_{};
   double step_begin_ = 0;
   SimulatedTimes times_;
 };

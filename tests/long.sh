@@ -3,7 +3,7 @@
 # another; times are of two cores and an NVMe disk.
 #   tests/long.sh [--preset NAME] [--seed N] [PART...]      without a PART: all of them
 #
-#   residency   4 million random operations on the residency state machine, check() after each, LRU and Belady (1 min)
+#   residency   40 million random operations on the residency state machine, check() after each, LRU and Belady (2 min)
 #   bitwise     language models under settings that cover every combination of three (about 180 runs): the same bits, and what
 #               is moved is what was planned (5 min)
 #   resume      four models stopped after every step and resumed under other budgets, and one stopped after all of them (3 min)
@@ -35,7 +35,7 @@ for part in "${parts[@]}"; do
   case $part in
     residency)
       say "seed $seed"
-      TERRACE_FUZZ_OPS=4000000 TERRACE_FUZZ_SEED=$seed timed residency "$tests/memory/memory_test" --gtest_filter='ResidencyFuzz.*' ;;
+      TERRACE_FUZZ_OPS=40000000 TERRACE_FUZZ_SEED=$seed timed residency "$tests/memory/memory_test" --gtest_filter='ResidencyFuzz.*' ;;
     bitwise) (cd "$tests/train" && timed bitwise ./train_bitwise_test) ;;
     resume) (cd "$tests/train" && timed resume ./train_resume_test) ;;
     budgets) (cd "$tests/train" && timed budgets ./train_budget_test) ;;

@@ -15,12 +15,9 @@ Exit plan_command(const CommandLine& line) {
   demand_device(config);
   const auto model = lm::make_model(model_config(config));
   const auto request = plan_request(config);
-  const auto p = make_plan(config, model, request);
-  if (p.fits && !line.plan.trace.empty()) {
-    Trace trace;
-    trace_step(p, model, request, machine_profile(config), trace);
-    trace.write(line.plan.trace, "terrace plan");
-  }
+  Trace trace;
+  const auto p = make_plan(config, model, request, line.plan.trace.empty() ? nullptr : &trace);
+  if (p.fits && !line.plan.trace.empty()) trace.write(line.plan.trace, "terrace plan");
   if (config.json) {
     fmt::print("{}\n", to_json(p).dump(2));
     return p.fits ? Exit::ok : Exit::does_not_fit;

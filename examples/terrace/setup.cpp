@@ -90,20 +90,33 @@ MachineProfile machine_profile(const RunConfig& c) {
   }
 }
 
-Plan make_plan(const RunConfig& c, const Model& model, const PlanRequest& request) {
-  const auto profile = machine_profile(c);
-  auto p = plan(model, request, profile);
-  if (!p.fits || c.assumed_costs) return p;
+namespace {
+
+// On tokens drawn at random: what they are does not change what they cost.
+void measure_layers(const RunConfig& c, const PlanRequest& request, const StepMap& map, const Plan& p, ProfileCosts& costs) {
   ThreadPool pool(static_cast<int>(c.threads));
   const auto device = make_cpu_device(pool);
-  const StepMap map(model, p.map);
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(request.shape.batch.tokens()) * request.shape.micro_batches);
   for (std::size_t i = 0; i < tokens.size(); ++i)
     tokens[i] = static_cast<std::int32_t>(random_below(c.seed, stream_of("measure"), i, static_cast<std::uint64_t>(c.vocab)));
-  ProfileCosts costs(map, profile);
   measure_costs(costs, map, p.programs.steady, *device, *make_adamw(adamw_settings(c)),
-                {.tokens = tokens, .targets = tokens, .loss_scale = 1.0 / static_cast<double>(tokens.size())});
-  retime(p, model, request, profile, costs);
+                {.tokens = tokens, .targets = tokens, .loss_scale = 1.0 / static_cast<double>(tokens.size())},
+                {.memory_bytes = std::min(p.peak_bytes[Tier::device], 256 * kMiB)});
+}
+
+}  // namespace
+
+Plan make_plan(const RunConfig& c, const Model& model, const PlanRequest& request, Trace* trace) {
+  const auto profile = machine_profile(c);
+  auto p = plan(model, request, profile);
+  if (!p.fits) return p;
+  const StepMap map(model, p.map);
+  ProfileCosts costs(map, profile);
+  if (!c.assumed_costs) {
+    measure_layers(c, request, map, p, costs);
+    retime(p, model, request, profile, costs);
+  }
+  if (trace) trace_step(p, model, request, profile, costs, *trace);
   return p;
 }
 

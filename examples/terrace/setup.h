@@ -31,8 +31,8 @@ AdamWSettings adamw_settings(const RunConfig& config);
 // The named file, else the saved profile, else defaults that were never measured.
 MachineProfile machine_profile(const RunConfig& config);
 // The plan of a request. Each kind of layer is timed on this machine first, so that the plan's times are its own, unless
-// config.assumed_costs; what the plan decides does not depend on it.
-Plan make_plan(const RunConfig& config, const Model& model, const PlanRequest& request);
+// config.assumed_costs; what the plan decides does not depend on it. `trace` takes a steady step of it.
+Plan make_plan(const RunConfig& config, const Model& model, const PlanRequest& request, Trace* trace = nullptr);
 void demand_device(const RunConfig& config);
 
 // Where a run's chunks are: <nvme-path>/terrace-<hash of the run directory>, or <out-dir>/store without a disk tier.

@@ -57,6 +57,31 @@ TEST(Simulator, AWaitForACopyIsAStallOfItsLane) {
   EXPECT_DOUBLE_EQ(times.stall_s.at("upload"), 1);
 }
 
+// When a read and a write of 4096 bytes that begin together have both ended.
+double both_ways(double disk_both) {
+  MachineProfile profile;
+  profile.disk_read = 4096;   // a second alone
+  profile.disk_write = 2048;  // two
+  profile.disk_both = disk_both;
+  profile.disk_latency_s = 0.25;
+  const OneSecond costs;
+  Simulator simulator(costs, profile);
+  simulator.move({.chunk = ChunkId{0}, .from = Tier::disk, .to = Tier::host, .bytes = 4096, .sequence = 1, .after = {}});
+  simulator.move({.chunk = ChunkId{1}, .from = Tier::host, .to = Tier::disk, .bytes = 4096, .sequence = 1, .after = {}});
+  Clock after = Clock::after(Lane::read, 1);
+  after.merge(Clock::after(Lane::write, 1));
+  simulator.compute({}, {}, {.offsets = {}, .after = after}, Lane::compute, 1);
+  const auto times = simulator.finish_step();
+  EXPECT_DOUBLE_EQ(times.stall_s.at("write"), times.seconds - 1);
+  return times.seconds - profile.disk_latency_s - 1;
+}
+
+TEST(Simulator, ADiskReadsAndWritesAtOnceAsItWasMeasuredTo) {
+  EXPECT_DOUBLE_EQ(both_ways(4096 + 2048), 2);       // neither slows the other
+  EXPECT_DOUBLE_EQ(both_ways(2 * 4096 / 3.0), 3);    // they take turns
+  EXPECT_DOUBLE_EQ(both_ways(2 * 4096 / 2.5), 2.5);  // in between
+}
+
 TEST(MeasuredCosts, TellTimeAndDecideNothing) {
   toy::RunOptions o;
   o.budget = {2 * kMiB, 4 * kMiB, kUnlimited};

@@ -89,7 +89,7 @@ inline cli::RunConfig config_of(const TinyModel& model, const std::filesystem::p
   c.steps = 20;
   c.lr = 3e-3;
   c.min_lr = 3e-4;
-  c.grad_clip = 0.7;  // clips every step at first, some later
+  c.grad_clip = 0.7;
   c.warmup = 3;
   c.eval_batches = 2;
   c.threads = 1;
