@@ -118,6 +118,10 @@ void DiskLanes::start(DiskLane& lane, Flight& flight) {
 
 void DiskLanes::submit(DiskLane& lane, Flight& flight, std::byte* memory) {
   const auto op = lane.lane == Lane::read ? IoRequest::Op::read : IoRequest::Op::write;
+  // Reads go before write-backs, and the lane's oldest read, which is needed first, goes before those behind it.
+  const auto priority = op == IoRequest::Op::write              ? IoRequest::Priority::write_back
+                        : lane.flights.front().get() == &flight ? IoRequest::Priority::demand
+                                                                : IoRequest::Priority::prefetch;
   const auto on_end = [&lane, &flight](IoRequest&, int error_number) {
     if (error_number != 0 && flight.error_number == 0) {
       flight.error_number = error_number;
@@ -129,7 +133,7 @@ void DiskLanes::submit(DiskLane& lane, Flight& flight, std::byte* memory) {
   for (const auto& piece : parts_.store->pieces(flight.offset, flight.move.bytes)) {
     for (std::uint64_t at = 0; at < piece.bytes; at += parts_.request_bytes) {
       const auto bytes = std::min(parts_.request_bytes, piece.bytes - at);
-      flight.requests.push_back({op, piece.file, piece.offset + at, memory + piece.at + at, bytes, on_end});
+      flight.requests.push_back({op, piece.file, piece.offset + at, memory + piece.at + at, bytes, on_end, priority});
     }
   }
   std::vector<IoRequest*> batch;

@@ -18,6 +18,7 @@
 
 #include <terrace/core/error.h>
 #include <terrace/core/units.h>
+#include <terrace/offload/direct_io.h>
 
 namespace terrace {
 namespace {
@@ -147,7 +148,8 @@ void ExtentFiles::open_data(Place& place, Mode mode) const {
     flags |= O_CREAT | O_EXCL;
   }
   place.data = FileHandle(::openat(directory, kDataName, flags | O_DIRECT, kFileMode));
-  if (!place.data && errno == EINVAL) {
+  const bool refused = place.data ? !pages_suffice(direct_io_rules(place.data.get())) : errno == EINVAL;
+  if (refused) {
     fmt::print(stderr, "warning: {} does not allow direct I/O; the page cache will take host memory and time\n",
                place.directory.string());
     place.data = FileHandle(::openat(directory, kDataName, (flags & ~O_EXCL), kFileMode));

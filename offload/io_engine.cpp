@@ -9,25 +9,36 @@
 
 namespace terrace {
 
-std::unique_ptr<IoEngine> make_io_engine(const IoOptions& options) {
+namespace {
+
+std::unique_ptr<IoEngine> make_engine(const IoOptions& options) {
   const char* const text = std::getenv("TERRACE_IO_ENGINE");
   const std::string_view forced = text ? text : "";
-  if (!forced.empty() && forced != "uring" && forced != "threads") {
-    throw Error(fmt::format("TERRACE_IO_ENGINE={}: there is no such I/O engine; use uring or threads", forced), Exit::usage);
+  if (!forced.empty() && forced != "uring" && forced != "uring-sqpoll" && forced != "threads") {
+    throw Error(fmt::format("TERRACE_IO_ENGINE={}: there is no such I/O engine; use uring, uring-sqpoll or threads", forced),
+                Exit::usage);
   }
   if (forced == "threads") return make_thread_engine(options);
   std::string why;
-  if (auto engine = make_uring_engine(options, why)) return engine;
-  if (forced == "uring")
+  auto asked = options;
+  asked.kernel_submits |= forced == "uring-sqpoll";
+  if (auto engine = make_uring_engine(asked, why)) return engine;
+  if (!forced.empty())
     throw Error(
-        fmt::format("TERRACE_IO_ENGINE=uring, but io_uring is not permitted here: {}\n  unset it, or allow io_uring: "
+        fmt::format("TERRACE_IO_ENGINE={}, but io_uring is not permitted here: {}\n  unset it, or allow io_uring: "
                     "terrace doctor says how",
-                    why));
+                    forced, why));
   fmt::print(stderr,
              "warning: io_uring is not permitted here ({}); reading and writing with threads, which costs CPU time; allow it "
              "(sysctl kernel.io_uring_disabled=0, or the container's seccomp profile)\n",
              why);
   return make_thread_engine(options);
+}
+
+}  // namespace
+
+std::unique_ptr<IoEngine> make_io_engine(const IoOptions& options) {
+  return make_uncached_engine(make_engine(options), options.files);
 }
 
 }  // namespace terrace

@@ -4,7 +4,8 @@
 //          until `done` has run.
 // Threads: submit() and poll() from the owning thread only; `done` runs inside poll(); wake() from any thread.
 // Errors:  every request ends exactly once: error_number 0 after all its bytes moved, or the first errno (ENODATA: the file
-//          ended before the request). Short I/O is resubmitted inside. EAGAIN and EINTR are retried inside.
+//          ended before the request). Short I/O is resubmitted inside. EINTR is retried at once, EAGAIN after a pause that
+//          grows.
 #pragma once
 
 #include <chrono>
@@ -27,6 +28,8 @@ struct IoRequest {
   std::byte* buffer = nullptr;  // page-aligned
   std::uint64_t bytes = 0;      // a page multiple
   std::function<void(IoRequest&, int error_number)> done;
+  // What waits beyond the depth limit starts in this order, first come first served within each; none waits for ever.
+  enum class Priority : std::uint8_t { demand, prefetch, write_back } priority = Priority::prefetch;
 
   std::uint64_t moved_bytes = 0;  // the engine's own bookkeeping from here on
   IoRequest* next = nullptr;
@@ -46,6 +49,7 @@ struct IoOptions {
   std::uint32_t queue_depth = 32;
   std::vector<int> files;                     // open descriptors, borrowed
   std::vector<std::span<std::byte>> buffers;  // memory that requests will use, registered where permitted
+  bool kernel_submits = false;  // io_uring's SQPOLL: a kernel thread takes requests, at the price of most of a core
 };
 
 // io_uring; nullptr with `why` filled when the kernel or a seccomp filter forbids it. Unregistered buffers or files are used,
@@ -53,7 +57,11 @@ struct IoOptions {
 std::unique_ptr<IoEngine> make_uring_engine(const IoOptions& options, std::string& why);
 // pread/pwrite on `threads` threads.
 std::unique_ptr<IoEngine> make_thread_engine(const IoOptions& options, int threads = 4);
-// io_uring where it works, else the thread pool with one warning. TERRACE_IO_ENGINE=threads|uring forces one.
+// Over files some of which were opened without O_DIRECT: starts their write-out at once and drops what was read or written from
+// the page cache, so that it does not grow into memory that the budgets gave to others.
+std::unique_ptr<IoEngine> make_uncached_engine(std::unique_ptr<IoEngine> inner, const std::vector<int>& files);
+// io_uring where it works, else the thread pool with one warning; uncached where a file is buffered.
+// TERRACE_IO_ENGINE=threads|uring|uring-sqpoll forces one.
 std::unique_ptr<IoEngine> make_io_engine(const IoOptions& options);
 
 // In memory, seeded: random delays (in polls), reordering, short transfers, and faults at chosen requests. `durable` is what a

@@ -3,7 +3,10 @@
 // Threads: the one that owns the request at that moment.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstdint>
 #include <optional>
 
 #include <terrace/core/units.h>
@@ -47,6 +50,52 @@ class IoQueue {
 
  private:
   IoRequest *first_ = nullptr, *last_ = nullptr;
+};
+
+// Requests beyond the depth limit: by priority, but one that was passed over often enough goes first.
+class IoBacklog {
+ public:
+  void push(IoRequest& request) { of(request.priority).push(request); }
+  IoRequest* pop() {
+    constexpr int kPatience = 16;
+    std::size_t chosen = kPriorities;
+    for (std::size_t p = 0; p < kPriorities; ++p) {
+      if (queues_[p].empty()) {
+        passed_over_[p] = 0;
+      } else if (chosen == kPriorities || passed_over_[p] >= kPatience) {
+        chosen = p;
+      }
+    }
+    if (chosen == kPriorities) return nullptr;
+    for (std::size_t p = 0; p < kPriorities; ++p) ++passed_over_[p];
+    passed_over_[chosen] = 0;
+    return queues_[chosen].pop();
+  }
+  [[nodiscard]] bool empty() const {
+    return std::ranges::all_of(queues_, [](const IoQueue& queue) { return queue.empty(); });
+  }
+
+ private:
+  static constexpr std::size_t kPriorities = 3;
+  IoQueue& of(IoRequest::Priority priority) { return queues_[static_cast<std::size_t>(priority)]; }
+  std::array<IoQueue, kPriorities> queues_;
+  std::array<int, kPriorities> passed_over_{};  // how many others started since a queue's first began to wait
+};
+
+// How long to leave a device alone that said EAGAIN: twice as long each time, until it takes something again.
+class Backoff {
+ public:
+  void refused(std::int64_t now_ns) {
+    pause_ns_ = std::clamp(2 * pause_ns_, kShortest_ns, kLongest_ns);
+    until_ns_ = now_ns + pause_ns_;
+  }
+  void accepted() { pause_ns_ = until_ns_ = 0; }
+  [[nodiscard]] bool active() const { return until_ns_ != 0; }
+  [[nodiscard]] std::int64_t left_ns(std::int64_t now_ns) const { return std::max<std::int64_t>(0, until_ns_ - now_ns); }
+
+ private:
+  static constexpr std::int64_t kShortest_ns = 50'000, kLongest_ns = 20'000'000;
+  std::int64_t pause_ns_ = 0, until_ns_ = 0;
 };
 
 }  // namespace terrace

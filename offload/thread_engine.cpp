@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include <terrace/core/trace.h>
 #include <terrace/offload/io_engine.h>
 #include <terrace/offload/io_progress.h>
 
@@ -89,20 +90,24 @@ class ThreadEngine final : public IoEngine {
 
   int transfer(IoRequest& request) const {
     const int file = files_[static_cast<std::size_t>(request.file)];
-    for (;;) {
+    for (Backoff backoff;;) {
       std::byte* const at = request.buffer + request.moved_bytes;
       const auto bytes = request.bytes - request.moved_bytes;
       const auto offset = static_cast<off_t>(request.offset + request.moved_bytes);
       const auto moved =
           request.op == IoRequest::Op::read ? ::pread(file, at, bytes, offset) : ::pwrite(file, at, bytes, offset);
-      if (const auto error_number = account(request, moved < 0 ? -errno : moved)) return *error_number;
+      const auto result = moved < 0 ? -errno : moved;
+      if (const auto error_number = account(request, result)) return *error_number;
+      if (result != -EAGAIN) continue;
+      backoff.refused(now_ns());
+      std::this_thread::sleep_for(std::chrono::nanoseconds(backoff.left_ns(now_ns())));
     }
   }
 
   const std::vector<int> files_;
   mutable std::mutex mutex_;
   std::condition_variable work_, ended_or_woken_;
-  IoQueue waiting_;
+  IoBacklog waiting_;
   std::vector<Ended> ended_;
   std::size_t queued_ = 0;
   bool woken_ = false, stopping_ = false;

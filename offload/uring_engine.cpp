@@ -16,6 +16,7 @@
 
 #include <terrace/core/error.h>
 #include <terrace/core/memory_resource.h>
+#include <terrace/core/trace.h>
 #include <terrace/offload/io_engine.h>
 #include <terrace/offload/io_progress.h>
 
@@ -25,6 +26,9 @@ namespace {
 constexpr std::uint64_t kBufferLimitBytes = kGiB;  // the kernel's, for one registered buffer
 constexpr unsigned kWantedFlags =
     IORING_SETUP_R_DISABLED | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_COOP_TASKRUN;
+
+// The kernel's thread takes the submissions, so nothing is left to be deferred to ours.
+constexpr unsigned kKernelSubmitsFlags = IORING_SETUP_R_DISABLED | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_SQPOLL;
 
 class UringEngine final : public IoEngine {
  public:
@@ -56,6 +60,7 @@ class UringEngine final : public IoEngine {
     enable();
     arm_wake();
     fill();
+    if (backoff_.active()) wait = std::min(wait, std::chrono::nanoseconds(backoff_.left_ns(now_ns())));
     if (io_uring_cq_ready(&ring_) == 0) {
       if (wait.count() > 0) {
         enter_and_wait(wait);
@@ -80,17 +85,19 @@ class UringEngine final : public IoEngine {
 
  private:
   explicit UringEngine(const IoOptions& options)
-      : depth_(std::max(1U, options.queue_depth)), files_(options.files), wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+      : depth_(std::max(1U, options.queue_depth)),
+        files_(options.files),
+        wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+        flags_(options.kernel_submits ? kKernelSubmitsFlags : kWantedFlags) {}
 
   bool open_ring(std::string& why) {
     if (wake_fd_ < 0) {
       why = fmt::format("eventfd: {}", describe_errno(errno));
       return false;
     }
-    flags_ = kWantedFlags;
     int result = io_uring_queue_init(depth_ + 1, &ring_, flags_);  // one more: the wake poll
     if (result == -EINVAL) {  // a kernel before 6.1 does not know the flags; all of them only save time
-      flags_ = 0;
+      flags_ &= IORING_SETUP_SQPOLL;
       result = io_uring_queue_init(depth_ + 1, &ring_, flags_);
     }
     if (result < 0) why = fmt::format("io_uring_setup: {}", describe_errno(-result));
@@ -155,6 +162,7 @@ class UringEngine final : public IoEngine {
 
   // From our queue into the ring, up to the depth.
   void fill() {
+    if (backoff_.active() && backoff_.left_ns(now_ns()) > 0) return;
     while (in_ring_ < depth_ && !waiting_.empty()) {
       io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
       if (!sqe) return;
@@ -231,6 +239,11 @@ class UringEngine final : public IoEngine {
         continue;
       }
       --in_ring_;
+      if (result == -EAGAIN) {
+        backoff_.refused(now_ns());
+      } else {
+        backoff_.accepted();
+      }
       if (const auto error_number = account(*request, result)) {
         --queued_;
         ++ended;
@@ -253,10 +266,11 @@ class UringEngine final : public IoEngine {
   const std::vector<int> files_;
   const int wake_fd_;
   io_uring ring_{};
-  unsigned flags_ = 0;
+  unsigned flags_;
   bool ring_open_ = false, enabled_ = false, files_registered_ = false, wake_armed_ = false;
   std::vector<iovec> buffers_;  // registered, by address
-  IoQueue waiting_;
+  IoBacklog waiting_;
+  Backoff backoff_;
   std::uint32_t in_ring_ = 0;
   std::size_t queued_ = 0;
 };

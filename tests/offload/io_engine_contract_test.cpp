@@ -1,17 +1,23 @@
 // What every I/O engine promises.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/magic.h>
+#include <sys/mman.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <deque>
 #include <random>
 #include <thread>
 
+#include <terrace/offload/direct_io.h>
 #include <terrace/offload/extent_files.h>
 #include <terrace/offload/io_engine.h>
+#include <terrace/offload/io_progress.h>
 #include <terrace/offload/simulated_disk.h>
 
 #include "pages.h"
@@ -33,7 +39,8 @@ class IoEngineContract : public testing::TestWithParam<const char*> {
   void SetUp() override {
     for (int f = 0; f < kFiles; ++f) {
       const auto path = directory_.path() / std::to_string(f);
-      files_.emplace_back(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_DIRECT, 0600));
+      const int direct = GetParam() == std::string("uncached") ? 0 : O_DIRECT;
+      files_.emplace_back(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | direct, 0600));
       ASSERT_TRUE(files_.back()) << path;
       ASSERT_EQ(0, ::ftruncate(files_.back().get(), static_cast<off_t>(kFileBytes)));
     }
@@ -54,6 +61,8 @@ class IoEngineContract : public testing::TestWithParam<const char*> {
       return make_simulated_engine(make_simulated_disk(kFiles, kFileBytes), 7, std::move(faults));
     }
     if (kind == "threads") return make_thread_engine(options, 3);
+    if (kind == "uncached") return make_uncached_engine(make_thread_engine(options, 3), options.files);
+    options.kernel_submits = kind == "uring-sqpoll";
     std::string why;
     auto engine = make_uring_engine(options, why);
     if (!engine) skip_ = why;
@@ -93,7 +102,6 @@ class IoEngineContract : public testing::TestWithParam<const char*> {
 
 TEST_P(IoEngineContract, RandomRequestsEqualAnOracleInMemory) {
   SKIP_WITHOUT_ENGINE();
-  EXPECT_EQ(GetParam(), engine_->name());
   for (std::uint64_t seed = 1; seed <= 8; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937_64 random(seed);
@@ -206,8 +214,157 @@ TEST_P(IoEngineContract, AClosedFileEndsWithEbadf) {
   EXPECT_EQ(0, run(*engine, {IoRequest::Op::read, 0, 0, memory_.data(), kPageBytes, {}}));
 }
 
-INSTANTIATE_TEST_SUITE_P(Engines, IoEngineContract, testing::Values("uring", "threads", "simulated"),
-                         [](const auto& of) { return std::string(of.param); });
+INSTANTIATE_TEST_SUITE_P(Engines, IoEngineContract,
+                         testing::Values("uring", "uring-sqpoll", "threads", "uncached", "simulated"), [](const auto& of) {
+                           std::string name = of.param;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
+
+IoRequest request_of(IoRequest::Priority priority) {
+  IoRequest request;
+  request.priority = priority;
+  return request;
+}
+
+TEST(IoBacklog, DemandGoesBeforePrefetchBeforeWriteBack) {
+  using Priority = IoRequest::Priority;
+  auto write = request_of(Priority::write_back), prefetch = request_of(Priority::prefetch);
+  auto first = request_of(Priority::demand), second = request_of(Priority::demand);
+  IoBacklog backlog;
+  for (auto* request : {&write, &prefetch, &first, &second}) backlog.push(*request);
+  EXPECT_EQ(&first, backlog.pop());
+  EXPECT_EQ(&second, backlog.pop());
+  EXPECT_EQ(&prefetch, backlog.pop());
+  EXPECT_FALSE(backlog.empty());
+  EXPECT_EQ(&write, backlog.pop());
+  EXPECT_TRUE(backlog.empty());
+  EXPECT_EQ(nullptr, backlog.pop());
+}
+
+TEST(IoBacklog, NothingWaitsForEver) {
+  auto write = request_of(IoRequest::Priority::write_back);
+  std::deque<IoRequest> demands(100, request_of(IoRequest::Priority::demand));
+  IoBacklog backlog;
+  backlog.push(write);
+  int started_before = 0;
+  for (auto& demand : demands) {
+    backlog.push(demand);
+    if (backlog.pop() == &write) break;
+    ++started_before;
+  }
+  EXPECT_EQ(16, started_before);
+}
+
+TEST(IoBacklog, AReadOvertakesTheWritesThatWaitInTheEngine) {
+  test::TemporaryDirectory directory;
+  const FileHandle file(::open((directory.path() / "f").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_DIRECT, 0600));
+  ASSERT_EQ(0, ::ftruncate(file.get(), static_cast<off_t>(kMiB)));
+  Pages memory(kMiB);
+  IoOptions options;
+  options.queue_depth = 1;
+  options.files = {file.get()};
+  std::string why;
+  auto engine = make_uring_engine(options, why);
+  if (!engine) engine = make_thread_engine(options, 1);
+  std::vector<char> ended;
+  std::deque<IoRequest> requests;
+  const auto add = [&](IoRequest::Op op, IoRequest::Priority priority, char name) {
+    const auto at = requests.size() * kPageBytes;
+    requests.push_back(
+        {op, 0, at, memory.data() + at, kPageBytes, [&ended, name](IoRequest&, int) { ended.push_back(name); }, priority});
+  };
+  for (const char name : {'a', 'b', 'c'}) add(IoRequest::Op::write, IoRequest::Priority::write_back, name);
+  add(IoRequest::Op::read, IoRequest::Priority::demand, 'r');
+  std::vector<IoRequest*> all;
+  for (auto& request : requests) all.push_back(&request);
+  engine->submit(std::span(all).first(3));  // the first of them is with the kernel when the read comes
+  engine->submit(std::span(all).last(1));
+  while (engine->in_flight() > 0) engine->poll(1s);
+  EXPECT_EQ((std::vector<char>{'a', 'r', 'b', 'c'}), ended);
+}
+
+TEST(Backoff, PausesGrowUntilSomethingIsTaken) {
+  Backoff backoff;
+  EXPECT_FALSE(backoff.active());
+  std::int64_t now = 1000, last = 0;
+  for (int i = 0; i < 20; ++i) {
+    backoff.refused(now);
+    EXPECT_TRUE(backoff.active());
+    const auto left = backoff.left_ns(now);
+    EXPECT_GE(left, last);
+    EXPECT_LE(left, 20'000'000);
+    EXPECT_EQ(0, backoff.left_ns(now + left));
+    last = left;
+    now += left;
+  }
+  EXPECT_EQ(20'000'000, last);
+  backoff.accepted();
+  EXPECT_FALSE(backoff.active());
+  EXPECT_EQ(0, backoff.left_ns(now));
+}
+
+// How many of a file's pages the page cache holds.
+std::size_t cached_pages(int file, std::uint64_t bytes) {
+  void* const map = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file, 0);
+  if (map == MAP_FAILED) throw std::runtime_error("mmap");
+  std::vector<unsigned char> resident(bytes / kPageBytes);
+  ::mincore(map, bytes, resident.data());
+  ::munmap(map, bytes);
+  return static_cast<std::size_t>(std::ranges::count_if(resident, [](unsigned char page) { return (page & 1U) != 0; }));
+}
+
+TEST(UncachedEngine, LeavesNothingInThePageCache) {
+  constexpr std::uint64_t kBytes = 32 * kMiB, kBlock = kMiB;
+  test::TemporaryDirectory directory;
+  const FileHandle file(::open((directory.path() / "f").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  struct statfs system {};
+  ASSERT_EQ(0, ::fstatfs(file.get(), &system));
+  if (system.f_type == TMPFS_MAGIC) GTEST_SKIP() << directory.path() << " is in memory, where a file has no other place";
+  Pages memory(kBytes);
+  fill_random(memory.span(), 5);
+  Pages back(kBytes);
+  IoOptions options;
+  options.files = {file.get()};
+  const auto transfer = [&](IoEngine& engine, IoRequest::Op op, std::byte* at) {
+    std::deque<IoRequest> requests;
+    int failed = 0;
+    for (std::uint64_t offset = 0; offset < kBytes; offset += kBlock) {
+      requests.push_back({op, 0, offset, at + offset, kBlock, [&](IoRequest&, int error) { failed += error != 0; }});
+      IoRequest* const one = &requests.back();
+      engine.submit({&one, 1});
+    }
+    while (engine.in_flight() > 0) engine.poll(1s);
+    EXPECT_EQ(0, failed);
+  };
+  {
+    const auto plain = make_thread_engine(options);
+    transfer(*plain, IoRequest::Op::write, memory.data());
+    EXPECT_EQ(kBytes / kPageBytes, cached_pages(file.get(), kBytes));  // the oracle sees what it is to see
+  }
+  {
+    const auto engine = make_uncached_engine(make_thread_engine(options), options.files);
+    transfer(*engine, IoRequest::Op::write, memory.data());
+    EXPECT_LE(cached_pages(file.get(), kBytes), 8 * kBlock / kPageBytes);  // what may still be on its way
+  }
+  EXPECT_EQ(0U, cached_pages(file.get(), kBytes));
+  {
+    const auto engine = make_uncached_engine(make_thread_engine(options), options.files);
+    transfer(*engine, IoRequest::Op::read, back.data());
+  }
+  // Read-ahead may leave a little that nobody asked for.
+  EXPECT_LE(cached_pages(file.get(), kBytes), kBytes / kPageBytes / 16);
+  EXPECT_EQ(0, std::memcmp(memory.data(), back.data(), kBytes));
+}
+
+TEST(DirectIo, RulesOfPagesAreKeptByPages) {
+  EXPECT_TRUE(pages_suffice(std::nullopt));
+  EXPECT_TRUE(pages_suffice(DirectIoRules{512, 512}));
+  EXPECT_TRUE(pages_suffice(DirectIoRules{4, 4096}));
+  EXPECT_FALSE(pages_suffice(DirectIoRules{0, 0}));        // none on this file
+  EXPECT_FALSE(pages_suffice(DirectIoRules{512, 16384}));  // larger sectors than our pages
+  EXPECT_EQ(std::nullopt, direct_io_rules(-1));
+}
 
 }  // namespace
 }  // namespace terrace

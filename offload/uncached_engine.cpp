@@ -1,0 +1,86 @@
+// Buffered files without the page cache's memory: where a file system refuses O_DIRECT.
+//
+// Written pages can be dropped only once they are on the disk. So write-out of a request starts when it ends, and its pages are
+// waited for and dropped some requests later: the dirty pages are bounded by that lag, and the disk is busy meanwhile.
+#include <fcntl.h>
+
+#include <deque>
+#include <map>
+#include <utility>
+
+#include <terrace/offload/io_engine.h>
+
+namespace terrace {
+namespace {
+
+constexpr std::size_t kLag = 8;  // requests whose write-out may be under way
+
+class UncachedEngine final : public IoEngine {
+ public:
+  UncachedEngine(std::unique_ptr<IoEngine> inner, const std::vector<int>& files) : inner_(std::move(inner)), files_(files) {
+    for (const int file : files_) buffered_.push_back((::fcntl(file, F_GETFL) & O_DIRECT) == 0);
+  }
+  ~UncachedEngine() override {
+    while (!writing_out_.empty()) drop_oldest();
+  }
+
+  void submit(std::span<IoRequest* const> requests) override {
+    for (IoRequest* const request : requests) {
+      const auto file = static_cast<std::size_t>(request->file);
+      if (file >= buffered_.size() || !buffered_[file]) continue;
+      done_[request] = std::move(request->done);
+      request->done = [this](IoRequest& ended, int error_number) { finish(ended, error_number); };
+    }
+    inner_->submit(requests);
+  }
+  std::size_t poll(std::chrono::nanoseconds wait) override { return inner_->poll(wait); }
+  void wake() override { inner_->wake(); }
+  std::size_t in_flight() const override { return inner_->in_flight(); }
+  std::string name() const override { return inner_->name(); }
+
+ private:
+  struct Range {
+    int file = -1;
+    off_t offset = 0, bytes = 0;
+  };
+
+  void finish(IoRequest& request, int error_number) {
+    const Range range{files_[static_cast<std::size_t>(request.file)], static_cast<off_t>(request.offset),
+                      static_cast<off_t>(request.bytes)};
+    if (request.op == IoRequest::Op::read) {
+      drop(range);
+    } else if (error_number == 0) {
+      ::sync_file_range(range.file, range.offset, range.bytes, SYNC_FILE_RANGE_WRITE);
+      writing_out_.push_back(range);
+      if (writing_out_.size() > kLag) drop_oldest();
+    }
+    auto entry = done_.extract(&request);
+    request.done = std::move(entry.mapped());  // as the caller knows it
+    request.done(request, error_number);       // may destroy the request, may submit others
+  }
+  // Errors of the write-out come back from fsync at the commit; nothing else could report them.
+  void drop_oldest() {
+    const auto range = writing_out_.front();
+    writing_out_.pop_front();
+    ::sync_file_range(range.file, range.offset, range.bytes,
+                      SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
+    drop(range);
+  }
+  static void drop(const Range& range) { ::posix_fadvise(range.file, range.offset, range.bytes, POSIX_FADV_DONTNEED); }
+
+  const std::unique_ptr<IoEngine> inner_;
+  const std::vector<int> files_;
+  std::vector<bool> buffered_;
+  std::map<IoRequest*, std::function<void(IoRequest&, int)>> done_;  // the callers' own
+  std::deque<Range> writing_out_;
+};
+
+}  // namespace
+
+std::unique_ptr<IoEngine> make_uncached_engine(std::unique_ptr<IoEngine> inner, const std::vector<int>& files) {
+  for (const int file : files)
+    if ((::fcntl(file, F_GETFL) & O_DIRECT) == 0) return std::make_unique<UncachedEngine>(std::move(inner), files);
+  return inner;
+}
+
+}  // namespace terrace
