@@ -2,7 +2,7 @@
 // a range can be promised again before its last user is done: the new occupant waits for the clock it is given.
 //
 // Pure: no memory, no threads. Owner: Residency, one a tier.
-// Errors:  allocate() gives nothing when no hole is large enough; the caller evicts and asks again.
+// Errors:  reserve() gives nothing when no hole is large enough; the caller evicts and asks again.
 #pragma once
 
 #include <cstdint>

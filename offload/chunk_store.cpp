@@ -14,6 +14,11 @@
 #include <terrace/offload/store_index.h>
 
 namespace terrace {
+
+bool means_the_same(const ChunkDescription& a, const ChunkDescription& b) {
+  return a.kind == b.kind && a.dtype == b.dtype && a.bytes == b.bytes && a.ranges == b.ranges;
+}
+
 namespace {
 
 std::string index_name(std::uint64_t number) { return fmt::format("index.{}.json", number); }
@@ -21,10 +26,6 @@ std::string index_name(std::uint64_t number) { return fmt::format("index.{}.json
 std::string record_name(std::uint64_t number) { return fmt::format("commit.{}", number % 2); }
 
 bool is_of_a_commit(const std::string& name) { return name.starts_with("index.") || name.starts_with("commit."); }
-
-bool means_the_same(const ChunkDescription& a, const ChunkDescription& b) {
-  return a.kind == b.kind && a.dtype == b.dtype && a.bytes == b.bytes && a.ranges == b.ranges;
-}
 
 constexpr std::uint64_t kUnknownNumber = ~0ULL;  // of a record that cannot be read: it may be the newest
 

@@ -47,6 +47,9 @@ struct ChunkDescription {
   std::string label;                // for messages: "second moment of layers.7.mlp, elements 4194304..8388607"
 };
 
+// Whatever their labels say.
+bool means_the_same(const ChunkDescription& a, const ChunkDescription& b);
+
 struct StoredChunk {
   ChunkDescription description;
   std::uint64_t offset = 0;  // in the flat space, of the committed generation

@@ -88,7 +88,7 @@ class StepChecker {
       case Op::norm:
         if (layer.backwards != program_.micro_batches)
           fail(a, fmt::format("{} of {} backwards have run", layer.backwards, program_.micro_batches));
-        once_bool(a, layer.norm, "norm");
+        once(a, layer.norm, "norm");
         break;
       case Op::update: {
         if (updates_ == Updates::none) fail(a, "this step updates nothing");
@@ -117,11 +117,8 @@ class StepChecker {
   bool is_moment(ChunkId c) const {
     return map_.chunk_kind(c) == Kind::first_moment || map_.chunk_kind(c) == Kind::second_moment;
   }
-  void once(const Action& a, std::vector<bool>::reference done, const char* what) {
-    if (done) fail(a, fmt::format("its {} has run already", what));
-    done = true;
-  }
-  void once_bool(const Action& a, bool& done, const char* what) {
+  template <class Flag>  // a bool, or a vector's reference to one
+  void once(const Action& a, Flag&& done, const char* what) {
     if (done) fail(a, fmt::format("its {} has run already", what));
     done = true;
   }

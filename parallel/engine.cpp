@@ -39,17 +39,6 @@ std::vector<ChunkDescription> describe_state(const StepMap& map) {
   return all;
 }
 
-bool same_meaning(const ChunkDescription& a, const ChunkDescription& b) {
-  if (a.kind != b.kind || a.dtype != b.dtype || a.bytes != b.bytes || a.ranges.size() != b.ranges.size()) return false;
-  for (std::size_t i = 0; i < a.ranges.size(); ++i) {
-    const auto &x = a.ranges[i], &y = b.ranges[i];
-    if (x.tensor != y.tensor || x.first_element != y.first_element || x.elements != y.elements ||
-        x.chunk_element != y.chunk_element)
-      return false;
-  }
-  return true;
-}
-
 }  // namespace
 
 // Members are destroyed in reverse: the executor's stream, then the mover, then what they use.
@@ -107,7 +96,7 @@ struct Engine::Impl {
     for (const auto& stored : store->committed()) {
       const auto at = ours.find(index(stored.description.chunk));
       const auto place = at == ours.end() ? 0 : residency.offset_on_disk(at->second.chunk);
-      const bool in_place = at != ours.end() && same_meaning(at->second, stored.description) &&
+      const bool in_place = at != ours.end() && means_the_same(at->second, stored.description) &&
                             (stored.offset == place || stored.offset == place + at->second.bytes);
       if (!in_place)
         throw Error(fmt::format("the stored state does not belong to this model: {} is not laid out as this run lays it out\n"

@@ -36,7 +36,6 @@ class Walk {
   // Every chunk of state with content (gradients apart) gets a valid copy on disk.
   void flush(Sink& sink);
   [[nodiscard]] std::uint64_t reserved_bytes(Tier tier) const { return residency_.space(tier).reserved_bytes(); }
-  [[nodiscard]] std::uint64_t computed() const { return sequence_; }  // operations given to the compute lane so far
 
  private:
   void set_policy(const Program& program);

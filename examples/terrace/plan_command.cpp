@@ -15,8 +15,9 @@ Exit plan_command(const CommandLine& line) {
   demand_device(config);
   const auto model = lm::make_model(model_config(config));
   const auto request = plan_request(config);
+  const auto profile = machine_profile(config);
   Trace trace;
-  const auto p = make_plan(config, model, request, line.plan.trace.empty() ? nullptr : &trace);
+  const auto p = make_plan(config, model, request, profile, line.plan.trace.empty() ? nullptr : &trace);
   if (p.fits && !line.plan.trace.empty()) trace.write(line.plan.trace, "terrace plan");
   if (config.json) {
     fmt::print("{}\n", to_json(p).dump(2));
@@ -43,7 +44,7 @@ Exit plan_command(const CommandLine& line) {
              format_bytes(t.write), format_bytes(t.upload), format_bytes(t.download));
   fmt::print("step time {:.3f} s, of which compute {:.3f} s (the floor); {} binds\n", p.times.seconds, p.floor_s, p.binding);
   for (const auto& [cause, seconds] : p.times.stall_s) fmt::print("  stall by {}: {:.3f} s\n", cause, seconds);
-  if (machine_profile(config).measured_at.empty())
+  if (profile.measured_at.empty())
     fmt::print("\nthe times rest on assumed rates: terrace doctor --measure takes this machine's own\n");
   return Exit::ok;
 }

@@ -106,8 +106,8 @@ void measure_layers(const RunConfig& c, const PlanRequest& request, const StepMa
 
 }  // namespace
 
-Plan make_plan(const RunConfig& c, const Model& model, const PlanRequest& request, Trace* trace) {
-  const auto profile = machine_profile(c);
+Plan make_plan(const RunConfig& c, const Model& model, const PlanRequest& request, const MachineProfile& profile,
+               Trace* trace) {
   auto p = plan(model, request, profile);
   if (!p.fits) return p;
   const StepMap map(model, p.map);

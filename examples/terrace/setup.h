@@ -28,11 +28,12 @@ PlanRequest plan_request(const RunConfig& config);
 WeightRange first_weights(const RunConfig& config, const Model& model);  // random, or of the safetensors file
 Schedule schedule(const RunConfig& config);
 AdamWSettings adamw_settings(const RunConfig& config);
-// The named file, else the saved profile, else defaults that were never measured.
+// The named file, else the saved profile, else (with a warning when that cannot be read) defaults that were never measured.
 MachineProfile machine_profile(const RunConfig& config);
 // The plan of a request. Each kind of layer is timed on this machine first, so that the plan's times are its own, unless
 // config.assumed_costs; what the plan decides does not depend on it. `trace` takes a steady step of it.
-Plan make_plan(const RunConfig& config, const Model& model, const PlanRequest& request, Trace* trace = nullptr);
+Plan make_plan(const RunConfig& config, const Model& model, const PlanRequest& request, const MachineProfile& profile,
+               Trace* trace = nullptr);
 void demand_device(const RunConfig& config);
 
 // Where a run's chunks are: <nvme-path>/terrace-<hash of the run directory>, or <out-dir>/store without a disk tier.

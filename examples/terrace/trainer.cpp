@@ -58,7 +58,8 @@ class Training {
         sequences_(lm::plan_sequences(corpus_.tokens(), static_cast<std::uint64_t>(config.seq_len))),
         model_(lm::make_model(model_config(config))),
         first_weights_(first_weights(config, model_)),
-        plan_(make_plan(config, model_, plan_request(config))) {
+        profile_(machine_profile(config)),
+        plan_(make_plan(config, model_, plan_request(config), profile_)) {
     if (!plan_.fits) throw refusal_error(plan_);
   }
 
@@ -72,6 +73,7 @@ class Training {
         {.device = device.get(), .store = dir.store, .resume = dir.resume, .optimizer = optimizer.get(), .trace = &trace});
 
     std::uint64_t done = 0;
+    catch_signals();  // from here on there is something to lose
     begin_run(dir, config_);
     if (dir.resume)
       done = engine.resumed()->step;
@@ -89,7 +91,6 @@ class Training {
 
     const auto rate = schedule(config_);
     std::optional<double> evaluation;
-    catch_signals();
     for (std::uint64_t step = done + 1; step <= last && stop_signal == 0; ++step) {
       const auto& batch = training_batch(step);
       UpdateStep update{.step = step, .learning_rate = rate.at(step)};
@@ -204,7 +205,7 @@ class Training {
     auto request = plan_request(config_);
     request.budget = {};
     request.disk_tier = false;
-    const auto resident = plan(model_, request, machine_profile(config_));
+    const auto resident = plan(model_, request, profile_);
     if (!resident.fits) throw refusal_error(resident);
     Engine engine(model_, resident,
                   {.device = &device,
@@ -240,6 +241,7 @@ class Training {
   lm::SequencePlan sequences_;
   Model model_;
   WeightRange first_weights_;
+  MachineProfile profile_;
   Plan plan_;
   std::optional<Batch> batch_;
 };

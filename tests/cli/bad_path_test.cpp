@@ -129,5 +129,17 @@ TEST_F(BadPath, MachineProfilesThatAreNone) {
   expect_refusal(terrace(tiny("plan", {"--machine-profile", "."})), 2, {"it is a directory"});
 }
 
+TEST_F(BadPath, ASavedProfileOfAnotherVersionIsSaidOnce) {
+  std::filesystem::create_directories(at("cache") / "terrace");
+  std::ofstream(at("cache") / "terrace" / "machine.json") << "{}";
+  for (const char* command : {"plan", "train"}) {
+    const auto outcome = terrace(tiny(command, {"--steps", "1", "--out-dir", "run"}));
+    EXPECT_EQ(0, outcome.exit) << outcome.described;
+    const auto said = outcome.err.find("planning with assumed rates");
+    ASSERT_NE(std::string::npos, said) << outcome.described;
+    EXPECT_EQ(std::string::npos, outcome.err.find("planning with assumed rates", said + 1)) << outcome.described;
+  }
+}
+
 }  // namespace
 }  // namespace terrace::test

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <thread>
 
 #include "cli_test.h"
 
@@ -60,6 +61,17 @@ TEST_F(Signals, StopCleanlyAndResumeBitForBit) {
     EXPECT_EQ(0, terrace({"ckpt", "verify", "run"}).exit);
     expect_the_same_in_the_end();
   }
+}
+
+// The weights may still be on their way to their places then.
+TEST_F(Signals, OneBeforeTheFirstStepIsHarmless) {
+  Child child(disturbed({"--nvme-path", "disk", "--device-memory", "1MiB", "--host-memory", "1MiB"}));
+  while (!std::filesystem::exists(at("run") / "run.json")) std::this_thread::yield();
+  child.send(SIGINT);
+  const auto outcome = child.wait();
+  EXPECT_EQ(75, outcome.exit) << outcome.described;
+  EXPECT_EQ(0, terrace({"ckpt", "verify", "run"}).exit);
+  expect_the_same_in_the_end();
 }
 
 TEST_F(Signals, ASecondOneDuringTheShutdownIsHarmless) {
