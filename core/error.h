@@ -6,7 +6,6 @@
 
 #include <stdexcept>
 #include <string>
-#include <utility>
 
 namespace terrace {
 
@@ -23,7 +22,7 @@ enum class Exit : int {
 
 class Error : public std::runtime_error {
  public:
-  explicit Error(std::string what, Exit exit = Exit::runtime) : std::runtime_error(std::move(what)), exit_(exit) {}
+  explicit Error(const std::string& what, Exit exit = Exit::runtime) : std::runtime_error(what), exit_(exit) {}
   [[nodiscard]] Exit exit() const noexcept { return exit_; }
 
  private:

@@ -12,7 +12,7 @@ bool is_chunk_action(Op op) { return op == Op::update || op == Op::fill || op ==
 
 }  // namespace
 
-Program with_recompute(Program program, const StepMap& map) {
+Program with_recompute(const Program& program, const StepMap& map) {
   Program out{program.layers, program.micro_batches, {}};
   for (const auto& a : program.actions) {
     const bool needs_saved = a.op == Op::backward || a.op == Op::backward_input;

@@ -9,7 +9,7 @@
 namespace terrace {
 
 // A recomputation before every backward of a layer that saves tensors.
-Program with_recompute(Program program, const StepMap& map);
+Program with_recompute(const Program& program, const StepMap& map);
 // After a layer's last backward: its gradient's share of the global norm (and the sum of a tied tensor's uses).
 Program with_norms(Program program);
 // in_backward: a layer's chunks are updated right after its norm. before_use: the step starts with the update that the step

@@ -344,7 +344,7 @@ Programs write_programs(const StepMap& map, const PlanRequest& request, std::uin
   auto order = request.order == Order::horizontal ? horizontal(layers, m)
                : request.order == Order::vertical ? vertical(layers, m)
                                                   : group_vertical(layers, m, std::max(1U, request.group));
-  if (request.recompute) order = with_recompute(std::move(order), map);
+  if (request.recompute) order = with_recompute(order, map);
   order = with_norms(std::move(order));
 
   const auto chunks_of = [&](std::uint32_t l) { return map.layout().chunks_of(l); };

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the build needs, builds, and runs every test. Idempotent.
-#   tests/run.sh [--no-install] [--preset NAME] [-- CTEST-ARGUMENTS]
+#   tests/run.sh [--no-install] [--preset NAME] [--no-checks] [-- CTEST-ARGUMENTS]
+# --no-checks leaves out what is not a test of the build itself: formatting, clang-tidy, the short sanitizer runs.
 # Exit code 0 only when everything was built without a warning and every test passed or was skipped, visibly.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,7 +14,7 @@ while [ $# -gt 0 ]; do
     --preset) preset=$2; shift ;;
     --no-checks) checks=0 ;;
     --) shift; break ;;
-    -h | --help) sed -n '2,4p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,5p' "$0"; exit 0 ;;
     *) echo "tests/run.sh: unknown argument '$1' (see --help)" >&2; exit 2 ;;
   esac
   shift
@@ -26,5 +27,9 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_
 [ "$checks" = 0 ] || timed 'source checks' tests/source_checks.sh
 timed 'configure' cmake --preset "$preset"
 timed 'build' cmake --build --preset "$preset"
+if [ "$checks" = 1 ]; then
+  timed 'clang-tidy' tests/tidy.sh "build/$preset"
+  timed 'sanitizers, short form' tests/sanitizers.sh --short
+fi
 say "tests ($preset)"
 ctest --test-dir "build/$preset" --output-on-failure -j 2 "$@"
