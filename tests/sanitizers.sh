@@ -26,6 +26,7 @@ if [ "$short" = 1 ]; then
   selection=(-L "^($(IFS='|'; echo "${targets[*]}"))\$")
   export TERRACE_FUZZ_OPS=30000 TERRACE_FAULT_POINTS=4
 fi
+export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp${TSAN_OPTIONS:+:$TSAN_OPTIONS}"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 
 for preset in "${presets[@]}"; do
