@@ -1,0 +1,71 @@
+#include <fmt/format.h>
+
+#include <terrace/core/error.h>
+#include <terrace/parallel/pipeline/orders.h>
+
+namespace terrace::pipeline {
+namespace {
+
+// One rank's list: stage a is its outer one (near the first layers), stage b its inner one, which the V comes back through.
+class Writer {
+ public:
+  Writer(std::uint32_t rank, std::uint32_t stages) : stage_{rank, stages - 1 - rank} {}
+  void forward(int side) { tasks.push_back({Work::forward, stage_[side], forwards_[side]++}); }
+  void backward(int side) { tasks.push_back({Work::backward, stage_[side], backwards_[side]++}); }
+  void input(int side) {
+    tasks.push_back({Work::input, stage_[side], backwards_[side]});
+    waiting_.push_back({Work::weight, stage_[side], backwards_[side]++});
+  }
+  void weight() {
+    if (first_waiting_ == waiting_.size()) return;
+    tasks.push_back(waiting_[first_waiting_++]);
+  }
+  void all_weights() {
+    while (first_waiting_ < waiting_.size()) weight();
+  }
+  std::vector<Task> tasks;
+
+ private:
+  std::uint32_t stage_[2], forwards_[2] = {}, backwards_[2] = {};
+  std::vector<Task> waiting_;
+  std::size_t first_waiting_ = 0;
+};
+
+}  // namespace
+
+// Eight phases (DeepSeek 2025, cut in half by the V). A forward of one side stands beside a backward of the other, so that
+// expert parallelism's all-to-alls of the one hide behind the computing of the other.
+Schedule dualpipe_v(const OrderOptions& o) {
+  const auto p = o.ranks, m = o.micro_batches;
+  if (m < 2 * p)
+    throw Error(fmt::format("dualpipe-v needs at least {} micro-batches for {} ranks, not {}", 2 * p, p, m), Exit::usage);
+  Schedule s{.placement = v_shape(p), .micro_batches = m, .tasks = {}};
+  for (std::uint32_t rank = 0; rank < p; ++rank) {
+    Writer w(rank, 2 * p);
+    const auto times = [](std::uint32_t count, const auto& body) {
+      for (std::uint32_t i = 0; i < count; ++i) body(i);
+    };
+    const auto behind = p - 1 - rank;  // ranks between this one and the V's turn
+    times(2 * behind, [&](auto) { w.forward(0); });
+    times(rank + 1, [&](auto) { w.forward(0), w.forward(1); });
+    times(behind, [&](auto) { w.input(1), w.weight(), w.forward(1); });
+    times(m - 2 * p + rank + 1, [&](auto) { w.forward(0), w.backward(1), w.forward(1), w.backward(0); });
+    times(behind, [&](auto) { w.backward(1), w.forward(1), w.backward(0); });
+    const auto last = rank + 1;  // in its second half weights wait, since other ranks wait for the inputs
+    times(last, [&](std::uint32_t i) {
+      for (const int side : {1, 0}) {
+        if (2 * i + (side == 0 ? 1 : 0) >= last) {
+          w.input(side);
+        } else {
+          w.backward(side);
+        }
+      }
+    });
+    times(behind, [&](auto) { w.weight(), w.input(0); });
+    w.all_weights();
+    s.tasks.push_back(std::move(w.tasks));
+  }
+  return s;
+}
+
+}  // namespace terrace::pipeline

@@ -1,0 +1,40 @@
+// Orders of a pipeline: pure functions of a few lines that write who does what when. Adding one: its own file, a CMake line,
+// and its line in the table in orders.cpp.
+//
+// With p ranks and m micro-batches; F, I, W the times of a stage's forward and of its backward's halves, B = I + W. Every order
+// takes any m ≥ 1 unless it says otherwise. Backwards of one stage run in micro-batch order, because gradients fold in it.
+//
+// Pure. Threads: any. Errors: Error(Exit::usage) for degrees that an order cannot have, with the nearest that it can.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <terrace/parallel/pipeline/schedule.h>
+
+namespace terrace::pipeline {
+
+struct OrderOptions {
+  std::uint32_t ranks = 1, micro_batches = 1;
+  std::uint32_t chunks = 2;  // stages a rank, of orders that interleave
+};
+
+Schedule layerwise(const OrderOptions& options);    // one micro-batch after another through all stages
+Schedule gpipe(const OrderOptions& options);        // all forwards, then all backwards (Huang 2019)
+Schedule one_f_one_b(const OrderOptions& options);  // PipeDream-Flush (Narayanan 2021): min(m, p − r) live activations
+Schedule interleaved(const OrderOptions& options);  // Megatron-LM (Narayanan 2021): the bubble divided by `chunks`
+Schedule zb_h1(const OrderOptions& options);        // zero bubble with the memory of 1F1B (Qi 2023)
+Schedule zb_v(const OrderOptions& options);         // controllable memory, V placement (Qi 2024)
+Schedule chimera(const OrderOptions& options);      // two directions (Li 2021); p even
+Schedule dualpipe_v(const OrderOptions& options);   // DualPipe cut in half (DeepSeek 2025); m ≥ 2p
+
+struct NamedOrder {
+  std::string_view name;  // as --schedule takes it
+  Schedule (*write)(const OrderOptions&);
+};
+std::span<const NamedOrder> all_orders();
+Schedule write_order(std::string_view name, const OrderOptions& options);
+
+}  // namespace terrace::pipeline

@@ -1,0 +1,110 @@
+#include <terrace/parallel/pipeline/schedule.h>
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <sstream>
+
+#include <terrace/core/error.h>
+
+namespace terrace::pipeline {
+namespace {
+
+constexpr std::string_view kLetters = "FBIW";  // by Work
+
+[[noreturn]] void refuse(std::size_t line, const std::string& why) {
+  throw Error(fmt::format("line {} of the schedule: {}", line, why), Exit::usage);
+}
+
+Task parse_task(const std::string& word, std::size_t line) {
+  const auto letter = word.empty() ? std::string_view::npos : kLetters.find(word[0]);
+  const char *at = word.data() + 1, *const end = word.data() + word.size();
+  Task task;
+  if (letter != std::string_view::npos) {
+    const auto stage = std::from_chars(at, end, task.stage);
+    if (stage.ec == std::errc() && stage.ptr != end && *stage.ptr == '.') {
+      const auto micro_batch = std::from_chars(stage.ptr + 1, end, task.micro_batch);
+      if (micro_batch.ec == std::errc() && micro_batch.ptr == end) {
+        task.work = static_cast<Work>(letter);
+        return task;
+      }
+    }
+  }
+  refuse(line, fmt::format("'{}' is no task; write F2.17 for the forward of stage 2 and micro-batch 17, or B, I, W", word));
+}
+
+}  // namespace
+
+std::string to_text(const Task& task) {
+  return fmt::format("{}{}.{}", kLetters[static_cast<std::size_t>(task.work)], task.stage, task.micro_batch);
+}
+
+Placement one_stage_a_rank(std::uint32_t ranks) { return looping(ranks, 1); }
+
+Placement looping(std::uint32_t ranks, std::uint32_t chunks) {
+  Placement p{.ranks = ranks, .stages = ranks * chunks, .rank_of = {{}}};
+  for (std::uint32_t stage = 0; stage < p.stages; ++stage) p.rank_of[0].push_back(stage % ranks);
+  return p;
+}
+
+Placement v_shape(std::uint32_t ranks) {
+  Placement p{.ranks = ranks, .stages = 2 * ranks, .rank_of = {{}}};
+  for (std::uint32_t stage = 0; stage < p.stages; ++stage) p.rank_of[0].push_back(stage < ranks ? stage : p.stages - 1 - stage);
+  return p;
+}
+
+Placement both_directions(std::uint32_t ranks) {
+  auto p = one_stage_a_rank(ranks);
+  p.rank_of.emplace_back(p.rank_of[0].rbegin(), p.rank_of[0].rend());
+  return p;
+}
+
+std::string to_text(const Schedule& s) {
+  auto text = fmt::format("pipeline {} {} {}\n", s.placement.ranks, s.placement.stages, s.micro_batches);
+  for (const auto& ranks : s.placement.rank_of) text += fmt::format("place {}\n", fmt::join(ranks, " "));
+  for (const auto& tasks : s.tasks) {
+    text += "rank";
+    for (const auto& task : tasks) text.append(" ").append(to_text(task));
+    text += "\n";
+  }
+  return text;
+}
+
+Schedule parse_schedule(std::string_view text) {
+  Schedule s;
+  std::istringstream lines{std::string(text)};
+  std::size_t number = 0;
+  bool begun = false;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    std::istringstream words(line);
+    std::string word;
+    if (!(words >> word) || word[0] == '#') continue;
+    if (word == "pipeline") {
+      if (begun || !(words >> s.placement.ranks >> s.placement.stages >> s.micro_batches) || s.placement.ranks == 0 ||
+          s.placement.stages == 0)
+        refuse(number, "expected once, first: pipeline RANKS STAGES MICRO-BATCHES");
+      begun = true;
+    } else if (!begun) {
+      refuse(number, "expected first: pipeline RANKS STAGES MICRO-BATCHES");
+    } else if (word == "place") {
+      auto& ranks = s.placement.rank_of.emplace_back();
+      for (std::uint32_t rank = 0; words >> rank;) ranks.push_back(rank);
+      if (ranks.size() != s.placement.stages)
+        refuse(number, fmt::format("{} ranks for {} stages", ranks.size(), s.placement.stages));
+      for (const auto rank : ranks)
+        if (rank >= s.placement.ranks) refuse(number, fmt::format("there is no rank {}", rank));
+    } else if (word == "rank") {
+      auto& tasks = s.tasks.emplace_back();
+      while (words >> word) tasks.push_back(parse_task(word, number));
+    } else {
+      refuse(number, fmt::format("'{}' is none of pipeline, place, rank", word));
+    }
+  }
+  if (s.placement.rank_of.empty()) refuse(number, "no line says where the stages are placed");
+  if (s.tasks.size() != s.placement.ranks)
+    refuse(number, fmt::format("{} ranks have a list, of {}", s.tasks.size(), s.placement.ranks));
+  return s;
+}
+
+}  // namespace terrace::pipeline

@@ -1,0 +1,51 @@
+// Who of a pipeline computes what, and in which order: for each rank a list of forwards, backwards and their halves.
+//
+// A stage is a run of consecutive layers; a placement says which rank holds it. Chimera holds every stage twice, in two
+// replicas that take different micro-batches. An order (orders.h) writes a schedule, check.h proves it, simulate.h times it,
+// connect.h finds its messages.
+//
+// Pure. Owner: the planner. Threads: none. Errors: Error(Exit::usage) with the line, for text that is no schedule.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace terrace::pipeline {
+
+enum class Work : std::uint8_t { forward, backward, input, weight };  // backward: both halves, input and weight, at once
+
+struct Task {
+  Work work = Work::forward;
+  std::uint32_t stage = 0, micro_batch = 0;
+  friend bool operator==(const Task&, const Task&) = default;
+};
+std::string to_text(const Task& task);  // "F2.17": the forward of stage 2 for micro-batch 17; B, I and W likewise
+
+struct Placement {
+  std::uint32_t ranks = 1, stages = 1;
+  std::vector<std::vector<std::uint32_t>> rank_of;  // [replica][stage]
+};
+Placement one_stage_a_rank(std::uint32_t ranks);
+Placement looping(std::uint32_t ranks, std::uint32_t chunks);  // chunk c of rank r is stage c·ranks + r
+Placement v_shape(std::uint32_t ranks);                        // stages r and 2·ranks − 1 − r on rank r
+Placement both_directions(std::uint32_t ranks);                // replica 1 in reverse order of ranks
+
+struct Schedule {
+  Placement placement;
+  std::uint32_t micro_batches = 0;
+  std::vector<std::vector<Task>> tasks;  // [rank], in order
+
+  // With two replicas the even micro-batches take the first one, the odd ones the second.
+  [[nodiscard]] std::uint32_t replica_of(std::uint32_t micro_batch) const {
+    return micro_batch % static_cast<std::uint32_t>(placement.rank_of.size());
+  }
+  [[nodiscard]] std::uint32_t rank_of(std::uint32_t stage, std::uint32_t micro_batch) const {
+    return placement.rank_of[replica_of(micro_batch)][stage];
+  }
+};
+std::string to_text(const Schedule& schedule);
+Schedule parse_schedule(std::string_view text);
+
+}  // namespace terrace::pipeline

@@ -1,0 +1,119 @@
+#include <terrace/parallel/pipeline/simulate.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include <terrace/parallel/pipeline/check.h>
+#include <terrace/parallel/pipeline/done_table.h>
+
+namespace terrace::pipeline {
+namespace {
+
+double entry(const std::vector<double>& values, std::uint32_t stage) {
+  return values[std::min<std::size_t>(stage, values.size() - 1)];
+}
+
+// Runs each rank's list as far as what it needs has run; a rank that is stuck is taken up again by the task it waits for.
+class Simulation {
+ public:
+  Simulation(const Schedule& schedule, const StageCosts& costs)
+      : s_(schedule),
+        costs_(costs),
+        done_(s_.placement.stages, s_.micro_batches),
+        position_(s_.tasks.size()),
+        free_(s_.tasks.size()) {
+    timing_.start.resize(s_.tasks.size());
+    for (std::size_t rank = 0; rank < s_.tasks.size(); ++rank) timing_.start[rank].reserve(s_.tasks[rank].size());
+  }
+
+  Timing run() {
+    std::vector<std::uint32_t> runnable(s_.tasks.size());
+    std::iota(runnable.rbegin(), runnable.rend(), 0U);
+    while (!runnable.empty()) {
+      const auto rank = runnable.back();
+      runnable.pop_back();
+      const auto before = position_[rank];
+      while (position_[rank] < s_.tasks[rank].size() && step(rank)) {
+      }
+      if (position_[rank] == before) continue;
+      for (std::uint32_t other = 0; other < s_.tasks.size(); ++other)
+        if (other != rank && waiting_for(other, rank)) runnable.push_back(other);
+    }
+    for (std::size_t rank = 0; rank < s_.tasks.size(); ++rank)
+      if (position_[rank] < s_.tasks[rank].size()) throw_deadlock(s_, position_);
+    finish();
+    return std::move(timing_);
+  }
+
+ private:
+  bool step(std::uint32_t rank) {
+    const auto& task = s_.tasks[rank][position_[rank]];
+    double ready = 0;
+    const auto needs = done_.needs(task);
+    for (int n = 0; n < needs.count; ++n) {
+      const double end = done_.of(needs.tasks[n]);
+      if (end == DoneTable::kNever) return false;
+      const bool remote = s_.rank_of(needs.tasks[n].stage, task.micro_batch) != rank;
+      ready = std::max(ready, end + (remote ? costs_.message : 0));
+    }
+    const double start = std::max(ready, free_[rank]);
+    timing_.start[rank].push_back(start);
+    done_.set(task, free_[rank] = start + costs_.of(task));
+    ++position_[rank];
+    return true;
+  }
+  // Whether the other rank's next task may have been released by this rank's.
+  bool waiting_for(std::uint32_t other, std::uint32_t rank) const {
+    if (position_[other] == s_.tasks[other].size()) return false;
+    const auto& task = s_.tasks[other][position_[other]];
+    const auto needs = done_.needs(task);
+    for (int n = 0; n < needs.count; ++n)
+      if (s_.rank_of(needs.tasks[n].stage, task.micro_batch) == rank && done_.of(needs.tasks[n]) != DoneTable::kNever)
+        return true;
+    return false;
+  }
+  void finish() {
+    timing_.makespan = *std::ranges::max_element(free_);
+    for (const auto& tasks : s_.tasks) {
+      double busy = 0;
+      std::uint32_t live = 0, peak = 0;
+      for (const auto& task : tasks) {
+        busy += costs_.of(task);
+        if (task.work == Work::forward) peak = std::max(peak, ++live);
+        if (task.work == Work::backward || task.work == Work::weight) --live;
+      }
+      timing_.idle.push_back(timing_.makespan - busy);
+      timing_.peak_live.push_back(peak);
+    }
+  }
+
+  const Schedule& s_;
+  const StageCosts& costs_;
+  DoneTable done_;
+  std::vector<std::size_t> position_;
+  std::vector<double> free_;
+  Timing timing_;
+};
+
+}  // namespace
+
+double StageCosts::of(const Task& task) const {
+  switch (task.work) {
+    case Work::forward: return entry(forward, task.stage);
+    case Work::input: return entry(input, task.stage);
+    case Work::weight: return entry(weight, task.stage);
+    case Work::backward: break;
+  }
+  return entry(input, task.stage) + entry(weight, task.stage);
+}
+
+double Timing::bubble() const {
+  return std::accumulate(idle.begin(), idle.end(), 0.0) / (makespan * static_cast<double>(idle.size()));
+}
+
+Timing simulate(const Schedule& schedule, const StageCosts& costs) {
+  check(schedule);
+  return Simulation(schedule, costs).run();
+}
+
+}  // namespace terrace::pipeline

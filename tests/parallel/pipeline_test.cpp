@@ -1,0 +1,213 @@
+// Orders of a pipeline against their closed forms (makespan, idle time, live activations), and what the checker refuses.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include <fmt/format.h>
+
+#include <terrace/core/error.h>
+#include <terrace/parallel/pipeline/check.h>
+#include <terrace/parallel/pipeline/list_scheduler.h>
+#include <terrace/parallel/pipeline/orders.h>
+#include <terrace/parallel/pipeline/simulate.h>
+
+namespace terrace::pipeline {
+namespace {
+
+using testing::HasSubstr;
+using u32 = std::uint32_t;
+
+// Of a whole stage; orders with two stages a rank take half of each.
+struct Costs {
+  double f, i, w;
+  [[nodiscard]] StageCosts divided(double by = 1) const { return {.forward = {f / by}, .input = {i / by}, .weight = {w / by}}; }
+  [[nodiscard]] double whole() const { return f + i + w; }
+};
+constexpr Costs kAll[] = {{1, 1, 1}, {1, 1.5, 0.5}, {2, 1, 3}};
+
+template <class Body>
+void sweep(const Body& body) {
+  for (u32 p = 1; p <= 6; ++p)
+    for (u32 m = 1; m <= 16; ++m) {
+      SCOPED_TRACE(fmt::format("{} ranks, {} micro-batches", p, m));
+      body(p, m);
+    }
+}
+
+TEST(PipelineOrders, EveryOneIsWholeAndFreeOfDeadlock) {
+  int programs = 0;
+  sweep([&](u32 p, u32 m) {
+    for (const auto& order : all_orders()) {
+      if (order.name == "chimera" && p % 2 != 0) continue;
+      if (order.name == "dualpipe-v" && m < 2 * p) continue;
+      for (const u32 chunks : {2U, 3U}) {
+        if (chunks == 3 && order.name != "interleaved") continue;
+        SCOPED_TRACE(order.name);
+        const auto s = order.write({.ranks = p, .micro_batches = m, .chunks = chunks});
+        EXPECT_NO_THROW(simulate(s, {}));
+        EXPECT_EQ(to_text(s), to_text(parse_schedule(to_text(s))));
+        ++programs;
+      }
+    }
+  });
+  EXPECT_GE(programs, 329);
+}
+
+TEST(PipelineOrders, LayerwiseUsesOneRankAtATime) {
+  for (const auto& c : kAll)
+    sweep([&](u32 p, u32 m) {
+      const auto t = simulate(layerwise({p, m}), c.divided());
+      EXPECT_DOUBLE_EQ(t.makespan, m * p * c.whole());
+      EXPECT_NEAR(t.bubble(), (p - 1.0) / p, 1e-12);
+      for (const auto live : t.peak_live) EXPECT_EQ(live, 1U);
+    });
+}
+
+TEST(PipelineOrders, GPipeAnd1F1BIdleTheSameAndHoldWhatTheirPapersSay) {
+  for (const auto& c : kAll)
+    sweep([&](u32 p, u32 m) {
+      const auto all = simulate(gpipe({p, m}), c.divided()), few = simulate(one_f_one_b({p, m}), c.divided());
+      EXPECT_DOUBLE_EQ(all.makespan, (m + p - 1) * c.whole());
+      EXPECT_NEAR(all.bubble(), (p - 1.0) / (p + m - 1.0), 1e-12);
+      EXPECT_DOUBLE_EQ(few.makespan, all.makespan);
+      for (u32 r = 0; r < p; ++r) {
+        EXPECT_EQ(all.peak_live[r], m);
+        EXPECT_EQ(few.peak_live[r], std::min(m, p - r));
+      }
+    });
+}
+
+TEST(PipelineOrders, InterleavingDividesTheBubble) {
+  for (const u32 v : {1U, 2U, 3U})
+    for (const auto& c : kAll)
+      sweep([&](u32 p, u32 m) {
+        if (m % p != 0) return;
+        SCOPED_TRACE(v);
+        const auto t = simulate(interleaved({p, m, v}), c.divided(v));
+        EXPECT_NEAR(t.makespan, (v * m + p - 1) * c.whole() / v, 1e-9);
+        EXPECT_NEAR(t.bubble(), (p - 1.0) / (v * m + p - 1.0), 1e-9);
+        for (u32 r = 0; r < p && v > 1; ++r) EXPECT_EQ(t.peak_live[r], std::min(m * v, 2 * (p - r - 1) + (v - 1) * p + 1));
+      });
+}
+
+TEST(PipelineOrders, ZbH1FillsTheBubbleWithWeightHalvesInTheMemoryOf1F1B) {
+  for (const auto& c : kAll)
+    sweep([&](u32 p, u32 m) {
+      if (m < 2 * p) return;
+      const auto t = simulate(zb_h1({p, m}), c.divided());
+      EXPECT_NEAR(t.makespan - m * c.whole(), (p - 1) * std::max(c.f, c.f + c.i - c.w), 1e-9);
+      for (const auto live : t.peak_live) EXPECT_LE(live, p);
+    });
+}
+
+// The floor of every order with a barrier at the step's end: one chunk's forward for each rank but one.
+TEST(PipelineOrders, ZbVIdlesNoMoreThanTheFloor) {
+  sweep([&](u32 p, u32 m) {
+    if (m < 2 * p) return;
+    const auto t = simulate(zb_v({p, m}), {});  // a stage is half a rank
+    const bool exact = p <= 4 || m % (2 * p) == 0;
+    EXPECT_GE(t.makespan - m * 2 * 3.0, p - 1.0);
+    EXPECT_LE(t.makespan - m * 2 * 3.0, p - 1.0 + (exact ? 0 : 2));
+    for (const auto live : t.peak_live) EXPECT_LE(live, 2 * p);
+  });
+}
+
+TEST(PipelineOrders, ChimeraFillsOneDirectionsBubbleWithTheOther) {
+  const StageCosts even{.forward = {1}, .input = {0.5}, .weight = {0.5}};
+  for (const u32 p : {2U, 4U, 6U, 8U}) {
+    SCOPED_TRACE(p);
+    const auto t = simulate(chimera({p, p}), even);
+    EXPECT_DOUBLE_EQ(t.makespan, 2.0 * p + p - 2);
+    for (const auto live : t.peak_live) EXPECT_LE(live, p);
+    if (p == 8) {
+      EXPECT_THAT(t.peak_live, testing::ElementsAre(5, 6, 7, 8, 8, 7, 6, 5));
+    }
+  }
+}
+
+TEST(PipelineOrders, DualPipeVIdlesNoMoreThanItsFormula) {
+  for (const auto& c : {kAll[0], kAll[1]})  // weight halves no longer than forwards: else they leave gaps of their own
+    sweep([&](u32 p, u32 m) {
+      if (m < 2 * p) return;
+      const auto t = simulate(dualpipe_v({p, m}), c.divided());
+      const double b = c.i + c.w;
+      EXPECT_LE(t.makespan - 2 * m * c.whole(), (p - 1) * (c.f + 2 * b - 3 * c.w) + 1e-9);
+      for (const auto live : t.peak_live) EXPECT_LE(live, 2 * p + 1);
+    });
+}
+
+TEST(PipelineOrders, RefuseDegreesThatTheyCannotHave) {
+  EXPECT_THROW(chimera({3, 6}), Error);
+  EXPECT_THROW(dualpipe_v({4, 7}), Error);
+  EXPECT_THROW(write_order("zigzag", {2, 2}), Error);
+  EXPECT_THROW(write_order("gpipe", {0, 2}), Error);
+  EXPECT_THROW(list_schedule(v_shape(2), {.micro_batches = 4, .cap = 1}), Error);
+}
+
+TEST(ListScheduler, KeepsAnyCapForAnyStages) {
+  std::mt19937_64 random(7);
+  std::uniform_real_distribution<double> seconds(0.1, 3);
+  for (int round = 0; round < 200; ++round) {
+    SCOPED_TRACE(fmt::format("seed 7, round {}", round));
+    const auto p = static_cast<u32>(1 + random() % 6), m = static_cast<u32>(1 + random() % 12);
+    const auto placement = random() % 2 ? v_shape(p) : looping(p, static_cast<u32>(1 + random() % 3));
+    StageCosts costs{{}, {}, {}, 0.1 * static_cast<double>(random() % 3)};
+    for (u32 stage = 0; stage < placement.stages; ++stage) {
+      costs.forward.push_back(seconds(random));
+      costs.input.push_back(seconds(random));
+      costs.weight.push_back(seconds(random));
+    }
+    const auto cap = static_cast<u32>(placement.stages / p + random() % 5);
+    const auto s = list_schedule(placement, {m, cap, random() % 2 == 0, costs});
+    const auto t = simulate(s, costs);
+    for (const auto live : t.peak_live) EXPECT_LE(live, cap);
+  }
+}
+
+TEST(PipelineCheck, RefusesWhatIsNoSchedule) {
+  const auto error_of = [](const std::string& text) -> std::string {
+    try {
+      simulate(parse_schedule(text), {});
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const std::string head = "pipeline 2 2 1\nplace 0 1\n";
+  EXPECT_EQ("", error_of(head + "rank F0.0 B0.0\nrank F1.0 I1.0 W1.0\n"));
+  EXPECT_THAT(error_of(head + "rank F0.0\nrank F1.0 B1.0\n"), HasSubstr("I0.0 is missing on rank 0"));
+  EXPECT_THAT(error_of(head + "rank F0.0 F0.0 B0.0\nrank F1.0 B1.0\n"), HasSubstr("rank 0, position 1, F0.0: has run already"));
+  EXPECT_THAT(error_of(head + "rank B0.0 F0.0\nrank F1.0 B1.0\n"), HasSubstr("its forward has not run"));
+  EXPECT_THAT(error_of(head + "rank F0.0 W0.0 I0.0\nrank F1.0 B1.0\n"), HasSubstr("its input half has not run"));
+  EXPECT_THAT(error_of(head + "rank F1.0 B0.0\nrank F0.0 B1.0\n"), HasSubstr("belongs to rank 1"));
+  EXPECT_THAT(error_of(head + "rank F0.0 B0.0 F2.0\nrank F1.0 B1.0\n"), HasSubstr("there are 2 stages"));
+  EXPECT_THAT(error_of("pipeline 1 1 2\nplace 0\nrank F0.0 F0.1 B0.1 B0.0\n"), HasSubstr("micro-batch 0 is next"));
+  EXPECT_THAT(error_of(head + "rank F0,0\n"), HasSubstr("line 3"));
+  EXPECT_THAT(error_of(head + "rank F0.0 B0.0\n"), HasSubstr("1 ranks have a list, of 2"));
+  EXPECT_THAT(error_of("rank F0.0\n"), HasSubstr("expected first"));
+}
+
+TEST(PipelineCheck, PrintsTheCircleOfADeadlock) {
+  // Rank 0 wants the backward of micro-batch 1 before it has sent the forward that rank 1 wants first.
+  const std::string text =
+      "pipeline 2 2 2\nplace 0 1\nrank F0.1 I0.1 F0.0 I0.0 W0.0 W0.1\nrank F1.0 I1.0 F1.1 I1.1 W1.0 W1.1\n";
+  try {
+    simulate(parse_schedule(text), {});
+    FAIL() << "it is a deadlock";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "the ranks wait for one another:\n  rank 0 at I0.1 waits for I1.1 of rank 1\n  rank 1 at F1.0 waits for F0.0 "
+                 "of rank 0");
+  }
+}
+
+TEST(PipelineScale, SixtyFourRanksAndAThousandMicroBatches) {
+  const auto s = interleaved({64, 1024, 4});
+  const auto t = simulate(s, {});
+  EXPECT_NEAR(t.bubble(), 63.0 / (4 * 1024 + 63), 1e-9);
+}
+
+}  // namespace
+}  // namespace terrace::pipeline
