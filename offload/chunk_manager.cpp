@@ -37,7 +37,7 @@ Budget budget_of(const OffloadOptions& options) {
 struct ChunkManager::Impl {
   explicit Impl(const OffloadOptions& options) : budget(budget_of(options)), pool(options.threads) {
     device_bytes = device->memory().allocate(budget.device);
-    host_bytes = host_memory->allocate(budget.host);
+    disk->host_bytes = disk->host_memory->allocate(budget.host);
     if (budget.disk > 0) {
       ChunkStore::Options store_options;
       store_options.paths = options.nvme_paths;
@@ -46,14 +46,20 @@ struct ChunkManager::Impl {
       store_options.durable = false;
       store_options.generations = 1;
       store_options.temporary = true;
-      store = ChunkStore::create(store_options);
+      disk->store = ChunkStore::create(store_options);
       IoOptions io;
-      io.files = store->descriptors();
-      io.buffers = {{host_bytes.data(), budget.host}};
-      engine = make_io_engine(io);
+      io.files = disk->store->descriptors();
+      io.buffers = {{disk->host_bytes.data(), budget.host}};
+      disk->engine = make_io_engine(io);
     }
-    mover = std::make_unique<Mover>(
-        Mover::Parts{device.get(), device_bytes.data(), host_bytes.data(), store.get(), engine.get(), &lanes});
+    mover = std::make_unique<Mover>(Mover::Parts{.device = device.get(),
+                                                 .device_base = device_bytes.data(),
+                                                 .host_base = disk->host_bytes.data(),
+                                                 .store = disk->store.get(),
+                                                 .engine = disk->engine.get(),
+                                                 .lanes = &lanes,
+                                                 .trace = nullptr,
+                                                 .held = disk});
   }
 
   // Who holds a chunk: many readers, or one writer.
@@ -95,11 +101,17 @@ struct ChunkManager::Impl {
   const Budget budget;
   ThreadPool pool;
   const std::unique_ptr<Device> device = make_cpu_device(pool);
-  const std::unique_ptr<MemoryResource> host_memory = make_pinned_memory(pool);
-  Slab device_bytes, host_bytes;
+  // What the kernel may still use after a request of the mover's was given up: shared with it.
+  struct Disk {
+    explicit Disk(ThreadPool& pool) : host_memory(make_pinned_memory(pool)) {}
+    const std::unique_ptr<MemoryResource> host_memory;
+    Slab host_bytes;
+    std::unique_ptr<ChunkStore> store;
+    std::unique_ptr<IoEngine> engine;
+  };
+  const std::shared_ptr<Disk> disk = std::make_shared<Disk>(pool);
+  Slab device_bytes;
   const Lanes lanes;
-  std::unique_ptr<ChunkStore> store;
-  std::unique_ptr<IoEngine> engine;
 
   std::mutex mutex;  // guards what follows, down to `decided`
   Lru policy;
@@ -187,7 +199,7 @@ ChunkManager::Impl::Grant ChunkManager::Impl::grant(std::span<const Use> uses, T
   }
   hold(uses);
   Grant result{{}, granted.after};
-  std::byte* const base = tier == Tier::device ? device_bytes.data() : host_bytes.data();
+  std::byte* const base = tier == Tier::device ? device_bytes.data() : disk->host_bytes.data();
   for (std::size_t i = 0; i < uses.size(); ++i) {
     result.spans.emplace_back(base + granted.offsets[i], residency.bytes_of(uses[i].chunk));
   }
@@ -233,7 +245,7 @@ ChunkId ChunkManager::add(std::uint64_t bytes) {
   // Opaque bytes: an activation's disk place comes back with drop(), a parameter's would stay reserved.
   const ChunkId chunk = impl_->residency.add(round_up(bytes, kPageBytes), Kind::activation, End::low);
   impl_->holders.emplace_back();
-  if (impl_->store) impl_->store->describe({chunk, Kind::activation, "", round_up(bytes, kPageBytes), {}, ""});
+  if (impl_->disk->store) impl_->disk->store->describe({chunk, Kind::activation, "", round_up(bytes, kPageBytes), {}, ""});
   return chunk;
 }
 
@@ -274,7 +286,7 @@ void ChunkManager::drop(ChunkId chunk) {
 }
 
 void ChunkManager::flush() {
-  if (!impl_->store) throw Error("flush: there is no disk tier; give nvme_paths", Exit::usage);
+  if (!impl_->disk->store) throw Error("flush: there is no disk tier; give nvme_paths", Exit::usage);
   Clock written;
   {
     std::unique_lock lock(impl_->mutex);

@@ -75,6 +75,7 @@ class ExtentStore final : public ChunkStore {
 
   std::uint64_t place_write(ChunkId chunk, std::uint64_t place_offset, std::uint64_t bytes) override {
     const std::lock_guard lock(mutex_);
+    demand_usable();
     Entry& entry = entry_of(chunk);
     if (bytes != entry.description.bytes) {
       throw std::logic_error(
@@ -145,15 +146,16 @@ class ExtentStore final : public ChunkStore {
 
   void commit(std::uint64_t step, const std::string& payload) override {
     const std::lock_guard lock(mutex_);
+    demand_usable();
     const std::uint64_t number = last_ ? last_->number + 1 : 1;
     const StoreIndex index = next_index(number);
-    // The order is the promise: data, then the index that names it, then the record that names the index.
-    if (options_.durable) files_.sync();
-    const auto index_text = write_index(index);
-    files_.write_small(index_name(number), index_text, options_.durable);
-    CommitRecord record{{number, step, payload}, checksum_of_text(index_text)};
-    files_.write_small(record_name(number), write_record(record), options_.durable);
-    last_ = std::move(record.commit);
+    try {
+      publish(index, {number, step, payload});
+    } catch (const Error& error) {
+      commit_error_ = fmt::format("commit {} (step {}) could not be made\n  {}", number, step, error.what());
+      throw Error(commit_error_, error.exit());
+    }
+    last_ = {number, step, payload};
     for (auto& [id, entry] : entries_) {
       if (entry.written) entry.committed = std::exchange(entry.written, std::nullopt);
     }
@@ -239,6 +241,20 @@ class ExtentStore final : public ChunkStore {
     const auto distance = entry.committed->offset - place_offset;
     if (distance % bytes != 0 || distance / bytes >= options_.generations) return std::nullopt;
     return distance / bytes;
+  }
+
+  // The order is the promise: data, then the index that names it, then the record that names the index.
+  void publish(const StoreIndex& index, const Commit& commit) const {
+    if (options_.durable) files_.sync();
+    const auto text = write_index(index);
+    files_.write_small(index_name(commit.number), text, options_.durable);
+    files_.write_small(record_name(commit.number), write_record({commit, checksum_of_text(text)}), options_.durable);
+  }
+
+  // A commit that failed may be on disk all the same. What is written now would go over its bytes, or over those of the commit
+  // before, and a sync that failed once tells nothing when it is asked again.
+  void demand_usable() const {
+    if (!commit_error_.empty()) throw Error(commit_error_);
   }
 
   [[nodiscard]] StoreIndex next_index(std::uint64_t number) const {
@@ -355,6 +371,7 @@ class ExtentStore final : public ChunkStore {
   std::map<ChunkId, Entry> entries_;
   std::map<std::uint64_t, Passing> passing_;  // by offset, disjoint
   std::optional<Commit> last_;
+  std::string commit_error_;  // of the commit that failed, if one did
 };
 
 }  // namespace

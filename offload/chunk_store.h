@@ -14,9 +14,11 @@
 // Threads: any; the mover calls place_*(), end_write() and verify_read(); commit() when no write is in flight.
 // Errors:  Error(Exit::corrupt) that names chunk, file and offset when what is read is not what was written, or is gone;
 //          Error(Exit::does_not_fit) when the disk has too little room; Error(Exit::runtime) with path and errno
-//          otherwise; a store in use by another process is refused.
+//          otherwise; a store in use by another process is refused. After a commit that failed nothing can be written any
+//          more: which of two commits is on disk is known only when the store is opened again.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -27,6 +29,7 @@
 #include <vector>
 
 #include <terrace/memory/chunk.h>
+#include <terrace/offload/file_ops.h>
 
 namespace terrace {
 
@@ -71,6 +74,8 @@ class ChunkStore {
     bool durable = true;  // fsync data and record at commit
     std::uint32_t generations = 2;
     bool temporary = false;  // nothing of it is left when it ends, however it ends; it cannot be opened again
+    std::chrono::nanoseconds deadline = kIoDeadline;  // of every call on its files; 0: none
+    std::shared_ptr<FileOps> file_ops = {};           // the kernel's when null; tests put faults in here
   };
   // Fresh: removes what a dead run left under that name (never a live one's).
   static std::unique_ptr<ChunkStore> create(const Options& options);

@@ -18,21 +18,34 @@ constexpr std::chrono::seconds kLongestSleep{1};
 
 }  // namespace
 
-DiskLanes::DiskLanes(const Mover::Parts& parts, MoveLog& log) : parts_(parts), log_(log) {
+DiskLanes::DiskLanes(const Mover::Parts& parts, MoveLog& log)
+    : parts_(parts),
+      log_(log),
+      longest_sleep_(parts.deadline.count() > 0 ? std::min<std::chrono::nanoseconds>(kLongestSleep, parts.deadline / 4)
+                                                : kLongestSleep) {
   waker_->engine = parts.engine;
-  thread_ = std::thread([this] { run(); });
+  thread_ = std::thread([this] {
+    run();
+    const auto last_share = std::move(self_);
+  });
   pthread_setname_np(thread_.native_handle(), "disk lanes");
 }
 
-DiskLanes::~DiskLanes() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
+DiskLanes::~DiskLanes() = default;
+
+void DiskLanes::close(std::shared_ptr<DiskLanes> lanes) {
+  lanes->drain();
+  std::unique_lock lock(lanes->mutex_);
+  lanes->stopping_ = true;
+  if (!lanes->stuck_.empty()) {
+    lanes->thread_.detach();
+    lanes->self_ = lanes;
   }
-  waker_->wake();
-  thread_.join();
-  const std::lock_guard lock(waker_->mutex);
-  waker_->engine = nullptr;
+  lock.unlock();
+  lanes->waker_->wake();
+  if (lanes->thread_.joinable()) lanes->thread_.join();
+  const std::lock_guard no_more_wakes(lanes->waker_->mutex);
+  lanes->waker_->engine = nullptr;
 }
 
 void DiskLanes::Waker::wake() {
@@ -63,7 +76,7 @@ void DiskLanes::drain() {
 void DiskLanes::run() {
   while (take_issued()) {
     const bool read_given_up = start_ready(reads_), write_given_up = start_ready(writes_);
-    parts_.engine->poll(read_given_up || write_given_up ? std::chrono::seconds{0} : kLongestSleep);
+    parts_.engine->poll(read_given_up || write_given_up ? std::chrono::nanoseconds{0} : longest_sleep_);
     settle(reads_);
     settle(writes_);
   }
@@ -72,9 +85,10 @@ void DiskLanes::run() {
 // False when nothing is left to do and nothing will come.
 bool DiskLanes::take_issued() {
   const std::lock_guard lock(mutex_);
+  std::erase_if(stuck_, [](const auto& flight) { return flight->open_requests == 0; });
   for (auto& flight : issued_) (flight->move.from == Tier::disk ? reads_ : writes_).flights.push_back(std::move(flight));
   issued_.clear();
-  return !stopping_ || pending_ > 0;
+  return !stopping_ || pending_ > 0 || !stuck_.empty();
 }
 
 // Returns whether moves ended without having been started.
@@ -122,7 +136,8 @@ void DiskLanes::submit(DiskLane& lane, Flight& flight, std::byte* memory) {
   const auto priority = op == IoRequest::Op::write              ? IoRequest::Priority::write_back
                         : lane.flights.front().get() == &flight ? IoRequest::Priority::demand
                                                                 : IoRequest::Priority::prefetch;
-  const auto on_end = [&lane, &flight](IoRequest&, int error_number) {
+  const auto on_end = [&lane, &flight](IoRequest& request, int error_number) {
+    request.buffer = nullptr;  // not the kernel's any more
     if (error_number != 0 && flight.error_number == 0) {
       flight.error_number = error_number;
       lane.failed = true;
@@ -164,14 +179,28 @@ void DiskLanes::finish(Flight& flight) {
   }
 }
 
+// What was submitted too long ago is over for its lane, though not for the kernel.
+void DiskLanes::give_up_late(DiskLane& lane) const {
+  if (parts_.deadline.count() == 0) return;
+  const auto now = now_ns();
+  for (auto& flight : lane.flights) {
+    if (flight->state != Flight::State::started || flight->open_requests == 0) continue;
+    if (now - flight->times.started_ns < parts_.deadline.count()) continue;
+    flight->error = stuck_error(*parts_.store, flight->move, flight->offset, flight->requests, parts_.deadline);
+    flight->state = Flight::State::ended;
+  }
+}
+
 void DiskLanes::settle(DiskLane& lane) {
+  give_up_late(lane);
   for (auto& flight : lane.flights) {
     if (flight->state == Flight::State::started && flight->open_requests == 0) finish(*flight);
     if (flight->error) lane.failed = true;
   }
   std::size_t ended = 0;
+  std::vector<std::unique_ptr<Flight>> stuck;
   for (; !lane.flights.empty() && lane.flights.front()->state == Flight::State::ended; ++ended) {
-    const std::unique_ptr<Flight> flight = std::move(lane.flights.front());
+    std::unique_ptr<Flight> flight = std::move(lane.flights.front());
     lane.flights.pop_front();
     Timeline& timeline = parts_.lanes->of(lane.lane);
     if (flight->error) {
@@ -180,9 +209,11 @@ void DiskLanes::settle(DiskLane& lane) {
       log_.add(flight->move, flight->times);
       timeline.advance(flight->move.sequence);
     }
+    if (flight->open_requests > 0) stuck.push_back(std::move(flight));
   }
   if (ended == 0) return;
   const std::lock_guard lock(mutex_);
+  for (auto& flight : stuck) stuck_.push_back(std::move(flight));
   pending_ -= ended;
   if (pending_ == 0) drained_.notify_all();
 }

@@ -3,9 +3,15 @@
 // Each lane is a FIFO: its moves start in order, each when its clock has passed; several are in flight at once, so that the
 // disk's queue never runs empty between chunks. Requests end in any order, the lane advances in order.
 //
-// Owner:   the mover. Threads: issue() and drain() from the mover's thread. Errors: into the lanes' timelines, see Mover.
+// A request that misses its deadline ends its lane with an error, and stays with the thread: its memory is the kernel's until
+// it ends. So the thread may outlive its owner, and keeps alive what the request may touch.
+//
+// Owner:   the mover, which close()s it. Threads: issue() and drain() from the mover's thread. Errors: into the lanes'
+// timelines,
+//          see Mover.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -21,7 +27,9 @@ namespace terrace {
 class DiskLanes {
  public:
   DiskLanes(const Mover::Parts& parts, MoveLog& log);
-  ~DiskLanes();  // drains
+  ~DiskLanes();
+  // Drains, and waits for the thread unless it is left with requests that do not end: those keep the lanes.
+  static void close(std::shared_ptr<DiskLanes> lanes);
   DiskLanes(const DiskLanes&) = delete;
   DiskLanes& operator=(const DiskLanes&) = delete;
 
@@ -60,11 +68,13 @@ class DiskLanes {
   bool start_ready(DiskLane& lane);
   void start(DiskLane& lane, Flight& flight);
   void submit(DiskLane& lane, Flight& flight, std::byte* memory);
+  void give_up_late(DiskLane& lane) const;
   void finish(Flight& flight);
   void settle(DiskLane& lane);
 
   const Mover::Parts parts_;
   MoveLog& log_;
+  const std::chrono::nanoseconds longest_sleep_;
   const std::shared_ptr<Waker> waker_ = std::make_shared<Waker>();
   DiskLane reads_{Lane::read, {}, 0, false}, writes_{Lane::write, {}, 0, false};
 
@@ -73,7 +83,9 @@ class DiskLanes {
   std::deque<std::unique_ptr<Flight>> issued_;  // on its way to the thread
   std::size_t pending_ = 0;                     // issued and not ended
   bool stopping_ = false;
-  std::thread thread_;  // last: it uses all of the above
+  std::vector<std::unique_ptr<Flight>> stuck_;  // given up, but not ended; the lanes do not wait for them
+  std::shared_ptr<DiskLanes> self_;             // once only the stuck ones are left
+  std::thread thread_;                          // last: it uses all of the above
 };
 
 }  // namespace terrace

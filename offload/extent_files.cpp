@@ -23,7 +23,6 @@
 namespace terrace {
 namespace {
 
-constexpr mode_t kDirectoryMode = 0700, kFileMode = 0600;  // weights are nobody else's business
 constexpr int kSafeFlags = O_CLOEXEC | O_NOFOLLOW;
 constexpr const char* kDataName = "data";
 constexpr const char* kLockName = "lock";
@@ -35,12 +34,13 @@ const char* advice(int error_number) {
     case ENOTDIR: return "a symbolic link is never followed here, and a file is no folder: give the folder itself";
     case ENOSPC:
     case EDQUOT: return "free some space there, then --resume auto";
+    case ETIME: return "the disk did not answer in time: check it (dmesg), or raise --io-deadline; then --resume auto";
     case EFBIG: return "raise the limit on file sizes (ulimit -f unlimited)";
     default: return "give a folder that can be written, or check the disk, then --resume auto";
   }
 }
 
-[[noreturn]] void fail(const std::filesystem::path& path, const char* operation, int error_number) {
+[[noreturn]] void fail(const std::filesystem::path& path, const std::string& operation, int error_number) {
   throw Error(fmt::format("{}: {}: {}\n  {}", path.string(), operation, describe_errno(error_number), advice(error_number)));
 }
 
@@ -61,6 +61,11 @@ void move_all(const std::filesystem::path& path, const char* operation, std::uin
   }
 }
 
+std::shared_ptr<FileOps> file_ops_of(const ChunkStore::Options& options) {
+  auto ops = options.file_ops ? options.file_ops : make_file_ops();
+  return options.deadline.count() > 0 ? with_deadline(std::move(ops), options.deadline) : std::move(ops);
+}
+
 void warn_when_no_disk(int descriptor, const std::filesystem::path& path) {
   struct statfs info {};
   if (::fstatfs(descriptor, &info) != 0) return;
@@ -78,7 +83,7 @@ FileHandle::~FileHandle() {
 }
 
 ExtentFiles::ExtentFiles(const ChunkStore::Options& options, Mode mode)
-    : options_(options), stripe_bytes_(options.stripe_bytes) {
+    : options_(options), ops_(file_ops_of(options)), stripe_bytes_(options.stripe_bytes) {
   if (options_.paths.empty()) throw Error("a chunk store needs at least one path", Exit::usage);
   if (options_.name.empty() || options_.name.find('/') != std::string::npos || options_.name.front() == '.') {
     throw Error(fmt::format("'{}' is no name for a chunk store", options_.name), Exit::usage);
@@ -105,7 +110,7 @@ void ExtentFiles::open_directory(Place& place, const std::filesystem::path& path
     std::error_code error;
     std::filesystem::create_directories(path, error);
     if (error) fail(path, "the directory could not be made", error.value());
-    if (::mkdir(place.directory.c_str(), kDirectoryMode) != 0 && errno != EEXIST) {
+    if (::mkdir(place.directory.c_str(), kStoreDirectoryMode) != 0 && errno != EEXIST) {
       fail(place.directory, "the directory could not be made", errno);
     }
   }
@@ -115,7 +120,7 @@ void ExtentFiles::open_directory(Place& place, const std::filesystem::path& path
   struct stat info {};
   if (::fstat(place.directory_handle.get(), &info) != 0) fail(place.directory, "stat", errno);
   if (info.st_uid != ::geteuid()) fail(place.directory, "the directory belongs to another user", EPERM);
-  if ((info.st_mode & 077) != 0 && ::fchmod(place.directory_handle.get(), kDirectoryMode) != 0) {
+  if ((info.st_mode & 077) != 0 && ::fchmod(place.directory_handle.get(), kStoreDirectoryMode) != 0) {
     fail(place.directory, "chmod", errno);
   }
 }
@@ -124,7 +129,7 @@ void ExtentFiles::open_directory(Place& place, const std::filesystem::path& path
 void ExtentFiles::lock_directory(Place& place) const {
   for (;;) {
     const int directory = place.directory_handle.get();
-    place.lock = FileHandle(::openat(directory, kLockName, O_RDWR | O_CREAT | kSafeFlags, kFileMode));
+    place.lock = FileHandle(::openat(directory, kLockName, O_RDWR | O_CREAT | kSafeFlags, kStoreFileMode));
     if (!place.lock) fail(place.directory / kLockName, "the lock file could not be opened", errno);
     if (::flock(place.lock.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno != EWOULDBLOCK) fail(place.directory / kLockName, "flock", errno);
@@ -147,12 +152,12 @@ void ExtentFiles::open_data(Place& place, Mode mode) const {
     if (::unlinkat(directory, kDataName, 0) != 0 && errno != ENOENT) fail(place.directory / kDataName, "unlink", errno);
     flags |= O_CREAT | O_EXCL;
   }
-  place.data = FileHandle(::openat(directory, kDataName, flags | O_DIRECT, kFileMode));
+  place.data = FileHandle(::openat(directory, kDataName, flags | O_DIRECT, kStoreFileMode));
   const bool refused = place.data ? !pages_suffice(direct_io_rules(place.data.get())) : errno == EINVAL;
   if (refused) {
     fmt::print(stderr, "warning: {} does not allow direct I/O; the page cache will take host memory and time\n",
                place.directory.string());
-    place.data = FileHandle(::openat(directory, kDataName, (flags & ~O_EXCL), kFileMode));
+    place.data = FileHandle(::openat(directory, kDataName, (flags & ~O_EXCL), kStoreFileMode));
   }
   if (!place.data && errno == ENOENT) fail_as_lost(place.directory / kDataName, "there is no such file");
   if (!place.data) fail(place.directory / kDataName, "the data file could not be opened", errno);
@@ -196,16 +201,16 @@ void ExtentFiles::reserve_file(const Place& place, std::uint64_t bytes) const {
         Exit::does_not_fit);
   };
   if (needed > free) refuse();
-  int result = 0;
-  do {
-    result = ::fallocate(place.data.get(), 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
-  } while (result == EINTR);
+  int result = -ops_->allocate(place.data.get(), bytes);
   if (result == ENOSPC) refuse();
   if (result == EOPNOTSUPP) {
     fmt::print(stderr, "warning: {} cannot reserve space; a write may find the disk full later\n", path.string());
     result = ::ftruncate(place.data.get(), static_cast<off_t>(bytes)) == 0 ? 0 : errno;
   }
-  if (result != 0) fail(path, "space could not be reserved", result);
+  if (result != 0) fail(path, fmt::format("{} bytes could not be reserved", bytes), result);
+  if (::fstat(place.data.get(), &info) != 0) fail(path, "stat", errno);
+  if (static_cast<std::uint64_t>(info.st_size) < bytes)  // whoever said so was wrong
+    fail(path, fmt::format("{} bytes were reserved, but the file has {}", bytes, info.st_size), EIO);
 }
 
 std::vector<ChunkStore::Piece> ExtentFiles::pieces(std::uint64_t offset, std::uint64_t bytes) const {
@@ -275,7 +280,9 @@ void ExtentFiles::read(std::uint64_t offset, std::span<std::byte> to) const {
 
 void ExtentFiles::sync() const {
   for (std::size_t f = 0; f < places_.size(); ++f) {
-    if (::fdatasync(places_[f].data.get()) != 0) fail(data_path(static_cast<int>(f)), "fdatasync", errno);
+    if (const int result = ops_->sync(places_[f].data.get()); result < 0) {
+      fail(data_path(static_cast<int>(f)), "disk tier, what was written could not be synced", -result);
+    }
   }
 }
 
@@ -283,15 +290,22 @@ void ExtentFiles::write_small(const std::string& name, const std::string& text, 
   const auto path = small_path(name);
   const auto temporary = name + ".tmp";
   const int directory = places_.front().directory_handle.get();
+  const auto check = [&](const char* operation, std::int64_t result) {
+    if (result < 0) fail(path, operation, static_cast<int>(-result));
+    return static_cast<std::uint64_t>(result);
+  };
   {
-    const FileHandle file(::openat(directory, temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | kSafeFlags, kFileMode));
-    if (!file) fail(path, "the file could not be made", errno);
-    move_all(path, "write", text.size(),
-             [&](std::uint64_t at) { return ::write(file.get(), text.data() + at, text.size() - at); });
-    if (durable && ::fsync(file.get()) != 0) fail(path, "fsync", errno);
+    const FileHandle file(static_cast<int>(check("the file could not be made", ops_->create(directory, temporary))));
+    const auto bytes = std::as_bytes(std::span(text));
+    for (std::uint64_t at = 0; at < bytes.size();) {
+      const auto written = check("the file could not be written", ops_->write(file.get(), bytes.subspan(at)));
+      if (written == 0) fail(path, fmt::format("the file could not be written: nothing went beyond byte {}", at), ENOSPC);
+      at += written;
+    }
+    if (durable) check("the file could not be synced", ops_->sync(file.get()));
   }
-  if (::renameat(directory, temporary.c_str(), directory, name.c_str()) != 0) fail(path, "rename", errno);
-  if (durable && ::fsync(directory) != 0) fail(places_.front().directory, "fsync", errno);
+  check("the file could not be renamed", ops_->rename(directory, temporary, name));
+  if (durable) check("its folder could not be synced", ops_->sync(directory));
 }
 
 ExtentFiles::Found ExtentFiles::read_small(const std::string& name, std::string& text) const {
@@ -307,9 +321,8 @@ ExtentFiles::Found ExtentFiles::read_small(const std::string& name, std::string&
 }
 
 void ExtentFiles::remove_small(const std::string& name) const {
-  if (::unlinkat(places_.front().directory_handle.get(), name.c_str(), 0) != 0 && errno != ENOENT) {
-    fail(small_path(name), "unlink", errno);
-  }
+  const int result = ops_->remove(places_.front().directory_handle.get(), name);
+  if (result < 0 && result != -ENOENT) fail(small_path(name), "the file could not be removed", -result);
 }
 
 std::vector<std::string> ExtentFiles::names() const {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -72,6 +73,7 @@ class ExtentFiles {
   void reserve_file(const Place& place, std::uint64_t bytes) const;
 
   const ChunkStore::Options options_;
+  const std::shared_ptr<FileOps> ops_;
   std::uint64_t stripe_bytes_;
   std::vector<Place> places_;
 };

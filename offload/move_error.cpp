@@ -1,5 +1,6 @@
 #include <terrace/offload/move_error.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <string>
 
@@ -29,6 +30,20 @@ std::exception_ptr move_error(const ChunkStore& store, const Move& move, std::ui
       Error(fmt::format("{} could not be {}\n  {}, {} bytes: {}\n  {}", move_name(&store, move), writing ? "written" : "read",
                         store.describe_place(move.chunk, offset), move.bytes, describe_errno(error_number),
                         advice(store, writing, offset, error_number))));
+}
+
+std::exception_ptr stuck_error(const ChunkStore& store, const Move& move, std::uint64_t offset,
+                               const std::vector<IoRequest>& requests, std::chrono::nanoseconds deadline) {
+  const auto is_open = [](const IoRequest& request) { return request.buffer != nullptr; };  // disk_lanes.cpp takes it away
+  const auto first = std::ranges::find_if(requests, is_open);
+  std::uint64_t before = 0;  // bytes of the chunk, which the requests cut up in order
+  for (auto at = requests.begin(); at != first; ++at) before += at->bytes;
+  const bool writing = move.to == Tier::disk;
+  return std::make_exception_ptr(Error(fmt::format(
+      "{} could not be {}\n  {}, {} bytes: {}\n  the {} lane waits for {} of its {} requests for {} s now; {}",
+      move_name(&store, move), writing ? "written" : "read", store.describe_place(move.chunk, offset + before), first->bytes,
+      describe_errno(ETIME), writing ? "write" : "read", std::ranges::count_if(requests, is_open), requests.size(),
+      std::chrono::duration<double>(deadline).count(), "check the disk (dmesg), or raise --io-deadline, then --resume auto")));
 }
 
 std::string move_name(const ChunkStore* store, const Move& move) {

@@ -13,13 +13,16 @@ struct Mover::Impl {
   explicit Impl(const Parts& of)
       : parts(of), log(of.store, of.trace), upload(of, log, Lane::upload), download(of, log, Lane::download) {
     if ((of.store == nullptr) != (of.engine == nullptr)) throw std::logic_error("Mover: store and engine come together");
-    if (of.store) disk = std::make_unique<DiskLanes>(of, log);
+    if (of.store) disk = std::make_shared<DiskLanes>(of, log);
+  }
+  ~Impl() {
+    if (disk) DiskLanes::close(std::move(disk));
   }
 
   const Parts parts;
   MoveLog log;
   CopyLane upload, download;
-  std::unique_ptr<DiskLanes> disk;
+  std::shared_ptr<DiskLanes> disk;
   std::array<std::uint64_t, kLanes> issued{};  // the last sequence of each lane
 };
 

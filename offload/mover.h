@@ -10,6 +10,7 @@
 //          moves wait for must fail it first (Lanes::fail_all): draining waits for every move that still may start.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -35,6 +36,10 @@ class Mover {
     const Lanes* lanes = nullptr;
     Trace* trace = nullptr;                    // may be null
     std::uint64_t request_bytes = 4ULL << 20;  // a read or write is cut into requests of this size
+    // A read or write that has not ended by then ends its lane with an error that names it (0: waited for without end). The
+    // kernel may still carry it out: `held` is a share in store, engine and host memory, kept until it has ended, however late.
+    std::chrono::nanoseconds deadline = kIoDeadline;
+    std::shared_ptr<void> held = {};
   };
   explicit Mover(const Parts& parts);
   ~Mover();  // drains

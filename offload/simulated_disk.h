@@ -5,6 +5,7 @@
 // Errors:  none; faults belong to the engine.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -20,11 +21,15 @@ class SimulatedDisk {
   [[nodiscard]] std::span<const std::byte> durable(int i) const { return durable_[static_cast<std::size_t>(i)]; }
   void sync();        // everything written is durable
   void power_loss();  // everything not synced is gone
+  // Requests that were never to end go on now; from any thread. Their engine sees it at its next poll.
+  void let_stuck_requests_end() { released_.store(true); }
+  [[nodiscard]] bool stuck_requests_end() const { return released_.load(); }
   // What real disks do: of the pages not synced, some are there and some are not.
   void power_loss(std::uint64_t seed);
 
  private:
   std::vector<std::vector<std::byte>> now_, durable_;
+  std::atomic<bool> released_{false};
 };
 
 }  // namespace terrace

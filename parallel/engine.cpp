@@ -50,12 +50,14 @@ struct Engine::Impl {
       if (is_state(map.chunk_kind(ChunkId(c)))) residency.reserve_on_disk(ChunkId(c));
 
     auto& device = *options.device;
-    host_memory = make_pinned_memory(device.pool());
+    disk->host_memory = make_pinned_memory(device.pool());
     if (plan.capacity.device != 0) device_slab = device.memory().allocate(plan.capacity.device);
-    if (plan.capacity.host != 0) host_slab = host_memory->allocate(plan.capacity.host);
+    auto& host_slab = disk->host_slab;
+    if (plan.capacity.host != 0) host_slab = disk->host_memory->allocate(plan.capacity.host);
 
     options.store.capacity_bytes = plan.capacity.disk;
     options.store.generations = plan.generations;
+    auto& store = disk->store;
     store = options.resume ? ChunkStore::open(options.store) : ChunkStore::create(options.store);
     if (options.resume) adopt();
     for (auto& d : describe_state(map)) store->describe(std::move(d));
@@ -68,14 +70,16 @@ struct Engine::Impl {
     IoOptions io;
     io.files = store->descriptors();
     if (host_slab.bytes() != 0) io.buffers.push_back({host_slab.data(), host_slab.bytes()});
-    engine = options.make_io(io);
+    disk->engine = options.make_io(io);
     mover.emplace(Mover::Parts{.device = &device,
                                .device_base = device_slab.data(),
                                .host_base = host_slab.data(),
                                .store = store.get(),
-                               .engine = engine.get(),
+                               .engine = disk->engine.get(),
                                .lanes = &lanes,
-                               .trace = options.trace});
+                               .trace = options.trace,
+                               .deadline = options.store.deadline,
+                               .held = disk});
     executor.emplace(Executor::Parts{.device = &device,
                                      .device_base = device_slab.data(),
                                      .host_base = host_slab.data(),
@@ -89,11 +93,12 @@ struct Engine::Impl {
 
   // The store's committed chunks become the state, in place: the layout depends on the model only, never on budgets.
   void adopt() {
-    resumed = store->last_commit();
+    const auto& store = *disk->store;
+    resumed = store.last_commit();
     std::map<std::uint32_t, ChunkDescription> ours;
     for (auto& d : describe_state(map)) ours.emplace(index(d.chunk), std::move(d));
     std::size_t adopted = 0;
-    for (const auto& stored : store->committed()) {
+    for (const auto& stored : store.committed()) {
       const auto at = ours.find(index(stored.description.chunk));
       const auto place = at == ours.end() ? 0 : residency.offset_on_disk(at->second.chunk);
       const bool in_place = at != ours.end() && means_the_same(at->second, stored.description) &&
@@ -118,10 +123,15 @@ struct Engine::Impl {
   std::optional<Commit> resumed;
   std::optional<UpdateStep> pending;
 
-  std::unique_ptr<MemoryResource> host_memory;
-  Slab device_slab, host_slab;
-  std::unique_ptr<ChunkStore> store;
-  std::unique_ptr<IoEngine> engine;
+  // What the kernel may still use after a request of the mover's was given up: shared with it.
+  struct Disk {
+    std::unique_ptr<MemoryResource> host_memory;
+    Slab host_slab;
+    std::unique_ptr<ChunkStore> store;
+    std::unique_ptr<IoEngine> engine;
+  };
+  const std::shared_ptr<Disk> disk = std::make_shared<Disk>();
+  Slab device_slab;
   Lanes lanes;
   std::optional<Mover> mover;
   std::optional<Executor> executor;
@@ -169,7 +179,7 @@ void Engine::visit(const WeightRange& weights) {
 void Engine::commit(std::uint64_t step, const std::string& payload) {
   drain();
   impl_->executor->flush();
-  impl_->store->commit(step, payload);
+  impl_->disk->store->commit(step, payload);
 }
 
 std::optional<Commit> Engine::resumed() const { return impl_->resumed; }

@@ -3,6 +3,7 @@
 
 #include <xxhash.h>
 
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -32,6 +33,9 @@ struct RunOptions {
   bool resume = false;
   bool evaluate_between = false;
   std::filesystem::path store = "toy-store";
+  bool durable = false;
+  std::shared_ptr<FileOps> file_ops = {};
+  std::chrono::nanoseconds deadline = kIoDeadline;
   std::function<std::unique_ptr<IoEngine>(const IoOptions&)> make_io = make_io_engine;
 };
 
@@ -61,12 +65,13 @@ inline PlanRequest request_of(const RunOptions& o) {
 struct Training {
   explicit Training(const RunOptions& options) : o(options) {
     if (!planned.fits) return;
-    engine.emplace(model, planned,
-                   Engine::Options{.device = device.get(),
-                                   .store = {.paths = {o.store}, .durable = false},
-                                   .resume = o.resume,
-                                   .optimizer = optimizer.get(),
-                                   .make_io = o.make_io});
+    engine.emplace(
+        model, planned,
+        Engine::Options{.device = device.get(),
+                        .store = {.paths = {o.store}, .durable = o.durable, .deadline = o.deadline, .file_ops = o.file_ops},
+                        .resume = o.resume,
+                        .optimizer = optimizer.get(),
+                        .make_io = o.make_io});
     if (!o.resume) engine->fill(initialise);
   }
 

@@ -1,0 +1,67 @@
+// File operations that end, whatever the disk does.
+#include <fcntl.h>
+
+#include <cerrno>
+#include <functional>
+#include <future>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <terrace/offload/extent_files.h>
+#include <terrace/offload/file_ops.h>
+
+namespace terrace {
+namespace {
+
+class FileOpsWithDeadline final : public FileOps {
+ public:
+  FileOpsWithDeadline(std::shared_ptr<FileOps> inner, std::chrono::nanoseconds deadline)
+      : inner_(std::move(inner)), deadline_(deadline) {}
+
+  int create(int directory, const std::string& name) override {
+    return number_within(directory, [name](FileOps& ops, int own) { return ops.create(own, name); });
+  }
+  std::int64_t write(int file, std::span<const std::byte> bytes) override {
+    std::vector<std::byte> copy(bytes.begin(), bytes.end());
+    return within(file, [copy = std::move(copy)](FileOps& ops, int own) { return ops.write(own, copy); });
+  }
+  int sync(int file) override {
+    return number_within(file, [](FileOps& ops, int own) { return ops.sync(own); });
+  }
+  int rename(int directory, const std::string& from, const std::string& to) override {
+    return number_within(directory, [from, to](FileOps& ops, int own) { return ops.rename(own, from, to); });
+  }
+  int remove(int directory, const std::string& name) override {
+    return number_within(directory, [name](FileOps& ops, int own) { return ops.remove(own, name); });
+  }
+  int allocate(int file, std::uint64_t bytes) override {
+    return number_within(file, [bytes](FileOps& ops, int own) { return ops.allocate(own, bytes); });
+  }
+
+ private:
+  using Call = std::function<std::int64_t(FileOps&, int own)>;
+
+  // On a thread that nobody has to wait for. Its descriptor is its own: the number of one that its owner closes meanwhile
+  // could come to mean another file.
+  std::int64_t within(int file, Call call) {
+    const auto own = std::make_shared<FileHandle>(::fcntl(file, F_DUPFD_CLOEXEC, 0));
+    if (!*own) return -errno;
+    std::packaged_task<std::int64_t()> task([inner = inner_, own, call = std::move(call)] { return call(*inner, own->get()); });
+    auto result = task.get_future();
+    std::thread(std::move(task)).detach();
+    return result.wait_for(deadline_) == std::future_status::timeout ? -ETIME : result.get();
+  }
+  int number_within(int file, Call call) { return static_cast<int>(within(file, std::move(call))); }
+
+  const std::shared_ptr<FileOps> inner_;
+  const std::chrono::nanoseconds deadline_;
+};
+
+}  // namespace
+
+std::shared_ptr<FileOps> with_deadline(std::shared_ptr<FileOps> inner, std::chrono::nanoseconds deadline) {
+  return std::make_shared<FileOpsWithDeadline>(std::move(inner), deadline);
+}
+
+}  // namespace terrace

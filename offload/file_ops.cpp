@@ -1,0 +1,51 @@
+#include <terrace/offload/file_ops.h>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+
+namespace terrace {
+namespace {
+
+template <class Call>
+auto retried(Call call) -> decltype(call()) {
+  for (;;) {
+    const auto result = call();
+    if (result >= 0) return result;
+    if (errno != EINTR) return -errno;
+  }
+}
+
+class KernelFileOps final : public FileOps {
+ public:
+  int create(int directory, const std::string& name) override {
+    return retried([&] {
+      return ::openat(directory, name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, kStoreFileMode);
+    });
+  }
+  std::int64_t write(int file, std::span<const std::byte> bytes) override {
+    return retried([&] { return ::write(file, bytes.data(), bytes.size()); });
+  }
+  // Not fdatasync: for a directory it may leave out a rename (ext4).
+  int sync(int file) override {
+    return retried([&] { return ::fsync(file); });
+  }
+  int rename(int directory, const std::string& from, const std::string& to) override {
+    return retried([&] { return ::renameat(directory, from.c_str(), directory, to.c_str()); });
+  }
+  int remove(int directory, const std::string& name) override {
+    return retried([&] { return ::unlinkat(directory, name.c_str(), 0); });
+  }
+  int allocate(int file, std::uint64_t bytes) override {
+    return retried([&] { return ::fallocate(file, 0, 0, static_cast<off_t>(bytes)); });
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<FileOps> make_file_ops() { return std::make_shared<KernelFileOps>(); }
+
+}  // namespace terrace

@@ -1,0 +1,173 @@
+// The power goes at every single write of a run, and at every call of its commits. What a disk may then hold opens at the last
+// commit that was told to be there, or at the one that was being made, whole; and goes on to the undisturbed run's weights.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <random>
+
+#include <fmt/format.h>
+
+#include <terrace/offload/simulated_disk.h>
+#include <terrace/tests/support/crash_journal.h>
+#include <terrace/tests/support/toy_run.h>
+
+namespace terrace {
+namespace {
+
+using test::CrashJournal;
+
+constexpr std::uint64_t kSteps = 4;
+
+// A number from the environment, for tests/long.sh.
+std::uint64_t number(const char* name, std::uint64_t otherwise) {
+  const char* const text = std::getenv(name);
+  return text ? std::strtoull(text, nullptr, 10) : otherwise;
+}
+
+class CrashTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::absolute("crash-test") / testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  toy::RunOptions options(bool larger) const {
+    toy::RunOptions o;
+    o.steps = kSteps;
+    o.disk_tier = true;
+    if (larger) {
+      o.sizes.dtype = DType::bf16;
+      o.order = Order::vertical;
+    }
+    auto unlimited = o;
+    unlimited.disk_tier = false;
+    const auto smallest = plan(toy::make_model(o.sizes), toy::request_of(unlimited), MachineProfile{}).smallest_bytes;
+    o.budget = {smallest[Tier::device], 768 * kKiB, 256 * kMiB};
+    o.durable = true;
+    o.deadline = {};  // a descriptor stays the same through all calls
+    return o;
+  }
+
+  void everywhere(bool larger);
+
+  std::filesystem::path folder_;
+};
+
+// A commit as it was when it was made.
+struct Made {
+  std::size_t begun = 0, ended = 0;  // in the journal
+  std::vector<std::pair<ChunkId, std::uint64_t>> checksums;
+};
+
+std::vector<std::pair<ChunkId, std::uint64_t>> checksums_of(const ChunkStore& store) {
+  std::vector<std::pair<ChunkId, std::uint64_t>> all;
+  for (const auto& chunk : store.committed()) all.emplace_back(chunk.description.chunk, chunk.checksum);
+  return all;
+}
+
+void CrashTest::everywhere(bool larger) {
+  const auto first_seed = number("TERRACE_CRASH_SEED", 1);
+  const auto losses = number("TERRACE_CRASH_LOSSES", 1);  // power losses at each moment
+  // The larger run has many more moments: only some of them, except in the long form.
+  const auto stride = number("TERRACE_CRASH_STRIDE", larger ? 5 : 1);
+  const auto resumes = number("TERRACE_CRASH_RESUMES", 8);  // of all that is left, this many are trained to the end
+  auto o = options(larger);
+
+  // The undisturbed run, in memory but for its commits.
+  const auto journal = std::make_shared<CrashJournal>();
+  std::vector<Made> made(1);  // by commit number; none has the number 0
+  std::uint64_t hash = 0, data_bytes = 0;
+  {
+    o.store = folder_ / "undisturbed";
+    o.file_ops = std::make_shared<test::JournalFiles>(journal);
+    o.make_io = [&](const IoOptions& io) {
+      struct stat info {};
+      EXPECT_EQ(0, ::fstat(io.files.at(0), &info));
+      data_bytes = static_cast<std::uint64_t>(info.st_size);
+      return std::make_unique<test::JournalEngine>(make_simulated_engine(make_simulated_disk(1, data_bytes), first_seed),
+                                                   journal);
+    };
+    toy::Training t(o);
+    ASSERT_TRUE(t.planned.fits) << t.planned.refusal.why;
+    for (std::uint64_t s = 1; s <= kSteps; ++s) {
+      t.step(s);
+      const auto begun = journal->size();
+      t.engine->commit(s, "{}");
+      made.push_back({begun, journal->size(), {}});
+    }
+    hash = t.hash();
+  }
+  const auto moments = journal->size();
+  for (std::uint64_t n = 1; n <= kSteps; ++n) {
+    journal->leave(made[n].ended, 0, data_bytes, folder_ / "then" / "store");
+    const auto store = ChunkStore::open({.paths = {folder_ / "then"}});
+    ASSERT_EQ(n, store->last_commit()->number);
+    made[n].checksums = checksums_of(*store);
+    std::filesystem::remove_all(folder_ / "then");
+  }
+
+  std::mt19937_64 choice(first_seed);
+  std::uint64_t opened = 0, resumed = 0, newer = 0;
+  for (std::size_t moment = 0; moment <= moments; ++moment) {
+    if (journal->is_end_of_write(moment)) continue;  // what is uncertain is the same as before the next event
+    const bool committing =
+        std::ranges::any_of(made, [&](const Made& m) { return m.begun <= moment && moment <= m.ended && m.ended != 0; });
+    if (!committing && moment % stride != first_seed % stride) continue;
+    std::uint64_t last = 0;
+    while (last < kSteps && made[last + 1].ended <= moment) ++last;
+    for (std::uint64_t seed = first_seed; seed < first_seed + losses; ++seed) {
+      SCOPED_TRACE(
+          fmt::format("TERRACE_CRASH_SEED={}: before event {} of {}, commit {} was there", seed, moment, moments, last));
+      const auto home = folder_ / "left";
+      std::filesystem::remove_all(home);
+      journal->leave(moment, seed + moment * 1000003, data_bytes, home / "store");
+      const ChunkStore::Options left{.paths = {home}};
+      std::uint64_t number = 0, step = 0;
+      try {
+        const auto store = ChunkStore::open(left);
+        ++opened;
+        number = store->last_commit()->number;
+        step = store->last_commit()->step;
+        std::vector<std::byte> bytes;
+        for (const auto& chunk : store->committed()) {
+          bytes.resize(chunk.description.bytes);
+          store->read_committed(chunk, bytes);
+        }
+        ASSERT_LE(number, kSteps);
+        ASSERT_EQ(made[number].checksums, checksums_of(*store));
+      } catch (const Error& error) {
+        ASSERT_EQ(0U, last) << error.what();
+        continue;
+      }
+      ASSERT_EQ(number, step);
+      ASSERT_TRUE(number == last || (number == last + 1 && made[number].begun < moment)) << number;
+      newer += number != last;
+      // Every state that opens is a committed one, bit for bit, so that what follows depends on its number alone.
+      if (choice() % (moments / stride * losses) >= resumes) continue;
+      auto again = o;
+      again.store = home;
+      again.resume = true;
+      again.file_ops = nullptr;
+      again.durable = false;
+      again.make_io = make_io_engine;
+      toy::Training t(again);
+      for (auto s = t.steps_done() + 1; s <= kSteps; ++s) t.step(s);
+      ASSERT_EQ(hash, t.hash());
+      ++resumed;
+    }
+  }
+  fmt::print("{} moments, {} stores opened, {} of them at a commit that was not told yet, {} trained to the end\n", moments,
+             opened, newer, resumed);
+  EXPECT_GT(newer, 0U);
+}
+
+TEST_F(CrashTest, APowerLossAtEveryWrite) { everywhere(false); }
+TEST_F(CrashTest, APowerLossAtEveryWriteOfALargerRun) { everywhere(true); }
+
+}  // namespace
+}  // namespace terrace
