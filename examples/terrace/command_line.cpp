@@ -13,6 +13,7 @@
 
 #include <terrace/core/error.h>
 #include <terrace/examples/terrace/options.h>
+#include <terrace/examples/terrace/parse_words.h>
 
 namespace terrace::cli {
 namespace {
@@ -20,10 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kVersion = "terrace 0.1.0";
-
-[[noreturn]] void refuse(const std::string& what, const std::string& command) {
-  throw Error(fmt::format("{}\n  see terrace{}{} --help", what, command.empty() ? "" : " ", command), Exit::usage);
-}
 
 // The commands and what each of them takes, in the order of the help.
 struct Command {
@@ -92,26 +89,6 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
     sub->add_option("--trace", out.plan.trace, "write the simulated step as a trace for Perfetto")->type_name("FILE");
   }
   if (command.name == "doctor") sub->add_flag("--measure", out.measure, "measure this machine and save its profile");
-}
-
-// An argument that no option wants: an unknown flag with the nearest known one, or a stray word.
-void refuse_extras(const CLI::App& sub) {
-  const auto extras = sub.remaining();
-  if (extras.empty()) return;
-  const auto flag = std::ranges::find_if(extras, [](const std::string& word) { return word.starts_with('-'); });
-  if (flag == extras.end()) refuse(fmt::format("unexpected argument \"{}\"", extras.front()), sub.get_name());
-  const auto word = flag->substr(0, flag->find('='));
-  std::vector<std::string> names;
-  for (const auto* const option : sub.get_options())
-    for (const auto& name : option->get_lnames()) names.push_back("--" + name);
-  const std::vector<std::string_view> views(names.begin(), names.end());
-  const auto bare = word.substr(std::min(word.find_first_not_of('-'), word.size()));
-  // One dash too few, or a key of another command?
-  const auto* const known = find_option(bare);
-  if (known && std::ranges::find(names, "--" + bare) == names.end()) {
-    refuse(fmt::format("terrace {} does not take {}", sub.get_name(), word), sub.get_name());
-  }
-  refuse(fmt::format("unknown flag {}{}", word, suggestion("--" + bare, views)), sub.get_name());
 }
 
 void check_arguments(const CommandLine& line) {
@@ -198,26 +175,9 @@ CommandLine parse(int argc, const char* const* argv) {
       "4 hardware missing, 5 stored state corrupt, 75 interrupted but resumable.");
   for (const auto& command : commands()) add_command(app, command, line, parsed);
 
-  const auto current = [&] { return app.get_subcommands().empty() ? &app : app.get_subcommands().front(); };
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForVersion&) {
-    line.answer = fmt::format("{}\n", kVersion);
-    return line;
-  } catch (const CLI::CallForHelp&) {
-    line.answer = current() == &app ? app.help() : current()->help("terrace");
-    if (current() != &app) line.command = current()->get_name();
-    return line;
-  } catch (const CLI::ArgumentMismatch& e) {
-    const std::string_view what = e.what();
-    const bool twice = what.find("At Most 1 required but received") != std::string_view::npos;
-    refuse(twice ? fmt::format("{} is given more than once", what.substr(0, what.find(':'))) : std::string(what),
-           current() == &app ? "" : current()->get_name());
-  } catch (const CLI::ParseError& e) {
-    refuse(e.what(), current() == &app ? "" : current()->get_name());
-  }
-  line.command = current()->get_name();
-  refuse_extras(*current());
+  line.answer = parse_words(app, argc, argv);
+  if (&chosen(app) != &app) line.command = chosen(app).get_name();
+  if (!line.answer.empty()) return line;
   if (line.command == "generate" || line.command == "report" || line.command == "ckpt") check_arguments(line);
   line.config = resolve(line, parsed);
   if (line.command == "train" || line.command == "plan" || line.command == "config") {

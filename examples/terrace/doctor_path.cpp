@@ -3,7 +3,6 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -14,32 +13,13 @@
 #include <terrace/core/error.h>
 #include <terrace/core/units.h>
 #include <terrace/examples/terrace/doctor.h>
+#include <terrace/offload/file_system.h>
 
 namespace terrace::cli {
 namespace {
 
 namespace fs = std::filesystem;
 using Status = Finding::Status;
-
-struct FileSystem {
-  std::uint64_t magic;
-  const char* name;
-  const char* objection;  // why it is no disk tier; empty when it is one
-};
-// Numbers from linux/magic.h and the file systems' own sources; not all of them are in the installed header.
-constexpr std::array<FileSystem, 11> kFileSystems{{
-    {0xEF53, "ext4", ""},
-    {0x58465342, "xfs", ""},
-    {0x9123683E, "btrfs", ""},
-    {0x2FC12FC1, "zfs", ""},
-    {0xF2F52010, "f2fs", ""},
-    {0x01021994, "tmpfs", "its bytes are memory, not disk"},
-    {0x858458F6, "ramfs", "its bytes are memory, not disk"},
-    {0x794C7630, "overlay", "a container's layered file system: slow, and gone with the container"},
-    {0x6969, "nfs", "a network file system: its latency stalls every step"},
-    {0x65735546, "fuse", "a file system in user space: direct I/O may not be direct"},
-    {0x01021997, "9p", "a file system shared from a host: direct I/O may not be direct"},
-}};
 
 // One page written past the page cache, and removed.
 int try_direct_io(const fs::path& folder) {
@@ -68,14 +48,10 @@ std::vector<Finding> examine_path(const fs::path& path) {
   std::vector<Finding> out;
   struct statfs info {};
   if (::statfs(path.c_str(), &info) == 0) {
-    const auto magic = static_cast<std::uint64_t>(info.f_type) & 0xFFFFFFFFU;
-    const FileSystem* known = nullptr;
-    for (const auto& f : kFileSystems)
-      if (f.magic == magic) known = &f;
-    const bool objection = known && *known->objection;
-    const auto type = known ? std::string(known->name) : fmt::format("file system {:#x}", magic);
+    const auto found = file_system_of(path);
+    const bool objection = !found.objection.empty();
     out.push_back({objection ? Status::warn : Status::ok, name,
-                   objection ? fmt::format("{}: {}", type, known->objection) : type,
+                   objection ? fmt::format("{}: {}", found.name, found.objection) : found.name,
                    objection ? "give an --nvme-path on a local disk (ext4 or xfs)" : ""});
     const auto free_bytes = static_cast<std::uint64_t>(info.f_bavail) * static_cast<std::uint64_t>(info.f_bsize);
     const bool little = free_bytes < kGiB;

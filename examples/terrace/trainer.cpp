@@ -18,26 +18,11 @@
 #include <terrace/examples/terrace/run_dir.h>
 #include <terrace/examples/terrace/screen.h>
 #include <terrace/examples/terrace/setup.h>
+#include <terrace/examples/terrace/stop_signal.h>
 #include <terrace/parallel/engine.h>
 
 namespace terrace::cli {
 namespace {
-
-volatile std::sig_atomic_t stop_signal = 0, signals = 0;  // a handler can reach nothing else
-
-// The first signal asks for a clean stop after this step. The second one changes nothing, because launchers send one to the
-// process and again to its group; the third one ends the process at once.
-void catch_signals() {
-  const auto stop = [](int caught) {
-    stop_signal = caught;
-    signals = signals + 1;
-    if (signals == 2) std::signal(caught, SIG_DFL);
-  };
-  stop_signal = 0;
-  signals = 0;
-  for (const int s : {SIGINT, SIGTERM}) std::signal(s, stop);
-  if (std::signal(SIGHUP, stop) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);  // nohup
-}
 
 // A global batch's tokens and targets, by global sequence index: however a batch is split, it holds the same sequences.
 struct Batch {
@@ -73,7 +58,7 @@ class Training {
         {.device = device.get(), .store = dir.store, .resume = dir.resume, .optimizer = optimizer.get(), .trace = &trace});
 
     std::uint64_t done = 0;
-    catch_signals();  // from here on there is something to lose
+    catch_stop_signals();  // from here on there is something to lose
     begin_run(dir, config_);
     if (dir.resume)
       done = engine.resumed()->step;
@@ -91,7 +76,7 @@ class Training {
 
     const auto rate = schedule(config_);
     std::optional<double> evaluation;
-    for (std::uint64_t step = done + 1; step <= last && stop_signal == 0; ++step) {
+    for (std::uint64_t step = done + 1; step <= last && stop_signal() == 0; ++step) {
       const auto& batch = training_batch(step);
       UpdateStep update{.step = step, .learning_rate = rate.at(step)};
       const auto begin = now_ns();
@@ -117,8 +102,7 @@ class Training {
     engine.commit(done, "{}");
     trace.write(dir.path / kTraceFile);
     if (done < last) {
-      screen.note(
-          fmt::format("stopped by signal {} after step {}; go on with --resume auto", static_cast<int>(stop_signal), done));
+      screen.note(fmt::format("stopped by signal {} after step {}; go on with --resume auto", stop_signal(), done));
       return Exit::interrupted;
     }
     const auto hash = lm::hash_weights(engine);

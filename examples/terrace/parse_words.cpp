@@ -1,0 +1,69 @@
+// g++ 12 sees a null pointer in CLI11's inlined string splitting where there is none.
+#pragma GCC diagnostic ignored "-Wnull-dereference"
+
+#include <terrace/examples/terrace/parse_words.h>
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <terrace/core/error.h>
+#include <terrace/examples/terrace/options.h>
+
+namespace terrace::cli {
+namespace {
+
+// An argument that no option wants: an unknown flag with the nearest known one, or a stray word.
+void refuse_extras(const CLI::App& sub, const std::string& command) {
+  const auto extras = sub.remaining();
+  if (extras.empty()) return;
+  const auto flag = std::ranges::find_if(extras, [](const std::string& word) { return word.starts_with('-'); });
+  if (flag == extras.end()) refuse(fmt::format("unexpected argument \"{}\"", extras.front()), command);
+  const auto word = flag->substr(0, flag->find('='));
+  std::vector<std::string> names;
+  for (const auto* const option : sub.get_options())
+    for (const auto& name : option->get_lnames()) names.push_back("--" + name);
+  const std::vector<std::string_view> views(names.begin(), names.end());
+  const auto bare = word.substr(std::min(word.find_first_not_of('-'), word.size()));
+  // One dash too few, or a key of another command?
+  const auto* const known = find_option(bare);
+  if (known && std::ranges::find(names, "--" + bare) == names.end()) {
+    refuse(fmt::format("terrace {} does not take {}", command, word), command);
+  }
+  refuse(fmt::format("unknown flag {}{}", word, suggestion("--" + bare, views)), command);
+}
+
+}  // namespace
+
+void refuse(const std::string& what, const std::string& command) {
+  throw Error(fmt::format("{}\n  see terrace{}{} --help", what, command.empty() ? "" : " ", command), Exit::usage);
+}
+
+CLI::App& chosen(CLI::App& app) { return app.get_subcommands().empty() ? app : *app.get_subcommands().front(); }
+
+std::string parse_words(CLI::App& app, int argc, const char* const* argv, const std::string& command) {
+  const auto full_name = [&] {
+    const auto own = &chosen(app) == &app ? std::string() : chosen(app).get_name();
+    return command + (command.empty() || own.empty() ? "" : " ") + own;
+  };
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForVersion&) {
+    return app.version() + "\n";
+  } catch (const CLI::CallForHelp&) {
+    return &chosen(app) == &app ? app.help() : chosen(app).help(app.get_name());
+  } catch (const CLI::ArgumentMismatch& e) {
+    const std::string_view what = e.what();
+    const bool twice = what.find("At Most 1 required but received") != std::string_view::npos;
+    refuse(twice ? fmt::format("{} is given more than once", what.substr(0, what.find(':'))) : std::string(what), full_name());
+  } catch (const CLI::ParseError& e) {
+    refuse(e.what(), full_name());
+  }
+  refuse_extras(chosen(app), full_name());
+  return {};
+}
+
+}  // namespace terrace::cli
