@@ -1,6 +1,6 @@
 # Options, compiler flags, and the two helpers every folder uses.
 option(TERRACE_TESTS "Build the tests" ON)
-option(TERRACE_BENCH "Build the benchmarks" ON)
+option(TERRACE_BENCH "Build the benchmarks of single parts (Google Benchmark); terrace bench is always there" ON)
 option(TERRACE_WERROR "Warnings are errors" ON)
 set(TERRACE_CUDA AUTO CACHE STRING "AUTO, ON or OFF")
 set(TERRACE_MPI AUTO CACHE STRING "AUTO, ON or OFF")

@@ -7,7 +7,7 @@ status=0
 # A folder includes only itself and what stands before it; optimizers and offload are neighbours and do not see each other.
 declare -A allowed=(
   [core]='core' [memory]='core|memory' [offload]='core|memory|offload' [optimizers]='core|memory|optimizers'
-  [parallel]='core|memory|offload|optimizers|parallel'
+  [parallel]='core|memory|offload|optimizers|parallel' [bench]='core|memory|offload|optimizers|parallel|bench'
 )
 for folder in "${!allowed[@]}"; do
   if grep -rnE '#include [<"]terrace/' "$folder" --include='*.h' --include='*.cpp' --include='*.inl' --include='*.cu' |

@@ -41,6 +41,7 @@ const std::vector<Command>& commands() {
       {"report", "write a run's report.html", {"json"}, "RUN"},
       {"config", "print the effective configuration", {"all"}, ""},
       {"ckpt", "inspect, verify or remove a run's store", {"json"}, "RUN"},
+      {"bench", "measure disks, memory, computing, and what terrace makes of them", {"json"}, ""},
   };
   return all;
 }
@@ -147,7 +148,7 @@ RunConfig resolve(const CommandLine& line, const Parsed& parsed) {
 
 // CLI11 parses positional arguments and options of one App; subcommands are found by the first word.
 void refuse_unknown_command(int argc, const char* const* argv) {
-  if (argc < 2) refuse("a command is needed: train, plan, generate, doctor, report, config or ckpt", "");
+  if (argc < 2) refuse("a command is needed: train, plan, generate, doctor, report, config, ckpt or bench", "");
   const std::string word = argv[1];
   if (word.starts_with('-')) {
     static constexpr std::array<std::string_view, 3> kFlags{"--help", "--version", "-h"};

@@ -11,5 +11,6 @@ namespace terrace::cli {
 Exit plan_command(const CommandLine& line);
 Exit generate_command(const CommandLine& line);
 Exit ckpt_command(const CommandLine& line);
+Exit bench_command(int argc, const char* const* argv);  // from the word "bench" on: each bench has flags of its own
 
 }  // namespace terrace::cli

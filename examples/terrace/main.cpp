@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <exception>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include <terrace/examples/terrace/command_line.h>
 #include <terrace/examples/terrace/commands.h>
@@ -34,6 +35,7 @@ int run(const CommandLine& line) {
 int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file that grows beyond `ulimit -f` is an error with a name, not the end of the process
   try {
+    if (argc > 1 && std::string_view(argv[1]) == "bench") return static_cast<int>(bench_command(argc - 1, argv + 1));
     const auto line = parse(argc, argv);
     if (!line.answer.empty()) {
       std::fputs(line.answer.c_str(), stdout);

@@ -81,7 +81,7 @@ TEST(CommandLine, MistakesAreUsageErrorsWithAHint) {
   };
   const std::vector<Case> cases{{{}, "a command is needed"},
                                 {{"trian"}, "did you mean train?"},
-                                {{"bench"}, "unknown command"},
+                                {{"bnech"}, "did you mean bench?"},
                                 {{"--steps", "5"}, "a command comes first"},
                                 {{"train"}, "--data FILE"},
                                 {{"train", "--data"}, "--data"},

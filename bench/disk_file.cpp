@@ -1,0 +1,121 @@
+#include <terrace/bench/disk_file.h>
+
+#include <fcntl.h>
+#include <linux/stat.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+
+#include <fmt/format.h>
+
+#include <terrace/core/error.h>
+#include <terrace/core/units.h>
+
+namespace terrace::bench {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr mode_t kFileMode = 0600;
+
+[[noreturn]] void fail(const fs::path& directory, const std::string& what, int error_number) {
+  throw Error(fmt::format("{}: {}: {}\n  give another directory, or mend this one (terrace doctor --nvme-path {})",
+                          directory.string(), what, describe_errno(error_number), directory.string()));
+}
+
+// Without a name from the beginning; where the file system knows no such files, without one from the next call on.
+int make_nameless(const fs::path& directory, int flags) {
+  const int made = ::open(directory.c_str(), O_TMPFILE | O_RDWR | O_EXCL | O_CLOEXEC | flags, kFileMode);
+  if (made >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT)) return made;
+  auto name = (directory / "terrace-bench-XXXXXX").string();
+  const int named = ::mkostemp(name.data(), O_CLOEXEC | flags);
+  if (named >= 0) ::unlink(name.c_str());
+  return named;
+}
+
+// What the kernel demands of direct I/O on this file; a page where it does not tell.
+std::uint64_t direct_alignment(int descriptor) {
+#if defined(STATX_DIOALIGN)
+  struct statx info {};
+  if (::syscall(SYS_statx, descriptor, "", AT_EMPTY_PATH, STATX_DIOALIGN, &info) == 0 && (info.stx_mask & STATX_DIOALIGN)) {
+    return std::max<std::uint64_t>(info.stx_dio_offset_align, kPageBytes);
+  }
+#endif
+  return kPageBytes;
+}
+
+}  // namespace
+
+void demand_directory(const fs::path& path) {
+  std::error_code error;
+  const auto status = fs::status(path, error);
+  const auto refuse = [&](const std::string& what) {
+    throw Error(
+        fmt::format("{} {}\n  give a directory on the disk to be measured: the benchmark makes a file of its own in it, "
+                    "and removes it",
+                    path.string(), what),
+        Exit::usage);
+  };
+  switch (status.type()) {
+    case fs::file_type::directory: return;
+    case fs::file_type::not_found: refuse("does not exist"); break;
+    case fs::file_type::regular: refuse("is a file, and existing files are never written"); break;
+    case fs::file_type::block:
+    case fs::file_type::character: refuse("is a device, and what is on it would be destroyed"); break;
+    default: refuse(error ? "cannot be looked at: " + describe_errno(error.value()) : "is not a directory");
+  }
+}
+
+DiskFile::DiskFile(const fs::path& directory, std::uint64_t bytes) : bytes_(bytes) {
+  demand_directory(directory);
+  open(directory);
+  try {
+    reserve(directory);
+  } catch (...) {
+    ::close(descriptor_);
+    throw;
+  }
+  if (direct_) alignment_bytes_ = direct_alignment(descriptor_);
+}
+
+DiskFile::~DiskFile() { ::close(descriptor_); }
+
+void DiskFile::open(const fs::path& directory) {
+  descriptor_ = make_nameless(directory, O_DIRECT);
+  if (descriptor_ < 0 && errno == EINVAL) {
+    direct_ = false;
+    descriptor_ = make_nameless(directory, 0);
+  }
+  if (descriptor_ < 0) fail(directory, "no file can be made", errno);
+}
+
+void DiskFile::reserve(const fs::path& directory) const {
+  struct statvfs system {};
+  if (::fstatvfs(descriptor_, &system) != 0) fail(directory, "statvfs", errno);
+  const auto free_bytes = std::uint64_t{system.f_bavail} * system.f_frsize;
+  const auto refuse = [&] {
+    throw Error(fmt::format("{}: not enough space: {} are needed, {} are free\n  give a smaller --size, or free space there",
+                            directory.string(), format_bytes(bytes_), format_bytes(free_bytes)),
+                Exit::does_not_fit);
+  };
+  if (bytes_ > free_bytes) refuse();
+  int result = 0;
+  do {
+    result = ::fallocate(descriptor_, 0, 0, static_cast<off_t>(bytes_)) == 0 ? 0 : errno;
+  } while (result == EINTR);
+  if (result == EOPNOTSUPP) result = ::ftruncate(descriptor_, static_cast<off_t>(bytes_)) == 0 ? 0 : errno;
+  if (result == ENOSPC) refuse();
+  if (result != 0) fail(directory, "space cannot be reserved", result);
+}
+
+void DiskFile::sync() const {
+  if (::fdatasync(descriptor_) != 0) throw Error(fmt::format("the benchmark's file: fdatasync: {}", describe_errno(errno)));
+}
+
+void DiskFile::forget_cache() const { ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED); }
+
+}  // namespace terrace::bench

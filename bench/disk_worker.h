@@ -1,0 +1,79 @@
+// One thread of a disk benchmark: keeps its engine's queue full from the first block of its part to the last.
+//
+// Nothing is allocated and nothing is copied between start() and the end: requests, buffers, order and latencies are there
+// before, and everything that became free during one poll is submitted together.
+//
+// Owner:   the disk job; the engine and the buffers are the worker's alone. Threads: run() on the thread that owns the engine.
+// Errors:  Error with the operation, the offset and errno; Error(Exit::corrupt) for data that are not what was written.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <terrace/bench/pattern.h>
+#include <terrace/offload/io_engine.h>
+
+namespace terrace::bench {
+
+enum class DiskOp : std::uint8_t { read, write, randread, mixed };
+enum class DiskCheck : std::uint8_t { one_stamp, every_byte };  // of each block that was read
+
+// The blocks of one worker, and how they are gone through.
+struct DiskPart {
+  DiskOp op = DiskOp::read;
+  DiskCheck check = DiskCheck::one_stamp;
+  std::uint64_t block_bytes = 0;
+  std::uint64_t first_block = 0, blocks = 0;
+  std::uint32_t queue_depth = 1;
+  std::uint32_t generation = 0;          // of what is written
+  std::span<std::uint32_t> generations;  // of every page of the file, kept as blocks are written
+  std::uint64_t seed = 0;                // of the order
+};
+
+// A buffer for a block at any page: random bytes stand in it where the block's pages want them.
+std::uint64_t slot_bytes(std::uint64_t block_bytes);
+
+class DiskWorker {
+ public:
+  // `buffers`: slot_bytes() for each of queue_depth requests, filled with the pattern.
+  DiskWorker(IoEngine& engine, const Pattern& pattern, const DiskPart& part, std::span<std::byte> buffers);
+  DiskWorker(const DiskWorker&) = delete;
+  DiskWorker& operator=(const DiskWorker&) = delete;
+
+  // Every block once; ends early, with nothing in flight, when `stop` is set. Adds what has moved to `moved_bytes`.
+  void run(const std::atomic<bool>& stop, std::atomic<std::uint64_t>& moved_bytes);
+  [[nodiscard]] std::span<const std::uint64_t> latencies_ns() const { return {latencies_ns_.data(), ended_}; }
+  [[nodiscard]] std::uint64_t ended_blocks() const { return ended_; }
+
+ private:
+  struct Slot {
+    IoRequest request;
+    std::byte* buffer = nullptr;
+    std::uint64_t block = 0;
+    std::int64_t submitted_ns = 0;
+  };
+  [[nodiscard]] std::uint64_t block_at(std::uint64_t turn) const;
+  void prepare(Slot& slot, std::uint64_t block);
+  void submit_idle(bool stopped);
+  void ended(Slot& slot, int error_number);
+  void check_read(const Slot& slot);
+
+  IoEngine& engine_;
+  const Pattern& pattern_;
+  const DiskPart part_;
+  const std::uint64_t block_pages_;
+  std::vector<std::uint32_t> order_;  // of random reads; empty: ascending
+  std::vector<Slot> slots_;
+  std::vector<Slot*> idle_;
+  std::vector<IoRequest*> batch_;
+  std::vector<std::uint64_t> latencies_ns_;
+  std::uint64_t begun_ = 0, ended_ = 0;
+  std::string wrong_;  // the first failure; no more requests are begun
+  bool corrupt_ = false;
+};
+
+}  // namespace terrace::bench

@@ -1,0 +1,14 @@
+// Disks: sequential and random reads, writes, and both at once, past the page cache, through the I/O engine that trains.
+//
+// Owner, threads, errors: as Bench.
+#pragma once
+
+#include <memory>
+
+#include <terrace/bench/bench.h>
+
+namespace terrace::bench {
+
+std::unique_ptr<Bench> make_nvme_bench();
+
+}  // namespace terrace::bench

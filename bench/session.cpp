@@ -1,0 +1,146 @@
+#include <terrace/bench/session.h>
+
+#include <sys/utsname.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <terrace/core/machine.h>
+#include <terrace/core/trace.h>
+#include <terrace/core/units.h>
+
+namespace terrace::bench {
+namespace {
+
+constexpr std::int64_t kDrawEvery_ns = 100'000'000;
+
+// "gb_per_s" is a key; people read "GB/s".
+std::string heading(const std::string& key) {
+  static const std::vector<std::pair<std::string, std::string>> known{{"block_bytes", "block"},
+                                                                      {"queue_depth", "depth"},
+                                                                      {"gb_per_s", "GB/s"},
+                                                                      {"iops", "IOPS"},
+                                                                      {"p50_us", "p50 µs"},
+                                                                      {"p99_us", "p99 µs"},
+                                                                      {"p999_us", "p99.9 µs"},
+                                                                      {"cpu_s_per_gib", "CPU s/GiB"},
+                                                                      {"gflop_per_s", "GFLOP/s"},
+                                                                      {"params_per_s", "Mparam/s"},
+                                                                      {"fraction_of_stream", "of stream"},
+                                                                      {"array_bytes", "array"},
+                                                                      {"read_bytes", "read"},
+                                                                      {"write_bytes", "written"},
+                                                                      {"upload_bytes", "uploaded"},
+                                                                      {"download_bytes", "downloaded"}};
+  const auto at = std::ranges::find(known, key, &std::pair<std::string, std::string>::first);
+  return at == known.end() ? key : at->second;
+}
+
+std::string cell(const std::string& key, const Result& value) {
+  if (value.is_null()) return "-";
+  if (value.is_string()) return value.get<std::string>();
+  if (key.ends_with("_bytes")) return format_bytes(value.get<std::uint64_t>());
+  if (value.is_number_integer()) return fmt::format("{}", value.get<std::int64_t>());
+  if (!value.is_number()) return value.dump();
+  const auto number = value.get<double>();
+  if (key == "spread" || key == "hit_rate") return fmt::format("{:.1f} %", 100 * number);
+  if (key == "params_per_s") return fmt::format("{:.1f}", number * 1e-6);
+  if (key == "cpu_s_per_gib") return fmt::format("{:.4f}", number);
+  return number >= 1000 ? fmt::format("{:.0f}", number) : fmt::format("{:.4g}", number);
+}
+
+// fmt counts bytes where a terminal counts columns; µ has two bytes.
+std::string padded(const std::string& text, std::size_t width) {
+  const auto columns = static_cast<std::size_t>(
+      std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; }));
+  return std::string(width > columns ? width - columns : 0, ' ') + text;
+}
+
+std::size_t width_of(const std::string& key) { return key == "op" || key == "policy" || key == "recipe" ? 14 : 11; }
+
+}  // namespace
+
+Session::Session(Options options) : options_(std::move(options)), machine_(machine_facts()) {}
+
+Session::~Session() { erase_progress(); }
+
+void Session::result(Result result) {
+  erase_progress();
+  if (!options_.json) {
+    std::string header, line;
+    for (const auto& [key, value] : result.items()) {
+      header += padded(heading(key), width_of(key)) + " ";
+      line += padded(cell(key, value), width_of(key)) + " ";
+    }
+    if (header != header_) fmt::print(options_.out, "{}{}\n", header_.empty() ? "" : "\n", header);
+    header_ = header;
+    fmt::print(options_.out, "{}\n", line);
+    std::fflush(options_.out);
+  }
+  results_.push_back(std::move(result));
+}
+
+void Session::note(std::string_view text) {
+  if (options_.json) return;
+  erase_progress();
+  fmt::print(options_.out, "{}\n", text);
+  std::fflush(options_.out);
+}
+
+void Session::warn(std::string_view text) {
+  erase_progress();
+  fmt::print(options_.notes, "warning: {}\n", text);
+}
+
+void Session::progress(std::string_view text) {
+  if (!options_.terminal) return;
+  const auto now = now_ns();
+  if (line_drawn_ && now - drawn_ns_ < kDrawEvery_ns) return;
+  drawn_ns_ = now;
+  fmt::print(options_.notes, "\r\033[K{}", text);
+  std::fflush(options_.notes);
+  line_drawn_ = true;
+}
+
+void Session::fail(const std::exception& error) {
+  erase_progress();
+  fmt::print(options_.notes, "error: {}\n", error.what());
+  const auto* const known = dynamic_cast<const Error*>(&error);
+  if (exit_ == Exit::ok) exit_ = known ? known->exit() : Exit::runtime;
+}
+
+Exit Session::finish() {
+  erase_progress();
+  if (options_.json) {
+    const Result object{{"machine", machine_}, {"results", results_}};
+    fmt::print(options_.out, "{}\n", object.dump(-1, ' ', false, Result::error_handler_t::replace));
+  }
+  if (exit_ != Exit::ok) return exit_;
+  if (!stopped()) return Exit::ok;
+  fmt::print(options_.notes, "stopped; what was measured until then is printed\n");
+  return Exit::interrupted;
+}
+
+void Session::erase_progress() {
+  if (!line_drawn_) return;
+  fmt::print(options_.notes, "\r\033[K");
+  std::fflush(options_.notes);
+  line_drawn_ = false;
+}
+
+Result machine_facts() {
+  const auto topology = read_topology();
+  utsname kernel{};
+  ::uname(&kernel);
+  return {{"cpu", topology.cpu_model},
+          {"cores", topology.cores},
+          {"numa_nodes", topology.numa_nodes},
+          {"simd", topology.simd},
+          {"memory_bytes", topology.memory_bytes},
+          {"kernel", kernel.release}};
+}
+
+}  // namespace terrace::bench

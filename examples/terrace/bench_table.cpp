@@ -1,0 +1,14 @@
+#include <terrace/examples/terrace/bench_table.h>
+
+#include <terrace/bench/nvme_bench.h>
+
+namespace terrace::cli {
+
+const std::vector<BenchEntry>& bench_table() {
+  static const std::vector<BenchEntry> table{
+      {[](const RunConfig&) { return bench::make_nvme_bench(); }, {}},
+  };
+  return table;
+}
+
+}  // namespace terrace::cli

@@ -1,0 +1,150 @@
+// What is promised: every block is moved exactly once, whatever the shape; what the file holds afterwards is known to the byte;
+// and a byte that somebody else changed is found, by an error that ends the pass with nothing in flight.
+#include <terrace/bench/disk_job.h>
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include <terrace/core/error.h>
+#include <terrace/core/memory_resource.h>
+#include <terrace/core/thread_pool.h>
+#include <terrace/tests/examples/scratch_folder.h>
+
+namespace terrace::bench {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr std::uint64_t kFileBytes = 3 * kMiB;
+constexpr std::uint64_t kSeed = 5;
+
+class DiskJobTest : public testing::TestWithParam<const char*> {
+ protected:
+  DiskJobTest()
+      : memory_(make_pinned_memory(pool_)), file_(scratch_.path(), kFileBytes), content_(kSeed, kFileBytes, kPageBytes) {
+    std::string why;
+    if (std::string(GetParam()) == "uring" && !make_uring_engine({}, why)) why_not_ = why;
+  }
+  void SetUp() override {
+    if (!why_not_.empty()) GTEST_SKIP() << "io_uring is not permitted here: " << why_not_;
+  }
+  DiskRun pass(DiskOp op, DiskCheck check, DiskShape shape, const DiskJob::Watch& watch = go_on) {
+    shape.engine = GetParam();
+    const auto slab = memory_->allocate(shape.buffer_bytes());
+    DiskJob job(file_, content_, shape, {slab.data(), slab.bytes()});
+    auto run = job.run(op, check, watch);
+    EXPECT_EQ(GetParam(), job.engine_name());
+    return run;
+  }
+  // One byte, behind the benchmark's back; a page, because the descriptor may be one for direct I/O.
+  void flip(std::uint64_t at) const {
+    const auto page = at / kPageBytes * kPageBytes;
+    const auto slab = memory_->allocate(kPageBytes);
+    ASSERT_EQ(static_cast<ssize_t>(kPageBytes), ::pread(file_.descriptor(), slab.data(), kPageBytes, static_cast<off_t>(page)));
+    slab.data()[at - page] ^= std::byte{0x10};
+    ASSERT_EQ(static_cast<ssize_t>(kPageBytes),
+              ::pwrite(file_.descriptor(), slab.data(), kPageBytes, static_cast<off_t>(page)));
+  }
+  static bool go_on(std::uint64_t, double) { return true; }
+
+  ScratchFolder scratch_;
+  ThreadPool pool_{2};
+  std::unique_ptr<MemoryResource> memory_;
+  DiskFile file_;
+  DiskContent content_;
+  std::string why_not_;
+};
+
+constexpr DiskShape kWhole{.block_bytes = 256 * kKiB, .queue_depth = 4};
+
+TEST_P(DiskJobTest, EveryShapeMovesEveryBlockOnce) {
+  for (const DiskShape& shape : {DiskShape{.block_bytes = kMiB, .queue_depth = 8},
+                                 {.block_bytes = 4 * kKiB, .queue_depth = 32},
+                                 {.block_bytes = 12 * kKiB, .queue_depth = 3, .threads = 2},
+                                 {.block_bytes = 256 * kKiB, .queue_depth = 1, .threads = 3}}) {
+    SCOPED_TRACE(testing::Message() << shape.block_bytes << " bytes, depth " << shape.queue_depth << ", threads "
+                                    << shape.threads);
+    for (const auto op : {DiskOp::write, DiskOp::read, DiskOp::randread, DiskOp::mixed}) {
+      const auto before = content_.generations;
+      const auto run = pass(op, DiskCheck::every_byte, shape);
+      EXPECT_TRUE(run.whole);
+      EXPECT_EQ(kFileBytes / shape.block_bytes * shape.block_bytes, run.bytes);
+      EXPECT_EQ(run.blocks, run.latencies_ns.size());
+      EXPECT_GT(run.seconds, 0);
+      // Who was written, and who was not.
+      const auto pages = shape.block_bytes / kPageBytes;
+      for (std::uint64_t p = 0; p < run.bytes / kPageBytes; ++p) {
+        const bool written = op == DiskOp::write || (op == DiskOp::mixed && p / pages % 2 == 1);
+        ASSERT_EQ(written ? content_.generation : before[p], content_.generations[p]) << "page " << p;
+      }
+    }
+    pass(DiskOp::write, DiskCheck::one_stamp, kWhole);
+    EXPECT_TRUE(pass(DiskOp::read, DiskCheck::every_byte, kWhole).whole);
+  }
+}
+
+TEST_P(DiskJobTest, AFlippedByteIsFoundByTheWholeCheck) {
+  pass(DiskOp::write, DiskCheck::one_stamp, kWhole);
+  flip(2 * kMiB + 12'345);
+  try {
+    pass(DiskOp::read, DiskCheck::every_byte, kWhole);
+    FAIL() << "it was not found";
+  } catch (const Error& error) {
+    EXPECT_EQ(Exit::corrupt, error.exit());
+    EXPECT_THAT(error.what(), HasSubstr("byte 57 of page 515 is"));
+  }
+}
+
+TEST_P(DiskJobTest, ALostWriteIsFoundWhileTheClockRuns) {
+  pass(DiskOp::write, DiskCheck::one_stamp, kWhole);
+  for (auto& generation : content_.generations) ++generation;  // as if a later write had never come to the disk
+  EXPECT_THROW(pass(DiskOp::randread, DiskCheck::one_stamp, kWhole), Error);
+}
+
+INSTANTIATE_TEST_SUITE_P(Engines, DiskJobTest, testing::Values("uring", "threads"),
+                         [](const auto& of) { return std::string(of.param); });
+
+TEST(DiskFile, HasNoNameAndIsNobodyElses) {
+  const ScratchFolder scratch;
+  const DiskFile file(scratch.path(), kMiB);
+  struct stat info {};
+  ASSERT_EQ(0, ::fstat(file.descriptor(), &info));
+  EXPECT_EQ(0600U, info.st_mode & 07777U);
+  EXPECT_EQ(0U, info.st_nlink);
+  EXPECT_EQ(static_cast<off_t>(kMiB), info.st_size);
+  EXPECT_TRUE(std::filesystem::is_empty(scratch.path()));
+}
+
+TEST(DiskFile, RefusesWhatIsNoDirectory) {
+  const ScratchFolder scratch;
+  const auto file = scratch.write("precious", "data");
+  for (const auto& path : {file, scratch / "nothing", std::filesystem::path("/dev/null")}) {
+    try {
+      demand_directory(path);
+      FAIL() << path << " was accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(Exit::usage, error.exit());
+      EXPECT_THAT(error.what(), HasSubstr(path.string()));
+    }
+  }
+  EXPECT_EQ("data", scratch.read("precious"));
+}
+
+TEST(DiskFile, MoreThanTheDiskHoldsDoesNotFit) {
+  const ScratchFolder scratch;
+  try {
+    const DiskFile file(scratch.path(), 1ULL << 60);
+    FAIL() << "it was accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(Exit::does_not_fit, error.exit());
+    EXPECT_THAT(error.what(), HasSubstr("not enough space"));
+  }
+}
+
+}  // namespace
+}  // namespace terrace::bench

@@ -1,0 +1,163 @@
+// What is promised of `terrace bench nvme`: the JSON that scripts read, nothing destroyed and nothing left behind, warnings
+// where the figures are not a disk's, and an exit code that tells.
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#include <csignal>
+#include <filesystem>
+
+#include "cli_test.h"
+#include "private_mount.h"
+
+namespace terrace::test {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+class BenchNvme : public Cli {
+ protected:
+  BenchNvme() { fs::create_directory(at("disk")); }
+  // A job of a moment.
+  [[nodiscard]] static Words small(const Words& more = {}) { return small("3", more); }
+  [[nodiscard]] static Words small(const std::string& runs, const Words& more) {
+    Words words{"bench", "nvme", "disk", "--size", "4MiB", "--block-size", "256KiB", "--queue-depth", "4", "--runs", runs};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+};
+
+std::vector<std::string> keys_of(const ordered_json& object) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : object.items()) keys.push_back(key);
+  return keys;
+}
+
+TEST_F(BenchNvme, JsonHasTheShapeThatScriptsRead) {
+  const auto outcome = terrace(small({"--op", "all", "--json"}));
+  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  const auto object = ordered_json::parse(outcome.out);
+  EXPECT_EQ((std::vector<std::string>{"machine", "results"}), keys_of(object));
+  for (const auto* const key : {"cpu", "cores", "memory_bytes", "path", "file_system", "direct", "engine"})
+    EXPECT_TRUE(object.at("machine").contains(key)) << key;
+  ASSERT_EQ(4U, object.at("results").size());
+  const std::vector<std::string> wanted{"op",     "block_bytes", "queue_depth", "threads",       "gb_per_s", "iops",
+                                        "p50_us", "p99_us",      "p999_us",     "cpu_s_per_gib", "runs",     "spread"};
+  std::vector<std::string> ops;
+  for (const auto& r : object.at("results")) {
+    EXPECT_EQ(wanted, keys_of(r));
+    ops.push_back(r.at("op"));
+    EXPECT_EQ(256 * 1024, r.at("block_bytes"));
+    EXPECT_EQ(4, r.at("queue_depth"));
+    EXPECT_EQ(1, r.at("threads"));
+    EXPECT_EQ(3, r.at("runs"));
+    const double gb_per_s = r.at("gb_per_s"), p50_us = r.at("p50_us");
+    EXPECT_GT(gb_per_s, 0);
+    EXPECT_NEAR(gb_per_s * 1e9 / (256 * 1024), r.at("iops").get<double>(), 1e-6 * r.at("iops").get<double>());
+    EXPECT_GT(p50_us, 0);
+    EXPECT_LE(p50_us, r.at("p99_us"));
+    EXPECT_LE(r.at("p99_us"), r.at("p999_us"));
+    EXPECT_GE(r.at("cpu_s_per_gib"), 0.0);
+    EXPECT_GE(r.at("spread"), 0.0);
+  }
+  EXPECT_EQ((std::vector<std::string>{"read", "write", "randread", "mixed"}), ops);
+  EXPECT_TRUE(fs::is_empty(at("disk")));
+}
+
+TEST_F(BenchNvme, PeopleGetATableAndTheSameJobForFio) {
+  const auto outcome = terrace(small({"--op", "randread", "--threads", "2", "--engine", "threads"}));
+  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  for (const auto* const part : {"GB/s", "p99.9 µs", "randread", "256 KiB", "fio --name=terrace", "--rw=randread"})
+    EXPECT_THAT(outcome.out, HasSubstr(part));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("\r"))) << "a live line where there is no terminal";
+}
+
+TEST_F(BenchNvme, ASweepEndsWithSettingsToPaste) {
+  const auto outcome = terrace({"bench", "nvme", "disk", "--op", "read", "--size", "16MiB", "--runs", "3", "--sweep"});
+  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  for (const auto* const part : {"best for read", "terrace bench nvme disk --op read --size 16MiB", "\"aio\": {", "fio --name"})
+    EXPECT_THAT(outcome.out, HasSubstr(part));
+}
+
+TEST_F(BenchNvme, NothingThatIsThereIsTouched) {
+  scratch_.write("precious", "data");
+  expect_refusal(terrace({"bench", "nvme", "precious"}), 2, {"precious", "existing files are never written"});
+  EXPECT_EQ("data", scratch_.read("precious"));
+  expect_refusal(terrace({"bench", "nvme", "/dev/null"}), 2, {"/dev/null", "is a device"});
+  expect_refusal(terrace({"bench", "nvme", "nothing"}), 2, {"nothing", "does not exist"});
+}
+
+TEST_F(BenchNvme, ABlockDeviceIsRefused) {
+  const auto device = at("device").string();
+  // A number that no driver has: even if it were opened, nothing could be lost.
+  if (::mknod(device.c_str(), S_IFBLK | 0600, makedev(252, 255)) != 0) GTEST_SKIP() << "no device node can be made here";
+  expect_refusal(terrace({"bench", "nvme", device}), 2, {device, "is a device", "would be destroyed"});
+}
+
+TEST_F(BenchNvme, WhatMakesNoSenseEndsWithTwo) {
+  expect_refusal(terrace(small({"--op", "raed"})), 2, {"--op", "raed", "did you mean read?", "terrace bench nvme --help"});
+  expect_refusal(terrace({"bench", "nvme", "disk", "--queue-depth", "0"}), 2, {"--queue-depth", "\"0\" is not accepted"});
+  expect_refusal(terrace({"bench", "nvme", "disk", "--block-size", "5000"}), 2, {"--block-size", "multiple of 4 KiB"});
+  expect_refusal(terrace({"bench", "nvme", "disk", "--size", "1MiB", "--block-size", "2MiB"}), 2, {"--size", "hold no block"});
+  expect_refusal(terrace({"bench", "nvme", "disk", "--size", "much"}), 2, {"--size", "much"});
+  expect_refusal(terrace({"bench", "nvme", "disk", "--runs", "2"}), 2, {"--runs", "an integer from 3"});
+  expect_refusal(terrace({"bench", "nvme", "disk", "--blocksize", "2MiB"}), 2, {"--blocksize; did you mean --block-size?"});
+  expect_refusal(terrace({"bench", "nvme"}), 2, {"PATH"});
+  expect_refusal(terrace({"bench", "nvem", "disk"}), 2, {"unknown bench \"nvem\"; did you mean nvme?"});
+  expect_refusal(terrace({"bench"}), 2, {"needs what to measure"});
+  EXPECT_TRUE(fs::is_empty(at("disk")));
+}
+
+TEST_F(BenchNvme, MoreThanTheDiskHoldsDoesNotFit) {
+  expect_refusal(terrace({"bench", "nvme", "disk", "--size", "1000000GiB"}), 3, {"not enough space", "--size"});
+}
+
+TEST_F(BenchNvme, AStopPrintsWhatWasMeasuredAndLeavesNothing) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    Child child(launch(small("300", {"--op", "all"})));
+    child.read_lines(3);  // what is measured, the header, the reads; three more tests of 300 runs are to come
+    child.send(signal);
+    const auto outcome = child.wait();
+    EXPECT_EQ(75, outcome.exit) << outcome.described;
+    EXPECT_THAT(outcome.out, HasSubstr("  read "));
+    EXPECT_THAT(outcome.out, Not(HasSubstr("mixed")));
+    EXPECT_THAT(outcome.err, HasSubstr("stopped"));
+    EXPECT_TRUE(fs::is_empty(at("disk")));
+  }
+}
+
+TEST_F(BenchNvme, AKillLeavesNothingEither) {
+  Child child(launch(small("300", {})));
+  child.read_lines(1);
+  child.send(SIGKILL);
+  EXPECT_EQ(SIGKILL, child.wait().signal);
+  EXPECT_TRUE(fs::is_empty(at("disk")));
+}
+
+TEST_F(BenchNvme, MemoryIsNoDisk) {
+  PrivateMount disk(at("disk"));
+  if (!disk.memory(64 << 20)) GTEST_SKIP() << "mounting is not permitted here: " << disk.why();
+  const auto outcome = terrace(small({"--op", "read", "--json"}));
+  EXPECT_EQ(0, outcome.exit) << outcome.described;
+  EXPECT_EQ(1U, outcome.warnings("tmpfs")) << outcome.described;
+  EXPECT_EQ("tmpfs", ordered_json::parse(outcome.out).at("machine").at("file_system"));
+}
+
+TEST_F(BenchNvme, AContainersOverlayIsNamed) {
+  for (const auto* const folder : {"lower", "upper", "work"}) fs::create_directory(at(folder));
+  PrivateMount disk(at("disk"));
+  if (!disk.overlay(at("lower"), at("upper"), at("work"))) GTEST_SKIP() << "no overlay can be mounted here: " << disk.why();
+  const auto outcome = terrace(small({"--op", "read"}));
+  EXPECT_EQ(0, outcome.exit) << outcome.described;
+  EXPECT_EQ(1U, outcome.warnings("overlay")) << outcome.described;
+  EXPECT_TRUE(fs::is_empty(at("disk")));
+}
+
+TEST_F(BenchNvme, ADirectoryThatCannotBeWrittenIsAnError) {
+  PrivateMount disk(at("disk"));
+  if (!disk.read_only()) GTEST_SKIP() << "mounting is not permitted here: " << disk.why();
+  expect_refusal(terrace(small()), 1, {"disk", "no file can be made", "Read-only file system"});
+}
+
+}  // namespace
+}  // namespace terrace::test
