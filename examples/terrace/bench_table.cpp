@@ -1,5 +1,6 @@
 #include <terrace/examples/terrace/bench_table.h>
 
+#include <terrace/bench/host_benches.h>
 #include <terrace/bench/nvme_bench.h>
 
 namespace terrace::cli {
@@ -7,6 +8,10 @@ namespace terrace::cli {
 const std::vector<BenchEntry>& bench_table() {
   static const std::vector<BenchEntry> table{
       {[](const RunConfig&) { return bench::make_nvme_bench(); }, {}},
+      {[](const RunConfig&) { return bench::make_ram_bench(); }, {}},
+      {[](const RunConfig&) { return bench::make_compute_bench(); }, {}},
+      {[](const RunConfig&) { return bench::make_optimizer_bench(); }, {}},
+      {[](const RunConfig&) { return bench::make_pcie_bench(); }, {}},
   };
   return table;
 }

@@ -159,5 +159,72 @@ TEST_F(BenchNvme, ADirectoryThatCannotBeWrittenIsAnError) {
   expect_refusal(terrace(small()), 1, {"disk", "no file can be made", "Read-only file system"});
 }
 
+class BenchHost : public Cli {
+ protected:
+  // The results of a bench that must succeed; each of them has these keys.
+  [[nodiscard]] ordered_json results(const Words& words, const std::vector<std::string>& wanted) const {
+    auto all = words;
+    all.insert(all.begin(), "bench");
+    all.insert(all.end(), {"--runs", "3", "--json"});
+    const auto outcome = terrace(all);
+    EXPECT_EQ(0, outcome.exit) << outcome.described;
+    const auto object = ordered_json::parse(outcome.out);
+    EXPECT_EQ((std::vector<std::string>{"machine", "results"}), keys_of(object));
+    for (const auto& r : object.at("results")) {
+      EXPECT_EQ(wanted, keys_of(r));
+      EXPECT_EQ(3, r.at("runs"));
+      EXPECT_GE(r.at("spread"), 0.0);
+    }
+    return object.at("results");
+  }
+};
+
+TEST_F(BenchHost, RamHasEveryKernelOnOneThreadAndOnTwo) {
+  for (const auto* const threads : {"1", "2"}) {
+    const auto all = results({"ram", "--size", "1MiB", "--threads", threads},
+                             {"op", "threads", "array_bytes", "gb_per_s", "runs", "spread"});
+    std::vector<std::string> ops;
+    for (const auto& r : all) {
+      ops.push_back(r.at("op"));
+      EXPECT_EQ(threads, std::to_string(r.at("threads").get<int>()));
+      EXPECT_GT(r.at("gb_per_s"), 0.0);
+    }
+    EXPECT_EQ((std::vector<std::string>{"read", "write", "copy", "copy_nt", "triad", "adamw"}), ops);
+  }
+}
+
+TEST_F(BenchHost, ComputeHasProductsAndAttentionOfADtype) {
+  const auto all = results({"compute", "--dtype", "fp32", "--n", "64", "--threads", "1"},
+                           {"op", "dtype", "n", "threads", "gflop_per_s", "runs", "spread"});
+  ASSERT_EQ(2U, all.size());
+  EXPECT_EQ("matmul", all[0].at("op"));
+  EXPECT_EQ(64, all[0].at("n"));
+  EXPECT_EQ("attention", all[1].at("op"));
+  for (const auto& r : all) EXPECT_GT(r.at("gflop_per_s"), 0.0);
+  expect_refusal(terrace({"bench", "compute", "--dtype", "fp8"}), 2, {"--dtype", "fp8", "one of fp32, bf16, fp64, all"});
+}
+
+TEST_F(BenchHost, OptimizerStandsBesideTheStream) {
+  const auto all =
+      results({"optimizer", "--params", "100000", "--threads", "1"},
+              {"optimizer", "recipe", "threads", "gb_per_s", "fraction_of_stream", "params_per_s", "runs", "spread"});
+  ASSERT_GE(all.size(), 4U);
+  EXPECT_EQ("adamw", all[0].at("optimizer"));
+  EXPECT_EQ("fp32", all[0].at("recipe"));
+  for (const auto& r : all) {
+    EXPECT_GT(r.at("fraction_of_stream"), 0.0);
+    EXPECT_GT(r.at("params_per_s"), 0.0);
+  }
+  // 4 fp32 arrays are read and 3 written: 28 bytes a parameter.
+  EXPECT_NEAR(all[0].at("gb_per_s").get<double>() * 1e9, 28 * all[0].at("params_per_s").get<double>(),
+              1e-6 * all[0].at("gb_per_s").get<double>() * 1e9);
+}
+
+TEST_F(BenchHost, PcieWaitsForADeviceAndSaysSo) {
+  const auto outcome = terrace({"bench", "pcie", "--json"});
+  expect_refusal(outcome, 4, {"no CUDA device"});
+  EXPECT_TRUE(ordered_json::parse(outcome.out).at("results").empty());
+}
+
 }  // namespace
 }  // namespace terrace::test

@@ -1,0 +1,2 @@
+#define TERRACE_ISA avx512
+#include <terrace/bench/stream_kernels.inl>

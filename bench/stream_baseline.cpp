@@ -1,0 +1,2 @@
+#define TERRACE_ISA baseline
+#include <terrace/bench/stream_kernels.inl>
