@@ -1,0 +1,71 @@
+"""What the comparisons in this folder share: one run of `terrace bench nvme`, turns, ratios with their spread."""
+
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+TERRACE = os.environ.get("TERRACE", str(ROOT / "build/release/bin/terrace"))
+UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+GIB = 1 << 30
+
+
+def size(text):
+    """Bytes of "8MiB"."""
+    digits = text.rstrip("KMGiB")
+    if not digits.isdigit() or text[len(digits):] not in UNITS:
+        raise ValueError(f"{text} is no size: 8MiB, 1GiB, 4096")
+    return int(digits) * UNITS[text[len(digits):]]
+
+
+def add_arguments(arguments):
+    arguments.add_argument("--disk", default=".", help="a folder on the disk to measure")
+    arguments.add_argument("--size", type=size, default=GIB, help="of the file (1GiB)")
+    arguments.add_argument("--rounds", type=int, default=7, help="turns of each side (7)")
+    arguments.add_argument("--block-size", type=size, default=8 << 20, help="of one request, on both sides (8MiB)")
+    arguments.add_argument("--queue-depth", type=int, default=32, help="requests in flight, on both sides (32)")
+
+
+def run(command):
+    """Standard output of a command; its error output ends the script when it fails."""
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))}\n{done.stderr}{done.stdout}")
+    return done.stdout
+
+
+def terrace(disk, op, file_bytes, block_bytes, depth):
+    """One turn: GB/s and CPU seconds a GiB, medians of the program's three runs."""
+    out = run([TERRACE, "bench", "nvme", disk, "--op", op, "--size", file_bytes, "--block-size", block_bytes, "--queue-depth", depth,
+               "--runs", 3, "--json"])
+    result = json.loads(out)["results"][0]
+    return result["gb_per_s"], result["cpu_s_per_gib"]
+
+
+def middle(values):
+    """Median, and the range of the middle half."""
+    ordered = sorted(values)
+    quarter = len(ordered) // 4
+    return statistics.median(ordered), ordered[quarter], ordered[-1 - quarter]
+
+
+def show(name, turns):
+    """One line of a side: its GB/s and CPU time."""
+    speed, low, high = middle([gb for gb, _ in turns])
+    cpu, _, _ = middle([c for _, c in turns])
+    print(f"  {name:<34} {speed:7.3f} GB/s  (middle half {low:.3f} .. {high:.3f}, n = {len(turns)})  {1e3 * cpu:7.2f} ms of CPU a GiB",
+          flush=True)
+
+
+def show_ratio(name, ours, theirs):
+    """Ratios turn by turn, which a slow minute of the machine does not change."""
+    speed, low, high = middle([a / b for (a, _), (b, _) in zip(ours, theirs)])
+    print(f"  {name:<34} {speed:7.3f} times the speed (middle half {low:.3f} .. {high:.3f})", end="")
+    pairs = [(a, b) for (_, a), (_, b) in zip(ours, theirs) if b > 0]
+    if pairs:
+        cpu, low, high = middle([a / b for a, b in pairs])
+        print(f", {cpu:.3f} of the CPU time (middle half {low:.3f} .. {high:.3f})", end="")
+    print(flush=True)
