@@ -10,5 +10,6 @@
 namespace terrace::bench {
 
 std::unique_ptr<Bench> make_nvme_bench();
+std::unique_ptr<Bench> make_chunks_bench();  // the whole path of a chunk beside the engine alone
 
 }  // namespace terrace::bench

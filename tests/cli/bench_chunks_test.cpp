@@ -1,0 +1,43 @@
+// What is promised of `terrace bench chunks`: both sides' figures and their ratio, and nothing left on the disk.
+#include <filesystem>
+
+#include "cli_test.h"
+
+namespace terrace::test {
+namespace {
+
+class BenchChunks : public Cli {
+ protected:
+  BenchChunks() { std::filesystem::create_directory(at("disk")); }
+  [[nodiscard]] static Words words(const Words& more) {
+    Words all{"bench", "chunks", "disk", "--runs", "3"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+};
+
+TEST_F(BenchChunks, ComparesTheWholePathWithTheEngineAlone) {
+  // More chunks than the window of memory has places, so that places are taken again.
+  const auto outcome = terrace(words({"--size", "288MiB", "--chunk-size", "4MiB", "--json"}));
+  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  const auto results = nlohmann::json::parse(outcome.out).at("results");
+  ASSERT_EQ(2U, results.size());
+  for (const auto& r : results) {
+    EXPECT_EQ(4 * 1024 * 1024, r.at("chunk_bytes"));
+    EXPECT_EQ(3, r.at("runs"));
+    for (const auto* const key : {"gb_per_s", "engine_gb_per_s", "ratio"}) EXPECT_GT(r.at(key).get<double>(), 0) << key;
+  }
+  EXPECT_EQ("write", results[0].at("op"));
+  EXPECT_EQ("read", results[1].at("op"));
+  EXPECT_TRUE(std::filesystem::is_empty(at("disk")));
+}
+
+TEST_F(BenchChunks, RefusesWhatItCannotDo) {
+  expect_refusal(terrace(words({"--chunk-size", "5MiB"})), 2, {"--chunk-size", "multiple of 4 MiB"});
+  expect_refusal(terrace(words({"--chunk-size", "1GiB"})), 2, {"--chunk-size", "at most 128 MiB"});
+  expect_refusal(terrace(words({"--size", "1MiB"})), 2, {"--size", "no chunk"});
+  expect_refusal(terrace({"bench", "chunks", "nowhere"}), 2, {"nowhere"});
+}
+
+}  // namespace
+}  // namespace terrace::test
