@@ -31,7 +31,10 @@ def add_arguments(arguments):
 
 def run(command):
     """Standard output of a command; its error output ends the script when it fails."""
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        sys.exit(f"{command[0]} is not there: build it first (cmake --preset release && cmake --build --preset release)")
     if done.returncode != 0:
         sys.exit(f"{' '.join(map(str, command))}\n{done.stderr}{done.stdout}")
     return done.stdout
