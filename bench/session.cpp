@@ -80,6 +80,11 @@ void Session::result(Result result) {
     fmt::print(options_.out, "{}\n", line);
     std::fflush(options_.out);
   }
+  if (!bench_.empty()) {
+    Result named{{"bench", bench_}};
+    named.update(result);
+    result = std::move(named);
+  }
   results_.push_back(std::move(result));
 }
 

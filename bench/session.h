@@ -38,10 +38,11 @@ class Session {
   [[nodiscard]] bool stopped() const { return options_.stopped && options_.stopped(); }
   void machine(const std::string& key, const Result& value) { machine_[key] = value; }  // what the results hold for
   void result(Result result);
-  void note(std::string_view text);        // for people: left out with --json
-  void warn(std::string_view text);        // "warning: …"
-  void progress(std::string_view text);    // replaces the live line; shown at most ten times a second
-  void fail(const std::exception& error);  // this test is lost, others go on
+  void begin(std::string_view bench) { bench_ = bench; }  // several in one run: each result says which it is of
+  void note(std::string_view text);                       // for people: left out with --json
+  void warn(std::string_view text);                       // "warning: …"
+  void progress(std::string_view text);                   // replaces the live line; shown at most ten times a second
+  void fail(const std::exception& error);                 // this test is lost, others go on
   // Prints the object, and gives the program's exit code: of the first failure, or interrupted, or ok.
   Exit finish();
 
@@ -50,6 +51,7 @@ class Session {
 
   Options options_;
   Result machine_, results_ = Result::array();
+  std::string bench_;   // empty: there is only one
   std::string header_;  // of the table at the moment
   Exit exit_ = Exit::ok;
   bool line_drawn_ = false;

@@ -5,6 +5,8 @@
 
 #include <csignal>
 #include <filesystem>
+#include <map>
+#include <set>
 
 #include "cli_test.h"
 #include "private_mount.h"
@@ -172,7 +174,7 @@ class BenchHost : public Cli {
     EXPECT_EQ((std::vector<std::string>{"machine", "results"}), keys_of(object));
     for (const auto& r : object.at("results")) {
       EXPECT_EQ(wanted, keys_of(r));
-      EXPECT_EQ(3, r.at("runs"));
+      EXPECT_EQ(r.value("op", "") == "planned" ? 1 : 3, r.at("runs"));
       EXPECT_GE(r.at("spread"), 0.0);
     }
     return object.at("results");
@@ -224,6 +226,70 @@ TEST_F(BenchHost, PcieWaitsForADeviceAndSaysSo) {
   const auto outcome = terrace({"bench", "pcie", "--json"});
   expect_refusal(outcome, 4, {"no CUDA device"});
   EXPECT_TRUE(ordered_json::parse(outcome.out).at("results").empty());
+}
+
+const Words kSmallModel{"--layers", "2", "--hidden", "64", "--heads", "4", "--seq-len", "64", "--batch-size", "2"};
+
+Words with_model(Words words) {
+  words.insert(words.end(), kSmallModel.begin(), kSmallModel.end());
+  return words;
+}
+
+TEST_F(BenchHost, ResidencyReplaysAPlanAsItReplaysItsRecord) {
+  const auto of_plan = terrace(with_model({"bench", "residency", "--json", "--record", "step.trace"}));
+  ASSERT_EQ(0, of_plan.exit) << of_plan.described;
+  const auto planned = ordered_json::parse(of_plan.out).at("results");
+  const auto recorded = terrace({"bench", "residency", "--json", "--trace", "step.trace"});
+  ASSERT_EQ(0, recorded.exit) << recorded.described;
+  EXPECT_EQ(planned, ordered_json::parse(recorded.out).at("results"));
+  ASSERT_GE(planned.size(), 2U);
+  std::map<std::uint64_t, std::map<std::string, std::uint64_t>> hits;
+  for (const auto& r : planned) {
+    EXPECT_EQ((std::vector<std::string>{"policy", "tier", "memory_bytes", "accesses", "hits", "hit_rate", "read_bytes",
+                                        "write_bytes", "runs", "spread"}),
+              keys_of(r));
+    hits[r.at("memory_bytes")][r.at("policy")] = r.at("hits");
+  }
+  for (const auto& [memory, by_policy] : hits) EXPECT_GE(by_policy.at("belady"), by_policy.at("lru")) << memory;
+
+  scratch_.write("broken.trace", "device read:1\n");
+  expect_refusal(terrace({"bench", "residency", "--trace", "broken.trace"}), 2, {"line 1", "no access"});
+  expect_refusal(terrace({"bench", "residency", "--trace", "absent.trace"}), 2, {"absent.trace", "--record"});
+  expect_refusal(terrace({"bench", "residency", "--trace", "step.trace", "--memory", "8KiB"}), 3, {"does not fit", "--memory"});
+}
+
+TEST_F(BenchHost, AStepStandsBesideItsPlan) {
+  fs::create_directory(at("disk"));
+  const auto all = results(
+      with_model({"step", "--assumed-costs", "--nvme-path", "disk", "--device-memory", "1MiB", "--host-memory", "1MiB"}),
+      {"op", "model", "step_s", "tokens_per_s", "stall_s", "read_bytes", "write_bytes", "upload_bytes", "download_bytes",
+       "runs", "spread"});
+  ASSERT_EQ(2U, all.size());
+  EXPECT_EQ("planned", all[0].at("op"));
+  EXPECT_EQ("measured", all[1].at("op"));
+  EXPECT_GT(all[1].at("tokens_per_s"), 0.0);
+  EXPECT_GT(all[1].at("upload_bytes"), 0);
+  for (const auto* const bytes : {"read_bytes", "write_bytes", "upload_bytes", "download_bytes"})
+    EXPECT_EQ(all[0].at(bytes), all[1].at(bytes)) << bytes;
+  EXPECT_TRUE(fs::is_empty(at("disk")));
+  expect_refusal(terrace(with_model({"bench", "step", "--device-memory", "4KiB"})), 3, {"does not fit"});
+}
+
+TEST_F(BenchHost, AllRunsWhatCanRun) {
+  fs::create_directory(at("disk"));
+  const auto outcome = terrace(with_model({"bench", "all", "disk", "--quick", "--assumed-costs", "--runs", "3", "--json"}));
+  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  std::set<std::string> benches;
+  const auto object = ordered_json::parse(outcome.out);
+  for (const auto& r : object.at("results")) {
+    benches.insert(r.at("bench"));
+    EXPECT_EQ("bench", r.begin().key());
+    EXPECT_TRUE(r.contains("runs") && r.contains("spread")) << r.dump();
+  }
+  EXPECT_EQ((std::set<std::string>{"nvme", "ram", "compute", "optimizer", "residency", "step"}), benches);
+  EXPECT_FALSE(fs::exists(at("cache/terrace/machine.json"))) << "figures of caches are no profile";
+  EXPECT_TRUE(fs::is_empty(at("disk")));
+  expect_refusal(terrace({"bench", "all", "nothing"}), 2, {"nothing", "does not exist"});
 }
 
 }  // namespace

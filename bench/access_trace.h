@@ -1,0 +1,34 @@
+// What a program asked of one tier: accesses in order, to be replayed under any eviction policy.
+//
+// As text, an action a line: "device read:12:65536 update:13:65536 drop:14:4096", that is access:chunk:bytes. Everything on a
+// line is needed at once; `drop` says that nobody needs the content behind this action. '#' at a line's start is a comment.
+//
+// Threads: any; values. Errors: Error(Exit::usage) that names the line.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <terrace/memory/chunk.h>
+
+namespace terrace::bench {
+
+struct AccessTrace {
+  struct Action {
+    Tier tier = Tier::device;
+    std::vector<Use> uses;
+    std::vector<ChunkId> dead;
+    friend bool operator==(const Action&, const Action&);
+  };
+  std::vector<std::uint64_t> chunk_bytes;  // by chunk
+  std::vector<Action> actions;
+  friend bool operator==(const AccessTrace&, const AccessTrace&) = default;
+};
+
+std::string to_text(const AccessTrace& trace);
+// Chunks are numbered anew, in the order in which they appear.
+AccessTrace parse_trace(std::string_view text);
+
+}  // namespace terrace::bench

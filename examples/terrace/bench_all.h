@@ -1,0 +1,15 @@
+// Every bench that can run here, one after the other, and the machine profile that `terrace plan` uses.
+//
+// Owner, threads, errors: as Bench; a bench whose hardware is absent is said to be left out, and is no error.
+#pragma once
+
+#include <memory>
+
+#include <terrace/bench/bench.h>
+#include <terrace/examples/terrace/run_config.h>
+
+namespace terrace::cli {
+
+std::unique_ptr<bench::Bench> make_all_bench(const RunConfig& config);
+
+}  // namespace terrace::cli

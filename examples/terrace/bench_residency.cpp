@@ -1,0 +1,34 @@
+// `terrace bench residency` on a planned step: what its program asks of the tiers.
+#include <terrace/bench/residency_bench.h>
+#include <terrace/examples/lm/model.h>
+#include <terrace/examples/terrace/bench_models.h>
+#include <terrace/examples/terrace/options.h>
+#include <terrace/examples/terrace/setup.h>
+#include <terrace/parallel/step_map.h>
+
+namespace terrace::cli {
+namespace {
+
+bench::AccessTrace accesses_of(const RunConfig& config) {
+  validate(config);
+  demand_device(config);
+  const auto model = lm::make_model(model_config(config));
+  const auto p = plan(model, plan_request(config), machine_profile(config));
+  if (!p.fits) throw refusal_error(p);
+  const StepMap map(model, p.map);
+  bench::AccessTrace trace;
+  for (std::uint32_t c = 0; c < map.chunks(); ++c) trace.chunk_bytes.push_back(map.chunk_bytes(ChunkId{c}));
+  for (const auto& action : p.programs.steady.actions) {
+    if (action.op == Op::prefetch) continue;  // a hint, and no access
+    trace.actions.push_back({map.tier_of(action), map.uses(action), map.dead_after(action)});
+  }
+  return trace;
+}
+
+}  // namespace
+
+std::unique_ptr<bench::Bench> make_plan_residency_bench(const RunConfig& config) {
+  return bench::make_residency_bench([&config] { return accesses_of(config); });
+}
+
+}  // namespace terrace::cli

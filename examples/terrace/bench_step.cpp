@@ -1,0 +1,138 @@
+// `terrace bench step`: one model's step as it is planned, and as this machine does it.
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include <unistd.h>
+
+#include <terrace/bench/statistics.h>
+#include <terrace/core/device.h>
+#include <terrace/core/philox.h>
+#include <terrace/core/thread_pool.h>
+#include <terrace/examples/lm/model.h>
+#include <terrace/examples/terrace/bench_models.h>
+#include <terrace/examples/terrace/options.h>
+#include <terrace/examples/terrace/setup.h>
+#include <terrace/parallel/engine.h>
+
+namespace terrace::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kWarmSteps = 2;  // the first has no pending update, and warms everything up
+
+// A directory for the commits of a run that is thrown away.
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory() {
+    auto name = (fs::temp_directory_path() / "terrace-bench-XXXXXX").string();
+    if (!::mkdtemp(name.data()))
+      throw Error(fmt::format("{}: no directory can be made: {}\n  set TMPDIR to one that can be written", name,
+                              describe_errno(errno)));
+    path_ = name;
+  }
+  ~TemporaryDirectory() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  [[nodiscard]] const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+class StepBench final : public bench::Bench {
+ public:
+  explicit StepBench(const RunConfig& config) : config_(config) {}
+  std::string_view name() const override { return "step"; }
+  std::string_view help() const override { return "a model's training step, as planned and as measured"; }
+  void check() override {
+    validate(config_);
+    demand_device(config_);
+  }
+
+  void run(bench::Session& session) override {
+    const auto model = lm::make_model(model_config(config_));
+    session.progress("planning …");
+    // The life that is walked is the one that is measured: its last step moves the very bytes of the plan's last.
+    const auto steps = kWarmSteps + static_cast<std::uint64_t>(session.runs());
+    auto request = plan_request(config_);
+    request.steps = steps;
+    request.evaluate_every = request.evaluate_batches = request.commit_every = 0;
+    const auto p = make_plan(config_, model, request);
+    if (!p.fits) throw refusal_error(p);
+    std::vector<double> planned{p.times.seconds}, stalls;
+    double stall_s = 0;
+    for (const auto& [cause, seconds] : p.times.stall_s) stall_s += seconds;
+    report(session, "planned", planned, stall_s, p.step_traffic.back());
+
+    ThreadPool pool(static_cast<int>(config_.threads));
+    const auto device = make_cpu_device(pool);
+    const auto optimizer = make_adamw(adamw_settings(config_));
+    const TemporaryDirectory own;
+    Engine engine(model, p,
+                  {.device = device.get(),
+                   .store = {.paths = config_.nvme_path.empty() ? std::vector{own.path()} : config_.nvme_path,
+                             .name = fmt::format("terrace-bench-{}", ::getpid()),
+                             .durable = false,
+                             .temporary = true},
+                   .optimizer = optimizer.get()});
+    session.progress("filling the weights …");
+    engine.fill(first_weights(config_, model));
+    const auto tokens = random_tokens();
+    std::vector<double> measured;
+    Traffic moved;
+    for (std::uint64_t step = 1; step <= steps && !session.stopped(); ++step) {
+      session.progress(fmt::format("step {} of {}", step, steps));
+      UpdateStep update{.step = step, .learning_rate = config_.lr};
+      const auto r = engine.step(
+          {.tokens = tokens, .targets = tokens, .loss_scale = 1.0 / static_cast<double>(tokens.size()), .update = update});
+      engine.set_pending(update);
+      if (step <= kWarmSteps) continue;
+      measured.push_back(r.seconds);
+      double waited_s = 0;
+      for (const auto& [cause, seconds] : r.stall_s) waited_s += seconds;
+      stalls.push_back(waited_s);
+      moved = r.moved;
+    }
+    if (!measured.empty()) report(session, "measured", measured, bench::median(stalls), moved);
+  }
+
+ private:
+  // What they are does not change what they cost.
+  [[nodiscard]] std::vector<std::int32_t> random_tokens() const {
+    std::vector<std::int32_t> tokens(
+        static_cast<std::size_t>(config_.batch_size * config_.grad_accumulation * config_.seq_len));
+    for (std::size_t i = 0; i < tokens.size(); ++i)
+      tokens[i] = static_cast<std::int32_t>(
+          random_below(config_.seed, stream_of("bench step"), i, static_cast<std::uint64_t>(config_.vocab)));
+    return tokens;
+  }
+
+  void report(bench::Session& session, const char* op, const std::vector<double>& seconds, double stall_s,
+              const Traffic& moved) const {
+    const auto tokens = static_cast<double>(config_.batch_size * config_.grad_accumulation * config_.seq_len);
+    session.result({{"op", op},
+                    {"model", config_.model},
+                    {"step_s", bench::median(seconds)},
+                    {"tokens_per_s", tokens / bench::median(seconds)},
+                    {"stall_s", stall_s},
+                    {"read_bytes", moved.read},
+                    {"write_bytes", moved.write},
+                    {"upload_bytes", moved.upload},
+                    {"download_bytes", moved.download},
+                    {"runs", seconds.size()},
+                    {"spread", bench::spread(seconds)}});
+  }
+
+  const RunConfig& config_;
+};
+
+}  // namespace
+
+std::unique_ptr<bench::Bench> make_step_bench(const RunConfig& config) { return std::make_unique<StepBench>(config); }
+
+}  // namespace terrace::cli
