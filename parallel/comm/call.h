@@ -1,0 +1,63 @@
+// One communication as a value: what is to be done, on which bytes, with whom. Decorators count, delay or refuse calls without
+// knowing their kinds; backends switch on the operation.
+//
+// Owner:   the bytes belong to the caller until the call has ended on its stream.
+// Threads: a value.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <terrace/parallel/comm/fold.h>
+
+namespace terrace {
+
+using Bytes = std::span<std::byte>;
+using ConstBytes = std::span<const std::byte>;
+
+enum class Operation : std::uint8_t {
+  all_gather,
+  reduce_scatter,
+  all_reduce,
+  reduce,
+  broadcast,
+  all_to_all,
+  barrier,
+  split,
+  send,  // from here on between two ranks only
+  receive,
+};
+std::string_view name_of(Operation operation);  // "all-gather"
+constexpr bool is_collective(Operation operation) { return operation < Operation::send; }
+
+struct Call {
+  Operation operation = Operation::barrier;
+  Reduction reduction = {};           // where something is reduced
+  std::vector<ConstBytes> from = {};  // one span; one a rank for all-to-all
+  std::vector<Bytes> to = {};         // likewise
+  int peer = -1;                      // root, destination or source
+  int lane = 0;                       // send and receive
+  [[nodiscard]] std::uint64_t payload_bytes() const;
+};
+
+// "reduce-scatter of 4194304 bytes (fp32 sum)", "receive of 64 bytes from rank 3 on lane 1"
+std::string to_string(const Call& call);
+
+// The bytes that `rank` of `size` must send when no byte is sent twice: the volume formulas of the literature.
+std::uint64_t sent_bytes(const Call& call, int rank, int size);
+
+// Block `rank` of `count` elements in `size` blocks, the first ones a little larger where they cannot be equal.
+struct Block {
+  std::int64_t begin = 0;
+  std::int64_t count = 0;
+};
+constexpr Block block_of(std::int64_t count, int rank, int size) {
+  const std::int64_t each = count / size, more = count % size;
+  return {each * rank + (rank < more ? rank : more), each + (rank < more ? 1 : 0)};
+}
+
+}  // namespace terrace

@@ -1,0 +1,118 @@
+#include <terrace/parallel/comm/communicator.h>
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <terrace/core/error.h>
+
+namespace terrace {
+namespace {
+
+template <class... A>
+void demand(bool holds, const Communicator& comm, Operation operation, fmt::format_string<A...> why, A&&... args) {
+  if (holds) return;
+  throw Error(fmt::format("{} on {}, rank {} of {}: {}", name_of(operation), comm.name(), comm.rank(), comm.size(),
+                          fmt::format(why, std::forward<A>(args)...)));
+}
+
+void demand_peer(const Communicator& comm, Operation operation, int peer) {
+  demand(peer >= 0 && peer < comm.size(), comm, operation, "there is no rank {}", peer);
+}
+
+// Nothing that is written may be read, except `same`, where it is allowed to be in place.
+void demand_apart(const Communicator& comm, Operation operation, ConstBytes read, ConstBytes written, ConstBytes same) {
+  const auto overlap = [](ConstBytes a, ConstBytes b) {
+    return !a.empty() && !b.empty() && std::less<>()(a.data(), b.data() + b.size()) &&
+           std::less<>()(b.data(), a.data() + a.size());
+  };
+  const bool in_place = written.data() == same.data() && written.size() == same.size();
+  demand(in_place || !overlap(read, written), comm, operation, "what it reads and what it writes overlap, and not in place");
+}
+
+std::int64_t elements(const Communicator& comm, Operation operation, const Reduction& reduction, ConstBytes from) {
+  demand(is_supported(reduction), comm, operation, "there is no reduction {}", to_string(reduction));
+  const auto element = size_of(reduction.from);
+  demand(from.size() % element == 0, comm, operation, "{} bytes are not whole elements of {}", from.size(),
+         name_of(reduction.from));
+  return static_cast<std::int64_t>(from.size() / element);
+}
+
+}  // namespace
+
+void Communicator::all_gather(Stream& stream, ConstBytes mine, Bytes all) {
+  const auto op = Operation::all_gather;
+  const auto ranks = static_cast<std::size_t>(size());
+  demand(all.size() == mine.size() * ranks, *this, op, "{} bytes a rank do not make {}", mine.size(), all.size());
+  const auto own = all.subspan(mine.size() * static_cast<std::size_t>(rank()), mine.size());
+  if (mine.data() != own.data()) demand_apart(*this, op, mine, all, {});
+  issue(stream, {.operation = op, .from = {mine}, .to = {all}});
+}
+
+void Communicator::reduce_scatter(Stream& stream, const Reduction& reduction, ConstBytes all, Bytes mine) {
+  const auto op = Operation::reduce_scatter;
+  const auto count = elements(*this, op, reduction, all);
+  demand(count % size() == 0, *this, op, "{} elements do not divide among {} ranks; pad them", count, size());
+  const auto block = all.size() / static_cast<std::size_t>(size());
+  const auto mine_bytes = static_cast<std::size_t>(count / size()) * size_of(reduction.to);
+  demand(mine.size() == mine_bytes, *this, op, "a block has {} bytes, not {}", mine_bytes, mine.size());
+  const bool can_be_in_place = reduction.from == reduction.to && !reduction.onto;
+  const auto own = all.subspan(block * static_cast<std::size_t>(rank()), block);
+  demand_apart(*this, op, all, mine, can_be_in_place ? own : ConstBytes{});
+  issue(stream, {.operation = op, .reduction = reduction, .from = {all}, .to = {mine}});
+}
+
+void Communicator::all_reduce(Stream& stream, const Reduction& reduction, ConstBytes from, Bytes to) {
+  const auto op = Operation::all_reduce;
+  const auto count = elements(*this, op, reduction, from);
+  demand(!reduction.onto, *this, op, "onto what {} ranks hold apart would be {} different sums", size(), size());
+  demand(to.size() == static_cast<std::size_t>(count) * size_of(reduction.to), *this, op,
+         "{} elements do not make {} bytes of {}", count, to.size(), name_of(reduction.to));
+  demand_apart(*this, op, from, to, reduction.from == reduction.to ? from : ConstBytes{});
+  issue(stream, {.operation = op, .reduction = reduction, .from = {from}, .to = {to}});
+}
+
+void Communicator::reduce(Stream& stream, const Reduction& reduction, ConstBytes from, Bytes to, int root) {
+  const auto op = Operation::reduce;
+  const auto count = elements(*this, op, reduction, from);
+  demand_peer(*this, op, root);
+  if (rank() == root) {
+    demand(to.size() == static_cast<std::size_t>(count) * size_of(reduction.to), *this, op,
+           "{} elements do not make {} bytes of {}", count, to.size(), name_of(reduction.to));
+    demand_apart(*this, op, from, to, reduction.from == reduction.to && !reduction.onto ? from : ConstBytes{});
+  }
+  issue(stream, {.operation = op, .reduction = reduction, .from = {from}, .to = {to}, .peer = root});
+}
+
+void Communicator::broadcast(Stream& stream, Bytes bytes, int root) {
+  demand_peer(*this, Operation::broadcast, root);
+  issue(stream, {.operation = Operation::broadcast, .from = {bytes}, .to = {bytes}, .peer = root});
+}
+
+void Communicator::all_to_all(Stream& stream, std::vector<ConstBytes> from, std::vector<Bytes> to) {
+  const auto op = Operation::all_to_all;
+  const auto ranks = static_cast<std::size_t>(size()), me = static_cast<std::size_t>(rank());
+  demand(from.size() == ranks && to.size() == ranks, *this, op, "{} spans to send and {} to receive", from.size(), to.size());
+  demand(from[me].size() == to[me].size(), *this, op, "{} bytes to itself, but {} from itself", from[me].size(), to[me].size());
+  for (const auto& read : from) {
+    for (const auto& written : to) demand_apart(*this, op, read, written, {});
+  }
+  issue(stream, {.operation = op, .from = std::move(from), .to = std::move(to)});
+}
+
+void Communicator::send(Stream& stream, ConstBytes bytes, int destination, int lane) {
+  demand_peer(*this, Operation::send, destination);
+  demand(lane >= 0 && lane < kLanes, *this, Operation::send, "lane {} is not below {}", lane, kLanes);
+  issue(stream, {.operation = Operation::send, .from = {bytes}, .peer = destination, .lane = lane});
+}
+
+void Communicator::receive(Stream& stream, Bytes bytes, int source, int lane) {
+  demand_peer(*this, Operation::receive, source);
+  demand(lane >= 0 && lane < kLanes, *this, Operation::receive, "lane {} is not below {}", lane, kLanes);
+  issue(stream, {.operation = Operation::receive, .to = {bytes}, .peer = source, .lane = lane});
+}
+
+void Communicator::barrier(Stream& stream) { issue(stream, {.operation = Operation::barrier}); }
+
+}  // namespace terrace

@@ -1,0 +1,69 @@
+// A group of ranks that exchange bytes. Every data call is enqueued on a stream, like a matrix product: it returns at once,
+// runs when the stream comes to it, and what it writes is there when the stream has passed it. So communication overlaps with
+// computation through streams and events, and an error travels in the stream's events.
+//
+// Collectives of one communicator are issued in the same order on all its ranks, each with equal sizes; each rank may issue
+// them on several streams, they run in the order of issue. send() and receive() meet by (source, destination, lane), in order
+// within a lane; different lanes never wait for each other, if each has a stream of its own: a stream is a FIFO.
+//
+// In place is allowed where it says so; any other overlap of what is read and written is not. Buffers must stay until the call
+// has ended on its stream. Reductions are those of fold(): contributions in ascending rank order, the same bits everywhere.
+//
+// Owner:   one object a rank; whoever made it. It must outlive none of its calls: destroying it says that this rank has left.
+// Threads: one thread issues at a time.
+// Errors:  wrong arguments throw at once. What goes wrong later (a rank died, left or waited too long, calls that do not match)
+//          fails every waiting call of the communicator on every rank, with an Error that names the rank; the communicator is
+//          then of no use any more.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <terrace/core/device.h>
+#include <terrace/parallel/comm/call.h>
+
+namespace terrace {
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  [[nodiscard]] virtual int rank() const = 0;
+  [[nodiscard]] virtual int size() const = 0;
+  [[nodiscard]] virtual const std::string& name() const = 0;  // "world", or the name given to split()
+  // Enqueues a call that has been checked. The calls below all end here.
+  virtual void issue(Stream& stream, Call call) = 0;
+  // Collective: a communicator of the ranks with the same color, in the order of (key, rank). Null for a negative color. It
+  // blocks until all ranks have come, and runs after all earlier collectives of this rank.
+  virtual std::unique_ptr<Communicator> split(int color, int key, const std::string& name) = 0;
+
+  // all = every rank's `mine`, in rank order. In place: mine is its own block of all.
+  void all_gather(Stream& stream, ConstBytes mine, Bytes all);
+  // mine = the fold of block rank() of every rank's `all`. In place: mine is its own block of all.
+  void reduce_scatter(Stream& stream, const Reduction& reduction, ConstBytes all, Bytes mine);
+  // In place: from is to.
+  void all_reduce(Stream& stream, const Reduction& reduction, ConstBytes from, Bytes to);
+  // `to` is used on the root alone. In place there: from is to.
+  void reduce(Stream& stream, const Reduction& reduction, ConstBytes from, Bytes to, int root);
+  void broadcast(Stream& stream, Bytes bytes, int root);
+  // from[r] goes to rank r, to[r] comes from rank r. Sizes are free, but known on both sides; nothing is in place.
+  void all_to_all(Stream& stream, std::vector<ConstBytes> from, std::vector<Bytes> to);
+  void send(Stream& stream, ConstBytes bytes, int destination, int lane);
+  void receive(Stream& stream, Bytes bytes, int source, int lane);
+  void barrier(Stream& stream);
+};
+
+inline constexpr int kLanes = 1 << 15;  // what every MPI takes as a tag
+
+struct CommunicatorOptions {
+  // A call that waits longer for other ranks fails, and all others with it. Long enough for the slowest computation between.
+  std::chrono::milliseconds time_limit = std::chrono::minutes(10);
+};
+
+// A group of one.
+std::unique_ptr<Communicator> make_self_communicator();
+// The ranks of one group as threads of this process; element r belongs to rank r. They read each other's buffers directly.
+std::vector<std::unique_ptr<Communicator>> make_thread_communicators(int ranks, const CommunicatorOptions& options = {});
+
+}  // namespace terrace

@@ -1,0 +1,66 @@
+#include <terrace/parallel/comm/fold.h>
+
+#include <fmt/format.h>
+
+#include <terrace/core/error.h>
+#include <terrace/parallel/comm/fold_kernels.h>
+
+namespace terrace {
+namespace folding {
+
+const Kernels* kernels_if_supported(int table) {
+  // A table of pointers and not an ifunc: sanitizers instrument resolvers, which run before they are ready.
+  __builtin_cpu_init();
+  switch (table) {
+    case 0: return &kKernelsBaseline;
+    case 1: return __builtin_cpu_supports("avx2") ? &kKernelsAvx2 : nullptr;
+    case 2:
+      return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                     __builtin_cpu_supports("avx512vl")
+                 ? &kKernelsAvx512
+                 : nullptr;
+    default: return nullptr;
+  }
+}
+
+const Kernels& select_kernels() {
+  for (int table = kKernelTables - 1; table > 0; --table) {
+    if (const Kernels* kernels = kernels_if_supported(table)) return *kernels;
+  }
+  return kKernelsBaseline;
+}
+
+}  // namespace folding
+
+namespace {
+
+int types_of(const Reduction& r) {
+  if (r.from == DType::bf16 && r.to == DType::fp32) return folding::bf16_to_fp32;
+  if (r.from != r.to) return -1;
+  switch (r.from) {
+    case DType::fp32: return folding::fp32;
+    case DType::fp64: return folding::fp64;
+    case DType::bf16: return folding::bf16;
+    default: return -1;
+  }
+}
+
+}  // namespace
+
+bool is_supported(const Reduction& reduction) { return types_of(reduction) >= 0; }
+
+std::string to_string(const Reduction& r) {
+  const auto text = fmt::format("{} {}", name_of(r.from), r.fold == Fold::sum ? "sum" : "max");
+  return r.onto || r.from != r.to ? fmt::format("{} {} {}", text, r.onto ? "onto" : "to", name_of(r.to)) : text;
+}
+
+void fold(const Reduction& reduction, std::byte* to, std::span<const std::byte* const> from, std::int64_t count) {
+  static const folding::Kernels& kernels = folding::select_kernels();
+  const int types = types_of(reduction);
+  if (types < 0) throw Error(fmt::format("fold: no reduction of {}", to_string(reduction)));
+  if (from.empty()) throw Error("fold: nothing to fold");
+  kernels.kernel[types][reduction.fold == Fold::max][reduction.onto](to, reinterpret_cast<const void* const*>(from.data()),
+                                                                     static_cast<int>(from.size()), count);
+}
+
+}  // namespace terrace

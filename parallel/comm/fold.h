@@ -1,0 +1,38 @@
+// Fixed-order reductions: contributions are folded one after the other in the order given, whatever moved them.
+//
+//   to[i] = ((from[0][i] ∘ from[1][i]) ∘ from[2][i]) …          and with `onto` the old to[i] stands first
+//
+// fp32 and fp64 round after every operation; bf16 is widened, folded in fp32 and rounded once at the end. So every backend
+// gives the same bits, and so does every instruction set.
+//
+// Owner:   the spans are the caller's. `to` may be one of `from`, exactly; any other overlap is not allowed.
+// Threads: any; one call computes alone on its thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include <terrace/core/dtype.h>
+
+namespace terrace {
+
+enum class Fold : std::uint8_t { sum, max };  // max: a NaN stays a NaN
+
+struct Reduction {
+  DType from = DType::fp32;
+  DType to = DType::fp32;  // as `from`; or fp32 where `from` is bf16: accumulators that are wider than what travels
+  Fold fold = Fold::sum;
+  bool onto = false;  // fold onto what `to` holds
+
+  static Reduction sum(DType dtype) { return {dtype, dtype, Fold::sum, false}; }
+  static Reduction max(DType dtype) { return {dtype, dtype, Fold::max, false}; }
+  friend bool operator==(const Reduction&, const Reduction&) = default;
+};
+bool is_supported(const Reduction& reduction);
+std::string to_string(const Reduction& reduction);  // "bf16 sum onto fp32"
+
+void fold(const Reduction& reduction, std::byte* to, std::span<const std::byte* const> from, std::int64_t count);
+
+}  // namespace terrace

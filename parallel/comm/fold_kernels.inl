@@ -1,0 +1,105 @@
+// The source of every kernel table; each fold_<isa>.cpp includes it once. Everything has internal linkage. Lanes never meet,
+// so the instruction set decides how many elements run at once and nothing else.
+
+namespace terrace::folding {
+namespace {
+
+using i64 = std::int64_t;
+using u16 = std::uint16_t;
+typedef float VecF __attribute__((vector_size(64)));
+typedef double VecD __attribute__((vector_size(64)));
+typedef std::uint32_t VecU __attribute__((vector_size(64)));
+typedef std::uint16_t VecH __attribute__((vector_size(32)));
+
+#define TERRACE_INLINE static inline __attribute__((always_inline))
+
+template <class V, class T>
+TERRACE_INLINE V load_raw(const T* p) {
+  V v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+TERRACE_INLINE VecF load(const float* p) { return load_raw<VecF>(p); }
+TERRACE_INLINE VecD load(const double* p) { return load_raw<VecD>(p); }
+TERRACE_INLINE VecF load(const u16* p) {
+  return reinterpret_cast<VecF>(__builtin_convertvector(load_raw<VecH>(p), VecU) << 16);
+}
+TERRACE_INLINE void store(float* p, VecF v) { __builtin_memcpy(p, &v, sizeof v); }
+TERRACE_INLINE void store(double* p, VecD v) { __builtin_memcpy(p, &v, sizeof v); }
+TERRACE_INLINE void store(u16* p, VecF v) {  // nearest even; a NaN stays a quiet NaN
+  const VecU u = reinterpret_cast<VecU>(v);
+  const VecU nearest = (u + 0x7fffU + ((u >> 16) & 1U)) >> 16;
+  const VecU rounded = (u & 0x7fffffffU) > 0x7f800000U ? ((u >> 16) | 0x40U) : nearest;
+  const VecH h = __builtin_convertvector(rounded, VecH);
+  __builtin_memcpy(p, &h, sizeof h);
+}
+
+template <bool kMax, class V>
+TERRACE_INLINE V folded(V a, V b) {
+  if constexpr (kMax) {
+    return (a > b || a != a) ? a : b;  // lane by lane: b when it is larger, equal or not a number
+  } else {
+    return a + b;
+  }
+}
+
+template <class T>
+constexpr i64 kLanes = sizeof(T) == 8 ? 8 : 16;
+
+// Rows vectors of every source, one source after the other. All is read before anything is written, so `to` may be a source.
+template <int kRows, bool kMax, bool kOnto, class F, class T>
+TERRACE_INLINE void tile(T* to, const F* const* from, int sources, i64 at) {
+  decltype(load(to)) sum[kRows];
+  for (int row = 0; row < kRows; ++row) sum[row] = kOnto ? load(to + at + row * kLanes<F>) : load(from[0] + at + row * kLanes<F>);
+  for (int s = kOnto ? 0 : 1; s < sources; ++s) {
+    const F* const source = from[s] + at;
+    for (int row = 0; row < kRows; ++row) sum[row] = folded<kMax>(sum[row], load(source + row * kLanes<F>));
+  }
+  for (int row = 0; row < kRows; ++row) store(to + at + row * kLanes<F>, sum[row]);
+}
+
+// What is left of a vector, through a padded one.
+template <bool kMax, bool kOnto, class F, class T>
+TERRACE_INLINE void rest(T* to, const F* const* from, int sources, i64 at, i64 count) {
+  T padded_to[kLanes<F>] = {};
+  F padded_from[kLanes<F>] = {};
+  const F* const padded = padded_from;
+  for (i64 i = 0; kOnto && i < count; ++i) padded_to[i] = to[at + i];
+  auto sum = load(padded_to);
+  for (int s = 0; s < sources; ++s) {
+    for (i64 i = 0; i < count; ++i) padded_from[i] = from[s][at + i];
+    const auto contribution = load(padded);
+    sum = s == 0 && !kOnto ? contribution : folded<kMax>(sum, contribution);
+  }
+  store(padded_to, sum);
+  for (i64 i = 0; i < count; ++i) to[at + i] = padded_to[i];
+}
+
+template <class F, class T, bool kMax, bool kOnto>
+void fold(void* to_bytes, const void* const* from_bytes, int sources, i64 count) {
+  constexpr i64 lanes = kLanes<F>;
+  constexpr int kRows = 4;
+  T* const to = static_cast<T*>(to_bytes);
+  const F* const* const from = reinterpret_cast<const F* const*>(from_bytes);
+  i64 at = 0;
+  for (; at + kRows * lanes <= count; at += kRows * lanes) tile<kRows, kMax, kOnto>(to, from, sources, at);
+  for (; at + lanes <= count; at += lanes) tile<1, kMax, kOnto>(to, from, sources, at);
+  if (at < count) rest<kMax, kOnto>(to, from, sources, at, count - at);
+}
+
+constexpr Kernels make_kernels(const char* name) {
+  return {name,
+          {{{fold<float, float, false, false>, fold<float, float, false, true>},
+            {fold<float, float, true, false>, fold<float, float, true, true>}},
+           {{fold<double, double, false, false>, fold<double, double, false, true>},
+            {fold<double, double, true, false>, fold<double, double, true, true>}},
+           {{fold<u16, u16, false, false>, fold<u16, u16, false, true>},
+            {fold<u16, u16, true, false>, fold<u16, u16, true, true>}},
+           {{fold<u16, float, false, false>, fold<u16, float, false, true>},
+            {fold<u16, float, true, false>, fold<u16, float, true, true>}}}};
+}
+
+#undef TERRACE_INLINE
+
+}  // namespace
+}  // namespace terrace::folding

@@ -1,0 +1,40 @@
+// A communicator that counts what goes through it: operation, axis, calls and bytes, as the volume formulas count them.
+//
+// Owner:   the ledger is the caller's and outlives the communicators that write into it, one for each rank.
+// Threads: as the communicators: one issuing thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <terrace/parallel/comm/communicator.h>
+
+namespace terrace {
+
+class Ledger {
+ public:
+  struct Entry {
+    std::uint64_t calls = 0;
+    std::uint64_t payload_bytes = 0;  // the length of the (whole) buffer: Φe for an all-gather, reduce-scatter or all-reduce
+    std::uint64_t sent_bytes = 0;     // what this rank must send: (d−1)/d of it, and twice that for an all-reduce
+    friend bool operator==(const Entry&, const Entry&) = default;
+  };
+  using Key = std::pair<std::string, Operation>;  // axis: the communicator's name
+
+  void add(const std::string& axis, const Call& call, int rank, int size);
+  [[nodiscard]] Entry of(const std::string& axis, Operation operation) const;  // zeros where nothing was issued
+  [[nodiscard]] const std::map<Key, Entry>& entries() const { return entries_; }
+  void clear() { entries_.clear(); }
+
+ private:
+  std::map<Key, Entry> entries_;
+};
+std::string to_string(const Ledger& ledger);  // a line an entry
+
+// Counts at issue. What is split from it counts into the same ledger, under its own name.
+std::unique_ptr<Communicator> with_ledger(std::unique_ptr<Communicator> inner, Ledger& ledger);
+
+}  // namespace terrace

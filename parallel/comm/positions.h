@@ -1,0 +1,44 @@
+// Where each rank of a communicator stands, for the report that a hang is turned into.
+//
+// Owner:   values; a backend keeps one Position a rank where all of its ranks can read it.
+// Threads: values.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+
+#include <terrace/parallel/comm/call.h>
+
+namespace terrace {
+
+struct Position {
+  std::uint64_t ended = 0;    // calls that have ended
+  std::uint64_t pending = 0;  // calls that run now, on several streams
+  std::uint64_t number = 0;   // of the oldest of them, counted from 1 in the order of issue
+  std::string call;           // what it is
+  bool left = false;          // this rank destroyed its communicator
+};
+
+// The calls of one rank. The owner guards it.
+class PositionLog {
+ public:
+  void begin(std::uint64_t number, const Call& call) { pending_.emplace(number, to_string(call)); }
+  void end(std::uint64_t number) {
+    pending_.erase(number);
+    ++position_.ended;
+  }
+  void leave() { position_.left = true; }
+  [[nodiscard]] bool left() const { return position_.left; }
+  [[nodiscard]] Position now() const;
+
+ private:
+  Position position_;
+  std::map<std::uint64_t, std::string> pending_;
+};
+
+// One line a rank: "  rank 2: 16 calls ended, in call 17, all-reduce of 64 bytes (fp32 sum)".
+std::string report(std::span<const Position> positions);
+
+}  // namespace terrace

@@ -1,0 +1,43 @@
+#include <utility>
+
+#include <terrace/core/error.h>
+#include <terrace/parallel/comm/thread_group.h>
+#include <terrace/parallel/comm/transport.h>
+
+namespace terrace {
+namespace {
+
+class ThreadTransport final : public Transport {
+ public:
+  ThreadTransport(std::shared_ptr<ThreadGroup> group, int rank) : group_(std::move(group)), rank_(rank) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return group_->size(); }
+  const std::string& name() const override { return group_->name(); }
+  void run(const Call& call, std::uint64_t number) override { group_->run(rank_, call, number); }
+  std::shared_ptr<Transport> split(int color, int key, const std::string& name, std::uint64_t number) override {
+    auto [group, rank] = group_->split(rank_, color, key, name, number);
+    return group ? std::make_shared<ThreadTransport>(std::move(group), rank) : nullptr;
+  }
+  void fail(const std::string& why) noexcept override { group_->fail(rank_, why); }
+  void leave() noexcept override { group_->leave(rank_); }
+
+ private:
+  const std::shared_ptr<ThreadGroup> group_;
+  const int rank_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<Communicator>> make_thread_communicators(int ranks, const CommunicatorOptions& options) {
+  if (ranks < 1) throw Error("a communicator has at least one rank, not " + std::to_string(ranks), Exit::usage);
+  const auto group = std::make_shared<ThreadGroup>(ranks, ranks == 1 ? "self" : "world", options);
+  std::vector<std::unique_ptr<Communicator>> all;
+  for (int r = 0; r < ranks; ++r) all.push_back(make_communicator(std::make_shared<ThreadTransport>(group, r)));
+  return all;
+}
+
+// Alone, a rank meets itself at both arrival points and reads its own buffers.
+std::unique_ptr<Communicator> make_self_communicator() { return std::move(make_thread_communicators(1).front()); }
+
+}  // namespace terrace

@@ -1,0 +1,131 @@
+#include <terrace/parallel/comm/transport.h>
+
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <terrace/core/error.h>
+
+namespace terrace {
+namespace {
+
+// Collectives run in the order of issue, also when they were issued to different streams.
+class Turns {
+ public:
+  void take(std::uint64_t turn) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return next_ == turn || error_; });
+    if (error_) std::rethrow_exception(error_);
+  }
+  void pass() {
+    {
+      const std::lock_guard lock(mutex_);
+      ++next_;
+    }
+    changed_.notify_all();
+  }
+  void fail(std::exception_ptr error) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!error_) error_ = std::move(error);
+    }
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::uint64_t next_ = 0;
+  std::exception_ptr error_;
+};
+
+// What the communicator and its calls share; it dies with the last of them.
+struct Shared {
+  explicit Shared(std::shared_ptr<Transport> t) : transport(std::move(t)) {}
+  ~Shared() { transport->leave(); }
+  Shared(const Shared&) = delete;
+  Shared& operator=(const Shared&) = delete;
+
+  void fail(std::exception_ptr error, const std::string& why) {
+    transport->fail(why);
+    turns.fail(std::move(error));
+  }
+
+  const std::shared_ptr<Transport> transport;
+  Turns turns;
+};
+
+// A call on its way through a stream. A poisoned stream drops its work: a call that dies unrun says so to the other ranks.
+class Ticket {
+ public:
+  Ticket(std::shared_ptr<Shared> shared, Call call, std::uint64_t number, std::uint64_t turn)
+      : shared_(std::move(shared)), call_(std::move(call)), number_(number), turn_(turn) {}
+  Ticket(const Ticket&) = delete;
+  Ticket& operator=(const Ticket&) = delete;
+  ~Ticket() {
+    if (ran_) return;
+    const auto why = fmt::format("call {}, {}, was dropped: its stream failed before it", number_, to_string(call_));
+    shared_->fail(std::make_exception_ptr(Error(why)), why);
+  }
+
+  void run() {
+    ran_ = true;
+    const bool in_turn = is_collective(call_.operation);
+    try {
+      if (in_turn) shared_->turns.take(turn_);
+      shared_->transport->run(call_, number_);
+      if (in_turn) shared_->turns.pass();
+    } catch (const std::exception& error) {
+      shared_->fail(std::current_exception(), fmt::format("call {}, {}: {}", number_, to_string(call_), error.what()));
+      throw;
+    }
+  }
+
+ private:
+  const std::shared_ptr<Shared> shared_;
+  const Call call_;
+  const std::uint64_t number_, turn_;
+  bool ran_ = false;
+};
+
+class StreamCommunicator final : public Communicator {
+ public:
+  explicit StreamCommunicator(std::shared_ptr<Transport> transport) : shared_(std::make_shared<Shared>(std::move(transport))) {}
+
+  int rank() const override { return shared_->transport->rank(); }
+  int size() const override { return shared_->transport->size(); }
+  const std::string& name() const override { return shared_->transport->name(); }
+
+  void issue(Stream& stream, Call call) override {
+    const auto turn = is_collective(call.operation) ? turns_++ : 0;
+    stream.submit([ticket = std::make_shared<Ticket>(shared_, std::move(call), ++issued_, turn)] { ticket->run(); });
+  }
+
+  std::unique_ptr<Communicator> split(int color, int key, const std::string& name) override {
+    const auto turn = turns_++;
+    try {
+      shared_->turns.take(turn);
+      auto part = shared_->transport->split(color, key, name, ++issued_);
+      shared_->turns.pass();
+      return part ? make_communicator(std::move(part)) : nullptr;
+    } catch (const std::exception& error) {
+      shared_->fail(std::current_exception(), fmt::format("split into {}: {}", name, error.what()));
+      throw;
+    }
+  }
+
+ private:
+  const std::shared_ptr<Shared> shared_;
+  std::uint64_t issued_ = 0, turns_ = 0;  // the issuing thread's
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_communicator(std::shared_ptr<Transport> transport) {
+  return std::make_unique<StreamCommunicator>(std::move(transport));
+}
+
+}  // namespace terrace

@@ -1,0 +1,33 @@
+// What a backend on the host does with one call, on the thread of the stream that it was issued to; and the communicator that
+// brings it there. A backend is a Transport; the order of issue, skipped calls and the end of a rank are the same for all.
+//
+// Owner:   shared by the communicator and its calls that have not ended: leave() comes after the last of them.
+// Threads: run() on any number of threads, collectives one after the other in the order of issue; split() on the issuing one.
+// Errors:  run() throws; then every later call fails with the same Error and fail() has told the other ranks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include <terrace/parallel/comm/communicator.h>
+
+namespace terrace {
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  [[nodiscard]] virtual int rank() const = 0;
+  [[nodiscard]] virtual int size() const = 0;
+  [[nodiscard]] virtual const std::string& name() const = 0;
+  // Blocks until this rank's part has ended and its buffers are free. `number` counts this rank's calls from 1.
+  virtual void run(const Call& call, std::uint64_t number) = 0;
+  virtual std::shared_ptr<Transport> split(int color, int key, const std::string& name, std::uint64_t number) = 0;
+  // This rank goes no further: what waits for it on other ranks fails with this reason. The first reason stays.
+  virtual void fail(const std::string& why) noexcept = 0;
+  virtual void leave() noexcept = 0;  // no further call will come
+};
+
+std::unique_ptr<Communicator> make_communicator(std::shared_ptr<Transport> transport);
+
+}  // namespace terrace

@@ -1,0 +1,90 @@
+// Buffers of one dtype with reproducible contents, and the reduction's specification again, one element and one operation at a
+// time.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include <terrace/parallel/comm/call.h>
+
+namespace terrace::test {
+
+using Buffer = std::vector<std::byte>;
+
+template <class T>
+T element(const Buffer& buffer, std::size_t i) {
+  T value;
+  std::memcpy(&value, buffer.data() + i * sizeof(T), sizeof(T));
+  return value;
+}
+template <class T>
+void set_element(Buffer& buffer, std::size_t i, T value) {
+  std::memcpy(buffer.data() + i * sizeof(T), &value, sizeof(T));
+}
+
+inline double value_at(const Buffer& buffer, DType dtype, std::size_t i) {
+  switch (dtype) {
+    case DType::fp64: return element<double>(buffer, i);
+    case DType::bf16: return static_cast<double>(static_cast<float>(element<bf16>(buffer, i)));
+    default: return static_cast<double>(element<float>(buffer, i));
+  }
+}
+
+// Magnitudes over many powers of two, so that another order of the sum gives other bits.
+inline Buffer random_elements(DType dtype, std::size_t count, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::uniform_real_distribution<double> mantissa(-2, 2);
+  Buffer buffer(count * size_of(dtype));
+  for (std::size_t i = 0; i < count; ++i) {
+    const double x = std::ldexp(mantissa(random), static_cast<int>(random() % 24) - 12);
+    switch (dtype) {
+      case DType::fp64: set_element(buffer, i, x); break;
+      case DType::bf16: set_element(buffer, i, bf16(static_cast<float>(x))); break;
+      default: set_element(buffer, i, static_cast<float>(x));
+    }
+  }
+  return buffer;
+}
+
+inline Buffer random_bytes(std::size_t bytes, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  Buffer buffer(bytes);
+  for (auto& b : buffer) b = static_cast<std::byte>(random());
+  return buffer;
+}
+
+template <class A>
+A folded(Fold fold, A a, A b) {
+  if (fold == Fold::sum) return a + b;
+  if (std::isnan(a)) return a;
+  return a > b ? a : b;
+}
+
+// Elements [begin, begin + count) of all contributions, in ascending rank order.
+inline Buffer fold_oracle(const Reduction& r, const std::vector<Buffer>& from, std::size_t begin, std::size_t count,
+                          const Buffer& onto = {}) {
+  Buffer to(count * size_of(r.to));
+  for (std::size_t i = 0; i < count; ++i) {
+    if (r.from == DType::fp64) {
+      double sum = r.onto ? element<double>(onto, i) : element<double>(from[0], begin + i);
+      for (std::size_t s = r.onto ? 0 : 1; s < from.size(); ++s) sum = folded(r.fold, sum, element<double>(from[s], begin + i));
+      set_element(to, i, sum);
+      continue;
+    }
+    const auto narrow = [](const Buffer& b, DType dtype, std::size_t at) { return static_cast<float>(value_at(b, dtype, at)); };
+    float sum = r.onto ? narrow(onto, r.to, i) : narrow(from[0], r.from, begin + i);
+    for (std::size_t s = r.onto ? 0 : 1; s < from.size(); ++s) sum = folded(r.fold, sum, narrow(from[s], r.from, begin + i));
+    if (r.to == DType::bf16) {
+      set_element(to, i, bf16(sum));
+    } else {
+      set_element(to, i, sum);
+    }
+  }
+  return to;
+}
+
+}  // namespace terrace::test
