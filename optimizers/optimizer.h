@@ -1,25 +1,31 @@
-// What updates the weights: pure arithmetic on spans of one chunk. The arithmetic is written down in docs/optimizers.md, to the
-// order and rounding of every operation, so that every implementation gives the same bits.
+// What updates the weights: pure arithmetic on the bytes of one chunk. The arithmetic is written down in docs/optimizers.md, to
+// the order and rounding of every operation, so that every implementation gives the same bits.
 //
-// Owner:   main owns the optimizer; spans belong to the caller's leases.
-// Threads: update() from one thread; it uses the pool. Elementwise, so no split changes a bit.
-// Errors:  Error(Exit::usage) for settings out of range or spans that do not match.
+// Owner:   main owns the optimizer; bytes belong to the caller's leases.
+// Threads: update() from one thread; it uses the pool. No split into threads, chunks or parts changes a bit.
+// Errors:  Error(Exit::usage) for an unknown name, settings out of range, or arrays that do not match.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include <terrace/core/tensor.h>
 #include <terrace/core/thread_pool.h>
 #include <terrace/memory/chunk.h>
+#include <terrace/optimizers/format.h>
+#include <terrace/optimizers/isa.h>
 
 namespace terrace {
 
-struct AdamWSettings {
+// Of all optimizers; each one uses, and checks, what it needs.
+struct OptimizerSettings {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
+  double momentum = 0.9;
+  bool nesterov = false;
 };
 
 // One update's scalars.
@@ -27,16 +33,34 @@ struct UpdateStep {
   std::uint64_t step = 1;  // counts from 1: the bias correction's exponent
   double learning_rate = 0;
   double gradient_scale = 1;  // multiplies every gradient: clip factor, unscaling
+  std::uint64_t seed = 0;     // of stochastic rounding
   bool first = false;         // states hold no content yet and are taken as zero
 };
 
-// A span of elements that share their decay. 1-D views of equal length.
-//   weight:  fp32, fp64: the master itself. With `compute` set: the fp32 master.
-//   compute: empty, or the bf16 weight that is written from the new master (round to nearest even).
-struct UpdateSpans {
-  TensorView weight, compute, gradient;
-  TensorView first_moment, second_moment;
-  bool decay = true;
+// One chunk's array of one kind.
+struct Stored {
+  std::byte* data = nullptr;
+  Format format = Format::none;
+  std::int64_t elements = 0;
+};
+
+// The part of one tensor that the chunk holds; what is between parts is padding.
+struct UpdatePart {
+  std::int64_t first = 0, count = 0;  // elements of the chunk
+  double rate = 1, decay = 1;         // multiply the learning rate and the weight decay; 0: exempt
+  // Names an element's random numbers, so that they do not depend on where it lies: the tensor, and its element `first`.
+  std::uint64_t stream = 0, tensor_element = 0;
+};
+
+// One chunk. The weight is
+//   parameter fp32 or fp64, no master:  the parameter
+//   parameter bf16, master fp32:        the master; every update writes the parameter anew as its copy
+//   parameter bf16, master low16:       the fp32 number that the two are together
+//   parameter bf16, no master:          the parameter, rounded stochastically
+struct ChunkUpdate {
+  Stored parameter, master, gradient;
+  std::array<Stored, 2> states = {};       // in the order of Optimizer::states()
+  std::span<const UpdatePart> parts = {};  // in ascending order, without overlap
 };
 
 class Optimizer {
@@ -44,9 +68,14 @@ class Optimizer {
   virtual ~Optimizer() = default;
   [[nodiscard]] virtual std::string name() const = 0;
   [[nodiscard]] virtual std::vector<Kind> states() const = 0;  // which state chunks it needs beside the weight
-  virtual void update(ThreadPool& pool, const UpdateStep& step, const UpdateSpans& spans) const = 0;
+  virtual void update(ThreadPool& pool, const UpdateStep& step, const ChunkUpdate& chunk) const = 0;
 };
 
-std::unique_ptr<Optimizer> make_adamw(const AdamWSettings& settings);
+struct OptimizerName {
+  std::string_view name, help;
+};
+std::span<const OptimizerName> optimizers();
+// `isa`: which loops it runs; they give the same bits.
+std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const OptimizerSettings& settings, Isa isa = best_isa());
 
 }  // namespace terrace

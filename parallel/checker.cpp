@@ -102,7 +102,7 @@ class StepChecker {
       default: fail(a, "does not belong in a training step");
     }
     for (const auto& use : map_.uses(a)) {
-      if (needs_content(use.access) && !content_[index(use.chunk)] && !is_moment(use.chunk))
+      if (needs_content(use.access) && !content_[index(use.chunk)] && !is_optimizer_state(map_.chunk_kind(use.chunk)))
         fail(a, "needs " + map_.describe(use.chunk) + ", which does not exist at this point");
       if (writes(use.access)) content_[index(use.chunk)] = true;
     }
@@ -113,9 +113,6 @@ class StepChecker {
     for (const bool f : flags)
       if (f) return true;
     return false;
-  }
-  bool is_moment(ChunkId c) const {
-    return map_.chunk_kind(c) == Kind::first_moment || map_.chunk_kind(c) == Kind::second_moment;
   }
   template <class Flag>  // a bool, or a vector's reference to one
   void once(const Action& a, Flag&& done, const char* what) {

@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <unordered_map>
 
+#include <terrace/core/philox.h>
+
 namespace terrace {
 
 class Compute::Views {
@@ -20,7 +22,8 @@ class Compute::Views {
   // A declared parameter's tensor of one kind, contiguous over its run.
   [[nodiscard]] TensorView tensor(Kind kind, std::uint32_t layer, std::uint32_t param) const {
     const auto home = map_.home(layer, param);
-    const auto dtype = map_.options().recipe.dtype_of(kind);
+    const auto& recipe = map_.options().recipe;
+    const auto dtype = kind == Kind::gradient ? recipe.gradient : recipe.compute;
     const auto& shape = map_.params(layer)[param].shape;
     if (kind == Kind::gradient && home.layer != layer) return {of(map_.tied_gradient()), dtype, shape};
     const auto& place = map_.layout().place(home.layer, home.tensor);
@@ -90,7 +93,7 @@ void Compute::enqueue(const Action& action, std::span<const Use> uses, std::span
     case Op::norm: norm(action, views); break;
     case Op::update: {
       const auto starts = [&](const Use& use) {
-        return map.chunk_kind(use.chunk) == Kind::first_moment && use.access == Access::overwrite;
+        return is_optimizer_state(map.chunk_kind(use.chunk)) && use.access == Access::overwrite;
       };
       update(action, views, std::ranges::any_of(uses, starts));
       break;
@@ -170,52 +173,65 @@ void Compute::norm(const Action& a, const Views& views) {
 void Compute::update(const Action& a, const Views& views, bool first) {
   const auto& map = *parts_.map;
   const auto& recipe = map.options().recipe;
-  std::vector<UpdateSpans> spans;
-  const auto view = [&](Kind kind, const Segment& s) {
-    return views.range(map.state(kind, a.layer, a.chunk), recipe.dtype_of(kind), s.chunk_element, s.elements);
-  };
-  for (const auto& s : map.layout().segments(a.layer, a.chunk))
-    spans.push_back({.weight = view(recipe.master_kind(), s),
-                     .compute = recipe.master ? view(Kind::parameter, s) : TensorView{},
-                     .gradient = view(Kind::gradient, s),
-                     .first_moment = view(Kind::first_moment, s),
-                     .second_moment = view(Kind::second_moment, s),
-                     .decay = own_param(a.layer, s.tensor).decay});
+  const auto stored = [&](Kind kind) { return stored_chunk(kind, a, views); };
+  ChunkUpdate chunk{.parameter = stored(Kind::parameter), .master = {}, .gradient = stored(Kind::gradient)};
+  if (recipe.has_master()) chunk.master = stored(Kind::master);
+  for (std::size_t i = 0; i < recipe.states.size(); ++i) chunk.states.at(i) = stored(recipe.states[i]);
+
+  std::vector<UpdatePart> parts;
+  for (const auto& s : map.layout().segments(a.layer, a.chunk)) {
+    const auto& param = own_param(a.layer, s.tensor);
+    parts.push_back({.first = static_cast<std::int64_t>(s.chunk_element),
+                     .count = static_cast<std::int64_t>(s.elements),
+                     .decay = param.decay ? 1.0 : 0.0,
+                     .stream = stream_of(param.name.c_str()),
+                     .tensor_element = s.tensor_element});
+  }
   auto step = input_->update;
   step.first = first;
-  parts_.stream->submit([this, spans = std::move(spans), step] {
-    for (const auto& s : spans) parts_.optimizer->update(parts_.device->pool(), step, s);
+  parts_.stream->submit([this, chunk, parts = std::move(parts), step]() mutable {
+    chunk.parts = parts;
+    parts_.optimizer->update(parts_.device->pool(), step, chunk);
   });
+}
+
+Stored Compute::stored_chunk(Kind kind, const Action& a, const Views& views) const {
+  const auto& map = *parts_.map;
+  return {views.of(map.state(kind, a.layer, a.chunk)), map.options().recipe.format_of(kind),
+          static_cast<std::int64_t>(map.layout().chunk_elements())};
+}
+
+StoredWeights Compute::stored_weights(const Action& a, const Views& views) const {
+  const bool master = parts_.map->options().recipe.has_master();
+  return {.parameter = stored_chunk(Kind::parameter, a, views),
+          .master = master ? stored_chunk(Kind::master, a, views) : Stored{}};
 }
 
 void Compute::fill(const Action& a, const Views& views) {
   const auto& map = *parts_.map;
-  const auto& recipe = map.options().recipe;
-  const auto master = recipe.master_kind();
-  for (const auto kind : {Kind::parameter, master}) {
-    // Padding is zero, so that a chunk's bytes are a function of its weights.
+  // Padding is zero, so that a chunk's bytes are a function of its weights.
+  for (const auto kind : {Kind::parameter, Kind::master}) {
+    if (kind == Kind::master && !map.options().recipe.has_master()) continue;
     const auto chunk = map.state(kind, a.layer, a.chunk);
     parts_.stream->submit([to = views.of(chunk), bytes = map.chunk_bytes(chunk)] { std::memset(to, 0, bytes); });
   }
-  for (const auto& s : map.layout().segments(a.layer, a.chunk)) {
-    const auto range = views.range(map.state(master, a.layer, a.chunk), recipe.dtype_of(master), s.chunk_element, s.elements);
-    parts_.stream->submit(
-        [this, &param = own_param(a.layer, s.tensor), s, range] { input_->weights(param, s.tensor_element, range); });
-    if (recipe.master)
-      parts_.device->math().convert(
-          *parts_.stream,
-          views.range(map.state(Kind::parameter, a.layer, a.chunk), recipe.compute, s.chunk_element, s.elements), range);
-  }
+  for (const auto& s : map.layout().segments(a.layer, a.chunk))
+    parts_.stream->submit([this, &param = own_param(a.layer, s.tensor), s, weights = stored_weights(a, views)] {
+      write_weights(weights, static_cast<std::int64_t>(s.chunk_element), static_cast<std::int64_t>(s.elements),
+                    [&](std::int64_t first, TensorView range) {
+                      input_->weights(param, s.tensor_element + static_cast<std::uint64_t>(first), range);
+                    });
+    });
 }
 
 void Compute::visit(const Action& a, const Views& views) {
-  const auto& map = *parts_.map;
-  const auto master = map.options().recipe.master_kind();
-  for (const auto& s : map.layout().segments(a.layer, a.chunk))
-    parts_.stream->submit(
-        [this, &param = own_param(a.layer, s.tensor), s,
-         range = views.range(map.state(master, a.layer, a.chunk), map.options().recipe.dtype_of(master), s.chunk_element,
-                             s.elements)] { input_->weights(param, s.tensor_element, range); });
+  for (const auto& s : parts_.map->layout().segments(a.layer, a.chunk))
+    parts_.stream->submit([this, &param = own_param(a.layer, s.tensor), s, weights = stored_weights(a, views)] {
+      read_weights(weights, static_cast<std::int64_t>(s.chunk_element), static_cast<std::int64_t>(s.elements),
+                   [&](std::int64_t first, TensorView range) {
+                     input_->weights(param, s.tensor_element + static_cast<std::uint64_t>(first), range);
+                   });
+    });
 }
 
 }  // namespace terrace

@@ -14,6 +14,7 @@
 #include <terrace/core/device.h>
 #include <terrace/core/math.h>
 #include <terrace/optimizers/optimizer.h>
+#include <terrace/optimizers/stored_weights.h>
 #include <terrace/parallel/step_map.h>
 
 namespace terrace {
@@ -55,6 +56,8 @@ class Compute {
   void update(const Action& action, const Views& views, bool first);
   void fill(const Action& action, const Views& views);
   void visit(const Action& action, const Views& views);
+  [[nodiscard]] Stored stored_chunk(Kind kind, const Action& action, const Views& views) const;
+  [[nodiscard]] StoredWeights stored_weights(const Action& action, const Views& views) const;
   [[nodiscard]] const ParamSpec& own_param(std::uint32_t layer, std::uint32_t tensor) const;
 
   Parts parts_;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <stdexcept>
 
 #include <terrace/memory/eviction.h>
 #include <terrace/offload/mover.h>
@@ -26,7 +27,7 @@ std::vector<ChunkDescription> describe_state(const StepMap& map) {
         const auto chunk = map.state(kind, l, c);
         ChunkDescription d{.chunk = chunk,
                            .kind = kind,
-                           .dtype = std::string(name_of(recipe.dtype_of(kind))),
+                           .dtype = std::string(name_of(recipe.format_of(kind))),
                            .bytes = map.chunk_bytes(chunk),
                            .ranges = {},
                            .label = map.describe(chunk)};
@@ -45,6 +46,10 @@ std::vector<ChunkDescription> describe_state(const StepMap& map) {
 struct Engine::Impl {
   Impl(const Model& model, const Plan& p, const Options& o)
       : plan(p), options(o), map(model, p.map), residency(p.capacity, policy, p.generations), walk(map, residency, policy) {
+    const auto& states = map.options().recipe.states;
+    if (options.optimizer->states() != states)
+      throw std::logic_error(
+          fmt::format("Engine: {} does not keep the {} states that were planned", options.optimizer->name(), states.size()));
     map.add_to(residency);
     for (std::uint32_t c = 0; c < map.chunks(); ++c)
       if (is_state(map.chunk_kind(ChunkId(c)))) residency.reserve_on_disk(ChunkId(c));
@@ -105,7 +110,7 @@ struct Engine::Impl {
                             (stored.offset == place || stored.offset == place + at->second.bytes);
       if (!in_place)
         throw Error(fmt::format("the stored state does not belong to this model: {} is not laid out as this run lays it out\n"
-                                "  resume with the model and dtype it was trained with",
+                                "  resume with the model, dtype, optimizer and recipe it was trained with",
                                 stored.description.label),
                     Exit::usage);
       residency.adopt_on_disk(at->second.chunk);

@@ -168,7 +168,7 @@ class Planner {
 
   std::optional<Plan> attempt(Tier update_tier) {
     Plan p;
-    p.map = {.recipe = Recipe::of(model_.dtype),
+    p.map = {.recipe = Recipe::of(model_.dtype, request_.recipe, request_.states),
              .shape = request_.shape,
              .recompute = request_.recompute,
              .update_tier = update_tier,
@@ -198,7 +198,10 @@ class Planner {
     for (const auto* program : {&programs.steady, &programs.drain, &programs.fill, &programs.evaluate, &programs.decode})
       for (const auto tier : {Tier::device, Tier::host})
         p.smallest_bytes[tier] = std::max(p.smallest_bytes[tier], map.largest_use(*program, tier));
-    p.smallest_bytes[Tier::device] += map.layout().chunk_elements() * size_of(p.map.recipe.state);
+    std::uint64_t one_chunk = 0;
+    for (const auto kind : p.map.recipe.kinds())
+      one_chunk = std::max(one_chunk, p.map.recipe.chunk_bytes(kind, map.layout().chunk_elements()));
+    p.smallest_bytes[Tier::device] += one_chunk;
   }
 
   // The arenas: no larger than the budget, and no larger than a run without limits would ever touch.

@@ -28,7 +28,9 @@ inline constexpr std::uint32_t kAutoDepth = ~0U;
 struct PlanRequest {
   StepShape shape = {};
   Budget budget = {};
-  bool disk_tier = false;  // false: the disk is for commits only
+  std::string recipe = "fp32";                                           // of recipes(), with the model's dtype
+  std::vector<Kind> states = {Kind::first_moment, Kind::second_moment};  // Optimizer::states()
+  bool disk_tier = false;                                                // false: the disk is for commits only
   Order order = Order::horizontal;
   std::uint32_t group = 0;  // micro-batches a group, of group_vertical
   bool recompute = false;

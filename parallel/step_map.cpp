@@ -85,14 +85,13 @@ StepMap::StepMap(const Model& model, const Options& options)
   const auto chunk_elements = layout_.chunk_elements();
   for (std::uint32_t l = 0; l < layers(); ++l)
     for (const auto kind : kinds_)
-      add_run(layout_.chunks_of(l),
-              {.bytes = chunk_elements * size_of(options_.recipe.dtype_of(kind)), .kind = kind, .layer = l});
+      add_run(layout_.chunks_of(l), {.bytes = options_.recipe.chunk_bytes(kind, chunk_elements), .kind = kind, .layer = l});
   if (tied_layer_ != kNone) {
     for (std::uint32_t p = 0; p < params_[tied_layer_].size(); ++p)
       if (params_[tied_layer_][p].tied) {
         const auto elements = static_cast<std::uint64_t>(params_[tied_layer_][p].shape.elements());
         tied_gradient_ = ChunkId(add_run(static_cast<std::uint32_t>(ceil_div(elements, chunk_elements)),
-                                         {.bytes = chunk_elements * size_of(options_.recipe.gradient),
+                                         {.bytes = options_.recipe.chunk_bytes(Kind::gradient, chunk_elements),
                                           .kind = Kind::gradient,
                                           .layer = tied_layer_,
                                           .role = 't'}));
@@ -207,7 +206,7 @@ std::vector<Use> StepMap::uses(const Action& a) const {
     case Op::update:
       for (const auto kind : kinds_) {
         auto access = kind == Kind::gradient ? Access::read : Access::update;
-        if (kind == Kind::parameter && options_.recipe.master) access = Access::overwrite;
+        if (kind == Kind::parameter && options_.recipe.copies_master()) access = Access::overwrite;
         uses.push_back({state(kind, a.layer, a.chunk), access});
       }
       break;
@@ -215,7 +214,11 @@ std::vector<Use> StepMap::uses(const Action& a) const {
       for (const auto kind : kinds_)
         if (kind == Kind::parameter || kind == Kind::master) uses.push_back({state(kind, a.layer, a.chunk), Access::overwrite});
       break;
-    case Op::visit: uses.push_back({state(options_.recipe.master_kind(), a.layer, a.chunk), Access::read}); break;
+    case Op::visit:  // a copy of the master says nothing that the master does not
+      for (const auto kind : kinds_)
+        if (kind == Kind::master || (kind == Kind::parameter && !options_.recipe.copies_master()))
+          uses.push_back({state(kind, a.layer, a.chunk), Access::read});
+      break;
     case Op::decode:
       use_weights(uses, a.layer);
       use_some(uses, x(a.layer, 0), Access::read);

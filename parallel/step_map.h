@@ -15,9 +15,9 @@
 
 #include <terrace/memory/layout.h>
 #include <terrace/memory/residency.h>
+#include <terrace/optimizers/recipe.h>
 #include <terrace/parallel/layer.h>
 #include <terrace/parallel/program.h>
-#include <terrace/parallel/recipe.h>
 
 namespace terrace {
 

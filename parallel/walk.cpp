@@ -39,10 +39,9 @@ void Walk::run(const Program& program, Sink& sink) {
       continue;
     }
     auto uses = map_.uses(action);
-    // Moments before their first update, and a cache before its first position, hold nothing yet.
+    // Optimizer states before their first update, and a cache before its first position, hold nothing yet.
     for (auto& use : uses) {
-      const auto kind = residency_.kind_of(use.chunk);
-      const bool starts_empty = kind == Kind::first_moment || kind == Kind::second_moment || action.op == Op::decode;
+      const bool starts_empty = is_optimizer_state(residency_.kind_of(use.chunk)) || action.op == Op::decode;
       if (use.access == Access::update && starts_empty && !residency_.has_content(use.chunk)) use.access = Access::overwrite;
     }
     const auto tier = map_.tier_of(action);

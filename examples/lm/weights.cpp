@@ -86,7 +86,7 @@ std::string hash_weights(Engine& engine) {
 
 void save_weights(Engine& engine, const std::filesystem::path& path) {
   const auto& map = engine.map();
-  const auto dtype = map.options().recipe.dtype_of(map.options().recipe.master_kind());
+  const auto dtype = map.options().recipe.weight_dtype();
   std::vector<SafetensorsDeclaration> tensors;
   for (std::uint32_t l = 0; l < map.layers(); ++l)
     for (const auto& param : map.params(l)) {

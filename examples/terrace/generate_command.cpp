@@ -71,7 +71,9 @@ Exit generate_command(const CommandLine& line) {
   const auto positions = prompt_tokens + std::min(options.max_tokens, config.seq_len - prompt_tokens);
 
   const auto model = lm::make_model(model_config(config));
-  PlanRequest request{.shape = {.batch = {1, 1}, .micro_batches = 1}, .budget = budgets(config), .disk_tier = true};
+  PlanRequest request{
+      .shape = {.batch = {1, 1}, .micro_batches = 1}, .budget = budgets(config), .recipe = config.recipe, .disk_tier = true};
+  request.states = optimizer_of(config)->states();
   request.budget.disk = kUnlimited;
   request.decode_positions = positions;
   const auto p = plan(model, request, machine_profile(config));
@@ -79,7 +81,7 @@ Exit generate_command(const CommandLine& line) {
 
   ThreadPool pool(static_cast<int>(config.threads));
   const auto device = make_cpu_device(pool);
-  const auto optimizer = make_adamw({});
+  const auto optimizer = optimizer_of(config);
   Engine engine(model, p, {.device = device.get(), .store = store, .resume = true, .optimizer = optimizer.get()});
 
   std::vector<std::byte> logits(static_cast<std::size_t>(config.vocab) * size_of(model.dtype));

@@ -1,6 +1,8 @@
 #include <array>
 
 #include <terrace/examples/terrace/options.h>
+#include <terrace/optimizers/optimizer.h>
+#include <terrace/optimizers/recipe.h>
 
 namespace terrace::cli {
 namespace {
@@ -48,6 +50,13 @@ Option text(std::string_view section, std::string_view key, Option::Field field,
           .choices = std::move(choices)};
 }
 
+template <class Names>
+std::vector<std::string_view> names_of(const Names& table) {
+  std::vector<std::string_view> names;
+  for (const auto& row : table) names.push_back(row.name);
+  return names;
+}
+
 std::vector<Option> make_table() {
   return {
       text("model", "model", &C::model, Text::choice, kSame, "model family", {"gpt2", "llama"}),
@@ -69,15 +78,20 @@ std::vector<Option> make_table() {
       number("train", "batch-size", &C::batch_size, kPositive, kSame, "sequences in a micro-batch"),
       number("train", "grad-accumulation", &C::grad_accumulation, kPositive, kSame, "micro-batches in a step"),
       number("train", "steps", &C::steps, kPositive, !kSame, "updates of the weights"),
+      text("train", "optimizer", &C::optimizer, Text::choice, kSame, "what updates the weights", names_of(optimizers())),
+      text("train", "recipe", &C::recipe, Text::choice, kSame, "how weights, gradients and optimizer states are kept",
+           names_of(recipes())),
       number("train", "lr", &C::lr, kAbove0, kSame, "highest learning rate"),
       text("train", "lr-schedule", &C::lr_schedule, Text::choice, kSame, "course of the learning rate after the warm-up",
            {"constant", "linear", "cosine", "wsd"}),
       number("train", "min-lr", &C::min_lr, kCount, kSame, "learning rate at the end of the schedule"),
       number("train", "warmup", &C::warmup, kCount, kSame, "steps of linear warm-up"),
-      number("train", "beta1", &C::beta1, kFraction, kSame, "AdamW: decay of the first moment"),
-      number("train", "beta2", &C::beta2, kFraction, kSame, "AdamW: decay of the second moment"),
-      number("train", "eps", &C::eps, kAbove0, kSame, "AdamW: added to the root of the second moment"),
-      number("train", "weight-decay", &C::weight_decay, kCount, kSame, "AdamW: decoupled weight decay"),
+      number("train", "beta1", &C::beta1, kFraction, kSame, "decay of the first moment"),
+      number("train", "beta2", &C::beta2, kFraction, kSame, "decay of the second moment"),
+      number("train", "momentum", &C::momentum, kFraction, kSame, "sgd: share of the velocity that stays; 0: none is kept"),
+      text("train", "nesterov", &C::nesterov, Text::any, kSame, "sgd: look ahead by the momentum"),
+      number("train", "eps", &C::eps, kAbove0, kSame, "added to the root of the second moment"),
+      number("train", "weight-decay", &C::weight_decay, kCount, kSame, "weight decay; not of norms and biases"),
       number("train", "grad-clip", &C::grad_clip, kCount, kSame, "greatest global gradient norm; 0: not clipped"),
       text("train", "order", &C::order, Text::choice, !kSame, "micro-batch by micro-batch, or layer by layer over all of them",
            {"horizontal", "vertical"}),

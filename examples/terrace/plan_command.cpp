@@ -32,6 +32,10 @@ Exit plan_command(const CommandLine& line) {
   const auto& t = p.steady_traffic;
   fmt::print("{} with {:.2f}M parameters, {} of state, chunks of {} elements\n", config.model,
              static_cast<double>(p.parameters) * 1e-6, format_bytes(p.state_bytes), p.map.chunk_elements);
+  const auto& recipe = p.map.recipe;
+  fmt::print("{} with recipe {}:", config.optimizer, recipe.name);
+  for (const auto kind : recipe.kinds())
+    fmt::print(" {} {}{}", name_of(kind), name_of(recipe.format_of(kind)), kind == recipe.kinds().back() ? "\n" : ",");
   fmt::print("updates run on the {}, prefetch depth {}\n\n", name_of(p.map.update_tier), p.prefetch_depth);
   fmt::print("{:<8} {:>12} {:>12} {:>16}\n", "tier", "budget", "peak", "smallest legal");
   const auto budget = budgets(config);

@@ -22,7 +22,11 @@ struct RunConfig {
   std::string dtype = "fp32";  // fp32 | bf16 | fp64
   // training
   std::int64_t batch_size = 8, grad_accumulation = 1, steps = 100;
+  std::string optimizer = "adamw";  // of optimizers/optimizer.h's table
+  std::string recipe = "fp32";      // of optimizers/recipe.h's table
   double lr = 3e-4, min_lr = 3e-5, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, grad_clip = 1.0;
+  double momentum = 0.9;
+  bool nesterov = false;
   std::string lr_schedule = "cosine";  // constant | linear | cosine | wsd
   std::int64_t warmup = 10;
   std::string order = "horizontal";  // horizontal | vertical

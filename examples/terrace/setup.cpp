@@ -39,6 +39,8 @@ Budget budgets(const RunConfig& c) {
 PlanRequest plan_request(const RunConfig& c) {
   PlanRequest r{.shape = {.batch = {c.batch_size, c.seq_len}, .micro_batches = static_cast<std::uint32_t>(c.grad_accumulation)},
                 .budget = budgets(c),
+                .recipe = c.recipe,
+                .states = optimizer_of(c)->states(),
                 .disk_tier = !c.nvme_path.empty()};
   r.order = c.order == "horizontal" ? Order::horizontal : c.group > 0 ? Order::group_vertical : Order::vertical;
   r.group = static_cast<std::uint32_t>(c.group);
@@ -74,8 +76,13 @@ Schedule schedule(const RunConfig& c) {
           .total_steps = static_cast<std::uint64_t>(total)};
 }
 
-AdamWSettings adamw_settings(const RunConfig& c) {
-  return {.beta1 = c.beta1, .beta2 = c.beta2, .eps = c.eps, .weight_decay = c.weight_decay};
+std::unique_ptr<Optimizer> optimizer_of(const RunConfig& c) {
+  return make_optimizer(c.optimizer, {.beta1 = c.beta1,
+                                      .beta2 = c.beta2,
+                                      .eps = c.eps,
+                                      .weight_decay = c.weight_decay,
+                                      .momentum = c.momentum,
+                                      .nesterov = c.nesterov});
 }
 
 MachineProfile machine_profile(const RunConfig& c) {
@@ -99,7 +106,7 @@ void measure_layers(const RunConfig& c, const PlanRequest& request, const StepMa
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(request.shape.batch.tokens()) * request.shape.micro_batches);
   for (std::size_t i = 0; i < tokens.size(); ++i)
     tokens[i] = static_cast<std::int32_t>(random_below(c.seed, stream_of("measure"), i, static_cast<std::uint64_t>(c.vocab)));
-  measure_costs(costs, map, p.programs.steady, *device, *make_adamw(adamw_settings(c)),
+  measure_costs(costs, map, p.programs.steady, *device, *optimizer_of(c),
                 {.tokens = tokens, .targets = tokens, .loss_scale = 1.0 / static_cast<double>(tokens.size())},
                 {.memory_bytes = std::min(p.peak_bytes[Tier::device], 256 * kMiB)});
 }
@@ -143,6 +150,7 @@ nlohmann::json to_json(const Plan& p) {
   j["fits"] = p.fits;
   j["parameters"] = p.parameters;
   j["state_bytes"] = p.state_bytes;
+  j["recipe"] = p.map.recipe.name;
   j["chunk_elements"] = p.map.chunk_elements;
   j["smallest_bytes"] = {{"device", p.smallest_bytes[Tier::device]}, {"host", p.smallest_bytes[Tier::host]}};
   if (!p.fits) {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -27,7 +28,7 @@ Budget budgets(const RunConfig& config);
 PlanRequest plan_request(const RunConfig& config);
 WeightRange first_weights(const RunConfig& config, const Model& model);  // random, or of the safetensors file
 Schedule schedule(const RunConfig& config);
-AdamWSettings adamw_settings(const RunConfig& config);
+std::unique_ptr<Optimizer> optimizer_of(const RunConfig& config);
 // The named file, else the saved profile, else (with a warning when that cannot be read) defaults that were never measured.
 MachineProfile machine_profile(const RunConfig& config);
 // The plan of a request. Each kind of layer is timed on this machine first, so that the plan's times are its own, unless

@@ -51,7 +51,7 @@ class Training {
   Exit run(RunDir& dir) {
     ThreadPool pool(static_cast<int>(config_.threads));
     const auto device = make_cpu_device(pool);
-    const auto optimizer = make_adamw(adamw_settings(config_));
+    const auto optimizer = optimizer_of(config_);
     Trace trace;
     Engine engine(
         model_, plan_,
@@ -78,7 +78,7 @@ class Training {
     std::optional<double> evaluation;
     for (std::uint64_t step = done + 1; step <= last && stop_signal() == 0; ++step) {
       const auto& batch = training_batch(step);
-      UpdateStep update{.step = step, .learning_rate = rate.at(step)};
+      UpdateStep update{.step = step, .learning_rate = rate.at(step), .seed = config_.seed};
       const auto begin = now_ns();
       const auto result = engine.step({.tokens = batch.tokens,
                                        .targets = batch.targets,
@@ -133,11 +133,12 @@ class Training {
   }
 
   [[nodiscard]] std::string describe() const {
-    return fmt::format("{} with {:.1f}M parameters, {} of state; device {}, host {}, disk {}; updates on the {}, {} binds",
-                       config_.model, static_cast<double>(plan_.parameters) * 1e-6, format_bytes(plan_.state_bytes),
-                       format_bytes(plan_.capacity.device), format_bytes(plan_.capacity.host),
-                       plan_.capacity.commit_only ? "for commits only" : format_bytes(plan_.capacity.disk),
-                       name_of(plan_.map.update_tier), plan_.binding);
+    return fmt::format(
+        "{} with {:.1f}M parameters, {} of state ({}, {}); device {}, host {}, disk {}; updates on the {}, {} binds",
+        config_.model, static_cast<double>(plan_.parameters) * 1e-6, format_bytes(plan_.state_bytes), config_.optimizer,
+        config_.recipe, format_bytes(plan_.capacity.device), format_bytes(plan_.capacity.host),
+        plan_.capacity.commit_only ? "for commits only" : format_bytes(plan_.capacity.disk), name_of(plan_.map.update_tier),
+        plan_.binding);
   }
 
   const Batch& training_batch(std::uint64_t step) {
@@ -201,7 +202,7 @@ class Training {
     std::uint64_t same = 0, steps = std::min<std::uint64_t>(kSteps, offloaded.size());
     for (std::uint64_t step = 1; step <= steps; ++step) {
       const auto& batch = training_batch(step);
-      UpdateStep update{.step = step, .learning_rate = rate.at(step)};
+      UpdateStep update{.step = step, .learning_rate = rate.at(step), .seed = config_.seed};
       const auto r = engine.step({.tokens = batch.tokens,
                                   .targets = batch.targets,
                                   .loss_scale = 1.0 / static_cast<double>(batch.targets.size()),

@@ -94,7 +94,7 @@ TEST(MeasuredCosts, TellTimeAndDecideNothing) {
 
   ThreadPool pool(1);
   const auto device = make_cpu_device(pool);
-  const auto optimizer = make_adamw({});
+  const auto optimizer = make_optimizer("adamw", {});
   const StepMap map(model, planned.map);
   const std::vector<std::int32_t> tokens(static_cast<std::size_t>(o.shape.batch.tokens()) * o.shape.micro_batches, 1);
   const auto& program = planned.programs.steady;

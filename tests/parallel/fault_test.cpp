@@ -229,7 +229,7 @@ TEST_F(FaultRun, AnEngineThatCannotBeBuiltLeavesNothingBehind) {
   const auto faulty = make_faulty_memory(*counted, 1);
   const auto model = toy::make_model(o.sizes);
   const auto planned = plan(model, toy::request_of(o), MachineProfile{});
-  const auto optimizer = make_adamw({});
+  const auto optimizer = make_optimizer("adamw", {});
   DeviceOver device(*cpu, *faulty);
   Engine::Options wanted{
       .device = &device, .store = {.paths = {folder_}, .durable = false}, .optimizer = optimizer.get(), .make_io = {}};

@@ -117,7 +117,7 @@ struct Training {
   const std::unique_ptr<Device> device = make_cpu_device(pool);
   const Model model = make_model(o.sizes);
   const Plan planned = plan(model, request_of(o), MachineProfile{});
-  const std::unique_ptr<Optimizer> optimizer = make_adamw({});
+  const std::unique_ptr<Optimizer> optimizer = make_optimizer("adamw", {});
   std::vector<std::int32_t> tokens, targets;
   std::optional<Engine> engine;  // empty when the plan does not fit
 };

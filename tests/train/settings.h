@@ -103,7 +103,9 @@ inline cli::RunConfig config_of(const TinyModel& model, const std::filesystem::p
 inline std::uint64_t thin_host_bytes(cli::RunConfig config) {
   const auto model = lm::make_model(cli::model_config(config));
   const auto request = cli::plan_request(config);
-  const StepMap map(model, {.recipe = Recipe::of(model.dtype), .shape = request.shape, .recompute = request.recompute});
+  const StepMap map(model, {.recipe = Recipe::of(model.dtype, request.recipe, request.states),
+                            .shape = request.shape,
+                            .recompute = request.recompute});
   std::uint64_t bytes = 0;
   for (std::uint32_t c = 0; c < map.chunks(); ++c) bytes = std::max(bytes, map.chunk_bytes(ChunkId{c}));
   for (;; bytes = round_up(bytes + bytes / 4, kPageBytes)) {
@@ -125,9 +127,14 @@ inline void put(cli::RunConfig& config, Place place, const std::filesystem::path
     config.host_memory = std::to_string(thin);
     return;
   }
-  const auto recipe = Recipe::of(parse_dtype(config.dtype));
-  const auto kept = size_of(recipe.compute) + size_of(recipe.gradient);
-  config.host_memory = std::to_string(round_up(wide.state_bytes * kept / recipe.bytes_per_parameter() + thin, kPageBytes));
+  const auto& recipe = wide.map.recipe;
+  std::uint64_t all = 0, kept = 0;
+  for (const auto kind : recipe.kinds()) {
+    const auto bytes = recipe.chunk_bytes(kind, wide.map.chunk_elements);
+    all += bytes;
+    if (kind == Kind::parameter || kind == Kind::gradient) kept += bytes;
+  }
+  config.host_memory = std::to_string(round_up(wide.state_bytes * kept / all + thin, kPageBytes));
 }
 
 inline cli::RunConfig config_of(const Setting& s, const std::filesystem::path& corpus, const std::filesystem::path& disk) {

@@ -1,0 +1,83 @@
+// What every update is asked before it touches a byte.
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include <terrace/optimizers/elementwise.h>
+
+namespace terrace::elementwise {
+namespace {
+
+struct Checker {
+  const char* name;
+  const ChunkUpdate& chunk;
+
+  void array(const char* what, const Stored& stored, std::initializer_list<Format> formats) const {
+    const auto& weight = chunk.parameter;
+    bool known = false;
+    std::string wanted;
+    for (const auto format : formats) {
+      known = known || format == stored.format;
+      wanted += fmt::format("{}{}", wanted.empty() ? "" : " or ", name_of(format));
+    }
+    if (!known)
+      refuse(name, fmt::format("the {} is {}, where {} weights ask for {}", what, name_of(stored.format),
+                               name_of(weight.format), wanted));
+    if (stored.format == Format::none) return;
+    if (stored.elements != weight.elements)
+      refuse(name, fmt::format("the {} has {} elements, and the weight {}", what, stored.elements, weight.elements));
+    if (stored.data == nullptr && weight.elements > 0) refuse(name, fmt::format("the {} is missing", what));
+  }
+
+  void weights() const {
+    const auto format = chunk.parameter.format;
+    array("weight", chunk.parameter, {Format::fp32, Format::bf16, Format::fp64});
+    if (format == Format::bf16)
+      array("master weight", chunk.master, {Format::fp32, Format::low16, Format::none});
+    else
+      array("master weight", chunk.master, {Format::none});
+    if (format == Format::fp64)
+      array("gradient", chunk.gradient, {Format::fp64});
+    else
+      array("gradient", chunk.gradient, {Format::fp32, Format::bf16});
+  }
+
+  void states(std::size_t count) const {
+    constexpr const char* kNames[] = {"first state", "second state"};
+    for (std::size_t i = 0; i < chunk.states.size(); ++i) {
+      if (i >= count)
+        array(kNames[i], chunk.states[i], {Format::none});
+      else if (chunk.parameter.format == Format::fp64)
+        array(kNames[i], chunk.states[i], {Format::fp64});
+      else
+        array(kNames[i], chunk.states[i], {Format::fp32, Format::bf16, Format::dynamic8, Format::dynamic8_unsigned});
+    }
+  }
+
+  void parts() const {
+    std::int64_t end = 0;
+    for (const auto& part : chunk.parts) {
+      if (part.first < end || part.count < 0 || part.first + part.count > chunk.parameter.elements)
+        refuse(name, fmt::format("elements {}..{} are not in ascending order within the chunk's {}", part.first,
+                                 part.first + part.count, chunk.parameter.elements));
+      end = part.first + part.count;
+      require_rate(name, "the rate of a part", part.rate);
+      require_rate(name, "the decay of a part", part.decay);
+    }
+  }
+};
+
+}  // namespace
+
+void check(const char* name, std::size_t states, const UpdateStep& step, const ChunkUpdate& chunk) {
+  if (step.step == 0) refuse(name, "steps count from 1");
+  require_rate(name, "the learning rate", step.learning_rate);
+  if (!std::isfinite(step.gradient_scale))
+    refuse(name, fmt::format("the gradient scale is {}; it must be finite", step.gradient_scale));
+  const Checker checker{name, chunk};
+  checker.weights();
+  checker.states(states);
+  checker.parts();
+}
+
+}  // namespace terrace::elementwise

@@ -1,0 +1,118 @@
+#include <terrace/optimizers/codecs.h>
+
+#include <bit>
+
+#include <terrace/optimizers/bf16_bits.h>
+
+namespace terrace {
+namespace {
+
+using Half = Codecs::Half;
+
+// A body becomes a function for each instruction set.
+#define TERRACE_EACH_ISA(name, parameters, arguments)              \
+  void name##_baseline parameters { name arguments; }              \
+  TERRACE_AVX2 void name##_avx2 parameters { name arguments; }     \
+  TERRACE_AVX512 void name##_avx512 parameters { name arguments; } \
+  constexpr EachIsa<void parameters> k_##name { name##_baseline, name##_avx2, name##_avx512 }
+
+TERRACE_INLINE void widen(float* __restrict to, const Half* __restrict from, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) to[i] = widened(from[i]);
+}
+TERRACE_EACH_ISA(widen, (float* to, const Half* from, std::int64_t count), (to, from, count));
+
+TERRACE_INLINE void round_weight(Half* __restrict to, const float* __restrict from, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) to[i] = weight_to_bf16(from[i]);
+}
+TERRACE_EACH_ISA(round_weight, (Half * to, const float* from, std::int64_t count), (to, from, count));
+
+TERRACE_INLINE void round_state(Half* __restrict to, const float* __restrict from, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) to[i] = state_to_bf16(from[i]);
+}
+TERRACE_EACH_ISA(round_state, (Half * to, const float* from, std::int64_t count), (to, from, count));
+
+// The upper half was rounded away from zero exactly when the lower half's first bit is set. A NaN's was not rounded.
+TERRACE_INLINE void join(float* __restrict to, const Half* __restrict high, const Half* __restrict low, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::uint32_t h = high[i], l = low[i];
+    const std::uint32_t truncated = is_nan(h << 16) ? h : h - (l >> 15);
+    to[i] = std::bit_cast<float>((truncated << 16) | l);
+  }
+}
+TERRACE_EACH_ISA(join, (float* to, const Half* high, const Half* low, std::int64_t count), (to, high, low, count));
+
+TERRACE_INLINE void split(Half* __restrict high, Half* __restrict low, const float* __restrict from, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    high[i] = weight_to_bf16(from[i]);
+    low[i] = static_cast<Half>(std::bit_cast<std::uint32_t>(from[i]) & 0xffffU);
+  }
+}
+TERRACE_EACH_ISA(split, (Half * high, Half* low, const float* from, std::int64_t count), (high, low, from, count));
+
+TERRACE_INLINE std::uint32_t product_high(std::uint32_t a, std::uint32_t b) {
+  return static_cast<std::uint32_t>((std::uint64_t{a} * b) >> 32);
+}
+
+// Philox4x32-10 of counters (block, stream) with key `seed`, as core/philox.h: element e takes half e % 2 of
+// random_u32(seed, stream, e / 2), so a block serves eight elements.
+constexpr std::int64_t kBlocks = 32, kAtOnce = 8 * kBlocks;
+TERRACE_INLINE void draw(Half* out, std::uint64_t seed, std::uint64_t stream, std::uint64_t block) {
+  alignas(64) std::uint32_t x[4][kBlocks];
+  for (std::uint64_t i = 0; i < kBlocks; ++i) {
+    std::uint32_t a = static_cast<std::uint32_t>(block + i), b = static_cast<std::uint32_t>((block + i) >> 32);
+    std::uint32_t c = static_cast<std::uint32_t>(stream), d = static_cast<std::uint32_t>(stream >> 32);
+    std::uint32_t k0 = static_cast<std::uint32_t>(seed), k1 = static_cast<std::uint32_t>(seed >> 32);
+#pragma GCC unroll 10
+    for (int round = 0; round < 10; ++round) {
+      const std::uint32_t high0 = product_high(0xD2511F53U, a), low0 = 0xD2511F53U * a;
+      const std::uint32_t high1 = product_high(0xCD9E8D57U, c), low1 = 0xCD9E8D57U * c;
+      a = high1 ^ b ^ k0;
+      b = low1;
+      c = high0 ^ d ^ k1;
+      d = low0;
+      k0 += 0x9E3779B9U;
+      k1 += 0xBB67AE85U;
+    }
+    x[0][i] = a;
+    x[1][i] = b;
+    x[2][i] = c;
+    x[3][i] = d;
+  }
+  for (std::int64_t i = 0; i < kBlocks; ++i)
+    for (std::int64_t word = 0; word < 4; ++word) {
+      out[8 * i + 2 * word] = static_cast<Half>(x[word][i]);
+      out[8 * i + 2 * word + 1] = static_cast<Half>(x[word][i] >> 16);
+    }
+}
+
+// Up with the probability of the part that is cut off: its 16 bits plus 16 random ones carry that often.
+TERRACE_INLINE void round_randomly(Half* __restrict to, const float* __restrict from, std::int64_t count,
+                                   const RandomBits& bits) {
+  alignas(64) Half drawn[kAtOnce];
+  for (std::int64_t done = 0; done < count;) {
+    const std::uint64_t element = bits.first + static_cast<std::uint64_t>(done);
+    const auto skip = static_cast<std::int64_t>(element % 8);
+    draw(drawn, bits.seed, bits.stream, element / 8);
+    const std::int64_t n = kAtOnce - skip < count - done ? kAtOnce - skip : count - done;
+    const float* __restrict in = from + done;
+    Half* __restrict out = to + done;
+    for (std::int64_t i = 0; i < n; ++i) {
+      const auto u = std::bit_cast<std::uint32_t>(in[i]);
+      out[i] = static_cast<Half>(is_nan(u) ? quiet_nan(u) : (u + drawn[skip + i]) >> 16);
+    }
+    done += n;
+  }
+}
+TERRACE_EACH_ISA(round_randomly, (Half * to, const float* from, std::int64_t count, const RandomBits& bits),
+                 (to, from, count, bits));
+
+}  // namespace
+
+constinit const Codecs kCodecs{.widen = k_widen,
+                               .round_weight = k_round_weight,
+                               .round_state = k_round_state,
+                               .join = k_join,
+                               .split = k_split,
+                               .round_randomly = k_round_randomly};
+
+}  // namespace terrace

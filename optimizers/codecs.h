@@ -1,0 +1,29 @@
+// Conversions between the formats of chunks and fp32, one function an instruction set. docs/optimizers.md, "Formats", specifies
+// them to the bit.
+//
+// Internal to optimizers/. Threads: any. Arrays do not overlap.
+#pragma once
+
+#include <cstdint>
+
+#include <terrace/optimizers/isa.h>
+
+namespace terrace {
+
+// Where a row of stochastically rounded elements takes its random bits.
+struct RandomBits {
+  std::uint64_t seed = 0, stream = 0, first = 0;  // `first`: the index of the first element
+};
+
+struct Codecs {
+  using Half = std::uint16_t;
+  EachIsa<void(float* to, const Half* from, std::int64_t count)> widen;         // bf16, exactly
+  EachIsa<void(Half* to, const float* from, std::int64_t count)> round_weight;  // nearest, ties away from zero
+  EachIsa<void(Half* to, const float* from, std::int64_t count)> round_state;   // nearest, ties to even
+  EachIsa<void(float* to, const Half* high, const Half* low, std::int64_t count)> join;
+  EachIsa<void(Half* high, Half* low, const float* from, std::int64_t count)> split;
+  EachIsa<void(Half* to, const float* from, std::int64_t count, const RandomBits& bits)> round_randomly;
+};
+extern const Codecs kCodecs;
+
+}  // namespace terrace

@@ -1,0 +1,29 @@
+// Block-wise dynamic 8-bit quantisation (Dettmers et al.: "8-bit optimizers via block-wise quantization", ICLR 2022), with the
+// code values of bitsandbytes' create_dynamic_map. docs/optimizers.md, "Formats", specifies it to the bit.
+//
+// A block of 256 elements shares one fp32 scale, its greatest magnitude. An array of n elements is the codes of all blocks,
+// padded to whole blocks, then a scale each.
+//
+// Internal to optimizers/. Threads: any.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include <terrace/optimizers/isa.h>
+
+namespace terrace::dynamic8 {
+
+inline constexpr std::int64_t kBlockElements = 256;
+constexpr std::int64_t blocks_of(std::int64_t elements) { return (elements + kBlockElements - 1) / kBlockElements; }
+constexpr std::int64_t bytes_of(std::int64_t elements) { return blocks_of(elements) * (kBlockElements + 4); }
+
+// The first moment's map has both signs; the second moment's has none, and its values that are not zero never become zero.
+enum class Sign : bool { both, none };
+const std::array<float, 256>& values(Sign sign);  // in ascending order
+
+// Whole blocks. `codes` and `scales` are those of the first block.
+void decode(Isa isa, Sign sign, float* to, const std::uint8_t* codes, const float* scales, std::int64_t blocks);
+void encode(Isa isa, Sign sign, std::uint8_t* codes, float* scales, const float* from, std::int64_t blocks);
+
+}  // namespace terrace::dynamic8

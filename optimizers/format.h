@@ -1,0 +1,29 @@
+// How a chunk keeps one number an element: the dtypes, and what is no dtype.
+//
+// Threads: values.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include <terrace/core/dtype.h>
+
+namespace terrace {
+
+enum class Format : std::uint8_t {
+  none,
+  fp32,
+  bf16,
+  fp64,
+  low16,              // the lower half of an fp32 weight whose upper half, rounded, is the bf16 weight
+  dynamic8,           // 8-bit codes in blocks of 256, each with an fp32 scale; both signs
+  dynamic8_unsigned,  // the same without a sign
+};
+constexpr bool is_dynamic8(Format f) { return f == Format::dynamic8 || f == Format::dynamic8_unsigned; }
+
+std::string_view name_of(Format format);  // "fp32": as the store's index says it
+Format format_of(DType dtype);
+DType dtype_of_format(Format format);                           // std::logic_error for what is no dtype
+std::uint64_t bytes_of(Format format, std::uint64_t elements);  // of an array of them
+
+}  // namespace terrace

@@ -1,0 +1,20 @@
+#include <terrace/optimizers/isa.h>
+
+namespace terrace {
+
+// A look-up and not an ifunc: sanitizers instrument resolvers, which run before they are ready.
+bool runs(Isa isa) {
+  if (isa == Isa::baseline) return true;
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (isa == Isa::avx2) return __builtin_cpu_supports("avx2");
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vl");
+#else
+  return false;
+#endif
+}
+
+Isa best_isa() { return runs(Isa::avx512) ? Isa::avx512 : runs(Isa::avx2) ? Isa::avx2 : Isa::baseline; }
+
+}  // namespace terrace

@@ -1,0 +1,47 @@
+// The table of names: an optimizer's factory and what it is, one line each.
+#include <terrace/optimizers/optimizer.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include <terrace/core/error.h>
+
+namespace terrace {
+
+using Factory = std::unique_ptr<Optimizer>(const OptimizerSettings&, Isa);
+Factory make_adagrad, make_adam, make_adamw, make_lion, make_sgd;
+
+namespace {
+
+struct Row {
+  OptimizerName name;
+  Factory* make;
+};
+constexpr std::array kTable{
+    Row{{"adamw", "Adam with decoupled weight decay"}, make_adamw},
+    Row{{"adam", "Adam, weight decay as L2"}, make_adam},
+    Row{{"sgd", "gradient descent, with --momentum and --nesterov"}, make_sgd},
+    Row{{"lion", "the sign of an interpolated momentum"}, make_lion},
+    Row{{"adagrad", "the root of the sum of squares"}, make_adagrad},
+};
+constexpr auto kNames = [] {
+  std::array<OptimizerName, kTable.size()> names{};
+  for (std::size_t i = 0; i < names.size(); ++i) names[i] = kTable[i].name;
+  return names;
+}();
+
+}  // namespace
+
+std::span<const OptimizerName> optimizers() { return kNames; }
+
+std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const OptimizerSettings& settings, Isa isa) {
+  const auto at = std::ranges::find(kTable, name, [](const Row& row) { return row.name.name; });
+  if (at != kTable.end()) return at->make(settings, isa);
+  std::vector<std::string_view> known;
+  for (const auto& row : kTable) known.push_back(row.name.name);
+  throw Error(fmt::format("unknown optimizer \"{}\"\n  there are {}", name, fmt::join(known, ", ")), Exit::usage);
+}
+
+}  // namespace terrace

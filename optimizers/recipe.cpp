@@ -1,0 +1,112 @@
+#include <terrace/optimizers/recipe.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <stdexcept>
+
+#include <terrace/core/error.h>
+#include <terrace/core/units.h>
+
+namespace terrace {
+namespace {
+
+struct Row {
+  RecipeName name;
+  Format master;  // of a bf16 model; fp32 and fp64 weights are their own
+  Format moments;
+  DType gradient;
+  bool any_dtype;  // fp32 models may have it, too
+};
+
+constexpr std::array kTable{
+    Row{{"fp32", "fp32 master weights, moments and gradients"}, Format::fp32, Format::fp32, DType::fp32, true},
+    Row{{"bf16", "bf16 moments"}, Format::fp32, Format::bf16, DType::fp32, true},
+    Row{{"8bit", "moments in 8 bits, block-wise"}, Format::fp32, Format::dynamic8, DType::fp32, true},
+    Row{{"split", "the bf16 weight and its lower 16 bits are the fp32 master"},
+        Format::low16,
+        Format::fp32,
+        DType::fp32,
+        false},
+    Row{{"split-8bit", "split, with 8-bit moments"}, Format::low16, Format::dynamic8, DType::fp32, false},
+    Row{{"stochastic", "bf16 weights alone, rounded stochastically; bf16 moments"},
+        Format::none,
+        Format::bf16,
+        DType::fp32,
+        false},
+    Row{{"all-bf16", "stochastic, with bf16 gradients"}, Format::none, Format::bf16, DType::bf16, false},
+};
+constexpr auto kNames = [] {
+  std::array<RecipeName, kTable.size()> names{};
+  for (std::size_t i = 0; i < names.size(); ++i) names[i] = kTable[i].name;
+  return names;
+}();
+
+const Row& row_of(std::string_view name) {
+  const auto at = std::ranges::find(kTable, name, [](const Row& row) { return row.name.name; });
+  if (at != kTable.end()) return *at;
+  std::vector<std::string_view> known;
+  for (const auto& row : kTable) known.push_back(row.name.name);
+  throw Error(fmt::format("unknown recipe \"{}\"\n  there are {}", name, fmt::join(known, ", ")), Exit::usage);
+}
+
+}  // namespace
+
+std::span<const RecipeName> recipes() { return kNames; }
+
+Recipe Recipe::of(DType compute, std::string_view name, std::vector<Kind> states) {
+  const auto& row = row_of(name);
+  Recipe r{.name = std::string(name),
+           .compute = compute,
+           .gradient = row.gradient,
+           .master = Format::none,
+           .first_moment = row.moments,
+           .second_moment = row.moments == Format::dynamic8 ? Format::dynamic8_unsigned : row.moments,
+           .states = std::move(states)};
+  if (compute == DType::bf16) {
+    r.master = row.master;
+    return r;
+  }
+  if (!row.any_dtype)
+    throw Error(fmt::format("recipe {} is for bf16 weights, and these are {}\n  give --dtype bf16, or another --recipe", name,
+                            terrace::name_of(compute)),
+                Exit::usage);
+  if (compute == DType::fp64) {
+    if (name != "fp32")
+      throw Error(
+          fmt::format("recipe {} does not go with fp64 weights\n  give --recipe fp32, which keeps everything in fp64", name),
+          Exit::usage);
+    r.gradient = DType::fp64;
+    r.first_moment = r.second_moment = Format::fp64;
+  }
+  return r;
+}
+
+DType Recipe::weight_dtype() const { return has_master() ? DType::fp32 : compute; }
+
+Format Recipe::format_of(Kind kind) const {
+  switch (kind) {
+    case Kind::parameter: return terrace::format_of(compute);
+    case Kind::gradient: return terrace::format_of(gradient);
+    case Kind::master: return master;
+    case Kind::first_moment: return first_moment;
+    case Kind::second_moment: return second_moment;
+    case Kind::activation: break;
+  }
+  throw std::logic_error("a recipe says nothing of activations");
+}
+
+std::vector<Kind> Recipe::kinds() const {
+  std::vector<Kind> all{Kind::parameter, Kind::gradient};
+  if (has_master()) all.push_back(Kind::master);
+  all.insert(all.end(), states.begin(), states.end());
+  return all;
+}
+
+std::uint64_t Recipe::chunk_bytes(Kind kind, std::uint64_t elements) const {
+  return round_up(bytes_of(format_of(kind), elements), kPageBytes);
+}
+
+}  // namespace terrace

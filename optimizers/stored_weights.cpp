@@ -1,0 +1,49 @@
+#include <terrace/optimizers/stored_weights.h>
+
+#include <algorithm>
+#include <vector>
+
+#include <terrace/optimizers/codecs.h>
+
+namespace terrace {
+namespace {
+
+constexpr std::int64_t kPieceElements = 16384;  // of a split weight, put together in a buffer
+
+TensorView view_of(const Stored& stored, std::int64_t first, std::int64_t count) {
+  const auto dtype = dtype_of_format(stored.format);
+  return {stored.data + static_cast<std::size_t>(first) * size_of(dtype), dtype, {count}};
+}
+
+}  // namespace
+
+void write_weights(const StoredWeights& w, std::int64_t first, std::int64_t count, const UseWeights& use) {
+  if (w.master.format == Format::none) return use(0, view_of(w.parameter, first, count));
+  const auto isa = best_isa();
+  const auto parameter = [&](std::int64_t i) { return reinterpret_cast<Codecs::Half*>(w.parameter.data) + first + i; };
+  if (w.master.format == Format::fp32) {
+    const auto master = view_of(w.master, first, count);
+    use(0, master);
+    return kCodecs.round_weight.of(isa)(parameter(0), master.as<float>(), count);
+  }
+  std::vector<float> piece(static_cast<std::size_t>(std::min(count, kPieceElements)));
+  for (std::int64_t i = 0; i < count; i += kPieceElements) {
+    const auto n = std::min(count - i, kPieceElements);
+    use(i, {reinterpret_cast<std::byte*>(piece.data()), DType::fp32, {n}});
+    kCodecs.split.of(isa)(parameter(i), reinterpret_cast<Codecs::Half*>(w.master.data) + first + i, piece.data(), n);
+  }
+}
+
+void read_weights(const StoredWeights& w, std::int64_t first, std::int64_t count, const UseWeights& use) {
+  if (w.master.format != Format::low16)
+    return use(0, view_of(w.master.format == Format::none ? w.parameter : w.master, first, count));
+  std::vector<float> piece(static_cast<std::size_t>(std::min(count, kPieceElements)));
+  for (std::int64_t i = 0; i < count; i += kPieceElements) {
+    const auto n = std::min(count - i, kPieceElements);
+    kCodecs.join.of(best_isa())(piece.data(), reinterpret_cast<const Codecs::Half*>(w.parameter.data) + first + i,
+                                reinterpret_cast<const Codecs::Half*>(w.master.data) + first + i, n);
+    use(i, {reinterpret_cast<std::byte*>(piece.data()), DType::fp32, {n}});
+  }
+}
+
+}  // namespace terrace

@@ -1,0 +1,24 @@
+// A chunk's weights as fill, hash and export see them: plain numbers, however the recipe keeps them.
+//
+// Owner:   bytes belong to the caller's leases. Threads: any, one at a time on one chunk.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include <terrace/core/tensor.h>
+#include <terrace/optimizers/optimizer.h>
+
+namespace terrace {
+
+struct StoredWeights {
+  Stored parameter, master;
+};
+
+// Calls `use` with elements [first, first + count) of the chunk, in ascending pieces; the first argument counts from `first`
+// on. The dtype is Recipe::weight_dtype(). What is written through the view becomes the weights.
+using UseWeights = std::function<void(std::int64_t offset, TensorView range)>;
+void write_weights(const StoredWeights& weights, std::int64_t first, std::int64_t count, const UseWeights& use);
+void read_weights(const StoredWeights& weights, std::int64_t first, std::int64_t count, const UseWeights& use);
+
+}  // namespace terrace

@@ -1,0 +1,313 @@
+// What every optimizer promises under every recipe. A new one gets its oracle (oracles.h) and a line in kOptimizers; a new
+// recipe is found by its name.
+#include <algorithm>
+#include <functional>
+#include <string>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <terrace/tests/optimizers/oracles.h>
+#include <terrace/tests/optimizers/test_chunk.h>
+
+namespace terrace::test {
+namespace {
+
+struct Case {
+  std::string label;
+  const char* optimizer;
+  OptimizerSettings settings;
+  template <class A>
+  using Specified = void(const OptimizerSettings&, const UpdateStep&, double, A&, A, A&, A&);
+  Specified<float>* in_fp32;
+  Specified<double>* in_fp64;
+  Specified<Real>* published;
+};
+template <class Oracle>
+Case of(const char* optimizer, OptimizerSettings settings = {}, const char* variant = "") {
+  return {std::string(optimizer) + variant,   optimizer,        settings, Oracle::template specified<float>,
+          Oracle::template specified<double>, Oracle::published};
+}
+const std::vector<Case> kOptimizers{
+    of<AdamWOracle>("adamw"),
+    of<AdamOracle>("adam"),
+    of<SgdOracle>("sgd", {.momentum = 0}, "_plain"),
+    of<SgdOracle>("sgd", {.momentum = 0.9}, "_momentum"),
+    of<SgdOracle>("sgd", {.momentum = 0.8, .nesterov = true}, "_nesterov"),
+    of<LionOracle>("lion", {.beta2 = 0.99}),
+    of<AdagradOracle>("adagrad", {.eps = 1e-10}),
+};
+
+struct RecipeCase {
+  std::string_view name;
+  DType dtype;
+};
+std::vector<RecipeCase> recipe_cases() {
+  std::vector<RecipeCase> all;
+  for (const auto& recipe : recipes())
+    for (const auto dtype : {DType::fp32, DType::bf16, DType::fp64}) try {
+        (void)Recipe::of(dtype, recipe.name);
+        all.push_back({recipe.name, dtype});
+      } catch (const std::exception&) {  // they do not go together; recipe_test.cpp says which
+      }
+  return all;
+}
+
+using Param = std::tuple<std::size_t, RecipeCase>;
+std::string name_of(const testing::TestParamInfo<Param>& info) {
+  const auto& [optimizer, recipe] = info.param;
+  auto name = fmt::format("{}_{}_{}", kOptimizers[optimizer].label, recipe.name, terrace::name_of(recipe.dtype));
+  std::ranges::replace(name, '-', '_');
+  return name;
+}
+
+class OptimizerContract : public testing::TestWithParam<Param> {
+ protected:
+  [[nodiscard]] const Case& optimizer() const { return kOptimizers[std::get<0>(GetParam())]; }
+  [[nodiscard]] std::unique_ptr<Optimizer> make(Isa isa = best_isa()) const {
+    return make_optimizer(optimizer().optimizer, optimizer().settings, isa);
+  }
+  [[nodiscard]] TestChunk chunk(std::int64_t elements) const {
+    const auto& recipe = std::get<1>(GetParam());
+    return {Recipe::of(recipe.dtype, recipe.name, make()->states()), elements};
+  }
+  [[nodiscard]] static UpdateStep step_of(std::uint64_t t) {
+    return {.step = t,
+            .learning_rate = 1e-3 * static_cast<double>(t % 7),
+            .gradient_scale = t % 2 == 0 ? 0.37 : 1.0,
+            .seed = 5,
+            .first = t == 1};
+  }
+  ThreadPool pool_{2};
+};
+
+// Ordinary elements, and every hostile gradient now and then in elements of its own.
+void draw_hostile_gradients(TestChunk& chunk, std::uint64_t t) {
+  draw_gradients(chunk, 1000 + t);
+  const auto hostile = hostile_numbers<float>();
+  const auto n = static_cast<std::int64_t>(hostile.size());
+  for (std::int64_t i = 0; i < n && i < chunk.elements(); ++i) {
+    const auto value = hostile[static_cast<std::size_t>(i)];
+    // What is finite comes at every third step, what is not once.
+    if (std::isfinite(value) ? t % 3 == 1 : t == 50) chunk.set_gradient(i, value);
+    if (std::isfinite(value) && t % 3 == 2) chunk.set_gradient(i, 0);
+  }
+}
+
+template <class A>
+void specify(const Case& optimizer, const UpdateStep& step, double decay, A& w, A g, A& s0, A& s1) {
+  if constexpr (std::is_same_v<A, double>)
+    optimizer.in_fp64(optimizer.settings, step, decay, w, g, s0, s1);
+  else
+    optimizer.in_fp32(optimizer.settings, step, decay, w, g, s0, s1);
+}
+
+// What docs/optimizers.md says becomes of a chunk. Numbers go in as they are stored and come out as they will be stored.
+template <class A>
+void expect_specified_steps(const Case& optimizer, const Optimizer& tested, ThreadPool& pool, TestChunk chunk, unsigned steps,
+                            const std::function<UpdateStep(std::uint64_t)>& step_of) {
+  draw_weights(chunk, 7);
+  const auto n = chunk.elements();
+  chunk.parts = {{.first = 0, .count = 64, .stream = 77, .tensor_element = 1003},
+                 {.first = 64, .count = n - 80, .decay = 0, .stream = 78},
+                 {.first = n - 13, .count = 13, .rate = 0.5, .stream = 79, .tensor_element = 6}};
+  const auto states = chunk.recipe().states;
+  for (unsigned t = 1; t <= steps; ++t) {
+    draw_hostile_gradients(chunk, t);
+    TestChunk expected = chunk;
+    const auto step = step_of(t);
+    std::array<std::vector<double>, 2> new_states;
+    for (std::size_t k = 0; k < states.size(); ++k)
+      for (std::int64_t i = 0; i < n; ++i) new_states[k].push_back(chunk.number(states[k], i));
+    for (const auto& part : chunk.parts) {
+      auto own = step;
+      own.learning_rate *= part.rate;
+      for (std::int64_t i = part.first; i < part.first + part.count; ++i) {
+        A w = static_cast<A>(chunk.weight(i)), s[2] = {};
+        for (std::size_t k = 0; k < states.size() && !step.first; ++k) s[k] = static_cast<A>(chunk.number(states[k], i));
+        specify<A>(optimizer, own, part.decay, w, static_cast<A>(chunk.gradient(i)), s[0], s[1]);
+        expected.set_updated_weight(i, w, step, part);
+        for (std::size_t k = 0; k < states.size(); ++k) new_states[k][static_cast<std::size_t>(i)] = s[k];
+      }
+    }
+    for (std::size_t k = 0; k < states.size(); ++k) expected.set_states(states[k], new_states[k]);
+    tested.update(pool, step, chunk.update());
+    for (std::int64_t i = 0; i < n; ++i) {
+      const auto same_number = [&](Kind kind) { return same(chunk.number(kind, i), expected.number(kind, i)); };
+      for (const auto kind : chunk.recipe().kinds())
+        ASSERT_TRUE(same_number(kind)) << "step " << t << ", element " << i << ", " << name_of(kind) << " is "
+                                       << chunk.number(kind, i) << " and not " << expected.number(kind, i) << " with gradient "
+                                       << chunk.gradient(i);
+    }
+  }
+}
+
+TEST_P(OptimizerContract, HundredStepsGiveTheBitsOfTheSpecificationOnEveryInstructionSet) {
+  for (const auto isa : kAllIsas) {
+    if (!runs(isa)) continue;
+    SCOPED_TRACE(std::string(terrace::name_of(isa)));
+    const auto tested = make(isa);
+    const auto c = chunk(1003);
+    if (c.fp64())
+      expect_specified_steps<double>(optimizer(), *tested, pool_, c, 100, step_of);
+    else
+      expect_specified_steps<float>(optimizer(), *tested, pool_, c, 100, step_of);
+  }
+}
+
+// Lengths around the vectors' and their tails, from every kind of state.
+TEST_P(OptimizerContract, EveryLengthAndEveryInstructionSetGivesTheSameBits) {
+  for (std::int64_t n = 0; n < 140; ++n) {
+    std::vector<TestChunk> results;
+    for (const auto isa : kAllIsas) {
+      if (!runs(isa)) continue;
+      auto c = chunk(n);
+      draw_weights(c, static_cast<std::uint64_t>(n));
+      for (std::uint64_t t = 1; t <= 3; ++t) {
+        draw_hostile_gradients(c, t);
+        make(isa)->update(pool_, step_of(t), c.update());
+      }
+      results.push_back(c);
+    }
+    for (const auto& r : results)
+      for (const auto kind : r.recipe().kinds())
+        for (std::int64_t i = 0; i < n; ++i)
+          ASSERT_TRUE(same(r.number(kind, i), results[0].number(kind, i))) << name_of(kind) << " " << i << " of " << n;
+  }
+}
+
+// Threads and the packing into chunks may not change a bit: several blocks, several pools, chunks cut anywhere.
+TEST_P(OptimizerContract, NeitherThreadsNorChunksChangeABit) {
+  constexpr std::int64_t kElements = 3 * 65536 + 2048;
+  const auto whole = [&](int threads) {
+    ThreadPool pool(threads);
+    auto c = chunk(kElements);
+    draw_weights(c, 11);
+    for (std::uint64_t t = 1; t <= 2; ++t) {
+      draw_gradients(c, t);
+      make()->update(pool, step_of(t), c.update());
+    }
+    return c;
+  };
+  const auto expected = whole(1);
+  for (const int threads : {2, 3}) {
+    const auto got = whole(threads);
+    for (const auto kind : expected.recipe().kinds()) EXPECT_EQ(got.bytes(kind), expected.bytes(kind)) << threads << " threads";
+  }
+  for (const std::int64_t size : {2048, 6144, 67584}) {
+    std::int64_t at = 0;
+    auto rest = chunk(kElements);  // where its weights and gradients come from
+    draw_weights(rest, 11);
+    std::vector<TestChunk> pieces;
+    for (; at < kElements; at += size) {
+      pieces.push_back(chunk(size));
+      for (std::int64_t i = 0; i < std::min(size, kElements - at); ++i) pieces.back().set_weight(i, rest.weight(at + i));
+    }
+    for (std::uint64_t t = 1; t <= 2; ++t) {
+      draw_gradients(rest, t);
+      at = 0;
+      for (auto& piece : pieces) {
+        const auto count = std::min(size, kElements - at);
+        piece.parts = {{.first = 0, .count = count, .tensor_element = static_cast<std::uint64_t>(at)}};
+        for (std::int64_t i = 0; i < count; ++i) piece.set_gradient(i, rest.gradient(at + i));
+        make()->update(pool_, step_of(t), piece.update());
+        at += size;
+      }
+    }
+    for (std::int64_t i = 0; i < kElements; ++i) {
+      const auto& piece = pieces[static_cast<std::size_t>(i / size)];
+      for (const auto kind : expected.recipe().kinds())
+        ASSERT_TRUE(same(piece.number(kind, i % size), expected.number(kind, i)))
+            << "chunks of " << size << ", element " << i << ", " << name_of(kind);
+    }
+  }
+}
+
+TEST_P(OptimizerContract, FirstUpdateDoesNotReadTheStates) {
+  auto zeroed = chunk(3000), poisoned = chunk(3000);
+  for (auto* c : {&zeroed, &poisoned}) {
+    draw_weights(*c, 3);
+    draw_gradients(*c, 4);
+    for (const auto kind : c->recipe().states) std::ranges::fill(c->bytes(kind), c == &zeroed ? std::byte{0} : std::byte{0xff});
+    make()->update(pool_, {.step = 1, .learning_rate = 1e-3, .first = true}, c->update());
+  }
+  for (const auto kind : zeroed.recipe().kinds()) EXPECT_EQ(zeroed.bytes(kind), poisoned.bytes(kind)) << name_of(kind);
+}
+
+// Elements between parts belong to nobody: their gradients may be anything, and their weights stay.
+TEST_P(OptimizerContract, PaddingIsLeftAlone) {
+  auto a = chunk(1024), b = chunk(1024);
+  for (auto* c : {&a, &b}) {
+    draw_weights(*c, 5);
+    draw_gradients(*c, 6);
+    c->parts = {{.first = 64, .count = 100}, {.first = 192, .count = 300}};
+  }
+  for (std::int64_t i = 0; i < 1024; ++i)
+    if (i < 64 || (i >= 164 && i < 192) || i >= 492) b.set_gradient(i, std::numeric_limits<double>::quiet_NaN());
+  const auto before = a;
+  for (auto* c : {&a, &b}) make()->update(pool_, {.learning_rate = 1, .first = true}, c->update());
+  for (const auto kind : a.recipe().kinds())
+    if (kind != Kind::gradient) {
+      EXPECT_EQ(a.bytes(kind), b.bytes(kind)) << name_of(kind);
+    }
+  EXPECT_TRUE(same(a.weight(170), before.weight(170)));
+  EXPECT_FALSE(same(a.weight(70), before.weight(70)));
+}
+
+TEST_P(OptimizerContract, NamesItself) {
+  EXPECT_EQ(make()->name(), optimizer().optimizer);
+  EXPECT_LE(make()->states().size(), 2U);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, OptimizerContract,
+                         testing::Combine(testing::Range<std::size_t>(0, kOptimizers.size()),
+                                          testing::ValuesIn(recipe_cases())),
+                         name_of);
+
+// The suites above pass over what this processor does not run; here that is seen.
+class InstructionSet : public testing::TestWithParam<Isa> {};
+TEST_P(InstructionSet, RunsHere) {
+  if (!runs(GetParam())) GTEST_SKIP() << "this processor does not run " << terrace::name_of(GetParam());
+  EXPECT_GE(best_isa(), GetParam());
+}
+INSTANTIATE_TEST_SUITE_P(All, InstructionSet, testing::ValuesIn(kAllIsas),
+                         [](const auto& test) { return std::string(terrace::name_of(test.param)); });
+
+// The specification computes what was published.
+class Published : public testing::TestWithParam<std::size_t> {};
+
+// How far 100 steps leave the worst weight from the published formula's.
+double worst_error(const Case& c, DType dtype) {
+  ThreadPool pool(2);
+  const auto tested = make_optimizer(c.optimizer, c.settings);
+  TestChunk chunk(Recipe::of(dtype, "fp32", tested->states()), 1003);
+  draw_weights(chunk, 7);
+  std::vector<Real> w(1003), m(1003), v(1003);
+  for (std::int64_t i = 0; i < 1003; ++i) w[static_cast<std::size_t>(i)] = chunk.weight(i);
+  for (unsigned t = 1; t <= 100; ++t) {
+    draw_gradients(chunk, 1000 + t);
+    const UpdateStep step{.step = t, .learning_rate = 1e-3 * t / 100, .gradient_scale = 0.37, .first = t == 1};
+    tested->update(pool, step, chunk.update());
+    for (std::size_t i = 0; i < w.size(); ++i)
+      c.published(c.settings, step, 1, w[i], chunk.gradient(static_cast<std::int64_t>(i)), m[i], v[i]);
+  }
+  Real worst = 0;
+  for (std::size_t i = 0; i < w.size(); ++i)
+    worst = std::max(worst, std::abs(w[i] - static_cast<Real>(chunk.weight(static_cast<std::int64_t>(i)))));
+  return static_cast<double>(worst);
+}
+
+// A weight below 1 is rounded three times a step (decay's factor, decay's product, the difference): 3 u. The update is at most
+// about 2 lr; its relative error is ten rounded operations plus the state's: each of the last 1/(1−β1) = 10 steps leaves 3 u of
+// the largest gradient, which is sqrt(3) of the root mean square: below 64 u.
+TEST_P(Published, IsWhatTheSpecificationComputes) {
+  const auto& c = kOptimizers[GetParam()];
+  const auto bound = [](double u) { return 100 * (3 * u + 1e-3 * 64 * u); };
+  EXPECT_LE(worst_error(c, DType::fp64), bound(std::ldexp(1.0, -53)));
+  EXPECT_LE(worst_error(c, DType::fp32), bound(std::ldexp(1.0, -24)));
+}
+INSTANTIATE_TEST_SUITE_P(All, Published, testing::Range<std::size_t>(0, kOptimizers.size()),
+                         [](const auto& test) { return kOptimizers[test.param].label; });
+
+}  // namespace
+}  // namespace terrace::test

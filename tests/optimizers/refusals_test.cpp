@@ -1,0 +1,158 @@
+// Bad settings, steps and arrays are typed errors that say what is wrong.
+#include <functional>
+#include <limits>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <terrace/core/error.h>
+#include <terrace/tests/optimizers/test_chunk.h>
+
+namespace terrace::test {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN(), kInfinity = std::numeric_limits<double>::infinity();
+
+void expect_refused(const std::function<void()>& f, const std::string& words) {
+  try {
+    f();
+    ADD_FAILURE() << "accepted, but should say: " << words;
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit(), Exit::usage);
+    EXPECT_THAT(e.what(), testing::HasSubstr(words));
+  }
+}
+
+class Refuses : public testing::TestWithParam<std::string> {
+ protected:
+  void expect_setting_refused(double OptimizerSettings::*field, double value, const char* words) const {
+    OptimizerSettings settings;
+    settings.*field = value;
+    expect_refused([&] { make_optimizer(GetParam(), settings); }, words);
+    expect_refused([&] { make_optimizer(GetParam(), settings); }, GetParam());
+  }
+  ThreadPool pool_{1};
+};
+
+TEST_P(Refuses, StepsAndRatesOutOfRange) {
+  const auto optimizer = make_optimizer(GetParam(), {});
+  TestChunk chunk(Recipe::of(DType::fp32, "fp32", optimizer->states()), 8);
+  const auto update = [&](UpdateStep step) { return [&, step] { optimizer->update(pool_, step, chunk.update()); }; };
+  expect_refused(update({.step = 0, .learning_rate = 1e-3}), "count from 1");
+  for (const double bad : {-1.0, kNan, kInfinity}) expect_refused(update({.learning_rate = bad}), "learning rate");
+  for (const double bad : {kNan, kInfinity})
+    expect_refused(update({.learning_rate = 1, .gradient_scale = bad}), "gradient scale");
+  for (const double bad : {-0.1, kNan, kInfinity}) {
+    expect_setting_refused(&OptimizerSettings::weight_decay, bad, "weight decay");
+    chunk.parts = {{.first = 0, .count = 8, .rate = bad}};
+    expect_refused(update({.learning_rate = 1}), "rate of a part");
+    chunk.parts = {{.first = 0, .count = 8, .decay = bad}};
+    expect_refused(update({.learning_rate = 1}), "decay of a part");
+  }
+}
+
+TEST_P(Refuses, ArraysThatDoNotMatch) {
+  const auto optimizer = make_optimizer(GetParam(), {});
+  TestChunk plain(Recipe::of(DType::fp32, "fp32", optimizer->states()), 8);
+  TestChunk mixed(Recipe::of(DType::bf16, "fp32", optimizer->states()), 8);
+  TestChunk wide(Recipe::of(DType::fp64, "fp32", optimizer->states()), 8);
+  const auto with = [&](TestChunk& chunk, auto change) {
+    return [&, change] {
+      auto update = chunk.update();
+      change(update);
+      optimizer->update(pool_, {.learning_rate = 1e-3}, update);
+    };
+  };
+  expect_refused(with(plain, [&](ChunkUpdate& u) { u.gradient.elements = 7; }), "gradient has 7 elements");
+  expect_refused(with(plain, [&](ChunkUpdate& u) { u.gradient.data = nullptr; }), "gradient is missing");
+  expect_refused(with(plain, [&](ChunkUpdate& u) { u.gradient = wide.stored(Kind::gradient); }), "gradient is fp64");
+  expect_refused(with(wide, [&](ChunkUpdate& u) { u.gradient = plain.stored(Kind::gradient); }), "gradient is fp32");
+  expect_refused(with(plain, [&](ChunkUpdate& u) { u.parameter = {}; }), "weight is none");
+  expect_refused(with(plain, [&](ChunkUpdate& u) { u.master = plain.stored(Kind::parameter); }), "master weight is fp32");
+  expect_refused(with(mixed, [&](ChunkUpdate& u) { u.master.elements = 9; }), "master weight has 9 elements");
+  const std::size_t states = optimizer->states().size();
+  for (std::size_t i = 0; i < 2; ++i) {
+    const auto* const name = i == 0 ? "first state" : "second state";
+    if (i < states) {
+      expect_refused(with(plain, [&](ChunkUpdate& u) { u.states[i] = {}; }), std::string(name) + " is none");
+      expect_refused(with(plain, [&](ChunkUpdate& u) { u.states[i].format = Format::fp64; }), std::string(name) + " is fp64");
+      expect_refused(with(plain, [&](ChunkUpdate& u) { u.states[i].elements = 7; }), std::string(name) + " has 7 elements");
+    } else {
+      expect_refused(with(plain, [&](ChunkUpdate& u) { u.states[i] = plain.stored(Kind::parameter); }), std::string(name));
+    }
+  }
+  plain.parts = {{.first = 0, .count = 9}};
+  expect_refused(with(plain, [](ChunkUpdate&) {}), "ascending order");
+  plain.parts = {{.first = 0, .count = 4}, {.first = 3, .count = 4}};
+  expect_refused(with(plain, [](ChunkUpdate&) {}), "ascending order");
+  TestChunk empty(Recipe::of(DType::fp32, "fp32", optimizer->states()), 8);
+  empty.parts.clear();
+  const auto before = empty.bytes(Kind::parameter);
+  optimizer->update(pool_, {.learning_rate = 1e-3}, empty.update());  // nothing to do is not an error
+  EXPECT_EQ(empty.bytes(Kind::parameter), before);
+}
+
+std::vector<std::string> all_optimizers() {
+  std::vector<std::string> names;
+  for (const auto& optimizer : optimizers()) names.emplace_back(optimizer.name);
+  return names;
+}
+INSTANTIATE_TEST_SUITE_P(All, Refuses, testing::ValuesIn(all_optimizers()), [](const auto& test) { return test.param; });
+
+void expect_refused(const char* optimizer, double OptimizerSettings::*field, std::initializer_list<double> values,
+                    const char* words) {
+  for (const double value : values) {
+    OptimizerSettings settings;
+    settings.*field = value;
+    expect_refused([&] { make_optimizer(optimizer, settings); }, words);
+  }
+}
+
+TEST(OptimizerSettings, OutOfRangeAreRefused) {
+  using S = OptimizerSettings;
+  const std::initializer_list<double> no_fraction{-0.1, 1.0, 0.99999999999, 2.0, kNan},
+      no_eps{0.0, -1e-8, 1e-50, kNan, kInfinity};
+  for (const auto* name : {"adamw", "adam", "lion"}) {
+    expect_refused(name, &S::beta1, no_fraction, "beta1");
+    expect_refused(name, &S::beta2, no_fraction, "beta2");
+  }
+  for (const auto* name : {"adamw", "adam", "adagrad"}) expect_refused(name, &S::eps, no_eps, "eps");
+  expect_refused("sgd", &S::momentum, no_fraction, "momentum");
+  expect_refused([] { make_optimizer("sgd", {.momentum = 0, .nesterov = true}); }, "Nesterov");
+}
+
+TEST(Recipes, ThatDoNotGoWithADtypeAreRefused) {
+  for (const auto* name : {"split", "split-8bit", "stochastic", "all-bf16"})
+    expect_refused([&] { (void)Recipe::of(DType::fp32, name); }, "--dtype bf16");
+  for (const auto* name : {"bf16", "8bit", "split", "stochastic"})
+    expect_refused([&] { (void)Recipe::of(DType::fp64, name); }, std::string("recipe ") + name);
+}
+
+TEST(Recipes, SayTheirBytes) {
+  const auto bytes = [](DType dtype, const char* name) {
+    const auto r = Recipe::of(dtype, name);
+    std::uint64_t sum = 0;
+    for (const auto kind : r.kinds()) sum += r.chunk_bytes(kind, 1 << 20);
+    return sum;
+  };
+  constexpr std::uint64_t n = 1 << 20;
+  EXPECT_EQ(bytes(DType::fp32, "fp32"), 16 * n);
+  EXPECT_EQ(bytes(DType::bf16, "fp32"), 18 * n);
+  EXPECT_EQ(bytes(DType::bf16, "bf16"), 14 * n);
+  EXPECT_EQ(bytes(DType::bf16, "8bit"), 10 * n + 2 * (n + n / 64));
+  EXPECT_EQ(bytes(DType::bf16, "split"), 16 * n);
+  EXPECT_EQ(bytes(DType::bf16, "split-8bit"), 8 * n + 2 * (n + n / 64));
+  EXPECT_EQ(bytes(DType::bf16, "stochastic"), 10 * n);
+  EXPECT_EQ(bytes(DType::bf16, "all-bf16"), 8 * n);
+  EXPECT_EQ(Recipe::of(DType::fp32, "8bit").chunk_bytes(Kind::first_moment, 2048), 4096U);  // whole pages
+}
+
+TEST(OptimizerNames, UnknownOnesAreRefusedWithTheKnown) {
+  expect_refused([] { make_optimizer("adamv", {}); }, "unknown optimizer \"adamv\"");
+  expect_refused([] { make_optimizer("adamv", {}); }, "adamw");
+  expect_refused([] { (void)Recipe::of(DType::fp32, "fp23"); }, "unknown recipe \"fp23\"");
+}
+
+}  // namespace
+}  // namespace terrace::test

@@ -1,0 +1,238 @@
+// A chunk in memory, as a recipe keeps it, and the plain numbers in it. The conversions here are written one element at a time
+// and share nothing with those under test.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include <terrace/core/philox.h>
+#include <terrace/optimizers/optimizer.h>
+#include <terrace/optimizers/recipe.h>
+
+namespace terrace::test {
+
+// A NaN's sign and payload are not promised: they depend on which operand of a sum the compiler loads first.
+template <class A>
+bool same(A a, A b) {
+  return std::memcmp(&a, &b, sizeof a) == 0 || (std::isnan(a) && std::isnan(b));
+}
+
+inline float widened(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+// To the nearer neighbour, a tie to the greater magnitude.
+inline std::uint16_t nearest_ties_away(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  if (std::isnan(x)) return static_cast<std::uint16_t>((bits >> 16) | 0x40U);
+  return static_cast<std::uint16_t>((bits >> 16) + ((bits & 0xffffU) >= 0x8000U ? 1 : 0));
+}
+
+// To the nearer neighbour, a tie to the even one.
+inline std::uint16_t nearest_ties_even(float x) {
+  const auto away = nearest_ties_away(x);
+  const bool tie = (std::bit_cast<std::uint32_t>(x) & 0xffffU) == 0x8000U && !std::isnan(x);
+  return tie && away % 2 == 1 ? static_cast<std::uint16_t>(away - 1) : away;
+}
+// Up as often as the random half lies in the part that is cut off.
+inline std::uint16_t stochastic(float x, std::uint32_t random_half) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  if (std::isnan(x)) return nearest_ties_away(x);
+  return static_cast<std::uint16_t>((bits >> 16) + ((bits & 0xffffU) >= 0x10000U - random_half ? 1 : 0));
+}
+// The fp32 number whose rounded upper half and lower half these are.
+inline float joined(std::uint16_t high, std::uint16_t low) {
+  const auto with = [&](std::uint32_t upper) { return std::bit_cast<float>(upper << 16 | low); };
+  return nearest_ties_away(with(high)) == high ? with(high) : with(high - 1U);
+}
+
+// bitsandbytes' create_dynamic_map, sorted.
+inline std::vector<double> dynamic_map(bool is_signed) {
+  std::vector<double> map{0, 1};
+  for (int i = 0; i < 7; ++i) {
+    const int items = (is_signed ? 1 : 2) << i;
+    for (int j = 0; j < items; ++j) {
+      const double low = 0.1 + 0.9 * j / items, high = 0.1 + 0.9 * (j + 1) / items;
+      const double mean = static_cast<float>(std::pow(10.0, i - 6) * ((low + high) / 2));
+      map.push_back(mean);
+      if (is_signed) map.push_back(-mean);
+    }
+  }
+  std::ranges::sort(map);
+  return map;
+}
+// The nearest code by looking at all of them; a tie to the smaller magnitude.
+inline std::uint8_t nearest_code(const std::vector<double>& map, float value, float scale) {
+  const double x = value / scale;
+  std::size_t best = 0;
+  for (std::size_t c = 1; c < map.size(); ++c) {
+    const double better = std::abs(x - map[best]) - std::abs(x - map[c]);
+    if (better > 0 || (better == 0 && std::abs(map[c]) < std::abs(map[best]))) best = c;
+  }
+  const bool is_signed = map[0] < 0;
+  return static_cast<std::uint8_t>(!is_signed && value != 0 ? std::max<std::size_t>(best, 1) : best);
+}
+
+class TestChunk {
+ public:
+  TestChunk(Recipe recipe, std::int64_t elements) : recipe_(std::move(recipe)), elements_(elements) {
+    for (const auto kind : recipe_.kinds())
+      bytes_[index(kind)].resize(bytes_of(recipe_.format_of(kind), static_cast<std::uint64_t>(elements)));
+    parts = {{.first = 0, .count = elements}};
+  }
+  [[nodiscard]] const Recipe& recipe() const { return recipe_; }
+  [[nodiscard]] std::int64_t elements() const { return elements_; }
+
+  std::vector<UpdatePart> parts;
+
+  ChunkUpdate update() {
+    ChunkUpdate u{.parameter = stored(Kind::parameter), .master = stored(Kind::master), .gradient = stored(Kind::gradient)};
+    for (std::size_t i = 0; i < recipe_.states.size(); ++i) u.states.at(i) = stored(recipe_.states[i]);
+    u.parts = parts;
+    return u;
+  }
+  Stored stored(Kind kind) {
+    const auto kinds = recipe_.kinds();
+    if (std::ranges::find(kinds, kind) == kinds.end()) return {};
+    return {bytes_[index(kind)].data(), recipe_.format_of(kind), elements_};
+  }
+  [[nodiscard]] const std::vector<std::byte>& bytes(Kind kind) const { return bytes_[index(kind)]; }
+  std::vector<std::byte>& bytes(Kind kind) { return bytes_[index(kind)]; }
+
+  [[nodiscard]] bool fp64() const { return recipe_.compute == DType::fp64; }
+  // The weight that the arithmetic starts from.
+  [[nodiscard]] double weight(std::int64_t i) const {
+    if (recipe_.master == Format::low16)
+      return joined(at<std::uint16_t>(Kind::parameter, i), at<std::uint16_t>(Kind::master, i));
+    return recipe_.has_master() ? number(Kind::master, i) : number(Kind::parameter, i);
+  }
+  void set_weight(std::int64_t i, double value) {
+    if (recipe_.master == Format::fp32) {
+      set(Kind::master, i, value);
+      at<std::uint16_t>(Kind::parameter, i) = nearest_ties_away(static_cast<float>(value));
+    } else if (recipe_.master == Format::low16) {
+      const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));
+      at<std::uint16_t>(Kind::parameter, i) = nearest_ties_away(static_cast<float>(value));
+      at<std::uint16_t>(Kind::master, i) = static_cast<std::uint16_t>(bits);
+    } else {
+      set(Kind::parameter, i, value);
+    }
+  }
+  // As an update stores it.
+  void set_updated_weight(std::int64_t i, double value, const UpdateStep& step, const UpdatePart& part) {
+    if (recipe_.compute != DType::bf16 || recipe_.has_master()) return set_weight(i, value);
+    const auto element = part.tensor_element + static_cast<std::uint64_t>(i - part.first);
+    const auto word = random_u32(step.seed + step.step * 0x9E3779B97F4A7C15U, part.stream, element / 2);
+    at<std::uint16_t>(Kind::parameter, i) =
+        stochastic(static_cast<float>(value), element % 2 == 0 ? word & 0xffffU : word >> 16);
+  }
+  void set_states(Kind kind, const std::vector<double>& values) {
+    if (!is_dynamic8(recipe_.format_of(kind))) {
+      for (std::int64_t i = 0; i < elements_; ++i) set(kind, i, values[static_cast<std::size_t>(i)]);
+      return;
+    }
+    const auto map = dynamic_map(recipe_.format_of(kind) == Format::dynamic8);
+    const auto zero = static_cast<std::uint8_t>(std::ranges::find(map, 0.0) - map.begin());
+    for (std::int64_t first = 0; first < elements_; first += 256) {
+      float scale = 0;
+      for (std::int64_t i = first; i < std::min(first + 256, elements_); ++i) {
+        const auto magnitude = std::abs(static_cast<float>(values[static_cast<std::size_t>(i)]));
+        if (!std::isfinite(magnitude)) scale = std::numeric_limits<float>::quiet_NaN();
+        if (magnitude > scale) scale = magnitude;
+      }
+      this->scale(kind, first) = scale;
+      for (std::int64_t i = first; i < std::min(first + 256, elements_); ++i)
+        at<std::uint8_t>(kind, i) =
+            scale > 0 ? nearest_code(map, static_cast<float>(values[static_cast<std::size_t>(i)]), scale) : zero;
+    }
+  }
+  [[nodiscard]] double gradient(std::int64_t i) const { return number(Kind::gradient, i); }
+  void set_gradient(std::int64_t i, double value) { set(Kind::gradient, i, value); }
+
+  [[nodiscard]] double number(Kind kind, std::int64_t i) const {
+    switch (recipe_.format_of(kind)) {
+      case Format::fp32: return at<float>(kind, i);
+      case Format::fp64: return at<double>(kind, i);
+      case Format::bf16: return widened(at<std::uint16_t>(kind, i));
+      case Format::low16: return at<std::uint16_t>(kind, i);
+      case Format::dynamic8:
+      case Format::dynamic8_unsigned: {
+        static const auto both = dynamic_map(true), none = dynamic_map(false);
+        const auto& map = recipe_.format_of(kind) == Format::dynamic8 ? both : none;
+        return static_cast<float>(map[at<std::uint8_t>(kind, i)]) * scale(kind, i);
+      }
+      default: throw std::logic_error("TestChunk: no single number");
+    }
+  }
+  void set(Kind kind, std::int64_t i, double value) {
+    switch (recipe_.format_of(kind)) {
+      case Format::fp32: at<float>(kind, i) = static_cast<float>(value); break;
+      case Format::fp64: at<double>(kind, i) = value; break;
+      case Format::bf16:
+        at<std::uint16_t>(kind, i) = is_optimizer_state(kind) ? nearest_ties_even(static_cast<float>(value))
+                                                              : nearest_ties_away(static_cast<float>(value));
+        break;
+      default: throw std::logic_error("TestChunk: no single number");
+    }
+  }
+
+ private:
+  static std::size_t index(Kind kind) { return static_cast<std::size_t>(kind); }
+  template <class T>
+  T& at(Kind kind, std::int64_t i) {
+    return reinterpret_cast<T*>(bytes_[index(kind)].data())[i];
+  }
+  // Behind the codes of all blocks.
+  float& scale(Kind kind, std::int64_t i) { return at<float>(kind, (elements_ + 255) / 256 * 64 + i / 256); }
+  [[nodiscard]] const float& scale(Kind kind, std::int64_t i) const {
+    return at<float>(kind, (elements_ + 255) / 256 * 64 + i / 256);
+  }
+  template <class T>
+  const T& at(Kind kind, std::int64_t i) const {
+    return reinterpret_cast<const T*>(bytes_[index(kind)].data())[i];
+  }
+
+  Recipe recipe_;
+  std::int64_t elements_;
+  std::vector<std::byte> bytes_[kKinds];
+};
+
+// Numbers that an update may meet and must not stumble over.
+template <class A>
+std::vector<A> hostile_numbers() {
+  using L = std::numeric_limits<A>;
+  std::vector<A> numbers{A{0},
+                         L::denorm_min(),
+                         L::denorm_min() * 3,
+                         L::min() / 2,
+                         L::min(),
+                         L::epsilon(),
+                         A{1} - L::epsilon(),
+                         A{1},
+                         A{3},
+                         A(1e-20),
+                         A(1e20),
+                         L::max() / 2,
+                         L::max(),
+                         L::infinity(),
+                         L::quiet_NaN()};
+  for (std::size_t i = 0, n = numbers.size(); i < n; ++i) numbers.push_back(-numbers[i]);
+  return numbers;
+}
+
+// Ordinary gradients: scales differ by element, as layers' do.
+inline void draw_gradients(TestChunk& chunk, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  for (std::int64_t i = 0; i < chunk.elements(); ++i)
+    chunk.set_gradient(i, std::uniform_real_distribution<double>(-1, 1)(random) * std::pow(10.0, -static_cast<double>(i % 6)));
+}
+inline void draw_weights(TestChunk& chunk, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  for (std::int64_t i = 0; i < chunk.elements(); ++i)
+    chunk.set_weight(i, std::uniform_real_distribution<double>(-1, 1)(random));
+}
+
+}  // namespace terrace::test
