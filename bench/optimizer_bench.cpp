@@ -1,7 +1,8 @@
-// Updates: each optimizer and recipe, in turns with a loop that moves the same bytes of the same memory and does next to
-// nothing else. The share of that loop's speed is what an update reaches of its limit.
+// Updates: each optimizer and recipe, in turns with a loop that has the traffic of AdamW in fp32 and does next to nothing else.
+// The share of that loop's bytes a second is what an update reaches of its limit.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <functional>
 
 #include <fmt/format.h>
@@ -11,33 +12,26 @@
 #include <terrace/bench/stream_kernels.h>
 #include <terrace/bench/thread_counts.h>
 #include <terrace/bench/timing.h>
+#include <terrace/core/error.h>
 #include <terrace/core/memory_resource.h>
 #include <terrace/core/thread_pool.h>
 #include <terrace/core/units.h>
 #include <terrace/optimizers/optimizer.h>
+#include <terrace/optimizers/recipe.h>
 
 namespace terrace::bench {
 namespace {
 
 constexpr std::size_t kTaskElements = 65'536;  // as the updates themselves are cut
 
-// What an update reads and writes beside the fp32 weight and two fp32 moments.
-struct BenchRecipe {
-  std::string_view name;
-  bool bf16_gradient, bf16_copy;
-};
-constexpr std::array<BenchRecipe, 4> kRecipes{
-    {{"fp32", false, false}, {"bf16", false, true}, {"fp32+bf16grad", true, false}, {"bf16+bf16grad", true, true}}};
-
-// All arrays of an update in one block of memory.
-class Arrays {
+// Numbers that stay of their size through thousands of turns: a denormal takes a hundred times as long.
+class StreamMemory {
  public:
-  Arrays(MemoryResource& memory, ThreadPool& pool, std::size_t elements)
-      : elements_(round_up(elements, kTaskElements)), slab_(memory.allocate(elements_ * (4 * 4 + 2 * 2))) {
-    // Numbers that stay of their size through thousands of updates: a denormal takes a hundred times as long.
+  StreamMemory(MemoryResource& memory, ThreadPool& pool, std::size_t elements)
+      : elements_(elements), slab_(memory.allocate(elements * (4 * 4 + 2 * 2))) {
     pool.parallel_for(static_cast<std::int64_t>(elements_ / kTaskElements), [this](std::int64_t task) {
       const auto begin = static_cast<std::size_t>(task) * kTaskElements;
-      const auto x = stream();
+      const auto x = arrays();
       for (std::size_t i = begin; i < begin + kTaskElements; ++i) {
         x.a[i] = 0.5F;
         x.b[i] = 0.01F;
@@ -48,72 +42,139 @@ class Arrays {
       }
     });
   }
-  [[nodiscard]] StreamArrays stream() const {
+  [[nodiscard]] StreamArrays arrays() const {
     auto* const f = reinterpret_cast<float*>(slab_.data());
     auto* const h = reinterpret_cast<std::uint16_t*>(f + 4 * elements_);
     return {
         .a = f, .b = f + elements_, .c = f + 2 * elements_, .d = f + 3 * elements_, .half_in = h, .half_out = h + elements_};
   }
-  [[nodiscard]] UpdateSpans spans(const BenchRecipe& recipe) const {
-    const auto n = static_cast<std::int64_t>(elements_);
-    const auto x = stream();
-    const auto view = [n](auto* data, DType dtype) { return TensorView{reinterpret_cast<std::byte*>(data), dtype, {n}}; };
-    return {.weight = view(x.a, DType::fp32),
-            .compute = recipe.bf16_copy ? view(x.half_out, DType::bf16) : TensorView{},
-            .gradient = recipe.bf16_gradient ? view(x.half_in, DType::bf16) : view(x.b, DType::fp32),
-            .first_moment = view(x.c, DType::fp32),
-            .second_moment = view(x.d, DType::fp32)};
+  void run(ThreadPool& pool, const StreamKernel& kernel) const {
+    pool.parallel_for(static_cast<std::int64_t>(elements_ / kTaskElements), [&](std::int64_t task) {
+      kernel.run(arrays(), static_cast<std::size_t>(task) * kTaskElements, kTaskElements);
+    });
   }
-  [[nodiscard]] std::size_t elements() const { return elements_; }
 
  private:
   std::size_t elements_;
   Slab slab_;
 };
 
+// Every array that a recipe keeps, in one block of memory.
+class Chunk {
+ public:
+  Chunk(MemoryResource& memory, ThreadPool& pool, const Optimizer& optimizer, const Recipe& recipe, std::size_t elements)
+      : part_{.first = 0, .count = static_cast<std::int64_t>(elements)} {
+    std::uint64_t bytes = 0;
+    for (const auto kind : recipe.kinds()) bytes += recipe.chunk_bytes(kind, elements);
+    slab_ = memory.allocate(bytes);
+    auto* at = slab_.data();
+    std::size_t state = 0;
+    for (const auto kind : recipe.kinds()) {
+      const Stored stored{at, recipe.format_of(kind), static_cast<std::int64_t>(elements)};
+      at += recipe.chunk_bytes(kind, elements);
+      const auto width = static_cast<double>(bytes_of(stored.format, elements)) / static_cast<double>(elements);
+      const bool written = kind != Kind::gradient, read = kind != Kind::parameter || !recipe.copies_master();
+      bytes_per_element_ += width * ((written ? 1 : 0) + (read ? 1 : 0));
+      if (kind == Kind::parameter) update_.parameter = stored;
+      if (kind == Kind::gradient) update_.gradient = stored;
+      if (kind == Kind::master) update_.master = stored;
+      if (is_optimizer_state(kind)) update_.states[state++] = stored;
+      if (!is_optimizer_state(kind)) fill(pool, stored, kind == Kind::gradient ? 0.01F : 0.5F);
+    }
+    update_.parts = {&part_, 1};
+    optimizer.update(pool, {.step = 1, .learning_rate = 1e-9, .first = true}, update_);  // the states have content now
+  }
+  Chunk(const Chunk&) = delete;  // its update points into it
+  Chunk& operator=(const Chunk&) = delete;
+  [[nodiscard]] const ChunkUpdate& update() const { return update_; }
+  [[nodiscard]] double bytes_per_element() const { return bytes_per_element_; }
+
+ private:
+  static void fill(ThreadPool& pool, const Stored& to, float value) {
+    const auto bf16 = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16U);
+    pool.parallel_for(to.elements / static_cast<std::int64_t>(kTaskElements), [&](std::int64_t task) {
+      const auto begin = static_cast<std::size_t>(task) * kTaskElements;
+      if (to.format == Format::fp32) {
+        std::fill_n(reinterpret_cast<float*>(to.data) + begin, kTaskElements, value);
+      } else if (to.format == Format::bf16) {
+        std::fill_n(reinterpret_cast<std::uint16_t*>(to.data) + begin, kTaskElements, bf16);
+      } else {  // the lower halves of weights
+        std::fill_n(reinterpret_cast<std::uint16_t*>(to.data) + begin, kTaskElements, std::uint16_t{0});
+      }
+    });
+  }
+
+  Slab slab_;
+  UpdatePart part_;
+  ChunkUpdate update_;
+  double bytes_per_element_ = 0;
+};
+
 class OptimizerBench final : public Bench {
  public:
+  OptimizerBench() {
+    for (const auto& known : optimizers()) names_.emplace_back(known.name);
+    names_.emplace_back("all");
+  }
   std::string_view name() const override { return "optimizer"; }
   std::string_view help() const override { return "updates by recipe and threads, as a share of the memory's speed"; }
   std::vector<Flag> flags() override {
-    return {{"params", &params_, "parameters to update", 1, 100'000'000'000},
+    return {{"optimizer", &optimizer_, "which", 1, 1, names_},
+            {"params", &params_, "parameters to update", 1, 100'000'000'000},
             {"threads", &threads_, "0: one, and then every core this process may use", 0, 1024}};
   }
 
   void run(Session& session) override {
-    const auto optimizer = make_adamw({});
+    const auto elements = round_up(static_cast<std::uint64_t>(params_), kTaskElements);
     for (const int threads : thread_counts(threads_)) {
       ThreadPool pool(threads);
       const auto memory = make_pinned_memory(pool);
       session.progress("taking memory …");
-      const Arrays arrays(*memory, pool, static_cast<std::size_t>(params_));
-      for (const auto& recipe : kRecipes)
-        if (!session.stopped()) measure(session, pool, *optimizer, recipe, arrays);
+      const StreamMemory stream(*memory, pool, elements);
+      for (const auto& known : optimizers()) {
+        if (optimizer_ != "all" && optimizer_ != known.name) continue;
+        const auto optimizer = make_optimizer(known.name, {});
+        for (const auto dtype : {DType::fp32, DType::bf16})
+          for (const auto& recipe : recipes()) {
+            if (session.stopped()) return;
+            if (dtype != DType::bf16 && !goes_with_fp32(recipe.name)) continue;
+            const auto r = Recipe::of(dtype, recipe.name, optimizer->states());
+            session.progress("taking memory …");
+            measure(session, pool, *optimizer, r, Chunk(*memory, pool, *optimizer, r, elements), stream);
+          }
+      }
     }
   }
 
  private:
-  static void measure(Session& session, ThreadPool& pool, const Optimizer& optimizer, const BenchRecipe& recipe,
-                      const Arrays& arrays) {
-    const auto& stream = adamw_stream(recipe.bf16_gradient, recipe.bf16_copy);
-    const auto x = arrays.stream();
-    const auto spans = arrays.spans(recipe);
+  static bool goes_with_fp32(std::string_view recipe) {
+    try {
+      return Recipe::of(DType::fp32, recipe).compute == DType::fp32;
+    } catch (const Error&) {
+      return false;
+    }
+  }
+
+  static void measure(Session& session, ThreadPool& pool, const Optimizer& optimizer, const Recipe& recipe, const Chunk& chunk,
+                      const StreamMemory& stream) {
+    const auto& kernel = adamw_stream(recipe.gradient == DType::bf16, recipe.copies_master());
     const std::array<std::function<void()>, 2> works{
-        [&] { optimizer.update(pool, {.step = 1000, .learning_rate = 1e-9}, spans); },
-        [&] {
-          pool.parallel_for(static_cast<std::int64_t>(arrays.elements() / kTaskElements), [&](std::int64_t task) {
-            stream.run(x, static_cast<std::size_t>(task) * kTaskElements, kTaskElements);
-          });
-        }};
-    const auto seconds =
-        time_in_turns(session, fmt::format("{} {}, {} threads", optimizer.name(), recipe.name, pool.threads()), works);
+        [&] { optimizer.update(pool, {.step = 1000, .learning_rate = 1e-9}, chunk.update()); },
+        [&] { stream.run(pool, kernel); }};
+    const auto seconds = time_in_turns(
+        session,
+        fmt::format("{} {} of {}, {} threads", optimizer.name(), recipe.name, terrace::name_of(recipe.compute), pool.threads()),
+        works);
     if (seconds[0].empty()) return;
+    const auto elements = static_cast<double>(chunk.update().parameter.elements);
+    const auto gb_per_s = rates(1e-9 * elements * chunk.bytes_per_element(), seconds[0]);
+    const auto stream_gb_per_s = rates(1e-9 * elements * (kernel.read_bytes + kernel.write_bytes), seconds[1]);
     std::vector<double> fractions;
-    for (std::size_t r = 0; r < seconds[0].size(); ++r) fractions.push_back(seconds[1][r] / seconds[0][r]);
-    const auto elements = static_cast<double>(arrays.elements());
-    const auto gb_per_s = rates(1e-9 * elements * (stream.read_bytes + stream.write_bytes), seconds[0]);
+    for (std::size_t r = 0; r < gb_per_s.size(); ++r) fractions.push_back(gb_per_s[r] / stream_gb_per_s[r]);
     session.result({{"optimizer", optimizer.name()},
                     {"recipe", recipe.name},
+                    {"dtype", terrace::name_of(recipe.compute)},
+                    {"bytes_per_param", chunk.bytes_per_element()},
                     {"threads", pool.threads()},
                     {"gb_per_s", median(gb_per_s)},
                     {"fraction_of_stream", median(fractions)},
@@ -122,6 +183,8 @@ class OptimizerBench final : public Bench {
                     {"spread", spread(gb_per_s)}});
   }
 
+  std::vector<std::string> names_;
+  std::string optimizer_ = "adamw";
   std::int64_t params_ = 64'000'000, threads_ = 0;
 };
 

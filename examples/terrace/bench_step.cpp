@@ -62,7 +62,7 @@ class StepBench final : public bench::Bench {
     auto request = plan_request(config_);
     request.steps = steps;
     request.evaluate_every = request.evaluate_batches = request.commit_every = 0;
-    const auto p = make_plan(config_, model, request);
+    const auto p = make_plan(config_, model, request, machine_profile(config_));
     if (!p.fits) throw refusal_error(p);
     std::vector<double> planned{p.times.seconds}, stalls;
     double stall_s = 0;
@@ -71,7 +71,7 @@ class StepBench final : public bench::Bench {
 
     ThreadPool pool(static_cast<int>(config_.threads));
     const auto device = make_cpu_device(pool);
-    const auto optimizer = make_adamw(adamw_settings(config_));
+    const auto optimizer = optimizer_of(config_);
     const TemporaryDirectory own;
     Engine engine(model, p,
                   {.device = device.get(),

@@ -207,9 +207,9 @@ TEST_F(BenchHost, ComputeHasProductsAndAttentionOfADtype) {
 }
 
 TEST_F(BenchHost, OptimizerStandsBesideTheStream) {
-  const auto all =
-      results({"optimizer", "--params", "100000", "--threads", "1"},
-              {"optimizer", "recipe", "threads", "gb_per_s", "fraction_of_stream", "params_per_s", "runs", "spread"});
+  const auto all = results({"optimizer", "--params", "100000", "--threads", "1"},
+                           {"optimizer", "recipe", "dtype", "bytes_per_param", "threads", "gb_per_s", "fraction_of_stream",
+                            "params_per_s", "runs", "spread"});
   ASSERT_GE(all.size(), 4U);
   EXPECT_EQ("adamw", all[0].at("optimizer"));
   EXPECT_EQ("fp32", all[0].at("recipe"));
@@ -286,7 +286,7 @@ TEST_F(BenchHost, AllRunsWhatCanRun) {
     EXPECT_EQ("bench", r.begin().key());
     EXPECT_TRUE(r.contains("runs") && r.contains("spread")) << r.dump();
   }
-  EXPECT_EQ((std::set<std::string>{"nvme", "ram", "compute", "optimizer", "residency", "step"}), benches);
+  EXPECT_EQ((std::set<std::string>{"nvme", "chunks", "ram", "compute", "optimizer", "residency", "step"}), benches);
   EXPECT_FALSE(fs::exists(at("cache/terrace/machine.json"))) << "figures of caches are no profile";
   EXPECT_TRUE(fs::is_empty(at("disk")));
   expect_refusal(terrace({"bench", "all", "nothing"}), 2, {"nothing", "does not exist"});
