@@ -41,7 +41,7 @@ class ExtentStore final : public ChunkStore {
     for (const auto& name : names) {
       if (is_of_a_commit(name)) store->files_.remove_small(name);
     }
-    store->files_.reserve(options.capacity_bytes, options.stripe_bytes);
+    store->files_.reserve(options.capacity_bytes, store->files_.fresh_stripes());
     return store;
   }
 
@@ -88,7 +88,8 @@ class ExtentStore final : public ChunkStore {
     }
     // Copy-on-write: never over the bytes that the last commit names.
     std::uint64_t generation = 0;
-    if (const auto committed = generation_of(entry, place_offset); committed && options_.generations > 1) {
+    if (const auto committed = generation_of(entry, place_offset)) {
+      if (options_.generations == 1) take_back_commit();
       generation = (*committed + 1) % options_.generations;
     }
     entry.written = Version{place_offset + generation * bytes, 0, false};
@@ -136,11 +137,13 @@ class ExtentStore final : public ChunkStore {
     if (found != expected.checksum) throw_corrupt(chunk, expected, bytes.size(), found);
   }
 
-  std::vector<Piece> pieces(std::uint64_t offset, std::uint64_t bytes) const override { return files_.pieces(offset, bytes); }
+  std::vector<Piece> pieces(std::uint64_t offset, std::uint64_t bytes) const override {
+    return files_.stripes().pieces(offset, bytes);
+  }
   std::vector<int> descriptors() const override { return files_.descriptors(); }
 
   std::string describe_place(ChunkId, std::uint64_t offset) const override {
-    const auto piece = files_.pieces(offset, kPageBytes).front();
+    const auto piece = files_.stripes().pieces(offset, kPageBytes).front();
     return fmt::format("disk tier, file {}, offset {}", files_.data_path(piece.file).string(), piece.offset);
   }
 
@@ -156,6 +159,7 @@ class ExtentStore final : public ChunkStore {
       throw Error(commit_error_, error.exit());
     }
     last_ = {number, step, payload};
+    taken_back_ = false;
     for (auto& [id, entry] : entries_) {
       if (entry.written) entry.committed = std::exchange(entry.written, std::nullopt);
     }
@@ -185,9 +189,11 @@ class ExtentStore final : public ChunkStore {
     }
   }
 
+  std::string damage() const override { return damage_; }
+  void trim(std::uint64_t capacity_bytes) override { files_.trim(capacity_bytes); }
   std::uint64_t allocated_bytes() const override { return files_.allocated_bytes(); }
   std::uint64_t free_bytes(std::uint64_t offset) const override {
-    return files_.free_bytes(files_.pieces(offset, kPageBytes).front().file);
+    return files_.free_bytes(files_.stripes().pieces(offset, kPageBytes).front().file);
   }
 
  private:
@@ -251,6 +257,15 @@ class ExtentStore final : public ChunkStore {
     files_.write_small(record_name(commit.number), write_record({commit, checksum_of_text(text)}), options_.durable);
   }
 
+  // With one generation the bytes that a commit names have to be written over: then it is none any more, and that has to be on
+  // disk before the first of them is.
+  void take_back_commit() {
+    if (taken_back_) return;
+    for (const std::uint64_t slot : {0ULL, 1ULL}) files_.remove_small(record_name(slot));
+    if (options_.durable) files_.sync_folder();
+    taken_back_ = true;
+  }
+
   // A commit that failed may be on disk all the same. What is written now would go over its bytes, or over those of the commit
   // before, and a sync that failed once tells nothing when it is asked again.
   void demand_usable() const {
@@ -258,7 +273,7 @@ class ExtentStore final : public ChunkStore {
   }
 
   [[nodiscard]] StoreIndex next_index(std::uint64_t number) const {
-    StoreIndex result{number, stripe_bytes_, options_.paths.size(), options_.generations, {}};
+    StoreIndex result{number, files_.stripes().stripe_bytes(), files_.stripes().weights(), options_.generations, {}};
     for (const auto& [id, entry] : entries_) {
       const auto& version = entry.written ? entry.written : entry.committed;
       if (!version) continue;
@@ -304,10 +319,23 @@ class ExtentStore final : public ChunkStore {
           Exit::corrupt);
     }
     adopt(valid.front());
+    if (damage.empty()) remove_litter(valid);
+    damage_ = damage.substr(std::min<std::size_t>(damage.size(), 3));  // without the first line's indent
     if (damaged_number_ > last_->number) {
       fmt::print(stderr, "warning: the newest commit is damaged, going back to commit {} (step {}):{}\n", last_->number,
                  last_->step, damage);
       verify_all();
+    }
+  }
+
+  // What a run that was killed between two calls of a commit left: files that no record names.
+  void remove_litter(const std::vector<Candidate>& valid) const {
+    for (const auto& name : files_.names()) {
+      const bool named = std::ranges::any_of(valid, [&](const Candidate& c) {
+        const auto number = c.record.commit.number;
+        return name == index_name(number) || name == record_name(number);
+      });
+      if (is_of_a_commit(name) && !named) files_.remove_small(name);
     }
   }
 
@@ -330,14 +358,13 @@ class ExtentStore final : public ChunkStore {
 
   void adopt(const Candidate& candidate) {
     const auto& [record, index] = candidate;
-    if (index.paths != options_.paths.size()) {
+    if (index.stripe_weights.size() != options_.paths.size()) {
       throw Error(fmt::format("{}: the store was written over {} paths, but {} are given", options_.paths.front().string(),
-                              index.paths, options_.paths.size()),
+                              index.stripe_weights.size(), options_.paths.size()),
                   Exit::usage);
     }
     options_.generations = std::max(options_.generations, index.generations);
-    stripe_bytes_ = index.stripe_bytes;
-    files_.reserve(options_.capacity_bytes, stripe_bytes_);
+    files_.reserve(options_.capacity_bytes, Stripes(index.stripe_bytes, index.stripe_weights));
     last_ = record.commit;
     for (const auto& chunk : index.chunks) {
       entries_[chunk.description.chunk] = {chunk.description, Version{chunk.offset, chunk.checksum}, std::nullopt};
@@ -365,12 +392,13 @@ class ExtentStore final : public ChunkStore {
 
   Options options_;
   ExtentFiles files_;
-  std::uint64_t stripe_bytes_ = options_.stripe_bytes;
+  std::string damage_;
   std::uint64_t damaged_number_ = 0;  // the highest number of a damaged commit found at opening
   mutable std::mutex mutex_;
   std::map<ChunkId, Entry> entries_;
   std::map<std::uint64_t, Passing> passing_;  // by offset, disjoint
   std::optional<Commit> last_;
+  bool taken_back_ = false;   // the last commit, by a write to its only generation
   std::string commit_error_;  // of the commit that failed, if one did
 };
 

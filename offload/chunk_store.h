@@ -71,6 +71,9 @@ class ChunkStore {
     std::string name = "store";
     std::uint64_t capacity_bytes = 0;  // of the flat space; preallocated, checked against free space first
     std::uint64_t stripe_bytes = 16ULL << 20;
+    // How many of a cycle's stripes each path of a fresh store gets. Empty: in proportion to its speed, measured when the store
+    // is large enough to be worth it; an existing store keeps its own.
+    std::vector<std::uint32_t> stripe_weights = {};
     bool durable = true;  // fsync data and record at commit
     std::uint32_t generations = 2;
     bool temporary = false;  // nothing of it is left when it ends, however it ends; it cannot be opened again
@@ -109,9 +112,13 @@ class ChunkStore {
 
   virtual void commit(std::uint64_t step, const std::string& payload) = 0;
   [[nodiscard]] virtual std::optional<Commit> last_commit() const = 0;
+  // Records and indices that were damaged when the store was opened, one a line; empty: none.
+  [[nodiscard]] virtual std::string damage() const = 0;
   [[nodiscard]] virtual std::vector<StoredChunk> committed() const = 0;
   // Reads a committed chunk whole, checksum verified; for loaders and `terrace ckpt`.
   virtual void read_committed(const StoredChunk& chunk, std::span<std::byte> to) const = 0;
+  // Gives space behind this much of the flat space back to the file system: once it is certain that nothing lies there.
+  virtual void trim(std::uint64_t capacity_bytes) = 0;
   [[nodiscard]] virtual std::uint64_t allocated_bytes() const = 0;                 // on disk now
   [[nodiscard]] virtual std::uint64_t free_bytes(std::uint64_t offset) const = 0;  // left on the file system of that offset
 };

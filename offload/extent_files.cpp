@@ -13,19 +13,22 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <thread>
 
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
 #include <terrace/core/units.h>
+#include <terrace/offload/dead_stores.h>
 #include <terrace/offload/direct_io.h>
+#include <terrace/offload/path_speed.h>
 
 namespace terrace {
 namespace {
 
 constexpr int kSafeFlags = O_CLOEXEC | O_NOFOLLOW;
-constexpr const char* kDataName = "data";
-constexpr const char* kLockName = "lock";
+// A measurement of less than this says little, and what it decides is worth little in a small store.
+constexpr std::uint64_t kMeasuredBytes = 64 * kMiB, kWorthMeasuring = kGiB;
 
 // How to go on.
 const char* advice(int error_number) {
@@ -83,15 +86,17 @@ FileHandle::~FileHandle() {
 }
 
 ExtentFiles::ExtentFiles(const ChunkStore::Options& options, Mode mode)
-    : options_(options), ops_(file_ops_of(options)), stripe_bytes_(options.stripe_bytes) {
+    : options_(options), ops_(file_ops_of(options)), stripes_(options.stripe_bytes, {1}) {
   if (options_.paths.empty()) throw Error("a chunk store needs at least one path", Exit::usage);
   if (options_.name.empty() || options_.name.find('/') != std::string::npos || options_.name.front() == '.') {
     throw Error(fmt::format("'{}' is no name for a chunk store", options_.name), Exit::usage);
   }
   for (const auto& path : options_.paths) {
+    if (mode == Mode::fresh) remove_dead_temporaries(path);
     Place& place = places_.emplace_back();
-    open_directory(place, path, mode);
-    lock_directory(place);
+    do {
+      open_directory(place, path, mode);
+    } while (!lock_directory(place));
     open_data(place, mode);
   }
 }
@@ -105,7 +110,7 @@ ExtentFiles::~ExtentFiles() {
 }
 
 void ExtentFiles::open_directory(Place& place, const std::filesystem::path& path, Mode mode) const {
-  place.directory = path / options_.name;
+  place.directory = path / (options_.temporary ? options_.name + kTemporarySuffix : options_.name);
   if (mode == Mode::fresh) {
     std::error_code error;
     std::filesystem::create_directories(path, error);
@@ -126,12 +131,20 @@ void ExtentFiles::open_directory(Place& place, const std::filesystem::path& path
 }
 
 // The lock file may be removed by a temporary store that ends between our open and our lock: then there is a new one.
-void ExtentFiles::lock_directory(Place& place) const {
+bool ExtentFiles::lock_directory(Place& place) const {
+  constexpr int kAttempts = 100;
+  int attempts = 0;
   for (;;) {
     const int directory = place.directory_handle.get();
     place.lock = FileHandle(::openat(directory, kLockName, O_RDWR | O_CREAT | kSafeFlags, kStoreFileMode));
+    // Whoever looks for what dead runs left has taken our folder for that: it was made, and not locked yet.
+    if (!place.lock && errno == ENOENT && options_.temporary) return false;
     if (!place.lock) fail(place.directory / kLockName, "the lock file could not be opened", errno);
     if (::flock(place.lock.get(), LOCK_EX | LOCK_NB) != 0) {
+      if (errno == EWOULDBLOCK && options_.temporary && ++attempts < kAttempts) {  // the same one, at that very moment
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        continue;
+      }
       if (errno != EWOULDBLOCK) fail(place.directory / kLockName, "flock", errno);
       throw Error(fmt::format("{} is in use by another run\n  wait for it or stop it, or give another --nvme-path",
                               place.directory.string()));
@@ -140,7 +153,7 @@ void ExtentFiles::lock_directory(Place& place) const {
     }, named{};
     if (::fstat(place.lock.get(), &held) == 0 && ::fstatat(directory, kLockName, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
         held.st_ino == named.st_ino) {
-      return;
+      return true;
     }
   }
 }
@@ -166,18 +179,41 @@ void ExtentFiles::open_data(Place& place, Mode mode) const {
   if (options_.temporary && ::unlinkat(directory, kDataName, 0) != 0) fail(place.directory / kDataName, "unlink", errno);
 }
 
-void ExtentFiles::reserve(std::uint64_t capacity_bytes, std::uint64_t stripe_bytes) {
+Stripes ExtentFiles::fresh_stripes() const {
+  const auto stripe_bytes = options_.stripe_bytes;
   if (stripe_bytes == 0 || stripe_bytes % kPageBytes != 0) {
     throw Error(fmt::format("a stripe of {} bytes: it must be a multiple of {}", stripe_bytes, kPageBytes), Exit::usage);
   }
-  stripe_bytes_ = stripe_bytes;
+  auto weights = options_.stripe_weights;
+  if (weights.empty() && places_.size() > 1 && options_.capacity_bytes >= kWorthMeasuring) {
+    weights = Stripes::weights_of(measure_paths(descriptors(), kMeasuredBytes));
+    for (const auto& place : places_)  // the space is taken afterwards, all of it or none
+      if (::ftruncate(place.data.get(), 0) != 0) fail(place.directory / kDataName, "truncate", errno);
+  }
+  if (weights.empty()) weights.assign(places_.size(), 1);
+  const auto possible = [](std::uint32_t weight) { return weight >= 1 && weight <= Stripes::kMostWeight; };
+  if (weights.size() != places_.size() || !std::ranges::all_of(weights, possible)) {
+    throw Error(fmt::format("stripe weights: one from 1 to {} is needed for each path", Stripes::kMostWeight), Exit::usage);
+  }
+  return {stripe_bytes, std::move(weights)};
+}
+
+void ExtentFiles::reserve(std::uint64_t capacity_bytes, Stripes stripes) {
+  stripes_ = std::move(stripes);
   if (capacity_bytes == kUnlimited) return;  // no cap and no preallocation: the files grow as they are written
-  const auto files = static_cast<std::uint64_t>(places_.size());
-  const auto capacity = round_up(capacity_bytes, kPageBytes);
-  const auto stripes = capacity / stripe_bytes, rest = capacity % stripe_bytes;
-  for (std::uint64_t f = 0; f < files; ++f) {
-    const auto whole = stripes / files + (f < stripes % files ? 1 : 0);
-    reserve_file(places_[f], whole * stripe_bytes + (f == stripes % files ? rest : 0));
+  for (std::size_t f = 0; f < places_.size(); ++f)
+    reserve_file(places_[f], stripes_.file_bytes(f, round_up(capacity_bytes, kPageBytes)));
+}
+
+void ExtentFiles::trim(std::uint64_t capacity_bytes) const {
+  if (capacity_bytes == kUnlimited) return;
+  for (std::size_t f = 0; f < places_.size(); ++f) {
+    const auto& place = places_[f];
+    const auto bytes = stripes_.file_bytes(f, round_up(capacity_bytes, kPageBytes));
+    struct stat info {};
+    if (::fstat(place.data.get(), &info) != 0) fail(data_path(static_cast<int>(f)), "stat", errno);
+    if (static_cast<std::uint64_t>(info.st_size) <= bytes) continue;
+    if (::ftruncate(place.data.get(), static_cast<off_t>(bytes)) != 0) fail(data_path(static_cast<int>(f)), "truncate", errno);
   }
 }
 
@@ -213,22 +249,6 @@ void ExtentFiles::reserve_file(const Place& place, std::uint64_t bytes) const {
     fail(path, fmt::format("{} bytes were reserved, but the file has {}", bytes, info.st_size), EIO);
 }
 
-std::vector<ChunkStore::Piece> ExtentFiles::pieces(std::uint64_t offset, std::uint64_t bytes) const {
-  std::vector<ChunkStore::Piece> pieces;
-  const auto files = static_cast<std::uint64_t>(places_.size());
-  if (files == 1) {
-    pieces.push_back({0, offset, bytes, 0});
-    return pieces;
-  }
-  for (std::uint64_t at = 0; at < bytes;) {
-    const auto stripe = (offset + at) / stripe_bytes_, into = (offset + at) % stripe_bytes_;
-    const auto length = std::min(bytes - at, stripe_bytes_ - into);
-    pieces.push_back({static_cast<int>(stripe % files), stripe / files * stripe_bytes_ + into, length, at});
-    at += length;
-  }
-  return pieces;
-}
-
 std::vector<int> ExtentFiles::descriptors() const {
   std::vector<int> all;
   for (const auto& place : places_) all.push_back(place.data.get());
@@ -259,7 +279,7 @@ void ExtentFiles::read(std::uint64_t offset, std::span<std::byte> to) const {
   constexpr std::uint64_t kBounceBytes = 4 * kMiB;
   const std::unique_ptr<void, decltype(&std::free)> bounce(std::aligned_alloc(kPageBytes, kBounceBytes), &std::free);
   if (!bounce) throw std::bad_alloc();
-  for (const auto& piece : pieces(offset, round_up(to.size(), kPageBytes))) {
+  for (const auto& piece : stripes_.pieces(offset, round_up(to.size(), kPageBytes))) {
     const auto& place = places_[static_cast<std::size_t>(piece.file)];
     struct stat info {};
     if (::fstat(place.data.get(), &info) != 0) fail(data_path(piece.file), "stat", errno);
@@ -323,6 +343,12 @@ ExtentFiles::Found ExtentFiles::read_small(const std::string& name, std::string&
 void ExtentFiles::remove_small(const std::string& name) const {
   const int result = ops_->remove(places_.front().directory_handle.get(), name);
   if (result < 0 && result != -ENOENT) fail(small_path(name), "the file could not be removed", -result);
+}
+
+void ExtentFiles::sync_folder() const {
+  const auto& home = places_.front();
+  if (const int result = ops_->sync(home.directory_handle.get()); result < 0)
+    fail(home.directory, "the folder could not be synced", -result);
 }
 
 std::vector<std::string> ExtentFiles::names() const {

@@ -1,4 +1,4 @@
-// The files under a chunk store: one preallocated data file a path, striped round-robin, in a locked directory of its own.
+// The files under a chunk store: one preallocated data file a path, striped, in a locked directory of its own.
 //
 // Owner:   one chunk store. Threads: pieces(), sync() and read() from any; the rest at construction.
 // Errors:  Error that names path, operation and errno; a directory in use by another process, a symbolic link in place of a
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <terrace/offload/chunk_store.h>
+#include <terrace/offload/stripes.h>
 
 namespace terrace {
 
@@ -44,9 +45,11 @@ class ExtentFiles {
   ExtentFiles& operator=(const ExtentFiles&) = delete;
 
   // Both are decided by the store once it knows them: a fresh store from its options, an existing one from its index.
-  void reserve(std::uint64_t capacity_bytes, std::uint64_t stripe_bytes);
+  void reserve(std::uint64_t capacity_bytes, Stripes stripes);
+  [[nodiscard]] Stripes fresh_stripes() const;  // measures the paths where they differ and it is worth it
+  void trim(std::uint64_t capacity_bytes) const;
 
-  [[nodiscard]] std::vector<ChunkStore::Piece> pieces(std::uint64_t offset, std::uint64_t bytes) const;
+  [[nodiscard]] const Stripes& stripes() const { return stripes_; }
   [[nodiscard]] std::vector<int> descriptors() const;
   [[nodiscard]] std::filesystem::path data_path(int file) const;
   [[nodiscard]] std::uint64_t allocated_bytes() const;
@@ -59,6 +62,7 @@ class ExtentFiles {
   enum class Found { absent, read };
   Found read_small(const std::string& name, std::string& text) const;
   void remove_small(const std::string& name) const;
+  void sync_folder() const;                              // names that were removed stay so
   [[nodiscard]] std::vector<std::string> names() const;  // of the first directory
   [[nodiscard]] std::filesystem::path small_path(const std::string& name) const;
 
@@ -68,13 +72,13 @@ class ExtentFiles {
     FileHandle directory_handle, lock, data;
   };
   void open_directory(Place& place, const std::filesystem::path& path, Mode mode) const;
-  void lock_directory(Place& place) const;
+  bool lock_directory(Place& place) const;  // false: it was removed meanwhile
   void open_data(Place& place, Mode mode) const;
   void reserve_file(const Place& place, std::uint64_t bytes) const;
 
   const ChunkStore::Options options_;
   const std::shared_ptr<FileOps> ops_;
-  std::uint64_t stripe_bytes_;
+  Stripes stripes_;
   std::vector<Place> places_;
 };
 

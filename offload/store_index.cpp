@@ -1,7 +1,14 @@
 #include <terrace/offload/store_index.h>
 
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+
+#include <terrace/core/units.h>
+#include <terrace/offload/stripes.h>
 
 namespace terrace {
 namespace {
@@ -10,9 +17,34 @@ using nlohmann::json;
 
 constexpr int kVersion = 1;
 
+// Far above every store, and far below where sums of two of them overflow.
+constexpr std::uint64_t kMostBytes = 1ULL << 60;
+constexpr std::uint64_t kMostPaths = 1024, kMostGenerations = 2;
+
+void demand(bool good, const char* what) {
+  if (!good) throw std::invalid_argument(what);
+}
+
+// Whole and not below 0: the library would turn −1 or 1.5 into a number, and cut off a number that is too large.
+std::uint64_t number_in(const json& j, std::uint64_t least, std::uint64_t most) {
+  demand(j.is_number_unsigned(), "a number is not whole, or negative");
+  const auto value = j.get<std::uint64_t>();
+  demand(value >= least && value <= most, "a number is out of its range");
+  return value;
+}
+std::uint64_t bytes_in(const json& j, std::uint64_t least) {
+  const auto value = number_in(j, least, kMostBytes);
+  demand(value % kPageBytes == 0, "an offset or a length that is no multiple of the page");
+  return value;
+}
+
 // 64-bit checksums as text: other readers of JSON keep only 53 bits of a number.
 std::string hex(std::uint64_t value) { return fmt::format("{:016x}", value); }
-std::uint64_t from_hex(const std::string& text) { return std::stoull(text, nullptr, 16); }
+std::uint64_t from_hex(const std::string& text) {
+  const auto value = std::stoull(text, nullptr, 16);
+  demand(hex(value) == text, "a checksum is not 16 hexadecimal digits");
+  return value;
+}
 
 json to_json(const StoredChunk& chunk) {
   const auto& d = chunk.description;
@@ -33,19 +65,38 @@ json to_json(const StoredChunk& chunk) {
           {"ranges", std::move(ranges)}};
 }
 
+TensorRange range_from(const json& j, std::uint64_t bytes) {
+  TensorRange range{.tensor = j.at("tensor").get<std::string>(),
+                    .first_element = number_in(j.at("first_element"), 0, kMostBytes),
+                    .elements = number_in(j.at("elements"), 1, kMostBytes),
+                    .chunk_element = number_in(j.at("chunk_element"), 0, kMostBytes)};
+  demand(range.chunk_element + range.elements <= bytes, "a range of a tensor leaves its chunk");
+  return range;
+}
+
 StoredChunk chunk_from(const json& j) {
   StoredChunk chunk;
   auto& d = chunk.description;
-  d.chunk = ChunkId{j.at("chunk").get<std::uint32_t>()};
-  d.kind = static_cast<Kind>(j.at("kind").get<int>());
-  d.dtype = j.at("dtype");
-  d.bytes = j.at("bytes");
-  d.label = j.at("label");
-  chunk.offset = j.at("offset");
-  chunk.checksum = from_hex(j.at("xxh3"));
-  for (const auto& r : j.at("ranges"))
-    d.ranges.push_back({r.at("tensor"), r.at("first_element"), r.at("elements"), r.at("chunk_element")});
+  d.chunk = ChunkId{static_cast<std::uint32_t>(number_in(j.at("chunk"), 0, ~std::uint32_t{0}))};
+  d.kind = static_cast<Kind>(number_in(j.at("kind"), 0, kKinds - 1));
+  d.dtype = j.at("dtype").get<std::string>();
+  d.bytes = bytes_in(j.at("bytes"), kPageBytes);
+  d.label = j.at("label").get<std::string>();
+  chunk.offset = bytes_in(j.at("offset"), 0);
+  chunk.checksum = from_hex(j.at("xxh3").get<std::string>());
+  for (const auto& r : j.at("ranges")) d.ranges.push_back(range_from(r, d.bytes));
   return chunk;
+}
+
+// Each chunk once, in the order of their names, and no two of them on the same bytes.
+void demand_disjoint(const std::vector<StoredChunk>& chunks) {
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> places;
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    demand(i == 0 || index(chunks[i - 1].description.chunk) < index(chunks[i].description.chunk), "a chunk comes twice");
+    places.emplace_back(chunks[i].offset, chunks[i].offset + chunks[i].description.bytes);
+  }
+  std::ranges::sort(places);
+  for (std::size_t i = 1; i < places.size(); ++i) demand(places[i - 1].second <= places[i].first, "two chunks overlap");
 }
 
 }  // namespace
@@ -55,21 +106,29 @@ std::uint64_t checksum_of_text(const std::string& text) { return checksum_of(std
 std::string write_index(const StoreIndex& index) {
   json chunks = json::array();
   for (const auto& chunk : index.chunks) chunks.push_back(to_json(chunk));
-  const json all = {{"version", kVersion},  {"commit", index.number},           {"stripe_bytes", index.stripe_bytes},
-                    {"paths", index.paths}, {"generations", index.generations}, {"chunks", std::move(chunks)}};
+  const json all = {{"version", kVersion},
+                    {"commit", index.number},
+                    {"stripe_bytes", index.stripe_bytes},
+                    {"stripe_weights", index.stripe_weights},
+                    {"generations", index.generations},
+                    {"chunks", std::move(chunks)}};
   return all.dump(1);
 }
 
 std::optional<StoreIndex> parse_index(const std::string& text) {
   try {
     const json all = json::parse(text);
-    if (all.at("version") != kVersion) return std::nullopt;
+    number_in(all.at("version"), kVersion, kVersion);
     StoreIndex index;
-    index.number = all.at("commit");
-    index.stripe_bytes = all.at("stripe_bytes");
-    index.paths = all.at("paths");
-    index.generations = all.at("generations");
+    index.number = number_in(all.at("commit"), 1, kMostBytes);
+    index.stripe_bytes = bytes_in(all.at("stripe_bytes"), kPageBytes);
+    index.stripe_weights.clear();
+    for (const auto& weight : all.at("stripe_weights"))
+      index.stripe_weights.push_back(static_cast<std::uint32_t>(number_in(weight, 1, Stripes::kMostWeight)));
+    demand(!index.stripe_weights.empty() && index.stripe_weights.size() <= kMostPaths, "no paths, or very many");
+    index.generations = static_cast<std::uint32_t>(number_in(all.at("generations"), 1, kMostGenerations));
     for (const auto& chunk : all.at("chunks")) index.chunks.push_back(chunk_from(chunk));
+    demand_disjoint(index.chunks);
     return index;
   } catch (const std::exception&) {
     return std::nullopt;
@@ -83,9 +142,10 @@ std::string write_record(const CommitRecord& record) {
                      {"step", record.commit.step},
                      {"index_xxh3", hex(record.index_checksum)},
                      {"payload", record.commit.payload}};
-  const auto text = body.dump(1) + "\n";
-  return hex(checksum_of_text(text)) + "\n" + text;
+  return with_checksum(body.dump(1) + "\n");
 }
+
+std::string with_checksum(const std::string& body) { return hex(checksum_of_text(body)) + "\n" + body; }
 
 std::optional<CommitRecord> parse_record(const std::string& text) {
   constexpr std::size_t kHexDigits = 16;
@@ -94,8 +154,10 @@ std::optional<CommitRecord> parse_record(const std::string& text) {
   if (text.compare(0, kHexDigits, hex(checksum_of_text(body_text))) != 0) return std::nullopt;
   try {
     const json body = json::parse(body_text);
-    if (body.at("version") != kVersion) return std::nullopt;
-    return CommitRecord{{body.at("commit"), body.at("step"), body.at("payload")}, from_hex(body.at("index_xxh3"))};
+    number_in(body.at("version"), kVersion, kVersion);
+    return CommitRecord{{number_in(body.at("commit"), 1, kMostBytes), number_in(body.at("step"), 0, kMostBytes),
+                         body.at("payload").get<std::string>()},
+                        from_hex(body.at("index_xxh3").get<std::string>())};
   } catch (const std::exception&) {
     return std::nullopt;
   }

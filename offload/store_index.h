@@ -14,7 +14,8 @@ namespace terrace {
 
 struct StoreIndex {
   std::uint64_t number = 0;
-  std::uint64_t stripe_bytes = 0, paths = 1;
+  std::uint64_t stripe_bytes = 0;
+  std::vector<std::uint32_t> stripe_weights = {1};  // one a path
   std::uint32_t generations = 2;
   std::vector<StoredChunk> chunks;
 };
@@ -27,6 +28,7 @@ struct CommitRecord {
 };
 std::string write_record(const CommitRecord& record);
 std::optional<CommitRecord> parse_record(const std::string& text);
+std::string with_checksum(const std::string& body);  // as the first line of a record
 
 std::uint64_t checksum_of_text(const std::string& text);
 

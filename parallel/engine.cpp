@@ -64,7 +64,10 @@ struct Engine::Impl {
     options.store.generations = plan.generations;
     auto& store = disk->store;
     store = options.resume ? ChunkStore::open(options.store) : ChunkStore::create(options.store);
-    if (options.resume) adopt();
+    if (options.resume) {
+      adopt();
+      store->trim(plan.capacity.disk);  // the run before may have had room for more
+    }
     for (auto& d : describe_state(map)) store->describe(std::move(d));
     for (std::uint32_t c = 0; c < map.chunks(); ++c) {
       const ChunkId chunk{c};

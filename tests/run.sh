@@ -23,7 +23,7 @@ done
 # Open MPI refuses root and more ranks than cores unless told otherwise.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 
-[ "$install" = 0 ] || timed 'packages' install_packages "${terrace_packages[@]}" clang-format clang-tidy
+[ "$install" = 0 ] || timed 'packages' install_packages "${terrace_packages[@]}" clang clang-format clang-tidy
 [ "$checks" = 0 ] || timed 'source checks' tests/source_checks.sh
 timed 'configure' cmake --preset "$preset"
 timed 'build' cmake --build --preset "$preset"

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <iterator>
+#include <map>
 #include <random>
 #include <vector>
 
@@ -111,6 +113,55 @@ TEST(SpaceFuzz, AgreesWithOneEntryPerByte) {
       ASSERT_EQ(space.peak_bytes(), peak);
       space.check();
     }
+  }
+}
+
+// A million reservations and frees of a disk's size: no byte is promised twice, none is lost, and when all is given back there
+// is one hole as large as in the beginning.
+TEST(SpaceFuzz, AMillionReservationsLeakNothingAndNeverOverlap) {
+  constexpr std::uint64_t kOperations = 1'000'000, kPage = 4096;
+  const std::uint64_t capacity = 1'000'003 * kPage;
+  for (const std::uint64_t seed : {1, 2}) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    std::mt19937_64 random(seed);
+    Space space(capacity);
+    std::map<std::uint64_t, std::uint64_t> held;  // start → end: disjoint, or emplace and the neighbours tell
+    std::vector<std::uint64_t> starts;
+    std::uint64_t bytes_held = 0, refused = 0;
+    for (std::uint64_t operation = 0; operation < kOperations / 2; ++operation) {
+      // Waves: mostly reserving until it is full, then mostly freeing.
+      const bool reserving = random() % 16 < (operation / 4096 % 2 == 0 ? 12U : 4U);
+      if (reserving || starts.empty()) {
+        const auto bytes = (1 + random() % (random() % 64 == 0 ? 16384 : 1024)) * kPage;
+        const auto got = space.reserve(bytes, random() % 3 == 0 ? End::high : End::low);
+        if (!got) {
+          ASSERT_LT(space.largest_hole(), bytes) << "there was room";
+          ++refused;
+          continue;
+        }
+        const auto [at, fresh] = held.emplace(got->range.offset, got->range.offset + bytes);
+        ASSERT_TRUE(fresh);
+        ASSERT_LE(at->second, capacity);
+        ASSERT_TRUE(at == held.begin() || std::prev(at)->second <= at->first);
+        ASSERT_TRUE(std::next(at) == held.end() || at->second <= std::next(at)->first);
+        starts.push_back(at->first);
+        bytes_held += bytes;
+      } else {
+        std::swap(starts[random() % starts.size()], starts.back());
+        const auto at = held.find(starts.back());
+        starts.pop_back();
+        space.free({at->first, at->second - at->first}, Clock::after(Lane::write, operation + 1));
+        bytes_held -= at->second - at->first;
+        held.erase(at);
+      }
+      ASSERT_EQ(bytes_held, space.reserved_bytes());
+      if (operation % 8192 == 0) space.check();
+    }
+    EXPECT_GT(refused, 0U) << "it was never full";
+    for (const auto& [begin, end] : held) space.free({begin, end - begin}, {});
+    space.check();
+    EXPECT_EQ(0U, space.reserved_bytes());
+    EXPECT_EQ(capacity, space.largest_hole());
   }
 }
 

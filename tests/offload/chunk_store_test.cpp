@@ -92,6 +92,12 @@ class ChunkStoreTest : public testing::Test {
     }
     return Exit::ok;
   }
+  // The file system may count a few blocks of its own tree of extents.
+  static void expect_allocated(const ChunkStore& store, std::uint64_t bytes) {
+    constexpr std::uint64_t kTreeBytes = 32 * kKiB;
+    EXPECT_GE(store.allocated_bytes(), bytes);
+    EXPECT_LE(store.allocated_bytes(), bytes + kTreeBytes);
+  }
   [[nodiscard]] std::filesystem::path file(const std::string& name) const {
     return directory_.path() / "nvme0" / "store" / name;
   }
@@ -439,6 +445,201 @@ TEST_F(ChunkStoreTest, ASymbolicLinkIsNeverFollowed) {
   std::string text;
   std::ifstream(victim) >> text;
   EXPECT_EQ("precious", text);
+}
+
+// Blocks of the right length and even of the right chunk, but of another place or time: a checksum beside the data would
+// believe them, the one in the index does not.
+TEST_F(ChunkStoreTest, AMisdirectedOrStaleBlockIsCaught) {
+  std::vector<StoredChunk> all;
+  std::uint64_t before = 0;
+  {
+    const auto store = ChunkStore::create(options());
+    for (std::uint32_t id = 0; id < 3; ++id) write(*store, id, 10 + id);
+    store->commit(1, "");
+    before = store->committed()[1].offset;
+    write(*store, 1, 99);
+    store->commit(2, "");
+    all = store->committed();
+  }
+  const auto copy_block = [&](std::uint64_t from, std::uint64_t to) {
+    std::fstream data(file("data"), std::ios::in | std::ios::out | std::ios::binary);
+    std::vector<char> block(kChunkBytes);
+    data.seekg(static_cast<std::streamoff>(from));
+    data.read(block.data(), static_cast<std::streamsize>(block.size()));
+    std::vector<char> old(kChunkBytes);
+    data.seekg(static_cast<std::streamoff>(to));
+    data.read(old.data(), static_cast<std::streamsize>(old.size()));
+    data.seekp(static_cast<std::streamoff>(to));
+    data.write(block.data(), static_cast<std::streamsize>(block.size()));
+    ASSERT_TRUE(data.good());
+    EXPECT_NE(old, block);
+  };
+  ASSERT_NE(before, all[1].offset);
+  std::vector<std::byte> bytes(kChunkBytes);
+  const auto expect_caught = [&](const char* what) {
+    const auto store = ChunkStore::open(options());
+    try {
+      store->read_committed(all[1], bytes);
+      ADD_FAILURE() << what << " was believed";
+    } catch (const Error& error) {
+      EXPECT_EQ(Exit::corrupt, error.exit());
+      EXPECT_THAT(error.what(), HasSubstr("chunk 1 (master weight of layers.1.mlp)"));
+    }
+  };
+  copy_block(before, all[1].offset);
+  expect_caught("the generation before");
+  copy_block(all[2].offset, all[1].offset);
+  expect_caught("another chunk");
+  // The very bytes are believed, wherever they came from.
+  std::vector<std::byte> right(kChunkBytes);
+  fill_random(right, 99);
+  std::fstream data(file("data"), std::ios::in | std::ios::out | std::ios::binary);
+  data.seekp(static_cast<std::streamoff>(all[1].offset));
+  data.write(reinterpret_cast<const char*>(right.data()), static_cast<std::streamsize>(right.size()));
+  data.close();
+  EXPECT_NO_THROW(ChunkStore::open(options())->read_committed(all[1], bytes));
+}
+
+TEST_F(ChunkStoreTest, WhatAKillBetweenTwoCallsOfACommitLeftIsRemoved) {
+  {
+    const auto store = ChunkStore::create(options());
+    write(*store, 0, 1);
+    store->commit(1, "");
+    store->commit(2, "");
+  }
+  for (const std::string name : {"index.3.json", "index.3.json.tmp", "commit.1.tmp", "index.0.json"})
+    std::ofstream(file(name)) << "x";
+  std::ofstream(file("notes")) << "not ours";
+  ChunkStore::open(options());
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(file("data").parent_path()))
+    names.push_back(entry.path().filename());
+  EXPECT_THAT(names,
+              testing::UnorderedElementsAre("commit.0", "commit.1", "data", "index.1.json", "index.2.json", "lock", "notes"));
+}
+
+TEST_F(ChunkStoreTest, AfterAFailedCommitNothingIsWrittenAnyMore) {
+  // The last sync of a commit fails, when all else of it was done.
+  class FailingSync final : public FileOps {
+   public:
+    explicit FailingSync(int at) : left_(at) {}
+    int create(int d, const std::string& n) override { return kernel_->create(d, n); }
+    std::int64_t write(int f, std::span<const std::byte> b) override { return kernel_->write(f, b); }
+    int sync(int f) override { return left_-- == 0 ? -EIO : kernel_->sync(f); }
+    int rename(int d, const std::string& a, const std::string& b) override { return kernel_->rename(d, a, b); }
+    int remove(int d, const std::string& n) override { return kernel_->remove(d, n); }
+    int allocate(int f, std::uint64_t b) override { return kernel_->allocate(f, b); }
+
+   private:
+    std::shared_ptr<FileOps> kernel_ = make_file_ops();
+    int left_;
+  };
+  auto o = options();
+  o.deadline = {};
+  o.file_ops = std::make_shared<FailingSync>(5 + 4);  // a commit syncs five times: the last sync of the second one
+  {
+    const auto store = ChunkStore::create(o);
+    write(*store, 0, 1);
+    store->commit(1, "");
+    write(*store, 0, 2);
+    EXPECT_THROW(store->commit(2, ""), Error);
+    // Commit 2 is on disk. Its bytes must not be written over as those of a commit that never was.
+    EXPECT_THROW(store->place_write(ChunkId{0}, 0, kChunkBytes), Error);
+    EXPECT_THROW(store->commit(2, ""), Error);
+  }
+  const auto store = ChunkStore::open(options());
+  EXPECT_EQ(2U, store->last_commit()->number);
+  expect_committed(*store, {2});
+}
+
+TEST_F(ChunkStoreTest, SpaceBehindTheEndIsGivenBack) {
+  for (const int paths : {1, 3}) {
+    auto o = options(paths);
+    o.name = fmt::format("store{}", paths);
+    o.stripe_weights.assign(static_cast<std::size_t>(paths), 1);
+    o.capacity_bytes = 64 * kPlaceBytes;
+    const auto store = ChunkStore::create(o);
+    for (std::uint32_t id = 0; id < 3; ++id) write(*store, id, 10 + id);
+    store->commit(1, "");
+    expect_allocated(*store, 64 * kPlaceBytes);
+    store->trim(3 * kPlaceBytes);
+    expect_allocated(*store, 3 * kPlaceBytes);
+    expect_committed(*store, {10, 11, 12});
+    store->trim(64 * kPlaceBytes);  // never takes
+    expect_allocated(*store, 3 * kPlaceBytes);
+  }
+}
+
+TEST_F(ChunkStoreTest, AnExistingStoreKeepsItsStripes) {
+  auto o = options(2);
+  o.stripe_weights = {3, 1};
+  {
+    const auto store = ChunkStore::create(o);
+    for (std::uint32_t id = 0; id < 3; ++id) write(*store, id, 10 + id);
+    store->commit(1, "");
+    EXPECT_EQ(3 * std::filesystem::file_size(o.paths[1] / "store" / "data"),
+              std::filesystem::file_size(o.paths[0] / "store" / "data"));
+  }
+  o.stripe_weights = {1, 2};
+  expect_committed(*ChunkStore::open(o), {10, 11, 12});
+  o.stripe_weights = {1};
+  o.name = "other";
+  EXPECT_THROW(ChunkStore::create(o), Error);
+}
+
+// A large store measures its paths; two folders of one disk get about the same, and the store works whatever comes out.
+TEST_F(ChunkStoreTest, ALargeStoreMeasuresItsPaths) {
+  auto o = options(2);
+  o.capacity_bytes = kGiB;
+  const auto store = ChunkStore::create(o);
+  expect_allocated(*store, kGiB);
+  write(*store, 0, 7);
+  store->commit(1, "");
+  expect_committed(*store, {7});
+}
+
+TEST_F(ChunkStoreTest, WhatAKilledTemporaryStoreLeftIsRemovedByTheNext) {
+  auto o = options();
+  o.temporary = true;
+  o.name = "killed";
+  const auto left = directory_.path() / "nvme0" / "killed.temporary";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto store = ChunkStore::create(o);
+    ::raise(SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(child, ::waitpid(child, &status, 0));
+  ASSERT_TRUE(WIFSIGNALED(status));
+  ASSERT_TRUE(std::filesystem::exists(left / "lock")) << "nothing to find";
+  ASSERT_FALSE(std::filesystem::exists(left / "data")) << "its space comes back with the process";
+  // Others of that name are left alone: one that is alive, and one with something else in it.
+  o.name = "alive";
+  const auto alive = ChunkStore::create(o);
+  EXPECT_FALSE(std::filesystem::exists(left));
+  const auto precious = directory_.path() / "nvme0" / "mine.temporary" / "thesis";
+  std::filesystem::create_directory(precious.parent_path());
+  std::ofstream(precious) << "precious";
+  o.name = "next";
+  ChunkStore::create(o);
+  write(*alive, 0, 1);
+  expect_read(*alive, 0, 1);
+  EXPECT_TRUE(std::filesystem::exists(directory_.path() / "nvme0" / "alive.temporary" / "lock"));
+  EXPECT_TRUE(std::filesystem::exists(precious));
+}
+
+TEST_F(ChunkStoreTest, AFolderOfAnotherUserIsRefused) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a folder away";
+  std::filesystem::create_directories(directory_.path() / "nvme0" / "store");
+  ASSERT_EQ(0, ::chown((directory_.path() / "nvme0" / "store").c_str(), 12345, 12345));
+  std::string what;
+  try {
+    ChunkStore::create(options());
+  } catch (const Error& error) {
+    what = error.what();
+  }
+  EXPECT_THAT(what, HasSubstr("belongs to another user"));
+  EXPECT_TRUE(std::filesystem::is_empty(directory_.path() / "nvme0" / "store"));
 }
 
 TEST_F(ChunkStoreTest, ATemporaryStoreLeavesNothing) {

@@ -1,0 +1,37 @@
+#include <terrace/offload/dead_stores.h>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <string>
+#include <system_error>
+
+#include <terrace/offload/extent_files.h>
+
+namespace terrace {
+namespace {
+
+void remove_if_dead(const std::filesystem::path& folder) {
+  const FileHandle directory(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+  struct stat info {};
+  if (!directory || ::fstat(directory.get(), &info) != 0 || info.st_uid != ::geteuid()) return;
+  const FileHandle lock(::openat(directory.get(), kLockName, O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  // Without a lock file its owner died before it made one, or is about to: then it makes the folder again.
+  if (lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return;
+  for (const char* name : {kDataName, kLockName}) ::unlinkat(directory.get(), name, 0);
+  ::rmdir(folder.c_str());  // refuses when there is anything else in it
+}
+
+}  // namespace
+
+void remove_dead_temporaries(const std::filesystem::path& beside) {
+  std::error_code error;
+  std::filesystem::directory_iterator entries(beside, error);
+  if (error) return;
+  for (const auto& entry : entries)
+    if (entry.path().filename().string().ends_with(kTemporarySuffix)) remove_if_dead(entry.path());
+}
+
+}  // namespace terrace
