@@ -22,6 +22,8 @@ struct DryRun {
   PerTier<std::uint64_t> peak{}, extent{};
   std::vector<Traffic> steps;
   SimulatedTimes times;
+  Traffic commit;
+  double commit_seconds = 0;
 };
 
 Traffic difference(const Traffic& a, const Traffic& b) {
@@ -69,13 +71,18 @@ DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& p
     pending = false;
   };
   const auto evaluate = [&] {
+    if (request.evaluate_batches == 0) return;
     drain();
     const auto batches = std::min(request.evaluate_batches, kWalkedSteps);  // they repeat, too
     for (std::uint64_t i = 0; i < batches; ++i) walk.run(programs.evaluate, simulator);
   };
   const auto commit = [&] {
+    simulator.finish_step();
+    const auto before = residency.traffic();
     drain();
     walk.flush(simulator);
+    out.commit = difference(residency.traffic(), before);
+    out.commit_seconds = simulator.finish_writes();
   };
   const auto due = [](std::uint64_t step, std::uint64_t every) { return every != 0 && step % every == 0; };
 
@@ -157,6 +164,10 @@ class Planner {
   void validate() const {
     if (request_.shape.batch.batch <= 0 || request_.shape.batch.seq <= 0 || request_.shape.micro_batches == 0)
       throw Error("batch size, sequence length and gradient accumulation must be positive", Exit::usage);
+    if (request_.generations != 1 && request_.generations != 2)
+      throw Error("state has one or two generations on disk", Exit::usage);
+    if (request_.generations == 1 && request_.commit_every != 0)
+      throw Error("with one generation of the state on disk nothing can be committed before the end", Exit::usage);
     if (model_.layers.size() < 2) throw Error("a model needs at least two layers", Exit::usage);
   }
 
@@ -174,6 +185,7 @@ class Planner {
              .update_tier = update_tier,
              .chunk_elements = request_.chunk_elements,
              .decode_positions = request_.decode_positions};
+    p.generations = request_.generations;
     const StepMap map(model_, p.map);
     p.map.chunk_elements = map.layout().chunk_elements();
     p.state_bytes = map.state_bytes();
@@ -277,6 +289,9 @@ class Planner {
     p.times = life.times;
     p.peak_bytes = life.peak;
     p.steady_traffic = life.steps.back();
+    p.commit_traffic = life.commit;
+    p.commit_seconds = life.commit_seconds;
+    p.commits = commits();
     p.step_traffic = life.steps;
     const auto limit = budget();
     const auto extent = life.extent[Tier::disk];
@@ -285,6 +300,12 @@ class Planner {
     p.capacity.disk = extent + round_up(extent / 16, kPageBytes);
     if (!limit.commit_only) p.capacity.disk = std::min(p.capacity.disk, limit.disk);
     if (limit.commit_only) p.peak_bytes[Tier::disk] = 0;
+  }
+
+  // One at the end, and those before it.
+  [[nodiscard]] std::uint64_t commits() const {
+    if (request_.decode_positions != 0) return 0;
+    return 1 + (request_.commit_every == 0 || request_.steps == 0 ? 0 : (request_.steps - 1) / request_.commit_every);
   }
 
   void refuse(Plan& p, const StepMap& map, const Programs& programs, const CostModel& costs, const DoesNotFit& e) const {
@@ -373,7 +394,9 @@ Plan plan(const Model& model, const PlanRequest& request, const MachineProfile& 
 
 void retime(Plan& p, const Model& model, const PlanRequest& request, const MachineProfile& profile, const CostModel& costs) {
   const StepMap map(model, p.map);
-  set_times(p, dry_run(map, request, p.programs, p.capacity, p.generations, costs, profile, p.step_traffic.size()).times);
+  const auto life = dry_run(map, request, p.programs, p.capacity, p.generations, costs, profile, p.step_traffic.size());
+  set_times(p, life.times);
+  p.commit_seconds = life.commit_seconds;
 }
 
 void trace_step(const Plan& p, const Model& model, const PlanRequest& request, const MachineProfile& profile,

@@ -41,6 +41,7 @@ struct PlanRequest {
   // The life of the run, which the plan walks as the trainer will: steps (0: some), evaluations and commits after every n-th
   // (0: never), and one of each at the end. Very long lives are cut short in the middle.
   std::uint64_t steps = 0, evaluate_every = 0, evaluate_batches = 0, commit_every = 0;
+  std::uint32_t generations = 2;  // of state on disk; with one, nothing can be committed before the end
 };
 
 struct Programs {
@@ -74,8 +75,13 @@ struct Plan {
   std::vector<Traffic> step_traffic;        // of the steps, one by one: a fresh run moves exactly these bytes
   Traffic steady_traffic;                   // of the last of them
   SimulatedTimes times;                     // of a steady step, in the mean
-  double floor_s = 0;                       // compute alone: no plan can be faster on this machine
-  std::string binding;                      // what binds: "compute", "read", "write", "upload", "download"
+  // A commit drains the pending update and brings to disk what is not there yet: its bytes, and its time until the last of them
+  // is written (the syncs come on top), of the last commit walked; how many a run makes.
+  Traffic commit_traffic;
+  double commit_seconds = 0;
+  std::uint64_t commits = 0;
+  double floor_s = 0;   // compute alone: no plan can be faster on this machine
+  std::string binding;  // what binds: "compute", "read", "write", "upload", "download"
   std::uint64_t state_bytes = 0, parameters = 0;
 };
 

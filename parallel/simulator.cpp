@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace terrace {
 
@@ -162,6 +163,14 @@ SimulatedTimes Simulator::finish_step() {
   out.seconds = end - step_begin_;
   step_begin_ = end;
   return out;
+}
+
+double Simulator::finish_writes() {
+  double end = step_begin_;
+  for (const auto lane : {Lane::compute, Lane::write})
+    if (const auto& queue = done_[index(lane)]; !queue.empty()) end = std::max(end, queue.back().end);
+  times_ = {};
+  return end - std::exchange(step_begin_, end);
 }
 
 }  // namespace terrace

@@ -67,6 +67,8 @@ class Simulator : public Sink {
   [[nodiscard]] double step_began() const { return step_begin_; }  // on the simulated clock, seconds
   // Everything decided so far is done; returns the times since the last call. A step ends when its compute lane does.
   SimulatedTimes finish_step();
+  // Everything decided so far is done and on disk, as after a commit; returns the seconds since the last step's end.
+  double finish_writes();
 
  private:
   struct Done {

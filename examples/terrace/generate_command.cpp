@@ -76,6 +76,7 @@ Exit generate_command(const CommandLine& line) {
   request.states = optimizer_of(config)->states();
   request.budget.disk = kUnlimited;
   request.decode_positions = positions;
+  request.generations = store.generations;
   const auto p = plan(model, request, machine_profile(config));
   if (!p.fits) throw refusal_error(p);
 

@@ -117,6 +117,12 @@ std::vector<Option> make_table() {
       text("run", "resume", &C::resume, Text::required, !kSame, "auto, never, or the run directory to continue"),
       text("run", "force", &C::force, Text::any, !kSame, "resume although model, data or seed differ"),
       number("run", "ckpt-interval", &C::ckpt_interval, kCount, !kSame, "steps between commits; 0: at the end and on signals"),
+      text(
+          "run", "durability", &C::durability, Text::choice, !kSame,
+          "what a kill may cost: the steps since the last commit, since the last step, or all of the run (half the disk space)",
+          {"commit", "step", "off"}),
+      number("run", "io-deadline", &C::io_deadline, {0, 86400}, !kSame,
+             "seconds after which a read, write or sync that does not end stops the run; 0: none"),
       text("run", "json", &C::json, Text::any, !kSame, "nothing but JSON objects on standard output"),
       text("run", "verify-resident", &C::verify_resident, Text::any, !kSame,
            "repeat the first steps with no offload and compare every loss"),

@@ -487,7 +487,7 @@ void validate(const RunConfig& c) {
   for (const auto& path : c.nvme_path) {
     std::error_code error;
     if (!places.insert(fs::weakly_canonical(fs::absolute(path), error)).second)
-      refuse_pair(fmt::format("--nvme-path {} is given more than once", path.string()), "every path gets an equal share");
+      refuse_pair(fmt::format("--nvme-path {} is given more than once", path.string()), "every path is a disk of its own");
     if (fs::exists(path, error) && !fs::is_directory(path, error))
       refuse_pair(fmt::format("--nvme-path {} is not a folder", path.string()),
                   "chunks are kept in a folder of their own in it");
@@ -501,6 +501,14 @@ void validate(const RunConfig& c) {
   }
   if (c.lr_schedule != "constant" && c.min_lr > c.lr)
     refuse_pair(fmt::format("--min-lr {} is above --lr {}", c.min_lr, c.lr), "lower one or raise the other");
+  if (c.durability == "step" && c.ckpt_interval > 1) {
+    refuse_pair(fmt::format("--ckpt-interval {} contradicts --durability step, which commits every step", c.ckpt_interval),
+                "leave one of them out");
+  }
+  if (c.durability == "off" && c.ckpt_interval > 0) {
+    refuse_pair(fmt::format("--ckpt-interval {} contradicts --durability off, which commits at the end only", c.ckpt_interval),
+                "leave one of them out");
+  }
   if (c.group != 0 && c.order != "vertical") {
     refuse_pair(fmt::format("--group {} has no meaning with --order {}", c.group, c.order), "add --order vertical");
   }

@@ -48,6 +48,9 @@ Exit plan_command(const CommandLine& line) {
              format_bytes(t.write), format_bytes(t.upload), format_bytes(t.download));
   fmt::print("step time {:.3f} s, of which compute {:.3f} s (the floor); {} binds\n", p.times.seconds, p.floor_s, p.binding);
   for (const auto& [cause, seconds] : p.times.stall_s) fmt::print("  stall by {}: {:.3f} s\n", cause, seconds);
+  if (p.commits != 0)
+    fmt::print("a commit writes {} in {:.3f} s; {} of them in this run, {} generation{} of the state on disk\n",
+               format_bytes(p.commit_traffic.write), p.commit_seconds, p.commits, p.generations, p.generations == 1 ? "" : "s");
   if (profile.measured_at.empty())
     fmt::print("\nthe times rest on assumed rates: terrace doctor --measure takes this machine's own\n");
   return Exit::ok;

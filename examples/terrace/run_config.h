@@ -46,6 +46,8 @@ struct RunConfig {
   std::string resume = "never";  // auto | PATH | never
   bool force = false;            // resume although model, data or seed differ
   std::int64_t ckpt_interval = 0;
+  std::string durability = "commit";  // commit | step | off
+  std::int64_t io_deadline = 120;     // seconds; 0: none
   bool json = false;
   bool verify_resident = false;  // repeat the first steps with no offload and compare every loss
   bool assumed_costs = false;    // the plan's times from the profile alone, as for another machine

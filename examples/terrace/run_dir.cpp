@@ -11,6 +11,7 @@
 
 #include <terrace/core/error.h>
 #include <terrace/examples/terrace/command_line.h>
+#include <terrace/examples/terrace/metrics.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/setup.h>
 
@@ -66,6 +67,7 @@ RunFile read_run_file(const fs::path& dir) {
   const auto run = read_json(file, [&](const nlohmann::json& j) {
     RunFile read{.fingerprint = j.at("fingerprint"), .store = {}};
     read.store.name = j.at("store_name").get<std::string>();
+    read.store.generations = j.value("generations", 2U);
     // A store inside the run directory moves with it.
     for (const auto& path : j.at("store_paths"))
       read.store.paths.push_back((fs::absolute(dir) / path.get<std::string>()).lexically_normal());
@@ -134,15 +136,30 @@ RunDir open_run_dir(RunConfig& config) {
                             "with terrace ckpt rm {}, and --resume auto starts it anew",
                             dir.path.string(), home.string(), dir.path.string()),
                 Exit::corrupt);
-  if (!ChunkStore::has_commit(run.store)) return dir;  // nothing to go on from
+  if (!ChunkStore::has_commit(run.store)) {  // nothing to go on from
+    if (run.store.generations == 1)
+      fmt::print(stderr,
+                 "warning: the run in {} was stopped before its end, and with --durability off nothing of it was committed: it "
+                 "starts anew; --durability commit lets a run go on\n",
+                 dir.path.string());
+    return dir;
+  }
   const auto difference = describe_difference(run.fingerprint, fingerprint(config));
   if (!difference.empty() && !config.force)
     throw Error(fmt::format("{} holds a run with another model, data or seed:\n{}\n  give the run's own values, or another "
                             "--out-dir; --force resumes it all the same",
                             dir.path.string(), difference),
                 Exit::usage);
+  if (run.store.generations != dir.store.generations)
+    throw Error(
+        fmt::format("{} keeps {} of the state on disk, and --durability {} needs {}\n  go on with --durability {}; how much "
+                    "room chunks have on disk is settled when a run begins",
+                    dir.path.string(), run.store.generations == 1 ? "one generation" : "two generations", config.durability,
+                    dir.store.generations == 1 ? "one" : "two", run.store.generations == 1 ? "off" : "commit or step"),
+        Exit::usage);
   dir.resume = true;
-  dir.store = run.store;
+  dir.store.paths = run.store.paths;
+  dir.store.name = run.store.name;
   if (fs::exists(dir.path / kResultFile))
     read_json(dir.path / kResultFile, [&](const nlohmann::json& result) {
       const bool enough = result.at("steps").get<std::int64_t>() >= config.steps;
@@ -159,8 +176,10 @@ void begin_run(const RunDir& dir, const RunConfig& config) {
     std::error_code error;
     paths.push_back(fs::equivalent(path, dir.path, error) ? "." : fs::absolute(path).string());
   }
-  write_json(dir.path / kRunFile,
-             {{"fingerprint", fingerprint(config)}, {"store_paths", paths}, {"store_name", dir.store.name}});
+  write_json(dir.path / kRunFile, {{"fingerprint", fingerprint(config)},
+                                   {"store_paths", paths},
+                                   {"store_name", dir.store.name},
+                                   {"generations", dir.store.generations}});
   std::error_code error;
   fs::remove(dir.path / kResultFile, error);
 }
@@ -169,6 +188,15 @@ ChunkStore::Options store_of_run(const fs::path& path) {
   if (!fs::exists(path / kRunFile))
     throw Error(fmt::format("{} holds no run\n  give the --out-dir of one", path.string()), Exit::usage);
   return read_run_file(path).store;
+}
+
+void copy_run_files(const fs::path& from, const fs::path& to) {
+  for (const auto* const name : {kConfigFile, kMetricsFile})
+    if (fs::exists(from / name)) fs::copy_file(from / name, to / name);
+  auto run = nlohmann::json::parse(read_text(from / kRunFile));
+  run["store_paths"] = {"."};
+  run["store_name"] = "store";
+  write_json(to / kRunFile, run);
 }
 
 void forget_run(const fs::path& path) { fs::remove(path / kRunFile); }

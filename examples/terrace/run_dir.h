@@ -31,6 +31,8 @@ RunDir open_run_dir(RunConfig& config);
 void begin_run(const RunDir& dir, const RunConfig& config);
 // Where the run in a directory keeps its chunks (generate, ckpt).
 ChunkStore::Options store_of_run(const std::filesystem::path& path);
+// What makes the folder `to`, with a store of its own in it, a run like `from`: its settings and its metrics.
+void copy_run_files(const std::filesystem::path& from, const std::filesystem::path& to);
 // The run is none any more, once its store is removed; its metrics and report stay.
 void forget_run(const std::filesystem::path& path);
 

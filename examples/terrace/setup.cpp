@@ -50,9 +50,16 @@ PlanRequest plan_request(const RunConfig& c) {
   r.steps = static_cast<std::uint64_t>(c.steps);
   r.evaluate_every = static_cast<std::uint64_t>(c.eval_interval);
   r.evaluate_batches = static_cast<std::uint64_t>(c.eval_batches);
-  r.commit_every = static_cast<std::uint64_t>(c.ckpt_interval);
+  r.commit_every = commit_interval(c);
+  r.generations = generations(c);
   return r;
 }
+
+std::uint64_t commit_interval(const RunConfig& c) {
+  return c.durability == "step" ? 1 : static_cast<std::uint64_t>(c.ckpt_interval);
+}
+
+std::uint32_t generations(const RunConfig& c) { return c.durability == "off" ? 1 : 2; }
 
 WeightRange first_weights(const RunConfig& c, const Model& model) {
   if (c.init_from.empty()) return lm::random_weights(c.seed);
@@ -135,6 +142,8 @@ void demand_device(const RunConfig& c) {
 
 ChunkStore::Options store_options(const RunConfig& c) {
   ChunkStore::Options o;
+  o.generations = generations(c);
+  o.deadline = std::chrono::seconds(c.io_deadline);
   if (c.nvme_path.empty()) {
     o.paths = {c.out_dir};
     o.name = "store";
@@ -177,6 +186,7 @@ nlohmann::json to_json(const Plan& p) {
   j["walked"] = {{"steps", p.step_traffic.size()}, {"bytes", bytes(all)}};
   j["stall_s"] = nlohmann::json::object();
   for (const auto& [cause, seconds] : p.times.stall_s) j["stall_s"][cause] = seconds;
+  j["commit"] = {{"commits", p.commits}, {"seconds", p.commit_seconds}, {"bytes", bytes(p.commit_traffic)}};
   j["floor_s"] = p.floor_s;
   j["binding"] = p.binding;
   j["update"] = name_of(p.map.update_tier);

@@ -26,6 +26,9 @@ lm::ModelConfig model_config(const RunConfig& config);
 // `auto`: the CPU device takes 95 % of half of the memory that is available, the host 85 % of the other half.
 Budget budgets(const RunConfig& config);
 PlanRequest plan_request(const RunConfig& config);
+std::uint64_t commit_interval(const RunConfig& config);  // steps; 0: at the end only
+// One: nothing can be committed while the run goes on, because a write would go over what the last commit names.
+std::uint32_t generations(const RunConfig& config);
 WeightRange first_weights(const RunConfig& config, const Model& model);  // random, or of the safetensors file
 Schedule schedule(const RunConfig& config);
 std::unique_ptr<Optimizer> optimizer_of(const RunConfig& config);

@@ -95,7 +95,7 @@ class Training {
       if (step == last) m.eval_loss = evaluation = evaluate(engine);
       metrics.write(m);  // before the commit: a step that is committed is never without its line
       screen.step(m);
-      if (due(step, config_.ckpt_interval) && step != last) engine.commit(step, "{}");
+      if (due(step, static_cast<std::int64_t>(commit_interval(config_))) && step != last) engine.commit(step, "{}");
       if (step != last) trace.forget_before(begin);  // the report shows the last two
     }
 

@@ -33,6 +33,8 @@ struct RunOptions {
   bool resume = false;
   bool evaluate_between = false;
   std::filesystem::path store = "toy-store";
+  std::uint32_t generations = 2;
+  std::uint64_t commit_every = 0;  // of the plan; the test commits
   bool durable = false;
   std::shared_ptr<FileOps> file_ops = {};
   std::chrono::nanoseconds deadline = kIoDeadline;
@@ -58,7 +60,9 @@ inline PlanRequest request_of(const RunOptions& o) {
           .recompute = o.recompute,
           .updates_before_use = o.before_use,
           .prefetch_depth = o.depth,
-          .steps = o.steps};
+          .steps = o.steps,
+          .commit_every = o.commit_every,
+          .generations = o.generations};
 }
 
 // What main would own, in the order of dependence, and the steps of a training loop.
