@@ -1,4 +1,4 @@
-// terrace ckpt inspect|verify|rm: what a store on disk holds, without an engine.
+// terrace ckpt inspect|verify|copy|rm: what a store on disk holds, without an engine.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -8,6 +8,7 @@
 #include <terrace/core/units.h>
 #include <terrace/examples/terrace/commands.h>
 #include <terrace/examples/terrace/run_dir.h>
+#include <terrace/offload/copy_store.h>
 
 namespace terrace::cli {
 namespace {
@@ -39,15 +40,27 @@ void inspect(const ChunkStore& store, bool json) {
   for (const auto& [tensor, elements] : tensors) fmt::print("  {:<60} {:>12}\n", tensor, elements);
 }
 
+// All that is damaged, not only the first of it.
 void verify(const ChunkStore& store) {
   std::vector<std::byte> buffer;
-  std::uint64_t bytes = 0, chunks = 0;
+  std::uint64_t bytes = 0, chunks = 0, damaged = 0;
+  std::string found = store.damage();
   for (const auto& c : store.committed()) {
     buffer.resize(c.description.bytes);
-    store.read_committed(c, buffer);  // throws Exit::corrupt, naming chunk, file and offset
+    try {
+      store.read_committed(c, buffer);
+    } catch (const Error& error) {
+      if (error.exit() != Exit::corrupt) throw;
+      found += (found.empty() ? "" : "\n  ") + std::string(error.what());
+      ++damaged;
+    }
     bytes += c.description.bytes;
     ++chunks;
   }
+  if (!found.empty())
+    throw Error(fmt::format("{}\n  {} of {} chunks are damaged{}", found, damaged, chunks,
+                            store.damage().empty() ? "" : ", and a commit is"),
+                Exit::corrupt);
   fmt::print("verified {} chunks, {}: every checksum is right\n", chunks, format_bytes(bytes));
 }
 
@@ -59,6 +72,25 @@ void remove_store(const ChunkStore::Options& options) {
     if (error.exit() != Exit::corrupt) throw;
   }
   for (const auto& path : options.paths) std::filesystem::remove_all(path / options.name);
+}
+
+// A run of its own, all in one folder, from which --resume goes on.
+void copy(const ChunkStore& store, const ChunkStore::Options& like, const std::filesystem::path& run,
+          const std::filesystem::path& to) {
+  std::error_code error;
+  if (std::filesystem::exists(to, error) && !std::filesystem::is_empty(to, error))
+    throw Error(fmt::format("{} is not empty\n  give a folder that is not there yet", to.string()), Exit::usage);
+  std::filesystem::create_directories(to);
+  auto own = like;
+  own.paths = {to};
+  own.name = "store";
+  try {
+    copy_store(store, own);
+    copy_run_files(run, to);  // last: only now is it a run
+  } catch (...) {
+    std::filesystem::remove_all(to / own.name);
+    throw;
+  }
 }
 
 }  // namespace
@@ -74,10 +106,13 @@ Exit ckpt_command(const CommandLine& line) {
     return Exit::ok;
   }
   const auto store = ChunkStore::open(options);
-  if (action == "inspect")
-    inspect(*store, line.config.json);
-  else
-    verify(*store);
+  if (action == "inspect") inspect(*store, line.config.json);
+  if (action == "verify") verify(*store);
+  if (action == "copy") {
+    const auto& to = line.positional.at(2);
+    copy(*store, options, run, to);
+    fmt::print("copied {} after step {} to {}; --resume {} goes on from there\n", run, store->last_commit()->step, to, to);
+  }
   return Exit::ok;
 }
 

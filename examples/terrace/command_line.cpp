@@ -40,7 +40,7 @@ const std::vector<Command>& commands() {
        ""},
       {"report", "write a run's report.html", {"json"}, "RUN"},
       {"config", "print the effective configuration", {"all"}, ""},
-      {"ckpt", "inspect, verify or remove a run's store", {"json"}, "RUN"},
+      {"ckpt", "inspect, verify, copy or remove a run's store", {"json"}, "RUN"},
       {"bench", "measure disks, memory, computing, and what terrace makes of them", {"json"}, ""},
   };
   return all;
@@ -73,7 +73,8 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
   }
   add_options(*sub, parsed.flags, all ? std::span<const std::string_view>{} : std::span<const std::string_view>(command.takes));
   if (command.name == "ckpt") {
-    sub->add_option("arguments", out.positional, "inspect, verify or rm, then the run directory")->type_name("ACTION RUN");
+    sub->add_option("arguments", out.positional, "inspect, verify, copy or rm, then the run directory; copy: then a new one")
+        ->type_name("ACTION RUN [NEW]");
   } else if (!command.positional.empty()) {
     sub->add_option("run", out.positional, "the run directory")->type_name(std::string(command.positional));
   }
@@ -95,13 +96,15 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
 void check_arguments(const CommandLine& line) {
   const auto& words = line.positional;
   if (line.command == "ckpt") {
-    static constexpr std::array<std::string_view, 3> kActions{"inspect", "verify", "rm"};
-    if (words.empty()) refuse("ckpt needs what to do (inspect, verify or rm) and a run directory", "ckpt");
+    static constexpr std::array<std::string_view, 4> kActions{"inspect", "verify", "copy", "rm"};
+    if (words.empty()) refuse("ckpt needs what to do (inspect, verify, copy or rm) and a run directory", "ckpt");
     if (std::ranges::find(kActions, words[0]) == kActions.end()) {
       refuse(fmt::format("ckpt: unknown action \"{}\"{}", words[0], suggestion(words[0], kActions)), "ckpt");
     }
     if (words.size() < 2) refuse(fmt::format("ckpt {} needs a run directory", words[0]), "ckpt");
-    if (words.size() > 2) refuse(fmt::format("unexpected argument \"{}\"", words[2]), "ckpt");
+    const std::size_t most = words[0] == "copy" ? 3 : 2;
+    if (words[0] == "copy" && words.size() < most) refuse("ckpt copy needs a new run directory, too", "ckpt");
+    if (words.size() > most) refuse(fmt::format("unexpected argument \"{}\"", words[most]), "ckpt");
   }
   if (line.command == "generate" || line.command == "report") {
     if (words.empty()) refuse(fmt::format("{} needs a run directory", line.command), line.command);

@@ -1,0 +1,77 @@
+#include <terrace/offload/copy_store.h>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <memory>
+#include <new>
+
+#include <fmt/format.h>
+
+#include <terrace/core/error.h>
+#include <terrace/core/units.h>
+
+namespace terrace {
+namespace {
+
+// Direct I/O wants whole pages.
+class PageBuffer {
+ public:
+  std::span<std::byte> of(std::uint64_t bytes) {
+    if (bytes > bytes_) {
+      data_.reset(static_cast<std::byte*>(std::aligned_alloc(kPageBytes, round_up(bytes, kPageBytes))));
+      if (!data_) throw std::bad_alloc();
+      bytes_ = bytes;
+    }
+    return {data_.get(), bytes};
+  }
+
+ private:
+  struct Free {
+    void operator()(std::byte* p) const { std::free(p); }
+  };
+  std::unique_ptr<std::byte, Free> data_;
+  std::uint64_t bytes_ = 0;
+};
+
+void write(ChunkStore& to, ChunkId chunk, std::uint64_t offset, std::span<const std::byte> bytes) {
+  const auto files = to.descriptors();
+  for (const auto& piece : to.pieces(offset, bytes.size())) {
+    for (std::uint64_t at = 0; at < piece.bytes;) {
+      const auto written = ::pwrite(files[static_cast<std::size_t>(piece.file)], bytes.data() + piece.at + at, piece.bytes - at,
+                                    static_cast<off_t>(piece.offset + at));
+      if (written < 0 && errno == EINTR) continue;
+      if (written <= 0)
+        throw Error(fmt::format("chunk {} could not be copied\n  {}, {} bytes: {}\n  the store it was read from is as it was",
+                                index(chunk), to.describe_place(chunk, offset), bytes.size(),
+                                describe_errno(written < 0 ? errno : ENOSPC)));
+      at += static_cast<std::uint64_t>(written);
+    }
+  }
+}
+
+}  // namespace
+
+void copy_store(const ChunkStore& from, ChunkStore::Options like) {
+  const auto chunks = from.committed();
+  // Every chunk keeps its place, because a run looks for it there.
+  like.capacity_bytes = 0;
+  for (const auto& chunk : chunks) like.capacity_bytes = std::max(like.capacity_bytes, chunk.offset + chunk.description.bytes);
+  const auto to = ChunkStore::create(like);
+  PageBuffer buffer;
+  for (const auto& chunk : chunks) {
+    const auto& d = chunk.description;
+    const auto bytes = buffer.of(d.bytes);
+    from.read_committed(chunk, bytes);
+    to->describe(d);
+    const auto offset = to->place_write(d.chunk, chunk.offset, d.bytes);
+    write(*to, d.chunk, offset, bytes);
+    to->end_write(d.chunk, offset, chunk.checksum);
+  }
+  const auto commit = from.last_commit();
+  to->commit(commit->step, commit->payload);
+}
+
+}  // namespace terrace

@@ -1,0 +1,99 @@
+// What is promised of `terrace ckpt`: verify finds every bit that is not as it was written, wherever it lies, and all of them
+// at once; copy makes a run that goes on by itself.
+#include <fstream>
+#include <random>
+
+#include <fmt/format.h>
+
+#include "cli_test.h"
+
+namespace terrace::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Ckpt : public Cli {
+ protected:
+  void SetUp() override {
+    const auto outcome = train({"--ckpt-interval", "2", "--nvme-path", "disk"});
+    ASSERT_EQ(0, outcome.exit) << outcome.described;
+    for (const auto& entry : fs::directory_iterator(at("disk"))) store_ = entry.path();
+  }
+  static void flip(const fs::path& file, std::uint64_t byte, unsigned bit) {
+    std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekg(static_cast<std::streamoff>(byte));
+    const auto flipped = static_cast<char>(stream.get() ^ (1 << bit));
+    stream.seekp(static_cast<std::streamoff>(byte));
+    stream.put(flipped);
+    ASSERT_TRUE(stream.good()) << file << ", byte " << byte;
+  }
+  [[nodiscard]] Outcome verify() const { return terrace({"ckpt", "verify", "run"}); }
+  [[nodiscard]] nlohmann::json chunks() const {
+    return nlohmann::json::parse(std::ifstream(store_ / "index.2.json")).at("chunks");
+  }
+
+  fs::path store_;
+};
+
+TEST_F(Ckpt, VerifyFindsEveryFlippedBit) {
+  ASSERT_EQ(0, verify().exit);
+  const auto all = chunks();
+  std::vector<std::string> places{"index.1.json", "index.2.json", "commit.0", "commit.1"};
+  for (std::uint64_t seed = 1; seed <= 24; ++seed) {
+    std::mt19937_64 random(seed);
+    fs::path file = store_ / "data";
+    std::uint64_t byte = 0;
+    std::string says;
+    if (seed % 2 == 0) {
+      const auto& chunk = all.at(random() % all.size());
+      byte = chunk.at("offset").get<std::uint64_t>() + random() % chunk.at("bytes").get<std::uint64_t>();
+      says = "chunk " + std::to_string(chunk.at("chunk").get<int>()) + " ";
+    } else {
+      says = places[random() % places.size()];
+      file = store_ / says;
+      byte = random() % fs::file_size(file);
+    }
+    const auto bit = static_cast<unsigned>(random() % 8);
+    SCOPED_TRACE(fmt::format("seed {}: bit {} of byte {} of {}", seed, bit, byte, file.filename().string()));
+    flip(file, byte, bit);
+    expect_refusal(verify(), 5, {says, "damaged"});
+    flip(file, byte, bit);
+  }
+  EXPECT_EQ(0, verify().exit) << "all flipped back";
+}
+
+TEST_F(Ckpt, VerifyTellsOfAllThatIsDamaged) {
+  const auto all = chunks();
+  std::vector<std::string> says{fmt::format("3 of {} chunks are damaged", all.size())};
+  for (const auto i : {std::size_t{0}, all.size() / 2, all.size() - 1}) {
+    flip(store_ / "data", all.at(i).at("offset").get<std::uint64_t>() + 17, 3);
+    says.push_back(fmt::format("chunk {} (", all.at(i).at("chunk").get<int>()));
+  }
+  expect_refusal(verify(), 5, says);
+}
+
+TEST_F(Ckpt, ACopyIsARunOfItsOwn) {
+  const auto whole = train({"--steps", "8", "--out-dir", "whole"});
+  const auto copied = terrace({"ckpt", "copy", "run", "copy"});
+  ASSERT_EQ(0, copied.exit) << copied.described;
+  EXPECT_THAT(copied.out, HasSubstr("after step 4"));
+  const auto verified = terrace({"ckpt", "verify", "copy"});
+  EXPECT_EQ(0, verified.exit) << verified.described;
+  // What happens to one of them does not concern the other.
+  ASSERT_EQ(0, terrace({"ckpt", "rm", "run"}).exit);
+  const auto resumed = train({"--steps", "8", "--resume", "copy"});
+  ASSERT_EQ(0, resumed.exit) << resumed.described;
+  EXPECT_EQ(weights_of(whole), weights_of(resumed));
+  EXPECT_EQ(steps("whole"), steps("copy"));
+}
+
+TEST_F(Ckpt, ACopyOverwritesNothingAndOfDamageThereIsNone) {
+  expect_refusal(terrace({"ckpt", "copy", "run", "run"}), 2, {"run is not empty"});
+  expect_refusal(terrace({"ckpt", "copy", "run"}), 2, {"a new run directory"});
+  flip(store_ / "data", chunks().at(0).at("offset").get<std::uint64_t>(), 0);
+  expect_refusal(terrace({"ckpt", "copy", "run", "copy"}), 5, {"is not what was written"});
+  expect_refusal(terrace({"ckpt", "verify", "copy"}), 2, {"copy holds no run"});
+}
+
+}  // namespace
+}  // namespace terrace::test
