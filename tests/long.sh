@@ -7,6 +7,11 @@
 #   bitwise     language models under settings that cover every combination of three (about 180 runs): the same bits, and what
 #               is moved is what was planned (5 min)
 #   resume      four models stopped after every step and resumed under other budgets, and one stopped after all of them (3 min)
+#   powerloss   what a power loss may leave, four times at every event of two runs, and 200 of them trained to the end; the fault
+#               matrix at 20 places each (10 min)
+#   kills       200 runs of the program killed at random moments, each resumed to the same weights (15 min)
+#   soak        1,000 steps: open files, pinned bytes, memory and file space at the end equal those after step 10 (3 min)
+#   fuzz        ten minutes of each fuzzer (needs clang)
 #   budgets     a model with more than 4 GiB of state trains within 512 MiB of device and 512 MiB of host memory (2 min, and
 #               12 GiB of free disk space under build/)
 set -euo pipefail
@@ -18,16 +23,17 @@ while [ $# -gt 0 ]; do
   case $1 in
     --preset) preset=$2; shift ;;
     --seed) seed=$2; shift ;;
-    -h | --help) sed -n '2,13p' "$0"; exit 0 ;;
-    residency | bitwise | resume | budgets) parts+=("$1") ;;
+    -h | --help) sed -n '2,18p' "$0"; exit 0 ;;
+    residency | bitwise | resume | powerloss | kills | soak | fuzz | budgets) parts+=("$1") ;;
     *) echo "tests/long.sh: unknown argument '$1' (see --help)" >&2; exit 2 ;;
   esac
   shift
 done
-[ ${#parts[@]} -gt 0 ] || parts=(residency bitwise resume budgets)
+[ ${#parts[@]} -gt 0 ] || parts=(residency bitwise resume powerloss kills soak fuzz budgets)
 
 [ -f "build/$preset/build.ninja" ] || timed 'configure' cmake --preset "$preset"
-timed 'build' cmake --build --preset "$preset" --target memory_test train_bitwise_test train_resume_test train_budget_test
+timed 'build' cmake --build --preset "$preset" --target memory_test train_bitwise_test train_resume_test train_budget_test \
+  parallel_crash_test parallel_fault_test terrace_program_test
 
 export TERRACE_LONG_TESTS=1
 tests=$PWD/build/$preset/tests
@@ -38,6 +44,19 @@ for part in "${parts[@]}"; do
       TERRACE_FUZZ_OPS=40000000 TERRACE_FUZZ_SEED=$seed timed residency "$tests/memory/memory_test" --gtest_filter='ResidencyFuzz.*' ;;
     bitwise) (cd "$tests/train" && timed bitwise ./train_bitwise_test) ;;
     resume) (cd "$tests/train" && timed resume ./train_resume_test) ;;
+    powerloss)
+      say "seed $seed"
+      (cd "$tests/parallel" && TERRACE_CRASH_SEED=$seed TERRACE_CRASH_LOSSES=4 TERRACE_CRASH_STRIDE=1 TERRACE_CRASH_RESUMES=100 \
+        timed 'power losses' ./parallel_crash_test)
+      (cd "$tests/parallel" && TERRACE_FAULT_SEED=$seed TERRACE_FAULT_POINTS=20 timed 'fault matrix' ./parallel_fault_test) ;;
+    kills)
+      say "seed $seed"
+      (cd "$tests/cli" && TERRACE_KILLS=200 TERRACE_KILL_SEED=$seed timed kills ./terrace_program_test --gtest_filter='Kills.*') ;;
+    soak) (cd "$tests/cli" && TERRACE_SOAK_STEPS=1000 timed soak ./terrace_program_test --gtest_filter='Soak.*') ;;
+    fuzz)
+      status=0
+      timed fuzz tests/fuzz.sh --seconds 600 --seed "$((seed % 4294967295 + 1))" || status=$?
+      [ "$status" = 0 ] || [ "$status" = 77 ] || exit "$status" ;;
     budgets) (cd "$tests/train" && timed budgets ./train_budget_test) ;;
   esac
 done

@@ -103,13 +103,19 @@ Child::~Child() {
 }
 
 void Child::read_some(std::vector<Pipe*> pipes) {
+  if (!read_within(std::move(pipes), kHangMilliseconds))
+    throw std::runtime_error("hangs: " + command_ + "\n" + outcome_.out + outcome_.err);
+}
+
+// False when the time is over and nothing came.
+bool Child::read_within(std::vector<Pipe*> pipes, int milliseconds) {
   std::erase_if(pipes, [](const Pipe* pipe) { return pipe->fd < 0; });
   std::vector<pollfd> polled;
   for (const auto* pipe : pipes) polled.push_back({pipe->fd, POLLIN, 0});
-  const int ready = ::poll(polled.data(), polled.size(), kHangMilliseconds);
-  if (ready < 0 && errno == EINTR) return;
+  const int ready = ::poll(polled.data(), polled.size(), milliseconds);
+  if (ready < 0 && errno == EINTR) return true;
   require(ready >= 0, "poll");
-  if (ready == 0) throw std::runtime_error("hangs: " + command_ + "\n" + outcome_.out + outcome_.err);
+  if (ready == 0) return false;
   for (std::size_t i = 0; i < pipes.size(); ++i) {
     if (polled[i].revents == 0) continue;
     std::array<char, kPipeBytes> buffer{};
@@ -117,6 +123,7 @@ void Child::read_some(std::vector<Pipe*> pipes) {
     if (n > 0) pipes[i]->into->append(buffer.data(), static_cast<std::size_t>(n));
     if (n == 0) ::close(std::exchange(pipes[i]->fd, -1));
   }
+  return true;
 }
 
 void Child::read_lines(std::size_t count) {
@@ -128,7 +135,22 @@ void Child::read_lines(std::size_t count) {
 
 void Child::close_output() { ::close(std::exchange(out_.fd, -1)); }
 
-void Child::send(int signal) const { require(::kill(pid_, signal) == 0, "kill"); }
+void Child::send(int signal) const {
+  if (pid_ <= 0) throw std::logic_error("a signal for a child that has ended would go to others");
+  require(::kill(pid_, signal) == 0, "kill");
+}
+
+Outcome Child::kill_after(std::chrono::nanoseconds time) {
+  using std::chrono::steady_clock;
+  const auto end = steady_clock::now() + time;
+  while (out_.fd >= 0 || err_.fd >= 0) {
+    const auto left = end - steady_clock::now();
+    if (left.count() <= 0) break;
+    read_within({&out_, &err_}, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count()));
+  }
+  send(SIGKILL);  // of no effect on one that has ended, and not been waited for
+  return wait();
+}
 
 Outcome Child::wait() {
   while (out_.fd >= 0 || err_.fd >= 0) read_some({&out_, &err_});

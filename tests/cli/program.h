@@ -7,6 +7,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstddef>
 #include <filesystem>
 #include <functional>
@@ -48,6 +49,10 @@ class Child {
   void close_output();  // as a terminal that goes away
   void send(int signal) const;
   Outcome wait();
+  // Waits no longer than that, then kills it. Its output is read meanwhile, so that it never waits for us.
+  Outcome kill_after(std::chrono::nanoseconds time);
+  // As /proc tells it: while it runs.
+  [[nodiscard]] std::filesystem::path proc() const { return std::filesystem::path("/proc") / std::to_string(pid_); }
 
  private:
   struct Pipe {
@@ -55,6 +60,7 @@ class Child {
     std::string* into = nullptr;
   };
   void read_some(std::vector<Pipe*> pipes);  // throws when the child says nothing for very long
+  bool read_within(std::vector<Pipe*> pipes, int milliseconds);
 
   pid_t pid_ = -1;
   Outcome outcome_;

@@ -1,0 +1,82 @@
+// What is promised: a long run takes no more at its end than after its tenth step: not one file, not a pinned byte, not a byte
+// of disk; and no memory beyond what an allocator keeps for itself.
+#include <cstdlib>
+#include <fstream>
+
+#include <fmt/format.h>
+
+#include "cli_test.h"
+
+namespace terrace::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Every step gives the allocator other neighbours: commits make texts as large as the index, metrics and traces strings. Its
+// arenas settle within a few MiB, which a thousand steps must not make more of; a leak of 4 KiB a step would be 4 MiB.
+constexpr std::uint64_t kAllocatorKiB = 4096;
+constexpr std::uint64_t kSettled = 10;
+
+struct Held {
+  std::size_t files = 0;
+  std::uint64_t resident_kib = 0, locked_kib = 0, pinned_kib = 0, disk_bytes = 0, disk_files = 0;
+};
+
+class Soak : public Cli {
+ protected:
+  [[nodiscard]] Held held_by(const Child& child) const {
+    Held held;
+    for (const auto& entry : fs::directory_iterator(child.proc() / "fd")) {
+      static_cast<void>(entry);
+      ++held.files;
+    }
+    std::ifstream status(child.proc() / "status");
+    for (std::string line; std::getline(status, line);) {
+      const auto number = [&] { return std::strtoull(line.c_str() + line.find(':') + 1, nullptr, 10); };
+      if (line.starts_with("VmRSS:")) held.resident_kib = number();
+      if (line.starts_with("VmLck:")) held.locked_kib = number();
+      if (line.starts_with("VmPin:")) held.pinned_kib = number();
+    }
+    for (const auto& entry : fs::recursive_directory_iterator(at("disk"))) {
+      if (!entry.is_regular_file() || entry.path().filename() != "data") continue;
+      held.disk_bytes += entry.file_size();
+      ++held.disk_files;
+    }
+    return held;
+  }
+};
+
+TEST_F(Soak, TheEndTakesNoMoreThanTheTenthStep) {
+  const char* const text = std::getenv("TERRACE_SOAK_STEPS");
+  const std::uint64_t steps = text ? std::strtoull(text, nullptr, 10) : 100;
+  Child child(launch(tiny("train", {"--json", "--steps", std::to_string(steps), "--ckpt-interval", "2", "--eval-interval", "7",
+                                    "--nvme-path", "disk", "--device-memory", "1MiB", "--host-memory", "1MiB"})));
+  // It writes a line a step, and waits once a page of them is not read.
+  child.read_lines(kSettled);
+  const auto early = held_by(child);
+  constexpr std::uint64_t kAhead = 20;  // a page holds fewer lines than that
+  child.read_lines(steps - kAhead);
+  const auto late = held_by(child);
+  const auto outcome = child.wait();
+  ASSERT_EQ(0, outcome.exit) << outcome.described;
+
+  fmt::print("after {} and about {} steps: files {} and {}, resident {} and {} KiB, locked {} and {}, pinned {} and {}\n",
+             kSettled, steps, early.files, late.files, early.resident_kib, late.resident_kib, early.locked_kib, late.locked_kib,
+             early.pinned_kib, late.pinned_kib);
+  ASSERT_GT(early.files, 3U);
+  ASSERT_GT(early.resident_kib, 0U);
+  EXPECT_LE(late.files, early.files + 1);  // a commit that is being made has a small file open
+  EXPECT_GE(late.files + 1, early.files);
+  EXPECT_EQ(early.locked_kib, late.locked_kib);
+  EXPECT_EQ(early.pinned_kib, late.pinned_kib);
+  EXPECT_LE(late.resident_kib, early.resident_kib + kAllocatorKiB);
+  EXPECT_EQ(1U, late.disk_files);
+  EXPECT_EQ(early.disk_bytes, late.disk_bytes);
+  // Two commits, whatever came before.
+  std::size_t files = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(at("disk"))) files += entry.is_regular_file() ? 1 : 0;
+  EXPECT_EQ(6U, files);
+}
+
+}  // namespace
+}  // namespace terrace::test
