@@ -1,6 +1,7 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -9,6 +10,7 @@
 #include <terrace/examples/terrace/doctor.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/report.h>
+#include <terrace/examples/terrace/report_bench.h>
 #include <terrace/examples/terrace/trainer.h>
 
 namespace {
@@ -23,7 +25,8 @@ int run(const CommandLine& line) {
   if (line.command == "ckpt") return static_cast<int>(ckpt_command(line));
   if (line.command == "doctor") return run_doctor(line.config, line.measure, stdout);
   if (line.command == "report") {
-    std::puts(write_report(line.positional.at(0)).c_str());
+    const std::filesystem::path of = line.positional.at(0);
+    std::puts((std::filesystem::is_directory(of) ? write_report(of) : write_bench_report(of)).c_str());
     return 0;
   }
   std::fputs(line.config.json ? (to_json(line.config).dump(2) + "\n").c_str() : to_toml(line.config).c_str(), stdout);
