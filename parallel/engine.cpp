@@ -165,6 +165,12 @@ void Engine::set_pending(const UpdateStep& update) {
   if (!impl_->plan.programs.drain.actions.empty()) impl_->pending = update;
 }
 
+void Engine::skip() {
+  if (impl_->plan.programs.drain.actions.empty()) throw std::logic_error("Engine: an update in the backward cannot be skipped");
+  impl_->pending.reset();
+  impl_->walk.drop_gradients();
+}
+
 void Engine::drain() {
   if (!impl_->pending) return;
   const StepInput input{.update = *impl_->pending, .weights = {}};

@@ -48,7 +48,10 @@ class Engine {
   // One step. With updates before use, `update` belongs to the step before; it is kept pending until the next step() or
   // drain(): StepInput::update counts only for plans that update inside the backward.
   StepResult step(const StepInput& input);
-  void set_pending(const UpdateStep& update);                   // the step that just ran is to be applied like this
+  void set_pending(const UpdateStep& update);  // the step that just ran is to be applied like this
+  // The step that just ran is not to be applied: what a NaN has touched is dropped, weights and states stay as they were. Only
+  // for plans with updates before use; others have applied it already (std::logic_error).
+  void skip();
   void drain();                                                 // applies the pending update, if any
   double evaluate(const StepInput& one_micro_batch);            // loss sum; drains first
   void decode(const StepInput& one_position);                   // of a plan for generation

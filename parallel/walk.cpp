@@ -78,4 +78,10 @@ void Walk::flush(Sink& sink) {
   }
 }
 
+void Walk::drop_gradients() {
+  for (std::uint32_t i = 0; i < map_.chunks(); ++i)
+    if (const ChunkId chunk{i}; map_.chunk_kind(chunk) == Kind::gradient && residency_.has_content(chunk))
+      residency_.drop(chunk);
+}
+
 }  // namespace terrace

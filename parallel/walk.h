@@ -35,6 +35,8 @@ class Walk {
   void run(const Program& program, Sink& sink);
   // Every chunk of state with content (gradients apart) gets a valid copy on disk.
   void flush(Sink& sink);
+  // Gradients that no update will read hold nothing any more.
+  void drop_gradients();
   [[nodiscard]] std::uint64_t reserved_bytes(Tier tier) const { return residency_.space(tier).reserved_bytes(); }
 
  private:

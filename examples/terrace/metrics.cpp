@@ -94,6 +94,7 @@ json to_json(const StepMetrics& m) {
   out["stall"] = json::object();
   for (const auto& [cause, seconds] : m.stall) out["stall"][cause] = seconds;
   if (m.eval_loss) out["eval_loss"] = *m.eval_loss;
+  if (m.skipped) out["skipped"] = true;
   return out;
 }
 
@@ -120,6 +121,7 @@ StepMetrics metrics_from_json(const json& object) {
   m.stall_s = real(offload, "stall_s");
   for (const auto& [cause, seconds] : stall.items()) m.stall[cause] = seconds.is_number() ? seconds.get<double>() : 0;
   if (object.contains("eval_loss")) m.eval_loss = real(object, "eval_loss");
+  m.skipped = object.contains("skipped") && object.at("skipped") == true;
   return m;
 }
 

@@ -29,6 +29,7 @@ struct StepMetrics {
   double stall_s = 0;
   std::map<std::string, double> stall;  // by cause; their sum is stall_s
   std::optional<double> eval_loss;      // of the evaluation after this step
+  bool skipped = false;                 // not finite: the weights stayed as they were
 };
 
 nlohmann::json to_json(const StepMetrics& metrics);

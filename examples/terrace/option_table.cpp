@@ -93,6 +93,8 @@ std::vector<Option> make_table() {
       number("train", "eps", &C::eps, kAbove0, kSame, "added to the root of the second moment"),
       number("train", "weight-decay", &C::weight_decay, kCount, kSame, "weight decay; not of norms and biases"),
       number("train", "grad-clip", &C::grad_clip, kCount, kSame, "greatest global gradient norm; 0: not clipped"),
+      text("train", "on-non-finite", &C::on_non_finite, Text::choice, !kSame,
+           "when a loss or gradient norm is infinite or NaN: end the run, or leave the weights and go on", {"stop", "skip"}),
       text("train", "order", &C::order, Text::choice, !kSame, "micro-batch by micro-batch, or layer by layer over all of them",
            {"horizontal", "vertical"}),
       number("train", "group", &C::group, kCount, !kSame, "micro-batches in a group of the vertical order; 0: all"),

@@ -60,10 +60,12 @@ class Training {
     std::uint64_t done = 0;
     catch_stop_signals();  // from here on there is something to lose
     begin_run(dir, config_);
-    if (dir.resume)
+    if (dir.resume) {
       done = engine.resumed()->step;
-    else
+      skipped_ = nlohmann::json::parse(engine.resumed()->payload).value("skipped_steps", std::uint64_t{0});
+    } else {
       engine.fill(first_weights_);
+    }
 
     const auto last = static_cast<std::uint64_t>(config_.steps);
     Screen screen(screen_options(config_.json, done, last));
@@ -78,28 +80,29 @@ class Training {
     std::optional<double> evaluation;
     for (std::uint64_t step = done + 1; step <= last && stop_signal() == 0; ++step) {
       const auto& batch = training_batch(step);
-      UpdateStep update{.step = step, .learning_rate = rate.at(step), .seed = config_.seed};
+      const auto update = update_of(step, rate);
       const auto begin = now_ns();
       const auto result = engine.step({.tokens = batch.tokens,
                                        .targets = batch.targets,
                                        .loss_scale = 1.0 / static_cast<double>(batch.targets.size()),
                                        .update = update});
-      require_finite(step, result, dir);
+      if (config_.on_non_finite == "stop") require_finite(step, result, dir);
       trace.span({"step", fmt::format("step {}", step), begin, now_ns()});
-      update.gradient_scale = clip_factor(result.gradient_norm, config_.grad_clip);
-      engine.set_pending(update);
+      const bool applied = settle(engine, update, result);
       done = step;
 
       auto m = metrics_of(engine, step, result, update.learning_rate);
+      m.skipped = !applied;
+      if (!applied) screen.note(fmt::format("step {} is skipped: loss {}, gradient norm {}", step, m.loss, m.grad_norm));
       if (due(step, config_.eval_interval) && step != last) m.eval_loss = evaluation = evaluate(engine);
       if (step == last) m.eval_loss = evaluation = evaluate(engine);
       metrics.write(m);  // before the commit: a step that is committed is never without its line
       screen.step(m);
-      if (due(step, static_cast<std::int64_t>(commit_interval(config_))) && step != last) engine.commit(step, "{}");
+      if (due(step, static_cast<std::int64_t>(commit_interval(config_))) && step != last) engine.commit(step, payload());
       if (step != last) trace.forget_before(begin);  // the report shows the last two
     }
 
-    engine.commit(done, "{}");
+    engine.commit(done, payload());
     trace.write(dir.path / kTraceFile);
     if (done < last) {
       screen.note(fmt::format("stopped by signal {} after step {}; go on with --resume auto", stop_signal(), done));
@@ -107,7 +110,7 @@ class Training {
     }
     const auto hash = lm::hash_weights(engine);
     if (!config_.save.empty()) lm::save_weights(engine, config_.save);
-    nlohmann::json result{{"steps", done}, {"weights_xxh64", hash}};
+    nlohmann::json result{{"steps", done}, {"weights_xxh64", hash}, {"skipped_steps", skipped_}};
     if (evaluation) result["eval_loss"] = *evaluation;
     const auto peak = engine.peak_bytes();  // of the whole run, the last commit included, as the plan's
     result["peak_bytes"] = {{"device", peak[Tier::device]}, {"host", peak[Tier::host]}, {"nvme", peak[Tier::disk]}};
@@ -121,12 +124,31 @@ class Training {
  private:
   static bool due(std::uint64_t step, std::int64_t every) { return every > 0 && step % static_cast<std::uint64_t>(every) == 0; }
 
+  // Steps that were skipped have no update, so they do not count in the optimizer's time.
+  [[nodiscard]] UpdateStep update_of(std::uint64_t step, const Schedule& rate) const {
+    return {.step = step - skipped_, .learning_rate = rate.at(step), .seed = config_.seed};
+  }
+  static bool finite(const StepResult& r) { return std::isfinite(r.loss_sum) && std::isfinite(r.gradient_norm); }
+  // The step's verdict: whether its update is to be applied, and with which clip factor.
+  bool settle(Engine& engine, UpdateStep update, const StepResult& r) {
+    if (!finite(r) && config_.on_non_finite == "skip") {
+      engine.skip();
+      ++skipped_;
+      return false;
+    }
+    update.gradient_scale = clip_factor(r.gradient_norm, config_.grad_clip);
+    engine.set_pending(update);
+    return true;
+  }
+  // What a commit says beside the state itself.
+  [[nodiscard]] std::string payload() const { return nlohmann::json{{"skipped_steps", skipped_}}.dump(); }
+
   // A step that diverged is not applied where updates wait for the norm, and never committed.
   static void require_finite(std::uint64_t step, const StepResult& r, const RunDir& dir) {
-    if (std::isfinite(r.loss_sum) && std::isfinite(r.gradient_norm)) return;
+    if (finite(r)) return;
     throw Error(
         fmt::format("training diverged at step {}: loss {}, gradient norm {}\n  {}; lower --lr or --grad-clip, or raise "
-                    "--warmup",
+                    "--warmup; --on-non-finite skip leaves such steps out",
                     step, r.loss_sum, r.gradient_norm,
                     ChunkStore::has_commit(dir.store) ? "the last commit is intact and --resume auto goes back to it"
                                                       : "nothing was committed"));
@@ -199,18 +221,19 @@ class Training {
     engine.fill(first_weights_);
     const auto offloaded = read_metrics(dir.path / kMetricsFile);
     const auto rate = schedule(config_);
+    skipped_ = 0;
     std::uint64_t same = 0, steps = std::min<std::uint64_t>(kSteps, offloaded.size());
     for (std::uint64_t step = 1; step <= steps; ++step) {
       const auto& batch = training_batch(step);
-      UpdateStep update{.step = step, .learning_rate = rate.at(step), .seed = config_.seed};
+      const auto update = update_of(step, rate);
       const auto r = engine.step({.tokens = batch.tokens,
                                   .targets = batch.targets,
                                   .loss_scale = 1.0 / static_cast<double>(batch.targets.size()),
                                   .update = update});
-      update.gradient_scale = clip_factor(r.gradient_norm, config_.grad_clip);
-      engine.set_pending(update);
+      settle(engine, update, r);
       const double loss = r.loss_sum / static_cast<double>(batch.targets.size());
-      const bool equal = loss == offloaded[step - 1].loss;
+      const double other = offloaded[step - 1].loss;
+      const bool equal = loss == other || (std::isnan(loss) && std::isnan(other));
       same += equal;
       screen.note(fmt::format("step {}: offloaded {:.17g}, resident {:.17g}: {}", step, offloaded[step - 1].loss, loss,
                               equal ? "bit-identical" : "DIFFERENT"));
@@ -229,6 +252,7 @@ class Training {
   MachineProfile profile_;
   Plan plan_;
   std::optional<Batch> batch_;
+  std::uint64_t skipped_ = 0;  // steps without an update, since the run began
 };
 
 }  // namespace

@@ -166,6 +166,37 @@ TEST_F(EngineRun, EvaluationChangesNothing) {
   EXPECT_EQ(run(plain).hash, reference.hash);
 }
 
+// Skipping the first step, one in the middle, and the last.
+TEST_F(EngineRun, ASkippedStepLeavesNoTrace) {
+  const auto smallest = run({}).planned.smallest_bytes[Tier::device];
+  for (const std::uint64_t step : {1U, 3U, 6U}) {
+    toy::RunOptions o;
+    o.left_out_step = step;
+    const auto expected = run(o);
+    o.left_out_step = 0;
+    o.not_finite_step = step;
+    for (const bool disk : {false, true}) {
+      if (disk) {
+        o.budget = {smallest, 768 * kKiB, 256 * kMiB};
+        o.disk_tier = true;
+      }
+      auto got = run(o);
+      ASSERT_TRUE(got.planned.fits);
+      EXPECT_TRUE(std::isnan(got.norms.at(step - 1))) << step;
+      got.losses.erase(got.losses.begin() + static_cast<std::ptrdiff_t>(step - 1));
+      got.norms.erase(got.norms.begin() + static_cast<std::ptrdiff_t>(step - 1));
+      expect_same(expected, got, "step " + std::to_string(step) + (disk ? " on disk" : " in memory"));
+    }
+  }
+}
+
+TEST_F(EngineRun, AnUpdateInTheBackwardCannotBeSkipped) {
+  toy::RunOptions o;
+  o.before_use = false;
+  o.not_finite_step = 2;
+  EXPECT_THROW(run(o), std::logic_error);
+}
+
 TEST_F(EngineRun, ResumingAnotherModelIsRefused) {
   toy::RunOptions o;
   o.commit_after = 2;

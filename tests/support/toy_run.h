@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -29,7 +30,9 @@ struct RunOptions {
   std::uint32_t depth = kAutoDepth;
   int threads = 1;
   std::uint64_t steps = 6;
-  std::uint64_t commit_after = 0;  // 0: never
+  std::uint64_t commit_after = 0;     // 0: never
+  std::uint64_t not_finite_step = 0;  // its loss is NaN, and it is skipped; 0: none
+  std::uint64_t left_out_step = 0;    // it is not run at all
   bool resume = false;
   bool evaluate_between = false;
   std::filesystem::path store = "toy-store";
@@ -97,9 +100,14 @@ struct Training {
 
   StepResult step(std::uint64_t s) {
     read_batch(s);
-    UpdateStep update{.step = s, .learning_rate = 1e-2, .gradient_scale = 1};
-    const auto scale = 1.0 / static_cast<double>(tokens_a_step());
+    const std::uint64_t odd_step = o.not_finite_step + o.left_out_step;
+    UpdateStep update{.step = odd_step != 0 && s > odd_step ? s - 1 : s, .learning_rate = 1e-2, .gradient_scale = 1};
+    const auto scale = (s == o.not_finite_step ? std::nan("") : 1.0) / static_cast<double>(tokens_a_step());
     auto r = engine->step({.tokens = tokens, .targets = targets, .loss_scale = scale, .update = update});
+    if (!std::isfinite(r.gradient_norm)) {
+      engine->skip();
+      return r;
+    }
     if (o.before_use) update.gradient_scale = clip_factor(r.gradient_norm, 0.5);
     engine->set_pending(update);
     return r;
@@ -132,6 +140,7 @@ inline RunResult run(const RunOptions& o) {
   out.planned = training.planned;
   if (!out.planned.fits) return out;
   for (std::uint64_t s = training.steps_done() + 1; s <= o.steps; ++s) {
+    if (s == o.left_out_step) continue;
     const auto r = training.step(s);
     out.losses.push_back(r.loss_sum);
     out.norms.push_back(r.gradient_norm);

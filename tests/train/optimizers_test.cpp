@@ -107,6 +107,30 @@ TEST_F(OptimizersTrain, AnotherOptimizerOrRecipeDoesNotResumeTheRun) {
   }
 }
 
+// A rate that throws the weights out of the numbers: from the second step on nothing is finite, and nothing more is applied.
+TEST_F(OptimizersTrain, StepsThatAreNotFiniteAreSkippedAndCounted) {
+  auto c = config({.dtype = "fp32"}, 3);
+  c.lr = c.min_lr = 1e30;
+  c.out_dir = folder_ / "stops";
+  EXPECT_THROW(run_train(c), Error);
+  c.on_non_finite = "skip";
+  for (const double clip : {0.0, 1.0}) {
+    c.grad_clip = clip;
+    c.steps = 3;
+    c.resume = "never";
+    c.out_dir = folder_ / fmt::format("skips-{}", clip);
+    const auto three = run_train(c);
+    EXPECT_FALSE(three.steps.at(0).skipped);
+    EXPECT_TRUE(three.steps.at(1).skipped && three.steps.at(2).skipped);
+    EXPECT_EQ(read_json(c.out_dir / "result.json").at("skipped_steps"), 2);
+    c.steps = 5;
+    c.resume = "auto";
+    const auto five = run_train(c);
+    EXPECT_EQ(read_json(c.out_dir / "result.json").at("skipped_steps"), 4);
+    EXPECT_EQ(five.hash, three.hash);
+  }
+}
+
 // The loss on held-out text is at most 1 % above that of fp32 states. (It may be below: on so short a run rounding is noise.)
 TEST_F(OptimizersTrain, CompactRecipesCostAtMostOnePercent) {
   auto c = config({}, 60);
