@@ -78,11 +78,11 @@ TERRACE_INLINE void draw(Half* out, std::uint64_t seed, std::uint64_t stream, st
     x[2][i] = c;
     x[3][i] = d;
   }
+  alignas(64) std::uint32_t words[4 * kBlocks];
   for (std::int64_t i = 0; i < kBlocks; ++i)
-    for (std::int64_t word = 0; word < 4; ++word) {
-      out[8 * i + 2 * word] = static_cast<Half>(x[word][i]);
-      out[8 * i + 2 * word + 1] = static_cast<Half>(x[word][i] >> 16);
-    }
+    for (std::int64_t word = 0; word < 4; ++word) words[4 * i + word] = x[word][i];
+  static_assert(std::endian::native == std::endian::little);  // a word's lower half comes first
+  __builtin_memcpy(out, words, sizeof words);
 }
 
 // Up with the probability of the part that is cut off: its 16 bits plus 16 random ones carry that often.
@@ -98,7 +98,7 @@ TERRACE_INLINE void round_randomly(Half* __restrict to, const float* __restrict 
     Half* __restrict out = to + done;
     for (std::int64_t i = 0; i < n; ++i) {
       const auto u = std::bit_cast<std::uint32_t>(in[i]);
-      out[i] = static_cast<Half>(is_nan(u) ? quiet_nan(u) : (u + drawn[skip + i]) >> 16);
+      out[i] = half_of(u, (u + drawn[skip + i]) >> 16);
     }
     done += n;
   }

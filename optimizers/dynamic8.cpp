@@ -7,12 +7,12 @@ namespace {
 
 // A normalised magnitude x in [0, 1] is looked up by the upper 16 bits of its fp32: between two such numbers lies one boundary
 // between codes at most, so an entry holds the rank below it and where, in the lower 16 bits, the next rank begins.
-constexpr std::uint32_t kFirst = 0x3400, kLast = 0x3f80;  // 2^-23, below every boundary, and 1
-constexpr std::uint32_t kNever = 0x10000;
+constexpr std::int32_t kFirst = 0x3400, kLast = 0x3f80;  // 2^-23, below every boundary, and 1
+constexpr std::int32_t kNever = 0x10000;
 
 struct Map {
   std::array<float, 256> values{};
-  std::array<std::uint32_t, kLast - kFirst + 1> steps{};  // rank << 17 | first lower half of the next rank
+  std::array<std::int32_t, kLast - kFirst + 1> steps{};  // rank << 17 | first lower half of the next rank
 };
 
 // Magnitudes in ascending order: 0; then for each decade from 1e-6 on twice as many means of an even split of [0.1, 1] as for
@@ -41,18 +41,18 @@ constexpr Map make_map() {
     else
       map.values[i] = i < 127 ? -magnitudes[127 - i] : magnitudes[i - 127];
   }
-  std::uint32_t rank = 0;
+  std::int32_t rank = 0;
   // The first fp32 above the middle between two magnitudes: the tie belongs to the smaller.
-  const auto begins = [&](std::uint32_t next) {
+  const auto begins = [&](std::size_t next) {
     const double middle = (static_cast<double>(magnitudes[next - 1]) + static_cast<double>(magnitudes[next])) / 2;
     const auto nearest = static_cast<float>(middle);
     return std::bit_cast<std::uint32_t>(nearest) + (static_cast<double>(nearest) <= middle ? 1 : 0);
   };
-  for (std::uint32_t i = 0; i < map.steps.size(); ++i) {
-    const bool last = rank + 1 == magnitudes.size();
-    const std::uint32_t next = last ? ~0U : begins(rank + 1);
-    const bool here = next >> 16 == kFirst + i;
-    map.steps[i] = rank << 17 | (here ? next & 0xffffU : kNever);
+  for (std::int32_t i = 0; i <= kLast - kFirst; ++i) {
+    const bool last = rank + 1 == static_cast<std::int32_t>(magnitudes.size());
+    const std::uint32_t next = last ? ~0U : begins(static_cast<std::size_t>(rank) + 1);
+    const bool here = next >> 16 == static_cast<std::uint32_t>(kFirst + i);
+    map.steps[static_cast<std::size_t>(i)] = rank << 17 | (here ? static_cast<std::int32_t>(next & 0xffffU) : kNever);
     if (here) ++rank;
   }
   return map;
@@ -61,6 +61,8 @@ constexpr Map make_map() {
 constexpr Map kSigned = make_map<Sign::both>(), kUnsigned = make_map<Sign::none>();
 // Every boundary was met, so no interval held two.
 static_assert(kSigned.steps.back() >> 17 == 128 && kUnsigned.steps.back() >> 17 == 255);
+// What lies below the first interval is looked up there, and finds rank 0.
+static_assert(kSigned.steps[0] == kNever && kUnsigned.steps[0] == kNever);
 
 template <Sign kSign>
 constexpr const Map& map_of() {
@@ -68,46 +70,54 @@ constexpr const Map& map_of() {
 }
 
 template <Sign kSign>
-TERRACE_INLINE void decode_blocks(float* __restrict to, const std::uint8_t* __restrict codes, const float* __restrict scales,
-                                  std::int64_t blocks) {
+TERRACE_INLINE void decode_blocks(float* to, const std::uint8_t* codes, const float* scales, std::int64_t blocks) {
   const float* const values = map_of<kSign>().values.data();
-  for (std::int64_t b = 0; b < blocks; ++b)
-    for (std::int64_t i = 0; i < kBlockElements; ++i)
-      to[b * kBlockElements + i] = values[codes[b * kBlockElements + i]] * scales[b];
+  for (std::int64_t b = 0; b < blocks; ++b) {
+    float* __restrict out = to + b * kBlockElements;
+    const std::uint8_t* __restrict in = codes + b * kBlockElements;
+    const float scale = scales[b];
+    for (std::int64_t i = 0; i < kBlockElements; ++i) out[i] = values[std::int32_t{in[i]}] * scale;
+  }
 }
 
+// One simple loop after the other, so that each of them vectorises.
 template <Sign kSign>
 TERRACE_INLINE void encode_block(std::uint8_t* __restrict codes, float* __restrict scale, const float* __restrict from) {
-  constexpr std::uint32_t kZero = kSign == Sign::both ? 127 : 0;
   std::uint32_t greatest = 0;
   for (std::int64_t i = 0; i < kBlockElements; ++i) {
     const std::uint32_t magnitude = std::bit_cast<std::uint32_t>(from[i]) & 0x7fffffffU;
     greatest = greatest < magnitude ? magnitude : greatest;
   }
   if (greatest == 0 || greatest >= 0x7f800000U) {  // nothing, or what no scale can hold: then the whole block shows it
-    for (std::int64_t i = 0; i < kBlockElements; ++i) codes[i] = kZero;
+    for (std::int64_t i = 0; i < kBlockElements; ++i) codes[i] = kSign == Sign::both ? 127 : 0;
     *scale = greatest == 0 ? 0.0F : std::bit_cast<float>(0x7fc00000U);
     return;
   }
   const auto maximum = std::bit_cast<float>(greatest);
-  const std::uint32_t* const steps = map_of<kSign>().steps.data();
+  *scale = maximum;
+  alignas(64) std::uint32_t normalised[kBlockElements];
+  alignas(64) std::int32_t ranks[kBlockElements];
+  for (std::int64_t i = 0; i < kBlockElements; ++i)
+    normalised[i] =
+        std::bit_cast<std::uint32_t>(std::bit_cast<float>(std::bit_cast<std::uint32_t>(from[i]) & 0x7fffffffU) / maximum);
+  const std::int32_t* const steps = map_of<kSign>().steps.data();
   for (std::int64_t i = 0; i < kBlockElements; ++i) {
-    const auto bits = std::bit_cast<std::uint32_t>(from[i]);
-    const float x = std::bit_cast<float>(bits & 0x7fffffffU) / maximum;
-    const auto u = std::bit_cast<std::uint32_t>(x);
-    const std::uint32_t upper = u >> 16;
-    const std::uint32_t step = steps[(upper < kFirst ? kFirst : upper) - kFirst];
-    std::uint32_t rank = (step >> 17) + ((u & 0xffffU) >= (step & 0x1ffffU) ? 1U : 0U);
-    rank = upper < kFirst ? 0 : rank;
+    const auto upper = static_cast<std::int32_t>(normalised[i] >> 16) - kFirst;
+    const auto lower = static_cast<std::int32_t>(normalised[i] & 0xffffU);
+    const std::int32_t step = steps[upper < 0 ? 0 : upper];
+    ranks[i] = (step >> 17) + static_cast<std::int32_t>(lower >= (step & 0x1ffff));
+  }
+  for (std::int64_t i = 0; i < kBlockElements; ++i) {
+    const auto bits = std::bit_cast<std::int32_t>(from[i]);
+    const std::int32_t rank = ranks[i];
     if (kSign == Sign::both) {
-      const std::uint32_t below = rank < 127 ? rank : 127;
-      codes[i] = static_cast<std::uint8_t>(bits >> 31 != 0 ? 127 - below : 127 + rank);
+      const std::int32_t below = rank < 127 ? rank : 127;
+      codes[i] = static_cast<std::uint8_t>(127 + (bits < 0 ? -below : rank));
     } else {
-      const std::uint32_t least = (bits & 0x7fffffffU) != 0 ? 1U : 0U;
+      const std::int32_t least = (bits & 0x7fffffff) != 0 ? 1 : 0;
       codes[i] = static_cast<std::uint8_t>(rank < least ? least : rank);
     }
   }
-  *scale = maximum;
 }
 
 template <Sign kSign>
