@@ -45,6 +45,11 @@ std::string text_of(const std::string& key, const ordered_json& value) {
   return value.dump();
 }
 
+std::string microseconds(double us) {
+  if (us < 999.5) return fmt::format("{:.3g} µs", us);
+  return us < 999.5e3 ? fmt::format("{:.3g} ms", us * 1e-3) : fmt::format("{:.3g} s", us * 1e-6);
+}
+
 // "read, 8.00 MiB × 32 × 1": what a result is of, without its figures.
 std::string name_of(const ordered_json& r) {
   std::string name;
@@ -121,10 +126,10 @@ std::string latency_curves(Results results) {
                   .height = 230,
                   .x_low = nines(0.5),
                   .x_high = nines(0.999),
-                  .y_low = std::floor(low),
-                  .y_high = std::max(std::ceil(high), std::floor(low) + 1)};
+                  .y_low = low - 0.1,
+                  .y_high = high + 0.1};
   std::string content = plot.axes(
-      {}, [](double v) { return v == std::floor(v) ? format_number(std::pow(10, v), 3) + " µs" : ""; }, "");
+      {}, [](double v) { return microseconds(std::pow(10, v)); }, "");
   for (const auto& [key, fraction] : kPercentiles)
     content += fmt::format("<text class='tick' text-anchor='middle' x='{:.1f}' y='{:.1f}'>{}</text>", plot.x(nines(fraction)),
                            plot.top + plot.height + 18, fmt::format("p{:g}", 100 * fraction));

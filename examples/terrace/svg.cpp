@@ -34,7 +34,8 @@ std::vector<double> round_ticks(double low, double high, int count) {
     }
   }
   std::vector<double> ticks;
-  for (double i = std::ceil(low / step - 1e-9); i * step <= high + step * 1e-9; ++i) ticks.push_back(i * step);
+  for (double i = std::ceil(low / step - 1e-9); i * step <= high + step * 1e-9; ++i)
+    ticks.push_back(i * step + 0.0);  // no negative zero
   return ticks;
 }
 

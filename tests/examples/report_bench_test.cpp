@@ -39,7 +39,8 @@ TEST(BenchReport, HasABarACurveAndARowForEveryTest) {
   EXPECT_EQ(2U, count(page, "class='span c-compute'"));
   EXPECT_EQ(2U, count(page, "class='line'"));
   EXPECT_EQ(3U, count(page, "<tr>"));
-  for (const auto* const part : {"read, 8.00 MiB × 32 × 1", "GB/s", "p99.9", "A &amp; B &lt;C&gt;", "cpu_s_per_gib", "3.020"})
+  for (const auto* const part :
+       {"read, 8.00 MiB × 32 × 1", "GB/s", "p99.9", "A &amp; B &lt;C&gt;", "cpu_s_per_gib", "3.020", " ms</text>"})
     EXPECT_THAT(page, HasSubstr(part));
   for (const auto* const part : {"http://", "https://", "<script", "nan", "inf"}) EXPECT_THAT(page, Not(HasSubstr(part)));
 }

@@ -175,6 +175,7 @@ TEST(TraceWindow, PrefersTheLaneNamedStep) {
 
 TEST(Svg, TicksAreRoundAndCover) {
   EXPECT_THAT(round_ticks(0, 10, 5), testing::ElementsAre(0, 2, 4, 6, 8, 10));
+  EXPECT_FALSE(std::signbit(round_ticks(0, 10, 5).front())) << "it would be shown as -0";
   EXPECT_THAT(round_ticks(1, 1, 5), testing::ElementsAre(1));
   EXPECT_EQ(escape("<a href=\"x\">&'"), "&lt;a href=&quot;x&quot;&gt;&amp;&#39;");
 }
