@@ -50,6 +50,9 @@ std::string to_string(const Call& call);
 // The bytes that `rank` of `size` must send when no byte is sent twice: the volume formulas of the literature.
 std::uint64_t sent_bytes(const Call& call, int rank, int size);
 
+// What the ranks of a collective must agree on, in one number for those that cannot see each other's calls.
+std::uint64_t signature_of(const Call& call);
+
 // Block `rank` of `count` elements in `size` blocks, the first ones a little larger where they cannot be equal.
 struct Block {
   std::int64_t begin = 0;

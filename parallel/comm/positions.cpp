@@ -14,17 +14,17 @@ Position PositionLog::now() const {
   return position;
 }
 
+std::string to_string(const Position& p) {
+  const auto ended = fmt::format("{} calls ended, ", p.ended);
+  if (p.pending == 0) return ended + (p.left ? "has left" : "in no call");
+  const auto in_call = fmt::format("{}in call {}, {}", ended, p.number, p.call);
+  return p.pending == 1 ? in_call : fmt::format("{}, and {} more", in_call, p.pending - 1);
+}
+
 std::string report(std::span<const Position> positions) {
   std::string text;
   for (std::size_t rank = 0; rank < positions.size(); ++rank) {
-    const auto& p = positions[rank];
-    text += fmt::format("\n  rank {}: {} calls ended, ", rank, p.ended);
-    if (p.pending > 0) {
-      text += fmt::format("in call {}, {}", p.number, p.call);
-      if (p.pending > 1) text += fmt::format(", and {} more", p.pending - 1);
-    } else {
-      text += p.left ? "has left" : "in no call";
-    }
+    text += fmt::format("\n  rank {}: {}", rank, to_string(positions[rank]));
   }
   return text;
 }

@@ -38,7 +38,9 @@ class PositionLog {
   std::map<std::uint64_t, std::string> pending_;
 };
 
-// One line a rank: "  rank 2: 16 calls ended, in call 17, all-reduce of 64 bytes (fp32 sum)".
+// "16 calls ended, in call 17, all-reduce of 64 bytes (fp32 sum)"
+std::string to_string(const Position& position);
+// One line a rank.
 std::string report(std::span<const Position> positions);
 
 }  // namespace terrace

@@ -1,9 +1,12 @@
 // The backends that the contract suite runs on.
 #pragma once
 
+#include <cstdlib>
 #include <ostream>
 #include <string>
 #include <vector>
+
+#include <terrace/parallel/comm/mpi.h>
 
 #include "rank_group.h"
 
@@ -15,9 +18,18 @@ struct Backend {
   friend std::ostream& operator<<(std::ostream& out, const Backend& b) { return out << b.name << " of " << b.ranks; }
 };
 
+inline int number_in(const char* variable) {
+  const char* const text = std::getenv(variable);
+  return text ? std::atoi(text) : 0;
+}
+
+// Under mpirun the processes are the ranks, and there is nothing else to test.
 inline std::vector<Backend> backends() {
+  if (const int ranks = number_in("OMPI_COMM_WORLD_SIZE")) return {{"mpi", ranks}};
   return {{"self", 1}, {"threads", 1}, {"threads", 2}, {"threads", 3}, {"threads", 4}, {"threads", 8}};
 }
+// So many ranks play one machine; 0: all of them are on this one.
+inline int ranks_per_machine() { return number_in("TERRACE_TEST_RANKS_PER_MACHINE"); }
 // Those in which a rank can wait for another.
 inline std::vector<Backend> backends_of_many() {
   auto all = backends();
@@ -34,6 +46,11 @@ inline Outcome on_ranks(const Backend& backend, const CommunicatorOptions& optio
     ThreadPool pool(1);
     const auto device = make_cpu_device(pool);
     return {outcome_of(body, make_self_communicator(), *device)};
+  }
+  if (backend.name == "mpi") {
+    ThreadPool pool(1);
+    const auto device = make_cpu_device(pool);
+    return {outcome_of(body, make_mpi_communicator({options, ranks_per_machine()}), *device)};
   }
   return on_threads(backend.ranks, options, body);
 }

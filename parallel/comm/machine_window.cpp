@@ -1,0 +1,455 @@
+#include <terrace/parallel/comm/machine_window.h>
+
+#include <linux/futex.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <new>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <terrace/core/error.h>
+#include <terrace/core/units.h>
+
+namespace terrace {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+// Two slots: while one is read, the next piece is written. Together they fit into the second-level cache.
+constexpr std::uint64_t kSlots = 2;
+constexpr std::size_t kSlotBytes = 512 * kKiB;
+constexpr std::size_t kLine = 64;
+constexpr std::size_t kControlBytes = 2 * kPageBytes, kHeadBytes = kControlBytes + 2 * kPageBytes;
+constexpr std::size_t kTextBytes = 160, kFailureBytes = 4096;
+constexpr auto kLook = 10ms;           // how often a waiting rank looks after the others
+constexpr auto kLeavingTogether = 1s;  // how long a rank that leaves waits for the others to leave too
+constexpr int kSpins = 200;
+
+// Not private to the process, unlike std::atomic's.
+void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t value, std::chrono::nanoseconds time) {
+  const timespec wait{0, static_cast<long>(time.count())};
+  syscall(SYS_futex, &word, FUTEX_WAIT, value, &wait, nullptr, 0);
+}
+void futex_wake(std::atomic<std::uint32_t>& word) { syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
+
+// Mappings begin at pages, but Open MPI puts a window at any multiple of eight bytes; all ranks round the same address.
+std::byte* at_page(std::byte* address) {
+  const auto into = reinterpret_cast<std::uintptr_t>(address) % kPageBytes;
+  return into == 0 ? address : address + (kPageBytes - into);
+}
+
+// Texts that another process may read while they are written: a torn one is no worse than an old one.
+template <std::size_t kBytes>
+struct SharedText {
+  std::array<std::atomic<char>, kBytes> chars = {};
+  void set(const std::string& text) {
+    const auto length = std::min(text.size(), kBytes - 1);
+    for (std::size_t i = 0; i < length; ++i) chars[i].store(text[i], std::memory_order_relaxed);
+    chars[length].store('\0', std::memory_order_release);
+  }
+  [[nodiscard]] std::string get() const {
+    std::string text;
+    for (const auto& c : chars) {
+      const char value = c.load(std::memory_order_relaxed);
+      if (value == '\0') break;
+      text += value;
+    }
+    return text;
+  }
+};
+
+void copy_to(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (to != from && bytes != 0) std::memcpy(to, from, bytes);
+}
+
+}  // namespace
+
+// One a rank, at the head of its part of the window.
+struct MachineWindow::Control {
+  alignas(kLine) std::atomic<std::uint64_t> written{0};  // pieces that others may read
+  alignas(kLine) std::atomic<std::uint64_t> settled{0};  // pieces whose folded part others may read
+  alignas(kLine) std::atomic<std::uint64_t> read{0};     // pieces that this rank has read of all
+  alignas(kLine) std::array<std::atomic<std::uint64_t>, kSlots> signature = {};
+  std::atomic<pid_t> process{0};
+  std::atomic<bool> left{false};
+  std::atomic<std::uint64_t> ended{0}, pending{0}, number{0};
+  SharedText<kTextBytes> call;
+};
+
+// One for all, behind the first rank's control.
+struct MachineWindow::Group {
+  alignas(kLine) std::atomic<std::uint32_t> bell{0};
+  alignas(kLine) std::atomic<std::uint32_t> sleepers{0};
+  std::atomic<std::uint32_t> failed{0};   // 1: the text is being written, 2: it is there
+  std::atomic<std::uint32_t> leaving{0};  // how many, or kAlone once somebody gave up waiting for the rest
+  SharedText<kFailureBytes> failure;
+  static constexpr std::uint32_t kAlone = 1U << 31;
+};
+
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "processes share them");
+
+MachineWindow::MachineWindow(MPI_Comm machine, std::string name, std::vector<int> members, std::chrono::milliseconds time_limit)
+    : machine_(machine), name_(std::move(name)), members_(std::move(members)), time_limit_(time_limit) {
+  static_assert(sizeof(Control) <= kControlBytes && sizeof(Group) <= kHeadBytes - kControlBytes);
+  int rank = 0;
+  MPI_Comm_rank(machine, &rank);
+  rank_ = static_cast<std::size_t>(rank);
+  constexpr auto bytes = kHeadBytes + kSlots * kSlotBytes;
+  MPI_Info info = MPI_INFO_NULL;
+  MPI_Info_create(&info);
+  MPI_Info_set(info, "alloc_shared_noncontig", "true");  // each rank's part begins at a page of its own, near to it
+  std::byte* mine = nullptr;
+  const int status = MPI_Win_allocate_shared(static_cast<MPI_Aint>(bytes + kPageBytes), 1, info, machine, &mine, &window_);
+  MPI_Info_free(&info);
+  if (status != MPI_SUCCESS) throw Error(name_ + ": MPI_Win_allocate_shared failed; is /dev/shm full?");
+  mine = at_page(mine);
+  std::memset(mine, 0, bytes);  // the first touch, here and not in the first collective
+  auto* const control = new (mine) Control;
+  control->process = getpid();
+  if (rank == 0) new (mine + kControlBytes) Group;
+  for (int r = 0; r < static_cast<int>(members_.size()); ++r) {
+    MPI_Aint length = 0;
+    int unit = 0;
+    std::byte* theirs = nullptr;
+    MPI_Win_shared_query(window_, r, &length, &unit, &theirs);
+    theirs = at_page(theirs);
+    controls_.push_back(reinterpret_cast<Control*>(theirs));
+    if (r == 0) group_ = reinterpret_cast<Group*>(theirs + kControlBytes);
+  }
+  MPI_Barrier(machine);
+  sees_processes_ = std::ranges::all_of(controls_, [](const Control* c) { return kill(c->process, 0) == 0; });
+}
+
+bool MachineWindow::leave() noexcept {
+  controls_[rank_]->left = true;
+  ring();
+  const auto all = static_cast<std::uint32_t>(members_.size());
+  ++group_->leaving;
+  const auto begin = Clock::now();
+  for (;;) {
+    auto leaving = group_->leaving.load();
+    if (leaving == all) break;
+    if (leaving & Group::kAlone) return false;
+    if (failed() || Clock::now() - begin > kLeavingTogether) {
+      if (group_->leaving.compare_exchange_strong(leaving, leaving | Group::kAlone)) return false;
+      continue;
+    }
+    std::this_thread::sleep_for(100us);
+  }
+  MPI_Win_free(&window_);
+  return true;
+}
+
+std::byte* MachineWindow::slot(std::size_t rank, std::uint64_t piece) const {
+  return reinterpret_cast<std::byte*>(controls_[rank]) + kHeadBytes + piece % kSlots * kSlotBytes;
+}
+
+// ---- positions and failures --------------------------------------------------------------------------------------------
+
+void MachineWindow::begin(std::uint64_t number, const Call& call) {
+  const std::lock_guard lock(mutex_);
+  log_.begin(number, call);
+  if (is_collective(call.operation)) number_ = number;
+  publish_position();
+}
+
+void MachineWindow::end(std::uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  log_.end(number);
+  publish_position();
+}
+
+void MachineWindow::publish_position() {
+  const auto position = log_.now();
+  auto& mine = *controls_[rank_];
+  mine.call.set(position.call);
+  mine.number = position.number;
+  mine.pending = position.pending;
+  mine.ended = position.ended;
+}
+
+std::string MachineWindow::positions() const {
+  std::string text;
+  for (std::size_t r = 0; r < controls_.size(); ++r) {
+    const auto& c = *controls_[r];
+    const Position position{c.ended, c.pending, c.number, c.call.get(), c.left};
+    text += fmt::format("\n  rank {}: {}", members_[r], to_string(position));
+  }
+  return text;
+}
+
+bool MachineWindow::failed() const { return group_->failed.load() != 0; }
+
+std::string MachineWindow::failure() const {
+  while (group_->failed.load() == 1) std::this_thread::yield();
+  return group_->failure.get();
+}
+
+void MachineWindow::fail(const std::string& why) noexcept {
+  std::uint32_t none = 0;
+  if (!group_->failed.compare_exchange_strong(none, 1)) return;  // the first reason stays
+  group_->failure.set(fmt::format("{}: {}{}", name_, why, positions()));
+  group_->failed = 2;
+  ring();
+}
+
+void MachineWindow::check(int member, std::uint64_t number, Clock::time_point since) {
+  const auto r = static_cast<std::size_t>(std::ranges::find(members_, member) - members_.begin());
+  const int me = members_[rank_];
+  if (!failed() && r < members_.size()) {
+    const auto& other = *controls_[r];
+    if (other.left) {
+      fail(fmt::format("rank {} has left, and rank {} waits for it in its call {}", member, me, number));
+    } else if (sees_processes_ && kill(other.process, 0) != 0 && errno == ESRCH) {
+      fail(fmt::format("rank {} (process {}) died, and rank {} waits for it in its call {}", member, other.process.load(), me,
+                       number));
+    }
+  }
+  if (!failed() && Clock::now() - since > time_limit_) {
+    fail(fmt::format("rank {} waited {} s in its call {}; not arrived: rank {}", me,
+                     std::chrono::duration<double>(time_limit_).count(), number, member));
+  }
+  if (failed()) throw Error(failure());
+}
+
+// ---- pieces ------------------------------------------------------------------------------------------------------------
+
+void MachineWindow::advance(std::atomic<std::uint64_t>& progress, std::uint64_t value) {
+  progress.store(value);
+  ring();
+}
+
+void MachineWindow::ring() {
+  group_->bell.fetch_add(1);
+  if (group_->sleepers.load() != 0) futex_wake(group_->bell);
+}
+
+void MachineWindow::wait_all(std::atomic<std::uint64_t> Control::*progress, std::uint64_t value) {
+  const auto since = Clock::now();
+  for (std::size_t r = 0; r < controls_.size(); ++r) {
+    const auto ready = [&] { return (controls_[r]->*progress).load(std::memory_order_acquire) >= value; };
+    for (int spin = 0; spin < kSpins && !ready(); ++spin) {
+#if defined(__x86_64__)
+      __builtin_ia32_pause();
+#endif
+    }
+    while (!ready()) {
+      const auto bell = group_->bell.load();
+      group_->sleepers.fetch_add(1);
+      if (!ready() && !failed()) futex_wait(group_->bell, bell, kLook);
+      group_->sleepers.fetch_sub(1);
+      if (!ready()) check(members_[r], number_, since);
+    }
+  }
+}
+
+void MachineWindow::check_signatures(const Call& call, std::uint64_t piece) {
+  const auto mine = signature_of(call);
+  for (std::size_t r = 0; r < controls_.size(); ++r) {
+    if (controls_[r]->signature[piece % kSlots].load() == mine) continue;
+    fail(
+        fmt::format("ranks {} and {} came for collectives that do not match; all ranks must issue them in the same order with "
+                    "equal sizes",
+                    members_[std::min(r, rank_)], members_[std::max(r, rank_)]));
+    throw Error(failure());
+  }
+}
+
+// write(k) fills this rank's slot once all have read what it held; settle(k) folds into it once all have written; read(k) takes
+// from the slots of the others. Piece k + 1 is written before piece k is read, so that nobody waits for the slowest each time.
+void MachineWindow::run_pieces(const Call& call, std::int64_t count, const Piece& write, const Piece& settle,
+                               const Piece& read) {
+  auto& mine = *controls_[rank_];
+  const auto number_of = [&](std::int64_t k) { return piece_ + static_cast<std::uint64_t>(k); };
+  const auto write_next = [&](std::int64_t k) {
+    if (number_of(k) >= kSlots) wait_all(&Control::read, number_of(k) + 1 - kSlots);
+    if (write) write(k);
+    mine.signature[number_of(k) % kSlots] = signature_of(call);
+    advance(mine.written, number_of(k) + 1);
+  };
+  write_next(0);
+  for (std::int64_t k = 0; k < count; ++k) {
+    if (k + 1 < count) write_next(k + 1);
+    wait_all(&Control::written, number_of(k) + 1);
+    if (k == 0) check_signatures(call, number_of(0));
+    if (settle) {
+      settle(k);
+      advance(mine.settled, number_of(k) + 1);
+      wait_all(&Control::settled, number_of(k) + 1);
+    } else {
+      mine.settled.store(number_of(k) + 1);
+    }
+    if (read) read(k);
+    advance(mine.read, number_of(k) + 1);
+  }
+  piece_ += static_cast<std::uint64_t>(count);
+}
+
+void MachineWindow::run(const Call& call) {
+  switch (call.operation) {
+    case Operation::all_gather: return gather(call);
+    case Operation::reduce_scatter: return reduce_scatter(call);
+    case Operation::all_reduce: return all_reduce(call);
+    case Operation::reduce: return reduce(call);
+    case Operation::broadcast: return broadcast(call);
+    default: return run_pieces(call, 1, {}, {}, {});  // all have come
+  }
+}
+
+namespace {
+
+// A stretch of elements or bytes in pieces of equal length.
+struct Cut {
+  std::int64_t total, each;
+  [[nodiscard]] std::int64_t pieces() const { return std::max<std::int64_t>(1, (total + each - 1) / each); }
+  [[nodiscard]] std::int64_t begin(std::int64_t k) const { return k * each; }
+  [[nodiscard]] std::int64_t count(std::int64_t k) const { return std::min(each, total - begin(k)); }
+};
+std::size_t bytes_of(std::int64_t elements, std::size_t element) { return static_cast<std::size_t>(elements) * element; }
+
+}  // namespace
+
+void MachineWindow::gather(const Call& call) {
+  const auto& mine = call.from.front();
+  std::byte* const all = call.to.front().data();
+  const Cut cut{static_cast<std::int64_t>(mine.size()), kSlotBytes};
+  run_pieces(
+      call, cut.pieces(),
+      [&](std::int64_t k) {
+        copy_to(slot(rank_, piece_ + static_cast<std::uint64_t>(k)), mine.data() + cut.begin(k), bytes_of(cut.count(k), 1));
+      },
+      {},
+      [&](std::int64_t k) {
+        for (std::size_t i = 0; i < controls_.size(); ++i) {
+          const auto r = (rank_ + i) % controls_.size();
+          const auto* const from = r == rank_ ? mine.data() + cut.begin(k) : slot(r, piece_ + static_cast<std::uint64_t>(k));
+          copy_to(all + r * mine.size() + cut.begin(k), from, bytes_of(cut.count(k), 1));
+        }
+      });
+}
+
+void MachineWindow::reduce_scatter(const Call& call) {
+  const auto ranks = controls_.size();
+  const auto e = size_of(call.reduction.from), e_to = size_of(call.reduction.to);
+  const auto part = kSlotBytes / ranks / kLine * kLine;  // of a slot, for each rank
+  const std::byte* const from = call.from.front().data();
+  const auto block = call.from.front().size() / ranks;
+  const Cut cut{static_cast<std::int64_t>(block / e), static_cast<std::int64_t>(part / e)};
+  run_pieces(
+      call, cut.pieces(),
+      [&](std::int64_t k) {
+        for (std::size_t r = 0; r < ranks; ++r) {
+          if (r == rank_) continue;
+          copy_to(slot(rank_, piece_ + static_cast<std::uint64_t>(k)) + r * part, from + r * block + bytes_of(cut.begin(k), e),
+                  bytes_of(cut.count(k), e));
+        }
+      },
+      {},
+      [&](std::int64_t k) {
+        std::vector<const std::byte*> sources(ranks);
+        for (std::size_t r = 0; r < ranks; ++r) {
+          sources[r] = r == rank_ ? from + rank_ * block + bytes_of(cut.begin(k), e)
+                                  : slot(r, piece_ + static_cast<std::uint64_t>(k)) + rank_ * part;
+        }
+        fold(call.reduction, call.to.front().data() + bytes_of(cut.begin(k), e_to), sources, cut.count(k));
+      });
+}
+
+void MachineWindow::all_reduce(const Call& call) {
+  const auto ranks = controls_.size();
+  const auto e = size_of(call.reduction.from), e_to = size_of(call.reduction.to);
+  const auto part = kSlotBytes / ranks / kLine * kLine;
+  const std::byte* const from = call.from.front().data();
+  std::byte* const to = call.to.front().data();
+  const auto total = static_cast<std::int64_t>(call.from.front().size() / e);
+  const Cut cut{total, static_cast<std::int64_t>(part / std::max(e, e_to) * ranks)};
+  // Rank r's share of piece k.
+  const auto share = [&](std::int64_t k, std::size_t r) {
+    auto block = block_of(cut.count(k), static_cast<int>(r), static_cast<int>(ranks));
+    block.begin += cut.begin(k);
+    return block;
+  };
+  run_pieces(
+      call, cut.pieces(),
+      [&](std::int64_t k) {
+        for (std::size_t r = 0; r < ranks; ++r) {
+          if (r == rank_) continue;
+          const auto block = share(k, r);
+          copy_to(slot(rank_, piece_ + static_cast<std::uint64_t>(k)) + r * part, from + bytes_of(block.begin, e),
+                  bytes_of(block.count, e));
+        }
+      },
+      [&](std::int64_t k) {
+        const auto block = share(k, rank_);
+        std::vector<const std::byte*> sources(ranks);
+        for (std::size_t r = 0; r < ranks; ++r) {
+          sources[r] =
+              r == rank_ ? from + bytes_of(block.begin, e) : slot(r, piece_ + static_cast<std::uint64_t>(k)) + rank_ * part;
+        }
+        // The part that nobody wrote, since it is this rank's own, takes the sum.
+        std::byte* const sum = slot(rank_, piece_ + static_cast<std::uint64_t>(k)) + rank_ * part;
+        fold(call.reduction, sum, sources, block.count);
+        copy_to(to + bytes_of(block.begin, e_to), sum, bytes_of(block.count, e_to));
+      },
+      [&](std::int64_t k) {
+        for (std::size_t i = 1; i < ranks; ++i) {
+          const auto r = (rank_ + i) % ranks;
+          const auto block = share(k, r);
+          copy_to(to + bytes_of(block.begin, e_to), slot(r, piece_ + static_cast<std::uint64_t>(k)) + r * part,
+                  bytes_of(block.count, e_to));
+        }
+      });
+}
+
+void MachineWindow::reduce(const Call& call) {
+  const auto ranks = controls_.size();
+  const auto e = size_of(call.reduction.from), e_to = size_of(call.reduction.to);
+  const auto root = static_cast<std::size_t>(call.peer);
+  const std::byte* const from = call.from.front().data();
+  const Cut cut{static_cast<std::int64_t>(call.from.front().size() / e), static_cast<std::int64_t>(kSlotBytes / e)};
+  run_pieces(
+      call, cut.pieces(),
+      [&](std::int64_t k) {
+        if (rank_ == root) return;
+        copy_to(slot(rank_, piece_ + static_cast<std::uint64_t>(k)), from + bytes_of(cut.begin(k), e),
+                bytes_of(cut.count(k), e));
+      },
+      {},
+      [&](std::int64_t k) {
+        if (rank_ != root) return;
+        std::vector<const std::byte*> sources(ranks);
+        for (std::size_t r = 0; r < ranks; ++r) {
+          sources[r] = r == root ? from + bytes_of(cut.begin(k), e) : slot(r, piece_ + static_cast<std::uint64_t>(k));
+        }
+        fold(call.reduction, call.to.front().data() + bytes_of(cut.begin(k), e_to), sources, cut.count(k));
+      });
+}
+
+void MachineWindow::broadcast(const Call& call) {
+  const auto root = static_cast<std::size_t>(call.peer);
+  const auto& bytes = call.to.front();
+  const Cut cut{static_cast<std::int64_t>(bytes.size()), kSlotBytes};
+  run_pieces(
+      call, cut.pieces(),
+      [&](std::int64_t k) {
+        if (rank_ != root) return;
+        copy_to(slot(root, piece_ + static_cast<std::uint64_t>(k)), bytes.data() + cut.begin(k), bytes_of(cut.count(k), 1));
+      },
+      {},
+      [&](std::int64_t k) {
+        if (rank_ == root) return;
+        copy_to(bytes.data() + cut.begin(k), slot(root, piece_ + static_cast<std::uint64_t>(k)), bytes_of(cut.count(k), 1));
+      });
+}
+
+}  // namespace terrace

@@ -1,0 +1,76 @@
+// Collectives between the processes of one machine, through memory that they share (MPI_Win_allocate_shared). A call is cut
+// into pieces that stay in the cache: each rank writes what the others need into its own window, and everyone folds or copies
+// straight from the windows of the others into its result.
+//
+// Owner:   a transport. Freed when all ranks left in peace, else left to the end of the process.
+// Threads: run() one at a time; begin(), end() and the checks of waiting threads from any.
+// Errors:  a failure is written into the shared memory: every rank's wait ends with it within a few milliseconds.
+#pragma once
+
+#include <mpi.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <terrace/parallel/comm/call.h>
+#include <terrace/parallel/comm/positions.h>
+
+namespace terrace {
+
+class MachineWindow {
+ public:
+  // Collective over `machine`. `members`: each rank's number in the communicator that errors speak of.
+  MachineWindow(MPI_Comm machine, std::string name, std::vector<int> members, std::chrono::milliseconds time_limit);
+
+  void run(const Call& call);  // the window's ranks are all ranks of the call
+  void begin(std::uint64_t number, const Call& call);
+  void end(std::uint64_t number);
+  // Waiting for the member `rank` since `since`: throws when someone failed, when it left or died, or waited too long.
+  void check(int rank, std::uint64_t number, std::chrono::steady_clock::time_point since);
+  void fail(const std::string& why) noexcept;
+  // Says that this rank is gone. True when all ranks came here within a moment, so that collective clean-up cannot hang.
+  bool leave() noexcept;
+  [[nodiscard]] bool failed() const;
+  [[nodiscard]] std::string failure() const;
+  [[nodiscard]] std::string positions() const;
+
+ private:
+  struct Control;
+  struct Group;
+  using Piece = std::function<void(std::int64_t)>;
+
+  void run_pieces(const Call& call, std::int64_t count, const Piece& write, const Piece& settle, const Piece& read);
+  void wait_all(std::atomic<std::uint64_t> Control::*progress, std::uint64_t value);
+  void advance(std::atomic<std::uint64_t>& progress, std::uint64_t value);
+  void ring();  // wakes those that sleep until something changes
+  void check_signatures(const Call& call, std::uint64_t piece);
+  void publish_position();
+  [[nodiscard]] std::byte* slot(std::size_t rank, std::uint64_t piece) const;
+
+  void gather(const Call& call);
+  void reduce_scatter(const Call& call);
+  void all_reduce(const Call& call);
+  void reduce(const Call& call);
+  void broadcast(const Call& call);
+
+  const MPI_Comm machine_;
+  const std::string name_;
+  const std::vector<int> members_;
+  const std::chrono::milliseconds time_limit_;
+  MPI_Win window_ = MPI_WIN_NULL;
+  std::size_t rank_ = 0;
+  std::vector<Control*> controls_;
+  Group* group_ = nullptr;
+  bool sees_processes_ = false;
+  std::uint64_t piece_ = 0;   // pieces of all calls before; the same on all ranks
+  mutable std::mutex mutex_;  // the log
+  PositionLog log_;
+  std::uint64_t number_ = 0;  // of the collective under way
+};
+
+}  // namespace terrace

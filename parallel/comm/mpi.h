@@ -1,0 +1,23 @@
+// The processes that mpirun or srun started, as one communicator. MPI itself is in a module that is loaded on first use, so
+// that a program starts small and also where there is no MPI.
+//
+// Owner:   the caller; MPI is initialised (MPI_THREAD_MULTIPLE) by the first communicator and finalised when the process exits.
+// Threads: as Communicator.
+// Errors:  Error(Exit::hardware_missing) that says what is missing and how to get it.
+#pragma once
+
+#include <memory>
+
+#include <terrace/parallel/comm/communicator.h>
+
+namespace terrace {
+
+struct MpiOptions {
+  CommunicatorOptions communicator = {};
+  // 0: what MPI says. Otherwise so many neighbouring ranks count as one machine, to try on one what many do.
+  int ranks_per_machine = 0;
+};
+
+std::unique_ptr<Communicator> make_mpi_communicator(const MpiOptions& options = {});
+
+}  // namespace terrace

@@ -1,0 +1,232 @@
+#include <terrace/parallel/comm/mpi_transport.h>
+
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <terrace/core/error.h>
+#include <terrace/core/units.h>
+
+namespace terrace {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t kLargestMessage = kGiB;  // MPI counts in int
+constexpr auto kLook = 5ms;                    // how often a waiting thread looks after the others
+constexpr int kSpins = 1000;                   // tests before the thread sleeps in between
+
+void demand(int status, const char* what) {
+  if (status == MPI_SUCCESS) return;
+  std::array<char, MPI_MAX_ERROR_STRING> text = {};
+  int length = 0;
+  MPI_Error_string(status, text.data(), &length);
+  throw Error(fmt::format("{}: {}", what, text.data()));
+}
+
+MPI_Comm duplicate(MPI_Comm comm) {
+  MPI_Comm copy = MPI_COMM_NULL;
+  demand(MPI_Comm_dup(comm, &copy), "MPI_Comm_dup");
+  MPI_Comm_set_errhandler(copy, MPI_ERRORS_RETURN);
+  return copy;
+}
+
+class Entered {
+ public:
+  Entered(MachineWindow& window, std::uint64_t number, const Call& call) : window_(window), number_(number) {
+    window_.begin(number, call);
+  }
+  ~Entered() { window_.end(number_); }
+  Entered(const Entered&) = delete;
+  Entered& operator=(const Entered&) = delete;
+
+ private:
+  MachineWindow& window_;
+  const std::uint64_t number_;
+};
+
+}  // namespace
+
+MpiTransport::MpiTransport(MPI_Comm ranks, std::string name, const MpiOptions& options)
+    : name_(std::move(name)), options_(options), lanes_(duplicate(ranks)), inner_(duplicate(ranks)) {
+  MPI_Comm_rank(inner_, &rank_);
+  MPI_Comm_size(inner_, &size_);
+  if (options_.ranks_per_machine > 0) {
+    int world = 0;
+    MPI_Comm_rank(MPI_COMM_WORLD, &world);
+    demand(MPI_Comm_split(inner_, world / options_.ranks_per_machine, rank_, &machine_), "MPI_Comm_split");
+  } else {
+    demand(MPI_Comm_split_type(inner_, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &machine_), "MPI_Comm_split_type");
+  }
+  int local = 0;
+  MPI_Comm_size(machine_, &local);
+  neighbours_.resize(static_cast<std::size_t>(local));
+  demand(MPI_Allgather(&rank_, 1, MPI_INT, neighbours_.data(), 1, MPI_INT, machine_), "MPI_Allgather");
+  window_ = std::make_unique<MachineWindow>(machine_, name_, neighbours_, options_.communicator.time_limit);
+}
+
+void MpiTransport::run(const Call& call, std::uint64_t number) {
+  const Entered entered(*window_, number, call);
+  if (window_->failed()) throw Error(window_->failure());
+  dispatch(call, number);
+}
+
+void MpiTransport::dispatch(const Call& call, std::uint64_t number) {
+  switch (call.operation) {
+    case Operation::send: return exchange(lanes_, call.lane, {{call.peer, call.from.front()}}, {}, number);
+    case Operation::receive: return exchange(lanes_, call.lane, {}, {{call.peer, call.to.front()}}, number);
+    case Operation::all_to_all: {
+      dispatch({.operation = Operation::barrier}, number);
+      std::vector<Outgoing> out;
+      std::vector<Incoming> in;
+      for (int r = 0; r < size_; ++r) {
+        const auto i = static_cast<std::size_t>(r);
+        if (!call.from[i].empty()) out.push_back({r, call.from[i]});
+        if (!call.to[i].empty()) in.push_back({r, call.to[i]});
+      }
+      return exchange(inner_, kDataTag, out, in, number);
+    }
+    default:
+      if (one_machine()) return window_->run(call);
+      return far(call, number);
+  }
+}
+
+std::shared_ptr<Transport> MpiTransport::split(int color, int key, const std::string& name, std::uint64_t number) {
+  const Call call{.operation = Operation::split};
+  const Entered entered(*window_, number, call);
+  dispatch({.operation = Operation::barrier}, number);  // MPI's own calls wait without a limit: all must have come
+  MPI_Comm part = MPI_COMM_NULL;
+  demand(MPI_Comm_split(inner_, color < 0 ? MPI_UNDEFINED : color, key, &part), "MPI_Comm_split");
+  if (part == MPI_COMM_NULL) return nullptr;
+  auto transport = std::make_shared<MpiTransport>(part, name, options_);
+  MPI_Comm_free(&part);
+  return transport;
+}
+
+// ---- messages ----------------------------------------------------------------------------------------------------------
+
+void MpiTransport::exchange(MPI_Comm comm, int tag, const std::vector<Outgoing>& out, const std::vector<Incoming>& in,
+                            std::uint64_t number) {
+  std::vector<MPI_Request> requests;
+  std::vector<int> peers;
+  const auto post = [&](std::size_t bytes, int peer, auto&& one) {
+    for (std::size_t at = 0; at == 0 || at < bytes; at += kLargestMessage) {
+      peers.push_back(peer);
+      demand(one(at, static_cast<int>(std::min(kLargestMessage, bytes - at)), &requests.emplace_back()), "MPI_I(s)send/recv");
+    }
+  };
+  std::vector<int> expected;  // bytes, of the receives
+  for (const auto& message : in) {
+    post(message.bytes.size(), message.from, [&](std::size_t at, int bytes, MPI_Request* request) {
+      expected.push_back(bytes);
+      return MPI_Irecv(message.bytes.data() + at, bytes, MPI_BYTE, message.from, tag, comm, request);
+    });
+  }
+  for (const auto& message : out) {
+    post(message.bytes.size(), message.to, [&](std::size_t at, int bytes, MPI_Request* request) {
+      return MPI_Issend(message.bytes.data() + at, bytes, MPI_BYTE, message.to, tag, comm, request);
+    });
+  }
+  const auto since = Clock::now();
+  auto looked = since;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    MPI_Status status;
+    int done = 0;
+    for (int spin = 0;; ++spin) {
+      const int result = MPI_Test(&requests[i], &done, &status);
+      if (result != MPI_SUCCESS) {
+        requests[i] = MPI_REQUEST_NULL;
+        cancel(requests);
+        demand(result, fmt::format("message with rank {}, of another size than expected?", peers[i]).c_str());
+      }
+      if (done) break;
+      spin < kSpins ? static_cast<void>(sched_yield()) : std::this_thread::sleep_for(50us);
+      if (Clock::now() - looked < kLook) continue;
+      looked = Clock::now();
+      try {
+        hear_other_machines(peers[i], number);
+        window_->check(peers[i], number, since);
+      } catch (const Error&) {
+        // What a rank sent before it left has been matched, but may still be on its way.
+        std::this_thread::sleep_for(20ms);
+        MPI_Test(&requests[i], &done, &status);
+        if (done && i + 1 == requests.size()) break;
+        cancel(requests);
+        throw;
+      }
+    }
+    if (i >= expected.size()) continue;
+    int bytes = 0;
+    MPI_Get_count(&status, MPI_BYTE, &bytes);
+    if (bytes == expected[i]) continue;
+    cancel(requests);
+    throw Error(fmt::format("rank {} sent {} bytes and rank {} receives {}", peers[i], bytes, rank_, expected[i]));
+  }
+}
+
+// Receives end here and now; sends cannot be taken back.
+void MpiTransport::cancel(std::vector<MPI_Request>& requests) {
+  for (auto& request : requests) {
+    if (request == MPI_REQUEST_NULL) continue;
+    MPI_Cancel(&request);
+    MPI_Request_free(&request);
+  }
+}
+
+// ---- failures ----------------------------------------------------------------------------------------------------------
+
+void MpiTransport::fail(const std::string& why) noexcept {
+  const bool first = !window_->failed();
+  window_->fail(fmt::format("rank {} failed: {}", rank_, why));
+  if (first) tell_other_machines(kFailureTag, window_->failure());
+}
+
+// Their ranks cannot see the window. Nobody waits for these messages to arrive.
+void MpiTransport::tell_other_machines(int tag, const std::string& text) {
+  const std::lock_guard lock(hearing_);
+  for (int r = 0; r < size_; ++r) {
+    if (std::ranges::find(neighbours_, r) != neighbours_.end()) continue;
+    MPI_Request request = MPI_REQUEST_NULL;
+    const auto& kept = obituaries_.emplace_back(text);
+    MPI_Isend(kept.data(), static_cast<int>(kept.size()), MPI_CHAR, r, tag, inner_, &request);
+    MPI_Request_free(&request);
+  }
+}
+
+void MpiTransport::hear_other_machines(int peer, std::uint64_t number) {
+  if (one_machine()) return;
+  const std::lock_guard lock(hearing_);
+  for (const int tag : {kFailureTag, kLeftTag}) {
+    int there = 0;
+    MPI_Status status;
+    while (MPI_Iprobe(MPI_ANY_SOURCE, tag, inner_, &there, &status) == MPI_SUCCESS && there) {
+      int length = 0;
+      MPI_Get_count(&status, MPI_CHAR, &length);
+      std::string text(static_cast<std::size_t>(length), ' ');
+      MPI_Recv(text.data(), length, MPI_CHAR, status.MPI_SOURCE, tag, inner_, MPI_STATUS_IGNORE);
+      if (tag == kFailureTag) window_->fail(text);
+      if (tag == kLeftTag) gone_.insert(status.MPI_SOURCE);
+    }
+  }
+  if (gone_.contains(peer)) {
+    window_->fail(fmt::format("rank {} has left, and rank {} waits for it in its call {}", peer, rank_, number));
+  }
+}
+
+void MpiTransport::leave() noexcept {
+  tell_other_machines(kLeftTag, "");
+  // Between machines, late messages of this kind must not meet another communicator with the same number: it is not given back.
+  if (!window_->leave() || !one_machine()) return;
+  MPI_Comm_free(&machine_);
+  MPI_Comm_free(&inner_);
+  MPI_Comm_free(&lanes_);
+}
+
+}  // namespace terrace

@@ -1,0 +1,84 @@
+// Ranks as processes under MPI. Collectives within one machine go through its shared window; messages between two ranks, and
+// everything between machines, are MPI's non-blocking calls, tested by the waiting thread, which yields.
+//
+// Sends are synchronous (MPI_Issend): they end when the receiver has come, as on every other backend, so that a program that
+// would deadlock on a large message does so on a small one too.
+//
+// Owner, threads, errors: transport.h. After a failure, what MPI has not sent yet may still be read by it: the process should
+// end.
+#pragma once
+
+#include <mpi.h>
+
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <terrace/parallel/comm/machine_window.h>
+#include <terrace/parallel/comm/mpi.h>
+#include <terrace/parallel/comm/transport.h>
+
+namespace terrace {
+
+class MpiTransport final : public Transport {
+ public:
+  MpiTransport(MPI_Comm ranks, std::string name, const MpiOptions& options);  // collective
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  const std::string& name() const override { return name_; }
+  void run(const Call& call, std::uint64_t number) override;
+  std::shared_ptr<Transport> split(int color, int key, const std::string& name, std::uint64_t number) override;
+  void fail(const std::string& why) noexcept override;
+  void leave() noexcept override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr int kDataTag = 0, kMatchTag = 1, kFailureTag = 2, kLeftTag = 3;  // of inner_
+  struct Outgoing {
+    int to = 0;
+    ConstBytes bytes;
+  };
+  struct Incoming {
+    int from = 0;
+    Bytes bytes;
+  };
+
+  void dispatch(const Call& call, std::uint64_t number);
+  // Sends and receives all of it at once; every span may be larger than MPI can count.
+  void exchange(MPI_Comm comm, int tag, const std::vector<Outgoing>& out, const std::vector<Incoming>& in,
+                std::uint64_t number);
+  static void cancel(std::vector<MPI_Request>& requests);
+  [[nodiscard]] bool one_machine() const { return static_cast<int>(neighbours_.size()) == size_; }
+  void tell_other_machines(int tag, const std::string& text);
+  void hear_other_machines(int peer, std::uint64_t number);
+
+  // Between machines: mpi_far.cpp.
+  void far(const Call& call, std::uint64_t number);
+  void far_match(const Call& call, std::uint64_t number);
+  void far_gather(const Call& call, std::uint64_t number);
+  void far_fold(const Reduction& reduction, const std::byte* from, const std::vector<Block>& blocks, std::byte* to,
+                std::uint64_t number);
+  void far_reduce_scatter(const Call& call, std::uint64_t number);
+  void far_all_reduce(const Call& call, std::uint64_t number);
+  void far_reduce(const Call& call, std::uint64_t number);
+  void far_broadcast(const Call& call, std::uint64_t number);
+
+  const std::string name_;
+  const MpiOptions options_;
+  int rank_ = 0, size_ = 1;
+  MPI_Comm lanes_ = MPI_COMM_NULL;    // tag = lane
+  MPI_Comm inner_ = MPI_COMM_NULL;    // collectives and failures
+  MPI_Comm machine_ = MPI_COMM_NULL;  // the ranks that share memory with this one
+  std::vector<int> neighbours_;       // their ranks
+  std::unique_ptr<MachineWindow> window_;
+  std::mutex hearing_;
+  std::set<int> gone_;                  // ranks on other machines that have left
+  std::deque<std::string> obituaries_;  // on their way
+};
+
+}  // namespace terrace
