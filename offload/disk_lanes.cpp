@@ -33,7 +33,7 @@ DiskLanes::DiskLanes(const Mover::Parts& parts, MoveLog& log)
 
 DiskLanes::~DiskLanes() = default;
 
-void DiskLanes::close(std::shared_ptr<DiskLanes> lanes) {
+void DiskLanes::close(const std::shared_ptr<DiskLanes>& lanes) {
   lanes->drain();
   std::unique_lock lock(lanes->mutex_);
   lanes->stopping_ = true;

@@ -29,7 +29,7 @@ class DiskLanes {
   DiskLanes(const Mover::Parts& parts, MoveLog& log);
   ~DiskLanes();
   // Drains, and waits for the thread unless it is left with requests that do not end: those keep the lanes.
-  static void close(std::shared_ptr<DiskLanes> lanes);
+  static void close(const std::shared_ptr<DiskLanes>& lanes);
   DiskLanes(const DiskLanes&) = delete;
   DiskLanes& operator=(const DiskLanes&) = delete;
 

@@ -112,7 +112,7 @@ TEST(CommandLine, MistakesAreUsageErrorsWithAHint) {
                                 {{"generate", folder, "--temperature", "-1"}, "--temperature"},
                                 {{"generate", folder, "--max-tokens", "0"}, "--max-tokens"},
                                 {{"generate", folder, "--max-tokens", "x"}, "--max-tokens"},
-                                {{"ckpt"}, "inspect, verify or rm"},
+                                {{"ckpt"}, "inspect, verify, copy or rm"},
                                 {{"ckpt", "inspekt", folder}, "did you mean inspect?"},
                                 {{"ckpt", "rm"}, "needs a run directory"},
                                 {{"ckpt", "verify", "/a", "/b"}, "unexpected argument \"/b\""}};
