@@ -16,7 +16,7 @@ struct Mover::Impl {
     if (of.store) disk = std::make_shared<DiskLanes>(of, log);
   }
   ~Impl() {
-    if (disk) DiskLanes::close(std::move(disk));
+    if (disk) DiskLanes::close(disk);
   }
 
   const Parts parts;

@@ -3,12 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
+#include <optional>
 #include <random>
+#include <tuple>
 
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
 #include <terrace/parallel/pipeline/check.h>
+#include <terrace/parallel/pipeline/connect.h>
 #include <terrace/parallel/pipeline/list_scheduler.h>
 #include <terrace/parallel/pipeline/orders.h>
 #include <terrace/parallel/pipeline/simulate.h>
@@ -201,6 +205,93 @@ TEST(PipelineCheck, PrintsTheCircleOfADeadlock) {
                  "the ranks wait for one another:\n  rank 0 at I0.1 waits for I1.1 of rank 1\n  rank 1 at F1.0 waits for F0.0 "
                  "of rank 0");
   }
+}
+
+// Every rank at its own pace. Sends and receives hold nobody up; a lane brings its messages in the order of their sending, to
+// the receives in the order of their asking.
+void run_connected(const Connected& c, const Schedule& s, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  struct Lane {
+    std::vector<Message> sent, asked;
+  };
+  std::map<std::tuple<u32, u32, Payload>, Lane> lanes;
+  const auto lane_of = [&](const Message& m) -> Lane& { return lanes[{m.source, m.destination, m.payload}]; };
+  // Of another rank's: nothing when it is this rank's own.
+  const auto needed = [&](const Task& t, u32 rank) -> std::optional<Message> {
+    const bool forward = t.work == Work::forward;
+    if (t.work == Work::weight || (forward ? t.stage == 0 : t.stage + 1 == s.placement.stages)) return std::nullopt;
+    const auto from = forward ? t.stage - 1 : t.stage + 1;
+    const auto source = s.rank_of(from, t.micro_batch);
+    if (source == rank) return std::nullopt;
+    return Message{forward ? Payload::activation : Payload::gradient, source, rank, from, t.micro_batch};
+  };
+  std::vector<std::size_t> at(c.actions.size());
+  std::size_t left = 0;
+  for (const auto& actions : c.actions) left += actions.size();
+  for (int idle = 0; left > 0 && idle < 10'000; ++idle) {
+    const auto rank = static_cast<u32>(random() % at.size());
+    if (at[rank] == c.actions[rank].size()) continue;
+    const auto& action = c.actions[rank][at[rank]];
+    if (action.op == Action::Op::send) lane_of(action.message).sent.push_back(action.message);
+    if (action.op == Action::Op::receive) lane_of(action.message).asked.push_back(action.message);
+    if (action.op == Action::Op::compute) {
+      if (const auto wanted = needed(action.task, rank)) {
+        const auto& lane = lane_of(*wanted);
+        const auto place = static_cast<std::size_t>(std::ranges::find(lane.asked, *wanted) - lane.asked.begin());
+        ASSERT_LT(place, lane.asked.size()) << to_text(action.task) << " uses what was not asked for";
+        if (place >= lane.sent.size()) continue;  // it waits
+        ASSERT_EQ(lane.sent[place], *wanted) << to_text(action.task) << " would get another message";
+      }
+    }
+    idle = 0;
+    ++at[rank];
+    --left;
+  }
+  ASSERT_EQ(left, 0U) << "the ranks wait for one another";
+}
+
+TEST(PipelineMessages, AreAsManyAsTheirFormulaAndArriveWhereTheyAreNeeded) {
+  sweep([&](u32 p, u32 m) {
+    for (const auto& order : all_orders()) {
+      if (order.name == "chimera" && p % 2 != 0) continue;
+      if (order.name == "dualpipe-v" && m < 2 * p) continue;
+      SCOPED_TRACE(order.name);
+      const auto s = order.write({.ranks = p, .micro_batches = m});
+      const auto c = connect(s);
+      std::size_t sent = 0, received = 0;
+      for (const auto& actions : c.actions)
+        for (const auto& a : actions) {
+          sent += a.op == Action::Op::send;
+          received += a.op == Action::Op::receive;
+        }
+      const std::size_t stages = s.placement.stages;
+      const std::size_t turns = stages == p || p == 1         ? 0
+                                : order.name == "interleaved" ? 0
+                                                              : 1;  // a V's turn stays on its rank
+      const std::size_t edges = p == 1 ? 0 : stages - 1 - turns;
+      EXPECT_EQ(sent, 2 * m * edges);
+      EXPECT_EQ(received, sent);
+    }
+  });
+}
+
+TEST(PipelineMessages, NeverHoldEachOtherUpOnLanesOfTheirOwn) {
+  sweep([&](u32 p, u32 m) {
+    for (const auto& order : all_orders()) {
+      if (order.name == "chimera" && p % 2 != 0) continue;
+      if (order.name == "dualpipe-v" && m < 2 * p) continue;
+      SCOPED_TRACE(order.name);
+      const auto s = order.write({.ranks = p, .micro_batches = m});
+      run_connected(connect(s), s, 100 * p + m);
+    }
+  });
+}
+
+TEST(PipelineMessages, OneLaneARankDeadlocks1F1BWhereSendsWait) {
+  EXPECT_TRUE(blocking_ends(gpipe({4, 8})));
+  EXPECT_TRUE(blocking_ends(one_f_one_b({1, 8})));
+  EXPECT_FALSE(blocking_ends(one_f_one_b({4, 8})));
+  EXPECT_FALSE(blocking_ends(interleaved({4, 8, 2})));
 }
 
 TEST(PipelineScale, SixtyFourRanksAndAThousandMicroBatches) {

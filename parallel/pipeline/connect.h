@@ -1,0 +1,43 @@
+// The messages of a schedule: activations from a stage to the one behind it, gradients to the one before it. Stages on one rank
+// need none.
+//
+// A lane is (source, destination, activation or gradient). Messages of a lane arrive in the order in which they were sent, and
+// lanes never wait for each other: with fewer lanes, 1F1B and interleaved orders deadlock where a send waits for its receiver
+// (blocking_ends() shows it). A rank sends as soon as it has computed, and asks for a lane's messages in the sender's order,
+// one task ahead of the need, so that they arrive while it computes.
+//
+// Pure. Threads: any. Errors: as check().
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <terrace/parallel/pipeline/schedule.h>
+
+namespace terrace::pipeline {
+
+enum class Payload : std::uint8_t { activation, gradient };
+struct Message {
+  Payload payload = Payload::activation;
+  std::uint32_t source = 0, destination = 0;
+  std::uint32_t stage = 0, micro_batch = 0;  // of the task whose result it is
+  friend bool operator==(const Message&, const Message&) = default;
+};
+
+// What a rank does, in order.
+struct Action {
+  enum class Op : std::uint8_t { compute, send, receive } op = Op::compute;
+  Task task = {};        // of compute
+  Message message = {};  // of send and receive
+};
+struct Connected {
+  std::vector<std::vector<Action>> actions;  // [rank]
+  std::vector<std::uint32_t> peak_waiting;   // [rank] messages asked for and not yet used
+};
+Connected connect(const Schedule& schedule);
+
+// Whether the ranks come to their ends when every send and receive blocks its rank until the other side has come, too, each
+// receive standing right before the task that needs it: the way of a program with one lane a rank.
+bool blocking_ends(const Schedule& schedule);
+
+}  // namespace terrace::pipeline
