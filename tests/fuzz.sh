@@ -32,7 +32,7 @@ echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long)
   { echo "skipped: $clang comes without libFuzzer (apt-get install clang)"; exit 77; }
 
 # What parses is little, and has to be instrumented: it is compiled here rather than linked.
-sources=(tests/fuzz/store_fuzzer.cpp offload/store_index.cpp offload/checksum.cpp offload/stripes.cpp)
+sources=(tests/fuzz/store_fuzzer.cpp offload/store_index.cpp tests/fuzz/plain_checksum.cpp offload/stripes.cpp)
 if [ ! -x "$build/store" ] || [ -n "$(find "${sources[@]}" tests/fuzz/store_texts.h offload/*.h -newer "$build/store")" ]; then
   echo "building with $clang"
   "$clang" "${flags[@]}" "${sources[@]}" -o "$build/store" -lfmt -lxxhash

@@ -8,9 +8,9 @@
 #               is moved is what was planned (5 min)
 #   resume      four models stopped after every step and resumed under other budgets, and one stopped after all of them (3 min)
 #   powerloss   what a power loss may leave, four times at every event of two runs, and 200 of them trained to the end; the fault
-#               matrix at 20 places each (10 min)
-#   kills       200 runs of the program killed at random moments, each resumed to the same weights (15 min)
-#   soak        1,000 steps: open files, pinned bytes, memory and file space at the end equal those after step 10 (3 min)
+#               matrix at 20 places each
+#   kills       200 runs of the program killed at random moments, each resumed to the same weights
+#   soak        1,000 steps: open files, pinned bytes, memory and file space at the end equal those after step 10
 #   fuzz        ten minutes of each fuzzer (needs clang)
 #   budgets     a model with more than 4 GiB of state trains within 512 MiB of device and 512 MiB of host memory (2 min, and
 #               12 GiB of free disk space under build/)
