@@ -20,6 +20,7 @@ constexpr std::size_t kMiB = 1024 * 1024;
 class FullDisk : public Cli {
  protected:
   FullDisk() { fs::create_directory(at("disk")); }
+  void fills_up() const;
   // Takes all the room that is left there.
   void fill_up(const std::string& name) const {
     std::string block(64 * 1024, 'x');
@@ -45,15 +46,13 @@ TEST_F(FullDisk, TooLittleRoomIsFoundBeforeTheRun) {
   EXPECT_EQ(0, train({"--out-dir", "disk/run"}).exit);
 }
 
-TEST_F(FullDisk, ADiskThatFillsUpLeavesTheLastCommitWhole) {
+void FullDisk::fills_up() const {
   const Words wanted{"--steps", "40", "--ckpt-interval", "1"};
   auto whole = wanted;
   whole.insert(whole.end(), {"--out-dir", "whole"});
   const auto undisturbed = train(whole);
   ASSERT_EQ(0, undisturbed.exit) << undisturbed.described;
 
-  PrivateMount disk(at("disk"));
-  if (!disk.memory(16 * kMiB)) GTEST_SKIP() << "mounting is not permitted here: " << disk.why();
   auto resumed = wanted;
   resumed.insert(resumed.end(), {"--out-dir", "disk/run", "--resume", "auto"});
   // The run waits for us in the middle, because nobody reads what it says.
@@ -73,6 +72,18 @@ TEST_F(FullDisk, ADiskThatFillsUpLeavesTheLastCommitWhole) {
   ASSERT_EQ(0, finished.exit) << finished.described;
   EXPECT_EQ(weights_of(undisturbed), weights_of(finished));
   EXPECT_EQ(steps("whole"), steps("disk/run"));
+}
+
+TEST_F(FullDisk, ADiskThatFillsUpLeavesTheLastCommitWhole) {
+  PrivateMount disk(at("disk"));
+  if (!disk.memory(16 * kMiB)) GTEST_SKIP() << "mounting is not permitted here: " << disk.why();
+  fills_up();
+}
+
+TEST_F(FullDisk, ARealFileSystemThatFillsUpLeavesTheLastCommitWhole) {
+  PrivateMount disk(at("disk"));
+  if (!disk.ext4(at("image"), 32 * kMiB)) GTEST_SKIP() << "no file system in a file can be mounted here: " << disk.why();
+  fills_up();
 }
 
 // Works everywhere: a limit on file sizes refuses the very same calls, with another errno.
