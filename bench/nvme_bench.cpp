@@ -74,6 +74,8 @@ class NvmeBench final : public Bench {
           fmt::format("--block-size: direct I/O in {} wants multiples of {} bytes", path_.string(), file.alignment_bytes()),
           Exit::usage);
 
+    if (shape_.engine == "auto") shape_.engine = make_io_engine({})->name();  // asked once: one warning, not one a run
+    session.machine("engine", shape_.engine);
     const auto shapes = sweep_ ? sweep_shapes(shape_, file.bytes(), read_topology().cores) : std::vector{shape_};
     std::uint64_t buffer_bytes = plain_shape(file).buffer_bytes();
     for (const auto& shape : shapes) buffer_bytes = std::max(buffer_bytes, shape.buffer_bytes());
@@ -133,8 +135,8 @@ class NvmeBench final : public Bench {
   }
 
   // For passes that nobody times.
-  [[nodiscard]] static DiskShape plain_shape(const DiskFile& file) {
-    DiskShape shape{.block_bytes = 8 * kMiB, .queue_depth = 16};
+  [[nodiscard]] DiskShape plain_shape(const DiskFile& file) const {
+    DiskShape shape{.block_bytes = 8 * kMiB, .queue_depth = 16, .engine = shape_.engine};
     while (file.bytes() % shape.block_bytes != 0) shape.block_bytes /= 2;  // the file has whole pages
     return shape;
   }
@@ -163,7 +165,6 @@ class NvmeBench final : public Bench {
         if (run.whole) figures.add(std::move(run));
       }
       if (figures.gb_per_s.empty()) break;  // stopped in the first
-      session.machine("engine", job.engine_name());
       report(session, op, shape, figures);
       swept.push_back({shape, median(figures.gb_per_s), median(figures.cpu_s_per_gib)});
     }

@@ -66,6 +66,20 @@ TEST_F(Restricted, WithoutIoUringThreadsReadAndWrite) {
   }
 }
 
+TEST_F(Restricted, ABenchWithoutIoUringSaysSoOnceAndMeasuresThreads) {
+  auto restricted =
+      launch({"bench", "nvme", ".", "--op", "read", "--size", "1MiB", "--block-size", "64KiB", "--runs", "3", "--json"});
+  restricted.in_child = [] { forbid_io_uring(EPERM); };
+  const auto outcome = run(restricted);
+  if (outcome.exit == kNotPermitted) GTEST_SKIP() << "a seccomp filter is not permitted here";
+  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  EXPECT_EQ(1U, outcome.warnings("io_uring")) << outcome.described;
+  EXPECT_EQ("threads", nlohmann::json::parse(outcome.out).at("machine").at("engine"));
+
+  restricted.arguments.insert(restricted.arguments.end(), {"--engine", "uring"});
+  expect_refusal(run(restricted), 4, {"io_uring is not permitted here", "--engine threads"});
+}
+
 TEST_F(Restricted, IoUringThatWasDemandedAndIsForbiddenIsAnError) {
   auto restricted = launch(tiny("train", offloaded_));
   restricted.environment["TERRACE_IO_ENGINE"] = "uring";
