@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include <terrace/optimizers/isa.h>
+#include <terrace/optimizers/each_isa.h>
 
 namespace terrace {
 

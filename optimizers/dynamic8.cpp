@@ -2,6 +2,8 @@
 
 #include <bit>
 
+#include <terrace/optimizers/each_isa.h>
+
 namespace terrace::dynamic8 {
 namespace {
 
@@ -76,11 +78,11 @@ TERRACE_INLINE void decode_blocks(float* to, const std::uint8_t* codes, const fl
     float* __restrict out = to + b * kBlockElements;
     const std::uint8_t* __restrict in = codes + b * kBlockElements;
     const float scale = scales[b];
-    for (std::int64_t i = 0; i < kBlockElements; ++i) out[i] = values[std::int32_t{in[i]}] * scale;
+    for (std::int64_t i = 0; i < kBlockElements; ++i) out[i] = values[in[i]] * scale;
   }
 }
 
-// One simple loop after the other, so that each of them vectorises.
+// One simple loop after the other, so that all vectorise but the look-up, which gathers would slow down.
 template <Sign kSign>
 TERRACE_INLINE void encode_block(std::uint8_t* __restrict codes, float* __restrict scale, const float* __restrict from) {
   std::uint32_t greatest = 0;
@@ -95,21 +97,20 @@ TERRACE_INLINE void encode_block(std::uint8_t* __restrict codes, float* __restri
   }
   const auto maximum = std::bit_cast<float>(greatest);
   *scale = maximum;
-  alignas(64) std::uint32_t normalised[kBlockElements];
-  alignas(64) std::int32_t ranks[kBlockElements];
-  for (std::int64_t i = 0; i < kBlockElements; ++i)
-    normalised[i] =
-        std::bit_cast<std::uint32_t>(std::bit_cast<float>(std::bit_cast<std::uint32_t>(from[i]) & 0x7fffffffU) / maximum);
-  const std::int32_t* const steps = map_of<kSign>().steps.data();
+  alignas(64) std::int32_t lower[kBlockElements], step[kBlockElements];
+  alignas(64) std::uint16_t interval[kBlockElements];
   for (std::int64_t i = 0; i < kBlockElements; ++i) {
-    const auto upper = static_cast<std::int32_t>(normalised[i] >> 16) - kFirst;
-    const auto lower = static_cast<std::int32_t>(normalised[i] & 0xffffU);
-    const std::int32_t step = steps[upper < 0 ? 0 : upper];
-    ranks[i] = (step >> 17) + static_cast<std::int32_t>(lower >= (step & 0x1ffff));
+    const auto magnitude = std::bit_cast<float>(std::bit_cast<std::uint32_t>(from[i]) & 0x7fffffffU);
+    const auto x = std::bit_cast<std::int32_t>(magnitude / maximum);
+    const std::int32_t upper = (x >> 16) - kFirst;
+    interval[i] = static_cast<std::uint16_t>(upper < 0 ? 0 : upper);
+    lower[i] = x & 0xffff;
   }
+  const std::int32_t* const steps = map_of<kSign>().steps.data();
+  for (std::int64_t i = 0; i < kBlockElements; ++i) step[i] = steps[interval[i]];
   for (std::int64_t i = 0; i < kBlockElements; ++i) {
     const auto bits = std::bit_cast<std::int32_t>(from[i]);
-    const std::int32_t rank = ranks[i];
+    const std::int32_t rank = (step[i] >> 17) + static_cast<std::int32_t>(lower[i] >= (step[i] & 0x1ffff));
     if (kSign == Sign::both) {
       const std::int32_t below = rank < 127 ? rank : 127;
       codes[i] = static_cast<std::uint8_t>(127 + (bits < 0 ? -below : rank));

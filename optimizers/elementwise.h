@@ -24,7 +24,7 @@
 #include <vector>
 
 #include <terrace/optimizers/bf16_bits.h>
-#include <terrace/optimizers/isa.h>
+#include <terrace/optimizers/each_isa.h>
 #include <terrace/optimizers/optimizer.h>
 #include <terrace/optimizers/settings.h>
 

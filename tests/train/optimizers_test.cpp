@@ -1,5 +1,7 @@
 // Every optimizer and every recipe trains through the engine as AdamW in fp32 does: offloading and resuming change no bit, and
 // what is moved is what was planned.
+#include <sstream>
+
 #include <gtest/gtest.h>
 
 #include <terrace/tests/train/planned_bytes.h>
@@ -76,8 +78,26 @@ TEST_F(OptimizersTrain, OffloadedAndResumedTheyGiveTheSameBitsAndMoveWhatWasPlan
 }
 
 TEST_F(OptimizersTrain, ASplitMasterIsTheWholeMaster) {
-  const auto whole = train_fresh(config({.recipe = "fp32"}, 20));
-  expect_same_bits(whole, train_fresh(config({.recipe = "split"}, 20)), "split");
+  std::vector<std::string> saved;
+  std::vector<Trained> runs;
+  for (const auto* recipe : {"fp32", "split"}) {
+    auto c = config({.recipe = recipe}, 20);
+    c.save = folder_ / fmt::format("{}.safetensors", recipe);
+    runs.push_back(train_fresh(c));
+    saved.push_back((std::ostringstream() << std::ifstream(c.save, std::ios::binary).rdbuf()).str());
+  }
+  expect_same_bits(runs[0], runs[1], "split");
+  EXPECT_GT(saved[0].size(), 1000U);
+  EXPECT_EQ(saved[0], saved[1]) << "exported in fp32";
+
+  // And back: a split run that begins with exported weights begins with all their bits.
+  std::vector<Trained> again;
+  for (const auto* recipe : {"fp32", "split"}) {
+    auto c = config({.recipe = recipe}, 2);
+    c.init_from = folder_ / "fp32.safetensors";
+    again.push_back(train_fresh(c));
+  }
+  expect_same_bits(again[0], again[1], "split, from a file");
 }
 
 // Weights of one seed are those of another only by chance.

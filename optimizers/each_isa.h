@@ -1,0 +1,32 @@
+// One loop, compiled for each instruction set.
+//
+// A loop is written once as an always-inline body and called by one function an instruction set, which carries that set's
+// attribute. So the linker can never put one set's code into another one's path, and only these functions need the processor's
+// leave.
+//
+// Internal to optimizers/.
+#pragma once
+
+#include <terrace/optimizers/isa.h>
+
+#define TERRACE_INLINE inline __attribute__((always_inline))
+#if defined(__x86_64__)
+#define TERRACE_AVX2 __attribute__((target("avx2")))
+#define TERRACE_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")))
+#else
+#define TERRACE_AVX2
+#define TERRACE_AVX512
+#endif
+
+namespace terrace {
+
+// One function for each.
+template <class Function>
+struct EachIsa {
+  Function* baseline;
+  Function* avx2;
+  Function* avx512;
+  [[nodiscard]] Function* of(Isa isa) const { return isa == Isa::avx512 ? avx512 : isa == Isa::avx2 ? avx2 : baseline; }
+};
+
+}  // namespace terrace
