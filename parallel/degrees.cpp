@@ -1,0 +1,90 @@
+#include <terrace/parallel/degrees.h>
+
+#include <algorithm>
+#include <functional>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <terrace/core/error.h>
+
+namespace terrace {
+namespace {
+
+using Legal = std::function<bool(std::int64_t)>;
+
+// "2 and 4": the nearest legal degree on each side of `degree`, up to `largest`.
+std::string nearest(std::int64_t degree, std::int64_t largest, const Legal& legal) {
+  std::vector<std::int64_t> found;
+  for (auto d = std::min(degree - 1, largest); d >= 1; --d) {
+    if (!legal(d)) continue;
+    found.push_back(d);
+    break;
+  }
+  for (auto d = std::max<std::int64_t>(degree + 1, 1); d <= largest; ++d) {
+    if (!legal(d)) continue;
+    found.push_back(d);
+    break;
+  }
+  return found.empty() ? "no other degree is legal" : fmt::format("nearest legal: {}", fmt::join(found, " and "));
+}
+
+class Problems {
+ public:
+  void check(const std::string& flag, std::int64_t degree, std::int64_t largest, const std::string& rule, const Legal& legal) {
+    if (degree >= 1 && legal(degree)) return;
+    found.push_back(fmt::format("{} {}: {}; {}", flag, degree, rule, nearest(degree, largest, legal)));
+  }
+  std::vector<std::string> found;
+};
+
+}  // namespace
+
+std::vector<std::string> problems(const Degrees& g, const ModelShape& model, int ranks) {
+  Problems problems;
+  const auto divides = [](std::int64_t d, std::int64_t n) { return n % d == 0; };
+
+  const std::int64_t s = model.seq_len;
+  problems.check(
+      "--tp", g.tp, model.heads,
+      fmt::format("it must divide {} heads and {} ffn columns{}", model.heads, model.ffn,
+                  g.sequence_parallel ? fmt::format(" and {} positions", s) : ""),
+      [&](auto t) { return divides(t, model.heads) && divides(t, model.ffn) && (!g.sequence_parallel || divides(t, s)); });
+  problems.check(
+      "--cp", g.cp, s / 2,
+      fmt::format("twice it must divide {} positions, so that each rank has an early and a late part of the causal work", s),
+      [&](auto c) { return c == 1 || divides(2 * c, s); });
+  problems.check("--pp", g.pp, model.layers, fmt::format("a stage needs a layer, and there are {}", model.layers),
+                 [&](auto p) { return p <= model.layers; });
+  problems.check("--ep", g.ep, std::max<std::int64_t>(model.experts, 1),
+                 model.experts > 0 ? fmt::format("it must divide {} experts", model.experts) : "the model has no experts",
+                 [&](auto e) { return model.experts > 0 ? divides(e, model.experts) : e == 1; });
+  if (g.dp < 1) problems.found.push_back(fmt::format("--dp {}: there is at least one data rank", g.dp));
+  if (g.shard_group != 0 && g.dp >= 1) {
+    problems.check("--shard-group", g.shard_group, g.dp, fmt::format("it must divide {} data ranks", g.dp),
+                   [&](auto f) { return divides(f, g.dp); });
+  }
+  if (g.canonical_reduction && g.dp >= 1) {
+    problems.check("--dp", g.dp, g.micro_batches,
+                   fmt::format("canonical reduction deals {} global micro-batches out in whole rounds", g.micro_batches),
+                   [&](auto d) { return divides(d, g.micro_batches); });
+  }
+  const std::int64_t others = std::int64_t{1} * g.pp * g.tp * g.cp * g.ep;
+  if (g.dp >= 1 && others >= 1 && others * g.dp != ranks) {
+    const auto what = fmt::format("dp {} × pp {} × tp {} × cp {} × ep {} is {} ranks, and {} started", g.dp, g.pp, g.tp, g.cp,
+                                  g.ep, others * g.dp, ranks);
+    const auto dp = ranks / others;
+    problems.found.push_back(dp >= 1 && dp * others == ranks
+                                 ? fmt::format("{}; --dp {} would fit", what, dp)
+                                 : fmt::format("{}; start {} or {} of them", what, std::max<std::int64_t>(dp, 1) * others,
+                                               (std::max<std::int64_t>(dp, 1) + 1) * others));
+  }
+  return problems.found;
+}
+
+void check(const Degrees& degrees, const ModelShape& model, int ranks) {
+  const auto found = problems(degrees, model, ranks);
+  if (!found.empty()) throw Error(fmt::format("{}", fmt::join(found, "\n")), Exit::usage);
+}
+
+}  // namespace terrace

@@ -1,0 +1,31 @@
+// Which degrees of parallelism a model allows on so many ranks. All that is wrong is found at once, each with the nearest
+// degrees that would be right.
+//
+// Owner:   values.
+// Threads: any; pure.
+// Errors:  problems() returns them; check() throws them as one Error(Exit::usage).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace terrace {
+
+struct Degrees {
+  int dp = 1, pp = 1, tp = 1, cp = 1, ep = 1;
+  int shard_group = 0;  // ranks of dp that share one copy of the state; 0: all of them
+  int micro_batches = 1;
+  bool canonical_reduction = false;
+  bool sequence_parallel = false;  // with tp
+};
+
+struct ModelShape {
+  std::int64_t layers = 1, heads = 1, ffn = 1, seq_len = 1;
+  std::int64_t experts = 0;  // 0: none
+};
+
+std::vector<std::string> problems(const Degrees& degrees, const ModelShape& model, int ranks);
+void check(const Degrees& degrees, const ModelShape& model, int ranks);
+
+}  // namespace terrace
