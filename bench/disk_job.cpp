@@ -58,6 +58,18 @@ struct Pass {
   }
 };
 
+std::unique_ptr<IoEngine> make_named_engine(const DiskShape& shape, const IoOptions& options) {
+  if (shape.engine == "threads")
+    return make_thread_engine(options, static_cast<int>(std::min<std::uint32_t>(shape.queue_depth, kMostPreadThreads)));
+  std::string why;
+  auto engine = make_uring_engine(options, why);
+  if (!engine)
+    throw Error(
+        fmt::format("io_uring is not permitted here: {}\n  allow it (terrace doctor says how), or --engine threads", why),
+        Exit::hardware_missing);
+  return engine;
+}
+
 }  // namespace
 
 DiskJob::DiskJob(const DiskFile& file, DiskContent& content, const DiskShape& shape, std::span<std::byte> buffers)
@@ -80,15 +92,8 @@ std::unique_ptr<IoEngine> DiskJob::make_engine(std::uint32_t thread) {
   for (std::uint64_t at = 0; at < own.size(); at += span)
     options.buffers.push_back(own.subspan(at, std::min<std::uint64_t>(span, own.size() - at)));
   if (shape_.engine == "auto") return make_io_engine(options);
-  if (shape_.engine == "threads")
-    return make_thread_engine(options, static_cast<int>(std::min<std::uint32_t>(shape_.queue_depth, kMostPreadThreads)));
-  std::string why;
-  auto engine = make_uring_engine(options, why);
-  if (!engine)
-    throw Error(
-        fmt::format("io_uring is not permitted here: {}\n  allow it (terrace doctor says how), or --engine threads", why),
-        Exit::hardware_missing);
-  return engine;
+  // As make_io_engine() does it: a file that goes through the page cache does not fill it.
+  return make_uncached_engine(make_named_engine(shape_, options), options.files);
 }
 
 DiskPart DiskJob::part_of(std::uint32_t thread, DiskOp op, DiskCheck check) {

@@ -74,8 +74,10 @@ class NvmeBench final : public Bench {
           fmt::format("--block-size: direct I/O in {} wants multiples of {} bytes", path_.string(), file.alignment_bytes()),
           Exit::usage);
 
-    if (shape_.engine == "auto") shape_.engine = make_io_engine({})->name();  // asked once: one warning, not one a run
-    session.machine("engine", shape_.engine);
+    // Asked once: without io_uring there is one warning, and not one a run.
+    const auto engine = shape_.engine == "auto" ? make_io_engine({})->name() : shape_.engine;
+    if (engine == "threads") shape_.engine = engine;
+    session.machine("engine", engine);
     const auto shapes = sweep_ ? sweep_shapes(shape_, file.bytes(), read_topology().cores) : std::vector{shape_};
     std::uint64_t buffer_bytes = plain_shape(file).buffer_bytes();
     for (const auto& shape : shapes) buffer_bytes = std::max(buffer_bytes, shape.buffer_bytes());
