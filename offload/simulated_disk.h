@@ -24,12 +24,16 @@ class SimulatedDisk {
   // Requests that were never to end go on now; from any thread. Their engine sees it at its next poll.
   void let_stuck_requests_end() { released_.store(true); }
   [[nodiscard]] bool stuck_requests_end() const { return released_.load(); }
+  // How many of them have; what they wrote or read is visible to whoever asks.
+  [[nodiscard]] std::uint64_t late_ends() const { return late_ends_.load(std::memory_order_acquire); }
+  void count_late_end() { late_ends_.fetch_add(1, std::memory_order_release); }  // the engine's
   // What real disks do: of the pages not synced, some are there and some are not.
   void power_loss(std::uint64_t seed);
 
  private:
   std::vector<std::vector<std::byte>> now_, durable_;
   std::atomic<bool> released_{false};
+  std::atomic<std::uint64_t> late_ends_{0};
 };
 
 }  // namespace terrace

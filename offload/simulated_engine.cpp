@@ -113,9 +113,12 @@ class SimulatedEngine final : public IoEngine {
       case What::torn:  // the first half arrives, success is reported for all
         transfer(request, rest / 2, 0);
         return account(request, static_cast<std::int64_t>(rest));
-      case What::never: break;  // the disk lets it end after all
+      case What::never: break;
     }
-    return account(request, transfer(request, rest, 0));
+    // Never is over: the disk lets it end after all.
+    const auto result = account(request, transfer(request, rest, 0));
+    disk_->count_late_end();
+    return result;
   }
 
   // Mostly all of it, sometimes only some pages.

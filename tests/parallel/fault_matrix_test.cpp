@@ -210,7 +210,7 @@ void FaultMatrix::in_the_engine() {
     const auto at = std::mt19937_64(seed)() % in_all;
     SCOPED_TRACE(fmt::format("TERRACE_FAULT_SEED={}: at {} {} of {}", seed, cell.call, at, in_all));
     start_afresh();
-    disk.reset();
+    disk = make_simulated_disk(1, disk->file(0).size());
     std::vector<SimulatedFault> faults;
     if (fault) faults.push_back({at, fault->what, fault->error_number, op});
     o.make_io = simulated(seed + 1, faults);
@@ -240,6 +240,10 @@ void FaultMatrix::in_the_engine() {
 
     // It ends at last, long after everybody who asked for it: its memory is still there, and its store still locked.
     disk->let_stuck_requests_end();
+    if (cell.fault == "never") {
+      for (int i = 0; i < 600 && disk->late_ends() == 0; ++i) std::this_thread::sleep_for(100ms);
+      ASSERT_EQ(1U, disk->late_ends());
+    }
     wait_until_free();
     const FileHandle file(::open(data().c_str(), O_WRONLY | O_CLOEXEC));
     const auto bytes = disk->file(0);
