@@ -25,9 +25,9 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-// Two slots: while one is read, the next piece is written. Together they fit into the second-level cache.
-constexpr std::uint64_t kSlots = 2;
-constexpr std::size_t kSlotBytes = 512 * kKiB;
+// A rank may be some pieces ahead of the slowest, and all of its slots together stay in the cache.
+constexpr std::uint64_t kSlots = 6;
+constexpr std::size_t kSlotBytes = 256 * kKiB;
 constexpr std::size_t kLine = 64;
 constexpr std::size_t kControlBytes = 2 * kPageBytes, kHeadBytes = kControlBytes + 2 * kPageBytes;
 constexpr std::size_t kTextBytes = 160, kFailureBytes = 4096;
@@ -74,6 +74,11 @@ void copy_to(std::byte* to, const std::byte* from, std::size_t bytes) {
 
 }  // namespace
 
+namespace {
+std::atomic<bool> process_died{false};
+}
+bool MachineWindow::a_process_died() { return process_died; }
+
 // One a rank, at the head of its part of the window.
 struct MachineWindow::Control {
   alignas(kLine) std::atomic<std::uint64_t> written{0};  // pieces that others may read
@@ -92,6 +97,7 @@ struct MachineWindow::Group {
   alignas(kLine) std::atomic<std::uint32_t> sleepers{0};
   std::atomic<std::uint32_t> failed{0};   // 1: the text is being written, 2: it is there
   std::atomic<std::uint32_t> leaving{0};  // how many, or kAlone once somebody gave up waiting for the rest
+  std::atomic<bool> process_died{false};
   SharedText<kFailureBytes> failure;
   static constexpr std::uint32_t kAlone = 1U << 31;
 };
@@ -192,6 +198,7 @@ bool MachineWindow::failed() const { return group_->failed.load() != 0; }
 
 std::string MachineWindow::failure() const {
   while (group_->failed.load() == 1) std::this_thread::yield();
+  if (group_->process_died) process_died = true;
   return group_->failure.get();
 }
 
@@ -211,6 +218,7 @@ void MachineWindow::check(int member, std::uint64_t number, Clock::time_point si
     if (other.left) {
       fail(fmt::format("rank {} has left, and rank {} waits for it in its call {}", member, me, number));
     } else if (sees_processes_ && kill(other.process, 0) != 0 && errno == ESRCH) {
+      group_->process_died = true;
       fail(fmt::format("rank {} (process {}) died, and rank {} waits for it in its call {}", member, other.process.load(), me,
                        number));
     }
@@ -253,8 +261,7 @@ void MachineWindow::wait_all(std::atomic<std::uint64_t> Control::*progress, std:
   }
 }
 
-void MachineWindow::check_signatures(const Call& call, std::uint64_t piece) {
-  const auto mine = signature_of(call);
+void MachineWindow::check_signatures(std::uint64_t mine, std::uint64_t piece) {
   for (std::size_t r = 0; r < controls_.size(); ++r) {
     if (controls_[r]->signature[piece % kSlots].load() == mine) continue;
     fail(
@@ -266,22 +273,29 @@ void MachineWindow::check_signatures(const Call& call, std::uint64_t piece) {
 }
 
 // write(k) fills this rank's slot once all have read what it held; settle(k) folds into it once all have written; read(k) takes
-// from the slots of the others. Piece k + 1 is written before piece k is read, so that nobody waits for the slowest each time.
+// from the slots of the others. A rank writes as far ahead as there are free slots, so that nobody waits for the slowest each
+// time.
 void MachineWindow::run_pieces(const Call& call, std::int64_t count, const Piece& write, const Piece& settle,
                                const Piece& read) {
   auto& mine = *controls_[rank_];
+  const auto signature = signature_of(call);
   const auto number_of = [&](std::int64_t k) { return piece_ + static_cast<std::uint64_t>(k); };
-  const auto write_next = [&](std::int64_t k) {
-    if (number_of(k) >= kSlots) wait_all(&Control::read, number_of(k) + 1 - kSlots);
-    if (write) write(k);
-    mine.signature[number_of(k) % kSlots] = signature_of(call);
-    advance(mine.written, number_of(k) + 1);
+  const auto all_read = [&](std::uint64_t value) {
+    return std::ranges::all_of(controls_, [&](const Control* c) { return c->read.load(std::memory_order_acquire) >= value; });
   };
-  write_next(0);
+  std::int64_t written = 0;
   for (std::int64_t k = 0; k < count; ++k) {
-    if (k + 1 < count) write_next(k + 1);
+    for (; written < count; ++written) {
+      const auto number = number_of(written);
+      const auto freed = number < kSlots ? 0 : number + 1 - kSlots;
+      if (written > k && !all_read(freed)) break;
+      wait_all(&Control::read, freed);
+      if (write) write(written);
+      mine.signature[number % kSlots] = signature;
+      advance(mine.written, number + 1);
+    }
     wait_all(&Control::written, number_of(k) + 1);
-    if (k == 0) check_signatures(call, number_of(0));
+    if (k == 0) check_signatures(signature, number_of(0));
     if (settle) {
       settle(k);
       advance(mine.settled, number_of(k) + 1);
@@ -302,7 +316,7 @@ void MachineWindow::run(const Call& call) {
     case Operation::all_reduce: return all_reduce(call);
     case Operation::reduce: return reduce(call);
     case Operation::broadcast: return broadcast(call);
-    default: return run_pieces(call, 1, {}, {}, {});  // all have come
+    default: return match(call);
   }
 }
 

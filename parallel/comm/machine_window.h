@@ -27,7 +27,8 @@ class MachineWindow {
   // Collective over `machine`. `members`: each rank's number in the communicator that errors speak of.
   MachineWindow(MPI_Comm machine, std::string name, std::vector<int> members, std::chrono::milliseconds time_limit);
 
-  void run(const Call& call);  // the window's ranks are all ranks of the call
+  void run(const Call& call);                                        // the window's ranks are all ranks of the call
+  void match(const Call& call) { run_pieces(call, 1, {}, {}, {}); }  // all have come, and for the same
   void begin(std::uint64_t number, const Call& call);
   void end(std::uint64_t number);
   // Waiting for the member `rank` since `since`: throws when someone failed, when it left or died, or waited too long.
@@ -37,6 +38,8 @@ class MachineWindow {
   bool leave() noexcept;
   [[nodiscard]] bool failed() const;
   [[nodiscard]] std::string failure() const;
+  // A process of this job is known to be dead: MPI's own calls may wait for it forever. MPI is the process's, and so is this.
+  [[nodiscard]] static bool a_process_died();
   [[nodiscard]] std::string positions() const;
 
  private:
@@ -48,7 +51,7 @@ class MachineWindow {
   void wait_all(std::atomic<std::uint64_t> Control::*progress, std::uint64_t value);
   void advance(std::atomic<std::uint64_t>& progress, std::uint64_t value);
   void ring();  // wakes those that sleep until something changes
-  void check_signatures(const Call& call, std::uint64_t piece);
+  void check_signatures(std::uint64_t mine, std::uint64_t piece);
   void publish_position();
   [[nodiscard]] std::byte* slot(std::size_t rank, std::uint64_t piece) const;
 

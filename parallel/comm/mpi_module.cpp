@@ -21,7 +21,7 @@ void initialise_once() {
     std::atexit([] {
       int finalised = 0;
       MPI_Finalized(&finalised);
-      if (!finalised) MPI_Finalize();
+      if (!finalised && !MachineWindow::a_process_died()) MPI_Finalize();  // it waits for all
     });
   }
   if (provided < MPI_THREAD_MULTIPLE) {

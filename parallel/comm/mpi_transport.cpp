@@ -18,9 +18,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t kLargestMessage = kGiB;  // MPI counts in int
-constexpr auto kLook = 5ms;                    // how often a waiting thread looks after the others
-constexpr int kSpins = 1000;                   // tests before the thread sleeps in between
+constexpr std::size_t kLargestMessage = kGiB;     // MPI counts in int
+constexpr std::size_t kDirectBytes = 256 * kKiB;  // from here on a message costs less than the window's second copy
+constexpr auto kLook = 5ms;                       // how often a waiting thread looks after the others
+constexpr int kSpins = 1000;                      // tests before the thread sleeps in between
 
 void demand(int status, const char* what) {
   if (status == MPI_SUCCESS) return;
@@ -82,7 +83,11 @@ void MpiTransport::dispatch(const Call& call, std::uint64_t number) {
     case Operation::send: return exchange(lanes_, call.lane, {{call.peer, call.from.front()}}, {}, number);
     case Operation::receive: return exchange(lanes_, call.lane, {}, {{call.peer, call.to.front()}}, number);
     case Operation::all_to_all: {
-      dispatch({.operation = Operation::barrier}, number);
+      if (one_machine()) {
+        window_->match(call);
+      } else {
+        far_match(call, number);
+      }
       std::vector<Outgoing> out;
       std::vector<Incoming> in;
       for (int r = 0; r < size_; ++r) {
@@ -92,10 +97,15 @@ void MpiTransport::dispatch(const Call& call, std::uint64_t number) {
       }
       return exchange(inner_, kDataTag, out, in, number);
     }
-    default:
-      if (one_machine()) return window_->run(call);
-      return far(call, number);
+    case Operation::all_gather:
+      // One copy, by the kernel from process to process, instead of two through the window.
+      if (!one_machine() || call.from.front().size() < kDirectBytes) break;
+      window_->match(call);
+      return far_gather(call, number);
+    default: break;
   }
+  if (one_machine()) return window_->run(call);
+  far(call, number);
 }
 
 std::shared_ptr<Transport> MpiTransport::split(int color, int key, const std::string& name, std::uint64_t number) {

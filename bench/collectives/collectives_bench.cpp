@@ -1,0 +1,109 @@
+// terrace's collectives beside plain MPI calls of the same size, alternately in one run:
+//   mpirun -n 2 collectives_bench [MIB] [ROUNDS]
+// Every figure is payload bytes of the whole buffer over the slowest rank's time; medians over the rounds. The results are
+// compared too: a fast wrong sum is worth nothing.
+#include <mpi.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <terrace/core/device.h>
+#include <terrace/core/thread_pool.h>
+#include <terrace/parallel/comm/mpi.h>
+
+namespace {
+
+using namespace terrace;
+
+// The slowest rank's seconds.
+double timed(const std::function<void()>& work) {
+  MPI_Barrier(MPI_COMM_WORLD);
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), slowest = 0;
+  MPI_Allreduce(&seconds, &slowest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+  return slowest;
+}
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+struct Operation {
+  std::string name;
+  std::function<void()> ours, mpi;
+  std::function<bool()> equal;
+};
+
+int run(std::size_t mib, int rounds) {
+  ThreadPool pool(1);
+  const auto device = make_cpu_device(pool);
+  const auto world = make_mpi_communicator();
+  const auto stream = device->make_stream("comm");
+  const int rank = world->rank(), ranks = world->size();
+  const std::size_t block = mib * 1024 * 1024 / sizeof(float) / static_cast<std::size_t>(ranks);
+  const std::size_t count = block * static_cast<std::size_t>(ranks);
+
+  // Small whole numbers: every order of the sum is exact, so that both results can be compared.
+  std::vector<float> from(count), ours(count), mpi(count);
+  for (std::size_t i = 0; i < count; ++i) from[i] = static_cast<float>((i * 7 + static_cast<std::size_t>(rank)) % 1000);
+  const auto bytes = [](std::vector<float>& v, std::size_t n) { return std::as_writable_bytes(std::span(v).first(n)); };
+  const auto same = [&](std::size_t n) { return std::memcmp(ours.data(), mpi.data(), n * sizeof(float)) == 0; };
+  const int n = static_cast<int>(count), b = static_cast<int>(block);
+  const auto sum = Reduction::sum(DType::fp32);
+  const std::vector<Operation> operations = {
+      {"reduce-scatter",
+       [&] { world->reduce_scatter(*stream, sum, bytes(from, count), bytes(ours, block)), stream->synchronize(); },
+       [&] { MPI_Reduce_scatter_block(from.data(), mpi.data(), b, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); },
+       [&] { return same(block); }},
+      {"all-reduce", [&] { world->all_reduce(*stream, sum, bytes(from, count), bytes(ours, count)), stream->synchronize(); },
+       [&] { MPI_Allreduce(from.data(), mpi.data(), n, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); }, [&] { return same(count); }},
+      {"all-gather", [&] { world->all_gather(*stream, bytes(from, block), bytes(ours, count)), stream->synchronize(); },
+       [&] { MPI_Allgather(from.data(), b, MPI_FLOAT, mpi.data(), b, MPI_FLOAT, MPI_COMM_WORLD); },
+       [&] { return same(count); }},
+  };
+
+  bool correct = true;
+  const double gigabytes = static_cast<double>(count * sizeof(float)) / 1e9;
+  if (rank == 0)
+    std::printf("%d ranks, %zu MiB, %d rounds, GB/s (median)\n%-16s %8s %8s %8s\n", ranks, mib, rounds, "", "terrace", "MPI",
+                "ratio");
+  for (const auto& operation : operations) {
+    operation.ours();  // the first touch is nobody's
+    operation.mpi();
+    correct = correct && operation.equal();
+    std::vector<double> our_times, mpi_times;
+    for (int round = 0; round < rounds; ++round) {
+      our_times.push_back(timed(operation.ours));
+      mpi_times.push_back(timed(operation.mpi));
+    }
+    const double a = gigabytes / median(our_times), m = gigabytes / median(mpi_times);
+    if (rank == 0) std::printf("%-16s %8.2f %8.2f %8.2f\n", operation.name.c_str(), a, m, a / m);
+  }
+  if (!correct) std::fprintf(stderr, "rank %d: the results differ\n", rank);
+  return correct ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int mib = argc > 1 ? std::atoi(argv[1]) : 256, rounds = argc > 2 ? std::atoi(argv[2]) : 9;
+  if (mib < 1 || mib > 4096 || rounds < 1) {
+    std::fprintf(stderr, "usage: mpirun -n RANKS collectives_bench [MIB, up to 4096] [ROUNDS]\n");
+    return 2;
+  }
+  try {
+    return run(static_cast<std::size_t>(mib), rounds);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+}
