@@ -283,8 +283,9 @@ void MachineWindow::run_pieces(const Call& call, std::int64_t count, const Piece
   const auto all_read = [&](std::uint64_t value) {
     return std::ranges::all_of(controls_, [&](const Control* c) { return c->read.load(std::memory_order_acquire) >= value; });
   };
+  const std::int64_t lag = settle ? 1 : 0;  // a piece is read while the others settle the next
   std::int64_t written = 0;
-  for (std::int64_t k = 0; k < count; ++k) {
+  for (std::int64_t k = 0; k < count + lag; ++k) {
     for (; written < count; ++written) {
       const auto number = number_of(written);
       const auto freed = number < kSlots ? 0 : number + 1 - kSlots;
@@ -294,17 +295,20 @@ void MachineWindow::run_pieces(const Call& call, std::int64_t count, const Piece
       mine.signature[number % kSlots] = signature;
       advance(mine.written, number + 1);
     }
-    wait_all(&Control::written, number_of(k) + 1);
-    if (k == 0) check_signatures(signature, number_of(0));
-    if (settle) {
-      settle(k);
-      advance(mine.settled, number_of(k) + 1);
-      wait_all(&Control::settled, number_of(k) + 1);
-    } else {
-      mine.settled.store(number_of(k) + 1);
+    if (k < count) {
+      wait_all(&Control::written, number_of(k) + 1);
+      if (k == 0) check_signatures(signature, number_of(0));
+      if (settle) {
+        settle(k);
+        advance(mine.settled, number_of(k) + 1);
+      } else {
+        mine.settled.store(number_of(k) + 1);
+      }
     }
-    if (read) read(k);
-    advance(mine.read, number_of(k) + 1);
+    if (k < lag) continue;
+    if (settle) wait_all(&Control::settled, number_of(k - lag) + 1);
+    if (read) read(k - lag);
+    advance(mine.read, number_of(k - lag) + 1);
   }
   piece_ += static_cast<std::uint64_t>(count);
 }
