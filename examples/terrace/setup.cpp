@@ -150,7 +150,9 @@ ChunkStore::Options store_options(const RunConfig& c) {
     o.name = "store";
   } else {
     o.paths = c.nvme_path;
-    o.name = fmt::format("terrace-{:016x}", stream_of(std::filesystem::weakly_canonical(c.out_dir).c_str()));
+    // Absolute first: of a path that is not there yet, no part would be made so, and its name would change once it is.
+    o.name = fmt::format("terrace-{:016x}",
+                         stream_of(std::filesystem::weakly_canonical(std::filesystem::absolute(c.out_dir)).c_str()));
   }
   return o;
 }

@@ -128,5 +128,23 @@ TEST_F(RunRules, SavedWeightsAreTheFirstOnesOfAnotherRun) {
   EXPECT_EQ(scratch_.read("w.safetensors"), scratch_.read("on.safetensors"));
 }
 
+// Else what a run left that was killed before its first commit would never be found again.
+TEST_F(RunRules, AStoreIsNamedAlikeWhetherItsRunDirectoryIsThereOrNot) {
+  const auto store_of = [&](const std::string& run) {
+    std::filesystem::remove_all(at("disk"));
+    const auto outcome = train({"--steps", "1", "--out-dir", run, "--nvme-path", "disk"});
+    EXPECT_EQ(0, outcome.exit) << outcome.described;
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(at("disk"))) names.push_back(entry.path().filename().string());
+    EXPECT_EQ(1U, names.size());
+    return names.empty() ? "" : names.front();
+  };
+  const auto absent = store_of("named");
+  std::filesystem::remove_all(at("named"));
+  std::filesystem::create_directory(at("named"));
+  EXPECT_EQ(absent, store_of("named"));
+  EXPECT_NE(absent, store_of("other"));
+}
+
 }  // namespace
 }  // namespace terrace::test
