@@ -45,9 +45,13 @@ class FileOpsWithDeadline final : public FileOps {
   // On a thread that nobody has to wait for. Its descriptor is its own: the number of one that its owner closes meanwhile
   // could come to mean another file.
   std::int64_t within(int file, Call call) {
-    const auto own = std::make_shared<FileHandle>(::fcntl(file, F_DUPFD_CLOEXEC, 0));
-    if (!*own) return -errno;
-    std::packaged_task<std::int64_t()> task([inner = inner_, own, call = std::move(call)] { return call(*inner, own->get()); });
+    FileHandle own(::fcntl(file, F_DUPFD_CLOEXEC, 0));
+    if (!own) return -errno;
+    std::packaged_task<std::int64_t()> task([inner = inner_, own = std::move(own), call = std::move(call)]() mutable {
+      const auto result = call(*inner, own.get());
+      own = FileHandle();  // closed before the result is told: who has it finds no descriptor of ours open
+      return result;
+    });
     auto result = task.get_future();
     std::thread(std::move(task)).detach();
     return result.wait_for(deadline_) == std::future_status::timeout ? -ETIME : result.get();
