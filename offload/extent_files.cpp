@@ -1,11 +1,9 @@
 #include <terrace/offload/extent_files.h>
 
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +19,7 @@
 #include <terrace/core/units.h>
 #include <terrace/offload/dead_stores.h>
 #include <terrace/offload/direct_io.h>
+#include <terrace/offload/file_system.h>
 #include <terrace/offload/path_speed.h>
 
 namespace terrace {
@@ -69,14 +68,12 @@ std::shared_ptr<FileOps> file_ops_of(const ChunkStore::Options& options) {
   return options.deadline.count() > 0 ? with_deadline(std::move(ops), options.deadline) : std::move(ops);
 }
 
-void warn_when_no_disk(int descriptor, const std::filesystem::path& path) {
-  struct statfs info {};
-  if (::fstatfs(descriptor, &info) != 0) return;
-  const auto type = static_cast<unsigned long>(info.f_type);
-  if (type == TMPFS_MAGIC || type == RAMFS_MAGIC || type == OVERLAYFS_SUPER_MAGIC) {
-    fmt::print(stderr, "warning: {} is not a disk but {}; give --nvme-path a directory on the disk itself\n", path.string(),
-               type == OVERLAYFS_SUPER_MAGIC ? "a container's overlay" : "memory");
-  }
+void warn_when_no_disk(const std::filesystem::path& path) {
+  const auto name = file_system_of(path).name;
+  const bool overlay = name == "overlay";
+  if (!overlay && name != "tmpfs" && name != "ramfs") return;
+  fmt::print(stderr, "warning: {} is not a disk but {}; give --nvme-path a directory on the disk itself\n", path.string(),
+             overlay ? "a container's overlay" : "memory");
 }
 
 }  // namespace
@@ -174,7 +171,7 @@ void ExtentFiles::open_data(Place& place, Mode mode) const {
   }
   if (!place.data && errno == ENOENT) fail_as_lost(place.directory / kDataName, "there is no such file");
   if (!place.data) fail(place.directory / kDataName, "the data file could not be opened", errno);
-  if (mode == Mode::fresh) warn_when_no_disk(place.data.get(), place.directory);
+  if (mode == Mode::fresh) warn_when_no_disk(place.directory);
   // Without a name its space comes back even when this process is killed.
   if (options_.temporary && ::unlinkat(directory, kDataName, 0) != 0) fail(place.directory / kDataName, "unlink", errno);
 }

@@ -8,18 +8,14 @@
 
 #include <fmt/format.h>
 
+#include <terrace/tests/support/environment.h>
+
 #include "cli_test.h"
 
 namespace terrace::test {
 namespace {
 
 namespace fs = std::filesystem;
-
-// tests/long.sh gives more of them, and another seed each time.
-std::uint64_t number(const char* name, std::uint64_t otherwise) {
-  const char* const text = std::getenv(name);
-  return text ? std::strtoull(text, nullptr, 10) : otherwise;
-}
 
 const std::vector<Words> kWays{
     {"--nvme-path", "disk", "--device-memory", "1MiB", "--host-memory", "1MiB"},
@@ -52,7 +48,8 @@ class Kills : public Cli {
 };
 
 TEST_F(Kills, AtRandomMomentsLoseNothing) {
-  const auto kills = number("TERRACE_KILLS", 10), first_seed = number("TERRACE_KILL_SEED", 1);
+  // tests/long.sh gives more of them, and another seed each time.
+  const auto kills = number_from_environment("TERRACE_KILLS", 10), first_seed = number_from_environment("TERRACE_KILL_SEED", 1);
   const auto begin = std::chrono::steady_clock::now();
   const auto whole = run(wanted("whole", kWays[0]));
   const auto whole_ns = static_cast<std::uint64_t>((std::chrono::steady_clock::now() - begin).count());

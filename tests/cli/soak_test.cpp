@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <terrace/tests/support/environment.h>
+
 #include "cli_test.h"
 
 namespace terrace::test {
@@ -47,8 +49,7 @@ class Soak : public Cli {
 };
 
 TEST_F(Soak, TheEndTakesNoMoreThanTheTenthStep) {
-  const char* const text = std::getenv("TERRACE_SOAK_STEPS");
-  const std::uint64_t steps = text ? std::strtoull(text, nullptr, 10) : 100;
+  const auto steps = number_from_environment("TERRACE_SOAK_STEPS", 100);
   Child child(launch(tiny("train", {"--json", "--steps", std::to_string(steps), "--ckpt-interval", "2", "--eval-interval", "7",
                                     "--nvme-path", "disk", "--device-memory", "1MiB", "--host-memory", "1MiB"})));
   // It writes a line a step, and waits once a page of them is not read.

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <terrace/memory/residency.h>
+#include <terrace/tests/support/environment.h>
 
 #include "tier_machine.h"
 
@@ -15,16 +16,10 @@ namespace {
 constexpr std::uint64_t kDefaultOperations = TERRACE_DEFAULT_FUZZ_OPS;
 constexpr std::uint64_t kOperationsPerSeed = 2'500;
 
-std::uint64_t operations() {
-  const char* text = std::getenv("TERRACE_FUZZ_OPS");
-  return text ? std::strtoull(text, nullptr, 10) : kDefaultOperations;
-}
+std::uint64_t operations() { return test::number_from_environment("TERRACE_FUZZ_OPS", kDefaultOperations); }
 
 // TERRACE_FUZZ_SEED: other lives than the usual ones.
-std::uint64_t first_seed() {
-  const char* text = std::getenv("TERRACE_FUZZ_SEED");
-  return text ? std::strtoull(text, nullptr, 10) : 1;
-}
+std::uint64_t first_seed() { return test::number_from_environment("TERRACE_FUZZ_SEED", 1); }
 
 // One random life of a residency, with a model of what every chunk holds and a machine that carries out its moves.
 class Life {

@@ -11,6 +11,7 @@
 
 #include <terrace/offload/extent_files.h>
 #include <terrace/offload/file_ops.h>
+#include <terrace/tests/support/open_descriptors.h>
 
 #include "temporary_directory.h"
 
@@ -18,10 +19,7 @@ namespace terrace {
 namespace {
 
 using namespace std::chrono_literals;
-
-std::ptrdiff_t open_descriptors() {
-  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator());
-}
+using test::open_descriptors;
 
 // Syncs when it is told to.
 class Patient final : public FileOps {

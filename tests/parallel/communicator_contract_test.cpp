@@ -12,6 +12,7 @@
 #include <terrace/parallel/comm/canonical.h>
 #include <terrace/parallel/comm/faults.h>
 #include <terrace/parallel/comm/ledger.h>
+#include <terrace/tests/support/environment.h>
 
 #include "comm/backends.h"
 #include "comm/oracle.h"
@@ -25,10 +26,7 @@ using test::Buffer;
 using test::Rank;
 using testing::HasSubstr;
 
-std::uint64_t first_seed() {
-  const char* const text = std::getenv("TERRACE_SEED");
-  return text ? std::strtoull(text, nullptr, 10) : 20261121;
-}
+std::uint64_t first_seed() { return test::number_from_environment("TERRACE_SEED", 20261121); }
 
 Bytes bytes_of(Buffer& buffer) { return buffer; }
 

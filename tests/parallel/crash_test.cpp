@@ -12,20 +12,16 @@
 
 #include <terrace/offload/simulated_disk.h>
 #include <terrace/tests/support/crash_journal.h>
+#include <terrace/tests/support/environment.h>
 #include <terrace/tests/support/toy_run.h>
 
 namespace terrace {
 namespace {
 
 using test::CrashJournal;
+using test::number_from_environment;
 
 constexpr std::uint64_t kSteps = 4;
-
-// A number from the environment, for tests/long.sh.
-std::uint64_t number(const char* name, std::uint64_t otherwise) {
-  const char* const text = std::getenv(name);
-  return text ? std::strtoull(text, nullptr, 10) : otherwise;
-}
 
 class CrashTest : public testing::Test {
  protected:
@@ -71,11 +67,12 @@ std::vector<std::pair<ChunkId, std::uint64_t>> checksums_of(const ChunkStore& st
 }
 
 void CrashTest::everywhere(bool larger) {
-  const auto first_seed = number("TERRACE_CRASH_SEED", 1);
-  const auto losses = number("TERRACE_CRASH_LOSSES", 1);  // power losses at each moment
+  const auto first_seed = number_from_environment("TERRACE_CRASH_SEED", 1);
+  const auto losses = number_from_environment("TERRACE_CRASH_LOSSES", 1);  // power losses at each moment
   // The larger run has many more moments: only some of them, except in the long form.
-  const auto stride = number("TERRACE_CRASH_STRIDE", larger ? 5 : 1);
-  const auto resumes = number("TERRACE_CRASH_RESUMES", 8);  // of all that is left, this many are trained to the end
+  const auto stride = number_from_environment("TERRACE_CRASH_STRIDE", larger ? 5 : 1);
+  // Of all that is left, this many are trained to the end.
+  const auto resumes = number_from_environment("TERRACE_CRASH_RESUMES", 8);
   auto o = options(larger);
 
   // The undisturbed run, in memory but for its commits.

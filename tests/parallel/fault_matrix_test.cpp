@@ -19,6 +19,7 @@
 
 #include <terrace/offload/extent_files.h>
 #include <terrace/offload/simulated_disk.h>
+#include <terrace/tests/support/environment.h>
 #include <terrace/tests/support/faulty_files.h>
 #include <terrace/tests/support/toy_run.h>
 
@@ -56,14 +57,8 @@ std::vector<Cell> all_cells() {
 }
 
 // Places of each fault of the simulated engine, and calls of a commit; TERRACE_FAULT_POINTS in the environment overrides it.
-std::uint64_t points() {
-  const char* const text = std::getenv("TERRACE_FAULT_POINTS");
-  return text ? std::strtoull(text, nullptr, 10) : 3;
-}
-std::uint64_t first_seed() {
-  const char* const text = std::getenv("TERRACE_FAULT_SEED");
-  return text ? std::strtoull(text, nullptr, 10) : 1;
-}
+std::uint64_t points() { return test::number_from_environment("TERRACE_FAULT_POINTS", 3); }
+std::uint64_t first_seed() { return test::number_from_environment("TERRACE_FAULT_SEED", 1); }
 
 struct Ended {
   std::string error;  // empty: none

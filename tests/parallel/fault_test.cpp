@@ -14,11 +14,14 @@
 #include <fmt/format.h>
 
 #include <terrace/offload/simulated_disk.h>
+#include <terrace/tests/support/environment.h>
+#include <terrace/tests/support/open_descriptors.h>
 #include <terrace/tests/support/toy_run.h>
 
 namespace terrace {
 namespace {
 
+using test::open_descriptors;
 using testing::HasSubstr;
 using testing::StartsWith;
 using What = SimulatedFault::What;
@@ -26,10 +29,7 @@ using Op = IoRequest::Op;
 
 constexpr std::uint64_t kSteps = 4, kCommitted = 2;
 // Errors injected into each kind of run and each operation; TERRACE_FAULT_POINTS in the environment overrides it.
-std::uint64_t points() {
-  const char* const text = std::getenv("TERRACE_FAULT_POINTS");
-  return text ? std::strtoull(text, nullptr, 10) : 12;
-}
+std::uint64_t points() { return test::number_from_environment("TERRACE_FAULT_POINTS", 12); }
 
 std::string error_of(const std::function<void()>& call) {
   try {
@@ -38,10 +38,6 @@ std::string error_of(const std::function<void()>& call) {
     return error.what();
   }
   return "";
-}
-
-std::ptrdiff_t open_descriptors() {
-  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator());
 }
 
 class FaultRun : public testing::Test {
