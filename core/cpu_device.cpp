@@ -29,6 +29,7 @@ class CpuStream final : public Stream {
   }
 
   void submit(std::function<void()> work) override { push({std::move(work), 0}); }
+  void then(std::function<void()> done) override { submit(std::move(done)); }
   void wait(const Event& event) override {
     push({[event] { event.wait(); }, 0});
   }
@@ -99,12 +100,14 @@ class CpuDevice final : public Device {
   std::string name() const override { return "cpu"; }
   std::unique_ptr<Stream> make_stream(std::string name) override { return std::make_unique<CpuStream>(*this, name); }
   MemoryResource& memory() override { return *memory_; }
+  std::shared_ptr<MemoryResource> host_memory() override { return memory_; }
+  bool computes_on_host() const override { return true; }
   Math& math() override { return *math_; }
   ThreadPool& pool() override { return pool_; }
 
  private:
   ThreadPool& pool_;
-  std::unique_ptr<MemoryResource> memory_;
+  const std::shared_ptr<MemoryResource> memory_;
   std::unique_ptr<Math> math_;
 };
 

@@ -3,7 +3,8 @@
 // Owner:   main owns devices; a stream belongs to who made it and must not outlive its device.
 // Threads: one thread submits to a stream at a time. A CPU stream is a real thread, so a missing wait between two
 //          streams is a race that ThreadSanitizer sees.
-// Errors:  work that throws poisons its stream: later work is skipped, and every event recorded after it rethrows.
+// Errors:  work that throws poisons its stream: later work is skipped (destroyed without being called), and every event
+//          recorded after it rethrows.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +23,11 @@ class ThreadPool;
 
 class Stream {
  public:
-  virtual ~Stream() = default;  // finishes what was submitted
-  virtual void submit(std::function<void()> work) = 0;
+  virtual ~Stream() = default;                          // finishes what was submitted
+  virtual void submit(std::function<void()> work) = 0;  // host work; what is submitted later starts after it
+  // `done` is called when everything submitted so far has ended, in order, on a thread of the stream's. Nothing submitted later
+  // waits for it, so that a device is not held up by those who only want to know.
+  virtual void then(std::function<void()> done) = 0;
   virtual void wait(const Event& event) = 0;  // work submitted later starts after the event
   virtual Event record() = 0;                 // done when everything submitted so far is done
   virtual void copy(std::byte* to, const std::byte* from, std::size_t bytes) = 0;
@@ -37,6 +41,11 @@ class Device {
   [[nodiscard]] virtual std::string name() const = 0;  // "cpu", "cuda:0"
   virtual std::unique_ptr<Stream> make_stream(std::string name) = 0;
   [[nodiscard]] virtual MemoryResource& memory() = 0;  // the device's own arena memory
+  // Host memory at the device's full link speed, which the device's kernels can also reach in place. Shared, because a disk
+  // may still write into it after a run that gave up has destroyed its device.
+  [[nodiscard]] virtual std::shared_ptr<MemoryResource> host_memory() = 0;
+  // Whether its kernels run on the host's cores: then host work takes their time, and both share one lane.
+  [[nodiscard]] virtual bool computes_on_host() const = 0;
   [[nodiscard]] virtual Math& math() = 0;
   [[nodiscard]] virtual ThreadPool& pool() = 0;  // the one pool for host computing
 };

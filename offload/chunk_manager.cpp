@@ -103,13 +103,13 @@ struct ChunkManager::Impl {
   const std::unique_ptr<Device> device = make_cpu_device(pool);
   // What the kernel may still use after a request of the mover's was given up: shared with it.
   struct Disk {
-    explicit Disk(ThreadPool& pool) : host_memory(make_pinned_memory(pool)) {}
-    const std::unique_ptr<MemoryResource> host_memory;
+    explicit Disk(Device& device) : host_memory(device.host_memory()) {}
+    const std::shared_ptr<MemoryResource> host_memory;
     Slab host_bytes;
     std::unique_ptr<ChunkStore> store;
     std::unique_ptr<IoEngine> engine;
   };
-  const std::shared_ptr<Disk> disk = std::make_shared<Disk>(pool);
+  const std::shared_ptr<Disk> disk = std::make_shared<Disk>(*device);
   Slab device_bytes;
   const Lanes lanes;
 

@@ -50,9 +50,9 @@ void CopyLane::issue(const Move& move) {
   std::byte* const to = (up ? parts_.device_base : parts_.host_base) + move.to_offset;
 
   parts_.lanes->stream_wait(*stream_, move.after);
-  stream_->submit([flight] { flight->times.started_ns = now_ns(); });
+  stream_->then([flight] { flight->times.started_ns = now_ns(); });
   stream_->copy(to, from, move.bytes);
-  stream_->submit([flight, &log = log_] {
+  stream_->then([flight, &log = log_] {
     flight->times.ended_ns = now_ns();
     flight->times.waited_for = flight->watch->waited_for();
     log.add(flight->move, flight->times);

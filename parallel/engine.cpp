@@ -55,7 +55,7 @@ struct Engine::Impl {
       if (is_state(map.chunk_kind(ChunkId(c)))) residency.reserve_on_disk(ChunkId(c));
 
     auto& device = *options.device;
-    disk->host_memory = make_pinned_memory(device.pool());
+    disk->host_memory = device.host_memory();
     if (plan.capacity.device != 0) device_slab = device.memory().allocate(plan.capacity.device);
     auto& host_slab = disk->host_slab;
     if (plan.capacity.host != 0) host_slab = disk->host_memory->allocate(plan.capacity.host);
@@ -133,7 +133,7 @@ struct Engine::Impl {
 
   // What the kernel may still use after a request of the mover's was given up: shared with it.
   struct Disk {
-    std::unique_ptr<MemoryResource> host_memory;
+    std::shared_ptr<MemoryResource> host_memory;
     Slab host_slab;
     std::unique_ptr<ChunkStore> store;
     std::unique_ptr<IoEngine> engine;

@@ -50,9 +50,9 @@ void Executor::compute(const Action& action, std::span<const Use> uses, const Re
   auto* base = map.tier_of(action) == Tier::device ? parts_.device_base : parts_.host_base;
 
   auto begin = std::make_shared<std::int64_t>(0);
-  stream_->submit([begin] { *begin = now_ns(); });
+  stream_->then([begin] { *begin = now_ns(); });
   parts_.lanes->stream_wait(*stream_, granted.after);
-  stream_->submit([this, begin, after = granted.after] {
+  stream_->then([this, begin, after = granted.after] {
     const auto ready = now_ns();
     account_stall(*begin, ready, after);
     *begin = ready;
@@ -62,7 +62,7 @@ void Executor::compute(const Action& action, std::span<const Use> uses, const Re
 
   PerTier<std::uint64_t> reserved{};
   for (const auto tier : kAllTiers) reserved[tier] = parts_.walk->reserved_bytes(tier);
-  stream_->submit([this, begin, action, lane, sequence, reserved] {
+  stream_->then([this, begin, action, lane, sequence, reserved] {
     const auto end = now_ns();
     {
       const std::lock_guard lock(result_mutex_);

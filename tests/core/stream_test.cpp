@@ -59,6 +59,30 @@ TEST_F(CpuStreams, SubmitDoesNotBlock) {
   EXPECT_TRUE(ran);
 }
 
+TEST_F(CpuStreams, ThenIsCalledInOrderAfterWhatWasSubmittedAndNeverAfterAnError) {
+  const auto stream = device_->make_stream("a");
+  int done = 0, seen = -1;
+  stream->submit([&] { done = 1; });
+  stream->then([&] { seen = done; });
+  stream->synchronize();
+  EXPECT_EQ(seen, 1);
+  const auto held = std::make_shared<int>(0);
+  stream->submit([] { throw std::runtime_error("chunk 118"); });
+  stream->then([held] { *held = 1; });
+  EXPECT_THROW(stream->synchronize(), std::runtime_error);
+  EXPECT_EQ(*held, 0);
+}
+
+TEST_F(CpuStreams, HostMemoryOutlivesItsDevice) {
+  auto device = make_cpu_device(pool_);
+  EXPECT_TRUE(device->computes_on_host());
+  const auto memory = device->host_memory();
+  const Slab slab = memory->allocate(10'000);
+  device.reset();
+  slab.data()[9'999] = std::byte{7};
+  EXPECT_EQ(slab.data()[9'999], std::byte{7});
+}
+
 TEST_F(CpuStreams, WaitOrdersTwoStreams) {
   const auto a = device_->make_stream("a"), b = device_->make_stream("b");
   std::vector<int> log;
