@@ -32,6 +32,11 @@ struct MachineProfile {
   // The share of the computing speed that is left while a copy, or the disk, is busy: they use the same cores on a CPU device.
   double compute_beside_copy = 1, compute_beside_disk = 1;
   double disk_latency_s = 1e-4;
+  std::string device = "cpu";  // what computes: matmul_* are its rates
+  // Of a device with a processor and memory of its own, which neither host work nor copies slow.
+  [[nodiscard]] bool separate_device() const { return device != "cpu"; }
+  double device_stream = 2e12;                // bytes/s read + written by its kernels in its memory
+  double upload = 2.5e10, download = 2.5e10;  // bytes/s between host and it, each direction alone
   int threads = 1;
   std::string measured_at;  // ISO time; empty: these defaults were never measured
 };

@@ -336,6 +336,10 @@ void visit_fields(Profile& p, const Visit& visit) {
   visit("compute_beside_copy", p.compute_beside_copy);
   visit("compute_beside_disk", p.compute_beside_disk);
   visit("disk_latency_s", p.disk_latency_s);
+  visit("device", p.device);
+  visit("device_stream_bytes_s", p.device_stream);
+  visit("upload_bytes_s", p.upload);
+  visit("download_bytes_s", p.download);
   visit("threads", p.threads);
   visit("measured_at", p.measured_at);
 }

@@ -49,16 +49,39 @@ class Compute::Views {
   std::unordered_map<std::uint32_t, std::byte*> at_;
 };
 
-Compute::Compute(const Parts& parts) : parts_(parts) {
+Compute::Compute(const Parts& parts) : parts_(parts), memory_(parts.device->host_memory()) {
   const auto& map = *parts_.map;
-  losses_.resize(map.micro_batches());
-  for (std::uint32_t l = 0; l < map.layers(); ++l) squares_.emplace_back(map.params(l).size());
+  first_square_.push_back(0);
+  for (std::uint32_t l = 0; l < map.layers(); ++l) first_square_.push_back(first_square_.back() + map.params(l).size());
+  const std::size_t losses = map.micro_batches(), squares = first_square_.back();
+  const auto tokens = losses * static_cast<std::size_t>(map.options().shape.batch.tokens());
+  slots_ = memory_->allocate((losses + squares) * sizeof(double) + 2 * tokens * sizeof(std::int32_t));
+  auto* const doubles = reinterpret_cast<double*>(slots_.data());
+  auto* const ids = reinterpret_cast<std::int32_t*>(doubles + losses + squares);
+  losses_ = {doubles, losses};
+  squares_ = {doubles + losses, squares};
+  tokens_ = {ids, tokens};
+  targets_ = {ids + tokens, tokens};
 }
 
 void Compute::begin(const StepInput& input) {
+  const auto take = [](std::span<const std::int32_t> from, std::span<std::int32_t> to) {
+    if (from.size() > to.size()) throw std::logic_error("Compute: more tokens than the program has micro-batches for");
+    std::ranges::copy(from, to.begin());
+  };
+  take(input.tokens, tokens_);
+  take(input.targets, targets_);
   input_ = &input;
   has_norms_ = false;
   std::ranges::fill(losses_, 0.0);
+}
+
+Stream& Compute::stream_for(const Action& action) const {
+  return parts_.map->lane_of(action) == Lane::update ? *parts_.host_stream : *parts_.stream;
+}
+
+std::span<double> Compute::squares(std::uint32_t layer) const {
+  return squares_.subspan(first_square_[layer], first_square_[layer + 1] - first_square_[layer]);
 }
 
 double Compute::loss_sum() const {
@@ -70,8 +93,7 @@ double Compute::loss_sum() const {
 double Compute::gradient_norm() const {
   if (!has_norms_) return 0;
   double sum = 0;
-  for (const auto& layer : squares_)
-    for (const double s : layer) sum += s;
+  for (const double s : squares_) sum += s;
   return std::sqrt(sum);
 }
 
@@ -110,16 +132,15 @@ void Compute::layer(const Action& a, const Views& views) {
   const auto shape = map.options().shape.batch;
   const auto tokens = shape.tokens();
   const auto first = static_cast<std::size_t>(a.micro_batch) * static_cast<std::size_t>(tokens);
-  const auto ids = [&](std::span<const std::int32_t> all) -> TensorView {
-    // The layers' views are mutable by type only; token ids are read.
-    return {reinterpret_cast<std::byte*>(const_cast<std::int32_t*>(all.data() + first)), DType::i32, {tokens}};
+  const auto ids = [&](std::span<std::int32_t> all) -> TensorView {
+    return {reinterpret_cast<std::byte*>(all.data() + first), DType::i32, {tokens}};
   };
   const auto scratch_bytes = static_cast<std::int64_t>(map.chunk_bytes(map.scratch(a.layer)));
   LayerContext ctx{.stream = *parts_.stream,
                    .math = parts_.device->math(),
                    .shape = shape,
-                   .tokens = ids(input_->tokens),
-                   .targets = ids(input_->targets),
+                   .tokens = ids(tokens_),
+                   .targets = ids(targets_),
                    .loss_scale = input_->loss_scale,
                    .loss = {reinterpret_cast<std::byte*>(&losses_[a.micro_batch]), DType::fp64, {1}},
                    .scratch = {views.of(map.scratch(a.layer)), DType::i32, {scratch_bytes / 4}},
@@ -166,7 +187,7 @@ void Compute::norm(const Action& a, const Views& views) {
         if (map.params(map.tied_layer())[q].tied && home.layer == a.layer && home.tensor == map.home(a.layer, p).tensor)
           math.convert(*parts_.stream, gradient, views.tensor(Kind::gradient, map.tied_layer(), q), Accumulate::yes);
       }
-    math.sum_of_squares(*parts_.stream, {reinterpret_cast<std::byte*>(&squares_[a.layer][p]), DType::fp64, {1}}, gradient);
+    math.sum_of_squares(*parts_.stream, {reinterpret_cast<std::byte*>(&squares(a.layer)[p]), DType::fp64, {1}}, gradient);
   }
 }
 
@@ -189,7 +210,7 @@ void Compute::update(const Action& a, const Views& views, bool first) {
   }
   auto step = input_->update;
   step.first = first;
-  parts_.stream->submit([this, chunk, parts = std::move(parts), step]() mutable {
+  stream_for(a).submit([this, chunk, parts = std::move(parts), step]() mutable {
     chunk.parts = parts;
     parts_.optimizer->update(parts_.device->pool(), step, chunk);
   });
@@ -213,10 +234,10 @@ void Compute::fill(const Action& a, const Views& views) {
   for (const auto kind : {Kind::parameter, Kind::master}) {
     if (kind == Kind::master && !map.options().recipe.has_master()) continue;
     const auto chunk = map.state(kind, a.layer, a.chunk);
-    parts_.stream->submit([to = views.of(chunk), bytes = map.chunk_bytes(chunk)] { std::memset(to, 0, bytes); });
+    stream_for(a).submit([to = views.of(chunk), bytes = map.chunk_bytes(chunk)] { std::memset(to, 0, bytes); });
   }
   for (const auto& s : map.layout().segments(a.layer, a.chunk))
-    parts_.stream->submit([this, &param = own_param(a.layer, s.tensor), s, weights = stored_weights(a, views)] {
+    stream_for(a).submit([this, &param = own_param(a.layer, s.tensor), s, weights = stored_weights(a, views)] {
       write_weights(weights, static_cast<std::int64_t>(s.chunk_element), static_cast<std::int64_t>(s.elements),
                     [&](std::int64_t first, TensorView range) {
                       input_->weights(param, s.tensor_element + static_cast<std::uint64_t>(first), range);
@@ -226,7 +247,7 @@ void Compute::fill(const Action& a, const Views& views) {
 
 void Compute::visit(const Action& a, const Views& views) {
   for (const auto& s : parts_.map->layout().segments(a.layer, a.chunk))
-    parts_.stream->submit([this, &param = own_param(a.layer, s.tensor), s, weights = stored_weights(a, views)] {
+    stream_for(a).submit([this, &param = own_param(a.layer, s.tensor), s, weights = stored_weights(a, views)] {
       read_weights(weights, static_cast<std::int64_t>(s.chunk_element), static_cast<std::int64_t>(s.elements),
                    [&](std::int64_t first, TensorView range) {
                      input_->weights(param, s.tensor_element + static_cast<std::uint64_t>(first), range);

@@ -1,8 +1,10 @@
 // What an action computes: the places of its chunks in, operations on a stream out.
 //
+// A device may have memory of its own, so tokens and results (losses, sums of squares) live in a few pages that both reach.
+//
 // Owner:   an executor, or whoever times single actions. Borrows everything in Parts.
-// Threads: begin() and enqueue() from the rank thread; results after the stream has passed.
-// Errors:  of the layers and the math, in the stream's events.
+// Threads: begin() and enqueue() from the rank thread; results after the streams have passed.
+// Errors:  of the layers and the math, in the streams' events.
 #pragma once
 
 #include <cstddef>
@@ -28,21 +30,23 @@ struct StepInput {
   double loss_scale = 1;                                    // 1 ÷ target tokens of all micro-batches
   UpdateStep update = {};                                   // of the updates in this program
   WeightRange weights = {};                                 // of fill and visit
-  TensorView logits = {};                                   // of decode: [1, V], written by the last layer
-  std::int64_t position = 0;                                // of decode
+  TensorView logits = {};     // of decode: [1, V], written by the last layer; in the device's host_memory()
+  std::int64_t position = 0;  // of decode
 };
 
 class Compute {
  public:
   struct Parts {
     Device* device = nullptr;
-    Stream* stream = nullptr;
+    Stream* stream = nullptr;       // of the device
+    Stream* host_stream = nullptr;  // of actions in host memory beside a device of its own: StepMap::lane_of()
     const StepMap* map = nullptr;
     const Optimizer* optimizer = nullptr;
   };
   explicit Compute(const Parts& parts);
 
-  void begin(const StepInput& input);  // of a program; `input` must live until the stream has passed its last action
+  // Of a program, when nothing of the last one runs any more; `input` must live until the streams have passed its last action.
+  void begin(const StepInput& input);
   // Use i of the action lies at base + offsets[i].
   void enqueue(const Action& action, std::span<const Use> uses, std::span<const std::uint64_t> offsets, std::byte* base);
 
@@ -60,10 +64,17 @@ class Compute {
   [[nodiscard]] StoredWeights stored_weights(const Action& action, const Views& views) const;
   [[nodiscard]] const ParamSpec& own_param(std::uint32_t layer, std::uint32_t tensor) const;
 
+  [[nodiscard]] Stream& stream_for(const Action& action) const;
+  [[nodiscard]] std::span<double> squares(std::uint32_t layer) const;  // of its declared tensors
+
   Parts parts_;
   const StepInput* input_ = nullptr;
-  std::vector<double> losses_;                // a micro-batch
-  std::vector<std::vector<double>> squares_;  // a layer, a declared tensor
+  std::shared_ptr<MemoryResource> memory_;
+  Slab slots_;  // what the spans below are parts of
+  std::span<std::int32_t> tokens_, targets_;
+  std::span<double> losses_;               // a micro-batch
+  std::span<double> squares_;              // of all layers' declared tensors, in order
+  std::vector<std::size_t> first_square_;  // by layer, and the end
   bool has_norms_ = false;
 };
 

@@ -1,15 +1,39 @@
 #include <terrace/parallel/executor.h>
 
 #include <algorithm>
+#include <stdexcept>
 
 namespace terrace {
 
 Executor::Executor(const Parts& parts)
     : parts_(parts),
+      host_(parts.device->computes_on_host() ? nullptr : make_cpu_device(parts.device->pool())),
       stream_(parts.device->make_stream("compute")),
-      compute_({.device = parts.device, .stream = stream_.get(), .map = parts.map, .optimizer = parts.optimizer}) {}
+      host_stream_(host_ ? host_->make_stream("update") : nullptr),
+      compute_({.device = parts.device,
+                .stream = stream_.get(),
+                .host_stream = host_stream_.get(),
+                .map = parts.map,
+                .optimizer = parts.optimizer}) {
+  if (parts.device->computes_on_host() == parts.map->options().separate_device)
+    throw std::logic_error("Executor: the plan was made for another kind of device than " + parts.device->name());
+}
 
 Executor::~Executor() = default;
+
+// Until both streams are idle, even when the first has failed: the error of the first that did.
+void Executor::synchronize() const {
+  std::exception_ptr error;
+  for (auto* const stream : {stream_.get(), host_stream_.get()}) {
+    if (!stream) continue;
+    try {
+      stream->synchronize();
+    } catch (...) {
+      if (!error) error = std::current_exception();
+    }
+  }
+  if (error) std::rethrow_exception(error);
+}
 
 StepResult Executor::run(const Program& program, const StepInput& input) {
   compute_.begin(input);
@@ -17,13 +41,13 @@ StepResult Executor::run(const Program& program, const StepInput& input) {
   const auto begin = now_ns();
   try {
     parts_.walk->run(program, *this);
-    stream_->synchronize();
+    synchronize();
     parts_.lanes->throw_failure();  // of a write-back that nothing here needed
   } catch (...) {
     // Operations that were promised will not come: whoever waits for them must end, and what runs still uses our buffers.
     parts_.lanes->fail_all(std::current_exception());
     try {
-      stream_->synchronize();
+      synchronize();
     } catch (...) {  // the first error is the one to report
     }
     throw;
@@ -50,11 +74,12 @@ void Executor::compute(const Action& action, std::span<const Use> uses, const Re
   auto* base = map.tier_of(action) == Tier::device ? parts_.device_base : parts_.host_base;
 
   auto begin = std::make_shared<std::int64_t>(0);
-  stream_->then([begin] { *begin = now_ns(); });
-  parts_.lanes->stream_wait(*stream_, granted.after);
-  stream_->then([this, begin, after = granted.after] {
+  auto& stream = stream_of(lane);
+  stream.then([begin] { *begin = now_ns(); });
+  parts_.lanes->stream_wait(stream, granted.after);
+  stream.then([this, begin, lane, after = granted.after] {
     const auto ready = now_ns();
-    account_stall(*begin, ready, after);
+    if (lane == Lane::compute) account_stall(*begin, ready, after);
     *begin = ready;
   });
 
@@ -62,9 +87,9 @@ void Executor::compute(const Action& action, std::span<const Use> uses, const Re
 
   PerTier<std::uint64_t> reserved{};
   for (const auto tier : kAllTiers) reserved[tier] = parts_.walk->reserved_bytes(tier);
-  stream_->then([this, begin, action, lane, sequence, reserved] {
+  stream.then([this, begin, action, lane, sequence, reserved] {
     const auto end = now_ns();
-    {
+    if (lane == Lane::compute) {
       const std::lock_guard lock(result_mutex_);
       result_.compute_seconds += static_cast<double>(end - *begin) * 1e-9;
     }

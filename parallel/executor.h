@@ -1,5 +1,5 @@
-// Runs programs: a loop and a switch. The walk decides, moves go to the mover, computations to the compute stream, and nobody
-// waits but lanes for each other, until the program's end.
+// Runs programs: a loop and a switch. The walk decides, moves go to the mover, computations to the device's stream or, beside a
+// device with a processor of its own, to the host's, and nobody waits but lanes for each other, until the program's end.
 //
 // Owner:   the engine. Threads: run() from the rank thread.
 // Errors:  the first failure of any lane, with its chunk, tier and file; nothing is left running.
@@ -59,7 +59,11 @@ class Executor : private Sink {
   void account_stall(std::int64_t begin_ns, std::int64_t end_ns, const Clock& after);
 
   Parts parts_;
-  std::unique_ptr<Stream> stream_;
+  [[nodiscard]] Stream& stream_of(Lane lane) const { return lane == Lane::update ? *host_stream_ : *stream_; }
+  void synchronize() const;
+
+  const std::unique_ptr<Device> host_;  // null when the device is the host itself
+  const std::unique_ptr<Stream> stream_, host_stream_;
   Compute compute_;
   std::mutex result_mutex_;
   StepResult result_;

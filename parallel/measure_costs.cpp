@@ -15,6 +15,7 @@ namespace terrace {
 namespace {
 
 constexpr std::size_t kRounds = 5;  // at least, unless they take too long
+constexpr std::uint64_t kContentBytes = 4 * kMiB;
 
 // Layers that compute the same on the same shapes cost the same.
 std::string signature(const StepMap& map, std::uint32_t layer) {
@@ -53,11 +54,29 @@ std::map<std::string, Sample> distinct_actions(const StepMap& map, const Program
 }
 
 // Normal numbers, as fp32 and as pairs of bf16: zeros would flatter the clock rate, subnormals would slow the arithmetic.
-void fill_scratch(const Slab& scratch) {
-  const std::span words(reinterpret_cast<std::uint32_t*>(scratch.data()), scratch.bytes() / sizeof(std::uint32_t));
+void fill_scratch(std::byte* scratch, std::uint64_t bytes) {
+  const std::span words(reinterpret_cast<std::uint32_t*>(scratch), bytes / sizeof(std::uint32_t));
   fill_normal(reinterpret_cast<float*>(words.data()), static_cast<std::int64_t>(words.size()), 1, 1, 0, 0.02);
   for (auto& word : words) word = (word & 0xffff0000U) | (word >> 16);
 }
+
+// Memory of one tier, which actions take turns in: what one left in the caches the next one drives out.
+class Arena {
+ public:
+  Arena(MemoryResource& memory, std::uint64_t bytes) : slab_(memory.allocate(bytes)) {}
+  [[nodiscard]] std::byte* data() const { return slab_.data(); }
+  [[nodiscard]] std::uint64_t bytes() const { return slab_.bytes(); }
+  std::byte* next(std::uint64_t bytes) {
+    if (place_ + bytes > slab_.bytes()) place_ = 0;
+    auto* const at = slab_.data() + place_;
+    place_ += bytes;
+    return at;
+  }
+
+ private:
+  Slab slab_;
+  std::uint64_t place_ = 0;
+};
 
 // The mean of the middle half: what an action costs in the long run, without the moments when the machine did other things.
 double typical(std::vector<double> values) {
@@ -72,25 +91,36 @@ double typical(std::vector<double> values) {
 void measure_costs(ProfileCosts& costs, const StepMap& map, const Program& program, Device& device, const Optimizer& optimizer,
                    const StepInput& input, const MeasureLimits& limits) {
   auto samples = distinct_actions(map, program, costs, limits.action_s);
-  std::uint64_t largest = 0;
-  for (const auto& [key, s] : samples) largest = std::max(largest, s.bytes);
-  const auto memory_bytes = round_up(std::max({largest, limits.memory_bytes, kPageBytes}), kPageBytes);
-  const Slab scratch = device.memory().allocate(memory_bytes);
-  fill_scratch(scratch);
+  std::map<Lane, std::uint64_t> arena_bytes{{Lane::compute, limits.memory_bytes}};
+  for (const auto& [key, s] : samples) {
+    auto& bytes = arena_bytes[map.lane_of(s.action)];
+    bytes = std::max({bytes, s.bytes, limits.memory_bytes});
+  }
+  const auto host_memory = device.host_memory();
+  std::map<Lane, Arena> arenas;
+  for (const auto& [lane, bytes] : arena_bytes)
+    arenas.try_emplace(lane, lane == Lane::update ? *host_memory : device.memory(), round_up(bytes, kPageBytes));
 
-  const auto stream = device.make_stream("measure");
-  Compute compute({.device = &device, .stream = stream.get(), .map = &map, .optimizer = &optimizer});
+  const auto host = make_cpu_device(device.pool());
+  const auto stream = device.make_stream("measure"), host_stream = host->make_stream("measure");
+  const Slab content = host_memory->allocate(kContentBytes);
+  fill_scratch(content.data(), content.bytes());
+  for (const auto& [lane, arena] : arenas)
+    for (std::uint64_t at = 0; at < arena.bytes(); at += kContentBytes)
+      stream->copy(arena.data() + at, content.data(), std::min(kContentBytes, arena.bytes() - at));
+  stream->synchronize();
+  Compute compute(
+      {.device = &device, .stream = stream.get(), .host_stream = host_stream.get(), .map = &map, .optimizer = &optimizer});
   compute.begin(input);
-  std::uint64_t place = 0;
   const auto run = [&](Sample& s) {
-    if (place + s.bytes > memory_bytes) place = 0;
+    const auto lane = map.lane_of(s.action);
+    auto* const base = arenas.at(lane).next(s.bytes);
     const auto begin = now_ns();
-    compute.enqueue(s.action, s.uses, s.offsets, scratch.data() + place);
-    stream->synchronize();
+    compute.enqueue(s.action, s.uses, s.offsets, base);
+    (lane == Lane::update ? host_stream : stream)->synchronize();
     s.seconds.push_back(static_cast<double>(now_ns() - begin) * 1e-9);
-    place += s.bytes;
   };
-  // In rounds over all of them, as a step is: what one left in the caches the next one drives out.
+  // In rounds over all of them, as a step is.
   const auto begin = now_ns();
   const auto elapsed = [&] { return static_cast<double>(now_ns() - begin) * 1e-9; };
   for (std::size_t round = 0; round <= kRounds || elapsed() < limits.least_s; ++round) {

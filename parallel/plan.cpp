@@ -183,6 +183,7 @@ class Planner {
              .shape = request_.shape,
              .recompute = request_.recompute,
              .update_tier = update_tier,
+             .separate_device = profile_.separate_device(),
              .chunk_elements = request_.chunk_elements,
              .decode_positions = request_.decode_positions};
     p.generations = request_.generations;

@@ -14,11 +14,13 @@ double ProfileCosts::seconds(const Action& a) const {
     for (const auto& use : map.uses(a)) bytes += map.chunk_bytes(use.chunk) * (use.access == Access::update ? 2 : 1);
     return static_cast<double>(bytes);
   };
+  const bool on_device = profile_.separate_device() && map.tier_of(a) == Tier::device;
+  const double stream = on_device ? profile_.device_stream : profile_.memory_stream;
   switch (a.op) {
     case Op::update:
     case Op::fill:
     case Op::visit:
-    case Op::norm: return bytes_used() / profile_.memory_stream;
+    case Op::norm: return bytes_used() / stream;
     case Op::prefetch: return 0;
     default: break;
   }
@@ -30,7 +32,7 @@ double ProfileCosts::seconds(const Action& a) const {
   const bool last = a.layer + 1 == map.layers();
   double passes = 1;
   if (a.op == Op::backward) passes = last ? 3 : 2;
-  return passes * forward / rate + bytes_used() / profile_.memory_stream;
+  return passes * forward / rate + bytes_used() / stream;
 }
 
 void SimulatedTimes::add(const SimulatedTimes& other) {
@@ -67,12 +69,6 @@ double Simulator::when(const Clock& clock, Lane* last) const {
 void Simulator::move(const Move& m) {
   const auto lane = lane_of(m.from, m.to);
   const auto bytes = static_cast<double>(m.bytes);
-  double seconds = 0;
-  switch (lane) {
-    case Lane::read: seconds = bytes / profile_.disk_read; break;
-    case Lane::write: seconds = bytes / profile_.disk_write; break;
-    default: seconds = bytes / profile_.memory_copy; break;
-  }
   auto& queue = done_[index(lane)];
   Done d;
   d.waited_for = lane;
@@ -81,7 +77,7 @@ void Simulator::move(const Move& m) {
   const double ready = when(m.after, &waited);
   if (ready > free_at) d.waited_for = waited;
   d.start = std::max(ready, free_at);
-  d.end = ends(lane, d.start, seconds);
+  d.end = ends(lane, d.start, bytes / bytes_per_second(lane));
   times_.busy_s[index(lane)] += d.end - d.start;
   queue.push_back(d);
   if (trace_)
@@ -89,9 +85,20 @@ void Simulator::move(const Move& m) {
                   static_cast<std::int64_t>(d.end * 1e9)});
 }
 
+double Simulator::bytes_per_second(Lane lane) const {
+  switch (lane) {
+    case Lane::read: return profile_.disk_read;
+    case Lane::write: return profile_.disk_write;
+    case Lane::upload: return profile_.separate_device() ? profile_.upload : profile_.memory_copy;
+    default: return profile_.separate_device() ? profile_.download : profile_.memory_copy;
+  }
+}
+
 double Simulator::share(Lane self, Lane other) const {
   const auto disk = [](Lane lane) { return lane == Lane::read || lane == Lane::write; };
-  if (self == Lane::compute) return disk(other) ? profile_.compute_beside_disk : profile_.compute_beside_copy;
+  if (self == Lane::compute && profile_.separate_device()) return 1;
+  if (self == Lane::compute || self == Lane::update)
+    return disk(other) ? profile_.compute_beside_disk : profile_.compute_beside_copy;
   if (!disk(self) || !disk(other)) return 1;
   // Of two transfers of a byte each, the second one to begin is slowed so that both end when the disk is measured to end them.
   const double read = 1 / profile_.disk_read, write = 1 / profile_.disk_write, both = 2 / profile_.disk_both;
@@ -135,7 +142,9 @@ void Simulator::compute(const Action& action, std::span<const Use>, const Reside
   const double seconds = costs_.seconds(action);
   d.end = ends(lane, d.start, seconds);
   d.waited_for = waited;
-  if (d.start > free_at && waited != lane) {
+  // Host work beside the device is no part of the step until the device waits for it.
+  if (lane == Lane::compute) times_.compute_seconds += seconds;
+  if (lane == Lane::compute && d.start > free_at && waited != lane) {
     // The part of the wait before an upload could start belongs to what the upload waited for.
     double stall = d.start - free_at;
     if (waited == Lane::upload || waited == Lane::download) {
@@ -147,17 +156,22 @@ void Simulator::compute(const Action& action, std::span<const Use>, const Reside
     }
     times_.stall_s[std::string(name_of(waited))] += stall;
   }
-  times_.compute_seconds += seconds;
   times_.busy_s[index(lane)] += d.end - d.start;
   queue.push_back(d);
   if (trace_)
-    trace_->span(
-        {"compute", to_text(action), static_cast<std::int64_t>(d.start * 1e9), static_cast<std::int64_t>(d.end * 1e9)});
+    trace_->span({std::string(name_of(lane)), to_text(action), static_cast<std::int64_t>(d.start * 1e9),
+                  static_cast<std::int64_t>(d.end * 1e9)});
+}
+
+double Simulator::computed() const {
+  double end = step_begin_;
+  for (const auto lane : {Lane::compute, Lane::update})
+    if (const auto& queue = done_[index(lane)]; !queue.empty()) end = std::max(end, queue.back().end);
+  return end;
 }
 
 SimulatedTimes Simulator::finish_step() {
-  const auto& compute = done_[index(Lane::compute)];
-  const double end = std::max(step_begin_, compute.empty() ? 0 : compute.back().end);
+  const double end = computed();
   auto out = std::move(times_);
   times_ = {};
   out.seconds = end - step_begin_;
@@ -166,9 +180,8 @@ SimulatedTimes Simulator::finish_step() {
 }
 
 double Simulator::finish_writes() {
-  double end = step_begin_;
-  for (const auto lane : {Lane::compute, Lane::write})
-    if (const auto& queue = done_[index(lane)]; !queue.empty()) end = std::max(end, queue.back().end);
+  const auto& writes = done_[index(Lane::write)];
+  const double end = std::max(computed(), writes.empty() ? 0 : writes.back().end);
   times_ = {};
   return end - std::exchange(step_begin_, end);
 }

@@ -25,7 +25,7 @@
 
 namespace terrace {
 
-// Seconds of one action on the compute lane, when nothing else runs.
+// Seconds of one action on its lane, when nothing else runs.
 class CostModel {
  public:
   virtual ~CostModel() = default;
@@ -81,6 +81,8 @@ class Simulator : public Sink {
   double ends(Lane self, double start, double seconds);
   // How much of its own speed an operation of `self` keeps beside one of `other`.
   [[nodiscard]] double share(Lane self, Lane other) const;
+  [[nodiscard]] double bytes_per_second(Lane lane) const;
+  [[nodiscard]] double computed() const;  // when all actions so far have ended
 
   const CostModel& costs_;
   const MachineProfile& profile_;

@@ -276,11 +276,15 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
 
 Tier StepMap::tier_of(const Action& a) const {
   switch (a.op) {
-    case Op::update:
-    case Op::fill:
-    case Op::visit: return options_.update_tier;
+    case Op::update: return options_.update_tier;
+    case Op::fill:  // by functions on the host
+    case Op::visit: return options_.separate_device ? Tier::host : options_.update_tier;
     default: return Tier::device;
   }
+}
+
+Lane StepMap::lane_of(const Action& a) const {
+  return options_.separate_device && tier_of(a) == Tier::host ? Lane::update : Lane::compute;
 }
 
 std::string StepMap::describe(ChunkId chunk) const {

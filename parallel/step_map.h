@@ -43,6 +43,7 @@ class StepMap {
     StepShape shape = {};
     bool recompute = false;  // saved(l, m) does not outlive an action of its own
     Tier update_tier = Tier::host;
+    bool separate_device = false;  // the device has a processor of its own: work in host memory runs beside it
     std::uint64_t chunk_elements = 0;
     std::int64_t decode_positions = 0;  // generation: saved(l, 0) is layer l's cache of so many positions
   };
@@ -52,6 +53,7 @@ class StepMap {
   [[nodiscard]] std::vector<Use> uses(const Action& action) const;
   [[nodiscard]] std::vector<ChunkId> dead_after(const Action& action) const;
   [[nodiscard]] Tier tier_of(const Action& action) const;  // where the uses are acquired
+  [[nodiscard]] Lane lane_of(const Action& action) const;  // who runs it
 
   [[nodiscard]] const Model& model() const { return model_; }
   [[nodiscard]] const Options& options() const { return options_; }

@@ -11,9 +11,12 @@ void Walk::set_policy(const Program& program) {
   policy_.set_program(uses, program.actions.size());
 }
 
+// What is fetched into host memory of a machine whose device computes for itself is the host's own to work on.
+Lane Walk::lane_of(Tier tier) const {
+  return map_.options().separate_device && tier == Tier::host ? Lane::update : Lane::compute;
+}
+
 void Walk::retry_prefetches(Sink& sink) {
-  // Not before the action at hand starts: this is what makes "depth" a distance in time.
-  const auto not_before = Clock::after(Lane::compute, sequence_);
   while (!pending_.empty()) {
     const auto [chunk, tier] = pending_.front();
     if (!residency_.has_content(chunk)) {
@@ -21,7 +24,7 @@ void Walk::retry_prefetches(Sink& sink) {
       continue;
     }
     moves_.clear();
-    const bool there = residency_.prefetch(chunk, tier, not_before, moves_);
+    const bool there = residency_.prefetch(chunk, tier, now(lane_of(tier)), moves_);
     for (const auto& move : moves_) sink.move(move);
     if (!there) break;
     pending_.pop_front();
@@ -45,6 +48,7 @@ void Walk::run(const Program& program, Sink& sink) {
       if (use.access == Access::update && starts_empty && !residency_.has_content(use.chunk)) use.access = Access::overwrite;
     }
     const auto tier = map_.tier_of(action);
+    const auto lane = map_.lane_of(action);
     // What this action takes itself need not be prefetched for it any more.
     std::erase_if(pending_, [&](const Pending& p) {
       return p.tier == tier && std::ranges::any_of(uses, [&](const Use& u) { return u.chunk == p.chunk; });
@@ -53,15 +57,15 @@ void Walk::run(const Program& program, Sink& sink) {
     moves_.clear();
     Residency::Granted granted;
     try {
-      granted = residency_.acquire(uses, tier, Clock::after(Lane::compute, sequence_), moves_);
+      granted = residency_.acquire(uses, tier, now(lane), moves_);
     } catch (const DoesNotFit& e) {
       throw DoesNotFit(e.tier, e.missing_bytes, to_text(action) + ": " + e.what());
     }
     for (const auto& move : moves_) sink.move(move);
     retry_prefetches(sink);
 
-    sink.compute(action, uses, granted, Lane::compute, ++sequence_);
-    residency_.release(uses, tier, Clock::after(Lane::compute, sequence_));
+    sink.compute(action, uses, granted, lane, ++sequence_[index(lane)]);
+    residency_.release(uses, tier, now(lane));
     for (const auto chunk : map_.dead_after(action)) residency_.drop(chunk);
   }
   pending_.clear();

@@ -6,6 +6,7 @@
 // Threads: the owner's. Errors: DoesNotFit, naming the action; moves already given to the sink stay valid.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <functional>
 #include <span>
@@ -46,7 +47,11 @@ class Walk {
   const StepMap& map_;
   Residency& residency_;
   Belady& policy_;
-  std::uint64_t sequence_ = 0;
+  // Not before the lane's action at hand starts: this is what makes "depth" a distance in time.
+  [[nodiscard]] Clock now(Lane lane) const { return Clock::after(lane, sequence_[index(lane)]); }
+  [[nodiscard]] Lane lane_of(Tier tier) const;  // of the actions that compute there
+
+  std::array<std::uint64_t, kLanes> sequence_{};  // of compute and update: their last action's
   // A prefetch that finds no room waits here, in order, and is tried again before each action.
   struct Pending {
     ChunkId chunk{};

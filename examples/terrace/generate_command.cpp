@@ -85,7 +85,8 @@ Exit generate_command(const CommandLine& line) {
   const auto optimizer = optimizer_of(config);
   Engine engine(model, p, {.device = device.get(), .store = store, .resume = true, .optimizer = optimizer.get()});
 
-  std::vector<std::byte> logits(static_cast<std::size_t>(config.vocab) * size_of(model.dtype));
+  const auto memory = device->host_memory();
+  const Slab logits = memory->allocate(static_cast<std::size_t>(config.vocab) * size_of(model.dtype));
   const TensorView view{logits.data(), model.dtype, {1, config.vocab}};
   std::string text;
   const auto say = [&](std::string_view bytes) {

@@ -49,6 +49,8 @@ TEST_F(MachineProfiles, SurviveTheRoundTrip) {
   profile.disk_read = 1.0 / 3;
   profile.matmul_fp64 = 12345678901.25;
   profile.threads = 7;
+  profile.device = "cuda:0 of a kind";
+  profile.download = 55e9;
   profile.measured_at = "2024-01-02T03:04:05Z";
   save_profile(profile, file_);
   const auto back = load_profile(file_);
@@ -61,6 +63,9 @@ TEST_F(MachineProfiles, SurviveTheRoundTrip) {
   EXPECT_EQ(back.matmul_fp64, profile.matmul_fp64);
   EXPECT_EQ(back.disk_latency_s, profile.disk_latency_s);
   EXPECT_EQ(back.threads, 7);
+  EXPECT_EQ(back.device, "cuda:0 of a kind");
+  EXPECT_TRUE(back.separate_device());
+  EXPECT_EQ(back.download, 55e9);
   EXPECT_EQ(back.measured_at, profile.measured_at);
 }
 
@@ -97,6 +102,7 @@ TEST_F(MachineProfiles, MeasurementIsComplete) {
     EXPECT_LT(value, 1e16);
   }
   EXPECT_EQ(profile.threads, 2);
+  EXPECT_EQ(profile.device, "cpu");
   EXPECT_FALSE(profile.measured_at.empty());
   EXPECT_TRUE(fs::is_empty(directory_)) << "a temporary file was left behind";
   save_profile(profile, file_);

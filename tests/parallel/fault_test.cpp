@@ -209,6 +209,8 @@ class DeviceOver final : public Device {
   std::string name() const override { return inner_.name(); }
   std::unique_ptr<Stream> make_stream(std::string name) override { return inner_.make_stream(std::move(name)); }
   MemoryResource& memory() override { return memory_; }
+  std::shared_ptr<MemoryResource> host_memory() override { return {std::shared_ptr<void>(), &memory_}; }  // outlives this
+  bool computes_on_host() const override { return inner_.computes_on_host(); }
   Math& math() override { return inner_.math(); }
   ThreadPool& pool() override { return inner_.pool(); }
 
