@@ -49,7 +49,7 @@ void CopyLane::issue(const Move& move) {
   const std::byte* const from = (up ? parts_.host_base : parts_.device_base) + move.from_offset;
   std::byte* const to = (up ? parts_.device_base : parts_.host_base) + move.to_offset;
 
-  parts_.lanes->stream_wait(*stream_, move.after);
+  parts_.lanes->stream_wait(*stream_, lane_, move.after);
   stream_->then([flight] { flight->times.started_ns = now_ns(); });
   stream_->copy(to, from, move.bytes);
   stream_->then([flight, &log = log_] {

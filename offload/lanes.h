@@ -32,10 +32,11 @@ class Lanes {
     for (std::size_t i = 0; i < kLanes; ++i)
       if (clock.at[i] != 0) timelines_[i]->wait(clock.at[i]);
   }
-  // Makes everything submitted to the stream later wait for the clock.
-  void stream_wait(Stream& stream, const Clock& clock) const {
+  // Makes everything submitted to the stream later wait for the clock. A stream keeps the order of its own lane, and a device
+  // that waited for itself on the host would stand still meanwhile.
+  void stream_wait(Stream& stream, Lane own, const Clock& clock) const {
     for (std::size_t i = 0; i < kLanes; ++i)
-      if (clock.at[i] != 0) stream.wait(Event(timelines_[i], clock.at[i]));
+      if (i != index(own) && clock.at[i] != 0) stream.wait(Event(timelines_[i], clock.at[i]));
   }
   // Throws the error of a lane that failed, even when nothing waited for it.
   void throw_failure() const {

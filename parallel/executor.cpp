@@ -76,7 +76,7 @@ void Executor::compute(const Action& action, std::span<const Use> uses, const Re
   auto begin = std::make_shared<std::int64_t>(0);
   auto& stream = stream_of(lane);
   stream.then([begin] { *begin = now_ns(); });
-  parts_.lanes->stream_wait(stream, granted.after);
+  parts_.lanes->stream_wait(stream, lane, granted.after);
   stream.then([this, begin, lane, after = granted.after] {
     const auto ready = now_ns();
     if (lane == Lane::compute) account_stall(*begin, ready, after);

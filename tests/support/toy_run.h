@@ -42,6 +42,8 @@ struct RunOptions {
   std::shared_ptr<FileOps> file_ops = {};
   std::chrono::nanoseconds deadline = kIoDeadline;
   std::function<std::unique_ptr<IoEngine>(const IoOptions&)> make_io = make_io_engine;
+  std::function<std::unique_ptr<Device>(ThreadPool&)> make_device = make_cpu_device;
+  MachineProfile profile;
 };
 
 struct RunResult {
@@ -126,9 +128,9 @@ struct Training {
 
   const RunOptions o;
   ThreadPool pool{o.threads};
-  const std::unique_ptr<Device> device = make_cpu_device(pool);
+  const std::unique_ptr<Device> device = o.make_device(pool);
   const Model model = make_model(o.sizes);
-  const Plan planned = plan(model, request_of(o), MachineProfile{});
+  const Plan planned = plan(model, request_of(o), o.profile);
   const std::unique_ptr<Optimizer> optimizer = make_optimizer("adamw", {});
   std::vector<std::int32_t> tokens, targets;
   std::optional<Engine> engine;  // empty when the plan does not fit
