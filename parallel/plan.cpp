@@ -152,10 +152,14 @@ class Planner {
 
   Plan run() {
     validate();
-    // Everything in the device, updates included, when that fits; else updates on the host.
-    if (auto resident = attempt(Tier::device); resident && resident->fits && no_traffic(resident->steady_traffic))
-      return *resident;
-    return *attempt(Tier::host);
+    if (request_.update) return attempt(*request_.update);
+    // Everything in the device, updates included, when that fits; else updates on the host. A device with a processor of its
+    // own may be the faster one even so, when its link carries more than the host's memory does.
+    auto on_device = attempt(Tier::device);
+    if (on_device.fits && no_traffic(on_device.steady_traffic)) return on_device;
+    auto on_host = attempt(Tier::host);
+    const bool device_is_faster = on_device.fits && (!on_host.fits || on_device.times.seconds < on_host.times.seconds);
+    return profile_.separate_device() && device_is_faster ? on_device : on_host;
   }
 
  private:
@@ -168,6 +172,7 @@ class Planner {
       throw Error("state has one or two generations on disk", Exit::usage);
     if (request_.generations == 1 && request_.commit_every != 0)
       throw Error("with one generation of the state on disk nothing can be committed before the end", Exit::usage);
+    if (request_.update == Tier::disk) throw Error("updates run on the device or on the host", Exit::usage);
     if (model_.layers.size() < 2) throw Error("a model needs at least two layers", Exit::usage);
   }
 
@@ -177,7 +182,7 @@ class Planner {
     return b;
   }
 
-  std::optional<Plan> attempt(Tier update_tier) {
+  Plan attempt(Tier update_tier) {
     Plan p;
     p.map = {.recipe = Recipe::of(model_.dtype, request_.recipe, request_.states),
              .shape = request_.shape,

@@ -34,7 +34,8 @@ struct PlanRequest {
   Order order = Order::horizontal;
   std::uint32_t group = 0;  // micro-batches a group, of group_vertical
   bool recompute = false;
-  bool updates_before_use = true;  // exact global-norm clipping without a stall; false: inside the backward
+  std::optional<Tier> update = {};  // where updates run: device or host; empty: chosen
+  bool updates_before_use = true;   // exact global-norm clipping without a stall; false: inside the backward
   std::uint32_t prefetch_depth = kAutoDepth;
   std::uint64_t chunk_elements = 0;   // 0: searched
   std::int64_t decode_positions = 0;  // generation instead of training, with caches of so many positions; shape {1, 1}

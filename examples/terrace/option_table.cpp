@@ -100,6 +100,8 @@ std::vector<Option> make_table() {
       number("train", "group", &C::group, kCount, !kSame, "micro-batches in a group of the vertical order; 0: all"),
       text("train", "recompute", &C::recompute, Text::choice, !kSame, "what the backward computes again instead of keeping",
            {"none", "layer"}),
+      text("train", "update", &C::update, Text::choice, !kSame, "where updates run; auto: where the plan is faster",
+           {"auto", "host", "device"}),
       number("train", "seed", &C::seed, {0, 9.2e18}, kSame, "of first weights and of the order of the data"),
       number("train", "threads", &C::threads, {0, 4096}, !kSame, "compute threads; 0: every core this process may use"),
       number("train", "eval-interval", &C::eval_interval, kCount, !kSame, "steps between evaluations; 0: at the end only"),

@@ -33,6 +33,7 @@ struct RunConfig {
   std::string order = "horizontal";  // horizontal | vertical
   std::int64_t group = 0;            // micro-batches a group of the vertical order; 0: all
   std::string recompute = "none";    // none | layer
+  std::string update = "auto";       // auto | host | device
   std::uint64_t seed = 1;
   std::int64_t threads = 0;        // 0: every core this process may use
   std::int64_t eval_interval = 0;  // steps; 0: at the end only

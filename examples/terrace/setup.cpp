@@ -45,6 +45,7 @@ PlanRequest plan_request(const RunConfig& c) {
   r.order = c.order == "horizontal" ? Order::horizontal : c.group > 0 ? Order::group_vertical : Order::vertical;
   r.group = static_cast<std::uint32_t>(c.group);
   r.recompute = c.recompute == "layer";
+  if (c.update != "auto") r.update = c.update == "host" ? Tier::host : Tier::device;
   // The clip factor, and whether a step counts, are known only when the backward has ended.
   r.updates_before_use = c.grad_clip > 0 || c.on_non_finite == "skip";
   if (c.prefetch_depth != "auto") r.prefetch_depth = static_cast<std::uint32_t>(std::stoul(c.prefetch_depth));

@@ -40,7 +40,7 @@ TEST(Options, TableCoversEveryFieldOnce) {
     // A default that is refused could not be saved and read back.
     for (const auto c : o.key) EXPECT_TRUE((c >= 'a' && c <= 'z') || c == '-' || (c >= '0' && c <= '9')) << o.key;
   }
-  EXPECT_EQ(keys.size(), 53U);  // the number of RunConfig's fields: add the option with the field
+  EXPECT_EQ(keys.size(), 54U);  // the number of RunConfig's fields: add the option with the field
 }
 
 TEST(Options, DefaultsSurviveSavingAndReading) {
@@ -61,7 +61,7 @@ TEST(Options, EveryFieldSurvivesSavingAndReading) {
   c.lr = 0.1 + 0.2, c.min_lr = 1e-300, c.beta1 = 1.0 / 3, c.beta2 = 0, c.eps = 5e-324, c.weight_decay = 12345678.9,
   c.grad_clip = 0;
   c.optimizer = "lion", c.recipe = "split", c.momentum = 0.25, c.nesterov = true, c.on_non_finite = "skip";
-  c.lr_schedule = "wsd", c.warmup = 0, c.order = "vertical", c.group = 2, c.recompute = "layer";
+  c.lr_schedule = "wsd", c.warmup = 0, c.order = "vertical", c.group = 2, c.recompute = "layer", c.update = "device";
   c.seed = 9'000'000'000'000'000'001ULL, c.threads = 3, c.eval_interval = 5, c.eval_batches = 6;
   c.device = "cuda:1", c.device_memory = "1.5GiB", c.host_memory = "unlimited", c.nvme_limit = "auto",
   c.nvme_path = {"/a", "/b"};

@@ -8,7 +8,7 @@ namespace {
 
 Plan plan_of(const toy::RunOptions& o) {
   const auto model = toy::make_model(o.sizes);
-  return plan(model, toy::request_of(o), MachineProfile{});
+  return plan(model, toy::request_of(o), o.profile);
 }
 
 TEST(Plan, EverythingInTheDeviceMovesNothing) {
@@ -55,6 +55,48 @@ TEST(Plan, AHostThatIsTooSmallIsRefusedWithTheHostItNeeds) {
   const auto text = p.refusal.suggestion.substr(at + 14);
   o.budget.host = parse_bytes(text.substr(0, text.find(' ')));
   EXPECT_TRUE(plan_of(o).fits) << p.refusal.suggestion;
+}
+
+TEST(Plan, UpdatesRunWhereTheyAreToldTo) {
+  toy::RunOptions o;
+  for (const auto tier : {Tier::device, Tier::host}) {
+    o.update = tier;
+    EXPECT_EQ(plan_of(o).map.update_tier, tier);
+  }
+  o.update = Tier::disk;
+  EXPECT_THROW(plan_of(o), Error);
+}
+
+// Without a link in between there is nothing to gain by copying states to the processor that would update them anyway.
+TEST(Plan, UpdatesOfAnOffloadedModelRunOnTheFasterSideOfTheLink) {
+  toy::RunOptions o;
+  o.budget.device = plan_of(o).smallest_bytes[Tier::device] + kMiB;
+  o.profile.memory_stream = 1e7;
+  o.profile.upload = o.profile.download = 1e12;
+  EXPECT_EQ(plan_of(o).map.update_tier, Tier::host);
+  o.profile.device = "a GPU";
+  EXPECT_EQ(plan_of(o).map.update_tier, Tier::device);
+  o.profile.memory_stream = 2e10;
+  o.profile.upload = o.profile.download = 1e8;
+  EXPECT_EQ(plan_of(o).map.update_tier, Tier::host);
+}
+
+TEST(Plan, HostUpdatesRunBesideADeviceThatComputesForItself) {
+  toy::RunOptions o;
+  o.budget.device = plan_of(o).smallest_bytes[Tier::device];
+  o.before_use = false;
+  o.update = Tier::host;
+  o.profile.memory_stream = 1e9;  // as slow as the backward
+  const auto together = plan_of(o);
+  o.profile.device = "a GPU";
+  o.profile.device_stream = o.profile.memory_stream;
+  o.profile.upload = o.profile.download = o.profile.memory_copy;
+  const auto apart = plan_of(o);
+  const double update_s = apart.times.busy_s[index(Lane::update)];
+  EXPECT_GT(update_s, 0.2 * apart.times.compute_seconds);
+  EXPECT_DOUBLE_EQ(together.times.busy_s[index(Lane::update)], 0);
+  EXPECT_NEAR(together.times.compute_seconds, apart.times.compute_seconds + update_s, 0.01 * together.times.compute_seconds);
+  EXPECT_LT(apart.times.seconds, together.times.seconds - 0.5 * update_s);
 }
 
 TEST(Plan, ADiskThatIsTooSmallIsRefused) {

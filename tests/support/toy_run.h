@@ -27,6 +27,7 @@ struct RunOptions {
   std::uint32_t group = 0;
   bool recompute = false;
   bool before_use = true;
+  std::optional<Tier> update;
   std::uint32_t depth = kAutoDepth;
   int threads = 1;
   std::uint64_t steps = 6;
@@ -63,6 +64,7 @@ inline PlanRequest request_of(const RunOptions& o) {
           .order = o.order,
           .group = o.group,
           .recompute = o.recompute,
+          .update = o.update,
           .updates_before_use = o.before_use,
           .prefetch_depth = o.depth,
           .steps = o.steps,
