@@ -67,8 +67,8 @@ TEST(Plan, UpdatesRunWhereTheyAreToldTo) {
   EXPECT_THROW(plan_of(o), Error);
 }
 
-// Without a link in between there is nothing to gain by copying states to the processor that would update them anyway.
-TEST(Plan, UpdatesOfAnOffloadedModelRunOnTheFasterSideOfTheLink) {
+// Without a processor of the device's own there is nothing to gain by copying states to it.
+TEST(Plan, UpdatesOfAnOffloadedModelRunOnTheFasterProcessor) {
   toy::RunOptions o;
   o.budget.device = plan_of(o).smallest_bytes[Tier::device] + kMiB;
   o.profile.memory_stream = 1e7;
@@ -76,8 +76,7 @@ TEST(Plan, UpdatesOfAnOffloadedModelRunOnTheFasterSideOfTheLink) {
   EXPECT_EQ(plan_of(o).map.update_tier, Tier::host);
   o.profile.device = "a GPU";
   EXPECT_EQ(plan_of(o).map.update_tier, Tier::device);
-  o.profile.memory_stream = 2e10;
-  o.profile.upload = o.profile.download = 1e8;
+  std::swap(o.profile.memory_stream, o.profile.device_stream);
   EXPECT_EQ(plan_of(o).map.update_tier, Tier::host);
 }
 
