@@ -1,0 +1,41 @@
+#include <terrace/core/cuda/cuda_error.h>
+
+#include <cstdio>
+
+#include <fmt/format.h>
+
+namespace terrace {
+namespace {
+
+std::string describe(CudaRuntime& runtime, int code, std::string_view on, std::string_view call) {
+  return fmt::format("{}: {} failed: {} ({}): {}", on, call, runtime.error_name(code), code, runtime.error_text(code));
+}
+
+// What a user can do about it. After the errors of kernels every later call of the process fails alike.
+std::string_view mend(int code) {
+  switch (code) {
+    case kCudaOutOfMemory: return "\n  lower --device-memory, or end what else uses the GPU (nvidia-smi lists it)";
+    case 35: return "\n  this driver is older than the CUDA that terrace was built with: install a newer driver";
+    case 46: return "\n  another process has the GPU for itself (exclusive mode): end it, or choose another GPU";
+    case 209: return "\n  terrace was built for other GPUs: build it with CMAKE_CUDA_ARCHITECTURES for this one";
+    case 214: return "\n  the GPU's memory is faulty: look at nvidia-smi -q -d ECC, and at the kernel log for Xid errors";
+    case 700:
+    case 710:
+    case 716:
+    case 719: return "\n  a kernel went wrong before this call: run the same command under compute-sanitizer to see which one";
+    default: return "";
+  }
+}
+
+}  // namespace
+
+CudaError::CudaError(CudaRuntime& runtime, int code, std::string_view on, std::string_view call)
+    : Error(describe(runtime, code, on, call).append(mend(code))), code_(code) {}
+
+void warn_of_cuda(CudaRuntime& runtime, int code, std::string_view on, std::string_view call) noexcept try {
+  fmt::print(stderr, "warning: {}\n", describe(runtime, code, on, call));
+} catch (const std::exception&) {
+  std::fputs("warning: a CUDA call failed, and there was no memory to say which\n", stderr);
+}
+
+}  // namespace terrace

@@ -1,0 +1,40 @@
+// CUDA events of one stream, used again and again: making one costs more than recording it.
+//
+// Owner:   the stream; all events are back when the pool goes. Threads: any.
+// Errors:  CudaError.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <terrace/core/cuda/runtime.h>
+
+namespace terrace {
+
+class CudaEventPool {
+ public:
+  CudaEventPool(CudaRuntime& runtime, std::string on) : runtime_(runtime), on_(std::move(on)) {}
+  ~CudaEventPool();
+  CudaEventPool(const CudaEventPool&) = delete;
+  CudaEventPool& operator=(const CudaEventPool&) = delete;
+
+  // An event that goes back by itself.
+  struct Return {
+    CudaEventPool* pool;
+    void operator()(CudaEventHandle event) const noexcept { pool->give(event); }
+  };
+  using Lease = std::unique_ptr<CUevent_st, Return>;
+  Lease take();
+
+ private:
+  void give(CudaEventHandle event) noexcept;
+
+  CudaRuntime& runtime_;
+  const std::string on_;
+  std::mutex mutex_;
+  std::vector<CudaEventHandle> all_, free_;
+};
+
+}  // namespace terrace

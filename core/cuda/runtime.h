@@ -1,0 +1,80 @@
+// What terrace asks of the CUDA runtime: the only way from the host side of the CUDA device to a GPU. The real one, in the
+// module, hands every call on (real_runtime.cpp); tests have one without a GPU (tests/support/fake_cuda.h).
+//
+// Owner:   shared by a device, its streams and its memory. Handles belong to who made them.
+// Threads: any, as CUDA's own. A thread calls set_device() before anything that belongs to a device.
+// Errors:  every call gives CUDA's error code, 0 for success, and writes its results only then. As in CUDA, a call may give the
+//          error of work that was issued before it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+// CUDA's own types, so that kernels are launched without a cast; nobody here looks into them.
+struct CUstream_st;
+struct CUevent_st;
+
+namespace terrace {
+
+using CudaStreamHandle = CUstream_st*;
+using CudaEventHandle = CUevent_st*;
+
+inline constexpr int kCudaSuccess = 0;
+inline constexpr int kCudaOutOfMemory = 2;  // cudaErrorMemoryAllocation
+
+struct CudaProperties {
+  std::string name;
+  std::string pci_bus_id;  // "0000:17:00.0"
+  std::uint64_t memory_bytes = 0;
+  int compute_major = 0, compute_minor = 0;
+  int multiprocessors = 0;
+  int copy_engines = 0;
+  std::size_t shared_bytes = 0;  // of one block, when allow_shared_bytes() asked for it
+  std::size_t l2_bytes = 0;
+};
+
+// One kernel, launched. All its arguments are one struct, copied by the call.
+struct CudaLaunch {
+  const void* kernel = nullptr;  // the __global__ function; in tests, what the fake calls instead
+  std::array<unsigned, 3> blocks{1, 1, 1};
+  unsigned threads = 1;
+  std::size_t shared_bytes = 0;
+  const void* arguments = nullptr;
+  std::size_t argument_bytes = 0;
+};
+
+class CudaRuntime {
+ public:
+  virtual ~CudaRuntime() = default;
+
+  virtual int device_count(int* count) = 0;
+  virtual int properties(int device, CudaProperties* properties) = 0;
+  virtual int set_device(int device) = 0;  // of the calling thread
+  virtual int memory_info(std::size_t* free_bytes, std::size_t* total_bytes) = 0;
+
+  virtual int allocate(void** data, std::size_t bytes) = 0;
+  virtual int free(void* data) = 0;
+  // Pages that the device copies from and to at full speed, and that kernels reach at the same address.
+  virtual int register_host(void* data, std::size_t bytes) = 0;
+  virtual int unregister_host(void* data) = 0;
+
+  virtual int create_stream(CudaStreamHandle* stream) = 0;  // one that no default stream waits for
+  virtual int destroy_stream(CudaStreamHandle stream) = 0;
+  virtual int synchronize_stream(CudaStreamHandle stream) = 0;
+  virtual int copy_async(void* to, const void* from, std::size_t bytes, CudaStreamHandle stream) = 0;  // between any two places
+  virtual int launch(const CudaLaunch& launch, CudaStreamHandle stream) = 0;
+  // Before a kernel asks for more than 48 KiB of shared memory.
+  virtual int allow_shared_bytes(const void* kernel, std::size_t bytes) = 0;
+
+  virtual int create_event(CudaEventHandle* event) = 0;  // one that keeps no time and lets a waiting thread sleep
+  virtual int destroy_event(CudaEventHandle event) = 0;
+  virtual int record_event(CudaEventHandle event, CudaStreamHandle stream) = 0;
+  virtual int synchronize_event(CudaEventHandle event) = 0;
+
+  [[nodiscard]] virtual std::string error_name(int code) = 0;  // "cudaErrorIllegalAddress"
+  [[nodiscard]] virtual std::string error_text(int code) = 0;  // "an illegal memory access was encountered"
+};
+
+}  // namespace terrace

@@ -1,0 +1,232 @@
+#include <terrace/core/cuda/stream.h>
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <optional>
+#include <stdexcept>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <terrace/core/cuda/cuda_error.h>
+
+namespace terrace {
+namespace {
+
+constexpr std::size_t kThreadNameLength = 15;  // Linux's limit
+
+void name_thread(std::thread& thread, const std::string& name, const std::string& suffix) {
+  const auto text = name.substr(0, kThreadNameLength - suffix.size()) + suffix;
+  pthread_setname_np(thread.native_handle(), text.c_str());  // a failure only costs the name
+}
+
+std::size_t to_boundary(const std::byte* address, std::size_t boundary) {
+  return boundary - reinterpret_cast<std::uintptr_t>(address) % boundary;
+}
+
+}  // namespace
+
+CudaStream::CudaStream(Device& device, std::shared_ptr<CudaRuntime> runtime, int device_index, const std::string& name,
+                       CudaPieces pieces)
+    : device_(device),
+      runtime_(std::move(runtime)),
+      device_index_(device_index),
+      on_(fmt::format("{}, stream \"{}\"", device.name(), name)),
+      pieces_(pieces),
+      events_(*runtime_, on_) {
+  enter_device();
+  if (const int code = runtime_->create_stream(&handle_)) {
+    throw CudaError(*runtime_, code, on_, "cudaStreamCreateWithFlags");
+  }
+  issuing_ = std::thread([this] { run_issuing(); });
+  completing_ = std::thread([this] { run_completing(); });
+  name_thread(issuing_, name, "");
+  name_thread(completing_, name, "/end");
+}
+
+CudaStream::~CudaStream() {
+  entries_.close();
+  issuing_.join();
+  completions_.close();
+  completing_.join();
+  if (const int code = runtime_->destroy_stream(handle_); code && !poisoned_) {
+    warn_of_cuda(*runtime_, code, on_, "cudaStreamDestroy");
+  }
+}
+
+Event CudaStream::record() {
+  const auto point = ++recorded_;
+  entries_.push(Mark{nullptr, point});
+  return {timeline_, point};
+}
+
+void CudaStream::enter_device() {
+  if (const int code = runtime_->set_device(device_index_)) throw CudaError(*runtime_, code, on_, "cudaSetDevice");
+}
+
+// --- The issuing thread ---
+
+void CudaStream::run_issuing() {
+  try {
+    enter_device();
+  } catch (...) {
+    poison_from_issuing(std::current_exception());
+  }
+  while (auto entry = entries_.take()) {
+    {
+      const std::lock_guard lock(issue_mutex_);
+      if (poisoned_) continue;
+    }
+    try {
+      std::visit([this](auto& e) { issue(e); }, *entry);
+    } catch (...) {
+      poison_from_issuing(std::current_exception());
+    }
+  }
+  try {
+    synchronize_issued();  // what nobody recorded an event after
+  } catch (...) {
+    poison_from_issuing(std::current_exception());
+  }
+}
+
+// False: the stream was poisoned meanwhile, and nothing may be issued any more.
+template <class Call>
+bool CudaStream::issue_unless_poisoned(const Call& call) {
+  const std::lock_guard lock(issue_mutex_);
+  if (!poisoned_) call();
+  return !poisoned_;
+}
+
+void CudaStream::issue(Work& work) {
+  if (synchronize_issued()) work.run();
+}
+
+void CudaStream::issue(Launch& launch) {
+  issue_unless_poisoned([&] {
+    running_ = unmarked_ = true;  // also when it throws: it may have issued some of its kernels
+    launch.issue(handle_);
+  });
+}
+
+void CudaStream::issue(Copy& copy) {
+  for (std::size_t at = 0; at < copy.bytes;) {
+    auto* const to = copy.to + at;
+    const auto* const from = copy.from + at;
+    const auto bytes = std::min({copy.bytes - at, pieces_.copy_bytes, to_boundary(to, pieces_.register_bytes),
+                                 to_boundary(from, pieces_.register_bytes)});
+    const bool issued = issue_unless_poisoned([&] {
+      running_ = unmarked_ = true;
+      if (const int code = runtime_->copy_async(to, from, bytes, handle_)) {
+        throw CudaError(*runtime_, code, on_, fmt::format("cudaMemcpyAsync of {} bytes", bytes));
+      }
+    });
+    if (!issued) return;
+    at += bytes;
+  }
+}
+
+void CudaStream::issue(Mark& mark) {
+  CudaEventPool::Lease event;
+  if (unmarked_) {
+    event = events_.take();
+    const bool recorded = issue_unless_poisoned([&] {
+      if (const int code = runtime_->record_event(event.get(), handle_)) {
+        throw CudaError(*runtime_, code, on_, "cudaEventRecord");
+      }
+    });
+    if (!recorded) return;
+    unmarked_ = false;
+  }
+  push_completion(std::move(event), std::move(mark), nullptr);
+}
+
+// False: the stream was poisoned meanwhile. True: all that was issued has ended well, whatever CUDA says of it later; the
+// completing thread cannot tell an error while the host work behind this runs.
+bool CudaStream::synchronize_issued() {
+  if (running_) {
+    if (const int code = runtime_->synchronize_stream(handle_)) {
+      throw CudaError(*runtime_, code, on_, "cudaStreamSynchronize");
+    }
+    running_ = unmarked_ = false;
+  }
+  const std::lock_guard lock(issue_mutex_);
+  over_ = pushed_;
+  return !poisoned_;
+}
+
+void CudaStream::push_completion(CudaEventPool::Lease event, Mark mark, std::exception_ptr error) {
+  completions_.push({std::move(event), std::move(mark), std::move(error), ++pushed_});
+}
+
+// In its turn: what was recorded before still ends as it ends.
+void CudaStream::poison_from_issuing(std::exception_ptr error) {
+  {
+    const std::lock_guard lock(issue_mutex_);
+    poisoned_ = true;
+  }
+  runtime_->synchronize_stream(handle_);  // its result is no news: there is an error already
+  running_ = unmarked_ = false;
+  push_completion(nullptr, {}, std::move(error));
+}
+
+// --- The completing thread ---
+
+void CudaStream::run_completing() {
+  try {
+    enter_device();
+  } catch (...) {
+    poison_from_completing(std::current_exception());
+  }
+  while (auto completion = completions_.take()) {
+    if (told_) continue;
+    try {
+      complete(*completion);
+    } catch (...) {
+      poison_from_completing(std::current_exception());
+    }
+  }
+}
+
+void CudaStream::complete(Completion& completion) {
+  if (completion.event) {
+    const int code = runtime_->synchronize_event(completion.event.get());
+    if (code && poison_unless_over(completion.number)) {
+      throw CudaError(*runtime_, code, on_, "cudaEventSynchronize");
+    }
+    completion.event.reset();
+  }
+  if (completion.error) std::rethrow_exception(completion.error);
+  if (completion.mark.then) {
+    completion.mark.then();
+  } else {
+    timeline_->advance(completion.mark.point);
+  }
+}
+
+// CUDA gives the errors of other streams' kernels to every call of the process: one that comes after the work has been seen to
+// end well is for the next call to tell.
+bool CudaStream::poison_unless_over(std::uint64_t completion) {
+  const std::lock_guard lock(issue_mutex_);
+  if (completion <= over_) return false;
+  poisoned_ = true;
+  return true;
+}
+
+void CudaStream::poison_from_completing(std::exception_ptr error) {
+  {
+    const std::lock_guard lock(issue_mutex_);
+    poisoned_ = true;
+  }
+  runtime_->synchronize_stream(handle_);  // as above
+  told_ = true;
+  timeline_->fail(std::move(error));
+}
+
+CudaStream& cuda_stream(Stream& stream) {
+  if (auto* const cuda = dynamic_cast<CudaStream*>(&stream)) return *cuda;
+  throw std::logic_error("a CUDA operation was given a stream of " + stream.device().name());
+}
+
+}  // namespace terrace

@@ -1,0 +1,129 @@
+// A stream of a GPU. An issuing thread takes entries in order and issues them on one CUDA stream, so that the caller never
+// blocks; a completing thread waits for CUDA events in order, advances the timeline and calls `then` functions. The GPU waits
+// for neither: what is issued runs on while the issuing thread waits for another stream's event.
+//
+//   submit   host work: the issuing thread waits until the CUDA stream has ended all before, then runs it
+//   launch   issues kernels on the CUDA stream
+//   wait     holds the issuing thread; what was issued before goes on running
+//   record   a point that the completing thread reaches; two points with nothing issued between share one CUDA event
+//
+// Owner:   who made it; it must not outlive its device.
+// Threads: as Stream. Functions of launch() run on the issuing thread and must only issue; those of then() on the completing
+// one. Errors:  a CUDA call that fails, or a function that throws, poisons the stream: later entries are dropped, events after
+// it
+//          rethrow. The error is told when nothing of the stream runs any more, so that its buffers may be freed.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <variant>
+
+#include <terrace/core/cuda/event_pool.h>
+#include <terrace/core/cuda/runtime.h>
+#include <terrace/core/cuda/work_queue.h>
+#include <terrace/core/device.h>
+#include <terrace/core/units.h>
+
+namespace terrace {
+
+// How large things are cut before CUDA sees them; powers of two. Tests take smaller ones.
+struct CudaPieces {
+  // A copy engine runs one copy to its end: an urgent copy of another stream waits for one piece at most.
+  std::size_t copy_bytes = 32 * kMiB;
+  // Host memory is registered between multiples of this address (memory.h); no copy crosses one, because CUDA refuses a copy
+  // over two registrations.
+  std::size_t register_bytes = 16 * kGiB;
+};
+
+class CudaStream final : public Stream {
+ public:
+  CudaStream(Device& device, std::shared_ptr<CudaRuntime> runtime, int device_index, const std::string& name,
+             CudaPieces pieces);
+  ~CudaStream() override;  // finishes what was submitted
+
+  void submit(std::function<void()> work) override { entries_.push(Work{std::move(work)}); }
+  void then(std::function<void()> done) override { entries_.push(Mark{std::move(done), 0}); }
+  void wait(const Event& event) override { entries_.push(Wait{event}); }
+  Event record() override;
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes) override { entries_.push(Copy{to, from, bytes}); }
+  Device& device() override { return device_; }
+
+  void launch(std::function<void(CudaStreamHandle)> kernels) { entries_.push(Launch{std::move(kernels)}); }
+
+ private:
+  struct Work {
+    std::function<void()> run;
+  };
+  struct Launch {
+    std::function<void(CudaStreamHandle)> issue;
+  };
+  struct Copy {
+    std::byte* to;
+    const std::byte* from;
+    std::size_t bytes;
+  };
+  struct Wait {
+    Event event;
+  };
+  struct Mark {  // a function to call, or a point of the timeline
+    std::function<void()> then;
+    std::uint64_t point;
+  };
+  using Entry = std::variant<Work, Launch, Copy, Wait, Mark>;
+  struct Completion {
+    CudaEventPool::Lease event;  // none: nothing was issued since the last one
+    Mark mark;
+    std::exception_ptr error;  // the stream is poisoned from here on
+    std::uint64_t number = 0;  // of all completions, from 1
+  };
+
+  void run_issuing();
+  void run_completing();
+  void issue(Work& work);
+  void issue(Launch& launch);
+  void issue(Copy& copy);
+  void issue(Wait& wait) { wait.event.wait(); }
+  void issue(Mark& mark);
+  void enter_device();
+  template <class Call>
+  bool issue_unless_poisoned(const Call& call);
+  bool synchronize_issued();
+  void push_completion(CudaEventPool::Lease event, Mark mark, std::exception_ptr error);
+  void poison_from_issuing(std::exception_ptr error);
+  void complete(Completion& completion);
+  bool poison_unless_over(std::uint64_t completion);
+  void poison_from_completing(std::exception_ptr error);
+
+  Device& device_;
+  const std::shared_ptr<CudaRuntime> runtime_;
+  const int device_index_;
+  const std::string on_;  // "cuda:0, stream \"upload\"", for errors
+  const CudaPieces pieces_;
+  CudaStreamHandle handle_ = nullptr;
+  CudaEventPool events_;
+  const std::shared_ptr<Timeline> timeline_ = std::make_shared<Timeline>();
+  std::uint64_t recorded_ = 0;  // the submitting thread's
+  WorkQueue<Entry> entries_;
+  WorkQueue<Completion> completions_;
+  // Held while something is issued: once the completing thread has poisoned the stream under it, nothing more will be.
+  std::mutex issue_mutex_;
+  bool poisoned_ = false;             // under issue_mutex_
+  std::uint64_t over_ = 0;            // under issue_mutex_: a synchronisation has shown that completions up to here ended well
+  std::uint64_t pushed_ = 0;          // the issuing thread's: completions
+  bool running_ = false;              // the issuing thread's: issued since the last synchronisation
+  bool unmarked_ = false;             // the issuing thread's: issued since the last CUDA event
+  bool told_ = false;                 // the completing thread's: the timeline has failed
+  std::thread issuing_, completing_;  // last: they use all of the above
+};
+
+// The CUDA stream behind `stream`: std::logic_error when it is another device's.
+CudaStream& cuda_stream(Stream& stream);
+
+}  // namespace terrace
