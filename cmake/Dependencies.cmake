@@ -27,10 +27,18 @@ if(TERRACE_BENCH)
 endif()
 
 set(TERRACE_HAS_CUDA OFF)
+set(TERRACE_CUDA_MAJOR 0)  # of the toolkit; a driver must be as new
 if(NOT TERRACE_CUDA STREQUAL "OFF")
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
+    # A list and never `native`: what is built here runs elsewhere. Newer GPUs translate the last one's PTX.
+    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+      set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 90-virtual)
+    endif()
+    enable_language(CUDA)
+    find_package(CUDAToolkit REQUIRED)
+    set(TERRACE_CUDA_MAJOR ${CUDAToolkit_VERSION_MAJOR})
     set(TERRACE_HAS_CUDA ON)
   elseif(TERRACE_CUDA STREQUAL "ON")
     message(FATAL_ERROR "TERRACE_CUDA=ON, but no CUDA compiler was found: install the CUDA toolkit or set it to AUTO")

@@ -25,21 +25,28 @@ file(CREATE_LINK ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/include/terrace SYM
 
 add_library(terrace_flags INTERFACE)
 target_compile_features(terrace_flags INTERFACE cxx_std_20)
-target_compile_options(terrace_flags INTERFACE
+set(cxx_options
   -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wcast-align
   # g++ 12 sees overflows in fmt and null pointers in streambuf that are not there.
   -Wno-stringop-overflow
   # The rounding of every product and sum is part of the product: no contraction unless the source writes an fma.
   -ffp-contract=off -fno-omit-frame-pointer)
+# nvcc writes host code that is not ours: its warnings are those of nvcc itself and the plain ones of the host compiler.
+# CMake 3.25 does not know that nvcc knows C++20.
+set(cuda_options -std=c++20 --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra,-ffp-contract=off,-fno-omit-frame-pointer)
 if(TERRACE_WERROR)
-  target_compile_options(terrace_flags INTERFACE -Werror)
+  list(APPEND cxx_options -Werror)
+  list(APPEND cuda_options -Werror=all-warnings -Xcompiler=-Werror)
 endif()
+target_compile_options(terrace_flags INTERFACE
+  "$<$<COMPILE_LANGUAGE:CXX>:${cxx_options}>" "$<$<COMPILE_LANGUAGE:CUDA>:${cuda_options}>")
 if(TERRACE_SANITIZE)
-  target_compile_options(terrace_flags INTERFACE -fsanitize=${TERRACE_SANITIZE} -fno-sanitize-recover=all -g1)
+  target_compile_options(terrace_flags INTERFACE
+    "$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${TERRACE_SANITIZE};-fno-sanitize-recover=all;-g1>")
   target_link_options(terrace_flags INTERFACE -fsanitize=${TERRACE_SANITIZE})
 endif()
 if(TERRACE_COVERAGE)
-  target_compile_options(terrace_flags INTERFACE --coverage -g)
+  target_compile_options(terrace_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:--coverage;-g>")
   target_link_options(terrace_flags INTERFACE --coverage)
 endif()
 

@@ -25,8 +25,8 @@ inline constexpr int kCudaSuccess = 0;
 inline constexpr int kCudaOutOfMemory = 2;  // cudaErrorMemoryAllocation
 
 struct CudaProperties {
-  std::string name;
-  std::string pci_bus_id;  // "0000:17:00.0"
+  std::string name = {};
+  std::string pci_bus_id = {};  // "0000:17:00.0"
   std::uint64_t memory_bytes = 0;
   int compute_major = 0, compute_minor = 0;
   int multiprocessors = 0;

@@ -14,7 +14,6 @@
 //          rethrow. The error is told when nothing of the stream runs any more, so that its buffers may be freed.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -26,21 +25,12 @@
 #include <variant>
 
 #include <terrace/core/cuda/event_pool.h>
+#include <terrace/core/cuda/pieces.h>
 #include <terrace/core/cuda/runtime.h>
 #include <terrace/core/cuda/work_queue.h>
 #include <terrace/core/device.h>
-#include <terrace/core/units.h>
 
 namespace terrace {
-
-// How large things are cut before CUDA sees them; powers of two. Tests take smaller ones.
-struct CudaPieces {
-  // A copy engine runs one copy to its end: an urgent copy of another stream waits for one piece at most.
-  std::size_t copy_bytes = 32 * kMiB;
-  // Host memory is registered between multiples of this address (memory.h); no copy crosses one, because CUDA refuses a copy
-  // over two registrations.
-  std::size_t register_bytes = 16 * kGiB;
-};
 
 class CudaStream final : public Stream {
  public:

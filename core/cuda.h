@@ -1,0 +1,43 @@
+// GPUs: which there are, and a device on one. All that needs CUDA is in a module that is loaded on first use, so that a program
+// starts small, and also where there is neither a GPU nor a driver.
+//
+// Owner:   the caller; the pool is borrowed and must outlive the device.
+// Threads: any.
+// Errors:  Error(Exit::hardware_missing) that says what is missing and how to get it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <terrace/core/device.h>
+#include <terrace/core/units.h>
+
+namespace terrace {
+
+struct GpuInfo {
+  int index = 0;  // "cuda:0"
+  std::string name = {};
+  std::string pci_bus_id = {};
+  int numa_node = -1;  // of the host's memory beside it; -1: not known
+  std::uint64_t memory_bytes = 0;
+  int compute_major = 0, compute_minor = 0;
+};
+
+struct GpuSearch {
+  std::vector<GpuInfo> gpus = {};
+  std::string why_none = {};  // when there are none: one line, and how to mend it
+  std::string mend = {};
+};
+
+// Asks the driver only, so that no CUDA library is mapped where there is no GPU. Tests give another driver.
+GpuSearch find_gpus(const std::string& driver = "libcuda.so.1");
+
+struct CudaOptions {
+  int index = 0;
+  std::uint64_t memory_limit_bytes = kUnlimited;  // of memory(), exact
+};
+std::unique_ptr<Device> make_cuda_device(ThreadPool& pool, const CudaOptions& options = {});
+
+}  // namespace terrace

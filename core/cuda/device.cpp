@@ -1,0 +1,77 @@
+#include <terrace/core/cuda/device.h>
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <terrace/core/cuda/cuda_error.h>
+#include <terrace/core/cuda/memory.h>
+#include <terrace/core/cuda/stream.h>
+#include <terrace/core/pci.h>
+
+namespace terrace {
+namespace {
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(std::shared_ptr<CudaRuntime> runtime, ThreadPool& pool, const CudaOptions& options, const CudaMathFactory& math,
+             const CudaPieces& pieces)
+      : runtime_(std::move(runtime)),
+        pool_(pool),
+        index_(options.index),
+        name_(fmt::format("cuda:{}", options.index)),
+        pieces_(pieces),
+        properties_(read_properties()),
+        memory_(make_device_memory(runtime_, index_, name_)),
+        limited_(make_limited_memory(*memory_, options.memory_limit_bytes)),
+        host_memory_(make_registered_memory(runtime_, index_, name_,
+                                            make_pinned_memory(pool, numa_node_of_pci(properties_.pci_bus_id)),
+                                            pieces.register_bytes)),
+        math_(math(*runtime_, *this)) {}
+
+  std::string name() const override { return name_; }
+  std::unique_ptr<Stream> make_stream(std::string name) override {
+    return std::make_unique<CudaStream>(*this, runtime_, index_, name, pieces_);
+  }
+  MemoryResource& memory() override { return *limited_; }
+  std::shared_ptr<MemoryResource> host_memory() override { return host_memory_; }
+  bool computes_on_host() const override { return false; }
+  Math& math() override { return *math_; }
+  ThreadPool& pool() override { return pool_; }
+
+ private:
+  CudaProperties read_properties() {
+    int count = 0;
+    if (const int code = runtime_->device_count(&count)) throw CudaError(*runtime_, code, name_, "cudaGetDeviceCount");
+    if (index_ < 0 || index_ >= count) {
+      throw Error(fmt::format("{} is not there: this machine shows {} GPU{}, from cuda:0\n  CUDA_VISIBLE_DEVICES says which of "
+                              "them a process sees",
+                              name_, count, count == 1 ? "" : "s"),
+                  Exit::hardware_missing);
+    }
+    CudaProperties properties;
+    if (const int code = runtime_->properties(index_, &properties)) {
+      throw CudaError(*runtime_, code, name_, "cudaGetDeviceProperties");
+    }
+    return properties;
+  }
+
+  const std::shared_ptr<CudaRuntime> runtime_;
+  ThreadPool& pool_;
+  const int index_;
+  const std::string name_;
+  const CudaPieces pieces_;
+  const CudaProperties properties_;
+  const std::unique_ptr<MemoryResource> memory_, limited_;
+  const std::shared_ptr<MemoryResource> host_memory_;
+  const std::unique_ptr<Math> math_;  // last: it may take memory
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_device_on(std::shared_ptr<CudaRuntime> runtime, ThreadPool& pool, const CudaOptions& options,
+                                       const CudaMathFactory& math, const CudaPieces& pieces) {
+  return std::make_unique<CudaDevice>(std::move(runtime), pool, options, math, pieces);
+}
+
+}  // namespace terrace

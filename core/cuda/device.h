@@ -1,0 +1,21 @@
+// The CUDA device on a runtime. The public way to one is make_cuda_device() of core/cuda.h, which loads the module that calls
+// this with the real runtime and the CUDA math; tests call it with a fake one.
+//
+// Owner:   as make_cuda_device(). Memory that was handed out keeps the runtime.
+// Threads: any.
+// Errors:  CudaError; Error(Exit::hardware_missing) for a device that is not there.
+#pragma once
+
+#include <memory>
+
+#include <terrace/core/cuda.h>
+#include <terrace/core/cuda/cuda_math.h>
+#include <terrace/core/cuda/pieces.h>
+#include <terrace/core/cuda/runtime.h>
+
+namespace terrace {
+
+std::unique_ptr<Device> make_device_on(std::shared_ptr<CudaRuntime> runtime, ThreadPool& pool, const CudaOptions& options,
+                                       const CudaMathFactory& math, const CudaPieces& pieces = {});
+
+}  // namespace terrace

@@ -1,0 +1,26 @@
+// Memory of a GPU, and host memory that a GPU copies from at full speed.
+//
+// Owner:   both keep the runtime. What they gave out comes back before them.
+// Threads: any.
+// Errors:  CudaError with the size, and what is free. What cannot be returned is told as a warning: CUDA gives the errors of
+//          earlier work there, too.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <terrace/core/cuda/runtime.h>
+#include <terrace/core/memory_resource.h>
+
+namespace terrace {
+
+// cudaMalloc, not CUDA's stream-ordered pool: an arena is taken once a run, so there is nothing to win, a pool keeps more than
+// it gives out, and cudaFree waits for what still uses the memory. Not zeroed. No limit of its own (make_limited_memory).
+std::unique_ptr<MemoryResource> make_device_memory(std::shared_ptr<CudaRuntime> runtime, int device_index, std::string on);
+
+// The slabs of `inner`, registered with CUDA between multiples of the address `piece_bytes` (a power of two), and unregistered
+// before they go back.
+std::unique_ptr<MemoryResource> make_registered_memory(std::shared_ptr<CudaRuntime> runtime, int device_index, std::string on,
+                                                       std::unique_ptr<MemoryResource> inner, std::size_t piece_bytes);
+
+}  // namespace terrace

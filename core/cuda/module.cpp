@@ -1,0 +1,12 @@
+// The entry of the CUDA module.
+#include <memory>
+
+#include <terrace/core/cuda.h>
+#include <terrace/core/cuda/cuda_math.h>
+#include <terrace/core/cuda/device.h>
+#include <terrace/core/cuda/real_runtime.h>
+
+extern "C" __attribute__((visibility("default"))) terrace::Device* terrace_cuda_device(terrace::ThreadPool* pool,
+                                                                                       const terrace::CudaOptions* options) {
+  return terrace::make_device_on(terrace::make_real_cuda_runtime(), *pool, *options, terrace::make_cuda_math).release();
+}

@@ -1,0 +1,31 @@
+// The CUDA device's module, loaded on first use.
+#include <fmt/format.h>
+
+#include <terrace/core/cuda.h>
+#include <terrace/core/error.h>
+#include <terrace/core/module.h>
+
+namespace terrace {
+namespace {
+
+using Make = Device* (*)(ThreadPool*, const CudaOptions*);
+
+Make load() {
+  return reinterpret_cast<Make>(load_module(
+      "terrace_cuda", "terrace_cuda_device",
+      "build terrace on a machine with the CUDA toolkit (nvcc), and have CUDA's libraries where the loader finds them"));
+}
+
+}  // namespace
+
+std::unique_ptr<Device> make_cuda_device(ThreadPool& pool, const CudaOptions& options) {
+  const auto found = find_gpus();
+  if (found.gpus.empty()) {
+    throw Error(fmt::format("no CUDA device: {}\n  {}, or use --device cpu", found.why_none, found.mend),
+                Exit::hardware_missing);
+  }
+  static const Make make = load();
+  return std::unique_ptr<Device>(make(&pool, &options));
+}
+
+}  // namespace terrace

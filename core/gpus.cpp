@@ -1,0 +1,92 @@
+// Which GPUs there are, by the driver's own calls.
+#include <dlfcn.h>
+
+#include <array>
+#include <cstddef>
+#include <memory>
+
+#include <fmt/format.h>
+
+#include <terrace/core/cuda.h>
+#include <terrace/core/pci.h>
+
+namespace terrace {
+namespace {
+
+constexpr int kNoDevice = 100;           // CUDA_ERROR_NO_DEVICE
+constexpr int kMajor = 75, kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
+
+// The few calls of the driver (cuda.h) that say what is there. It stays loaded: it does not take to being unloaded.
+class Driver {
+ public:
+  explicit Driver(const std::string& file) : handle_(dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+    if (const char* const error = handle_ ? nullptr : dlerror()) trouble_ = error;
+  }
+  [[nodiscard]] bool loaded() const { return handle_ != nullptr; }
+  [[nodiscard]] const std::string& trouble() const { return trouble_; }
+
+  // CUDA's code; a call that this driver does not have is a failure of its own.
+  template <class... Arguments>
+  int call(const char* name, Arguments... arguments) const {
+    auto* const function = reinterpret_cast<int (*)(Arguments...)>(dlsym(handle_, name));
+    return function ? function(arguments...) : -1;
+  }
+  [[nodiscard]] std::string describe(int code) const {
+    const char *name = nullptr, *text = nullptr;
+    call("cuGetErrorName", code, &name);
+    call("cuGetErrorString", code, &text);
+    return fmt::format("{} ({}): {}", name ? name : "error", code, text ? text : "not known to this driver");
+  }
+
+ private:
+  void* handle_;
+  std::string trouble_;
+};
+
+GpuInfo look_at(const Driver& driver, int index) {
+  GpuInfo gpu{.index = index};
+  std::array<char, 256> text{};
+  std::size_t bytes = 0;
+  int device = 0;
+  driver.call("cuDeviceGet", &device, index);
+  if (driver.call("cuDeviceGetName", text.data(), static_cast<int>(text.size()), device) == 0) gpu.name = text.data();
+  if (driver.call("cuDeviceTotalMem_v2", &bytes, device) == 0) gpu.memory_bytes = bytes;
+  if (driver.call("cuDeviceGetPCIBusId", text.data(), static_cast<int>(text.size()), device) == 0) {
+    gpu.pci_bus_id = text.data();
+    gpu.numa_node = numa_node_of_pci(gpu.pci_bus_id);
+  }
+  driver.call("cuDeviceGetAttribute", &gpu.compute_major, kMajor, device);
+  driver.call("cuDeviceGetAttribute", &gpu.compute_minor, kMinor, device);
+  return gpu;
+}
+
+}  // namespace
+
+GpuSearch find_gpus(const std::string& driver_file) {
+  const Driver driver(driver_file);
+  if (!driver.loaded()) {
+    return {{}, fmt::format("there is no NVIDIA driver ({})", driver.trouble()), "install the NVIDIA driver"};
+  }
+  int version = 0, count = 0;
+  driver.call("cuDriverGetVersion", &version);
+  if (version / 1000 < TERRACE_CUDA_MAJOR) {
+    return {{},
+            fmt::format("the driver version is insufficient (error 35): it supports CUDA {}.{}, and terrace was built with "
+                        "CUDA {}",
+                        version / 1000, version % 1000 / 10, TERRACE_CUDA_MAJOR),
+            "install a newer NVIDIA driver, or build terrace with an older CUDA"};
+  }
+  int code = driver.call("cuInit", 0U);
+  if (code == 0) code = driver.call("cuDeviceGetCount", &count);
+  if (code == kNoDevice || (code == 0 && count == 0)) {
+    return {{}, "the driver is there, but shows no GPU", "check nvidia-smi and CUDA_VISIBLE_DEVICES"};
+  }
+  if (code != 0) {
+    return {{}, fmt::format("the driver does not work: {}", driver.describe(code)), "check nvidia-smi and the kernel log"};
+  }
+  GpuSearch found;
+  for (int i = 0; i < count; ++i) found.gpus.push_back(look_at(driver, i));
+  return found;
+}
+
+}  // namespace terrace

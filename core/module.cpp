@@ -1,0 +1,44 @@
+#include <terrace/core/module.h>
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <terrace/core/error.h>
+
+namespace terrace {
+namespace {
+
+std::vector<std::string> places() {
+  std::vector<std::string> folders;
+  if (const char* const folder = std::getenv("TERRACE_MODULE_PATH")) folders.emplace_back(folder);
+  std::error_code error;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+  folders.push_back(program.string());
+  folders.push_back((program.parent_path() / "lib" / "terrace").string());
+  folders.emplace_back(TERRACE_MODULE_BUILD_FOLDER);
+  folders.emplace_back(TERRACE_MODULE_INSTALL_FOLDER);
+  return folders;
+}
+
+}  // namespace
+
+void* load_module(const std::string& name, const char* entry, const std::string& mend) {
+  std::string tried;
+  for (const auto& folder : places()) {
+    const auto path = fmt::format("{}/{}.so", folder, name);
+    if (void* const module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+      if (void* const address = dlsym(module, entry)) return address;
+    }
+    tried += std::string("\n  ") + dlerror();
+  }
+  throw Error(fmt::format("the module {0} cannot be loaded; {1}, or set TERRACE_MODULE_PATH to the folder of {0}.so{2}", name,
+                          mend, tried),
+              Exit::hardware_missing);
+}
+
+}  // namespace terrace

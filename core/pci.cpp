@@ -1,0 +1,19 @@
+#include <terrace/core/pci.h>
+
+#include <algorithm>
+#include <cctype>
+#include <fstream>
+
+#include <terrace/core/machine.h>
+
+namespace terrace {
+
+int numa_node_of_pci(std::string bus_id, const std::filesystem::path& root) {
+  std::ranges::transform(bus_id, bus_id.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::ifstream file(root / "sys/bus/pci/devices" / bus_id / "numa_node");
+  int node = -1;
+  if (!(file >> node)) return -1;
+  return node < read_topology(root).numa_nodes ? node : -1;
+}
+
+}  // namespace terrace
