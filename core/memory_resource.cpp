@@ -45,7 +45,7 @@ class LimitedMemory final : public MemoryResource {
 
   // Reserve first, allocate after: two threads cannot both take the last bytes.
   Slab allocate(std::size_t bytes) override {
-    const auto wanted = round_up(bytes, kPageBytes);
+    const auto wanted = round_up(std::max<std::size_t>(bytes, 1), kPageBytes);  // as slabs are
     {
       const std::lock_guard lock(mutex_);
       if (wanted < bytes || wanted > limit_bytes_ - used_bytes_) {

@@ -66,6 +66,13 @@ TEST_F(MemoryAdaptors, LimitIsExact) {
   EXPECT_THROW((void)limited->allocate(~std::size_t{0}), Error);
 }
 
+TEST_F(MemoryAdaptors, LimitCountsAnEmptySlabAsThePageThatItIs) {
+  const auto limited = make_limited_memory(*counted_, kPageBytes);
+  { const Slab empty = limited->allocate(0); }
+  const Slab a = limited->allocate(0);
+  EXPECT_THROW((void)limited->allocate(0), Error);
+}
+
 TEST_F(MemoryAdaptors, LimitForgetsAnAllocationThatFailed) {
   const auto faulty = make_faulty_memory(*counted_, 2);
   const auto limited = make_limited_memory(*faulty, 2 * kPageBytes);
