@@ -1,3 +1,4 @@
+// What every device promises: streams, events and memory (core/device.h).
 #include <terrace/core/device.h>
 
 #include <gtest/gtest.h>
@@ -5,32 +6,58 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <random>
 #include <stdexcept>
 #include <thread>
 #include <vector>
 
 #include <terrace/core/thread_pool.h>
 #include <terrace/core/units.h>
+#include <terrace/tests/support/test_device.h>
 
-namespace terrace {
+namespace terrace::test {
 namespace {
 
-class CpuStreams : public testing::Test {
+class DeviceContract : public testing::TestWithParam<std::string> {
  protected:
   ThreadPool pool_{2};
-  std::unique_ptr<Device> device_ = make_cpu_device(pool_);
+  std::unique_ptr<Device> device_ = make_test_device(GetParam(), pool_, 1);
+
+  // Through the device's own memory and back, by copies alone.
+  static void fill(std::byte* data, std::size_t bytes, std::uint32_t seed) {
+    std::minstd_rand random(seed + 1);
+    for (std::size_t i = 0; i < bytes; ++i) data[i] = static_cast<std::byte>(random());
+  }
 };
 
 }  // namespace
 
-TEST_F(CpuStreams, DeviceSaysWhatItIs) {
-  EXPECT_EQ(device_->name(), "cpu");
+TEST_P(DeviceContract, SaysWhatItIs) {
+  EXPECT_EQ(device_->name().substr(0, GetParam().size()), GetParam());
   EXPECT_EQ(&device_->pool(), &pool_);
   EXPECT_EQ(&device_->make_stream("x")->device(), device_.get());
-  EXPECT_GE(device_->memory().allocate(5000).bytes(), 5000U);
+  EXPECT_EQ(device_->computes_on_host(), GetParam() == "cpu");
 }
 
-TEST_F(CpuStreams, RunInOrderOnTheirOwnThread) {
+TEST_P(DeviceContract, SlabsAreWholePages) {
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{5000}, std::size_t{3 * kMiB + 1}}) {
+    EXPECT_EQ(device_->memory().allocate(bytes).bytes(), round_up(std::max<std::size_t>(bytes, 1), kPageBytes));
+    const Slab host = device_->host_memory()->allocate(bytes);
+    EXPECT_EQ(host.bytes(), round_up(std::max<std::size_t>(bytes, 1), kPageBytes));
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(host.data()) % kPageBytes, 0U);
+    host.data()[host.bytes() - 1] = std::byte{7};  // the host's to write
+  }
+}
+
+TEST_P(DeviceContract, HostMemoryOutlivesItsDevice) {
+  const auto memory = device_->host_memory();
+  const Slab slab = memory->allocate(10'000);
+  device_.reset();
+  slab.data()[9'999] = std::byte{7};
+  EXPECT_EQ(slab.data()[9'999], std::byte{7});
+}
+
+TEST_P(DeviceContract, HostWorkRunsInOrderOnAThreadOfTheStream) {
   const auto stream = device_->make_stream("a stream whose name is far too long for the kernel");
   std::vector<int> order;  // no lock: one thread, and synchronize() orders the rest
   std::vector<std::thread::id> threads;
@@ -46,44 +73,48 @@ TEST_F(CpuStreams, RunInOrderOnTheirOwnThread) {
   EXPECT_EQ(std::ranges::count(threads, threads.front()), 1000);
 }
 
-TEST_F(CpuStreams, SubmitDoesNotBlock) {
+TEST_P(DeviceContract, NoCallBlocks) {
+  const Slab from = device_->host_memory()->allocate(kMiB), to = device_->memory().allocate(kMiB);
   const auto gate = std::make_shared<Timeline>();
   const auto stream = device_->make_stream("a");
-  bool ran = false;
+  bool ran = false, told = false;
   stream->wait(Event(gate, 1));  // a point nobody has issued yet: the stream waits, its caller does not
+  stream->copy(to.data(), from.data(), kMiB);
   stream->submit([&] { ran = true; });
+  stream->then([&] { told = true; });
   const Event end = stream->record();
   EXPECT_FALSE(end.done());
   gate->advance(1);
   end.wait();
   EXPECT_TRUE(ran);
+  EXPECT_TRUE(told);
 }
 
-TEST_F(CpuStreams, ThenIsCalledInOrderAfterWhatWasSubmittedAndNeverAfterAnError) {
+TEST_P(DeviceContract, ThenIsCalledInOrderAfterWhatWasSubmitted) {
   const auto stream = device_->make_stream("a");
-  int done = 0, seen = -1;
-  stream->submit([&] { done = 1; });
-  stream->then([&] { seen = done; });
+  constexpr std::size_t kBytes = 300'000;
+  const Slab first = device_->host_memory()->allocate(kBytes), last = device_->host_memory()->allocate(kBytes);
+  const Slab middle = device_->memory().allocate(kBytes);
+  fill(first.data(), kBytes, 1);
+  std::vector<int> order;
+  int equal_at = -1;
+  for (int i = 0; i < 50; ++i) {
+    if (i == 20) {
+      stream->copy(middle.data(), first.data(), kBytes);
+      stream->copy(last.data(), middle.data(), kBytes);
+    }
+    stream->then([&, i] {
+      order.push_back(i);
+      if (equal_at < 0 && std::memcmp(first.data(), last.data(), kBytes) == 0) equal_at = i;
+    });
+  }
   stream->synchronize();
-  EXPECT_EQ(seen, 1);
-  const auto held = std::make_shared<int>(0);
-  stream->submit([] { throw std::runtime_error("chunk 118"); });
-  stream->then([held] { *held = 1; });
-  EXPECT_THROW(stream->synchronize(), std::runtime_error);
-  EXPECT_EQ(*held, 0);
+  ASSERT_EQ(order.size(), 50U);
+  EXPECT_TRUE(std::ranges::is_sorted(order));
+  EXPECT_EQ(equal_at, 20);
 }
 
-TEST_F(CpuStreams, HostMemoryOutlivesItsDevice) {
-  auto device = make_cpu_device(pool_);
-  EXPECT_TRUE(device->computes_on_host());
-  const auto memory = device->host_memory();
-  const Slab slab = memory->allocate(10'000);
-  device.reset();
-  slab.data()[9'999] = std::byte{7};
-  EXPECT_EQ(slab.data()[9'999], std::byte{7});
-}
-
-TEST_F(CpuStreams, WaitOrdersTwoStreams) {
+TEST_P(DeviceContract, WaitOrdersTwoStreams) {
   const auto a = device_->make_stream("a"), b = device_->make_stream("b");
   std::vector<int> log;
   for (int i = 0; i < 200; ++i) {
@@ -97,12 +128,36 @@ TEST_F(CpuStreams, WaitOrdersTwoStreams) {
   for (int i = 0; i < 400; ++i) ASSERT_EQ(log[static_cast<std::size_t>(i)], i);
 }
 
-TEST_F(CpuStreams, AnErrorSkipsLaterWorkAndTravels) {
+TEST_P(DeviceContract, CopiesMoveEveryByteBetweenAllPlaces) {
+  const auto up = device_->make_stream("up"), down = device_->make_stream("down");
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{4096}, std::size_t{65'537}, std::size_t{3 * kMiB + 11}}) {
+    const Slab first = device_->host_memory()->allocate(bytes + 3), last = device_->host_memory()->allocate(bytes + 5);
+    const Slab one = device_->memory().allocate(bytes + 7), two = device_->memory().allocate(bytes);
+    fill(first.data(), first.bytes(), static_cast<std::uint32_t>(bytes));
+    const std::byte canary{0x5a};
+    std::fill_n(last.data(), last.bytes(), canary);
+    up->copy(one.data() + 7, first.data() + 3, bytes);
+    up->copy(two.data(), one.data() + 7, bytes);
+    down->wait(up->record());
+    down->copy(last.data() + 5, two.data(), bytes);
+    down->synchronize();
+    EXPECT_EQ(std::memcmp(last.data() + 5, first.data() + 3, bytes), 0) << bytes;
+    EXPECT_TRUE(std::all_of(last.data(), last.data() + 5, [&](std::byte b) { return b == canary; })) << bytes;
+    EXPECT_TRUE(std::all_of(last.data() + 5 + bytes, last.data() + last.bytes(), [&](std::byte b) { return b == canary; }))
+        << bytes;
+    up->copy(one.data(), first.data(), 0);  // nothing is a copy, too
+    up->synchronize();
+  }
+}
+
+TEST_P(DeviceContract, AnErrorSkipsLaterWorkAndTravels) {
   const auto a = device_->make_stream("a"), b = device_->make_stream("b");
   std::atomic<bool> ran{false};
+  const auto held = std::make_shared<int>(0);
   const Event before = a->record();
   a->submit([] { throw std::runtime_error("chunk 118"); });
-  a->submit([&] { ran = true; });
+  a->submit([&ran, held] { ran = true; });
+  a->then([&ran, held] { ran = true; });
   const Event after = a->record();
   b->wait(after);
   b->submit([&] { ran = true; });
@@ -121,29 +176,119 @@ TEST_F(CpuStreams, AnErrorSkipsLaterWorkAndTravels) {
   EXPECT_FALSE(ran);
 }
 
-TEST_F(CpuStreams, DestructionFinishesWhatWasSubmitted) {
+TEST_P(DeviceContract, WhatAnErrorSkipsIsDestroyed) {
+  const auto held = std::make_shared<int>(0);
+  {
+    const auto stream = device_->make_stream("a");
+    stream->submit([] { throw std::runtime_error("chunk 118"); });
+    stream->submit([held] { *held = 1; });
+    stream->then([held] { *held = 1; });
+  }
+  EXPECT_EQ(held.use_count(), 1);
+  EXPECT_EQ(*held, 0);
+}
+
+TEST_P(DeviceContract, WhatWasRecordedBeforeAnErrorStillEndsWell) {
+  constexpr std::size_t kBytes = 2 * kMiB;
+  const Slab from = device_->host_memory()->allocate(kBytes), to = device_->memory().allocate(kBytes);
+  for (int i = 0; i < 20; ++i) {
+    const auto stream = device_->make_stream("a");
+    stream->copy(to.data(), from.data(), kBytes);
+    const Event copied = stream->record();
+    stream->submit([] { throw std::runtime_error("chunk 118"); });
+    EXPECT_THROW(stream->synchronize(), std::runtime_error);
+    EXPECT_NO_THROW(copied.wait());
+  }
+}
+
+TEST_P(DeviceContract, DestructionFinishesWhatWasSubmitted) {
+  constexpr std::size_t kBytes = kMiB;
+  const Slab from = device_->host_memory()->allocate(kBytes), to = device_->host_memory()->allocate(kBytes);
+  const Slab there = device_->memory().allocate(kBytes);
+  fill(from.data(), kBytes, 3);
   std::atomic<int> ran{0};
   Event last;
   {
     const auto stream = device_->make_stream("a");
-    for (int i = 0; i < 100; ++i) stream->submit([&] { ++ran; });
+    for (int i = 0; i < 100; ++i) {
+      stream->submit([&] { ++ran; });
+      stream->then([&] { ++ran; });
+    }
     last = stream->record();
+    stream->copy(there.data(), from.data(), kBytes);
+    stream->copy(to.data(), there.data(), kBytes);  // nobody asks for its end
   }
-  EXPECT_EQ(ran, 100);
+  EXPECT_EQ(ran, 200);
   EXPECT_TRUE(last.done());  // an event outlives its stream
+  EXPECT_EQ(std::memcmp(from.data(), to.data(), kBytes), 0);
 }
 
-TEST_F(CpuStreams, CopyMovesTheBytes) {
-  constexpr std::size_t kBytes = 3 * kMiB;
-  const Slab from = device_->memory().allocate(kBytes), to = device_->memory().allocate(kBytes);
-  for (std::size_t i = 0; i < kBytes; ++i) from.data()[i] = static_cast<std::byte>(i * 31 >> 3);
-  const auto a = device_->make_stream("a"), b = device_->make_stream("b");
-  a->copy(to.data(), from.data(), kBytes);
-  bool same = false;
-  b->wait(a->record());
-  b->submit([&] { same = std::memcmp(to.data(), from.data(), kBytes) == 0; });
-  b->synchronize();
-  EXPECT_TRUE(same);
+// Random copies between buffers of both memories on several streams, each ordered against those before it by events only where
+// they touch the same buffer. The oracle runs them one by one.
+TEST_P(DeviceContract, EventsOrderWhateverSharesABuffer) {
+  constexpr std::size_t kStreams = 4, kBuffers = 6, kBytes = 80'000;
+  constexpr int kCopies = 400;
+  for (std::uint32_t seed = 0; seed < 3; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::minstd_rand random(seed + 17);
+    std::vector<std::unique_ptr<Stream>> streams;
+    for (std::size_t i = 0; i < kStreams; ++i) streams.push_back(device_->make_stream("s" + std::to_string(i)));
+    std::vector<Slab> buffers;
+    std::vector<std::vector<std::byte>> oracle(kBuffers, std::vector<std::byte>(kBytes));
+    const Slab seedling = device_->host_memory()->allocate(kBuffers * kBytes);
+    fill(seedling.data(), kBuffers * kBytes, seed);
+    std::vector<std::vector<Event>> used(kBuffers);  // by each stream, last
+    for (std::size_t b = 0; b < kBuffers; ++b) {
+      buffers.push_back((b % 2 ? device_->memory() : *device_->host_memory()).allocate(kBytes));
+      used[b].resize(kStreams);
+      std::memcpy(oracle[b].data(), seedling.data() + b * kBytes, kBytes);
+      streams[0]->copy(buffers[b].data(), seedling.data() + b * kBytes, kBytes);
+      used[b][0] = streams[0]->record();
+    }
+    for (int i = 0; i < kCopies; ++i) {
+      const std::size_t s = random() % kStreams, from = random() % kBuffers,
+                        to = (from + 1 + random() % (kBuffers - 1)) % kBuffers;
+      const std::size_t begin = random() % kBytes, bytes = random() % (kBytes - begin) + 1;
+      for (const std::size_t b : {from, to})
+        for (std::size_t other = 0; other < kStreams; ++other)
+          if (other != s) streams[s]->wait(used[b][other]);
+      streams[s]->copy(buffers[to].data() + begin, buffers[from].data() + begin, bytes);
+      used[from][s] = used[to][s] = streams[s]->record();
+      std::memcpy(oracle[to].data() + begin, oracle[from].data() + begin, bytes);
+    }
+    const Slab out = device_->host_memory()->allocate(kBytes);
+    for (std::size_t b = 0; b < kBuffers; ++b) {
+      for (const auto& event : used[b]) streams[0]->wait(event);
+      streams[0]->copy(out.data(), buffers[b].data(), kBytes);
+      streams[0]->synchronize();
+      EXPECT_EQ(std::memcmp(out.data(), oracle[b].data(), kBytes), 0) << "buffer " << b;
+    }
+  }
 }
 
-}  // namespace terrace
+TEST_P(DeviceContract, ThreadsUseStreamsOfTheirOwn) {
+  std::vector<std::thread> threads;
+  std::atomic<int> good{0};
+  for (std::uint32_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      constexpr std::size_t kBytes = 200'000;
+      for (int round = 0; round < 10; ++round) {
+        const Slab from = device_->host_memory()->allocate(kBytes), to = device_->host_memory()->allocate(kBytes);
+        const Slab there = device_->memory().allocate(kBytes);
+        fill(from.data(), kBytes, t);
+        const auto up = device_->make_stream("up"), down = device_->make_stream("down");
+        up->copy(there.data(), from.data(), kBytes);
+        down->wait(up->record());
+        down->copy(to.data(), there.data(), kBytes);
+        down->synchronize();
+        good += std::memcmp(from.data(), to.data(), kBytes) == 0;
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(good, 40);
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, DeviceContract, test_devices(), [](const auto& of) { return std::string(of.param); });
+
+}  // namespace terrace::test

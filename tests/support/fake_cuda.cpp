@@ -1,0 +1,437 @@
+#include <terrace/tests/support/fake_cuda.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <deque>
+#include <utility>
+
+namespace terrace::test {
+
+struct FakeCuda::FakeStream {
+  bool live = true;
+  std::deque<std::function<void()>> operations = {};
+  bool busy = false;
+  std::thread thread = {};
+
+  [[nodiscard]] bool idle() const { return operations.empty() && !busy; }
+};
+
+struct FakeCuda::FakeEvent {
+  bool live = true;
+  std::uint64_t recorded = 0, reached = 0;
+};
+
+namespace {
+
+CudaStreamHandle handle_of(void* stream) { return static_cast<CudaStreamHandle>(stream); }
+constexpr std::size_t index_of(FakeCuda::Call call) { return static_cast<std::size_t>(call); }
+
+}  // namespace
+
+const char* FakeCuda::cuda_name(Call call) {
+  static constexpr std::array<const char*, kCalls> kNames{"cudaGetDeviceCount",
+                                                          "cudaGetDeviceProperties",
+                                                          "cudaSetDevice",
+                                                          "cudaMemGetInfo",
+                                                          "cudaMalloc",
+                                                          "cudaFree",
+                                                          "cudaHostRegister",
+                                                          "cudaHostUnregister",
+                                                          "cudaStreamCreateWithFlags",
+                                                          "cudaStreamDestroy",
+                                                          "cudaStreamSynchronize",
+                                                          "cudaMemcpyAsync",
+                                                          "cudaLaunchKernel",
+                                                          "cudaFuncSetAttribute",
+                                                          "cudaEventCreateWithFlags",
+                                                          "cudaEventDestroy",
+                                                          "cudaEventRecord",
+                                                          "cudaEventSynchronize"};
+  return kNames.at(index_of(call));
+}
+
+FakeCuda::FakeCuda(Options options)
+    : options_(std::move(options)),
+      memory_(options_.memory_bytes),
+      random_(static_cast<std::minstd_rand::result_type>(options_.jitter_seed)) {}
+
+FakeCuda::~FakeCuda() {
+  release();
+  const auto left = leaks();
+  {
+    const std::lock_guard lock(mutex_);
+    if (!left.empty()) complain("never given back: " + left);
+    for (auto& stream : streams_) stream.live = false;
+  }
+  changed_.notify_all();
+  for (auto& stream : streams_)
+    if (stream.thread.joinable()) stream.thread.join();
+}
+
+// --- What the test asks for and asks ---
+
+void FakeCuda::fail(Fault fault) {
+  const std::lock_guard lock(mutex_);
+  fault_ = fault;
+}
+
+void FakeCuda::fail(Call call, Fault fault) {
+  const std::lock_guard lock(mutex_);
+  faults_.at(index_of(call)) = fault;
+}
+
+void FakeCuda::fail_operation(std::uint64_t at, int code) {
+  const std::lock_guard lock(mutex_);
+  operation_fault_ = Fault{at, code, true};
+}
+
+void FakeCuda::hold() {
+  const std::lock_guard lock(mutex_);
+  held_ = true;
+}
+
+void FakeCuda::release() {
+  {
+    const std::lock_guard lock(mutex_);
+    held_ = false;
+  }
+  changed_.notify_all();
+}
+
+std::uint64_t FakeCuda::count() const {
+  const std::lock_guard lock(mutex_);
+  return records_.size();
+}
+
+std::uint64_t FakeCuda::count(Call call) const {
+  const std::lock_guard lock(mutex_);
+  return counts_.at(index_of(call));
+}
+
+std::vector<FakeCuda::Record> FakeCuda::records(Call call) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Record> out;
+  for (const auto& record : records_)
+    if (record.call == call) out.push_back(record);
+  return out;
+}
+
+std::optional<FakeCuda::Call> FakeCuda::struck() const {
+  const std::lock_guard lock(mutex_);
+  return struck_;
+}
+
+std::vector<std::string> FakeCuda::complaints() const {
+  const std::lock_guard lock(mutex_);
+  return complaints_;
+}
+
+std::string FakeCuda::leaks() const {
+  const std::lock_guard lock(mutex_);
+  auto text = memory_.describe();
+  const auto add = [&](std::ptrdiff_t number, const char* what) {
+    if (number > 0) text += (text.empty() ? "" : ", ") + std::to_string(number) + what;
+  };
+  add(std::ranges::count_if(streams_, &FakeStream::live), " streams");
+  add(std::ranges::count_if(events_, &FakeEvent::live), " events");
+  return text;
+}
+
+std::size_t FakeCuda::used_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return memory_.used_bytes();
+}
+
+// --- What all calls share; under the lock ---
+
+// The code that this call must end with.
+int FakeCuda::begin(const Record& record) {
+  const auto of_all = records_.size(), of_kind = counts_.at(index_of(record.call))++;
+  records_.push_back(record);
+  if (sticky_) return sticky_;
+  for (const auto& [fault, number] :
+       {std::pair{fault_, std::uint64_t{of_all}}, std::pair{faults_.at(index_of(record.call)), of_kind}}) {
+    if (!fault || fault->at != number) continue;
+    if (!struck_) struck_ = record.call;
+    if (fault->sticky) sticky_ = fault->code;
+    changed_.notify_all();
+    return fault->code;
+  }
+  return kCudaSuccess;
+}
+
+void FakeCuda::complain(const std::string& text) {
+  complaints_.push_back(text);
+  if (options_.report) options_.report(text);
+}
+
+void FakeCuda::need_device(const char* what) {
+  if (!devices_.contains(std::this_thread::get_id())) complain(std::string(what) + " by a thread that never set its device");
+}
+
+FakeCuda::FakeStream* FakeCuda::live_stream(CudaStreamHandle handle, const char* what) {
+  for (auto& stream : streams_)
+    if (handle_of(&stream) == handle && stream.live) return &stream;
+  complain(std::string(what) + " on a stream that is not there");
+  return nullptr;
+}
+
+FakeCuda::FakeEvent* FakeCuda::live_event(CudaEventHandle handle, const char* what) {
+  for (auto& event : events_)
+    if (static_cast<void*>(&event) == static_cast<void*>(handle) && event.live) return &event;
+  complain(std::string(what) + " of an event that is not there");
+  return nullptr;
+}
+
+// CUDA says nothing of a copy over two registrations that touch; here it is an error.
+int FakeCuda::place_of(const void* data, std::size_t bytes, std::int64_t* number) {
+  *number = memory_.span(data, bytes);
+  if (*number < 0) {
+    complain("cudaMemcpyAsync of " + std::to_string(bytes) + " bytes leaves its allocation or registration");
+    return kCudaInvalidValue;
+  }
+  if (*number == 0 && !options_.pageable_copies) {
+    complain("cudaMemcpyAsync of " + std::to_string(bytes) + " bytes from or to memory that is not registered");
+  }
+  return kCudaSuccess;
+}
+
+void FakeCuda::enqueue(FakeStream& stream, std::function<void()> operation) {
+  stream.operations.push_back(std::move(operation));
+  changed_.notify_all();
+}
+
+// A stream's thread. After a sticky error nothing runs any more, as on a GPU whose context is lost; only events pass.
+void FakeCuda::run(FakeStream& stream) {
+  Lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return (!stream.operations.empty() && !held_) || (!stream.live && stream.operations.empty()); });
+    if (stream.operations.empty()) return;
+    const auto operation = std::move(stream.operations.front());
+    stream.operations.pop_front();
+    stream.busy = true;
+    const auto delay = std::chrono::microseconds(options_.jitter_seed ? random_() % 100 : 0);
+    lock.unlock();
+    if (delay.count() > 0) std::this_thread::sleep_for(delay);
+    operation();
+    lock.lock();
+    stream.busy = false;
+    changed_.notify_all();
+  }
+}
+
+// --- Devices and memory ---
+
+int FakeCuda::device_count(int* count) {
+  const std::lock_guard lock(mutex_);
+  if (const int code = begin({Call::device_count})) return code;
+  *count = options_.devices;
+  return kCudaSuccess;
+}
+
+int FakeCuda::properties(int device, CudaProperties* properties) {
+  const std::lock_guard lock(mutex_);
+  if (const int code = begin({Call::properties})) return code;
+  if (device < 0 || device >= options_.devices) return 101;
+  *properties = {.name = "a fake GPU",
+                 .pci_bus_id = "ffff:00:00." + std::to_string(device),
+                 .memory_bytes = options_.memory_bytes,
+                 .compute_major = 9,
+                 .compute_minor = 0,
+                 .multiprocessors = 4,
+                 .copy_engines = 2,
+                 .shared_bytes = 227 * kKiB,
+                 .l2_bytes = 50 * kMiB};
+  return kCudaSuccess;
+}
+
+int FakeCuda::set_device(int device) {
+  const std::lock_guard lock(mutex_);
+  if (const int code = begin({Call::set_device})) return code;
+  if (device < 0 || device >= options_.devices) return 101;
+  devices_[std::this_thread::get_id()] = device;
+  return kCudaSuccess;
+}
+
+int FakeCuda::memory_info(std::size_t* free_bytes, std::size_t* total_bytes) {
+  const std::lock_guard lock(mutex_);
+  if (const int code = begin({Call::memory_info})) return code;
+  need_device("cudaMemGetInfo");
+  *total_bytes = memory_.capacity_bytes();
+  *free_bytes = memory_.capacity_bytes() - memory_.used_bytes();
+  return kCudaSuccess;
+}
+
+int FakeCuda::allocate(void** data, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  if (const int code = begin({Call::allocate, nullptr, nullptr, bytes})) return code;
+  need_device("cudaMalloc");
+  return memory_.allocate(data, bytes, options_.poison);
+}
+
+// Waits for the device, as CUDA does. What gives something back does so even when it gives an error: CUDA's is of earlier work.
+int FakeCuda::free(void* data) {
+  Lock lock(mutex_);
+  const int code = begin({Call::free, data});
+  changed_.wait(lock, [this] { return std::ranges::all_of(streams_, &FakeStream::idle); });
+  const int done = memory_.free(data);
+  if (done) complain("cudaFree of what was not allocated");
+  return code ? code : done;
+}
+
+int FakeCuda::register_host(void* data, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  if (const int code = begin({Call::register_host, data, nullptr, bytes})) return code;
+  need_device("cudaHostRegister");
+  const int code = memory_.add_host(data, bytes);
+  if (code) complain("cudaHostRegister of memory that is registered already");
+  return code;
+}
+
+int FakeCuda::unregister_host(void* data) {
+  const std::lock_guard lock(mutex_);
+  const int code = begin({Call::unregister_host, data});
+  const int done = memory_.remove_host(data);
+  if (done) complain("cudaHostUnregister of what was not registered");
+  return code ? code : done;
+}
+
+// --- Streams ---
+
+int FakeCuda::create_stream(CudaStreamHandle* stream) {
+  const std::lock_guard lock(mutex_);
+  if (const int code = begin({Call::create_stream})) return code;
+  need_device("cudaStreamCreate");
+  auto& made = streams_.emplace_back();
+  made.thread = std::thread([this, &made] { run(made); });
+  *stream = handle_of(&made);
+  return kCudaSuccess;
+}
+
+int FakeCuda::destroy_stream(CudaStreamHandle handle) {
+  Lock lock(mutex_);
+  const int code = begin({Call::destroy_stream, handle});
+  auto* const stream = live_stream(handle, "cudaStreamDestroy");
+  if (!stream) return 400;
+  if (!stream->idle()) complain("cudaStreamDestroy of a stream that was not waited for");
+  stream->live = false;
+  changed_.notify_all();
+  lock.unlock();
+  stream->thread.join();
+  return code;
+}
+
+int FakeCuda::synchronize_stream(CudaStreamHandle handle) {
+  Lock lock(mutex_);
+  if (const int code = begin({Call::synchronize_stream, handle}); code && !sticky_) return code;
+  auto* const stream = live_stream(handle, "cudaStreamSynchronize");
+  if (!stream) return 400;
+  changed_.wait(lock, [&] { return stream->idle(); });
+  return sticky_;
+}
+
+int FakeCuda::copy_async(void* to, const void* from, std::size_t bytes, CudaStreamHandle handle) {
+  const std::lock_guard lock(mutex_);
+  if (const int code = begin({Call::copy_async, to, from, bytes})) return code;
+  need_device("cudaMemcpyAsync");
+  auto* const stream = live_stream(handle, "cudaMemcpyAsync");
+  if (!stream) return 400;
+  std::int64_t to_number = 0, from_number = 0;
+  if (const int code = place_of(to, bytes, &to_number)) return code;
+  if (const int code = place_of(from, bytes, &from_number)) return code;
+  enqueue(*stream, [=, this] {
+    {
+      const std::lock_guard inner(mutex_);
+      if (operation_fault_ && operations_++ == operation_fault_->at) sticky_ = operation_fault_->code;
+      if (sticky_) return;
+      if (memory_.span(to, bytes) != to_number || memory_.span(from, bytes) != from_number) {
+        complain("memory was given back while a copy of it was under way");
+        return;
+      }
+    }
+    std::memmove(to, from, bytes);
+  });
+  return kCudaSuccess;
+}
+
+int FakeCuda::launch(const CudaLaunch& launch, CudaStreamHandle handle) {
+  const std::lock_guard lock(mutex_);
+  if (const int code = begin({Call::launch, launch.kernel, nullptr, launch.argument_bytes})) return code;
+  need_device("cudaLaunchKernel");
+  auto* const stream = live_stream(handle, "cudaLaunchKernel");
+  if (!stream) return 400;
+  std::vector<std::max_align_t> arguments(ceil_div(launch.argument_bytes, sizeof(std::max_align_t)));
+  if (launch.argument_bytes) std::memcpy(arguments.data(), launch.arguments, launch.argument_bytes);
+  enqueue(*stream, [this, own = CudaLaunch(launch), arguments = std::move(arguments)]() mutable {
+    {
+      const std::lock_guard inner(mutex_);
+      if (operation_fault_ && operations_++ == operation_fault_->at) sticky_ = operation_fault_->code;
+      if (sticky_) return;
+    }
+    own.arguments = arguments.data();
+    reinterpret_cast<FakeKernel>(const_cast<void*>(own.kernel))(own);
+  });
+  return kCudaSuccess;
+}
+
+int FakeCuda::allow_shared_bytes(const void* kernel, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  if (const int code = begin({Call::allow_shared_bytes, kernel, nullptr, bytes})) return code;
+  return bytes <= 227 * kKiB ? kCudaSuccess : kCudaInvalidValue;
+}
+
+// --- Events ---
+
+int FakeCuda::create_event(CudaEventHandle* event) {
+  const std::lock_guard lock(mutex_);
+  if (const int code = begin({Call::create_event})) return code;
+  need_device("cudaEventCreate");
+  *event = static_cast<CudaEventHandle>(static_cast<void*>(&events_.emplace_back()));
+  return kCudaSuccess;
+}
+
+int FakeCuda::destroy_event(CudaEventHandle handle) {
+  const std::lock_guard lock(mutex_);
+  const int code = begin({Call::destroy_event, handle});
+  auto* const event = live_event(handle, "cudaEventDestroy");
+  if (!event) return 400;
+  event->live = false;
+  return code;
+}
+
+int FakeCuda::record_event(CudaEventHandle handle, CudaStreamHandle on) {
+  const std::lock_guard lock(mutex_);
+  if (const int code = begin({Call::record_event, handle, on})) return code;
+  need_device("cudaEventRecord");
+  auto* const event = live_event(handle, "cudaEventRecord");
+  auto* const stream = live_stream(on, "cudaEventRecord");
+  if (!event || !stream) return 400;
+  enqueue(*stream, [this, event, point = ++event->recorded] {
+    const std::lock_guard inner(mutex_);
+    event->reached = point;
+  });
+  return kCudaSuccess;
+}
+
+int FakeCuda::synchronize_event(CudaEventHandle handle) {
+  Lock lock(mutex_);
+  if (const int code = begin({Call::synchronize_event, handle}); code && !sticky_) return code;
+  auto* const event = live_event(handle, "cudaEventSynchronize");
+  if (!event) return 400;
+  changed_.wait(lock, [event, point = event->recorded] { return event->reached >= point; });
+  return sticky_;
+}
+
+std::string FakeCuda::error_name(int code) {
+  switch (code) {
+    case kCudaInvalidValue: return "cudaErrorInvalidValue";
+    case kCudaOutOfMemory: return "cudaErrorMemoryAllocation";
+    case 700: return "cudaErrorIllegalAddress";
+    default: return "cudaError" + std::to_string(code);
+  }
+}
+
+std::string FakeCuda::error_text(int code) { return "text of error " + std::to_string(code); }
+
+}  // namespace terrace::test

@@ -1,0 +1,153 @@
+// A CUDA runtime without a GPU, and as asynchronous as one: each stream is a thread that runs copies, kernels and event records
+// in order; device memory is memory of its own, poisoned when it is given. Every call is recorded and can fail; misuse is
+// found: use of what was destroyed, copies from memory that is not registered or no longer there, threads without a device,
+// leaks.
+//
+// Owner:   the test, shared with the device. Threads: any.
+// Errors:  those that the test asked for, as CUDA gives them; misuse goes to Options::report and complaints().
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <terrace/core/cuda/runtime.h>
+#include <terrace/core/units.h>
+#include <terrace/tests/support/fake_cuda_memory.h>
+
+namespace terrace::test {
+
+// What CudaLaunch::kernel points to here. The arguments are the launch's own copy.
+using FakeKernel = void (*)(const CudaLaunch& launch);
+
+class FakeCuda final : public CudaRuntime {
+ public:
+  enum class Call : std::uint8_t {
+    device_count,
+    properties,
+    set_device,
+    memory_info,
+    allocate,
+    free,
+    register_host,
+    unregister_host,
+    create_stream,
+    destroy_stream,
+    synchronize_stream,
+    copy_async,
+    launch,
+    allow_shared_bytes,
+    create_event,
+    destroy_event,
+    record_event,
+    synchronize_event,
+  };
+  static constexpr std::size_t kCalls = 18;
+  static const char* cuda_name(Call call);  // "cudaMemcpyAsync": what an error must name
+
+  struct Options {
+    int devices = 1;
+    std::size_t memory_bytes = 256 * kMiB;
+    std::byte poison{0xcb};
+    bool pageable_copies = false;   // true: copies from and to unregistered memory are meant
+    std::uint64_t jitter_seed = 0;  // not 0: operations take up to 100 µs longer, by this seed
+    std::function<void(const std::string&)> report = {};
+  };
+  struct Record {
+    Call call{};
+    const void* to = nullptr;  // or the only address, stream or event
+    const void* from = nullptr;
+    std::size_t bytes = 0;
+  };
+  struct Fault {
+    std::uint64_t at = 0;  // which call, from 0
+    int code = 0;
+    bool sticky = false;  // every later call fails, too, as after the fault of a kernel
+  };
+
+  FakeCuda() : FakeCuda(Options{}) {}
+  explicit FakeCuda(Options options);
+  ~FakeCuda() override;
+
+  // Faults: at the n-th call of all, at the n-th of one kind, and of the n-th operation while it runs: that one is sticky.
+  void fail(Fault fault);
+  void fail(Call call, Fault fault);
+  void fail_operation(std::uint64_t at, int code);
+  // Streams stop before their next operation.
+  void hold();
+  void release();
+
+  [[nodiscard]] std::uint64_t count() const;
+  [[nodiscard]] std::uint64_t count(Call call) const;
+  [[nodiscard]] std::vector<Record> records(Call call) const;
+  [[nodiscard]] std::optional<Call> struck() const;  // the call that failed first
+  [[nodiscard]] std::vector<std::string> complaints() const;
+  [[nodiscard]] std::string leaks() const;       // what is still there; empty: nothing
+  [[nodiscard]] std::size_t used_bytes() const;  // of device memory
+
+  int device_count(int* count) override;
+  int properties(int device, CudaProperties* properties) override;
+  int set_device(int device) override;
+  int memory_info(std::size_t* free_bytes, std::size_t* total_bytes) override;
+  int allocate(void** data, std::size_t bytes) override;
+  int free(void* data) override;
+  int register_host(void* data, std::size_t bytes) override;
+  int unregister_host(void* data) override;
+  int create_stream(CudaStreamHandle* stream) override;
+  int destroy_stream(CudaStreamHandle stream) override;
+  int synchronize_stream(CudaStreamHandle stream) override;
+  int copy_async(void* to, const void* from, std::size_t bytes, CudaStreamHandle stream) override;
+  int launch(const CudaLaunch& launch, CudaStreamHandle stream) override;
+  int allow_shared_bytes(const void* kernel, std::size_t bytes) override;
+  int create_event(CudaEventHandle* event) override;
+  int destroy_event(CudaEventHandle event) override;
+  int record_event(CudaEventHandle event, CudaStreamHandle stream) override;
+  int synchronize_event(CudaEventHandle event) override;
+  std::string error_name(int code) override;
+  std::string error_text(int code) override;
+
+ private:
+  struct FakeStream;
+  struct FakeEvent;
+  using Lock = std::unique_lock<std::mutex>;
+
+  int begin(const Record& record);
+  void complain(const std::string& text);
+  void need_device(const char* what);
+  FakeStream* live_stream(CudaStreamHandle handle, const char* what);
+  FakeEvent* live_event(CudaEventHandle handle, const char* what);
+  int place_of(const void* data, std::size_t bytes, std::int64_t* number);
+  void enqueue(FakeStream& stream, std::function<void()> operation);
+  void run(FakeStream& stream);
+
+  const Options options_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  FakeCudaMemory memory_;
+  // Kept after their end, so that no handle is ever used again.
+  std::list<FakeStream> streams_;
+  std::list<FakeEvent> events_;
+  std::map<std::thread::id, int> devices_;
+  std::vector<Record> records_;
+  std::array<std::uint64_t, kCalls> counts_{};
+  std::optional<Fault> fault_;
+  std::array<std::optional<Fault>, kCalls> faults_{};
+  std::optional<Fault> operation_fault_;
+  std::uint64_t operations_ = 0;
+  std::optional<Call> struck_;
+  int sticky_ = 0;
+  bool held_ = false;
+  std::minstd_rand random_;
+  std::vector<std::string> complaints_;
+};
+
+}  // namespace terrace::test

@@ -1,0 +1,40 @@
+// The devices that contract suites run on, by name: "cpu", and "cuda" over a CUDA runtime that is a fake, with the CPU's math
+// as host work of its streams.
+//
+// Owner: the test. Threads: as Device. Errors: misuse of CUDA and leaks are failures of the test.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include <terrace/core/cuda/device.h>
+#include <terrace/core/device.h>
+#include <terrace/core/math.h>
+#include <terrace/tests/support/fake_cuda.h>
+
+namespace terrace::test {
+
+inline FakeCuda::Options strict_fake() {
+  return {.report = [](const std::string& text) { ADD_FAILURE() << text; }};
+}
+
+inline std::unique_ptr<Device> make_fake_cuda_device(std::shared_ptr<FakeCuda> fake, ThreadPool& pool,
+                                                     const CudaOptions& options = {}, const CudaPieces& pieces = {}) {
+  return make_device_on(
+      std::move(fake), pool, options, [](CudaRuntime&, Device& device) { return make_cpu_math(device.pool()); }, pieces);
+}
+
+inline std::unique_ptr<Device> make_test_device(const std::string& kind, ThreadPool& pool, std::uint64_t jitter_seed = 0) {
+  if (kind == "cpu") return make_cpu_device(pool);
+  auto options = strict_fake();
+  options.jitter_seed = jitter_seed;
+  // Small pieces, so that small copies have several.
+  return make_fake_cuda_device(std::make_shared<FakeCuda>(options), pool, {},
+                               {.copy_bytes = 64 * kKiB, .register_bytes = kMiB});
+}
+
+inline auto test_devices() { return testing::Values("cpu", "cuda"); }
+
+}  // namespace terrace::test
