@@ -7,6 +7,7 @@
 #include <mutex>
 #include <thread>
 #include <utility>
+#include <variant>
 
 #include <terrace/core/host_copy.h>
 #include <terrace/core/math.h>
@@ -28,27 +29,26 @@ class CpuStream final : public Stream {
     thread_.join();
   }
 
-  void submit(std::function<void()> work) override { push({std::move(work), 0}); }
-  void then(std::function<void()> done) override { submit(std::move(done)); }
+  void submit(std::function<void()> work) override { push(Work{std::move(work)}); }
+  void then(Told told) override { push(std::move(told)); }
   void wait(const Event& event) override {
-    push({[event] { event.wait(); }, 0});
+    push(Work{[event] { event.wait(); }});
   }
   Event record() override {
     const auto point = ++recorded_;
-    push({nullptr, point});
+    push(point);
     return {timeline_, point};
   }
   void copy(std::byte* to, const std::byte* from, std::size_t bytes) override {
-    push({[=] { copy_bytes(to, from, bytes); }, 0});
+    push(Work{[=] { copy_bytes(to, from, bytes); }});
   }
   Device& device() override { return device_; }
 
  private:
-  // Either work, or a point of the timeline to advance to.
-  struct Entry {
-    std::function<void()> work;
-    std::uint64_t point = 0;
+  struct Work {
+    std::function<void()> run;
   };
+  using Entry = std::variant<Work, Told, std::uint64_t>;  // the number: a point of the timeline to advance to
 
   void push(Entry entry) {
     {
@@ -59,7 +59,7 @@ class CpuStream final : public Stream {
   }
 
   void run() {
-    bool poisoned = false;
+    std::exception_ptr failure;
     for (;;) {
       Entry entry;
       {
@@ -69,16 +69,20 @@ class CpuStream final : public Stream {
         entry = std::move(queue_.front());
         queue_.pop_front();
       }
-      if (poisoned) continue;
-      if (!entry.work) {
-        timeline_->advance(entry.point);
+      if (const auto* const told = std::get_if<Told>(&entry)) {
+        (*told)(failure);
+        continue;
+      }
+      if (failure) continue;
+      if (const auto* const point = std::get_if<std::uint64_t>(&entry)) {
+        timeline_->advance(*point);
         continue;
       }
       try {
-        entry.work();
+        std::get<Work>(entry).run();
       } catch (...) {
-        poisoned = true;
-        timeline_->fail(std::current_exception());
+        failure = std::current_exception();
+        timeline_->fail(failure);
       }
     }
   }

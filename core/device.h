@@ -3,11 +3,12 @@
 // Owner:   main owns devices; a stream belongs to who made it and must not outlive its device.
 // Threads: one thread submits to a stream at a time. A CPU stream is a real thread, so a missing wait between two
 //          streams is a race that ThreadSanitizer sees.
-// Errors:  work that throws poisons its stream: later work is skipped (destroyed without being called), and every event
-//          recorded after it rethrows.
+// Errors:  work that throws poisons its stream: later work is skipped (destroyed without being called), every event recorded
+//          after it rethrows, and what asked to be told is told of the failure.
 #pragma once
 
 #include <cstddef>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -25,9 +26,11 @@ class Stream {
  public:
   virtual ~Stream() = default;                          // finishes what was submitted
   virtual void submit(std::function<void()> work) = 0;  // host work; what is submitted later starts after it
-  // `done` is called when everything submitted so far has ended, in order, on a thread of the stream's. Nothing submitted later
-  // waits for it, so that a device is not held up by those who only want to know.
-  virtual void then(std::function<void()> done) = 0;
+  // `told` is called once, when everything submitted so far has ended, in order, on a thread of the stream's; with the error of
+  // a stream that failed before, else with null. It must not throw. Nothing submitted later waits for it, so that a device is
+  // not held up by those who only want to know.
+  using Told = std::function<void(const std::exception_ptr& failure)>;
+  virtual void then(Told told) = 0;
   virtual void wait(const Event& event) = 0;  // work submitted later starts after the event
   virtual Event record() = 0;                 // done when everything submitted so far is done
   virtual void copy(std::byte* to, const std::byte* from, std::size_t bytes) = 0;

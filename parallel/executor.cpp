@@ -75,9 +75,10 @@ void Executor::compute(const Action& action, std::span<const Use> uses, const Re
 
   auto begin = std::make_shared<std::int64_t>(0);
   auto& stream = stream_of(lane);
-  stream.then([begin] { *begin = now_ns(); });
+  stream.then([begin](const std::exception_ptr&) { *begin = now_ns(); });
   parts_.lanes->stream_wait(stream, lane, granted.after);
-  stream.then([this, begin, lane, after = granted.after] {
+  stream.then([this, begin, lane, after = granted.after](const std::exception_ptr& failure) {
+    if (failure) return;
     const auto ready = now_ns();
     if (lane == Lane::compute) account_stall(*begin, ready, after);
     *begin = ready;
@@ -87,7 +88,8 @@ void Executor::compute(const Action& action, std::span<const Use> uses, const Re
 
   PerTier<std::uint64_t> reserved{};
   for (const auto tier : kAllTiers) reserved[tier] = parts_.walk->reserved_bytes(tier);
-  stream.then([this, begin, action, lane, sequence, reserved] {
+  stream.then([this, begin, action, lane, sequence, reserved](const std::exception_ptr& failure) {
+    if (failure) return parts_.lanes->of(lane).fail(failure);
     const auto end = now_ns();
     if (lane == Lane::compute) {
       const std::lock_guard lock(result_mutex_);

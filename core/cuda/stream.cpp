@@ -74,21 +74,25 @@ void CudaStream::run_issuing() {
     poison_from_issuing(std::current_exception());
   }
   while (auto entry = entries_.take()) {
-    {
-      const std::lock_guard lock(issue_mutex_);
-      if (poisoned_) continue;
-    }
     try {
-      std::visit([this](auto& e) { issue(e); }, *entry);
+      if (!is_poisoned()) std::visit([this](auto& e) { issue(e); }, *entry);
     } catch (...) {
       poison_from_issuing(std::current_exception());
     }
+    // Whoever asked is told, also of the failure.
+    auto* const mark = std::get_if<Mark>(&*entry);
+    if (mark && mark->told) push_completion(nullptr, std::move(*mark), nullptr);
   }
   try {
     synchronize_issued();  // what nobody recorded an event after
   } catch (...) {
     poison_from_issuing(std::current_exception());
   }
+}
+
+bool CudaStream::is_poisoned() {
+  const std::lock_guard lock(issue_mutex_);
+  return poisoned_;
 }
 
 // False: the stream was poisoned meanwhile, and nothing may be issued any more.
@@ -139,7 +143,7 @@ void CudaStream::issue(Mark& mark) {
     if (!recorded) return;
     unmarked_ = false;
   }
-  push_completion(std::move(event), std::move(mark), nullptr);
+  push_completion(std::move(event), std::exchange(mark, {}), nullptr);
 }
 
 // False: the stream was poisoned meanwhile. True: all that was issued has ended well, whatever CUDA says of it later; the
@@ -180,12 +184,12 @@ void CudaStream::run_completing() {
     poison_from_completing(std::current_exception());
   }
   while (auto completion = completions_.take()) {
-    if (told_) continue;
     try {
-      complete(*completion);
+      if (!failure_) complete(*completion);
     } catch (...) {
       poison_from_completing(std::current_exception());
     }
+    if (completion->mark.told) completion->mark.told(failure_);
   }
 }
 
@@ -198,11 +202,7 @@ void CudaStream::complete(Completion& completion) {
     completion.event.reset();
   }
   if (completion.error) std::rethrow_exception(completion.error);
-  if (completion.mark.then) {
-    completion.mark.then();
-  } else {
-    timeline_->advance(completion.mark.point);
-  }
+  if (!completion.mark.told) timeline_->advance(completion.mark.point);
 }
 
 // CUDA gives the errors of other streams' kernels to every call of the process: one that comes after the work has been seen to
@@ -220,7 +220,7 @@ void CudaStream::poison_from_completing(std::exception_ptr error) {
     poisoned_ = true;
   }
   runtime_->synchronize_stream(handle_);  // as above
-  told_ = true;
+  failure_ = error;
   timeline_->fail(std::move(error));
 }
 

@@ -1,6 +1,6 @@
 // A stream of a GPU. An issuing thread takes entries in order and issues them on one CUDA stream, so that the caller never
-// blocks; a completing thread waits for CUDA events in order, advances the timeline and calls `then` functions. The GPU waits
-// for neither: what is issued runs on while the issuing thread waits for another stream's event.
+// blocks; a completing thread waits for CUDA events in order, advances the timeline and tells those who asked by then(). The
+// GPU waits for neither: what is issued runs on while the issuing thread waits for another stream's event.
 //
 //   submit   host work: the issuing thread waits until the CUDA stream has ended all before, then runs it
 //   launch   issues kernels on the CUDA stream
@@ -39,7 +39,7 @@ class CudaStream final : public Stream {
   ~CudaStream() override;  // finishes what was submitted
 
   void submit(std::function<void()> work) override { entries_.push(Work{std::move(work)}); }
-  void then(std::function<void()> done) override { entries_.push(Mark{std::move(done), 0}); }
+  void then(Told told) override { entries_.push(Mark{std::move(told), 0}); }
   void wait(const Event& event) override { entries_.push(Wait{event}); }
   Event record() override;
   void copy(std::byte* to, const std::byte* from, std::size_t bytes) override { entries_.push(Copy{to, from, bytes}); }
@@ -63,7 +63,7 @@ class CudaStream final : public Stream {
     Event event;
   };
   struct Mark {  // a function to call, or a point of the timeline
-    std::function<void()> then;
+    Told told;
     std::uint64_t point;
   };
   using Entry = std::variant<Work, Launch, Copy, Wait, Mark>;
@@ -84,6 +84,7 @@ class CudaStream final : public Stream {
   void enter_device();
   template <class Call>
   bool issue_unless_poisoned(const Call& call);
+  bool is_poisoned();
   bool synchronize_issued();
   void push_completion(CudaEventPool::Lease event, Mark mark, std::exception_ptr error);
   void poison_from_issuing(std::exception_ptr error);
@@ -109,7 +110,7 @@ class CudaStream final : public Stream {
   std::uint64_t pushed_ = 0;          // the issuing thread's: completions
   bool running_ = false;              // the issuing thread's: issued since the last synchronisation
   bool unmarked_ = false;             // the issuing thread's: issued since the last CUDA event
-  bool told_ = false;                 // the completing thread's: the timeline has failed
+  std::exception_ptr failure_;        // the completing thread's: what the timeline has failed with
   std::thread issuing_, completing_;  // last: they use all of the above
 };
 

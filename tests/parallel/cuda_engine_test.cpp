@@ -1,0 +1,146 @@
+// The whole engine on the CUDA device, over a CUDA runtime that is a fake and with the CPU's math: for every budget, order,
+// depth and place of the updates the bits are the CPU device's, what moves is what was planned, and CUDA is not misused. Errors
+// of any CUDA call end a run with an exception that names the call; nothing hangs or leaks.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <optional>
+#include <random>
+
+#include <terrace/tests/support/environment.h>
+#include <terrace/tests/support/test_device.h>
+#include <terrace/tests/support/toy_run.h>
+
+namespace terrace {
+namespace {
+
+using test::FakeCuda;
+
+class CudaEngine : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::path("cuda-engine-test") / testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  toy::RunOptions options(DType dtype) const {
+    toy::RunOptions o;
+    o.sizes.dtype = dtype;
+    o.store = folder_ / "store";
+    return o;
+  }
+  // `jitter_seed` delays every operation of the fake GPU by a little.
+  static toy::RunOptions on_fake(toy::RunOptions o, const std::shared_ptr<FakeCuda>& fake) {
+    o.profile.device = "a fake GPU";
+    o.make_device = [fake](ThreadPool& pool) {
+      return test::make_fake_cuda_device(fake, pool, {}, {.copy_bytes = 64 * kKiB, .register_bytes = kMiB});
+    };
+    return o;
+  }
+  static std::shared_ptr<FakeCuda> make_fake(std::uint64_t jitter_seed) {
+    auto fake = test::strict_fake();
+    fake.jitter_seed = jitter_seed;
+    return std::make_shared<FakeCuda>(fake);
+  }
+  std::filesystem::path folder_;
+};
+
+TEST_F(CudaEngine, EveryBudgetOrderAndPlaceOfTheUpdatesGivesTheCpusBits) {
+  for (const auto dtype : {DType::fp32, DType::bf16}) {
+    const auto reference = toy::run(options(dtype));
+    ASSERT_TRUE(reference.planned.fits) << reference.planned.refusal.why;
+    const auto smallest = reference.planned.smallest_bytes[Tier::device];
+    const struct {
+      const char* name;
+      Budget budget;
+    } cases[] = {{"resident", {kUnlimited, kUnlimited, 0}},
+                 {"host holds the rest", {smallest + 512 * kKiB, kUnlimited, 0}},
+                 {"disk holds the rest", {smallest + 512 * kKiB, 2 * kMiB, 256 * kMiB}}};
+    std::uint64_t tried = 0;
+    for (const auto& c : cases)
+      for (const std::optional<Tier> update : {std::optional<Tier>(), std::optional(Tier::host), std::optional(Tier::device)})
+        for (const std::uint32_t depth : {0U, 4U}) {
+          SCOPED_TRACE(testing::Message() << name_of(dtype) << ", " << c.name << ", depth " << depth << ", update "
+                                          << (update ? name_of(*update) : "auto") << ", jitter seed " << tried + 1);
+          const auto fake = make_fake(tried + 1);
+          auto o = on_fake(options(dtype), fake);
+          o.budget = c.budget;
+          o.disk_tier = c.budget.disk != 0;
+          o.update = update;
+          o.depth = depth;
+          o.order = tried % 2 == 0 ? Order::horizontal : Order::vertical;
+          o.recompute = tried % 3 == 0;
+          o.threads = 1 + static_cast<int>(tried % 2);
+          const auto r = toy::run(o);
+          ASSERT_TRUE(r.planned.fits) << r.planned.refusal.why;
+          EXPECT_EQ(reference.losses, r.losses);
+          EXPECT_EQ(reference.norms, r.norms);
+          EXPECT_EQ(reference.hash, r.hash);
+          ASSERT_GE(r.planned.step_traffic.size(), r.traffic.size());
+          for (std::size_t i = 0; i < r.traffic.size(); ++i) EXPECT_EQ(r.traffic[i], r.planned.step_traffic[i]) << i;
+          EXPECT_LE(r.peak[Tier::device], o.budget.device);
+          EXPECT_LE(r.peak[Tier::host], o.budget.host);
+          EXPECT_EQ("", fake->leaks());
+          ++tried;
+        }
+    EXPECT_EQ(tried, 18U);
+  }
+}
+
+TEST_F(CudaEngine, AResumedRunEndsAsTheUndisturbedOne) {
+  auto o = options(DType::bf16);
+  const auto reference = toy::run(o);
+  const auto fake = make_fake(1);
+  o = on_fake(o, fake);
+  o.budget = {reference.planned.smallest_bytes[Tier::device] + 512 * kKiB, 2 * kMiB, 256 * kMiB};
+  o.disk_tier = true;
+  o.commit_after = 3;
+  toy::run(o);
+  o.commit_after = 0;
+  o.resume = true;
+  EXPECT_EQ(reference.hash, toy::run(o).hash);  // on the device again
+  EXPECT_EQ("", fake->leaks());
+}
+
+TEST_F(CudaEngine, AnErrorOfAnyCudaCallEndsTheRunAndNamesIt) {
+  auto o = options(DType::fp32);
+  o.steps = 2;
+  o.budget = {plan(toy::make_model(o.sizes), toy::request_of(o), {}).smallest_bytes[Tier::device] + 512 * kKiB, 2 * kMiB,
+              256 * kMiB};
+  o.disk_tier = true;
+  std::uint64_t calls = 0;
+  {
+    const auto fake = make_fake(0);
+    toy::run(on_fake(o, fake));
+    calls = fake->count();
+  }
+  const auto points = test::number_from_environment("TERRACE_FAULT_POINTS", 12);
+  const auto seed = test::number_from_environment("TERRACE_FAULT_SEED", 1);
+  std::mt19937_64 random(seed);
+  for (std::uint64_t i = 0; i < points; ++i) {
+    FakeCuda::Options quiet;  // what a failed run leaves is CUDA's to clean up
+    const auto fake = std::make_shared<FakeCuda>(quiet);
+    const auto at = random() % calls;
+    SCOPED_TRACE(testing::Message() << "call " << at << " of " << calls << ", seed " << seed);
+    fake->fail({.at = at, .code = 700});
+    std::string said;
+    try {
+      toy::run(on_fake(o, fake));
+    } catch (const std::exception& error) {
+      said = error.what();
+    }
+    ASSERT_TRUE(fake->struck().has_value());
+    // What only gives back says so as a warning; what works ends the run.
+    const auto call = *fake->struck();
+    const bool gives_back = call == FakeCuda::Call::free || call == FakeCuda::Call::unregister_host ||
+                            call == FakeCuda::Call::destroy_stream || call == FakeCuda::Call::destroy_event;
+    if (gives_back) continue;
+    EXPECT_THAT(said, testing::HasSubstr(FakeCuda::cuda_name(call)));
+  }
+}
+
+}  // namespace
+}  // namespace terrace
