@@ -11,28 +11,36 @@ std::string describe(CudaRuntime& runtime, int code, std::string_view on, std::s
   return fmt::format("{}: {} failed: {} ({}): {}", on, call, runtime.error_name(code), code, runtime.error_text(code));
 }
 
-// What a user can do about it. After the errors of kernels every later call of the process fails alike.
+// A kernel went wrong: from then on every call of the process fails alike.
+bool is_of_a_kernel(int code) { return code == 700 || code == 702 || (code >= 710 && code <= 720); }
+
+// What a user can do about it.
 std::string_view mend(int code) {
+  if (is_of_a_kernel(code)) {
+    return "\n  a kernel went wrong before this call: run the same command under compute-sanitizer to see which one";
+  }
   switch (code) {
     case kCudaOutOfMemory: return "\n  lower --device-memory, or end what else uses the GPU (nvidia-smi lists it)";
     case 35: return "\n  this driver is older than the CUDA that terrace was built with: install a newer driver";
     case 46: return "\n  another process has the GPU for itself (exclusive mode): end it, or choose another GPU";
     case 209: return "\n  terrace was built for other GPUs: build it with CMAKE_CUDA_ARCHITECTURES for this one";
     case 214: return "\n  the GPU's memory is faulty: look at nvidia-smi -q -d ECC, and at the kernel log for Xid errors";
-    case 700:
-    case 710:
-    case 716:
-    case 719: return "\n  a kernel went wrong before this call: run the same command under compute-sanitizer to see which one";
     default: return "";
   }
+}
+
+Exit exit_of(int code) {
+  const bool no_gpu_for_us = code == 35 || code == 46 || code == 100 || code == 209;
+  return no_gpu_for_us ? Exit::hardware_missing : Exit::runtime;
 }
 
 }  // namespace
 
 CudaError::CudaError(CudaRuntime& runtime, int code, std::string_view on, std::string_view call)
-    : Error(describe(runtime, code, on, call).append(mend(code))), code_(code) {}
+    : Error(describe(runtime, code, on, call).append(mend(code)), exit_of(code)), code_(code) {}
 
 void warn_of_cuda(CudaRuntime& runtime, int code, std::string_view on, std::string_view call) noexcept try {
+  if (is_of_a_kernel(code)) return;
   fmt::print(stderr, "warning: {}\n", describe(runtime, code, on, call));
 } catch (const std::exception&) {
   std::fputs("warning: a CUDA call failed, and there was no memory to say which\n", stderr);

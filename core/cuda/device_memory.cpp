@@ -29,7 +29,7 @@ class DeviceMemory final : public MemoryResource {
 
  private:
   void release(std::byte* data, std::size_t /*bytes*/) noexcept override {
-    runtime_->set_device(device_index_);  // if this fails, so does the next
+    if (const int code = runtime_->set_device(device_index_)) warn_of_cuda(*runtime_, code, on_, "cudaSetDevice");
     if (const int code = runtime_->free(data)) warn_of_cuda(*runtime_, code, on_, "cudaFree");
   }
 

@@ -40,7 +40,7 @@ class RegisteredMemory final : public MemoryResource {
 
  private:
   void release(std::byte* data, std::size_t bytes) noexcept override {
-    runtime_->set_device(device_index_);
+    if (const int code = runtime_->set_device(device_index_)) warn_of_cuda(*runtime_, code, on_, "cudaSetDevice");
     unregister(data, bytes);
     release_to(*inner_, data, bytes);
   }

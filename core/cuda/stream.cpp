@@ -50,7 +50,7 @@ CudaStream::~CudaStream() {
   issuing_.join();
   completions_.close();
   completing_.join();
-  if (const int code = runtime_->destroy_stream(handle_); code && !poisoned_) {
+  if (const int code = runtime_->destroy_stream(handle_)) {
     warn_of_cuda(*runtime_, code, on_, "cudaStreamDestroy");
   }
 }
@@ -83,11 +83,7 @@ void CudaStream::run_issuing() {
     auto* const mark = std::get_if<Mark>(&*entry);
     if (mark && mark->told) push_completion(nullptr, std::move(*mark), nullptr);
   }
-  try {
-    synchronize_issued();  // what nobody recorded an event after
-  } catch (...) {
-    poison_from_issuing(std::current_exception());
-  }
+  if (unmarked_) finish_unmarked();
 }
 
 bool CudaStream::is_poisoned() {
@@ -162,6 +158,14 @@ bool CudaStream::synchronize_issued() {
 
 void CudaStream::push_completion(CudaEventPool::Lease event, Mark mark, std::exception_ptr error) {
   completions_.push({std::move(event), std::move(mark), std::move(error), ++pushed_});
+}
+
+// At the end, what nobody recorded an event after: nobody else can be told of its error.
+void CudaStream::finish_unmarked() {
+  if (const int code = runtime_->synchronize_stream(handle_)) {
+    warn_of_cuda(*runtime_, code, on_, "cudaStreamSynchronize");
+    runtime_->synchronize_stream(handle_);  // the first may have told of an earlier error without waiting
+  }
 }
 
 // In its turn: what was recorded before still ends as it ends.

@@ -86,6 +86,7 @@ class CudaStream final : public Stream {
   bool issue_unless_poisoned(const Call& call);
   bool is_poisoned();
   bool synchronize_issued();
+  void finish_unmarked();
   void push_completion(CudaEventPool::Lease event, Mark mark, std::exception_ptr error);
   void poison_from_issuing(std::exception_ptr error);
   void complete(Completion& completion);

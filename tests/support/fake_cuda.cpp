@@ -8,18 +8,24 @@
 
 namespace terrace::test {
 
-struct FakeCuda::FakeStream {
+struct FakeCuda::FakeEvent {
   bool live = true;
-  std::deque<std::function<void()>> operations = {};
+  std::uint64_t recorded = 0, reached = 0;
+};
+
+struct FakeCuda::FakeStream {
+  struct Operation {  // something to run, or an event that reaches a point
+    std::function<void()> run = {};
+    FakeEvent* event = nullptr;
+    std::uint64_t point = 0;
+  };
+
+  bool live = true;
+  std::deque<Operation> operations = {};
   bool busy = false;
   std::thread thread = {};
 
   [[nodiscard]] bool idle() const { return operations.empty() && !busy; }
-};
-
-struct FakeCuda::FakeEvent {
-  bool live = true;
-  std::uint64_t recorded = 0, reached = 0;
 };
 
 namespace {
@@ -197,8 +203,8 @@ int FakeCuda::place_of(const void* data, std::size_t bytes, std::int64_t* number
   return kCudaSuccess;
 }
 
-void FakeCuda::enqueue(FakeStream& stream, std::function<void()> operation) {
-  stream.operations.push_back(std::move(operation));
+void FakeCuda::enqueue(FakeStream& stream, std::function<void()> run) {
+  stream.operations.push_back({.run = std::move(run)});
   changed_.notify_all();
 }
 
@@ -214,9 +220,10 @@ void FakeCuda::run(FakeStream& stream) {
     const auto delay = std::chrono::microseconds(options_.jitter_seed ? random_() % 100 : 0);
     lock.unlock();
     if (delay.count() > 0) std::this_thread::sleep_for(delay);
-    operation();
+    if (operation.run) operation.run();
     lock.lock();
     stream.busy = false;
+    if (operation.event) operation.event->reached = operation.point;
     changed_.notify_all();
   }
 }
@@ -407,10 +414,8 @@ int FakeCuda::record_event(CudaEventHandle handle, CudaStreamHandle on) {
   auto* const event = live_event(handle, "cudaEventRecord");
   auto* const stream = live_stream(on, "cudaEventRecord");
   if (!event || !stream) return 400;
-  enqueue(*stream, [this, event, point = ++event->recorded] {
-    const std::lock_guard inner(mutex_);
-    event->reached = point;
-  });
+  stream->operations.push_back({.event = event, .point = ++event->recorded});
+  changed_.notify_all();
   return kCudaSuccess;
 }
 

@@ -126,7 +126,7 @@ class FakeCuda final : public CudaRuntime {
   FakeStream* live_stream(CudaStreamHandle handle, const char* what);
   FakeEvent* live_event(CudaEventHandle handle, const char* what);
   int place_of(const void* data, std::size_t bytes, std::int64_t* number);
-  void enqueue(FakeStream& stream, std::function<void()> operation);
+  void enqueue(FakeStream& stream, std::function<void()> run);
   void run(FakeStream& stream);
 
   const Options options_;

@@ -1,0 +1,265 @@
+// What the CUDA device asks of CUDA: which calls it makes, what it never does, and what is left when one of them fails.
+#include <terrace/core/cuda/device.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include <terrace/core/cuda/cuda_error.h>
+#include <terrace/core/cuda/memory.h>
+#include <terrace/core/cuda/stream.h>
+#include <terrace/core/thread_pool.h>
+#include <terrace/tests/support/fake_kernels.h>
+#include <terrace/tests/support/test_device.h>
+
+namespace terrace::test {
+namespace {
+
+using Call = FakeCuda::Call;
+using testing::HasSubstr;
+
+constexpr CudaPieces kSmallPieces{.copy_bytes = 64 * kKiB, .register_bytes = kMiB};
+
+class CudaDeviceCalls : public testing::Test {
+ protected:
+  std::unique_ptr<Device> make(const CudaOptions& options = {}) {
+    return make_fake_cuda_device(fake_, pool_, options, kSmallPieces);
+  }
+  // The error that `what` ends with, which must be there.
+  template <class What>
+  static std::string error_of(const What& what) {
+    try {
+      what();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    ADD_FAILURE() << "nothing was thrown";
+    return "";
+  }
+
+  ThreadPool pool_{1};
+  std::shared_ptr<FakeCuda> fake_ = std::make_shared<FakeCuda>(strict_fake());
+};
+
+std::uintptr_t address(const void* data) { return reinterpret_cast<std::uintptr_t>(data); }
+
+}  // namespace
+
+TEST_F(CudaDeviceCalls, CopiesAreCutIntoPiecesThatCrossNoRegistration) {
+  const auto device = make();
+  const Slab host = device->host_memory()->allocate(3 * kMiB + 4096);
+  const Slab there = device->memory().allocate(host.bytes());
+  const auto stream = device->make_stream("upload");
+  stream->copy(there.data(), host.data() + 1000, host.bytes() - 1000);
+  stream->synchronize();
+  const auto copies = fake_->records(Call::copy_async);
+  std::size_t bytes = 0;
+  for (const auto& copy : copies) {
+    EXPECT_EQ(copy.to, there.data() + bytes);
+    EXPECT_EQ(copy.from, host.data() + 1000 + bytes);
+    EXPECT_LE(copy.bytes, kSmallPieces.copy_bytes);
+    EXPECT_EQ(address(copy.from) / kMiB, (address(copy.from) + copy.bytes - 1) / kMiB);
+    bytes += copy.bytes;
+  }
+  EXPECT_EQ(bytes, host.bytes() - 1000);
+  EXPECT_EQ(fake_->count(Call::record_event), 1U) << "one for the end, none for the pieces";
+}
+
+TEST_F(CudaDeviceCalls, HostMemoryIsRegisteredWholeAndUnregisteredBeforeItGoes) {
+  const auto device = make();
+  {
+    const Slab slab = device->host_memory()->allocate(2 * kMiB + 8192);
+    auto* next = slab.data();
+    for (const auto& piece : fake_->records(Call::register_host)) {
+      EXPECT_EQ(piece.to, next);
+      EXPECT_LE(piece.bytes, kMiB);
+      next += piece.bytes;
+    }
+    EXPECT_EQ(next, slab.data() + slab.bytes());
+    EXPECT_GE(fake_->count(Call::register_host), 3U);
+  }
+  EXPECT_EQ(fake_->count(Call::register_host), fake_->count(Call::unregister_host));
+  EXPECT_EQ(fake_->leaks(), "");
+}
+
+TEST_F(CudaDeviceCalls, ARegistrationThatFailsLeavesNothing) {
+  const auto device = make();
+  fake_->fail(Call::register_host, {.at = 2, .code = kCudaOutOfMemory});
+  const auto text = error_of([&] { (void)device->host_memory()->allocate(4 * kMiB); });
+  EXPECT_THAT(text, HasSubstr("cuda:0: cudaHostRegister of"));
+  EXPECT_THAT(text, HasSubstr("cudaErrorMemoryAllocation (2)"));
+  EXPECT_EQ(fake_->count(Call::unregister_host), 2U);
+  EXPECT_EQ(fake_->leaks(), "");
+}
+
+TEST_F(CudaDeviceCalls, TheMemoryLimitIsExact) {
+  const auto device = make({.memory_limit_bytes = 5 * kPageBytes});
+  Slab three = device->memory().allocate(3 * kPageBytes);
+  const Slab two = device->memory().allocate(kPageBytes + 1);
+  EXPECT_EQ(fake_->used_bytes(), 5 * kPageBytes);
+  const auto calls = fake_->count();
+  EXPECT_THAT(error_of([&] { (void)device->memory().allocate(1); }), HasSubstr("20480 of 20480 bytes are in use"));
+  EXPECT_EQ(fake_->count(), calls) << "what is over the limit never reaches CUDA";
+  three.reset();
+  EXPECT_EQ(fake_->used_bytes(), 2 * kPageBytes);
+  three = device->memory().allocate(3 * kPageBytes);
+}
+
+TEST_F(CudaDeviceCalls, AFullGpuSaysWhatIsFree) {
+  const auto device = make();
+  const Slab most = device->memory().allocate(200 * kMiB);
+  const auto text = error_of([&] { (void)device->memory().allocate(100 * kMiB); });
+  EXPECT_THAT(text, HasSubstr("cuda:0: cudaMalloc of 100 MiB (104857600 bytes; 56.0 MiB of 256 MiB are free) failed"));
+  EXPECT_THAT(text, HasSubstr("--device-memory"));
+}
+
+TEST_F(CudaDeviceCalls, HostWorkAloneAsksNothingOfTheGpu) {
+  const auto device = make();
+  const auto stream = device->make_stream("host");
+  const auto calls = [&] {
+    return fake_->count(Call::record_event) + fake_->count(Call::synchronize_stream) + fake_->count(Call::create_event);
+  };
+  for (int i = 0; i < 10; ++i) {
+    stream->submit([] {});
+    stream->then([](const std::exception_ptr&) {});
+    stream->synchronize();
+  }
+  EXPECT_EQ(calls(), 0U);
+}
+
+TEST_F(CudaDeviceCalls, EventsAreUsedAgainAndSharedWhereNothingStandsBetween) {
+  const auto device = make();
+  const Slab host = device->host_memory()->allocate(4096), there = device->memory().allocate(4096);
+  const auto stream = device->make_stream("upload");
+  for (int i = 0; i < 200; ++i) {
+    stream->copy(there.data(), host.data(), 4096);
+    stream->then([](const std::exception_ptr&) {});
+    (void)stream->record();
+    stream->synchronize();
+  }
+  EXPECT_EQ(fake_->count(Call::record_event), 200U);
+  EXPECT_EQ(fake_->count(Call::create_event), 1U);
+}
+
+TEST_F(CudaDeviceCalls, TheGpuRunsOnWhileTheStreamWaitsAndNobodyWaitsForThen) {
+  const auto device = make();
+  const Slab host = device->host_memory()->allocate(2 * 4096), there = device->memory().allocate(4096);
+  std::fill_n(host.data(), 4096, std::byte{9});
+  const auto gate = std::make_shared<Timeline>();
+  const auto a = device->make_stream("a");
+  a->copy(there.data(), host.data(), 4096);
+  const Event copied = a->record();
+  a->wait(Event(gate, 1));
+  const Event end = a->record();
+  copied.wait();  // although the stream stands at the gate
+  EXPECT_FALSE(end.done());
+  gate->advance(1);
+  end.wait();
+
+  const auto b = device->make_stream("b"), c = device->make_stream("c");
+  b->then([held = Event(gate, 2)](const std::exception_ptr&) { held.wait(); });
+  b->copy(host.data() + 4096, there.data(), 4096);
+  bool copied_beside_then = false;
+  b->submit([&] {
+    copied_beside_then = host.data()[4096] == std::byte{9};
+    gate->advance(2);  // only now may `then` go on
+  });
+  b->synchronize();
+  EXPECT_TRUE(copied_beside_then);
+}
+
+TEST_F(CudaDeviceCalls, HostWorkWaitsForTheGpu) {
+  const auto device = make();
+  const Slab host = device->host_memory()->allocate(8192), there = device->memory().allocate(4096);
+  std::fill_n(host.data(), 4096, std::byte{9});
+  const auto stream = device->make_stream("a");
+  fake_->hold();
+  stream->copy(there.data(), host.data(), 4096);
+  stream->copy(host.data() + 4096, there.data(), 4096);
+  bool seen = false;
+  stream->submit([&] { seen = host.data()[4096 + 4095] == std::byte{9}; });
+  const Event end = stream->record();
+  while (fake_->count(Call::synchronize_stream) == 0) std::this_thread::yield();
+  EXPECT_FALSE(end.done());
+  fake_->release();
+  end.wait();
+  EXPECT_TRUE(seen);
+}
+
+TEST_F(CudaDeviceCalls, KernelsRunInOrderWithCopies) {
+  const auto device = make();
+  const Slab host = device->host_memory()->allocate(8192), there = device->memory().allocate(4096);
+  std::fill_n(host.data(), 4096, std::byte{1});
+  const auto stream = device->make_stream("compute");
+  stream->copy(there.data(), host.data(), 4096);
+  for (int value = 1; value <= 10; ++value) {
+    cuda_stream(*stream).launch([&, value](CudaStreamHandle handle) {
+      const AddArguments arguments{there.data(), 4096, value};
+      const CudaLaunch launch{
+          .kernel = kernel(add_kernel), .threads = 128, .arguments = &arguments, .argument_bytes = sizeof arguments};
+      ASSERT_EQ(fake_->launch(launch, handle), 0);
+    });
+  }
+  stream->copy(host.data() + 4096, there.data(), 4096);
+  stream->synchronize();
+  EXPECT_TRUE(std::all_of(host.data() + 4096, host.data() + 8192, [](std::byte b) { return b == std::byte{56}; }));
+  EXPECT_EQ(fake_->count(Call::launch), 10U);
+
+  const auto cpu = make_cpu_device(pool_);
+  const auto other = cpu->make_stream("cpu");
+  EXPECT_THROW((void)cuda_stream(*other), std::logic_error);
+}
+
+TEST_F(CudaDeviceCalls, WhatAKernelDoesWrongReachesEveryEventBehindIt) {
+  const auto device = make();
+  const Slab host = device->host_memory()->allocate(4096), there = device->memory().allocate(4096);
+  auto a = device->make_stream("a");
+  const auto b = device->make_stream("b");
+  fake_->fail_operation(1, 700);
+  a->copy(there.data(), host.data(), 4096);
+  const Event good = a->record();
+  good.wait();
+  fake_->hold();  // so that the copy goes wrong when all is issued
+  a->copy(there.data(), host.data(), 4096);
+  bool ran = false;
+  a->then([&](const std::exception_ptr& failure) { ran = !failure; });
+  b->wait(a->record());
+  b->submit([&] { ran = true; });
+  while (fake_->count(Call::record_event) < 2) std::this_thread::yield();
+  testing::internal::CaptureStderr();
+  fake_->release();
+  for (auto* const stream : {a.get(), b.get()}) {
+    const auto text = error_of([&] { stream->synchronize(); });
+    EXPECT_THAT(text, HasSubstr("cuda:0, stream \"a\": cudaEventSynchronize failed: cudaErrorIllegalAddress (700)"));
+    EXPECT_THAT(text, HasSubstr("compute-sanitizer"));
+  }
+  EXPECT_NO_THROW(good.wait());
+  a.reset();
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "") << "an error is told once";
+  EXPECT_FALSE(ran);
+}
+
+TEST_F(CudaDeviceCalls, ADeviceThatIsNotThereIsMissingHardware) {
+  for (const int index : {-1, 1, 7}) {
+    try {
+      make({.index = index});
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.exit(), Exit::hardware_missing);
+      EXPECT_THAT(error.what(), HasSubstr("cuda:" + std::to_string(index) + " is not there: this machine shows 1 GPU"));
+    }
+  }
+  fake_->fail(Call::device_count, {.at = 3, .code = 35});
+  try {
+    make();
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit(), Exit::hardware_missing);
+    EXPECT_THAT(error.what(), HasSubstr("cudaGetDeviceCount"));
+    EXPECT_THAT(error.what(), HasSubstr("newer driver"));
+  }
+}
+
+}  // namespace terrace::test

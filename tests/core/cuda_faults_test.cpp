@@ -1,0 +1,140 @@
+// Every call of CUDA fails in turn, once and for good: each time one error names the call, nothing hangs, nothing is left, and
+// no buffer is given back while something of a stream may still run.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <set>
+
+#include <terrace/core/cuda/cuda_error.h>
+#include <terrace/core/cuda/stream.h>
+#include <terrace/core/thread_pool.h>
+#include <terrace/tests/support/fake_kernels.h>
+#include <terrace/tests/support/test_device.h>
+
+namespace terrace::test {
+namespace {
+
+using Call = FakeCuda::Call;
+using testing::HasSubstr;
+
+constexpr std::size_t kBytes = 300'000;
+
+// A small life of a device: uploads on one stream, a kernel on another, downloads on a third, host work between them.
+void live(const std::shared_ptr<FakeCuda>& fake, ThreadPool& pool) {
+  const auto device =
+      make_fake_cuda_device(fake, pool, {.memory_limit_bytes = kMiB}, {.copy_bytes = 128 * kKiB, .register_bytes = kMiB});
+  const Slab from = device->host_memory()->allocate(kBytes), to = device->host_memory()->allocate(kBytes);
+  const Slab there = device->memory().allocate(kBytes);
+  {
+    // Buffers outlive streams, as leases do: when an error is told, or a stream has ended, nothing touches them any more.
+    const auto upload = device->make_stream("upload"), compute = device->make_stream("compute"),
+               download = device->make_stream("download");
+    for (int round = 0; round < 3; ++round) {
+      upload->submit([&, round] { std::memset(from.data(), round, kBytes); });
+      upload->copy(there.data(), from.data(), kBytes);
+      compute->wait(upload->record());
+      cuda_stream(*compute).launch([&](CudaStreamHandle handle) {
+        const AddArguments arguments{there.data(), kBytes, 5};
+        const CudaLaunch launch{.kernel = kernel(add_kernel), .arguments = &arguments, .argument_bytes = sizeof arguments};
+        if (const int code = fake->launch(launch, handle)) throw CudaError(*fake, code, "cuda:0", "cudaLaunchKernel");
+      });
+      compute->then([](const std::exception_ptr&) {});
+      download->wait(compute->record());
+      download->copy(to.data(), there.data(), kBytes);
+      upload->wait(download->record());
+      compute->synchronize();
+    }
+    upload->synchronize();
+    download->synchronize();
+  }
+  for (std::size_t i = 0; i < kBytes; ++i) ASSERT_EQ(to.data()[i], std::byte{7}) << i;
+}
+
+// Calls that give something back, or stand before one: nobody can be told of theirs by an exception.
+bool told_by_warning(Call call) {
+  return call == Call::set_device || call == Call::free || call == Call::unregister_host || call == Call::destroy_stream ||
+         call == Call::destroy_event;
+}
+
+struct Life {
+  std::string error;  // empty: it ended well
+  std::optional<Call> struck;
+  bool typed = false;
+};
+
+Life live_with(const FakeCuda::Fault& fault, ThreadPool& pool) {
+  auto options = strict_fake();
+  options.jitter_seed = fault.at + 1;
+  const auto fake = std::make_shared<FakeCuda>(options);
+  fake->fail(fault);
+  Life life;
+  testing::internal::CaptureStderr();
+  try {
+    live(fake, pool);
+  } catch (const CudaError& error) {
+    life.typed = error.code() == fault.code;
+    life.error = error.what();
+  } catch (const std::exception& error) {
+    life.error = error.what();
+  }
+  const auto warnings = testing::internal::GetCapturedStderr();
+  if (life.error.empty()) life.error = warnings;
+  life.struck = fake->struck();
+  EXPECT_EQ(fake->leaks(), "");
+  return life;
+}
+
+}  // namespace
+
+TEST(CudaFaults, EveryCallFailsInTurn) {
+  ThreadPool pool(1);
+  std::uint64_t calls = 0;
+  {
+    const auto fake = std::make_shared<FakeCuda>(strict_fake());
+    live(fake, pool);
+    calls = fake->count();
+  }
+  ASSERT_GT(calls, 60U);
+  std::set<Call> seen;
+  for (const bool sticky : {false, true}) {
+    for (std::uint64_t at = 0; at < calls; ++at) {
+      SCOPED_TRACE("call " + std::to_string(at) + (sticky ? ", sticky" : ""));
+      const auto life = live_with({.at = at, .code = 999, .sticky = sticky}, pool);
+      if (!life.struck) continue;  // which calls come last differs from life to life
+      seen.insert(*life.struck);
+      const std::string name = FakeCuda::cuda_name(*life.struck);
+      EXPECT_TRUE(life.typed || told_by_warning(*life.struck)) << name << ": " << life.error;
+      EXPECT_THAT(life.error, HasSubstr("cudaError999 (999)")) << name;
+      if (!sticky) {
+        EXPECT_THAT(life.error, HasSubstr(name));
+      }
+    }
+  }
+  for (const auto call :
+       {Call::device_count, Call::properties, Call::set_device, Call::allocate, Call::free, Call::register_host,
+        Call::unregister_host, Call::create_stream, Call::destroy_stream, Call::synchronize_stream, Call::copy_async,
+        Call::launch, Call::create_event, Call::destroy_event, Call::record_event, Call::synchronize_event}) {
+    EXPECT_TRUE(seen.contains(call)) << FakeCuda::cuda_name(call) << " never failed";
+  }
+}
+
+TEST(CudaFaults, EveryOperationOfTheGpuFailsInTurn) {
+  ThreadPool pool(1);
+  for (std::uint64_t at = 0; at < 21; ++at) {  // three rounds of three copies up, a kernel, three copies down
+    SCOPED_TRACE("operation " + std::to_string(at));
+    const auto fake = std::make_shared<FakeCuda>(strict_fake());
+    fake->fail_operation(at, 700);
+    testing::internal::CaptureStderr();
+    try {
+      live(fake, pool);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const CudaError& error) {
+      EXPECT_EQ(error.code(), 700);
+    }
+    testing::internal::GetCapturedStderr();
+    EXPECT_EQ(fake->leaks(), "");
+  }
+}
+
+}  // namespace terrace::test
