@@ -37,7 +37,10 @@ GpuSearch find_gpus(const std::string& driver = "libcuda.so.1");
 struct CudaOptions {
   int index = 0;
   std::uint64_t memory_limit_bytes = kUnlimited;  // of memory(), exact
+  int host_numa_node = -1;                        // of host_memory(); -1: beside the GPU
 };
+// Why the module cannot be loaded; empty: it can. For a look at the machine: it maps CUDA's libraries.
+std::string cuda_module_trouble();
 std::unique_ptr<Device> make_cuda_device(ThreadPool& pool, const CudaOptions& options = {});
 
 }  // namespace terrace

@@ -11,12 +11,19 @@ namespace {
 using Make = Device* (*)(ThreadPool*, const CudaOptions*);
 
 Make load() {
-  return reinterpret_cast<Make>(load_module(
-      "terrace_cuda", "terrace_cuda_device",
-      "build terrace on a machine with the CUDA toolkit (nvcc), and have CUDA's libraries where the loader finds them"));
+  return reinterpret_cast<Make>(
+      load_module("terrace_cuda", "terrace_cuda_device",
+                  "build terrace where the CUDA toolkit (nvcc) is, and have CUDA's libraries where the loader finds them"));
 }
 
 }  // namespace
+
+std::string cuda_module_trouble() try {
+  load();
+  return "";
+} catch (const Error& error) {
+  return error.what();
+}
 
 std::unique_ptr<Device> make_cuda_device(ThreadPool& pool, const CudaOptions& options) {
   const auto found = find_gpus();

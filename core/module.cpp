@@ -14,8 +14,8 @@ namespace terrace {
 namespace {
 
 std::vector<std::string> places() {
+  if (const char* const folder = std::getenv("TERRACE_MODULE_PATH")) return {folder};
   std::vector<std::string> folders;
-  if (const char* const folder = std::getenv("TERRACE_MODULE_PATH")) folders.emplace_back(folder);
   std::error_code error;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
   folders.push_back(program.string());

@@ -9,8 +9,9 @@
 
 namespace terrace {
 
-// The address of `entry` in "<name>.so". It stands in $TERRACE_MODULE_PATH, beside the program, in its installation
-// (../lib/terrace), or where this library was built or installed. `mend`: "install …, and build terrace again".
+// The address of `entry` in "<name>.so". It stands in $TERRACE_MODULE_PATH; where that is not set, beside the program, in
+// its installation (../lib/terrace), or where this library was built or installed. `mend`: "install …, and build terrace
+// again".
 void* load_module(const std::string& name, const char* entry, const std::string& mend);
 
 }  // namespace terrace

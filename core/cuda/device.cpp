@@ -24,8 +24,7 @@ class CudaDevice final : public Device {
         properties_(read_properties()),
         memory_(make_device_memory(runtime_, index_, name_)),
         limited_(make_limited_memory(*memory_, options.memory_limit_bytes)),
-        host_memory_(make_registered_memory(runtime_, index_, name_,
-                                            make_pinned_memory(pool, numa_node_of_pci(properties_.pci_bus_id)),
+        host_memory_(make_registered_memory(runtime_, index_, name_, make_pinned_memory(pool, host_numa_node(options)),
                                             pieces.register_bytes)),
         math_(math(*runtime_, *this)) {}
 
@@ -54,6 +53,10 @@ class CudaDevice final : public Device {
       throw CudaError(*runtime_, code, name_, "cudaGetDeviceProperties");
     }
     return properties;
+  }
+
+  [[nodiscard]] int host_numa_node(const CudaOptions& options) const {
+    return options.host_numa_node >= 0 ? options.host_numa_node : numa_node_of_pci(properties_.pci_bus_id);
   }
 
   const std::shared_ptr<CudaRuntime> runtime_;

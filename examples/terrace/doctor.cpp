@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <terrace/core/cuda.h>
 #include <terrace/core/error.h>
 #include <terrace/core/machine.h>
 #include <terrace/core/thread_pool.h>
@@ -42,10 +43,6 @@ class Library {
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
   explicit operator bool() const { return handle_ != nullptr; }
-  template <class F>
-  [[nodiscard]] F* function(const char* name) const {
-    return reinterpret_cast<F*>(::dlsym(handle_, name));
-  }
 
  private:
   void* handle_ = nullptr;
@@ -86,26 +83,19 @@ Finding examine_io_uring() {
 }
 
 Finding examine_cuda(bool required) {
-  const auto absent = [&](const std::string& text, const std::string& mend) -> Finding {
-    return {required ? Status::fail : Status::ok, "CUDA", text + (required ? "" : " (not needed for --device cpu)"),
-            required ? mend : ""};
-  };
-  const Library cuda({"libcuda.so.1"});
-  if (!cuda) return absent("no driver: libcuda.so.1 is absent", "install the NVIDIA driver, or use --device cpu");
-  auto* const init = cuda.function<int(unsigned)>("cuInit");
-  auto* const count = cuda.function<int(int*)>("cuDeviceGetCount");
-  auto* const name = cuda.function<int(char*, int, int)>("cuDeviceGetName");
-  auto* const memory = cuda.function<int(std::size_t*, int)>("cuDeviceTotalMem_v2");
-  int devices = 0;
-  if (!init || !count || init(0) != 0 || count(&devices) != 0 || devices == 0) {
-    return absent("the driver is there, but shows no device", "check nvidia-smi, or use --device cpu");
+  const auto found = find_gpus();
+  if (found.gpus.empty()) {
+    return {required ? Status::fail : Status::ok, "CUDA", found.why_none + (required ? "" : " (not needed for --device cpu)"),
+            required ? found.mend + ", or use --device cpu" : ""};
   }
-  std::string text = fmt::format("{} device{}", devices, devices == 1 ? "" : "s");
-  for (int i = 0; i < devices && name && memory; ++i) {
-    char label[128] = "";
-    std::size_t bytes = 0;
-    if (name(label, sizeof label, i) == 0 && memory(&bytes, i) == 0)
-      text += fmt::format("; cuda:{} {}, {}", i, label, format_bytes(bytes));
+  std::string text = fmt::format("{} GPU{}", found.gpus.size(), found.gpus.size() == 1 ? "" : "s");
+  for (const auto& gpu : found.gpus) {
+    text += fmt::format("; cuda:{} {}, {}, compute capability {}.{}", gpu.index, gpu.name, format_bytes(gpu.memory_bytes),
+                        gpu.compute_major, gpu.compute_minor);
+    if (gpu.numa_node >= 0) text += fmt::format(", NUMA node {}", gpu.numa_node);
+  }
+  if (const auto trouble = cuda_module_trouble(); !trouble.empty()) {
+    return {required ? Status::fail : Status::warn, "CUDA", text + ", which this build cannot use", trouble};
   }
   return {Status::ok, "CUDA", text, ""};
 }

@@ -1,13 +1,13 @@
 // What is promised: findings with a way to mend them, and exit code 4 when something required is missing.
 #include <terrace/examples/terrace/doctor.h>
 
-#include <dlfcn.h>
-
 #include <cstdlib>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+
+#include <terrace/core/cuda.h>
 
 #include "scratch_folder.h"
 
@@ -73,13 +73,14 @@ TEST(Doctor, TmpfsIsWarnedOf) {
 }
 
 TEST(Doctor, RequiredCudaThatIsAbsentFails) {
-  if (void* const driver = ::dlopen("libcuda.so.1", RTLD_LAZY)) {
-    ::dlclose(driver);
-    GTEST_SKIP() << "a CUDA driver is here";
-  }
+  const auto found = find_gpus();
+  if (!found.gpus.empty()) GTEST_SKIP() << "a GPU is here: " << found.gpus[0].name;
   RunConfig config;
   config.device = "cuda:0";
-  EXPECT_EQ(doctor(config).first, 4);
+  const auto [code, text] = doctor(config);
+  EXPECT_EQ(code, 4);
+  EXPECT_THAT(text, testing::HasSubstr(found.why_none));
+  EXPECT_THAT(text, testing::HasSubstr("or use --device cpu"));
 }
 
 TEST(Doctor, AMalformedProfileIsWarnedOf) {

@@ -1,0 +1,56 @@
+// A libcuda.so.1 for machines without one: the driver's calls that say which GPUs there are. The environment says what it
+// shows, each time that it is asked: TERRACE_FAKE_GPUS (how many; 1), TERRACE_FAKE_DRIVER_VERSION (13000),
+// TERRACE_FAKE_DRIVER_ERROR (of cuInit; 0).
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+
+namespace {
+
+int number(const char* name, int otherwise) {
+  const char* const text = std::getenv(name);
+  return text ? std::atoi(text) : otherwise;
+}
+
+int write(char* to, int bytes, const char* text, int device) {
+  std::snprintf(to, static_cast<std::size_t>(bytes), "%s%d", text, device);
+  return 0;
+}
+
+}  // namespace
+
+extern "C" {
+
+int cuInit(unsigned) { return number("TERRACE_FAKE_DRIVER_ERROR", 0); }
+int cuDriverGetVersion(int* version) {
+  *version = number("TERRACE_FAKE_DRIVER_VERSION", 13000);
+  return 0;
+}
+int cuDeviceGetCount(int* count) {
+  *count = number("TERRACE_FAKE_GPUS", 1);
+  return 0;
+}
+int cuDeviceGet(int* device, int index) {
+  *device = index;
+  return 0;
+}
+int cuDeviceGetName(char* name, int bytes, int device) { return write(name, bytes, "Imaginary H", device); }
+int cuDeviceGetPCIBusId(char* id, int bytes, int device) { return write(id, bytes, "FFFF:0A:00.", device); }
+int cuDeviceTotalMem_v2(std::size_t* bytes, int) {
+  *bytes = std::size_t{3} << 30;
+  return 0;
+}
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+  *value = attribute == 75 ? 9 : 1;
+  return 0;
+}
+int cuGetErrorName(int, const char** name) {
+  *name = "CUDA_ERROR_IMAGINARY";
+  return 0;
+}
+int cuGetErrorString(int, const char** text) {
+  *text = "not real";
+  return 0;
+}
+
+}  // extern "C"
