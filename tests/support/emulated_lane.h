@@ -1,0 +1,106 @@
+// A Lane (core/cuda/lane.h) on the host: runs the very source of a kernel without a GPU, one block after another. The threads
+// of a block are fibers; one runs until it waits for others.
+//
+// What it makes visible:
+//   - shared memory holds NaN bytes before each block and ends at the launch's last byte (AddressSanitizer sees beyond);
+//   - sync(), or an operation of a warp, that not all threads reach, or that threads reach with different operations, throws
+//     EmulationError and does not hang;
+//   - an asynchronous copy turns its place into NaN bytes when it begins, and into the bytes only at the wait;
+//   - misaligned or foreign addresses given to load_matrices() and copy_async() throw;
+//   - a missing sync(): `schedule` permutes the order in which threads run, and results must not depend on it.
+// It counts what a GPU would pay for: see EmulatedCounts.
+//
+// Threads: one launch on one thread; launches on several threads are independent.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <stdexcept>
+
+#include <terrace/core/cuda/lane.h>
+
+namespace terrace::test {
+
+struct EmulationError : std::logic_error {
+  using std::logic_error::logic_error;
+};
+
+struct EmulatedCounts {
+  std::int64_t matrix_loads = 0;         // of a warp, four matrices each
+  std::int64_t bank_conflicts = 0;       // further passes that those loads need, because rows of a matrix share banks
+  std::int64_t matrix_products = 0;      // of a warp, 16 × 8 × 16
+  std::int64_t asynchronous_copies = 0;  // of 16 bytes
+  std::int64_t barriers = 0;             // sync() of a block
+};
+
+class EmulatedBlock;
+
+class EmulatedLane {
+ public:
+  EmulatedLane(EmulatedBlock& block, int thread) : block_(block), thread_(thread) {}
+  EmulatedLane(const EmulatedLane&) = delete;
+  EmulatedLane& operator=(const EmulatedLane&) = delete;
+
+  [[nodiscard]] int thread() const { return thread_; }
+  [[nodiscard]] int threads() const;
+  [[nodiscard]] int warp() const { return thread_ / cuda::kWarp; }
+  [[nodiscard]] int warp_lane() const { return thread_ % cuda::kWarp; }
+  [[nodiscard]] int block_x() const;
+  [[nodiscard]] int block_y() const;
+  [[nodiscard]] int block_z() const;
+  [[nodiscard]] int blocks_x() const;
+  [[nodiscard]] int blocks_y() const;
+
+  [[nodiscard]] std::byte* shared() const;
+
+  void sync();
+  void sync_warp();
+  template <class T>
+  T shuffle_xor(T value, int mask) {
+    return shuffled(value, warp_lane() ^ mask);
+  }
+  template <class T>
+  T shuffle(T value, int from) {
+    return shuffled(value, from);
+  }
+
+  void load_matrices(std::uint32_t (&r)[4], const void* row);
+  void load_matrices_transposed(std::uint32_t (&r)[4], const void* row);
+  void multiply(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1);
+
+  void copy_async(void* to_shared, const void* from, bool valid);
+  void commit_copies();
+  template <int n>
+  void wait_copies(cuda::Pending<n>) {
+    wait_copies_until(n);
+  }
+
+ private:
+  template <class T>
+  T shuffled(T value, int from) {
+    static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+    std::uint64_t bits = 0;
+    std::memcpy(&bits, &value, sizeof value);
+    bits = shuffle_bits(bits, from);
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+  }
+  std::uint64_t shuffle_bits(std::uint64_t bits, int from);
+  void wait_copies_until(int pending);
+
+  EmulatedBlock& block_;
+  int thread_;
+};
+
+// schedule 0 runs threads in ascending order, 1 in descending, others in a random order of that seed.
+EmulatedCounts emulate(const cuda::LaunchShape& shape, const std::function<void(EmulatedLane&)>& kernel,
+                       std::uint64_t schedule = 0);
+
+template <class Kernel, class Args>
+EmulatedCounts emulate(const cuda::LaunchShape& shape, const Args& args, std::uint64_t schedule = 0) {
+  return emulate(shape, std::function<void(EmulatedLane&)>([&](EmulatedLane& lane) { Kernel{}(lane, args); }), schedule);
+}
+
+}  // namespace terrace::test

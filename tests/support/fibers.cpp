@@ -1,0 +1,120 @@
+#include <terrace/tests/support/fibers.h>
+
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
+
+namespace terrace::test {
+namespace {
+
+constexpr std::size_t kGuardBytes = 4096;
+constexpr std::size_t kStackBytes = 256 * 1024;  // touched pages only are taken; frames are large under the sanitizers
+
+}  // namespace
+
+struct Fibers::Fiber {
+  ucontext_t context = {};
+  std::byte* memory = nullptr;  // a guard page, then the stack; null for the caller
+  const void* stack = nullptr;
+  std::size_t stack_bytes = 0;
+  void* sanitizer = nullptr;  // the fake stack of AddressSanitizer, the fiber of ThreadSanitizer
+};
+
+Fibers::Fibers(int count) : fibers_(std::make_unique<Fiber[]>(static_cast<std::size_t>(count) + 1)), count_(count) {
+  for (int i = 1; i <= count; ++i) {
+    auto& f = fibers_[static_cast<std::size_t>(i)];
+    void* const memory = ::mmap(nullptr, kGuardBytes + kStackBytes, PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+    if (memory == MAP_FAILED) throw std::bad_alloc();
+    f.memory = static_cast<std::byte*>(memory);
+    ::mprotect(memory, kGuardBytes, PROT_NONE);
+    f.stack = f.memory + kGuardBytes;
+    f.stack_bytes = kStackBytes;
+  }
+}
+
+Fibers::~Fibers() {
+  for (int i = 1; i <= count_; ++i) {
+    auto& f = fibers_[static_cast<std::size_t>(i)];
+#if defined(__SANITIZE_ADDRESS__)
+    __asan_unpoison_memory_region(f.stack, f.stack_bytes);
+#endif
+#if defined(__SANITIZE_THREAD__)
+    if (f.sanitizer != nullptr) __tsan_destroy_fiber(f.sanitizer);
+#endif
+    if (f.memory != nullptr) ::munmap(f.memory, kGuardBytes + kStackBytes);
+  }
+}
+
+void Fibers::run(int first, const std::function<void(int)>& body) {
+  body_ = &body;
+  const auto self = reinterpret_cast<std::uintptr_t>(this);
+  for (int i = 1; i <= count_; ++i) {
+    auto& f = fibers_[static_cast<std::size_t>(i)];
+    ::getcontext(&f.context);
+    f.context.uc_stack.ss_sp = const_cast<void*>(f.stack);
+    f.context.uc_stack.ss_size = f.stack_bytes;
+    f.context.uc_link = nullptr;
+    ::makecontext(&f.context, reinterpret_cast<void (*)()>(&Fibers::enter), 2, static_cast<unsigned>(self >> 32),
+                  static_cast<unsigned>(self));
+#if defined(__SANITIZE_ADDRESS__)
+    __asan_unpoison_memory_region(f.stack, f.stack_bytes);  // what an earlier run left
+    f.sanitizer = nullptr;
+#endif
+#if defined(__SANITIZE_THREAD__)
+    if (f.sanitizer != nullptr) __tsan_destroy_fiber(f.sanitizer);
+    f.sanitizer = __tsan_create_fiber(0);
+#endif
+  }
+#if defined(__SANITIZE_THREAD__)
+  fibers_[0].sanitizer = __tsan_get_current_fiber();
+#endif
+  switch_to(first);
+}
+
+void Fibers::switch_to(int fiber) {
+  auto& from = fibers_[static_cast<std::size_t>(current_ + 1)];
+  auto& to = fibers_[static_cast<std::size_t>(fiber + 1)];
+  current_ = fiber;
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_start_switch_fiber(&from.sanitizer, to.stack, to.stack_bytes);
+#endif
+#if defined(__SANITIZE_THREAD__)
+  __tsan_switch_to_fiber(to.sanitizer, 0);
+#endif
+  ::swapcontext(&from.context, &to.context);
+#if defined(__SANITIZE_ADDRESS__)
+  const void* stack = nullptr;
+  std::size_t bytes = 0;
+  __sanitizer_finish_switch_fiber(from.sanitizer, &stack, &bytes);
+#endif
+}
+
+void Fibers::enter(unsigned high, unsigned low) {
+  auto& self = *reinterpret_cast<Fibers*>(static_cast<std::uintptr_t>(high) << 32 | low);
+#if defined(__SANITIZE_ADDRESS__)
+  const void* stack = nullptr;
+  std::size_t bytes = 0;
+  __sanitizer_finish_switch_fiber(nullptr, &stack, &bytes);
+  // The first fiber of a run is entered from the caller: so this is the caller's stack.
+  if (self.fibers_[0].stack == nullptr) {
+    self.fibers_[0].stack = stack;
+    self.fibers_[0].stack_bytes = bytes;
+  }
+#endif
+  (*self.body_)(self.current_);
+  std::abort();
+}
+
+}  // namespace terrace::test
