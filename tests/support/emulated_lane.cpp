@@ -92,7 +92,10 @@ class EmulatedBlock {
       } catch (...) {
         failure = std::current_exception();
       }
-      if (failure) leave(std::move(failure));  // not inside the handler: it belongs to this stack
+      if (failure) {  // not inside the handler, which would never end
+        failure_ = std::move(failure);
+        fibers_.switch_to(Fibers::kCaller);
+      }
       threads_[static_cast<std::size_t>(thread)].ended = true;
       next();
     });
@@ -138,10 +141,6 @@ class EmulatedBlock {
     return "kernel, block (" + std::to_string(block[0]) + ", " + std::to_string(block[1]) + ", " + std::to_string(block[2]) +
            "): " + what;
   }
-  void leave(std::exception_ptr failure) {
-    failure_ = std::move(failure);
-    fibers_.switch_to(Fibers::kCaller);
-  }
   // Another thread, in the schedule's order; back to the caller when all have ended.
   void next() {
     const std::size_t from = position_[static_cast<std::size_t>(fibers_.current())], count = order_.size();
@@ -151,9 +150,12 @@ class EmulatedBlock {
       if (thread != fibers_.current()) fibers_.switch_to(thread);
       return;
     }
-    const bool stuck = !std::ranges::all_of(threads_, &ThreadState::ended);
-    leave(stuck ? std::make_exception_ptr(EmulationError(text("not all threads reach the same point: " + standing())))
-                : nullptr);
+    find_stuck();
+    fibers_.switch_to(Fibers::kCaller);
+  }
+  void find_stuck() {
+    if (std::ranges::all_of(threads_, &ThreadState::ended)) return;
+    failure_ = std::make_exception_ptr(EmulationError(text("not all threads reach the same point: " + standing())));
   }
   // "threads 0-31 wait at sync(), threads 32-63 have ended"
   [[nodiscard]] std::string standing() const {
