@@ -34,6 +34,16 @@ TERRACE_HD std::uint16_t bf16_bits(float x) {
   const bool nan = (u & 0x7fffffffU) > 0x7f800000U;
   return static_cast<std::uint16_t>(nan ? (u >> 16) | 0x40U : (u + 0x7fffU + ((u >> 16) & 1U)) >> 16);
 }
+// Two of them, the first in the lower half: one instruction on a GPU. A NaN's payload is not specified.
+TERRACE_HD std::uint32_t bf16_pair(float low, float high) {
+#if defined(__CUDA_ARCH__)
+  std::uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+#else
+  return static_cast<std::uint32_t>(bf16_bits(high)) << 16 | bf16_bits(low);
+#endif
+}
 // Acc<T> to T: narrow<bf16>(1.5F).
 template <class T>
 TERRACE_HD T narrow(Acc<T> x) {
@@ -45,6 +55,22 @@ TERRACE_HD bf16 narrow<bf16>(float x) {
   y.bits = bf16_bits(x);
   return y;
 }
+
+// 2^x, for softmax: one instruction on a GPU (2 units in the last place; subnormal results are zero), the C library's on the
+// host.
+TERRACE_HD float exp2_of(float x) {
+#if defined(__CUDA_ARCH__)
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return std::exp2(x);
+#endif
+}
+TERRACE_HD float exp_of(float x) { return std::exp(x); }
+TERRACE_HD double exp_of(double x) { return std::exp(x); }
+TERRACE_HD float log_of(float x) { return std::log(x); }
+TERRACE_HD double log_of(double x) { return std::log(x); }
 
 TERRACE_HD constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 

@@ -19,9 +19,12 @@ extern __shared__ __align__(128) unsigned char shared_memory[];
 
 class CudaLane {
  public:
+  // One for all of a warp's threads, so that the compiler sees that what depends on it does not diverge.
+  __device__ __forceinline__ CudaLane() : warp_(__shfl_sync(kAll, static_cast<int>(threadIdx.x) / kWarp, 0)) {}
+
   __device__ __forceinline__ int thread() const { return static_cast<int>(threadIdx.x); }
   __device__ __forceinline__ int threads() const { return static_cast<int>(blockDim.x); }
-  __device__ __forceinline__ int warp() const { return thread() / kWarp; }
+  __device__ __forceinline__ int warp() const { return warp_; }
   __device__ __forceinline__ int warp_lane() const { return thread() % kWarp; }
   __device__ __forceinline__ int block_x() const { return static_cast<int>(blockIdx.x); }
   __device__ __forceinline__ int block_y() const { return static_cast<int>(blockIdx.y); }
@@ -41,6 +44,8 @@ class CudaLane {
   __device__ __forceinline__ T shuffle(T value, int from) const {
     return __shfl_sync(kAll, value, from);
   }
+
+  __device__ __forceinline__ bool any(bool value) const { return __any_sync(kAll, value) != 0; }
 
   __device__ __forceinline__ void load_matrices(std::uint32_t (&r)[4], const void* row) const {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -77,6 +82,7 @@ class CudaLane {
   __device__ __forceinline__ static std::uint32_t shared_address(const void* p) {
     return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
   }
+  int warp_;
 };
 
 template <class Kernel>
@@ -125,5 +131,14 @@ void launch(void* stream, const LaunchShape& shape, const Args& args) {
       <<<blocks, static_cast<unsigned>(shape.threads), shape.shared_bytes, static_cast<cudaStream_t>(stream)>>>(args);
   check("The launch", cudaGetLastError());
 }
+
+// Stands where launch code wants a launcher.
+struct CudaLauncher {
+  template <class Kernel, class Args>
+  void run(const LaunchShape& shape, const Args& args) const {
+    launch<Kernel>(stream, shape, args);
+  }
+  void* stream = nullptr;
+};
 
 }  // namespace terrace::cuda

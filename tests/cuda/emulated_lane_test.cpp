@@ -87,6 +87,13 @@ TEST_F(EmulatedLaneTest, ShufflesCarryFourAndEightBytes) {
   });
 }
 
+TEST_F(EmulatedLaneTest, AnyIsOfAWarp) {
+  emulate({.threads = 64}, [](EmulatedLane& lane) {
+    EXPECT_EQ(lane.any(lane.thread() == 40), lane.warp() == 1);
+    EXPECT_FALSE(lane.any(false));
+  });
+}
+
 TEST_F(EmulatedLaneTest, SharedMemoryIsNaNAtTheStartOfEveryBlock) {
   emulate({.blocks = {3, 1, 1}, .threads = 32, .shared_bytes = 32 * sizeof(double)}, [](EmulatedLane& lane) {
     const auto at = static_cast<std::size_t>(lane.thread());

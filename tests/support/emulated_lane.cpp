@@ -211,6 +211,14 @@ std::uint64_t EmulatedLane::shuffle_bits(std::uint64_t bits, int from) {
   return operand.result;
 }
 
+bool EmulatedLane::any(bool value) {
+  block_.meet(1 + warp(), "any()", value, [](bool** all) {
+    const bool result = std::any_of(all, all + cuda::kWarp, [](const bool* one) { return *one; });
+    for (int i = 0; i < cuda::kWarp; ++i) *all[i] = result;
+  });
+  return value;
+}
+
 namespace {
 
 struct LoadOperand {

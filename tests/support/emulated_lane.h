@@ -66,6 +66,8 @@ class EmulatedLane {
     return shuffled(value, from);
   }
 
+  bool any(bool value);
+
   void load_matrices(std::uint32_t (&r)[4], const void* row);
   void load_matrices_transposed(std::uint32_t (&r)[4], const void* row);
   void multiply(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1);
@@ -102,5 +104,20 @@ template <class Kernel, class Args>
 EmulatedCounts emulate(const cuda::LaunchShape& shape, const Args& args, std::uint64_t schedule = 0) {
   return emulate(shape, std::function<void(EmulatedLane&)>([&](EmulatedLane& lane) { Kernel{}(lane, args); }), schedule);
 }
+
+// Stands where launch code wants a launcher. `counts` are those of all its launches.
+struct EmulatedLauncher {
+  template <class Kernel, class Args>
+  void run(const cuda::LaunchShape& shape, const Args& args) const {
+    const auto one = emulate<Kernel>(shape, args, schedule);
+    counts->matrix_loads += one.matrix_loads;
+    counts->bank_conflicts += one.bank_conflicts;
+    counts->matrix_products += one.matrix_products;
+    counts->asynchronous_copies += one.asynchronous_copies;
+    counts->barriers += one.barriers;
+  }
+  EmulatedCounts* counts = nullptr;
+  std::uint64_t schedule = 0;
+};
 
 }  // namespace terrace::test

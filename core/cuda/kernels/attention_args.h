@@ -1,0 +1,42 @@
+// What the attention kernels are given, and where heads lie in the fused buffers (core/math.h).
+#pragma once
+
+#include <cstdint>
+
+#include <terrace/core/cuda/arithmetic.h>
+
+namespace terrace::cuda {
+
+template <class T>
+struct AttentionArgs {
+  T* out = nullptr;         // [B·S, H·D]
+  Acc<T>* lse = nullptr;    // [B, H, S]
+  const T* qkv = nullptr;   // [B·S, (H + 2G)·D]
+  T* dqkv = nullptr;        // as qkv; of the backward, as what follows
+  const T* dout = nullptr;  // as out
+  int seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  Acc<T> scale = 0;  // 1 / sqrt(D)
+
+  TERRACE_HD int group_of(int head) const { return head / (heads / kv_heads); }
+  // Elements between two positions.
+  TERRACE_HD std::int64_t qkv_stride() const { return static_cast<std::int64_t>(heads + 2 * kv_heads) * head_dim; }
+  TERRACE_HD std::int64_t out_stride() const { return static_cast<std::int64_t>(heads) * head_dim; }
+  // The first element of a position's head.
+  TERRACE_HD std::int64_t q_at(int batch, int position, int head) const {
+    return (static_cast<std::int64_t>(batch) * seq + position) * qkv_stride() + static_cast<std::int64_t>(head) * head_dim;
+  }
+  TERRACE_HD std::int64_t k_at(int batch, int position, int group) const { return q_at(batch, position, heads + group); }
+  TERRACE_HD std::int64_t v_at(int batch, int position, int group) const {
+    return q_at(batch, position, heads + kv_heads + group);
+  }
+  TERRACE_HD std::int64_t out_at(int batch, int position, int head) const {
+    return (static_cast<std::int64_t>(batch) * seq + position) * out_stride() + static_cast<std::int64_t>(head) * head_dim;
+  }
+  TERRACE_HD std::int64_t lse_at(int batch, int position, int head) const {
+    return (static_cast<std::int64_t>(batch) * heads + head) * seq + position;
+  }
+};
+
+inline constexpr float kLog2E = 1.44269504088896340736F, kLn2 = 0.69314718055994530942F;
+
+}  // namespace terrace::cuda

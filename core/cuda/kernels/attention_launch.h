@@ -1,0 +1,113 @@
+// Which attention kernel serves a call, and its launch. A Launcher has
+//   template <class Kernel, class Args> void run(const LaunchShape&, const Args&) const;
+// so that the choice, the grids and the sizes of shared memory are run by tests as well (CudaLauncher, EmulatedLauncher).
+//
+// Errors: std::logic_error for what no kernel serves; the shapes themselves are checked by the caller.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include <terrace/core/cuda/kernels/attention_args.h>
+#include <terrace/core/cuda/kernels/attention_decode.h>
+#include <terrace/core/cuda/kernels/attention_forward.h>
+#include <terrace/core/cuda/kernels/attention_plain.h>
+#include <terrace/core/math.h>
+
+namespace terrace::cuda {
+
+inline double attention_scale(std::int64_t head_dim) { return 1.0 / std::sqrt(static_cast<double>(head_dim)); }
+
+// Copies take 16 bytes; which kernel serves depends on the shape only, so another alignment is refused and not served by
+// another one.
+inline void demand_alignment(const TensorView& view) {
+  if (reinterpret_cast<std::uintptr_t>(view.data) % 16 != 0) {
+    throw std::logic_error("attention: a tensor " + to_string(view.shape) + " is not aligned to 16 bytes");
+  }
+}
+
+template <class T>
+AttentionArgs<T> attention_args(const AttentionShape& s, TensorView out, TensorView lse, TensorView qkv) {
+  return {.out = out.as<T>(),
+          .lse = lse.as<Acc<T>>(),
+          .qkv = qkv.as<T>(),
+          .seq = static_cast<int>(s.seq),
+          .heads = static_cast<int>(s.heads),
+          .kv_heads = static_cast<int>(s.kv_heads),
+          .head_dim = static_cast<int>(s.head_dim),
+          .scale = static_cast<Acc<T>>(attention_scale(s.head_dim))};
+}
+
+// A block for every `rows` positions of every head (or group) of every sequence.
+template <class Kernel, class Launcher, class Args>
+void launch_rows(const Launcher& launcher, const AttentionShape& s, std::int64_t rows, std::int64_t heads,
+                 std::size_t shared_bytes, const Args& args) {
+  launcher.template run<Kernel>(
+      {.blocks = {ceil_div(s.seq, rows), heads, s.batch}, .threads = Kernel::kThreads, .shared_bytes = shared_bytes}, args);
+}
+
+// Calls f.template operator()<T>() with the type of a compute dtype.
+template <class F>
+void for_compute_dtype(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::fp32: return f.template operator()<float>();
+    case DType::bf16: return f.template operator()<bf16>();
+    case DType::fp64: return f.template operator()<double>();
+    case DType::i32: break;
+  }
+  throw std::logic_error("attention: i32 is not a compute dtype");
+}
+// f.template operator()<D>() for the head dims that tensor cores serve; false for others.
+template <class F>
+bool for_tensor_core_dim(std::int64_t head_dim, F&& f) {
+  switch (head_dim) {
+    case 32: f.template operator()<32>(); return true;
+    case 64: f.template operator()<64>(); return true;
+    case 96: f.template operator()<96>(); return true;
+    case 128: f.template operator()<128>(); return true;
+    default: return false;
+  }
+}
+
+template <class Launcher>
+void attention(const Launcher& launcher, const AttentionShape& s, TensorView out, TensorView lse, TensorView qkv) {
+  for_compute_dtype(qkv.dtype, [&]<class T>() {
+    const auto args = attention_args<T>(s, out, lse, qkv);
+    if constexpr (std::is_same_v<T, bf16>) {
+      const bool served = for_tensor_core_dim(s.head_dim, [&]<int kDim>() {
+        using Kernel = AttentionForward<kDim>;
+        demand_alignment(qkv), demand_alignment(out);
+        launch_rows<Kernel>(launcher, s, Kernel::kQueries, s.heads, Kernel::kSharedBytes, args);
+      });
+      if (served) return;
+    }
+    using Kernel = PlainAttention<T>;
+    launch_rows<Kernel>(launcher, s, kPlainWarps, s.heads, Kernel::Rows::bytes_for(args.head_dim), args);
+  });
+}
+
+template <class Launcher>
+void attention_decode(const Launcher& launcher, const AttentionShape& s, TensorView out, TensorView q, TensorView k_cache,
+                      TensorView v_cache, std::int64_t length) {
+  for_compute_dtype(out.dtype, [&]<class T>() {
+    const std::int64_t width = s.heads * s.head_dim;
+    using Kernel = AttentionDecode<T>;
+    launcher.template run<Kernel>({.blocks = {s.heads, 1, 1},
+                                   .threads = Kernel::kThreads,
+                                   .shared_bytes = Kernel::bytes_for(static_cast<int>(s.head_dim))},
+                                  DecodeArgs<T>{.out = out.as<T>(),
+                                                .q = q.as<T>() + (q.elements() - width),
+                                                .k_cache = k_cache.as<T>(),
+                                                .v_cache = v_cache.as<T>(),
+                                                .capacity = k_cache.shape[1],
+                                                .length = static_cast<int>(length),
+                                                .heads = static_cast<int>(s.heads),
+                                                .kv_heads = static_cast<int>(s.kv_heads),
+                                                .head_dim = static_cast<int>(s.head_dim),
+                                                .scale = static_cast<Acc<T>>(attention_scale(s.head_dim))});
+  });
+}
+
+}  // namespace terrace::cuda

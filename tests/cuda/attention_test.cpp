@@ -1,0 +1,118 @@
+// The GPU's attention kernels, run through the emulated lane, against an fp64 oracle and the CPU's math.
+#include <terrace/core/cuda/kernels/attention_launch.h>
+
+#include <terrace/tests/math/math_fixture.h>
+#include <terrace/tests/support/emulated_lane.h>
+
+#include "attention_oracle.h"
+
+namespace terrace::test {
+namespace {
+
+// Every tensor-core dim; odd lengths around the tiles' edges; heads that share keys; more than one sequence.
+const std::vector<AttentionShape> kShapes = {{1, 1, 1, 1, 64},    {2, 7, 3, 3, 32},   {1, 130, 4, 2, 64}, {1, 64, 2, 1, 96},
+                                             {1, 193, 2, 1, 128}, {2, 129, 3, 1, 64}, {1, 33, 6, 2, 128}};
+const std::vector<AttentionShape> kPlainShapes = {{1, 1, 1, 1, 2}, {2, 37, 4, 2, 5}, {1, 70, 3, 1, 40}, {1, 9, 2, 1, 144}};
+
+std::string text(const AttentionShape& s, DType dtype) {
+  return "batch " + std::to_string(s.batch) + ", seq " + std::to_string(s.seq) + ", heads " + std::to_string(s.heads) + "/" +
+         std::to_string(s.kv_heads) + ", dim " + std::to_string(s.head_dim) + ", " + std::string(name_of(dtype));
+}
+
+class CudaAttention : public MathTest {
+ protected:
+  static Shape qkv_shape(const AttentionShape& s) { return {s.batch * s.seq, (s.heads + 2 * s.kv_heads) * s.head_dim}; }
+  struct Forward {
+    Tensor out, lse;
+  };
+  static Forward places(const AttentionShape& s, DType dtype) {
+    return {Tensor(dtype, {s.batch * s.seq, s.heads * s.head_dim}), Tensor(accumulator(dtype), {s.batch, s.heads, s.seq})};
+  }
+  Forward forward(const AttentionShape& s, const Tensor& qkv, std::uint64_t schedule = 0) {
+    auto f = places(s, qkv.dtype());
+    cuda::attention(EmulatedLauncher{&counts, schedule}, s, f.out, f.lse, qkv);
+    return f;
+  }
+  EmulatedCounts counts;
+};
+
+TEST_F(CudaAttention, ForwardEqualsTheOracleAndTheCpu) {
+  const auto check = [&](const AttentionShape& s, DType dtype) {
+    SCOPED_TRACE(text(s, dtype));
+    const auto qkv = random(dtype, qkv_shape(s), -2, 2);
+    const AttentionOracle want(s, qkv.values(), {});
+    const auto got = forward(s, qkv);
+    expect_near(got.out, want.out, tolerance(dtype), "out");
+    expect_near(got.lse, want.lse, tolerance(accumulator(dtype)), "lse");
+
+    auto cpu = places(s, dtype);
+    math.attention(stream, s, cpu.out, cpu.lse, qkv);
+    machine.sync();
+    expect_near(got.out, cpu.out.values(), 2 * tolerance(dtype), "out beside the CPU's");
+    expect_near(got.lse, cpu.lse.values(), 2 * tolerance(accumulator(dtype)), "lse beside the CPU's");
+  };
+  for (const auto& s : kShapes) check(s, DType::bf16);
+  EXPECT_GT(counts.matrix_products, 0);
+  EXPECT_EQ(counts.bank_conflicts, 0);
+  for (const auto& s : kPlainShapes) {
+    for (const auto dtype : kDtypes) check(s, dtype);
+  }
+  check(kShapes[2], DType::fp32);
+}
+
+TEST_F(CudaAttention, ForwardBitsDependOnNothingElse) {
+  for (const auto dtype : kDtypes) {
+    const AttentionShape s{1, 200, 2, 1, 64};
+    const auto qkv = random(dtype, qkv_shape(s), -2, 2);
+    const auto first = forward(s, qkv);
+    for (const std::uint64_t schedule : {std::uint64_t{0}, std::uint64_t{1}, seed | 2}) {
+      const auto again = forward(s, qkv, schedule);
+      EXPECT_EQ(first.out.bits(), again.out.bits()) << "schedule " << schedule;
+      EXPECT_EQ(first.lse.bits(), again.lse.bits()) << "schedule " << schedule;
+    }
+  }
+}
+
+// Scores of some hundreds: without the maximum exp() would overflow, and a late maximum corrects what was summed before it.
+TEST_F(CudaAttention, ForwardKeepsLargeScores) {
+  const AttentionShape s{1, 150, 1, 1, 64};
+  auto qkv = random(DType::bf16, qkv_shape(s), -8, 8);
+  for (std::int64_t d = 0; d < 64; ++d) {
+    for (const std::int64_t t : {70, 140}) qkv.set(t * 192 + 64 + d, 8 * (d % 2 == 0 ? 1 : -1) * (t == 140 ? 2 : 1));
+    qkv.set(149 * 192 + d, d % 2 == 0 ? 8 : -8);
+  }
+  const AttentionOracle want(s, qkv.values(), {});
+  const auto got = forward(s, qkv);
+  expect_near(got.out, want.out, tolerance(DType::bf16), "out");
+  expect_near(got.lse, want.lse, tolerance(DType::fp32), "lse");
+}
+
+TEST_F(CudaAttention, DecodeEqualsTheOracle) {
+  for (const auto dtype : kDtypes) {
+    for (const auto& [s, capacity] :
+         {std::pair{AttentionShape{1, 1, 2, 1, 8}, 4}, std::pair{AttentionShape{1, 77, 4, 2, 64}, 77},
+          std::pair{AttentionShape{1, 300, 6, 3, 20}, 512}}) {
+      SCOPED_TRACE(text(s, dtype));
+      const auto qkv = random(dtype, qkv_shape(s), -2, 2);
+      const AttentionOracle want(s, qkv.values(), {});
+      const std::int64_t width = s.heads * s.head_dim, row = width + 2 * s.kv_heads * s.head_dim;
+      Tensor q(dtype, {1, width}), out(dtype, {1, width});
+      for (std::int64_t i = 0; i < width; ++i) q.set(i, qkv.get((s.seq - 1) * row + i));
+      Tensor keys(dtype, {s.kv_heads, capacity, s.head_dim}), values(dtype, {s.kv_heads, capacity, s.head_dim});
+      for (std::int64_t g = 0; g < s.kv_heads; ++g) {
+        for (std::int64_t t = 0; t < s.seq; ++t) {
+          for (std::int64_t d = 0; d < s.head_dim; ++d) {
+            const std::int64_t at = (g * capacity + t) * s.head_dim + d, from = t * row + width + g * s.head_dim + d;
+            keys.set(at, qkv.get(from));
+            values.set(at, qkv.get(from + s.kv_heads * s.head_dim));
+          }
+        }
+      }
+      cuda::attention_decode(EmulatedLauncher{&counts}, s, out, q, keys, values, s.seq);
+      expect_near(out, {want.out.end() - width, want.out.end()}, tolerance(dtype), "out");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace terrace::test
