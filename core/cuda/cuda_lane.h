@@ -132,13 +132,4 @@ void launch(void* stream, const LaunchShape& shape, const Args& args) {
   check("The launch", cudaGetLastError());
 }
 
-// Stands where launch code wants a launcher.
-struct CudaLauncher {
-  template <class Kernel, class Args>
-  void run(const LaunchShape& shape, const Args& args) const {
-    launch<Kernel>(stream, shape, args);
-  }
-  void* stream = nullptr;
-};
-
 }  // namespace terrace::cuda

@@ -33,6 +33,36 @@ class CudaAttention : public MathTest {
     cuda::attention(EmulatedLauncher{&counts, schedule}, s, f.out, f.lse, qkv);
     return f;
   }
+  // From the CPU's forward, so that an error is the backward's own.
+  Tensor backward(const AttentionShape& s, const Tensor& dout, const Forward& f, const Tensor& qkv,
+                  std::uint64_t schedule = 0) {
+    Tensor dqkv(qkv.dtype(), qkv_shape(s));
+    cuda::attention_grad(EmulatedLauncher{&counts, schedule}, s, dqkv, dout, f.out, f.lse, qkv);
+    return dqkv;
+  }
+  Forward cpu_forward(const AttentionShape& s, const Tensor& qkv) {
+    auto f = places(s, qkv.dtype());
+    math.attention(stream, s, f.out, f.lse, qkv);
+    machine.sync();
+    return f;
+  }
+  // dq, dk and dv each beside their own largest value.
+  static void expect_near_parts(const AttentionShape& s, const Tensor& got, const std::vector<double>& want, double relative,
+                                const std::string& what) {
+    const std::int64_t row = (s.heads + 2 * s.kv_heads) * s.head_dim, q = s.heads * s.head_dim, kv = s.kv_heads * s.head_dim;
+    for (const auto& [name, first, count] :
+         {std::tuple{"dq", std::int64_t{0}, q}, std::tuple{"dk", q, kv}, std::tuple{"dv", q + kv, kv}}) {
+      Tensor part(got.dtype(), {s.batch * s.seq, count});
+      std::vector<double> want_part;
+      for (std::int64_t n = 0; n < s.batch * s.seq; ++n) {
+        for (std::int64_t i = 0; i < count; ++i) {
+          part.set(n * count + i, got.get(n * row + first + i));
+          want_part.push_back(want[static_cast<std::size_t>(n * row + first + i)]);
+        }
+      }
+      expect_near(part, want_part, relative, (name + what).c_str());
+    }
+  }
   EmulatedCounts counts;
 };
 
@@ -45,9 +75,7 @@ TEST_F(CudaAttention, ForwardEqualsTheOracleAndTheCpu) {
     expect_near(got.out, want.out, tolerance(dtype), "out");
     expect_near(got.lse, want.lse, tolerance(accumulator(dtype)), "lse");
 
-    auto cpu = places(s, dtype);
-    math.attention(stream, s, cpu.out, cpu.lse, qkv);
-    machine.sync();
+    const auto cpu = cpu_forward(s, qkv);
     expect_near(got.out, cpu.out.values(), 2 * tolerance(dtype), "out beside the CPU's");
     expect_near(got.lse, cpu.lse.values(), 2 * tolerance(accumulator(dtype)), "lse beside the CPU's");
   };
@@ -85,6 +113,60 @@ TEST_F(CudaAttention, ForwardKeepsLargeScores) {
   const auto got = forward(s, qkv);
   expect_near(got.out, want.out, tolerance(DType::bf16), "out");
   expect_near(got.lse, want.lse, tolerance(DType::fp32), "lse");
+}
+
+TEST_F(CudaAttention, BackwardEqualsTheOracleAndTheCpu) {
+  const auto check = [&](const AttentionShape& s, DType dtype) {
+    SCOPED_TRACE(text(s, dtype));
+    const auto qkv = random(dtype, qkv_shape(s), -2, 2), dout = random(dtype, {s.batch * s.seq, s.heads * s.head_dim}, -2, 2);
+    const auto f = cpu_forward(s, qkv);
+    const AttentionOracle want(s, qkv.values(), dout.values());
+    const auto got = backward(s, dout, f, qkv);
+    expect_near_parts(s, got, want.dqkv, 2 * tolerance(dtype), "");
+
+    Tensor cpu(dtype, qkv_shape(s));
+    math.attention_grad(stream, s, cpu, dout, f.out, f.lse, qkv);
+    machine.sync();
+    expect_near_parts(s, got, cpu.values(), 3 * tolerance(dtype), " beside the CPU's");
+  };
+  for (const auto& s : kShapes) check(s, DType::bf16);
+  EXPECT_GT(counts.matrix_products, 0);
+  EXPECT_EQ(counts.bank_conflicts, 0);
+  for (const auto& s : kPlainShapes) {
+    for (const auto dtype : kDtypes) check(s, dtype);
+  }
+}
+
+TEST_F(CudaAttention, BackwardBitsDependOnNothingElse) {
+  for (const auto& [s, dtype] :
+       {std::pair{AttentionShape{1, 150, 4, 2, 64}, DType::bf16}, std::pair{AttentionShape{1, 140, 2, 1, 128}, DType::bf16},
+        std::pair{AttentionShape{2, 40, 2, 1, 24}, DType::fp32}}) {
+    const auto qkv = random(dtype, qkv_shape(s), -2, 2), dout = random(dtype, {s.batch * s.seq, s.heads * s.head_dim}, -2, 2);
+    const auto f = cpu_forward(s, qkv);
+    const auto first = backward(s, dout, f, qkv);
+    for (const std::uint64_t schedule : {std::uint64_t{0}, std::uint64_t{1}, seed | 2}) {
+      EXPECT_EQ(first.bits(), backward(s, dout, f, qkv, schedule).bits()) << text(s, dtype) << ", schedule " << schedule;
+    }
+  }
+}
+
+// 2^31 elements are passed before the last position of a long, wide sequence: no offset may be an int.
+TEST_F(CudaAttention, OffsetsAreWide) {
+  cuda::AttentionArgs<bf16> args;
+  args.seq = 1 << 17, args.heads = 128, args.kv_heads = 8, args.head_dim = 128;
+  const std::int64_t n = 3 * (std::int64_t{1} << 17) - 1;
+  EXPECT_EQ(args.q_at(2, args.seq - 1, 127), n * 144 * 128 + 127 * 128);
+  EXPECT_EQ(args.k_at(2, args.seq - 1, 7), n * 144 * 128 + 135 * 128);
+  EXPECT_EQ(args.v_at(2, args.seq - 1, 7), n * 144 * 128 + 143 * 128);
+  EXPECT_EQ(args.out_at(2, args.seq - 1, 127), n * 128 * 128 + 127 * 128);
+  EXPECT_EQ(args.lse_at(2, args.seq - 1, 127), (std::int64_t{2} * 128 + 127) * args.seq + args.seq - 1);
+}
+
+TEST_F(CudaAttention, MisalignedTensorsAreRefused) {
+  const AttentionShape s{1, 4, 1, 1, 64};
+  const Tensor qkv(DType::bf16, qkv_shape(s), 1);
+  const auto f = places(s, DType::bf16);
+  EXPECT_THROW(cuda::attention(EmulatedLauncher{&counts}, s, f.out, f.lse, qkv), std::logic_error);
 }
 
 TEST_F(CudaAttention, DecodeEqualsTheOracle) {

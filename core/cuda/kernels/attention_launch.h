@@ -1,6 +1,6 @@
 // Which attention kernel serves a call, and its launch. A Launcher has
 //   template <class Kernel, class Args> void run(const LaunchShape&, const Args&) const;
-// so that the choice, the grids and the sizes of shared memory are run by tests as well (CudaLauncher, EmulatedLauncher).
+// so that tests run the choice, the grids and the sizes of shared memory as well.
 //
 // Errors: std::logic_error for what no kernel serves; the shapes themselves are checked by the caller.
 #pragma once
@@ -11,6 +11,7 @@
 #include <string>
 
 #include <terrace/core/cuda/kernels/attention_args.h>
+#include <terrace/core/cuda/kernels/attention_backward.h>
 #include <terrace/core/cuda/kernels/attention_decode.h>
 #include <terrace/core/cuda/kernels/attention_forward.h>
 #include <terrace/core/cuda/kernels/attention_plain.h>
@@ -85,6 +86,31 @@ void attention(const Launcher& launcher, const AttentionShape& s, TensorView out
     }
     using Kernel = PlainAttention<T>;
     launch_rows<Kernel>(launcher, s, kPlainWarps, s.heads, Kernel::Rows::bytes_for(args.head_dim), args);
+  });
+}
+
+template <class Launcher>
+void attention_grad(const Launcher& launcher, const AttentionShape& s, TensorView dqkv, TensorView dout, TensorView out,
+                    TensorView lse, TensorView qkv) {
+  for_compute_dtype(qkv.dtype, [&]<class T>() {
+    auto args = attention_args<T>(s, out, lse, qkv);
+    args.dqkv = dqkv.as<T>();
+    args.dout = dout.as<T>();
+    if constexpr (std::is_same_v<T, bf16>) {
+      const bool served = for_tensor_core_dim(s.head_dim, [&]<int kDim>() {
+        for (const auto& view : {dqkv, dout, qkv}) demand_alignment(view);
+        using Keys = AttentionKeyGrad<kDim>;
+        using Queries = AttentionQueryGrad<kDim>;
+        launch_rows<AttentionInner>(launcher, s, AttentionInner::kWarps, s.heads, 0, args);
+        launch_rows<Keys>(launcher, s, Keys::kKeys, s.kv_heads, Keys::kSharedBytes, args);
+        launch_rows<Queries>(launcher, s, Queries::kQueries, s.heads, Queries::kSharedBytes, args);
+      });
+      if (served) return;
+    }
+    using Keys = PlainKeyGrad<T>;
+    using Queries = PlainQueryGrad<T>;
+    launch_rows<Keys>(launcher, s, kPlainWarps, s.kv_heads, Keys::Rows::bytes_for(args.head_dim), args);
+    launch_rows<Queries>(launcher, s, kPlainWarps, s.heads, Queries::Rows::bytes_for(args.head_dim), args);
   });
 }
 
