@@ -112,7 +112,7 @@ class EmulatedBlock {
     auto& meeting = meetings_[static_cast<std::size_t>(group)];
     const int member = group == 0 ? fibers_.current() : fibers_.current() % cuda::kWarp;
     if (meeting.arrived == 0) meeting.what = what;
-    if (std::strcmp(meeting.what, what) != 0) {
+    if (meeting.what != what && std::strcmp(meeting.what, what) != 0) {
       fail("thread " + std::to_string(fibers_.current()) + " calls " + what + " where others of its warp call " + meeting.what);
     }
     if (group > 0) operands_[static_cast<std::size_t>(group - 1) * cuda::kWarp + static_cast<std::size_t>(member)] = &operand;
@@ -284,7 +284,8 @@ void EmulatedLane::multiply(float (&d)[4], const std::uint32_t (&a)[4], std::uin
   block_.meet(1 + warp(), "multiply()", operand, [&](Operand** all) {
     ++block_.counts.matrix_products;
     // PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type".
-    float left[16][16], right[16][8];
+    double left[16][16], right[16][8],
+        sums[16][8] = {};  // the order and the rounding inside are the GPU's own: rely on neither
     const auto number = [](std::uint32_t r, int half) { return std::bit_cast<float>(half == 0 ? r << 16 : r & 0xffff0000U); };
     for (int t = 0; t < cuda::kWarp; ++t) {
       const int group = t / 4, in_group = t % 4;
@@ -294,12 +295,15 @@ void EmulatedLane::multiply(float (&d)[4], const std::uint32_t (&a)[4], std::uin
       }
       for (int i = 0; i < 4; ++i) right[in_group * 2 + i % 2 + (i < 2 ? 0 : 8)][group] = number(all[t]->b[i / 2], i % 2);
     }
+    for (int row = 0; row < 16; ++row) {
+      for (int k = 0; k < 16; ++k) {
+        for (int column = 0; column < 8; ++column) sums[row][column] += left[row][k] * right[k][column];
+      }
+    }
     for (int t = 0; t < cuda::kWarp; ++t) {
       for (int i = 0; i < 4; ++i) {
-        const int row = t / 4 + (i < 2 ? 0 : 8), column = t % 4 * 2 + i % 2;
-        double sum = all[t]->d[i];  // the order and the rounding inside are the GPU's own: nobody may rely on them
-        for (int k = 0; k < 16; ++k) sum += static_cast<double>(left[row][k]) * right[k][column];
-        all[t]->d[i] = static_cast<float>(sum);
+        float& sum = all[t]->d[i];
+        sum = static_cast<float>(sum + sums[t / 4 + (i < 2 ? 0 : 8)][t % 4 * 2 + i % 2]);
       }
     }
   });

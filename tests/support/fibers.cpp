@@ -1,11 +1,12 @@
 #include <terrace/tests/support/fibers.h>
 
 #include <sys/mman.h>
-#include <ucontext.h>
 
 #include <cstdint>
 #include <cstdlib>
 #include <new>
+
+#include <terrace/tests/support/stacks.h>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -24,9 +25,9 @@ constexpr std::size_t kStackBytes = 256 * 1024;  // touched pages only are taken
 }  // namespace
 
 struct Fibers::Fiber {
-  ucontext_t context = {};
+  Place place;
   std::byte* memory = nullptr;  // a guard page, then the stack; null for the caller
-  const void* stack = nullptr;
+  std::byte* stack = nullptr;
   std::size_t stack_bytes = 0;
   void* sanitizer = nullptr;  // the fake stack of AddressSanitizer, the fiber of ThreadSanitizer
 };
@@ -59,19 +60,13 @@ Fibers::~Fibers() {
 
 void Fibers::run(int first, const std::function<void(int)>& body) {
   body_ = &body;
-  const auto self = reinterpret_cast<std::uintptr_t>(this);
   for (int i = 1; i <= count_; ++i) {
     auto& f = fibers_[static_cast<std::size_t>(i)];
-    ::getcontext(&f.context);
-    f.context.uc_stack.ss_sp = const_cast<void*>(f.stack);
-    f.context.uc_stack.ss_size = f.stack_bytes;
-    f.context.uc_link = nullptr;
-    ::makecontext(&f.context, reinterpret_cast<void (*)()>(&Fibers::enter), 2, static_cast<unsigned>(self >> 32),
-                  static_cast<unsigned>(self));
 #if defined(__SANITIZE_ADDRESS__)
     __asan_unpoison_memory_region(f.stack, f.stack_bytes);  // what an earlier run left
     f.sanitizer = nullptr;
 #endif
+    f.place.begin(f.stack, f.stack_bytes, &Fibers::enter, this);
 #if defined(__SANITIZE_THREAD__)
     if (f.sanitizer != nullptr) __tsan_destroy_fiber(f.sanitizer);
     f.sanitizer = __tsan_create_fiber(0);
@@ -93,7 +88,7 @@ void Fibers::switch_to(int fiber) {
 #if defined(__SANITIZE_THREAD__)
   __tsan_switch_to_fiber(to.sanitizer, 0);
 #endif
-  ::swapcontext(&from.context, &to.context);
+  from.place.leave_for(to.place);
 #if defined(__SANITIZE_ADDRESS__)
   const void* stack = nullptr;
   std::size_t bytes = 0;
@@ -101,15 +96,15 @@ void Fibers::switch_to(int fiber) {
 #endif
 }
 
-void Fibers::enter(unsigned high, unsigned low) {
-  auto& self = *reinterpret_cast<Fibers*>(static_cast<std::uintptr_t>(high) << 32 | low);
+void Fibers::enter(void* fibers) {
+  auto& self = *static_cast<Fibers*>(fibers);
 #if defined(__SANITIZE_ADDRESS__)
   const void* stack = nullptr;
   std::size_t bytes = 0;
   __sanitizer_finish_switch_fiber(nullptr, &stack, &bytes);
   // The first fiber of a run is entered from the caller: so this is the caller's stack.
   if (self.fibers_[0].stack == nullptr) {
-    self.fibers_[0].stack = stack;
+    self.fibers_[0].stack = static_cast<std::byte*>(const_cast<void*>(stack));
     self.fibers_[0].stack_bytes = bytes;
   }
 #endif

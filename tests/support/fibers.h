@@ -28,7 +28,7 @@ class Fibers {
 
  private:
   struct Fiber;
-  static void enter(unsigned high, unsigned low);
+  static void enter(void* fibers);
 
   std::unique_ptr<Fiber[]> fibers_;  // the caller's, then one each
   int count_;
