@@ -10,7 +10,7 @@
 
 namespace terrace {
 
-class ThreadPool;
+class Device;
 
 struct Topology {
   std::string cpu_model;
@@ -41,9 +41,10 @@ struct MachineProfile {
   std::string measured_at;  // ISO time; empty: these defaults were never measured
 };
 // Measures in about `seconds`; writes one temporary file of at most 512 MiB under each path.
-MachineProfile measure_machine(ThreadPool& pool, const std::vector<std::filesystem::path>& nvme_paths, double seconds);
+MachineProfile measure_machine(Device& device, const std::vector<std::filesystem::path>& nvme_paths, double seconds);
 void save_profile(const MachineProfile& profile, const std::filesystem::path& file);
 MachineProfile load_profile(const std::filesystem::path& file);
-std::filesystem::path default_profile_path();  // $XDG_CACHE_HOME or ~/.cache /terrace/machine.json
+// Of a device: machine.json for "cpu", machine-cuda-0.json for "cuda:0", in $XDG_CACHE_HOME or ~/.cache /terrace.
+std::filesystem::path default_profile_path(const std::string& device = "cpu");
 
 }  // namespace terrace

@@ -6,17 +6,14 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <cstdlib>
 #include <ctime>
 #include <exception>
-#include <fstream>
 #include <mutex>
 #include <thread>
 #include <utility>
 
 #include <fmt/format.h>
 #include <xxhash.h>
-#include <nlohmann/json.hpp>
 
 #include <terrace/core/error.h>
 #include <terrace/core/machine.h>
@@ -149,12 +146,26 @@ double disk_rate(std::vector<std::unique_ptr<ScratchFile>>& files, std::byte* bu
   return static_cast<double>(blocks.load() * kDiskBlockBytes) / seconds_since(begin);
 }
 
+// Normal numbers of either float format: zeros take less power, and a GPU's clock rises on them.
+void fill(Device& device, const Slab& slab) {
+  const auto memory = device.host_memory();
+  const Slab content = memory->allocate(4 * kMiB);
+  const std::span words(reinterpret_cast<std::uint32_t*>(content.data()), content.bytes() / sizeof(std::uint32_t));
+  fill_normal(reinterpret_cast<float*>(words.data()), static_cast<std::int64_t>(words.size()), 1, 1, 0, 0.02);
+  for (auto& word : words) word = (word & 0xffff0000U) | (word >> 16);
+  const auto stream = device.make_stream("profile fill");
+  for (std::size_t at = 0; at < slab.bytes(); at += content.bytes())
+    stream->copy(slab.data() + at, content.data(), std::min(content.bytes(), slab.bytes() - at));
+  stream->synchronize();
+}
+
 // One square product of a dtype, ready to be submitted.
 class Product {
  public:
   Product(Device& device, DType dtype, std::int64_t n) : math_(device.math()), n_(n) {
     const auto bytes = static_cast<std::size_t>(n * n) * size_of(dtype);
-    slab_ = device.memory().allocate(3 * bytes);  // zeros: dense kernels take no shortcut for them
+    slab_ = device.memory().allocate(3 * bytes);
+    fill(device, slab_);
     a_ = {slab_.data(), dtype, {n, n}};
     b_ = {slab_.data() + bytes, dtype, {n, n}};
     c_ = {slab_.data() + 2 * bytes, dtype, {n, n}};
@@ -322,102 +333,67 @@ std::string utc_now() {
   return text;
 }
 
-// The file's keys, in one place: each of them is written, and each of them must be there to be read.
-template <class Profile, class Visit>
-void visit_fields(Profile& p, const Visit& visit) {
-  visit("disk_read_bytes_s", p.disk_read);
-  visit("disk_write_bytes_s", p.disk_write);
-  visit("disk_both_bytes_s", p.disk_both);
-  visit("memory_copy_bytes_s", p.memory_copy);
-  visit("memory_stream_bytes_s", p.memory_stream);
-  visit("matmul_fp32_flop_s", p.matmul_fp32);
-  visit("matmul_bf16_flop_s", p.matmul_bf16);
-  visit("matmul_fp64_flop_s", p.matmul_fp64);
-  visit("compute_beside_copy", p.compute_beside_copy);
-  visit("compute_beside_disk", p.compute_beside_disk);
-  visit("disk_latency_s", p.disk_latency_s);
-  visit("device", p.device);
-  visit("device_stream_bytes_s", p.device_stream);
-  visit("upload_bytes_s", p.upload);
-  visit("download_bytes_s", p.download);
-  visit("threads", p.threads);
-  visit("measured_at", p.measured_at);
+// Of a device with memory of its own: each direction alone, as the executor's lanes copy.
+double measure_link(Device& device, bool up, double seconds) {
+  constexpr std::size_t kBytes = 256 * kMiB;
+  const auto host_memory = device.host_memory();
+  const Slab there = device.memory().allocate(kBytes), here = host_memory->allocate(kBytes);
+  const auto stream = device.make_stream("profile copy");
+  std::vector<double> rates;
+  const auto begin = now_ns();
+  while (rates.size() < kRuns || seconds_since(begin) < seconds) {
+    const auto run_begin = now_ns();
+    up ? stream->copy(there.data(), here.data(), kBytes) : stream->copy(here.data(), there.data(), kBytes);
+    stream->synchronize();
+    rates.push_back(static_cast<double>(kBytes) / seconds_since(run_begin));
+  }
+  return median(rates);
+}
+
+// Two arrays read, one written, by the device's own loop.
+double measure_device_stream(Device& device, double seconds) {
+  constexpr std::int64_t kRows = 16 * 1024, kColumns = 1024;
+  constexpr std::size_t kBytes = kRows * kColumns * sizeof(float);
+  const Slab slab = device.memory().allocate(3 * kBytes);
+  fill(device, slab);
+  const auto array = [&](std::size_t i) { return TensorView{slab.data() + i * kBytes, DType::fp32, {kRows, kColumns}}; };
+  const auto stream = device.make_stream("profile");
+  std::vector<double> rates;
+  const auto begin = now_ns();
+  while (rates.size() < kRuns || seconds_since(begin) < seconds) {
+    constexpr int kRepeat = 8;  // so that a launch's latency does not tell
+    const auto run_begin = now_ns();
+    for (int i = 0; i < kRepeat; ++i) device.math().add(*stream, array(0), array(1), array(2));
+    stream->synchronize();
+    rates.push_back(kRepeat * 3.0 * static_cast<double>(kBytes) / seconds_since(run_begin));
+  }
+  return median(rates);
 }
 
 }  // namespace
 
-MachineProfile measure_machine(ThreadPool& pool, const std::vector<fs::path>& nvme_paths, double seconds) {
+MachineProfile measure_machine(Device& device, const std::vector<fs::path>& nvme_paths, double seconds) {
   MachineProfile profile;
-  const auto device = make_cpu_device(pool);
-  measure_disk(profile, *device, nvme_paths, 0.4 * seconds);
-  measure_copy(profile, *device, 0.1 * seconds);
-  profile.memory_stream = measure_update(pool, device->memory(), 0.1 * seconds);
-  profile.matmul_fp32 = measure_matmul(*device, DType::fp32, 1024, 0.15 * seconds);
-  profile.matmul_bf16 = measure_matmul(*device, DType::bf16, 1024, 0.15 * seconds);
-  profile.matmul_fp64 = measure_matmul(*device, DType::fp64, 256, 0.1 * seconds);
+  profile.device = device.name();
+  auto& pool = device.pool();
+  // What the host does for any device, its own processor does.
+  const auto host = make_cpu_device(pool);
+  measure_disk(profile, *host, nvme_paths, 0.4 * seconds);
+  measure_copy(profile, *host, 0.1 * seconds);
+  profile.memory_stream = measure_update(pool, host->memory(), 0.1 * seconds);
+  std::int64_t large = 1024, large_fp64 = 256;
+  if (profile.separate_device()) {
+    profile.upload = measure_link(device, true, 0.05 * seconds);
+    profile.download = measure_link(device, false, 0.05 * seconds);
+    profile.device_stream = measure_device_stream(device, 0.05 * seconds);
+    large = 8192, large_fp64 = 2048;  // a GPU is busy only with large products
+  }
+  profile.matmul_fp32 = measure_matmul(device, DType::fp32, large, 0.15 * seconds);
+  profile.matmul_bf16 = measure_matmul(device, DType::bf16, large, 0.15 * seconds);
+  profile.matmul_fp64 = measure_matmul(device, DType::fp64, large_fp64, 0.1 * seconds);
   profile.threads = pool.threads();
   profile.measured_at = utc_now();
   return profile;
-}
-
-void save_profile(const MachineProfile& profile, const fs::path& file) {
-  nlohmann::ordered_json json;
-  visit_fields(profile, [&](const char* key, const auto& value) { json[key] = value; });
-  std::error_code ignored;  // what matters shows when the file is opened
-  if (file.has_parent_path()) fs::create_directories(file.parent_path(), ignored);
-  const fs::path fresh = file.string() + ".new";  // then renamed: a reader never sees half a file
-  std::ofstream out(fresh);
-  out << json.dump(2) << '\n';
-  out.close();
-  if (!out) throw Error(fmt::format("machine profile {} cannot be written: {}", fresh.string(), describe_errno(errno)));
-  fs::rename(fresh, file);
-}
-
-MachineProfile load_profile(const fs::path& file) {
-  const auto refuse = [&](const std::string& why) {
-    throw Error(fmt::format("machine profile {}: {}\n  measure the machine anew, or name another file", file.string(), why),
-                Exit::usage);
-  };
-  std::ifstream in(file);
-  if (!in) refuse(describe_errno(errno));
-  if (fs::is_directory(file)) refuse("it is a directory");  // which a stream opens, but cannot read
-  const auto json = nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) refuse("it is not a JSON object");
-
-  MachineProfile profile;
-  std::vector<std::string> known;
-  visit_fields(profile, [&](const char* key, auto& value) {
-    using Value = std::remove_reference_t<decltype(value)>;
-    known.emplace_back(key);
-    if (!json.contains(key)) refuse(fmt::format("the key \"{}\" is missing", key));
-    const auto& entry = json.at(key);
-    if constexpr (std::is_same_v<Value, std::string>) {
-      if (!entry.is_string()) refuse(fmt::format("\"{}\" is not a text", key));
-      value = entry.template get<std::string>();
-    } else {
-      if (!entry.is_number() || !(entry.template get<double>() > 0))
-        refuse(fmt::format("\"{}\" is not a positive number", key));
-      if (std::is_integral_v<Value> && !entry.is_number_integer()) refuse(fmt::format("\"{}\" is not a whole number", key));
-      value = entry.template get<Value>();
-    }
-  });
-  for (const auto& [key, value] : json.items()) {
-    if (std::ranges::find(known, key) == known.end()) refuse(fmt::format("the key \"{}\" is unknown", key));
-  }
-  return profile;
-}
-
-fs::path default_profile_path() {
-  const auto variable = [](const char* name) {
-    const char* const value = std::getenv(name);
-    return fs::path(value ? value : "");
-  };
-  fs::path cache = variable("XDG_CACHE_HOME");
-  if (!cache.is_absolute()) {  // the specification: a relative one is to be ignored
-    const auto home = variable("HOME");
-    cache = home.empty() ? fs::temp_directory_path() : home / ".cache";
-  }
-  return cache / "terrace" / "machine.json";
 }
 
 }  // namespace terrace

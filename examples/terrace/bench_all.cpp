@@ -11,6 +11,7 @@
 #include <terrace/core/thread_pool.h>
 #include <terrace/core/units.h>
 #include <terrace/examples/terrace/bench_table.h>
+#include <terrace/examples/terrace/device.h>
 
 namespace terrace::cli {
 namespace {
@@ -70,8 +71,9 @@ class AllBench final : public bench::Bench {
   void save(bench::Session& session) const {
     session.progress("measuring the machine profile …");
     ThreadPool pool(0);
-    const auto profile = measure_machine(pool, {path_}, kProfile_s);
-    const auto file = config_.machine_profile.empty() ? default_profile_path() : std::filesystem::path(config_.machine_profile);
+    const auto profile = measure_machine(*make_device(config_, pool), {path_}, kProfile_s);
+    const auto file =
+        config_.machine_profile.empty() ? default_profile_path(config_.device) : std::filesystem::path(config_.machine_profile);
     save_profile(profile, file);
     session.machine("profile", file.string());
     session.note(fmt::format("\nmachine profile saved as {}: terrace plan uses it", file.string()));

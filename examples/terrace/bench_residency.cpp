@@ -2,6 +2,7 @@
 #include <terrace/bench/residency_bench.h>
 #include <terrace/examples/lm/model.h>
 #include <terrace/examples/terrace/bench_models.h>
+#include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/setup.h>
 #include <terrace/parallel/step_map.h>
@@ -11,7 +12,6 @@ namespace {
 
 bench::AccessTrace accesses_of(const RunConfig& config) {
   validate(config);
-  demand_device(config);
   const auto model = lm::make_model(model_config(config));
   const auto p = plan(model, plan_request(config), machine_profile(config));
   if (!p.fits) throw refusal_error(p);

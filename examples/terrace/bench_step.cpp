@@ -11,6 +11,7 @@
 #include <terrace/core/thread_pool.h>
 #include <terrace/examples/lm/model.h>
 #include <terrace/examples/terrace/bench_models.h>
+#include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/setup.h>
 #include <terrace/parallel/engine.h>
@@ -70,7 +71,7 @@ class StepBench final : public bench::Bench {
     report(session, "planned", planned, stall_s, p.step_traffic.back());
 
     ThreadPool pool(static_cast<int>(config_.threads));
-    const auto device = make_cpu_device(pool);
+    const auto device = make_device(config_, pool);
     const auto optimizer = optimizer_of(config_);
     const TemporaryDirectory own;
     Engine engine(model, p,

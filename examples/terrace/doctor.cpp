@@ -1,3 +1,4 @@
+#include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/doctor.h>
 
 #include <dlfcn.h>
@@ -105,7 +106,7 @@ Finding examine_library(const std::string& name, std::initializer_list<const cha
 }
 
 Finding examine_profile(const RunConfig& config) {
-  const fs::path file = config.machine_profile.empty() ? default_profile_path() : fs::path(config.machine_profile);
+  const fs::path file = config.machine_profile.empty() ? default_profile_path(config.device) : fs::path(config.machine_profile);
   const std::string mend = "terrace doctor --measure --nvme-path DIR";
   std::error_code error;
   if (!fs::exists(file, error)) {
@@ -128,9 +129,9 @@ Finding examine_profile(const RunConfig& config) {
 
 void measure_and_save(const RunConfig& config) {
   ThreadPool pool(static_cast<int>(config.threads));
-  const fs::path file = config.machine_profile.empty() ? default_profile_path() : fs::path(config.machine_profile);
+  const fs::path file = config.machine_profile.empty() ? default_profile_path(config.device) : fs::path(config.machine_profile);
   if (file.has_parent_path()) fs::create_directories(file.parent_path());
-  save_profile(measure_machine(pool, config.nvme_path, kMeasureSeconds), file);
+  save_profile(measure_machine(*make_device(config, pool), config.nvme_path, kMeasureSeconds), file);
 }
 
 }  // namespace

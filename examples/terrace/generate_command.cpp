@@ -12,6 +12,7 @@
 #include <terrace/core/thread_pool.h>
 #include <terrace/examples/lm/model.h>
 #include <terrace/examples/terrace/commands.h>
+#include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/run_dir.h>
 #include <terrace/examples/terrace/setup.h>
@@ -81,7 +82,7 @@ Exit generate_command(const CommandLine& line) {
   if (!p.fits) throw refusal_error(p);
 
   ThreadPool pool(static_cast<int>(config.threads));
-  const auto device = make_cpu_device(pool);
+  const auto device = make_device(config, pool);
   const auto optimizer = optimizer_of(config);
   Engine engine(model, p, {.device = device.get(), .store = store, .resume = true, .optimizer = optimizer.get()});
 

@@ -6,13 +6,14 @@
 #include <terrace/core/trace.h>
 #include <terrace/examples/lm/model.h>
 #include <terrace/examples/terrace/commands.h>
+#include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/setup.h>
 
 namespace terrace::cli {
 
 Exit plan_command(const CommandLine& line) {
   const auto& config = line.config;
-  demand_device(config);
+  if (!config.assumed_costs) demand_device(config);  // else the plan is for another machine, perhaps
   const auto model = lm::make_model(model_config(config));
   const auto request = plan_request(config);
   const auto profile = machine_profile(config);

@@ -3,12 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
-#include <terrace/core/device.h>
 #include <terrace/core/philox.h>
 #include <terrace/core/thread_pool.h>
 #include <terrace/examples/lm/weights.h>
+#include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/parallel/measure_costs.h>
 
@@ -28,10 +27,11 @@ lm::ModelConfig model_config(const RunConfig& c) {
 }
 
 Budget budgets(const RunConfig& c) {
-  const auto half = read_topology().available_memory_bytes / 2;
+  // The CPU device's memory is the host's too: each takes its part of one half. Beside a GPU the host has it all.
+  const auto available = read_topology().available_memory_bytes;
   Budget b;
-  b.device = resolve_bytes(c.device_memory, half / 100 * 95);
-  b.host = resolve_bytes(c.host_memory, half / 100 * 85);
+  b.device = resolve_bytes(c.device_memory, c.device_memory == "auto" ? usual_device_bytes(c) : 0);
+  b.host = resolve_bytes(c.host_memory, (c.device == "cpu" ? available / 2 : available) / 100 * 85);
   b.disk = c.nvme_path.empty() ? 0 : resolve_bytes(c.nvme_limit, kUnlimited);
   return b;
 }
@@ -94,24 +94,12 @@ std::unique_ptr<Optimizer> optimizer_of(const RunConfig& c) {
                                       .nesterov = c.nesterov});
 }
 
-MachineProfile machine_profile(const RunConfig& c) {
-  if (!c.machine_profile.empty()) return load_profile(c.machine_profile);
-  const auto saved = default_profile_path();
-  if (!std::filesystem::exists(saved)) return {};
-  try {
-    return load_profile(saved);
-  } catch (const Error& error) {  // of another version, perhaps: no reason not to train
-    fmt::print(stderr, "warning: planning with assumed rates: {}\n", error.what());
-    return {};
-  }
-}
-
 namespace {
 
 // On tokens drawn at random: what they are does not change what they cost.
 void measure_layers(const RunConfig& c, const PlanRequest& request, const StepMap& map, const Plan& p, ProfileCosts& costs) {
   ThreadPool pool(static_cast<int>(c.threads));
-  const auto device = make_cpu_device(pool);
+  const auto device = make_device(c, pool);
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(request.shape.batch.tokens()) * request.shape.micro_batches);
   for (std::size_t i = 0; i < tokens.size(); ++i)
     tokens[i] = static_cast<std::int32_t>(random_below(c.seed, stream_of("measure"), i, static_cast<std::uint64_t>(c.vocab)));
@@ -134,12 +122,6 @@ Plan make_plan(const RunConfig& c, const Model& model, const PlanRequest& reques
   }
   if (trace) trace_step(p, model, request, profile, costs, *trace);
   return p;
-}
-
-void demand_device(const RunConfig& c) {
-  if (c.device != "cpu")
-    throw Error(fmt::format("device {} is not there: this build has the cpu device only\n  use --device cpu", c.device),
-                Exit::hardware_missing);
 }
 
 ChunkStore::Options store_options(const RunConfig& c) {

@@ -23,7 +23,7 @@
 namespace terrace::cli {
 
 lm::ModelConfig model_config(const RunConfig& config);
-// `auto`: the CPU device takes 95 % of half of the memory that is available, the host 85 % of the other half.
+// `auto`: the device's usual_device_bytes(); the host's 85 % of what is available, beside the CPU device of half of it.
 Budget budgets(const RunConfig& config);
 PlanRequest plan_request(const RunConfig& config);
 std::uint64_t commit_interval(const RunConfig& config);  // steps; 0: at the end only
@@ -32,13 +32,10 @@ std::uint32_t generations(const RunConfig& config);
 WeightRange first_weights(const RunConfig& config, const Model& model);  // random, or of the safetensors file
 Schedule schedule(const RunConfig& config);
 std::unique_ptr<Optimizer> optimizer_of(const RunConfig& config);
-// The named file, else the saved profile, else (with a warning when that cannot be read) defaults that were never measured.
-MachineProfile machine_profile(const RunConfig& config);
 // The plan of a request. Each kind of layer is timed on this machine first, so that the plan's times are its own, unless
 // config.assumed_costs; what the plan decides does not depend on it. `trace` takes a steady step of it.
 Plan make_plan(const RunConfig& config, const Model& model, const PlanRequest& request, const MachineProfile& profile,
                Trace* trace = nullptr);
-void demand_device(const RunConfig& config);
 
 // Where a run's chunks are: <nvme-path>/terrace-<hash of the run directory>, or <out-dir>/store without a disk tier.
 ChunkStore::Options store_options(const RunConfig& config);

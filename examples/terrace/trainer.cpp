@@ -1,3 +1,4 @@
+#include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/trainer.h>
 
 #include <fmt/format.h>
@@ -50,7 +51,7 @@ class Training {
 
   Exit run(RunDir& dir) {
     ThreadPool pool(static_cast<int>(config_.threads));
-    const auto device = make_cpu_device(pool);
+    const auto device = make_device(config_, pool);
     const auto optimizer = optimizer_of(config_);
     Trace trace;
     Engine engine(

@@ -8,6 +8,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include <terrace/core/device.h>
 #include <terrace/core/error.h>
 #include <terrace/core/thread_pool.h>
 
@@ -89,13 +90,14 @@ TEST_F(MachineProfiles, DefaultPathFollowsTheEnvironment) {
   EXPECT_EQ(default_profile_path(), "/cache/terrace/machine.json");
   setenv("XDG_CACHE_HOME", "relative", 1);
   EXPECT_EQ(default_profile_path(), "/home/x/.cache/terrace/machine.json");
+  EXPECT_EQ(default_profile_path("cuda:1"), "/home/x/.cache/terrace/machine-cuda-1.json");
   unsetenv("XDG_CACHE_HOME");
   EXPECT_EQ(default_profile_path(), "/home/x/.cache/terrace/machine.json");
 }
 
 TEST_F(MachineProfiles, MeasurementIsComplete) {
   ThreadPool pool(2);
-  const auto profile = measure_machine(pool, {directory_}, 0.5);
+  const auto profile = measure_machine(*make_cpu_device(pool), {directory_}, 0.5);
   for (const double value : {profile.disk_read, profile.disk_write, profile.memory_copy, profile.memory_stream,
                              profile.matmul_fp32, profile.matmul_bf16, profile.matmul_fp64, profile.disk_latency_s}) {
     EXPECT_GT(value, 0);
@@ -112,7 +114,7 @@ TEST_F(MachineProfiles, MeasurementIsComplete) {
 // A slow disk writes a few blocks in a run: nothing may be read beyond them.
 TEST_F(MachineProfiles, MeasurementInNoTimeReadsOnlyWhatItWrote) {
   ThreadPool pool(1);
-  const auto profile = measure_machine(pool, {directory_, directory_}, 0.0);
+  const auto profile = measure_machine(*make_cpu_device(pool), {directory_, directory_}, 0.0);
   EXPECT_GT(profile.disk_read, 0);
   EXPECT_GT(profile.disk_latency_s, 0);
 }
@@ -120,7 +122,7 @@ TEST_F(MachineProfiles, MeasurementInNoTimeReadsOnlyWhatItWrote) {
 TEST_F(MachineProfiles, NameThePathThatIsNotThere) {
   ThreadPool pool(1);
   try {
-    measure_machine(pool, {directory_ / "nowhere"}, 0.1);
+    measure_machine(*make_cpu_device(pool), {directory_ / "nowhere"}, 0.1);
     FAIL();
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("nowhere"), std::string::npos);

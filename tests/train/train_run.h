@@ -14,6 +14,7 @@
 
 #include <terrace/core/error.h>
 #include <terrace/examples/lm/model.h>
+#include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/metrics.h>
 #include <terrace/examples/terrace/report.h>
 #include <terrace/examples/terrace/run_config.h>

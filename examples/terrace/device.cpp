@@ -1,0 +1,76 @@
+#include <terrace/examples/terrace/device.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+
+#include <terrace/core/cuda.h>
+#include <terrace/core/error.h>
+
+namespace terrace::cli {
+namespace {
+
+int gpu_index(const RunConfig& c) {
+  int index = 0;
+  const std::string_view digits = std::string_view(c.device).substr(std::string_view("cuda:").size());
+  std::from_chars(digits.data(), digits.data() + digits.size(), index);
+  return index;
+}
+
+GpuInfo find_gpu(const RunConfig& c) {
+  const auto found = find_gpus();
+  if (found.gpus.empty())
+    throw Error(fmt::format("device {} is not there: {}\n  {}, or use --device cpu", c.device, found.why_none, found.mend),
+                Exit::hardware_missing);
+  const auto index = static_cast<std::size_t>(gpu_index(c));
+  if (index >= found.gpus.size())
+    throw Error(fmt::format("device {} is not there: this machine shows {} GPU{}\n  give cuda:0 to cuda:{}", c.device,
+                            found.gpus.size(), found.gpus.size() == 1 ? "" : "s", found.gpus.size() - 1),
+                Exit::hardware_missing);
+  return found.gpus[index];
+}
+
+}  // namespace
+
+void demand_device(const RunConfig& c) {
+  if (c.device != "cpu") find_gpu(c);
+}
+
+std::unique_ptr<Device> make_device(const RunConfig& c, ThreadPool& pool) {
+  if (c.device == "cpu") return make_cpu_device(pool);
+  find_gpu(c);
+  return make_cuda_device(pool, {.index = gpu_index(c)});
+}
+
+std::uint64_t usual_device_bytes(const RunConfig& c) {
+  if (c.device == "cpu") return read_topology().available_memory_bytes / 2 / 100 * 95;
+  const auto all = find_gpu(c).memory_bytes;
+  return all - std::min(all, std::max(all / 20, kGiB));  // the driver and its libraries keep some for themselves
+}
+
+MachineProfile machine_profile(const RunConfig& c) {
+  MachineProfile assumed;
+  assumed.device = c.device;
+  const bool named = !c.machine_profile.empty();
+  const auto file = named ? std::filesystem::path(c.machine_profile) : default_profile_path(c.device);
+  if (!named && !std::filesystem::exists(file)) return assumed;
+  try {
+    auto profile = load_profile(file);
+    if (profile.device != c.device)
+      throw Error(
+          fmt::format("machine profile {} is of device {}, and the run's is {}\n  measure the machine with --device {}, "
+                      "or name another file",
+                      file.string(), profile.device, c.device, c.device),
+          Exit::usage);
+    return profile;
+  } catch (const Error& error) {
+    if (named) throw;
+    // Of another version, perhaps: no reason not to train.
+    fmt::print(stderr, "warning: planning with assumed rates: {}\n", error.what());
+    return assumed;
+  }
+}
+
+}  // namespace terrace::cli

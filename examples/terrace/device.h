@@ -1,0 +1,24 @@
+// The device of a run: cpu, or a GPU by its number.
+//
+// Threads: any. Errors: Error(Exit::hardware_missing) for a device that is not there.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include <terrace/core/device.h>
+#include <terrace/core/machine.h>
+#include <terrace/examples/terrace/run_config.h>
+
+namespace terrace::cli {
+
+void demand_device(const RunConfig& config);  // throws when it is not there
+// `memory_limit_bytes` is exact, and of a GPU only: the CPU device's budget is the plan's.
+std::unique_ptr<Device> make_device(const RunConfig& config, ThreadPool& pool);
+// What `auto` is: of a GPU all its memory less 5 %, of the CPU device 95 % of half of the memory that is available.
+std::uint64_t usual_device_bytes(const RunConfig& config);
+// The named file, else the saved profile of the device, else (with a warning when that cannot be read) rates that were never
+// measured.
+MachineProfile machine_profile(const RunConfig& config);
+
+}  // namespace terrace::cli
