@@ -148,6 +148,7 @@ class ExtentStore final : public ChunkStore {
   }
 
   void commit(std::uint64_t step, const std::string& payload) override {
+    if (options_.temporary) throw std::logic_error("ChunkStore: what nobody can open again cannot be committed");
     const std::lock_guard lock(mutex_);
     demand_usable();
     const std::uint64_t number = last_ ? last_->number + 1 : 1;

@@ -76,7 +76,7 @@ class ChunkStore {
     std::vector<std::uint32_t> stripe_weights = {};
     bool durable = true;  // fsync data and record at commit
     std::uint32_t generations = 2;
-    bool temporary = false;  // nothing of it is left when it ends, however it ends; it cannot be opened again
+    bool temporary = false;  // nothing of it is left when it ends, however it ends; it cannot be opened again, nor committed
     std::chrono::nanoseconds deadline = kIoDeadline;  // of every call on its files; 0: none
     std::shared_ptr<FileOps> file_ops = {};           // the kernel's when null; tests put faults in here
   };

@@ -650,6 +650,7 @@ TEST_F(ChunkStoreTest, ATemporaryStoreLeavesNothing) {
     EXPECT_FALSE(std::filesystem::exists(file("data")));
     write(*store, 0, 1);
     expect_read(*store, 0, 1);
+    EXPECT_THROW(store->commit(1, ""), std::logic_error);
   }
   EXPECT_TRUE(std::filesystem::is_empty(directory_.path() / "nvme0"));
 }
