@@ -20,6 +20,10 @@ constexpr std::int64_t kDrawEvery_ns = 100'000'000;
 // "gb_per_s" is a key; people read "GB/s".
 std::string heading(const std::string& key) {
   static const std::vector<std::pair<std::string, std::string>> known{{"block_bytes", "block"},
+                                                                      {"copy_bytes", "copy"},
+                                                                      {"host_memory", "host memory"},
+                                                                      {"numa_node", "node"},
+                                                                      {"latency_us", "µs"},
                                                                       {"queue_depth", "depth"},
                                                                       {"gb_per_s", "GB/s"},
                                                                       {"iops", "IOPS"},

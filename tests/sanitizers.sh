@@ -21,7 +21,7 @@ done
 
 targets=(all) selection=()
 if [ "$short" = 1 ]; then
-  targets=(core_events_test core_memory_test memory_test io_engine_contract_test chunk_store_test mover_test chunk_manager_test
+  targets=(core_events_test core_devices_test core_memory_test memory_test io_engine_contract_test chunk_store_test mover_test chunk_manager_test
     parallel_engine_test parallel_fault_test)
   selection=(-L "^($(IFS='|'; echo "${targets[*]}"))\$")
   export TERRACE_FUZZ_OPS=30000 TERRACE_FAULT_POINTS=4

@@ -54,12 +54,17 @@ class AllBench final : public bench::Bench {
  private:
   // What a bench measures with, by the names of its flags.
   void set(bench::Bench& one) const {
-    static const std::map<std::string, std::uint64_t> sizes{
-        {"nvme size", 8 * kMiB}, {"nvme block-size", kMiB}, {"ram size", kMiB}};
+    static const std::map<std::string, std::uint64_t> sizes{{"nvme size", 8 * kMiB},
+                                                            {"nvme block-size", kMiB},
+                                                            {"ram size", kMiB},
+                                                            {"pcie size", kMiB},
+                                                            {"pcie disk-size", 8 * kMiB}};
     static const std::map<std::string, std::int64_t> numbers{{"compute n", 128}, {"optimizer params", 100'000}};
     for (auto& flag : one.flags()) {
       const auto key = fmt::format("{} {}", one.name(), flag.name);
-      if (auto* const* const path = std::get_if<std::filesystem::path*>(&flag.target); path && flag.positional) **path = path_;
+      if (auto* const* const path = std::get_if<std::filesystem::path*>(&flag.target);
+          path && (flag.positional || key == "pcie disk"))
+        **path = path_;
       if (!quick_) continue;
       if (auto* const* const size = std::get_if<std::uint64_t*>(&flag.target); size && sizes.contains(key))
         **size = sizes.at(key);

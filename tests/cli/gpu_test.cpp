@@ -4,6 +4,10 @@
 #include <fstream>
 #include <map>
 
+#include <fmt/format.h>
+
+#include <terrace/core/machine.h>
+
 #include "cli_test.h"
 
 namespace terrace::test {
@@ -41,6 +45,37 @@ TEST_F(WithGpu, AGpuWithoutAModuleIsWarnedOf) {
   EXPECT_EQ(0, outcome.exit) << outcome.described;
   for (const auto* const part : {"which this build cannot use", "terrace_cuda.so", "TERRACE_MODULE_PATH", "nvcc"})
     EXPECT_THAT(outcome.out, HasSubstr(part));
+}
+
+TEST_F(WithGpu, BenchPcieMeasuresEveryWayOverTheLink) {
+  std::filesystem::create_directory(at("disk"));
+  const auto outcome =
+      with_gpu({"bench", "pcie", "--size", "1MiB", "--runs", "3", "--disk", "disk", "--disk-size", "9MiB", "--json"});
+  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  const auto object = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ("Imaginary H0", object.at("machine").at("gpu"));
+  std::map<std::string, int> figures;  // "upload pinned 65536": how many
+  for (const auto& r : object.at("results")) {
+    const auto op = r.at("op").get<std::string>();
+    ++figures[r.contains("host_memory")
+                  ? fmt::format("{} {} {}", op, r.at("host_memory").get<std::string>(), r.at("copy_bytes").get<std::uint64_t>())
+                  : op];
+    EXPECT_GT(r.contains("latency_us") ? r.at("latency_us").get<double>() : r.at("gb_per_s").get<double>(), 0) << r;
+    EXPECT_EQ(3, r.at("runs"));
+  }
+  const int nodes = read_topology().numa_nodes;
+  std::map<std::string, int> wanted{
+      {"device_copy", 1}, {"launch", 1}, {"launch_and_wait", 1}, {"disk_to_host", 1}, {"disk_to_device", 1}};
+  for (const auto* const op : {"upload", "download", "both"})
+    for (const auto* const memory : {"pinned", "pageable"})
+      for (const int bytes : {65536, 1 << 20}) wanted[fmt::format("{} {} {}", op, memory, bytes)] = nodes;
+  EXPECT_EQ(wanted, figures);
+  EXPECT_TRUE(std::filesystem::is_empty(at("disk")));
+}
+
+TEST_F(WithGpu, BenchPcieRefusesWhatIsNotThere) {
+  expect_refusal(with_gpu({"bench", "pcie", "--gpu", "3", "--runs", "3"}), 4, {"cuda:3 is not there", "CUDA_VISIBLE_DEVICES"});
+  expect_refusal(with_gpu({"bench", "pcie", "--disk", "nowhere"}), 2, {"nowhere", "does not exist"});
 }
 
 }  // namespace

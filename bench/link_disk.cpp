@@ -1,0 +1,149 @@
+// From the disk into the device: what an engine's reads and uploads make of both links together.
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <terrace/bench/disk_file.h>
+#include <terrace/bench/link.h>
+#include <terrace/bench/pattern.h>
+#include <terrace/bench/statistics.h>
+#include <terrace/bench/timing.h>
+#include <terrace/core/error.h>
+#include <terrace/core/units.h>
+#include <terrace/offload/io_engine.h>
+
+namespace terrace::bench {
+namespace {
+
+constexpr std::uint64_t kBlockBytes = 4 * kMiB;
+constexpr std::uint32_t kDepth = 16;                    // reads in flight, and as many blocks on their way up
+constexpr auto kWait = std::chrono::milliseconds(100);  // at most, until an upload that failed is noticed
+
+// A file, and the window of host memory that its blocks pass through. The device keeps the last blocks only.
+class DiskUpload {
+ public:
+  DiskUpload(Device& device, const std::filesystem::path& directory, std::uint64_t bytes)
+      : file_(directory, std::max(bytes / kBlockBytes, std::uint64_t{1}) * kBlockBytes),
+        host_(device.host_memory()->allocate(2 * kDepth * kBlockBytes)),
+        device_(device.memory().allocate(host_.bytes())),
+        stream_(device.make_stream("upload")),
+        engine_(make_io_engine(
+            {.queue_depth = kDepth, .files = {file_.descriptor()}, .buffers = {std::span(host_.data(), host_.bytes())}})) {
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+      auto& slot = slots_[i];
+      slot.request.buffer = host_.data() + i * kBlockBytes;
+      slot.request.bytes = kBlockBytes;
+      slot.request.done = [this, &slot](IoRequest&, int error_number) { ended(slot, error_number); };
+    }
+    pattern_.fill({host_.data(), host_.bytes()}, 0);
+    pass(IoRequest::Op::write, false);
+    file_.sync();
+  }
+  ~DiskUpload() { drain(); }
+  DiskUpload(const DiskUpload&) = delete;
+  DiskUpload& operator=(const DiskUpload&) = delete;
+
+  [[nodiscard]] std::uint64_t bytes() const { return file_.bytes(); }
+  [[nodiscard]] bool direct() const { return file_.direct(); }
+  void read(bool upload) {
+    if (!file_.direct()) file_.forget_cache();
+    pass(IoRequest::Op::read, upload);
+  }
+  // What reached the device last, by nobody's clock.
+  void check() {
+    std::vector<std::byte> sent(host_.bytes());
+    pattern_.fill(sent, 0);
+    read(true);
+    const auto bytes = std::min<std::uint64_t>(file_.bytes(), host_.bytes());
+    stream_->copy(host_.data(), device_.data(), bytes);
+    stream_->synchronize();
+    if (!std::equal(host_.data(), host_.data() + bytes, sent.data())) {
+      throw Error(
+          "what came from the disk into the device is not what was written\n  the disk, the link or a memory loses data",
+          Exit::corrupt);
+    }
+  }
+
+ private:
+  struct Slot {
+    IoRequest request;
+    bool reading = false;
+    Event uploaded;  // from here on its memory is free
+  };
+
+  // Every block once. Slots are taken in turn: a block waits for the upload of the one before it in its place.
+  void pass(IoRequest::Op op, bool upload) {
+    upload_ = upload;
+    const auto blocks = file_.bytes() / kBlockBytes;
+    for (std::uint64_t next = 0; next < blocks || engine_->in_flight() > 0;) {
+      while (next < blocks && error_number_ == 0 && is_free(slots_[next % slots_.size()])) {
+        auto& slot = slots_[next % slots_.size()];
+        slot.request.op = op;
+        slot.request.offset = next++ * kBlockBytes;
+        slot.reading = true;
+        IoRequest* const one = &slot.request;
+        engine_->submit({&one, 1});
+      }
+      if (error_number_ != 0 && engine_->in_flight() == 0) break;
+      engine_->poll(kWait);
+    }
+    if (error_number_ != 0) throw Error(fmt::format("the benchmark's file: {}", describe_errno(error_number_)));
+    if (upload) stream_->synchronize();
+  }
+
+  [[nodiscard]] static bool is_free(const Slot& slot) { return !slot.reading && slot.uploaded.done(); }
+
+  void ended(Slot& slot, int error_number) {
+    slot.reading = false;
+    if (error_number != 0) error_number_ = error_number;
+    if (error_number != 0 || !upload_) return;
+    stream_->copy(device_.data() + (slot.request.buffer - host_.data()), slot.request.buffer, kBlockBytes);
+    slot.uploaded = stream_->record();
+    stream_->then([this](const std::exception_ptr&) { engine_->wake(); });
+  }
+
+  void drain() {
+    upload_ = false;
+    while (engine_->in_flight() > 0) engine_->poll(kWait);
+    stream_.reset();  // nobody wakes the engine any more
+  }
+
+  const Pattern pattern_{1};
+  const DiskFile file_;
+  const Slab host_, device_;
+  std::unique_ptr<Stream> stream_;
+  const std::unique_ptr<IoEngine> engine_;
+  std::array<Slot, 2 * kDepth> slots_;
+  bool upload_ = false;
+  int error_number_ = 0;
+};
+
+}  // namespace
+
+void measure_disk(Session& session, Device& device, const std::filesystem::path& directory, std::uint64_t bytes) {
+  session.progress("writing a file …");
+  DiskUpload disk(device, directory, bytes);
+  if (!disk.direct()) {
+    session.warn(fmt::format("{} does not allow direct I/O: these are figures of the page cache; give a local ext4 or xfs",
+                             directory.string()));
+  }
+  disk.check();
+  const std::array<std::function<void()>, 2> works{[&] { disk.read(false); }, [&] { disk.read(true); }};
+  const auto seconds = time_in_turns(session, "disk to device", works);
+  for (std::size_t i = 0; i < works.size(); ++i) {
+    if (seconds[i].empty()) return;
+    const auto gb_per_s = rates(1e-9 * static_cast<double>(disk.bytes()), seconds[i]);
+    session.result({{"op", i == 0 ? "disk_to_host" : "disk_to_device"},
+                    {"block_bytes", kBlockBytes},
+                    {"queue_depth", kDepth},
+                    {"gb_per_s", median(gb_per_s)},
+                    {"runs", gb_per_s.size()},
+                    {"spread", spread(gb_per_s)}});
+  }
+}
+
+}  // namespace terrace::bench
