@@ -37,6 +37,13 @@ if(NOT TERRACE_CUDA STREQUAL "OFF")
       set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 90-virtual)
     endif()
     enable_language(CUDA)
+    # CMake 3.25 does not know that nvcc knows C++20.
+    if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+      set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+    endif()
+    # Nor that nvcc's host compiler has /usr/include already: named once more, it hides what g++ includes next.
+    list(APPEND CMAKE_CUDA_IMPLICIT_INCLUDE_DIRECTORIES ${CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES})
     find_package(CUDAToolkit REQUIRED)
     set(TERRACE_CUDA_MAJOR ${CUDAToolkit_VERSION_MAJOR})
     set(TERRACE_HAS_CUDA ON)

@@ -17,6 +17,7 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
+set(CMAKE_CUDA_FLAGS_RELEASE "-O3")
 set(CMAKE_CXX_FLAGS_RELEASE "-O3")  # no NDEBUG: an assert that vanishes in release builds is a rival's defect
 
 # Every target includes <terrace/core/…>; the link keeps the repository's top level free of an include/ folder.
@@ -32,8 +33,7 @@ set(cxx_options
   # The rounding of every product and sum is part of the product: no contraction unless the source writes an fma.
   -ffp-contract=off -fno-omit-frame-pointer)
 # nvcc writes host code that is not ours: its warnings are those of nvcc itself and the plain ones of the host compiler.
-# CMake 3.25 does not know that nvcc knows C++20.
-set(cuda_options -std=c++20 --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra,-ffp-contract=off,-fno-omit-frame-pointer)
+set(cuda_options --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra,-ffp-contract=off,-fno-omit-frame-pointer)
 if(TERRACE_WERROR)
   list(APPEND cxx_options -Werror)
   list(APPEND cuda_options -Werror=all-warnings -Xcompiler=-Werror)

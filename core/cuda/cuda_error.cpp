@@ -21,7 +21,8 @@ std::string_view mend(int code) {
   }
   switch (code) {
     case kCudaOutOfMemory: return "\n  lower --device-memory, or end what else uses the GPU (nvidia-smi lists it)";
-    case 35: return "\n  this driver is older than the CUDA that terrace was built with: install a newer driver";
+    case 35:
+    case 36: return "\n  this driver is older than the CUDA that terrace was built with: install a newer driver";
     case 46: return "\n  another process has the GPU for itself (exclusive mode): end it, or choose another GPU";
     case 209: return "\n  terrace was built for other GPUs: build it with CMAKE_CUDA_ARCHITECTURES for this one";
     case 214: return "\n  the GPU's memory is faulty: look at nvidia-smi -q -d ECC, and at the kernel log for Xid errors";
@@ -30,7 +31,7 @@ std::string_view mend(int code) {
 }
 
 Exit exit_of(int code) {
-  const bool no_gpu_for_us = code == 35 || code == 46 || code == 100 || code == 209;
+  const bool no_gpu_for_us = code == 35 || code == 36 || code == 46 || code == 100 || code == 209;
   return no_gpu_for_us ? Exit::hardware_missing : Exit::runtime;
 }
 
