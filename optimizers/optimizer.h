@@ -3,7 +3,8 @@
 //
 // Owner:   main owns the optimizer; bytes belong to the caller's leases.
 // Threads: update() from one thread; it uses the pool. No split into threads, chunks or parts changes a bit.
-// Errors:  Error(Exit::usage) for an unknown name, settings out of range, or arrays that do not match.
+// Errors:  Error(Exit::usage) for an unknown name, settings out of range, or arrays that do not match; from enqueue() in the
+//          stream's events.
 #pragma once
 
 #include <array>
@@ -14,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include <terrace/core/device.h>
 #include <terrace/core/thread_pool.h>
 #include <terrace/memory/chunk.h>
 #include <terrace/optimizers/format.h>
@@ -69,6 +71,9 @@ class Optimizer {
   [[nodiscard]] virtual std::string name() const = 0;
   [[nodiscard]] virtual std::vector<Kind> states() const = 0;  // which state chunks it needs beside the weight
   virtual void update(ThreadPool& pool, const UpdateStep& step, const ChunkUpdate& chunk) const = 0;
+  // The same update in the order of a stream, by whatever computes there: the host, unless an optimizer knows the stream's
+  // device. Bytes and optimizer must live until the stream has passed; the parts are copied.
+  virtual void enqueue(Stream& stream, const UpdateStep& step, const ChunkUpdate& chunk) const;
 };
 
 struct OptimizerName {

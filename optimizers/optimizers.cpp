@@ -36,6 +36,14 @@ constexpr auto kNames = [] {
 
 std::span<const OptimizerName> optimizers() { return kNames; }
 
+void Optimizer::enqueue(Stream& stream, const UpdateStep& step, const ChunkUpdate& chunk) const {
+  stream.submit([this, &pool = stream.device().pool(), step, own = chunk,
+                 parts = std::vector(chunk.parts.begin(), chunk.parts.end())]() mutable {
+    own.parts = parts;
+    update(pool, step, own);
+  });
+}
+
 std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const OptimizerSettings& settings, Isa isa) {
   const auto at = std::ranges::find(kTable, name, [](const Row& row) { return row.name.name; });
   if (at != kTable.end()) return at->make(settings, isa);

@@ -210,10 +210,8 @@ void Compute::update(const Action& a, const Views& views, bool first) {
   }
   auto step = input_->update;
   step.first = first;
-  stream_for(a).submit([this, chunk, parts = std::move(parts), step]() mutable {
-    chunk.parts = parts;
-    parts_.optimizer->update(parts_.device->pool(), step, chunk);
-  });
+  chunk.parts = parts;
+  parts_.optimizer->enqueue(stream_for(a), step, chunk);
 }
 
 Stored Compute::stored_chunk(Kind kind, const Action& a, const Views& views) const {

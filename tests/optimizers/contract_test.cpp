@@ -254,6 +254,29 @@ TEST_P(OptimizerContract, PaddingIsLeftAlone) {
   EXPECT_FALSE(same(a.weight(70), before.weight(70)));
 }
 
+// On a stream the parts may be gone before the update runs.
+TEST_P(OptimizerContract, EnqueuedUpdatesGiveTheSameBitsInTheStreamsOrder) {
+  const auto device = make_cpu_device(pool_);
+  const auto stream = device->make_stream("test");
+  auto enqueued = chunk(2000), updated = chunk(2000);
+  const auto tested = make();
+  for (auto* c : {&enqueued, &updated}) {
+    draw_weights(*c, 21);
+    draw_gradients(*c, 22);
+    c->parts = {{.first = 0, .count = 700, .stream = 5}, {.first = 704, .count = 1200, .decay = 0, .tensor_element = 9}};
+  }
+  for (std::uint64_t t = 1; t <= 2; ++t) {
+    tested->update(pool_, step_of(t), updated.update());
+    auto chunk = enqueued.update();
+    auto parts = enqueued.parts;
+    chunk.parts = parts;
+    tested->enqueue(*stream, step_of(t), chunk);
+    parts.assign(parts.size(), {});
+  }
+  stream->synchronize();
+  for (const auto kind : updated.recipe().kinds()) EXPECT_EQ(enqueued.bytes(kind), updated.bytes(kind)) << name_of(kind);
+}
+
 TEST_P(OptimizerContract, NamesItself) {
   EXPECT_EQ(make()->name(), optimizer().optimizer);
   EXPECT_LE(make()->states().size(), 2U);
