@@ -31,4 +31,21 @@ TERRACE_INLINE std::uint16_t state_to_bf16(float value) {
   return half_of(u, (u + 0x7fffU + ((u >> 16) & 1U)) >> 16);
 }
 
+// Up with the probability of the part that is cut off: its 16 bits plus 16 random ones carry that often.
+TERRACE_INLINE std::uint16_t stochastic_to_bf16(float value, std::uint32_t random_half) {
+  const auto u = std::bit_cast<std::uint32_t>(value);
+  return half_of(u, (u + random_half) >> 16);
+}
+
+// A weight of which the parameter is the upper half: it was rounded away from zero exactly when the lower half's first bit is
+// set. A NaN's was not rounded.
+TERRACE_INLINE float joined(std::uint16_t high, std::uint16_t low) {
+  const std::uint32_t h = high, l = low;
+  const std::uint32_t truncated = is_nan(h << 16) ? h : h - (l >> 15);
+  return std::bit_cast<float>((truncated << 16) | l);
+}
+TERRACE_INLINE std::uint16_t lower_half(float value) {
+  return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) & 0xffffU);
+}
+
 }  // namespace terrace

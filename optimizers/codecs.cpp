@@ -3,6 +3,7 @@
 #include <bit>
 
 #include <terrace/optimizers/bf16_bits.h>
+#include <terrace/optimizers/random_half.h>
 
 namespace terrace {
 namespace {
@@ -31,12 +32,9 @@ TERRACE_INLINE void round_state(Half* __restrict to, const float* __restrict fro
 }
 TERRACE_EACH_ISA(round_state, (Half * to, const float* from, std::int64_t count), (to, from, count));
 
-// The upper half was rounded away from zero exactly when the lower half's first bit is set. A NaN's was not rounded.
 TERRACE_INLINE void join(float* __restrict to, const Half* __restrict high, const Half* __restrict low, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) {
-    const std::uint32_t h = high[i], l = low[i];
-    const std::uint32_t truncated = is_nan(h << 16) ? h : h - (l >> 15);
-    to[i] = std::bit_cast<float>((truncated << 16) | l);
+    to[i] = joined(high[i], low[i]);
   }
 }
 TERRACE_EACH_ISA(join, (float* to, const Half* high, const Half* low, std::int64_t count), (to, high, low, count));
@@ -44,35 +42,17 @@ TERRACE_EACH_ISA(join, (float* to, const Half* high, const Half* low, std::int64
 TERRACE_INLINE void split(Half* __restrict high, Half* __restrict low, const float* __restrict from, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) {
     high[i] = weight_to_bf16(from[i]);
-    low[i] = static_cast<Half>(std::bit_cast<std::uint32_t>(from[i]) & 0xffffU);
+    low[i] = lower_half(from[i]);
   }
 }
 TERRACE_EACH_ISA(split, (Half * high, Half* low, const float* from, std::int64_t count), (high, low, from, count));
 
-TERRACE_INLINE std::uint32_t product_high(std::uint32_t a, std::uint32_t b) {
-  return static_cast<std::uint32_t>((std::uint64_t{a} * b) >> 32);
-}
-
-// Philox4x32-10 of counters (block, stream) with key `seed`, as core/philox.h: element e takes half e % 2 of
-// random_u32(seed, stream, e / 2), so a block serves eight elements.
 constexpr std::int64_t kBlocks = 32, kAtOnce = 8 * kBlocks;
 TERRACE_INLINE void draw(Half* out, std::uint64_t seed, std::uint64_t stream, std::uint64_t block) {
   alignas(64) std::uint32_t x[4][kBlocks];
   for (std::uint64_t i = 0; i < kBlocks; ++i) {
-    std::uint32_t a = static_cast<std::uint32_t>(block + i), b = static_cast<std::uint32_t>((block + i) >> 32);
-    std::uint32_t c = static_cast<std::uint32_t>(stream), d = static_cast<std::uint32_t>(stream >> 32);
-    std::uint32_t k0 = static_cast<std::uint32_t>(seed), k1 = static_cast<std::uint32_t>(seed >> 32);
-#pragma GCC unroll 10
-    for (int round = 0; round < 10; ++round) {
-      const std::uint32_t high0 = product_high(0xD2511F53U, a), low0 = 0xD2511F53U * a;
-      const std::uint32_t high1 = product_high(0xCD9E8D57U, c), low1 = 0xCD9E8D57U * c;
-      a = high1 ^ b ^ k0;
-      b = low1;
-      c = high0 ^ d ^ k1;
-      d = low0;
-      k0 += 0x9E3779B9U;
-      k1 += 0xBB67AE85U;
-    }
+    std::uint32_t a, b, c, d;
+    random_words(a, b, c, d, seed, stream, block + i);
     x[0][i] = a;
     x[1][i] = b;
     x[2][i] = c;
@@ -85,7 +65,6 @@ TERRACE_INLINE void draw(Half* out, std::uint64_t seed, std::uint64_t stream, st
   __builtin_memcpy(out, words, sizeof words);
 }
 
-// Up with the probability of the part that is cut off: its 16 bits plus 16 random ones carry that often.
 TERRACE_INLINE void round_randomly(Half* __restrict to, const float* __restrict from, std::int64_t count,
                                    const RandomBits& bits) {
   alignas(64) Half drawn[kAtOnce];
@@ -97,8 +76,7 @@ TERRACE_INLINE void round_randomly(Half* __restrict to, const float* __restrict 
     const float* __restrict in = from + done;
     Half* __restrict out = to + done;
     for (std::int64_t i = 0; i < n; ++i) {
-      const auto u = std::bit_cast<std::uint32_t>(in[i]);
-      out[i] = half_of(u, (u + drawn[skip + i]) >> 16);
+      out[i] = stochastic_to_bf16(in[i], drawn[skip + i]);
     }
     done += n;
   }

@@ -7,7 +7,6 @@
 // Internal to optimizers/. Threads: any.
 #pragma once
 
-#include <array>
 #include <cstdint>
 
 #include <terrace/optimizers/isa.h>
@@ -20,7 +19,8 @@ constexpr std::int64_t bytes_of(std::int64_t elements) { return blocks_of(elemen
 
 // The first moment's map has both signs; the second moment's has none, and its values that are not zero never become zero.
 enum class Sign : bool { both, none };
-const std::array<float, 256>& values(Sign sign);  // in ascending order
+struct Map;  // dynamic8_map.h
+const Map& map_of(Sign sign);
 
 // Whole blocks. `codes` and `scales` are those of the first block.
 void decode(Isa isa, Sign sign, float* to, const std::uint8_t* codes, const float* scales, std::int64_t blocks);

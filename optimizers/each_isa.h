@@ -9,7 +9,12 @@
 
 #include <terrace/optimizers/isa.h>
 
+// What a GPU's kernels share with the loops is compiled for both sides.
+#if defined(__CUDACC__)
+#define TERRACE_INLINE __host__ __device__ __forceinline__
+#else
 #define TERRACE_INLINE inline __attribute__((always_inline))
+#endif
 #if defined(__x86_64__)
 #define TERRACE_AVX2 __attribute__((target("avx2")))
 #define TERRACE_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")))

@@ -1,17 +1,6 @@
 // Optimizers that treat every element alone: they differ in a handful of operations and share everything else.
 //
-// A rule is a struct:
-//
-//   static constexpr const char* kName;                     // "lion"
-//   static constexpr std::array<Kind, N> kStates;           // N ≤ 2
-//   explicit Rule(const OptimizerSettings&);                // checks them
-//   template <class A> struct Factors;                      // one step's scalars, rounded once to the arithmetic's type
-//   template <class A> Factors<A> factors(const UpdateStep&, double decay) const;
-//   template <class A> static void element(const Factors<A>&, A& weight, A gradient, A& state0, A& state1);
-//
-// element() is TERRACE_INLINE and straight, so that the loop over it vectorises; every operation is an IEEE operation rounded
-// on its own (square root and division too), so the instruction set decides how many lanes run at once and nothing else. The
-// file is compiled with the options of optimizers/CMakeLists.txt.
+// What a rule is, rule.h says. Its file is compiled with the options of optimizers/CMakeLists.txt.
 //
 // Internal to optimizers/.
 #pragma once
@@ -24,9 +13,7 @@
 #include <vector>
 
 #include <terrace/optimizers/bf16_bits.h>
-#include <terrace/optimizers/each_isa.h>
-#include <terrace/optimizers/optimizer.h>
-#include <terrace/optimizers/settings.h>
+#include <terrace/optimizers/rule.h>
 
 namespace terrace::elementwise {
 

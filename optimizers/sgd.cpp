@@ -1,70 +1,13 @@
-// Stochastic gradient descent: plain (momentum 0), with momentum, or with Nesterov's; weight decay as L2. PyTorch's form, in
-// which the learning rate multiplies the whole velocity.
+#include <terrace/optimizers/sgd.h>
+
 #include <terrace/optimizers/elementwise.h>
 
 namespace terrace {
-namespace {
-
-enum class Momentum { none, heavy_ball, nesterov };
-
-template <Momentum kMomentum>
-struct Sgd {
-  static constexpr const char* kName = "sgd";
-  static constexpr auto kStates = [] {
-    if constexpr (kMomentum == Momentum::none)
-      return std::array<Kind, 0>{};
-    else
-      return std::array{Kind::first_moment};
-  }();
-
-  explicit Sgd(const OptimizerSettings& settings) : s(settings) {}
-
-  template <class A>
-  struct Factors {
-    A gradient_scale;
-    A weight_decay;
-    A momentum;
-    A rate;
-  };
-  template <class A>
-  [[nodiscard]] Factors<A> factors(const UpdateStep& step, double decay) const {
-    return {.gradient_scale = static_cast<A>(step.gradient_scale),
-            .weight_decay = static_cast<A>(s.weight_decay * decay),
-            .momentum = static_cast<A>(s.momentum),
-            .rate = static_cast<A>(step.learning_rate)};
-  }
-
-  template <class A>
-  TERRACE_INLINE static void element(const Factors<A>& f, A& weight, A gradient, A& velocity, A&) {
-    const A scaled = gradient * f.gradient_scale;  // 1
-    const A g = scaled + f.weight_decay * weight;  // 2
-    A direction = g;
-    if constexpr (kMomentum != Momentum::none) {
-      velocity = f.momentum * velocity + g;  // 3
-      direction = velocity;
-    }
-    if constexpr (kMomentum == Momentum::nesterov) {
-      direction = g + f.momentum * velocity;  // 4
-    }
-    weight = weight - f.rate * direction;  // 5
-  }
-
-  const OptimizerSettings s;
-};
-
-template <Momentum kMomentum>
-std::unique_ptr<Optimizer> make(const OptimizerSettings& settings, Isa isa) {
-  return std::make_unique<elementwise::Elementwise<Sgd<kMomentum>>>(settings, isa);
-}
-
-}  // namespace
 
 std::unique_ptr<Optimizer> make_sgd(const OptimizerSettings& settings, Isa isa) {
-  require_fraction("sgd", "momentum", settings.momentum);
-  require_rate("sgd", "the weight decay", settings.weight_decay);
-  if (settings.nesterov && settings.momentum == 0) refuse("sgd", "Nesterov's momentum needs a momentum above 0");
-  if (settings.nesterov) return make<Momentum::nesterov>(settings, isa);
-  return settings.momentum == 0 ? make<Momentum::none>(settings, isa) : make<Momentum::heavy_ball>(settings, isa);
+  return rules::with_sgd(settings, [&]<class Rule>(const Rule&) -> std::unique_ptr<Optimizer> {
+    return std::make_unique<elementwise::Elementwise<Rule>>(settings, isa);
+  });
 }
 
 }  // namespace terrace

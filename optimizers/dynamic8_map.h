@@ -1,0 +1,99 @@
+// The codes of 8-bit states: their values, and the look-up of the nearest one (dynamic8.h).
+//
+// A normalised magnitude x in [0, 1] is looked up by the upper 16 bits of its fp32: between two such numbers lies one boundary
+// between codes at most, so an entry holds the rank below it and where, in the lower 16 bits, the next rank begins.
+//
+// Internal to optimizers/. Threads: any.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include <terrace/optimizers/dynamic8.h>
+#include <terrace/optimizers/each_isa.h>
+
+namespace terrace::dynamic8 {
+
+inline constexpr std::int32_t kFirst = 0x3400, kLast = 0x3f80;  // 2^-23, below every boundary, and 1
+inline constexpr std::int32_t kNever = 0x10000;
+
+struct Map {
+  float values[256] = {};
+  std::int32_t steps[kLast - kFirst + 1] = {};  // rank << 17 | first lower half of the next rank
+};
+
+// Magnitudes in ascending order: 0; then for each decade from 1e-6 on twice as many means of an even split of [0.1, 1] as for
+// the one before, beginning with one (or two, without a sign); then 1.
+template <Sign kSign>
+constexpr auto make_magnitudes() {
+  std::array<float, kSign == Sign::both ? 129 : 256> all{};
+  constexpr double decades[] = {1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1};
+  std::size_t at = 1;
+  for (std::size_t i = 0; i < 7; ++i) {
+    const std::size_t count = std::size_t{kSign == Sign::both ? 1U : 2U} << i;
+    for (std::size_t j = 0; j < count; ++j)
+      all[at++] = static_cast<float>(decades[i] * (0.1 + 0.9 * (static_cast<double>(j) + 0.5) / static_cast<double>(count)));
+  }
+  all[at] = 1.0F;
+  return all;
+}
+
+template <Sign kSign>
+constexpr Map make_map() {
+  constexpr auto magnitudes = make_magnitudes<kSign>();
+  Map map;
+  for (std::size_t i = 0; i < 256; ++i) {
+    if (kSign == Sign::none)
+      map.values[i] = magnitudes[i];
+    else
+      map.values[i] = i < 127 ? -magnitudes[127 - i] : magnitudes[i - 127];
+  }
+  std::int32_t rank = 0;
+  // The first fp32 above the middle between two magnitudes: the tie belongs to the smaller.
+  const auto begins = [&](std::size_t next) {
+    const double middle = (static_cast<double>(magnitudes[next - 1]) + static_cast<double>(magnitudes[next])) / 2;
+    const auto nearest = static_cast<float>(middle);
+    return std::bit_cast<std::uint32_t>(nearest) + (static_cast<double>(nearest) <= middle ? 1 : 0);
+  };
+  for (std::int32_t i = 0; i <= kLast - kFirst; ++i) {
+    const bool last = rank + 1 == static_cast<std::int32_t>(magnitudes.size());
+    const std::uint32_t next = last ? ~0U : begins(static_cast<std::size_t>(rank) + 1);
+    const bool here = next >> 16 == static_cast<std::uint32_t>(kFirst + i);
+    map.steps[i] = rank << 17 | (here ? static_cast<std::int32_t>(next & 0xffffU) : kNever);
+    if (here) ++rank;
+  }
+  return map;
+}
+
+// In an array: where x is looked up, and what lies there gives the rank.
+TERRACE_INLINE std::int32_t interval_of(std::int32_t x) {
+  const std::int32_t upper = (x >> 16) - kFirst;
+  return upper < 0 ? 0 : upper;  // what lies below the first interval finds rank 0 there
+}
+TERRACE_INLINE std::int32_t rank_of(std::int32_t step, std::int32_t lower) {
+  return (step >> 17) + static_cast<std::int32_t>(lower >= (step & 0x1ffff));
+}
+// The code of a number with these bits, whose magnitude has this rank.
+template <Sign kSign>
+TERRACE_INLINE std::uint8_t code_of(std::int32_t bits, std::int32_t rank) {
+  if (kSign == Sign::both) {
+    const std::int32_t below = rank < 127 ? rank : 127;
+    return static_cast<std::uint8_t>(127 + (bits < 0 ? -below : rank));
+  }
+  const std::int32_t least = (bits & 0x7fffffff) != 0 ? 1 : 0;
+  return static_cast<std::uint8_t>(rank < least ? least : rank);
+}
+// A block whose greatest magnitude has these bits has this scale: nothing, or what no scale can hold, then all of the block
+// shows it.
+TERRACE_INLINE bool has_no_codes(std::uint32_t greatest) { return greatest == 0 || greatest >= 0x7f800000U; }
+TERRACE_INLINE float scale_without_codes(std::uint32_t greatest) {
+  return greatest == 0 ? 0.0F : std::bit_cast<float>(0x7fc00000U);
+}
+template <Sign kSign>
+TERRACE_INLINE std::uint8_t code_of_zero() {
+  return kSign == Sign::both ? 127 : 0;
+}
+
+}  // namespace terrace::dynamic8

@@ -1,0 +1,44 @@
+// The random bits of stochastic rounding: Philox4x32-10 of counters (block, stream) with key `seed`, as core/philox.h. Element
+// e takes half e % 2, the lower first, of random_u32(seed, stream, e / 2), so a block of four words serves eight elements.
+//
+// Internal to optimizers/. Threads: any.
+#pragma once
+
+#include <cstdint>
+
+#include <terrace/optimizers/each_isa.h>
+
+namespace terrace {
+
+TERRACE_INLINE std::uint32_t product_high(std::uint32_t a, std::uint32_t b) {
+  return static_cast<std::uint32_t>((std::uint64_t{a} * b) >> 32);
+}
+
+// The four words of a block.
+TERRACE_INLINE void random_words(std::uint32_t& a, std::uint32_t& b, std::uint32_t& c, std::uint32_t& d, std::uint64_t seed,
+                                 std::uint64_t stream, std::uint64_t block) {
+  a = static_cast<std::uint32_t>(block), b = static_cast<std::uint32_t>(block >> 32);
+  c = static_cast<std::uint32_t>(stream), d = static_cast<std::uint32_t>(stream >> 32);
+  std::uint32_t k0 = static_cast<std::uint32_t>(seed), k1 = static_cast<std::uint32_t>(seed >> 32);
+#pragma GCC unroll 10
+  for (int round = 0; round < 10; ++round) {
+    const std::uint32_t high0 = product_high(0xD2511F53U, a), low0 = 0xD2511F53U * a;
+    const std::uint32_t high1 = product_high(0xCD9E8D57U, c), low1 = 0xCD9E8D57U * c;
+    a = high1 ^ b ^ k0;
+    b = low1;
+    c = high0 ^ d ^ k1;
+    d = low0;
+    k0 += 0x9E3779B9U;
+    k1 += 0xBB67AE85U;
+  }
+}
+
+TERRACE_INLINE std::uint32_t random_half(std::uint64_t seed, std::uint64_t stream, std::uint64_t element) {
+  std::uint32_t a, b, c, d;
+  random_words(a, b, c, d, seed, stream, element / 8);
+  const auto place = static_cast<std::uint32_t>(element % 8);
+  const std::uint32_t word = place < 4 ? (place < 2 ? a : b) : (place < 6 ? c : d);
+  return place % 2 == 0 ? word & 0xffffU : word >> 16;
+}
+
+}  // namespace terrace

@@ -1,0 +1,21 @@
+// The arithmetic of an optimizer that treats every element alone: a struct that the host's loops (elementwise.h) and the GPU's
+// kernel (cuda/update_kernel.h) are made from.
+//
+//   static constexpr const char* kName;                     // "lion"
+//   static constexpr std::array<Kind, N> kStates;           // N ≤ 2
+//   explicit Rule(const OptimizerSettings&);                // checks them
+//   template <class A> struct Factors;                      // one step's scalars, rounded once to the arithmetic's type
+//   template <class A> Factors<A> factors(const UpdateStep&, double decay) const;
+//   template <class A> static void element(const Factors<A>&, A& weight, A gradient, A& state0, A& state1);
+//
+// element() is TERRACE_INLINE and straight, so that the loop over it vectorises; every operation is an IEEE operation rounded
+// on its own (square root and division too), so the instruction set decides how many lanes run at once and nothing else.
+//
+// Internal to optimizers/.
+#pragma once
+
+#include <array>
+
+#include <terrace/optimizers/each_isa.h>
+#include <terrace/optimizers/optimizer.h>
+#include <terrace/optimizers/settings.h>

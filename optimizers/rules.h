@@ -1,0 +1,29 @@
+// The rule of an optimizer's name, for implementations beside the host's.
+//
+// Internal to optimizers/. Errors: Error(Exit::usage) for settings out of range; std::logic_error for a name without a rule.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include <terrace/optimizers/adagrad.h>
+#include <terrace/optimizers/adam.h>
+#include <terrace/optimizers/adamw.h>
+#include <terrace/optimizers/lion.h>
+#include <terrace/optimizers/sgd.h>
+
+namespace terrace::rules {
+
+// f(rule), which gives the same type for every rule.
+template <class F>
+auto with_rule(std::string_view name, const OptimizerSettings& settings, F&& f) {
+  if (name == AdamW::kName) return f(AdamW(settings));
+  if (name == Adam::kName) return f(Adam(settings));
+  if (name == Lion::kName) return f(Lion(settings));
+  if (name == Adagrad::kName) return f(Adagrad(settings));
+  if (name == "sgd") return with_sgd(settings, f);
+  throw std::logic_error("optimizer \"" + std::string(name) + "\" has no rule");
+}
+
+}  // namespace terrace::rules
