@@ -73,7 +73,6 @@ void for_dtype(DType dtype, F&& f) {
   }
   throw std::logic_error("math: i32 is not a compute dtype");
 }
-inline DType accumulator_of(DType dtype) { return dtype == DType::fp64 ? DType::fp64 : DType::fp32; }
 
 inline ConvertKernel convert_kernel(const Kernels& kernels, DType to, DType from, bool accumulate) {
   return kernels.convert[static_cast<int>(to)][static_cast<int>(from)][accumulate ? 1 : 0];

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <terrace/core/cpu/compute.h>
-#include <terrace/core/math.h>
+#include <terrace/core/math_arguments.h>
 
 namespace terrace::cpu {
 
@@ -39,13 +39,5 @@ void embed_grad(Compute, TensorView dtable, TensorView dpositions, TensorView to
 void cross_entropy(Compute, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets, double scale);
 void sum(Compute, TensorView out, TensorView x, Accumulate);
 void sum_of_squares(Compute, TensorView out, TensorView x);
-
-// The last dimension, and all before it as one.
-inline std::int64_t columns_of(const TensorView& v) { return v.shape.rank() == 0 ? 1 : v.shape[v.shape.rank() - 1]; }
-inline std::int64_t rows_of(const TensorView& v) {
-  std::int64_t n = 1;
-  for (std::size_t i = 0; i + 1 < v.shape.rank(); ++i) n *= v.shape[i];
-  return n;
-}
 
 }  // namespace terrace::cpu

@@ -1,0 +1,187 @@
+#include <terrace/core/math_arguments.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace terrace::math_arguments {
+namespace {
+
+void require(bool met, const char* operation, const char* rule) {
+  if (!met) throw std::logic_error(std::string(operation) + ": " + rule);
+}
+void require_compute(DType dtype, const char* operation) {
+  require(dtype != DType::i32, operation, "the compute dtype must be fp32, bf16 or fp64");
+}
+bool same(const TensorView& a, const TensorView& b) { return a.dtype == b.dtype && a.elements() == b.elements(); }
+// A vector of `n` elements in `dtype`, or nothing at all.
+bool vector_or_empty(const TensorView& v, std::int64_t n, DType dtype) {
+  return v.empty() || (v.elements() == n && v.dtype == dtype);
+}
+// A weight's gradient has the compute dtype or the one sums are made in.
+bool gradient_dtype(DType gradient, DType compute) { return gradient == compute || gradient == accumulator_of(compute); }
+
+void require_statistics(const char* operation, const TensorView& mean, const TensorView& rstd, const TensorView& rows) {
+  const DType dtype = accumulator_of(rows.dtype);
+  require(vector_or_empty(mean, rows_of(rows), dtype) && rstd.dtype == dtype && rstd.elements() == rows_of(rows), operation,
+          "mean and rstd must have one entry a row, fp32 or (for fp64) fp64");
+}
+void require_heads(const char* operation, const AttentionShape& s) {
+  require(s.batch > 0 && s.seq > 0 && s.heads > 0 && s.kv_heads > 0 && s.head_dim > 0 && s.heads % s.kv_heads == 0, operation,
+          "the sizes must be positive and the key-value heads must divide the heads");
+}
+void require_attention(const char* operation, const AttentionShape& s, const TensorView& out, const TensorView& lse,
+                       const TensorView& qkv) {
+  require_compute(qkv.dtype, operation);
+  require_heads(operation, s);
+  const std::int64_t tokens = s.batch * s.seq;
+  require(qkv.elements() == tokens * (s.heads + 2 * s.kv_heads) * s.head_dim && out.dtype == qkv.dtype &&
+              out.elements() == tokens * s.heads * s.head_dim && lse.dtype == accumulator_of(qkv.dtype) &&
+              lse.elements() == tokens * s.heads,
+          operation, "out, lse and qkv do not go with the shape");
+}
+void require_activation(const char* operation, Activation kind, const TensorView& y, const TensorView& x) {
+  require_compute(y.dtype, operation);
+  require(
+      y.dtype == x.dtype && rows_of(y) == rows_of(x) && columns_of(x) == columns_of(y) * (kind == Activation::swiglu ? 2 : 1),
+      operation, "x and y do not go together");
+}
+
+}  // namespace
+
+void check_matmul(const TensorView& c, const TensorView& a, Transpose ta, const TensorView& b, Transpose tb,
+                  const TensorView& bias) {
+  const auto op_rows = [](const TensorView& v, Transpose t) { return t == Transpose::yes ? columns_of(v) : rows_of(v); };
+  const auto op_columns = [](const TensorView& v, Transpose t) { return t == Transpose::yes ? rows_of(v) : columns_of(v); };
+  require_compute(a.dtype, "matmul");
+  require(a.dtype == b.dtype && gradient_dtype(c.dtype, a.dtype), "matmul", "the dtypes of a, b and c do not go together");
+  require(op_columns(a, ta) == op_rows(b, tb) && rows_of(c) == op_rows(a, ta) && columns_of(c) == op_columns(b, tb), "matmul",
+          "the shapes of a, b and c do not go together");
+  require(bias.empty() || (bias.elements() == columns_of(c) && gradient_dtype(bias.dtype, a.dtype)), "matmul",
+          "bias must have c's columns and the compute dtype");
+}
+
+void check_bias_grad(const TensorView& db, const TensorView& dy) {
+  require_compute(dy.dtype, "bias_grad");
+  require(db.elements() == columns_of(dy) && gradient_dtype(db.dtype, dy.dtype), "bias_grad",
+          "db must have dy's columns, and its dtype or fp32");
+}
+
+void check_norm(const TensorView& y, const TensorView& mean, const TensorView& rstd, const TensorView& x,
+                const TensorView& gain, const TensorView& bias) {
+  require_compute(y.dtype, "norm");
+  require(same(x, y) && columns_of(x) == columns_of(y), "norm", "x and y differ");
+  require(gain.dtype == y.dtype && gain.elements() == columns_of(y) && vector_or_empty(bias, columns_of(y), y.dtype), "norm",
+          "gain and bias must have y's columns and dtype");
+  require_statistics("norm", mean, rstd, y);
+}
+
+void check_norm_input_grad(const TensorView& dx, const TensorView& dy, const TensorView& x, const TensorView& gain,
+                           const TensorView& mean, const TensorView& rstd) {
+  require_compute(dx.dtype, "norm_input_grad");
+  require(same(dx, dy) && same(dx, x) && gain.dtype == dx.dtype && gain.elements() == columns_of(dx), "norm_input_grad",
+          "dx, dy, x and gain do not go together");
+  require_statistics("norm_input_grad", mean, rstd, dx);
+}
+
+void check_norm_weight_grad(const TensorView& dgain, const TensorView& dbias, const TensorView& dy, const TensorView& x,
+                            const TensorView& mean, const TensorView& rstd) {
+  require_compute(dy.dtype, "norm_weight_grad");
+  require(same(dy, x), "norm_weight_grad", "dy and x differ");
+  const std::int64_t c = columns_of(dy);
+  require(dgain.elements() == c && gradient_dtype(dgain.dtype, dy.dtype) &&
+              (dbias.empty() || (dbias.elements() == c && gradient_dtype(dbias.dtype, dy.dtype))),
+          "norm_weight_grad", "dgain and dbias must have dy's columns, and its dtype or fp32");
+  require_statistics("norm_weight_grad", mean, rstd, dy);
+}
+
+void check_rotary(const TensorView& x, std::int64_t row_elements, std::int64_t seq) {
+  require_compute(x.dtype, "rotary");
+  require(x.shape.rank() == 3 && x.shape[2] % 2 == 0 && x.shape[1] * x.shape[2] <= row_elements && seq > 0, "rotary",
+          "x must be [N, heads, D] with D even, within its row");
+}
+
+void check_attention(const AttentionShape& shape, const TensorView& out, const TensorView& lse, const TensorView& qkv) {
+  require_attention("attention", shape, out, lse, qkv);
+}
+
+void check_attention_grad(const AttentionShape& shape, const TensorView& dqkv, const TensorView& dout, const TensorView& out,
+                          const TensorView& lse, const TensorView& qkv) {
+  require_attention("attention_grad", shape, out, lse, qkv);
+  require(same(dqkv, qkv) && same(dout, out), "attention_grad", "a gradient differs from its tensor");
+}
+
+void check_attention_decode(const AttentionShape& shape, const TensorView& out, const TensorView& q, const TensorView& k_cache,
+                            const TensorView& v_cache, std::int64_t length) {
+  require_compute(out.dtype, "attention_decode");
+  require_heads("attention_decode", shape);
+  require(shape.batch == 1 && q.dtype == out.dtype && columns_of(q) >= shape.heads * shape.head_dim &&
+              out.elements() == shape.heads * shape.head_dim,
+          "attention_decode", "q and out must hold one position of one sequence");
+  require(k_cache.dtype == out.dtype && same(k_cache, v_cache) && k_cache.shape.rank() == 3 &&
+              k_cache.shape[0] == shape.kv_heads && k_cache.shape[2] == shape.head_dim && length > 0 &&
+              length <= k_cache.shape[1],
+          "attention_decode", "the caches must be [G, capacity, D] with 0 < length <= capacity");
+}
+
+void check_activation(Activation kind, const TensorView& y, const TensorView& x) {
+  require_activation("activation", kind, y, x);
+}
+
+void check_activation_grad(Activation kind, const TensorView& dx, const TensorView& dy, const TensorView& x) {
+  require_activation("activation_grad", kind, dy, x);
+  require(same(dx, x), "activation_grad", "dx and x differ");
+}
+
+void check_add(const TensorView& y, const TensorView& x, const TensorView& r) {
+  require_compute(y.dtype, "add");
+  require(same(y, x) && same(y, r), "add", "y, x and r differ");
+}
+
+void check_convert(const TensorView& y, const TensorView& x) {
+  require_compute(y.dtype, "convert");
+  require_compute(x.dtype, "convert");
+  require(y.elements() == x.elements(), "convert", "y and x differ in size");
+}
+
+void check_embed(const TensorView& y, const TensorView& tokens, const TensorView& table, const TensorView& positions,
+                 std::int64_t seq, std::int64_t first_position) {
+  require_compute(y.dtype, "embed");
+  require(tokens.dtype == DType::i32 && rows_of(y) == tokens.elements() && table.dtype == y.dtype && table.shape.rank() == 2 &&
+              columns_of(table) == columns_of(y) && seq > 0,
+          "embed", "y, tokens and table do not go together");
+  require(positions.empty() || (positions.dtype == y.dtype && columns_of(positions) == columns_of(y) && first_position >= 0 &&
+                                rows_of(positions) >= first_position + std::min(seq, tokens.elements())),
+          "embed", "positions must cover every position and have y's columns and dtype");
+}
+
+void check_embed_grad(const TensorView& dtable, const TensorView& dpositions, const TensorView& tokens, const TensorView& dy,
+                      std::int64_t seq) {
+  require_compute(dy.dtype, "embed_grad");
+  require(tokens.dtype == DType::i32 && rows_of(dy) == tokens.elements() && gradient_dtype(dtable.dtype, dy.dtype) &&
+              dtable.shape.rank() == 2 && columns_of(dtable) == columns_of(dy) && seq > 0,
+          "embed_grad", "dtable, tokens and dy do not go together");
+  require(dpositions.empty() || (gradient_dtype(dpositions.dtype, dy.dtype) && columns_of(dpositions) == columns_of(dy) &&
+                                 rows_of(dpositions) >= std::min(seq, tokens.elements())),
+          "embed_grad", "dpositions must cover every position and have dy's columns");
+}
+
+void check_cross_entropy(const TensorView& loss, const TensorView& dlogits, const TensorView& logits,
+                         const TensorView& targets) {
+  require_compute(logits.dtype, "cross_entropy");
+  require(loss.dtype == DType::fp64 && targets.dtype == DType::i32 && loss.elements() == rows_of(logits) &&
+              targets.elements() == rows_of(logits) && (dlogits.empty() || same(dlogits, logits)),
+          "cross_entropy", "loss, dlogits, logits and targets do not go together");
+}
+
+void check_sum(const TensorView& out, const TensorView& x) {
+  require_compute(x.dtype, "sum");
+  require(out.dtype == DType::fp64 && out.elements() >= 1, "sum", "out must be fp64");
+}
+
+void check_sum_of_squares(const TensorView& out, const TensorView& x) {
+  require_compute(x.dtype, "sum_of_squares");
+  require(out.dtype == DType::fp64 && out.elements() >= 1, "sum_of_squares", "out must be fp64");
+}
+
+}  // namespace terrace::math_arguments

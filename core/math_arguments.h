@@ -1,0 +1,60 @@
+// What every implementation of Math does first with its arguments: their shapes as rows and columns, and the checks that
+// core/math.h promises.
+//
+// Threads: any; nothing is touched but the views themselves.
+// Errors:  a shape or dtype that does not match throws std::logic_error that names the operation and the rule.
+#pragma once
+
+#include <terrace/core/math.h>
+
+namespace terrace {
+
+// The last dimension, and all before it as one.
+inline std::int64_t columns_of(const TensorView& v) { return v.shape.rank() == 0 ? 1 : v.shape[v.shape.rank() - 1]; }
+inline std::int64_t rows_of(const TensorView& v) {
+  std::int64_t n = 1;
+  for (std::size_t i = 0; i + 1 < v.shape.rank(); ++i) n *= v.shape[i];
+  return n;
+}
+// The dtype that sums, statistics and inner products of a compute dtype are made in.
+inline DType accumulator_of(DType dtype) { return dtype == DType::fp64 ? DType::fp64 : DType::fp32; }
+
+namespace math_arguments {
+
+void check_matmul(const TensorView& c, const TensorView& a, Transpose ta, const TensorView& b, Transpose tb,
+                  const TensorView& bias);
+void check_bias_grad(const TensorView& db, const TensorView& dy);
+
+void check_norm(const TensorView& y, const TensorView& mean, const TensorView& rstd, const TensorView& x,
+                const TensorView& gain, const TensorView& bias);
+void check_norm_input_grad(const TensorView& dx, const TensorView& dy, const TensorView& x, const TensorView& gain,
+                           const TensorView& mean, const TensorView& rstd);
+void check_norm_weight_grad(const TensorView& dgain, const TensorView& dbias, const TensorView& dy, const TensorView& x,
+                            const TensorView& mean, const TensorView& rstd);
+
+void check_rotary(const TensorView& x, std::int64_t row_elements, std::int64_t seq);
+
+void check_attention(const AttentionShape&, const TensorView& out, const TensorView& lse, const TensorView& qkv);
+void check_attention_grad(const AttentionShape&, const TensorView& dqkv, const TensorView& dout, const TensorView& out,
+                          const TensorView& lse, const TensorView& qkv);
+void check_attention_decode(const AttentionShape&, const TensorView& out, const TensorView& q, const TensorView& k_cache,
+                            const TensorView& v_cache, std::int64_t length);
+
+void check_activation(Activation, const TensorView& y, const TensorView& x);
+void check_activation_grad(Activation, const TensorView& dx, const TensorView& dy, const TensorView& x);
+
+void check_add(const TensorView& y, const TensorView& x, const TensorView& r);
+void check_convert(const TensorView& y, const TensorView& x);
+
+void check_embed(const TensorView& y, const TensorView& tokens, const TensorView& table, const TensorView& positions,
+                 std::int64_t seq, std::int64_t first_position);
+void check_embed_grad(const TensorView& dtable, const TensorView& dpositions, const TensorView& tokens, const TensorView& dy,
+                      std::int64_t seq);
+
+void check_cross_entropy(const TensorView& loss, const TensorView& dlogits, const TensorView& logits,
+                         const TensorView& targets);
+void check_sum(const TensorView& out, const TensorView& x);
+void check_sum_of_squares(const TensorView& out, const TensorView& x);
+
+}  // namespace math_arguments
+}  // namespace terrace
