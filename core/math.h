@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include <terrace/core/device.h>
 #include <terrace/core/tensor.h>
@@ -90,6 +91,10 @@ class Math {
   virtual void sum(Stream&, TensorView out, TensorView x, Accumulate accumulate) = 0;
   // out[0] (fp64) = sum of squares of x: fp64 partial sums of 4,096 elements, folded in ascending order.
   virtual void sum_of_squares(Stream&, TensorView out, TensorView x) = 0;
+
+  // What was chosen so far and is part of the bits, a line each in a fixed order, for the record of a run; empty where shapes
+  // alone decide.
+  [[nodiscard]] virtual std::string algorithms() const { return {}; }
 };
 
 // The CPU implementation: SIMD chosen at run time, fixed tiles run on the pool, oneDNN for the matrix products of tiles

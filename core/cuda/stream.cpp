@@ -206,7 +206,11 @@ void CudaStream::complete(Completion& completion) {
     completion.event.reset();
   }
   if (completion.error) std::rethrow_exception(completion.error);
-  if (!completion.mark.told) timeline_->advance(completion.mark.point);
+  if (completion.mark.check) {
+    completion.mark.check();
+  } else if (!completion.mark.told) {
+    timeline_->advance(completion.mark.point);
+  }
 }
 
 // CUDA gives the errors of other streams' kernels to every call of the process: one that comes after the work has been seen to

@@ -5,6 +5,7 @@
 //   submit   host work: the issuing thread waits until the CUDA stream has ended all before, then runs it
 //   launch   issues kernels on the CUDA stream
 //   wait     holds the issuing thread; what was issued before goes on running
+//   expect   a check of what ended, on the completing thread
 //   record   a point that the completing thread reaches; two points with nothing issued between share one CUDA event
 //
 // Owner:   who made it; it must not outlive its device.
@@ -46,6 +47,9 @@ class CudaStream final : public Stream {
   Device& device() override { return device_; }
 
   void launch(std::function<void(CudaStreamHandle)> kernels) { entries_.push(Launch{std::move(kernels)}); }
+  // Looks at what kernels have reported, on the completing thread when they have ended; a throw poisons the stream as their own
+  // failure does. Nothing submitted later waits for it.
+  void expect(std::function<void()> check) { entries_.push(Mark{nullptr, 0, std::move(check)}); }
 
  private:
   struct Work {
@@ -65,6 +69,7 @@ class CudaStream final : public Stream {
   struct Mark {  // a function to call, or a point of the timeline
     Told told;
     std::uint64_t point;
+    std::function<void()> check = {};
   };
   using Entry = std::variant<Work, Launch, Copy, Wait, Mark>;
   struct Completion {

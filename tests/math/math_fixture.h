@@ -106,10 +106,13 @@ inline void expect_near(const Tensor& got, const std::vector<double>& want, doub
   }
 }
 
+// What the tests run on. A program that runs them on another device sets it before main().
+inline std::unique_ptr<Device> (*make_test_device)(ThreadPool& pool) = &make_cpu_device;
+
 // A device of its own for each number of threads.
 struct Machine {
   explicit Machine(int threads = 2)
-      : pool(threads), device(make_cpu_device(pool)), stream(device->make_stream("test")), math(device->math()) {}
+      : pool(threads), device(make_test_device(pool)), stream(device->make_stream("test")), math(device->math()) {}
   void sync() { stream->synchronize(); }
 
   ThreadPool pool;

@@ -5,24 +5,9 @@
 #pragma once
 
 #include <terrace/core/cuda/kernels/attention_args.h>
+#include <terrace/core/cuda/kernels/block_sums.h>
 
 namespace terrace::cuda {
-
-template <class A, class Lane>
-TERRACE_KERNEL A warp_sum(Lane& lane, A x) {
-  TERRACE_UNROLL
-  for (int mask = kWarp / 2; mask > 0; mask /= 2) x += lane.shuffle_xor(x, mask);
-  return x;
-}
-template <class A, class Lane>
-TERRACE_KERNEL A warp_max(Lane& lane, A x) {
-  TERRACE_UNROLL
-  for (int mask = kWarp / 2; mask > 0; mask /= 2) {
-    const A other = lane.shuffle_xor(x, mask);
-    x = other > x ? other : x;
-  }
-  return x;
-}
 
 template <class X, class Y>
 TERRACE_KERNEL Acc<Y> dot(const X* x, const Y* y, int dim) {

@@ -1,0 +1,83 @@
+// Addition, conversion between dtypes, and zeros: the same bits as the CPU's.
+#pragma once
+
+#include <type_traits>
+
+#include <terrace/core/cuda/kernels/vectors.h>
+
+namespace terrace::cuda {
+
+template <class T>
+struct AddArgs {
+  T* y;
+  const T *x, *r;  // either may be y
+  std::int64_t elements;
+  bool whole;
+};
+template <class T>
+struct Add {
+  static constexpr int kThreads = 256, kVectors = 4;
+  template <class Lane>
+  TERRACE_KERNEL void operator()(Lane& lane, const AddArgs<T>& a) const {
+    constexpr int W = kWidth<T>;
+    for_block_vectors<W, kVectors>(lane, a.elements, [&](std::int64_t i, std::int64_t left) {
+      Acc<T> v[W], r[W];
+      load(v, a.x + i, left, a.whole);
+      load(r, a.r + i, left, a.whole);
+      TERRACE_UNROLL
+      for (int k = 0; k < W; ++k) v[k] += r[k];
+      store(a.y + i, v, left, a.whole);
+    });
+  }
+};
+
+template <class To, class From>
+struct ConvertArgs {
+  To* y;
+  const From* x;
+  std::int64_t elements;
+  bool accumulate, whole;
+};
+// fp32 arithmetic unless fp64 takes part: a sum is made in the wider of the two, and rounded once to fp32, then once to bf16.
+template <class To, class From>
+struct Convert {
+  static constexpr int kThreads = 256, kVectors = 2;
+  template <class Lane>
+  TERRACE_KERNEL void operator()(Lane& lane, const ConvertArgs<To, From>& a) const {
+    using Sum = std::conditional_t<sizeof(To) == 8 || sizeof(From) == 8, double, float>;
+    constexpr int W = kCommonWidth<To, From>;
+    for_block_vectors<W, kVectors>(lane, a.elements, [&](std::int64_t i, std::int64_t left) {
+      Acc<From> v[W];
+      Acc<To> out[W] = {};
+      load(v, a.x + i, left, a.whole);
+      if (a.accumulate) load(out, static_cast<const To*>(a.y) + i, left, a.whole);
+      TERRACE_UNROLL
+      for (int k = 0; k < W; ++k) {
+        const Sum x = static_cast<Sum>(v[k]);
+        out[k] = static_cast<Acc<To>>(a.accumulate ? static_cast<Sum>(out[k]) + x : x);
+      }
+      store(a.y + i, out, left, a.whole);
+    });
+  }
+};
+
+struct ZeroArgs {
+  unsigned char* y;
+  std::int64_t bytes;
+  bool whole;
+};
+struct Zero {
+  static constexpr int kThreads = 256, kVectors = 4;
+  template <class Lane>
+  TERRACE_KERNEL void operator()(Lane& lane, const ZeroArgs& a) const {
+    for_block_vectors<kWordBytes, kVectors>(lane, a.bytes, [&](std::int64_t i, std::int64_t left) {
+      if (a.whole && left >= kWordBytes) {
+        store_word(a.y + i, Word{});
+      } else {
+        for (int k = 0; k < kWordBytes && k < left; ++k) a.y[i + k] = 0;
+      }
+    });
+  }
+};
+
+}  // namespace terrace::cuda

@@ -1,0 +1,39 @@
+// Addition, conversion, zeros (ops.h).
+#pragma once
+
+#include <terrace/core/cuda/kernels/elementwise.h>
+#include <terrace/core/cuda/math/geometry.h>
+#include <terrace/core/cuda/math/ops.h>
+
+namespace terrace::cuda::ops {
+
+template <class Launcher>
+void add(const Launcher& launcher, TensorView y, TensorView x, TensorView r) {
+  with_type(y.dtype, [&]<class T>() {
+    launcher.template run<Add<T>>(
+        flat_shape<Add<T>>(y.elements(), kWidth<T>),
+        AddArgs<T>{data<T>(y), data<T>(x), data<T>(r), y.elements(), whole_words(kWidth<T>, {y, x, r})});
+  });
+}
+
+template <class Launcher>
+void convert(const Launcher& launcher, TensorView y, TensorView x, Accumulate accumulate) {
+  with_type(y.dtype, [&]<class To>() {
+    with_type(x.dtype, [&]<class From>() {
+      using Kernel = Convert<To, From>;
+      constexpr int width = kCommonWidth<To, From>;
+      launcher.template run<Kernel>(flat_shape<Kernel>(y.elements(), width),
+                                    ConvertArgs<To, From>{data<To>(y), data<From>(x), y.elements(),
+                                                          accumulate == Accumulate::yes, whole_words(width, {y, x})});
+    });
+  });
+}
+
+template <class Launcher>
+void zero(const Launcher& launcher, TensorView y) {
+  const auto bytes = static_cast<std::int64_t>(y.bytes());
+  const bool whole = reinterpret_cast<std::uintptr_t>(y.data) % kWordBytes == 0;
+  launcher.template run<Zero>(flat_shape<Zero>(bytes, kWordBytes), ZeroArgs{data<unsigned char>(y), bytes, whole});
+}
+
+}  // namespace terrace::cuda::ops

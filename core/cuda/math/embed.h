@@ -1,0 +1,68 @@
+// Embeddings and their gradient (ops.h).
+#pragma once
+
+#include <string>
+
+#include <terrace/core/cuda/kernels/embed.h>
+#include <terrace/core/cuda/kernels/embed_grad.h>
+#include <terrace/core/cuda/math/geometry.h>
+#include <terrace/core/cuda/math/launcher.h>
+#include <terrace/core/cuda/math/ops.h>
+#include <terrace/core/error.h>
+
+namespace terrace::cuda::ops {
+
+template <class Launcher>
+void embed(const Launcher& launcher, TensorView y, TensorView tokens, TensorView table, TensorView positions, std::int64_t seq,
+           std::int64_t first_position) {
+  with_type(y.dtype, [&]<class T>() {
+    const std::int64_t c = columns_of(y);
+    launcher.template run<EmbedRows<T>>(row_shape<EmbedRows<T>, T>(tokens.elements(), c),
+                                        EmbedArgs<T>{.y = data<T>(y),
+                                                     .tokens = data<std::int32_t>(tokens),
+                                                     .table = data<T>(table),
+                                                     .positions = data<T>(positions),
+                                                     .fault = launcher.workspace.fault(Fault::token),
+                                                     .columns = c,
+                                                     .vocabulary = table.shape[0],
+                                                     .seq = seq,
+                                                     .first_position = first_position,
+                                                     .whole = whole_words(c, {y, table, positions})});
+  });
+}
+
+template <class Launcher>
+void embed_grad(const Launcher& launcher, TensorView dtable, TensorView dpositions, TensorView tokens, TensorView dy,
+                std::int64_t seq, Accumulate accumulate) {
+  const std::int64_t n = tokens.elements(), vocabulary = dtable.shape[0], c = columns_of(dy);
+  const std::int64_t ranges = ceil_div(vocabulary, kVocabularyRange);
+  if (static_cast<std::size_t>(n + ranges + 1) * sizeof(std::int32_t) > kWorkspaceBytes) {
+    throw Error("embed_grad: the index of " + std::to_string(n) + " tokens and a vocabulary of " + std::to_string(vocabulary) +
+                " is larger than the workspace of " + std::to_string(kWorkspaceBytes) + " bytes; take smaller micro-batches");
+  }
+  auto* const begin = launcher.workspace.template as<std::int32_t>();
+  auto* const uses = begin + ranges + 1;
+  launcher.template run<IndexUses>(
+      {.blocks = {ranges, 1, 1}, .threads = IndexUses::kThreads, .shared_bytes = kRoomBytes<int>},
+      IndexUsesArgs{data<std::int32_t>(tokens), uses, begin, launcher.workspace.fault(Fault::token), n, vocabulary});
+
+  with_type(dy.dtype, [&]<class T>() {
+    with_gradient_type<T>(dtable.dtype, [&]<class Out>() {
+      using Kernel = EmbedGradRows<T, Out>;
+      auto shape = slice_shape<Kernel>(ceil_div(vocabulary, kRowsABlock), c);
+      shape.shared_bytes = kRoomBytes<int> + static_cast<std::size_t>(shape.threads) * sizeof(std::int32_t);
+      launcher.template run<Kernel>(
+          shape, EmbedGradArgs<T, Out>{data<Out>(dtable), data<T>(dy), data<std::int32_t>(tokens), uses, begin, c, vocabulary,
+                                       accumulate == Accumulate::yes, whole_words(c, {dtable, dy})});
+    });
+    if (dpositions.empty()) return;
+    with_gradient_type<T>(dpositions.dtype, [&]<class Out>() {
+      using Kernel = PositionGradRows<T, Out>;
+      launcher.template run<Kernel>(slice_shape<Kernel>(rows_of(dpositions), c),
+                                    PositionGradArgs<T, Out>{data<Out>(dpositions), data<T>(dy), n, c, seq,
+                                                             accumulate == Accumulate::yes, whole_words(c, {dpositions, dy})});
+    });
+  });
+}
+
+}  // namespace terrace::cuda::ops

@@ -1,0 +1,156 @@
+// Math by kernels: every call checks its arguments, as the CPU's does, and has the operation of ops.h issued by its stream,
+// which is a CudaStream. What a launch is, and who makes matrix products, is the Backend's business:
+//
+//   auto launcher(const char* operation, CudaStreamHandle, const Workspace&);  // launcher.h
+//   void matmul(Stream&, const Workspace&, c, a, ta, b, tb, bias, accumulate);
+//   std::string algorithms() const;
+//
+// Owner:   the device. Threads, errors: as Math; a token or target outside the vocabulary poisons the stream as on the CPU.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include <terrace/core/cuda/math/ops.h>
+#include <terrace/core/cuda/stream.h>
+#include <terrace/core/cuda/workspace.h>
+#include <terrace/core/math_arguments.h>
+
+namespace terrace::cuda {
+
+template <class Backend>
+class KernelMath final : public Math {
+ public:
+  template <class... Args>
+  explicit KernelMath(Device& device, Args&&... args) : workspaces_(device), backend_(std::forward<Args>(args)...) {}
+
+  void matmul(Stream& stream, TensorView c, TensorView a, Transpose ta, TensorView b, Transpose tb, TensorView bias,
+              Accumulate accumulate) override {
+    math_arguments::check_matmul(c, a, ta, b, tb, bias);
+    backend_.matmul(stream, workspaces_.of(stream), c, a, ta, b, tb, bias, accumulate);
+  }
+
+  void bias_grad(Stream& stream, TensorView db, TensorView dy, Accumulate accumulate) override {
+    math_arguments::check_bias_grad(db, dy);
+    enqueue("bias_grad", stream, [=](const auto& launcher) { ops::bias_grad(launcher, db, dy, accumulate); });
+  }
+
+  void norm(Stream& stream, TensorView y, TensorView mean, TensorView rstd, TensorView x, TensorView gain, TensorView bias,
+            double eps) override {
+    math_arguments::check_norm(y, mean, rstd, x, gain, bias);
+    enqueue("norm", stream, [=](const auto& launcher) { ops::norm(launcher, y, mean, rstd, x, gain, bias, eps); });
+  }
+  void norm_input_grad(Stream& stream, TensorView dx, TensorView dy, TensorView x, TensorView gain, TensorView mean,
+                       TensorView rstd, Accumulate accumulate) override {
+    math_arguments::check_norm_input_grad(dx, dy, x, gain, mean, rstd);
+    enqueue("norm_input_grad", stream,
+            [=](const auto& launcher) { ops::norm_input_grad(launcher, dx, dy, x, gain, mean, rstd, accumulate); });
+  }
+  void norm_weight_grad(Stream& stream, TensorView dgain, TensorView dbias, TensorView dy, TensorView x, TensorView mean,
+                        TensorView rstd, Accumulate accumulate) override {
+    math_arguments::check_norm_weight_grad(dgain, dbias, dy, x, mean, rstd);
+    enqueue("norm_weight_grad", stream,
+            [=](const auto& launcher) { ops::norm_weight_grad(launcher, dgain, dbias, dy, x, mean, rstd, accumulate); });
+  }
+
+  void rotary(Stream& stream, TensorView x, std::int64_t row_elements, std::int64_t seq, std::int64_t first_position,
+              double theta, bool inverse) override {
+    math_arguments::check_rotary(x, row_elements, seq);
+    enqueue("rotary", stream,
+            [=](const auto& launcher) { ops::rotary(launcher, x, row_elements, seq, first_position, theta, inverse); });
+  }
+
+  void attention(Stream& stream, AttentionShape shape, TensorView out, TensorView lse, TensorView qkv) override {
+    math_arguments::check_attention(shape, out, lse, qkv);
+    enqueue("attention", stream, [=](const auto& launcher) { ops::attention(launcher, shape, out, lse, qkv); });
+  }
+  void attention_grad(Stream& stream, AttentionShape shape, TensorView dqkv, TensorView dout, TensorView out, TensorView lse,
+                      TensorView qkv) override {
+    math_arguments::check_attention_grad(shape, dqkv, dout, out, lse, qkv);
+    enqueue("attention_grad", stream,
+            [=](const auto& launcher) { ops::attention_grad(launcher, shape, dqkv, dout, out, lse, qkv); });
+  }
+  void attention_decode(Stream& stream, AttentionShape shape, TensorView out, TensorView q, TensorView k_cache,
+                        TensorView v_cache, std::int64_t length) override {
+    math_arguments::check_attention_decode(shape, out, q, k_cache, v_cache, length);
+    enqueue("attention_decode", stream,
+            [=](const auto& launcher) { ops::attention_decode(launcher, shape, out, q, k_cache, v_cache, length); });
+  }
+
+  void activation(Stream& stream, Activation kind, TensorView y, TensorView x) override {
+    math_arguments::check_activation(kind, y, x);
+    enqueue("activation", stream, [=](const auto& launcher) { ops::activation(launcher, kind, y, x); });
+  }
+  void activation_grad(Stream& stream, Activation kind, TensorView dx, TensorView dy, TensorView x) override {
+    math_arguments::check_activation_grad(kind, dx, dy, x);
+    enqueue("activation_grad", stream, [=](const auto& launcher) { ops::activation_grad(launcher, kind, dx, dy, x); });
+  }
+
+  void add(Stream& stream, TensorView y, TensorView x, TensorView r) override {
+    math_arguments::check_add(y, x, r);
+    enqueue("add", stream, [=](const auto& launcher) { ops::add(launcher, y, x, r); });
+  }
+  void convert(Stream& stream, TensorView y, TensorView x, Accumulate accumulate) override {
+    math_arguments::check_convert(y, x);
+    enqueue("convert", stream, [=](const auto& launcher) { ops::convert(launcher, y, x, accumulate); });
+  }
+  void zero(Stream& stream, TensorView y) override {
+    enqueue("zero", stream, [=](const auto& launcher) { ops::zero(launcher, y); });
+  }
+
+  void embed(Stream& stream, TensorView y, TensorView tokens, TensorView table, TensorView positions, std::int64_t seq,
+             std::int64_t first_position) override {
+    math_arguments::check_embed(y, tokens, table, positions, seq, first_position);
+    enqueue("embed", stream,
+            [=](const auto& launcher) { ops::embed(launcher, y, tokens, table, positions, seq, first_position); });
+    expect_no_fault(stream, Fault::token, "embed: token", table.shape[0]);
+  }
+  void embed_grad(Stream& stream, TensorView dtable, TensorView dpositions, TensorView tokens, TensorView dy, std::int64_t seq,
+                  Accumulate accumulate) override {
+    math_arguments::check_embed_grad(dtable, dpositions, tokens, dy, seq);
+    enqueue("embed_grad", stream,
+            [=](const auto& launcher) { ops::embed_grad(launcher, dtable, dpositions, tokens, dy, seq, accumulate); });
+    expect_no_fault(stream, Fault::token, "embed: token", dtable.shape[0]);
+  }
+
+  void cross_entropy(Stream& stream, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets,
+                     double scale) override {
+    math_arguments::check_cross_entropy(loss, dlogits, logits, targets);
+    enqueue("cross_entropy", stream,
+            [=](const auto& launcher) { ops::cross_entropy(launcher, loss, dlogits, logits, targets, scale); });
+    expect_no_fault(stream, Fault::target, "cross_entropy: target", columns_of(logits));
+  }
+  void sum(Stream& stream, TensorView out, TensorView x, Accumulate accumulate) override {
+    math_arguments::check_sum(out, x);
+    enqueue("sum", stream, [=](const auto& launcher) { ops::sum(launcher, out, x, accumulate); });
+  }
+  void sum_of_squares(Stream& stream, TensorView out, TensorView x) override {
+    math_arguments::check_sum_of_squares(out, x);
+    enqueue("sum_of_squares", stream, [=](const auto& launcher) { ops::sum_of_squares(launcher, out, x); });
+  }
+
+  std::string algorithms() const override { return backend_.algorithms(); }
+
+ private:
+  template <class Issue>
+  void enqueue(const char* operation, Stream& stream, Issue issue) {
+    cuda_stream(stream).launch([this, operation, workspace = workspaces_.of(stream), issue = std::move(issue)](
+                                   CudaStreamHandle handle) { issue(backend_.launcher(operation, handle, workspace)); });
+  }
+
+  // Looks when the kernels have ended. A row of a bad index is NaN until then.
+  void expect_no_fault(Stream& stream, Fault fault, const char* what, std::int64_t vocabulary) {
+    cuda_stream(stream).expect([word = workspaces_.of(stream).fault(fault), what, vocabulary] {
+      const FaultWord found = std::exchange(*static_cast<volatile FaultWord*>(word), FaultWord{0});
+      if (found == 0) return;
+      throw std::out_of_range(std::string(what) + " " + std::to_string(fault_value(found)) + " at " +
+                              std::to_string(fault_place(found)) + " is outside a vocabulary of " + std::to_string(vocabulary));
+    });
+  }
+
+  StreamWorkspaces workspaces_;
+  Backend backend_;
+};
+
+}  // namespace terrace::cuda

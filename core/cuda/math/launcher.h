@@ -1,0 +1,31 @@
+// What an operation of the CUDA math (ops.h) gets to work with: a stream to launch kernels on, and workspace. Operations are
+// templates over it, so that tests run them, geometry and all, through the emulated lane (tests/cuda/emulated_device.h).
+//
+// Owner:   borrows; the workspace is one operation's at a time, in stream order.
+// Threads: the stream's issuing thread.
+// Errors:  a launch that fails throws Error that names the operation.
+#pragma once
+
+#include <terrace/core/cuda/lane.h>
+#include <terrace/core/cuda/runtime.h>
+#include <terrace/core/cuda/workspace.h>
+
+namespace terrace::cuda {
+
+class CudaLauncher {
+ public:
+  CudaLauncher(const char* operation, CudaStreamHandle stream, const Workspace& place)
+      : workspace(place), operation_(operation), stream_(stream) {}
+
+  // Defined for .cu files, in cuda_launcher.h.
+  template <class Kernel, class Args>
+  void run(const LaunchShape& shape, const Args& args) const;
+
+  Workspace workspace;
+
+ private:
+  const char* operation_;  // for errors
+  CudaStreamHandle stream_;
+};
+
+}  // namespace terrace::cuda

@@ -1,0 +1,48 @@
+// Normalisation and its input gradient (ops.h).
+#pragma once
+
+#include <terrace/core/cuda/kernels/norm.h>
+#include <terrace/core/cuda/math/geometry.h>
+#include <terrace/core/cuda/math/ops.h>
+
+namespace terrace::cuda::ops {
+
+template <class Launcher>
+void norm(const Launcher& launcher, TensorView y, TensorView mean, TensorView rstd, TensorView x, TensorView gain,
+          TensorView bias, double eps) {
+  with_type(y.dtype, [&]<class T>() {
+    using A = Acc<T>;
+    const std::int64_t c = columns_of(y);
+    launcher.template run<NormRows<T>>(row_shape<NormRows<T>, T>(rows_of(y), c),
+                                       NormArgs<T>{.y = data<T>(y),
+                                                   .mean = data<A>(mean),
+                                                   .rstd = data<A>(rstd),
+                                                   .x = data<T>(x),
+                                                   .gain = data<T>(gain),
+                                                   .bias = data<T>(bias),
+                                                   .columns = c,
+                                                   .eps = static_cast<A>(eps),
+                                                   .whole = whole_words(c, {y, x, gain, bias})});
+  });
+}
+
+template <class Launcher>
+void norm_input_grad(const Launcher& launcher, TensorView dx, TensorView dy, TensorView x, TensorView gain, TensorView mean,
+                     TensorView rstd, Accumulate accumulate) {
+  with_type(dx.dtype, [&]<class T>() {
+    using A = Acc<T>;
+    const std::int64_t c = columns_of(dx);
+    launcher.template run<NormGradRows<T>>(row_shape<NormGradRows<T>, T>(rows_of(dx), c),
+                                           NormGradArgs<T>{.dx = data<T>(dx),
+                                                           .dy = data<T>(dy),
+                                                           .x = data<T>(x),
+                                                           .gain = data<T>(gain),
+                                                           .mean = data<A>(mean),
+                                                           .rstd = data<A>(rstd),
+                                                           .columns = c,
+                                                           .accumulate = accumulate == Accumulate::yes,
+                                                           .whole = whole_words(c, {dx, dy, x, gain})});
+  });
+}
+
+}  // namespace terrace::cuda::ops

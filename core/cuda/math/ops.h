@@ -1,0 +1,61 @@
+// The operations of core/math.h as kernel launches: arguments are already checked, the meaning of each is there. Defined in the
+// files beside this one, a family each, and instantiated for CudaLauncher in their .cu files.
+//
+// Threads: the stream's issuing thread. They only issue.
+#pragma once
+
+#include <terrace/core/math.h>
+
+namespace terrace::cuda::ops {
+
+template <class Launcher>
+void bias_grad(const Launcher&, TensorView db, TensorView dy, Accumulate);
+template <class Launcher>
+void norm(const Launcher&, TensorView y, TensorView mean, TensorView rstd, TensorView x, TensorView gain, TensorView bias,
+          double eps);
+template <class Launcher>
+void norm_input_grad(const Launcher&, TensorView dx, TensorView dy, TensorView x, TensorView gain, TensorView mean,
+                     TensorView rstd, Accumulate);
+template <class Launcher>
+void norm_weight_grad(const Launcher&, TensorView dgain, TensorView dbias, TensorView dy, TensorView x, TensorView mean,
+                      TensorView rstd, Accumulate);
+template <class Launcher>
+void rotary(const Launcher&, TensorView x, std::int64_t row_elements, std::int64_t seq, std::int64_t first_position,
+            double theta, bool inverse);
+
+template <class Launcher>
+void attention(const Launcher&, AttentionShape, TensorView out, TensorView lse, TensorView qkv);
+template <class Launcher>
+void attention_grad(const Launcher&, AttentionShape, TensorView dqkv, TensorView dout, TensorView out, TensorView lse,
+                    TensorView qkv);
+template <class Launcher>
+void attention_decode(const Launcher&, AttentionShape, TensorView out, TensorView q, TensorView k_cache, TensorView v_cache,
+                      std::int64_t length);
+
+template <class Launcher>
+void activation(const Launcher&, Activation, TensorView y, TensorView x);
+template <class Launcher>
+void activation_grad(const Launcher&, Activation, TensorView dx, TensorView dy, TensorView x);
+
+template <class Launcher>
+void add(const Launcher&, TensorView y, TensorView x, TensorView r);
+template <class Launcher>
+void convert(const Launcher&, TensorView y, TensorView x, Accumulate);
+template <class Launcher>
+void zero(const Launcher&, TensorView y);
+
+template <class Launcher>
+void embed(const Launcher&, TensorView y, TensorView tokens, TensorView table, TensorView positions, std::int64_t seq,
+           std::int64_t first_position);
+template <class Launcher>
+void embed_grad(const Launcher&, TensorView dtable, TensorView dpositions, TensorView tokens, TensorView dy, std::int64_t seq,
+                Accumulate);
+
+template <class Launcher>
+void cross_entropy(const Launcher&, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets, double scale);
+template <class Launcher>
+void sum(const Launcher&, TensorView out, TensorView x, Accumulate);
+template <class Launcher>
+void sum_of_squares(const Launcher&, TensorView out, TensorView x);
+
+}  // namespace terrace::cuda::ops

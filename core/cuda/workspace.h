@@ -1,0 +1,53 @@
+// Memory that an operation of the CUDA math works in: partial sums, indices, and what cuBLASLt needs.
+//
+// Owner:   the math owns one workspace for each stream that computes; a stream's operations use it one after the other. The
+// first
+//          is allocated at construction, so that a budget which cannot hold it is refused early. A stream that is gone leaves
+//          its own to the next one at the same address; it had finished by then.
+// Threads: of() from any thread.
+// Errors:  those of the device's memory.
+#pragma once
+
+#include <cstddef>
+#include <mutex>
+#include <vector>
+
+#include <terrace/core/cuda/kernels/fault.h>
+#include <terrace/core/device.h>
+
+namespace terrace::cuda {
+
+// The parts of two-stage sums and the choice of matrix products follow from it: it is part of the bits.
+inline constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
+
+// What a kernel may report (kernels/fault.h).
+enum class Fault : int { token, target, count };
+
+struct Workspace {
+  std::byte* data = nullptr;    // kWorkspaceBytes of device memory
+  FaultWord* faults = nullptr;  // one a Fault, where host and kernels reach
+  template <class T>
+  [[nodiscard]] T* as() const {
+    return reinterpret_cast<T*>(data);
+  }
+  [[nodiscard]] FaultWord* fault(Fault f) const { return faults + static_cast<int>(f); }
+};
+
+class StreamWorkspaces {
+ public:
+  explicit StreamWorkspaces(Device& device);
+  Workspace of(const Stream& stream);
+
+ private:
+  struct Entry {
+    const Stream* stream = nullptr;  // null: nobody's yet
+    Slab data, faults;
+  };
+  Entry make();
+
+  Device& device_;
+  std::mutex mutex_;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace terrace::cuda
