@@ -47,6 +47,19 @@ TEST_F(WithGpu, AGpuWithoutAModuleIsWarnedOf) {
     EXPECT_THAT(outcome.out, HasSubstr(part));
 }
 
+// The CPU's math runs as host work of the fake GPU's streams, so the bits are the CPU device's.
+TEST_F(WithGpu, ATrainingRunEndsWithTheWeightsOfTheCpuDevice) {
+  const auto cpu = train({"--out-dir", "on_cpu"});
+  ASSERT_EQ(0, cpu.exit) << cpu.described;
+  for (const auto* const host_memory : {"unlimited", "1MiB"}) {
+    std::filesystem::create_directories(at("disk"));
+    const auto gpu = with_gpu(tiny("train", {"--device", "cuda:0", "--out-dir", std::string("on_gpu_") + host_memory,
+                                             "--device-memory", "1MiB", "--host-memory", host_memory, "--nvme-path", "disk"}));
+    ASSERT_EQ(0, gpu.exit) << gpu.described;
+    EXPECT_EQ(weights_of(cpu), weights_of(gpu)) << gpu.described;
+  }
+}
+
 TEST_F(WithGpu, BenchPcieMeasuresEveryWayOverTheLink) {
   std::filesystem::create_directory(at("disk"));
   const auto outcome =
