@@ -14,7 +14,7 @@ namespace terrace {
 namespace {
 
 std::vector<std::string> places() {
-  if (const char* const folder = std::getenv("TERRACE_MODULE_PATH")) return {folder};
+  if (const char* const folder = std::getenv("TERRACE_MODULE_PATH"); folder && *folder) return {folder};
   std::vector<std::string> folders;
   std::error_code error;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();

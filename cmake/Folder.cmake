@@ -1,0 +1,19 @@
+# `cmake --install BUILD --prefix DIR --component folder`: the program, its modules and the few libraries that they need, in one
+# folder that runs on another machine. CUDA's libraries and the driver's are that machine's own, and are never copied; nor is what
+# belongs to its kernel (glibc).
+set(folder_libraries lib/terrace)
+install(TARGETS terrace_program RUNTIME_DEPENDENCY_SET terrace_folder
+  RUNTIME DESTINATION bin COMPONENT folder EXCLUDE_FROM_ALL)
+if(TARGET terrace_cuda)
+  install(TARGETS terrace_cuda RUNTIME_DEPENDENCY_SET terrace_folder
+    LIBRARY DESTINATION ${folder_libraries} COMPONENT folder EXCLUDE_FROM_ALL)
+endif()
+if(TARGET terrace_mpi)  # where that machine has the same MPI, it works
+  install(TARGETS terrace_mpi LIBRARY DESTINATION ${folder_libraries} COMPONENT folder EXCLUDE_FROM_ALL)
+endif()
+install(RUNTIME_DEPENDENCY_SET terrace_folder
+  PRE_EXCLUDE_REGEXES "^libcu" "^libnv" "^libnccl" "^ld-linux" "^lib(c|m|dl|rt|pthread)\\.so"
+  LIBRARY DESTINATION ${folder_libraries} COMPONENT folder EXCLUDE_FROM_ALL)
+# The old kind of rpath also holds for what the libraries themselves need.
+target_link_options(terrace_program PRIVATE -Wl,--disable-new-dtags)
+set_target_properties(terrace_program PROPERTIES INSTALL_RPATH "$ORIGIN/../${folder_libraries}")
