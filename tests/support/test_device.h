@@ -1,5 +1,5 @@
-// The devices that contract suites run on, by name: "cpu", and "cuda" over a CUDA runtime that is a fake, with the CPU's math
-// as host work of its streams.
+// The devices that contract suites run on, by name: "cpu"; "fake_cuda" over a CUDA runtime that is a fake, with the CPU's math
+// as host work of its streams; and "gpu", where there is one.
 //
 // Owner: the test. Threads: as Device. Errors: misuse of CUDA and leaks are failures of the test.
 #pragma once
@@ -26,8 +26,16 @@ inline std::unique_ptr<Device> make_fake_cuda_device(std::shared_ptr<FakeCuda> f
       std::move(fake), pool, options, [](CudaRuntime&, Device& device) { return make_cpu_math(device.pool()); }, pieces);
 }
 
+// Why a device cannot be here; empty: it can. Whoever needs it skips, with this reason.
+inline std::string why_not_here(const std::string& kind) {
+  if (kind != "gpu") return "";
+  const auto found = find_gpus();
+  return found.gpus.empty() ? found.why_none : cuda_module_trouble();
+}
+
 inline std::unique_ptr<Device> make_test_device(const std::string& kind, ThreadPool& pool, std::uint64_t jitter_seed = 0) {
   if (kind == "cpu") return make_cpu_device(pool);
+  if (kind == "gpu") return make_cuda_device(pool);
   auto options = strict_fake();
   options.jitter_seed = jitter_seed;
   // Small pieces, so that small copies have several.
@@ -35,6 +43,6 @@ inline std::unique_ptr<Device> make_test_device(const std::string& kind, ThreadP
                                {.copy_bytes = 64 * kKiB, .register_bytes = kMiB});
 }
 
-inline auto test_devices() { return testing::Values("cpu", "cuda"); }
+inline auto test_devices() { return testing::Values("cpu", "fake_cuda", "gpu"); }
 
 }  // namespace terrace::test

@@ -1,0 +1,34 @@
+// The real CUDA runtime where there is no GPU: it says so, and so does a device on it.
+#include <terrace/core/cuda/real_runtime.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <terrace/core/cuda/device.h>
+#include <terrace/core/error.h>
+#include <terrace/core/thread_pool.h>
+
+namespace terrace::test {
+
+TEST(RealCudaRuntime, WithoutAGpuSaysSoInItsOwnWords) {
+  if (!find_gpus().gpus.empty()) GTEST_SKIP() << "a GPU is here";
+  const std::shared_ptr<CudaRuntime> runtime = make_real_cuda_runtime();
+  int count = -1;
+  const int code = runtime->device_count(&count);
+  ASSERT_TRUE(code == 35 || code == 100) << code;  // no driver, or one that is too old; or no device
+  EXPECT_EQ(count, -1) << "results are written with success only";
+  EXPECT_EQ(runtime->error_name(code), code == 35 ? "cudaErrorInsufficientDriver" : "cudaErrorNoDevice");
+  EXPECT_NE(runtime->error_text(code), "");
+  EXPECT_EQ(runtime->error_name(700), "cudaErrorIllegalAddress");
+
+  ThreadPool pool(1);
+  try {
+    (void)make_device_on(runtime, pool, {}, [](CudaRuntime&, Device&) -> std::unique_ptr<Math> { return nullptr; });
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit(), Exit::hardware_missing);
+    EXPECT_THAT(error.what(), testing::HasSubstr("cuda:0: cudaGetDeviceCount failed: " + runtime->error_name(code)));
+  }
+}
+
+}  // namespace terrace::test
