@@ -13,7 +13,7 @@ namespace terrace {
 
 using CudaMathFactory = std::function<std::unique_ptr<Math>(CudaRuntime& runtime, Device& device)>;
 
-// Operations as CUDA kernels and cuBLASLt products. In the module.
-std::unique_ptr<Math> make_cuda_math(CudaRuntime& runtime, Device& device);
+// Operations as CUDA kernels and cuBLASLt products. In the module. tf32: see CudaOptions.
+std::unique_ptr<Math> make_cuda_math(Device& device, bool tf32);
 
 }  // namespace terrace

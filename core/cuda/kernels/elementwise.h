@@ -1,4 +1,4 @@
-// Addition, conversion between dtypes, and zeros: the same bits as the CPU's.
+// Addition, biases, conversion between dtypes, and zeros: the same bits as the CPU's.
 #pragma once
 
 #include <type_traits>
@@ -28,6 +28,31 @@ struct Add {
       for (int k = 0; k < W; ++k) v[k] += r[k];
       store(a.y + i, v, left, a.whole);
     });
+  }
+};
+
+template <class T, class Bias>
+struct BiasArgs {
+  T* c;
+  const Bias* bias;
+  std::int64_t columns;
+  bool accumulate, whole;
+};
+// c[rows, columns] (+)= bias[columns].
+template <class T, class Bias>
+struct BiasRows {
+  static constexpr int kThreads = 256, kW = kCommonWidth<T, Bias>;
+  template <class Lane>
+  TERRACE_KERNEL void operator()(Lane& lane, const BiasArgs<T, Bias>& a) const {
+    const std::int64_t column = (static_cast<std::int64_t>(lane.block_y()) * lane.threads() + lane.thread()) * kW;
+    const std::int64_t left = a.columns - column;
+    if (left <= 0) return;
+    Acc<Bias> b[kW];
+    Acc<T> v[kW];
+    load(b, a.bias + column, left, a.whole);
+    TERRACE_UNROLL
+    for (int k = 0; k < kW; ++k) v[k] = static_cast<Acc<T>>(b[k]);
+    deliver(a.c + lane.block_x() * a.columns + column, v, left, a.whole, a.accumulate);
   }
 };
 

@@ -1,4 +1,4 @@
-// Addition, conversion, zeros (ops.h).
+// Addition, biases, conversion, zeros (ops.h).
 #pragma once
 
 #include <terrace/core/cuda/kernels/elementwise.h>
@@ -13,6 +13,21 @@ void add(const Launcher& launcher, TensorView y, TensorView x, TensorView r) {
     launcher.template run<Add<T>>(
         flat_shape<Add<T>>(y.elements(), kWidth<T>),
         AddArgs<T>{data<T>(y), data<T>(x), data<T>(r), y.elements(), whole_words(kWidth<T>, {y, x, r})});
+  });
+}
+
+template <class Launcher>
+void add_bias(const Launcher& launcher, TensorView c, TensorView bias, Accumulate accumulate) {
+  with_type(c.dtype, [&]<class T>() {
+    with_type(bias.dtype, [&]<class Bias>() {
+      if constexpr ((sizeof(T) == 8) == (sizeof(Bias) == 8)) {
+        using Kernel = BiasRows<T, Bias>;
+        const std::int64_t columns = columns_of(c);
+        launcher.template run<Kernel>(slice_shape<Kernel>(rows_of(c), columns),
+                                      BiasArgs<T, Bias>{data<T>(c), data<Bias>(bias), columns, accumulate == Accumulate::yes,
+                                                        whole_words(columns, {c, bias})});
+      }
+    });
   });
 }
 

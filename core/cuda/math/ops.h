@@ -8,6 +8,9 @@
 
 namespace terrace::cuda::ops {
 
+// c[N,C] (+)= bias[C], which a matrix product then adds to.
+template <class Launcher>
+void add_bias(const Launcher&, TensorView c, TensorView bias, Accumulate);
 template <class Launcher>
 void bias_grad(const Launcher&, TensorView db, TensorView dy, Accumulate);
 template <class Launcher>

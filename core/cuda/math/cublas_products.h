@@ -1,0 +1,50 @@
+// Matrix products by cuBLASLt. The algorithm of a product is chosen once, by its key, and kept for the life of the device: the
+// first of the library's proposals that sums in one order (no partial results added in the output, no atomics).
+//
+// Owner:   the math.
+// Threads: run() on streams' issuing threads; algorithms() from any.
+// Errors:  Error that names the product, the call and cuBLAS's reason.
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include <terrace/core/cuda/math/launcher.h>
+#include <terrace/core/cuda/product.h>
+
+struct cublasLtContext;
+
+namespace terrace::cuda {
+
+class CublasProducts {
+ public:
+  // tf32: fp32 products on tensor cores, whose operands keep ten bits of mantissa.
+  explicit CublasProducts(bool tf32) : tf32_(tf32) {}
+  ~CublasProducts();
+  CublasProducts(const CublasProducts&) = delete;
+  CublasProducts& operator=(const CublasProducts&) = delete;
+
+  void run(CudaStreamHandle stream, const Workspace& workspace, TensorView c, TensorView a, Transpose ta, TensorView b,
+           Transpose tb, TensorView bias, Accumulate accumulate);
+  [[nodiscard]] std::string algorithms() const;  // Math::algorithms()
+
+ private:
+  struct Chosen {
+    std::array<std::uint64_t, 8> words{};  // cublasLtMatmulAlgo_t
+    std::size_t workspace_bytes = 0;
+    std::string text;
+  };
+  class Descriptors;
+  cublasLtContext* handle();
+  const Chosen& choose(const ProductKey& key, const Descriptors& descriptors);
+
+  const bool tf32_;
+  mutable std::mutex mutex_;
+  cublasLtContext* handle_ = nullptr;  // made on an issuing thread, which has the device
+  std::map<ProductKey, Chosen> chosen_;
+};
+
+}  // namespace terrace::cuda

@@ -1,0 +1,33 @@
+// The math of a GPU: kernels launched on the stream, products by cuBLASLt.
+#include <terrace/core/cuda/cuda_math.h>
+#include <terrace/core/cuda/math/cublas_products.h>
+#include <terrace/core/cuda/math/kernel_math.h>
+
+namespace terrace {
+namespace {
+
+class CudaBackend {
+ public:
+  explicit CudaBackend(bool tf32) : products_(tf32) {}
+
+  static cuda::CudaLauncher launcher(const char* operation, CudaStreamHandle stream, const cuda::Workspace& workspace) {
+    return {operation, stream, workspace};
+  }
+  void matmul(Stream& stream, const cuda::Workspace& workspace, TensorView c, TensorView a, Transpose ta, TensorView b,
+              Transpose tb, TensorView bias, Accumulate accumulate) {
+    cuda_stream(stream).launch(
+        [=, this](CudaStreamHandle handle) { products_.run(handle, workspace, c, a, ta, b, tb, bias, accumulate); });
+  }
+  [[nodiscard]] std::string algorithms() const { return products_.algorithms(); }
+
+ private:
+  cuda::CublasProducts products_;
+};
+
+}  // namespace
+
+std::unique_ptr<Math> make_cuda_math(Device& device, bool tf32) {
+  return std::make_unique<cuda::KernelMath<CudaBackend>>(device, tf32);
+}
+
+}  // namespace terrace

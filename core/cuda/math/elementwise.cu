@@ -1,0 +1,11 @@
+#include <terrace/core/cuda/math/cuda_launcher.h>
+#include <terrace/core/cuda/math/elementwise.h>
+
+namespace terrace::cuda::ops {
+
+template void add_bias(const CudaLauncher&, TensorView, TensorView, Accumulate);
+template void add(const CudaLauncher&, TensorView, TensorView, TensorView);
+template void convert(const CudaLauncher&, TensorView, TensorView, Accumulate);
+template void zero(const CudaLauncher&, TensorView);
+
+}  // namespace terrace::cuda::ops

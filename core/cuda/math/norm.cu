@@ -1,0 +1,10 @@
+#include <terrace/core/cuda/math/cuda_launcher.h>
+#include <terrace/core/cuda/math/norm.h>
+
+namespace terrace::cuda::ops {
+
+template void norm(const CudaLauncher&, TensorView, TensorView, TensorView, TensorView, TensorView, TensorView, double);
+template void norm_input_grad(const CudaLauncher&, TensorView, TensorView, TensorView, TensorView, TensorView, TensorView,
+                              Accumulate);
+
+}  // namespace terrace::cuda::ops

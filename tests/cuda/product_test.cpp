@@ -1,0 +1,71 @@
+// What cuBLASLt is told of a row-major product: its own loop over columns, written out, gives the product.
+#include <terrace/core/cuda/product.h>
+
+#include <terrace/tests/math/math_fixture.h>
+
+namespace terrace::test {
+namespace {
+
+using cuda::ColumnMajor;
+using cuda::ColumnProduct;
+using cuda::key_of;
+
+// op(matrix)[row, column], as the library reads it.
+double at(const Tensor& t, const ColumnMajor& m, bool transposed, std::int64_t row, std::int64_t column) {
+  if (transposed) std::swap(row, column);
+  EXPECT_LT(row, m.rows);
+  EXPECT_LT(column, m.columns);
+  EXPECT_GE(m.stride, m.rows);
+  return t.get(column * m.stride + row);
+}
+
+class ProductTest : public MathTest {};
+
+TEST_F(ProductTest, ByColumnsIsTheProductByRows) {
+  const std::int64_t m = 5, n = 7, k = 3;
+  for (const auto ta : {Transpose::no, Transpose::yes}) {
+    for (const auto tb : {Transpose::no, Transpose::yes}) {
+      const auto a = random(DType::fp64, ta == Transpose::yes ? Shape{k, m} : Shape{m, k});
+      const auto b = random(DType::fp64, tb == Transpose::yes ? Shape{n, k} : Shape{k, n});
+      const auto bias = random(DType::fp64, {n});
+      Tensor want(DType::fp64, {m, n}), got(DType::fp64, {m, n});
+      math.matmul(stream, want, a, ta, b, tb, bias);
+      machine.sync();
+
+      const ColumnProduct p = by_columns(key_of(got, a, ta, b, tb, true, false));
+      ASSERT_EQ(p.result, (ColumnMajor{n, m, n}));
+      for (std::int64_t column = 0; column < p.result.columns; ++column) {
+        for (std::int64_t row = 0; row < p.result.rows; ++row) {
+          double sum = bias.get(row);  // the library's bias lies along the result's rows
+          for (std::int64_t l = 0; l < k; ++l) {
+            sum += at(b, p.first, p.first_transposed, row, l) * at(a, p.second, p.second_transposed, l, column);
+          }
+          got.set(column * p.result.stride + row, sum);
+        }
+      }
+      expect_near(got, want.values(), 1e-14, "product");
+    }
+  }
+}
+
+TEST_F(ProductTest, KeysTellApartAllThatAnAlgorithmDependsOn) {
+  const Tensor a(DType::bf16, {8, 16}), b(DType::bf16, {16, 24}), c(DType::bf16, {8, 24}), wide(DType::fp32, {8, 24});
+  const Tensor a_columns(DType::bf16, {16, 8}), b_columns(DType::bf16, {24, 16}), askew(DType::bf16, {8, 16}, 3);
+  const Transpose no = Transpose::no, yes = Transpose::yes;
+  const cuda::ProductKey keys[] = {
+      key_of(c, a, no, b, no, false, false),          key_of(wide, a, no, b, no, false, false),
+      key_of(c, a_columns, yes, b, no, false, false), key_of(c, a, no, b_columns, yes, false, false),
+      key_of(c, a, no, b, no, true, false),           key_of(c, a, no, b, no, false, true),
+      key_of(c, askew, no, b, no, false, false),
+  };
+  for (const auto& x : keys) {
+    for (const auto& y : keys) EXPECT_EQ(x == y, &x == &y) << to_string(x) << "\n" << to_string(y);
+  }
+  EXPECT_EQ(keys[0], key_of(Tensor(DType::bf16, {2, 4, 24}), a, no, b, no, false, false)) << "leading dimensions are one";
+  EXPECT_EQ(to_string(keys[0]), "[8, 24] = bf16 [8, 16] · [16, 24], to bf16, aligned to 16");
+  EXPECT_EQ(to_string(keys[3]), "[8, 24] = bf16 [8, 16] · [24, 16]ᵀ, to bf16, aligned to 16");
+  EXPECT_EQ(keys[6].aligned_bytes, 2);
+}
+
+}  // namespace
+}  // namespace terrace::test
