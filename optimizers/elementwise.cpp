@@ -128,7 +128,6 @@ class Weights {
 
 template <class A>
 void run_tiles(ThreadPool& pool, Isa isa, const UpdateStep& step, const ChunkUpdate& chunk, const Loop<A>& loop) {
-  if (chunk.parts.empty()) return;
   const Weights<A> weights(chunk, isa, step);
   const State<A> states[2] = {{chunk.states[0], isa, step.first}, {chunk.states[1], isa, step.first}};
   const bool direct = weights.in_place() && chunk.gradient.format == kPlain<A> && states[0].in_place() && states[1].in_place();
@@ -137,7 +136,8 @@ void run_tiles(ThreadPool& pool, Isa isa, const UpdateStep& step, const ChunkUpd
 
   const auto tile = [&](std::int64_t tile_first, std::int64_t tile_end) {
     auto part = std::ranges::upper_bound(chunk.parts, tile_first, {}, after);
-    if (part == chunk.parts.end() || part->first >= tile_end) return;
+    const bool has_part = part != chunk.parts.end() && part->first < tile_end;
+    if (!has_part && !step.first) return;
     alignas(64) A weight_buffer[kTileElements], gradient_buffer[kTileElements], state_buffers[2][kTileElements];
     A* const state0 = states[0].open(tile_first, tile_end - tile_first, state_buffers[0]);
     A* const state1 = states[1].open(tile_first, tile_end - tile_first, state_buffers[1]);
@@ -165,7 +165,9 @@ void run_tiles(ThreadPool& pool, Isa isa, const UpdateStep& step, const ChunkUpd
     for (std::int64_t first = b * kBlockElements; first < block_end; first += tile_elements)
       tile(first, std::min(block_end, first + tile_elements));
   };
-  const std::int64_t blocks = (after(chunk.parts.back()) + kBlockElements - 1) / kBlockElements;
+  // The first update leaves nothing of what the memory of states held before, padding included.
+  const std::int64_t end = step.first ? elements : chunk.parts.empty() ? 0 : after(chunk.parts.back());
+  const std::int64_t blocks = (end + kBlockElements - 1) / kBlockElements;
   if (blocks == 1)
     block(0);
   else

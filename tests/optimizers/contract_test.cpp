@@ -234,6 +234,21 @@ TEST_P(OptimizerContract, FirstUpdateDoesNotReadTheStates) {
   for (const auto kind : zeroed.recipe().kinds()) EXPECT_EQ(zeroed.bytes(kind), poisoned.bytes(kind)) << name_of(kind);
 }
 
+// Padding included: chunks go to disk whole, and their bytes are a function of the updates.
+TEST_P(OptimizerContract, FirstUpdateLeavesNothingOfTheStatesMemory) {
+  auto zeroed = chunk(70001), poisoned = chunk(70001);
+  for (auto* c : {&zeroed, &poisoned}) {
+    c->parts = {{.first = 64, .count = 1000}, {.first = 3000, .count = 100}};
+    draw_weights(*c, 3);
+    draw_gradients(*c, 4);
+    for (const auto kind : c->recipe().states) std::ranges::fill(c->bytes(kind), c == &zeroed ? std::byte{0} : std::byte{0xff});
+    make()->update(pool_, {.step = 1, .learning_rate = 1e-3, .first = true}, c->update());
+  }
+  for (const auto kind : zeroed.recipe().states)
+    for (std::int64_t i = 0; i < zeroed.elements(); ++i)
+      ASSERT_TRUE(same(poisoned.number(kind, i), zeroed.number(kind, i))) << name_of(kind) << ", element " << i;
+}
+
 // Elements between parts belong to nobody: their gradients may be anything, and their weights stay.
 TEST_P(OptimizerContract, PaddingIsLeftAlone) {
   auto a = chunk(1024), b = chunk(1024);
