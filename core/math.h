@@ -23,6 +23,13 @@ enum class Transpose : bool { no, yes };
 enum class Accumulate : bool { no, yes };
 enum class Activation : std::uint8_t { gelu_tanh, swiglu };
 
+// Elements of one fp64 partial sum.
+inline constexpr std::int64_t kSumBlock = 4096;
+// How many blocks sum_of_squares() makes of so many elements.
+constexpr std::int64_t square_blocks(std::int64_t elements, std::int64_t first) {
+  return elements <= first ? 1 : 1 + (elements - first + kSumBlock - 1) / kSumBlock;
+}
+
 struct AttentionShape {
   std::int64_t batch = 0, seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
 };
@@ -89,8 +96,9 @@ class Math {
                              double scale) = 0;
   // out[0] (fp64) = the sum of loss[R] in fixed blocks of logical indices, added to out[0] when accumulating.
   virtual void sum(Stream&, TensorView out, TensorView x, Accumulate accumulate) = 0;
-  // out[0] (fp64) = sum of squares of x: fp64 partial sums of 4,096 elements, folded in ascending order.
-  virtual void sum_of_squares(Stream&, TensorView out, TensorView x) = 0;
+  // out[i] (fp64) = the sum of squares of block i of x: the first block has `first` elements, every other kSumBlock, the last
+  // what is left. Blocks at fixed places of a tensor have the same sums however the tensor is cut between calls or ranks.
+  virtual void sum_of_squares(Stream&, TensorView out, TensorView x, std::int64_t first = kSumBlock) = 0;
 
   // What was chosen so far and is part of the bits, a line each in a fixed order, for the record of a run; empty where shapes
   // alone decide.

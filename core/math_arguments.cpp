@@ -179,9 +179,11 @@ void check_sum(const TensorView& out, const TensorView& x) {
   require(out.dtype == DType::fp64 && out.elements() >= 1, "sum", "out must be fp64");
 }
 
-void check_sum_of_squares(const TensorView& out, const TensorView& x) {
+void check_sum_of_squares(const TensorView& out, const TensorView& x, std::int64_t first) {
   require_compute(x.dtype, "sum_of_squares");
-  require(out.dtype == DType::fp64 && out.elements() >= 1, "sum_of_squares", "out must be fp64");
+  require(first > 0 && first <= kSumBlock, "sum_of_squares", "the first block has 1 to 4,096 elements");
+  require(out.dtype == DType::fp64 && out.elements() == square_blocks(x.elements(), first), "sum_of_squares",
+          "out must be fp64, one a block");
 }
 
 }  // namespace terrace::math_arguments

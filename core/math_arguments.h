@@ -54,7 +54,7 @@ void check_embed_grad(const TensorView& dtable, const TensorView& dpositions, co
 void check_cross_entropy(const TensorView& loss, const TensorView& dlogits, const TensorView& logits,
                          const TensorView& targets);
 void check_sum(const TensorView& out, const TensorView& x);
-void check_sum_of_squares(const TensorView& out, const TensorView& x);
+void check_sum_of_squares(const TensorView& out, const TensorView& x, std::int64_t first);
 
 }  // namespace math_arguments
 }  // namespace terrace

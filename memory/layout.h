@@ -50,6 +50,9 @@ class Layout {
   [[nodiscard]] std::uint32_t chunks() const { return chunks_; }  // of one kind
   [[nodiscard]] std::uint32_t first_chunk(std::uint32_t layer) const { return run_first_[layer]; }
   [[nodiscard]] std::uint32_t chunks_of(std::uint32_t layer) const { return run_count_[layer]; }
+  [[nodiscard]] std::uint32_t tensors_of(std::uint32_t layer) const {
+    return static_cast<std::uint32_t>(places_[layer].size());
+  }
   [[nodiscard]] const TensorPlace& place(std::uint32_t layer, std::uint32_t tensor) const { return places_[layer][tensor]; }
   [[nodiscard]] std::vector<Segment> segments(std::uint32_t layer, std::uint32_t chunk_in_layer) const;
   [[nodiscard]] std::uint64_t tensor_elements() const { return tensor_elements_; }  // without padding

@@ -36,11 +36,12 @@ struct Budget {
 
 // A lane is a FIFO of operations that complete in order. The n-th operation of a lane is done when its timeline has
 // reached n (counting from 1), so "everything up to here" is one number a lane.
-enum class Lane : std::uint8_t { compute, update, upload, download, read, write };
-inline constexpr std::size_t kLanes = 6;
+enum class Lane : std::uint8_t { compute, update, upload, download, read, write, communication };
+inline constexpr std::size_t kLanes = 7;
 constexpr std::size_t index(Lane l) { return static_cast<std::size_t>(l); }
 constexpr std::string_view name_of(Lane l) {
-  constexpr std::array<std::string_view, kLanes> names{"compute", "update", "upload", "download", "read", "write"};
+  constexpr std::array<std::string_view, kLanes> names{"compute", "update", "upload",       "download",
+                                                       "read",    "write",  "communication"};
   return names[index(l)];
 }
 

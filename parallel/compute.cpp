@@ -49,17 +49,15 @@ class Compute::Views {
   std::unordered_map<std::uint32_t, std::byte*> at_;
 };
 
-Compute::Compute(const Parts& parts) : parts_(parts), memory_(parts.device->host_memory()) {
+Compute::Compute(const Parts& parts)
+    : parts_(parts), memory_(parts.device->host_memory()), squares_(parts.map->layout(), memory_) {
   const auto& map = *parts_.map;
-  first_square_.push_back(0);
-  for (std::uint32_t l = 0; l < map.layers(); ++l) first_square_.push_back(first_square_.back() + map.params(l).size());
-  const std::size_t losses = map.micro_batches(), squares = first_square_.back();
+  const std::size_t losses = map.micro_batches();
   const auto tokens = losses * static_cast<std::size_t>(map.options().shape.batch.tokens());
-  slots_ = memory_->allocate((losses + squares) * sizeof(double) + 2 * tokens * sizeof(std::int32_t));
+  slots_ = memory_->allocate(losses * sizeof(double) + 2 * tokens * sizeof(std::int32_t));
   auto* const doubles = reinterpret_cast<double*>(slots_.data());
-  auto* const ids = reinterpret_cast<std::int32_t*>(doubles + losses + squares);
+  auto* const ids = reinterpret_cast<std::int32_t*>(doubles + losses);
   losses_ = {doubles, losses};
-  squares_ = {doubles + losses, squares};
   tokens_ = {ids, tokens};
   targets_ = {ids + tokens, tokens};
 }
@@ -80,22 +78,13 @@ Stream& Compute::stream_for(const Action& action) const {
   return parts_.map->lane_of(action) == Lane::update ? *parts_.host_stream : *parts_.stream;
 }
 
-std::span<double> Compute::squares(std::uint32_t layer) const {
-  return squares_.subspan(first_square_[layer], first_square_[layer + 1] - first_square_[layer]);
-}
-
 double Compute::loss_sum() const {
   double sum = 0;
   for (const double loss : losses_) sum += loss;
   return sum;
 }
 
-double Compute::gradient_norm() const {
-  if (!has_norms_) return 0;
-  double sum = 0;
-  for (const double s : squares_) sum += s;
-  return std::sqrt(sum);
-}
+double Compute::gradient_norm() const { return has_norms_ ? squares_.norm() : 0; }
 
 // The layout counts a layer's own tensors only.
 const ParamSpec& Compute::own_param(std::uint32_t layer, std::uint32_t tensor) const {
@@ -187,7 +176,8 @@ void Compute::norm(const Action& a, const Views& views) {
         if (map.params(map.tied_layer())[q].tied && home.layer == a.layer && home.tensor == map.home(a.layer, p).tensor)
           math.convert(*parts_.stream, gradient, views.tensor(Kind::gradient, map.tied_layer(), q), Accumulate::yes);
       }
-    math.sum_of_squares(*parts_.stream, {reinterpret_cast<std::byte*>(&squares(a.layer)[p]), DType::fp64, {1}}, gradient);
+    const auto blocks = squares_.of(a.layer, map.home(a.layer, p).tensor, 0, static_cast<std::uint64_t>(gradient.elements()));
+    math.sum_of_squares(*parts_.stream, blocks.sums, gradient, blocks.first);
   }
 }
 

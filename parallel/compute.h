@@ -17,6 +17,7 @@
 #include <terrace/core/math.h>
 #include <terrace/optimizers/optimizer.h>
 #include <terrace/optimizers/stored_weights.h>
+#include <terrace/parallel/gradient_squares.h>
 #include <terrace/parallel/step_map.h>
 
 namespace terrace {
@@ -65,16 +66,14 @@ class Compute {
   [[nodiscard]] const ParamSpec& own_param(std::uint32_t layer, std::uint32_t tensor) const;
 
   [[nodiscard]] Stream& stream_for(const Action& action) const;
-  [[nodiscard]] std::span<double> squares(std::uint32_t layer) const;  // of its declared tensors
 
   Parts parts_;
   const StepInput* input_ = nullptr;
   std::shared_ptr<MemoryResource> memory_;
   Slab slots_;  // what the spans below are parts of
   std::span<std::int32_t> tokens_, targets_;
-  std::span<double> losses_;               // a micro-batch
-  std::span<double> squares_;              // of all layers' declared tensors, in order
-  std::vector<std::size_t> first_square_;  // by layer, and the end
+  std::span<double> losses_;  // a micro-batch
+  GradientSquares squares_;
   bool has_norms_ = false;
 };
 

@@ -129,8 +129,9 @@ void add_operations(DType dtype, std::int64_t n) {
     };
   });
   add_operation("sum_of_squares", dtype, n, nc, [=](Operands& o) -> Enqueue {
-    return
-        [sum = o.make(DType::fp64, {1}), x = o.make(dtype, {n, c})](Stream& s, Math& math) { math.sum_of_squares(s, sum, x); };
+    return [sums = o.make(DType::fp64, {square_blocks(n * c, kSumBlock)}), x = o.make(dtype, {n, c})](Stream& s, Math& math) {
+      math.sum_of_squares(s, sums, x);
+    };
   });
   add_operation("attention", dtype, n, 4 * nc, [=](Operands& o) -> Enqueue {
     const AttentionShape shape{n / 64, 64, 12, 12, 64};

@@ -111,9 +111,9 @@ class CpuMath final : public Math {
     stream.submit([=, compute = compute_] { cpu::sum(compute, out, x, accumulate); });
   }
 
-  void sum_of_squares(Stream& stream, TensorView out, TensorView x) override {
-    check_sum_of_squares(out, x);
-    stream.submit([=, compute = compute_] { cpu::sum_of_squares(compute, out, x); });
+  void sum_of_squares(Stream& stream, TensorView out, TensorView x, std::int64_t first) override {
+    check_sum_of_squares(out, x, first);
+    stream.submit([=, compute = compute_] { cpu::sum_of_squares(compute, out, x, first); });
   }
 
  private:

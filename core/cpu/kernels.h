@@ -48,9 +48,8 @@ struct SoftmaxOf {
 };
 
 inline constexpr std::int64_t kSoftmaxPadding = 16;
-inline constexpr std::int64_t kColumns = 64;     // columns a task of the column sums takes
-inline constexpr std::int64_t kRowBlock = 256;   // rows summed before they are folded
-inline constexpr std::int64_t kSumBlock = 4096;  // elements of one fp64 partial sum
+inline constexpr std::int64_t kColumns = 64;    // columns a task of the column sums takes
+inline constexpr std::int64_t kRowBlock = 256;  // rows summed before they are folded
 
 using ConvertKernel = void (*)(void* y, const void* x, std::int64_t n);
 

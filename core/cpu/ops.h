@@ -38,6 +38,6 @@ void embed_grad(Compute, TensorView dtable, TensorView dpositions, TensorView to
 
 void cross_entropy(Compute, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets, double scale);
 void sum(Compute, TensorView out, TensorView x, Accumulate);
-void sum_of_squares(Compute, TensorView out, TensorView x);
+void sum_of_squares(Compute, TensorView out, TensorView x, std::int64_t first);
 
 }  // namespace terrace::cpu

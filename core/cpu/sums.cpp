@@ -28,11 +28,17 @@ void sum(Compute compute, TensorView out, TensorView x, Accumulate accumulate) {
   });
 }
 
-void sum_of_squares(Compute compute, TensorView out, TensorView x) {
+void sum_of_squares(Compute compute, TensorView out, TensorView x, std::int64_t first) {
   for_dtype(x.dtype, [&]<class T>() {
     const auto kernel = kernels_for<T>(compute.kernels).sum_of_squares;
-    raw<double>(out)[0] =
-        sum_blocks(compute, x.elements(), [&](std::int64_t i, std::int64_t n) { return kernel(raw<T>(x) + i, n); });
+    const auto end_of = [&](std::int64_t block) { return std::min(x.elements(), first + block * kSumBlock); };
+    const std::int64_t count = square_blocks(x.elements(), first);
+    blocks(compute.pool, count, 8, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const auto from = i == 0 ? 0 : end_of(i - 1);
+        raw<double>(out)[i] = kernel(raw<T>(x) + from, end_of(i) - from);
+      }
+    });
   });
 }
 

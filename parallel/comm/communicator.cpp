@@ -103,13 +103,13 @@ void Communicator::all_to_all(Stream& stream, std::vector<ConstBytes> from, std:
 
 void Communicator::send(Stream& stream, ConstBytes bytes, int destination, int lane) {
   demand_peer(*this, Operation::send, destination);
-  demand(lane >= 0 && lane < kLanes, *this, Operation::send, "lane {} is not below {}", lane, kLanes);
+  demand(lane >= 0 && lane < kMessageLanes, *this, Operation::send, "lane {} is not below {}", lane, kMessageLanes);
   issue(stream, {.operation = Operation::send, .from = {bytes}, .peer = destination, .lane = lane});
 }
 
 void Communicator::receive(Stream& stream, Bytes bytes, int source, int lane) {
   demand_peer(*this, Operation::receive, source);
-  demand(lane >= 0 && lane < kLanes, *this, Operation::receive, "lane {} is not below {}", lane, kLanes);
+  demand(lane >= 0 && lane < kMessageLanes, *this, Operation::receive, "lane {} is not below {}", lane, kMessageLanes);
   issue(stream, {.operation = Operation::receive, .to = {bytes}, .peer = source, .lane = lane});
 }
 

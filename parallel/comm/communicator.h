@@ -54,7 +54,7 @@ class Communicator {
   void barrier(Stream& stream);
 };
 
-inline constexpr int kLanes = 1 << 15;  // what every MPI takes as a tag
+inline constexpr int kMessageLanes = 1 << 15;  // what every MPI takes as a tag
 
 struct CommunicatorOptions {
   // A call that waits longer for other ranks fails, and all others with it. Long enough for the slowest computation between.

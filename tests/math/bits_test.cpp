@@ -73,7 +73,7 @@ std::vector<std::pair<std::string, std::string>> all_bits(int threads, std::size
 
   const auto targets = in(DType::i32, {n}, 0, static_cast<double>(c));
   auto loss = out(DType::fp64, {n}), dlogits = out(dtype, {n, c});
-  auto total = out(DType::fp64, {1}), squares = out(DType::fp64, {1});
+  auto total = out(DType::fp64, {1}), squares = out(DType::fp64, {square_blocks(n * c, kSumBlock)});
   math.cross_entropy(s, loss, dlogits, x, targets, 0.1);
   math.sum(s, total, loss, Accumulate::no);
   math.sum_of_squares(s, squares, x);

@@ -154,7 +154,7 @@ TEST_F(PointwiseTest, SumsEqualTheOracle) {
         total += x.get(i);
         squares += static_cast<long double>(x.get(i)) * x.get(i);
       }
-      Tensor sum(DType::fp64, {1}), more(DType::fp64, {1}), square(DType::fp64, {1});
+      Tensor sum(DType::fp64, {1}), more(DType::fp64, {1}), square(DType::fp64, {square_blocks(n, kSumBlock)});
       more.set(0, 3);
       math.sum(stream, sum, x, Accumulate::no);
       math.sum(stream, more, x, Accumulate::yes);
@@ -162,7 +162,34 @@ TEST_F(PointwiseTest, SumsEqualTheOracle) {
       machine.sync();
       EXPECT_NEAR(sum.get(0), static_cast<double>(total), 1e-10);
       EXPECT_EQ(more.get(0), 3 + sum.get(0));
-      EXPECT_NEAR(square.get(0), static_cast<double>(squares), 1e-10 * static_cast<double>(squares));
+      double folded = 0;
+      for (std::int64_t i = 0; i < square.view().elements(); ++i) folded += square.get(i);
+      EXPECT_NEAR(folded, static_cast<double>(squares), 1e-10 * static_cast<double>(squares));
+    }
+  }
+}
+
+// Cut anywhere, the blocks behind the cut have the bits that they have in one call.
+TEST_F(PointwiseTest, BlocksOfSquaresDoNotDependOnTheCut) {
+  for (const auto dtype : kDtypes) {
+    const std::int64_t n = 5 * kSumBlock + 77, first = 960;
+    const auto x = random(dtype, {n});
+    const auto of = [&](std::int64_t from, std::int64_t count, std::int64_t first_block) {
+      Tensor out(DType::fp64, {square_blocks(count, first_block)});
+      const auto view = x.view();
+      math.sum_of_squares(stream, out, {view.data + static_cast<std::size_t>(from) * size_of(dtype), dtype, {count}},
+                          first_block);
+      machine.sync();
+      return out;
+    };
+    const auto whole = of(0, n, first);
+    EXPECT_EQ(whole.view().elements(), 6);
+    const auto head = of(0, first, first);
+    EXPECT_EQ(head.get(0), whole.get(0));
+    for (std::int64_t cut = 1; cut < 6; ++cut) {
+      const auto from = first + (cut - 1) * kSumBlock;
+      const auto rest = of(from, n - from, kSumBlock);
+      for (std::int64_t i = cut; i < 6; ++i) EXPECT_EQ(rest.get(i - cut), whole.get(i)) << "block " << i << ", cut " << cut;
     }
   }
 }

@@ -342,7 +342,7 @@ TEST_P(CommunicatorContract, WrongArgumentsThrowAtOnce) {
     EXPECT_THROW(comm.all_reduce(*stream, Reduction::sum(DType::i32), small, small), Error);
     EXPECT_THROW(comm.broadcast(*stream, small, comm.size()), Error);
     EXPECT_THROW(comm.send(*stream, small, -1, 0), Error);
-    EXPECT_THROW(comm.send(*stream, small, 0, kLanes), Error);
+    EXPECT_THROW(comm.send(*stream, small, 0, kMessageLanes), Error);
     EXPECT_THROW(CanonicalFold(comm, 0, DType::fp32, DType::fp32), Error);
     EXPECT_THROW(CanonicalFold(comm, comm.size(), DType::bf16, DType::bf16), Error);
     comm.barrier(*stream);  // nothing of it was issued: the ranks still agree

@@ -1,4 +1,4 @@
-// fp64 sums with the CPU's bits (core/cpu/kernels.inl, sum_fp64): partial sums of 4,096 elements, folded ascending.
+// fp64 sums with the CPU's bits (core/cpu/kernels.inl, sum_fp64): partial sums of 4,096 elements; sum() folds them ascending.
 //
 // A partial sum has 32 accumulators in the order of the CPU's four vectors of eight, so a warp makes one, a lane an
 // accumulator, and its loads lie side by side. The fold is a chain of additions by rule; one block loads ahead of the thread
@@ -6,10 +6,10 @@
 #pragma once
 
 #include <terrace/core/cuda/kernels/vectors.h>
+#include <terrace/core/math.h>
 
 namespace terrace::cuda {
 
-inline constexpr std::int64_t kSumPart = 4096;
 inline constexpr int kSumWarps = 8;
 
 template <class T>
@@ -17,6 +17,7 @@ struct SumPartsArgs {
   double* partial;
   const T* x;
   std::int64_t elements;
+  std::int64_t first;  // elements of the first part; of the others kSumBlock, of the last what is left
 };
 template <class T, bool square>
 struct SumParts {
@@ -24,9 +25,9 @@ struct SumParts {
   template <class Lane>
   TERRACE_KERNEL void operator()(Lane& lane, const SumPartsArgs<T>& a) const {
     const std::int64_t part = static_cast<std::int64_t>(lane.block_x()) * kSumWarps + lane.warp();
-    const std::int64_t begin = part * kSumPart;
-    if (begin >= a.elements) return;  // the whole warp
-    const std::int64_t n = a.elements - begin < kSumPart ? a.elements - begin : kSumPart;
+    const std::int64_t begin = part == 0 ? 0 : a.first + (part - 1) * kSumBlock, most = part == 0 ? a.first : kSumBlock;
+    if (begin >= a.elements && part != 0) return;  // the whole warp
+    const std::int64_t n = a.elements - begin < most ? a.elements - begin : most;
     const auto at = [&](std::int64_t i) {
       const double v = static_cast<double>(widen(a.x[begin + i]));
       return square ? v * v : v;

@@ -125,9 +125,9 @@ class KernelMath final : public Math {
     math_arguments::check_sum(out, x);
     enqueue("sum", stream, [=](const auto& launcher) { ops::sum(launcher, out, x, accumulate); });
   }
-  void sum_of_squares(Stream& stream, TensorView out, TensorView x) override {
-    math_arguments::check_sum_of_squares(out, x);
-    enqueue("sum_of_squares", stream, [=](const auto& launcher) { ops::sum_of_squares(launcher, out, x); });
+  void sum_of_squares(Stream& stream, TensorView out, TensorView x, std::int64_t first) override {
+    math_arguments::check_sum_of_squares(out, x, first);
+    enqueue("sum_of_squares", stream, [=](const auto& launcher) { ops::sum_of_squares(launcher, out, x, first); });
   }
 
   std::string algorithms() const override { return backend_.algorithms(); }

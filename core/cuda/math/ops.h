@@ -59,6 +59,6 @@ void cross_entropy(const Launcher&, TensorView loss, TensorView dlogits, TensorV
 template <class Launcher>
 void sum(const Launcher&, TensorView out, TensorView x, Accumulate);
 template <class Launcher>
-void sum_of_squares(const Launcher&, TensorView out, TensorView x);
+void sum_of_squares(const Launcher&, TensorView out, TensorView x, std::int64_t first);
 
 }  // namespace terrace::cuda::ops

@@ -4,6 +4,6 @@
 namespace terrace::cuda::ops {
 
 template void sum(const CudaLauncher&, TensorView, TensorView, Accumulate);
-template void sum_of_squares(const CudaLauncher&, TensorView, TensorView);
+template void sum_of_squares(const CudaLauncher&, TensorView, TensorView, std::int64_t);
 
 }  // namespace terrace::cuda::ops

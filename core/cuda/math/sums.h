@@ -8,34 +8,36 @@
 
 namespace terrace::cuda::ops {
 
+template <bool square, class T, class Launcher>
+void sum_parts(const Launcher& launcher, double* parts, const T* x, std::int64_t elements, std::int64_t first) {
+  launcher.template run<SumParts<T, square>>(
+      {.blocks = {ceil_div(square_blocks(elements, first), kSumWarps), 1, 1}, .threads = SumParts<T, square>::kThreads},
+      SumPartsArgs<T>{parts, x, elements, first});
+}
+
 // Partial sums of as much as the workspace holds at a time; the fold goes on where it stopped.
-template <bool square, class Launcher>
-void sum_parts(const Launcher& launcher, TensorView out, TensorView x, bool accumulate) {
+template <class Launcher>
+void sum(const Launcher& launcher, TensorView out, TensorView x, Accumulate accumulate) {
   constexpr std::int64_t kMostParts = kWorkspaceBytes / sizeof(double);
   with_type(x.dtype, [&]<class T>() {
     const std::int64_t n = x.elements();
     auto* const partial = launcher.workspace.template as<double>();
-    std::int64_t first = 0;
+    bool more = accumulate == Accumulate::yes;
+    std::int64_t begin = 0;
     do {
-      const std::int64_t elements = std::min(n - first, kMostParts * kSumPart), parts = ceil_div(elements, kSumPart);
-      launcher.template run<SumParts<T, square>>(
-          {.blocks = {ceil_div(parts, kSumWarps), 1, 1}, .threads = SumParts<T, square>::kThreads},
-          SumPartsArgs<T>{partial, data<T>(x) + first, elements});
+      const std::int64_t elements = std::min(n - begin, kMostParts * kSumBlock);
+      sum_parts<false>(launcher, partial, data<T>(x) + begin, elements, kSumBlock);
       launcher.template run<FoldSums>({.threads = FoldSums::kThreads, .shared_bytes = FoldSums::kSharedBytes},
-                                      FoldSumsArgs{data<double>(out), partial, parts, accumulate});
-      first += elements;
-      accumulate = true;
-    } while (first < n);
+                                      FoldSumsArgs{data<double>(out), partial, square_blocks(elements, kSumBlock), more});
+      begin += elements;
+      more = true;
+    } while (begin < n);
   });
 }
 
 template <class Launcher>
-void sum(const Launcher& launcher, TensorView out, TensorView x, Accumulate accumulate) {
-  sum_parts<false>(launcher, out, x, accumulate == Accumulate::yes);
-}
-template <class Launcher>
-void sum_of_squares(const Launcher& launcher, TensorView out, TensorView x) {
-  sum_parts<true>(launcher, out, x, false);
+void sum_of_squares(const Launcher& launcher, TensorView out, TensorView x, std::int64_t first) {
+  with_type(x.dtype, [&]<class T>() { sum_parts<true>(launcher, data<double>(out), data<T>(x), x.elements(), first); });
 }
 
 }  // namespace terrace::cuda::ops

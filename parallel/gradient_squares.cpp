@@ -1,0 +1,55 @@
+#include <terrace/parallel/gradient_squares.h>
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+#include <terrace/core/units.h>
+
+namespace terrace {
+namespace {
+
+constexpr std::uint64_t kBlock = kSumBlock;
+
+// Of `count` elements at this place of the run.
+std::uint64_t blocks_at(std::uint64_t place, std::uint64_t count) { return (place + count - 1) / kBlock - place / kBlock + 1; }
+
+}  // namespace
+
+GradientSquares::GradientSquares(const Layout& layout, std::shared_ptr<MemoryResource> memory)
+    : layout_(layout), resource_(std::move(memory)) {
+  for (std::uint32_t l = 0; l < layout.layers(); ++l) {
+    auto& layer = begins_.emplace_back();
+    for (std::uint32_t t = 0; t < layout.tensors_of(l); ++t) {
+      layer.push_back(count_);
+      count_ += blocks_at(layout.place(l, t).first_element, layout.place(l, t).elements);
+    }
+  }
+  memory_ = resource_->allocate(round_up(std::max<std::uint64_t>(count_, 1) * sizeof(double), kPageBytes));
+  std::ranges::fill(all(), 0.0);
+}
+
+GradientSquares::Blocks GradientSquares::of(std::uint32_t layer, std::uint32_t tensor, std::uint64_t first,
+                                            std::uint64_t count) const {
+  const auto begin = layout_.place(layer, tensor).first_element, place = begin + first;
+  if (first != 0 && place % kBlock != 0) throw std::logic_error("GradientSquares: a range that begins inside a block");
+  double* const sums = all().data() + begins_[layer][tensor] + (place / kBlock - begin / kBlock);
+  return {{reinterpret_cast<std::byte*>(sums), DType::fp64, {static_cast<std::int64_t>(blocks_at(place, count))}},
+          static_cast<std::int64_t>(kBlock - place % kBlock)};
+}
+
+std::span<double> GradientSquares::all() const { return {reinterpret_cast<double*>(memory_.data()), count_}; }
+
+double GradientSquares::norm() const {
+  double sum = 0;
+  for (std::uint32_t l = 0; l < layout_.layers(); ++l)
+    for (std::uint32_t t = 0; t < layout_.tensors_of(l); ++t) {
+      const auto blocks = of(l, t, 0, layout_.place(l, t).elements);
+      double tensor = 0;
+      for (const double s : std::span(blocks.sums.as<double>(), static_cast<std::size_t>(blocks.sums.elements()))) tensor += s;
+      sum += tensor;
+    }
+  return std::sqrt(sum);
+}
+
+}  // namespace terrace

@@ -1,0 +1,45 @@
+// The squares behind a gradient's norm: one fp64 sum for each block of kSumBlock elements of a layer's run and each tensor in
+// it.
+//
+// Blocks lie at fixed places of the run, so whoever has a part of a gradient fills in the same numbers as who has all of it,
+// and one fold in declared order gives the same norm however the gradient is cut between chunks or ranks.
+//
+// Owner:   a Compute. The sums lie where the device's kernels reach them.
+// Threads: written on the compute stream; read when it has passed.
+// Errors:  std::logic_error for a range that begins inside a block.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include <terrace/core/math.h>
+#include <terrace/core/memory_resource.h>
+#include <terrace/memory/layout.h>
+
+namespace terrace {
+
+class GradientSquares {
+ public:
+  GradientSquares(const Layout& layout, std::shared_ptr<MemoryResource> memory);
+
+  struct Blocks {
+    TensorView sums;         // one a block
+    std::int64_t first = 0;  // elements of the first block
+  };
+  // Those of elements [first, first + count) of a layer's tensor, for Math::sum_of_squares().
+  [[nodiscard]] Blocks of(std::uint32_t layer, std::uint32_t tensor, std::uint64_t first, std::uint64_t count) const;
+
+  [[nodiscard]] std::span<double> all() const;
+  [[nodiscard]] double norm() const;  // tensors folded in declared order, each one's blocks in ascending order
+
+ private:
+  const Layout& layout_;
+  std::vector<std::vector<std::uint64_t>> begins_;  // a layer, a tensor: its first sum
+  std::uint64_t count_ = 0;
+  std::shared_ptr<MemoryResource> resource_;
+  Slab memory_;
+};
+
+}  // namespace terrace
