@@ -35,8 +35,8 @@ std::uint64_t run_elements(const std::vector<LayoutTensor>& layer) {
 
 }  // namespace
 
-Layout::Layout(std::vector<std::vector<LayoutTensor>> layers, std::uint64_t chunk_elements)
-    : chunk_elements_(round_up(std::max<std::uint64_t>(chunk_elements, 1), kPageElements)) {
+Layout::Layout(std::vector<std::vector<LayoutTensor>> layers, std::uint64_t chunk_elements, std::uint32_t group)
+    : chunk_elements_(round_up(std::max<std::uint64_t>(chunk_elements, 1), group > 1 ? kBlockElements : kPageElements)) {
   for (std::uint32_t l = 0; l < layers.size(); ++l) {
     std::vector<TensorPlace> places;
     std::uint64_t first = 0;
@@ -45,7 +45,7 @@ Layout::Layout(std::vector<std::vector<LayoutTensor>> layers, std::uint64_t chun
       first += aligned(layers[l][t]);
       tensor_elements_ += layers[l][t].elements;
     }
-    const auto count = static_cast<std::uint32_t>(ceil_div(run_elements(layers[l]), chunk_elements_));
+    const auto count = static_cast<std::uint32_t>(ceil_div(run_elements(layers[l]), chunk_elements_ * group)) * group;
     run_first_.push_back(chunks_);
     run_count_.push_back(count);
     chunks_ += count;
@@ -55,9 +55,10 @@ Layout::Layout(std::vector<std::vector<LayoutTensor>> layers, std::uint64_t chun
 
 // Every page multiple between the bounds is tried: equal layers count once, so that this is a few million divisions at most.
 std::uint64_t Layout::search(const std::vector<std::vector<LayoutTensor>>& layers, std::uint64_t min_elements,
-                             std::uint64_t max_elements) {
-  const auto least = round_up(std::max<std::uint64_t>(min_elements, 1), kPageElements);
-  const auto most = std::max(least, max_elements / kPageElements * kPageElements);
+                             std::uint64_t max_elements, std::uint32_t group) {
+  const auto step = group > 1 ? kBlockElements : kPageElements;
+  const auto least = round_up(std::max<std::uint64_t>(min_elements, 1), step);
+  const auto most = std::max(least, max_elements / step * step);
   std::map<std::uint64_t, std::uint64_t> runs;  // elements → how many layers have them
   std::uint64_t all = 0;
   for (const auto& layer : layers) {
@@ -66,14 +67,14 @@ std::uint64_t Layout::search(const std::vector<std::vector<LayoutTensor>>& layer
   }
   const auto occupied = [&](std::uint64_t chunk) {
     std::uint64_t elements = 0;
-    for (const auto& [run, count] : runs) elements += ceil_div(run, chunk) * chunk * count;
+    for (const auto& [run, count] : runs) elements += ceil_div(run, chunk * group) * chunk * group * count;
     return elements;
   };
   std::uint64_t fewest = ~0ULL;
-  for (auto chunk = least; chunk <= most; chunk += kPageElements) fewest = std::min(fewest, occupied(chunk));
+  for (auto chunk = least; chunk <= most; chunk += step) fewest = std::min(fewest, occupied(chunk));
   // Larger chunks move faster; half a percent of padding is a fair price for fewer, larger moves.
   auto chunk = most;
-  while (chunk > least && occupied(chunk) > fewest + all / 200) chunk -= kPageElements;
+  while (chunk > least && occupied(chunk) > fewest + all / 200) chunk -= step;
   return chunk;
 }
 

@@ -39,11 +39,14 @@ class Layout {
   static constexpr std::uint64_t kAlignElements = 64;
   static constexpr std::uint64_t kPageElements = 2048;  // a page of two-byte elements: every dtype's chunk is whole pages
 
-  // `chunk_elements` is rounded up to kPageElements.
-  Layout(std::vector<std::vector<LayoutTensor>> layers, std::uint64_t chunk_elements);
+  static constexpr std::uint64_t kBlockElements = 4096;  // chunks in groups also begin where blocks of sums do
+
+  // `chunk_elements` is rounded up to kPageElements. A layer's chunks are whole groups: the last ones may hold no tensor. With
+  // more than one a group, they are rounded up to kBlockElements.
+  Layout(std::vector<std::vector<LayoutTensor>> layers, std::uint64_t chunk_elements, std::uint32_t group = 1);
   // The chunk size between the bounds that wastes least; among equals (within 0.5 % of all elements) the largest.
   static std::uint64_t search(const std::vector<std::vector<LayoutTensor>>& layers, std::uint64_t min_elements,
-                              std::uint64_t max_elements);
+                              std::uint64_t max_elements, std::uint32_t group = 1);
 
   [[nodiscard]] std::uint64_t chunk_elements() const { return chunk_elements_; }
   [[nodiscard]] std::uint32_t layers() const { return static_cast<std::uint32_t>(run_first_.size()); }

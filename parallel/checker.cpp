@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <vector>
 
 #include <terrace/core/error.h>
@@ -17,16 +18,16 @@ class StepChecker {
     for (std::uint32_t c = 0; c < map.chunks(); ++c) {
       const auto kind = map.chunk_kind(ChunkId(c));
       content_[c] = kind != Kind::activation && kind != Kind::gradient;  // state is there from the step before
-      if (kind == Kind::gradient && updates == Updates::before_use) content_[c] = true;
     }
-    if (updates == Updates::before_use && map.has_tied_gradient())
-      for (const auto& use : map.uses({.op = Op::norm, .layer = map.home(map.tied_layer(), tied_param()).layer}))
-        if (index(use.chunk) >= index(map.tied_gradient())) content_[index(use.chunk)] = false;
+    for (std::uint32_t l = 0; updates == Updates::before_use && l < program.layers; ++l)
+      for (const auto i : map.final_gradients(l)) content_[index(map.state(Kind::gradient, l, i))] = true;
     for (std::uint32_t l = 0; l < program.layers; ++l) {
       layers_[l].forward.resize(program.micro_batches);
       layers_[l].backward.resize(program.micro_batches);
       layers_[l].input_half.resize(program.micro_batches);
-      layers_[l].updated.resize(map.layout().chunks_of(l));
+      layers_[l].updated.resize(map.groups_of(l));
+      layers_[l].gathered.resize(map.groups_of(l), true);
+      layers_[l].reduced.resize(map.reduced_groups(l));
     }
   }
 
@@ -42,19 +43,14 @@ class StepChecker {
  private:
   struct LayerState {
     std::vector<bool> forward, backward, input_half, updated;
+    std::vector<bool> gathered;          // false: the updated weights of the group are not everybody's yet
+    std::vector<std::uint32_t> reduced;  // a group: how many micro-batches' gradients are
     std::uint32_t backwards = 0;
     bool norm = false;
   };
 
   [[noreturn]] void fail(const Action& a, const std::string& why) const {
     throw Error(fmt::format("program action {} ({}): {}", position_, to_text(a), why), Exit::usage);
-  }
-
-  std::uint32_t tied_param() const {
-    const auto& params = map_.params(map_.tied_layer());
-    for (std::uint32_t p = 0; p < params.size(); ++p)
-      if (params[p].tied) return p;
-    return 0;
   }
 
   void step(const Action& a) {
@@ -88,25 +84,67 @@ class StepChecker {
       case Op::norm:
         if (layer.backwards != program_.micro_batches)
           fail(a, fmt::format("{} of {} backwards have run", layer.backwards, program_.micro_batches));
+        if (!all_reduced(a.layer)) fail(a, "the layer's gradient has not been reduced between the ranks");
         once(a, layer.norm, "norm");
+        break;
+      case Op::reduce: reduce(a); break;
+      case Op::gather:
+        if (a.chunk >= layer.gathered.size()) fail(a, fmt::format("the layer has {} groups", layer.gathered.size()));
+        if (updates_ == Updates::before_use && !layer.updated[a.chunk]) fail(a, "the weights have not been updated");
+        if (map_.data().gathers_updates() && layer.gathered[a.chunk]) fail(a, "everybody has these weights");
+        if (!map_.data().gathers_updates() && !map_.data().gathers_before_use()) fail(a, "every rank holds all weights");
+        if (map_.data().gathers_before_use() && content_[index(map_.weights(a.layer)) + map_.own(a.chunk)])
+          fail(a, "these weights are gathered already");
+        layer.gathered[a.chunk] = true;
+        break;
+      case Op::release:
+        if (!map_.data().gathers_before_use()) fail(a, "nothing was gathered to be released");
+        for (const auto c : map_.dead_after(a))
+          if (!content_[index(c)]) fail(a, map_.describe(c) + " is not there to be released");
         break;
       case Op::update: {
         if (updates_ == Updates::none) fail(a, "this step updates nothing");
-        if (a.chunk >= layer.updated.size()) fail(a, fmt::format("the layer has {} chunks", layer.updated.size()));
+        if (a.chunk >= layer.updated.size()) fail(a, fmt::format("the layer has {} groups of chunks", layer.updated.size()));
         once(a, layer.updated[a.chunk], "update");
         if (updates_ == Updates::in_backward && !layer.norm) fail(a, "the layer's gradient is not complete");
         if (updates_ == Updates::before_use && (layer.backwards != 0 || any(layer.forward)))
           fail(a, "the layer has been used with its old weights");
+        if (map_.data().gathers_updates()) layer.gathered[a.chunk] = false;
         break;
       }
       default: fail(a, "does not belong in a training step");
     }
+    if (per_micro_batch) require_gathered(a);
     for (const auto& use : map_.uses(a)) {
       if (needs_content(use.access) && !content_[index(use.chunk)] && !is_optimizer_state(map_.chunk_kind(use.chunk)))
         fail(a, "needs " + map_.describe(use.chunk) + ", which does not exist at this point");
       if (writes(use.access)) content_[index(use.chunk)] = true;
     }
     for (const auto dead : map_.dead_after(a)) content_[index(dead)] = false;
+  }
+
+  // Gradients are folded in micro-batch order, here too.
+  void reduce(const Action& a) {
+    auto& layer = layers_[a.layer];
+    if (!map_.data().reduces()) fail(a, "there is one rank, and nothing to reduce");
+    if (a.chunk >= layer.reduced.size()) fail(a, fmt::format("the layer has {} groups to reduce", layer.reduced.size()));
+    const auto each = map_.data().folds_each();
+    const auto next = each ? layer.reduced[a.chunk] : program_.micro_batches - 1;
+    if (a.micro_batch != next || (!each && layer.reduced[a.chunk] != 0))
+      fail(a, fmt::format("{} of the group's reductions have been done", layer.reduced[a.chunk]));
+    if (layer.backwards <= a.micro_batch) fail(a, "its backward has not run");
+    ++layer.reduced[a.chunk];
+  }
+  [[nodiscard]] bool all_reduced(std::uint32_t layer) const {
+    const auto times = !map_.data().reduces() ? 0 : map_.data().folds_each() ? program_.micro_batches : 1;
+    return std::ranges::all_of(layers_[layer].reduced, [&](std::uint32_t n) { return n == times; });
+  }
+  void require_gathered(const Action& a) const {
+    const auto complete = [&](std::uint32_t layer) {
+      return std::ranges::all_of(layers_[layer].gathered, [](bool g) { return g; });
+    };
+    if (!complete(a.layer) || (a.layer == map_.tied_layer() && !complete(map_.tied_home())))
+      fail(a, "the ranks' updated weights have not been gathered");
   }
 
   static bool any(const std::vector<bool>& flags) {
@@ -131,6 +169,8 @@ class StepChecker {
       if (layer.backwards != program_.micro_batches)
         incomplete(fmt::format("layer {} ran {} of {} backwards", l, layer.backwards, program_.micro_batches));
       if (!layer.norm) incomplete(fmt::format("layer {} has no norm", l));
+      for (std::uint32_t c = 0; c < layer.gathered.size(); ++c)
+        if (!layer.gathered[c]) incomplete(fmt::format("group {} of layer {} is updated and not gathered", c, l));
       for (std::uint32_t c = 0; updates_ != Updates::none && c < layer.updated.size(); ++c)
         if (!layer.updated[c]) incomplete(fmt::format("chunk {} of layer {} is never updated", c, l));
     }

@@ -19,15 +19,17 @@ class Compute::Views {
     const auto at = at_.find(index(chunk));
     return at == at_.end() ? nullptr : at->second;
   }
-  // A declared parameter's tensor of one kind, contiguous over its run.
+  // A declared parameter's weight, or where its backward writes the gradient: contiguous over its run.
   [[nodiscard]] TensorView tensor(Kind kind, std::uint32_t layer, std::uint32_t param) const {
     const auto home = map_.home(layer, param);
     const auto& recipe = map_.options().recipe;
     const auto dtype = kind == Kind::gradient ? recipe.gradient : recipe.compute;
     const auto& shape = map_.params(layer)[param].shape;
-    if (kind == Kind::gradient && home.layer != layer) return {of(map_.tied_gradient()), dtype, shape};
+    const auto run = kind == Kind::parameter ? map_.weights(home.layer)
+                     : home.layer == layer   ? map_.gradients(layer)
+                                             : map_.tied_gradients();
     const auto& place = map_.layout().place(home.layer, home.tensor);
-    return {of(map_.state(kind, home.layer, 0)) + place.first_element * size_of(dtype), dtype, shape};
+    return {of(run) + place.first_element * size_of(dtype), dtype, shape};
   }
   [[nodiscard]] std::vector<TensorView> tensors(Kind kind, std::uint32_t layer) const {
     std::vector<TensorView> views;
@@ -52,8 +54,8 @@ class Compute::Views {
 Compute::Compute(const Parts& parts)
     : parts_(parts), memory_(parts.device->host_memory()), squares_(parts.map->layout(), memory_) {
   const auto& map = *parts_.map;
-  const std::size_t losses = map.micro_batches();
-  const auto tokens = losses * static_cast<std::size_t>(map.options().shape.batch.tokens());
+  const std::size_t losses = std::size_t{map.micro_batches()} * map.data().ranks;
+  const auto tokens = std::size_t{map.micro_batches()} * static_cast<std::size_t>(map.options().shape.batch.tokens());
   slots_ = memory_->allocate(losses * sizeof(double) + 2 * tokens * sizeof(std::int32_t));
   auto* const doubles = reinterpret_cast<double*>(slots_.data());
   auto* const ids = reinterpret_cast<std::int32_t*>(doubles + losses);
@@ -72,6 +74,19 @@ void Compute::begin(const StepInput& input) {
   input_ = &input;
   has_norms_ = false;
   std::ranges::fill(losses_, 0.0);
+  if (parts_.map->data().stage() >= 1) std::ranges::fill(squares_.all(), 0.0);  // other ranks' are added
+}
+
+// Every number is one rank's, and zero on all others: their sum is that number.
+void Compute::share_results() {
+  auto& stream = *parts_.communication_stream;
+  const auto share = [&](std::span<double> numbers) {
+    const Bytes bytes{reinterpret_cast<std::byte*>(numbers.data()), numbers.size_bytes()};
+    parts_.communicator->all_reduce(stream, Reduction::sum(DType::fp64), bytes, bytes);
+  };
+  stream.wait(parts_.stream->record());
+  share(losses_);
+  if (has_norms_ && parts_.map->data().stage() >= 1) share(squares_.all());
 }
 
 Stream& Compute::stream_for(const Action& action) const {
@@ -111,6 +126,8 @@ void Compute::enqueue(const Action& action, std::span<const Use> uses, std::span
     }
     case Op::fill: fill(action, views); break;
     case Op::visit: visit(action, views); break;
+    case Op::gather: gather(action, views); break;
+    case Op::reduce: reduce(action, views); break;
     default: layer(action, views); break;
   }
 }
@@ -125,15 +142,16 @@ void Compute::layer(const Action& a, const Views& views) {
     return {reinterpret_cast<std::byte*>(all.data() + first), DType::i32, {tokens}};
   };
   const auto scratch_bytes = static_cast<std::int64_t>(map.chunk_bytes(map.scratch(a.layer)));
-  LayerContext ctx{.stream = *parts_.stream,
-                   .math = parts_.device->math(),
-                   .shape = shape,
-                   .tokens = ids(tokens_),
-                   .targets = ids(targets_),
-                   .loss_scale = input_->loss_scale,
-                   .loss = {reinterpret_cast<std::byte*>(&losses_[a.micro_batch]), DType::fp64, {1}},
-                   .scratch = {views.of(map.scratch(a.layer)), DType::i32, {scratch_bytes / 4}},
-                   .evaluate = a.op == Op::evaluate};
+  LayerContext ctx{
+      .stream = *parts_.stream,
+      .math = parts_.device->math(),
+      .shape = shape,
+      .tokens = ids(tokens_),
+      .targets = ids(targets_),
+      .loss_scale = input_->loss_scale,
+      .loss = {reinterpret_cast<std::byte*>(&losses_[a.micro_batch * map.data().ranks + map.data().rank]), DType::fp64, {1}},
+      .scratch = {views.of(map.scratch(a.layer)), DType::i32, {scratch_bytes / 4}},
+      .evaluate = a.op == Op::evaluate};
 
   const auto weights = views.tensors(Kind::parameter, a.layer);
   const auto saved = map.saved_pack(a.layer).views(views.of(map.saved(a.layer, a.micro_batch)));
@@ -155,42 +173,61 @@ void Compute::layer(const Action& a, const Views& views) {
   if (has(half, Half::weight)) gradients = views.tensors(Kind::gradient, a.layer);
   const auto carried = map.carried_pack(a.layer).views(views.of(map.carried(a.layer)));
   t.gradients = gradients;
-  t.accumulate = a.micro_batch == 0 ? Accumulate::no : Accumulate::yes;
+  t.accumulate = a.micro_batch == 0 || map.data().folds_each() ? Accumulate::no : Accumulate::yes;
   t.carried = carried;
   if (!last) t.dy = views.activation(map.d(a.layer + 1, a.micro_batch));
   t.dx = views.activation(map.d(a.layer, a.micro_batch));
   model_layer.backward(ctx, t, half);
 }
 
+// Where all of the gradient is here, tensor by tensor; else by this rank's chunks. The blocks of squares are the same.
 void Compute::norm(const Action& a, const Views& views) {
   const auto& map = *parts_.map;
   auto& math = parts_.device->math();
+  const auto& layout = map.layout();
+  const auto dtype = map.options().recipe.gradient;
   has_norms_ = true;
-  for (std::uint32_t p = 0; p < map.params(a.layer).size(); ++p) {
-    if (map.home(a.layer, p).layer != a.layer) continue;  // counted where it is declared
-    const auto gradient = views.tensor(Kind::gradient, a.layer, p);
+  const auto tied_tensor = [&](std::uint32_t tensor) {
+    if (!map.has_tied_gradient() || map.tied_home() != a.layer) return false;
+    const auto& params = map.params(map.tied_layer());
+    for (std::uint32_t q = 0; q < params.size(); ++q)
+      if (params[q].tied && map.home(map.tied_layer(), q).tensor == tensor) return true;
+    return false;
+  };
+  // `chunk` holds the range and, where it is a run's first one, all that follows.
+  const auto take = [&](std::uint32_t chunk, std::uint32_t tensor, std::uint64_t chunk_element, std::uint64_t tensor_element,
+                        std::uint64_t count) {
+    const auto gradient = views.range(map.state(Kind::gradient, a.layer, chunk), dtype, chunk_element, count);
     // A tied tensor's uses are accumulated apart and added once, here.
-    if (map.has_tied_gradient())
-      for (std::uint32_t q = 0; q < map.params(map.tied_layer()).size(); ++q) {
-        const auto home = map.home(map.tied_layer(), q);
-        if (map.params(map.tied_layer())[q].tied && home.layer == a.layer && home.tensor == map.home(a.layer, p).tensor)
-          math.convert(*parts_.stream, gradient, views.tensor(Kind::gradient, map.tied_layer(), q), Accumulate::yes);
-      }
-    const auto blocks = squares_.of(a.layer, map.home(a.layer, p).tensor, 0, static_cast<std::uint64_t>(gradient.elements()));
+    if (tied_tensor(tensor))
+      math.convert(*parts_.stream, gradient, views.range(map.tied_gradient(chunk), dtype, chunk_element, count),
+                   Accumulate::yes);
+    const auto blocks = squares_.of(a.layer, tensor, tensor_element, count);
     math.sum_of_squares(*parts_.stream, blocks.sums, gradient, blocks.first);
+  };
+  if (map.data().stage() == 0) {
+    for (std::uint32_t t = 0; t < layout.tensors_of(a.layer); ++t)
+      take(0, t, layout.place(a.layer, t).first_element, 0, layout.place(a.layer, t).elements);
+    return;
   }
+  for (const auto chunk : map.final_gradients(a.layer))
+    for (const auto& s : layout.segments(a.layer, chunk)) take(chunk, s.tensor, s.chunk_element, s.tensor_element, s.elements);
 }
 
 void Compute::update(const Action& a, const Views& views, bool first) {
+  for (const auto chunk : parts_.map->updated_in(a.chunk)) update_chunk(a, chunk, views, first);
+}
+
+void Compute::update_chunk(const Action& a, std::uint32_t chunk_in_layer, const Views& views, bool first) {
   const auto& map = *parts_.map;
   const auto& recipe = map.options().recipe;
-  const auto stored = [&](Kind kind) { return stored_chunk(kind, a, views); };
-  ChunkUpdate chunk{.parameter = stored(Kind::parameter), .master = {}, .gradient = stored(Kind::gradient)};
-  if (recipe.has_master()) chunk.master = stored(Kind::master);
-  for (std::size_t i = 0; i < recipe.states.size(); ++i) chunk.states.at(i) = stored(recipe.states[i]);
+  const auto of = [&](Kind kind) { return stored(kind, views.of(map.state(kind, a.layer, chunk_in_layer))); };
+  ChunkUpdate chunk{.parameter = of(Kind::parameter), .master = {}, .gradient = of(Kind::gradient)};
+  if (recipe.has_master()) chunk.master = of(Kind::master);
+  for (std::size_t i = 0; i < recipe.states.size(); ++i) chunk.states.at(i) = of(recipe.states[i]);
 
   std::vector<UpdatePart> parts;
-  for (const auto& s : map.layout().segments(a.layer, a.chunk)) {
+  for (const auto& s : map.layout().segments(a.layer, chunk_in_layer)) {
     const auto& param = own_param(a.layer, s.tensor);
     parts.push_back({.first = static_cast<std::int64_t>(s.chunk_element),
                      .count = static_cast<std::int64_t>(s.elements),
@@ -204,43 +241,91 @@ void Compute::update(const Action& a, const Views& views, bool first) {
   parts_.optimizer->enqueue(stream_for(a), step, chunk);
 }
 
-Stored Compute::stored_chunk(Kind kind, const Action& a, const Views& views) const {
+Stored Compute::stored(Kind kind, std::byte* data) const {
   const auto& map = *parts_.map;
-  return {views.of(map.state(kind, a.layer, a.chunk)), map.options().recipe.format_of(kind),
-          static_cast<std::int64_t>(map.layout().chunk_elements())};
-}
-
-StoredWeights Compute::stored_weights(const Action& a, const Views& views) const {
-  const bool master = parts_.map->options().recipe.has_master();
-  return {.parameter = stored_chunk(Kind::parameter, a, views),
-          .master = master ? stored_chunk(Kind::master, a, views) : Stored{}};
+  return {data, map.options().recipe.format_of(kind), static_cast<std::int64_t>(map.layout().chunk_elements())};
 }
 
 void Compute::fill(const Action& a, const Views& views) {
   const auto& map = *parts_.map;
-  // Padding is zero, so that a chunk's bytes are a function of its weights.
-  for (const auto kind : {Kind::parameter, Kind::master}) {
-    if (kind == Kind::master && !map.options().recipe.has_master()) continue;
-    const auto chunk = map.state(kind, a.layer, a.chunk);
-    stream_for(a).submit([to = views.of(chunk), bytes = map.chunk_bytes(chunk)] { std::memset(to, 0, bytes); });
+  const bool has_master = map.options().recipe.has_master();
+  for (const auto chunk : map.updated_in(a.chunk)) {
+    StoredWeights weights;
+    // Padding is zero, so that a chunk's bytes are a function of its weights.
+    for (const auto kind : {Kind::parameter, Kind::master}) {
+      if (kind == Kind::master && !has_master) continue;
+      const auto id = map.state(kind, a.layer, chunk);
+      (kind == Kind::parameter ? weights.parameter : weights.master) = stored(kind, views.of(id));
+      stream_for(a).submit([to = views.of(id), bytes = map.chunk_bytes(id)] { std::memset(to, 0, bytes); });
+    }
+    for (const auto& s : map.layout().segments(a.layer, chunk))
+      stream_for(a).submit([this, &param = own_param(a.layer, s.tensor), s, weights] {
+        write_weights(weights, static_cast<std::int64_t>(s.chunk_element), static_cast<std::int64_t>(s.elements),
+                      [&](std::int64_t first, TensorView range) {
+                        input_->weights(param, s.tensor_element + static_cast<std::uint64_t>(first), range);
+                      });
+      });
   }
-  for (const auto& s : map.layout().segments(a.layer, a.chunk))
-    stream_for(a).submit([this, &param = own_param(a.layer, s.tensor), s, weights = stored_weights(a, views)] {
-      write_weights(weights, static_cast<std::int64_t>(s.chunk_element), static_cast<std::int64_t>(s.elements),
-                    [&](std::int64_t first, TensorView range) {
-                      input_->weights(param, s.tensor_element + static_cast<std::uint64_t>(first), range);
-                    });
-    });
 }
 
+// Every rank sees all weights: what is sharded is gathered here, beside the visit.
 void Compute::visit(const Action& a, const Views& views) {
-  for (const auto& s : parts_.map->layout().segments(a.layer, a.chunk))
-    stream_for(a).submit([this, &param = own_param(a.layer, s.tensor), s, weights = stored_weights(a, views)] {
-      read_weights(weights, static_cast<std::int64_t>(s.chunk_element), static_cast<std::int64_t>(s.elements),
-                   [&](std::int64_t first, TensorView range) {
-                     input_->weights(param, s.tensor_element + static_cast<std::uint64_t>(first), range);
-                   });
-    });
+  const auto& map = *parts_.map;
+  const auto& recipe = map.options().recipe;
+  const auto group = map.data().group();
+  // Beside the device chunks lie anywhere, so this all-gather is an all-to-all of one's own to everybody.
+  const auto gathered = [&](Kind kind) {
+    if (!map.data().shards(kind)) return;
+    const auto own = map.state(kind, a.layer, map.own(a.chunk));
+    const auto bytes = map.chunk_bytes(own);
+    std::vector<Bytes> to;
+    for (std::uint32_t i = 0; i < group; ++i) to.emplace_back(views.of(map.visited(kind, a.layer, a.chunk, i)), bytes);
+    parts_.communicator->all_to_all(stream_for(a), std::vector<ConstBytes>(group, ConstBytes{views.of(own), bytes}), to);
+  };
+  if (!recipe.copies_master()) gathered(Kind::parameter);
+  if (recipe.has_master()) gathered(Kind::master);
+  for (std::uint32_t i = 0; i < group; ++i) {
+    const auto at = [&](Kind kind) { return stored(kind, views.of(map.visited(kind, a.layer, a.chunk, i))); };
+    StoredWeights weights;
+    if (!recipe.copies_master()) weights.parameter = at(Kind::parameter);
+    if (recipe.has_master()) weights.master = at(Kind::master);
+    for (const auto& s : map.layout().segments(a.layer, map.chunks_of(a.chunk)[i]))
+      stream_for(a).submit([this, &param = own_param(a.layer, s.tensor), s, weights] {
+        read_weights(weights, static_cast<std::int64_t>(s.chunk_element), static_cast<std::int64_t>(s.elements),
+                     [&](std::int64_t first, TensorView range) {
+                       input_->weights(param, s.tensor_element + static_cast<std::uint64_t>(first), range);
+                     });
+      });
+  }
+}
+
+void Compute::gather(const Action& a, const Views& views) {
+  const auto& map = *parts_.map;
+  const auto mine = map.state(Kind::parameter, a.layer, map.own(a.chunk));
+  const auto group = ChunkId(index(map.weights(a.layer)) + map.chunks_of(a.chunk).front());
+  const auto bytes = map.chunk_bytes(mine);
+  // Where weights are not sharded this rank's chunk is the group's own block.
+  parts_.communicator->all_gather(*parts_.communication_stream, {views.of(mine), bytes},
+                                  {views.of(group), bytes * map.data().group()});
+}
+
+void Compute::reduce(const Action& a, const Views& views) {
+  const auto& map = *parts_.map;
+  const auto& data = map.data();
+  auto& stream = *parts_.communication_stream;
+  auto& comm = *parts_.communicator;
+  const auto [first, into, tied] = map.reduced(a.layer, a.chunk);
+  const auto bytes = map.chunk_bytes(into);
+  const Bytes group{views.of(first), bytes * data.group()}, mine{views.of(into), bytes};
+  auto sum = Reduction::sum(map.options().recipe.gradient);
+  if (!data.folds_each()) {
+    if (data.stage() == 0) return comm.all_reduce(stream, sum, group, group);
+    return comm.reduce_scatter(stream, sum, group, mine);
+  }
+  sum.onto = a.micro_batch > 0;
+  comm.reduce_scatter(stream, sum, group, mine);
+  if (!data.shards(Kind::gradient) && a.micro_batch + 1 == map.micro_batches())
+    comm.all_gather(stream, mine, {mine.data() - bytes * data.rank, bytes * data.group()});
 }
 
 }  // namespace terrace

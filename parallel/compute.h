@@ -17,6 +17,7 @@
 #include <terrace/core/math.h>
 #include <terrace/optimizers/optimizer.h>
 #include <terrace/optimizers/stored_weights.h>
+#include <terrace/parallel/comm/communicator.h>
 #include <terrace/parallel/gradient_squares.h>
 #include <terrace/parallel/step_map.h>
 
@@ -41,6 +42,8 @@ class Compute {
     Device* device = nullptr;
     Stream* stream = nullptr;       // of the device
     Stream* host_stream = nullptr;  // of actions in host memory beside a device of its own: StepMap::lane_of()
+    Stream* communication_stream = nullptr;
+    Communicator* communicator = nullptr;  // of the data ranks; null where there is only one and nothing to fold
     const StepMap* map = nullptr;
     const Optimizer* optimizer = nullptr;
   };
@@ -51,7 +54,9 @@ class Compute {
   // Use i of the action lies at base + offsets[i].
   void enqueue(const Action& action, std::span<const Use> uses, std::span<const std::uint64_t> offsets, std::byte* base);
 
-  [[nodiscard]] double loss_sum() const;       // micro-batches folded in order
+  // Every rank's losses and squares become everybody's, on the communication stream, behind all that was enqueued before.
+  void share_results();
+  [[nodiscard]] double loss_sum() const;       // global micro-batches folded in order
   [[nodiscard]] double gradient_norm() const;  // layers folded in declared order; 0 for programs without norms
 
  private:
@@ -61,8 +66,10 @@ class Compute {
   void update(const Action& action, const Views& views, bool first);
   void fill(const Action& action, const Views& views);
   void visit(const Action& action, const Views& views);
-  [[nodiscard]] Stored stored_chunk(Kind kind, const Action& action, const Views& views) const;
-  [[nodiscard]] StoredWeights stored_weights(const Action& action, const Views& views) const;
+  void gather(const Action& action, const Views& views);
+  void reduce(const Action& action, const Views& views);
+  void update_chunk(const Action& action, std::uint32_t chunk, const Views& views, bool first);
+  [[nodiscard]] Stored stored(Kind kind, std::byte* data) const;
   [[nodiscard]] const ParamSpec& own_param(std::uint32_t layer, std::uint32_t tensor) const;
 
   [[nodiscard]] Stream& stream_for(const Action& action) const;
@@ -72,7 +79,7 @@ class Compute {
   std::shared_ptr<MemoryResource> memory_;
   Slab slots_;  // what the spans below are parts of
   std::span<std::int32_t> tokens_, targets_;
-  std::span<double> losses_;  // a micro-batch
+  std::span<double> losses_;  // a global micro-batch
   GradientSquares squares_;
   bool has_norms_ = false;
 };

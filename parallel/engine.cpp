@@ -11,7 +11,15 @@
 namespace terrace {
 namespace {
 
-bool is_state(Kind kind) { return kind != Kind::activation && kind != Kind::gradient; }
+// As this rank holds it.
+StepMap::Options options_for(const Plan& plan, const Communicator* communicator) {
+  auto options = plan.map;
+  const auto ranks = communicator ? static_cast<std::uint32_t>(communicator->size()) : 1;
+  if (ranks != options.data.ranks)
+    throw std::logic_error(fmt::format("Engine: planned for {} data ranks, and there are {}", options.data.ranks, ranks));
+  options.data.rank = communicator ? static_cast<std::uint32_t>(communicator->rank()) : 0;
+  return options;
+}
 
 // What the store must know of the chunks that a commit holds.
 std::vector<ChunkDescription> describe_state(const StepMap& map) {
@@ -22,8 +30,8 @@ std::vector<ChunkDescription> describe_state(const StepMap& map) {
     for (std::uint32_t p = 0; p < map.params(l).size(); ++p)
       if (map.home(l, p).layer == l) own.push_back(&map.params(l)[p]);
     for (const auto kind : recipe.kinds()) {
-      if (!is_state(kind)) continue;
-      for (std::uint32_t c = 0; c < map.layout().chunks_of(l); ++c) {
+      if (kind == Kind::gradient) continue;
+      for (const auto c : map.final_gradients(l)) {  // of which this rank is the owner
         const auto chunk = map.state(kind, l, c);
         ChunkDescription d{.chunk = chunk,
                            .kind = kind,
@@ -45,14 +53,22 @@ std::vector<ChunkDescription> describe_state(const StepMap& map) {
 // Members are destroyed in reverse: the executor's stream, then the mover, then what they use.
 struct Engine::Impl {
   Impl(const Model& model, const Plan& p, const Options& o)
-      : plan(p), options(o), map(model, p.map), residency(p.capacity, policy, p.generations), walk(map, residency, policy) {
+      : plan(p),
+        options(o),
+        map(model, options_for(p, o.communicator)),
+        residency(p.capacity, policy, p.generations),
+        walk(map, residency, policy) {
     const auto& states = map.options().recipe.states;
     if (options.optimizer->states() != states)
       throw std::logic_error(
           fmt::format("Engine: {} does not keep the {} states that were planned", options.optimizer->name(), states.size()));
     map.add_to(residency);
     for (std::uint32_t c = 0; c < map.chunks(); ++c)
-      if (is_state(map.chunk_kind(ChunkId(c)))) residency.reserve_on_disk(ChunkId(c));
+      if (map.committed(ChunkId(c))) residency.reserve_on_disk(ChunkId(c));
+    if (map.data().reduces() && !options.communicator) {
+      alone = make_self_communicator();
+      options.communicator = alone.get();
+    }
 
     auto& device = *options.device;
     disk->host_memory = device.host_memory();
@@ -71,8 +87,8 @@ struct Engine::Impl {
     for (auto& d : describe_state(map)) store->describe(std::move(d));
     for (std::uint32_t c = 0; c < map.chunks(); ++c) {
       const ChunkId chunk{c};
-      const auto kind = map.chunk_kind(chunk);
-      if (!is_state(kind)) store->describe({chunk, kind, "bytes", residency.bytes_of(chunk), {}, map.describe(chunk)});
+      const auto kind = map.chunk_kind(chunk) == Kind::gradient ? Kind::gradient : Kind::activation;
+      if (!map.committed(chunk)) store->describe({chunk, kind, "bytes", residency.bytes_of(chunk), {}, map.describe(chunk)});
     }
 
     IoOptions io;
@@ -96,6 +112,7 @@ struct Engine::Impl {
                                      .mover = &*mover,
                                      .lanes = &lanes,
                                      .optimizer = options.optimizer,
+                                     .communicator = options.communicator,
                                      .trace = options.trace});
   }
 
@@ -128,6 +145,7 @@ struct Engine::Impl {
   Belady policy;
   Residency residency;
   Walk walk;
+  std::unique_ptr<Communicator> alone;
   std::optional<Commit> resumed;
   std::optional<UpdateStep> pending;
 
@@ -146,7 +164,9 @@ struct Engine::Impl {
 };
 
 Engine::Engine(const Model& model, const Plan& plan, const Options& options)
-    : impl_(std::make_unique<Impl>(model, plan, options)) {}
+    : impl_(std::make_unique<Impl>(model, plan, options)) {
+  if (options.resume) impl_->executor->run(impl_->plan.programs.gather, {});
+}
 Engine::~Engine() = default;
 
 void Engine::fill(const WeightRange& weights) { impl_->executor->run(impl_->plan.programs.fill, {.weights = weights}); }
@@ -158,7 +178,7 @@ StepResult Engine::step(const StepInput& input) {
   const bool steady = !before_use || impl_->pending.has_value();
   if (before_use && impl_->pending) in.update = *impl_->pending;
   impl_->pending.reset();
-  return impl_->executor->run(steady && before_use ? programs.steady : before_use ? programs.first : programs.steady, in);
+  return impl_->executor->run(steady && before_use ? programs.steady : before_use ? programs.first : programs.steady, in, true);
 }
 
 void Engine::set_pending(const UpdateStep& update) {

@@ -10,9 +10,12 @@ Executor::Executor(const Parts& parts)
       host_(parts.device->computes_on_host() ? nullptr : make_cpu_device(parts.device->pool())),
       stream_(parts.device->make_stream("compute")),
       host_stream_(host_ ? host_->make_stream("update") : nullptr),
+      communication_stream_(parts.communicator ? parts.device->make_stream("communication") : nullptr),
       compute_({.device = parts.device,
                 .stream = stream_.get(),
                 .host_stream = host_stream_.get(),
+                .communication_stream = communication_stream_.get(),
+                .communicator = parts.communicator,
                 .map = parts.map,
                 .optimizer = parts.optimizer}) {
   if (parts.device->computes_on_host() == parts.map->options().separate_device)
@@ -21,10 +24,10 @@ Executor::Executor(const Parts& parts)
 
 Executor::~Executor() = default;
 
-// Until both streams are idle, even when the first has failed: the error of the first that did.
+// Until all streams are idle, even when the first has failed: the error of the first that did.
 void Executor::synchronize() const {
   std::exception_ptr error;
-  for (auto* const stream : {stream_.get(), host_stream_.get()}) {
+  for (auto* const stream : {stream_.get(), host_stream_.get(), communication_stream_.get()}) {
     if (!stream) continue;
     try {
       stream->synchronize();
@@ -35,12 +38,13 @@ void Executor::synchronize() const {
   if (error) std::rethrow_exception(error);
 }
 
-StepResult Executor::run(const Program& program, const StepInput& input) {
+StepResult Executor::run(const Program& program, const StepInput& input, bool shares_results) {
   compute_.begin(input);
   result_ = {};
   const auto begin = now_ns();
   try {
     parts_.walk->run(program, *this);
+    if (shares_results && parts_.communicator) compute_.share_results();
     synchronize();
     parts_.lanes->throw_failure();  // of a write-back that nothing here needed
   } catch (...) {
@@ -91,9 +95,10 @@ void Executor::compute(const Action& action, std::span<const Use> uses, const Re
   stream.then([this, begin, action, lane, sequence, reserved](const std::exception_ptr& failure) {
     if (failure) return parts_.lanes->of(lane).fail(failure);
     const auto end = now_ns();
-    if (lane == Lane::compute) {
+    {
       const std::lock_guard lock(result_mutex_);
-      result_.compute_seconds += static_cast<double>(end - *begin) * 1e-9;
+      if (lane == Lane::compute) result_.compute_seconds += static_cast<double>(end - *begin) * 1e-9;
+      if (lane == Lane::communication) communicated_ns_ = end;
     }
     if (parts_.trace) {
       parts_.trace->span({std::string(name_of(lane)), to_text(action), *begin, end});
@@ -119,6 +124,7 @@ void Executor::account_stall(std::int64_t begin_ns, std::int64_t end_ns, const C
   }
   auto remaining = static_cast<double>(end_ns - begin_ns) * 1e-9;
   const std::lock_guard lock(result_mutex_);
+  if (after[Lane::communication] != 0 && communicated_ns_ > last.ended_ns) cause = Lane::communication;
   const bool copy = cause == Lane::upload || cause == Lane::download;
   if (copy && last.waited_for != cause && last.waited_for != Lane::compute && last.started_ns > begin_ns) {
     const double inherited = std::min(remaining, static_cast<double>(last.started_ns - begin_ns) * 1e-9);

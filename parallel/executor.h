@@ -43,12 +43,14 @@ class Executor : private Sink {
     Mover* mover = nullptr;
     const Lanes* lanes = nullptr;
     const Optimizer* optimizer = nullptr;
-    Trace* trace = nullptr;  // may be null
+    Communicator* communicator = nullptr;  // of the data ranks; null where none is needed
+    Trace* trace = nullptr;                // may be null
   };
   explicit Executor(const Parts& parts);
   ~Executor() override;
 
-  StepResult run(const Program& program, const StepInput& input);
+  // With `shares_results`, losses and norm are those of all ranks.
+  StepResult run(const Program& program, const StepInput& input, bool shares_results = false);
   void flush();  // every state chunk valid on disk, and the bytes are there
 
  private:
@@ -59,14 +61,17 @@ class Executor : private Sink {
   void account_stall(std::int64_t begin_ns, std::int64_t end_ns, const Clock& after);
 
   Parts parts_;
-  [[nodiscard]] Stream& stream_of(Lane lane) const { return lane == Lane::update ? *host_stream_ : *stream_; }
+  [[nodiscard]] Stream& stream_of(Lane lane) const {
+    return lane == Lane::update ? *host_stream_ : lane == Lane::communication ? *communication_stream_ : *stream_;
+  }
   void synchronize() const;
 
   const std::unique_ptr<Device> host_;  // null when the device is the host itself
-  const std::unique_ptr<Stream> stream_, host_stream_;
+  const std::unique_ptr<Stream> stream_, host_stream_, communication_stream_;
   Compute compute_;
   std::mutex result_mutex_;
   StepResult result_;
+  std::int64_t communicated_ns_ = 0;  // when the last communication ended
 };
 
 }  // namespace terrace

@@ -17,6 +17,8 @@ namespace {
 constexpr std::size_t kRounds = 5;  // at least, unless they take too long
 constexpr std::uint64_t kContentBytes = 4 * kMiB;
 
+bool computes(Op op) { return op != Op::prefetch && op != Op::release && !communicates(op); }
+
 // Layers that compute the same on the same shapes cost the same.
 std::string signature(const StepMap& map, std::uint32_t layer) {
   const auto shape = map.options().shape.batch;
@@ -39,7 +41,7 @@ std::map<std::string, Sample> distinct_actions(const StepMap& map, const Program
                                                double longest_s) {
   std::map<std::string, Sample> samples;
   for (const auto& action : program.actions) {
-    if (action.op == Op::prefetch) continue;
+    if (!computes(action.op)) continue;
     const auto key =
         fmt::format("{} {} {}", static_cast<int>(action.op), action.micro_batch != 0, signature(map, action.layer));
     if (samples.contains(key) || costs.seconds(action) > longest_s) continue;
@@ -131,7 +133,7 @@ void measure_costs(ProfileCosts& costs, const StepMap& map, const Program& progr
       break;
   }
   for (const auto& action : program.actions) {
-    if (action.op == Op::prefetch) continue;
+    if (!computes(action.op)) continue;
     const auto key =
         fmt::format("{} {} {}", static_cast<int>(action.op), action.micro_batch != 0, signature(map, action.layer));
     if (const auto at = samples.find(key); at != samples.end()) costs.set(action, typical(at->second.seconds));

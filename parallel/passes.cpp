@@ -8,7 +8,9 @@ namespace terrace {
 namespace {
 
 bool is_backward(Op op) { return op == Op::backward || op == Op::backward_weight || op == Op::backward_input; }
-bool is_chunk_action(Op op) { return op == Op::update || op == Op::fill || op == Op::visit; }
+
+// The layer's work, as opposed to that of single chunks.
+bool is_layer_action(Op op) { return op <= Op::backward_weight || op == Op::evaluate; }
 
 }  // namespace
 
@@ -23,15 +25,99 @@ Program with_recompute(const Program& program, const StepMap& map) {
   return out;
 }
 
+Program with_reductions(const Program& program, const StepMap& map) {
+  const auto& data = map.data();
+  if (!data.reduces()) return program;
+  Program out{program.layers, program.micro_batches, {}};
+  for (const auto& a : program.actions) {
+    out.actions.push_back(a);
+    const bool gradients = is_backward(a.op) && a.op != Op::backward_input;
+    if (!gradients || (!data.folds_each() && a.micro_batch + 1 != program.micro_batches)) continue;
+    for (std::uint32_t g = 0; g < map.reduced_groups(a.layer); ++g)
+      out.actions.push_back({.op = Op::reduce, .layer = a.layer, .micro_batch = a.micro_batch, .chunk = g});
+  }
+  return out;
+}
+
 Program with_norms(Program program) {
+  const auto completes = [](Op op) { return is_backward(op) || op == Op::reduce; };
   std::vector<std::size_t> last(program.layers, 0);
   for (std::size_t i = 0; i < program.actions.size(); ++i)
-    if (is_backward(program.actions[i].op)) last[program.actions[i].layer] = i;
+    if (completes(program.actions[i].op)) last[program.actions[i].layer] = i;
   Program out{program.layers, program.micro_batches, {}};
+  std::vector<Action> later;  // while a layer's gradient is reduced, the next layer computes
+  const auto add_later = [&] {
+    out.actions.insert(out.actions.end(), later.begin(), later.end());
+    later.clear();
+  };
   for (std::size_t i = 0; i < program.actions.size(); ++i) {
     const auto& a = program.actions[i];
     out.actions.push_back(a);
-    if (is_backward(a.op) && last[a.layer] == i) out.actions.push_back({.op = Op::norm, .layer = a.layer});
+    if (is_backward(a.op)) add_later();
+    if (!completes(a.op) || last[a.layer] != i) continue;
+    (a.op == Op::reduce ? later : out.actions).push_back({.op = Op::norm, .layer = a.layer});
+  }
+  add_later();
+  return out;
+}
+
+namespace {
+
+// A stretch of layer actions, one after the other, that use one layer's gathered weights.
+struct Stretch {
+  std::uint32_t layer = 0;
+  std::size_t first = 0, last = 0;  // of the program's layer actions
+};
+
+std::vector<Stretch> stretches(const std::vector<Action>& layer_actions, const StepMap& map) {
+  std::vector<Stretch> all;
+  std::map<std::uint32_t, std::size_t> latest;  // by layer: its stretch so far
+  const auto use = [&](std::uint32_t layer, std::size_t at) {
+    const auto known = latest.find(layer);
+    if (known != latest.end() && all[known->second].last + 1 >= at) {
+      all[known->second].last = at;
+      return;
+    }
+    latest[layer] = all.size();
+    all.push_back({layer, at, at});
+  };
+  for (std::size_t i = 0; i < layer_actions.size(); ++i) {
+    use(layer_actions[i].layer, i);
+    if (layer_actions[i].layer == map.tied_layer()) use(map.tied_home(), i);
+  }
+  return all;
+}
+
+}  // namespace
+
+Program with_gathers(const Program& program, const StepMap& map, std::uint32_t ahead) {
+  if (!map.data().gathers_before_use()) return program;
+  std::vector<Action> layer_actions;
+  for (const auto& a : program.actions)
+    if (is_layer_action(a.op)) layer_actions.push_back(a);
+  const auto all = stretches(layer_actions, map);
+  std::vector<std::vector<std::uint32_t>> gathers(layer_actions.size()), releases(layer_actions.size());
+  std::map<std::uint32_t, std::size_t> free_from;  // a layer's gathered weights exist once at a time
+  for (const auto& s : all) {
+    const auto early = s.first >= ahead ? s.first - ahead : 0;
+    gathers[std::max(early, free_from[s.layer])].push_back(s.layer);
+    releases[s.last].push_back(s.layer);
+    free_from[s.layer] = s.last + 1;
+  }
+
+  Program out{program.layers, program.micro_batches, {}};
+  std::size_t at = 0;
+  for (const auto& a : program.actions) {
+    if (!is_layer_action(a.op)) {
+      out.actions.push_back(a);
+      continue;
+    }
+    for (const auto layer : gathers[at])
+      for (std::uint32_t c = 0; c < map.groups_of(layer); ++c)
+        out.actions.push_back({.op = Op::gather, .layer = layer, .chunk = c});
+    out.actions.push_back(a);
+    for (const auto layer : releases[at]) out.actions.push_back({.op = Op::release, .layer = layer});
+    ++at;
   }
   return out;
 }
@@ -39,17 +125,27 @@ Program with_norms(Program program) {
 Program with_updates(Program program, const StepMap& map, Updates updates) {
   if (updates == Updates::none) return program;
   Program out{program.layers, program.micro_batches, {}};
-  std::vector<bool> seen(program.layers, false);
+  std::vector<std::uint32_t> updated(program.layers, 0);  // groups
+  const auto add_update = [&](std::uint32_t layer) {
+    const auto c = updated[layer]++;
+    out.actions.push_back({.op = Op::update, .layer = layer, .chunk = c});
+    if (map.data().gathers_updates()) out.actions.push_back({.op = Op::gather, .layer = layer, .chunk = c});
+  };
   const auto add_updates = [&](std::uint32_t layer) {
-    for (std::uint32_t c = 0; c < map.layout().chunks_of(layer); ++c)
-      out.actions.push_back({.op = Op::update, .layer = layer, .chunk = c});
+    while (updated[layer] < map.groups_of(layer)) add_update(layer);
   };
   for (const auto& a : program.actions) {
-    if (updates == Updates::before_use && !seen[a.layer]) add_updates(a.layer);
-    seen[a.layer] = true;
+    if (updates == Updates::before_use) {
+      if (a.op != Op::gather) {
+        add_updates(a.layer);
+      } else if (a.chunk == updated[a.layer]) {
+        add_update(a.layer);  // the next group is updated while this one is gathered
+      }
+    }
     out.actions.push_back(a);
     if (updates == Updates::in_backward && a.op == Op::norm) add_updates(a.layer);
   }
+  for (std::uint32_t l = 0; updates == Updates::all && l < program.layers; ++l) add_updates(l);
   return out;
 }
 

@@ -1,4 +1,5 @@
-// Passes: pure functions that rewrite a program. Applied in this order: recompute, norms, updates, place.
+// Passes: pure functions that rewrite a program. Applied in this order: recompute, reductions, norms,
+// gathers, updates, place.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +11,20 @@ namespace terrace {
 
 // A recomputation before every backward of a layer that saves tensors.
 Program with_recompute(const Program& program, const StepMap& map);
-// After a layer's last backward: its gradient's share of the global norm (and the sum of a tied tensor's uses).
+// Between data ranks: a layer's gradient is reduced after its last backward, or after each where gradients are folded one by
+// one.
+Program with_reductions(const Program& program, const StepMap& map);
+// When a layer's gradient is complete: its share of the global norm (and the sum of a tied tensor's uses). Behind a reduction
+// it stands after the next layer's backward, so that one overlaps with the other.
 Program with_norms(Program program);
+// Where weights are sharded: each stretch of a layer's actions gets its weights gathered `ahead` layer actions before it, and
+// released behind it. Before the updates, which then come before the gathers.
+Program with_gathers(const Program& program, const StepMap& map, std::uint32_t ahead);
+// Where the updated weights are everybody's, each update is followed by the gather that makes them so.
 // in_backward: a layer's chunks are updated right after its norm. before_use: the step starts with the update that the step
-// before has left pending, each layer's chunks just before the layer's first use; none: the first step of such a run.
-enum class Updates : std::uint8_t { none, in_backward, before_use };
+// before has left pending, each layer's chunks just before the layer's first use; none: the first step of such a run; all: the
+// pending update alone, behind what the program has.
+enum class Updates : std::uint8_t { none, in_backward, before_use, all };
 Program with_updates(Program program, const StepMap& map, Updates updates);
 // Prefetches `depth` layer actions ahead (a layer's chunk updates count with the action beside them); never before the last
 // action that writes the chunk, never twice between two uses. 0: none, everything is fetched when it is needed.

@@ -38,8 +38,7 @@ DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& p
   Residency residency(capacity, policy, generations);
   map.add_to(residency);
   for (std::uint32_t c = 0; c < map.chunks(); ++c)
-    if (const auto kind = map.chunk_kind(ChunkId(c)); kind != Kind::activation && kind != Kind::gradient)
-      residency.reserve_on_disk(ChunkId(c));
+    if (map.committed(ChunkId(c))) residency.reserve_on_disk(ChunkId(c));
   Walk walk(map, residency, policy);
   Simulator simulator(costs, profile, trace, [&](ChunkId chunk) { return map.describe(chunk); });
   DryRun out;
@@ -173,6 +172,15 @@ class Planner {
     if (request_.generations == 1 && request_.commit_every != 0)
       throw Error("with one generation of the state on disk nothing can be committed before the end", Exit::usage);
     if (request_.update == Tier::disk) throw Error("updates run on the device or on the host", Exit::usage);
+    const auto& data = request_.data;
+    if (data.ranks == 0 || data.zero > 3)
+      throw Error("there is at least one data rank, and ZeRO has stages 0 to 3", Exit::usage);
+    if (data.canonical && Recipe::of(model_.dtype, request_.recipe, request_.states).gradient == DType::bf16)
+      throw Error(
+          fmt::format("recipe {} keeps gradients in bf16, which are rounded after every sum\n  canonical reduction wants "
+                      "fp32 gradients: choose another --recipe",
+                      request_.recipe),
+          Exit::usage);
     if (model_.layers.size() < 2) throw Error("a model needs at least two layers", Exit::usage);
   }
 
@@ -190,7 +198,8 @@ class Planner {
              .update_tier = update_tier,
              .separate_device = profile_.separate_device(),
              .chunk_elements = request_.chunk_elements,
-             .decode_positions = request_.decode_positions};
+             .decode_positions = request_.decode_positions,
+             .data = request_.data};
     p.generations = request_.generations;
     const StepMap map(model_, p.map);
     p.map.chunk_elements = map.layout().chunk_elements();
@@ -213,7 +222,8 @@ class Planner {
   }
 
   void set_smallest(Plan& p, const StepMap& map, const Programs& programs) const {
-    for (const auto* program : {&programs.steady, &programs.drain, &programs.fill, &programs.evaluate, &programs.decode})
+    for (const auto* program :
+         {&programs.steady, &programs.drain, &programs.fill, &programs.evaluate, &programs.visit, &programs.decode})
       for (const auto tier : {Tier::device, Tier::host})
         p.smallest_bytes[tier] = std::max(p.smallest_bytes[tier], map.largest_use(*program, tier));
     std::uint64_t one_chunk = 0;
@@ -375,9 +385,10 @@ Programs write_programs(const StepMap& map, const PlanRequest& request, std::uin
                : request.order == Order::vertical ? vertical(layers, m)
                                                   : group_vertical(layers, m, std::max(1U, request.group));
   if (request.recompute) order = with_recompute(order, map);
-  order = with_norms(std::move(order));
+  const std::uint32_t ahead = depth == 0 ? 0 : 1;  // layers whose weights are gathered while another computes
+  order = with_gathers(with_norms(with_reductions(order, map)), map, ahead);
 
-  const auto chunks_of = [&](std::uint32_t l) { return map.layout().chunks_of(l); };
+  const auto chunks_of = [&](std::uint32_t l) { return map.groups_of(l); };
   const auto steady_updates = request.updates_before_use ? Updates::before_use : Updates::in_backward;
   const auto first_updates = request.updates_before_use ? Updates::none : Updates::in_backward;
   Programs out;
@@ -387,9 +398,13 @@ Programs write_programs(const StepMap& map, const PlanRequest& request, std::uin
   check_step(out.steady, map, steady_updates);
   out.first = finish(std::move(out.first));
   out.steady = finish(std::move(out.steady));
-  if (request.updates_before_use) out.drain = finish(sweep(Op::update, layers, chunks_of));
-  out.evaluate = finish(evaluation(layers, 1));
+  if (request.updates_before_use) out.drain = finish(with_updates({layers, 0, {}}, map, Updates::all));
+  out.evaluate = finish(with_gathers(evaluation(layers, 1), map, ahead));
   out.fill = sweep(Op::fill, layers, chunks_of);
+  if (map.data().gathers_updates()) {
+    out.gather = sweep(Op::gather, layers, chunks_of);
+    out.fill.actions.insert(out.fill.actions.end(), out.gather.actions.begin(), out.gather.actions.end());
+  }
   out.visit = finish(sweep(Op::visit, layers, chunks_of));
   return out;
 }

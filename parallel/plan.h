@@ -43,6 +43,7 @@ struct PlanRequest {
   // (0: never), and one of each at the end. Very long lives are cut short in the middle.
   std::uint64_t steps = 0, evaluate_every = 0, evaluate_batches = 0, commit_every = 0;
   std::uint32_t generations = 2;  // of state on disk; with one, nothing can be committed before the end
+  DataParallel data = {};         // the budgets, shape and traffic are each rank's
 };
 
 struct Programs {
@@ -51,6 +52,7 @@ struct Programs {
   Program drain;     // the pending update alone
   Program evaluate;  // one micro-batch
   Program fill, visit;
+  Program gather;  // after a resume: weights that every rank holds whole, and commits a part of; empty where there are none
   Program decode;  // generation: one position
 };
 

@@ -12,12 +12,12 @@
 namespace terrace {
 namespace {
 
-constexpr std::array<std::string_view, 12> kNames{"forward",  "recompute", "backward", "backward-input", "backward-weight",
+constexpr std::array<std::string_view, 15> kNames{"forward",  "recompute", "backward", "backward-input", "backward-weight",
                                                   "norm",     "update",    "prefetch", "fill",           "visit",
-                                                  "evaluate", "decode"};
+                                                  "evaluate", "decode",    "gather",   "reduce",         "release"};
 
-bool has_micro_batch(Op op) { return op <= Op::backward_weight || op == Op::evaluate; }
-bool has_chunk(Op op) { return op == Op::update || op == Op::fill || op == Op::visit; }
+bool has_micro_batch(Op op) { return op <= Op::backward_weight || op == Op::evaluate || op == Op::reduce; }
+bool has_chunk(Op op) { return is_chunk_action(op) && op != Op::release; }
 
 std::uint32_t number(std::string_view word, char prefix, const std::string& line) {
   std::uint32_t value = 0;
@@ -32,9 +32,10 @@ std::uint32_t number(std::string_view word, char prefix, const std::string& line
 std::string to_text(const Action& a) {
   const auto name = kNames[static_cast<std::size_t>(a.op)];
   if (a.op == Op::prefetch) return fmt::format("{} #{} {}", name, a.chunk, name_of(a.tier));
-  if (has_micro_batch(a.op)) return fmt::format("{} l{} m{}", name, a.layer, a.micro_batch);
-  if (has_chunk(a.op)) return fmt::format("{} l{} c{}", name, a.layer, a.chunk);
-  return fmt::format("{} l{}", name, a.layer);
+  auto text = fmt::format("{} l{}", name, a.layer);
+  if (has_micro_batch(a.op)) text += fmt::format(" m{}", a.micro_batch);
+  if (has_chunk(a.op)) text += fmt::format(" c{}", a.chunk);
+  return text;
 }
 
 std::string to_text(const Program& program) {
@@ -63,7 +64,7 @@ Program parse_program(std::string_view text) {
     const auto at = std::ranges::find(kNames, w[0]);
     if (at == kNames.end()) throw Error(fmt::format("program line '{}': unknown action '{}'", line, w[0]), Exit::usage);
     Action a{.op = static_cast<Op>(at - kNames.begin())};
-    const std::size_t expected = a.op == Op::prefetch || has_micro_batch(a.op) || has_chunk(a.op) ? 3 : 2;
+    const std::size_t expected = a.op == Op::prefetch ? 3 : 2U + has_micro_batch(a.op) + has_chunk(a.op);
     if (w.size() != expected) throw Error(fmt::format("program line '{}': expected {} words", line, expected), Exit::usage);
     if (a.op == Op::prefetch) {
       a.chunk = number(w[1], '#', line);
@@ -73,7 +74,7 @@ Program parse_program(std::string_view text) {
     } else {
       a.layer = number(w[1], 'l', line);
       if (has_micro_batch(a.op)) a.micro_batch = number(w[2], 'm', line);
-      if (has_chunk(a.op)) a.chunk = number(w[2], 'c', line);
+      if (has_chunk(a.op)) a.chunk = number(w.back(), 'c', line);
     }
     program.actions.push_back(a);
   }

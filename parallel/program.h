@@ -27,13 +27,22 @@ enum class Op : std::uint8_t {
   visit,     // layer, chunk of the layer: master weights are read (hash, export)
   evaluate,  // layer, micro_batch: the forward for its loss alone
   decode,    // layer: one position of generation
+  // Between data ranks; chunks count groups here and above: one chunk of each rank, one alone where nothing is sharded.
+  gather,   // layer, group: every rank's chunk of the weights becomes everybody's
+  reduce,   // layer, micro_batch, group: gradients are added up over the ranks; behind the layer's groups, its tied gradient's
+  release,  // layer: its gathered weights are given up
 };
+constexpr bool communicates(Op op) { return op == Op::gather || op == Op::reduce; }
+// One chunk's work among the layers': what stands beside layer actions and is no step of its own in a prefetch's distance.
+constexpr bool is_chunk_action(Op op) {
+  return op == Op::update || op == Op::fill || op == Op::visit || communicates(op) || op == Op::release;
+}
 
 struct Action {
   Op op = Op::forward;
   std::uint32_t layer = 0;
   std::uint32_t micro_batch = 0;
-  std::uint32_t chunk = 0;   // update, fill, visit: within the layer; prefetch: the ChunkId
+  std::uint32_t chunk = 0;   // update, fill, visit, gather, reduce: group within the layer; prefetch: the ChunkId
   Tier tier = Tier::device;  // prefetch only
   friend bool operator==(const Action&, const Action&) = default;
 };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <stdexcept>
 
 namespace terrace {
@@ -14,13 +15,13 @@ constexpr std::uint64_t kTensorAlignBytes = 64;
 constexpr std::uint64_t kMinChunkElements = 32 * Layout::kPageElements;   // 64 Ki
 constexpr std::uint64_t kMaxChunkElements = 512 * Layout::kPageElements;  // 1 Mi
 
-std::uint64_t search_chunk(const std::vector<std::vector<LayoutTensor>>& layers) {
+std::uint64_t search_chunk(const std::vector<std::vector<LayoutTensor>>& layers, std::uint32_t group) {
   std::uint64_t total = 0;
   for (const auto& layer : layers)
     for (const auto& tensor : layer) total += tensor.elements;
   // A tiny model must still be many chunks, or there is nothing to move.
-  const auto most = std::clamp(total / 64, Layout::kPageElements, kMaxChunkElements);
-  return Layout::search(layers, std::min(kMinChunkElements, most), most);
+  const auto most = std::clamp(total / 64 / group, Layout::kPageElements, kMaxChunkElements);
+  return Layout::search(layers, std::min(kMinChunkElements, most), most, group);
 }
 
 std::vector<std::vector<LayoutTensor>> own_tensors(const std::vector<std::vector<ParamSpec>>& params) {
@@ -59,7 +60,9 @@ StepMap::StepMap(const Model& model, const Options& options)
     : model_(model),
       options_(options),
       params_(all_params(model)),
-      layout_(own_tensors(params_), options.chunk_elements != 0 ? options.chunk_elements : search_chunk(own_tensors(params_))),
+      layout_(own_tensors(params_),
+              options.chunk_elements != 0 ? options.chunk_elements : search_chunk(own_tensors(params_), options.data.group()),
+              options.data.group()),
       kinds_(options.recipe.kinds()) {
   // Where every declared parameter lies.
   std::map<std::string, Home> homes_by_name;
@@ -81,29 +84,37 @@ StepMap::StepMap(const Model& model, const Options& options)
     }
   }
 
-  // State: one run a layer and kind, so that a layer's weights are one span; chunk i of every kind covers the same elements.
-  const auto chunk_elements = layout_.chunk_elements();
+  add_state();
+  add_activations();
+  if (data().reduces()) add_shared();
+}
+
+// One run a layer and kind, so that a layer's weights are one span; chunk i of every kind covers the same elements.
+void StepMap::add_state() {
+  const auto bytes_of = [&](Kind kind) { return options_.recipe.chunk_bytes(kind, layout_.chunk_elements()); };
+  const auto held = [&](Kind kind, std::uint32_t chunks) { return data().shards(kind) ? chunks / data().group() : chunks; };
   for (std::uint32_t l = 0; l < layers(); ++l)
     for (const auto kind : kinds_)
-      add_run(layout_.chunks_of(l), {.bytes = options_.recipe.chunk_bytes(kind, chunk_elements), .kind = kind, .layer = l});
-  if (tied_layer_ != kNone) {
-    for (std::uint32_t p = 0; p < params_[tied_layer_].size(); ++p)
-      if (params_[tied_layer_][p].tied) {
-        const auto elements = static_cast<std::uint64_t>(params_[tied_layer_][p].shape.elements());
-        tied_gradient_ = ChunkId(add_run(static_cast<std::uint32_t>(ceil_div(elements, chunk_elements)),
-                                         {.bytes = options_.recipe.chunk_bytes(Kind::gradient, chunk_elements),
-                                          .kind = Kind::gradient,
-                                          .layer = tied_layer_,
-                                          .role = 't'}));
-      }
-  }
+      state_first_.push_back(add_run(held(kind, layout_.chunks_of(l)), {.bytes = bytes_of(kind), .kind = kind, .layer = l}));
+  if (tied_layer_ == kNone) return;
+  for (std::uint32_t p = 0; p < params_[tied_layer_].size(); ++p)
+    if (params_[tied_layer_][p].tied) {
+      const auto& place = layout_.place(tied_home_, home(tied_layer_, p).tensor);
+      const auto group_elements = layout_.chunk_elements() * data().group();
+      tied_chunks_ =
+          static_cast<std::uint32_t>(ceil_div(place.first_element + place.elements, group_elements)) * data().group();
+      tied_gradient_ =
+          ChunkId(add_run(held(Kind::gradient, tied_chunks_),
+                          {.bytes = bytes_of(Kind::gradient), .kind = Kind::gradient, .layer = tied_layer_, .role = 't'}));
+    }
+}
 
-  // Activations.
+void StepMap::add_activations() {
   const auto& batch = options_.shape.batch;
   const auto m_count = micro_batches();
-  const auto row_bytes = static_cast<std::uint64_t>(batch.tokens() * model.width) * size_of(model.dtype);
+  const auto row_bytes = static_cast<std::uint64_t>(batch.tokens() * model_.width) * size_of(model_.dtype);
   const auto activation_bytes = round_up(row_bytes, kPageBytes);
-  for (const auto& layer : model.layers) {
+  for (const auto& layer : model_.layers) {
     if (options_.decode_positions == 0) {
       saved_packs_.emplace_back(layer->saved(batch));
     } else {
@@ -125,15 +136,31 @@ StepMap::StepMap(const Model& model, const Options& options)
   d_ = add_each('d', [&](std::uint32_t l) { return l == 0 ? 0 : activation_bytes; });
   saved_ = add_each('v', [&](std::uint32_t l) { return saved_packs_[l].bytes; });
   carried_ = add_each('c', [&](std::uint32_t l) { return carried_packs_[l].bytes; });
-  scratch_ = add_each('w', [&](std::uint32_t l) { return round_up(model.layers[l]->scratch_bytes(batch), kPageBytes); });
+  scratch_ = add_each('w', [&](std::uint32_t l) { return round_up(model_.layers[l]->scratch_bytes(batch), kPageBytes); });
   spare_ = add_run(1, {.bytes = activation_bytes, .kind = Kind::activation, .end = End::high, .role = 'y'});
+}
+
+// What exists for a moment on every rank and belongs to all of them.
+void StepMap::add_shared() {
+  const auto add = [&](char role, Kind kind, std::uint32_t layer, std::uint32_t count) {
+    const auto bytes = options_.recipe.chunk_bytes(kind, layout_.chunk_elements());
+    return add_run(count, {.bytes = bytes, .kind = Kind::activation, .end = End::high, .layer = layer, .role = role});
+  };
+  for (std::uint32_t l = 0; l < layers(); ++l) {
+    if (data().shards(Kind::parameter)) gathered_.push_back(add('g', Kind::parameter, l, layout_.chunks_of(l)));
+    if (data().folds_each()) buckets_.push_back(add('b', Kind::gradient, l, layout_.chunks_of(l)));
+  }
+  if (data().folds_each() && tied_layer_ != kNone) tied_bucket_ = add('r', Kind::gradient, tied_layer_, tied_chunks_);
+  if (data().shards(Kind::parameter)) visited_weights_ = add('p', Kind::parameter, 0, data().group());
+  if (data().shards(Kind::master) && options_.recipe.has_master()) visited_masters_ = add('p', Kind::master, 0, data().group());
 }
 
 std::uint32_t StepMap::add_run(std::uint32_t count, ChunkInfo info) {
   info.run_first = static_cast<std::uint32_t>(chunks_.size());
   info.run_count = count;
   for (std::uint32_t i = 0; i < count; ++i) {
-    if (info.role == 's' || info.role == 't') info.position = i;
+    const bool sharded = (info.role == 's' || info.role == 't') && data().shards(info.kind);
+    if (count > 1 || info.role == 's' || info.role == 't') info.position = sharded ? own(i) : i;
     chunks_.push_back(info);
   }
   return info.run_first;
@@ -148,143 +175,61 @@ void StepMap::add_to(Residency& residency) const {
 ChunkId StepMap::state(Kind kind, std::uint32_t layer, std::uint32_t chunk_in_layer) const {
   const auto at = std::ranges::find(kinds_, kind);
   if (at == kinds_.end()) throw std::logic_error(fmt::format("StepMap: the recipe has no {}", name_of(kind)));
-  const auto before = layout_.first_chunk(layer) * static_cast<std::uint32_t>(kinds_.size());
-  return ChunkId(before + static_cast<std::uint32_t>(at - kinds_.begin()) * layout_.chunks_of(layer) + chunk_in_layer);
+  const auto first = state_first_[layer * kinds_.size() + static_cast<std::size_t>(at - kinds_.begin())];
+  return ChunkId(first + held_position(kind, chunk_in_layer));
 }
 
-void StepMap::use_run(std::vector<Use>& uses, ChunkId first, std::uint32_t count, Access access) const {
-  for (std::uint32_t i = 0; i < count; ++i) uses.push_back({ChunkId(index(first) + i), access});
+std::uint32_t StepMap::held_position(Kind kind, std::uint32_t chunk_in_layer) const {
+  if (!data().shards(kind)) return chunk_in_layer;
+  const auto group = chunk_in_layer / data().group();
+  if (chunk_in_layer != own(group))
+    throw std::logic_error(
+        fmt::format("StepMap: rank {} does not hold chunk {} of the {}", data().rank, chunk_in_layer, name_of(kind)));
+  return group;
 }
 
-void StepMap::use_weights(std::vector<Use>& uses, std::uint32_t layer) const {
-  use_run(uses, state(Kind::parameter, layer, 0), layout_.chunks_of(layer), Access::read);
-  if (layer == tied_layer_) use_run(uses, state(Kind::parameter, tied_home_, 0), layout_.chunks_of(tied_home_), Access::read);
+ChunkId StepMap::tied_gradient(std::uint32_t chunk_in_layer) const {
+  return ChunkId(index(tied_gradient_) + held_position(Kind::gradient, chunk_in_layer));
 }
 
-void StepMap::use_gradients(std::vector<Use>& uses, std::uint32_t layer, Access access) const {
-  use_run(uses, state(Kind::gradient, layer, 0), layout_.chunks_of(layer), access);
-  if (layer == tied_layer_) use_run(uses, tied_gradient_, chunks_[index(tied_gradient_)].run_count, access);
+bool StepMap::committed(ChunkId chunk) const {
+  const auto& c = chunks_[index(chunk)];
+  if (c.role != 's' || c.kind == Kind::gradient) return false;
+  return data().stage() == 0 || c.position % data().group() == data().rank;
 }
 
-void StepMap::use_some(std::vector<Use>& uses, ChunkId chunk, Access access) const {
-  if (chunk_bytes(chunk) != 0) uses.push_back({chunk, access});
+std::vector<std::uint32_t> StepMap::chunks_of(std::uint32_t group) const {
+  std::vector<std::uint32_t> all(data().group());
+  std::iota(all.begin(), all.end(), group * data().group());
+  return all;
 }
 
-std::vector<Use> StepMap::uses(const Action& a) const {
-  std::vector<Use> uses;
-  const bool last = a.layer + 1 == layers();
-  const auto into_gradients = a.micro_batch == 0 ? Access::overwrite : Access::update;
-  switch (a.op) {
-    case Op::forward:
-    case Op::recompute:
-    case Op::evaluate:
-      use_weights(uses, a.layer);
-      use_some(uses, x(a.layer, a.micro_batch), Access::read);
-      if (!last) {
-        use_some(uses, a.op == Op::recompute ? spare() : x(a.layer + 1, a.micro_batch), Access::overwrite);
-      }
-      use_some(uses, saved(a.layer, a.micro_batch), Access::overwrite);
-      use_some(uses, scratch(a.layer), Access::overwrite);
-      break;
-    case Op::backward:
-    case Op::backward_input:
-    case Op::backward_weight:
-      use_weights(uses, a.layer);
-      use_some(uses, x(a.layer, a.micro_batch), Access::read);
-      use_some(uses, saved(a.layer, a.micro_batch), Access::read);
-      if (!last) use_some(uses, d(a.layer + 1, a.micro_batch), Access::read);
-      if (a.op != Op::backward_weight) use_some(uses, d(a.layer, a.micro_batch), Access::overwrite);
-      if (a.op != Op::backward_input) use_gradients(uses, a.layer, into_gradients);
-      use_some(uses, carried(a.layer), a.op == Op::backward_weight ? Access::read : Access::overwrite);
-      use_some(uses, scratch(a.layer), Access::overwrite);
-      break;
-    case Op::norm:
-      use_run(uses, state(Kind::gradient, a.layer, 0), layout_.chunks_of(a.layer),
-              a.layer == tied_home_ ? Access::update : Access::read);
-      if (a.layer == tied_home_) use_run(uses, tied_gradient_, chunks_[index(tied_gradient_)].run_count, Access::read);
-      break;
-    case Op::update:
-      for (const auto kind : kinds_) {
-        auto access = kind == Kind::gradient ? Access::read : Access::update;
-        if (kind == Kind::parameter && options_.recipe.copies_master()) access = Access::overwrite;
-        uses.push_back({state(kind, a.layer, a.chunk), access});
-      }
-      break;
-    case Op::fill:
-      for (const auto kind : kinds_)
-        if (kind == Kind::parameter || kind == Kind::master) uses.push_back({state(kind, a.layer, a.chunk), Access::overwrite});
-      break;
-    case Op::visit:  // a copy of the master says nothing that the master does not
-      for (const auto kind : kinds_)
-        if (kind == Kind::master || (kind == Kind::parameter && !options_.recipe.copies_master()))
-          uses.push_back({state(kind, a.layer, a.chunk), Access::read});
-      break;
-    case Op::decode:
-      use_weights(uses, a.layer);
-      use_some(uses, x(a.layer, 0), Access::read);
-      if (!last) use_some(uses, x(a.layer + 1, 0), Access::overwrite);
-      use_some(uses, saved(a.layer, 0), Access::update);
-      use_some(uses, scratch(a.layer), Access::overwrite);
-      break;
-    case Op::prefetch: break;
-  }
-  return uses;
+std::vector<std::uint32_t> StepMap::updated_in(std::uint32_t group) const {
+  return data().stage() >= 1 ? std::vector{own(group)} : chunks_of(group);
 }
 
-std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
-  std::vector<ChunkId> dead;
-  const auto add = [&](ChunkId c) {
-    if (chunk_bytes(c) != 0) dead.push_back(c);
-  };
-  const bool last = a.layer + 1 == layers();
-  switch (a.op) {
-    case Op::forward:
-    case Op::recompute:
-      add(scratch(a.layer));
-      if (a.op == Op::recompute && !last) add(spare());
-      if (a.op == Op::forward && options_.recompute) add(saved(a.layer, a.micro_batch));
-      break;
-    case Op::evaluate:
-      add(scratch(a.layer));
-      add(saved(a.layer, a.micro_batch));
-      add(x(a.layer, a.micro_batch));
-      break;
-    case Op::backward:
-    case Op::backward_weight:
-      add(x(a.layer, a.micro_batch));
-      add(saved(a.layer, a.micro_batch));
-      if (!last) add(d(a.layer + 1, a.micro_batch));
-      add(carried(a.layer));
-      add(scratch(a.layer));
-      break;
-    case Op::backward_input: add(scratch(a.layer)); break;
-    case Op::norm:
-      if (a.layer == tied_home_)
-        for (std::uint32_t i = 0; i < chunks_[index(tied_gradient_)].run_count; ++i) add(ChunkId(index(tied_gradient_) + i));
-      break;
-    case Op::update: add(state(Kind::gradient, a.layer, a.chunk)); break;
-    case Op::decode:
-      add(x(a.layer, 0));
-      add(scratch(a.layer));
-      break;
-    case Op::fill:
-    case Op::visit:
-    case Op::prefetch: break;
-  }
-  return dead;
+std::uint32_t StepMap::reduced_groups(std::uint32_t layer) const {
+  return groups_of(layer) + (layer == tied_layer_ ? tied_chunks_ / data().group() : 0);
 }
 
-Tier StepMap::tier_of(const Action& a) const {
-  switch (a.op) {
-    case Op::update: return options_.update_tier;
-    case Op::fill:  // by functions on the host
-    case Op::visit: return options_.separate_device ? Tier::host : options_.update_tier;
-    default: return Tier::device;
-  }
+ChunkId StepMap::weights(std::uint32_t layer) const {
+  return data().shards(Kind::parameter) ? ChunkId(gathered_[layer]) : state(Kind::parameter, layer, 0);
+}
+ChunkId StepMap::gradients(std::uint32_t layer) const {
+  return data().folds_each() ? ChunkId(buckets_[layer]) : state(Kind::gradient, layer, 0);
+}
+ChunkId StepMap::tied_gradients() const { return data().folds_each() ? ChunkId(tied_bucket_) : tied_gradient_; }
+
+StepMap::Reduced StepMap::reduced(std::uint32_t layer, std::uint32_t group) const {
+  const bool tied = group >= groups_of(layer);
+  if (tied) group -= groups_of(layer);
+  const auto first = index(tied ? tied_gradients() : gradients(layer)) + group * data().group();
+  return {ChunkId(first), tied ? tied_gradient(own(group)) : state(Kind::gradient, layer, own(group)), tied};
 }
 
-Lane StepMap::lane_of(const Action& a) const {
-  return options_.separate_device && tier_of(a) == Tier::host ? Lane::update : Lane::compute;
+ChunkId StepMap::visited(Kind kind, std::uint32_t layer, std::uint32_t group, std::uint32_t i) const {
+  if (!data().shards(kind)) return state(kind, layer, chunks_of(group)[i]);
+  return ChunkId((kind == Kind::master ? visited_masters_ : visited_weights_) + i);
 }
 
 std::string StepMap::describe(ChunkId chunk) const {
@@ -301,6 +246,10 @@ std::string StepMap::describe(ChunkId chunk) const {
     case 'v': return fmt::format("saved activations of {}, micro-batch {}", layer, c.position);
     case 'c': return fmt::format("carried tensors of {}", layer);
     case 'w': return fmt::format("scratch of {}", layer);
+    case 'g': return fmt::format("gathered weights of {}, chunk {}", layer, c.position);
+    case 'b': return fmt::format("gradient to reduce of {}, chunk {}", layer, c.position);
+    case 'r': return fmt::format("tied gradient to reduce of {}, chunk {}", layer, c.position);
+    case 'p': return fmt::format("visited weights, rank {}", c.position);
     default: return "discarded output";
   }
 }

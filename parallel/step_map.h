@@ -16,6 +16,7 @@
 #include <terrace/memory/layout.h>
 #include <terrace/memory/residency.h>
 #include <terrace/optimizers/recipe.h>
+#include <terrace/parallel/data_parallel.h>
 #include <terrace/parallel/layer.h>
 #include <terrace/parallel/program.h>
 
@@ -46,6 +47,7 @@ class StepMap {
     bool separate_device = false;  // the device has a processor of its own: work in host memory runs beside it
     std::uint64_t chunk_elements = 0;
     std::int64_t decode_positions = 0;  // generation: saved(l, 0) is layer l's cache of so many positions
+    DataParallel data = {};
   };
   StepMap(const Model& model, const Options& options);
   void add_to(Residency& residency) const;  // must be the residency's first chunks
@@ -67,10 +69,42 @@ class StepMap {
   };
   [[nodiscard]] Home home(std::uint32_t layer, std::uint32_t param) const { return homes_[layer][param]; }
 
+  // A chunk of a layer's run that this rank holds. Where the kind is sharded it is no part of a run of all.
   [[nodiscard]] ChunkId state(Kind kind, std::uint32_t layer, std::uint32_t chunk_in_layer) const;
+  // What a commit holds: state, of which this rank is the owner.
+  [[nodiscard]] bool committed(ChunkId chunk) const;
+  // A layer's chunks in groups (data_parallel.h).
+  [[nodiscard]] const DataParallel& data() const { return options_.data; }
+  [[nodiscard]] std::uint32_t groups_of(std::uint32_t layer) const { return layout_.chunks_of(layer) / data().group(); }
+  [[nodiscard]] std::uint32_t own(std::uint32_t group) const { return group * data().group() + data().rank % data().group(); }
+  [[nodiscard]] std::vector<std::uint32_t> chunks_of(std::uint32_t group) const;   // all of it, within the layer
+  [[nodiscard]] std::vector<std::uint32_t> updated_in(std::uint32_t group) const;  // by this rank
+  // Every chunk of a layer's gradient that is complete on this rank when all is reduced.
+  [[nodiscard]] std::vector<std::uint32_t> final_gradients(std::uint32_t layer) const;
+  // What is reduced of a layer: its groups, and behind them those of the tied gradient.
+  [[nodiscard]] std::uint32_t reduced_groups(std::uint32_t layer) const;
+  // First chunks of runs that hold all of a layer: the weights as they are computed with, and where a backward writes
+  // gradients.
+  [[nodiscard]] ChunkId weights(std::uint32_t layer) const;
+  [[nodiscard]] ChunkId gradients(std::uint32_t layer) const;
+  [[nodiscard]] ChunkId tied_gradients() const;
+  // The chunks of one group of what a reduction adds up; `into` is where this rank's share of the sum goes.
+  struct Reduced {
+    ChunkId first{}, into{};
+    bool tied = false;
+  };
+  [[nodiscard]] Reduced reduced(std::uint32_t layer, std::uint32_t group) const;
+  // Where a visit finds chunk i of a group.
+  [[nodiscard]] ChunkId visited(Kind kind, std::uint32_t layer, std::uint32_t group, std::uint32_t i) const;
+
   [[nodiscard]] bool has_tied_gradient() const { return tied_layer_ != kNone; }
   [[nodiscard]] std::uint32_t tied_layer() const { return tied_layer_; }  // the layer that reads another's weight
-  [[nodiscard]] ChunkId tied_gradient() const { return tied_gradient_; }  // first chunk of its own gradient's run
+  [[nodiscard]] std::uint32_t tied_home() const { return tied_home_; }    // the layer that declares it
+  // The tied layer's own gradient is laid out as the declaring layer's run: whether it reaches this chunk, and its own one.
+  [[nodiscard]] bool adds_tied(std::uint32_t layer, std::uint32_t chunk_in_layer) const {
+    return layer == tied_home_ && chunk_in_layer < tied_chunks_;
+  }
+  [[nodiscard]] ChunkId tied_gradient(std::uint32_t chunk_in_layer) const;
   [[nodiscard]] ChunkId x(std::uint32_t layer, std::uint32_t m) const { return ChunkId(x_ + layer * micro_batches() + m); }
   [[nodiscard]] ChunkId d(std::uint32_t layer, std::uint32_t m) const { return ChunkId(d_ + layer * micro_batches() + m); }
   [[nodiscard]] ChunkId saved(std::uint32_t layer, std::uint32_t m) const {
@@ -100,12 +134,20 @@ class StepMap {
     End end = End::low;
     std::uint32_t run_first = 0, run_count = 1;
     std::uint32_t layer = 0, position = 0;  // chunk within the layer, or micro-batch
-    char role = 's';                        // s state, t tied gradient, x, d, v saved, c carried, w scratch, y spare
+    // s state, t tied gradient, x, d, v saved, c carried, w scratch, y spare; between ranks: g gathered weights, b gradients to
+    // be reduced, r the same of the tied one, p visited weights
+    char role = 's';
   };
   std::uint32_t add_run(std::uint32_t count, ChunkInfo info);
+  void add_state();
+  void add_activations();
+  void add_shared();
   void use_run(std::vector<Use>& uses, ChunkId first, std::uint32_t count, Access access) const;
   void use_weights(std::vector<Use>& uses, std::uint32_t layer) const;
   void use_gradients(std::vector<Use>& uses, std::uint32_t layer, Access access) const;
+  void use_reduced(std::vector<Use>& uses, const Action& reduce) const;
+  void use_visited(std::vector<Use>& uses, const Action& visit) const;
+  [[nodiscard]] std::uint32_t held_position(Kind kind, std::uint32_t chunk_in_layer) const;
   void use_some(std::vector<Use>& uses, ChunkId chunk, Access access) const;  // nothing for empty buffers
 
   const Model& model_;
@@ -117,7 +159,12 @@ class StepMap {
   std::vector<ChunkInfo> chunks_;
   std::vector<Pack> saved_packs_, carried_packs_;
   std::uint32_t tied_layer_ = kNone, tied_home_ = kNone;
+  std::vector<std::uint32_t> state_first_;  // a layer, a kind
   ChunkId tied_gradient_{};
+  std::uint32_t tied_chunks_ = 0;                  // of the run that the tied gradient is laid out as
+  std::vector<std::uint32_t> gathered_, buckets_;  // a layer; empty where nothing is
+  std::uint32_t tied_bucket_ = kNone;
+  std::uint32_t visited_weights_ = kNone, visited_masters_ = kNone;  // a group each
   std::uint32_t x_ = 0, d_ = 0, saved_ = 0, carried_ = 0, scratch_ = 0, spare_ = 0;
 };
 

@@ -41,6 +41,10 @@ void Walk::run(const Program& program, Sink& sink) {
       pending_.push_back({ChunkId{action.chunk}, action.tier});
       continue;
     }
+    if (action.op == Op::release) {  // nothing to do for any lane
+      for (const auto chunk : map_.dead_after(action)) residency_.drop(chunk);
+      continue;
+    }
     auto uses = map_.uses(action);
     // Optimizer states before their first update, and a cache before its first position, hold nothing yet.
     for (auto& use : uses) {
@@ -74,8 +78,7 @@ void Walk::run(const Program& program, Sink& sink) {
 void Walk::flush(Sink& sink) {
   for (std::uint32_t i = 0; i < map_.chunks(); ++i) {
     const ChunkId chunk{i};
-    const auto kind = map_.chunk_kind(chunk);
-    if (kind == Kind::activation || kind == Kind::gradient || !residency_.has_content(chunk)) continue;
+    if (!map_.committed(chunk) || !residency_.has_content(chunk)) continue;
     moves_.clear();
     residency_.flush(chunk, Clock{}, moves_);
     for (const auto& move : moves_) sink.move(move);

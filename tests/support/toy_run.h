@@ -45,6 +45,8 @@ struct RunOptions {
   std::function<std::unique_ptr<IoEngine>(const IoOptions&)> make_io = make_io_engine;
   std::function<std::unique_ptr<Device>(ThreadPool&)> make_device = make_cpu_device;
   MachineProfile profile;
+  std::string recipe = "fp32";
+  DataParallel data = {};  // shape.micro_batches are each rank's
 };
 
 struct RunResult {
@@ -60,6 +62,7 @@ struct RunResult {
 inline PlanRequest request_of(const RunOptions& o) {
   return {.shape = o.shape,
           .budget = o.budget,
+          .recipe = o.recipe,
           .disk_tier = o.disk_tier,
           .order = o.order,
           .group = o.group,
@@ -69,12 +72,13 @@ inline PlanRequest request_of(const RunOptions& o) {
           .prefetch_depth = o.depth,
           .steps = o.steps,
           .commit_every = o.commit_every,
-          .generations = o.generations};
+          .generations = o.generations,
+          .data = o.data};
 }
 
 // What main would own, in the order of dependence, and the steps of a training loop.
 struct Training {
-  explicit Training(const RunOptions& options) : o(options) {
+  explicit Training(const RunOptions& options, Communicator* ranks = nullptr) : o(options), rank(ranks ? ranks->rank() : 0) {
     if (!planned.fits) return;
     engine.emplace(
         model, planned,
@@ -82,21 +86,24 @@ struct Training {
                         .store = {.paths = {o.store}, .durable = o.durable, .deadline = o.deadline, .file_ops = o.file_ops},
                         .resume = o.resume,
                         .optimizer = optimizer.get(),
+                        .communicator = ranks,
                         .make_io = o.make_io});
     if (!o.resume) engine->fill(initialise);
   }
 
   [[nodiscard]] std::uint64_t steps_done() const { return o.resume ? engine->resumed()->step : 0; }
   [[nodiscard]] std::size_t tokens_a_step() const {
-    return static_cast<std::size_t>(o.shape.batch.tokens()) * o.shape.micro_batches;
+    return static_cast<std::size_t>(o.shape.batch.tokens()) * o.shape.micro_batches * o.data.ranks;
   }
   [[nodiscard]] std::int32_t draw(std::uint64_t step, std::uint64_t i) const {
     return static_cast<std::int32_t>(random_below(3, step, i, static_cast<std::uint64_t>(o.sizes.vocab)));
   }
-  void read_batch(std::uint64_t step) {
+  void read_batch(std::uint64_t step) {  // this rank's micro-batches of the global batch
     tokens.clear();
     targets.clear();
+    const auto per = static_cast<std::size_t>(o.shape.batch.tokens());
     for (std::size_t i = 0; i < tokens_a_step(); ++i) {
+      if (i / per % o.data.ranks != static_cast<std::size_t>(rank)) continue;
       tokens.push_back(draw(step, i));
       targets.push_back(i % 7 == 0 ? -1 : draw(step, i + 1));
     }
@@ -129,6 +136,7 @@ struct Training {
   }
 
   const RunOptions o;
+  const int rank;
   ThreadPool pool{o.threads};
   const std::unique_ptr<Device> device = o.make_device(pool);
   const Model model = make_model(o.sizes);
@@ -138,8 +146,8 @@ struct Training {
   std::optional<Engine> engine;  // empty when the plan does not fit
 };
 
-inline RunResult run(const RunOptions& o) {
-  Training training(o);
+inline RunResult run(const RunOptions& o, Communicator* ranks = nullptr) {
+  Training training(o, ranks);
   RunResult out;
   out.planned = training.planned;
   if (!out.planned.fits) return out;

@@ -1,0 +1,202 @@
+// What every action uses, where, and what is dead afterwards.
+#include <algorithm>
+
+#include <terrace/parallel/step_map.h>
+
+namespace terrace {
+
+void StepMap::use_run(std::vector<Use>& uses, ChunkId first, std::uint32_t count, Access access) const {
+  for (std::uint32_t i = 0; i < count; ++i) uses.push_back({ChunkId(index(first) + i), access});
+}
+
+void StepMap::use_weights(std::vector<Use>& uses, std::uint32_t layer) const {
+  use_run(uses, weights(layer), layout_.chunks_of(layer), Access::read);
+  if (layer == tied_layer_) use_run(uses, weights(tied_home_), layout_.chunks_of(tied_home_), Access::read);
+}
+
+void StepMap::use_gradients(std::vector<Use>& uses, std::uint32_t layer, Access access) const {
+  use_run(uses, gradients(layer), layout_.chunks_of(layer), access);
+  if (layer == tied_layer_) use_run(uses, tied_gradients(), tied_chunks_, access);
+}
+
+void StepMap::use_some(std::vector<Use>& uses, ChunkId chunk, Access access) const {
+  if (chunk_bytes(chunk) != 0) uses.push_back({chunk, access});
+}
+
+// In place; or folded from a buffer onto this rank's share, which all ranks are given in the end where nothing is sharded.
+void StepMap::use_reduced(std::vector<Use>& uses, const Action& a) const {
+  const auto [first, into, tied] = reduced(a.layer, a.chunk);
+  const auto count = data().group();
+  if (!data().folds_each()) return use_run(uses, first, count, Access::update);
+  use_run(uses, first, count, Access::read);
+  uses.push_back({into, a.micro_batch == 0 ? Access::overwrite : Access::update});
+  if (data().shards(Kind::gradient) || a.micro_batch + 1 != micro_batches()) return;
+  for (std::uint32_t i = 0; i < count; ++i)
+    if (i != data().rank) uses.push_back({ChunkId(index(into) - data().rank + i), Access::overwrite});
+}
+
+void StepMap::use_visited(std::vector<Use>& uses, const Action& a) const {
+  const auto use = [&](Kind kind) {
+    for (std::uint32_t i = 0; i < data().group(); ++i)
+      uses.push_back({visited(kind, a.layer, a.chunk, i), data().shards(kind) ? Access::overwrite : Access::read});
+    if (data().shards(kind)) uses.push_back({state(kind, a.layer, own(a.chunk)), Access::read});
+  };
+  // A copy of the master says nothing that the master does not.
+  if (!options_.recipe.copies_master()) use(Kind::parameter);
+  if (options_.recipe.has_master()) use(Kind::master);
+}
+
+std::vector<std::uint32_t> StepMap::final_gradients(std::uint32_t layer) const {
+  std::vector<std::uint32_t> chunks;
+  for (std::uint32_t g = 0; g < groups_of(layer); ++g)
+    for (const auto i : updated_in(g)) chunks.push_back(i);
+  return chunks;
+}
+
+std::vector<Use> StepMap::uses(const Action& a) const {
+  std::vector<Use> uses;
+  const bool last = a.layer + 1 == layers();
+  const bool first = a.micro_batch == 0 || data().folds_each();
+  const auto into_gradients = first ? Access::overwrite : Access::update;
+  switch (a.op) {
+    case Op::forward:
+    case Op::recompute:
+    case Op::evaluate:
+      use_weights(uses, a.layer);
+      use_some(uses, x(a.layer, a.micro_batch), Access::read);
+      if (!last) {
+        use_some(uses, a.op == Op::recompute ? spare() : x(a.layer + 1, a.micro_batch), Access::overwrite);
+      }
+      use_some(uses, saved(a.layer, a.micro_batch), Access::overwrite);
+      use_some(uses, scratch(a.layer), Access::overwrite);
+      break;
+    case Op::backward:
+    case Op::backward_input:
+    case Op::backward_weight:
+      use_weights(uses, a.layer);
+      use_some(uses, x(a.layer, a.micro_batch), Access::read);
+      use_some(uses, saved(a.layer, a.micro_batch), Access::read);
+      if (!last) use_some(uses, d(a.layer + 1, a.micro_batch), Access::read);
+      if (a.op != Op::backward_weight) use_some(uses, d(a.layer, a.micro_batch), Access::overwrite);
+      if (a.op != Op::backward_input) use_gradients(uses, a.layer, into_gradients);
+      use_some(uses, carried(a.layer), a.op == Op::backward_weight ? Access::read : Access::overwrite);
+      use_some(uses, scratch(a.layer), Access::overwrite);
+      break;
+    case Op::norm:
+      for (const auto i : final_gradients(a.layer))
+        uses.push_back({state(Kind::gradient, a.layer, i), adds_tied(a.layer, i) ? Access::update : Access::read});
+      for (const auto i : final_gradients(a.layer))
+        if (adds_tied(a.layer, i)) uses.push_back({tied_gradient(i), Access::read});
+      break;
+    case Op::update:
+      for (const auto kind : kinds_) {
+        auto access = kind == Kind::gradient ? Access::read : Access::update;
+        if (kind == Kind::parameter && options_.recipe.copies_master()) access = Access::overwrite;
+        for (const auto i : updated_in(a.chunk)) uses.push_back({state(kind, a.layer, i), access});
+      }
+      break;
+    case Op::fill:
+      for (const auto kind : kinds_)
+        if (kind == Kind::parameter || kind == Kind::master)
+          for (const auto i : updated_in(a.chunk)) uses.push_back({state(kind, a.layer, i), Access::overwrite});
+      break;
+    case Op::visit: use_visited(uses, a); break;
+    case Op::gather: {
+      const auto whole = index(weights(a.layer));
+      const bool apart = data().shards(Kind::parameter);  // else this rank's chunk is in its place already
+      uses.push_back({state(Kind::parameter, a.layer, own(a.chunk)), Access::read});
+      for (const auto i : chunks_of(a.chunk))
+        if (apart || i != own(a.chunk)) uses.push_back({ChunkId(whole + i), Access::overwrite});
+      break;
+    }
+    case Op::reduce: use_reduced(uses, a); break;
+    case Op::release: break;
+    case Op::decode:
+      use_weights(uses, a.layer);
+      use_some(uses, x(a.layer, 0), Access::read);
+      if (!last) use_some(uses, x(a.layer + 1, 0), Access::overwrite);
+      use_some(uses, saved(a.layer, 0), Access::update);
+      use_some(uses, scratch(a.layer), Access::overwrite);
+      break;
+    case Op::prefetch: break;
+  }
+  return uses;
+}
+
+std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
+  std::vector<ChunkId> dead;
+  const auto add = [&](ChunkId c) {
+    if (chunk_bytes(c) != 0) dead.push_back(c);
+  };
+  const bool last = a.layer + 1 == layers();
+  switch (a.op) {
+    case Op::forward:
+    case Op::recompute:
+      add(scratch(a.layer));
+      if (a.op == Op::recompute && !last) add(spare());
+      if (a.op == Op::forward && options_.recompute) add(saved(a.layer, a.micro_batch));
+      break;
+    case Op::evaluate:
+      add(scratch(a.layer));
+      add(saved(a.layer, a.micro_batch));
+      add(x(a.layer, a.micro_batch));
+      break;
+    case Op::backward:
+    case Op::backward_weight:
+      add(x(a.layer, a.micro_batch));
+      add(saved(a.layer, a.micro_batch));
+      if (!last) add(d(a.layer + 1, a.micro_batch));
+      add(carried(a.layer));
+      add(scratch(a.layer));
+      break;
+    case Op::backward_input: add(scratch(a.layer)); break;
+    case Op::norm:
+      for (const auto i : final_gradients(a.layer))
+        if (adds_tied(a.layer, i)) add(tied_gradient(i));
+      break;
+    case Op::update:
+      for (const auto i : updated_in(a.chunk)) add(state(Kind::gradient, a.layer, i));
+      break;
+    case Op::reduce: {
+      const auto [first, into, tied] = reduced(a.layer, a.chunk);
+      if (!data().folds_each() && data().stage() == 0) break;
+      for (std::uint32_t i = 0; i < data().group(); ++i)
+        if (data().folds_each() || i != data().rank) add(ChunkId(index(first) + i));
+      break;
+    }
+    case Op::release:
+      for (std::uint32_t i = 0; i < layout_.chunks_of(a.layer); ++i) add(ChunkId(index(weights(a.layer)) + i));
+      break;
+    case Op::visit:
+      for (const auto kind : {Kind::master, Kind::parameter}) {
+        const auto first = kind == Kind::master ? visited_masters_ : visited_weights_;
+        const bool used = kind == Kind::master || !options_.recipe.copies_master();
+        for (std::uint32_t i = 0; used && first != kNone && i < data().group(); ++i) add(ChunkId(first + i));
+      }
+      break;
+    case Op::decode:
+      add(x(a.layer, 0));
+      add(scratch(a.layer));
+      break;
+    case Op::fill:
+    case Op::gather:
+    case Op::prefetch: break;
+  }
+  return dead;
+}
+
+Tier StepMap::tier_of(const Action& a) const {
+  switch (a.op) {
+    case Op::update: return options_.update_tier;
+    case Op::fill:  // by functions on the host
+    case Op::visit: return options_.separate_device ? Tier::host : options_.update_tier;
+    default: return Tier::device;
+  }
+}
+
+Lane StepMap::lane_of(const Action& a) const {
+  if (communicates(a.op)) return Lane::communication;
+  return options_.separate_device && tier_of(a) == Tier::host ? Lane::update : Lane::compute;
+}
+
+}  // namespace terrace

@@ -1,0 +1,34 @@
+// The toy model on several data ranks: threads of this process, each with an engine and a store of its own.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <terrace/tests/support/toy_run.h>
+
+#include "comm/rank_group.h"
+
+namespace terrace::toy {
+
+// What every rank's body came to; `errors` where one threw.
+struct RanksResult {
+  std::vector<RunResult> ranks;
+  test::Outcome errors;
+};
+
+inline RunOptions of_rank(RunOptions o, int rank) {
+  o.store /= "rank" + std::to_string(rank);
+  return o;
+}
+
+inline RanksResult run_ranks(const RunOptions& o, const CommunicatorOptions& options = {std::chrono::seconds(60)}) {
+  RanksResult out;
+  out.ranks.resize(o.data.ranks);
+  out.errors = test::on_threads(static_cast<int>(o.data.ranks), options, [&](test::Rank& rank) {
+    const auto r = rank.comm->rank();
+    out.ranks[static_cast<std::size_t>(r)] = run(of_rank(o, r), rank.comm.get());
+  });
+  return out;
+}
+
+}  // namespace terrace::toy
