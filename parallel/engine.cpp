@@ -11,14 +11,13 @@
 namespace terrace {
 namespace {
 
-// As this rank holds it.
-StepMap::Options options_for(const Plan& plan, const Communicator* communicator) {
-  auto options = plan.map;
-  const auto ranks = communicator ? static_cast<std::uint32_t>(communicator->size()) : 1;
-  if (ranks != options.data.ranks)
-    throw std::logic_error(fmt::format("Engine: planned for {} data ranks, and there are {}", options.data.ranks, ranks));
-  options.data.rank = communicator ? static_cast<std::uint32_t>(communicator->rank()) : 0;
-  return options;
+const StepMap::Options& demand_rank(const Plan& plan, const Communicator* communicator) {
+  const auto& data = plan.map.data;
+  const int ranks = communicator ? communicator->size() : 1, rank = communicator ? communicator->rank() : 0;
+  if (ranks != static_cast<int>(data.ranks) || rank != static_cast<int>(data.rank))
+    throw std::logic_error(
+        fmt::format("Engine: planned for rank {} of {}, and this is {} of {}", data.rank, data.ranks, rank, ranks));
+  return plan.map;
 }
 
 // What the store must know of the chunks that a commit holds.
@@ -55,7 +54,7 @@ struct Engine::Impl {
   Impl(const Model& model, const Plan& p, const Options& o)
       : plan(p),
         options(o),
-        map(model, options_for(p, o.communicator)),
+        map(model, demand_rank(p, o.communicator)),
         residency(p.capacity, policy, p.generations),
         walk(map, residency, policy) {
     const auto& states = map.options().recipe.states;

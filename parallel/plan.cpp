@@ -13,6 +13,7 @@
 namespace terrace {
 namespace {
 
+constexpr std::uint32_t kTriedRanks = 8;
 constexpr std::uint64_t kWalkedSteps = 12;  // of a life that is only tried
 // The chosen plan's life is walked whole when it has no more actions than this, which takes a second or two.
 constexpr std::uint64_t kWalkedActions = 400'000;
@@ -161,6 +162,18 @@ class Planner {
     return profile_.separate_device() && device_is_faster ? on_device : on_host;
   }
 
+  Plan of_rank(Plan p, std::uint32_t rank) const {
+    p.map.data.rank = rank;
+    const StepMap map(model_, p.map);
+    const ProfileCosts costs(map, profile_);
+    auto programs = write_programs(map, request_, p.prefetch_depth, p.gather_ahead);
+    const auto life = dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_, whole_life(programs));
+    const auto times = p.times;
+    adopt(p, std::move(programs), life);
+    p.times = times;
+    return p;
+  }
+
  private:
   static bool no_traffic(const Traffic& t) { return t.upload + t.download + t.read + t.write == 0; }
 
@@ -257,20 +270,25 @@ class Planner {
 
   // The fastest depth over a short life whose whole life fits.
   void choose_depth(Plan& p, const StepMap& map, const CostModel& costs) const {
-    std::vector<std::uint32_t> depths{request_.prefetch_depth};
+    std::vector<std::uint32_t> depths{request_.prefetch_depth}, aheads{request_.gather_ahead};
     if (request_.prefetch_depth == kAutoDepth) depths = {1, 2, 4, 8};
+    if (request_.gather_ahead == kAutoDepth)
+      aheads = request_.data.gathers_before_use() ? std::vector{0U, 1U, 2U} : std::vector{0U};
+    std::vector<std::pair<std::uint32_t, std::uint32_t>> distances;
+    for (const auto depth : depths)
+      for (const auto ahead : aheads) distances.emplace_back(depth, ahead);
     struct Candidate {
-      std::uint32_t depth;
+      std::uint32_t depth, ahead;
       Programs programs;
       double seconds;
     };
     std::vector<Candidate> candidates;
     std::optional<DoesNotFit> last;
-    for (const auto depth : depths) {
-      auto programs = write_programs(map, request_, depth);
+    for (const auto& [depth, ahead] : distances) {
+      auto programs = write_programs(map, request_, depth, ahead);
       try {
         const auto run = dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_);
-        candidates.push_back({depth, std::move(programs), run.times.seconds});
+        candidates.push_back({depth, ahead, std::move(programs), run.times.seconds});
       } catch (const DoesNotFit& e) {
         last = e;
       }
@@ -284,7 +302,10 @@ class Planner {
       try {
         const auto life =
             dry_run(map, request_, best->programs, p.capacity, p.generations, costs, profile_, whole_life(best->programs));
-        adopt(p, best->depth, std::move(best->programs), life);
+        p.prefetch_depth = best->depth;
+        p.gather_ahead = best->ahead;
+        try_other_ranks(p, costs);
+        adopt(p, std::move(best->programs), life);
         return;
       } catch (const DoesNotFit& e) {
         last = e;
@@ -294,13 +315,23 @@ class Planner {
     throw *last;
   }
 
+  // The ranks' walks are alike, but for which chunk of a group is their own: none may need more room.
+  void try_other_ranks(const Plan& p, const CostModel& costs) const {
+    for (std::uint32_t r = 1; r < std::min(request_.data.ranks, kTriedRanks); ++r) {
+      auto options = p.map;
+      options.data.rank = r;
+      const StepMap map(model_, options);
+      const auto programs = write_programs(map, request_, p.prefetch_depth, p.gather_ahead);
+      dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_);
+    }
+  }
+
   static std::uint64_t whole_life(const Programs& programs) {
     const auto actions = std::max<std::uint64_t>(1, programs.steady.actions.size() + programs.decode.actions.size());
     return std::max(kWalkedSteps, kWalkedActions / actions);
   }
 
-  void adopt(Plan& p, std::uint32_t depth, Programs programs, const DryRun& life) const {
-    p.prefetch_depth = depth;
+  void adopt(Plan& p, Programs programs, const DryRun& life) const {
     p.programs = std::move(programs);
     p.times = life.times;
     p.peak_bytes = life.peak;
@@ -372,7 +403,7 @@ class Planner {
 
 }  // namespace
 
-Programs write_programs(const StepMap& map, const PlanRequest& request, std::uint32_t depth) {
+Programs write_programs(const StepMap& map, const PlanRequest& request, std::uint32_t depth, std::uint32_t gather_ahead) {
   const auto layers = map.layers();
   const auto m = request.shape.micro_batches;
   const auto finish = [&](Program p) { return with_prefetches(std::move(p), map, depth); };
@@ -385,8 +416,7 @@ Programs write_programs(const StepMap& map, const PlanRequest& request, std::uin
                : request.order == Order::vertical ? vertical(layers, m)
                                                   : group_vertical(layers, m, std::max(1U, request.group));
   if (request.recompute) order = with_recompute(order, map);
-  const std::uint32_t ahead = depth == 0 ? 0 : 1;  // layers whose weights are gathered while another computes
-  order = with_gathers(with_norms(with_reductions(order, map)), map, ahead);
+  order = with_gathers(with_norms(with_reductions(order, map)), map, gather_ahead);
 
   const auto chunks_of = [&](std::uint32_t l) { return map.groups_of(l); };
   const auto steady_updates = request.updates_before_use ? Updates::before_use : Updates::in_backward;
@@ -399,7 +429,7 @@ Programs write_programs(const StepMap& map, const PlanRequest& request, std::uin
   out.first = finish(std::move(out.first));
   out.steady = finish(std::move(out.steady));
   if (request.updates_before_use) out.drain = finish(with_updates({layers, 0, {}}, map, Updates::all));
-  out.evaluate = finish(with_gathers(evaluation(layers, 1), map, ahead));
+  out.evaluate = finish(with_gathers(evaluation(layers, 1), map, gather_ahead));
   out.fill = sweep(Op::fill, layers, chunks_of);
   if (map.data().gathers_updates()) {
     out.gather = sweep(Op::gather, layers, chunks_of);
@@ -411,6 +441,11 @@ Programs write_programs(const StepMap& map, const PlanRequest& request, std::uin
 
 Plan plan(const Model& model, const PlanRequest& request, const MachineProfile& profile) {
   return Planner(model, request, profile).run();
+}
+
+Plan for_rank(const Plan& p, const Model& model, const PlanRequest& request, const MachineProfile& profile,
+              std::uint32_t rank) {
+  return rank == p.map.data.rank ? p : Planner(model, request, profile).of_rank(p, rank);
 }
 
 void retime(Plan& p, const Model& model, const PlanRequest& request, const MachineProfile& profile, const CostModel& costs) {

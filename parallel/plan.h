@@ -42,8 +42,9 @@ struct PlanRequest {
   // The life of the run, which the plan walks as the trainer will: steps (0: some), evaluations and commits after every n-th
   // (0: never), and one of each at the end. Very long lives are cut short in the middle.
   std::uint64_t steps = 0, evaluate_every = 0, evaluate_batches = 0, commit_every = 0;
-  std::uint32_t generations = 2;  // of state on disk; with one, nothing can be committed before the end
-  DataParallel data = {};         // the budgets, shape and traffic are each rank's
+  std::uint32_t generations = 2;            // of state on disk; with one, nothing can be committed before the end
+  DataParallel data = {};                   // the budgets, shape and traffic are each rank's
+  std::uint32_t gather_ahead = kAutoDepth;  // with sharded weights: layer actions between a gather and its use
 };
 
 struct Programs {
@@ -70,7 +71,7 @@ struct Plan {
   StepMap::Options map;  // how the engine lays the model out
   Budget capacity;       // what it allocates: at most the budget
   std::uint32_t generations = 2;
-  std::uint32_t prefetch_depth = 0;
+  std::uint32_t prefetch_depth = 0, gather_ahead = 0;
   Programs programs;
 
   PerTier<std::uint64_t> peak_bytes{};      // reserved, over the whole run, as walked
@@ -88,7 +89,12 @@ struct Plan {
   std::uint64_t state_bytes = 0, parameters = 0;
 };
 
+// The plan of data rank 0. What it decides (chunks, tiers, distances) holds for all ranks: their programs differ in which chunk
+// of a group is their own.
 Plan plan(const Model& model, const PlanRequest& request, const MachineProfile& profile);
+// The same for another rank. Throws DoesNotFit when its walk, against all likelihood, needs more than rank 0's.
+Plan for_rank(const Plan& plan, const Model& model, const PlanRequest& request, const MachineProfile& profile,
+              std::uint32_t rank);
 
 // Times a plan that fits again, on better known costs (measure_costs.h). What it decided stays as it is.
 void retime(Plan& plan, const Model& model, const PlanRequest& request, const MachineProfile& profile, const CostModel& costs);
@@ -98,6 +104,6 @@ void trace_step(const Plan& plan, const Model& model, const PlanRequest& request
                 const CostModel& costs, Trace& trace);
 
 // The programs of a request for a laid-out model, checked.
-Programs write_programs(const StepMap& map, const PlanRequest& request, std::uint32_t depth);
+Programs write_programs(const StepMap& map, const PlanRequest& request, std::uint32_t depth, std::uint32_t gather_ahead = 0);
 
 }  // namespace terrace

@@ -135,12 +135,18 @@ struct Training {
     return XXH64_digest(state.get());
   }
 
+  [[nodiscard]] Plan plan_of_rank() const {
+    const auto request = request_of(o);
+    const auto p = plan(model, request, o.profile);
+    return p.fits ? for_rank(p, model, request, o.profile, static_cast<std::uint32_t>(rank)) : p;
+  }
+
   const RunOptions o;
   const int rank;
   ThreadPool pool{o.threads};
   const std::unique_ptr<Device> device = o.make_device(pool);
   const Model model = make_model(o.sizes);
-  const Plan planned = plan(model, request_of(o), o.profile);
+  const Plan planned = plan_of_rank();
   const std::unique_ptr<Optimizer> optimizer = make_optimizer("adamw", {});
   std::vector<std::int32_t> tokens, targets;
   std::optional<Engine> engine;  // empty when the plan does not fit
