@@ -62,6 +62,36 @@ TEST_F(Checker, RefusesEachRepeatedAction) {
   }
 }
 
+// The same between data ranks: nothing that is gathered, reduced or released may be missing, or happen twice.
+TEST_F(Checker, RefusesEachMissingOrRepeatedActionBetweenRanks) {
+  for (const std::uint32_t zero : {0U, 1U, 2U, 3U})
+    for (const bool canonical : {false, true})
+      for (const auto updates : {Updates::in_backward, Updates::before_use}) {
+        const StepMap shared(model, {.shape = {{2, 16}, 2}, .data = {.ranks = 2, .zero = zero, .canonical = canonical}});
+        const auto order = with_gathers(with_norms(with_reductions(horizontal(5, 2), shared)), shared, 1);
+        const auto p = with_updates(order, shared, updates);
+        const auto accepted = [&](const Program& program) {
+          try {
+            check_step(program, shared, updates);
+            return true;
+          } catch (const Error&) {
+            return false;
+          }
+        };
+        const auto what = "ZeRO-" + std::to_string(zero) + (canonical ? ", canonical: " : ": ");
+        EXPECT_TRUE(accepted(p)) << what;
+        EXPECT_EQ(parse_program(to_text(p)), p) << what;
+        for (std::size_t i = 0; i < p.actions.size(); ++i) {
+          auto broken = p;
+          broken.actions.insert(broken.actions.begin() + static_cast<std::ptrdiff_t>(i), p.actions[i]);
+          EXPECT_FALSE(accepted(broken)) << what << "twice " << to_text(p.actions[i]);
+          broken = p;
+          broken.actions.erase(broken.actions.begin() + static_cast<std::ptrdiff_t>(i));
+          EXPECT_FALSE(accepted(broken)) << what << "without " << to_text(p.actions[i]);
+        }
+      }
+}
+
 TEST_F(Checker, RefusesGradientsFoldedOutOfOrder) {
   auto p = step(Updates::none);
   std::swap(p.actions[find(p, {.op = Op::backward, .layer = 2, .micro_batch = 0})],

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <map>
+
+#include <terrace/tests/support/covering_rows.h>
 
 #include "data_parallel_run.h"
 
@@ -72,6 +75,66 @@ TEST_F(Zero, StagesAreTheSameBitsWithoutAccumulation) {
       expect_same(replicated, run(o, name(o)), name(o));
     }
   }
+}
+
+// Every two settings together, in some row: dtypes, tiers, orders, ranks and stages. What a row is held against is one rank
+// where its reduction is canonical, else replicated ranks; always with everything in the device.
+TEST_F(Zero, EveryTwoSettingsTogether) {
+  struct Numbers {
+    DType dtype;
+    const char* recipe;
+  };
+  const Numbers numbers[] = {{DType::fp32, "fp32"}, {DType::bf16, "fp32"},  {DType::fp64, "fp32"},
+                             {DType::fp32, "8bit"}, {DType::bf16, "split"}, {DType::bf16, "stochastic"}};
+  const std::uint32_t degrees[] = {2, 3, 4, 8};
+  const test::CoveringRows covering({6, 4, 4, 2, 3, 3, 2, 2, 3, 2}, 2);
+  std::map<std::string, toy::RunResult> references;
+  std::uint64_t read = 0;
+  for (const auto& row : covering.rows()) {
+    toy::RunOptions o;
+    o.steps = 2;
+    const auto at = [&](std::size_t factor) { return static_cast<std::size_t>(row[factor]); };
+    o.sizes.dtype = numbers[at(0)].dtype;
+    o.recipe = numbers[at(0)].recipe;
+    o.data = {.ranks = degrees[at(1)], .zero = static_cast<std::uint32_t>(row[2]), .canonical = row[3] == 1};
+    // Rounding to bf16 is no reason to differ, but a sum that is folded in another order is.
+    o.shape = {{1, 8}, o.data.canonical ? 24 / o.data.ranks : 1};
+    const int tiers = row[4];
+    o.order = row[5] == 0 ? Order::horizontal : row[5] == 1 ? Order::vertical : Order::group_vertical;
+    o.group = 2;
+    o.before_use = row[6] == 0;
+    o.recompute = row[7] == 1;
+    o.depth = row[8] == 0 ? 0 : row[8] == 1 ? kAutoDepth : 4;
+    o.sizes.tied = row[9] == 0;
+
+    auto plain = o;
+    plain.order = Order::horizontal;
+    plain.recompute = false;
+    plain.depth = 1;
+    plain.data = {.ranks = o.data.canonical ? 1 : o.data.ranks};
+    plain.shape.micro_batches = o.data.canonical ? 24 : 1;
+    const auto key = name(plain) + (o.before_use ? ", clipped" : "") + (o.sizes.tied ? ", tied" : "");
+    if (!references.contains(key)) references[key] = run(plain, key);
+
+    const auto what = name(o) + ", tiers " + std::to_string(tiers) + ", order " + std::to_string(row[5]) +
+                      (o.before_use ? ", clipped" : "") + (o.recompute ? ", recomputed" : "") + ", depth " +
+                      std::to_string(row[8]) + (o.sizes.tied ? ", tied" : "");
+    if (tiers > 0) {
+      auto request = toy::request_of(o);
+      request.update = Tier::host;
+      const auto wide = plan(toy::make_model(o.sizes), request, o.profile);  // says how small budgets may be
+      o.budget.device = wide.smallest_bytes[Tier::device] + wide.smallest_bytes[Tier::device] / 4;
+      o.disk_tier = tiers == 2;
+      if (o.disk_tier) o.budget = {o.budget.device, wide.smallest_bytes[Tier::host] * 3 + 128 * kKiB, 256 * kMiB};
+    }
+    const auto r = run(o, what);
+    expect_same(references[key], r, what);
+    EXPECT_LE(r.peak[Tier::device], o.budget.device) << what;
+    EXPECT_LE(r.peak[Tier::host], o.budget.host) << what;
+    if (tiers == 2 && !r.traffic.empty()) read += r.traffic.back().read;
+  }
+  EXPECT_GE(covering.rows().size(), 24U);
+  EXPECT_GT(read, 0U);
 }
 
 }  // namespace

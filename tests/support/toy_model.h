@@ -153,6 +153,8 @@ inline void initialise(const ParamSpec& param, std::uint64_t first, TensorView r
     const double v = value(first + static_cast<std::uint64_t>(i));
     if (range.dtype == DType::fp64)
       range.as<double>()[i] = v;
+    else if (range.dtype == DType::bf16)
+      range.as<bf16>()[i] = bf16(static_cast<float>(v));
     else
       range.as<float>()[i] = static_cast<float>(v);
   }

@@ -1,0 +1,152 @@
+// What data parallelism sends and holds is what its formulas say, to the byte; what overlaps is said by the program.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include <terrace/parallel/comm/ledger.h>
+
+#include "data_parallel_run.h"
+
+namespace terrace {
+namespace {
+
+struct Measured {
+  Ledger step;                       // of the last step, on the axis "world"
+  PerTier<std::uint64_t> between{};  // reserved between two steps
+};
+
+class ZeroVolume : public testing::Test {
+ protected:
+  void SetUp() override { std::filesystem::create_directories(folder_); }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  // Three steps with updates in the backward, so that a step is whole.
+  Measured measure(toy::RunOptions o, int of_rank) {
+    o.store = folder_;
+    o.before_use = false;
+    Measured measured;
+    const auto errors = test::on_threads(static_cast<int>(o.data.ranks), {std::chrono::seconds(60)}, [&](test::Rank& rank) {
+      Ledger ledger;
+      const auto comm = with_ledger(std::move(rank.comm), ledger);
+      toy::Training training(toy::of_rank(o, comm->rank()), comm.get());
+      for (std::uint64_t s = 1; s <= 3; ++s) {
+        ledger.clear();
+        training.step(s);
+      }
+      if (comm->rank() == of_rank) measured = {ledger, training.engine->reserved_bytes()};
+    });
+    for (const auto& error : errors) EXPECT_EQ(error, "");
+    return measured;
+  }
+  const std::filesystem::path folder_ =
+      std::filesystem::path("zero-volume-test") / testing::UnitTest::GetInstance()->current_test_info()->name();
+};
+
+// Elements of the layers' runs, padding included.
+struct Elements {
+  std::uint64_t all = 0, last = 0, tied = 0;
+  std::uint64_t groups = 0, last_groups = 0, tied_groups = 0;
+  explicit Elements(const StepMap& map) {
+    const auto group_elements = map.layout().chunk_elements() * map.data().group();
+    for (std::uint32_t l = 0; l < map.layers(); ++l) {
+      groups += map.groups_of(l);
+      last_groups = map.groups_of(l);
+      tied_groups += map.reduced_groups(l) - map.groups_of(l);
+    }
+    all = groups * group_elements;
+    last = last_groups * group_elements;
+    tied = tied_groups * group_elements;
+  }
+};
+
+StepMap map_of(const Model& model, const toy::RunOptions& o) { return {model, plan(model, toy::request_of(o), o.profile).map}; }
+
+TEST_F(ZeroVolume, TheLedgerIsTheFormula) {
+  for (const std::uint32_t ranks : {2U, 3U, 8U})
+    for (const std::uint32_t zero : {0U, 1U, 2U, 3U})
+      for (const std::uint32_t micro_batches : {1U, 3U}) {
+        toy::RunOptions o;
+        o.sizes.tied = zero != 3;  // a tied layer gathers another's weights too
+        o.sizes.dtype = DType::bf16;
+        o.shape = {{1, 8}, micro_batches};
+        o.order = Order::vertical;
+        o.data = {.ranks = ranks, .zero = zero};
+        const auto model = toy::make_model(o.sizes);
+        const Elements n(map_of(model, o));
+        const auto measured = measure(o, static_cast<int>(ranks) - 1).step;
+        const auto what = std::to_string(ranks) + " ranks, ZeRO-" + std::to_string(zero) + ", " +
+                          std::to_string(micro_batches) + " micro-batches\n" + to_string(measured);
+        constexpr std::uint64_t kWeight = 2, kGradient = 4;
+        const auto of = [&](Operation operation) { return measured.of("world", operation); };
+
+        const auto reductions = zero >= 2 ? micro_batches : 1;
+        const auto gradients = reductions * (n.all + n.tied) * kGradient;
+        const auto reduced = of(zero == 0 ? Operation::all_reduce : Operation::reduce_scatter);
+        const auto losses = std::uint64_t{micro_batches} * ranks * sizeof(double);
+        EXPECT_EQ(reduced.payload_bytes, gradients + (zero == 0 ? losses : 0)) << what;
+        EXPECT_EQ(reduced.calls, reductions * (n.groups + n.tied_groups) + (zero == 0 ? 1 : 0)) << what;
+
+        const auto gathered = of(Operation::all_gather);
+        const auto weights = zero == 0 ? 0 : zero == 3 ? 2 * n.all - n.last : n.all;
+        EXPECT_EQ(gathered.payload_bytes, weights * kWeight) << what;
+        EXPECT_EQ(gathered.calls, zero == 0 ? 0 : zero == 3 ? 2 * n.groups - n.last_groups : n.groups) << what;
+        EXPECT_EQ(gathered.sent_bytes, weights * kWeight / ranks * (ranks - 1)) << what;
+        if (zero > 0) {
+          EXPECT_EQ(reduced.sent_bytes, gradients / ranks * (ranks - 1)) << what;
+          EXPECT_EQ(of(Operation::all_reduce).calls, 2U) << what;  // losses, and the blocks of squares behind the norm
+        }
+      }
+}
+
+TEST_F(ZeroVolume, MemoryOfARankIsTheFormula) {
+  for (const std::uint32_t ranks : {1U, 2U, 4U, 8U})
+    for (const std::uint32_t zero : {0U, 1U, 2U, 3U}) {
+      toy::RunOptions o;
+      o.sizes.dtype = DType::bf16;
+      o.shape = {{1, 8}, 1};
+      o.data = {.ranks = ranks, .zero = zero};
+      const auto model = toy::make_model(o.sizes);
+      const auto map = map_of(model, o);
+      const Elements n(map);
+      // A gradient is given back when it has been applied: between steps there are weights, masters and moments.
+      const std::uint64_t w = 2, states = 12;
+      const auto share = [&](std::uint64_t bytes, bool sharded) { return bytes * n.all / (sharded ? ranks : 1); };
+      const auto held = share(w, zero >= 3) + share(states, zero >= 1);
+      const auto gradients = share(4, zero >= 2) + 4 * n.tied / (zero >= 2 ? ranks : 1);
+      const auto what = std::to_string(ranks) + " ranks, ZeRO-" + std::to_string(zero);
+      EXPECT_EQ(map.state_bytes(), held + gradients) << what;
+      for (const int rank : {0, static_cast<int>(ranks) - 1}) EXPECT_EQ(measure(o, rank).between[Tier::device], held) << what;
+      // Padding is less than a group a layer, and one tensor's alignment.
+      EXPECT_LT(n.all - map.parameter_count(),
+                map.layers() * (map.layout().chunk_elements() * map.data().group() + 3 * Layout::kAlignElements))
+          << what;
+    }
+}
+
+TEST_F(ZeroVolume, ReductionsStandBesideTheBackwardOfTheNextLayer) {
+  toy::RunOptions o;
+  o.shape = {{1, 8}, 2};
+  o.data = {.ranks = 4};
+  const auto model = toy::make_model(o.sizes);
+  const auto p = plan(model, toy::request_of(o), o.profile);
+  std::uint32_t layer_reduced = model.layers.size();
+  bool pending = false, overlapped = false;
+  std::size_t reductions = 0;
+  for (const auto& a : p.programs.first.actions) {
+    if (a.op == Op::reduce) {
+      EXPECT_EQ(a.micro_batch, 1U) << "only the last micro-batch's gradient is sent";
+      layer_reduced = a.layer;
+      pending = true;
+      ++reductions;
+    }
+    if (a.op == Op::norm && a.layer == layer_reduced) pending = false;
+    if (a.op == Op::backward && pending) overlapped = true;
+    if (a.op == Op::backward && a.layer == 0 && a.micro_batch == 1) {
+      EXPECT_GT(reductions, 0U) << "the first reduction is issued before the last backward";
+    }
+  }
+  EXPECT_TRUE(overlapped);
+}
+
+}  // namespace
+}  // namespace terrace
