@@ -308,6 +308,12 @@ class ExtentStore final : public ChunkStore {
       if (index) valid.push_back({*record, std::move(*index)});
     }
     std::ranges::sort(valid, std::greater<>{}, [](const Candidate& c) { return c.record.commit.number; });
+    const auto passed_over =
+        std::erase_if(valid, [&](const Candidate& c) { return c.record.commit.step > options_.not_after_step; });
+    if (passed_over != 0 && valid.empty())
+      throw Error(fmt::format("{}: there is no commit of step {} or before\n  go back to an exported checkpoint",
+                              (options_.paths.front() / options_.name).string(), options_.not_after_step),
+                  Exit::corrupt);
     if (valid.empty()) {
       const auto home = (options_.paths.front() / options_.name).string();
       if (damage.empty())
@@ -325,6 +331,8 @@ class ExtentStore final : public ChunkStore {
     if (damaged_number_ > last_->number) {
       fmt::print(stderr, "warning: the newest commit is damaged, going back to commit {} (step {}):{}\n", last_->number,
                  last_->step, damage);
+      verify_all();
+    } else if (passed_over != 0) {
       verify_all();
     }
   }

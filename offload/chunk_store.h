@@ -76,6 +76,8 @@ class ChunkStore {
     std::vector<std::uint32_t> stripe_weights = {};
     bool durable = true;  // fsync data and record at commit
     std::uint32_t generations = 2;
+    // Opens no commit after this step: ranks whose last commits differ go on from the last one that all of them have.
+    std::uint64_t not_after_step = ~0ULL;
     bool temporary = false;  // nothing of it is left when it ends, however it ends; it cannot be opened again, nor committed
     std::chrono::nanoseconds deadline = kIoDeadline;  // of every call on its files; 0: none
     std::shared_ptr<FileOps> file_ops = {};           // the kernel's when null; tests put faults in here

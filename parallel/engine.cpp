@@ -7,6 +7,7 @@
 
 #include <terrace/memory/eviction.h>
 #include <terrace/offload/mover.h>
+#include <terrace/parallel/comm/agree.h>
 
 namespace terrace {
 namespace {
@@ -78,10 +79,13 @@ struct Engine::Impl {
     options.store.capacity_bytes = plan.capacity.disk;
     options.store.generations = plan.generations;
     auto& store = disk->store;
-    store = options.resume ? ChunkStore::open(options.store) : ChunkStore::create(options.store);
+    if (options.communicator) ranks.emplace(*options.communicator, device);
     if (options.resume) {
+      open_common_commit();
       adopt();
       store->trim(plan.capacity.disk);  // the run before may have had room for more
+    } else {
+      store = ChunkStore::create(options.store);
     }
     for (auto& d : describe_state(map)) store->describe(std::move(d));
     for (std::uint32_t c = 0; c < map.chunks(); ++c) {
@@ -115,6 +119,24 @@ struct Engine::Impl {
                                      .trace = options.trace});
   }
 
+  // Ranks commit one after the other, so one that died may lack the last commit of the others: all go on from the one before.
+  void open_common_commit() {
+    auto& store = disk->store;
+    store = ChunkStore::open(options.store);
+    if (!ranks) return;
+    const auto step = static_cast<double>(store->last_commit()->step);
+    const auto common = ranks->min(step);
+    if (ranks->max(step) == common || step == common) return;
+    store.reset();
+    options.store.not_after_step = static_cast<std::uint64_t>(common);
+    store = ChunkStore::open(options.store);
+    if (static_cast<double>(store->last_commit()->step) != common)
+      throw Error(fmt::format("rank {} has no commit of step {}, which is another rank's last one\n  go back to an exported "
+                              "checkpoint",
+                              map.data().rank, options.store.not_after_step),
+                  Exit::corrupt);
+  }
+
   // The store's committed chunks become the state, in place: the layout depends on the model only, never on budgets.
   void adopt() {
     const auto& store = *disk->store;
@@ -145,6 +167,7 @@ struct Engine::Impl {
   Residency residency;
   Walk walk;
   std::unique_ptr<Communicator> alone;
+  std::optional<Agreement> ranks;  // empty where there is one
   std::optional<Commit> resumed;
   std::optional<UpdateStep> pending;
 
@@ -212,7 +235,10 @@ void Engine::visit(const WeightRange& weights) {
 void Engine::commit(std::uint64_t step, const std::string& payload) {
   drain();
   impl_->executor->flush();
+  // Nobody's bytes of the commit before are written over until everybody has this one.
+  if (impl_->ranks) impl_->ranks->barrier();
   impl_->disk->store->commit(step, payload);
+  if (impl_->ranks) impl_->ranks->barrier();
 }
 
 std::optional<Commit> Engine::resumed() const { return impl_->resumed; }
