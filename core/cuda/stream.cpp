@@ -39,20 +39,23 @@ CudaStream::CudaStream(Device& device, std::shared_ptr<CudaRuntime> runtime, int
   if (const int code = runtime_->create_stream(&handle_)) {
     throw CudaError(*runtime_, code, on_, "cudaStreamCreateWithFlags");
   }
-  issuing_ = std::thread([this] { run_issuing(); });
-  completing_ = std::thread([this] { run_completing(); });
+  try {
+    issuing_ = std::thread([this] { run_issuing(); });
+    completing_ = std::thread([this] { run_completing(); });
+  } catch (...) {  // too many threads for this process
+    stop();
+    throw;
+  }
   name_thread(issuing_, name, "");
   name_thread(completing_, name, "/end");
 }
 
-CudaStream::~CudaStream() {
+void CudaStream::stop() {
   entries_.close();
-  issuing_.join();
+  if (issuing_.joinable()) issuing_.join();
   completions_.close();
-  completing_.join();
-  if (const int code = runtime_->destroy_stream(handle_)) {
-    warn_of_cuda(*runtime_, code, on_, "cudaStreamDestroy");
-  }
+  if (completing_.joinable()) completing_.join();
+  if (const int code = runtime_->destroy_stream(handle_)) warn_of_cuda(*runtime_, code, on_, "cudaStreamDestroy");
 }
 
 Event CudaStream::record() {
@@ -174,7 +177,6 @@ void CudaStream::poison_from_issuing(std::exception_ptr error) {
     const std::lock_guard lock(issue_mutex_);
     poisoned_ = true;
   }
-  runtime_->synchronize_stream(handle_);  // its result is no news: there is an error already
   running_ = unmarked_ = false;
   push_completion(nullptr, {}, std::move(error));
 }
@@ -227,7 +229,7 @@ void CudaStream::poison_from_completing(std::exception_ptr error) {
     const std::lock_guard lock(issue_mutex_);
     poisoned_ = true;
   }
-  runtime_->synchronize_stream(handle_);  // as above
+  runtime_->synchronize_stream(handle_);  // its result is no news: there is an error already
   failure_ = error;
   timeline_->fail(std::move(error));
 }

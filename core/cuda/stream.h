@@ -37,7 +37,7 @@ class CudaStream final : public Stream {
  public:
   CudaStream(Device& device, std::shared_ptr<CudaRuntime> runtime, int device_index, const std::string& name,
              CudaPieces pieces);
-  ~CudaStream() override;  // finishes what was submitted
+  ~CudaStream() override { stop(); }  // finishes what was submitted
 
   void submit(std::function<void()> work) override { entries_.push(Work{std::move(work)}); }
   void then(Told told) override { entries_.push(Mark{std::move(told), 0}); }
@@ -79,6 +79,7 @@ class CudaStream final : public Stream {
     std::uint64_t number = 0;  // of all completions, from 1
   };
 
+  void stop();
   void run_issuing();
   void run_completing();
   void issue(Work& work);

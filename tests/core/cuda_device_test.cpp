@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include <terrace/core/cuda/cuda_error.h>
@@ -178,10 +179,14 @@ TEST_F(CudaDeviceCalls, HostWorkWaitsForTheGpu) {
   fake_->hold();
   stream->copy(there.data(), host.data(), 4096);
   stream->copy(host.data() + 4096, there.data(), 4096);
-  bool seen = false;
-  stream->submit([&] { seen = host.data()[4096 + 4095] == std::byte{9}; });
+  std::atomic<bool> ran{false}, seen{false};
+  stream->submit([&] {
+    ran = true;
+    seen = host.data()[4096 + 4095] == std::byte{9};
+  });
   const Event end = stream->record();
-  while (fake_->count(Call::synchronize_stream) == 0) std::this_thread::yield();
+  while (!ran && fake_->count(Call::synchronize_stream) == 0) std::this_thread::yield();
+  EXPECT_FALSE(ran);
   EXPECT_FALSE(end.done());
   fake_->release();
   end.wait();
@@ -217,6 +222,7 @@ TEST_F(CudaDeviceCalls, WhatAKernelDoesWrongReachesEveryEventBehindIt) {
   const Slab host = device->host_memory()->allocate(4096), there = device->memory().allocate(4096);
   auto a = device->make_stream("a");
   const auto b = device->make_stream("b");
+  b->synchronize();  // its threads are at work
   fake_->fail_operation(1, 700);
   a->copy(there.data(), host.data(), 4096);
   const Event good = a->record();
@@ -239,6 +245,30 @@ TEST_F(CudaDeviceCalls, WhatAKernelDoesWrongReachesEveryEventBehindIt) {
   a.reset();
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "") << "an error is told once";
   EXPECT_FALSE(ran);
+}
+
+// Whoever hears of an error gives its buffers back: the fake finds a copy that is still under way then.
+TEST_F(CudaDeviceCalls, AnErrorIsToldWhenNothingRunsAnyMore) {
+  for (const auto call : {Call::synchronize_event, Call::record_event, Call::copy_async, Call::synchronize_stream}) {
+    for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+      SCOPED_TRACE(std::string(FakeCuda::cuda_name(call)) + ", seed " + std::to_string(seed));
+      auto options = strict_fake();
+      options.jitter_seed = seed;
+      const auto fake = std::make_shared<FakeCuda>(options);
+      const auto device = make_fake_cuda_device(fake, pool_, {}, kSmallPieces);
+      Slab host = device->host_memory()->allocate(20 * kSmallPieces.copy_bytes);
+      const Slab there = device->memory().allocate(host.bytes());
+      const auto stream = device->make_stream("upload");
+      fake->fail(call, {.at = call == Call::copy_async ? 12U : 0U, .code = 999});
+      for (int i = 0; i < 2; ++i) {
+        stream->copy(there.data(), host.data(), host.bytes());
+        (void)stream->record();
+      }
+      stream->submit([] {});
+      EXPECT_THROW(stream->synchronize(), CudaError);
+      host.reset();
+    }
+  }
 }
 
 TEST_F(CudaDeviceCalls, ADeviceThatIsNotThereIsMissingHardware) {

@@ -208,6 +208,15 @@ void FakeCuda::enqueue(FakeStream& stream, std::function<void()> run) {
   changed_.notify_all();
 }
 
+// Somewhere between now and a moment later, by the seed.
+void FakeCuda::pause(Lock& lock) {
+  if (options_.jitter_seed == 0) return;
+  const auto delay = std::chrono::microseconds(random_() % 100);
+  lock.unlock();
+  std::this_thread::sleep_for(delay);
+  lock.lock();
+}
+
 // A stream's thread. After a sticky error nothing runs any more, as on a GPU whose context is lost; only events pass.
 void FakeCuda::run(FakeStream& stream) {
   Lock lock(mutex_);
@@ -217,9 +226,8 @@ void FakeCuda::run(FakeStream& stream) {
     const auto operation = std::move(stream.operations.front());
     stream.operations.pop_front();
     stream.busy = true;
-    const auto delay = std::chrono::microseconds(options_.jitter_seed ? random_() % 100 : 0);
+    pause(lock);
     lock.unlock();
-    if (delay.count() > 0) std::this_thread::sleep_for(delay);
     if (operation.run) operation.run();
     lock.lock();
     stream.busy = false;
@@ -339,7 +347,8 @@ int FakeCuda::synchronize_stream(CudaStreamHandle handle) {
 }
 
 int FakeCuda::copy_async(void* to, const void* from, std::size_t bytes, CudaStreamHandle handle) {
-  const std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
+  pause(lock);
   if (const int code = begin({Call::copy_async, to, from, bytes})) return code;
   need_device("cudaMemcpyAsync");
   auto* const stream = live_stream(handle, "cudaMemcpyAsync");

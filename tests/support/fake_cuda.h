@@ -59,7 +59,7 @@ class FakeCuda final : public CudaRuntime {
     std::size_t memory_bytes = 256 * kMiB;
     std::byte poison{0xcb};
     bool pageable_copies = false;   // true: copies from and to unregistered memory are meant
-    std::uint64_t jitter_seed = 0;  // not 0: operations take up to 100 µs longer, by this seed
+    std::uint64_t jitter_seed = 0;  // not 0: operations, and calls that copy, take up to 100 µs longer
     std::function<void(const std::string&)> report = {};
   };
   struct Record {
@@ -127,6 +127,7 @@ class FakeCuda final : public CudaRuntime {
   FakeEvent* live_event(CudaEventHandle handle, const char* what);
   int place_of(const void* data, std::size_t bytes, std::int64_t* number);
   void enqueue(FakeStream& stream, std::function<void()> run);
+  void pause(Lock& lock);
   void run(FakeStream& stream);
 
   const Options options_;
