@@ -1,9 +1,10 @@
-// What every update is asked before it touches a byte.
+#include <terrace/optimizers/check_update.h>
+
 #include <fmt/format.h>
 
 #include <cmath>
 
-#include <terrace/optimizers/elementwise.h>
+#include <terrace/optimizers/settings.h>
 
 namespace terrace::elementwise {
 namespace {

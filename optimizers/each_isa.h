@@ -12,8 +12,10 @@
 // What a GPU's kernels share with the loops is compiled for both sides.
 #if defined(__CUDACC__)
 #define TERRACE_INLINE __host__ __device__ __forceinline__
+#define TERRACE_UNROLL_ALL  // nvcc unrolls by itself, and the host compiler behind it knows no such pragma
 #else
 #define TERRACE_INLINE inline __attribute__((always_inline))
+#define TERRACE_UNROLL_ALL _Pragma("GCC unroll 64")
 #endif
 #if defined(__x86_64__)
 #define TERRACE_AVX2 __attribute__((target("avx2")))

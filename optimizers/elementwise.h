@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <terrace/optimizers/bf16_bits.h>
+#include <terrace/optimizers/check_update.h>
 #include <terrace/optimizers/rule.h>
 
 namespace terrace::elementwise {
@@ -33,9 +34,6 @@ template <class A>
 using Loop = std::function<void(std::size_t part, const Tile<A>&)>;
 void run(ThreadPool& pool, Isa isa, const UpdateStep& step, const ChunkUpdate& chunk, const Loop<float>& loop);
 void run(ThreadPool& pool, Isa isa, const UpdateStep& step, const ChunkUpdate& chunk, const Loop<double>& loop);
-
-// Throws Error(Exit::usage) when the arrays do not go together or do not have `states` states.
-void check(const char* name, std::size_t states, const UpdateStep& step, const ChunkUpdate& chunk);
 
 template <class Rule, bool kCopy, class A>
 TERRACE_INLINE void elements(const Tile<A>& tile, const typename Rule::template Factors<A>& factors) {

@@ -20,7 +20,7 @@ TERRACE_INLINE void random_words(std::uint32_t& a, std::uint32_t& b, std::uint32
   a = static_cast<std::uint32_t>(block), b = static_cast<std::uint32_t>(block >> 32);
   c = static_cast<std::uint32_t>(stream), d = static_cast<std::uint32_t>(stream >> 32);
   std::uint32_t k0 = static_cast<std::uint32_t>(seed), k1 = static_cast<std::uint32_t>(seed >> 32);
-#pragma GCC unroll 10
+  TERRACE_UNROLL_ALL
   for (int round = 0; round < 10; ++round) {
     const std::uint32_t high0 = product_high(0xD2511F53U, a), low0 = 0xD2511F53U * a;
     const std::uint32_t high1 = product_high(0xCD9E8D57U, c), low1 = 0xCD9E8D57U * c;

@@ -103,7 +103,8 @@ constexpr int min_blocks_of() {
 }
 
 template <class Kernel, class Args>
-__global__ void __launch_bounds__(max_threads_of<Kernel>(), min_blocks_of<Kernel>()) run_kernel(const Args args) {
+__global__ void __launch_bounds__(max_threads_of<Kernel>(), min_blocks_of<Kernel>())
+    run_kernel(const __grid_constant__ Args args) {
   CudaLane lane;
   Kernel{}(lane, args);
 }

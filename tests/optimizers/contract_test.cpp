@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <terrace/tests/optimizers/oracles.h>
+#include <terrace/tests/optimizers/recipe_cases.h>
 #include <terrace/tests/optimizers/test_chunk.h>
 
 namespace terrace::test {
@@ -38,21 +39,6 @@ const std::vector<Case> kOptimizers{
     of<AdagradOracle>("adagrad", {.eps = 1e-10}),
 };
 
-struct RecipeCase {
-  std::string_view name;
-  DType dtype;
-};
-std::vector<RecipeCase> recipe_cases() {
-  std::vector<RecipeCase> all;
-  for (const auto& recipe : recipes())
-    for (const auto dtype : {DType::fp32, DType::bf16, DType::fp64}) try {
-        (void)Recipe::of(dtype, recipe.name);
-        all.push_back({recipe.name, dtype});
-      } catch (const std::exception&) {  // they do not go together; recipe_test.cpp says which
-      }
-  return all;
-}
-
 using Param = std::tuple<std::size_t, RecipeCase>;
 std::string name_of(const testing::TestParamInfo<Param>& info) {
   const auto& [optimizer, recipe] = info.param;
@@ -80,19 +66,6 @@ class OptimizerContract : public testing::TestWithParam<Param> {
   }
   ThreadPool pool_{2};
 };
-
-// Ordinary elements, and every hostile gradient now and then in elements of its own.
-void draw_hostile_gradients(TestChunk& chunk, std::uint64_t t) {
-  draw_gradients(chunk, 1000 + t);
-  const auto hostile = hostile_numbers<float>();
-  const auto n = static_cast<std::int64_t>(hostile.size());
-  for (std::int64_t i = 0; i < n && i < chunk.elements(); ++i) {
-    const auto value = hostile[static_cast<std::size_t>(i)];
-    // What is finite comes at every third step, what is not once.
-    if (std::isfinite(value) ? t % 3 == 1 : t == 50) chunk.set_gradient(i, value);
-    if (std::isfinite(value) && t % 3 == 2) chunk.set_gradient(i, 0);
-  }
-}
 
 template <class A>
 void specify(const Case& optimizer, const UpdateStep& step, double decay, A& w, A g, A& s0, A& s1) {

@@ -235,4 +235,17 @@ inline void draw_weights(TestChunk& chunk, std::uint64_t seed) {
     chunk.set_weight(i, std::uniform_real_distribution<double>(-1, 1)(random));
 }
 
+// Ordinary elements, and every hostile gradient now and then in elements of its own.
+inline void draw_hostile_gradients(TestChunk& chunk, std::uint64_t t) {
+  draw_gradients(chunk, 1000 + t);
+  const auto hostile = hostile_numbers<float>();
+  const auto n = static_cast<std::int64_t>(hostile.size());
+  for (std::int64_t i = 0; i < n && i < chunk.elements(); ++i) {
+    const auto value = hostile[static_cast<std::size_t>(i)];
+    // What is finite comes at every third step, what is not once.
+    if (std::isfinite(value) ? t % 3 == 1 : t == 50) chunk.set_gradient(i, value);
+    if (std::isfinite(value) && t % 3 == 2) chunk.set_gradient(i, 0);
+  }
+}
+
 }  // namespace terrace::test

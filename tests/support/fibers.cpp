@@ -26,36 +26,38 @@ constexpr std::size_t kStackBytes = 256 * 1024;  // touched pages only are taken
 
 struct Fibers::Fiber {
   Place place;
-  std::byte* memory = nullptr;  // a guard page, then the stack; null for the caller
-  std::byte* stack = nullptr;
+  std::byte* stack = nullptr;  // of the caller: as the sanitizers tell
   std::size_t stack_bytes = 0;
   void* sanitizer = nullptr;  // the fake stack of AddressSanitizer, the fiber of ThreadSanitizer
 };
 
+std::size_t Fibers::mapped_bytes() const { return static_cast<std::size_t>(count_) * (kGuardBytes + kStackBytes); }
+
 Fibers::Fibers(int count) : fibers_(std::make_unique<Fiber[]>(static_cast<std::size_t>(count) + 1)), count_(count) {
+  void* const memory =
+      ::mmap(nullptr, mapped_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  memory_ = static_cast<std::byte*>(memory);
   for (int i = 1; i <= count; ++i) {
     auto& f = fibers_[static_cast<std::size_t>(i)];
-    void* const memory = ::mmap(nullptr, kGuardBytes + kStackBytes, PROT_READ | PROT_WRITE,
-                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
-    if (memory == MAP_FAILED) throw std::bad_alloc();
-    f.memory = static_cast<std::byte*>(memory);
-    ::mprotect(memory, kGuardBytes, PROT_NONE);
-    f.stack = f.memory + kGuardBytes;
+    std::byte* const guard = memory_ + static_cast<std::size_t>(i - 1) * (kGuardBytes + kStackBytes);
+    ::mprotect(guard, kGuardBytes, PROT_NONE);
+    f.stack = guard + kGuardBytes;
     f.stack_bytes = kStackBytes;
   }
 }
 
 Fibers::~Fibers() {
   for (int i = 1; i <= count_; ++i) {
-    auto& f = fibers_[static_cast<std::size_t>(i)];
+    [[maybe_unused]] auto& f = fibers_[static_cast<std::size_t>(i)];
 #if defined(__SANITIZE_ADDRESS__)
     __asan_unpoison_memory_region(f.stack, f.stack_bytes);
 #endif
 #if defined(__SANITIZE_THREAD__)
     if (f.sanitizer != nullptr) __tsan_destroy_fiber(f.sanitizer);
 #endif
-    if (f.memory != nullptr) ::munmap(f.memory, kGuardBytes + kStackBytes);
   }
+  ::munmap(memory_, mapped_bytes());
 }
 
 void Fibers::run(int first, const std::function<void(int)>& body) {

@@ -30,6 +30,9 @@ class Fibers {
   struct Fiber;
   static void enter(void* fibers);
 
+  [[nodiscard]] std::size_t mapped_bytes() const;
+
+  std::byte* memory_ = nullptr;      // of each fiber a guard page and its stack
   std::unique_ptr<Fiber[]> fibers_;  // the caller's, then one each
   int count_;
   int current_ = kCaller;

@@ -1,0 +1,211 @@
+// The update of a chunk as a GPU kernel: optimizers/elementwise.h on a Lane (core/cuda/lane.h), with the same rules, roundings
+// and codes, so with the same bits. Compiled without contraction (optimizers/cuda/CMakeLists.txt).
+//
+// A block takes a tile of 1,024 elements, the host's own, as four rows of 256 beside each other: a row is a block of 8-bit
+// states, whose greatest magnitude the threads find together.
+//
+// Internal to optimizers/.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include <terrace/core/cuda/lane.h>
+#include <terrace/optimizers/bf16_bits.h>
+#include <terrace/optimizers/dynamic8_map.h>
+#include <terrace/optimizers/optimizer.h>
+#include <terrace/optimizers/random_half.h>
+
+namespace terrace::cuda {
+
+inline constexpr int kUpdateThreads = 256, kUpdateRows = 4, kUpdateTile = kUpdateThreads * kUpdateRows;
+static_assert(kUpdateThreads == dynamic8::kBlockElements);
+inline constexpr int kMaxUpdateParts = 32;  // of one launch
+
+template <class Factors>
+struct UpdatePartArgs {
+  std::int64_t first = 0, end = 0;
+  std::uint64_t stream = 0, tensor_element = 0;
+  Factors factors = {};
+};
+// The tiles from first_tile on, and the parts that touch them.
+template <class Factors>
+struct UpdateArgs {
+  Stored parameter = {}, master = {}, gradient = {}, states[2] = {};
+  const dynamic8::Map* maps[2] = {};  // of the states that are 8-bit
+  std::uint64_t seed = 0;             // of this step's stochastic rounding
+  std::int64_t first_tile = 0;
+  bool first = false;  // states hold nothing yet
+  int parts = 0;
+  UpdatePartArgs<Factors> part[kMaxUpdateParts] = {};
+};
+
+template <class Rule, class A>
+class UpdateTile {
+ public:
+  using Factors = typename Rule::template Factors<A>;
+  using Args = UpdateArgs<Factors>;
+  static constexpr int kThreads = kUpdateThreads;
+  static constexpr int kStates = static_cast<int>(Rule::kStates.size());
+  static constexpr std::size_t kSharedBytes = 2 * kUpdateRows * (kThreads / kWarp) * sizeof(std::uint32_t);
+
+  template <class Lane>
+  TERRACE_KERNEL void operator()(Lane& lane, const Args& args) const {
+    const std::int64_t elements = args.parameter.elements, tile = (args.first_tile + lane.block_x()) * kUpdateTile;
+    int part = 0;
+    while (part < args.parts && args.part[part].end <= tile) ++part;
+    const bool has_part = part < args.parts && args.part[part].first < tile + kUpdateTile;
+    if (!has_part && !args.first) return;
+
+    const std::int64_t own = tile + lane.thread();  // of row 0
+    A weight[kUpdateRows] = {}, gradient[kUpdateRows] = {}, state[2][kUpdateRows] = {};
+    int part_of[kUpdateRows];  // −1: padding
+    TERRACE_UNROLL
+    for (int r = 0; r < kUpdateRows; ++r) {
+      const std::int64_t at = own + r * kThreads;
+      while (part < args.parts && args.part[part].end <= at) ++part;
+      part_of[r] = part < args.parts && args.part[part].first <= at ? part : -1;
+      TERRACE_UNROLL
+      for (int s = 0; s < kStates; ++s) state[s][r] = read_state(args, s, at, part_of[r] >= 0);
+      if (part_of[r] < 0) continue;
+      weight[r] = read_weight(args, at);
+      gradient[r] = read_number(args.gradient, at);
+    }
+    TERRACE_UNROLL
+    for (int r = 0; r < kUpdateRows; ++r) {
+      const std::int64_t at = own + r * kThreads;
+      if (part_of[r] >= 0) {
+        const auto& p = args.part[part_of[r]];
+        Rule::element(p.factors, weight[r], gradient[r], state[0][r], state[1][r]);
+        write_weight(args, p, at, weight[r]);
+      }
+      TERRACE_UNROLL
+      for (int s = 0; s < kStates; ++s) {
+        if (part_of[r] >= 0 || (args.first && at < elements)) write_state(args.states[s], at, state[s][r]);
+      }
+    }
+    if constexpr (std::is_same_v<A, float> && kStates > 0) {
+      if (is_dynamic8(args.states[0].format) || is_dynamic8(args.states[1].format)) encode(lane, args, tile, state);
+    }
+  }
+
+ private:
+  template <class T>
+  TERRACE_KERNEL static T& place(const Stored& stored, std::int64_t at) {
+    return reinterpret_cast<T*>(stored.data)[at];
+  }
+  TERRACE_KERNEL static A read_number(const Stored& stored, std::int64_t at) {
+    if constexpr (std::is_same_v<A, float>) {
+      if (stored.format == Format::bf16) return widened(place<std::uint16_t>(stored, at));
+    }
+    return place<A>(stored, at);
+  }
+
+  TERRACE_KERNEL static A read_weight(const Args& args, std::int64_t at) {
+    if constexpr (std::is_same_v<A, float>) {
+      if (args.master.format == Format::fp32) return place<float>(args.master, at);
+      if (args.master.format == Format::low16) {
+        return joined(place<std::uint16_t>(args.parameter, at), place<std::uint16_t>(args.master, at));
+      }
+    }
+    return read_number(args.parameter, at);
+  }
+  TERRACE_KERNEL static void write_weight(const Args& args, const UpdatePartArgs<Factors>& part, std::int64_t at, A weight) {
+    if constexpr (std::is_same_v<A, float>) {
+      if (args.master.format == Format::fp32) {
+        place<float>(args.master, at) = weight;
+        place<std::uint16_t>(args.parameter, at) = weight_to_bf16(weight);
+        return;
+      }
+      if (args.master.format == Format::low16) {
+        place<std::uint16_t>(args.parameter, at) = weight_to_bf16(weight);
+        place<std::uint16_t>(args.master, at) = lower_half(weight);
+        return;
+      }
+      if (args.parameter.format == Format::bf16) {
+        const auto element = part.tensor_element + static_cast<std::uint64_t>(at - part.first);
+        place<std::uint16_t>(args.parameter, at) = stochastic_to_bf16(weight, random_half(args.seed, part.stream, element));
+        return;
+      }
+    }
+    place<A>(args.parameter, at) = weight;
+  }
+
+  // 8-bit states of padding are read too: they share their block's scale. An array of them holds whole blocks.
+  TERRACE_KERNEL static A read_state(const Args& args, int s, std::int64_t at, bool in_part) {
+    const auto& stored = args.states[s];
+    if (args.first) return A{0};
+    if constexpr (std::is_same_v<A, float>) {
+      if (is_dynamic8(stored.format)) {
+        const std::int64_t block = at / dynamic8::kBlockElements, blocks = dynamic8::blocks_of(stored.elements);
+        if (block >= blocks) return 0;
+        return args.maps[s]->values[place<std::uint8_t>(stored, at)] * scale(stored, block);
+      }
+    }
+    return in_part ? read_number(stored, at) : A{0};
+  }
+  TERRACE_KERNEL static void write_state(const Stored& stored, std::int64_t at, A state) {
+    if constexpr (std::is_same_v<A, float>) {
+      if (is_dynamic8(stored.format)) return;  // by whole blocks: encode()
+      if (stored.format == Format::bf16) {
+        place<std::uint16_t>(stored, at) = state_to_bf16(state);
+        return;
+      }
+    }
+    place<A>(stored, at) = state;
+  }
+  TERRACE_KERNEL static float& scale(const Stored& stored, std::int64_t block) {
+    return reinterpret_cast<float*>(stored.data + dynamic8::blocks_of(stored.elements) * dynamic8::kBlockElements)[block];
+  }
+
+  template <class Lane>
+  TERRACE_KERNEL static void encode(Lane& lane, const Args& args, std::int64_t tile, const A (&state)[2][kUpdateRows]) {
+    constexpr int kWarps = kThreads / kWarp;
+    auto* const greatest = shared_as<std::uint32_t>(lane);  // [state][row][warp]
+    TERRACE_UNROLL
+    for (int s = 0; s < kStates; ++s) {
+      TERRACE_UNROLL
+      for (int r = 0; r < kUpdateRows; ++r) {
+        std::uint32_t most = std::bit_cast<std::uint32_t>(state[s][r]) & 0x7fffffffU;
+        TERRACE_UNROLL
+        for (int mask = kWarp / 2; mask > 0; mask /= 2) {
+          const std::uint32_t other = lane.shuffle_xor(most, mask);
+          most = most < other ? other : most;
+        }
+        if (lane.warp_lane() == 0) greatest[(s * kUpdateRows + r) * kWarps + lane.warp()] = most;
+      }
+    }
+    lane.sync();  // every scale has been read, too
+    TERRACE_UNROLL
+    for (int s = 0; s < kStates; ++s) {
+      if (!is_dynamic8(args.states[s].format)) continue;
+      TERRACE_UNROLL
+      for (int r = 0; r < kUpdateRows; ++r) {
+        const std::int64_t block = tile / dynamic8::kBlockElements + r;
+        if (block >= dynamic8::blocks_of(args.states[s].elements)) continue;
+        std::uint32_t most = 0;
+        for (int w = 0; w < kWarps; ++w) {
+          const std::uint32_t other = greatest[(s * kUpdateRows + r) * kWarps + w];
+          most = most < other ? other : most;
+        }
+        const bool both = args.states[s].format == Format::dynamic8;
+        auto& code = place<std::uint8_t>(args.states[s], tile + r * kThreads + lane.thread());
+        code = both ? code_of<dynamic8::Sign::both>(*args.maps[s], state[s][r], most)
+                    : code_of<dynamic8::Sign::none>(*args.maps[s], state[s][r], most);
+        if (lane.thread() == 0) {
+          scale(args.states[s], block) =
+              dynamic8::has_no_codes(most) ? dynamic8::scale_without_codes(most) : std::bit_cast<float>(most);
+        }
+      }
+    }
+  }
+  template <dynamic8::Sign kSign>
+  TERRACE_KERNEL static std::uint8_t code_of(const dynamic8::Map& map, float value, std::uint32_t greatest) {
+    if (dynamic8::has_no_codes(greatest)) return dynamic8::code_of_zero<kSign>();
+    const auto bits = std::bit_cast<std::int32_t>(value);
+    const auto x = std::bit_cast<std::int32_t>(std::bit_cast<float>(bits & 0x7fffffff) / std::bit_cast<float>(greatest));
+    return dynamic8::code_of<kSign>(bits, dynamic8::rank_of(map.steps[dynamic8::interval_of(x)], x & 0xffff));
+  }
+};
+
+}  // namespace terrace::cuda

@@ -1,0 +1,84 @@
+// Launches the update of a chunk. A Launcher is what core/cuda/kernels/attention_launch.h says, so that tests run it as well.
+//
+// Internal to optimizers/. Errors: as Optimizer::update().
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <stdexcept>
+#include <string_view>
+
+#include <terrace/core/cuda/arithmetic.h>
+#include <terrace/optimizers/check_update.h>
+#include <terrace/optimizers/cuda/update_kernel.h>
+#include <terrace/optimizers/rules.h>
+
+namespace terrace::cuda {
+
+// The maps of 8-bit states, where the kernel can read them.
+struct UpdateMaps {
+  const dynamic8::Map *both = nullptr, *none = nullptr;
+  [[nodiscard]] const dynamic8::Map* of(Format format) const {
+    return format == Format::dynamic8 ? both : format == Format::dynamic8_unsigned ? none : nullptr;
+  }
+};
+
+// A launch carries some parts only; launches are cut between tiles, so that no cut changes a bit.
+template <class A, class Launcher, class Rule>
+void launch_update(const Launcher& launcher, const UpdateMaps& maps, const Rule& rule, const UpdateStep& step,
+                   const ChunkUpdate& chunk) {
+  using Kernel = UpdateTile<Rule, A>;
+  typename Kernel::Args args;
+  args.parameter = chunk.parameter;
+  args.master = chunk.master;
+  args.gradient = chunk.gradient;
+  for (std::size_t s = 0; s < 2; ++s) {
+    args.states[s] = chunk.states[s];
+    args.maps[s] = maps.of(chunk.states[s].format);
+  }
+  args.seed = step.seed + step.step * 0x9E3779B97F4A7C15U;
+  args.first = step.first;
+
+  const auto after = [](const UpdatePart& part) { return part.first + part.count; };
+  const auto count = chunk.parts.size();
+  const std::int64_t end = step.first ? chunk.parameter.elements : count == 0 ? 0 : after(chunk.parts.back());
+  const std::int64_t end_tile = ceil_div(end, kUpdateTile);
+  std::int64_t tile = step.first || count == 0 ? 0 : chunk.parts.front().first / kUpdateTile;
+  std::size_t next = 0;
+  while (tile < end_tile) {
+    while (next < count && after(chunk.parts[next]) <= tile * kUpdateTile) ++next;
+    const std::size_t beyond = next + kMaxUpdateParts;  // the first part that finds no room
+    const std::int64_t last_tile = beyond < count ? std::min(end_tile, chunk.parts[beyond].first / kUpdateTile) : end_tile;
+    if (last_tile <= tile) throw std::logic_error("update on a GPU: more than 32 tensors within 1024 elements of a chunk");
+    args.parts = 0;
+    for (std::size_t p = next; p < std::min(beyond, count); ++p) {
+      const auto& part = chunk.parts[p];
+      auto own = step;
+      own.learning_rate *= part.rate;
+      args.part[args.parts++] = {.first = part.first,
+                                 .end = after(part),
+                                 .stream = part.stream,
+                                 .tensor_element = part.tensor_element,
+                                 .factors = rule.template factors<A>(own, part.decay)};
+    }
+    args.first_tile = tile;
+    launcher.template run<Kernel>(
+        {.blocks = {last_tile - tile, 1, 1}, .threads = Kernel::kThreads, .shared_bytes = Kernel::kSharedBytes}, args);
+    tile = last_tile;
+  }
+}
+
+template <class Launcher>
+void launch_update(const Launcher& launcher, const UpdateMaps& maps, std::string_view optimizer,
+                   const OptimizerSettings& settings, const UpdateStep& step, const ChunkUpdate& chunk) {
+  rules::with_rule(optimizer, settings, [&]<class Rule>(const Rule& rule) {
+    elementwise::check(Rule::kName, Rule::kStates.size(), step, chunk);
+    if (chunk.parameter.format == Format::fp64) {
+      launch_update<double>(launcher, maps, rule, step, chunk);
+    } else {
+      launch_update<float>(launcher, maps, rule, step, chunk);
+    }
+  });
+}
+
+}  // namespace terrace::cuda

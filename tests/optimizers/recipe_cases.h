@@ -1,0 +1,27 @@
+// Every recipe with every dtype that it goes with.
+#pragma once
+
+#include <exception>
+#include <string_view>
+#include <vector>
+
+#include <terrace/optimizers/recipe.h>
+
+namespace terrace::test {
+
+struct RecipeCase {
+  std::string_view name;
+  DType dtype;
+};
+inline std::vector<RecipeCase> recipe_cases() {
+  std::vector<RecipeCase> all;
+  for (const auto& recipe : recipes())
+    for (const auto dtype : {DType::fp32, DType::bf16, DType::fp64}) try {
+        (void)Recipe::of(dtype, recipe.name);
+        all.push_back({recipe.name, dtype});
+      } catch (const std::exception&) {  // they do not go together; recipe_test.cpp says which
+      }
+  return all;
+}
+
+}  // namespace terrace::test
