@@ -82,5 +82,8 @@ struct OptimizerName {
 std::span<const OptimizerName> optimizers();
 // `isa`: which loops it runs; they give the same bits.
 std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const OptimizerSettings& settings, Isa isa = best_isa());
+// One that computes what is enqueued on the device's streams on the device. Errors: Error(Exit::hardware_missing) where the
+// module that can is absent.
+std::unique_ptr<Optimizer> make_optimizer_for(const Device& device, std::string_view name, const OptimizerSettings& settings);
 
 }  // namespace terrace

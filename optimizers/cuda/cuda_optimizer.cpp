@@ -1,0 +1,42 @@
+#include <terrace/optimizers/cuda/cuda_optimizer.h>
+
+#include <string>
+#include <utility>
+
+#include <terrace/core/cuda/stream.h>
+
+namespace terrace {
+namespace {
+
+class CudaOptimizer final : public Optimizer {
+ public:
+  CudaOptimizer(std::string_view name, const OptimizerSettings& settings, LaunchUpdate launch)
+      : host_(make_optimizer(name, settings)), settings_(settings), launch_(std::move(launch)) {}
+
+  [[nodiscard]] std::string name() const override { return host_->name(); }
+  [[nodiscard]] std::vector<Kind> states() const override { return host_->states(); }
+  void update(ThreadPool& pool, const UpdateStep& step, const ChunkUpdate& chunk) const override {
+    host_->update(pool, step, chunk);
+  }
+  void enqueue(Stream& stream, const UpdateStep& step, const ChunkUpdate& chunk) const override {
+    if (stream.device().computes_on_host()) return host_->enqueue(stream, step, chunk);
+    cuda_stream(stream).launch([this, step, own = chunk,
+                                parts = std::vector(chunk.parts.begin(), chunk.parts.end())](CudaStreamHandle handle) mutable {
+      own.parts = parts;
+      launch_(handle, host_->name(), settings_, step, own);
+    });
+  }
+
+ private:
+  const std::unique_ptr<Optimizer> host_;
+  const OptimizerSettings settings_;
+  const LaunchUpdate launch_;
+};
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_cuda_optimizer(std::string_view name, const OptimizerSettings& settings, LaunchUpdate launch) {
+  return std::make_unique<CudaOptimizer>(name, settings, std::move(launch));
+}
+
+}  // namespace terrace

@@ -1,0 +1,39 @@
+#include <terrace/optimizers/cuda/update.h>
+
+#include <terrace/core/cuda/cuda_lane.h>
+#include <terrace/optimizers/cuda/update_launch.h>
+
+namespace terrace::cuda {
+namespace {
+
+__device__ constexpr dynamic8::Map kBoth = dynamic8::make_map<dynamic8::Sign::both>();
+__device__ constexpr dynamic8::Map kNone = dynamic8::make_map<dynamic8::Sign::none>();
+
+const dynamic8::Map* on_device(const dynamic8::Map& symbol) {
+  void* address = nullptr;
+  const auto error = cudaGetSymbolAddress(&address, symbol);
+  if (error != cudaSuccess) {
+    throw Error(std::string("cudaGetSymbolAddress of the codes of 8-bit states: ") + cudaGetErrorString(error) + " (" +
+                cudaGetErrorName(error) + ")");
+  }
+  return static_cast<const dynamic8::Map*>(address);
+}
+
+struct UpdateLauncher {
+  template <class Kernel, class Args>
+  void run(const LaunchShape& shape, const Args& args) const {
+    launch<Kernel>(stream, shape, args);
+  }
+  CudaStreamHandle stream;
+};
+
+}  // namespace
+
+void launch_update(CudaStreamHandle stream, std::string_view optimizer, const OptimizerSettings& settings,
+                   const UpdateStep& step, const ChunkUpdate& chunk) {
+  // A module's symbols lie elsewhere on each device.
+  const UpdateMaps maps{.both = on_device(kBoth), .none = on_device(kNone)};
+  launch_update(UpdateLauncher{stream}, maps, optimizer, settings, step, chunk);
+}
+
+}  // namespace terrace::cuda
