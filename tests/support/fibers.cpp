@@ -21,6 +21,7 @@ namespace {
 
 constexpr std::size_t kGuardBytes = 4096;
 constexpr std::size_t kStackBytes = 256 * 1024;  // touched pages only are taken; frames are large under the sanitizers
+constexpr std::size_t kPitchBytes = kGuardBytes + kStackBytes;
 
 }  // namespace
 
@@ -31,18 +32,40 @@ struct Fibers::Fiber {
   void* sanitizer = nullptr;  // the fake stack of AddressSanitizer, the fiber of ThreadSanitizer
 };
 
-std::size_t Fibers::mapped_bytes() const { return static_cast<std::size_t>(count_) * (kGuardBytes + kStackBytes); }
+// The memory of several stacks, each below a page that nobody may touch.
+class Fibers::Stacks {
+ public:
+  explicit Stacks(int count) : count_(count), memory_(map(bytes())) {
+    for (int i = 0; i < count; ++i) ::mprotect(stack(i) - kGuardBytes, kGuardBytes, PROT_NONE);
+  }
+  ~Stacks() { ::munmap(memory_, bytes()); }
+  Stacks(const Stacks&) = delete;
+  Stacks& operator=(const Stacks&) = delete;
+
+  [[nodiscard]] int count() const { return count_; }
+  [[nodiscard]] std::byte* stack(int i) const { return memory_ + static_cast<std::size_t>(i) * kPitchBytes + kGuardBytes; }
+
+ private:
+  [[nodiscard]] std::size_t bytes() const { return static_cast<std::size_t>(count_) * kPitchBytes; }
+  static std::byte* map(std::size_t bytes) {
+    void* const memory =
+        ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+    if (memory == MAP_FAILED) throw std::bad_alloc();
+    return static_cast<std::byte*>(memory);
+  }
+
+  int count_;
+  std::byte* memory_;
+};
+
+// A thread launches again and again: most of a small launch would be the making of its stacks.
+thread_local std::unique_ptr<Fibers::Stacks> Fibers::spare_stacks;
 
 Fibers::Fibers(int count) : fibers_(std::make_unique<Fiber[]>(static_cast<std::size_t>(count) + 1)), count_(count) {
-  void* const memory =
-      ::mmap(nullptr, mapped_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
-  if (memory == MAP_FAILED) throw std::bad_alloc();
-  memory_ = static_cast<std::byte*>(memory);
-  for (int i = 1; i <= count; ++i) {
-    auto& f = fibers_[static_cast<std::size_t>(i)];
-    std::byte* const guard = memory_ + static_cast<std::size_t>(i - 1) * (kGuardBytes + kStackBytes);
-    ::mprotect(guard, kGuardBytes, PROT_NONE);
-    f.stack = guard + kGuardBytes;
+  stacks_ = spare_stacks && spare_stacks->count() >= count ? std::move(spare_stacks) : std::make_unique<Stacks>(count);
+  for (int i = 0; i < count; ++i) {
+    auto& f = fibers_[static_cast<std::size_t>(i) + 1];
+    f.stack = stacks_->stack(i);
     f.stack_bytes = kStackBytes;
   }
 }
@@ -57,7 +80,7 @@ Fibers::~Fibers() {
     if (f.sanitizer != nullptr) __tsan_destroy_fiber(f.sanitizer);
 #endif
   }
-  ::munmap(memory_, mapped_bytes());
+  if (!spare_stacks || spare_stacks->count() < stacks_->count()) spare_stacks = std::move(stacks_);
 }
 
 void Fibers::run(int first, const std::function<void(int)>& body) {

@@ -1,6 +1,7 @@
 // Fibers: functions with a stack of their own that hand the processor to each other. The sanitizers are told of every switch.
 //
-// Owner:   a Fibers owns its stacks; a run that was left leaves no frame to unwind, so its functions own no memory.
+// Owner:   a Fibers owns its stacks, and leaves them to the thread's next one. A run that was left has no frame to unwind, so
+//          its functions own no memory.
 // Threads: one.
 #pragma once
 
@@ -30,9 +31,10 @@ class Fibers {
   struct Fiber;
   static void enter(void* fibers);
 
-  [[nodiscard]] std::size_t mapped_bytes() const;
+  class Stacks;
+  static thread_local std::unique_ptr<Stacks> spare_stacks;  // of the thread's last fibers
 
-  std::byte* memory_ = nullptr;      // of each fiber a guard page and its stack
+  std::unique_ptr<Stacks> stacks_;
   std::unique_ptr<Fiber[]> fibers_;  // the caller's, then one each
   int count_;
   int current_ = kCaller;
