@@ -170,7 +170,11 @@ struct AttentionKeyGrad {
 
     // The heads of the group, and of each the tiles of queries that see these keys.
     const int first_query = first_key / kQueries * kQueries;
-    Step now{group * heads, first_query, 0}, next = now;
+    Step now{group * heads, first_query, 0};
+    const auto after = [&](const Step& step) {
+      const bool same_head = step.query + kQueries < args.seq;
+      return Step{same_head ? step.head : step.head + 1, same_head ? step.query + kQueries : first_query, step.stage ^ 1};
+    };
     const auto copy = [&](const Step& step) {
       const int valid = args.seq - step.query;
       copy_tile<kQueries, kThreads>(lane, queries(step.stage), args.qkv + args.q_at(batch, step.query, step.head),
@@ -193,14 +197,12 @@ struct AttentionKeyGrad {
     clear(dv);
     copy(now);
     float carried = statistic(now);
-    for (; now.head < (group + 1) * heads; now = next) {
+    for (; now.head < (group + 1) * heads; now = after(now)) {
       float* const of_step = statistics + now.stage * kThreads;
       of_step[lane.thread()] = carried;
       lane.wait_copies(Pending<0>{});
       lane.sync();  // this step's rows are here, those of before are used
-      next = {now.head, now.query + kQueries, now.stage ^ 1};
-      if (next.query >= args.seq) next = {now.head + 1, first_query, now.stage ^ 1};
-      if (next.head < (group + 1) * heads) {
+      if (const Step next = after(now); next.head < (group + 1) * heads) {
         copy(next);
         carried = statistic(next);
       }
@@ -216,10 +218,10 @@ struct AttentionKeyGrad {
           for (int n = 0; n < 2; ++n) {
             TERRACE_UNROLL
             for (int i = 0; i < 4; ++i) {
-              const int column = n * 8 + column_of(lane, i);
-              const bool seen = own_key + m * 16 + row_of(lane, i) <= query + column;
-              p[m][n][i] = seen ? exp2_of(p[m][n][i] * (args.scale * kLog2E) - of_step[at + column]) : 0;
-              ds[m][n][i] = p[m][n][i] * (ds[m][n][i] - of_step[kQueries + at + column]);
+              const int column = at + n * 8 + column_of(lane, i);
+              p[m][n][i] = exp2_of(p[m][n][i] * (args.scale * kLog2E) - of_step[column]);
+              if (now.query + column < own_key + m * 16 + row_of(lane, i)) p[m][n][i] = 0;
+              ds[m][n][i] = p[m][n][i] * (ds[m][n][i] - of_step[kQueries + column]);
             }
           }
         }
