@@ -1,0 +1,223 @@
+// Every kernel but attention's, on odd sizes, from poisoned results, overwriting and adding, beside the CPU's math. (The
+// oracles are those of tests/math, which cuda_math_test runs on the same device.)
+#include "kernel_case.h"
+
+namespace terrace::test {
+namespace {
+
+const Shape kShapes[] = {{1, 1}, {3, 31}, {2, 33}, {70, 8}, {3, 1000}, {5, 2064}};
+
+class KernelsTest : public KernelTest {
+ protected:
+  // For every dtype, odd shape, and both ways to deliver.
+  template <class F>
+  void for_each(F&& f) {
+    for (const auto dtype : kDtypes) {
+      for (const auto& shape : kShapes) {
+        for (const auto accumulate : {Accumulate::no, Accumulate::yes}) f(dtype, shape[0], shape[1], accumulate);
+      }
+    }
+  }
+  // What a result holds before: something to add to, or poison.
+  Tensor start(DType dtype, Shape shape, Accumulate accumulate) {
+    return accumulate == Accumulate::yes ? random(dtype, shape) : Tensor(dtype, shape);
+  }
+  static std::string text(const char* name, DType dtype, std::int64_t rows, std::int64_t columns, Accumulate accumulate) {
+    return std::string(name) + " " + std::string(name_of(dtype)) + " [" + std::to_string(rows) + ", " +
+           std::to_string(columns) + "]" + (accumulate == Accumulate::yes ? ", added" : "");
+  }
+  // Either side rounds once and sums in fp32, in its own order.
+  static double near(DType dtype) { return 2 * tolerance(dtype); }
+};
+
+TEST_F(KernelsTest, Norm) {
+  for_each([&](DType dtype, std::int64_t n, std::int64_t c, Accumulate accumulate) {
+    const DType wide = accumulator(dtype);
+    const auto x = random(dtype, {n, c}, -2, 3), gain = random(dtype, {c}), bias = random(dtype, {c});
+    const auto dy = random(dtype, {n, c}), mean = random(wide, {n}), rstd = random(wide, {n}, 0.5, 2);
+    for (const bool rms : {false, true}) {
+      const std::string kind = rms ? "RMS norm" : "layer norm";
+      expect_as_on_the_cpu({.name = text(kind.c_str(), dtype, n, c, Accumulate::no),
+                            .in = {x, gain, bias},
+                            .out = {Tensor(dtype, {n, c}), Tensor(wide, {n}), Tensor(wide, {n})},
+                            .run =
+                                [=](Math& m, Stream& s, const auto& in, const auto& out) {
+                                  m.norm(s, out[0], rms ? TensorView{} : out[1], out[2], in[0], in[1],
+                                         rms ? TensorView{} : in[2], 1e-5);
+                                  if (rms) m.zero(s, out[1]);
+                                },
+                            .tolerance = near(dtype)});
+      expect_as_on_the_cpu({.name = text((kind + " dx").c_str(), dtype, n, c, accumulate),
+                            .in = {dy, x, gain, mean, rstd},
+                            .out = {start(dtype, {n, c}, accumulate)},
+                            .run =
+                                [=](Math& m, Stream& s, const auto& in, const auto& out) {
+                                  m.norm_input_grad(s, out[0], in[0], in[1], in[2], rms ? TensorView{} : in[3], in[4],
+                                                    accumulate);
+                                },
+                            .tolerance = near(dtype)});
+      expect_as_on_the_cpu({.name = text((kind + " dgain").c_str(), dtype, n, c, accumulate),
+                            .in = {dy, x, mean, rstd},
+                            .out = {start(wide, {c}, accumulate), start(dtype, {c}, accumulate)},
+                            .run =
+                                [=](Math& m, Stream& s, const auto& in, const auto& out) {
+                                  m.norm_weight_grad(s, out[0], rms ? TensorView{} : out[1], in[0], in[1],
+                                                     rms ? TensorView{} : in[2], in[3], accumulate);
+                                  if (rms) m.zero(s, out[1]);
+                                },
+                            .tolerance = near(dtype)});
+    }
+  });
+}
+
+// Rows of more than one part, and of a part that no warp has a whole share of.
+TEST_F(KernelsTest, SumsOverManyRows) {
+  for (const auto dtype : kDtypes) {
+    for (const std::int64_t n : {7, 64, 65, 600}) {
+      const std::int64_t c = 37;
+      for (const auto to : {dtype, accumulator(dtype)}) {
+        expect_as_on_the_cpu(
+            {.name = text("bias_grad", dtype, n, c, Accumulate::yes),
+             .in = {random(dtype, {n, c})},
+             .out = {random(to, {c})},
+             .run = [](Math& m, Stream& s, const auto& in, const auto& out) { m.bias_grad(s, out[0], in[0], Accumulate::yes); },
+             .tolerance = near(to)});
+      }
+    }
+  }
+}
+
+TEST_F(KernelsTest, Activations) {
+  for_each([&](DType dtype, std::int64_t n, std::int64_t f, Accumulate accumulate) {
+    if (accumulate == Accumulate::yes) return;
+    for (const auto kind : {Activation::gelu_tanh, Activation::swiglu}) {
+      const std::int64_t width = kind == Activation::swiglu ? 2 * f : f;
+      expect_as_on_the_cpu({.name = text("activation", dtype, n, f, accumulate),
+                            .in = {random(dtype, {n, width}, -9, 9), random(dtype, {n, f})},
+                            .out = {Tensor(dtype, {n, f}), Tensor(dtype, {n, width})},
+                            .run =
+                                [=](Math& m, Stream& s, const auto& in, const auto& out) {
+                                  m.activation(s, kind, out[0], in[0]);
+                                  m.activation_grad(s, kind, out[1], in[1], in[0]);
+                                },
+                            .tolerance = near(dtype)});
+    }
+  });
+}
+
+TEST_F(KernelsTest, AddConvertAndZeroGiveTheCpusBits) {
+  for_each([&](DType dtype, std::int64_t n, std::int64_t c, Accumulate accumulate) {
+    for (const auto to : kDtypes) {
+      expect_as_on_the_cpu(
+          {.name = text("convert", dtype, n, c, accumulate) + " to " + std::string(name_of(to)),
+           .in = {random(dtype, {n, c}, -100, 100)},
+           .out = {start(to, {n, c}, accumulate)},
+           .run = [=](Math& m, Stream& s, const auto& in, const auto& out) { m.convert(s, out[0], in[0], accumulate); }});
+    }
+    expect_as_on_the_cpu({.name = text("add, zero", dtype, n, c, accumulate),
+                          .in = {random(dtype, {n, c}), random(dtype, {n, c})},
+                          .out = {Tensor(dtype, {n, c}), Tensor(dtype, {n, c})},
+                          .run = [](Math& m, Stream& s, const auto& in, const auto& out) {
+                            m.add(s, out[0], in[0], in[1]);
+                            m.zero(s, out[1]);
+                          }});
+  });
+}
+
+TEST_F(KernelsTest, EmbeddingsGiveTheCpusBits) {
+  for_each([&](DType dtype, std::int64_t n, std::int64_t c, Accumulate accumulate) {
+    // One token is most of them, so that its uses fill several stretches of the index; the vocabulary has a range of its own
+    // for the last rows, and rows that nobody uses.
+    const std::int64_t count = 9 * n + 3, vocabulary = 130, seq = 5;
+    auto tokens = random(DType::i32, {count}, 0, static_cast<double>(vocabulary));
+    for (std::int64_t i = 0; i < count; i += 2) tokens.set(i, 128);
+    expect_as_on_the_cpu({.name = text("embed", dtype, n, c, accumulate),
+                          .in = {tokens, random(dtype, {vocabulary, c}), random(dtype, {seq + 2, c})},
+                          .out = {Tensor(dtype, {count, c}), Tensor(dtype, {count, c})},
+                          .run = [=](Math& m, Stream& s, const auto& in, const auto& out) {
+                            m.embed(s, out[0], in[0], in[1], {}, seq);
+                            m.embed(s, out[1], in[0], in[1], in[2], seq, 2);
+                          }});
+    for (const auto to : {dtype, accumulator(dtype)}) {
+      expect_as_on_the_cpu({.name = text("embed_grad", dtype, n, c, accumulate) + " to " + std::string(name_of(to)),
+                            .in = {tokens, random(dtype, {count, c})},
+                            .out = {start(to, {vocabulary, c}, accumulate), start(to, {seq + 2, c}, accumulate)},
+                            .run = [=](Math& m, Stream& s, const auto& in, const auto& out) {
+                              m.embed_grad(s, out[0], out[1], in[0], in[1], seq, accumulate);
+                            }});
+    }
+  });
+}
+
+TEST_F(KernelsTest, CrossEntropy) {
+  for_each([&](DType dtype, std::int64_t n, std::int64_t v, Accumulate accumulate) {
+    if (accumulate == Accumulate::yes) return;
+    auto targets = random(DType::i32, {n}, 0, static_cast<double>(v));
+    if (n > 1) targets.set(n - 1, -1);
+    expect_as_on_the_cpu({.name = text("cross_entropy", dtype, n, v, accumulate),
+                          .in = {random(dtype, {n, v}, -20, 20), targets},
+                          .out = {Tensor(DType::fp64, {n}), Tensor(dtype, {n, v})},
+                          .run = [](Math& m, Stream& s, const auto& in,
+                                    const auto& out) { m.cross_entropy(s, out[0], out[1], in[0], in[1], 0.25); },
+                          .tolerance = near(dtype)});
+  });
+}
+
+TEST_F(KernelsTest, SumsGiveTheCpusBits) {
+  for (const auto dtype : kDtypes) {
+    for (const std::int64_t n : {1, 7, 8, 31, 33, 1000, 4096, 4103, 4136, 40003}) {
+      expect_as_on_the_cpu({.name = text("sums", dtype, 1, n, Accumulate::yes),
+                            .in = {random(dtype, {n})},
+                            .out = {Tensor(DType::fp64, {1}), random(DType::fp64, {1}), Tensor(DType::fp64, {1})},
+                            .run = [](Math& m, Stream& s, const auto& in, const auto& out) {
+                              m.sum(s, out[0], in[0], Accumulate::no);
+                              m.sum(s, out[1], in[0], Accumulate::yes);
+                              m.sum_of_squares(s, out[2], in[0]);
+                            }});
+    }
+  }
+  // More partial sums than the folding block loads at a time.
+  const auto x = random(DType::bf16, {4096 * 2100 + 17});
+  expect_as_on_the_cpu(
+      {.name = "a sum of many parts",
+       .in = {x},
+       .out = {Tensor(DType::fp64, {1})},
+       .run = [](Math& m, Stream& s, const auto& in, const auto& out) { m.sum_of_squares(s, out[0], in[0]); }});
+}
+
+TEST_F(KernelsTest, RotaryTurnsWhatItIsGivenAndNothingElse) {
+  for (const auto dtype : kDtypes) {
+    for (const std::int64_t dim : {2, 20, 64, 130}) {
+      const std::int64_t n = 7, seq = 4, heads = 3, row = heads * dim + 2 * dim;
+      for (const bool inverse : {false, true}) {
+        expect_as_on_the_cpu({.name = text("rotary", dtype, n, dim, Accumulate::no),
+                              .in = {},
+                              .out = {random(dtype, {n, row})},
+                              .run =
+                                  [=](Math& m, Stream& s, const auto&, const auto& out) {
+                                    m.rotary(s, {out[0].data, dtype, {n, heads, dim}}, row, seq, 3, 10000, inverse);
+                                  },
+                              .tolerance = near(dtype)});
+      }
+    }
+  }
+}
+
+// An angle of 130,000 turns of the first pair: fp32 would have lost two digits of it.
+TEST_F(KernelsTest, RotaryIsExactAtLatePositions) {
+  const std::int64_t n = 5, dim = 64, first = 819200;
+  Tensor x(DType::fp32, {n, 1, dim});
+  for (std::int64_t i = 0; i < x.size(); ++i) x.set(i, i % dim < dim / 2 ? 1 : 0);
+  gpu.math.rotary(*gpu.stream, x, dim, n, first, 500000, false);
+  gpu.stream->synchronize();
+  for (std::int64_t p = 0; p < n; ++p) {
+    for (std::int64_t i = 0; i < dim / 2; ++i) {
+      const double angle = static_cast<double>(first + p) * std::pow(500000.0, -2.0 * static_cast<double>(i) / dim);
+      ASSERT_NEAR(x.get(p * dim + i), std::cos(angle), 2e-7) << p << ' ' << i;
+      ASSERT_NEAR(x.get(p * dim + dim / 2 + i), std::sin(angle), 2e-7) << p << ' ' << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace terrace::test
