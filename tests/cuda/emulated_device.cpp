@@ -30,7 +30,7 @@ void run_emulated(const CudaLaunch& launch) {
   const cuda::LaunchShape shape{.blocks = {launch.blocks[0], launch.blocks[1], launch.blocks[2]},
                                 .threads = static_cast<int>(launch.threads),
                                 .shared_bytes = launch.shared_bytes};
-  emulate<Kernel>(shape, *static_cast<const Args*>(launch.arguments), schedules() % 4);
+  emulate<Kernel>(shape, *static_cast<const Args*>(launch.arguments), schedules() % 8);
 }
 
 struct Launcher {

@@ -26,7 +26,7 @@ class LaunchesTest : public KernelTest {
     std::string want;
     for (const int threads : kBlocks) {
       out.poison();
-      emulate<Kernel>(shape(threads), args, generator() % 4);
+      emulate<Kernel>(shape(threads), args, generator() % 8);
       if (want.empty()) want = out.bits();
       EXPECT_TRUE(out.bits() == want) << name << " with blocks of " << threads;
     }
@@ -77,14 +77,14 @@ TEST_F(LaunchesTest, SumsOfUsesDoNotDependOnTheBlock) {
   for (const int threads : kBlocks) {
     index.poison(), dtable.poison();
     emulate<cuda::IndexUses>({.blocks = {ranges, 1, 1}, .threads = threads, .shared_bytes = 128},
-                             cuda::IndexUsesArgs{token, uses, begin, &fault, n, vocabulary}, generator() % 4);
+                             cuda::IndexUsesArgs{token, uses, begin, &fault, n, vocabulary}, generator() % 8);
     using Rows = cuda::EmbedGradRows<float, float>;
     emulate<Rows>({.blocks = {cuda::ceil_div(vocabulary, cuda::kRowsABlock), cuda::ceil_div(c, threads * Rows::kW), 1},
                    .threads = threads,
                    .shared_bytes = 128 + static_cast<std::size_t>(threads) * 4},
                   cuda::EmbedGradArgs<float, float>{dtable.view().as<float>(), dy.view().as<float>(), token, uses, begin, c,
                                                     vocabulary, false, true},
-                  generator() % 4);
+                  generator() % 8);
     if (want.empty()) want_index = index.bits(), want = dtable.bits();
     EXPECT_TRUE(index.bits() == want_index) << "the index with blocks of " << threads;
     EXPECT_TRUE(dtable.bits() == want) << "the sums with blocks of " << threads;

@@ -71,6 +71,7 @@ class EmulatedBlock {
   EmulatedBlock(const cuda::LaunchShape& shape, std::uint64_t schedule)
       : shape_(shape), shared_(shape.shared_bytes), fibers_(shape.threads), order_(static_cast<std::size_t>(shape.threads)) {
     std::iota(order_.begin(), order_.end(), 0);
+    run_ahead_ = schedule % 2 == 1;
     if (schedule == 1) std::ranges::reverse(order_);
     if (schedule > 1) std::ranges::shuffle(order_, std::mt19937_64(schedule));
     position_.resize(order_.size());
@@ -143,7 +144,8 @@ class EmulatedBlock {
   }
   // Another thread, in the schedule's order; back to the caller when all have ended.
   void next() {
-    const std::size_t from = position_[static_cast<std::size_t>(fibers_.current())], count = order_.size();
+    const std::size_t count = order_.size();
+    const std::size_t from = run_ahead_ ? count - 1 : position_[static_cast<std::size_t>(fibers_.current())];
     for (std::size_t i = 1; i <= count; ++i) {
       const int thread = order_[from + i < count ? from + i : from + i - count];
       if (!threads_[static_cast<std::size_t>(thread)].can_run()) continue;
@@ -175,6 +177,7 @@ class EmulatedBlock {
   SharedMemory shared_;
   Fibers fibers_;
   std::vector<int> order_;             // the schedule
+  bool run_ahead_ = false;             // the first that can run, not the next
   std::vector<std::size_t> position_;  // in it
   std::vector<ThreadState> threads_;
   std::vector<Meeting> meetings_;  // of the block, then of each warp

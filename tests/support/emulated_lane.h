@@ -96,7 +96,8 @@ class EmulatedLane {
   int thread_;
 };
 
-// schedule 0 runs threads in ascending order, 1 in descending, others in a random order of that seed.
+// schedule 0 runs threads in ascending order, 1 in descending, others in a random order of that seed. Even ones give every
+// thread its turn; odd ones let the first that can run do so, so that a warp runs ahead of the others as far as it can.
 EmulatedCounts emulate(const cuda::LaunchShape& shape, const std::function<void(EmulatedLane&)>& kernel,
                        std::uint64_t schedule = 0);
 
