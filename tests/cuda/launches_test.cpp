@@ -15,7 +15,7 @@ namespace {
 
 using cuda::LaunchShape;
 
-constexpr int kBlocks[] = {32, 64, 96, 256, 1024};  // threads
+constexpr int kBlocks[] = {32, 64, 96, 256, 512};  // threads
 
 class LaunchesTest : public KernelTest {
  protected:
