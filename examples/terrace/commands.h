@@ -11,6 +11,7 @@ namespace terrace::cli {
 Exit plan_command(const CommandLine& line);
 Exit generate_command(const CommandLine& line);
 Exit ckpt_command(const CommandLine& line);
-Exit bench_command(int argc, const char* const* argv);  // from the word "bench" on: each bench has flags of its own
+Exit bench_command(int argc, const char* const* argv);   // from the word "bench" on: each bench has flags of its own
+Exit launch_command(int argc, const char* const* argv);  // from the word "launch" on; does not return when it succeeds
 
 }  // namespace terrace::cli

@@ -39,6 +39,7 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file that grows beyond `ulimit -f` is an error with a name, not the end of the process
   try {
     if (argc > 1 && std::string_view(argv[1]) == "bench") return static_cast<int>(bench_command(argc - 1, argv + 1));
+    if (argc > 1 && std::string_view(argv[1]) == "launch") return static_cast<int>(launch_command(argc - 1, argv + 1));
     const auto line = parse(argc, argv);
     if (!line.answer.empty()) {
       std::fputs(line.answer.c_str(), stdout);

@@ -107,6 +107,13 @@ std::vector<Option> make_table() {
       number("train", "eval-interval", &C::eval_interval, kCount, !kSame, "steps between evaluations; 0: at the end only"),
       number("train", "eval-batches", &C::eval_batches, kCount, !kSame, "micro-batches of an evaluation; 0: none"),
 
+      number("parallel", "dp", &C::dp, {0, 65536}, kSame,
+             "ranks that train on different micro-batches; 0: as many as were launched, or one"),
+      number("parallel", "zero", &C::zero, {0, 3}, kSame,
+             "what they shard: 0 nothing, 1 optimizer states and masters, 2 gradients too, 3 weights too"),
+      text("parallel", "canonical-reduction", &C::canonical_reduction, Text::any, kSame,
+           "fold gradients micro-batch by micro-batch: the bits do not depend on --dp"),
+
       text("memory", "device", &C::device, Text::device, !kSame, "where layers are computed: cpu or cuda:N"),
       text("memory", "device-memory", &C::device_memory, Text::size, !kSame,
            "budget of the device tier; auto: free less 5 % (the cpu device: of half the memory)"),
@@ -136,7 +143,7 @@ std::vector<Option> make_table() {
   };
 }
 
-constexpr std::array<std::string_view, 4> kSections{"model", "train", "memory", "run"};
+constexpr std::array<std::string_view, 5> kSections{"model", "train", "parallel", "memory", "run"};
 
 }  // namespace
 

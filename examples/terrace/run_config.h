@@ -38,6 +38,11 @@ struct RunConfig {
   std::int64_t threads = 0;        // 0: every core this process may use
   std::int64_t eval_interval = 0;  // steps; 0: at the end only
   std::int64_t eval_batches = 4;
+  // ranks that train on different micro-batches of a step
+  std::int64_t dp = 0;    // 0: as many as were launched
+  std::int64_t zero = 0;  // what of the state is sharded among them
+  bool canonical_reduction = false;
+  std::int64_t local_ranks = 0;  // no option: how many share this machine; 0: all
   // memory; sizes as text, because `auto` and `unlimited` are answers too
   std::string device = "cpu";
   std::string device_memory = "auto", host_memory = "auto", nvme_limit = "unlimited";

@@ -66,6 +66,12 @@ RunFile read_run_file(const fs::path& dir) {
   const auto file = dir / kRunFile;
   const auto run = read_json(file, [&](const nlohmann::json& j) {
     RunFile read{.fingerprint = j.at("fingerprint"), .store = {}};
+    // Options that are younger than the run had their defaults.
+    RunConfig usual;
+    usual.dp = 1;
+    const auto defaults = fingerprint(usual);
+    for (const auto& [key, value] : defaults.items())
+      if (key != "data" && !read.fingerprint.contains(key)) read.fingerprint[key] = value;
     read.store.name = j.at("store_name").get<std::string>();
     read.store.generations = j.value("generations", 2U);
     // A store inside the run directory moves with it.
@@ -93,7 +99,9 @@ bool is_used(const fs::path& dir) {
   if (!fs::exists(dir, error)) return false;
   const ChunkStore::Options own{.paths = {dir}, .name = "store"};
   for (const auto& entry : fs::directory_iterator(dir))
-    if (entry.path().filename() != own.name || ChunkStore::has_commit(own)) return true;
+    if (const auto name = entry.path().filename().string();
+        (name != own.name && !name.starts_with(own.name + "-rank")) || ChunkStore::has_commit(own))
+      return true;
   return false;
 }
 
@@ -166,6 +174,18 @@ RunDir open_run_dir(RunConfig& config) {
       if (enough && result.at("weights_xxh64").is_string()) dir.result = result;
       return 0;
     });
+  return dir;
+}
+
+RunDir rank_dir(const RunConfig& config, int rank) {
+  const auto path = config.resume == "auto" || config.resume == "never" ? config.out_dir : fs::path(config.resume);
+  RunDir dir{.path = path, .lock = {}, .store = store_options(config), .resume = false, .result = {}};
+  if (fs::exists(path / kRunFile)) {
+    const auto run = read_run_file(path);
+    dir.store.paths = run.store.paths;
+    dir.store.name = run.store.name;
+  }
+  dir.store.name += fmt::format("-rank{}", rank);
   return dir;
 }
 

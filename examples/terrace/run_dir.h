@@ -26,6 +26,8 @@ struct RunDir {
 
 // Makes or opens config.out_dir as --resume says, and locks it. What is in it stays as it is.
 RunDir open_run_dir(RunConfig& config);
+// Of a rank that is not the first: where its own part of the state is. The first rank holds the directory.
+RunDir rank_dir(const RunConfig& config, int rank);
 // From here on it is this run's: config.toml and run.json are written, an earlier result is removed. Called when nothing can be
 // refused any more.
 void begin_run(const RunDir& dir, const RunConfig& config);

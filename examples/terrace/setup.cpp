@@ -30,10 +30,18 @@ Budget budgets(const RunConfig& c) {
   // The CPU device's memory is the host's too: each takes its part of one half. Beside a GPU the host has it all.
   const auto available = read_topology().available_memory_bytes;
   Budget b;
-  b.device = resolve_bytes(c.device_memory, c.device_memory == "auto" ? usual_device_bytes(c) : 0);
-  b.host = resolve_bytes(c.host_memory, (c.device == "cpu" ? available / 2 : available) / 100 * 85);
-  b.disk = c.nvme_path.empty() ? 0 : resolve_bytes(c.nvme_limit, kUnlimited);
+  // Ranks of one machine share what is the machine's; the device budget that is given is each rank's.
+  const auto sharing = ranks_of_machine(c);
+  const auto share = [&](std::uint64_t bytes) { return bytes == kUnlimited ? bytes : bytes / sharing; };
+  const auto device_share = c.device == "cpu" ? sharing : 1;
+  b.device = resolve_bytes(c.device_memory, c.device_memory == "auto" ? usual_device_bytes(c) / device_share : 0);
+  b.host = share(resolve_bytes(c.host_memory, (c.device == "cpu" ? available / 2 : available) / 100 * 85));
+  b.disk = c.nvme_path.empty() ? 0 : share(resolve_bytes(c.nvme_limit, kUnlimited));
   return b;
+}
+
+std::uint64_t ranks_of_machine(const RunConfig& c) {
+  return static_cast<std::uint64_t>(std::max<std::int64_t>(1, c.local_ranks != 0 ? c.local_ranks : c.dp));
 }
 
 PlanRequest plan_request(const RunConfig& c) {
@@ -54,6 +62,9 @@ PlanRequest plan_request(const RunConfig& c) {
   r.evaluate_batches = static_cast<std::uint64_t>(c.eval_batches);
   r.commit_every = commit_interval(c);
   r.generations = generations(c);
+  r.data = {.ranks = static_cast<std::uint32_t>(std::max<std::int64_t>(1, c.dp)),
+            .zero = static_cast<std::uint32_t>(c.zero),
+            .canonical = c.canonical_reduction};
   return r;
 }
 

@@ -25,6 +25,7 @@ namespace terrace::cli {
 lm::ModelConfig model_config(const RunConfig& config);
 // `auto`: the device's usual_device_bytes(); the host's 85 % of what is available, beside the CPU device of half of it.
 Budget budgets(const RunConfig& config);
+std::uint64_t ranks_of_machine(const RunConfig& config);  // that share its memory and disks
 PlanRequest plan_request(const RunConfig& config);
 std::uint64_t commit_interval(const RunConfig& config);  // steps; 0: at the end only
 // One: nothing can be committed while the run goes on, because a write would go over what the last commit names.

@@ -15,11 +15,14 @@
 #include <terrace/examples/lm/model.h>
 #include <terrace/examples/lm/weights.h>
 #include <terrace/examples/terrace/metrics.h>
+#include <terrace/examples/terrace/rank_log.h>
+#include <terrace/examples/terrace/ranks.h>
 #include <terrace/examples/terrace/report.h>
 #include <terrace/examples/terrace/run_dir.h>
 #include <terrace/examples/terrace/screen.h>
 #include <terrace/examples/terrace/setup.h>
 #include <terrace/examples/terrace/stop_signal.h>
+#include <terrace/examples/terrace/team.h>
 #include <terrace/parallel/engine.h>
 
 namespace terrace::cli {
@@ -45,22 +48,40 @@ class Training {
         model_(lm::make_model(model_config(config))),
         first_weights_(first_weights(config, model_)),
         profile_(machine_profile(config)),
-        plan_(make_plan(config, model_, plan_request(config), profile_)) {
+        request_(plan_request(config)) {}
+
+  // The team's budgets are those of its least rank, so that all plan alike.
+  void agree(Team& team) {
+    request_.budget.device = team.least(request_.budget.device);
+    request_.budget.host = team.least(request_.budget.host);
+    request_.budget.disk = team.least(request_.budget.disk);
+  }
+  // Throws what does not fit. Only the first rank's times are shown, so only it measures.
+  void make_plan(const Team& team) {
+    plan_ = team.first() ? cli::make_plan(config_, model_, request_, profile_) : plan(model_, request_, profile_);
     if (!plan_.fits) throw refusal_error(plan_);
+    plan_ = for_rank(plan_, model_, request_, profile_, static_cast<std::uint32_t>(team.rank()));
   }
 
-  Exit run(RunDir& dir) {
+  Exit run(RunDir& dir, Team& team) {
     ThreadPool pool(static_cast<int>(config_.threads));
     const auto device = make_device(config_, pool);
     const auto optimizer = optimizer_of(config_);
     Trace trace;
-    Engine engine(
-        model_, plan_,
-        {.device = device.get(), .store = dir.store, .resume = dir.resume, .optimizer = optimizer.get(), .trace = &trace});
+    Engine engine(model_, plan_,
+                  {.device = device.get(),
+                   .store = dir.store,
+                   .resume = dir.resume,
+                   .optimizer = optimizer.get(),
+                   .communicator = team.communicator(),
+                   .trace = &trace});
 
     std::uint64_t done = 0;
-    catch_stop_signals();  // from here on there is something to lose
-    begin_run(dir, config_);
+    team.together([&] {
+      if (!team.first()) return;
+      catch_stop_signals();  // from here on there is something to lose
+      begin_run(dir, config_);
+    });
     if (dir.resume) {
       done = engine.resumed()->step;
       skipped_ = nlohmann::json::parse(engine.resumed()->payload).value("skipped_steps", std::uint64_t{0});
@@ -69,34 +90,35 @@ class Training {
     }
 
     const auto last = static_cast<std::uint64_t>(config_.steps);
-    Screen screen(screen_options(config_.json, done, last));
+    const RankLog log(dir.path, team.rank());
+    Screen screen(log.screen(screen_options(config_.json, done, last)));
     screen.note(describe());
     if (dir.resume)
       screen.note(fmt::format("resumed after step {}; the state stays in {}", done,
                               (dir.store.paths.front() / dir.store.name).string()));
-    MetricsWriter metrics(dir.path / kMetricsFile, done);
-    write_json(dir.path / kPlanFile, to_json(plan_));
+    MetricsWriter metrics(dir.path / log.metrics_file(), done);
+    if (team.first()) write_json(dir.path / kPlanFile, to_json(plan_));
 
     const auto rate = schedule(config_);
     std::optional<double> evaluation;
-    for (std::uint64_t step = done + 1; step <= last && stop_signal() == 0; ++step) {
-      const auto& batch = training_batch(step);
+    for (std::uint64_t step = done + 1; step <= last && !team.any(stop_signal() != 0); ++step) {
+      const auto& batch = training_batch(step, team);
       const auto update = update_of(step, rate);
       const auto begin = now_ns();
       const auto result = engine.step({.tokens = batch.tokens,
                                        .targets = batch.targets,
-                                       .loss_scale = 1.0 / static_cast<double>(batch.targets.size()),
+                                       .loss_scale = 1.0 / static_cast<double>(tokens_a_step()),
                                        .update = update});
       if (config_.on_non_finite == "stop") require_finite(step, result, dir);
       trace.span({"step", fmt::format("step {}", step), begin, now_ns()});
       const bool applied = settle(engine, update, result);
       done = step;
 
-      auto m = metrics_of(engine, step, result, update.learning_rate);
+      auto m = of_team(metrics_of(engine, step, result, update.learning_rate), team);
       m.skipped = !applied;
       if (!applied) screen.note(fmt::format("step {} is skipped: loss {}, gradient norm {}", step, m.loss, m.grad_norm));
-      if (due(step, config_.eval_interval) && step != last) m.eval_loss = evaluation = evaluate(engine);
-      if (step == last) m.eval_loss = evaluation = evaluate(engine);
+      if (due(step, config_.eval_interval) && step != last) m.eval_loss = evaluation = evaluate(engine, team);
+      if (step == last) m.eval_loss = evaluation = evaluate(engine, team);
       metrics.write(m);  // before the commit: a step that is committed is never without its line
       screen.step(m);
       if (due(step, static_cast<std::int64_t>(commit_interval(config_))) && step != last) engine.commit(step, payload());
@@ -104,19 +126,22 @@ class Training {
     }
 
     engine.commit(done, payload());
-    trace.write(dir.path / kTraceFile);
+    if (team.first()) trace.write(dir.path / kTraceFile);
     if (done < last) {
       screen.note(fmt::format("stopped by signal {} after step {}; go on with --resume auto", stop_signal(), done));
       return Exit::interrupted;
     }
     const auto hash = lm::hash_weights(engine);
-    if (!config_.save.empty()) lm::save_weights(engine, config_.save);
+    if (!config_.save.empty()) save(engine, team);
     nlohmann::json result{{"steps", done}, {"weights_xxh64", hash}, {"skipped_steps", skipped_}};
     if (evaluation) result["eval_loss"] = *evaluation;
-    const auto peak = engine.peak_bytes();  // of the whole run, the last commit included, as the plan's
+    auto peak = engine.peak_bytes();  // of the whole run, the last commit included, as the plan's
+    for (const auto tier : kAllTiers) peak[tier] = team.max(peak[tier]);
     result["peak_bytes"] = {{"device", peak[Tier::device]}, {"host", peak[Tier::host]}, {"nvme", peak[Tier::disk]}};
-    write_result(dir, result);
-    screen.note(fmt::format("report {}", write_report(dir.path).string()));
+    if (team.first()) {
+      write_result(dir, result);
+      screen.note(fmt::format("report {}", write_report(dir.path).string()));
+    }
     if (config_.verify_resident) verify_resident(*device, *optimizer, dir, screen);
     screen.finish(hash, result);
     return Exit::ok;
@@ -156,40 +181,69 @@ class Training {
   }
 
   [[nodiscard]] std::string describe() const {
+    const auto& data = plan_.map.data;
+    const auto rank = data.ranks == 1 ? "" : fmt::format("rank {} of {}, ZeRO-{}: ", data.rank, data.ranks, data.zero);
     return fmt::format(
-        "{} with {:.1f}M parameters, {} of state ({}, {}); device {}, host {}, disk {}; updates on the {}, {} binds",
+        "{}{} with {:.1f}M parameters, {} of state ({}, {}); device {}, host {}, disk {}; updates on the {}, {} binds", rank,
         config_.model, static_cast<double>(plan_.parameters) * 1e-6, format_bytes(plan_.state_bytes), config_.optimizer,
         config_.recipe, format_bytes(plan_.capacity.device), format_bytes(plan_.capacity.host),
         plan_.capacity.commit_only ? "for commits only" : format_bytes(plan_.capacity.disk), name_of(plan_.map.update_tier),
         plan_.binding);
   }
 
-  const Batch& training_batch(std::uint64_t step) {
+  // This rank's micro-batches of the step's sequences, which are the same ones however they are dealt out.
+  const Batch& training_batch(std::uint64_t step, const Team& team) {
     const auto rows = config_.batch_size * config_.grad_accumulation;
     if (!batch_) batch_.emplace(rows, config_.seq_len);
-    for (std::size_t j = 0; j < batch_->starts.size(); ++j)
-      batch_->starts[j] = sequences_.sequence_start(config_.seed, (step - 1) * static_cast<std::uint64_t>(rows) + j);
+    const auto ranks = static_cast<std::uint64_t>(team.size()), rank = static_cast<std::uint64_t>(team.rank());
+    const auto per = static_cast<std::uint64_t>(config_.batch_size);
+    const auto begin = (step - 1) * static_cast<std::uint64_t>(rows) * ranks;
+    for (std::uint64_t j = 0; j < batch_->starts.size(); ++j)
+      batch_->starts[j] = sequences_.sequence_start(config_.seed, begin + (j / per * ranks + rank) * per + j % per);
     corpus_.fill(batch_->starts, sequences_.seq_len, batch_->tokens, batch_->targets);
     return *batch_;
   }
 
-  // Mean loss over the first held-out sequences, the same ones every time.
-  double evaluate(Engine& engine) {
+  // Mean loss over the first held-out sequences, the same ones every time, dealt out to the ranks. All of them evaluate in
+  // every round, because they gather weights together; what lies behind the last micro-batch does not count.
+  double evaluate(Engine& engine, Team& team) {
     Batch batch(config_.batch_size, config_.seq_len);
     double sum = 0;
-    std::uint64_t next = 0, count = 0;
-    for (std::int64_t i = 0; i < config_.eval_batches; ++i) {
+    std::uint64_t count = 0;
+    for (std::int64_t first = 0; first < config_.eval_batches; first += team.size()) {
+      auto next = static_cast<std::uint64_t>((first + team.rank()) * config_.batch_size);
       for (auto& start : batch.starts) start = sequences_.evaluation_start(next++ % sequences_.evaluation_sequences);
       corpus_.fill(batch.starts, sequences_.seq_len, batch.tokens, batch.targets);
-      sum += engine.evaluate({.tokens = batch.tokens, .targets = batch.targets});
-      count += batch.targets.size();
+      const auto losses = team.each(engine.evaluate({.tokens = batch.tokens, .targets = batch.targets}));
+      for (std::int64_t r = 0; r < team.size() && first + r < config_.eval_batches; ++r) {
+        sum += losses[static_cast<std::size_t>(r)];
+        count += batch.targets.size();
+      }
     }
     return count == 0 ? 0 : sum / static_cast<double>(count);
   }
 
+  [[nodiscard]] std::uint64_t tokens_a_step() const {
+    return static_cast<std::uint64_t>(config_.batch_size * config_.grad_accumulation * config_.seq_len * config_.dp);
+  }
+
+  // Every rank hands over what it holds; one writes the file.
+  void save(Engine& engine, const Team& team) const {
+    if (team.first()) return lm::save_weights(engine, config_.save);
+    engine.visit([](const ParamSpec&, std::uint64_t, TensorView) {});
+  }
+
+  // The first rank speaks for all: the most that any of them holds, and what they move in all.
+  static StepMetrics of_team(StepMetrics m, Team& team) {
+    const auto all = m;
+    for (auto* const bytes : {&m.device_peak_bytes, &m.host_peak_bytes, &m.nvme_peak_bytes}) *bytes = team.max(*bytes);
+    for (auto* const bytes : {&m.read_bytes, &m.write_bytes, &m.h2d_bytes, &m.d2h_bytes}) *bytes = team.sum(*bytes);
+    return team.first() ? m : all;
+  }
+
   StepMetrics metrics_of(const Engine& engine, std::uint64_t step, const StepResult& r, double rate) const {
     StepMetrics m{.step = step, .lr = rate, .stall = {}, .eval_loss = {}};
-    m.tokens = static_cast<std::uint64_t>(config_.batch_size * config_.grad_accumulation * config_.seq_len);
+    m.tokens = tokens_a_step();
     m.loss = r.loss_sum / static_cast<double>(m.tokens);
     m.grad_norm = r.gradient_norm;
     m.step_time_s = r.seconds;
@@ -210,6 +264,7 @@ class Training {
   // The first steps again with everything in memory: every loss must be the same number.
   void verify_resident(Device& device, const Optimizer& optimizer, const RunDir& dir, Screen& screen) {
     constexpr std::uint64_t kSteps = 5;
+    const Team alone;
     auto request = plan_request(config_);
     request.budget = {};
     request.disk_tier = false;
@@ -225,7 +280,7 @@ class Training {
     skipped_ = 0;
     std::uint64_t same = 0, steps = std::min<std::uint64_t>(kSteps, offloaded.size());
     for (std::uint64_t step = 1; step <= steps; ++step) {
-      const auto& batch = training_batch(step);
+      const auto& batch = training_batch(step, alone);
       const auto update = update_of(step, rate);
       const auto r = engine.step({.tokens = batch.tokens,
                                   .targets = batch.targets,
@@ -251,6 +306,7 @@ class Training {
   Model model_;
   WeightRange first_weights_;
   MachineProfile profile_;
+  PlanRequest request_;
   Plan plan_;
   std::optional<Batch> batch_;
   std::uint64_t skipped_ = 0;  // steps without an update, since the run began
@@ -258,20 +314,51 @@ class Training {
 
 }  // namespace
 
+namespace {
+
+// Whether there is something to go on from, which all ranks must have.
+void agree_on_resume(RunDir& dir, Team& team) {
+  const bool mine = team.first() ? dir.resume : ChunkStore::has_commit(dir.store);
+  const auto commits = team.each(mine ? 1 : 0);
+  const bool wanted = commits.front() != 0;
+  team.together([&] {
+    if (wanted && !mine)
+      throw Error(fmt::format("rank {} of the run in {} has no commit, and rank 0 has one\n  bring its store {} back, or start "
+                              "anew in another --out-dir",
+                              team.rank(), dir.path.string(), dir.store.name),
+                  Exit::corrupt);
+  });
+  dir.resume = wanted;
+}
+
+}  // namespace
+
+Exit train_rank(const RunConfig& given, Team& team) {
+  auto config = given;
+  std::optional<Training> training;
+  std::optional<RunDir> dir;
+  // Everything that can be refused is refused before the directory is touched.
+  team.together([&] { training.emplace(config); });
+  training->agree(team);
+  team.together([&] { training->make_plan(team); });
+  team.together([&] { dir = team.first() ? open_run_dir(config) : rank_dir(config, team.rank()); });
+  if (team.any(dir->result.has_value())) {
+    if (!team.first()) return Exit::ok;
+    Screen screen(screen_options(config.json, 0, 0));
+    screen.note(fmt::format("{} is finished; nothing to do", dir->path.string()));
+    screen.finish(dir->result->at("weights_xxh64").get<std::string>(), *dir->result);
+    return Exit::ok;
+  }
+  agree_on_resume(*dir, team);
+  return training->run(*dir, team);
+}
+
 Exit train(RunConfig config) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed terminal or pipe does not stop a run
   demand_device(config);
   if (config.data.empty()) throw Error("train needs text to train on: --data FILE…", Exit::usage);
   if (config.resume != "auto" && config.resume != "never") config.out_dir = config.resume;
-  Training training(config);  // everything that can be refused is refused before the directory is touched
-  auto dir = open_run_dir(config);
-  if (dir.result) {
-    Screen screen(screen_options(config.json, 0, 0));
-    screen.note(fmt::format("{} is finished; nothing to do", dir.path.string()));
-    screen.finish(dir.result->at("weights_xxh64").get<std::string>(), *dir.result);
-    return Exit::ok;
-  }
-  return training.run(dir);
+  return train_ranks(std::move(config));
 }
 
 }  // namespace terrace::cli

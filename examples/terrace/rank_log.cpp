@@ -1,0 +1,28 @@
+#include <terrace/examples/terrace/rank_log.h>
+
+#include <fmt/format.h>
+
+#include <cerrno>
+
+#include <terrace/core/error.h>
+
+namespace terrace::cli {
+
+RankLog::RankLog(const std::filesystem::path& run, int rank) : rank_(rank) {
+  if (rank == 0) return;
+  const auto file = run / fmt::format("rank{}.log", rank);
+  file_.reset(std::fopen(file.c_str(), "ae"));
+  if (!file_) throw Error(fmt::format("{} cannot be opened: {}", file.string(), describe_errno(errno)));
+}
+
+ScreenOptions RankLog::screen(ScreenOptions options) const {
+  if (!file_) return options;
+  options.terminal = options.color = false;
+  options.width = 0;
+  options.out = options.notes = file_.get();
+  return options;
+}
+
+std::string RankLog::metrics_file() const { return rank_ == 0 ? kMetricsFile : fmt::format("rank{}.jsonl", rank_); }
+
+}  // namespace terrace::cli

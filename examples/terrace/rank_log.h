@@ -1,0 +1,30 @@
+// Where a rank says what it does: the first one to the user, every other into files of its own in the run directory.
+//
+// Owner:   the trainer; must outlive the screen that writes into it.
+// Threads: the rank's. Errors: Error naming the file when it cannot be opened.
+#pragma once
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include <terrace/examples/terrace/screen.h>
+
+namespace terrace::cli {
+
+class RankLog {
+ public:
+  RankLog(const std::filesystem::path& run, int rank);
+  [[nodiscard]] ScreenOptions screen(ScreenOptions options) const;  // rank r: rank<r>.log
+  [[nodiscard]] std::string metrics_file() const;                   // rank r: its own numbers, in rank<r>.jsonl
+
+ private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  int rank_;
+  std::unique_ptr<std::FILE, Close> file_;  // null: the first
+};
+
+}  // namespace terrace::cli

@@ -1,0 +1,105 @@
+#include <terrace/examples/terrace/ranks.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <mutex>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include <terrace/core/machine.h>
+#include <terrace/examples/terrace/launched.h>
+#include <terrace/parallel/comm/mpi.h>
+#include <terrace/parallel/degrees.h>
+
+namespace terrace::cli {
+namespace {
+
+void demand_degrees(const RunConfig& c, int ranks) {
+  check({.dp = static_cast<int>(c.dp),
+         .micro_batches = static_cast<int>(c.dp * c.grad_accumulation),
+         .canonical_reduction = c.canonical_reduction},
+        {.layers = c.layers, .heads = c.heads, .ffn = std::max<std::int64_t>(1, c.ffn), .seq_len = c.seq_len}, ranks);
+  if (c.dp > 1 && c.device != "cpu")
+    throw Error(
+        fmt::format("--dp {}: ranks exchange what lies in host memory, and {} has its own\n  train on one rank there, or "
+                    "with --device cpu",
+                    c.dp, c.device),
+        Exit::usage);
+  if (c.dp > 1 && c.verify_resident)
+    throw Error("--verify-resident repeats steps on one rank\n  compare the losses of two runs instead", Exit::usage);
+}
+
+// Ranks of one machine share its cores.
+void share_cores(RunConfig& c, std::int64_t ranks) {
+  c.local_ranks = ranks;
+  if (c.threads == 0 && ranks > 1) c.threads = std::max<std::int64_t>(1, read_topology().cores / ranks);
+}
+
+// What a rank says that another one left. It begins with the communicator's name.
+bool is_consequence(const std::exception_ptr& error, const std::string& communicator) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    return std::string_view(e.what()).starts_with(communicator + ": ");
+  }
+}
+
+Exit train_threads(const RunConfig& config) {
+  auto communicators = make_thread_communicators(static_cast<int>(config.dp));
+  const auto name = communicators.front()->name();
+  std::mutex mutex;
+  std::vector<std::exception_ptr> errors;  // in the order that ranks failed
+  std::vector<Exit> exits(communicators.size(), Exit::runtime);
+  std::vector<std::thread> threads;
+  for (std::size_t r = 0; r < communicators.size(); ++r)
+    threads.emplace_back([&, r] {
+      Team team(std::move(communicators[r]));
+      try {
+        exits[r] = train_rank(config, team);
+      } catch (const Elsewhere&) {  // the rank that failed says it
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        errors.push_back(std::current_exception());
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  const auto cause = std::ranges::find_if(errors, [&](const auto& e) { return !is_consequence(e, name); });
+  if (!errors.empty()) std::rethrow_exception(cause == errors.end() ? errors.front() : *cause);
+  return exits.front();
+}
+
+Exit train_process(const RunConfig& config, const Launched& place) {
+  try {
+    Team team(make_mpi_communicator());
+    if (team.size() != place.ranks)
+      throw Error(
+          fmt::format("the launcher started {} ranks, and MPI knows of {}\n  start with the mpirun of the MPI that this "
+                      "program found, or with terrace launch",
+                      place.ranks, team.size()),
+          Exit::hardware_missing);
+    return train_rank(config, team);
+  } catch (const Elsewhere& elsewhere) {
+    return elsewhere.exit();
+  } catch (const Error& error) {
+    throw Error(fmt::format("rank {}: {}", place.rank, error.what()), error.exit());
+  }
+}
+
+}  // namespace
+
+Exit train_ranks(RunConfig config) {
+  const auto place = launched();
+  const auto ranks = place ? place->ranks : std::max<std::int64_t>(1, config.dp);
+  if (config.dp == 0) config.dp = ranks;
+  demand_degrees(config, static_cast<int>(ranks));
+  share_cores(config, place ? place->local_ranks : ranks);
+  if (place) return train_process(config, *place);
+  if (ranks > 1) return train_threads(config);
+  Team alone;
+  return train_rank(config, alone);
+}
+
+}  // namespace terrace::cli

@@ -1,0 +1,55 @@
+#include <terrace/examples/terrace/team.h>
+
+#include <algorithm>
+#include <exception>
+
+#include <terrace/core/units.h>
+
+namespace terrace::cli {
+
+Team::Team(std::unique_ptr<Communicator> ranks)
+    : pool_(std::make_unique<ThreadPool>(1)),
+      host_(make_cpu_device(*pool_)),
+      ranks_(std::move(ranks)),
+      agreement_(std::make_unique<Agreement>(*ranks_, *host_)) {}
+
+void Team::together(const std::function<void()>& work) {
+  if (!agreement_) return work();
+  std::exception_ptr error;
+  Exit code = Exit::ok;
+  try {
+    work();
+  } catch (const Error& e) {
+    error = std::current_exception();
+    code = e.exit();
+  } catch (...) {
+    error = std::current_exception();
+    code = Exit::runtime;
+  }
+  const auto codes = each(static_cast<double>(code));
+  const auto failed = std::ranges::find_if(codes, [](double c) { return c != 0; });
+  if (failed == codes.end()) return;
+  if (failed - codes.begin() == rank()) std::rethrow_exception(error);
+  throw Elsewhere(static_cast<Exit>(static_cast<int>(*failed)));
+}
+
+std::vector<double> Team::each(double mine) { return agreement_ ? agreement_->each(mine) : std::vector{mine}; }
+
+std::uint64_t Team::least(std::uint64_t mine) {
+  if (!agreement_) return mine;
+  const auto least = agreement_->min(static_cast<double>(mine));
+  return least >= static_cast<double>(kUnlimited) ? kUnlimited : static_cast<std::uint64_t>(least);
+}
+
+// Counts of bytes are whole numbers, also as fp64.
+std::uint64_t Team::max(std::uint64_t mine) {
+  return agreement_ ? static_cast<std::uint64_t>(agreement_->max(static_cast<double>(mine))) : mine;
+}
+
+std::uint64_t Team::sum(std::uint64_t mine) {
+  std::uint64_t all = 0;
+  for (const double one : each(static_cast<double>(mine))) all += static_cast<std::uint64_t>(one);
+  return all;
+}
+
+}  // namespace terrace::cli
