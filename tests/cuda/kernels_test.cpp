@@ -167,14 +167,18 @@ TEST_F(KernelsTest, CrossEntropy) {
 TEST_F(KernelsTest, SumsGiveTheCpusBits) {
   for (const auto dtype : kDtypes) {
     for (const std::int64_t n : {1, 7, 8, 31, 33, 1000, 4096, 4103, 4136, 40003}) {
-      expect_as_on_the_cpu({.name = text("sums", dtype, 1, n, Accumulate::yes),
-                            .in = {random(dtype, {n})},
-                            .out = {Tensor(DType::fp64, {1}), random(DType::fp64, {1}), Tensor(DType::fp64, {1})},
-                            .run = [](Math& m, Stream& s, const auto& in, const auto& out) {
-                              m.sum(s, out[0], in[0], Accumulate::no);
-                              m.sum(s, out[1], in[0], Accumulate::yes);
-                              m.sum_of_squares(s, out[2], in[0]);
-                            }});
+      const std::int64_t first = 1 + n * 7 % kSumBlock;  // of a tensor that is cut anywhere
+      expect_as_on_the_cpu(
+          {.name = text("sums", dtype, 1, n, Accumulate::yes),
+           .in = {random(dtype, {n})},
+           .out = {Tensor(DType::fp64, {1}), random(DType::fp64, {1}), Tensor(DType::fp64, {square_blocks(n, kSumBlock)}),
+                   Tensor(DType::fp64, {square_blocks(n, first)})},
+           .run = [first](Math& m, Stream& s, const auto& in, const auto& out) {
+             m.sum(s, out[0], in[0], Accumulate::no);
+             m.sum(s, out[1], in[0], Accumulate::yes);
+             m.sum_of_squares(s, out[2], in[0]);
+             m.sum_of_squares(s, out[3], in[0], first);
+           }});
     }
   }
   // More partial sums than the folding block loads at a time.
@@ -183,7 +187,7 @@ TEST_F(KernelsTest, SumsGiveTheCpusBits) {
       {.name = "a sum of many parts",
        .in = {x},
        .out = {Tensor(DType::fp64, {1})},
-       .run = [](Math& m, Stream& s, const auto& in, const auto& out) { m.sum_of_squares(s, out[0], in[0]); }});
+       .run = [](Math& m, Stream& s, const auto& in, const auto& out) { m.sum(s, out[0], in[0], Accumulate::no); }});
 }
 
 TEST_F(KernelsTest, RotaryTurnsWhatItIsGivenAndNothingElse) {
