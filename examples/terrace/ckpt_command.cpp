@@ -13,54 +13,68 @@
 namespace terrace::cli {
 namespace {
 
-void inspect(const ChunkStore& store, bool json) {
-  const auto commit = store.last_commit();
+using Stores = std::vector<std::unique_ptr<ChunkStore>>;  // of the run's ranks
+
+void inspect(const Stores& stores, bool json) {
+  const auto commit = stores.front()->last_commit();
   struct Sum {
     std::uint64_t chunks = 0, bytes = 0;
   };
   std::map<std::string, Sum> kinds;
   std::map<std::string, std::uint64_t> tensors;
-  for (const auto& c : store.committed()) {
-    auto& sum = kinds[std::string(name_of(c.description.kind))];
-    ++sum.chunks;
-    sum.bytes += c.description.bytes;
-    if (c.description.kind == Kind::parameter)
-      for (const auto& r : c.description.ranges) tensors[r.tensor] += r.elements;
+  std::uint64_t allocated_bytes = 0;
+  for (const auto& store : stores) {
+    allocated_bytes += store->allocated_bytes();
+    for (const auto& c : store->committed()) {
+      auto& sum = kinds[std::string(name_of(c.description.kind))];
+      ++sum.chunks;
+      sum.bytes += c.description.bytes;
+      if (c.description.kind == Kind::parameter)
+        for (const auto& r : c.description.ranges) tensors[r.tensor] += r.elements;
+    }
   }
   if (json) {
-    nlohmann::json j{{"commit", commit->number}, {"step", commit->step}, {"allocated_bytes", store.allocated_bytes()}};
+    nlohmann::json j{{"commit", commit->number}, {"step", commit->step}, {"allocated_bytes", allocated_bytes}};
+    if (stores.size() > 1) j["ranks"] = stores.size();
     for (const auto& [kind, sum] : kinds) j["kinds"][kind] = {{"chunks", sum.chunks}, {"bytes", sum.bytes}};
     for (const auto& [tensor, elements] : tensors) j["tensors"][tensor] = elements;
     fmt::print("{}\n", j.dump(2));
     return;
   }
-  fmt::print("commit {} after step {}; {} on disk\n", commit->number, commit->step, format_bytes(store.allocated_bytes()));
+  fmt::print("commit {} after step {}; {} on disk\n", commit->number, commit->step, format_bytes(allocated_bytes));
+  if (stores.size() > 1) fmt::print("the stores of {} ranks together\n", stores.size());
   for (const auto& [kind, sum] : kinds) fmt::print("  {:<14} {:>6} chunks {:>12}\n", kind, sum.chunks, format_bytes(sum.bytes));
   fmt::print("{} tensors\n", tensors.size());
   for (const auto& [tensor, elements] : tensors) fmt::print("  {:<60} {:>12}\n", tensor, elements);
 }
 
 // All that is damaged, not only the first of it.
-void verify(const ChunkStore& store) {
+void verify(const Stores& stores) {
   std::vector<std::byte> buffer;
   std::uint64_t bytes = 0, chunks = 0, damaged = 0;
-  std::string found = store.damage();
-  for (const auto& c : store.committed()) {
-    buffer.resize(c.description.bytes);
-    try {
-      store.read_committed(c, buffer);
-    } catch (const Error& error) {
-      if (error.exit() != Exit::corrupt) throw;
-      found += (found.empty() ? "" : "\n  ") + std::string(error.what());
-      ++damaged;
+  std::string found;
+  bool damaged_commit = false;
+  const auto note = [&](const std::string& what) { found += (found.empty() || what.empty() ? "" : "\n  ") + what; };
+  for (const auto& store : stores) {
+    note(store->damage());
+    damaged_commit = damaged_commit || !store->damage().empty();
+    for (const auto& c : store->committed()) {
+      buffer.resize(c.description.bytes);
+      try {
+        store->read_committed(c, buffer);
+      } catch (const Error& error) {
+        if (error.exit() != Exit::corrupt) throw;
+        note(error.what());
+        ++damaged;
+      }
+      bytes += c.description.bytes;
+      ++chunks;
     }
-    bytes += c.description.bytes;
-    ++chunks;
   }
   if (!found.empty())
-    throw Error(fmt::format("{}\n  {} of {} chunks are damaged{}", found, damaged, chunks,
-                            store.damage().empty() ? "" : ", and a commit is"),
-                Exit::corrupt);
+    throw Error(
+        fmt::format("{}\n  {} of {} chunks are damaged{}", found, damaged, chunks, damaged_commit ? ", and a commit is" : ""),
+        Exit::corrupt);
   fmt::print("verified {} chunks, {}: every checksum is right\n", chunks, format_bytes(bytes));
 }
 
@@ -75,7 +89,7 @@ void remove_store(const ChunkStore::Options& options) {
 }
 
 // A run of its own, all in one folder, from which --resume goes on.
-void copy(const ChunkStore& store, const ChunkStore::Options& like, const std::filesystem::path& run,
+void copy(const Stores& stores, const ChunkStore::Options& like, const std::filesystem::path& run,
           const std::filesystem::path& to) {
   std::error_code error;
   if (std::filesystem::exists(to, error) && !std::filesystem::is_empty(to, error))
@@ -83,12 +97,14 @@ void copy(const ChunkStore& store, const ChunkStore::Options& like, const std::f
   std::filesystem::create_directories(to);
   auto own = like;
   own.paths = {to};
-  own.name = "store";
   try {
-    copy_store(store, own);
+    for (std::size_t r = 0; r < stores.size(); ++r) {
+      own.name = store_name_of_rank("store", r);
+      copy_store(*stores[r], own);
+    }
     copy_run_files(run, to);  // last: only now is it a run
   } catch (...) {
-    std::filesystem::remove_all(to / own.name);
+    for (std::size_t r = 0; r < stores.size(); ++r) std::filesystem::remove_all(to / store_name_of_rank("store", r));
     throw;
   }
 }
@@ -98,20 +114,22 @@ void copy(const ChunkStore& store, const ChunkStore::Options& like, const std::f
 Exit ckpt_command(const CommandLine& line) {
   const auto& action = line.positional.at(0);
   const auto& run = line.positional.at(1);
-  const auto options = store_of_run(run);
+  const auto all = stores_of_run(run);
   if (action == "rm") {
-    remove_store(options);
+    for (const auto& options : all) remove_store(options);
     forget_run(run);
     fmt::print("removed the store of {}; its metrics and report are still there\n", run);
     return Exit::ok;
   }
-  const auto store = ChunkStore::open(options);
-  if (action == "inspect") inspect(*store, line.config.json);
-  if (action == "verify") verify(*store);
+  Stores stores;
+  for (const auto& options : all) stores.push_back(ChunkStore::open(options));
+  if (action == "inspect") inspect(stores, line.config.json);
+  if (action == "verify") verify(stores);
   if (action == "copy") {
     const auto& to = line.positional.at(2);
-    copy(*store, options, run, to);
-    fmt::print("copied {} after step {} to {}; --resume {} goes on from there\n", run, store->last_commit()->step, to, to);
+    copy(stores, all.front(), run, to);
+    fmt::print("copied {} after step {} to {}; --resume {} goes on from there\n", run, stores.front()->last_commit()->step, to,
+               to);
   }
   return Exit::ok;
 }

@@ -61,6 +61,12 @@ Exit generate_command(const CommandLine& line) {
   const auto& options = line.generate;
   auto config = line.config;  // the run's own, with this call's budgets
   demand_device(config);
+  if (config.dp > 1 && config.zero > 0)
+    throw Error(
+        fmt::format("the state of {} is sharded over {} ranks, and generate is one\n  train with --save FILE, or go on for a "
+                    "step with it, and generate from a run that starts with --init-from FILE",
+                    line.positional.at(0), config.dp),
+        Exit::usage);
   const auto store = store_of_run(line.positional.at(0));
   if (options.prompt.empty())
     throw Error("generate needs a --prompt of at least one byte\n  see terrace generate --help", Exit::usage);

@@ -185,7 +185,7 @@ RunDir rank_dir(const RunConfig& config, int rank) {
     dir.store.paths = run.store.paths;
     dir.store.name = run.store.name;
   }
-  dir.store.name += fmt::format("-rank{}", rank);
+  dir.store.name = store_name_of_rank(dir.store.name, static_cast<std::size_t>(rank));
   return dir;
 }
 
@@ -208,6 +208,20 @@ ChunkStore::Options store_of_run(const fs::path& path) {
   if (!fs::exists(path / kRunFile))
     throw Error(fmt::format("{} holds no run\n  give the --out-dir of one", path.string()), Exit::usage);
   return read_run_file(path).store;
+}
+
+std::vector<ChunkStore::Options> stores_of_run(const fs::path& path) {
+  std::vector<ChunkStore::Options> all{store_of_run(path)};
+  for (;;) {
+    auto next = all.front();
+    next.name = store_name_of_rank(next.name, all.size());
+    if (!fs::exists(next.paths.front() / next.name)) return all;
+    all.push_back(std::move(next));
+  }
+}
+
+std::string store_name_of_rank(const std::string& name, std::size_t rank) {
+  return rank == 0 ? name : fmt::format("{}-rank{}", name, rank);
 }
 
 void copy_run_files(const fs::path& from, const fs::path& to) {

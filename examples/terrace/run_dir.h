@@ -33,6 +33,9 @@ RunDir rank_dir(const RunConfig& config, int rank);
 void begin_run(const RunDir& dir, const RunConfig& config);
 // Where the run in a directory keeps its chunks (generate, ckpt).
 ChunkStore::Options store_of_run(const std::filesystem::path& path);
+// The same of every rank that has one on this machine, the first rank's first.
+std::vector<ChunkStore::Options> stores_of_run(const std::filesystem::path& path);
+std::string store_name_of_rank(const std::string& name, std::size_t rank);
 // What makes the folder `to`, with a store of its own in it, a run like `from`: its settings and its metrics.
 void copy_run_files(const std::filesystem::path& from, const std::filesystem::path& to);
 // The run is none any more, once its store is removed; its metrics and report stay.

@@ -2,6 +2,7 @@
 #include <terrace/examples/terrace/trainer.h>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -182,7 +183,8 @@ class Training {
 
   [[nodiscard]] std::string describe() const {
     const auto& data = plan_.map.data;
-    const auto rank = data.ranks == 1 ? "" : fmt::format("rank {} of {}, ZeRO-{}: ", data.rank, data.ranks, data.zero);
+    const auto rank =
+        data.ranks == 1 ? "" : fmt::format("rank {} of {}, process {}, ZeRO-{}: ", data.rank, data.ranks, getpid(), data.zero);
     return fmt::format(
         "{}{} with {:.1f}M parameters, {} of state ({}, {}); device {}, host {}, disk {}; updates on the {}, {} binds", rank,
         config_.model, static_cast<double>(plan_.parameters) * 1e-6, format_bytes(plan_.state_bytes), config_.optimizer,

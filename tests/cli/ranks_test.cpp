@@ -1,0 +1,156 @@
+// Runs on several ranks as their user starts them: --dp, mpirun and terrace launch.
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "cli_test.h"
+
+namespace terrace::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Ranks : public Cli {
+ protected:
+  // The same eight micro-batches a step for every degree.
+  [[nodiscard]] Words on(int ranks, int zero, const std::string& run, const Words& more = {}) const {
+    Words words{"--grad-accumulation",
+                std::to_string(8 / ranks),
+                "--zero",
+                std::to_string(zero),
+                "--canonical-reduction",
+                "--out-dir",
+                run};
+    if (std::ranges::find(more, "--steps") == more.end()) words.insert(words.end(), {"--steps", "5"});
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  [[nodiscard]] Words threads(int ranks, int zero, const std::string& run, const Words& more = {}) const {
+    auto words = on(ranks, zero, run, more);
+    words.insert(words.end(), {"--dp", std::to_string(ranks)});
+    return words;
+  }
+#ifdef TERRACE_MPIRUN
+  [[nodiscard]] Launch processes(int ranks, int zero, const std::string& run, const Words& more = {}) const {
+    Words words{"launch", "-n", std::to_string(ranks), "--mpirun", TERRACE_MPIRUN, "--"};
+    const auto train = tiny("train", on(ranks, zero, run, more));
+    words.insert(words.end(), train.begin(), train.end());
+    return launch(words);
+  }
+#endif
+};
+
+TEST_F(Ranks, EveryDegreeAndStageEndsInTheSameWeights) {
+  const auto one = train(threads(1, 0, "one"));
+  ASSERT_EQ(0, one.exit) << one.described;
+  for (const auto& [ranks, zero] : {std::pair{2, 0}, {2, 1}, {4, 2}, {4, 3}}) {
+    const auto run = fmt::format("dp{}-zero{}", ranks, zero);
+    const auto many = train(threads(ranks, zero, run));
+    ASSERT_EQ(0, many.exit) << many.described;
+    EXPECT_EQ(weights_of(one), weights_of(many)) << run;
+    EXPECT_EQ(steps("one"), steps(run)) << run;
+    EXPECT_TRUE(fs::exists(at(run) / fmt::format("rank{}.log", ranks - 1))) << run;
+  }
+}
+
+// Budgets at the smallest, all state on disk, on four ranks.
+TEST_F(Ranks, ShardsOnDiskAreTheBitsOfShardsInMemory) {
+  const auto resident = train(threads(4, 3, "resident"));
+  ASSERT_EQ(0, resident.exit) << resident.described;
+  const auto plan = terrace(tiny("plan", threads(4, 3, "none", {"--json", "--update", "host"})));
+  ASSERT_EQ(0, plan.exit) << plan.described;
+  const auto planned = nlohmann::json::parse(plan.out);
+  const auto device = planned["smallest_bytes"]["device"].get<std::uint64_t>() * 5 / 4;
+  const auto host = planned["smallest_bytes"]["host"].get<std::uint64_t>() * 3 + 131072;  // of each rank
+  const auto offloaded = train(threads(4, 3, "offloaded",
+                                       {"--nvme-path", "disk", "--device-memory", std::to_string(device), "--host-memory",
+                                        std::to_string(4 * host), "--nvme-limit", "256MiB"}));
+  ASSERT_EQ(0, offloaded.exit) << offloaded.described;
+  EXPECT_EQ(weights_of(resident), weights_of(offloaded));
+  EXPECT_EQ(steps("resident"), steps("offloaded"));
+  const auto last = metrics("offloaded").back();
+  EXPECT_LE(last["mem"]["device_peak_bytes"].get<std::uint64_t>(), device) << last.dump();
+  EXPECT_LE(last["mem"]["host_peak_bytes"].get<std::uint64_t>(), host) << last.dump();
+  EXPECT_GT(last["offload"]["read_bytes"].get<std::uint64_t>(), 0U) << last.dump();
+}
+
+TEST_F(Ranks, GoOnWhereTheyStopped) {
+  const auto whole = train(threads(2, 3, "whole"));
+  ASSERT_EQ(0, whole.exit) << whole.described;
+  const auto cut = train(threads(2, 3, "cut", {"--steps", "3", "--lr-schedule", "constant"}));
+  ASSERT_EQ(0, cut.exit) << cut.described;
+  const auto constant = train(threads(2, 3, "constant", {"--lr-schedule", "constant"}));
+  const auto rest = train(threads(2, 3, "cut", {"--lr-schedule", "constant", "--resume", "auto"}));
+  ASSERT_EQ(0, rest.exit) << rest.described;
+  EXPECT_EQ(weights_of(constant), weights_of(rest));
+  // Its state is in shards: on another number of ranks it is refused, and one rank cannot generate from it.
+  expect_refusal(train(threads(4, 3, "cut", {"--lr-schedule", "constant", "--resume", "auto"})), 2, {"dp: 2 then, 4 now"});
+  expect_refusal(terrace({"generate", "cut", "--prompt", "a"}), 2, {"sharded over 2 ranks", "--save"});
+  const auto verified = terrace({"ckpt", "verify", "cut"});
+  EXPECT_EQ(0, verified.exit) << verified.described;
+  EXPECT_EQ(0, terrace({"ckpt", "rm", "cut"}).exit);
+  EXPECT_FALSE(fs::exists(at("cut/store-rank1")));
+}
+
+TEST_F(Ranks, WhatCannotBeIsRefusedOnce) {
+  expect_refusal(train({"--dp", "2", "--zero", "4"}), 2, {"--zero", "at most 3"});
+  const auto small = train(threads(2, 3, "small", {"--device-memory", "4KiB"}));
+  expect_refusal(small, 3, {"does not fit into the device tier"});
+}
+
+#ifdef TERRACE_MPIRUN
+TEST_F(Ranks, ProcessesEndInTheSameWeightsAsThreads) {
+  const auto one = train(threads(1, 0, "one"));
+  ASSERT_EQ(0, one.exit) << one.described;
+  for (const auto& [ranks, zero] : {std::pair{2, 1}, {4, 3}}) {
+    const auto name = fmt::format("mpi{}-zero{}", ranks, zero);
+    const auto many = run(processes(ranks, zero, name));
+    ASSERT_EQ(0, many.exit) << many.described;
+    EXPECT_EQ(weights_of(one), weights_of(many)) << name;
+    EXPECT_EQ(steps("one"), steps(name)) << name;
+  }
+}
+
+// A rank is killed in mid-run: the others end, with an error that names it, and the run goes on from its last commit.
+TEST_F(Ranks, AKilledProcessEndsTheOthers) {
+  const Words often{"--ckpt-interval", "1", "--steps", "2000", "--lr-schedule", "constant", "--resume", "auto"};
+  auto started = processes(2, 3, "killed", often);
+  started.program = TERRACE_MPIRUN;  // told to leave the others alone, so that what they say is seen
+  const Words words{"--enable-recovery",   "-n",           "2", "--bind-to", "none", "--oversubscribe",
+                    "--allow-run-as-root", TERRACE_PROGRAM};
+  const auto command = std::ranges::find(started.arguments, "--") + 1;
+  started.arguments.erase(started.arguments.begin(), command);
+  started.arguments.insert(started.arguments.begin(), words.begin(), words.end());
+  Child child(started);
+  std::string pid;
+  for (int i = 0; i < 600 && pid.empty(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    std::ifstream log(at("killed/rank1.log"));
+    for (std::string line; std::getline(log, line);)
+      if (const auto place = line.find("process "); place != std::string::npos)
+        pid = std::to_string(std::stoi(line.substr(place + 8)));
+    std::error_code error;
+    if (!fs::exists(at("killed/store-rank1/commit.1"), error)) pid.clear();
+  }
+  ASSERT_FALSE(pid.empty());
+  ASSERT_EQ(0, ::kill(std::stoi(pid), SIGKILL));
+  const auto outcome = child.wait();
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("rank 0:"), HasSubstr("rank 1 (process " + pid + ") died"))) << outcome.described;
+
+  const auto done = terrace({"ckpt", "inspect", "killed", "--json"});
+  const auto steps_done = nlohmann::json::parse(done.out)["step"].get<int>();
+  const Words two_more{"--steps", std::to_string(steps_done + 2), "--lr-schedule", "constant", "--resume", "auto"};
+  const auto resumed = run(processes(2, 3, "killed", two_more));
+  ASSERT_EQ(0, resumed.exit) << resumed.described;
+  const auto whole = run(processes(2, 3, "whole", two_more));
+  EXPECT_EQ(weights_of(whole), weights_of(resumed));
+}
+#endif
+
+}  // namespace
+}  // namespace terrace::test
