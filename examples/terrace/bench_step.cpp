@@ -72,7 +72,7 @@ class StepBench final : public bench::Bench {
 
     ThreadPool pool(static_cast<int>(config_.threads));
     const auto device = make_device(config_, pool);
-    const auto optimizer = optimizer_of(config_);
+    const auto optimizer = optimizer_of(config_, *device);
     const TemporaryDirectory own;
     Engine engine(model, p,
                   {.device = device.get(),

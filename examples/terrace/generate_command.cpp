@@ -89,7 +89,7 @@ Exit generate_command(const CommandLine& line) {
 
   ThreadPool pool(static_cast<int>(config.threads));
   const auto device = make_device(config, pool);
-  const auto optimizer = optimizer_of(config);
+  const auto optimizer = optimizer_of(config, *device);
   Engine engine(model, p, {.device = device.get(), .store = store, .resume = true, .optimizer = optimizer.get()});
 
   const auto memory = device->host_memory();

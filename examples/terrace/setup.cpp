@@ -96,13 +96,22 @@ Schedule schedule(const RunConfig& c) {
           .total_steps = static_cast<std::uint64_t>(total)};
 }
 
-std::unique_ptr<Optimizer> optimizer_of(const RunConfig& c) {
-  return make_optimizer(c.optimizer, {.beta1 = c.beta1,
-                                      .beta2 = c.beta2,
-                                      .eps = c.eps,
-                                      .weight_decay = c.weight_decay,
-                                      .momentum = c.momentum,
-                                      .nesterov = c.nesterov});
+namespace {
+
+OptimizerSettings optimizer_settings(const RunConfig& c) {
+  return {.beta1 = c.beta1,
+          .beta2 = c.beta2,
+          .eps = c.eps,
+          .weight_decay = c.weight_decay,
+          .momentum = c.momentum,
+          .nesterov = c.nesterov};
+}
+
+}  // namespace
+
+std::unique_ptr<Optimizer> optimizer_of(const RunConfig& c) { return make_optimizer(c.optimizer, optimizer_settings(c)); }
+std::unique_ptr<Optimizer> optimizer_of(const RunConfig& c, const Device& device) {
+  return make_optimizer_for(device, c.optimizer, optimizer_settings(c));
 }
 
 namespace {
@@ -114,7 +123,7 @@ void measure_layers(const RunConfig& c, const PlanRequest& request, const StepMa
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(request.shape.batch.tokens()) * request.shape.micro_batches);
   for (std::size_t i = 0; i < tokens.size(); ++i)
     tokens[i] = static_cast<std::int32_t>(random_below(c.seed, stream_of("measure"), i, static_cast<std::uint64_t>(c.vocab)));
-  measure_costs(costs, map, p.programs.steady, *device, *optimizer_of(c),
+  measure_costs(costs, map, p.programs.steady, *device, *optimizer_of(c, *device),
                 {.tokens = tokens, .targets = tokens, .loss_scale = 1.0 / static_cast<double>(tokens.size())},
                 {.memory_bytes = std::min(p.peak_bytes[Tier::device], 256 * kMiB)});
 }

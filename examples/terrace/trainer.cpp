@@ -67,7 +67,7 @@ class Training {
   Exit run(RunDir& dir, Team& team) {
     ThreadPool pool(static_cast<int>(config_.threads));
     const auto device = make_device(config_, pool);
-    const auto optimizer = optimizer_of(config_);
+    const auto optimizer = optimizer_of(config_, *device);
     Trace trace;
     Engine engine(model_, plan_,
                   {.device = device.get(),

@@ -6,9 +6,8 @@
 #include <atomic>
 
 #include <terrace/core/error.h>
-#include <terrace/optimizers/cuda/update_launch.h>
 #include <terrace/tests/optimizers/test_chunk.h>
-#include <terrace/tests/support/emulated_lane.h>
+#include <terrace/tests/support/emulated_updates.h>
 #include <terrace/tests/support/test_device.h>
 
 namespace terrace::test {
@@ -16,30 +15,7 @@ namespace {
 
 class CudaOptimizerTest : public testing::Test {
  protected:
-  // In the order of the fake's stream, as a kernel would run.
-  LaunchUpdate emulated() {
-    return [this](CudaStreamHandle stream, std::string_view name, const OptimizerSettings& settings, const UpdateStep& step,
-                  const ChunkUpdate& chunk) {
-      // What the launch was given ends with the call, as the arguments of a kernel do.
-      auto* const work = new std::function<void()>([this, name = std::string(name), settings, step, own = chunk,
-                                                    parts = std::vector(chunk.parts.begin(), chunk.parts.end())]() mutable {
-        own.parts = parts;
-        EmulatedCounts counts;
-        const cuda::UpdateMaps maps{&dynamic8::map_of(dynamic8::Sign::both), &dynamic8::map_of(dynamic8::Sign::none)};
-        cuda::launch_update(EmulatedLauncher{&counts}, maps, name, settings, step, own);
-        ++launched;
-      });
-      const FakeKernel kernel = [](const CudaLaunch& launch) {
-        auto* const run = *static_cast<std::function<void()>* const*>(launch.arguments);
-        (*run)();
-        delete run;
-      };
-      ASSERT_EQ(
-          fake->launch({.kernel = reinterpret_cast<const void*>(kernel), .arguments = &work, .argument_bytes = sizeof work},
-                       stream),
-          kCudaSuccess);
-    };
-  }
+  LaunchUpdate emulated() { return emulated_updates(fake, launched); }
 
   static TestChunk drawn_chunk() {
     TestChunk chunk(Recipe::of(DType::bf16, "8bit"), 3000);

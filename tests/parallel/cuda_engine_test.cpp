@@ -4,10 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <optional>
 #include <random>
 
+#include <terrace/tests/support/emulated_updates.h>
 #include <terrace/tests/support/environment.h>
 #include <terrace/tests/support/test_device.h>
 #include <terrace/tests/support/toy_run.h>
@@ -87,6 +89,34 @@ TEST_F(CudaEngine, EveryBudgetOrderAndPlaceOfTheUpdatesGivesTheCpusBits) {
           ++tried;
         }
     EXPECT_EQ(tried, 18U);
+  }
+}
+
+// As above, but what is updated on the device is updated by its kernels and not by host work of its streams.
+TEST_F(CudaEngine, UpdatesByItsKernelsGiveTheCpusBits) {
+  for (const auto dtype : {DType::fp32, DType::bf16}) {
+    auto o = options(dtype);
+    o.steps = 3;
+    const auto reference = toy::run(o);
+    for (const bool whole : {true, false}) {
+      SCOPED_TRACE(testing::Message() << name_of(dtype) << (whole ? ", resident" : ", disk holds the rest"));
+      const auto fake = make_fake(7);
+      std::atomic<int> launched = 0;
+      auto on_device = on_fake(o, fake);
+      on_device.update = Tier::device;
+      if (!whole) {
+        on_device.budget = {reference.planned.smallest_bytes[Tier::device] + 512 * kKiB, 2 * kMiB, 256 * kMiB};
+        on_device.disk_tier = true;
+      }
+      on_device.make_optimizer = [&] { return make_cuda_optimizer("adamw", {}, test::emulated_updates(fake, launched)); };
+      const auto r = toy::run(on_device);
+      ASSERT_TRUE(r.planned.fits) << r.planned.refusal.why;
+      EXPECT_GT(launched, 0);
+      EXPECT_EQ(reference.losses, r.losses);
+      EXPECT_EQ(reference.norms, r.norms);
+      EXPECT_EQ(reference.hash, r.hash);
+      EXPECT_EQ("", fake->leaks());
+    }
   }
 }
 

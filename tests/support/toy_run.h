@@ -44,6 +44,7 @@ struct RunOptions {
   std::chrono::nanoseconds deadline = kIoDeadline;
   std::function<std::unique_ptr<IoEngine>(const IoOptions&)> make_io = make_io_engine;
   std::function<std::unique_ptr<Device>(ThreadPool&)> make_device = make_cpu_device;
+  std::function<std::unique_ptr<Optimizer>()> make_optimizer = [] { return terrace::make_optimizer("adamw", {}); };
   MachineProfile profile;
   std::string recipe = "fp32";
   DataParallel data = {};  // shape.micro_batches are each rank's
@@ -147,7 +148,7 @@ struct Training {
   const std::unique_ptr<Device> device = o.make_device(pool);
   const Model model = make_model(o.sizes);
   const Plan planned = plan_of_rank();
-  const std::unique_ptr<Optimizer> optimizer = make_optimizer("adamw", {});
+  const std::unique_ptr<Optimizer> optimizer = o.make_optimizer();
   std::vector<std::int32_t> tokens, targets;
   std::optional<Engine> engine;  // empty when the plan does not fit
 };
