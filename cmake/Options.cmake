@@ -65,15 +65,16 @@ endfunction()
 # For code whose time is spent in the libraries that it calls: it is compiled in a third of the time.
 set(TERRACE_COLD $<$<CONFIG:Release>:-O1>)
 
-# terrace_test(NAME SOURCES … LINK … [TIMEOUT s] [FILTER f]): one GoogleTest program; each TEST is one ctest entry, a skip is
-# shown as a skip, and `ctest -L NAME` runs the program's. FILTER, as --gtest_filter, for sources that several programs share.
+# terrace_test(NAME SOURCES … LINK … [TIMEOUT s] [PREFIX p] [FILTER f]): one GoogleTest program; each TEST is one ctest entry, a
+# skip is shown as a skip, and `ctest -L NAME` runs the program's. For sources that several programs share, PREFIX comes before
+# the entries' names, and FILTER is as --gtest_filter.
 function(terrace_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT;FILTER" "SOURCES;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT;PREFIX;FILTER" "SOURCES;LINK" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE terrace_flags ${ARG_LINK} GTest::gmock GTest::gtest_main)
   target_compile_options(${name} PRIVATE ${TERRACE_COLD})
-  gtest_discover_tests(${name} TEST_FILTER "${ARG_FILTER}" PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS ${name} DISCOVERY_TIMEOUT 120)
+  gtest_discover_tests(${name} TEST_PREFIX "${ARG_PREFIX}" TEST_FILTER "${ARG_FILTER}" PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS ${name} DISCOVERY_TIMEOUT 120)
 endfunction()

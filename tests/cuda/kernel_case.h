@@ -1,4 +1,4 @@
-// One operation on given operands, run on the CPU device and on the emulated GPU: what must be equal to the bit, what within
+// One operation on given operands, run on the CPU device and on the test's GPU: what must be equal to the bit, what within
 // the dtype's rounding.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 #include <terrace/tests/math/math_fixture.h>
 
-#include "emulated_device.h"
+#include "test_gpu.h"
 
 namespace terrace::test {
 
@@ -47,7 +47,7 @@ class KernelTest : public MathTest {
  protected:
   struct Gpu {
     ThreadPool pool{2};
-    std::unique_ptr<Device> device = make_emulated_device(pool);
+    std::unique_ptr<Device> device = make_test_gpu(pool);
     std::unique_ptr<Stream> stream = device->make_stream("test");
     Math& math = device->math();
   };

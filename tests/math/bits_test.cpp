@@ -81,7 +81,12 @@ std::vector<std::pair<std::string, std::string>> all_bits(int threads, std::size
   return bits;
 }
 
-class BitsTest : public testing::TestWithParam<DType> {};
+class BitsTest : public testing::TestWithParam<DType> {
+ protected:
+  void SetUp() override {
+    if (!test_skip_reason.empty()) GTEST_SKIP() << test_skip_reason;
+  }
+};
 
 TEST_P(BitsTest, DependOnNeitherThreadsNorAddresses) {
   const auto seed = fresh_seed();

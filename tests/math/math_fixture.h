@@ -20,17 +20,55 @@
 
 namespace terrace::test {
 
+// Where tensors lie: ordinary memory, or what a program sets before its tests because its device reaches no other.
+inline std::shared_ptr<MemoryResource> test_memory;
+
+// 64-aligned bytes of it.
+class TestBytes {
+ public:
+  TestBytes() = default;
+  explicit TestBytes(std::size_t bytes) : bytes_(bytes) {
+    if (bytes == 0) return;
+    if (test_memory) {
+      slab_ = std::make_shared<Slab>(test_memory->allocate(bytes));
+      return;
+    }
+    lines_.resize((bytes + sizeof(Line) - 1) / sizeof(Line));
+  }
+  TestBytes(const TestBytes& other) : TestBytes(other.bytes_) {
+    if (bytes_ > 0) std::memcpy(data(), other.data(), bytes_);
+  }
+  TestBytes& operator=(TestBytes other) noexcept {
+    std::swap(bytes_, other.bytes_), std::swap(lines_, other.lines_), std::swap(slab_, other.slab_);
+    return *this;
+  }
+  TestBytes(TestBytes&&) noexcept = default;
+  ~TestBytes() = default;
+  [[nodiscard]] std::byte* data() const {
+    if (slab_) return slab_->data();
+    return lines_.empty() ? nullptr : const_cast<std::byte*>(lines_.front().bytes);
+  }
+
+ private:
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  std::size_t bytes_ = 0;
+  std::vector<Line> lines_;
+  std::shared_ptr<Slab> slab_;
+};
+
 class Tensor {
  public:
   Tensor() = default;
   // `shift` elements in front move the first one off its alignment.
   Tensor(DType dtype, Shape shape, std::size_t shift = 0) : dtype_(dtype), shape_(shape), shift_(shift * size_of(dtype)) {
-    lines_.resize((view().bytes() + shift_ + 63) / 64);
+    bytes_ = TestBytes(view().bytes() + shift_);
     poison();
   }
   [[nodiscard]] TensorView view() const {
-    if (lines_.empty()) return {nullptr, dtype_, shape_};
-    return {const_cast<std::byte*>(lines_.front().bytes) + shift_, dtype_, shape_};
+    std::byte* const data = bytes_.data();
+    return {data ? data + shift_ : nullptr, dtype_, shape_};
   }
   operator TensorView() const { return view(); }
   [[nodiscard]] std::int64_t size() const { return shape_.elements(); }
@@ -70,13 +108,10 @@ class Tensor {
   [[nodiscard]] std::string bits() const { return {reinterpret_cast<const char*>(view().data), view().bytes()}; }
 
  private:
-  struct alignas(64) Line {
-    std::byte bytes[64];
-  };
   DType dtype_ = DType::fp32;
   Shape shape_;
   std::size_t shift_ = 0;
-  std::vector<Line> lines_;
+  TestBytes bytes_;
 };
 
 // Fresh each run; TERRACE_TEST_SEED repeats one.
@@ -108,6 +143,8 @@ inline void expect_near(const Tensor& got, const std::vector<double>& want, doub
 
 // What the tests run on. A program that runs them on another device sets it before main().
 inline std::unique_ptr<Device> (*make_test_device)(ThreadPool& pool) = &make_cpu_device;
+// Why no test of the program can run; empty: they can. make_test_device must give a device all the same.
+inline std::string test_skip_reason;
 
 // A device of its own for each number of threads.
 struct Machine {
@@ -124,6 +161,10 @@ struct Machine {
 class MathTest : public testing::Test {
  protected:
   MathTest() : seed(fresh_seed()), generator(seed), trace(__FILE__, __LINE__, "TERRACE_TEST_SEED=" + std::to_string(seed)) {}
+
+  void SetUp() override {
+    if (!test_skip_reason.empty()) GTEST_SKIP() << test_skip_reason;
+  }
 
   Tensor random(DType dtype, Shape shape, double low = -1, double high = 1) {
     Tensor t(dtype, shape);

@@ -27,7 +27,7 @@ struct CrossEntropyRows {
   template <class Lane>
   TERRACE_KERNEL void operator()(Lane& lane, const CrossEntropyArgs<T>& a) const {
     using A = Acc<T>;
-    constexpr int W = kWidth<T>;
+    constexpr int W = 2 * kWidth<T>;  // two loads at a time: one block alone has to keep the memory busy
     A* const room = shared_as<A>(lane);
     const std::int64_t row = lane.block_x();
     const T* const x = a.logits + row * a.columns;

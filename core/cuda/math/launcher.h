@@ -1,5 +1,5 @@
 // What an operation of the CUDA math (ops.h) gets to work with: a stream to launch kernels on, and workspace. Operations are
-// templates over it, so that tests run them, geometry and all, through the emulated lane (tests/cuda/emulated_device.h).
+// templates over it, so that tests run them, geometry and all, through the emulated lane (tests/cuda/test_gpu.h).
 //
 // Owner:   borrows; the workspace is one operation's at a time, in stream order.
 // Threads: the stream's issuing thread.

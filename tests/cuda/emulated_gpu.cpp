@@ -1,4 +1,4 @@
-#include "emulated_device.h"
+#include "test_gpu.h"
 
 #include <gtest/gtest.h>
 
@@ -72,7 +72,7 @@ class Backend {
 
 }  // namespace
 
-std::unique_ptr<Device> make_emulated_device(ThreadPool& pool) {
+std::unique_ptr<Device> make_test_gpu(ThreadPool& pool) {
   FakeCuda::Options options;
   options.report = [](const std::string& complaint) { ADD_FAILURE() << complaint; };
   return make_device_on(std::make_shared<FakeCuda>(options), pool, {}, [&pool](CudaRuntime& runtime, Device& device) {
