@@ -5,13 +5,16 @@
 #include <array>
 #include <cerrno>
 #include <random>
+#include <span>
 #include <thread>
+#include <tuple>
 
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
 #include <terrace/core/thread_pool.h>
 #include <terrace/offload/mover.h>
+#include <terrace/tests/support/test_device.h>
 
 #include "pages.h"
 #include "temporary_directory.h"
@@ -19,7 +22,6 @@
 namespace terrace {
 namespace {
 
-using test::Pages;
 using testing::HasSubstr;
 
 constexpr std::uint64_t kChunkBytes = 6 * kPageBytes;
@@ -28,7 +30,9 @@ constexpr std::uint64_t kDataBytes = kChunks * kChunkBytes;
 
 // The parts of a mover over a real store, with the engine of choice.
 struct Terraces {
-  explicit Terraces(const std::string& engine_name, std::vector<SimulatedFault> faults = {}, std::uint64_t seed = 1) {
+  explicit Terraces(const std::string& engine_name, std::vector<SimulatedFault> faults = {}, std::uint64_t seed = 1,
+                    const std::string& device_name = "cpu")
+      : device(test::make_test_device(device_name, pool, seed)) {
     ChunkStore::Options options;
     options.paths = {directory.path() / "a", directory.path() / "b"};
     options.capacity_bytes = kDataBytes;
@@ -42,7 +46,7 @@ struct Terraces {
     IoOptions io;
     io.queue_depth = 4;
     io.files = store->descriptors();
-    io.buffers = {host.span()};
+    io.buffers = {host};
     std::string why;
     if (engine_name == "simulated") {
       engine = make_simulated_engine(make_simulated_disk(2, kDataBytes), seed, std::move(faults));
@@ -71,9 +75,11 @@ struct Terraces {
   }
 
   test::TemporaryDirectory directory;
-  Pages device_memory{kDataBytes}, host{kDataBytes};
   ThreadPool pool{1};
-  std::unique_ptr<Device> device = make_cpu_device(pool);
+  const std::unique_ptr<Device> device;
+  // The test looks into both: neither device's memory is out of its reach.
+  const Slab device_slab = device->memory().allocate(kDataBytes), host_slab = device->host_memory()->allocate(kDataBytes);
+  const std::span<std::byte> device_memory{device_slab.data(), kDataBytes}, host{host_slab.data(), kDataBytes};
   Lanes lanes;
   Trace trace;
   std::unique_ptr<ChunkStore> store;
@@ -91,14 +97,14 @@ std::string error_of(const std::function<void()>& call) {
   return "";
 }
 
-class MoverTest : public testing::TestWithParam<const char*> {};
+class MoverTest : public testing::TestWithParam<std::tuple<const char*, const char*>> {};  // an engine and a device
 
 // Decides random legal moves as residency would: every place has a clock of what touched it, a move waits for the clocks of its
 // two places. The oracle moves at once. In between the compute lane writes to places, from a thread that waits for its clocks.
 TEST_P(MoverTest, RandomMovesCarryTheOraclesBytes) {
   for (std::uint64_t seed = 1; seed <= 6; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
-    Terraces t(GetParam(), {}, seed);
+    Terraces t(std::get<0>(GetParam()), {}, seed, std::get<1>(GetParam()));
     if (!t.mover) GTEST_SKIP() << "no such engine here";
     std::mt19937_64 random(seed);
     struct Slot {
@@ -141,7 +147,7 @@ TEST_P(MoverTest, RandomMovesCarryTheOraclesBytes) {
     std::thread compute([&] {
       for (std::size_t i = 0; i < fills.size(); ++i) {
         t.lanes.wait(fills[i].after);
-        test::fill_random(t.device_memory.span().subspan(fills[i].slot * kChunkBytes, kChunkBytes), fills[i].content);
+        test::fill_random(t.device_memory.subspan(fills[i].slot * kChunkBytes, kChunkBytes), fills[i].content);
         t.lanes.of(Lane::compute).advance(i + 1);
       }
     });
@@ -174,7 +180,7 @@ TEST_P(MoverTest, RandomMovesCarryTheOraclesBytes) {
 }
 
 TEST_P(MoverTest, AFlightTellsWhatItWaitedFor) {
-  Terraces t(GetParam());
+  Terraces t(std::get<0>(GetParam()), {}, 1, std::get<1>(GetParam()));
   if (!t.mover) GTEST_SKIP() << "no such engine here";
   t.mover->issue(t.move(0, Tier::device, Tier::host, 0, 0, Clock::after(Lane::compute, 1)));
   t.mover->issue(t.move(0, Tier::host, Tier::disk, 0, 0, Clock::after(Lane::download, 1)));
@@ -189,15 +195,17 @@ TEST_P(MoverTest, AFlightTellsWhatItWaitedFor) {
   EXPECT_FALSE(t.mover->find(Lane::write, 2, flight));
 }
 
-INSTANTIATE_TEST_SUITE_P(Engines, MoverTest, testing::Values("uring", "threads", "simulated"),
-                         [](const auto& of) { return std::string(of.param); });
+INSTANTIATE_TEST_SUITE_P(Engines, MoverTest,
+                         testing::Combine(testing::Values("uring", "threads", "simulated"),
+                                          testing::Values("cpu", "fake_cuda")),
+                         [](const auto& of) { return fmt::format("{}_{}", std::get<0>(of.param), std::get<1>(of.param)); });
 
 using What = SimulatedFault::What;
 
 // Chunk 0 is written (requests 0 to 5) and read back (6 to 11), then uploaded; more moves wait behind.
 struct Chain {
   explicit Chain(std::vector<SimulatedFault> faults) : t("simulated", std::move(faults)) {
-    test::fill_random(t.host.span(), 4);
+    test::fill_random(t.host, 4);
     t.mover->issue(t.move(0, Tier::host, Tier::disk, 0, 0, {}));
     t.mover->issue(t.move(0, Tier::disk, Tier::host, 0, 1, Clock::after(Lane::write, 1)));
     t.mover->issue(t.move(0, Tier::host, Tier::device, 1, 0, Clock::after(Lane::read, 1)));
