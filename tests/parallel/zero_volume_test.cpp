@@ -123,6 +123,29 @@ TEST_F(ZeroVolume, MemoryOfARankIsTheFormula) {
     }
 }
 
+// What only moves aside: whatever one rank comes for, all others come for next.
+TEST_F(ZeroVolume, AllRanksHaveOneProgram) {
+  for (const std::uint32_t zero : {0U, 1U, 2U, 3U}) {
+    toy::RunOptions o;
+    o.shape = {{1, 8}, 2};
+    o.data = {.ranks = 4, .zero = zero};
+    const auto model = toy::make_model(o.sizes);
+    const auto request = toy::request_of(o);
+    const auto first = plan(model, request, o.profile);
+    const auto computed = [](Program p) {
+      std::erase_if(p.actions, [](const Action& a) { return a.op == Op::prefetch; });
+      return to_text(p);
+    };
+    for (const std::uint32_t rank : {1U, 3U}) {
+      const auto other = for_rank(first, model, request, o.profile, rank);
+      EXPECT_EQ(other.capacity.device, first.capacity.device);
+      for (const auto program : {&Programs::first, &Programs::steady, &Programs::drain, &Programs::evaluate, &Programs::fill,
+                                 &Programs::visit, &Programs::gather})
+        EXPECT_EQ(computed(other.programs.*program), computed(first.programs.*program)) << "ZeRO-" << zero << ", rank " << rank;
+    }
+  }
+}
+
 TEST_F(ZeroVolume, ReductionsStandBesideTheBackwardOfTheNextLayer) {
   toy::RunOptions o;
   o.shape = {{1, 8}, 2};

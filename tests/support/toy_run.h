@@ -32,6 +32,7 @@ struct RunOptions {
   int threads = 1;
   std::uint64_t steps = 6;
   std::uint64_t commit_after = 0;     // 0: never
+  bool commit_at_end = true;          // else
   std::uint64_t not_finite_step = 0;  // its loss is NaN, and it is skipped; 0: none
   std::uint64_t left_out_step = 0;    // it is not run at all
   bool resume = false;
@@ -171,7 +172,7 @@ inline RunResult run(const RunOptions& o, Communicator* ranks = nullptr) {
       break;
     }
   }
-  if (o.commit_after == 0) training.engine->commit(o.steps, "{}");
+  if (o.commit_after == 0 && o.commit_at_end) training.engine->commit(o.steps, "{}");
   out.hash = training.hash();
   out.peak = training.engine->peak_bytes();
   return out;
