@@ -35,8 +35,11 @@ Budget budget_of(const OffloadOptions& options) {
 
 // Declared in the order of dependence: the mover, which uses everything, is destroyed first.
 struct ChunkManager::Impl {
-  explicit Impl(const OffloadOptions& options) : budget(budget_of(options)), pool(options.threads) {
-    device_bytes = device->memory().allocate(budget.device);
+  explicit Impl(const OffloadOptions& options)
+      : budget(budget_of(options)),
+        own(options.device ? nullptr : std::make_unique<OwnDevice>(options.threads)),
+        device(options.device ? *options.device : *own->device) {
+    device_bytes = device.memory().allocate(budget.device);
     disk->host_bytes = disk->host_memory->allocate(budget.host);
     if (budget.disk > 0) {
       ChunkStore::Options store_options;
@@ -52,7 +55,7 @@ struct ChunkManager::Impl {
       io.buffers = {{disk->host_bytes.data(), budget.host}};
       disk->engine = make_io_engine(io);
     }
-    mover = std::make_unique<Mover>(Mover::Parts{.device = device.get(),
+    mover = std::make_unique<Mover>(Mover::Parts{.device = &device,
                                                  .device_base = device_bytes.data(),
                                                  .host_base = disk->host_bytes.data(),
                                                  .store = disk->store.get(),
@@ -99,17 +102,22 @@ struct ChunkManager::Impl {
   void issue_decided();
 
   const Budget budget;
-  ThreadPool pool;
-  const std::unique_ptr<Device> device = make_cpu_device(pool);
+  struct OwnDevice {
+    explicit OwnDevice(int threads) : pool(threads) {}
+    ThreadPool pool;
+    const std::unique_ptr<Device> device = make_cpu_device(pool);
+  };
+  const std::unique_ptr<OwnDevice> own;
+  Device& device;
   // What the kernel may still use after a request of the mover's was given up: shared with it.
   struct Disk {
-    explicit Disk(Device& device) : host_memory(device.host_memory()) {}
+    explicit Disk(Device& of) : host_memory(of.host_memory()) {}
     const std::shared_ptr<MemoryResource> host_memory;
     Slab host_bytes;
     std::unique_ptr<ChunkStore> store;
     std::unique_ptr<IoEngine> engine;
   };
-  const std::shared_ptr<Disk> disk = std::make_shared<Disk>(*device);
+  const std::shared_ptr<Disk> disk = std::make_shared<Disk>(device);
   Slab device_bytes;
   const Lanes lanes;
 

@@ -52,7 +52,10 @@ struct OffloadOptions {
   std::uint64_t device_bytes = 0, host_bytes = 0;
   std::vector<std::filesystem::path> nvme_paths;  // none: no disk tier
   std::uint64_t nvme_bytes = 0;
-  int threads = 0;  // of the pool; 0: all cores
+  // Borrowed: whose memory the device tier is, for example make_cuda_device()'s. Kernels that use a lease's bytes must have
+  // ended when it does. Null: a CPU device of the manager's own, with so many threads (0: all cores).
+  Device* device = nullptr;
+  int threads = 0;
 };
 
 class ChunkManager {

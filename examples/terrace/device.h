@@ -13,7 +13,6 @@
 namespace terrace::cli {
 
 void demand_device(const RunConfig& config);  // throws when it is not there
-// `memory_limit_bytes` is exact, and of a GPU only: the CPU device's budget is the plan's.
 std::unique_ptr<Device> make_device(const RunConfig& config, ThreadPool& pool);
 // What `auto` is: of a GPU all its memory less 5 %, of the CPU device 95 % of half of the memory that is available.
 std::uint64_t usual_device_bytes(const RunConfig& config);

@@ -8,7 +8,9 @@
 #include <thread>
 
 #include <terrace/core/error.h>
+#include <terrace/core/thread_pool.h>
 #include <terrace/offload/chunk_manager.h>
+#include <terrace/tests/support/test_device.h>
 
 #include "temporary_directory.h"
 
@@ -38,12 +40,22 @@ bool holds_words(std::span<const std::byte> bytes, std::uint64_t value) {
   return true;
 }
 
-TEST(ChunkManager, RandomLeasesFromManyThreadsSeeTheShadow) {
+class ChunkManagerOn : public testing::TestWithParam<std::string> {
+ protected:
+  ThreadPool pool_{1};
+  const std::unique_ptr<Device> device_ = GetParam() == "own" ? nullptr : test::make_test_device(GetParam(), pool_, 1);
+};
+INSTANTIATE_TEST_SUITE_P(Devices, ChunkManagerOn, testing::Values("own", "cpu", "fake_cuda"),
+                         [](const auto& device) { return device.param; });
+
+TEST_P(ChunkManagerOn, RandomLeasesFromManyThreadsSeeTheShadow) {
   constexpr std::uint32_t kChunks = 12;
   for (std::uint64_t seed = 1; seed <= 3; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const test::TemporaryDirectory directory;
-    ChunkManager manager(options_for(directory, 4, 4, kChunks + 2));
+    auto options = options_for(directory, 4, 4, kChunks + 2);
+    options.device = device_.get();
+    ChunkManager manager(options);
     // The shadow of a chunk is read and written only under a lease of that chunk, so the leases are its lock.
     std::vector<std::uint64_t> shadow(kChunks);
     std::vector<ChunkId> chunks;
