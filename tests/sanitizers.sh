@@ -22,8 +22,8 @@ done
 targets=(all) selection=()
 if [ "$short" = 1 ]; then
   targets=(core_events_test core_devices_test core_memory_test memory_test io_engine_contract_test chunk_store_test mover_test chunk_manager_test
-    parallel_engine_test parallel_fault_test)
-  selection=(-L "^($(IFS='|'; echo "${targets[*]}"))\$")
+    parallel_engine_test parallel_cuda_test parallel_fault_test communicator_contract_test)
+  selection=(-E communicator_contract_mpi -L "^($(IFS='|'; echo "${targets[*]}"))\$")
   export TERRACE_FUZZ_OPS=30000 TERRACE_FAULT_POINTS=4
 fi
 export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp${TSAN_OPTIONS:+:$TSAN_OPTIONS}"

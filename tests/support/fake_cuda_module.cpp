@@ -5,6 +5,7 @@
 
 #include <terrace/core/cuda/device.h>
 #include <terrace/core/math.h>
+#include <terrace/optimizers/optimizer.h>
 #include <terrace/tests/support/fake_cuda.h>
 
 extern "C" __attribute__((visibility("default"))) terrace::Device* terrace_cuda_device(terrace::ThreadPool* pool,
@@ -18,4 +19,10 @@ extern "C" __attribute__((visibility("default"))) terrace::Device* terrace_cuda_
   return make_device_on(std::move(fake), *pool, *options,
                         [](CudaRuntime&, Device& device) { return make_cpu_math(device.pool()); })
       .release();
+}
+
+// Its updates are host work of the stream, as the math is.
+extern "C" __attribute__((visibility("default"))) terrace::Optimizer* terrace_cuda_optimizer(
+    const char* name, const terrace::OptimizerSettings* settings) {
+  return terrace::make_optimizer(name, *settings).release();
 }
