@@ -1,46 +1,49 @@
-// What a kernel is written against: a Lane is one thread of a block. The same source runs on a GPU (CudaLane, cuda_lane.h) and,
-// in tests, on the host (EmulatedLane, tests/support/emulated_lane.h), where a block's threads are fibers.
+// What a kernel is written against: a Lane is one thread of a block. The same source runs on a GPU (CudaLane, cuda_lane.h)
+// and, in tests, on the host (EmulatedLane, tests/support/emulated_lane.h), where a block's threads are fibers.
 //
 // A kernel is a struct:
 //
 //   struct AddRows {
 //     template <class Lane>
-//     TERRACE_KERNEL void operator()(Lane& lane, const AddArgs& args) const;   // core/cuda/kernels/add.h
+//     TERRACE_KERNEL void operator()(Lane& lane, const AddArgs& args) const;  // in a header
 //   };
-//   launch<AddRows>(stream, {.blocks = {rows}, .threads = 256}, args);         // core/cuda/kernels/add.cu
-//   test::emulate<AddRows>({.blocks = {rows}, .threads = 256}, args);          // its test
+//   launch<AddRows>(stream, {.blocks = {rows}, .threads = 256}, args);         // in a .cu file
+//   test::emulate<AddRows>({.blocks = {rows}, .threads = 256}, args);          // in its test
 //
-// Args is a trivially copyable struct of pointers and numbers, at most 4 KiB. Offsets into tensors are std::int64_t.
+// Args is a trivially copyable struct of pointers and numbers, at most 4 KiB. Offsets into tensors are std::int64_t. A kernel
+// may name kThreads, the most threads it is launched with, and kMinBlocks, blocks a multiprocessor that registers must allow.
 //
 // A Lane has:
 //
-//   int thread(), threads(), warp(), warp_lane();          // 0 ≤ thread() < threads(), a multiple of 32
+//   int thread(), threads(), warp(), warp_lane();   // 0 ≤ thread() < threads(), a multiple of 32
 //   int block_x(), block_y(), block_z(), blocks_x(), blocks_y();
-//   std::byte* shared();                                    // the launch's dynamic shared memory, aligned to 128, undefined at
-//   first template <class T> T* shared_at(std::size_t offset); void sync();                                            // all
-//   threads of the block: none may have ended void sync_warp();                                       // all 32 of the warp;
-//   orders their shared memory too T shuffle_xor(T value, int mask);                       // of 4 or 8 bytes; all 32 threads
-//   of the warp T shuffle(T value, int from);
+//   std::byte* shared();                            // dynamic shared memory, aligned to 128, undefined at first; shared_as()
+//   void sync();                                    // all threads of the block: none may have ended
+//   void sync_warp();                               // all 32 of the warp; orders their shared memory too
+//   T shuffle_xor(T value, int mask);               // of 4 or 8 bytes; all 32 of the warp
+//   T shuffle(T value, int from);
+//   bool any(bool value);
 //
 // and for tensor cores, all 32 threads of a warp together, with the fragments of the PTX ISA ("Matrix Fragments for
 // mma.m16n8k16", "ldmatrix"):
 //
-//   void load_matrices(std::uint32_t (&r)[4], const void* row);             // ldmatrix x4: thread t names row t % 8 of matrix
-//   t / 8, void load_matrices_transposed(std::uint32_t (&r)[4], const void* row);  //   16 bytes in shared memory, aligned to
-//   16 void multiply(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1);  // d[16,8] += a[16,16] ·
-//   b[16,8], bf16
+//   // Four matrices of 8 × 8: thread t names row t % 8 of matrix t / 8, 16 bytes in shared memory, aligned to 16.
+//   void load_matrices(std::uint32_t (&r)[4], const void* row);
+//   void load_matrices_transposed(std::uint32_t (&r)[4], const void* row);
+//   // d[16,8] += a[16,16] · b[16,8], of bf16
+//   void multiply(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1);
 //
-// and copies from global to shared memory that go on beside computing. Each thread sees its own after the wait; the others, and
-// another thread's, after a sync() behind the wait:
+// and copies from global to shared memory that go on beside computing. Each thread sees its own after the wait; the others
+// see them after a sync() behind the wait:
 //
-//   void copy_async(void* to_shared, const void* from, bool valid);  // 16 bytes, both aligned to 16; not valid: zeros, `from`
-//   is not read void commit_copies();                                            // what was begun since the last call is one
-//   group template <int pending> void wait_copies();                       // until at most `pending` groups of this thread are
-//   under way
+//   // 16 bytes, both aligned to 16. Not valid: zeros, `from` is not read.
+//   void copy_async(void* to_shared, const void* from, bool valid);
+//   void commit_copies();                           // what was begun since the last call is one group
+//   template <int n> void wait_copies(Pending<n>);  // until at most n groups of this thread are under way
 //
 // Threads: a Lane belongs to its thread. Nothing here is atomic: results depend on operand values and shapes only.
-// .cu files are compiled with --expt-relaxed-constexpr, so that constexpr functions of the library (std::bit_cast) serve both
-// sides.
+// Build:   .cu files are compiled with --expt-relaxed-constexpr, so that the library's constexpr functions (std::bit_cast)
+//          serve both sides.
 #pragma once
 
 #if defined(__CUDACC__)

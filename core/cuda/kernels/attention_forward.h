@@ -1,8 +1,8 @@
 // Causal flash attention, forward, bf16 on tensor cores (Dao: "FlashAttention-2", 2023): a block makes the outputs of a tile of
 // queries of one head; keys and values pass by in tiles, and the softmax is corrected as its maximum grows.
 //
-// The copy of a tile of values goes on beside the product with the keys, that of the next keys beside the product with the
-// values. Keys come in ascending order: the first tile holds key 0, which every query sees, so that no maximum is ever -inf.
+// The next tile is copied while this one is computed with. Keys come in ascending order: the first tile holds key 0, which
+// every query sees, so that no maximum is ever -inf.
 #pragma once
 
 #include <terrace/core/cuda/kernels/attention_args.h>
