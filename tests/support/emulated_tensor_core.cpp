@@ -1,0 +1,129 @@
+// The emulated lane's operations of tensor cores and its asynchronous copies.
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <vector>
+
+#include <terrace/tests/support/emulated_block.h>
+
+namespace terrace::test {
+namespace {
+
+bool aligned(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; }
+
+struct LoadOperand {
+  const std::uint16_t* row;
+  std::uint32_t* r;
+};
+
+std::uint32_t pair(std::uint16_t low, std::uint16_t high) { return static_cast<std::uint32_t>(high) << 16 | low; }
+
+// Shared memory has 32 banks of 4 bytes: rows of 16 bytes that lie at the same place of 128 bytes come one after another.
+std::int64_t further_passes(LoadOperand** all) {
+  std::int64_t passes = 0;
+  for (int matrix = 0; matrix < 4; ++matrix) {
+    std::array<std::vector<const void*>, 8> rows;
+    for (int row = 0; row < 8; ++row) {
+      const void* const at = all[matrix * 8 + row]->row;
+      auto& bank = rows[reinterpret_cast<std::uintptr_t>(at) / 16 % 8];
+      if (std::ranges::find(bank, at) == bank.end()) bank.push_back(at);
+    }
+    passes += static_cast<std::int64_t>(std::ranges::max_element(rows, {}, &std::vector<const void*>::size)->size()) - 1;
+  }
+  return passes;
+}
+
+}  // namespace
+
+void EmulatedLane::load_matrices(std::uint32_t (&r)[4], const void* row) {
+  if (!block_.shared().holds(row, 16) || !aligned(row))
+    block_.fail("load_matrices() of a row that is not in shared memory, or not aligned to 16");
+  LoadOperand operand{static_cast<const std::uint16_t*>(row), r};
+  block_.meet(1 + warp(), "load_matrices()", operand, [&](LoadOperand** all) {
+    ++block_.counts.matrix_loads;
+    block_.counts.bank_conflicts += further_passes(all);
+    for (int t = 0; t < cuda::kWarp; ++t) {
+      for (int matrix = 0; matrix < 4; ++matrix) {
+        const auto* const at = all[matrix * 8 + t / 4]->row;
+        all[t]->r[matrix] = pair(at[t % 4 * 2], at[t % 4 * 2 + 1]);
+      }
+    }
+  });
+}
+void EmulatedLane::load_matrices_transposed(std::uint32_t (&r)[4], const void* row) {
+  if (!block_.shared().holds(row, 16) || !aligned(row))
+    block_.fail("load_matrices_transposed() of a row that is not in shared memory, or not aligned to 16");
+  LoadOperand operand{static_cast<const std::uint16_t*>(row), r};
+  block_.meet(1 + warp(), "load_matrices_transposed()", operand, [&](LoadOperand** all) {
+    ++block_.counts.matrix_loads;
+    block_.counts.bank_conflicts += further_passes(all);
+    for (int t = 0; t < cuda::kWarp; ++t) {
+      for (int matrix = 0; matrix < 4; ++matrix) {
+        const auto at = [&](int i) { return all[matrix * 8 + i]->row[t / 4]; };
+        all[t]->r[matrix] = pair(at(t % 4 * 2), at(t % 4 * 2 + 1));
+      }
+    }
+  });
+}
+
+void EmulatedLane::multiply(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+  struct Operand {
+    float* d;
+    std::uint32_t a[4], b[2];
+  } operand{d, {a[0], a[1], a[2], a[3]}, {b0, b1}};
+  block_.meet(1 + warp(), "multiply()", operand, [&](Operand** all) {
+    ++block_.counts.matrix_products;
+    // PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type".
+    double left[16][16], right[16][8],
+        sums[16][8] = {};  // the order and the rounding inside are the GPU's own: rely on neither
+    const auto number = [](std::uint32_t r, int half) { return std::bit_cast<float>(half == 0 ? r << 16 : r & 0xffff0000U); };
+    for (int t = 0; t < cuda::kWarp; ++t) {
+      const int group = t / 4, in_group = t % 4;
+      for (int i = 0; i < 8; ++i) {
+        const int row = group + (i % 4 < 2 ? 0 : 8), column = in_group * 2 + i % 2 + (i < 4 ? 0 : 8);
+        left[row][column] = number(all[t]->a[i / 2], i % 2);
+      }
+      for (int i = 0; i < 4; ++i) right[in_group * 2 + i % 2 + (i < 2 ? 0 : 8)][group] = number(all[t]->b[i / 2], i % 2);
+    }
+    for (int row = 0; row < 16; ++row) {
+      for (int k = 0; k < 16; ++k) {
+        for (int column = 0; column < 8; ++column) sums[row][column] += left[row][k] * right[k][column];
+      }
+    }
+    for (int t = 0; t < cuda::kWarp; ++t) {
+      for (int i = 0; i < 4; ++i) {
+        float& sum = all[t]->d[i];
+        sum = static_cast<float>(sum + sums[t / 4 + (i < 2 ? 0 : 8)][t % 4 * 2 + i % 2]);
+      }
+    }
+  });
+}
+
+void EmulatedLane::copy_async(void* to_shared, const void* from, bool valid) {
+  if (!block_.shared().holds(to_shared, 16) || !aligned(to_shared))
+    block_.fail("copy_async() to what is not in shared memory, or not aligned to 16");
+  if (valid && !aligned(from)) block_.fail("copy_async() from an address that is not aligned to 16");
+  std::memset(to_shared, kPoison, 16);
+  block_.state().begun.push_back({static_cast<std::byte*>(to_shared), valid ? static_cast<const std::byte*>(from) : nullptr});
+  ++block_.counts.asynchronous_copies;
+}
+void EmulatedLane::commit_copies() {
+  auto& state = block_.state();
+  state.groups.push_back(std::move(state.begun));
+  state.begun.clear();
+}
+void EmulatedLane::wait_copies_until(int pending) {
+  auto& groups = block_.state().groups;
+  while (groups.size() > static_cast<std::size_t>(pending)) {
+    for (const auto& copy : groups.front()) {
+      if (copy.from == nullptr) {
+        std::memset(copy.to, 0, 16);
+      } else {
+        std::memcpy(copy.to, copy.from, 16);
+      }
+    }
+    groups.pop_front();
+  }
+}
+
+}  // namespace terrace::test
