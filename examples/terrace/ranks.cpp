@@ -56,7 +56,7 @@ Exit train_threads(const RunConfig& config) {
   std::vector<std::thread> threads;
   for (std::size_t r = 0; r < communicators.size(); ++r)
     threads.emplace_back([&, r] {
-      Team team(std::move(communicators[r]));
+      Team team(std::move(communicators[r]), false);
       try {
         exits[r] = train_rank(config, team);
       } catch (const Elsewhere&) {  // the rank that failed says it
@@ -73,7 +73,7 @@ Exit train_threads(const RunConfig& config) {
 
 Exit train_process(const RunConfig& config, const Launched& place) {
   try {
-    Team team(make_mpi_communicator());
+    Team team(make_mpi_communicator(), true);
     if (team.size() != place.ranks)
       throw Error(
           fmt::format("the launcher started {} ranks, and MPI knows of {}\n  start with the mpirun of the MPI that this "

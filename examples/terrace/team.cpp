@@ -7,11 +7,12 @@
 
 namespace terrace::cli {
 
-Team::Team(std::unique_ptr<Communicator> ranks)
+Team::Team(std::unique_ptr<Communicator> ranks, bool processes)
     : pool_(std::make_unique<ThreadPool>(1)),
       host_(make_cpu_device(*pool_)),
       ranks_(std::move(ranks)),
-      agreement_(std::make_unique<Agreement>(*ranks_, *host_)) {}
+      agreement_(std::make_unique<Agreement>(*ranks_, *host_)),
+      processes_(processes) {}
 
 void Team::together(const std::function<void()>& work) {
   if (!agreement_) return work();

@@ -25,11 +25,12 @@ struct Elsewhere : Error {
 class Team {
  public:
   Team() = default;  // alone
-  explicit Team(std::unique_ptr<Communicator> ranks);
+  Team(std::unique_ptr<Communicator> ranks, bool processes);
   [[nodiscard]] int rank() const { return ranks_ ? ranks_->rank() : 0; }
   [[nodiscard]] int size() const { return ranks_ ? ranks_->size() : 1; }
   [[nodiscard]] bool first() const { return rank() == 0; }
-  [[nodiscard]] Communicator* communicator() const { return ranks_.get(); }  // null: alone
+  [[nodiscard]] bool speaks_for_process() const { return processes_ || first(); }  // signals come to processes
+  [[nodiscard]] Communicator* communicator() const { return ranks_.get(); }        // null: alone
 
   // Does what may fail, without calls of the team in it: when it fails on any rank, the first of them throws what it was.
   void together(const std::function<void()>& work);
@@ -44,6 +45,7 @@ class Team {
   std::unique_ptr<Device> host_;
   std::unique_ptr<Communicator> ranks_;
   std::unique_ptr<Agreement> agreement_;
+  bool processes_ = false;
 };
 
 }  // namespace terrace::cli

@@ -79,9 +79,8 @@ class Training {
 
     std::uint64_t done = 0;
     team.together([&] {
-      if (!team.first()) return;
-      catch_stop_signals();  // from here on there is something to lose
-      begin_run(dir, config_);
+      if (team.speaks_for_process()) catch_stop_signals();  // from here on there is something to lose
+      if (team.first()) begin_run(dir, config_);
     });
     if (dir.resume) {
       done = engine.resumed()->step;
@@ -102,7 +101,8 @@ class Training {
 
     const auto rate = schedule(config_);
     std::optional<double> evaluation;
-    for (std::uint64_t step = done + 1; step <= last && !team.any(stop_signal() != 0); ++step) {
+    std::uint64_t stopped = 0;  // by which signal
+    for (std::uint64_t step = done + 1; step <= last && (stopped = signal_of(team)) == 0; ++step) {
       const auto& batch = training_batch(step, team);
       const auto update = update_of(step, rate);
       const auto begin = now_ns();
@@ -129,7 +129,7 @@ class Training {
     engine.commit(done, payload());
     if (team.first()) trace.write(dir.path / kTraceFile);
     if (done < last) {
-      screen.note(fmt::format("stopped by signal {} after step {}; go on with --resume auto", stop_signal(), done));
+      screen.note(fmt::format("stopped by signal {} after step {}; go on with --resume auto", stopped, done));
       return Exit::interrupted;
     }
     const auto hash = lm::hash_weights(engine);
@@ -150,6 +150,9 @@ class Training {
 
  private:
   static bool due(std::uint64_t step, std::int64_t every) { return every > 0 && step % static_cast<std::uint64_t>(every) == 0; }
+
+  // All ranks stop after the same step, whoever was told.
+  static std::uint64_t signal_of(Team& team) { return team.max(static_cast<std::uint64_t>(stop_signal())); }
 
   // Steps that were skipped have no update, so they do not count in the optimizer's time.
   [[nodiscard]] UpdateStep update_of(std::uint64_t step, const Schedule& rate) const {

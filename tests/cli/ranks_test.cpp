@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 class Ranks : public Cli {
  protected:
-  // The same eight micro-batches a step for every degree.
+  // Eight micro-batches a step for every degree that divides them, six for three.
   [[nodiscard]] Words on(int ranks, int zero, const std::string& run, const Words& more = {}) const {
     Words words{"--grad-accumulation",
                 std::to_string(8 / ranks),
@@ -95,6 +95,26 @@ TEST_F(Ranks, GoOnWhereTheyStopped) {
   EXPECT_EQ(0, verified.exit) << verified.described;
   EXPECT_EQ(0, terrace({"ckpt", "rm", "cut"}).exit);
   EXPECT_FALSE(fs::exists(at("cut/store-rank1")));
+}
+
+TEST_F(Ranks, ASignalStopsAllAfterTheSameStep) {
+  const Words constant{"--lr-schedule", "constant", "--resume", "auto"};
+  const auto more = [&](int steps) {
+    auto words = constant;
+    words.insert(words.end(), {"--steps", std::to_string(steps)});
+    return words;
+  };
+  Child child(launch(tiny("train", threads(3, 2, "run", more(5000)))));
+  child.read_lines(8);
+  child.send(SIGTERM);
+  const auto stopped = child.wait();
+  ASSERT_EQ(75, stopped.exit) << stopped.described;
+  const auto inspected = terrace({"ckpt", "inspect", "run", "--json"});
+  ASSERT_EQ(0, inspected.exit) << inspected.described;
+  const auto last = nlohmann::json::parse(inspected.out)["step"].get<int>() + 2;
+  const auto rest = train(threads(3, 2, "run", more(last)));
+  ASSERT_EQ(0, rest.exit) << rest.described;
+  EXPECT_EQ(weights_of(train(threads(3, 2, "whole", more(last)))), weights_of(rest));
 }
 
 TEST_F(Ranks, WhatCannotBeIsRefusedOnce) {
