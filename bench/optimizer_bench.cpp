@@ -113,7 +113,8 @@ class Chunk {
 class OptimizerBench final : public Bench {
  public:
   OptimizerBench() {
-    for (const auto& known : optimizers()) names_.emplace_back(known.name);
+    for (const auto& known : optimizers())
+      if (by_chunk(known.name)) names_.emplace_back(known.name);
     names_.emplace_back("all");
   }
   std::string_view name() const override { return "optimizer"; }
@@ -132,7 +133,7 @@ class OptimizerBench final : public Bench {
       session.progress("taking memory …");
       const StreamMemory stream(*memory, pool, elements);
       for (const auto& known : optimizers()) {
-        if (optimizer_ != "all" && optimizer_ != known.name) continue;
+        if (!by_chunk(known.name) || (optimizer_ != "all" && optimizer_ != known.name)) continue;
         const auto optimizer = make_optimizer(known.name, {});
         for (const auto dtype : {DType::fp32, DType::bf16})
           for (const auto& recipe : recipes()) {
@@ -147,6 +148,8 @@ class OptimizerBench final : public Bench {
   }
 
  private:
+  // Those that look at whole layers do more than stream, each its own.
+  static bool by_chunk(std::string_view optimizer) { return !make_optimizer(optimizer, {})->layer_unit(); }
   static bool goes_with_fp32(std::string_view recipe) {
     try {
       return Recipe::of(DType::fp32, recipe).compute == DType::fp32;

@@ -36,4 +36,24 @@ struct EachIsa {
   [[nodiscard]] Function* of(Isa isa) const { return isa == Isa::avx512 ? avx512 : isa == Isa::avx2 ? avx2 : baseline; }
 };
 
+// A loop given as a struct with a static, always inlined `loop`, called on an instruction set.
+template <class Body, class... Arguments>
+void loop_of_baseline(Arguments... arguments) {
+  Body::loop(arguments...);
+}
+template <class Body, class... Arguments>
+TERRACE_AVX2 void loop_of_avx2(Arguments... arguments) {
+  Body::loop(arguments...);
+}
+template <class Body, class... Arguments>
+TERRACE_AVX512 void loop_of_avx512(Arguments... arguments) {
+  Body::loop(arguments...);
+}
+template <class Body, class... Arguments>
+void run_loop(Isa isa, Arguments... arguments) {
+  constexpr EachIsa<void(Arguments...)> kLoops{loop_of_baseline<Body, Arguments...>, loop_of_avx2<Body, Arguments...>,
+                                               loop_of_avx512<Body, Arguments...>};
+  kLoops.of(isa)(arguments...);
+}
+
 }  // namespace terrace

@@ -152,7 +152,8 @@ void run_tiles(ThreadPool& pool, Isa isa, const UpdateStep& step, const ChunkUpd
             .gradient = gradients<A>(chunk.gradient, isa, first, count, gradient_buffer),
             .state0 = state0 ? state0 + from : nullptr,
             .state1 = state1 ? state1 + from : nullptr,
-            .count = count});
+            .count = count,
+            .first = first});
       weights.close(*part, first, count, weight);
     }
     states[0].close(tile_first, tile_end - tile_first, state0);

@@ -27,6 +27,7 @@ struct Tile {
   A* state0 = nullptr;
   A* state1 = nullptr;
   std::int64_t count = 0;
+  std::int64_t first = 0;  // element of the chunk
 };
 
 // Brings every part of the chunk before `loop`, tile by tile: from the formats of the chunk to the arithmetic's type and back.

@@ -16,6 +16,8 @@ std::string_view name_of(Format format) {
     case Format::low16: return "low16";
     case Format::dynamic8: return "dynamic8";
     case Format::dynamic8_unsigned: return "dynamic8-unsigned";
+    case Format::packed: return "packed";
+    case Format::packed64: return "packed64";
   }
   return "?";
 }
@@ -42,10 +44,12 @@ DType dtype_of_format(Format format) {
 std::uint64_t bytes_of(Format format, std::uint64_t elements) {
   switch (format) {
     case Format::none: return 0;
-    case Format::fp32: return 4 * elements;
+    case Format::fp32:
+    case Format::packed: return 4 * elements;
     case Format::bf16:
     case Format::low16: return 2 * elements;
-    case Format::fp64: return 8 * elements;
+    case Format::fp64:
+    case Format::packed64: return 8 * elements;
     case Format::dynamic8:
     case Format::dynamic8_unsigned: return static_cast<std::uint64_t>(dynamic8::bytes_of(static_cast<std::int64_t>(elements)));
   }

@@ -18,7 +18,10 @@ enum class Format : std::uint8_t {
   low16,              // the lower half of an fp32 weight whose upper half, rounded, is the bf16 weight
   dynamic8,           // 8-bit codes in blocks of 256, each with an fp32 scale; both signs
   dynamic8_unsigned,  // the same without a sign
+  packed,             // not a number an element: fp32 numbers that the optimizer has laid out itself
+  packed64,           // the same in fp64
 };
+constexpr bool is_packed(Format f) { return f == Format::packed || f == Format::packed64; }
 constexpr bool is_dynamic8(Format f) { return f == Format::dynamic8 || f == Format::dynamic8_unsigned; }
 
 std::string_view name_of(Format format);  // "fp32": as the store's index says it

@@ -9,7 +9,9 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -65,12 +67,51 @@ struct ChunkUpdate {
   std::span<const UpdatePart> parts = {};  // in ascending order, without overlap
 };
 
+// A tensor of a layer, as an optimizer sees it that looks at more than one element.
+struct UpdateTensor {
+  std::int64_t first = 0;              // of its elements in the layer's run, and so it goes on
+  std::int64_t rows = 1, columns = 0;  // more than two dimensions: the leading ones are rows; a vector is one row
+  bool hidden = false;                 // of a layer between the first and the last, which embed and read out
+  double rate = 1, decay = 1;          // as UpdatePart's
+  std::uint64_t stream = 0;
+  [[nodiscard]] std::int64_t elements() const { return rows * columns; }
+  [[nodiscard]] bool is_matrix() const { return rows > 1 && columns > 1; }
+};
+
+// What an optimizer that sees whole layers wants beside the layer's chunks.
+struct LayerNeeds {
+  std::uint64_t scratch_bytes = 0;   // while it updates the layer
+  std::uint64_t packed_numbers = 0;  // of its packed state (Format::packed)
+};
+struct LayerShape {
+  DType arithmetic = DType::fp32;
+  std::int64_t run_elements = 0;  // of all its chunks
+  std::vector<UpdateTensor> tensors = {};
+};
+struct LayerUnit {
+  std::function<LayerNeeds(const LayerShape&)> needs;
+  bool packs_second_moment = false;  // it is no number an element; the optimizer says how many there are
+};
+
+// A layer: all chunks of its run, in order and of the same number of elements. Their parts are not looked at, `tensors` is; a
+// packed state's numbers are spread over its chunks, `packed[c].elements` in each.
+struct LayerUpdate {
+  std::span<const ChunkUpdate> chunks = {};
+  std::span<const Stored> packed = {};
+  std::span<const UpdateTensor> tensors = {};
+  std::byte* scratch = nullptr;  // LayerNeeds::scratch_bytes, whole pages
+};
+
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
   [[nodiscard]] virtual std::string name() const = 0;
   [[nodiscard]] virtual std::vector<Kind> states() const = 0;  // which state chunks it needs beside the weight
+  // Empty: chunks are updated one by one, in any order, by update() and enqueue(). Else a layer at once, by enqueue_layer().
+  [[nodiscard]] virtual std::optional<LayerUnit> layer_unit() const { return {}; }
   virtual void update(ThreadPool& pool, const UpdateStep& step, const ChunkUpdate& chunk) const = 0;
+  // In the order of a stream of the host. Bytes and optimizer must live until it has passed; the spans' contents are copied.
+  virtual void enqueue_layer(Stream& stream, const UpdateStep& step, const LayerUpdate& layer) const;
   // The same update in the order of a stream, by whatever computes there: the host, unless an optimizer knows the stream's
   // device. Bytes and optimizer must live until the stream has passed; the parts are copied.
   virtual void enqueue(Stream& stream, const UpdateStep& step, const ChunkUpdate& chunk) const;

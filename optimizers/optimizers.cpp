@@ -5,13 +5,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <stdexcept>
 
 #include <terrace/core/error.h>
 
 namespace terrace {
 
 using Factory = std::unique_ptr<Optimizer>(const OptimizerSettings&, Isa);
-Factory make_adagrad, make_adam, make_adamw, make_lion, make_sgd;
+Factory make_adafactor, make_adagrad, make_adam, make_adamw, make_lamb, make_lion, make_muon, make_sgd;
 
 namespace {
 
@@ -25,6 +26,9 @@ constexpr std::array kTable{
     Row{{"sgd", "gradient descent, with --momentum and --nesterov"}, make_sgd},
     Row{{"lion", "the sign of an interpolated momentum"}, make_lion},
     Row{{"adagrad", "the root of the sum of squares"}, make_adagrad},
+    Row{{"lamb", "AdamW, each tensor's step in proportion to its weights"}, make_lamb},
+    Row{{"adafactor", "the second moment from sums of rows and columns"}, make_adafactor},
+    Row{{"muon", "orthogonalised momentum for matrices, AdamW for the rest"}, make_muon},
 };
 constexpr auto kNames = [] {
   std::array<OptimizerName, kTable.size()> names{};
@@ -35,6 +39,10 @@ constexpr auto kNames = [] {
 }  // namespace
 
 std::span<const OptimizerName> optimizers() { return kNames; }
+
+void Optimizer::enqueue_layer(Stream&, const UpdateStep&, const LayerUpdate&) const {
+  throw std::logic_error(name() + " updates chunks, not layers");
+}
 
 void Optimizer::enqueue(Stream& stream, const UpdateStep& step, const ChunkUpdate& chunk) const {
   stream.submit([this, &pool = stream.device().pool(), step, own = chunk,

@@ -25,7 +25,7 @@ class StepChecker {
       layers_[l].forward.resize(program.micro_batches);
       layers_[l].backward.resize(program.micro_batches);
       layers_[l].input_half.resize(program.micro_batches);
-      layers_[l].updated.resize(map.groups_of(l));
+      layers_[l].updated.resize(map.updates_of(l));
       layers_[l].gathered.resize(map.groups_of(l), true);
       layers_[l].reduced.resize(map.reduced_groups(l));
     }
@@ -104,7 +104,7 @@ class StepChecker {
         break;
       case Op::update: {
         if (updates_ == Updates::none) fail(a, "this step updates nothing");
-        if (a.chunk >= layer.updated.size()) fail(a, fmt::format("the layer has {} groups of chunks", layer.updated.size()));
+        if (a.chunk >= layer.updated.size()) fail(a, fmt::format("the layer has {} updates", layer.updated.size()));
         once(a, layer.updated[a.chunk], "update");
         if (updates_ == Updates::in_backward && !layer.norm) fail(a, "the layer's gradient is not complete");
         if (updates_ == Updates::before_use && (layer.backwards != 0 || any(layer.forward)))

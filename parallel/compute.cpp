@@ -121,7 +121,8 @@ void Compute::enqueue(const Action& action, std::span<const Use> uses, std::span
       const auto starts = [&](const Use& use) {
         return is_optimizer_state(map.chunk_kind(use.chunk)) && use.access == Access::overwrite;
       };
-      update(action, views, std::ranges::any_of(uses, starts));
+      const bool first = std::ranges::any_of(uses, starts);
+      map.options().layer_unit ? update_layer(action, views, first) : update(action, views, first);
       break;
     }
     case Op::fill: fill(action, views); break;
@@ -231,7 +232,8 @@ void Compute::update_chunk(const Action& a, std::uint32_t chunk_in_layer, const 
     const auto& param = own_param(a.layer, s.tensor);
     parts.push_back({.first = static_cast<std::int64_t>(s.chunk_element),
                      .count = static_cast<std::int64_t>(s.elements),
-                     .decay = param.decay ? 1.0 : 0.0,
+                     .rate = param.rate,
+                     .decay = param.decay,
                      .stream = stream_of(param.name.c_str()),
                      .tensor_element = s.tensor_element});
   }
@@ -239,6 +241,36 @@ void Compute::update_chunk(const Action& a, std::uint32_t chunk_in_layer, const 
   step.first = first;
   chunk.parts = parts;
   parts_.optimizer->enqueue(stream_for(a), step, chunk);
+}
+
+void Compute::update_layer(const Action& a, const Views& views, bool first) {
+  const auto& map = *parts_.map;
+  const auto& recipe = map.options().recipe;
+  std::vector<ChunkUpdate> chunks;
+  std::vector<Stored> packed;
+  for (std::uint32_t c = 0; c < map.layout().chunks_of(a.layer); ++c) {
+    const auto stored_in = [&](Kind kind) { return stored(kind, views.of(map.state(kind, a.layer, c))); };
+    auto& chunk = chunks.emplace_back();
+    chunk.parameter = stored_in(Kind::parameter);
+    chunk.gradient = stored_in(Kind::gradient);
+    if (recipe.has_master()) chunk.master = stored_in(Kind::master);
+    std::size_t next = 0;
+    for (const auto kind : recipe.states) {
+      auto state = stored_in(kind);
+      if (is_packed(state.format)) {
+        state.elements = static_cast<std::int64_t>(map.chunk_bytes(map.state(kind, a.layer, c)) / bytes_of(state.format, 1));
+        packed.push_back(state);
+      } else {
+        chunk.states.at(next++) = state;
+      }
+    }
+  }
+  auto step = input_->update;
+  step.first = first;
+  const auto shape = map.layer_shape(a.layer);
+  parts_.optimizer->enqueue_layer(
+      stream_for(a), step,
+      {.chunks = chunks, .packed = packed, .tensors = shape.tensors, .scratch = views.of(map.update_scratch())});
 }
 
 Stored Compute::stored(Kind kind, std::byte* data) const {

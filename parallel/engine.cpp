@@ -39,7 +39,8 @@ std::vector<ChunkDescription> describe_state(const StepMap& map) {
                            .bytes = map.chunk_bytes(chunk),
                            .ranges = {},
                            .label = map.describe(chunk)};
-        for (const auto& s : map.layout().segments(l, c))
+        // What the optimizer has laid out itself is opaque.
+        for (const auto& s : is_packed(recipe.format_of(kind)) ? std::vector<Segment>{} : map.layout().segments(l, c))
           d.ranges.push_back({own[s.tensor]->name, s.tensor_element, s.elements, s.chunk_element});
         all.push_back(std::move(d));
       }
@@ -62,6 +63,9 @@ struct Engine::Impl {
     if (options.optimizer->states() != states)
       throw std::logic_error(
           fmt::format("Engine: {} does not keep the {} states that were planned", options.optimizer->name(), states.size()));
+    if (options.optimizer->layer_unit().has_value() != map.options().layer_unit.has_value())
+      throw std::logic_error("Engine: the plan was made for an optimizer that sees layers otherwise than " +
+                             options.optimizer->name());
     map.add_to(residency);
     for (std::uint32_t c = 0; c < map.chunks(); ++c)
       if (map.committed(ChunkId(c))) residency.reserve_on_disk(ChunkId(c));

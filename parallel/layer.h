@@ -30,8 +30,9 @@ struct ParamSpec {
   std::string name;  // Hugging Face's name; unique, unless tied
   Shape shape = {};
   Init init = {};
-  bool decay = true;  // weight decay applies
+  double decay = 1;   // multiplies the weight decay; 0: exempt
   bool tied = false;  // another, earlier layer declared this name: its weights are read, its gradient gets this use added
+  double rate = 1;    // multiplies the learning rate
 };
 
 struct BatchShape {

@@ -132,7 +132,7 @@ Program with_updates(Program program, const StepMap& map, Updates updates) {
     if (map.data().gathers_updates()) out.actions.push_back({.op = Op::gather, .layer = layer, .chunk = c});
   };
   const auto add_updates = [&](std::uint32_t layer) {
-    while (updated[layer] < map.groups_of(layer)) add_update(layer);
+    while (updated[layer] < map.updates_of(layer)) add_update(layer);
   };
   for (const auto& a : program.actions) {
     if (updates == Updates::before_use) {

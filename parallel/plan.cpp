@@ -153,6 +153,7 @@ class Planner {
   Plan run() {
     validate();
     if (request_.update) return attempt(*request_.update);
+    if (host_only()) return attempt(Tier::host);
     // Everything in the device, updates included, when that fits; else updates on the host. A device with a processor of its
     // own may be the faster one even so, when its link carries more than the host's memory does.
     auto on_device = attempt(Tier::device);
@@ -177,6 +178,9 @@ class Planner {
  private:
   static bool no_traffic(const Traffic& t) { return t.upload + t.download + t.read + t.write == 0; }
 
+  // What looks at whole layers is computed by the host.
+  [[nodiscard]] bool host_only() const { return request_.layer_unit && profile_.separate_device(); }
+
   void validate() const {
     if (request_.shape.batch.batch <= 0 || request_.shape.batch.seq <= 0 || request_.shape.micro_batches == 0)
       throw Error("batch size, sequence length and gradient accumulation must be positive", Exit::usage);
@@ -194,6 +198,14 @@ class Planner {
                       "fp32 gradients: choose another --recipe",
                       request_.recipe),
           Exit::usage);
+    if (data.stage() >= 1 && request_.layer_unit)
+      throw Error(fmt::format("this optimizer looks at whole layers, and with ZeRO stage {} every rank has a part of each\n  "
+                              "give --zero 0, or an "
+                              "optimizer that updates element by element",
+                              data.stage()),
+                  Exit::usage);
+    if (request_.update == Tier::device && host_only())
+      throw Error("this optimizer looks at whole layers and runs on the host\n  give --update host", Exit::usage);
     if (model_.layers.size() < 2) throw Error("a model needs at least two layers", Exit::usage);
   }
 
@@ -212,10 +224,14 @@ class Planner {
              .separate_device = profile_.separate_device(),
              .chunk_elements = request_.chunk_elements,
              .decode_positions = request_.decode_positions,
-             .data = request_.data};
+             .data = request_.data,
+
+             .layer_unit = request_.layer_unit,
+             .param_groups = request_.param_groups};
     p.generations = request_.generations;
     const StepMap map(model_, p.map);
     p.map.chunk_elements = map.layout().chunk_elements();
+    p.map.recipe = map.options().recipe;
     p.state_bytes = map.state_bytes();
     p.parameters = map.parameter_count();
 

@@ -30,6 +30,8 @@ struct PlanRequest {
   Budget budget = {};
   std::string recipe = "fp32";                                           // of recipes(), with the model's dtype
   std::vector<Kind> states = {Kind::first_moment, Kind::second_moment};  // Optimizer::states()
+  std::optional<LayerUnit> layer_unit = {};                              // Optimizer::layer_unit()
+  std::vector<ParamGroup> param_groups = {};                             // rates and decays of the parameters they name
   bool disk_tier = false;                                                // false: the disk is for commits only
   Order order = Order::horizontal;
   std::uint32_t group = 0;  // micro-batches a group, of group_vertical

@@ -7,6 +7,8 @@
 #include <numeric>
 #include <stdexcept>
 
+#include <terrace/core/philox.h>
+
 namespace terrace {
 namespace {
 
@@ -34,9 +36,10 @@ std::vector<std::vector<LayoutTensor>> own_tensors(const std::vector<std::vector
   return layers;
 }
 
-std::vector<std::vector<ParamSpec>> all_params(const Model& model) {
+std::vector<std::vector<ParamSpec>> all_params(const Model& model, std::span<const ParamGroup> groups) {
   std::vector<std::vector<ParamSpec>> params;
   for (const auto& layer : model.layers) params.push_back(layer->params());
+  apply_groups(groups, params);
   return params;
 }
 
@@ -59,7 +62,7 @@ std::vector<TensorView> Pack::views(std::byte* base) const {
 StepMap::StepMap(const Model& model, const Options& options)
     : model_(model),
       options_(options),
-      params_(all_params(model)),
+      params_(all_params(model, options.param_groups)),
       layout_(own_tensors(params_),
               options.chunk_elements != 0 ? options.chunk_elements : search_chunk(own_tensors(params_), options.data.group()),
               options.data.group()),
@@ -91,11 +94,23 @@ StepMap::StepMap(const Model& model, const Options& options)
 
 // One run a layer and kind, so that a layer's weights are one span; chunk i of every kind covers the same elements.
 void StepMap::add_state() {
-  const auto bytes_of = [&](Kind kind) { return options_.recipe.chunk_bytes(kind, layout_.chunk_elements()); };
+  auto& recipe = options_.recipe;
+  if (options_.layer_unit && options_.layer_unit->packs_second_moment)
+    recipe.second_moment = recipe.compute == DType::fp64 ? Format::packed64 : Format::packed;
+  const auto bytes_of = [&](Kind kind) { return recipe.chunk_bytes(kind, layout_.chunk_elements()); };
   const auto held = [&](Kind kind, std::uint32_t chunks) { return data().shards(kind) ? chunks / data().group() : chunks; };
-  for (std::uint32_t l = 0; l < layers(); ++l)
-    for (const auto kind : kinds_)
-      state_first_.push_back(add_run(held(kind, layout_.chunks_of(l)), {.bytes = bytes_of(kind), .kind = kind, .layer = l}));
+  for (std::uint32_t l = 0; l < layers(); ++l) {
+    LayerNeeds needs;
+    if (options_.layer_unit) needs = options_.layer_unit->needs(layer_shape(l));
+    update_scratch_bytes_ = std::max(update_scratch_bytes_, round_up(needs.scratch_bytes, kPageBytes));
+    // A packed state's numbers are spread over as many chunks as the layer has of the other kinds.
+    const auto chunks = layout_.chunks_of(l);
+    const auto packed = std::max<std::uint64_t>(1, ceil_div(needs.packed_numbers, std::uint64_t{chunks}));
+    for (const auto kind : kinds_) {
+      const auto bytes = is_packed(recipe.format_of(kind)) ? recipe.chunk_bytes(kind, packed) : bytes_of(kind);
+      state_first_.push_back(add_run(held(kind, chunks), {.bytes = bytes, .kind = kind, .layer = l}));
+    }
+  }
   if (tied_layer_ == kNone) return;
   for (std::uint32_t p = 0; p < params_[tied_layer_].size(); ++p)
     if (params_[tied_layer_][p].tied) {
@@ -138,6 +153,8 @@ void StepMap::add_activations() {
   carried_ = add_each('c', [&](std::uint32_t l) { return carried_packs_[l].bytes; });
   scratch_ = add_each('w', [&](std::uint32_t l) { return round_up(model_.layers[l]->scratch_bytes(batch), kPageBytes); });
   spare_ = add_run(1, {.bytes = activation_bytes, .kind = Kind::activation, .end = End::high, .role = 'y'});
+  if (update_scratch_bytes_ != 0)
+    update_scratch_ = add_run(1, {.bytes = update_scratch_bytes_, .kind = Kind::activation, .end = End::high, .role = 'u'});
 }
 
 // What exists for a moment on every rank and belongs to all of them.
@@ -232,6 +249,32 @@ ChunkId StepMap::visited(Kind kind, std::uint32_t layer, std::uint32_t group, st
   return ChunkId((kind == Kind::master ? visited_masters_ : visited_weights_) + i);
 }
 
+std::vector<std::uint32_t> StepMap::updated_by(const Action& update) const {
+  if (!options_.layer_unit) return updated_in(update.chunk);
+  std::vector<std::uint32_t> all(layout_.chunks_of(update.layer));
+  std::iota(all.begin(), all.end(), 0U);
+  return all;
+}
+
+LayerShape StepMap::layer_shape(std::uint32_t layer) const {
+  LayerShape shape{.arithmetic = options_.recipe.compute == DType::fp64 ? DType::fp64 : DType::fp32,
+                   .run_elements = static_cast<std::int64_t>(layout_.chunks_of(layer) * layout_.chunk_elements())};
+  for (std::uint32_t p = 0; p < params_[layer].size(); ++p) {
+    const auto& param = params_[layer][p];
+    if (homes_[layer][p].layer != layer) continue;
+    const auto dims = param.shape.rank();
+    const auto columns = dims == 0 ? 1 : param.shape[dims - 1];
+    shape.tensors.push_back({.first = static_cast<std::int64_t>(layout_.place(layer, homes_[layer][p].tensor).first_element),
+                             .rows = columns == 0 ? 0 : param.shape.elements() / columns,
+                             .columns = columns,
+                             .hidden = layer != 0 && layer + 1 != layers(),
+                             .rate = param.rate,
+                             .decay = param.decay,
+                             .stream = stream_of(param.name.c_str())});
+  }
+  return shape;
+}
+
 std::string StepMap::describe(ChunkId chunk) const {
   const auto& c = chunks_[index(chunk)];
   const auto& layer = model_.layers[c.layer]->name();
@@ -250,6 +293,7 @@ std::string StepMap::describe(ChunkId chunk) const {
     case 'b': return fmt::format("gradient to reduce of {}, chunk {}", layer, c.position);
     case 'r': return fmt::format("tied gradient to reduce of {}, chunk {}", layer, c.position);
     case 'p': return fmt::format("visited weights, rank {}", c.position);
+    case 'u': return "scratch of updates";
     default: return "discarded output";
   }
 }

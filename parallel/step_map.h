@@ -15,9 +15,11 @@
 
 #include <terrace/memory/layout.h>
 #include <terrace/memory/residency.h>
+#include <terrace/optimizers/optimizer.h>
 #include <terrace/optimizers/recipe.h>
 #include <terrace/parallel/data_parallel.h>
 #include <terrace/parallel/layer.h>
+#include <terrace/parallel/param_group.h>
 #include <terrace/parallel/program.h>
 
 namespace terrace {
@@ -48,6 +50,8 @@ class StepMap {
     std::uint64_t chunk_elements = 0;
     std::int64_t decode_positions = 0;  // generation: saved(l, 0) is layer l's cache of so many positions
     DataParallel data = {};
+    std::optional<LayerUnit> layer_unit = {};   // Optimizer::layer_unit(): one update action a layer
+    std::vector<ParamGroup> param_groups = {};  // rates and decays of parameters by name
   };
   StepMap(const Model& model, const Options& options);
   void add_to(Residency& residency) const;  // must be the residency's first chunks
@@ -112,6 +116,13 @@ class StepMap {
   }
   [[nodiscard]] ChunkId carried(std::uint32_t layer) const { return ChunkId(carried_ + layer); }
   [[nodiscard]] ChunkId scratch(std::uint32_t layer) const { return ChunkId(scratch_ + layer); }
+  [[nodiscard]] ChunkId update_scratch() const { return ChunkId(update_scratch_); }  // of an optimizer that sees layers
+  // Update actions of a layer: one for each chunk, or one for all of them.
+  [[nodiscard]] std::uint32_t updates_of(std::uint32_t layer) const { return options_.layer_unit ? 1 : groups_of(layer); }
+  // The chunks of the layer that an update action updates here.
+  [[nodiscard]] std::vector<std::uint32_t> updated_by(const Action& update) const;
+  // The layer's own tensors, as an optimizer sees them that looks at whole layers.
+  [[nodiscard]] LayerShape layer_shape(std::uint32_t layer) const;
   [[nodiscard]] ChunkId spare() const { return ChunkId(spare_); }  // the output that a recomputation discards
   [[nodiscard]] const Pack& saved_pack(std::uint32_t layer) const { return saved_packs_[layer]; }
   [[nodiscard]] const Pack& carried_pack(std::uint32_t layer) const { return carried_packs_[layer]; }
@@ -135,7 +146,7 @@ class StepMap {
     std::uint32_t run_first = 0, run_count = 1;
     std::uint32_t layer = 0, position = 0;  // chunk within the layer, or micro-batch
     // s state, t tied gradient, x, d, v saved, c carried, w scratch, y spare; between ranks: g gathered weights, b gradients to
-    // be reduced, r the same of the tied one, p visited weights
+    // be reduced, r the same of the tied one, p visited weights; u scratch of updates
     char role = 's';
   };
   std::uint32_t add_run(std::uint32_t count, ChunkInfo info);
@@ -165,7 +176,8 @@ class StepMap {
   std::vector<std::uint32_t> gathered_, buckets_;  // a layer; empty where nothing is
   std::uint32_t tied_bucket_ = kNone;
   std::uint32_t visited_weights_ = kNone, visited_masters_ = kNone;  // a group each
-  std::uint32_t x_ = 0, d_ = 0, saved_ = 0, carried_ = 0, scratch_ = 0, spare_ = 0;
+  std::uint32_t x_ = 0, d_ = 0, saved_ = 0, carried_ = 0, scratch_ = 0, spare_ = 0, update_scratch_ = 0;
+  std::uint64_t update_scratch_bytes_ = 0;
 };
 
 }  // namespace terrace

@@ -92,8 +92,9 @@ std::vector<Use> StepMap::uses(const Action& a) const {
       for (const auto kind : kinds_) {
         auto access = kind == Kind::gradient ? Access::read : Access::update;
         if (kind == Kind::parameter && options_.recipe.copies_master()) access = Access::overwrite;
-        for (const auto i : updated_in(a.chunk)) uses.push_back({state(kind, a.layer, i), access});
+        for (const auto i : updated_by(a)) uses.push_back({state(kind, a.layer, i), access});
       }
+      if (options_.layer_unit) use_some(uses, update_scratch(), Access::overwrite);
       break;
     case Op::fill:
       for (const auto kind : kinds_)
@@ -155,7 +156,8 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
         if (adds_tied(a.layer, i)) add(tied_gradient(i));
       break;
     case Op::update:
-      for (const auto i : updated_in(a.chunk)) add(state(Kind::gradient, a.layer, i));
+      for (const auto i : updated_by(a)) add(state(Kind::gradient, a.layer, i));
+      if (options_.layer_unit) add(update_scratch());
       break;
     case Op::reduce: {
       const auto [first, into, tied] = reduced(a.layer, a.chunk);

@@ -80,7 +80,7 @@ Exit generate_command(const CommandLine& line) {
   const auto model = lm::make_model(model_config(config));
   PlanRequest request{
       .shape = {.batch = {1, 1}, .micro_batches = 1}, .budget = budgets(config), .recipe = config.recipe, .disk_tier = true};
-  request.states = optimizer_of(config)->states();
+  set_optimizer(request, config);
   request.budget.disk = kUnlimited;
   request.decode_positions = positions;
   request.generations = store.generations;

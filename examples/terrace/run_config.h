@@ -27,7 +27,9 @@ struct RunConfig {
   double lr = 3e-4, min_lr = 3e-5, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, grad_clip = 1.0;
   double momentum = 0.9;
   bool nesterov = false;
+  std::string param_groups;            // parse_param_groups()
   std::string on_non_finite = "stop";  // stop | skip
+  std::string loss_scale = "off";      // off | dynamic | a power of two
   std::string lr_schedule = "cosine";  // constant | linear | cosine | wsd
   std::int64_t warmup = 10;
   std::string order = "horizontal";  // horizontal | vertical

@@ -9,6 +9,7 @@
 #include <terrace/examples/lm/weights.h>
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/options.h>
+#include <terrace/optimizers/loss_scale.h>
 #include <terrace/parallel/measure_costs.h>
 
 namespace terrace::cli {
@@ -44,18 +45,25 @@ std::uint64_t ranks_of_machine(const RunConfig& c) {
   return static_cast<std::uint64_t>(std::max<std::int64_t>(1, c.local_ranks != 0 ? c.local_ranks : c.dp));
 }
 
+void set_optimizer(PlanRequest& request, const RunConfig& c) {
+  const auto optimizer = optimizer_of(c);
+  request.states = optimizer->states();
+  request.layer_unit = optimizer->layer_unit();
+  request.param_groups = parse_param_groups(c.param_groups);
+}
+
 PlanRequest plan_request(const RunConfig& c) {
   PlanRequest r{.shape = {.batch = {c.batch_size, c.seq_len}, .micro_batches = static_cast<std::uint32_t>(c.grad_accumulation)},
                 .budget = budgets(c),
                 .recipe = c.recipe,
-                .states = optimizer_of(c)->states(),
                 .disk_tier = !c.nvme_path.empty()};
+  set_optimizer(r, c);
   r.order = c.order == "horizontal" ? Order::horizontal : c.group > 0 ? Order::group_vertical : Order::vertical;
   r.group = static_cast<std::uint32_t>(c.group);
   r.recompute = c.recompute == "layer";
   if (c.update != "auto") r.update = c.update == "host" ? Tier::host : Tier::device;
   // The clip factor, and whether a step counts, are known only when the backward has ended.
-  r.updates_before_use = c.grad_clip > 0 || c.on_non_finite == "skip";
+  r.updates_before_use = c.grad_clip > 0 || c.on_non_finite == "skip" || LossScale::parse(c.loss_scale).dynamic();
   if (c.prefetch_depth != "auto") r.prefetch_depth = static_cast<std::uint32_t>(std::stoul(c.prefetch_depth));
   r.steps = static_cast<std::uint64_t>(c.steps);
   r.evaluate_every = static_cast<std::uint64_t>(c.eval_interval);

@@ -34,6 +34,8 @@ WeightRange first_weights(const RunConfig& config, const Model& model);  // rand
 Schedule schedule(const RunConfig& config);
 std::unique_ptr<Optimizer> optimizer_of(const RunConfig& config);
 std::unique_ptr<Optimizer> optimizer_of(const RunConfig& config, const Device& device);  // updates on the device as well
+// What the plan must know of the optimizer and of the groups of parameters.
+void set_optimizer(PlanRequest& request, const RunConfig& config);
 // The plan of a request. Each kind of layer is timed on this machine first, so that the plan's times are its own, unless
 // config.assumed_costs; what the plan decides does not depend on it. `trace` takes a steady step of it.
 Plan make_plan(const RunConfig& config, const Model& model, const PlanRequest& request, const MachineProfile& profile,

@@ -24,6 +24,7 @@
 #include <terrace/examples/terrace/setup.h>
 #include <terrace/examples/terrace/stop_signal.h>
 #include <terrace/examples/terrace/team.h>
+#include <terrace/optimizers/loss_scale.h>
 #include <terrace/parallel/engine.h>
 
 namespace terrace::cli {
@@ -84,7 +85,7 @@ class Training {
     });
     if (dir.resume) {
       done = engine.resumed()->step;
-      skipped_ = nlohmann::json::parse(engine.resumed()->payload).value("skipped_steps", std::uint64_t{0});
+      restore(nlohmann::json::parse(engine.resumed()->payload));
     } else {
       engine.fill(first_weights_);
     }
@@ -106,18 +107,17 @@ class Training {
       const auto& batch = training_batch(step, team);
       const auto update = update_of(step, rate);
       const auto begin = now_ns();
-      const auto result = engine.step({.tokens = batch.tokens,
-                                       .targets = batch.targets,
-                                       .loss_scale = 1.0 / static_cast<double>(tokens_a_step()),
-                                       .update = update});
-      if (config_.on_non_finite == "stop") require_finite(step, result, dir);
+      const auto result = run_step(engine, batch, update);
+      if (config_.on_non_finite == "stop" && !overflows(result)) require_finite(step, result, dir);
       trace.span({"step", fmt::format("step {}", step), begin, now_ns()});
       const bool applied = settle(engine, update, result);
       done = step;
 
       auto m = of_team(metrics_of(engine, step, result, update.learning_rate), team);
       m.skipped = !applied;
-      if (!applied) screen.note(fmt::format("step {} is skipped: loss {}, gradient norm {}", step, m.loss, m.grad_norm));
+      if (!applied)
+        screen.note(fmt::format("step {} is skipped: loss {}, gradient norm {}{}", step, m.loss, m.grad_norm,
+                                loss_scale_.dynamic() ? fmt::format(", loss scale now {}", loss_scale_.value()) : ""));
       if (due(step, config_.eval_interval) && step != last) m.eval_loss = evaluation = evaluate(engine, team);
       if (step == last) m.eval_loss = evaluation = evaluate(engine, team);
       metrics.write(m);  // before the commit: a step that is committed is never without its line
@@ -136,6 +136,7 @@ class Training {
     if (!config_.save.empty()) save(engine, team);
     nlohmann::json result{{"steps", done}, {"weights_xxh64", hash}, {"skipped_steps", skipped_}};
     if (evaluation) result["eval_loss"] = *evaluation;
+    if (loss_scale_.dynamic()) result["loss_scale"] = loss_scale_.value();
     auto peak = engine.peak_bytes();  // of the whole run, the last commit included, as the plan's
     for (const auto tier : kAllTiers) peak[tier] = team.max(peak[tier]);
     result["peak_bytes"] = {{"device", peak[Tier::device]}, {"host", peak[Tier::host]}, {"nvme", peak[Tier::disk]}};
@@ -156,22 +157,52 @@ class Training {
 
   // Steps that were skipped have no update, so they do not count in the optimizer's time.
   [[nodiscard]] UpdateStep update_of(std::uint64_t step, const Schedule& rate) const {
-    return {.step = step - skipped_, .learning_rate = rate.at(step), .seed = config_.seed};
+    return {.step = step - skipped_,
+            .learning_rate = rate.at(step),
+            .gradient_scale = 1.0 / loss_scale_.value(),
+            .seed = config_.seed};
+  }
+  // With gradients times the loss scale; what it says of them is without it.
+  StepResult run_step(Engine& engine, const Batch& batch, const UpdateStep& update) const {
+    auto result = engine.step({.tokens = batch.tokens,
+                               .targets = batch.targets,
+                               .loss_scale = loss_scale_.value() / static_cast<double>(tokens_a_step()),
+                               .update = update});
+    result.gradient_norm /= loss_scale_.value();
+    return result;
   }
   static bool finite(const StepResult& r) { return std::isfinite(r.loss_sum) && std::isfinite(r.gradient_norm); }
+  // Gradients of a finite loss that a smaller scale may mend.
+  [[nodiscard]] bool overflows(const StepResult& r) const {
+    return loss_scale_.can_back_off() && std::isfinite(r.loss_sum) && !std::isfinite(r.gradient_norm);
+  }
   // The step's verdict: whether its update is to be applied, and with which clip factor.
   bool settle(Engine& engine, UpdateStep update, const StepResult& r) {
-    if (!finite(r) && config_.on_non_finite == "skip") {
+    const bool overflow = overflows(r);
+    if (overflow || (!finite(r) && config_.on_non_finite == "skip")) {
+      if (overflow) loss_scale_.overflowed();
       engine.skip();
       ++skipped_;
       return false;
     }
-    update.gradient_scale = clip_factor(r.gradient_norm, config_.grad_clip);
+    update.gradient_scale = clip_factor(r.gradient_norm, config_.grad_clip) / loss_scale_.value();
     engine.set_pending(update);
+    loss_scale_.succeeded();
     return true;
   }
   // What a commit says beside the state itself.
-  [[nodiscard]] std::string payload() const { return nlohmann::json{{"skipped_steps", skipped_}}.dump(); }
+  [[nodiscard]] std::string payload() const {
+    nlohmann::json j{{"skipped_steps", skipped_}};
+    if (loss_scale_.dynamic())
+      j["loss_scale"] = {{"value", loss_scale_.state().value}, {"good_steps", loss_scale_.state().good_steps}};
+    return j.dump();
+  }
+  void restore(const nlohmann::json& payload) {
+    skipped_ = payload.value("skipped_steps", std::uint64_t{0});
+    if (const auto at = payload.find("loss_scale"); at != payload.end())
+      loss_scale_.restore(
+          {.value = at->value("value", LossScale::kFirst), .good_steps = at->value("good_steps", std::uint64_t{0})});
+  }
 
   // A step that diverged is not applied where updates wait for the norm, and never committed.
   static void require_finite(std::uint64_t step, const StepResult& r, const RunDir& dir) {
@@ -283,14 +314,12 @@ class Training {
     const auto offloaded = read_metrics(dir.path / kMetricsFile);
     const auto rate = schedule(config_);
     skipped_ = 0;
+    loss_scale_ = LossScale::parse(config_.loss_scale);
     std::uint64_t same = 0, steps = std::min<std::uint64_t>(kSteps, offloaded.size());
     for (std::uint64_t step = 1; step <= steps; ++step) {
       const auto& batch = training_batch(step, alone);
       const auto update = update_of(step, rate);
-      const auto r = engine.step({.tokens = batch.tokens,
-                                  .targets = batch.targets,
-                                  .loss_scale = 1.0 / static_cast<double>(batch.targets.size()),
-                                  .update = update});
+      const auto r = run_step(engine, batch, update);
       settle(engine, update, r);
       const double loss = r.loss_sum / static_cast<double>(batch.targets.size());
       const double other = offloaded[step - 1].loss;
@@ -314,6 +343,7 @@ class Training {
   PlanRequest request_;
   Plan plan_;
   std::optional<Batch> batch_;
+  LossScale loss_scale_ = LossScale::parse(config_.loss_scale);
   std::uint64_t skipped_ = 0;  // steps without an update, since the run began
 };
 

@@ -136,6 +136,58 @@ TEST(Plan, VerticalMovesWeightsLessOftenThanHorizontal) {
   EXPECT_LT(v.steady_traffic.upload, h.steady_traffic.upload);
 }
 
+Plan plan_with(const std::string& optimizer, const toy::RunOptions& o) {
+  const auto model = toy::make_model(o.sizes);
+  const auto made = make_optimizer(optimizer, {});
+  auto request = toy::request_of(o);
+  request.states = made->states();
+  request.layer_unit = made->layer_unit();
+  return plan(model, request, o.profile);
+}
+
+TEST(Plan, AnOptimizerThatSeesWholeLayersHasOneUpdateForEach) {
+  toy::RunOptions o;
+  for (const bool before_use : {true, false}) {
+    o.before_use = before_use;
+    for (const auto* name : {"lamb", "adafactor", "muon"}) {
+      const auto p = plan_with(name, o);
+      ASSERT_TRUE(p.fits) << name << ": " << p.refusal.why;
+      const auto model = toy::make_model(o.sizes);
+      const StepMap map(model, p.map);
+      std::uint64_t updates = 0;
+      for (const auto& a : p.programs.steady.actions) {
+        if (a.op != Op::update) continue;
+        ++updates;
+        std::uint64_t bytes = 0;
+        for (const auto& use : map.uses(a)) bytes += map.chunk_bytes(use.chunk);
+        const auto weights = map.layout().chunks_of(a.layer) * map.layout().chunk_elements() * sizeof(float);
+        EXPECT_GE(bytes, 3 * weights) << "weights, gradients and directions of layer " << a.layer;
+      }
+      EXPECT_EQ(updates, map.layers()) << name;
+    }
+  }
+  EXPECT_LT(plan_with("adafactor", o).state_bytes, plan_with("lion", o).state_bytes) << "its second moment is factored";
+  EXPECT_EQ(plan_with("lamb", o).state_bytes, plan_with("adamw", o).state_bytes);
+}
+
+TEST(Plan, WhatSeesWholeLayersIsRefusedWhereEachRankHasAPart) {
+  toy::RunOptions o;
+  o.data.ranks = 2;
+  EXPECT_TRUE(plan_with("lamb", o).fits);
+  o.data.zero = 1;
+  EXPECT_THROW(plan_with("lamb", o), Error);
+  EXPECT_TRUE(plan_with("adamw", o).fits);
+}
+
+TEST(Plan, WhatSeesWholeLayersIsUpdatedByTheHostOfAGpu) {
+  toy::RunOptions o;
+  o.profile.device = "a GPU";
+  EXPECT_EQ(plan_with("lamb", o).map.update_tier, Tier::host);
+  o.update = Tier::device;
+  EXPECT_THROW(plan_with("lamb", o), Error);
+  EXPECT_EQ(plan_with("adamw", o).map.update_tier, Tier::device);
+}
+
 TEST(Plan, NonsenseIsAUsageError) {
   toy::RunOptions o;
   o.shape.micro_batches = 0;

@@ -1,5 +1,7 @@
 // Every optimizer and every recipe trains through the engine as AdamW in fp32 does: offloading and resuming change no bit, and
 // what is moved is what was planned.
+#include <cmath>
+#include <map>
 #include <sstream>
 
 #include <gtest/gtest.h>
@@ -34,7 +36,10 @@ class OptimizersTrain : public TrainTest {
     auto c = config_of(TinyModel{"llama", kept.dtype.c_str(), false}, corpus());
     c.optimizer = kept.optimizer;
     c.recipe = kept.recipe;
-    c.lr = kept.optimizer == "lion" ? 3e-4 : kept.optimizer == "sgd" ? 0.1 : 3e-3;
+    // Lion's step is the rate itself; LAMB's and Adafactor's are in proportion to weights that begin near 0.02.
+    static const std::map<std::string, double> rates{{"lion", 3e-4}, {"sgd", 0.1}, {"lamb", 0.05}, {"adafactor", 0.05}};
+    const auto rate = rates.find(kept.optimizer);
+    c.lr = rate == rates.end() ? 3e-3 : rate->second;
     c.min_lr = c.lr;
     c.lr_schedule = "constant";  // does not depend on where the run ends
     c.warmup = 1;
@@ -148,6 +153,104 @@ TEST_F(OptimizersTrain, StepsThatAreNotFiniteAreSkippedAndCounted) {
     const auto five = run_train(c);
     EXPECT_EQ(read_json(c.out_dir / "result.json").at("skipped_steps"), 4);
     EXPECT_EQ(five.hash, three.hash);
+  }
+}
+
+// A scale is a power of two, and so no bit knows of it: with clipping, and without where updates run inside the backward.
+TEST_F(OptimizersTrain, AFixedLossScaleChangesNoBit) {
+  for (const double clip : {0.0, 0.7})
+    for (const auto* dtype : {"fp32", "bf16"}) {
+      auto c = config({.dtype = dtype}, 5);
+      c.grad_clip = clip;
+      const auto plain = train_fresh(c);
+      c.loss_scale = "1024";
+      expect_same_bits(plain, train_fresh(c), fmt::format("{}, clip {}", dtype, clip));
+      c.loss_scale = "dynamic";
+      expect_same_bits(plain, train_fresh(c), fmt::format("{}, clip {}, dynamic", dtype, clip));
+    }
+}
+
+// fp32 numbers of one tensor of a safetensors file.
+void multiply(const std::filesystem::path& file, const std::string& tensor, float by) {
+  std::fstream f(file, std::ios::binary | std::ios::in | std::ios::out);
+  std::uint64_t header_bytes = 0;
+  f.read(reinterpret_cast<char*>(&header_bytes), sizeof header_bytes);
+  std::string header(header_bytes, ' ');
+  f.read(header.data(), static_cast<std::streamsize>(header_bytes));
+  const auto at = nlohmann::json::parse(header).at(tensor);
+  ASSERT_EQ(at.at("dtype"), "F32");
+  const std::uint64_t first = at.at("data_offsets").at(0), end = at.at("data_offsets").at(1);
+  const auto place = static_cast<std::streamoff>(sizeof header_bytes + header_bytes + first);
+  std::vector<float> numbers((end - first) / sizeof(float));
+  const auto bytes = static_cast<std::streamsize>(end - first);
+  f.seekg(place).read(reinterpret_cast<char*>(numbers.data()), bytes);
+  for (auto& v : numbers) v *= by;
+  f.seekp(place).write(reinterpret_cast<const char*>(numbers.data()), bytes);
+}
+
+// An output head so large that gradients times 65,536 overflow fp32: the scale comes down, a step at a time, and then the run
+// goes on. Stopped in the middle of it, a run goes on with the scale it had.
+TEST_F(OptimizersTrain, ADynamicLossScaleBacksOffSkipsAndIsResumed) {
+  auto c = config({.dtype = "fp32"}, 1);
+  c.untied = true;
+  c.save = folder_ / "first.safetensors";
+  (void)train_fresh(c);
+  multiply(c.save, "lm_head.weight", 3e36F);
+  c.init_from = c.save;
+  c.save.clear();
+  c.steps = 12;
+  c.loss_scale = "dynamic";
+  c.out_dir = folder_ / "whole";
+  const auto whole = run_train(c);
+  const auto result = read_json(c.out_dir / "result.json");
+  const std::uint64_t skipped = result.at("skipped_steps");
+  EXPECT_GT(skipped, 1U);
+  EXPECT_LT(skipped, 12U) << "no step was ever applied";
+  EXPECT_EQ(result.at("loss_scale"), std::ldexp(65536.0, -static_cast<int>(skipped)));
+  EXPECT_TRUE(whole.steps.front().skipped);
+  EXPECT_FALSE(whole.steps.back().skipped);
+
+  auto stopped = c;
+  stopped.out_dir = folder_ / "stopped";
+  stopped.steps = static_cast<std::int64_t>(skipped) - 1;
+  run_train(stopped);
+  stopped.steps = c.steps;
+  stopped.resume = "auto";
+  const auto resumed = run_train(stopped);
+  EXPECT_EQ(resumed.losses(), whole.losses());
+  EXPECT_EQ(resumed.hash, whole.hash);
+  EXPECT_EQ(read_json(stopped.out_dir / "result.json").at("loss_scale"), result.at("loss_scale"));
+
+  // Without a scale nothing overflows and nothing is left out.
+  c.loss_scale = "off";
+  for (const auto& step : train_fresh(c).steps) EXPECT_FALSE(step.skipped);
+}
+
+TEST_F(OptimizersTrain, GroupsOfParametersHaveTheirOwnRatesAndDecays) {
+  const auto weights = [&](const std::string& groups, const std::string& file) {
+    auto c = config({.dtype = "fp32"}, 3);
+    c.param_groups = groups;
+    c.save = folder_ / file;
+    (void)train_fresh(c);
+    return (std::ostringstream() << std::ifstream(c.save, std::ios::binary).rdbuf()).str();
+  };
+  const auto plain = weights("", "plain");
+  EXPECT_EQ(weights("norm:rate=1,decay=0; .:rate=1", "same"), plain) << "what is so already";
+  EXPECT_NE(weights("q_proj:rate=0.5", "slower"), plain);
+  EXPECT_NE(weights("norm:decay=1", "decayed"), plain);
+  // The last group that says a number counts.
+  EXPECT_EQ(weights(".:rate=0.25; .:rate=1", "last"), plain);
+  for (const auto* bad : {"no_such_tensor:rate=1", "norm", "norm:", ":rate=1", "norm:speed=2", "norm:rate=-1", "norm:rate=x",
+                          "norm:rate=1,rate=2", "(:rate=1"}) {
+    auto c = config({.dtype = "fp32"}, 1);
+    c.param_groups = bad;
+    try {
+      (void)train_fresh(c);
+      ADD_FAILURE() << "accepted: " << bad;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.exit(), Exit::usage);
+      EXPECT_NE(std::string(e.what()).find("parameter group"), std::string::npos) << e.what();
+    }
   }
 }
 

@@ -105,7 +105,8 @@ inline std::uint64_t thin_host_bytes(cli::RunConfig config) {
   const auto request = cli::plan_request(config);
   const StepMap map(model, {.recipe = Recipe::of(model.dtype, request.recipe, request.states),
                             .shape = request.shape,
-                            .recompute = request.recompute});
+                            .recompute = request.recompute,
+                            .layer_unit = request.layer_unit});
   std::uint64_t bytes = 0;
   for (std::uint32_t c = 0; c < map.chunks(); ++c) bytes = std::max(bytes, map.chunk_bytes(ChunkId{c}));
   for (;; bytes = round_up(bytes + bytes / 4, kPageBytes)) {

@@ -1,0 +1,107 @@
+// LAMB (You et al.: "Large batch optimization for deep learning: training BERT in 76 minutes", ICLR 2020).
+#include <cmath>
+
+#include <terrace/optimizers/layer_work.h>
+
+namespace terrace {
+namespace {
+
+class Lamb final : public LayerOptimizer<Lamb> {
+ public:
+  static constexpr const char* kName = "lamb";
+  static constexpr bool kPacks = false;
+
+  Lamb(const OptimizerSettings& settings, Isa isa) : LayerOptimizer(settings, isa) {
+    require_fraction(kName, "beta1", s_.beta1);
+    require_fraction(kName, "beta2", s_.beta2);
+    require_eps(kName, s_.eps);
+    require_rate(kName, "the weight decay", s_.weight_decay);
+  }
+  [[nodiscard]] std::vector<Kind> states() const override { return {Kind::first_moment, Kind::second_moment}; }
+
+  struct Places {
+    std::uint64_t directions = 0;
+    LayerNeeds needs = {};
+  };
+  template <class A>
+  static Places places(const LayerShape& shape) {
+    ScratchPlan plan;
+    Places p{.directions = plan.take<A>(shape.run_elements)};
+    p.needs.scratch_bytes = plan.bytes();
+    return p;
+  }
+
+  template <class A>
+  void enqueue_in(Stream& stream, const UpdateStep& step, const LayerUpdate& layer) const {
+    auto* const directions = reinterpret_cast<A*>(layer.scratch + places<A>(shape_of(layer)).directions);
+    const auto work = std::make_shared<LayerWork<A>>(kName, 2, isa_, step, layer, directions);
+    stream.submit([this, work, &pool = stream.device().pool()] { update_in(pool, *work); });
+  }
+
+ private:
+  template <class A>
+  struct Factors {
+    A gradient_scale;
+    A one_minus_beta1;
+    A beta2, one_minus_beta2;
+    A correction;    // 1 / (1 − β1^t)
+    A inverse_root;  // 1 / sqrt(1 − β2^t)
+    A eps;
+    A weight_decay;
+  };
+  struct Direct {
+    template <class A>
+    TERRACE_INLINE static void loop(A* __restrict out, const A* __restrict weight, const A* __restrict gradient,
+                                    A* __restrict m, A* __restrict v, std::int64_t count, Factors<A> f) {
+      for (std::int64_t i = 0; i < count; ++i) {
+        const A g = gradient[i] * f.gradient_scale;                       // 1
+        m[i] = m[i] + f.one_minus_beta1 * (g - m[i]);                     // 2
+        v[i] = f.beta2 * v[i] + (f.one_minus_beta2 * g) * g;              // 3
+        const A d = std::sqrt(v[i]) * f.inverse_root + f.eps;             // 4
+        out[i] = (f.correction * m[i]) / d + f.weight_decay * weight[i];  // 5
+      }
+    }
+  };
+
+  template <class A>
+  void update_in(ThreadPool& pool, const LayerWork<A>& work) const {
+    const auto& step = work.step();
+    const auto& tensors = work.tensors();
+    const auto t = static_cast<double>(step.step);
+    std::vector<Factors<A>> factors;
+    for (const auto& tensor : tensors)
+      factors.push_back({.gradient_scale = static_cast<A>(step.gradient_scale),
+                         .one_minus_beta1 = static_cast<A>(1.0 - s_.beta1),
+                         .beta2 = static_cast<A>(s_.beta2),
+                         .one_minus_beta2 = static_cast<A>(1.0 - s_.beta2),
+                         .correction = static_cast<A>(1.0 / (1.0 - std::pow(s_.beta1, t))),
+                         .inverse_root = static_cast<A>(1.0 / std::sqrt(1.0 - std::pow(s_.beta2, t))),
+                         .eps = static_cast<A>(s_.eps),
+                         .weight_decay = static_cast<A>(s_.weight_decay * tensor.decay)});
+    work.each_tile(pool, [&](std::size_t tensor, std::int64_t element, const elementwise::Tile<A>& tile) {
+      run_loop<Direct>(isa_, work.directions(tensor) + element, static_cast<const A*>(tile.weight), tile.gradient, tile.state0,
+                       tile.state1, tile.count, factors[tensor]);
+    });
+    std::vector<typename LayerWork<A>::Descent> descents;
+    for (std::size_t i = 0; i < tensors.size(); ++i)
+      descents.push_back({.rate = step.learning_rate * tensors[i].rate * trust(pool, work, i), .decay = 1});
+    work.descend(pool, descents);
+  }
+
+  // ‖weights‖ / ‖direction‖; 1 for tensors without decay, and where the ratio says nothing.
+  template <class A>
+  static double trust(ThreadPool& pool, const LayerWork<A>& work, std::size_t tensor) {
+    if (work.tensors()[tensor].decay == 0) return 1;
+    const double weights = work.weight_squares(pool, tensor), direction = work.direction_squares(pool, tensor);
+    const bool known = weights > 0 && direction > 0 && std::isfinite(weights) && std::isfinite(direction);
+    return known ? std::sqrt(weights) / std::sqrt(direction) : 1.0;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_lamb(const OptimizerSettings& settings, Isa isa) {
+  return std::make_unique<Lamb>(settings, isa);
+}
+
+}  // namespace terrace

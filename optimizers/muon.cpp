@@ -1,0 +1,233 @@
+// Muon (Jordan et al.: "Muon: an optimizer for hidden layers in neural networks", 2024) for the matrices of hidden layers, with
+// the scale of Liu et al. ("Muon is scalable for LLM training", 2025), so that one rate serves it and AdamW, which has the
+// rest.
+#include <algorithm>
+#include <cmath>
+
+#include <terrace/core/math.h>
+#include <terrace/optimizers/layer_work.h>
+
+namespace terrace {
+namespace {
+
+// x ← a·x + b·(x xᵀ)x + c·(x xᵀ)²x drives all singular values towards 1; these converge in few iterations.
+constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;
+constexpr int kIterations = 5;
+constexpr double kSmallestNorm = 1e-7;
+constexpr double kScale = 0.2;  // an orthogonal matrix's elements, times the root of its longer side, to AdamW's size
+
+bool is_orthogonalised(const UpdateTensor& t) { return t.hidden && t.is_matrix(); }
+
+// y = a·y + b·x, each product rounded.
+struct Combine {
+  template <class A>
+  TERRACE_INLINE static void loop(A* __restrict y, const A* __restrict x, A a, A b, std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i) y[i] = a * y[i] + b * x[i];
+  }
+};
+struct Scale {
+  template <class A>
+  TERRACE_INLINE static void loop(A* y, A a, std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i) y[i] = a * y[i];
+  }
+};
+
+// `elements` in tasks of 64 Ki.
+template <class Task>
+void in_tasks(ThreadPool& pool, std::int64_t elements, const Task& task) {
+  constexpr std::int64_t kTask = 65536;
+  pool.parallel_for((elements + kTask - 1) / kTask,
+                    [&](std::int64_t i) { task(i * kTask, std::min(kTask, elements - i * kTask)); });
+}
+
+class Muon final : public LayerOptimizer<Muon> {
+ public:
+  static constexpr const char* kName = "muon";
+  static constexpr bool kPacks = true;
+
+  Muon(const OptimizerSettings& settings, Isa isa) : LayerOptimizer(settings, isa) {
+    require_fraction(kName, "the momentum", s_.momentum);
+    require_fraction(kName, "beta1", s_.beta1);
+    require_fraction(kName, "beta2", s_.beta2);
+    require_eps(kName, s_.eps);
+    require_rate(kName, "the weight decay", s_.weight_decay);
+  }
+  [[nodiscard]] std::vector<Kind> states() const override { return {Kind::first_moment, Kind::second_moment}; }
+
+  struct Places {
+    std::uint64_t directions = 0, moments = 0, product = 0, gram = 0, square = 0;
+    LayerNeeds needs = {};
+  };
+  template <class A>
+  static Places places(const LayerShape& shape) {
+    std::int64_t numbers = 0, matrix = 0, gram = 0;
+    for (const auto& t : shape.tensors) {
+      if (!is_orthogonalised(t)) {
+        numbers += t.elements();
+        continue;
+      }
+      const auto shorter = std::min(t.rows, t.columns);
+      matrix = std::max(matrix, t.elements());
+      gram = std::max(gram, shorter * shorter);
+    }
+    ScratchPlan plan;
+    Places p;
+    p.directions = plan.take<A>(shape.run_elements);
+    p.moments = plan.take<A>(numbers);
+    p.product = plan.take<A>(matrix);
+    p.gram = plan.take<A>(gram);
+    p.square = plan.take<A>(gram);
+    p.needs = {.scratch_bytes = plan.bytes(), .packed_numbers = static_cast<std::uint64_t>(numbers)};
+    return p;
+  }
+
+  template <class A>
+  void enqueue_in(Stream& stream, const UpdateStep& step, const LayerUpdate& layer) const {
+    const auto p = places<A>(shape_of(layer));
+    const auto at = [&](std::uint64_t place) { return reinterpret_cast<A*>(layer.scratch + place); };
+    const auto work = std::make_shared<LayerWork<A>>(kName, 1, isa_, step, layer, at(p.directions));
+    const std::span moments(at(p.moments), p.needs.packed_numbers);
+    auto& pool = stream.device().pool();
+    stream.submit([this, work, moments, &pool] { gather(pool, *work, moments); });
+    for (std::size_t i = 0; i < work->tensors().size(); ++i)
+      if (is_orthogonalised(work->tensors()[i]))
+        orthogonalise<A>(stream, work, i, {.product = at(p.product), .gram = at(p.gram), .square = at(p.square)});
+    stream.submit([this, work, &pool] { work->descend(pool, descents(*work)); });
+  }
+
+ private:
+  template <class A>
+  struct Buffers {
+    A *product = nullptr, *gram = nullptr, *square = nullptr;
+  };
+
+  template <class A>
+  struct MomentumFactors {
+    A gradient_scale, momentum;
+    bool nesterov;
+  };
+  struct Momentum {
+    template <class A>
+    TERRACE_INLINE static void loop(A* __restrict out, const A* __restrict gradient, A* __restrict m, std::int64_t count,
+                                    MomentumFactors<A> f) {
+      for (std::int64_t i = 0; i < count; ++i) {
+        const A g = gradient[i] * f.gradient_scale;  // 1
+        m[i] = f.momentum * m[i] + g;                // 2
+        const A ahead = g + f.momentum * m[i];
+        out[i] = f.nesterov ? ahead : m[i];  // 3
+      }
+    }
+  };
+
+  template <class A>
+  struct AdamFactors {
+    A gradient_scale, one_minus_beta1, beta2, one_minus_beta2;
+    A correction;    // 1 / (1 − β1^t)
+    A inverse_root;  // 1 / sqrt(1 − β2^t)
+    A eps;
+  };
+  struct Adam {
+    template <class A>
+    TERRACE_INLINE static void loop(A* __restrict out, const A* __restrict gradient, A* __restrict m, A* __restrict v,
+                                    std::int64_t count, AdamFactors<A> f) {
+      for (std::int64_t i = 0; i < count; ++i) {
+        const A g = gradient[i] * f.gradient_scale;
+        m[i] = m[i] + f.one_minus_beta1 * (g - m[i]);
+        v[i] = f.beta2 * v[i] + (f.one_minus_beta2 * g) * g;
+        const A d = std::sqrt(v[i]) * f.inverse_root + f.eps;
+        out[i] = (f.correction * m[i]) / d;
+      }
+    }
+  };
+
+  // The states, and what the steps go along: momentum, or AdamW's quotient.
+  template <class A>
+  void gather(ThreadPool& pool, const LayerWork<A>& work, std::span<A> moments) const {
+    const auto& step = work.step();
+    const auto t = static_cast<double>(step.step);
+    const MomentumFactors<A> of_matrices{.gradient_scale = static_cast<A>(step.gradient_scale),
+                                         .momentum = static_cast<A>(s_.momentum),
+                                         .nesterov = s_.nesterov};
+    const AdamFactors<A> of_the_rest{.gradient_scale = static_cast<A>(step.gradient_scale),
+                                     .one_minus_beta1 = static_cast<A>(1.0 - s_.beta1),
+                                     .beta2 = static_cast<A>(s_.beta2),
+                                     .one_minus_beta2 = static_cast<A>(1.0 - s_.beta2),
+                                     .correction = static_cast<A>(1.0 / (1.0 - std::pow(s_.beta1, t))),
+                                     .inverse_root = static_cast<A>(1.0 / std::sqrt(1.0 - std::pow(s_.beta2, t))),
+                                     .eps = static_cast<A>(s_.eps)};
+    std::vector<A*> second;  // of each tensor
+    A* next = moments.data();
+    for (const auto& tensor : work.tensors()) {
+      second.push_back(next);
+      if (!is_orthogonalised(tensor)) next += tensor.elements();
+    }
+    work.load_packed(moments);
+    work.each_tile(pool, [&](std::size_t tensor, std::int64_t element, const elementwise::Tile<A>& tile) {
+      A* const out = work.directions(tensor) + element;
+      if (is_orthogonalised(work.tensors()[tensor]))
+        run_loop<Momentum>(isa_, out, tile.gradient, tile.state0, tile.count, of_matrices);
+      else
+        run_loop<Adam>(isa_, out, tile.gradient, tile.state0, second[tensor] + element, tile.count, of_the_rest);
+    });
+    work.store_packed(moments);
+  }
+
+  // In place, by Newton and Schulz. The Gram matrix is that of the shorter side.
+  template <class A>
+  void orthogonalise(Stream& stream, const std::shared_ptr<LayerWork<A>>& work, std::size_t tensor, Buffers<A> to) const {
+    constexpr auto kType = sizeof(A) == sizeof(double) ? DType::fp64 : DType::fp32;
+    const auto& t = work->tensors()[tensor];
+    const bool wide = t.rows <= t.columns;
+    const auto shorter = std::min(t.rows, t.columns), elements = t.elements();
+    A* const x = work->directions(tensor);
+    auto& math = stream.device().math();
+    auto& pool = stream.device().pool();
+    const auto view = [](A* data, std::int64_t rows, std::int64_t columns) {
+      return TensorView{reinterpret_cast<std::byte*>(data), kType, {rows, columns}};
+    };
+    const auto matrix = view(x, t.rows, t.columns), product = view(to.product, t.rows, t.columns);
+    const auto gram = view(to.gram, shorter, shorter), square = view(to.square, shorter, shorter);
+
+    stream.submit([this, work, tensor, x, elements, &pool] {
+      const auto norm = std::sqrt(work->direction_squares(pool, tensor));
+      const auto inverse = static_cast<A>(1.0 / (norm + kSmallestNorm));
+      in_tasks(pool, elements,
+               [&](std::int64_t first, std::int64_t count) { run_loop<Scale>(isa_, x + first, inverse, count); });
+    });
+    const auto combine = [&](A* y, const A* other, double a, double b, std::int64_t count) {
+      stream.submit([this, y, other, a = static_cast<A>(a), b = static_cast<A>(b), count, &pool] {
+        in_tasks(pool, count,
+                 [&](std::int64_t first, std::int64_t n) { run_loop<Combine>(isa_, y + first, other + first, a, b, n); });
+      });
+    };
+    for (int i = 0; i < kIterations; ++i) {
+      math.matmul(stream, gram, matrix, wide ? Transpose::no : Transpose::yes, matrix, wide ? Transpose::yes : Transpose::no);
+      math.matmul(stream, square, gram, Transpose::no, gram, Transpose::no);
+      combine(to.square, to.gram, kC, kB, shorter * shorter);
+      if (wide)
+        math.matmul(stream, product, square, Transpose::no, matrix, Transpose::no);
+      else
+        math.matmul(stream, product, matrix, Transpose::no, square, Transpose::no);
+      combine(x, to.product, kA, 1, elements);
+    }
+  }
+
+  template <class A>
+  [[nodiscard]] std::vector<typename LayerWork<A>::Descent> descents(const LayerWork<A>& work) const {
+    std::vector<typename LayerWork<A>::Descent> all;
+    for (const auto& t : work.tensors()) {
+      const double rate = work.step().learning_rate * t.rate;
+      const double scale = is_orthogonalised(t) ? kScale * std::sqrt(static_cast<double>(std::max(t.rows, t.columns))) : 1.0;
+      all.push_back({.rate = rate * scale, .decay = 1.0 - rate * (s_.weight_decay * t.decay)});
+    }
+    return all;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_muon(const OptimizerSettings& settings, Isa isa) {
+  return std::make_unique<Muon>(settings, isa);
+}
+
+}  // namespace terrace

@@ -1,0 +1,90 @@
+#include <terrace/parallel/param_group.h>
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <regex>
+
+#include <terrace/core/error.h>
+
+namespace terrace {
+namespace {
+
+[[noreturn]] void refuse(std::string_view text, const std::string& why) {
+  throw Error(fmt::format("parameter group \"{}\": {}\n  a group is PATTERN:rate=NUMBER,decay=NUMBER, or one of the two; the "
+                          "numbers multiply --lr and --weight-decay",
+                          text, why),
+              Exit::usage);
+}
+
+std::regex regex_of(const std::string& pattern) {
+  try {
+    return std::regex(pattern);
+  } catch (const std::regex_error& e) {
+    refuse(pattern, fmt::format("no regular expression: {}", e.what()));
+  }
+}
+
+ParamGroup parse_param_group(std::string_view text) {
+  const auto colon = text.rfind(':');
+  if (colon == std::string_view::npos || colon == 0) refuse(text, "there is no pattern with a ':' behind it");
+  ParamGroup group{.pattern = std::string(text.substr(0, colon)), .rate = {}, .decay = {}};
+  (void)regex_of(group.pattern);
+  for (auto rest = text.substr(colon + 1);;) {
+    const auto comma = rest.find(',');
+    const auto item = rest.substr(0, comma);
+    const auto equals = item.find('=');
+    const auto key = item.substr(0, equals);
+    auto* const to = key == "rate" ? &group.rate : key == "decay" ? &group.decay : nullptr;
+    if (!to || equals == std::string_view::npos) refuse(text, fmt::format("\"{}\" is neither rate= nor decay=", item));
+    if (*to) refuse(text, fmt::format("{} is said twice", key));
+    const auto digits = item.substr(equals + 1);
+    double value = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    if (error != std::errc{} || end != digits.data() + digits.size() || !std::isfinite(value) || value < 0)
+      refuse(text, fmt::format("{} is \"{}\"; it must be a finite number and not negative", key, digits));
+    *to = value;
+    if (comma == std::string_view::npos) return group;
+    rest = rest.substr(comma + 1);
+  }
+}
+
+std::string_view trimmed(std::string_view text) {
+  const auto first = text.find_first_not_of(" \t\n");
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t\n") - first + 1);
+}
+
+}  // namespace
+
+std::vector<ParamGroup> parse_param_groups(std::string_view text) {
+  std::vector<ParamGroup> groups;
+  while (!trimmed(text).empty()) {
+    const auto end = text.find(';');
+    groups.push_back(parse_param_group(trimmed(text.substr(0, end))));
+    text = end == std::string_view::npos ? std::string_view{} : text.substr(end + 1);
+  }
+  return groups;
+}
+
+void apply_groups(std::span<const ParamGroup> groups, std::vector<std::vector<ParamSpec>>& params) {
+  for (const auto& group : groups) {
+    const auto pattern = regex_of(group.pattern);
+    bool found = false;
+    for (auto& layer : params)
+      for (auto& param : layer) {
+        if (!std::regex_search(param.name, pattern)) continue;
+        found = true;
+        param.rate = group.rate.value_or(param.rate);
+        param.decay = group.decay.value_or(param.decay);
+      }
+    if (found) continue;
+    std::string some;
+    for (const auto& layer : params)
+      if (!layer.empty()) some += fmt::format("{}{}", some.empty() ? "" : ", ", layer.front().name);
+    refuse(group.pattern, fmt::format("no parameter has such a name; there are {}, …", some));
+  }
+}
+
+}  // namespace terrace

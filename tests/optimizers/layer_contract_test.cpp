@@ -1,0 +1,278 @@
+// What every optimizer promises that sees whole layers. A new one gets its oracle (layer_oracles.h) and a line in kOptimizers.
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <terrace/core/error.h>
+#include <terrace/tests/optimizers/layer_oracles.h>
+#include <terrace/tests/optimizers/test_layer.h>
+
+namespace terrace::test {
+namespace {
+
+struct Case {
+  const char* label;
+  const char* optimizer;
+  OptimizerSettings settings;
+  void (*publish)(const OptimizerSettings&, const UpdateStep&, LayerOracle&, Numbers);
+};
+const std::vector<Case> kOptimizers{
+    {"lamb", "lamb", {}, publish_lamb},
+    {"adafactor", "adafactor", {}, publish_adafactor},
+    {"muon", "muon", {.momentum = 0.95}, publish_muon},
+    {"muon_nesterov", "muon", {.momentum = 0.95, .nesterov = true}, publish_muon},
+};
+
+// Matrices of both orientations, one that many blocks of 4,096 cover, vectors, an embedding, and parameters of their own rates.
+std::vector<UpdateTensor> all_tensors() {
+  return {{.rows = 7, .columns = 40, .hidden = true, .stream = 1},
+          {.rows = 1, .columns = 65, .hidden = true, .decay = 0, .stream = 2},
+          {.rows = 66, .columns = 70, .hidden = true, .stream = 3},
+          {.rows = 61, .columns = 9, .hidden = true, .rate = 0.5, .stream = 4},
+          {.rows = 30, .columns = 20, .rate = 2, .decay = 0.5, .stream = 5},
+          {.rows = 1, .columns = 5000, .stream = 6}};
+}
+
+class LayerContract : public testing::TestWithParam<std::size_t> {
+ protected:
+  [[nodiscard]] const Case& optimizer() const { return kOptimizers[GetParam()]; }
+  [[nodiscard]] std::unique_ptr<Optimizer> make(Isa isa = best_isa()) const {
+    return make_optimizer(optimizer().optimizer, optimizer().settings, isa);
+  }
+  [[nodiscard]] TestLayer layer(DType dtype, std::string_view recipe = "fp32", std::int64_t chunk = 4096) const {
+    return {*make(), dtype, recipe, all_tensors(), chunk};
+  }
+  [[nodiscard]] static UpdateStep step_of(std::uint64_t t) {
+    return {.step = t, .learning_rate = 1e-3 * (1 + t % 3), .gradient_scale = 0.37, .seed = 5, .first = t == 1};
+  }
+  struct Machine {
+    explicit Machine(int threads) : pool(threads), device(make_cpu_device(pool)), stream(device->make_stream("test")) {}
+    ThreadPool pool;
+    std::unique_ptr<Device> device;
+    std::unique_ptr<Stream> stream;
+  };
+  // `steps` steps of everything that can change and must not matter.
+  [[nodiscard]] TestLayer run(DType dtype, std::string_view recipe, std::int64_t chunk, int threads, Isa isa,
+                              unsigned steps = 4) const {
+    Machine machine(threads);
+    auto l = layer(dtype, recipe, chunk);
+    draw_layer_weights(l, 7);
+    for (unsigned t = 1; t <= steps; ++t) {
+      draw_layer_gradients(l, t);
+      l.update(*make(isa), *machine.stream, step_of(t));
+    }
+    return l;
+  }
+  Machine machine_{2};
+};
+
+void expect_same_weights(const TestLayer& got, const TestLayer& expected, const std::string& what) {
+  for (std::size_t t = 0; t < expected.tensors.size(); ++t)
+    for (std::int64_t i = 0; i < expected.tensors[t].elements(); ++i)
+      ASSERT_TRUE(same(got.weight(t, i), expected.weight(t, i))) << what << ": tensor " << t << ", element " << i << " is "
+                                                                 << got.weight(t, i) << " and not " << expected.weight(t, i);
+}
+
+// How far 100 steps leave the worst weight from the published formula's, in the largest way that a weight has gone.
+double worst_error(const Case& c, const Optimizer& tested, Stream& stream, TestLayer l) {
+  draw_layer_weights(l, 7);
+  std::vector<LayerOracle> oracles;
+  std::vector<Numbers> first;
+  for (std::size_t t = 0; t < l.tensors.size(); ++t) {
+    auto& o = oracles.emplace_back(l.tensors[t]);
+    for (std::size_t i = 0; i < o.w.size(); ++i) o.w[i] = l.weight(t, static_cast<std::int64_t>(i));
+    first.push_back(o.w);
+  }
+  for (unsigned k = 1; k <= 100; ++k) {
+    draw_layer_gradients(l, k);
+    const UpdateStep step{.step = k, .learning_rate = 2e-3, .gradient_scale = 0.37, .first = k == 1};
+    l.update(tested, stream, step);
+    for (std::size_t t = 0; t < oracles.size(); ++t) {
+      Numbers g(oracles[t].w.size());
+      for (std::size_t i = 0; i < g.size(); ++i) g[i] = step.gradient_scale * l.gradient(t, static_cast<std::int64_t>(i));
+      c.publish(c.settings, step, oracles[t], g);
+    }
+  }
+  double worst = 0, furthest = 0;
+  for (std::size_t t = 0; t < oracles.size(); ++t)
+    for (std::size_t i = 0; i < oracles[t].w.size(); ++i) {
+      worst = std::max(worst, std::abs(oracles[t].w[i] - l.weight(t, static_cast<std::int64_t>(i))));
+      furthest = std::max(furthest, std::abs(oracles[t].w[i] - first[t][i]));
+    }
+  EXPECT_GT(furthest, 0.01) << "nothing was updated that could be wrong";
+  return worst / furthest;
+}
+
+// Five iterations of the polynomial raise the smallest singular values, and the rounding beside them, up to 3.4445⁵ = 485
+// times.
+TEST_P(LayerContract, HundredStepsAreThoseOfThePublishedFormula) {
+  const auto tested = make();
+  EXPECT_LE(worst_error(optimizer(), *tested, *machine_.stream, layer(DType::fp64)), 1e-11);
+  EXPECT_LE(worst_error(optimizer(), *tested, *machine_.stream, layer(DType::fp32)), 2e-4);
+}
+
+struct Kept {
+  DType dtype;
+  std::string_view recipe;
+};
+std::vector<Kept> all_kept() {
+  std::vector<Kept> all;
+  for (const auto& recipe : recipes())
+    for (const auto dtype : {DType::fp32, DType::bf16, DType::fp64}) try {
+        (void)Recipe::of(dtype, recipe.name);
+        all.push_back({dtype, recipe.name});
+      } catch (const std::exception&) {  // they do not go together; recipe_test.cpp says which
+      }
+  return all;
+}
+
+TEST_P(LayerContract, NeitherThreadsNorChunksNorInstructionSetsChangeABit) {
+  for (const auto& kept : all_kept()) {
+    SCOPED_TRACE(fmt::format("{} {}", terrace::name_of(kept.dtype), kept.recipe));
+    const auto expected = run(kept.dtype, kept.recipe, 1 << 16, 1, best_isa());
+    for (const int threads : {1, 2, 3})
+      expect_same_weights(run(kept.dtype, kept.recipe, 2048, threads, best_isa()), expected,
+                          fmt::format("{} threads", threads));
+    expect_same_weights(run(kept.dtype, kept.recipe, 6144, 2, best_isa()), expected, "chunks of 6144");
+    for (const auto isa : kAllIsas)
+      if (runs(isa)) expect_same_weights(run(kept.dtype, kept.recipe, 4096, 2, isa), expected, std::string(name_of(isa)));
+  }
+}
+
+// A recipe that keeps the states in less does not lead elsewhere: after a few steps its weights are near those of fp32 states.
+TEST_P(LayerContract, RecipesAgreeWithPlainStates) {
+  const auto plain = run(DType::bf16, "fp32", 4096, 2, best_isa());
+  expect_same_weights(run(DType::bf16, "split", 4096, 2, best_isa()), plain, "split");
+  for (const auto* recipe : {"bf16", "8bit"}) {
+    const auto other = run(DType::bf16, recipe, 4096, 2, best_isa());
+    double difference = 0, all = 0;
+    for (std::size_t t = 0; t < plain.tensors.size(); ++t)
+      for (std::int64_t i = 0; i < plain.tensors[t].elements(); ++i) {
+        difference += std::abs(other.weight(t, i) - plain.weight(t, i));
+        all += std::abs(plain.weight(t, i));
+      }
+    EXPECT_LE(difference, 2e-3 * all) << recipe;
+  }
+}
+
+TEST_P(LayerContract, FirstUpdateDoesNotReadTheStates) {
+  auto zeroed = layer(DType::fp32), poisoned = layer(DType::fp32);
+  for (auto* l : {&zeroed, &poisoned}) {
+    draw_layer_weights(*l, 3);
+    for (auto& chunk : l->chunks())
+      for (const auto kind : l->recipe().states)
+        std::ranges::fill(chunk.bytes(kind), l == &zeroed ? std::byte{0} : std::byte{0xff});
+    for (std::uint64_t t = 1; t <= 2; ++t) {
+      draw_layer_gradients(*l, t);
+      l->update(*make(), *machine_.stream, step_of(t));
+    }
+  }
+  expect_same_weights(poisoned, zeroed, "states of NaN");
+}
+
+// Whatever is finite gives finite weights; and what is not stays in its tensor.
+TEST_P(LayerContract, HostileGradientsStayWhereTheyAre) {
+  for (const auto value : hostile_numbers<float>()) {
+    SCOPED_TRACE(fmt::format("gradient {}", value));
+    auto l = layer(DType::fp32), calm = layer(DType::fp32);
+    for (auto* each : {&l, &calm}) {
+      draw_layer_weights(*each, 7);
+      for (std::uint64_t t = 1; t <= 3; ++t) {
+        draw_layer_gradients(*each, t);
+        if (each == &l && t == 2)
+          for (const std::int64_t i : {0, 11, 70}) each->set_gradient(2, i, value);
+        auto step = step_of(t);
+        step.gradient_scale = 0.25;  // the greatest number fits into a momentum twice
+        each->update(*make(), *machine_.stream, step);
+      }
+    }
+    for (std::size_t t = 0; t < l.tensors.size(); ++t)
+      for (std::int64_t i = 0; i < l.tensors[t].elements(); ++i) {
+        if (t != 2) {
+          ASSERT_TRUE(same(l.weight(t, i), calm.weight(t, i))) << "tensor " << t << ", element " << i;
+        } else if (std::isfinite(value)) {
+          ASSERT_TRUE(std::isfinite(l.weight(t, i))) << "element " << i;
+        }
+      }
+  }
+}
+
+TEST_P(LayerContract, ATensorThatIsZeroWithoutGradientStays) {
+  auto l = layer(DType::fp32);
+  draw_layer_weights(l, 7);
+  for (std::int64_t i = 0; i < l.tensors[2].elements(); ++i) l.set_weight(2, i, 0);
+  for (std::uint64_t t = 1; t <= 3; ++t) {
+    draw_layer_gradients(l, t);
+    for (std::int64_t i = 0; i < l.tensors[2].elements(); ++i) l.set_gradient(2, i, 0);
+    l.update(*make(), *machine_.stream, step_of(t));
+  }
+  for (std::int64_t i = 0; i < l.tensors[2].elements(); ++i) ASSERT_EQ(l.weight(2, i), 0) << i;
+}
+
+TEST_P(LayerContract, NeedsCoverWhatIsUsedAndNotMuchMore) {
+  const auto l = layer(DType::fp32);
+  const auto needs = make()->layer_unit()->needs(l.shape());
+  const auto run = static_cast<std::uint64_t>(l.shape().run_elements) * 4;
+  EXPECT_GE(needs.scratch_bytes, run);
+  EXPECT_LE(needs.scratch_bytes, 4 * run);
+  EXPECT_EQ(make()->layer_unit()->packs_second_moment, needs.packed_numbers != 0);
+}
+
+TEST_P(LayerContract, RefusesWhatDoesNotGoTogether) {
+  const auto refused = [&](auto change, const char* words) {
+    auto l = layer(DType::fp32);
+    UpdateStep step{.step = 1, .learning_rate = 1e-3, .first = true};
+    change(l, step);
+    try {
+      l.update(*make(), *machine_.stream, step);
+      ADD_FAILURE() << "accepted, but should say: " << words;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.exit(), Exit::usage);
+      EXPECT_THAT(e.what(), testing::HasSubstr(words));
+      EXPECT_THAT(e.what(), testing::HasSubstr(optimizer().optimizer));
+    }
+  };
+  refused([](TestLayer&, UpdateStep& s) { s.step = 0; }, "count from 1");
+  refused([](TestLayer&, UpdateStep& s) { s.learning_rate = -1; }, "learning rate");
+  refused([](TestLayer& l, UpdateStep&) { l.tensors[1].rate = -1; }, "rate of a part");
+  refused([](TestLayer& l, UpdateStep&) { l.tensors[1].first = 3; }, "ascending order");
+  refused([](TestLayer& l, UpdateStep&) { l.chunks().back() = TestChunk(l.recipe(), 64); }, "64 elements");
+  TestChunk chunk(Recipe::of(DType::fp32, "fp32", make()->states()), 8);
+  EXPECT_THROW(make()->update(machine_.pool, {}, chunk.update()), Error);
+  OptimizerSettings settings;
+  settings.weight_decay = -1;
+  EXPECT_THROW(make_optimizer(optimizer().optimizer, settings), Error);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, LayerContract, testing::Range<std::size_t>(0, kOptimizers.size()),
+                         [](const auto& test) { return std::string(kOptimizers[test.param].label); });
+
+TEST(LayerOptimizers, EachHasAnOracle) {
+  for (const auto& known : optimizers()) {
+    const bool tested = std::ranges::any_of(kOptimizers, [&](const Case& c) { return c.optimizer == known.name; });
+    EXPECT_EQ(make_optimizer(known.name, {})->layer_unit().has_value(), tested) << known.name;
+  }
+}
+
+// Orthogonalised: all singular values end near 1, so a matrix of directions has the norm of an orthogonal one.
+TEST(Muon, MovesAMatrixByAnOrthogonalOne) {
+  ThreadPool pool(2);
+  const auto device = make_cpu_device(pool);
+  const auto stream = device->make_stream("test");
+  const auto muon = make_optimizer("muon", {.weight_decay = 0});
+  TestLayer l(*muon, DType::fp32, "fp32", {{.rows = 48, .columns = 96, .hidden = true}}, 2048);
+  draw_layer_gradients(l, 1);
+  l.update(*muon, *stream, {.step = 1, .learning_rate = 1, .first = true});
+  double squares = 0;
+  for (std::int64_t i = 0; i < 48 * 96; ++i) squares += l.weight(0, i) * l.weight(0, i);
+  const double mean_singular = std::sqrt(squares / 48) / (0.2 * std::sqrt(96.0));
+  EXPECT_GT(mean_singular, 0.7);
+  EXPECT_LT(mean_singular, 1.25);
+}
+
+}  // namespace
+}  // namespace terrace::test
