@@ -21,6 +21,7 @@
 #include <terrace/core/philox.h>
 #include <terrace/core/thread_pool.h>
 #include <terrace/core/trace.h>
+#include <terrace/core/typical_numbers.h>
 #include <terrace/core/units.h>
 
 namespace terrace {
@@ -146,26 +147,13 @@ double disk_rate(std::vector<std::unique_ptr<ScratchFile>>& files, std::byte* bu
   return static_cast<double>(blocks.load() * kDiskBlockBytes) / seconds_since(begin);
 }
 
-// Normal numbers of either float format: zeros take less power, and a GPU's clock rises on them.
-void fill(Device& device, const Slab& slab) {
-  const auto memory = device.host_memory();
-  const Slab content = memory->allocate(4 * kMiB);
-  const std::span words(reinterpret_cast<std::uint32_t*>(content.data()), content.bytes() / sizeof(std::uint32_t));
-  fill_normal(reinterpret_cast<float*>(words.data()), static_cast<std::int64_t>(words.size()), 1, 1, 0, 0.02);
-  for (auto& word : words) word = (word & 0xffff0000U) | (word >> 16);
-  const auto stream = device.make_stream("profile fill");
-  for (std::size_t at = 0; at < slab.bytes(); at += content.bytes())
-    stream->copy(slab.data() + at, content.data(), std::min(content.bytes(), slab.bytes() - at));
-  stream->synchronize();
-}
-
 // One square product of a dtype, ready to be submitted.
 class Product {
  public:
   Product(Device& device, DType dtype, std::int64_t n) : math_(device.math()), n_(n) {
     const auto bytes = static_cast<std::size_t>(n * n) * size_of(dtype);
     slab_ = device.memory().allocate(3 * bytes);
-    fill(device, slab_);
+    fill_with_typical_numbers(device, {slab_.data(), slab_.bytes()});
     a_ = {slab_.data(), dtype, {n, n}};
     b_ = {slab_.data() + bytes, dtype, {n, n}};
     c_ = {slab_.data() + 2 * bytes, dtype, {n, n}};
@@ -355,7 +343,7 @@ double measure_device_stream(Device& device, double seconds) {
   constexpr std::int64_t kRows = 16 * 1024, kColumns = 1024;
   constexpr std::size_t kBytes = kRows * kColumns * sizeof(float);
   const Slab slab = device.memory().allocate(3 * kBytes);
-  fill(device, slab);
+  fill_with_typical_numbers(device, {slab.data(), slab.bytes()});
   const auto array = [&](std::size_t i) { return TensorView{slab.data() + i * kBytes, DType::fp32, {kRows, kColumns}}; };
   const auto stream = device.make_stream("profile");
   std::vector<double> rates;

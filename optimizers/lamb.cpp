@@ -1,6 +1,7 @@
 // LAMB (You et al.: "Large batch optimization for deep learning: training BERT in 76 minutes", ICLR 2020).
 #include <cmath>
 
+#include <terrace/optimizers/adam_moments.h>
 #include <terrace/optimizers/layer_work.h>
 
 namespace terrace {
@@ -11,12 +12,7 @@ class Lamb final : public LayerOptimizer<Lamb> {
   static constexpr const char* kName = "lamb";
   static constexpr bool kPacks = false;
 
-  Lamb(const OptimizerSettings& settings, Isa isa) : LayerOptimizer(settings, isa) {
-    require_fraction(kName, "beta1", s_.beta1);
-    require_fraction(kName, "beta2", s_.beta2);
-    require_eps(kName, s_.eps);
-    require_rate(kName, "the weight decay", s_.weight_decay);
-  }
+  Lamb(const OptimizerSettings& settings, Isa isa) : LayerOptimizer(settings, isa) { require_adam_settings(kName, s_); }
   [[nodiscard]] std::vector<Kind> states() const override { return {Kind::first_moment, Kind::second_moment}; }
 
   struct Places {
@@ -42,11 +38,8 @@ class Lamb final : public LayerOptimizer<Lamb> {
   template <class A>
   struct Factors {
     A gradient_scale;
-    A one_minus_beta1;
-    A beta2, one_minus_beta2;
-    A correction;    // 1 / (1 − β1^t)
-    A inverse_root;  // 1 / sqrt(1 − β2^t)
-    A eps;
+    AdamMoments<A> moments;
+    A correction;  // 1 / (1 − β1^t)
     A weight_decay;
   };
   struct Direct {
@@ -55,9 +48,7 @@ class Lamb final : public LayerOptimizer<Lamb> {
                                     A* __restrict m, A* __restrict v, std::int64_t count, Factors<A> f) {
       for (std::int64_t i = 0; i < count; ++i) {
         const A g = gradient[i] * f.gradient_scale;                       // 1
-        m[i] = m[i] + f.one_minus_beta1 * (g - m[i]);                     // 2
-        v[i] = f.beta2 * v[i] + (f.one_minus_beta2 * g) * g;              // 3
-        const A d = std::sqrt(v[i]) * f.inverse_root + f.eps;             // 4
+        const A d = move_moments(f.moments, g, m[i], v[i]);               // 2 to 4
         out[i] = (f.correction * m[i]) / d + f.weight_decay * weight[i];  // 5
       }
     }
@@ -67,16 +58,11 @@ class Lamb final : public LayerOptimizer<Lamb> {
   void update_in(ThreadPool& pool, const LayerWork<A>& work) const {
     const auto& step = work.step();
     const auto& tensors = work.tensors();
-    const auto t = static_cast<double>(step.step);
     std::vector<Factors<A>> factors;
     for (const auto& tensor : tensors)
       factors.push_back({.gradient_scale = static_cast<A>(step.gradient_scale),
-                         .one_minus_beta1 = static_cast<A>(1.0 - s_.beta1),
-                         .beta2 = static_cast<A>(s_.beta2),
-                         .one_minus_beta2 = static_cast<A>(1.0 - s_.beta2),
-                         .correction = static_cast<A>(1.0 / (1.0 - std::pow(s_.beta1, t))),
-                         .inverse_root = static_cast<A>(1.0 / std::sqrt(1.0 - std::pow(s_.beta2, t))),
-                         .eps = static_cast<A>(s_.eps),
+                         .moments = AdamMoments<A>::of(s_, step),
+                         .correction = static_cast<A>(1.0 / moment_correction(s_.beta1, step)),
                          .weight_decay = static_cast<A>(s_.weight_decay * tensor.decay)});
     work.each_tile(pool, [&](std::size_t tensor, std::int64_t element, const elementwise::Tile<A>& tile) {
       run_loop<Direct>(isa_, work.directions(tensor) + element, static_cast<const A*>(tile.weight), tile.gradient, tile.state0,

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include <terrace/core/math.h>
+#include <terrace/optimizers/adam_moments.h>
 #include <terrace/optimizers/layer_work.h>
 
 namespace terrace {
@@ -47,10 +48,7 @@ class Muon final : public LayerOptimizer<Muon> {
 
   Muon(const OptimizerSettings& settings, Isa isa) : LayerOptimizer(settings, isa) {
     require_fraction(kName, "the momentum", s_.momentum);
-    require_fraction(kName, "beta1", s_.beta1);
-    require_fraction(kName, "beta2", s_.beta2);
-    require_eps(kName, s_.eps);
-    require_rate(kName, "the weight decay", s_.weight_decay);
+    require_adam_settings(kName, s_);
   }
   [[nodiscard]] std::vector<Kind> states() const override { return {Kind::first_moment, Kind::second_moment}; }
 
@@ -121,10 +119,9 @@ class Muon final : public LayerOptimizer<Muon> {
 
   template <class A>
   struct AdamFactors {
-    A gradient_scale, one_minus_beta1, beta2, one_minus_beta2;
-    A correction;    // 1 / (1 − β1^t)
-    A inverse_root;  // 1 / sqrt(1 − β2^t)
-    A eps;
+    A gradient_scale;
+    AdamMoments<A> moments;
+    A correction;  // 1 / (1 − β1^t)
   };
   struct Adam {
     template <class A>
@@ -132,9 +129,7 @@ class Muon final : public LayerOptimizer<Muon> {
                                     std::int64_t count, AdamFactors<A> f) {
       for (std::int64_t i = 0; i < count; ++i) {
         const A g = gradient[i] * f.gradient_scale;
-        m[i] = m[i] + f.one_minus_beta1 * (g - m[i]);
-        v[i] = f.beta2 * v[i] + (f.one_minus_beta2 * g) * g;
-        const A d = std::sqrt(v[i]) * f.inverse_root + f.eps;
+        const A d = move_moments(f.moments, g, m[i], v[i]);
         out[i] = (f.correction * m[i]) / d;
       }
     }
@@ -144,17 +139,12 @@ class Muon final : public LayerOptimizer<Muon> {
   template <class A>
   void gather(ThreadPool& pool, const LayerWork<A>& work, std::span<A> moments) const {
     const auto& step = work.step();
-    const auto t = static_cast<double>(step.step);
     const MomentumFactors<A> of_matrices{.gradient_scale = static_cast<A>(step.gradient_scale),
                                          .momentum = static_cast<A>(s_.momentum),
                                          .nesterov = s_.nesterov};
     const AdamFactors<A> of_the_rest{.gradient_scale = static_cast<A>(step.gradient_scale),
-                                     .one_minus_beta1 = static_cast<A>(1.0 - s_.beta1),
-                                     .beta2 = static_cast<A>(s_.beta2),
-                                     .one_minus_beta2 = static_cast<A>(1.0 - s_.beta2),
-                                     .correction = static_cast<A>(1.0 / (1.0 - std::pow(s_.beta1, t))),
-                                     .inverse_root = static_cast<A>(1.0 / std::sqrt(1.0 - std::pow(s_.beta2, t))),
-                                     .eps = static_cast<A>(s_.eps)};
+                                     .moments = AdamMoments<A>::of(s_, step),
+                                     .correction = static_cast<A>(1.0 / moment_correction(s_.beta1, step))};
     std::vector<A*> second;  // of each tensor
     A* next = moments.data();
     for (const auto& tensor : work.tensors()) {

@@ -8,14 +8,13 @@
 #include <string>
 #include <vector>
 
-#include <terrace/core/philox.h>
 #include <terrace/core/trace.h>
+#include <terrace/core/typical_numbers.h>
 
 namespace terrace {
 namespace {
 
 constexpr std::size_t kRounds = 5;  // at least, unless they take too long
-constexpr std::uint64_t kContentBytes = 4 * kMiB;
 
 bool computes(Op op) { return op != Op::prefetch && op != Op::release && !communicates(op); }
 
@@ -53,13 +52,6 @@ std::map<std::string, Sample> distinct_actions(const StepMap& map, const Program
     samples.emplace(key, std::move(s));
   }
   return samples;
-}
-
-// Normal numbers, as fp32 and as pairs of bf16: zeros would flatter the clock rate, subnormals would slow the arithmetic.
-void fill_scratch(std::byte* scratch, std::uint64_t bytes) {
-  const std::span words(reinterpret_cast<std::uint32_t*>(scratch), bytes / sizeof(std::uint32_t));
-  fill_normal(reinterpret_cast<float*>(words.data()), static_cast<std::int64_t>(words.size()), 1, 1, 0, 0.02);
-  for (auto& word : words) word = (word & 0xffff0000U) | (word >> 16);
 }
 
 // Memory of one tier, which actions take turns in: what one left in the caches the next one drives out.
@@ -105,12 +97,7 @@ void measure_costs(ProfileCosts& costs, const StepMap& map, const Program& progr
 
   const auto host = make_cpu_device(device.pool());
   const auto stream = device.make_stream("measure"), host_stream = host->make_stream("measure");
-  const Slab content = host_memory->allocate(kContentBytes);
-  fill_scratch(content.data(), content.bytes());
-  for (const auto& [lane, arena] : arenas)
-    for (std::uint64_t at = 0; at < arena.bytes(); at += kContentBytes)
-      stream->copy(arena.data() + at, content.data(), std::min(kContentBytes, arena.bytes() - at));
-  stream->synchronize();
+  for (const auto& [lane, arena] : arenas) fill_with_typical_numbers(device, {arena.data(), arena.bytes()});
   Compute compute(
       {.device = &device, .stream = stream.get(), .host_stream = host_stream.get(), .map = &map, .optimizer = &optimizer});
   compute.begin(input);

@@ -60,6 +60,7 @@ class StepMap {
   [[nodiscard]] std::vector<ChunkId> dead_after(const Action& action) const;
   [[nodiscard]] Tier tier_of(const Action& action) const;  // where the uses are acquired
   [[nodiscard]] Lane lane_of(const Action& action) const;  // who runs it
+  [[nodiscard]] Lane lane_of(Tier tier) const;             // who computes in that memory
 
   [[nodiscard]] const Model& model() const { return model_; }
   [[nodiscard]] const Options& options() const { return options_; }

@@ -198,7 +198,9 @@ Tier StepMap::tier_of(const Action& a) const {
 
 Lane StepMap::lane_of(const Action& a) const {
   if (communicates(a.op)) return Lane::communication;
-  return options_.separate_device && tier_of(a) == Tier::host ? Lane::update : Lane::compute;
+  return lane_of(tier_of(a));
 }
+
+Lane StepMap::lane_of(Tier tier) const { return options_.separate_device && tier == Tier::host ? Lane::update : Lane::compute; }
 
 }  // namespace terrace

@@ -11,11 +11,6 @@ void Walk::set_policy(const Program& program) {
   policy_.set_program(uses, program.actions.size());
 }
 
-// What is fetched into host memory of a machine whose device computes for itself is the host's own to work on.
-Lane Walk::lane_of(Tier tier) const {
-  return map_.options().separate_device && tier == Tier::host ? Lane::update : Lane::compute;
-}
-
 void Walk::retry_prefetches(Sink& sink) {
   while (!pending_.empty()) {
     const auto [chunk, tier] = pending_.front();
@@ -24,7 +19,7 @@ void Walk::retry_prefetches(Sink& sink) {
       continue;
     }
     moves_.clear();
-    const bool there = residency_.prefetch(chunk, tier, now(lane_of(tier)), moves_);
+    const bool there = residency_.prefetch(chunk, tier, now(map_.lane_of(tier)), moves_);
     for (const auto& move : moves_) sink.move(move);
     if (!there) break;
     pending_.pop_front();

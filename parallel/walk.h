@@ -49,7 +49,6 @@ class Walk {
   Belady& policy_;
   // Not before the lane's action at hand starts: this is what makes "depth" a distance in time.
   [[nodiscard]] Clock now(Lane lane) const { return Clock::after(lane, sequence_[index(lane)]); }
-  [[nodiscard]] Lane lane_of(Tier tier) const;  // of the actions that compute there
 
   std::array<std::uint64_t, kLanes> sequence_{};  // of the lanes that run actions: their last one's
   // A prefetch that finds no room waits here, in order, and is tried again before each action.

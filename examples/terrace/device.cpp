@@ -40,7 +40,6 @@ void demand_device(const RunConfig& c) {
 
 std::unique_ptr<Device> make_device(const RunConfig& c, ThreadPool& pool) {
   if (c.device == "cpu") return make_cpu_device(pool);
-  find_gpu(c);
   return make_cuda_device(pool, {.index = gpu_index(c)});
 }
 

@@ -15,6 +15,7 @@
 #include <terrace/core/cuda/kernels/attention_decode.h>
 #include <terrace/core/cuda/kernels/attention_forward.h>
 #include <terrace/core/cuda/kernels/attention_plain.h>
+#include <terrace/core/cuda/with_type.h>
 #include <terrace/core/math.h>
 
 namespace terrace::cuda {
@@ -49,17 +50,6 @@ void launch_rows(const Launcher& launcher, const AttentionShape& s, std::int64_t
       {.blocks = {ceil_div(s.seq, rows), heads, s.batch}, .threads = Kernel::kThreads, .shared_bytes = shared_bytes}, args);
 }
 
-// Calls f.template operator()<T>() with the type of a compute dtype.
-template <class F>
-void for_compute_dtype(DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::fp32: return f.template operator()<float>();
-    case DType::bf16: return f.template operator()<bf16>();
-    case DType::fp64: return f.template operator()<double>();
-    case DType::i32: break;
-  }
-  throw std::logic_error("attention: i32 is not a compute dtype");
-}
 // f.template operator()<D>() for the head dims that tensor cores serve; false for others.
 template <class F>
 bool for_tensor_core_dim(std::int64_t head_dim, F&& f) {
@@ -74,7 +64,7 @@ bool for_tensor_core_dim(std::int64_t head_dim, F&& f) {
 
 template <class Launcher>
 void attention(const Launcher& launcher, const AttentionShape& s, TensorView out, TensorView lse, TensorView qkv) {
-  for_compute_dtype(qkv.dtype, [&]<class T>() {
+  with_type(qkv.dtype, [&]<class T>() {
     const auto args = attention_args<T>(s, out, lse, qkv);
     if constexpr (std::is_same_v<T, bf16>) {
       const bool served = for_tensor_core_dim(s.head_dim, [&]<int kDim>() {
@@ -92,7 +82,7 @@ void attention(const Launcher& launcher, const AttentionShape& s, TensorView out
 template <class Launcher>
 void attention_grad(const Launcher& launcher, const AttentionShape& s, TensorView dqkv, TensorView dout, TensorView out,
                     TensorView lse, TensorView qkv) {
-  for_compute_dtype(qkv.dtype, [&]<class T>() {
+  with_type(qkv.dtype, [&]<class T>() {
     auto args = attention_args<T>(s, out, lse, qkv);
     args.dqkv = dqkv.as<T>();
     args.dout = dout.as<T>();
@@ -117,7 +107,7 @@ void attention_grad(const Launcher& launcher, const AttentionShape& s, TensorVie
 template <class Launcher>
 void attention_decode(const Launcher& launcher, const AttentionShape& s, TensorView out, TensorView q, TensorView k_cache,
                       TensorView v_cache, std::int64_t length) {
-  for_compute_dtype(out.dtype, [&]<class T>() {
+  with_type(out.dtype, [&]<class T>() {
     const std::int64_t width = s.heads * s.head_dim;
     using Kernel = AttentionDecode<T>;
     launcher.template run<Kernel>({.blocks = {s.heads, 1, 1},

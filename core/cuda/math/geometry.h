@@ -4,25 +4,14 @@
 #pragma once
 
 #include <algorithm>
-#include <stdexcept>
 
 #include <terrace/core/cuda/kernels/vectors.h>
+#include <terrace/core/cuda/with_type.h>
 #include <terrace/core/math_arguments.h>
 
 namespace terrace::cuda {
 
-// Calls f.template operator()<T>() with the storage type of a compute dtype.
-template <class F>
-void with_type(DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::fp32: return f.template operator()<float>();
-    case DType::bf16: return f.template operator()<bf16>();
-    case DType::fp64: return f.template operator()<double>();
-    case DType::i32: break;
-  }
-  throw std::logic_error("math: i32 is not a compute dtype");
-}
-// The same for a weight's gradient, which has the compute dtype T or T's sum type.
+// As with_type(), for a weight's gradient, which has the compute dtype T or T's sum type.
 template <class T, class F>
 void with_gradient_type(DType dtype, F&& f) {
   if (dtype == dtype_of<T>::value) return f.template operator()<T>();

@@ -1,0 +1,25 @@
+// From a dtype to the type that a kernel is made for.
+//
+// Threads: any. Errors: std::logic_error for what is no compute dtype.
+#pragma once
+
+#include <stdexcept>
+
+#include <terrace/core/cuda/arithmetic.h>
+#include <terrace/core/dtype.h>
+
+namespace terrace::cuda {
+
+// Calls f.template operator()<T>() with the storage type of a compute dtype.
+template <class F>
+void with_type(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::fp32: return f.template operator()<float>();
+    case DType::bf16: return f.template operator()<bf16>();
+    case DType::fp64: return f.template operator()<double>();
+    case DType::i32: break;
+  }
+  throw std::logic_error("math: i32 is not a compute dtype");
+}
+
+}  // namespace terrace::cuda
