@@ -6,6 +6,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <fstream>
+
+#include <fmt/format.h>
+
 #include <terrace/core/units.h>
 
 namespace terrace {
@@ -21,6 +25,18 @@ bool pages_suffice(const std::optional<DirectIoRules>& rules) {
   if (!rules) return true;
   return rules->memory_bytes != 0 && rules->offset_bytes != 0 && kPageBytes % rules->memory_bytes == 0 &&
          kPageBytes % rules->offset_bytes == 0;
+}
+
+bool drive_can_be_polled(int descriptor) {
+  struct statx info {};
+  if ((::fcntl(descriptor, F_GETFL) & O_DIRECT) == 0) return false;
+  if (::syscall(SYS_statx, descriptor, "", AT_EMPTY_PATH, 0, &info) != 0) return false;
+  const auto device = fmt::format("/sys/dev/block/{}:{}", info.stx_dev_major, info.stx_dev_minor);
+  for (const auto* const queue : {"/queue", "/../queue"}) {  // a drive's, or that of a partition's drive
+    int polled = 0;
+    if (std::ifstream(device + queue + "/io_poll") >> polled) return polled == 1;
+  }
+  return false;
 }
 
 }  // namespace terrace

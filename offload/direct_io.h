@@ -1,4 +1,4 @@
-// What the file system says about direct I/O on one open file.
+// What the system says about direct I/O on one open file.
 //
 // Threads: any. Errors: none; a kernel or file system that does not tell gives nothing.
 #pragma once
@@ -16,5 +16,8 @@ std::optional<DirectIoRules> direct_io_rules(int descriptor);  // statx, STATX_D
 
 // Whether requests of whole pages keep the rules. A file that tells none is believed when it could be opened with O_DIRECT.
 bool pages_suffice(const std::optional<DirectIoRules>& rules);
+
+// Whether the file was opened with O_DIRECT and its drive has queues that are polled instead of interrupting (sysfs).
+bool drive_can_be_polled(int descriptor);
 
 }  // namespace terrace

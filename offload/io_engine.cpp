@@ -1,9 +1,12 @@
 #include <terrace/offload/io_engine.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <string_view>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <terrace/core/error.h>
 
@@ -11,22 +14,26 @@ namespace terrace {
 
 namespace {
 
+constexpr std::string_view kUringNames[] = {"uring", "uring-sqpoll", "uring-iopoll"};
+
 std::unique_ptr<IoEngine> make_engine(const IoOptions& options) {
   const char* const text = std::getenv("TERRACE_IO_ENGINE");
   const std::string_view forced = text ? text : "";
-  if (!forced.empty() && forced != "uring" && forced != "uring-sqpoll" && forced != "threads") {
-    throw Error(fmt::format("TERRACE_IO_ENGINE={}: there is no such I/O engine; use uring, uring-sqpoll or threads", forced),
+  if (!forced.empty() && forced != "threads" && std::ranges::find(kUringNames, forced) == std::end(kUringNames)) {
+    throw Error(fmt::format("TERRACE_IO_ENGINE={}: there is no such I/O engine; use {} or threads", forced,
+                            fmt::join(kUringNames, ", ")),
                 Exit::usage);
   }
   if (forced == "threads") return make_thread_engine(options);
   std::string why;
   auto asked = options;
   asked.kernel_submits |= forced == "uring-sqpoll";
+  asked.device_polls |= forced == "uring-iopoll";
   if (auto engine = make_uring_engine(asked, why)) return engine;
   if (!forced.empty())
     throw Error(
-        fmt::format("TERRACE_IO_ENGINE={}, but io_uring is not permitted here: {}\n  unset it, or allow io_uring: "
-                    "terrace doctor says how",
+        fmt::format("TERRACE_IO_ENGINE={}, but that is not possible here: {}\n  unset it, or see what terrace doctor says "
+                    "about io_uring",
                     forced, why));
   fmt::print(stderr,
              "warning: io_uring is not permitted here ({}); reading and writing with threads, which costs CPU time; allow it "

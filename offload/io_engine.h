@@ -50,6 +50,7 @@ struct IoOptions {
   std::vector<int> files;                     // open descriptors, borrowed
   std::vector<std::span<std::byte>> buffers;  // memory that requests will use, registered where permitted
   bool kernel_submits = false;  // io_uring's SQPOLL: a kernel thread takes requests, at the price of most of a core
+  bool device_polls = false;  // io_uring's IOPOLL: a wait asks the drive again and again instead of sleeping, at the same price
 };
 
 // io_uring; nullptr with `why` filled when the kernel or a seccomp filter forbids it. Unregistered buffers or files are used,
@@ -61,7 +62,7 @@ std::unique_ptr<IoEngine> make_thread_engine(const IoOptions& options, int threa
 // the page cache, so that it does not grow into memory that the budgets gave to others.
 std::unique_ptr<IoEngine> make_uncached_engine(std::unique_ptr<IoEngine> inner, const std::vector<int>& files);
 // io_uring where it works, else the thread pool with one warning; uncached where a file is buffered.
-// TERRACE_IO_ENGINE=threads|uring|uring-sqpoll forces one.
+// TERRACE_IO_ENGINE=threads|uring|uring-sqpoll|uring-iopoll forces one.
 std::unique_ptr<IoEngine> make_io_engine(const IoOptions& options);
 
 // In memory, seeded: random delays (in polls), reordering, short transfers, and faults at chosen requests. `durable` is what a

@@ -17,6 +17,7 @@
 #include <terrace/core/error.h>
 #include <terrace/core/memory_resource.h>
 #include <terrace/core/trace.h>
+#include <terrace/offload/direct_io.h>
 #include <terrace/offload/io_engine.h>
 #include <terrace/offload/io_progress.h>
 
@@ -29,11 +30,23 @@ constexpr unsigned kWantedFlags =
 
 // The kernel's thread takes the submissions, so nothing is left to be deferred to ours.
 constexpr unsigned kKernelSubmitsFlags = IORING_SETUP_R_DISABLED | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_SQPOLL;
+constexpr unsigned kDevicePollsFlags =
+    IORING_SETUP_R_DISABLED | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_IOPOLL;
+
+unsigned wanted_flags(const IoOptions& options) {
+  return options.device_polls ? kDevicePollsFlags : options.kernel_submits ? kKernelSubmitsFlags : kWantedFlags;
+}
 
 class UringEngine final : public IoEngine {
  public:
   static std::unique_ptr<UringEngine> make(const IoOptions& options, std::string& why) {
     std::unique_ptr<UringEngine> engine(new UringEngine(options));
+    if (options.device_polls && !std::ranges::all_of(options.files, drive_can_be_polled)) {
+      why =
+          "IOPOLL wants files opened with O_DIRECT on drives with polled queues (nvme.poll_queues=N among the kernel's "
+          "options)";
+      return nullptr;
+    }
     if (!engine->open_ring(why)) return nullptr;
     engine->register_files();
     engine->register_buffers(options.buffers);
@@ -58,12 +71,12 @@ class UringEngine final : public IoEngine {
 
   std::size_t poll(std::chrono::nanoseconds wait) override {
     enable();
-    arm_wake();
+    if (!device_polls()) arm_wake();
     fill();
     if (backoff_.active()) wait = std::min(wait, std::chrono::nanoseconds(backoff_.left_ns(now_ns())));
     if (io_uring_cq_ready(&ring_) == 0) {
       if (wait.count() > 0) {
-        enter_and_wait(wait);
+        device_polls() ? poll_device(wait) : enter_and_wait(wait);
       } else {
         enter_without_wait();
       }
@@ -88,7 +101,9 @@ class UringEngine final : public IoEngine {
       : depth_(std::max(1U, options.queue_depth)),
         files_(options.files),
         wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-        flags_(options.kernel_submits ? kKernelSubmitsFlags : kWantedFlags) {}
+        flags_(wanted_flags(options)) {}
+
+  [[nodiscard]] bool device_polls() const { return flags_ & IORING_SETUP_IOPOLL; }
 
   bool open_ring(std::string& why) {
     if (wake_fd_ < 0) {
@@ -97,7 +112,7 @@ class UringEngine final : public IoEngine {
     }
     int result = io_uring_queue_init(depth_ + 1, &ring_, flags_);  // one more: the wake poll
     if (result == -EINVAL) {  // a kernel before 6.1 does not know the flags; all of them only save time
-      flags_ &= IORING_SETUP_SQPOLL;
+      flags_ &= IORING_SETUP_SQPOLL | IORING_SETUP_IOPOLL;
       result = io_uring_queue_init(depth_ + 1, &ring_, flags_);
     }
     if (result < 0) why = fmt::format("io_uring_setup: {}", describe_errno(-result));
@@ -208,10 +223,11 @@ class UringEngine final : public IoEngine {
 
   void enter_without_wait() {
     if (io_uring_sq_ready(&ring_) == 0 && wait_free()) return;
-    check(flags_ & IORING_SETUP_DEFER_TASKRUN ? io_uring_submit_and_get_events(&ring_) : io_uring_submit(&ring_));
+    check(flags_ & kFetchFlags ? io_uring_submit_and_get_events(&ring_) : io_uring_submit(&ring_));
   }
-  // Whether an entry has nothing to fetch: without DEFER_TASKRUN the kernel posts completions by itself.
-  [[nodiscard]] bool wait_free() const { return !(flags_ & IORING_SETUP_DEFER_TASKRUN) || in_ring_ == 0; }
+  // Whether an entry has nothing to fetch: without these flags the kernel posts completions by itself.
+  static constexpr unsigned kFetchFlags = IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_IOPOLL;
+  [[nodiscard]] bool wait_free() const { return !(flags_ & kFetchFlags) || in_ring_ == 0; }
 
   void enter_and_wait(std::chrono::nanoseconds wait) {
     __kernel_timespec limit{};
@@ -219,6 +235,22 @@ class UringEngine final : public IoEngine {
     limit.tv_nsec = wait.count() % 1'000'000'000;
     io_uring_cqe* first = nullptr;
     check(io_uring_submit_and_wait_timeout(&ring_, &first, 1, &limit, nullptr));
+  }
+
+  // A ring that polls drives takes no poll of our wake descriptor, so that is asked between two polls; with nothing to poll
+  // for, we sleep on it.
+  void poll_device(std::chrono::nanoseconds wait) {
+    if (in_ring_ == 0) {
+      const timespec limit{wait.count() / 1'000'000'000, wait.count() % 1'000'000'000};
+      pollfd wake{wake_fd_, POLLIN, 0};
+      ::ppoll(&wake, 1, &limit, nullptr);
+      clear_wake();
+      return;
+    }
+    const auto end_ns = now_ns() + wait.count();
+    do {
+      enter_without_wait();
+    } while (io_uring_cq_ready(&ring_) == 0 && !clear_wake() && now_ns() < end_ns);
   }
 
   // What an entry may answer without harm: the time is over, a signal came, or the kernel is short for a moment.
@@ -255,11 +287,13 @@ class UringEngine final : public IoEngine {
     return ended;
   }
 
-  void clear_wake() {
+  // Whether somebody had called wake().
+  bool clear_wake() {
     wake_armed_ = false;
     std::uint64_t count = 0;
     while (::read(wake_fd_, &count, sizeof count) < 0 && errno == EINTR) {
     }
+    return count > 0;
   }
 
   const std::uint32_t depth_;
