@@ -30,11 +30,17 @@ class PrivateMount {
   // loop devices, or no mkfs.ext4, it answers false.
   bool ext4(const std::filesystem::path& image, std::size_t bytes) {
     if (!own()) return false;
-    const auto text = image.string();
-    const auto command = "truncate -s " + std::to_string(bytes) + " '" + text + "' && mkfs.ext4 -q -F -m 0 '" + text +
-                         "' && mount -o loop '" + text + "' '" + at_.string() + "'";
-    error_ = ENODEV;
-    return mounted_ = std::system((command + " >/dev/null 2>&1").c_str()) == 0;
+    const auto text = "'" + image.string() + "'";
+    return shell("truncate -s " + std::to_string(bytes) + " " + text + " && mkfs.ext4 -q -F -m 0 " + text) &&
+           mount_image(image);
+  }
+  bool mount_image(const std::filesystem::path& image) {
+    return mounted_ = shell("mount -o loop '" + image.string() + "' '" + at_.string() + "'");
+  }
+  bool unmount() {
+    ::sync();
+    mounted_ = !shell("umount -d '" + at_.string() + "'");
+    return !mounted_;
   }
   bool read_only() {
     return own() && mount(at_.c_str(), "", MS_BIND, "") &&
@@ -51,6 +57,10 @@ class PrivateMount {
   bool own() { return note(::unshare(CLONE_NEWNS)) && note(::mount("none", "/", "", MS_REC | MS_PRIVATE, "")); }
   bool mount(const char* what, const char* type, unsigned long flags, const std::string& options) {
     return mounted_ = note(::mount(what, at_.c_str(), type, flags, options.c_str()));
+  }
+  bool shell(const std::string& command) {
+    error_ = ENODEV;
+    return std::system(("(" + command + ") >/dev/null 2>&1").c_str()) == 0;
   }
   bool note(int result) {
     if (result != 0) error_ = errno;
