@@ -12,19 +12,25 @@
 namespace terrace::cli {
 namespace {
 
-int gpu_index(const RunConfig& c) {
+int gpu_index(const RunConfig& c, std::int64_t local_rank) {
   int index = 0;
   const std::string_view digits = std::string_view(c.device).substr(std::string_view("cuda:").size());
   std::from_chars(digits.data(), digits.data() + digits.size(), index);
-  return index;
+  return index + static_cast<int>(local_rank);
 }
 
-GpuInfo find_gpu(const RunConfig& c) {
+GpuInfo find_gpu(const RunConfig& c, std::int64_t local_rank) {
   const auto found = find_gpus();
   if (found.gpus.empty())
     throw Error(fmt::format("device {} is not there: {}\n  {}, or use --device cpu", c.device, found.why_none, found.mend),
                 Exit::hardware_missing);
-  const auto index = static_cast<std::size_t>(gpu_index(c));
+  const auto index = static_cast<std::size_t>(gpu_index(c, local_rank));
+  if (index >= found.gpus.size() && local_rank > 0)
+    throw Error(
+        fmt::format("{} ranks of this machine want a GPU each, from {} on, and it shows {}\n  start fewer ranks here, or "
+                    "use --device cpu",
+                    c.local_ranks, c.device, found.gpus.size()),
+        Exit::hardware_missing);
   if (index >= found.gpus.size())
     throw Error(fmt::format("device {} is not there: this machine shows {} GPU{}\n  give cuda:0 to cuda:{}", c.device,
                             found.gpus.size(), found.gpus.size() == 1 ? "" : "s", found.gpus.size() - 1),
@@ -35,18 +41,19 @@ GpuInfo find_gpu(const RunConfig& c) {
 }  // namespace
 
 void demand_device(const RunConfig& c) {
-  if (c.device != "cpu") find_gpu(c);
+  if (c.device != "cpu") find_gpu(c, std::max<std::int64_t>(0, c.local_ranks - 1));
 }
 
 std::unique_ptr<Device> make_device(const RunConfig& c, ThreadPool& pool) {
   if (c.device == "cpu") return make_cpu_device(pool);
-  return make_cuda_device(pool, {.index = gpu_index(c)});
+  return make_cuda_device(pool, {.index = gpu_index(c, c.local_rank)});
 }
 
 std::uint64_t usual_device_bytes(const RunConfig& c) {
   if (c.device == "cpu") return read_topology().available_memory_bytes / 2 / 100 * 95;
-  const auto all = find_gpu(c).memory_bytes;
-  return all - std::min(all, std::max(all / 20, kGiB));  // the driver and its libraries keep some for themselves
+  const auto all = find_gpu(c, c.local_rank).memory_bytes;
+  const auto libraries = c.dp > 1 ? 2 * kGiB : kGiB;  // the driver's, cuBLAS's, NCCL's own
+  return all - std::min(all, std::max(all / 20, libraries));
 }
 
 MachineProfile machine_profile(const RunConfig& c) {

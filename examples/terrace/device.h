@@ -1,4 +1,4 @@
-// The device of a run: cpu, or a GPU by its number.
+// The device of a run: cpu, or a GPU by its number. Where ranks share a machine, that is the first one's, and each has its own.
 //
 // Threads: any. Errors: Error(Exit::hardware_missing) for a device that is not there.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace terrace::cli {
 
-void demand_device(const RunConfig& config);  // throws when it is not there
+void demand_device(const RunConfig& config);  // throws when it, or one of the machine's other ranks', is not there
 std::unique_ptr<Device> make_device(const RunConfig& config, ThreadPool& pool);
 // What `auto` is: of a GPU all its memory less 5 %, of the CPU device 95 % of half of the memory that is available.
 std::uint64_t usual_device_bytes(const RunConfig& config);

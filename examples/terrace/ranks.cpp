@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <terrace/core/machine.h>
+#include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/launched.h>
 #include <terrace/parallel/comm/mpi.h>
 #include <terrace/parallel/degrees.h>
@@ -22,12 +23,6 @@ void demand_degrees(const RunConfig& c, int ranks) {
          .micro_batches = static_cast<int>(c.dp * c.grad_accumulation),
          .canonical_reduction = c.canonical_reduction},
         {.layers = c.layers, .heads = c.heads, .ffn = std::max<std::int64_t>(1, c.ffn), .seq_len = c.seq_len}, ranks);
-  if (c.dp > 1 && c.device != "cpu")
-    throw Error(
-        fmt::format("--dp {}: ranks exchange what lies in host memory, and {} has its own\n  train on one rank there, or "
-                    "with --device cpu",
-                    c.dp, c.device),
-        Exit::usage);
   if (c.dp > 1 && c.verify_resident)
     throw Error("--verify-resident repeats steps on one rank\n  compare the losses of two runs instead", Exit::usage);
 }
@@ -57,8 +52,10 @@ Exit train_threads(const RunConfig& config) {
   for (std::size_t r = 0; r < communicators.size(); ++r)
     threads.emplace_back([&, r] {
       Team team(std::move(communicators[r]), false);
+      auto own = config;
+      own.local_rank = static_cast<std::int64_t>(r);
       try {
-        exits[r] = train_rank(config, team);
+        exits[r] = train_rank(own, team);
       } catch (const Elsewhere&) {  // the rank that failed says it
       } catch (...) {
         const std::lock_guard lock(mutex);
@@ -96,6 +93,8 @@ Exit train_ranks(RunConfig config) {
   if (config.dp == 0) config.dp = ranks;
   demand_degrees(config, static_cast<int>(ranks));
   share_cores(config, place ? place->local_ranks : ranks);
+  if (place) config.local_rank = place->local_rank;
+  demand_device(config);
   if (place) return train_process(config, *place);
   if (ranks > 1) return train_threads(config);
   Team alone;

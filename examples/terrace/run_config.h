@@ -45,6 +45,7 @@ struct RunConfig {
   std::int64_t zero = 0;  // what of the state is sharded among them
   bool canonical_reduction = false;
   std::int64_t local_ranks = 0;  // no option: how many share this machine; 0: all
+  std::int64_t local_rank = 0;   // no option: this one among them; its GPU is so many behind the named one
   // memory; sizes as text, because `auto` and `unlimited` are answers too
   std::string device = "cpu";
   std::string device_memory = "auto", host_memory = "auto", nvme_limit = "unlimited";

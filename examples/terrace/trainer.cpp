@@ -25,6 +25,7 @@
 #include <terrace/examples/terrace/stop_signal.h>
 #include <terrace/examples/terrace/team.h>
 #include <terrace/optimizers/loss_scale.h>
+#include <terrace/parallel/comm/nccl.h>
 #include <terrace/parallel/engine.h>
 
 namespace terrace::cli {
@@ -69,13 +70,16 @@ class Training {
     ThreadPool pool(static_cast<int>(config_.threads));
     const auto device = make_device(config_, pool);
     const auto optimizer = optimizer_of(config_, *device);
+    // What lies on GPUs travels between them; all else stays the team's.
+    std::unique_ptr<Communicator> between_gpus;
+    if (team.size() > 1 && !device->computes_on_host()) between_gpus = make_nccl_communicator(*team.communicator(), *device);
     Trace trace;
     Engine engine(model_, plan_,
                   {.device = device.get(),
                    .store = dir.store,
                    .resume = dir.resume,
                    .optimizer = optimizer.get(),
-                   .communicator = team.communicator(),
+                   .communicator = between_gpus ? between_gpus.get() : team.communicator(),
                    .trace = &trace});
 
     std::uint64_t done = 0;
@@ -390,7 +394,6 @@ Exit train_rank(const RunConfig& given, Team& team) {
 
 Exit train(RunConfig config) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed terminal or pipe does not stop a run
-  demand_device(config);
   if (config.data.empty()) throw Error("train needs text to train on: --data FILE…", Exit::usage);
   if (config.resume != "auto" && config.resume != "never") config.out_dir = config.resume;
   return train_ranks(std::move(config));

@@ -78,10 +78,10 @@ std::uint64_t sent_bytes(const Call& call, int rank, int size) {
 std::uint64_t signature_of(const Call& call) {
   const auto bytes = call.operation == Operation::all_to_all ? 0 : call.payload_bytes();
   std::uint64_t h = 0xcbf29ce484222325ULL;  // FNV-1a's constants, a field at a time
-  for (const std::uint64_t x :
-       {static_cast<std::uint64_t>(call.operation), static_cast<std::uint64_t>(call.reduction.from),
-        static_cast<std::uint64_t>(call.reduction.to), static_cast<std::uint64_t>(call.reduction.fold),
-        static_cast<std::uint64_t>(call.reduction.onto), static_cast<std::uint64_t>(call.peer + 1), bytes}) {
+  for (const std::uint64_t x : {static_cast<std::uint64_t>(call.operation), static_cast<std::uint64_t>(call.reduction.from),
+                                static_cast<std::uint64_t>(call.reduction.to), static_cast<std::uint64_t>(call.reduction.fold),
+                                static_cast<std::uint64_t>(call.reduction.onto), static_cast<std::uint64_t>(call.peer + 1),
+                                static_cast<std::uint64_t>(call.on_device), bytes}) {
     h = (h ^ x) * 0x100000001b3ULL;
     h ^= h >> 29;
   }

@@ -41,6 +41,8 @@ struct Call {
   std::vector<Bytes> to = {};         // likewise
   int peer = -1;                      // root, destination or source
   int lane = 0;                       // send and receive
+  // The bytes are a GPU's, and something else moves them: transports on the host let the ranks meet for the call, and no more.
+  bool on_device = false;
   [[nodiscard]] std::uint64_t payload_bytes() const;
 };
 

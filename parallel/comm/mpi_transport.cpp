@@ -78,7 +78,20 @@ void MpiTransport::run(const Call& call, std::uint64_t number) {
   dispatch(call, number);
 }
 
+// Messages exchange their sizes: a rank that sends another one than its peer receives must not go on.
+void MpiTransport::meet(const Call& call, std::uint64_t number) {
+  if (is_collective(call.operation)) return one_machine() ? window_->match(call) : far_match(call, number);
+  const std::uint64_t mine = call.payload_bytes();
+  std::uint64_t theirs = mine;
+  if (call.operation == Operation::send) {
+    return exchange(lanes_, call.lane, {{call.peer, std::as_bytes(std::span(&mine, 1))}}, {}, number);
+  }
+  exchange(lanes_, call.lane, {}, {{call.peer, std::as_writable_bytes(std::span(&theirs, 1))}}, number);
+  if (theirs != mine) throw Error(fmt::format("rank {} sent {} bytes and rank {} receives {}", call.peer, theirs, rank_, mine));
+}
+
 void MpiTransport::dispatch(const Call& call, std::uint64_t number) {
+  if (call.on_device) return meet(call, number);
   switch (call.operation) {
     case Operation::send: return exchange(lanes_, call.lane, {{call.peer, call.from.front()}}, {}, number);
     case Operation::receive: return exchange(lanes_, call.lane, {}, {{call.peer, call.to.front()}}, number);
@@ -191,6 +204,15 @@ void MpiTransport::cancel(std::vector<MPI_Request>& requests) {
 }
 
 // ---- failures ----------------------------------------------------------------------------------------------------------
+
+void MpiTransport::check(std::uint64_t number, Clock::time_point since) {
+  hear_other_machines(-1, number);
+  if (!window_->failed() && Clock::now() - since > options_.communicator.time_limit) {
+    window_->fail(fmt::format("rank {} waited {} s for the bytes of its call {}", rank_,
+                              std::chrono::duration<double>(options_.communicator.time_limit).count(), number));
+  }
+  if (window_->failed()) throw Error(window_->failure());
+}
 
 void MpiTransport::fail(const std::string& why) noexcept {
   const bool first = !window_->failed();

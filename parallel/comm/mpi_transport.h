@@ -33,6 +33,7 @@ class MpiTransport final : public Transport {
   const std::string& name() const override { return name_; }
   void run(const Call& call, std::uint64_t number) override;
   std::shared_ptr<Transport> split(int color, int key, const std::string& name, std::uint64_t number) override;
+  void check(std::uint64_t number, std::chrono::steady_clock::time_point since) override;
   void fail(const std::string& why) noexcept override;
   void leave() noexcept override;
 
@@ -49,6 +50,7 @@ class MpiTransport final : public Transport {
   };
 
   void dispatch(const Call& call, std::uint64_t number);
+  void meet(const Call& call, std::uint64_t number);  // for a call whose bytes something else moves
   // Sends and receives all of it at once; every span may be larger than MPI can count.
   void exchange(MPI_Comm comm, int tag, const std::vector<Outgoing>& out, const std::vector<Incoming>& in,
                 std::uint64_t number);

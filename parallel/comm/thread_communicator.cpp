@@ -19,6 +19,9 @@ class ThreadTransport final : public Transport {
     auto [group, rank] = group_->split(rank_, color, key, name, number);
     return group ? std::make_shared<ThreadTransport>(std::move(group), rank) : nullptr;
   }
+  void check(std::uint64_t number, std::chrono::steady_clock::time_point since) override {
+    group_->check(rank_, number, since);
+  }
   void fail(const std::string& why) noexcept override { group_->fail(rank_, why); }
   void leave() noexcept override { group_->leave(rank_); }
 

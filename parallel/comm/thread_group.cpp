@@ -52,7 +52,7 @@ void ThreadGroup::collective(int rank, const Call& call, std::uint64_t number) {
   lock.unlock();
   std::exception_ptr error;
   try {
-    share(rank);
+    if (!call.on_device) share(rank);
   } catch (...) {
     error = std::current_exception();
   }
@@ -98,7 +98,8 @@ void ThreadGroup::check_match() {
   const auto of = [&](std::size_t r) -> const Call& { return *members_[r].call; };
   for (std::size_t a = 0; a < members_.size(); ++a) {
     for (std::size_t b = 0; b < a; ++b) {
-      bool match = of(a).operation == of(b).operation && of(a).reduction == of(b).reduction && of(a).peer == of(b).peer;
+      bool match = of(a).operation == of(b).operation && of(a).reduction == of(b).reduction && of(a).peer == of(b).peer &&
+                   of(a).on_device == of(b).on_device;
       if (match && of(a).operation == Operation::all_to_all) {
         match = of(a).from[b].size() == of(b).to[a].size() && of(a).to[b].size() == of(b).from[a].size();
       } else if (match) {
@@ -141,6 +142,15 @@ std::string ThreadGroup::positions() const {
 void ThreadGroup::fail_locked(const std::string& why) {
   if (!failure_) failure_ = why;
   changed_.notify_all();
+}
+
+void ThreadGroup::check(int rank, std::uint64_t number, Clock::time_point since) {
+  const std::lock_guard lock(mutex_);
+  if (!failure_ && Clock::now() - since > options_.time_limit) {
+    fail_locked(fmt::format("{}: rank {} waited {} s for the bytes of its call {}{}", name_, rank,
+                            std::chrono::duration<double>(options_.time_limit).count(), number, positions()));
+  }
+  if (failure_) throw Error(*failure_);
 }
 
 void ThreadGroup::fail(int rank, const std::string& why) noexcept {
@@ -190,7 +200,7 @@ void ThreadGroup::receive(int rank, const Call& call, std::uint64_t number) {
   queue.pop_front();
   message.taken = true;
   lock.unlock();
-  copy_to(to.data(), message.bytes.data(), to.size());
+  if (!call.on_device) copy_to(to.data(), message.bytes.data(), to.size());
   lock.lock();
   message.done = true;
   changed_.notify_all();

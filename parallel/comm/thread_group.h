@@ -33,6 +33,7 @@ class ThreadGroup {
   // The group that this rank belongs to from now on, and its rank there.
   std::pair<std::shared_ptr<ThreadGroup>, int> split(int rank, int color, int key, const std::string& name,
                                                      std::uint64_t number);
+  void check(int rank, std::uint64_t number, std::chrono::steady_clock::time_point since);
   void fail(int rank, const std::string& why) noexcept;
   void leave(int rank) noexcept;
 

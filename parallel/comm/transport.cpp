@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <stdexcept>
 #include <utility>
 
 #include <fmt/format.h>
@@ -45,7 +46,9 @@ class Turns {
 // What the communicator and its calls share; it dies with the last of them.
 struct Shared {
   explicit Shared(std::shared_ptr<Transport> t) : transport(std::move(t)) {}
-  ~Shared() { transport->leave(); }
+  ~Shared() {
+    if (transport) transport->leave();
+  }
   Shared(const Shared&) = delete;
   Shared& operator=(const Shared&) = delete;
 
@@ -54,7 +57,7 @@ struct Shared {
     turns.fail(std::move(error));
   }
 
-  const std::shared_ptr<Transport> transport;
+  std::shared_ptr<Transport> transport;  // null: released
   Turns turns;
 };
 
@@ -98,6 +101,7 @@ class StreamCommunicator final : public Communicator {
   int rank() const override { return shared_->transport->rank(); }
   int size() const override { return shared_->transport->size(); }
   const std::string& name() const override { return shared_->transport->name(); }
+  std::shared_ptr<Transport> release() { return std::move(shared_->transport); }
 
   void issue(Stream& stream, Call call) override {
     const auto turn = is_collective(call.operation) ? turns_++ : 0;
@@ -123,6 +127,11 @@ class StreamCommunicator final : public Communicator {
 };
 
 }  // namespace
+
+std::shared_ptr<Transport> release_transport(std::unique_ptr<Communicator> communicator) {
+  if (auto* const plain = dynamic_cast<StreamCommunicator*>(communicator.get())) return plain->release();
+  throw std::logic_error("the transport of a decorated communicator");
+}
 
 std::unique_ptr<Communicator> make_communicator(std::shared_ptr<Transport> transport) {
   return std::make_unique<StreamCommunicator>(std::move(transport));

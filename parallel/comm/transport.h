@@ -6,6 +6,7 @@
 // Errors:  run() throws; then every later call fails with the same Error and fail() has told the other ranks.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -23,11 +24,15 @@ class Transport {
   // Blocks until this rank's part has ended and its buffers are free. `number` counts this rank's calls from 1.
   virtual void run(const Call& call, std::uint64_t number) = 0;
   virtual std::shared_ptr<Transport> split(int color, int key, const std::string& name, std::uint64_t number) = 0;
+  // Of a call that has met and moves its bytes elsewhere, `since` then: throws when the group has failed or it takes too long.
+  virtual void check(std::uint64_t number, std::chrono::steady_clock::time_point since) = 0;
   // This rank goes no further: what waits for it on other ranks fails with this reason. The first reason stays.
   virtual void fail(const std::string& why) noexcept = 0;
   virtual void leave() noexcept = 0;  // no further call will come
 };
 
 std::unique_ptr<Communicator> make_communicator(std::shared_ptr<Transport> transport);
+// What make_communicator() was given, to be used in another way: nothing was issued to it. std::logic_error for a decorator.
+std::shared_ptr<Transport> release_transport(std::unique_ptr<Communicator> communicator);
 
 }  // namespace terrace

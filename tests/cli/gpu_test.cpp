@@ -60,6 +60,29 @@ TEST_F(WithGpu, ATrainingRunEndsWithTheWeightsOfTheCpuDevice) {
   }
 }
 
+// A GPU a rank, with a made-up NCCL between them: the sums on the devices have the order of those on the host.
+TEST_F(WithGpu, RanksOnGpusEndWithTheWeightsOfOneRank) {
+  const Words settings{"--canonical-reduction", "--recipe", "fp32"};
+  const auto train_on = [&](int gpus, const Words& more) {
+    auto words = tiny("train", settings);
+    words.insert(words.end(), more.begin(), more.end());
+    return with_gpu(words, {{"TERRACE_FAKE_GPUS", std::to_string(gpus)}});
+  };
+  const auto one = train_on(1, {"--device", "cuda:0", "--grad-accumulation", "4", "--out-dir", "one"});
+  ASSERT_EQ(0, one.exit) << one.described;
+  std::filesystem::create_directories(at("disk"));
+  for (const auto* const zero : {"0", "1", "2", "3"}) {
+    const auto run = std::string("zero") + zero;
+    const auto many = train_on(3, {"--device", "cuda:1", "--dp", "2", "--grad-accumulation", "2", "--zero", zero, "--out-dir",
+                                   run, "--device-memory", "1MiB", "--host-memory", "2MiB", "--nvme-path", "disk"});
+    ASSERT_EQ(0, many.exit) << many.described;
+    EXPECT_EQ(weights_of(one), weights_of(many)) << run;
+    EXPECT_EQ(steps("one"), steps(run)) << run;
+  }
+  expect_refusal(train_on(2, {"--device", "cuda:1", "--dp", "2", "--out-dir", "none"}), 4,
+                 {"2 ranks of this machine want a GPU each, from cuda:1 on, and it shows 2"});
+}
+
 TEST_F(WithGpu, BenchPcieMeasuresEveryWayOverTheLink) {
   std::filesystem::create_directory(at("disk"));
   const auto outcome =

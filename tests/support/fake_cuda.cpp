@@ -144,6 +144,11 @@ std::string FakeCuda::leaks() const {
   return text;
 }
 
+bool FakeCuda::is_device_memory(const void* data) const {
+  const std::lock_guard lock(mutex_);
+  return memory_.is_device_memory(data);
+}
+
 std::size_t FakeCuda::used_bytes() const {
   const std::lock_guard lock(mutex_);
   return memory_.used_bytes();

@@ -93,6 +93,7 @@ class FakeCuda final : public CudaRuntime {
   [[nodiscard]] std::vector<std::string> complaints() const;
   [[nodiscard]] std::string leaks() const;       // what is still there; empty: nothing
   [[nodiscard]] std::size_t used_bytes() const;  // of device memory
+  [[nodiscard]] bool is_device_memory(const void* data) const;
 
   int device_count(int* count) override;
   int properties(int device, CudaProperties* properties) override;

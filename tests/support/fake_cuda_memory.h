@@ -55,6 +55,10 @@ class FakeCudaMemory {
     return kCudaSuccess;
   }
 
+  [[nodiscard]] bool is_device_memory(const void* data) const {
+    const auto* const range = range_of(data);
+    return range && range->second.block;
+  }
   // What a copy or a kernel touches: a number that is never used again, 0 for memory that CUDA does not know, -1 for a span
   // that leaves its range.
   [[nodiscard]] std::int64_t span(const void* data, std::size_t bytes) const {

@@ -2,22 +2,53 @@
 // Misuse of CUDA ends the process.
 #include <cstdio>
 #include <cstdlib>
+#include <map>
+#include <memory>
+#include <mutex>
 
 #include <terrace/core/cuda/device.h>
 #include <terrace/core/math.h>
 #include <terrace/optimizers/optimizer.h>
+#include <terrace/parallel/comm/nccl/nccl_transport.h>
 #include <terrace/tests/support/fake_cuda.h>
+#include <terrace/tests/support/fake_nccl.h>
+
+namespace {
+
+// Whose runtime a device stands on, for the communicator between devices.
+std::mutex devices_mutex;
+std::map<const terrace::Device*, std::shared_ptr<terrace::test::FakeCuda>> runtimes;
+
+}  // namespace
 
 extern "C" __attribute__((visibility("default"))) terrace::Device* terrace_cuda_device(terrace::ThreadPool* pool,
                                                                                        const terrace::CudaOptions* options) {
   using namespace terrace;
-  auto fake = std::make_shared<test::FakeCuda>(
-      test::FakeCuda::Options{.memory_bytes = 3 * kGiB, .pageable_copies = true, .report = [](const std::string& text) {
-                                std::fprintf(stderr, "misuse of CUDA: %s\n", text.c_str());
-                                std::abort();
-                              }});
-  return make_device_on(std::move(fake), *pool, *options,
-                        [](CudaRuntime&, Device& device) { return make_cpu_math(device.pool()); })
+  const char* const gpus = std::getenv("TERRACE_FAKE_GPUS");  // as the driver shows
+  auto fake =
+      std::make_shared<test::FakeCuda>(test::FakeCuda::Options{.devices = gpus ? std::atoi(gpus) : 1,
+                                                               .memory_bytes = 3 * kGiB,
+                                                               .pageable_copies = true,
+                                                               .report = [](const std::string& text) {
+                                                                 std::fprintf(stderr, "misuse of CUDA: %s\n", text.c_str());
+                                                                 std::abort();
+                                                               }});
+  auto device = make_device_on(fake, *pool, *options, [](CudaRuntime&, Device& d) { return make_cpu_math(d.pool()); });
+  const std::lock_guard lock(devices_mutex);
+  runtimes[device.get()] = std::move(fake);
+  return device.release();
+}
+
+// Between the devices of one process: NCCL's transport over a made-up NCCL, whose sums are the host's.
+extern "C" __attribute__((visibility("default"))) terrace::Transport* terrace_nccl_transport(
+    terrace::Device* device, std::shared_ptr<terrace::Transport>* host, std::shared_ptr<terrace::Transport>* letters) {
+  using namespace terrace;
+  const std::lock_guard lock(devices_mutex);
+  const auto& runtime = runtimes.at(device);
+  auto nccl = std::make_shared<test::FakeNccl>(
+      runtime, test::FakeNccl::Options{[runtime](const void* data) { return runtime->is_device_memory(data); }});
+  return std::make_unique<NcclTransport>(
+             *host, *letters, NcclParts{.device = device, .library = std::move(nccl), .fold = test::host_fold(runtime)})
       .release();
 }
 

@@ -8,6 +8,7 @@
 
 #include <terrace/parallel/comm/mpi.h>
 
+#include "fake_gpus.h"
 #include "rank_group.h"
 
 namespace terrace::test {
@@ -26,7 +27,8 @@ inline int number_in(const char* variable) {
 // Under mpirun the processes are the ranks, and there is nothing else to test.
 inline std::vector<Backend> backends() {
   if (const int ranks = number_in("OMPI_COMM_WORLD_SIZE")) return {{"mpi", ranks}};
-  return {{"self", 1}, {"threads", 1}, {"threads", 2}, {"threads", 3}, {"threads", 4}, {"threads", 8}};
+  return {{"self", 1},    {"threads", 1}, {"threads", 2}, {"threads", 3}, {"threads", 4},
+          {"threads", 8}, {"nccl", 1},    {"nccl", 2},    {"nccl", 3},    {"nccl", 5}};
 }
 // So many ranks play one machine; 0: all of them are on this one.
 inline int ranks_per_machine() { return number_in("TERRACE_TEST_RANKS_PER_MACHINE"); }
@@ -52,6 +54,7 @@ inline Outcome on_ranks(const Backend& backend, const CommunicatorOptions& optio
     const auto device = make_cpu_device(pool);
     return {outcome_of(body, make_mpi_communicator({options, ranks_per_machine()}), *device)};
   }
+  if (backend.name == "nccl") return on_fake_gpus(backend.ranks, options, body);
   return on_threads(backend.ranks, options, body);
 }
 

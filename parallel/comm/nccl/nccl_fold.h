@@ -1,0 +1,98 @@
+// fold() (parallel/comm/fold.h) on a GPU: one kernel, with its bits.
+//
+// Contributions lie where a group of messages has put them: rank r's at slots + r · stride elements, and one's own elsewhere.
+// So a thread adds all contributions of its elements in rank order; only the destination is read again.
+#pragma once
+
+#include <stdexcept>
+
+#include <terrace/core/cuda/kernels/vectors.h>
+#include <terrace/core/cuda/math/geometry.h>
+#include <terrace/core/cuda/with_type.h>
+#include <terrace/parallel/comm/fold.h>
+
+namespace terrace::cuda {
+
+// What one fold reads and writes, without types.
+struct FoldWork {
+  Reduction reduction = {};
+  std::byte* to = nullptr;           // may be `own`
+  const std::byte* own = nullptr;    // rank `rank`'s contribution
+  const std::byte* slots = nullptr;  // the others'
+  std::size_t stride_bytes = 0;
+  int ranks = 1, rank = 0;
+  std::int64_t count = 0;
+};
+
+template <class To, class From>
+struct FoldArgs {
+  To* to;
+  const From *own, *slots;
+  std::int64_t stride, count;
+  int ranks, rank;
+  bool onto, whole;
+};
+
+template <class To, class From, bool max>
+struct FoldRanks {
+  static constexpr int kThreads = 256, kVectors = 1;
+  template <class Lane>
+  TERRACE_KERNEL void operator()(Lane& lane, const FoldArgs<To, From>& a) const {
+    constexpr int W = kCommonWidth<To, From>;
+    for_block_vectors<W, kVectors>(lane, a.count, [&](std::int64_t i, std::int64_t left) {
+      Acc<To> sum[W] = {};
+      if (a.onto) load(sum, static_cast<const To*>(a.to) + i, left, a.whole);
+      for (int r = 0; r < a.ranks; ++r) {
+        Acc<From> x[W];
+        load(x, (r == a.rank ? a.own : a.slots + r * a.stride) + i, left, a.whole);
+        const bool first = r == 0 && !a.onto;
+        TERRACE_UNROLL
+        for (int k = 0; k < W; ++k) sum[k] = first ? x[k] : folded(sum[k], x[k]);
+      }
+      store(a.to + i, sum, left, a.whole);
+    });
+  }
+
+ private:
+  template <class A>
+  TERRACE_HD static A folded(A a, A b) {
+    if constexpr (!max) {
+      return a + b;
+    } else {
+      return a != a || a > b ? a : b;  // a NaN stays
+    }
+  }
+};
+
+template <class Launcher>
+void fold_ranks(const Launcher& launcher, const FoldWork& w) {
+  const auto run = [&]<class To, class From>() {
+    const auto whole = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) % kWordBytes == 0; };
+    const FoldArgs<To, From> args{.to = reinterpret_cast<To*>(w.to),
+                                  .own = reinterpret_cast<const From*>(w.own),
+                                  .slots = reinterpret_cast<const From*>(w.slots),
+                                  .stride = static_cast<std::int64_t>(w.stride_bytes / sizeof(From)),
+                                  .count = w.count,
+                                  .ranks = w.ranks,
+                                  .rank = w.rank,
+                                  .onto = w.reduction.onto,
+                                  .whole = whole(w.to) && whole(w.own) && whole(w.slots) && w.stride_bytes % kWordBytes == 0};
+    const auto launch = [&]<class Kernel>() {
+      launcher.template run<Kernel>(flat_shape<Kernel>(w.count, kCommonWidth<To, From>), args);
+    };
+    if (w.reduction.fold == Fold::max) {
+      launch.template operator()<FoldRanks<To, From, true>>();
+    } else {
+      launch.template operator()<FoldRanks<To, From, false>>();
+    }
+  };
+  with_type(w.reduction.from, [&]<class From>() {
+    if (w.reduction.to == w.reduction.from) return run.template operator()<From, From>();
+    if constexpr (sizeof(From) == 2) {
+      if (w.reduction.to == DType::fp32) return run.template operator()<float, From>();
+    }
+    throw std::logic_error("no reduction " + to_string(w.reduction));
+  });
+}
+
+}  // namespace terrace::cuda

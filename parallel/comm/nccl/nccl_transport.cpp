@@ -1,0 +1,328 @@
+#include <terrace/parallel/comm/nccl/nccl_transport.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <exception>
+#include <stdexcept>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <terrace/core/cuda/stream.h>
+#include <terrace/core/error.h>
+
+namespace terrace {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kLook = 5ms;  // how often a waiting thread looks after the others
+constexpr std::size_t kSlotAlignment = 256;
+
+std::size_t offset_of(std::int64_t elements, DType dtype) { return static_cast<std::size_t>(elements) * size_of(dtype); }
+
+template <class T>
+ConstBytes bytes_of(const T& value) {
+  return std::as_bytes(std::span(&value, 1));
+}
+template <class T>
+Bytes writable_bytes_of(T& value) {
+  return std::as_writable_bytes(std::span(&value, 1));
+}
+
+}  // namespace
+
+NcclTransport::NcclTransport(std::shared_ptr<Transport> host, std::shared_ptr<Transport> letters, NcclParts parts)
+    : host_(std::move(host)), letters_(std::move(letters)), parts_(std::move(parts)) {}
+
+NcclTransport::~NcclTransport() {
+  const auto close = [&](Channel& channel) {
+    if (!channel.handle) return;
+    // NCCL's own farewell may wait for the others, who are not all there after a failure.
+    failed_ ? parts_.library->abort(channel.handle) : parts_.library->leave(channel.handle);
+  };
+  close(ranks_);
+  for (auto& [route, channel] : routes_) close(channel);
+}
+
+void NcclTransport::run(const Call& call, std::uint64_t number) {
+  if (!lies_on_device(call)) return host_->run(call, number);
+  auto meeting = call;
+  meeting.on_device = true;
+  host_->run(meeting, number);
+  is_collective(call.operation) ? collective(call, number) : message(call, number);
+}
+
+bool NcclTransport::lies_on_device(const Call& call) const {
+  bool device = false, host = false;
+  const auto look = [&](ConstBytes span) {
+    if (!span.empty()) (parts_.library->is_device_memory(span.data()) ? device : host) = true;
+  };
+  std::ranges::for_each(call.from, look);
+  std::ranges::for_each(call.to, look);
+  if (device && host) throw std::logic_error(to_string(call) + ": between device and host memory; copy it first");
+  return device;
+}
+
+std::shared_ptr<Transport> NcclTransport::split(int color, int key, const std::string& name, std::uint64_t number) {
+  auto host = host_->split(color, key, name, number);
+  auto letters = letters_->split(color, key, name, ++letters_sent_);
+  return host ? std::make_shared<NcclTransport>(std::move(host), std::move(letters), parts_) : nullptr;
+}
+
+void NcclTransport::fail(const std::string& why) noexcept {
+  failed_ = true;
+  host_->fail(why);
+  letters_->fail(why);
+}
+
+void NcclTransport::leave() noexcept {
+  host_->leave();
+  letters_->leave();
+}
+
+// ---- the calls -----------------------------------------------------------------------------------------------------------
+
+void NcclTransport::collective(const Call& call, std::uint64_t number) {
+  auto& channel = ranks_channel();
+  auto& nccl = *parts_.library;
+  run_on(channel, number, [&](CudaStreamHandle stream) {
+    switch (call.operation) {
+      case Operation::all_gather:
+        return demand(
+            nccl.all_gather(call.from.front().data(), call.to.front().data(), call.from.front().size(), channel.handle, stream),
+            "ncclAllGather");
+      case Operation::broadcast:
+        return demand(nccl.broadcast(call.to.front().data(), call.to.front().size(), call.peer, channel.handle, stream),
+                      "ncclBroadcast");
+      case Operation::all_to_all: return all_to_all(call, stream);
+      case Operation::reduce_scatter:
+      case Operation::all_reduce: return fold_blocks(call, stream);
+      case Operation::reduce: return fold_at_root(call, stream);
+      default: throw std::logic_error("no bytes lie on a device in a " + to_string(call));
+    }
+  });
+}
+
+void NcclTransport::all_to_all(const Call& call, CudaStreamHandle stream) {
+  auto& nccl = *parts_.library;
+  demand(nccl.group_start(), "ncclGroupStart");
+  for (int r = 0; r < size(); ++r) {
+    const auto& from = call.from[static_cast<std::size_t>(r)];
+    const auto& to = call.to[static_cast<std::size_t>(r)];
+    if (!from.empty()) demand(nccl.send(from.data(), from.size(), r, ranks_.handle, stream), "ncclSend");
+    if (!to.empty()) demand(nccl.receive(to.data(), to.size(), r, ranks_.handle, stream), "ncclRecv");
+  }
+  demand(nccl.group_end(), "ncclGroupEnd");
+}
+
+// Each rank owns a block, and folds it piece by piece from what all have sent it. An all-reduce hands every piece out.
+void NcclTransport::fold_blocks(const Call& call, CudaStreamHandle stream) {
+  auto& nccl = *parts_.library;
+  const auto [from_type, to_type] = std::pair(call.reduction.from, call.reduction.to);
+  const auto* const from = call.from.front().data();
+  auto* const to = call.to.front().data();
+  const bool hands_out = call.operation == Operation::all_reduce;
+  const auto elements = static_cast<std::int64_t>(call.from.front().size() / size_of(from_type));
+  const auto slot = slot_bytes();
+  const auto most = static_cast<std::int64_t>(slot / size_of(from_type));
+  const auto mine = block_of(elements, rank(), size());
+  for (std::int64_t at = 0; at < block_of(elements, 0, size()).count; at += most) {
+    struct Piece {
+      std::int64_t begin, count;
+    };
+    const auto piece_of = [&](int r) -> Piece {
+      const auto block = block_of(elements, r, size());
+      return {block.begin + at, std::clamp<std::int64_t>(block.count - at, 0, most)};
+    };
+    // Both sides of every message know its size, so none is sent that has no bytes.
+    const auto exchange = [&](auto&& what_goes_to, auto&& what_comes_from) {
+      demand(nccl.group_start(), "ncclGroupStart");
+      for (int r = 0; r < size(); ++r) {
+        if (r == rank()) continue;
+        const ConstBytes out = what_goes_to(r);
+        const Bytes in = what_comes_from(r);
+        if (!out.empty()) demand(nccl.send(out.data(), out.size(), r, ranks_.handle, stream), "ncclSend");
+        if (!in.empty()) demand(nccl.receive(in.data(), in.size(), r, ranks_.handle, stream), "ncclRecv");
+      }
+      demand(nccl.group_end(), "ncclGroupEnd");
+    };
+    const auto own = piece_of(rank());
+    exchange(
+        [&](int r) -> ConstBytes {
+          return {from + offset_of(piece_of(r).begin, from_type), offset_of(piece_of(r).count, from_type)};
+        },
+        [&](int r) -> Bytes {
+          return {slots_.data() + static_cast<std::size_t>(r) * slot, offset_of(own.count, from_type)};
+        });
+    auto* const folded = to + offset_of(hands_out ? own.begin : own.begin - mine.begin, to_type);
+    if (own.count > 0) {
+      parts_.fold(stream, {.reduction = call.reduction,
+                           .to = folded,
+                           .own = from + offset_of(own.begin, from_type),
+                           .slots = slots_.data(),
+                           .stride_bytes = slot,
+                           .ranks = size(),
+                           .rank = rank(),
+                           .count = own.count});
+    }
+    if (!hands_out) continue;
+    exchange(
+        [&](int) -> ConstBytes {
+          return {folded, offset_of(own.count, to_type)};
+        },
+        [&](int r) -> Bytes {
+          return {to + offset_of(piece_of(r).begin, to_type), offset_of(piece_of(r).count, to_type)};
+        });
+  }
+}
+
+// The root's link takes it all; nothing that matters for speed is reduced to one rank.
+void NcclTransport::fold_at_root(const Call& call, CudaStreamHandle stream) {
+  auto& nccl = *parts_.library;
+  const auto [from_type, to_type] = std::pair(call.reduction.from, call.reduction.to);
+  const auto* const from = call.from.front().data();
+  const auto elements = static_cast<std::int64_t>(call.from.front().size() / size_of(from_type));
+  const auto slot = slot_bytes();
+  const auto most = static_cast<std::int64_t>(slot / size_of(from_type));
+  for (std::int64_t at = 0; at < elements; at += most) {
+    const auto count = std::min(most, elements - at);
+    const auto bytes = offset_of(count, from_type);
+    const auto* const own = from + offset_of(at, from_type);
+    if (rank() != call.peer) {
+      demand(nccl.send(own, bytes, call.peer, ranks_.handle, stream), "ncclSend");
+      continue;
+    }
+    demand(nccl.group_start(), "ncclGroupStart");
+    for (int r = 0; r < size(); ++r) {
+      if (r == rank()) continue;
+      auto* const to = slots_.data() + static_cast<std::size_t>(r) * slot;
+      demand(nccl.receive(to, bytes, r, ranks_.handle, stream), "ncclRecv");
+    }
+    demand(nccl.group_end(), "ncclGroupEnd");
+    parts_.fold(stream, {.reduction = call.reduction,
+                         .to = call.to.front().data() + offset_of(at, to_type),
+                         .own = own,
+                         .slots = slots_.data(),
+                         .stride_bytes = slot,
+                         .ranks = size(),
+                         .rank = rank(),
+                         .count = count});
+  }
+}
+
+void NcclTransport::message(const Call& call, std::uint64_t number) {
+  if (call.peer == rank()) return message_to_itself(call);
+  const bool sends = call.operation == Operation::send;
+  auto& channel = route_channel(sends ? Route{rank(), call.peer, call.lane} : Route{call.peer, rank(), call.lane});
+  run_on(channel, number, [&](CudaStreamHandle stream) {
+    auto& nccl = *parts_.library;
+    if (sends) {
+      demand(nccl.send(call.from.front().data(), call.from.front().size(), 1, channel.handle, stream), "ncclSend");
+    } else {
+      demand(nccl.receive(call.to.front().data(), call.to.front().size(), 0, channel.handle, stream), "ncclRecv");
+    }
+  });
+}
+
+// The sender says where its bytes are, and waits until they were copied.
+void NcclTransport::message_to_itself(const Call& call) {
+  const std::byte* from = nullptr;
+  const Call send{.operation = Operation::send, .from = {bytes_of(from)}, .peer = rank(), .lane = call.lane};
+  const Call receive{.operation = Operation::receive, .to = {writable_bytes_of(from)}, .peer = rank(), .lane = call.lane};
+  if (call.operation == Operation::send) {
+    from = call.from.front().data();
+    letter(send);
+    letter(receive);
+    return;
+  }
+  letter(receive);
+  const auto stream = parts_.device->make_stream("to itself");
+  stream->copy(call.to.front().data(), from, call.to.front().size());
+  stream->synchronize();
+  letter(send);
+}
+
+// ---- channels ------------------------------------------------------------------------------------------------------------
+
+NcclTransport::Channel& NcclTransport::ranks_channel() {
+  if (ranks_.handle) return ranks_;
+  NcclId id;
+  if (rank() == 0) demand(parts_.library->make_id(&id), "ncclGetUniqueId");
+  letter({.operation = Operation::broadcast, .from = {bytes_of(id)}, .to = {writable_bytes_of(id)}, .peer = 0});
+  join(ranks_, size(), id, rank());
+  return ranks_;
+}
+
+// A handle a direction and lane: NCCL runs the calls of one handle in their order, and lanes must not wait for each other.
+NcclTransport::Channel& NcclTransport::route_channel(const Route& route) {
+  std::unique_lock lock(mutex_);
+  auto& channel = routes_[route];
+  lock.unlock();  // the calls of a lane come one after the other
+  if (channel.handle) return channel;
+  const auto [source, destination, lane] = route;
+  NcclId id;
+  if (source == rank()) {
+    demand(parts_.library->make_id(&id), "ncclGetUniqueId");
+    letter({.operation = Operation::send, .from = {bytes_of(id)}, .peer = destination, .lane = lane});
+  } else {
+    letter({.operation = Operation::receive, .to = {writable_bytes_of(id)}, .peer = source, .lane = lane});
+  }
+  join(channel, 2, id, source == rank() ? 0 : 1);
+  return channel;
+}
+
+void NcclTransport::join(Channel& channel, int ranks, const NcclId& id, int rank) {
+  channel.stream = parts_.device->make_stream("nccl");
+  NcclHandle handle = nullptr;
+  channel.stream->submit([&] { demand(parts_.library->join(&handle, ranks, id, rank), "ncclCommInitRank"); });
+  channel.stream->synchronize();
+  channel.handle = handle;
+}
+
+std::size_t NcclTransport::slot_bytes() {
+  if (!slots_.data()) slots_ = parts_.device->memory().allocate(parts_.fold_bytes);
+  const auto each = parts_.fold_bytes / static_cast<std::size_t>(size()) / kSlotAlignment * kSlotAlignment;
+  if (each == 0)
+    throw Error(fmt::format("{}: {} bytes are too few to reduce among {} ranks", name(), parts_.fold_bytes, size()));
+  return each;
+}
+
+void NcclTransport::run_on(Channel& channel, std::uint64_t number, const std::function<void(CudaStreamHandle)>& issue) {
+  struct End {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool reached = false;
+    std::exception_ptr failure;
+  } end;
+  cuda_stream(*channel.stream).launch(issue);
+  channel.stream->then([&end](const std::exception_ptr& failure) {
+    const std::lock_guard lock(end.mutex);
+    end.reached = true;
+    end.failure = failure;
+    end.changed.notify_all();
+  });
+  const auto since = Clock::now();
+  std::exception_ptr trouble;
+  std::unique_lock lock(end.mutex);
+  while (!end.changed.wait_for(lock, kLook, [&] { return end.reached; })) {
+    if (trouble) continue;
+    try {
+      demand(parts_.library->trouble(channel.handle), "ncclCommGetAsyncError");
+      host_->check(number, since);
+    } catch (...) {
+      trouble = std::current_exception();
+      failed_ = true;
+      parts_.library->abort(std::exchange(channel.handle, nullptr));  // what it had under way ends now
+    }
+  }
+  if (trouble) std::rethrow_exception(trouble);
+  if (end.failure) std::rethrow_exception(end.failure);
+}
+
+void NcclTransport::demand(int result, const char* what) const {
+  if (result != 0) throw Error(fmt::format("{}: rank {}: {}: {}", name(), rank(), what, parts_.library->text(result)));
+}
+
+}  // namespace terrace

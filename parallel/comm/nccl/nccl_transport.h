@@ -1,0 +1,83 @@
+// Ranks with a GPU each. The ranks meet on the host, through the transport below, which compares what they came for and knows
+// who died; then NCCL moves the bytes, and waits for nobody. Bytes that lie in host memory go through the transport below.
+//
+// Sums have the one order of fold(): ranks send each owner its block, as many bytes as a ring sends, and a kernel of ours adds
+// them in rank order. (NCCL's own sums have an order that depends on the machine.)
+//
+// Owner, threads, errors: transport.h. What a call needs on the GPU is made at the first one: NCCL's own memory, which no
+// budget counts, and fold_bytes where something is reduced.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <tuple>
+
+#include <terrace/core/device.h>
+#include <terrace/parallel/comm/nccl/nccl_fold.h>
+#include <terrace/parallel/comm/nccl/nccl_library.h>
+#include <terrace/parallel/comm/transport.h>
+
+namespace terrace {
+
+struct NcclParts {
+  Device* device = nullptr;
+  std::shared_ptr<NcclLibrary> library;
+  std::function<void(CudaStreamHandle, const cuda::FoldWork&)> fold;
+  std::size_t fold_bytes = std::size_t{32} << 20;  // for the blocks of other ranks
+};
+
+class NcclTransport final : public Transport {
+ public:
+  // `letters`: a second transport of the same ranks, for what NCCL's handles are made from.
+  NcclTransport(std::shared_ptr<Transport> host, std::shared_ptr<Transport> letters, NcclParts parts);
+  ~NcclTransport() override;
+
+  int rank() const override { return host_->rank(); }
+  int size() const override { return host_->size(); }
+  const std::string& name() const override { return host_->name(); }
+  void run(const Call& call, std::uint64_t number) override;
+  std::shared_ptr<Transport> split(int color, int key, const std::string& name, std::uint64_t number) override;
+  void check(std::uint64_t number, std::chrono::steady_clock::time_point since) override { host_->check(number, since); }
+  void fail(const std::string& why) noexcept override;
+  void leave() noexcept override;
+
+ private:
+  // A handle of NCCL's, and the stream that its calls run on.
+  struct Channel {
+    NcclHandle handle = nullptr;
+    std::unique_ptr<Stream> stream;
+  };
+  using Route = std::tuple<int, int, int>;  // source, destination, lane
+
+  [[nodiscard]] bool lies_on_device(const Call& call) const;
+  void collective(const Call& call, std::uint64_t number);
+  void message(const Call& call, std::uint64_t number);
+  void message_to_itself(const Call& call);
+  void all_to_all(const Call& call, CudaStreamHandle stream);
+  void fold_blocks(const Call& call, CudaStreamHandle stream);
+  void fold_at_root(const Call& call, CudaStreamHandle stream);
+
+  Channel& ranks_channel();
+  Channel& route_channel(const Route& route);
+  void join(Channel& channel, int ranks, const NcclId& id, int rank);
+  void letter(const Call& call) { letters_->run(call, ++letters_sent_); }
+  // Issues on the channel and waits for the end.
+  void run_on(Channel& channel, std::uint64_t number, const std::function<void(CudaStreamHandle)>& issue);
+  void demand(int result, const char* what) const;
+  [[nodiscard]] std::size_t slot_bytes();
+
+  const std::shared_ptr<Transport> host_, letters_;
+  const NcclParts parts_;
+  std::atomic<std::uint64_t> letters_sent_{0};
+  std::atomic<bool> failed_{false};
+  Slab slots_;
+  Channel ranks_;
+  std::mutex mutex_;  // of routes_
+  std::map<Route, Channel> routes_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,12 @@
+// Where NCCL's header was not found at build time.
+#include <terrace/core/error.h>
+#include <terrace/parallel/comm/nccl/real_nccl.h>
+
+namespace terrace {
+
+std::shared_ptr<NcclLibrary> real_nccl() {
+  throw Error("several GPUs talk through NCCL, and this terrace was built without it\n  install NCCL and build terrace again",
+              Exit::hardware_missing);
+}
+
+}  // namespace terrace

@@ -1,0 +1,125 @@
+// NCCL by its own header, loaded at run time: a machine with one GPU needs none, and PyTorch's wheels bring one.
+#include <terrace/parallel/comm/nccl/real_nccl.h>
+
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <nccl.h>
+
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include <terrace/core/error.h>
+
+namespace terrace {
+namespace {
+
+static_assert(sizeof(NcclId) == sizeof(ncclUniqueId));
+
+class RealNccl final : public NcclLibrary {
+ public:
+  RealNccl() {
+    void* const library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+      throw Error(
+          fmt::format("several GPUs talk through NCCL, which cannot be loaded: {}\n  install it, or set LD_LIBRARY_PATH to "
+                      "where libnccl.so.2 is",
+                      dlerror()),
+          Exit::hardware_missing);
+    }
+    find(library, make_id_, "ncclGetUniqueId");
+    find(library, join_, "ncclCommInitRank");
+    find(library, leave_, "ncclCommDestroy");
+    find(library, abort_, "ncclCommAbort");
+    find(library, trouble_, "ncclCommGetAsyncError");
+    find(library, group_start_, "ncclGroupStart");
+    find(library, group_end_, "ncclGroupEnd");
+    find(library, send_, "ncclSend");
+    find(library, receive_, "ncclRecv");
+    find(library, all_gather_, "ncclAllGather");
+    find(library, broadcast_, "ncclBroadcast");
+    find(library, text_, "ncclGetErrorString");
+    find(library, last_error_, "ncclGetLastError");
+  }
+
+  int make_id(NcclId* id) override {
+    ncclUniqueId made;
+    const auto result = make_id_(&made);
+    std::memcpy(id->bytes.data(), &made, sizeof made);
+    return result;
+  }
+  int join(NcclHandle* handle, int ranks, const NcclId& id, int rank) override {
+    ncclUniqueId given;
+    std::memcpy(&given, &id, sizeof given);
+    return join_(handle, ranks, given, rank);
+  }
+  int leave(NcclHandle handle) override { return leave_(handle); }
+  int abort(NcclHandle handle) override { return abort_(handle); }
+  int trouble(NcclHandle handle) override {
+    ncclResult_t state = ncclSuccess;
+    const auto result = trouble_(handle, &state);
+    if (result != ncclSuccess) return result;
+    return state == ncclInProgress ? ncclSuccess : state;
+  }
+  int group_start() override { return group_start_(); }
+  int group_end() override { return group_end_(); }
+  int send(const void* from, std::size_t bytes, int peer, NcclHandle handle, CudaStreamHandle stream) override {
+    return send_(from, bytes, ncclInt8, peer, handle, stream);
+  }
+  int receive(void* to, std::size_t bytes, int peer, NcclHandle handle, CudaStreamHandle stream) override {
+    return receive_(to, bytes, ncclInt8, peer, handle, stream);
+  }
+  int all_gather(const void* mine, void* all, std::size_t bytes, NcclHandle handle, CudaStreamHandle stream) override {
+    return all_gather_(mine, all, bytes, ncclInt8, handle, stream);
+  }
+  int broadcast(void* data, std::size_t bytes, int root, NcclHandle handle, CudaStreamHandle stream) override {
+    return broadcast_(data, data, bytes, ncclInt8, root, handle, stream);
+  }
+
+  bool is_device_memory(const void* data) override {
+    cudaPointerAttributes found{};
+    if (cudaPointerGetAttributes(&found, data) != cudaSuccess) {
+      cudaGetLastError();  // memory that CUDA does not know is the host's, and no error of anybody's
+      return false;
+    }
+    return found.type == cudaMemoryTypeDevice;
+  }
+  std::string text(int result) override {
+    const char* const more = last_error_(nullptr);
+    const char* const what = text_(static_cast<ncclResult_t>(result));
+    return more && *more ? fmt::format("{} ({}): {}", what, result, more) : fmt::format("{} ({})", what, result);
+  }
+
+ private:
+  template <class F>
+  static void find(void* library, F*& function, const char* name) {
+    function = reinterpret_cast<F*>(dlsym(library, name));
+    if (function) return;
+    throw Error(
+        fmt::format("libnccl.so.2 has no {}: it is too old\n  install NCCL {}.{} or later", name, NCCL_MAJOR, NCCL_MINOR),
+        Exit::hardware_missing);
+  }
+
+  decltype(ncclGetUniqueId)* make_id_ = nullptr;
+  decltype(ncclCommInitRank)* join_ = nullptr;
+  decltype(ncclCommDestroy)* leave_ = nullptr;
+  decltype(ncclCommAbort)* abort_ = nullptr;
+  decltype(ncclCommGetAsyncError)* trouble_ = nullptr;
+  decltype(ncclGroupStart)* group_start_ = nullptr;
+  decltype(ncclGroupEnd)* group_end_ = nullptr;
+  decltype(ncclSend)* send_ = nullptr;
+  decltype(ncclRecv)* receive_ = nullptr;
+  decltype(ncclAllGather)* all_gather_ = nullptr;
+  decltype(ncclBroadcast)* broadcast_ = nullptr;
+  decltype(ncclGetErrorString)* text_ = nullptr;
+  decltype(ncclGetLastError)* last_error_ = nullptr;
+};
+
+}  // namespace
+
+std::shared_ptr<NcclLibrary> real_nccl() {
+  static const auto library = std::make_shared<RealNccl>();
+  return library;
+}
+
+}  // namespace terrace

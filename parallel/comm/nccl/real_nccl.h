@@ -1,0 +1,20 @@
+// The real NCCL, and the launch of its sums' kernel. In the CUDA module.
+//
+// Owner:   the process. Threads: any.
+// Errors:  real_nccl(): Error(Exit::hardware_missing) that says what is missing. launch_fold(): Error, as every launch.
+#pragma once
+
+#include <memory>
+
+#include <terrace/parallel/comm/nccl/nccl_fold.h>
+#include <terrace/parallel/comm/nccl/nccl_library.h>
+
+namespace terrace {
+
+std::shared_ptr<NcclLibrary> real_nccl();
+
+namespace cuda {
+void launch_fold(CudaStreamHandle stream, const FoldWork& work);
+}
+
+}  // namespace terrace

@@ -1,0 +1,69 @@
+// Runs a test's body on ranks of one process with a made-up GPU each, between which a made-up NCCL moves bytes. Kernels of sums
+// run through the emulated lane.
+#pragma once
+
+#include <random>
+#include <thread>
+
+#include <terrace/core/cuda/device.h>
+#include <terrace/core/math.h>
+#include <terrace/parallel/comm/nccl/nccl_transport.h>
+#include <terrace/tests/support/emulated_lane.h>
+#include <terrace/tests/support/fake_cuda.h>
+#include <terrace/tests/support/fake_nccl.h>
+
+#include "rank_group.h"
+
+namespace terrace::test {
+
+// The kernel as a GPU would run it, on the thread of the fake stream.
+inline std::function<void(CudaStreamHandle, const cuda::FoldWork&)> emulated_fold(std::shared_ptr<CudaRuntime> runtime) {
+  const FakeKernel kernel = [](const CudaLaunch& launch) {
+    thread_local std::minstd_rand schedules(std::random_device{}());
+    EmulatedCounts counts;
+    cuda::fold_ranks(EmulatedLauncher{.counts = &counts, .schedule = schedules() % 8},
+                     *static_cast<const cuda::FoldWork*>(launch.arguments));
+  };
+  return [runtime = std::move(runtime), kernel](CudaStreamHandle stream, const cuda::FoldWork& work) {
+    runtime->launch({.kernel = reinterpret_cast<const void*>(kernel), .arguments = &work, .argument_bytes = sizeof work},
+                    stream);
+  };
+}
+
+struct FakeGpuRank {
+  std::shared_ptr<FakeCuda> runtime = std::make_shared<FakeCuda>(
+      FakeCuda::Options{.pageable_copies = true, .report = [](const std::string& complaint) { ADD_FAILURE() << complaint; }});
+  std::shared_ptr<FakeNccl> nccl = std::make_shared<FakeNccl>(runtime);
+  std::unique_ptr<Device> device;
+
+  explicit FakeGpuRank(ThreadPool& pool)
+      : device(make_device_on(runtime, pool, {}, [](CudaRuntime&, Device& d) { return make_cpu_math(d.pool()); })) {}
+  [[nodiscard]] NcclParts parts() const {
+    return {.device = device.get(), .library = nccl, .fold = emulated_fold(runtime), .fold_bytes = 64 * kKiB};
+  }
+};
+
+// What each rank does before the body: to give its GPU or its NCCL a fault.
+using Prepare = std::function<void(int rank, FakeGpuRank&)>;
+
+inline Outcome on_fake_gpus(
+    int ranks, const CommunicatorOptions& options, const std::function<void(Rank&)>& body,
+    const Prepare& prepare = [](int, FakeGpuRank&) {}) {
+  auto hosts = make_thread_communicators(ranks, options), letters = make_thread_communicators(ranks, options);
+  Outcome outcome(hosts.size());
+  std::vector<std::thread> threads;
+  for (std::size_t r = 0; r < hosts.size(); ++r) {
+    threads.emplace_back([&, r] {
+      ThreadPool pool(1);
+      FakeGpuRank gpu(pool);
+      prepare(static_cast<int>(r), gpu);
+      auto transport = std::make_shared<NcclTransport>(release_transport(std::move(hosts[r])),
+                                                       release_transport(std::move(letters[r])), gpu.parts());
+      outcome[r] = outcome_of(body, make_communicator(std::move(transport)), *gpu.device);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  return outcome;
+}
+
+}  // namespace terrace::test

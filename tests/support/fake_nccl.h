@@ -1,0 +1,64 @@
+// NCCL between the ranks of one process, on streams of the fake CUDA runtime: messages meet by (handle group, source,
+// destination) in order, on the streams' own threads, so that a rank that does not come blocks its peers' streams as on GPUs.
+//
+// Owner:   shared by the transports of one rank; ranks find each other by the ids, which are the process's.
+// Threads: any, as NCCL. Errors: those that the test asked for.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <terrace/core/cuda/runtime.h>
+#include <terrace/parallel/comm/nccl/nccl_fold.h>
+#include <terrace/parallel/comm/nccl/nccl_library.h>
+
+namespace terrace::test {
+
+inline constexpr int kNcclSystemError = 2, kNcclInvalidUsage = 5, kNcclRemoteError = 6;
+
+class FakeNccl final : public NcclLibrary {
+ public:
+  struct Options {
+    // All memory is a GPU's, unless somebody knows better.
+    std::function<bool(const void*)> is_device_memory = [](const void*) { return true; };
+  };
+  FakeNccl(std::shared_ptr<CudaRuntime> runtime, Options options)
+      : runtime_(std::move(runtime)), options_(std::move(options)) {}
+  explicit FakeNccl(std::shared_ptr<CudaRuntime> runtime) : FakeNccl(std::move(runtime), Options{}) {}
+
+  // From its n-th message on (counted from 0), this rank's are lost on the way, which trouble() tells.
+  void lose_messages_from(std::uint64_t number) { lose_from_ = number; }
+  [[nodiscard]] std::uint64_t messages() const { return messages_; }
+
+  int make_id(NcclId* id) override;
+  int join(NcclHandle* handle, int ranks, const NcclId& id, int rank) override;
+  int leave(NcclHandle handle) override;
+  int abort(NcclHandle handle) override;
+  int trouble(NcclHandle handle) override;
+  int group_start() override;
+  int group_end() override;
+  int send(const void* from, std::size_t bytes, int peer, NcclHandle handle, CudaStreamHandle stream) override;
+  int receive(void* to, std::size_t bytes, int peer, NcclHandle handle, CudaStreamHandle stream) override;
+  int all_gather(const void* mine, void* all, std::size_t bytes, NcclHandle handle, CudaStreamHandle stream) override;
+  int broadcast(void* data, std::size_t bytes, int root, NcclHandle handle, CudaStreamHandle stream) override;
+  bool is_device_memory(const void* data) override { return options_.is_device_memory(data); }
+  std::string text(int result) override { return "a made-up NCCL error (" + std::to_string(result) + ")"; }
+
+ private:
+  struct Message;
+  int add(const Message& message, CudaStreamHandle stream);
+
+  const std::shared_ptr<CudaRuntime> runtime_;
+  const Options options_;
+  std::atomic<std::uint64_t> messages_{0};
+  std::uint64_t lose_from_ = ~0ULL;
+};
+
+// The fold of a GPU's stream, computed by the host's fold().
+std::function<void(CudaStreamHandle, const cuda::FoldWork&)> host_fold(std::shared_ptr<CudaRuntime> runtime);
+
+}  // namespace terrace::test
