@@ -93,7 +93,7 @@ class StepChecker {
         if (updates_ == Updates::before_use && !layer.updated[a.chunk]) fail(a, "the weights have not been updated");
         if (map_.data().gathers_updates() && layer.gathered[a.chunk]) fail(a, "everybody has these weights");
         if (!map_.data().gathers_updates() && !map_.data().gathers_before_use()) fail(a, "every rank holds all weights");
-        if (map_.data().gathers_before_use() && content_[index(map_.weights(a.layer)) + map_.own(a.chunk)])
+        if (map_.data().gathers_before_use() && content_[index(map_.gathered(a.layer, a.chunk))])
           fail(a, "these weights are gathered already");
         layer.gathered[a.chunk] = true;
         break;

@@ -305,19 +305,21 @@ void Compute::visit(const Action& a, const Views& views) {
   const auto& map = *parts_.map;
   const auto& recipe = map.options().recipe;
   const auto group = map.data().group();
-  // Beside the device chunks lie anywhere, so this all-gather is an all-to-all of one's own to everybody.
   const auto gathered = [&](Kind kind) {
     if (!map.data().shards(kind)) return;
     const auto own = map.state(kind, a.layer, map.own(a.chunk));
     const auto bytes = map.chunk_bytes(own);
-    std::vector<Bytes> to;
-    for (std::uint32_t i = 0; i < group; ++i) to.emplace_back(views.of(map.visited(kind, a.layer, a.chunk, i)), bytes);
-    parts_.communicator->all_to_all(stream_for(a), std::vector<ConstBytes>(group, ConstBytes{views.of(own), bytes}), to);
+    parts_.communicator->all_gather(stream_for(a), {views.of(own), bytes}, {views.of(map.visited(kind)), bytes * group});
+  };
+  const auto chunk_of = [&](Kind kind, std::uint32_t i) {
+    const auto chunk = map.chunks_of(a.chunk)[i];
+    if (!map.data().shards(kind)) return views.of(map.state(kind, a.layer, chunk));
+    return views.of(map.visited(kind)) + i * map.chunk_bytes(map.state(kind, a.layer, map.own(a.chunk)));
   };
   if (!recipe.copies_master()) gathered(Kind::parameter);
   if (recipe.has_master()) gathered(Kind::master);
   for (std::uint32_t i = 0; i < group; ++i) {
-    const auto at = [&](Kind kind) { return stored(kind, views.of(map.visited(kind, a.layer, a.chunk, i))); };
+    const auto at = [&](Kind kind) { return stored(kind, chunk_of(kind, i)); };
     StoredWeights weights;
     if (!recipe.copies_master()) weights.parameter = at(Kind::parameter);
     if (recipe.has_master()) weights.master = at(Kind::master);
@@ -334,7 +336,7 @@ void Compute::visit(const Action& a, const Views& views) {
 void Compute::gather(const Action& a, const Views& views) {
   const auto& map = *parts_.map;
   const auto mine = map.state(Kind::parameter, a.layer, map.own(a.chunk));
-  const auto group = ChunkId(index(map.weights(a.layer)) + map.chunks_of(a.chunk).front());
+  const auto group = map.gathered(a.layer, a.chunk);
   const auto bytes = map.chunk_bytes(mine);
   // Where weights are not sharded this rank's chunk is the group's own block.
   parts_.communicator->all_gather(*parts_.communication_stream, {views.of(mine), bytes},

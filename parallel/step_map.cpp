@@ -159,17 +159,18 @@ void StepMap::add_activations() {
 
 // What exists for a moment on every rank and belongs to all of them.
 void StepMap::add_shared() {
-  const auto add = [&](char role, Kind kind, std::uint32_t layer, std::uint32_t count) {
-    const auto bytes = options_.recipe.chunk_bytes(kind, layout_.chunk_elements());
-    return add_run(count, {.bytes = bytes, .kind = Kind::activation, .end = End::high, .layer = layer, .role = role});
+  const auto add = [&](char role, Kind kind, std::uint32_t layer, std::uint32_t groups) {
+    const auto bytes = options_.recipe.chunk_bytes(kind, layout_.chunk_elements()) * data().group();
+    return add_run(groups, {.bytes = bytes, .kind = Kind::activation, .end = End::high, .layer = layer, .role = role});
   };
   for (std::uint32_t l = 0; l < layers(); ++l) {
-    if (data().shards(Kind::parameter)) gathered_.push_back(add('g', Kind::parameter, l, layout_.chunks_of(l)));
-    if (data().folds_each()) buckets_.push_back(add('b', Kind::gradient, l, layout_.chunks_of(l)));
+    if (data().shards(Kind::parameter)) gathered_.push_back(add('g', Kind::parameter, l, groups_of(l)));
+    if (data().folds_each()) buckets_.push_back(add('b', Kind::gradient, l, groups_of(l)));
   }
-  if (data().folds_each() && tied_layer_ != kNone) tied_bucket_ = add('r', Kind::gradient, tied_layer_, tied_chunks_);
-  if (data().shards(Kind::parameter)) visited_weights_ = add('p', Kind::parameter, 0, data().group());
-  if (data().shards(Kind::master) && options_.recipe.has_master()) visited_masters_ = add('p', Kind::master, 0, data().group());
+  if (data().folds_each() && tied_layer_ != kNone)
+    tied_bucket_ = add('r', Kind::gradient, tied_layer_, tied_chunks_ / data().group());
+  if (data().shards(Kind::parameter)) visited_weights_ = add('p', Kind::parameter, 0, 1);
+  if (data().shards(Kind::master) && options_.recipe.has_master()) visited_masters_ = add('p', Kind::master, 0, 1);
 }
 
 std::uint32_t StepMap::add_run(std::uint32_t count, ChunkInfo info) {
@@ -240,13 +241,12 @@ ChunkId StepMap::tied_gradients() const { return data().folds_each() ? ChunkId(t
 StepMap::Reduced StepMap::reduced(std::uint32_t layer, std::uint32_t group) const {
   const bool tied = group >= groups_of(layer);
   if (tied) group -= groups_of(layer);
-  const auto first = index(tied ? tied_gradients() : gradients(layer)) + group * data().group();
+  const auto first = index(tied ? tied_gradients() : gradients(layer)) + group * (data().folds_each() ? 1 : data().group());
   return {ChunkId(first), tied ? tied_gradient(own(group)) : state(Kind::gradient, layer, own(group)), tied};
 }
 
-ChunkId StepMap::visited(Kind kind, std::uint32_t layer, std::uint32_t group, std::uint32_t i) const {
-  if (!data().shards(kind)) return state(kind, layer, chunks_of(group)[i]);
-  return ChunkId((kind == Kind::master ? visited_masters_ : visited_weights_) + i);
+ChunkId StepMap::gathered(std::uint32_t layer, std::uint32_t group) const {
+  return ChunkId(index(weights(layer)) + group * (data().shards(Kind::parameter) ? 1 : data().group()));
 }
 
 std::vector<std::uint32_t> StepMap::updated_by(const Action& update) const {
@@ -289,10 +289,10 @@ std::string StepMap::describe(ChunkId chunk) const {
     case 'v': return fmt::format("saved activations of {}, micro-batch {}", layer, c.position);
     case 'c': return fmt::format("carried tensors of {}", layer);
     case 'w': return fmt::format("scratch of {}", layer);
-    case 'g': return fmt::format("gathered weights of {}, chunk {}", layer, c.position);
-    case 'b': return fmt::format("gradient to reduce of {}, chunk {}", layer, c.position);
-    case 'r': return fmt::format("tied gradient to reduce of {}, chunk {}", layer, c.position);
-    case 'p': return fmt::format("visited weights, rank {}", c.position);
+    case 'g': return fmt::format("gathered weights of {}, group {}", layer, c.position);
+    case 'b': return fmt::format("gradient to reduce of {}, group {}", layer, c.position);
+    case 'r': return fmt::format("tied gradient to reduce of {}, group {}", layer, c.position);
+    case 'p': return "visited weights";
     case 'u': return "scratch of updates";
     default: return "discarded output";
   }

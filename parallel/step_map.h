@@ -89,18 +89,20 @@ class StepMap {
   // What is reduced of a layer: its groups, and behind them those of the tied gradient.
   [[nodiscard]] std::uint32_t reduced_groups(std::uint32_t layer) const;
   // First chunks of runs that hold all of a layer: the weights as they are computed with, and where a backward writes
-  // gradients.
+  // gradients. What exists for a moment on every rank (gathered weights, gradients to be reduced, visited weights) has a whole
+  // group in every chunk, so that a program's uses do not grow with the number of ranks.
   [[nodiscard]] ChunkId weights(std::uint32_t layer) const;
   [[nodiscard]] ChunkId gradients(std::uint32_t layer) const;
   [[nodiscard]] ChunkId tied_gradients() const;
-  // The chunks of one group of what a reduction adds up; `into` is where this rank's share of the sum goes.
+  [[nodiscard]] ChunkId gathered(std::uint32_t layer, std::uint32_t group) const;  // where its weights are computed with
+  // The first bytes of one group of what a reduction adds up; `into` is where this rank's share of the sum goes.
   struct Reduced {
     ChunkId first{}, into{};
     bool tied = false;
   };
   [[nodiscard]] Reduced reduced(std::uint32_t layer, std::uint32_t group) const;
-  // Where a visit finds chunk i of a group.
-  [[nodiscard]] ChunkId visited(Kind kind, std::uint32_t layer, std::uint32_t group, std::uint32_t i) const;
+  // Where a visit gathers a group of a sharded kind.
+  [[nodiscard]] ChunkId visited(Kind kind) const { return ChunkId(kind == Kind::master ? visited_masters_ : visited_weights_); }
 
   [[nodiscard]] bool has_tied_gradient() const { return tied_layer_ != kNone; }
   [[nodiscard]] std::uint32_t tied_layer() const { return tied_layer_; }  // the layer that reads another's weight
@@ -176,7 +178,7 @@ class StepMap {
   std::uint32_t tied_chunks_ = 0;                  // of the run that the tied gradient is laid out as
   std::vector<std::uint32_t> gathered_, buckets_;  // a layer; empty where nothing is
   std::uint32_t tied_bucket_ = kNone;
-  std::uint32_t visited_weights_ = kNone, visited_masters_ = kNone;  // a group each
+  std::uint32_t visited_weights_ = kNone, visited_masters_ = kNone;
   std::uint32_t x_ = 0, d_ = 0, saved_ = 0, carried_ = 0, scratch_ = 0, spare_ = 0, update_scratch_ = 0;
   std::uint64_t update_scratch_bytes_ = 0;
 };

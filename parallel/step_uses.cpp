@@ -10,13 +10,15 @@ void StepMap::use_run(std::vector<Use>& uses, ChunkId first, std::uint32_t count
 }
 
 void StepMap::use_weights(std::vector<Use>& uses, std::uint32_t layer) const {
-  use_run(uses, weights(layer), layout_.chunks_of(layer), Access::read);
-  if (layer == tied_layer_) use_run(uses, weights(tied_home_), layout_.chunks_of(tied_home_), Access::read);
+  const auto chunks = [&](std::uint32_t l) { return data().shards(Kind::parameter) ? groups_of(l) : layout_.chunks_of(l); };
+  use_run(uses, weights(layer), chunks(layer), Access::read);
+  if (layer == tied_layer_) use_run(uses, weights(tied_home_), chunks(tied_home_), Access::read);
 }
 
 void StepMap::use_gradients(std::vector<Use>& uses, std::uint32_t layer, Access access) const {
-  use_run(uses, gradients(layer), layout_.chunks_of(layer), access);
-  if (layer == tied_layer_) use_run(uses, tied_gradients(), tied_chunks_, access);
+  const auto group = data().folds_each() ? data().group() : 1;  // chunks of the layout in one chunk
+  use_run(uses, gradients(layer), layout_.chunks_of(layer) / group, access);
+  if (layer == tied_layer_) use_run(uses, tied_gradients(), tied_chunks_ / group, access);
 }
 
 void StepMap::use_some(std::vector<Use>& uses, ChunkId chunk, Access access) const {
@@ -28,7 +30,7 @@ void StepMap::use_reduced(std::vector<Use>& uses, const Action& a) const {
   const auto [first, into, tied] = reduced(a.layer, a.chunk);
   const auto count = data().group();
   if (!data().folds_each()) return use_run(uses, first, count, Access::update);
-  use_run(uses, first, count, Access::read);
+  uses.push_back({first, Access::read});
   uses.push_back({into, a.micro_batch == 0 ? Access::overwrite : Access::update});
   if (data().shards(Kind::gradient) || a.micro_batch + 1 != micro_batches()) return;
   for (std::uint32_t i = 0; i < count; ++i)
@@ -37,9 +39,10 @@ void StepMap::use_reduced(std::vector<Use>& uses, const Action& a) const {
 
 void StepMap::use_visited(std::vector<Use>& uses, const Action& a) const {
   const auto use = [&](Kind kind) {
-    for (std::uint32_t i = 0; i < data().group(); ++i)
-      uses.push_back({visited(kind, a.layer, a.chunk, i), data().shards(kind) ? Access::overwrite : Access::read});
-    if (data().shards(kind)) uses.push_back({state(kind, a.layer, own(a.chunk)), Access::read});
+    if (!data().shards(kind))
+      return use_run(uses, state(kind, a.layer, chunks_of(a.chunk).front()), data().group(), Access::read);
+    uses.push_back({visited(kind), Access::overwrite});
+    uses.push_back({state(kind, a.layer, own(a.chunk)), Access::read});
   };
   // A copy of the master says nothing that the master does not.
   if (!options_.recipe.copies_master()) use(Kind::parameter);
@@ -103,11 +106,14 @@ std::vector<Use> StepMap::uses(const Action& a) const {
       break;
     case Op::visit: use_visited(uses, a); break;
     case Op::gather: {
-      const auto whole = index(weights(a.layer));
-      const bool apart = data().shards(Kind::parameter);  // else this rank's chunk is in its place already
-      uses.push_back({state(Kind::parameter, a.layer, own(a.chunk)), Access::read});
-      for (const auto i : chunks_of(a.chunk))
-        if (apart || i != own(a.chunk)) uses.push_back({ChunkId(whole + i), Access::overwrite});
+      const auto mine = state(Kind::parameter, a.layer, own(a.chunk)), all = gathered(a.layer, a.chunk);
+      uses.push_back({mine, Access::read});
+      if (data().shards(Kind::parameter)) {
+        uses.push_back({all, Access::overwrite});
+        break;
+      }
+      for (std::uint32_t i = 0; i < data().group(); ++i)  // this rank's chunk is in its place already
+        if (const ChunkId chunk{index(all) + i}; chunk != mine) uses.push_back({chunk, Access::overwrite});
       break;
     }
     case Op::reduce: use_reduced(uses, a); break;
@@ -161,19 +167,19 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
       break;
     case Op::reduce: {
       const auto [first, into, tied] = reduced(a.layer, a.chunk);
-      if (!data().folds_each() && data().stage() == 0) break;
+      if (data().folds_each()) add(first);
+      if (data().folds_each() || data().stage() == 0) break;
       for (std::uint32_t i = 0; i < data().group(); ++i)
-        if (data().folds_each() || i != data().rank) add(ChunkId(index(first) + i));
+        if (i != data().rank) add(ChunkId(index(first) + i));
       break;
     }
     case Op::release:
-      for (std::uint32_t i = 0; i < layout_.chunks_of(a.layer); ++i) add(ChunkId(index(weights(a.layer)) + i));
+      for (std::uint32_t g = 0; g < groups_of(a.layer); ++g) add(gathered(a.layer, g));
       break;
     case Op::visit:
       for (const auto kind : {Kind::master, Kind::parameter}) {
-        const auto first = kind == Kind::master ? visited_masters_ : visited_weights_;
         const bool used = kind == Kind::master || !options_.recipe.copies_master();
-        for (std::uint32_t i = 0; used && first != kNone && i < data().group(); ++i) add(ChunkId(first + i));
+        if (used && index(visited(kind)) != kNone) add(visited(kind));
       }
       break;
     case Op::decode:
