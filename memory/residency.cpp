@@ -192,6 +192,14 @@ void Residency::drop(ChunkId chunk) {
   for (const Tier t : kAllTiers) give_up(chunk, t);
 }
 
+bool Residency::offload(ChunkId chunk, const Clock& not_before, std::vector<Move>& moves) {
+  const ChunkId unit = head(chunk, Tier::device);
+  if (!copy(unit, Tier::device).placed) return true;
+  if (at(unit).unit[Tier::device].pins > 0) return false;
+  Order order{not_before, moves, {}, {}};
+  return evict(unit, Tier::device, order);
+}
+
 void Residency::flush(ChunkId chunk, const Clock& not_before, std::vector<Move>& moves) {
   if (!at(chunk).content) broken(chunk, "is flushed but has no content");
   if (at(chunk).writing) broken(chunk, "is flushed while a lease writes it");

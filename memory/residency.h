@@ -69,6 +69,10 @@ class Residency {
   // A hint: brings content into `tier` (through the host where needed) if that costs nothing needed sooner. Returns whether it
   // is (going to be) there.
   bool prefetch(ChunkId chunk, Tier tier, const Clock& not_before, std::vector<Move>& moves);
+  // The opposite hint: the chunk's place on the device is given up now, its content is sent down where nothing else holds it.
+  // Room is made below as an eviction makes it. A chunk in use or without a place stays as it is, and so does one for which
+  // there is no room below. Returns whether it is (going to be) gone.
+  bool offload(ChunkId chunk, const Clock& not_before, std::vector<Move>& moves);
   // The content is dead: every copy is given up, nothing is written back. Disk places of state chunks stay reserved.
   void drop(ChunkId chunk);
   // Makes the disk copy valid without giving up others (a commit). No move when it already is.

@@ -59,6 +59,10 @@ class StepChecker {
       return;
     }
     if (a.layer >= program_.layers) fail(a, "there is no such layer");
+    if (a.op == Op::offload) {
+      if (a.micro_batch >= program_.micro_batches) fail(a, "there is no such micro-batch");
+      return;  // a hint about where bytes are
+    }
     const bool per_micro_batch = a.op <= Op::backward_weight;
     if (per_micro_batch && a.micro_batch >= program_.micro_batches) fail(a, "there is no such micro-batch");
     auto& layer = layers_[a.layer];

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kRounds = 5;  // at least, unless they take too long
 
-bool computes(Op op) { return op != Op::prefetch && op != Op::release && !communicates(op); }
+bool computes(Op op) { return !is_placement(op) && !communicates(op); }
 
 // Layers that compute the same on the same shapes cost the same.
 std::string signature(const StepMap& map, std::uint32_t layer) {

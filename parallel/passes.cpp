@@ -18,9 +18,19 @@ Program with_recompute(const Program& program, const StepMap& map) {
   Program out{program.layers, program.micro_batches, {}};
   for (const auto& a : program.actions) {
     const bool needs_saved = a.op == Op::backward || a.op == Op::backward_input;
-    if (needs_saved && a.layer + 1 != program.layers && map.saved_pack(a.layer).bytes != 0)
+    if (needs_saved && map.recomputes(a.layer))
       out.actions.push_back({.op = Op::recompute, .layer = a.layer, .micro_batch = a.micro_batch});
     out.actions.push_back(a);
+  }
+  return out;
+}
+
+Program with_offloads(const Program& program, const StepMap& map) {
+  Program out{program.layers, program.micro_batches, {}};
+  for (const auto& a : program.actions) {
+    out.actions.push_back(a);
+    if (a.op == Op::forward && map.offloads(a.layer) && !map.left_by_forward(a.layer, a.micro_batch).empty())
+      out.actions.push_back({.op = Op::offload, .layer = a.layer, .micro_batch = a.micro_batch});
   }
   return out;
 }
@@ -158,7 +168,7 @@ Program with_prefetches(Program program, const StepMap& map, std::uint32_t depth
   std::size_t stage = 0;
   for (std::size_t i = 0; i < actions.size(); ++i) {
     stage_of[i] = stage;
-    if (only_chunks || !is_chunk_action(actions[i].op)) {
+    if (only_chunks || !(is_chunk_action(actions[i].op) || is_placement(actions[i].op))) {
       ++stage;
       stage_begin.push_back(i + 1);
     }
@@ -182,6 +192,9 @@ Program with_prefetches(Program program, const StepMap& map, std::uint32_t depth
       if (writes(use.access)) last_write[index(use.chunk)] = i;
       last_use[{index(use.chunk), tier}] = i;
     }
+    if (actions[i].op == Op::offload)  // what comes back comes back after it
+      for (const auto chunk : map.left_by_forward(actions[i].layer, actions[i].micro_batch))
+        last_use[{index(chunk), Tier::device}] = i;
     for (const auto dead : map.dead_after(actions[i])) last_write[index(dead)] = i;
   }
   Program out{program.layers, program.micro_batches, {}};

@@ -1,5 +1,5 @@
 // Passes: pure functions that rewrite a program. Applied in this order: recompute, reductions, norms,
-// gathers, updates, place.
+// gathers, updates, offloads, prefetches.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,10 @@
 
 namespace terrace {
 
-// A recomputation before every backward of a layer that saves tensors.
+// A recomputation before every backward of a layer that is recomputed.
 Program with_recompute(const Program& program, const StepMap& map);
+// Behind every forward of a layer that offloads: what it left goes to the host. Behind the checker, which it does not concern.
+Program with_offloads(const Program& program, const StepMap& map);
 // Between data ranks: a layer's gradient is reduced after its last backward, or after each where gradients are folded one by
 // one.
 Program with_reductions(const Program& program, const StepMap& map);

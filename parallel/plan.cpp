@@ -206,7 +206,16 @@ class Planner {
                   Exit::usage);
     if (request_.update == Tier::device && host_only())
       throw Error("this optimizer looks at whole layers and runs on the host\n  give --update host", Exit::usage);
+    if (!request_.activations.empty() && request_.activations.size() != model_.layers.size())
+      throw Error(fmt::format("settings of activations for {} layers, and the model has {}", request_.activations.size(),
+                              model_.layers.size()),
+                  Exit::usage);
     if (model_.layers.size() < 2) throw Error("a model needs at least two layers", Exit::usage);
+  }
+
+  [[nodiscard]] std::vector<LayerActivations> activations() const {
+    const auto& r = request_;
+    return r.activations.empty() ? choose_activations(model_, r.shape.batch, r.recompute, r.offload) : r.activations;
   }
 
   [[nodiscard]] Budget budget() const {
@@ -219,7 +228,7 @@ class Planner {
     Plan p;
     p.map = {.recipe = Recipe::of(model_.dtype, request_.recipe, request_.states),
              .shape = request_.shape,
-             .recompute = request_.recompute,
+             .activations = activations(),
              .update_tier = update_tier,
              .separate_device = profile_.separate_device(),
              .chunk_elements = request_.chunk_elements,
@@ -422,7 +431,7 @@ class Planner {
 Programs write_programs(const StepMap& map, const PlanRequest& request, std::uint32_t depth, std::uint32_t gather_ahead) {
   const auto layers = map.layers();
   const auto m = request.shape.micro_batches;
-  const auto finish = [&](Program p) { return with_prefetches(std::move(p), map, depth); };
+  const auto finish = [&](const Program& p) { return with_prefetches(with_offloads(p, map), map, depth); };
   if (request.decode_positions != 0) {
     Programs out;
     out.decode = finish(decoding(layers));
@@ -431,7 +440,7 @@ Programs write_programs(const StepMap& map, const PlanRequest& request, std::uin
   auto order = request.order == Order::horizontal ? horizontal(layers, m)
                : request.order == Order::vertical ? vertical(layers, m)
                                                   : group_vertical(layers, m, std::max(1U, request.group));
-  if (request.recompute) order = with_recompute(order, map);
+  order = with_recompute(order, map);
   order = with_gathers(with_norms(with_reductions(order, map)), map, gather_ahead);
 
   const auto chunks_of = [&](std::uint32_t l) { return map.groups_of(l); };

@@ -35,7 +35,10 @@ struct PlanRequest {
   bool disk_tier = false;                                                // false: the disk is for commits only
   Order order = Order::horizontal;
   std::uint32_t group = 0;  // micro-batches a group, of group_vertical
-  bool recompute = false;
+  // How many layers compute again what their forward saved, and how many offload what it left (activations.h says which come
+  // first); or, where it is not empty, each layer's own setting.
+  std::uint32_t recompute = 0, offload = 0;
+  std::vector<LayerActivations> activations = {};
   std::optional<Tier> update = {};  // where updates run: device or host; empty: chosen
   bool updates_before_use = true;   // exact global-norm clipping without a stall; false: inside the backward
   std::uint32_t prefetch_depth = kAutoDepth;

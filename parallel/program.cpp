@@ -12,11 +12,11 @@
 namespace terrace {
 namespace {
 
-constexpr std::array<std::string_view, 15> kNames{"forward",  "recompute", "backward", "backward-input", "backward-weight",
-                                                  "norm",     "update",    "prefetch", "fill",           "visit",
-                                                  "evaluate", "decode",    "gather",   "reduce",         "release"};
+constexpr std::array<std::string_view, 16> kNames{
+    "forward", "recompute", "backward", "backward-input", "backward-weight", "norm",   "update",  "prefetch",
+    "fill",    "visit",     "evaluate", "decode",         "gather",          "reduce", "release", "offload"};
 
-bool has_micro_batch(Op op) { return op <= Op::backward_weight || op == Op::evaluate || op == Op::reduce; }
+bool has_micro_batch(Op op) { return op <= Op::backward_weight || op == Op::evaluate || op == Op::reduce || op == Op::offload; }
 bool has_chunk(Op op) { return is_chunk_action(op) && op != Op::release; }
 
 std::uint32_t number(std::string_view word, char prefix, const std::string& line) {

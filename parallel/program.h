@@ -31,7 +31,10 @@ enum class Op : std::uint8_t {
   gather,   // layer, group: every rank's chunk of the weights becomes everybody's
   reduce,   // layer, micro_batch, group: gradients are added up over the ranks; behind the layer's groups, its tied gradient's
   release,  // layer: its gathered weights are given up
+  offload,  // layer, micro_batch: what its forward left for its backward goes to the host now, not when room is needed
 };
+// What only says where bytes are to be: no lane computes it.
+constexpr bool is_placement(Op op) { return op == Op::prefetch || op == Op::release || op == Op::offload; }
 constexpr bool communicates(Op op) { return op == Op::gather || op == Op::reduce; }
 // One chunk's work among the layers': what stands beside layer actions and is no step of its own in a prefetch's distance.
 constexpr bool is_chunk_action(Op op) {

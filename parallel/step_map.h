@@ -17,6 +17,7 @@
 #include <terrace/memory/residency.h>
 #include <terrace/optimizers/optimizer.h>
 #include <terrace/optimizers/recipe.h>
+#include <terrace/parallel/activations.h>
 #include <terrace/parallel/data_parallel.h>
 #include <terrace/parallel/layer.h>
 #include <terrace/parallel/param_group.h>
@@ -44,7 +45,7 @@ class StepMap {
   struct Options {
     Recipe recipe = {};
     StepShape shape = {};
-    bool recompute = false;  // saved(l, m) does not outlive an action of its own
+    std::vector<LayerActivations> activations = {};  // of each layer; empty: all are kept
     Tier update_tier = Tier::host;
     bool separate_device = false;  // the device has a processor of its own: work in host memory runs beside it
     std::uint64_t chunk_elements = 0;
@@ -58,6 +59,11 @@ class StepMap {
 
   [[nodiscard]] std::vector<Use> uses(const Action& action) const;
   [[nodiscard]] std::vector<ChunkId> dead_after(const Action& action) const;
+  // What a layer's forward leaves for its backward.
+  [[nodiscard]] std::vector<ChunkId> left_by_forward(std::uint32_t layer, std::uint32_t micro_batch) const;
+  // What becomes of it; the last layer has no forward, and recomputing what saves nothing would be for nothing.
+  [[nodiscard]] bool recomputes(std::uint32_t layer) const;
+  [[nodiscard]] bool offloads(std::uint32_t layer) const;
   [[nodiscard]] Tier tier_of(const Action& action) const;  // where the uses are acquired
   [[nodiscard]] Lane lane_of(const Action& action) const;  // who runs it
   [[nodiscard]] Lane lane_of(Tier tier) const;             // who computes in that memory

@@ -117,6 +117,7 @@ std::vector<Use> StepMap::uses(const Action& a) const {
       break;
     }
     case Op::reduce: use_reduced(uses, a); break;
+    case Op::offload:
     case Op::release: break;
     case Op::decode:
       use_weights(uses, a.layer);
@@ -141,7 +142,7 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
     case Op::recompute:
       add(scratch(a.layer));
       if (a.op == Op::recompute && !last) add(spare());
-      if (a.op == Op::forward && options_.recompute) add(saved(a.layer, a.micro_batch));
+      if (a.op == Op::forward && recomputes(a.layer)) add(saved(a.layer, a.micro_batch));
       break;
     case Op::evaluate:
       add(scratch(a.layer));
@@ -188,9 +189,26 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
       break;
     case Op::fill:
     case Op::gather:
+    case Op::offload:
     case Op::prefetch: break;
   }
   return dead;
+}
+
+bool StepMap::recomputes(std::uint32_t layer) const {
+  const auto& each = options_.activations;
+  return layer < each.size() && each[layer].recompute && layer + 1 != layers() && saved_pack(layer).bytes != 0;
+}
+
+bool StepMap::offloads(std::uint32_t layer) const {
+  return layer < options_.activations.size() && options_.activations[layer].offload && layer + 1 != layers();
+}
+
+std::vector<ChunkId> StepMap::left_by_forward(std::uint32_t layer, std::uint32_t micro_batch) const {
+  std::vector<ChunkId> left;
+  for (const auto c : {x(layer, micro_batch), saved(layer, micro_batch)})
+    if (chunk_bytes(c) != 0 && !(c == saved(layer, micro_batch) && recomputes(layer))) left.push_back(c);
+  return left;
 }
 
 Tier StepMap::tier_of(const Action& a) const {

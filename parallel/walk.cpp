@@ -40,6 +40,10 @@ void Walk::run(const Program& program, Sink& sink) {
       for (const auto chunk : map_.dead_after(action)) residency_.drop(chunk);
       continue;
     }
+    if (action.op == Op::offload) {
+      offload(action, sink);
+      continue;
+    }
     auto uses = map_.uses(action);
     // Optimizer states before their first update, and a cache before its first position, hold nothing yet.
     for (auto& use : uses) {
@@ -68,6 +72,12 @@ void Walk::run(const Program& program, Sink& sink) {
     for (const auto chunk : map_.dead_after(action)) residency_.drop(chunk);
   }
   pending_.clear();
+}
+
+void Walk::offload(const Action& action, Sink& sink) {
+  moves_.clear();
+  for (const auto chunk : map_.left_by_forward(action.layer, action.micro_batch)) residency_.offload(chunk, Clock{}, moves_);
+  for (const auto& move : moves_) sink.move(move);
 }
 
 void Walk::flush(Sink& sink) {

@@ -43,6 +43,7 @@ class Walk {
  private:
   void set_policy(const Program& program);
   void retry_prefetches(Sink& sink);
+  void offload(const Action& action, Sink& sink);
 
   const StepMap& map_;
   Residency& residency_;

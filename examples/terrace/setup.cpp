@@ -60,7 +60,7 @@ PlanRequest plan_request(const RunConfig& c) {
   set_optimizer(r, c);
   r.order = c.order == "horizontal" ? Order::horizontal : c.group > 0 ? Order::group_vertical : Order::vertical;
   r.group = static_cast<std::uint32_t>(c.group);
-  r.recompute = c.recompute == "layer";
+  r.recompute = c.recompute == "layer" ? kAllLayers : 0;
   if (c.update != "auto") r.update = c.update == "host" ? Tier::host : Tier::device;
   // The clip factor, and whether a step counts, are known only when the backward has ended.
   r.updates_before_use = c.grad_clip > 0 || c.on_non_finite == "skip" || LossScale::parse(c.loss_scale).dynamic();

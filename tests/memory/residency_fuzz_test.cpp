@@ -85,7 +85,7 @@ class Life {
       case 10:
       case 11:
       case 12: prefetch(); break;
-      case 13: flush(); break;
+      case 13: one_in(2) ? flush() : offload(); break;
       case 14: one_in(2) ? drop() : reserve(); break;
       default: one_in(3) ? adopt() : idle(); break;
     }
@@ -228,6 +228,16 @@ class Life {
     const bool there = residency_->prefetch(c, tier, pace(), moves_);
     demand(there == residency_->valid(c, tier), "a prefetch says whether it is there");
     demand(there || moves_.empty(), "a refused prefetch moves nothing");
+  }
+  void offload() {
+    const ChunkId c = any();
+    const bool gone = residency_->offload(c, pace(), moves_);
+    const auto [first, count] = run_of_[index(c)];
+    for (std::uint32_t i = 0; gone && i < count; ++i)
+      demand(!residency_->valid(ChunkId{index(first) + i}, Tier::device), "offloaded: nothing of the run is on the device");
+    bool in_use = false;
+    for (std::uint32_t i = 0; i < count; ++i) in_use |= leased(ChunkId{index(first) + i}, false);
+    demand(gone || in_use || budget_.host != kUnlimited, "what nobody uses goes where there is room");
   }
   void flush() {
     const ChunkId c = any();

@@ -33,8 +33,10 @@ TEST_F(Checker, AcceptsEveryOrderPassAndUpdateRule) {
   for (const auto updates : {Updates::none, Updates::in_backward, Updates::before_use})
     for (const auto& order : {horizontal(5, 3), vertical(5, 3), group_vertical(5, 3, 2)})
       for (const bool recompute : {false, true}) {
-        auto p = recompute ? with_recompute(order, map) : order;
-        p = with_prefetches(with_updates(with_norms(std::move(p)), map, updates), map, 2);
+        const StepMap each(model, {.shape = {{2, 16}, 3},
+                                   .activations = choose_activations(model, {2, 16}, recompute ? kAllLayers : 0, kAllLayers)});
+        auto p = with_updates(with_norms(with_recompute(order, each)), each, updates);
+        p = with_prefetches(with_offloads(p, each), each, 2);
         EXPECT_EQ(refusal(p, updates), "") << to_text(p);
       }
 }

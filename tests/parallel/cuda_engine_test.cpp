@@ -75,6 +75,7 @@ TEST_F(CudaEngine, EveryBudgetOrderAndPlaceOfTheUpdatesGivesTheCpusBits) {
           o.depth = depth;
           o.order = tried % 2 == 0 ? Order::horizontal : Order::vertical;
           o.recompute = tried % 3 == 0;
+          o.offload = tried % 4 < 2;
           o.threads = 1 + static_cast<int>(tried % 2);
           const auto r = toy::run(o);
           ASSERT_TRUE(r.planned.fits) << r.planned.refusal.why;

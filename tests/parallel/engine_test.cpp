@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <set>
 
 #include <terrace/tests/support/toy_run.h>
 
@@ -60,6 +61,7 @@ TEST_F(EngineRun, EveryBudgetDepthOrderAndThreadCountGivesTheSameBits) {
         o.depth = depth;
         o.order = tried % 2 == 0 ? Order::horizontal : Order::vertical;
         o.recompute = tried % 3 == 0;
+        o.offload = tried % 4 < 2;
         o.threads = 1 + tried % 2;
         o.before_use = true;
         const auto what = std::string(c.name) + ", depth " + std::to_string(depth) + ", " + std::string(name_of(dtype));
@@ -93,6 +95,30 @@ TEST_F(EngineRun, UntiedAndGroupVerticalToo) {
   o.order = Order::group_vertical;
   o.group = 2;
   expect_same(reference, run(o), "group-vertical");
+}
+
+// Of five layers some are recomputed, some offloaded, some both and some neither: what each of them moves is its own affair.
+TEST_F(EngineRun, EveryLayerMayTreatItsActivationsItsOwnWay) {
+  toy::RunOptions o;
+  const auto reference = run(o);
+  std::set<std::uint64_t> downloads;
+  for (std::uint32_t pattern = 1; pattern < 64; pattern += 7) {
+    o.activations.assign(5, {});
+    for (std::uint32_t l = 0; l < 3; ++l) o.activations[1 + l] = {((pattern >> l) & 1U) != 0, ((pattern >> (3 + l)) & 1U) != 0};
+    o.order = pattern % 2 == 0 ? Order::vertical : Order::group_vertical;
+    o.group = 2;
+    const auto r = run(o);
+    expect_same(reference, r, "pattern " + std::to_string(pattern));
+    EXPECT_EQ(r.traffic.back(), r.planned.step_traffic.back()) << "pattern " << pattern;
+    EXPECT_EQ(r.traffic.back().download > 0, pattern >= 8) << "pattern " << pattern;  // there is room: nothing else moves
+    downloads.insert(r.traffic.back().download);
+    o.budget = {reference.planned.smallest_bytes[Tier::device], 2 * kMiB, 256 * kMiB};
+    o.disk_tier = true;
+    expect_same(reference, run(o), "offloaded, pattern " + std::to_string(pattern));
+    o.budget = {kUnlimited, kUnlimited, 0};
+    o.disk_tier = false;
+  }
+  EXPECT_GE(downloads.size(), 5U);
 }
 
 TEST_F(EngineRun, Fp64Too) {

@@ -12,8 +12,9 @@ namespace {
 
 TEST(Program, TextRoundTrips) {
   const auto model = toy::make_model({});
-  const StepMap map(model, {.shape = {{2, 16}, 3}});
-  auto p = with_prefetches(with_updates(with_norms(with_recompute(vertical(5, 3), map)), map, Updates::before_use), map, 2);
+  const StepMap map(model, {.shape = {{2, 16}, 3}, .activations = choose_activations(model, {2, 16}, kAllLayers, kAllLayers)});
+  auto p = with_updates(with_norms(with_recompute(vertical(5, 3), map)), map, Updates::before_use);
+  p = with_prefetches(with_offloads(p, map), map, 2);
   p.actions.push_back({.op = Op::fill, .layer = 1, .chunk = 2});
   p.actions.push_back({.op = Op::backward_input, .layer = 4, .micro_batch = 1});
   EXPECT_EQ(parse_program(to_text(p)), p);
@@ -57,7 +58,7 @@ TEST(Orders, VerticalUsesEachLayerOnceForAllMicroBatches) {
 TEST(StepMap, UsesNeverNameAChunkTwice) {
   for (const bool tied : {true, false}) {
     const auto model = toy::make_model({.tied = tied});
-    const StepMap map(model, {.shape = {{2, 16}, 2}});
+    const StepMap map(model, {.shape = {{2, 16}, 2}, .activations = choose_activations(model, {2, 16}, kAllLayers, 0)});
     auto p = with_updates(with_norms(with_recompute(horizontal(5, 2), map)), map, Updates::in_backward);
     for (const auto& a : p.actions) {
       std::set<std::uint32_t> seen;

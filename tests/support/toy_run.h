@@ -25,7 +25,8 @@ struct RunOptions {
   bool disk_tier = false;
   Order order = Order::horizontal;
   std::uint32_t group = 0;
-  bool recompute = false;
+  bool recompute = false, offload = false;         // of all layers
+  std::vector<LayerActivations> activations = {};  // or each one's own
   bool before_use = true;
   std::optional<Tier> update;
   std::uint32_t depth = kAutoDepth;
@@ -68,7 +69,9 @@ inline PlanRequest request_of(const RunOptions& o) {
           .disk_tier = o.disk_tier,
           .order = o.order,
           .group = o.group,
-          .recompute = o.recompute,
+          .recompute = o.recompute ? kAllLayers : 0,
+          .offload = o.offload ? kAllLayers : 0,
+          .activations = o.activations,
           .update = o.update,
           .updates_before_use = o.before_use,
           .prefetch_depth = o.depth,

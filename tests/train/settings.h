@@ -105,7 +105,7 @@ inline std::uint64_t thin_host_bytes(cli::RunConfig config) {
   const auto request = cli::plan_request(config);
   const StepMap map(model, {.recipe = Recipe::of(model.dtype, request.recipe, request.states),
                             .shape = request.shape,
-                            .recompute = request.recompute,
+                            .activations = choose_activations(model, request.shape.batch, request.recompute, request.offload),
                             .layer_unit = request.layer_unit});
   std::uint64_t bytes = 0;
   for (std::uint32_t c = 0; c < map.chunks(); ++c) bytes = std::max(bytes, map.chunk_bytes(ChunkId{c}));
