@@ -36,13 +36,15 @@ struct Budget {
 
 // A lane is a FIFO of operations that complete in order. The n-th operation of a lane is done when its timeline has
 // reached n (counting from 1), so "everything up to here" is one number a lane.
-enum class Lane : std::uint8_t { compute, update, upload, download, read, write, communication };
-inline constexpr std::size_t kLanes = 7;
+enum class Lane : std::uint8_t { compute, update, upload, download, read, write, communication, message };
+// From Lane::message on: messages between ranks of a pipeline, one lane for each direction, peer and payload.
+inline constexpr std::size_t kPeerLanes = 12, kLanes = 7 + kPeerLanes;
 constexpr std::size_t index(Lane l) { return static_cast<std::size_t>(l); }
+constexpr bool is_message(Lane l) { return l >= Lane::message; }
 constexpr std::string_view name_of(Lane l) {
-  constexpr std::array<std::string_view, kLanes> names{"compute", "update", "upload",       "download",
-                                                       "read",    "write",  "communication"};
-  return names[index(l)];
+  constexpr std::array<std::string_view, 8> names{"compute", "update", "upload",        "download",
+                                                  "read",    "write",  "communication", "message"};
+  return names[index(is_message(l) ? Lane::message : l)];
 }
 
 // A point in the partial order of a run: for each lane, how many of its operations must be done.

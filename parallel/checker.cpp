@@ -20,12 +20,14 @@ class StepChecker {
       content_[c] = kind != Kind::activation && kind != Kind::gradient;  // state is there from the step before
     }
     for (std::uint32_t l = 0; updates == Updates::before_use && l < program.layers; ++l)
-      for (const auto i : map.final_gradients(l)) content_[index(map.state(Kind::gradient, l, i))] = true;
+      if (map.holds(l))
+        for (const auto i : map.final_gradients(l)) content_[index(map.state(Kind::gradient, l, i))] = true;
     for (std::uint32_t l = 0; l < program.layers; ++l) {
       layers_[l].forward.resize(program.micro_batches);
       layers_[l].backward.resize(program.micro_batches);
       layers_[l].input_half.resize(program.micro_batches);
       layers_[l].updated.resize(map.updates_of(l));
+      layers_[l].exchanged.resize(map.layout().chunks_of(l));
       layers_[l].gathered.resize(map.groups_of(l), true);
       layers_[l].reduced.resize(map.reduced_groups(l));
     }
@@ -43,6 +45,7 @@ class StepChecker {
  private:
   struct LayerState {
     std::vector<bool> forward, backward, input_half, updated;
+    std::vector<bool> exchanged;         // of weights with a copy elsewhere: which chunks' new content has been exchanged
     std::vector<bool> gathered;          // false: the updated weights of the group are not everybody's yet
     std::vector<std::uint32_t> reduced;  // a group: how many micro-batches' gradients are
     std::uint32_t backwards = 0;
@@ -63,6 +66,13 @@ class StepChecker {
       if (a.micro_batch >= program_.micro_batches) fail(a, "there is no such micro-batch");
       return;  // a hint about where bytes are
     }
+    if (is_message(a.op)) {
+      message(a);
+      return take_effect(a);
+    }
+    const bool weights_only = a.op == Op::gather || a.op == Op::release;
+    if (!map_.holds(a.layer) && !(weights_only && map_.copies(a.layer)))
+      fail(a, "another rank of the pipeline holds this layer");
     const bool per_micro_batch = a.op <= Op::backward_weight;
     if (per_micro_batch && a.micro_batch >= program_.micro_batches) fail(a, "there is no such micro-batch");
     auto& layer = layers_[a.layer];
@@ -77,6 +87,7 @@ class StepChecker {
       case Op::backward_weight:
         if (a.op == Op::backward_weight && !layer.input_half[a.micro_batch]) fail(a, "its input half has not run");
         if (a.op == Op::backward && layer.input_half[a.micro_batch]) fail(a, "its input half has run already");
+        if (a.layer + 1 != program_.layers && !layer.forward[a.micro_batch]) fail(a, "its forward has not run");
         once(a, layer.backward[a.micro_batch], "backward");
         if (layer.backwards != a.micro_batch)
           fail(a, fmt::format("gradients fold in micro-batch order, and m{} is next", layer.backwards));
@@ -94,7 +105,7 @@ class StepChecker {
       case Op::reduce: reduce(a); break;
       case Op::gather:
         if (a.chunk >= layer.gathered.size()) fail(a, fmt::format("the layer has {} groups", layer.gathered.size()));
-        if (updates_ == Updates::before_use && !layer.updated[a.chunk]) fail(a, "the weights have not been updated");
+        if (updates_ == Updates::before_use && !updated(a.layer, a.chunk)) fail(a, "the weights have not been updated");
         if (map_.data().gathers_updates() && layer.gathered[a.chunk]) fail(a, "everybody has these weights");
         if (!map_.data().gathers_updates() && !map_.data().gathers_before_use()) fail(a, "every rank holds all weights");
         if (map_.data().gathers_before_use() && content_[index(map_.gathered(a.layer, a.chunk))])
@@ -119,12 +130,54 @@ class StepChecker {
       default: fail(a, "does not belong in a training step");
     }
     if (per_micro_batch) require_gathered(a);
+    take_effect(a);
+  }
+
+  void take_effect(const Action& a) {
     for (const auto& use : map_.uses(a)) {
       if (needs_content(use.access) && !content_[index(use.chunk)] && !is_optimizer_state(map_.chunk_kind(use.chunk)))
         fail(a, "needs " + map_.describe(use.chunk) + ", which does not exist at this point");
       if (writes(use.access)) content_[index(use.chunk)] = true;
     }
     for (const auto dead : map_.dead_after(a)) content_[index(dead)] = false;
+  }
+
+  // Both ends are there, and what comes is new. (check_messages() sees whether the ranks' ends fit together.)
+  void message(const Action& a) {
+    if (is_per_micro_batch(a.payload) && a.micro_batch >= program_.micro_batches) fail(a, "there is no such micro-batch");
+    const auto& p = map_.pipeline();
+    const bool sends = a.op == Op::send;
+    auto from = p.holder(a.layer), to = from;
+    switch (a.payload) {
+      case Payload::activation:
+      case Payload::gradient:
+        if (a.layer == 0) fail(a, "the first layer reads tokens");
+        (a.payload == Payload::activation ? from : to) = p.holder(a.layer - 1);
+        break;
+      case Payload::weights:
+      case Payload::tied_gradient: {
+        const bool tied = map_.has_tied_gradient() && a.layer == map_.tied_home();
+        if (!tied || a.chunk >= map_.layout().chunks_of(a.layer)) fail(a, "no other layer is tied to these weights");
+        (a.payload == Payload::weights ? to : from) = p.holder(map_.tied_layer());
+        break;
+      }
+    }
+    if (from == to || (sends ? from : to) != p.rank || (sends ? to : from) != a.peer)
+      fail(a, fmt::format("it goes from rank {} to rank {}", from, to));
+    if (!sends && content_[index(map_.carried_by(a))] && a.payload != Payload::weights)
+      fail(a, map_.describe(map_.carried_by(a)) + " is there already");
+    if (a.payload != Payload::weights) return;
+    const auto group = a.chunk / map_.data().group();
+    auto& home = layers_[a.layer];
+    if (updates_ == Updates::none) fail(a, "this step updates nothing");
+    if (sends && !home.updated[map_.options().layer_unit ? 0 : group]) fail(a, "these weights have not been updated");
+    once(a, home.exchanged[a.chunk], "message");
+    if (!sends && map_.data().gathers_updates()) home.gathered[group] = false;
+  }
+  // Of a copy: whether all of the group that comes here has come.
+  [[nodiscard]] bool updated(std::uint32_t layer, std::uint32_t group) const {
+    if (!map_.copies(layer)) return layers_[layer].updated[group];
+    return std::ranges::all_of(map_.updated_in(group), [&](std::uint32_t c) { return layers_[layer].exchanged[c]; });
   }
 
   // Gradients are folded in micro-batch order, here too.
@@ -164,20 +217,32 @@ class StepChecker {
   void require_updated(const Action& a) {
     for (std::uint32_t c = 0; c < layers_[a.layer].updated.size(); ++c)
       if (!layers_[a.layer].updated[c]) fail(a, fmt::format("its pending update of chunk {} has not run", c));
+    if (a.layer != map_.tied_layer() || !map_.copies(map_.tied_home())) return;
+    for (std::uint32_t g = 0; g < map_.groups_of(map_.tied_home()); ++g)
+      if (!updated(map_.tied_home(), g)) fail(a, fmt::format("new weights of group {} of the tied layer have not come", g));
   }
 
   void finish() const {
     const auto incomplete = [](const std::string& what) { throw Error("the program is incomplete: " + what, Exit::usage); };
     for (std::uint32_t l = 0; l < program_.layers; ++l) {
       const auto& layer = layers_[l];
+      for (std::uint32_t c = 0; c < layer.gathered.size(); ++c)
+        if (!layer.gathered[c]) incomplete(fmt::format("group {} of layer {} is updated and not gathered", c, l));
+      const bool copied = map_.copies(l) || map_.copied_to(l) != map_.pipeline().rank;
+      for (std::uint32_t g = 0; copied && updates_ != Updates::none && g < map_.groups_of(l); ++g)
+        for (const auto c : map_.updated_in(g))
+          if (!layer.exchanged[c]) incomplete(fmt::format("new weights of chunk {} of layer {} have not been exchanged", c, l));
+      if (!map_.holds(l)) continue;
       if (layer.backwards != program_.micro_batches)
         incomplete(fmt::format("layer {} ran {} of {} backwards", l, layer.backwards, program_.micro_batches));
       if (!layer.norm) incomplete(fmt::format("layer {} has no norm", l));
-      for (std::uint32_t c = 0; c < layer.gathered.size(); ++c)
-        if (!layer.gathered[c]) incomplete(fmt::format("group {} of layer {} is updated and not gathered", c, l));
       for (std::uint32_t c = 0; updates_ != Updates::none && c < layer.updated.size(); ++c)
         if (!layer.updated[c]) incomplete(fmt::format("chunk {} of layer {} is never updated", c, l));
     }
+    if (map_.has_tied_gradient() && map_.copies(map_.tied_home()))
+      for (const auto c : map_.final_gradients(map_.tied_home()))
+        if (map_.adds_tied(map_.tied_home(), c) && content_[index(map_.tied_gradient(c))])
+          incomplete(map_.describe(map_.tied_gradient(c)) + " is never sent");
     for (std::uint32_t c = 0; c < map_.chunks(); ++c)
       if (content_[c] && map_.chunk_kind(ChunkId(c)) == Kind::activation)
         incomplete(map_.describe(ChunkId(c)) + " is never used up");

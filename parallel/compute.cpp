@@ -74,20 +74,26 @@ void Compute::begin(const StepInput& input) {
   input_ = &input;
   has_norms_ = false;
   std::ranges::fill(losses_, 0.0);
-  if (parts_.map->data().stage() >= 1) std::ranges::fill(squares_.all(), 0.0);  // other ranks' are added
+  if (shares_squares()) std::ranges::fill(squares_.all(), 0.0);  // other ranks' are added
 }
 
 // Every number is one rank's, and zero on all others: their sum is that number.
-void Compute::share_results() {
+void Compute::share_results(Share what) {
+  auto* const among = what == Share::step ? parts_.ranks.all : what == Share::evaluation ? parts_.ranks.pipeline : nullptr;
+  if (!among) return;
   auto& stream = *parts_.communication_stream;
-  const auto share = [&](std::span<double> numbers) {
+  const auto share = [&](Communicator& ranks, std::span<double> numbers) {
     const Bytes bytes{reinterpret_cast<std::byte*>(numbers.data()), numbers.size_bytes()};
-    parts_.communicator->all_reduce(stream, Reduction::sum(DType::fp64), bytes, bytes);
+    ranks.all_reduce(stream, Reduction::sum(DType::fp64), bytes, bytes);
   };
   stream.wait(parts_.stream->record());
-  share(losses_);
-  if (has_norms_ && parts_.map->data().stage() >= 1) share(squares_.all());
+  share(*among, losses_);
+  // Where data ranks hold all of a gradient each has its layers' squares already. A rank without layers shares, too.
+  if (what == Share::step && shares_squares())
+    share(parts_.map->data().stage() >= 1 ? *parts_.ranks.all : *parts_.ranks.pipeline, squares_.all());
 }
+
+bool Compute::shares_squares() const { return parts_.map->data().stage() >= 1 || parts_.ranks.pipeline; }
 
 Stream& Compute::stream_for(const Action& action) const {
   return parts_.map->lane_of(action) == Lane::update ? *parts_.host_stream : *parts_.stream;
@@ -99,7 +105,7 @@ double Compute::loss_sum() const {
   return sum;
 }
 
-double Compute::gradient_norm() const { return has_norms_ ? squares_.norm() : 0; }
+double Compute::gradient_norm() const { return has_norms_ || parts_.ranks.pipeline ? squares_.norm() : 0; }
 
 // The layout counts a layer's own tensors only.
 const ParamSpec& Compute::own_param(std::uint32_t layer, std::uint32_t tensor) const {
@@ -129,6 +135,8 @@ void Compute::enqueue(const Action& action, std::span<const Use> uses, std::span
     case Op::visit: visit(action, views); break;
     case Op::gather: gather(action, views); break;
     case Op::reduce: reduce(action, views); break;
+    case Op::send:
+    case Op::receive: message(action, views); break;
     default: layer(action, views); break;
   }
 }
@@ -172,7 +180,7 @@ void Compute::layer(const Action& a, const Views& views) {
   const auto half = a.op == Op::backward ? Half::both : a.op == Op::backward_input ? Half::input : Half::weight;
   std::vector<TensorView> gradients;
   if (has(half, Half::weight)) gradients = views.tensors(Kind::gradient, a.layer);
-  const auto carried = map.carried_pack(a.layer).views(views.of(map.carried(a.layer)));
+  const auto carried = map.carried_pack(a.layer).views(views.of(map.carried(a.layer, a.micro_batch)));
   t.gradients = gradients;
   t.accumulate = a.micro_batch == 0 || map.data().folds_each() ? Accumulate::no : Accumulate::yes;
   t.carried = carried;
@@ -305,16 +313,21 @@ void Compute::visit(const Action& a, const Views& views) {
   const auto& map = *parts_.map;
   const auto& recipe = map.options().recipe;
   const auto group = map.data().group();
-  const auto gathered = [&](Kind kind) {
-    if (!map.data().shards(kind)) return;
-    const auto own = map.state(kind, a.layer, map.own(a.chunk));
-    const auto bytes = map.chunk_bytes(own);
-    parts_.communicator->all_gather(stream_for(a), {views.of(own), bytes}, {views.of(map.visited(kind)), bytes * group});
-  };
+  const auto chunk_bytes = [&](Kind kind) { return recipe.chunk_bytes(kind, map.layout().chunk_elements()); };
   const auto chunk_of = [&](Kind kind, std::uint32_t i) {
-    const auto chunk = map.chunks_of(a.chunk)[i];
-    if (!map.data().shards(kind)) return views.of(map.state(kind, a.layer, chunk));
-    return views.of(map.visited(kind)) + i * map.chunk_bytes(map.state(kind, a.layer, map.own(a.chunk)));
+    if (!map.shown(kind, a.layer)) return views.of(map.state(kind, a.layer, map.chunks_of(a.chunk)[i]));
+    return views.of(map.visited(kind)) + i * chunk_bytes(kind);
+  };
+  const auto gathered = [&](Kind kind) {
+    if (map.data().shards(kind) && map.holds(a.layer)) {
+      const auto own = map.state(kind, a.layer, map.own(a.chunk));
+      const auto bytes = map.chunk_bytes(own);
+      parts_.ranks.data->all_gather(stream_for(a), {views.of(own), bytes}, {views.of(map.visited(kind)), bytes * group});
+    }
+    if (!parts_.ranks.pipeline) return;
+    const auto holder = static_cast<int>(map.pipeline().holder(a.layer));
+    for (std::uint32_t i = 0; i < group; ++i)
+      parts_.ranks.pipeline->broadcast(stream_for(a), {chunk_of(kind, i), chunk_bytes(kind)}, holder);
   };
   if (!recipe.copies_master()) gathered(Kind::parameter);
   if (recipe.has_master()) gathered(Kind::master);
@@ -333,21 +346,32 @@ void Compute::visit(const Action& a, const Views& views) {
   }
 }
 
+// A lane's payload is its number: source and destination are the communicator's.
+void Compute::message(const Action& a, const Views& views) {
+  const auto& map = *parts_.map;
+  const auto chunk = map.carried_by(a);
+  const Bytes bytes{views.of(chunk), map.chunk_bytes(chunk)};
+  auto& stream = *parts_.message_streams.at(index(map.lane_of(a)) - index(Lane::message));
+  const auto peer = static_cast<int>(a.peer), lane = static_cast<int>(a.payload);
+  if (a.op == Op::send) return parts_.ranks.pipeline->send(stream, bytes, peer, lane);
+  parts_.ranks.pipeline->receive(stream, bytes, peer, lane);
+}
+
 void Compute::gather(const Action& a, const Views& views) {
   const auto& map = *parts_.map;
   const auto mine = map.state(Kind::parameter, a.layer, map.own(a.chunk));
   const auto group = map.gathered(a.layer, a.chunk);
   const auto bytes = map.chunk_bytes(mine);
   // Where weights are not sharded this rank's chunk is the group's own block.
-  parts_.communicator->all_gather(*parts_.communication_stream, {views.of(mine), bytes},
-                                  {views.of(group), bytes * map.data().group()});
+  parts_.ranks.data->all_gather(*parts_.communication_stream, {views.of(mine), bytes},
+                                {views.of(group), bytes * map.data().group()});
 }
 
 void Compute::reduce(const Action& a, const Views& views) {
   const auto& map = *parts_.map;
   const auto& data = map.data();
   auto& stream = *parts_.communication_stream;
-  auto& comm = *parts_.communicator;
+  auto& comm = *parts_.ranks.data;
   const auto [first, into, tied] = map.reduced(a.layer, a.chunk);
   const auto bytes = map.chunk_bytes(into);
   const Bytes group{views.of(first), bytes * data.group()}, mine{views.of(into), bytes};

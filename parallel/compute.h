@@ -36,6 +36,13 @@ struct StepInput {
   std::int64_t position = 0;  // of decode
 };
 
+// The communicators that a rank talks on, each null where it has nobody to talk to.
+struct RankGroups {
+  Communicator* all = nullptr;
+  Communicator* data = nullptr;      // ranks with the same layers; there also where one alone folds
+  Communicator* pipeline = nullptr;  // ranks with the same micro-batches
+};
+
 class Compute {
  public:
   struct Parts {
@@ -43,7 +50,8 @@ class Compute {
     Stream* stream = nullptr;       // of the device
     Stream* host_stream = nullptr;  // of actions in host memory beside a device of its own: StepMap::lane_of()
     Stream* communication_stream = nullptr;
-    Communicator* communicator = nullptr;  // of the data ranks; null where there is only one and nothing to fold
+    std::vector<Stream*> message_streams = {};  // from Lane::message on
+    RankGroups ranks = {};
     const StepMap* map = nullptr;
     const Optimizer* optimizer = nullptr;
   };
@@ -54,8 +62,10 @@ class Compute {
   // Use i of the action lies at base + offsets[i].
   void enqueue(const Action& action, std::span<const Use> uses, std::span<const std::uint64_t> offsets, std::byte* base);
 
-  // Every rank's losses and squares become everybody's, on the communication stream, behind all that was enqueued before.
-  void share_results();
+  // Every rank's losses and squares become everybody's, on the communication stream, behind all that was enqueued before; of an
+  // evaluation the losses alone, among the ranks of the pipeline.
+  enum class Share : std::uint8_t { none, step, evaluation };
+  void share_results(Share share);
   [[nodiscard]] double loss_sum() const;       // global micro-batches folded in order
   [[nodiscard]] double gradient_norm() const;  // layers folded in declared order; 0 for programs without norms
 
@@ -69,7 +79,9 @@ class Compute {
   void visit(const Action& action, const Views& views);
   void gather(const Action& action, const Views& views);
   void reduce(const Action& action, const Views& views);
+  void message(const Action& action, const Views& views);
   void update_chunk(const Action& action, std::uint32_t chunk, const Views& views, bool first);
+  [[nodiscard]] bool shares_squares() const;
   [[nodiscard]] Stored stored(Kind kind, std::byte* data) const;
   [[nodiscard]] const ParamSpec& own_param(std::uint32_t layer, std::uint32_t tensor) const;
 

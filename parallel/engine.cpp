@@ -8,16 +8,18 @@
 #include <terrace/memory/eviction.h>
 #include <terrace/offload/mover.h>
 #include <terrace/parallel/comm/agree.h>
+#include <terrace/parallel/mesh.h>
 
 namespace terrace {
 namespace {
 
 const StepMap::Options& demand_rank(const Plan& plan, const Communicator* communicator) {
   const auto& data = plan.map.data;
-  const int ranks = communicator ? communicator->size() : 1, rank = communicator ? communicator->rank() : 0;
-  if (ranks != static_cast<int>(data.ranks) || rank != static_cast<int>(data.rank))
-    throw std::logic_error(
-        fmt::format("Engine: planned for rank {} of {}, and this is {} of {}", data.rank, data.ranks, rank, ranks));
+  const auto& pipeline = plan.map.pipeline;
+  const auto ranks = data.ranks * pipeline.ranks, rank = pipeline.rank * data.ranks + data.rank;
+  const int are = communicator ? communicator->size() : 1, is = communicator ? communicator->rank() : 0;
+  if (are != static_cast<int>(ranks) || is != static_cast<int>(rank))
+    throw std::logic_error(fmt::format("Engine: planned for rank {} of {}, and this is {} of {}", rank, ranks, is, are));
   return plan.map;
 }
 
@@ -26,6 +28,7 @@ std::vector<ChunkDescription> describe_state(const StepMap& map) {
   std::vector<ChunkDescription> all;
   const auto& recipe = map.options().recipe;
   for (std::uint32_t l = 0; l < map.layers(); ++l) {
+    if (!map.holds(l)) continue;
     std::vector<const ParamSpec*> own;
     for (std::uint32_t p = 0; p < map.params(l).size(); ++p)
       if (map.home(l, p).layer == l) own.push_back(&map.params(l)[p]);
@@ -69,10 +72,7 @@ struct Engine::Impl {
     map.add_to(residency);
     for (std::uint32_t c = 0; c < map.chunks(); ++c)
       if (map.committed(ChunkId(c))) residency.reserve_on_disk(ChunkId(c));
-    if (map.data().reduces() && !options.communicator) {
-      alone = make_self_communicator();
-      options.communicator = alone.get();
-    }
+    make_groups();
 
     auto& device = *options.device;
     disk->host_memory = device.host_memory();
@@ -119,8 +119,22 @@ struct Engine::Impl {
                                      .mover = &*mover,
                                      .lanes = &lanes,
                                      .optimizer = options.optimizer,
-                                     .communicator = options.communicator,
+                                     .ranks = groups,
                                      .trace = options.trace});
+  }
+
+  // Who talks to whom: the ranks of a stage share its state, those of a pipeline pass on what they compute.
+  void make_groups() {
+    const auto& data = map.data();
+    const auto mesh = Mesh::of(static_cast<int>(data.ranks), static_cast<int>(map.pipeline().ranks));
+    groups.all = options.communicator;
+    if (map.pipeline().ranks > 1) {
+      pipeline_ranks = mesh.split(*options.communicator, "pp");
+      groups.pipeline = pipeline_ranks.get();
+      if (data.ranks > 1) data_ranks = mesh.split(*options.communicator, "dp");
+    }
+    if (data.reduces() && data.ranks == 1) data_ranks = make_self_communicator();
+    groups.data = data_ranks ? data_ranks.get() : groups.pipeline ? nullptr : options.communicator;
   }
 
   // Ranks commit one after the other, so one that died may lack the last commit of the others: all go on from the one before.
@@ -137,7 +151,7 @@ struct Engine::Impl {
     if (static_cast<double>(store->last_commit()->step) != common)
       throw Error(fmt::format("rank {} has no commit of step {}, which is another rank's last one\n  go back to an exported "
                               "checkpoint",
-                              map.data().rank, options.store.not_after_step),
+                              options.communicator->rank(), options.store.not_after_step),
                   Exit::corrupt);
   }
 
@@ -161,7 +175,7 @@ struct Engine::Impl {
       residency.adopt_on_disk(at->second.chunk);
       ++adopted;
     }
-    if (adopted == 0) throw Error("the store's last commit holds no chunks", Exit::corrupt);
+    if (adopted == 0 && !ours.empty()) throw Error("the store's last commit holds no chunks", Exit::corrupt);
   }
 
   Plan plan;
@@ -170,7 +184,8 @@ struct Engine::Impl {
   Belady policy;
   Residency residency;
   Walk walk;
-  std::unique_ptr<Communicator> alone;
+  std::unique_ptr<Communicator> pipeline_ranks, data_ranks;
+  RankGroups groups;
   std::optional<Agreement> ranks;  // empty where there is one
   std::optional<Commit> resumed;
   std::optional<UpdateStep> pending;
@@ -200,19 +215,19 @@ void Engine::fill(const WeightRange& weights) { impl_->executor->run(impl_->plan
 StepResult Engine::step(const StepInput& input) {
   auto in = input;
   const auto& programs = impl_->plan.programs;
-  const bool before_use = !programs.drain.actions.empty();
+  const bool before_use = programs.updates_before_use;
   const bool steady = !before_use || impl_->pending.has_value();
   if (before_use && impl_->pending) in.update = *impl_->pending;
   impl_->pending.reset();
-  return impl_->executor->run(steady && before_use ? programs.steady : before_use ? programs.first : programs.steady, in, true);
+  return impl_->executor->run(steady ? programs.steady : programs.first, in, Compute::Share::step);
 }
 
 void Engine::set_pending(const UpdateStep& update) {
-  if (!impl_->plan.programs.drain.actions.empty()) impl_->pending = update;
+  if (impl_->plan.programs.updates_before_use) impl_->pending = update;
 }
 
 void Engine::skip() {
-  if (impl_->plan.programs.drain.actions.empty()) throw std::logic_error("Engine: an update in the backward cannot be skipped");
+  if (!impl_->plan.programs.updates_before_use) throw std::logic_error("Engine: an update in the backward cannot be skipped");
   impl_->pending.reset();
   impl_->walk.drop_gradients();
 }
@@ -226,7 +241,7 @@ void Engine::drain() {
 
 double Engine::evaluate(const StepInput& one_micro_batch) {
   drain();
-  return impl_->executor->run(impl_->plan.programs.evaluate, one_micro_batch).loss_sum;
+  return impl_->executor->run(impl_->plan.programs.evaluate, one_micro_batch, Compute::Share::evaluation).loss_sum;
 }
 
 void Engine::decode(const StepInput& one_position) { impl_->executor->run(impl_->plan.programs.decode, one_position); }

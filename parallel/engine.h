@@ -6,9 +6,10 @@
 //   for (…) { StepResult r = engine.step(batch, update); }
 //   engine.commit(step, payload);
 //
-// With several data ranks each has an engine of the same plan, and all make the same calls in the same order: the constructor,
-// steps, evaluations, visits and commits wait for each other. A step's loss and norm are those of all ranks' micro-batches, an
-// evaluation's those of its own. Every rank visits all weights.
+// With several ranks each has an engine of its own plan, and all make the same calls in the same order: the constructor, fills,
+// steps, evaluations, visits and commits wait for each other. Rank r of the communicator is data rank r mod d of pipeline rank
+// r ÷ d. A step's loss and norm are those of all ranks' micro-batches, an evaluation's those of its data rank. Every rank
+// visits all weights.
 //
 // Owner:   main. Threads: all calls from the rank thread.
 // Errors:  see Executor; resume() throws Error(Exit::corrupt) or Error(Exit::usage) when the stored state does not fit the
@@ -38,7 +39,7 @@ class Engine {
     ChunkStore::Options store;             // capacity is the plan's; made, or opened, by the constructor
     bool resume = false;                   // continue from the store's last commit
     const Optimizer* optimizer = nullptr;  // borrowed
-    Communicator* communicator = nullptr;  // of the data ranks, borrowed; may be null where there is one. See below
+    Communicator* communicator = nullptr;  // of all ranks, borrowed; may be null where there is one. See below
     Trace* trace = nullptr;                // borrowed, may be null
     // Where faults are put in.
     std::function<std::unique_ptr<IoEngine>(const IoOptions&)> make_io = make_io_engine;

@@ -4,18 +4,35 @@
 #include <stdexcept>
 
 namespace terrace {
+namespace {
+
+std::vector<std::unique_ptr<Stream>> streams_of_messages(const Executor::Parts& parts) {
+  std::vector<std::unique_ptr<Stream>> streams;
+  for (std::uint32_t i = 0; i < parts.map->message_lanes(); ++i) streams.push_back(parts.device->make_stream("message"));
+  return streams;
+}
+
+std::vector<Stream*> borrowed(const std::vector<std::unique_ptr<Stream>>& owned) {
+  std::vector<Stream*> streams;
+  for (const auto& stream : owned) streams.push_back(stream.get());
+  return streams;
+}
+
+}  // namespace
 
 Executor::Executor(const Parts& parts)
     : parts_(parts),
       host_(parts.device->computes_on_host() ? nullptr : make_cpu_device(parts.device->pool())),
       stream_(parts.device->make_stream("compute")),
       host_stream_(host_ ? host_->make_stream("update") : nullptr),
-      communication_stream_(parts.communicator ? parts.device->make_stream("communication") : nullptr),
+      communication_stream_(parts.ranks.all || parts.ranks.data ? parts.device->make_stream("communication") : nullptr),
+      message_streams_(streams_of_messages(parts)),
       compute_({.device = parts.device,
                 .stream = stream_.get(),
                 .host_stream = host_stream_.get(),
                 .communication_stream = communication_stream_.get(),
-                .communicator = parts.communicator,
+                .message_streams = borrowed(message_streams_),
+                .ranks = parts.ranks,
                 .map = parts.map,
                 .optimizer = parts.optimizer}) {
   if (parts.device->computes_on_host() == parts.map->options().separate_device)
@@ -27,7 +44,9 @@ Executor::~Executor() = default;
 // Until all streams are idle, even when the first has failed: the error of the first that did.
 void Executor::synchronize() const {
   std::exception_ptr error;
-  for (auto* const stream : {stream_.get(), host_stream_.get(), communication_stream_.get()}) {
+  auto streams = borrowed(message_streams_);
+  streams.insert(streams.begin(), {stream_.get(), host_stream_.get(), communication_stream_.get()});
+  for (auto* const stream : streams) {
     if (!stream) continue;
     try {
       stream->synchronize();
@@ -38,13 +57,13 @@ void Executor::synchronize() const {
   if (error) std::rethrow_exception(error);
 }
 
-StepResult Executor::run(const Program& program, const StepInput& input, bool shares_results) {
+StepResult Executor::run(const Program& program, const StepInput& input, Compute::Share share) {
   compute_.begin(input);
   result_ = {};
   const auto begin = now_ns();
   try {
     parts_.walk->run(program, *this);
-    if (shares_results && parts_.communicator) compute_.share_results();
+    compute_.share_results(share);
     synchronize();
     parts_.lanes->throw_failure();  // of a write-back that nothing here needed
   } catch (...) {
@@ -99,6 +118,7 @@ void Executor::compute(const Action& action, std::span<const Use> uses, const Re
       const std::lock_guard lock(result_mutex_);
       if (lane == Lane::compute) result_.compute_seconds += static_cast<double>(end - *begin) * 1e-9;
       if (lane == Lane::communication) communicated_ns_ = end;
+      if (is_message(lane)) received_ns_ = end;
     }
     if (parts_.trace) {
       parts_.trace->span({std::string(name_of(lane)), to_text(action), *begin, end});
@@ -125,6 +145,10 @@ void Executor::account_stall(std::int64_t begin_ns, std::int64_t end_ns, const C
   auto remaining = static_cast<double>(end_ns - begin_ns) * 1e-9;
   const std::lock_guard lock(result_mutex_);
   if (after[Lane::communication] != 0 && communicated_ns_ > last.ended_ns) cause = Lane::communication;
+  const auto ended_ns = cause == Lane::communication ? communicated_ns_ : last.ended_ns;
+  bool awaited = false;
+  for (auto i = index(Lane::message); i < kLanes; ++i) awaited = awaited || after.at[i] != 0;
+  if (awaited && received_ns_ > ended_ns) cause = Lane::message;
   const bool copy = cause == Lane::upload || cause == Lane::download;
   if (copy && last.waited_for != cause && last.waited_for != Lane::compute && last.started_ns > begin_ns) {
     const double inherited = std::min(remaining, static_cast<double>(last.started_ns - begin_ns) * 1e-9);

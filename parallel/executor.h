@@ -43,14 +43,14 @@ class Executor : private Sink {
     Mover* mover = nullptr;
     const Lanes* lanes = nullptr;
     const Optimizer* optimizer = nullptr;
-    Communicator* communicator = nullptr;  // of the data ranks; null where none is needed
-    Trace* trace = nullptr;                // may be null
+    RankGroups ranks = {};
+    Trace* trace = nullptr;  // may be null
   };
   explicit Executor(const Parts& parts);
   ~Executor() override;
 
-  // With `shares_results`, losses and norm are those of all ranks.
-  StepResult run(const Program& program, const StepInput& input, bool shares_results = false);
+  // `share` says whose losses and norm the result has.
+  StepResult run(const Program& program, const StepInput& input, Compute::Share share = Compute::Share::none);
   void flush();  // every state chunk valid on disk, and the bytes are there
 
  private:
@@ -62,16 +62,18 @@ class Executor : private Sink {
 
   Parts parts_;
   [[nodiscard]] Stream& stream_of(Lane lane) const {
+    if (is_message(lane)) return *message_streams_.at(index(lane) - index(Lane::message));
     return lane == Lane::update ? *host_stream_ : lane == Lane::communication ? *communication_stream_ : *stream_;
   }
   void synchronize() const;
 
   const std::unique_ptr<Device> host_;  // null when the device is the host itself
   const std::unique_ptr<Stream> stream_, host_stream_, communication_stream_;
+  const std::vector<std::unique_ptr<Stream>> message_streams_;
   Compute compute_;
   std::mutex result_mutex_;
   StepResult result_;
-  std::int64_t communicated_ns_ = 0;  // when the last communication ended
+  std::int64_t communicated_ns_ = 0, received_ns_ = 0;  // when the last communication and the last message ended
 };
 
 }  // namespace terrace

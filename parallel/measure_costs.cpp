@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kRounds = 5;  // at least, unless they take too long
 
-bool computes(Op op) { return !is_placement(op) && !communicates(op); }
+bool computes(Op op) { return !is_placement(op) && !communicates(op) && !is_message(op); }
 
 // Layers that compute the same on the same shapes cost the same.
 std::string signature(const StepMap& map, std::uint32_t layer) {

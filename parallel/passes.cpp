@@ -71,6 +71,26 @@ Program with_norms(Program program) {
   return out;
 }
 
+Program with_tied_gradients(const Program& program, const StepMap& map) {
+  if (!map.has_tied_gradient() || map.holds(map.tied_home()) == map.holds(map.tied_layer())) return program;
+  const auto home = map.tied_home();
+  const bool sends = map.holds(map.tied_layer());
+  const auto peer = map.pipeline().holder(sends ? home : map.tied_layer());
+  Program out{program.layers, program.micro_batches, {}};
+  const auto exchange = [&] {
+    for (const auto c : map.final_gradients(home))
+      if (map.adds_tied(home, c))
+        out.actions.push_back(
+            {.op = sends ? Op::send : Op::receive, .layer = home, .chunk = c, .payload = Payload::tied_gradient, .peer = peer});
+  };
+  for (const auto& a : program.actions) {
+    if (!sends && a.op == Op::norm && a.layer == home) exchange();
+    out.actions.push_back(a);
+  }
+  if (sends) exchange();  // last: nobody shall wait for a rank that waits for the other's last backward
+  return out;
+}
+
 namespace {
 
 // A stretch of layer actions, one after the other, that use one layer's gathered weights.
@@ -132,21 +152,39 @@ Program with_gathers(const Program& program, const StepMap& map, std::uint32_t a
   return out;
 }
 
+void add_weight_messages(Program& program, const StepMap& map, const Action& after) {
+  const bool copies = map.copies(after.layer);
+  const auto peer = copies ? map.pipeline().holder(after.layer) : map.copied_to(after.layer);
+  if (peer == map.pipeline().rank) return;
+  for (const auto c : after.op == Op::update ? map.updated_by(after) : map.updated_in(after.chunk))
+    program.actions.push_back(
+        {.op = copies ? Op::receive : Op::send, .layer = after.layer, .chunk = c, .payload = Payload::weights, .peer = peer});
+}
+
 Program with_updates(Program program, const StepMap& map, Updates updates) {
   if (updates == Updates::none) return program;
   Program out{program.layers, program.micro_batches, {}};
   std::vector<std::uint32_t> updated(program.layers, 0);  // groups
   const auto add_update = [&](std::uint32_t layer) {
     const auto c = updated[layer]++;
-    out.actions.push_back({.op = Op::update, .layer = layer, .chunk = c});
+    const Action update{.op = Op::update, .layer = layer, .chunk = c};
+    if (!map.copies(layer)) out.actions.push_back(update);
+    add_weight_messages(out, map, update);
     if (map.data().gathers_updates()) out.actions.push_back({.op = Op::gather, .layer = layer, .chunk = c});
   };
   const auto add_updates = [&](std::uint32_t layer) {
     while (updated[layer] < map.updates_of(layer)) add_update(layer);
   };
+  const auto add_copies = [&] {
+    for (std::uint32_t l = 0; l < program.layers; ++l)
+      if (map.copies(l)) add_updates(l);
+  };
+  if (updates == Updates::before_use) add_copies();  // the other rank shall not wait until they are needed
   for (const auto& a : program.actions) {
     if (updates == Updates::before_use) {
-      if (a.op != Op::gather) {
+      if (is_message(a.op)) {
+        // what crosses between the ranks is no use of weights
+      } else if (a.op != Op::gather) {
         add_updates(a.layer);
       } else if (a.chunk == updated[a.layer]) {
         add_update(a.layer);  // the next group is updated while this one is gathered
@@ -155,7 +193,9 @@ Program with_updates(Program program, const StepMap& map, Updates updates) {
     out.actions.push_back(a);
     if (updates == Updates::in_backward && a.op == Op::norm) add_updates(a.layer);
   }
-  for (std::uint32_t l = 0; updates == Updates::all && l < program.layers; ++l) add_updates(l);
+  for (std::uint32_t l = 0; updates == Updates::all && l < program.layers; ++l)
+    if (map.holds(l) || map.copies(l)) add_updates(l);
+  if (updates == Updates::in_backward) add_copies();
   return out;
 }
 

@@ -1,4 +1,4 @@
-// Passes: pure functions that rewrite a program. Applied in this order: recompute, reductions, norms,
+// Passes: pure functions that rewrite a program. Applied in this order: recompute, reductions, norms, tied gradients,
 // gathers, updates, offloads, prefetches.
 #pragma once
 
@@ -19,13 +19,19 @@ Program with_reductions(const Program& program, const StepMap& map);
 // When a layer's gradient is complete: its share of the global norm (and the sum of a tied tensor's uses). Behind a reduction
 // it stands after the next layer's backward, so that one overlaps with the other.
 Program with_norms(Program program);
+// Where a tied layer is on another rank of the pipeline than the layer that declares its weights: its part of their gradient
+// goes there, once a step. Behind the norms, before which it is added.
+Program with_tied_gradients(const Program& program, const StepMap& map);
 // Where weights are sharded: each stretch of a layer's actions gets its weights gathered `ahead` layer actions before it, and
 // released behind it. Before the updates, which then come before the gathers.
 Program with_gathers(const Program& program, const StepMap& map, std::uint32_t ahead);
-// Where the updated weights are everybody's, each update is followed by the gather that makes them so.
-// in_backward: a layer's chunks are updated right after its norm. before_use: the step starts with the update that the step
-// before has left pending, each layer's chunks just before the layer's first use; none: the first step of such a run; all: the
-// pending update alone, behind what the program has.
+// Where the updated weights are everybody's, each update is followed by the gather that makes them so; where another rank of
+// the pipeline has a copy of them, by the message that brings them there, which there is the copy's update. in_backward: a
+// layer's chunks are updated right after its norm. before_use: the step starts with the update that the step before has left
+// pending, each layer's chunks just before the layer's first use; none: the first step of such a run; all: the pending update
+// alone, behind what the program has. Behind the action that has new weights, of a layer whose weights another rank has a copy
+// of: its message, at this end.
+void add_weight_messages(Program& program, const StepMap& map, const Action& after);
 enum class Updates : std::uint8_t { none, in_backward, before_use, all };
 Program with_updates(Program program, const StepMap& map, Updates updates);
 // Prefetches `depth` layer actions ahead (a layer's chunk updates count with the action beside them); never before the last

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <optional>
 
@@ -64,7 +65,7 @@ DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& p
     note_space();
     return out;
   }
-  const bool before_use = !programs.drain.actions.empty();
+  const bool before_use = programs.updates_before_use;
   bool pending = false;
   const auto drain = [&] {
     if (pending) walk.run(programs.drain, simulator);
@@ -234,7 +235,7 @@ class Planner {
              .chunk_elements = request_.chunk_elements,
              .decode_positions = request_.decode_positions,
              .data = request_.data,
-
+             .pipeline = request_.pipeline ? part_of(*request_.pipeline, request_.pipeline_rank) : PipelineParallel{},
              .layer_unit = request_.layer_unit,
              .param_groups = request_.param_groups};
     p.generations = request_.generations;
@@ -437,16 +438,18 @@ Programs write_programs(const StepMap& map, const PlanRequest& request, std::uin
     out.decode = finish(decoding(layers));
     return out;
   }
-  auto order = request.order == Order::horizontal ? horizontal(layers, m)
-               : request.order == Order::vertical ? vertical(layers, m)
-                                                  : group_vertical(layers, m, std::max(1U, request.group));
+  auto order = request.pipeline                     ? step_of(*request.pipeline, map.pipeline().rank)
+               : request.order == Order::horizontal ? horizontal(layers, m)
+               : request.order == Order::vertical   ? vertical(layers, m)
+                                                    : group_vertical(layers, m, std::max(1U, request.group));
   order = with_recompute(order, map);
-  order = with_gathers(with_norms(with_reductions(order, map)), map, gather_ahead);
+  order = with_gathers(with_tied_gradients(with_norms(with_reductions(order, map)), map), map, gather_ahead);
 
   const auto chunks_of = [&](std::uint32_t l) { return map.groups_of(l); };
   const auto steady_updates = request.updates_before_use ? Updates::before_use : Updates::in_backward;
   const auto first_updates = request.updates_before_use ? Updates::none : Updates::in_backward;
   Programs out;
+  out.updates_before_use = request.updates_before_use;
   out.first = with_updates(order, map, first_updates);
   check_step(out.first, map, first_updates);
   out.steady = with_updates(order, map, steady_updates);
@@ -454,12 +457,16 @@ Programs write_programs(const StepMap& map, const PlanRequest& request, std::uin
   out.first = finish(std::move(out.first));
   out.steady = finish(std::move(out.steady));
   if (request.updates_before_use) out.drain = finish(with_updates({layers, 0, {}}, map, Updates::all));
-  out.evaluate = finish(with_gathers(evaluation(layers, 1), map, gather_ahead));
-  out.fill = sweep(Op::fill, layers, chunks_of);
-  if (map.data().gathers_updates()) {
-    out.gather = sweep(Op::gather, layers, chunks_of);
-    out.fill.actions.insert(out.fill.actions.end(), out.gather.actions.begin(), out.gather.actions.end());
-  }
+  const auto evaluate = request.pipeline ? evaluation_of(*request.pipeline, map.pipeline().rank) : evaluation(layers, 1);
+  out.evaluate = finish(with_gathers(evaluate, map, gather_ahead));
+  const auto here = [&](std::uint32_t l) { return map.holds(l) ? map.groups_of(l) : 0; };
+  const auto here_or_copied = [&](std::uint32_t l) { return map.copies(l) ? map.groups_of(l) : here(l); };
+  out.fill = sweep(Op::fill, layers, here);
+  out.gather = {layers, 0, {}};
+  for (const auto& a : sweep(Op::fill, layers, here_or_copied).actions) add_weight_messages(out.gather, map, a);
+  if (map.data().gathers_updates())
+    std::ranges::copy(sweep(Op::gather, layers, here_or_copied).actions, std::back_inserter(out.gather.actions));
+  std::ranges::copy(out.gather.actions, std::back_inserter(out.fill.actions));
   out.visit = finish(sweep(Op::visit, layers, chunks_of));
   return out;
 }

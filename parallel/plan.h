@@ -17,6 +17,7 @@
 #include <terrace/core/machine.h>
 #include <terrace/memory/tier.h>
 #include <terrace/parallel/passes.h>
+#include <terrace/parallel/pipeline/pipeline.h>
 #include <terrace/parallel/simulator.h>
 #include <terrace/parallel/step_map.h>
 
@@ -47,7 +48,11 @@ struct PlanRequest {
   // The life of the run, which the plan walks as the trainer will: steps (0: some), evaluations and commits after every n-th
   // (0: never), and one of each at the end. Very long lives are cut short in the middle.
   std::uint64_t steps = 0, evaluate_every = 0, evaluate_batches = 0, commit_every = 0;
-  std::uint32_t generations = 2;            // of state on disk; with one, nothing can be committed before the end
+  std::uint32_t generations = 2;  // of state on disk; with one, nothing can be committed before the end
+  // The ranks of a pipeline plan each for itself: this one's layers, in the order of the pipeline's schedule instead of
+  // `order`.
+  std::optional<pipeline::Pipeline> pipeline = {};
+  std::uint32_t pipeline_rank = 0;
   DataParallel data = {};                   // the budgets, shape and traffic are each rank's
   std::uint32_t gather_ahead = kAutoDepth;  // with sharded weights: layer actions between a gather and its use
 };
@@ -58,8 +63,9 @@ struct Programs {
   Program drain;     // the pending update alone
   Program evaluate;  // one micro-batch
   Program fill, visit;
-  Program gather;  // after a resume: weights that every rank holds whole, and commits a part of; empty where there are none
-  Program decode;  // generation: one position
+  Program gather;                   // after a resume: weights that other ranks commit; empty where there are none
+  Program decode;                   // generation: one position
+  bool updates_before_use = false;  // of the step before, in the steady step
 };
 
 struct Refusal {

@@ -12,12 +12,21 @@
 namespace terrace {
 namespace {
 
-constexpr std::array<std::string_view, 16> kNames{
-    "forward", "recompute", "backward", "backward-input", "backward-weight", "norm",   "update",  "prefetch",
-    "fill",    "visit",     "evaluate", "decode",         "gather",          "reduce", "release", "offload"};
+constexpr std::array<std::string_view, 18> kNames{
+    "forward", "recompute", "backward", "backward-input", "backward-weight", "norm",    "update",  "prefetch", "fill",
+    "visit",   "evaluate",  "decode",   "gather",         "reduce",          "release", "offload", "send",     "receive"};
+constexpr std::array<std::string_view, 4> kPayloads{"activation", "gradient", "weights", "tied-gradient"};
 
 bool has_micro_batch(Op op) { return op <= Op::backward_weight || op == Op::evaluate || op == Op::reduce || op == Op::offload; }
-bool has_chunk(Op op) { return is_chunk_action(op) && op != Op::release; }
+bool has_chunk(Op op) { return is_chunk_action(op) && op != Op::release && !is_message(op); }
+
+template <std::size_t n>
+std::uint8_t named(const std::array<std::string_view, n>& names, const std::string& word, const char* what,
+                   const std::string& line) {
+  const auto at = std::ranges::find(names, word);
+  if (at == names.end()) throw Error(fmt::format("program line '{}': unknown {} '{}'", line, what, word), Exit::usage);
+  return static_cast<std::uint8_t>(at - names.begin());
+}
 
 std::uint32_t number(std::string_view word, char prefix, const std::string& line) {
   std::uint32_t value = 0;
@@ -32,6 +41,11 @@ std::uint32_t number(std::string_view word, char prefix, const std::string& line
 std::string to_text(const Action& a) {
   const auto name = kNames[static_cast<std::size_t>(a.op)];
   if (a.op == Op::prefetch) return fmt::format("{} #{} {}", name, a.chunk, name_of(a.tier));
+  if (is_message(a.op)) {
+    const bool each = is_per_micro_batch(a.payload);
+    return fmt::format("{} {} l{} {}{} r{}", name, kPayloads[static_cast<std::size_t>(a.payload)], a.layer, each ? 'm' : 'c',
+                       each ? a.micro_batch : a.chunk, a.peer);
+  }
   auto text = fmt::format("{} l{}", name, a.layer);
   if (has_micro_batch(a.op)) text += fmt::format(" m{}", a.micro_batch);
   if (has_chunk(a.op)) text += fmt::format(" c{}", a.chunk);
@@ -61,16 +75,20 @@ Program parse_program(std::string_view text) {
       headed = true;
       continue;
     }
-    const auto at = std::ranges::find(kNames, w[0]);
-    if (at == kNames.end()) throw Error(fmt::format("program line '{}': unknown action '{}'", line, w[0]), Exit::usage);
-    Action a{.op = static_cast<Op>(at - kNames.begin())};
-    const std::size_t expected = a.op == Op::prefetch ? 3 : 2U + has_micro_batch(a.op) + has_chunk(a.op);
+    Action a{.op = static_cast<Op>(named(kNames, w[0], "action", line))};
+    const std::size_t expected = a.op == Op::prefetch ? 3 : is_message(a.op) ? 5 : 2U + has_micro_batch(a.op) + has_chunk(a.op);
     if (w.size() != expected) throw Error(fmt::format("program line '{}': expected {} words", line, expected), Exit::usage);
     if (a.op == Op::prefetch) {
       a.chunk = number(w[1], '#', line);
       const auto tier = std::ranges::find_if(kAllTiers, [&](Tier t) { return name_of(t) == w[2]; });
       if (tier == kAllTiers.end()) throw Error(fmt::format("program line '{}': unknown tier '{}'", line, w[2]), Exit::usage);
       a.tier = *tier;
+    } else if (is_message(a.op)) {
+      a.payload = static_cast<Payload>(named(kPayloads, w[1], "payload", line));
+      a.layer = number(w[2], 'l', line);
+      const bool each = is_per_micro_batch(a.payload);
+      (each ? a.micro_batch : a.chunk) = number(w[3], each ? 'm' : 'c', line);
+      a.peer = number(w[4], 'r', line);
     } else {
       a.layer = number(w[1], 'l', line);
       if (has_micro_batch(a.op)) a.micro_batch = number(w[2], 'm', line);

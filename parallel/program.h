@@ -32,21 +32,37 @@ enum class Op : std::uint8_t {
   reduce,   // layer, micro_batch, group: gradients are added up over the ranks; behind the layer's groups, its tied gradient's
   release,  // layer: its gathered weights are given up
   offload,  // layer, micro_batch: what its forward left for its backward goes to the host now, not when room is needed
+  // Between ranks of a pipeline: payload, layer, micro-batch or chunk of the layer, the other rank.
+  send,
+  receive,
 };
 // What only says where bytes are to be: no lane computes it.
 constexpr bool is_placement(Op op) { return op == Op::prefetch || op == Op::release || op == Op::offload; }
+// What a message carries. Messages of one payload from one rank to another are a lane: they arrive in the order of sending, and
+// lanes never wait for each other.
+enum class Payload : std::uint8_t {
+  activation,     // the layer's input for a micro-batch
+  gradient,       // the gradient of that input
+  weights,        // a chunk of weights that are tied to a layer of the receiver's
+  tied_gradient,  // a chunk of what the tied layer adds to these weights' gradient
+};
+constexpr bool is_per_micro_batch(Payload p) { return p == Payload::activation || p == Payload::gradient; }
+constexpr bool is_message(Op op) { return op == Op::send || op == Op::receive; }
 constexpr bool communicates(Op op) { return op == Op::gather || op == Op::reduce; }
 // One chunk's work among the layers': what stands beside layer actions and is no step of its own in a prefetch's distance.
 constexpr bool is_chunk_action(Op op) {
-  return op == Op::update || op == Op::fill || op == Op::visit || communicates(op) || op == Op::release;
+  return op == Op::update || op == Op::fill || op == Op::visit || communicates(op) || op == Op::release || is_message(op);
 }
 
 struct Action {
   Op op = Op::forward;
   std::uint32_t layer = 0;
   std::uint32_t micro_batch = 0;
-  std::uint32_t chunk = 0;   // update, fill, visit, gather, reduce: group within the layer; prefetch: the ChunkId
+  std::uint32_t chunk = 0;   // update, fill, visit, gather, reduce: group within the layer; prefetch: the ChunkId; messages of
+                             // weights and their gradients: chunk of the layer
   Tier tier = Tier::device;  // prefetch only
+  Payload payload = Payload::activation;  // of messages
+  std::uint32_t peer = 0;                 // of messages: the other rank of the pipeline
   friend bool operator==(const Action&, const Action&) = default;
 };
 
@@ -56,7 +72,8 @@ struct Program {
   friend bool operator==(const Program&, const Program&) = default;
 };
 
-// One action a line: "forward l3 m0", "update l3 c1", "prefetch #118 host"; '#' at a line's start is a comment.
+// One action a line: "forward l3 m0", "update l3 c1", "prefetch #118 host", "send activation l4 m0 r1"; '#' at a line's start
+// is a comment.
 std::string to_text(const Action& action);
 std::string to_text(const Program& program);
 Program parse_program(std::string_view text);

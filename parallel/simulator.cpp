@@ -22,6 +22,8 @@ double ProfileCosts::seconds(const Action& a) const {
     case Op::visit:
     case Op::norm: return bytes_used() / stream;
     case Op::gather:
+    case Op::send:
+    case Op::receive:
     case Op::reduce: return bytes_used() / profile_.memory_copy;  // ranks of one machine, through its memory
     case Op::release:
     case Op::prefetch: return 0;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
 #include <stdexcept>
 
 #include <terrace/core/philox.h>
@@ -89,7 +90,33 @@ StepMap::StepMap(const Model& model, const Options& options)
 
   add_state();
   add_activations();
-  if (data().reduces()) add_shared();
+  if (data().reduces() || pipeline().ranks > 1) add_shared();
+  if (pipeline().ranks > 1) add_peer_lanes();
+}
+
+bool StepMap::has_input(std::uint32_t layer) const { return holds(layer) || (layer > 0 && holds(layer - 1)); }
+
+void StepMap::add_peer_lanes() {
+  const auto me = pipeline().rank;
+  const auto add = [&](std::uint32_t from, std::uint32_t to, Payload payload) {
+    if (from == to || (from != me && to != me)) return;
+    const PeerLane lane{from == me ? Op::send : Op::receive, payload, from == me ? to : from};
+    if (std::ranges::find(peer_lanes_, lane) == peer_lanes_.end()) peer_lanes_.push_back(lane);
+  };
+  for (std::uint32_t l = 1; l < layers(); ++l) {
+    add(pipeline().holder(l - 1), pipeline().holder(l), Payload::activation);
+    add(pipeline().holder(l), pipeline().holder(l - 1), Payload::gradient);
+  }
+  if (tied_layer_ != kNone) {
+    add(pipeline().holder(tied_home_), pipeline().holder(tied_layer_), Payload::weights);
+    add(pipeline().holder(tied_layer_), pipeline().holder(tied_home_), Payload::tied_gradient);
+  }
+  if (peer_lanes_.size() > kPeerLanes)
+    throw Error(
+        fmt::format("rank {} of the pipeline exchanges messages on {} lanes, and there are {}\n  place the stages so that "
+                    "each rank has fewer neighbours",
+                    me, peer_lanes_.size(), kPeerLanes),
+        Exit::usage);
 }
 
 // One run a layer and kind, so that a layer's weights are one span; chunk i of every kind covers the same elements.
@@ -100,6 +127,12 @@ void StepMap::add_state() {
   const auto bytes_of = [&](Kind kind) { return recipe.chunk_bytes(kind, layout_.chunk_elements()); };
   const auto held = [&](Kind kind, std::uint32_t chunks) { return data().shards(kind) ? chunks / data().group() : chunks; };
   for (std::uint32_t l = 0; l < layers(); ++l) {
+    if (!holds(l)) {
+      for (const auto kind : kinds_)
+        state_first_.push_back(add_run(copies(l) && kind == Kind::parameter ? held(kind, layout_.chunks_of(l)) : 0,
+                                       {.bytes = bytes_of(kind), .kind = kind, .layer = l}));
+      continue;
+    }
     LayerNeeds needs;
     if (options_.layer_unit) needs = options_.layer_unit->needs(layer_shape(l));
     update_scratch_bytes_ = std::max(update_scratch_bytes_, round_up(needs.scratch_bytes, kPageBytes));
@@ -119,7 +152,7 @@ void StepMap::add_state() {
       tied_chunks_ =
           static_cast<std::uint32_t>(ceil_div(place.first_element + place.elements, group_elements)) * data().group();
       tied_gradient_ =
-          ChunkId(add_run(held(Kind::gradient, tied_chunks_),
+          ChunkId(add_run(holds(tied_layer_) || holds(tied_home_) ? held(Kind::gradient, tied_chunks_) : 0,
                           {.bytes = bytes_of(Kind::gradient), .kind = Kind::gradient, .layer = tied_layer_, .role = 't'}));
     }
 }
@@ -141,17 +174,20 @@ void StepMap::add_activations() {
   }
   const auto add_each = [&](char role, auto bytes_of) {
     const auto first = static_cast<std::uint32_t>(chunks_.size());
-    const std::uint32_t copies = role == 'c' || role == 'w' ? 1 : m_count;
+    const std::uint32_t copies = role == 'w' || (role == 'c' && !pipeline().halves) ? 1 : m_count;
     for (std::uint32_t l = 0; l < layers(); ++l)
       for (std::uint32_t m = 0; m < copies; ++m)
         add_run(1, {.bytes = bytes_of(l), .kind = Kind::activation, .end = End::high, .layer = l, .position = m, .role = role});
     return first;
   };
-  x_ = add_each('x', [&](std::uint32_t l) { return l == 0 ? 0 : activation_bytes; });
-  d_ = add_each('d', [&](std::uint32_t l) { return l == 0 ? 0 : activation_bytes; });
-  saved_ = add_each('v', [&](std::uint32_t l) { return saved_packs_[l].bytes; });
-  carried_ = add_each('c', [&](std::uint32_t l) { return carried_packs_[l].bytes; });
-  scratch_ = add_each('w', [&](std::uint32_t l) { return round_up(model_.layers[l]->scratch_bytes(batch), kPageBytes); });
+  const auto input_bytes = [&](std::uint32_t l) { return l == 0 || !has_input(l) ? 0 : activation_bytes; };
+  const auto here = [&](std::uint32_t l, std::uint64_t bytes) { return holds(l) ? bytes : 0; };
+  x_ = add_each('x', input_bytes);
+  d_ = add_each('d', input_bytes);
+  saved_ = add_each('v', [&](std::uint32_t l) { return here(l, saved_packs_[l].bytes); });
+  carried_ = add_each('c', [&](std::uint32_t l) { return here(l, carried_packs_[l].bytes); });
+  scratch_ =
+      add_each('w', [&](std::uint32_t l) { return here(l, round_up(model_.layers[l]->scratch_bytes(batch), kPageBytes)); });
   spare_ = add_run(1, {.bytes = activation_bytes, .kind = Kind::activation, .end = End::high, .role = 'y'});
   if (update_scratch_bytes_ != 0)
     update_scratch_ = add_run(1, {.bytes = update_scratch_bytes_, .kind = Kind::activation, .end = End::high, .role = 'u'});
@@ -164,13 +200,15 @@ void StepMap::add_shared() {
     return add_run(groups, {.bytes = bytes, .kind = Kind::activation, .end = End::high, .layer = layer, .role = role});
   };
   for (std::uint32_t l = 0; l < layers(); ++l) {
-    if (data().shards(Kind::parameter)) gathered_.push_back(add('g', Kind::parameter, l, groups_of(l)));
-    if (data().folds_each()) buckets_.push_back(add('b', Kind::gradient, l, groups_of(l)));
+    const auto here = holds(l) ? groups_of(l) : 0;
+    if (data().shards(Kind::parameter)) gathered_.push_back(add('g', Kind::parameter, l, copies(l) ? groups_of(l) : here));
+    if (data().folds_each()) buckets_.push_back(add('b', Kind::gradient, l, here));
   }
   if (data().folds_each() && tied_layer_ != kNone)
-    tied_bucket_ = add('r', Kind::gradient, tied_layer_, tied_chunks_ / data().group());
-  if (data().shards(Kind::parameter)) visited_weights_ = add('p', Kind::parameter, 0, 1);
-  if (data().shards(Kind::master) && options_.recipe.has_master()) visited_masters_ = add('p', Kind::master, 0, 1);
+    tied_bucket_ = add('r', Kind::gradient, tied_layer_, holds(tied_layer_) ? tied_chunks_ / data().group() : 0);
+  const auto shows = [&](Kind kind) { return data().shards(kind) || pipeline().ranks > 1; };
+  if (shows(Kind::parameter)) visited_weights_ = add('p', Kind::parameter, 0, 1);
+  if (shows(Kind::master) && options_.recipe.has_master()) visited_masters_ = add('p', Kind::master, 0, 1);
 }
 
 std::uint32_t StepMap::add_run(std::uint32_t count, ChunkInfo info) {
@@ -193,6 +231,8 @@ void StepMap::add_to(Residency& residency) const {
 ChunkId StepMap::state(Kind kind, std::uint32_t layer, std::uint32_t chunk_in_layer) const {
   const auto at = std::ranges::find(kinds_, kind);
   if (at == kinds_.end()) throw std::logic_error(fmt::format("StepMap: the recipe has no {}", name_of(kind)));
+  if (!holds(layer) && !(kind == Kind::parameter && copies(layer)))
+    throw std::logic_error(fmt::format("StepMap: rank {} of the pipeline does not hold layer {}", pipeline().rank, layer));
   const auto first = state_first_[layer * kinds_.size() + static_cast<std::size_t>(at - kinds_.begin())];
   return ChunkId(first + held_position(kind, chunk_in_layer));
 }
@@ -212,7 +252,7 @@ ChunkId StepMap::tied_gradient(std::uint32_t chunk_in_layer) const {
 
 bool StepMap::committed(ChunkId chunk) const {
   const auto& c = chunks_[index(chunk)];
-  if (c.role != 's' || c.kind == Kind::gradient) return false;
+  if (c.role != 's' || c.kind == Kind::gradient || !holds(c.layer)) return false;
   return data().stage() == 0 || c.position % data().group() == data().rank;
 }
 
@@ -247,6 +287,16 @@ StepMap::Reduced StepMap::reduced(std::uint32_t layer, std::uint32_t group) cons
 
 ChunkId StepMap::gathered(std::uint32_t layer, std::uint32_t group) const {
   return ChunkId(index(weights(layer)) + group * (data().shards(Kind::parameter) ? 1 : data().group()));
+}
+
+ChunkId StepMap::carried_by(const Action& message) const {
+  switch (message.payload) {
+    case Payload::activation: return x(message.layer, message.micro_batch);
+    case Payload::gradient: return d(message.layer, message.micro_batch);
+    case Payload::weights: return state(Kind::parameter, message.layer, message.chunk);
+    case Payload::tied_gradient: break;
+  }
+  return tied_gradient(message.chunk);
 }
 
 std::vector<std::uint32_t> StepMap::updated_by(const Action& update) const {
@@ -306,15 +356,22 @@ std::uint64_t StepMap::state_bytes() const {
 }
 
 std::uint64_t StepMap::largest_use(const Program& program, Tier tier, Action* which) const {
-  std::uint64_t largest = 0;
+  std::uint64_t largest = 0, awaited = 0;
+  std::set<ChunkId> awaiting;
   for (const auto& action : program.actions) {
     if (action.op == Op::prefetch || tier_of(action) != tier) continue;
     std::uint64_t bytes = 0;
-    for (const auto& use : uses(action)) bytes += chunk_bytes(use.chunk);
-    if (bytes > largest) {
-      largest = bytes;
+    for (const auto& use : uses(action)) {
+      bytes += chunk_bytes(use.chunk);
+      if (awaiting.erase(use.chunk) != 0) awaited -= chunk_bytes(use.chunk);
+    }
+    if (bytes + awaited > largest) {
+      largest = bytes + awaited;
       if (which) *which = action;
     }
+    if (!awaits(action)) continue;
+    awaiting.insert(carried_by(action));
+    awaited += chunk_bytes(carried_by(action));
   }
   return largest;
 }

@@ -6,7 +6,7 @@
 // Owner:   the trainer or planner; borrows the model. Threads: const after construction.
 // Activations: x(l, m) is layer l's input for micro-batch m; saved(l, m) what its forward keeps; d(l, m) the gradient of x(l,
 // m);
-//          carried(l) and scratch(l) live only inside one action.
+//          carried(l, m) lives from the input half of a backward to its weight half, scratch(l) only inside one action.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,7 @@
 #include <terrace/parallel/data_parallel.h>
 #include <terrace/parallel/layer.h>
 #include <terrace/parallel/param_group.h>
+#include <terrace/parallel/pipeline_parallel.h>
 #include <terrace/parallel/program.h>
 
 namespace terrace {
@@ -51,6 +52,7 @@ class StepMap {
     std::uint64_t chunk_elements = 0;
     std::int64_t decode_positions = 0;  // generation: saved(l, 0) is layer l's cache of so many positions
     DataParallel data = {};
+    PipelineParallel pipeline = {};
     std::optional<LayerUnit> layer_unit = {};   // Optimizer::layer_unit(): one update action a layer
     std::vector<ParamGroup> param_groups = {};  // rates and decays of parameters by name
   };
@@ -73,6 +75,21 @@ class StepMap {
   [[nodiscard]] const Layout& layout() const { return layout_; }
   [[nodiscard]] std::uint32_t layers() const { return layout_.layers(); }
   [[nodiscard]] const std::vector<ParamSpec>& params(std::uint32_t layer) const { return params_[layer]; }
+
+  // Of a pipeline, this rank's layers. Where the tied layer is on another rank than the one that declares its weights, that
+  // rank keeps a copy of them: the weights of the whole layer, without states, received after every update.
+  [[nodiscard]] const PipelineParallel& pipeline() const { return options_.pipeline; }
+  [[nodiscard]] bool holds(std::uint32_t layer) const { return pipeline().holds(layer); }
+  [[nodiscard]] bool copies(std::uint32_t layer) const { return layer == tied_home_ && holds(tied_layer_) && !holds(layer); }
+  // Which rank has the copy of a layer's weights that this rank declares; this rank itself: none.
+  [[nodiscard]] std::uint32_t copied_to(std::uint32_t layer) const {
+    return layer == tied_home_ && holds(layer) ? pipeline().holder(tied_layer_) : pipeline().rank;
+  }
+  [[nodiscard]] std::uint32_t message_lanes() const { return static_cast<std::uint32_t>(peer_lanes_.size()); }
+  // What a message carries, here.
+  [[nodiscard]] ChunkId carried_by(const Action& message) const;
+  // Asked for before it is needed, and kept in its place until then: nothing else waits for another rank.
+  [[nodiscard]] bool awaits(const Action& a) const { return a.op == Op::receive && a.payload != Payload::weights; }
 
   // Where a layer's declared parameter really lies: in its own run, or in the run of the layer that it is tied to.
   struct Home {
@@ -107,8 +124,9 @@ class StepMap {
     bool tied = false;
   };
   [[nodiscard]] Reduced reduced(std::uint32_t layer, std::uint32_t group) const;
-  // Where a visit gathers a group of a sharded kind.
+  // Where a visit gathers a group that is not all this rank's own state: what the ranks show each other.
   [[nodiscard]] ChunkId visited(Kind kind) const { return ChunkId(kind == Kind::master ? visited_masters_ : visited_weights_); }
+  [[nodiscard]] bool shown(Kind kind, std::uint32_t layer) const { return data().shards(kind) || !holds(layer); }
 
   [[nodiscard]] bool has_tied_gradient() const { return tied_layer_ != kNone; }
   [[nodiscard]] std::uint32_t tied_layer() const { return tied_layer_; }  // the layer that reads another's weight
@@ -123,7 +141,9 @@ class StepMap {
   [[nodiscard]] ChunkId saved(std::uint32_t layer, std::uint32_t m) const {
     return ChunkId(saved_ + layer * micro_batches() + m);
   }
-  [[nodiscard]] ChunkId carried(std::uint32_t layer) const { return ChunkId(carried_ + layer); }
+  [[nodiscard]] ChunkId carried(std::uint32_t layer, std::uint32_t m) const {
+    return ChunkId(pipeline().halves ? carried_ + layer * micro_batches() + m : carried_ + layer);
+  }
   [[nodiscard]] ChunkId scratch(std::uint32_t layer) const { return ChunkId(scratch_ + layer); }
   [[nodiscard]] ChunkId update_scratch() const { return ChunkId(update_scratch_); }  // of an optimizer that sees layers
   // Update actions of a layer: one for each chunk, or one for all of them.
@@ -162,6 +182,8 @@ class StepMap {
   void add_state();
   void add_activations();
   void add_shared();
+  void add_peer_lanes();
+  [[nodiscard]] bool has_input(std::uint32_t layer) const;  // computes with it, or what gives it
   void use_run(std::vector<Use>& uses, ChunkId first, std::uint32_t count, Access access) const;
   void use_weights(std::vector<Use>& uses, std::uint32_t layer) const;
   void use_gradients(std::vector<Use>& uses, std::uint32_t layer, Access access) const;
@@ -187,6 +209,13 @@ class StepMap {
   std::uint32_t visited_weights_ = kNone, visited_masters_ = kNone;
   std::uint32_t x_ = 0, d_ = 0, saved_ = 0, carried_ = 0, scratch_ = 0, spare_ = 0, update_scratch_ = 0;
   std::uint64_t update_scratch_bytes_ = 0;
+  struct PeerLane {
+    Op op{};
+    Payload payload{};
+    std::uint32_t peer = 0;
+    friend bool operator==(const PeerLane&, const PeerLane&) = default;
+  };
+  std::vector<PeerLane> peer_lanes_;  // Lane::message and following
 };
 
 }  // namespace terrace

@@ -39,10 +39,10 @@ void StepMap::use_reduced(std::vector<Use>& uses, const Action& a) const {
 
 void StepMap::use_visited(std::vector<Use>& uses, const Action& a) const {
   const auto use = [&](Kind kind) {
-    if (!data().shards(kind))
+    if (!shown(kind, a.layer))
       return use_run(uses, state(kind, a.layer, chunks_of(a.chunk).front()), data().group(), Access::read);
     uses.push_back({visited(kind), Access::overwrite});
-    uses.push_back({state(kind, a.layer, own(a.chunk)), Access::read});
+    if (data().shards(kind) && holds(a.layer)) uses.push_back({state(kind, a.layer, own(a.chunk)), Access::read});
   };
   // A copy of the master says nothing that the master does not.
   if (!options_.recipe.copies_master()) use(Kind::parameter);
@@ -82,7 +82,7 @@ std::vector<Use> StepMap::uses(const Action& a) const {
       if (!last) use_some(uses, d(a.layer + 1, a.micro_batch), Access::read);
       if (a.op != Op::backward_weight) use_some(uses, d(a.layer, a.micro_batch), Access::overwrite);
       if (a.op != Op::backward_input) use_gradients(uses, a.layer, into_gradients);
-      use_some(uses, carried(a.layer), a.op == Op::backward_weight ? Access::read : Access::overwrite);
+      use_some(uses, carried(a.layer, a.micro_batch), a.op == Op::backward_weight ? Access::read : Access::overwrite);
       use_some(uses, scratch(a.layer), Access::overwrite);
       break;
     case Op::norm:
@@ -119,6 +119,8 @@ std::vector<Use> StepMap::uses(const Action& a) const {
     case Op::reduce: use_reduced(uses, a); break;
     case Op::offload:
     case Op::release: break;
+    case Op::send: uses.push_back({carried_by(a), Access::read}); break;
+    case Op::receive: uses.push_back({carried_by(a), Access::overwrite}); break;
     case Op::decode:
       use_weights(uses, a.layer);
       use_some(uses, x(a.layer, 0), Access::read);
@@ -154,7 +156,7 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
       add(x(a.layer, a.micro_batch));
       add(saved(a.layer, a.micro_batch));
       if (!last) add(d(a.layer + 1, a.micro_batch));
-      add(carried(a.layer));
+      add(carried(a.layer, a.micro_batch));
       add(scratch(a.layer));
       break;
     case Op::backward_input: add(scratch(a.layer)); break;
@@ -179,7 +181,7 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
       break;
     case Op::visit:
       for (const auto kind : {Kind::master, Kind::parameter}) {
-        const bool used = kind == Kind::master || !options_.recipe.copies_master();
+        const bool used = shown(kind, a.layer) && (kind == Kind::master || !options_.recipe.copies_master());
         if (used && index(visited(kind)) != kNone) add(visited(kind));
       }
       break;
@@ -187,9 +189,13 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
       add(x(a.layer, 0));
       add(scratch(a.layer));
       break;
+    case Op::send:
+      if (a.payload != Payload::weights) add(carried_by(a));
+      break;
     case Op::fill:
     case Op::gather:
     case Op::offload:
+    case Op::receive:
     case Op::prefetch: break;
   }
   return dead;
@@ -216,12 +222,19 @@ Tier StepMap::tier_of(const Action& a) const {
     case Op::update: return options_.update_tier;
     case Op::fill:  // by functions on the host
     case Op::visit: return options_.separate_device ? Tier::host : options_.update_tier;
+    case Op::send:  // from where they were updated
+    case Op::receive: return a.payload == Payload::weights ? options_.update_tier : Tier::device;
     default: return Tier::device;
   }
 }
 
 Lane StepMap::lane_of(const Action& a) const {
   if (communicates(a.op)) return Lane::communication;
+  if (is_message(a.op)) {
+    const auto at = std::ranges::find(peer_lanes_, PeerLane{a.op, a.payload, a.peer});
+    if (at == peer_lanes_.end()) throw Error(to_text(a) + ": this rank of the pipeline has no such lane", Exit::usage);
+    return static_cast<Lane>(index(Lane::message) + static_cast<std::size_t>(at - peer_lanes_.begin()));
+  }
   return lane_of(tier_of(a));
 }
 

@@ -26,6 +26,13 @@ void Walk::retry_prefetches(Sink& sink) {
   }
 }
 
+void Walk::release_awaited(const Use& use) {
+  const auto at = std::ranges::find_if(awaited_, [&](const Awaited& a) { return a.use.chunk == use.chunk; });
+  if (at == awaited_.end()) return;
+  residency_.release({&at->use, 1}, at->tier, at->after);
+  awaited_.erase(at);
+}
+
 void Walk::run(const Program& program, Sink& sink) {
   set_policy(program);
   pending_.clear();
@@ -57,6 +64,7 @@ void Walk::run(const Program& program, Sink& sink) {
       return p.tier == tier && std::ranges::any_of(uses, [&](const Use& u) { return u.chunk == p.chunk; });
     });
 
+    for (const auto& use : uses) release_awaited(use);
     moves_.clear();
     Residency::Granted granted;
     try {
@@ -68,10 +76,15 @@ void Walk::run(const Program& program, Sink& sink) {
     retry_prefetches(sink);
 
     sink.compute(action, uses, granted, lane, ++sequence_[index(lane)]);
+    if (map_.awaits(action)) {
+      awaited_.push_back({uses.front(), tier, now(lane)});
+      continue;
+    }
     residency_.release(uses, tier, now(lane));
     for (const auto chunk : map_.dead_after(action)) residency_.drop(chunk);
   }
   pending_.clear();
+  while (!awaited_.empty()) release_awaited(Use{awaited_.front().use});
 }
 
 void Walk::offload(const Action& action, Sink& sink) {

@@ -58,6 +58,14 @@ class Walk {
     Tier tier{};
   };
   std::deque<Pending> pending_;
+  // What another rank was asked for keeps its place until the first use.
+  struct Awaited {
+    Use use;
+    Tier tier{};
+    Clock after;
+  };
+  void release_awaited(const Use& use);
+  std::vector<Awaited> awaited_;
   std::vector<Move> moves_;
 };
 

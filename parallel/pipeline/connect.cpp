@@ -4,7 +4,9 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <stdexcept>
 #include <tuple>
+#include <utility>
 
 #include <terrace/parallel/pipeline/check.h>
 
@@ -33,43 +35,113 @@ std::optional<Message> needed_by(const Schedule& s, const Task& t) {
   return sent_by(s, {forward ? Work::forward : Work::backward, forward ? t.stage - 1 : t.stage + 1, t.micro_batch});
 }
 
+// Runs the ranks with sends that block until they have been asked for, and writes what each of them did.
+class Connecting {
+ public:
+  explicit Connecting(const Schedule& s)
+      : s_(s),
+        states_(std::size_t{2} * s.placement.stages * s.micro_batches),
+        at_(s.tasks.size()),
+        out_{.actions = std::vector<std::vector<Action>>(s.tasks.size()),
+             .peak_waiting = std::vector<std::uint32_t>(s.tasks.size())},
+        waiting_(s.tasks.size()) {
+    for (const auto& tasks : s.tasks)
+      for (const auto& task : tasks)
+        if (const auto m = sent_by(s, task)) lanes_[lane_of(*m)].push_back(*m);
+  }
+
+  Connected run() {
+    for (std::size_t rank = 0; rank < at_.size(); ++rank)
+      if (!s_.tasks[rank].empty()) ask_for(s_.tasks[rank].front());
+    do {
+      for (bool moved = true; moved;) {
+        moved = false;
+        for (std::size_t rank = 0; rank < at_.size(); ++rank)
+          while (advance(rank)) moved = true;
+      }
+    } while (ask_early());
+    for (std::size_t rank = 0; rank < at_.size(); ++rank)
+      if (at_[rank].task < s_.tasks[rank].size()) throw std::logic_error("connect: a schedule that was proved cannot run");
+    return std::move(out_);
+  }
+
+ private:
+  enum class State : std::uint8_t { none, asked_for, sent };
+  struct Place {
+    std::size_t task = 0;
+    bool ready = false;     // asked for what the next task needs
+    bool computed = false;  // and has to send the result
+  };
+
+  State& state(const Message& m) {
+    const auto row = (m.payload == Payload::activation ? 0U : 1U) * std::size_t{s_.placement.stages} + m.stage;
+    return states_[row * s_.micro_batches + m.micro_batch];
+  }
+  // All of the lane that comes before it, too.
+  void ask(const Message& wanted) {
+    auto& lane = lanes_[lane_of(wanted)];
+    auto& rank = out_.actions[wanted.destination];
+    while (state(wanted) == State::none) {
+      rank.push_back({Action::Op::receive, {}, lane.front()});
+      state(lane.front()) = State::asked_for;
+      lane.pop_front();
+      out_.peak_waiting[wanted.destination] = std::max(out_.peak_waiting[wanted.destination], ++waiting_[wanted.destination]);
+    }
+  }
+  void ask_for(const Task& task) {
+    if (const auto needed = needed_by(s_, task)) ask(*needed);
+  }
+
+  bool advance(std::size_t rank) {
+    auto& at = at_[rank];
+    const auto& tasks = s_.tasks[rank];
+    if (at.task == tasks.size()) return false;
+    const auto& task = tasks[at.task];
+    if (at.computed) {
+      const auto m = sent_by(s_, task);
+      if (m && state(*m) != State::asked_for) return false;
+      if (m) {
+        out_.actions[rank].push_back({Action::Op::send, {}, *m});
+        state(*m) = State::sent;
+      }
+      at = {.task = at.task + 1};
+      return true;
+    }
+    if (!at.ready && at.task + 1 < tasks.size()) ask_for(tasks[at.task + 1]);
+    at.ready = true;
+    const auto needed = needed_by(s_, task);
+    if (needed && state(*needed) != State::sent) return false;
+    if (needed) --waiting_[rank];
+    out_.actions[rank].push_back({Action::Op::compute, task, {}});
+    at.computed = true;
+    return true;
+  }
+
+  // Everybody waits: one who cannot send is asked now.
+  bool ask_early() {
+    for (std::size_t rank = 0; rank < at_.size(); ++rank) {
+      if (!at_[rank].computed) continue;
+      const auto m = sent_by(s_, s_.tasks[rank][at_[rank].task]);
+      if (!m || state(*m) != State::none) continue;
+      ask(*m);
+      return true;
+    }
+    return false;
+  }
+
+  const Schedule& s_;
+  std::map<LaneKey, std::deque<Message>> lanes_;  // what is sent and not yet asked for
+  std::vector<State> states_;
+  std::vector<Place> at_;
+  Connected out_;
+  std::vector<std::uint32_t> waiting_;
+};
+
 }  // namespace
 
 Connected connect(const Schedule& s) {
   check(s);
-  std::map<LaneKey, std::deque<Message>> lanes;  // what is sent and not yet asked for
-  for (const auto& tasks : s.tasks)
-    for (const auto& task : tasks)
-      if (const auto m = sent_by(s, task)) lanes[lane_of(*m)].push_back(*m);
-
-  Connected out{.actions = std::vector<std::vector<Action>>(s.tasks.size()),
-                .peak_waiting = std::vector<std::uint32_t>(s.tasks.size())};
-  for (std::size_t rank = 0; rank < s.tasks.size(); ++rank) {
-    const auto& tasks = s.tasks[rank];
-    auto& actions = out.actions[rank];
-    std::uint32_t waiting = 0;
-    const auto ask_for = [&](const Task& task) {
-      const auto needed = needed_by(s, task);
-      if (!needed) return;
-      auto& lane = lanes[lane_of(*needed)];
-      if (std::ranges::find(lane, *needed) == lane.end()) return;  // has been asked for with one behind it
-      while (true) {
-        const auto m = lane.front();
-        lane.pop_front();
-        actions.push_back({Action::Op::receive, {}, m});
-        out.peak_waiting[rank] = std::max(out.peak_waiting[rank], ++waiting);
-        if (m == *needed) return;
-      }
-    };
-    if (!tasks.empty()) ask_for(tasks.front());
-    for (std::size_t at = 0; at < tasks.size(); ++at) {
-      if (at + 1 < tasks.size()) ask_for(tasks[at + 1]);
-      if (needed_by(s, tasks[at])) --waiting;
-      actions.push_back({Action::Op::compute, tasks[at], {}});
-      if (const auto m = sent_by(s, tasks[at])) actions.push_back({Action::Op::send, {}, *m});
-    }
-  }
-  return out;
+  return Connecting(s).run();
 }
 
 bool blocking_ends(const Schedule& s) {

@@ -4,7 +4,9 @@
 // A lane is (source, destination, activation or gradient). Messages of a lane arrive in the order in which they were sent, and
 // lanes never wait for each other: with fewer lanes, 1F1B and interleaved orders deadlock where a send waits for its receiver
 // (blocking_ends() shows it). A rank sends as soon as it has computed, and asks for a lane's messages in the sender's order,
-// one task ahead of the need, so that they arrive while it computes.
+// one task ahead of the need, so that they arrive while it computes. Where ranks could come to wait for one another in a circle
+// because what they compute next needs the place of what they have not sent yet, one of them asks earlier: the actions end with
+// sends that block their rank until they have been asked for, and so with every reuse of memory.
 //
 // Pure. Threads: any. Errors: as check().
 #pragma once

@@ -1,4 +1,4 @@
-// The toy model on several data ranks: threads of this process, each with an engine and a store of its own.
+// The toy model on several ranks: threads of this process, each with an engine and a store of its own.
 #pragma once
 
 #include <string>
@@ -23,8 +23,9 @@ inline RunOptions of_rank(RunOptions o, int rank) {
 
 inline RanksResult run_ranks(const RunOptions& o, const CommunicatorOptions& options = {std::chrono::seconds(60)}) {
   RanksResult out;
-  out.ranks.resize(o.data.ranks);
-  out.errors = test::on_threads(static_cast<int>(o.data.ranks), options, [&](test::Rank& rank) {
+  const auto ranks = o.data.ranks * o.pipeline_ranks();
+  out.ranks.resize(ranks);
+  out.errors = test::on_threads(static_cast<int>(ranks), options, [&](test::Rank& rank) {
     const auto r = rank.comm->rank();
     out.ranks[static_cast<std::size_t>(r)] = run(of_rank(o, r), rank.comm.get());
   });

@@ -49,7 +49,9 @@ struct RunOptions {
   std::function<std::unique_ptr<Optimizer>()> make_optimizer = [] { return terrace::make_optimizer("adamw", {}); };
   MachineProfile profile;
   std::string recipe = "fp32";
-  DataParallel data = {};  // shape.micro_batches are each rank's
+  DataParallel data = {};  // shape.micro_batches are each data rank's
+  std::optional<pipeline::Pipeline> pipeline = {};
+  [[nodiscard]] std::uint32_t pipeline_ranks() const { return pipeline ? pipeline->schedule.placement.ranks : 1; }
 };
 
 struct RunResult {
@@ -78,12 +80,16 @@ inline PlanRequest request_of(const RunOptions& o) {
           .steps = o.steps,
           .commit_every = o.commit_every,
           .generations = o.generations,
+          .pipeline = o.pipeline,
           .data = o.data};
 }
 
 // What main would own, in the order of dependence, and the steps of a training loop.
 struct Training {
-  explicit Training(const RunOptions& options, Communicator* ranks = nullptr) : o(options), rank(ranks ? ranks->rank() : 0) {
+  explicit Training(const RunOptions& options, Communicator* ranks = nullptr)
+      : o(options),
+        rank(ranks ? ranks->rank() % static_cast<int>(o.data.ranks) : 0),
+        pipeline_rank(ranks ? static_cast<std::uint32_t>(ranks->rank()) / o.data.ranks : 0) {
     if (!planned.fits) return;
     engine.emplace(
         model, planned,
@@ -141,13 +147,15 @@ struct Training {
   }
 
   [[nodiscard]] Plan plan_of_rank() const {
-    const auto request = request_of(o);
+    auto request = request_of(o);
+    request.pipeline_rank = pipeline_rank;
     const auto p = plan(model, request, o.profile);
     return p.fits ? for_rank(p, model, request, o.profile, static_cast<std::uint32_t>(rank)) : p;
   }
 
   const RunOptions o;
-  const int rank;
+  const int rank;  // among the data ranks
+  const std::uint32_t pipeline_rank;
   ThreadPool pool{o.threads};
   const std::unique_ptr<Device> device = o.make_device(pool);
   const Model model = make_model(o.sizes);

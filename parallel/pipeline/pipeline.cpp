@@ -1,0 +1,161 @@
+#include <terrace/parallel/pipeline/pipeline.h>
+
+#include <algorithm>
+#include <limits>
+
+#include <terrace/core/error.h>
+#include <terrace/parallel/pipeline/connect.h>
+
+namespace terrace::pipeline {
+namespace {
+
+bool in_halves(const Schedule& s) {
+  return std::ranges::any_of(s.tasks, [](const auto& tasks) {
+    return std::ranges::any_of(tasks, [](const Task& t) { return t.work == Work::input || t.work == Work::weight; });
+  });
+}
+
+// The layer actions of a task.
+void add_task(Program& p, const Pipeline& pipeline, const Task& t) {
+  const auto first = pipeline.begins[t.stage], end = pipeline.begins[t.stage + 1];
+  const auto add = [&](Op op, std::uint32_t layer) {
+    p.actions.push_back({.op = op, .layer = layer, .micro_batch = t.micro_batch});
+  };
+  if (t.work == Work::forward) {
+    for (auto l = first; l < end; ++l)
+      if (l + 1 != p.layers) add(Op::forward, l);
+    return;
+  }
+  for (auto l = end; l-- > first;) {
+    const bool whole_in_input = l + 1 == p.layers, whole_in_weight = l == 0;
+    switch (t.work) {
+      case Work::input:
+        if (!whole_in_weight) add(whole_in_input ? Op::backward : Op::backward_input, l);
+        break;
+      case Work::weight:
+        if (!whole_in_input) add(whole_in_weight ? Op::backward : Op::backward_weight, l);
+        break;
+      default: add(Op::backward, l);
+    }
+  }
+}
+
+void add_message(Program& p, const Pipeline& pipeline, const Action& a) {
+  const auto& m = a.message;
+  const bool forward = m.payload == Payload::activation, sends = a.op == Action::Op::send;
+  p.actions.push_back({.op = sends ? Op::send : Op::receive,
+                       .layer = pipeline.begins[forward ? m.stage + 1 : m.stage],
+                       .micro_batch = m.micro_batch,
+                       .payload = forward ? terrace::Payload::activation : terrace::Payload::gradient,
+                       .peer = sends ? m.destination : m.source});
+}
+
+// The most that a stage must cost.
+double dearest(std::span<const double> sums, std::uint32_t stages) {
+  const auto layers = sums.size() - 1;
+  std::vector<double> least(layers + 1, std::numeric_limits<double>::infinity());  // of the first l layers, so far
+  least[0] = 0;
+  for (std::uint32_t s = 0; s < stages; ++s)
+    for (auto end = layers; end > 0; --end)
+      for (auto begin = end; begin-- > 0;) least[end] = std::min(least[end], std::max(least[begin], sums[end] - sums[begin]));
+  return least[layers];
+}
+
+}  // namespace
+
+std::vector<std::uint32_t> balance(std::span<const double> layer_costs, std::uint32_t stages) {
+  const auto layers = static_cast<std::uint32_t>(layer_costs.size());
+  std::vector<std::uint32_t> begins(stages + 1, 0);
+  if (stages >= layers) {
+    for (std::uint64_t s = 0; s <= stages; ++s) begins[s] = static_cast<std::uint32_t>((s * layers + stages - 1) / stages);
+    return begins;
+  }
+  std::vector<double> sums{0};
+  for (const double c : layer_costs) sums.push_back(sums.back() + c);
+  const double cap = dearest(sums, stages) * (1 + 1e-9);
+  // [stage][layers before its end]: the least sum of squares, and where the stage begins.
+  const double never = std::numeric_limits<double>::infinity();
+  std::vector squares(stages + 1, std::vector<double>(layers + 1, never));
+  std::vector from(stages + 1, std::vector<std::uint32_t>(layers + 1, 0));
+  squares[0][0] = 0;
+  for (std::uint32_t s = 1; s <= stages; ++s)
+    for (std::uint32_t end = 1; end <= layers; ++end)
+      for (auto begin = end; begin-- > 0;) {
+        const double cost = sums[end] - sums[begin], all = squares[s - 1][begin] + cost * cost;
+        if (cost > cap) break;
+        if (all < squares[s][end]) squares[s][end] = all, from[s][end] = begin;
+      }
+  begins[stages] = layers;
+  for (auto s = stages; s > 0; --s) begins[s - 1] = from[s][begins[s]];
+  return begins;
+}
+
+Pipeline without_empty_stages(const Pipeline& p) {
+  const auto& s = p.schedule;
+  Pipeline out{.schedule = {.placement = {.ranks = s.placement.ranks,
+                                          .stages = 0,
+                                          .rank_of = std::vector<std::vector<std::uint32_t>>(s.placement.rank_of.size())},
+                            .micro_batches = s.micro_batches,
+                            .tasks = {}},
+               .begins = {0}};
+  std::vector<std::uint32_t> number(s.placement.stages);
+  auto& placement = out.schedule.placement;
+  for (std::uint32_t stage = 0; stage < s.placement.stages; ++stage) {
+    number[stage] = placement.stages;
+    if (p.begins[stage] == p.begins[stage + 1]) continue;
+    out.begins.push_back(p.begins[stage + 1]);
+    for (std::size_t r = 0; r < placement.rank_of.size(); ++r) placement.rank_of[r].push_back(s.placement.rank_of[r][stage]);
+    ++placement.stages;
+  }
+  for (const auto& tasks : s.tasks) {
+    auto& kept = out.schedule.tasks.emplace_back();
+    for (auto task : tasks) {
+      if (p.begins[task.stage] == p.begins[task.stage + 1]) continue;
+      task.stage = number[task.stage];
+      kept.push_back(task);
+    }
+  }
+  return out;
+}
+
+PipelineParallel part_of(const Pipeline& p, std::uint32_t rank) {
+  const auto& placement = p.schedule.placement;
+  if (placement.rank_of.size() != 1)
+    throw Error("stages that are on two ranks each, for two directions, cannot be executed yet\n  choose another --schedule",
+                Exit::usage);
+  PipelineParallel part{.ranks = placement.ranks, .rank = rank, .rank_of = {}, .halves = in_halves(p.schedule)};
+  for (std::uint32_t s = 0; s < placement.stages; ++s)
+    for (auto l = p.begins[s]; l < p.begins[s + 1]; ++l) part.rank_of.push_back(placement.rank_of[0][s]);
+  return part;
+}
+
+Program step_of(const Pipeline& given, std::uint32_t rank) {
+  const auto p = without_empty_stages(given);
+  Program out{p.layers(), p.schedule.micro_batches, {}};
+  const auto connected = connect(p.schedule);
+  for (const auto& a : connected.actions[rank]) {
+    if (a.op == Action::Op::compute)
+      add_task(out, p, a.task);
+    else
+      add_message(out, p, a);
+  }
+  return out;
+}
+
+Program evaluation_of(const Pipeline& given, std::uint32_t rank) {
+  const auto p = without_empty_stages(given);
+  const auto& holders = p.schedule.placement.rank_of.front();
+  Program out{p.layers(), 1, {}};
+  for (std::uint32_t s = 0; s < holders.size(); ++s) {
+    if (holders[s] != rank) continue;
+    const auto cross = [&](Op op, std::uint32_t layer, std::uint32_t peer) {
+      if (peer != rank) out.actions.push_back({.op = op, .layer = layer, .peer = peer});
+    };
+    if (s > 0) cross(Op::receive, p.begins[s], holders[s - 1]);
+    for (auto l = p.begins[s]; l < p.begins[s + 1]; ++l) out.actions.push_back({.op = Op::evaluate, .layer = l});
+    if (s + 1 < holders.size()) cross(Op::send, p.begins[s + 1], holders[s + 1]);
+  }
+  return out;
+}
+
+}  // namespace terrace::pipeline
