@@ -454,8 +454,8 @@ Programs write_programs(const StepMap& map, const PlanRequest& request, std::uin
   check_step(out.first, map, first_updates);
   out.steady = with_updates(order, map, steady_updates);
   check_step(out.steady, map, steady_updates);
-  out.first = finish(std::move(out.first));
-  out.steady = finish(std::move(out.steady));
+  out.first = finish(out.first);
+  out.steady = finish(out.steady);
   if (request.updates_before_use) out.drain = finish(with_updates({layers, 0, {}}, map, Updates::all));
   const auto evaluate = request.pipeline ? evaluation_of(*request.pipeline, map.pipeline().rank) : evaluation(layers, 1);
   out.evaluate = finish(with_gathers(evaluate, map, gather_ahead));

@@ -22,6 +22,10 @@ constexpr std::size_t kSlotAlignment = 256;
 
 std::size_t offset_of(std::int64_t elements, DType dtype) { return static_cast<std::size_t>(elements) * size_of(dtype); }
 
+bool reduces(Operation operation) {
+  return operation == Operation::reduce_scatter || operation == Operation::all_reduce || operation == Operation::reduce;
+}
+
 template <class T>
 ConstBytes bytes_of(const T& value) {
   return std::as_bytes(std::span(&value, 1));
@@ -87,6 +91,7 @@ void NcclTransport::leave() noexcept {
 void NcclTransport::collective(const Call& call, std::uint64_t number) {
   auto& channel = ranks_channel();
   auto& nccl = *parts_.library;
+  if (reduces(call.operation) && !slots_.data()) slots_ = parts_.device->memory().allocate(parts_.fold_bytes);
   run_on(channel, number, [&](CudaStreamHandle stream) {
     switch (call.operation) {
       case Operation::all_gather:
@@ -96,7 +101,10 @@ void NcclTransport::collective(const Call& call, std::uint64_t number) {
       case Operation::broadcast:
         return demand(nccl.broadcast(call.to.front().data(), call.to.front().size(), call.peer, channel.handle, stream),
                       "ncclBroadcast");
-      case Operation::all_to_all: return all_to_all(call, stream);
+      case Operation::all_to_all:
+        return exchange(
+            stream, [&](int r) { return call.from[static_cast<std::size_t>(r)]; },
+            [&](int r) { return call.to[static_cast<std::size_t>(r)]; });
       case Operation::reduce_scatter:
       case Operation::all_reduce: return fold_blocks(call, stream);
       case Operation::reduce: return fold_at_root(call, stream);
@@ -105,74 +113,56 @@ void NcclTransport::collective(const Call& call, std::uint64_t number) {
   });
 }
 
-void NcclTransport::all_to_all(const Call& call, CudaStreamHandle stream) {
+// One group: out(r) goes to rank r, in(r) comes from it. Both sides know a message's size, so none is sent that has no bytes.
+void NcclTransport::exchange(CudaStreamHandle stream, const std::function<ConstBytes(int)>& out,
+                             const std::function<Bytes(int)>& in) {
   auto& nccl = *parts_.library;
   demand(nccl.group_start(), "ncclGroupStart");
   for (int r = 0; r < size(); ++r) {
-    const auto& from = call.from[static_cast<std::size_t>(r)];
-    const auto& to = call.to[static_cast<std::size_t>(r)];
-    if (!from.empty()) demand(nccl.send(from.data(), from.size(), r, ranks_.handle, stream), "ncclSend");
-    if (!to.empty()) demand(nccl.receive(to.data(), to.size(), r, ranks_.handle, stream), "ncclRecv");
+    const auto to = out(r);
+    const auto from = in(r);
+    if (!to.empty()) demand(nccl.send(to.data(), to.size(), r, ranks_.handle, stream), "ncclSend");
+    if (!from.empty()) demand(nccl.receive(from.data(), from.size(), r, ranks_.handle, stream), "ncclRecv");
   }
   demand(nccl.group_end(), "ncclGroupEnd");
 }
 
 // Each rank owns a block, and folds it piece by piece from what all have sent it. An all-reduce hands every piece out.
 void NcclTransport::fold_blocks(const Call& call, CudaStreamHandle stream) {
-  auto& nccl = *parts_.library;
-  const auto [from_type, to_type] = std::pair(call.reduction.from, call.reduction.to);
+  const DType from_type = call.reduction.from, to_type = call.reduction.to;
   const auto* const from = call.from.front().data();
   auto* const to = call.to.front().data();
   const bool hands_out = call.operation == Operation::all_reduce;
   const auto elements = static_cast<std::int64_t>(call.from.front().size() / size_of(from_type));
-  const auto slot = slot_bytes();
-  const auto most = static_cast<std::int64_t>(slot / size_of(from_type));
+  const auto most = static_cast<std::int64_t>(slot_bytes() / size_of(from_type));
   const auto mine = block_of(elements, rank(), size());
   for (std::int64_t at = 0; at < block_of(elements, 0, size()).count; at += most) {
-    struct Piece {
-      std::int64_t begin, count;
-    };
-    const auto piece_of = [&](int r) -> Piece {
+    const auto piece_of = [&](int r) -> Block {
       const auto block = block_of(elements, r, size());
       return {block.begin + at, std::clamp<std::int64_t>(block.count - at, 0, most)};
     };
-    // Both sides of every message know its size, so none is sent that has no bytes.
-    const auto exchange = [&](auto&& what_goes_to, auto&& what_comes_from) {
-      demand(nccl.group_start(), "ncclGroupStart");
-      for (int r = 0; r < size(); ++r) {
-        if (r == rank()) continue;
-        const ConstBytes out = what_goes_to(r);
-        const Bytes in = what_comes_from(r);
-        if (!out.empty()) demand(nccl.send(out.data(), out.size(), r, ranks_.handle, stream), "ncclSend");
-        if (!in.empty()) demand(nccl.receive(in.data(), in.size(), r, ranks_.handle, stream), "ncclRecv");
-      }
-      demand(nccl.group_end(), "ncclGroupEnd");
-    };
     const auto own = piece_of(rank());
     exchange(
+        stream,
         [&](int r) -> ConstBytes {
+          if (r == rank()) return {};
           return {from + offset_of(piece_of(r).begin, from_type), offset_of(piece_of(r).count, from_type)};
         },
         [&](int r) -> Bytes {
-          return {slots_.data() + static_cast<std::size_t>(r) * slot, offset_of(own.count, from_type)};
+          if (r == rank()) return {};
+          return {slot(r), offset_of(own.count, from_type)};
         });
     auto* const folded = to + offset_of(hands_out ? own.begin : own.begin - mine.begin, to_type);
-    if (own.count > 0) {
-      parts_.fold(stream, {.reduction = call.reduction,
-                           .to = folded,
-                           .own = from + offset_of(own.begin, from_type),
-                           .slots = slots_.data(),
-                           .stride_bytes = slot,
-                           .ranks = size(),
-                           .rank = rank(),
-                           .count = own.count});
-    }
+    fold_slots(call.reduction, from + offset_of(own.begin, from_type), folded, own.count, stream);
     if (!hands_out) continue;
     exchange(
-        [&](int) -> ConstBytes {
+        stream,
+        [&](int r) -> ConstBytes {
+          if (r == rank()) return {};
           return {folded, offset_of(own.count, to_type)};
         },
         [&](int r) -> Bytes {
+          if (r == rank()) return {};
           return {to + offset_of(piece_of(r).begin, to_type), offset_of(piece_of(r).count, to_type)};
         });
   }
@@ -180,36 +170,39 @@ void NcclTransport::fold_blocks(const Call& call, CudaStreamHandle stream) {
 
 // The root's link takes it all; nothing that matters for speed is reduced to one rank.
 void NcclTransport::fold_at_root(const Call& call, CudaStreamHandle stream) {
-  auto& nccl = *parts_.library;
-  const auto [from_type, to_type] = std::pair(call.reduction.from, call.reduction.to);
-  const auto* const from = call.from.front().data();
+  const DType from_type = call.reduction.from, to_type = call.reduction.to;
+  const int root = call.peer;
   const auto elements = static_cast<std::int64_t>(call.from.front().size() / size_of(from_type));
-  const auto slot = slot_bytes();
-  const auto most = static_cast<std::int64_t>(slot / size_of(from_type));
+  const auto most = static_cast<std::int64_t>(slot_bytes() / size_of(from_type));
   for (std::int64_t at = 0; at < elements; at += most) {
     const auto count = std::min(most, elements - at);
     const auto bytes = offset_of(count, from_type);
-    const auto* const own = from + offset_of(at, from_type);
-    if (rank() != call.peer) {
-      demand(nccl.send(own, bytes, call.peer, ranks_.handle, stream), "ncclSend");
-      continue;
-    }
-    demand(nccl.group_start(), "ncclGroupStart");
-    for (int r = 0; r < size(); ++r) {
-      if (r == rank()) continue;
-      auto* const to = slots_.data() + static_cast<std::size_t>(r) * slot;
-      demand(nccl.receive(to, bytes, r, ranks_.handle, stream), "ncclRecv");
-    }
-    demand(nccl.group_end(), "ncclGroupEnd");
-    parts_.fold(stream, {.reduction = call.reduction,
-                         .to = call.to.front().data() + offset_of(at, to_type),
-                         .own = own,
-                         .slots = slots_.data(),
-                         .stride_bytes = slot,
-                         .ranks = size(),
-                         .rank = rank(),
-                         .count = count});
+    const auto* const own = call.from.front().data() + offset_of(at, from_type);
+    exchange(
+        stream,
+        [&](int r) -> ConstBytes {
+          if (r != root || rank() == root) return {};
+          return {own, bytes};
+        },
+        [&](int r) -> Bytes {
+          if (r == root || rank() != root) return {};
+          return {slot(r), bytes};
+        });
+    if (rank() == root) fold_slots(call.reduction, own, call.to.front().data() + offset_of(at, to_type), count, stream);
   }
+}
+
+void NcclTransport::fold_slots(const Reduction& reduction, const std::byte* own, std::byte* to, std::int64_t count,
+                               CudaStreamHandle stream) {
+  if (count == 0) return;
+  parts_.fold(stream, {.reduction = reduction,
+                       .to = to,
+                       .own = own,
+                       .slots = slots_.data(),
+                       .stride_bytes = slot_bytes(),
+                       .ranks = size(),
+                       .rank = rank(),
+                       .count = count});
 }
 
 void NcclTransport::message(const Call& call, std::uint64_t number) {
@@ -281,13 +274,14 @@ void NcclTransport::join(Channel& channel, int ranks, const NcclId& id, int rank
   channel.handle = handle;
 }
 
-std::size_t NcclTransport::slot_bytes() {
-  if (!slots_.data()) slots_ = parts_.device->memory().allocate(parts_.fold_bytes);
+std::size_t NcclTransport::slot_bytes() const {
   const auto each = parts_.fold_bytes / static_cast<std::size_t>(size()) / kSlotAlignment * kSlotAlignment;
   if (each == 0)
     throw Error(fmt::format("{}: {} bytes are too few to reduce among {} ranks", name(), parts_.fold_bytes, size()));
   return each;
 }
+
+std::byte* NcclTransport::slot(int rank) const { return slots_.data() + static_cast<std::size_t>(rank) * slot_bytes(); }
 
 void NcclTransport::run_on(Channel& channel, std::uint64_t number, const std::function<void(CudaStreamHandle)>& issue) {
   struct End {

@@ -57,9 +57,10 @@ class NcclTransport final : public Transport {
   void collective(const Call& call, std::uint64_t number);
   void message(const Call& call, std::uint64_t number);
   void message_to_itself(const Call& call);
-  void all_to_all(const Call& call, CudaStreamHandle stream);
+  void exchange(CudaStreamHandle stream, const std::function<ConstBytes(int)>& out, const std::function<Bytes(int)>& in);
   void fold_blocks(const Call& call, CudaStreamHandle stream);
   void fold_at_root(const Call& call, CudaStreamHandle stream);
+  void fold_slots(const Reduction& reduction, const std::byte* own, std::byte* to, std::int64_t count, CudaStreamHandle stream);
 
   Channel& ranks_channel();
   Channel& route_channel(const Route& route);
@@ -68,13 +69,14 @@ class NcclTransport final : public Transport {
   // Issues on the channel and waits for the end.
   void run_on(Channel& channel, std::uint64_t number, const std::function<void(CudaStreamHandle)>& issue);
   void demand(int result, const char* what) const;
-  [[nodiscard]] std::size_t slot_bytes();
+  [[nodiscard]] std::size_t slot_bytes() const;
+  [[nodiscard]] std::byte* slot(int rank) const;
 
   const std::shared_ptr<Transport> host_, letters_;
   const NcclParts parts_;
   std::atomic<std::uint64_t> letters_sent_{0};
   std::atomic<bool> failed_{false};
-  Slab slots_;
+  Slab slots_;  // what other ranks' contributions come into
   Channel ranks_;
   std::mutex mutex_;  // of routes_
   std::map<Route, Channel> routes_;
