@@ -78,7 +78,7 @@ class Adafactor final : public LayerOptimizer<Adafactor> {
     const auto scale = static_cast<A>(step.gradient_scale);
     work.each_tile(pool, [&](std::size_t tensor, std::int64_t element, const elementwise::Tile<A>& tile) {
       A* const out = work.directions(tensor) + element;
-      for (std::int64_t i = 0; i < tile.count; ++i) out[i] = tile.gradient[i] * scale;
+      for (std::int64_t i = 0; i < tile.count; ++i) out[i] = tile.gradient.numbers[i] * scale;
     });
 
     work.load_packed(moments);

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include <terrace/optimizers/each_isa.h>
+#include <terrace/optimizers/numbers.h>
 #include <terrace/optimizers/optimizer.h>
 #include <terrace/optimizers/settings.h>
 
@@ -45,7 +46,7 @@ template <class A>
 TERRACE_INLINE A move_moments(const AdamMoments<A>& f, A g, A& m, A& v) {
   m = m + f.one_minus_beta1 * (g - m);            // 3
   v = f.beta2 * v + (f.one_minus_beta2 * g) * g;  // 4
-  return std::sqrt(v) * f.inverse_root + f.eps;   // 5
+  return root(v) * f.inverse_root + f.eps;        // 5
 }
 
 }  // namespace terrace

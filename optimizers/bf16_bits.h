@@ -1,4 +1,4 @@
-// bf16 as its bits, inside loops that are compiled for each instruction set: they call nothing that is not inlined.
+// bf16 as its bits, inside loops that are compiled for each instruction set and kernels: they call nothing that is not inlined.
 //
 // Internal to optimizers/.
 #pragma once
@@ -10,42 +10,61 @@
 
 namespace terrace {
 
-TERRACE_INLINE bool is_nan(std::uint32_t bits) { return (bits & 0x7fffffffU) > 0x7f800000U; }
-// `rounded` where it is a number: chosen among halves, which is what vector units do best.
-TERRACE_INLINE std::uint16_t half_of(std::uint32_t bits, std::uint32_t rounded) {
-  const auto quiet = static_cast<std::uint16_t>((bits >> 16) | 0x40U), number = static_cast<std::uint16_t>(rounded);
-  return is_nan(bits) ? quiet : number;
-}
+// Of one number or of several side by side: `Ops` has the Bits, and says which of them are a NaN. Rounded numbers' bits stand
+// in the upper half of what comes back; what the lower one holds does not count. The constants are members so that a loop can
+// keep them in registers.
+template <class Ops>
+struct HalfBits {
+  using Bits = typename Ops::Bits;
+  Bits upper, lower, quiet, half, below_half, one;
 
-TERRACE_INLINE float widened(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+  // `all(value)`: the value in every place.
+  template <class All>
+  TERRACE_INLINE static HalfBits of(const All& all) {
+    return {all(0xffff0000U), all(0xffffU), all(0x400000U), all(0x8000U), all(0x7fffU), all(1U)};
+  }
 
-// Of a weight: to nearest, a tie to the greater magnitude. So the 16 bits that are cut off tell which neighbour was taken, and
-// a split master weight loses nothing.
-TERRACE_INLINE std::uint16_t weight_to_bf16(float value) {
-  const auto u = std::bit_cast<std::uint32_t>(value);
-  return half_of(u, (u + 0x8000U) >> 16);
-}
-// Of a state: to nearest, a tie to even.
-TERRACE_INLINE std::uint16_t state_to_bf16(float value) {
-  const auto u = std::bit_cast<std::uint32_t>(value);
-  return half_of(u, (u + 0x7fffU + ((u >> 16) & 1U)) >> 16);
-}
+  [[nodiscard]] TERRACE_INLINE Bits quiet_or(Bits bits, Bits rounded) const {
+    return Ops::is_nan(bits) ? bits | quiet : rounded;
+  }
+  // Of a weight: to nearest, a tie to the greater magnitude. So the 16 bits that are cut off tell which neighbour was taken,
+  // and a split master weight loses nothing.
+  [[nodiscard]] TERRACE_INLINE Bits weight(Bits bits) const { return quiet_or(bits, bits + half); }
+  // Of a state: to nearest, a tie to even.
+  [[nodiscard]] TERRACE_INLINE Bits state(Bits bits) const { return quiet_or(bits, bits + below_half + ((bits >> 16) & one)); }
+  // Up with the probability of the part that is cut off: its 16 bits plus 16 random ones carry that often.
+  [[nodiscard]] TERRACE_INLINE Bits stochastic(Bits bits, Bits random_half) const { return quiet_or(bits, bits + random_half); }
+  // A weight of which the parameter is the upper half, and `high` has nothing below: it was rounded away from zero exactly when
+  // the lower half's first bit is set. A NaN's was not rounded.
+  [[nodiscard]] TERRACE_INLINE Bits joined(Bits high, Bits low) const {
+    return (Ops::is_nan(high) ? high : high - ((low & half) << 1)) | low;
+  }
+};
 
-// Up with the probability of the part that is cut off: its 16 bits plus 16 random ones carry that often.
-TERRACE_INLINE std::uint16_t stochastic_to_bf16(float value, std::uint32_t random_half) {
-  const auto u = std::bit_cast<std::uint32_t>(value);
-  return half_of(u, (u + random_half) >> 16);
-}
-
-// A weight of which the parameter is the upper half: it was rounded away from zero exactly when the lower half's first bit is
-// set. A NaN's was not rounded.
-TERRACE_INLINE float joined(std::uint16_t high, std::uint16_t low) {
-  const std::uint32_t h = high, l = low;
-  const std::uint32_t truncated = is_nan(h << 16) ? h : h - (l >> 15);
-  return std::bit_cast<float>((truncated << 16) | l);
-}
+// The same of single numbers.
+struct OneNumber {
+  using Bits = std::uint32_t;
+  TERRACE_INLINE static bool is_nan(Bits bits) { return (bits & 0x7fffffffU) > 0x7f800000U; }
+  TERRACE_INLINE static HalfBits<OneNumber> halves() {
+    return HalfBits<OneNumber>::of([](std::uint32_t value) { return value; });
+  }
+};
+TERRACE_INLINE std::uint16_t upper_half(std::uint32_t bits) { return static_cast<std::uint16_t>(bits >> 16); }
 TERRACE_INLINE std::uint16_t lower_half(float value) {
   return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) & 0xffffU);
+}
+TERRACE_INLINE float widened(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+TERRACE_INLINE std::uint16_t weight_to_bf16(float value) {
+  return upper_half(OneNumber::halves().weight(std::bit_cast<std::uint32_t>(value)));
+}
+TERRACE_INLINE std::uint16_t state_to_bf16(float value) {
+  return upper_half(OneNumber::halves().state(std::bit_cast<std::uint32_t>(value)));
+}
+TERRACE_INLINE std::uint16_t stochastic_to_bf16(float value, std::uint32_t random_half) {
+  return upper_half(OneNumber::halves().stochastic(std::bit_cast<std::uint32_t>(value), random_half));
+}
+TERRACE_INLINE float joined(std::uint16_t high, std::uint16_t low) {
+  return std::bit_cast<float>(OneNumber::halves().joined(static_cast<std::uint32_t>(high) << 16, low));
 }
 
 }  // namespace terrace

@@ -10,11 +10,6 @@
 
 namespace terrace {
 
-// Where a row of stochastically rounded elements takes its random bits.
-struct RandomBits {
-  std::uint64_t seed = 0, stream = 0, first = 0;  // `first`: the index of the first element
-};
-
 struct Codecs {
   using Half = std::uint16_t;
   EachIsa<void(float* to, const Half* from, std::int64_t count)> widen;         // bf16, exactly
@@ -22,7 +17,6 @@ struct Codecs {
   EachIsa<void(Half* to, const float* from, std::int64_t count)> round_state;   // nearest, ties to even
   EachIsa<void(float* to, const Half* high, const Half* low, std::int64_t count)> join;
   EachIsa<void(Half* high, Half* low, const float* from, std::int64_t count)> split;
-  EachIsa<void(Half* to, const float* from, std::int64_t count, const RandomBits& bits)> round_randomly;
 };
 extern const Codecs kCodecs;
 

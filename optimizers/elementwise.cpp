@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <terrace/optimizers/codecs.h>
+#include <terrace/optimizers/draw_halves.h>
 #include <terrace/optimizers/dynamic8.h>
 
 namespace terrace::elementwise {
@@ -10,8 +11,9 @@ namespace {
 
 // Elements a task takes: 256 KiB of fp32, large enough to hide a task's cost, small enough to even out two threads.
 constexpr std::int64_t kBlockElements = 65536;
-// Elements that are converted at once: all their arrays stay in the first-level cache. Whole blocks of 8-bit states.
-constexpr std::int64_t kTileElements = 1024;
+// Elements whose conversions pass through buffers: few, so that the memory is never idle for long. Whole blocks of 8-bit
+// states.
+constexpr std::int64_t kTileElements = 512;
 static_assert(kTileElements % dynamic8::kBlockElements == 0 && kBlockElements % kTileElements == 0);
 
 template <class A>
@@ -23,44 +25,67 @@ T* at(const Stored& stored, std::int64_t first) {
 }
 Codecs::Half* halves(const Stored& stored, std::int64_t first) { return at<Codecs::Half>(stored, first); }
 
+// How a row comes before the loop, which takes halves as they lie or not.
+template <class A>
+struct Opening {
+  Isa isa;
+  Takes takes;
+
+  [[nodiscard]] bool as_halves(Format format) const { return takes == Takes::halves && format == Format::bf16; }
+  [[nodiscard]] bool in_place(Format format) const {
+    return format == kPlain<A> || format == Format::none || as_halves(format);
+  }
+  [[nodiscard]] Row<A> row(const Stored& stored, std::int64_t first) const {
+    if (stored.format == Format::none) return {};
+    if (as_halves(stored.format)) return {.halves = halves(stored, first)};
+    return {.numbers = at<A>(stored, first)};
+  }
+};
+
 // A part's gradients: where they lie, or widened into a buffer.
 template <class A>
-const A* gradients(const Stored& stored, Isa isa, std::int64_t first, std::int64_t count, A* buffer) {
+Row<A> gradients(const Opening<A>& opening, const Stored& stored, std::int64_t first, std::int64_t count, A* buffer) {
   if constexpr (std::is_same_v<A, float>) {
-    if (stored.format == Format::bf16) {
-      kCodecs.widen.of(isa)(buffer, halves(stored, first), count);
-      return buffer;
+    if (!opening.in_place(stored.format)) {
+      kCodecs.widen.of(opening.isa)(buffer, halves(stored, first), count);
+      return {.numbers = buffer};
     }
   }
-  return at<A>(stored, first);
+  return opening.row(stored, first);
 }
 
 // One of a tile's states: where it lies, or converted into a buffer and back.
 template <class A>
 class State {
  public:
-  State(const Stored& stored, Isa isa, bool starts_empty) : stored_(stored), isa_(isa), starts_empty_(starts_empty) {}
+  State(const Stored& stored, const Opening<A>& opening, bool starts_empty)
+      : stored_(stored), opening_(opening), starts_empty_(starts_empty) {}
 
-  [[nodiscard]] bool in_place() const { return stored_.format == kPlain<A> || stored_.format == Format::none; }
-  A* open(std::int64_t first, std::int64_t count, A* buffer) const {
-    if (stored_.format == Format::none) return nullptr;
-    A* const values = in_place() ? at<A>(stored_, first) : buffer;
+  [[nodiscard]] bool in_place() const { return opening_.in_place(stored_.format); }
+  Row<A> open(std::int64_t first, std::int64_t count, A* buffer) const {
+    if (in_place()) {
+      const auto row = opening_.row(stored_, first);
+      if (starts_empty_ && row.numbers != nullptr) std::fill(row.numbers, row.numbers + count, A{0});
+      if (starts_empty_ && row.halves != nullptr) std::fill(row.halves, row.halves + count, Codecs::Half{0});
+      return row;
+    }
     if (starts_empty_) {
-      std::fill(values, values + (in_place() ? count : kTileElements), A{0});
-      return values;
+      std::fill(buffer, buffer + kTileElements, A{0});
+    } else if constexpr (std::is_same_v<A, float>) {
+      if (stored_.format == Format::bf16)
+        kCodecs.widen.of(opening_.isa)(buffer, halves(stored_, first), count);
+      else
+        dynamic8::decode(opening_.isa, sign(), buffer, codes(first), scales(first), dynamic8::blocks_of(count));
     }
-    if constexpr (std::is_same_v<A, float>) {
-      if (stored_.format == Format::bf16) kCodecs.widen.of(isa_)(buffer, halves(stored_, first), count);
-      if (is_dynamic8(stored_.format))
-        dynamic8::decode(isa_, sign(), buffer, codes(first), scales(first), dynamic8::blocks_of(count));
-    }
-    return values;
+    return {.numbers = buffer};
   }
-  void close(std::int64_t first, std::int64_t count, const A* values) const {
+  void close(std::int64_t first, std::int64_t count, const A* buffer) const {
     if constexpr (std::is_same_v<A, float>) {
-      if (stored_.format == Format::bf16) kCodecs.round_state.of(isa_)(halves(stored_, first), values, count);
-      if (is_dynamic8(stored_.format))
-        dynamic8::encode(isa_, sign(), codes(first), scales(first), values, dynamic8::blocks_of(count));
+      if (in_place()) return;
+      if (stored_.format == Format::bf16)
+        kCodecs.round_state.of(opening_.isa)(halves(stored_, first), buffer, count);
+      else
+        dynamic8::encode(opening_.isa, sign(), codes(first), scales(first), buffer, dynamic8::blocks_of(count));
     }
   }
 
@@ -75,7 +100,7 @@ class State {
   }
 
   const Stored& stored_;
-  Isa isa_;
+  const Opening<A>& opening_;
   bool starts_empty_;
 };
 
@@ -83,54 +108,54 @@ class State {
 template <class A>
 class Weights {
  public:
-  Weights(const ChunkUpdate& chunk, Isa isa, const UpdateStep& step)
-      : chunk_(chunk), isa_(isa), seed_(step.seed + step.step * 0x9E3779B97F4A7C15U) {}
+  Weights(const ChunkUpdate& chunk, const Opening<A>& opening, const UpdateStep& step)
+      : chunk_(chunk), opening_(opening), seed_(step.seed + step.step * 0x9E3779B97F4A7C15U) {}
 
-  [[nodiscard]] const Stored& own() const { return copied() ? chunk_.master : chunk_.parameter; }
-  [[nodiscard]] bool in_place() const { return own().format == kPlain<A>; }
-  // Where the loop itself puts the bf16 copy of the new weights.
-  [[nodiscard]] Codecs::Half* copy(std::int64_t first) const { return copied() ? halves(chunk_.parameter, first) : nullptr; }
-
-  A* open(std::int64_t first, std::int64_t count, A* buffer) const {
-    if constexpr (std::is_same_v<A, float>) {
-      if (!in_place()) {
-        const auto* const high = halves(chunk_.parameter, first);
-        if (chunk_.master.format == Format::low16)
-          kCodecs.join.of(isa_)(buffer, high, halves(chunk_.master, first), count);
-        else
-          kCodecs.widen.of(isa_)(buffer, high, count);
-        return buffer;
-      }
+  [[nodiscard]] bool in_place() const { return plain() || opening_.takes == Takes::halves; }
+  void open(const UpdatePart& part, std::int64_t first, std::int64_t count, A* buffer, Tile<A>& to) const {
+    if (plain()) {
+      to.weight = at<A>(copied() ? chunk_.master : chunk_.parameter, first);
+      if (copied()) to.copy = halves(chunk_.parameter, first);
+      return;
     }
-    return at<A>(own(), first);
-  }
-  void close(const UpdatePart& part, std::int64_t first, std::int64_t count, const A* values) const {
     if constexpr (std::is_same_v<A, float>) {
-      if (in_place()) return;
       auto* const high = halves(chunk_.parameter, first);
-      if (chunk_.master.format == Format::low16)
-        kCodecs.split.of(isa_)(high, halves(chunk_.master, first), values, count);
+      auto* const low = split() ? halves(chunk_.master, first) : nullptr;
+      if (in_place()) {
+        to.copy = high;
+        to.low = low;
+        if (!split()) to.random = {.draw = draw_halves(opening_.isa), .bits = bits(part, first)};
+        return;
+      }
+      if (split())
+        kCodecs.join.of(opening_.isa)(buffer, high, low, count);
       else
-        kCodecs.round_randomly.of(isa_)(high, values, count,
-                                        {.seed = seed_,
-                                         .stream = part.stream,
-                                         .first = part.tensor_element + static_cast<std::uint64_t>(first - part.first)});
+        kCodecs.widen.of(opening_.isa)(buffer, high, count);
+      to.weight = buffer;
     }
   }
 
  private:
   [[nodiscard]] bool copied() const { return chunk_.master.format == Format::fp32; }
+  [[nodiscard]] bool split() const { return chunk_.master.format == Format::low16; }
+  [[nodiscard]] bool plain() const { return copied() || chunk_.parameter.format == kPlain<A>; }
+  [[nodiscard]] RandomBits bits(const UpdatePart& part, std::int64_t first) const {
+    return {
+        .seed = seed_, .stream = part.stream, .first = part.tensor_element + static_cast<std::uint64_t>(first - part.first)};
+  }
 
   const ChunkUpdate& chunk_;
-  Isa isa_;
+  const Opening<A>& opening_;
   std::uint64_t seed_;
 };
 
 template <class A>
-void run_tiles(ThreadPool& pool, Isa isa, const UpdateStep& step, const ChunkUpdate& chunk, const Loop<A>& loop) {
-  const Weights<A> weights(chunk, isa, step);
-  const State<A> states[2] = {{chunk.states[0], isa, step.first}, {chunk.states[1], isa, step.first}};
-  const bool direct = weights.in_place() && chunk.gradient.format == kPlain<A> && states[0].in_place() && states[1].in_place();
+void run_tiles(ThreadPool& pool, Isa isa, const UpdateStep& step, const ChunkUpdate& chunk, Takes takes, const Loop<A>& loop) {
+  const Opening<A> opening{isa, takes};
+  const Weights<A> weights(chunk, opening, step);
+  const State<A> states[2] = {{chunk.states[0], opening, step.first}, {chunk.states[1], opening, step.first}};
+  const bool direct =
+      weights.in_place() && opening.in_place(chunk.gradient.format) && states[0].in_place() && states[1].in_place();
   const std::int64_t tile_elements = direct ? kBlockElements : kTileElements;
   const auto after = [](const UpdatePart& part) { return part.first + part.count; };
 
@@ -139,25 +164,21 @@ void run_tiles(ThreadPool& pool, Isa isa, const UpdateStep& step, const ChunkUpd
     const bool has_part = part != chunk.parts.end() && part->first < tile_end;
     if (!has_part && !step.first) return;
     alignas(64) A weight_buffer[kTileElements], gradient_buffer[kTileElements], state_buffers[2][kTileElements];
-    A* const state0 = states[0].open(tile_first, tile_end - tile_first, state_buffers[0]);
-    A* const state1 = states[1].open(tile_first, tile_end - tile_first, state_buffers[1]);
+    const auto state0 = states[0].open(tile_first, tile_end - tile_first, state_buffers[0]);
+    const auto state1 = states[1].open(tile_first, tile_end - tile_first, state_buffers[1]);
     for (; part != chunk.parts.end() && part->first < tile_end; ++part) {
       const auto first = std::max(part->first, tile_first), count = std::min(after(*part), tile_end) - first;
       if (count == 0) continue;
-      A* const weight = weights.open(first, count, weight_buffer);
-      const auto from = first - tile_first;
-      loop(static_cast<std::size_t>(part - chunk.parts.begin()),
-           {.weight = weight,
-            .copy = weights.copy(first),
-            .gradient = gradients<A>(chunk.gradient, isa, first, count, gradient_buffer),
-            .state0 = state0 ? state0 + from : nullptr,
-            .state1 = state1 ? state1 + from : nullptr,
-            .count = count,
-            .first = first});
-      weights.close(*part, first, count, weight);
+      Tile<A> t{.gradient = gradients<A>(opening, chunk.gradient, first, count, gradient_buffer),
+                .state0 = state0.from(first - tile_first),
+                .state1 = state1.from(first - tile_first),
+                .count = count,
+                .first = first};
+      weights.open(*part, first, count, weight_buffer, t);
+      loop(static_cast<std::size_t>(part - chunk.parts.begin()), t);
     }
-    states[0].close(tile_first, tile_end - tile_first, state0);
-    states[1].close(tile_first, tile_end - tile_first, state1);
+    states[0].close(tile_first, tile_end - tile_first, state_buffers[0]);
+    states[1].close(tile_first, tile_end - tile_first, state_buffers[1]);
   };
   // Blocks and tiles are aligned in the chunk's elements, so that 8-bit blocks are the same however the work is split.
   const std::int64_t elements = chunk.parameter.elements;
@@ -177,11 +198,11 @@ void run_tiles(ThreadPool& pool, Isa isa, const UpdateStep& step, const ChunkUpd
 
 }  // namespace
 
-void run(ThreadPool& pool, Isa isa, const UpdateStep& step, const ChunkUpdate& chunk, const Loop<float>& loop) {
-  run_tiles(pool, isa, step, chunk, loop);
+void run(ThreadPool& pool, Isa isa, const UpdateStep& step, const ChunkUpdate& chunk, Takes takes, const Loop<float>& loop) {
+  run_tiles(pool, isa, step, chunk, takes, loop);
 }
-void run(ThreadPool& pool, Isa isa, const UpdateStep& step, const ChunkUpdate& chunk, const Loop<double>& loop) {
-  run_tiles(pool, isa, step, chunk, loop);
+void run(ThreadPool& pool, Isa isa, const UpdateStep& step, const ChunkUpdate& chunk, Takes takes, const Loop<double>& loop) {
+  run_tiles(pool, isa, step, chunk, takes, loop);
 }
 
 }  // namespace terrace::elementwise

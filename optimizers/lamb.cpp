@@ -65,8 +65,8 @@ class Lamb final : public LayerOptimizer<Lamb> {
                          .correction = static_cast<A>(1.0 / moment_correction(s_.beta1, step)),
                          .weight_decay = static_cast<A>(s_.weight_decay * tensor.decay)});
     work.each_tile(pool, [&](std::size_t tensor, std::int64_t element, const elementwise::Tile<A>& tile) {
-      run_loop<Direct>(isa_, work.directions(tensor) + element, static_cast<const A*>(tile.weight), tile.gradient, tile.state0,
-                       tile.state1, tile.count, factors[tensor]);
+      run_loop<Direct>(isa_, work.directions(tensor) + element, static_cast<const A*>(tile.weight), tile.gradient.numbers,
+                       tile.state0.numbers, tile.state1.numbers, tile.count, factors[tensor]);
     });
     std::vector<typename LayerWork<A>::Descent> descents;
     for (std::size_t i = 0; i < tensors.size(); ++i)

@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t kBlockElements = 4096;
 
 // One block's sum, from pieces in ascending order.
-class Lanes {
+class SumOfSquares {
  public:
   template <class T>
   void add(const T* x, std::int64_t count) {
@@ -57,7 +57,7 @@ double folded(ThreadPool& pool, std::int64_t elements, const Add& add) {
   std::vector<double> sums(static_cast<std::size_t>(blocks));
   pool.parallel_for(blocks, [&](std::int64_t b) {
     const auto first = b * kBlockElements;
-    Lanes lanes;
+    SumOfSquares lanes;
     add(lanes, first, std::min(kBlockElements, elements - first));
     sums[static_cast<std::size_t>(b)] = lanes.sum();
   });
@@ -83,7 +83,7 @@ struct Descend {
 
 template <class A>
 double sum_of_squares(ThreadPool& pool, const A* numbers, std::int64_t count) {
-  return folded(pool, count, [&](Lanes& lanes, std::int64_t first, std::int64_t n) { lanes.add(numbers + first, n); });
+  return folded(pool, count, [&](SumOfSquares& lanes, std::int64_t first, std::int64_t n) { lanes.add(numbers + first, n); });
 }
 template double sum_of_squares(ThreadPool&, const float*, std::int64_t);
 template double sum_of_squares(ThreadPool&, const double*, std::int64_t);
@@ -133,7 +133,7 @@ template <class A>
 void LayerWork<A>::each_tile(ThreadPool& pool, const Each& each) const {
   for (std::size_t c = 0; c < chunks_.size(); ++c) {
     const auto begin = static_cast<std::int64_t>(c) * chunk_elements_;
-    elementwise::run(pool, isa_, step_, chunks_[c],
+    elementwise::run(pool, isa_, step_, chunks_[c], elementwise::Takes::numbers,
                      elementwise::Loop<A>([&](std::size_t part, const elementwise::Tile<A>& tile) {
                        const auto tensor = part_tensor_[c][part];
                        each(tensor, begin + tile.first - tensors_[tensor].first, tile);
@@ -144,7 +144,7 @@ void LayerWork<A>::each_tile(ThreadPool& pool, const Each& each) const {
 template <class A>
 double LayerWork<A>::weight_squares(ThreadPool& pool, std::size_t tensor) const {
   const auto& t = tensors_[tensor];
-  return folded(pool, t.elements(), [&](Lanes& lanes, std::int64_t first, std::int64_t count) {
+  return folded(pool, t.elements(), [&](SumOfSquares& lanes, std::int64_t first, std::int64_t count) {
     for (std::int64_t at = t.first + first, end = at + count; at < end;) {
       const auto& chunk = chunks_[static_cast<std::size_t>(at / chunk_elements_)];
       const auto n = std::min(end - at, chunk_elements_ - at % chunk_elements_);
@@ -167,16 +167,14 @@ double LayerWork<A>::direction_squares(ThreadPool& pool, std::size_t tensor) con
 
 template <class A>
 void LayerWork<A>::descend(ThreadPool& pool, std::span<const Descent> of_tensors) const {
-  using Factors = typename Descend::Factors<A>;
-  constexpr EachIsa<void(const elementwise::Tile<A>&, const Factors&)> kLoops{
-      elementwise::loop_baseline<Descend, A>, elementwise::loop_avx2<Descend, A>, elementwise::loop_avx512<Descend, A>};
-  const auto loop = kLoops.of(isa_);
+  const auto loop = elementwise::kLoops<Descend, A>.of(isa_);
   for (std::size_t c = 0; c < chunks_.size(); ++c) {
     auto chunk = chunks_[c];
     chunk.states = {};
     chunk.gradient = {reinterpret_cast<std::byte*>(directions_ + static_cast<std::int64_t>(c) * chunk_elements_),
                       sizeof(A) == sizeof(double) ? Format::fp64 : Format::fp32, chunk_elements_};
-    elementwise::run(pool, isa_, step_, chunk, elementwise::Loop<A>([&](std::size_t part, const elementwise::Tile<A>& tile) {
+    elementwise::run(pool, isa_, step_, chunk, elementwise::Takes::halves,
+                     elementwise::Loop<A>([&](std::size_t part, const elementwise::Tile<A>& tile) {
                        const auto& d = of_tensors[part_tensor_[c][part]];
                        loop(tile, {.rate = static_cast<A>(d.rate), .decay = static_cast<A>(d.decay)});
                      }));

@@ -36,12 +36,12 @@ struct Lion {
 
   template <class A>
   TERRACE_INLINE static void element(const Factors<A>& f, A& weight, A gradient, A& m, A&) {
-    const A g = gradient * f.gradient_scale;                      // 1
-    const A p = weight * f.decay;                                 // 2
-    const A c = f.beta1 * m + f.one_minus_beta1 * g;              // 3
-    const A change = c > A{0} ? f.rate : c < A{0} ? -f.rate : c;  // 4: a zero and a NaN stay themselves
-    weight = p - change;                                          // 5
-    m = f.beta2 * m + f.one_minus_beta2 * g;                      // 6
+    const A g = gradient * f.gradient_scale;                                // 1
+    const A p = weight * f.decay;                                           // 2
+    const A c = f.beta1 * m + f.one_minus_beta1 * g;                        // 3
+    const A change = choose(c > A{}, f.rate, choose(c < A{}, -f.rate, c));  // 4: a zero and a NaN stay themselves
+    weight = p - change;                                                    // 5
+    m = f.beta2 * m + f.one_minus_beta2 * g;                                // 6
   }
 
   const OptimizerSettings s;

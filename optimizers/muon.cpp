@@ -155,9 +155,10 @@ class Muon final : public LayerOptimizer<Muon> {
     work.each_tile(pool, [&](std::size_t tensor, std::int64_t element, const elementwise::Tile<A>& tile) {
       A* const out = work.directions(tensor) + element;
       if (is_orthogonalised(work.tensors()[tensor]))
-        run_loop<Momentum>(isa_, out, tile.gradient, tile.state0, tile.count, of_matrices);
+        run_loop<Momentum>(isa_, out, tile.gradient.numbers, tile.state0.numbers, tile.count, of_matrices);
       else
-        run_loop<Adam>(isa_, out, tile.gradient, tile.state0, second[tensor] + element, tile.count, of_the_rest);
+        run_loop<Adam>(isa_, out, tile.gradient.numbers, tile.state0.numbers, second[tensor] + element, tile.count,
+                       of_the_rest);
     });
     work.store_packed(moments);
   }

@@ -8,8 +8,9 @@
 //   template <class A> Factors<A> factors(const UpdateStep&, double decay) const;
 //   template <class A> static void element(const Factors<A>&, A& weight, A gradient, A& state0, A& state1);
 //
-// element() is TERRACE_INLINE and straight, so that the loop over it vectorises; every operation is an IEEE operation rounded
-// on its own (square root and division too), so the instruction set decides how many lanes run at once and nothing else.
+// element() is TERRACE_INLINE and straight: A is fp32, fp64 or Lanes of fp32, so beside the four operators it has comparisons
+// of lanes.h, root() and choose(). Every operation is an IEEE operation rounded on its own (square root and division too), so
+// the instruction set decides how many lanes run at once and nothing else. Factors have members of type A and nothing else.
 //
 // Internal to optimizers/.
 #pragma once
@@ -17,5 +18,6 @@
 #include <array>
 
 #include <terrace/optimizers/each_isa.h>
+#include <terrace/optimizers/numbers.h>
 #include <terrace/optimizers/optimizer.h>
 #include <terrace/optimizers/settings.h>

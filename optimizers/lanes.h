@@ -1,0 +1,87 @@
+// Numbers that are computed with side by side: what the arithmetic's type of a rule (rule.h) is in the host's fp32 loops.
+//
+// The compiler's vectors and nothing else: 4, 8 or 16 lanes are legal everywhere, and become one instruction an operation where
+// a loop is compiled for a set that has as many (each_isa.h). So every set computes from the same text.
+//
+// Internal to optimizers/. Threads: values.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <utility>
+
+#include <terrace/optimizers/each_isa.h>
+
+namespace terrace {
+
+template <int kLanes>
+struct VectorsOf;
+#define TERRACE_VECTORS_OF(lanes)                                       \
+  template <>                                                           \
+  struct VectorsOf<lanes> {                                             \
+    typedef float Numbers __attribute__((vector_size(4 * lanes)));      \
+    typedef std::uint32_t Bits __attribute__((vector_size(4 * lanes))); \
+  }
+TERRACE_VECTORS_OF(4);
+TERRACE_VECTORS_OF(8);
+TERRACE_VECTORS_OF(16);
+#undef TERRACE_VECTORS_OF
+
+template <int kLanes>
+struct Lanes {
+  using Numbers = typename VectorsOf<kLanes>::Numbers;
+  using Bits = typename VectorsOf<kLanes>::Bits;
+  static constexpr int kCount = kLanes;
+
+  TERRACE_INLINE static Lanes all(float value) { return {in_every_place<Numbers>(value, kPlaces)}; }
+  TERRACE_INLINE static Bits all_bits(std::uint32_t value) { return in_every_place<Bits>(value, kPlaces); }
+  TERRACE_INLINE static Lanes of_bits(Bits bits) { return {reinterpret_cast<Numbers>(bits)}; }
+  [[nodiscard]] TERRACE_INLINE Bits bits() const { return reinterpret_cast<Bits>(numbers); }
+
+  // Of 2 · kLanes numbers in two vectors those at even places and those at odd ones, and the two vectors of such pairs again.
+  TERRACE_INLINE static Numbers evens(Numbers a, Numbers b) { return every_second<0>(a, b, kPlaces); }
+  TERRACE_INLINE static Numbers odds(Numbers a, Numbers b) { return every_second<1>(a, b, kPlaces); }
+  TERRACE_INLINE static Numbers lower_of_pairs(Numbers even, Numbers odd) { return alternating<0>(even, odd, kPlaces); }
+  TERRACE_INLINE static Numbers upper_of_pairs(Numbers even, Numbers odd) {
+    return alternating<kLanes / 2>(even, odd, kPlaces);
+  }
+
+  friend TERRACE_INLINE Lanes operator+(Lanes a, Lanes b) { return {a.numbers + b.numbers}; }
+  friend TERRACE_INLINE Lanes operator-(Lanes a, Lanes b) { return {a.numbers - b.numbers}; }
+  friend TERRACE_INLINE Lanes operator*(Lanes a, Lanes b) { return {a.numbers * b.numbers}; }
+  friend TERRACE_INLINE Lanes operator/(Lanes a, Lanes b) { return {a.numbers / b.numbers}; }
+  friend TERRACE_INLINE Lanes operator-(Lanes a) { return {-a.numbers}; }
+  friend TERRACE_INLINE auto operator>(Lanes a, Lanes b) { return a.numbers > b.numbers; }
+  friend TERRACE_INLINE auto operator<(Lanes a, Lanes b) { return a.numbers < b.numbers; }
+
+  Numbers numbers;
+
+ private:
+  static constexpr std::make_integer_sequence<int, kLanes> kPlaces{};
+  template <class Vector, class One, int... kPlace>
+  TERRACE_INLINE static Vector in_every_place(One value, std::integer_sequence<int, kPlace...>) {
+    return Vector{(static_cast<void>(kPlace), value)...};
+  }
+  template <int kFirst, int... kPlace>
+  TERRACE_INLINE static Numbers every_second(Numbers a, Numbers b, std::integer_sequence<int, kPlace...>) {
+    return __builtin_shufflevector(a, b, (kFirst + 2 * kPlace)...);
+  }
+  template <int kFirst, int... kPlace>
+  TERRACE_INLINE static Numbers alternating(Numbers a, Numbers b, std::integer_sequence<int, kPlace...>) {
+    return __builtin_shufflevector(a, b, (kFirst + kPlace / 2 + kPlace % 2 * kLanes)...);
+  }
+};
+
+// As of one number in numbers.h.
+template <int kLanes>
+TERRACE_INLINE Lanes<kLanes> root(Lanes<kLanes> x) {
+  Lanes<kLanes> roots;
+  for (int i = 0; i < kLanes; ++i) roots.numbers[i] = std::sqrt(x.numbers[i]);  // one instruction: the compiler sees through it
+  return roots;
+}
+template <class Mask, int kLanes>
+TERRACE_INLINE Lanes<kLanes> choose(Mask condition, Lanes<kLanes> yes, Lanes<kLanes> no) {
+  return {condition ? yes.numbers : no.numbers};
+}
+
+}  // namespace terrace

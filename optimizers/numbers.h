@@ -1,0 +1,19 @@
+// What rules call beside operators, of one number; lanes.h has the same of several.
+//
+// Internal to optimizers/. Threads: any.
+#pragma once
+
+#include <cmath>
+
+#include <terrace/optimizers/each_isa.h>
+
+namespace terrace {
+
+TERRACE_INLINE float root(float x) { return std::sqrt(x); }
+TERRACE_INLINE double root(double x) { return std::sqrt(x); }
+template <class A>
+TERRACE_INLINE A choose(bool condition, A yes, A no) {
+  return condition ? yes : no;
+}
+
+}  // namespace terrace

@@ -1,0 +1,65 @@
+// Elements of a chunk side by side: what a loop works on at once.
+//
+// Internal to optimizers/. Threads: values; the bytes are the chunk's or a buffer's.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include <terrace/optimizers/bf16_bits.h>
+#include <terrace/optimizers/draw_halves.h>
+
+namespace terrace::elementwise {
+
+// In the arithmetic's type, or as bf16 that the loop itself converts. Neither: the rule has no such row.
+template <class A>
+struct Row {
+  A* numbers = nullptr;
+  std::uint16_t* halves = nullptr;
+
+  [[nodiscard]] Row from(std::int64_t i) const {
+    return {.numbers = numbers != nullptr ? numbers + i : nullptr, .halves = halves != nullptr ? halves + i : nullptr};
+  }
+  [[nodiscard]] TERRACE_INLINE A at(std::int64_t i) const { return halves != nullptr ? A{widened(halves[i])} : numbers[i]; }
+  TERRACE_INLINE void set_state(std::int64_t i, A value) const {
+    if (halves != nullptr)
+      halves[i] = state_to_bf16(static_cast<float>(value));
+    else
+      numbers[i] = value;
+  }
+};
+
+// Of stochastic rounding: the random halves of a tile's elements.
+struct Randomness {
+  DrawHalves* draw = nullptr;
+  RandomBits bits = {};
+
+  // Fills `room`, of kDrawnAtOnce halves, from element `i` on, and says where its half lies; at most `count` follow.
+  const std::uint16_t* from(std::int64_t i, std::uint16_t* room, std::int64_t& count) const {
+    const std::uint64_t element = bits.first + static_cast<std::uint64_t>(i);
+    draw(room, bits.seed, bits.stream, element / kDrawnAtOnce);
+    const auto skip = static_cast<std::int64_t>(element % kDrawnAtOnce);
+    if (count > kDrawnAtOnce - skip) count = kDrawnAtOnce - skip;
+    return room + skip;
+  }
+};
+
+// Weights are
+//   `weight`                      numbers; with `copy`, their bf16 copy is written
+//   `copy` and `low`              the upper and lower halves of numbers
+//   `copy` and `random`           bf16, rounded with a random half each
+template <class A>
+struct Tile {
+  A* weight = nullptr;
+  std::uint16_t *copy = nullptr, *low = nullptr;
+  Randomness random = {};
+  Row<A> gradient, state0, state1;
+  std::int64_t count = 0;
+  std::int64_t first = 0;  // element of the chunk
+
+  [[nodiscard]] TERRACE_INLINE bool has_halves() const {
+    return copy != nullptr || gradient.halves != nullptr || state0.halves != nullptr || state1.halves != nullptr;
+  }
+};
+
+}  // namespace terrace::elementwise
