@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include <terrace/core/links.h>
+
 namespace terrace {
 
 class Device;
@@ -37,6 +39,7 @@ struct MachineProfile {
   [[nodiscard]] bool separate_device() const { return device != "cpu"; }
   double device_stream = 2e12;                // bytes/s read + written by its kernels in its memory
   double upload = 2.5e10, download = 2.5e10;  // bytes/s between host and it, each direction alone
+  Links links;                                // between ranks; not of a profile's file, which is one machine's
   int threads = 1;
   std::string measured_at;  // ISO time; empty: these defaults were never measured
 };

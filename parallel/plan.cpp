@@ -15,7 +15,8 @@ namespace terrace {
 namespace {
 
 constexpr std::uint32_t kTriedRanks = 8;
-constexpr std::uint64_t kWalkedSteps = 12;  // of a life that is only tried
+// Steps of a life that is only tried: many lives are, so steps of very many actions are fewer.
+constexpr std::uint64_t kWalkedSteps = 12, kFewestSteps = 4, kTriedActions = 40'000;
 // The chosen plan's life is walked whole when it has no more actions than this, which takes a second or two.
 constexpr std::uint64_t kWalkedActions = 400'000;
 
@@ -28,14 +29,22 @@ struct DryRun {
   double commit_seconds = 0;
 };
 
+std::uint64_t actions_of(const Programs& programs) {
+  return std::max<std::uint64_t>(1, programs.steady.actions.size() + programs.decode.actions.size());
+}
+std::uint64_t tried_steps(const Programs& programs) {
+  return std::clamp(kTriedActions / actions_of(programs), kFewestSteps, kWalkedSteps);
+}
+
 Traffic difference(const Traffic& a, const Traffic& b) {
   return {a.upload - b.upload,   a.download - b.download,   a.read - b.read,   a.write - b.write,
           a.uploads - b.uploads, a.downloads - b.downloads, a.reads - b.reads, a.writes - b.writes};
 }
 
 DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& programs, const Budget& capacity,
-               std::uint32_t generations, const CostModel& costs, const MachineProfile& profile,
-               std::uint64_t most_steps = kWalkedSteps, Trace* trace = nullptr) {
+               std::uint32_t generations, const CostModel& costs, const MachineProfile& profile, std::uint64_t most_steps = 0,
+               Trace* trace = nullptr) {
+  if (most_steps == 0) most_steps = tried_steps(programs);
   Belady policy;
   Residency residency(capacity, policy, generations);
   map.add_to(residency);
@@ -66,6 +75,8 @@ DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& p
     return out;
   }
   const bool before_use = programs.updates_before_use;
+  // The step's results are everybody's before its verdict is.
+  const double results_s = costs.seconds_of_results();
   bool pending = false;
   const auto drain = [&] {
     if (pending) walk.run(programs.drain, simulator);
@@ -99,7 +110,9 @@ DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& p
     pending = before_use;
     out.steps.push_back(difference(residency.traffic(), before));
     // What a step costs in the long run; a short life has nothing better than its first steps.
-    const auto times = simulator.finish_step();
+    auto times = simulator.finish_step();
+    times.seconds += results_s;
+    if (results_s > 0) times.stall_s[std::string(name_of(Lane::communication))] += results_s;
     if (steady && steadies++ == 0) out.times = {};
     out.times.add(times);
     if (due(s, request.evaluate_every) && s != steps) evaluate();
@@ -256,6 +269,7 @@ class Planner {
       return p;
     }
     p.fits = true;
+    p.steady_links = link_bytes(profile_.links, map, p.programs.steady);
     set_times(p, p.times);
     return p;
   }
@@ -353,8 +367,7 @@ class Planner {
   }
 
   static std::uint64_t whole_life(const Programs& programs) {
-    const auto actions = std::max<std::uint64_t>(1, programs.steady.actions.size() + programs.decode.actions.size());
-    return std::max(kWalkedSteps, kWalkedActions / actions);
+    return std::max(kWalkedSteps, kWalkedActions / actions_of(programs));
   }
 
   void adopt(Plan& p, Programs programs, const DryRun& life) const {
@@ -392,7 +405,7 @@ class Planner {
     if (e.tier != Tier::disk) p.refusal.why += "; " + largest_consumers(map, largest);
     // The nearest budget of that tier that fits, by bisection of the walk itself.
     const char* flags[] = {"--device-memory", "--host-memory", "--nvme-limit"};
-    const auto fits = [&](std::uint64_t bytes, std::uint64_t steps = kWalkedSteps) {
+    const auto fits = [&](std::uint64_t bytes, std::uint64_t steps = 0) {
       auto b = budget();
       (e.tier == Tier::device ? b.device : e.tier == Tier::host ? b.host : b.disk) = bytes;
       if (b.disk == 0 || b.commit_only) b.disk = kUnlimited;

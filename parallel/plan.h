@@ -16,6 +16,7 @@
 
 #include <terrace/core/machine.h>
 #include <terrace/memory/tier.h>
+#include <terrace/parallel/exchange.h>
 #include <terrace/parallel/passes.h>
 #include <terrace/parallel/pipeline/pipeline.h>
 #include <terrace/parallel/simulator.h>
@@ -89,6 +90,7 @@ struct Plan {
   PerTier<std::uint64_t> smallest_bytes{};  // the smallest legal budgets of device and host
   std::vector<Traffic> step_traffic;        // of the steps, one by one: a fresh run moves exactly these bytes
   Traffic steady_traffic;                   // of the last of them
+  LinkBytes steady_links;                   // the same between ranks
   SimulatedTimes times;                     // of a steady step, in the mean
   // A commit drains the pending update and brings to disk what is not there yet: its bytes, and its time until the last of them
   // is written (the syncs come on top), of the last commit walked; how many a run makes.

@@ -21,10 +21,14 @@ double ProfileCosts::seconds(const Action& a) const {
     case Op::fill:
     case Op::visit:
     case Op::norm: return bytes_used() / stream;
-    case Op::gather:
     case Op::send:
-    case Op::receive:
-    case Op::reduce: return bytes_used() / profile_.memory_copy;  // ranks of one machine, through its memory
+    case Op::receive: return bytes_used() / profile_.memory_copy;  // ranks of one machine, through its memory
+    case Op::gather:
+    case Op::reduce: {
+      double seconds = 0;
+      for (const auto& exchange : exchanges_of(map, a)) seconds += seconds_of(links(), exchange);
+      return seconds;
+    }
     case Op::release:
     case Op::prefetch: return 0;
     default: break;
@@ -38,6 +42,13 @@ double ProfileCosts::seconds(const Action& a) const {
   double passes = 1;
   if (a.op == Op::backward) passes = last ? 3 : 2;
   return passes * forward / rate + bytes_used() / stream;
+}
+
+// Ranks of one machine exchange through its memory.
+Links ProfileCosts::links() const {
+  auto links = profile_.links;
+  if (links.within == 0) links.within = profile_.memory_copy;
+  return links;
 }
 
 void SimulatedTimes::add(const SimulatedTimes& other) {

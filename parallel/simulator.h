@@ -19,6 +19,7 @@
 #include <terrace/core/machine.h>
 #include <terrace/core/trace.h>
 #include <terrace/memory/residency.h>
+#include <terrace/parallel/exchange.h>
 #include <terrace/parallel/program.h>
 #include <terrace/parallel/step_map.h>
 #include <terrace/parallel/walk.h>
@@ -30,16 +31,19 @@ class CostModel {
  public:
   virtual ~CostModel() = default;
   [[nodiscard]] virtual double seconds(const Action& action) const = 0;
+  [[nodiscard]] virtual double seconds_of_results() const { return 0; }  // of sharing a step's losses and squares
 };
 // From the layers' matrix FLOPs and the profile's rates; updates, norms and fills from bytes ÷ memory bandwidth.
 class ProfileCosts : public CostModel {
  public:
   ProfileCosts(const StepMap& map, const MachineProfile& profile) : map_(map), profile_(profile) {}
   [[nodiscard]] double seconds(const Action& action) const override;
+  [[nodiscard]] double seconds_of_results() const override { return seconds_of(links(), results_of(map_)); }
   // A measured cost replaces the estimate for every action of that operation and layer, first micro-batch or later ones.
   void set(const Action& action, double seconds) { measured_[key(action)] = seconds; }
 
  private:
+  [[nodiscard]] Links links() const;
   const StepMap& map_;
   const MachineProfile& profile_;
   using Key = std::tuple<Op, std::uint32_t, bool>;  // later micro-batches add to gradients, the first one writes them

@@ -94,11 +94,13 @@ void Walk::offload(const Action& action, Sink& sink) {
 }
 
 void Walk::flush(Sink& sink) {
+  Clock after;  // what was computed so far
+  for (const auto lane : {Lane::compute, Lane::update, Lane::communication}) after.merge(now(lane));
   for (std::uint32_t i = 0; i < map_.chunks(); ++i) {
     const ChunkId chunk{i};
     if (!map_.committed(chunk) || !residency_.has_content(chunk)) continue;
     moves_.clear();
-    residency_.flush(chunk, Clock{}, moves_);
+    residency_.flush(chunk, after, moves_);
     for (const auto& move : moves_) sink.move(move);
   }
 }

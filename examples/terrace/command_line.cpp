@@ -89,6 +89,12 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
   if (command.name == "plan") {
     sub->add_flag("--program", out.plan.program, "print the program of a steady step");
     sub->add_option("--trace", out.plan.trace, "write the simulated step as a trace for Perfetto")->type_name("FILE");
+    auto* const profile = sub->add_option("--cluster-profile", out.plan.cluster_profile,
+                                          "plan for the nodes that this file describes; examples/clusters has some");
+    profile->type_name("FILE")->group("cluster");
+    for (auto* const size : {sub->add_option("--nodes", out.plan.nodes, "nodes of the cluster (default 1)"),
+                             sub->add_option("--gpus-per-node", out.plan.gpus_per_node, "ranks on each; 0: all its GPUs")})
+      size->needs(profile)->group("cluster");
   }
   if (command.name == "doctor") sub->add_flag("--measure", out.measure, "measure this machine and save its profile");
 }

@@ -29,6 +29,9 @@ struct GenerateOptions {
 struct PlanOptions {
   bool program = false;         // print the steady step's program as text
   std::filesystem::path trace;  // the simulated step as trace JSON; empty: none
+  // On a cluster that is not here (cluster.h); no profile: on this machine.
+  std::filesystem::path cluster_profile;
+  std::int64_t nodes = 1, gpus_per_node = 0;
 };
 
 struct CommandLine {

@@ -2,26 +2,75 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include <terrace/core/trace.h>
 #include <terrace/examples/lm/model.h>
+#include <terrace/examples/terrace/cluster.h>
 #include <terrace/examples/terrace/commands.h>
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/setup.h>
 
 namespace terrace::cli {
 
-Exit plan_command(const CommandLine& line) {
-  const auto& config = line.config;
+namespace {
+
+struct Where {
+  RunConfig config;
+  MachineProfile profile;
+};
+
+Where here(const RunConfig& config) {
   if (!config.assumed_costs) demand_device(config);  // else the plan is for another machine, perhaps
+  return {config, machine_profile(config)};
+}
+
+Where there(const CommandLine& line) {
+  const auto cluster = load_cluster(line.plan.cluster_profile);
+  const ClusterSize size{line.plan.nodes, line.plan.gpus_per_node};
+  return {on_cluster(line.config, cluster, size), rank_profile(cluster, size)};
+}
+
+// Of a step on one rank: the model's own, a forward and twice as much behind it; and with what is computed again.
+struct Flops {
+  double model = 0, with_recomputation = 0;
+};
+Flops flops_of(const Model& model, const StepShape& shape, const Program& step) {
+  Flops flops;
+  for (const auto& a : step.actions) {
+    const double forward = a.op <= Op::backward ? model.layers[a.layer]->forward_flops(shape.batch) : 0;
+    if (a.op == Op::recompute) flops.with_recomputation += forward;
+    if (a.op == Op::backward) flops.model += 3 * forward;
+  }
+  flops.with_recomputation += flops.model;
+  return flops;
+}
+
+void print_ranks(const RunConfig& config, const Model& model, const PlanRequest& request, const Plan& p) {
+  const auto ranks = request.data.ranks;
+  const auto tokens = static_cast<double>(config.batch_size * config.seq_len * config.grad_accumulation) * ranks;
+  fmt::print("{} ranks, {} on a node; each sends {} within its node and {} to others a step\n", ranks, ranks_of_machine(config),
+             format_bytes(static_cast<std::uint64_t>(p.steady_links.within)),
+             format_bytes(static_cast<std::uint64_t>(p.steady_links.between)));
+  const auto flops = flops_of(model, request.shape, p.programs.steady);
+  const auto rate = [&](double of) { return of / p.times.seconds * 1e-12; };
+  fmt::print("{:.4g} tokens a step, {:.4g} tokens/s; {:.3g} TFLOP/s of the model a rank, {:.3g} with recomputation\n", tokens,
+             tokens / p.times.seconds, rate(flops.model), rate(flops.with_recomputation));
+}
+
+}  // namespace
+
+Exit plan_command(const CommandLine& line) {
+  const auto [config, profile] = line.plan.cluster_profile.empty() ? here(line.config) : there(line);
   const auto model = lm::make_model(model_config(config));
   const auto request = plan_request(config);
-  const auto profile = machine_profile(config);
   Trace trace;
   const auto p = make_plan(config, model, request, profile, line.plan.trace.empty() ? nullptr : &trace);
   if (p.fits && !line.plan.trace.empty()) trace.write(line.plan.trace, "terrace plan");
   if (config.json) {
-    fmt::print("{}\n", to_json(p).dump(2));
+    auto json = to_json(p);
+    if (p.fits) json["model_flop_s"] = flops_of(model, request.shape, p.programs.steady).model / p.times.seconds;
+    fmt::print("{}\n", json.dump(2));
     return p.fits ? Exit::ok : Exit::does_not_fit;
   }
   if (!p.fits) throw refusal_error(p);
@@ -49,6 +98,7 @@ Exit plan_command(const CommandLine& line) {
              format_bytes(t.write), format_bytes(t.upload), format_bytes(t.download));
   fmt::print("step time {:.3f} s, of which compute {:.3f} s (the floor); {} binds\n", p.times.seconds, p.floor_s, p.binding);
   for (const auto& [cause, seconds] : p.times.stall_s) fmt::print("  stall by {}: {:.3f} s\n", cause, seconds);
+  if (request.data.ranks > 1) print_ranks(config, model, request, p);
   if (p.commits != 0)
     fmt::print("a commit writes {} in {:.3f} s; {} of them in this run, {} generation{} of the state on disk\n",
                format_bytes(p.commit_traffic.write), p.commit_seconds, p.commits, p.generations, p.generations == 1 ? "" : "s");

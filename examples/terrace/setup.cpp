@@ -190,6 +190,7 @@ nlohmann::json to_json(const Plan& p) {
     return {{"read", t.read}, {"write", t.write}, {"h2d", t.upload}, {"d2h", t.download}};
   };
   j["bytes"] = bytes(p.steady_traffic);
+  j["link_bytes"] = {{"within", p.steady_links.within}, {"between", p.steady_links.between}};
   Traffic all;
   for (const auto& t : p.step_traffic) {
     all.read += t.read;

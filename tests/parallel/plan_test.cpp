@@ -20,6 +20,13 @@ TEST(Plan, EverythingInTheDeviceMovesNothing) {
   EXPECT_NEAR(p.times.seconds, p.floor_s, 1e-9 * p.floor_s);
 }
 
+// Also when the disk has had nothing to do for long.
+TEST(Plan, ACommitTakesAtLeastTheTimeOfItsWrites) {
+  const auto p = plan_of({});
+  ASSERT_GT(p.commit_traffic.write, 0U);
+  EXPECT_GE(p.commit_seconds, static_cast<double>(p.commit_traffic.write) / toy::RunOptions{}.profile.disk_write);
+}
+
 TEST(Plan, TheSmallestDeviceBudgetItNamesIsLegal) {
   toy::RunOptions o;
   const auto wide = plan_of(o);

@@ -86,6 +86,13 @@ TEST_F(ZeroVolume, TheLedgerIsTheFormula) {
         EXPECT_EQ(reduced.payload_bytes, gradients + (zero == 0 ? losses : 0)) << what;
         EXPECT_EQ(reduced.calls, reductions * (n.groups + n.tied_groups) + (zero == 0 ? 1 : 0)) << what;
 
+        // What a plan says before it happens.
+        const auto planned = plan(model, toy::request_of(o), o.profile);
+        EXPECT_EQ(planned.steady_links.between, 0);
+        const auto sent =
+            reduced.sent_bytes + of(Operation::all_gather).sent_bytes + (zero == 0 ? 0 : of(Operation::all_reduce).sent_bytes);
+        EXPECT_NEAR(planned.steady_links.within, static_cast<double>(sent), 64.0 * ranks) << what;  // of small all-reduces
+
         const auto gathered = of(Operation::all_gather);
         const auto weights = zero == 0 ? 0 : zero == 3 ? 2 * n.all - n.last : n.all;
         EXPECT_EQ(gathered.payload_bytes, weights * kWeight) << what;

@@ -1,0 +1,252 @@
+#include <terrace/examples/terrace/cluster.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <fstream>
+#include <functional>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <toml++/toml.h>
+
+#include <terrace/core/error.h>
+#include <terrace/core/units.h>
+#include <terrace/examples/terrace/options.h>
+
+namespace terrace::cli {
+namespace {
+
+using P = ClusterProfile;
+
+struct Key {
+  std::string_view section, key;
+  std::variant<std::function<double&(P&)>, std::function<std::uint64_t&(P&)>, std::function<std::int64_t&(P&)>,
+               std::function<std::string&(P&)>>
+      field;
+  bool required = true;
+};
+
+template <class T, class Of>
+Key key(std::string_view section, std::string_view name, Of of, bool required = true) {
+  return {section, name, std::function<T&(P&)>(of), required};
+}
+
+const std::vector<Key>& keys() {
+  static const std::vector<Key> all{
+      key<std::uint64_t>(
+          "gpu", "memory", [](P & p) -> auto& { return p.gpu.memory; }),
+      key<double>(
+          "gpu", "matmul-bf16-flop-s", [](P & p) -> auto& { return p.gpu.matmul_bf16_flop_s; }),
+      key<double>(
+          "gpu", "matmul-fp32-flop-s", [](P & p) -> auto& { return p.gpu.matmul_fp32_flop_s; }),
+      key<double>(
+          "gpu", "matmul-fp64-flop-s", [](P & p) -> auto& { return p.gpu.matmul_fp64_flop_s; }),
+      key<double>(
+          "gpu", "memory-bytes-s", [](P & p) -> auto& { return p.gpu.memory_bytes_s; }),
+      key<double>(
+          "gpu", "upload-bytes-s", [](P & p) -> auto& { return p.gpu.upload_bytes_s; }),
+      key<double>(
+          "gpu", "download-bytes-s", [](P & p) -> auto& { return p.gpu.download_bytes_s; }),
+      key<std::int64_t>(
+          "node", "gpus", [](P & p) -> auto& { return p.node.gpus; }),
+      key<std::uint64_t>(
+          "node", "memory", [](P & p) -> auto& { return p.node.memory; }),
+      key<double>(
+          "node", "memory-bytes-s", [](P & p) -> auto& { return p.node.memory_bytes_s; }),
+      key<double>(
+          "node", "upload-bytes-s", [](P & p) -> auto& { return p.node.upload_bytes_s; }),
+      key<double>(
+          "node", "download-bytes-s", [](P & p) -> auto& { return p.node.download_bytes_s; }),
+      key<std::uint64_t>(
+          "node", "nvme", [](P & p) -> auto& { return p.node.nvme; }),
+      key<double>(
+          "node", "nvme-read-bytes-s", [](P & p) -> auto& { return p.node.nvme_read_bytes_s; }),
+      key<double>(
+          "node", "nvme-write-bytes-s", [](P & p) -> auto& { return p.node.nvme_write_bytes_s; }),
+      key<double>(
+          "node", "nvme-both-bytes-s", [](P & p) -> auto& { return p.node.nvme_both_bytes_s; }),
+      key<double>(
+          "node", "nvme-latency-s", [](P & p) -> auto& { return p.node.nvme_latency_s; }),
+      key<double>(
+          "links", "within-bytes-s", [](P & p) -> auto& { return p.links.within_bytes_s; }),
+      key<double>(
+          "links", "within-latency-s", [](P & p) -> auto& { return p.links.within_latency_s; }),
+      key<double>(
+          "links", "between-bytes-s", [](P & p) -> auto& { return p.links.between_bytes_s; }),
+      key<double>(
+          "links", "between-latency-s", [](P & p) -> auto& { return p.links.between_latency_s; }),
+      key<std::string>(
+          "links", "sums", [](P & p) -> auto& { return p.links.sums; }, false),
+  };
+  return all;
+}
+
+constexpr std::array<std::string_view, 3> kSections{"gpu", "node", "links"};
+constexpr std::array<std::string_view, 2> kSums{"once a node", "direct"};
+
+// A profile's text, with its name for messages.
+class Reader {
+ public:
+  Reader(std::string_view text, std::string name) : name_(std::move(name)) {
+    try {
+      root_ = toml::parse(text, name_);
+    } catch (const toml::parse_error& e) {
+      refuse(fmt::format(", line {}", e.source().begin.line), std::string(e.description()),
+             "examples/clusters/dgx2.toml is one that is right");
+    }
+  }
+
+  P read() {
+    demand_known();
+    P profile;
+    for (const auto& k : keys()) {
+      const auto* const node = root_[k.section][k.key].node();
+      if (node) {
+        std::visit([&](const auto& field) { set(k, *node, field(profile)); }, k.field);
+      } else if (k.required) {
+        refuse("", fmt::format("{}.{} is missing", k.section, k.key), fmt::format("add {} = … to [{}]", k.key, k.section));
+      }
+    }
+    return profile;
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& where, const std::string& why, const std::string& mend) const {
+    throw Error(fmt::format("cluster profile {}{}: {}\n  {}", name_, where, why, mend), Exit::usage);
+  }
+  [[noreturn]] void refuse(const Key& k, const toml::node& node, const std::string& accepted) const {
+    refuse(fmt::format(", line {}", node.source().begin.line), fmt::format("{}.{} is not {}", k.section, k.key, accepted),
+           fmt::format("give {} = {}", k.key, accepted));
+  }
+
+  void demand_known() const {
+    for (const auto& [section, table] : root_) {
+      const auto line = fmt::format(", line {}", section.source().begin.line);
+      if (std::ranges::find(kSections, section.str()) == kSections.end() || !table.is_table())
+        refuse(line, fmt::format("there is no section [{}]{}", section.str(), suggestion(section.str(), kSections)),
+               "sections are gpu, node and links");
+      std::vector<std::string_view> known;
+      for (const auto& k : keys())
+        if (k.section == section.str()) known.push_back(k.key);
+      for (const auto& [name, value] : *table.as_table())
+        if (std::ranges::find(known, name.str()) == known.end())
+          refuse(fmt::format(", line {}", name.source().begin.line),
+                 fmt::format("unknown key {}.{}{}", section.str(), name.str(), suggestion(name.str(), known)),
+                 fmt::format("keys of [{}] are {}", section.str(), fmt::join(known, ", ")));
+    }
+  }
+
+  void set(const Key& k, const toml::node& node, double& value) const {
+    const auto number = node.value<double>();
+    const bool latency = k.key.ends_with("latency-s");
+    if (!node.is_number() || !number || !std::isfinite(*number) || *number < 0 || (*number == 0 && !latency))
+      refuse(k, node, latency ? "a number of seconds, at least 0" : "a rate greater than 0, such as 2.5e10");
+    value = *number;
+  }
+  void set(const Key& k, const toml::node& node, std::int64_t& value) const {
+    const auto number = node.value_exact<std::int64_t>();
+    if (!number || *number < 1 || *number > 65536) refuse(k, node, "a whole number from 1 to 65536");
+    value = *number;
+  }
+  void set(const Key& k, const toml::node& node, std::uint64_t& value) const {
+    const auto text = node.value_exact<std::string>();
+    std::optional<std::uint64_t> bytes;
+    try {
+      if (text) bytes = parse_bytes(*text);
+    } catch (const Error&) {  // said below, with its key
+    }
+    if (!bytes || *bytes == 0 || *bytes == kUnlimited) refuse(k, node, "a size in quotes, such as \"32GB\" or \"1.5TiB\"");
+    value = *bytes;
+  }
+  void set(const Key& k, const toml::node& node, std::string& value) const {
+    const auto text = node.value_exact<std::string>();
+    if (!text || std::ranges::find(kSums, *text) == kSums.end()) refuse(k, node, "\"once a node\" or \"direct\"");
+    value = *text;
+  }
+
+  std::string name_;
+  toml::table root_;
+};
+
+std::int64_t gpus_used(const ClusterProfile& cluster, const ClusterSize& size) {
+  if (size.nodes < 1 || size.nodes > 65536)
+    throw Error(fmt::format("--nodes: {} is not accepted\n  give an integer from 1 to 65536", size.nodes), Exit::usage);
+  if (size.gpus_per_node < 0 || size.gpus_per_node > cluster.node.gpus)
+    throw Error(fmt::format("--gpus-per-node {}: a node of this cluster has {}\n  give at most {}, or 0 for all of them",
+                            size.gpus_per_node, cluster.node.gpus, cluster.node.gpus),
+                Exit::usage);
+  return size.gpus_per_node == 0 ? cluster.node.gpus : size.gpus_per_node;
+}
+
+}  // namespace
+
+ClusterProfile parse_cluster(std::string_view text, const std::string& name) { return Reader(text, name).read(); }
+
+ClusterProfile load_cluster(const std::filesystem::path& file) {
+  const auto refuse = [&](const std::string& why) {
+    throw Error(fmt::format("cluster profile {}: {}\n  give a TOML file; examples/clusters has some", file.string(), why),
+                Exit::usage);
+  };
+  std::ifstream in(file);
+  if (!in) refuse(describe_errno(errno));
+  if (std::filesystem::is_directory(file)) refuse("it is a directory");
+  std::ostringstream text;
+  text << in.rdbuf();
+  return parse_cluster(text.str(), file.string());
+}
+
+MachineProfile rank_profile(const ClusterProfile& cluster, const ClusterSize& size) {
+  const auto ranks = gpus_used(cluster, size);
+  const auto share = [&](double of_node) { return of_node / static_cast<double>(ranks); };
+  const auto& [gpu, node, links] = cluster;
+  MachineProfile p;
+  p.device = "cuda:0";
+  p.matmul_bf16 = gpu.matmul_bf16_flop_s;
+  p.matmul_fp32 = gpu.matmul_fp32_flop_s;
+  p.matmul_fp64 = gpu.matmul_fp64_flop_s;
+  p.device_stream = gpu.memory_bytes_s;
+  p.upload = std::min(gpu.upload_bytes_s, share(node.upload_bytes_s));
+  p.download = std::min(gpu.download_bytes_s, share(node.download_bytes_s));
+  p.memory_stream = share(node.memory_bytes_s);
+  p.memory_copy = share(node.memory_bytes_s);
+  p.disk_read = share(node.nvme_read_bytes_s);
+  p.disk_write = share(node.nvme_write_bytes_s);
+  p.disk_both = share(node.nvme_both_bytes_s);
+  p.disk_latency_s = node.nvme_latency_s;
+  p.links = {.ranks_per_node = static_cast<std::uint32_t>(ranks),
+             .within = links.within_bytes_s,
+             .between = links.between_bytes_s,
+             .within_latency_s = links.within_latency_s,
+             .between_latency_s = links.between_latency_s,
+             .direct = links.sums == "direct"};
+  p.measured_at = "profile";
+  return p;
+}
+
+RunConfig on_cluster(RunConfig c, const ClusterProfile& cluster, const ClusterSize& size) {
+  const auto ranks = gpus_used(cluster, size);
+  if (c.dp == 0) c.dp = size.nodes * ranks;
+  if (c.dp != size.nodes * ranks)
+    throw Error(fmt::format("--dp {} is not --nodes {} times {} GPUs\n  leave --dp out, or give {}", c.dp, size.nodes, ranks,
+                            size.nodes * ranks),
+                Exit::usage);
+  c.local_ranks = ranks;
+  c.device = "cuda:0";
+  c.assumed_costs = true;
+  const auto usual = [](std::string& setting, std::uint64_t bytes) {
+    if (setting == "auto" || setting == "unlimited") setting = std::to_string(bytes);
+  };
+  usual(c.device_memory, cluster.gpu.memory / 100 * 95);
+  usual(c.host_memory, cluster.node.memory / 100 * 85);
+  usual(c.nvme_limit, cluster.node.nvme);
+  return c;
+}
+
+}  // namespace terrace::cli

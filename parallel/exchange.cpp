@@ -1,0 +1,83 @@
+#include <terrace/parallel/exchange.h>
+
+#include <algorithm>
+
+#include <terrace/core/units.h>
+
+namespace terrace {
+namespace {
+
+// How the ranks of a collective lie on nodes.
+struct Spread {
+  double on_node = 1, nodes = 1;  // ranks of it on a node; nodes
+  double at_once = 1;             // collectives of that kind that share a node's link
+};
+
+Spread spread_of(const Links& links, const Exchange& e) {
+  const auto node = links.ranks_per_node == 0 ? e.ranks * e.stride : links.ranks_per_node;
+  const auto on_node = std::clamp(node / e.stride, 1U, e.ranks);
+  const auto nodes = (e.ranks + on_node - 1) / on_node;
+  return {static_cast<double>(on_node), static_cast<double>(nodes), static_cast<double>(std::max(1U, node / on_node))};
+}
+
+// An all-reduce is a reduce-scatter and an all-gather.
+double rounds_of(const Exchange& e) { return e.operation == Operation::all_reduce ? 2 : 1; }
+
+}  // namespace
+
+LinkBytes& LinkBytes::operator+=(const LinkBytes& more) {
+  within += more.within;
+  between += more.between;
+  return *this;
+}
+
+std::vector<Exchange> exchanges_of(const StepMap& map, const Action& a) {
+  const auto& data = map.data();
+  const auto whole = [&](Kind kind) {
+    return map.options().recipe.chunk_bytes(kind, map.layout().chunk_elements()) * data.group();
+  };
+  if (a.op == Op::gather) return {{Operation::all_gather, whole(Kind::parameter), data.ranks, 1}};
+  if (a.op != Op::reduce) return {};
+  const auto gradient = whole(Kind::gradient);
+  if (!data.folds_each() && data.stage() == 0) return {{Operation::all_reduce, gradient, data.ranks, 1}};
+  std::vector<Exchange> all{{Operation::reduce_scatter, gradient, data.ranks, 1}};
+  if (data.folds_each() && !data.shards(Kind::gradient) && a.micro_batch + 1 == map.micro_batches())
+    all.push_back({Operation::all_gather, gradient, data.ranks, 1});
+  return all;
+}
+
+Exchange results_of(const StepMap& map) {
+  const auto& data = map.data();
+  std::uint64_t numbers = std::uint64_t{map.micro_batches()} * data.ranks;
+  if (data.stage() >= 1) numbers += ceil_div(map.parameter_count(), Layout::kBlockElements);
+  return {Operation::all_reduce, numbers * sizeof(double), data.ranks, 1};
+}
+
+LinkBytes link_bytes(const Links& links, const Exchange& e) {
+  const auto s = spread_of(links, e);
+  const auto bytes = static_cast<double>(e.bytes) * rounds_of(e);
+  const double far = bytes * (s.nodes - 1) / s.nodes;  // of the whole, what other nodes hold
+  return {.within = bytes * (s.on_node - 1) / (links.direct ? s.on_node * s.nodes : s.on_node),
+          .between = links.direct ? far : far / s.on_node};
+}
+
+LinkBytes link_bytes(const Links& links, const StepMap& map, const Program& program) {
+  LinkBytes all;
+  for (const auto& action : program.actions)
+    for (const auto& exchange : exchanges_of(map, action)) all += link_bytes(links, exchange);
+  return all += link_bytes(links, results_of(map));
+}
+
+double seconds_of(const Links& links, const Exchange& e) {
+  const auto s = spread_of(links, e);
+  const auto bytes = link_bytes(links, e);
+  const auto on = [](double amount, double rate) { return amount == 0 ? 0 : amount / rate; };
+  const double latency = links.direct ? (s.nodes > 1     ? links.between_latency_s
+                                         : s.on_node > 1 ? links.within_latency_s
+                                                         : 0)
+                                      : (s.nodes - 1) * links.between_latency_s + (s.on_node - 1) * links.within_latency_s;
+  return std::max(on(bytes.within, links.within), on(bytes.between * s.on_node * s.at_once, links.between)) +
+         latency * rounds_of(e);
+}
+
+}  // namespace terrace

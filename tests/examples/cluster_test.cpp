@@ -1,0 +1,110 @@
+// A cluster is a file: what is shipped is right, what is wrong is named, and a rank gets its share of its node.
+#include <terrace/examples/terrace/cluster.h>
+
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <terrace/core/error.h>
+
+namespace terrace::cli {
+namespace {
+
+using testing::HasSubstr;
+
+std::filesystem::path shipped(const std::string& name) {
+  return std::filesystem::path(TERRACE_SOURCE_FOLDER) / "examples/clusters" / name;
+}
+
+std::string text_of(const std::filesystem::path& file) {
+  std::ifstream in(file);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+std::string refusal(const std::string& text) {
+  try {
+    static_cast<void>(parse_cluster(text, "mine.toml"));
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit(), Exit::usage);
+    EXPECT_THAT(e.what(), HasSubstr("cluster profile mine.toml"));
+    EXPECT_THAT(e.what(), HasSubstr("\n  ")) << "how to mend it";
+    return e.what();
+  }
+  ADD_FAILURE() << "accepted";
+  return "";
+}
+
+// The shipped profile with one text in it replaced.
+std::string changed(const std::string& from, const std::string& to) {
+  auto text = text_of(shipped("dgx2.toml"));
+  const auto at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+TEST(Cluster, EveryShippedProfileIsRight) {
+  std::size_t files = 0;
+  for (const auto& file : std::filesystem::directory_iterator(shipped(""))) {
+    const auto cluster = load_cluster(file.path());
+    EXPECT_GE(cluster.node.gpus, 1) << file.path();
+    ++files;
+  }
+  EXPECT_EQ(files, 2U);
+}
+
+TEST(Cluster, ARankGetsItsShareOfTheNodeAndNoMoreThanItsOwnLink) {
+  const auto cluster = load_cluster(shipped("dgx2.toml"));
+  const auto all = rank_profile(cluster, {4, 0});
+  EXPECT_DOUBLE_EQ(all.upload, 3.0e9);
+  EXPECT_DOUBLE_EQ(all.disk_read, 1.6e9);
+  EXPECT_DOUBLE_EQ(all.matmul_bf16, 7e13);
+  EXPECT_EQ(all.links.ranks_per_node, 16U);
+  EXPECT_TRUE(all.separate_device());
+  const auto two = rank_profile(cluster, {4, 2});
+  EXPECT_DOUBLE_EQ(two.upload, 1.2e10) << "its own link, not half the node's";
+  EXPECT_DOUBLE_EQ(two.disk_read, 1.28e10);
+}
+
+TEST(Cluster, TheRunIsOneRankAGpuWithTheClustersMemory) {
+  const auto cluster = load_cluster(shipped("dgx2.toml"));
+  const auto c = on_cluster({}, cluster, {64, 0});
+  EXPECT_EQ(c.dp, 1024);
+  EXPECT_EQ(c.local_ranks, 16);
+  EXPECT_EQ(std::stoull(c.device_memory), (32ULL << 30) / 100 * 95);
+  RunConfig given;
+  given.device_memory = "8GiB";
+  EXPECT_EQ(on_cluster(given, cluster, {1, 2}).device_memory, "8GiB");
+  given.dp = 3;
+  EXPECT_THROW(static_cast<void>(on_cluster(given, cluster, {1, 2})), Error);
+  EXPECT_THROW(static_cast<void>(on_cluster({}, cluster, {1, 17})), Error);
+  EXPECT_THROW(static_cast<void>(on_cluster({}, cluster, {0, 1})), Error);
+}
+
+TEST(Cluster, WhatIsWrongIsNamedWithItsPlace) {
+  EXPECT_THAT(refusal(changed("gpus = 16", "gpu = 16")), HasSubstr("unknown key node.gpu; did you mean gpus?"));
+  EXPECT_THAT(refusal(changed("gpus = 16", "")), HasSubstr("node.gpus is missing"));
+  EXPECT_THAT(refusal(changed("gpus = 16", "gpus = 0")), HasSubstr("node.gpus is not a whole number"));
+  EXPECT_THAT(refusal(changed("gpus = 16", "gpus = 1.5")), HasSubstr("node.gpus is not a whole number"));
+  EXPECT_THAT(refusal(changed("\"32GiB\"", "32")), HasSubstr("gpu.memory is not a size in quotes"));
+  EXPECT_THAT(refusal(changed("\"32GiB\"", "\"much\"")), HasSubstr("gpu.memory is not a size in quotes"));
+  EXPECT_THAT(refusal(changed("1.2e10", "-1")), HasSubstr("gpu.upload-bytes-s is not a rate"));
+  EXPECT_THAT(refusal(changed("1.2e10", "0")), HasSubstr("gpu.upload-bytes-s is not a rate"));
+  EXPECT_THAT(refusal(changed("1.2e10", "nan")), HasSubstr("gpu.upload-bytes-s is not a rate"));
+  EXPECT_THAT(refusal(changed("1.2e10", "\"fast\"")), HasSubstr("gpu.upload-bytes-s is not a rate"));
+  EXPECT_THAT(refusal(changed("nvme-latency-s = 1e-4", "nvme-latency-s = -1")), HasSubstr("node.nvme-latency-s is not"));
+  EXPECT_THAT(refusal(changed("[links]", "[link]")), HasSubstr("there is no section [link]; did you mean links?"));
+  EXPECT_THAT(refusal(changed("\"once a node\"", "\"twice\"")), HasSubstr("links.sums is not"));
+  EXPECT_THAT(refusal(changed("gpus = 16", "gpus == 16")), HasSubstr("line "));
+  EXPECT_THAT(refusal("links = 3"), HasSubstr("there is no section"));
+  EXPECT_THROW(static_cast<void>(load_cluster("there/is/none.toml")), Error);
+  EXPECT_THROW(static_cast<void>(load_cluster(shipped(""))), Error);
+}
+
+}  // namespace
+}  // namespace terrace::cli
