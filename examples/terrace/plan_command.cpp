@@ -69,7 +69,8 @@ Exit plan_command(const CommandLine& line) {
   if (p.fits && !line.plan.trace.empty()) trace.write(line.plan.trace, "terrace plan");
   if (config.json) {
     auto json = to_json(p);
-    if (p.fits) json["model_flop_s"] = flops_of(model, request.shape, p.programs.steady).model / p.times.seconds;
+    if (p.fits && request.data.ranks > 1)
+      json["model_flop_s"] = flops_of(model, request.shape, p.programs.steady).model / p.times.seconds;
     fmt::print("{}\n", json.dump(2));
     return p.fits ? Exit::ok : Exit::does_not_fit;
   }

@@ -21,6 +21,7 @@ using namespace std::chrono_literals;
 constexpr std::size_t kLargestMessage = kGiB;     // MPI counts in int
 constexpr std::size_t kDirectBytes = 256 * kKiB;  // from here on a message costs less than the window's second copy
 constexpr auto kLook = 5ms;                       // how often a waiting thread looks after the others
+constexpr auto kLastWord = 2s;                    // how long a message may be under way that its receiver has taken
 constexpr int kSpins = 1000;                      // tests before the thread sleeps in between
 
 void demand(int status, const char* what) {
@@ -177,10 +178,11 @@ void MpiTransport::exchange(MPI_Comm comm, int tag, const std::vector<Outgoing>&
         hear_other_machines(peers[i], number);
         window_->check(peers[i], number, since);
       } catch (const Error&) {
-        // What a rank sent before it left has been matched, but may still be on its way.
-        std::this_thread::sleep_for(20ms);
-        MPI_Test(&requests[i], &done, &status);
-        if (done && i + 1 == requests.size()) break;
+        // A rank that left has done its part of what it came for; where the cores are busy, MPI's last word of it takes a
+        // while.
+        for (const auto until = Clock::now() + kLastWord; !done && Clock::now() < until; std::this_thread::sleep_for(1ms))
+          MPI_Test(&requests[i], &done, &status);
+        if (done) break;
         cancel(requests);
         throw;
       }

@@ -46,9 +46,8 @@ TEST_F(Cli, ADriveThatFailsEndsTheRunWhichGoesOnWhenItIsBack) {
                      {"chunk", "disk tier, file disk/terrace-", "offset", "Input/output error (errno 5)", "--resume auto"});
     }
   }
-  ASSERT_TRUE(disk.unmount());
-  fs::copy_file(at("backup"), at("image"), fs::copy_options::overwrite_existing);
-  ASSERT_TRUE(disk.mount_image(at("image"))) << disk.why();
+  ASSERT_TRUE(disk.detach()) << disk.why();
+  ASSERT_TRUE(disk.mount_image(at("backup"))) << disk.why();
   const auto finished = train(with(on_the_drive));
   ASSERT_EQ(0, finished.exit) << finished.described;
   EXPECT_NE(std::string::npos, finished.out.find("resumed after step")) << finished.described;

@@ -37,9 +37,9 @@ class PrivateMount {
   bool mount_image(const std::filesystem::path& image) {
     return mounted_ = shell("mount -o loop '" + image.string() + "' '" + at_.string() + "'");
   }
-  bool unmount() {
-    ::sync();
-    mounted_ = !shell("umount -d '" + at_.string() + "'");
+  // What still holds on to it goes on, unseen: a failed drive may be busy for long.
+  bool detach() {
+    mounted_ = !note(::umount2(at_.c_str(), MNT_DETACH));
     return !mounted_;
   }
   bool read_only() {
