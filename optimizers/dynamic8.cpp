@@ -1,3 +1,4 @@
+#include <terrace/optimizers/dynamic8_loops.h>
 #include <terrace/optimizers/dynamic8_map.h>
 
 #include <bit>
@@ -7,9 +8,9 @@ namespace {
 
 constexpr Map kSigned = make_map<Sign::both>(), kUnsigned = make_map<Sign::none>();
 // Every boundary was met, so no interval held two.
-static_assert(kSigned.steps[kLast - kFirst] >> 17 == 128 && kUnsigned.steps[kLast - kFirst] >> 17 == 255);
+static_assert(kSigned.steps[kLast - kFirst] == 128 << 16 && kUnsigned.steps[kLast - kFirst] == 255 << 16);
 // What lies below the first interval is looked up there, and finds rank 0.
-static_assert(kSigned.steps[0] == kNever && kUnsigned.steps[0] == kNever);
+static_assert(kSigned.steps[0] == 0 && kUnsigned.steps[0] == 0);
 
 template <Sign kSign>
 constexpr const Map& map_of() {
@@ -40,13 +41,13 @@ TERRACE_INLINE void encode_block(std::uint8_t* __restrict codes, float* __restri
     *scale = scale_without_codes(greatest);
     return;
   }
-  const auto maximum = std::bit_cast<float>(greatest);
-  *scale = maximum;
+  *scale = scale_of(greatest);
+  const float inverse = 1.0F / *scale;
   alignas(64) std::int32_t lower[kBlockElements], step[kBlockElements];
   alignas(64) std::uint16_t interval[kBlockElements];
   for (std::int64_t i = 0; i < kBlockElements; ++i) {
     const auto magnitude = std::bit_cast<float>(std::bit_cast<std::uint32_t>(from[i]) & 0x7fffffffU);
-    const auto x = std::bit_cast<std::int32_t>(magnitude / maximum);
+    const auto x = std::bit_cast<std::int32_t>(magnitude * inverse);
     interval[i] = static_cast<std::uint16_t>(interval_of(x));
     lower[i] = x & 0xffff;
   }
@@ -64,41 +65,39 @@ TERRACE_INLINE void encode_blocks(std::uint8_t* codes, float* scales, const floa
     encode_block<kSign>(codes + b * kBlockElements, scales + b, from + b * kBlockElements);
 }
 
-#define TERRACE_EACH_ISA(name, parameters, arguments)                \
-  template <Sign kSign>                                              \
-  void name##_baseline parameters {                                  \
-    name<kSign> arguments;                                           \
-  }                                                                  \
-  template <Sign kSign>                                              \
-  TERRACE_AVX2 void name##_avx2 parameters {                         \
-    name<kSign> arguments;                                           \
-  }                                                                  \
-  template <Sign kSign>                                              \
-  TERRACE_AVX512 void name##_avx512 parameters {                     \
-    name<kSign> arguments;                                           \
-  }                                                                  \
-  template <Sign kSign>                                              \
-  constexpr EachIsa<void parameters> k_##name {                      \
-    name##_baseline<kSign>, name##_avx2<kSign>, name##_avx512<kSign> \
-  }
-
-TERRACE_EACH_ISA(decode_blocks, (float* to, const std::uint8_t* codes, const float* scales, std::int64_t blocks),
-                 (to, codes, scales, blocks));
-TERRACE_EACH_ISA(encode_blocks, (std::uint8_t * codes, float* scales, const float* from, std::int64_t blocks),
-                 (codes, scales, from, blocks));
+template <Sign kSign>
+void decode_baseline(float* to, const std::uint8_t* codes, const float* scales, std::int64_t blocks) {
+  decode_blocks<kSign>(to, codes, scales, blocks);
+}
+template <Sign kSign>
+TERRACE_AVX2 void decode_avx2(float* to, const std::uint8_t* codes, const float* scales, std::int64_t blocks) {
+  decode_blocks<kSign>(to, codes, scales, blocks);
+}
+template <Sign kSign>
+void encode_baseline(std::uint8_t* codes, float* scales, const float* from, std::int64_t blocks) {
+  encode_blocks<kSign>(codes, scales, from, blocks);
+}
+template <Sign kSign>
+TERRACE_AVX2 void encode_avx2(std::uint8_t* codes, float* scales, const float* from, std::int64_t blocks) {
+  encode_blocks<kSign>(codes, scales, from, blocks);
+}
 
 }  // namespace
 
 const Map& map_of(Sign sign) { return sign == Sign::both ? kSigned : kUnsigned; }
 
 void decode(Isa isa, Sign sign, float* to, const std::uint8_t* codes, const float* scales, std::int64_t blocks) {
-  const auto& each = sign == Sign::both ? k_decode_blocks<Sign::both> : k_decode_blocks<Sign::none>;
-  each.of(isa)(to, codes, scales, blocks);
+  if (isa == Isa::avx512) return decode_avx512(sign, to, codes, scales, blocks);
+  constexpr EachIsa<DecodeBlocks> kBoth{decode_baseline<Sign::both>, decode_avx2<Sign::both>, nullptr};
+  constexpr EachIsa<DecodeBlocks> kNone{decode_baseline<Sign::none>, decode_avx2<Sign::none>, nullptr};
+  (sign == Sign::both ? kBoth : kNone).of(isa)(to, codes, scales, blocks);
 }
 
 void encode(Isa isa, Sign sign, std::uint8_t* codes, float* scales, const float* from, std::int64_t blocks) {
-  const auto& each = sign == Sign::both ? k_encode_blocks<Sign::both> : k_encode_blocks<Sign::none>;
-  each.of(isa)(codes, scales, from, blocks);
+  if (isa == Isa::avx512) return encode_avx512(sign, codes, scales, from, blocks);
+  constexpr EachIsa<EncodeBlocks> kBoth{encode_baseline<Sign::both>, encode_avx2<Sign::both>, nullptr};
+  constexpr EachIsa<EncodeBlocks> kNone{encode_baseline<Sign::none>, encode_avx2<Sign::none>, nullptr};
+  (sign == Sign::both ? kBoth : kNone).of(isa)(codes, scales, from, blocks);
 }
 
 }  // namespace terrace::dynamic8

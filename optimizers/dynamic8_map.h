@@ -1,7 +1,8 @@
 // The codes of 8-bit states: their values, and the look-up of the nearest one (dynamic8.h).
 //
 // A normalised magnitude x in [0, 1] is looked up by the upper 16 bits of its fp32: between two such numbers lies one boundary
-// between codes at most, so an entry holds the rank below it and where, in the lower 16 bits, the next rank begins.
+// between codes at most. An entry plus the lower 16 bits has the rank in its upper half: where the next rank begins, the sum
+// carries.
 //
 // Internal to optimizers/. Threads: any.
 #pragma once
@@ -17,11 +18,10 @@
 namespace terrace::dynamic8 {
 
 inline constexpr std::int32_t kFirst = 0x3400, kLast = 0x3f80;  // 2^-23, below every boundary, and 1
-inline constexpr std::int32_t kNever = 0x10000;
 
 struct Map {
   float values[256] = {};
-  std::int32_t steps[kLast - kFirst + 1] = {};  // rank << 17 | first lower half of the next rank
+  std::int32_t steps[kLast - kFirst + 1] = {};
 };
 
 // Magnitudes in ascending order: 0; then for each decade from 1e-6 on twice as many means of an even split of [0.1, 1] as for
@@ -61,7 +61,7 @@ constexpr Map make_map() {
     const bool last = rank + 1 == static_cast<std::int32_t>(magnitudes.size());
     const std::uint32_t next = last ? ~0U : begins(static_cast<std::size_t>(rank) + 1);
     const bool here = next >> 16 == static_cast<std::uint32_t>(kFirst + i);
-    map.steps[i] = rank << 17 | (here ? static_cast<std::int32_t>(next & 0xffffU) : kNever);
+    map.steps[i] = (rank << 16) + (here ? 0x10000 - static_cast<std::int32_t>(next & 0xffffU) : 0);
     if (here) ++rank;
   }
   return map;
@@ -72,9 +72,7 @@ TERRACE_INLINE std::int32_t interval_of(std::int32_t x) {
   const std::int32_t upper = (x >> 16) - kFirst;
   return upper < 0 ? 0 : upper;  // what lies below the first interval finds rank 0 there
 }
-TERRACE_INLINE std::int32_t rank_of(std::int32_t step, std::int32_t lower) {
-  return (step >> 17) + static_cast<std::int32_t>(lower >= (step & 0x1ffff));
-}
+TERRACE_INLINE std::int32_t rank_of(std::int32_t step, std::int32_t lower) { return (step + lower) >> 16; }
 // The code of a number with these bits, whose magnitude has this rank.
 template <Sign kSign>
 TERRACE_INLINE std::uint8_t code_of(std::int32_t bits, std::int32_t rank) {
@@ -85,11 +83,15 @@ TERRACE_INLINE std::uint8_t code_of(std::int32_t bits, std::int32_t rank) {
   const std::int32_t least = (bits & 0x7fffffff) != 0 ? 1 : 0;
   return static_cast<std::uint8_t>(rank < least ? least : rank);
 }
-// A block whose greatest magnitude has these bits has this scale: nothing, or what no scale can hold, then all of the block
-// shows it.
+// Of a block whose greatest magnitude has these bits. A block with nothing, or with what no scale can hold, has no codes: all
+// of it shows it.
 TERRACE_INLINE bool has_no_codes(std::uint32_t greatest) { return greatest == 0 || greatest >= 0x7f800000U; }
 TERRACE_INLINE float scale_without_codes(std::uint32_t greatest) {
   return greatest == 0 ? 0.0F : std::bit_cast<float>(0x7fc00000U);
+}
+// At least the smallest normal number, so that its inverse is a number.
+TERRACE_INLINE float scale_of(std::uint32_t greatest) {
+  return std::bit_cast<float>(greatest < 0x00800000U ? 0x00800000U : greatest);
 }
 template <Sign kSign>
 TERRACE_INLINE std::uint8_t code_of_zero() {

@@ -194,7 +194,7 @@ class UpdateTile {
                     : code_of<dynamic8::Sign::none>(*args.maps[s], state[s][r], most);
         if (lane.thread() == 0) {
           scale(args.states[s], block) =
-              dynamic8::has_no_codes(most) ? dynamic8::scale_without_codes(most) : std::bit_cast<float>(most);
+              dynamic8::has_no_codes(most) ? dynamic8::scale_without_codes(most) : dynamic8::scale_of(most);
         }
       }
     }
@@ -203,7 +203,8 @@ class UpdateTile {
   TERRACE_KERNEL static std::uint8_t code_of(const dynamic8::Map& map, float value, std::uint32_t greatest) {
     if (dynamic8::has_no_codes(greatest)) return dynamic8::code_of_zero<kSign>();
     const auto bits = std::bit_cast<std::int32_t>(value);
-    const auto x = std::bit_cast<std::int32_t>(std::bit_cast<float>(bits & 0x7fffffff) / std::bit_cast<float>(greatest));
+    const float inverse = 1.0F / dynamic8::scale_of(greatest);
+    const auto x = std::bit_cast<std::int32_t>(std::bit_cast<float>(bits & 0x7fffffff) * inverse);
     return dynamic8::code_of<kSign>(bits, dynamic8::rank_of(map.steps[dynamic8::interval_of(x)], x & 0xffff));
   }
 };

@@ -66,7 +66,7 @@ inline std::vector<double> dynamic_map(bool is_signed) {
 }
 // The nearest code by looking at all of them; a tie to the smaller magnitude.
 inline std::uint8_t nearest_code(const std::vector<double>& map, float value, float scale) {
-  const double x = value / scale;
+  const double x = value * (1.0F / scale);
   std::size_t best = 0;
   for (std::size_t c = 1; c < map.size(); ++c) {
     const double better = std::abs(x - map[best]) - std::abs(x - map[c]);
@@ -143,6 +143,7 @@ class TestChunk {
         if (!std::isfinite(magnitude)) scale = std::numeric_limits<float>::quiet_NaN();
         if (magnitude > scale) scale = magnitude;
       }
+      if (scale > 0) scale = std::max(scale, std::numeric_limits<float>::min());
       this->scale(kind, first) = scale;
       for (std::int64_t i = first; i < std::min(first + 256, elements_); ++i)
         at<std::uint8_t>(kind, i) =

@@ -1,0 +1,79 @@
+// 8-bit codes are those of the nearest value, at every boundary between two of them and on every instruction set.
+#include <terrace/optimizers/dynamic8.h>
+
+#include <gtest/gtest.h>
+
+#include <terrace/tests/optimizers/test_chunk.h>
+
+namespace terrace::test {
+namespace {
+
+using dynamic8::Sign;
+constexpr std::size_t kBlock = dynamic8::kBlockElements;
+
+class Dynamic8 : public testing::TestWithParam<std::tuple<Isa, Sign>> {
+ protected:
+  void SetUp() override {
+    if (!runs(isa())) GTEST_SKIP() << "this processor does not run " << terrace::name_of(isa());
+  }
+  static Isa isa() { return std::get<0>(GetParam()); }
+  static Sign sign() { return std::get<1>(GetParam()); }
+  const std::vector<double> map_ = dynamic_map(sign() == Sign::both);
+
+  // Blocks whose first element is `scale`, so that it is theirs, and then the values.
+  void expect_nearest(const std::vector<float>& values, float scale) const {
+    for (std::size_t at = 0; at < values.size(); at += kBlock - 1) {
+      float block[kBlock] = {scale}, decoded[kBlock], stored_scale = 0;
+      std::copy_n(values.begin() + static_cast<std::ptrdiff_t>(at), std::min(kBlock - 1, values.size() - at), block + 1);
+      std::uint8_t codes[kBlock];
+      dynamic8::encode(isa(), sign(), codes, &stored_scale, block, 1);
+      ASSERT_EQ(stored_scale, std::max(scale, std::numeric_limits<float>::min()));
+      dynamic8::decode(isa(), sign(), decoded, codes, &stored_scale, 1);
+      for (std::size_t i = 0; i < kBlock; ++i) {
+        ASSERT_EQ(codes[i], nearest_code(map_, block[i], stored_scale))
+            << std::hexfloat << block[i] << " in a block of scale " << scale;
+        ASSERT_EQ(decoded[i], static_cast<float>(map_[codes[i]]) * stored_scale);
+      }
+    }
+  }
+};
+
+TEST_P(Dynamic8, EveryBoundaryIsWhereItShouldBe) {
+  std::vector<float> values{0, 1, std::numeric_limits<float>::denorm_min()};
+  for (std::size_t c = 0; c + 1 < map_.size(); ++c) {
+    auto value = static_cast<float>((map_[c] + map_[c + 1]) / 2);
+    for (int i = 0; i < 4; ++i) value = std::nextafter(value, -1.0F);
+    for (int i = 0; i < 9; ++i, value = std::nextafter(value, 1.0F))
+      if (sign() == Sign::both || value >= 0) values.push_back(value);
+  }
+  expect_nearest(values, 1);
+}
+
+// Every entry of the table by which they are found, at its first and its last number.
+TEST_P(Dynamic8, EveryIntervalFindsItsCodes) {
+  std::vector<float> values;
+  for (std::uint32_t upper = 0; upper < 0x3f80; ++upper)
+    for (const std::uint32_t lower : {0x0000U, 0x7fffU, 0xffffU}) {
+      values.push_back(std::bit_cast<float>(upper << 16 | lower));
+      if (sign() == Sign::both) values.push_back(-values.back());
+    }
+  expect_nearest(values, 1);
+}
+
+TEST_P(Dynamic8, ScalesMayBeAnyNumber) {
+  for (const float scale : {std::numeric_limits<float>::denorm_min(), 1e-40F, std::numeric_limits<float>::min(), 3e-20F, 0.7F,
+                            1e20F, std::numeric_limits<float>::max()}) {
+    std::vector<float> values;
+    for (int i = 0; i <= 1000; ++i) values.push_back(scale * (static_cast<float>(i) / 1000.0F));
+    expect_nearest(values, scale);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Dynamic8, testing::Combine(testing::ValuesIn(kAllIsas), testing::Values(Sign::both, Sign::none)),
+                         [](const auto& test) {
+                           return std::string(terrace::name_of(std::get<0>(test.param))) +
+                                  (std::get<1>(test.param) == Sign::both ? "_signed" : "_unsigned");
+                         });
+
+}  // namespace
+}  // namespace terrace::test
