@@ -27,7 +27,7 @@ class StepChecker {
       layers_[l].backward.resize(program.micro_batches);
       layers_[l].input_half.resize(program.micro_batches);
       layers_[l].updated.resize(map.updates_of(l));
-      layers_[l].exchanged.resize(map.layout().chunks_of(l));
+      layers_[l].exchanged.resize(map.groups_of(l));
       layers_[l].gathered.resize(map.groups_of(l), true);
       layers_[l].reduced.resize(map.reduced_groups(l));
     }
@@ -45,7 +45,7 @@ class StepChecker {
  private:
   struct LayerState {
     std::vector<bool> forward, backward, input_half, updated;
-    std::vector<bool> exchanged;         // of weights with a copy elsewhere: which chunks' new content has been exchanged
+    std::vector<bool> exchanged;         // of weights with a copy elsewhere: which groups' new content has been exchanged
     std::vector<bool> gathered;          // false: the updated weights of the group are not everybody's yet
     std::vector<std::uint32_t> reduced;  // a group: how many micro-batches' gradients are
     std::uint32_t backwards = 0;
@@ -157,27 +157,26 @@ class StepChecker {
       case Payload::weights:
       case Payload::tied_gradient: {
         const bool tied = map_.has_tied_gradient() && a.layer == map_.tied_home();
-        if (!tied || a.chunk >= map_.layout().chunks_of(a.layer)) fail(a, "no other layer is tied to these weights");
+        const auto groups = a.payload == Payload::weights ? map_.groups_of(a.layer) : map_.tied_groups();
+        if (!tied || a.chunk >= groups) fail(a, "no other layer is tied to these weights");
         (a.payload == Payload::weights ? to : from) = p.holder(map_.tied_layer());
         break;
       }
     }
     if (from == to || (sends ? from : to) != p.rank || (sends ? to : from) != a.peer)
       fail(a, fmt::format("it goes from rank {} to rank {}", from, to));
-    if (!sends && content_[index(map_.carried_by(a))] && a.payload != Payload::weights)
-      fail(a, map_.describe(map_.carried_by(a)) + " is there already");
+    for (const auto chunk : map_.carried_by(a))
+      if (map_.awaits(a) && content_[index(chunk)]) fail(a, map_.describe(chunk) + " is there already");
     if (a.payload != Payload::weights) return;
-    const auto group = a.chunk / map_.data().group();
     auto& home = layers_[a.layer];
     if (updates_ == Updates::none) fail(a, "this step updates nothing");
-    if (sends && !home.updated[map_.options().layer_unit ? 0 : group]) fail(a, "these weights have not been updated");
+    if (sends && !home.updated[map_.options().layer_unit ? 0 : a.chunk]) fail(a, "these weights have not been updated");
     once(a, home.exchanged[a.chunk], "message");
-    if (!sends && map_.data().gathers_updates()) home.gathered[group] = false;
+    if (!sends && map_.data().gathers_updates()) home.gathered[a.chunk] = false;
   }
-  // Of a copy: whether all of the group that comes here has come.
+  // Of a copy: whether it has come.
   [[nodiscard]] bool updated(std::uint32_t layer, std::uint32_t group) const {
-    if (!map_.copies(layer)) return layers_[layer].updated[group];
-    return std::ranges::all_of(map_.updated_in(group), [&](std::uint32_t c) { return layers_[layer].exchanged[c]; });
+    return map_.copies(layer) ? layers_[layer].exchanged[group] : layers_[layer].updated[group];
   }
 
   // Gradients are folded in micro-batch order, here too.
@@ -229,9 +228,8 @@ class StepChecker {
       for (std::uint32_t c = 0; c < layer.gathered.size(); ++c)
         if (!layer.gathered[c]) incomplete(fmt::format("group {} of layer {} is updated and not gathered", c, l));
       const bool copied = map_.copies(l) || map_.copied_to(l) != map_.pipeline().rank;
-      for (std::uint32_t g = 0; copied && updates_ != Updates::none && g < map_.groups_of(l); ++g)
-        for (const auto c : map_.updated_in(g))
-          if (!layer.exchanged[c]) incomplete(fmt::format("new weights of chunk {} of layer {} have not been exchanged", c, l));
+      for (std::uint32_t g = 0; copied && updates_ != Updates::none && g < layer.exchanged.size(); ++g)
+        if (!layer.exchanged[g]) incomplete(fmt::format("new weights of group {} of layer {} have not been exchanged", g, l));
       if (!map_.holds(l)) continue;
       if (layer.backwards != program_.micro_batches)
         incomplete(fmt::format("layer {} ran {} of {} backwards", l, layer.backwards, program_.micro_batches));

@@ -349,12 +349,15 @@ void Compute::visit(const Action& a, const Views& views) {
 // A lane's payload is its number: source and destination are the communicator's.
 void Compute::message(const Action& a, const Views& views) {
   const auto& map = *parts_.map;
-  const auto chunk = map.carried_by(a);
-  const Bytes bytes{views.of(chunk), map.chunk_bytes(chunk)};
   auto& stream = *parts_.message_streams.at(index(map.lane_of(a)) - index(Lane::message));
   const auto peer = static_cast<int>(a.peer), lane = static_cast<int>(a.payload);
-  if (a.op == Op::send) return parts_.ranks.pipeline->send(stream, bytes, peer, lane);
-  parts_.ranks.pipeline->receive(stream, bytes, peer, lane);
+  for (const auto chunk : map.carried_by(a)) {
+    const Bytes bytes{views.of(chunk), map.chunk_bytes(chunk)};
+    if (a.op == Op::send)
+      parts_.ranks.pipeline->send(stream, bytes, peer, lane);
+    else
+      parts_.ranks.pipeline->receive(stream, bytes, peer, lane);
+  }
 }
 
 void Compute::gather(const Action& a, const Views& views) {

@@ -78,10 +78,9 @@ Program with_tied_gradients(const Program& program, const StepMap& map) {
   const auto peer = map.pipeline().holder(sends ? home : map.tied_layer());
   Program out{program.layers, program.micro_batches, {}};
   const auto exchange = [&] {
-    for (const auto c : map.final_gradients(home))
-      if (map.adds_tied(home, c))
-        out.actions.push_back(
-            {.op = sends ? Op::send : Op::receive, .layer = home, .chunk = c, .payload = Payload::tied_gradient, .peer = peer});
+    for (std::uint32_t g = 0; g < map.tied_groups(); ++g)
+      out.actions.push_back(
+          {.op = sends ? Op::send : Op::receive, .layer = home, .chunk = g, .payload = Payload::tied_gradient, .peer = peer});
   };
   for (const auto& a : program.actions) {
     if (!sends && a.op == Op::norm && a.layer == home) exchange();
@@ -156,9 +155,10 @@ void add_weight_messages(Program& program, const StepMap& map, const Action& aft
   const bool copies = map.copies(after.layer);
   const auto peer = copies ? map.pipeline().holder(after.layer) : map.copied_to(after.layer);
   if (peer == map.pipeline().rank) return;
-  for (const auto c : after.op == Op::update ? map.updated_by(after) : map.updated_in(after.chunk))
+  const bool whole = after.op == Op::update && map.updates_of(after.layer) != map.groups_of(after.layer);
+  for (auto g = whole ? 0 : after.chunk; g < (whole ? map.groups_of(after.layer) : after.chunk + 1); ++g)
     program.actions.push_back(
-        {.op = copies ? Op::receive : Op::send, .layer = after.layer, .chunk = c, .payload = Payload::weights, .peer = peer});
+        {.op = copies ? Op::receive : Op::send, .layer = after.layer, .chunk = g, .payload = Payload::weights, .peer = peer});
 }
 
 Program with_updates(Program program, const StepMap& map, Updates updates) {

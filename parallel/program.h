@@ -32,7 +32,7 @@ enum class Op : std::uint8_t {
   reduce,   // layer, micro_batch, group: gradients are added up over the ranks; behind the layer's groups, its tied gradient's
   release,  // layer: its gathered weights are given up
   offload,  // layer, micro_batch: what its forward left for its backward goes to the host now, not when room is needed
-  // Between ranks of a pipeline: payload, layer, micro-batch or chunk of the layer, the other rank.
+  // Between ranks of a pipeline: payload, layer, micro-batch or group, the other rank.
   send,
   receive,
 };
@@ -43,8 +43,8 @@ constexpr bool is_placement(Op op) { return op == Op::prefetch || op == Op::rele
 enum class Payload : std::uint8_t {
   activation,     // the layer's input for a micro-batch
   gradient,       // the gradient of that input
-  weights,        // a chunk of weights that are tied to a layer of the receiver's
-  tied_gradient,  // a chunk of what the tied layer adds to these weights' gradient
+  weights,        // a group of weights that are tied to a layer of the receiver's
+  tied_gradient,  // a group of what the tied layer adds to these weights' gradient
 };
 constexpr bool is_per_micro_batch(Payload p) { return p == Payload::activation || p == Payload::gradient; }
 constexpr bool is_message(Op op) { return op == Op::send || op == Op::receive; }
@@ -59,7 +59,7 @@ struct Action {
   std::uint32_t layer = 0;
   std::uint32_t micro_batch = 0;
   std::uint32_t chunk = 0;   // update, fill, visit, gather, reduce: group within the layer; prefetch: the ChunkId; messages of
-                             // weights and their gradients: chunk of the layer
+                             // weights and their gradients: group
   Tier tier = Tier::device;  // prefetch only
   Payload payload = Payload::activation;  // of messages
   std::uint32_t peer = 0;                 // of messages: the other rank of the pipeline

@@ -267,7 +267,7 @@ std::vector<std::uint32_t> StepMap::updated_in(std::uint32_t group) const {
 }
 
 std::uint32_t StepMap::reduced_groups(std::uint32_t layer) const {
-  return groups_of(layer) + (layer == tied_layer_ ? tied_chunks_ / data().group() : 0);
+  return groups_of(layer) + (layer == tied_layer_ ? tied_groups() : 0);
 }
 
 ChunkId StepMap::weights(std::uint32_t layer) const {
@@ -289,14 +289,15 @@ ChunkId StepMap::gathered(std::uint32_t layer, std::uint32_t group) const {
   return ChunkId(index(weights(layer)) + group * (data().shards(Kind::parameter) ? 1 : data().group()));
 }
 
-ChunkId StepMap::carried_by(const Action& message) const {
-  switch (message.payload) {
-    case Payload::activation: return x(message.layer, message.micro_batch);
-    case Payload::gradient: return d(message.layer, message.micro_batch);
-    case Payload::weights: return state(Kind::parameter, message.layer, message.chunk);
-    case Payload::tied_gradient: break;
+std::vector<ChunkId> StepMap::carried_by(const Action& message) const {
+  if (message.payload == Payload::activation) return {x(message.layer, message.micro_batch)};
+  if (message.payload == Payload::gradient) return {d(message.layer, message.micro_batch)};
+  std::vector<ChunkId> chunks;
+  for (const auto c : updated_in(message.chunk)) {
+    if (message.payload == Payload::weights) chunks.push_back(state(Kind::parameter, message.layer, c));
+    if (message.payload == Payload::tied_gradient && adds_tied(message.layer, c)) chunks.push_back(tied_gradient(c));
   }
-  return tied_gradient(message.chunk);
+  return chunks;
 }
 
 std::vector<std::uint32_t> StepMap::updated_by(const Action& update) const {
@@ -370,8 +371,10 @@ std::uint64_t StepMap::largest_use(const Program& program, Tier tier, Action* wh
       if (which) *which = action;
     }
     if (!awaits(action)) continue;
-    awaiting.insert(carried_by(action));
-    awaited += chunk_bytes(carried_by(action));
+    for (const auto chunk : carried_by(action)) {
+      awaiting.insert(chunk);
+      awaited += chunk_bytes(chunk);
+    }
   }
   return largest;
 }

@@ -87,7 +87,7 @@ class StepMap {
   }
   [[nodiscard]] std::uint32_t message_lanes() const { return static_cast<std::uint32_t>(peer_lanes_.size()); }
   // What a message carries, here.
-  [[nodiscard]] ChunkId carried_by(const Action& message) const;
+  [[nodiscard]] std::vector<ChunkId> carried_by(const Action& message) const;
   // Asked for before it is needed, and kept in its place until then: nothing else waits for another rank.
   [[nodiscard]] bool awaits(const Action& a) const { return a.op == Op::receive && a.payload != Payload::weights; }
 
@@ -136,6 +136,7 @@ class StepMap {
     return layer == tied_home_ && chunk_in_layer < tied_chunks_;
   }
   [[nodiscard]] ChunkId tied_gradient(std::uint32_t chunk_in_layer) const;
+  [[nodiscard]] std::uint32_t tied_groups() const { return tied_chunks_ / data().group(); }
   [[nodiscard]] ChunkId x(std::uint32_t layer, std::uint32_t m) const { return ChunkId(x_ + layer * micro_batches() + m); }
   [[nodiscard]] ChunkId d(std::uint32_t layer, std::uint32_t m) const { return ChunkId(d_ + layer * micro_batches() + m); }
   [[nodiscard]] ChunkId saved(std::uint32_t layer, std::uint32_t m) const {

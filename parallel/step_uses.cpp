@@ -119,8 +119,10 @@ std::vector<Use> StepMap::uses(const Action& a) const {
     case Op::reduce: use_reduced(uses, a); break;
     case Op::offload:
     case Op::release: break;
-    case Op::send: uses.push_back({carried_by(a), Access::read}); break;
-    case Op::receive: uses.push_back({carried_by(a), Access::overwrite}); break;
+    case Op::send:
+    case Op::receive:
+      for (const auto chunk : carried_by(a)) uses.push_back({chunk, a.op == Op::send ? Access::read : Access::overwrite});
+      break;
     case Op::decode:
       use_weights(uses, a.layer);
       use_some(uses, x(a.layer, 0), Access::read);
@@ -190,7 +192,8 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
       add(scratch(a.layer));
       break;
     case Op::send:
-      if (a.payload != Payload::weights) add(carried_by(a));
+      for (const auto chunk : carried_by(a))
+        if (a.payload != Payload::weights) add(chunk);
       break;
     case Op::fill:
     case Op::gather:

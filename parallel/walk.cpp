@@ -77,7 +77,7 @@ void Walk::run(const Program& program, Sink& sink) {
 
     sink.compute(action, uses, granted, lane, ++sequence_[index(lane)]);
     if (map_.awaits(action)) {
-      awaited_.push_back({uses.front(), tier, now(lane)});
+      for (const auto& use : uses) awaited_.push_back({use, tier, now(lane)});
       continue;
     }
     residency_.release(uses, tier, now(lane));

@@ -67,6 +67,12 @@ Exit generate_command(const CommandLine& line) {
                     "step with it, and generate from a run that starts with --init-from FILE",
                     line.positional.at(0), config.dp),
         Exit::usage);
+  if (config.pp > 1)
+    throw Error(
+        fmt::format("the layers of {} are on {} ranks, and generate is one\n  train with --save FILE, or go on for a step "
+                    "with it, and generate from a run that starts with --init-from FILE",
+                    line.positional.at(0), config.pp),
+        Exit::usage);
   const auto store = store_of_run(line.positional.at(0));
   if (options.prompt.empty())
     throw Error("generate needs a --prompt of at least one byte\n  see terrace generate --help", Exit::usage);

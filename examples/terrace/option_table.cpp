@@ -120,6 +120,13 @@ std::vector<Option> make_table() {
              "what they shard: 0 nothing, 1 optimizer states and masters, 2 gradients too, 3 weights too"),
       text("parallel", "canonical-reduction", &C::canonical_reduction, Text::any, kSame,
            "fold gradients micro-batch by micro-batch: the bits do not depend on --dp"),
+      number("parallel", "pp", &C::pp, {1, 65536}, kSame, "ranks of a pipeline, which hold different layers"),
+      text("parallel", "schedule", &C::schedule, Text::required, kSame,
+           "who of a pipeline computes what when: layerwise, gpipe, 1f1b, interleaved, zb-h1, zb-v or dualpipe-v"),
+      number("parallel", "virtual-stages", &C::virtual_stages, {0, 65536}, kSame,
+             "stages a rank of the interleaved schedule; 0: as the schedule has it"),
+      text("parallel", "stage-layers", &C::stage_layers, Text::any, !kSame,
+           "layers of each stage, such as 3,4,4,3; empty: balanced by their costs"),
 
       text("memory", "device", &C::device, Text::device, !kSame, "where layers are computed: cpu or cuda:N"),
       text("memory", "device-memory", &C::device_memory, Text::size, !kSame,

@@ -4,11 +4,14 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include <terrace/core/error.h>
 #include <terrace/core/trace.h>
 #include <terrace/examples/lm/model.h>
 #include <terrace/examples/terrace/cluster.h>
 #include <terrace/examples/terrace/commands.h>
 #include <terrace/examples/terrace/device.h>
+#include <terrace/examples/terrace/pipeline_setup.h>
+#include <terrace/examples/terrace/plan_pipeline.h>
 #include <terrace/examples/terrace/setup.h>
 
 namespace terrace::cli {
@@ -61,9 +64,16 @@ void print_ranks(const RunConfig& config, const Model& model, const PlanRequest&
 }  // namespace
 
 Exit plan_command(const CommandLine& line) {
+  if (line.config.pp > 1) {
+    if (!line.plan.cluster_profile.empty())
+      throw Error("--cluster-profile plans for ranks that hold the same layers\n  leave out --pp, or plan it for this machine",
+                  Exit::usage);
+    return plan_pipeline(line);
+  }
   const auto [config, profile] = line.plan.cluster_profile.empty() ? here(line.config) : there(line);
   const auto model = lm::make_model(model_config(config));
-  const auto request = plan_request(config);
+  auto request = plan_request(config);
+  set_pipeline(request, config, model, profile);
   Trace trace;
   const auto p = make_plan(config, model, request, profile, line.plan.trace.empty() ? nullptr : &trace);
   if (p.fits && !line.plan.trace.empty()) trace.write(line.plan.trace, "terrace plan");

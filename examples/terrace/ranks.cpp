@@ -20,10 +20,11 @@ namespace {
 
 void demand_degrees(const RunConfig& c, int ranks) {
   check({.dp = static_cast<int>(c.dp),
+         .pp = static_cast<int>(c.pp),
          .micro_batches = static_cast<int>(c.dp * c.grad_accumulation),
          .canonical_reduction = c.canonical_reduction},
-        {.layers = c.layers, .heads = c.heads, .ffn = std::max<std::int64_t>(1, c.ffn), .seq_len = c.seq_len}, ranks);
-  if (c.dp > 1 && c.verify_resident)
+        {.layers = 2 * c.layers + 2, .heads = c.heads, .ffn = std::max<std::int64_t>(1, c.ffn), .seq_len = c.seq_len}, ranks);
+  if (ranks > 1 && c.verify_resident)
     throw Error("--verify-resident repeats steps on one rank\n  compare the losses of two runs instead", Exit::usage);
 }
 
@@ -43,7 +44,7 @@ bool is_consequence(const std::exception_ptr& error, const std::string& communic
 }
 
 Exit train_threads(const RunConfig& config) {
-  auto communicators = make_thread_communicators(static_cast<int>(config.dp));
+  auto communicators = make_thread_communicators(static_cast<int>(config.dp * config.pp));
   const auto name = communicators.front()->name();
   std::mutex mutex;
   std::vector<std::exception_ptr> errors;  // in the order that ranks failed
@@ -89,8 +90,8 @@ Exit train_process(const RunConfig& config, const Launched& place) {
 
 Exit train_ranks(RunConfig config) {
   const auto place = launched();
-  const auto ranks = place ? place->ranks : std::max<std::int64_t>(1, config.dp);
-  if (config.dp == 0) config.dp = ranks;
+  const auto ranks = place ? place->ranks : std::max<std::int64_t>(1, config.dp) * config.pp;
+  if (config.dp == 0) config.dp = std::max<std::int64_t>(1, ranks / config.pp);
   demand_degrees(config, static_cast<int>(ranks));
   share_cores(config, place ? place->local_ranks : ranks);
   if (place) config.local_rank = place->local_rank;

@@ -42,7 +42,8 @@ Budget budgets(const RunConfig& c) {
 }
 
 std::uint64_t ranks_of_machine(const RunConfig& c) {
-  return static_cast<std::uint64_t>(std::max<std::int64_t>(1, c.local_ranks != 0 ? c.local_ranks : c.dp));
+  return static_cast<std::uint64_t>(
+      std::max<std::int64_t>(1, c.local_ranks != 0 ? c.local_ranks : std::max<std::int64_t>(1, c.dp) * c.pp));
 }
 
 void set_optimizer(PlanRequest& request, const RunConfig& c) {

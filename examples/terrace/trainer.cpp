@@ -16,6 +16,7 @@
 #include <terrace/examples/lm/model.h>
 #include <terrace/examples/lm/weights.h>
 #include <terrace/examples/terrace/metrics.h>
+#include <terrace/examples/terrace/pipeline_setup.h>
 #include <terrace/examples/terrace/rank_log.h>
 #include <terrace/examples/terrace/ranks.h>
 #include <terrace/examples/terrace/report.h>
@@ -51,10 +52,17 @@ class Training {
         model_(lm::make_model(model_config(config))),
         first_weights_(first_weights(config, model_)),
         profile_(machine_profile(config)),
-        request_(plan_request(config)) {}
+        request_(plan_request(config)) {
+    auto with_stages = config;
+    if (config.pp > 1 && config.stage_layers.empty()) with_stages.stage_layers = stage_layers_of_run(config);
+    set_pipeline(request_, with_stages, model_, profile_);
+  }
 
-  // The team's budgets are those of its least rank, so that all plan alike.
+  // The team's budgets are those of its least rank, so that all plan alike; its stages are those of its first.
   void agree(Team& team) {
+    if (request_.pipeline)
+      for (auto& begin : request_.pipeline->begins) begin = static_cast<std::uint32_t>(team.each(begin).front());
+    request_.pipeline_rank = static_cast<std::uint32_t>(team.rank()) / request_.data.ranks;
     request_.budget.device = team.least(request_.budget.device);
     request_.budget.host = team.least(request_.budget.host);
     request_.budget.disk = team.least(request_.budget.disk);
@@ -63,7 +71,7 @@ class Training {
   void make_plan(const Team& team) {
     plan_ = team.first() ? cli::make_plan(config_, model_, request_, profile_) : plan(model_, request_, profile_);
     if (!plan_.fits) throw refusal_error(plan_);
-    plan_ = for_rank(plan_, model_, request_, profile_, static_cast<std::uint32_t>(team.rank()));
+    plan_ = for_rank(plan_, model_, request_, profile_, data_rank(team));
   }
 
   Exit run(RunDir& dir, Team& team) {
@@ -85,7 +93,9 @@ class Training {
     std::uint64_t done = 0;
     team.together([&] {
       if (team.speaks_for_process()) catch_stop_signals();  // from here on there is something to lose
-      if (team.first()) begin_run(dir, config_);
+      auto resolved = config_;
+      if (request_.pipeline) resolved.stage_layers = stage_layers(*request_.pipeline);
+      if (team.first()) begin_run(dir, resolved);
     });
     if (dir.resume) {
       done = engine.resumed()->step;
@@ -159,6 +169,10 @@ class Training {
   // All ranks stop after the same step, whoever was told.
   static std::uint64_t signal_of(Team& team) { return team.max(static_cast<std::uint64_t>(stop_signal())); }
 
+  [[nodiscard]] std::uint32_t data_rank(const Team& team) const {
+    return static_cast<std::uint32_t>(team.rank()) % request_.data.ranks;
+  }
+
   // Steps that were skipped have no update, so they do not count in the optimizer's time.
   [[nodiscard]] UpdateStep update_of(std::uint64_t step, const Schedule& rate) const {
     return {.step = step - skipped_,
@@ -221,8 +235,12 @@ class Training {
 
   [[nodiscard]] std::string describe() const {
     const auto& data = plan_.map.data;
-    const auto rank =
+    const auto& pipeline = plan_.map.pipeline;
+    auto rank =
         data.ranks == 1 ? "" : fmt::format("rank {} of {}, process {}, ZeRO-{}: ", data.rank, data.ranks, getpid(), data.zero);
+    if (pipeline.ranks > 1)
+      rank = fmt::format("pipeline rank {} of {}, {}, stages of {} layers: {}", pipeline.rank, pipeline.ranks, config_.schedule,
+                         stage_layers(*request_.pipeline), rank.empty() ? fmt::format("process {}: ", getpid()) : rank);
     return fmt::format(
         "{}{} with {:.1f}M parameters, {} of state ({}, {}); device {}, host {}, disk {}; updates on the {}, {} binds", rank,
         config_.model, static_cast<double>(plan_.parameters) * 1e-6, format_bytes(plan_.state_bytes), config_.optimizer,
@@ -235,7 +253,7 @@ class Training {
   const Batch& training_batch(std::uint64_t step, const Team& team) {
     const auto rows = config_.batch_size * config_.grad_accumulation;
     if (!batch_) batch_.emplace(rows, config_.seq_len);
-    const auto ranks = static_cast<std::uint64_t>(team.size()), rank = static_cast<std::uint64_t>(team.rank());
+    const std::uint64_t ranks = request_.data.ranks, rank = data_rank(team);
     const auto per = static_cast<std::uint64_t>(config_.batch_size);
     const auto begin = (step - 1) * static_cast<std::uint64_t>(rows) * ranks;
     for (std::uint64_t j = 0; j < batch_->starts.size(); ++j)
@@ -250,12 +268,13 @@ class Training {
     Batch batch(config_.batch_size, config_.seq_len);
     double sum = 0;
     std::uint64_t count = 0;
-    for (std::int64_t first = 0; first < config_.eval_batches; first += team.size()) {
-      auto next = static_cast<std::uint64_t>((first + team.rank()) * config_.batch_size);
+    const auto ranks = static_cast<std::int64_t>(request_.data.ranks);
+    for (std::int64_t first = 0; first < config_.eval_batches; first += ranks) {
+      auto next = static_cast<std::uint64_t>((first + data_rank(team)) * config_.batch_size);
       for (auto& start : batch.starts) start = sequences_.evaluation_start(next++ % sequences_.evaluation_sequences);
       corpus_.fill(batch.starts, sequences_.seq_len, batch.tokens, batch.targets);
       const auto losses = team.each(engine.evaluate({.tokens = batch.tokens, .targets = batch.targets}));
-      for (std::int64_t r = 0; r < team.size() && first + r < config_.eval_batches; ++r) {
+      for (std::int64_t r = 0; r < ranks && first + r < config_.eval_batches; ++r) {
         sum += losses[static_cast<std::size_t>(r)];
         count += batch.targets.size();
       }

@@ -36,8 +36,8 @@ class Ranks : public Cli {
     return words;
   }
 #ifdef TERRACE_MPIRUN
-  [[nodiscard]] Launch processes(int ranks, int zero, const std::string& run, const Words& more = {}) const {
-    Words words{"launch", "-n", std::to_string(ranks), "--mpirun", TERRACE_MPIRUN, "--"};
+  [[nodiscard]] Launch processes(int ranks, int zero, const std::string& run, const Words& more = {}, int pp = 1) const {
+    Words words{"launch", "-n", std::to_string(ranks * pp), "--mpirun", TERRACE_MPIRUN, "--"};
     const auto train = tiny("train", on(ranks, zero, run, more));
     words.insert(words.end(), train.begin(), train.end());
     auto launched = launch(words);
@@ -46,6 +46,56 @@ class Ranks : public Cli {
   }
 #endif
 };
+
+TEST_F(Ranks, PipelinesEndInTheSameWeights) {
+  const auto one = train(threads(1, 0, "one"));
+  ASSERT_EQ(0, one.exit) << one.described;
+  struct Case {
+    int dp, zero, pp;
+    const char* schedule;
+  };
+  for (const auto& c :
+       {Case{1, 0, 2, "1f1b"}, {1, 0, 3, "interleaved"}, {1, 0, 2, "zb-v"}, {2, 3, 2, "zb-h1"}, {2, 1, 2, "gpipe"}}) {
+    const auto run = fmt::format("{}-{}-zero{}", c.schedule, c.dp, c.zero);
+    const auto many = train(threads(c.dp, c.zero, run, {"--pp", std::to_string(c.pp), "--schedule", c.schedule}));
+    ASSERT_EQ(0, many.exit) << many.described;
+    EXPECT_EQ(weights_of(one), weights_of(many)) << run;
+    EXPECT_EQ(steps("one"), steps(run)) << run;
+    EXPECT_TRUE(fs::exists(at(run) / fmt::format("rank{}.log", c.dp * c.pp - 1))) << run;
+  }
+}
+
+// Where a run's stages are is settled when it begins.
+TEST_F(Ranks, APipelineGoesOnWithItsStages) {
+  const auto whole = train(threads(1, 0, "whole", {"--lr-schedule", "constant"}));
+  ASSERT_EQ(0, whole.exit) << whole.described;
+  const Words pipeline{"--lr-schedule", "constant", "--pp", "2", "--stage-layers", "3,3"};
+  const auto with = [&](Words more) {
+    more.insert(more.end(), pipeline.begin(), pipeline.end());
+    return train(threads(1, 0, "run", more));
+  };
+  ASSERT_EQ(0, with({"--steps", "2"}).exit);
+  auto resumed = threads(1, 0, "run", {"--lr-schedule", "constant", "--pp", "2", "--resume", "auto"});  // not told again
+  const auto end = train(resumed);
+  ASSERT_EQ(0, end.exit) << end.described;
+  EXPECT_EQ(weights_of(whole), weights_of(end));
+  expect_refusal(terrace({"generate", "run", "--prompt", "a"}), 2, {"on 2 ranks", "--save"});
+}
+
+TEST_F(Ranks, PipelinesThatCannotBeAreRefused) {
+  for (const auto& [given, says] : {std::pair<Words, const char*>{{"--schedule", "1f2b"}, "did you mean 1f1b"},
+                                    {{"--schedule", "chimera"}, "cannot be executed yet"},
+                                    {{"--schedule", "1f1b", "--virtual-stages", "2"}, "interleaved"},
+                                    {{"--stage-layers", "1,2"}, "add up to 6"},
+                                    {{"--stage-layers", "3,,3"}, "add up to 6"},
+                                    {{"--order", "vertical"}, "--schedule"}}) {
+    Words more{"--pp", "2"};
+    more.insert(more.end(), given.begin(), given.end());
+    const auto refused = train(threads(1, 0, "refused", more));
+    expect_refusal(refused, 2, {says});
+    EXPECT_FALSE(fs::exists(at("refused"))) << refused.described;
+  }
+}
 
 TEST_F(Ranks, EveryDegreeAndStageEndsInTheSameWeights) {
   const auto one = train(threads(1, 0, "one"));
@@ -132,6 +182,13 @@ TEST_F(Ranks, ProcessesEndInTheSameWeightsAsThreads) {
   for (const auto& [ranks, zero] : {std::pair{2, 1}, {4, 3}}) {
     const auto name = fmt::format("mpi{}-zero{}", ranks, zero);
     const auto many = run(processes(ranks, zero, name));
+    ASSERT_EQ(0, many.exit) << many.described;
+    EXPECT_EQ(weights_of(one), weights_of(many)) << name;
+    EXPECT_EQ(steps("one"), steps(name)) << name;
+  }
+  for (const auto& [ranks, zero, schedule] : {std::tuple{1, 0, "1f1b"}, {2, 3, "interleaved"}}) {
+    const auto name = fmt::format("mpi-{}", schedule);
+    const auto many = run(processes(ranks, zero, name, {"--pp", "2", "--schedule", schedule}, 2));
     ASSERT_EQ(0, many.exit) << many.described;
     EXPECT_EQ(weights_of(one), weights_of(many)) << name;
     EXPECT_EQ(steps("one"), steps(name)) << name;

@@ -4,11 +4,13 @@
 
 #include <fmt/format.h>
 
+#include <bit>
 #include <filesystem>
 #include <map>
 
 #include <terrace/parallel/pipeline/orders.h>
 #include <terrace/parallel/pipeline/pipeline.h>
+#include <terrace/tests/support/covering_rows.h>
 
 #include "data_parallel_run.h"
 
@@ -35,10 +37,15 @@ class PipelineRun : public testing::Test {
     std::filesystem::remove_all(o.store);
     return std::move(all.ranks[0]);
   }
+  static std::vector<std::uint64_t> bits(const std::vector<double>& numbers) {  // so that a NaN is itself
+    std::vector<std::uint64_t> all;
+    for (const double n : numbers) all.push_back(std::bit_cast<std::uint64_t>(n));
+    return all;
+  }
   static void expect_same(const toy::RunResult& a, const toy::RunResult& b, const std::string& what) {
     ASSERT_TRUE(b.planned.fits) << what << ": " << b.planned.refusal.why;
-    EXPECT_EQ(a.losses, b.losses) << what;
-    EXPECT_EQ(a.norms, b.norms) << what;
+    EXPECT_EQ(bits(a.losses), bits(b.losses)) << what;
+    EXPECT_EQ(bits(a.norms), bits(b.norms)) << what;
     EXPECT_EQ(a.hash, b.hash) << what;
   }
   std::filesystem::path folder_;
@@ -52,21 +59,146 @@ pipeline::Pipeline pipeline_of(const std::string& order, std::uint32_t ranks, st
   return {schedule, pipeline::balance(costs, schedule.placement.stages)};
 }
 
+constexpr const char* kOrders[] = {"layerwise", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v"};
+
+// Local stages, micro-batches, ranks: what broke others. Local stages are those of the interleaved order.
 TEST_F(PipelineRun, EverySynchronousOrderGivesTheBitsOfOneRank) {
-  toy::RunOptions base;
-  base.steps = 3;
-  base.sizes.blocks = 4;
-  base.shape = {{1, 8}, 6};
-  base.evaluate_between = true;
-  const auto one = run(base, "one rank");
-  for (const auto* const order : {"layerwise", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v"})
-    for (const std::uint32_t ranks : {1U, 2U, 3U}) {
-      if (std::string(order) == "dualpipe-v" && ranks == 1) continue;
+  struct Case {
+    std::uint32_t chunks, micro_batches, ranks;
+  };
+  const Case cases[] = {{2, 2, 2},  {2, 4, 4},  {2, 8, 2},  {2, 8, 4},   {2, 8, 8},  {4, 4, 4},
+                        {4, 8, 4},  {4, 16, 4}, {4, 64, 4}, {4, 16, 16}, {3, 2, 2},  {3, 8, 2},
+                        {3, 12, 4}, {4, 6, 3},  {4, 10, 5}, {2, 3, 4},   {2, 10, 4}, {2, 15, 4}};
+  std::size_t at = 0;
+  for (const auto& c : cases) {
+    toy::RunOptions base;
+    base.steps = 2;
+    // Fewer layers than stages, in every third case: some stages have none.
+    base.sizes = {.width = 16, .vocab = 33, .blocks = at % 3 == 0 ? 3 : static_cast<std::int64_t>(c.chunks * c.ranks)};
+    base.sizes.tied = at % 4 != 3;
+    base.sizes.dtype = at % 2 == 0 ? DType::fp32 : DType::bf16;
+    base.shape = {{1, 4}, c.micro_batches};
+    base.evaluate_between = true;
+    const auto one = run(base, "one rank");
+    // The interleaved order always, the others in turn.
+    for (const auto* const order : {"interleaved", kOrders[at % 7], kOrders[(at + 4) % 7]}) {
+      const std::string name = order;
+      if (name == "dualpipe-v" && c.micro_batches < 2 * c.ranks) continue;
       auto o = base;
-      o.pipeline = pipeline_of(order, ranks, 6, 2, o.sizes.blocks);
-      const auto what = fmt::format("{} on {} ranks", order, ranks);
+      o.pipeline = pipeline_of(name, c.ranks, c.micro_batches, c.chunks, o.sizes.blocks);
+      const auto what =
+          fmt::format("{} on {} ranks, {} stages each, {} micro-batches", name, c.ranks, c.chunks, c.micro_batches);
       expect_same(one, run(o, what), what);
     }
+    ++at;
+  }
+}
+
+// Every two settings together, in some row: numbers, orders, tiers, updates, recomputation, distances, data ranks and ZeRO.
+TEST_F(PipelineRun, EveryTwoSettingsTogether) {
+  struct Numbers {
+    DType dtype;
+    const char* recipe;
+  };
+  const Numbers numbers[] = {{DType::fp32, "fp32"}, {DType::bf16, "fp32"}, {DType::fp64, "fp32"}, {DType::bf16, "split"}};
+  struct Data {
+    std::uint32_t ranks, zero;
+  };
+  const Data data[] = {{1, 0}, {2, 0}, {2, 1}, {2, 2}, {2, 3}};
+  const test::CoveringRows covering({4, 7, 3, 2, 2, 3, 5, 2, 2}, 2);
+  std::map<std::string, toy::RunResult> references;
+  std::uint64_t read = 0;
+  for (const auto& row : covering.rows()) {
+    const auto at = [&](std::size_t factor) { return static_cast<std::size_t>(row[factor]); };
+    toy::RunOptions o;
+    o.steps = 2;
+    o.sizes.blocks = 4;
+    o.sizes.dtype = numbers[at(0)].dtype;
+    o.recipe = numbers[at(0)].recipe;
+    const std::string order = kOrders[at(1)];
+    const int tiers = row[2];
+    o.before_use = row[3] == 0;
+    o.recompute = row[4] == 1;
+    o.depth = row[5] == 0 ? 0 : row[5] == 1 ? kAutoDepth : 4;
+    o.data = {.ranks = data[at(6)].ranks, .zero = data[at(6)].zero, .canonical = true};
+    o.sizes.tied = row[7] == 0;
+    const std::uint32_t ranks = row[8] == 0 ? 2 : 3;
+    constexpr std::uint32_t kMicroBatches = 12;
+    o.shape = {{1, 8}, kMicroBatches / o.data.ranks};
+
+    auto plain = o;
+    plain.recompute = false;
+    plain.depth = 1;
+    plain.data = {.canonical = true};
+    plain.shape.micro_batches = kMicroBatches;
+    const auto key = fmt::format("{} {} {} {}", row[0], o.recipe, o.before_use, o.sizes.tied);
+    if (!references.contains(key)) references[key] = run(plain, key);
+
+    o.pipeline = pipeline_of(order, ranks, o.shape.micro_batches, 2, o.sizes.blocks);
+    const auto what = fmt::format("{} on {} × {} ranks, ZeRO-{}, {} {}, tiers {}{}{}{}, depth {}", order, ranks, o.data.ranks,
+                                  o.data.zero, name_of(o.sizes.dtype), o.recipe, tiers, o.before_use ? ", clipped" : "",
+                                  o.recompute ? ", recomputed" : "", o.sizes.tied ? ", tied" : "", row[5]);
+    if (tiers > 0) {
+      // What the most demanding rank of the pipeline needs, and as much again at most: what another rank was asked for lies
+      // where it lies, and what is large must find room beside it.
+      o.update = Tier::host;
+      PerTier<std::uint64_t> smallest{};
+      for (std::uint32_t r = 0; r < ranks; ++r) {
+        auto request = toy::request_of(o);
+        request.pipeline_rank = r;
+        const auto wide = plan(toy::make_model(o.sizes), request, o.profile);
+        for (const auto tier : {Tier::device, Tier::host}) smallest[tier] = std::max(smallest[tier], wide.smallest_bytes[tier]);
+      }
+      o.budget.device = smallest[Tier::device] * 7 / 4;
+      o.disk_tier = tiers == 2;
+      if (o.disk_tier) o.budget = {o.budget.device, smallest[Tier::host] * 3 + 128 * kKiB, 256 * kMiB};
+    }
+    const auto r = run(o, what);
+    expect_same(references[key], r, what);
+    EXPECT_LE(r.peak[Tier::device], o.budget.device) << what;
+    EXPECT_LE(r.peak[Tier::host], o.budget.host) << what;
+    if (tiers == 2 && !r.traffic.empty()) read += r.traffic.back().read;
+  }
+  EXPECT_GE(covering.rows().size(), 35U);
+  EXPECT_GT(read, 0U);
+}
+
+// A store that is opened again holds a rank's stages.
+TEST_F(PipelineRun, ResumesWhereItStopped) {
+  toy::RunOptions o;
+  o.steps = 5;
+  o.sizes.blocks = 4;
+  o.shape = {{1, 8}, 6};
+  const auto whole = run(o, "one rank");
+  o.pipeline = pipeline_of("zb-h1", 3, 6, 1, o.sizes.blocks);
+  o.store = folder_ / "resumed";
+  o.commit_after = 3;
+  const auto before = toy::run_ranks(o);
+  for (const auto& error : before.errors) ASSERT_EQ(error, "");
+  o.commit_after = 0;
+  o.resume = true;
+  const auto after = toy::run_ranks(o);
+  for (std::size_t r = 0; r < after.ranks.size(); ++r) {
+    ASSERT_EQ(after.errors[r], "") << "rank " << r;
+    auto losses = before.ranks[r].losses;
+    losses.insert(losses.end(), after.ranks[r].losses.begin(), after.ranks[r].losses.end());
+    EXPECT_EQ(losses, whole.losses) << "rank " << r;
+    EXPECT_EQ(after.ranks[r].hash, whole.hash) << "rank " << r;
+  }
+}
+
+// A step whose loss is not finite is no rank's: all leave it out.
+TEST_F(PipelineRun, EveryRankSkipsTheSameStep) {
+  toy::RunOptions o;
+  o.sizes.blocks = 3;
+  o.shape = {{1, 8}, 4};
+  o.left_out_step = 3;
+  const auto without = run(o, "without the step");
+  o.left_out_step = 0;
+  o.not_finite_step = 3;
+  o.pipeline = pipeline_of("1f1b", 3, 4, 1, o.sizes.blocks);
+  const auto with = run(o, "with the step");
+  EXPECT_EQ(with.hash, without.hash);
 }
 
 }  // namespace

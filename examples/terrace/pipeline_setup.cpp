@@ -1,0 +1,101 @@
+#include <terrace/examples/terrace/pipeline_setup.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <vector>
+
+#include <terrace/core/error.h>
+#include <terrace/examples/terrace/command_line.h>
+#include <terrace/examples/terrace/options.h>
+#include <terrace/parallel/pipeline/orders.h>
+#include <terrace/parallel/pipeline/stage_costs.h>
+
+namespace terrace::cli {
+namespace {
+
+pipeline::Schedule schedule_of(const RunConfig& c) {
+  std::vector<std::string_view> names;
+  for (const auto& order : pipeline::all_orders()) names.push_back(order.name);
+  if (std::ranges::find(names, c.schedule) == names.end())
+    throw Error(fmt::format("--schedule \"{}\" is no order of a pipeline{}\n  choose one of {}", c.schedule,
+                            suggestion(c.schedule, names), fmt::join(names, ", ")),
+                Exit::usage);
+  const auto ranks = static_cast<std::uint32_t>(c.pp);
+  const auto chunks = static_cast<std::uint32_t>(c.virtual_stages);
+  auto schedule = pipeline::write_order(
+      c.schedule,
+      {.ranks = ranks, .micro_batches = static_cast<std::uint32_t>(c.grad_accumulation), .chunks = chunks == 0 ? 2 : chunks});
+  if (chunks != 0 && schedule.placement.stages != chunks * ranks)
+    throw Error(fmt::format("--virtual-stages {}: with --schedule {} a rank has {}\n  leave it out, or choose --schedule "
+                            "interleaved, which takes any number",
+                            chunks, c.schedule, schedule.placement.stages / ranks),
+                Exit::usage);
+  return schedule;
+}
+
+std::vector<std::uint32_t> begins_of(const std::string& text, std::uint32_t stages, std::uint32_t layers) {
+  std::vector<std::uint32_t> begins{0};
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  for (std::uint32_t count = 0; at < end; ++at) {
+    const auto [next, error] = std::from_chars(at, end, count);
+    if (error != std::errc{} || count > layers || (next != end && *next != ',')) break;
+    begins.push_back(begins.back() + count);
+    at = next;
+    if (at == end) break;
+  }
+  if (at != end || begins.size() != stages + 1 || begins.back() != layers)
+    throw Error(
+        fmt::format("--stage-layers {} is not how {} layers are cut into {} stages\n  give a number for each stage that "
+                    "add up to {}: the embedding, two for each block, and the head; or leave it out",
+                    text, layers, stages, layers),
+        Exit::usage);
+  return begins;
+}
+
+}  // namespace
+
+void set_pipeline(PlanRequest& request, const RunConfig& c, const Model& model, const MachineProfile& profile) {
+  if (c.pp <= 1) {
+    if (!c.stage_layers.empty() || c.virtual_stages != 0)
+      throw Error("--stage-layers and --virtual-stages say how a pipeline is cut\n  add --pp, the number of its ranks",
+                  Exit::usage);
+    return;
+  }
+  if (c.order != "horizontal")
+    throw Error(fmt::format("--order {}: a pipeline computes in the order of its --schedule\n  leave it out", c.order),
+                Exit::usage);
+  auto schedule = schedule_of(c);
+  const auto stages = schedule.placement.stages;
+  auto begins =
+      c.stage_layers.empty()
+          ? pipeline::balance(pipeline::layer_costs(model,
+                                                    {.recipe = Recipe::of(model.dtype, request.recipe, request.states),
+                                                     .shape = {request.shape.batch, 1}},
+                                                    profile),
+                              stages)
+          : begins_of(c.stage_layers, stages, static_cast<std::uint32_t>(model.layers.size()));
+  request.pipeline = {std::move(schedule), std::move(begins)};
+  static_cast<void>(pipeline::part_of(*request.pipeline, 0));  // refuses what no rank can execute
+}
+
+std::string stage_layers(const pipeline::Pipeline& p) {
+  std::vector<std::uint32_t> counts;
+  for (std::size_t s = 0; s + 1 < p.begins.size(); ++s) counts.push_back(p.begins[s + 1] - p.begins[s]);
+  return fmt::format("{}", fmt::join(counts, ","));
+}
+
+std::string stage_layers_of_run(const RunConfig& c) {
+  const auto dir = c.resume == "auto" || c.resume == "never" ? c.out_dir : std::filesystem::path(c.resume);
+  if (c.resume == "never" || !std::filesystem::exists(dir / kConfigFile)) return "";
+  RunConfig then;
+  apply_file(then, dir / kConfigFile);
+  const bool same = then.pp == c.pp && then.schedule == c.schedule && then.virtual_stages == c.virtual_stages;
+  return same ? then.stage_layers : "";
+}
+
+}  // namespace terrace::cli

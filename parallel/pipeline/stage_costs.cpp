@@ -1,0 +1,72 @@
+#include <terrace/parallel/pipeline/stage_costs.h>
+
+#include <algorithm>
+
+#include <terrace/parallel/simulator.h>
+
+namespace terrace::pipeline {
+namespace {
+
+// Of each layer; the last one's forward is a part of its backward.
+struct Seconds {
+  std::vector<double> forward, backward;
+};
+
+Seconds seconds_of(const Model& model, StepMap::Options options, const MachineProfile& profile) {
+  options.pipeline = {};  // all layers
+  options.shape.micro_batches = 1;
+  const StepMap map(model, options);
+  const ProfileCosts costs(map, profile);
+  Seconds s;
+  for (std::uint32_t l = 0; l < map.layers(); ++l) {
+    s.forward.push_back(l + 1 == map.layers() ? 0 : costs.seconds({.op = Op::forward, .layer = l}));
+    s.backward.push_back(costs.seconds({.op = Op::backward, .layer = l}));
+  }
+  return s;
+}
+
+}  // namespace
+
+std::vector<double> layer_costs(const Model& model, const StepMap::Options& options, const MachineProfile& profile) {
+  auto [forward, backward] = seconds_of(model, options, profile);
+  std::ranges::transform(forward, backward, forward.begin(), std::plus<>());
+  return forward;
+}
+
+StageCosts stage_costs(const Pipeline& p, const Model& model, const StepMap::Options& options, const MachineProfile& profile) {
+  const auto [forward, backward] = seconds_of(model, options, profile);
+  StageCosts costs{.forward = {}, .input = {}, .weight = {}};
+  for (std::uint32_t s = 0; s < p.schedule.placement.stages; ++s) {
+    double f = 0, input = 0, weight = 0;
+    for (auto l = p.begins[s]; l < p.begins[s + 1]; ++l) {
+      f += forward[l];
+      // Halves of equal products; what the last layer and the first one compute whole is where step_of() has it.
+      const double share = l + 1 == p.layers() ? 1 : l == 0 ? 0 : 0.5;
+      input += share * backward[l];
+      weight += (1 - share) * backward[l];
+    }
+    costs.forward.push_back(f);
+    costs.input.push_back(input);
+    costs.weight.push_back(weight);
+  }
+  return costs;
+}
+
+double shortest_step(const Schedule& schedule, const StageCosts& costs) {
+  const auto& holders = schedule.placement.rank_of.front();
+  std::vector<double> begins(schedule.placement.ranks, 0), busy(schedule.placement.ranks, 0);
+  std::vector<bool> seen(schedule.placement.ranks);
+  double now = 0;
+  for (std::uint32_t s = 0; s < schedule.placement.stages; ++s) {
+    const auto rank = holders[s];
+    if (!seen[rank]) begins[rank] = now;
+    seen[rank] = true;
+    now += costs.of({Work::forward, s, 0});
+    busy[rank] += schedule.micro_batches * (costs.of({Work::forward, s, 0}) + costs.of({Work::backward, s, 0}));
+  }
+  double shortest = 0;
+  for (std::size_t r = 0; r < begins.size(); ++r) shortest = std::max(shortest, begins[r] + busy[r]);
+  return shortest;
+}
+
+}  // namespace terrace::pipeline
