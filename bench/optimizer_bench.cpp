@@ -2,7 +2,6 @@
 // The share of that loop's bytes a second is what an update reaches of its limit.
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <functional>
 
 #include <fmt/format.h>
@@ -12,6 +11,7 @@
 #include <terrace/bench/stream_kernels.h>
 #include <terrace/bench/thread_counts.h>
 #include <terrace/bench/timing.h>
+#include <terrace/bench/update_subject.h>
 #include <terrace/core/error.h>
 #include <terrace/core/memory_resource.h>
 #include <terrace/core/thread_pool.h>
@@ -48,6 +48,7 @@ class StreamMemory {
     return {
         .a = f, .b = f + elements_, .c = f + 2 * elements_, .d = f + 3 * elements_, .half_in = h, .half_out = h + elements_};
   }
+  [[nodiscard]] std::size_t elements() const { return elements_; }
   void run(ThreadPool& pool, const StreamKernel& kernel) const {
     pool.parallel_for(static_cast<std::int64_t>(elements_ / kTaskElements), [&](std::int64_t task) {
       kernel.run(arrays(), static_cast<std::size_t>(task) * kTaskElements, kTaskElements);
@@ -59,97 +60,50 @@ class StreamMemory {
   Slab slab_;
 };
 
-// Every array that a recipe keeps, in one block of memory.
-class Chunk {
- public:
-  Chunk(MemoryResource& memory, ThreadPool& pool, const Optimizer& optimizer, const Recipe& recipe, std::size_t elements)
-      : part_{.first = 0, .count = static_cast<std::int64_t>(elements)} {
-    std::uint64_t bytes = 0;
-    for (const auto kind : recipe.kinds()) bytes += recipe.chunk_bytes(kind, elements);
-    slab_ = memory.allocate(bytes);
-    auto* at = slab_.data();
-    std::size_t state = 0;
-    for (const auto kind : recipe.kinds()) {
-      const Stored stored{at, recipe.format_of(kind), static_cast<std::int64_t>(elements)};
-      at += recipe.chunk_bytes(kind, elements);
-      const auto width = static_cast<double>(bytes_of(stored.format, elements)) / static_cast<double>(elements);
-      const bool written = kind != Kind::gradient, read = kind != Kind::parameter || !recipe.copies_master();
-      bytes_per_element_ += width * ((written ? 1 : 0) + (read ? 1 : 0));
-      if (kind == Kind::parameter) update_.parameter = stored;
-      if (kind == Kind::gradient) update_.gradient = stored;
-      if (kind == Kind::master) update_.master = stored;
-      if (is_optimizer_state(kind)) update_.states[state++] = stored;
-      if (!is_optimizer_state(kind)) fill(pool, stored, kind == Kind::gradient ? 0.01F : 0.5F);
-    }
-    update_.parts = {&part_, 1};
-    optimizer.update(pool, {.step = 1, .learning_rate = 1e-9, .first = true}, update_);  // the states have content now
-  }
-  Chunk(const Chunk&) = delete;  // its update points into it
-  Chunk& operator=(const Chunk&) = delete;
-  [[nodiscard]] const ChunkUpdate& update() const { return update_; }
-  [[nodiscard]] double bytes_per_element() const { return bytes_per_element_; }
-
- private:
-  static void fill(ThreadPool& pool, const Stored& to, float value) {
-    const auto bf16 = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16U);
-    pool.parallel_for(to.elements / static_cast<std::int64_t>(kTaskElements), [&](std::int64_t task) {
-      const auto begin = static_cast<std::size_t>(task) * kTaskElements;
-      if (to.format == Format::fp32) {
-        std::fill_n(reinterpret_cast<float*>(to.data) + begin, kTaskElements, value);
-      } else if (to.format == Format::bf16) {
-        std::fill_n(reinterpret_cast<std::uint16_t*>(to.data) + begin, kTaskElements, bf16);
-      } else {  // the lower halves of weights
-        std::fill_n(reinterpret_cast<std::uint16_t*>(to.data) + begin, kTaskElements, std::uint16_t{0});
-      }
-    });
-  }
-
-  Slab slab_;
-  UpdatePart part_;
-  ChunkUpdate update_;
-  double bytes_per_element_ = 0;
-};
-
 class OptimizerBench final : public Bench {
  public:
   OptimizerBench() {
-    for (const auto& known : optimizers())
-      if (by_chunk(known.name)) names_.emplace_back(known.name);
+    for (const auto& known : optimizers()) names_.emplace_back(known.name);
+    for (const auto& known : recipes()) recipe_names_.emplace_back(known.name);
     names_.emplace_back("all");
+    recipe_names_.emplace_back("all");
   }
   std::string_view name() const override { return "optimizer"; }
   std::string_view help() const override { return "updates by recipe and threads, as a share of the memory's speed"; }
   std::vector<Flag> flags() override {
     return {{"optimizer", &optimizer_, "which", 1, 1, names_},
+            {"recipe", &recipe_, "which", 1, 1, recipe_names_},
+            {"dtype", &dtype_, "of the weights", 1, 1, {"fp32", "bf16", "all"}},
             {"params", &params_, "parameters to update", 1, 100'000'000'000},
             {"threads", &threads_, "0: one, and then every core this process may use", 0, 1024}};
   }
 
   void run(Session& session) override {
     const auto elements = round_up(static_cast<std::uint64_t>(params_), kTaskElements);
+    const auto dtypes = dtype_ == "all" ? std::vector{DType::fp32, DType::bf16} : std::vector{parse_dtype(dtype_)};
     for (const int threads : thread_counts(threads_)) {
       ThreadPool pool(threads);
       const auto memory = make_pinned_memory(pool);
       session.progress("taking memory …");
       const StreamMemory stream(*memory, pool, elements);
       for (const auto& known : optimizers()) {
-        if (!by_chunk(known.name) || (optimizer_ != "all" && optimizer_ != known.name)) continue;
+        if (optimizer_ != "all" && optimizer_ != known.name) continue;
         const auto optimizer = make_optimizer(known.name, {});
-        for (const auto dtype : {DType::fp32, DType::bf16})
+        for (const auto dtype : dtypes)
           for (const auto& recipe : recipes()) {
             if (session.stopped()) return;
+            if (recipe_ != "all" && recipe_ != recipe.name) continue;
             if (dtype != DType::bf16 && !goes_with_fp32(recipe.name)) continue;
             const auto r = Recipe::of(dtype, recipe.name, optimizer->states());
             session.progress("taking memory …");
-            measure(session, pool, *optimizer, r, Chunk(*memory, pool, *optimizer, r, elements), stream);
+            const auto subject = make_update_subject(*memory, pool, *optimizer, r, static_cast<std::int64_t>(elements));
+            measure(session, pool, *optimizer, r, *subject, stream);
           }
       }
     }
   }
 
  private:
-  // Those that look at whole layers do more than stream, each its own.
-  static bool by_chunk(std::string_view optimizer) { return !make_optimizer(optimizer, {})->layer_unit(); }
   static bool goes_with_fp32(std::string_view recipe) {
     try {
       return Recipe::of(DType::fp32, recipe).compute == DType::fp32;
@@ -158,26 +112,26 @@ class OptimizerBench final : public Bench {
     }
   }
 
-  static void measure(Session& session, ThreadPool& pool, const Optimizer& optimizer, const Recipe& recipe, const Chunk& chunk,
-                      const StreamMemory& stream) {
+  static void measure(Session& session, ThreadPool& pool, const Optimizer& optimizer, const Recipe& recipe,
+                      const UpdateSubject& subject, const StreamMemory& stream) {
     const auto& kernel = adamw_stream(recipe.gradient == DType::bf16, recipe.copies_master());
-    const std::array<std::function<void()>, 2> works{
-        [&] { optimizer.update(pool, {.step = 1000, .learning_rate = 1e-9}, chunk.update()); },
-        [&] { stream.run(pool, kernel); }};
+    const std::array<std::function<void()>, 2> works{[&] { subject.update({.step = 1000, .learning_rate = 1e-9}); },
+                                                     [&] { stream.run(pool, kernel); }};
     const auto seconds = time_in_turns(
         session,
         fmt::format("{} {} of {}, {} threads", optimizer.name(), recipe.name, terrace::name_of(recipe.compute), pool.threads()),
         works);
     if (seconds[0].empty()) return;
-    const auto elements = static_cast<double>(chunk.update().parameter.elements);
-    const auto gb_per_s = rates(1e-9 * elements * chunk.bytes_per_element(), seconds[0]);
-    const auto stream_gb_per_s = rates(1e-9 * elements * (kernel.read_bytes + kernel.write_bytes), seconds[1]);
+    const auto elements = static_cast<double>(subject.elements());
+    const auto gb_per_s = rates(1e-9 * elements * subject.bytes_per_element(), seconds[0]);
+    const auto stream_gb_per_s =
+        rates(1e-9 * static_cast<double>(stream.elements()) * (kernel.read_bytes + kernel.write_bytes), seconds[1]);
     std::vector<double> fractions;
     for (std::size_t r = 0; r < gb_per_s.size(); ++r) fractions.push_back(gb_per_s[r] / stream_gb_per_s[r]);
     session.result({{"optimizer", optimizer.name()},
                     {"recipe", recipe.name},
                     {"dtype", terrace::name_of(recipe.compute)},
-                    {"bytes_per_param", chunk.bytes_per_element()},
+                    {"bytes_per_param", subject.bytes_per_element()},
                     {"threads", pool.threads()},
                     {"gb_per_s", median(gb_per_s)},
                     {"fraction_of_stream", median(fractions)},
@@ -186,8 +140,8 @@ class OptimizerBench final : public Bench {
                     {"spread", spread(gb_per_s)}});
   }
 
-  std::vector<std::string> names_;
-  std::string optimizer_ = "adamw";
+  std::vector<std::string> names_, recipe_names_;
+  std::string optimizer_ = "adamw", recipe_ = "all", dtype_ = "all";
   std::int64_t params_ = 64'000'000, threads_ = 0;
 };
 

@@ -224,6 +224,32 @@ TEST_F(BenchHost, OptimizerStandsBesideTheStream) {
               1e-6 * all[0].at("gb_per_s").get<double>() * 1e9);
 }
 
+TEST_F(BenchHost, OptimizersOfWholeLayersAreTimedToo) {
+  for (const auto* optimizer : {"lamb", "adafactor"}) {
+    const auto all =
+        results({"optimizer", "--optimizer", optimizer, "--recipe", "all-bf16", "--params", "100000", "--threads", "1"},
+                {"optimizer", "recipe", "dtype", "bytes_per_param", "threads", "gb_per_s", "fraction_of_stream", "params_per_s",
+                 "runs", "spread"});
+    ASSERT_EQ(1U, all.size());
+    EXPECT_EQ(optimizer, all[0].at("optimizer"));
+    EXPECT_EQ("all-bf16", all[0].at("recipe"));
+    EXPECT_GT(all[0].at("params_per_s"), 0.0);
+    // bf16 weights read and written, bf16 gradients read; LAMB's two bf16 moments, Adafactor's sums of a million elements' rows
+    // and columns.
+    EXPECT_NEAR(all[0].at("bytes_per_param").get<double>(), std::string(optimizer) == "lamb" ? 14 : 6, 0.02);
+  }
+}
+
+TEST_F(BenchHost, OptimizerTakesOneRecipeOfOneDtype) {
+  const auto all = results({"optimizer", "--recipe", "bf16", "--dtype", "fp32", "--params", "100000", "--threads", "1"},
+                           {"optimizer", "recipe", "dtype", "bytes_per_param", "threads", "gb_per_s", "fraction_of_stream",
+                            "params_per_s", "runs", "spread"});
+  ASSERT_EQ(1U, all.size());
+  EXPECT_EQ("fp32", all[0].at("dtype"));
+  EXPECT_EQ(20.0, all[0].at("bytes_per_param"));
+  expect_refusal(terrace({"bench", "optimizer", "--recipe", "4bit"}), 2, {"--recipe", "4bit", "one of fp32"});
+}
+
 TEST_F(BenchHost, PcieWithoutAGpuSaysWhy) {
   const auto found = find_gpus();
   if (!found.gpus.empty()) GTEST_SKIP() << "a GPU is here: " << found.gpus[0].name;

@@ -1,0 +1,29 @@
+// What the optimizer bench updates: the arrays of a recipe, and who updates them.
+//
+// Owner: the caller; pool, memory and optimizer must outlive it. Threads: one; it uses the pool. Errors: of the optimizer.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include <terrace/core/memory_resource.h>
+#include <terrace/core/thread_pool.h>
+#include <terrace/optimizers/optimizer.h>
+#include <terrace/optimizers/recipe.h>
+
+namespace terrace::bench {
+
+class UpdateSubject {
+ public:
+  virtual ~UpdateSubject() = default;
+  [[nodiscard]] virtual std::int64_t elements() const = 0;
+  [[nodiscard]] virtual double bytes_per_element() const = 0;  // that an update reads and writes of what is kept
+  virtual void update(const UpdateStep& step) const = 0;
+};
+
+// A chunk of so many elements, or for an optimizer that sees whole layers a layer of square matrices, with at most 8 Mi
+// elements. Its states have content.
+std::unique_ptr<UpdateSubject> make_update_subject(MemoryResource& memory, ThreadPool& pool, const Optimizer& optimizer,
+                                                   Recipe recipe, std::int64_t elements);
+
+}  // namespace terrace::bench
