@@ -112,6 +112,12 @@ class Weights {
       : chunk_(chunk), opening_(opening), seed_(step.seed + step.step * 0x9E3779B97F4A7C15U) {}
 
   [[nodiscard]] bool in_place() const { return plain() || opening_.takes == Takes::halves; }
+  // A copy's memory held anything before: it is written whole.
+  [[nodiscard]] bool written_whole() const { return copied() && opening_.takes == Takes::halves; }
+  void clear_padding(std::int64_t first, std::int64_t end) const {
+    if (written_whole() && first < end)
+      std::fill(halves(chunk_.parameter, first), halves(chunk_.parameter, end), Codecs::Half{0});
+  }
   void open(const UpdatePart& part, std::int64_t first, std::int64_t count, A* buffer, Tile<A>& to) const {
     if (plain()) {
       to.weight = at<A>(copied() ? chunk_.master : chunk_.parameter, first);
@@ -158,17 +164,22 @@ void run_tiles(ThreadPool& pool, Isa isa, const UpdateStep& step, const ChunkUpd
       weights.in_place() && opening.in_place(chunk.gradient.format) && states[0].in_place() && states[1].in_place();
   const std::int64_t tile_elements = direct ? kBlockElements : kTileElements;
   const auto after = [](const UpdatePart& part) { return part.first + part.count; };
+  // Padding included: the first update leaves nothing of what the memory of states held before.
+  const bool whole = step.first || weights.written_whole();
 
   const auto tile = [&](std::int64_t tile_first, std::int64_t tile_end) {
     auto part = std::ranges::upper_bound(chunk.parts, tile_first, {}, after);
     const bool has_part = part != chunk.parts.end() && part->first < tile_end;
-    if (!has_part && !step.first) return;
+    if (!has_part && !step.first) return weights.clear_padding(tile_first, tile_end);
     alignas(64) A weight_buffer[kTileElements], gradient_buffer[kTileElements], state_buffers[2][kTileElements];
     const auto state0 = states[0].open(tile_first, tile_end - tile_first, state_buffers[0]);
     const auto state1 = states[1].open(tile_first, tile_end - tile_first, state_buffers[1]);
+    auto done = tile_first;
     for (; part != chunk.parts.end() && part->first < tile_end; ++part) {
       const auto first = std::max(part->first, tile_first), count = std::min(after(*part), tile_end) - first;
       if (count == 0) continue;
+      weights.clear_padding(done, first);
+      done = first + count;
       Tile<A> t{.gradient = gradients<A>(opening, chunk.gradient, first, count, gradient_buffer),
                 .state0 = state0.from(first - tile_first),
                 .state1 = state1.from(first - tile_first),
@@ -177,6 +188,7 @@ void run_tiles(ThreadPool& pool, Isa isa, const UpdateStep& step, const ChunkUpd
       weights.open(*part, first, count, weight_buffer, t);
       loop(static_cast<std::size_t>(part - chunk.parts.begin()), t);
     }
+    weights.clear_padding(done, tile_end);
     states[0].close(tile_first, tile_end - tile_first, state_buffers[0]);
     states[1].close(tile_first, tile_end - tile_first, state_buffers[1]);
   };
@@ -187,8 +199,7 @@ void run_tiles(ThreadPool& pool, Isa isa, const UpdateStep& step, const ChunkUpd
     for (std::int64_t first = b * kBlockElements; first < block_end; first += tile_elements)
       tile(first, std::min(block_end, first + tile_elements));
   };
-  // The first update leaves nothing of what the memory of states held before, padding included.
-  const std::int64_t end = step.first ? elements : chunk.parts.empty() ? 0 : after(chunk.parts.back());
+  const std::int64_t end = whole ? elements : chunk.parts.empty() ? 0 : after(chunk.parts.back());
   const std::int64_t blocks = (end + kBlockElements - 1) / kBlockElements;
   if (blocks == 1)
     block(0);

@@ -38,6 +38,10 @@ struct UpdateArgs {
   bool first = false;  // states hold nothing yet
   int parts = 0;
   UpdatePartArgs<Factors> part[kMaxUpdateParts] = {};
+
+  // The copy of a master weight is written whole, padding included, and so are all states at first.
+  [[nodiscard]] TERRACE_INLINE bool copies() const { return master.format == Format::fp32; }
+  [[nodiscard]] TERRACE_INLINE bool whole() const { return first || copies(); }
 };
 
 template <class Rule, class A>
@@ -55,9 +59,12 @@ class UpdateTile {
     int part = 0;
     while (part < args.parts && args.part[part].end <= tile) ++part;
     const bool has_part = part < args.parts && args.part[part].first < tile + kUpdateTile;
-    if (!has_part && !args.first) return;
-
     const std::int64_t own = tile + lane.thread();  // of row 0
+    if (!has_part && !args.first) {
+      for (std::int64_t at = own; at < tile + kUpdateTile; at += kThreads) clear_padding(args, at);
+      return;
+    }
+
     A weight[kUpdateRows] = {}, gradient[kUpdateRows] = {}, state[2][kUpdateRows] = {};
     int part_of[kUpdateRows];  // −1: padding
     TERRACE_UNROLL
@@ -78,6 +85,8 @@ class UpdateTile {
         const auto& p = args.part[part_of[r]];
         Rule::element(p.factors, weight[r], gradient[r], state[0][r], state[1][r]);
         write_weight(args, p, at, weight[r]);
+      } else {
+        clear_padding(args, at);
       }
       TERRACE_UNROLL
       for (int s = 0; s < kStates; ++s) {
@@ -93,6 +102,9 @@ class UpdateTile {
   template <class T>
   TERRACE_KERNEL static T& place(const Stored& stored, std::int64_t at) {
     return reinterpret_cast<T*>(stored.data)[at];
+  }
+  TERRACE_KERNEL static void clear_padding(const Args& args, std::int64_t at) {
+    if (args.copies() && at < args.parameter.elements) place<std::uint16_t>(args.parameter, at) = 0;
   }
   TERRACE_KERNEL static A read_number(const Stored& stored, std::int64_t at) {
     if constexpr (std::is_same_v<A, float>) {

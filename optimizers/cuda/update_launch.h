@@ -41,9 +41,9 @@ void launch_update(const Launcher& launcher, const UpdateMaps& maps, const Rule&
 
   const auto after = [](const UpdatePart& part) { return part.first + part.count; };
   const auto count = chunk.parts.size();
-  const std::int64_t end = step.first ? chunk.parameter.elements : count == 0 ? 0 : after(chunk.parts.back());
+  const std::int64_t end = args.whole() ? chunk.parameter.elements : count == 0 ? 0 : after(chunk.parts.back());
   const std::int64_t end_tile = ceil_div(end, kUpdateTile);
-  std::int64_t tile = step.first || count == 0 ? 0 : chunk.parts.front().first / kUpdateTile;
+  std::int64_t tile = args.whole() || count == 0 ? 0 : chunk.parts.front().first / kUpdateTile;
   std::size_t next = 0;
   while (tile < end_tile) {
     while (next < count && after(chunk.parts[next]) <= tile * kUpdateTile) ++next;

@@ -222,6 +222,29 @@ TEST_P(OptimizerContract, FirstUpdateLeavesNothingOfTheStatesMemory) {
       ASSERT_TRUE(same(poisoned.number(kind, i), zeroed.number(kind, i))) << name_of(kind) << ", element " << i;
 }
 
+// An update that writes the bf16 copy of a master weight is given memory that held anything: it is written whole, padding
+// included.
+TEST_P(OptimizerContract, CopyOfTheMasterIsWrittenWhole) {
+  auto c = chunk(70001);
+  if (!c.recipe().copies_master()) return;  // else the parameter is read, and its padding stays
+  for (const auto& parts : {std::vector<UpdatePart>{{.first = 64, .count = 1000}, {.first = 3000, .count = 100}},
+                            std::vector<UpdatePart>{{.first = 65500, .count = 100}}, std::vector<UpdatePart>{}})
+    for (const bool first : {true, false}) {
+      c.parts = parts;
+      draw_weights(c, 3);
+      draw_gradients(c, 4);
+      std::ranges::fill(c.bytes(Kind::parameter), std::byte{0xff});
+      make()->update(pool_, {.step = 1, .learning_rate = 1e-3, .first = first}, c.update());
+      auto part = parts.begin();
+      for (std::int64_t i = 0; i < c.elements(); ++i) {
+        while (part != parts.end() && part->first + part->count <= i) ++part;
+        const bool padding = part == parts.end() || i < part->first;
+        const auto expected = padding ? 0.0F : widened(nearest_ties_away(static_cast<float>(c.weight(i))));
+        ASSERT_EQ(c.number(Kind::parameter, i), expected) << "element " << i << (padding ? ", of the padding" : "");
+      }
+    }
+}
+
 // Elements between parts belong to nobody: their gradients may be anything, and their weights stay.
 TEST_P(OptimizerContract, PaddingIsLeftAlone) {
   auto a = chunk(1024), b = chunk(1024);
