@@ -38,42 +38,29 @@ class Adafactor final : public LayerOptimizer<Adafactor> {
   }
   [[nodiscard]] std::vector<Kind> states() const override { return {Kind::second_moment}; }
 
-  struct Places {
-    std::uint64_t directions = 0, moments = 0, sums = 0, factors = 0;
-    LayerNeeds needs = {};
+  template <class A>
+  struct Scratch {
+    std::span<A> packed;  // the moments of all tensors
+    std::span<double> sums;
+    std::span<A> factors;
   };
   template <class A>
-  static Places places(const LayerShape& shape) {
+  static Scratch<A> scratch(const LayerShape& shape, ScratchPlan& plan) {
     std::int64_t numbers = 0, most = 0;
     for (const auto& t : shape.tensors) {
       numbers += numbers_of(t);
       if (t.is_matrix()) most = std::max(most, numbers_of(t));
     }
-    ScratchPlan plan;
-    Places p;
-    p.directions = plan.take<A>(shape.run_elements);
-    p.moments = plan.take<A>(numbers);
-    p.sums = plan.take<double>(most);
-    p.factors = plan.take<A>(most);
-    p.needs = {.scratch_bytes = plan.bytes(), .packed_numbers = static_cast<std::uint64_t>(numbers)};
-    return p;
+    return {.packed = plan.take<A>(numbers), .sums = plan.take<double>(most), .factors = plan.take<A>(most)};
   }
-
   template <class A>
-  void enqueue_in(Stream& stream, const UpdateStep& step, const LayerUpdate& layer) const {
-    const auto p = places<A>(shape_of(layer));
-    const auto at = [&](std::uint64_t place) { return reinterpret_cast<A*>(layer.scratch + place); };
-    const auto work = std::make_shared<LayerWork<A>>(kName, 0, isa_, step, layer, at(p.directions));
-    const std::span moments(at(p.moments), p.needs.packed_numbers);
-    auto* const sums = reinterpret_cast<double*>(layer.scratch + p.sums);
-    stream.submit([this, work, moments, sums, factors = at(p.factors), &pool = stream.device().pool()] {
-      update_in(pool, *work, moments, sums, factors);
-    });
+  void enqueue_in(Stream& stream, const std::shared_ptr<LayerWork<A>>& work, const Scratch<A>& to) const {
+    stream.submit([this, work, to, &pool = stream.device().pool()] { update_in(pool, *work, to); });
   }
 
  private:
   template <class A>
-  void update_in(ThreadPool& pool, const LayerWork<A>& work, std::span<A> moments, double* sums, A* factors) const {
+  void update_in(ThreadPool& pool, const LayerWork<A>& work, const Scratch<A>& to) const {
     const auto& step = work.step();
     const auto scale = static_cast<A>(step.gradient_scale);
     work.each_tile(pool, [&](std::size_t tensor, std::int64_t element, const elementwise::Tile<A>& tile) {
@@ -81,14 +68,14 @@ class Adafactor final : public LayerOptimizer<Adafactor> {
       for (std::int64_t i = 0; i < tile.count; ++i) out[i] = tile.gradient.numbers[i] * scale;
     });
 
-    work.load_packed(moments);
+    work.load_packed(to.packed);
     const double towards = std::pow(static_cast<double>(step.step), kDecayPower);
     std::vector<typename LayerWork<A>::Descent> descents;
-    A* moment = moments.data();
+    A* moment = to.packed.data();
     for (std::size_t i = 0; i < work.tensors().size(); ++i) {
       const auto& t = work.tensors()[i];
       if (t.is_matrix())
-        divide_matrix(pool, t, work.directions(i), moment, towards, sums, factors);
+        divide_matrix(pool, t, work.directions(i), moment, towards, to.sums.data(), to.factors.data());
       else
         divide_vector(t, work.directions(i), moment, towards);
       moment += numbers_of(t);
@@ -98,7 +85,7 @@ class Adafactor final : public LayerOptimizer<Adafactor> {
       descents.push_back({.rate = (rate * std::max(kSmallestScale, weights)) / std::max(1.0, direction / kGreatestDirection),
                           .decay = 1.0 - rate * (s_.weight_decay * t.decay)});
     }
-    work.store_packed(moments);
+    work.store_packed(to.packed);
     work.descend(pool, descents);
   }
 

@@ -15,22 +15,16 @@ class Lamb final : public LayerOptimizer<Lamb> {
   Lamb(const OptimizerSettings& settings, Isa isa) : LayerOptimizer(settings, isa) { require_adam_settings(kName, s_); }
   [[nodiscard]] std::vector<Kind> states() const override { return {Kind::first_moment, Kind::second_moment}; }
 
-  struct Places {
-    std::uint64_t directions = 0;
-    LayerNeeds needs = {};
+  template <class A>
+  struct Scratch {
+    std::span<A> packed;
   };
   template <class A>
-  static Places places(const LayerShape& shape) {
-    ScratchPlan plan;
-    Places p{.directions = plan.take<A>(shape.run_elements)};
-    p.needs.scratch_bytes = plan.bytes();
-    return p;
+  static Scratch<A> scratch(const LayerShape&, ScratchPlan&) {
+    return {};
   }
-
   template <class A>
-  void enqueue_in(Stream& stream, const UpdateStep& step, const LayerUpdate& layer) const {
-    auto* const directions = reinterpret_cast<A*>(layer.scratch + places<A>(shape_of(layer)).directions);
-    const auto work = std::make_shared<LayerWork<A>>(kName, 2, isa_, step, layer, directions);
+  void enqueue_in(Stream& stream, const std::shared_ptr<LayerWork<A>>& work, const Scratch<A>&) const {
     stream.submit([this, work, &pool = stream.device().pool()] { update_in(pool, *work); });
   }
 

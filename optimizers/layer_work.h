@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -22,18 +23,21 @@
 
 namespace terrace {
 
-// Hands out places in a layer's scratch, the same ones when it is counted and when it is used.
+// Hands out places in a layer's scratch, the same ones when it is counted (without a base; the places have a size and no bytes)
+// and when it is used.
 class ScratchPlan {
  public:
+  explicit ScratchPlan(std::byte* base = nullptr) : base_(base) {}
   template <class T>
-  std::uint64_t take(std::int64_t count) {
-    const auto at = bytes_;
+  std::span<T> take(std::int64_t count) {
+    auto* const at = base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + bytes_);
     bytes_ = round_up(bytes_ + static_cast<std::uint64_t>(count) * sizeof(T), std::uint64_t{64});
-    return at;
+    return {at, static_cast<std::size_t>(count)};
   }
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
 
  private:
+  std::byte* base_;
   std::uint64_t bytes_ = 0;
 };
 
@@ -82,7 +86,15 @@ class LayerWork {
 template <class A>
 double sum_of_squares(ThreadPool& pool, const A* numbers, std::int64_t count);
 
-// An optimizer over LayerWork: enqueue_in<A>() of `Own` in the arithmetic that the weights ask for.
+LayerShape shape_of(const LayerUpdate& layer);
+
+// An optimizer over LayerWork, in the arithmetic that the weights ask for. `Own` has
+//
+//   static constexpr const char* kName;
+//   static constexpr bool kPacks;             // its second moment is packed; it is the last of its states
+//   template <class A> struct Scratch;        // what it computes in beside the directions; `packed`: the packed state's
+//   numbers template <class A> static Scratch<A> scratch(const LayerShape&, ScratchPlan&); template <class A> void
+//   enqueue_in(Stream&, const std::shared_ptr<LayerWork<A>>&, const Scratch<A>&) const;
 template <class Own>
 class LayerOptimizer : public Optimizer {
  public:
@@ -91,8 +103,7 @@ class LayerOptimizer : public Optimizer {
   [[nodiscard]] std::optional<LayerUnit> layer_unit() const final {
     return LayerUnit{.needs =
                          [](const LayerShape& shape) {
-                           return shape.arithmetic == DType::fp64 ? Own::template places<double>(shape).needs
-                                                                  : Own::template places<float>(shape).needs;
+                           return shape.arithmetic == DType::fp64 ? needs<double>(shape) : needs<float>(shape);
                          },
                      .packs_second_moment = Own::kPacks};
   }
@@ -101,18 +112,34 @@ class LayerOptimizer : public Optimizer {
   }
   void enqueue_layer(Stream& stream, const UpdateStep& step, const LayerUpdate& layer) const final {
     if (layer.chunks.empty()) return;
-    const auto& own = static_cast<const Own&>(*this);
     if (layer.chunks.front().parameter.format == Format::fp64)
-      own.template enqueue_in<double>(stream, step, layer);
+      enqueue_as<double>(stream, step, layer);
     else
-      own.template enqueue_in<float>(stream, step, layer);
+      enqueue_as<float>(stream, step, layer);
   }
 
  protected:
   const OptimizerSettings s_;
   Isa isa_;
-};
 
-LayerShape shape_of(const LayerUpdate& layer);
+ private:
+  template <class A>
+  static LayerNeeds needs(const LayerShape& shape) {
+    ScratchPlan plan;
+    plan.take<A>(shape.run_elements);
+    const auto scratch = Own::template scratch<A>(shape, plan);
+    return {.scratch_bytes = plan.bytes(), .packed_numbers = scratch.packed.size()};
+  }
+  template <class A>
+  void enqueue_as(Stream& stream, const UpdateStep& step, const LayerUpdate& layer) const {
+    const auto shape = shape_of(layer);
+    ScratchPlan plan(layer.scratch);
+    auto* const directions = plan.take<A>(shape.run_elements).data();
+    const auto scratch = Own::template scratch<A>(shape, plan);
+    const auto work =
+        std::make_shared<LayerWork<A>>(Own::kName, states().size() - (Own::kPacks ? 1 : 0), isa_, step, layer, directions);
+    static_cast<const Own&>(*this).template enqueue_in<A>(stream, work, scratch);
+  }
+};
 
 }  // namespace terrace

@@ -52,12 +52,13 @@ class Muon final : public LayerOptimizer<Muon> {
   }
   [[nodiscard]] std::vector<Kind> states() const override { return {Kind::first_moment, Kind::second_moment}; }
 
-  struct Places {
-    std::uint64_t directions = 0, moments = 0, product = 0, gram = 0, square = 0;
-    LayerNeeds needs = {};
+  template <class A>
+  struct Scratch {
+    std::span<A> packed;                 // the second moments of what is no matrix
+    std::span<A> product, gram, square;  // of one matrix
   };
   template <class A>
-  static Places places(const LayerShape& shape) {
+  static Scratch<A> scratch(const LayerShape& shape, ScratchPlan& plan) {
     std::int64_t numbers = 0, matrix = 0, gram = 0;
     for (const auto& t : shape.tensors) {
       if (!is_orthogonalised(t)) {
@@ -68,37 +69,22 @@ class Muon final : public LayerOptimizer<Muon> {
       matrix = std::max(matrix, t.elements());
       gram = std::max(gram, shorter * shorter);
     }
-    ScratchPlan plan;
-    Places p;
-    p.directions = plan.take<A>(shape.run_elements);
-    p.moments = plan.take<A>(numbers);
-    p.product = plan.take<A>(matrix);
-    p.gram = plan.take<A>(gram);
-    p.square = plan.take<A>(gram);
-    p.needs = {.scratch_bytes = plan.bytes(), .packed_numbers = static_cast<std::uint64_t>(numbers)};
-    return p;
+    return {.packed = plan.take<A>(numbers),
+            .product = plan.take<A>(matrix),
+            .gram = plan.take<A>(gram),
+            .square = plan.take<A>(gram)};
   }
 
   template <class A>
-  void enqueue_in(Stream& stream, const UpdateStep& step, const LayerUpdate& layer) const {
-    const auto p = places<A>(shape_of(layer));
-    const auto at = [&](std::uint64_t place) { return reinterpret_cast<A*>(layer.scratch + place); };
-    const auto work = std::make_shared<LayerWork<A>>(kName, 1, isa_, step, layer, at(p.directions));
-    const std::span moments(at(p.moments), p.needs.packed_numbers);
+  void enqueue_in(Stream& stream, const std::shared_ptr<LayerWork<A>>& work, const Scratch<A>& to) const {
     auto& pool = stream.device().pool();
-    stream.submit([this, work, moments, &pool] { gather(pool, *work, moments); });
+    stream.submit([this, work, moments = to.packed, &pool] { gather(pool, *work, moments); });
     for (std::size_t i = 0; i < work->tensors().size(); ++i)
-      if (is_orthogonalised(work->tensors()[i]))
-        orthogonalise<A>(stream, work, i, {.product = at(p.product), .gram = at(p.gram), .square = at(p.square)});
+      if (is_orthogonalised(work->tensors()[i])) orthogonalise(stream, work, i, to);
     stream.submit([this, work, &pool] { work->descend(pool, descents(*work)); });
   }
 
  private:
-  template <class A>
-  struct Buffers {
-    A *product = nullptr, *gram = nullptr, *square = nullptr;
-  };
-
   template <class A>
   struct MomentumFactors {
     A gradient_scale, momentum;
@@ -165,7 +151,8 @@ class Muon final : public LayerOptimizer<Muon> {
 
   // In place, by Newton and Schulz. The Gram matrix is that of the shorter side.
   template <class A>
-  void orthogonalise(Stream& stream, const std::shared_ptr<LayerWork<A>>& work, std::size_t tensor, Buffers<A> to) const {
+  void orthogonalise(Stream& stream, const std::shared_ptr<LayerWork<A>>& work, std::size_t tensor,
+                     const Scratch<A>& to) const {
     constexpr auto kType = sizeof(A) == sizeof(double) ? DType::fp64 : DType::fp32;
     const auto& t = work->tensors()[tensor];
     const bool wide = t.rows <= t.columns;
@@ -176,8 +163,8 @@ class Muon final : public LayerOptimizer<Muon> {
     const auto view = [](A* data, std::int64_t rows, std::int64_t columns) {
       return TensorView{reinterpret_cast<std::byte*>(data), kType, {rows, columns}};
     };
-    const auto matrix = view(x, t.rows, t.columns), product = view(to.product, t.rows, t.columns);
-    const auto gram = view(to.gram, shorter, shorter), square = view(to.square, shorter, shorter);
+    const auto matrix = view(x, t.rows, t.columns), product = view(to.product.data(), t.rows, t.columns);
+    const auto gram = view(to.gram.data(), shorter, shorter), square = view(to.square.data(), shorter, shorter);
 
     stream.submit([this, work, tensor, x, elements, &pool] {
       const auto norm = std::sqrt(work->direction_squares(pool, tensor));
@@ -194,12 +181,12 @@ class Muon final : public LayerOptimizer<Muon> {
     for (int i = 0; i < kIterations; ++i) {
       math.matmul(stream, gram, matrix, wide ? Transpose::no : Transpose::yes, matrix, wide ? Transpose::yes : Transpose::no);
       math.matmul(stream, square, gram, Transpose::no, gram, Transpose::no);
-      combine(to.square, to.gram, kC, kB, shorter * shorter);
+      combine(to.square.data(), to.gram.data(), kC, kB, shorter * shorter);
       if (wide)
         math.matmul(stream, product, square, Transpose::no, matrix, Transpose::no);
       else
         math.matmul(stream, product, matrix, Transpose::no, square, Transpose::no);
-      combine(x, to.product, kA, 1, elements);
+      combine(x, to.product.data(), kA, 1, elements);
     }
   }
 
