@@ -10,6 +10,7 @@
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/pipeline_setup.h>
 #include <terrace/examples/terrace/setup.h>
+#include <terrace/parallel/check_messages.h>
 #include <terrace/parallel/pipeline/simulate.h>
 #include <terrace/parallel/pipeline/stage_costs.h>
 
@@ -32,6 +33,11 @@ Exit plan_pipeline(const CommandLine& line) {
       throw Error(fmt::format("rank {} of the pipeline: {}", rank, why.what()), why.exit());
     }
     if (line.plan.program) fmt::print("# rank {}\n{}", rank, to_text(plans.back().programs.steady));
+  }
+  for (const auto which : {&Programs::first, &Programs::steady, &Programs::drain, &Programs::evaluate, &Programs::fill}) {
+    std::vector<Program> same;
+    for (const auto& rank : plans) same.push_back(rank.programs.*which);
+    check_messages(same);
   }
   if (line.plan.program) return Exit::ok;
 

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <bit>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 
@@ -27,10 +28,10 @@ class PipelineRun : public testing::Test {
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
   // Of all ranks, which must agree.
-  toy::RunResult run(toy::RunOptions o, const std::string& what) {
+  toy::RunResult run(toy::RunOptions o, const std::string& what, const CommunicationFaults& faults = {}) {
     o.store = folder_ / ("run" + std::to_string(runs_++));
     o.commit_at_end = o.disk_tier;
-    auto all = toy::run_ranks(o);
+    auto all = toy::run_ranks(o, {std::chrono::seconds(60)}, faults);
     for (std::size_t r = 0; r < all.errors.size(); ++r) EXPECT_EQ(all.errors[r], "") << what << ", rank " << r;
     for (std::size_t r = 1; r < all.ranks.size(); ++r)
       expect_same(all.ranks[0], all.ranks[r], fmt::format("{}, rank {}", what, r));
@@ -161,6 +162,35 @@ TEST_F(PipelineRun, EveryTwoSettingsTogether) {
   }
   EXPECT_GE(covering.rows().size(), 35U);
   EXPECT_GT(read, 0U);
+}
+
+// Every order that these degrees allow, with messages that are late by chance: nobody waits for ever, and no bit depends on who
+// comes when. One in twelve of them, all where long tests are wanted.
+TEST_F(PipelineRun, NoDelayOfAMessageChangesAnything) {
+  const auto* const wanted = std::getenv("TERRACE_SEED");
+  const std::uint64_t seed = wanted ? std::strtoull(wanted, nullptr, 10) : 1;
+  const std::size_t stride = std::getenv("TERRACE_LONG_TESTS") ? 1 : 12;
+  std::map<std::uint32_t, toy::RunResult> references;  // by micro-batches
+  std::size_t programs = 0, runs = 0;
+  for (std::uint32_t p = 2; p <= 6; ++p)
+    for (std::uint32_t m = 1; m <= 16; ++m)
+      for (const auto& [order, chunks] : std::vector<std::pair<std::string, std::uint32_t>>{
+               {"gpipe", 1}, {"1f1b", 1}, {"zb-h1", 1}, {"interleaved", 2}, {"interleaved", 3}, {"dualpipe-v", 2}}) {
+        if (order == "dualpipe-v" && m < 2 * p) continue;
+        if (programs++ % stride != seed % stride) continue;
+        ++runs;
+        toy::RunOptions o;
+        o.steps = 1;
+        o.depth = 1;
+        o.sizes = {.width = 16, .vocab = 33, .blocks = 10};
+        o.shape = {{1, 4}, m};
+        if (!references.contains(m)) references[m] = run(o, "one rank");
+        o.pipeline = pipeline_of(order, p, m, chunks, o.sizes.blocks);
+        const auto what = fmt::format("{} on {} ranks, {} stages each, {} micro-batches, seed {}", order, p, chunks, m, seed);
+        const auto late = run(o, what, {.seed = seed + programs, .longest_delay = std::chrono::microseconds(500)});
+        expect_same(references[m], late, what);
+      }
+  EXPECT_GE(runs * stride, 329U);
 }
 
 // A store that is opened again holds a rank's stages.

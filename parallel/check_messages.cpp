@@ -1,0 +1,120 @@
+#include <terrace/parallel/check_messages.h>
+
+#include <fmt/format.h>
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include <terrace/core/error.h>
+
+namespace terrace {
+namespace {
+
+using LaneKey = std::tuple<std::uint32_t, std::uint32_t, Payload>;  // source, destination
+using Content = std::tuple<Payload, std::uint32_t, std::uint32_t>;  // layer, micro-batch or group
+Content content_of(const Action& a) { return {a.payload, a.layer, is_per_micro_batch(a.payload) ? a.micro_batch : a.chunk}; }
+
+class Ranks {
+ public:
+  explicit Ranks(std::span<const Program> programs) : programs_(programs), at_(programs.size()), awaited_(programs.size()) {}
+
+  void run() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (std::uint32_t rank = 0; rank < at_.size(); ++rank)
+        while (advance(rank)) moved = true;
+    }
+    for (std::uint32_t rank = 0; rank < at_.size(); ++rank)
+      if (at_[rank] < programs_[rank].actions.size()) throw_circle(rank);
+    for (const auto& [lane, asked] : asked_)
+      if (!asked.empty())
+        throw Error(fmt::format("rank {} asks for what rank {} never sends: {}", std::get<1>(lane), std::get<0>(lane),
+                                to_text(asked.front())),
+                    Exit::usage);
+  }
+
+ private:
+  [[nodiscard]] const Action& next(std::uint32_t rank) const { return programs_[rank].actions[at_[rank]]; }
+
+  bool advance(std::uint32_t rank) {
+    if (at_[rank] == programs_[rank].actions.size()) return false;
+    const auto& a = next(rank);
+    if (is_message(a.op) && a.peer >= at_.size())
+      throw Error(fmt::format("rank {}: {}: there are {} ranks", rank, to_text(a), at_.size()), Exit::usage);
+    if (a.op == Op::receive) {
+      asked_[{a.peer, rank, a.payload}].push_back(a);
+      awaited_[rank].insert(content_of(a));
+    } else if (waits_for(rank)) {
+      return false;
+    } else if (a.op == Op::send) {
+      auto& asked = asked_[{rank, a.peer, a.payload}];
+      if (content_of(asked.front()) != content_of(a))
+        throw Error(fmt::format("rank {} sends what rank {} does not ask for next: {} meets {}", rank, a.peer, to_text(a),
+                                to_text(asked.front())),
+                    Exit::usage);
+      asked.pop_front();
+      awaited_[a.peer].erase(content_of(a));
+    }
+    ++at_[rank];
+    return true;
+  }
+
+  // Whom a rank's next action waits for.
+  [[nodiscard]] std::optional<std::uint32_t> waits_for(std::uint32_t rank) const {
+    const auto& a = next(rank);
+    if (a.op == Op::send) {
+      const auto asked = asked_.find({rank, a.peer, a.payload});
+      if (asked == asked_.end() || asked->second.empty()) return a.peer;
+      return std::nullopt;
+    }
+    const auto source = [&](const Content& content) -> std::optional<std::uint32_t> {
+      if (!awaited_[rank].contains(content)) return std::nullopt;
+      for (const auto& [lane, asked] : asked_)
+        for (const auto& receive : asked)
+          if (std::get<1>(lane) == rank && content_of(receive) == content) return std::get<0>(lane);
+      return std::nullopt;
+    };
+    const bool backward = a.op == Op::backward || a.op == Op::backward_input || a.op == Op::backward_weight;
+    if (backward || a.op == Op::forward || a.op == Op::recompute || a.op == Op::evaluate) {
+      if (const auto from = source({Payload::activation, a.layer, a.micro_batch})) return from;
+      if (backward)
+        if (const auto from = source({Payload::gradient, a.layer + 1, a.micro_batch})) return from;
+    }
+    // The tied gradient is added before the norm is taken. New weights come from a rank that waits for nobody.
+    for (const auto& content : awaited_[rank])
+      if (std::get<0>(content) == Payload::tied_gradient && a.op == Op::norm && std::get<1>(content) == a.layer)
+        return source(content);
+    return std::nullopt;
+  }
+
+  [[noreturn]] void throw_circle(std::uint32_t rank) const {
+    std::string text = "ranks wait for one another:";
+    std::set<std::uint32_t> seen;
+    while (seen.insert(rank).second) {
+      if (at_[rank] == programs_[rank].actions.size()) {
+        text += fmt::format("\n  rank {} is at its end", rank);
+        break;
+      }
+      const auto other = waits_for(rank);
+      text +=
+          fmt::format("\n  rank {} at action {}, {}, waits for rank {}", rank, at_[rank], to_text(next(rank)), other.value());
+      rank = *other;
+    }
+    throw Error(text, Exit::usage);
+  }
+
+  std::span<const Program> programs_;
+  std::vector<std::size_t> at_;
+  std::vector<std::set<Content>> awaited_;       // a rank: what it has asked for and not got
+  std::map<LaneKey, std::deque<Action>> asked_;  // receives that no send has met
+};
+
+}  // namespace
+
+void check_messages(std::span<const Program> ranks) { Ranks(ranks).run(); }
+
+}  // namespace terrace

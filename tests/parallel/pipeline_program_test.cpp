@@ -1,0 +1,167 @@
+// The programs of a pipeline's ranks: every order lowered and proved, alone and together; what is broken is refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include <map>
+#include <set>
+
+#include <terrace/core/error.h>
+#include <terrace/parallel/check_messages.h>
+#include <terrace/parallel/checker.h>
+#include <terrace/parallel/pipeline/orders.h>
+#include <terrace/parallel/pipeline/simulate.h>
+#include <terrace/parallel/plan.h>
+#include <terrace/tests/support/toy_model.h>
+
+namespace terrace {
+namespace {
+
+using testing::HasSubstr;
+using u32 = std::uint32_t;
+
+// All ranks of an order over the toy model, as a plan without limits writes them.
+struct Ranks {
+  Ranks(std::string_view order, u32 ranks, u32 micro_batches, u32 chunks = 2, bool tied = true)
+      : schedule(pipeline::write_order(order, {.ranks = ranks, .micro_batches = micro_batches, .chunks = chunks})),
+        model(toy::make_model({.width = 16, .vocab = 33, .blocks = schedule.placement.stages, .tied = tied})) {
+    // A block for each stage, and the embedding and the head beside the first and the last one.
+    std::vector<u32> begins{0};
+    for (u32 s = 1; s < schedule.placement.stages; ++s) begins.push_back(s + 1);
+    begins.push_back(schedule.placement.stages + 2);
+    request.shape = {{1, 4}, micro_batches};
+    request.pipeline = {schedule, begins};
+    for (u32 r = 0; r < ranks; ++r) {
+      request.pipeline_rank = r;
+      maps.push_back(std::make_unique<StepMap>(
+          model, StepMap::Options{.shape = request.shape, .pipeline = part_of(*request.pipeline, r)}));
+      programs.push_back(write_programs(*maps.back(), request, 0));
+    }
+  }
+  [[nodiscard]] std::vector<Program> all(Program Programs::*which) const {
+    std::vector<Program> same;
+    for (const auto& p : programs) same.push_back(p.*which);
+    return same;
+  }
+  pipeline::Schedule schedule;
+  Model model;
+  PlanRequest request;
+  std::vector<std::unique_ptr<StepMap>> maps;
+  std::vector<Programs> programs;
+};
+
+// At most how many micro-batches of its stages a rank holds at a time, each stage's counted: from the receipt or forward of the
+// first layer to the backward that ends it.
+u32 peak_live(const Ranks& of, u32 rank) {
+  const auto& begins = of.request.pipeline->begins;
+  std::map<std::pair<u32, u32>, std::size_t> last;  // stage, micro-batch: its last action
+  const auto stage_of = [&](u32 layer) {
+    return static_cast<u32>(std::ranges::upper_bound(begins, layer) - begins.begin()) - 1;
+  };
+  const auto& actions = of.programs[rank].first.actions;
+  for (std::size_t i = 0; i < actions.size(); ++i)
+    if (actions[i].op <= Op::backward_weight) last[{stage_of(actions[i].layer), actions[i].micro_batch}] = i;
+  std::set<std::pair<u32, u32>> live;
+  u32 peak = 0;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    if (actions[i].op > Op::backward_weight) continue;
+    const std::pair at{stage_of(actions[i].layer), actions[i].micro_batch};
+    live.insert(at);
+    peak = std::max(peak, static_cast<u32>(live.size()));
+    if (last[at] == i) live.erase(at);
+  }
+  return peak;
+}
+
+TEST(PipelinePrograms, EveryOrderIsProvedOnAllRanksTogether) {
+  int programs = 0;
+  for (u32 p = 2; p <= 6; ++p)
+    for (u32 m = 1; m <= 16; ++m)
+      for (const std::string order : {"layerwise", "gpipe", "1f1b", "zb-h1", "zb-v", "interleaved", "dualpipe-v"})
+        for (const u32 chunks : {2U, 3U}) {
+          if ((chunks == 3 && order != "interleaved") || (order == "dualpipe-v" && m < 2 * p)) continue;
+          SCOPED_TRACE(fmt::format("{} on {} ranks, {} micro-batches, {} chunks", order, p, m, chunks));
+          const Ranks ranks(order, p, m, chunks);
+          for (const auto which : {&Programs::first, &Programs::steady, &Programs::drain, &Programs::evaluate, &Programs::fill})
+            ASSERT_NO_THROW(check_messages(ranks.all(which)));
+          const auto timing = pipeline::simulate(ranks.schedule, {});
+          for (u32 r = 0; r < p; ++r) ASSERT_EQ(peak_live(ranks, r), timing.peak_live[r]) << "rank " << r;
+          ++programs;
+        }
+  EXPECT_GE(programs, 329);
+}
+
+TEST(PipelinePrograms, MessagesAreThoseOfTheFormula) {
+  for (const auto& [order, p, m, v] : {std::tuple{"1f1b", 4U, 6U, 1U}, {"interleaved", 3U, 6U, 2U}, {"zb-v", 3U, 7U, 2U}}) {
+    const Ranks ranks(order, p, m, v, false);
+    std::map<Payload, u32> sent;
+    for (const auto& program : ranks.all(&Programs::steady))
+      for (const auto& a : program.actions)
+        if (a.op == Op::send) ++sent[a.payload];
+    // In a V the two stages in the middle are on one rank.
+    const auto edges = p * v - 1 - (std::string_view(order) == "zb-v" ? 1 : 0);
+    EXPECT_EQ(sent[Payload::activation], m * edges) << order;
+    EXPECT_EQ(sent[Payload::gradient], m * edges) << order;
+    EXPECT_EQ(sent.size(), 2U) << order;
+  }
+}
+
+TEST(PipelinePrograms, TextRoundTrips) {
+  const Ranks ranks("zb-h1", 3, 4);
+  for (const auto& p : ranks.programs) EXPECT_EQ(parse_program(to_text(p.steady)), p.steady);
+  EXPECT_THROW(static_cast<void>(parse_program("program layers l2 micro-batches m1\nsend love l1 m0 r1\n")), Error);
+}
+
+TEST(PipelinePrograms, WithAnActionRemovedOrDoubledAreRefused) {
+  for (const auto* const order : {"1f1b", "zb-h1", "interleaved"}) {
+    const Ranks ranks(order, 3, 4);
+    const auto right = ranks.all(&Programs::steady);
+    for (u32 r = 0; r < right.size(); ++r)
+      for (std::size_t i = 0; i < right[r].actions.size(); ++i)
+        for (const bool doubled : {false, true}) {
+          auto wrong = right;
+          auto& actions = wrong[r].actions;
+          const auto at = actions.begin() + static_cast<std::ptrdiff_t>(i);
+          doubled ? actions.insert(at, Action{*at}) : actions.erase(at);
+          const auto proved = [&] {
+            check_step(wrong[r], *ranks.maps[r], Updates::before_use);
+            check_messages(wrong);
+          };
+          EXPECT_THROW(proved(), Error) << order << ", rank " << r << ", action " << i
+                                        << (doubled ? " doubled: " : " removed: ") << to_text(right[r].actions[i]);
+        }
+  }
+}
+
+TEST(PipelinePrograms, ACircleIsPrinted) {
+  auto ranks = Ranks("1f1b", 2, 3).all(&Programs::first);
+  // Rank 1 asks for its second micro-batch only when it has sent the first one's gradient, and rank 0 for the gradient only
+  // when it has sent the second micro-batch.
+  for (const auto& [rank, payload] : {std::pair{1U, Payload::activation}, {0U, Payload::gradient}}) {
+    auto& actions = ranks[rank].actions;
+    const auto is = [&](Op op, Payload what, u32 m) {
+      return [=](const Action& a) { return a.op == op && a.payload == what && a.micro_batch == m; };
+    };
+    const u32 m = rank == 1 ? 1 : 0;
+    const auto receive = std::ranges::find_if(actions, is(Op::receive, payload, m));
+    ASSERT_NE(receive, actions.end());
+    const auto moved = *receive;
+    actions.erase(receive);
+    const auto send =
+        std::ranges::find_if(actions, rank == 1 ? is(Op::send, Payload::gradient, 0) : is(Op::send, Payload::activation, 1));
+    ASSERT_NE(send, actions.end());
+    actions.insert(send + 1, moved);
+  }
+  try {
+    check_messages(ranks);
+    FAIL() << "a circle was accepted";
+  } catch (const Error& e) {
+    EXPECT_THAT(e.what(), HasSubstr("rank 0 at action"));
+    EXPECT_THAT(e.what(), HasSubstr("send activation l"));
+    EXPECT_THAT(e.what(), HasSubstr("waits for rank 0"));
+  }
+}
+
+}  // namespace
+}  // namespace terrace
