@@ -62,6 +62,7 @@ Compute::Compute(const Parts& parts)
   losses_ = {doubles, losses};
   tokens_ = {ids, tokens};
   targets_ = {ids + tokens, tokens};
+  if (parts.ranks.data) ranks_.emplace(*parts.ranks.data, map.data());
 }
 
 void Compute::begin(const StepInput& input) {
@@ -88,9 +89,12 @@ void Compute::share_results(Share what) {
   };
   stream.wait(parts_.stream->record());
   share(*among, losses_);
-  // Where data ranks hold all of a gradient each has its layers' squares already. A rank without layers shares, too.
-  if (what == Share::step && shares_squares())
-    share(parts_.map->data().stage() >= 1 ? *parts_.ranks.all : *parts_.ranks.pipeline, squares_.all());
+  // Where data ranks hold all of a gradient each has its layers' squares already. A rank without layers shares, too. They are
+  // the same in every copy of the state.
+  if (what != Share::step || !shares_squares()) return;
+  const bool sharded = parts_.map->data().stage() >= 1;
+  if (!parts_.ranks.pipeline) return share(ranks_->sharers(), squares_.all());
+  share(sharded ? *parts_.ranks.all : *parts_.ranks.pipeline, squares_.all());
 }
 
 bool Compute::shares_squares() const { return parts_.map->data().stage() >= 1 || parts_.ranks.pipeline; }
@@ -158,7 +162,7 @@ void Compute::layer(const Action& a, const Views& views) {
       .tokens = ids(tokens_),
       .targets = ids(targets_),
       .loss_scale = input_->loss_scale,
-      .loss = {reinterpret_cast<std::byte*>(&losses_[a.micro_batch * map.data().ranks + map.data().rank]), DType::fp64, {1}},
+      .loss = {reinterpret_cast<std::byte*>(&losses_[a.micro_batch * map.data().ranks + map.data().turn()]), DType::fp64, {1}},
       .scratch = {views.of(map.scratch(a.layer)), DType::i32, {scratch_bytes / 4}},
       .evaluate = a.op == Op::evaluate};
 
@@ -322,7 +326,7 @@ void Compute::visit(const Action& a, const Views& views) {
     if (map.data().shards(kind) && map.holds(a.layer)) {
       const auto own = map.state(kind, a.layer, map.own(a.chunk));
       const auto bytes = map.chunk_bytes(own);
-      parts_.ranks.data->all_gather(stream_for(a), {views.of(own), bytes}, {views.of(map.visited(kind)), bytes * group});
+      ranks_->sharers().all_gather(stream_for(a), {views.of(own), bytes}, {views.of(map.visited(kind)), bytes * group});
     }
     if (!parts_.ranks.pipeline) return;
     const auto holder = static_cast<int>(map.pipeline().holder(a.layer));
@@ -366,27 +370,32 @@ void Compute::gather(const Action& a, const Views& views) {
   const auto group = map.gathered(a.layer, a.chunk);
   const auto bytes = map.chunk_bytes(mine);
   // Where weights are not sharded this rank's chunk is the group's own block.
-  parts_.ranks.data->all_gather(*parts_.communication_stream, {views.of(mine), bytes},
-                                {views.of(group), bytes * map.data().group()});
+  ranks_->sharers().all_gather(*parts_.communication_stream, {views.of(mine), bytes},
+                               {views.of(group), bytes * map.data().group()});
 }
 
 void Compute::reduce(const Action& a, const Views& views) {
   const auto& map = *parts_.map;
   const auto& data = map.data();
   auto& stream = *parts_.communication_stream;
-  auto& comm = *parts_.ranks.data;
   const auto [first, into, tied] = map.reduced(a.layer, a.chunk);
   const auto bytes = map.chunk_bytes(into);
   const Bytes group{views.of(first), bytes * data.group()}, mine{views.of(into), bytes};
   auto sum = Reduction::sum(map.options().recipe.gradient);
-  if (!data.folds_each()) {
-    if (data.stage() == 0) return comm.all_reduce(stream, sum, group, group);
-    return comm.reduce_scatter(stream, sum, group, mine);
+  if (!data.folds_each() && data.stage() == 0) return ranks_->all().all_reduce(stream, sum, group, group);
+  const bool last = a.micro_batch + 1 == map.micro_batches();
+  auto each = sum;
+  each.onto = data.folds_each() && a.micro_batch > 0;
+  if (data.canonical && data.copies() > 1) {
+    const auto part = mine.subspan(bytes / data.copies() * (data.rank / data.sharers()), bytes / data.copies());
+    ranks_->turns().reduce_scatter(stream, each, group, part);
+    if (last) ranks_->copies().all_gather(stream, part, mine);
+    return;
   }
-  sum.onto = a.micro_batch > 0;
-  comm.reduce_scatter(stream, sum, group, mine);
-  if (!data.shards(Kind::gradient) && a.micro_batch + 1 == map.micro_batches())
-    comm.all_gather(stream, mine, {mine.data() - bytes * data.rank, bytes * data.group()});
+  ranks_->sharers().reduce_scatter(stream, each, group, mine);
+  if (last && data.copies() > 1) ranks_->copies().all_reduce(stream, sum, mine, mine);
+  if (last && data.folds_each() && !data.shards(Kind::gradient))
+    ranks_->all().all_gather(stream, mine, {mine.data() - bytes * data.place(), bytes * data.group()});
 }
 
 }  // namespace terrace

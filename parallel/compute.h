@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -17,7 +18,7 @@
 #include <terrace/core/math.h>
 #include <terrace/optimizers/optimizer.h>
 #include <terrace/optimizers/stored_weights.h>
-#include <terrace/parallel/comm/communicator.h>
+#include <terrace/parallel/data_groups.h>
 #include <terrace/parallel/gradient_squares.h>
 #include <terrace/parallel/step_map.h>
 
@@ -88,6 +89,7 @@ class Compute {
   [[nodiscard]] Stream& stream_for(const Action& action) const;
 
   Parts parts_;
+  std::optional<DataGroups> ranks_;  // where there is a communicator
   const StepInput* input_ = nullptr;
   std::shared_ptr<MemoryResource> memory_;
   Slab slots_;  // what the spans below are parts of

@@ -8,8 +8,13 @@
 //   gradients      all-reduced  reduce-scattered        the same, as soon as each is computed
 //   weights        –            gathered after updates  gathered after updates   gathered before every use
 //
-// Micro-batch i of rank r is the global micro-batch i · ranks + r. Canonical reduction folds the gradients of micro-batches one
-// by one in that order, so that the sums are the bits of one rank that computes them all.
+// Hybrid shards: `shard_group` neighbours share one copy of the state, and there are several copies. Gradients are reduced
+// within a group as they come, and the shards of the sum are all-reduced between the copies once a step.
+//
+// Micro-batch i of rank r is the global micro-batch i · ranks + turn(r). Canonical reduction folds the gradients of
+// micro-batches one by one in that order, so that the sums are the bits of one rank that computes them all. With copies, each
+// of them folds its part of every shard, over all ranks, and they exchange the parts once a step; for the parts to lie in
+// order, ranks take turns by their place in a group first.
 //
 // Threads: values.
 #pragma once
@@ -24,15 +29,21 @@ struct DataParallel {
   std::uint32_t ranks = 1, rank = 0;
   std::uint32_t zero = 0;  // 0 to 3
   bool canonical = false;
+  std::uint32_t shard_group = 0;  // ranks that share one copy of what is sharded; 0: all. It divides them
 
-  [[nodiscard]] std::uint32_t stage() const { return ranks > 1 ? zero : 0; }  // one rank has nobody to share with
+  // One rank has nobody to share with.
+  [[nodiscard]] std::uint32_t stage() const { return ranks > 1 && shard_group != 1 ? zero : 0; }
+  [[nodiscard]] std::uint32_t sharers() const { return stage() >= 1 && shard_group != 0 ? shard_group : ranks; }
+  [[nodiscard]] std::uint32_t copies() const { return ranks / sharers(); }
+  [[nodiscard]] std::uint32_t turn() const { return rank % sharers() * copies() + rank / sharers(); }
   // Gradients are computed into a buffer of their own and folded after every micro-batch.
   [[nodiscard]] bool folds_each() const { return canonical || stage() >= 2; }
   [[nodiscard]] bool reduces() const { return canonical || ranks > 1; }
   [[nodiscard]] bool gathers_updates() const { return stage() == 1 || stage() == 2; }
   [[nodiscard]] bool gathers_before_use() const { return stage() == 3; }
-  // Chunks a group.
-  [[nodiscard]] std::uint32_t group() const { return stage() >= 1 || canonical ? ranks : 1; }
+  // Chunks a group, and which of them is this rank's.
+  [[nodiscard]] std::uint32_t group() const { return stage() >= 1 || canonical ? sharers() : 1; }
+  [[nodiscard]] std::uint32_t place() const { return rank % group(); }
   [[nodiscard]] bool shards(Kind kind) const {
     switch (kind) {
       case Kind::parameter: return stage() >= 3;

@@ -36,21 +36,27 @@ std::vector<Exchange> exchanges_of(const StepMap& map, const Action& a) {
   const auto whole = [&](Kind kind) {
     return map.options().recipe.chunk_bytes(kind, map.layout().chunk_elements()) * data.group();
   };
-  if (a.op == Op::gather) return {{Operation::all_gather, whole(Kind::parameter), data.ranks, 1}};
+  if (a.op == Op::gather) return {{Operation::all_gather, whole(Kind::parameter), data.sharers(), 1}};
   if (a.op != Op::reduce) return {};
   const auto gradient = whole(Kind::gradient);
   if (!data.folds_each() && data.stage() == 0) return {{Operation::all_reduce, gradient, data.ranks, 1}};
-  std::vector<Exchange> all{{Operation::reduce_scatter, gradient, data.ranks, 1}};
-  if (data.folds_each() && !data.shards(Kind::gradient) && a.micro_batch + 1 == map.micro_batches())
-    all.push_back({Operation::all_gather, gradient, data.ranks, 1});
+  const bool parts = data.canonical && data.copies() > 1;
+  std::vector<Exchange> all{{Operation::reduce_scatter, gradient, parts ? data.ranks : data.sharers(), 1}};
+  if (a.micro_batch + 1 != map.micro_batches()) return all;
+  if (data.folds_each() && !data.shards(Kind::gradient)) all.push_back({Operation::all_gather, gradient, data.ranks, 1});
+  if (data.copies() > 1)
+    all.push_back(
+        {parts ? Operation::all_gather : Operation::all_reduce, gradient / data.group(), data.copies(), data.sharers()});
   return all;
 }
 
-Exchange results_of(const StepMap& map) {
+std::vector<Exchange> results_of(const StepMap& map) {
   const auto& data = map.data();
-  std::uint64_t numbers = std::uint64_t{map.micro_batches()} * data.ranks;
-  if (data.stage() >= 1) numbers += ceil_div(map.parameter_count(), Layout::kBlockElements);
-  return {Operation::all_reduce, numbers * sizeof(double), data.ranks, 1};
+  const auto numbers = [](std::uint64_t count) { return count * sizeof(double); };
+  std::vector<Exchange> all{{Operation::all_reduce, numbers(std::uint64_t{map.micro_batches()} * data.ranks), data.ranks, 1}};
+  if (data.stage() >= 1)
+    all.push_back({Operation::all_reduce, numbers(ceil_div(map.parameter_count(), Layout::kBlockElements)), data.sharers(), 1});
+  return all;
 }
 
 LinkBytes link_bytes(const Links& links, const Exchange& e) {
@@ -65,7 +71,8 @@ LinkBytes link_bytes(const Links& links, const StepMap& map, const Program& prog
   LinkBytes all;
   for (const auto& action : program.actions)
     for (const auto& exchange : exchanges_of(map, action)) all += link_bytes(links, exchange);
-  return all += link_bytes(links, results_of(map));
+  for (const auto& exchange : results_of(map)) all += link_bytes(links, exchange);
+  return all;
 }
 
 double seconds_of(const Links& links, const Exchange& e) {

@@ -206,6 +206,9 @@ class Planner {
     const auto& data = request_.data;
     if (data.ranks == 0 || data.zero > 3)
       throw Error("there is at least one data rank, and ZeRO has stages 0 to 3", Exit::usage);
+    demand_shard_group(data);
+    if (request_.pipeline && data.copies() > 1)
+      throw Error("hybrid shards in the stages of a pipeline: not there yet\n  leave out --shard-group, or --pp", Exit::usage);
     if (data.canonical && Recipe::of(model_.dtype, request_.recipe, request_.states).gradient == DType::bf16)
       throw Error(
           fmt::format("recipe {} keeps gradients in bf16, which are rounded after every sum\n  canonical reduction wants "
@@ -230,6 +233,22 @@ class Planner {
   [[nodiscard]] std::vector<LayerActivations> activations() const {
     const auto& r = request_;
     return r.activations.empty() ? choose_activations(model_, r.shape.batch, r.recompute, r.offload) : r.activations;
+  }
+
+  static void demand_shard_group(const DataParallel& data) {
+    if (data.shard_group == 0) return;
+    if (data.ranks % data.shard_group != 0)
+      throw Error(fmt::format("shard groups of {} do not divide {} ranks\n  give --shard-group a divisor of --dp",
+                              data.shard_group, data.ranks),
+                  Exit::usage);
+    if (data.zero == 0)
+      throw Error("ZeRO stage 0 shards nothing, and shard groups mean nothing to it\n  give --zero 1, 2 or 3", Exit::usage);
+    if (data.canonical && Layout::kBlockElements % data.copies() != 0)
+      throw Error(
+          fmt::format("canonical reduction between {} copies of the state: each folds its part of every chunk\n  give a "
+                      "--shard-group that makes 2, 4, 8, … of them",
+                      data.copies()),
+          Exit::usage);
   }
 
   [[nodiscard]] Budget budget() const {

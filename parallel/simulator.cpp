@@ -24,11 +24,7 @@ double ProfileCosts::seconds(const Action& a) const {
     case Op::send:
     case Op::receive: return bytes_used() / profile_.memory_copy;  // ranks of one machine, through its memory
     case Op::gather:
-    case Op::reduce: {
-      double seconds = 0;
-      for (const auto& exchange : exchanges_of(map, a)) seconds += seconds_of(links(), exchange);
-      return seconds;
-    }
+    case Op::reduce: return seconds_of(exchanges_of(map, a));
     case Op::release:
     case Op::prefetch: return 0;
     default: break;
@@ -45,10 +41,12 @@ double ProfileCosts::seconds(const Action& a) const {
 }
 
 // Ranks of one machine exchange through its memory.
-Links ProfileCosts::links() const {
+double ProfileCosts::seconds_of(const std::vector<Exchange>& exchanges) const {
   auto links = profile_.links;
   if (links.within == 0) links.within = profile_.memory_copy;
-  return links;
+  double seconds = 0;
+  for (const auto& exchange : exchanges) seconds += terrace::seconds_of(links, exchange);
+  return seconds;
 }
 
 void SimulatedTimes::add(const SimulatedTimes& other) {

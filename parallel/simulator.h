@@ -38,12 +38,12 @@ class ProfileCosts : public CostModel {
  public:
   ProfileCosts(const StepMap& map, const MachineProfile& profile) : map_(map), profile_(profile) {}
   [[nodiscard]] double seconds(const Action& action) const override;
-  [[nodiscard]] double seconds_of_results() const override { return seconds_of(links(), results_of(map_)); }
+  [[nodiscard]] double seconds_of_results() const override { return seconds_of(results_of(map_)); }
   // A measured cost replaces the estimate for every action of that operation and layer, first micro-batch or later ones.
   void set(const Action& action, double seconds) { measured_[key(action)] = seconds; }
 
  private:
-  [[nodiscard]] Links links() const;
+  [[nodiscard]] double seconds_of(const std::vector<Exchange>& exchanges) const;
   const StepMap& map_;
   const MachineProfile& profile_;
   using Key = std::tuple<Op, std::uint32_t, bool>;  // later micro-batches add to gradients, the first one writes them

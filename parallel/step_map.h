@@ -104,7 +104,7 @@ class StepMap {
   // A layer's chunks in groups (data_parallel.h).
   [[nodiscard]] const DataParallel& data() const { return options_.data; }
   [[nodiscard]] std::uint32_t groups_of(std::uint32_t layer) const { return layout_.chunks_of(layer) / data().group(); }
-  [[nodiscard]] std::uint32_t own(std::uint32_t group) const { return group * data().group() + data().rank % data().group(); }
+  [[nodiscard]] std::uint32_t own(std::uint32_t group) const { return group * data().group() + data().place(); }
   [[nodiscard]] std::vector<std::uint32_t> chunks_of(std::uint32_t group) const;   // all of it, within the layer
   [[nodiscard]] std::vector<std::uint32_t> updated_in(std::uint32_t group) const;  // by this rank
   // Every chunk of a layer's gradient that is complete on this rank when all is reduced.

@@ -34,7 +34,7 @@ void StepMap::use_reduced(std::vector<Use>& uses, const Action& a) const {
   uses.push_back({into, a.micro_batch == 0 ? Access::overwrite : Access::update});
   if (data().shards(Kind::gradient) || a.micro_batch + 1 != micro_batches()) return;
   for (std::uint32_t i = 0; i < count; ++i)
-    if (i != data().rank) uses.push_back({ChunkId(index(into) - data().rank + i), Access::overwrite});
+    if (i != data().place()) uses.push_back({ChunkId(index(into) - data().place() + i), Access::overwrite});
 }
 
 void StepMap::use_visited(std::vector<Use>& uses, const Action& a) const {
@@ -175,7 +175,7 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
       if (data().folds_each()) add(first);
       if (data().folds_each() || data().stage() == 0) break;
       for (std::uint32_t i = 0; i < data().group(); ++i)
-        if (i != data().rank) add(ChunkId(index(first) + i));
+        if (i != data().place()) add(ChunkId(index(first) + i));
       break;
     }
     case Op::release:

@@ -54,7 +54,7 @@ std::vector<std::string_view> command_names() {
 
 // What CLI11 fills while it parses; understood afterwards, in the order of precedence.
 struct Parsed {
-  std::string config_file;
+  std::vector<std::string> config_files;
   std::vector<std::string> sets;
   Assignments flags;
 };
@@ -65,7 +65,12 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
   sub->set_help_flag("-h,--help", "print this help and exit");
   const bool all = command.takes.front() == "all";
   if (all) {
-    sub->add_option("--config", parsed.config_file, "TOML file with the same names, flat or in sections")->type_name("FILE");
+    sub->add_option(
+           "--config", parsed.config_files,
+           "TOML file with the same names, flat or in sections; repeatable, later ones override; examples/presets has some")
+        ->type_name("FILE")
+        ->expected(1)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     sub->add_option("--set", parsed.sets, "override one key: --set train.steps=100; repeatable")
         ->type_name("KEY=VALUE")
         ->expected(1)
@@ -150,7 +155,7 @@ RunConfig resolve(const CommandLine& line, const Parsed& parsed) {
     apply_file(config, own);
     config.json = false;  // that of the training
   }
-  if (!parsed.config_file.empty()) apply_file(config, parsed.config_file);
+  for (const auto& file : parsed.config_files) apply_file(config, file);
   for (const auto& set : parsed.sets) apply_set(config, set);
   apply_flags(config, parsed.flags);
   return config;

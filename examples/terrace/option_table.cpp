@@ -118,6 +118,8 @@ std::vector<Option> make_table() {
              "ranks that train on different micro-batches; 0: as many as were launched, or one"),
       number("parallel", "zero", &C::zero, {0, 3}, kSame,
              "what they shard: 0 nothing, 1 optimizer states and masters, 2 gradients too, 3 weights too"),
+      number("parallel", "shard-group", &C::shard_group, {0, 65536}, kSame,
+             "neighbouring ranks that share one copy of the state, of several copies; 0: all share one"),
       text("parallel", "canonical-reduction", &C::canonical_reduction, Text::any, kSame,
            "fold gradients micro-batch by micro-batch: the bits do not depend on --dp"),
       number("parallel", "pp", &C::pp, {1, 65536}, kSame, "ranks of a pipeline, which hold different layers"),

@@ -21,6 +21,7 @@ namespace {
 void demand_degrees(const RunConfig& c, int ranks) {
   check({.dp = static_cast<int>(c.dp),
          .pp = static_cast<int>(c.pp),
+         .shard_group = static_cast<int>(c.shard_group),
          .micro_batches = static_cast<int>(c.dp * c.grad_accumulation),
          .canonical_reduction = c.canonical_reduction},
         {.layers = 2 * c.layers + 2, .heads = c.heads, .ffn = std::max<std::int64_t>(1, c.ffn), .seq_len = c.seq_len}, ranks);

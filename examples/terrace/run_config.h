@@ -41,8 +41,9 @@ struct RunConfig {
   std::int64_t eval_interval = 0;  // steps; 0: at the end only
   std::int64_t eval_batches = 4;
   // ranks that train on different micro-batches of a step
-  std::int64_t dp = 0;    // 0: as many as were launched
-  std::int64_t zero = 0;  // what of the state is sharded among them
+  std::int64_t dp = 0;           // 0: as many as were launched
+  std::int64_t zero = 0;         // what of the state is sharded among them
+  std::int64_t shard_group = 0;  // ranks that share one copy of it; 0: all
   bool canonical_reduction = false;
   // ranks that hold different layers
   std::int64_t pp = 1;

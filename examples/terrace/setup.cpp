@@ -73,7 +73,8 @@ PlanRequest plan_request(const RunConfig& c) {
   r.generations = generations(c);
   r.data = {.ranks = static_cast<std::uint32_t>(std::max<std::int64_t>(1, c.dp)),
             .zero = static_cast<std::uint32_t>(c.zero),
-            .canonical = c.canonical_reduction};
+            .canonical = c.canonical_reduction,
+            .shard_group = static_cast<std::uint32_t>(c.shard_group)};
   return r;
 }
 

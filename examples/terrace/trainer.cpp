@@ -118,7 +118,7 @@ class Training {
     std::optional<double> evaluation;
     std::uint64_t stopped = 0;  // by which signal
     for (std::uint64_t step = done + 1; step <= last && (stopped = signal_of(team)) == 0; ++step) {
-      const auto& batch = training_batch(step, team);
+      const auto& batch = training_batch(step);
       const auto update = update_of(step, rate);
       const auto begin = now_ns();
       const auto result = run_step(engine, batch, update);
@@ -250,14 +250,14 @@ class Training {
   }
 
   // This rank's micro-batches of the step's sequences, which are the same ones however they are dealt out.
-  const Batch& training_batch(std::uint64_t step, const Team& team) {
+  const Batch& training_batch(std::uint64_t step) {
     const auto rows = config_.batch_size * config_.grad_accumulation;
     if (!batch_) batch_.emplace(rows, config_.seq_len);
-    const std::uint64_t ranks = request_.data.ranks, rank = data_rank(team);
+    const std::uint64_t ranks = request_.data.ranks, turn = plan_.map.data.turn();
     const auto per = static_cast<std::uint64_t>(config_.batch_size);
     const auto begin = (step - 1) * static_cast<std::uint64_t>(rows) * ranks;
     for (std::uint64_t j = 0; j < batch_->starts.size(); ++j)
-      batch_->starts[j] = sequences_.sequence_start(config_.seed, begin + (j / per * ranks + rank) * per + j % per);
+      batch_->starts[j] = sequences_.sequence_start(config_.seed, begin + (j / per * ranks + turn) * per + j % per);
     corpus_.fill(batch_->starts, sequences_.seq_len, batch_->tokens, batch_->targets);
     return *batch_;
   }

@@ -110,6 +110,28 @@ TEST_F(Ranks, EveryDegreeAndStageEndsInTheSameWeights) {
   }
 }
 
+// Two copies of the state, each shared by two ranks.
+TEST_F(Ranks, HybridShardsEndInTheSameWeights) {
+  const Words groups{"--shard-group", "2"};
+  const auto one = train(threads(1, 0, "one"));
+  ASSERT_EQ(0, one.exit) << one.described;
+  const auto many = train(threads(4, 3, "threads", groups));
+  ASSERT_EQ(0, many.exit) << many.described;
+  EXPECT_EQ(weights_of(one), weights_of(many));
+  EXPECT_EQ(steps("one"), steps("threads"));
+#ifdef TERRACE_MPIRUN
+  const auto apart = run(processes(4, 2, "processes", groups));
+  ASSERT_EQ(0, apart.exit) << apart.described;
+  EXPECT_EQ(weights_of(one), weights_of(apart));
+#endif
+  const auto odd = train(threads(4, 3, "none", {"--shard-group", "3"}));
+  EXPECT_EQ(2, odd.exit) << odd.described;
+  EXPECT_NE(odd.err.find("--shard-group 3: it must divide 4 data ranks; nearest legal: 2 and 4"), std::string::npos)
+      << odd.described;
+  expect_refusal(train(threads(4, 0, "none", groups)), 2, {"stage 0", "--zero 1, 2 or 3"});
+  EXPECT_FALSE(fs::exists(at("none")));
+}
+
 // Budgets at the smallest, all state on disk, on four ranks.
 TEST_F(Ranks, ShardsOnDiskAreTheBitsOfShardsInMemory) {
   const auto resident = train(threads(4, 3, "resident"));

@@ -44,8 +44,19 @@ class Zero : public testing::Test {
 
 std::string name(const toy::RunOptions& o) {
   return std::to_string(o.data.ranks) + " ranks, ZeRO-" + std::to_string(o.data.zero) +
+         (o.data.shard_group == 0 ? "" : " in groups of " + std::to_string(o.data.shard_group)) +
          (o.data.canonical ? ", canonical" : "") + ", " + std::string(name_of(o.sizes.dtype)) + ", " + o.recipe + ", " +
          std::to_string(o.shape.micro_batches) + " micro-batches";
+}
+
+// Into a little more than the least that is legal.
+void squeeze(toy::RunOptions& o, bool disk_tier) {
+  auto request = toy::request_of(o);
+  request.update = Tier::host;
+  const auto wide = plan(toy::make_model(o.sizes), request, o.profile);
+  o.budget.device = wide.smallest_bytes[Tier::device] + wide.smallest_bytes[Tier::device] / 4;
+  o.disk_tier = disk_tier;
+  if (disk_tier) o.budget = {o.budget.device, wide.smallest_bytes[Tier::host] * 3 + 128 * kKiB, 256 * kMiB};
 }
 
 // m = 24 micro-batches in all, dealt to every degree that divides them.
@@ -61,6 +72,70 @@ TEST_F(Zero, CanonicalReductionGivesTheBitsOfOneRank) {
       o.shape.micro_batches = 24 / ranks;
       expect_same(one, run(o, name(o)), name(o));
     }
+}
+
+TEST_F(Zero, CanonicalReductionOfHybridShardsGivesTheBitsOfOneRank) {
+  toy::RunOptions base;
+  base.steps = 3;
+  base.shape = {{1, 8}, 24};
+  const auto one = run(base, "one rank");
+  for (const auto& [ranks, group] : {std::pair{4U, 2U}, {4U, 1U}, {6U, 3U}, {8U, 2U}, {8U, 4U}, {8U, 8U}})
+    for (const std::uint32_t zero : {1U, 2U, 3U}) {
+      auto o = base;
+      o.data = {.ranks = ranks, .zero = zero, .canonical = true, .shard_group = group};
+      o.shape.micro_batches = 24 / ranks;
+      expect_same(one, run(o, name(o)), name(o));
+    }
+}
+
+// Also on disk, and with a tied layer: what is copied moves like what is not.
+TEST_F(Zero, HybridShardsAreTheSameBitsInEveryStageAndTier) {
+  for (const auto& [ranks, group] : {std::pair{4U, 2U}, {6U, 2U}, {8U, 4U}}) {
+    toy::RunOptions base;
+    base.steps = 3;
+    base.sizes.tied = true;
+    base.shape = {{1, 8}, 1};
+    base.data = {.ranks = ranks, .zero = 1, .shard_group = group};
+    const auto first = run(base, name(base));
+    for (const std::uint32_t zero : {2U, 3U}) {
+      auto o = base;
+      o.data.zero = zero;
+      expect_same(first, run(o, name(o)), name(o));
+      squeeze(o, true);
+      expect_same(first, run(o, name(o) + ", disk"), name(o) + ", disk");
+    }
+  }
+}
+
+TEST_F(Zero, HybridShardsAreOneRankButForRounding) {
+  toy::RunOptions base;
+  base.steps = 2;
+  base.sizes.dtype = DType::fp64;
+  base.shape = {{1, 8}, 8};
+  const auto one = run(base, name(base));
+  for (const auto& [ranks, group, zero] : {std::tuple{4U, 2U, 1U}, {4U, 2U, 2U}, {8U, 2U, 3U}, {8U, 4U, 2U}}) {
+    auto o = base;
+    o.shape.micro_batches = 8 / ranks;
+    o.data = {.ranks = ranks, .zero = zero, .shard_group = group};
+    const auto many = run(o, name(o));
+    ASSERT_EQ(many.losses.size(), one.losses.size());
+    for (std::size_t s = 0; s < one.losses.size(); ++s) {
+      EXPECT_NEAR(many.losses[s], one.losses[s], 5e-12 * one.losses[s]) << name(o) << ", step " << s + 1;
+      EXPECT_NEAR(many.norms[s], one.norms[s], 5e-12 * one.norms[s]) << name(o) << ", step " << s + 1;
+    }
+  }
+}
+
+TEST_F(Zero, HybridShardsThatCannotBeAreRefused) {
+  toy::RunOptions o;
+  const auto model = toy::make_model(o.sizes);
+  const auto refused = [&](const DataParallel& data) {
+    o.data = data;
+    EXPECT_THROW(static_cast<void>(plan(model, toy::request_of(o), o.profile)), Error) << name(o);
+  };
+  refused({.ranks = 4, .zero = 2, .shard_group = 3});
+  refused({.ranks = 4, .zero = 0, .shard_group = 2});
+  refused({.ranks = 6, .zero = 2, .canonical = true, .shard_group = 2});
 }
 
 TEST_F(Zero, StagesAreTheSameBitsWithoutAccumulation) {
@@ -144,12 +219,7 @@ TEST_F(Zero, EveryTwoSettingsTogether) {
                       (o.before_use ? ", clipped" : "") + (o.recompute ? ", recomputed" : "") + ", depth " +
                       std::to_string(row[8]) + (o.sizes.tied ? ", tied" : "");
     if (tiers > 0) {
-      auto request = toy::request_of(o);
-      request.update = Tier::host;
-      const auto wide = plan(toy::make_model(o.sizes), request, o.profile);  // says how small budgets may be
-      o.budget.device = wide.smallest_bytes[Tier::device] + wide.smallest_bytes[Tier::device] / 4;
-      o.disk_tier = tiers == 2;
-      if (o.disk_tier) o.budget = {o.budget.device, wide.smallest_bytes[Tier::host] * 3 + 128 * kKiB, 256 * kMiB};
+      squeeze(o, tiers == 2);
     }
     const auto r = run(o, what);
     expect_same(references[key], r, what);

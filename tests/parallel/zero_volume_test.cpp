@@ -105,6 +105,39 @@ TEST_F(ZeroVolume, TheLedgerIsTheFormula) {
       }
 }
 
+// ZeRO in groups of f, an all-reduce of the shards between the d / f copies once a step.
+TEST_F(ZeroVolume, HybridShardsSendAndHoldWhatTheFormulaSays) {
+  for (const auto& [ranks, f] : {std::pair{4U, 2U}, {8U, 2U}, {6U, 3U}})
+    for (const std::uint32_t zero : {1U, 2U, 3U}) {
+      toy::RunOptions o;
+      o.sizes.tied = zero != 3;  // a tied layer gathers another's weights too
+      o.sizes.dtype = DType::bf16;
+      o.shape = {{1, 8}, 3};
+      o.order = Order::vertical;
+      o.data = {.ranks = ranks, .zero = zero, .shard_group = f};
+      const auto model = toy::make_model(o.sizes);
+      const auto map = map_of(model, o);
+      const Elements n(map);
+      const auto measured = measure(o, static_cast<int>(ranks) - 1);
+      const auto what = std::to_string(ranks) + " ranks in groups of " + std::to_string(f) + ", ZeRO-" + std::to_string(zero) +
+                        "\n" + to_string(measured.step);
+      constexpr std::uint64_t kWeight = 2, kGradient = 4, kStates = 12;
+      const auto rounds = zero >= 2 ? 3U : 1U;
+      const auto scattered = measured.step.of("sharers", Operation::reduce_scatter);
+      EXPECT_EQ(scattered.payload_bytes, rounds * (n.all + n.tied) * kGradient) << what;
+      const auto reduced = measured.step.of("copies", Operation::all_reduce);
+      EXPECT_EQ(reduced.payload_bytes, (n.all + n.tied) * kGradient / f) << what;
+      EXPECT_EQ(reduced.calls, n.groups + n.tied_groups) << what;
+      const auto gathered = measured.step.of("sharers", Operation::all_gather);
+      EXPECT_EQ(gathered.payload_bytes, (zero == 3 ? 2 * n.all - n.last : n.all) * kWeight) << what;
+      EXPECT_EQ(measured.step.of("world", Operation::all_reduce).payload_bytes, 3 * ranks * sizeof(double)) << "losses\n"
+                                                                                                            << what;
+
+      EXPECT_EQ(measured.between[Tier::device], (zero == 3 ? n.all * kWeight / f : n.all * kWeight) + n.all * kStates / f)
+          << what;
+    }
+}
+
 TEST_F(ZeroVolume, MemoryOfARankIsTheFormula) {
   for (const std::uint32_t ranks : {1U, 2U, 4U, 8U})
     for (const std::uint32_t zero : {0U, 1U, 2U, 3U}) {

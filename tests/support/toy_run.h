@@ -114,7 +114,7 @@ struct Training {
     targets.clear();
     const auto per = static_cast<std::size_t>(o.shape.batch.tokens());
     for (std::size_t i = 0; i < tokens_a_step(); ++i) {
-      if (i / per % o.data.ranks != static_cast<std::size_t>(rank)) continue;
+      if (i / per % o.data.ranks != planned.map.data.turn()) continue;
       tokens.push_back(draw(step, i));
       targets.push_back(i % 7 == 0 ? -1 : draw(step, i + 1));
     }
