@@ -2,17 +2,21 @@
 """Whether compact recipes learn as fp32 states do: the quickstart's model, trained once under each recipe with all else the same; the last
 evaluation's loss of each beside that of recipe fp32. Ends with 1 if one is more than --most per cent above it.
 
-    bench/recipes_train.py [--text FILE] [--steps N] [--dtype bf16,fp32] [--optimizer NAME] [--lr RATE] [--seeds N]
+    bench/recipes_train.py [--text FILE] [--steps N] [--dtype bf16,fp32] [--recipes NAME,…] [--optimizer NAME] [--lr RATE] [--seeds N]
+                           [--keep FILE] [--minutes M]
 
 The text is the quickstart's (runs/quickstart-data/bible.txt) unless another one is named. Only the losses count, so it does not matter
-what else the machine does, but for the time it takes.
+what else the machine does, but for the time it takes. With --keep the loss of each run is kept in FILE as it ends and no run is done twice;
+with --minutes no run begins after so many: call it again until it ends with 0 or 1, and not with 75.
 """
 
 import argparse
 import json
+import pathlib
 import statistics
 import sys
 import tempfile
+import time
 
 import runs
 
@@ -25,7 +29,26 @@ RECIPES = {
 }
 
 
+class Kept:
+    """The last evaluation's loss of every run so far, by all that decides it."""
+
+    def __init__(self, path):
+        self.path = pathlib.Path(path) if path else None
+        text = self.path.read_text() if self.path and self.path.exists() else ""
+        self.losses = {json.dumps(run): loss for run, loss in map(json.loads, text.splitlines())}
+
+    def find(self, run):
+        return self.losses.get(json.dumps(run))
+
+    def add(self, run, loss):
+        self.losses[json.dumps(run)] = loss
+        if self.path:
+            with self.path.open("a") as file:
+                file.write(json.dumps([run, loss]) + "\n")
+
+
 def main():
+    begin = time.monotonic()
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--text", default=str(runs.ROOT / "runs/quickstart-data/bible.txt"))
     arguments.add_argument("--steps", type=int, default=140)
@@ -36,18 +59,31 @@ def main():
     arguments.add_argument("--eval-batches", type=int, default=32)
     arguments.add_argument("--most", type=float, default=1.0, help="per cent")
     arguments.add_argument("--folder", default=".", help="where runs are kept while they last")
+    arguments.add_argument("--recipes", default="", help="of these only; fp32, which the others are compared with, is always there")
+    arguments.add_argument("--keep", default="", help="a file of losses: what is in it is not run again")
+    arguments.add_argument("--minutes", type=float, default=0, help="no run begins after so many (0: all run)")
     options = arguments.parse_args()
+    chosen = {"fp32", *options.recipes.split(",")} if options.recipes else set(sum(RECIPES.values(), []))
+    kept = Kept(options.keep)
     above = []
     with tempfile.TemporaryDirectory(prefix="terrace-bench-", dir=options.folder) as folder:
         for dtype in options.dtype.split(","):
             plain = None
-            for recipe in RECIPES[dtype]:
+            for recipe in (r for r in RECIPES[dtype] if r in chosen):
                 losses = []
                 for seed in range(1, options.seeds + 1):
-                    _, steps = runs.train(folder, *MODEL, "--data", options.text, "--steps", options.steps, "--dtype", dtype, "--recipe",
-                                          recipe, "--optimizer", options.optimizer, "--lr", options.lr, "--seed", seed, "--eval-batches",
-                                          options.eval_batches)
-                    losses.append(steps[-1]["eval_loss"])
+                    flags = [*MODEL, "--data", options.text, "--steps", options.steps, "--dtype", dtype, "--recipe", recipe, "--optimizer",
+                             options.optimizer, "--lr", options.lr, "--seed", seed, "--eval-batches", options.eval_batches]
+                    run = [str(flag) for flag in flags]
+                    loss = kept.find(run)
+                    if loss is None:
+                        if options.minutes and time.monotonic() - begin > 60 * options.minutes:
+                            print(f"{options.minutes} minutes are over before {dtype} {recipe}: call again", file=sys.stderr)
+                            return 75
+                        _, steps = runs.train(folder, *flags)
+                        loss = steps[-1]["eval_loss"]
+                        kept.add(run, loss)
+                    losses.append(loss)
                 loss = statistics.mean(losses)
                 plain = plain or loss
                 more = 100 * (loss / plain - 1)
@@ -57,7 +93,8 @@ def main():
                     above.append(f"{dtype} {recipe}: {more:.2f} %")
     if above:
         sys.exit(f"more than {options.most} % above recipe fp32: " + ", ".join(above))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
