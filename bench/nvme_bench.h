@@ -11,5 +11,6 @@ namespace terrace::bench {
 
 std::unique_ptr<Bench> make_nvme_bench();
 std::unique_ptr<Bench> make_chunks_bench();  // the whole path of a chunk beside the engine alone
+std::unique_ptr<Bench> make_stream_bench();  // updates of what lies on the disk
 
 }  // namespace terrace::bench

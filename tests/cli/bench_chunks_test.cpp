@@ -1,4 +1,4 @@
-// What is promised of `terrace bench chunks`: both sides' figures and their ratio, and nothing left on the disk.
+// What is promised of `terrace bench chunks` and `stream`: all sides' figures and their ratio, and nothing left on the disk.
 #include <filesystem>
 
 #include "cli_test.h"
@@ -30,6 +30,20 @@ TEST_F(BenchChunks, ComparesTheWholePathWithTheEngineAlone) {
   EXPECT_EQ("write", results[0].at("op"));
   EXPECT_EQ("read", results[1].at("op"));
   EXPECT_TRUE(std::filesystem::is_empty(at("disk")));
+}
+
+TEST_F(BenchChunks, StreamedUpdatesStandBesideTheirLimits) {
+  // More groups than the window has places for.
+  const auto outcome = terrace({"bench", "stream", "disk", "--runs", "3", "--params", "7000000", "--chunk-size", "4MiB",
+                                "--depth", "3", "--threads", "1", "--json"});
+  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  const auto results = nlohmann::json::parse(outcome.out).at("results");
+  ASSERT_EQ(1U, results.size());
+  EXPECT_EQ(3, results[0].at("depth"));
+  for (const auto* const key : {"gb_per_s", "disk_gb_per_s", "memory_gb_per_s", "ratio"})
+    EXPECT_GT(results[0].at(key).get<double>(), 0) << key;
+  EXPECT_TRUE(std::filesystem::is_empty(at("disk")));
+  expect_refusal(terrace({"bench", "stream", "disk", "--chunk-size", "5MiB"}), 2, {"--chunk-size", "multiple of 4 MiB"});
 }
 
 TEST_F(BenchChunks, RefusesWhatItCannotDo) {
