@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include <terrace/core/philox.h>
+#include <terrace/parallel/comm/narrow.h>
 
 namespace terrace {
 
@@ -386,13 +387,19 @@ void Compute::reduce(const Action& a, const Views& views) {
   const bool last = a.micro_batch + 1 == map.micro_batches();
   auto each = sum;
   each.onto = data.folds_each() && a.micro_batch > 0;
+  auto from = group;
+  if (data.narrow) {  // the buffer is given up afterwards: it is its own staging
+    stream.submit([group] { narrow_in_place(group.data(), static_cast<std::int64_t>(group.size() / sizeof(float))); });
+    from = group.first(group.size() / 2);
+    each.from = DType::bf16;
+  }
   if (data.canonical && data.copies() > 1) {
     const auto part = mine.subspan(bytes / data.copies() * (data.rank / data.sharers()), bytes / data.copies());
-    ranks_->turns().reduce_scatter(stream, each, group, part);
+    ranks_->turns().reduce_scatter(stream, each, from, part);
     if (last) ranks_->copies().all_gather(stream, part, mine);
     return;
   }
-  ranks_->sharers().reduce_scatter(stream, each, group, mine);
+  ranks_->sharers().reduce_scatter(stream, each, from, mine);
   if (last && data.copies() > 1) ranks_->copies().all_reduce(stream, sum, mine, mine);
   if (last && data.folds_each() && !data.shards(Kind::gradient))
     ranks_->all().all_gather(stream, mine, {mine.data() - bytes * data.place(), bytes * data.group()});

@@ -29,6 +29,7 @@ struct DataParallel {
   std::uint32_t ranks = 1, rank = 0;
   std::uint32_t zero = 0;  // 0 to 3
   bool canonical = false;
+  bool narrow = false;            // fp32 gradients travel as bf16 (comm/narrow.h); where each micro-batch's are folded
   std::uint32_t shard_group = 0;  // ranks that share one copy of what is sharded; 0: all. It divides them
 
   // One rank has nobody to share with.

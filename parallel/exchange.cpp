@@ -41,7 +41,8 @@ std::vector<Exchange> exchanges_of(const StepMap& map, const Action& a) {
   const auto gradient = whole(Kind::gradient);
   if (!data.folds_each() && data.stage() == 0) return {{Operation::all_reduce, gradient, data.ranks, 1}};
   const bool parts = data.canonical && data.copies() > 1;
-  std::vector<Exchange> all{{Operation::reduce_scatter, gradient, parts ? data.ranks : data.sharers(), 1}};
+  std::vector<Exchange> all{
+      {Operation::reduce_scatter, gradient / (data.narrow ? 2 : 1), parts ? data.ranks : data.sharers(), 1}};
   if (a.micro_batch + 1 != map.micro_batches()) return all;
   if (data.folds_each() && !data.shards(Kind::gradient)) all.push_back({Operation::all_gather, gradient, data.ranks, 1});
   if (data.copies() > 1)

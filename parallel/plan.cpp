@@ -209,6 +209,12 @@ class Planner {
     demand_shard_group(data);
     if (request_.pipeline && data.copies() > 1)
       throw Error("hybrid shards in the stages of a pipeline: not there yet\n  leave out --shard-group, or --pp", Exit::usage);
+    if (data.narrow &&
+        (!data.folds_each() || Recipe::of(model_.dtype, request_.recipe, request_.states).gradient != DType::fp32))
+      throw Error(
+          "gradients travel as bf16 where fp32 ones of each micro-batch are folded\n  give --zero 2 or 3 or "
+          "--canonical-reduction, and a recipe with fp32 gradients",
+          Exit::usage);
     if (data.canonical && Recipe::of(model_.dtype, request_.recipe, request_.states).gradient == DType::bf16)
       throw Error(
           fmt::format("recipe {} keeps gradients in bf16, which are rounded after every sum\n  canonical reduction wants "

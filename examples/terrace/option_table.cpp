@@ -122,6 +122,8 @@ std::vector<Option> make_table() {
              "neighbouring ranks that share one copy of the state, of several copies; 0: all share one"),
       text("parallel", "canonical-reduction", &C::canonical_reduction, Text::any, kSame,
            "fold gradients micro-batch by micro-batch: the bits do not depend on --dp"),
+      text("parallel", "compress-gradients", &C::compress_gradients, Text::choice, kSame,
+           "how gradients travel between ranks: as they are, or each rounded to bf16 and summed in fp32", {"none", "bf16"}),
       number("parallel", "pp", &C::pp, {1, 65536}, kSame, "ranks of a pipeline, which hold different layers"),
       text("parallel", "schedule", &C::schedule, Text::required, kSame,
            "who of a pipeline computes what when: layerwise, gpipe, 1f1b, interleaved, zb-h1, zb-v or dualpipe-v"),

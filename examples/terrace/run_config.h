@@ -45,6 +45,7 @@ struct RunConfig {
   std::int64_t zero = 0;         // what of the state is sharded among them
   std::int64_t shard_group = 0;  // ranks that share one copy of it; 0: all
   bool canonical_reduction = false;
+  std::string compress_gradients = "none";  // none | bf16
   // ranks that hold different layers
   std::int64_t pp = 1;
   std::string schedule = "1f1b";    // of pipeline/orders.h's table

@@ -74,6 +74,7 @@ PlanRequest plan_request(const RunConfig& c) {
   r.data = {.ranks = static_cast<std::uint32_t>(std::max<std::int64_t>(1, c.dp)),
             .zero = static_cast<std::uint32_t>(c.zero),
             .canonical = c.canonical_reduction,
+            .narrow = c.compress_gradients == "bf16",
             .shard_group = static_cast<std::uint32_t>(c.shard_group)};
   return r;
 }

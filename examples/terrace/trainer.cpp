@@ -340,7 +340,7 @@ class Training {
     loss_scale_ = LossScale::parse(config_.loss_scale);
     std::uint64_t same = 0, steps = std::min<std::uint64_t>(kSteps, offloaded.size());
     for (std::uint64_t step = 1; step <= steps; ++step) {
-      const auto& batch = training_batch(step, alone);
+      const auto& batch = training_batch(step);
       const auto update = update_of(step, rate);
       const auto r = run_step(engine, batch, update);
       settle(engine, update, r);

@@ -132,6 +132,23 @@ TEST_F(Ranks, HybridShardsEndInTheSameWeights) {
   EXPECT_FALSE(fs::exists(at("none")));
 }
 
+TEST_F(Ranks, CompressedGradientsEndInTheSameWeightsOnEveryDegree) {
+  const Words narrow{"--compress-gradients", "bf16"};
+  const auto exact = train(threads(1, 0, "exact")), one = train(threads(1, 0, "one", narrow));
+  ASSERT_EQ(0, one.exit) << one.described;
+  EXPECT_NE(weights_of(exact), weights_of(one));
+  const auto many = train(threads(2, 3, "threads", narrow));
+  ASSERT_EQ(0, many.exit) << many.described;
+  EXPECT_EQ(weights_of(one), weights_of(many));
+#ifdef TERRACE_MPIRUN
+  const auto apart = run(processes(2, 2, "processes", narrow));
+  ASSERT_EQ(0, apart.exit) << apart.described;
+  EXPECT_EQ(weights_of(one), weights_of(apart));
+#endif
+  expect_refusal(terrace(tiny("train", {"--dp", "2", "--zero", "1", "--compress-gradients", "bf16", "--out-dir", "none"})), 2,
+                 {"travel as bf16", "--zero 2 or 3"});
+}
+
 // Budgets at the smallest, all state on disk, on four ranks.
 TEST_F(Ranks, ShardsOnDiskAreTheBitsOfShardsInMemory) {
   const auto resident = train(threads(4, 3, "resident"));

@@ -1,9 +1,13 @@
 // Every instruction set folds to the bits of the specification.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstring>
 #include <limits>
 
+#include <terrace/core/philox.h>
 #include <terrace/parallel/comm/fold_kernels.h>
+#include <terrace/parallel/comm/narrow.h>
 
 #include "comm/oracle.h"
 
@@ -64,6 +68,47 @@ TEST(Fold, ANaNIsNeverTheSmaller) {
   fold(Reduction::max(DType::fp32), reinterpret_cast<std::byte*>(to.data()), pointers, 40);
   EXPECT_TRUE(std::isnan(to[3]) && std::isnan(to[39]));
   EXPECT_EQ(2.0F, to[0]);
+}
+
+// Nearest even, within the bound; and sums of them within the bound's sum.
+TEST(Narrow, IsWithinItsBoundAndSumsAre) {
+  constexpr std::uint64_t kSeed = 7;
+  constexpr std::size_t kCount = 3000;  // not whole tiles
+  constexpr std::size_t kRanks = 5;
+  std::vector<std::vector<float>> wide(kRanks, std::vector<float>(kCount));
+  std::vector<const std::byte*> sources;
+  auto narrow = wide;
+  for (std::size_t r = 0; r < kRanks; ++r) {
+    for (std::size_t i = 0; i < kCount; ++i) {
+      const auto bits = random_below(kSeed, r, i, 1U << 20);
+      wide[r][i] = std::ldexp(static_cast<float>(bits) - (1 << 19), static_cast<int>(i % 60) - 40);
+    }
+    narrow[r] = wide[r];
+    narrow_in_place(reinterpret_cast<std::byte*>(narrow[r].data()), kCount);
+    sources.push_back(reinterpret_cast<const std::byte*>(narrow[r].data()));
+    for (std::size_t i = 0; i < kCount; ++i) {
+      bf16 got;
+      std::memcpy(&got, sources[r] + i * sizeof(bf16), sizeof got);
+      EXPECT_LE(std::abs(static_cast<float>(got) - wide[r][i]), std::abs(wide[r][i]) / 256)
+          << "seed " << kSeed << ", element " << i;
+    }
+  }
+  std::vector<float> sums(kCount);
+  fold({DType::bf16, DType::fp32, Fold::sum, false}, reinterpret_cast<std::byte*>(sums.data()), sources, kCount);
+  for (std::size_t i = 0; i < kCount; ++i) {
+    double sum = 0, magnitudes = 0;
+    for (const auto& of : wide) sum += of[i], magnitudes += std::abs(of[i]);
+    EXPECT_LE(std::abs(sums[i] - sum), magnitudes / 256 * (1 + 1e-5)) << "seed " << kSeed << ", element " << i;
+  }
+  std::vector<float> special{std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(), std::nanf(""),
+                             -0.0F};
+  narrow_in_place(reinterpret_cast<std::byte*>(special.data()), 4);
+  std::vector<bf16> kept(4);
+  std::memcpy(static_cast<void*>(kept.data()), special.data(), 4 * sizeof(bf16));
+  EXPECT_EQ(static_cast<float>(kept[0]), std::numeric_limits<float>::infinity());
+  EXPECT_EQ(static_cast<float>(kept[1]), -std::numeric_limits<float>::infinity());
+  EXPECT_TRUE(std::isnan(static_cast<float>(kept[2])));
+  EXPECT_TRUE(std::signbit(static_cast<float>(kept[3])));
 }
 
 }  // namespace

@@ -45,8 +45,9 @@ class Zero : public testing::Test {
 std::string name(const toy::RunOptions& o) {
   return std::to_string(o.data.ranks) + " ranks, ZeRO-" + std::to_string(o.data.zero) +
          (o.data.shard_group == 0 ? "" : " in groups of " + std::to_string(o.data.shard_group)) +
-         (o.data.canonical ? ", canonical" : "") + ", " + std::string(name_of(o.sizes.dtype)) + ", " + o.recipe + ", " +
-         std::to_string(o.shape.micro_batches) + " micro-batches";
+         (o.data.canonical ? ", canonical" : "") + (o.data.narrow ? ", narrow" : "") + ", " +
+         std::string(name_of(o.sizes.dtype)) + ", " + o.recipe + ", " + std::to_string(o.shape.micro_batches) +
+         " micro-batches";
 }
 
 // Into a little more than the least that is legal.
@@ -124,6 +125,46 @@ TEST_F(Zero, HybridShardsAreOneRankButForRounding) {
       EXPECT_NEAR(many.norms[s], one.norms[s], 5e-12 * one.norms[s]) << name(o) << ", step " << s + 1;
     }
   }
+}
+
+// Each contribution is rounded by itself, so that narrow sums are of one order, too: the same bits for every degree and stage.
+TEST_F(Zero, NarrowGradientsAreTheSameBitsOnEveryDegree) {
+  toy::RunOptions base;
+  base.steps = 3;
+  base.shape = {{1, 8}, 24};
+  const auto exact = run(base, "exact");
+  base.data = {.canonical = true, .narrow = true};
+  const auto one = run(base, "one rank");
+  EXPECT_NE(one.hash, exact.hash) << "nothing was rounded";
+  EXPECT_EQ(one.losses.front(), exact.losses.front()) << "before the first update";
+  // Every element of a gradient is off by at most 2^-8 of its contributions' magnitudes.
+  EXPECT_NEAR(one.norms.front(), exact.norms.front(), exact.norms.front() / 256 * 24);
+  for (const auto& data : {DataParallel{.ranks = 2, .zero = 0},
+                           {.ranks = 3, .zero = 1},
+                           {.ranks = 4, .zero = 2},
+                           {.ranks = 8, .zero = 3},
+                           {.ranks = 4, .zero = 3, .shard_group = 2}}) {
+    auto o = base;
+    o.data = data;
+    o.data.canonical = o.data.narrow = true;
+    o.shape.micro_batches = 24 / data.ranks;
+    expect_same(one, run(o, name(o)), name(o));
+  }
+}
+
+TEST_F(Zero, NarrowGradientsThatCannotBeAreRefused) {
+  toy::RunOptions o;
+  const auto refused = [&](const DataParallel& data) {
+    o.data = data;
+    EXPECT_THROW(static_cast<void>(plan(toy::make_model(o.sizes), toy::request_of(o), o.profile)), Error) << name(o);
+  };
+  refused({.ranks = 2, .zero = 0, .narrow = true});
+  refused({.ranks = 2, .zero = 1, .narrow = true});
+  o.sizes.dtype = DType::fp64;
+  refused({.ranks = 2, .zero = 2, .narrow = true});
+  o.sizes.dtype = DType::bf16;
+  o.recipe = "all-bf16";
+  refused({.ranks = 2, .zero = 2, .narrow = true});
 }
 
 TEST_F(Zero, HybridShardsThatCannotBeAreRefused) {

@@ -105,6 +105,28 @@ TEST_F(ZeroVolume, TheLedgerIsTheFormula) {
       }
 }
 
+TEST_F(ZeroVolume, NarrowGradientsAreHalfTheBytes) {
+  for (const std::uint32_t zero : {2U, 3U}) {
+    toy::RunOptions o;
+    o.sizes.dtype = DType::bf16;
+    o.shape = {{1, 8}, 3};
+    o.data = {.ranks = 4, .zero = zero};
+    const auto wide = measure(o, 1);
+    o.data.narrow = true;
+    const auto narrow = measure(o, 1);
+    const auto of = [](const Measured& m, Operation operation) { return m.step.of("world", operation); };
+    EXPECT_GT(of(wide, Operation::reduce_scatter).payload_bytes, 0U);
+    EXPECT_EQ(2 * of(narrow, Operation::reduce_scatter).payload_bytes, of(wide, Operation::reduce_scatter).payload_bytes);
+    EXPECT_EQ(of(narrow, Operation::all_gather).payload_bytes, of(wide, Operation::all_gather).payload_bytes);
+    EXPECT_EQ(narrow.between[Tier::device], wide.between[Tier::device]) << "it takes no memory of its own";
+    const auto model = toy::make_model(o.sizes);
+    const auto planned = plan(model, toy::request_of(o), o.profile).steady_links.within;
+    o.data.narrow = false;
+    const auto saved = plan(model, toy::request_of(o), o.profile).steady_links.within - planned;
+    EXPECT_DOUBLE_EQ(saved, static_cast<double>(of(narrow, Operation::reduce_scatter).sent_bytes));
+  }
+}
+
 // ZeRO in groups of f, an all-reduce of the shards between the d / f copies once a step.
 TEST_F(ZeroVolume, HybridShardsSendAndHoldWhatTheFormulaSays) {
   for (const auto& [ranks, f] : {std::pair{4U, 2U}, {8U, 2U}, {6U, 3U}})

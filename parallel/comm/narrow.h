@@ -1,0 +1,18 @@
+// Contributions to a sum in fewer bits: they travel as bf16 and are folded onto fp32.
+//
+//   |narrow(x) − x| ≤ 2⁻⁸ · |x|     nearest even: half a unit in the last of 8 bits; infinities and NaNs stay what they are
+//
+// so that a sum of narrowed numbers is off by at most 2⁻⁸ of the sum of magnitudes, beside the rounding of fp32 itself.
+//
+// Threads: any; one call computes alone on its thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace terrace {
+
+// In place: element i of `count` fp32 becomes the bf16 at byte 2 · i.
+void narrow_in_place(std::byte* numbers, std::int64_t count);
+
+}  // namespace terrace
