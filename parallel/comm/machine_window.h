@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include <terrace/core/units.h>
 #include <terrace/parallel/comm/call.h>
 #include <terrace/parallel/comm/positions.h>
 
@@ -47,6 +48,12 @@ class MachineWindow {
   struct Group;
   using Piece = std::function<void(std::int64_t)>;
 
+  // A rank may be some pieces ahead of the slowest, and all of its slots together stay in the cache.
+  static constexpr std::uint64_t kSlots = 6;
+  static constexpr std::size_t kSlotBytes = 256 * kKiB;
+  static constexpr std::size_t kLine = 64;  // of the cache
+
+  // machine_window.cpp: memory, waiting, failures.
   void run_pieces(const Call& call, std::int64_t count, const Piece& write, const Piece& settle, const Piece& read);
   void wait_all(std::atomic<std::uint64_t> Control::*progress, std::uint64_t value);
   void advance(std::atomic<std::uint64_t>& progress, std::uint64_t value);
@@ -55,6 +62,7 @@ class MachineWindow {
   void publish_position();
   [[nodiscard]] std::byte* slot(std::size_t rank, std::uint64_t piece) const;
 
+  // machine_collectives.cpp: what each rank writes, folds and reads.
   void gather(const Call& call);
   void reduce_scatter(const Call& call);
   void all_reduce(const Call& call);

@@ -1,0 +1,170 @@
+// The collectives of one machine as pieces: what each rank writes into its slot, folds, and reads from the slots of the others.
+#include <algorithm>
+#include <cstring>
+
+#include <terrace/parallel/comm/machine_window.h>
+
+namespace terrace {
+
+void MachineWindow::run(const Call& call) {
+  switch (call.operation) {
+    case Operation::all_gather: return gather(call);
+    case Operation::reduce_scatter: return reduce_scatter(call);
+    case Operation::all_reduce: return all_reduce(call);
+    case Operation::reduce: return reduce(call);
+    case Operation::broadcast: return broadcast(call);
+    default: return match(call);
+  }
+}
+
+namespace {
+
+// A stretch of elements or bytes in pieces of equal length.
+struct Cut {
+  std::int64_t total, each;
+  [[nodiscard]] std::int64_t pieces() const { return std::max<std::int64_t>(1, (total + each - 1) / each); }
+  [[nodiscard]] std::int64_t begin(std::int64_t k) const { return k * each; }
+  [[nodiscard]] std::int64_t count(std::int64_t k) const { return std::min(each, total - begin(k)); }
+};
+std::size_t bytes_of(std::int64_t elements, std::size_t element) { return static_cast<std::size_t>(elements) * element; }
+
+void copy_to(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (to != from && bytes != 0) std::memcpy(to, from, bytes);
+}
+
+}  // namespace
+
+void MachineWindow::gather(const Call& call) {
+  const auto& mine = call.from.front();
+  std::byte* const all = call.to.front().data();
+  const Cut cut{static_cast<std::int64_t>(mine.size()), kSlotBytes};
+  run_pieces(
+      call, cut.pieces(),
+      [&](std::int64_t k) {
+        copy_to(slot(rank_, piece_ + static_cast<std::uint64_t>(k)), mine.data() + cut.begin(k), bytes_of(cut.count(k), 1));
+      },
+      {},
+      [&](std::int64_t k) {
+        for (std::size_t i = 0; i < controls_.size(); ++i) {
+          const auto r = (rank_ + i) % controls_.size();
+          const auto* const from = r == rank_ ? mine.data() + cut.begin(k) : slot(r, piece_ + static_cast<std::uint64_t>(k));
+          copy_to(all + r * mine.size() + cut.begin(k), from, bytes_of(cut.count(k), 1));
+        }
+      });
+}
+
+void MachineWindow::reduce_scatter(const Call& call) {
+  const auto ranks = controls_.size();
+  const auto e = size_of(call.reduction.from), e_to = size_of(call.reduction.to);
+  const auto part = kSlotBytes / ranks / kLine * kLine;  // of a slot, for each rank
+  const std::byte* const from = call.from.front().data();
+  const auto block = call.from.front().size() / ranks;
+  const Cut cut{static_cast<std::int64_t>(block / e), static_cast<std::int64_t>(part / e)};
+  run_pieces(
+      call, cut.pieces(),
+      [&](std::int64_t k) {
+        for (std::size_t r = 0; r < ranks; ++r) {
+          if (r == rank_) continue;
+          copy_to(slot(rank_, piece_ + static_cast<std::uint64_t>(k)) + r * part, from + r * block + bytes_of(cut.begin(k), e),
+                  bytes_of(cut.count(k), e));
+        }
+      },
+      {},
+      [&](std::int64_t k) {
+        std::vector<const std::byte*> sources(ranks);
+        for (std::size_t r = 0; r < ranks; ++r) {
+          sources[r] = r == rank_ ? from + rank_ * block + bytes_of(cut.begin(k), e)
+                                  : slot(r, piece_ + static_cast<std::uint64_t>(k)) + rank_ * part;
+        }
+        fold(call.reduction, call.to.front().data() + bytes_of(cut.begin(k), e_to), sources, cut.count(k));
+      });
+}
+
+void MachineWindow::all_reduce(const Call& call) {
+  const auto ranks = controls_.size();
+  const auto e = size_of(call.reduction.from), e_to = size_of(call.reduction.to);
+  const auto part = kSlotBytes / ranks / kLine * kLine;
+  const std::byte* const from = call.from.front().data();
+  std::byte* const to = call.to.front().data();
+  const auto total = static_cast<std::int64_t>(call.from.front().size() / e);
+  const Cut cut{total, static_cast<std::int64_t>(part / std::max(e, e_to) * ranks)};
+  // Rank r's share of piece k.
+  const auto share = [&](std::int64_t k, std::size_t r) {
+    auto block = block_of(cut.count(k), static_cast<int>(r), static_cast<int>(ranks));
+    block.begin += cut.begin(k);
+    return block;
+  };
+  run_pieces(
+      call, cut.pieces(),
+      [&](std::int64_t k) {
+        for (std::size_t r = 0; r < ranks; ++r) {
+          if (r == rank_) continue;
+          const auto block = share(k, r);
+          copy_to(slot(rank_, piece_ + static_cast<std::uint64_t>(k)) + r * part, from + bytes_of(block.begin, e),
+                  bytes_of(block.count, e));
+        }
+      },
+      [&](std::int64_t k) {
+        const auto block = share(k, rank_);
+        std::vector<const std::byte*> sources(ranks);
+        for (std::size_t r = 0; r < ranks; ++r) {
+          sources[r] =
+              r == rank_ ? from + bytes_of(block.begin, e) : slot(r, piece_ + static_cast<std::uint64_t>(k)) + rank_ * part;
+        }
+        // The part that nobody wrote, since it is this rank's own, takes the sum.
+        std::byte* const sum = slot(rank_, piece_ + static_cast<std::uint64_t>(k)) + rank_ * part;
+        fold(call.reduction, sum, sources, block.count);
+        copy_to(to + bytes_of(block.begin, e_to), sum, bytes_of(block.count, e_to));
+      },
+      [&](std::int64_t k) {
+        for (std::size_t i = 1; i < ranks; ++i) {
+          const auto r = (rank_ + i) % ranks;
+          const auto block = share(k, r);
+          copy_to(to + bytes_of(block.begin, e_to), slot(r, piece_ + static_cast<std::uint64_t>(k)) + r * part,
+                  bytes_of(block.count, e_to));
+        }
+      });
+}
+
+void MachineWindow::reduce(const Call& call) {
+  const auto ranks = controls_.size();
+  const auto e = size_of(call.reduction.from), e_to = size_of(call.reduction.to);
+  const auto root = static_cast<std::size_t>(call.peer);
+  const std::byte* const from = call.from.front().data();
+  const Cut cut{static_cast<std::int64_t>(call.from.front().size() / e), static_cast<std::int64_t>(kSlotBytes / e)};
+  run_pieces(
+      call, cut.pieces(),
+      [&](std::int64_t k) {
+        if (rank_ == root) return;
+        copy_to(slot(rank_, piece_ + static_cast<std::uint64_t>(k)), from + bytes_of(cut.begin(k), e),
+                bytes_of(cut.count(k), e));
+      },
+      {},
+      [&](std::int64_t k) {
+        if (rank_ != root) return;
+        std::vector<const std::byte*> sources(ranks);
+        for (std::size_t r = 0; r < ranks; ++r) {
+          sources[r] = r == root ? from + bytes_of(cut.begin(k), e) : slot(r, piece_ + static_cast<std::uint64_t>(k));
+        }
+        fold(call.reduction, call.to.front().data() + bytes_of(cut.begin(k), e_to), sources, cut.count(k));
+      });
+}
+
+void MachineWindow::broadcast(const Call& call) {
+  const auto root = static_cast<std::size_t>(call.peer);
+  const auto& bytes = call.to.front();
+  const Cut cut{static_cast<std::int64_t>(bytes.size()), kSlotBytes};
+  run_pieces(
+      call, cut.pieces(),
+      [&](std::int64_t k) {
+        if (rank_ != root) return;
+        copy_to(slot(root, piece_ + static_cast<std::uint64_t>(k)), bytes.data() + cut.begin(k), bytes_of(cut.count(k), 1));
+      },
+      {},
+      [&](std::int64_t k) {
+        if (rank_ == root) return;
+        copy_to(bytes.data() + cut.begin(k), slot(root, piece_ + static_cast<std::uint64_t>(k)), bytes_of(cut.count(k), 1));
+      });
+}
+
+}  // namespace terrace
