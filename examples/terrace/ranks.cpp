@@ -25,6 +25,11 @@ void demand_degrees(const RunConfig& c, int ranks) {
          .micro_batches = static_cast<int>(c.dp * c.grad_accumulation),
          .canonical_reduction = c.canonical_reduction},
         {.layers = 2 * c.layers + 2, .heads = c.heads, .ffn = std::max<std::int64_t>(1, c.ffn), .seq_len = c.seq_len}, ranks);
+  if (ranks > 1 && c.compress_gradients != "none" && c.device != "cpu")
+    throw Error(
+        "--compress-gradients: gradients are rounded by the host, and those of a GPU are not there\n  leave it out, or use "
+        "--device cpu",
+        Exit::usage);
   if (ranks > 1 && c.verify_resident)
     throw Error("--verify-resident repeats steps on one rank\n  compare the losses of two runs instead", Exit::usage);
 }
