@@ -253,6 +253,7 @@ void Engine::visit(const WeightRange& weights) {
 
 void Engine::commit(std::uint64_t step, const std::string& payload) {
   drain();
+  if (!impl_->map.options().commits) throw std::logic_error("Engine: this run was planned without commits");
   impl_->executor->flush();
   // Nobody's bytes of the commit before are written over until everybody has this one.
   if (impl_->ranks) impl_->ranks->barrier();

@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <memory>
 #include <optional>
 
 #include <terrace/parallel/checker.h>
+#include <terrace/parallel/choose.h>
+#include <terrace/parallel/dry_run.h>
 #include <terrace/parallel/orders.h>
 #include <terrace/parallel/walk.h>
 
@@ -15,117 +18,8 @@ namespace terrace {
 namespace {
 
 constexpr std::uint32_t kTriedRanks = 8;
-// Steps of a life that is only tried: many lives are, so steps of very many actions are fewer.
-constexpr std::uint64_t kWalkedSteps = 12, kFewestSteps = 4, kTriedActions = 40'000;
 // The chosen plan's life is walked whole when it has no more actions than this, which takes a second or two.
 constexpr std::uint64_t kWalkedActions = 400'000;
-
-// One dry run of the whole life of an engine: fill, steps, evaluations, commits, visit.
-struct DryRun {
-  PerTier<std::uint64_t> peak{}, extent{};
-  std::vector<Traffic> steps;
-  SimulatedTimes times;
-  Traffic commit;
-  double commit_seconds = 0;
-};
-
-std::uint64_t actions_of(const Programs& programs) {
-  return std::max<std::uint64_t>(1, programs.steady.actions.size() + programs.decode.actions.size());
-}
-std::uint64_t tried_steps(const Programs& programs) {
-  return std::clamp(kTriedActions / actions_of(programs), kFewestSteps, kWalkedSteps);
-}
-
-Traffic difference(const Traffic& a, const Traffic& b) {
-  return {a.upload - b.upload,   a.download - b.download,   a.read - b.read,   a.write - b.write,
-          a.uploads - b.uploads, a.downloads - b.downloads, a.reads - b.reads, a.writes - b.writes};
-}
-
-DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& programs, const Budget& capacity,
-               std::uint32_t generations, const CostModel& costs, const MachineProfile& profile, std::uint64_t most_steps = 0,
-               Trace* trace = nullptr) {
-  if (most_steps == 0) most_steps = tried_steps(programs);
-  Belady policy;
-  Residency residency(capacity, policy, generations);
-  map.add_to(residency);
-  for (std::uint32_t c = 0; c < map.chunks(); ++c)
-    if (map.committed(ChunkId(c))) residency.reserve_on_disk(ChunkId(c));
-  Walk walk(map, residency, policy);
-  Simulator simulator(costs, profile, trace, [&](ChunkId chunk) { return map.describe(chunk); });
-  DryRun out;
-
-  const auto note_space = [&] {
-    for (const auto tier : kAllTiers) {
-      out.peak[tier] = residency.space(tier).peak_bytes();
-      out.extent[tier] = residency.space(tier).extent_bytes();
-    }
-  };
-  if (request.decode_positions != 0) {
-    for (std::uint32_t c = 0; c < map.chunks(); ++c)
-      if (map.chunk_kind(ChunkId{c}) == Kind::parameter) residency.adopt_on_disk(ChunkId{c});
-    const auto positions = std::min(most_steps, static_cast<std::uint64_t>(request.decode_positions));
-    for (std::uint64_t i = 0; i < positions; ++i) {
-      const auto before = residency.traffic();
-      simulator.finish_step();
-      walk.run(programs.decode, simulator);
-      out.times = simulator.finish_step();
-      out.steps.push_back(difference(residency.traffic(), before));
-    }
-    note_space();
-    return out;
-  }
-  const bool before_use = programs.updates_before_use;
-  // The step's results are everybody's before its verdict is.
-  const double results_s = costs.seconds_of_results();
-  bool pending = false;
-  const auto drain = [&] {
-    if (pending) walk.run(programs.drain, simulator);
-    pending = false;
-  };
-  const auto evaluate = [&] {
-    if (request.evaluate_batches == 0) return;
-    drain();
-    const auto batches = std::min(request.evaluate_batches, kWalkedSteps);  // they repeat, too
-    for (std::uint64_t i = 0; i < batches; ++i) walk.run(programs.evaluate, simulator);
-  };
-  const auto commit = [&] {
-    simulator.finish_step();
-    const auto before = residency.traffic();
-    drain();
-    walk.flush(simulator);
-    out.commit = difference(residency.traffic(), before);
-    out.commit_seconds = simulator.finish_writes();
-  };
-  const auto due = [](std::uint64_t step, std::uint64_t every) { return every != 0 && step % every == 0; };
-
-  walk.run(programs.fill, simulator);
-  std::uint64_t steadies = 0;
-  const auto steps = request.steps == 0 ? most_steps : std::min(request.steps, most_steps);
-  for (std::uint64_t s = 1; s <= steps; ++s) {
-    const bool steady = s > 1 && (!before_use || pending);
-    simulator.finish_step();
-    if (trace) trace->forget_before(static_cast<std::int64_t>(simulator.step_began() * 1e9));
-    const auto before = residency.traffic();
-    walk.run(!before_use || pending ? programs.steady : programs.first, simulator);
-    pending = before_use;
-    out.steps.push_back(difference(residency.traffic(), before));
-    // What a step costs in the long run; a short life has nothing better than its first steps.
-    auto times = simulator.finish_step();
-    times.seconds += results_s;
-    if (results_s > 0) times.stall_s[std::string(name_of(Lane::communication))] += results_s;
-    if (steady && steadies++ == 0) out.times = {};
-    out.times.add(times);
-    if (due(s, request.evaluate_every) && s != steps) evaluate();
-    if (due(s, request.commit_every) && s != steps) commit();
-  }
-  out.times.divide(static_cast<double>(std::max<std::uint64_t>(1, steadies == 0 ? steps : steadies)));
-  if (trace) return out;  // it ends with the last step
-  evaluate();
-  commit();
-  walk.run(programs.visit, simulator);
-  note_space();
-  return out;
-}
 
 // The bytes that everything together would take in one tier.
 std::uint64_t everything(const StepMap& map) {
@@ -146,7 +40,21 @@ std::string largest_consumers(const StepMap& map, const Action& action) {
   return fmt::format("largest action '{}' of {} uses {}", to_text(action), map.model().layers[action.layer]->name(), text);
 }
 
-void set_times(Plan& p, const SimulatedTimes& times) {
+// Of what bytes pass through, what is the busiest. Every copy to and from a device passes through the host's memory, too.
+std::string busiest_link(const Plan& p, const MachineProfile& profile) {
+  if (p.binding == "compute" || p.binding == name_of(Lane::communication)) return "";
+  const auto& busy = p.times.busy_s;
+  const auto at = [&](Lane lane) { return busy[index(lane)]; };
+  const double copied = at(Lane::upload) * profile.upload + at(Lane::download) * profile.download;
+  const bool gpu = profile.separate_device();
+  const std::array<std::pair<double, const char*>, 3> links{
+      {{gpu ? std::max(at(Lane::upload), at(Lane::download)) : 0, "PCIe"},
+       {gpu ? at(Lane::update) + copied / profile.memory_stream : at(Lane::upload) + at(Lane::download), "host memory"},
+       {std::max(at(Lane::read), at(Lane::write)), "disk"}}};
+  return std::ranges::max_element(links, {}, [](const auto& l) { return l.first; })->second;
+}
+
+void set_times(Plan& p, const SimulatedTimes& times, const MachineProfile& profile) {
   p.times = times;
   p.floor_s = times.compute_seconds;
   p.binding = "compute";
@@ -157,6 +65,7 @@ void set_times(Plan& p, const SimulatedTimes& times) {
       p.binding = cause;
     }
   if (most < 0.05 * times.seconds) p.binding = "compute";
+  p.link = busiest_link(p, profile);
 }
 
 class Planner {
@@ -171,29 +80,11 @@ class Planner {
     // Everything in the device, updates included, when that fits; else updates on the host. A device with a processor of its
     // own may be the faster one even so, when its link carries more than the host's memory does.
     auto on_device = attempt(Tier::device);
-    if (on_device.fits && no_traffic(on_device.steady_traffic)) return on_device;
+    if (on_device.fits && moves_no_state(on_device)) return on_device;
     auto on_host = attempt(Tier::host);
     const bool device_is_faster = on_device.fits && (!on_host.fits || on_device.times.seconds < on_host.times.seconds);
     return profile_.separate_device() && device_is_faster ? on_device : on_host;
   }
-
-  Plan of_rank(Plan p, std::uint32_t rank) const {
-    p.map.data.rank = rank;
-    const StepMap map(model_, p.map);
-    const ProfileCosts costs(map, profile_);
-    auto programs = write_programs(map, request_, p.prefetch_depth, p.gather_ahead);
-    const auto life = dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_, whole_life(programs));
-    const auto times = p.times;
-    adopt(p, std::move(programs), life);
-    p.times = times;
-    return p;
-  }
-
- private:
-  static bool no_traffic(const Traffic& t) { return t.upload + t.download + t.read + t.write == 0; }
-
-  // What looks at whole layers is computed by the host.
-  [[nodiscard]] bool host_only() const { return request_.layer_unit && profile_.separate_device(); }
 
   void validate() const {
     if (request_.shape.batch.batch <= 0 || request_.shape.batch.seq <= 0 || request_.shape.micro_batches == 0)
@@ -202,6 +93,8 @@ class Planner {
       throw Error("state has one or two generations on disk", Exit::usage);
     if (request_.generations == 1 && request_.commit_every != 0)
       throw Error("with one generation of the state on disk nothing can be committed before the end", Exit::usage);
+    if (!request_.commits && (request_.commit_every != 0 || request_.generations != 1))
+      throw Error("a run without commits has one generation of the state on disk", Exit::usage);
     if (request_.update == Tier::disk) throw Error("updates run on the device or on the host", Exit::usage);
     const auto& data = request_.data;
     if (data.ranks == 0 || data.zero > 3)
@@ -236,9 +129,28 @@ class Planner {
     if (model_.layers.size() < 2) throw Error("a model needs at least two layers", Exit::usage);
   }
 
+  Plan of_rank(Plan p, std::uint32_t rank) const {
+    p.map.data.rank = rank;
+    const StepMap map(model_, p.map);
+    const ProfileCosts costs(map, profile_);
+    auto programs = write_programs(map, request_, p.prefetch_depth, p.gather_ahead);
+    const auto life = dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_, {whole_life(programs)});
+    const auto times = p.times;
+    adopt(p, std::move(programs), life);
+    p.times = times;
+    return p;
+  }
+
+ private:
+  [[nodiscard]] bool moves_no_state(const Plan& p) const { return !StepMap(model_, p.map).moves_state(p.steady_traffic); }
+
+  // What looks at whole layers is computed by the host.
+  [[nodiscard]] bool host_only() const { return request_.layer_unit && profile_.separate_device(); }
+
   [[nodiscard]] std::vector<LayerActivations> activations() const {
     const auto& r = request_;
-    return r.activations.empty() ? choose_activations(model_, r.shape.batch, r.recompute, r.offload) : r.activations;
+    if (!r.activations.empty()) return r.activations;
+    return choose_activations(model_, r.shape.batch, r.recompute.value_or(0), r.offload.value_or(0));
   }
 
   static void demand_shard_group(const DataParallel& data) {
@@ -270,6 +182,7 @@ class Planner {
              .activations = activations(),
              .update_tier = update_tier,
              .separate_device = profile_.separate_device(),
+             .commits = request_.commits,
              .chunk_elements = request_.chunk_elements,
              .decode_positions = request_.decode_positions,
              .data = request_.data,
@@ -282,6 +195,11 @@ class Planner {
     p.map.recipe = map.options().recipe;
     p.state_bytes = map.state_bytes();
     p.parameters = map.parameter_count();
+    p.layers = map.layers();
+    for (std::uint32_t l = 0; l < p.layers; ++l) {
+      p.recomputed += map.recomputes(l) ? 1 : 0;
+      p.offloaded += map.offloads(l) ? 1 : 0;
+    }
 
     const ProfileCosts costs(map, profile_);
     auto programs = write_programs(map, request_, 1);
@@ -295,7 +213,7 @@ class Planner {
     }
     p.fits = true;
     p.steady_links = link_bytes(profile_.links, map, p.programs.steady);
-    set_times(p, p.times);
+    set_times(p, p.times, profile_);
     return p;
   }
 
@@ -351,6 +269,10 @@ class Planner {
     std::optional<DoesNotFit> last;
     for (const auto& [depth, ahead] : distances) {
       auto programs = write_programs(map, request_, depth, ahead);
+      if (distances.size() == 1) {  // nothing to compare it with
+        candidates.push_back({depth, ahead, std::move(programs), 0});
+        break;
+      }
       try {
         const auto run = dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_);
         candidates.push_back({depth, ahead, std::move(programs), run.times.seconds});
@@ -366,7 +288,7 @@ class Planner {
         if (!slower(*best, *c)) best = c;
       try {
         const auto life =
-            dry_run(map, request_, best->programs, p.capacity, p.generations, costs, profile_, whole_life(best->programs));
+            dry_run(map, request_, best->programs, p.capacity, p.generations, costs, profile_, {whole_life(best->programs)});
         p.prefetch_depth = best->depth;
         p.gather_ahead = best->ahead;
         try_other_ranks(p, costs);
@@ -415,7 +337,7 @@ class Planner {
 
   // One at the end, and those before it.
   [[nodiscard]] std::uint64_t commits() const {
-    if (request_.decode_positions != 0) return 0;
+    if (request_.decode_positions != 0 || !request_.commits) return 0;
     return 1 + (request_.commit_every == 0 || request_.steps == 0 ? 0 : (request_.steps - 1) / request_.commit_every);
   }
 
@@ -435,7 +357,7 @@ class Planner {
       (e.tier == Tier::device ? b.device : e.tier == Tier::host ? b.host : b.disk) = bytes;
       if (b.disk == 0 || b.commit_only) b.disk = kUnlimited;
       try {
-        dry_run(map, request_, programs, b, p.generations, costs, profile_, steps);
+        dry_run(map, request_, programs, b, p.generations, costs, profile_, {steps});
         return true;
       } catch (const DoesNotFit&) {
         return false;
@@ -476,10 +398,11 @@ Programs write_programs(const StepMap& map, const PlanRequest& request, std::uin
     out.decode = finish(decoding(layers));
     return out;
   }
-  auto order = request.pipeline                     ? step_of(*request.pipeline, map.pipeline().rank)
-               : request.order == Order::horizontal ? horizontal(layers, m)
-               : request.order == Order::vertical   ? vertical(layers, m)
-                                                    : group_vertical(layers, m, std::max(1U, request.group));
+  const auto kind = request.order.value_or(Order::horizontal);
+  auto order = request.pipeline            ? step_of(*request.pipeline, map.pipeline().rank)
+               : kind == Order::horizontal ? horizontal(layers, m)
+               : kind == Order::vertical   ? vertical(layers, m)
+                                           : group_vertical(layers, m, std::max(1U, request.group));
   order = with_recompute(order, map);
   order = with_gathers(with_tied_gradients(with_norms(with_reductions(order, map)), map), map, gather_ahead);
 
@@ -509,8 +432,30 @@ Programs write_programs(const StepMap& map, const PlanRequest& request, std::uin
   return out;
 }
 
+namespace {
+
+// The best that fits, also when it is planned to the byte.
+Plan plan_best(const Model& model, const PlanRequest& request, const MachineProfile& profile) {
+  Planner(model, request, profile).validate();
+  const auto choices = choose(model, request, profile);
+  Plan p;
+  for (const auto& ranked : choices.best) {
+    const auto closed = with_choice(request, ranked);
+    p = Planner(model, closed, profile).run();
+    p.choice = ranked.choice;
+    if (p.fits) break;
+  }
+  p.tried = choices.tried;
+  return p;
+}
+
+}  // namespace
+
 Plan plan(const Model& model, const PlanRequest& request, const MachineProfile& profile) {
-  return Planner(model, request, profile).run();
+  if (leaves_open(request)) return plan_best(model, request, profile);
+  auto p = Planner(model, request, profile).run();
+  p.choice = choice_of(request);
+  return p;
 }
 
 Plan for_rank(const Plan& p, const Model& model, const PlanRequest& request, const MachineProfile& profile,
@@ -520,8 +465,8 @@ Plan for_rank(const Plan& p, const Model& model, const PlanRequest& request, con
 
 void retime(Plan& p, const Model& model, const PlanRequest& request, const MachineProfile& profile, const CostModel& costs) {
   const StepMap map(model, p.map);
-  const auto life = dry_run(map, request, p.programs, p.capacity, p.generations, costs, profile, p.step_traffic.size());
-  set_times(p, life.times);
+  const auto life = dry_run(map, request, p.programs, p.capacity, p.generations, costs, profile, {p.step_traffic.size()});
+  set_times(p, life.times, profile);
   p.commit_seconds = life.commit_seconds;
 }
 
@@ -530,7 +475,7 @@ void trace_step(const Plan& p, const Model& model, const PlanRequest& request, c
   const StepMap map(model, p.map);
   auto life = request;
   life.evaluate_every = life.commit_every = 0;
-  dry_run(map, life, p.programs, p.capacity, p.generations, costs, profile, kWalkedSteps, &trace);
+  dry_run(map, life, p.programs, p.capacity, p.generations, costs, profile, {.trace = &trace, .steps_only = true});
 }
 
 }  // namespace terrace

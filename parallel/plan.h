@@ -35,11 +35,12 @@ struct PlanRequest {
   std::optional<LayerUnit> layer_unit = {};                              // Optimizer::layer_unit()
   std::vector<ParamGroup> param_groups = {};                             // rates and decays of the parameters they name
   bool disk_tier = false;                                                // false: the disk is for commits only
-  Order order = Order::horizontal;
+  // Empty ones are chosen, by simulating what there is to choose from (choose.h).
+  std::optional<Order> order = Order::horizontal;
   std::uint32_t group = 0;  // micro-batches a group, of group_vertical
   // How many layers compute again what their forward saved, and how many offload what it left (activations.h says which come
   // first); or, where it is not empty, each layer's own setting.
-  std::uint32_t recompute = 0, offload = 0;
+  std::optional<std::uint32_t> recompute = 0, offload = 0;
   std::vector<LayerActivations> activations = {};
   std::optional<Tier> update = {};  // where updates run: device or host; empty: chosen
   bool updates_before_use = true;   // exact global-norm clipping without a stall; false: inside the backward
@@ -50,6 +51,7 @@ struct PlanRequest {
   // (0: never), and one of each at the end. Very long lives are cut short in the middle.
   std::uint64_t steps = 0, evaluate_every = 0, evaluate_batches = 0, commit_every = 0;
   std::uint32_t generations = 2;  // of state on disk; with one, nothing can be committed before the end
+  bool commits = true;            // false: not even then, and the disk holds no more than its tier
   // The ranks of a pipeline plan each for itself: this one's layers, in the order of the pipeline's schedule instead of
   // `order`.
   std::optional<pipeline::Pipeline> pipeline = {};
@@ -76,6 +78,20 @@ struct Refusal {
   std::string suggestion;  // the nearest setting that would fit
 };
 
+// What a step's order and activations may be.
+struct StepChoice {
+  Order order = Order::horizontal;
+  std::uint32_t group = 0;
+  std::uint32_t recompute = 0, offload = 0;  // layers
+  friend bool operator==(const StepChoice&, const StepChoice&) = default;
+};
+// "vertical in groups of 4, 12 layers recompute, all offload"
+std::string to_text(const StepChoice& choice, std::uint32_t layers);
+struct TriedChoice {
+  StepChoice choice;
+  std::optional<double> seconds = {};  // of a step; empty: it does not fit
+};
+
 struct Plan {
   bool fits = false;
   Refusal refusal;  // when it does not
@@ -99,6 +115,10 @@ struct Plan {
   std::uint64_t commits = 0;
   double floor_s = 0;   // compute alone: no plan can be faster on this machine
   std::string binding;  // what binds: "compute", "read", "write", "upload", "download"
+  std::string link;     // the busiest link where something stalls, else empty: "PCIe", "host memory", "disk"
+  StepChoice choice;
+  std::uint32_t layers = 0, recomputed = 0, offloaded = 0;  // of the model; of those, which do
+  std::vector<TriedChoice> tried;                           // what it was compared with; empty where nothing was open
   std::uint64_t state_bytes = 0, parameters = 0;
 };
 

@@ -252,7 +252,7 @@ ChunkId StepMap::tied_gradient(std::uint32_t chunk_in_layer) const {
 
 bool StepMap::committed(ChunkId chunk) const {
   const auto& c = chunks_[index(chunk)];
-  if (c.role != 's' || c.kind == Kind::gradient || !holds(c.layer)) return false;
+  if (!options_.commits || c.role != 's' || c.kind == Kind::gradient || !holds(c.layer)) return false;
   return data().stage() == 0 || c.position % data().group() == data().place();
 }
 

@@ -49,6 +49,7 @@ class StepMap {
     std::vector<LayerActivations> activations = {};  // of each layer; empty: all are kept
     Tier update_tier = Tier::host;
     bool separate_device = false;  // the device has a processor of its own: work in host memory runs beside it
+    bool commits = true;           // else no chunk has a place on disk before it is sent there
     std::uint64_t chunk_elements = 0;
     std::int64_t decode_positions = 0;  // generation: saved(l, 0) is layer l's cache of so many positions
     DataParallel data = {};
@@ -66,6 +67,8 @@ class StepMap {
   // What becomes of it; the last layer has no forward, and recomputing what saves nothing would be for nothing.
   [[nodiscard]] bool recomputes(std::uint32_t layer) const;
   [[nodiscard]] bool offloads(std::uint32_t layer) const;
+  // Whether a step that moved so much moved state too, and not only what layers offload.
+  [[nodiscard]] bool moves_state(const Traffic& step) const;
   [[nodiscard]] Tier tier_of(const Action& action) const;  // where the uses are acquired
   [[nodiscard]] Lane lane_of(const Action& action) const;  // who runs it
   [[nodiscard]] Lane lane_of(Tier tier) const;             // who computes in that memory

@@ -213,6 +213,14 @@ bool StepMap::offloads(std::uint32_t layer) const {
   return layer < options_.activations.size() && options_.activations[layer].offload && layer + 1 != layers();
 }
 
+bool StepMap::moves_state(const Traffic& step) const {
+  std::uint64_t offloaded = 0;
+  for (std::uint32_t l = 0; l < layers(); ++l)
+    for (std::uint32_t m = 0; offloads(l) && m < micro_batches(); ++m)
+      for (const auto chunk : left_by_forward(l, m)) offloaded += chunk_bytes(chunk);
+  return step.upload > offloaded || step.download > offloaded || step.read + step.write != 0;
+}
+
 std::vector<ChunkId> StepMap::left_by_forward(std::uint32_t layer, std::uint32_t micro_batch) const {
   std::vector<ChunkId> left;
   for (const auto c : {x(layer, micro_batch), saved(layer, micro_batch)})

@@ -69,23 +69,36 @@ void read_exactly(const std::filesystem::path& path, std::uint64_t offset, std::
 
 }  // namespace
 
-Corpus Corpus::open(const std::vector<std::filesystem::path>& files, CorpusWindows windows) {
+TokenFormat token_format(std::string_view name, std::int64_t vocabulary) {
+  if (name == "bytes") return {1, vocabulary};
+  if (name == "u16") return {2, vocabulary};
+  if (name == "u32") return {4, vocabulary};
+  throw Error(fmt::format("there is no token format {}\n  bytes, u16 or u32", name), Exit::usage);
+}
+
+Corpus Corpus::open(const std::vector<std::filesystem::path>& files, CorpusWindows windows, TokenFormat format) {
+  windows.bytes = windows.bytes / format.bytes * format.bytes;  // no token is cut in two
   if (windows.bytes == 0 || windows.count == 0) throw Error("a corpus needs at least one window of one byte", Exit::usage);
   std::vector<File> kept;
   std::uint64_t tokens = 0;
   for (const auto& path : files) {
     const std::uint64_t bytes = size_of_readable(path);
-    if (bytes > 0) kept.push_back({.path = path, .first = tokens, .bytes = bytes});
-    tokens += bytes;
+    if (bytes % format.bytes != 0)
+      throw Error(fmt::format("corpus file {} has {} bytes, which are not whole tokens of {}\n  --data-format says what the "
+                              "files hold",
+                              path.string(), bytes, format.bytes),
+                  Exit::usage);
+    if (bytes > 0) kept.push_back({.path = path, .first = tokens, .tokens = bytes / format.bytes});
+    tokens += bytes / format.bytes;
   }
   if (tokens == 0)
     throw Error(fmt::format("the corpus is empty: {} files, 0 bytes\n  give --data a file with text in it", files.size()),
                 Exit::usage);
-  return {std::move(kept), tokens, windows};
+  return {std::move(kept), tokens, windows, format};
 }
 
-Corpus::Corpus(std::vector<File> files, std::uint64_t tokens, CorpusWindows windows)
-    : files_(std::move(files)), tokens_(tokens), limits_(windows) {}
+Corpus::Corpus(std::vector<File> files, std::uint64_t tokens, CorpusWindows windows, TokenFormat format)
+    : files_(std::move(files)), tokens_(tokens), limits_(windows), format_(format) {}
 
 const Corpus::Window& Corpus::window(std::size_t file, std::uint64_t index) {
   const auto found = std::ranges::find_if(windows_, [&](const Window& w) { return w.file == file && w.index == index; });
@@ -104,7 +117,8 @@ const Corpus::Window& Corpus::window(std::size_t file, std::uint64_t index) {
   w.file = file;
   w.index = index;
   const std::uint64_t offset = index * limits_.bytes;
-  w.bytes.resize(static_cast<std::size_t>(std::min<std::uint64_t>(limits_.bytes, files_[file].bytes - offset)));
+  w.bytes.resize(
+      static_cast<std::size_t>(std::min<std::uint64_t>(limits_.bytes, files_[file].tokens * format_.bytes - offset)));
   read_exactly(files_[file].path, offset, w.bytes);
   windows_.splice(windows_.begin(), fresh);
   return windows_.front();
@@ -120,14 +134,24 @@ void Corpus::read(std::uint64_t first, std::span<std::int32_t> out) {
   std::size_t done = 0;
   while (done < out.size()) {
     const std::uint64_t offset = first + done - files_[file].first;
-    if (offset == files_[file].bytes) {
+    if (offset == files_[file].tokens) {
       ++file;
       continue;
     }
-    const Window& w = window(file, offset / limits_.bytes);
-    const auto begin = static_cast<std::size_t>(offset % limits_.bytes);
-    const std::size_t count = std::min(out.size() - done, w.bytes.size() - begin);
-    std::copy_n(w.bytes.begin() + static_cast<std::ptrdiff_t>(begin), count, out.begin() + static_cast<std::ptrdiff_t>(done));
+    const auto width = format_.bytes, window_tokens = limits_.bytes / width;
+    const Window& w = window(file, offset / window_tokens);
+    const auto begin = static_cast<std::size_t>(offset % window_tokens);
+    const std::size_t count = std::min(out.size() - done, w.bytes.size() / width - begin);
+    for (std::size_t i = 0; i < count; ++i) {
+      std::uint32_t token = 0;
+      for (std::size_t b = width; b-- > 0;) token = token << 8U | w.bytes[(begin + i) * width + b];
+      if (static_cast<std::int64_t>(token) >= format_.vocabulary)
+        throw Error(fmt::format("corpus file {}, token {}: {} is not below the vocabulary of {}\n  give the --vocab of the "
+                                "tokenizer that wrote it, and the right --data-format",
+                                files_[file].path.string(), offset + i, token, format_.vocabulary),
+                    Exit::usage);
+      out[done + i] = static_cast<std::int32_t>(token);
+    }
     done += count;
   }
 }

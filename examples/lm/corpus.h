@@ -1,11 +1,13 @@
-// Text files as one row of byte tokens (vocabulary 256, token = byte), and the order in which sequences are drawn from it.
+// Files as one row of tokens, and the order in which sequences are drawn from it. A token is a byte (vocabulary 256), or a
+// number of two or four bytes, least first, as tokenizers write them for vocabularies of any size.
 //
 // Files are read through a few windows of bounded size and are never loaded whole; no file stays open.
 //
 // Owner:   the caller.
 // Threads: a Corpus from one thread at a time; a SequencePlan is a value.
 // Errors:  Error(Exit::usage) for a file that is missing, not a file, or unreadable, for an empty corpus, and for one that is
-//          shorter than a training and an evaluation sequence; Error(Exit::runtime) for a read that fails later.
+//          shorter than a training and an evaluation sequence, for a file that ends within a token and for a token outside the
+//          vocabulary; Error(Exit::runtime) for a read that fails later.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +15,18 @@
 #include <filesystem>
 #include <list>
 #include <span>
+#include <string_view>
 #include <vector>
 
 namespace terrace::lm {
 
 inline constexpr std::int64_t kByteVocabulary = 256;
+
+struct TokenFormat {
+  std::size_t bytes = 1;                      // of a token: 1, 2 or 4
+  std::int64_t vocabulary = kByteVocabulary;  // tokens are below it
+};
+TokenFormat token_format(std::string_view name, std::int64_t vocabulary);  // "bytes", "u16", "u32"
 
 struct CorpusWindows {
   std::size_t bytes = std::size_t{1} << 20;  // of one window
@@ -27,7 +36,7 @@ struct CorpusWindows {
 class Corpus {
  public:
   // The files in the given order, end to end, nothing between them.
-  static Corpus open(const std::vector<std::filesystem::path>& files, CorpusWindows windows = {});
+  static Corpus open(const std::vector<std::filesystem::path>& files, CorpusWindows windows = {}, TokenFormat format = {});
 
   [[nodiscard]] std::uint64_t tokens() const { return tokens_; }
   // out[i] = token first + i.
@@ -41,19 +50,20 @@ class Corpus {
  private:
   struct File {
     std::filesystem::path path;
-    std::uint64_t first = 0, bytes = 0;  // first token, in the whole corpus
+    std::uint64_t first = 0, tokens = 0;  // first token, in the whole corpus
   };
   struct Window {
     std::size_t file = 0;
     std::uint64_t index = 0;
     std::vector<unsigned char> bytes;
   };
-  Corpus(std::vector<File> files, std::uint64_t tokens, CorpusWindows windows);
+  Corpus(std::vector<File> files, std::uint64_t tokens, CorpusWindows windows, TokenFormat format);
   const Window& window(std::size_t file, std::uint64_t index);
 
   std::vector<File> files_;  // without the empty ones
   std::uint64_t tokens_ = 0;
   CorpusWindows limits_;
+  TokenFormat format_;
   std::list<Window> windows_;  // most recently used first
 };
 

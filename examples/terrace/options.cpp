@@ -126,12 +126,6 @@ void check_text(const Option& o, const Source& source, const Raw& raw, const std
     case Option::Text::required:
       if (text.empty()) refuse(o, source, raw);
       return;
-    case Option::Text::choice:
-      if (std::ranges::find(o.choices, text) == o.choices.end()) {
-        const auto near = nearest(text, o.choices);
-        refuse(o, source, raw, near.empty() ? "" : fmt::format("did you mean {}?", near));
-      }
-      return;
     case Option::Text::size: {
       if (text == "auto") return;
       std::uint64_t bytes = 0;
@@ -143,6 +137,15 @@ void check_text(const Option& o, const Source& source, const Raw& raw, const std
       if (bytes == 0) refuse(o, source, raw, "a size must be greater than zero");
       return;
     }
+    case Option::Text::layers:
+      if (const auto n = parse_number<std::int64_t>(text); n && *n >= 0 && *n <= 1'000'000) return;
+      [[fallthrough]];
+    case Option::Text::choice:
+      if (std::ranges::find(o.choices, text) == o.choices.end()) {
+        const auto near = nearest(text, o.choices);
+        refuse(o, source, raw, near.empty() ? "" : fmt::format("did you mean {}?", near));
+      }
+      return;
     case Option::Text::depth: {
       const auto depth = parse_number<std::int64_t>(text);
       if (text != "auto" && (!depth || *depth < 0 || *depth > 1'000'000)) refuse(o, source, raw);
@@ -162,8 +165,8 @@ std::string to_text(const Option& o, const Source& source, const Raw& raw) {
   if (const auto* s = std::get_if<std::string>(&raw)) {
     text = *s;
   } else if (const auto* i = std::get_if<std::int64_t>(&raw);
-             i && (o.text == Option::Text::size || o.text == Option::Text::depth)) {
-    text = std::to_string(*i);  // bytes, a depth
+             i && (o.text == Option::Text::size || o.text == Option::Text::depth || o.text == Option::Text::layers)) {
+    text = std::to_string(*i);  // bytes, a depth, a count
   } else {
     refuse(o, source, raw);
   }
@@ -325,6 +328,7 @@ std::string accepted(const Option& o) {
     case Option::Text::choice: return "one of " + listed(o.choices, ", ");
     case Option::Text::size: return "a size greater than zero, such as 512MiB, 1.5GiB or 16GB (decimal), or auto or unlimited";
     case Option::Text::depth: return "auto or an integer of at least 0";
+    case Option::Text::layers: return fmt::format("{} or an integer of at least 0", listed(o.choices, ", "));
     case Option::Text::device: return "cpu or cuda:N";
     case Option::Text::required: return "a text that is not empty";
     case Option::Text::any: break;
@@ -505,8 +509,9 @@ void validate(const RunConfig& c) {
     refuse_pair(fmt::format("--ckpt-interval {} contradicts --durability step, which commits every step", c.ckpt_interval),
                 "leave one of them out");
   }
-  if (c.durability == "off" && c.ckpt_interval > 0) {
-    refuse_pair(fmt::format("--ckpt-interval {} contradicts --durability off, which commits at the end only", c.ckpt_interval),
+  if ((c.durability == "off" || c.durability == "none") && c.ckpt_interval > 0) {
+    refuse_pair(fmt::format("--ckpt-interval {} contradicts --durability {}, which commits {}", c.ckpt_interval, c.durability,
+                            c.durability == "off" ? "at the end only" : "nothing"),
                 "leave one of them out");
   }
   if (c.group != 0 && c.order != "vertical") {

@@ -1,8 +1,10 @@
 // terrace plan: what `train` with the same flags would do, before anything is allocated.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include <terrace/core/error.h>
 #include <terrace/core/trace.h>
@@ -17,6 +19,28 @@
 namespace terrace::cli {
 
 namespace {
+
+// What was chosen, and what it is faster than.
+void print_choice(const Plan& p) {
+  fmt::print("order {}\n", to_text(p.choice, p.layers));
+  if (p.tried.size() < 2) return;
+  std::vector<TriedChoice> others;
+  for (const auto& t : p.tried)
+    if (t.choice != p.choice) others.push_back(t);
+  const auto chosen = std::ranges::find(p.tried, p.choice, &TriedChoice::choice);
+  std::ranges::stable_sort(others, {}, [](const TriedChoice& t) { return t.seconds.value_or(1e30); });
+  const auto fits = [](const TriedChoice& t) { return t.seconds.has_value(); };
+  const auto fitting = std::ranges::count_if(p.tried, fits);
+  fmt::print("  chosen of {} that were simulated, of which {} fit", p.tried.size(), fitting);
+  if (chosen != p.tried.end() && chosen->seconds) fmt::print(": {:.3f} s a step", *chosen->seconds);
+  fmt::print("\n");
+  if (!others.empty() && others.front().seconds)
+    fmt::print("  the next: {:.3f} s, {}\n", *others.front().seconds, to_text(others.front().choice, p.layers));
+  const auto& plainest = p.tried.front();
+  if (plainest.choice == p.choice || plainest.choice == others.front().choice) return;
+  fmt::print("  the plainest: {}, {}\n", plainest.seconds ? fmt::format("{:.3f} s", *plainest.seconds) : "does not fit",
+             to_text(plainest.choice, p.layers));
+}
 
 struct Where {
   RunConfig config;
@@ -97,7 +121,9 @@ Exit plan_command(const CommandLine& line) {
   fmt::print("{} with recipe {}:", config.optimizer, recipe.name);
   for (const auto kind : recipe.kinds())
     fmt::print(" {} {}{}", name_of(kind), name_of(recipe.format_of(kind)), kind == recipe.kinds().back() ? "\n" : ",");
-  fmt::print("updates run on the {}, prefetch depth {}\n\n", name_of(p.map.update_tier), p.prefetch_depth);
+  fmt::print("updates run on the {}, prefetch depth {}\n", name_of(p.map.update_tier), p.prefetch_depth);
+  print_choice(p);
+  fmt::print("\n");
   fmt::print("{:<8} {:>12} {:>12} {:>16}\n", "tier", "budget", "peak", "smallest legal");
   const auto budget = budgets(config);
   for (const auto tier : kAllTiers) {
@@ -107,7 +133,8 @@ Exit plan_command(const CommandLine& line) {
   }
   fmt::print("\na step moves: disk read {}, disk write {}, upload {}, download {}\n", format_bytes(t.read),
              format_bytes(t.write), format_bytes(t.upload), format_bytes(t.download));
-  fmt::print("step time {:.3f} s, of which compute {:.3f} s (the floor); {} binds\n", p.times.seconds, p.floor_s, p.binding);
+  fmt::print("step time {:.3f} s, of which compute {:.3f} s (the floor); {}{} binds\n", p.times.seconds, p.floor_s, p.binding,
+             p.link.empty() ? "" : fmt::format(" ({})", p.link));
   for (const auto& [cause, seconds] : p.times.stall_s) fmt::print("  stall by {}: {:.3f} s\n", cause, seconds);
   if (request.data.ranks > 1) print_ranks(config, model, request, p);
   if (p.commits != 0)

@@ -18,6 +18,7 @@ struct RunConfig {
   std::int64_t seq_len = 256, vocab = 256;
   bool untied = false;  // an output head of its own (llama's default follows --tied/--untied)
   std::vector<std::filesystem::path> data;
+  std::string data_format = "bytes";  // bytes | u16 | u32
   std::string init_from, save;
   std::string dtype = "fp32";  // fp32 | bf16 | fp64
   // training
@@ -32,9 +33,10 @@ struct RunConfig {
   std::string loss_scale = "off";      // off | dynamic | a power of two
   std::string lr_schedule = "cosine";  // constant | linear | cosine | wsd
   std::int64_t warmup = 10;
-  std::string order = "horizontal";  // horizontal | vertical
+  std::string order = "auto";        // auto | horizontal | vertical
   std::int64_t group = 0;            // micro-batches a group of the vertical order; 0: all
-  std::string recompute = "none";    // none | layer
+  std::string recompute = "auto";    // auto | none | layer | a number of layers
+  std::string activations = "auto";  // auto | keep | offload | a number of layers
   std::string update = "auto";       // auto | host | device
   std::uint64_t seed = 1;
   std::int64_t threads = 0;        // 0: every core this process may use
@@ -63,7 +65,7 @@ struct RunConfig {
   std::string resume = "never";  // auto | PATH | never
   bool force = false;            // resume although model, data or seed differ
   std::int64_t ckpt_interval = 0;
-  std::string durability = "commit";  // commit | step | off
+  std::string durability = "commit";  // commit | step | off | none
   std::int64_t io_deadline = 120;     // seconds; 0: none
   bool json = false;
   bool verify_resident = false;  // repeat the first steps with no offload and compare every loss

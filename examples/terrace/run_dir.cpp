@@ -146,10 +146,11 @@ RunDir open_run_dir(RunConfig& config) {
                 Exit::corrupt);
   if (!ChunkStore::has_commit(run.store)) {  // nothing to go on from
     if (run.store.generations == 1)
-      fmt::print(stderr,
-                 "warning: the run in {} was stopped before its end, and with --durability off nothing of it was committed: it "
-                 "starts anew; --durability commit lets a run go on\n",
-                 dir.path.string());
+      fmt::print(
+          stderr,
+          "warning: of the run in {}, with --durability off or none, nothing was committed: it starts anew; --durability "
+          "commit lets a run go on\n",
+          dir.path.string());
     return dir;
   }
   const auto difference = describe_difference(run.fingerprint, fingerprint(config));

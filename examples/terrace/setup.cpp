@@ -53,15 +53,29 @@ void set_optimizer(PlanRequest& request, const RunConfig& c) {
   request.param_groups = parse_param_groups(c.param_groups);
 }
 
+namespace {
+
+// Of a text that names none of the layers, all of them, their number, or leaves it open.
+std::optional<std::uint32_t> layers_of(const std::string& text, std::string_view none, std::string_view all) {
+  if (text == "auto") return std::nullopt;
+  if (text == none) return 0;
+  return text == all ? kAllLayers : static_cast<std::uint32_t>(std::stoul(text));
+}
+
+}  // namespace
+
 PlanRequest plan_request(const RunConfig& c) {
   PlanRequest r{.shape = {.batch = {c.batch_size, c.seq_len}, .micro_batches = static_cast<std::uint32_t>(c.grad_accumulation)},
                 .budget = budgets(c),
                 .recipe = c.recipe,
                 .disk_tier = !c.nvme_path.empty()};
   set_optimizer(r, c);
-  r.order = c.order == "horizontal" ? Order::horizontal : c.group > 0 ? Order::group_vertical : Order::vertical;
+  r.order = std::nullopt;
+  if (c.order == "horizontal") r.order = Order::horizontal;
+  if (c.order == "vertical") r.order = c.group > 0 ? Order::group_vertical : Order::vertical;
   r.group = static_cast<std::uint32_t>(c.group);
-  r.recompute = c.recompute == "layer" ? kAllLayers : 0;
+  r.recompute = layers_of(c.recompute, "none", "layer");
+  r.offload = layers_of(c.activations, "keep", "offload");
   if (c.update != "auto") r.update = c.update == "host" ? Tier::host : Tier::device;
   // The clip factor, and whether a step counts, are known only when the backward has ended.
   r.updates_before_use = c.grad_clip > 0 || c.on_non_finite == "skip" || LossScale::parse(c.loss_scale).dynamic();
@@ -71,6 +85,7 @@ PlanRequest plan_request(const RunConfig& c) {
   r.evaluate_batches = static_cast<std::uint64_t>(c.eval_batches);
   r.commit_every = commit_interval(c);
   r.generations = generations(c);
+  r.commits = c.durability != "none";
   r.data = {.ranks = static_cast<std::uint32_t>(std::max<std::int64_t>(1, c.dp)),
             .zero = static_cast<std::uint32_t>(c.zero),
             .canonical = c.canonical_reduction,
@@ -83,7 +98,7 @@ std::uint64_t commit_interval(const RunConfig& c) {
   return c.durability == "step" ? 1 : static_cast<std::uint64_t>(c.ckpt_interval);
 }
 
-std::uint32_t generations(const RunConfig& c) { return c.durability == "off" ? 1 : 2; }
+std::uint32_t generations(const RunConfig& c) { return c.durability == "off" || c.durability == "none" ? 1 : 2; }
 
 WeightRange first_weights(const RunConfig& c, const Model& model) {
   if (c.init_from.empty()) return lm::random_weights(c.seed);
@@ -207,6 +222,18 @@ nlohmann::json to_json(const Plan& p) {
   j["commit"] = {{"commits", p.commits}, {"seconds", p.commit_seconds}, {"bytes", bytes(p.commit_traffic)}};
   j["floor_s"] = p.floor_s;
   j["binding"] = p.binding;
+  j["link"] = p.link;
+  const auto layers = static_cast<std::uint32_t>(p.layers);
+  j["choice"] = {{"text", to_text(p.choice, layers)},
+                 {"order", p.choice.order == Order::horizontal ? "horizontal" : "vertical"},
+                 {"group", p.choice.group},
+                 {"recompute", p.recomputed},
+                 {"offload", p.offloaded}};
+  j["tried"] = nlohmann::json::array();
+  for (const auto& t : p.tried) {
+    j["tried"].push_back({{"choice", to_text(t.choice, layers)}});
+    if (t.seconds) j["tried"].back()["step_time_s"] = *t.seconds;
+  }
   j["update"] = name_of(p.map.update_tier);
   j["prefetch_depth"] = p.prefetch_depth;
   return j;

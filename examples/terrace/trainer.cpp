@@ -47,7 +47,7 @@ class Training {
  public:
   explicit Training(const RunConfig& config)
       : config_(config),
-        corpus_(lm::Corpus::open(config.data)),
+        corpus_(lm::Corpus::open(config.data, {}, lm::token_format(config.data_format, config.vocab))),
         sequences_(lm::plan_sequences(corpus_.tokens(), static_cast<std::uint64_t>(config.seq_len))),
         model_(lm::make_model(model_config(config))),
         first_weights_(first_weights(config, model_)),
@@ -140,7 +140,7 @@ class Training {
       if (step != last) trace.forget_before(begin);  // the report shows the last two
     }
 
-    engine.commit(done, payload());
+    if (request_.commits) engine.commit(done, payload());
     if (team.first()) trace.write(dir.path / kTraceFile);
     if (done < last) {
       screen.note(fmt::format("stopped by signal {} after step {}; go on with --resume auto", stopped, done));

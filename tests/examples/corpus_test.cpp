@@ -3,9 +3,11 @@
 #include <numeric>
 #include <random>
 #include <set>
+#include <tuple>
 
 #include <unistd.h>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -50,6 +52,40 @@ TEST(Corpus, IsItsFilesEndToEnd) {
   corpus.read(0, all);
   EXPECT_EQ(all, tokens_of("zweite\nerste\xff"));
   corpus.read(13, {});
+}
+
+// Ids of two and of four bytes, least byte first, through windows that are no multiple of them, over the ends of files.
+TEST(Corpus, ReadsTokenIds) {
+  const ScratchFolder folder;
+  for (const auto& [name, width, vocabulary] : {std::tuple{"u16", 2U, 50257U}, {"u32", 4U, 128256U}}) {
+    std::mt19937 random(width);
+    std::vector<std::int32_t> expected;
+    Paths files;
+    for (const std::size_t tokens : {1U, 37U, 0U, 400U}) {
+      std::string bytes;
+      for (std::size_t i = 0; i < tokens; ++i) {
+        const auto token = i == 0 ? vocabulary - 1 : static_cast<std::uint32_t>(random() % vocabulary);
+        expected.push_back(static_cast<std::int32_t>(token));
+        for (unsigned b = 0; b < width; ++b) bytes += static_cast<char>(token >> 8 * b & 0xffU);
+      }
+      files.push_back(folder.write(name + std::to_string(files.size()), bytes));
+    }
+    Corpus corpus = Corpus::open(files, {.bytes = 27, .count = 2}, token_format(name, vocabulary));
+    ASSERT_EQ(corpus.tokens(), expected.size());
+    for (int i = 0; i < 200; ++i) {
+      const auto first = random() % expected.size(), count = random() % (expected.size() - first + 1);
+      std::vector<std::int32_t> read(count);
+      corpus.read(first, read);
+      EXPECT_TRUE(std::equal(read.begin(), read.end(), expected.begin() + static_cast<std::ptrdiff_t>(first))) << first;
+    }
+    Corpus small = Corpus::open(files, {}, token_format(name, vocabulary - 1));
+    std::vector<std::int32_t> one(1);
+    expect_error([&] { small.read(1, one); }, Exit::usage,
+                 fmt::format("token 0: {} is not below the vocabulary", vocabulary - 1));
+    expect_error([&] { Corpus::open({folder.write("odd", "abc")}, {}, token_format(name, vocabulary)); }, Exit::usage,
+                 "are not whole tokens");
+  }
+  expect_error([] { token_format("u64", 1); }, Exit::usage, "no token format u64");
 }
 
 TEST(Corpus, ReadsAnyRangeThroughFewSmallWindows) {

@@ -40,7 +40,7 @@ TEST(Options, TableCoversEveryFieldOnce) {
     // A default that is refused could not be saved and read back.
     for (const auto c : o.key) EXPECT_TRUE((c >= 'a' && c <= 'z') || c == '-' || (c >= '0' && c <= '9')) << o.key;
   }
-  EXPECT_EQ(keys.size(), 65U);  // the number of RunConfig's fields: add the option with the field
+  EXPECT_EQ(keys.size(), 67U);  // the number of RunConfig's fields: add the option with the field
 }
 
 TEST(Options, DefaultsSurviveSavingAndReading) {
@@ -179,7 +179,7 @@ TEST(Options, ValidateSeesWhatNoSingleOptionCan) {
       {{"model=gpt2", "kv-heads=4"}, "gpt2 has as many as --heads 8"},
       {{"hidden=24"}, "is 3, which is odd"},
       {{"min-lr=1"}, "--min-lr 1 is above --lr"},
-      {{"group=2"}, "no meaning with --order horizontal"},
+      {{"group=2"}, "no meaning with --order auto"},
       {{"group=2", "order=vertical", "grad-accumulation=3"}, "--group 2 does not divide --grad-accumulation 3"}};
   for (const auto& [sets, part] : cases) {
     RunConfig c;

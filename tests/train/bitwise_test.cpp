@@ -54,7 +54,7 @@ TEST_F(BitwiseTraining, EveryCoveringSettingGivesTheSameBitsAndMovesWhatWasPlann
 // With every micro-batch in flight at once, what the layers keep for their backward does not fit and is offloaded as well.
 TEST_F(BitwiseTraining, OffloadedActivationsComeBackAsTheyWere) {
   for (const auto& model : {kModels[0], kModels[1]}) {
-    auto config = config_of({model, Place::on_disk, "1", 2, "vertical", "none", false}, corpus(), disk());
+    auto config = config_of({model, Place::on_disk, "1", 2, "vertical", "none", "keep", false}, corpus(), disk());
     const auto p = plan_of(config);
     ASSERT_TRUE(p.fits) << p.refusal.why;
     const auto layers = lm::make_model(cli::model_config(config));
@@ -65,10 +65,26 @@ TEST_F(BitwiseTraining, OffloadedActivationsComeBackAsTheyWere) {
   }
 }
 
+// A run that never commits takes no more of the disk than its tier needs, and nothing where there is none.
+TEST_F(BitwiseTraining, WithoutCommitsOnlyTheTierIsOnTheDisk) {
+  const auto& model = kModels[1];
+  for (const auto place : {Place::in_host, Place::moments_below, Place::on_disk}) {
+    auto config = config_of({model, place, "1", 2, "vertical", "none", "keep", false}, corpus(), disk());
+    const auto committing = plan_of(config);
+    config.durability = "none";
+    const auto p = plan_of(config);
+    ASSERT_TRUE(p.fits) << p.refusal.why;
+    EXPECT_EQ(p.commits, 0U);
+    EXPECT_LT(p.capacity.disk, committing.capacity.disk * 2 / 3) << name_of(place);  // which has two generations
+    EXPECT_EQ(p.capacity.disk == 0, place == Place::in_host);
+    expect_same_bits(reference(model), train_fresh(config), name_of(place));
+  }
+}
+
 // Without clipping an update needs no verdict over the whole step and runs inside the backward.
 TEST_F(BitwiseTraining, UpdatesInTheBackwardEqualUpdatesBeforeUse) {
   for (const auto place : {Place::in_device, Place::in_host, Place::on_disk}) {
-    auto config = config_of({kModels[3], place, "1", 2, "horizontal", "none", false}, corpus(), disk());
+    auto config = config_of({kModels[3], place, "1", 2, "horizontal", "none", "keep", false}, corpus(), disk());
     config.grad_clip = 0;
     const auto inside = train_fresh(config);
     config.grad_clip = 1e6;  // never reached: before use, and a factor of exactly one

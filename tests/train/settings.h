@@ -48,26 +48,29 @@ struct Setting {
   int threads;
   const char* order;  // "grouped": the vertical order in groups of two
   const char* recompute;
+  const char* activations;
   bool interrupted;  // evaluations and commits between the steps
 
   [[nodiscard]] std::string name() const {
-    return fmt::format("{}, {}, depth {}, {} threads, {}, recompute {}{}", model.name(), name_of(place), depth, threads, order,
-                       recompute, interrupted ? ", interrupted" : "");
+    return fmt::format("{}, {}, depth {}, {} threads, {}, recompute {}, activations {}{}", model.name(), name_of(place), depth,
+                       threads, order, recompute, activations, interrupted ? ", interrupted" : "");
   }
 };
 inline constexpr std::array kDepths{"0", "1", "4", "auto"};
-inline constexpr std::array kOrders{"horizontal", "vertical", "grouped"};
-inline constexpr std::array kRecomputes{"none", "layer"};
+inline constexpr std::array kOrders{"horizontal", "vertical", "grouped", "auto"};
+inline constexpr std::array kRecomputes{"none", "layer", "2", "auto"};
+inline constexpr std::array kActivations{"keep", "offload", "3", "auto"};
 
 inline std::vector<Setting> covering_settings(std::size_t strength) {
-  const CoveringRows rows({static_cast<int>(kModels.size()), static_cast<int>(kPlaces.size()), static_cast<int>(kDepths.size()),
-                           2, static_cast<int>(kOrders.size()), 2, 2},
-                          strength);
+  const CoveringRows rows(
+      {static_cast<int>(kModels.size()), static_cast<int>(kPlaces.size()), static_cast<int>(kDepths.size()), 2,
+       static_cast<int>(kOrders.size()), static_cast<int>(kRecomputes.size()), static_cast<int>(kActivations.size()), 2},
+      strength);
   std::vector<Setting> all;
   for (const auto& row : rows.rows()) {
     const auto at = [&](std::size_t factor) { return static_cast<std::size_t>(row[factor]); };
-    all.push_back(
-        {kModels[at(0)], kPlaces[at(1)], kDepths[at(2)], 1 + row[3], kOrders[at(4)], kRecomputes[at(5)], row[6] == 1});
+    all.push_back({kModels[at(0)], kPlaces[at(1)], kDepths[at(2)], 1 + row[3], kOrders[at(4)], kRecomputes[at(5)],
+                   kActivations[at(6)], row[7] == 1});
   }
   return all;
 }
@@ -85,7 +88,7 @@ inline cli::RunConfig config_of(const TinyModel& model, const std::filesystem::p
   c.seq_len = long_form() ? 64 : 32;
   c.data = {corpus};
   c.batch_size = 2;
-  c.grad_accumulation = 3;
+  c.grad_accumulation = 4;
   c.steps = 20;
   c.lr = 3e-3;
   c.min_lr = 3e-4;
@@ -95,6 +98,9 @@ inline cli::RunConfig config_of(const TinyModel& model, const std::filesystem::p
   c.threads = 1;
   c.device_memory = c.host_memory = "unlimited";
   c.prefetch_depth = "0";
+  c.order = "horizontal";
+  c.recompute = "none";
+  c.activations = "keep";
   c.assumed_costs = true;  // nothing is measured before it starts
   return c;
 }
@@ -105,7 +111,8 @@ inline std::uint64_t thin_host_bytes(cli::RunConfig config) {
   const auto request = cli::plan_request(config);
   const StepMap map(model, {.recipe = Recipe::of(model.dtype, request.recipe, request.states),
                             .shape = request.shape,
-                            .activations = choose_activations(model, request.shape.batch, request.recompute, request.offload),
+                            .activations = choose_activations(model, request.shape.batch, request.recompute.value_or(0),
+                                                              request.offload.value_or(0)),
                             .layer_unit = request.layer_unit});
   std::uint64_t bytes = 0;
   for (std::uint32_t c = 0; c < map.chunks(); ++c) bytes = std::max(bytes, map.chunk_bytes(ChunkId{c}));
@@ -142,9 +149,10 @@ inline cli::RunConfig config_of(const Setting& s, const std::filesystem::path& c
   auto c = config_of(s.model, corpus);
   c.prefetch_depth = s.depth;
   c.threads = s.threads;
-  c.order = std::string(s.order) == "horizontal" ? "horizontal" : "vertical";
+  c.order = std::string(s.order) == "grouped" ? "vertical" : s.order;
   c.group = std::string(s.order) == "grouped" ? 2 : 0;
   c.recompute = s.recompute;
+  c.activations = s.activations;
   if (s.interrupted) {
     c.eval_interval = 7;
     c.ckpt_interval = 5;

@@ -1,0 +1,261 @@
+#include <terrace/parallel/choose.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <tuple>
+
+#include <terrace/core/units.h>
+#include <terrace/parallel/dry_run.h>
+
+namespace terrace {
+namespace {
+
+constexpr double kWorthwhile = 0.99;           // a less plain choice must be faster than this share of the time
+constexpr std::uint64_t kTriedSteps = 3;       // one that starts, two that count
+constexpr std::uint32_t kTriedDepth = 2;       // where the depth is open, too
+constexpr std::uint64_t kCoarseChunks = 1000;  // of a model, but four of a layer
+constexpr std::size_t kExactPlans = 3;         // of the best, until one fits
+
+// A whole number of chunks in the place of one, so that few chunks are left and little is padded.
+std::uint64_t coarse_chunk(const StepMap& map) {
+  const auto& layout = map.layout();
+  const auto group = map.data().group();
+  std::uint64_t all = 0;
+  for (std::uint32_t l = 0; l < map.layers(); ++l) all += layout.chunks_of(l) / group;
+  const auto wanted = std::max<std::uint64_t>(kCoarseChunks, 4ULL * map.layers());
+  const auto most = std::max<std::uint64_t>(1, all / wanted);
+  std::uint64_t best = 1, least = ~0ULL;
+  for (auto k = most; k >= std::max<std::uint64_t>(1, most / 2); --k) {
+    std::uint64_t padded = 0;
+    for (std::uint32_t l = 0; l < map.layers(); ++l) padded += round_up(layout.chunks_of(l) / group, k);
+    if (padded < least) least = padded, best = k;
+  }
+  return best * layout.chunk_elements();
+}
+
+class Search {
+ public:
+  Search(const Model& model, const PlanRequest& request, const MachineProfile& profile)
+      : model_(model), request_(request), profile_(profile), layers_(static_cast<std::uint32_t>(model.layers.size())) {
+    chunk_elements_ = coarse_chunk(StepMap(model, options(choice_of(request), Tier::host)));
+  }
+
+  Choices run() {
+    const auto plain = choice_of(request_);
+    const auto as_asked = [&] { return Choices{{{plain, request_.prefetch_depth}}, std::move(tried_)}; };
+    if (!request_.update && simulate(plain, Tier::device, tried_depth()).moves_no_state) return as_asked();
+    tier_ = request_.update ? *request_.update : faster_tier(plain);
+    if (time(plain).stalls_nowhere) return as_asked();
+
+    for (const auto& [order, group] : orders())
+      for (const auto offload : ends(offload_))
+        for (const auto recompute : ends(recompute_)) time({order, group, recompute, offload});
+    refine();
+
+    Choices out;
+    for (const auto& choice : rank())
+      out.best.push_back({choice, out.best.empty() ? best_depth(choice) : request_.prefetch_depth, tier_});
+    out.best.push_back({frugal(plain), request_.prefetch_depth, {}});  // when none of them fits to the byte
+    out.tried = std::move(tried_);
+    return out;
+  }
+
+ private:
+  using Count = std::optional<std::uint32_t>;
+  struct Timed {
+    std::optional<double> seconds = {};  // empty: it does not fit
+    bool moves_no_state = false, stalls_nowhere = false;
+  };
+
+  [[nodiscard]] std::vector<std::pair<Order, std::uint32_t>> orders() const {
+    if (request_.order) return {{*request_.order, request_.group}};
+    std::vector<std::pair<Order, std::uint32_t>> all{{Order::horizontal, 0}};
+    const auto m = request_.shape.micro_batches;
+    for (std::uint32_t group = 2; group < m; group *= 2)
+      if (m % group == 0) all.emplace_back(Order::group_vertical, group);
+    if (m > 1) all.emplace_back(Order::vertical, 0);
+    return all;
+  }
+  [[nodiscard]] std::vector<std::uint32_t> ends(const Count& forced) const {
+    return forced ? std::vector{*forced} : std::vector{0U, layers_};
+  }
+  [[nodiscard]] std::uint32_t tried_depth() const {
+    return request_.prefetch_depth == kAutoDepth ? kTriedDepth : request_.prefetch_depth;
+  }
+
+  [[nodiscard]] StepMap::Options options(const StepChoice& c, Tier update) const {
+    const auto& each = request_.activations;
+    return {.recipe = Recipe::of(model_.dtype, request_.recipe, request_.states),
+            .shape = request_.shape,
+            .activations = each.empty() ? choose_activations(model_, request_.shape.batch, c.recompute, c.offload) : each,
+            .update_tier = update,
+            .separate_device = profile_.separate_device(),
+            .commits = request_.commits,
+            .chunk_elements = chunk_elements_ != 0 ? chunk_elements_ : request_.chunk_elements,
+            .data = request_.data,
+            .layer_unit = request_.layer_unit,
+            .param_groups = request_.param_groups};
+  }
+
+  [[nodiscard]] Timed simulate(const StepChoice& c, Tier update, std::uint32_t depth) const {
+    auto request = with_choice(request_, {c, depth});
+    request.evaluate_every = request.evaluate_batches = request.commit_every = request.steps = 0;
+    auto budget = request.budget;
+    budget.commit_only = !request.disk_tier;
+    if (budget.disk == 0 || budget.commit_only) budget.disk = kUnlimited;
+    const StepMap map(model_, options(c, update));
+    const ProfileCosts costs(map, profile_);
+    const auto ahead = request.gather_ahead == kAutoDepth ? 1 : request.gather_ahead;
+    try {
+      const auto run = dry_run(map, request, write_programs(map, request, depth, ahead), budget, request.generations, costs,
+                               profile_, {.most_steps = kTriedSteps, .steps_only = true});
+      return {run.times.seconds, !map.moves_state(run.steps.back()),
+              run.times.compute_seconds > kWorthwhile * run.times.seconds};
+    } catch (const DoesNotFit&) {
+      return {};
+    }
+  }
+
+  // Each choice once.
+  Timed time(StepChoice c) {
+    c.recompute = std::min(c.recompute, layers_);
+    c.offload = std::min(c.offload, layers_);
+    if (std::ranges::find(tried_, c, &TriedChoice::choice) != tried_.end()) return {};
+    const auto timed = simulate(c, tier_, tried_depth());
+    tried_.push_back({c, timed.seconds});
+    return timed;
+  }
+
+  // Where updates run while choices are compared: where the faster of the plainest and the one that keeps least is.
+  [[nodiscard]] Tier faster_tier(const StepChoice& plain) const {
+    if (request_.layer_unit && profile_.separate_device()) return Tier::host;
+    auto small = plain;
+    small.recompute = recompute_.value_or(layers_);
+    Tier faster = Tier::host;
+    double least = std::numeric_limits<double>::infinity();
+    for (const auto tier : {Tier::host, Tier::device})
+      for (const auto& c : {plain, small}) {
+        const auto timed = simulate(c, tier, tried_depth());
+        // On a device without a processor of its own there is nothing to gain by copying states to it.
+        const bool senseless = tier == Tier::device && !profile_.separate_device() && !timed.moves_no_state;
+        if (!timed.seconds || senseless || *timed.seconds >= least) continue;
+        least = *timed.seconds;
+        faster = tier;
+      }
+    return faster;
+  }
+
+  // What needs the least memory on the device.
+  [[nodiscard]] StepChoice frugal(StepChoice c) const {
+    if (!request_.order) c.order = Order::horizontal;
+    c.recompute = recompute_.value_or(layers_);
+    c.offload = offload_.value_or(layers_);
+    return c;
+  }
+
+  // Between none and all of the layers, around the fastest so far: halves, quarters, eighths.
+  void refine() {
+    for (std::uint32_t part = 2; part <= 8; part *= 2)
+      for (const auto count : {&StepChoice::recompute, &StepChoice::offload}) {
+        const auto at = std::ranges::min_element(tried_, {}, seconds_of);
+        if ((count == &StepChoice::recompute ? recompute_ : offload_) || !at->seconds) continue;
+        const auto center = at->choice;
+        const auto distance = std::max(1U, layers_ / part);
+        for (const bool more : {false, true}) {
+          auto c = center;
+          c.*count = more ? center.*count + distance : center.*count - std::min(center.*count, distance);
+          time(c);
+        }
+      }
+  }
+  static double seconds_of(const TriedChoice& t) { return t.seconds.value_or(std::numeric_limits<double>::infinity()); }
+
+  // Best first: of those that are as good as the fastest, the plainest.
+  [[nodiscard]] std::vector<StepChoice> rank() const {
+    auto fitting = tried_;
+    std::erase_if(fitting, [](const TriedChoice& t) { return !t.seconds; });
+    if (fitting.empty()) return {};
+    std::ranges::stable_sort(fitting, {}, seconds_of);
+    const auto enough = *fitting.front().seconds / kWorthwhile;
+    const auto slower = std::ranges::find_if(fitting, [&](const TriedChoice& t) { return *t.seconds > enough; });
+    const auto effort = [&](const TriedChoice& t) {
+      const auto& c = t.choice;
+      const auto together = c.order == Order::horizontal ? 1
+                            : c.order == Order::vertical ? request_.shape.micro_batches
+                                                         : c.group;
+      return std::tuple(c.recompute + c.offload, together, c.recompute);
+    };
+    std::stable_sort(fitting.begin(), slower,
+                     [&](const TriedChoice& a, const TriedChoice& b) { return effort(a) < effort(b); });
+    std::vector<StepChoice> ranked;
+    for (const auto& t : fitting)
+      if (ranked.size() < kExactPlans) ranked.push_back(t.choice);
+    return ranked;
+  }
+
+  [[nodiscard]] std::uint32_t best_depth(const StepChoice& c) const {
+    if (request_.prefetch_depth != kAutoDepth) return request_.prefetch_depth;
+    std::uint32_t best = 1;
+    auto least = simulate(c, tier_, best).seconds;
+    for (const std::uint32_t depth : {2U, 4U, 8U}) {
+      const auto seconds = simulate(c, tier_, depth).seconds;
+      // A greater depth must be worth its room.
+      if (seconds && (!least || *seconds < *least * 0.995)) least = seconds, best = depth;
+    }
+    return best;
+  }
+
+  const Model& model_;
+  const PlanRequest& request_;
+  const MachineProfile& profile_;
+  std::uint32_t layers_;
+  Count recompute_ = request_.activations.empty() ? request_.recompute : 0,
+        offload_ = request_.activations.empty() ? request_.offload : 0;
+  std::uint64_t chunk_elements_ = 0;
+  Tier tier_ = Tier::host;
+  std::vector<TriedChoice> tried_;
+};
+
+}  // namespace
+
+bool leaves_open(const PlanRequest& r) {
+  if (r.decode_positions != 0) return false;
+  return !r.order || (r.activations.empty() && (!r.recompute || !r.offload));
+}
+
+StepChoice choice_of(const PlanRequest& r) {
+  return {.order = r.order.value_or(Order::horizontal),
+          .group = r.order == Order::group_vertical ? r.group : 0,
+          .recompute = r.recompute.value_or(0),
+          .offload = r.offload.value_or(0)};
+}
+
+PlanRequest with_choice(const PlanRequest& request, const RankedChoice& ranked) {
+  auto closed = request;
+  closed.order = ranked.choice.order;
+  closed.group = ranked.choice.group;
+  closed.recompute = ranked.choice.recompute;
+  closed.offload = ranked.choice.offload;
+  closed.prefetch_depth = ranked.prefetch_depth;
+  if (!closed.update) closed.update = ranked.update;
+  return closed;
+}
+
+Choices choose(const Model& model, const PlanRequest& request, const MachineProfile& profile) {
+  return Search(model, request, profile).run();
+}
+
+std::string to_text(const StepChoice& c, std::uint32_t layers) {
+  const auto count = [&](std::uint32_t n) {
+    return n == 0 ? "no layer" : n >= layers ? "every layer" : fmt::format("{} layers", n);
+  };
+  const auto order = c.order == Order::horizontal ? "horizontal"
+                     : c.order == Order::vertical ? "vertical"
+                                                  : fmt::format("vertical in groups of {}", c.group);
+  return fmt::format("{}, {} recomputed, {} offloaded", order, count(c.recompute), count(c.offload));
+}
+
+}  // namespace terrace

@@ -1,0 +1,111 @@
+#include <terrace/parallel/dry_run.h>
+
+#include <algorithm>
+
+#include <terrace/parallel/walk.h>
+
+namespace terrace {
+namespace {
+
+// Many lives are only tried, so steps of very many actions are fewer.
+constexpr std::uint64_t kFewestSteps = 4, kTriedActions = 40'000;
+
+Traffic difference(const Traffic& a, const Traffic& b) {
+  return {a.upload - b.upload,   a.download - b.download,   a.read - b.read,   a.write - b.write,
+          a.uploads - b.uploads, a.downloads - b.downloads, a.reads - b.reads, a.writes - b.writes};
+}
+
+}  // namespace
+
+std::uint64_t actions_of(const Programs& programs) {
+  return std::max<std::uint64_t>(1, programs.steady.actions.size() + programs.decode.actions.size());
+}
+
+DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& programs, const Budget& capacity,
+               std::uint32_t generations, const CostModel& costs, const MachineProfile& profile, const Life& life) {
+  auto [most_steps, trace, steps_only] = life;
+  if (most_steps == 0) most_steps = std::clamp(kTriedActions / actions_of(programs), kFewestSteps, kWalkedSteps);
+  Belady policy;
+  Residency residency(capacity, policy, generations);
+  map.add_to(residency);
+  for (std::uint32_t c = 0; c < map.chunks(); ++c)
+    if (map.committed(ChunkId(c))) residency.reserve_on_disk(ChunkId(c));
+  Walk walk(map, residency, policy);
+  Simulator simulator(costs, profile, trace, [&](ChunkId chunk) { return map.describe(chunk); });
+  DryRun out;
+
+  const auto note_space = [&] {
+    for (const auto tier : kAllTiers) {
+      out.peak[tier] = residency.space(tier).peak_bytes();
+      out.extent[tier] = residency.space(tier).extent_bytes();
+    }
+  };
+  if (request.decode_positions != 0) {
+    for (std::uint32_t c = 0; c < map.chunks(); ++c)
+      if (map.chunk_kind(ChunkId{c}) == Kind::parameter) residency.adopt_on_disk(ChunkId{c});
+    const auto positions = std::min(most_steps, static_cast<std::uint64_t>(request.decode_positions));
+    for (std::uint64_t i = 0; i < positions; ++i) {
+      const auto before = residency.traffic();
+      simulator.finish_step();
+      walk.run(programs.decode, simulator);
+      out.times = simulator.finish_step();
+      out.steps.push_back(difference(residency.traffic(), before));
+    }
+    note_space();
+    return out;
+  }
+  const bool before_use = programs.updates_before_use;
+  // The step's results are everybody's before its verdict is.
+  const double results_s = costs.seconds_of_results();
+  bool pending = false;
+  const auto drain = [&] {
+    if (pending) walk.run(programs.drain, simulator);
+    pending = false;
+  };
+  const auto evaluate = [&] {
+    if (request.evaluate_batches == 0) return;
+    drain();
+    const auto batches = std::min(request.evaluate_batches, kWalkedSteps);  // they repeat, too
+    for (std::uint64_t i = 0; i < batches; ++i) walk.run(programs.evaluate, simulator);
+  };
+  const auto commit = [&] {
+    simulator.finish_step();
+    const auto before = residency.traffic();
+    drain();
+    walk.flush(simulator);
+    out.commit = difference(residency.traffic(), before);
+    out.commit_seconds = simulator.finish_writes();
+  };
+  const auto due = [](std::uint64_t step, std::uint64_t every) { return every != 0 && step % every == 0; };
+
+  walk.run(programs.fill, simulator);
+  std::uint64_t steadies = 0;
+  const auto steps = request.steps == 0 ? most_steps : std::min(request.steps, most_steps);
+  for (std::uint64_t s = 1; s <= steps; ++s) {
+    const bool steady = s > 1 && (!before_use || pending);
+    simulator.finish_step();
+    if (trace) trace->forget_before(static_cast<std::int64_t>(simulator.step_began() * 1e9));
+    const auto before = residency.traffic();
+    walk.run(!before_use || pending ? programs.steady : programs.first, simulator);
+    pending = before_use;
+    out.steps.push_back(difference(residency.traffic(), before));
+    // What a step costs in the long run; a short life has nothing better than its first steps.
+    auto times = simulator.finish_step();
+    times.seconds += results_s;
+    if (results_s > 0) times.stall_s[std::string(name_of(Lane::communication))] += results_s;
+    if (steady && steadies++ == 0) out.times = {};
+    out.times.add(times);
+    if (due(s, request.evaluate_every) && s != steps) evaluate();
+    if (due(s, request.commit_every) && s != steps) commit();
+  }
+  out.times.divide(static_cast<double>(std::max<std::uint64_t>(1, steadies == 0 ? steps : steadies)));
+  note_space();
+  if (steps_only) return out;
+  evaluate();
+  commit();
+  walk.run(programs.visit, simulator);
+  note_space();
+  return out;
+}
+
+}  // namespace terrace

@@ -1,0 +1,135 @@
+#include <gtest/gtest.h>
+
+#include <terrace/core/error.h>
+#include <terrace/parallel/choose.h>
+#include <terrace/tests/support/toy_run.h>
+
+namespace terrace {
+namespace {
+
+// A GPU that computes fast, and a link that does not: what is chosen matters.
+MachineProfile gpu() {
+  MachineProfile p;
+  p.device = "a GPU";
+  p.matmul_fp32 = 1e12;
+  p.device_stream = 1e12;
+  p.upload = p.download = 1e10;
+  p.memory_stream = 5e10;
+  return p;
+}
+
+class Choosing : public testing::Test {
+ protected:
+  Choosing() {
+    request.shape = {{4, 64}, 4};
+    request.updates_before_use = true;
+    request.steps = 4;
+    request.order = std::nullopt;
+    request.recompute = request.offload = std::nullopt;
+  }
+  [[nodiscard]] PlanRequest forced(Order order, std::uint32_t group, std::uint32_t recompute, std::uint32_t offload) const {
+    return with_choice(request, {{order, group, recompute, offload}});
+  }
+  void tighten() {  // twice the smallest legal device
+    request.budget.device = 2 * plan(model, forced(Order::horizontal, 0, 0, 0), gpu()).smallest_bytes[Tier::device];
+  }
+  Model model = toy::make_model({.width = 128, .blocks = 10});
+  PlanRequest request;
+};
+
+TEST_F(Choosing, WhatFitsIntoTheDeviceIsLeftPlain) {
+  const auto p = plan(model, request, gpu());
+  ASSERT_TRUE(p.fits);
+  EXPECT_EQ(p.choice, StepChoice{});
+  EXPECT_EQ(p.recomputed + p.offloaded, 0U);
+  EXPECT_TRUE(p.tried.empty());
+}
+
+TEST_F(Choosing, IsNoSlowerThanAnythingThatCanBeForced) {
+  tighten();
+  for (const double link : {1e9, 1e10, 1e11})
+    for (const bool disk : {link == 1e10}) {
+      auto profile = gpu();
+      profile.upload = profile.download = link;
+      request.disk_tier = false, request.budget.host = kUnlimited;
+      if (disk) request.budget.host = 8 * kMiB, request.budget.disk = kGiB, request.disk_tier = true;
+      const auto chosen = plan(model, request, profile);
+      ASSERT_TRUE(chosen.fits) << chosen.refusal.why;
+      EXPECT_LE(chosen.tried.size(), 40U);  // what it costs
+      double slowest = 0;
+      for (const auto& [order, group] : {std::pair{Order::horizontal, 0U}, {Order::group_vertical, 2U}, {Order::vertical, 0U}})
+        for (const auto recompute : {0U, kAllLayers})
+          for (const auto offload : {0U, kAllLayers}) {
+            const auto other = plan(model, forced(order, group, recompute, offload), profile);
+            if (!other.fits) continue;
+            slowest = std::max(slowest, other.times.seconds);
+            EXPECT_LT(chosen.times.seconds, 1.1 * other.times.seconds)  // compared over fewer steps
+                << "link " << link << ", disk " << disk << ": " << to_text(chosen.choice, chosen.layers) << " beside "
+                << to_text(other.choice, other.layers);
+          }
+      EXPECT_GT(slowest, 1.2 * chosen.times.seconds);
+    }
+}
+
+TEST_F(Choosing, WhatIsForcedIsLeftAlone) {
+  tighten();
+  request.order = Order::horizontal;
+  EXPECT_EQ(plan(model, request, gpu()).choice.order, Order::horizontal);
+  request.order = std::nullopt;
+  request.recompute = 3;
+  const auto p = plan(model, request, gpu());
+  EXPECT_EQ(p.recomputed, 3U);
+  EXPECT_EQ(p.tried.empty(), false);
+  for (const auto& t : p.tried) EXPECT_EQ(t.choice.recompute, 3U);
+  request.recompute = std::nullopt;
+  request.activations.assign(model.layers.size(), {});
+  request.activations[4] = {true, true};
+  const auto each = plan(model, request, gpu());
+  EXPECT_EQ(each.map.activations, request.activations);
+  EXPECT_EQ(each.recomputed, 1U);
+}
+
+TEST_F(Choosing, WhatFitsInNoWayIsRefusedWithWhatNeedsLeast) {
+  request.budget.device = 64 * kKiB;
+  const auto p = plan(model, request, gpu());
+  ASSERT_FALSE(p.fits);
+  EXPECT_EQ(p.refusal.tier, Tier::device);
+  EXPECT_FALSE(p.refusal.suggestion.empty());
+  request.shape.micro_batches = 0;
+  EXPECT_THROW(plan(model, request, gpu()), Error);
+}
+
+TEST_F(Choosing, TheSameRequestGivesTheSamePlan) {
+  tighten();
+  const auto a = plan(model, request, gpu()), b = plan(model, request, gpu());
+  EXPECT_EQ(a.choice, b.choice);
+  EXPECT_EQ(a.programs.steady, b.programs.steady);
+}
+
+// Layers compute again that save much for little work; the later of equals keep what they saved.
+TEST_F(Choosing, EarlierLayersGiveWayFirst) {
+  const auto each = choose_activations(model, request.shape.batch, 4, 2);
+  for (std::uint32_t l = 0; l < each.size(); ++l) {
+    EXPECT_EQ(each[l].recompute, l >= 1 && l <= 4) << l;  // the embedding saves nothing
+    EXPECT_EQ(each[l].offload, l < 2) << l;
+  }
+}
+
+TEST_F(Choosing, TheSlowestLinkIsTheOneThatBinds) {
+  tighten();
+  request.update = Tier::host;
+  const auto link = [&](auto slow) {
+    auto profile = gpu();
+    profile.upload = profile.download = profile.memory_stream = 1e12;
+    profile.disk_read = profile.disk_write = profile.disk_both = 1e12;
+    slow(profile);
+    return plan(model, forced(Order::horizontal, 0, 0, 0), profile).link;
+  };
+  EXPECT_EQ(link([](MachineProfile& p) { p.upload = p.download = 1e9; }), "PCIe");
+  EXPECT_EQ(link([](MachineProfile& p) { p.memory_stream = 1e9; }), "host memory");
+  request.budget.host = 8 * kMiB, request.budget.disk = kGiB, request.disk_tier = true;
+  EXPECT_EQ(link([](MachineProfile& p) { p.disk_read = p.disk_write = 1e9, p.disk_both = 2e9; }), "disk");
+}
+
+}  // namespace
+}  // namespace terrace
