@@ -38,7 +38,8 @@ struct CudaOptions {
   int index = 0;
   std::uint64_t memory_limit_bytes = kUnlimited;  // of memory(), exact
   int host_numa_node = -1;                        // of host_memory(); -1: beside the GPU
-  bool tf32 = false;  // fp32 matrix products on tensor cores, whose operands keep ten bits of mantissa
+  bool tf32 = false;            // fp32 matrix products on tensor cores, whose operands keep ten bits of mantissa
+  std::string algorithms = {};  // Math::algorithms() of the run that this one goes on with: they are used again
 };
 // Why the module cannot be loaded; empty: it can. For a look at the machine: it maps CUDA's libraries.
 std::string cuda_module_trouble();

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include <terrace/core/cuda/runtime.h>
 #include <terrace/core/math.h>
@@ -13,7 +14,7 @@ namespace terrace {
 
 using CudaMathFactory = std::function<std::unique_ptr<Math>(CudaRuntime& runtime, Device& device)>;
 
-// Operations as CUDA kernels and cuBLASLt products. In the module. tf32: see CudaOptions.
-std::unique_ptr<Math> make_cuda_math(Device& device, bool tf32);
+// Operations as CUDA kernels and cuBLASLt products. In the module. tf32, algorithms: see CudaOptions.
+std::unique_ptr<Math> make_cuda_math(Device& device, bool tf32, const std::string& algorithms);
 
 }  // namespace terrace

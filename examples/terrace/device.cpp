@@ -44,9 +44,9 @@ void demand_device(const RunConfig& c) {
   if (c.device != "cpu") find_gpu(c, std::max<std::int64_t>(0, c.local_ranks - 1));
 }
 
-std::unique_ptr<Device> make_device(const RunConfig& c, ThreadPool& pool) {
+std::unique_ptr<Device> make_device(const RunConfig& c, ThreadPool& pool, const std::string& algorithms) {
   if (c.device == "cpu") return make_cpu_device(pool);
-  return make_cuda_device(pool, {.index = gpu_index(c, c.local_rank)});
+  return make_cuda_device(pool, {.index = gpu_index(c, c.local_rank), .algorithms = algorithms});
 }
 
 std::uint64_t usual_device_bytes(const RunConfig& c) {

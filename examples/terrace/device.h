@@ -13,7 +13,8 @@
 namespace terrace::cli {
 
 void demand_device(const RunConfig& config);  // throws when it, or one of the machine's other ranks', is not there
-std::unique_ptr<Device> make_device(const RunConfig& config, ThreadPool& pool);
+// `algorithms`: what an earlier part of the run recorded of its math.
+std::unique_ptr<Device> make_device(const RunConfig& config, ThreadPool& pool, const std::string& algorithms = {});
 // What `auto` is: of a GPU all its memory less 5 %, of the CPU device 95 % of half of the memory that is available.
 std::uint64_t usual_device_bytes(const RunConfig& config);
 // The named file, else the saved profile of the device, else (with a warning when that cannot be read) rates that were never

@@ -21,6 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr const char* kRunFile = "run.json";
 constexpr const char* kResultFile = "result.json";
+constexpr const char* kAlgorithmsFile = "algorithms.txt";
 
 std::string read_text(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
@@ -235,6 +236,15 @@ void copy_run_files(const fs::path& from, const fs::path& to) {
 }
 
 void forget_run(const fs::path& path) { fs::remove(path / kRunFile); }
+
+void record_algorithms(const RunDir& dir, const std::string& chosen) {
+  if (!chosen.empty()) write_text(dir.path / kAlgorithmsFile, chosen);
+}
+
+std::string recorded_algorithms(const RunDir& dir) {
+  const auto file = dir.path / kAlgorithmsFile;
+  return dir.resume && fs::exists(file) ? read_text(file) : std::string();
+}
 
 void write_result(const RunDir& dir, const nlohmann::json& result) { write_json(dir.path / kResultFile, result); }
 

@@ -41,6 +41,11 @@ void copy_run_files(const std::filesystem::path& from, const std::filesystem::pa
 // The run is none any more, once its store is removed; its metrics and report stay.
 void forget_run(const std::filesystem::path& path);
 
+// What the device's math chose and is part of the bits (Math::algorithms()), for whoever goes on with the run; nothing is kept
+// of nothing.
+void record_algorithms(const RunDir& dir, const std::string& chosen);
+std::string recorded_algorithms(const RunDir& dir);
+
 void write_result(const RunDir& dir, const nlohmann::json& result);
 void write_json(const std::filesystem::path& file, const nlohmann::json& value);
 

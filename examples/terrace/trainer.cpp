@@ -76,7 +76,7 @@ class Training {
 
   Exit run(RunDir& dir, Team& team) {
     ThreadPool pool(static_cast<int>(config_.threads));
-    const auto device = make_device(config_, pool);
+    const auto device = make_device(config_, pool, recorded_algorithms(dir));
     const auto optimizer = optimizer_of(config_, *device);
     // What lies on GPUs travels between them; all else stays the team's.
     std::unique_ptr<Communicator> between_gpus;
@@ -136,10 +136,14 @@ class Training {
       if (step == last) m.eval_loss = evaluation = evaluate(engine, team);
       metrics.write(m);  // before the commit: a step that is committed is never without its line
       screen.step(m);
-      if (due(step, static_cast<std::int64_t>(commit_interval(config_))) && step != last) engine.commit(step, payload());
+      if (due(step, static_cast<std::int64_t>(commit_interval(config_))) && step != last) {
+        if (team.first()) record_algorithms(dir, device->math().algorithms());
+        engine.commit(step, payload());
+      }
       if (step != last) trace.forget_before(begin);  // the report shows the last two
     }
 
+    if (team.first()) record_algorithms(dir, device->math().algorithms());
     if (request_.commits) engine.commit(done, payload());
     if (team.first()) trace.write(dir.path / kTraceFile);
     if (done < last) {

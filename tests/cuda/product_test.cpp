@@ -1,6 +1,8 @@
 // What cuBLASLt is told of a row-major product: its own loop over columns, written out, gives the product.
 #include <terrace/core/cuda/product.h>
 
+#include <terrace/core/cuda/recorded_algorithms.h>
+#include <terrace/core/error.h>
 #include <terrace/tests/math/math_fixture.h>
 
 namespace terrace::test {
@@ -9,6 +11,8 @@ namespace {
 using cuda::ColumnMajor;
 using cuda::ColumnProduct;
 using cuda::key_of;
+using cuda::ProductKey;
+using cuda::RecordedAlgorithms;
 
 // op(matrix)[row, column], as the library reads it.
 double at(const Tensor& t, const ColumnMajor& m, bool transposed, std::int64_t row, std::int64_t column) {
@@ -65,6 +69,39 @@ TEST_F(ProductTest, KeysTellApartAllThatAnAlgorithmDependsOn) {
   EXPECT_EQ(to_string(keys[0]), "[8, 24] = bf16 [8, 16] · [16, 24], to bf16, aligned to 16");
   EXPECT_EQ(to_string(keys[3]), "[8, 24] = bf16 [8, 16] · [24, 16]ᵀ, to bf16, aligned to 16");
   EXPECT_EQ(keys[6].aligned_bytes, 2);
+}
+
+// What is recorded is taken back, word for word; what is damaged is refused instead of changing bits.
+TEST(RecordedAlgorithms, GiveBackWhatWasChosen) {
+  const ProductKey a{
+      .m = 4096, .n = 1024, .k = 512, .b_transposed = true, .in = DType::bf16, .out = DType::bf16, .aligned_bytes = 16};
+  auto b = a;
+  b.accumulate = true;
+  auto absent = a;
+  absent.m = 1;
+  const auto line = [](const ProductKey& key, const std::string& words) {
+    return "matmul " + to_string(key) + ": algorithm 66, tile 20, workspace 0 bytes, words " + words + "\n";
+  };
+  std::string first = "00000000000000ff", rest;
+  for (int i = 1; i < 8; ++i) rest += " 123456789abcdef" + std::to_string(i);
+  const RecordedAlgorithms recorded("something else\n" + line(a, first + rest) + line(b, "ffffffffffffffff" + rest));
+  EXPECT_EQ(recorded.size(), 2U);
+  ASSERT_TRUE(recorded.of(a).has_value());
+  EXPECT_EQ((*recorded.of(a))[0], 0xffU);
+  EXPECT_EQ((*recorded.of(a))[7], 0x123456789abcdef7U);
+  EXPECT_EQ((*recorded.of(b))[0], ~0ULL);
+  EXPECT_FALSE(recorded.of(absent).has_value());
+  EXPECT_EQ(RecordedAlgorithms().size(), 0U);
+  const auto good = line(a, first + rest);
+  for (const auto& damaged : {good.substr(0, good.size() - 3), line(a, first), line(a, first + rest + "0"), line(a, "x" + rest),
+                              std::string("matmul nothing at all"), line(a, first + rest + " 0000000000000000")}) {
+    try {
+      RecordedAlgorithms{damaged};
+      ADD_FAILURE() << damaged;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.exit(), Exit::corrupt);
+    }
+  }
 }
 
 }  // namespace

@@ -127,6 +127,22 @@ cublasLtContext* CublasProducts::handle() {
 
 const CublasProducts::Chosen& CublasProducts::choose(const ProductKey& key, const Descriptors& d) {
   if (const auto known = chosen_.find(key); known != chosen_.end()) return known->second;
+  const auto keep = [&](const cublasLtMatmulHeuristicResult_t& found) -> const Chosen& {
+    Chosen chosen{.words = {}, .workspace_bytes = found.workspaceSize, .text = describe(found)};
+    static_assert(sizeof chosen.words == sizeof found.algo);
+    std::memcpy(chosen.words.data(), &found.algo, sizeof found.algo);
+    return chosen_.emplace(key, std::move(chosen)).first->second;
+  };
+  if (const auto words = recorded_.of(key)) {
+    cublasLtMatmulHeuristicResult_t recorded{};
+    cublasLtMatmulAlgo_t algorithm;
+    std::memcpy(&algorithm, words->data(), sizeof algorithm);
+    // Another version of the library, or another GPU, may not have it.
+    check(key, "cublasLtMatmulAlgoCheck, of the algorithm that the run began with,",
+          cublasLtMatmulAlgoCheck(handle(), d.operation, d.first, d.second, d.result, d.result, &algorithm, &recorded));
+    recorded.algo = algorithm;
+    return keep(recorded);
+  }
   Preference preference;
   check(key, "cublasLtMatmulPreferenceCreate", cublasLtMatmulPreferenceCreate(preference.place()));
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t name, auto value) {
@@ -151,10 +167,7 @@ const CublasProducts::Chosen& CublasProducts::choose(const ProductKey& key, cons
     const auto& found = proposals[static_cast<std::size_t>(i)];
     if (found.state != CUBLAS_STATUS_SUCCESS || found.workspaceSize > kWorkspaceBytes || !sums_in_one_order(found.algo))
       continue;
-    Chosen chosen{.words = {}, .workspace_bytes = found.workspaceSize, .text = describe(found)};
-    static_assert(sizeof chosen.words == sizeof found.algo);
-    std::memcpy(chosen.words.data(), &found.algo, sizeof found.algo);
-    return chosen_.emplace(key, std::move(chosen)).first->second;
+    return keep(found);
   }
   throw Error(fmt::format("matmul {}: cuBLASLt has no algorithm that sums in one order within {} bytes of workspace",
                           to_string(key), kWorkspaceBytes));

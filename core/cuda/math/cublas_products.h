@@ -14,6 +14,7 @@
 
 #include <terrace/core/cuda/math/launcher.h>
 #include <terrace/core/cuda/product.h>
+#include <terrace/core/cuda/recorded_algorithms.h>
 
 struct cublasLtContext;
 
@@ -22,7 +23,8 @@ namespace terrace::cuda {
 class CublasProducts {
  public:
   // tf32: fp32 products on tensor cores, whose operands keep ten bits of mantissa.
-  explicit CublasProducts(bool tf32) : tf32_(tf32) {}
+  // What is recorded of an earlier run is used again; only for other products is an algorithm chosen.
+  CublasProducts(bool tf32, const std::string& recorded) : tf32_(tf32), recorded_(recorded) {}
   ~CublasProducts();
   CublasProducts(const CublasProducts&) = delete;
   CublasProducts& operator=(const CublasProducts&) = delete;
@@ -42,6 +44,7 @@ class CublasProducts {
   const Chosen& choose(const ProductKey& key, const Descriptors& descriptors);
 
   const bool tf32_;
+  const RecordedAlgorithms recorded_;
   mutable std::mutex mutex_;
   cublasLtContext* handle_ = nullptr;  // made on an issuing thread, which has the device
   std::map<ProductKey, Chosen> chosen_;

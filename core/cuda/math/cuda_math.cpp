@@ -8,7 +8,7 @@ namespace {
 
 class CudaBackend {
  public:
-  explicit CudaBackend(bool tf32) : products_(tf32) {}
+  CudaBackend(bool tf32, const std::string& algorithms) : products_(tf32, algorithms) {}
 
   static cuda::CudaLauncher launcher(const char* operation, CudaStreamHandle stream, const cuda::Workspace& workspace) {
     return {operation, stream, workspace};
@@ -26,8 +26,8 @@ class CudaBackend {
 
 }  // namespace
 
-std::unique_ptr<Math> make_cuda_math(Device& device, bool tf32) {
-  return std::make_unique<cuda::KernelMath<CudaBackend>>(device, tf32);
+std::unique_ptr<Math> make_cuda_math(Device& device, bool tf32, const std::string& algorithms) {
+  return std::make_unique<cuda::KernelMath<CudaBackend>>(device, tf32, algorithms);
 }
 
 }  // namespace terrace
