@@ -1,0 +1,49 @@
+"""The models of the acceptance, as flags of terrace and as numbers for MFU."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Llama:
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    vocab: int = 128256
+    tied: bool = False
+    seq: int = 4096
+
+    def flags(self):
+        return ["--model", "llama", "--layers", self.layers, "--hidden", self.hidden, "--heads", self.heads, "--kv-heads",
+                self.kv_heads, "--ffn", self.ffn, "--vocab", self.vocab, "--seq-len", self.seq] + ([] if self.tied else ["--untied"])
+
+    def block_parameters(self):
+        width = self.hidden // self.heads * self.kv_heads
+        return self.hidden * (2 * self.hidden + 2 * width + 3 * self.ffn)
+
+    def parameters(self):
+        norms = (2 * self.layers + 1) * self.hidden
+        return self.layers * self.block_parameters() + (1 if self.tied else 2) * self.vocab * self.hidden + norms
+
+    def flops_a_token(self):
+        """Six a weight that is multiplied with, and causal attention counted half; nothing that is computed again."""
+        weights = self.layers * self.block_parameters() + self.vocab * self.hidden
+        return 6 * weights + 6 * self.layers * self.hidden * self.seq
+
+
+LLAMA_1B = Llama(16, 2048, 32, 8, 8192, tied=True)
+LLAMA_3B = Llama(28, 3072, 24, 8, 8192, tied=True)
+LLAMA_8B = Llama(32, 4096, 32, 8, 14336)
+TINY = Llama(2, 64, 4, 2, 128, vocab=1000, seq=64)
+
+
+def of_size(billions, small=False):
+    """A model of at least so many parameters, in the shape of Llama 70B's blocks, as deep as needed."""
+    if small:
+        return dataclasses.replace(TINY, layers=2 + int(billions) // 20)
+    shape = Llama(1, 8192, 64, 8, 28672)
+    layers = 1
+    while dataclasses.replace(shape, layers=layers).parameters() < billions * 1e9:
+        layers += 1
+    return dataclasses.replace(shape, layers=layers)

@@ -1,0 +1,85 @@
+"""Stages with deadlines, whose results are on disk before the next one begins.
+
+A stage is a function that gets its deadline and returns what it found. One that raises is recorded as failed and the next one
+runs; one for which too little time is left, or whose program or library is missing, is recorded as skipped.
+"""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import time
+import traceback
+
+
+class Skipped(Exception):
+    """Why a stage cannot run here."""
+
+
+class Failed(Exception):
+    """A command that ended badly, with the end of what it said."""
+
+
+class Deadline:
+    def __init__(self, seconds):
+        self.end = time.monotonic() + seconds
+
+    def left(self):
+        return max(0.0, self.end - time.monotonic())
+
+
+class Stages:
+    def __init__(self, call, out, budget_s, about):
+        self.deadline = Deadline(budget_s)
+        self.out = pathlib.Path(out)
+        self.record = {"call": call, "began": time.strftime("%Y-%m-%dT%H:%M:%S"), "budget_s": budget_s, **about, "stages": []}
+        self.write()
+
+    def write(self):
+        """Never half a file: whoever reads it while a stage runs, or after this was killed, finds the stages before."""
+        fresh = self.out.with_suffix(".new")
+        fresh.write_text(json.dumps(self.record, indent=1) + "\n")
+        fresh.replace(self.out)
+
+    def run(self, name, needs_s, limit_s, work):
+        """`needs_s`: with less time than that it is not begun."""
+        limit = min(limit_s, self.deadline.left())
+        stage = {"name": name, "limit_s": round(limit, 1)}
+        self.record["stages"].append(stage)
+        begin = time.monotonic()
+        if limit < needs_s:
+            stage |= {"state": "skipped", "why": f"{limit:.0f} s are left, and it needs {needs_s}"}
+        else:
+            stage["state"] = "running"
+            self.write()
+            try:
+                stage["result"] = work(Deadline(limit))
+                stage["state"] = "done"
+            except Skipped as why:
+                stage |= {"state": "skipped", "why": str(why)}
+            except Exception as error:  # whatever it is, the next stage runs
+                told = str(error) if isinstance(error, Failed) else traceback.format_exc()
+                stage |= {"state": "failed", "error": told[-4000:]}
+        stage["seconds"] = round(time.monotonic() - begin, 2)
+        self.write()
+        print(f"{stage['state']:>8}  {stage['seconds']:7.1f} s  {name}" + (f"  ({stage['why']})" if "why" in stage else ""), flush=True)
+
+    def failed(self):
+        return [s["name"] for s in self.record["stages"] if s["state"] == "failed"]
+
+
+def run(command, deadline, environment=None):
+    """Standard output of a command, which is ended with all its children at the deadline."""
+    command = [str(word) for word in command]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+                          env={**os.environ, **(environment or {})}) as process:
+        try:
+            out, err = process.communicate(timeout=max(1.0, deadline.left()))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            raise Failed(f"{' '.join(command)}\nwas ended at its deadline") from None
+    if process.returncode != 0:
+        raise Failed(f"{' '.join(command)}\nended with {process.returncode}\n{out[-1500:]}\n{err[-2000:]}")
+    return out

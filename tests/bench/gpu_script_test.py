@@ -1,0 +1,117 @@
+"""bench/gpu.sh: its stages keep their deadlines and their record, and a rehearsal on the CPU device runs every command of it.
+
+    gpu_script_test.py ROOT BUILD FOLDER [TEST…]
+"""
+
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+import unittest
+
+ROOT, BUILD, FOLDER = map(pathlib.Path, sys.argv[1:4])
+sys.path.insert(0, str(ROOT / "bench/gpu"))
+import models  # noqa: E402
+import stages  # noqa: E402
+
+
+class Record(unittest.TestCase):
+    def setUp(self):
+        self.out = FOLDER / "stages.json"
+
+    def stages(self, budget_s):
+        return stages.Stages("test", self.out, budget_s, {"device": "none"})
+
+    def states(self):
+        return {s["name"]: s["state"] for s in json.loads(self.out.read_text())["stages"]}
+
+    def test_every_end_is_recorded_before_the_next_begins(self):
+        s = self.stages(60)
+        seen = []
+
+        def fails(_):
+            seen.append(self.states())
+            raise stages.Failed("this is why")
+
+        def absent(_):
+            seen.append(self.states())
+            raise stages.Skipped("there is no such library")
+
+        def breaks(_):
+            raise KeyError("unexpected")
+
+        s.run("good", 1, 10, lambda deadline: {"left": deadline.left()})
+        s.run("bad", 1, 10, fails)
+        s.run("absent", 1, 10, absent)
+        s.run("broken", 1, 10, breaks)
+        s.run("long", 100, 200, lambda deadline: self.fail("there was no time for it"))
+        self.assertEqual(seen, [{"good": "done", "bad": "running"}, {"good": "done", "bad": "failed", "absent": "running"}])
+        self.assertEqual(self.states(), {"good": "done", "bad": "failed", "absent": "skipped", "broken": "failed", "long": "skipped"})
+        record = json.loads(self.out.read_text())["stages"]
+        self.assertLessEqual(record[0]["result"]["left"], 10)
+        self.assertEqual(record[1]["error"], "this is why")
+        self.assertIn("KeyError", record[3]["error"])
+        self.assertIn("needs 100", record[4]["why"])
+        self.assertEqual(s.failed(), ["bad", "broken"])
+
+    def test_no_stage_may_take_more_than_what_is_left(self):
+        s = self.stages(3)
+        s.run("first", 1, 100, lambda deadline: self.assertLessEqual(deadline.left(), 3))
+        self.assertEqual(self.states(), {"first": "done"})
+
+    def test_a_command_ends_with_its_children_at_the_deadline(self):
+        mark = FOLDER / "still-here"
+        with self.assertRaisesRegex(stages.Failed, "ended at its deadline"):
+            stages.run(["sh", "-c", f"(sleep 3; touch {mark}) & sleep 30"], stages.Deadline(1))
+        time.sleep(3)
+        self.assertFalse(mark.exists())
+
+    def test_a_command_that_fails_says_how(self):
+        with self.assertRaisesRegex(stages.Failed, "ended with 3\n(.|\n)*out(.|\n)*err"):
+            stages.run(["sh", "-c", "echo out; echo err >&2; exit 3"], stages.Deadline(10))
+
+
+class Models(unittest.TestCase):
+    def test_have_the_sizes_that_they_are_called_by(self):
+        for model, parameters in ((models.LLAMA_1B, 1_235_814_400), (models.LLAMA_3B, 3_212_749_824), (models.LLAMA_8B, 8_030_261_248)):
+            self.assertEqual(model.parameters(), parameters)
+        self.assertEqual(models.of_size(40).parameters() > 40e9, True)
+        self.assertEqual(models.of_size(40).parameters() < 41e9, True)
+
+
+class Rehearsal(unittest.TestCase):
+    """Every stage on the CPU device: done, or skipped because this machine lacks something, and never failed."""
+
+    def rehearse(self, call, must):
+        out = FOLDER / f"{call}.json"
+        done = subprocess.run([ROOT / "bench/gpu.sh", call, "--small", "--device", "cpu", "--folder", BUILD, "--tests", BUILD / "tests",
+                               "--scratch", FOLDER / call, "--out", out], capture_output=True, text=True, check=False)
+        record = json.loads(out.read_text())
+        self.assertEqual(done.returncode, 0, json.dumps(record, indent=1)[-6000:] + done.stderr)
+        states = {s["name"]: s for s in record["stages"]}
+        self.assertEqual({n for n, s in states.items() if s["state"] not in ("done", "skipped")}, set())
+        for name in must:
+            self.assertEqual(states[name]["state"], "done", states[name])
+        return states
+
+    def test_speed(self):
+        states = self.rehearse("speed", ["bits", "1B resident", "8B resident", "8B, 24 GiB, 32k tokens", "8B, 64 GiB, 128k tokens, clipped"])
+        self.assertEqual(len(set(states["bits"]["result"].values())), 2)  # of two dtypes
+        tax = states["8B, 24 GiB, 64k tokens, clipped"]["result"]
+        self.assertGreater(tax["offloaded"]["offload"]["h2d_bytes"], 0)
+        self.assertGreater(tax["share"], 0)
+
+    def test_size(self):
+        states = self.rehearse("size", ["fp32 states without disk", "fp32 states, 20B", "small states, 40B", "1B, part of the state on disk"])
+        self.assertTrue(states["small states, 40B"]["result"]["loss_fell"])
+
+    def test_rivals(self):
+        self.rehearse("rivals", ["3B beside FSDP2 with CPU offload", "3B beside ZeRO-Offload", "3B beside ZeRO-Infinity"])
+
+
+if __name__ == "__main__":
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir(parents=True)
+    unittest.main(argv=[sys.argv[0], *sys.argv[4:]])
