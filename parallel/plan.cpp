@@ -460,7 +460,9 @@ Plan plan(const Model& model, const PlanRequest& request, const MachineProfile& 
 
 Plan for_rank(const Plan& p, const Model& model, const PlanRequest& request, const MachineProfile& profile,
               std::uint32_t rank) {
-  return rank == p.map.data.rank ? p : Planner(model, request, profile).of_rank(p, rank);
+  if (rank == p.map.data.rank) return p;
+  const auto closed = with_choice(request, {p.choice, p.prefetch_depth, p.map.update_tier});
+  return Planner(model, closed, profile).of_rank(p, rank);
 }
 
 void retime(Plan& p, const Model& model, const PlanRequest& request, const MachineProfile& profile, const CostModel& costs) {

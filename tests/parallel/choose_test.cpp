@@ -106,6 +106,23 @@ TEST_F(Choosing, TheSameRequestGivesTheSamePlan) {
   EXPECT_EQ(a.programs.steady, b.programs.steady);
 }
 
+// What one rank chose is what all do, in the same order, or their collectives would not meet.
+TEST_F(Choosing, EveryRankDoesWhatTheFirstChose) {
+  request.data = {.ranks = 2, .zero = 3};
+  tighten();
+  const auto first = plan(model, request, gpu());
+  ASSERT_TRUE(first.fits);
+  EXPECT_NE(first.choice, StepChoice{});
+  const auto second = for_rank(first, model, request, gpu(), 1);
+  const auto computed = [](const Plan& p) {
+    auto actions = p.programs.steady.actions;
+    std::erase_if(actions, [](const Action& a) { return a.op == Op::prefetch; });  // of other chunks
+    return actions;
+  };
+  EXPECT_EQ(computed(first), computed(second));
+  EXPECT_EQ(first.map.activations, second.map.activations);
+}
+
 // Layers compute again that save much for little work; the later of equals keep what they saved.
 TEST_F(Choosing, EarlierLayersGiveWayFirst) {
   const auto each = choose_activations(model, request.shape.batch, 4, 2);
