@@ -1,8 +1,12 @@
 #include <terrace/optimizers/check_update.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
+#include <string_view>
+#include <vector>
 
 #include <terrace/optimizers/settings.h>
 
@@ -15,15 +19,12 @@ struct Checker {
 
   void array(const char* what, const Stored& stored, std::initializer_list<Format> formats) const {
     const auto& weight = chunk.parameter;
-    bool known = false;
-    std::string wanted;
-    for (const auto format : formats) {
-      known = known || format == stored.format;
-      wanted += fmt::format("{}{}", wanted.empty() ? "" : " or ", name_of(format));
-    }
-    if (!known)
+    if (std::ranges::find(formats, stored.format) == formats.end()) {
+      std::vector<std::string_view> wanted;
+      for (const auto format : formats) wanted.push_back(name_of(format));
       refuse(name, fmt::format("the {} is {}, where {} weights ask for {}", what, name_of(stored.format),
-                               name_of(weight.format), wanted));
+                               name_of(weight.format), fmt::join(wanted, " or ")));
+    }
     if (stored.format == Format::none) return;
     if (stored.elements != weight.elements)
       refuse(name, fmt::format("the {} has {} elements, and the weight {}", what, stored.elements, weight.elements));

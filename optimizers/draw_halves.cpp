@@ -40,7 +40,7 @@ TERRACE_AVX512 void draw_avx512(Half* to, std::uint64_t seed, std::uint64_t stre
   const __m512i first = _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0);
   __m512i a[kUnderWay], b[kUnderWay], c[kUnderWay], d[kUnderWay];
   for (int v = 0; v < kUnderWay; ++v) {
-    a[v] = _mm512_add_epi64(first, _mm512_set1_epi64(static_cast<long long>(block + 8U * static_cast<unsigned>(v))));
+    a[v] = _mm512_add_epi64(first, _mm512_set1_epi64(static_cast<long long>(block) + std::int64_t{8} * v));
     b[v] = _mm512_srli_epi64(a[v], 32);
     c[v] = _mm512_set1_epi64(static_cast<long long>(stream));
     d[v] = _mm512_set1_epi64(static_cast<long long>(stream >> 32));
