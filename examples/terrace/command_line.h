@@ -32,6 +32,8 @@ struct PlanOptions {
   // On a cluster that is not here (cluster.h); no profile: on this machine.
   std::filesystem::path cluster_profile;
   std::int64_t nodes = 1, gpus_per_node = 0;
+  // Of a pipeline: a picture of the simulated step, its order as text; empty: none.
+  std::filesystem::path timeline, write_schedule;
 };
 
 struct CommandLine {

@@ -134,7 +134,8 @@ std::vector<Option> make_table() {
            "how gradients travel between ranks: as they are, or each rounded to bf16 and summed in fp32", {"none", "bf16"}),
       number("parallel", "pp", &C::pp, {1, 65536}, kSame, "ranks of a pipeline, which hold different layers"),
       text("parallel", "schedule", &C::schedule, Text::required, kSame,
-           "who of a pipeline computes what when: layerwise, gpipe, 1f1b, interleaved, zb-h1, zb-v or dualpipe-v"),
+           "who of a pipeline computes what when: layerwise, gpipe, 1f1b, interleaved, zb-h1, zb-v, dualpipe-v, or the file of "
+           "one; plan: auto searches"),
       number("parallel", "virtual-stages", &C::virtual_stages, {0, 65536}, kSame,
              "stages a rank of the interleaved schedule; 0: as the schedule has it"),
       text("parallel", "stage-layers", &C::stage_layers, Text::any, !kSame,

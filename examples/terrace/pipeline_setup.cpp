@@ -6,23 +6,55 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <vector>
 
 #include <terrace/core/error.h>
 #include <terrace/examples/terrace/command_line.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/parallel/pipeline/orders.h>
+#include <terrace/parallel/pipeline/simulate.h>
 #include <terrace/parallel/pipeline/stage_costs.h>
 
 namespace terrace::cli {
 namespace {
 
+// An order that somebody wrote, proved.
+pipeline::Schedule schedule_from(const RunConfig& c) {
+  std::ifstream in(c.schedule);
+  std::ostringstream text;
+  text << in.rdbuf();
+  const auto refuse = [&](const std::string& why) {
+    throw Error(fmt::format("--schedule {}: {}", c.schedule, why), Exit::usage);
+  };
+  pipeline::Schedule s;
+  try {
+    s = pipeline::parse_schedule(text.str());
+    pipeline::simulate(s, {});
+  } catch (const Error& error) {
+    refuse(fmt::format("{}\n  docs/pipeline.md has the form, and terrace plan --write-schedule writes one", error.what()));
+  }
+  if (s.placement.ranks != static_cast<std::uint32_t>(c.pp) ||
+      s.micro_batches != static_cast<std::uint32_t>(c.grad_accumulation))
+    refuse(fmt::format("it is for {} ranks and {} micro-batches\n  give --pp {} --grad-accumulation {}", s.placement.ranks,
+                       s.micro_batches, s.placement.ranks, s.micro_batches));
+  return s;
+}
+
 pipeline::Schedule schedule_of(const RunConfig& c) {
   std::vector<std::string_view> names;
   for (const auto& order : pipeline::all_orders()) names.push_back(order.name);
-  if (std::ranges::find(names, c.schedule) == names.end())
-    throw Error(fmt::format("--schedule \"{}\" is no order of a pipeline{}\n  choose one of {}", c.schedule,
-                            suggestion(c.schedule, names), fmt::join(names, ", ")),
+  if (c.schedule == "auto")
+    throw Error(
+        "--schedule auto: terrace plan searches, and a run is told what was found\n  terrace plan --schedule auto "
+        "--write-schedule FILE, then --schedule FILE",
+        Exit::usage);
+  const bool named = std::ranges::find(names, c.schedule) != names.end();
+  if (!named && std::filesystem::is_regular_file(c.schedule)) return schedule_from(c);
+  if (!named)
+    throw Error(fmt::format("--schedule \"{}\" is no order of a pipeline{}\n  choose one of {}, or give the file of one",
+                            c.schedule, suggestion(c.schedule, names), fmt::join(names, ", ")),
                 Exit::usage);
   const auto ranks = static_cast<std::uint32_t>(c.pp);
   const auto chunks = static_cast<std::uint32_t>(c.virtual_stages);

@@ -94,6 +94,8 @@ Exit plan_command(const CommandLine& line) {
                   Exit::usage);
     return plan_pipeline(line);
   }
+  if (!line.plan.timeline.empty() || !line.plan.write_schedule.empty())
+    throw Error("--timeline and --write-schedule show a pipeline\n  add --pp, the number of its ranks", Exit::usage);
   const auto [config, profile] = line.plan.cluster_profile.empty() ? here(line.config) : there(line);
   const auto model = lm::make_model(model_config(config));
   auto request = plan_request(config);

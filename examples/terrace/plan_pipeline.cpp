@@ -4,51 +4,103 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <fstream>
+#include <optional>
 #include <vector>
 
 #include <terrace/examples/lm/model.h>
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/pipeline_setup.h>
 #include <terrace/examples/terrace/setup.h>
+#include <terrace/examples/terrace/timeline.h>
 #include <terrace/parallel/check_messages.h>
+#include <terrace/parallel/pipeline/search.h>
 #include <terrace/parallel/pipeline/simulate.h>
 #include <terrace/parallel/pipeline/stage_costs.h>
 
 namespace terrace::cli {
+namespace {
 
-Exit plan_pipeline(const CommandLine& line) {
-  const auto& config = line.config;
-  const auto model = lm::make_model(model_config(config));
-  const auto profile = machine_profile(config);
-  auto request = plan_request(config);
-  set_pipeline(request, config, model, profile);
-  const auto& p = *request.pipeline;
-
+// Of every rank, proved together.
+std::vector<Plan> plan_ranks(const Model& model, PlanRequest& request, const MachineProfile& profile) {
   std::vector<Plan> plans;
-  for (std::uint32_t rank = 0; rank < p.schedule.placement.ranks; ++rank) {
+  for (std::uint32_t rank = 0; rank < request.pipeline->schedule.placement.ranks; ++rank) {
     request.pipeline_rank = rank;
     plans.push_back(plan(model, request, profile));
-    if (!plans.back().fits) {
-      const auto why = refusal_error(plans.back());
-      throw Error(fmt::format("rank {} of the pipeline: {}", rank, why.what()), why.exit());
-    }
-    if (line.plan.program) fmt::print("# rank {}\n{}", rank, to_text(plans.back().programs.steady));
+    if (plans.back().fits) continue;
+    const auto why = refusal_error(plans.back());
+    throw Error(fmt::format("rank {} of the pipeline: {}", rank, why.what()), why.exit());
   }
   for (const auto which : {&Programs::first, &Programs::steady, &Programs::drain, &Programs::evaluate, &Programs::fill}) {
     std::vector<Program> same;
     for (const auto& rank : plans) same.push_back(rank.programs.*which);
     check_messages(same);
   }
-  if (line.plan.program) return Exit::ok;
+  return plans;
+}
 
+// The fastest order whose ranks fit into their budgets, and its plans.
+std::vector<Plan> search_ranks(const RunConfig& c, const Model& model, PlanRequest& request, const MachineProfile& profile,
+                               std::string& name) {
+  const StepMap::Options options{.recipe = Recipe::of(model.dtype, request.recipe, request.states), .shape = request.shape};
+  const auto found = pipeline::search(
+      static_cast<std::uint32_t>(c.pp), request.shape.micro_batches, pipeline::layer_costs(model, options, profile),
+      [&](const pipeline::Pipeline& p) { return pipeline::stage_costs(p, model, options, profile); });
+  std::optional<Error> why;
+  for (const auto& candidate : found) {
+    request.pipeline = candidate.pipeline;
+    name = candidate.name;
+    try {
+      return plan_ranks(model, request, profile);
+    } catch (const Error& error) {
+      if (error.exit() != Exit::does_not_fit) throw;
+      why = error;
+    }
+  }
+  throw Error(*why);
+}
+
+void write_file(const std::filesystem::path& file, const std::string& text) {
+  std::ofstream out(file);
+  out << text;
+  out.close();
+  if (!out) throw Error(fmt::format("{} could not be written\n  give a file in a folder that exists", file.string()));
+}
+
+}  // namespace
+
+Exit plan_pipeline(const CommandLine& line) {
+  const auto& config = line.config;
+  const auto model = lm::make_model(model_config(config));
+  const auto profile = machine_profile(config);
+  auto request = plan_request(config);
+  auto name = config.schedule;
+  std::vector<Plan> plans;
+  if (config.schedule == "auto") {
+    plans = search_ranks(config, model, request, profile, name);
+  } else {
+    set_pipeline(request, config, model, profile);
+    plans = plan_ranks(model, request, profile);
+  }
+  const auto& p = *request.pipeline;
   const auto costs = pipeline::stage_costs(p, model, plans.front().map, profile);
   const auto timing = pipeline::simulate(p.schedule, costs);
   const double shortest_s = pipeline::shortest_step(p.schedule, costs);
+  const auto title = fmt::format("{} on {} ranks, {}, {} micro-batches, stages of {} layers", config.model, plans.size(), name,
+                                 p.schedule.micro_batches, stage_layers(p));
+  if (!line.plan.timeline.empty()) write_file(line.plan.timeline, timeline(p.schedule, costs, title));
+  if (!line.plan.write_schedule.empty())
+    write_file(line.plan.write_schedule, fmt::format("# {}\n{}", title, to_text(p.schedule)));
+
+  if (line.plan.program) {
+    for (std::size_t r = 0; r < plans.size(); ++r) fmt::print("# rank {}\n{}", r, to_text(plans[r].programs.steady));
+    return Exit::ok;
+  }
   if (config.json) {
     auto ranks = nlohmann::json::array();
     for (const auto& rank : plans) ranks.push_back(to_json(rank));
     nlohmann::json j{{"fits", true},
-                     {"schedule", config.schedule},
+                     {"schedule", name},
                      {"stage_layers", stage_layers(p)},
                      {"ranks", ranks},
                      {"step_time_s", timing.makespan},
@@ -58,11 +110,8 @@ Exit plan_pipeline(const CommandLine& line) {
     fmt::print("{}\n", j.dump(2));
     return Exit::ok;
   }
-  fmt::print("{} with {:.2f}M parameters on {} ranks of a pipeline, {}, {} micro-batches, stages of {} layers\n\n",
-             config.model, static_cast<double>(plans.front().parameters) * 1e-6, plans.size(), config.schedule,
-             p.schedule.micro_batches, stage_layers(p));
-  fmt::print("{:<5} {:>7} {:>10} {:>11} {:>11} {:>11} {:>15} {:>10} {:>6}\n", "rank", "layers", "state", "device peak",
-             "host peak", "disk peak", "smallest device", "live peak", "idle");
+  fmt::print("{}\n\n{:<5} {:>7} {:>10} {:>11} {:>11} {:>11} {:>15} {:>10} {:>6}\n", title, "rank", "layers", "state",
+             "device peak", "host peak", "disk peak", "smallest device", "live peak", "idle");
   for (std::size_t r = 0; r < plans.size(); ++r) {
     const auto& rank = plans[r];
     const auto layers = std::ranges::count(rank.map.pipeline.rank_of, static_cast<std::uint32_t>(r));
@@ -72,9 +121,9 @@ Exit plan_pipeline(const CommandLine& line) {
                100 * timing.idle[r] / timing.makespan);
   }
   fmt::print(
-      "\na step takes {:.3f} s where only other ranks are waited for, and a rank is idle for {:.1f} % of it in the mean; no "
+      "\na step takes {:.3g} s where only other ranks are waited for, and a rank is idle for {:.1f} % of it in the mean; no "
       "order "
-      "of these stages takes less than {:.3f} s\n",
+      "of these stages takes less than {:.3g} s\n",
       timing.makespan, 100 * timing.bubble(), shortest_s);
   return Exit::ok;
 }

@@ -82,6 +82,46 @@ TEST_F(Ranks, APipelineGoesOnWithItsStages) {
   expect_refusal(terrace({"generate", "run", "--prompt", "a"}), 2, {"on 2 ranks", "--save"});
 }
 
+// What the search found, and what somebody wrote, is run like an order that has a name.
+TEST_F(Ranks, PipelinesRunOrdersFromFiles) {
+  const auto one = train(threads(1, 0, "one"));
+  ASSERT_EQ(0, one.exit) << one.described;
+  const Words shape{"--pp", "2", "--grad-accumulation", "8", "--assumed-costs"};
+  auto asked = tiny("plan", shape);
+  asked.insert(asked.end(), {"--schedule", "auto", "--write-schedule", "found.txt", "--timeline", "found.svg", "--json"});
+  const auto plan = terrace(asked);
+  ASSERT_EQ(0, plan.exit) << plan.described;
+  const auto found = nlohmann::json::parse(plan.out);
+  for (const auto* const order : {"layerwise", "gpipe", "1f1b", "zb-v"}) {
+    auto other = tiny("plan", shape);
+    other.insert(other.end(), {"--schedule", order, "--json"});
+    const auto named = terrace(other);
+    ASSERT_EQ(0, named.exit) << named.described;
+    EXPECT_LE(found["step_time_s"].get<double>(), nlohmann::json::parse(named.out)["step_time_s"].get<double>()) << order;
+  }
+  std::ifstream picture(at("found.svg"));
+  const std::string svg{std::istreambuf_iterator<char>(picture), {}};
+  EXPECT_TRUE(svg.starts_with("<svg ")) << svg.substr(0, 80);
+  for (const auto* const piece : {"rank 0", "rank 1", "<title>F0.0</title>", "</svg>"})
+    EXPECT_NE(svg.find(piece), std::string::npos) << piece;
+
+  std::ofstream(at("own.txt")) << "# by hand\npipeline 2 2 8\nplace 0 1\n"
+                                  "rank F0.0 F0.1 B0.0 F0.2 F0.3 B0.1 B0.2 B0.3 F0.4 F0.5 F0.6 F0.7 B0.4 B0.5 B0.6 B0.7\n"
+                                  "rank F1.0 B1.0 F1.1 F1.2 B1.1 B1.2 F1.3 B1.3 F1.4 B1.4 F1.5 F1.6 B1.5 B1.6 F1.7 B1.7\n";
+  for (const auto* const file : {"found.txt", "own.txt"}) {
+    const auto many = train(threads(1, 0, std::string("run-") + file, {"--pp", "2", "--schedule", file}));
+    ASSERT_EQ(0, many.exit) << many.described;
+    EXPECT_EQ(weights_of(one), weights_of(many)) << file;
+  }
+  // Rank 1 would have to go backward before it went forward.
+  std::ofstream(at("wrong.txt")) << "pipeline 2 2 1\nplace 0 1\nrank F0.0 B0.0\nrank B1.0 F1.0\n";
+  expect_refusal(train(threads(1, 0, "wrong", {"--pp", "2", "--schedule", "wrong.txt"})), 2, {"wrong.txt", "B1.0"});
+  std::ofstream(at("few.txt")) << "pipeline 2 2 2\nplace 0 1\nrank F0.0 F0.1 B0.0 B0.1\nrank F1.0 B1.0 F1.1 B1.1\n";
+  expect_refusal(train(threads(1, 0, "wrong", {"--pp", "2", "--schedule", "few.txt"})), 2,
+                 {"few.txt", "--grad-accumulation 2"});
+  expect_refusal(train(threads(1, 0, "wrong", {"--pp", "2", "--schedule", "auto"})), 2, {"terrace plan"});
+}
+
 TEST_F(Ranks, PipelinesThatCannotBeAreRefused) {
   for (const auto& [given, says] : {std::pair<Words, const char*>{{"--schedule", "1f2b"}, "did you mean 1f1b"},
                                     {{"--schedule", "chimera"}, "cannot be executed yet"},
