@@ -296,6 +296,12 @@ TEST(PipelineScale, SixtyFourRanksAndAThousandMicroBatches) {
   const auto s = interleaved({64, 1024, 4});
   const auto t = simulate(s, {});
   EXPECT_NEAR(t.bubble(), 63.0 / (4 * 1024 + 63), 1e-9);
+  // Messages of every edge between stages, each sent and asked for.
+  const auto connected = connect(s);
+  std::size_t messages = 0;
+  for (const auto& actions : connected.actions)
+    messages += static_cast<std::size_t>(std::ranges::count(actions, Action::Op::send, &Action::op));
+  EXPECT_EQ(messages, 2U * 1024 * (4 * 64 - 1));
 }
 
 }  // namespace
