@@ -223,6 +223,7 @@ class Search {
 
 bool leaves_open(const PlanRequest& r) {
   if (r.decode_positions != 0) return false;
+  if (r.pipeline) return false;  // its schedule is the order, and layers keep what nobody said of
   return !r.order || (r.activations.empty() && (!r.recompute || !r.offload));
 }
 

@@ -23,7 +23,7 @@ targets=(all) selection=()
 if [ "$short" = 1 ]; then
   targets=(core_events_test core_devices_test core_memory_test memory_test io_engine_contract_test chunk_store_test mover_test chunk_manager_test
     parallel_engine_test parallel_cuda_test parallel_fault_test communicator_contract_test)
-  selection=(-E communicator_contract_mpi -L "^($(IFS='|'; echo "${targets[*]}"))\$")
+  selection=(-L "^($(IFS='|'; echo "${targets[*]}"))\$")
   export TERRACE_FUZZ_OPS=30000 TERRACE_FAULT_POINTS=4
 fi
 export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp${TSAN_OPTIONS:+:$TSAN_OPTIONS}"
@@ -31,9 +31,12 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_
 
 # Kernels on the host are fibers of one thread: nothing to race with, and a switch of fibers takes ThreadSanitizer very long.
 declare -A left_out=([asan-ubsan]='^$' [tsan]='^(emulated_lane_test|cuda_(attention|update|kernels|math)_test)$')
+# Nor processes under MPI: ThreadSanitizer does not see how Open MPI's own threads wait for each other.
+declare -A unnamed=([asan-ubsan]='^$' [tsan]='communicator_contract_mpi|Ranks\.(Processes|AKilledProcess)')
+[ "$short" = 0 ] || unnamed[asan-ubsan]='communicator_contract_mpi'
 
 for preset in "${presets[@]}"; do
   timed "configure ($preset)" cmake --preset "$preset"
   timed "build ($preset)" cmake --build --preset "$preset" --target "${targets[@]}"
-  timed "tests ($preset)" ctest --test-dir "build/$preset" --output-on-failure -j 2 -LE "${left_out[$preset]}" "${selection[@]}" "$@"
+  timed "tests ($preset)" ctest --test-dir "build/$preset" --output-on-failure -j 2 -LE "${left_out[$preset]}" -E "${unnamed[$preset]}" "${selection[@]}" "$@"
 done

@@ -70,6 +70,7 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
            "TOML file with the same names, flat or in sections; repeatable, later ones override; examples/presets has some")
         ->type_name("FILE")
         ->expected(1)
+        ->allow_extra_args(false)
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     sub->add_option("--set", parsed.sets, "override one key: --set train.steps=100; repeatable")
         ->type_name("KEY=VALUE")

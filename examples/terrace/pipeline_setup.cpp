@@ -98,7 +98,7 @@ void set_pipeline(PlanRequest& request, const RunConfig& c, const Model& model, 
                   Exit::usage);
     return;
   }
-  if (c.order != "horizontal")
+  if (c.order != "horizontal" && c.order != "auto")
     throw Error(fmt::format("--order {}: a pipeline computes in the order of its --schedule\n  leave it out", c.order),
                 Exit::usage);
   auto schedule = schedule_of(c);

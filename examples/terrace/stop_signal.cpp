@@ -1,20 +1,22 @@
 #include <terrace/examples/terrace/stop_signal.h>
 
+#include <atomic>
 #include <csignal>
 #include <initializer_list>
 
 namespace terrace::cli {
 namespace {
 
-volatile std::sig_atomic_t last = 0, count = 0;  // a handler can reach nothing else
+// A handler can reach nothing else, and ranks that are threads read it, too.
+std::atomic<int> last{0}, count{0};
+static_assert(std::atomic<int>::is_always_lock_free, "a signal handler must not wait");
 
 }  // namespace
 
 void catch_stop_signals() {
   const auto stop = [](int caught) {
     last = caught;
-    count = count + 1;
-    if (count == 2) std::signal(caught, SIG_DFL);
+    if (++count == 2) std::signal(caught, SIG_DFL);
   };
   last = 0;
   count = 0;
