@@ -318,7 +318,7 @@ std::string accepted(const Option& o) {
   if (o.many()) return "one or more paths";
   const bool integer = std::holds_alternative<Of<std::int64_t>>(o.field) || std::holds_alternative<Of<std::uint64_t>>(o.field);
   if (integer || std::holds_alternative<Of<double>>(o.field)) {
-    const std::string what = integer ? "an integer" : "a number";
+    std::string what = integer ? "an integer" : "a number";
     if (o.low == o.high) return what;
     const auto low = fmt::format("{} {}", o.open_low ? "greater than" : "of at least", shown(o.low));
     if (o.high >= 1e15) return fmt::format("{} {}", what, low);

@@ -65,7 +65,7 @@ struct RunFile {
 };
 RunFile read_run_file(const fs::path& dir) {
   const auto file = dir / kRunFile;
-  const auto run = read_json(file, [&](const nlohmann::json& j) {
+  auto run = read_json(file, [&](const nlohmann::json& j) {
     RunFile read{.fingerprint = j.at("fingerprint"), .store = {}};
     // Options that are younger than the run had their defaults.
     RunConfig usual;
