@@ -177,18 +177,22 @@ int FakeNccl::group_end() {
   if (--depth > 0) return 0;
   const auto batch = std::static_pointer_cast<Batch<Message>>(std::exchange(open_batch, nullptr));
   if (batch->messages.empty()) return 0;
-  // The arguments are copied as bytes, so they are a pointer that the kernel takes back.
-  auto* const kept = new Batch<Message>(std::move(*batch));
+  keep(batch);
+  // The arguments are copied as bytes, so they are a pointer.
+  const auto* const kept = batch.get();
   const FakeKernel kernel = [](const CudaLaunch& launch) {
-    Batch<Message>* mine = nullptr;
+    const Batch<Message>* mine = nullptr;
     std::memcpy(&mine, launch.arguments, sizeof mine);
-    const std::unique_ptr<Batch<Message>> owned(mine);
-    run_batch(*owned);
+    run_batch(*mine);
   };
   const int code = runtime_->launch(
-      {.kernel = reinterpret_cast<const void*>(kernel), .arguments = &kept, .argument_bytes = sizeof kept}, kept->stream);
-  if (code != 0) delete kept;
+      {.kernel = reinterpret_cast<const void*>(kernel), .arguments = &kept, .argument_bytes = sizeof kept}, batch->stream);
   return code == 0 ? 0 : kNcclSystemError;
+}
+
+void FakeNccl::keep(std::shared_ptr<void> batch) {
+  const std::lock_guard lock(mutex_);
+  batches_.push_back(std::move(batch));
 }
 
 int FakeNccl::add(const Message& message, CudaStreamHandle stream) {

@@ -9,8 +9,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <terrace/core/cuda/runtime.h>
 #include <terrace/parallel/comm/nccl/nccl_fold.h>
@@ -51,11 +53,14 @@ class FakeNccl final : public NcclLibrary {
  private:
   struct Message;
   int add(const Message& message, CudaStreamHandle stream);
+  void keep(std::shared_ptr<void> batch);
 
   const std::shared_ptr<CudaRuntime> runtime_;
   const Options options_;
   std::atomic<std::uint64_t> messages_{0};
   std::uint64_t lose_from_ = ~0ULL;
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<void>> batches_;  // to the end: a stream that fails drops what it has not begun
 };
 
 // The fold of a GPU's stream, computed by the host's fold().
