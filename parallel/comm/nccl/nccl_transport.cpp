@@ -116,6 +116,7 @@ void NcclTransport::collective(const Call& call, std::uint64_t number) {
 // One group: out(r) goes to rank r, in(r) comes from it. Both sides know a message's size, so none is sent that has no bytes.
 void NcclTransport::exchange(CudaStreamHandle stream, const std::function<ConstBytes(int)>& out,
                              const std::function<Bytes(int)>& in) {
+  if (failed_) throw Error(fmt::format("{}: rank {}: given up", name(), rank()));
   auto& nccl = *parts_.library;
   demand(nccl.group_start(), "ncclGroupStart");
   for (int r = 0; r < size(); ++r) {
@@ -307,11 +308,14 @@ void NcclTransport::run_on(Channel& channel, std::uint64_t number, const std::fu
       host_->check(number, since);
     } catch (...) {
       trouble = std::current_exception();
-      failed_ = true;
-      parts_.library->abort(std::exchange(channel.handle, nullptr));  // what it had under way ends now
+      failed_ = true;                         // before the abort: the stream issues no further group
+      parts_.library->abort(channel.handle);  // what it had under way ends now
     }
   }
-  if (trouble) std::rethrow_exception(trouble);
+  if (trouble) {
+    channel.handle = nullptr;
+    std::rethrow_exception(trouble);
+  }
   if (end.failure) std::rethrow_exception(end.failure);
 }
 
