@@ -11,6 +11,7 @@
 
 #include <terrace/bench/disk_file.h>
 #include <terrace/bench/nvme_bench.h>
+#include <terrace/bench/request_queue.h>
 #include <terrace/bench/statistics.h>
 #include <terrace/bench/timing.h>
 #include <terrace/core/error.h>
@@ -36,26 +37,14 @@ class Raw {
   }
   void pass(IoRequest::Op op) {
     std::deque<IoRequest> requests(file_.bytes() / kRequestBytes);
-    std::uint64_t next = 0, slots = window_.size() / kRequestBytes;
-    int failed = 0;
-    const auto submit = [&] {
-      auto& request = requests[next];
-      request.op = op;
-      request.offset = next * kRequestBytes;
-      request.buffer = window_.data() + next % slots * kRequestBytes;
-      request.bytes = kRequestBytes;
-      ++next;
-      IoRequest* const one = &request;
-      engine_->submit({&one, 1});
-    };
-    for (auto& request : requests)
-      request.done = [&](IoRequest&, int error_number) {
-        if (error_number != 0) failed = error_number;
-        if (next < requests.size()) submit();
-      };
-    while (next < std::min<std::uint64_t>(kDepth, requests.size())) submit();
-    while (engine_->in_flight() > 0) engine_->poll(std::chrono::seconds{1});
-    if (failed != 0) throw Error(fmt::format("the benchmark's file: {}", describe_errno(failed)));
+    const std::uint64_t slots = window_.size() / kRequestBytes;
+    for (std::uint64_t i = 0; i < requests.size(); ++i) {
+      requests[i].op = op;
+      requests[i].offset = i * kRequestBytes;
+      requests[i].buffer = window_.data() + i % slots * kRequestBytes;
+      requests[i].bytes = kRequestBytes;
+    }
+    run_all(*engine_, requests, kDepth);
   }
 
  private:

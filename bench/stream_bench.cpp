@@ -10,6 +10,7 @@
 
 #include <terrace/bench/disk_file.h>
 #include <terrace/bench/nvme_bench.h>
+#include <terrace/bench/request_queue.h>
 #include <terrace/bench/statistics.h>
 #include <terrace/bench/timing.h>
 #include <terrace/core/error.h>
@@ -85,22 +86,7 @@ class Raw {
         if (g + 1 >= sizes.depth && is_written(kind)) add(g + 1 - sizes.depth, kind, IoRequest::Op::write);
       }
   }
-  void pass() {
-    std::size_t next = 0;
-    int failed = 0;
-    const auto submit = [&] {
-      IoRequest* const one = &requests_[next++];
-      engine_->submit({&one, 1});
-    };
-    for (auto& request : requests_)
-      request.done = [&](IoRequest&, int error_number) {
-        if (error_number != 0) failed = error_number;
-        if (next < requests_.size()) submit();
-      };
-    while (next < std::min<std::size_t>(kQueueDepth, requests_.size())) submit();
-    while (engine_->in_flight() > 0) engine_->poll(std::chrono::seconds{1});
-    if (failed != 0) throw Error(fmt::format("the benchmark's file: {}", describe_errno(failed)));
-  }
+  void pass() { run_all(*engine_, requests_, kQueueDepth); }
 
  private:
   void add(std::uint64_t group, std::size_t kind, IoRequest::Op op) {

@@ -24,4 +24,12 @@ std::vector<LayerActivations> choose_activations(const Model& model, const Batch
   return each;
 }
 
+std::uint32_t recomputing(const std::vector<LayerActivations>& each) {
+  return static_cast<std::uint32_t>(std::ranges::count(each, true, &LayerActivations::recompute));
+}
+
+std::uint32_t offloading(const std::vector<LayerActivations>& each) {
+  return static_cast<std::uint32_t>(std::ranges::count(each, true, &LayerActivations::offload));
+}
+
 }  // namespace terrace

@@ -24,4 +24,8 @@ inline constexpr std::uint32_t kAllLayers = ~0U;
 std::vector<LayerActivations> choose_activations(const Model& model, const BatchShape& shape, std::uint32_t recompute,
                                                  std::uint32_t offload);
 
+// How many of the layers do.
+std::uint32_t recomputing(const std::vector<LayerActivations>& each);
+std::uint32_t offloading(const std::vector<LayerActivations>& each);
+
 }  // namespace terrace

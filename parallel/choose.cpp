@@ -40,7 +40,7 @@ class Search {
  public:
   Search(const Model& model, const PlanRequest& request, const MachineProfile& profile)
       : model_(model), request_(request), profile_(profile), layers_(static_cast<std::uint32_t>(model.layers.size())) {
-    chunk_elements_ = coarse_chunk(StepMap(model, options(choice_of(request), Tier::host)));
+    chunk_elements_ = coarse_chunk(StepMap(model, options(with_choice(request, {choice_of(request)}), Tier::host)));
   }
 
   Choices run() {
@@ -86,18 +86,10 @@ class Search {
     return request_.prefetch_depth == kAutoDepth ? kTriedDepth : request_.prefetch_depth;
   }
 
-  [[nodiscard]] StepMap::Options options(const StepChoice& c, Tier update) const {
-    const auto& each = request_.activations;
-    return {.recipe = Recipe::of(model_.dtype, request_.recipe, request_.states),
-            .shape = request_.shape,
-            .activations = each.empty() ? choose_activations(model_, request_.shape.batch, c.recompute, c.offload) : each,
-            .update_tier = update,
-            .separate_device = profile_.separate_device(),
-            .commits = request_.commits,
-            .chunk_elements = chunk_elements_ != 0 ? chunk_elements_ : request_.chunk_elements,
-            .data = request_.data,
-            .layer_unit = request_.layer_unit,
-            .param_groups = request_.param_groups};
+  [[nodiscard]] StepMap::Options options(const PlanRequest& request, Tier update) const {
+    auto o = map_options(model_, request, profile_, update);
+    if (chunk_elements_ != 0) o.chunk_elements = chunk_elements_;
+    return o;
   }
 
   [[nodiscard]] Timed simulate(const StepChoice& c, Tier update, std::uint32_t depth) const {
@@ -105,13 +97,12 @@ class Search {
     request.evaluate_every = request.evaluate_batches = request.commit_every = request.steps = 0;
     auto budget = request.budget;
     budget.commit_only = !request.disk_tier;
-    if (budget.disk == 0 || budget.commit_only) budget.disk = kUnlimited;
-    const StepMap map(model_, options(c, update));
+    const StepMap map(model_, options(request, update));
     const ProfileCosts costs(map, profile_);
     const auto ahead = request.gather_ahead == kAutoDepth ? 1 : request.gather_ahead;
     try {
-      const auto run = dry_run(map, request, write_programs(map, request, depth, ahead), budget, request.generations, costs,
-                               profile_, {.most_steps = kTriedSteps, .steps_only = true});
+      const auto run = dry_run(map, request, write_programs(map, request, depth, ahead), with_room_for_commits(budget),
+                               request.generations, costs, profile_, {.most_steps = kTriedSteps, .steps_only = true});
       return {run.times.seconds, !map.moves_state(run.steps.back()),
               run.times.compute_seconds > kWorthwhile * run.times.seconds};
     } catch (const DoesNotFit&) {

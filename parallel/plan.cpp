@@ -147,12 +147,6 @@ class Planner {
   // What looks at whole layers is computed by the host.
   [[nodiscard]] bool host_only() const { return request_.layer_unit && profile_.separate_device(); }
 
-  [[nodiscard]] std::vector<LayerActivations> activations() const {
-    const auto& r = request_;
-    if (!r.activations.empty()) return r.activations;
-    return choose_activations(model_, r.shape.batch, r.recompute.value_or(0), r.offload.value_or(0));
-  }
-
   static void demand_shard_group(const DataParallel& data) {
     if (data.shard_group == 0) return;
     if (data.ranks % data.shard_group != 0)
@@ -177,29 +171,14 @@ class Planner {
 
   Plan attempt(Tier update_tier) {
     Plan p;
-    p.map = {.recipe = Recipe::of(model_.dtype, request_.recipe, request_.states),
-             .shape = request_.shape,
-             .activations = activations(),
-             .update_tier = update_tier,
-             .separate_device = profile_.separate_device(),
-             .commits = request_.commits,
-             .chunk_elements = request_.chunk_elements,
-             .decode_positions = request_.decode_positions,
-             .data = request_.data,
-             .pipeline = request_.pipeline ? part_of(*request_.pipeline, request_.pipeline_rank) : PipelineParallel{},
-             .layer_unit = request_.layer_unit,
-             .param_groups = request_.param_groups};
+    p.map = map_options(model_, request_, profile_, update_tier);
     p.generations = request_.generations;
     const StepMap map(model_, p.map);
     p.map.chunk_elements = map.layout().chunk_elements();
     p.map.recipe = map.options().recipe;
+    p.map.activations = map.options().activations;
     p.state_bytes = map.state_bytes();
     p.parameters = map.parameter_count();
-    p.layers = map.layers();
-    for (std::uint32_t l = 0; l < p.layers; ++l) {
-      p.recomputed += map.recomputes(l) ? 1 : 0;
-      p.offloaded += map.offloads(l) ? 1 : 0;
-    }
 
     const ProfileCosts costs(map, profile_);
     auto programs = write_programs(map, request_, 1);
@@ -231,8 +210,7 @@ class Planner {
   // The arenas: no larger than the budget, and no larger than a run without limits would ever touch.
   void choose_capacity(Plan& p, const StepMap& map, const Programs& programs, const CostModel& costs) const {
     const auto all = everything(map);
-    auto b = budget();
-    if (b.disk == 0 || b.commit_only) b.disk = kUnlimited;  // commits take what they need
+    const auto b = with_room_for_commits(budget());
     const auto wide = dry_run(map, request_, programs, b, p.generations, costs, profile_);
     p.capacity = b;
     const auto fit = [&](std::uint64_t cap, std::uint64_t extent, std::uint64_t slack) {
@@ -355,9 +333,8 @@ class Planner {
     const auto fits = [&](std::uint64_t bytes, std::uint64_t steps = 0) {
       auto b = budget();
       (e.tier == Tier::device ? b.device : e.tier == Tier::host ? b.host : b.disk) = bytes;
-      if (b.disk == 0 || b.commit_only) b.disk = kUnlimited;
       try {
-        dry_run(map, request_, programs, b, p.generations, costs, profile_, {steps});
+        dry_run(map, request_, programs, with_room_for_commits(b), p.generations, costs, profile_, {steps});
         return true;
       } catch (const DoesNotFit&) {
         return false;
@@ -388,6 +365,27 @@ class Planner {
 };
 
 }  // namespace
+
+StepMap::Options map_options(const Model& model, const PlanRequest& r, const MachineProfile& profile, Tier update_tier) {
+  const auto chosen = [&] { return choose_activations(model, r.shape.batch, r.recompute.value_or(0), r.offload.value_or(0)); };
+  return {.recipe = Recipe::of(model.dtype, r.recipe, r.states),
+          .shape = r.shape,
+          .activations = r.activations.empty() ? chosen() : r.activations,
+          .update_tier = update_tier,
+          .separate_device = profile.separate_device(),
+          .commits = r.commits,
+          .chunk_elements = r.chunk_elements,
+          .decode_positions = r.decode_positions,
+          .data = r.data,
+          .pipeline = r.pipeline ? part_of(*r.pipeline, r.pipeline_rank) : PipelineParallel{},
+          .layer_unit = r.layer_unit,
+          .param_groups = r.param_groups};
+}
+
+Budget with_room_for_commits(Budget budget) {
+  if (budget.disk == 0 || budget.commit_only) budget.disk = kUnlimited;
+  return budget;
+}
 
 Programs write_programs(const StepMap& map, const PlanRequest& request, std::uint32_t depth, std::uint32_t gather_ahead) {
   const auto layers = map.layers();

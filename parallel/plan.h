@@ -117,8 +117,7 @@ struct Plan {
   std::string binding;  // what binds: "compute", "read", "write", "upload", "download"
   std::string link;     // the busiest link where something stalls, else empty: "PCIe", "host memory", "disk"
   StepChoice choice;
-  std::uint32_t layers = 0, recomputed = 0, offloaded = 0;  // of the model; of those, which do
-  std::vector<TriedChoice> tried;                           // what it was compared with; empty where nothing was open
+  std::vector<TriedChoice> tried;  // what it was compared with; empty where nothing was open
   std::uint64_t state_bytes = 0, parameters = 0;
 };
 
@@ -135,6 +134,11 @@ void retime(Plan& plan, const Model& model, const PlanRequest& request, const Ma
 // Spans of a simulated steady step, in the form that a real run writes.
 void trace_step(const Plan& plan, const Model& model, const PlanRequest& request, const MachineProfile& profile,
                 const CostModel& costs, Trace& trace);
+
+// How a request lays the model out with its updates on one tier.
+StepMap::Options map_options(const Model& model, const PlanRequest& request, const MachineProfile& profile, Tier update_tier);
+// Commits take of the disk what they need, where it is no tier.
+Budget with_room_for_commits(Budget budget);
 
 // The programs of a request for a laid-out model, checked.
 Programs write_programs(const StepMap& map, const PlanRequest& request, std::uint32_t depth, std::uint32_t gather_ahead = 0);

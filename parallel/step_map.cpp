@@ -172,6 +172,11 @@ void StepMap::add_activations() {
     }
     carried_packs_.emplace_back(layer->carried(batch));
   }
+  // A setting that could change nothing is none: the last layer's backward follows its forward, and some layers save nothing.
+  auto& each = options_.activations;
+  each.resize(layers());
+  each.back() = {};
+  for (std::uint32_t l = 0; l < layers(); ++l) each[l].recompute &= saved_packs_[l].bytes != 0;
   const auto add_each = [&](char role, auto bytes_of) {
     const auto first = static_cast<std::uint32_t>(chunks_.size());
     const std::uint32_t copies = role == 'w' || (role == 'c' && !pipeline().halves) ? 1 : m_count;

@@ -65,8 +65,8 @@ class StepMap {
   // What a layer's forward leaves for its backward.
   [[nodiscard]] std::vector<ChunkId> left_by_forward(std::uint32_t layer, std::uint32_t micro_batch) const;
   // What becomes of it; the last layer has no forward, and recomputing what saves nothing would be for nothing.
-  [[nodiscard]] bool recomputes(std::uint32_t layer) const;
-  [[nodiscard]] bool offloads(std::uint32_t layer) const;
+  [[nodiscard]] bool recomputes(std::uint32_t layer) const { return options_.activations[layer].recompute; }
+  [[nodiscard]] bool offloads(std::uint32_t layer) const { return options_.activations[layer].offload; }
   // Whether a step that moved so much moved state too, and not only what layers offload.
   [[nodiscard]] bool moves_state(const Traffic& step) const;
   [[nodiscard]] Tier tier_of(const Action& action) const;  // where the uses are acquired

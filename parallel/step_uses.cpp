@@ -204,15 +204,6 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
   return dead;
 }
 
-bool StepMap::recomputes(std::uint32_t layer) const {
-  const auto& each = options_.activations;
-  return layer < each.size() && each[layer].recompute && layer + 1 != layers() && saved_pack(layer).bytes != 0;
-}
-
-bool StepMap::offloads(std::uint32_t layer) const {
-  return layer < options_.activations.size() && options_.activations[layer].offload && layer + 1 != layers();
-}
-
 bool StepMap::moves_state(const Traffic& step) const {
   std::uint64_t offloaded = 0;
   for (std::uint32_t l = 0; l < layers(); ++l)

@@ -30,13 +30,13 @@ export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp${TSAN_OPTIONS:+:$TSAN_OPT
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 
 # Kernels on the host are fibers of one thread: nothing to race with, and a switch of fibers takes ThreadSanitizer very long.
-declare -A left_out=([asan-ubsan]='^$' [tsan]='^(emulated_lane_test|cuda_(attention|update|kernels|math)_test)$')
+declare -A left_out_labels=([asan-ubsan]='^$' [tsan]='^(emulated_lane_test|cuda_(attention|update|kernels|math)_test)$')
 # Nor processes under MPI: ThreadSanitizer does not see how Open MPI's own threads wait for each other.
-declare -A unnamed=([asan-ubsan]='^$' [tsan]='communicator_contract_mpi|Ranks\.(Processes|AKilledProcess)')
-[ "$short" = 0 ] || unnamed[asan-ubsan]='communicator_contract_mpi'
+declare -A left_out_names=([asan-ubsan]='^$' [tsan]='communicator_contract_mpi|Ranks\.(Processes|AKilledProcess)')
+[ "$short" = 0 ] || left_out_names[asan-ubsan]='communicator_contract_mpi'
 
 for preset in "${presets[@]}"; do
   timed "configure ($preset)" cmake --preset "$preset"
   timed "build ($preset)" cmake --build --preset "$preset" --target "${targets[@]}"
-  timed "tests ($preset)" ctest --test-dir "build/$preset" --output-on-failure -j 2 -LE "${left_out[$preset]}" -E "${unnamed[$preset]}" "${selection[@]}" "$@"
+  timed "tests ($preset)" ctest --test-dir "build/$preset" --output-on-failure -j 2 -LE "${left_out_labels[$preset]}" -E "${left_out_names[$preset]}" "${selection[@]}" "$@"
 done

@@ -1,10 +1,8 @@
 // terrace plan: what `train` with the same flags would do, before anything is allocated.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
-#include <vector>
 
 #include <terrace/core/error.h>
 #include <terrace/core/trace.h>
@@ -13,34 +11,13 @@
 #include <terrace/examples/terrace/commands.h>
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/pipeline_setup.h>
+#include <terrace/examples/terrace/plan_lines.h>
 #include <terrace/examples/terrace/plan_pipeline.h>
 #include <terrace/examples/terrace/setup.h>
+#include <terrace/parallel/flops.h>
 
 namespace terrace::cli {
-
 namespace {
-
-// What was chosen, and what it is faster than.
-void print_choice(const Plan& p) {
-  fmt::print("order {}\n", to_text(p.choice, p.layers));
-  if (p.tried.size() < 2) return;
-  std::vector<TriedChoice> others;
-  for (const auto& t : p.tried)
-    if (t.choice != p.choice) others.push_back(t);
-  const auto chosen = std::ranges::find(p.tried, p.choice, &TriedChoice::choice);
-  std::ranges::stable_sort(others, {}, [](const TriedChoice& t) { return t.seconds.value_or(1e30); });
-  const auto fits = [](const TriedChoice& t) { return t.seconds.has_value(); };
-  const auto fitting = std::ranges::count_if(p.tried, fits);
-  fmt::print("  chosen of {} that were simulated, of which {} fit", p.tried.size(), fitting);
-  if (chosen != p.tried.end() && chosen->seconds) fmt::print(": {:.3f} s a step", *chosen->seconds);
-  fmt::print("\n");
-  if (!others.empty() && others.front().seconds)
-    fmt::print("  the next: {:.3f} s, {}\n", *others.front().seconds, to_text(others.front().choice, p.layers));
-  const auto& plainest = p.tried.front();
-  if (plainest.choice == p.choice || plainest.choice == others.front().choice) return;
-  fmt::print("  the plainest: {}, {}\n", plainest.seconds ? fmt::format("{:.3f} s", *plainest.seconds) : "does not fit",
-             to_text(plainest.choice, p.layers));
-}
 
 struct Where {
   RunConfig config;
@@ -56,33 +33,6 @@ Where there(const CommandLine& line) {
   const auto cluster = load_cluster(line.plan.cluster_profile);
   const ClusterSize size{line.plan.nodes, line.plan.gpus_per_node};
   return {on_cluster(line.config, cluster, size), rank_profile(cluster, size)};
-}
-
-// Of a step on one rank: the model's own, a forward and twice as much behind it; and with what is computed again.
-struct Flops {
-  double model = 0, with_recomputation = 0;
-};
-Flops flops_of(const Model& model, const StepShape& shape, const Program& step) {
-  Flops flops;
-  for (const auto& a : step.actions) {
-    const double forward = a.op <= Op::backward ? model.layers[a.layer]->forward_flops(shape.batch) : 0;
-    if (a.op == Op::recompute) flops.with_recomputation += forward;
-    if (a.op == Op::backward) flops.model += 3 * forward;
-  }
-  flops.with_recomputation += flops.model;
-  return flops;
-}
-
-void print_ranks(const RunConfig& config, const Model& model, const PlanRequest& request, const Plan& p) {
-  const auto ranks = request.data.ranks;
-  const auto tokens = static_cast<double>(config.batch_size * config.seq_len * config.grad_accumulation) * ranks;
-  fmt::print("{} ranks, {} on a node; each sends {} within its node and {} to others a step\n", ranks, ranks_of_machine(config),
-             format_bytes(static_cast<std::uint64_t>(p.steady_links.within)),
-             format_bytes(static_cast<std::uint64_t>(p.steady_links.between)));
-  const auto flops = flops_of(model, request.shape, p.programs.steady);
-  const auto rate = [&](double of) { return of / p.times.seconds * 1e-12; };
-  fmt::print("{:.4g} tokens a step, {:.4g} tokens/s; {:.3g} TFLOP/s of the model a rank, {:.3g} with recomputation\n", tokens,
-             tokens / p.times.seconds, rate(flops.model), rate(flops.with_recomputation));
 }
 
 }  // namespace
@@ -106,7 +56,7 @@ Exit plan_command(const CommandLine& line) {
   if (config.json) {
     auto json = to_json(p);
     if (p.fits && request.data.ranks > 1)
-      json["model_flop_s"] = flops_of(model, request.shape, p.programs.steady).model / p.times.seconds;
+      json["model_flop_s"] = flops_of(model, request.shape.batch, p.programs.steady).model / p.times.seconds;
     fmt::print("{}\n", json.dump(2));
     return p.fits ? Exit::ok : Exit::does_not_fit;
   }
@@ -124,7 +74,7 @@ Exit plan_command(const CommandLine& line) {
   for (const auto kind : recipe.kinds())
     fmt::print(" {} {}{}", name_of(kind), name_of(recipe.format_of(kind)), kind == recipe.kinds().back() ? "\n" : ",");
   fmt::print("updates run on the {}, prefetch depth {}\n", name_of(p.map.update_tier), p.prefetch_depth);
-  print_choice(p);
+  fmt::print("{}", choice_lines(p));
   fmt::print("\n");
   fmt::print("{:<8} {:>12} {:>12} {:>16}\n", "tier", "budget", "peak", "smallest legal");
   const auto budget = budgets(config);
@@ -138,7 +88,7 @@ Exit plan_command(const CommandLine& line) {
   fmt::print("step time {:.3f} s, of which compute {:.3f} s (the floor); {}{} binds\n", p.times.seconds, p.floor_s, p.binding,
              p.link.empty() ? "" : fmt::format(" ({})", p.link));
   for (const auto& [cause, seconds] : p.times.stall_s) fmt::print("  stall by {}: {:.3f} s\n", cause, seconds);
-  if (request.data.ranks > 1) print_ranks(config, model, request, p);
+  if (request.data.ranks > 1) fmt::print("{}", rank_lines(config, model, request, p));
   if (p.commits != 0)
     fmt::print("a commit writes {} in {:.3f} s; {} of them in this run, {} generation{} of the state on disk\n",
                format_bytes(p.commit_traffic.write), p.commit_seconds, p.commits, p.generations, p.generations == 1 ? "" : "s");

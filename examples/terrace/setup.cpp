@@ -223,12 +223,12 @@ nlohmann::json to_json(const Plan& p) {
   j["floor_s"] = p.floor_s;
   j["binding"] = p.binding;
   j["link"] = p.link;
-  const auto layers = static_cast<std::uint32_t>(p.layers);
+  const auto layers = static_cast<std::uint32_t>(p.map.activations.size());
   j["choice"] = {{"text", to_text(p.choice, layers)},
                  {"order", p.choice.order == Order::horizontal ? "horizontal" : "vertical"},
                  {"group", p.choice.group},
-                 {"recompute", p.recomputed},
-                 {"offload", p.offloaded}};
+                 {"recompute", recomputing(p.map.activations)},
+                 {"offload", offloading(p.map.activations)}};
   j["tried"] = nlohmann::json::array();
   for (const auto& t : p.tried) {
     j["tried"].push_back({{"choice", to_text(t.choice, layers)}});

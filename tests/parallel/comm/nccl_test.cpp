@@ -27,71 +27,80 @@ class NcclTest : public testing::Test {
   }
 };
 
+// Enough sums for a fault to lie in the middle of them.
+void twenty_sums(Rank& rank) {
+  const auto stream = rank.device.make_stream("comm");
+  std::vector<float> data(5000, 1.0F);
+  const auto bytes = std::as_writable_bytes(std::span(data));
+  for (int i = 0; i < 20; ++i) rank.comm->all_reduce(*stream, Reduction::sum(DType::fp32), bytes, bytes);
+  stream->synchronize();
+}
+
+// Two ranks whose NCCL knows a GPU's memory from the host's, and a span of each.
+struct TwoMemories {
+  explicit TwoMemories(Rank& rank) : slab(rank.device.memory().allocate(kPageBytes)), on_host(64) {
+    std::iota(on_host.begin(), on_host.end(), static_cast<float>(rank.comm->rank()));
+    std::ranges::copy(on_host, on_device().begin());
+  }
+  [[nodiscard]] std::span<float> on_device() { return {reinterpret_cast<float*>(slab.data()), on_host.size()}; }
+
+  Slab slab;
+  std::vector<float> on_host;
+};
+
+test::Outcome on_two_ranks_that_tell_memory_apart(const std::function<void(Rank&)>& body) {
+  return test::on_fake_gpus(2, {.time_limit = 60s}, body, [](int, test::FakeGpuRank& gpu) {
+    gpu.nccl = std::make_shared<test::FakeNccl>(gpu.runtime, test::FakeNccl::Options{[runtime = gpu.runtime](const void* data) {
+                                                  return runtime->is_device_memory(data);
+                                                }});
+  });
+}
+
 // A rank's first messages arrive, a later one is lost: the others do not wait for it.
 TEST_F(NcclTest, WhatNcclLosesEndsTheRunOnEveryRank) {
-  const auto outcome = test::on_fake_gpus(
-      3, {.time_limit = 60s},
-      [](Rank& rank) {
-        const auto stream = rank.device.make_stream("comm");
-        std::vector<float> data(5000, 1.0F);
-        const auto bytes = std::as_writable_bytes(std::span(data));
-        for (int i = 0; i < 20; ++i) rank.comm->all_reduce(*stream, Reduction::sum(DType::fp32), bytes, bytes);
-        stream->synchronize();
-      },
-      [](int rank, test::FakeGpuRank& gpu) {
-        if (rank == 1) gpu.nccl->lose_messages_from(7);
-      });
+  const auto outcome = test::on_fake_gpus(3, {.time_limit = 60s}, twenty_sums, [](int rank, test::FakeGpuRank& gpu) {
+    if (rank == 1) gpu.nccl->lose_messages_from(7);
+  });
   for (std::size_t r = 0; r < outcome.size(); ++r) EXPECT_NE("", outcome[r]) << "rank " << r << " did not notice";
   EXPECT_THAT(testing::PrintToString(outcome), HasSubstr("ncclCommGetAsyncError: a made-up NCCL error (6)"));
 }
 
-// Sums of numbers on the host and of blocks on a GPU travel side by side; a span between the two is refused.
+// Sums of numbers on the host and of blocks on a GPU travel side by side.
 TEST_F(NcclTest, HostMemoryGoesThroughTheHost) {
-  const auto outcome = test::on_fake_gpus(
-      2, {.time_limit = 60s},
-      [](Rank& rank) {
-        const auto stream = rank.device.make_stream("comm");
-        const auto slab = rank.device.memory().allocate(kPageBytes);
-        auto* const there = reinterpret_cast<float*>(slab.data());
-        std::vector<float> here(64);
-        for (int i = 0; i < 64; ++i) there[i] = here[static_cast<std::size_t>(i)] = static_cast<float>(i + rank.comm->rank());
-        const auto sum = Reduction::sum(DType::fp32);
-        const auto host = std::as_writable_bytes(std::span(here)), device = std::as_writable_bytes(std::span(there, 64));
-        rank.comm->all_reduce(*stream, sum, host, host);
-        rank.comm->all_reduce(*stream, sum, device, device);
-        stream->synchronize();
-        for (int i = 0; i < 64; ++i) {
-          ASSERT_EQ(there[i], static_cast<float>(2 * i + 1));
-          ASSERT_EQ(here[static_cast<std::size_t>(i)], static_cast<float>(2 * i + 1));
-        }
-        const auto between = [&] {
-          rank.comm->all_reduce(*stream, sum, host, device);
-          stream->synchronize();
-        };
-        EXPECT_THROW(between(), std::exception);
-      },
-      [](int, test::FakeGpuRank& gpu) {
-        gpu.nccl = std::make_shared<test::FakeNccl>(
-            gpu.runtime,
-            test::FakeNccl::Options{[runtime = gpu.runtime](const void* data) { return runtime->is_device_memory(data); }});
-      });
+  const auto outcome = on_two_ranks_that_tell_memory_apart([](Rank& rank) {
+    const auto stream = rank.device.make_stream("comm");
+    TwoMemories data(rank);
+    for (const auto span : {std::span(data.on_host), data.on_device()}) {
+      const auto bytes = std::as_writable_bytes(span);
+      rank.comm->all_reduce(*stream, Reduction::sum(DType::fp32), bytes, bytes);
+    }
+    stream->synchronize();
+    for (int i = 0; i < 64; ++i) {
+      ASSERT_EQ(data.on_device()[static_cast<std::size_t>(i)], static_cast<float>(2 * i + 1));
+      ASSERT_EQ(data.on_host[static_cast<std::size_t>(i)], static_cast<float>(2 * i + 1));
+    }
+  });
   for (std::size_t r = 0; r < outcome.size(); ++r) EXPECT_EQ("", outcome[r]) << "rank " << r;
+}
+
+// A call of its own: the first rank to refuse fails the world, and the other may hear of it wherever it is by then.
+TEST_F(NcclTest, ASpanBetweenHostAndGpuIsRefused) {
+  const auto outcome = on_two_ranks_that_tell_memory_apart([](Rank& rank) {
+    const auto stream = rank.device.make_stream("comm");
+    TwoMemories data(rank);
+    const auto from = std::as_bytes(std::span(data.on_host));
+    rank.comm->all_reduce(*stream, Reduction::sum(DType::fp32), from, std::as_writable_bytes(data.on_device()));
+    stream->synchronize();
+  });
+  for (std::size_t r = 0; r < outcome.size(); ++r)
+    EXPECT_THAT(outcome[r], HasSubstr("between device and host memory")) << "rank " << r;
 }
 
 // A GPU that fails in one rank's sum.
 TEST_F(NcclTest, AGpuThatFailsIsNamedToTheOthers) {
-  const auto outcome = test::on_fake_gpus(
-      2, {.time_limit = 60s},
-      [](Rank& rank) {
-        const auto stream = rank.device.make_stream("comm");
-        std::vector<float> data(5000, 1.0F);
-        const auto bytes = std::as_writable_bytes(std::span(data));
-        for (int i = 0; i < 20; ++i) rank.comm->all_reduce(*stream, Reduction::sum(DType::fp32), bytes, bytes);
-        stream->synchronize();
-      },
-      [](int rank, test::FakeGpuRank& gpu) {
-        if (rank == 1) gpu.runtime->fail_operation(10, 700);
-      });
+  const auto outcome = test::on_fake_gpus(2, {.time_limit = 60s}, twenty_sums, [](int rank, test::FakeGpuRank& gpu) {
+    if (rank == 1) gpu.runtime->fail_operation(10, 700);
+  });
   EXPECT_NE("", outcome[1]);
   EXPECT_THAT(outcome[0], HasSubstr("rank 1"));
 }
