@@ -10,15 +10,18 @@ import tempfile
 
 import runs
 
-WHOLE = ["--batch-size", "8"]
+LARGE = ["--layers", "12", "--hidden", "512", "--heads", "8"]
+WHOLE = [*LARGE, "--batch-size", "8"]
+PARTS = ["--batch-size", "2", "--grad-accumulation", "4", "--order", "vertical"]
 SETTINGS = {
     "resident": [*WHOLE, "--device-memory", "unlimited", "--host-memory", "unlimited"],
     "weights on the host": [*WHOLE, "--device-memory", "160MiB", "--host-memory", "unlimited", "--recompute", "layer"],
     "states on the disk": [*WHOLE, "--device-memory", "160MiB", "--host-memory", "320MiB", "--recompute", "layer", "disk"],
-    "all on the disk, vertical": ["--batch-size", "2", "--grad-accumulation", "4", "--order", "vertical",
-                                  "--device-memory", "96MiB", "--host-memory", "96MiB", "disk"],
+    "all on the disk, vertical": [*LARGE, *PARTS, "--device-memory", "96MiB", "--host-memory", "96MiB", "disk"],
+    # As examples/quickstart.sh; the planner chooses what becomes of activations.
+    "the quickstart": ["--layers", "6", "--hidden", "384", "--heads", "6", *PARTS, "--device-memory", "32MiB", "--host-memory", "64MiB", "disk"],
 }
-MODEL = ["--model", "llama", "--layers", "12", "--hidden", "512", "--heads", "8", "--seq-len", "256", "--eval-batches", "0"]
+MODEL = ["--model", "llama", "--seq-len", "256", "--eval-batches", "0"]
 
 
 def main():

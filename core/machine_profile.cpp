@@ -250,8 +250,9 @@ void measure_disk(MachineProfile& profile, Device& device, const std::vector<fs:
     });
     both.push_back(read_beside + written);
     const double alone = compute.rate_alone(slice / 2);
-    disk_rate(files, buffers.data(), slice / 2, read,
-              [&](const auto& busy) { shares.push_back(std::min(1.0, compute.rate_while(busy) / alone)); });
+    const auto share = [&](const auto& busy) { shares.push_back(std::min(1.0, compute.rate_while(busy) / alone)); };
+    disk_rate(files, buffers.data(), slice / 4, read, share);
+    disk_rate(files, buffers.data(), slice / 4, write, share);
   }
   for (std::uint64_t turn = 0; turn < 65; ++turn) latencies.push_back(files.front()->small_read_seconds(buffers.data(), turn));
   profile.disk_write = median(writes);
@@ -261,25 +262,36 @@ void measure_disk(MachineProfile& profile, Device& device, const std::vector<fs:
   profile.compute_beside_disk = median(shares);
 }
 
-// Copies as the executor's upload lane does, while another stream computes; and how much of the computing that leaves.
+// Copies as the executor's upload lane makes them, one now and then while another stream computes. A thread that wakes takes a
+// core at once and keeps it for a copy's length, so a second of such copies costs more computing than one long copy, with which
+// the scheduler deals fairly.
 void measure_copy(MachineProfile& profile, Device& device, double seconds) {
-  constexpr std::size_t kBytes = 128 * kMiB;
-  const Slab from = device.memory().allocate(kBytes), to = device.memory().allocate(kBytes);
+  constexpr std::size_t kCopyBytes = kMiB, kCopies = 64;
+  const Slab from = device.memory().allocate(kCopies * kCopyBytes), to = device.memory().allocate(kCopies * kCopyBytes);
   Background compute(device);
   const auto upload = device.make_stream("profile copy");
   std::vector<double> rates, shares;
   const auto begin = now_ns();
   while (rates.size() < kRuns || seconds_since(begin) < seconds) {
     const double alone = compute.rate_alone(0.02);
-    std::int64_t copy_begin = 0, copy_end = 0;
-    upload->submit([&] { copy_begin = now_ns(); });
-    upload->copy(to.data(), from.data(), kBytes);
-    upload->submit([&] { copy_end = now_ns(); });
+    std::int64_t copy_begin = 0;
+    double busy_s = 0;
+    const auto run_begin = now_ns();
+    for (std::size_t i = 0; i < kCopies; ++i) {
+      upload->submit([&] { copy_begin = now_ns(); });
+      upload->copy(to.data() + i * kCopyBytes, from.data() + i * kCopyBytes, kCopyBytes);
+      upload->submit([&] {
+        const double copy_s = seconds_since(copy_begin);
+        busy_s += copy_s;
+        std::this_thread::sleep_for(std::chrono::duration<double>(2 * copy_s));
+      });
+    }
     const Event copied = upload->record();
-    shares.push_back(std::min(1.0, compute.rate_while([&] { return !copied.done(); }) / alone));
+    const double beside = compute.rate_while([&] { return !copied.done(); });
+    const double lost_s = (1 - beside / alone) * seconds_since(run_begin);
     copied.wait();
-    rates.push_back(static_cast<double>(kBytes) /
-                    (static_cast<double>(std::max<std::int64_t>(copy_end - copy_begin, 1)) * 1e-9));
+    shares.push_back(std::clamp(1 - lost_s / busy_s, 0.0, 1.0));
+    rates.push_back(static_cast<double>(kCopies * kCopyBytes) / busy_s);
   }
   profile.memory_copy = median(rates);
   profile.compute_beside_copy = median(shares);
