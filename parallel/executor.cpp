@@ -34,7 +34,8 @@ Executor::Executor(const Parts& parts)
                 .message_streams = borrowed(message_streams_),
                 .ranks = parts.ranks,
                 .map = parts.map,
-                .optimizer = parts.optimizer}) {
+                .optimizer = parts.optimizer}),
+      live_(*parts.map) {
   if (parts.device->computes_on_host() == parts.map->options().separate_device)
     throw std::logic_error("Executor: the plan was made for another kind of device than " + parts.device->name());
 }
@@ -59,6 +60,7 @@ void Executor::synchronize() const {
 
 StepResult Executor::run(const Program& program, const StepInput& input, Compute::Share share) {
   compute_.begin(input);
+  live_.begin();
   result_ = {};
   const auto begin = now_ns();
   try {
@@ -78,6 +80,7 @@ StepResult Executor::run(const Program& program, const StepInput& input, Compute
   result_.seconds = static_cast<double>(now_ns() - begin) * 1e-9;
   result_.loss_sum = compute_.loss_sum();
   result_.gradient_norm = compute_.gradient_norm();
+  result_.live = live_.peak();
   return std::move(result_);
 }
 
@@ -100,10 +103,13 @@ void Executor::compute(const Action& action, std::span<const Use> uses, const Re
   auto& stream = stream_of(lane);
   stream.then([begin](const std::exception_ptr&) { *begin = now_ns(); });
   parts_.lanes->stream_wait(stream, lane, granted.after);
-  stream.then([this, begin, lane, after = granted.after](const std::exception_ptr& failure) {
+  stream.then([this, begin, action, lane, after = granted.after](const std::exception_ptr& failure) {
     if (failure) return;
     const auto ready = now_ns();
-    if (lane == Lane::compute) account_stall(*begin, ready, after);
+    if (lane == Lane::compute) {
+      account_stall(*begin, ready, after);
+      live_.start(action);
+    }
     *begin = ready;
   });
 
@@ -114,6 +120,7 @@ void Executor::compute(const Action& action, std::span<const Use> uses, const Re
   stream.then([this, begin, action, lane, sequence, reserved](const std::exception_ptr& failure) {
     if (failure) return parts_.lanes->of(lane).fail(failure);
     const auto end = now_ns();
+    if (lane == Lane::compute) live_.end(action);
     {
       const std::lock_guard lock(result_mutex_);
       if (lane == Lane::compute) result_.compute_seconds += static_cast<double>(end - *begin) * 1e-9;

@@ -19,6 +19,7 @@
 #include <terrace/offload/mover.h>
 #include <terrace/optimizers/optimizer.h>
 #include <terrace/parallel/compute.h>
+#include <terrace/parallel/live_activations.h>
 #include <terrace/parallel/step_map.h>
 #include <terrace/parallel/walk.h>
 
@@ -30,6 +31,7 @@ struct StepResult {
   double seconds = 0, compute_seconds = 0;
   std::map<std::string, double> stall_s;  // by cause
   Traffic moved;                          // issued by this program
+  PeakLive live;                          // counted as the computations ran
 };
 
 class Executor : private Sink {
@@ -71,6 +73,7 @@ class Executor : private Sink {
   const std::unique_ptr<Stream> stream_, host_stream_, communication_stream_;
   const std::vector<std::unique_ptr<Stream>> message_streams_;
   Compute compute_;
+  LiveActivations live_;
   std::mutex result_mutex_;
   StepResult result_;
   std::int64_t communicated_ns_ = 0, received_ns_ = 0;  // when the last communication and the last message ended

@@ -11,10 +11,12 @@ namespace terrace {
 
 struct PipelineParallel {
   std::uint32_t ranks = 1, rank = 0;
-  std::vector<std::uint32_t> rank_of = {};  // a layer; empty: one rank holds all
-  bool halves = false;                      // backwards come in halves, with other work between them
+  std::vector<std::uint32_t> rank_of = {};   // a layer; empty: one rank holds all
+  std::vector<std::uint32_t> stage_of = {};  // likewise
+  bool halves = false;                       // backwards come in halves, with other work between them
 
   [[nodiscard]] std::uint32_t holder(std::uint32_t layer) const { return rank_of.empty() ? 0 : rank_of[layer]; }
+  [[nodiscard]] std::uint32_t stage(std::uint32_t layer) const { return stage_of.empty() ? 0 : stage_of[layer]; }
   [[nodiscard]] bool holds(std::uint32_t layer) const { return rank_of.empty() || rank_of[layer] == rank; }
 };
 

@@ -123,9 +123,12 @@ PipelineParallel part_of(const Pipeline& p, std::uint32_t rank) {
   if (placement.rank_of.size() != 1)
     throw Error("stages that are on two ranks each, for two directions, cannot be executed yet\n  choose another --schedule",
                 Exit::usage);
-  PipelineParallel part{.ranks = placement.ranks, .rank = rank, .rank_of = {}, .halves = in_halves(p.schedule)};
+  PipelineParallel part{.ranks = placement.ranks, .rank = rank, .rank_of = {}, .stage_of = {}, .halves = in_halves(p.schedule)};
   for (std::uint32_t s = 0; s < placement.stages; ++s)
-    for (auto l = p.begins[s]; l < p.begins[s + 1]; ++l) part.rank_of.push_back(placement.rank_of[0][s]);
+    for (auto l = p.begins[s]; l < p.begins[s + 1]; ++l) {
+      part.rank_of.push_back(placement.rank_of[0][s]);
+      part.stage_of.push_back(s);
+    }
   return part;
 }
 

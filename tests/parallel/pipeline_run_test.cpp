@@ -11,6 +11,7 @@
 
 #include <terrace/parallel/pipeline/orders.h>
 #include <terrace/parallel/pipeline/pipeline.h>
+#include <terrace/parallel/pipeline/simulate.h>
 #include <terrace/tests/support/covering_rows.h>
 
 #include "data_parallel_run.h"
@@ -162,6 +163,80 @@ TEST_F(PipelineRun, EveryTwoSettingsTogether) {
   }
   EXPECT_GE(covering.rows().size(), 35U);
   EXPECT_GT(read, 0U);
+}
+
+// What an order's formula says of rank r: exactly, or at most.
+struct LiveFormula {
+  std::uint32_t live;
+  bool exact;
+};
+LiveFormula live_formula(const std::string& order, std::uint32_t p, std::uint32_t m, std::uint32_t v, std::uint32_t r) {
+  if (order == "layerwise") return {1, true};
+  if (order == "gpipe") return {m, true};
+  if (order == "1f1b") return {std::min(m, p - r), true};
+  if (order == "interleaved") return {std::min(m * v, 2 * (p - r - 1) + (v - 1) * p + 1), true};
+  if (order == "zb-h1") return {p, false};
+  if (order == "zb-v") return {2 * p, false};
+  return {2 * p + 1, false};  // dualpipe-v
+}
+
+// The most bytes of layers' inputs and of what their forwards saved that a rank's list of tasks keeps alive at once.
+std::uint64_t most_bytes(const pipeline::Pipeline& p, std::uint32_t rank, const StepMap& map) {
+  std::uint64_t now = 0, most = 0;
+  const auto bytes_of = [&](const pipeline::Task& t, bool head) {
+    std::uint64_t bytes = 0;
+    for (auto l = p.begins[t.stage]; l < p.begins[t.stage + 1]; ++l)
+      for (const auto chunk : map.left_by_forward(l, t.micro_batch))
+        if ((l + 1 == p.layers()) == head) bytes += map.chunk_bytes(chunk);
+    return bytes;
+  };
+  for (const auto& task : p.schedule.tasks[rank]) {
+    // The last layer's forward is a part of its backward, which is whole.
+    const bool input = task.work == pipeline::Work::backward || task.work == pipeline::Work::input;
+    const bool weight = task.work == pipeline::Work::backward || task.work == pipeline::Work::weight;
+    now += task.work == pipeline::Work::forward ? bytes_of(task, false) : input ? bytes_of(task, true) : 0;
+    most = std::max(most, now);
+    now -= (input ? bytes_of(task, true) : 0) + (weight ? bytes_of(task, false) : 0);
+  }
+  return most;
+}
+
+// Counted by the executors as their computations begin and end; by the simulator; by the orders' formulas.
+TEST_F(PipelineRun, PeakOfLiveActivationsIsTheSimulatedOneAndTheFormulas) {
+  struct Degrees {
+    std::uint32_t ranks, micro_batches, chunks;
+  };
+  for (const auto& [p, m, v] : {Degrees{2, 4, 2}, Degrees{3, 6, 3}, Degrees{4, 8, 2}})
+    for (const std::string order : kOrders) {
+      const auto what = fmt::format("{} on {} ranks, {} micro-batches, {} stages each", order, p, m, v);
+      toy::RunOptions o;
+      o.steps = 2;
+      o.sizes = {.width = 16, .vocab = 33, .blocks = p * v * 2};
+      o.shape = {{1, 4}, m};
+      o.pipeline = pipeline_of(order, p, m, v, o.sizes.blocks);
+      o.store = folder_ / ("run" + std::to_string(runs_++));
+      o.commit_at_end = false;
+      const auto all = toy::run_ranks(o);
+      const auto simulated = pipeline::simulate(o.pipeline->schedule, {});
+      const auto model = toy::make_model(o.sizes);
+      std::uint32_t most = 0;
+      for (std::uint32_t r = 0; r < p; ++r) {
+        ASSERT_EQ(all.errors[r], "") << what << ", rank " << r;
+        const auto formula = live_formula(order, p, m, v, r);
+        const auto& result = all.ranks[r];
+        const StepMap map(model, result.planned.map);
+        for (const auto& live : result.live) {
+          EXPECT_EQ(live.activations, simulated.peak_live[r]) << what << ", rank " << r;
+          EXPECT_EQ(live.bytes, most_bytes(*o.pipeline, r, map)) << what << ", rank " << r;
+          if (formula.exact) {
+            EXPECT_EQ(live.activations, formula.live) << what << ", rank " << r;
+          }
+          EXPECT_LE(live.activations, formula.live) << what << ", rank " << r;
+          most = std::max(most, live.activations);
+        }
+      }
+      EXPECT_GE(most + 1, live_formula(order, p, m, v, 0).live) << what << ": the formula is far from what was measured";
+    }
 }
 
 // Every order that these degrees allow, with messages that are late by chance: nobody waits for ever, and no bit depends on who

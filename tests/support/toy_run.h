@@ -58,6 +58,7 @@ struct RunResult {
   Plan planned;
   std::vector<double> losses, norms;
   std::vector<Traffic> traffic;
+  std::vector<PeakLive> live;
   std::uint64_t hash = 0;
   PerTier<std::uint64_t> peak{};
   Traffic moved, issued;
@@ -176,6 +177,7 @@ inline RunResult run(const RunOptions& o, Communicator* ranks = nullptr) {
     out.losses.push_back(r.loss_sum);
     out.norms.push_back(r.gradient_norm);
     out.traffic.push_back(r.moved);
+    out.live.push_back(r.live);
     ++out.steps_run;
     if (o.evaluate_between && s == 2) out.losses.push_back(training.evaluate());
     if (o.commit_after == s) {
