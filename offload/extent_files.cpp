@@ -91,9 +91,8 @@ ExtentFiles::ExtentFiles(const ChunkStore::Options& options, Mode mode)
   for (const auto& path : options_.paths) {
     if (mode == Mode::fresh) remove_dead_temporaries(path);
     Place& place = places_.emplace_back();
-    do {
-      open_directory(place, path, mode);
-    } while (!lock_directory(place));
+    while (!open_directory(place, path, mode) || !lock_directory(place)) {
+    }
     open_data(place, mode);
   }
 }
@@ -106,7 +105,8 @@ ExtentFiles::~ExtentFiles() {
   }
 }
 
-void ExtentFiles::open_directory(Place& place, const std::filesystem::path& path, Mode mode) const {
+// Whoever looks for what dead runs left takes a temporary store's folder for that until it is locked: then it is made again.
+bool ExtentFiles::open_directory(Place& place, const std::filesystem::path& path, Mode mode) const {
   place.directory = path / (options_.temporary ? options_.name + kTemporarySuffix : options_.name);
   if (mode == Mode::fresh) {
     std::error_code error;
@@ -117,6 +117,7 @@ void ExtentFiles::open_directory(Place& place, const std::filesystem::path& path
     }
   }
   place.directory_handle = FileHandle(::open(place.directory.c_str(), O_RDONLY | O_DIRECTORY | kSafeFlags));
+  if (!place.directory_handle && errno == ENOENT && options_.temporary) return false;
   if (!place.directory_handle && errno == ENOENT) fail_as_lost(place.directory, "there is no such directory");
   if (!place.directory_handle) fail(place.directory, "the directory could not be opened", errno);
   struct stat info {};
@@ -125,6 +126,7 @@ void ExtentFiles::open_directory(Place& place, const std::filesystem::path& path
   if ((info.st_mode & 077) != 0 && ::fchmod(place.directory_handle.get(), kStoreDirectoryMode) != 0) {
     fail(place.directory, "chmod", errno);
   }
+  return true;
 }
 
 // The lock file may be removed by a temporary store that ends between our open and our lock: then there is a new one.
@@ -134,7 +136,6 @@ bool ExtentFiles::lock_directory(Place& place) const {
   for (;;) {
     const int directory = place.directory_handle.get();
     place.lock = FileHandle(::openat(directory, kLockName, O_RDWR | O_CREAT | kSafeFlags, kStoreFileMode));
-    // Whoever looks for what dead runs left has taken our folder for that: it was made, and not locked yet.
     if (!place.lock && errno == ENOENT && options_.temporary) return false;
     if (!place.lock) fail(place.directory / kLockName, "the lock file could not be opened", errno);
     if (::flock(place.lock.get(), LOCK_EX | LOCK_NB) != 0) {

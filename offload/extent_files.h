@@ -71,7 +71,7 @@ class ExtentFiles {
     std::filesystem::path directory;
     FileHandle directory_handle, lock, data;
   };
-  void open_directory(Place& place, const std::filesystem::path& path, Mode mode) const;
+  bool open_directory(Place& place, const std::filesystem::path& path, Mode mode) const;
   bool lock_directory(Place& place) const;  // false: it was removed meanwhile
   void open_data(Place& place, Mode mode) const;
   void reserve_file(const Place& place, std::uint64_t bytes) const;

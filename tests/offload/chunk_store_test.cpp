@@ -7,7 +7,10 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <mutex>
 #include <random>
+#include <set>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -640,6 +643,29 @@ TEST_F(ChunkStoreTest, AFolderOfAnotherUserIsRefused) {
   }
   EXPECT_THAT(what, HasSubstr("belongs to another user"));
   EXPECT_TRUE(std::filesystem::is_empty(directory_.path() / "nvme0" / "store"));
+}
+
+// Each looks for what dead runs left while the others make their folders: nobody takes another's for dead.
+TEST_F(ChunkStoreTest, TemporaryStoresOfOneFolderAreMadeAtTheSameTime) {
+  std::mutex mutex;
+  std::set<std::string> errors;
+  {
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < 4; ++t)
+      threads.emplace_back([&, t] {
+        auto o = options();
+        o.temporary = true;
+        o.name = fmt::format("rank{}", t);
+        for (int round = 0; round < 200; ++round) try {
+            static_cast<void>(ChunkStore::create(o));
+          } catch (const Error& error) {
+            const std::lock_guard lock(mutex);
+            errors.insert(error.what());
+          }
+      });
+  }
+  EXPECT_THAT(errors, testing::IsEmpty());
+  EXPECT_TRUE(std::filesystem::is_empty(directory_.path() / "nvme0"));
 }
 
 TEST_F(ChunkStoreTest, ATemporaryStoreLeavesNothing) {
