@@ -90,7 +90,7 @@ void Simulator::move(const Move& m) {
   Lane waited = lane;
   const double ready = when(m.after, &waited);
   if (ready > free_at) d.waited_for = waited;
-  d.start = std::max(ready, free_at);
+  d.start = std::max({ready, free_at, not_before_});
   d.end = ends(lane, d.start, bytes / bytes_per_second(lane));
   times_.busy_s[index(lane)] += d.end - d.start;
   queue.push_back(d);
@@ -184,8 +184,28 @@ double Simulator::computed() const {
   return end;
 }
 
-SimulatedTimes Simulator::finish_step() {
-  const double end = computed();
+bool Simulator::knows(const Clock& clock) const {
+  for (std::size_t i = 0; i < kLanes; ++i)
+    if (clock.at[i] > done_[i].size()) return false;
+  return true;
+}
+
+double Simulator::ready(Lane lane, const Clock& after) const {
+  const auto& queue = done_[index(lane)];
+  return std::max({step_begin_, queue.empty() ? 0 : queue.back().end, when(after, nullptr)});
+}
+
+void Simulator::pass(const Action& action, Lane lane, double start, double end) {
+  done_[index(lane)].push_back({start, end, lane});
+  times_.busy_s[index(lane)] += end - start;
+  if (trace_)
+    trace_->span({std::string(name_of(lane)), to_text(action), static_cast<std::int64_t>(start * 1e9),
+                  static_cast<std::int64_t>(end * 1e9)});
+}
+
+SimulatedTimes Simulator::finish_step(double not_before) {
+  not_before_ = not_before;
+  const double end = std::max(computed(), not_before);
   auto out = std::move(times_);
   times_ = {};
   out.seconds = end - step_begin_;

@@ -69,10 +69,18 @@ class Simulator : public Sink {
   void compute(const Action& action, std::span<const Use> uses, const Residency::Granted& granted, Lane lane,
                std::uint64_t sequence) override;
   [[nodiscard]] double step_began() const { return step_begin_; }  // on the simulated clock, seconds
-  // Everything decided so far is done; returns the times since the last call. A step ends when its compute lane does.
-  SimulatedTimes finish_step();
+  [[nodiscard]] double computed() const;                           // when all actions so far have ended
+  // Everything decided so far is done; returns the times since the last call. A step ends when its compute lane does; nothing
+  // of the next one begins before `not_before`, when other ranks have ended theirs.
+  SimulatedTimes finish_step(double not_before = 0);
   // Everything decided so far is done and on disk, as after a commit; returns the seconds since the last step's end.
   double finish_writes();
+
+  // Of ranks that are timed together (ranks_simulator.h): whether all that the clock speaks of has been timed; when an
+  // operation of the lane could start; and an operation that another rank has a part in, timed by who knows both.
+  [[nodiscard]] bool knows(const Clock& clock) const;
+  [[nodiscard]] double ready(Lane lane, const Clock& after) const;
+  void pass(const Action& action, Lane lane, double start, double end);
 
  private:
   struct Done {
@@ -86,8 +94,6 @@ class Simulator : public Sink {
   // How much of its own speed an operation of `self` keeps beside one of `other`.
   [[nodiscard]] double share(Lane self, Lane other) const;
   [[nodiscard]] double bytes_per_second(Lane lane) const;
-  [[nodiscard]] double computed() const;  // when all actions so far have ended
-
   const CostModel& costs_;
   const MachineProfile& profile_;
   Trace* trace_;
@@ -95,7 +101,7 @@ class Simulator : public Sink {
   std::array<std::vector<Done>, kLanes> done_;  // by sequence − 1
   // [self][other]: how many of other's operations ended before the one of self at hand
   std::array<std::array<std::size_t, kLanes>, kLanes> passed_{};
-  double step_begin_ = 0;
+  double step_begin_ = 0, not_before_ = 0;
   SimulatedTimes times_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <terrace/bench/host_benches.h>
 #include <terrace/bench/nvme_bench.h>
+#include <terrace/bench/pipeline_bench.h>
 #include <terrace/examples/terrace/bench_all.h>
 #include <terrace/examples/terrace/bench_models.h>
 
@@ -16,6 +17,7 @@ const std::vector<BenchEntry>& bench_table() {
       {[](const RunConfig&) { return bench::make_compute_bench(); }, {}},
       {[](const RunConfig&) { return bench::make_optimizer_bench(); }, {}},
       {[](const RunConfig&) { return bench::make_pcie_bench(); }, {}},
+      {[](const RunConfig&) { return bench::make_pipeline_bench(); }, {}},
       {make_plan_residency_bench, {"model", "train", "memory"}},
       {make_step_bench, {"model", "train", "memory", "assumed-costs", "machine-profile"}},
       {make_all_bench, {"model", "train", "memory", "assumed-costs", "machine-profile"}},

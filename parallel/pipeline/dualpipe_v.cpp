@@ -38,7 +38,11 @@ class Writer {
 Schedule dualpipe_v(const OrderOptions& o) {
   const auto p = o.ranks, m = o.micro_batches;
   if (m < 2 * p)
-    throw Error(fmt::format("dualpipe-v needs at least {} micro-batches for {} ranks, not {}", 2 * p, p, m), Exit::usage);
+    throw Error(
+        fmt::format(
+            "dualpipe-v needs at least {} micro-batches for {} ranks, not {}\n  give more, or choose another --schedule", 2 * p,
+            p, m),
+        Exit::usage);
   Schedule s{.placement = v_shape(p), .micro_batches = m, .tasks = {}};
   for (std::uint32_t rank = 0; rank < p; ++rank) {
     Writer w(rank, 2 * p);

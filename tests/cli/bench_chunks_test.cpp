@@ -1,5 +1,7 @@
-// What is promised of `terrace bench chunks` and `stream`: all sides' figures and their ratio, and nothing left on the disk.
+// What is promised of `terrace bench chunks`, `stream` and `pipeline`: all sides' figures and their ratio, and nothing left on
+// the disk.
 #include <filesystem>
+#include <map>
 
 #include "cli_test.h"
 
@@ -44,6 +46,25 @@ TEST_F(BenchChunks, StreamedUpdatesStandBesideTheirLimits) {
     EXPECT_GT(results[0].at(key).get<double>(), 0) << key;
   EXPECT_TRUE(std::filesystem::is_empty(at("disk")));
   expect_refusal(terrace({"bench", "stream", "disk", "--chunk-size", "5MiB"}), 2, {"--chunk-size", "multiple of 4 MiB"});
+}
+
+TEST_F(BenchChunks, PipelinesStandBesideTheirSimulation) {
+  const auto outcome =
+      terrace({"bench", "pipeline", "disk", "--ranks", "2", "--micro-batches", "4", "--unit-ms", "2", "--runs", "3", "--json"});
+  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  std::map<std::string, nlohmann::json> by_order;
+  const auto results = nlohmann::json::parse(outcome.out).at("results");
+  for (const auto& r : results) by_order[r.at("op")] = r;
+  for (const auto* const order : {"layerwise", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v"}) {
+    ASSERT_TRUE(by_order.contains(order)) << outcome.described;
+    const auto& r = by_order[order];
+    for (const auto* const key : {"step_s", "simulated_step_s", "bubble", "simulated_bubble", "order_bubble", "ratio"})
+      EXPECT_GT(r.at(key).get<double>(), 0) << order << ", " << key;
+    EXPECT_EQ(r.at("peak_live"), r.at("order_peak_live")) << order;
+    EXPECT_GE(r.at("step_s").get<double>(), r.at("order_step_s").get<double>()) << order << ": layers take their time";
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(at("disk")));
+  expect_refusal(terrace({"bench", "pipeline", "disk", "--schedule", "dualpipe-v", "--micro-batches", "3"}), 2, {"dualpipe-v"});
 }
 
 TEST_F(BenchChunks, RefusesWhatItCannotDo) {

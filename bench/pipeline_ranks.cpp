@@ -1,0 +1,85 @@
+#include <terrace/bench/pipeline_ranks.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include <terrace/core/error.h>
+#include <terrace/core/thread_pool.h>
+#include <terrace/optimizers/optimizer.h>
+#include <terrace/parallel/engine.h>
+
+namespace terrace::bench {
+namespace {
+
+void run_rank(const Model& model, const RanksRun& run, Communicator& ranks, RankSteps& out) {
+  auto request = run.request;
+  request.pipeline_rank = static_cast<std::uint32_t>(ranks.rank());
+  out.plan = plan(model, request, run.profile);
+  if (!out.plan.fits) throw Error(fmt::format("rank {}: {}", ranks.rank(), out.plan.refusal.why), Exit::does_not_fit);
+  ThreadPool pool(1);
+  const auto device = make_cpu_device(pool);
+  const auto optimizer = make_optimizer("adamw", {});
+  const auto name = fmt::format("terrace-bench-rank-{}", ranks.rank());
+  Engine engine(model, out.plan,
+                {.device = device.get(),
+                 .store = {.paths = {run.directory}, .name = name, .temporary = true},
+                 .optimizer = optimizer.get(),
+                 .communicator = &ranks,
+                 .trace = run.traces ? &run.traces->at(static_cast<std::size_t>(ranks.rank())) : nullptr,
+                 .make_io = run.make_io});
+  engine.fill([](const ParamSpec&, std::uint64_t, TensorView range) { std::memset(range.data, 0, range.bytes()); });
+  const auto tokens = static_cast<std::size_t>(request.shape.batch.tokens()) * request.shape.micro_batches;
+  const std::vector<std::int32_t> ids(tokens, 0);
+  for (std::uint64_t s = 1; s <= run.steps; ++s) {
+    const UpdateStep update{.step = s, .learning_rate = 1e-3};
+    out.results.push_back(engine.step({.tokens = ids, .targets = ids, .update = update}));
+    engine.set_pending(update);
+    if (run.drain_at_end) engine.drain();
+    out.ended_ns.push_back(now_ns());
+  }
+}
+
+}  // namespace
+
+std::vector<RankSteps> run_ranks(const Model& model, const RanksRun& run) {
+  const auto ranks = run.request.pipeline.value().schedule.placement.ranks;
+  std::vector<RankSteps> out(ranks);
+  std::exception_ptr first;  // in time: what the others say of a rank that left comes later
+  std::mutex mutex;
+  auto communicators = make_thread_communicators(static_cast<int>(ranks));
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t r = 0; r < ranks; ++r)
+      threads.emplace_back([&, r] {
+        try {
+          run_rank(model, run, *communicators[r], out[r]);
+        } catch (...) {
+          const std::lock_guard lock(mutex);
+          if (!first) first = std::current_exception();
+        }
+        communicators[r].reset();  // it has left
+      });
+  }
+  if (first) std::rethrow_exception(first);
+  return out;
+}
+
+std::vector<double> step_seconds(const std::vector<RankSteps>& ranks) {
+  std::vector<double> seconds;
+  const auto ended = [&](std::size_t s) {
+    std::int64_t last = 0;
+    for (const auto& rank : ranks) last = std::max(last, rank.ended_ns[s]);
+    return last;
+  };
+  for (std::size_t s = 1; s < ranks.front().ended_ns.size(); ++s)
+    seconds.push_back(static_cast<double>(ended(s) - ended(s - 1)) * 1e-9);
+  return seconds;
+}
+
+}  // namespace terrace::bench
