@@ -22,7 +22,7 @@ class ComputeBench final : public Bench {
   std::string_view name() const override { return "compute"; }
   std::string_view help() const override { return "matrix products and attention by dtype and size, in GFLOP/s"; }
   std::vector<Flag> flags() override {
-    return {{"dtype", &dtype_, "of the operands", 1, 1, {"fp32", "bf16", "fp64", "all"}},
+    return {{"dtype", &dtype_, "of the operands", 1, 1, {"fp32", "bf16", "fp16", "fp64", "all"}},
             {"n", &n_, "rows and columns of the products; 0: several", 0, 65'536},
             {"threads", &threads_, "0: one, and then every core this process may use", 0, 1024}};
   }
@@ -32,7 +32,7 @@ class ComputeBench final : public Bench {
       ThreadPool pool(threads);
       const auto device = make_cpu_device(pool);
       const auto stream = device->make_stream("bench");
-      for (const auto dtype : {DType::fp32, DType::bf16, DType::fp64}) {
+      for (const auto dtype : {DType::fp32, DType::bf16, DType::fp16, DType::fp64}) {
         if (dtype_ != "all" && dtype_ != name_of(dtype)) continue;
         for (const auto n : kSizes) {
           if (n_ != 0 && n != kSizes.front()) continue;

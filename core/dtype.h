@@ -1,4 +1,4 @@
-// Element types, and bfloat16 as a value type with round-to-nearest-even conversion.
+// Element types, and bfloat16 and IEEE half precision as value types with round-to-nearest-even conversion.
 //
 // Threads: any.
 #pragma once
@@ -8,15 +8,18 @@
 #include <cstdint>
 #include <string_view>
 
+#include <terrace/core/fp16_bits.h>
+
 namespace terrace {
 
-enum class DType : std::uint8_t { fp32, bf16, fp64, i32 };
+enum class DType : std::uint8_t { fp32, bf16, fp64, fp16, i32 };
 
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {
     case DType::fp32: return 4;
     case DType::bf16: return 2;
     case DType::fp64: return 8;
+    case DType::fp16: return 2;
     case DType::i32: return 4;
   }
   return 0;
@@ -38,6 +41,16 @@ struct bf16 {
 };
 static_assert(sizeof(bf16) == 2);
 
+struct fp16 {
+  std::uint16_t bits = 0;
+
+  fp16() = default;
+  // As bf16's; from 65,520 on infinite.
+  explicit fp16(float value) : bits(static_cast<std::uint16_t>(fp16_bits::rounded<std::uint32_t>(value))) {}
+  explicit operator float() const { return fp16_bits::widened<float>(std::uint32_t{bits}); }
+};
+static_assert(sizeof(fp16) == 2);
+
 template <class T>
 struct dtype_of;
 template <>
@@ -51,6 +64,10 @@ struct dtype_of<double> {
 template <>
 struct dtype_of<bf16> {
   static constexpr DType value = DType::bf16;
+};
+template <>
+struct dtype_of<fp16> {
+  static constexpr DType value = DType::fp16;
 };
 template <>
 struct dtype_of<std::int32_t> {

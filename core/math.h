@@ -5,9 +5,9 @@
 // Threads: as Stream. Operands of one call must not overlap unless it says so.
 // Errors:  a shape or dtype that does not match throws std::logic_error at the call; a failure inside travels in events.
 // Bits:    every result depends on operand values and logical shapes only: never on threads, budgets or chunk sizes.
-// Dtypes:  "compute dtype" is fp32, bf16 or fp64, the same for all activations and weights of a call. Statistics, sums and
-//          bf16 arithmetic are fp32 inside (fp64 for fp64). Gradients of weights may be wider than the compute dtype:
-//          fp32 for bf16. `accumulate`: false overwrites; true adds the whole, finished result to what is there.
+// Dtypes:  "compute dtype" is fp32, bf16, fp16 or fp64, the same for all activations and weights of a call. Statistics, sums
+//          and 16-bit arithmetic are fp32 inside (fp64 for fp64). Gradients of weights may be wider than the compute dtype:
+//          fp32 for bf16 and fp16. `accumulate`: false overwrites; true adds the whole, finished result to what is there.
 // Shapes:  N tokens = B sequences × S positions, row-major; H heads of D, G key-value heads (G divides H).
 #pragma once
 
@@ -39,8 +39,8 @@ class Math {
   virtual ~Math() = default;
 
   // c[M,N] (+)= op(a) · op(b) (+ bias[N], when not empty). op(a) is [M,K], op(b) is [K,N]; a transposed operand is stored as
-  // the transpose says: ta=yes means a is stored [K,M], tb=yes means b is stored [N,K]. c may be fp32 when a, b are bf16.
-  // `a`, `b` and `c` may have rank > 2: leading dimensions are flattened.
+  // the transpose says: ta=yes means a is stored [K,M], tb=yes means b is stored [N,K]. c may be fp32 when a, b are bf16 or
+  // fp16. `a`, `b` and `c` may have rank > 2: leading dimensions are flattened.
   virtual void matmul(Stream&, TensorView c, TensorView a, Transpose ta, TensorView b, Transpose tb, TensorView bias = {},
                       Accumulate accumulate = Accumulate::no) = 0;
   // db[C] (+)= sum over rows of dy[N,C].
@@ -106,7 +106,8 @@ class Math {
 };
 
 // The CPU implementation: SIMD chosen at run time, fixed tiles run on the pool, oneDNN for the matrix products of tiles
-// (fp32, bf16), plain loops for fp64. Work it enqueues runs on the stream's thread and on the pool.
+// (fp32, bf16; of fp16 widened, a part of the inner sum at a time), plain loops for fp64. Work it enqueues runs on the stream's
+// thread and on the pool.
 std::unique_ptr<Math> make_cpu_math(ThreadPool& pool);
 
 }  // namespace terrace

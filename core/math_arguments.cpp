@@ -11,7 +11,7 @@ void require(bool met, const char* operation, const char* rule) {
   if (!met) throw std::logic_error(std::string(operation) + ": " + rule);
 }
 void require_compute(DType dtype, const char* operation) {
-  require(dtype != DType::i32, operation, "the compute dtype must be fp32, bf16 or fp64");
+  require(dtype != DType::i32, operation, "the compute dtype must be fp32, bf16, fp16 or fp64");
 }
 bool same(const TensorView& a, const TensorView& b) { return a.dtype == b.dtype && a.elements() == b.elements(); }
 // A vector of `n` elements in `dtype`, or nothing at all.

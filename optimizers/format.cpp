@@ -12,6 +12,7 @@ std::string_view name_of(Format format) {
     case Format::none: return "none";
     case Format::fp32: return "fp32";
     case Format::bf16: return "bf16";
+    case Format::fp16: return "fp16";
     case Format::fp64: return "fp64";
     case Format::low16: return "low16";
     case Format::dynamic8: return "dynamic8";
@@ -27,6 +28,7 @@ Format format_of(DType dtype) {
     case DType::fp32: return Format::fp32;
     case DType::bf16: return Format::bf16;
     case DType::fp64: return Format::fp64;
+    case DType::fp16: return Format::fp16;
     case DType::i32: break;
   }
   throw std::logic_error("weights and states are not integers");
@@ -37,6 +39,7 @@ DType dtype_of_format(Format format) {
     case Format::fp32: return DType::fp32;
     case Format::bf16: return DType::bf16;
     case Format::fp64: return DType::fp64;
+    case Format::fp16: return DType::fp16;
     default: throw std::logic_error(std::string(name_of(format)) + " is no dtype");
   }
 }
@@ -47,6 +50,7 @@ std::uint64_t bytes_of(Format format, std::uint64_t elements) {
     case Format::fp32:
     case Format::packed: return 4 * elements;
     case Format::bf16:
+    case Format::fp16:
     case Format::low16: return 2 * elements;
     case Format::fp64:
     case Format::packed64: return 8 * elements;

@@ -15,6 +15,7 @@ enum class Format : std::uint8_t {
   fp32,
   bf16,
   fp64,
+  fp16,               // a weight to compute with, beside its fp32 master
   low16,              // the lower half of an fp32 weight whose upper half, rounded, is the bf16 weight
   dynamic8,           // 8-bit codes in blocks of 256, each with an fp32 scale; both signs
   dynamic8_unsigned,  // the same without a sign

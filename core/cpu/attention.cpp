@@ -28,7 +28,7 @@ Matrix<Acc<T>> arithmetic_rows(Compute compute, const T* rows, std::int64_t coun
     return {rows, stride};
   } else {
     auto* const copy = scratch<Acc<T>>(slot, count * dim);
-    const auto kernel = convert_kernel(compute.kernels, DType::fp32, DType::bf16, false);
+    const auto kernel = convert_kernel(compute.kernels, DType::fp32, dtype_of_storage<T>, false);
     for (std::int64_t i = 0; i < count; ++i) kernel(copy + i * dim, rows + i * stride, dim);
     return {copy, dim};
   }
@@ -76,7 +76,7 @@ void attend(Compute compute, const AttentionShape& s, T* out, Acc<T>* lse, const
     } else {
       A* const sums = scratch<A>(Scratch::tile, kQueryBlock * at.dim);
       tile_product(compute.kernels, sums, at.dim, probabilities, v, count, at.dim, seen);
-      const auto kernel = convert_kernel(compute.kernels, DType::bf16, DType::fp32, false);
+      const auto kernel = convert_kernel(compute.kernels, dtype_of_storage<T>, DType::fp32, false);
       for (std::int64_t i = 0; i < count; ++i) kernel(to + i * width, sums + i * at.dim, at.dim);
     }
   }

@@ -39,6 +39,8 @@ const KernelsOf<T, Acc<T>>& kernels_for(const Kernels& kernels) {
     return kernels.fp32;
   } else if constexpr (std::is_same_v<T, double>) {
     return kernels.fp64;
+  } else if constexpr (std::is_same_v<T, Fp16>) {
+    return kernels.fp16;
   } else {
     return kernels.bf16;
   }
@@ -55,9 +57,10 @@ const SoftmaxOf<A>& softmax_for(const Kernels& kernels) {
 template <class T>
 inline constexpr DType dtype_of_storage = std::is_same_v<T, float>    ? DType::fp32
                                           : std::is_same_v<T, double> ? DType::fp64
+                                          : std::is_same_v<T, Fp16>   ? DType::fp16
                                                                       : DType::bf16;
 
-// Storage pointer: bf16 is seen as its bits.
+// Storage pointer: bf16 and fp16 are seen as their bits.
 template <class T>
 T* raw(const TensorView& view) {
   return reinterpret_cast<T*>(view.data);
@@ -69,6 +72,7 @@ void for_dtype(DType dtype, F&& f) {
     case DType::fp32: return f.template operator()<float>();
     case DType::bf16: return f.template operator()<std::uint16_t>();
     case DType::fp64: return f.template operator()<double>();
+    case DType::fp16: return f.template operator()<Fp16>();
     case DType::i32: break;
   }
   throw std::logic_error("math: i32 is not a compute dtype");

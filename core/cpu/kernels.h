@@ -1,8 +1,8 @@
 // The vector loops of the CPU math, one table an instruction set, picked once at run time.
 //
 // The same source is compiled for each instruction set on 64-byte vectors with a fixed lane order and no contraction, so
-// every table gives the same bits for fp32 and bf16 (fp64's exponentials and logarithms are the C library's).
-// T is the storage type (bf16 travels as its bits), A the arithmetic type (fp32, or fp64 for fp64).
+// every table gives the same bits for fp32, bf16 and fp16 (fp64's exponentials and logarithms are the C library's).
+// T is the storage type (bf16 travels as its bits, fp16 as Fp16), A the arithmetic type (fp32, or fp64 for fp64).
 //
 // Owner:   static tables.
 // Threads: any; kernels have no state.
@@ -11,6 +11,9 @@
 #include <cstdint>
 
 namespace terrace::cpu {
+
+// The bits of an fp16: another type than those of a bf16, and one without functions.
+enum class Fp16 : std::uint16_t {};
 
 template <class T, class A>
 struct KernelsOf {
@@ -58,9 +61,10 @@ struct Kernels {
   KernelsOf<float, float> fp32;
   KernelsOf<std::uint16_t, float> bf16;
   KernelsOf<double, double> fp64;
+  KernelsOf<Fp16, float> fp16;
   SoftmaxOf<float> softmax_fp32;
   SoftmaxOf<double> softmax_fp64;
-  ConvertKernel convert[3][3][2];  // [to][from][accumulate], by DType
+  ConvertKernel convert[4][4][2];  // [to][from][accumulate], by DType
   // c[n] (n at most kPanel, row stride ldc) = a[m, k] · panel[k, kPanel]; a's strides are given.
   void (*product_fp64)(double* c, std::int64_t ldc, const double* a, std::int64_t a_row, std::int64_t a_column,
                        const double* panel, std::int64_t m, std::int64_t n, std::int64_t k);

@@ -65,6 +65,9 @@ TERRACE_INLINE V load_raw(const T* p) {
 TERRACE_INLINE VecF load(const float* p, Full) { return load_raw<VecF>(p); }
 TERRACE_INLINE VecD load(const double* p, Full) { return load_raw<VecD>(p); }
 TERRACE_INLINE VecF load(const u16* p, Full) { return from_bits(__builtin_convertvector(load_raw<VecH>(p), VecU) << 16); }
+TERRACE_INLINE VecF load(const Fp16* p, Full) {
+  return fp16_bits::widened<VecF>(__builtin_convertvector(load_raw<VecH>(p), VecU));
+}
 template <class T>
 TERRACE_INLINE Vec<Acc<T>> load(const T* p, Part part) {
   T padded[Vector<Acc<T>>::lanes] = {};
@@ -82,6 +85,10 @@ TERRACE_INLINE void store(u16* p, VecF v, Full) {
   const VecH h = __builtin_convertvector(rounded_to_bf16(bits(v)), VecH);
   __builtin_memcpy(p, &h, sizeof h);
 }
+TERRACE_INLINE void store(Fp16* p, VecF v, Full) {
+  const VecH h = __builtin_convertvector(fp16_bits::rounded<VecU>(v), VecH);
+  __builtin_memcpy(p, &h, sizeof h);
+}
 template <class T>
 TERRACE_INLINE void store(T* p, Vec<Acc<T>> v, Part part) {
   T padded[Vector<Acc<T>>::lanes];
@@ -94,6 +101,10 @@ TERRACE_INLINE VecD load_fp64(const float* p, Full) { return __builtin_convertve
 TERRACE_INLINE VecD load_fp64(const u16* p, Full) {
   const VecU8 u = __builtin_convertvector(load_raw<VecH8>(p), VecU8) << 16;
   return __builtin_convertvector(reinterpret_cast<VecF8>(u), VecD);
+}
+TERRACE_INLINE VecD load_fp64(const Fp16* p, Full) {
+  const VecU8 u = __builtin_convertvector(load_raw<VecH8>(p), VecU8);
+  return __builtin_convertvector(fp16_bits::widened<VecF8>(u), VecD);
 }
 template <class T>
 TERRACE_INLINE VecD load_fp64(const T* p, Part part) {
@@ -109,6 +120,11 @@ TERRACE_INLINE void store_fp64(float* p, VecD v, Full) {
 TERRACE_INLINE void store_fp64(u16* p, VecD v, Full) {
   const VecF8 f = __builtin_convertvector(v, VecF8);
   const VecH8 h = __builtin_convertvector(rounded_to_bf16(reinterpret_cast<VecU8>(f)), VecH8);
+  __builtin_memcpy(p, &h, sizeof h);
+}
+TERRACE_INLINE void store_fp64(Fp16* p, VecD v, Full) {
+  const VecF8 f = __builtin_convertvector(v, VecF8);
+  const VecH8 h = __builtin_convertvector(fp16_bits::rounded<VecU8>(f), VecH8);
   __builtin_memcpy(p, &h, sizeof h);
 }
 template <class T>
@@ -569,17 +585,25 @@ constexpr Kernels make_kernels(const char* name) {
           kernels_of<float>(),
           kernels_of<u16>(),
           kernels_of<double>(),
+          kernels_of<Fp16>(),
           {softmax_row<float>, softmax_grad_row<float>},
           {softmax_row<double>, softmax_grad_row<double>},
           {{{convert<float, float, false>, convert<float, float, true>},
             {convert<float, u16, false>, convert<float, u16, true>},
-            {convert<float, double, false>, convert<float, double, true>}},
+            {convert<float, double, false>, convert<float, double, true>},
+            {convert<float, Fp16, false>, convert<float, Fp16, true>}},
            {{convert<u16, float, false>, convert<u16, float, true>},
             {convert<u16, u16, false>, convert<u16, u16, true>},
-            {convert<u16, double, false>, convert<u16, double, true>}},
+            {convert<u16, double, false>, convert<u16, double, true>},
+            {convert<u16, Fp16, false>, convert<u16, Fp16, true>}},
            {{convert<double, float, false>, convert<double, float, true>},
             {convert<double, u16, false>, convert<double, u16, true>},
-            {convert<double, double, false>, convert<double, double, true>}}},
+            {convert<double, double, false>, convert<double, double, true>},
+            {convert<double, Fp16, false>, convert<double, Fp16, true>}},
+           {{convert<Fp16, float, false>, convert<Fp16, float, true>},
+            {convert<Fp16, u16, false>, convert<Fp16, u16, true>},
+            {convert<Fp16, double, false>, convert<Fp16, double, true>},
+            {convert<Fp16, Fp16, false>, convert<Fp16, Fp16, true>}}},
           product_fp64};
 }
 

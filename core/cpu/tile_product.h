@@ -1,4 +1,5 @@
-// One product of one tile, on the calling thread only: a single library call for fp32 and bf16, plain loops for fp64.
+// One product of one tile, on the calling thread only: a single library call for fp32 and bf16, a few for fp16, plain loops for
+// fp64.
 //
 // Threads: any; the library's own pool is held at one thread. Errors: std::runtime_error with the library's status.
 #pragma once
@@ -22,6 +23,9 @@ void tile_product(const Kernels&, float* c, std::int64_t ldc, Operand<float> a, 
                   std::int64_t n, std::int64_t k, bool add = false);
 void tile_product(const Kernels&, float* c, std::int64_t ldc, Operand<std::uint16_t> a, Operand<std::uint16_t> b,
                   std::int64_t m, std::int64_t n, std::int64_t k);
+// In tile_product_fp16.cpp; uses the thread's scratch of operand_a and operand_b.
+void tile_product(const Kernels&, float* c, std::int64_t ldc, Operand<Fp16> a, Operand<Fp16> b, std::int64_t m, std::int64_t n,
+                  std::int64_t k);
 void tile_product(const Kernels&, double* c, std::int64_t ldc, Operand<double> a, Operand<double> b, std::int64_t m,
                   std::int64_t n, std::int64_t k, bool add = false);
 

@@ -25,6 +25,15 @@ template <class T>
 using Acc = typename accumulator<T>::type;
 
 TERRACE_HD float widen(bf16 x) { return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16); }
+TERRACE_HD float widen(fp16 x) {
+#if defined(__CUDA_ARCH__)
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+  return y;
+#else
+  return fp16_bits::widened<float>(std::uint32_t{x.bits});
+#endif
+}
 TERRACE_HD float widen(float x) { return x; }
 TERRACE_HD double widen(double x) { return x; }
 
@@ -44,6 +53,16 @@ TERRACE_HD std::uint32_t bf16_pair(float low, float high) {
   return static_cast<std::uint32_t>(bf16_bits(high)) << 16 | bf16_bits(low);
 #endif
 }
+// The same of fp16. A NaN's payload is not specified.
+TERRACE_HD std::uint32_t fp16_pair(float low, float high) {
+#if defined(__CUDA_ARCH__)
+  std::uint32_t pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+#else
+  return fp16_bits::rounded<std::uint32_t>(high) << 16 | fp16_bits::rounded<std::uint32_t>(low);
+#endif
+}
 // Acc<T> to T: narrow<bf16>(1.5F).
 template <class T>
 TERRACE_HD T narrow(Acc<T> x) {
@@ -53,6 +72,12 @@ template <>
 TERRACE_HD bf16 narrow<bf16>(float x) {
   bf16 y;
   y.bits = bf16_bits(x);
+  return y;
+}
+template <>
+TERRACE_HD fp16 narrow<fp16>(float x) {
+  fp16 y;
+  y.bits = static_cast<std::uint16_t>(fp16_pair(x, 0.0F) & 0xffffU);
   return y;
 }
 

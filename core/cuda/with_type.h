@@ -17,6 +17,7 @@ void with_type(DType dtype, F&& f) {
     case DType::fp32: return f.template operator()<float>();
     case DType::bf16: return f.template operator()<bf16>();
     case DType::fp64: return f.template operator()<double>();
+    case DType::fp16: return f.template operator()<fp16>();
     case DType::i32: break;
   }
   throw std::logic_error("math: i32 is not a compute dtype");

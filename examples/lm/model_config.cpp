@@ -94,7 +94,7 @@ void validate(const ModelConfig& config) {
   if (!(config.rope_theta > 0) || !std::isfinite(config.rope_theta)) {
     refuse(fmt::format("rope_theta must be positive, not {}", config.rope_theta));
   }
-  if (config.dtype == DType::i32) refuse("dtype must be fp32, bf16 or fp64, not i32");
+  if (config.dtype == DType::i32) refuse("dtype must be fp32, bf16, fp16 or fp64, not i32");
 }
 
 }  // namespace terrace::lm

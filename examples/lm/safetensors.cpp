@@ -262,6 +262,7 @@ SafetensorsHeader lay_out(const std::filesystem::path& file, const std::vector<S
       case DType::fp32: break;
       case DType::bf16: entry.type = FileType::BF16; break;
       case DType::fp64: entry.type = FileType::F64; break;
+      case DType::fp16:
       case DType::i32: refuse(t.name, "only fp32, bf16 and fp64 can be written");
     }
     for (const auto d : t.shape) {

@@ -21,9 +21,10 @@ void with_span(const TensorView& range, F&& use) {
     case DType::fp32: return use(std::span(range.as<float>(), n));
     case DType::fp64: return use(std::span(range.as<double>(), n));
     case DType::bf16: return use(std::span(range.as<bf16>(), n));
+    case DType::fp16:  // is seen as its fp32 master
     case DType::i32: break;
   }
-  throw std::logic_error("weights are not integers");
+  throw std::logic_error(fmt::format("weights are not {}", name_of(range.dtype)));
 }
 
 std::string name_in(const SafetensorsReader& file, const std::string& name) {

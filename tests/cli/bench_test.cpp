@@ -205,7 +205,7 @@ TEST_F(BenchHost, ComputeHasProductsAndAttentionOfADtype) {
   EXPECT_EQ(64, all[0].at("n"));
   EXPECT_EQ("attention", all[1].at("op"));
   for (const auto& r : all) EXPECT_GT(r.at("gflop_per_s"), 0.0);
-  expect_refusal(terrace({"bench", "compute", "--dtype", "fp8"}), 2, {"--dtype", "fp8", "one of fp32, bf16, fp64, all"});
+  expect_refusal(terrace({"bench", "compute", "--dtype", "fp8"}), 2, {"--dtype", "fp8", "one of fp32, bf16, fp16, fp64, all"});
 }
 
 TEST_F(BenchHost, OptimizerStandsBesideTheStream) {

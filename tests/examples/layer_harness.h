@@ -53,6 +53,7 @@ inline Values get(const TensorView& view) {
     switch (view.dtype) {
       case DType::fp32: v[i] = view.as<float>()[i]; break;
       case DType::bf16: v[i] = static_cast<float>(view.as<bf16>()[i]); break;
+      case DType::fp16: v[i] = static_cast<float>(view.as<fp16>()[i]); break;
       case DType::fp64: v[i] = view.as<double>()[i]; break;
       case DType::i32: v[i] = view.as<std::int32_t>()[i]; break;
     }
@@ -65,6 +66,7 @@ inline void set(const TensorView& view, const Values& v) {
     switch (view.dtype) {
       case DType::fp32: view.as<float>()[i] = static_cast<float>(v[i]); break;
       case DType::bf16: view.as<bf16>()[i] = bf16(static_cast<float>(v[i])); break;
+      case DType::fp16: view.as<fp16>()[i] = fp16(static_cast<float>(v[i])); break;
       case DType::fp64: view.as<double>()[i] = v[i]; break;
       case DType::i32: view.as<std::int32_t>()[i] = static_cast<std::int32_t>(v[i]); break;
     }

@@ -1,4 +1,4 @@
-// The kernel tables of all instruction sets this processor runs give the same bits for fp32 and bf16.
+// The kernel tables of all instruction sets this processor runs give the same bits for fp32, bf16 and fp16.
 #include <terrace/core/cpu/kernels.h>
 
 #include "math_fixture.h"
@@ -48,9 +48,12 @@ TEST_F(KernelsTest, InstructionSetsAgree) {
     const auto x = random(DType::fp32, {n}, -9, 9), y = random(DType::fp32, {n}, -9, 9);
     const auto hx = random(DType::bf16, {n}, -9, 9), hy = random(DType::bf16, {n}, -9, 9);
     const auto fp32 = run(cpu::kKernelsBaseline.fp32, x, y, n), bf16 = run(cpu::kKernelsBaseline.bf16, hx, hy, n);
+    const auto fx = random(DType::fp16, {n}, -9, 9), fy = random(DType::fp16, {n}, -9, 9);
+    const auto fp16 = run(cpu::kKernelsBaseline.fp16, fx, fy, n);
     for (const Kernels* table : tables()) {
       EXPECT_TRUE(run(table->fp32, x, y, n) == fp32) << table->name << " fp32, " << n << " elements";
       EXPECT_TRUE(run(table->bf16, hx, hy, n) == bf16) << table->name << " bf16, " << n << " elements";
+      EXPECT_TRUE(run(table->fp16, fx, fy, n) == fp16) << table->name << " fp16, " << n << " elements";
     }
   }
 }

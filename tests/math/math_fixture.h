@@ -79,6 +79,7 @@ class Tensor {
       case DType::fp32: return view().as<float>()[i];
       case DType::bf16: return static_cast<float>(view().as<bf16>()[i]);
       case DType::fp64: return view().as<double>()[i];
+      case DType::fp16: return static_cast<float>(view().as<fp16>()[i]);
       case DType::i32: return view().as<std::int32_t>()[i];
     }
     return 0;
@@ -88,6 +89,7 @@ class Tensor {
       case DType::fp32: view().as<float>()[i] = static_cast<float>(v); break;
       case DType::bf16: view().as<bf16>()[i] = bf16(static_cast<float>(v)); break;
       case DType::fp64: view().as<double>()[i] = v; break;
+      case DType::fp16: view().as<fp16>()[i] = fp16(static_cast<float>(v)); break;
       case DType::i32: view().as<std::int32_t>()[i] = static_cast<std::int32_t>(v); break;
     }
   }
@@ -126,6 +128,7 @@ inline double tolerance(DType dtype) {
   switch (dtype) {
     case DType::fp64: return 1e-12;
     case DType::fp32: return 1e-5;
+    case DType::fp16: return 1e-3;
     default: return 6e-3;
   }
 }
@@ -200,6 +203,6 @@ class MathTest : public testing::Test {
   Stream& stream = *machine.stream;
 };
 
-constexpr DType kDtypes[] = {DType::fp32, DType::bf16, DType::fp64};
+constexpr DType kDtypes[] = {DType::fp32, DType::bf16, DType::fp64, DType::fp16};
 
 }  // namespace terrace::test

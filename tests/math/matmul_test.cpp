@@ -38,7 +38,7 @@ class MatmulTest : public MathTest {
 TEST_F(MatmulTest, EqualsTheOracle) {
   for (const auto dtype : kDtypes) {
     for (const auto s : {Sizes{1, 1, 1}, Sizes{3, 5, 7}, Sizes{1, 130, 65}, Sizes{67, 1, 33}, Sizes{37, 41, 1},
-                         Sizes{129, 65, 200}, Sizes{260, 700, 19}, Sizes{530, 391, 33}}) {
+                         Sizes{129, 65, 200}, Sizes{260, 700, 19}, Sizes{530, 391, 33}, Sizes{19, 101, 1100}}) {
       for (int variant = 0; variant < 8; ++variant) {
         const bool ta = variant & 1, tb = variant & 2, biased = variant & 4;
         const auto a = random(dtype, ta ? Shape{s.k, s.m} : Shape{s.m, s.k});

@@ -67,9 +67,9 @@ TEST_F(NormTest, GradientsEqualCentralDifferences) {
   }
 }
 
-// The fp32 and bf16 gradients against the fp64 ones of the same values.
+// The narrow gradients against the fp64 ones of the same values.
 TEST_F(NormTest, NarrowGradientsEqualWideOnes) {
-  for (const auto dtype : {DType::fp32, DType::bf16}) {
+  for (const auto dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     for (const bool rms : {false, true}) {
       const std::int64_t n = 523, c = 131;
       const auto x = random(dtype, {n, c}), gain = random(dtype, {c}), bias = random(dtype, {c}), dy = random(dtype, {n, c});

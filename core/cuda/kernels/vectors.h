@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstring>
+#include <type_traits>
 
 #include <terrace/core/cuda/kernels/functions.h>
 #include <terrace/core/cuda/lane.h>
@@ -42,7 +43,11 @@ TERRACE_KERNEL void store_word(void* p, const Word& w) {
 
 template <class T>
 TERRACE_KERNEL Acc<T> unpack(const Word& w, int i) {
-  if constexpr (sizeof(T) == 2) {
+  if constexpr (std::is_same_v<T, fp16>) {
+    fp16 x;
+    x.bits = static_cast<std::uint16_t>(i % 2 == 0 ? w.part[i / 2] & 0xffffU : w.part[i / 2] >> 16);
+    return widen(x);
+  } else if constexpr (sizeof(T) == 2) {
     return std::bit_cast<float>(i % 2 == 0 ? w.part[i / 2] << 16 : w.part[i / 2] & 0xffff0000U);
   } else if constexpr (sizeof(T) == 4) {
     return std::bit_cast<float>(w.part[i]);
@@ -52,7 +57,9 @@ TERRACE_KERNEL Acc<T> unpack(const Word& w, int i) {
 }
 template <class T>
 TERRACE_KERNEL void pack(Word& w, int i, const Acc<T>* v) {  // part i of the word from v
-  if constexpr (sizeof(T) == 2) {
+  if constexpr (std::is_same_v<T, fp16>) {
+    w.part[i] = fp16_pair(v[2 * i], v[2 * i + 1]);
+  } else if constexpr (sizeof(T) == 2) {
     w.part[i] = bf16_pair(v[2 * i], v[2 * i + 1]);
   } else if constexpr (sizeof(T) == 4) {
     w.part[i] = std::bit_cast<std::uint32_t>(v[i]);

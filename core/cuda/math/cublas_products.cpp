@@ -22,6 +22,7 @@ cudaDataType_t type_of(DType dtype) {
   switch (dtype) {
     case DType::bf16: return CUDA_R_16BF;
     case DType::fp64: return CUDA_R_64F;
+    case DType::fp16: return CUDA_R_16F;
     default: return CUDA_R_32F;
   }
 }
