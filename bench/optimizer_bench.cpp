@@ -73,14 +73,14 @@ class OptimizerBench final : public Bench {
   std::vector<Flag> flags() override {
     return {{"optimizer", &optimizer_, "which", 1, 1, names_},
             {"recipe", &recipe_, "which", 1, 1, recipe_names_},
-            {"dtype", &dtype_, "of the weights", 1, 1, {"fp32", "bf16", "all"}},
+            {"dtype", &dtype_, "of the weights", 1, 1, {"fp32", "bf16", "fp16", "all"}},
             {"params", &params_, "parameters to update", 1, 100'000'000'000},
             {"threads", &threads_, "0: one, and then every core this process may use", 0, 1024}};
   }
 
   void run(Session& session) override {
     const auto elements = round_up(static_cast<std::uint64_t>(params_), kTaskElements);
-    const auto dtypes = dtype_ == "all" ? std::vector{DType::fp32, DType::bf16} : std::vector{parse_dtype(dtype_)};
+    const auto dtypes = dtype_ == "all" ? std::vector{DType::fp32, DType::bf16, DType::fp16} : std::vector{parse_dtype(dtype_)};
     for (const int threads : thread_counts(threads_)) {
       ThreadPool pool(threads);
       const auto memory = make_pinned_memory(pool);

@@ -1,7 +1,6 @@
 #include <terrace/bench/update_subject.h>
 
 #include <algorithm>
-#include <bit>
 #include <vector>
 
 #include <terrace/core/device.h>
@@ -16,13 +15,13 @@ constexpr std::int64_t kSide = 1024, kMostMatrices = 8;
 constexpr UpdateStep kFirst{.step = 1, .learning_rate = 1e-9, .first = true};
 
 void fill(ThreadPool& pool, const Stored& to, float value) {
-  const auto bf16 = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16U);
+  const std::uint16_t half = to.format == Format::fp16 ? fp16(value).bits : bf16(value).bits;
   pool.parallel_for((to.elements + kTaskElements - 1) / kTaskElements, [&](std::int64_t task) {
     const auto begin = task * kTaskElements, count = std::min(kTaskElements, to.elements - begin);
     if (to.format == Format::fp32)
       std::fill_n(reinterpret_cast<float*>(to.data) + begin, count, value);
-    else if (to.format == Format::bf16)
-      std::fill_n(reinterpret_cast<std::uint16_t*>(to.data) + begin, count, bf16);
+    else if (to.format == Format::bf16 || to.format == Format::fp16)
+      std::fill_n(reinterpret_cast<std::uint16_t*>(to.data) + begin, count, half);
     else  // the lower halves of weights
       std::fill_n(reinterpret_cast<std::uint16_t*>(to.data) + begin, count, std::uint16_t{0});
   });

@@ -1,4 +1,5 @@
-// bf16 as its bits, inside loops that are compiled for each instruction set and kernels: they call nothing that is not inlined.
+// bf16 (and a weight's fp16) as its bits, inside loops that are compiled for each instruction set and kernels: they call
+// nothing that is not inlined.
 //
 // Internal to optimizers/.
 #pragma once
@@ -6,6 +7,7 @@
 #include <bit>
 #include <cstdint>
 
+#include <terrace/core/fp16_bits.h>
 #include <terrace/optimizers/each_isa.h>
 
 namespace terrace {
@@ -56,6 +58,9 @@ TERRACE_INLINE std::uint16_t lower_half(float value) {
 TERRACE_INLINE float widened(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 TERRACE_INLINE std::uint16_t weight_to_bf16(float value) {
   return upper_half(OneNumber::halves().weight(std::bit_cast<std::uint32_t>(value)));
+}
+TERRACE_INLINE std::uint16_t weight_to_fp16(float value) {
+  return static_cast<std::uint16_t>(fp16_bits::rounded<std::uint32_t>(value));
 }
 TERRACE_INLINE std::uint16_t state_to_bf16(float value) {
   return upper_half(OneNumber::halves().state(std::bit_cast<std::uint32_t>(value)));

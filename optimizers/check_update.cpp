@@ -33,8 +33,10 @@ struct Checker {
 
   void weights() const {
     const auto format = chunk.parameter.format;
-    array("weight", chunk.parameter, {Format::fp32, Format::bf16, Format::fp64});
-    if (format == Format::bf16)
+    array("weight", chunk.parameter, {Format::fp32, Format::bf16, Format::fp64, Format::fp16});
+    if (format == Format::fp16)
+      array("master weight", chunk.master, {Format::fp32});
+    else if (format == Format::bf16)
       array("master weight", chunk.master, {Format::fp32, Format::low16, Format::none});
     else
       array("master weight", chunk.master, {Format::none});

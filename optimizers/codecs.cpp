@@ -24,6 +24,11 @@ TERRACE_INLINE void round_weight(Half* __restrict to, const float* __restrict fr
 }
 TERRACE_EACH_ISA(round_weight, (Half * to, const float* from, std::int64_t count), (to, from, count));
 
+TERRACE_INLINE void round_fp16(Half* __restrict to, const float* __restrict from, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) to[i] = weight_to_fp16(from[i]);
+}
+TERRACE_EACH_ISA(round_fp16, (Half * to, const float* from, std::int64_t count), (to, from, count));
+
 TERRACE_INLINE void round_state(Half* __restrict to, const float* __restrict from, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) to[i] = state_to_bf16(from[i]);
 }
@@ -46,7 +51,11 @@ TERRACE_EACH_ISA(split, (Half * high, Half* low, const float* from, std::int64_t
 
 }  // namespace
 
-constinit const Codecs kCodecs{
-    .widen = k_widen, .round_weight = k_round_weight, .round_state = k_round_state, .join = k_join, .split = k_split};
+constinit const Codecs kCodecs{.widen = k_widen,
+                               .round_weight = k_round_weight,
+                               .round_fp16 = k_round_fp16,
+                               .round_state = k_round_state,
+                               .join = k_join,
+                               .split = k_split};
 
 }  // namespace terrace

@@ -14,6 +14,7 @@ struct Codecs {
   using Half = std::uint16_t;
   EachIsa<void(float* to, const Half* from, std::int64_t count)> widen;         // bf16, exactly
   EachIsa<void(Half* to, const float* from, std::int64_t count)> round_weight;  // nearest, ties away from zero
+  EachIsa<void(Half* to, const float* from, std::int64_t count)> round_fp16;    // a weight; nearest, ties to even
   EachIsa<void(Half* to, const float* from, std::int64_t count)> round_state;   // nearest, ties to even
   EachIsa<void(float* to, const Half* high, const Half* low, std::int64_t count)> join;
   EachIsa<void(Half* high, Half* low, const float* from, std::int64_t count)> split;

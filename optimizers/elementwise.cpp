@@ -122,6 +122,7 @@ class Weights {
     if (plain()) {
       to.weight = at<A>(copied() ? chunk_.master : chunk_.parameter, first);
       if (copied()) to.copy = halves(chunk_.parameter, first);
+      to.copy_is_fp16 = chunk_.parameter.format == Format::fp16;
       return;
     }
     if constexpr (std::is_same_v<A, float>) {

@@ -6,6 +6,7 @@
 // Internal to optimizers/.
 #pragma once
 
+#include <terrace/core/fp16_bits.h>
 #include <terrace/optimizers/bf16_bits.h>
 #include <terrace/optimizers/lanes.h>
 #include <terrace/optimizers/tile.h>
@@ -84,6 +85,9 @@ struct Group {
   TERRACE_INLINE static void to_halves(const Halves& h, std::uint16_t* to, Bits even_bits, Bits odd_bits) {
     store(to, (even_bits >> 16) | (odd_bits & h.upper));
   }
+  TERRACE_INLINE void to_fp16(std::uint16_t* to) const {
+    store(to, fp16_bits::rounded<Bits>(even.numbers) | (fp16_bits::rounded<Bits>(odd.numbers) << 16));
+  }
   TERRACE_INLINE void to_state(const Halves& h, const Row<float>& row, std::int64_t i) const {
     if (row.halves != nullptr)
       to_halves(h, row.halves + i, h.state(even.bits()), h.state(odd.bits()));
@@ -101,11 +105,12 @@ TERRACE_INLINE Group<L> read_weights(const typename Group<L>::Halves& h, const T
   const auto high = load<typename L::Bits>(t.copy + i), low = load<typename L::Bits>(t.low + i);
   return {L::of_bits(h.joined(high << 16, low & h.lower)), L::of_bits(h.joined(high & h.upper, low >> 16))};
 }
-template <class L>
+template <class L, bool kFp16Copy>
 TERRACE_INLINE void write_weights(const typename Group<L>::Halves& h, const Tile<float>& t, std::int64_t i, const Half* random,
                                   const Group<L>& w) {
   const auto even = w.even.bits(), odd = w.odd.bits();
   if (t.weight != nullptr) w.to_numbers(t.weight + i);
+  if constexpr (kFp16Copy) return w.to_fp16(t.copy + i);
   if (t.low != nullptr) store(t.low + i, (even & h.lower) | (odd << 16));
   if (random != nullptr) {
     const auto halves = load<typename L::Bits>(random);
@@ -152,7 +157,10 @@ TERRACE_INLINE void one_by_one(const Tile<float>& t, const FactorsOf<Rule, float
     Rule::element(f, w, t.gradient.at(i), s0, s1);
     if (t.weight != nullptr) t.weight[i] = w;
     if (t.low != nullptr) t.low[i] = lower_half(w);
-    if (t.copy != nullptr) t.copy[i] = random != nullptr ? stochastic_to_bf16(w, random[i - first]) : weight_to_bf16(w);
+    if (t.copy_is_fp16)
+      t.copy[i] = weight_to_fp16(w);
+    else if (t.copy != nullptr)
+      t.copy[i] = random != nullptr ? stochastic_to_bf16(w, random[i - first]) : weight_to_bf16(w);
     if constexpr (kStates > 0) t.state0.set_state(i, s0);
     if constexpr (kStates > 1) t.state1.set_state(i, s1);
   }
@@ -178,7 +186,7 @@ TERRACE_INLINE void ask_ahead(const Tile<float>& t, std::int64_t i) {
   if (t.low != nullptr) ask(t.low + at);
 }
 
-template <class Rule, class L>
+template <class Rule, class L, bool kFp16Copy>
 TERRACE_INLINE void mixed(const Tile<float>& tile, const FactorsOf<Rule, float>& factors) {
   constexpr auto kStates = Rule::kStates.size();
   constexpr auto kElements = Group<L>::kElements;
@@ -199,7 +207,7 @@ TERRACE_INLINE void mixed(const Tile<float>& tile, const FactorsOf<Rule, float>&
       if constexpr (kStates > 1) s1 = Group<L>::of(h, t.state1, i);
       Rule::element(f, w.even, g.even, s0.even, s1.even);
       Rule::element(f, w.odd, g.odd, s0.odd, s1.odd);
-      write_weights<L>(h, t, i, random, w);
+      write_weights<L, kFp16Copy>(h, t, i, random, w);
       if constexpr (kStates > 0) s0.to_state(h, t.state0, i);
       if constexpr (kStates > 1) s1.to_state(h, t.state1, i);
       if (random != nullptr) random += kElements;
@@ -212,7 +220,8 @@ TERRACE_INLINE void mixed(const Tile<float>& tile, const FactorsOf<Rule, float>&
 template <class Rule, class A, int kLanes>
 TERRACE_INLINE void body(const Tile<A>& tile, const FactorsOf<Rule, A>& f) {
   if constexpr (std::is_same_v<A, float>) {
-    if (tile.has_halves()) return mixed<Rule, Lanes<kLanes>>(tile, f);
+    if (tile.copy_is_fp16) return mixed<Rule, Lanes<kLanes>, true>(tile, f);
+    if (tile.has_halves()) return mixed<Rule, Lanes<kLanes>, false>(tile, f);
   }
   numbers<Rule>(tile, f);
 }

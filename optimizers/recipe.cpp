@@ -15,7 +15,7 @@ namespace {
 
 struct Row {
   RecipeName name;
-  Format master;  // of a bf16 model; fp32 and fp64 weights are their own
+  Format master;  // of a bf16 model; fp16 weights have fp32 ones, fp32 and fp64 weights are their own
   Format moments;
   DType gradient;
   bool any_dtype;  // fp32 models may have it, too
@@ -73,6 +73,7 @@ Recipe Recipe::of(DType compute, std::string_view name, std::vector<Kind> states
     throw Error(fmt::format("recipe {} is for bf16 weights, and these are {}\n  give --dtype bf16, or another --recipe", name,
                             terrace::name_of(compute)),
                 Exit::usage);
+  if (compute == DType::fp16) r.master = Format::fp32;
   if (compute == DType::fp64) {
     if (name != "fp32")
       throw Error(

@@ -24,7 +24,8 @@ void write_weights(const StoredWeights& w, std::int64_t first, std::int64_t coun
   if (w.master.format == Format::fp32) {
     const auto master = view_of(w.master, first, count);
     use(0, master);
-    return kCodecs.round_weight.of(isa)(parameter(0), master.as<float>(), count);
+    const auto& rounded = w.parameter.format == Format::fp16 ? kCodecs.round_fp16 : kCodecs.round_weight;
+    return rounded.of(isa)(parameter(0), master.as<float>(), count);
   }
   std::vector<float> piece(static_cast<std::size_t>(std::min(count, kPieceElements)));
   for (std::int64_t i = 0; i < count; i += kPieceElements) {

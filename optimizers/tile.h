@@ -45,13 +45,14 @@ struct Randomness {
 };
 
 // Weights are
-//   `weight`                      numbers; with `copy`, their bf16 copy is written
+//   `weight`                      numbers; with `copy`, their 16-bit copy is written, as `copy_is_fp16` says
 //   `copy` and `low`              the upper and lower halves of numbers
 //   `copy` and `random`           bf16, rounded with a random half each
 template <class A>
 struct Tile {
   A* weight = nullptr;
   std::uint16_t *copy = nullptr, *low = nullptr;
+  bool copy_is_fp16 = false;
   Randomness random = {};
   Row<A> gradient, state0, state1;
   std::int64_t count = 0;

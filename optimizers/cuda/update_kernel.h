@@ -126,7 +126,8 @@ class UpdateTile {
     if constexpr (std::is_same_v<A, float>) {
       if (args.master.format == Format::fp32) {
         place<float>(args.master, at) = weight;
-        place<std::uint16_t>(args.parameter, at) = weight_to_bf16(weight);
+        place<std::uint16_t>(args.parameter, at) =
+            args.parameter.format == Format::fp16 ? weight_to_fp16(weight) : weight_to_bf16(weight);
         return;
       }
       if (args.master.format == Format::low16) {

@@ -122,7 +122,7 @@ struct Kept {
 std::vector<Kept> all_kept() {
   std::vector<Kept> all;
   for (const auto& recipe : recipes())
-    for (const auto dtype : {DType::fp32, DType::bf16, DType::fp64}) try {
+    for (const auto dtype : {DType::fp32, DType::bf16, DType::fp64, DType::fp16}) try {
         (void)Recipe::of(dtype, recipe.name);
         all.push_back({dtype, recipe.name});
       } catch (const std::exception&) {  // they do not go together; recipe_test.cpp says which

@@ -16,7 +16,7 @@ struct RecipeCase {
 inline std::vector<RecipeCase> recipe_cases() {
   std::vector<RecipeCase> all;
   for (const auto& recipe : recipes())
-    for (const auto dtype : {DType::fp32, DType::bf16, DType::fp64}) try {
+    for (const auto dtype : {DType::fp32, DType::bf16, DType::fp64, DType::fp16}) try {
         (void)Recipe::of(dtype, recipe.name);
         all.push_back({recipe.name, dtype});
       } catch (const std::exception&) {  // they do not go together; recipe_test.cpp says which

@@ -125,7 +125,7 @@ TEST(OptimizerSettings, OutOfRangeAreRefused) {
 
 TEST(Recipes, ThatDoNotGoWithADtypeAreRefused) {
   for (const auto* name : {"split", "split-8bit", "stochastic", "all-bf16"})
-    expect_refused([&] { (void)Recipe::of(DType::fp32, name); }, "--dtype bf16");
+    for (const auto dtype : {DType::fp32, DType::fp16}) expect_refused([&] { (void)Recipe::of(dtype, name); }, "--dtype bf16");
   for (const auto* name : {"bf16", "8bit", "split", "stochastic"})
     expect_refused([&] { (void)Recipe::of(DType::fp64, name); }, std::string("recipe ") + name);
 }
@@ -141,6 +141,8 @@ TEST(Recipes, SayTheirBytes) {
   EXPECT_EQ(bytes(DType::fp32, "fp32"), 16 * n);
   EXPECT_EQ(bytes(DType::bf16, "fp32"), 18 * n);
   EXPECT_EQ(bytes(DType::bf16, "bf16"), 14 * n);
+  EXPECT_EQ(bytes(DType::fp16, "fp32"), 18 * n);
+  EXPECT_EQ(bytes(DType::fp16, "bf16"), 14 * n);
   EXPECT_EQ(bytes(DType::bf16, "8bit"), 10 * n + 2 * (n + n / 64));
   EXPECT_EQ(bytes(DType::bf16, "split"), 16 * n);
   EXPECT_EQ(bytes(DType::bf16, "split-8bit"), 8 * n + 2 * (n + n / 64));

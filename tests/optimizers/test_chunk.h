@@ -37,6 +37,22 @@ inline std::uint16_t nearest_ties_even(float x) {
   const bool tie = (std::bit_cast<std::uint32_t>(x) & 0xffffU) == 0x8000U && !std::isnan(x);
   return tie && away % 2 == 1 ? static_cast<std::uint16_t>(away - 1) : away;
 }
+// To the nearest fp16, a tie to the even one: a count of units, which is as many digits as it has.
+inline std::uint16_t nearest_fp16(float x) {
+  const auto sign = static_cast<std::uint16_t>(std::signbit(x) ? 0x8000 : 0);
+  if (std::isnan(x)) return sign | 0x7e00;
+  const double magnitude = std::abs(static_cast<double>(x));
+  const int exponent = magnitude == 0 ? -14 : std::max(-14, std::min(16, std::ilogb(magnitude)));
+  const auto units = static_cast<int>(std::nearbyint(std::ldexp(std::min(magnitude, 131072.0), 10 - exponent)));
+  if (std::ldexp(units, exponent - 10) >= 65536) return sign | 0x7c00;
+  return static_cast<std::uint16_t>(sign + (exponent + 14) * 1024 + units);  // 1,024 units are the next exponent
+}
+inline float widened_fp16(std::uint16_t bits) {
+  const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+  double value = exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(fraction + 1024, exponent - 25);
+  if (exponent == 31) value = fraction == 0 ? HUGE_VAL : std::nan("");
+  return static_cast<float>(bits >= 0x8000 ? -value : value);
+}
 // Up as often as the random half lies in the part that is cut off.
 inline std::uint16_t stochastic(float x, std::uint32_t random_half) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
@@ -112,7 +128,8 @@ class TestChunk {
   void set_weight(std::int64_t i, double value) {
     if (recipe_.master == Format::fp32) {
       set(Kind::master, i, value);
-      at<std::uint16_t>(Kind::parameter, i) = nearest_ties_away(static_cast<float>(value));
+      const auto w = static_cast<float>(value);
+      at<std::uint16_t>(Kind::parameter, i) = recipe_.compute == DType::fp16 ? nearest_fp16(w) : nearest_ties_away(w);
     } else if (recipe_.master == Format::low16) {
       const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));
       at<std::uint16_t>(Kind::parameter, i) = nearest_ties_away(static_cast<float>(value));
@@ -158,6 +175,7 @@ class TestChunk {
       case Format::fp32: return at<float>(kind, i);
       case Format::fp64: return at<double>(kind, i);
       case Format::bf16: return widened(at<std::uint16_t>(kind, i));
+      case Format::fp16: return widened_fp16(at<std::uint16_t>(kind, i));
       case Format::low16: return at<std::uint16_t>(kind, i);
       case Format::dynamic8:
       case Format::dynamic8_unsigned: {
@@ -176,6 +194,7 @@ class TestChunk {
         at<std::uint16_t>(kind, i) = is_optimizer_state(kind) ? nearest_ties_even(static_cast<float>(value))
                                                               : nearest_ties_away(static_cast<float>(value));
         break;
+      case Format::fp16: at<std::uint16_t>(kind, i) = nearest_fp16(static_cast<float>(value)); break;
       default: throw std::logic_error("TestChunk: no single number");
     }
   }
