@@ -28,6 +28,7 @@ std::vector<double> as_doubles(const TensorView& logits) {
   for (std::size_t i = 0; i < out.size(); ++i)
     out[i] = logits.dtype == DType::fp64   ? logits.as<double>()[i]
              : logits.dtype == DType::bf16 ? static_cast<double>(static_cast<float>(logits.as<bf16>()[i]))
+             : logits.dtype == DType::fp16 ? static_cast<double>(static_cast<float>(logits.as<fp16>()[i]))
                                            : static_cast<double>(logits.as<float>()[i]);
   return out;
 }

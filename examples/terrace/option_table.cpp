@@ -75,8 +75,8 @@ std::vector<Option> make_table() {
            {"bytes", "u16", "u32"}),
       text("model", "init-from", &C::init_from, Text::any, !kSame, "safetensors file with the first weights"),
       text("model", "save", &C::save, Text::any, !kSame, "safetensors file that gets the last weights"),
-      text("model", "dtype", &C::dtype, Text::choice, kSame, "of weights and activations; bf16 keeps fp32 master weights",
-           {"fp32", "bf16", "fp64"}),
+      text("model", "dtype", &C::dtype, Text::choice, kSame,
+           "of weights and activations; bf16 and fp16 keep fp32 master weights", {"fp32", "bf16", "fp16", "fp64"}),
 
       number("train", "batch-size", &C::batch_size, kPositive, kSame, "sequences in a micro-batch"),
       number("train", "grad-accumulation", &C::grad_accumulation, kPositive, kSame, "micro-batches in a step"),
@@ -104,7 +104,7 @@ std::vector<Option> make_table() {
            "when a loss or gradient norm is infinite or NaN: end the run, or leave the weights and go on", {"stop", "skip"}),
       text("train", "loss-scale", &C::loss_scale, Text::any, !kSame,
            "gradients are computed times this and updated without it: off, a power of two, or dynamic, which halves at an "
-           "overflow and skips the step"),
+           "overflow and skips the step; auto: dynamic with --dtype fp16, else off"),
       text("train", "order", &C::order, Text::choice, !kSame,
            "micro-batch by micro-batch, or layer by layer over all of them; auto: what the plan is fastest with",
            {"auto", "horizontal", "vertical"}),

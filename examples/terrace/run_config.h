@@ -20,7 +20,7 @@ struct RunConfig {
   std::vector<std::filesystem::path> data;
   std::string data_format = "bytes";  // bytes | u16 | u32
   std::string init_from, save;
-  std::string dtype = "fp32";  // fp32 | bf16 | fp64
+  std::string dtype = "fp32";  // fp32 | bf16 | fp16 | fp64
   // training
   std::int64_t batch_size = 8, grad_accumulation = 1, steps = 100;
   std::string optimizer = "adamw";  // of optimizers/optimizer.h's table
@@ -30,7 +30,7 @@ struct RunConfig {
   bool nesterov = false;
   std::string param_groups;            // parse_param_groups()
   std::string on_non_finite = "stop";  // stop | skip
-  std::string loss_scale = "off";      // off | dynamic | a power of two
+  std::string loss_scale = "auto";     // auto | off | dynamic | a power of two
   std::string lr_schedule = "cosine";  // constant | linear | cosine | wsd
   std::int64_t warmup = 10;
   std::string order = "auto";        // auto | horizontal | vertical

@@ -9,7 +9,6 @@
 #include <terrace/examples/lm/weights.h>
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/options.h>
-#include <terrace/optimizers/loss_scale.h>
 #include <terrace/parallel/measure_costs.h>
 
 namespace terrace::cli {
@@ -78,7 +77,7 @@ PlanRequest plan_request(const RunConfig& c) {
   r.offload = layers_of(c.activations, "keep", "offload");
   if (c.update != "auto") r.update = c.update == "host" ? Tier::host : Tier::device;
   // The clip factor, and whether a step counts, are known only when the backward has ended.
-  r.updates_before_use = c.grad_clip > 0 || c.on_non_finite == "skip" || LossScale::parse(c.loss_scale).dynamic();
+  r.updates_before_use = c.grad_clip > 0 || c.on_non_finite == "skip" || loss_scale(c).dynamic();
   if (c.prefetch_depth != "auto") r.prefetch_depth = static_cast<std::uint32_t>(std::stoul(c.prefetch_depth));
   r.steps = static_cast<std::uint64_t>(c.steps);
   r.evaluate_every = static_cast<std::uint64_t>(c.eval_interval);
@@ -120,6 +119,12 @@ Schedule schedule(const RunConfig& c) {
           .minimum = constant ? c.lr : c.min_lr,
           .warmup_steps = static_cast<std::uint64_t>(std::min(c.warmup, total)),
           .total_steps = static_cast<std::uint64_t>(total)};
+}
+
+// fp16's smallest numbers are where small gradients lie; the other dtypes' are far below them.
+LossScale loss_scale(const RunConfig& c) {
+  const auto usual = c.dtype == "fp16" ? "dynamic" : "off";
+  return LossScale::parse(c.loss_scale == "auto" ? usual : c.loss_scale);
 }
 
 namespace {

@@ -15,6 +15,7 @@
 #include <terrace/examples/lm/model_config.h>
 #include <terrace/examples/terrace/run_config.h>
 #include <terrace/offload/chunk_store.h>
+#include <terrace/optimizers/loss_scale.h>
 #include <terrace/optimizers/optimizer.h>
 #include <terrace/optimizers/schedule.h>
 #include <terrace/parallel/compute.h>
@@ -32,6 +33,7 @@ std::uint64_t commit_interval(const RunConfig& config);  // steps; 0: at the end
 std::uint32_t generations(const RunConfig& config);
 WeightRange first_weights(const RunConfig& config, const Model& model);  // random, or of the safetensors file
 Schedule schedule(const RunConfig& config);
+LossScale loss_scale(const RunConfig& config);  // as it begins
 std::unique_ptr<Optimizer> optimizer_of(const RunConfig& config);
 std::unique_ptr<Optimizer> optimizer_of(const RunConfig& config, const Device& device);  // updates on the device as well
 // What the plan must know of the optimizer and of the groups of parameters.

@@ -341,7 +341,7 @@ class Training {
     const auto offloaded = read_metrics(dir.path / kMetricsFile);
     const auto rate = schedule(config_);
     skipped_ = 0;
-    loss_scale_ = LossScale::parse(config_.loss_scale);
+    loss_scale_ = loss_scale(config_);
     std::uint64_t same = 0, steps = std::min<std::uint64_t>(kSteps, offloaded.size());
     for (std::uint64_t step = 1; step <= steps; ++step) {
       const auto& batch = training_batch(step);
@@ -370,7 +370,7 @@ class Training {
   PlanRequest request_;
   Plan plan_;
   std::optional<Batch> batch_;
-  LossScale loss_scale_ = LossScale::parse(config_.loss_scale);
+  LossScale loss_scale_ = loss_scale(config_);
   std::uint64_t skipped_ = 0;  // steps without an update, since the run began
 };
 

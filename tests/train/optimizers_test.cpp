@@ -1,6 +1,7 @@
 // Every optimizer and every recipe trains through the engine as AdamW in fp32 does: offloading and resuming change no bit, and
 // what is moved is what was planned.
 #include <cmath>
+#include <functional>
 #include <map>
 #include <sstream>
 
@@ -27,6 +28,8 @@ std::vector<Kept> all_kept() {
   }
   for (const auto& r : recipes()) all.push_back({.recipe = std::string(r.name)});
   for (const auto* recipe : {"bf16", "8bit"}) all.push_back({.recipe = recipe, .dtype = "fp32"});
+  for (const auto* recipe : {"fp32", "8bit"}) all.push_back({.recipe = recipe, .dtype = "fp16"});
+  all.push_back({.optimizer = "lamb", .dtype = "fp16"});
   return all;
 }
 
@@ -170,36 +173,50 @@ TEST_F(OptimizersTrain, AFixedLossScaleChangesNoBit) {
     }
 }
 
-// fp32 numbers of one tensor of a safetensors file.
-void multiply(const std::filesystem::path& file, const std::string& tensor, float by) {
+// One fp32 tensor of a safetensors file: read, changed where `use` changes it, and written back.
+std::vector<float> with_tensor(
+    const std::filesystem::path& file, const std::string& tensor,
+    const std::function<void(std::vector<float>&)>& use = [](auto&) {}) {
   std::fstream f(file, std::ios::binary | std::ios::in | std::ios::out);
   std::uint64_t header_bytes = 0;
   f.read(reinterpret_cast<char*>(&header_bytes), sizeof header_bytes);
   std::string header(header_bytes, ' ');
   f.read(header.data(), static_cast<std::streamsize>(header_bytes));
   const auto at = nlohmann::json::parse(header).at(tensor);
-  ASSERT_EQ(at.at("dtype"), "F32");
+  EXPECT_EQ(at.at("dtype"), "F32");
   const std::uint64_t first = at.at("data_offsets").at(0), end = at.at("data_offsets").at(1);
   const auto place = static_cast<std::streamoff>(sizeof header_bytes + header_bytes + first);
   std::vector<float> numbers((end - first) / sizeof(float));
   const auto bytes = static_cast<std::streamsize>(end - first);
   f.seekg(place).read(reinterpret_cast<char*>(numbers.data()), bytes);
-  for (auto& v : numbers) v *= by;
+  use(numbers);
   f.seekp(place).write(reinterpret_cast<const char*>(numbers.data()), bytes);
+  return numbers;
+}
+void multiply(const std::filesystem::path& file, const std::string& tensor, float by) {
+  with_tensor(file, tensor, [by](std::vector<float>& numbers) {
+    for (auto& v : numbers) v *= by;
+  });
 }
 
-// An output head so large that gradients times 65,536 overflow fp32: the scale comes down, a step at a time, and then the run
-// goes on. Stopped in the middle of it, a run goes on with the scale it had.
-TEST_F(OptimizersTrain, ADynamicLossScaleBacksOffSkipsAndIsResumed) {
-  auto c = config({.dtype = "fp32"}, 1);
+// An output head so large that gradients times 65,536 overflow: the scale comes down, a step at a time, and then the run goes
+// on. Stopped in the middle of it and moved to the disk, a run goes on with the scale it had.
+struct Overflowing {
+  const char *dtype, *scale;
+  float head;  // the first weights of the head are multiplied by it
+};
+class LossScaleTrain : public OptimizersTrain, public testing::WithParamInterface<Overflowing> {};
+
+TEST_P(LossScaleTrain, BacksOffSkipsAndIsResumed) {
+  auto c = config({.dtype = GetParam().dtype}, 1);
   c.untied = true;
   c.save = folder_ / "first.safetensors";
   (void)train_fresh(c);
-  multiply(c.save, "lm_head.weight", 3e36F);
+  multiply(c.save, "lm_head.weight", GetParam().head);
   c.init_from = c.save;
   c.save.clear();
   c.steps = 12;
-  c.loss_scale = "dynamic";
+  c.loss_scale = GetParam().scale;
   c.out_dir = folder_ / "whole";
   const auto whole = run_train(c);
   const auto result = read_json(c.out_dir / "result.json");
@@ -213,7 +230,9 @@ TEST_F(OptimizersTrain, ADynamicLossScaleBacksOffSkipsAndIsResumed) {
   auto stopped = c;
   stopped.out_dir = folder_ / "stopped";
   stopped.steps = static_cast<std::int64_t>(skipped) - 1;
+  put(stopped, Place::on_disk, folder_ / "disk");
   run_train(stopped);
+  EXPECT_EQ(read_json(stopped.out_dir / "result.json").at("skipped_steps"), skipped - 1);
   stopped.steps = c.steps;
   stopped.resume = "auto";
   const auto resumed = run_train(stopped);
@@ -224,6 +243,31 @@ TEST_F(OptimizersTrain, ADynamicLossScaleBacksOffSkipsAndIsResumed) {
   // Without a scale nothing overflows and nothing is left out.
   c.loss_scale = "off";
   for (const auto& step : train_fresh(c).steps) EXPECT_FALSE(step.skipped);
+}
+INSTANTIATE_TEST_SUITE_P(Dtypes, LossScaleTrain,
+                         testing::Values(Overflowing{"fp32", "dynamic", 3e36F}, Overflowing{"fp16", "auto", 1e4F}),
+                         [](const auto& test) { return std::string(test.param.dtype); });
+
+// Behind an output head so small that activations' gradients are below fp16's smallest number nothing learns; times 65,536 they
+// are above it.
+TEST_F(OptimizersTrain, ALossScaleKeepsGradientsThatAreTooSmallForFp16) {
+  auto c = config({.dtype = "fp16"}, 1);
+  c.untied = true;
+  c.weight_decay = 0;
+  c.lr_schedule = "constant";
+  c.save = folder_ / "first.safetensors";
+  (void)train_fresh(c);
+  multiply(c.save, "lm_head.weight", 1e-5F);
+  c.init_from = c.save;
+  c.save = folder_ / "last.safetensors";
+  const std::string tensor = "model.layers.0.self_attn.q_proj.weight";
+  const auto first = with_tensor(c.init_from, tensor);
+  for (const auto* scale : {"off", "auto"}) {
+    c.loss_scale = scale;
+    const auto run = train_fresh(c);
+    EXPECT_FALSE(run.steps.front().skipped);
+    EXPECT_EQ(with_tensor(c.save, tensor) == first, std::string(scale) == "off") << scale;
+  }
 }
 
 TEST_F(OptimizersTrain, GroupsOfParametersHaveTheirOwnRatesAndDecays) {

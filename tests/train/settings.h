@@ -24,6 +24,7 @@ inline constexpr std::array kModels{
     TinyModel{"gpt2", "fp32", false},  TinyModel{"llama", "bf16", true}, TinyModel{"gpt2", "bf16", false},
     TinyModel{"llama", "fp32", false}, TinyModel{"gpt2", "fp32", true},  TinyModel{"llama", "bf16", false},
     TinyModel{"gpt2", "bf16", true},   TinyModel{"llama", "fp32", true}, TinyModel{"llama", "fp64", false},
+    TinyModel{"gpt2", "fp16", false},
 };
 
 // Where the bytes are.
