@@ -62,9 +62,9 @@ class Adafactor final : public LayerOptimizer<Adafactor> {
   template <class A>
   void update_in(ThreadPool& pool, const LayerWork<A>& work, const Scratch<A>& to) const {
     const auto& step = work.step();
-    const auto scale = static_cast<A>(step.gradient_scale);
     work.each_tile(pool, [&](std::size_t tensor, std::int64_t element, const elementwise::Tile<A>& tile) {
       A* const out = work.directions(tensor) + element;
+      const auto scale = static_cast<A>(step.gradient_scale * work.tensors()[tensor].gradient_scale);
       for (std::int64_t i = 0; i < tile.count; ++i) out[i] = tile.gradient.numbers[i] * scale;
     });
 

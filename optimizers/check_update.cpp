@@ -67,6 +67,8 @@ struct Checker {
       end = part.first + part.count;
       require_rate(name, "the rate of a part", part.rate);
       require_rate(name, "the decay of a part", part.decay);
+      if (!std::isfinite(part.gradient_scale))
+        refuse(name, fmt::format("the gradient scale of a part is {}; it must be finite", part.gradient_scale));
     }
   }
 };

@@ -51,6 +51,7 @@ class Elementwise final : public Optimizer {
     for (const auto& part : chunk.parts) {
       auto own = step;
       own.learning_rate *= part.rate;
+      own.gradient_scale *= part.gradient_scale;
       factors.push_back(rule_.template factors<A>(own, part.decay));
     }
     const auto loop = kLoops<Rule, A>.of(isa_);

@@ -54,7 +54,7 @@ class Lamb final : public LayerOptimizer<Lamb> {
     const auto& tensors = work.tensors();
     std::vector<Factors<A>> factors;
     for (const auto& tensor : tensors)
-      factors.push_back({.gradient_scale = static_cast<A>(step.gradient_scale),
+      factors.push_back({.gradient_scale = static_cast<A>(step.gradient_scale * tensor.gradient_scale),
                          .moments = AdamMoments<A>::of(s_, step),
                          .correction = static_cast<A>(1.0 / moment_correction(s_.beta1, step)),
                          .weight_decay = static_cast<A>(s_.weight_decay * tensor.decay)});

@@ -125,10 +125,9 @@ class Muon final : public LayerOptimizer<Muon> {
   template <class A>
   void gather(ThreadPool& pool, const LayerWork<A>& work, std::span<A> moments) const {
     const auto& step = work.step();
-    const MomentumFactors<A> of_matrices{.gradient_scale = static_cast<A>(step.gradient_scale),
-                                         .momentum = static_cast<A>(s_.momentum),
-                                         .nesterov = s_.nesterov};
-    const AdamFactors<A> of_the_rest{.gradient_scale = static_cast<A>(step.gradient_scale),
+    const auto scale_of = [&](const UpdateTensor& t) { return static_cast<A>(step.gradient_scale * t.gradient_scale); };
+    const MomentumFactors<A> of_matrices{.gradient_scale = 1, .momentum = static_cast<A>(s_.momentum), .nesterov = s_.nesterov};
+    const AdamFactors<A> of_the_rest{.gradient_scale = 1,
                                      .moments = AdamMoments<A>::of(s_, step),
                                      .correction = static_cast<A>(1.0 / moment_correction(s_.beta1, step))};
     std::vector<A*> second;  // of each tensor
@@ -140,11 +139,16 @@ class Muon final : public LayerOptimizer<Muon> {
     work.load_packed(moments);
     work.each_tile(pool, [&](std::size_t tensor, std::int64_t element, const elementwise::Tile<A>& tile) {
       A* const out = work.directions(tensor) + element;
-      if (is_orthogonalised(work.tensors()[tensor]))
-        run_loop<Momentum>(isa_, out, tile.gradient.numbers, tile.state0.numbers, tile.count, of_matrices);
-      else
-        run_loop<Adam>(isa_, out, tile.gradient.numbers, tile.state0.numbers, second[tensor] + element, tile.count,
-                       of_the_rest);
+      const auto& t = work.tensors()[tensor];
+      if (is_orthogonalised(t)) {
+        auto own = of_matrices;
+        own.gradient_scale = scale_of(t);
+        run_loop<Momentum>(isa_, out, tile.gradient.numbers, tile.state0.numbers, tile.count, own);
+      } else {
+        auto own = of_the_rest;
+        own.gradient_scale = scale_of(t);
+        run_loop<Adam>(isa_, out, tile.gradient.numbers, tile.state0.numbers, second[tensor] + element, tile.count, own);
+      }
     });
     work.store_packed(moments);
   }

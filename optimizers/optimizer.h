@@ -52,6 +52,7 @@ struct Stored {
 struct UpdatePart {
   std::int64_t first = 0, count = 0;  // elements of the chunk
   double rate = 1, decay = 1;         // multiply the learning rate and the weight decay; 0: exempt
+  double gradient_scale = 1;          // multiplies the step's
   // Names an element's random numbers, so that they do not depend on where it lies: the tensor, and its element `first`.
   std::uint64_t stream = 0, tensor_element = 0;
 };
@@ -73,6 +74,7 @@ struct UpdateTensor {
   std::int64_t rows = 1, columns = 0;  // more than two dimensions: the leading ones are rows; a vector is one row
   bool hidden = false;                 // of a layer between the first and the last, which embed and read out
   double rate = 1, decay = 1;          // as UpdatePart's
+  double gradient_scale = 1;
   std::uint64_t stream = 0;
   [[nodiscard]] std::int64_t elements() const { return rows * columns; }
   [[nodiscard]] bool is_matrix() const { return rows > 1 && columns > 1; }

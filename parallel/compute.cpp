@@ -110,7 +110,36 @@ double Compute::loss_sum() const {
   return sum;
 }
 
-double Compute::gradient_norm() const { return has_norms_ || parts_.ranks.pipeline ? squares_.norm() : 0; }
+double Compute::gradient_norm() const {
+  if (!has_norms_ && !parts_.ranks.pipeline) return 0;
+  return squares_.norm([](std::uint32_t, std::uint32_t) { return true; });
+}
+
+std::vector<double> Compute::group_norms() const {
+  const auto& groups = parts_.map->options().param_groups;
+  if (!any_clips(groups) || (!has_norms_ && !parts_.ranks.pipeline)) return {};
+  std::vector<double> norms(groups.size() + 1, 0.0);
+  const auto norm_of = [&](std::int32_t group) {
+    return squares_.norm([&](std::uint32_t l, std::uint32_t t) { return own_param(l, t).clip_group == group; });
+  };
+  for (std::size_t g = 0; g < groups.size(); ++g)
+    if (groups[g].clip) norms[g] = norm_of(static_cast<std::int32_t>(g));
+  norms.back() = norm_of(-1);
+  return norms;
+}
+
+UpdateStep Compute::update_step(bool first) const {
+  auto step = input_->update;
+  step.first = first;
+  if (!input_->group_scales.empty()) step.gradient_scale = 1;
+  return step;
+}
+
+double Compute::gradient_scale(const ParamSpec& param) const {
+  if (input_->group_scales.empty()) return 1;
+  if (param.clip_group < 0) return input_->update.gradient_scale;
+  return input_->group_scales.at(static_cast<std::size_t>(param.clip_group));
+}
 
 // The layout counts a layer's own tensors only.
 const ParamSpec& Compute::own_param(std::uint32_t layer, std::uint32_t tensor) const {
@@ -247,13 +276,12 @@ void Compute::update_chunk(const Action& a, std::uint32_t chunk_in_layer, const 
                      .count = static_cast<std::int64_t>(s.elements),
                      .rate = param.rate,
                      .decay = param.decay,
+                     .gradient_scale = gradient_scale(param),
                      .stream = stream_of(param.name.c_str()),
                      .tensor_element = s.tensor_element});
   }
-  auto step = input_->update;
-  step.first = first;
   chunk.parts = parts;
-  parts_.optimizer->enqueue(stream_for(a), step, chunk);
+  parts_.optimizer->enqueue(stream_for(a), update_step(first), chunk);
 }
 
 void Compute::update_layer(const Action& a, const Views& views, bool first) {
@@ -278,11 +306,11 @@ void Compute::update_layer(const Action& a, const Views& views, bool first) {
       }
     }
   }
-  auto step = input_->update;
-  step.first = first;
-  const auto shape = map.layer_shape(a.layer);
+  auto shape = map.layer_shape(a.layer);
+  for (std::uint32_t t = 0; t < shape.tensors.size(); ++t)
+    shape.tensors[t].gradient_scale = gradient_scale(own_param(a.layer, t));
   parts_.optimizer->enqueue_layer(
-      stream_for(a), step,
+      stream_for(a), update_step(first),
       {.chunks = chunks, .packed = packed, .tensors = shape.tensors, .scratch = views.of(map.update_scratch())});
 }
 

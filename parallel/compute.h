@@ -32,7 +32,9 @@ struct StepInput {
   std::span<const std::int32_t> tokens = {}, targets = {};  // [micro_batches · N]
   double loss_scale = 1;                                    // 1 ÷ target tokens of all micro-batches
   UpdateStep update = {};                                   // of the updates in this program
-  WeightRange weights = {};                                 // of fill and visit
+  // Gradient scales of groups of parameters, in place of the update's, where groups are clipped apart; empty: they are not.
+  std::vector<double> group_scales = {};
+  WeightRange weights = {};   // of fill and visit
   TensorView logits = {};     // of decode: [1, V], written by the last layer; in the device's host_memory()
   std::int64_t position = 0;  // of decode
 };
@@ -69,6 +71,9 @@ class Compute {
   void share_results(Share share);
   [[nodiscard]] double loss_sum() const;       // global micro-batches folded in order
   [[nodiscard]] double gradient_norm() const;  // layers folded in declared order; 0 for programs without norms
+  // The same of each group of parameters that is clipped apart (0 for others), at last that of all parameters in none of them.
+  // Empty where no group is.
+  [[nodiscard]] std::vector<double> group_norms() const;
 
  private:
   class Views;
@@ -83,6 +88,8 @@ class Compute {
   void message(const Action& action, const Views& views);
   void update_chunk(const Action& action, std::uint32_t chunk, const Views& views, bool first);
   [[nodiscard]] bool shares_squares() const;
+  [[nodiscard]] UpdateStep update_step(bool first) const;
+  [[nodiscard]] double gradient_scale(const ParamSpec& param) const;  // multiplies update_step()'s
   [[nodiscard]] Stored stored(Kind kind, std::byte* data) const;
   [[nodiscard]] const ParamSpec& own_param(std::uint32_t layer, std::uint32_t tensor) const;
 

@@ -188,7 +188,11 @@ struct Engine::Impl {
   RankGroups groups;
   std::optional<Agreement> ranks;  // empty where there is one
   std::optional<Commit> resumed;
-  std::optional<UpdateStep> pending;
+  struct Pending {
+    UpdateStep update;
+    std::vector<double> group_scales;
+  };
+  std::optional<Pending> pending;
 
   // What the kernel may still use after a request of the mover's was given up: shared with it.
   struct Disk {
@@ -217,13 +221,16 @@ StepResult Engine::step(const StepInput& input) {
   const auto& programs = impl_->plan.programs;
   const bool before_use = programs.updates_before_use;
   const bool steady = !before_use || impl_->pending.has_value();
-  if (before_use && impl_->pending) in.update = *impl_->pending;
+  if (before_use && impl_->pending) {
+    in.update = impl_->pending->update;
+    in.group_scales = std::move(impl_->pending->group_scales);
+  }
   impl_->pending.reset();
   return impl_->executor->run(steady ? programs.steady : programs.first, in, Compute::Share::step);
 }
 
-void Engine::set_pending(const UpdateStep& update) {
-  if (impl_->plan.programs.updates_before_use) impl_->pending = update;
+void Engine::set_pending(const UpdateStep& update, std::vector<double> group_scales) {
+  if (impl_->plan.programs.updates_before_use) impl_->pending = {update, std::move(group_scales)};
 }
 
 void Engine::skip() {
@@ -234,7 +241,8 @@ void Engine::skip() {
 
 void Engine::drain() {
   if (!impl_->pending) return;
-  const StepInput input{.update = *impl_->pending, .weights = {}};
+  const StepInput input{
+      .update = impl_->pending->update, .group_scales = std::move(impl_->pending->group_scales), .weights = {}};
   impl_->pending.reset();
   impl_->executor->run(impl_->plan.programs.drain, input);
 }

@@ -54,7 +54,8 @@ class Engine {
   // One step. With updates before use, `update` belongs to the step before; it is kept pending until the next step() or
   // drain(): StepInput::update counts only for plans that update inside the backward.
   StepResult step(const StepInput& input);
-  void set_pending(const UpdateStep& update);  // the step that just ran is to be applied like this
+  // The step that just ran is to be applied like this; `group_scales` as StepInput's.
+  void set_pending(const UpdateStep& update, std::vector<double> group_scales = {});
   // The step that just ran is not to be applied: what a NaN has touched is dropped, weights and states stay as they were. Only
   // for plans with updates before use; others have applied it already (std::logic_error).
   void skip();

@@ -81,6 +81,7 @@ StepResult Executor::run(const Program& program, const StepInput& input, Compute
   result_.loss_sum = compute_.loss_sum();
   result_.gradient_norm = compute_.gradient_norm();
   result_.live = live_.peak();
+  result_.group_norms = compute_.group_norms();
   return std::move(result_);
 }
 

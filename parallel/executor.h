@@ -26,8 +26,9 @@
 namespace terrace {
 
 struct StepResult {
-  double loss_sum = 0;       // over target tokens, micro-batches folded in order
-  double gradient_norm = 0;  // global, before clipping; 0 in programs without norms
+  double loss_sum = 0;              // over target tokens, micro-batches folded in order
+  double gradient_norm = 0;         // global, before clipping; 0 in programs without norms
+  std::vector<double> group_norms;  // Compute::group_norms()
   double seconds = 0, compute_seconds = 0;
   std::map<std::string, double> stall_s;  // by cause
   Traffic moved;                          // issued by this program

@@ -40,10 +40,11 @@ GradientSquares::Blocks GradientSquares::of(std::uint32_t layer, std::uint32_t t
 
 std::span<double> GradientSquares::all() const { return {reinterpret_cast<double*>(memory_.data()), count_}; }
 
-double GradientSquares::norm() const {
+double GradientSquares::norm(const Counts& counts) const {
   double sum = 0;
   for (std::uint32_t l = 0; l < layout_.layers(); ++l)
     for (std::uint32_t t = 0; t < layout_.tensors_of(l); ++t) {
+      if (!counts(l, t)) continue;
       const auto blocks = of(l, t, 0, layout_.place(l, t).elements);
       double tensor = 0;
       for (const double s : std::span(blocks.sums.as<double>(), static_cast<std::size_t>(blocks.sums.elements()))) tensor += s;

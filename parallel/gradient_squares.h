@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -32,7 +33,9 @@ class GradientSquares {
   [[nodiscard]] Blocks of(std::uint32_t layer, std::uint32_t tensor, std::uint64_t first, std::uint64_t count) const;
 
   [[nodiscard]] std::span<double> all() const;
-  [[nodiscard]] double norm() const;  // tensors folded in declared order, each one's blocks in ascending order
+  // Of the tensors that count, folded in declared order, each one's blocks in ascending order.
+  using Counts = std::function<bool(std::uint32_t layer, std::uint32_t tensor)>;
+  [[nodiscard]] double norm(const Counts& counts) const;
 
  private:
   const Layout& layout_;

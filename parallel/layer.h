@@ -33,6 +33,7 @@ struct ParamSpec {
   double decay = 1;   // multiplies the weight decay; 0: exempt
   bool tied = false;  // another, earlier layer declared this name: its weights are read, its gradient gets this use added
   double rate = 1;    // multiplies the learning rate
+  std::int32_t clip_group = -1;  // of param_group.h, by whose norm its gradient is clipped; −1: with all that have none
 };
 
 struct BatchShape {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <regex>
@@ -12,10 +13,11 @@ namespace terrace {
 namespace {
 
 [[noreturn]] void refuse(std::string_view text, const std::string& why) {
-  throw Error(fmt::format("parameter group \"{}\": {}\n  a group is PATTERN:rate=NUMBER,decay=NUMBER, or one of the two; the "
-                          "numbers multiply --lr and --weight-decay",
-                          text, why),
-              Exit::usage);
+  throw Error(
+      fmt::format("parameter group \"{}\": {}\n  a group is PATTERN:rate=NUMBER,decay=NUMBER,clip=NUMBER, or some of the "
+                  "three; the first two multiply --lr and --weight-decay, the third is a norm as --grad-clip's",
+                  text, why),
+      Exit::usage);
 }
 
 std::regex regex_of(const std::string& pattern) {
@@ -29,15 +31,15 @@ std::regex regex_of(const std::string& pattern) {
 ParamGroup parse_param_group(std::string_view text) {
   const auto colon = text.rfind(':');
   if (colon == std::string_view::npos || colon == 0) refuse(text, "there is no pattern with a ':' behind it");
-  ParamGroup group{.pattern = std::string(text.substr(0, colon)), .rate = {}, .decay = {}};
+  ParamGroup group{.pattern = std::string(text.substr(0, colon)), .rate = {}, .decay = {}, .clip = {}};
   (void)regex_of(group.pattern);
   for (auto rest = text.substr(colon + 1);;) {
     const auto comma = rest.find(',');
     const auto item = rest.substr(0, comma);
     const auto equals = item.find('=');
     const auto key = item.substr(0, equals);
-    auto* const to = key == "rate" ? &group.rate : key == "decay" ? &group.decay : nullptr;
-    if (!to || equals == std::string_view::npos) refuse(text, fmt::format("\"{}\" is neither rate= nor decay=", item));
+    auto* const to = key == "rate" ? &group.rate : key == "decay" ? &group.decay : key == "clip" ? &group.clip : nullptr;
+    if (!to || equals == std::string_view::npos) refuse(text, fmt::format("\"{}\" is none of rate=, decay=, clip=", item));
     if (*to) refuse(text, fmt::format("{} is said twice", key));
     const auto digits = item.substr(equals + 1);
     double value = 0;
@@ -68,8 +70,13 @@ std::vector<ParamGroup> parse_param_groups(std::string_view text) {
   return groups;
 }
 
+bool any_clips(std::span<const ParamGroup> groups) {
+  return std::ranges::any_of(groups, [](const ParamGroup& group) { return group.clip.has_value(); });
+}
+
 void apply_groups(std::span<const ParamGroup> groups, std::vector<std::vector<ParamSpec>>& params) {
-  for (const auto& group : groups) {
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const auto& group = groups[g];
     const auto pattern = regex_of(group.pattern);
     bool found = false;
     for (auto& layer : params)
@@ -78,6 +85,7 @@ void apply_groups(std::span<const ParamGroup> groups, std::vector<std::vector<Pa
         found = true;
         param.rate = group.rate.value_or(param.rate);
         param.decay = group.decay.value_or(param.decay);
+        if (group.clip) param.clip_group = static_cast<std::int32_t>(g);
       }
     if (found) continue;
     std::string some;

@@ -97,9 +97,10 @@ std::vector<Option> make_table() {
       number("train", "eps", &C::eps, kAbove0, kSame, "added to the root of the second moment"),
       number("train", "weight-decay", &C::weight_decay, kCount, kSame, "weight decay; not of norms and biases"),
       text("train", "param-groups", &C::param_groups, Text::any, kSame,
-           "rates and decays of parameters by their names: \"REGEX:rate=0.1,decay=0; ...\", which multiply --lr and "
-           "--weight-decay"),
-      number("train", "grad-clip", &C::grad_clip, kCount, kSame, "greatest global gradient norm; 0: not clipped"),
+           "rates, decays and clip norms of parameters by their names: \"REGEX:rate=0.1,decay=0,clip=1; ...\"; the first two "
+           "multiply --lr and --weight-decay"),
+      number("train", "grad-clip", &C::grad_clip, kCount, kSame,
+             "greatest gradient norm of all parameters that no group clips; 0: not clipped"),
       text("train", "on-non-finite", &C::on_non_finite, Text::choice, !kSame,
            "when a loss or gradient norm is infinite or NaN: end the run, or leave the weights and go on", {"stop", "skip"}),
       text("train", "loss-scale", &C::loss_scale, Text::any, !kSame,

@@ -191,6 +191,7 @@ class Training {
                                .loss_scale = loss_scale_.value() / static_cast<double>(tokens_a_step()),
                                .update = update});
     result.gradient_norm /= loss_scale_.value();
+    for (auto& norm : result.group_norms) norm /= loss_scale_.value();
     return result;
   }
   static bool finite(const StepResult& r) { return std::isfinite(r.loss_sum) && std::isfinite(r.gradient_norm); }
@@ -207,8 +208,14 @@ class Training {
       ++skipped_;
       return false;
     }
-    update.gradient_scale = clip_factor(r.gradient_norm, config_.grad_clip) / loss_scale_.value();
-    engine.set_pending(update);
+    const auto scale = [&](double norm, double greatest) { return clip_factor(norm, greatest) / loss_scale_.value(); };
+    const auto& groups = request_.param_groups;
+    std::vector<double> group_scales;
+    if (!r.group_norms.empty())
+      for (std::size_t g = 0; g < groups.size(); ++g)
+        group_scales.push_back(scale(r.group_norms[g], groups[g].clip.value_or(0)));
+    update.gradient_scale = scale(group_scales.empty() ? r.gradient_norm : r.group_norms.back(), config_.grad_clip);
+    engine.set_pending(update, std::move(group_scales));
     loss_scale_.succeeded();
     return true;
   }

@@ -55,6 +55,7 @@ void launch_update(const Launcher& launcher, const UpdateMaps& maps, const Rule&
       const auto& part = chunk.parts[p];
       auto own = step;
       own.learning_rate *= part.rate;
+      own.gradient_scale *= part.gradient_scale;
       args.part[args.parts++] = {.first = part.first,
                                  .end = after(part),
                                  .stream = part.stream,

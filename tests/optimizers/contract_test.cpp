@@ -81,7 +81,7 @@ void expect_specified_steps(const Case& optimizer, const Optimizer& tested, Thre
                             const std::function<UpdateStep(std::uint64_t)>& step_of) {
   draw_weights(chunk, 7);
   const auto n = chunk.elements();
-  chunk.parts = {{.first = 0, .count = 64, .stream = 77, .tensor_element = 1003},
+  chunk.parts = {{.first = 0, .count = 64, .gradient_scale = 0.3, .stream = 77, .tensor_element = 1003},
                  {.first = 64, .count = n - 80, .decay = 0, .stream = 78},
                  {.first = n - 13, .count = 13, .rate = 0.5, .stream = 79, .tensor_element = 6}};
   const auto states = chunk.recipe().states;
@@ -95,6 +95,7 @@ void expect_specified_steps(const Case& optimizer, const Optimizer& tested, Thre
     for (const auto& part : chunk.parts) {
       auto own = step;
       own.learning_rate *= part.rate;
+      own.gradient_scale *= part.gradient_scale;
       for (std::int64_t i = part.first; i < part.first + part.count; ++i) {
         A w = static_cast<A>(chunk.weight(i)), s[2] = {};
         for (std::size_t k = 0; k < states.size() && !step.first; ++k) s[k] = static_cast<A>(chunk.number(states[k], i));

@@ -75,6 +75,24 @@ TEST_F(Zero, CanonicalReductionGivesTheBitsOfOneRank) {
     }
 }
 
+// Groups of parameters with clip norms of their own, which reach over layers.
+TEST_F(Zero, ClippingGroupsGivesTheBitsOfOneRank) {
+  toy::RunOptions base;
+  base.steps = 3;
+  base.shape = {{1, 8}, 6};
+  const auto plain = run(base, "not grouped");
+  base.param_groups = "\\.a$:clip=0.01; bias|scale:clip=0.02";
+  const auto one = run(base, "one rank");
+  EXPECT_NE(one.hash, plain.hash);
+  for (const std::uint32_t ranks : {2U, 3U})
+    for (const std::uint32_t zero : {0U, 1U, 2U, 3U}) {
+      auto o = base;
+      o.data = {.ranks = ranks, .zero = zero, .canonical = true};
+      o.shape.micro_batches = 6 / ranks;
+      expect_same(one, run(o, name(o)), name(o));
+    }
+}
+
 TEST_F(Zero, CanonicalReductionOfHybridShardsGivesTheBitsOfOneRank) {
   toy::RunOptions base;
   base.steps = 3;

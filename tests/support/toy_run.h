@@ -49,6 +49,7 @@ struct RunOptions {
   std::function<std::unique_ptr<Optimizer>()> make_optimizer = [] { return terrace::make_optimizer("adamw", {}); };
   MachineProfile profile;
   std::string recipe = "fp32";
+  std::string param_groups = "";
   DataParallel data = {};  // shape.micro_batches are each data rank's
   std::optional<pipeline::Pipeline> pipeline = {};
   [[nodiscard]] std::uint32_t pipeline_ranks() const { return pipeline ? pipeline->schedule.placement.ranks : 1; }
@@ -66,23 +67,28 @@ struct RunResult {
 };
 
 inline PlanRequest request_of(const RunOptions& o) {
-  return {.shape = o.shape,
-          .budget = o.budget,
-          .recipe = o.recipe,
-          .disk_tier = o.disk_tier,
-          .order = o.order,
-          .group = o.group,
-          .recompute = o.recompute ? kAllLayers : 0,
-          .offload = o.offload ? kAllLayers : 0,
-          .activations = o.activations,
-          .update = o.update,
-          .updates_before_use = o.before_use,
-          .prefetch_depth = o.depth,
-          .steps = o.steps,
-          .commit_every = o.commit_every,
-          .generations = o.generations,
-          .pipeline = o.pipeline,
-          .data = o.data};
+  PlanRequest request{.shape = o.shape,
+                      .budget = o.budget,
+                      .recipe = o.recipe,
+                      .disk_tier = o.disk_tier,
+                      .order = o.order,
+                      .group = o.group,
+                      .recompute = o.recompute ? kAllLayers : 0,
+                      .offload = o.offload ? kAllLayers : 0,
+                      .activations = o.activations,
+                      .update = o.update,
+                      .updates_before_use = o.before_use,
+                      .prefetch_depth = o.depth,
+                      .steps = o.steps,
+                      .commit_every = o.commit_every,
+                      .generations = o.generations,
+                      .pipeline = o.pipeline,
+                      .data = o.data};
+  const auto optimizer = o.make_optimizer();
+  request.states = optimizer->states();
+  request.layer_unit = optimizer->layer_unit();
+  request.param_groups = parse_param_groups(o.param_groups);
+  return request;
 }
 
 // What main would own, in the order of dependence, and the steps of a training loop.
@@ -131,8 +137,11 @@ struct Training {
       engine->skip();
       return r;
     }
-    if (o.before_use) update.gradient_scale = clip_factor(r.gradient_norm, 0.5);
-    engine->set_pending(update);
+    std::vector<double> group_scales;
+    for (std::size_t g = 0; g + 1 < r.group_norms.size(); ++g)
+      group_scales.push_back(clip_factor(r.group_norms[g], *planned.map.param_groups[g].clip));
+    if (o.before_use) update.gradient_scale = clip_factor(r.group_norms.empty() ? r.gradient_norm : r.group_norms.back(), 0.5);
+    engine->set_pending(update, std::move(group_scales));
     return r;
   }
   double evaluate() {  // of the batch at hand, its first micro-batch

@@ -270,6 +270,83 @@ TEST_F(OptimizersTrain, ALossScaleKeepsGradientsThatAreTooSmallForFp16) {
   }
 }
 
+// Plain SGD at rate 1 moves weights by their clipped gradients: by a group's norm, all in one direction.
+TEST_F(OptimizersTrain, GroupsOfParametersAreClippedByTheirOwnNorms) {
+  const std::vector<std::string> attention{"model.layers.0.self_attn.q_proj.weight", "model.layers.1.self_attn.q_proj.weight"};
+  const std::string other = "model.layers.0.mlp.down_proj.weight";
+  auto base = config({.optimizer = "sgd", .dtype = "fp32"}, 1);
+  base.momentum = base.weight_decay = 0;
+  base.lr = base.min_lr = 1;
+  base.grad_accumulation = 2;
+  base.untied = true;
+  const auto first = [&] {
+    auto c = base;
+    c.lr = c.min_lr = 1e-30;
+    c.save = folder_ / "first";
+    (void)train_fresh(c);
+    return c.save;
+  }();
+  std::map<std::string, Trained> runs;
+  const auto moved = [&](const std::string& groups, double clip) {
+    auto c = base;
+    c.param_groups = groups;
+    c.grad_clip = clip;
+    c.save = folder_ / "last";
+    runs[groups] = train_fresh(c);
+    std::map<std::string, std::vector<float>> all;
+    for (const auto& name : {attention[0], attention[1], other}) {
+      all[name] = with_tensor(c.save, name);
+      const auto before = with_tensor(first, name);
+      for (std::size_t i = 0; i < before.size(); ++i) all[name][i] -= before[i];
+    }
+    return all;
+  };
+  const auto norm = [](std::initializer_list<const std::vector<float>*> vectors) {
+    double sum = 0;
+    for (const auto* v : vectors)
+      for (const double x : *v) sum += x * x;
+    return std::sqrt(sum);
+  };
+  const auto plain = moved("", 0);
+  const double whole = norm({&plain.at(attention[0]), &plain.at(attention[1])}), most = whole / 3;
+  EXPECT_EQ(moved("q_proj:clip=1e9; mlp:rate=1", 0), plain) << "what is not clipped so already";
+  const auto clipped = moved(fmt::format("q_proj:clip={}", most), 0);
+  EXPECT_NEAR(norm({&clipped.at(attention[0]), &clipped.at(attention[1])}), most, 1e-3 * most);
+  EXPECT_EQ(clipped.at(other), plain.at(other));
+  for (const auto& name : attention)
+    for (std::size_t i = 0; i < plain.at(name).size(); ++i)
+      ASSERT_NEAR(clipped.at(name)[i], plain.at(name)[i] / 3, 1e-3 * whole) << name << ", element " << i;
+  // What no group clips has a norm of its own, too.
+  const double all = runs.at("").steps.front().grad_norm, rest = std::sqrt(all * all - whole * whole);
+  const auto both = moved("q_proj:clip=0", rest / 2);
+  EXPECT_EQ(both.at(attention[0]), plain.at(attention[0]));
+  EXPECT_NEAR(norm({&both.at(other)}), norm({&plain.at(other)}) / 2, 1e-3 * norm({&plain.at(other)}));
+  EXPECT_EQ(runs.at("q_proj:clip=0").steps.front().grad_norm, all) << "reported is the norm of everything";
+}
+
+// Norms of groups come from the sums of the global one: where bytes lie changes nothing, and a resumed run goes on.
+TEST_F(OptimizersTrain, ClippingGroupsDependsOnNoTierAndIsResumed) {
+  for (const auto* optimizer : {"adamw", "lamb", "muon", "adafactor"}) {
+    auto c = config({.optimizer = optimizer, .dtype = "fp16"}, 6);
+    c.grad_accumulation = 2;
+    c.param_groups = "q_proj|k_proj:clip=0.01; norm:clip=0.001,rate=2";
+    c.grad_clip = 0.1;
+    const auto resident = train_fresh(c);
+    auto offloaded = c;
+    offloaded.order = "vertical";
+    put(offloaded, Place::on_disk, folder_ / "disk");
+    expect_same_bits(resident, train_fresh(offloaded), optimizer);
+    offloaded.out_dir = folder_ / fmt::format("stopped-{}", optimizer);
+    offloaded.steps = 3;
+    run_train(offloaded);
+    offloaded.steps = 6;
+    offloaded.resume = "auto";
+    expect_same_bits(resident, run_train(offloaded), fmt::format("{}, resumed", optimizer));
+    c.param_groups.clear();
+    EXPECT_NE(train_fresh(c).hash, resident.hash);
+  }
+}
+
 TEST_F(OptimizersTrain, GroupsOfParametersHaveTheirOwnRatesAndDecays) {
   const auto weights = [&](const std::string& groups, const std::string& file) {
     auto c = config({.dtype = "fp32"}, 3);
@@ -285,7 +362,7 @@ TEST_F(OptimizersTrain, GroupsOfParametersHaveTheirOwnRatesAndDecays) {
   // The last group that says a number counts.
   EXPECT_EQ(weights(".:rate=0.25; .:rate=1", "last"), plain);
   for (const auto* bad : {"no_such_tensor:rate=1", "norm", "norm:", ":rate=1", "norm:speed=2", "norm:rate=-1", "norm:rate=x",
-                          "norm:rate=1,rate=2", "(:rate=1"}) {
+                          "norm:rate=1,rate=2", "(:rate=1", "norm:clip=-1"}) {
     auto c = config({.dtype = "fp32"}, 1);
     c.param_groups = bad;
     try {
