@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
-#include <memory>
 #include <new>
 
 #include <fmt/format.h>
@@ -15,26 +13,6 @@
 
 namespace terrace {
 namespace {
-
-// Direct I/O wants whole pages.
-class PageBuffer {
- public:
-  std::span<std::byte> of(std::uint64_t bytes) {
-    if (bytes > bytes_) {
-      data_.reset(static_cast<std::byte*>(std::aligned_alloc(kPageBytes, round_up(bytes, kPageBytes))));
-      if (!data_) throw std::bad_alloc();
-      bytes_ = bytes;
-    }
-    return {data_.get(), bytes};
-  }
-
- private:
-  struct Free {
-    void operator()(std::byte* p) const { std::free(p); }
-  };
-  std::unique_ptr<std::byte, Free> data_;
-  std::uint64_t bytes_ = 0;
-};
 
 void write(ChunkStore& to, ChunkId chunk, std::uint64_t offset, std::span<const std::byte> bytes) {
   const auto files = to.descriptors();
@@ -54,6 +32,22 @@ void write(ChunkStore& to, ChunkId chunk, std::uint64_t offset, std::span<const 
 
 }  // namespace
 
+std::span<std::byte> PageBuffer::of(std::uint64_t bytes) {
+  if (bytes > bytes_) {
+    data_.reset(static_cast<std::byte*>(std::aligned_alloc(kPageBytes, round_up(bytes, kPageBytes))));
+    if (!data_) throw std::bad_alloc();
+    bytes_ = bytes;
+  }
+  return {data_.get(), bytes};
+}
+
+void write_chunk(ChunkStore& to, const ChunkDescription& chunk, std::uint64_t place_offset, std::span<const std::byte> bytes) {
+  to.describe(chunk);
+  const auto offset = to.place_write(chunk.chunk, place_offset, bytes.size());
+  write(to, chunk.chunk, offset, bytes);
+  to.end_write(chunk.chunk, offset, checksum_of(bytes));
+}
+
 void copy_store(const ChunkStore& from, ChunkStore::Options like) {
   const auto chunks = from.committed();
   // Every chunk keeps its place, because a run looks for it there.
@@ -65,10 +59,7 @@ void copy_store(const ChunkStore& from, ChunkStore::Options like) {
     const auto& d = chunk.description;
     const auto bytes = buffer.of(d.bytes);
     from.read_committed(chunk, bytes);
-    to->describe(d);
-    const auto offset = to->place_write(d.chunk, chunk.offset, d.bytes);
-    write(*to, d.chunk, offset, bytes);
-    to->end_write(d.chunk, offset, chunk.checksum);
+    write_chunk(*to, d, chunk.offset, bytes);
   }
   const auto commit = from.last_commit();
   to->commit(commit->step, commit->payload);

@@ -9,6 +9,7 @@
 #include <terrace/offload/mover.h>
 #include <terrace/parallel/comm/agree.h>
 #include <terrace/parallel/mesh.h>
+#include <terrace/parallel/reshard.h>
 
 namespace terrace {
 namespace {
@@ -85,7 +86,11 @@ struct Engine::Impl {
     auto& store = disk->store;
     if (options.communicator) ranks.emplace(*options.communicator, device);
     if (options.resume) {
-      open_common_commit();
+      if (options.reshard_from.empty()) {
+        open_common_commit();
+      } else {
+        reshard_in_turn();
+      }
       adopt();
       store->trim(plan.capacity.disk);  // the run before may have had room for more
     } else {
@@ -153,6 +158,22 @@ struct Engine::Impl {
                               "checkpoint",
                               options.communicator->rank(), options.store.not_after_step),
                   Exit::corrupt);
+  }
+
+  // One rank after the other, because a store is one process's at a time.
+  void reshard_in_turn() {
+    std::vector<PlacedChunk> chunks;
+    for (auto& d : describe_state(map)) {
+      const auto format = map.options().recipe.format_of(d.kind);
+      const auto place = residency.offset_on_disk(d.chunk);
+      chunks.push_back({std::move(d), format, place});
+    }
+    disk->store = ChunkStore::create(options.store);
+    const int all = ranks ? options.communicator->size() : 1, mine = ranks ? options.communicator->rank() : 0;
+    for (int turn = 0; turn < all; ++turn) {
+      if (turn == mine) reshard(options.reshard_from, chunks, *disk->store);
+      if (ranks) ranks->barrier();
+    }
   }
 
   // The store's committed chunks become the state, in place: the layout depends on the model only, never on budgets.

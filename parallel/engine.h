@@ -21,6 +21,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <terrace/core/device.h>
 #include <terrace/core/trace.h>
@@ -35,9 +36,12 @@ namespace terrace {
 class Engine {
  public:
   struct Options {
-    Device* device = nullptr;              // borrowed
-    ChunkStore::Options store;             // capacity is the plan's; made, or opened, by the constructor
-    bool resume = false;                   // continue from the store's last commit
+    Device* device = nullptr;   // borrowed
+    ChunkStore::Options store;  // capacity is the plan's; made, or opened, by the constructor
+    bool resume = false;        // continue from the store's last commit
+    // Continue from the stores of all ranks of a run that was laid out for other ranks: `store` is made anew and begins with
+    // their last commit (reshard.h). They stay as they are.
+    std::vector<ChunkStore::Options> reshard_from = {};
     const Optimizer* optimizer = nullptr;  // borrowed
     Communicator* communicator = nullptr;  // of all ranks, borrowed; may be null where there is one. See below
     Trace* trace = nullptr;                // borrowed, may be null

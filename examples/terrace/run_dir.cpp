@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <fstream>
+#include <string_view>
 #include <utility>
 
 #include <terrace/core/error.h>
@@ -84,6 +86,60 @@ RunFile read_run_file(const fs::path& dir) {
   return run;
 }
 
+// Who holds and computes what: it may change from one part of a run to the next. What a step computes may not, so its
+// micro-batches are counted over all ranks.
+nlohmann::json take_layout(nlohmann::json& fingerprint) {
+  nlohmann::json layout;
+  for (const auto* const key : {"dp", "zero", "shard-group", "pp", "schedule", "virtual-stages"}) {
+    layout[key] = fingerprint.at(key);
+    fingerprint.erase(key);
+  }
+  fingerprint["micro-batches a step"] =
+      layout["dp"].get<std::int64_t>() * fingerprint.at("grad-accumulation").get<std::int64_t>();
+  fingerprint.erase("grad-accumulation");
+  if (layout["pp"] == 1) {
+    layout.erase("schedule");
+    layout.erase("virtual-stages");
+  }
+  if (layout["dp"] == 1) {
+    layout.erase("zero");
+    layout.erase("shard-group");
+  }
+  return layout;
+}
+
+// "store", "store-layout2", "store-layout3": a run that is laid out anew gets new stores, and keeps the old ones until those
+// are committed.
+constexpr std::string_view kLayoutSuffix = "-layout";
+struct LaidOut {
+  std::string base;
+  std::uint64_t number = 1;
+
+  static LaidOut of(const std::string& name) {
+    const auto at = name.rfind(kLayoutSuffix);
+    if (at == std::string::npos) return {name.substr(0, name.rfind("-rank")), 1};
+    return {name.substr(0, at), std::strtoull(name.c_str() + at + kLayoutSuffix.size(), nullptr, 10)};
+  }
+  [[nodiscard]] std::string name() const { return number == 1 ? base : fmt::format("{}{}{}", base, kLayoutSuffix, number); }
+};
+
+// The stores that the run has, or those it will have when it was laid out for other ranks.
+void set_stores(RunDir& dir, const RunFile& run, const RunConfig& config) {
+  dir.store.paths = run.store.paths;
+  dir.store.name = run.store.name;
+  auto then = run.fingerprint, now = fingerprint(config);
+  const auto layout = take_layout(then);
+  if (layout == take_layout(now)) return;
+  const auto ranks = layout.at("dp").get<std::size_t>() * layout.at("pp").get<std::size_t>();
+  for (std::size_t r = 0; r < ranks; ++r) {
+    dir.reshard_from.push_back(run.store);
+    dir.reshard_from.back().name = store_name_of_rank(run.store.name, r);
+  }
+  auto next = LaidOut::of(run.store.name);
+  ++next.number;
+  dir.store.name = next.name();
+}
+
 // Killed runs leave nothing that has to be removed: the lock is the kernel's. A file system that cannot lock a directory (NFS)
 // leaves it to the lock of the store.
 FileHandle lock_directory(const fs::path& dir) {
@@ -101,7 +157,7 @@ bool is_used(const fs::path& dir) {
   const ChunkStore::Options own{.paths = {dir}, .name = "store"};
   for (const auto& entry : fs::directory_iterator(dir))
     if (const auto name = entry.path().filename().string();
-        (name != own.name && !name.starts_with(own.name + "-rank")) || ChunkStore::has_commit(own))
+        (name != own.name && !name.starts_with(own.name + "-")) || ChunkStore::has_commit(own))
       return true;
   return false;
 }
@@ -129,7 +185,8 @@ RunDir open_run_dir(RunConfig& config) {
                               config.resume),
                   Exit::usage);
   }
-  RunDir dir{.path = config.out_dir, .lock = {}, .store = store_options(config), .resume = false, .result = {}};
+  RunDir dir{
+      .path = config.out_dir, .lock = {}, .store = store_options(config), .resume = false, .reshard_from = {}, .result = {}};
   make_directory(dir.path);
   dir.lock = lock_directory(dir.path);
   if (config.resume == "never" && is_used(dir.path))
@@ -154,7 +211,10 @@ RunDir open_run_dir(RunConfig& config) {
           dir.path.string());
     return dir;
   }
-  const auto difference = describe_difference(run.fingerprint, fingerprint(config));
+  auto then = run.fingerprint, now = fingerprint(config);
+  take_layout(then);
+  take_layout(now);
+  const auto difference = describe_difference(then, now);
   if (!difference.empty() && !config.force)
     throw Error(fmt::format("{} holds a run with another model, data or seed:\n{}\n  give the run's own values, or another "
                             "--out-dir; --force resumes it all the same",
@@ -168,8 +228,7 @@ RunDir open_run_dir(RunConfig& config) {
                     dir.store.generations == 1 ? "one" : "two", run.store.generations == 1 ? "off" : "commit or step"),
         Exit::usage);
   dir.resume = true;
-  dir.store.paths = run.store.paths;
-  dir.store.name = run.store.name;
+  set_stores(dir, run, config);
   if (fs::exists(dir.path / kResultFile))
     read_json(dir.path / kResultFile, [&](const nlohmann::json& result) {
       const bool enough = result.at("steps").get<std::int64_t>() >= config.steps;
@@ -181,11 +240,9 @@ RunDir open_run_dir(RunConfig& config) {
 
 RunDir rank_dir(const RunConfig& config, int rank) {
   const auto path = config.resume == "auto" || config.resume == "never" ? config.out_dir : fs::path(config.resume);
-  RunDir dir{.path = path, .lock = {}, .store = store_options(config), .resume = false, .result = {}};
+  RunDir dir{.path = path, .lock = {}, .store = store_options(config), .resume = false, .reshard_from = {}, .result = {}};
   if (fs::exists(path / kRunFile)) {
-    const auto run = read_run_file(path);
-    dir.store.paths = run.store.paths;
-    dir.store.name = run.store.name;
+    set_stores(dir, read_run_file(path), config);
   }
   dir.store.name = store_name_of_rank(dir.store.name, static_cast<std::size_t>(rank));
   return dir;
@@ -204,6 +261,20 @@ void begin_run(const RunDir& dir, const RunConfig& config) {
                                    {"generations", dir.store.generations}});
   std::error_code error;
   fs::remove(dir.path / kResultFile, error);
+}
+
+void remove_former_stores(const RunDir& dir) {
+  const auto now = LaidOut::of(dir.store.name);
+  for (auto former = now; --former.number >= 1;)
+    for (const auto& path : dir.store.paths) {
+      std::error_code error;
+      std::vector<fs::path> dead;
+      for (const auto& entry : fs::directory_iterator(path, error))
+        if (const auto name = entry.path().filename().string();
+            name == former.name() || name.starts_with(former.name() + "-rank"))
+          dead.push_back(entry.path());
+      for (const auto& store : dead) fs::remove_all(store, error);  // what stays is removed by the next resume
+    }
 }
 
 ChunkStore::Options store_of_run(const fs::path& path) {

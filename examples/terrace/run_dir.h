@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <vector>
 
 #include <terrace/examples/terrace/run_config.h>
 #include <terrace/offload/chunk_store.h>
@@ -18,9 +19,11 @@ namespace terrace::cli {
 
 struct RunDir {
   std::filesystem::path path;
-  FileHandle lock;                       // held on the directory itself, so that nothing stays behind
-  ChunkStore::Options store;             // where the run's chunks are, as it was when the run began
-  bool resume = false;                   // something is committed: go on from there
+  FileHandle lock;            // held on the directory itself, so that nothing stays behind
+  ChunkStore::Options store;  // where the run's chunks are, as it was when the run began
+  bool resume = false;        // something is committed: go on from there
+  // Where the run's state is now, of all its ranks, when it is laid out for others than this run's: `store` is a new one.
+  std::vector<ChunkStore::Options> reshard_from;
   std::optional<nlohmann::json> result;  // of a run that has finished all steps asked for now
 };
 
@@ -31,6 +34,8 @@ RunDir rank_dir(const RunConfig& config, int rank);
 // From here on it is this run's: config.toml and run.json are written, an earlier result is removed. Called when nothing can be
 // refused any more.
 void begin_run(const RunDir& dir, const RunConfig& config);
+// Those that it had before it was laid out anew, on this machine. Behind begin_run(), of any rank.
+void remove_former_stores(const RunDir& dir);
 // Where the run in a directory keeps its chunks (generate, ckpt).
 ChunkStore::Options store_of_run(const std::filesystem::path& path);
 // The same of every rank that has one on this machine, the first rank's first.

@@ -86,6 +86,7 @@ class Training {
                   {.device = device.get(),
                    .store = dir.store,
                    .resume = dir.resume,
+                   .reshard_from = dir.reshard_from,
                    .optimizer = optimizer.get(),
                    .communicator = between_gpus ? between_gpus.get() : team.communicator(),
                    .trace = &trace});
@@ -97,6 +98,7 @@ class Training {
       if (request_.pipeline) resolved.stage_layers = stage_layers(*request_.pipeline);
       if (team.first()) begin_run(dir, resolved);
     });
+    if (config_.local_rank == 0) remove_former_stores(dir);
     if (dir.resume) {
       done = engine.resumed()->step;
       restore(nlohmann::json::parse(engine.resumed()->payload));
@@ -111,6 +113,10 @@ class Training {
     if (dir.resume)
       screen.note(fmt::format("resumed after step {}; the state stays in {}", done,
                               (dir.store.paths.front() / dir.store.name).string()));
+    if (!dir.reshard_from.empty())
+      screen.note(fmt::format(
+          "what {} rank{} held is laid out for {}{}", dir.reshard_from.size(), dir.reshard_from.size() == 1 ? "" : "s",
+          team.size(), config_.canonical_reduction ? "" : "; without --canonical-reduction they may round sums otherwise"));
     MetricsWriter metrics(dir.path / log.metrics_file(), done);
     if (team.first()) write_json(dir.path / kPlanFile, to_json(plan_));
 
@@ -386,8 +392,8 @@ class Training {
 namespace {
 
 // Whether there is something to go on from, which all ranks must have.
-void agree_on_resume(RunDir& dir, Team& team) {
-  const bool mine = team.first() ? dir.resume : ChunkStore::has_commit(dir.store);
+void agree_on_resume(RunDir& dir, const RunConfig& config, Team& team) {
+  const bool mine = team.first() ? dir.resume : !dir.reshard_from.empty() || ChunkStore::has_commit(dir.store);
   const auto commits = team.each(mine ? 1 : 0);
   const bool wanted = commits.front() != 0;
   team.together([&] {
@@ -398,6 +404,10 @@ void agree_on_resume(RunDir& dir, Team& team) {
                   Exit::corrupt);
   });
   dir.resume = wanted;
+  if (wanted) return;
+  dir.reshard_from.clear();
+  dir.store = store_options(config);
+  dir.store.name = store_name_of_rank(dir.store.name, static_cast<std::size_t>(team.rank()));
 }
 
 }  // namespace
@@ -418,7 +428,7 @@ Exit train_rank(const RunConfig& given, Team& team) {
     screen.finish(dir->result->at("weights_xxh64").get<std::string>(), *dir->result);
     return Exit::ok;
   }
-  agree_on_resume(*dir, team);
+  agree_on_resume(*dir, config, team);
   return training->run(*dir, team);
 }
 

@@ -219,13 +219,54 @@ TEST_F(Ranks, GoOnWhereTheyStopped) {
   const auto rest = train(threads(2, 3, "cut", {"--lr-schedule", "constant", "--resume", "auto"}));
   ASSERT_EQ(0, rest.exit) << rest.described;
   EXPECT_EQ(weights_of(constant), weights_of(rest));
-  // Its state is in shards: on another number of ranks it is refused, and one rank cannot generate from it.
-  expect_refusal(train(threads(4, 3, "cut", {"--lr-schedule", "constant", "--resume", "auto"})), 2, {"dp: 2 then, 4 now"});
+  // Its state is in shards: one rank cannot generate from it.
   expect_refusal(terrace({"generate", "cut", "--prompt", "a"}), 2, {"sharded over 2 ranks", "--save"});
   const auto verified = terrace({"ckpt", "verify", "cut"});
   EXPECT_EQ(0, verified.exit) << verified.described;
   EXPECT_EQ(0, terrace({"ckpt", "rm", "cut"}).exit);
   EXPECT_FALSE(fs::exists(at("cut/store-rank1")));
+}
+
+// Its state lies in shards for the ranks it had; for others it is laid out anew, as often as they change.
+TEST_F(Ranks, GoOnWithOtherRanks) {
+  const auto with = [](int steps, Words more = {}) {
+    more.insert(more.end(), {"--steps", std::to_string(steps), "--lr-schedule", "constant", "--resume", "auto"});
+    return more;
+  };
+  const auto whole = train(threads(1, 0, "whole", with(6)));
+  ASSERT_EQ(0, whole.exit) << whole.described;
+  ASSERT_EQ(0, train(threads(4, 3, "run", with(2))).exit);
+  const auto second = train(threads(2, 1, "run", with(3)));
+  ASSERT_EQ(0, second.exit) << second.described;
+  EXPECT_THAT(second.err + second.out, HasSubstr("what 4 ranks held is laid out for 2"));
+  EXPECT_FALSE(fs::exists(at("run/store"))) << "the stores of the former ranks are still there";
+  EXPECT_FALSE(fs::exists(at("run/store-rank3")));
+  ASSERT_EQ(0, train(threads(2, 1, "run", with(4))).exit);  // as it is
+  const auto third = train(threads(1, 0, "run", with(5, {"--pp", "2"})));
+  ASSERT_EQ(0, third.exit) << third.described;
+  EXPECT_EQ(0, terrace({"ckpt", "verify", "run"}).exit);
+  // A step's micro-batches stay what they were.
+  expect_refusal(train(on(1, 0, "run", with(6, {"--dp", "2"}))), 2, {"micro-batches a step: 8 then, 16 now"});
+#ifdef TERRACE_MPIRUN
+  const auto end = run(processes(2, 3, "run", with(6)));
+#else
+  const auto end = train(threads(2, 3, "run", with(6)));
+#endif
+  ASSERT_EQ(0, end.exit) << end.described;
+  EXPECT_EQ(weights_of(whole), weights_of(end));
+}
+
+// A shard that is lost is named, and nothing is touched.
+TEST_F(Ranks, DoNotGoOnWithoutAShard) {
+  const Words more{"--steps", "2", "--lr-schedule", "constant", "--resume", "auto"};
+  ASSERT_EQ(0, train(threads(4, 3, "run", more)).exit);
+  fs::rename(at("run/store-rank2"), at("elsewhere"));
+  const Words longer{"--steps", "4", "--lr-schedule", "constant", "--resume", "auto"};
+  expect_refusal(train(threads(2, 3, "run", longer)), 5, {"is in no store of its ranks", "store-rank2 is not there"});
+  fs::rename(at("elsewhere"), at("run/store-rank2"));
+  const auto rest = train(threads(2, 3, "run", longer));
+  ASSERT_EQ(0, rest.exit) << rest.described;
+  EXPECT_EQ(weights_of(train(threads(1, 0, "whole", longer))), weights_of(rest));
 }
 
 TEST_F(Ranks, ASignalStopsAllAfterTheSameStep) {

@@ -37,6 +37,7 @@ struct RunOptions {
   std::uint64_t not_finite_step = 0;  // its loss is NaN, and it is skipped; 0: none
   std::uint64_t left_out_step = 0;    // it is not run at all
   bool resume = false;
+  std::vector<std::filesystem::path> reshard_from = {};  // with resume
   bool evaluate_between = false;
   std::filesystem::path store = "toy-store";
   std::uint32_t generations = 2;
@@ -103,12 +104,18 @@ struct Training {
         Engine::Options{.device = device.get(),
                         .store = {.paths = {o.store}, .durable = o.durable, .deadline = o.deadline, .file_ops = o.file_ops},
                         .resume = o.resume,
+                        .reshard_from = other_stores(),
                         .optimizer = optimizer.get(),
                         .communicator = ranks,
                         .make_io = o.make_io});
     if (!o.resume) engine->fill(initialise);
   }
 
+  [[nodiscard]] std::vector<ChunkStore::Options> other_stores() const {
+    std::vector<ChunkStore::Options> all;
+    for (const auto& path : o.reshard_from) all.push_back({.paths = {path}, .durable = false});
+    return all;
+  }
   [[nodiscard]] std::uint64_t steps_done() const { return o.resume ? engine->resumed()->step : 0; }
   [[nodiscard]] std::size_t tokens_a_step() const {
     return static_cast<std::size_t>(o.shape.batch.tokens()) * o.shape.micro_batches * o.data.ranks;

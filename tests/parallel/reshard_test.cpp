@@ -1,0 +1,139 @@
+// A run that was committed by some ranks goes on with others: the state is the same, whoever holds it.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+
+#include "data_parallel_run.h"
+
+namespace terrace {
+namespace {
+
+struct Mesh {
+  std::uint32_t ranks = 1, zero = 0, shard_group = 0;
+};
+
+class Reshard : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  [[nodiscard]] toy::RunOptions options(const Mesh& mesh, const std::string& store) const {
+    toy::RunOptions o;
+    o.shape = {{1, 8}, 12 / mesh.ranks};
+    o.data = {.ranks = mesh.ranks, .zero = mesh.zero, .canonical = true, .shard_group = mesh.shard_group};
+    o.store = folder_ / store;
+    o.steps = 4;
+    return o;
+  }
+  static std::uint64_t hash(const toy::RunOptions& o) {
+    const auto all = toy::run_ranks(o);
+    for (const auto& error : all.errors) EXPECT_EQ(error, "");
+    for (const auto& rank : all.ranks) EXPECT_EQ(rank.hash, all.ranks.front().hash);
+    return all.ranks.front().hash;
+  }
+  // Two steps with `first` ranks, the other two with `second`.
+  std::uint64_t hash(toy::RunOptions first, toy::RunOptions second) {
+    first.commit_after = 2;
+    hash(first);
+    second.resume = true;
+    for (std::uint32_t r = 0; r < first.data.ranks * first.pipeline_ranks(); ++r)
+      second.reshard_from.push_back(toy::of_rank(first, static_cast<int>(r)).store);
+    return hash(second);
+  }
+  const std::filesystem::path folder_ =
+      std::filesystem::path("reshard-test") / testing::UnitTest::GetInstance()->current_test_info()->name();
+};
+
+TEST_F(Reshard, EveryDegreeAndStageGoesOnFromEveryOther) {
+  const auto expected = hash(options({}, "one"));
+  const Mesh meshes[] = {{}, {2, 0}, {3, 1}, {4, 3}, {2, 2}, {4, 2, 2}, {1}, {4, 1}, {3, 3}, {2, 3}, {4, 0}, {4, 3, 2}};
+  for (std::size_t i = 0; i + 1 < std::size(meshes); ++i) {
+    const auto a = options(meshes[i], "a" + std::to_string(i)), b = options(meshes[i + 1], "b" + std::to_string(i));
+    EXPECT_EQ(hash(a, b), expected) << meshes[i].ranks << " ranks, ZeRO-" << meshes[i].zero << ", then " << meshes[i + 1].ranks
+                                    << ", ZeRO-" << meshes[i + 1].zero;
+  }
+}
+
+// What an element takes, and whether its neighbours share a scale with it, depends on the recipe.
+TEST_F(Reshard, EveryRecipeKeepsItsBits) {
+  for (const auto& [dtype, recipe] : {std::pair{DType::fp32, "8bit"},
+                                      {DType::bf16, "fp32"},
+                                      {DType::bf16, "split-8bit"},
+                                      {DType::bf16, "stochastic"},
+                                      {DType::fp64, "fp32"}}) {
+    const auto with = [&](const Mesh& mesh, const std::string& store) {
+      auto o = options(mesh, std::string(recipe) + std::string(name_of(dtype)) + store);
+      o.sizes.dtype = dtype;
+      o.sizes.width = 72;  // tensors end within blocks
+      o.recipe = recipe;
+      return o;
+    };
+    const auto expected = hash(with({}, "one"));
+    EXPECT_EQ(hash(with({4, 3}, "a"), with({3, 1}, "b")), expected) << recipe;
+    EXPECT_EQ(hash(with({2, 1}, "c"), with({}, "d")), expected) << recipe;
+  }
+}
+
+// Where every rank has a copy, one that is lost is not missed; where it had a part of its own, nothing is made up.
+TEST_F(Reshard, AStoreThatIsMissingIsNamedWhereItIsNeeded) {
+  const auto expected = hash(options({}, "one"));
+  auto copies = options({4, 0}, "copies");
+  copies.commit_after = 2;
+  hash(copies);
+  auto next = options({2, 3}, "next");
+  next.resume = true;
+  for (const auto* const rank : {"rank0", "rank3"}) next.reshard_from.push_back(copies.store / rank);
+  EXPECT_EQ(hash(next), expected);
+
+  auto shards = options({4, 3}, "shards");
+  shards.commit_after = 2;
+  hash(shards);
+  auto poor = options({2, 3}, "poor");
+  poor.resume = true;
+  for (const auto* const rank : {"rank0", "rank1", "gone", "rank3"}) poor.reshard_from.push_back(shards.store / rank);
+  const auto refused = toy::run_ranks(poor);
+  EXPECT_NE(refused.errors[0].find("is in no store"), std::string::npos) << refused.errors[0];
+  EXPECT_NE(refused.errors[0].find("gone/store is not there"), std::string::npos) << refused.errors[0];
+  EXPECT_NE(refused.errors[1], "");
+}
+
+// A rank that died between the others' commit and its own.
+TEST_F(Reshard, GoesOnFromTheCommitThatAllStoresHave) {
+  const auto expected = hash(options({}, "one"));
+  auto o = options({3, 2}, "cut");
+  o.steps = 3;
+  {
+    const auto errors = test::on_threads(3, {std::chrono::seconds(60)}, [&](test::Rank& rank) {
+      toy::Training training(toy::of_rank(o, rank.comm->rank()), rank.comm.get());
+      for (const std::uint64_t s : {1, 2, 3}) {
+        training.step(s);
+        if (s != 1) training.engine->commit(s, "{}");
+      }
+    });
+    for (const auto& error : errors) ASSERT_EQ(error, "");
+  }
+  ASSERT_TRUE(std::filesystem::remove(o.store / "rank1" / "store" / "commit.0"));  // number 2, of step 3
+  auto next = options({2, 1}, "next");
+  next.resume = true;
+  for (const int r : {0, 1, 2}) next.reshard_from.push_back(toy::of_rank(o, r).store);
+  EXPECT_EQ(hash(next), expected);
+}
+
+TEST_F(Reshard, AnotherRecipeIsRefused) {
+  auto a = options({2, 3}, "a"), b = options({4, 3}, "b");
+  a.commit_after = 2;
+  hash(a);
+  b.recipe = "8bit";
+  b.resume = true;
+  for (const int r : {0, 1}) b.reshard_from.push_back(toy::of_rank(a, r).store);
+  const auto refused = toy::run_ranks(b);
+  EXPECT_NE(refused.errors[0].find("is kept as fp32, and this run keeps it as dynamic8"), std::string::npos)
+      << refused.errors[0];
+}
+
+}  // namespace
+}  // namespace terrace
