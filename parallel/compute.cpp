@@ -335,7 +335,8 @@ void Compute::fill(const Action& a, const Views& views) {
       stream_for(a).submit([this, &param = own_param(a.layer, s.tensor), s, weights] {
         write_weights(weights, static_cast<std::int64_t>(s.chunk_element), static_cast<std::int64_t>(s.elements),
                       [&](std::int64_t first, TensorView range) {
-                        input_->weights(param, s.tensor_element + static_cast<std::uint64_t>(first), range);
+                        const auto& give = input_->new_weights ? input_->new_weights : input_->weights;
+                        give(param, s.tensor_element + static_cast<std::uint64_t>(first), range);
                       });
       });
   }

@@ -34,9 +34,10 @@ struct StepInput {
   UpdateStep update = {};                                   // of the updates in this program
   // Gradient scales of groups of parameters, in place of the update's, where groups are clipped apart; empty: they are not.
   std::vector<double> group_scales = {};
-  WeightRange weights = {};   // of fill and visit
-  TensorView logits = {};     // of decode: [1, V], written by the last layer; in the device's host_memory()
-  std::int64_t position = 0;  // of decode
+  WeightRange weights = {};      // of fill and visit
+  WeightRange new_weights = {};  // of fill, in programs that visit too
+  TensorView logits = {};        // of decode: [1, V], written by the last layer; in the device's host_memory()
+  std::int64_t position = 0;     // of decode
 };
 
 // The communicators that a rank talks on, each null where it has nobody to talk to.

@@ -16,6 +16,9 @@
 // of them folds its part of every shard, over all ranks, and they exchange the parts once a step; for the parts to lie in
 // order, ranks take turns by their place in a group first.
 //
+// Local SGD: every rank updates a copy of its own by its own gradients, and the copies' weights are averaged every so many
+// steps (Engine::average()). Nothing is sharded, and nothing is reduced in a step.
+//
 // Threads: values.
 #pragma once
 
@@ -31,6 +34,7 @@ struct DataParallel {
   bool canonical = false;
   bool narrow = false;            // fp32 gradients travel as bf16 (comm/narrow.h); where each micro-batch's are folded
   std::uint32_t shard_group = 0;  // ranks that share one copy of what is sharded; 0: all. It divides them
+  bool local = false;             // copies that are averaged now and then
 
   // One rank has nobody to share with.
   [[nodiscard]] std::uint32_t stage() const { return ranks > 1 && shard_group != 1 ? zero : 0; }
@@ -39,7 +43,7 @@ struct DataParallel {
   [[nodiscard]] std::uint32_t turn() const { return rank % sharers() * copies() + rank / sharers(); }
   // Gradients are computed into a buffer of their own and folded after every micro-batch.
   [[nodiscard]] bool folds_each() const { return canonical || stage() >= 2; }
-  [[nodiscard]] bool reduces() const { return canonical || ranks > 1; }
+  [[nodiscard]] bool reduces() const { return canonical || (ranks > 1 && !local); }
   [[nodiscard]] bool gathers_updates() const { return stage() == 1 || stage() == 2; }
   [[nodiscard]] bool gathers_before_use() const { return stage() == 3; }
   // Chunks a group, and which of them is this rank's.

@@ -95,6 +95,10 @@ DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& p
     if (results_s > 0) times.stall_s[std::string(name_of(Lane::communication))] += results_s;
     if (steady && steadies++ == 0) out.times = {};
     out.times.add(times);
+    if (due(s, request.average_every)) {
+      drain();
+      walk.run(programs.average, simulator);
+    }
     if (due(s, request.evaluate_every) && s != steps) evaluate();
     if (due(s, request.commit_every) && s != steps) commit();
   }

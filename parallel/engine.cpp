@@ -10,6 +10,7 @@
 #include <terrace/parallel/comm/agree.h>
 #include <terrace/parallel/mesh.h>
 #include <terrace/parallel/reshard.h>
+#include <terrace/parallel/weight_average.h>
 
 namespace terrace {
 namespace {
@@ -258,6 +259,15 @@ void Engine::skip() {
   if (!impl_->plan.programs.updates_before_use) throw std::logic_error("Engine: an update in the backward cannot be skipped");
   impl_->pending.reset();
   impl_->walk.drop_gradients();
+}
+
+void Engine::average() {
+  const auto& program = impl_->plan.programs.average;
+  if (program.actions.empty()) throw std::logic_error("Engine: this run's ranks have no copies of their own to average");
+  drain();
+  WeightAverage mean(*impl_->options.communicator, *impl_->options.device);
+  impl_->executor->run(program, {.weights = [&](const ParamSpec&, std::uint64_t, TensorView range) { mean.read(range); },
+                                 .new_weights = [&](const ParamSpec&, std::uint64_t, TensorView range) { mean.write(range); }});
 }
 
 void Engine::drain() {

@@ -63,6 +63,9 @@ class Engine {
   // The step that just ran is not to be applied: what a NaN has touched is dropped, weights and states stay as they were. Only
   // for plans with updates before use; others have applied it already (std::logic_error).
   void skip();
+  // Of ranks that update copies of their own (DataParallel::local): all weights become the mean of the ranks'
+  // (weight_average.h). Moments stay each rank's own. Drains first; std::logic_error for other plans.
+  void average();
   void drain();                                                 // applies the pending update, if any
   double evaluate(const StepInput& one_micro_batch);            // loss sum of this rank's; drains first
   void decode(const StepInput& one_position);                   // of a plan for generation

@@ -100,6 +100,11 @@ class Planner {
     if (data.ranks == 0 || data.zero > 3)
       throw Error("there is at least one data rank, and ZeRO has stages 0 to 3", Exit::usage);
     demand_shard_group(data);
+    if (data.local && (data.zero != 0 || data.canonical || data.narrow || request_.pipeline))
+      throw Error(
+          "ranks that update copies of their own share no state and no gradients\n  average weights without --zero, "
+          "--canonical-reduction, --compress-gradients and --pp, or leave out --sync-interval",
+          Exit::usage);
     if (request_.pipeline && data.copies() > 1)
       throw Error("hybrid shards in the stages of a pipeline: not there yet\n  leave out --shard-group, or --pp", Exit::usage);
     if (data.narrow &&
@@ -192,13 +197,23 @@ class Planner {
     }
     p.fits = true;
     p.steady_links = link_bytes(profile_.links, map, p.programs.steady);
+    if (request_.average_every != 0) p.steady_links += averages_of(map);
     set_times(p, p.times, profile_);
     return p;
   }
 
+  // A step's part of them.
+  [[nodiscard]] LinkBytes averages_of(const StepMap& map) const {
+    const auto bytes = map.parameter_count() * (model_.dtype == DType::fp64 ? sizeof(double) : sizeof(float));
+    auto links = link_bytes(profile_.links, Exchange{Operation::all_reduce, bytes, request_.data.ranks, 1});
+    links.within /= static_cast<double>(request_.average_every);
+    links.between /= static_cast<double>(request_.average_every);
+    return links;
+  }
+
   void set_smallest(Plan& p, const StepMap& map, const Programs& programs) const {
-    for (const auto* program :
-         {&programs.steady, &programs.drain, &programs.fill, &programs.evaluate, &programs.visit, &programs.decode})
+    for (const auto* program : {&programs.steady, &programs.drain, &programs.fill, &programs.evaluate, &programs.visit,
+                                &programs.average, &programs.decode})
       for (const auto tier : {Tier::device, Tier::host})
         p.smallest_bytes[tier] = std::max(p.smallest_bytes[tier], map.largest_use(*program, tier));
     std::uint64_t one_chunk = 0;
@@ -427,6 +442,14 @@ Programs write_programs(const StepMap& map, const PlanRequest& request, std::uin
     std::ranges::copy(sweep(Op::gather, layers, here_or_copied).actions, std::back_inserter(out.gather.actions));
   std::ranges::copy(out.gather.actions, std::back_inserter(out.fill.actions));
   out.visit = finish(sweep(Op::visit, layers, chunks_of));
+  if (map.data().local) {
+    Program average{layers, 0, {}};
+    for (const auto& visit : sweep(Op::visit, layers, chunks_of).actions) {
+      average.actions.push_back(visit);
+      average.actions.push_back({.op = Op::fill, .layer = visit.layer, .chunk = visit.chunk});
+    }
+    out.average = finish(average);
+  }
   return out;
 }
 

@@ -50,8 +50,9 @@ struct PlanRequest {
   // The life of the run, which the plan walks as the trainer will: steps (0: some), evaluations and commits after every n-th
   // (0: never), and one of each at the end. Very long lives are cut short in the middle.
   std::uint64_t steps = 0, evaluate_every = 0, evaluate_batches = 0, commit_every = 0;
-  std::uint32_t generations = 2;  // of state on disk; with one, nothing can be committed before the end
-  bool commits = true;            // false: not even then, and the disk holds no more than its tier
+  std::uint64_t average_every = 0;  // of ranks with copies of their own (DataParallel::local)
+  std::uint32_t generations = 2;    // of state on disk; with one, nothing can be committed before the end
+  bool commits = true;              // false: not even then, and the disk holds no more than its tier
   // The ranks of a pipeline plan each for itself: this one's layers, in the order of the pipeline's schedule instead of
   // `order`.
   std::optional<pipeline::Pipeline> pipeline = {};
@@ -66,6 +67,7 @@ struct Programs {
   Program drain;     // the pending update alone
   Program evaluate;  // one micro-batch
   Program fill, visit;
+  Program average;                  // chunk by chunk visited and filled; empty where ranks have no copies of their own
   Program gather;                   // after a resume: weights that other ranks commit; empty where there are none
   Program decode;                   // generation: one position
   bool updates_before_use = false;  // of the step before, in the steady step

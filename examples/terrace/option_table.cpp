@@ -133,6 +133,9 @@ std::vector<Option> make_table() {
            "fold gradients micro-batch by micro-batch: the bits do not depend on --dp"),
       text("parallel", "compress-gradients", &C::compress_gradients, Text::choice, kSame,
            "how gradients travel between ranks: as they are, or each rounded to bf16 and summed in fp32", {"none", "bf16"}),
+      number("parallel", "sync-interval", &C::sync_interval, kPositive, kSame,
+             "steps between averages of the ranks' weights, which each updates by its own gradients until then (local SGD); 1: "
+             "gradients are reduced at every step instead"),
       number("parallel", "pp", &C::pp, {1, 65536}, kSame, "ranks of a pipeline, which hold different layers"),
       text("parallel", "schedule", &C::schedule, Text::required, kSame,
            "who of a pipeline computes what when: layerwise, gpipe, 1f1b, interleaved, zb-h1, zb-v, dualpipe-v, or the file of "

@@ -503,6 +503,22 @@ void validate(const RunConfig& c) {
     if (!fs::is_directory(parent, error))
       refuse_pair(fmt::format("--save {}: there is no folder {}", c.save, parent.string()), "make it first");
   }
+  if (c.sync_interval > 1) {
+    const auto without = [&](bool given, const std::string& what, const char* why) {
+      if (given)
+        refuse_pair(fmt::format("--sync-interval {} with {}: {}", c.sync_interval, what, why), "leave one of them out");
+    };
+    without(c.zero != 0, fmt::format("--zero {}", c.zero), "every rank updates a whole copy of its own, so nothing is sharded");
+    without(c.shard_group != 0, "--shard-group", "every rank updates a whole copy of its own, so nothing is sharded");
+    without(c.canonical_reduction, "--canonical-reduction", "gradients stay where they are computed");
+    without(c.compress_gradients != "none", "--compress-gradients", "gradients stay where they are computed");
+    without(c.pp > 1, "--pp", "the stages of a pipeline have no copies to average");
+    without(c.on_non_finite == "skip", "--on-non-finite skip", "ranks would leave out different steps");
+    without(c.loss_scale == "dynamic", "--loss-scale dynamic", "ranks would skip different steps");
+    if (c.steps % c.sync_interval != 0)
+      refuse_pair(fmt::format("--sync-interval {} does not divide --steps {}", c.sync_interval, c.steps),
+                  "the run ends with an average, so that its weights are one rank's as much as another's");
+  }
   if (c.lr_schedule != "constant" && c.min_lr > c.lr)
     refuse_pair(fmt::format("--min-lr {} is above --lr {}", c.min_lr, c.lr), "lower one or raise the other");
   if (c.durability == "step" && c.ckpt_interval > 1) {

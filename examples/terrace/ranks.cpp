@@ -25,6 +25,10 @@ void demand_degrees(const RunConfig& c, int ranks) {
          .micro_batches = static_cast<int>(c.dp * c.grad_accumulation),
          .canonical_reduction = c.canonical_reduction},
         {.layers = 2 * c.layers + 2, .heads = c.heads, .ffn = std::max<std::int64_t>(1, c.ffn), .seq_len = c.seq_len}, ranks);
+  if (ranks == 1 && c.sync_interval > 1)
+    throw Error(fmt::format("--sync-interval {}: one rank has nobody to average its weights with\n  leave it out, or give --dp",
+                            c.sync_interval),
+                Exit::usage);
   if (ranks > 1 && c.compress_gradients != "none" && c.device != "cpu")
     throw Error(
         "--compress-gradients: gradients are rounded by the host, and those of a GPU are not there\n  leave it out, or use "

@@ -48,6 +48,7 @@ struct RunConfig {
   std::int64_t shard_group = 0;  // ranks that share one copy of it; 0: all
   bool canonical_reduction = false;
   std::string compress_gradients = "none";  // none | bf16
+  std::int64_t sync_interval = 1;           // steps; 1: gradients are reduced at each, and nothing is averaged
   // ranks that hold different layers
   std::int64_t pp = 1;
   std::string schedule = "1f1b";    // of pipeline/orders.h's table

@@ -130,6 +130,12 @@ void set_stores(RunDir& dir, const RunFile& run, const RunConfig& config) {
   auto then = run.fingerprint, now = fingerprint(config);
   const auto layout = take_layout(then);
   if (layout == take_layout(now)) return;
+  if (config.sync_interval > 1)
+    throw Error(
+        fmt::format("--sync-interval {}: every rank of the run in {} has weights and moments of its own\n  go on with as "
+                    "many ranks, --dp {}",
+                    config.sync_interval, dir.path.string(), layout.at("dp").get<std::int64_t>()),
+        Exit::usage);
   const auto ranks = layout.at("dp").get<std::size_t>() * layout.at("pp").get<std::size_t>();
   for (std::size_t r = 0; r < ranks; ++r) {
     dir.reshard_from.push_back(run.store);

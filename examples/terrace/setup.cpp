@@ -83,13 +83,15 @@ PlanRequest plan_request(const RunConfig& c) {
   r.evaluate_every = static_cast<std::uint64_t>(c.eval_interval);
   r.evaluate_batches = static_cast<std::uint64_t>(c.eval_batches);
   r.commit_every = commit_interval(c);
+  r.average_every = c.sync_interval > 1 ? static_cast<std::uint64_t>(c.sync_interval) : 0;
   r.generations = generations(c);
   r.commits = c.durability != "none";
   r.data = {.ranks = static_cast<std::uint32_t>(std::max<std::int64_t>(1, c.dp)),
             .zero = static_cast<std::uint32_t>(c.zero),
             .canonical = c.canonical_reduction,
             .narrow = c.compress_gradients == "bf16",
-            .shard_group = static_cast<std::uint32_t>(c.shard_group)};
+            .shard_group = static_cast<std::uint32_t>(c.shard_group),
+            .local = c.sync_interval > 1};
   return r;
 }
 

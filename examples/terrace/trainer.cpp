@@ -131,6 +131,7 @@ class Training {
       if (config_.on_non_finite == "stop" && !overflows(result)) require_finite(step, result, dir);
       trace.span({"step", fmt::format("step {}", step), begin, now_ns()});
       const bool applied = settle(engine, update, result);
+      if (config_.sync_interval > 1 && due(step, config_.sync_interval)) engine.average();
       done = step;
 
       auto m = of_team(metrics_of(engine, step, result, update.learning_rate), team);
@@ -194,7 +195,7 @@ class Training {
   StepResult run_step(Engine& engine, const Batch& batch, const UpdateStep& update) const {
     auto result = engine.step({.tokens = batch.tokens,
                                .targets = batch.targets,
-                               .loss_scale = loss_scale_.value() / static_cast<double>(tokens_a_step()),
+                               .loss_scale = loss_scale_.value() / static_cast<double>(tokens_an_update()),
                                .update = update});
     result.gradient_norm /= loss_scale_.value();
     for (auto& norm : result.group_norms) norm /= loss_scale_.value();
@@ -303,16 +304,23 @@ class Training {
     return static_cast<std::uint64_t>(config_.batch_size * config_.grad_accumulation * config_.seq_len * config_.dp);
   }
 
+  // Behind one gradient: with weights of its own, a rank's.
+  [[nodiscard]] std::uint64_t tokens_an_update() const {
+    return config_.sync_interval > 1 ? tokens_a_step() / static_cast<std::uint64_t>(config_.dp) : tokens_a_step();
+  }
+
   // Every rank hands over what it holds; one writes the file.
   void save(Engine& engine, const Team& team) const {
     if (team.first()) return lm::save_weights(engine, config_.save);
     engine.visit([](const ParamSpec&, std::uint64_t, TensorView) {});
   }
 
-  // The first rank speaks for all: the most that any of them holds, and what they move in all.
-  static StepMetrics of_team(StepMetrics m, Team& team) {
+  // The first rank speaks for all: the most that any of them holds, and what they move in all; of gradients that are not added
+  // up, the largest norm.
+  [[nodiscard]] StepMetrics of_team(StepMetrics m, Team& team) const {
     const auto all = m;
     for (auto* const bytes : {&m.device_peak_bytes, &m.host_peak_bytes, &m.nvme_peak_bytes}) *bytes = team.max(*bytes);
+    if (config_.sync_interval > 1) m.grad_norm = std::ranges::max(team.each(m.grad_norm));
     for (auto* const bytes : {&m.read_bytes, &m.write_bytes, &m.h2d_bytes, &m.d2h_bytes}) *bytes = team.sum(*bytes);
     return team.first() ? m : all;
   }

@@ -189,6 +189,47 @@ TEST_F(Ranks, CompressedGradientsEndInTheSameWeightsOnEveryDegree) {
                  {"travel as bf16", "--zero 2 or 3"});
 }
 
+// Local SGD: the same on threads and processes, stopped between two averages or not; and nothing that shares state goes with
+// it.
+TEST_F(Ranks, CopiesThatAreAveragedEndInTheSameWeights) {
+  const auto with = [](int steps, Words more = {}) {
+    more.insert(more.end(), {"--sync-interval", "3", "--grad-accumulation", "4", "--lr-schedule", "constant", "--resume",
+                             "auto", "--steps", std::to_string(steps)});
+    return more;
+  };
+  const auto whole = train(with(6, {"--dp", "2", "--out-dir", "whole"}));
+  ASSERT_EQ(0, whole.exit) << whole.described;
+  const auto reduced =
+      train({"--dp", "2", "--grad-accumulation", "4", "--lr-schedule", "constant", "--steps", "6", "--out-dir", "reduced"});
+  EXPECT_NE(weights_of(whole), weights_of(reduced));
+  ASSERT_EQ(0, train(with(3, {"--dp", "2", "--out-dir", "cut", "--ckpt-interval", "2"})).exit);
+  const auto rest = train(with(6, {"--dp", "2", "--out-dir", "cut", "--nvme-path", "disk"}));
+  ASSERT_EQ(0, rest.exit) << rest.described;
+  EXPECT_EQ(weights_of(whole), weights_of(rest));
+#ifdef TERRACE_MPIRUN
+  Words words{"launch", "-n", "2", "--mpirun", TERRACE_MPIRUN, "--"};
+  const auto own = tiny("train", with(6, {"--out-dir", "processes"}));
+  words.insert(words.end(), own.begin(), own.end());
+  auto launched = launch(words);
+  launched.environment["ASAN_OPTIONS"] = "detect_leaks=0";
+  const auto apart = run(launched);
+  ASSERT_EQ(0, apart.exit) << apart.described;
+  EXPECT_EQ(weights_of(whole), weights_of(apart));
+#endif
+  expect_refusal(train(with(9, {"--dp", "3", "--out-dir", "cut"})), 2, {"micro-batches a step"});
+  for (const auto& [given, says] : {std::pair<Words, const char*>{{"--dp", "2", "--zero", "1"}, "nothing is sharded"},
+                                    {{"--dp", "2", "--canonical-reduction"}, "gradients stay where they are computed"},
+                                    {{"--dp", "2", "--pp", "2"}, "no copies to average"},
+                                    {{"--dp", "2", "--loss-scale", "dynamic"}, "skip different steps"},
+                                    {{"--dp", "1"}, "one rank has nobody"}}) {
+    auto more = given;
+    more.insert(more.end(), {"--out-dir", "refused"});
+    expect_refusal(train(with(6, more)), 2, {"--sync-interval 3", says});
+  }
+  expect_refusal(train(with(7, {"--dp", "2", "--out-dir", "refused"})), 2, {"does not divide --steps 7"});
+  EXPECT_FALSE(fs::exists(at("refused")));
+}
+
 // Budgets at the smallest, all state on disk, on four ranks.
 TEST_F(Ranks, ShardsOnDiskAreTheBitsOfShardsInMemory) {
   const auto resident = train(threads(4, 3, "resident"));

@@ -51,7 +51,8 @@ struct RunOptions {
   MachineProfile profile;
   std::string recipe = "fp32";
   std::string param_groups = "";
-  DataParallel data = {};  // shape.micro_batches are each data rank's
+  std::uint64_t average_every = 0;  // with data.local
+  DataParallel data = {};           // shape.micro_batches are each data rank's
   std::optional<pipeline::Pipeline> pipeline = {};
   [[nodiscard]] std::uint32_t pipeline_ranks() const { return pipeline ? pipeline->schedule.placement.ranks : 1; }
 };
@@ -82,6 +83,7 @@ inline PlanRequest request_of(const RunOptions& o) {
                       .prefetch_depth = o.depth,
                       .steps = o.steps,
                       .commit_every = o.commit_every,
+                      .average_every = o.average_every,
                       .generations = o.generations,
                       .pipeline = o.pipeline,
                       .data = o.data};
@@ -120,6 +122,7 @@ struct Training {
   [[nodiscard]] std::size_t tokens_a_step() const {
     return static_cast<std::size_t>(o.shape.batch.tokens()) * o.shape.micro_batches * o.data.ranks;
   }
+  [[nodiscard]] std::size_t tokens_an_update() const { return tokens_a_step() / (o.data.local ? o.data.ranks : 1); }
   [[nodiscard]] std::int32_t draw(std::uint64_t step, std::uint64_t i) const {
     return static_cast<std::int32_t>(random_below(3, step, i, static_cast<std::uint64_t>(o.sizes.vocab)));
   }
@@ -138,7 +141,7 @@ struct Training {
     read_batch(s);
     const std::uint64_t odd_step = o.not_finite_step + o.left_out_step;
     UpdateStep update{.step = odd_step != 0 && s > odd_step ? s - 1 : s, .learning_rate = 1e-2, .gradient_scale = 1};
-    const auto scale = (s == o.not_finite_step ? std::nan("") : 1.0) / static_cast<double>(tokens_a_step());
+    const auto scale = (s == o.not_finite_step ? std::nan("") : 1.0) / static_cast<double>(tokens_an_update());
     auto r = engine->step({.tokens = tokens, .targets = targets, .loss_scale = scale, .update = update});
     if (!std::isfinite(r.gradient_norm)) {
       engine->skip();
@@ -149,6 +152,7 @@ struct Training {
       group_scales.push_back(clip_factor(r.group_norms[g], *planned.map.param_groups[g].clip));
     if (o.before_use) update.gradient_scale = clip_factor(r.group_norms.empty() ? r.gradient_norm : r.group_norms.back(), 0.5);
     engine->set_pending(update, std::move(group_scales));
+    if (o.average_every != 0 && s % o.average_every == 0) engine->average();
     return r;
   }
   double evaluate() {  // of the batch at hand, its first micro-batch

@@ -1,0 +1,187 @@
+// Ranks that update copies of their own and average them now and then do what so many runs of one rank would do whose weights
+// somebody averages between the steps.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+#include <memory>
+
+#include <terrace/parallel/comm/ledger.h>
+
+#include "data_parallel_run.h"
+
+namespace terrace {
+namespace {
+
+class LocalSgd : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  [[nodiscard]] toy::RunOptions options(std::uint32_t ranks, std::uint64_t every, const std::string& store) const {
+    toy::RunOptions o;
+    o.shape = {{1, 8}, 2};
+    o.data = {.ranks = ranks, .local = true};
+    o.average_every = every;
+    o.store = folder_ / store;
+    return o;
+  }
+  static std::uint64_t hash(const toy::RunOptions& o) {
+    const auto all = toy::run_ranks(o);
+    for (const auto& error : all.errors) EXPECT_EQ(error, "");
+    for (const auto& rank : all.ranks) EXPECT_EQ(rank.hash, all.ranks.front().hash);
+    return all.ranks.front().hash;
+  }
+  const std::filesystem::path folder_ =
+      std::filesystem::path("local-sgd-test") / testing::UnitTest::GetInstance()->current_test_info()->name();
+};
+
+// All weights of an engine, wide.
+template <class Number>
+using Weights = std::map<std::string, std::vector<Number>>;
+template <class Number>
+Weights<Number> weights_of(toy::Training& replica) {
+  Weights<Number> all;
+  replica.engine->visit([&](const ParamSpec& param, std::uint64_t, TensorView range) {
+    auto& numbers = all[param.name];
+    for (std::int64_t i = 0; i < range.elements(); ++i)
+      numbers.push_back(range.dtype == DType::bf16   ? static_cast<Number>(static_cast<float>(range.as<bf16>()[i]))
+                        : range.dtype == DType::fp64 ? static_cast<Number>(range.as<double>()[i])
+                                                     : static_cast<Number>(range.as<float>()[i]));
+  });
+  return all;
+}
+
+// As many engines of one rank as there are copies, one step after the other.
+template <class Number>
+class Oracle {
+ public:
+  explicit Oracle(const toy::RunOptions& o) : o_(o) {
+    auto alone = o;
+    alone.data = {};
+    alone.average_every = 0;
+    for (std::uint32_t r = 0; r < o.data.ranks; ++r) {
+      alone.store = o.store / ("replica" + std::to_string(r));
+      replicas_.push_back(std::make_unique<toy::Training>(alone));
+    }
+  }
+  std::uint64_t hash() {
+    for (std::uint64_t s = 1; s <= o_.steps; ++s) {
+      for (std::uint32_t r = 0; r < o_.data.ranks; ++r) step(*replicas_[r], s, r);
+      if (s % o_.average_every == 0) average();
+    }
+    return replicas_.front()->hash();
+  }
+
+ private:
+  // The sequences that rank r of a step has: every ranks-th micro-batch of the global batch.
+  void step(toy::Training& replica, std::uint64_t s, std::uint32_t r) {
+    const auto per = static_cast<std::uint64_t>(o_.shape.batch.tokens());
+    std::vector<std::int32_t> tokens, targets;
+    for (std::uint64_t m = r; m < o_.shape.micro_batches * o_.data.ranks; m += o_.data.ranks)
+      for (std::uint64_t i = m * per; i < (m + 1) * per; ++i) {
+        tokens.push_back(replica.draw(s, i));
+        targets.push_back(i % 7 == 0 ? -1 : replica.draw(s, i + 1));
+      }
+    UpdateStep update{.step = s, .learning_rate = 1e-2, .gradient_scale = 1};
+    const auto result = replica.engine->step(
+        {.tokens = tokens, .targets = targets, .loss_scale = 1.0 / static_cast<double>(tokens.size()), .update = update});
+    if (o_.before_use) update.gradient_scale = clip_factor(result.gradient_norm, 0.5);
+    replica.engine->set_pending(update);
+  }
+  void average() {
+    std::vector<Weights<Number>> all;
+    for (auto& replica : replicas_) all.push_back(weights_of<Number>(*replica));
+    auto& mean = all.front();
+    for (auto& [name, numbers] : mean)
+      for (std::size_t i = 0; i < numbers.size(); ++i) {
+        for (std::size_t r = 1; r < all.size(); ++r) numbers[i] += all[r][name][i];
+        numbers[i] /= static_cast<Number>(all.size());
+      }
+    for (auto& replica : replicas_)
+      replica->engine->fill([&](const ParamSpec& param, std::uint64_t first, TensorView range) {
+        const auto* const from = mean.at(param.name).data() + first;
+        for (std::int64_t i = 0; i < range.elements(); ++i) {
+          if (range.dtype == DType::bf16) range.as<bf16>()[i] = bf16(static_cast<float>(from[i]));
+          if (range.dtype == DType::fp32) range.as<float>()[i] = static_cast<float>(from[i]);
+          if (range.dtype == DType::fp64) range.as<double>()[i] = static_cast<double>(from[i]);
+        }
+      });
+  }
+
+  const toy::RunOptions o_;
+  std::vector<std::unique_ptr<toy::Training>> replicas_;
+};
+
+TEST_F(LocalSgd, IsSoManyRunsWhoseWeightsAreAveraged) {
+  for (const auto& [ranks, every] : {std::pair{2U, 3U}, {3U, 2U}, {4U, 6U}, {2U, 1U}}) {
+    auto o = options(ranks, every, "run");
+    EXPECT_EQ(hash(o), Oracle<float>(options(ranks, every, "oracle")).hash()) << ranks << " ranks, every " << every;
+    o.before_use = false;
+    auto other = options(ranks, every, "oracle");
+    other.before_use = false;
+    EXPECT_EQ(hash(o), Oracle<float>(other).hash()) << ranks << " ranks, every " << every << ", updates in the backward";
+  }
+}
+
+TEST_F(LocalSgd, HoweverTheWeightsAreKept) {
+  for (const auto& [dtype, recipe] :
+       {std::pair{DType::bf16, "fp32"}, {DType::bf16, "split-8bit"}, {DType::bf16, "stochastic"}, {DType::fp64, "fp32"}}) {
+    auto o = options(3, 2, "run"), other = options(3, 2, "oracle");
+    for (auto* const each : {&o, &other}) {
+      each->sizes.dtype = dtype;
+      each->recipe = recipe;
+    }
+    EXPECT_EQ(hash(o), dtype == DType::fp64 ? Oracle<double>(other).hash() : Oracle<float>(other).hash()) << recipe;
+  }
+}
+
+// Copies on disk are the bits of copies in memory, and one stopped between two averages goes on with its own.
+TEST_F(LocalSgd, GoesOnBetweenTwoAverages) {
+  const auto expected = hash(options(2, 3, "whole"));
+  auto o = options(2, 3, "cut");
+  o.disk_tier = true;
+  o.budget = {kUnlimited, 2 * kMiB, 256 * kMiB};
+  o.commit_after = 4;
+  const auto cut = toy::run_ranks(o);
+  EXPECT_NE(cut.ranks[0].hash, cut.ranks[1].hash) << "copies between two averages are alike";
+  o.commit_after = 0;
+  o.resume = true;
+  EXPECT_EQ(hash(o), expected);
+}
+
+// One all-reduce of all weights each time, and besides the losses nothing.
+TEST_F(LocalSgd, TheLedgerIsTheFormula) {
+  const auto o = options(3, 3, "run");
+  const auto errors = test::on_threads(3, {std::chrono::seconds(60)}, [&](test::Rank& rank) {
+    Ledger ledger;
+    const auto comm = with_ledger(std::move(rank.comm), ledger);
+    toy::Training training(toy::of_rank(o, comm->rank()), comm.get());
+    const auto weights = training.engine->map().parameter_count() * sizeof(float),
+               losses = std::uint64_t{2} * 3 * sizeof(double);
+    for (std::uint64_t s = 1; s <= 6; ++s) {
+      ledger.clear();
+      training.step(s);
+      const auto sent = ledger.of("world", Operation::all_reduce);
+      EXPECT_EQ(sent.payload_bytes, losses + (s % 3 == 0 ? weights : 0)) << "step " << s;
+      EXPECT_EQ(ledger.of("world", Operation::reduce_scatter).calls + ledger.of("world", Operation::all_gather).calls, 0U);
+    }
+  });
+  for (const auto& error : errors) EXPECT_EQ(error, "");
+}
+
+TEST_F(LocalSgd, WhatSharesStateIsRefused) {
+  const auto refused = [&](const DataParallel& data) {
+    auto o = options(2, 2, "refused");
+    o.data = data;
+    EXPECT_THROW(plan(toy::make_model(o.sizes), toy::request_of(o), o.profile), Error);
+  };
+  refused({.ranks = 2, .zero = 1, .local = true});
+  refused({.ranks = 2, .canonical = true, .local = true});
+}
+
+}  // namespace
+}  // namespace terrace
