@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include <terrace/core/philox.h>
+#include <terrace/parallel/comm/block8.h>
 #include <terrace/parallel/comm/narrow.h>
 
 namespace terrace {
@@ -231,11 +232,7 @@ void Compute::norm(const Action& a, const Views& views) {
   const auto dtype = map.options().recipe.gradient;
   has_norms_ = true;
   const auto tied_tensor = [&](std::uint32_t tensor) {
-    if (!map.has_tied_gradient() || map.tied_home() != a.layer) return false;
-    const auto& params = map.params(map.tied_layer());
-    for (std::uint32_t q = 0; q < params.size(); ++q)
-      if (params[q].tied && map.home(map.tied_layer(), q).tensor == tensor) return true;
-    return false;
+    return map.has_tied_gradient() && map.tied_home() == a.layer && is_tied(tensor);
   };
   // `chunk` holds the range and, where it is a run's first one, all that follows.
   const auto take = [&](std::uint32_t chunk, std::uint32_t tensor, std::uint64_t chunk_element, std::uint64_t tensor_element,
@@ -399,9 +396,62 @@ void Compute::gather(const Action& a, const Views& views) {
   const auto mine = map.state(Kind::parameter, a.layer, map.own(a.chunk));
   const auto group = map.gathered(a.layer, a.chunk);
   const auto bytes = map.chunk_bytes(mine);
+  auto& stream = *parts_.communication_stream;
   // Where weights are not sharded this rank's chunk is the group's own block.
-  ranks_->sharers().all_gather(*parts_.communication_stream, {views.of(mine), bytes},
-                               {views.of(group), bytes * map.data().group()});
+  if (map.data().weights == Travel::whole)
+    return ranks_->sharers().all_gather(stream, {views.of(mine), bytes}, {views.of(group), bytes * map.data().group()});
+  // Packed blocks are gathered at the end of where they are unpacked to; a rank's own are packed too, so that all compute
+  // alike.
+  const auto dtype = map.options().recipe.compute;
+  const auto blocks = static_cast<std::int64_t>(bytes / size_of(dtype)) / kBlock8Elements;
+  const auto packed = static_cast<std::size_t>(blocks) * kBlock8Bytes, ranks = std::size_t{map.data().group()};
+  std::byte* const all = views.of(group) + ranks * (bytes - packed);
+  std::byte* const own = all + packed * map.data().place();
+  stream.submit([=, from = views.of(mine)] { pack_block8(own, dtype, from, blocks); });
+  ranks_->sharers().all_gather(stream, {own, packed}, {all, packed * ranks});
+  stream.submit([=, to = views.of(group)] { unpack_block8(dtype, to, all, blocks * static_cast<std::int64_t>(ranks)); });
+}
+
+// A gradient that is to be reduced, in fewer bytes; its buffer is given up afterwards and is its own staging.
+Bytes Compute::pack(const Action& a, Bytes group, bool tied) {
+  const auto& map = *parts_.map;
+  auto& stream = *parts_.communication_stream;
+  const auto elements = group.size() / sizeof(float);
+  if (map.data().gradients == Travel::bf16) {
+    stream.submit([=] { narrow_in_place(group.data(), static_cast<std::int64_t>(elements)); });
+    return group.first(group.size() / 2);
+  }
+  // Nobody has written what no tensor reaches, and it must not decide a block's scale.
+  const auto layer = tied ? map.tied_home() : a.layer;
+  const auto first_group = tied ? a.chunk - map.groups_of(a.layer) : a.chunk;
+  std::vector<Bytes> padding;
+  std::size_t written = 0;
+  const auto skip_to = [&](std::size_t element) {
+    if (element > written) padding.push_back(group.subspan(written * sizeof(float), (element - written) * sizeof(float)));
+  };
+  for (const auto chunk : map.chunks_of(first_group))
+    for (const auto& s : map.layout().segments(layer, chunk)) {
+      if (tied && !is_tied(s.tensor)) continue;
+      const auto at = (chunk % map.data().group()) * map.layout().chunk_elements() + s.chunk_element;
+      skip_to(at);
+      written = at + s.elements;
+    }
+  skip_to(elements);
+  const auto blocks = static_cast<std::int64_t>(elements) / kBlock8Elements;
+  stream.submit([=] {
+    for (const auto& bytes : padding) std::memset(bytes.data(), 0, bytes.size());
+    pack_block8(group.data(), DType::fp32, group.data(), blocks);
+  });
+  return group.first(static_cast<std::size_t>(blocks) * kBlock8Bytes);
+}
+
+// Whether another layer reads it too, of the layer that declares it.
+bool Compute::is_tied(std::uint32_t tensor) const {
+  const auto& map = *parts_.map;
+  const auto& params = map.params(map.tied_layer());
+  for (std::uint32_t q = 0; q < params.size(); ++q)
+    if (params[q].tied && map.home(map.tied_layer(), q).tensor == tensor) return true;
+  return false;
 }
 
 void Compute::reduce(const Action& a, const Views& views) {
@@ -417,10 +467,10 @@ void Compute::reduce(const Action& a, const Views& views) {
   auto each = sum;
   each.onto = data.folds_each() && a.micro_batch > 0;
   auto from = group;
-  if (data.narrow) {  // the buffer is given up afterwards: it is its own staging
-    stream.submit([group] { narrow_in_place(group.data(), static_cast<std::int64_t>(group.size() / sizeof(float))); });
-    from = group.first(group.size() / 2);
-    each.from = DType::bf16;
+  if (data.gradients != Travel::whole) {
+    from = pack(a, group, tied);
+    if (data.gradients == Travel::bf16) each.from = DType::bf16;
+    each.blocks = data.gradients == Travel::int8;
   }
   if (data.canonical && data.copies() > 1) {
     const auto part = mine.subspan(bytes / data.copies() * (data.rank / data.sharers()), bytes / data.copies());

@@ -86,7 +86,9 @@ class Compute {
   void visit(const Action& action, const Views& views);
   void gather(const Action& action, const Views& views);
   void reduce(const Action& action, const Views& views);
+  [[nodiscard]] Bytes pack(const Action& reduce, Bytes group, bool tied);
   void message(const Action& action, const Views& views);
+  [[nodiscard]] bool is_tied(std::uint32_t tensor) const;
   void update_chunk(const Action& action, std::uint32_t chunk, const Views& views, bool first);
   [[nodiscard]] bool shares_squares() const;
   [[nodiscard]] UpdateStep update_step(bool first) const;

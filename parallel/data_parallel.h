@@ -28,13 +28,17 @@
 
 namespace terrace {
 
+// How numbers travel between ranks: as they are, rounded to bf16 (comm/narrow.h) or in blocks of 8-bit codes (comm/block8.h).
+enum class Travel : std::uint8_t { whole, bf16, int8 };
+
 struct DataParallel {
   std::uint32_t ranks = 1, rank = 0;
   std::uint32_t zero = 0;  // 0 to 3
   bool canonical = false;
-  bool narrow = false;            // fp32 gradients travel as bf16 (comm/narrow.h); where each micro-batch's are folded
-  std::uint32_t shard_group = 0;  // ranks that share one copy of what is sharded; 0: all. It divides them
-  bool local = false;             // copies that are averaged now and then
+  Travel gradients = Travel::whole;  // fp32 ones, where each micro-batch's are folded
+  Travel weights = Travel::whole;    // where they are gathered before use: whole or int8
+  std::uint32_t shard_group = 0;     // ranks that share one copy of what is sharded; 0: all. It divides them
+  bool local = false;                // copies that are averaged now and then
 
   // One rank has nobody to share with.
   [[nodiscard]] std::uint32_t stage() const { return ranks > 1 && shard_group != 1 ? zero : 0; }

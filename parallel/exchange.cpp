@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <terrace/core/units.h>
+#include <terrace/parallel/comm/block8.h>
 
 namespace terrace {
 namespace {
@@ -36,13 +37,19 @@ std::vector<Exchange> exchanges_of(const StepMap& map, const Action& a) {
   const auto whole = [&](Kind kind) {
     return map.options().recipe.chunk_bytes(kind, map.layout().chunk_elements()) * data.group();
   };
-  if (a.op == Op::gather) return {{Operation::all_gather, whole(Kind::parameter), data.sharers(), 1}};
+  const auto packed = [](std::uint64_t bytes, std::uint64_t element, Travel travel) {
+    if (travel == Travel::bf16) return bytes / 2;
+    return travel == Travel::int8 ? bytes / element / kBlock8Elements * kBlock8Bytes : bytes;
+  };
+  if (a.op == Op::gather)
+    return {{Operation::all_gather, packed(whole(Kind::parameter), size_of(map.options().recipe.compute), data.weights),
+             data.sharers(), 1}};
   if (a.op != Op::reduce) return {};
   const auto gradient = whole(Kind::gradient);
   if (!data.folds_each() && data.stage() == 0) return {{Operation::all_reduce, gradient, data.ranks, 1}};
   const bool parts = data.canonical && data.copies() > 1;
   std::vector<Exchange> all{
-      {Operation::reduce_scatter, gradient / (data.narrow ? 2 : 1), parts ? data.ranks : data.sharers(), 1}};
+      {Operation::reduce_scatter, packed(gradient, sizeof(float), data.gradients), parts ? data.ranks : data.sharers(), 1}};
   if (a.micro_batch + 1 != map.micro_batches()) return all;
   if (data.folds_each() && !data.shards(Kind::gradient)) all.push_back({Operation::all_gather, gradient, data.ranks, 1});
   if (data.copies() > 1)

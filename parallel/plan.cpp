@@ -10,6 +10,7 @@
 
 #include <terrace/parallel/checker.h>
 #include <terrace/parallel/choose.h>
+#include <terrace/parallel/comm/block8.h>
 #include <terrace/parallel/dry_run.h>
 #include <terrace/parallel/orders.h>
 #include <terrace/parallel/walk.h>
@@ -100,18 +101,30 @@ class Planner {
     if (data.ranks == 0 || data.zero > 3)
       throw Error("there is at least one data rank, and ZeRO has stages 0 to 3", Exit::usage);
     demand_shard_group(data);
-    if (data.local && (data.zero != 0 || data.canonical || data.narrow || request_.pipeline))
+    if (data.local && (data.zero != 0 || data.canonical || data.gradients != Travel::whole || data.weights != Travel::whole ||
+                       request_.pipeline))
       throw Error(
           "ranks that update copies of their own share no state and no gradients\n  average weights without --zero, "
           "--canonical-reduction, --compress-gradients and --pp, or leave out --sync-interval",
           Exit::usage);
     if (request_.pipeline && data.copies() > 1)
       throw Error("hybrid shards in the stages of a pipeline: not there yet\n  leave out --shard-group, or --pp", Exit::usage);
-    if (data.narrow &&
+    if (data.gradients != Travel::whole &&
         (!data.folds_each() || Recipe::of(model_.dtype, request_.recipe, request_.states).gradient != DType::fp32))
       throw Error(
-          "gradients travel as bf16 where fp32 ones of each micro-batch are folded\n  give --zero 2 or 3 or "
+          "gradients travel as bf16 or int8 where fp32 ones of each micro-batch are folded\n  give --zero 2 or 3 or "
           "--canonical-reduction, and a recipe with fp32 gradients",
+          Exit::usage);
+    if (data.gradients == Travel::int8 && data.canonical && data.copies() > Layout::kBlockElements / kBlock8Elements)
+      throw Error(
+          fmt::format("{} copies of the state fold parts of chunks that are no whole blocks of {} elements\n  give a larger "
+                      "--shard-group, or --compress-gradients bf16",
+                      data.copies(), kBlock8Elements),
+          Exit::usage);
+    if (data.weights != Travel::whole && (data.weights != Travel::int8 || data.zero != 3 || model_.dtype == DType::fp64))
+      throw Error(
+          "weights travel as int8 where they are gathered before every use, and in fp32 or bf16\n  give --zero 3, or leave out "
+          "--compress-weights",
           Exit::usage);
     if (data.canonical && Recipe::of(model_.dtype, request_.recipe, request_.states).gradient == DType::bf16)
       throw Error(

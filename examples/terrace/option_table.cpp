@@ -131,8 +131,12 @@ std::vector<Option> make_table() {
              "neighbouring ranks that share one copy of the state, of several copies; 0: all share one"),
       text("parallel", "canonical-reduction", &C::canonical_reduction, Text::any, kSame,
            "fold gradients micro-batch by micro-batch: the bits do not depend on --dp"),
-      text("parallel", "compress-gradients", &C::compress_gradients, Text::choice, kSame,
-           "how gradients travel between ranks: as they are, or each rounded to bf16 and summed in fp32", {"none", "bf16"}),
+      text(
+          "parallel", "compress-gradients", &C::compress_gradients, Text::choice, kSame,
+          "how gradients travel between ranks: as they are, or each rounded to bf16 or in blocks to 8 bits, and summed in fp32",
+          {"none", "bf16", "int8"}),
+      text("parallel", "compress-weights", &C::compress_weights, Text::choice, kSame,
+           "how weights travel that are gathered before use: as they are, or in blocks of 8-bit codes", {"none", "int8"}),
       number("parallel", "sync-interval", &C::sync_interval, kPositive, kSame,
              "steps between averages of the ranks' weights, which each updates by its own gradients until then (local SGD); 1: "
              "gradients are reduced at every step instead"),

@@ -512,6 +512,7 @@ void validate(const RunConfig& c) {
     without(c.shard_group != 0, "--shard-group", "every rank updates a whole copy of its own, so nothing is sharded");
     without(c.canonical_reduction, "--canonical-reduction", "gradients stay where they are computed");
     without(c.compress_gradients != "none", "--compress-gradients", "gradients stay where they are computed");
+    without(c.compress_weights != "none", "--compress-weights", "weights are averaged as they are");
     without(c.pp > 1, "--pp", "the stages of a pipeline have no copies to average");
     without(c.on_non_finite == "skip", "--on-non-finite skip", "ranks would leave out different steps");
     without(c.loss_scale == "dynamic", "--loss-scale dynamic", "ranks would skip different steps");

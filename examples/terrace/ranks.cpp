@@ -29,9 +29,10 @@ void demand_degrees(const RunConfig& c, int ranks) {
     throw Error(fmt::format("--sync-interval {}: one rank has nobody to average its weights with\n  leave it out, or give --dp",
                             c.sync_interval),
                 Exit::usage);
-  if (ranks > 1 && c.compress_gradients != "none" && c.device != "cpu")
+  if (ranks > 1 && (c.compress_gradients != "none" || c.compress_weights != "none") && c.device != "cpu")
     throw Error(
-        "--compress-gradients: gradients are rounded by the host, and those of a GPU are not there\n  leave it out, or use "
+        "--compress-gradients and --compress-weights: they are rounded by the host, and those of a GPU are not there\n  leave "
+        "it out, or use "
         "--device cpu",
         Exit::usage);
   if (ranks > 1 && c.verify_resident)

@@ -47,7 +47,8 @@ struct RunConfig {
   std::int64_t zero = 0;         // what of the state is sharded among them
   std::int64_t shard_group = 0;  // ranks that share one copy of it; 0: all
   bool canonical_reduction = false;
-  std::string compress_gradients = "none";  // none | bf16
+  std::string compress_gradients = "none";  // none | bf16 | int8
+  std::string compress_weights = "none";    // none | int8
   std::int64_t sync_interval = 1;           // steps; 1: gradients are reduced at each, and nothing is averaged
   // ranks that hold different layers
   std::int64_t pp = 1;

@@ -63,6 +63,14 @@ std::optional<std::uint32_t> layers_of(const std::string& text, std::string_view
 
 }  // namespace
 
+namespace {
+
+Travel travel_of(const std::string& text) {
+  return text == "bf16" ? Travel::bf16 : text == "int8" ? Travel::int8 : Travel::whole;
+}
+
+}  // namespace
+
 PlanRequest plan_request(const RunConfig& c) {
   PlanRequest r{.shape = {.batch = {c.batch_size, c.seq_len}, .micro_batches = static_cast<std::uint32_t>(c.grad_accumulation)},
                 .budget = budgets(c),
@@ -89,7 +97,8 @@ PlanRequest plan_request(const RunConfig& c) {
   r.data = {.ranks = static_cast<std::uint32_t>(std::max<std::int64_t>(1, c.dp)),
             .zero = static_cast<std::uint32_t>(c.zero),
             .canonical = c.canonical_reduction,
-            .narrow = c.compress_gradients == "bf16",
+            .gradients = travel_of(c.compress_gradients),
+            .weights = travel_of(c.compress_weights),
             .shard_group = static_cast<std::uint32_t>(c.shard_group),
             .local = c.sync_interval > 1};
   return r;

@@ -59,7 +59,7 @@ std::uint64_t sent_bytes(const Call& call, int rank, int size) {
     case Operation::reduce_scatter: return call.from.front().size() / ranks * (ranks - 1);
     case Operation::all_reduce: {
       // A reduce-scatter sends all but the own block, an all-gather sends the own block to all others.
-      const auto element = size_of(call.reduction.from);
+      const auto element = call.reduction.from_bytes();
       const auto count = static_cast<std::int64_t>(call.from.front().size() / element);
       const auto own = static_cast<std::uint64_t>(block_of(count, rank, size).count) * element;
       return call.from.front().size() - own + (ranks - 1) * own;
@@ -78,10 +78,11 @@ std::uint64_t sent_bytes(const Call& call, int rank, int size) {
 std::uint64_t signature_of(const Call& call) {
   const auto bytes = call.operation == Operation::all_to_all ? 0 : call.payload_bytes();
   std::uint64_t h = 0xcbf29ce484222325ULL;  // FNV-1a's constants, a field at a time
-  for (const std::uint64_t x : {static_cast<std::uint64_t>(call.operation), static_cast<std::uint64_t>(call.reduction.from),
-                                static_cast<std::uint64_t>(call.reduction.to), static_cast<std::uint64_t>(call.reduction.fold),
-                                static_cast<std::uint64_t>(call.reduction.onto), static_cast<std::uint64_t>(call.peer + 1),
-                                static_cast<std::uint64_t>(call.on_device), bytes}) {
+  for (const std::uint64_t x :
+       {static_cast<std::uint64_t>(call.operation), static_cast<std::uint64_t>(call.reduction.from),
+        static_cast<std::uint64_t>(call.reduction.to), static_cast<std::uint64_t>(call.reduction.fold),
+        static_cast<std::uint64_t>(call.reduction.onto), static_cast<std::uint64_t>(call.reduction.blocks),
+        static_cast<std::uint64_t>(call.peer + 1), static_cast<std::uint64_t>(call.on_device), bytes}) {
     h = (h ^ x) * 0x100000001b3ULL;
     h ^= h >> 29;
   }

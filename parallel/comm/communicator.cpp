@@ -33,9 +33,9 @@ void demand_apart(const Communicator& comm, Operation operation, ConstBytes read
 
 std::int64_t elements(const Communicator& comm, Operation operation, const Reduction& reduction, ConstBytes from) {
   demand(is_supported(reduction), comm, operation, "there is no reduction {}", to_string(reduction));
-  const auto element = size_of(reduction.from);
+  const auto element = reduction.from_bytes();
   demand(from.size() % element == 0, comm, operation, "{} bytes are not whole elements of {}", from.size(),
-         name_of(reduction.from));
+         to_string(reduction));
   return static_cast<std::int64_t>(from.size() / element);
 }
 
@@ -55,9 +55,9 @@ void Communicator::reduce_scatter(Stream& stream, const Reduction& reduction, Co
   const auto count = elements(*this, op, reduction, all);
   demand(count % size() == 0, *this, op, "{} elements do not divide among {} ranks; pad them", count, size());
   const auto block = all.size() / static_cast<std::size_t>(size());
-  const auto mine_bytes = static_cast<std::size_t>(count / size()) * size_of(reduction.to);
+  const auto mine_bytes = static_cast<std::size_t>(count / size()) * reduction.to_bytes();
   demand(mine.size() == mine_bytes, *this, op, "a block has {} bytes, not {}", mine_bytes, mine.size());
-  const bool can_be_in_place = reduction.from == reduction.to && !reduction.onto;
+  const bool can_be_in_place = reduction.from_bytes() == reduction.to_bytes() && !reduction.onto;
   const auto own = all.subspan(block * static_cast<std::size_t>(rank()), block);
   demand_apart(*this, op, all, mine, can_be_in_place ? own : ConstBytes{});
   issue(stream, {.operation = op, .reduction = reduction, .from = {all}, .to = {mine}});
@@ -67,9 +67,9 @@ void Communicator::all_reduce(Stream& stream, const Reduction& reduction, ConstB
   const auto op = Operation::all_reduce;
   const auto count = elements(*this, op, reduction, from);
   demand(!reduction.onto, *this, op, "onto what {} ranks hold apart would be {} different sums", size(), size());
-  demand(to.size() == static_cast<std::size_t>(count) * size_of(reduction.to), *this, op,
+  demand(to.size() == static_cast<std::size_t>(count) * reduction.to_bytes(), *this, op,
          "{} elements do not make {} bytes of {}", count, to.size(), name_of(reduction.to));
-  demand_apart(*this, op, from, to, reduction.from == reduction.to ? from : ConstBytes{});
+  demand_apart(*this, op, from, to, reduction.from_bytes() == reduction.to_bytes() ? from : ConstBytes{});
   issue(stream, {.operation = op, .reduction = reduction, .from = {from}, .to = {to}});
 }
 
@@ -78,9 +78,9 @@ void Communicator::reduce(Stream& stream, const Reduction& reduction, ConstBytes
   const auto count = elements(*this, op, reduction, from);
   demand_peer(*this, op, root);
   if (rank() == root) {
-    demand(to.size() == static_cast<std::size_t>(count) * size_of(reduction.to), *this, op,
+    demand(to.size() == static_cast<std::size_t>(count) * reduction.to_bytes(), *this, op,
            "{} elements do not make {} bytes of {}", count, to.size(), name_of(reduction.to));
-    demand_apart(*this, op, from, to, reduction.from == reduction.to && !reduction.onto ? from : ConstBytes{});
+    demand_apart(*this, op, from, to, reduction.from_bytes() == reduction.to_bytes() && !reduction.onto ? from : ConstBytes{});
   }
   issue(stream, {.operation = op, .reduction = reduction, .from = {from}, .to = {to}, .peer = root});
 }

@@ -35,6 +35,7 @@ const Kernels& select_kernels() {
 namespace {
 
 int types_of(const Reduction& r) {
+  if (r.blocks) return r.from == DType::fp32 && r.to == DType::fp32 && r.fold == Fold::sum ? folding::block8_to_fp32 : -1;
   if (r.from == DType::bf16 && r.to == DType::fp32) return folding::bf16_to_fp32;
   if (r.from != r.to) return -1;
   switch (r.from) {
@@ -50,8 +51,8 @@ int types_of(const Reduction& r) {
 bool is_supported(const Reduction& reduction) { return types_of(reduction) >= 0; }
 
 std::string to_string(const Reduction& r) {
-  const auto text = fmt::format("{} {}", name_of(r.from), r.fold == Fold::sum ? "sum" : "max");
-  return r.onto || r.from != r.to ? fmt::format("{} {} {}", text, r.onto ? "onto" : "to", name_of(r.to)) : text;
+  const auto text = fmt::format("{} {}", r.blocks ? "int8 block" : name_of(r.from), r.fold == Fold::sum ? "sum" : "max");
+  return r.onto || r.from != r.to || r.blocks ? fmt::format("{} {} {}", text, r.onto ? "onto" : "to", name_of(r.to)) : text;
 }
 
 void fold(const Reduction& reduction, std::byte* to, std::span<const std::byte* const> from, std::int64_t count) {

@@ -2,8 +2,8 @@
 //
 //   to[i] = ((from[0][i] ∘ from[1][i]) ∘ from[2][i]) …          and with `onto` the old to[i] stands first
 //
-// fp32 and fp64 round after every operation; bf16 is widened, folded in fp32 and rounded once at the end. So every backend
-// gives the same bits, and so does every instruction set.
+// `count` elements, as the reduction counts them. fp32 and fp64 round after every operation; bf16 is widened, folded in fp32
+// and rounded once at the end. So every backend gives the same bits, and so does every instruction set.
 //
 // Owner:   the spans are the caller's. `to` may be one of `from`, exactly; any other overlap is not allowed.
 // Threads: any; one call computes alone on its thread.
@@ -15,6 +15,7 @@
 #include <string>
 
 #include <terrace/core/dtype.h>
+#include <terrace/parallel/comm/block8.h>
 
 namespace terrace {
 
@@ -25,9 +26,15 @@ struct Reduction {
   DType to = DType::fp32;  // as `from`; or fp32 where `from` is bf16: accumulators that are wider than what travels
   Fold fold = Fold::sum;
   bool onto = false;  // fold onto what `to` holds
+  // What travels are packed blocks of fp32 numbers (block8.h), which are summed as fp32: an element of `from` is such a block,
+  // and one of `to` its 256 numbers.
+  bool blocks = false;
 
-  static Reduction sum(DType dtype) { return {dtype, dtype, Fold::sum, false}; }
-  static Reduction max(DType dtype) { return {dtype, dtype, Fold::max, false}; }
+  [[nodiscard]] std::size_t from_bytes() const { return blocks ? kBlock8Bytes : size_of(from); }
+  [[nodiscard]] std::size_t to_bytes() const { return blocks ? kBlock8Elements * size_of(to) : size_of(to); }
+  static Reduction sum(DType dtype) { return {dtype, dtype, Fold::sum}; }
+  static Reduction max(DType dtype) { return {dtype, dtype, Fold::max}; }
+  static Reduction sum_of_blocks() { return {.blocks = true}; }
   friend bool operator==(const Reduction&, const Reduction&) = default;
 };
 bool is_supported(const Reduction& reduction);

@@ -87,6 +87,29 @@ void fold(void* to_bytes, const void* const* from_bytes, int sources, i64 count)
   if (at < count) rest<kMax, kOnto>(to, from, sources, at, count - at);
 }
 
+typedef std::int8_t VecC __attribute__((vector_size(16)));
+
+// Blocks of a scale and 256 codes.
+template <bool kOnto>
+void fold_blocks(void* to_bytes, const void* const* from_bytes, int sources, i64 blocks) {
+  constexpr i64 kElements = 256, kBytes = 260, lanes = kLanes<float>;
+  for (i64 b = 0; b < blocks; ++b) {
+    float* const to = static_cast<float*>(to_bytes) + b * kElements;
+    for (i64 at = 0; at < kElements; at += lanes) {
+      VecF sum = {};
+      if (kOnto) sum = load(to + at);
+      for (int s = 0; s < sources; ++s) {
+        const char* const block = static_cast<const char*>(from_bytes[s]) + b * kBytes;
+        float scale;
+        __builtin_memcpy(&scale, block, sizeof scale);
+        const VecF x = __builtin_convertvector(load_raw<VecC>(block + sizeof scale + at), VecF) * scale;
+        sum = s == 0 && !kOnto ? x : sum + x;
+      }
+      store(to + at, sum);
+    }
+  }
+}
+
 constexpr Kernels make_kernels(const char* name) {
   return {name,
           {{{fold<float, float, false, false>, fold<float, float, false, true>},
@@ -96,7 +119,8 @@ constexpr Kernels make_kernels(const char* name) {
            {{fold<u16, u16, false, false>, fold<u16, u16, false, true>},
             {fold<u16, u16, true, false>, fold<u16, u16, true, true>}},
            {{fold<u16, float, false, false>, fold<u16, float, false, true>},
-            {fold<u16, float, true, false>, fold<u16, float, true, true>}}}};
+            {fold<u16, float, true, false>, fold<u16, float, true, true>}},
+           {{fold_blocks<false>, fold_blocks<true>}, {nullptr, nullptr}}}};
 }
 
 #undef TERRACE_INLINE

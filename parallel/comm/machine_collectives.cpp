@@ -55,7 +55,7 @@ void MachineWindow::gather(const Call& call) {
 
 void MachineWindow::reduce_scatter(const Call& call) {
   const auto ranks = controls_.size();
-  const auto e = size_of(call.reduction.from), e_to = size_of(call.reduction.to);
+  const auto e = call.reduction.from_bytes(), e_to = call.reduction.to_bytes();
   const auto part = kSlotBytes / ranks / kLine * kLine;  // of a slot, for each rank
   const std::byte* const from = call.from.front().data();
   const auto block = call.from.front().size() / ranks;
@@ -82,7 +82,7 @@ void MachineWindow::reduce_scatter(const Call& call) {
 
 void MachineWindow::all_reduce(const Call& call) {
   const auto ranks = controls_.size();
-  const auto e = size_of(call.reduction.from), e_to = size_of(call.reduction.to);
+  const auto e = call.reduction.from_bytes(), e_to = call.reduction.to_bytes();
   const auto part = kSlotBytes / ranks / kLine * kLine;
   const std::byte* const from = call.from.front().data();
   std::byte* const to = call.to.front().data();
@@ -128,7 +128,7 @@ void MachineWindow::all_reduce(const Call& call) {
 
 void MachineWindow::reduce(const Call& call) {
   const auto ranks = controls_.size();
-  const auto e = size_of(call.reduction.from), e_to = size_of(call.reduction.to);
+  const auto e = call.reduction.from_bytes(), e_to = call.reduction.to_bytes();
   const auto root = static_cast<std::size_t>(call.peer);
   const std::byte* const from = call.from.front().data();
   const Cut cut{static_cast<std::int64_t>(call.from.front().size() / e), static_cast<std::int64_t>(kSlotBytes / e)};

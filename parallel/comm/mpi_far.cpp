@@ -76,7 +76,7 @@ void MpiTransport::far_gather(const Call& call, std::uint64_t number) {
 // Folds this rank's block, `blocks[rank_]`, of every rank's `from` into `to`, in pieces that bound the staging memory.
 void MpiTransport::far_fold(const Reduction& reduction, const std::byte* from, const std::vector<Block>& blocks, std::byte* to,
                             std::uint64_t number) {
-  const auto e = size_of(reduction.from), e_to = size_of(reduction.to);
+  const auto e = reduction.from_bytes(), e_to = reduction.to_bytes();
   const auto each = static_cast<std::int64_t>(kStagingBytes / e);
   std::int64_t longest = 0;
   for (const auto& block : blocks) longest = std::max(longest, block.count);
@@ -107,15 +107,15 @@ void MpiTransport::far_fold(const Reduction& reduction, const std::byte* from, c
 }
 
 void MpiTransport::far_reduce_scatter(const Call& call, std::uint64_t number) {
-  const auto count = static_cast<std::int64_t>(call.from.front().size() / size_of(call.reduction.from));
+  const auto count = static_cast<std::int64_t>(call.from.front().size() / call.reduction.from_bytes());
   std::vector<Block> blocks;
   for (int r = 0; r < size_; ++r) blocks.push_back(block_of(count, r, size_));
   far_fold(call.reduction, call.from.front().data(), blocks, call.to.front().data(), number);
 }
 
 void MpiTransport::far_all_reduce(const Call& call, std::uint64_t number) {
-  const auto e_to = size_of(call.reduction.to);
-  const auto count = static_cast<std::int64_t>(call.from.front().size() / size_of(call.reduction.from));
+  const auto e_to = call.reduction.to_bytes();
+  const auto count = static_cast<std::int64_t>(call.from.front().size() / call.reduction.from_bytes());
   std::vector<Block> blocks;
   for (int r = 0; r < size_; ++r) blocks.push_back(block_of(count, r, size_));
   const auto place = [&](int r) {
@@ -136,7 +136,7 @@ void MpiTransport::far_all_reduce(const Call& call, std::uint64_t number) {
 // The root owns the only block.
 void MpiTransport::far_reduce(const Call& call, std::uint64_t number) {
   std::vector<Block> blocks(static_cast<std::size_t>(size_));
-  const auto count = static_cast<std::int64_t>(call.from.front().size() / size_of(call.reduction.from));
+  const auto count = static_cast<std::int64_t>(call.from.front().size() / call.reduction.from_bytes());
   blocks[static_cast<std::size_t>(call.peer)] = {0, count};
   far_fold(call.reduction, call.from.front().data(), blocks, call.to.front().data(), number);
 }

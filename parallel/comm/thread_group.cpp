@@ -213,7 +213,7 @@ void ThreadGroup::share(int rank) const {
   const Call& call = *members_[me].call;
   const auto ranks = members_.size();
   const auto of = [&](std::size_t r) -> const Call& { return *members_[r].call; };
-  const auto element_from = size_of(call.reduction.from), element_to = size_of(call.reduction.to);
+  const auto element_from = call.reduction.from_bytes(), element_to = call.reduction.to_bytes();
   // Folds elements [begin, begin + count) of all ranks' `from`.
   const auto fold_range = [&](std::byte* to, std::int64_t begin, std::int64_t count) {
     std::vector<const std::byte*> sources(ranks);

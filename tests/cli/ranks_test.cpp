@@ -189,6 +189,25 @@ TEST_F(Ranks, CompressedGradientsEndInTheSameWeightsOnEveryDegree) {
                  {"travel as bf16", "--zero 2 or 3"});
 }
 
+TEST_F(Ranks, EightBitCollectivesEndInTheSameWeightsOnEveryDegree) {
+  const Words gradients{"--compress-gradients", "int8"};
+  Words both = gradients;
+  both.insert(both.end(), {"--compress-weights", "int8"});
+  const auto one = train(threads(1, 0, "one", gradients)), two = train(threads(2, 3, "two", both));
+  ASSERT_EQ(0, one.exit) << one.described;
+  ASSERT_EQ(0, two.exit) << two.described;
+  EXPECT_NE(weights_of(one), weights_of(two));
+  const auto reduced = train(threads(4, 2, "reduced", gradients)), four = train(threads(4, 3, "four", both));
+  EXPECT_EQ(weights_of(one), weights_of(reduced)) << reduced.described;
+  EXPECT_EQ(weights_of(two), weights_of(four)) << four.described;
+#ifdef TERRACE_MPIRUN
+  const auto apart = run(processes(2, 3, "processes", both));
+  ASSERT_EQ(0, apart.exit) << apart.described;
+  EXPECT_EQ(weights_of(two), weights_of(apart));
+#endif
+  expect_refusal(train(threads(2, 2, "none", {"--compress-weights", "int8"})), 2, {"weights travel as int8", "--zero 3"});
+}
+
 // Local SGD: the same on threads and processes, stopped between two averages or not; and nothing that shares state goes with
 // it.
 TEST_F(Ranks, CopiesThatAreAveragedEndInTheSameWeights) {

@@ -79,6 +79,77 @@ void expect_folded(const Reduction& r, const std::vector<Buffer>& from, std::siz
   }
 }
 
+// Results that no cache holds may be written in another way: the bits are the same, wherever they begin, and nothing beside
+// them is touched.
+TEST_P(CommunicatorContract, LargeReductionsFoldInRankOrder) {
+  run([](Rank& rank) {
+    const auto stream = rank.device.make_stream("comm");
+    auto& comm = *rank.comm;
+    const auto ranks = static_cast<std::size_t>(comm.size()), me = static_cast<std::size_t>(comm.rank());
+    constexpr std::size_t kBlock = (4 << 20) / sizeof(float) + 77;
+    constexpr std::array<float, 5> kScales = {1, 0x1p-3F, 0x1p-11F, 0x1p-7F, 0x1p-16F};
+    const auto value = [&](std::size_t of, std::size_t i) {
+      return static_cast<float>((i * 2654435761U + of * 40503U) >> 8U & 0xffffU) * kScales.at((i + of) % kScales.size());
+    };
+    const auto sum = [&](std::size_t i) {
+      float all = value(0, i);
+      for (std::size_t r = 1; r < ranks; ++r) all += value(r, i);
+      return all;
+    };
+    std::vector<float> from(kBlock * ranks), to(kBlock + 2, -1.0F);
+    for (std::size_t i = 0; i < from.size(); ++i) from[i] = value(me, i);
+    const auto bytes = [](std::span<float> numbers) { return std::as_writable_bytes(numbers); };
+    const auto expect = [&](std::size_t begin, const std::string& what) {
+      for (std::size_t i = 0; i < kBlock; ++i) ASSERT_EQ(sum(begin + i), to[i + 1]) << what << ", element " << i;
+      ASSERT_TRUE(to.front() == -1.0F && to.back() == -1.0F) << what << " wrote beside its result";
+    };
+    const auto r = Reduction::sum(DType::fp32);
+    comm.reduce_scatter(*stream, r, bytes(from), bytes(std::span(to).subspan(1, kBlock)));
+    stream->synchronize();
+    expect(me * kBlock, "reduce-scatter");
+    comm.all_reduce(*stream, r, bytes(std::span(from).first(kBlock)), bytes(std::span(to).subspan(1, kBlock)));
+    stream->synchronize();
+    expect(0, "all-reduce");
+  });
+}
+
+// An element of such a sum is a packed block, so that no backend cuts one.
+TEST_P(CommunicatorContract, PackedBlocksFoldInRankOrderBitForBit) {
+  run([on_gpus = GetParam().name == "nccl"](Rank& rank) {
+    const auto stream = rank.device.make_stream("comm");
+    auto& comm = *rank.comm;
+    if (on_gpus) {
+      std::vector<std::byte> block(test::kOracleBlockBytes);
+      std::vector<float> sum(test::kOracleBlock);
+      comm.all_reduce(*stream, Reduction::sum_of_blocks(), block, std::as_writable_bytes(std::span(sum)));
+      EXPECT_THROW(stream->synchronize(), Error) << "there is no such sum on a GPU";
+      return;
+    }
+    const auto ranks = static_cast<std::size_t>(comm.size()), me = static_cast<std::size_t>(comm.rank());
+    for (std::uint64_t round = 0; round < 12; ++round) {
+      const auto seed = first_seed() + round * 1000;
+      std::mt19937_64 random(seed);  // the same choices on all ranks
+      auto r = Reduction::sum_of_blocks();
+      const auto kind = random() % 3;
+      r.onto = kind == 0 && random() % 2 == 0;
+      const auto each = round == 3 ? 4000 : random() % 40, blocks = kind == 0 ? each * ranks : each;
+      const auto what = "seed " + std::to_string(seed) + ", " + to_string(r) + ", " + std::to_string(blocks) + " blocks";
+      std::vector<Buffer> from;
+      for (std::size_t s = 0; s < ranks; ++s)
+        from.push_back(test::pack_oracle(test::random_floats(blocks * test::kOracleBlock, seed + s)));
+      auto to = test::random_floats(each * test::kOracleBlock, seed + 500 + me);
+      const auto want = test::fold_blocks_oracle(from, kind == 0 ? me * each : 0, each, r.onto ? to : std::vector<float>{});
+      const Bytes out{reinterpret_cast<std::byte*>(to.data()), to.size() * sizeof(float)};
+      if (kind == 0) comm.reduce_scatter(*stream, r, from[me], out);
+      if (kind == 1) comm.all_reduce(*stream, r, from[me], out);
+      if (kind == 2) comm.reduce(*stream, r, from[me], out, 0);
+      stream->synchronize();
+      if (kind == 2 && me != 0) continue;
+      ASSERT_EQ(want, to) << what;
+    }
+  });
+}
+
 TEST_P(CommunicatorContract, ReductionsFoldInRankOrderBitForBit) {
   run([](Rank& rank) {
     const auto stream = rank.device.make_stream("comm");

@@ -6,6 +6,8 @@
 #include <limits>
 
 #include <terrace/core/philox.h>
+#include <terrace/parallel/comm/block8.h>
+#include <terrace/parallel/comm/fold.h>
 #include <terrace/parallel/comm/fold_kernels.h>
 #include <terrace/parallel/comm/narrow.h>
 
@@ -68,6 +70,87 @@ TEST(Fold, ANaNIsNeverTheSmaller) {
   fold(Reduction::max(DType::fp32), reinterpret_cast<std::byte*>(to.data()), pointers, 40);
   EXPECT_TRUE(std::isnan(to[3]) && std::isnan(to[39]));
   EXPECT_EQ(2.0F, to[0]);
+}
+
+TEST(Fold, EveryInstructionSetSumsBlocksToTheSameBits) {
+  for (int table = 0; table < folding::kKernelTables; ++table) {
+    const auto* const kernels = folding::kernels_if_supported(table);
+    if (!kernels) continue;
+    for (const std::size_t blocks : {0U, 1U, 3U})
+      for (const std::size_t sources : {1U, 2U, 5U})
+        for (const bool onto : {false, true}) {
+          std::vector<Buffer> from;
+          std::vector<const void*> pointers;
+          for (std::size_t s = 0; s < sources; ++s)
+            from.push_back(test::pack_oracle(test::random_floats(blocks * test::kOracleBlock, 10 * blocks + s)));
+          for (const auto& buffer : from) pointers.push_back(buffer.data());
+          auto to = test::random_floats(blocks * test::kOracleBlock, 99);
+          const auto want = test::fold_blocks_oracle(from, 0, blocks, onto ? to : std::vector<float>{});
+          kernels->kernel[folding::block8_to_fp32][0][onto](to.data(), pointers.data(), static_cast<int>(sources),
+                                                            static_cast<std::int64_t>(blocks));
+          ASSERT_EQ(want, to) << kernels->name << ", " << blocks << " blocks of " << sources;
+        }
+  }
+  EXPECT_FALSE(is_supported({.fold = Fold::max, .blocks = true}));
+  EXPECT_FALSE(is_supported({.from = DType::bf16, .to = DType::bf16, .blocks = true}));
+}
+
+// To the bits of the specification, in place or not, and never further off than it says.
+TEST(Block8, PacksAndUnpacksAsSpecified) {
+  constexpr std::size_t kBlocks = 9, kCount = kBlocks * test::kOracleBlock;
+  auto x = test::random_floats(kCount, 3);
+  for (std::size_t i = 0; i < test::kOracleBlock; ++i) {
+    x[test::kOracleBlock + i] = 0;
+    x[2 * test::kOracleBlock + i] *= 0x1p-130F;                                                 // below the smallest
+    x[3 * test::kOracleBlock + i] = std::ldexp(static_cast<float>(i % 255) - 127.0F, 100) / 2;  // ties
+    x[4 * test::kOracleBlock + i] *= 0x1p-118F;
+    x[5 * test::kOracleBlock + i] = 0x1.fffffep126F * (i % 2 == 0 ? 1 : -0.3F);  // the largest
+  }
+  x[6 * test::kOracleBlock + 7] = std::numeric_limits<float>::infinity();
+  x[7 * test::kOracleBlock + 200] = std::nanf("");
+  x[8 * test::kOracleBlock] = 0x1p127F;
+  const auto want = test::pack_oracle(x);
+  Buffer packed(want.size());
+  pack_block8(packed.data(), DType::fp32, reinterpret_cast<const std::byte*>(x.data()), kBlocks);
+  EXPECT_TRUE(want == packed);
+  auto in_place = x;
+  pack_block8(reinterpret_cast<std::byte*>(in_place.data()), DType::fp32, reinterpret_cast<const std::byte*>(in_place.data()),
+              kBlocks);
+  EXPECT_EQ(0, std::memcmp(in_place.data(), want.data(), want.size()));
+
+  const auto unpacked = test::unpack_oracle(want);
+  Buffer tail(kCount * sizeof(float));  // unpacked over itself
+  std::byte* const last = tail.data() + tail.size() - want.size();
+  std::memcpy(last, want.data(), want.size());
+  unpack_block8(DType::fp32, tail.data(), last, kBlocks);
+  EXPECT_EQ(0, std::memcmp(tail.data(), unpacked.data(), tail.size()));
+  for (std::size_t i = 0; i < kCount; ++i) {
+    const auto block = i / test::kOracleBlock;
+    if (block >= 6) {
+      EXPECT_TRUE(std::isnan(unpacked[i])) << i;
+      continue;
+    }
+    float m = 0;
+    for (std::size_t k = 0; k < test::kOracleBlock; ++k) m = std::max(m, std::abs(x[block * test::kOracleBlock + k]));
+    EXPECT_LE(std::abs(static_cast<double>(unpacked[i]) - x[i]), std::max(m / 254.0 * (1 + 1e-5), 0x1p-119)) << i;
+  }
+
+  std::vector<bf16> narrow(kCount);
+  std::vector<float> widened(kCount);
+  for (std::size_t i = 0; i < kCount; ++i) {
+    narrow[i] = bf16(x[i]);
+    widened[i] = static_cast<float>(narrow[i]);
+  }
+  Buffer of_bf16(want.size()), back(kCount * sizeof(bf16));
+  pack_block8(of_bf16.data(), DType::bf16, reinterpret_cast<const std::byte*>(narrow.data()), kBlocks);
+  EXPECT_TRUE(test::pack_oracle(widened) == of_bf16);
+  std::memcpy(back.data() + back.size() - of_bf16.size(), of_bf16.data(), of_bf16.size());
+  unpack_block8(DType::bf16, back.data(), back.data() + back.size() - of_bf16.size(), kBlocks);
+  const auto rounded = test::unpack_oracle(of_bf16);
+  for (std::size_t i = 0; i < kCount; ++i) {
+    if (std::isnan(rounded[i])) continue;
+    EXPECT_EQ(bf16(rounded[i]).bits, test::element<bf16>(back, i).bits) << i;
+  }
 }
 
 // Nearest even, within the bound; and sums of them within the bound's sum.

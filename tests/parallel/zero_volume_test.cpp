@@ -105,6 +105,29 @@ TEST_F(ZeroVolume, TheLedgerIsTheFormula) {
       }
 }
 
+// 260 bytes for 256 numbers, and nothing more is held.
+TEST_F(ZeroVolume, BlocksOfEightBitsAreTheBytesThatTheyAre) {
+  toy::RunOptions o;
+  o.sizes.dtype = DType::bf16;
+  o.shape = {{1, 8}, 3};
+  o.data = {.ranks = 4, .zero = 3};
+  const auto wide = measure(o, 1);
+  const auto planned_wide = plan(toy::make_model(o.sizes), toy::request_of(o), o.profile).steady_links.within;
+  o.data.gradients = o.data.weights = Travel::int8;
+  const auto narrow = measure(o, 1);
+  const auto of = [](const Measured& m, Operation operation) { return m.step.of("world", operation); };
+  const auto reduced = of(wide, Operation::reduce_scatter), gathered = of(wide, Operation::all_gather);
+  EXPECT_EQ(of(narrow, Operation::reduce_scatter).payload_bytes, reduced.payload_bytes / (4 * 256) * 260);
+  EXPECT_EQ(of(narrow, Operation::all_gather).payload_bytes, gathered.payload_bytes / (2 * 256) * 260);
+  EXPECT_EQ(of(narrow, Operation::reduce_scatter).calls, reduced.calls);
+  EXPECT_EQ(of(narrow, Operation::all_gather).calls, gathered.calls);
+  EXPECT_EQ(narrow.between[Tier::device], wide.between[Tier::device]) << "it takes no memory of its own";
+  const auto planned = plan(toy::make_model(o.sizes), toy::request_of(o), o.profile).steady_links.within;
+  const auto saved = reduced.sent_bytes - of(narrow, Operation::reduce_scatter).sent_bytes + gathered.sent_bytes -
+                     of(narrow, Operation::all_gather).sent_bytes;
+  EXPECT_DOUBLE_EQ(planned_wide - planned, static_cast<double>(saved));
+}
+
 TEST_F(ZeroVolume, NarrowGradientsAreHalfTheBytes) {
   for (const std::uint32_t zero : {2U, 3U}) {
     toy::RunOptions o;
@@ -112,7 +135,7 @@ TEST_F(ZeroVolume, NarrowGradientsAreHalfTheBytes) {
     o.shape = {{1, 8}, 3};
     o.data = {.ranks = 4, .zero = zero};
     const auto wide = measure(o, 1);
-    o.data.narrow = true;
+    o.data.gradients = Travel::bf16;
     const auto narrow = measure(o, 1);
     const auto of = [](const Measured& m, Operation operation) { return m.step.of("world", operation); };
     EXPECT_GT(of(wide, Operation::reduce_scatter).payload_bytes, 0U);
@@ -121,7 +144,7 @@ TEST_F(ZeroVolume, NarrowGradientsAreHalfTheBytes) {
     EXPECT_EQ(narrow.between[Tier::device], wide.between[Tier::device]) << "it takes no memory of its own";
     const auto model = toy::make_model(o.sizes);
     const auto planned = plan(model, toy::request_of(o), o.profile).steady_links.within;
-    o.data.narrow = false;
+    o.data.gradients = Travel::whole;
     const auto saved = plan(model, toy::request_of(o), o.profile).steady_links.within - planned;
     EXPECT_DOUBLE_EQ(saved, static_cast<double>(of(narrow, Operation::reduce_scatter).sent_bytes));
   }

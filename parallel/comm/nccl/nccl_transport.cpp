@@ -128,8 +128,17 @@ void NcclTransport::exchange(CudaStreamHandle stream, const std::function<ConstB
   demand(nccl.group_end(), "ncclGroupEnd");
 }
 
+namespace {
+
+void demand_plain(const Reduction& reduction) {
+  if (reduction.blocks) throw Error(to_string(reduction) + ": packed blocks are summed by the host, and these lie on a GPU");
+}
+
+}  // namespace
+
 // Each rank owns a block, and folds it piece by piece from what all have sent it. An all-reduce hands every piece out.
 void NcclTransport::fold_blocks(const Call& call, CudaStreamHandle stream) {
+  demand_plain(call.reduction);
   const DType from_type = call.reduction.from, to_type = call.reduction.to;
   const auto* const from = call.from.front().data();
   auto* const to = call.to.front().data();
@@ -171,6 +180,7 @@ void NcclTransport::fold_blocks(const Call& call, CudaStreamHandle stream) {
 
 // The root's link takes it all; nothing that matters for speed is reduced to one rank.
 void NcclTransport::fold_at_root(const Call& call, CudaStreamHandle stream) {
+  demand_plain(call.reduction);
   const DType from_type = call.reduction.from, to_type = call.reduction.to;
   const int root = call.peer;
   const auto elements = static_cast<std::int64_t>(call.from.front().size() / size_of(from_type));

@@ -87,4 +87,58 @@ inline Buffer fold_oracle(const Reduction& r, const std::vector<Buffer>& from, s
   return to;
 }
 
+// Blocks of a scale and 256 codes, as block8.h specifies them, element by element.
+constexpr std::size_t kOracleBlock = 256, kOracleBlockBytes = 260;
+inline Buffer pack_oracle(const std::vector<float>& x) {
+  Buffer out(x.size() / kOracleBlock * kOracleBlockBytes);
+  for (std::size_t b = 0; b < x.size() / kOracleBlock; ++b) {
+    const float* const block = x.data() + b * kOracleBlock;
+    float m = 0;
+    bool finite = true;
+    for (std::size_t i = 0; i < kOracleBlock; ++i) {
+      m = std::fmax(m, std::fabs(block[i]));
+      finite = finite && std::abs(block[i]) < std::ldexp(1.0F, 127);
+    }
+    const bool zero = finite && m < std::ldexp(1.0F, -119);
+    const float scale = !finite ? std::numeric_limits<float>::quiet_NaN() : zero ? 0 : m / 127;
+    std::byte* const to = out.data() + b * kOracleBlockBytes;
+    std::memcpy(to, &scale, sizeof scale);
+    for (std::size_t i = 0; i < kOracleBlock; ++i)
+      to[sizeof scale + i] =
+          static_cast<std::byte>(!finite || zero ? 0 : static_cast<std::int8_t>(std::nearbyint(block[i] * (127 / m))));
+  }
+  return out;
+}
+inline std::vector<float> unpack_oracle(const Buffer& packed) {
+  std::vector<float> x;
+  for (std::size_t b = 0; b < packed.size() / kOracleBlockBytes; ++b) {
+    float scale;
+    std::memcpy(&scale, packed.data() + b * kOracleBlockBytes, sizeof scale);
+    for (std::size_t i = 0; i < kOracleBlock; ++i)
+      x.push_back(static_cast<float>(static_cast<std::int8_t>(packed[b * kOracleBlockBytes + sizeof scale + i])) * scale);
+  }
+  return x;
+}
+inline std::vector<float> random_floats(std::size_t count, std::uint64_t seed) {
+  const auto bytes = random_elements(DType::fp32, count, seed);
+  std::vector<float> x(count);
+  std::memcpy(x.data(), bytes.data(), bytes.size());
+  return x;
+}
+// Contributions of whole blocks, summed one after the other from block `begin` on.
+inline std::vector<float> fold_blocks_oracle(const std::vector<Buffer>& from, std::size_t begin, std::size_t blocks,
+                                             const std::vector<float>& onto = {}) {
+  auto sum = onto;
+  for (const auto& contribution : from) {
+    const auto x = unpack_oracle({contribution.begin() + static_cast<std::ptrdiff_t>(begin * kOracleBlockBytes),
+                                  contribution.begin() + static_cast<std::ptrdiff_t>((begin + blocks) * kOracleBlockBytes)});
+    if (sum.empty()) {
+      sum = x;
+      continue;
+    }
+    for (std::size_t i = 0; i < x.size(); ++i) sum[i] += x[i];
+  }
+  return sum;
+}
+
 }  // namespace terrace::test
