@@ -40,6 +40,8 @@ struct CudaOptions {
   int host_numa_node = -1;                        // of host_memory(); -1: beside the GPU
   bool tf32 = false;            // fp32 matrix products on tensor cores, whose operands keep ten bits of mantissa
   std::string algorithms = {};  // Math::algorithms() of the run that this one goes on with: they are used again
+  // Those of the machine's profile: used for products that the run has none for, where the same library chose them.
+  std::string machine_algorithms = {};
 };
 // Why the module cannot be loaded; empty: it can. For a look at the machine: it maps CUDA's libraries.
 std::string cuda_module_trouble();

@@ -3,6 +3,8 @@
 #include <cerrno>
 #include <cstdlib>
 #include <fstream>
+#include <sstream>
+#include <string_view>
 #include <type_traits>
 
 #include <fmt/format.h>
@@ -10,6 +12,7 @@
 
 #include <terrace/core/error.h>
 #include <terrace/core/machine.h>
+#include <terrace/core/profile_algorithms.h>
 
 namespace terrace {
 namespace {
@@ -38,11 +41,23 @@ void visit_fields(Profile& p, const Visit& visit) {
   visit("measured_at", p.measured_at);
 }
 
-}  // namespace
+constexpr const char* kAlgorithms = "algorithms";
 
-void save_profile(const MachineProfile& profile, const fs::path& file) {
-  nlohmann::ordered_json json;
-  visit_fields(profile, [&](const char* key, const auto& value) { json[key] = value; });
+[[noreturn]] void refuse(const fs::path& file, const std::string& why) {
+  throw Error(fmt::format("machine profile {}: {}\n  measure the machine anew, or name another file", file.string(), why),
+              Exit::usage);
+}
+
+nlohmann::ordered_json read(const fs::path& file) {
+  std::ifstream in(file);
+  if (!in) refuse(file, describe_errno(errno));
+  if (fs::is_directory(file)) refuse(file, "it is a directory");  // which a stream opens, but cannot read
+  auto json = nlohmann::ordered_json::parse(in, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) refuse(file, "it is not a JSON object");
+  return json;
+}
+
+void write(const nlohmann::ordered_json& json, const fs::path& file) {
   std::error_code ignored;  // what matters shows when the file is opened
   if (file.has_parent_path()) fs::create_directories(file.parent_path(), ignored);
   const fs::path fresh = file.string() + ".new";  // then renamed: a reader never sees half a file
@@ -53,38 +68,89 @@ void save_profile(const MachineProfile& profile, const fs::path& file) {
   fs::rename(fresh, file);
 }
 
-MachineProfile load_profile(const fs::path& file) {
-  const auto refuse = [&](const std::string& why) {
-    throw Error(fmt::format("machine profile {}: {}\n  measure the machine anew, or name another file", file.string(), why),
-                Exit::usage);
-  };
-  std::ifstream in(file);
-  if (!in) refuse(describe_errno(errno));
-  if (fs::is_directory(file)) refuse("it is a directory");  // which a stream opens, but cannot read
-  const auto json = nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) refuse("it is not a JSON object");
+std::vector<std::string> algorithms_of(const nlohmann::ordered_json& json, const fs::path& file) {
+  std::vector<std::string> lines;
+  if (!json.contains(kAlgorithms)) return lines;
+  const auto& kept = json.at(kAlgorithms);
+  const auto is_text = [](const auto& line) { return line.is_string(); };
+  if (!kept.is_array() || !std::ranges::all_of(kept, is_text))
+    refuse(file, fmt::format("\"{}\" is not a list of texts", kAlgorithms));
+  for (const auto& line : kept) lines.push_back(line.get<std::string>());
+  return lines;
+}
 
+std::string_view library_of(const std::vector<std::string>& lines) {
+  const auto at = std::ranges::find_if(lines, [](const auto& line) { return line.starts_with("library "); });
+  return at == lines.end() ? std::string_view() : std::string_view(*at);
+}
+
+// "matmul PRODUCT" of "matmul PRODUCT: ALGORITHM".
+std::string_view subject_of(std::string_view line) { return line.substr(0, line.find(": ")); }
+
+}  // namespace
+
+void save_profile(const MachineProfile& profile, const fs::path& file) {
+  nlohmann::ordered_json json;
+  visit_fields(profile, [&](const char* key, const auto& value) { json[key] = value; });
+  std::ifstream earlier(file);
+  const auto old = nlohmann::ordered_json::parse(earlier, nullptr, /*allow_exceptions=*/false);
+  // Rates are measured anew; what was chosen on this device stays, and with it the bits.
+  if (old.is_object() && old.contains(kAlgorithms) && old.value("device", nlohmann::ordered_json()) == profile.device)
+    json[kAlgorithms] = old.at(kAlgorithms);
+  write(json, file);
+}
+
+MachineProfile load_profile(const fs::path& file) {
+  const auto json = read(file);
   MachineProfile profile;
-  std::vector<std::string> known;
+  std::vector<std::string> known{kAlgorithms};
   visit_fields(profile, [&](const char* key, auto& value) {
     using Value = std::remove_reference_t<decltype(value)>;
     known.emplace_back(key);
-    if (!json.contains(key)) refuse(fmt::format("the key \"{}\" is missing", key));
+    if (!json.contains(key)) refuse(file, fmt::format("the key \"{}\" is missing", key));
     const auto& entry = json.at(key);
     if constexpr (std::is_same_v<Value, std::string>) {
-      if (!entry.is_string()) refuse(fmt::format("\"{}\" is not a text", key));
+      if (!entry.is_string()) refuse(file, fmt::format("\"{}\" is not a text", key));
       value = entry.template get<std::string>();
     } else {
       if (!entry.is_number() || !(entry.template get<double>() > 0))
-        refuse(fmt::format("\"{}\" is not a positive number", key));
-      if (std::is_integral_v<Value> && !entry.is_number_integer()) refuse(fmt::format("\"{}\" is not a whole number", key));
+        refuse(file, fmt::format("\"{}\" is not a positive number", key));
+      if (std::is_integral_v<Value> && !entry.is_number_integer())
+        refuse(file, fmt::format("\"{}\" is not a whole number", key));
       value = entry.template get<Value>();
     }
   });
   for (const auto& [key, value] : json.items()) {
-    if (std::ranges::find(known, key) == known.end()) refuse(fmt::format("the key \"{}\" is unknown", key));
+    if (std::ranges::find(known, key) == known.end()) refuse(file, fmt::format("the key \"{}\" is unknown", key));
   }
+  algorithms_of(json, file);
   return profile;
+}
+
+std::string algorithms_in_profile(const fs::path& file) {
+  std::error_code error;
+  if (!fs::exists(file, error)) return {};
+  std::string text;
+  for (const auto& line : algorithms_of(read(file), file)) text += line + '\n';
+  return text;
+}
+
+void add_algorithms_to_profile(const fs::path& file, const std::string& chosen) {
+  std::error_code error;
+  if (!fs::exists(file, error)) return;
+  std::vector<std::string> lines;
+  std::istringstream in(chosen);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+
+  auto json = read(file);
+  auto kept = algorithms_of(json, file);
+  const auto before = kept;
+  if (library_of(kept) != library_of(lines)) kept.clear();
+  for (const auto& line : lines)
+    if (std::ranges::find(kept, subject_of(line), subject_of) == kept.end()) kept.push_back(line);
+  if (kept == before) return;
+  json[kAlgorithms] = kept;
+  write(json, file);
 }
 
 fs::path default_profile_path(const std::string& device) {

@@ -5,8 +5,8 @@
 
 #include <functional>
 #include <memory>
-#include <string>
 
+#include <terrace/core/cuda.h>
 #include <terrace/core/cuda/runtime.h>
 #include <terrace/core/math.h>
 
@@ -14,7 +14,7 @@ namespace terrace {
 
 using CudaMathFactory = std::function<std::unique_ptr<Math>(CudaRuntime& runtime, Device& device)>;
 
-// Operations as CUDA kernels and cuBLASLt products. In the module. tf32, algorithms: see CudaOptions.
-std::unique_ptr<Math> make_cuda_math(Device& device, bool tf32, const std::string& algorithms);
+// Operations as CUDA kernels and cuBLASLt products. In the module.
+std::unique_ptr<Math> make_cuda_math(Device& device, const CudaOptions& options);
 
 }  // namespace terrace

@@ -8,10 +8,9 @@
 
 extern "C" __attribute__((visibility("default"))) terrace::Device* terrace_cuda_device(terrace::ThreadPool* pool,
                                                                                        const terrace::CudaOptions* options) {
-  return terrace::make_device_on(
-             terrace::make_real_cuda_runtime(), *pool, *options,
-             [tf32 = options->tf32, algorithms = options->algorithms](terrace::CudaRuntime&, terrace::Device& device) {
-               return terrace::make_cuda_math(device, tf32, algorithms);
-             })
+  return terrace::make_device_on(terrace::make_real_cuda_runtime(), *pool, *options,
+                                 [given = *options](terrace::CudaRuntime&, terrace::Device& device) {
+                                   return terrace::make_cuda_math(device, given);
+                                 })
       .release();
 }

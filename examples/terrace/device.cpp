@@ -8,6 +8,7 @@
 
 #include <terrace/core/cuda.h>
 #include <terrace/core/error.h>
+#include <terrace/core/profile_algorithms.h>
 
 namespace terrace::cli {
 namespace {
@@ -38,6 +39,15 @@ GpuInfo find_gpu(const RunConfig& c, std::int64_t local_rank) {
   return found.gpus[index];
 }
 
+std::filesystem::path profile_file(const RunConfig& c) {
+  return c.machine_profile.empty() ? default_profile_path(c.device) : std::filesystem::path(c.machine_profile);
+}
+
+// A profile that cannot be read is machine_profile()'s to tell.
+std::string machine_algorithms(const RunConfig& c) try { return algorithms_in_profile(profile_file(c)); } catch (const Error&) {
+  return {};
+}
+
 }  // namespace
 
 void demand_device(const RunConfig& c) {
@@ -46,7 +56,14 @@ void demand_device(const RunConfig& c) {
 
 std::unique_ptr<Device> make_device(const RunConfig& c, ThreadPool& pool, const std::string& algorithms) {
   if (c.device == "cpu") return make_cpu_device(pool);
-  return make_cuda_device(pool, {.index = gpu_index(c, c.local_rank), .algorithms = algorithms});
+  return make_cuda_device(
+      pool, {.index = gpu_index(c, c.local_rank), .algorithms = algorithms, .machine_algorithms = machine_algorithms(c)});
+}
+
+void keep_algorithms(const RunConfig& c, const std::string& chosen) try {
+  if (!chosen.empty()) add_algorithms_to_profile(profile_file(c), chosen);
+} catch (const std::exception& error) {
+  fmt::print(stderr, "warning: the machine profile does not learn this run's algorithms: {}\n", error.what());
 }
 
 std::uint64_t usual_device_bytes(const RunConfig& c) {
@@ -60,7 +77,7 @@ MachineProfile machine_profile(const RunConfig& c) {
   MachineProfile assumed;
   assumed.device = c.device;
   const bool named = !c.machine_profile.empty();
-  const auto file = named ? std::filesystem::path(c.machine_profile) : default_profile_path(c.device);
+  const auto file = profile_file(c);
   if (!named && !std::filesystem::exists(file)) return assumed;
   try {
     auto profile = load_profile(file);

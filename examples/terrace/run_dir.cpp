@@ -304,7 +304,7 @@ std::string store_name_of_rank(const std::string& name, std::size_t rank) {
 }
 
 void copy_run_files(const fs::path& from, const fs::path& to) {
-  for (const auto* const name : {kConfigFile, kMetricsFile})
+  for (const auto* const name : {kConfigFile, kMetricsFile, kAlgorithmsFile})
     if (fs::exists(from / name)) fs::copy_file(from / name, to / name);
   auto run = nlohmann::json::parse(read_text(from / kRunFile));
   run["store_paths"] = {"."};

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <csignal>
 #include <optional>
+#include <sstream>
 #include <vector>
 
 #include <terrace/core/device.h>
@@ -144,13 +145,13 @@ class Training {
       metrics.write(m);  // before the commit: a step that is committed is never without its line
       screen.step(m);
       if (due(step, static_cast<std::int64_t>(commit_interval(config_))) && step != last) {
-        if (team.first()) record_algorithms(dir, device->math().algorithms());
+        if (team.first()) keep_choices(dir, *device);
         engine.commit(step, payload());
       }
       if (step != last) trace.forget_before(begin);  // the report shows the last two
     }
 
-    if (team.first()) record_algorithms(dir, device->math().algorithms());
+    if (team.first()) keep_choices(dir, *device);
     if (request_.commits) engine.commit(done, payload());
     if (team.first()) trace.write(dir.path / kTraceFile);
     if (done < last) {
@@ -160,6 +161,7 @@ class Training {
     const auto hash = lm::hash_weights(engine);
     if (!config_.save.empty()) save(engine, team);
     nlohmann::json result{{"steps", done}, {"weights_xxh64", hash}, {"skipped_steps", skipped_}};
+    if (const auto chosen = device->math().algorithms(); !chosen.empty()) result["algorithms"] = lines_of(chosen);
     if (evaluation) result["eval_loss"] = *evaluation;
     if (loss_scale_.dynamic()) result["loss_scale"] = loss_scale_.value();
     auto peak = engine.peak_bytes();  // of the whole run, the last commit included, as the plan's
@@ -175,6 +177,19 @@ class Training {
   }
 
  private:
+  // What the device's math chose and is part of the bits: in the run for who goes on with it, in the profile for new ones.
+  void keep_choices(const RunDir& dir, Device& device) const {
+    const auto chosen = device.math().algorithms();
+    record_algorithms(dir, chosen);
+    keep_algorithms(config_, chosen);
+  }
+  static std::vector<std::string> lines_of(const std::string& text) {
+    std::vector<std::string> lines;
+    std::istringstream in(text);
+    for (std::string line; std::getline(in, line);) lines.push_back(line);
+    return lines;
+  }
+
   static bool due(std::uint64_t step, std::int64_t every) { return every > 0 && step % static_cast<std::uint64_t>(every) == 0; }
 
   // All ranks stop after the same step, whoever was told.

@@ -13,6 +13,8 @@
 namespace terrace::test {
 namespace {
 
+namespace fs = std::filesystem;
+
 class WithGpu : public Cli {
  protected:
   // terrace WORDS… where the environment leads to the fakes, and says `more`.
@@ -58,6 +60,97 @@ TEST_F(WithGpu, ATrainingRunEndsWithTheWeightsOfTheCpuDevice) {
     ASSERT_EQ(0, gpu.exit) << gpu.described;
     EXPECT_EQ(weights_of(cpu), weights_of(gpu)) << gpu.described;
   }
+}
+
+// The library of matrix products is made up; its version decides which algorithm it chooses, and the algorithm the bits.
+class WithAlgorithms : public WithGpu {
+ protected:
+  [[nodiscard]] Outcome with_version(int version, const Words& more) const {
+    Words words{"--device", "cuda:0", "--ckpt-interval", "2", "--machine-profile", "profile.json", "--resume", "auto"};
+    words.insert(words.end(), more.begin(), more.end());
+    return with_gpu(tiny("train", words), {{"TERRACE_FAKE_CUBLAS", std::to_string(version)}});
+  }
+  // The weights that a run of its own ends with after so many steps, in `out`.
+  [[nodiscard]] std::string weights(int version, const std::string& out, const Words& more = {}) const {
+    Words words{"--out-dir", out};
+    words.insert(words.end(), more.begin(), more.end());
+    const auto outcome = with_version(version, words);
+    EXPECT_EQ(0, outcome.exit) << outcome.described;
+    return weights_of(outcome);
+  }
+  // One that knows no algorithms.
+  void write_profile() const {
+    fs::remove(at("profile.json"));
+    MachineProfile profile;
+    profile.device = "cuda:0";
+    save_profile(profile, at("profile.json"));
+  }
+  [[nodiscard]] nlohmann::json kept() const { return json_in("profile.json").value("algorithms", nlohmann::json::array()); }
+};
+
+TEST_F(WithAlgorithms, ARunEndsWithTheAlgorithmsItBeganWith) {
+  write_profile();
+  const auto first = weights(1, "first", {"--steps", "8"});
+  const auto chosen = json_in("first/result.json").at("algorithms");
+  ASSERT_GT(chosen.size(), 2U);
+  EXPECT_EQ("library made up, version 1", chosen.at(0));
+
+  write_profile();
+  EXPECT_NE(first, weights(2, "second", {"--steps", "8"})) << "versions must differ, or nothing is shown";
+
+  write_profile();
+  (void)weights(1, "resumed", {"--steps", "4"});
+  write_profile();
+  ASSERT_EQ(0, terrace({"ckpt", "copy", "resumed", "copied"}).exit);
+  EXPECT_EQ(first, weights(2, "resumed", {"--steps", "8"}));
+  write_profile();
+  EXPECT_EQ(first, weights(2, "copied", {"--steps", "8"})) << "a copy goes on as the run it is a copy of";
+}
+
+TEST_F(WithAlgorithms, TheMachineProfileKeepsThemForNewRuns) {
+  write_profile();
+  const auto first = weights(1, "first");
+  const auto chosen = json_in("first/result.json").at("algorithms");
+  EXPECT_EQ(chosen, kept());
+
+  // As if the library had been tuned otherwise since: what the profile says is used, and stays.
+  auto tuned = json_in("profile.json");
+  for (auto& line : tuned.at("algorithms")) {
+    auto text = line.get<std::string>();
+    if (const auto words = text.find("words 0000000000000001"); words != std::string::npos) text[words + 21] = '3';
+    line = text;
+  }
+  scratch_.write("profile.json", tuned.dump());
+  const auto with_tuned = weights(1, "tuned");
+  EXPECT_NE(first, with_tuned);
+  EXPECT_EQ(tuned.at("algorithms"), kept());
+  EXPECT_EQ(with_tuned, weights(1, "again"));
+
+  // Another library's words mean nothing to it: chosen anew, and the profile is the new library's.
+  const auto second = weights(2, "second");
+  EXPECT_EQ("library made up, version 2", kept().at(0));
+  EXPECT_EQ(json_in("second/result.json").at("algorithms"), kept());
+  EXPECT_EQ(second, weights(2, "second_again"));
+}
+
+TEST_F(WithAlgorithms, WithoutAProfileNothingIsKept) {
+  const auto outcome =
+      with_gpu(tiny("train", {"--device", "cuda:0"}), {{"TERRACE_FAKE_CUBLAS", "1"}, {"XDG_CACHE_HOME", at("cache").string()}});
+  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  EXPECT_FALSE(fs::exists(at("cache")));
+  EXPECT_TRUE(fs::exists(at("run/algorithms.txt")));
+}
+
+TEST_F(WithAlgorithms, ADamagedListIsRefused) {
+  write_profile();
+  (void)weights(1, "first");
+  auto damaged = json_in("profile.json");
+  damaged.at("algorithms").at(1) = "matmul of nothing";
+  scratch_.write("profile.json", damaged.dump());
+  expect_refusal(with_version(1, {"--out-dir", "second"}), 5, {"matmul of nothing", "machine profile", "damaged"});
+  damaged["algorithms"] = 3;
+  scratch_.write("profile.json", damaged.dump());
+  expect_refusal(with_version(1, {"--out-dir", "third"}), 2, {"profile.json", "not a list of texts"});
 }
 
 // A GPU a rank, with a made-up NCCL between them: the sums on the devices have the order of those on the host.

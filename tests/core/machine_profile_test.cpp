@@ -10,6 +10,7 @@
 
 #include <terrace/core/device.h>
 #include <terrace/core/error.h>
+#include <terrace/core/profile_algorithms.h>
 #include <terrace/core/thread_pool.h>
 
 namespace terrace {
@@ -70,7 +71,32 @@ TEST_F(MachineProfiles, SurviveTheRoundTrip) {
   EXPECT_EQ(back.measured_at, profile.measured_at);
 }
 
+TEST_F(MachineProfiles, KeepAlgorithmsOfOneLibrary) {
+  EXPECT_EQ("", algorithms_in_profile(file_));
+  add_algorithms_to_profile(file_, "library L1\nmatmul a: 1\n");
+  EXPECT_FALSE(fs::exists(file_)) << "without rates it is no profile";
+  MachineProfile profile;
+  save_profile(profile, file_);
+  EXPECT_EQ("", algorithms_in_profile(file_));
+  add_algorithms_to_profile(file_, "library L1\nmatmul a: 1\n");
+  add_algorithms_to_profile(file_, "library L1\nmatmul b: 2\nmatmul a: 3\n");
+  const std::string both = "library L1\nmatmul a: 1\nmatmul b: 2\n";
+  EXPECT_EQ(both, algorithms_in_profile(file_)) << "what is kept stays";
+  profile.threads = 7;
+  save_profile(profile, file_);
+  EXPECT_EQ(both, algorithms_in_profile(file_)) << "rates are measured anew, algorithms are not chosen anew";
+  EXPECT_EQ(7, load_profile(file_).threads);
+  add_algorithms_to_profile(file_, "library L2\nmatmul a: 4\n");
+  EXPECT_EQ("library L2\nmatmul a: 4\n", algorithms_in_profile(file_));
+  EXPECT_EQ(7, load_profile(file_).threads);
+  profile.device = "another";
+  save_profile(profile, file_);
+  EXPECT_EQ("", algorithms_in_profile(file_)) << "another device's";
+}
+
 TEST_F(MachineProfiles, RefuseWhatIsMalformed) {
+  expect_refusal([](auto& json) { json["algorithms"] = "one"; }, "\"algorithms\" is not a list of texts");
+  expect_refusal([](auto& json) { json["algorithms"] = {"one", 2}; }, "\"algorithms\" is not a list of texts");
   expect_refusal([](auto& json) { json.erase("disk_read_bytes_s"); }, "\"disk_read_bytes_s\" is missing");
   expect_refusal([](auto& json) { json["colour"] = 1; }, "\"colour\" is unknown");
   expect_refusal([](auto& json) { json["threads"] = "two"; }, "\"threads\" is not a positive number");

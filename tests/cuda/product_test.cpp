@@ -92,6 +92,15 @@ TEST(RecordedAlgorithms, GiveBackWhatWasChosen) {
   EXPECT_EQ((*recorded.of(b))[0], ~0ULL);
   EXPECT_FALSE(recorded.of(absent).has_value());
   EXPECT_EQ(RecordedAlgorithms().size(), 0U);
+  // The run's own are used whatever the library, the machine's only by the library that chose them.
+  EXPECT_EQ(recorded.library(), "");
+  const cuda::KnownAlgorithms known(line(a, first + rest),
+                                    "library one\n" + line(a, "ffffffffffffffff" + rest) + line(b, "ffffffffffffffff" + rest));
+  for (const auto* const library : {"one", "two"}) EXPECT_EQ((*known.of(a, library))[0], 0xffU);
+  ASSERT_TRUE(known.of(b, "one").has_value());
+  EXPECT_EQ((*known.of(b, "one"))[0], ~0ULL);
+  EXPECT_FALSE(known.of(b, "two").has_value());
+  EXPECT_FALSE(known.of(absent, "one").has_value());
   const auto good = line(a, first + rest);
   for (const auto& damaged : {good.substr(0, good.size() - 3), line(a, first), line(a, first + rest + "0"), line(a, "x" + rest),
                               std::string("matmul nothing at all"), line(a, first + rest + " 0000000000000000")}) {

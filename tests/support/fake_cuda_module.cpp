@@ -12,6 +12,7 @@
 #include <terrace/parallel/comm/nccl/nccl_transport.h>
 #include <terrace/tests/support/fake_cuda.h>
 #include <terrace/tests/support/fake_nccl.h>
+#include <terrace/tests/support/made_up_products.h>
 
 namespace {
 
@@ -33,7 +34,12 @@ extern "C" __attribute__((visibility("default"))) terrace::Device* terrace_cuda_
                                                                  std::fprintf(stderr, "misuse of CUDA: %s\n", text.c_str());
                                                                  std::abort();
                                                                }});
-  auto device = make_device_on(fake, *pool, *options, [](CudaRuntime&, Device& d) { return make_cpu_math(d.pool()); });
+  auto device = make_device_on(fake, *pool, *options, [given = *options](CudaRuntime&, Device& d) -> std::unique_ptr<Math> {
+    const char* const version = std::getenv("TERRACE_FAKE_CUBLAS");
+    if (!version) return make_cpu_math(d.pool());
+    return std::make_unique<test::MadeUpProducts>(make_cpu_math(d.pool()), std::strtoull(version, nullptr, 10),
+                                                  cuda::KnownAlgorithms(given.algorithms, given.machine_algorithms));
+  });
   const std::lock_guard lock(devices_mutex);
   runtimes[device.get()] = std::move(fake);
   return device.release();

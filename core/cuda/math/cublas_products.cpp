@@ -1,6 +1,7 @@
 #include <terrace/core/cuda/math/cublas_products.h>
 
 #include <cublasLt.h>
+#include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
 #include <cstring>
@@ -55,6 +56,21 @@ std::string describe(const cublasLtMatmulHeuristicResult_t& result) {
       attribute(a, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME), attribute(a, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING),
       attribute(a, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION), attribute(a, CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID),
       attribute(a, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID), result.workspaceSize, fmt::join(a.data, " "));
+}
+
+// What the library chooses by, of the calling thread's GPU.
+std::string gpu_at_hand() {
+  int device = 0, major = 0, minor = 0, multiprocessors = 0;
+  const auto ask = [&](int& value, cudaDeviceAttr attribute) {
+    if (const auto error = cudaDeviceGetAttribute(&value, attribute, device); error != cudaSuccess)
+      throw Error(fmt::format("cuda:{}: cudaDeviceGetAttribute: {}", device, cudaGetErrorString(error)));
+  };
+  if (const auto error = cudaGetDevice(&device); error != cudaSuccess)
+    throw Error(fmt::format("cudaGetDevice: {}", cudaGetErrorString(error)));
+  ask(major, cudaDevAttrComputeCapabilityMajor);
+  ask(minor, cudaDevAttrComputeCapabilityMinor);
+  ask(multiprocessors, cudaDevAttrMultiProcessorCount);
+  return fmt::format("a GPU of compute capability {}.{} with {} multiprocessors", major, minor, multiprocessors);
 }
 
 // A descriptor of the library's, given back.
@@ -122,11 +138,14 @@ CublasProducts::~CublasProducts() {
 }
 
 cublasLtContext* CublasProducts::handle() {
-  if (!handle_) check({}, "cublasLtCreate", cublasLtCreate(&handle_));
+  if (handle_) return handle_;
+  check({}, "cublasLtCreate", cublasLtCreate(&handle_));
+  library_ = fmt::format("cuBLASLt {} on {}{}", cublasLtGetVersion(), gpu_at_hand(), tf32_ ? ", tf32" : "");
   return handle_;
 }
 
 const CublasProducts::Chosen& CublasProducts::choose(const ProductKey& key, const Descriptors& d) {
+  handle();
   if (const auto known = chosen_.find(key); known != chosen_.end()) return known->second;
   const auto keep = [&](const cublasLtMatmulHeuristicResult_t& found) -> const Chosen& {
     Chosen chosen{.words = {}, .workspace_bytes = found.workspaceSize, .text = describe(found)};
@@ -134,12 +153,12 @@ const CublasProducts::Chosen& CublasProducts::choose(const ProductKey& key, cons
     std::memcpy(chosen.words.data(), &found.algo, sizeof found.algo);
     return chosen_.emplace(key, std::move(chosen)).first->second;
   };
-  if (const auto words = recorded_.of(key)) {
+  if (const auto words = known_.of(key, library_)) {
     cublasLtMatmulHeuristicResult_t recorded{};
     cublasLtMatmulAlgo_t algorithm;
     std::memcpy(&algorithm, words->data(), sizeof algorithm);
     // Another version of the library, or another GPU, may not have it.
-    check(key, "cublasLtMatmulAlgoCheck, of the algorithm that the run began with,",
+    check(key, "cublasLtMatmulAlgoCheck, of the algorithm that is recorded for it,",
           cublasLtMatmulAlgoCheck(handle(), d.operation, d.first, d.second, d.result, d.result, &algorithm, &recorded));
     recorded.algo = algorithm;
     return keep(recorded);
@@ -207,7 +226,7 @@ void CublasProducts::run(CudaStreamHandle stream, const Workspace& workspace, Te
 
 std::string CublasProducts::algorithms() const {
   const std::lock_guard lock(mutex_);
-  std::string text;
+  std::string text = chosen_.empty() ? "" : fmt::format("library {}\n", library_);
   for (const auto& [key, chosen] : chosen_) text += fmt::format("matmul {}: {}\n", to_string(key), chosen.text);
   return text;
 }

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include <terrace/core/cuda/math/launcher.h>
 #include <terrace/core/cuda/product.h>
@@ -23,8 +24,8 @@ namespace terrace::cuda {
 class CublasProducts {
  public:
   // tf32: fp32 products on tensor cores, whose operands keep ten bits of mantissa.
-  // What is recorded of an earlier run is used again; only for other products is an algorithm chosen.
-  CublasProducts(bool tf32, const std::string& recorded) : tf32_(tf32), recorded_(recorded) {}
+  // What is known is used again; only for other products is an algorithm chosen.
+  CublasProducts(bool tf32, KnownAlgorithms known) : tf32_(tf32), known_(std::move(known)) {}
   ~CublasProducts();
   CublasProducts(const CublasProducts&) = delete;
   CublasProducts& operator=(const CublasProducts&) = delete;
@@ -44,9 +45,10 @@ class CublasProducts {
   const Chosen& choose(const ProductKey& key, const Descriptors& descriptors);
 
   const bool tf32_;
-  const RecordedAlgorithms recorded_;
+  const KnownAlgorithms known_;
   mutable std::mutex mutex_;
   cublasLtContext* handle_ = nullptr;  // made on an issuing thread, which has the device
+  std::string library_;                // what algorithms mean something to; known with the handle
   std::map<ProductKey, Chosen> chosen_;
 };
 

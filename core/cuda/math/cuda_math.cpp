@@ -8,7 +8,8 @@ namespace {
 
 class CudaBackend {
  public:
-  CudaBackend(bool tf32, const std::string& algorithms) : products_(tf32, algorithms) {}
+  explicit CudaBackend(const CudaOptions& options)
+      : products_(options.tf32, cuda::KnownAlgorithms(options.algorithms, options.machine_algorithms)) {}
 
   static cuda::CudaLauncher launcher(const char* operation, CudaStreamHandle stream, const cuda::Workspace& workspace) {
     return {operation, stream, workspace};
@@ -26,8 +27,8 @@ class CudaBackend {
 
 }  // namespace
 
-std::unique_ptr<Math> make_cuda_math(Device& device, bool tf32, const std::string& algorithms) {
-  return std::make_unique<cuda::KernelMath<CudaBackend>>(device, tf32, algorithms);
+std::unique_ptr<Math> make_cuda_math(Device& device, const CudaOptions& options) {
+  return std::make_unique<cuda::KernelMath<CudaBackend>>(device, options);
 }
 
 }  // namespace terrace

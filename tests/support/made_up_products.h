@@ -1,0 +1,119 @@
+// The CPU's math whose matrix products have algorithms to choose from, as a GPU's library has: version n of the library chooses
+// algorithm n for every product, and algorithms differ in the bits of what they sum. So a run shows by its bits which one it
+// used.
+//
+// Owner: as Math; the other one is owned. Threads: as Math.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <terrace/core/cuda/recorded_algorithms.h>
+#include <terrace/core/math.h>
+
+namespace terrace::test {
+
+class MadeUpProducts final : public Math {
+ public:
+  MadeUpProducts(std::unique_ptr<Math> math, std::uint64_t version, cuda::KnownAlgorithms known)
+      : math_(std::move(math)), version_(version), known_(std::move(known)) {}
+
+  void matmul(Stream& s, TensorView c, TensorView a, Transpose ta, TensorView b, Transpose tb, TensorView bias,
+              Accumulate accumulate) override {
+    math_->matmul(s, c, a, ta, b, tb, bias, accumulate);
+    const auto algorithm = choose(cuda::key_of(c, a, ta, b, tb, !bias.empty(), accumulate == Accumulate::yes));
+    s.submit([c, algorithm] { sum_otherwise(c, algorithm); });
+  }
+  [[nodiscard]] std::string algorithms() const override {
+    const std::lock_guard lock(mutex_);
+    std::string text = chosen_.empty() ? "" : fmt::format("library {}\n", library());
+    for (const auto& [key, words] : chosen_)
+      text += fmt::format("matmul {}: algorithm {}, words {:016x}\n", to_string(key), words[0], fmt::join(words, " "));
+    return text;
+  }
+
+  void bias_grad(Stream& s, TensorView db, TensorView dy, Accumulate a) override { math_->bias_grad(s, db, dy, a); }
+  void norm(Stream& s, TensorView y, TensorView mean, TensorView rstd, TensorView x, TensorView gain, TensorView bias,
+            double eps) override {
+    math_->norm(s, y, mean, rstd, x, gain, bias, eps);
+  }
+  void norm_input_grad(Stream& s, TensorView dx, TensorView dy, TensorView x, TensorView gain, TensorView mean, TensorView rstd,
+                       Accumulate a) override {
+    math_->norm_input_grad(s, dx, dy, x, gain, mean, rstd, a);
+  }
+  void norm_weight_grad(Stream& s, TensorView dgain, TensorView dbias, TensorView dy, TensorView x, TensorView mean,
+                        TensorView rstd, Accumulate a) override {
+    math_->norm_weight_grad(s, dgain, dbias, dy, x, mean, rstd, a);
+  }
+  void rotary(Stream& s, TensorView x, std::int64_t row_elements, std::int64_t seq, std::int64_t first_position, double theta,
+              bool inverse) override {
+    math_->rotary(s, x, row_elements, seq, first_position, theta, inverse);
+  }
+  void attention(Stream& s, AttentionShape shape, TensorView out, TensorView lse, TensorView qkv) override {
+    math_->attention(s, shape, out, lse, qkv);
+  }
+  void attention_grad(Stream& s, AttentionShape shape, TensorView dqkv, TensorView dout, TensorView out, TensorView lse,
+                      TensorView qkv) override {
+    math_->attention_grad(s, shape, dqkv, dout, out, lse, qkv);
+  }
+  void attention_decode(Stream& s, AttentionShape shape, TensorView out, TensorView q, TensorView k_cache, TensorView v_cache,
+                        std::int64_t length) override {
+    math_->attention_decode(s, shape, out, q, k_cache, v_cache, length);
+  }
+  void activation(Stream& s, Activation kind, TensorView y, TensorView x) override { math_->activation(s, kind, y, x); }
+  void activation_grad(Stream& s, Activation kind, TensorView dx, TensorView dy, TensorView x) override {
+    math_->activation_grad(s, kind, dx, dy, x);
+  }
+  void add(Stream& s, TensorView y, TensorView x, TensorView r) override { math_->add(s, y, x, r); }
+  void convert(Stream& s, TensorView y, TensorView x, Accumulate a) override { math_->convert(s, y, x, a); }
+  void zero(Stream& s, TensorView y) override { math_->zero(s, y); }
+  void embed(Stream& s, TensorView y, TensorView tokens, TensorView table, TensorView positions, std::int64_t seq,
+             std::int64_t first_position) override {
+    math_->embed(s, y, tokens, table, positions, seq, first_position);
+  }
+  void embed_grad(Stream& s, TensorView dtable, TensorView dpositions, TensorView tokens, TensorView dy, std::int64_t seq,
+                  Accumulate a) override {
+    math_->embed_grad(s, dtable, dpositions, tokens, dy, seq, a);
+  }
+  void cross_entropy(Stream& s, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets,
+                     double scale) override {
+    math_->cross_entropy(s, loss, dlogits, logits, targets, scale);
+  }
+  void sum(Stream& s, TensorView out, TensorView x, Accumulate a) override { math_->sum(s, out, x, a); }
+  void sum_of_squares(Stream& s, TensorView out, TensorView x, std::int64_t first) override {
+    math_->sum_of_squares(s, out, x, first);
+  }
+
+ private:
+  using Words = cuda::RecordedAlgorithms::Words;
+
+  [[nodiscard]] std::string library() const { return fmt::format("made up, version {}", version_); }
+  std::uint64_t choose(const cuda::ProductKey& key) {
+    const std::lock_guard lock(mutex_);
+    const auto [at, fresh] = chosen_.try_emplace(key, Words{version_});
+    if (!fresh) return at->second[0];
+    if (const auto known = known_.of(key, library())) at->second = *known;
+    return at->second[0];
+  }
+  // The first element's lowest bits, as another order of additions leaves them.
+  static void sum_otherwise(const TensorView& c, std::uint64_t algorithm) {
+    if (c.elements() == 0) return;
+    auto* const first = static_cast<std::byte*>(c.data);  // the lowest byte: everything is little-endian here
+    *first ^= static_cast<std::byte>(algorithm);
+  }
+
+  const std::unique_ptr<Math> math_;
+  const std::uint64_t version_;
+  const cuda::KnownAlgorithms known_;
+  mutable std::mutex mutex_;
+  std::map<cuda::ProductKey, Words> chosen_;
+};
+
+}  // namespace terrace::test
