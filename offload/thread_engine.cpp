@@ -1,4 +1,4 @@
-// pread and pwrite on a few threads: for kernels and containers that forbid io_uring.
+// Threads that block in a call a request; and pread and pwrite on them, for kernels and containers that forbid io_uring.
 #include <unistd.h>
 
 #include <algorithm>
@@ -6,18 +6,20 @@
 #include <mutex>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include <terrace/core/trace.h>
 #include <terrace/offload/io_engine.h>
 #include <terrace/offload/io_progress.h>
+#include <terrace/offload/transfer_threads.h>
 
 namespace terrace {
 namespace {
 
 class ThreadEngine final : public IoEngine {
  public:
-  ThreadEngine(const IoOptions& options, int threads) : files_(options.files) {
-    for (int i = 0; i < std::max(1, threads); ++i) threads_.emplace_back([this] { run(); });
+  explicit ThreadEngine(TransferThreads how) : how_(std::move(how)) {
+    for (int i = 0; i < std::max(1, how_.threads); ++i) threads_.emplace_back([this] { run(); });
   }
   ~ThreadEngine() override {
     {
@@ -32,7 +34,7 @@ class ThreadEngine final : public IoEngine {
     {
       const std::lock_guard lock(mutex_);
       for (IoRequest* request : requests) {
-        if (static_cast<std::size_t>(request->file) >= files_.size()) throw std::logic_error("IoEngine: no such file");
+        if (static_cast<std::size_t>(request->file) >= how_.files) throw std::logic_error("IoEngine: no such file");
         request->moved_bytes = 0;
         waiting_.push(*request);
         ++queued_;
@@ -66,7 +68,7 @@ class ThreadEngine final : public IoEngine {
     const std::lock_guard lock(mutex_);
     return queued_;
   }
-  std::string name() const override { return "threads"; }
+  std::string name() const override { return how_.name; }
 
  private:
   struct Ended {
@@ -75,6 +77,7 @@ class ThreadEngine final : public IoEngine {
   };
 
   void run() {
+    if (how_.enter) how_.enter();
     std::unique_lock lock(mutex_);
     for (;;) {
       work_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
@@ -89,14 +92,8 @@ class ThreadEngine final : public IoEngine {
   }
 
   int transfer(IoRequest& request) const {
-    const int file = files_[static_cast<std::size_t>(request.file)];
     for (Backoff backoff;;) {
-      std::byte* const at = request.buffer + request.moved_bytes;
-      const auto bytes = request.bytes - request.moved_bytes;
-      const auto offset = static_cast<off_t>(request.offset + request.moved_bytes);
-      const auto moved =
-          request.op == IoRequest::Op::read ? ::pread(file, at, bytes, offset) : ::pwrite(file, at, bytes, offset);
-      const auto result = moved < 0 ? -errno : moved;
+      const auto result = how_.transfer(request);
       if (const auto error_number = account(request, result)) return *error_number;
       if (result != -EAGAIN) continue;
       backoff.refused(now_ns());
@@ -104,7 +101,7 @@ class ThreadEngine final : public IoEngine {
     }
   }
 
-  const std::vector<int> files_;
+  const TransferThreads how_;
   mutable std::mutex mutex_;
   std::condition_variable work_, ended_or_woken_;
   IoBacklog waiting_;
@@ -116,8 +113,24 @@ class ThreadEngine final : public IoEngine {
 
 }  // namespace
 
+std::unique_ptr<IoEngine> make_transfer_threads(TransferThreads how) { return std::make_unique<ThreadEngine>(std::move(how)); }
+
+std::int64_t transfer_by_call(int descriptor, const IoRequest& request) {
+  std::byte* const at = request.buffer + request.moved_bytes;
+  const auto bytes = request.bytes - request.moved_bytes;
+  const auto offset = static_cast<off_t>(request.offset + request.moved_bytes);
+  const auto moved =
+      request.op == IoRequest::Op::read ? ::pread(descriptor, at, bytes, offset) : ::pwrite(descriptor, at, bytes, offset);
+  return moved < 0 ? -errno : moved;
+}
+
 std::unique_ptr<IoEngine> make_thread_engine(const IoOptions& options, int threads) {
-  return std::make_unique<ThreadEngine>(options, threads);
+  return make_transfer_threads({.name = "threads",
+                                .files = options.files.size(),
+                                .threads = threads,
+                                .transfer = [files = options.files](const IoRequest& request) {
+                                  return transfer_by_call(files[static_cast<std::size_t>(request.file)], request);
+                                }});
 }
 
 }  // namespace terrace

@@ -22,6 +22,7 @@
 #include <terrace/core/machine.h>
 #include <terrace/core/thread_pool.h>
 #include <terrace/core/units.h>
+#include <terrace/offload/cufile.h>
 
 namespace terrace::cli {
 namespace {
@@ -105,6 +106,19 @@ Finding examine_library(const std::string& name, std::initializer_list<const cha
   return {Status::ok, name, Library(files) ? "present" : "absent (not needed for one rank)", ""};
 }
 
+Finding examine_cufile() {
+  std::string why;
+  const auto library = load_cufile(why);
+  if (!library) return {Status::ok, "GPUDirect", "absent (not needed: disks are read into host memory)", ""};
+  std::error_code error;
+  const bool driver = fs::exists("/proc/driver/nvidia-fs/version", error);
+  return {
+      Status::ok, "GPUDirect",
+      fmt::format("cuFile {}.{}, {}; TERRACE_IO_ENGINE=cufile uses it", library->version / 1000, library->version % 1000 / 10,
+                  driver ? "nvidia-fs is loaded" : "without nvidia-fs it copies through host memory"),
+      ""};
+}
+
 Finding examine_profile(const RunConfig& config) {
   const fs::path file = config.machine_profile.empty() ? default_profile_path(config.device) : fs::path(config.machine_profile);
   const std::string mend = "terrace doctor --measure --nvme-path DIR";
@@ -160,6 +174,7 @@ std::vector<Finding> examine_machine(const RunConfig& config) {
   out.push_back(examine_cuda(config.device != "cpu"));
   out.push_back(examine_library("MPI", {"libmpi.so.40", "libmpi.so.12", "libmpi.so"}));
   out.push_back(examine_library("NCCL", {"libnccl.so.2", "libnccl.so"}));
+  out.push_back(examine_cufile());
   for (const auto& path : config.nvme_path)
     for (auto& finding : examine_path(path)) out.push_back(std::move(finding));
   if (config.nvme_path.empty()) {

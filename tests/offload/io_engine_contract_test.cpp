@@ -14,6 +14,7 @@
 #include <random>
 #include <thread>
 
+#include <terrace/offload/cufile.h>
 #include <terrace/offload/direct_io.h>
 #include <terrace/offload/extent_files.h>
 #include <terrace/offload/io_engine.h>
@@ -62,6 +63,11 @@ class IoEngineContract : public testing::TestWithParam<const char*> {
     }
     if (kind == "threads") return make_thread_engine(options, 3);
     if (kind == "uncached") return make_uncached_engine(make_thread_engine(options, 3), options.files);
+    if (kind == "cufile") {
+      auto engine = make_cufile_engine(options, skip_, {.library = TERRACE_FAKE_CUFILE, .threads = 3});
+      EXPECT_NE(nullptr, engine) << skip_;
+      return engine;
+    }
     options.kernel_submits = kind == "uring-sqpoll";
     options.device_polls = kind == "uring-iopoll";
     std::string why;
@@ -217,7 +223,7 @@ TEST_P(IoEngineContract, AClosedFileEndsWithEbadf) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, IoEngineContract,
-                         testing::Values("uring", "uring-sqpoll", "uring-iopoll", "threads", "uncached", "simulated"),
+                         testing::Values("uring", "uring-sqpoll", "uring-iopoll", "threads", "cufile", "uncached", "simulated"),
                          [](const auto& of) {
                            std::string name = of.param;
                            std::ranges::replace(name, '-', '_');

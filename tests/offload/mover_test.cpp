@@ -13,6 +13,7 @@
 
 #include <terrace/core/error.h>
 #include <terrace/core/thread_pool.h>
+#include <terrace/offload/cufile.h>
 #include <terrace/offload/mover.h>
 #include <terrace/tests/support/test_device.h>
 
@@ -52,6 +53,8 @@ struct Terraces {
       engine = make_simulated_engine(make_simulated_disk(2, kDataBytes), seed, std::move(faults));
     } else if (engine_name == "threads") {
       engine = make_thread_engine(io, 2);
+    } else if (engine_name == "cufile") {
+      engine = make_cufile_engine(io, why, {.library = TERRACE_FAKE_CUFILE, .threads = 2});
     } else {
       engine = make_uring_engine(io, why);
     }
@@ -196,7 +199,7 @@ TEST_P(MoverTest, AFlightTellsWhatItWaitedFor) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, MoverTest,
-                         testing::Combine(testing::Values("uring", "threads", "simulated"),
+                         testing::Combine(testing::Values("uring", "threads", "cufile", "simulated"),
                                           testing::Values("cpu", "fake_cuda")),
                          [](const auto& of) { return fmt::format("{}_{}", std::get<0>(of.param), std::get<1>(of.param)); });
 

@@ -1,0 +1,62 @@
+// GPUDirect Storage: NVIDIA's cuFile, loaded when it is asked for. Its few calls are declared here as its manual has them
+// (docs.nvidia.com/gpudirect-storage/api-reference-guide), so that no header of CUDA's is needed to build.
+//
+// Owner:   CuFile is a value; the library stays loaded and its driver open until the process ends, as its manual has it.
+// Threads: any.
+// Errors:  nullopt with `why` where there is none or it does not work.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <terrace/offload/io_engine.h>
+
+namespace terrace {
+
+inline constexpr const char* kCuFileLibrary = "libcufile.so.0";
+
+struct CuFile {
+  struct Status {  // CUfileError_t
+    int error = 0, cuda_error = 0;
+  };
+  using File = void*;   // CUfileHandle_t
+  struct Description {  // CUfileDescr_t
+    int type = 1;       // CU_FILE_HANDLE_TYPE_OPAQUE_FD
+    union {
+      int descriptor;
+      void* handle = nullptr;
+    };
+    const void* operations = nullptr;
+  };
+  Status (*open_driver)() = nullptr;                                   // cuFileDriverOpen
+  Status (*register_file)(File*, Description*) = nullptr;              // cuFileHandleRegister
+  void (*release_file)(File) = nullptr;                                // cuFileHandleDeregister
+  Status (*register_memory)(const void*, std::size_t, int) = nullptr;  // cuFileBufRegister
+  Status (*release_memory)(const void*) = nullptr;                     // cuFileBufDeregister
+  // Bytes, −1 with errno, or another negative number, which is cuFile's. Offsets: in the file, then from the buffer's base.
+  ssize_t (*read)(File, void*, std::size_t, off_t, off_t) = nullptr;         // cuFileRead
+  ssize_t (*write)(File, const void*, std::size_t, off_t, off_t) = nullptr;  // cuFileWrite
+  int version = 0;                                                           // 1000 · major + 10 · minor
+};
+
+// Loaded, its driver not yet open.
+std::optional<CuFile> load_cufile(std::string& why, const std::string& library = kCuFileLibrary);
+// What cuFile calls a status, and what mends it where something can.
+std::string describe_cufile(int error);
+
+// Reads and writes through cuFile on a few threads; nullptr with `why`. Buffers may be in host or in device memory: with
+// nvidia-fs and a disk that can, the latter's bytes do not pass the host. A file that cuFile refuses is read and written
+// without it, with one warning; memory that it does not register is used unregistered.
+struct CuFileOptions {
+  std::string library = kCuFileLibrary;
+  int threads = 8;
+  std::function<void()> enter = {};  // once on each thread: for device memory it must make the device current
+};
+std::unique_ptr<IoEngine> make_cufile_engine(const IoOptions& options, std::string& why, const CuFileOptions& with = {});
+
+}  // namespace terrace
