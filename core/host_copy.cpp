@@ -1,5 +1,6 @@
 #include <terrace/core/host_copy.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -53,13 +54,17 @@ void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
     if (bytes) std::memcpy(to, from, bytes);
     return;
   }
+  copy_past_cache(to, from, bytes);
+}
+
+void copy_past_cache(std::byte* to, const std::byte* from, std::size_t bytes) {
   static const LineCopy copy_lines = choose();
-  const std::size_t head = (kLineBytes - reinterpret_cast<std::uintptr_t>(to) % kLineBytes) % kLineBytes;
+  const std::size_t head = std::min(bytes, (kLineBytes - reinterpret_cast<std::uintptr_t>(to) % kLineBytes) % kLineBytes);
   const std::size_t lines = (bytes - head) / kLineBytes;
   const std::size_t tail = head + lines * kLineBytes;
-  std::memcpy(to, from, head);
+  if (head) std::memcpy(to, from, head);
   copy_lines(to + head, from + head, lines);
-  std::memcpy(to + tail, from + tail, bytes - tail);
+  if (bytes != tail) std::memcpy(to + tail, from + tail, bytes - tail);
 }
 
 }  // namespace terrace

@@ -11,5 +11,7 @@ namespace terrace {
 // read its cache line moves half as much again. Buffers must not overlap.
 inline constexpr std::size_t kNonTemporalBytes = 256 * 1024;
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes);
+// The same whatever the size, for one who knows that the whole of which this is a part is large.
+void copy_past_cache(std::byte* to, const std::byte* from, std::size_t bytes);
 
 }  // namespace terrace

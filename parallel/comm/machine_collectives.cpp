@@ -1,7 +1,9 @@
 // The collectives of one machine as pieces: what each rank writes into its slot, folds, and reads from the slots of the others.
 #include <algorithm>
+#include <array>
 #include <cstring>
 
+#include <terrace/core/host_copy.h>
 #include <terrace/parallel/comm/machine_window.h>
 
 namespace terrace {
@@ -27,6 +29,26 @@ struct Cut {
   [[nodiscard]] std::int64_t count(std::int64_t k) const { return std::min(each, total - begin(k)); }
 };
 std::size_t bytes_of(std::int64_t elements, std::size_t element) { return static_cast<std::size_t>(elements) * element; }
+
+// Results that no core's cache holds are written past it: a store that does not first read its line moves two thirds of the
+// bytes. Not where the line has just been read: in place, or onto what it held.
+constexpr std::size_t kLargeBytes = 4 * kMiB;
+bool goes_past_cache(const Call& call) {
+  return call.to.front().size() >= kLargeBytes && !call.reduction.onto && call.to.front().data() != call.from.front().data();
+}
+
+// Through a tile that stays in the first cache.
+void fold_past_cache(const Reduction& reduction, std::byte* to, std::vector<const std::byte*> from, std::int64_t count) {
+  alignas(64) std::array<std::byte, 16 * kKiB> tile;
+  const auto e = reduction.from_bytes(), e_to = reduction.to_bytes();
+  const auto most = static_cast<std::int64_t>(tile.size() / e_to);
+  for (std::int64_t at = 0; at < count; at += most) {
+    const auto n = std::min(most, count - at);
+    fold(reduction, tile.data(), from, n);
+    copy_past_cache(to + bytes_of(at, e_to), tile.data(), bytes_of(n, e_to));
+    for (auto& source : from) source += bytes_of(n, e);
+  }
+}
 
 void copy_to(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (to != from && bytes != 0) std::memcpy(to, from, bytes);
@@ -60,6 +82,8 @@ void MachineWindow::reduce_scatter(const Call& call) {
   const std::byte* const from = call.from.front().data();
   const auto block = call.from.front().size() / ranks;
   const Cut cut{static_cast<std::int64_t>(block / e), static_cast<std::int64_t>(part / e)};
+  // In place its result is a block of its own.
+  const bool past_cache = goes_past_cache(call) && call.to.front().data() != from + rank_ * block;
   run_pieces(
       call, cut.pieces(),
       [&](std::int64_t k) {
@@ -76,7 +100,9 @@ void MachineWindow::reduce_scatter(const Call& call) {
           sources[r] = r == rank_ ? from + rank_ * block + bytes_of(cut.begin(k), e)
                                   : slot(r, piece_ + static_cast<std::uint64_t>(k)) + rank_ * part;
         }
-        fold(call.reduction, call.to.front().data() + bytes_of(cut.begin(k), e_to), sources, cut.count(k));
+        std::byte* const to = call.to.front().data() + bytes_of(cut.begin(k), e_to);
+        past_cache ? fold_past_cache(call.reduction, to, std::move(sources), cut.count(k))
+                   : fold(call.reduction, to, sources, cut.count(k));
       });
 }
 
@@ -88,6 +114,10 @@ void MachineWindow::all_reduce(const Call& call) {
   std::byte* const to = call.to.front().data();
   const auto total = static_cast<std::int64_t>(call.from.front().size() / e);
   const Cut cut{total, static_cast<std::int64_t>(part / std::max(e, e_to) * ranks)};
+  const bool past_cache = goes_past_cache(call);
+  const auto hand_out = [&](std::byte* place, const std::byte* sum, std::size_t bytes) {
+    past_cache ? copy_past_cache(place, sum, bytes) : copy_to(place, sum, bytes);
+  };
   // Rank r's share of piece k.
   const auto share = [&](std::int64_t k, std::size_t r) {
     auto block = block_of(cut.count(k), static_cast<int>(r), static_cast<int>(ranks));
@@ -114,14 +144,14 @@ void MachineWindow::all_reduce(const Call& call) {
         // The part that nobody wrote, since it is this rank's own, takes the sum.
         std::byte* const sum = slot(rank_, piece_ + static_cast<std::uint64_t>(k)) + rank_ * part;
         fold(call.reduction, sum, sources, block.count);
-        copy_to(to + bytes_of(block.begin, e_to), sum, bytes_of(block.count, e_to));
+        hand_out(to + bytes_of(block.begin, e_to), sum, bytes_of(block.count, e_to));
       },
       [&](std::int64_t k) {
         for (std::size_t i = 1; i < ranks; ++i) {
           const auto r = (rank_ + i) % ranks;
           const auto block = share(k, r);
-          copy_to(to + bytes_of(block.begin, e_to), slot(r, piece_ + static_cast<std::uint64_t>(k)) + r * part,
-                  bytes_of(block.count, e_to));
+          hand_out(to + bytes_of(block.begin, e_to), slot(r, piece_ + static_cast<std::uint64_t>(k)) + r * part,
+                   bytes_of(block.count, e_to));
         }
       });
 }

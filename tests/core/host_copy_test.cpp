@@ -27,4 +27,19 @@ TEST(HostCopy, EqualsMemcpyAtEveryAlignment) {
   }
 }
 
+// Whatever the size, from nothing to some lines.
+TEST(HostCopy, PastTheCacheEqualsMemcpyAtEverySize) {
+  constexpr std::size_t kRoom = 1024;
+  std::vector<std::byte> from(kRoom), to(kRoom), want(kRoom);
+  for (std::size_t i = 0; i < kRoom; ++i) from[i] = static_cast<std::byte>(i * 131 >> 5);
+  for (std::size_t bytes = 0; bytes < 300; ++bytes)
+    for (const std::size_t offset : {64, 65, 100, 127}) {
+      std::memset(to.data(), 0xA5, kRoom);
+      std::memset(want.data(), 0xA5, kRoom);
+      std::memcpy(want.data() + offset, from.data() + 3, bytes);
+      copy_past_cache(to.data() + offset, from.data() + 3, bytes);
+      ASSERT_EQ(std::memcmp(to.data(), want.data(), kRoom), 0) << bytes << " bytes, to +" << offset;
+    }
+}
+
 }  // namespace terrace
