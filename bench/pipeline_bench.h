@@ -10,5 +10,6 @@
 namespace terrace::bench {
 
 std::unique_ptr<Bench> make_pipeline_bench();
+std::unique_ptr<Bench> make_bubbles_bench();  // filled with the disk traffic of updates
 
 }  // namespace terrace::bench

@@ -67,6 +67,25 @@ TEST_F(BenchChunks, PipelinesStandBesideTheirSimulation) {
   expect_refusal(terrace({"bench", "pipeline", "disk", "--schedule", "dualpipe-v", "--micro-batches", "3"}), 2, {"dualpipe-v"});
 }
 
+TEST_F(BenchChunks, BubblesStandBesideTheStepsEnd) {
+  const auto outcome =
+      terrace({"bench", "bubbles", "disk", "--ranks", "2", "--unit-ms", "4", "--disk-ms", "20", "--runs", "3", "--json"});
+  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  const auto results = nlohmann::json::parse(outcome.out).at("results");
+  ASSERT_EQ(2U, results.size());
+  EXPECT_EQ("end", results[0].at("op"));
+  EXPECT_EQ("bubbles", results[1].at("op"));
+  EXPECT_LT(results[1].at("simulated_step_s"), results[0].at("simulated_step_s"));
+  EXPECT_EQ(1 - results[1].at("simulated_step_s").get<double>() / results[0].at("simulated_step_s").get<double>(),
+            results[1].at("simulated_saved").get<double>());
+  // No run is faster than its layers, and state travels.
+  for (const auto& r : results) {
+    EXPECT_GE(r.at("step_s").get<double>(), r.at("order_step_s").get<double>());
+    EXPECT_GT(r.at("read_bytes").get<double>(), 0);
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(at("disk")));
+}
+
 TEST_F(BenchChunks, RefusesWhatItCannotDo) {
   expect_refusal(terrace(words({"--chunk-size", "5MiB"})), 2, {"--chunk-size", "multiple of 4 MiB"});
   expect_refusal(terrace(words({"--chunk-size", "1GiB"})), 2, {"--chunk-size", "at most 128 MiB"});

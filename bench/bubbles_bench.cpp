@@ -1,0 +1,119 @@
+// A pipeline's bubbles filled with the disk traffic of its updates: the same updates, of state that does not fit into the
+// host's memory, behind the step's last backward, and before each stage's first use, where most ranks would wait.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include <terrace/bench/disk_file.h>
+#include <terrace/bench/paced_io.h>
+#include <terrace/bench/paced_model.h>
+#include <terrace/bench/pipeline_bench.h>
+#include <terrace/bench/pipeline_ranks.h>
+#include <terrace/bench/statistics.h>
+#include <terrace/core/error.h>
+#include <terrace/parallel/pipeline/orders.h>
+#include <terrace/parallel/ranks_simulator.h>
+
+namespace terrace::bench {
+namespace {
+
+constexpr std::uint64_t kChunkElements = 16'384, kChunks = 8;  // of a stage
+constexpr std::uint64_t kKinds = 3;                            // weights and two moments, fp32
+constexpr double kInstant = 1e15;                              // bytes a second of what shall take no time
+
+class BubblesBench final : public Bench {
+ public:
+  BubblesBench() {
+    for (const auto& order : pipeline::all_orders()) schedules_.emplace_back(order.name);
+  }
+  std::string_view name() const override { return "bubbles"; }
+  std::string_view help() const override {
+    return "a pipeline's bubbles filled with the disk traffic of its updates, beside the same traffic at the step's end";
+  }
+  std::vector<Flag> flags() override {
+    return {{"PATH", &path_, "directory of the ranks' stores, which vanish with the run", 1, 1, {}, true},
+            {"ranks", &ranks_, "threads of this process", 1, 64},
+            {"micro-batches", &micro_batches_, "of a step", 1, 4096},
+            {"virtual-stages", &chunks_, "stages a rank, of interleaved", 1, 64},
+            {"unit-ms", &unit_ms_, "a rank's forward of a micro-batch; each half of its backward takes as long", 1, 1000},
+            {"disk-ms", &disk_ms_, "what each rank's disk takes to read all of its state, and to write it", 1, 100'000},
+            {"host-percent", &host_percent_, "of a rank's state that its host memory holds", 20, 100},
+            {"prefetch-depth", &depth_, "layer actions between a read and its use, where there is room", 0, 4096},
+            {"schedule", &schedule_, "which order", 1, 1, schedules_}};
+  }
+  void check() override { demand_directory(path_); }
+
+  void run(Session& session) override {
+    const auto pipeline =
+        paced_pipeline(pipeline::write_order(schedule_, {.ranks = static_cast<std::uint32_t>(ranks_),
+                                                         .micro_batches = static_cast<std::uint32_t>(micro_batches_),
+                                                         .chunks = static_cast<std::uint32_t>(chunks_)}));
+    const auto stages = pipeline.schedule.placement.stages, ranks = pipeline.schedule.placement.ranks;
+    const double unit_s = 1e-3 * static_cast<double>(unit_ms_) * ranks / stages;
+    const pipeline::StageCosts costs{.forward = {unit_s}, .input = {unit_s}, .weight = {unit_s}};
+    const auto order_alone = pipeline::simulate(pipeline.schedule, costs);
+    const auto model = paced_model(stages, costs, static_cast<std::int64_t>(kChunks * kChunkElements));
+
+    const auto state_bytes = stages / ranks * kChunks * kKinds * kChunkElements * sizeof(float);
+    const double disk = static_cast<double>(state_bytes) / (1e-3 * static_cast<double>(disk_ms_));
+    RanksRun run{.directory = path_, .steps = static_cast<std::uint64_t>(session.runs()) + 2};
+    run.profile.disk_read = run.profile.disk_write = disk;
+    run.profile.disk_both = 2 * disk;
+    run.profile.memory_copy = run.profile.memory_stream = kInstant;
+    run.profile.disk_latency_s = 0;
+    run.request = {.shape = {{1, 1}, pipeline.schedule.micro_batches},
+                   .budget = {.host = state_bytes * static_cast<std::uint64_t>(host_percent_) / 100, .disk = kUnlimited},
+                   .disk_tier = true,
+                   .update = Tier::host,
+                   .prefetch_depth = static_cast<std::uint32_t>(depth_),
+                   .chunk_elements = kChunkElements,
+                   .generations = 1,
+                   .commits = false,
+                   .pipeline = pipeline};
+    run.make_io = [disk](const IoOptions& options) { return make_paced_engine(make_io_engine(options), disk, disk); };
+
+    double end_s = 0, simulated_end_s = 0;
+    for (const bool at_end : {true, false}) {
+      if (session.stopped()) return;
+      run.drain_at_end = at_end;
+      session.progress(fmt::format("updates {} …", at_end ? "at the end" : "in bubbles"));
+      const auto all = run_ranks(model, run);
+      auto seconds = step_seconds(all);
+      seconds.erase(seconds.begin());  // the first with a pending update, and with moments that hold nothing yet
+      std::vector<Plan> plans;
+      for (const auto& rank : all) plans.push_back(rank.plan);
+      const auto simulated =
+          simulate_ranks(plans, model, [&](const StepMap&) { return std::make_unique<PacedCosts>(stages, costs); }, run.profile,
+                         {.steps = run.steps, .drain_at_end = at_end});
+      const double step_s = median(seconds), simulated_s = simulated.step_s.back();
+      if (at_end) end_s = step_s, simulated_end_s = simulated_s;
+      session.result({{"op", at_end ? "end" : "bubbles"},
+                      {"schedule", schedule_},
+                      {"ranks", ranks},
+                      {"micro_batches", pipeline.schedule.micro_batches},
+                      {"stages", stages},
+                      {"state_bytes", state_bytes},
+                      {"read_bytes", plans.front().steady_traffic.read},
+                      {"order_step_s", order_alone.makespan},
+                      {"order_bubble", order_alone.bubble()},
+                      {"step_s", step_s},
+                      {"simulated_step_s", simulated_s},
+                      {"saved", 1 - step_s / end_s},
+                      {"simulated_saved", 1 - simulated_s / simulated_end_s},
+                      {"runs", seconds.size()},
+                      {"spread", spread(seconds)}});
+    }
+  }
+
+ private:
+  std::filesystem::path path_;
+  std::int64_t ranks_ = 4, micro_batches_ = 4, chunks_ = 4, unit_ms_ = 40, disk_ms_ = 200, host_percent_ = 60, depth_ = 16;
+  std::string schedule_ = "interleaved";
+  std::vector<std::string> schedules_;
+};
+
+}  // namespace
+
+std::unique_ptr<Bench> make_bubbles_bench() { return std::make_unique<BubblesBench>(); }
+
+}  // namespace terrace::bench
