@@ -22,8 +22,8 @@ constexpr double kUnit_s = 0.0005;
 
 class PipelineRanks : public testing::TestWithParam<const char*> {
  protected:
-  PipelineRanks() { std::filesystem::create_directory(folder_); }
-  ~PipelineRanks() override { std::filesystem::remove_all(folder_); }
+  void SetUp() override { std::filesystem::create_directory(folder_); }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
   const std::filesystem::path folder_ = fmt::format("pipeline-ranks-test-{}", GetParam());
 };
 
