@@ -74,11 +74,12 @@ void DiskLanes::drain() {
 }
 
 void DiskLanes::run() {
+  bool unsettled = false;
   while (take_issued()) {
-    const bool read_given_up = start_ready(reads_), write_given_up = start_ready(writes_);
-    parts_.engine->poll(read_given_up || write_given_up ? std::chrono::nanoseconds{0} : longest_sleep_);
-    settle(reads_);
-    settle(writes_);
+    const bool reads_left = start_ready(reads_), writes_left = start_ready(writes_);
+    parts_.engine->poll(reads_left || writes_left || unsettled ? std::chrono::nanoseconds{0} : longest_sleep_);
+    const bool unverified = settle(reads_);
+    unsettled = settle(writes_) || unverified;
   }
 }
 
@@ -91,7 +92,7 @@ bool DiskLanes::take_issued() {
   return !stopping_ || pending_ > 0 || !stuck_.empty();
 }
 
-// Returns whether moves ended without having been started.
+// More to do: moves ended without having been started, or a write was, whose chunk was summed.
 bool DiskLanes::start_ready(DiskLane& lane) {
   bool given_up = false;
   for (auto& flight : lane.flights) {
@@ -104,6 +105,7 @@ bool DiskLanes::start_ready(DiskLane& lane) {
     if (lane.open_requests >= kOpenRequests || !flight->watch->ready()) break;
     try {
       start(lane, *flight);
+      if (lane.lane == Lane::write) return true;
     } catch (...) {  // what it waited for failed, or the store refused
       flight->error = std::current_exception();
       flight->state = Flight::State::ended;
@@ -191,10 +193,17 @@ void DiskLanes::give_up_late(DiskLane& lane) const {
   }
 }
 
-void DiskLanes::settle(DiskLane& lane) {
+bool DiskLanes::settle(DiskLane& lane) {
   give_up_late(lane);
+  bool verified = false, unsettled = false;
   for (auto& flight : lane.flights) {
-    if (flight->state == Flight::State::started && flight->open_requests == 0) finish(*flight);
+    const bool whole = flight->state == Flight::State::started && flight->open_requests == 0;
+    if (whole && verified) {
+      unsettled = true;
+    } else if (whole) {
+      finish(*flight);
+      verified = lane.lane == Lane::read;
+    }
     if (flight->error) lane.failed = true;
   }
   std::size_t ended = 0;
@@ -211,11 +220,12 @@ void DiskLanes::settle(DiskLane& lane) {
     }
     if (flight->open_requests > 0) stuck.push_back(std::move(flight));
   }
-  if (ended == 0) return;
+  if (ended == 0) return unsettled;
   const std::lock_guard lock(mutex_);
   for (auto& flight : stuck) stuck_.push_back(std::move(flight));
   pending_ -= ended;
   if (pending_ == 0) drained_.notify_all();
+  return unsettled;
 }
 
 }  // namespace terrace

@@ -1,7 +1,9 @@
 // The read and the write lane: one thread that alone uses the I/O engine.
 //
 // Each lane is a FIFO: its moves start in order, each when its clock has passed; several are in flight at once, so that the
-// disk's queue never runs empty between chunks. Requests end in any order, the lane advances in order.
+// disk's queue never runs empty between chunks. Requests end in any order, the lane advances in order. The thread sums one
+// chunk at most between two looks at the engine: else chunks that end together would keep the next requests from a disk that
+// waits.
 //
 // A request that misses its deadline ends its lane with an error, and stays with the thread: its memory is the kernel's until
 // it ends. So the thread may outlive its owner, and keeps alive what the request may touch.
@@ -65,12 +67,12 @@ class DiskLanes {
 
   void run();
   bool take_issued();
-  bool start_ready(DiskLane& lane);
+  bool start_ready(DiskLane& lane);  // whether there is more to do at once, as settle()
   void start(DiskLane& lane, Flight& flight);
   void submit(DiskLane& lane, Flight& flight, std::byte* memory);
   void give_up_late(DiskLane& lane) const;
   void finish(Flight& flight);
-  void settle(DiskLane& lane);
+  bool settle(DiskLane& lane);
 
   const Mover::Parts parts_;
   MoveLog& log_;

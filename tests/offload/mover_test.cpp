@@ -2,12 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <random>
 #include <span>
 #include <thread>
 #include <tuple>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -58,13 +60,17 @@ struct Terraces {
     } else {
       engine = make_uring_engine(io, why);
     }
-    if (!engine) return;
+    if (engine) make_mover(*engine);
+  }
+
+  void make_mover(IoEngine& over) {
+    mover.reset();
     Mover::Parts parts;
     parts.device = device.get();
     parts.device_base = device_memory.data();
     parts.host_base = host.data();
     parts.store = store.get();
-    parts.engine = engine.get();
+    parts.engine = &over;
     parts.lanes = &lanes;
     parts.trace = &trace;
     parts.request_bytes = kPageBytes;  // many requests a move
@@ -100,7 +106,57 @@ std::string error_of(const std::function<void()>& call) {
   return "";
 }
 
+// Everything that was submitted ends in one poll. Counts what was begun and ended between two polls.
+class AtOnce final : public IoEngine {
+ public:
+  AtOnce(IoEngine& inner, const Lanes& lanes) : inner_(inner), lanes_(lanes) {}
+  void submit(std::span<IoRequest* const> requests) override {
+    if (requests.front()->op == IoRequest::Op::write) ++writes_;
+    inner_.submit(requests);
+  }
+  std::size_t poll(std::chrono::nanoseconds wait) override {
+    count();
+    std::size_t ended = inner_.poll(wait);
+    while (inner_.in_flight() > 0) ended += inner_.poll(std::chrono::milliseconds{1});
+    return ended;
+  }
+  void wake() override { inner_.wake(); }
+  [[nodiscard]] std::size_t in_flight() const override { return inner_.in_flight(); }
+  [[nodiscard]] std::string name() const override { return inner_.name(); }
+
+  // What there was since the last poll; then, when the mover is gone, the most of them are known.
+  void count() {
+    int reads = 0;
+    while (lanes_.of(Lane::read).reached(reads_ + 1)) ++reads_, ++reads;
+    most_reads = std::max(most_reads, reads);
+    most_writes = std::max(most_writes, std::exchange(writes_, 0));
+  }
+  int most_reads = 0, most_writes = 0;
+
+ private:
+  IoEngine& inner_;
+  const Lanes& lanes_;
+  std::uint64_t reads_ = 0;
+  int writes_ = 0;
+};
+
 class MoverTest : public testing::TestWithParam<std::tuple<const char*, const char*>> {};  // an engine and a device
+
+// Checksums of many chunks in a row would keep the engine from its next requests while the disk waits.
+TEST(DiskLanes, SumOneChunkOfALaneBetweenTwoPolls) {
+  Terraces t("threads");
+  AtOnce engine(*t.engine, t.lanes);
+  t.make_mover(engine);
+  for (const auto& [from, to, begins] : {std::tuple{Tier::host, Tier::disk, 1U}, {Tier::disk, Tier::host, 2U}}) {
+    for (std::uint32_t c = 0; c < kChunks; ++c) t.mover->issue(t.move(c, from, to, c, c, Clock::after(Lane::compute, begins)));
+    t.lanes.of(Lane::compute).advance(begins);  // all of them may begin now
+    t.mover->drain();
+  }
+  t.mover.reset();
+  engine.count();
+  EXPECT_EQ(engine.most_writes, 1);
+  EXPECT_EQ(engine.most_reads, 1);
+}
 
 // Decides random legal moves as residency would: every place has a clock of what touched it, a move waits for the clocks of its
 // two places. The oracle moves at once. In between the compute lane writes to places, from a thread that waits for its clocks.
