@@ -23,13 +23,15 @@ void Belady::set_program(std::span<const UseAt> uses, std::uint64_t length) {
   }
   position_ = 0;
   length_ = length;
+  reorder();
 }
 
 void Belady::set_position(std::uint64_t position) {
-  if (position < position_) {
-    for (auto& answers : answer_) std::ranges::fill(answers, 0);
-  }
+  const bool back = position < position_;
   position_ = position;
+  if (!back) return;
+  for (auto& answers : answer_) std::ranges::fill(answers, 0);
+  reorder();
 }
 
 std::uint64_t Belady::next_use(Tier tier, ChunkId chunk) const {
@@ -54,6 +56,60 @@ ChunkId Belady::victim(Tier tier, std::span<const ChunkId> evictable) {
     }
   }
   return farthest;
+}
+
+void Belady::may_leave(ChunkId chunk, Tier tier, bool evictable) {
+  auto& [places, changed, order] = index_[tier];
+  if (places.size() <= index(chunk)) places.resize(index(chunk) + std::size_t{1});
+  auto& place = places[index(chunk)];
+  place.evictable = evictable;
+  if (!place.changed) changed.push_back(chunk);
+  place.changed = true;
+}
+
+void Belady::reorder() {
+  for (auto& [places, changed, order] : index_) {
+    for (const auto& [next, chunk] : order) {
+      auto& place = places[index(chunk)];
+      place.ordered = false;
+      if (!place.changed) changed.push_back(chunk);
+      place.changed = true;
+    }
+    order.clear();
+  }
+}
+
+void Belady::refresh(Tier tier) {
+  auto& [places, changed, order] = index_[tier];
+  const auto put = [&](ChunkId chunk, Place& place) {
+    place.next = next_use(tier, chunk);
+    order.emplace(place.next, chunk);
+  };
+  for (const ChunkId chunk : changed) {
+    auto& place = places[index(chunk)];
+    place.changed = false;
+    if (place.ordered == place.evictable) continue;
+    if (place.ordered)
+      order.erase({place.next, chunk});
+    else
+      put(chunk, place);
+    place.ordered = place.evictable;
+  }
+  changed.clear();
+  // A next use holds until the position has passed it.
+  const auto passed = std::ranges::find_if(order, [&](const auto& entry) { return entry.first >= position_; });
+  std::vector<ChunkId> again;
+  for (auto at = order.begin(); at != passed; ++at) again.push_back(at->second);
+  order.erase(order.begin(), passed);
+  for (const ChunkId chunk : again) put(chunk, places[index(chunk)]);
+}
+
+std::optional<ChunkId> Belady::victim_among(Tier tier, std::span<const ChunkId>, const std::function<bool(ChunkId)>& admits) {
+  refresh(tier);
+  const auto& order = index_[tier].order;
+  for (auto at = order.rbegin(); at != order.rend(); ++at)
+    if (admits(at->second)) return at->second;
+  return std::nullopt;
 }
 
 bool Belady::worth(Tier tier, ChunkId incoming, ChunkId victim) { return next_use(tier, incoming) < next_use(tier, victim); }

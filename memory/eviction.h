@@ -4,8 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
+#include <set>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <terrace/memory/chunk.h>
@@ -20,6 +24,11 @@ class EvictionPolicy {
   virtual ChunkId victim(Tier tier, std::span<const ChunkId> evictable) = 0;
   // Whether prefetching `incoming` is worth losing `victim` from the tier.
   virtual bool worth(Tier tier, ChunkId incoming, ChunkId victim) = 0;
+  // victim() among those of `evictable` that are admitted; none when none is. Many questions are asked of nearly the same
+  // chunks: a policy that is told who joins and leaves them may keep them in its order.
+  virtual std::optional<ChunkId> victim_among(Tier tier, std::span<const ChunkId> evictable,
+                                              const std::function<bool(ChunkId)>& admits);
+  virtual void may_leave(ChunkId, Tier, bool /*evictable*/) {}
 };
 
 // Timing-free order of last use, for dynamic leases. A prefetch never evicts.
@@ -50,14 +59,37 @@ class Belady : public EvictionPolicy {
   void used(ChunkId, Tier) override {}
   ChunkId victim(Tier tier, std::span<const ChunkId> evictable) override;  // ties: the lowest id
   bool worth(Tier tier, ChunkId incoming, ChunkId victim) override;
+  std::optional<ChunkId> victim_among(Tier tier, std::span<const ChunkId> evictable,
+                                      const std::function<bool(ChunkId)>& admits) override;
+  void may_leave(ChunkId chunk, Tier tier, bool evictable) override;
   [[nodiscard]] std::uint64_t next_use(Tier tier, ChunkId chunk) const;
 
  private:
+  // The evictable chunks of a tier by their next use, brought up to date when it is asked for: a chunk that was pinned and let
+  // go again in between costs nothing.
+  struct Place {
+    std::uint64_t next = 0;  // under which it stands in the order
+    bool evictable = false, ordered = false, changed = false;
+  };
+  struct Farther {  // the last one is the victim: of the farthest, the lowest id
+    bool operator()(const std::pair<std::uint64_t, ChunkId>& a, const std::pair<std::uint64_t, ChunkId>& b) const {
+      return a.first != b.first ? a.first < b.first : b.second < a.second;
+    }
+  };
+  struct Index {
+    std::vector<Place> places;  // by chunk
+    std::vector<ChunkId> changed;
+    std::set<std::pair<std::uint64_t, ChunkId>, Farther> order;
+  };
+  void refresh(Tier tier);
+  void reorder();  // all next uses are others
+
   std::uint64_t position_ = 0, length_ = 0;
   PerTier<std::vector<std::vector<std::uint64_t>>> uses_;  // by chunk: ascending positions
   // The last answer of next_use(). It holds until the position passes it, so that a scan over thousands of candidates is
   // one load each; an answer of 0 is always searched anew.
   mutable PerTier<std::vector<std::uint64_t>> answer_;
+  PerTier<Index> index_;
 };
 
 }  // namespace terrace

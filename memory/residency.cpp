@@ -42,6 +42,7 @@ ChunkId Residency::add_run(std::uint32_t count, std::uint64_t bytes, Kind kind, 
   for (std::uint32_t i = 0; i < count; ++i) {
     ids_.push_back(ChunkId{chunks()});
     chunks_.emplace_back().run = run;
+    clocks_.emplace_back();
     chunks_.back().kept_on_disk = kind != Kind::gradient && kind != Kind::activation;
   }
   return first;
@@ -50,8 +51,8 @@ ChunkId Residency::add_run(std::uint32_t count, std::uint64_t bytes, Kind kind, 
 void Residency::adopt_on_disk(ChunkId chunk) {
   if (at(chunk).content || at(chunk).writing) broken(chunk, "is adopted from disk but has content already");
   reserve_on_disk(chunk);
-  auto& here = copy(chunk, Tier::disk);
-  here.valid = at(chunk).content = true;
+  copy(chunk, Tier::disk).valid = at(chunk).content = true;
+  auto& here = clocks(chunk, Tier::disk);
   here.ready = here.busy;
 }
 
@@ -111,7 +112,7 @@ Residency::Granted Residency::acquire(std::span<const Use> uses, Tier tier, cons
   for (const auto& use : uses) {
     auto& here = copy(use.chunk, tier);
     granted.offsets.push_back(here.offset);
-    granted.after.merge(writes(use.access) ? here.busy : here.ready);
+    granted.after.merge(writes(use.access) ? clocks(use.chunk, tier).busy : clocks(use.chunk, tier).ready);
     here.valid = at(use.chunk).content = true;  // what overwrites it comes before whatever is decided from now on
     at(use.chunk).writing = writes(use.access);
     pin(use.chunk, tier);
@@ -167,8 +168,8 @@ void Residency::release(std::span<const Use> uses, Tier tier, const Clock& last)
     if (at(use.chunk).writing != writes(use.access)) broken(use.chunk, "is released with another access than it was granted");
   }
   for (const auto& use : uses) {
-    auto& here = copy(use.chunk, tier);
-    if (here.pins == 0) broken(use.chunk, "is released more often than it was granted");
+    auto& here = clocks(use.chunk, tier);
+    if (copy(use.chunk, tier).pins == 0) broken(use.chunk, "is released more often than it was granted");
     if (writes(use.access)) {
       here.ready = here.busy = last;
       at(use.chunk).writing = false;

@@ -100,6 +100,9 @@ class Residency {
     bool valid = false;
     std::uint32_t pins = 0;
     std::uint64_t offset = 0;
+  };
+  // Kept apart from it: clocks are long, and whoever looks for a victim passes over thousands of copies and reads no clock.
+  struct Clocks {
     Clock ready;  // the operations that produce the content
     Clock busy;   // all operations that touch the place, those of `ready` and of earlier occupants included
   };
@@ -143,6 +146,8 @@ class Residency {
   [[nodiscard]] const Chunk& at(ChunkId c) const { return chunks_.at(index(c)); }
   Copy& copy(ChunkId c, Tier t) { return at(c).copy[t]; }
   [[nodiscard]] const Copy& copy(ChunkId c, Tier t) const { return at(c).copy[t]; }
+  Clocks& clocks(ChunkId c, Tier t) { return clocks_.at(index(c))[t]; }
+  [[nodiscard]] const Clocks& clocks(ChunkId c, Tier t) const { return clocks_.at(index(c))[t]; }
   [[nodiscard]] const Run& run_of(ChunkId c) const { return runs_[index(at(c).run)]; }
   [[nodiscard]] ChunkId head(ChunkId c, Tier t) const { return t == Tier::device ? run_of(c).first : c; }
   [[nodiscard]] std::span<const ChunkId> members(ChunkId head, Tier t) const;
@@ -169,7 +174,8 @@ class Residency {
   bool room(ChunkId head, Tier t, Order& order);
   std::optional<ChunkId> next_victim(Tier t, bool only_free, const Order& order);
   std::optional<Victims> plan_prefetch(ChunkId c, Tier t);
-  std::optional<ChunkId> worthwhile_victim(Tier t, ChunkId incoming, std::vector<ChunkId>& candidates);
+  std::optional<ChunkId> worthwhile_victim(Tier t, ChunkId incoming, std::span<const ChunkId> spared,
+                                           std::span<const ChunkId> gone);
 
   // The steps of acquire()
   void demand_grantable(std::span<const Use> uses, Tier tier) const;
@@ -183,7 +189,8 @@ class Residency {
   std::uint32_t generations_;
   std::vector<Run> runs_;
   std::vector<Chunk> chunks_;
-  std::vector<ChunkId> ids_;  // 0, 1, 2, …: what members() gives spans of
+  std::vector<PerTier<Clocks>> clocks_;  // by chunk
+  std::vector<ChunkId> ids_;             // 0, 1, 2, …: what members() gives spans of
   PerTier<Space> space_;
   PerTier<std::vector<ChunkId>> evictable_;  // units with a place, neither pinned nor held; disk: unused
   PerTier<std::uint64_t> pinned_bytes_{};

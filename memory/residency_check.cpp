@@ -43,9 +43,10 @@ void Residency::check() const {
       const bool valid_somewhere = std::ranges::any_of(chunk.copy, &Copy::valid);
       demand(chunk.content == valid_somewhere, c, t, "content without a valid copy, or a valid copy of nothing");
       demand(!here.valid || here.placed, c, t, "valid without a place");
-      Clock busy = here.busy;
-      busy.merge(here.ready);
-      demand(busy == here.busy, c, t, "produced by an operation that does not keep it busy");
+      const Clocks& times = clocks(c, t);
+      Clock busy = times.busy;
+      busy.merge(times.ready);
+      demand(busy == times.busy, c, t, "produced by an operation that does not keep it busy");
       demand(here.pins == 0 || here.valid, c, t, "pinned without content");
       demand(!chunk.writing || here.pins == 0 || here.pins == 1, c, t, "written by one lease, pinned by another");
       const ChunkId first = head(c, t);

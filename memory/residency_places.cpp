@@ -31,7 +31,7 @@ void Residency::place(ChunkId head, Tier t, const Space::Reserved& reserved) {
     auto& here = copy(c, t);
     here.placed = true;
     here.offset = offset;
-    here.busy = reserved.after;
+    clocks(c, t).busy = reserved.after;
     offset += place_bytes(c, t);
   }
   relist(head, t);
@@ -42,8 +42,10 @@ void Residency::place(ChunkId head, Tier t, const Space::Reserved& reserved) {
 void Residency::unplace(ChunkId head, Tier t) {
   for (const ChunkId c : members(head, t)) {
     auto& here = copy(c, t);
-    space_[t].free({here.offset, place_bytes(c, t)}, here.busy);
+    auto& times = clocks(c, t);
+    space_[t].free({here.offset, place_bytes(c, t)}, times.busy);
     here = Copy{};
+    times = Clocks{};
   }
   relist(head, t);
 }
@@ -62,6 +64,7 @@ void Residency::relist(ChunkId head, Tier t) {
   const bool listed = unit.listed != kUnlisted;
   const bool evictable = t != Tier::disk && copy(head, t).placed && unit.pins == 0 && !unit.held;
   if (evictable == listed) return;
+  policy_.may_leave(head, t, evictable);
   if (evictable) {
     unit.listed = static_cast<std::uint32_t>(list.size());
     list.push_back(head);

@@ -29,9 +29,8 @@ std::optional<Residency::Victims> Residency::plan_prefetch(ChunkId chunk, Tier t
   // 1. A place on the device for the whole run.
   if (tier == Tier::device && !copy(chunk, tier).placed && space_[tier].largest_hole() < unit_bytes(head(chunk, tier), tier)) {
     Holes holes = space_[tier].holes();
-    auto candidates = evictable_[tier];
     while (holes.largest() < unit_bytes(head(chunk, tier), tier)) {
-      const auto victim = worthwhile_victim(tier, chunk, candidates);
+      const auto victim = worthwhile_victim(tier, chunk, {}, victims.device);
       if (!victim) return std::nullopt;
       holes.give({copy(*victim, tier).offset, unit_bytes(*victim, tier)});
       victims.device.push_back(*victim);
@@ -57,13 +56,8 @@ std::optional<Residency::Victims> Residency::plan_prefetch(ChunkId chunk, Tier t
       return trial.take(bytes_of(c), budget_.host == kUnlimited ? End::low : run_of(c).end).has_value();
     });
   };
-  std::optional<std::vector<ChunkId>> candidates;
   while (!fits()) {
-    if (!candidates) {
-      candidates = evictable_[Tier::host];
-      std::erase_if(*candidates, [&](ChunkId c) { return std::ranges::find(spared, c) != spared.end(); });
-    }
-    const auto victim = worthwhile_victim(Tier::host, chunk, *candidates);
+    const auto victim = worthwhile_victim(Tier::host, chunk, spared, victims.host);
     if (!victim) return std::nullopt;
     const bool needs_disk = copy(*victim, Tier::host).valid && !valid_elsewhere(*victim, Tier::host);
     if (needs_disk && budget_.commit_only) return std::nullopt;
@@ -77,11 +71,11 @@ std::optional<Residency::Victims> Residency::plan_prefetch(ChunkId chunk, Tier t
   return victims;
 }
 
-std::optional<ChunkId> Residency::worthwhile_victim(Tier t, ChunkId incoming, std::vector<ChunkId>& candidates) {
-  if (candidates.empty()) return std::nullopt;
-  const ChunkId victim = policy_.victim(t, candidates);
-  if (!policy_.worth(t, incoming, victim)) return std::nullopt;
-  std::erase(candidates, victim);
+std::optional<ChunkId> Residency::worthwhile_victim(Tier t, ChunkId incoming, std::span<const ChunkId> spared,
+                                                    std::span<const ChunkId> gone) {
+  const auto among = [](std::span<const ChunkId> chunks, ChunkId c) { return std::ranges::find(chunks, c) != chunks.end(); };
+  const auto victim = policy_.victim_among(t, evictable_[t], [&](ChunkId c) { return !among(gone, c) && !among(spared, c); });
+  if (!victim || !policy_.worth(t, incoming, *victim)) return std::nullopt;
   return victim;
 }
 

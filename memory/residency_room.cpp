@@ -6,13 +6,13 @@
 namespace terrace {
 
 void Residency::emit(ChunkId c, Tier from, Tier to, Order& order) {
-  Copy& source = copy(c, from);
-  Copy& target = copy(c, to);
+  Clocks& source = clocks(c, from);
+  Clocks& target = clocks(c, to);
   const Lane lane = lane_of(from, to);
-  Move move{c, from, to, source.offset, target.offset, bytes_of(c), ++issued_[lane], order.not_before};
+  Move move{c, from, to, copy(c, from).offset, copy(c, to).offset, bytes_of(c), ++issued_[lane], order.not_before};
   move.after.merge(source.ready);
   move.after.merge(target.busy);
-  target.valid = true;
+  copy(c, to).valid = true;
   target.ready = target.busy = Clock::after(lane, move.sequence);
   source.busy.merge(target.ready);
   traffic_.add(move);
@@ -79,7 +79,8 @@ std::optional<ChunkId> Residency::next_victim(Tier t, bool only_free, const Orde
     return std::nullopt;
   }
   if (!only_free) {
-    if (!evictable_[t].empty()) return policy_.victim(t, evictable_[t]);
+    const auto anyone = [](ChunkId) { return true; };
+    if (!evictable_[t].empty()) return policy_.victim_among(t, evictable_[t], anyone);
   } else {
     std::vector<ChunkId> candidates;
     std::ranges::copy_if(evictable_[t], std::back_inserter(candidates), [&](ChunkId c) { return free_to_give_up(c, t); });

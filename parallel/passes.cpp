@@ -214,32 +214,39 @@ Program with_prefetches(Program program, const StepMap& map, std::uint32_t depth
     }
   }
   // Where each prefetch goes: `depth` stages ahead, but after the last write of the chunk and after its last use on that tier.
-  std::map<std::uint32_t, std::size_t> last_write;
-  std::map<std::pair<std::uint32_t, Tier>, std::size_t> last_use;
-  std::vector<std::vector<Action>> before(actions.size() + 1);
+  // By chunk, the first place after them; 0: none.
+  std::vector<std::size_t> after_write(map.chunks());
+  PerTier<std::vector<std::size_t>> after_use;
+  for (auto& places : after_use) places.resize(map.chunks());
+  struct Placed {
+    std::size_t before = 0;
+    Action action;
+  };
+  std::vector<Placed> prefetches;
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const auto tier = map.tier_of(actions[i]);
     const auto uses = map.uses(actions[i]);
     const auto earliest = stage_begin[stage_of[i] >= depth ? stage_of[i] - depth : 0];
     for (const auto& use : uses) {
       if (!needs_content(use.access)) continue;
-      std::size_t at = earliest;
-      if (const auto w = last_write.find(index(use.chunk)); w != last_write.end()) at = std::max(at, w->second + 1);
-      if (const auto u = last_use.find({index(use.chunk), tier}); u != last_use.end()) at = std::max(at, u->second + 1);
-      if (at < i) before[at].push_back({.op = Op::prefetch, .chunk = index(use.chunk), .tier = tier});
+      const auto at = std::max({earliest, after_write[index(use.chunk)], after_use[tier][index(use.chunk)]});
+      if (at < i) prefetches.push_back({at, {.op = Op::prefetch, .chunk = index(use.chunk), .tier = tier}});
     }
     for (const auto& use : uses) {
-      if (writes(use.access)) last_write[index(use.chunk)] = i;
-      last_use[{index(use.chunk), tier}] = i;
+      if (writes(use.access)) after_write[index(use.chunk)] = i + 1;
+      after_use[tier][index(use.chunk)] = i + 1;
     }
     if (actions[i].op == Op::offload)  // what comes back comes back after it
       for (const auto chunk : map.left_by_forward(actions[i].layer, actions[i].micro_batch))
-        last_use[{index(chunk), Tier::device}] = i;
-    for (const auto dead : map.dead_after(actions[i])) last_write[index(dead)] = i;
+        after_use[Tier::device][index(chunk)] = i + 1;
+    for (const auto dead : map.dead_after(actions[i])) after_write[index(dead)] = i + 1;
   }
+  std::ranges::stable_sort(prefetches, {}, &Placed::before);
   Program out{program.layers, program.micro_batches, {}};
+  out.actions.reserve(actions.size() + prefetches.size());
+  auto next = prefetches.begin();
   for (std::size_t i = 0; i < actions.size(); ++i) {
-    out.actions.insert(out.actions.end(), before[i].begin(), before[i].end());
+    for (; next != prefetches.end() && next->before == i; ++next) out.actions.push_back(next->action);
     out.actions.push_back(actions[i]);
   }
   return out;

@@ -36,6 +36,7 @@ void Walk::release_awaited(const Use& use) {
 void Walk::run(const Program& program, Sink& sink) {
   set_policy(program);
   pending_.clear();
+  std::vector<std::uint64_t> used_at(map_.chunks(), program.actions.size());  // by chunk: the action that used it last
   for (std::uint64_t i = 0; i < program.actions.size(); ++i) {
     const auto& action = program.actions[i];
     policy_.set_position(i);
@@ -60,9 +61,8 @@ void Walk::run(const Program& program, Sink& sink) {
     const auto tier = map_.tier_of(action);
     const auto lane = map_.lane_of(action);
     // What this action takes itself need not be prefetched for it any more.
-    std::erase_if(pending_, [&](const Pending& p) {
-      return p.tier == tier && std::ranges::any_of(uses, [&](const Use& u) { return u.chunk == p.chunk; });
-    });
+    for (const auto& use : uses) used_at[index(use.chunk)] = i;
+    std::erase_if(pending_, [&](const Pending& p) { return p.tier == tier && used_at[index(p.chunk)] == i; });
 
     for (const auto& use : uses) release_awaited(use);
     moves_.clear();

@@ -98,6 +98,45 @@ std::uint64_t fewest_misses(const std::vector<std::uint32_t>& trace, int places)
   return std::ranges::min_element(misses, {}, [](const auto& m) { return m.second; })->second;
 }
 
+// Kept in order while chunks come and go, and positions pass, or found by looking at all of them: the same victim.
+TEST(Belady, TheOrderKeptOfChunksGivesTheVictimOfAScan) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    constexpr std::uint32_t kChunks = 40;
+    constexpr std::uint64_t kLength = 60;
+    Belady belady;
+    std::vector<bool> evictable(kChunks);
+    for (int program = 0; program < 4; ++program) {
+      std::vector<Belady::UseAt> uses;
+      for (std::uint64_t position = 0; position < kLength; ++position)
+        for (auto n = random() % 3; n > 0; --n)  // some chunks are in no program
+          uses.push_back({id(static_cast<std::uint32_t>(random() % (kChunks - 5))), Tier::host, position});
+      belady.set_program(uses, kLength);
+      for (int round = 0; round < 2; ++round) {  // the second begins before the first has ended
+        for (std::uint64_t position = random() % 5; position < kLength; position += random() % 4) {
+          belady.set_position(position);
+          for (auto n = random() % 8; n > 0; --n) {
+            const auto c = static_cast<std::uint32_t>(random() % kChunks);
+            evictable[c] = !evictable[c];
+            belady.may_leave(id(c), Tier::host, evictable[c]);
+          }
+          const auto refused = random() % 4;
+          const auto admits = [&](ChunkId c) { return index(c) % 4 != refused; };
+          std::vector<ChunkId> all, admitted;
+          for (std::uint32_t c = 0; c < kChunks; ++c)
+            if (evictable[c]) all.push_back(id(c));
+          std::ranges::copy_if(all, std::back_inserter(admitted), admits);
+          const auto found = belady.victim_among(Tier::host, all, admits);
+          ASSERT_EQ(admitted.empty(), !found.has_value()) << "position " << position;
+          if (!found) continue;
+          ASSERT_EQ(index(belady.victim(Tier::host, admitted)), index(*found)) << "position " << position;
+        }
+      }
+    }
+  }
+}
+
 TEST(Belady, MissesAsSeldomAsTheBestOfAllPolicies) {
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
