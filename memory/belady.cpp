@@ -80,7 +80,9 @@ void Belady::reorder() {
 }
 
 void Belady::refresh(Tier tier) {
-  auto& [places, changed, order] = index_[tier];
+  auto& places = index_[tier].places;
+  auto& changed = index_[tier].changed;
+  auto& order = index_[tier].order;
   const auto put = [&](ChunkId chunk, Place& place) {
     place.next = next_use(tier, chunk);
     order.emplace(place.next, chunk);
