@@ -147,7 +147,7 @@ TEST(Options, SetErrorsNameKeyAndValue) {
                                                                {"steps=-1", "at least 1"},
                                                                {"beta1=1", "less than 1"},
                                                                {"json=yes", "true or false"},
-                                                               {"dtype=fp16", "one of fp32, bf16, fp64"},
+                                                               {"dtype=fp8", "one of fp32, bf16, fp16, fp64"},
                                                                {"data=[", "data"},
                                                                {"nvme-limit=5parsecs", "a size greater"},
                                                                {"device=gpu", "cpu or cuda:N"},
