@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks on the text of the sources: dependencies point only downward, formatting.
+# Checks on the sources: dependencies point only downward, formatting, nothing left lying about.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 status=0
@@ -16,6 +16,13 @@ for folder in "${!allowed[@]}"; do
     status=1
   fi
 done
+
+# What a test or a run left in the checkout is not part of the product.
+top='CMakeLists.txt|CMakePresets.json|README.md|core|memory|offload|optimizers|parallel|examples|tests|bench|docs|cmake|\.[^/]*'
+if git ls-files | cut -d/ -f1 | sort -u | grep -vxE "$top"; then
+  echo 'error: the above does not belong at the top level' >&2
+  status=1
+fi
 
 if command -v clang-format >/dev/null; then
   if ! git ls-files '*.h' '*.cpp' '*.cu' | xargs -r clang-format --dry-run -Werror 2>format.log; then
