@@ -2,11 +2,13 @@
 // time.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstring>
 #include <limits>
 #include <random>
+#include <span>
 #include <vector>
 
 #include <terrace/parallel/comm/call.h>
@@ -122,7 +124,7 @@ inline std::vector<float> unpack_oracle(const Buffer& packed) {
 inline std::vector<float> random_floats(std::size_t count, std::uint64_t seed) {
   const auto bytes = random_elements(DType::fp32, count, seed);
   std::vector<float> x(count);
-  std::memcpy(x.data(), bytes.data(), bytes.size());
+  std::ranges::copy(bytes, std::as_writable_bytes(std::span(x)).begin());  // of none, too
   return x;
 }
 // Contributions of whole blocks, summed one after the other from block `begin` on.
