@@ -152,7 +152,8 @@ TEST_P(CommunicatorContract, PackedBlocksFoldInRankOrderBitForBit) {
 }
 
 TEST_P(CommunicatorContract, ReductionsFoldInRankOrderBitForBit) {
-  run([](Rank& rank) {
+  const std::size_t most = GetParam().name == "nccl" ? 20'000 : 200'000;  // emulated kernels take their time
+  run([most](Rank& rank) {
     const auto stream = rank.device.make_stream("comm");
     auto& comm = *rank.comm;
     const auto ranks = static_cast<std::size_t>(comm.size()), me = static_cast<std::size_t>(comm.rank());
@@ -160,7 +161,7 @@ TEST_P(CommunicatorContract, ReductionsFoldInRankOrderBitForBit) {
       const auto seed = first_seed() + round * 1000;
       std::mt19937_64 random(seed);  // the same choices on all ranks
       auto r = random_reduction(random);
-      auto count = random_count(random);
+      auto count = random_count(random) % most;
       const int root = static_cast<int>(random() % ranks), kind = static_cast<int>(random() % 3);
       if (kind == 0) count *= ranks;
       if (kind == 1) r.onto = false;
