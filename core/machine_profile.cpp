@@ -29,7 +29,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kRuns = 5;  // every figure is the median of so many
+constexpr int kRuns = 5;              // every figure is the median of so many
+constexpr double kLeastShare = 0.05;  // what a busy machine takes from the computing meanwhile is not the copies' doing
 constexpr int kDiskThreads = 4;
 constexpr std::size_t kDiskBlockBytes = 8 * kMiB;
 constexpr std::uint64_t kDiskFileBytes = 512 * kMiB;
@@ -290,7 +291,7 @@ void measure_copy(MachineProfile& profile, Device& device, double seconds) {
     const double beside = compute.rate_while([&] { return !copied.done(); });
     const double lost_s = (1 - beside / alone) * seconds_since(run_begin);
     copied.wait();
-    shares.push_back(std::clamp(1 - lost_s / busy_s, 0.0, 1.0));
+    shares.push_back(std::clamp(1 - lost_s / busy_s, kLeastShare, 1.0));
     rates.push_back(static_cast<double>(kCopies * kCopyBytes) / busy_s);
   }
   profile.memory_copy = median(rates);
