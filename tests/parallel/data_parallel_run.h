@@ -1,6 +1,9 @@
 // The toy model on several ranks: threads of this process, each with an engine and a store of its own.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -34,5 +37,28 @@ inline RanksResult run_ranks(const RunOptions& o, const CommunicatorOptions& opt
   });
   return out;
 }
+
+// The weights' hash, which all ranks must have.
+inline std::uint64_t hash_of_ranks(const RunOptions& o) {
+  const auto all = run_ranks(o);
+  for (const auto& error : all.errors) EXPECT_EQ(error, "");
+  for (const auto& rank : all.ranks) EXPECT_EQ(rank.hash, all.ranks.front().hash);
+  return all.ranks.front().hash;
+}
+
+// A test of runs whose stores lie in a folder of its own.
+class RanksTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  const std::filesystem::path folder_ = [] {
+    const auto* const test = testing::UnitTest::GetInstance()->current_test_info();
+    return std::filesystem::path("ranks-test") / test->test_suite_name() / test->name();
+  }();
+};
 
 }  // namespace terrace::toy

@@ -13,14 +13,8 @@
 namespace terrace {
 namespace {
 
-class LocalSgd : public testing::Test {
+class LocalSgd : public toy::RanksTest {
  protected:
-  void SetUp() override {
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   [[nodiscard]] toy::RunOptions options(std::uint32_t ranks, std::uint64_t every, const std::string& store) const {
     toy::RunOptions o;
     o.shape = {{1, 8}, 2};
@@ -29,14 +23,7 @@ class LocalSgd : public testing::Test {
     o.store = folder_ / store;
     return o;
   }
-  static std::uint64_t hash(const toy::RunOptions& o) {
-    const auto all = toy::run_ranks(o);
-    for (const auto& error : all.errors) EXPECT_EQ(error, "");
-    for (const auto& rank : all.ranks) EXPECT_EQ(rank.hash, all.ranks.front().hash);
-    return all.ranks.front().hash;
-  }
-  const std::filesystem::path folder_ =
-      std::filesystem::path("local-sgd-test") / testing::UnitTest::GetInstance()->current_test_info()->name();
+  static std::uint64_t hash(const toy::RunOptions& o) { return toy::hash_of_ranks(o); }
 };
 
 // All weights of an engine, wide.

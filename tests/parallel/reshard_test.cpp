@@ -13,14 +13,8 @@ struct Mesh {
   std::uint32_t ranks = 1, zero = 0, shard_group = 0;
 };
 
-class Reshard : public testing::Test {
+class Reshard : public toy::RanksTest {
  protected:
-  void SetUp() override {
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   [[nodiscard]] toy::RunOptions options(const Mesh& mesh, const std::string& store) const {
     toy::RunOptions o;
     o.shape = {{1, 8}, 12 / mesh.ranks};
@@ -29,12 +23,7 @@ class Reshard : public testing::Test {
     o.steps = 4;
     return o;
   }
-  static std::uint64_t hash(const toy::RunOptions& o) {
-    const auto all = toy::run_ranks(o);
-    for (const auto& error : all.errors) EXPECT_EQ(error, "");
-    for (const auto& rank : all.ranks) EXPECT_EQ(rank.hash, all.ranks.front().hash);
-    return all.ranks.front().hash;
-  }
+  static std::uint64_t hash(const toy::RunOptions& o) { return toy::hash_of_ranks(o); }
   // Two steps with `first` ranks, the other two with `second`.
   std::uint64_t hash(toy::RunOptions first, toy::RunOptions second) {
     first.commit_after = 2;
@@ -44,8 +33,6 @@ class Reshard : public testing::Test {
       second.reshard_from.push_back(toy::of_rank(first, static_cast<int>(r)).store);
     return hash(second);
   }
-  const std::filesystem::path folder_ =
-      std::filesystem::path("reshard-test") / testing::UnitTest::GetInstance()->current_test_info()->name();
 };
 
 TEST_F(Reshard, EveryDegreeAndStageGoesOnFromEveryOther) {

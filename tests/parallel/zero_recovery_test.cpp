@@ -12,14 +12,8 @@
 namespace terrace {
 namespace {
 
-class ZeroRecovery : public testing::Test {
+class ZeroRecovery : public toy::RanksTest {
  protected:
-  void SetUp() override {
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   static toy::RunOptions options(std::uint32_t zero, const std::filesystem::path& store) {
     toy::RunOptions o;
     o.shape = {{1, 8}, 2};
@@ -52,8 +46,6 @@ class ZeroRecovery : public testing::Test {
     for (const auto& error : errors) EXPECT_EQ(error, "");
     return hashes;
   }
-  const std::filesystem::path folder_ =
-      std::filesystem::path("zero-recovery-test") / testing::UnitTest::GetInstance()->current_test_info()->name();
 };
 
 TEST_F(ZeroRecovery, ResumesInEveryStage) {

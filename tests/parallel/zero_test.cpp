@@ -13,15 +13,8 @@
 namespace terrace {
 namespace {
 
-class Zero : public testing::Test {
+class Zero : public toy::RanksTest {
  protected:
-  void SetUp() override {
-    folder_ = std::filesystem::path("zero-test") / testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   // Of all ranks, which must agree.
   toy::RunResult run(toy::RunOptions o, const std::string& what) {
     o.store = folder_ / ("run" + std::to_string(runs_++));
@@ -39,7 +32,9 @@ class Zero : public testing::Test {
     EXPECT_EQ(a.norms, b.norms) << what;
     EXPECT_EQ(a.hash, b.hash) << what;
   }
-  std::filesystem::path folder_;
+  // `base` on one rank, with 24 micro-batches and canonical reduction, gave `one`.
+  void expect_same_on_every_degree(const toy::RunResult& one, const toy::RunOptions& base);
+
   int runs_ = 0;
 };
 
@@ -49,6 +44,21 @@ std::string name(const toy::RunOptions& o) {
          (o.data.canonical ? ", canonical" : "") + (o.data.gradients != Travel::whole ? ", narrow" : "") + ", " +
          std::string(name_of(o.sizes.dtype)) + ", " + o.recipe + ", " + std::to_string(o.shape.micro_batches) +
          " micro-batches";
+}
+
+void Zero::expect_same_on_every_degree(const toy::RunResult& one, const toy::RunOptions& base) {
+  for (const auto& data : {DataParallel{.ranks = 2, .zero = 0},
+                           {.ranks = 3, .zero = 1},
+                           {.ranks = 4, .zero = 2},
+                           {.ranks = 8, .zero = 3},
+                           {.ranks = 4, .zero = 3, .shard_group = 2}}) {
+    auto o = base;
+    o.data = data;
+    o.data.canonical = true;
+    o.data.gradients = base.data.gradients;
+    o.shape.micro_batches = 24 / data.ranks;
+    expect_same(one, run(o, name(o)), name(o));
+  }
 }
 
 // Into a little more than the least that is legal.
@@ -158,18 +168,7 @@ TEST_F(Zero, NarrowGradientsAreTheSameBitsOnEveryDegree) {
   EXPECT_EQ(one.losses.front(), exact.losses.front()) << "before the first update";
   // Every element of a gradient is off by at most 2^-8 of its contributions' magnitudes.
   EXPECT_NEAR(one.norms.front(), exact.norms.front(), exact.norms.front() / 256 * 24);
-  for (const auto& data : {DataParallel{.ranks = 2, .zero = 0},
-                           {.ranks = 3, .zero = 1},
-                           {.ranks = 4, .zero = 2},
-                           {.ranks = 8, .zero = 3},
-                           {.ranks = 4, .zero = 3, .shard_group = 2}}) {
-    auto o = base;
-    o.data = data;
-    o.data.canonical = true;
-    o.data.gradients = Travel::bf16;
-    o.shape.micro_batches = 24 / data.ranks;
-    expect_same(one, run(o, name(o)), name(o));
-  }
+  expect_same_on_every_degree(one, base);
 }
 
 TEST_F(Zero, GradientsOfEightBitsAreTheSameBitsOnEveryDegree) {
@@ -184,18 +183,7 @@ TEST_F(Zero, GradientsOfEightBitsAreTheSameBitsOnEveryDegree) {
   EXPECT_EQ(one.losses.front(), exact.losses.front()) << "before the first update";
   EXPECT_NEAR(one.norms.front(), exact.norms.front(), exact.norms.front() * 0.05);
   EXPECT_NEAR(one.losses.back(), exact.losses.back(), std::abs(exact.losses.back()) * 0.01);
-  for (const auto& data : {DataParallel{.ranks = 2, .zero = 0},
-                           {.ranks = 3, .zero = 1},
-                           {.ranks = 4, .zero = 2},
-                           {.ranks = 8, .zero = 3},
-                           {.ranks = 4, .zero = 3, .shard_group = 2}}) {
-    auto o = base;
-    o.data = data;
-    o.data.canonical = true;
-    o.data.gradients = Travel::int8;
-    o.shape.micro_batches = 24 / data.ranks;
-    expect_same(one, run(o, name(o)), name(o));
-  }
+  expect_same_on_every_degree(one, base);
 }
 
 // Every rank computes with the same weights, its own rounded too: the same bits for every degree, near those of whole ones.
