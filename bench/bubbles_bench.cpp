@@ -7,11 +7,11 @@
 #include <terrace/bench/disk_file.h>
 #include <terrace/bench/paced_io.h>
 #include <terrace/bench/paced_model.h>
+#include <terrace/bench/paced_setting.h>
 #include <terrace/bench/pipeline_bench.h>
 #include <terrace/bench/pipeline_ranks.h>
 #include <terrace/bench/statistics.h>
 #include <terrace/core/error.h>
-#include <terrace/parallel/pipeline/orders.h>
 #include <terrace/parallel/ranks_simulator.h>
 
 namespace terrace::bench {
@@ -23,40 +23,31 @@ constexpr double kInstant = 1e15;                              // bytes a second
 
 class BubblesBench final : public Bench {
  public:
-  BubblesBench() {
-    for (const auto& order : pipeline::all_orders()) schedules_.emplace_back(order.name);
-  }
   std::string_view name() const override { return "bubbles"; }
   std::string_view help() const override {
     return "a pipeline's bubbles filled with the disk traffic of its updates, beside the same traffic at the step's end";
   }
   std::vector<Flag> flags() override {
-    return {{"PATH", &path_, "directory of the ranks' stores, which vanish with the run", 1, 1, {}, true},
-            {"ranks", &ranks_, "threads of this process", 1, 64},
-            {"micro-batches", &micro_batches_, "of a step", 1, 4096},
-            {"virtual-stages", &chunks_, "stages a rank, of interleaved", 1, 64},
-            {"unit-ms", &unit_ms_, "a rank's forward of a micro-batch; each half of its backward takes as long", 1, 1000},
-            {"disk-ms", &disk_ms_, "what each rank's disk takes to read all of its state, and to write it", 1, 100'000},
-            {"host-percent", &host_percent_, "of a rank's state that its host memory holds", 20, 100},
-            {"prefetch-depth", &depth_, "layer actions between a read and its use, where there is room", 0, 4096},
-            {"schedule", &schedule_, "which order", 1, 1, schedules_}};
+    auto flags = setting_.flags();
+    flags.push_back(
+        {"disk-ms", &disk_ms_, "what each rank's disk takes to read all of its state, and to write it", 1, 100'000});
+    flags.push_back({"host-percent", &host_percent_, "of a rank's state that its host memory holds", 20, 100});
+    flags.push_back({"prefetch-depth", &depth_, "layer actions between a read and its use, where there is room", 0, 4096});
+    flags.push_back({"schedule", &schedule_, "which order", 1, 1, schedules_});
+    return flags;
   }
-  void check() override { demand_directory(path_); }
+  void check() override { demand_directory(setting_.path); }
 
   void run(Session& session) override {
-    const auto pipeline =
-        paced_pipeline(pipeline::write_order(schedule_, {.ranks = static_cast<std::uint32_t>(ranks_),
-                                                         .micro_batches = static_cast<std::uint32_t>(micro_batches_),
-                                                         .chunks = static_cast<std::uint32_t>(chunks_)}));
+    const auto pipeline = setting_.pipeline_of(schedule_);
     const auto stages = pipeline.schedule.placement.stages, ranks = pipeline.schedule.placement.ranks;
-    const double unit_s = 1e-3 * static_cast<double>(unit_ms_) * ranks / stages;
-    const pipeline::StageCosts costs{.forward = {unit_s}, .input = {unit_s}, .weight = {unit_s}};
+    const auto costs = setting_.costs_of(pipeline);
     const auto order_alone = pipeline::simulate(pipeline.schedule, costs);
     const auto model = paced_model(stages, costs, static_cast<std::int64_t>(kChunks * kChunkElements));
 
     const auto state_bytes = stages / ranks * kChunks * kKinds * kChunkElements * sizeof(float);
     const double disk = static_cast<double>(state_bytes) / (1e-3 * static_cast<double>(disk_ms_));
-    RanksRun run{.directory = path_, .steps = static_cast<std::uint64_t>(session.runs()) + 2};
+    RanksRun run{.directory = setting_.path, .steps = static_cast<std::uint64_t>(session.runs()) + 2};
     run.profile.disk_read = run.profile.disk_write = disk;
     run.profile.disk_both = 2 * disk;
     run.profile.memory_copy = run.profile.memory_stream = kInstant;
@@ -106,10 +97,10 @@ class BubblesBench final : public Bench {
   }
 
  private:
-  std::filesystem::path path_;
-  std::int64_t ranks_ = 4, micro_batches_ = 4, chunks_ = 4, unit_ms_ = 40, disk_ms_ = 200, host_percent_ = 60, depth_ = 16;
+  PacedSetting setting_ = {.micro_batches = 4, .virtual_stages = 4, .unit_ms = 40};
+  std::int64_t disk_ms_ = 200, host_percent_ = 60, depth_ = 16;
   std::string schedule_ = "interleaved";
-  std::vector<std::string> schedules_;
+  std::vector<std::string> schedules_ = order_names();
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include <terrace/bench/disk_file.h>
 #include <terrace/bench/paced_model.h>
+#include <terrace/bench/paced_setting.h>
 #include <terrace/bench/pipeline_ranks.h>
 #include <terrace/bench/statistics.h>
 #include <terrace/core/error.h>
@@ -19,23 +20,17 @@ constexpr std::int64_t kParameters = 1024;  // of a stage: an update of them tak
 
 class PipelineBench final : public Bench {
  public:
-  PipelineBench() {
-    for (const auto& order : pipeline::all_orders()) schedules_.emplace_back(order.name);
-    schedules_.emplace_back("all");
-  }
+  PipelineBench() { schedules_.emplace_back("all"); }
   std::string_view name() const override { return "pipeline"; }
   std::string_view help() const override {
     return "what a pipeline's ranks idle, beside the simulator, with layers that only take time";
   }
   std::vector<Flag> flags() override {
-    return {{"PATH", &path_, "directory of the ranks' stores, which vanish with the run", 1, 1, {}, true},
-            {"ranks", &ranks_, "threads of this process", 1, 64},
-            {"micro-batches", &micro_batches_, "of a step", 1, 4096},
-            {"virtual-stages", &chunks_, "stages a rank, of interleaved", 1, 64},
-            {"unit-ms", &unit_ms_, "a rank's forward of a micro-batch; each half of its backward takes as long", 1, 1000},
-            {"schedule", &schedule_, "which order", 1, 1, schedules_}};
+    auto flags = setting_.flags();
+    flags.push_back({"schedule", &schedule_, "which order", 1, 1, schedules_});
+    return flags;
   }
-  void check() override { demand_directory(path_); }
+  void check() override { demand_directory(setting_.path); }
 
   void run(Session& session) override {
     for (const auto& order : pipeline::all_orders()) {
@@ -43,7 +38,7 @@ class PipelineBench final : public Bench {
       if (schedule_ != "all" && schedule_ != order.name) continue;
       session.progress(fmt::format("{} …", order.name));
       try {
-        static_cast<void>(pipeline::part_of(pipeline_of(order.name), 0));
+        static_cast<void>(pipeline::part_of(setting_.pipeline_of(order.name), 0));
       } catch (const Error& error) {  // not with these degrees
         if (schedule_ != "all") throw;
         session.note(fmt::format("{} is left out: {}", order.name, error.what()));
@@ -54,21 +49,14 @@ class PipelineBench final : public Bench {
   }
 
  private:
-  [[nodiscard]] pipeline::Pipeline pipeline_of(std::string_view order) const {
-    return paced_pipeline(pipeline::write_order(order, {.ranks = static_cast<std::uint32_t>(ranks_),
-                                                        .micro_batches = static_cast<std::uint32_t>(micro_batches_),
-                                                        .chunks = static_cast<std::uint32_t>(chunks_)}));
-  }
-
   void measure(Session& session, const std::string& order) const {
-    const auto pipeline = pipeline_of(order);
+    const auto pipeline = setting_.pipeline_of(order);
     const auto ranks = pipeline.schedule.placement.ranks, stages = pipeline.schedule.placement.stages;
-    const double unit_s = 1e-3 * static_cast<double>(unit_ms_) * ranks / stages;
-    const pipeline::StageCosts costs{.forward = {unit_s}, .input = {unit_s}, .weight = {unit_s}};
+    const auto costs = setting_.costs_of(pipeline);
     const auto order_alone = pipeline::simulate(pipeline.schedule, costs);
     const auto model = paced_model(stages, costs, kParameters);
 
-    RanksRun run{.directory = path_, .steps = static_cast<std::uint64_t>(session.runs()) + 1};
+    RanksRun run{.directory = setting_.path, .steps = static_cast<std::uint64_t>(session.runs()) + 1};
     run.request = {
         .shape = {{1, 1}, pipeline.schedule.micro_batches}, .generations = 1, .commits = false, .pipeline = pipeline};
     const auto all = run_ranks(model, run);
@@ -102,10 +90,9 @@ class PipelineBench final : public Bench {
                     {"spread", spread(seconds)}});
   }
 
-  std::filesystem::path path_;
-  std::int64_t ranks_ = 4, micro_batches_ = 8, chunks_ = 2, unit_ms_ = 20;
+  PacedSetting setting_ = {};
   std::string schedule_ = "all";
-  std::vector<std::string> schedules_;
+  std::vector<std::string> schedules_ = order_names();
 };
 
 }  // namespace
