@@ -51,12 +51,6 @@ void live(const std::shared_ptr<FakeCuda>& fake, ThreadPool& pool) {
   for (std::size_t i = 0; i < kBytes; ++i) ASSERT_EQ(to.data()[i], std::byte{7}) << i;
 }
 
-// Calls that give something back, or stand before one: nobody can be told of theirs by an exception.
-bool told_by_warning(Call call) {
-  return call == Call::set_device || call == Call::free || call == Call::unregister_host || call == Call::destroy_stream ||
-         call == Call::destroy_event;
-}
-
 struct Life {
   std::string error;  // empty: it ended well
   std::optional<Call> struck;
@@ -104,7 +98,7 @@ TEST(CudaFaults, EveryCallFailsInTurn) {
       if (!life.struck) continue;  // which calls come last differs from life to life
       seen.insert(*life.struck);
       const std::string name = FakeCuda::cuda_name(*life.struck);
-      EXPECT_TRUE(life.typed || told_by_warning(*life.struck)) << name << ": " << life.error;
+      EXPECT_TRUE(life.typed || FakeCuda::told_by_warning(*life.struck)) << name << ": " << life.error;
       EXPECT_THAT(life.error, HasSubstr("cudaError999 (999)")) << name;
       if (!sticky) {
         EXPECT_THAT(life.error, HasSubstr(name));

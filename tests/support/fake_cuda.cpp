@@ -57,6 +57,11 @@ const char* FakeCuda::cuda_name(Call call) {
   return kNames.at(index_of(call));
 }
 
+bool FakeCuda::told_by_warning(Call call) {
+  return call == Call::set_device || call == Call::free || call == Call::unregister_host || call == Call::destroy_stream ||
+         call == Call::destroy_event;
+}
+
 FakeCuda::FakeCuda(Options options)
     : options_(std::move(options)),
       memory_(options_.memory_bytes),

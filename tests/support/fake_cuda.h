@@ -53,6 +53,8 @@ class FakeCuda final : public CudaRuntime {
   };
   static constexpr std::size_t kCalls = 18;
   static const char* cuda_name(Call call);  // "cudaMemcpyAsync": what an error must name
+  // Calls that give something back, or stand before one: nobody can be told of their errors by an exception.
+  static bool told_by_warning(Call call);
 
   struct Options {
     int devices = 1;
