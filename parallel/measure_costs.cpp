@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <numeric>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -72,6 +74,48 @@ class Arena {
   std::uint64_t place_ = 0;
 };
 
+// Of what the program's actions on the compute lane read, the share that a step uploads.
+double uploaded_share(const StepMap& map, const Program& program, std::uint64_t upload_bytes) {
+  std::set<ChunkId> chunks;
+  for (const auto& action : program.actions) {
+    if (!computes(action.op) || map.lane_of(action) != Lane::compute) continue;
+    for (const auto& use : map.uses(action))
+      if (needs_content(use.access)) chunks.insert(use.chunk);
+  }
+  std::uint64_t bytes = 0;
+  for (const auto chunk : chunks) bytes += map.chunk_bytes(chunk);
+  return bytes ? std::min(1.0, static_cast<double>(upload_bytes) / static_cast<double>(bytes)) : 0;
+}
+
+// Uploads what an action will read, as a step does just before it: where a CPU computes, none of that is in its caches.
+class Uploads {
+ public:
+  Uploads(Device& device, MemoryResource& host_memory, const StepMap& map, const std::map<std::string, Sample>& samples,
+          double share)
+      : map_(map), share_(share), stream_(device.make_stream("measure upload")) {
+    std::uint64_t largest_bytes = 1;
+    for (const auto& [key, s] : samples)
+      for (const auto& use : s.uses) largest_bytes = std::max(largest_bytes, part_of(use));
+    source_ = host_memory.allocate(round_up(largest_bytes, kPageBytes));
+    fill_with_typical_numbers(device, {source_.data(), source_.bytes()});
+  }
+  void run(const Sample& s, std::byte* base) {
+    if (share_ == 0) return;
+    for (std::size_t i = 0; i < s.uses.size(); ++i)
+      if (needs_content(s.uses[i].access)) stream_->copy(base + s.offsets[i], source_.data(), part_of(s.uses[i]));
+    stream_->synchronize();
+  }
+
+ private:
+  [[nodiscard]] std::uint64_t part_of(const Use& use) const {
+    return static_cast<std::uint64_t>(share_ * static_cast<double>(map_.chunk_bytes(use.chunk)));
+  }
+  const StepMap& map_;
+  double share_;
+  std::unique_ptr<Stream> stream_;
+  Slab source_;
+};
+
 // The mean of the middle half: what an action costs in the long run, without the moments when the machine did other things.
 double typical(std::vector<double> values) {
   std::ranges::sort(values);
@@ -98,12 +142,14 @@ void measure_costs(ProfileCosts& costs, const StepMap& map, const Program& progr
   const auto host = make_cpu_device(device.pool());
   const auto stream = device.make_stream("measure"), host_stream = host->make_stream("measure");
   for (const auto& [lane, arena] : arenas) fill_with_typical_numbers(device, {arena.data(), arena.bytes()});
+  Uploads uploads(device, *host_memory, map, samples, uploaded_share(map, program, limits.upload_bytes));
   Compute compute(
       {.device = &device, .stream = stream.get(), .host_stream = host_stream.get(), .map = &map, .optimizer = &optimizer});
   compute.begin(input);
   const auto run = [&](Sample& s) {
     const auto lane = map.lane_of(s.action);
     auto* const base = arenas.at(lane).next(s.bytes);
+    if (lane == Lane::compute) uploads.run(s, base);
     const auto begin = now_ns();
     compute.enqueue(s.action, s.uses, s.offsets, base);
     (lane == Lane::update ? host_stream : stream)->synchronize();

@@ -16,10 +16,11 @@ namespace terrace {
 
 struct MeasureLimits {
   std::uint64_t memory_bytes =
-      64 * kMiB;        // to spread the actions over, as the device's budget does: so that caches hold no more than in a step
-  double action_s = 2;  // an action that the estimate holds for longer keeps its estimate
-  double least_s = 1;   // of repeating: small models take many rounds, so that a moment's noise does not tell
-  double total_s = 3;   // the most; every action is run at least twice
+      64 * kMiB;  // to spread the actions over, as the device's budget does: so that caches hold no more than in a step
+  std::uint64_t upload_bytes = 0;  // that a step uploads: as large a share of what an action reads is uploaded just before it
+  double action_s = 2;             // an action that the estimate holds for longer keeps its estimate
+  double least_s = 1;              // of repeating: small models take many rounds, so that a moment's noise does not tell
+  double total_s = 3;              // the most; every action is run at least twice
 };
 
 // Sets the cost of every action of `program` in `costs`. `input` gives the tokens that layers read.

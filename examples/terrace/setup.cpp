@@ -165,9 +165,10 @@ void measure_layers(const RunConfig& c, const PlanRequest& request, const StepMa
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(request.shape.batch.tokens()) * request.shape.micro_batches);
   for (std::size_t i = 0; i < tokens.size(); ++i)
     tokens[i] = static_cast<std::int32_t>(random_below(c.seed, stream_of("measure"), i, static_cast<std::uint64_t>(c.vocab)));
-  measure_costs(costs, map, p.programs.steady, *device, *optimizer_of(c, *device),
-                {.tokens = tokens, .targets = tokens, .loss_scale = 1.0 / static_cast<double>(tokens.size())},
-                {.memory_bytes = std::min(p.peak_bytes[Tier::device], 256 * kMiB)});
+  measure_costs(
+      costs, map, p.programs.steady, *device, *optimizer_of(c, *device),
+      {.tokens = tokens, .targets = tokens, .loss_scale = 1.0 / static_cast<double>(tokens.size())},
+      {.memory_bytes = std::min(p.peak_bytes[Tier::device], 256 * kMiB), .upload_bytes = p.step_traffic.back().upload});
 }
 
 }  // namespace
