@@ -52,6 +52,7 @@ struct ChunkManager::Impl {
       disk->store = ChunkStore::create(store_options);
       IoOptions io;
       io.files = disk->store->descriptors();
+      io.window_bytes = kStoreWindowBytes * io.files.size();
       io.buffers = {{disk->host_bytes.data(), budget.host}};
       disk->engine = make_io_engine(io);
     }

@@ -47,11 +47,17 @@ class IoEngine {
 
 struct IoOptions {
   std::uint32_t queue_depth = 32;
+  // With the device at once, of io_uring: a drive deals its time out to all that it was given, so that what is urgent waits for
+  // what is not. Two requests are there at least, whatever their size, and the drive never idles between them.
+  std::uint64_t window_bytes = ~std::uint64_t{0};
   std::vector<int> files;                     // open descriptors, borrowed
   std::vector<std::span<std::byte>> buffers;  // memory that requests will use, registered where permitted
   bool kernel_submits = false;  // io_uring's SQPOLL: a kernel thread takes requests, at the price of most of a core
   bool device_polls = false;  // io_uring's IOPOLL: a wait asks the drive again and again instead of sleeping, at the same price
 };
+
+// A window in which drives reach their rate, for each file of a store.
+inline constexpr std::uint64_t kStoreWindowBytes = 4 * 1024 * 1024;
 
 // io_uring; nullptr with `why` filled when the kernel or a seccomp filter forbids it. Unregistered buffers or files are used,
 // with one warning each that says how to mend it, when registration is refused.

@@ -82,6 +82,27 @@ class IoBacklog {
   std::array<int, kPriorities> passed_over_{};  // how many others started since a queue's first began to wait
 };
 
+// What is with the device. Beyond `depth` requests or `bytes` nothing joins it, but two requests may always be there.
+class IoWindow {
+ public:
+  IoWindow(std::uint32_t depth, std::uint64_t bytes) : depth_(depth), window_bytes_(bytes) {}
+  [[nodiscard]] bool room() const { return requests_ < depth_ && (requests_ < 2 || bytes_ < window_bytes_); }
+  [[nodiscard]] std::uint32_t requests() const { return requests_; }
+  // With what is left of it; its progress must not change between the two.
+  void start(const IoRequest& request) {
+    ++requests_;
+    bytes_ += request.bytes - request.moved_bytes;
+  }
+  void end(const IoRequest& request) {
+    --requests_;
+    bytes_ -= request.bytes - request.moved_bytes;
+  }
+
+ private:
+  std::uint32_t depth_, requests_ = 0;
+  std::uint64_t window_bytes_, bytes_ = 0;
+};
+
 // How long to leave a device alone that said EAGAIN: twice as long each time, until it takes something again.
 class Backoff {
  public:

@@ -99,6 +99,7 @@ class UringEngine final : public IoEngine {
  private:
   explicit UringEngine(const IoOptions& options)
       : depth_(std::max(1U, options.queue_depth)),
+        window_(depth_, options.window_bytes),
         files_(options.files),
         wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
         flags_(wanted_flags(options)) {}
@@ -175,14 +176,15 @@ class UringEngine final : public IoEngine {
     wake_armed_ = true;
   }
 
-  // From our queue into the ring, up to the depth.
+  // From our queue into the ring, up to the depth and the window.
   void fill() {
     if (backoff_.active() && backoff_.left_ns(now_ns()) > 0) return;
-    while (in_ring_ < depth_ && !waiting_.empty()) {
+    while (window_.room() && !waiting_.empty()) {
       io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
       if (!sqe) return;
-      prepare(*sqe, *waiting_.pop());
-      ++in_ring_;
+      auto& request = *waiting_.pop();
+      prepare(*sqe, request);
+      window_.start(request);
     }
   }
 
@@ -227,7 +229,7 @@ class UringEngine final : public IoEngine {
   }
   // Whether an entry has nothing to fetch: without these flags the kernel posts completions by itself.
   static constexpr unsigned kFetchFlags = IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_IOPOLL;
-  [[nodiscard]] bool wait_free() const { return !(flags_ & kFetchFlags) || in_ring_ == 0; }
+  [[nodiscard]] bool wait_free() const { return !(flags_ & kFetchFlags) || window_.requests() == 0; }
 
   void enter_and_wait(std::chrono::nanoseconds wait) {
     __kernel_timespec limit{};
@@ -240,7 +242,7 @@ class UringEngine final : public IoEngine {
   // A ring that polls drives takes no poll of our wake descriptor, so that is asked between two polls; with nothing to poll
   // for, we sleep on it.
   void poll_device(std::chrono::nanoseconds wait) {
-    if (in_ring_ == 0) {
+    if (window_.requests() == 0) {
       const timespec limit{wait.count() / 1'000'000'000, wait.count() % 1'000'000'000};
       pollfd wake{wake_fd_, POLLIN, 0};
       ::ppoll(&wake, 1, &limit, nullptr);
@@ -270,7 +272,7 @@ class UringEngine final : public IoEngine {
         clear_wake();
         continue;
       }
-      --in_ring_;
+      window_.end(*request);
       if (result == -EAGAIN) {
         backoff_.refused(now_ns());
       } else {
@@ -297,6 +299,7 @@ class UringEngine final : public IoEngine {
   }
 
   const std::uint32_t depth_;
+  IoWindow window_;
   const std::vector<int> files_;
   const int wake_fd_;
   io_uring ring_{};
@@ -305,7 +308,6 @@ class UringEngine final : public IoEngine {
   std::vector<iovec> buffers_;  // registered, by address
   IoBacklog waiting_;
   Backoff backoff_;
-  std::uint32_t in_ring_ = 0;
   std::size_t queued_ = 0;
 };
 

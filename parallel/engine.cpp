@@ -106,6 +106,7 @@ struct Engine::Impl {
 
     IoOptions io;
     io.files = store->descriptors();
+    io.window_bytes = kStoreWindowBytes * io.files.size();
     if (host_slab.bytes() != 0) io.buffers.push_back({host_slab.data(), host_slab.bytes()});
     disk->engine = options.make_io(io);
     mover.emplace(Mover::Parts{.device = &device,

@@ -293,6 +293,32 @@ TEST(IoBacklog, AReadOvertakesTheWritesThatWaitInTheEngine) {
   EXPECT_EQ((std::vector<char>{'a', 'r', 'b', 'c'}), ended);
 }
 
+// What the window keeps out is what a read may still overtake.
+TEST(IoWindow, HoldsSoManyBytesButTwoRequestsAtLeast) {
+  IoRequest small, large;
+  small.bytes = kPageBytes;
+  large.bytes = kMiB;
+  IoWindow window(8, 4 * kPageBytes);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_TRUE(window.room()) << i;
+    window.start(small);
+  }
+  EXPECT_FALSE(window.room());  // four pages
+  window.end(small);
+  EXPECT_TRUE(window.room());
+  window.start(large);
+  EXPECT_FALSE(window.room());
+  for (int i = 0; i < 3; ++i) window.end(small);
+  EXPECT_TRUE(window.room());  // however large the one that is left
+  window.start(large);
+  EXPECT_FALSE(window.room());
+  window.end(large);
+  window.end(large);
+  for (int i = 0; i < 8; ++i) window.start({});
+  EXPECT_FALSE(window.room());  // as deep as it may be
+  EXPECT_EQ(8U, window.requests());
+}
+
 TEST(Backoff, PausesGrowUntilSomethingIsTaken) {
   Backoff backoff;
   EXPECT_FALSE(backoff.active());
