@@ -76,6 +76,7 @@ void DiskLanes::drain() {
 void DiskLanes::run() {
   bool unsettled = false;
   while (take_issued()) {
+    look_at_clock();
     const bool reads_left = start_ready(reads_), writes_left = start_ready(writes_);
     parts_.engine->poll(reads_left || writes_left || unsettled ? std::chrono::nanoseconds{0} : longest_sleep_);
     const bool unverified = settle(reads_);
@@ -120,6 +121,7 @@ void DiskLanes::start(DiskLane& lane, Flight& flight) {
   // Throws the error of a lane that failed instead.
   if (!parts_.lanes->reached(move.after)) throw std::logic_error("DiskLanes: a move starts before its clock");
   flight.times.started_ns = now_ns();
+  flight.asleep_before_ns = asleep_ns_;
   flight.times.waited_for = flight.watch->waited_for();
   if (move.from == Tier::disk) {
     flight.offset = parts_.store->place_read(move.chunk, move.from_offset);
@@ -181,13 +183,21 @@ void DiskLanes::finish(Flight& flight) {
   }
 }
 
+// A process may be stopped, and a machine put to sleep: that is no time that a request took.
+void DiskLanes::look_at_clock() {
+  const auto now = now_ns(), since_ns = now - std::exchange(looked_ns_, now);
+  if (since_ns > 2 * longest_sleep_.count()) asleep_ns_ += since_ns;
+}
+
 // What was submitted too long ago is over for its lane, though not for the kernel.
-void DiskLanes::give_up_late(DiskLane& lane) const {
+void DiskLanes::give_up_late(DiskLane& lane) {
   if (parts_.deadline.count() == 0) return;
-  const auto now = now_ns();
+  look_at_clock();
+  const auto now = looked_ns_;
   for (auto& flight : lane.flights) {
     if (flight->state != Flight::State::started || flight->open_requests == 0) continue;
-    if (now - flight->times.started_ns < parts_.deadline.count()) continue;
+    const auto slept_ns = asleep_ns_ - flight->asleep_before_ns;
+    if (now - flight->times.started_ns - slept_ns < parts_.deadline.count()) continue;
     flight->error = stuck_error(*parts_.store, flight->move, flight->offset, flight->requests, parts_.deadline);
     flight->state = Flight::State::ended;
   }

@@ -46,6 +46,7 @@ class DiskLanes {
     std::shared_ptr<ClockWatch> watch;
     std::uint64_t offset = 0;    // in the store, of the generation that is read or written
     std::uint64_t checksum = 0;  // of a write
+    std::int64_t asleep_before_ns = 0;
     std::vector<IoRequest> requests;
     std::size_t open_requests = 0;
     int error_number = 0;
@@ -70,7 +71,8 @@ class DiskLanes {
   bool start_ready(DiskLane& lane);  // whether there is more to do at once, as settle()
   void start(DiskLane& lane, Flight& flight);
   void submit(DiskLane& lane, Flight& flight, std::byte* memory);
-  void give_up_late(DiskLane& lane) const;
+  void look_at_clock();
+  void give_up_late(DiskLane& lane);
   void finish(Flight& flight);
   bool settle(DiskLane& lane);
 
@@ -78,6 +80,7 @@ class DiskLanes {
   MoveLog& log_;
   const std::chrono::nanoseconds longest_sleep_;
   const std::shared_ptr<Waker> waker_ = std::make_shared<Waker>();
+  std::int64_t looked_ns_ = now_ns(), asleep_ns_ = 0;  // the thread's: when it was last awake, and how long it was not in all
   DiskLane reads_{Lane::read, {}, 0, false}, writes_{Lane::write, {}, 0, false};
 
   std::mutex mutex_;

@@ -2,6 +2,7 @@
 // either case --resume auto ends with the very losses and weights of a run that was never disturbed.
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <thread>
 
@@ -82,6 +83,20 @@ TEST_F(Signals, ASecondOneDuringTheShutdownIsHarmless) {
   const auto outcome = child.wait();
   EXPECT_EQ(75, outcome.exit) << outcome.described;
   expect_the_same_in_the_end();
+}
+
+// Control-Z and fg: no disk is slow because nobody looked.
+TEST_F(Signals, ARunThatWasStoppedForLongerThanItsDeadlineGoesOn) {
+  Child child(disturbed({"--nvme-path", "disk", "--device-memory", "1MiB", "--host-memory", "1MiB", "--io-deadline", "5"}));
+  for (int i = 0; i < 2; ++i) {
+    child.read_lines(kLinesBefore);
+    child.send(SIGSTOP);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5200));
+    child.send(SIGCONT);
+  }
+  const auto outcome = child.wait();
+  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  EXPECT_EQ(steps("whole"), steps("run"));
 }
 
 TEST_F(Signals, AKilledRunGoesOnFromItsLastCommit) {
