@@ -130,7 +130,7 @@ std::unique_ptr<UpdateSubject> make_update_subject(MemoryResource& memory, Threa
                                                    Recipe recipe, std::int64_t elements) {
   const auto unit = optimizer.layer_unit();
   if (!unit) return std::make_unique<ChunkSubject>(memory, pool, optimizer, recipe, elements);
-  if (unit->packs_second_moment) recipe.second_moment = Format::packed;
+  if (unit->second_moment != Packed::none) recipe.second_moment = Format::packed;
   return std::make_unique<LayerSubject>(memory, pool, optimizer, recipe, elements);
 }
 

@@ -31,7 +31,8 @@ A kept(double value) {
 class Adafactor final : public LayerOptimizer<Adafactor> {
  public:
   static constexpr const char* kName = "adafactor";
-  static constexpr bool kPacks = true;
+  static constexpr Packed kSecondMoment = Packed::whole;
+  static constexpr bool kAllDirections = true;
 
   Adafactor(const OptimizerSettings& settings, Isa isa) : LayerOptimizer(settings, isa) {
     require_rate(kName, "the weight decay", s_.weight_decay);
@@ -43,7 +44,9 @@ class Adafactor final : public LayerOptimizer<Adafactor> {
     std::span<A> packed;  // the moments of all tensors
     std::span<double> sums;
     std::span<A> factors;
+    std::span<double> weights;  // blocks of squares
   };
+  static bool needs_all(const UpdateTensor&) { return true; }
   template <class A>
   static Scratch<A> scratch(const LayerShape& shape, ScratchPlan& plan) {
     std::int64_t numbers = 0, most = 0;
@@ -51,23 +54,30 @@ class Adafactor final : public LayerOptimizer<Adafactor> {
       numbers += numbers_of(t);
       if (t.is_matrix()) most = std::max(most, numbers_of(t));
     }
-    return {.packed = plan.take<A>(numbers), .sums = plan.take<double>(most), .factors = plan.take<A>(most)};
+    return {.packed = plan.take<A>(numbers),
+            .sums = plan.take<double>(most),
+            .factors = plan.take<A>(most),
+            .weights = plan.take_sums(blocks_of(shape.tensors))};
   }
   template <class A>
-  void enqueue_in(Stream& stream, const std::shared_ptr<LayerWork<A>>& work, const Scratch<A>& to) const {
-    stream.submit([this, work, to, &pool = stream.device().pool()] { update_in(pool, *work, to); });
+  void prepare(Stream& stream, const std::shared_ptr<LayerWork<A>>& work, const Scratch<A>& to) const {
+    stream.submit([work, to, &pool = stream.device().pool()] {
+      work->each_tile(pool, [&](const typename LayerWork<A>::Piece& piece, const elementwise::Tile<A>& tile) {
+        const auto scale = static_cast<A>(work->step().gradient_scale * work->tensors()[piece.tensor].gradient_scale);
+        for (std::int64_t i = 0; i < tile.count; ++i) piece.directions[i] = tile.gradient.numbers[i] * scale;
+      });
+      work->sum_weights(pool, to.weights);
+    });
+  }
+  template <class A>
+  void finish(Stream& stream, const std::shared_ptr<LayerWork<A>>& work, const Scratch<A>& to) const {
+    stream.submit([this, work, to, &pool = stream.device().pool()] { descend(pool, *work, to); });
   }
 
  private:
   template <class A>
-  void update_in(ThreadPool& pool, const LayerWork<A>& work, const Scratch<A>& to) const {
+  void descend(ThreadPool& pool, const LayerWork<A>& work, const Scratch<A>& to) const {
     const auto& step = work.step();
-    work.each_tile(pool, [&](std::size_t tensor, std::int64_t element, const elementwise::Tile<A>& tile) {
-      A* const out = work.directions(tensor) + element;
-      const auto scale = static_cast<A>(step.gradient_scale * work.tensors()[tensor].gradient_scale);
-      for (std::int64_t i = 0; i < tile.count; ++i) out[i] = tile.gradient.numbers[i] * scale;
-    });
-
     work.load_packed(to.packed);
     const double towards = std::pow(static_cast<double>(step.step), kDecayPower);
     std::vector<typename LayerWork<A>::Descent> descents;
@@ -80,7 +90,7 @@ class Adafactor final : public LayerOptimizer<Adafactor> {
         divide_vector(t, work.directions(i), moment, towards);
       moment += numbers_of(t);
       const auto root_mean = [&](double squares) { return std::sqrt(squares / static_cast<double>(t.elements())); };
-      const double direction = root_mean(work.direction_squares(pool, i)), weights = root_mean(work.weight_squares(pool, i));
+      const double direction = root_mean(work.direction_squares(pool, i)), weights = root_mean(work.folded(to.weights, i));
       const double rate = step.learning_rate * t.rate;
       descents.push_back({.rate = (rate * std::max(kSmallestScale, weights)) / std::max(1.0, direction / kGreatestDirection),
                           .decay = 1.0 - rate * (s_.weight_decay * t.decay)});

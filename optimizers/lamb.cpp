@@ -10,7 +10,8 @@ namespace {
 class Lamb final : public LayerOptimizer<Lamb> {
  public:
   static constexpr const char* kName = "lamb";
-  static constexpr bool kPacks = false;
+  static constexpr Packed kSecondMoment = Packed::none;
+  static constexpr bool kAllDirections = false;
 
   Lamb(const OptimizerSettings& settings, Isa isa) : LayerOptimizer(settings, isa) { require_adam_settings(kName, s_); }
   [[nodiscard]] std::vector<Kind> states() const override { return {Kind::first_moment, Kind::second_moment}; }
@@ -18,14 +19,26 @@ class Lamb final : public LayerOptimizer<Lamb> {
   template <class A>
   struct Scratch {
     std::span<A> packed;
+    std::span<double> weights, directions;  // blocks of squares
   };
   template <class A>
-  static Scratch<A> scratch(const LayerShape&, ScratchPlan&) {
-    return {};
+  static Scratch<A> scratch(const LayerShape& shape, ScratchPlan& plan) {
+    const auto blocks = blocks_of(shape.tensors);
+    return {.packed = {}, .weights = plan.take_sums(blocks), .directions = plan.take_sums(blocks)};
+  }
+  static bool needs_all(const UpdateTensor&) { return false; }
+  template <class A>
+  void prepare(Stream& stream, const std::shared_ptr<LayerWork<A>>& work, const Scratch<A>& to) const {
+    stream.submit([this, work, to, &pool = stream.device().pool()] { direct(pool, *work, to); });
   }
   template <class A>
-  void enqueue_in(Stream& stream, const std::shared_ptr<LayerWork<A>>& work, const Scratch<A>&) const {
-    stream.submit([this, work, &pool = stream.device().pool()] { update_in(pool, *work); });
+  void finish(Stream& stream, const std::shared_ptr<LayerWork<A>>& work, const Scratch<A>& from) const {
+    stream.submit([work, from, &pool = stream.device().pool()] {
+      std::vector<typename LayerWork<A>::Descent> descents;
+      for (std::size_t i = 0; i < work->tensors().size(); ++i)
+        descents.push_back({.rate = work->step().learning_rate * work->tensors()[i].rate * trust(*work, from, i), .decay = 1});
+      work->descend(pool, descents);
+    });
   }
 
  private:
@@ -49,30 +62,27 @@ class Lamb final : public LayerOptimizer<Lamb> {
   };
 
   template <class A>
-  void update_in(ThreadPool& pool, const LayerWork<A>& work) const {
+  void direct(ThreadPool& pool, const LayerWork<A>& work, const Scratch<A>& to) const {
     const auto& step = work.step();
-    const auto& tensors = work.tensors();
     std::vector<Factors<A>> factors;
-    for (const auto& tensor : tensors)
+    for (const auto& tensor : work.tensors())
       factors.push_back({.gradient_scale = static_cast<A>(step.gradient_scale * tensor.gradient_scale),
                          .moments = AdamMoments<A>::of(s_, step),
                          .correction = static_cast<A>(1.0 / moment_correction(s_.beta1, step)),
                          .weight_decay = static_cast<A>(s_.weight_decay * tensor.decay)});
-    work.each_tile(pool, [&](std::size_t tensor, std::int64_t element, const elementwise::Tile<A>& tile) {
-      run_loop<Direct>(isa_, work.directions(tensor) + element, static_cast<const A*>(tile.weight), tile.gradient.numbers,
-                       tile.state0.numbers, tile.state1.numbers, tile.count, factors[tensor]);
+    work.each_tile(pool, [&](const typename LayerWork<A>::Piece& piece, const elementwise::Tile<A>& tile) {
+      run_loop<Direct>(isa_, piece.directions, static_cast<const A*>(tile.weight), tile.gradient.numbers, tile.state0.numbers,
+                       tile.state1.numbers, tile.count, factors[piece.tensor]);
     });
-    std::vector<typename LayerWork<A>::Descent> descents;
-    for (std::size_t i = 0; i < tensors.size(); ++i)
-      descents.push_back({.rate = step.learning_rate * tensors[i].rate * trust(pool, work, i), .decay = 1});
-    work.descend(pool, descents);
+    work.sum_weights(pool, to.weights);
+    work.sum_directions(pool, to.directions);
   }
 
   // ‖weights‖ / ‖direction‖; 1 for tensors without decay, and where the ratio says nothing.
   template <class A>
-  static double trust(ThreadPool& pool, const LayerWork<A>& work, std::size_t tensor) {
+  static double trust(const LayerWork<A>& work, const Scratch<A>& from, std::size_t tensor) {
     if (work.tensors()[tensor].decay == 0) return 1;
-    const double weights = work.weight_squares(pool, tensor), direction = work.direction_squares(pool, tensor);
+    const double weights = work.folded(from.weights, tensor), direction = work.folded(from.directions, tensor);
     const bool known = weights > 0 && direction > 0 && std::isfinite(weights) && std::isfinite(direction);
     return known ? std::sqrt(weights) / std::sqrt(direction) : 1.0;
   }

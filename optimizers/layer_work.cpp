@@ -50,20 +50,12 @@ class SumOfSquares {
   std::int64_t next_ = 0;
 };
 
-// `add(lanes, first, count)` for every block, and the fold.
-template <class Add>
-double folded(ThreadPool& pool, std::int64_t elements, const Add& add) {
-  const auto blocks = (elements + kBlockElements - 1) / kBlockElements;
-  std::vector<double> sums(static_cast<std::size_t>(blocks));
-  pool.parallel_for(blocks, [&](std::int64_t b) {
-    const auto first = b * kBlockElements;
-    SumOfSquares lanes;
-    add(lanes, first, std::min(kBlockElements, elements - first));
-    sums[static_cast<std::size_t>(b)] = lanes.sum();
-  });
-  double sum = 0;
-  for (const double s : sums) sum += s;
-  return sum;
+// What reads weights takes a master for the weight itself; its copy is written by the second half, and may not be here before.
+ChunkUpdate readable(ChunkUpdate chunk) {
+  if (chunk.master.format != Format::fp32) return chunk;
+  chunk.parameter = chunk.master;
+  chunk.master = {};
+  return chunk;
 }
 
 struct Descend {
@@ -81,37 +73,59 @@ struct Descend {
 
 }  // namespace
 
-template <class A>
-double sum_of_squares(ThreadPool& pool, const A* numbers, std::int64_t count) {
-  return folded(pool, count, [&](SumOfSquares& lanes, std::int64_t first, std::int64_t n) { lanes.add(numbers + first, n); });
+std::int64_t blocks_of(const UpdateTensor& t) {
+  return (t.first + t.elements() + kBlockElements - 1) / kBlockElements - t.first / kBlockElements;
 }
-template double sum_of_squares(ThreadPool&, const float*, std::int64_t);
-template double sum_of_squares(ThreadPool&, const double*, std::int64_t);
+std::int64_t blocks_of(std::span<const UpdateTensor> tensors) {
+  std::int64_t blocks = 0;
+  for (const auto& t : tensors) blocks += blocks_of(t);
+  return blocks;
+}
 
 LayerShape shape_of(const LayerUpdate& layer) {
   const auto& parameter = layer.chunks.front().parameter;
   return {.arithmetic = parameter.format == Format::fp64 ? DType::fp64 : DType::fp32,
-          .run_elements = parameter.elements * static_cast<std::int64_t>(layer.chunks.size()),
-          .tensors = {layer.tensors.begin(), layer.tensors.end()}};
+          .run_elements = parameter.elements * static_cast<std::int64_t>(layer.chunks.size()) * layer.share.ranks,
+          .tensors = {layer.tensors.begin(), layer.tensors.end()},
+          .share = layer.share,
+          .chunk_elements = parameter.elements};
+}
+
+void demand_packed(const char* name, std::int64_t numbers, std::span<const Stored> packed) {
+  std::int64_t room = 0;
+  for (const auto& chunk : packed) room += chunk.elements;
+  if (room < numbers)
+    refuse(name, fmt::format("the chunks of its packed state hold {} numbers, and it has {} of them", room, numbers));
 }
 
 template <class A>
 LayerWork<A>::LayerWork(const char* name, std::size_t states, Isa isa, const UpdateStep& step, const LayerUpdate& layer,
-                        A* directions)
+                        A* directions, bool all_directions, UpdateHalf half)
     : chunks_(layer.chunks.begin(), layer.chunks.end()),
       packed_(layer.packed.begin(), layer.packed.end()),
       tensors_(layer.tensors.begin(), layer.tensors.end()),
       parts_(chunks_.size()),
       part_tensor_(chunks_.size()),
+      share_(layer.share),
       isa_(isa),
       step_(step),
       directions_(directions),
+      all_directions_(all_directions),
       chunk_elements_(chunks_.front().parameter.elements) {
+  if (share_.rank < 0 || share_.rank >= share_.ranks || (share_.ranks > 1 && chunk_elements_ % kBlockElements != 0))
+    refuse(name, fmt::format("rank {} of {} has chunks of {} elements, where a layer is shared in whole blocks of {}",
+                             share_.rank, share_.ranks, chunk_elements_, kBlockElements));
+  std::int64_t blocks = 0;
+  for (const auto& tensor : tensors_) {
+    first_block_.push_back(blocks);
+    blocks += blocks_of(tensor);
+  }
   for (std::size_t c = 0; c < chunks_.size(); ++c) {
-    if (chunks_[c].parameter.elements != chunk_elements_)
-      refuse(name, fmt::format("chunk {} of the layer has {} elements, and the first one {}", c, chunks_[c].parameter.elements,
+    auto& chunk = chunks_[c];
+    if (chunk.parameter.elements != chunk_elements_)
+      refuse(name, fmt::format("chunk {} of the layer has {} elements, and the first one {}", c, chunk.parameter.elements,
                                chunk_elements_));
-    const auto begin = static_cast<std::int64_t>(c) * chunk_elements_, end = begin + chunk_elements_;
+    const auto begin = position(c) * chunk_elements_, end = begin + chunk_elements_;
     for (std::size_t t = 0; t < tensors_.size(); ++t) {
       const auto& tensor = tensors_[t];
       const auto first = std::max(begin, tensor.first), last = std::min(end, tensor.first + tensor.elements());
@@ -124,61 +138,108 @@ LayerWork<A>::LayerWork(const char* name, std::size_t states, Isa isa, const Upd
                            .tensor_element = static_cast<std::uint64_t>(first - tensor.first)});
       part_tensor_[c].push_back(t);
     }
-    chunks_[c].parts = parts_[c];
-    elementwise::check(name, states, step, chunks_[c]);
+    chunk.parts = parts_[c];
+    if (half == UpdateHalf::prepare) {
+      chunk = readable(chunk);
+    } else {  // along directions, which stand where gradients did
+      chunk.states = {};
+      chunk.gradient = {reinterpret_cast<std::byte*>(directions_of(c)),
+                        sizeof(A) == sizeof(double) ? Format::fp64 : Format::fp32, chunk_elements_};
+    }
+    elementwise::check(name, half == UpdateHalf::prepare ? states : 0, step, chunk);
   }
 }
 
 template <class A>
 void LayerWork<A>::each_tile(ThreadPool& pool, const Each& each) const {
-  for (std::size_t c = 0; c < chunks_.size(); ++c) {
-    const auto begin = static_cast<std::int64_t>(c) * chunk_elements_;
+  for (std::size_t c = 0; c < chunks_.size(); ++c)
     elementwise::run(pool, isa_, step_, chunks_[c], elementwise::Takes::numbers,
                      elementwise::Loop<A>([&](std::size_t part, const elementwise::Tile<A>& tile) {
-                       const auto tensor = part_tensor_[c][part];
-                       each(tensor, begin + tile.first - tensors_[tensor].first, tile);
+                       each({.tensor = part_tensor_[c][part],
+                             .chunk = c,
+                             .part = part,
+                             .directions = directions_of(c) + tile.first,
+                             .element = tile.first - parts_[c][part].first},
+                            tile);
                      }));
+}
+
+// `sum(lanes, chunk, first, count)` for the pieces of each block that are here. Without other ranks a block may lie in several
+// chunks.
+template <class A>
+template <class Sum>
+void LayerWork<A>::sum_blocks(ThreadPool& pool, std::span<double> blocks, const Sum& sum) const {
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const auto& t = tensors_[i];
+    const auto begin = t.first / kBlockElements;
+    pool.parallel_for(blocks_of(t), [&](std::int64_t b) {
+      SumOfSquares lanes;
+      const auto end = std::min(t.first + t.elements(), (begin + b + 1) * kBlockElements);
+      for (auto at = std::max(t.first, (begin + b) * kBlockElements); at < end;) {
+        const auto chunk = at / chunk_elements_, first = at % chunk_elements_;
+        const auto count = std::min(end - at, chunk_elements_ - first);
+        if (chunk % share_.ranks == share_.rank) sum(lanes, static_cast<std::size_t>(chunk / share_.ranks), first, count);
+        at += count;
+      }
+      blocks[static_cast<std::size_t>(first_block_[i] + b)] = lanes.sum();
+    });
   }
 }
 
 template <class A>
-double LayerWork<A>::weight_squares(ThreadPool& pool, std::size_t tensor) const {
-  const auto& t = tensors_[tensor];
-  return folded(pool, t.elements(), [&](SumOfSquares& lanes, std::int64_t first, std::int64_t count) {
-    for (std::int64_t at = t.first + first, end = at + count; at < end;) {
-      const auto& chunk = chunks_[static_cast<std::size_t>(at / chunk_elements_)];
-      const auto n = std::min(end - at, chunk_elements_ - at % chunk_elements_);
-      read_weights({.parameter = chunk.parameter, .master = chunk.master}, at % chunk_elements_, n,
-                   [&](std::int64_t, TensorView range) {
-                     if (range.dtype == DType::fp32) lanes.add(range.as<float>(), range.elements());
-                     if (range.dtype == DType::fp64) lanes.add(range.as<double>(), range.elements());
-                     if (range.dtype == DType::bf16)
-                       lanes.add(reinterpret_cast<const std::uint16_t*>(range.data), range.elements());
-                   });
-      at += n;
-    }
+void LayerWork<A>::sum_weights(ThreadPool& pool, std::span<double> blocks) const {
+  sum_blocks(pool, blocks, [&](SumOfSquares& lanes, std::size_t c, std::int64_t first, std::int64_t count) {
+    read_weights({.parameter = chunks_[c].parameter, .master = chunks_[c].master}, first, count,
+                 [&](std::int64_t, TensorView range) {
+                   if (range.dtype == DType::fp32) lanes.add(range.as<float>(), range.elements());
+                   if (range.dtype == DType::fp64) lanes.add(range.as<double>(), range.elements());
+                   if (range.dtype == DType::bf16)
+                     lanes.add(reinterpret_cast<const std::uint16_t*>(range.data), range.elements());
+                 });
   });
 }
 
 template <class A>
+void LayerWork<A>::sum_directions(ThreadPool& pool, std::span<double> blocks) const {
+  sum_blocks(pool, blocks, [&](SumOfSquares& lanes, std::size_t c, std::int64_t first, std::int64_t count) {
+    lanes.add(directions_of(c) + first, count);
+  });
+}
+
+template <class A>
+double LayerWork<A>::folded(std::span<const double> blocks, std::size_t tensor) const {
+  double sum = 0;
+  for (const double block :
+       blocks.subspan(static_cast<std::size_t>(first_block_[tensor]), static_cast<std::size_t>(blocks_of(tensors_[tensor]))))
+    sum += block;
+  return sum;
+}
+
+template <class A>
 double LayerWork<A>::direction_squares(ThreadPool& pool, std::size_t tensor) const {
-  return sum_of_squares(pool, directions(tensor), tensors_[tensor].elements());
+  const auto& t = tensors_[tensor];
+  const auto begin = t.first / kBlockElements;
+  std::vector<double> blocks(static_cast<std::size_t>(blocks_of(t)));
+  pool.parallel_for(blocks_of(t), [&](std::int64_t b) {
+    const auto first = std::max(t.first, (begin + b) * kBlockElements);
+    SumOfSquares lanes;
+    lanes.add(directions_ + first, std::min(t.first + t.elements(), (begin + b + 1) * kBlockElements) - first);
+    blocks[static_cast<std::size_t>(b)] = lanes.sum();
+  });
+  double sum = 0;
+  for (const double block : blocks) sum += block;
+  return sum;
 }
 
 template <class A>
 void LayerWork<A>::descend(ThreadPool& pool, std::span<const Descent> of_tensors) const {
   const auto loop = elementwise::kLoops<Descend, A>.of(isa_);
-  for (std::size_t c = 0; c < chunks_.size(); ++c) {
-    auto chunk = chunks_[c];
-    chunk.states = {};
-    chunk.gradient = {reinterpret_cast<std::byte*>(directions_ + static_cast<std::int64_t>(c) * chunk_elements_),
-                      sizeof(A) == sizeof(double) ? Format::fp64 : Format::fp32, chunk_elements_};
-    elementwise::run(pool, isa_, step_, chunk, elementwise::Takes::halves,
+  for (std::size_t c = 0; c < chunks_.size(); ++c)
+    elementwise::run(pool, isa_, step_, chunks_[c], elementwise::Takes::halves,
                      elementwise::Loop<A>([&](std::size_t part, const elementwise::Tile<A>& tile) {
                        const auto& d = of_tensors[part_tensor_[c][part]];
                        loop(tile, {.rate = static_cast<A>(d.rate), .decay = static_cast<A>(d.decay)});
                      }));
-  }
 }
 
 template <class A>

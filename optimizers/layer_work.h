@@ -3,15 +3,20 @@
 //     p = weight · decay
 //     weight = p − (rate · direction)
 //
-// with a rate and a decay for each tensor. Directions lie in scratch, in the arithmetic's type, as the layer's run does;
-// weights, gradients and states are kept as the recipe says, and elementwise.h brings them.
+// with a rate and a decay for each tensor. Directions and sums lie in scratch; weights, gradients and states are kept as the
+// recipe says, and elementwise.h brings them.
 //
-// Sums are fp64: partial sums over fixed blocks of 4,096 elements of a tensor, in eight lanes (element e adds to lane e mod 8),
-// lanes and blocks folded in ascending order. So neither threads nor chunks change a bit.
+// An update has two halves. The first, over the chunks that are here, moves states and fills in directions and sums of squares;
+// the second descends, by what all ranks' scratch says. Where ranks share a layer they exchange their scratch in between.
+//
+// Sums are fp64: partial sums over the blocks of 4,096 elements of the layer's run, one of each tensor in it, in eight lanes
+// (element e of a tensor adds to lane e mod 8); lanes and a tensor's blocks are folded in ascending order. So neither threads
+// nor chunks nor ranks change a bit.
 //
 // Internal to optimizers/. Threads: one; it uses the pool. Errors: Error(Exit::usage) for arrays that do not go together.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -34,31 +39,59 @@ class ScratchPlan {
     bytes_ = round_up(bytes_ + static_cast<std::uint64_t>(count) * sizeof(T), std::uint64_t{64});
     return {at, static_cast<std::size_t>(count)};
   }
+  // Likewise, of fp64 sums that the ranks add up: each has those of its own chunks, and zeros.
+  std::span<double> take_sums(std::int64_t count) {
+    exchanges_.push_back({ScratchExchange::Way::sum, bytes_, static_cast<std::uint64_t>(count) * sizeof(double)});
+    return take<double>(count);
+  }
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
+  std::vector<ScratchExchange>& exchanges() { return exchanges_; }
 
  private:
   std::byte* base_;
   std::uint64_t bytes_ = 0;
+  std::vector<ScratchExchange> exchanges_;
 };
+
+// Blocks of sums over the layer's tensors.
+[[nodiscard]] std::int64_t blocks_of(const UpdateTensor& tensor);
+[[nodiscard]] std::int64_t blocks_of(std::span<const UpdateTensor> tensors);
 
 template <class A>
 class LayerWork {
  public:
-  // `states`: of each chunk, beside the packed one. The layer's spans are copied. `directions` lies in its scratch.
-  LayerWork(const char* name, std::size_t states, Isa isa, const UpdateStep& step, const LayerUpdate& layer, A* directions);
+  // `states`: of each chunk, beside the packed one. The layer's spans are copied. `directions` lie in its scratch, those of
+  // `all_directions` as the layer's run does, else those of the chunks that are here. `half`: prepare or finish.
+  LayerWork(const char* name, std::size_t states, Isa isa, const UpdateStep& step, const LayerUpdate& layer, A* directions,
+            bool all_directions, UpdateHalf half);
   LayerWork(const LayerWork&) = delete;
   LayerWork& operator=(const LayerWork&) = delete;
 
   [[nodiscard]] const std::vector<UpdateTensor>& tensors() const { return tensors_; }
   [[nodiscard]] const UpdateStep& step() const { return step_; }
   [[nodiscard]] Isa isa() const { return isa_; }
+  // Where all of them are here.
   [[nodiscard]] A* directions(std::size_t tensor) const { return directions_ + tensors_[tensor].first; }
 
-  // Every element with its weight, gradient and states; `element` is the tile's first one, of the tensor.
-  using Each = std::function<void(std::size_t tensor, std::int64_t element, const elementwise::Tile<A>& tile)>;
+  // Part of a tensor that lies in one of the chunks here.
+  struct Piece {
+    std::size_t tensor = 0;
+    std::size_t chunk = 0, part = 0;  // of the chunks here, and their parts
+    A* directions = nullptr;          // of the tile
+    std::int64_t element = 0;         // the tile's first one, of the piece
+  };
+  // Every element with its weight, gradient and states.
+  using Each = std::function<void(const Piece& piece, const elementwise::Tile<A>& tile)>;
   void each_tile(ThreadPool& pool, const Each& each) const;
+  [[nodiscard]] const std::vector<UpdatePart>& parts(std::size_t chunk) const { return parts_[chunk]; }
+  [[nodiscard]] std::size_t chunks() const { return chunks_.size(); }
+  [[nodiscard]] std::size_t tensor_of(std::size_t chunk, std::size_t part) const { return part_tensor_[chunk][part]; }
 
-  [[nodiscard]] double weight_squares(ThreadPool& pool, std::size_t tensor) const;
+  // The blocks of what is here, and zeros; and a tensor's sum, of everybody's blocks.
+  void sum_weights(ThreadPool& pool, std::span<double> blocks) const;
+  void sum_directions(ThreadPool& pool, std::span<double> blocks) const;
+  [[nodiscard]] double folded(std::span<const double> blocks, std::size_t tensor) const;
+  // Where all directions are here.
   [[nodiscard]] double direction_squares(ThreadPool& pool, std::size_t tensor) const;
 
   struct Descent {
@@ -71,30 +104,43 @@ class LayerWork {
   void store_packed(std::span<const A> numbers) const;
 
  private:
+  template <class Sum>
+  void sum_blocks(ThreadPool& pool, std::span<double> blocks, const Sum& sum) const;
+  [[nodiscard]] std::int64_t position(std::size_t chunk) const {  // in the layer's run
+    return static_cast<std::int64_t>(chunk) * share_.ranks + share_.rank;
+  }
+  [[nodiscard]] A* directions_of(std::size_t chunk) const {
+    return directions_ + (all_directions_ ? position(chunk) : static_cast<std::int64_t>(chunk)) * chunk_elements_;
+  }
+
   std::vector<ChunkUpdate> chunks_;
   std::vector<Stored> packed_;
   std::vector<UpdateTensor> tensors_;
   std::vector<std::vector<UpdatePart>> parts_;         // by chunk
   std::vector<std::vector<std::size_t>> part_tensor_;  // by chunk and part
+  std::vector<std::int64_t> first_block_;              // by tensor
+  LayerShare share_;
   Isa isa_;
   UpdateStep step_;
   A* directions_;
+  bool all_directions_;
   std::int64_t chunk_elements_ = 0;
 };
 
-// The sum of the squares of `count` contiguous numbers, as above.
-template <class A>
-double sum_of_squares(ThreadPool& pool, const A* numbers, std::int64_t count);
-
 LayerShape shape_of(const LayerUpdate& layer);
+// That there is room for so many numbers.
+void demand_packed(const char* name, std::int64_t numbers, std::span<const Stored> packed);
 
 // An optimizer over LayerWork, in the arithmetic that the weights ask for. `Own` has
 //
 //   static constexpr const char* kName;
-//   static constexpr bool kPacks;             // its second moment is packed; it is the last of its states
+//   static constexpr Packed kSecondMoment;    // where packed, it is the last of its states
+//   static constexpr bool kAllDirections;     // its second half looks at all of a layer's directions
+//   static bool needs_all(const UpdateTensor&);  // of which tensors, where it does
 //   template <class A> struct Scratch;        // what it computes in beside the directions; `packed`: the packed state's
 //   numbers template <class A> static Scratch<A> scratch(const LayerShape&, ScratchPlan&); template <class A> void
-//   enqueue_in(Stream&, const std::shared_ptr<LayerWork<A>>&, const Scratch<A>&) const;
+//   prepare(Stream&, const std::shared_ptr<LayerWork<A>>&, const Scratch<A>&) const; template <class A> void finish(Stream&,
+//   const std::shared_ptr<LayerWork<A>>&, const Scratch<A>&) const;
 template <class Own>
 class LayerOptimizer : public Optimizer {
  public:
@@ -105,7 +151,7 @@ class LayerOptimizer : public Optimizer {
                          [](const LayerShape& shape) {
                            return shape.arithmetic == DType::fp64 ? needs<double>(shape) : needs<float>(shape);
                          },
-                     .packs_second_moment = Own::kPacks};
+                     .second_moment = Own::kSecondMoment};
   }
   void update(ThreadPool&, const UpdateStep&, const ChunkUpdate&) const final {
     refuse(Own::kName, "it sees whole layers, and was given a chunk");
@@ -123,22 +169,49 @@ class LayerOptimizer : public Optimizer {
   Isa isa_;
 
  private:
+  static std::int64_t directions_of(const LayerShape& shape) {
+    return Own::kAllDirections ? shape.run_elements : shape.run_elements / shape.share.ranks;
+  }
   template <class A>
   static LayerNeeds needs(const LayerShape& shape) {
     ScratchPlan plan;
-    plan.take<A>(shape.run_elements);
+    plan.take<A>(directions_of(shape));
     const auto scratch = Own::template scratch<A>(shape, plan);
-    return {.scratch_bytes = plan.bytes(), .packed_numbers = scratch.packed.size()};
+    if (Own::kAllDirections) gather_directions(plan.exchanges(), shape, sizeof(A));
+    if (shape.share.ranks == 1) plan.exchanges().clear();
+    return {.scratch_bytes = plan.bytes(), .packed_numbers = scratch.packed.size(), .exchanges = std::move(plan.exchanges())};
+  }
+  // Chunks of all ranks side by side, where they have a tensor that wants it.
+  static void gather_directions(std::vector<ScratchExchange>& exchanges, const LayerShape& shape, std::uint64_t number_bytes) {
+    const auto group = shape.share.ranks * shape.chunk_elements;
+    for (std::int64_t first = 0; shape.share.ranks > 1 && first < shape.run_elements; first += group) {
+      const auto wanted = [&](const UpdateTensor& t) {
+        return t.first < first + group && t.first + t.elements() > first && Own::needs_all(t);
+      };
+      if (std::ranges::any_of(shape.tensors, wanted))
+        exchanges.push_back({ScratchExchange::Way::gather, static_cast<std::uint64_t>(first) * number_bytes,
+                             static_cast<std::uint64_t>(group) * number_bytes});
+    }
   }
   template <class A>
   void enqueue_as(Stream& stream, const UpdateStep& step, const LayerUpdate& layer) const {
     const auto shape = shape_of(layer);
     ScratchPlan plan(layer.scratch);
-    auto* const directions = plan.take<A>(shape.run_elements).data();
+    auto* const directions = plan.take<A>(directions_of(shape)).data();
     const auto scratch = Own::template scratch<A>(shape, plan);
-    const auto work =
-        std::make_shared<LayerWork<A>>(Own::kName, states().size() - (Own::kPacks ? 1 : 0), isa_, step, layer, directions);
-    static_cast<const Own&>(*this).template enqueue_in<A>(stream, work, scratch);
+    const auto states = this->states().size() - (Own::kSecondMoment == Packed::none ? 0 : 1);
+    const auto work = [&](UpdateHalf half) {
+      return std::make_shared<LayerWork<A>>(Own::kName, states, isa_, step, layer, directions, Own::kAllDirections, half);
+    };
+    // What does not go together is refused before anything is enqueued.
+    const auto other = Own::kSecondMoment == Packed::own ? UpdateHalf::finish : UpdateHalf::prepare;
+    if (Own::kSecondMoment != Packed::none && layer.half != other)
+      demand_packed(Own::kName, static_cast<std::int64_t>(scratch.packed.size()), layer.packed);
+    const auto first = layer.half != UpdateHalf::finish ? work(UpdateHalf::prepare) : nullptr;
+    const auto second = layer.half != UpdateHalf::prepare ? work(UpdateHalf::finish) : nullptr;
+    const auto& own = static_cast<const Own&>(*this);
+    if (first) own.template prepare<A>(stream, first, scratch);
+    if (second) own.template finish<A>(stream, second, scratch);
   }
 };
 

@@ -44,7 +44,8 @@ void in_tasks(ThreadPool& pool, std::int64_t elements, const Task& task) {
 class Muon final : public LayerOptimizer<Muon> {
  public:
   static constexpr const char* kName = "muon";
-  static constexpr bool kPacks = true;
+  static constexpr Packed kSecondMoment = Packed::own;
+  static constexpr bool kAllDirections = true;
 
   Muon(const OptimizerSettings& settings, Isa isa) : LayerOptimizer(settings, isa) {
     require_fraction(kName, "the momentum", s_.momentum);
@@ -59,32 +60,46 @@ class Muon final : public LayerOptimizer<Muon> {
   };
   template <class A>
   static Scratch<A> scratch(const LayerShape& shape, ScratchPlan& plan) {
-    std::int64_t numbers = 0, matrix = 0, gram = 0;
+    std::int64_t matrix = 0, gram = 0;
     for (const auto& t : shape.tensors) {
-      if (!is_orthogonalised(t)) {
-        numbers += t.elements();
-        continue;
-      }
+      if (!is_orthogonalised(t)) continue;
       const auto shorter = std::min(t.rows, t.columns);
       matrix = std::max(matrix, t.elements());
       gram = std::max(gram, shorter * shorter);
     }
-    return {.packed = plan.take<A>(numbers),
+    return {.packed = plan.take<A>(most_numbers(shape)),
             .product = plan.take<A>(matrix),
             .gram = plan.take<A>(gram),
             .square = plan.take<A>(gram)};
   }
 
+  static bool needs_all(const UpdateTensor& t) { return is_orthogonalised(t); }
   template <class A>
-  void enqueue_in(Stream& stream, const std::shared_ptr<LayerWork<A>>& work, const Scratch<A>& to) const {
+  void prepare(Stream& stream, const std::shared_ptr<LayerWork<A>>& work, const Scratch<A>& to) const {
+    stream.submit([this, work, moments = to.packed, &pool = stream.device().pool()] { gather(pool, *work, moments); });
+  }
+  template <class A>
+  void finish(Stream& stream, const std::shared_ptr<LayerWork<A>>& work, const Scratch<A>& to) const {
     auto& pool = stream.device().pool();
-    stream.submit([this, work, moments = to.packed, &pool] { gather(pool, *work, moments); });
     for (std::size_t i = 0; i < work->tensors().size(); ++i)
       if (is_orthogonalised(work->tensors()[i])) orthogonalise(stream, work, i, to);
     stream.submit([this, work, &pool] { work->descend(pool, descents(*work)); });
   }
 
  private:
+  // Of what AdamW updates, the elements that the rank with the most of them has.
+  static std::int64_t most_numbers(const LayerShape& shape) {
+    const auto chunk_elements = shape.share.ranks == 1 ? shape.run_elements : shape.chunk_elements;
+    std::vector<std::int64_t> numbers(static_cast<std::size_t>(shape.share.ranks));
+    for (const auto& t : shape.tensors)
+      for (auto at = t.first, end = at + t.elements(); !is_orthogonalised(t) && at < end;) {
+        const auto chunk = at / chunk_elements, next = std::min(end, (chunk + 1) * chunk_elements);
+        numbers[static_cast<std::size_t>(chunk % shape.share.ranks)] += next - at;
+        at = next;
+      }
+    return *std::ranges::max_element(numbers);
+  }
+
   template <class A>
   struct MomentumFactors {
     A gradient_scale, momentum;
@@ -130,24 +145,25 @@ class Muon final : public LayerOptimizer<Muon> {
     const AdamFactors<A> of_the_rest{.gradient_scale = 1,
                                      .moments = AdamMoments<A>::of(s_, step),
                                      .correction = static_cast<A>(1.0 / moment_correction(s_.beta1, step))};
-    std::vector<A*> second;  // of each tensor
+    std::vector<std::vector<A*>> second(work.chunks());  // of each part
     A* next = moments.data();
-    for (const auto& tensor : work.tensors()) {
-      second.push_back(next);
-      if (!is_orthogonalised(tensor)) next += tensor.elements();
-    }
+    for (std::size_t c = 0; c < work.chunks(); ++c)
+      for (std::size_t p = 0; p < work.parts(c).size(); ++p) {
+        second[c].push_back(next);
+        if (!is_orthogonalised(work.tensors()[work.tensor_of(c, p)])) next += work.parts(c)[p].count;
+      }
     work.load_packed(moments);
-    work.each_tile(pool, [&](std::size_t tensor, std::int64_t element, const elementwise::Tile<A>& tile) {
-      A* const out = work.directions(tensor) + element;
-      const auto& t = work.tensors()[tensor];
+    work.each_tile(pool, [&](const typename LayerWork<A>::Piece& piece, const elementwise::Tile<A>& tile) {
+      const auto& t = work.tensors()[piece.tensor];
       if (is_orthogonalised(t)) {
         auto own = of_matrices;
         own.gradient_scale = scale_of(t);
-        run_loop<Momentum>(isa_, out, tile.gradient.numbers, tile.state0.numbers, tile.count, own);
+        run_loop<Momentum>(isa_, piece.directions, tile.gradient.numbers, tile.state0.numbers, tile.count, own);
       } else {
         auto own = of_the_rest;
         own.gradient_scale = scale_of(t);
-        run_loop<Adam>(isa_, out, tile.gradient.numbers, tile.state0.numbers, second[tensor] + element, tile.count, own);
+        run_loop<Adam>(isa_, piece.directions, tile.gradient.numbers, tile.state0.numbers,
+                       second[piece.chunk][piece.part] + piece.element, tile.count, own);
       }
     });
     work.store_packed(moments);

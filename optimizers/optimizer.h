@@ -80,28 +80,63 @@ struct UpdateTensor {
   [[nodiscard]] bool is_matrix() const { return rows > 1 && columns > 1; }
 };
 
+// Between ranks that share a layer out: chunk i of its run is here where i % ranks == rank.
+struct LayerShare {
+  std::int64_t ranks = 1, rank = 0;
+};
+
+// What the ranks exchange of a layer's scratch, in place, between the halves of its update.
+struct ScratchExchange {
+  enum class Way : std::uint8_t {
+    sum,     // fp64 numbers, each of them one rank's, and zero on all others
+    gather,  // equal parts, in the order of ranks
+  };
+  Way way{};
+  std::uint64_t offset = 0, bytes = 0;  // of the whole
+  friend bool operator==(const ScratchExchange&, const ScratchExchange&) = default;
+};
+
 // What an optimizer that sees whole layers wants beside the layer's chunks.
 struct LayerNeeds {
-  std::uint64_t scratch_bytes = 0;   // while it updates the layer
-  std::uint64_t packed_numbers = 0;  // of its packed state (Format::packed)
+  std::uint64_t scratch_bytes = 0;              // while it updates the layer
+  std::uint64_t packed_numbers = 0;             // of its packed state (Format::packed), on each rank
+  std::vector<ScratchExchange> exchanges = {};  // between ranks; all ranks' are the same
 };
 struct LayerShape {
   DType arithmetic = DType::fp32;
-  std::int64_t run_elements = 0;  // of all its chunks
+  std::int64_t run_elements = 0;  // of all its chunks, on all ranks
   std::vector<UpdateTensor> tensors = {};
+  LayerShare share = {};
+  std::int64_t chunk_elements = 0;  // where ranks share; whole blocks of 4,096
+};
+// A second moment that is no number an element; the optimizer says how many there are.
+enum class Packed : std::uint8_t {
+  none,
+  own,    // of what is here; its first half moves it
+  whole,  // of the layer, the same on all ranks that share it; its second half moves it
 };
 struct LayerUnit {
   std::function<LayerNeeds(const LayerShape&)> needs;
-  bool packs_second_moment = false;  // it is no number an element; the optimizer says how many there are
+  Packed second_moment = Packed::none;
 };
 
-// A layer: all chunks of its run, in order and of the same number of elements. Their parts are not looked at, `tensors` is; a
-// packed state's numbers are spread over its chunks, `packed[c].elements` in each.
+// Alone, a rank updates a layer at once. Ranks that share it do so in halves, with the exchanges of their scratch between them.
+enum class UpdateHalf : std::uint8_t {
+  both,
+  prepare,  // reads weights and gradients, moves states other than a Packed::whole one, writes scratch
+  finish,   // reads scratch, moves a Packed::whole state, writes weights
+};
+
+// A layer: the chunks of its run that are here, in order and of the same number of elements. Their parts are not looked at,
+// `tensors` is; a packed state's numbers are spread over its chunks, `packed[c].elements` in each. Arrays that a half does not
+// use have no data.
 struct LayerUpdate {
   std::span<const ChunkUpdate> chunks = {};
   std::span<const Stored> packed = {};
   std::span<const UpdateTensor> tensors = {};
   std::byte* scratch = nullptr;  // LayerNeeds::scratch_bytes, whole pages
+  LayerShare share = {};
+  UpdateHalf half = UpdateHalf::both;
 };
 
 class Optimizer {

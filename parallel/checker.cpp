@@ -50,6 +50,7 @@ class StepChecker {
     std::vector<std::uint32_t> reduced;  // a group: how many micro-batches' gradients are
     std::uint32_t backwards = 0;
     bool norm = false;
+    bool prepared = false, shared = false;  // of an update in halves: what ranks make of it, and exchange
   };
 
   [[noreturn]] void fail(const Action& a, const std::string& why) const {
@@ -121,12 +122,26 @@ class StepChecker {
         if (updates_ == Updates::none) fail(a, "this step updates nothing");
         if (a.chunk >= layer.updated.size()) fail(a, fmt::format("the layer has {} updates", layer.updated.size()));
         once(a, layer.updated[a.chunk], "update");
-        if (updates_ == Updates::in_backward && !layer.norm) fail(a, "the layer's gradient is not complete");
-        if (updates_ == Updates::before_use && (layer.backwards != 0 || any(layer.forward)))
-          fail(a, "the layer has been used with its old weights");
-        if (map_.data().gathers_updates()) layer.gathered[a.chunk] = false;
+        if (map_.halves_updates() && !layer.prepared) fail(a, "it has not been prepared");
+        if (!map_.layer_needs(a.layer).exchanges.empty() && !layer.shared) fail(a, "what the ranks prepared was not exchanged");
+        require_complete(a);
+        if (!map_.data().gathers_updates()) break;
+        if (map_.options().layer_unit)
+          std::fill(layer.gathered.begin(), layer.gathered.end(), false);
+        else
+          layer.gathered[a.chunk] = false;
         break;
       }
+      case Op::prepare:
+        if (updates_ == Updates::none || !map_.halves_updates()) fail(a, "no update of this step comes in halves");
+        once(a, layer.prepared, "preparation");
+        require_complete(a);
+        break;
+      case Op::exchange:
+        if (map_.layer_needs(a.layer).exchanges.empty()) fail(a, "there is nothing to exchange");
+        if (!layer.prepared) fail(a, "it has not been prepared");
+        once(a, layer.shared, "exchange");
+        break;
       default: fail(a, "does not belong in a training step");
     }
     if (per_micro_batch) require_gathered(a);
@@ -140,6 +155,14 @@ class StepChecker {
       if (writes(use.access)) content_[index(use.chunk)] = true;
     }
     for (const auto dead : map_.dead_after(a)) content_[index(dead)] = false;
+  }
+
+  // The gradient that an update takes, and the weights.
+  void require_complete(const Action& a) const {
+    const auto& layer = layers_[a.layer];
+    if (updates_ == Updates::in_backward && !layer.norm) fail(a, "the layer's gradient is not complete");
+    if (updates_ == Updates::before_use && (layer.backwards != 0 || any(layer.forward)))
+      fail(a, "the layer has been used with its old weights");
   }
 
   // Both ends are there, and what comes is new. (check_messages() sees whether the ranks' ends fit together.)
@@ -176,7 +199,7 @@ class StepChecker {
   }
   // Of a copy: whether it has come.
   [[nodiscard]] bool updated(std::uint32_t layer, std::uint32_t group) const {
-    return map_.copies(layer) ? layers_[layer].exchanged[group] : layers_[layer].updated[group];
+    return map_.copies(layer) ? layers_[layer].exchanged[group] : layers_[layer].updated[map_.options().layer_unit ? 0 : group];
   }
 
   // Gradients are folded in micro-batch order, here too.

@@ -158,7 +158,8 @@ void Compute::enqueue(const Action& action, std::span<const Use> uses, std::span
   const Views views(map, uses, offsets, base);
   switch (action.op) {
     case Op::norm: norm(action, views); break;
-    case Op::update: {
+    case Op::update:
+    case Op::prepare: {
       const auto starts = [&](const Use& use) {
         return is_optimizer_state(map.chunk_kind(use.chunk)) && use.access == Access::overwrite;
       };
@@ -169,6 +170,7 @@ void Compute::enqueue(const Action& action, std::span<const Use> uses, std::span
     case Op::fill: fill(action, views); break;
     case Op::visit: visit(action, views); break;
     case Op::gather: gather(action, views); break;
+    case Op::exchange: exchange(action, views); break;
     case Op::reduce: reduce(action, views); break;
     case Op::send:
     case Op::receive: message(action, views); break;
@@ -286,7 +288,7 @@ void Compute::update_layer(const Action& a, const Views& views, bool first) {
   const auto& recipe = map.options().recipe;
   std::vector<ChunkUpdate> chunks;
   std::vector<Stored> packed;
-  for (std::uint32_t c = 0; c < map.layout().chunks_of(a.layer); ++c) {
+  for (const auto c : map.updated_by(a)) {
     const auto stored_in = [&](Kind kind) { return stored(kind, views.of(map.state(kind, a.layer, c))); };
     auto& chunk = chunks.emplace_back();
     chunk.parameter = stored_in(Kind::parameter);
@@ -295,6 +297,7 @@ void Compute::update_layer(const Action& a, const Views& views, bool first) {
     std::size_t next = 0;
     for (const auto kind : recipe.states) {
       auto state = stored_in(kind);
+      if (state.data == nullptr) continue;  // the other half's
       if (is_packed(state.format)) {
         state.elements = static_cast<std::int64_t>(map.chunk_bytes(map.state(kind, a.layer, c)) / bytes_of(state.format, 1));
         packed.push_back(state);
@@ -306,9 +309,29 @@ void Compute::update_layer(const Action& a, const Views& views, bool first) {
   auto shape = map.layer_shape(a.layer);
   for (std::uint32_t t = 0; t < shape.tensors.size(); ++t)
     shape.tensors[t].gradient_scale = gradient_scale(own_param(a.layer, t));
-  parts_.optimizer->enqueue_layer(
-      stream_for(a), update_step(first),
-      {.chunks = chunks, .packed = packed, .tensors = shape.tensors, .scratch = views.of(map.update_scratch())});
+  parts_.optimizer->enqueue_layer(stream_for(a), update_step(first),
+                                  {.chunks = chunks,
+                                   .packed = packed,
+                                   .tensors = shape.tensors,
+                                   .scratch = views.of(map.update_scratch()),
+                                   .share = shape.share,
+                                   .half = a.op == Op::prepare    ? UpdateHalf::prepare
+                                           : map.halves_updates() ? UpdateHalf::finish
+                                                                  : UpdateHalf::both});
+}
+
+void Compute::exchange(const Action& a, const Views& views) {
+  const auto& map = *parts_.map;
+  const auto& share = map.data();
+  auto& stream = map.lane_of(a) == Lane::communication ? *parts_.communication_stream : stream_for(a);
+  for (const auto& e : map.layer_needs(a.layer).exchanges) {
+    const Bytes all{views.of(map.update_scratch()) + e.offset, e.bytes};
+    const auto part = e.bytes / share.group();
+    if (e.way == ScratchExchange::Way::sum)
+      ranks_->sharers().all_reduce(stream, Reduction::sum(DType::fp64), all, all);
+    else
+      ranks_->sharers().all_gather(stream, all.subspan(part * share.place(), part), all);
+  }
 }
 
 Stored Compute::stored(Kind kind, std::byte* data) const {

@@ -82,6 +82,7 @@ class Compute {
   void norm(const Action& action, const Views& views);
   void update(const Action& action, const Views& views, bool first);
   void update_layer(const Action& action, const Views& views, bool first);
+  void exchange(const Action& action, const Views& views);
   void fill(const Action& action, const Views& views);
   void visit(const Action& action, const Views& views);
   void gather(const Action& action, const Views& views);

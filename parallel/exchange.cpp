@@ -44,6 +44,13 @@ std::vector<Exchange> exchanges_of(const StepMap& map, const Action& a) {
   if (a.op == Op::gather)
     return {{Operation::all_gather, packed(whole(Kind::parameter), size_of(map.options().recipe.compute), data.weights),
              data.sharers(), 1}};
+  if (a.op == Op::exchange) {
+    std::vector<Exchange> all;
+    for (const auto& e : map.layer_needs(a.layer).exchanges)
+      all.push_back(
+          {e.way == ScratchExchange::Way::sum ? Operation::all_reduce : Operation::all_gather, e.bytes, data.sharers(), 1});
+    return all;
+  }
   if (a.op != Op::reduce) return {};
   const auto gradient = whole(Kind::gradient);
   if (!data.folds_each() && data.stage() == 0) return {{Operation::all_reduce, gradient, data.ranks, 1}};

@@ -168,9 +168,15 @@ Program with_updates(Program program, const StepMap& map, Updates updates) {
   const auto add_update = [&](std::uint32_t layer) {
     const auto c = updated[layer]++;
     const Action update{.op = Op::update, .layer = layer, .chunk = c};
-    if (!map.copies(layer)) out.actions.push_back(update);
+    const bool whole = map.options().layer_unit.has_value();
+    if (!map.copies(layer)) {
+      if (map.halves_updates()) out.actions.push_back({.op = Op::prepare, .layer = layer});
+      if (!map.layer_needs(layer).exchanges.empty()) out.actions.push_back({.op = Op::exchange, .layer = layer});
+      out.actions.push_back(update);
+    }
     add_weight_messages(out, map, update);
-    if (map.data().gathers_updates()) out.actions.push_back({.op = Op::gather, .layer = layer, .chunk = c});
+    for (auto g = whole ? 0 : c; map.data().gathers_updates() && g < (whole ? map.groups_of(layer) : c + 1); ++g)
+      out.actions.push_back({.op = Op::gather, .layer = layer, .chunk = g});
   };
   const auto add_updates = [&](std::uint32_t layer) {
     while (updated[layer] < map.updates_of(layer)) add_update(layer);
@@ -186,7 +192,7 @@ Program with_updates(Program program, const StepMap& map, Updates updates) {
         // what crosses between the ranks is no use of weights
       } else if (a.op != Op::gather) {
         add_updates(a.layer);
-      } else if (a.chunk == updated[a.layer]) {
+      } else if (a.chunk == updated[a.layer] && a.chunk < map.updates_of(a.layer)) {
         add_update(a.layer);  // the next group is updated while this one is gathered
       }
     }

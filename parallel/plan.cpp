@@ -132,12 +132,6 @@ class Planner {
                       "fp32 gradients: choose another --recipe",
                       request_.recipe),
           Exit::usage);
-    if (data.stage() >= 1 && request_.layer_unit)
-      throw Error(fmt::format("this optimizer looks at whole layers, and with ZeRO stage {} every rank has a part of each\n  "
-                              "give --zero 0, or an "
-                              "optimizer that updates element by element",
-                              data.stage()),
-                  Exit::usage);
     if (request_.update == Tier::device && host_only())
       throw Error("this optimizer looks at whole layers and runs on the host\n  give --update host", Exit::usage);
     if (!request_.activations.empty() && request_.activations.size() != model_.layers.size())

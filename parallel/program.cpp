@@ -12,13 +12,16 @@
 namespace terrace {
 namespace {
 
-constexpr std::array<std::string_view, 18> kNames{
-    "forward", "recompute", "backward", "backward-input", "backward-weight", "norm",    "update",  "prefetch", "fill",
-    "visit",   "evaluate",  "decode",   "gather",         "reduce",          "release", "offload", "send",     "receive"};
+constexpr std::array<std::string_view, 20> kNames{"forward",  "recompute", "backward", "backward-input", "backward-weight",
+                                                  "norm",     "update",    "prefetch", "fill",           "visit",
+                                                  "evaluate", "decode",    "gather",   "reduce",         "release",
+                                                  "offload",  "send",      "receive",  "prepare",        "exchange"};
 constexpr std::array<std::string_view, 4> kPayloads{"activation", "gradient", "weights", "tied-gradient"};
 
 bool has_micro_batch(Op op) { return op <= Op::backward_weight || op == Op::evaluate || op == Op::reduce || op == Op::offload; }
-bool has_chunk(Op op) { return is_chunk_action(op) && op != Op::release && !is_message(op); }
+bool has_chunk(Op op) {
+  return is_chunk_action(op) && op != Op::release && op != Op::prepare && op != Op::exchange && !is_message(op);
+}
 
 template <std::size_t n>
 std::uint8_t named(const std::array<std::string_view, n>& names, const std::string& word, const char* what,

@@ -35,6 +35,10 @@ enum class Op : std::uint8_t {
   // Between ranks of a pipeline: payload, layer, micro-batch or group, the other rank.
   send,
   receive,
+  // An update by an optimizer that sees whole layers, where ranks share them, in three: what each makes of its chunks, what
+  // they exchange of that, and the update with the rest.
+  prepare,   // layer
+  exchange,  // layer
 };
 // What only says where bytes are to be: no lane computes it.
 constexpr bool is_placement(Op op) { return op == Op::prefetch || op == Op::release || op == Op::offload; }
@@ -48,10 +52,11 @@ enum class Payload : std::uint8_t {
 };
 constexpr bool is_per_micro_batch(Payload p) { return p == Payload::activation || p == Payload::gradient; }
 constexpr bool is_message(Op op) { return op == Op::send || op == Op::receive; }
-constexpr bool communicates(Op op) { return op == Op::gather || op == Op::reduce; }
-// One chunk's work among the layers': what stands beside layer actions and is no step of its own in a prefetch's distance.
+constexpr bool communicates(Op op) { return op == Op::gather || op == Op::reduce || op == Op::exchange; }
+// What stands beside layer actions and is no step of its own in a prefetch's distance: a chunk's work, or an update's.
 constexpr bool is_chunk_action(Op op) {
-  return op == Op::update || op == Op::fill || op == Op::visit || communicates(op) || op == Op::release || is_message(op);
+  return op == Op::update || op == Op::fill || op == Op::visit || communicates(op) || op == Op::release || is_message(op) ||
+         op == Op::prepare;
 }
 
 struct Action {

@@ -18,12 +18,14 @@ double ProfileCosts::seconds(const Action& a) const {
   const double stream = on_device ? profile_.device_stream : profile_.memory_stream;
   switch (a.op) {
     case Op::update:
+    case Op::prepare:
     case Op::fill:
     case Op::visit:
     case Op::norm: return bytes_used() / stream;
     case Op::send:
     case Op::receive: return bytes_used() / profile_.memory_copy;  // ranks of one machine, through its memory
     case Op::gather:
+    case Op::exchange:
     case Op::reduce: return seconds_of(exchanges_of(map, a));
     case Op::release:
     case Op::prefetch: return 0;

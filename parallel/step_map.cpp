@@ -122,10 +122,11 @@ void StepMap::add_peer_lanes() {
 // One run a layer and kind, so that a layer's weights are one span; chunk i of every kind covers the same elements.
 void StepMap::add_state() {
   auto& recipe = options_.recipe;
-  if (options_.layer_unit && options_.layer_unit->packs_second_moment)
+  if (options_.layer_unit && options_.layer_unit->second_moment != Packed::none)
     recipe.second_moment = recipe.compute == DType::fp64 ? Format::packed64 : Format::packed;
   const auto bytes_of = [&](Kind kind) { return recipe.chunk_bytes(kind, layout_.chunk_elements()); };
   const auto held = [&](Kind kind, std::uint32_t chunks) { return data().shards(kind) ? chunks / data().group() : chunks; };
+  layer_needs_.resize(layers());
   for (std::uint32_t l = 0; l < layers(); ++l) {
     if (!holds(l)) {
       for (const auto kind : kinds_)
@@ -133,12 +134,13 @@ void StepMap::add_state() {
                                        {.bytes = bytes_of(kind), .kind = kind, .layer = l}));
       continue;
     }
-    LayerNeeds needs;
+    auto& needs = layer_needs_[l];
     if (options_.layer_unit) needs = options_.layer_unit->needs(layer_shape(l));
     update_scratch_bytes_ = std::max(update_scratch_bytes_, round_up(needs.scratch_bytes, kPageBytes));
-    // A packed state's numbers are spread over as many chunks as the layer has of the other kinds.
+    // A packed state's numbers are spread over as many chunks as this rank has of the layer's.
     const auto chunks = layout_.chunks_of(l);
-    const auto packed = std::max<std::uint64_t>(1, ceil_div(needs.packed_numbers, std::uint64_t{chunks}));
+    const auto own = std::uint64_t{held(Kind::second_moment, chunks)};
+    const auto packed = std::max<std::uint64_t>(1, ceil_div(needs.packed_numbers, own));
     for (const auto kind : kinds_) {
       const auto bytes = is_packed(recipe.format_of(kind)) ? recipe.chunk_bytes(kind, packed) : bytes_of(kind);
       state_first_.push_back(add_run(held(kind, chunks), {.bytes = bytes, .kind = kind, .layer = l}));
@@ -306,15 +308,15 @@ std::vector<ChunkId> StepMap::carried_by(const Action& message) const {
 }
 
 std::vector<std::uint32_t> StepMap::updated_by(const Action& update) const {
-  if (!options_.layer_unit) return updated_in(update.chunk);
-  std::vector<std::uint32_t> all(layout_.chunks_of(update.layer));
-  std::iota(all.begin(), all.end(), 0U);
-  return all;
+  return options_.layer_unit ? final_gradients(update.layer) : updated_in(update.chunk);
 }
 
 LayerShape StepMap::layer_shape(std::uint32_t layer) const {
   LayerShape shape{.arithmetic = options_.recipe.compute == DType::fp64 ? DType::fp64 : DType::fp32,
-                   .run_elements = static_cast<std::int64_t>(layout_.chunks_of(layer) * layout_.chunk_elements())};
+                   .run_elements = static_cast<std::int64_t>(layout_.chunks_of(layer) * layout_.chunk_elements()),
+                   .share = {},
+                   .chunk_elements = static_cast<std::int64_t>(layout_.chunk_elements())};
+  if (halves_updates()) shape.share = {.ranks = data().group(), .rank = data().place()};
   for (std::uint32_t p = 0; p < params_[layer].size(); ++p) {
     const auto& param = params_[layer][p];
     if (homes_[layer][p].layer != layer) continue;
@@ -336,6 +338,9 @@ std::string StepMap::describe(ChunkId chunk) const {
   const auto& layer = model_.layers[c.layer]->name();
   switch (c.role) {
     case 's': {
+      if (is_packed_by_share(c))
+        return fmt::format("{} of {}, as rank {} of {} packs it, part {}", name_of(c.kind), layer, data().place(),
+                           data().group(), c.position / data().group());
       const auto first = c.position * layout_.chunk_elements();
       return fmt::format("{} of {}, elements {}..{}", name_of(c.kind), layer, first, first + layout_.chunk_elements() - 1);
     }
@@ -352,6 +357,10 @@ std::string StepMap::describe(ChunkId chunk) const {
     case 'u': return "scratch of updates";
     default: return "discarded output";
   }
+}
+
+bool StepMap::is_packed_by_share(const ChunkInfo& c) const {
+  return halves_updates() && c.kind == Kind::second_moment && is_packed(options_.recipe.format_of(c.kind));
 }
 
 std::uint64_t StepMap::state_bytes() const {

@@ -154,8 +154,11 @@ class StepMap {
   [[nodiscard]] std::uint32_t updates_of(std::uint32_t layer) const { return options_.layer_unit ? 1 : groups_of(layer); }
   // The chunks of the layer that an update action updates here.
   [[nodiscard]] std::vector<std::uint32_t> updated_by(const Action& update) const;
-  // The layer's own tensors, as an optimizer sees them that looks at whole layers.
+  // The layer's own tensors, as an optimizer sees them that looks at whole layers; what it needs, of a layer that is held.
   [[nodiscard]] LayerShape layer_shape(std::uint32_t layer) const;
+  [[nodiscard]] const LayerNeeds& layer_needs(std::uint32_t layer) const { return layer_needs_[layer]; }
+  // Where ranks share what such an optimizer looks at, its updates are prepared, exchanged and finished.
+  [[nodiscard]] bool halves_updates() const { return options_.layer_unit && data().stage() >= 1; }
   [[nodiscard]] ChunkId spare() const { return ChunkId(spare_); }  // the output that a recomputation discards
   [[nodiscard]] const Pack& saved_pack(std::uint32_t layer) const { return saved_packs_[layer]; }
   [[nodiscard]] const Pack& carried_pack(std::uint32_t layer) const { return carried_packs_[layer]; }
@@ -193,6 +196,8 @@ class StepMap {
   void use_gradients(std::vector<Use>& uses, std::uint32_t layer, Access access) const;
   void use_reduced(std::vector<Use>& uses, const Action& reduce) const;
   void use_visited(std::vector<Use>& uses, const Action& visit) const;
+  void use_updated(std::vector<Use>& uses, const Action& update) const;
+  [[nodiscard]] bool is_packed_by_share(const ChunkInfo& chunk) const;
   [[nodiscard]] std::uint32_t held_position(Kind kind, std::uint32_t chunk_in_layer) const;
   void use_some(std::vector<Use>& uses, ChunkId chunk, Access access) const;  // nothing for empty buffers
 
@@ -213,6 +218,7 @@ class StepMap {
   std::uint32_t visited_weights_ = kNone, visited_masters_ = kNone;
   std::uint32_t x_ = 0, d_ = 0, saved_ = 0, carried_ = 0, scratch_ = 0, spare_ = 0, update_scratch_ = 0;
   std::uint64_t update_scratch_bytes_ = 0;
+  std::vector<LayerNeeds> layer_needs_;  // of an optimizer that sees layers
   struct PeerLane {
     Op op{};
     Payload payload{};

@@ -1,5 +1,6 @@
 // What every action uses, where, and what is dead afterwards.
 #include <algorithm>
+#include <optional>
 
 #include <terrace/parallel/step_map.h>
 
@@ -49,6 +50,23 @@ void StepMap::use_visited(std::vector<Use>& uses, const Action& a) const {
   if (options_.recipe.has_master()) use(Kind::master);
 }
 
+// At once, or in halves: the first reads weights and gradients, the second writes weights; each state belongs to one of them.
+void StepMap::use_updated(std::vector<Use>& uses, const Action& a) const {
+  const bool halves = halves_updates(), prepares = a.op == Op::prepare, finishes = a.op == Op::update;
+  const auto access = [&](Kind kind) -> std::optional<Access> {
+    if (kind == Kind::gradient) return finishes && halves ? std::nullopt : std::optional{Access::read};
+    if (kind == Kind::parameter && options_.recipe.copies_master())
+      return prepares ? std::nullopt : std::optional{Access::overwrite};
+    if (kind == Kind::parameter || kind == Kind::master) return prepares ? Access::read : Access::update;
+    const bool whole = is_packed(options_.recipe.format_of(kind)) && options_.layer_unit->second_moment == Packed::whole;
+    return halves && prepares == whole ? std::nullopt : std::optional{Access::update};
+  };
+  for (const auto kind : kinds_)
+    if (const auto how = access(kind))
+      for (const auto i : updated_by(a)) uses.push_back({state(kind, a.layer, i), *how});
+  if (options_.layer_unit) use_some(uses, update_scratch(), finishes && halves ? Access::update : Access::overwrite);
+}
+
 std::vector<std::uint32_t> StepMap::final_gradients(std::uint32_t layer) const {
   std::vector<std::uint32_t> chunks;
   for (std::uint32_t g = 0; g < groups_of(layer); ++g)
@@ -92,13 +110,8 @@ std::vector<Use> StepMap::uses(const Action& a) const {
         if (adds_tied(a.layer, i)) uses.push_back({tied_gradient(i), Access::read});
       break;
     case Op::update:
-      for (const auto kind : kinds_) {
-        auto access = kind == Kind::gradient ? Access::read : Access::update;
-        if (kind == Kind::parameter && options_.recipe.copies_master()) access = Access::overwrite;
-        for (const auto i : updated_by(a)) uses.push_back({state(kind, a.layer, i), access});
-      }
-      if (options_.layer_unit) use_some(uses, update_scratch(), Access::overwrite);
-      break;
+    case Op::prepare: use_updated(uses, a); break;
+    case Op::exchange: use_some(uses, update_scratch(), Access::update); break;
     case Op::fill:
       for (const auto kind : kinds_)
         if (kind == Kind::parameter || kind == Kind::master)
@@ -167,8 +180,10 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
         if (adds_tied(a.layer, i)) add(tied_gradient(i));
       break;
     case Op::update:
-      for (const auto i : updated_by(a)) add(state(Kind::gradient, a.layer, i));
-      if (options_.layer_unit) add(update_scratch());
+    case Op::prepare:
+      if (a.op == Op::prepare || !halves_updates())
+        for (const auto i : updated_by(a)) add(state(Kind::gradient, a.layer, i));
+      if (a.op == Op::update && options_.layer_unit) add(update_scratch());
       break;
     case Op::reduce: {
       const auto [first, into, tied] = reduced(a.layer, a.chunk);
@@ -197,6 +212,7 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
       break;
     case Op::fill:
     case Op::gather:
+    case Op::exchange:
     case Op::offload:
     case Op::receive:
     case Op::prefetch: break;
@@ -221,7 +237,9 @@ std::vector<ChunkId> StepMap::left_by_forward(std::uint32_t layer, std::uint32_t
 
 Tier StepMap::tier_of(const Action& a) const {
   switch (a.op) {
-    case Op::update: return options_.update_tier;
+    case Op::update:
+    case Op::prepare:
+    case Op::exchange: return options_.update_tier;
     case Op::fill:  // by functions on the host
     case Op::visit: return options_.separate_device ? Tier::host : options_.update_tier;
     case Op::send:  // from where they were updated
@@ -231,7 +249,8 @@ Tier StepMap::tier_of(const Action& a) const {
 }
 
 Lane StepMap::lane_of(const Action& a) const {
-  if (communicates(a.op)) return Lane::communication;
+  // What is on the host beside a device is no business of the device's streams.
+  if (communicates(a.op) && (a.op != Op::exchange || lane_of(tier_of(a)) != Lane::update)) return Lane::communication;
   if (is_message(a.op)) {
     const auto at = std::ranges::find(peer_lanes_, PeerLane{a.op, a.payload, a.peer});
     if (at == peer_lanes_.end()) throw Error(to_text(a) + ": this rank of the pipeline has no such lane", Exit::usage);

@@ -43,8 +43,9 @@ class LayerContract : public testing::TestWithParam<std::size_t> {
   [[nodiscard]] std::unique_ptr<Optimizer> make(Isa isa = best_isa()) const {
     return make_optimizer(optimizer().optimizer, optimizer().settings, isa);
   }
-  [[nodiscard]] TestLayer layer(DType dtype, std::string_view recipe = "fp32", std::int64_t chunk = 4096) const {
-    return {*make(), dtype, recipe, all_tensors(), chunk};
+  [[nodiscard]] TestLayer layer(DType dtype, std::string_view recipe = "fp32", std::int64_t chunk = 4096,
+                                std::int64_t ranks = 1) const {
+    return {*make(), dtype, recipe, all_tensors(), chunk, ranks};
   }
   [[nodiscard]] static UpdateStep step_of(std::uint64_t t) {
     return {.step = t, .learning_rate = 1e-3 * (1 + t % 3), .gradient_scale = 0.37, .seed = 5, .first = t == 1};
@@ -57,9 +58,9 @@ class LayerContract : public testing::TestWithParam<std::size_t> {
   };
   // `steps` steps of everything that can change and must not matter.
   [[nodiscard]] TestLayer run(DType dtype, std::string_view recipe, std::int64_t chunk, int threads, Isa isa,
-                              unsigned steps = 4) const {
+                              std::int64_t ranks = 1, unsigned steps = 4) const {
     Machine machine(threads);
-    auto l = layer(dtype, recipe, chunk);
+    auto l = layer(dtype, recipe, chunk, ranks);
     draw_layer_weights(l, 7);
     for (unsigned t = 1; t <= steps; ++t) {
       draw_layer_gradients(l, t);
@@ -143,6 +144,42 @@ TEST_P(LayerContract, NeitherThreadsNorChunksNorInstructionSetsChangeABit) {
   }
 }
 
+TEST_P(LayerContract, RanksThatShareALayerGiveTheBitsOfOne) {
+  for (const auto& kept : all_kept()) {
+    const auto expected = run(kept.dtype, kept.recipe, 1 << 16, 1, best_isa());
+    for (const std::int64_t ranks : {2, 3, 4, 5})
+      for (const std::int64_t chunk : {4096, 8192})
+        expect_same_weights(
+            run(kept.dtype, kept.recipe, chunk, 2, best_isa(), ranks), expected,
+            fmt::format("{} {}, {} ranks, chunks of {}", terrace::name_of(kept.dtype), kept.recipe, ranks, chunk));
+  }
+}
+
+// One rank has nobody to exchange with; several exchange the same places, within the scratch.
+TEST_P(LayerContract, ExchangesLieInTheScratchOfEveryRank) {
+  EXPECT_TRUE(make()->layer_unit()->needs(layer(DType::fp32).shape()).exchanges.empty());
+  const auto l = layer(DType::fp32, "fp32", 4096, 3);
+  const auto needs = make()->layer_unit()->needs(l.shape());
+  EXPECT_FALSE(needs.exchanges.empty());
+  std::uint64_t end = 0;
+  auto ascending = needs.exchanges;
+  std::ranges::sort(ascending, {}, &ScratchExchange::offset);
+  for (const auto& e : ascending) {
+    EXPECT_GE(e.offset, end);
+    end = e.offset + e.bytes;
+    if (e.way == ScratchExchange::Way::gather) {
+      EXPECT_EQ(e.bytes, 3U * 4096 * sizeof(float));
+    }
+  }
+  EXPECT_LE(end, needs.scratch_bytes);
+  for (const std::int64_t rank : {1, 2}) {
+    const auto other = make()->layer_unit()->needs(l.shape(rank));
+    EXPECT_EQ(other.exchanges, needs.exchanges);
+    EXPECT_EQ(other.scratch_bytes, needs.scratch_bytes);
+    EXPECT_EQ(other.packed_numbers, needs.packed_numbers);
+  }
+}
+
 // A recipe that keeps the states in less does not lead elsewhere: after a few steps its weights are near those of fp32 states.
 TEST_P(LayerContract, RecipesAgreeWithPlainStates) {
   const auto plain = run(DType::bf16, "fp32", 4096, 2, best_isa());
@@ -219,7 +256,7 @@ TEST_P(LayerContract, NeedsCoverWhatIsUsedAndNotMuchMore) {
   const auto run = static_cast<std::uint64_t>(l.shape().run_elements) * 4;
   EXPECT_GE(needs.scratch_bytes, run);
   EXPECT_LE(needs.scratch_bytes, 4 * run);
-  EXPECT_EQ(make()->layer_unit()->packs_second_moment, needs.packed_numbers != 0);
+  EXPECT_EQ(make()->layer_unit()->second_moment != Packed::none, needs.packed_numbers != 0);
 }
 
 TEST_P(LayerContract, RefusesWhatDoesNotGoTogether) {
@@ -241,6 +278,10 @@ TEST_P(LayerContract, RefusesWhatDoesNotGoTogether) {
   refused([](TestLayer& l, UpdateStep&) { l.tensors[1].rate = -1; }, "rate of a part");
   refused([](TestLayer& l, UpdateStep&) { l.tensors[1].first = 3; }, "ascending order");
   refused([](TestLayer& l, UpdateStep&) { l.chunks().back() = TestChunk(l.recipe(), 64); }, "64 elements");
+  if (make()->layer_unit()->second_moment != Packed::none)
+    refused([](TestLayer& l, UpdateStep&) { l.offer_packed(1); }, "packed state");
+  auto shared = layer(DType::fp32, "fp32", 2048, 2);
+  EXPECT_THROW(shared.update(*make(), *machine_.stream, {.step = 1, .learning_rate = 1e-3, .first = true}), Error);
   TestChunk chunk(Recipe::of(DType::fp32, "fp32", make()->states()), 8);
   EXPECT_THROW(make()->update(machine_.pool, {}, chunk.update()), Error);
   OptimizerSettings settings;

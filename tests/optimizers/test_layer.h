@@ -1,7 +1,10 @@
-// A layer in memory for optimizers that see whole layers: its run cut into chunks of any size, and plain numbers of its
-// tensors.
+// A layer in memory for optimizers that see whole layers: its run cut into chunks of any size, dealt to one rank or several,
+// and plain numbers of its tensors.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <vector>
 
 #include <terrace/core/device.h>
@@ -14,45 +17,64 @@ class TestLayer {
  public:
   // Tensors lie one behind the other, each at a multiple of 64 elements; their `first` is set here.
   TestLayer(const Optimizer& optimizer, DType dtype, std::string_view recipe, std::vector<UpdateTensor> of_layer,
-            std::int64_t chunk_elements)
-      : tensors(std::move(of_layer)), unit_(*optimizer.layer_unit()), chunk_elements_(chunk_elements) {
+            std::int64_t chunk_elements, std::int64_t ranks = 1)
+      : tensors(std::move(of_layer)), unit_(*optimizer.layer_unit()), chunk_elements_(chunk_elements), ranks_(ranks) {
     auto r = Recipe::of(dtype, recipe, optimizer.states());
-    if (unit_.packs_second_moment) r.second_moment = dtype == DType::fp64 ? Format::packed64 : Format::packed;
+    if (unit_.second_moment != Packed::none) r.second_moment = dtype == DType::fp64 ? Format::packed64 : Format::packed;
     std::int64_t end = 0;
     for (auto& t : tensors) {
       t.first = end;
       end = static_cast<std::int64_t>(round_up(static_cast<std::uint64_t>(end + t.elements()), 64));
     }
-    for (std::int64_t at = 0; at < end; at += chunk_elements) chunks_.emplace_back(r, chunk_elements);
+    for (std::int64_t at = 0; at < end; at += chunk_elements * ranks)
+      for (std::int64_t rank = 0; rank < ranks; ++rank) chunks_.emplace_back(r, chunk_elements);
+    if (unit_.second_moment == Packed::none) return;
+    const auto numbers = unit_.needs(shape()).packed_numbers;
+    packed_elements_ = static_cast<std::int64_t>(ceil_div(numbers, chunks_.size() / static_cast<std::size_t>(ranks)));
+    packed_.resize(chunks_.size(), std::vector<double>(static_cast<std::size_t>(packed_elements_), std::nan("")));
   }
 
   std::vector<UpdateTensor> tensors;
 
   void update(const Optimizer& optimizer, Stream& stream, const UpdateStep& step) {
-    std::vector<ChunkUpdate> chunks;
-    std::vector<Stored> packed;
-    for (auto& chunk : chunks_) {
-      auto& update = chunks.emplace_back(chunk.update());
-      update.parts = {};
-      for (auto& state : update.states)
-        if (is_packed(state.format)) {
-          packed.push_back(state);
-          state = {};
-        }
-    }
-    const auto needs = unit_.needs(shape());
-    // Nothing may depend on what scratch holds.
-    std::vector<std::uint64_t> scratch(needs.scratch_bytes / 8 + 9, 0xffff'ffff'ffff'ffffU);
-    auto* const aligned = reinterpret_cast<std::byte*>(round_up(reinterpret_cast<std::uintptr_t>(scratch.data()), 64));
-    optimizer.enqueue_layer(stream, step, {.chunks = chunks, .packed = packed, .tensors = tensors, .scratch = aligned});
-    stream.synchronize();
+    std::vector<Scratch> scratches;
+    for (std::int64_t rank = 0; rank < ranks_; ++rank) scratches.emplace_back(unit_.needs(shape(rank)).scratch_bytes);
+    const auto enqueue = [&](std::int64_t rank, UpdateHalf half) {
+      std::vector<ChunkUpdate> chunks;
+      std::vector<Stored> packed;
+      for (auto c = rank; c < static_cast<std::int64_t>(chunks_.size()); c += ranks_) {
+        auto& update = chunks.emplace_back(chunks_[static_cast<std::size_t>(c)].update());
+        update.parts = {};
+        for (auto& state : update.states)
+          if (is_packed(state.format)) {
+            auto* const numbers = reinterpret_cast<std::byte*>(packed_[static_cast<std::size_t>(c)].data());
+            packed.push_back({numbers, state.format, packed_elements_});
+            state = {};
+          }
+      }
+      optimizer.enqueue_layer(stream, step,
+                              {.chunks = chunks,
+                               .packed = packed,
+                               .tensors = tensors,
+                               .scratch = scratches[static_cast<std::size_t>(rank)].data(),
+                               .share = {ranks_, rank},
+                               .half = half});
+      stream.synchronize();
+    };
+    if (ranks_ == 1) return enqueue(0, UpdateHalf::both);
+    for (std::int64_t rank = 0; rank < ranks_; ++rank) enqueue(rank, UpdateHalf::prepare);
+    for (const auto& e : unit_.needs(shape()).exchanges) exchange(scratches, e);
+    for (std::int64_t rank = 0; rank < ranks_; ++rank) enqueue(rank, UpdateHalf::finish);
   }
 
-  [[nodiscard]] LayerShape shape() const {
+  [[nodiscard]] LayerShape shape(std::int64_t rank = 0) const {
     return {.arithmetic = chunks_[0].fp64() ? DType::fp64 : DType::fp32,
             .run_elements = chunk_elements_ * static_cast<std::int64_t>(chunks_.size()),
-            .tensors = tensors};
+            .tensors = tensors,
+            .share = {ranks_, rank},
+            .chunk_elements = chunk_elements_};
   }
+  void offer_packed(std::int64_t numbers_a_chunk) { packed_elements_ = numbers_a_chunk; }  // instead of what is needed
   [[nodiscard]] const Recipe& recipe() const { return chunks_[0].recipe(); }
   [[nodiscard]] double weight(std::size_t tensor, std::int64_t i) const {
     const auto at = tensors[tensor].first + i;
@@ -73,9 +95,44 @@ class TestLayer {
   std::vector<TestChunk>& chunks() { return chunks_; }
 
  private:
+  // Nothing may depend on what it held.
+  class Scratch {
+   public:
+    explicit Scratch(std::uint64_t bytes) : numbers_(bytes / 8 + 9, 0xffff'ffff'ffff'ffffU) {}
+    [[nodiscard]] std::byte* data() {
+      return reinterpret_cast<std::byte*>(round_up(reinterpret_cast<std::uintptr_t>(numbers_.data()), 64));
+    }
+
+   private:
+    std::vector<std::uint64_t> numbers_;
+  };
+
+  // What communicators do.
+  void exchange(std::vector<Scratch>& scratches, const ScratchExchange& e) const {
+    std::vector<std::byte> all(e.bytes);
+    const auto part = e.bytes / scratches.size();
+    for (std::size_t r = 0; r < scratches.size(); ++r) {
+      const auto* const from = scratches[r].data() + e.offset;
+      if (e.way == ScratchExchange::Way::gather) {
+        std::copy_n(from + r * part, part, all.data() + r * part);
+        continue;
+      }
+      for (std::uint64_t i = 0; i < e.bytes; i += sizeof(double)) {
+        double sum = 0, own = 0;
+        std::memcpy(&sum, &all[i], sizeof sum);
+        std::memcpy(&own, from + i, sizeof own);
+        sum += own;
+        std::memcpy(&all[i], &sum, sizeof sum);
+      }
+    }
+    for (auto& scratch : scratches) std::ranges::copy(all, scratch.data() + e.offset);
+  }
+
   LayerUnit unit_;
-  std::int64_t chunk_elements_;
+  std::int64_t chunk_elements_, ranks_;
   std::vector<TestChunk> chunks_;
+  std::vector<std::vector<double>> packed_;  // with room for fp32 and fp64
+  std::int64_t packed_elements_ = 0;
 };
 
 inline void draw_layer_weights(TestLayer& layer, std::uint64_t seed) {

@@ -67,31 +67,37 @@ TEST_F(Checker, RefusesEachRepeatedAction) {
 // The same between data ranks: nothing that is gathered, reduced or released may be missing, or happen twice.
 TEST_F(Checker, RefusesEachMissingOrRepeatedActionBetweenRanks) {
   for (const std::uint32_t zero : {0U, 1U, 2U, 3U})
-    for (const bool canonical : {false, true})
-      for (const auto updates : {Updates::in_backward, Updates::before_use}) {
-        const StepMap shared(model, {.shape = {{2, 16}, 2}, .data = {.ranks = 2, .zero = zero, .canonical = canonical}});
-        const auto order = with_gathers(with_norms(with_reductions(horizontal(5, 2), shared)), shared, 1);
-        const auto p = with_updates(order, shared, updates);
-        const auto accepted = [&](const Program& program) {
-          try {
-            check_step(program, shared, updates);
-            return true;
-          } catch (const Error&) {
-            return false;
+    for (const bool whole_layers : {false, true})
+      for (const bool canonical : {false, true})
+        for (const auto updates : {Updates::in_backward, Updates::before_use}) {
+          const auto optimizer = make_optimizer(whole_layers ? "lamb" : "adamw", {});
+          const StepMap shared(model, {.recipe = Recipe::of(DType::fp32, "fp32", optimizer->states()),
+                                       .shape = {{2, 16}, 2},
+                                       .data = {.ranks = 2, .zero = zero, .canonical = canonical},
+                                       .layer_unit = optimizer->layer_unit()});
+          const auto order = with_gathers(with_norms(with_reductions(horizontal(5, 2), shared)), shared, 1);
+          const auto p = with_updates(order, shared, updates);
+          const auto accepted = [&](const Program& program) {
+            try {
+              check_step(program, shared, updates);
+              return true;
+            } catch (const Error&) {
+              return false;
+            }
+          };
+          const auto what =
+              "ZeRO-" + std::to_string(zero) + (whole_layers ? ", whole layers" : "") + (canonical ? ", canonical: " : ": ");
+          EXPECT_TRUE(accepted(p)) << what;
+          EXPECT_EQ(parse_program(to_text(p)), p) << what;
+          for (std::size_t i = 0; i < p.actions.size(); ++i) {
+            auto broken = p;
+            broken.actions.insert(broken.actions.begin() + static_cast<std::ptrdiff_t>(i), p.actions[i]);
+            EXPECT_FALSE(accepted(broken)) << what << "twice " << to_text(p.actions[i]);
+            broken = p;
+            broken.actions.erase(broken.actions.begin() + static_cast<std::ptrdiff_t>(i));
+            EXPECT_FALSE(accepted(broken)) << what << "without " << to_text(p.actions[i]);
           }
-        };
-        const auto what = "ZeRO-" + std::to_string(zero) + (canonical ? ", canonical: " : ": ");
-        EXPECT_TRUE(accepted(p)) << what;
-        EXPECT_EQ(parse_program(to_text(p)), p) << what;
-        for (std::size_t i = 0; i < p.actions.size(); ++i) {
-          auto broken = p;
-          broken.actions.insert(broken.actions.begin() + static_cast<std::ptrdiff_t>(i), p.actions[i]);
-          EXPECT_FALSE(accepted(broken)) << what << "twice " << to_text(p.actions[i]);
-          broken = p;
-          broken.actions.erase(broken.actions.begin() + static_cast<std::ptrdiff_t>(i));
-          EXPECT_FALSE(accepted(broken)) << what << "without " << to_text(p.actions[i]);
         }
-      }
 }
 
 TEST_F(Checker, RefusesGradientsFoldedOutOfOrder) {

@@ -46,6 +46,16 @@ inline std::uint64_t hash_of_ranks(const RunOptions& o) {
   return all.ranks.front().hash;
 }
 
+// Into a little more than the least that is legal.
+inline void squeeze(RunOptions& o, bool disk_tier) {
+  auto request = request_of(o);
+  request.update = Tier::host;
+  const auto wide = plan(make_model(o.sizes), request, o.profile);
+  o.budget.device = wide.smallest_bytes[Tier::device] + wide.smallest_bytes[Tier::device] / 4;
+  o.disk_tier = disk_tier;
+  if (disk_tier) o.budget = {o.budget.device, wide.smallest_bytes[Tier::host] * 3 + 128 * kKiB, 256 * kMiB};
+}
+
 // A test of runs whose stores lie in a folder of its own.
 class RanksTest : public testing::Test {
  protected:

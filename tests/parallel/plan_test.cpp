@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+
 #include <terrace/core/error.h>
 #include <terrace/tests/support/toy_run.h>
 
@@ -177,13 +180,24 @@ TEST(Plan, AnOptimizerThatSeesWholeLayersHasOneUpdateForEach) {
   EXPECT_EQ(plan_with("lamb", o).state_bytes, plan_with("adamw", o).state_bytes);
 }
 
-TEST(Plan, WhatSeesWholeLayersIsRefusedWhereEachRankHasAPart) {
+// Prepared and exchanged before each update; what has nothing to exchange (Muon's tables) is not.
+TEST(Plan, WhatSeesWholeLayersIsUpdatedInHalvesWhereEachRankHasAPart) {
   toy::RunOptions o;
   o.data.ranks = 2;
-  EXPECT_TRUE(plan_with("lamb", o).fits);
-  o.data.zero = 1;
-  EXPECT_THROW(plan_with("lamb", o), Error);
-  EXPECT_TRUE(plan_with("adamw", o).fits);
+  const auto count = [](const Plan& p, Op op) {
+    return std::ranges::count_if(p.programs.steady.actions, [&](const Action& a) { return a.op == op; });
+  };
+  for (const auto* name : {"lamb", "adafactor", "muon"})
+    for (const std::uint32_t zero : {0U, 1U, 2U, 3U}) {
+      o.data.zero = zero;
+      const auto p = plan_with(name, o);
+      ASSERT_TRUE(p.fits) << name << ", ZeRO-" << zero << ": " << p.refusal.why;
+      const auto layers = static_cast<std::ptrdiff_t>(toy::make_model(o.sizes).layers.size());
+      EXPECT_EQ(count(p, Op::update), layers);
+      EXPECT_EQ(count(p, Op::prepare), zero == 0 ? 0 : layers);
+      EXPECT_EQ(count(p, Op::exchange), zero == 0 ? 0 : name == std::string("muon") ? layers - 2 : layers);
+    }
+  EXPECT_EQ(count(plan_with("adamw", o), Op::prepare), 0);
 }
 
 TEST(Plan, WhatSeesWholeLayersIsUpdatedByTheHostOfAGpu) {

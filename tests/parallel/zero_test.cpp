@@ -61,16 +61,6 @@ void Zero::expect_same_on_every_degree(const toy::RunResult& one, const toy::Run
   }
 }
 
-// Into a little more than the least that is legal.
-void squeeze(toy::RunOptions& o, bool disk_tier) {
-  auto request = toy::request_of(o);
-  request.update = Tier::host;
-  const auto wide = plan(toy::make_model(o.sizes), request, o.profile);
-  o.budget.device = wide.smallest_bytes[Tier::device] + wide.smallest_bytes[Tier::device] / 4;
-  o.disk_tier = disk_tier;
-  if (disk_tier) o.budget = {o.budget.device, wide.smallest_bytes[Tier::host] * 3 + 128 * kKiB, 256 * kMiB};
-}
-
 // m = 24 micro-batches in all, dealt to every degree that divides them.
 TEST_F(Zero, CanonicalReductionGivesTheBitsOfOneRank) {
   toy::RunOptions base;
@@ -131,7 +121,7 @@ TEST_F(Zero, HybridShardsAreTheSameBitsInEveryStageAndTier) {
       auto o = base;
       o.data.zero = zero;
       expect_same(first, run(o, name(o)), name(o));
-      squeeze(o, true);
+      toy::squeeze(o, true);
       expect_same(first, run(o, name(o) + ", disk"), name(o) + ", disk");
     }
   }
@@ -323,7 +313,7 @@ TEST_F(Zero, EveryTwoSettingsTogether) {
                       (o.before_use ? ", clipped" : "") + (o.recompute ? ", recomputed" : "") + ", depth " +
                       std::to_string(row[8]) + (o.sizes.tied ? ", tied" : "");
     if (tiers > 0) {
-      squeeze(o, tiers == 2);
+      toy::squeeze(o, tiers == 2);
     }
     const auto r = run(o, what);
     expect_same(references[key], r, what);
