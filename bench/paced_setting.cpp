@@ -27,7 +27,8 @@ pipeline::StageCosts PacedSetting::costs_of(const pipeline::Pipeline& pipeline) 
 
 std::vector<std::string> order_names() {
   std::vector<std::string> names;
-  for (const auto& order : pipeline::all_orders()) names.emplace_back(order.name);
+  for (const auto& order : pipeline::all_orders())
+    if (!order.asynchronous) names.emplace_back(order.name);  // with one update a step they are 1F1B
   return names;
 }
 

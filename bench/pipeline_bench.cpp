@@ -35,6 +35,7 @@ class PipelineBench final : public Bench {
   void run(Session& session) override {
     for (const auto& order : pipeline::all_orders()) {
       if (session.stopped()) return;
+      if (order.asynchronous) continue;
       if (schedule_ != "all" && schedule_ != order.name) continue;
       session.progress(fmt::format("{} …", order.name));
       try {

@@ -20,7 +20,8 @@ Content content_of(const Action& a) { return {a.payload, a.layer, is_per_micro_b
 
 class Ranks {
  public:
-  explicit Ranks(std::span<const Program> programs) : programs_(programs), at_(programs.size()), awaited_(programs.size()) {}
+  explicit Ranks(std::span<const Program> programs)
+      : programs_(programs), at_(programs.size()), verdicts_(programs.size()), awaited_(programs.size()) {}
 
   void run() {
     for (bool moved = true; moved;) {
@@ -45,6 +46,7 @@ class Ranks {
     const auto& a = next(rank);
     if (is_message(a.op) && a.peer >= at_.size())
       throw Error(fmt::format("rank {}: {}: there are {} ranks", rank, to_text(a), at_.size()), Exit::usage);
+    if (a.op == Op::verdict) verdicts_[rank] = a.update + 1;
     if (a.op == Op::receive) {
       asked_[{a.peer, rank, a.payload}].push_back(a);
       awaited_[rank].insert(content_of(a));
@@ -71,6 +73,9 @@ class Ranks {
       if (asked == asked_.end() || asked->second.empty()) return a.peer;
       return std::nullopt;
     }
+    if (a.op == Op::update && verdicts_[rank] > a.update)
+      for (std::uint32_t other = 0; other < verdicts_.size(); ++other)
+        if (verdicts_[other] <= a.update) return other;
     const auto source = [&](const Content& content) -> std::optional<std::uint32_t> {
       if (!awaited_[rank].contains(content)) return std::nullopt;
       for (const auto& [lane, asked] : asked_)
@@ -109,6 +114,7 @@ class Ranks {
 
   std::span<const Program> programs_;
   std::vector<std::size_t> at_;
+  std::vector<std::uint32_t> verdicts_;          // a rank: on how many updates it has given its part of the verdict
   std::vector<std::set<Content>> awaited_;       // a rank: what it has asked for and not got
   std::map<LaneKey, std::deque<Action>> asked_;  // receives that no send has met
 };

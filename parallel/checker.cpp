@@ -30,6 +30,7 @@ class StepChecker {
       layers_[l].exchanged.resize(map.groups_of(l));
       layers_[l].gathered.resize(map.groups_of(l), true);
       layers_[l].reduced.resize(map.reduced_groups(l));
+      layers_[l].kept.resize(map.pipeline().kept_copies(l));
     }
   }
 
@@ -51,6 +52,8 @@ class StepChecker {
     std::uint32_t backwards = 0;
     bool norm = false;
     bool prepared = false, shared = false;  // of an update in halves: what ranks make of it, and exchange
+    std::uint32_t made = 0;                 // of several updates within the program: so many
+    std::vector<std::uint32_t> kept;        // a copy of old weights: which version it has
   };
 
   [[noreturn]] void fail(const Action& a, const std::string& why) const {
@@ -67,6 +70,7 @@ class StepChecker {
       if (a.micro_batch >= program_.micro_batches) fail(a, "there is no such micro-batch");
       return;  // a hint about where bytes are
     }
+    if (a.op == Op::verdict) return verdict(a);
     if (is_message(a.op)) {
       message(a);
       return take_effect(a);
@@ -76,6 +80,7 @@ class StepChecker {
       fail(a, "another rank of the pipeline holds this layer");
     const bool per_micro_batch = a.op <= Op::backward_weight;
     if (per_micro_batch && a.micro_batch >= program_.micro_batches) fail(a, "there is no such micro-batch");
+    if (a.copy > map_.pipeline().kept_copies(a.layer)) fail(a, "no such copy of the layer's weights is kept");
     auto& layer = layers_[a.layer];
     switch (a.op) {
       case Op::forward:
@@ -94,12 +99,15 @@ class StepChecker {
           fail(a, fmt::format("gradients fold in micro-batch order, and m{} is next", layer.backwards));
         ++layer.backwards;
         if (layer.norm) fail(a, "the layer's norm has been taken already");
+        if (asynchronous_ && layer.made != a.micro_batch / map_.update_every())
+          fail(a, "the gradient before has not been applied");
         if (updates_ == Updates::before_use) require_updated(a);
         break;
       case Op::backward_input: once(a, layer.input_half[a.micro_batch], "input half"); break;
       case Op::norm:
-        if (layer.backwards != program_.micro_batches)
-          fail(a, fmt::format("{} of {} backwards have run", layer.backwards, program_.micro_batches));
+        if (a.update != layer.made) fail(a, fmt::format("update {} of the layer is next", layer.made));
+        if (layer.backwards != (layer.made + 1) * map_.update_every())
+          fail(a, fmt::format("{} of {} backwards have run", layer.backwards, (layer.made + 1) * map_.update_every()));
         if (!all_reduced(a.layer)) fail(a, "the layer's gradient has not been reduced between the ranks");
         once(a, layer.norm, "norm");
         break;
@@ -113,8 +121,9 @@ class StepChecker {
           fail(a, "these weights are gathered already");
         layer.gathered[a.chunk] = true;
         break;
+      case Op::keep: keep(a); break;
       case Op::release:
-        if (!map_.data().gathers_before_use()) fail(a, "nothing was gathered to be released");
+        if (a.copy == 0 && !map_.data().gathers_before_use()) fail(a, "nothing was gathered to be released");
         for (const auto c : map_.dead_after(a))
           if (!content_[index(c)]) fail(a, map_.describe(c) + " is not there to be released");
         break;
@@ -125,11 +134,17 @@ class StepChecker {
         if (map_.halves_updates() && !layer.prepared) fail(a, "it has not been prepared");
         if (!map_.layer_needs(a.layer).exchanges.empty() && !layer.shared) fail(a, "what the ranks prepared was not exchanged");
         require_complete(a);
-        if (!map_.data().gathers_updates()) break;
-        if (map_.options().layer_unit)
-          std::fill(layer.gathered.begin(), layer.gathered.end(), false);
-        else
-          layer.gathered[a.chunk] = false;
+        if (map_.data().gathers_updates()) {
+          if (map_.options().layer_unit)
+            std::fill(layer.gathered.begin(), layer.gathered.end(), false);
+          else
+            layer.gathered[a.chunk] = false;
+        }
+        if (asynchronous_ && std::ranges::all_of(layer.updated, [](bool u) { return u; })) {
+          ++layer.made;
+          layer.norm = layer.prepared = layer.shared = false;
+          layer.updated.assign(layer.updated.size(), false);
+        }
         break;
       }
       case Op::prepare:
@@ -144,8 +159,42 @@ class StepChecker {
         break;
       default: fail(a, "does not belong in a training step");
     }
-    if (per_micro_batch) require_gathered(a);
+    if (per_micro_batch) {
+      require_gathered(a);
+      require_version(a);
+    }
     take_effect(a);
+  }
+
+  // Weights are kept whole, from before an update.
+  void keep(const Action& a) {
+    auto& layer = layers_[a.layer];
+    if (a.copy == 0) fail(a, "these are the weights that are updated");
+    if (a.chunk >= map_.groups_of(a.layer)) fail(a, fmt::format("the layer has {} groups", map_.groups_of(a.layer)));
+    if (layer.updated[map_.options().layer_unit ? 0 : a.chunk]) fail(a, "its weights have been updated already");
+    for (const auto& use : map_.uses(a))
+      if (writes(use.access) && content_[index(use.chunk)]) fail(a, map_.describe(use.chunk) + " is there already");
+    layer.kept[a.copy - 1] = layer.made;
+  }
+  // Forward and backward of a micro-batch read the version that the order declares.
+  void require_version(const Action& a) const {
+    if (!asynchronous_) return;
+    const auto& layer = layers_[a.layer];
+    const auto wanted = map_.pipeline().reads_version(a.layer, a.micro_batch);
+    if (a.copy == 0 && any(layer.updated)) fail(a, "a part of its weights has been updated");
+    const auto read = a.copy == 0 ? layer.made : layer.kept[a.copy - 1];
+    if (read != wanted)
+      fail(a, fmt::format("it reads version {} of its weights, and the order wants version {}", read, wanted));
+  }
+  void verdict(const Action& a) {
+    if (updates_ != Updates::after_verdict) fail(a, "nothing waits for it");
+    if (a.update != verdicts_) fail(a, fmt::format("verdict {} is next", verdicts_));
+    for (std::uint32_t l = 0; l < program_.layers; ++l)
+      if (map_.holds(l) && layers_[l].backwards < (a.update + 1) * map_.update_every())
+        fail(a, fmt::format("layer {}'s gradient is not complete", l));
+    for (std::uint32_t l = 0; l < program_.layers; ++l)
+      if (map_.holds(l) && layers_[l].made == a.update && !layers_[l].norm) fail(a, fmt::format("layer {} has no norm", l));
+    ++verdicts_;
   }
 
   void take_effect(const Action& a) {
@@ -160,7 +209,9 @@ class StepChecker {
   // The gradient that an update takes, and the weights.
   void require_complete(const Action& a) const {
     const auto& layer = layers_[a.layer];
-    if (updates_ == Updates::in_backward && !layer.norm) fail(a, "the layer's gradient is not complete");
+    if ((asynchronous_ || updates_ == Updates::in_backward) && !layer.norm) fail(a, "the layer's gradient is not complete");
+    if (a.update != layer.made) fail(a, fmt::format("update {} of the layer is next", layer.made));
+    if (updates_ == Updates::after_verdict && a.update >= verdicts_) fail(a, "its verdict has not been given");
     if (updates_ == Updates::before_use && (layer.backwards != 0 || any(layer.forward)))
       fail(a, "the layer has been used with its old weights");
   }
@@ -256,6 +307,11 @@ class StepChecker {
       if (!map_.holds(l)) continue;
       if (layer.backwards != program_.micro_batches)
         incomplete(fmt::format("layer {} ran {} of {} backwards", l, layer.backwards, program_.micro_batches));
+      if (asynchronous_) {
+        if (layer.made != map_.updates_a_step())
+          incomplete(fmt::format("layer {} has {} of {} updates", l, layer.made, map_.updates_a_step()));
+        continue;
+      }
       if (!layer.norm) incomplete(fmt::format("layer {} has no norm", l));
       for (std::uint32_t c = 0; updates_ != Updates::none && c < layer.updated.size(); ++c)
         if (!layer.updated[c]) incomplete(fmt::format("chunk {} of layer {} is never updated", c, l));
@@ -267,11 +323,15 @@ class StepChecker {
     for (std::uint32_t c = 0; c < map_.chunks(); ++c)
       if (content_[c] && map_.chunk_kind(ChunkId(c)) == Kind::activation)
         incomplete(map_.describe(ChunkId(c)) + " is never used up");
+    if (updates_ == Updates::after_verdict && verdicts_ != map_.updates_a_step())
+      incomplete(fmt::format("{} of {} verdicts are given", verdicts_, map_.updates_a_step()));
   }
 
   const Program& program_;
   const StepMap& map_;
   Updates updates_;
+  const bool asynchronous_ = map_.pipeline().asynchronous();
+  std::uint32_t verdicts_ = 0;  // of several updates: so many
   std::vector<bool> content_;
   std::vector<LayerState> layers_;
   std::size_t position_ = 0;

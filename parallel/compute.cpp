@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include <terrace/core/philox.h>
+#include <terrace/optimizers/schedule.h>
 #include <terrace/parallel/comm/block8.h>
 #include <terrace/parallel/comm/narrow.h>
 
@@ -22,20 +23,20 @@ class Compute::Views {
     return at == at_.end() ? nullptr : at->second;
   }
   // A declared parameter's weight, or where its backward writes the gradient: contiguous over its run.
-  [[nodiscard]] TensorView tensor(Kind kind, std::uint32_t layer, std::uint32_t param) const {
+  [[nodiscard]] TensorView tensor(Kind kind, std::uint32_t layer, std::uint32_t param, std::uint32_t copy = 0) const {
     const auto home = map_.home(layer, param);
     const auto& recipe = map_.options().recipe;
     const auto dtype = kind == Kind::gradient ? recipe.gradient : recipe.compute;
     const auto& shape = map_.params(layer)[param].shape;
-    const auto run = kind == Kind::parameter ? map_.weights(home.layer)
+    const auto run = kind == Kind::parameter ? map_.weights(home.layer, copy)
                      : home.layer == layer   ? map_.gradients(layer)
                                              : map_.tied_gradients();
     const auto& place = map_.layout().place(home.layer, home.tensor);
     return {of(run) + place.first_element * size_of(dtype), dtype, shape};
   }
-  [[nodiscard]] std::vector<TensorView> tensors(Kind kind, std::uint32_t layer) const {
+  [[nodiscard]] std::vector<TensorView> tensors(Kind kind, std::uint32_t layer, std::uint32_t copy = 0) const {
     std::vector<TensorView> views;
-    for (std::uint32_t p = 0; p < map_.params(layer).size(); ++p) views.push_back(tensor(kind, layer, p));
+    for (std::uint32_t p = 0; p < map_.params(layer).size(); ++p) views.push_back(tensor(kind, layer, p, copy));
     return views;
   }
   [[nodiscard]] TensorView activation(ChunkId chunk) const {
@@ -53,9 +54,9 @@ class Compute::Views {
   std::unordered_map<std::uint32_t, std::byte*> at_;
 };
 
-Compute::Compute(const Parts& parts)
-    : parts_(parts), memory_(parts.device->host_memory()), squares_(parts.map->layout(), memory_) {
+Compute::Compute(const Parts& parts) : parts_(parts), memory_(parts.device->host_memory()) {
   const auto& map = *parts_.map;
+  for (std::uint32_t u = 0; u < map.updates_a_step(); ++u) squares_.emplace_back(map.layout(), memory_);
   const std::size_t losses = std::size_t{map.micro_batches()} * map.data().ranks;
   const auto tokens = std::size_t{map.micro_batches()} * static_cast<std::size_t>(map.options().shape.batch.tokens());
   slots_ = memory_->allocate(losses * sizeof(double) + 2 * tokens * sizeof(std::int32_t));
@@ -77,7 +78,9 @@ void Compute::begin(const StepInput& input) {
   input_ = &input;
   has_norms_ = false;
   std::ranges::fill(losses_, 0.0);
-  if (shares_squares()) std::ranges::fill(squares_.all(), 0.0);  // other ranks' are added
+  verdicts_.assign(squares_.size(), {});
+  for (auto& squares : squares_)
+    if (shares_squares()) std::ranges::fill(squares.all(), 0.0);  // other ranks' are added
 }
 
 // Every number is one rank's, and zero on all others: their sum is that number.
@@ -95,8 +98,18 @@ void Compute::share_results(Share what) {
   // the same in every copy of the state.
   if (what != Share::step || !shares_squares()) return;
   const bool sharded = parts_.map->data().stage() >= 1;
-  if (!parts_.ranks.pipeline) return share(ranks_->sharers(), squares_.all());
-  share(sharded ? *parts_.ranks.all : *parts_.ranks.pipeline, squares_.all());
+  auto& with = !parts_.ranks.pipeline ? ranks_->sharers() : sharded ? *parts_.ranks.all : *parts_.ranks.pipeline;
+  for (std::size_t u = 0; u < squares_.size(); ++u)
+    if (!verdicts_[u].given) share(with, squares_[u].all());
+}
+
+// The lane waits for the norms (Walk), and who wants the norm for the lane.
+void Compute::verdict(const Action& a) {
+  auto& stream = *parts_.communication_stream;
+  const auto numbers = squares_.at(a.update).all();
+  const Bytes bytes{reinterpret_cast<std::byte*>(numbers.data()), numbers.size_bytes()};
+  if (parts_.ranks.pipeline) parts_.ranks.pipeline->all_reduce(stream, Reduction::sum(DType::fp64), bytes, bytes);
+  verdicts_[a.update].given = stream.record();
 }
 
 bool Compute::shares_squares() const { return parts_.map->data().stage() >= 1 || parts_.ranks.pipeline; }
@@ -113,7 +126,22 @@ double Compute::loss_sum() const {
 
 double Compute::gradient_norm() const {
   if (!has_norms_ && !parts_.ranks.pipeline) return 0;
-  return squares_.norm([](std::uint32_t, std::uint32_t) { return true; });
+  return squares_.back().norm([](std::uint32_t, std::uint32_t) { return true; });
+}
+
+std::vector<double> Compute::loss_sums() const {
+  if (!parts_.map->pipeline().asynchronous()) return {};
+  std::vector<double> sums(squares_.size());
+  const auto each = losses_.size() / sums.size();
+  for (std::size_t i = 0; i < losses_.size(); ++i) sums[i / each] += losses_[i];
+  return sums;
+}
+
+std::vector<double> Compute::gradient_norms() const {
+  std::vector<double> norms;
+  if (!parts_.map->pipeline().asynchronous()) return norms;
+  for (const auto& squares : squares_) norms.push_back(squares.norm([](std::uint32_t, std::uint32_t) { return true; }));
+  return norms;
 }
 
 std::vector<double> Compute::group_norms() const {
@@ -121,7 +149,7 @@ std::vector<double> Compute::group_norms() const {
   if (!any_clips(groups) || (!has_norms_ && !parts_.ranks.pipeline)) return {};
   std::vector<double> norms(groups.size() + 1, 0.0);
   const auto norm_of = [&](std::int32_t group) {
-    return squares_.norm([&](std::uint32_t l, std::uint32_t t) { return own_param(l, t).clip_group == group; });
+    return squares_.back().norm([&](std::uint32_t l, std::uint32_t t) { return own_param(l, t).clip_group == group; });
   };
   for (std::size_t g = 0; g < groups.size(); ++g)
     if (groups[g].clip) norms[g] = norm_of(static_cast<std::int32_t>(g));
@@ -129,9 +157,17 @@ std::vector<double> Compute::group_norms() const {
   return norms;
 }
 
-UpdateStep Compute::update_step(bool first) const {
-  auto step = input_->update;
+// Waits for the verdict where there is one: by then the lanes have what they do meanwhile.
+UpdateStep Compute::update_step(const Action& a, bool first) {
+  auto step = input_->updates.empty() ? input_->update : input_->updates[a.update];
   step.first = first;
+  auto& [given, factor] = verdicts_.at(a.update);
+  if (given && !factor) {
+    given->wait();
+    const auto norm = squares_[a.update].norm([](std::uint32_t, std::uint32_t) { return true; });
+    factor = clip_factor(norm, input_->greatest_norm);
+  }
+  step.gradient_scale *= factor.value_or(1);
   if (!input_->group_scales.empty()) step.gradient_scale = 1;
   return step;
 }
@@ -169,6 +205,8 @@ void Compute::enqueue(const Action& action, std::span<const Use> uses, std::span
     }
     case Op::fill: fill(action, views); break;
     case Op::visit: visit(action, views); break;
+    case Op::keep: keep(action, views); break;
+    case Op::verdict: verdict(action); break;
     case Op::gather: gather(action, views); break;
     case Op::exchange: exchange(action, views); break;
     case Op::reduce: reduce(action, views); break;
@@ -199,7 +237,7 @@ void Compute::layer(const Action& a, const Views& views) {
       .scratch = {views.of(map.scratch(a.layer)), DType::i32, {scratch_bytes / 4}},
       .evaluate = a.op == Op::evaluate};
 
-  const auto weights = views.tensors(Kind::parameter, a.layer);
+  const auto weights = views.tensors(Kind::parameter, a.layer, a.copy);
   const auto saved = map.saved_pack(a.layer).views(views.of(map.saved(a.layer, a.micro_batch)));
   LayerTensors t{.weights = weights, .gradients = {}, .x = {}, .y = {}, .saved = saved, .dy = {}, .dx = {}, .carried = {}};
   t.x = views.activation(map.x(a.layer, a.micro_batch));
@@ -219,7 +257,7 @@ void Compute::layer(const Action& a, const Views& views) {
   if (has(half, Half::weight)) gradients = views.tensors(Kind::gradient, a.layer);
   const auto carried = map.carried_pack(a.layer).views(views.of(map.carried(a.layer, a.micro_batch)));
   t.gradients = gradients;
-  t.accumulate = a.micro_batch == 0 || map.data().folds_each() ? Accumulate::no : Accumulate::yes;
+  t.accumulate = map.begins_gradient(a.micro_batch) || map.data().folds_each() ? Accumulate::no : Accumulate::yes;
   t.carried = carried;
   if (!last) t.dy = views.activation(map.d(a.layer + 1, a.micro_batch));
   t.dx = views.activation(map.d(a.layer, a.micro_batch));
@@ -244,7 +282,7 @@ void Compute::norm(const Action& a, const Views& views) {
     if (tied_tensor(tensor))
       math.convert(*parts_.stream, gradient, views.range(map.tied_gradient(chunk), dtype, chunk_element, count),
                    Accumulate::yes);
-    const auto blocks = squares_.of(a.layer, tensor, tensor_element, count);
+    const auto blocks = squares_.at(a.update).of(a.layer, tensor, tensor_element, count);
     math.sum_of_squares(*parts_.stream, blocks.sums, gradient, blocks.first);
   };
   if (map.data().stage() == 0) {
@@ -280,7 +318,7 @@ void Compute::update_chunk(const Action& a, std::uint32_t chunk_in_layer, const 
                      .tensor_element = s.tensor_element});
   }
   chunk.parts = parts;
-  parts_.optimizer->enqueue(stream_for(a), update_step(first), chunk);
+  parts_.optimizer->enqueue(stream_for(a), update_step(a, first), chunk);
 }
 
 void Compute::update_layer(const Action& a, const Views& views, bool first) {
@@ -309,7 +347,7 @@ void Compute::update_layer(const Action& a, const Views& views, bool first) {
   auto shape = map.layer_shape(a.layer);
   for (std::uint32_t t = 0; t < shape.tensors.size(); ++t)
     shape.tensors[t].gradient_scale = gradient_scale(own_param(a.layer, t));
-  parts_.optimizer->enqueue_layer(stream_for(a), update_step(first),
+  parts_.optimizer->enqueue_layer(stream_for(a), update_step(a, first),
                                   {.chunks = chunks,
                                    .packed = packed,
                                    .tensors = shape.tensors,
@@ -397,6 +435,15 @@ void Compute::visit(const Action& a, const Views& views) {
                        input_->weights(param, s.tensor_element + static_cast<std::uint64_t>(first), range);
                      });
       });
+  }
+}
+
+void Compute::keep(const Action& a, const Views& views) {
+  const auto& map = *parts_.map;
+  for (std::uint32_t i = 0; i < map.data().group(); ++i) {
+    const auto chunk = a.chunk * map.data().group() + i;
+    const ChunkId from{index(map.weights(a.layer)) + chunk}, to{index(map.weights(a.layer, a.copy)) + chunk};
+    parts_.stream->copy(views.of(to), views.of(from), map.chunk_bytes(to));
   }
 }
 

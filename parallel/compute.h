@@ -32,6 +32,8 @@ struct StepInput {
   std::span<const std::int32_t> tokens = {}, targets = {};  // [micro_batches · N]
   double loss_scale = 1;                                    // 1 ÷ target tokens of all micro-batches
   UpdateStep update = {};                                   // of the updates in this program
+  std::span<const UpdateStep> updates = {};                 // of a program that has several: each one's
+  double greatest_norm = 0;                                 // to which verdicts clip; 0: they do not
   // Gradient scales of groups of parameters, in place of the update's, where groups are clipped apart; empty: they are not.
   std::vector<double> group_scales = {};
   WeightRange weights = {};      // of fill and visit
@@ -72,6 +74,9 @@ class Compute {
   void share_results(Share share);
   [[nodiscard]] double loss_sum() const;       // global micro-batches folded in order
   [[nodiscard]] double gradient_norm() const;  // layers folded in declared order; 0 for programs without norms
+  // Of an asynchronous order, of each of the program's updates: its part of the losses, and its norm. Else empty.
+  [[nodiscard]] std::vector<double> loss_sums() const;
+  [[nodiscard]] std::vector<double> gradient_norms() const;
   // The same of each group of parameters that is clipped apart (0 for others), at last that of all parameters in none of them.
   // Empty where no group is.
   [[nodiscard]] std::vector<double> group_norms() const;
@@ -84,6 +89,7 @@ class Compute {
   void update_layer(const Action& action, const Views& views, bool first);
   void exchange(const Action& action, const Views& views);
   void fill(const Action& action, const Views& views);
+  void keep(const Action& action, const Views& views);
   void visit(const Action& action, const Views& views);
   void gather(const Action& action, const Views& views);
   void reduce(const Action& action, const Views& views);
@@ -92,7 +98,8 @@ class Compute {
   [[nodiscard]] bool is_tied(std::uint32_t tensor) const;
   void update_chunk(const Action& action, std::uint32_t chunk, const Views& views, bool first);
   [[nodiscard]] bool shares_squares() const;
-  [[nodiscard]] UpdateStep update_step(bool first) const;
+  void verdict(const Action& action);
+  [[nodiscard]] UpdateStep update_step(const Action& action, bool first);
   [[nodiscard]] double gradient_scale(const ParamSpec& param) const;  // multiplies update_step()'s
   [[nodiscard]] Stored stored(Kind kind, std::byte* data) const;
   [[nodiscard]] const ParamSpec& own_param(std::uint32_t layer, std::uint32_t tensor) const;
@@ -105,8 +112,13 @@ class Compute {
   std::shared_ptr<MemoryResource> memory_;
   Slab slots_;  // what the spans below are parts of
   std::span<std::int32_t> tokens_, targets_;
-  std::span<double> losses_;  // a global micro-batch
-  GradientSquares squares_;
+  std::span<double> losses_;              // a global micro-batch
+  std::vector<GradientSquares> squares_;  // of each update
+  struct Verdict {
+    std::optional<Event> given;    // when all ranks' squares are here
+    std::optional<double> factor;  // that clips
+  };
+  std::vector<Verdict> verdicts_;  // of each update
   bool has_norms_ = false;
 };
 

@@ -25,7 +25,9 @@ Executor::Executor(const Parts& parts)
       host_(parts.device->computes_on_host() ? nullptr : make_cpu_device(parts.device->pool())),
       stream_(parts.device->make_stream("compute")),
       host_stream_(host_ ? host_->make_stream("update") : nullptr),
-      communication_stream_(parts.ranks.all || parts.ranks.data ? parts.device->make_stream("communication") : nullptr),
+      communication_stream_(parts.ranks.all || parts.ranks.data || parts.map->pipeline().asynchronous()
+                                ? parts.device->make_stream("communication")
+                                : nullptr),
       message_streams_(streams_of_messages(parts)),
       compute_({.device = parts.device,
                 .stream = stream_.get(),
@@ -80,6 +82,8 @@ StepResult Executor::run(const Program& program, const StepInput& input, Compute
   result_.seconds = static_cast<double>(now_ns() - begin) * 1e-9;
   result_.loss_sum = compute_.loss_sum();
   result_.gradient_norm = compute_.gradient_norm();
+  result_.loss_sums = compute_.loss_sums();
+  result_.gradient_norms = compute_.gradient_norms();
   result_.live = live_.peak();
   result_.group_norms = compute_.group_norms();
   return std::move(result_);

@@ -29,6 +29,8 @@ struct StepResult {
   double loss_sum = 0;              // over target tokens, micro-batches folded in order
   double gradient_norm = 0;         // global, before clipping; 0 in programs without norms
   std::vector<double> group_norms;  // Compute::group_norms()
+  // Of an asynchronous order, each update's part of the losses, and its norm; the norm above is the last one's.
+  std::vector<double> loss_sums, gradient_norms;
   double seconds = 0, compute_seconds = 0;
   std::map<std::string, double> stall_s;  // by cause
   Traffic moved;                          // issued by this program

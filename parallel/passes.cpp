@@ -165,21 +165,22 @@ Program with_updates(Program program, const StepMap& map, Updates updates) {
   if (updates == Updates::none) return program;
   Program out{program.layers, program.micro_batches, {}};
   std::vector<std::uint32_t> updated(program.layers, 0);  // groups
-  const auto add_update = [&](std::uint32_t layer) {
+  const auto add_update = [&](std::uint32_t layer, std::uint32_t number = 0) {
     const auto c = updated[layer]++;
-    const Action update{.op = Op::update, .layer = layer, .chunk = c};
+    const Action update{.op = Op::update, .layer = layer, .chunk = c, .update = number};
     const bool whole = map.options().layer_unit.has_value();
     if (!map.copies(layer)) {
-      if (map.halves_updates()) out.actions.push_back({.op = Op::prepare, .layer = layer});
-      if (!map.layer_needs(layer).exchanges.empty()) out.actions.push_back({.op = Op::exchange, .layer = layer});
+      if (map.halves_updates()) out.actions.push_back({.op = Op::prepare, .layer = layer, .update = number});
+      if (!map.layer_needs(layer).exchanges.empty())
+        out.actions.push_back({.op = Op::exchange, .layer = layer, .update = number});
       out.actions.push_back(update);
     }
     add_weight_messages(out, map, update);
     for (auto g = whole ? 0 : c; map.data().gathers_updates() && g < (whole ? map.groups_of(layer) : c + 1); ++g)
       out.actions.push_back({.op = Op::gather, .layer = layer, .chunk = g});
   };
-  const auto add_updates = [&](std::uint32_t layer) {
-    while (updated[layer] < map.updates_of(layer)) add_update(layer);
+  const auto add_updates = [&](std::uint32_t layer, std::uint32_t number = 0) {
+    while (updated[layer] < map.updates_of(layer)) add_update(layer, number);
   };
   const auto add_copies = [&] {
     for (std::uint32_t l = 0; l < program.layers; ++l)
@@ -197,7 +198,9 @@ Program with_updates(Program program, const StepMap& map, Updates updates) {
       }
     }
     out.actions.push_back(a);
-    if (updates == Updates::in_backward && a.op == Op::norm) add_updates(a.layer);
+    if (updates != Updates::in_backward || a.op != Op::norm) continue;
+    if (a.update != 0) updated[a.layer] = 0;
+    add_updates(a.layer, a.update);
   }
   for (std::uint32_t l = 0; updates == Updates::all && l < program.layers; ++l)
     if (map.holds(l) || map.copies(l)) add_updates(l);

@@ -32,7 +32,8 @@ Program with_gathers(const Program& program, const StepMap& map, std::uint32_t a
 // alone, behind what the program has. Behind the action that has new weights, of a layer whose weights another rank has a copy
 // of: its message, at this end.
 void add_weight_messages(Program& program, const StepMap& map, const Action& after);
-enum class Updates : std::uint8_t { none, in_backward, before_use, all };
+// after_verdict is asynchronous_passes.h's.
+enum class Updates : std::uint8_t { none, in_backward, before_use, all, after_verdict };
 Program with_updates(Program program, const StepMap& map, Updates updates);
 // Prefetches `depth` layer actions ahead (a layer's chunk updates count with the action beside them); never before the last
 // action that writes the chunk, never twice between two uses. 0: none, everything is fetched when it is needed.

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 
+#include <terrace/parallel/asynchronous_passes.h>
 #include <terrace/parallel/checker.h>
 #include <terrace/parallel/choose.h>
 #include <terrace/parallel/comm/block8.h>
@@ -107,6 +108,7 @@ class Planner {
           "ranks that update copies of their own share no state and no gradients\n  average weights without --zero, "
           "--canonical-reduction, --compress-gradients and --pp, or leave out --sync-interval",
           Exit::usage);
+    if (request_.pipeline && request_.pipeline->schedule.asynchronous()) demand_asynchronous();
     if (request_.pipeline && data.copies() > 1)
       throw Error("hybrid shards in the stages of a pipeline: not there yet\n  leave out --shard-group, or --pp", Exit::usage);
     if (data.gradients != Travel::whole &&
@@ -158,6 +160,34 @@ class Planner {
 
   // What looks at whole layers is computed by the host.
   [[nodiscard]] bool host_only() const { return request_.layer_unit && profile_.separate_device(); }
+
+  void demand_asynchronous() const {
+    const auto& s = request_.pipeline->schedule;
+    if (request_.updates_before_use && !pipeline::reads_lag_an_update(s))
+      throw Error(
+          "pipedream updates a stage with its own gradient at once, and its next forward reads what came of it: nobody knows "
+          "the norm of the whole gradient by then\n  give --grad-clip 0, or --schedule pipedream-2bw, which clips every "
+          "update by the norm of all stages' gradients",
+          Exit::usage);
+    if (request_.data.ranks > 1 || request_.data.canonical)
+      throw Error(
+          "an asynchronous order of a pipeline between data ranks: not there yet\n  give --dp 1 without "
+          "--canonical-reduction, or a synchronous --schedule like 1f1b",
+          Exit::usage);
+    if (any_clips(request_.param_groups))
+      throw Error(
+          "an asynchronous order of a pipeline clips all parameters together or not at all\n  leave clip out of "
+          "--param-group, or give a synchronous --schedule like 1f1b",
+          Exit::usage);
+    for (const auto& layer : model_.layers)
+      for (const auto& p : layer->params())
+        if (p.tied)
+          throw Error(
+              fmt::format("stages of an asynchronous order read different versions of their weights, and {} is shared by "
+                          "two of them\n  give --untied, or a synchronous --schedule like 1f1b",
+                          p.name),
+              Exit::usage);
+  }
 
   static void demand_shard_group(const DataParallel& data) {
     if (data.shard_group == 0) return;
@@ -424,20 +454,30 @@ Programs write_programs(const StepMap& map, const PlanRequest& request, std::uin
                : kind == Order::vertical   ? vertical(layers, m)
                                            : group_vertical(layers, m, std::max(1U, request.group));
   order = with_recompute(order, map);
-  order = with_gathers(with_tied_gradients(with_norms(with_reductions(order, map)), map), map, gather_ahead);
+  order = map.pipeline().asynchronous()
+              ? with_norm_of_each_update(order, map)
+              : with_gathers(with_tied_gradients(with_norms(with_reductions(order, map)), map), map, gather_ahead);
 
   const auto chunks_of = [&](std::uint32_t l) { return map.groups_of(l); };
-  const auto steady_updates = request.updates_before_use ? Updates::before_use : Updates::in_backward;
-  const auto first_updates = request.updates_before_use ? Updates::none : Updates::in_backward;
   Programs out;
-  out.updates_before_use = request.updates_before_use;
-  out.first = with_updates(order, map, first_updates);
-  check_step(out.first, map, first_updates);
-  out.steady = with_updates(order, map, steady_updates);
-  check_step(out.steady, map, steady_updates);
-  out.first = finish(out.first);
-  out.steady = finish(out.steady);
-  if (request.updates_before_use) out.drain = finish(with_updates({layers, 0, {}}, map, Updates::all));
+  if (map.pipeline().asynchronous()) {
+    const auto updates = request.updates_before_use ? Updates::after_verdict : Updates::in_backward;
+    out.steady = with_versions(
+        updates == Updates::after_verdict ? with_updates_after_verdicts(order, map) : with_updates(order, map, updates), map);
+    check_step(out.steady, map, updates);
+    out.first = out.steady = finish(out.steady);
+  } else {
+    const auto steady_updates = request.updates_before_use ? Updates::before_use : Updates::in_backward;
+    const auto first_updates = request.updates_before_use ? Updates::none : Updates::in_backward;
+    out.updates_before_use = request.updates_before_use;
+    out.first = with_updates(order, map, first_updates);
+    check_step(out.first, map, first_updates);
+    out.steady = with_updates(order, map, steady_updates);
+    check_step(out.steady, map, steady_updates);
+    out.first = finish(out.first);
+    out.steady = finish(out.steady);
+    if (request.updates_before_use) out.drain = finish(with_updates({layers, 0, {}}, map, Updates::all));
+  }
   const auto evaluate = request.pipeline ? evaluation_of(*request.pipeline, map.pipeline().rank) : evaluation(layers, 1);
   out.evaluate = finish(with_gathers(evaluate, map, gather_ahead));
   const auto here = [&](std::uint32_t l) { return map.holds(l) ? map.groups_of(l) : 0; };

@@ -43,7 +43,9 @@ struct PlanRequest {
   std::optional<std::uint32_t> recompute = 0, offload = 0;
   std::vector<LayerActivations> activations = {};
   std::optional<Tier> update = {};  // where updates run: device or host; empty: chosen
-  bool updates_before_use = true;   // exact global-norm clipping without a stall; false: inside the backward
+  // Exact global-norm clipping without a stall; false: inside the backward. An asynchronous order of a pipeline clips each of
+  // its updates within the step instead.
+  bool updates_before_use = true;
   std::uint32_t prefetch_depth = kAutoDepth;
   std::uint64_t chunk_elements = 0;   // 0: searched
   std::int64_t decode_positions = 0;  // generation instead of training, with caches of so many positions; shape {1, 1}

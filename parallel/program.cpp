@@ -12,15 +12,16 @@
 namespace terrace {
 namespace {
 
-constexpr std::array<std::string_view, 20> kNames{"forward",  "recompute", "backward", "backward-input", "backward-weight",
-                                                  "norm",     "update",    "prefetch", "fill",           "visit",
-                                                  "evaluate", "decode",    "gather",   "reduce",         "release",
-                                                  "offload",  "send",      "receive",  "prepare",        "exchange"};
+constexpr std::array<std::string_view, 22> kNames{
+    "forward", "recompute", "backward", "backward-input", "backward-weight", "norm",    "update",  "prefetch", "fill",
+    "visit",   "evaluate",  "decode",   "gather",         "reduce",          "release", "offload", "send",     "receive",
+    "prepare", "exchange",  "keep",     "verdict"};
 constexpr std::array<std::string_view, 4> kPayloads{"activation", "gradient", "weights", "tied-gradient"};
 
 bool has_micro_batch(Op op) { return op <= Op::backward_weight || op == Op::evaluate || op == Op::reduce || op == Op::offload; }
 bool has_chunk(Op op) {
-  return is_chunk_action(op) && op != Op::release && op != Op::prepare && op != Op::exchange && !is_message(op);
+  return is_chunk_action(op) && op != Op::release && op != Op::prepare && op != Op::exchange && op != Op::verdict &&
+         !is_message(op);
 }
 
 template <std::size_t n>
@@ -44,6 +45,7 @@ std::uint32_t number(std::string_view word, char prefix, const std::string& line
 std::string to_text(const Action& a) {
   const auto name = kNames[static_cast<std::size_t>(a.op)];
   if (a.op == Op::prefetch) return fmt::format("{} #{} {}", name, a.chunk, name_of(a.tier));
+  if (a.op == Op::verdict) return fmt::format("{} u{}", name, a.update);
   if (is_message(a.op)) {
     const bool each = is_per_micro_batch(a.payload);
     return fmt::format("{} {} l{} {}{} r{}", name, kPayloads[static_cast<std::size_t>(a.payload)], a.layer, each ? 'm' : 'c',
@@ -52,6 +54,8 @@ std::string to_text(const Action& a) {
   auto text = fmt::format("{} l{}", name, a.layer);
   if (has_micro_batch(a.op)) text += fmt::format(" m{}", a.micro_batch);
   if (has_chunk(a.op)) text += fmt::format(" c{}", a.chunk);
+  if (a.copy != 0) text += fmt::format(" k{}", a.copy);
+  if (a.update != 0) text += fmt::format(" u{}", a.update);
   return text;
 }
 
@@ -79,6 +83,18 @@ Program parse_program(std::string_view text) {
       continue;
     }
     Action a{.op = static_cast<Op>(named(kNames, w[0], "action", line))};
+    // Behind the rest, and only where they are not 0.
+    const auto last = [&](char prefix, std::uint32_t& value) {
+      if (w.size() < 2 || w.back()[0] != prefix) return;
+      value = number(w.back(), prefix, line);
+      w.pop_back();
+    };
+    last('u', a.update);
+    last('k', a.copy);
+    if (a.op == Op::verdict && w.size() == 1) {
+      program.actions.push_back(a);
+      continue;
+    }
     const std::size_t expected = a.op == Op::prefetch ? 3 : is_message(a.op) ? 5 : 2U + has_micro_batch(a.op) + has_chunk(a.op);
     if (w.size() != expected) throw Error(fmt::format("program line '{}': expected {} words", line, expected), Exit::usage);
     if (a.op == Op::prefetch) {

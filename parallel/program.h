@@ -39,6 +39,10 @@ enum class Op : std::uint8_t {
   // they exchange of that, and the update with the rest.
   prepare,   // layer
   exchange,  // layer
+  // Where an order updates within its program: weights that a later task still reads are kept before they are updated, and what
+  // every rank has of a gradient's norm becomes everybody's.
+  keep,     // layer, group, copy
+  verdict,  // update
 };
 // What only says where bytes are to be: no lane computes it.
 constexpr bool is_placement(Op op) { return op == Op::prefetch || op == Op::release || op == Op::offload; }
@@ -52,11 +56,11 @@ enum class Payload : std::uint8_t {
 };
 constexpr bool is_per_micro_batch(Payload p) { return p == Payload::activation || p == Payload::gradient; }
 constexpr bool is_message(Op op) { return op == Op::send || op == Op::receive; }
-constexpr bool communicates(Op op) { return op == Op::gather || op == Op::reduce || op == Op::exchange; }
+constexpr bool communicates(Op op) { return op == Op::gather || op == Op::reduce || op == Op::exchange || op == Op::verdict; }
 // What stands beside layer actions and is no step of its own in a prefetch's distance: a chunk's work, or an update's.
 constexpr bool is_chunk_action(Op op) {
   return op == Op::update || op == Op::fill || op == Op::visit || communicates(op) || op == Op::release || is_message(op) ||
-         op == Op::prepare;
+         op == Op::prepare || op == Op::keep;
 }
 
 struct Action {
@@ -68,6 +72,8 @@ struct Action {
   Tier tier = Tier::device;  // prefetch only
   Payload payload = Payload::activation;  // of messages
   std::uint32_t peer = 0;                 // of messages: the other rank of the pipeline
+  std::uint32_t copy = 0;    // which of a layer's weights is read, kept or released: 0 those that are updated, else a kept copy
+  std::uint32_t update = 0;  // of norm, update, verdict: which one of the program's
   friend bool operator==(const Action&, const Action&) = default;
 };
 
@@ -77,8 +83,8 @@ struct Program {
   friend bool operator==(const Program&, const Program&) = default;
 };
 
-// One action a line: "forward l3 m0", "update l3 c1", "prefetch #118 host", "send activation l4 m0 r1"; '#' at a line's start
-// is a comment.
+// One action a line: "forward l3 m0", "update l3 c1", "prefetch #118 host", "send activation l4 m0 r1"; with a copy of the
+// weights or one of several updates "backward l3 m0 k1", "update l3 c1 u2"; '#' at a line's start is a comment.
 std::string to_text(const Action& action);
 std::string to_text(const Program& program);
 Program parse_program(std::string_view text);

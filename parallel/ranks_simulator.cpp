@@ -76,6 +76,7 @@ class Ranks {
         while (advance(r)) moved = true;
       for (auto& [lane, ends] : lanes_)
         while (meet(lane, ends)) moved = true;
+      while (verdicts_meet()) moved = true;
       if (all_meet()) moved = true;
     }
     for (const auto& rank : ranks_)
@@ -94,10 +95,28 @@ class Ranks {
     Trace* trace = nullptr;
     std::unique_ptr<Simulator> simulator;
     std::vector<Event> events;
-    std::size_t at = 0, under_way = 0;  // messages begun and not timed
-    SimulatedTimes times;               // of the program at hand
-    std::vector<double> ends;           // of steps
+    std::size_t at = 0, under_way = 0;  // messages and verdicts begun and not timed
+    std::deque<const Computation*> verdicts;
+    SimulatedTimes times;      // of the program at hand
+    std::vector<double> ends;  // of steps
   };
+  // Of all ranks, in the midst of a step, in order: each starts when the last rank is there.
+  bool verdicts_meet() {
+    double start = 0, seconds = 0;
+    for (const auto& rank : ranks_) {
+      if (rank.verdicts.empty() || !rank.simulator->knows(rank.verdicts.front()->after)) return false;
+      const auto& c = *rank.verdicts.front();
+      start = std::max(start, rank.simulator->ready(c.lane, c.after));
+      seconds = std::max(seconds, rank.costs->seconds(c.action));
+    }
+    for (auto& rank : ranks_) {
+      rank.simulator->pass(rank.verdicts.front()->action, rank.verdicts.front()->lane, start, start + seconds);
+      rank.verdicts.pop_front();
+      --rank.under_way;
+    }
+    return true;
+  }
+
   using LaneKey = std::tuple<std::uint32_t, std::uint32_t, Payload>;  // source, destination
   struct Ends {
     std::deque<const Computation*> sends, receives;
@@ -122,6 +141,9 @@ class Ranks {
         const bool sends = c.action.op == Op::send;
         auto& ends = lanes_[sends ? LaneKey{r, c.action.peer, c.action.payload} : LaneKey{c.action.peer, r, c.action.payload}];
         (sends ? ends.sends : ends.receives).push_back(&c);
+        ++rank.under_way;
+      } else if (c.action.op == Op::verdict) {
+        rank.verdicts.push_back(&c);
         ++rank.under_way;
       } else {
         if (!rank.simulator->knows(c.after)) return false;

@@ -21,7 +21,9 @@ double ProfileCosts::seconds(const Action& a) const {
     case Op::prepare:
     case Op::fill:
     case Op::visit:
+    case Op::keep:
     case Op::norm: return bytes_used() / stream;
+    case Op::verdict: return seconds_of_results();
     case Op::send:
     case Op::receive: return bytes_used() / profile_.memory_copy;  // ranks of one machine, through its memory
     case Op::gather:

@@ -91,6 +91,7 @@ StepMap::StepMap(const Model& model, const Options& options)
   add_state();
   add_activations();
   if (data().reduces() || pipeline().ranks > 1) add_shared();
+  if (pipeline().asynchronous()) add_kept();
   if (pipeline().ranks > 1) add_peer_lanes();
 }
 
@@ -218,6 +219,16 @@ void StepMap::add_shared() {
   if (shows(Kind::master) && options_.recipe.has_master()) visited_masters_ = add('p', Kind::master, 0, 1);
 }
 
+// Like weights that are gathered: they exist within a step, and nobody commits them.
+void StepMap::add_kept() {
+  const auto bytes = options_.recipe.chunk_bytes(Kind::parameter, layout_.chunk_elements());
+  for (std::uint32_t l = 0; l < layers(); ++l) {
+    kept_.push_back(static_cast<std::uint32_t>(chunks_.size()));
+    for (std::uint32_t copy = 0; holds(l) && copy < pipeline().kept_copies(l); ++copy)
+      add_run(layout_.chunks_of(l), {.bytes = bytes, .kind = Kind::activation, .end = End::high, .layer = l, .role = 'k'});
+  }
+}
+
 std::uint32_t StepMap::add_run(std::uint32_t count, ChunkInfo info) {
   info.run_first = static_cast<std::uint32_t>(chunks_.size());
   info.run_count = count;
@@ -277,7 +288,8 @@ std::uint32_t StepMap::reduced_groups(std::uint32_t layer) const {
   return groups_of(layer) + (layer == tied_layer_ ? tied_groups() : 0);
 }
 
-ChunkId StepMap::weights(std::uint32_t layer) const {
+ChunkId StepMap::weights(std::uint32_t layer, std::uint32_t copy) const {
+  if (copy != 0) return ChunkId(kept_.at(layer) + (copy - 1) * layout_.chunks_of(layer));
   return data().shards(Kind::parameter) ? ChunkId(gathered_[layer]) : state(Kind::parameter, layer, 0);
 }
 ChunkId StepMap::gradients(std::uint32_t layer) const {
@@ -355,6 +367,7 @@ std::string StepMap::describe(ChunkId chunk) const {
     case 'r': return fmt::format("tied gradient to reduce of {}, group {}", layer, c.position);
     case 'p': return "visited weights";
     case 'u': return "scratch of updates";
+    case 'k': return fmt::format("weights of {} from before an update, chunk {}", layer, c.position);
     default: return "discarded output";
   }
 }

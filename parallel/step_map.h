@@ -88,6 +88,14 @@ class StepMap {
   [[nodiscard]] std::uint32_t copied_to(std::uint32_t layer) const {
     return layer == tied_home_ && holds(layer) ? pipeline().holder(tied_layer_) : pipeline().rank;
   }
+  // Micro-batches behind an update of a layer, and how many updates the program has; whether a micro-batch's gradient is the
+  // first or the last of an update.
+  [[nodiscard]] std::uint32_t update_every() const {
+    return pipeline().asynchronous() ? pipeline().update_every : micro_batches();
+  }
+  [[nodiscard]] std::uint32_t updates_a_step() const { return micro_batches() / update_every(); }
+  [[nodiscard]] bool begins_gradient(std::uint32_t micro_batch) const { return micro_batch % update_every() == 0; }
+  [[nodiscard]] bool ends_gradient(std::uint32_t micro_batch) const { return (micro_batch + 1) % update_every() == 0; }
   [[nodiscard]] std::uint32_t message_lanes() const { return static_cast<std::uint32_t>(peer_lanes_.size()); }
   // What a message carries, here.
   [[nodiscard]] std::vector<ChunkId> carried_by(const Action& message) const;
@@ -117,7 +125,8 @@ class StepMap {
   // First chunks of runs that hold all of a layer: the weights as they are computed with, and where a backward writes
   // gradients. What exists for a moment on every rank (gathered weights, gradients to be reduced, visited weights) has a whole
   // group in every chunk, so that a program's uses do not grow with the number of ranks.
-  [[nodiscard]] ChunkId weights(std::uint32_t layer) const;
+  // `copy` 0: those that updates change; else weights that were kept from before an update.
+  [[nodiscard]] ChunkId weights(std::uint32_t layer, std::uint32_t copy = 0) const;
   [[nodiscard]] ChunkId gradients(std::uint32_t layer) const;
   [[nodiscard]] ChunkId tied_gradients() const;
   [[nodiscard]] ChunkId gathered(std::uint32_t layer, std::uint32_t group) const;  // where its weights are computed with
@@ -182,17 +191,18 @@ class StepMap {
     std::uint32_t run_first = 0, run_count = 1;
     std::uint32_t layer = 0, position = 0;  // chunk within the layer, or micro-batch
     // s state, t tied gradient, x, d, v saved, c carried, w scratch, y spare; between ranks: g gathered weights, b gradients to
-    // be reduced, r the same of the tied one, p visited weights; u scratch of updates
+    // be reduced, r the same of the tied one, p visited weights; u scratch of updates; k weights kept from before an update
     char role = 's';
   };
   std::uint32_t add_run(std::uint32_t count, ChunkInfo info);
   void add_state();
   void add_activations();
   void add_shared();
+  void add_kept();
   void add_peer_lanes();
   [[nodiscard]] bool has_input(std::uint32_t layer) const;  // computes with it, or what gives it
   void use_run(std::vector<Use>& uses, ChunkId first, std::uint32_t count, Access access) const;
-  void use_weights(std::vector<Use>& uses, std::uint32_t layer) const;
+  void use_weights(std::vector<Use>& uses, std::uint32_t layer, std::uint32_t copy) const;
   void use_gradients(std::vector<Use>& uses, std::uint32_t layer, Access access) const;
   void use_reduced(std::vector<Use>& uses, const Action& reduce) const;
   void use_visited(std::vector<Use>& uses, const Action& visit) const;
@@ -216,6 +226,7 @@ class StepMap {
   std::vector<std::uint32_t> gathered_, buckets_;  // a layer; empty where nothing is
   std::uint32_t tied_bucket_ = kNone;
   std::uint32_t visited_weights_ = kNone, visited_masters_ = kNone;
+  std::vector<std::uint32_t> kept_;  // a layer: its first copy; the others follow
   std::uint32_t x_ = 0, d_ = 0, saved_ = 0, carried_ = 0, scratch_ = 0, spare_ = 0, update_scratch_ = 0;
   std::uint64_t update_scratch_bytes_ = 0;
   std::vector<LayerNeeds> layer_needs_;  // of an optimizer that sees layers

@@ -10,7 +10,8 @@ void StepMap::use_run(std::vector<Use>& uses, ChunkId first, std::uint32_t count
   for (std::uint32_t i = 0; i < count; ++i) uses.push_back({ChunkId(index(first) + i), access});
 }
 
-void StepMap::use_weights(std::vector<Use>& uses, std::uint32_t layer) const {
+void StepMap::use_weights(std::vector<Use>& uses, std::uint32_t layer, std::uint32_t copy) const {
+  if (copy != 0) return use_run(uses, weights(layer, copy), layout_.chunks_of(layer), Access::read);
   const auto chunks = [&](std::uint32_t l) { return data().shards(Kind::parameter) ? groups_of(l) : layout_.chunks_of(l); };
   use_run(uses, weights(layer), chunks(layer), Access::read);
   if (layer == tied_layer_) use_run(uses, weights(tied_home_), chunks(tied_home_), Access::read);
@@ -77,13 +78,13 @@ std::vector<std::uint32_t> StepMap::final_gradients(std::uint32_t layer) const {
 std::vector<Use> StepMap::uses(const Action& a) const {
   std::vector<Use> uses;
   const bool last = a.layer + 1 == layers();
-  const bool first = a.micro_batch == 0 || data().folds_each();
+  const bool first = begins_gradient(a.micro_batch) || data().folds_each();
   const auto into_gradients = first ? Access::overwrite : Access::update;
   switch (a.op) {
     case Op::forward:
     case Op::recompute:
     case Op::evaluate:
-      use_weights(uses, a.layer);
+      use_weights(uses, a.layer, a.copy);
       use_some(uses, x(a.layer, a.micro_batch), Access::read);
       if (!last) {
         use_some(uses, a.op == Op::recompute ? spare() : x(a.layer + 1, a.micro_batch), Access::overwrite);
@@ -94,7 +95,7 @@ std::vector<Use> StepMap::uses(const Action& a) const {
     case Op::backward:
     case Op::backward_input:
     case Op::backward_weight:
-      use_weights(uses, a.layer);
+      use_weights(uses, a.layer, a.copy);
       use_some(uses, x(a.layer, a.micro_batch), Access::read);
       use_some(uses, saved(a.layer, a.micro_batch), Access::read);
       if (!last) use_some(uses, d(a.layer + 1, a.micro_batch), Access::read);
@@ -136,8 +137,15 @@ std::vector<Use> StepMap::uses(const Action& a) const {
     case Op::receive:
       for (const auto chunk : carried_by(a)) uses.push_back({chunk, a.op == Op::send ? Access::read : Access::overwrite});
       break;
+    case Op::keep: {
+      const auto first_chunk = a.chunk * data().group();
+      use_run(uses, ChunkId(index(weights(a.layer)) + first_chunk), data().group(), Access::read);
+      use_run(uses, ChunkId(index(weights(a.layer, a.copy)) + first_chunk), data().group(), Access::overwrite);
+      break;
+    }
+    case Op::verdict: break;
     case Op::decode:
-      use_weights(uses, a.layer);
+      use_weights(uses, a.layer, 0);
       use_some(uses, x(a.layer, 0), Access::read);
       if (!last) use_some(uses, x(a.layer + 1, 0), Access::overwrite);
       use_some(uses, saved(a.layer, 0), Access::update);
@@ -194,7 +202,9 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
       break;
     }
     case Op::release:
-      for (std::uint32_t g = 0; g < groups_of(a.layer); ++g) add(gathered(a.layer, g));
+      for (std::uint32_t c = 0; a.copy != 0 && c < layout_.chunks_of(a.layer); ++c)
+        add(ChunkId(index(weights(a.layer, a.copy)) + c));
+      for (std::uint32_t g = 0; a.copy == 0 && g < groups_of(a.layer); ++g) add(gathered(a.layer, g));
       break;
     case Op::visit:
       for (const auto kind : {Kind::master, Kind::parameter}) {
@@ -215,6 +225,8 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
     case Op::exchange:
     case Op::offload:
     case Op::receive:
+    case Op::keep:
+    case Op::verdict:
     case Op::prefetch: break;
   }
   return dead;

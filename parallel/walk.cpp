@@ -36,6 +36,7 @@ void Walk::release_awaited(const Use& use) {
 void Walk::run(const Program& program, Sink& sink) {
   set_policy(program);
   pending_.clear();
+  Clock verdict;
   std::vector<std::uint64_t> used_at(map_.chunks(), program.actions.size());  // by chunk: the action that used it last
   for (std::uint64_t i = 0; i < program.actions.size(); ++i) {
     const auto& action = program.actions[i];
@@ -75,6 +76,11 @@ void Walk::run(const Program& program, Sink& sink) {
     for (const auto& move : moves_) sink.move(move);
     retry_prefetches(sink);
 
+    if (action.op == Op::verdict) {  // squares are no chunks: it waits for the norms, and updates for it
+      granted.after.merge(now(Lane::compute));
+      verdict = Clock::after(lane, sequence_[index(lane)] + 1);
+    }
+    if (action.op == Op::update) granted.after.merge(verdict);
     sink.compute(action, uses, granted, lane, ++sequence_[index(lane)]);
     if (map_.awaits(action)) {
       for (const auto& use : uses) awaited_.push_back({use, tier, now(lane)});

@@ -20,6 +20,7 @@ class Checker {
   void run() {
     if (s_.tasks.size() != s_.placement.ranks)
       throw Error(fmt::format("{} ranks have lists, of {}", s_.tasks.size(), s_.placement.ranks));
+    versions();
     for (std::uint32_t rank = 0; rank < s_.tasks.size(); ++rank)
       for (std::size_t at = 0; at < s_.tasks[rank].size(); ++at) task(rank, at);
     for (std::uint32_t stage = 0; stage < s_.placement.stages; ++stage)
@@ -30,6 +31,14 @@ class Checker {
   }
 
  private:
+  void versions() const {
+    if (!s_.asynchronous()) return;
+    if (s_.placement.rank_of.size() != 1 || s_.micro_batches % s_.update_every != 0 || s_.reads.size() != s_.placement.stages)
+      throw Error("an order that updates within the step has one replica, whole updates and versions of every stage");
+    for (const auto& reads : s_.reads)
+      if (reads.size() != s_.micro_batches)
+        throw Error("an order that updates within the step says what each micro-batch reads");
+  }
   bool seen(const Task& task) const { return seen_.of(task) != DoneTable::kNever; }
 
   void task(std::uint32_t rank, std::size_t at) {
@@ -45,6 +54,10 @@ class Checker {
     if (whole && seen({Work::input, t.stage, t.micro_batch})) fail("its input half has run already");
     if ((whole || t.work == Work::input) && !seen({Work::forward, t.stage, t.micro_batch})) fail("its forward has not run");
     if (t.work == Work::weight && !seen({Work::input, t.stage, t.micro_batch})) fail("its input half has not run");
+    if (t.work == Work::forward && s_.asynchronous()) {
+      const auto made = next_backward_[0][t.stage] / s_.update_every, read = s_.reads[t.stage][t.micro_batch];
+      if (read > made) fail(fmt::format("reads version {} of its weights, and {} updates have been made", read, made));
+    }
     if (whole || t.work == Work::weight) {
       const auto replicas = static_cast<std::uint32_t>(s_.placement.rank_of.size());
       auto& next = next_backward_[s_.replica_of(t.micro_batch)][t.stage];

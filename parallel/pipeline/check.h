@@ -1,6 +1,6 @@
 // Proves a schedule: every task of every stage and micro-batch once and on its own rank, forwards before backwards, input
 // halves before weight halves, backwards of a stage in micro-batch order on a replica, and no tasks that wait for one another
-// in a circle, messages included (connect.h).
+// in a circle, messages included (connect.h). Of an asynchronous order, that no forward reads weights that are not made yet.
 //
 // Pure. Threads: any. Errors: Error(Exit::runtime) that names rank, position and task; of a circle, all of it.
 #pragma once

@@ -18,7 +18,8 @@ namespace terrace::pipeline {
 
 struct OrderOptions {
   std::uint32_t ranks = 1, micro_batches = 1;
-  std::uint32_t chunks = 2;  // stages a rank, of orders that interleave
+  std::uint32_t chunks = 2;   // stages a rank, of orders that interleave
+  std::uint32_t updates = 1;  // a step, of asynchronous orders: each of as many micro-batches
 };
 
 Schedule layerwise(const OrderOptions& options);    // one micro-batch after another through all stages
@@ -30,9 +31,14 @@ Schedule zb_v(const OrderOptions& options);         // controllable memory, V pl
 Schedule chimera(const OrderOptions& options);      // two directions (Li 2021); p even
 Schedule dualpipe_v(const OrderOptions& options);   // DualPipe cut in half (DeepSeek 2025); m ≥ 2p
 
+// Asynchronous: 1F1B over the micro-batches of several updates, without a barrier between them (Narayanan 2019, 2021).
+Schedule pipedream(const OrderOptions& options);      // weights are stashed: rank r keeps at most p − 1 − r old versions
+Schedule pipedream_2bw(const OrderOptions& options);  // all stages one update behind, two versions; m ≥ p
+
 struct NamedOrder {
   std::string_view name;  // as --schedule takes it
   Schedule (*write)(const OrderOptions&);
+  bool asynchronous = false;  // other weights than one rank's
 };
 std::span<const NamedOrder> all_orders();
 Schedule write_order(std::string_view name, const OrderOptions& options);

@@ -96,7 +96,8 @@ Pipeline without_empty_stages(const Pipeline& p) {
                                           .stages = 0,
                                           .rank_of = std::vector<std::vector<std::uint32_t>>(s.placement.rank_of.size())},
                             .micro_batches = s.micro_batches,
-                            .tasks = {}},
+                            .tasks = {},
+                            .update_every = s.update_every},
                .begins = {0}};
   std::vector<std::uint32_t> number(s.placement.stages);
   auto& placement = out.schedule.placement;
@@ -105,6 +106,7 @@ Pipeline without_empty_stages(const Pipeline& p) {
     if (p.begins[stage] == p.begins[stage + 1]) continue;
     out.begins.push_back(p.begins[stage + 1]);
     for (std::size_t r = 0; r < placement.rank_of.size(); ++r) placement.rank_of[r].push_back(s.placement.rank_of[r][stage]);
+    if (s.asynchronous()) out.schedule.reads.push_back(s.reads[stage]);
     ++placement.stages;
   }
   for (const auto& tasks : s.tasks) {
@@ -123,7 +125,14 @@ PipelineParallel part_of(const Pipeline& p, std::uint32_t rank) {
   if (placement.rank_of.size() != 1)
     throw Error("stages that are on two ranks each, for two directions, cannot be executed yet\n  choose another --schedule",
                 Exit::usage);
-  PipelineParallel part{.ranks = placement.ranks, .rank = rank, .rank_of = {}, .stage_of = {}, .halves = in_halves(p.schedule)};
+  PipelineParallel part{.ranks = placement.ranks,
+                        .rank = rank,
+                        .rank_of = {},
+                        .stage_of = {},
+                        .halves = in_halves(p.schedule),
+                        .update_every = p.schedule.update_every,
+                        .reads = p.schedule.reads,
+                        .kept = kept_versions(p.schedule)};
   for (std::uint32_t s = 0; s < placement.stages; ++s)
     for (auto l = p.begins[s]; l < p.begins[s + 1]; ++l) {
       part.rank_of.push_back(placement.rank_of[0][s]);

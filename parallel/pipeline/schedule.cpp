@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <sstream>
 
@@ -59,9 +60,34 @@ Placement both_directions(std::uint32_t ranks) {
   return p;
 }
 
+std::vector<std::uint32_t> kept_versions(const Schedule& s) {
+  std::vector<std::uint32_t> kept(s.placement.stages);
+  if (!s.asynchronous()) return kept;
+  for (std::uint32_t stage = 0; stage < s.placement.stages; ++stage) {
+    const auto& reads = s.reads[stage];
+    // Backwards come in micro-batch order, so update u is made when micro-batch u · every is next.
+    for (std::uint32_t next = s.update_every; next < s.micro_batches; next += s.update_every) {
+      std::vector<bool> old(next / s.update_every);
+      for (auto m = next; m < s.micro_batches; ++m)
+        if (reads[m] < old.size()) old[reads[m]] = true;
+      kept[stage] = std::max(kept[stage], static_cast<std::uint32_t>(std::ranges::count(old, true)));
+    }
+  }
+  return kept;
+}
+
+bool reads_lag_an_update(const Schedule& s) {
+  for (const auto& reads : s.reads)
+    for (std::uint32_t m = 0; m < reads.size(); ++m)
+      if (reads[m] != 0 && reads[m] >= m / s.update_every) return false;
+  return true;
+}
+
 std::string to_text(const Schedule& s) {
   auto text = fmt::format("pipeline {} {} {}\n", s.placement.ranks, s.placement.stages, s.micro_batches);
   for (const auto& ranks : s.placement.rank_of) text += fmt::format("place {}\n", fmt::join(ranks, " "));
+  if (s.asynchronous()) text += fmt::format("update {}\n", s.update_every);
+  for (const auto& versions : s.reads) text += fmt::format("read {}\n", fmt::join(versions, " "));
   for (const auto& tasks : s.tasks) {
     text += "rank";
     for (const auto& task : tasks) text.append(" ").append(to_text(task));
@@ -94,14 +120,25 @@ Schedule parse_schedule(std::string_view text) {
         refuse(number, fmt::format("{} ranks for {} stages", ranks.size(), s.placement.stages));
       for (const auto rank : ranks)
         if (rank >= s.placement.ranks) refuse(number, fmt::format("there is no rank {}", rank));
+    } else if (word == "update") {
+      if (!(words >> s.update_every) || s.update_every == 0 || s.micro_batches % s.update_every != 0)
+        refuse(number, fmt::format("expected a number of micro-batches that divides {}", s.micro_batches));
+    } else if (word == "read") {
+      auto& versions = s.reads.emplace_back();
+      for (std::uint32_t version = 0; words >> version;) versions.push_back(version);
+      if (versions.size() != s.micro_batches)
+        refuse(number, fmt::format("{} versions for {} micro-batches", versions.size(), s.micro_batches));
     } else if (word == "rank") {
       auto& tasks = s.tasks.emplace_back();
       while (words >> word) tasks.push_back(parse_task(word, number));
     } else {
-      refuse(number, fmt::format("'{}' is none of pipeline, place, rank", word));
+      refuse(number, fmt::format("'{}' is none of pipeline, place, update, read, rank", word));
     }
   }
   if (s.placement.rank_of.empty()) refuse(number, "no line says where the stages are placed");
+  if (s.reads.size() != (s.asynchronous() ? s.placement.stages : 0))
+    refuse(number, fmt::format("{} lines say which weights are read, and {} stages update within the step", s.reads.size(),
+                               s.asynchronous() ? s.placement.stages : 0));
   if (s.tasks.size() != s.placement.ranks)
     refuse(number, fmt::format("{} ranks have a list, of {}", s.tasks.size(), s.placement.ranks));
   return s;

@@ -4,6 +4,10 @@
 // replicas that take different micro-batches. An order (orders.h) writes a schedule, check.h proves it, simulate.h times it,
 // connect.h finds its messages.
 //
+// An asynchronous order updates each stage within the step, every so many of its backwards, without waiting for the others; the
+// step's end is where it drains. So it says which of a stage's weights a micro-batch reads, forward and backward: version v is
+// what v updates have made since the step began.
+//
 // Pure. Owner: the planner. Threads: none. Errors: Error(Exit::usage) with the line, for text that is no schedule.
 #pragma once
 
@@ -36,15 +40,22 @@ struct Schedule {
   Placement placement;
   std::uint32_t micro_batches = 0;
   std::vector<std::vector<Task>> tasks;  // [rank], in order
+  std::uint32_t update_every = 0;        // micro-batches behind an update; 0: all of them, when the step has ended
+  std::vector<std::vector<std::uint32_t>> reads = {};  // [stage][micro-batch] the version; empty: what the step began with
 
   // With two replicas the even micro-batches take the first one, the odd ones the second.
   [[nodiscard]] std::uint32_t replica_of(std::uint32_t micro_batch) const {
     return micro_batch % static_cast<std::uint32_t>(placement.rank_of.size());
   }
+  [[nodiscard]] bool asynchronous() const { return update_every != 0; }
   [[nodiscard]] std::uint32_t rank_of(std::uint32_t stage, std::uint32_t micro_batch) const {
     return placement.rank_of[replica_of(micro_batch)][stage];
   }
 };
+// How many old versions of a stage's weights are kept at once, beside those that the next update changes. [stage]
+std::vector<std::uint32_t> kept_versions(const Schedule& schedule);
+// Whether no micro-batch reads what the update before its own has made. Then an update may wait for all stages' gradients.
+bool reads_lag_an_update(const Schedule& schedule);
 std::string to_text(const Schedule& schedule);
 Schedule parse_schedule(std::string_view text);
 

@@ -34,7 +34,7 @@ std::vector<Found> search(std::uint32_t ranks, std::uint32_t micro_batches, std:
   for (const auto& order : all_orders())
     for (const std::uint32_t chunks : {2U, 3U, 4U}) {
       const bool interleaves = order.name == "interleaved";
-      if (order.name == "chimera" || (!interleaves && chunks != 2)) continue;
+      if (order.asynchronous || order.name == "chimera" || (!interleaves && chunks != 2)) continue;
       if (order.name == "dualpipe-v" && micro_batches < 2 * ranks) continue;
       add(interleaves ? fmt::format("interleaved, {} stages a rank", chunks) : std::string(order.name),
           order.write({.ranks = ranks, .micro_batches = micro_batches, .chunks = chunks}));

@@ -18,6 +18,8 @@
 
 namespace terrace::toy {
 
+inline constexpr double kGreatestNorm = 0.5;
+
 struct RunOptions {
   Sizes sizes;
   StepShape shape{{2, 16}, 3};
@@ -54,6 +56,10 @@ struct RunOptions {
   std::uint64_t average_every = 0;  // with data.local
   DataParallel data = {};           // shape.micro_batches are each data rank's
   std::optional<pipeline::Pipeline> pipeline = {};
+  [[nodiscard]] bool asynchronous() const { return pipeline && pipeline->schedule.asynchronous(); }
+  [[nodiscard]] std::size_t updates_a_step() const {
+    return asynchronous() ? shape.micro_batches / pipeline->schedule.update_every : 1;
+  }
   [[nodiscard]] std::uint32_t pipeline_ranks() const { return pipeline ? pipeline->schedule.placement.ranks : 1; }
 };
 
@@ -122,7 +128,9 @@ struct Training {
   [[nodiscard]] std::size_t tokens_a_step() const {
     return static_cast<std::size_t>(o.shape.batch.tokens()) * o.shape.micro_batches * o.data.ranks;
   }
-  [[nodiscard]] std::size_t tokens_an_update() const { return tokens_a_step() / (o.data.local ? o.data.ranks : 1); }
+  [[nodiscard]] std::size_t tokens_an_update() const {
+    return tokens_a_step() / (o.data.local ? o.data.ranks : 1) / o.updates_a_step();
+  }
   [[nodiscard]] std::int32_t draw(std::uint64_t step, std::uint64_t i) const {
     return static_cast<std::int32_t>(random_below(3, step, i, static_cast<std::uint64_t>(o.sizes.vocab)));
   }
@@ -142,7 +150,16 @@ struct Training {
     const std::uint64_t odd_step = o.not_finite_step + o.left_out_step;
     UpdateStep update{.step = odd_step != 0 && s > odd_step ? s - 1 : s, .learning_rate = 1e-2, .gradient_scale = 1};
     const auto scale = (s == o.not_finite_step ? std::nan("") : 1.0) / static_cast<double>(tokens_an_update());
-    auto r = engine->step({.tokens = tokens, .targets = targets, .loss_scale = scale, .update = update});
+    std::vector<UpdateStep> updates(o.updates_a_step(), update);
+    for (std::size_t u = 0; u < updates.size(); ++u) updates[u].step = (s - 1) * updates.size() + u + 1;
+    if (!o.asynchronous()) updates.clear();
+    auto r = engine->step({.tokens = tokens,
+                           .targets = targets,
+                           .loss_scale = scale,
+                           .update = update,
+                           .updates = updates,
+                           .greatest_norm = kGreatestNorm});
+    if (o.asynchronous()) return r;
     if (!std::isfinite(r.gradient_norm)) {
       engine->skip();
       return r;
@@ -150,7 +167,8 @@ struct Training {
     std::vector<double> group_scales;
     for (std::size_t g = 0; g + 1 < r.group_norms.size(); ++g)
       group_scales.push_back(clip_factor(r.group_norms[g], *planned.map.param_groups[g].clip));
-    if (o.before_use) update.gradient_scale = clip_factor(r.group_norms.empty() ? r.gradient_norm : r.group_norms.back(), 0.5);
+    if (o.before_use)
+      update.gradient_scale = clip_factor(r.group_norms.empty() ? r.gradient_norm : r.group_norms.back(), kGreatestNorm);
     engine->set_pending(update, std::move(group_scales));
     if (o.average_every != 0 && s % o.average_every == 0) engine->average();
     return r;
@@ -194,8 +212,13 @@ inline RunResult run(const RunOptions& o, Communicator* ranks = nullptr) {
   for (std::uint64_t s = training.steps_done() + 1; s <= o.steps; ++s) {
     if (s == o.left_out_step) continue;
     const auto r = training.step(s);
-    out.losses.push_back(r.loss_sum);
-    out.norms.push_back(r.gradient_norm);
+    if (o.asynchronous()) {
+      out.losses.insert(out.losses.end(), r.loss_sums.begin(), r.loss_sums.end());
+      out.norms.insert(out.norms.end(), r.gradient_norms.begin(), r.gradient_norms.end());
+    } else {
+      out.losses.push_back(r.loss_sum);
+      out.norms.push_back(r.gradient_norm);
+    }
     out.traffic.push_back(r.moved);
     out.live.push_back(r.live);
     ++out.steps_run;

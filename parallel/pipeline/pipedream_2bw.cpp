@@ -1,0 +1,27 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include <terrace/core/error.h>
+#include <terrace/parallel/pipeline/orders.h>
+
+namespace terrace::pipeline {
+
+// W(k + 1) = W(k) − η∇f(W(k − 1)): gradients of a whole update are computed on what the update before the last has made. With
+// m ≥ p every stage has made it before the first forward that reads it.
+Schedule pipedream_2bw(const OrderOptions& o) {
+  if (o.micro_batches < o.ranks && o.updates > 1)
+    throw Error(
+        fmt::format("pipedream-2bw on {} ranks: {} micro-batches an update are too few, a stage would read weights that "
+                    "it has not made yet\n  give at least {}",
+                    o.ranks, o.micro_batches, o.ranks),
+        Exit::usage);
+  auto s = one_f_one_b({.ranks = o.ranks, .micro_batches = o.micro_batches * o.updates});
+  s.update_every = o.micro_batches;
+  std::vector<std::uint32_t> reads;
+  for (std::uint32_t m = 0; m < s.micro_batches; ++m) reads.push_back(std::max(m / s.update_every, 1U) - 1);
+  s.reads.assign(o.ranks, reads);
+  return s;
+}
+
+}  // namespace terrace::pipeline

@@ -1,0 +1,210 @@
+// Asynchronous orders change what is computed, and say how: losses, norms and weights are the bits of one rank that computes
+// every micro-batch with the old weights that the order declares, for every number of ranks and under every budget.
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+
+#include <terrace/parallel/pipeline/orders.h>
+#include <terrace/parallel/pipeline/pipeline.h>
+
+#include "data_parallel_run.h"
+#include "stale_oracle.h"
+
+namespace terrace {
+namespace {
+
+struct Case {
+  std::uint32_t ranks, micro_batches, updates;  // micro-batches of an update, updates of a step
+};
+std::string to_text(const std::string& order, const Case& c) {
+  return fmt::format("{} on {} ranks, {} updates of {} micro-batches", order, c.ranks, c.updates, c.micro_batches);
+}
+
+// What the papers say, and not what the order wrote: an update is a mini-batch.
+std::uint32_t published_version(const std::string& order, const Case& c, std::uint32_t stage, std::uint32_t micro_batch) {
+  const int update = static_cast<int>(micro_batch / c.micro_batches);
+  if (order == "pipedream-2bw") return static_cast<std::uint32_t>(std::max(0, update - 1));
+  // Narayanan 2019: mini-batch i uses version max(0, i − (p − 1 − s)); groups of them as many as are whole by then.
+  const int behind = static_cast<int>(micro_batch) - static_cast<int>(c.ranks - 1 - stage);
+  return static_cast<std::uint32_t>(std::max(0, behind) / static_cast<int>(c.micro_batches));
+}
+
+class AsynchronousRun : public toy::RanksTest {
+ protected:
+  toy::RunOptions options(const std::string& order, const Case& c) {
+    toy::RunOptions o;
+    o.sizes = {.width = 16, .vocab = 33, .blocks = static_cast<std::int64_t>(c.ranks), .tied = false};
+    o.steps = 2;
+    o.shape = {{1, 4}, c.micro_batches * c.updates};
+    o.before_use = false;
+    const auto schedule =
+        pipeline::write_order(order, {.ranks = c.ranks, .micro_batches = c.micro_batches, .updates = c.updates});
+    const std::vector<double> costs(static_cast<std::size_t>(o.sizes.blocks) + 2, 1.0);
+    o.pipeline = {schedule, pipeline::balance(costs, schedule.placement.stages)};
+    return o;
+  }
+  static toy::StaleOracle::Result oracle(const toy::RunOptions& o, const std::string& order, const Case& c) {
+    const auto part = pipeline::part_of(*o.pipeline, 0);
+    return toy::StaleOracle(
+               o, c.micro_batches,
+               [&](std::uint32_t layer, std::uint32_t m) { return published_version(order, c, part.stage(layer), m); })
+        .run();
+  }
+  std::vector<toy::RunResult> run(toy::RunOptions o, const std::string& what) {
+    o.store = folder_ / ("run" + std::to_string(runs_++));
+    o.commit_at_end = o.disk_tier;
+    const auto all = toy::run_ranks(o);
+    for (std::size_t r = 0; r < all.errors.size(); ++r) EXPECT_EQ(all.errors[r], "") << what << ", rank " << r;
+    std::filesystem::remove_all(o.store);
+    return all.ranks;
+  }
+  void expect_declared(const toy::RunOptions& o, const std::string& order, const Case& c, const std::string& what) {
+    const auto wanted = oracle(o, order, c);
+    const auto ranks = run(o, what);
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+      ASSERT_TRUE(ranks[r].planned.fits) << what << ", rank " << r << ": " << ranks[r].planned.refusal.why;
+      EXPECT_EQ(ranks[r].losses, wanted.losses) << what << ", rank " << r;
+      EXPECT_EQ(ranks[r].norms, wanted.norms) << what << ", rank " << r;
+      EXPECT_EQ(ranks[r].hash, wanted.hash) << what << ", rank " << r;
+      EXPECT_LE(ranks[r].peak[Tier::device], o.budget.device) << what << ", rank " << r;
+      EXPECT_LE(ranks[r].peak[Tier::host], o.budget.host) << what << ", rank " << r;
+    }
+  }
+  int runs_ = 0;
+};
+
+// (m, p) of the cases that broke others, where every stage has made its weights in time.
+TEST_F(AsynchronousRun, TwoBufferedWeightsAreThoseOfTheDeclaredStaleness) {
+  const Case cases[] = {{1, 2, 3},  {2, 2, 1}, {2, 2, 2},  {2, 8, 3},  {3, 3, 4},  {4, 4, 3},
+                        {4, 16, 2}, {3, 6, 3}, {5, 10, 2}, {4, 10, 2}, {4, 15, 2}, {8, 8, 2}};
+  std::size_t at = 0;
+  for (const auto& c : cases) {
+    auto o = options("pipedream-2bw", c);
+    o.sizes.dtype = at % 3 == 0 ? DType::fp32 : at % 3 == 1 ? DType::bf16 : DType::fp64;
+    o.before_use = at % 2 == 0;  // clipped
+    o.recompute = at % 4 == 1;
+    expect_declared(o, "pipedream-2bw", c, to_text("pipedream-2bw", c));
+    ++at;
+  }
+}
+
+TEST_F(AsynchronousRun, StashedWeightsAreThoseOfTheDeclaredStaleness) {
+  const Case cases[] = {{1, 1, 4}, {2, 1, 2}, {2, 1, 8}, {4, 1, 8}, {3, 1, 12}, {4, 1, 2},
+                        {8, 1, 8}, {2, 2, 4}, {3, 2, 5}, {4, 3, 4}, {5, 1, 10}, {4, 4, 3}};
+  std::size_t at = 0;
+  for (const auto& c : cases) {
+    auto o = options("pipedream", c);
+    o.sizes.dtype = at % 3 == 0 ? DType::fp32 : at % 3 == 1 ? DType::bf16 : DType::fp64;
+    o.recompute = at % 4 == 1;
+    expect_declared(o, "pipedream", c, to_text("pipedream", c));
+    ++at;
+  }
+}
+
+// Old weights move between the tiers like any others, and every byte of them was planned.
+TEST_F(AsynchronousRun, OldWeightsLiveInTheTiersAndChangeNothing) {
+  struct Row {
+    const char* order;
+    Case c;
+    DType dtype;
+    bool clipped, disk;
+  };
+  const Row rows[] = {
+      {"pipedream-2bw", {3, 4, 3}, DType::fp32, true, false}, {"pipedream-2bw", {3, 4, 3}, DType::bf16, false, true},
+      {"pipedream-2bw", {2, 3, 2}, DType::fp64, true, true},  {"pipedream", {4, 1, 8}, DType::fp32, false, false},
+      {"pipedream", {3, 1, 6}, DType::bf16, false, true},     {"pipedream", {3, 2, 4}, DType::fp64, false, true}};
+  std::uint64_t moved = 0, read = 0;
+  for (const auto& row : rows) {
+    auto o = options(row.order, row.c);
+    o.sizes = {.width = 64, .vocab = 33, .blocks = 2 * row.c.ranks, .dtype = row.dtype, .tied = false};
+    const std::vector<double> costs(static_cast<std::size_t>(o.sizes.blocks) + 2, 1.0);
+    o.pipeline->begins = pipeline::balance(costs, row.c.ranks);
+    o.before_use = row.clipped;
+    o.update = Tier::host;
+    PerTier<std::uint64_t> smallest{};
+    for (std::uint32_t r = 0; r < row.c.ranks; ++r) {
+      auto request = toy::request_of(o);
+      request.pipeline_rank = r;
+      const auto wide = plan(toy::make_model(o.sizes), request, o.profile);
+      for (const auto tier : {Tier::device, Tier::host}) smallest[tier] = std::max(smallest[tier], wide.smallest_bytes[tier]);
+    }
+    o.budget.device = smallest[Tier::device] * 7 / 4;
+    o.disk_tier = row.disk;
+    if (row.disk) o.budget = {o.budget.device, smallest[Tier::host] * 3 + 128 * kKiB, 256 * kMiB};
+    const auto what = fmt::format("{}, {}{}", to_text(row.order, row.c), name_of(row.dtype), row.disk ? ", disk" : "");
+    expect_declared(o, row.order, row.c, what);
+    for (const auto& r : run(o, what)) {
+      for (const auto tier : {Tier::device, Tier::host}) EXPECT_EQ(r.peak[tier], r.planned.peak_bytes[tier]) << what;
+      EXPECT_EQ(r.traffic.back().upload, r.planned.step_traffic.back().upload) << what;
+      EXPECT_EQ(r.traffic.back().write, r.planned.step_traffic.back().write) << what;
+      moved += r.traffic.back().upload;
+      read += r.traffic.back().read;
+    }
+  }
+  EXPECT_GT(moved, 0U);
+  EXPECT_GT(read, 0U);
+}
+
+// The oracle would see it: with the newest weights throughout a run ends elsewhere.
+TEST_F(AsynchronousRun, StalenessIsReal) {
+  const Case c{3, 3, 4};
+  for (const std::string order : {"pipedream-2bw", "pipedream"}) {
+    const auto o = options(order, c);
+    const toy::RunResult stale = run(o, order).front();
+    const auto fresh =
+        toy::StaleOracle(o, c.micro_batches, [&](std::uint32_t, std::uint32_t m) { return m / c.micro_batches; }).run();
+    EXPECT_NE(stale.hash, fresh.hash) << order;
+  }
+}
+
+// A step drains, so whoever goes on at its end goes on as if nothing had been.
+TEST_F(AsynchronousRun, ResumesWhereItDrained) {
+  for (const std::string order : {"pipedream-2bw", "pipedream"}) {
+    const Case c{3, 3, 3};
+    auto o = options(order, c);
+    o.steps = 4;
+    o.before_use = order == "pipedream-2bw";
+    const auto wanted = oracle(o, order, c);
+    o.store = folder_ / order;
+    o.commit_after = 2;
+    const auto before = toy::run_ranks(o);
+    for (const auto& error : before.errors) ASSERT_EQ(error, "") << order;
+    o.commit_after = 0;
+    o.resume = true;
+    const auto after = toy::run_ranks(o);
+    for (std::size_t r = 0; r < after.ranks.size(); ++r) {
+      ASSERT_EQ(after.errors[r], "") << order << ", rank " << r;
+      auto losses = before.ranks[r].losses;
+      losses.insert(losses.end(), after.ranks[r].losses.begin(), after.ranks[r].losses.end());
+      EXPECT_EQ(losses, wanted.losses) << order << ", rank " << r;
+      EXPECT_EQ(after.ranks[r].hash, wanted.hash) << order << ", rank " << r;
+    }
+  }
+}
+
+// Messages that are late by chance: nobody waits for ever, and no bit depends on who comes when.
+TEST_F(AsynchronousRun, NoDelayOfAMessageChangesAnything) {
+  const auto* const seed_text = std::getenv("TERRACE_SEED");
+  const std::uint64_t seed = seed_text ? std::strtoull(seed_text, nullptr, 10) : 1;
+  for (const auto& [order, clipped] :
+       {std::pair<std::string, bool>{"pipedream-2bw", true}, {"pipedream-2bw", false}, {"pipedream", false}}) {
+    const Case c{4, 4, 3};
+    auto o = options(order, c);
+    o.steps = 1;
+    o.before_use = clipped;
+    o.depth = 1;
+    const auto wanted = oracle(o, order, c);
+    o.store = folder_ / ("late" + std::to_string(runs_++));
+    const auto late =
+        toy::run_ranks(o, {std::chrono::seconds(60)}, {.seed = seed, .longest_delay = std::chrono::microseconds(500)});
+    for (std::size_t r = 0; r < late.ranks.size(); ++r) {
+      ASSERT_EQ(late.errors[r], "") << order << ", rank " << r << ", seed " << seed;
+      EXPECT_EQ(late.ranks[r].hash, wanted.hash) << order << ", rank " << r << ", seed " << seed;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace terrace
