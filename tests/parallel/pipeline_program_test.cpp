@@ -23,14 +23,17 @@ using u32 = std::uint32_t;
 
 // All ranks of an order over the toy model, as a plan without limits writes them.
 struct Ranks {
-  Ranks(std::string_view order, u32 ranks, u32 micro_batches, u32 chunks = 2, bool tied = true)
-      : schedule(pipeline::write_order(order, {.ranks = ranks, .micro_batches = micro_batches, .chunks = chunks})),
+  Ranks(std::string_view order, u32 ranks, u32 micro_batches, u32 chunks = 2, bool tied = true, u32 updates = 1,
+        bool clipped = true)
+      : schedule(pipeline::write_order(order,
+                                       {.ranks = ranks, .micro_batches = micro_batches, .chunks = chunks, .updates = updates})),
         model(toy::make_model({.width = 16, .vocab = 33, .blocks = schedule.placement.stages, .tied = tied})) {
     // A block for each stage, and the embedding and the head beside the first and the last one.
     std::vector<u32> begins{0};
     for (u32 s = 1; s < schedule.placement.stages; ++s) begins.push_back(s + 1);
     begins.push_back(schedule.placement.stages + 2);
-    request.shape = {{1, 4}, micro_batches};
+    request.shape = {{1, 4}, schedule.micro_batches};
+    request.updates_before_use = clipped;
     request.pipeline = {schedule, begins};
     for (u32 r = 0; r < ranks; ++r) {
       request.pipeline_rank = r;
@@ -131,6 +134,61 @@ TEST(PipelinePrograms, WithAnActionRemovedOrDoubledAreRefused) {
           EXPECT_THROW(proved(), Error) << order << ", rank " << r << ", action " << i
                                         << (doubled ? " doubled: " : " removed: ") << to_text(right[r].actions[i]);
         }
+  }
+}
+
+TEST(PipelinePrograms, AsynchronousOnesAreProvedOnAllRanksTogether) {
+  for (u32 p = 1; p <= 6; ++p)
+    for (u32 m = 1; m <= 8; ++m)
+      for (u32 updates = 1; updates <= 4; ++updates)
+        for (const auto& [order, clipped] :
+             {std::pair{"pipedream-2bw", true}, {"pipedream-2bw", false}, {"pipedream", false}}) {
+          if (std::string_view(order) == "pipedream-2bw" && m < p) continue;
+          SCOPED_TRACE(fmt::format("{} on {} ranks, {} updates of {} micro-batches", order, p, updates, m));
+          const Ranks ranks(order, p, m, 2, false, updates, clipped);
+          const auto steady = ranks.all(&Programs::steady);
+          ASSERT_NO_THROW(check_messages(steady));
+          const auto kept = pipeline::kept_versions(ranks.schedule);
+          for (u32 r = 0; r < p; ++r) {
+            ASSERT_EQ(parse_program(to_text(steady[r])), steady[r]);
+            const auto count = [&](Op op) { return static_cast<u32>(std::ranges::count(steady[r].actions, op, &Action::op)); };
+            ASSERT_EQ(count(Op::verdict), clipped ? updates : 0);
+            ASSERT_EQ(count(Op::keep) > 0, kept[r] > 0);
+          }
+        }
+}
+
+TEST(PipelinePrograms, AsynchronousOnesWithAnActionRemovedOrDoubledAreRefused) {
+  for (const auto& [order, clipped] : {std::pair{"pipedream-2bw", true}, {"pipedream", false}}) {
+    const Ranks ranks(order, 3, 3, 2, false, 3, clipped);
+    const auto right = ranks.all(&Programs::steady);
+    for (u32 r = 0; r < right.size(); ++r)
+      for (std::size_t i = 0; i < right[r].actions.size(); ++i)
+        for (const bool doubled : {false, true}) {
+          auto wrong = right;
+          auto& actions = wrong[r].actions;
+          const auto at = actions.begin() + static_cast<std::ptrdiff_t>(i);
+          doubled ? actions.insert(at, Action{*at}) : actions.erase(at);
+          const auto proved = [&, clipped = clipped] {
+            check_step(wrong[r], *ranks.maps[r], clipped ? Updates::after_verdict : Updates::in_backward);
+            check_messages(wrong);
+          };
+          EXPECT_THROW(proved(), Error) << order << ", rank " << r << ", action " << i
+                                        << (doubled ? " doubled: " : " removed: ") << to_text(right[r].actions[i]);
+        }
+  }
+}
+
+// Forward or backward on other weights than the order declares.
+TEST(PipelinePrograms, AWrongVersionIsRefused) {
+  const Ranks ranks("pipedream", 3, 1, 2, false, 6, false);
+  auto wrong = ranks.all(&Programs::steady).front();
+  const auto reads_old =
+      std::ranges::find_if(wrong.actions, [](const Action& a) { return a.op == Op::backward && a.copy == 2; });
+  ASSERT_NE(reads_old, wrong.actions.end());
+  for (const u32 other : {0U, 1U, 3U}) {
+    reads_old->copy = other;
+    EXPECT_THROW(check_step(wrong, *ranks.maps.front(), Updates::in_backward), Error) << "copy " << other;
   }
 }
 

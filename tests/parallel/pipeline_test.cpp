@@ -150,6 +150,51 @@ TEST(PipelineOrders, DualPipeVIdlesNoMoreThanItsFormula) {
     });
 }
 
+TEST(PipelineOrders, AsynchronousOnesReadTheVersionsOfTheirPapersAndDrainOnce) {
+  for (const u32 updates : {1U, 2U, 12U})
+    sweep([&](u32 p, u32 m) {
+      SCOPED_TRACE(updates);
+      const auto many = m * updates;
+      for (const bool stashed : {true, false}) {
+        if (!stashed && m < p && updates > 1) {
+          EXPECT_THROW(static_cast<void>(pipedream_2bw({.ranks = p, .micro_batches = m, .updates = updates})), Error);
+          continue;
+        }
+        const OrderOptions options{.ranks = p, .micro_batches = m, .updates = updates};
+        const auto s = stashed ? pipedream(options) : pipedream_2bw(options);
+        const auto t = simulate(s, {});
+        EXPECT_DOUBLE_EQ(t.makespan, (many + p - 1) * 3.0);  // F = I = W = 1: one fill and one drain for all updates
+        EXPECT_EQ(to_text(s), to_text(parse_schedule(to_text(s))));
+        EXPECT_EQ(reads_lag_an_update(s), !stashed || updates == 1);
+        const auto kept = kept_versions(s);
+        for (u32 r = 0; r < p; ++r) {
+          EXPECT_EQ(t.peak_live[r], std::min(many, p - r));
+          if (!stashed) {
+            EXPECT_LE(kept[r], 1U);
+          } else if (m == 1 && updates >= 2 * p) {
+            EXPECT_EQ(kept[r], p - 1 - r) << "p − r versions, the newest one among them";
+          } else {
+            EXPECT_LE(kept[r], p - 1 - r);
+          }
+          for (u32 i = 0; i < many; ++i) {
+            const auto newest = i < p - 1 - r ? 0 : (i - (p - 1 - r)) / m;
+            EXPECT_EQ(s.reads[r][i], stashed ? newest : std::max(i / m, 1U) - 1) << "rank " << r << ", micro-batch " << i;
+          }
+        }
+      }
+    });
+}
+
+TEST(PipelineCheck, RefusesWeightsThatAreNotMadeYet) {
+  auto s = pipedream({.ranks = 3, .micro_batches = 1, .updates = 6});
+  check(s);
+  ++s.reads[1][4];
+  EXPECT_THROW(check(s), Error);
+  --s.reads[1][4];
+  s.update_every = 4;  // does not divide 6
+  EXPECT_THROW(check(s), Error);
+}
+
 TEST(PipelineOrders, RefuseDegreesThatTheyCannotHave) {
   EXPECT_THROW(chimera({3, 6}), Error);
   EXPECT_THROW(dualpipe_v({4, 7}), Error);
