@@ -142,10 +142,12 @@ std::vector<Option> make_table() {
              "gradients are reduced at every step instead"),
       number("parallel", "pp", &C::pp, {1, 65536}, kSame, "ranks of a pipeline, which hold different layers"),
       text("parallel", "schedule", &C::schedule, Text::required, kSame,
-           "who of a pipeline computes what when: layerwise, gpipe, 1f1b, interleaved, zb-h1, zb-v, dualpipe-v, or the file of "
-           "one; plan: auto searches"),
+           "who of a pipeline computes what when: layerwise, gpipe, 1f1b, interleaved, zb-h1, zb-v, dualpipe-v, "
+           "pipedream, pipedream-2bw, or the file of one; plan: auto searches"),
       number("parallel", "virtual-stages", &C::virtual_stages, {0, 65536}, kSame,
              "stages a rank of the interleaved schedule; 0: as the schedule has it"),
+      number("parallel", "drain-interval", &C::drain_interval, kPositive, kSame,
+             "steps that pipedream and pipedream-2bw compute without waiting for each other's end; then all ranks do"),
       text("parallel", "stage-layers", &C::stage_layers, Text::any, !kSame,
            "layers of each stage, such as 3,4,4,3; empty: balanced by their costs"),
 

@@ -13,6 +13,8 @@ namespace terrace::cli {
 
 // Nothing with --pp 1. Stages are what --stage-layers says, else as even as the layers' costs on this machine allow.
 void set_pipeline(PlanRequest& request, const RunConfig& config, const Model& model, const MachineProfile& profile);
+// Steps of the run in one of the engine's: an asynchronous order's until it drains, else 1.
+std::uint64_t updates_a_step(const PlanRequest& request);
 // "3,4,4": how many layers each stage has, as --stage-layers takes it.
 std::string stage_layers(const pipeline::Pipeline& pipeline);
 // The stages of the run that the configuration resumes, if it has as many as this one: what a stage has is on its ranks' disks.

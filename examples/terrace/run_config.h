@@ -52,11 +52,12 @@ struct RunConfig {
   std::int64_t sync_interval = 1;           // steps; 1: gradients are reduced at each, and nothing is averaged
   // ranks that hold different layers
   std::int64_t pp = 1;
-  std::string schedule = "1f1b";    // of pipeline/orders.h's table
-  std::int64_t virtual_stages = 0;  // stages a rank; 0: as the schedule has it
-  std::string stage_layers;         // "3,4,4"; empty: balanced
-  std::int64_t local_ranks = 0;     // no option: how many share this machine; 0: all
-  std::int64_t local_rank = 0;      // no option: this one among them; its GPU is so many behind the named one
+  std::string schedule = "1f1b";     // of pipeline/orders.h's table
+  std::int64_t virtual_stages = 0;   // stages a rank; 0: as the schedule has it
+  std::int64_t drain_interval = 10;  // steps between drains, of asynchronous schedules
+  std::string stage_layers;          // "3,4,4"; empty: balanced
+  std::int64_t local_ranks = 0;      // no option: how many share this machine; 0: all
+  std::int64_t local_rank = 0;       // no option: this one among them; its GPU is so many behind the named one
   // memory; sizes as text, because `auto` and `unlimited` are answers too
   std::string device = "cpu";
   std::string device_memory = "auto", host_memory = "auto", nvme_limit = "unlimited";

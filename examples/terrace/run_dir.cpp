@@ -97,6 +97,12 @@ nlohmann::json take_layout(nlohmann::json& fingerprint) {
   fingerprint["micro-batches a step"] =
       layout["dp"].get<std::int64_t>() * fingerprint.at("grad-accumulation").get<std::int64_t>();
   fingerprint.erase("grad-accumulation");
+  // But which old weights an asynchronous order computes with follows from who computes what.
+  if (const auto name = layout["schedule"].get<std::string>(); layout["pp"] != 1 && name.starts_with("pipedream")) {
+    fingerprint["asynchronous schedule"] = fmt::format("{} on {} ranks", name, layout["pp"].get<std::int64_t>());
+  } else {
+    fingerprint.erase("drain-interval");
+  }
   if (layout["pp"] == 1) {
     layout.erase("schedule");
     layout.erase("virtual-stages");

@@ -123,19 +123,26 @@ class Training {
 
     const auto rate = schedule(config_);
     std::optional<double> evaluation;
-    std::uint64_t stopped = 0;  // by which signal
-    for (std::uint64_t step = done + 1; step <= last && (stopped = signal_of(team)) == 0; ++step) {
-      const auto& batch = training_batch(step);
+    std::uint64_t stopped = 0;                       // by which signal
+    const auto together = updates_a_step(request_);  // steps, of which the last is `step`
+    for (std::uint64_t step = done + together; step <= last && (stopped = signal_of(team)) == 0; step += together) {
+      const auto& batch = training_batch(step - together + 1);
       const auto update = update_of(step, rate);
+      const auto updates = together == 1 ? std::vector<UpdateStep>() : updates_of(step - together + 1, step, rate);
       const auto begin = now_ns();
-      const auto result = run_step(engine, batch, update);
+      const auto result = run_step(engine, batch, update, updates);
       if (config_.on_non_finite == "stop" && !overflows(result)) require_finite(step, result, dir);
       trace.span({"step", fmt::format("step {}", step), begin, now_ns()});
       const bool applied = settle(engine, update, result);
       if (config_.sync_interval > 1 && due(step, config_.sync_interval)) engine.average();
       done = step;
 
-      auto m = of_team(metrics_of(engine, step, result, update.learning_rate), team);
+      for (std::size_t u = 0; u + 1 < together; ++u) {
+        const auto m = of_team(metrics_of(engine, step - together + 1 + u, part_of(result, u), updates[u].learning_rate), team);
+        metrics.write(m);
+        screen.step(m);
+      }
+      auto m = of_team(metrics_of(engine, step, part_of(result, together - 1), update.learning_rate), team);
       m.skipped = !applied;
       if (!applied)
         screen.note(fmt::format("step {} is skipped: loss {}, gradient norm {}{}", step, m.loss, m.grad_norm,
@@ -206,17 +213,42 @@ class Training {
             .gradient_scale = 1.0 / loss_scale_.value(),
             .seed = config_.seed};
   }
+  [[nodiscard]] std::vector<UpdateStep> updates_of(std::uint64_t first, std::uint64_t last, const Schedule& rate) const {
+    std::vector<UpdateStep> all;
+    for (auto step = first; step <= last; ++step) all.push_back(update_of(step, rate));
+    return all;
+  }
   // With gradients times the loss scale; what it says of them is without it.
-  StepResult run_step(Engine& engine, const Batch& batch, const UpdateStep& update) const {
+  StepResult run_step(Engine& engine, const Batch& batch, const UpdateStep& update,
+                      std::span<const UpdateStep> updates = {}) const {
     auto result = engine.step({.tokens = batch.tokens,
                                .targets = batch.targets,
                                .loss_scale = loss_scale_.value() / static_cast<double>(tokens_an_update()),
-                               .update = update});
+                               .update = update,
+                               .updates = updates,
+                               .greatest_norm = config_.grad_clip * loss_scale_.value()});
     result.gradient_norm /= loss_scale_.value();
+    for (auto& norm : result.gradient_norms) norm /= loss_scale_.value();
     for (auto& norm : result.group_norms) norm /= loss_scale_.value();
     return result;
   }
-  static bool finite(const StepResult& r) { return std::isfinite(r.loss_sum) && std::isfinite(r.gradient_norm); }
+  // One of several steps that were computed together: its loss and norm, and an even share of what they took.
+  static StepResult part_of(const StepResult& r, std::size_t u) {
+    auto part = r;
+    const auto parts = r.loss_sums.size();
+    if (parts <= 1) return part;
+    part.loss_sum = r.loss_sums[u];
+    part.gradient_norm = r.gradient_norms[u];
+    part.seconds /= static_cast<double>(parts);
+    for (auto& [cause, seconds] : part.stall_s) seconds /= static_cast<double>(parts);
+    for (auto* const bytes : {&part.moved.upload, &part.moved.download, &part.moved.read, &part.moved.write})
+      *bytes = *bytes * (u + 1) / parts - *bytes * u / parts;
+    return part;
+  }
+  static bool finite(const StepResult& r) {
+    return std::isfinite(r.loss_sum) && std::isfinite(r.gradient_norm) &&
+           std::ranges::all_of(r.gradient_norms, [](double norm) { return std::isfinite(norm); });
+  }
   // Gradients of a finite loss that a smaller scale may mend.
   [[nodiscard]] bool overflows(const StepResult& r) const {
     return loss_scale_.can_back_off() && std::isfinite(r.loss_sum) && !std::isfinite(r.gradient_norm);
@@ -282,10 +314,11 @@ class Training {
         plan_.binding);
   }
 
-  // This rank's micro-batches of the step's sequences, which are the same ones however they are dealt out.
+  // This rank's micro-batches of the sequences of the step, and of those that are computed with it, which are the same ones
+  // however they are dealt out.
   const Batch& training_batch(std::uint64_t step) {
     const auto rows = config_.batch_size * config_.grad_accumulation;
-    if (!batch_) batch_.emplace(rows, config_.seq_len);
+    if (!batch_) batch_.emplace(rows * static_cast<std::int64_t>(updates_a_step(request_)), config_.seq_len);
     const std::uint64_t ranks = request_.data.ranks, turn = plan_.map.data.turn();
     const auto per = static_cast<std::uint64_t>(config_.batch_size);
     const auto begin = (step - 1) * static_cast<std::uint64_t>(rows) * ranks;

@@ -123,6 +123,67 @@ TEST_F(Ranks, PipelinesRunOrdersFromFiles) {
   expect_refusal(train(threads(1, 0, "wrong", {"--pp", "2", "--schedule", "auto"})), 2, {"terrace plan"});
 }
 
+// Where an asynchronous order drains, a run is like any other: it goes on from there as if it had not stopped.
+TEST_F(Ranks, AsynchronousPipelinesGoOnWhereTheyDrained) {
+  struct Order {
+    const char* name;
+    Words more;
+  };
+  for (const auto& [name, more] : {Order{"pipedream-2bw", {}}, Order{"pipedream", {"--grad-clip", "0"}}}) {
+    const std::string order = name;
+    const auto with = [&, &more = more](const std::string& run, const Words& last, const char* drain = "3",
+                                        const char* schedule = nullptr) {
+      Words all{"--pp",          "2",       "--untied", "--schedule", schedule ? schedule : order, "--drain-interval", drain,
+                "--lr-schedule", "constant"};
+      all.insert(all.end(), more.begin(), more.end());
+      all.insert(all.end(), last.begin(), last.end());
+      return train(threads(1, 0, run, all));
+    };
+    const auto whole = with(order, {"--steps", "6"});
+    ASSERT_EQ(0, whole.exit) << whole.described;
+    EXPECT_EQ(steps(order).size(), 6U) << order;  // a line each, though three are computed together
+    ASSERT_EQ(0, with(order + "-cut", {"--steps", "3"}).exit) << order;
+    const auto rest = with(order + "-cut", {"--steps", "6", "--resume", "auto"});
+    ASSERT_EQ(0, rest.exit) << rest.described;
+    EXPECT_EQ(weights_of(whole), weights_of(rest)) << order;
+    EXPECT_EQ(steps(order), steps(order + "-cut")) << order;
+    // Other old weights are another run.
+    expect_refusal(with(order + "-cut", {"--steps", "12", "--resume", "auto"}, "6"), 2, {"drain-interval"});
+    expect_refusal(with(order + "-cut", {"--steps", "12", "--resume", "auto"}, "3", "1f1b"), 2, {"schedule"});
+    expect_refusal(with("refused", {"--steps", "7"}), 2, {"--steps 7", "6 or 9"});
+    expect_refusal(with("refused", {"--steps", "6", "--eval-interval", "2"}), 2,
+                   {"--eval-interval 2", "give --eval-interval 3"});
+    expect_refusal(with("refused", {"--steps", "6", "--on-non-finite", "skip"}), 2, {"--on-non-finite stop"});
+  }
+  const Words clipped{"--pp", "2", "--untied", "--schedule", "pipedream", "--drain-interval", "3", "--steps", "6"};
+  expect_refusal(train(threads(1, 0, "refused", clipped)), 2, {"--grad-clip 0", "pipedream-2bw"});
+  auto data_ranks = clipped;
+  data_ranks.insert(data_ranks.end(), {"--grad-clip", "0"});
+  expect_refusal(train(threads(2, 0, "refused", data_ranks)), 2, {"--dp 1"});
+  const Words tied{"--pp", "2", "--schedule", "pipedream-2bw", "--drain-interval", "3", "--steps", "6"};
+  expect_refusal(train(threads(1, 0, "refused", tied)), 2, {"--untied"});
+}
+
+TEST_F(Ranks, AsynchronousPipelinesArePlannedAndReadFromFiles) {
+  auto asked = tiny("plan", {"--pp", "2", "--untied", "--schedule", "pipedream-2bw", "--drain-interval", "3", "--steps", "6",
+                             "--grad-accumulation", "8", "--assumed-costs", "--write-schedule", "order.txt", "--json"});
+  const auto plan = terrace(asked);
+  ASSERT_EQ(0, plan.exit) << plan.described;
+  const auto found = nlohmann::json::parse(plan.out);
+  EXPECT_EQ(found["peak_live"], (std::vector<int>{2, 1}));
+  EXPECT_TRUE(found.contains("step_with_moves_s"));
+  const Words same{"--pp", "2", "--untied", "--drain-interval", "3", "--steps", "6"};
+  const auto with = [&](const std::string& run, const std::string& schedule) {
+    auto all = same;
+    all.insert(all.end(), {"--schedule", schedule});
+    return train(threads(1, 0, run, all));
+  };
+  const auto named = with("named", "pipedream-2bw"), read = with("read", "order.txt");
+  ASSERT_EQ(0, named.exit) << named.described;
+  ASSERT_EQ(0, read.exit) << read.described;
+  EXPECT_EQ(weights_of(named), weights_of(read));
+}
+
 TEST_F(Ranks, PipelinesThatCannotBeAreRefused) {
   for (const auto& [given, says] : {std::pair<Words, const char*>{{"--schedule", "1f2b"}, "did you mean 1f1b"},
                                     {{"--schedule", "chimera"}, "cannot be executed yet"},
