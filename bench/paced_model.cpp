@@ -72,6 +72,7 @@ pipeline::Pipeline paced_pipeline(pipeline::Schedule schedule) {
 }
 
 double PacedCosts::seconds(const Action& a) const {
+  if (communicates(a.op)) return collectives_.each_s;
   if (a.layer == 0 || a.layer > stages_) return 0;
   const auto of = [&](Work work) { return costs_.of({work, a.layer - 1, a.micro_batch}); };
   switch (a.op) {

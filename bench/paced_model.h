@@ -18,15 +18,23 @@ namespace terrace::bench {
 Model paced_model(std::uint32_t stages, const pipeline::StageCosts& costs, std::int64_t parameters);
 pipeline::Pipeline paced_pipeline(pipeline::Schedule schedule);
 
+struct PacedCollectives {
+  double each_s = 0;     // a gather or a reduction
+  double results_s = 0;  // CostModel::seconds_of_results()
+};
+
 // What the simulator takes these layers for; everything else costs nothing.
 class PacedCosts final : public CostModel {
  public:
-  PacedCosts(std::uint32_t stages, pipeline::StageCosts costs) : stages_(stages), costs_(std::move(costs)) {}
+  PacedCosts(std::uint32_t stages, pipeline::StageCosts costs, PacedCollectives collectives = {})
+      : stages_(stages), costs_(std::move(costs)), collectives_(collectives) {}
   [[nodiscard]] double seconds(const Action& action) const override;
+  [[nodiscard]] double seconds_of_results() const override { return collectives_.results_s; }
 
  private:
   std::uint32_t stages_;
   pipeline::StageCosts costs_;
+  PacedCollectives collectives_;
 };
 
 }  // namespace terrace::bench

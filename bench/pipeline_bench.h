@@ -1,4 +1,4 @@
-// Pipelines: what ranks do with their time, measured beside the simulator, with layers of given durations.
+// What ranks do with their time, measured beside the simulator, with layers of given durations.
 //
 // Owner, threads, errors: as Bench.
 #pragma once
@@ -11,5 +11,6 @@ namespace terrace::bench {
 
 std::unique_ptr<Bench> make_pipeline_bench();
 std::unique_ptr<Bench> make_bubbles_bench();  // filled with the disk traffic of updates
+std::unique_ptr<Bench> make_overlap_bench();  // of data-parallel ranks: communication beside computing
 
 }  // namespace terrace::bench

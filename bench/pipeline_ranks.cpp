@@ -19,9 +19,11 @@ namespace {
 
 void run_rank(const Model& model, const RanksRun& run, Communicator& ranks, RankSteps& out) {
   auto request = run.request;
-  request.pipeline_rank = static_cast<std::uint32_t>(ranks.rank());
+  const auto rank = static_cast<std::uint32_t>(ranks.rank());
+  request.pipeline_rank = rank / request.data.ranks;
   out.plan = plan(model, request, run.profile);
   if (!out.plan.fits) throw Error(fmt::format("rank {}: {}", ranks.rank(), out.plan.refusal.why), Exit::does_not_fit);
+  out.plan = for_rank(out.plan, model, request, run.profile, rank % request.data.ranks);
   ThreadPool pool(1);
   const auto device = make_cpu_device(pool);
   const auto optimizer = make_optimizer("adamw", {});
@@ -48,11 +50,13 @@ void run_rank(const Model& model, const RanksRun& run, Communicator& ranks, Rank
 }  // namespace
 
 std::vector<RankSteps> run_ranks(const Model& model, const RanksRun& run) {
-  const auto ranks = run.request.pipeline.value().schedule.placement.ranks;
+  const auto ranks = (run.request.pipeline ? run.request.pipeline->schedule.placement.ranks : 1) * run.request.data.ranks;
   std::vector<RankSteps> out(ranks);
   std::exception_ptr first;  // in time: what the others say of a rank that left comes later
   std::mutex mutex;
   auto communicators = make_thread_communicators(static_cast<int>(ranks));
+  if (run.faults.longest_delay.count() > 0)
+    for (auto& rank : communicators) rank = with_faults(std::move(rank), run.faults);
   {
     std::vector<std::jthread> threads;
     for (std::size_t r = 0; r < ranks; ++r)

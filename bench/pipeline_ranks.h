@@ -1,5 +1,5 @@
-// Ranks of a pipeline as threads of this process, each with a plan, an engine and a store of its own, as `terrace train --pp`
-// has them.
+// Ranks of a pipeline, or of a data-parallel run, as threads of this process, each with a plan, an engine and a store of its
+// own, as `terrace train --pp` and `--dp` have them.
 //
 // Owner: the caller. Threads: blocks until all ranks have ended. Errors: the first rank's that failed; does_not_fit by name.
 #pragma once
@@ -10,18 +10,20 @@
 
 #include <terrace/core/trace.h>
 #include <terrace/offload/io_engine.h>
+#include <terrace/parallel/comm/faults.h>
 #include <terrace/parallel/executor.h>
 #include <terrace/parallel/plan.h>
 
 namespace terrace::bench {
 
 struct RanksRun {
-  PlanRequest request = {};  // of every rank; its pipeline's
+  PlanRequest request = {};  // of every rank; its pipeline and its data ranks say how many there are
   MachineProfile profile = {};
   std::filesystem::path directory = {};  // of stores that vanish with the run
   std::uint64_t steps = 1;
   bool drain_at_end = false;             // of each step: all of its update stands behind its last backward
   std::vector<Trace>* traces = nullptr;  // one a rank, or none
+  CommunicationFaults faults = {};       // what calls between them suffer
   std::function<std::unique_ptr<IoEngine>(const IoOptions&)> make_io = make_io_engine;
 };
 struct RankSteps {

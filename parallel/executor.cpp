@@ -64,6 +64,7 @@ StepResult Executor::run(const Program& program, const StepInput& input, Compute
   compute_.begin(input);
   live_.begin();
   result_ = {};
+  static_cast<void>(overlap_.take());
   const auto begin = now_ns();
   try {
     parts_.walk->run(program, *this);
@@ -85,6 +86,7 @@ StepResult Executor::run(const Program& program, const StepInput& input, Compute
   result_.loss_sums = compute_.loss_sums();
   result_.gradient_norms = compute_.gradient_norms();
   result_.live = live_.peak();
+  result_.communicated = overlap_.take();
   result_.group_norms = compute_.group_norms();
   return std::move(result_);
 }
@@ -128,6 +130,7 @@ void Executor::compute(const Action& action, std::span<const Use> uses, const Re
     if (lane == Lane::compute) live_.end(action);
     {
       const std::lock_guard lock(result_mutex_);
+      overlap_.add(lane, static_cast<double>(*begin) * 1e-9, static_cast<double>(end) * 1e-9);
       if (lane == Lane::compute) result_.compute_seconds += static_cast<double>(end - *begin) * 1e-9;
       if (lane == Lane::communication) communicated_ns_ = end;
       if (is_message(lane)) received_ns_ = end;

@@ -20,6 +20,7 @@
 #include <terrace/optimizers/optimizer.h>
 #include <terrace/parallel/compute.h>
 #include <terrace/parallel/live_activations.h>
+#include <terrace/parallel/overlap.h>
 #include <terrace/parallel/step_map.h>
 #include <terrace/parallel/walk.h>
 
@@ -33,6 +34,7 @@ struct StepResult {
   std::vector<double> loss_sums, gradient_norms;
   double seconds = 0, compute_seconds = 0;
   std::map<std::string, double> stall_s;  // by cause
+  Communicated communicated;              // between ranks, and how much of it beside computing
   Traffic moved;                          // issued by this program
   PeakLive live;                          // counted as the computations ran
 };
@@ -79,6 +81,7 @@ class Executor : private Sink {
   LiveActivations live_;
   std::mutex result_mutex_;
   StepResult result_;
+  OverlapMeter overlap_;
   std::int64_t communicated_ns_ = 0, received_ns_ = 0;  // when the last communication and the last message ended
 };
 

@@ -58,6 +58,8 @@ void SimulatedTimes::add(const SimulatedTimes& other) {
   compute_seconds += other.compute_seconds;
   for (const auto& [cause, s] : other.stall_s) stall_s[cause] += s;
   for (std::size_t i = 0; i < kLanes; ++i) busy_s[i] += other.busy_s[i];
+  communicated.seconds += other.communicated.seconds;
+  communicated.hidden_s += other.communicated.hidden_s;
 }
 
 void SimulatedTimes::divide(double by) {
@@ -65,6 +67,8 @@ void SimulatedTimes::divide(double by) {
   compute_seconds /= by;
   for (auto& [cause, s] : stall_s) s /= by;
   for (auto& s : busy_s) s /= by;
+  communicated.seconds /= by;
+  communicated.hidden_s /= by;
 }
 
 const Simulator::Done& Simulator::done(Lane lane, std::uint64_t sequence) const { return done_[index(lane)].at(sequence - 1); }
@@ -175,6 +179,7 @@ void Simulator::compute(const Action& action, std::span<const Use>, const Reside
     times_.stall_s[std::string(name_of(waited))] += stall;
   }
   times_.busy_s[index(lane)] += d.end - d.start;
+  overlap_.add(lane, d.start, d.end);
   queue.push_back(d);
   if (trace_)
     trace_->span({std::string(name_of(lane)), to_text(action), static_cast<std::int64_t>(d.start * 1e9),
@@ -212,6 +217,7 @@ SimulatedTimes Simulator::finish_step(double not_before) {
   const double end = std::max(computed(), not_before);
   auto out = std::move(times_);
   times_ = {};
+  out.communicated = overlap_.take();
   out.seconds = end - step_begin_;
   step_begin_ = end;
   return out;
@@ -221,6 +227,7 @@ double Simulator::finish_writes() {
   const auto& writes = done_[index(Lane::write)];
   const double end = std::max(computed(), writes.empty() ? 0 : writes.back().end);
   times_ = {};
+  static_cast<void>(overlap_.take());
   return end - std::exchange(step_begin_, end);
 }
 

@@ -20,6 +20,7 @@
 #include <terrace/core/trace.h>
 #include <terrace/memory/residency.h>
 #include <terrace/parallel/exchange.h>
+#include <terrace/parallel/overlap.h>
 #include <terrace/parallel/program.h>
 #include <terrace/parallel/step_map.h>
 #include <terrace/parallel/walk.h>
@@ -56,6 +57,7 @@ struct SimulatedTimes {
   double compute_seconds = 0;             // the compute lane's own work
   std::map<std::string, double> stall_s;  // by cause: "read", "upload", "write", "download"
   std::array<double, kLanes> busy_s{};
+  Communicated communicated = {};
   void add(const SimulatedTimes& other);
   void divide(double by);
 };
@@ -103,6 +105,7 @@ class Simulator : public Sink {
   std::array<std::array<std::size_t, kLanes>, kLanes> passed_{};
   double step_begin_ = 0, not_before_ = 0;
   SimulatedTimes times_;
+  OverlapMeter overlap_;
 };
 
 }  // namespace terrace

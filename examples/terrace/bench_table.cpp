@@ -19,6 +19,7 @@ const std::vector<BenchEntry>& bench_table() {
       {[](const RunConfig&) { return bench::make_pcie_bench(); }, {}},
       {[](const RunConfig&) { return bench::make_pipeline_bench(); }, {}},
       {[](const RunConfig&) { return bench::make_bubbles_bench(); }, {}},
+      {[](const RunConfig&) { return bench::make_overlap_bench(); }, {}},
       {make_plan_residency_bench, {"model", "train", "memory"}},
       {make_step_bench, {"model", "train", "memory", "assumed-costs", "machine-profile"}},
       {make_all_bench, {"model", "train", "memory", "assumed-costs", "machine-profile"}},

@@ -93,6 +93,7 @@ json to_json(const StepMetrics& m) {
              {"stall_s", m.stall_s}}}};
   out["stall"] = json::object();
   for (const auto& [cause, seconds] : m.stall) out["stall"][cause] = seconds;
+  if (m.communication_s > 0) out["communication"] = {{"seconds", m.communication_s}, {"hidden_s", m.hidden_communication_s}};
   if (m.eval_loss) out["eval_loss"] = *m.eval_loss;
   if (m.skipped) out["skipped"] = true;
   return out;
@@ -110,7 +111,7 @@ StepMetrics metrics_from_json(const json& object) {
   const auto part = [&](const char* key) {
     return object.contains(key) && object.at(key).is_object() ? object.at(key) : json::object();
   };
-  const auto mem = part("mem"), offload = part("offload"), stall = part("stall");
+  const auto mem = part("mem"), offload = part("offload"), stall = part("stall"), communication = part("communication");
   m.device_peak_bytes = count(mem, "device_peak_bytes");
   m.host_peak_bytes = count(mem, "host_peak_bytes");
   m.nvme_peak_bytes = count(mem, "nvme_peak_bytes");
@@ -119,6 +120,8 @@ StepMetrics metrics_from_json(const json& object) {
   m.h2d_bytes = count(offload, "h2d_bytes");
   m.d2h_bytes = count(offload, "d2h_bytes");
   m.stall_s = real(offload, "stall_s");
+  m.communication_s = real(communication, "seconds");
+  m.hidden_communication_s = real(communication, "hidden_s");
   for (const auto& [cause, seconds] : stall.items()) m.stall[cause] = seconds.is_number() ? seconds.get<double>() : 0;
   if (object.contains("eval_loss")) m.eval_loss = real(object, "eval_loss");
   m.skipped = object.contains("skipped") && object.at("skipped") == true;

@@ -27,9 +27,10 @@ struct StepMetrics {
   std::uint64_t device_peak_bytes = 0, host_peak_bytes = 0, nvme_peak_bytes = 0;
   std::uint64_t read_bytes = 0, write_bytes = 0, h2d_bytes = 0, d2h_bytes = 0;
   double stall_s = 0;
-  std::map<std::string, double> stall;  // by cause; their sum is stall_s
-  std::optional<double> eval_loss;      // of the evaluation after this step
-  bool skipped = false;                 // not finite: the weights stayed as they were
+  std::map<std::string, double> stall;                     // by cause; their sum is stall_s
+  double communication_s = 0, hidden_communication_s = 0;  // between ranks; of it, beside computing
+  std::optional<double> eval_loss;                         // of the evaluation after this step
+  bool skipped = false;                                    // not finite: the weights stayed as they were
 };
 
 nlohmann::json to_json(const StepMetrics& metrics);

@@ -42,12 +42,14 @@ std::string rank_lines(const RunConfig& config, const Model& model, const PlanRe
   const auto tokens = static_cast<double>(config.batch_size * config.seq_len * config.grad_accumulation) * ranks;
   const auto flops = flops_of(model, request.shape.batch, p.programs.steady);
   const auto rate = [&](double of) { return of / p.times.seconds * 1e-12; };
+  const auto& communicated = p.times.communicated;
   return fmt::format(
       "{} ranks, {} on a node; each sends {} within its node and {} to others a step\n"
+      "gathers and reductions take {:.3f} s of it, {:.0f} % of that beside computing\n"
       "{:.4g} tokens a step, {:.4g} tokens/s; {:.3g} TFLOP/s of the model a rank, {:.3g} with recomputation\n",
       ranks, ranks_of_machine(config), format_bytes(static_cast<std::uint64_t>(p.steady_links.within)),
-      format_bytes(static_cast<std::uint64_t>(p.steady_links.between)), tokens, tokens / p.times.seconds, rate(flops.model),
-      rate(flops.with_recomputation));
+      format_bytes(static_cast<std::uint64_t>(p.steady_links.between)), communicated.seconds, 100 * communicated.hidden(),
+      tokens, tokens / p.times.seconds, rate(flops.model), rate(flops.with_recomputation));
 }
 
 }  // namespace terrace::cli

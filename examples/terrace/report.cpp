@@ -134,6 +134,13 @@ std::string planned_table(const json& plan, const Steps& steps) {
   if (plan.contains("stall_s") && plan.at("stall_s").is_object())
     for (const auto& [cause, value] : plan.at("stall_s").items()) planned_stall += value.is_number() ? value.get<double>() : 0;
   row("stall", planned_stall, typical(&StepMetrics::stall_s), seconds, false);
+  if (const double communication = typical(&StepMetrics::communication_s); communication > 0) {
+    const double planned = number(plan, {"communication", "seconds"});
+    row("gathers and reductions", planned, communication, seconds, false);
+    const Format percent = [](double share) { return fmt::format("{:.1f} %", 100 * share); };
+    row("of these, beside computing", number(plan, {"communication", "hidden_s"}) / planned,
+        typical(&StepMetrics::hidden_communication_s) / communication, percent, false);
+  }
   // Over all the steps that the plan walked: single ones differ a little, in the plan as in the run.
   const auto walked = static_cast<std::size_t>(std::max(0.0, number(plan, {"walked", "steps"})));
   const auto moved = [&](const std::string& name, const char* key, auto member) {

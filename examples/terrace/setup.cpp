@@ -236,6 +236,8 @@ nlohmann::json to_json(const Plan& p) {
   j["walked"] = {{"steps", p.step_traffic.size()}, {"bytes", bytes(all)}};
   j["stall_s"] = nlohmann::json::object();
   for (const auto& [cause, seconds] : p.times.stall_s) j["stall_s"][cause] = seconds;
+  if (p.times.communicated.seconds > 0)
+    j["communication"] = {{"seconds", p.times.communicated.seconds}, {"hidden_s", p.times.communicated.hidden_s}};
   j["commit"] = {{"commits", p.commits}, {"seconds", p.commit_seconds}, {"bytes", bytes(p.commit_traffic)}};
   j["floor_s"] = p.floor_s;
   j["binding"] = p.binding;

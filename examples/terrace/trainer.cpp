@@ -388,6 +388,8 @@ class Training {
     m.write_bytes = r.moved.write;
     m.h2d_bytes = r.moved.upload;
     m.d2h_bytes = r.moved.download;
+    m.communication_s = r.communicated.seconds;
+    m.hidden_communication_s = r.communicated.hidden_s;
     m.stall = r.stall_s;
     for (const auto& [cause, seconds] : r.stall_s) m.stall_s += seconds;
     return m;

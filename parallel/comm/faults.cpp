@@ -32,7 +32,8 @@ class FaultyCommunicator final : public Communicator {
       return;
     }
     if (faults_.longest_delay.count() > 0) {
-      const std::chrono::microseconds delay(random_() % static_cast<std::uint64_t>(faults_.longest_delay.count() + 1));
+      const auto choices = static_cast<std::uint64_t>((faults_.longest_delay - faults_.shortest_delay).count() + 1);
+      const auto delay = faults_.shortest_delay + std::chrono::microseconds(random_() % choices);
       stream.submit([delay] { std::this_thread::sleep_for(delay); });
     }
     inner_->issue(stream, std::move(call));

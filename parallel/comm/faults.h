@@ -18,6 +18,7 @@ namespace terrace {
 struct CommunicationFaults {
   std::uint64_t seed = 0;
   std::chrono::microseconds longest_delay{0};
+  std::chrono::microseconds shortest_delay{0};  // at most the longest; the same: every call takes so much longer
   int dying_rank = -1;
   std::uint64_t dies_at_call = 0;  // counted from 1; what is split off counts for itself
 };

@@ -22,6 +22,7 @@ StepMetrics sample(std::uint64_t step) {
   m.tokens = 2048, m.step_time_s = 0.1 + 0.2, m.tokens_per_s = 1e300;
   m.device_peak_bytes = ~0ULL, m.host_peak_bytes = (1ULL << 53) + 1, m.nvme_peak_bytes = 3;
   m.read_bytes = 4, m.write_bytes = 5, m.h2d_bytes = 6, m.d2h_bytes = 7, m.stall_s = 0.3;
+  m.communication_s = 0.5, m.hidden_communication_s = 0.25;
   m.stall = {{"read", 0.1}, {"upload", 0.2}};
   if (step % 2) m.eval_loss = std::nextafter(2.5, 3);
   return m;
@@ -55,6 +56,8 @@ TEST(Metrics, NumbersReadBackAsTheSameBits) {
     EXPECT_EQ(read[i].host_peak_bytes, want.host_peak_bytes);
     EXPECT_EQ(read[i].eval_loss, want.eval_loss);
     EXPECT_EQ(read[i].stall, want.stall);
+    EXPECT_EQ(read[i].communication_s, want.communication_s);
+    EXPECT_EQ(read[i].hidden_communication_s, want.hidden_communication_s);
   }
 }
 
@@ -69,7 +72,9 @@ TEST(Metrics, KeysAreTheDocumentedOnes) {
   for (const auto* const key : {"read_bytes", "write_bytes", "h2d_bytes", "d2h_bytes", "stall_s"}) {
     EXPECT_TRUE(object.at("offload").contains(key)) << key;
   }
+  for (const auto* const key : {"seconds", "hidden_s"}) EXPECT_TRUE(object.at("communication").contains(key)) << key;
   EXPECT_FALSE(to_json(sample(2)).contains("eval_loss"));
+  EXPECT_FALSE(to_json(StepMetrics{}).contains("communication")) << "one rank has nobody to talk to";
 }
 
 TEST(Metrics, NotANumberIsReadAsNotANumber) {

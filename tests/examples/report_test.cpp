@@ -34,6 +34,7 @@ void write_metrics(const ScratchFolder& run, std::uint64_t count) {
     m.tokens = 2048, m.step_time_s = 1.05 + 0.05 * std::sin(x), m.tokens_per_s = 2048 / m.step_time_s;
     m.device_peak_bytes = kGib / 2, m.host_peak_bytes = kGib, m.nvme_peak_bytes = 6 * kGib;
     m.read_bytes = s == 1 ? 0 : 3 * kGib, m.write_bytes = 2 * kGib, m.h2d_bytes = 3 * kGib, m.d2h_bytes = 2 * kGib;
+    m.communication_s = 0.2, m.hidden_communication_s = 0.15;
     m.stall = {{"read", 0.1 + 0.05 * std::sin(x / 5)}, {"upload", 0.04}, {"download", 0.01}};
     for (const auto& [cause, seconds] : m.stall) m.stall_s += seconds;
     if (s % 40 == 0) m.eval_loss = m.loss + 0.1;
@@ -50,6 +51,7 @@ void write_plan(const ScratchFolder& run) {
                               {"bytes",  // the first step reads nothing
                                {{"read", 3 * kGib}, {"write", 4 * kGib}, {"h2d", 6 * kGib}, {"d2h", 4 * kGib - 4096}}}}},
                             {"stall_s", {{"read", 0.1}, {"upload", 0.05}}},
+                            {"communication", {{"seconds", 0.2}, {"hidden_s", 0.1}}},
                             {"floor_s", 0.8},
                             {"binding", "read"}};
   run.write(kPlanFile, plan.dump());
@@ -93,6 +95,7 @@ TEST(Report, HoldsEveryPart) {
   }
   EXPECT_THAT(page, HasSubstr("<td>read from disk, 2 steps</td><td>3.00 GiB</td><td>3.00 GiB</td><td class='same'>equal</td>"));
   EXPECT_THAT(page, HasSubstr("<td>+4.00 KiB</td>"));
+  EXPECT_THAT(page, HasSubstr("<td>of these, beside computing</td><td>50.0 %</td><td>75.0 %</td><td>+50.0 %</td>"));
   EXPECT_THAT(page, Not(HasSubstr("missing")));
   EXPECT_THAT(page, Not(HasSubstr("http")));  // nothing is fetched
   EXPECT_THAT(page, Not(HasSubstr("<script")));
