@@ -99,7 +99,7 @@ class Search {
     budget.commit_only = !request.disk_tier;
     const StepMap map(model_, options(request, update));
     const ProfileCosts costs(map, profile_);
-    const auto ahead = request.gather_ahead == kAutoDepth ? 1 : request.gather_ahead;
+    const auto ahead = request.gather_ahead != kAutoDepth ? request.gather_ahead : request.data.gathers_before_use() ? 1 : 0;
     try {
       const auto run = dry_run(map, request, write_programs(map, request, depth, ahead), with_room_for_commits(budget),
                                request.generations, costs, profile_, {.most_steps = kTriedSteps, .steps_only = true});

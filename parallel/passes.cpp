@@ -35,17 +35,27 @@ Program with_offloads(const Program& program, const StepMap& map) {
   return out;
 }
 
-Program with_reductions(const Program& program, const StepMap& map) {
+Program with_reductions(const Program& program, const StepMap& map, bool beside_next) {
   const auto& data = map.data();
   if (!data.reduces()) return program;
   Program out{program.layers, program.micro_batches, {}};
+  std::vector<Action> later;  // of one backward
+  const auto add_later = [&] {
+    out.actions.insert(out.actions.end(), later.begin(), later.end());
+    later.clear();
+  };
   for (const auto& a : program.actions) {
-    out.actions.push_back(a);
     const bool gradients = is_backward(a.op) && a.op != Op::backward_input;
-    if (!gradients || (!data.folds_each() && a.micro_batch + 1 != program.micro_batches)) continue;
+    if (gradients && !later.empty() && later.front().layer == a.layer) add_later();  // it writes where they read
+    out.actions.push_back(a);
+    if (!gradients) continue;
+    add_later();
+    if (!data.folds_each() && a.micro_batch + 1 != program.micro_batches) continue;
     for (std::uint32_t g = 0; g < map.reduced_groups(a.layer); ++g)
-      out.actions.push_back({.op = Op::reduce, .layer = a.layer, .micro_batch = a.micro_batch, .chunk = g});
+      later.push_back({.op = Op::reduce, .layer = a.layer, .micro_batch = a.micro_batch, .chunk = g});
+    if (!beside_next) add_later();
   }
+  add_later();
   return out;
 }
 

@@ -14,8 +14,9 @@ Program with_recompute(const Program& program, const StepMap& map);
 // Behind every forward of a layer that offloads: what it left goes to the host. Behind the checker, which it does not concern.
 Program with_offloads(const Program& program, const StepMap& map);
 // Between data ranks: a layer's gradient is reduced after its last backward, or after each where gradients are folded one by
-// one.
-Program with_reductions(const Program& program, const StepMap& map);
+// one. What is folded so is given up behind its reduction: `beside_next` puts that behind the next backward of another layer,
+// which then has a place of its own for its gradient, and does not wait until this one's is free.
+Program with_reductions(const Program& program, const StepMap& map, bool beside_next = false);
 // When a layer's gradient is complete: its share of the global norm (and the sum of a tied tensor's uses). Behind a reduction
 // it stands after the next layer's backward, so that one overlaps with the other.
 Program with_norms(Program program);

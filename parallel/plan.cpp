@@ -286,7 +286,9 @@ class Planner {
     std::vector<std::uint32_t> depths{request_.prefetch_depth}, aheads{request_.gather_ahead};
     if (request_.prefetch_depth == kAutoDepth) depths = {1, 2, 4, 8};
     if (request_.gather_ahead == kAutoDepth)
-      aheads = request_.data.gathers_before_use() ? std::vector{0U, 1U, 2U} : std::vector{0U};
+      aheads = request_.data.gathers_before_use()                      ? std::vector{0U, 1U, 2U}
+               : request_.data.folds_each() && request_.data.ranks > 1 ? std::vector{0U, 1U}
+                                                                       : std::vector{0U};
     std::vector<std::pair<std::uint32_t, std::uint32_t>> distances;
     for (const auto depth : depths)
       for (const auto ahead : aheads) distances.emplace_back(depth, ahead);
@@ -454,9 +456,12 @@ Programs write_programs(const StepMap& map, const PlanRequest& request, std::uin
                : kind == Order::vertical   ? vertical(layers, m)
                                            : group_vertical(layers, m, std::max(1U, request.group));
   order = with_recompute(order, map);
-  order = map.pipeline().asynchronous()
-              ? with_norm_of_each_update(order, map)
-              : with_gathers(with_tied_gradients(with_norms(with_reductions(order, map)), map), map, gather_ahead);
+  if (map.pipeline().asynchronous()) {
+    order = with_norm_of_each_update(order, map);
+  } else {
+    order = with_reductions(order, map, map.data().folds_each() && gather_ahead > 0);
+    order = with_gathers(with_tied_gradients(with_norms(order, map), map), map, gather_ahead);
+  }
 
   const auto chunks_of = [&](std::uint32_t l) { return map.groups_of(l); };
   Programs out;

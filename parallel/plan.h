@@ -59,8 +59,10 @@ struct PlanRequest {
   // `order`.
   std::optional<pipeline::Pipeline> pipeline = {};
   std::uint32_t pipeline_rank = 0;
-  DataParallel data = {};                   // the budgets, shape and traffic are each rank's
-  std::uint32_t gather_ahead = kAutoDepth;  // with sharded weights: layer actions between a gather and its use
+  DataParallel data = {};  // the budgets, shape and traffic are each rank's
+  // With sharded weights: layer actions between a gather and its use. With sharded gradients: whether (not 0) a layer's are
+  // reduced beside the next layer's backward, in a place of their own.
+  std::uint32_t gather_ahead = kAutoDepth;
 };
 
 struct Programs {

@@ -53,18 +53,20 @@ struct Pair {
   std::size_t number = 0;  // of the collective, in the program
 };
 
-// Each collective and the layer's computation behind it in the program, where that is another layer's: what it is to be hidden
-// by.
+// Each collective and the first layer's computation that is to hide it, where that is another layer's: the next one in the
+// program; of a reduction, the next one behind the backward that it needs.
 std::vector<Pair> pairs_of(const Program& program) {
+  const auto& actions = program.actions;
+  const auto computes = [](const Action& a) { return a.op == Op::forward || a.op == Op::backward; };
   std::vector<Pair> pairs;
-  std::vector<std::pair<Action, std::size_t>> open;
   std::size_t collectives = 0;
-  for (const auto& a : program.actions) {
-    if (communicates(a.op)) open.emplace_back(a, collectives++);
-    if (a.op != Op::forward && a.op != Op::backward) continue;
-    for (const auto& [c, number] : open)
-      if (c.layer != a.layer) pairs.push_back({to_text(c), to_text(a), number});
-    open.clear();
+  for (auto at = actions.begin(); at != actions.end(); ++at) {
+    if (!communicates(at->op)) continue;
+    const auto number = collectives++;
+    const auto ready =
+        at->op == Op::gather ? at : std::ranges::find(actions, Action{.op = Op::backward, .layer = at->layer}) + 1;
+    const auto partner = std::find_if(ready, actions.end(), computes);
+    if (partner != actions.end() && partner->layer != at->layer) pairs.push_back({to_text(*at), to_text(*partner), number});
   }
   return pairs;
 }
@@ -284,7 +286,7 @@ TEST_P(Overlap, IsInTheTraceAndInTheSimulation) {
                            GetParam(), 100 * results[0].communicated.hidden(), 100 * p.times.communicated.hidden());
 }
 
-INSTANTIATE_TEST_SUITE_P(Stages, Overlap, testing::Values(0U, 1U),
+INSTANTIATE_TEST_SUITE_P(Stages, Overlap, testing::Values(0U, 1U, 2U, 3U),
                          [](const auto& of) { return fmt::format("Zero{}", of.param); });
 
 }  // namespace
