@@ -98,7 +98,7 @@ void Compute::share_results(Share what) {
   // the same in every copy of the state.
   if (what != Share::step || !shares_squares()) return;
   const bool sharded = parts_.map->data().stage() >= 1;
-  auto& with = !parts_.ranks.pipeline ? ranks_->sharers() : sharded ? *parts_.ranks.all : *parts_.ranks.pipeline;
+  auto& with = !parts_.ranks.pipeline ? ranks_->sharers() : sharded ? *parts_.ranks.copy : *parts_.ranks.pipeline;
   for (std::size_t u = 0; u < squares_.size(); ++u)
     if (!verdicts_[u].given) share(with, squares_[u].all());
 }

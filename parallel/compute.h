@@ -47,6 +47,7 @@ struct RankGroups {
   Communicator* all = nullptr;
   Communicator* data = nullptr;      // ranks with the same layers; there also where one alone folds
   Communicator* pipeline = nullptr;  // ranks with the same micro-batches
+  Communicator* copy = nullptr;      // ranks of all stages that together hold one copy of the state
 };
 
 class Compute {

@@ -139,6 +139,12 @@ struct Engine::Impl {
       pipeline_ranks = mesh.split(*options.communicator, "pp");
       groups.pipeline = pipeline_ranks.get();
       if (data.ranks > 1) data_ranks = mesh.split(*options.communicator, "dp");
+      groups.copy = groups.all;
+      if (data.copies() > 1) {
+        copy_ranks =
+            options.communicator->split(static_cast<int>(data.rank / data.sharers()), options.communicator->rank(), "copy");
+        groups.copy = copy_ranks.get();
+      }
     }
     if (data.reduces() && data.ranks == 1) data_ranks = make_self_communicator();
     groups.data = data_ranks ? data_ranks.get() : groups.pipeline ? nullptr : options.communicator;
@@ -207,7 +213,7 @@ struct Engine::Impl {
   Belady policy;
   Residency residency;
   Walk walk;
-  std::unique_ptr<Communicator> pipeline_ranks, data_ranks;
+  std::unique_ptr<Communicator> pipeline_ranks, data_ranks, copy_ranks;
   RankGroups groups;
   std::optional<Agreement> ranks;  // empty where there is one
   std::optional<Commit> resumed;

@@ -109,8 +109,6 @@ class Planner {
           "--canonical-reduction, --compress-gradients and --pp, or leave out --sync-interval",
           Exit::usage);
     if (request_.pipeline && request_.pipeline->schedule.asynchronous()) demand_asynchronous();
-    if (request_.pipeline && data.copies() > 1)
-      throw Error("hybrid shards in the stages of a pipeline: not there yet\n  leave out --shard-group, or --pp", Exit::usage);
     if (data.gradients != Travel::whole &&
         (!data.folds_each() || Recipe::of(model_.dtype, request_.recipe, request_.states).gradient != DType::fp32))
       throw Error(

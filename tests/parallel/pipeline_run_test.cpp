@@ -104,10 +104,10 @@ TEST_F(PipelineRun, EveryTwoSettingsTogether) {
   };
   const Numbers numbers[] = {{DType::fp32, "fp32"}, {DType::bf16, "fp32"}, {DType::fp64, "fp32"}, {DType::bf16, "split"}};
   struct Data {
-    std::uint32_t ranks, zero;
+    std::uint32_t ranks, zero, shard_group;
   };
-  const Data data[] = {{1, 0}, {2, 0}, {2, 1}, {2, 2}, {2, 3}};
-  const test::CoveringRows covering({4, 7, 3, 2, 2, 3, 5, 2, 2}, 2);
+  const Data data[] = {{1, 0, 0}, {2, 0, 0}, {2, 1, 0}, {2, 2, 0}, {2, 3, 0}, {4, 1, 2}, {4, 3, 2}};
+  const test::CoveringRows covering({4, 7, 3, 2, 2, 3, 7, 2, 2}, 2);
   std::map<std::string, toy::RunResult> references;
   std::uint64_t read = 0;
   for (const auto& row : covering.rows()) {
@@ -122,10 +122,10 @@ TEST_F(PipelineRun, EveryTwoSettingsTogether) {
     o.before_use = row[3] == 0;
     o.recompute = row[4] == 1;
     o.depth = row[5] == 0 ? 0 : row[5] == 1 ? kAutoDepth : 4;
-    o.data = {.ranks = data[at(6)].ranks, .zero = data[at(6)].zero, .canonical = true};
+    o.data = {.ranks = data[at(6)].ranks, .zero = data[at(6)].zero, .canonical = true, .shard_group = data[at(6)].shard_group};
     o.sizes.tied = row[7] == 0;
     const std::uint32_t ranks = row[8] == 0 ? 2 : 3;
-    constexpr std::uint32_t kMicroBatches = 12;
+    constexpr std::uint32_t kMicroBatches = 24;
     o.shape = {{1, 8}, kMicroBatches / o.data.ranks};
 
     auto plain = o;
@@ -163,6 +163,25 @@ TEST_F(PipelineRun, EveryTwoSettingsTogether) {
   }
   EXPECT_GE(covering.rows().size(), 35U);
   EXPECT_GT(read, 0U);
+}
+
+// Without canonical reduction: the same bits in every stage of ZeRO, and those of the same shards without a pipeline.
+TEST_F(PipelineRun, HybridShardsInStagesAreTheBitsOfHybridShards) {
+  for (const std::string order : {"1f1b", "zb-h1"})
+    for (const auto& [ranks, group] : {std::pair{4U, 2U}, {6U, 3U}}) {
+      toy::RunOptions base;
+      base.steps = 3;
+      base.shape = {{1, 8}, 1};
+      base.data = {.ranks = ranks, .zero = 1, .shard_group = group};
+      const auto alone = run(base, "no pipeline");
+      for (const std::uint32_t zero : {1U, 2U, 3U}) {
+        auto o = base;
+        o.data.zero = zero;
+        o.pipeline = pipeline_of(order, 2, 1, 1, o.sizes.blocks);
+        const auto what = fmt::format("{} on 2 × {} ranks in groups of {}, ZeRO-{}", order, ranks, group, zero);
+        expect_same(alone, run(o, what), what);
+      }
+    }
 }
 
 // What an order's formula says of rank r: exactly, or at most.
