@@ -1,0 +1,79 @@
+// What a pipeline's ranks send each other is its order's formula, to the byte, counted where it is issued.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include <terrace/parallel/comm/ledger.h>
+#include <terrace/parallel/pipeline/orders.h>
+
+#include "data_parallel_run.h"
+
+namespace terrace {
+namespace {
+
+using PipelineVolume = toy::RanksTest;
+
+// Each rank's second step, whose update stands in its backward, so that a step is whole.
+std::vector<Ledger> ledgers_of(toy::RunOptions o, std::uint32_t ranks) {
+  o.before_use = false;
+  std::vector<Ledger> steps(ranks);
+  const auto errors = test::on_threads(static_cast<int>(ranks), {std::chrono::seconds(60)}, [&](test::Rank& rank) {
+    const auto r = static_cast<std::size_t>(rank.comm->rank());
+    const auto comm = with_ledger(std::move(rank.comm), steps[r]);
+    toy::Training training(toy::of_rank(o, comm->rank()), comm.get());
+    for (std::uint64_t s = 1; s <= 2; ++s) {
+      steps[r].clear();
+      training.step(s);
+    }
+  });
+  for (const auto& error : errors) EXPECT_EQ(error, "");
+  return steps;
+}
+
+TEST_F(PipelineVolume, TheLedgerIsTheFormulaOfEveryOrder) {
+  struct Case {
+    const char* order;
+    std::uint32_t stages_a_rank, edges_within;  // edges between stages of one rank, which need no message
+  };
+  for (const auto& [order, v, within] : {Case{"layerwise", 1, 0},
+                                         {"gpipe", 1, 0},
+                                         {"1f1b", 1, 0},
+                                         {"interleaved", 2, 0},
+                                         {"interleaved", 3, 0},
+                                         {"zb-h1", 1, 0},
+                                         {"zb-v", 2, 1},
+                                         {"dualpipe-v", 2, 1}})
+    for (const auto& [p, m] : {std::pair{2U, 4U}, {3U, 7U}}) {
+      const auto what = fmt::format("{} on {} ranks, {} stages each, {} micro-batches", order, p, v, m);
+      toy::RunOptions o;
+      o.store = folder_;
+      o.sizes = {.width = 16, .vocab = 33, .blocks = p * v};
+      o.sizes.tied = false;
+      o.shape = {{1, 4}, m};
+      const auto schedule = pipeline::write_order(order, {.ranks = p, .micro_batches = m, .chunks = v});
+      std::vector<std::uint32_t> begins{0};
+      for (std::uint32_t s = 1; s < p * v; ++s) begins.push_back(s + 1);
+      begins.push_back(p * v + 2);
+      o.pipeline = {schedule, begins};
+      Ledger::Entry sent, received;
+      for (const auto& ledger : ledgers_of(o, p))
+        for (const auto& [key, entry] : ledger.entries()) {
+          if (key.second != Operation::send && key.second != Operation::receive) continue;
+          auto& all = key.second == Operation::send ? sent : received;
+          all.calls += entry.calls;
+          all.payload_bytes += entry.payload_bytes;
+        }
+      const std::uint64_t messages = 2 * m * (p * v - 1 - within);
+      const auto model = toy::make_model(o.sizes);
+      const StepMap map(model, {.shape = o.shape, .pipeline = part_of(*o.pipeline, 0)});
+      EXPECT_EQ(sent.calls, messages) << what;
+      EXPECT_EQ(received.calls, messages) << what;
+      EXPECT_EQ(sent.payload_bytes, messages * map.chunk_bytes(map.x(1, 0))) << what;
+      EXPECT_EQ(received.payload_bytes, sent.payload_bytes) << what;
+    }
+}
+
+}  // namespace
+}  // namespace terrace
