@@ -101,7 +101,12 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
     for (auto* const size : {sub->add_option("--nodes", out.plan.nodes, "nodes of the cluster (default 1)"),
                              sub->add_option("--gpus-per-node", out.plan.gpus_per_node, "ranks on each; 0: all its GPUs")})
       size->needs(profile)->group("cluster");
-    sub->add_option("--timeline", out.plan.timeline, "write a picture (SVG) of a pipeline's simulated step")->type_name("FILE");
+    auto* const timeline =
+        sub->add_option("--timeline", out.plan.timeline, "write a picture (SVG) of a pipeline's simulated step");
+    timeline->type_name("FILE");
+    sub->add_option("--measured", out.plan.measured, "draw the last step of this run, lane by lane, beside the simulated one")
+        ->type_name("RUN")
+        ->needs(timeline);
     sub->add_option("--write-schedule", out.plan.write_schedule, "write a pipeline's order as text, which --schedule takes")
         ->type_name("FILE");
   }

@@ -34,6 +34,7 @@ struct PlanOptions {
   std::int64_t nodes = 1, gpus_per_node = 0;
   // Of a pipeline: a picture of the simulated step, its order as text; empty: none.
   std::filesystem::path timeline, write_schedule;
+  std::filesystem::path measured;  // the run whose last step is drawn beside the simulated one; empty: none
 };
 
 struct CommandLine {

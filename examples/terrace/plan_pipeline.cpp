@@ -10,7 +10,9 @@
 
 #include <terrace/examples/lm/model.h>
 #include <terrace/examples/terrace/device.h>
+#include <terrace/examples/terrace/lanes_picture.h>
 #include <terrace/examples/terrace/pipeline_setup.h>
+#include <terrace/examples/terrace/rank_log.h>
 #include <terrace/examples/terrace/setup.h>
 #include <terrace/examples/terrace/timeline.h>
 #include <terrace/parallel/check_messages.h>
@@ -68,14 +70,41 @@ void write_file(const std::filesystem::path& file, const std::string& text) {
   if (!out) throw Error(fmt::format("{} could not be written\n  give a file in a folder that exists", file.string()));
 }
 
+constexpr std::uint64_t kSteps = 4;
+
+RanksTimes times_together(const std::vector<Plan>& plans, const Model& model, const MachineProfile& profile,
+                          std::vector<Trace>* traces = nullptr) {
+  const auto costs_of = [&](const StepMap& map) { return std::make_unique<ProfileCosts>(map, profile); };
+  return simulate_ranks(plans, model, costs_of, profile, {.steps = kSteps, .traces = traces});
+}
+
 // All ranks together, with what their walks move; empty where there are so many actions that nobody would wait for it.
 std::optional<double> step_together(const std::vector<Plan>& plans, const Model& model, const MachineProfile& profile) {
-  constexpr std::uint64_t kTimedActions = 200'000, kSteps = 4;
+  constexpr std::uint64_t kTimedActions = 200'000;
   std::uint64_t actions = 0;
   for (const auto& plan : plans) actions += kSteps * plan.programs.steady.actions.size();
   if (actions > kTimedActions) return std::nullopt;
-  const auto costs_of = [&](const StepMap& map) { return std::make_unique<ProfileCosts>(map, profile); };
-  return simulate_ranks(plans, model, costs_of, profile, {.steps = kSteps}).step_s.back();
+  return times_together(plans, model, profile).step_s.back();
+}
+
+// Each rank's lanes in a steady step, and in the last step of the run.
+std::string lanes_beside(const std::filesystem::path& run, const std::vector<Plan>& plans, const Model& model,
+                         const MachineProfile& profile, const std::string& title) {
+  std::vector<RankLanes> lanes;
+  for (std::uint32_t r = 0; r < plans.size(); ++r) {
+    const auto file = trace_file_of(run, r * plans[r].map.data.ranks);  // of the ranks with these layers, the first one's
+    if (!std::filesystem::exists(file))
+      throw Error(fmt::format("{} is missing\n  a pipeline of {} ranks writes it when it ends", file.string(), plans.size()),
+                  Exit::usage);
+    lanes.push_back({.measured = read_trace_window(file, 0)});
+  }
+  std::vector<Trace> traces(plans.size());
+  const auto times = times_together(plans, model, profile, &traces);
+  double end_s = 0;
+  for (const auto& trace : traces)
+    for (const auto& span : trace.spans()) end_s = std::max(end_s, static_cast<double>(span.end_ns) * 1e-9);
+  for (std::size_t r = 0; r < plans.size(); ++r) lanes[r].simulated = window_of(traces[r], end_s, times.step_s.back());
+  return lanes_picture(lanes, title);
 }
 
 }  // namespace
@@ -103,7 +132,9 @@ Exit plan_pipeline(const CommandLine& line) {
   if (together_s) *together_s /= steps;
   const auto title = fmt::format("{} on {} ranks, {}, {} micro-batches, stages of {} layers", config.model, plans.size(), name,
                                  p.schedule.micro_batches, stage_layers(p));
-  if (!line.plan.timeline.empty()) write_file(line.plan.timeline, timeline(p.schedule, costs, title));
+  if (!line.plan.timeline.empty())
+    write_file(line.plan.timeline, line.plan.measured.empty() ? timeline(p.schedule, costs, title)
+                                                              : lanes_beside(line.plan.measured, plans, model, profile, title));
   if (!line.plan.write_schedule.empty())
     write_file(line.plan.write_schedule, fmt::format("# {}\n{}", title, to_text(p.schedule)));
 

@@ -5,8 +5,13 @@
 #include <cerrno>
 
 #include <terrace/core/error.h>
+#include <terrace/examples/terrace/report.h>
 
 namespace terrace::cli {
+
+std::filesystem::path trace_file_of(const std::filesystem::path& run, std::uint32_t rank) {
+  return run / (rank == 0 ? kTraceFile : fmt::format("rank{}.trace.json", rank));
+}
 
 RankLog::RankLog(const std::filesystem::path& run, int rank) : rank_(rank) {
   if (rank == 0) return;

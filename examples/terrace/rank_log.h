@@ -4,6 +4,7 @@
 // Threads: the rank's. Errors: Error naming the file when it cannot be opened.
 #pragma once
 
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -12,6 +13,9 @@
 #include <terrace/examples/terrace/screen.h>
 
 namespace terrace::cli {
+
+// Of the first rank trace.json, which the report shows; the other ranks of a pipeline have files beside it.
+std::filesystem::path trace_file_of(const std::filesystem::path& run, std::uint32_t rank);
 
 class RankLog {
  public:

@@ -86,7 +86,37 @@ double busy_seconds(const std::vector<TraceWindow::Span>& spans) {
   return busy;
 }
 
+// The spans of each lane within [begin, end], compute first.
+std::vector<TraceWindow::Row> rows_between(const std::map<std::string, std::vector<TraceWindow::Span>>& spans_of, double begin,
+                                           double end) {
+  static constexpr std::array<std::string_view, 6> kOrder{"compute", "update", "upload", "download", "read", "write"};
+  std::vector<TraceWindow::Row> rows;
+  std::vector<std::string> lanes;
+  for (const auto lane : kOrder)
+    if (spans_of.contains(std::string(lane))) lanes.emplace_back(lane);
+  for (const auto& [lane, spans] : spans_of)
+    if (lane != "step" && std::ranges::find(lanes, lane) == lanes.end()) lanes.push_back(lane);
+  for (const auto& lane : lanes) {
+    TraceWindow::Row row{.lane = lane, .spans = {}, .busy_s = 0};
+    for (const auto& s : spans_of.at(lane)) {
+      if (s.end_s <= begin || s.begin_s >= end) continue;
+      row.spans.push_back({s.name, std::max(s.begin_s, begin) - begin, std::min(s.end_s, end) - begin});
+    }
+    row.busy_s = busy_seconds(row.spans);
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
 }  // namespace
+
+TraceWindow window_of(const Trace& trace, double end_s, double seconds) {
+  std::map<std::string, std::vector<TraceWindow::Span>> lanes;
+  for (const auto& s : trace.spans())
+    lanes[s.lane].push_back({s.name, static_cast<double>(s.begin_ns) * 1e-9, static_cast<double>(s.end_ns) * 1e-9});
+  for (auto& [lane, spans] : lanes) std::ranges::sort(spans, {}, &TraceWindow::Span::begin_s);
+  return {.seconds = seconds, .rows = rows_between(lanes, end_s - seconds, end_s), .counters = {}};
+}
 
 TraceWindow read_trace_window(const std::filesystem::path& file, double step_time_s) {
   const auto raw = read_raw(file);
@@ -95,21 +125,7 @@ TraceWindow read_trace_window(const std::filesystem::path& file, double step_tim
   const auto [begin, end] = choose_window(raw, step_time_s);
   window.seconds = end - begin;
 
-  static constexpr std::array<std::string_view, 6> kOrder{"compute", "update", "upload", "download", "read", "write"};
-  std::vector<std::string> lanes;
-  for (const auto lane : kOrder)
-    if (raw.lanes.contains(std::string(lane))) lanes.emplace_back(lane);
-  for (const auto& [lane, spans] : raw.lanes)
-    if (lane != "step" && std::ranges::find(lanes, lane) == lanes.end()) lanes.push_back(lane);
-  for (const auto& lane : lanes) {
-    TraceWindow::Row row{.lane = lane, .spans = {}, .busy_s = 0};
-    for (const auto& s : raw.lanes.at(lane)) {
-      if (s.end_s <= begin || s.begin_s >= end) continue;
-      row.spans.push_back({s.name, std::max(s.begin_s, begin) - begin, std::min(s.end_s, end) - begin});
-    }
-    row.busy_s = busy_seconds(row.spans);
-    window.rows.push_back(std::move(row));
-  }
+  window.rows = rows_between(raw.lanes, begin, end);
   for (const auto& [name, values] : raw.counters) {
     TraceWindow::Counter counter{.name = name, .values = {}, .peak = 0};
     const auto first = std::ranges::upper_bound(values, begin, {}, &std::pair<double, double>::first);

@@ -1,4 +1,4 @@
-// One step of a trace: its spans by lane and its counters, read back from trace.json.
+// One step of a trace: its spans by lane and its counters, read back from trace.json or taken from a simulated run.
 //
 // Threads: any. Errors: Error naming the file when it is no trace.
 #pragma once
@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <terrace/core/trace.h>
 
 namespace terrace::cli {
 
@@ -32,5 +34,7 @@ struct TraceWindow {
 
 // The last span of a lane "step" where there is one, else the last `step_time_s` seconds of computing, else everything.
 TraceWindow read_trace_window(const std::filesystem::path& file, double step_time_s);
+// The `seconds` before `end_s`, without counters.
+TraceWindow window_of(const Trace& trace, double end_s, double seconds);
 
 }  // namespace terrace::cli

@@ -160,7 +160,8 @@ class Training {
 
     if (team.first()) keep_choices(dir, *device);
     if (request_.commits) engine.commit(done, payload());
-    if (team.first()) trace.write(dir.path / kTraceFile);
+    const bool first_of_stage = request_.pipeline && static_cast<std::uint32_t>(team.rank()) % request_.data.ranks == 0;
+    if (team.first() || first_of_stage) trace.write(trace_file_of(dir.path, static_cast<std::uint32_t>(team.rank())));
     if (done < last) {
       screen.note(fmt::format("stopped by signal {} after step {}; go on with --resume auto", stopped, done));
       return Exit::interrupted;

@@ -114,6 +114,25 @@ TEST_F(Ranks, PipelinesRunOrdersFromFiles) {
     ASSERT_EQ(0, many.exit) << many.described;
     EXPECT_EQ(weights_of(one), weights_of(many)) << file;
   }
+  // The run's last step beside the simulated one: every forward of every rank is there twice.
+  auto beside = tiny("plan", shape);
+  beside.insert(beside.end(), {"--schedule", "own.txt", "--timeline", "both.svg", "--measured", "run-own.txt"});
+  const auto drawn = terrace(beside);
+  ASSERT_EQ(0, drawn.exit) << drawn.described;
+  std::ifstream lanes(at("both.svg"));
+  const std::string both{std::istreambuf_iterator<char>(lanes), {}};
+  for (const auto* const lane : {"rank 0 compute, simulated", "rank 0 message, simulated", "rank 1 compute, simulated"})
+    EXPECT_NE(both.find(lane), std::string::npos) << lane;
+  for (const int layer : {0, 3})
+    for (int m = 0; m < 8; ++m) {
+      const auto title = fmt::format("<title>forward l{} m{},", layer, m);
+      std::size_t times = 0;
+      for (auto here = both.find(title); here != std::string::npos; here = both.find(title, here + 1)) ++times;
+      EXPECT_EQ(times, 2U) << title;
+    }
+  beside.back() = "nowhere";
+  expect_refusal(terrace(beside), 2, {"nowhere/trace.json", "when it ends"});
+
   // Rank 1 would have to go backward before it went forward.
   std::ofstream(at("wrong.txt")) << "pipeline 2 2 1\nplace 0 1\nrank F0.0 B0.0\nrank B1.0 F1.0\n";
   expect_refusal(train(threads(1, 0, "wrong", {"--pp", "2", "--schedule", "wrong.txt"})), 2, {"wrong.txt", "B1.0"});
