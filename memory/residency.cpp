@@ -28,7 +28,7 @@ Residency::Residency(Budget budget, EvictionPolicy& policy, std::uint32_t genera
     : budget_(budget),
       policy_(policy),
       generations_(generations),
-      space_{{Space(budget.device, Reuse::sent_last), Space(budget.host), Space(budget.disk)}} {
+      space_{{Space(budget.device), Space(budget.host), Space(budget.disk)}} {
   if (generations == 0) throw std::logic_error("residency: a disk place has at least one generation");
 }
 

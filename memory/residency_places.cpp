@@ -4,17 +4,6 @@
 #include <terrace/memory/residency.h>
 
 namespace terrace {
-namespace {
-
-Clock last_use(const Clock& ready, const Clock& busy) {
-  if (busy == ready) return busy;
-  Clock last = busy;
-  for (std::size_t i = 0; i < kLanes; ++i)
-    if (last.at[i] == ready.at[i]) last.at[i] = 0;
-  return last;
-}
-
-}  // namespace
 
 std::span<const ChunkId> Residency::members(ChunkId head, Tier t) const {
   return std::span(ids_).subspan(index(head), t == Tier::device ? run_of(head).count : 1);
@@ -48,14 +37,13 @@ void Residency::place(ChunkId head, Tier t, const Space::Reserved& reserved) {
   relist(head, t);
 }
 
-// Whatever still touches a place goes with it: the next occupant waits for it. Those that read the content have waited for
-// whoever produced it, so it waits for them alone: a place that a message filled is not taken for one that is being sent. Each
-// chunk of a run gives back its own part, so that the next occupant of one does not wait for the users of all.
+// Whatever still touches a place goes with it: the next occupant waits for it. Each chunk of a run gives back its own part,
+// so that the next occupant of one does not wait for the users of all.
 void Residency::unplace(ChunkId head, Tier t) {
   for (const ChunkId c : members(head, t)) {
     auto& here = copy(c, t);
     auto& times = clocks(c, t);
-    space_[t].free({here.offset, place_bytes(c, t)}, last_use(times.ready, times.busy));
+    space_[t].free({here.offset, place_bytes(c, t)}, times.busy);
     here = Copy{};
     times = Clocks{};
   }

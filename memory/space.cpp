@@ -31,22 +31,6 @@ std::optional<std::uint64_t> Holes::take(std::uint64_t bytes, End end) {
   return offset;
 }
 
-void Holes::take(Range range) {
-  const auto end = range.offset + range.bytes;
-  auto hole = std::ranges::upper_bound(ranges_, range.offset, {}, &Range::offset);
-  if (hole == ranges_.begin() || (--hole)->offset + hole->bytes < end)
-    throw std::logic_error(fmt::format("space: bytes {}..{} are not free", range.offset, end));
-  const Range below{hole->offset, range.offset - hole->offset}, above{end, hole->offset + hole->bytes - end};
-  if (below.bytes != 0 && above.bytes != 0) {
-    *hole = below;
-    ranges_.insert(std::next(hole), above);
-  } else if (below.bytes != 0 || above.bytes != 0) {
-    *hole = below.bytes != 0 ? below : above;
-  } else {
-    ranges_.erase(hole);
-  }
-}
-
 void Holes::give(Range range) {
   const auto next = std::ranges::lower_bound(ranges_, range.offset, {}, &Range::offset);
   const auto end_of = [](const Range& r) { return r.offset + r.bytes; };
@@ -74,54 +58,11 @@ std::uint64_t Holes::largest() const {
   return most;
 }
 
-namespace {
-
-bool by_message(const Clock& clock) {
-  return std::any_of(clock.at.begin() + index(Lane::message), clock.at.end(), [](std::uint64_t at) { return at != 0; });
-}
-
-}  // namespace
-
-Space::Space(std::uint64_t capacity_bytes, Reuse reuse)
-    : capacity_bytes_(capacity_bytes), reuse_(reuse), holes_(capacity_bytes) {}
-
-std::optional<std::uint64_t> Space::take(std::uint64_t bytes, End end) {
-  if (capacity_bytes_ == kUnlimited) return holes_.take(bytes, End::low);
-  if (reuse_ == Reuse::at_once || end == End::low || messages_ == 0) return holes_.take(bytes, end);
-  constexpr std::uint64_t kUnderWay = 64;  // a rank is not further ahead of the others
-  const auto before = messages_ - std::min(messages_, kUnderWay);
-  auto offset = beside(bytes, before);
-  if (!offset) {  // as few as can be of those under way, the first ones first
-    auto stay = before, gone = messages_;
-    while (gone - stay > 1) {
-      const auto middle = stay + (gone - stay) / 2;
-      (beside(bytes, middle) ? gone : stay) = middle;
-    }
-    offset = beside(bytes, gone);
-    if (!offset) return std::nullopt;
-  }
-  holes_.take(Range{*offset, bytes});
-  return offset;
-}
-
-// The topmost place without bytes that were sent after this one.
-std::optional<std::uint64_t> Space::beside(std::uint64_t bytes, std::uint64_t sent_after) const {
-  for (auto hole = holes_.ranges().rbegin(); hole != holes_.ranges().rend(); ++hole) {
-    auto end = hole->offset + hole->bytes;
-    auto touched = touched_.lower_bound(end);
-    for (; touched != touched_.begin() && end >= hole->offset + bytes; --touched) {
-      const auto& [offset, below] = *std::prev(touched);
-      if (below.end <= end - bytes) break;
-      if (below.sent > sent_after) end = offset;
-    }
-    if (end >= hole->offset + bytes) return end - bytes;
-  }
-  return std::nullopt;
-}
+Space::Space(std::uint64_t capacity_bytes) : capacity_bytes_(capacity_bytes), holes_(capacity_bytes) {}
 
 std::optional<Space::Reserved> Space::reserve(std::uint64_t bytes, End end) {
   if (bytes == 0) throw std::logic_error("space: nothing cannot be reserved");
-  const auto offset = take(bytes, end);
+  const auto offset = holes_.take(bytes, capacity_bytes_ == kUnlimited ? End::low : end);
   if (!offset) return std::nullopt;
   const auto first = *offset, last = *offset + bytes;
   reserved_bytes_ += bytes;
@@ -131,14 +72,14 @@ std::optional<Space::Reserved> Space::reserve(std::uint64_t bytes, End end) {
   // The new occupant inherits the clocks of the bytes it covers; what sticks out on either side stays recorded.
   Reserved reserved{{first, bytes}, {}};
   auto it = touched_.upper_bound(first);
-  if (it != touched_.begin() && std::prev(it)->second.end > first) --it;
+  if (it != touched_.begin() && std::prev(it)->second.first > first) --it;
   while (it != touched_.end() && it->first < last) {
     const auto begin = it->first;
-    const auto touched = it->second;
-    reserved.after.merge(touched.clock);
+    const auto [stop, clock] = it->second;
+    reserved.after.merge(clock);
     it = touched_.erase(it);
-    if (begin < first) touched_.emplace(begin, Touched{first, touched.clock, touched.sent});
-    if (touched.end > last) it = touched_.emplace(last, touched).first;
+    if (begin < first) touched_.emplace(begin, std::pair{first, clock});
+    if (stop > last) it = touched_.emplace(last, std::pair{stop, clock}).first;
   }
   return reserved;
 }
@@ -148,8 +89,7 @@ void Space::free(Range range, const Clock& last_use) {
     throw std::logic_error("space: a range is freed that was not reserved");
   holes_.give(range);
   reserved_bytes_ -= range.bytes;
-  if (last_use == Clock{}) return;
-  touched_.emplace(range.offset, Touched{range.offset + range.bytes, last_use, by_message(last_use) ? ++messages_ : 0});
+  if (last_use != Clock{}) touched_.emplace(range.offset, std::pair{range.offset + range.bytes, last_use});
 }
 
 void Space::check() const {
@@ -161,7 +101,7 @@ void Space::check() const {
     if (hole.bytes == 0 || end > capacity_bytes_) throw std::logic_error("space: a hole is empty or beyond the capacity");
     if (!first && hole.offset <= position) throw std::logic_error("space: two holes overlap or touch");
     for (; touched != touched_.end() && touched->first < end; ++touched) {
-      if (touched->first < hole.offset || touched->second.end > end || touched->second.end <= touched->first) break;
+      if (touched->first < hole.offset || touched->second.first > end || touched->second.first <= touched->first) break;
     }
     first = false;
     position = end;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <terrace/memory/tier.h>
@@ -16,11 +17,6 @@ namespace terrace {
 
 // State fills a space from its low end, activations from its high end: two kinds of lifetime, no fragments between them.
 enum class End : std::uint8_t { low, high };
-
-// Whoever computes next has waited for what was computed before, but not for what is being sent, and a message waits for
-// another rank. So on the device an activation's first fit is one beside these places, if there is any: else what was sent
-// first goes.
-enum class Reuse : std::uint8_t { at_once, sent_last };
 
 struct Range {
   std::uint64_t offset = 0, bytes = 0;
@@ -33,7 +29,6 @@ class Holes {
   explicit Holes(std::uint64_t capacity_bytes);
   // First fit from the low end, or from the high end the topmost bytes of the first fit downwards.
   std::optional<std::uint64_t> take(std::uint64_t bytes, End end);
-  void take(Range range);  // std::logic_error when a part of it is not free
   void give(Range range);  // std::logic_error when a part of it is free already
   [[nodiscard]] std::uint64_t largest() const;
   [[nodiscard]] const std::vector<Range>& ranges() const { return ranges_; }
@@ -44,8 +39,7 @@ class Holes {
 
 class Space {
  public:
-  // kUnlimited: grows at need, from the low end only, and leaves nothing alone.
-  explicit Space(std::uint64_t capacity_bytes, Reuse reuse = Reuse::at_once);
+  explicit Space(std::uint64_t capacity_bytes);  // kUnlimited: grows at need, from the low end only
 
   struct Reserved {
     Range range;
@@ -63,21 +57,11 @@ class Space {
   void check() const;  // throws std::logic_error when an invariant is broken
 
  private:
-  struct Touched {
-    std::uint64_t end = 0;
-    Clock clock;             // of the last use
-    std::uint64_t sent = 0;  // 0: not by a message; else the later the larger
-  };
-  std::optional<std::uint64_t> take(std::uint64_t bytes, End end);
-  [[nodiscard]] std::optional<std::uint64_t> beside(std::uint64_t bytes, std::uint64_t sent_after) const;
-
   std::uint64_t capacity_bytes_;
-  Reuse reuse_;
   std::uint64_t reserved_bytes_ = 0, peak_bytes_ = 0, extent_bytes_ = 0;
   Holes holes_;
-  // Free ranges by offset. Neighbours are never merged: a new occupant waits for its own bytes only.
-  std::map<std::uint64_t, Touched> touched_;
-  std::uint64_t messages_ = 0;  // that were the last to touch what was freed
+  // Free ranges by offset → (end, last use). Neighbours are never merged: a new occupant waits for its own bytes only.
+  std::map<std::uint64_t, std::pair<std::uint64_t, Clock>> touched_;
 };
 
 }  // namespace terrace

@@ -257,13 +257,6 @@ class Planner {
     p.smallest_bytes[Tier::device] += one_chunk;
   }
 
-  // Room in which what is being sent can stay while the next tasks have places of their own: one message a lane.
-  static std::uint64_t being_sent(const StepMap& map) {
-    std::uint64_t most = 0;
-    for (std::uint32_t l = 0; l < map.layers(); ++l) most = std::max(most, map.chunk_bytes(map.x(l, 0)));
-    return map.message_lanes() * most;
-  }
-
   // The arenas: no larger than the budget, and no larger than a run without limits would ever touch.
   void choose_capacity(Plan& p, const StepMap& map, const Programs& programs, const CostModel& costs) const {
     const auto all = everything(map);
@@ -274,7 +267,7 @@ class Planner {
       return std::min(cap, round_up(std::min(all, extent) + slack, kHugePageBytes));
     };
     for (std::uint64_t slack = 0;; slack = slack == 0 ? all / 32 : slack * 2) {
-      p.capacity.device = fit(b.device, b.device < all ? b.device : wide.peak[Tier::device], slack + being_sent(map));
+      p.capacity.device = fit(b.device, b.device < all ? b.device : wide.peak[Tier::device], slack);
       p.capacity.host = fit(b.host, b.host < all ? b.host : wide.peak[Tier::host], slack);
       const bool widest = p.capacity.device >= std::min(b.device, all) && p.capacity.host >= std::min(b.host, all);
       try {

@@ -46,23 +46,6 @@ TEST(Space, UnlimitedGrowsFromItsLowEnd) {
   space.check();
 }
 
-// What a message may still read is the last place to be taken, and of several the one that was sent first.
-TEST(Space, WhatIsBeingSentIsLeftAlone) {
-  Space space(40, Reuse::sent_last);
-  ASSERT_TRUE(space.reserve(40, End::high));
-  space.free({30, 10}, at(Lane::message, 1));
-  space.free({10, 10}, at(static_cast<Lane>(index(Lane::message) + 1), 1));
-  space.free({20, 10}, at(Lane::message, 2));
-  space.free({0, 10}, at(Lane::compute, 9));
-  EXPECT_EQ(space.reserve(10, End::high)->range, (Range{0, 10}));
-  EXPECT_EQ(space.reserve(10, End::high)->range, (Range{30, 10}));
-  EXPECT_EQ(space.reserve(10, End::high)->after, at(static_cast<Lane>(index(Lane::message) + 1), 1));
-  EXPECT_EQ(space.reserve(6, End::high)->range, (Range{24, 6}));
-  EXPECT_EQ(space.reserve(4, End::high)->after, at(Lane::message, 2));
-  EXPECT_FALSE(space.reserve(1, End::high));
-  space.check();
-}
-
 TEST(Space, BytesAreGivenBackOnce) {
   Space space(30);
   ASSERT_TRUE(space.reserve(20, End::low));
