@@ -5,7 +5,6 @@
 #include <charconv>
 #include <cmath>
 #include <fstream>
-#include <limits>
 #include <optional>
 #include <set>
 #include <sstream>
@@ -26,10 +25,6 @@ namespace fs = std::filesystem;
 
 template <class T>
 using Of = T RunConfig::*;
-
-constexpr std::int32_t kMostTokens =
-    std::numeric_limits<std::int32_t>::max();  // of a micro-batch; token indices are 32 bits wide
-constexpr std::int32_t kMostBlocks = 1 << 16;  // of a step; beyond, planning takes minutes
 
 // A value before it has been understood: flags and --set bring text, TOML brings types.
 using Raw = std::variant<std::string, std::int64_t, double, bool, std::vector<std::string>>;
@@ -456,90 +451,6 @@ void apply_flags(RunConfig& config, const Assignments& flags) {
   }
 }
 
-void validate(const RunConfig& c) {
-  const auto refuse_pair = [](const std::string& why, const std::string& mend) {
-    throw Error(fmt::format("{}\n  {}", why, mend), Exit::usage);
-  };
-  if (c.hidden % c.heads != 0) {
-    refuse_pair(fmt::format("--heads {} does not divide --hidden {}", c.heads, c.hidden), "every head is hidden ÷ heads wide");
-  }
-  if (c.kv_heads != 0 && c.heads % c.kv_heads != 0) {
-    refuse_pair(fmt::format("--kv-heads {} does not divide --heads {}", c.kv_heads, c.heads),
-                "each key and value head serves the same number of query heads");
-  }
-  if (c.model == "gpt2" && c.kv_heads != 0 && c.kv_heads != c.heads) {
-    refuse_pair(fmt::format("--kv-heads {}: gpt2 has as many as --heads {}", c.kv_heads, c.heads),
-                "leave it out, or use --model llama");
-  }
-  if (c.model == "llama" && c.hidden / c.heads % 2 != 0) {
-    refuse_pair(fmt::format("--hidden {} ÷ --heads {} is {}, which is odd", c.hidden, c.heads, c.hidden / c.heads),
-                "rotary positions turn pairs of elements, so llama needs an even head width");
-  }
-  // In floating point, because the products themselves may not fit an integer.
-  const double tokens = static_cast<double>(c.batch_size) * static_cast<double>(c.seq_len);
-  if (tokens > kMostTokens) {
-    refuse_pair(fmt::format("--batch-size {} times --seq-len {} is more than {} tokens in a micro-batch", c.batch_size,
-                            c.seq_len, kMostTokens),
-                "lower one of them; --grad-accumulation makes a large batch of small micro-batches");
-  }
-  if (static_cast<double>(c.layers) * static_cast<double>(c.grad_accumulation) > kMostBlocks) {
-    refuse_pair(fmt::format("--layers {} times --grad-accumulation {} is more than {} blocks in a step", c.layers,
-                            c.grad_accumulation, kMostBlocks),
-                "every one of them is planned by itself; raise --batch-size instead of --grad-accumulation");
-  }
-  std::set<fs::path> places;
-  for (const auto& path : c.nvme_path) {
-    std::error_code error;
-    if (!places.insert(fs::weakly_canonical(fs::absolute(path), error)).second)
-      refuse_pair(fmt::format("--nvme-path {} is given more than once", path.string()), "every path is a disk of its own");
-    if (fs::exists(path, error) && !fs::is_directory(path, error))
-      refuse_pair(fmt::format("--nvme-path {} is not a folder", path.string()),
-                  "chunks are kept in a folder of their own in it");
-  }
-  if (!c.save.empty()) {
-    std::error_code error;
-    const auto parent = fs::absolute(c.save).parent_path();
-    if (fs::is_directory(c.save, error)) refuse_pair(fmt::format("--save {} is a folder", c.save), "a file's name is needed");
-    if (!fs::is_directory(parent, error))
-      refuse_pair(fmt::format("--save {}: there is no folder {}", c.save, parent.string()), "make it first");
-  }
-  if (c.sync_interval > 1) {
-    const auto without = [&](bool given, const std::string& what, const char* why) {
-      if (given)
-        refuse_pair(fmt::format("--sync-interval {} with {}: {}", c.sync_interval, what, why), "leave one of them out");
-    };
-    without(c.zero != 0, fmt::format("--zero {}", c.zero), "every rank updates a whole copy of its own, so nothing is sharded");
-    without(c.shard_group != 0, "--shard-group", "every rank updates a whole copy of its own, so nothing is sharded");
-    without(c.canonical_reduction, "--canonical-reduction", "gradients stay where they are computed");
-    without(c.compress_gradients != "none", "--compress-gradients", "gradients stay where they are computed");
-    without(c.compress_weights != "none", "--compress-weights", "weights are averaged as they are");
-    without(c.pp > 1, "--pp", "the stages of a pipeline have no copies to average");
-    without(c.on_non_finite == "skip", "--on-non-finite skip", "ranks would leave out different steps");
-    without(c.loss_scale == "dynamic", "--loss-scale dynamic", "ranks would skip different steps");
-    if (c.steps % c.sync_interval != 0)
-      refuse_pair(fmt::format("--sync-interval {} does not divide --steps {}", c.sync_interval, c.steps),
-                  "the run ends with an average, so that its weights are one rank's as much as another's");
-  }
-  if (c.lr_schedule != "constant" && c.min_lr > c.lr)
-    refuse_pair(fmt::format("--min-lr {} is above --lr {}", c.min_lr, c.lr), "lower one or raise the other");
-  if (c.durability == "step" && c.ckpt_interval > 1) {
-    refuse_pair(fmt::format("--ckpt-interval {} contradicts --durability step, which commits every step", c.ckpt_interval),
-                "leave one of them out");
-  }
-  if ((c.durability == "off" || c.durability == "none") && c.ckpt_interval > 0) {
-    refuse_pair(fmt::format("--ckpt-interval {} contradicts --durability {}, which commits {}", c.ckpt_interval, c.durability,
-                            c.durability == "off" ? "at the end only" : "nothing"),
-                "leave one of them out");
-  }
-  if (c.group != 0 && c.order != "vertical") {
-    refuse_pair(fmt::format("--group {} has no meaning with --order {}", c.group, c.order), "add --order vertical");
-  }
-  if (c.group != 0 && c.grad_accumulation % c.group != 0) {
-    refuse_pair(fmt::format("--group {} does not divide --grad-accumulation {}", c.group, c.grad_accumulation),
-                "all groups have the same number of micro-batches");
-  }
-}
-
 std::string to_toml(const RunConfig& config) {
   std::string out;
   for (const auto section : sections()) {
@@ -603,37 +514,6 @@ std::string describe_difference(const nlohmann::json& then, const nlohmann::json
 
 std::uint64_t resolve_bytes(const std::string& text, std::uint64_t automatic) {
   return text == "auto" ? automatic : parse_bytes(text);
-}
-
-std::string nearest(std::string_view word, std::span<const std::string_view> candidates) {
-  // Edit distance with a swap of neighbours as one edit (optimal string alignment).
-  const auto distance = [](std::string_view a, std::string_view b) {
-    std::vector<std::size_t> before, last(b.size() + 1), row(b.size() + 1);
-    for (std::size_t j = 0; j <= b.size(); ++j) last[j] = j;
-    for (std::size_t i = 1; i <= a.size(); ++i) {
-      row[0] = i;
-      for (std::size_t j = 1; j <= b.size(); ++j) {
-        row[j] = std::min({row[j - 1] + 1, last[j] + 1, last[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
-        if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) row[j] = std::min(row[j], before[j - 2] + 1);
-      }
-      before = last;
-      last = row;
-    }
-    return last[b.size()];
-  };
-  std::string_view best;
-  std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3) + 1;  // farther is another word
-  for (const auto candidate : candidates) {
-    const auto d = distance(word, candidate);
-    const bool shares = d < std::max(word.size(), candidate.size());  // something in common at all
-    if (shares && d < best_distance) best = candidate, best_distance = d;
-  }
-  return std::string(best);
-}
-
-std::string suggestion(std::string_view word, std::span<const std::string_view> candidates, std::string_view prefix) {
-  const auto near = nearest(word, candidates);
-  return near.empty() ? "" : fmt::format("; did you mean {}{}?", prefix, near);
 }
 
 }  // namespace terrace::cli
