@@ -76,7 +76,6 @@ void DiskLanes::drain() {
 void DiskLanes::run() {
   bool unsettled = false;
   while (take_issued()) {
-    look_at_clock();
     const bool reads_left = start_ready(reads_), writes_left = start_ready(writes_);
     parts_.engine->poll(reads_left || writes_left || unsettled ? std::chrono::nanoseconds{0} : longest_sleep_);
     const bool unverified = settle(reads_);

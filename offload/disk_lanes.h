@@ -44,9 +44,9 @@ class DiskLanes {
     Move move;
     Mover::Flight times;
     std::shared_ptr<ClockWatch> watch;
-    std::uint64_t offset = 0;    // in the store, of the generation that is read or written
-    std::uint64_t checksum = 0;  // of a write
-    std::int64_t asleep_before_ns = 0;
+    std::uint64_t offset = 0;           // in the store, of the generation that is read or written
+    std::uint64_t checksum = 0;         // of a write
+    std::int64_t asleep_before_ns = 0;  // asleep_ns_ when it was started
     std::vector<IoRequest> requests;
     std::size_t open_requests = 0;
     int error_number = 0;

@@ -18,6 +18,8 @@
 #include <string>
 #include <vector>
 
+#include <terrace/core/units.h>
+
 namespace terrace {
 
 struct IoRequest {
@@ -57,7 +59,7 @@ struct IoOptions {
 };
 
 // A window in which drives reach their rate, for each file of a store.
-inline constexpr std::uint64_t kStoreWindowBytes = 4 * 1024 * 1024;
+inline constexpr std::uint64_t kStoreWindowBytes = 4 * kMiB;
 
 // io_uring; nullptr with `why` filled when the kernel or a seccomp filter forbids it. Unregistered buffers or files are used,
 // with one warning each that says how to mend it, when registration is refused.
