@@ -1,0 +1,112 @@
+// What the tests of the chunk store share: a store of small chunks, written as the mover writes, and looked into.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <terrace/core/error.h>
+#include <terrace/offload/chunk_store.h>
+
+#include "pages.h"
+#include "temporary_directory.h"
+
+namespace terrace::test {
+
+inline constexpr std::uint64_t kChunkBytes = 5 * kPageBytes;
+inline constexpr std::uint64_t kPlaceBytes = 2 * kChunkBytes;  // two generations
+
+inline ChunkDescription description_of(std::uint32_t id) {
+  const std::string tensor = fmt::format("layers.{}.mlp", id);
+  return {ChunkId{id},
+          Kind::master,
+          "fp32",
+          kChunkBytes,
+          {{tensor, id * 100ULL, kChunkBytes / 4, 0}},
+          "master weight of " + tensor};
+}
+
+// Writes, commits and looks into stores in a folder of its own.
+class ChunkStoreTest : public testing::Test {
+ protected:
+  ChunkStore::Options options(int paths = 1) const {
+    ChunkStore::Options o;
+    for (int p = 0; p < paths; ++p) o.paths.push_back(directory_.path() / fmt::format("nvme{}", p));
+    o.capacity_bytes = 8 * kPlaceBytes;
+    o.stripe_bytes = 2 * kPageBytes;
+    return o;
+  }
+
+  // What the mover does, with plain calls.
+  static void write(ChunkStore& store, std::uint32_t id, std::uint64_t seed) {
+    Pages bytes(kChunkBytes);
+    fill_random(bytes.span(), seed);
+    store.describe(description_of(id));
+    const auto offset = store.place_write(ChunkId{id}, id * kPlaceBytes, kChunkBytes);
+    for (const auto& piece : store.pieces(offset, kChunkBytes)) {
+      ASSERT_EQ(static_cast<ssize_t>(piece.bytes),
+                ::pwrite(store.descriptors()[static_cast<std::size_t>(piece.file)], bytes.data() + piece.at, piece.bytes,
+                         static_cast<off_t>(piece.offset)));
+    }
+    store.end_write(ChunkId{id}, offset, checksum_of(bytes.span()));
+  }
+  static void expect_read(ChunkStore& store, std::uint32_t id, std::uint64_t seed) {
+    Pages expected(kChunkBytes), bytes(kChunkBytes);
+    fill_random(expected.span(), seed);
+    const auto offset = store.place_read(ChunkId{id}, id * kPlaceBytes);
+    for (const auto& piece : store.pieces(offset, kChunkBytes)) {
+      ASSERT_EQ(static_cast<ssize_t>(piece.bytes),
+                ::pread(store.descriptors()[static_cast<std::size_t>(piece.file)], bytes.data() + piece.at, piece.bytes,
+                        static_cast<off_t>(piece.offset)));
+    }
+    store.verify_read(ChunkId{id}, offset, bytes.span());
+    EXPECT_EQ(0, std::memcmp(expected.data(), bytes.data(), kChunkBytes)) << "chunk " << id << ", seed " << seed;
+  }
+  // The seeds that the committed chunks 0, 1, … were written with.
+  static void expect_committed(const ChunkStore& store, const std::vector<std::uint64_t>& seeds) {
+    const auto all = store.committed();
+    ASSERT_EQ(seeds.size(), all.size());
+    for (std::size_t i = 0; i < seeds.size(); ++i) {
+      std::vector<std::byte> expected(kChunkBytes), bytes(kChunkBytes);
+      fill_random(expected, seeds[i]);
+      store.read_committed(all[i], bytes);
+      EXPECT_EQ(expected, bytes) << "chunk " << i;
+    }
+  }
+  static Exit exit_of_open(const ChunkStore::Options& o, std::string& what) {
+    try {
+      ChunkStore::open(o);
+    } catch (const Error& error) {
+      what = error.what();
+      return error.exit();
+    }
+    return Exit::ok;
+  }
+  // The file system may count a few blocks of its own tree of extents.
+  static void expect_allocated(const ChunkStore& store, std::uint64_t bytes) {
+    constexpr std::uint64_t kTreeBytes = 32 * kKiB;
+    EXPECT_GE(store.allocated_bytes(), bytes);
+    EXPECT_LE(store.allocated_bytes(), bytes + kTreeBytes);
+  }
+  [[nodiscard]] std::filesystem::path file(const std::string& name) const {
+    return directory_.path() / "nvme0" / "store" / name;
+  }
+  static void flip_byte(const std::filesystem::path& path, std::uint64_t at) {
+    std::fstream stream(path, std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekg(static_cast<std::streamoff>(at));
+    const auto byte = static_cast<char>(stream.get() ^ 0x10);
+    stream.seekp(static_cast<std::streamoff>(at));
+    stream.put(byte);
+    ASSERT_TRUE(stream.good()) << path << " at " << at;
+  }
+
+  TemporaryDirectory directory_;
+};
+
+}  // namespace terrace::test
