@@ -31,7 +31,7 @@ std::uint32_t published_version(const std::string& order, const Case& c, std::ui
   return static_cast<std::uint32_t>(std::max(0, behind) / static_cast<int>(c.micro_batches));
 }
 
-class AsynchronousRun : public toy::RanksTest {
+class AsynchronousRun : public test::FolderTest {
  protected:
   toy::RunOptions options(const std::string& order, const Case& c) {
     toy::RunOptions o;

@@ -13,6 +13,7 @@
 #include <terrace/offload/simulated_disk.h>
 #include <terrace/tests/support/crash_journal.h>
 #include <terrace/tests/support/environment.h>
+#include <terrace/tests/support/folder_test.h>
 #include <terrace/tests/support/toy_run.h>
 
 namespace terrace {
@@ -23,15 +24,8 @@ using test::number_from_environment;
 
 constexpr std::uint64_t kSteps = 4;
 
-class CrashTest : public testing::Test {
+class CrashTest : public test::FolderTest {
  protected:
-  void SetUp() override {
-    folder_ = std::filesystem::absolute("crash-test") / testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   toy::RunOptions options(bool larger) const {
     toy::RunOptions o;
     o.steps = kSteps;
@@ -50,8 +44,6 @@ class CrashTest : public testing::Test {
   }
 
   void everywhere(bool larger);
-
-  std::filesystem::path folder_;
 };
 
 // A commit as it was when it was made.

@@ -11,6 +11,7 @@
 
 #include <terrace/tests/support/emulated_updates.h>
 #include <terrace/tests/support/environment.h>
+#include <terrace/tests/support/folder_test.h>
 #include <terrace/tests/support/test_device.h>
 #include <terrace/tests/support/toy_run.h>
 
@@ -19,15 +20,8 @@ namespace {
 
 using test::FakeCuda;
 
-class CudaEngine : public testing::Test {
+class CudaEngine : public test::FolderTest {
  protected:
-  void SetUp() override {
-    folder_ = std::filesystem::path("cuda-engine-test") / testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   toy::RunOptions options(DType dtype) const {
     toy::RunOptions o;
     o.sizes.dtype = dtype;
@@ -47,7 +41,6 @@ class CudaEngine : public testing::Test {
     fake.jitter_seed = jitter_seed;
     return std::make_shared<FakeCuda>(fake);
   }
-  std::filesystem::path folder_;
 };
 
 TEST_F(CudaEngine, EveryBudgetOrderAndPlaceOfTheUpdatesGivesTheCpusBits) {

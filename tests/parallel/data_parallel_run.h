@@ -3,11 +3,12 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <string>
 #include <vector>
 
 #include <terrace/parallel/comm/faults.h>
+#include <terrace/parallel/comm/ledger.h>
+#include <terrace/tests/support/folder_test.h>
 #include <terrace/tests/support/toy_run.h>
 
 #include "comm/rank_group.h"
@@ -56,19 +57,26 @@ inline void squeeze(RunOptions& o, bool disk_tier) {
   if (disk_tier) o.budget = {o.budget.device, wide.smallest_bytes[Tier::host] * 3 + 128 * kKiB, 256 * kMiB};
 }
 
-// A test of runs whose stores lie in a folder of its own.
-class RanksTest : public testing::Test {
- protected:
-  void SetUp() override {
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  const std::filesystem::path folder_ = [] {
-    const auto* const test = testing::UnitTest::GetInstance()->current_test_info();
-    return std::filesystem::path("ranks-test") / test->test_suite_name() / test->name();
-  }();
+// What `rank` sends in the last of three steps and holds after it; with updates in the backward, so that a step is whole.
+struct LastStep {
+  Ledger sent;  // on the axis "world"
+  PerTier<std::uint64_t> between{};
 };
+inline LastStep last_step(RunOptions o, int rank) {
+  o.before_use = false;
+  LastStep last;
+  const auto errors = test::on_threads(static_cast<int>(o.data.ranks), {std::chrono::seconds(60)}, [&](test::Rank& one) {
+    Ledger ledger;
+    const auto comm = with_ledger(std::move(one.comm), ledger);
+    Training training(of_rank(o, comm->rank()), comm.get());
+    for (std::uint64_t s = 1; s <= 3; ++s) {
+      ledger.clear();
+      training.step(s);
+    }
+    if (comm->rank() == rank) last = {ledger, training.engine->reserved_bytes()};
+  });
+  for (const auto& error : errors) EXPECT_EQ(error, "");
+  return last;
+}
 
 }  // namespace terrace::toy

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include <terrace/tests/support/folder_test.h>
 #include <terrace/tests/support/toy_run.h>
 
 namespace terrace {
@@ -18,15 +19,8 @@ struct Way {
   bool disk_tier = true;
 };
 
-class Durability : public testing::Test {
+class Durability : public test::FolderTest {
  protected:
-  void SetUp() override {
-    folder_ = std::filesystem::absolute("durability-test") / testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   toy::RunOptions options(const Way& way) const {
     toy::RunOptions o;
     o.steps = kSteps;
@@ -41,8 +35,6 @@ class Durability : public testing::Test {
     return o;
   }
   [[nodiscard]] ChunkStore::Options store() const { return {.paths = {folder_}}; }
-
-  std::filesystem::path folder_;
 };
 
 TEST_F(Durability, EveryWayGivesTheSameBitsAndMovesWhatWasPlanned) {

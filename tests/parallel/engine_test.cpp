@@ -5,20 +5,14 @@
 #include <filesystem>
 #include <set>
 
+#include <terrace/tests/support/folder_test.h>
 #include <terrace/tests/support/toy_run.h>
 
 namespace terrace {
 namespace {
 
-class EngineRun : public testing::Test {
+class EngineRun : public test::FolderTest {
  protected:
-  void SetUp() override {
-    folder_ = std::filesystem::path("engine-test") / testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   toy::RunResult run(toy::RunOptions o, const std::string& store = "store") {
     o.store = folder_ / store;
     return toy::run(o);
@@ -30,7 +24,6 @@ class EngineRun : public testing::Test {
     for (std::size_t i = 0; i < a.norms.size(); ++i) EXPECT_EQ(a.norms[i], b.norms[i]) << what << ", norm " << i;
     EXPECT_EQ(a.hash, b.hash) << what;
   }
-  std::filesystem::path folder_;
 };
 
 struct Combination {

@@ -15,6 +15,7 @@
 
 #include <terrace/offload/simulated_disk.h>
 #include <terrace/tests/support/environment.h>
+#include <terrace/tests/support/folder_test.h>
 #include <terrace/tests/support/open_descriptors.h>
 #include <terrace/tests/support/toy_run.h>
 
@@ -40,15 +41,8 @@ std::string error_of(const std::function<void()>& call) {
   return "";
 }
 
-class FaultRun : public testing::Test {
+class FaultRun : public test::FolderTest {
  protected:
-  void SetUp() override {
-    folder_ = std::filesystem::path("fault-test") / testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   // Everything on disk, on a disk that outlives its engines as a real one does. The larger run has every kind of chunk.
   toy::RunOptions options(bool larger) const {
     toy::RunOptions o;
@@ -89,7 +83,6 @@ class FaultRun : public testing::Test {
 
   void fails_and_goes_on(bool larger, Op op);
 
-  std::filesystem::path folder_;
   std::shared_ptr<SimulatedDisk> disk_;
 };
 

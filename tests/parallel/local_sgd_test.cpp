@@ -13,7 +13,7 @@
 namespace terrace {
 namespace {
 
-class LocalSgd : public toy::RanksTest {
+class LocalSgd : public test::FolderTest {
  protected:
   [[nodiscard]] toy::RunOptions options(std::uint32_t ranks, std::uint64_t every, const std::string& store) const {
     toy::RunOptions o;

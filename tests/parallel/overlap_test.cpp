@@ -229,7 +229,7 @@ void expect_beside(const Trace& trace, const Program& program) {
   }
 }
 
-class Overlap : public toy::RanksTest, public testing::WithParamInterface<std::uint32_t> {};
+class Overlap : public test::FolderTest, public testing::WithParamInterface<std::uint32_t> {};
 
 TEST_P(Overlap, IsInTheTraceAndInTheSimulation) {
   const auto directory = folder_;

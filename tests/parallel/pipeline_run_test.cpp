@@ -19,15 +19,8 @@
 namespace terrace {
 namespace {
 
-class PipelineRun : public testing::Test {
+class PipelineRun : public test::FolderTest {
  protected:
-  void SetUp() override {
-    folder_ = std::filesystem::path("pipeline-run-test") / testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   // Of all ranks, which must agree.
   toy::RunResult run(toy::RunOptions o, const std::string& what, const CommunicationFaults& faults = {}) {
     o.store = folder_ / ("run" + std::to_string(runs_++));
@@ -50,7 +43,6 @@ class PipelineRun : public testing::Test {
     EXPECT_EQ(bits(a.norms), bits(b.norms)) << what;
     EXPECT_EQ(a.hash, b.hash) << what;
   }
-  std::filesystem::path folder_;
   int runs_ = 0;
 };
 

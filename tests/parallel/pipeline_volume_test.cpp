@@ -13,7 +13,7 @@
 namespace terrace {
 namespace {
 
-using PipelineVolume = toy::RanksTest;
+using PipelineVolume = test::FolderTest;
 
 // Each rank's second step, whose update stands in its backward, so that a step is whole.
 std::vector<Ledger> ledgers_of(toy::RunOptions o, std::uint32_t ranks) {

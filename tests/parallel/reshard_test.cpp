@@ -13,7 +13,7 @@ struct Mesh {
   std::uint32_t ranks = 1, zero = 0, shard_group = 0;
 };
 
-class Reshard : public toy::RanksTest {
+class Reshard : public test::FolderTest {
  protected:
   [[nodiscard]] toy::RunOptions options(const Mesh& mesh, const std::string& store) const {
     toy::RunOptions o;

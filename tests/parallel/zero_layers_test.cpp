@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kOptimizers[] = {"lamb", "adafactor", "muon"};
 
-class ZeroLayers : public toy::RanksTest {
+class ZeroLayers : public test::FolderTest {
  protected:
   static toy::RunOptions options(const std::string& optimizer, const DataParallel& data, std::uint32_t micro_batches = 12) {
     toy::RunOptions o;
@@ -133,28 +133,16 @@ TEST_F(ZeroLayers, EveryTwoSettingsTogether) {
 // LAMB: two fp64 sums for each tensor and block of 4,096 elements; Adafactor: one of them, and every direction; Muon: the
 // directions of the groups of chunks that hidden matrices reach. And nothing else that AdamW would not send.
 TEST_F(ZeroLayers, TheLedgerIsTheFormula) {
-  const auto ledger_of = [&](const toy::RunOptions& o) {
-    Ledger last;
-    const auto errors = test::on_threads(static_cast<int>(o.data.ranks), {std::chrono::seconds(60)}, [&](test::Rank& rank) {
-      Ledger ledger;
-      const auto comm = with_ledger(std::move(rank.comm), ledger);
-      toy::Training training(toy::of_rank(o, comm->rank()), comm.get());
-      for (std::uint64_t s = 1; s <= 3; ++s) {
-        ledger.clear();
-        training.step(s);
-      }
-      if (comm->rank() == 1) last = ledger;
-    });
-    for (const auto& error : errors) EXPECT_EQ(error, "");
+  const auto ledger_of = [](const toy::RunOptions& o) {
+    const auto last = toy::last_step(o, 1);
     std::filesystem::remove_all(o.store);
-    return last;
+    return last.sent;
   };
   for (const std::uint32_t ranks : {2U, 3U})
     for (const std::uint32_t zero : {1U, 2U, 3U})
       for (const std::string optimizer : kOptimizers) {
         auto o = options(optimizer, {.ranks = ranks, .zero = zero});
         o.store = folder_ / "store";
-        o.before_use = false;
         o.sizes.dtype = DType::bf16;
         o.sizes.vocab = 300;  // the last block of a table is no whole one
         const auto model = toy::make_model(o.sizes);

@@ -12,7 +12,7 @@
 namespace terrace {
 namespace {
 
-class ZeroRecovery : public toy::RanksTest {
+class ZeroRecovery : public test::FolderTest {
  protected:
   static toy::RunOptions options(std::uint32_t zero, const std::filesystem::path& store) {
     toy::RunOptions o;

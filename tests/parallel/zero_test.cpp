@@ -13,7 +13,7 @@
 namespace terrace {
 namespace {
 
-class Zero : public toy::RanksTest {
+class Zero : public test::FolderTest {
  protected:
   // Of all ranks, which must agree.
   toy::RunResult run(toy::RunOptions o, const std::string& what) {

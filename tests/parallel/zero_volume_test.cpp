@@ -10,36 +10,12 @@
 namespace terrace {
 namespace {
 
-struct Measured {
-  Ledger step;                       // of the last step, on the axis "world"
-  PerTier<std::uint64_t> between{};  // reserved between two steps
-};
-
-class ZeroVolume : public testing::Test {
+class ZeroVolume : public test::FolderTest {
  protected:
-  void SetUp() override { std::filesystem::create_directories(folder_); }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  // Three steps with updates in the backward, so that a step is whole.
-  Measured measure(toy::RunOptions o, int of_rank) {
+  toy::LastStep measure(toy::RunOptions o, int rank) {
     o.store = folder_;
-    o.before_use = false;
-    Measured measured;
-    const auto errors = test::on_threads(static_cast<int>(o.data.ranks), {std::chrono::seconds(60)}, [&](test::Rank& rank) {
-      Ledger ledger;
-      const auto comm = with_ledger(std::move(rank.comm), ledger);
-      toy::Training training(toy::of_rank(o, comm->rank()), comm.get());
-      for (std::uint64_t s = 1; s <= 3; ++s) {
-        ledger.clear();
-        training.step(s);
-      }
-      if (comm->rank() == of_rank) measured = {ledger, training.engine->reserved_bytes()};
-    });
-    for (const auto& error : errors) EXPECT_EQ(error, "");
-    return measured;
+    return toy::last_step(std::move(o), rank);
   }
-  const std::filesystem::path folder_ =
-      std::filesystem::path("zero-volume-test") / testing::UnitTest::GetInstance()->current_test_info()->name();
 };
 
 // Elements of the layers' runs, padding included.
@@ -73,7 +49,7 @@ TEST_F(ZeroVolume, TheLedgerIsTheFormula) {
         o.data = {.ranks = ranks, .zero = zero};
         const auto model = toy::make_model(o.sizes);
         const Elements n(map_of(model, o));
-        const auto measured = measure(o, static_cast<int>(ranks) - 1).step;
+        const auto measured = measure(o, static_cast<int>(ranks) - 1).sent;
         const auto what = std::to_string(ranks) + " ranks, ZeRO-" + std::to_string(zero) + ", " +
                           std::to_string(micro_batches) + " micro-batches\n" + to_string(measured);
         constexpr std::uint64_t kWeight = 2, kGradient = 4;
@@ -115,7 +91,7 @@ TEST_F(ZeroVolume, BlocksOfEightBitsAreTheBytesThatTheyAre) {
   const auto planned_wide = plan(toy::make_model(o.sizes), toy::request_of(o), o.profile).steady_links.within;
   o.data.gradients = o.data.weights = Travel::int8;
   const auto narrow = measure(o, 1);
-  const auto of = [](const Measured& m, Operation operation) { return m.step.of("world", operation); };
+  const auto of = [](const toy::LastStep& m, Operation operation) { return m.sent.of("world", operation); };
   const auto reduced = of(wide, Operation::reduce_scatter), gathered = of(wide, Operation::all_gather);
   EXPECT_EQ(of(narrow, Operation::reduce_scatter).payload_bytes, reduced.payload_bytes / (4 * 256) * 260);
   EXPECT_EQ(of(narrow, Operation::all_gather).payload_bytes, gathered.payload_bytes / (2 * 256) * 260);
@@ -137,7 +113,7 @@ TEST_F(ZeroVolume, NarrowGradientsAreHalfTheBytes) {
     const auto wide = measure(o, 1);
     o.data.gradients = Travel::bf16;
     const auto narrow = measure(o, 1);
-    const auto of = [](const Measured& m, Operation operation) { return m.step.of("world", operation); };
+    const auto of = [](const toy::LastStep& m, Operation operation) { return m.sent.of("world", operation); };
     EXPECT_GT(of(wide, Operation::reduce_scatter).payload_bytes, 0U);
     EXPECT_EQ(2 * of(narrow, Operation::reduce_scatter).payload_bytes, of(wide, Operation::reduce_scatter).payload_bytes);
     EXPECT_EQ(of(narrow, Operation::all_gather).payload_bytes, of(wide, Operation::all_gather).payload_bytes);
@@ -165,17 +141,17 @@ TEST_F(ZeroVolume, HybridShardsSendAndHoldWhatTheFormulaSays) {
       const Elements n(map);
       const auto measured = measure(o, static_cast<int>(ranks) - 1);
       const auto what = std::to_string(ranks) + " ranks in groups of " + std::to_string(f) + ", ZeRO-" + std::to_string(zero) +
-                        "\n" + to_string(measured.step);
+                        "\n" + to_string(measured.sent);
       constexpr std::uint64_t kWeight = 2, kGradient = 4, kStates = 12;
       const auto rounds = zero >= 2 ? 3U : 1U;
-      const auto scattered = measured.step.of("sharers", Operation::reduce_scatter);
+      const auto scattered = measured.sent.of("sharers", Operation::reduce_scatter);
       EXPECT_EQ(scattered.payload_bytes, rounds * (n.all + n.tied) * kGradient) << what;
-      const auto reduced = measured.step.of("copies", Operation::all_reduce);
+      const auto reduced = measured.sent.of("copies", Operation::all_reduce);
       EXPECT_EQ(reduced.payload_bytes, (n.all + n.tied) * kGradient / f) << what;
       EXPECT_EQ(reduced.calls, n.groups + n.tied_groups) << what;
-      const auto gathered = measured.step.of("sharers", Operation::all_gather);
+      const auto gathered = measured.sent.of("sharers", Operation::all_gather);
       EXPECT_EQ(gathered.payload_bytes, (zero == 3 ? 2 * n.all - n.last : n.all) * kWeight) << what;
-      EXPECT_EQ(measured.step.of("world", Operation::all_reduce).payload_bytes, 3 * ranks * sizeof(double)) << "losses\n"
+      EXPECT_EQ(measured.sent.of("world", Operation::all_reduce).payload_bytes, 3 * ranks * sizeof(double)) << "losses\n"
                                                                                                             << what;
 
       EXPECT_EQ(measured.between[Tier::device], (zero == 3 ? n.all * kWeight / f : n.all * kWeight) + n.all * kStates / f)
