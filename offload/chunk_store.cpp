@@ -10,8 +10,8 @@
 
 #include <terrace/core/error.h>
 #include <terrace/core/units.h>
+#include <terrace/offload/commit_files.h>
 #include <terrace/offload/extent_files.h>
-#include <terrace/offload/store_index.h>
 
 namespace terrace {
 
@@ -21,26 +21,13 @@ bool means_the_same(const ChunkDescription& a, const ChunkDescription& b) {
 
 namespace {
 
-std::string index_name(std::uint64_t number) { return fmt::format("index.{}.json", number); }
-// Two names that alternate: a new record replaces the one before the last, so the last is there until the new one is.
-std::string record_name(std::uint64_t number) { return fmt::format("commit.{}", number % 2); }
-
-bool is_of_a_commit(const std::string& name) { return name.starts_with("index.") || name.starts_with("commit."); }
-
-constexpr std::uint64_t kUnknownNumber = ~0ULL;  // of a record that cannot be read: it may be the newest
-
 bool is_state(Kind kind) { return kind != Kind::gradient && kind != Kind::activation; }
 
 class ExtentStore final : public ChunkStore {
  public:
   static std::unique_ptr<ExtentStore> make_fresh(const Options& options) {
     std::unique_ptr<ExtentStore> store(new ExtentStore(options, ExtentFiles::Mode::fresh));
-    // Records go first: an index or data without a record is nothing, a record without its data would be a lie.
-    auto names = store->files_.names();
-    std::ranges::sort(names);
-    for (const auto& name : names) {
-      if (is_of_a_commit(name)) store->files_.remove_small(name);
-    }
+    store->commits_.remove_all();
     store->files_.reserve(options.capacity_bytes, store->files_.fresh_stripes());
     return store;
   }
@@ -154,7 +141,7 @@ class ExtentStore final : public ChunkStore {
     const std::uint64_t number = last_ ? last_->number + 1 : 1;
     const StoreIndex index = next_index(number);
     try {
-      publish(index, {number, step, payload});
+      commits_.publish(index, {number, step, payload}, options_.durable);
     } catch (const Error& error) {
       commit_error_ = fmt::format("commit {} (step {}) could not be made\n  {}", number, step, error.what());
       throw Error(commit_error_, error.exit());
@@ -164,7 +151,7 @@ class ExtentStore final : public ChunkStore {
     for (auto& [id, entry] : entries_) {
       if (entry.written) entry.committed = std::exchange(entry.written, std::nullopt);
     }
-    if (number > 2) files_.remove_small(index_name(number - 2));
+    if (number > 2) commits_.forget(number - 2);
   }
 
   std::optional<Commit> last_commit() const override {
@@ -250,20 +237,11 @@ class ExtentStore final : public ChunkStore {
     return distance / bytes;
   }
 
-  // The order is the promise: data, then the index that names it, then the record that names the index.
-  void publish(const StoreIndex& index, const Commit& commit) const {
-    if (options_.durable) files_.sync();
-    const auto text = write_index(index);
-    files_.write_small(index_name(commit.number), text, options_.durable);
-    files_.write_small(record_name(commit.number), write_record({commit, checksum_of_text(text)}), options_.durable);
-  }
-
   // With one generation the bytes that a commit names have to be written over: then it is none any more, and that has to be on
   // disk before the first of them is.
   void take_back_commit() {
     if (taken_back_) return;
-    for (const std::uint64_t slot : {0ULL, 1ULL}) files_.remove_small(record_name(slot));
-    if (options_.durable) files_.sync_folder();
+    commits_.take_back(options_.durable);
     taken_back_ = true;
   }
 
@@ -285,88 +263,21 @@ class ExtentStore final : public ChunkStore {
     return result;
   }
 
-  struct Candidate {
-    CommitRecord record;
-    StoreIndex index;
-  };
-
-  // The newest commit; the one before it when the newest is damaged, but then only after all its bytes were read, because its
-  // places were free to be written since.
+  // The commit before the newest one is believed only after all its bytes were read, because its places were free to be written
+  // since.
   void load() {
-    std::vector<Candidate> valid;
-    std::string damage;
-    for (const std::uint64_t slot : {0ULL, 1ULL}) {
-      std::string text;
-      if (files_.read_small(record_name(slot), text) == ExtentFiles::Found::absent) continue;
-      const auto record = parse_record(text);
-      if (!record) {
-        damage += fmt::format("\n  {}: the record is damaged", files_.small_path(record_name(slot)).string());
-        damaged_number_ = kUnknownNumber;
-        continue;
-      }
-      auto index = load_index(*record, damage);
-      if (index) valid.push_back({*record, std::move(*index)});
-    }
-    std::ranges::sort(valid, std::greater<>{}, [](const Candidate& c) { return c.record.commit.number; });
-    const auto passed_over =
-        std::erase_if(valid, [&](const Candidate& c) { return c.record.commit.step > options_.not_after_step; });
-    if (passed_over != 0 && valid.empty())
-      throw Error(fmt::format("{}: there is no commit of step {} or before\n  go back to an exported checkpoint",
-                              (options_.paths.front() / options_.name).string(), options_.not_after_step),
-                  Exit::corrupt);
-    if (valid.empty()) {
-      const auto home = (options_.paths.front() / options_.name).string();
-      if (damage.empty())
-        throw Error(fmt::format("{}: nothing was committed yet\n  a run commits at its end, on a signal, and every "
-                                "--ckpt-interval steps",
-                                home),
-                    Exit::corrupt);
-      throw Error(
-          fmt::format("{}: there is no valid commit{}\n  go back to an exported checkpoint, and check the disk", home, damage),
-          Exit::corrupt);
-    }
-    adopt(valid.front());
-    if (damage.empty()) remove_litter(valid);
-    damage_ = damage.substr(std::min<std::size_t>(damage.size(), 3));  // without the first line's indent
-    if (damaged_number_ > last_->number) {
+    const auto found = commits_.newest(options_.not_after_step);
+    adopt(found.record, found.index);
+    damage_ = found.damage.substr(std::min<std::size_t>(found.damage.size(), 3));  // without the first line's indent
+    if (found.newer_damaged) {
       fmt::print(stderr, "warning: the newest commit is damaged, going back to commit {} (step {}):{}\n", last_->number,
-                 last_->step, damage);
-      verify_all();
-    } else if (passed_over != 0) {
-      verify_all();
+                 last_->step, found.damage);
     }
+    if (found.newer_damaged || found.newer_passed_over) verify_all();
+    if (found.damage.empty()) commits_.remove_others(found.numbers);
   }
 
-  // What a run that was killed between two calls of a commit left: files that no record names.
-  void remove_litter(const std::vector<Candidate>& valid) const {
-    for (const auto& name : files_.names()) {
-      const bool named = std::ranges::any_of(valid, [&](const Candidate& c) {
-        const auto number = c.record.commit.number;
-        return name == index_name(number) || name == record_name(number);
-      });
-      if (is_of_a_commit(name) && !named) files_.remove_small(name);
-    }
-  }
-
-  std::optional<StoreIndex> load_index(const CommitRecord& record, std::string& damage) {
-    const auto number = record.commit.number;
-    const auto path = files_.small_path(index_name(number)).string();
-    std::string text;
-    if (files_.read_small(index_name(number), text) == ExtentFiles::Found::absent) {
-      damage += fmt::format("\n  {}: the index is absent", path);
-    } else if (checksum_of_text(text) != record.index_checksum) {
-      damage += fmt::format("\n  {}: the index is damaged", path);
-    } else if (auto index = parse_index(text)) {
-      return index;
-    } else {
-      damage += fmt::format("\n  {}: the index cannot be read by this version", path);
-    }
-    damaged_number_ = std::max(damaged_number_, number);
-    return std::nullopt;
-  }
-
-  void adopt(const Candidate& candidate) {
-    const auto& [record, index] = candidate;
+  void adopt(const CommitRecord& record, const StoreIndex& index) {
     if (index.stripe_weights.size() != options_.paths.size()) {
       throw Error(fmt::format("{}: the store was written over {} paths, but {} are given", options_.paths.front().string(),
                               index.stripe_weights.size(), options_.paths.size()),
@@ -401,8 +312,8 @@ class ExtentStore final : public ChunkStore {
 
   Options options_;
   ExtentFiles files_;
+  CommitFiles commits_{files_};
   std::string damage_;
-  std::uint64_t damaged_number_ = 0;  // the highest number of a damaged commit found at opening
   mutable std::mutex mutex_;
   std::map<ChunkId, Entry> entries_;
   std::map<std::uint64_t, Passing> passing_;  // by offset, disjoint
@@ -418,8 +329,7 @@ std::unique_ptr<ChunkStore> ChunkStore::open(const Options& options) { return Ex
 
 bool ChunkStore::has_commit(const Options& options) {
   if (options.paths.empty()) return false;
-  const auto directory = options.paths.front() / options.name;
-  return std::filesystem::exists(directory / record_name(0)) || std::filesystem::exists(directory / record_name(1));
+  return CommitFiles::any(options.paths.front() / options.name);
 }
 
 }  // namespace terrace

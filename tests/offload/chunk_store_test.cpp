@@ -227,6 +227,30 @@ TEST_F(ChunkStoreTest, TheCommitBeforeADamagedOneIsTakenIfAllItsBytesAreThere) {
   }
 }
 
+// Going back to an earlier step takes the later commit away, but not before the earlier one's bytes were all read.
+TEST_F(ChunkStoreTest, ALaterCommitIsPassedOverOnlyForOneThatIsWhole) {
+  std::uint64_t place = 0;
+  {
+    const auto store = ChunkStore::create(options());
+    write(*store, 0, 1);
+    store->commit(1, "");
+    place = store->committed()[0].offset;
+    write(*store, 0, 2);
+    store->commit(2, "");
+  }
+  auto o = options();
+  o.not_after_step = 1;
+  std::string what;
+  flip_byte(file("data"), place);
+  EXPECT_EQ(Exit::corrupt, exit_of_open(o, what));
+  EXPECT_THAT(what, HasSubstr("chunk 0"));
+  expect_committed(*ChunkStore::open(options()), {2});
+
+  flip_byte(file("data"), place);  // as it was
+  expect_committed(*ChunkStore::open(o), {1});
+  expect_committed(*ChunkStore::open(options()), {1});
+}
+
 TEST_F(ChunkStoreTest, NothingCommittedIsCorrupt) {
   std::string what;
   ChunkStore::create(options());
