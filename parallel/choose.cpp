@@ -17,7 +17,8 @@ constexpr double kWorthwhile = 0.99;           // a less plain choice must be fa
 constexpr std::uint64_t kTriedSteps = 3;       // one that starts, two that count
 constexpr std::uint32_t kTriedDepth = 2;       // where the depth is open, too
 constexpr std::uint64_t kCoarseChunks = 1000;  // of a model, but four of a layer
-constexpr std::size_t kExactPlans = 3;         // of the best, until one fits
+constexpr double kTriedShares[] = {0.25, 0.5, 0.75};
+constexpr std::size_t kExactPlans = 3;  // of the best, until one fits
 
 // A whole number of chunks in the place of one, so that few chunks are left and little is padded.
 std::uint64_t coarse_chunk(const StepMap& map) {
@@ -47,7 +48,7 @@ class Search {
     const auto plain = choice_of(request_);
     const auto as_asked = [&] { return Choices{{{plain, request_.prefetch_depth}}, std::move(tried_)}; };
     if (!request_.update && simulate(plain, Tier::device, tried_depth()).moves_no_state) return as_asked();
-    tier_ = request_.update ? *request_.update : faster_tier(plain);
+    place_ = request_.update ? *request_.update : faster_tier(plain);
     if (time(plain).stalls_nowhere) return as_asked();
 
     for (const auto& [order, group] : orders())
@@ -56,8 +57,10 @@ class Search {
     refine();
 
     Choices out;
-    for (const auto& choice : rank())
-      out.best.push_back({choice, out.best.empty() ? best_depth(choice) : request_.prefetch_depth, tier_});
+    const auto ranked = rank();
+    if (!request_.update && !ranked.empty()) place_ = shared_place(ranked.front());
+    for (const auto& choice : ranked)
+      out.best.push_back({choice, out.best.empty() ? best_depth(choice) : request_.prefetch_depth, place_});
     out.best.push_back({frugal(plain), request_.prefetch_depth, {}});  // when none of them fits to the byte
     out.tried = std::move(tried_);
     return out;
@@ -86,13 +89,13 @@ class Search {
     return request_.prefetch_depth == kAutoDepth ? kTriedDepth : request_.prefetch_depth;
   }
 
-  [[nodiscard]] StepMap::Options options(const PlanRequest& request, Tier update) const {
+  [[nodiscard]] StepMap::Options options(const PlanRequest& request, const UpdatePlace& update) const {
     auto o = map_options(model_, request, profile_, update);
     if (chunk_elements_ != 0) o.chunk_elements = chunk_elements_;
     return o;
   }
 
-  [[nodiscard]] Timed simulate(const StepChoice& c, Tier update, std::uint32_t depth) const {
+  [[nodiscard]] Timed simulate(const StepChoice& c, const UpdatePlace& update, std::uint32_t depth) const {
     auto request = with_choice(request_, {c, depth});
     request.evaluate_every = request.evaluate_batches = request.commit_every = request.steps = 0;
     auto budget = request.budget;
@@ -115,7 +118,7 @@ class Search {
     c.recompute = std::min(c.recompute, layers_);
     c.offload = std::min(c.offload, layers_);
     if (std::ranges::find(tried_, c, &TriedChoice::choice) != tried_.end()) return {};
-    const auto timed = simulate(c, tier_, tried_depth());
+    const auto timed = simulate(c, place_, tried_depth());
     tried_.push_back({c, timed.seconds});
     return timed;
   }
@@ -137,6 +140,18 @@ class Search {
         faster = tier;
       }
     return faster;
+  }
+
+  // The device takes a share of the updates where that is faster: neither it nor the host then waits for the other.
+  [[nodiscard]] UpdatePlace shared_place(const StepChoice& c) const {
+    if (!profile_.separate_device() || request_.layer_unit) return place_;
+    auto best = place_;
+    auto least = simulate(c, place_, tried_depth()).seconds;
+    for (const double share : kTriedShares) {
+      const auto seconds = simulate(c, UpdatePlace(share), tried_depth()).seconds;
+      if (least && seconds && *seconds < *least * kWorthwhile) least = seconds, best = UpdatePlace(share);
+    }
+    return best;
   }
 
   // What needs the least memory on the device.
@@ -190,9 +205,9 @@ class Search {
   [[nodiscard]] std::uint32_t best_depth(const StepChoice& c) const {
     if (request_.prefetch_depth != kAutoDepth) return request_.prefetch_depth;
     std::uint32_t best = 1;
-    auto least = simulate(c, tier_, best).seconds;
+    auto least = simulate(c, place_, best).seconds;
     for (const std::uint32_t depth : {2U, 4U, 8U}) {
-      const auto seconds = simulate(c, tier_, depth).seconds;
+      const auto seconds = simulate(c, place_, depth).seconds;
       // A greater depth must be worth its room.
       if (seconds && (!least || *seconds < *least * 0.995)) least = seconds, best = depth;
     }
@@ -206,15 +221,16 @@ class Search {
   Count recompute_ = request_.activations.empty() ? request_.recompute : 0,
         offload_ = request_.activations.empty() ? request_.offload : 0;
   std::uint64_t chunk_elements_ = 0;
-  Tier tier_ = Tier::host;
+  UpdatePlace place_ = Tier::host;
   std::vector<TriedChoice> tried_;
 };
 
 }  // namespace
 
-bool leaves_open(const PlanRequest& r) {
+bool leaves_open(const PlanRequest& r, const MachineProfile& profile) {
   if (r.decode_positions != 0) return false;
   if (r.pipeline) return false;  // its schedule is the order, and layers keep what nobody said of
+  if (!r.update && !r.layer_unit && profile.separate_device()) return true;  // the updates may be shared
   return !r.order || (r.activations.empty() && (!r.recompute || !r.offload));
 }
 

@@ -14,14 +14,14 @@
 
 namespace terrace {
 
-bool leaves_open(const PlanRequest& request);
+bool leaves_open(const PlanRequest& request, const MachineProfile& profile);
 // What a closed request says; of an open one, what it says and the plainest of the rest.
 StepChoice choice_of(const PlanRequest& request);
 
 struct RankedChoice {
   StepChoice choice;
   std::uint32_t prefetch_depth = kAutoDepth;  // kAutoDepth: the exact plan looks for it
-  std::optional<Tier> update = {};            // where updates run; empty: the same
+  std::optional<UpdatePlace> update = {};     // where updates run; empty: the same
 };
 PlanRequest with_choice(const PlanRequest& request, const RankedChoice& ranked);
 

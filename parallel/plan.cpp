@@ -97,7 +97,6 @@ class Planner {
       throw Error("with one generation of the state on disk nothing can be committed before the end", Exit::usage);
     if (!request_.commits && (request_.commit_every != 0 || request_.generations != 1))
       throw Error("a run without commits has one generation of the state on disk", Exit::usage);
-    if (request_.update == Tier::disk) throw Error("updates run on the device or on the host", Exit::usage);
     const auto& data = request_.data;
     if (data.ranks == 0 || data.zero > 3)
       throw Error("there is at least one data rank, and ZeRO has stages 0 to 3", Exit::usage);
@@ -132,7 +131,7 @@ class Planner {
                       "fp32 gradients: choose another --recipe",
                       request_.recipe),
           Exit::usage);
-    if (request_.update == Tier::device && host_only())
+    if (request_.update && *request_.update != UpdatePlace(Tier::host) && host_only())
       throw Error("this optimizer looks at whole layers and runs on the host\n  give --update host", Exit::usage);
     if (!request_.activations.empty() && request_.activations.size() != model_.layers.size())
       throw Error(fmt::format("settings of activations for {} layers, and the model has {}", request_.activations.size(),
@@ -209,9 +208,9 @@ class Planner {
     return b;
   }
 
-  Plan attempt(Tier update_tier) {
+  Plan attempt(const UpdatePlace& update) {
     Plan p;
-    p.map = map_options(model_, request_, profile_, update_tier);
+    p.map = map_options(model_, request_, profile_, update);
     p.generations = request_.generations;
     const StepMap map(model_, p.map);
     p.map.chunk_elements = map.layout().chunk_elements();
@@ -418,12 +417,13 @@ class Planner {
 
 }  // namespace
 
-StepMap::Options map_options(const Model& model, const PlanRequest& r, const MachineProfile& profile, Tier update_tier) {
+StepMap::Options map_options(const Model& model, const PlanRequest& r, const MachineProfile& profile,
+                             const UpdatePlace& update) {
   const auto chosen = [&] { return choose_activations(model, r.shape.batch, r.recompute.value_or(0), r.offload.value_or(0)); };
   return {.recipe = Recipe::of(model.dtype, r.recipe, r.states),
           .shape = r.shape,
           .activations = r.activations.empty() ? chosen() : r.activations,
-          .update_tier = update_tier,
+          .update = update,
           .separate_device = profile.separate_device(),
           .commits = r.commits,
           .chunk_elements = r.chunk_elements,
@@ -523,7 +523,7 @@ Plan plan_best(const Model& model, const PlanRequest& request, const MachineProf
 }  // namespace
 
 Plan plan(const Model& model, const PlanRequest& request, const MachineProfile& profile) {
-  if (leaves_open(request)) return plan_best(model, request, profile);
+  if (leaves_open(request, profile)) return plan_best(model, request, profile);
   auto p = Planner(model, request, profile).run();
   p.choice = choice_of(request);
   return p;
@@ -532,7 +532,7 @@ Plan plan(const Model& model, const PlanRequest& request, const MachineProfile& 
 Plan for_rank(const Plan& p, const Model& model, const PlanRequest& request, const MachineProfile& profile,
               std::uint32_t rank) {
   if (rank == p.map.data.rank) return p;
-  const auto closed = with_choice(request, {p.choice, p.prefetch_depth, p.map.update_tier});
+  const auto closed = with_choice(request, {p.choice, p.prefetch_depth, p.map.update});
   return Planner(model, closed, profile).of_rank(p, rank);
 }
 

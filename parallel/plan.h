@@ -42,7 +42,7 @@ struct PlanRequest {
   // first); or, where it is not empty, each layer's own setting.
   std::optional<std::uint32_t> recompute = 0, offload = 0;
   std::vector<LayerActivations> activations = {};
-  std::optional<Tier> update = {};  // where updates run: device or host; empty: chosen
+  std::optional<UpdatePlace> update = {};  // where updates run; empty: chosen
   // Exact global-norm clipping without a stall; false: inside the backward. An asynchronous order of a pipeline clips each of
   // its updates within the step instead.
   bool updates_before_use = true;
@@ -141,8 +141,9 @@ void retime(Plan& plan, const Model& model, const PlanRequest& request, const Ma
 void trace_step(const Plan& plan, const Model& model, const PlanRequest& request, const MachineProfile& profile,
                 const CostModel& costs, Trace& trace);
 
-// How a request lays the model out with its updates on one tier.
-StepMap::Options map_options(const Model& model, const PlanRequest& request, const MachineProfile& profile, Tier update_tier);
+// How a request lays the model out with its updates in that place.
+StepMap::Options map_options(const Model& model, const PlanRequest& request, const MachineProfile& profile,
+                             const UpdatePlace& update);
 // Commits take of the disk what they need, where it is no tier.
 Budget with_room_for_commits(Budget budget);
 

@@ -122,6 +122,11 @@ void StepMap::add_peer_lanes() {
 
 // One run a layer and kind, so that a layer's weights are one span; chunk i of every kind covers the same elements.
 void StepMap::add_state() {
+  std::uint32_t updates = 0;
+  for (std::uint32_t l = 0; l < layers(); ++l) {
+    first_update_.push_back(updates);
+    if (holds(l)) updates += updates_of(l);
+  }
   auto& recipe = options_.recipe;
   if (options_.layer_unit && options_.layer_unit->second_moment != Packed::none)
     recipe.second_moment = recipe.compute == DType::fp64 ? Format::packed64 : Format::packed;

@@ -23,6 +23,7 @@
 #include <terrace/parallel/param_group.h>
 #include <terrace/parallel/pipeline_parallel.h>
 #include <terrace/parallel/program.h>
+#include <terrace/parallel/update_place.h>
 
 namespace terrace {
 
@@ -47,7 +48,7 @@ class StepMap {
     Recipe recipe = {};
     StepShape shape = {};
     std::vector<LayerActivations> activations = {};  // of each layer; empty: all are kept
-    Tier update_tier = Tier::host;
+    UpdatePlace update = Tier::host;
     bool separate_device = false;  // the device has a processor of its own: work in host memory runs beside it
     bool commits = true;           // else no chunk has a place on disk before it is sent there
     std::uint64_t chunk_elements = 0;
@@ -220,7 +221,8 @@ class StepMap {
   std::vector<ChunkInfo> chunks_;
   std::vector<Pack> saved_packs_, carried_packs_;
   std::uint32_t tied_layer_ = kNone, tied_home_ = kNone;
-  std::vector<std::uint32_t> state_first_;  // a layer, a kind
+  std::vector<std::uint32_t> state_first_;   // a layer, a kind
+  std::vector<std::uint32_t> first_update_;  // a layer: the number of its first update
   ChunkId tied_gradient_{};
   std::uint32_t tied_chunks_ = 0;                  // of the run that the tied gradient is laid out as
   std::vector<std::uint32_t> gathered_, buckets_;  // a layer; empty where nothing is

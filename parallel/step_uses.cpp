@@ -251,11 +251,11 @@ Tier StepMap::tier_of(const Action& a) const {
   switch (a.op) {
     case Op::update:
     case Op::prepare:
-    case Op::exchange: return options_.update_tier;
+    case Op::exchange: return options_.update.of(first_update_[a.layer] + (options_.layer_unit ? 0 : a.chunk));
     case Op::fill:  // by functions on the host
-    case Op::visit: return options_.separate_device ? Tier::host : options_.update_tier;
-    case Op::send:  // from where they were updated
-    case Op::receive: return a.payload == Payload::weights ? options_.update_tier : Tier::device;
+    case Op::visit: return options_.separate_device ? Tier::host : options_.update.most();
+    case Op::send:  // from where most were updated
+    case Op::receive: return a.payload == Payload::weights ? options_.update.most() : Tier::device;
     default: return Tier::device;
   }
 }

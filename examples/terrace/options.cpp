@@ -115,6 +115,12 @@ bool to_bool(const Option& o, const Source& source, const Raw& raw) {
   refuse(o, source, raw);
 }
 
+void check_choice(const Option& o, const Source& source, const Raw& raw, const std::string& text) {
+  if (std::ranges::find(o.choices, text) != o.choices.end()) return;
+  const auto near = nearest(text, o.choices);
+  refuse(o, source, raw, near.empty() ? "" : fmt::format("did you mean {}?", near));
+}
+
 void check_text(const Option& o, const Source& source, const Raw& raw, const std::string& text) {
   switch (o.text) {
     case Option::Text::any: return;
@@ -134,13 +140,11 @@ void check_text(const Option& o, const Source& source, const Raw& raw, const std
     }
     case Option::Text::layers:
       if (const auto n = parse_number<std::int64_t>(text); n && *n >= 0 && *n <= 1'000'000) return;
-      [[fallthrough]];
-    case Option::Text::choice:
-      if (std::ranges::find(o.choices, text) == o.choices.end()) {
-        const auto near = nearest(text, o.choices);
-        refuse(o, source, raw, near.empty() ? "" : fmt::format("did you mean {}?", near));
-      }
-      return;
+      return check_choice(o, source, raw, text);
+    case Option::Text::share:
+      if (const auto share = parse_number<double>(text); share && *share >= 0 && *share <= 1) return;
+      return check_choice(o, source, raw, text);
+    case Option::Text::choice: return check_choice(o, source, raw, text);
     case Option::Text::depth: {
       const auto depth = parse_number<std::int64_t>(text);
       if (text != "auto" && (!depth || *depth < 0 || *depth > 1'000'000)) refuse(o, source, raw);
@@ -162,6 +166,8 @@ std::string to_text(const Option& o, const Source& source, const Raw& raw) {
   } else if (const auto* i = std::get_if<std::int64_t>(&raw);
              i && (o.text == Option::Text::size || o.text == Option::Text::depth || o.text == Option::Text::layers)) {
     text = std::to_string(*i);  // bytes, a depth, a count
+  } else if (const auto* d = std::get_if<double>(&raw); d && o.text == Option::Text::share) {
+    text = fmt::format("{}", *d);
   } else {
     refuse(o, source, raw);
   }
@@ -324,6 +330,7 @@ std::string accepted(const Option& o) {
     case Option::Text::size: return "a size greater than zero, such as 512MiB, 1.5GiB or 16GB (decimal), or auto or unlimited";
     case Option::Text::depth: return "auto or an integer of at least 0";
     case Option::Text::layers: return fmt::format("{} or an integer of at least 0", listed(o.choices, ", "));
+    case Option::Text::share: return fmt::format("{} or a share from 0 to 1", listed(o.choices, ", "));
     case Option::Text::device: return "cpu or cuda:N";
     case Option::Text::required: return "a text that is not empty";
     case Option::Text::any: break;

@@ -30,7 +30,7 @@ struct Option {
   using Field = std::variant<std::int64_t RunConfig::*, std::uint64_t RunConfig::*, double RunConfig::*, bool RunConfig::*,
                              std::string RunConfig::*, std::filesystem::path RunConfig::*,
                              std::vector<std::filesystem::path> RunConfig::*>;
-  enum class Text { any, required, choice, size, depth, layers, device };  // what a text field takes
+  enum class Text { any, required, choice, size, depth, layers, share, device };  // what a text field takes
 
   std::string_view key;      // "batch-size"
   std::string_view section;  // "model", "train", "memory", "run"

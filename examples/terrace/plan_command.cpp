@@ -73,7 +73,7 @@ Exit plan_command(const CommandLine& line) {
   fmt::print("{} with recipe {}:", config.optimizer, recipe.name);
   for (const auto kind : recipe.kinds())
     fmt::print(" {} {}{}", name_of(kind), name_of(recipe.format_of(kind)), kind == recipe.kinds().back() ? "\n" : ",");
-  fmt::print("updates run on the {}, prefetch depth {}\n", name_of(p.map.update_tier), p.prefetch_depth);
+  fmt::print("updates run on {}, prefetch depth {}\n", in_words(p.map.update), p.prefetch_depth);
   fmt::print("{}", choice_lines(p));
   fmt::print("\n");
   fmt::print("{:<8} {:>12} {:>12} {:>16}\n", "tier", "budget", "peak", "smallest legal");

@@ -37,7 +37,7 @@ struct RunConfig {
   std::int64_t group = 0;            // micro-batches a group of the vertical order; 0: all
   std::string recompute = "auto";    // auto | none | layer | a number of layers
   std::string activations = "auto";  // auto | keep | offload | a number of layers
-  std::string update = "auto";       // auto | host | device
+  std::string update = "auto";       // auto | host | device | the device's share of them
   std::uint64_t seed = 1;
   std::int64_t threads = 0;        // 0: every core this process may use
   std::int64_t eval_interval = 0;  // steps; 0: at the end only

@@ -83,7 +83,10 @@ PlanRequest plan_request(const RunConfig& c) {
   r.group = static_cast<std::uint32_t>(c.group);
   r.recompute = layers_of(c.recompute, "none", "layer");
   r.offload = layers_of(c.activations, "keep", "offload");
-  if (c.update != "auto") r.update = c.update == "host" ? Tier::host : Tier::device;
+  if (c.update == "host" || c.update == "device")
+    r.update = c.update == "host" ? Tier::host : Tier::device;
+  else if (c.update != "auto")
+    r.update = UpdatePlace(std::stod(c.update));
   // The clip factor, and whether a step counts, are known only when the backward has ended.
   r.updates_before_use = c.grad_clip > 0 || c.on_non_finite == "skip" || loss_scale(c).dynamic() || any_clips(r.param_groups);
   if (c.prefetch_depth != "auto") r.prefetch_depth = static_cast<std::uint32_t>(std::stoul(c.prefetch_depth));
@@ -253,7 +256,7 @@ nlohmann::json to_json(const Plan& p) {
     j["tried"].push_back({{"choice", to_text(t.choice, layers)}});
     if (t.seconds) j["tried"].back()["step_time_s"] = *t.seconds;
   }
-  j["update"] = name_of(p.map.update_tier);
+  j["update"] = to_text(p.map.update);
   j["prefetch_depth"] = p.prefetch_depth;
   return j;
 }

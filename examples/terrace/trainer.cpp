@@ -308,10 +308,10 @@ class Training {
       rank = fmt::format("pipeline rank {} of {}, {}, stages of {} layers: {}", pipeline.rank, pipeline.ranks, config_.schedule,
                          stage_layers(*request_.pipeline), rank.empty() ? fmt::format("process {}: ", getpid()) : rank);
     return fmt::format(
-        "{}{} with {:.1f}M parameters, {} of state ({}, {}); device {}, host {}, disk {}; updates on the {}, {} binds", rank,
+        "{}{} with {:.1f}M parameters, {} of state ({}, {}); device {}, host {}, disk {}; updates on {}, {} binds", rank,
         config_.model, static_cast<double>(plan_.parameters) * 1e-6, format_bytes(plan_.state_bytes), config_.optimizer,
         config_.recipe, format_bytes(plan_.capacity.device), format_bytes(plan_.capacity.host),
-        plan_.capacity.commit_only ? "for commits only" : format_bytes(plan_.capacity.disk), name_of(plan_.map.update_tier),
+        plan_.capacity.commit_only ? "for commits only" : format_bytes(plan_.capacity.disk), in_words(plan_.map.update),
         plan_.binding);
   }
 

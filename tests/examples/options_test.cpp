@@ -1,5 +1,6 @@
 // What is promised: one table, from which flags, TOML and the saved configuration come, and errors that name what is wrong.
 #include <terrace/examples/terrace/options.h>
+#include <terrace/examples/terrace/setup.h>
 
 #include <set>
 
@@ -114,6 +115,8 @@ TEST(Options, TomlErrorsNameFileLineKeyAndWhatIsAccepted) {
       {"data = 'x'\nnvme-path = ['']", {"nvme-path", "not accepted"}},
       {"device-memory = 0", {"device-memory", "greater than zero"}},
       {"device-memory = -5", {"device-memory", "-5 is not accepted"}},
+      {"update = 1.5", {"update", "1.5 is not accepted", "a share from 0 to 1"}},
+      {"update = nan", {"update", "not accepted"}},
       {"steps = ", {"run.toml, line 1"}},
   };
   for (const auto& [text, parts] : cases) {
@@ -130,6 +133,10 @@ TEST(Options, SetOverridesByKeyOrBySectionAndKey) {
   apply_set(c, "data=[\"a,b\", 'c']");
   apply_set(c, "run.json=true");
   apply_set(c, "save=a=b");
+  apply_set(c, "update=0.25");
+  EXPECT_EQ(c.update, "0.25");
+  apply_toml(c, "update = 0.5", "run.toml");
+  EXPECT_EQ(plan_request(c).update, UpdatePlace(0.5));
   EXPECT_EQ(c.steps, 9);
   EXPECT_EQ(c.hidden, 128);
   EXPECT_EQ(c.data.size(), 2U);
@@ -156,6 +163,8 @@ TEST(Options, SetErrorsNameKeyAndValue) {
                                                                {"seed=-1", "at least 0"},
                                                                {"vocab=255", "at least 256"},
                                                                {"order=verticle", "did you mean vertical?"},
+                                                               {"update=devise", "did you mean device?"},
+                                                               {"update=-0.1", "a share from 0 to 1"},
                                                                {"steps=99999999999999999999", "an integer"}};
   for (const auto& [text, part] : cases) {
     RunConfig c;

@@ -56,10 +56,10 @@ TEST_F(CudaEngine, EveryBudgetOrderAndPlaceOfTheUpdatesGivesTheCpusBits) {
                  {"disk holds the rest", {smallest + 512 * kKiB, 2 * kMiB, 256 * kMiB}}};
     std::uint64_t tried = 0;
     for (const auto& c : cases)
-      for (const std::optional<Tier> update : {std::optional<Tier>(), std::optional(Tier::host), std::optional(Tier::device)})
+      for (const auto& update : std::vector<std::optional<UpdatePlace>>{{}, Tier::host, Tier::device, UpdatePlace(0.5)})
         for (const std::uint32_t depth : {0U, 4U}) {
           SCOPED_TRACE(testing::Message() << name_of(dtype) << ", " << c.name << ", depth " << depth << ", update "
-                                          << (update ? name_of(*update) : "auto") << ", jitter seed " << tried + 1);
+                                          << (update ? to_text(*update) : "auto") << ", jitter seed " << tried + 1);
           const auto fake = make_fake(tried + 1);
           auto o = on_fake(options(dtype), fake);
           o.budget = c.budget;
@@ -82,7 +82,7 @@ TEST_F(CudaEngine, EveryBudgetOrderAndPlaceOfTheUpdatesGivesTheCpusBits) {
           EXPECT_EQ("", fake->leaks());
           ++tried;
         }
-    EXPECT_EQ(tried, 18U);
+    EXPECT_EQ(tried, 24U);
   }
 }
 
@@ -92,12 +92,14 @@ TEST_F(CudaEngine, UpdatesByItsKernelsGiveTheCpusBits) {
     auto o = options(dtype);
     o.steps = 3;
     const auto reference = toy::run(o);
-    for (const bool whole : {true, false}) {
-      SCOPED_TRACE(testing::Message() << name_of(dtype) << (whole ? ", resident" : ", disk holds the rest"));
+    for (const auto& [whole, place] :
+         std::vector<std::pair<bool, UpdatePlace>>{{true, Tier::device}, {false, Tier::device}, {false, UpdatePlace(0.4)}}) {
+      SCOPED_TRACE(testing::Message() << name_of(dtype) << (whole ? ", resident" : ", disk holds the rest") << ", updates on "
+                                      << to_text(place));
       const auto fake = make_fake(7);
       std::atomic<int> launched = 0;
       auto on_device = on_fake(o, fake);
-      on_device.update = Tier::device;
+      on_device.update = place;
       if (!whole) {
         on_device.budget = {reference.planned.smallest_bytes[Tier::device] + 512 * kKiB, 2 * kMiB, 256 * kMiB};
         on_device.disk_tier = true;

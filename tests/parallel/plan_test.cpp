@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include <terrace/core/error.h>
@@ -17,7 +18,7 @@ Plan plan_of(const toy::RunOptions& o) {
 TEST(Plan, EverythingInTheDeviceMovesNothing) {
   const auto p = plan_of({});
   ASSERT_TRUE(p.fits) << p.refusal.why;
-  EXPECT_EQ(p.map.update_tier, Tier::device);
+  EXPECT_EQ(p.map.update, Tier::device);
   EXPECT_EQ(p.steady_traffic, Traffic{});
   EXPECT_EQ(p.binding, "compute");
   EXPECT_NEAR(p.times.seconds, p.floor_s, 1e-9 * p.floor_s);
@@ -71,10 +72,48 @@ TEST(Plan, UpdatesRunWhereTheyAreToldTo) {
   toy::RunOptions o;
   for (const auto tier : {Tier::device, Tier::host}) {
     o.update = tier;
-    EXPECT_EQ(plan_of(o).map.update_tier, tier);
+    EXPECT_EQ(plan_of(o).map.update, tier);
   }
-  o.update = Tier::disk;
-  EXPECT_THROW(plan_of(o), Error);
+  EXPECT_THROW(o.update = Tier::disk, Error);
+  for (const double share : {-0.1, 1.1, std::nan("")}) EXPECT_THROW(UpdatePlace{share}, Error);
+}
+
+TEST(Plan, AShareOfTheUpdatesIsDealtOutEvenly) {
+  for (const double share : {0.25, 0.5, 0.7}) {
+    toy::RunOptions o;
+    o.sizes.blocks = 8;
+    o.update = UpdatePlace(share);
+    const auto model = toy::make_model(o.sizes);
+    const auto p = plan_of(o);
+    const StepMap map(model, p.map);
+    double updates = 0, on_device = 0;
+    for (const auto& a : p.programs.steady.actions) {
+      if (a.op != Op::update) continue;
+      ++updates;
+      on_device += map.tier_of(a) == Tier::device ? 1 : 0;
+      EXPECT_LE(std::abs(on_device - updates * share), 1) << "share " << share << ", after " << updates;
+    }
+    EXPECT_GT(updates, 16);
+  }
+}
+
+// Where the device and the host are about as fast, each takes half of the updates and neither waits for the other.
+TEST(Plan, UpdatesAreSharedWhereThatIsFaster) {
+  toy::RunOptions o;
+  o.before_use = false;
+  o.sizes.blocks = 8;
+  o.profile.device = "a GPU";
+  o.profile.upload = o.profile.download = 1e8;
+  o.profile.memory_stream = 2e8;
+  const auto whole = plan_of(o);
+  o.budget.device = whole.smallest_bytes[Tier::device] + whole.state_bytes / 2;
+  const auto shared = plan_of(o);
+  EXPECT_GT(shared.map.update.device_share(), 0);
+  EXPECT_LT(shared.map.update.device_share(), 1);
+  for (const auto tier : {Tier::host, Tier::device}) {
+    o.update = tier;
+    EXPECT_LT(shared.times.seconds, 0.99 * plan_of(o).times.seconds) << name_of(tier);
+  }
 }
 
 // Without a processor of the device's own there is nothing to gain by copying states to it.
@@ -83,11 +122,11 @@ TEST(Plan, UpdatesOfAnOffloadedModelRunOnTheFasterProcessor) {
   o.budget.device = plan_of(o).smallest_bytes[Tier::device] + kMiB;
   o.profile.memory_stream = 1e7;
   o.profile.upload = o.profile.download = 1e12;
-  EXPECT_EQ(plan_of(o).map.update_tier, Tier::host);
+  EXPECT_EQ(plan_of(o).map.update, Tier::host);
   o.profile.device = "a GPU";
-  EXPECT_EQ(plan_of(o).map.update_tier, Tier::device);
+  EXPECT_EQ(plan_of(o).map.update, Tier::device);
   std::swap(o.profile.memory_stream, o.profile.device_stream);
-  EXPECT_EQ(plan_of(o).map.update_tier, Tier::host);
+  EXPECT_EQ(plan_of(o).map.update, Tier::host);
 }
 
 TEST(Plan, HostUpdatesRunBesideADeviceThatComputesForItself) {
@@ -203,10 +242,10 @@ TEST(Plan, WhatSeesWholeLayersIsUpdatedInHalvesWhereEachRankHasAPart) {
 TEST(Plan, WhatSeesWholeLayersIsUpdatedByTheHostOfAGpu) {
   toy::RunOptions o;
   o.profile.device = "a GPU";
-  EXPECT_EQ(plan_with("lamb", o).map.update_tier, Tier::host);
+  EXPECT_EQ(plan_with("lamb", o).map.update, Tier::host);
   o.update = Tier::device;
   EXPECT_THROW(plan_with("lamb", o), Error);
-  EXPECT_EQ(plan_with("adamw", o).map.update_tier, Tier::device);
+  EXPECT_EQ(plan_with("adamw", o).map.update, Tier::device);
 }
 
 TEST(Plan, NonsenseIsAUsageError) {

@@ -30,7 +30,7 @@ struct RunOptions {
   bool recompute = false, offload = false;         // of all layers
   std::vector<LayerActivations> activations = {};  // or each one's own
   bool before_use = true;
-  std::optional<Tier> update;
+  std::optional<UpdatePlace> update;
   std::uint32_t depth = kAutoDepth;
   int threads = 1;
   std::uint64_t steps = 6;

@@ -1,0 +1,34 @@
+// Where updates run: on the host, on the device, or a share of them here and the rest there.
+//
+// A share deals the updates out evenly over the model's groups of chunks, so that both processors work at the same time all
+// through a step. Where an update runs changes no bit of it (docs/optimizers.md).
+//
+// Pure. Threads: any. Errors: Error(Exit::usage) for the disk, and for shares outside 0..1.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <terrace/memory/tier.h>
+
+namespace terrace {
+
+class UpdatePlace {
+ public:
+  UpdatePlace(Tier tier);  // NOLINT(google-explicit-constructor): a tier is the plainest place
+  explicit UpdatePlace(double device_share);
+
+  // Of update `number`, counted over the groups of chunks of all layers.
+  [[nodiscard]] Tier of(std::uint64_t number) const;
+  [[nodiscard]] Tier most() const { return device_share_ >= 0.5 ? Tier::device : Tier::host; }
+  [[nodiscard]] double device_share() const { return device_share_; }
+  friend bool operator==(const UpdatePlace&, const UpdatePlace&) = default;
+
+ private:
+  double device_share_ = 0;
+};
+
+std::string to_text(const UpdatePlace& place);   // "host", "device", or the device's share of them: "0.25"
+std::string in_words(const UpdatePlace& place);  // behind "on"
+
+}  // namespace terrace
