@@ -67,8 +67,12 @@ std::unique_ptr<IoEngine> make_uring_engine(const IoOptions& options, std::strin
 // pread/pwrite on `threads` threads.
 std::unique_ptr<IoEngine> make_thread_engine(const IoOptions& options, int threads = 4);
 // Over files some of which were opened without O_DIRECT: starts their write-out at once and drops what was read or written from
-// the page cache, so that it does not grow into memory that the budgets gave to others.
-std::unique_ptr<IoEngine> make_uncached_engine(std::unique_ptr<IoEngine> inner, const std::vector<int>& files);
+// the page cache, so that it does not grow into memory that the budgets gave to others. A write-out that fails ends the write
+// that is just ending, and every later one to its file; one that is still under way at the end is told by fsync.
+// `write_out` is sync_file_range(), unless a test has another one.
+using WriteOut = std::function<int(int file, off_t offset, off_t bytes, unsigned flags)>;
+std::unique_ptr<IoEngine> make_uncached_engine(std::unique_ptr<IoEngine> inner, const std::vector<int>& files,
+                                               WriteOut write_out = {});
 // io_uring where it works, else the thread pool with one warning; uncached where a file is buffered.
 // TERRACE_IO_ENGINE=threads|uring|uring-sqpoll|uring-iopoll forces one.
 std::unique_ptr<IoEngine> make_io_engine(const IoOptions& options);

@@ -4,6 +4,7 @@
 // waited for and dropped some requests later: the dirty pages are bounded by that lag, and the disk is busy meanwhile.
 #include <fcntl.h>
 
+#include <cerrno>
 #include <deque>
 #include <map>
 #include <utility>
@@ -17,7 +18,11 @@ constexpr std::size_t kLag = 8;  // requests whose write-out may be under way
 
 class UncachedEngine final : public IoEngine {
  public:
-  UncachedEngine(std::unique_ptr<IoEngine> inner, const std::vector<int>& files) : inner_(std::move(inner)), files_(files) {
+  UncachedEngine(std::unique_ptr<IoEngine> inner, const std::vector<int>& files, WriteOut write_out)
+      : inner_(std::move(inner)),
+        files_(files),
+        write_out_(write_out ? std::move(write_out) : ::sync_file_range),
+        errors_(files.size()) {
     for (const int file : files_) buffered_.push_back((::fcntl(file, F_GETFL) & O_DIRECT) == 0);
   }
   ~UncachedEngine() override {
@@ -40,36 +45,44 @@ class UncachedEngine final : public IoEngine {
 
  private:
   struct Range {
-    int file = -1;
+    std::size_t file = 0;  // of files_
     off_t offset = 0, bytes = 0;
   };
 
   void finish(IoRequest& request, int error_number) {
-    const Range range{files_[static_cast<std::size_t>(request.file)], static_cast<off_t>(request.offset),
+    const Range range{static_cast<std::size_t>(request.file), static_cast<off_t>(request.offset),
                       static_cast<off_t>(request.bytes)};
     if (request.op == IoRequest::Op::read) {
       drop(range);
     } else if (error_number == 0) {
-      ::sync_file_range(range.file, range.offset, range.bytes, SYNC_FILE_RANGE_WRITE);
+      write_out(range, SYNC_FILE_RANGE_WRITE);
       writing_out_.push_back(range);
       if (writing_out_.size() > kLag) drop_oldest();
+      error_number = errors_[range.file];
     }
     auto entry = done_.extract(&request);
     request.done = std::move(entry.mapped());  // as the caller knows it
     request.done(request, error_number);       // may destroy the request, may submit others
   }
-  // Errors of the write-out come back from fsync at the commit; nothing else could report them.
   void drop_oldest() {
     const auto range = writing_out_.front();
     writing_out_.pop_front();
-    ::sync_file_range(range.file, range.offset, range.bytes,
-                      SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
+    write_out(range, SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
     drop(range);
   }
-  static void drop(const Range& range) { ::posix_fadvise(range.file, range.offset, range.bytes, POSIX_FADV_DONTNEED); }
+  // The kernel tells an error of the write-out once: to us, so that a later fsync would not know of it. From then on every
+  // write to the file ends with it, until nothing can be committed any more that might be lost.
+  void write_out(const Range& range, unsigned flags) {
+    if (write_out_(files_[range.file], range.offset, range.bytes, flags) == 0 || errors_[range.file] != 0) return;
+    const bool there_is_none = errno == ENOSYS || errno == EPERM || errno == EINVAL;  // pages stay until fsync
+    if (!there_is_none) errors_[range.file] = errno;
+  }
+  void drop(const Range& range) const { ::posix_fadvise(files_[range.file], range.offset, range.bytes, POSIX_FADV_DONTNEED); }
 
   const std::unique_ptr<IoEngine> inner_;
   const std::vector<int> files_;
+  const WriteOut write_out_;
+  std::vector<int> errors_;  // of each file's write-out, the first
   std::vector<bool> buffered_;
   std::map<IoRequest*, std::function<void(IoRequest&, int)>> done_;  // the callers' own
   std::deque<Range> writing_out_;
@@ -77,9 +90,11 @@ class UncachedEngine final : public IoEngine {
 
 }  // namespace
 
-std::unique_ptr<IoEngine> make_uncached_engine(std::unique_ptr<IoEngine> inner, const std::vector<int>& files) {
+std::unique_ptr<IoEngine> make_uncached_engine(std::unique_ptr<IoEngine> inner, const std::vector<int>& files,
+                                               WriteOut write_out) {
   for (const int file : files)
-    if ((::fcntl(file, F_GETFL) & O_DIRECT) == 0) return std::make_unique<UncachedEngine>(std::move(inner), files);
+    if ((::fcntl(file, F_GETFL) & O_DIRECT) == 0)
+      return std::make_unique<UncachedEngine>(std::move(inner), files, std::move(write_out));
   return inner;
 }
 

@@ -220,6 +220,7 @@ def main():
     parser.add_argument("--out", help="the JSON; else gpu-CALL.json")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--budget", type=float, default=560, help="seconds, for all stages together")
+    parser.add_argument("--patience", type=float, default=1, help="the budget and all limits times this, for slow builds")
     parser.add_argument("--small", action="store_true", help="tiny models, a few seconds a stage")
     parser.add_argument("--plan", action="store_true", help="plan the runs and train nothing")
     parser.add_argument("--only", help="stages whose name contains this")
@@ -227,11 +228,11 @@ def main():
 
     setting = Setting(options)
     setting.scratch.mkdir(parents=True, exist_ok=True)
-    stages = Stages(options.call, options.out or f"gpu-{options.call}.json", options.budget, machine(setting))
+    stages = Stages(options.call, options.out or f"gpu-{options.call}.json", options.budget * options.patience, machine(setting))
     try:
         for name, needs, limit, work in CALLS[options.call]:
             if not options.only or options.only in name:
-                stages.run(name, 1 if options.small else needs, limit, lambda deadline, work=work: work(setting, deadline))
+                stages.run(name, 1 if options.small else needs, limit * options.patience, lambda deadline, work=work: work(setting, deadline))
     finally:
         shutil.rmtree(setting.scratch, ignore_errors=True)
     sys.exit(1 if stages.failed() else 0)

@@ -4,6 +4,7 @@
 """
 
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -87,7 +88,7 @@ class Rehearsal(unittest.TestCase):
     def rehearse(self, call, must):
         out = FOLDER / f"{call}.json"
         done = subprocess.run([ROOT / "bench/gpu.sh", call, "--small", "--device", "cpu", "--folder", BUILD, "--tests", BUILD / "tests",
-                               "--scratch", FOLDER / call, "--out", out], capture_output=True, text=True, check=False)
+                               "--scratch", FOLDER / call, "--out", out, "--patience", os.environ.get("TERRACE_PATIENCE", "1")], capture_output=True, text=True, check=False)
         record = json.loads(out.read_text())
         self.assertEqual(done.returncode, 0, json.dumps(record, indent=1)[-6000:] + done.stderr)
         states = {s["name"]: s for s in record["stages"]}

@@ -392,6 +392,48 @@ TEST(UncachedEngine, LeavesNothingInThePageCache) {
   EXPECT_EQ(0, std::memcmp(memory.data(), back.data(), kBytes));
 }
 
+// The kernel tells such an error once. If nobody listens, an fsync that follows knows nothing, and a commit names lost bytes.
+TEST(UncachedEngine, AFailedWriteOutEndsThatWriteAndAllThatFollow) {
+  test::TemporaryDirectory directory;
+  std::vector<FileHandle> files;
+  IoOptions options;
+  for (const char* name : {"a", "b"}) {
+    files.emplace_back(::open((directory.path() / name).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    options.files.push_back(files.back().get());
+  }
+  Pages memory(kPageBytes);
+  fill_random(memory.span(), 5);
+  for (const int refused : {0, EIO, ENOSPC, ENOSYS, EPERM}) {
+    int waits = 0;
+    const auto write_out = [&](int file, off_t offset, off_t bytes, unsigned flags) {
+      const bool waited_for = (flags & SYNC_FILE_RANGE_WAIT_AFTER) != 0;
+      if (file != options.files[0] || !waited_for || ++waits != 2) return ::sync_file_range(file, offset, bytes, flags);
+      errno = refused;
+      return refused == 0 ? 0 : -1;
+    };
+    const auto engine = make_uncached_engine(make_thread_engine(options), options.files, write_out);
+    const auto errors_of = [&](IoRequest::Op op, int file) {
+      std::vector<int> errors;
+      for (std::uint64_t i = 0; i < 12; ++i) {
+        IoRequest request{op, file, i * kPageBytes, memory.data(), kPageBytes, [&](IoRequest&, int e) { errors.push_back(e); }};
+        IoRequest* const one = &request;
+        engine->submit({&one, 1});
+        while (engine->in_flight() > 0) engine->poll(1s);
+      }
+      return errors;
+    };
+    SCOPED_TRACE(refused);
+    // Eight may be on their way: the second wait is at the tenth write.
+    const bool lost = refused == EIO || refused == ENOSPC;
+    std::vector<int> expected(12, 0);
+    for (std::size_t i = 9; lost && i < 12; ++i) expected[i] = refused;
+    EXPECT_EQ(expected, errors_of(IoRequest::Op::write, 0));
+    EXPECT_EQ(std::vector<int>(12, lost ? refused : 0), errors_of(IoRequest::Op::write, 0));
+    EXPECT_EQ(std::vector<int>(12, 0), errors_of(IoRequest::Op::write, 1));
+    EXPECT_EQ(std::vector<int>(12, 0), errors_of(IoRequest::Op::read, 0));
+  }
+}
+
 TEST(DirectIo, RulesOfPagesAreKeptByPages) {
   EXPECT_TRUE(pages_suffice(std::nullopt));
   EXPECT_TRUE(pages_suffice(DirectIoRules{512, 512}));
