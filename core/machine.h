@@ -34,6 +34,7 @@ struct MachineProfile {
   // The share of the computing speed that is left while a copy, or the disk, is busy: they use the same cores on a CPU device.
   double compute_beside_copy = 1, compute_beside_disk = 1;
   double disk_latency_s = 1e-4;
+  bool disk_assumed = true;    // all that is said of the disk is these defaults
   std::string device = "cpu";  // what computes: matmul_* are its rates
   // Of a device with a processor and memory of its own, which neither host work nor copies slow.
   [[nodiscard]] bool separate_device() const { return device != "cpu"; }
@@ -44,7 +45,9 @@ struct MachineProfile {
   std::string measured_at;  // ISO time; empty: these defaults were never measured
 };
 // Measures in about `seconds`; writes one temporary file of at most 512 MiB under each path.
+// Without a path the disk stays assumed.
 MachineProfile measure_machine(Device& device, const std::vector<std::filesystem::path>& nvme_paths, double seconds);
+void copy_disk(const MachineProfile& from, MachineProfile& to);  // what it says of the disk
 void save_profile(const MachineProfile& profile, const std::filesystem::path& file);
 MachineProfile load_profile(const std::filesystem::path& file);
 // Of a device: machine.json for "cpu", machine-cuda-0.json for "cuda:0", in $XDG_CACHE_HOME or ~/.cache /terrace.

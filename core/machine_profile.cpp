@@ -256,6 +256,7 @@ void measure_disk(MachineProfile& profile, Device& device, const std::vector<fs:
     disk_rate(files, buffers.data(), slice / 4, write, share);
   }
   for (std::uint64_t turn = 0; turn < 65; ++turn) latencies.push_back(files.front()->small_read_seconds(buffers.data(), turn));
+  profile.disk_assumed = false;
   profile.disk_write = median(writes);
   profile.disk_read = median(reads);
   profile.disk_both = median(both);
@@ -372,6 +373,15 @@ double measure_device_stream(Device& device, double seconds) {
 }
 
 }  // namespace
+
+void copy_disk(const MachineProfile& from, MachineProfile& to) {
+  to.disk_read = from.disk_read;
+  to.disk_write = from.disk_write;
+  to.disk_both = from.disk_both;
+  to.disk_latency_s = from.disk_latency_s;
+  to.compute_beside_disk = from.compute_beside_disk;
+  to.disk_assumed = from.disk_assumed;
+}
 
 MachineProfile measure_machine(Device& device, const std::vector<fs::path>& nvme_paths, double seconds) {
   MachineProfile profile;

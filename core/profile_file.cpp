@@ -42,6 +42,7 @@ void visit_fields(Profile& p, const Visit& visit) {
 }
 
 constexpr const char* kAlgorithms = "algorithms";
+constexpr const char* kDiskAssumed = "disk_assumed";  // there only where it is true
 
 [[noreturn]] void refuse(const fs::path& file, const std::string& why) {
   throw Error(fmt::format("machine profile {}: {}\n  measure the machine anew, or name another file", file.string(), why),
@@ -92,6 +93,7 @@ std::string_view subject_of(std::string_view line) { return line.substr(0, line.
 void save_profile(const MachineProfile& profile, const fs::path& file) {
   nlohmann::ordered_json json;
   visit_fields(profile, [&](const char* key, const auto& value) { json[key] = value; });
+  if (profile.disk_assumed) json[kDiskAssumed] = true;
   std::ifstream earlier(file);
   const auto old = nlohmann::ordered_json::parse(earlier, nullptr, /*allow_exceptions=*/false);
   // Rates are measured anew; what was chosen on this device stays, and with it the bits.
@@ -103,7 +105,7 @@ void save_profile(const MachineProfile& profile, const fs::path& file) {
 MachineProfile load_profile(const fs::path& file) {
   const auto json = read(file);
   MachineProfile profile;
-  std::vector<std::string> known{kAlgorithms};
+  std::vector<std::string> known{kAlgorithms, kDiskAssumed};
   visit_fields(profile, [&](const char* key, auto& value) {
     using Value = std::remove_reference_t<decltype(value)>;
     known.emplace_back(key);
@@ -120,6 +122,9 @@ MachineProfile load_profile(const fs::path& file) {
       value = entry.template get<Value>();
     }
   });
+  const auto assumed = json.value(kDiskAssumed, nlohmann::ordered_json(false));
+  if (!assumed.is_boolean()) refuse(file, fmt::format("\"{}\" is not true or false", kDiskAssumed));
+  profile.disk_assumed = assumed.get<bool>();
   for (const auto& [key, value] : json.items()) {
     if (std::ranges::find(known, key) == known.end()) refuse(file, fmt::format("the key \"{}\" is unknown", key));
   }

@@ -77,9 +77,23 @@ void DiskLanes::run() {
   bool unsettled = false;
   while (take_issued()) {
     const bool reads_left = start_ready(reads_), writes_left = start_ready(writes_);
-    parts_.engine->poll(reads_left || writes_left || unsettled ? std::chrono::nanoseconds{0} : longest_sleep_);
+    poll(reads_left || writes_left || unsettled ? std::chrono::nanoseconds{0} : longest_sleep_);
     const bool unverified = settle(reads_);
     unsettled = settle(writes_) || unverified;
+  }
+}
+
+// An engine that cannot be asked any more is the end of both lanes. What it still has is the kernel's, perhaps.
+void DiskLanes::poll(std::chrono::nanoseconds wait) {
+  try {
+    parts_.engine->poll(wait);
+  } catch (...) {
+    for (DiskLane* const lane : {&reads_, &writes_}) {
+      if (!lane->failed) parts_.lanes->of(lane->lane).fail(std::current_exception());
+      lane->failed = true;
+      for (auto& flight : lane->flights) flight->state = Flight::State::ended;
+    }
+    std::this_thread::sleep_for(wait);  // it may throw again, for requests that stay with it
   }
 }
 

@@ -67,6 +67,7 @@ class DiskLanes {
   };
 
   void run();
+  void poll(std::chrono::nanoseconds wait);
   bool take_issued();
   bool start_ready(DiskLane& lane);  // whether there is more to do at once, as settle()
   void start(DiskLane& lane, Flight& flight);

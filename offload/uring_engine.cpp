@@ -118,7 +118,15 @@ class UringEngine final : public IoEngine {
     }
     if (result < 0) why = fmt::format("io_uring_setup: {}", describe_errno(-result));
     ring_open_ = result >= 0;
-    return ring_open_;
+    return ring_open_ && may_register(why);
+  }
+
+  // Without that call a ring that is made disabled stays so. Asked now, while another engine can still be taken.
+  bool may_register(std::string& why) const {
+    io_uring_probe nothing{};
+    if (::syscall(__NR_io_uring_register, ring_.ring_fd, IORING_REGISTER_PROBE, &nothing, 0) == 0) return true;
+    why = fmt::format("io_uring_register: {}", describe_errno(errno));
+    return false;
   }
 
   void register_files() {

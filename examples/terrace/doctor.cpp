@@ -2,9 +2,7 @@
 #include <terrace/examples/terrace/doctor.h>
 
 #include <dlfcn.h>
-#include <linux/io_uring.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,6 +21,7 @@
 #include <terrace/core/thread_pool.h>
 #include <terrace/core/units.h>
 #include <terrace/offload/cufile.h>
+#include <terrace/offload/io_engine.h>
 
 namespace terrace::cli {
 namespace {
@@ -74,13 +73,11 @@ Finding examine_huge_pages() {
 }
 
 Finding examine_io_uring() {
-  io_uring_params params{};
-  const auto fd = ::syscall(__NR_io_uring_setup, 1, &params);
-  if (fd >= 0) {
-    ::close(static_cast<int>(fd));
-    return {Status::ok, "io_uring", "allowed", ""};
-  }
-  return {Status::warn, "io_uring", fmt::format("{}: a pool of threads reads and writes instead", describe_errno(errno)),
+  std::string why;
+  IoOptions one;
+  one.queue_depth = 1;
+  if (make_uring_engine(one, why)) return {Status::ok, "io_uring", "allowed", ""};
+  return {Status::warn, "io_uring", fmt::format("{}: a pool of threads reads and writes instead", why),
           "sysctl kernel.io_uring_disabled=0, or allow io_uring in the container's seccomp profile"};
 }
 
@@ -128,10 +125,11 @@ Finding examine_profile(const RunConfig& config) {
   }
   try {
     const auto p = load_profile(file);
+    const auto rate = [](double bytes_s) { return format_bytes(static_cast<std::uint64_t>(bytes_s)); };
     return {Status::ok, "machine profile",
-            fmt::format("{}: read {}/s, write {}/s, copy {}/s, fp32 {:.0f} GFLOP/s, taken {}", file.string(),
-                        format_bytes(static_cast<std::uint64_t>(p.disk_read)),
-                        format_bytes(static_cast<std::uint64_t>(p.disk_write)),
+            fmt::format("{}: {}, copy {}/s, fp32 {:.0f} GFLOP/s, taken {}", file.string(),
+                        p.disk_assumed ? "no disk measured (add --nvme-path DIR to --measure)"
+                                       : fmt::format("read {}/s, write {}/s", rate(p.disk_read), rate(p.disk_write)),
                         format_bytes(static_cast<std::uint64_t>(p.memory_copy)), p.matmul_fp32 * 1e-9,
                         p.measured_at.empty() ? "never" : p.measured_at),
             ""};
@@ -141,11 +139,23 @@ Finding examine_profile(const RunConfig& config) {
   }
 }
 
+// What was measured of the disk at another time is better than nothing.
+void keep_disk(const fs::path& file, MachineProfile& profile) {
+  std::error_code error;
+  if (!fs::exists(file, error)) return;
+  try {
+    copy_disk(load_profile(file), profile);
+  } catch (const Error&) {  // it is about to be replaced
+  }
+}
+
 void measure_and_save(const RunConfig& config) {
   ThreadPool pool(static_cast<int>(config.threads));
   const fs::path file = config.machine_profile.empty() ? default_profile_path(config.device) : fs::path(config.machine_profile);
   if (file.has_parent_path()) fs::create_directories(file.parent_path());
-  save_profile(measure_machine(*make_device(config, pool), config.nvme_path, kMeasureSeconds), file);
+  auto profile = measure_machine(*make_device(config, pool), config.nvme_path, kMeasureSeconds);
+  if (profile.disk_assumed) keep_disk(file, profile);
+  save_profile(profile, file);
 }
 
 }  // namespace

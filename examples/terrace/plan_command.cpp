@@ -94,6 +94,8 @@ Exit plan_command(const CommandLine& line) {
                format_bytes(p.commit_traffic.write), p.commit_seconds, p.commits, p.generations, p.generations == 1 ? "" : "s");
   if (profile.measured_at.empty())
     fmt::print("\nthe times rest on assumed rates: terrace doctor --measure takes this machine's own\n");
+  else if (profile.disk_assumed && t.read + t.write > 0)
+    fmt::print("\nthe disk's times rest on assumed rates: terrace doctor --measure --nvme-path DIR takes its own\n");
   return Exit::ok;
 }
 

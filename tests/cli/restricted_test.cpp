@@ -18,11 +18,11 @@
 namespace terrace::test {
 namespace {
 
-// The kernel answers `error_number` to io_uring_setup, as a container's profile (EPERM) or an old kernel (ENOSYS) does.
-void forbid_io_uring(int error_number) {
+// The kernel answers `error_number` to a call of io_uring's, as a container's profile (EPERM) or an old kernel (ENOSYS) does.
+void forbid_io_uring(int error_number, unsigned call = __NR_io_uring_setup) {
   std::array<sock_filter, 4> program{{
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<unsigned>(error_number)),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   }};
@@ -46,11 +46,13 @@ class Restricted : public Cli {
 TEST_F(Restricted, WithoutIoUringThreadsReadAndWrite) {
   const auto free = train(offloaded_);
   ASSERT_EQ(0, free.exit) << free.described;
-  for (const int error_number : {EPERM, ENOSYS}) {
+  for (const auto& [error_number, call] :
+       {std::pair{EPERM, __NR_io_uring_setup}, {ENOSYS, __NR_io_uring_setup}, {EPERM, __NR_io_uring_register}}) {
+    const auto dir = "run" + std::to_string(error_number) + "-" + std::to_string(call);
     auto words = offloaded_;
-    words.insert(words.end(), {"--out-dir", "run" + std::to_string(error_number)});
+    words.insert(words.end(), {"--out-dir", dir});
     auto restricted = launch(tiny("train", words));
-    restricted.in_child = [error_number] { forbid_io_uring(error_number); };
+    restricted.in_child = [e = error_number, c = static_cast<unsigned>(call)] { forbid_io_uring(e, c); };
     const auto outcome = run(restricted);
     if (outcome.exit == kNotPermitted) GTEST_SKIP() << "a seccomp filter is not permitted here";
     ASSERT_EQ(0, outcome.exit) << outcome.described;
@@ -58,7 +60,7 @@ TEST_F(Restricted, WithoutIoUringThreadsReadAndWrite) {
     EXPECT_EQ(1U, outcome.warnings("(errno " + std::to_string(error_number) + ")")) << outcome.described;
     EXPECT_EQ(1U, outcome.warnings("kernel.io_uring_disabled")) << "it does not say how to mend it";
     EXPECT_EQ(weights_of(free), weights_of(outcome));
-    EXPECT_EQ(steps("run"), steps("run" + std::to_string(error_number)));
+    EXPECT_EQ(steps("run"), steps(dir));
 
     auto doctor = launch({"doctor"});
     doctor.in_child = restricted.in_child;

@@ -46,6 +46,19 @@ class MachineProfiles : public testing::Test {
 
 }  // namespace
 
+TEST_F(MachineProfiles, SayWhetherADiskWasMeasured) {
+  MachineProfile profile;
+  save_profile(profile, file_);
+  EXPECT_TRUE(load_profile(file_).disk_assumed);
+  profile.disk_assumed = false;
+  save_profile(profile, file_);
+  EXPECT_FALSE(load_profile(file_).disk_assumed);
+  expect_refusal([](auto& json) { json["disk_assumed"] = "no"; }, "\"disk_assumed\" is not true or false");
+  ThreadPool pool(1);
+  EXPECT_TRUE(measure_machine(*make_cpu_device(pool), {}, 0.0).disk_assumed);
+  EXPECT_FALSE(measure_machine(*make_cpu_device(pool), {directory_}, 0.0).disk_assumed);
+}
+
 TEST_F(MachineProfiles, SurviveTheRoundTrip) {
   MachineProfile profile;
   profile.disk_read = 1.0 / 3;

@@ -140,6 +140,42 @@ class AtOnce final : public IoEngine {
   int writes_ = 0;
 };
 
+// Cannot be asked for a while.
+class Refusing final : public IoEngine {
+ public:
+  explicit Refusing(IoEngine& inner) : inner_(inner) {}
+  void submit(std::span<IoRequest* const> requests) override {
+    inner_.submit(requests);
+    left_ = 3;
+  }
+  std::size_t poll(std::chrono::nanoseconds wait) override {
+    if (left_ > 0 && left_-- > 0) throw std::runtime_error("the engine cannot be asked");
+    return inner_.poll(std::min<std::chrono::nanoseconds>(wait, std::chrono::milliseconds{1}));
+  }
+  void wake() override { inner_.wake(); }
+  [[nodiscard]] std::size_t in_flight() const override { return inner_.in_flight(); }
+  [[nodiscard]] std::string name() const override { return inner_.name(); }
+
+ private:
+  IoEngine& inner_;
+  int left_ = 0;
+};
+
+// Both lanes end with what it says, and the process goes on.
+TEST(DiskLanes, AnEngineThatThrowsEndsBothLanes) {
+  Terraces t("threads");
+  Refusing engine(*t.engine);
+  t.make_mover(engine);
+  t.mover->issue(t.move(0, Tier::host, Tier::disk, 0, 0, {}));
+  t.mover->drain();
+  t.mover->issue(t.move(1, Tier::host, Tier::disk, 1, 1, {}));  // ends though nobody starts it
+  t.mover->issue(t.move(0, Tier::disk, Tier::host, 0, 2, {}));
+  t.mover->drain();
+  for (const auto lane : {Lane::write, Lane::read})
+    EXPECT_EQ("the engine cannot be asked", error_of([&] { static_cast<void>(t.lanes.of(lane).reached(1)); })) << name_of(lane);
+  t.mover.reset();
+}
+
 class MoverTest : public testing::TestWithParam<std::tuple<const char*, const char*>> {};  // an engine and a device
 
 // Checksums of many chunks in a row would keep the engine from its next requests while the disk waits.
