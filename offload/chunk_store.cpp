@@ -151,7 +151,6 @@ class ExtentStore final : public ChunkStore {
     for (auto& [id, entry] : entries_) {
       if (entry.written) entry.committed = std::exchange(entry.written, std::nullopt);
     }
-    if (number > 2) commits_.forget(number - 2);
   }
 
   std::optional<Commit> last_commit() const override {

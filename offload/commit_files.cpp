@@ -89,6 +89,10 @@ void CommitFiles::remove_others(const std::vector<std::uint64_t>& numbers) const
 }
 
 void CommitFiles::publish(const StoreIndex& index, const Commit& commit, bool durable) const {
+  if (commit.number > 2) {
+    files_.remove_small(record_name(commit.number));
+    files_.remove_small(index_name(commit.number - 2));
+  }
   if (durable) files_.sync();
   const auto text = write_index(index);
   files_.write_small(index_name(commit.number), text, durable);
@@ -107,8 +111,6 @@ void CommitFiles::remove_all() const {
   for (const auto& name : names)
     if (is_of_a_commit(name)) files_.remove_small(name);
 }
-
-void CommitFiles::forget(std::uint64_t number) const { files_.remove_small(index_name(number)); }
 
 bool CommitFiles::any(const std::filesystem::path& directory) {
   return std::ranges::any_of(kSlots, [&](auto slot) { return std::filesystem::exists(directory / record_name(slot)); });

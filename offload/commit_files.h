@@ -31,11 +31,11 @@ class CommitFiles {
   // What a run that was killed between two calls of a commit left, and what was passed over: all but `numbers`.
   void remove_others(const std::vector<std::uint64_t>& numbers) const;
 
-  // Data, then the index that names it, then the record that names the index.
+  // Data, then the index that names it, then the record that names the index. What the commit before the last one left goes
+  // first: a commit takes no more room than the one before it.
   void publish(const StoreIndex& index, const Commit& commit, bool durable) const;
   void take_back(bool durable) const;  // all commits; their indices stay as litter
   void remove_all() const;
-  void forget(std::uint64_t number) const;  // its index, when no record names it any more
 
   [[nodiscard]] static bool any(const std::filesystem::path& directory);
 

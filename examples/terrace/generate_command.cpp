@@ -74,6 +74,11 @@ Exit generate_command(const CommandLine& line) {
                     "with it, and generate from a run that starts with --init-from FILE",
                     line.positional.at(0), config.pp),
         Exit::usage);
+  if (config.data_format != "bytes")
+    throw Error(fmt::format("the run in {} learned from token ids (--data-format {}), and generate reads and writes bytes\n  "
+                            "train with --save FILE, and generate with the tokenizer's own tools",
+                            line.positional.at(0), config.data_format),
+                Exit::usage);
   const auto store = store_of_run(line.positional.at(0));
   if (options.prompt.empty())
     throw Error("generate needs a --prompt of at least one byte\n  see terrace generate --help", Exit::usage);
@@ -116,7 +121,9 @@ Exit generate_command(const CommandLine& line) {
     engine.decode({.tokens = {&token, 1}, .targets = {}, .update = {}, .weights = {}, .logits = view, .position = position});
     if (at + 1 < options.prompt.size()) continue;
     if (at + 1 == options.prompt.size()) say(options.prompt);  // nothing has failed until here
-    token = sample(as_doubles(view), options, at);
+    auto of_bytes = as_doubles(view);
+    of_bytes.resize(256);  // a larger vocabulary has rows that no text trains
+    token = sample(of_bytes, options, at);
     if (position + 1 < positions) say(std::string(1, static_cast<char>(token)));
   }
   // Bytes need not be UTF-8, and JSON must be.

@@ -1,3 +1,4 @@
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <exception>
@@ -5,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include <terrace/core/error.h>
 #include <terrace/examples/terrace/command_line.h>
 #include <terrace/examples/terrace/commands.h>
 #include <terrace/examples/terrace/doctor.h>
@@ -33,19 +35,27 @@ int run(const CommandLine& line) {
   return 0;
 }
 
+// What was printed may still be here, and its disk full.
+int printed(int code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  if (errno == EPIPE) return code;  // nobody wants more of it
+  std::fprintf(stderr, "error: the output could not be written: %s\n", describe_errno(errno).c_str());
+  return code == 0 ? static_cast<int>(Exit::runtime) : code;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file that grows beyond `ulimit -f` is an error with a name, not the end of the process
   try {
-    if (argc > 1 && std::string_view(argv[1]) == "bench") return static_cast<int>(bench_command(argc - 1, argv + 1));
-    if (argc > 1 && std::string_view(argv[1]) == "launch") return static_cast<int>(launch_command(argc - 1, argv + 1));
+    if (argc > 1 && std::string_view(argv[1]) == "bench") return printed(static_cast<int>(bench_command(argc - 1, argv + 1)));
+    if (argc > 1 && std::string_view(argv[1]) == "launch") return printed(static_cast<int>(launch_command(argc - 1, argv + 1)));
     const auto line = parse(argc, argv);
     if (!line.answer.empty()) {
       std::fputs(line.answer.c_str(), stdout);
-      return 0;
+      return printed(0);
     }
-    return run(line);
+    return printed(run(line));
   } catch (const std::exception& error) {
     return report_error(error, stderr);
   }

@@ -31,8 +31,16 @@ std::string read_text(const fs::path& file) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
+// Onto the disk: what a power loss takes away of a run's files, its commits are lost with.
+void sync(const fs::path& path) {
+  const FileHandle handle(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const bool synced = handle && ::fsync(handle.get()) == 0;
+  if (!synced && errno != EINVAL)  // folders of some file systems cannot be
+    throw Error(fmt::format("{} could not be synced: {}", path.string(), describe_errno(errno)));
+}
+
 void write_text(const fs::path& file, const std::string& text) {
-  // Written beside and renamed: a reader sees the old file or the new one, whole.
+  // Written beside and renamed: a reader sees the old file or the new one, whole, after a power loss too.
   const auto beside = fs::path(file).concat(".tmp");
   std::ofstream out(beside, std::ios::binary | std::ios::trunc);
   out << text;
@@ -40,7 +48,9 @@ void write_text(const fs::path& file, const std::string& text) {
   if (!out)
     throw Error(fmt::format("{} cannot be written: {}\n  make room or mend the rights there, then --resume auto",
                             beside.string(), describe_errno(errno)));
+  sync(beside);
   fs::rename(beside, file);
+  sync(file.parent_path());
 }
 
 [[noreturn]] void refuse_file(const fs::path& file, const std::string& why) {
@@ -178,10 +188,11 @@ void make_directory(const fs::path& dir) {
   std::error_code error;
   if (fs::exists(dir, error) && !fs::is_directory(dir, error))
     throw Error(fmt::format("--out-dir {} is a file\n  a folder is needed, or a name that is free", dir.string()), Exit::usage);
-  fs::create_directories(dir, error);
+  const bool is_new = fs::create_directories(dir, error);
   if (error)
     throw Error(fmt::format("--out-dir {} cannot be made: {} (errno {})\n  give a folder on a file system that can be written",
                             dir.string(), error.message(), error.value()));
+  if (is_new) sync(fs::absolute(dir).parent_path());
 }
 
 }  // namespace
@@ -205,7 +216,14 @@ RunDir open_run_dir(RunConfig& config) {
     throw Error(fmt::format("{} is not empty\n  --resume auto goes on with the run in it, another --out-dir starts a new one",
                             dir.path.string()),
                 Exit::usage);
-  if (!fs::exists(dir.path / kRunFile)) return dir;
+  if (!fs::exists(dir.path / kRunFile)) {
+    if (config.resume != "never" && ChunkStore::has_commit(dir.store))
+      throw Error(fmt::format("{} holds a commit of the run in {}, and that run's {} is not there\n  bring the file back; or "
+                              "start anew with --resume never, which gives up what was committed",
+                              (dir.store.paths.front() / dir.store.name).string(), dir.path.string(), kRunFile),
+                  Exit::corrupt);
+    return dir;
+  }
 
   const auto run = read_run_file(dir.path);
   const auto home = run.store.paths.front() / run.store.name;

@@ -163,7 +163,9 @@ class Training {
     const bool first_of_stage = request_.pipeline && static_cast<std::uint32_t>(team.rank()) % request_.data.ranks == 0;
     if (team.first() || first_of_stage) trace.write(trace_file_of(dir.path, static_cast<std::uint32_t>(team.rank())));
     if (done < last) {
-      screen.note(fmt::format("stopped by signal {} after step {}; go on with --resume auto", stopped, done));
+      const auto what = fmt::format("stopped by signal {} after step {}", stopped, done);
+      if (!request_.commits) throw Error(what + "; nothing is kept with --durability none");
+      screen.note(what + "; go on with --resume auto");
       return Exit::interrupted;
     }
     const auto hash = lm::hash_weights(engine);

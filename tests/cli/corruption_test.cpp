@@ -91,6 +91,17 @@ TEST_F(Corruption, AStoreThatIsGoneIsNotTakenForANewRun) {
   EXPECT_EQ(0, go_on().exit);
 }
 
+// As after a power loss that took the folder's last files: the state is whole, and is not written over unasked.
+TEST_F(Corruption, ACommitWhoseRunIsGoneIsKept) {
+  fs::rename(at("run/run.json"), at("elsewhere"));
+  fs::remove(at("run/result.json"));
+  expect_refusal(go_on(), 5, {"run.json", "--resume never"});
+  fs::rename(at("elsewhere"), at("run/run.json"));
+  const auto outcome = go_on();
+  EXPECT_EQ(0, outcome.exit) << outcome.described;
+  EXPECT_THAT(outcome.out, HasSubstr("resumed after step"));
+}
+
 TEST_F(Corruption, TheRunsOwnFiles) {
   const auto run_file = scratch_.read("run/run.json");
   for (const auto* const text : {"", "{", "{}", "[]", R"({"fingerprint": {}, "store_paths": [], "store_name": "store"})"}) {

@@ -195,6 +195,28 @@ TEST_F(Output, TheOtherCommandsRun) {
   EXPECT_THAT(page, AllOf(HasSubstr("<svg"), Not(HasSubstr("src=\"http")), Not(HasSubstr("href=\"http"))));
 }
 
+// Half a plan in a file, and success, would be believed.
+TEST_F(Output, AFullDiskBehindItIsAnError) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "there is no /dev/full";
+  for (const auto& words : {Words{"config"}, {"--help"}, tiny("plan"), tiny("plan", {"--json"}), {"doctor"}}) {
+    auto full = launch(words);
+    full.in_child = [] { ::dup2(::open("/dev/full", O_WRONLY), STDOUT_FILENO); };
+    const auto outcome = run(full);
+    EXPECT_EQ(1, outcome.exit) << outcome.described;
+    EXPECT_THAT(outcome.err, HasSubstr("No space left on device")) << outcome.described;
+  }
+}
+
+TEST_F(Output, GenerationIsOfBytes) {
+  scratch_.write("ids.u16", std::string(2'000, '\1'));
+  ASSERT_EQ(0, train({"--data", "ids.u16", "--data-format", "u16", "--vocab", "300"}).exit);
+  expect_refusal(terrace({"generate", "run", "--prompt", "x"}), 2, {"--data-format u16", "bytes"});
+  ASSERT_EQ(0, train({"--vocab", "3000", "--out-dir", "wide"}).exit);
+  const auto text = terrace({"generate", "wide", "--prompt", "The river", "--temperature", "3"});
+  ASSERT_EQ(0, text.exit) << text.described;
+  EXPECT_EQ(64U + 1U, text.out.size());
+}
+
 TEST_F(Output, GenerationContinuesThePrompt) {
   ASSERT_EQ(0, train(kOffloaded).exit);
   const auto generate = [&](const Words& more) { return terrace(Words{"generate", "run"} + more); };

@@ -64,6 +64,16 @@ TEST_F(Signals, StopCleanlyAndResumeBitForBit) {
   }
 }
 
+TEST_F(Signals, OneThatEndsARunWhichKeepsNothingSaysSo) {
+  Child child(disturbed({"--durability", "none"}));
+  child.read_lines(kLinesBefore);
+  child.send(SIGTERM);
+  const auto outcome = child.wait();
+  EXPECT_EQ(1, outcome.exit) << outcome.described;
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("stopped by signal 15"), HasSubstr("nothing is kept with --durability none"),
+                                 Not(HasSubstr("--resume auto"))));
+}
+
 // The weights may still be on their way to their places then.
 TEST_F(Signals, OneBeforeTheFirstStepIsHarmless) {
   Child child(disturbed({"--nvme-path", "disk", "--device-memory", "1MiB", "--host-memory", "1MiB"}));

@@ -2,8 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <random>
+#include <set>
 
 #include "chunk_store_run.h"
 
@@ -225,6 +227,41 @@ TEST_F(ChunkStoreTest, TheCommitBeforeADamagedOneIsTakenIfAllItsBytesAreThere) {
     EXPECT_EQ(Exit::corrupt, exit_of_open(options(), what));
     EXPECT_THAT(what, HasSubstr("chunk 0"));
   }
+}
+
+// Else the third commit of a run could find the disk full that the first two found large enough.
+TEST_F(ChunkStoreTest, ACommitTakesNoMoreRoomThanTheOneBefore) {
+  class Names final : public FileOps {
+   public:
+    int create(int d, const std::string& n) override { return note(kernel_->create(d, n), n, ""); }
+    std::int64_t write(int f, std::span<const std::byte> b) override { return kernel_->write(f, b); }
+    int sync(int f) override { return kernel_->sync(f); }
+    int rename(int d, const std::string& a, const std::string& b) override { return note(kernel_->rename(d, a, b), b, a); }
+    int remove(int d, const std::string& n) override { return note(kernel_->remove(d, n), "", n); }
+    int allocate(int f, std::uint64_t b) override { return kernel_->allocate(f, b); }
+    std::size_t most_indices = 0;
+
+   private:
+    int note(int result, const std::string& is_there, const std::string& is_gone) {
+      names_.erase(is_gone);
+      if (!is_there.empty()) names_.insert(is_there);
+      most_indices = std::max<std::size_t>(most_indices, static_cast<std::size_t>(std::ranges::count_if(
+                                                             names_, [](const auto& n) { return n.starts_with("index."); })));
+      return result;
+    }
+    std::shared_ptr<FileOps> kernel_ = make_file_ops();
+    std::set<std::string> names_;
+  };
+  const auto names = std::make_shared<Names>();
+  auto o = options();
+  o.deadline = {};
+  o.file_ops = names;
+  const auto store = ChunkStore::create(o);
+  for (std::uint64_t step = 1; step <= 5; ++step) {
+    write(*store, 0, step);
+    store->commit(step, "");
+  }
+  EXPECT_EQ(2U, names->most_indices);
 }
 
 // Going back to an earlier step takes the later commit away, but not before the earlier one's bytes were all read.
