@@ -219,7 +219,7 @@ RunDir open_run_dir(RunConfig& config) {
   if (!fs::exists(dir.path / kRunFile)) {
     if (config.resume != "never" && ChunkStore::has_commit(dir.store))
       throw Error(fmt::format("{} holds a commit of the run in {}, and that run's {} is not there\n  bring the file back; or "
-                              "start anew with --resume never, which gives up what was committed",
+                              "remove that store to give up what was committed, and start anew",
                               (dir.store.paths.front() / dir.store.name).string(), dir.path.string(), kRunFile),
                   Exit::corrupt);
     return dir;

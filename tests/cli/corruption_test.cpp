@@ -95,7 +95,7 @@ TEST_F(Corruption, AStoreThatIsGoneIsNotTakenForANewRun) {
 TEST_F(Corruption, ACommitWhoseRunIsGoneIsKept) {
   fs::rename(at("run/run.json"), at("elsewhere"));
   fs::remove(at("run/result.json"));
-  expect_refusal(go_on(), 5, {"run.json", "--resume never"});
+  expect_refusal(go_on(), 5, {"run.json", "run/store", "start anew"});
   fs::rename(at("elsewhere"), at("run/run.json"));
   const auto outcome = go_on();
   EXPECT_EQ(0, outcome.exit) << outcome.described;
