@@ -25,7 +25,7 @@ MODEL = ["--model", "llama", "--layers", "6", "--hidden", "384", "--heads", "6",
          "--grad-accumulation", "4", "--order", "vertical", "--warmup", "20", "--assumed-costs", "--durability", "off"]
 RECIPES = {
     "fp32": ["fp32", "bf16", "8bit"],
-    "bf16": ["fp32", "bf16", "8bit", "split", "split-8bit", "stochastic", "all-bf16"],
+    "bf16": ["fp32", "bf16", "8bit", "split", "split-8bit", "split24-8bit", "stochastic", "all-bf16"],
 }
 
 

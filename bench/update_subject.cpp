@@ -15,6 +15,7 @@ constexpr std::int64_t kSide = 1024, kMostMatrices = 8;
 constexpr UpdateStep kFirst{.step = 1, .learning_rate = 1e-9, .first = true};
 
 void fill(ThreadPool& pool, const Stored& to, float value) {
+  const auto width = static_cast<std::int64_t>(bytes_of(to.format, 1));
   const std::uint16_t half = to.format == Format::fp16 ? fp16(value).bits : bf16(value).bits;
   pool.parallel_for((to.elements + kTaskElements - 1) / kTaskElements, [&](std::int64_t task) {
     const auto begin = task * kTaskElements, count = std::min(kTaskElements, to.elements - begin);
@@ -22,8 +23,8 @@ void fill(ThreadPool& pool, const Stored& to, float value) {
       std::fill_n(reinterpret_cast<float*>(to.data) + begin, count, value);
     else if (to.format == Format::bf16 || to.format == Format::fp16)
       std::fill_n(reinterpret_cast<std::uint16_t*>(to.data) + begin, count, half);
-    else  // the lower halves of weights
-      std::fill_n(reinterpret_cast<std::uint16_t*>(to.data) + begin, count, std::uint16_t{0});
+    else  // what weights have below their bf16 ones
+      std::fill_n(to.data + begin * width, count * width, std::byte{0});
   });
 }
 

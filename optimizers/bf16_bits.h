@@ -18,12 +18,12 @@ namespace terrace {
 template <class Ops>
 struct HalfBits {
   using Bits = typename Ops::Bits;
-  Bits upper, lower, quiet, half, below_half, one;
+  Bits upper, lower, upper24, quiet, half, below_half, one;
 
   // `all(value)`: the value in every place.
   template <class All>
   TERRACE_INLINE static HalfBits of(const All& all) {
-    return {all(0xffff0000U), all(0xffffU), all(0x400000U), all(0x8000U), all(0x7fffU), all(1U)};
+    return {all(0xffff0000U), all(0xffffU), all(0xffffff00U), all(0x400000U), all(0x8000U), all(0x7fffU), all(1U)};
   }
 
   [[nodiscard]] TERRACE_INLINE Bits quiet_or(Bits bits, Bits rounded) const {
@@ -36,6 +36,10 @@ struct HalfBits {
   [[nodiscard]] TERRACE_INLINE Bits state(Bits bits) const { return quiet_or(bits, bits + below_half + ((bits >> 16) & one)); }
   // Up with the probability of the part that is cut off: its 16 bits plus 16 random ones carry that often.
   [[nodiscard]] TERRACE_INLINE Bits stochastic(Bits bits, Bits random_half) const { return quiet_or(bits, bits + random_half); }
+  // To 24 bits, of which the bf16 weight is 16: likewise, with the 8 bits that are cut off and 8 random ones.
+  [[nodiscard]] TERRACE_INLINE Bits to_24(Bits bits, Bits random_byte) const {
+    return quiet_or(bits, bits + random_byte) & upper24;
+  }
   // A weight of which the parameter is the upper half, and `high` has nothing below: it was rounded away from zero exactly when
   // the lower half's first bit is set. A NaN's was not rounded.
   [[nodiscard]] TERRACE_INLINE Bits joined(Bits high, Bits low) const {
@@ -68,8 +72,18 @@ TERRACE_INLINE std::uint16_t state_to_bf16(float value) {
 TERRACE_INLINE std::uint16_t stochastic_to_bf16(float value, std::uint32_t random_half) {
   return upper_half(OneNumber::halves().stochastic(std::bit_cast<std::uint32_t>(value), random_half));
 }
+// What is added before a weight is cut to 24 bits: half a unit, or a random byte.
+constexpr std::uint32_t kNearest24 = 0x80;
+TERRACE_INLINE std::uint32_t random_byte(std::uint32_t random_half) { return random_half >> 8; }
+TERRACE_INLINE float weight_to_24(float value, std::uint32_t added) {
+  return std::bit_cast<float>(OneNumber::halves().to_24(std::bit_cast<std::uint32_t>(value), added));
+}
+TERRACE_INLINE std::uint8_t low_byte(float weight24) { return static_cast<std::uint8_t>(lower_half(weight24) >> 8); }
 TERRACE_INLINE float joined(std::uint16_t high, std::uint16_t low) {
   return std::bit_cast<float>(OneNumber::halves().joined(static_cast<std::uint32_t>(high) << 16, low));
+}
+TERRACE_INLINE float joined24(std::uint16_t high, std::uint8_t low) {
+  return joined(high, static_cast<std::uint16_t>(low << 8));
 }
 
 }  // namespace terrace

@@ -37,7 +37,7 @@ struct Checker {
     if (format == Format::fp16)
       array("master weight", chunk.master, {Format::fp32});
     else if (format == Format::bf16)
-      array("master weight", chunk.master, {Format::fp32, Format::low16, Format::none});
+      array("master weight", chunk.master, {Format::fp32, Format::low16, Format::low8, Format::none});
     else
       array("master weight", chunk.master, {Format::none});
     if (format == Format::fp64)

@@ -49,6 +49,22 @@ TERRACE_INLINE void split(Half* __restrict high, Half* __restrict low, const flo
 }
 TERRACE_EACH_ISA(split, (Half * high, Half* low, const float* from, std::int64_t count), (high, low, from, count));
 
+TERRACE_INLINE void join24(float* __restrict to, const Half* __restrict high, const std::uint8_t* __restrict low,
+                           std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) to[i] = joined24(high[i], low[i]);
+}
+TERRACE_EACH_ISA(join24, (float* to, const Half* high, const std::uint8_t* low, std::int64_t count), (to, high, low, count));
+
+TERRACE_INLINE void split24(Half* __restrict high, std::uint8_t* __restrict low, const float* __restrict from,
+                            std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float weight = weight_to_24(from[i], kNearest24);
+    high[i] = weight_to_bf16(weight);
+    low[i] = low_byte(weight);
+  }
+}
+TERRACE_EACH_ISA(split24, (Half * high, std::uint8_t* low, const float* from, std::int64_t count), (high, low, from, count));
+
 }  // namespace
 
 constinit const Codecs kCodecs{.widen = k_widen,
@@ -56,6 +72,8 @@ constinit const Codecs kCodecs{.widen = k_widen,
                                .round_fp16 = k_round_fp16,
                                .round_state = k_round_state,
                                .join = k_join,
-                               .split = k_split};
+                               .split = k_split,
+                               .join24 = k_join24,
+                               .split24 = k_split24};
 
 }  // namespace terrace

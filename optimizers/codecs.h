@@ -18,6 +18,8 @@ struct Codecs {
   EachIsa<void(Half* to, const float* from, std::int64_t count)> round_state;   // nearest, ties to even
   EachIsa<void(float* to, const Half* high, const Half* low, std::int64_t count)> join;
   EachIsa<void(Half* high, Half* low, const float* from, std::int64_t count)> split;
+  EachIsa<void(float* to, const Half* high, const std::uint8_t* low, std::int64_t count)> join24;
+  EachIsa<void(Half* high, std::uint8_t* low, const float* from, std::int64_t count)> split24;  // nearest, ties away from zero
 };
 extern const Codecs kCodecs;
 

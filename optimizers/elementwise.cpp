@@ -127,15 +127,20 @@ class Weights {
     }
     if constexpr (std::is_same_v<A, float>) {
       auto* const high = halves(chunk_.parameter, first);
-      auto* const low = split() ? halves(chunk_.master, first) : nullptr;
+      const auto master = chunk_.master.format;
+      auto* const low = master == Format::low16 ? halves(chunk_.master, first) : nullptr;
+      auto* const low8 = master == Format::low8 ? at<std::uint8_t>(chunk_.master, first) : nullptr;
       if (in_place()) {
         to.copy = high;
         to.low = low;
-        if (!split()) to.random = {.draw = draw_halves(opening_.isa), .bits = bits(part, first)};
+        to.low8 = low8;
+        if (low == nullptr) to.random = {.draw = draw_halves(opening_.isa), .bits = bits(part, first)};
         return;
       }
-      if (split())
+      if (low != nullptr)
         kCodecs.join.of(opening_.isa)(buffer, high, low, count);
+      else if (low8 != nullptr)
+        kCodecs.join24.of(opening_.isa)(buffer, high, low8, count);
       else
         kCodecs.widen.of(opening_.isa)(buffer, high, count);
       to.weight = buffer;
@@ -144,7 +149,6 @@ class Weights {
 
  private:
   [[nodiscard]] bool copied() const { return chunk_.master.format == Format::fp32; }
-  [[nodiscard]] bool split() const { return chunk_.master.format == Format::low16; }
   [[nodiscard]] bool plain() const { return copied() || chunk_.parameter.format == kPlain<A>; }
   [[nodiscard]] RandomBits bits(const UpdatePart& part, std::int64_t first) const {
     return {

@@ -85,6 +85,15 @@ struct Group {
   TERRACE_INLINE static void to_halves(const Halves& h, std::uint16_t* to, Bits even_bits, Bits odd_bits) {
     store(to, (even_bits >> 16) | (odd_bits & h.upper));
   }
+  // A byte of each element: its lanes hold it in the upper byte of their lower half.
+  TERRACE_INLINE static Group of_bytes(const Halves& h, const std::uint8_t* from) {
+    const auto bytes = reinterpret_cast<Bits>(__builtin_convertvector(load<typename L::Bytes>(from), typename L::Shorts) << 8);
+    return {L::of_bits(bytes & h.lower), L::of_bits(bytes >> 16)};
+  }
+  TERRACE_INLINE static void to_bytes(const Halves& h, std::uint8_t* to, Bits even_bits, Bits odd_bits) {
+    const auto pairs = reinterpret_cast<typename L::Shorts>((even_bits & h.lower) | (odd_bits << 16));
+    store(to, __builtin_convertvector(pairs >> 8, typename L::Bytes));
+  }
   TERRACE_INLINE void to_fp16(std::uint16_t* to) const {
     store(to, fp16_bits::rounded<Bits>(even.numbers) | (fp16_bits::rounded<Bits>(odd.numbers) << 16));
   }
@@ -101,6 +110,10 @@ struct Group {
 template <class L>
 TERRACE_INLINE Group<L> read_weights(const typename Group<L>::Halves& h, const Tile<float>& t, std::int64_t i) {
   if (t.weight != nullptr) return Group<L>::of_numbers(t.weight + i);
+  if (t.low8 != nullptr) {
+    const auto high = Group<L>::of_halves(h, t.copy + i), low = Group<L>::of_bytes(h, t.low8 + i);
+    return {L::of_bits(h.joined(high.even.bits(), low.even.bits())), L::of_bits(h.joined(high.odd.bits(), low.odd.bits()))};
+  }
   if (t.low == nullptr) return Group<L>::of_halves(h, t.copy + i);
   const auto high = load<typename L::Bits>(t.copy + i), low = load<typename L::Bits>(t.low + i);
   return {L::of_bits(h.joined(high << 16, low & h.lower)), L::of_bits(h.joined(high & h.upper, low >> 16))};
@@ -112,7 +125,12 @@ TERRACE_INLINE void write_weights(const typename Group<L>::Halves& h, const Tile
   if (t.weight != nullptr) w.to_numbers(t.weight + i);
   if constexpr (kFp16Copy) return w.to_fp16(t.copy + i);
   if (t.low != nullptr) store(t.low + i, (even & h.lower) | (odd << 16));
-  if (random != nullptr) {
+  if (t.low8 != nullptr) {
+    const auto halves = load<typename L::Bits>(random);
+    const auto even24 = h.to_24(even, (halves & h.lower) >> 8), odd24 = h.to_24(odd, halves >> 24);
+    Group<L>::to_halves(h, t.copy + i, h.weight(even24), h.weight(odd24));
+    Group<L>::to_bytes(h, t.low8 + i, even24, odd24);
+  } else if (random != nullptr) {
     const auto halves = load<typename L::Bits>(random);
     Group<L>::to_halves(h, t.copy + i, h.stochastic(even, halves & h.lower), h.stochastic(odd, halves >> 16));
   } else if (t.copy != nullptr) {
@@ -151,13 +169,19 @@ TERRACE_INLINE void one_by_one(const Tile<float>& t, const FactorsOf<Rule, float
     if (t.weight != nullptr)
       w = t.weight[i];
     else
-      w = t.low != nullptr ? joined(t.copy[i], t.low[i]) : widened(t.copy[i]);
+      w = t.low8 != nullptr  ? joined24(t.copy[i], t.low8[i])
+          : t.low != nullptr ? joined(t.copy[i], t.low[i])
+                             : widened(t.copy[i]);
     if constexpr (kStates > 0) s0 = t.state0.at(i);
     if constexpr (kStates > 1) s1 = t.state1.at(i);
     Rule::element(f, w, t.gradient.at(i), s0, s1);
     if (t.weight != nullptr) t.weight[i] = w;
     if (t.low != nullptr) t.low[i] = lower_half(w);
-    if (t.copy_is_fp16)
+    if (t.low8 != nullptr) {
+      w = weight_to_24(w, random_byte(random[i - first]));
+      t.copy[i] = weight_to_bf16(w);
+      t.low8[i] = low_byte(w);
+    } else if (t.copy_is_fp16)
       t.copy[i] = weight_to_fp16(w);
     else if (t.copy != nullptr)
       t.copy[i] = random != nullptr ? stochastic_to_bf16(w, random[i - first]) : weight_to_bf16(w);
@@ -184,6 +208,7 @@ TERRACE_INLINE void ask_ahead(const Tile<float>& t, std::int64_t i) {
   if (t.weight != nullptr) ask(t.weight + at);
   if (t.copy != nullptr) ask(t.copy + at);
   if (t.low != nullptr) ask(t.low + at);
+  if (t.low8 != nullptr) ask(t.low8 + at);
 }
 
 template <class Rule, class L, bool kFp16Copy>

@@ -15,6 +15,7 @@ std::string_view name_of(Format format) {
     case Format::fp16: return "fp16";
     case Format::fp64: return "fp64";
     case Format::low16: return "low16";
+    case Format::low8: return "low8";
     case Format::dynamic8: return "dynamic8";
     case Format::dynamic8_unsigned: return "dynamic8-unsigned";
     case Format::packed: return "packed";
@@ -52,6 +53,7 @@ std::uint64_t bytes_of(Format format, std::uint64_t elements) {
     case Format::bf16:
     case Format::fp16:
     case Format::low16: return 2 * elements;
+    case Format::low8: return elements;
     case Format::fp64:
     case Format::packed64: return 8 * elements;
     case Format::dynamic8:

@@ -17,12 +17,15 @@ enum class Format : std::uint8_t {
   fp64,
   fp16,               // a weight to compute with, beside its fp32 master
   low16,              // the lower half of an fp32 weight whose upper half, rounded, is the bf16 weight
+  low8,               // the 8 bits below the bf16 weight, of a weight that is fp32 rounded to 24 bits
   dynamic8,           // 8-bit codes in blocks of 256, each with an fp32 scale; both signs
   dynamic8_unsigned,  // the same without a sign
   packed,             // not a number an element: fp32 numbers that the optimizer has laid out itself
   packed64,           // the same in fp64
 };
 constexpr bool is_packed(Format f) { return f == Format::packed || f == Format::packed64; }
+// A master weight that is one together with the bf16 weight only.
+constexpr bool is_low(Format f) { return f == Format::low16 || f == Format::low8; }
 constexpr bool is_dynamic8(Format f) { return f == Format::dynamic8 || f == Format::dynamic8_unsigned; }
 
 std::string_view name_of(Format format);  // "fp32": as the store's index says it

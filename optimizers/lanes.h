@@ -16,11 +16,13 @@ namespace terrace {
 
 template <int kLanes>
 struct VectorsOf;
-#define TERRACE_VECTORS_OF(lanes)                                       \
-  template <>                                                           \
-  struct VectorsOf<lanes> {                                             \
-    typedef float Numbers __attribute__((vector_size(4 * lanes)));      \
-    typedef std::uint32_t Bits __attribute__((vector_size(4 * lanes))); \
+#define TERRACE_VECTORS_OF(lanes)                                         \
+  template <>                                                             \
+  struct VectorsOf<lanes> {                                               \
+    typedef float Numbers __attribute__((vector_size(4 * lanes)));        \
+    typedef std::uint32_t Bits __attribute__((vector_size(4 * lanes)));   \
+    typedef std::uint16_t Shorts __attribute__((vector_size(4 * lanes))); \
+    typedef std::uint8_t Bytes __attribute__((vector_size(2 * lanes)));   \
   }
 TERRACE_VECTORS_OF(4);
 TERRACE_VECTORS_OF(8);
@@ -31,6 +33,8 @@ template <int kLanes>
 struct Lanes {
   using Numbers = typename VectorsOf<kLanes>::Numbers;
   using Bits = typename VectorsOf<kLanes>::Bits;
+  using Shorts = typename VectorsOf<kLanes>::Shorts;  // two a lane
+  using Bytes = typename VectorsOf<kLanes>::Bytes;    // one for each of them
   static constexpr int kCount = kLanes;
 
   TERRACE_INLINE static Lanes all(float value) { return {in_every_place<Numbers>(value, kPlaces)}; }

@@ -61,6 +61,7 @@ struct UpdatePart {
 //   parameter fp32 or fp64, no master:  the parameter
 //   parameter bf16 or fp16, master fp32: the master; every update writes the parameter anew as its copy
 //   parameter bf16, master low16:       the fp32 number that the two are together
+//   parameter bf16, master low8:        likewise, and its 24 bits are rounded stochastically
 //   parameter bf16, no master:          the parameter, rounded stochastically
 struct ChunkUpdate {
   Stored parameter, master, gradient;

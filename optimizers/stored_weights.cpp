@@ -31,18 +31,24 @@ void write_weights(const StoredWeights& w, std::int64_t first, std::int64_t coun
   for (std::int64_t i = 0; i < count; i += kPieceElements) {
     const auto n = std::min(count - i, kPieceElements);
     use(i, {reinterpret_cast<std::byte*>(piece.data()), DType::fp32, {n}});
-    kCodecs.split.of(isa)(parameter(i), reinterpret_cast<Codecs::Half*>(w.master.data) + first + i, piece.data(), n);
+    if (w.master.format == Format::low8)
+      kCodecs.split24.of(isa)(parameter(i), reinterpret_cast<std::uint8_t*>(w.master.data) + first + i, piece.data(), n);
+    else
+      kCodecs.split.of(isa)(parameter(i), reinterpret_cast<Codecs::Half*>(w.master.data) + first + i, piece.data(), n);
   }
 }
 
 void read_weights(const StoredWeights& w, std::int64_t first, std::int64_t count, const UseWeights& use) {
-  if (w.master.format != Format::low16)
-    return use(0, view_of(w.master.format == Format::none ? w.parameter : w.master, first, count));
+  if (!is_low(w.master.format)) return use(0, view_of(w.master.format == Format::none ? w.parameter : w.master, first, count));
+  const auto isa = best_isa();
   std::vector<float> piece(static_cast<std::size_t>(std::min(count, kPieceElements)));
   for (std::int64_t i = 0; i < count; i += kPieceElements) {
     const auto n = std::min(count - i, kPieceElements);
-    kCodecs.join.of(best_isa())(piece.data(), reinterpret_cast<const Codecs::Half*>(w.parameter.data) + first + i,
-                                reinterpret_cast<const Codecs::Half*>(w.master.data) + first + i, n);
+    const auto* const high = reinterpret_cast<const Codecs::Half*>(w.parameter.data) + first + i;
+    if (w.master.format == Format::low8)
+      kCodecs.join24.of(isa)(piece.data(), high, reinterpret_cast<const std::uint8_t*>(w.master.data) + first + i, n);
+    else
+      kCodecs.join.of(isa)(piece.data(), high, reinterpret_cast<const Codecs::Half*>(w.master.data) + first + i, n);
     use(i, {reinterpret_cast<std::byte*>(piece.data()), DType::fp32, {n}});
   }
 }

@@ -48,10 +48,12 @@ struct Randomness {
 //   `weight`                      numbers; with `copy`, their 16-bit copy is written, as `copy_is_fp16` says
 //   `copy` and `low`              the upper and lower halves of numbers
 //   `copy` and `random`           bf16, rounded with a random half each
+//   `copy`, `low8` and `random`   the upper half and the 8 bits below it, rounded with a random half's upper byte each
 template <class A>
 struct Tile {
   A* weight = nullptr;
   std::uint16_t *copy = nullptr, *low = nullptr;
+  std::uint8_t* low8 = nullptr;
   bool copy_is_fp16 = false;
   Randomness random = {};
   Row<A> gradient, state0, state1;

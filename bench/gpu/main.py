@@ -199,7 +199,7 @@ SIZE = [
     ("machine profile", 10, 60, profile),
     ("fp32 states without disk", 60, 200, lambda s, d: size(s, d, 14, ["--recipe", "split", "--grad-clip", "0"], False)),
     ("fp32 states, 20B", 60, 280, lambda s, d: size(s, d, 20, ["--recipe", "split", "--grad-clip", "0"], True)),
-    ("small states, 40B", 60, 280, lambda s, d: size(s, d, 40, ["--recipe", "all-bf16", "--grad-clip", "0"], True)),
+    ("small states, 40B", 60, 280, lambda s, d: size(s, d, 40, ["--recipe", "split24-8bit", "--grad-clip", "0"], True)),
     ("1B, part of the state on disk", 30, 120, lambda s, d: tax(s, d, models.LLAMA_1B, "8GiB", 32768, 0, disk=True)),
 ]
 RIVALS = [

@@ -119,6 +119,9 @@ class UpdateTile {
       if (args.master.format == Format::low16) {
         return joined(place<std::uint16_t>(args.parameter, at), place<std::uint16_t>(args.master, at));
       }
+      if (args.master.format == Format::low8) {
+        return joined24(place<std::uint16_t>(args.parameter, at), place<std::uint8_t>(args.master, at));
+      }
     }
     return read_number(args.parameter, at);
   }
@@ -137,7 +140,14 @@ class UpdateTile {
       }
       if (args.parameter.format == Format::bf16) {
         const auto element = part.tensor_element + static_cast<std::uint64_t>(at - part.first);
-        place<std::uint16_t>(args.parameter, at) = stochastic_to_bf16(weight, random_half(args.seed, part.stream, element));
+        const std::uint32_t random = random_half(args.seed, part.stream, element);
+        if (args.master.format == Format::low8) {
+          const float rounded = weight_to_24(weight, random_byte(random));
+          place<std::uint16_t>(args.parameter, at) = weight_to_bf16(rounded);
+          place<std::uint8_t>(args.master, at) = low_byte(rounded);
+          return;
+        }
+        place<std::uint16_t>(args.parameter, at) = stochastic_to_bf16(weight, random);
         return;
       }
     }

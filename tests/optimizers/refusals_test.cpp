@@ -124,7 +124,7 @@ TEST(OptimizerSettings, OutOfRangeAreRefused) {
 }
 
 TEST(Recipes, ThatDoNotGoWithADtypeAreRefused) {
-  for (const auto* name : {"split", "split-8bit", "stochastic", "all-bf16"})
+  for (const auto* name : {"split", "split-8bit", "split24-8bit", "stochastic", "all-bf16"})
     for (const auto dtype : {DType::fp32, DType::fp16}) expect_refused([&] { (void)Recipe::of(dtype, name); }, "--dtype bf16");
   for (const auto* name : {"bf16", "8bit", "split", "stochastic"})
     expect_refused([&] { (void)Recipe::of(DType::fp64, name); }, std::string("recipe ") + name);
@@ -146,6 +146,7 @@ TEST(Recipes, SayTheirBytes) {
   EXPECT_EQ(bytes(DType::bf16, "8bit"), 10 * n + 2 * (n + n / 64));
   EXPECT_EQ(bytes(DType::bf16, "split"), 16 * n);
   EXPECT_EQ(bytes(DType::bf16, "split-8bit"), 8 * n + 2 * (n + n / 64));
+  EXPECT_EQ(bytes(DType::bf16, "split24-8bit"), 2 * n + 3 * n + 2 * (n + n / 64));
   EXPECT_EQ(bytes(DType::bf16, "stochastic"), 10 * n);
   EXPECT_EQ(bytes(DType::bf16, "all-bf16"), 8 * n);
   EXPECT_EQ(Recipe::of(DType::fp32, "8bit").chunk_bytes(Kind::first_moment, 2048), 4096U);  // whole pages

@@ -65,6 +65,18 @@ inline float joined(std::uint16_t high, std::uint16_t low) {
   return nearest_ties_away(with(high)) == high ? with(high) : with(high - 1U);
 }
 
+// The bf16 weight and the 8 bits below it, of a weight that is cut to 24 bits: up as often as `up_from` of its last 8 bits say.
+struct Split24 {
+  std::uint16_t high = 0;
+  std::uint8_t low = 0;
+};
+inline Split24 split24(float x, std::uint32_t up_from) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  const auto units = (bits >> 8) + ((bits & 0xffU) >= up_from ? 1 : 0);
+  const auto rounded = std::bit_cast<float>(std::isnan(x) ? (bits | 0x400000U) & 0xffffff00U : units << 8);
+  return {nearest_ties_away(rounded), static_cast<std::uint8_t>(std::bit_cast<std::uint32_t>(rounded) >> 8 & 0xffU)};
+}
+
 // bitsandbytes' create_dynamic_map, sorted.
 inline std::vector<double> dynamic_map(bool is_signed) {
   std::vector<double> map{0, 1};
@@ -123,6 +135,8 @@ class TestChunk {
   [[nodiscard]] double weight(std::int64_t i) const {
     if (recipe_.master == Format::low16)
       return joined(at<std::uint16_t>(Kind::parameter, i), at<std::uint16_t>(Kind::master, i));
+    if (recipe_.master == Format::low8)
+      return joined(at<std::uint16_t>(Kind::parameter, i), static_cast<std::uint16_t>(at<std::uint8_t>(Kind::master, i) * 256));
     return recipe_.has_master() ? number(Kind::master, i) : number(Kind::parameter, i);
   }
   void set_weight(std::int64_t i, double value) {
@@ -134,17 +148,20 @@ class TestChunk {
       const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));
       at<std::uint16_t>(Kind::parameter, i) = nearest_ties_away(static_cast<float>(value));
       at<std::uint16_t>(Kind::master, i) = static_cast<std::uint16_t>(bits);
+    } else if (recipe_.master == Format::low8) {
+      set_split24(i, split24(static_cast<float>(value), 0x80));
     } else {
       set(Kind::parameter, i, value);
     }
   }
   // As an update stores it.
   void set_updated_weight(std::int64_t i, double value, const UpdateStep& step, const UpdatePart& part) {
-    if (recipe_.compute != DType::bf16 || recipe_.has_master()) return set_weight(i, value);
+    if (recipe_.compute != DType::bf16 || (recipe_.has_master() && recipe_.master != Format::low8)) return set_weight(i, value);
     const auto element = part.tensor_element + static_cast<std::uint64_t>(i - part.first);
     const auto word = random_u32(step.seed + step.step * 0x9E3779B97F4A7C15U, part.stream, element / 2);
-    at<std::uint16_t>(Kind::parameter, i) =
-        stochastic(static_cast<float>(value), element % 2 == 0 ? word & 0xffffU : word >> 16);
+    const auto half = element % 2 == 0 ? word & 0xffffU : word >> 16;
+    if (recipe_.master == Format::low8) return set_split24(i, split24(static_cast<float>(value), 256 - half / 256));
+    at<std::uint16_t>(Kind::parameter, i) = stochastic(static_cast<float>(value), half);
   }
   void set_states(Kind kind, const std::vector<double>& values) {
     if (!is_dynamic8(recipe_.format_of(kind))) {
@@ -177,6 +194,7 @@ class TestChunk {
       case Format::bf16: return widened(at<std::uint16_t>(kind, i));
       case Format::fp16: return widened_fp16(at<std::uint16_t>(kind, i));
       case Format::low16: return at<std::uint16_t>(kind, i);
+      case Format::low8: return at<std::uint8_t>(kind, i);
       case Format::dynamic8:
       case Format::dynamic8_unsigned: {
         static const auto both = dynamic_map(true), none = dynamic_map(false);
@@ -200,6 +218,10 @@ class TestChunk {
   }
 
  private:
+  void set_split24(std::int64_t i, Split24 weight) {
+    at<std::uint16_t>(Kind::parameter, i) = weight.high;
+    at<std::uint8_t>(Kind::master, i) = weight.low;
+  }
   static std::size_t index(Kind kind) { return static_cast<std::size_t>(kind); }
   template <class T>
   T& at(Kind kind, std::int64_t i) {

@@ -115,8 +115,11 @@ TEST_F(LocalSgd, IsSoManyRunsWhoseWeightsAreAveraged) {
 }
 
 TEST_F(LocalSgd, HoweverTheWeightsAreKept) {
-  for (const auto& [dtype, recipe] :
-       {std::pair{DType::bf16, "fp32"}, {DType::bf16, "split-8bit"}, {DType::bf16, "stochastic"}, {DType::fp64, "fp32"}}) {
+  for (const auto& [dtype, recipe] : {std::pair{DType::bf16, "fp32"},
+                                      {DType::bf16, "split-8bit"},
+                                      {DType::bf16, "split24-8bit"},
+                                      {DType::bf16, "stochastic"},
+                                      {DType::fp64, "fp32"}}) {
     auto o = options(3, 2, "run"), other = options(3, 2, "oracle");
     for (auto* const each : {&o, &other}) {
       each->sizes.dtype = dtype;

@@ -24,6 +24,25 @@ TEST(Plan, EverythingInTheDeviceMovesNothing) {
   EXPECT_NEAR(p.times.seconds, p.floor_s, 1e-9 * p.floor_s);
 }
 
+// A layer that is updated behind its backward gives its gradient up: with recipe split24-8bit 5 bytes a parameter are left, its
+// scales and one layer's gradients beside them. Updates that wait for the norm of all gradients keep all of them.
+TEST(Plan, GradientsAreGivenUpWhenTheyAreApplied) {
+  toy::RunOptions o;
+  o.sizes = {.width = 64, .vocab = 64, .blocks = 24, .dtype = DType::bf16};
+  o.recipe = "split24-8bit";
+  o.shape = {{1, 8}, 1};  // horizontal accumulation ends with all gradients at once
+  std::uint64_t peaks[2], gradients = 0;
+  for (const bool before_use : {false, true}) {
+    o.before_use = before_use;
+    const auto p = plan_of(o);
+    ASSERT_TRUE(p.fits) << p.refusal.why;
+    peaks[before_use ? 1 : 0] = p.peak_bytes[Tier::device];
+    gradients = 2 * p.parameters;
+    EXPECT_GE(p.state_bytes, 5 * p.parameters);
+  }
+  EXPECT_GT(peaks[1], peaks[0] + gradients * 9 / 10);
+}
+
 // Also when the disk has had nothing to do for long.
 TEST(Plan, ACommitTakesAtLeastTheTimeOfItsWrites) {
   const auto p = plan_of({});

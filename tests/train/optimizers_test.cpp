@@ -24,7 +24,7 @@ std::vector<Kept> all_kept() {
   std::vector<Kept> all;
   for (const auto& o : optimizers()) {
     all.push_back({.optimizer = std::string(o.name), .dtype = "fp32"});
-    all.push_back({.optimizer = std::string(o.name), .recipe = "split-8bit"});
+    all.push_back({.optimizer = std::string(o.name), .recipe = "split24-8bit"});
   }
   for (const auto& r : recipes()) all.push_back({.recipe = std::string(r.name)});
   for (const auto* recipe : {"bf16", "8bit"}) all.push_back({.recipe = recipe, .dtype = "fp32"});
