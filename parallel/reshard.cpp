@@ -60,11 +60,16 @@ std::vector<Plane> planes_of(Format format) {
   return {{block, block}, {block, bytes_of(format, block) - block}};
 }
 
-// How many elements a store's chunks have. Whole pages of numbers say it; those of 8-bit states, which are rounded up, do not.
+// How many elements a chunk has, where its bytes say it: whole pages of a dtype's numbers do, those of 8 bits each are rounded
+// up.
+std::optional<std::uint64_t> elements_of(const ChunkDescription& chunk) {
+  for (const auto format : {Format::fp32, Format::bf16, Format::fp64})
+    if (chunk.dtype == name_of(format)) return chunk.bytes / bytes_of(format, 1);
+  return {};
+}
 std::uint64_t chunk_elements_of(const ChunkStore& store) {
   for (const auto& chunk : store.committed())
-    for (const auto format : {Format::fp32, Format::bf16, Format::fp64})
-      if (chunk.description.dtype == name_of(format)) return chunk.description.bytes / bytes_of(format, 1);
+    if (const auto elements = elements_of(chunk.description)) return *elements;
   return 0;
 }
 
@@ -213,8 +218,7 @@ class Source {
 void reshard(std::span<const ChunkStore::Options> from, std::span<const PlacedChunk> chunks, ChunkStore& to) {
   Source source(from);
   std::uint64_t elements = 0;
-  for (const auto& chunk : chunks)
-    if (!is_packed(chunk.format) && !is_dynamic8(chunk.format)) elements = chunk.description.bytes / bytes_of(chunk.format, 1);
+  for (const auto& chunk : chunks) elements = elements_of(chunk.description).value_or(elements);
   PageBuffer buffer;
   for (const auto& chunk : chunks) {
     if (!source.knows(chunk.description.kind)) continue;

@@ -65,6 +65,23 @@ TEST_F(Reshard, EveryRecipeKeepsItsBits) {
   }
 }
 
+// Chunks of formats of one byte are rounded up to whole pages: their bytes do not say how many elements they have. (Gradients
+// are bf16 here, and no canonical sums: so many ranks before as after, and nothing to add up on a rank.)
+TEST_F(Reshard, AMasterOfOneByteKeepsItsBits) {
+  const auto with = [&](const Mesh& mesh, const std::string& store) {
+    auto o = options(mesh, store);
+    o.data.canonical = false;
+    o.shape.micro_batches = 1;
+    o.sizes.dtype = DType::bf16;
+    o.sizes.width = 72;
+    o.recipe = "split24-8bit";
+    return o;
+  };
+  const auto expected = hash(with({2, 0}, "one"));
+  EXPECT_EQ(hash(with({2, 3}, "a"), with({2, 0}, "b")), expected);
+  EXPECT_EQ(hash(with({2, 0}, "c"), with({2, 3}, "d")), expected);
+}
+
 // Where every rank has a copy, one that is lost is not missed; where it had a part of its own, nothing is made up.
 TEST_F(Reshard, AStoreThatIsMissingIsNamedWhereItIsNeeded) {
   const auto expected = hash(options({}, "one"));
