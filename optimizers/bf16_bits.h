@@ -12,7 +12,8 @@
 
 namespace terrace {
 
-// Of one number or of several side by side: `Ops` has the Bits, and says which of them are a NaN. Rounded numbers' bits stand
+// Of one number or of several side by side: `Ops` has the Bits, and says which of them are a NaN and whether NaNs stay one when
+// they are rounded (kNansRound). Rounded numbers' bits stand
 // in the upper half of what comes back; what the lower one holds does not count. The constants are members so that a loop can
 // keep them in registers.
 template <class Ops>
@@ -27,6 +28,7 @@ struct HalfBits {
   }
 
   [[nodiscard]] TERRACE_INLINE Bits quiet_or(Bits bits, Bits rounded) const {
+    if constexpr (Ops::kNansRound) return rounded;
     return Ops::is_nan(bits) ? bits | quiet : rounded;
   }
   // Of a weight: to nearest, a tie to the greater magnitude. So the 16 bits that are cut off tell which neighbour was taken,
@@ -50,6 +52,7 @@ struct HalfBits {
 // The same of single numbers.
 struct OneNumber {
   using Bits = std::uint32_t;
+  static constexpr bool kNansRound = false;
   TERRACE_INLINE static bool is_nan(Bits bits) { return (bits & 0x7fffffffU) > 0x7f800000U; }
   TERRACE_INLINE static HalfBits<OneNumber> halves() {
     return HalfBits<OneNumber>::of([](std::uint32_t value) { return value; });

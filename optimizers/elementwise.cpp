@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include <terrace/optimizers/codecs.h>
-#include <terrace/optimizers/draw_halves.h>
 #include <terrace/optimizers/dynamic8.h>
 
 namespace terrace::elementwise {
@@ -134,7 +133,8 @@ class Weights {
         to.copy = high;
         to.low = low;
         to.low8 = low8;
-        if (low == nullptr) to.random = {.draw = draw_halves(opening_.isa), .bits = bits(part, first)};
+        to.is_random = low == nullptr;
+        to.random = random(part, first);
         return;
       }
       if (low != nullptr)
@@ -150,7 +150,7 @@ class Weights {
  private:
   [[nodiscard]] bool copied() const { return chunk_.master.format == Format::fp32; }
   [[nodiscard]] bool plain() const { return copied() || chunk_.parameter.format == kPlain<A>; }
-  [[nodiscard]] RandomBits bits(const UpdatePart& part, std::int64_t first) const {
+  [[nodiscard]] RandomBits random(const UpdatePart& part, std::int64_t first) const {
     return {
         .seed = seed_, .stream = part.stream, .first = part.tensor_element + static_cast<std::uint64_t>(first - part.first)};
   }

@@ -6,9 +6,12 @@
 // Internal to optimizers/.
 #pragma once
 
+#include <algorithm>
+
 #include <terrace/core/fp16_bits.h>
 #include <terrace/optimizers/bf16_bits.h>
 #include <terrace/optimizers/lanes.h>
+#include <terrace/optimizers/random_lanes.h>
 #include <terrace/optimizers/tile.h>
 
 namespace terrace::elementwise {
@@ -44,9 +47,12 @@ TERRACE_INLINE void store(To* to, From value) {
 
 // bf16 in all lanes. The compiler would rather make each constant anew for each use, in the instruction slots that the loop is
 // short of: it is not shown that they are constants.
-template <class L>
+template <class L, bool kFromHalves>
 struct LaneBits {
   using Bits = typename L::Bits;
+  // An operation's NaN is one of its operands or the processor's own. Where operands were widened, no bit of its lower half is
+  // set and no rounding carries it away: it needs no care.
+  static constexpr bool kNansRound = kFromHalves;
   TERRACE_INLINE static auto is_nan(Bits bits) {
     const auto numbers = reinterpret_cast<typename L::Numbers>(bits);
     return numbers != numbers;
@@ -60,10 +66,12 @@ struct LaneBits {
 };
 
 // A group of elements, one of each two in a lane.
-template <class L>
+template <class L, bool kFromHalves>
 struct Group {
+  using Lane = L;
   using Bits = typename L::Bits;
-  using Halves = HalfBits<LaneBits<L>>;
+  using Ops = LaneBits<L, kFromHalves>;
+  using Halves = HalfBits<Ops>;
   static constexpr std::int64_t kElements = 2 * L::kCount;
 
   TERRACE_INLINE static Group of_numbers(const float* from) {
@@ -107,34 +115,33 @@ struct Group {
   L even, odd;
 };
 
-template <class L>
-TERRACE_INLINE Group<L> read_weights(const typename Group<L>::Halves& h, const Tile<float>& t, std::int64_t i) {
-  if (t.weight != nullptr) return Group<L>::of_numbers(t.weight + i);
+template <class G>
+TERRACE_INLINE G read_weights(const typename G::Halves& h, const Tile<float>& t, std::int64_t i) {
+  if (t.weight != nullptr) return G::of_numbers(t.weight + i);
   if (t.low8 != nullptr) {
-    const auto high = Group<L>::of_halves(h, t.copy + i), low = Group<L>::of_bytes(h, t.low8 + i);
-    return {L::of_bits(h.joined(high.even.bits(), low.even.bits())), L::of_bits(h.joined(high.odd.bits(), low.odd.bits()))};
+    const auto high = G::of_halves(h, t.copy + i), low = G::of_bytes(h, t.low8 + i);
+    return {G::Lane::of_bits(h.joined(high.even.bits(), low.even.bits())),
+            G::Lane::of_bits(h.joined(high.odd.bits(), low.odd.bits()))};
   }
-  if (t.low == nullptr) return Group<L>::of_halves(h, t.copy + i);
-  const auto high = load<typename L::Bits>(t.copy + i), low = load<typename L::Bits>(t.low + i);
-  return {L::of_bits(h.joined(high << 16, low & h.lower)), L::of_bits(h.joined(high & h.upper, low >> 16))};
+  if (t.low == nullptr) return G::of_halves(h, t.copy + i);
+  const auto high = load<typename G::Bits>(t.copy + i), low = load<typename G::Bits>(t.low + i);
+  return {G::Lane::of_bits(h.joined(high << 16, low & h.lower)), G::Lane::of_bits(h.joined(high & h.upper, low >> 16))};
 }
-template <class L, bool kFp16Copy>
-TERRACE_INLINE void write_weights(const typename Group<L>::Halves& h, const Tile<float>& t, std::int64_t i, const Half* random,
-                                  const Group<L>& w) {
+template <bool kFp16Copy, class G>
+TERRACE_INLINE void write_weights(const typename G::Halves& h, const Tile<float>& t, std::int64_t i, typename G::Bits random,
+                                  const G& w) {
   const auto even = w.even.bits(), odd = w.odd.bits();
   if (t.weight != nullptr) w.to_numbers(t.weight + i);
   if constexpr (kFp16Copy) return w.to_fp16(t.copy + i);
   if (t.low != nullptr) store(t.low + i, (even & h.lower) | (odd << 16));
   if (t.low8 != nullptr) {
-    const auto halves = load<typename L::Bits>(random);
-    const auto even24 = h.to_24(even, (halves & h.lower) >> 8), odd24 = h.to_24(odd, halves >> 24);
-    Group<L>::to_halves(h, t.copy + i, h.weight(even24), h.weight(odd24));
-    Group<L>::to_bytes(h, t.low8 + i, even24, odd24);
-  } else if (random != nullptr) {
-    const auto halves = load<typename L::Bits>(random);
-    Group<L>::to_halves(h, t.copy + i, h.stochastic(even, halves & h.lower), h.stochastic(odd, halves >> 16));
+    const auto even24 = h.to_24(even, (random & h.lower) >> 8), odd24 = h.to_24(odd, random >> 24);
+    G::to_halves(h, t.copy + i, h.weight(even24), h.weight(odd24));
+    G::to_bytes(h, t.low8 + i, even24, odd24);
+  } else if (t.is_random) {
+    G::to_halves(h, t.copy + i, h.stochastic(even, random & h.lower), h.stochastic(odd, random >> 16));
   } else if (t.copy != nullptr) {
-    Group<L>::to_halves(h, t.copy + i, h.weight(even), h.weight(odd));
+    G::to_halves(h, t.copy + i, h.weight(even), h.weight(odd));
   }
 }
 
@@ -161,8 +168,7 @@ TERRACE_INLINE void numbers(const Tile<A>& t, const FactorsOf<Rule, A>& factors)
 
 // What no group has room for.
 template <class Rule>
-TERRACE_INLINE void one_by_one(const Tile<float>& t, const FactorsOf<Rule, float>& f, std::int64_t first, std::int64_t end,
-                               const Half* random) {
+TERRACE_INLINE void one_by_one(const Tile<float>& t, const FactorsOf<Rule, float>& f, std::int64_t first, std::int64_t end) {
   constexpr auto kStates = Rule::kStates.size();
   for (std::int64_t i = first; i < end; ++i) {
     float w, s0{}, s1{};
@@ -175,16 +181,18 @@ TERRACE_INLINE void one_by_one(const Tile<float>& t, const FactorsOf<Rule, float
     if constexpr (kStates > 0) s0 = t.state0.at(i);
     if constexpr (kStates > 1) s1 = t.state1.at(i);
     Rule::element(f, w, t.gradient.at(i), s0, s1);
+    const auto& r = t.random;
+    const auto random = t.is_random ? random_half(r.seed, r.stream, r.first + static_cast<std::uint64_t>(i)) : 0;
     if (t.weight != nullptr) t.weight[i] = w;
     if (t.low != nullptr) t.low[i] = lower_half(w);
     if (t.low8 != nullptr) {
-      w = weight_to_24(w, random_byte(random[i - first]));
+      w = weight_to_24(w, random_byte(random));
       t.copy[i] = weight_to_bf16(w);
       t.low8[i] = low_byte(w);
     } else if (t.copy_is_fp16)
       t.copy[i] = weight_to_fp16(w);
     else if (t.copy != nullptr)
-      t.copy[i] = random != nullptr ? stochastic_to_bf16(w, random[i - first]) : weight_to_bf16(w);
+      t.copy[i] = t.is_random ? stochastic_to_bf16(w, random) : weight_to_bf16(w);
     if constexpr (kStates > 0) t.state0.set_state(i, s0);
     if constexpr (kStates > 1) t.state1.set_state(i, s1);
   }
@@ -211,42 +219,73 @@ TERRACE_INLINE void ask_ahead(const Tile<float>& t, std::int64_t i) {
   if (t.low8 != nullptr) ask(t.low8 + at);
 }
 
-template <class Rule, class L, bool kFp16Copy>
-TERRACE_INLINE void mixed(const Tile<float>& tile, const FactorsOf<Rule, float>& factors) {
+// What is known of a tile's rows when a loop is compiled.
+enum class Rows : std::uint8_t {
+  mixed,
+  fp16_copy,   // likewise, and the weight's copy is fp16
+  all_halves,  // bf16 all of them, rounded stochastically
+};
+template <class Rule, Rows kRows>
+TERRACE_INLINE bool are(const Tile<float>& t) {
+  if constexpr (kRows == Rows::fp16_copy) return t.copy_is_fp16;
   constexpr auto kStates = Rule::kStates.size();
-  constexpr auto kElements = Group<L>::kElements;
-  const auto t = tile;
-  const auto f = in_all_lanes<Rule, L>(factors);
-  const auto h = LaneBits<L>::halves();
-  alignas(64) Half drawn[kDrawnAtOnce];
-  for (std::int64_t i = 0; i < t.count;) {
-    std::int64_t piece = t.count - i;
-    const Half* random = t.random.draw != nullptr ? t.random.from(i, drawn, piece) : nullptr;
-    const std::int64_t end = i + piece;
-    for (; i + kElements <= end; i += kElements) {
-      ask_ahead<kElements>(t, i);
-      auto w = read_weights<L>(h, t, i);
-      const auto g = Group<L>::of(h, t.gradient, i);
-      Group<L> s0{}, s1{};
-      if constexpr (kStates > 0) s0 = Group<L>::of(h, t.state0, i);
-      if constexpr (kStates > 1) s1 = Group<L>::of(h, t.state1, i);
-      Rule::element(f, w.even, g.even, s0.even, s1.even);
-      Rule::element(f, w.odd, g.odd, s0.odd, s1.odd);
-      write_weights<L, kFp16Copy>(h, t, i, random, w);
-      if constexpr (kStates > 0) s0.to_state(h, t.state0, i);
-      if constexpr (kStates > 1) s1.to_state(h, t.state1, i);
-      if (random != nullptr) random += kElements;
-    }
-    one_by_one<Rule>(t, factors, i, end, random);
-    i = end;
+  return t.is_random && t.low8 == nullptr && t.gradient.halves != nullptr && (kStates < 1 || t.state0.halves != nullptr) &&
+         (kStates < 2 || t.state1.halves != nullptr);
+}
+
+template <class Rule, class L, Rows kRows>
+TERRACE_INLINE void mixed(const Tile<float>& tile, const FactorsOf<Rule, float>& factors) {
+  using Bits = typename L::Bits;
+  using G = Group<L, kRows == Rows::all_halves>;
+  using Random = RandomLanes<L::kCount>;
+  constexpr auto kStates = Rule::kStates.size();
+  constexpr auto kElements = G::kElements;
+  static_assert(Random::kElements == 2 * kElements);
+  auto t = tile;
+  if constexpr (kRows == Rows::all_halves) {
+    t.weight = t.gradient.numbers = t.state0.numbers = t.state1.numbers = nullptr;
+    t.low = nullptr;
+    t.low8 = nullptr;
+    if (!are<Rule, kRows>(t)) __builtin_unreachable();
   }
+  const auto f = in_all_lanes<Rule, L>(factors);
+  const auto h = G::Ops::halves();
+  const auto group = [&](std::int64_t i, Bits random) __attribute__((always_inline)) {
+    ask_ahead<kElements>(t, i);
+    auto w = read_weights<G>(h, t, i);
+    const auto g = G::of(h, t.gradient, i);
+    G s0{}, s1{};
+    if constexpr (kStates > 0) s0 = G::of(h, t.state0, i);
+    if constexpr (kStates > 1) s1 = G::of(h, t.state1, i);
+    Rule::element(f, w.even, g.even, s0.even, s1.even);
+    Rule::element(f, w.odd, g.odd, s0.odd, s1.odd);
+    write_weights<kRows == Rows::fp16_copy>(h, t, i, random, w);
+    if constexpr (kStates > 0) s0.to_state(h, t.state0, i);
+    if constexpr (kStates > 1) s1.to_state(h, t.state1, i);
+  };
+  std::int64_t i = 0;
+  if (t.is_random) {
+    const auto behind = static_cast<std::int64_t>(t.random.first % Random::kElements);  // the element that a draw begins with
+    const std::int64_t begin = behind == 0 ? 0 : std::min(t.count, Random::kElements - behind);
+    one_by_one<Rule>(t, factors, 0, begin);
+    const RandomKeys keys(t.random.seed);
+    for (i = begin; i + 2 * kElements <= t.count; i += 2 * kElements) {
+      const auto random = Random::of(keys, t.random.stream, (t.random.first + static_cast<std::uint64_t>(i)) / 8);
+      group(i, random.first);
+      group(i + kElements, random.second);
+    }
+  } else {
+    for (; i + kElements <= t.count; i += kElements) group(i, Bits{});
+  }
+  one_by_one<Rule>(t, factors, i, t.count);
 }
 
 template <class Rule, class A, int kLanes>
 TERRACE_INLINE void body(const Tile<A>& tile, const FactorsOf<Rule, A>& f) {
   if constexpr (std::is_same_v<A, float>) {
-    if (tile.copy_is_fp16) return mixed<Rule, Lanes<kLanes>, true>(tile, f);
-    if (tile.has_halves()) return mixed<Rule, Lanes<kLanes>, false>(tile, f);
+    if (are<Rule, Rows::fp16_copy>(tile)) return mixed<Rule, Lanes<kLanes>, Rows::fp16_copy>(tile, f);
+    if (are<Rule, Rows::all_halves>(tile)) return mixed<Rule, Lanes<kLanes>, Rows::all_halves>(tile, f);
+    if (tile.has_halves()) return mixed<Rule, Lanes<kLanes>, Rows::mixed>(tile, f);
   }
   numbers<Rule>(tile, f);
 }

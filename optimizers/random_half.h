@@ -10,6 +10,18 @@
 
 namespace terrace {
 
+// Where a row of stochastically rounded elements takes its random bits.
+struct RandomBits {
+  std::uint64_t seed = 0, stream = 0, first = 0;  // `first`: the index of the first element
+};
+
+inline constexpr int kRandomRounds = 10;
+inline constexpr std::uint32_t kRandomFactor0 = 0xD2511F53U, kRandomFactor1 = 0xCD9E8D57U;
+TERRACE_INLINE constexpr void next_random_keys(std::uint32_t& k0, std::uint32_t& k1) {
+  k0 += 0x9E3779B9U;
+  k1 += 0xBB67AE85U;
+}
+
 TERRACE_INLINE std::uint32_t product_high(std::uint32_t a, std::uint32_t b) {
   return static_cast<std::uint32_t>((std::uint64_t{a} * b) >> 32);
 }
@@ -21,15 +33,14 @@ TERRACE_INLINE void random_words(std::uint32_t& a, std::uint32_t& b, std::uint32
   c = static_cast<std::uint32_t>(stream), d = static_cast<std::uint32_t>(stream >> 32);
   std::uint32_t k0 = static_cast<std::uint32_t>(seed), k1 = static_cast<std::uint32_t>(seed >> 32);
   TERRACE_UNROLL_ALL
-  for (int round = 0; round < 10; ++round) {
-    const std::uint32_t high0 = product_high(0xD2511F53U, a), low0 = 0xD2511F53U * a;
-    const std::uint32_t high1 = product_high(0xCD9E8D57U, c), low1 = 0xCD9E8D57U * c;
+  for (int round = 0; round < kRandomRounds; ++round) {
+    const std::uint32_t high0 = product_high(kRandomFactor0, a), low0 = kRandomFactor0 * a;
+    const std::uint32_t high1 = product_high(kRandomFactor1, c), low1 = kRandomFactor1 * c;
     a = high1 ^ b ^ k0;
     b = low1;
     c = high0 ^ d ^ k1;
     d = low0;
-    k0 += 0x9E3779B9U;
-    k1 += 0xBB67AE85U;
+    next_random_keys(k0, k1);
   }
 }
 

@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include <terrace/optimizers/bf16_bits.h>
-#include <terrace/optimizers/draw_halves.h>
+#include <terrace/optimizers/random_half.h>
 
 namespace terrace::elementwise {
 
@@ -29,21 +29,6 @@ struct Row {
   }
 };
 
-// Of stochastic rounding: the random halves of a tile's elements.
-struct Randomness {
-  DrawHalves* draw = nullptr;
-  RandomBits bits = {};
-
-  // Fills `room`, of kDrawnAtOnce halves, from element `i` on, and says where its half lies; at most `count` follow.
-  const std::uint16_t* from(std::int64_t i, std::uint16_t* room, std::int64_t& count) const {
-    const std::uint64_t element = bits.first + static_cast<std::uint64_t>(i);
-    draw(room, bits.seed, bits.stream, element / kDrawnAtOnce);
-    const auto skip = static_cast<std::int64_t>(element % kDrawnAtOnce);
-    if (count > kDrawnAtOnce - skip) count = kDrawnAtOnce - skip;
-    return room + skip;
-  }
-};
-
 // Weights are
 //   `weight`                      numbers; with `copy`, their 16-bit copy is written, as `copy_is_fp16` says
 //   `copy` and `low`              the upper and lower halves of numbers
@@ -55,7 +40,8 @@ struct Tile {
   std::uint16_t *copy = nullptr, *low = nullptr;
   std::uint8_t* low8 = nullptr;
   bool copy_is_fp16 = false;
-  Randomness random = {};
+  bool is_random = false;
+  RandomBits random = {};  // from the tile's first element on
   Row<A> gradient, state0, state1;
   std::int64_t count = 0;
   std::int64_t first = 0;  // element of the chunk
