@@ -106,10 +106,23 @@ struct Group {
     store(to, fp16_bits::rounded<Bits>(even.numbers) | (fp16_bits::rounded<Bits>(odd.numbers) << 16));
   }
   TERRACE_INLINE void to_state(const Halves& h, const Row<float>& row, std::int64_t i) const {
-    if (row.halves != nullptr)
-      to_halves(h, row.halves + i, h.state(even.bits()), h.state(odd.bits()));
-    else
+    if (row.halves == nullptr)
       to_numbers(row.numbers + i);
+    else if constexpr (kFromHalves)
+      to_nearest_even(h, row.halves + i, even.bits(), odd.bits());
+    else
+      to_halves(h, row.halves + i, h.state(even.bits()), h.state(odd.bits()));
+  }
+  // h.state() of both halves of a lane at once, where no NaN needs care: up where the part that is cut off is above the middle,
+  // or is the middle of an odd number.
+  TERRACE_INLINE static void to_nearest_even(const Halves& h, std::uint16_t* to, Bits even_bits, Bits odd_bits) {
+    using Shorts = typename L::Shorts;
+    const auto kept = reinterpret_cast<Shorts>((even_bits >> 16) | (odd_bits & h.upper));
+    const auto cut = reinterpret_cast<Shorts>((even_bits & h.lower) | (odd_bits << 16));
+    const auto one = reinterpret_cast<Shorts>(h.one | (h.one << 16)),
+               middle = reinterpret_cast<Shorts>(h.half | (h.half << 16));
+    const auto up = cut >= ((~kept & one) | middle);
+    store(to, up ? kept + one : kept);
   }
 
   L even, odd;
@@ -229,8 +242,8 @@ template <class Rule, Rows kRows>
 TERRACE_INLINE bool are(const Tile<float>& t) {
   if constexpr (kRows == Rows::fp16_copy) return t.copy_is_fp16;
   constexpr auto kStates = Rule::kStates.size();
-  return t.is_random && t.low8 == nullptr && t.gradient.halves != nullptr && (kStates < 1 || t.state0.halves != nullptr) &&
-         (kStates < 2 || t.state1.halves != nullptr);
+  return t.is_random && t.copy != nullptr && t.low8 == nullptr && t.gradient.halves != nullptr &&
+         (kStates < 1 || t.state0.halves != nullptr) && (kStates < 2 || t.state1.halves != nullptr);
 }
 
 template <class Rule, class L, Rows kRows>
