@@ -304,6 +304,16 @@ INSTANTIATE_TEST_SUITE_P(All, OptimizerContract,
                                           testing::ValuesIn(recipe_cases())),
                          name_of);
 
+// From the known-answer file of Random123, philox4x32 with 7 rounds.
+TEST(RandomHalves, KnownAnswers) {
+  using Words = std::array<std::uint32_t, 4>;
+  constexpr std::uint32_t kAll = 0xffffffff;
+  EXPECT_EQ(philox7({0, 0, 0, 0}, {0, 0}), (Words{0x5f6fb709, 0x0d893f64, 0x4f121f81, 0x4f730a48}));
+  EXPECT_EQ(philox7({kAll, kAll, kAll, kAll}, {kAll, kAll}), (Words{0x5207ddc2, 0x45165e59, 0x4d8ee751, 0x8c52f662}));
+  EXPECT_EQ(philox7({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
+            (Words{0x4dfccaba, 0x190a87f0, 0xc47362ba, 0xb6b5242a}));
+}
+
 // The suites above pass over what this processor does not run; here that is seen.
 class InstructionSet : public testing::TestWithParam<Isa> {};
 TEST_P(InstructionSet, RunsHere) {

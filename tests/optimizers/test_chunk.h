@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -11,7 +12,6 @@
 #include <random>
 #include <vector>
 
-#include <terrace/core/philox.h>
 #include <terrace/optimizers/optimizer.h>
 #include <terrace/optimizers/recipe.h>
 
@@ -52,6 +52,23 @@ inline float widened_fp16(std::uint16_t bits) {
   double value = exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(fraction + 1024, exponent - 25);
   if (exponent == 31) value = fraction == 0 ? HUGE_VAL : std::nan("");
   return static_cast<float>(bits >= 0x8000 ? -value : value);
+}
+// Philox4x32 with seven rounds, as Random123 writes it.
+inline std::array<std::uint32_t, 4> philox7(std::array<std::uint32_t, 4> x, std::array<std::uint32_t, 2> key) {
+  for (int round = 0; round < 7; ++round) {
+    const std::uint64_t p = std::uint64_t{0xD2511F53} * x[0], q = std::uint64_t{0xCD9E8D57} * x[2];
+    x = {static_cast<std::uint32_t>(q >> 32) ^ x[1] ^ key[0], static_cast<std::uint32_t>(q),
+         static_cast<std::uint32_t>(p >> 32) ^ x[3] ^ key[1], static_cast<std::uint32_t>(p)};
+    key = {key[0] + 0x9E3779B9U, key[1] + 0xBB67AE85U};
+  }
+  return x;
+}
+inline std::uint32_t random_half_of(std::uint64_t seed, std::uint64_t stream, std::uint64_t element) {
+  const auto low = [](std::uint64_t x) { return static_cast<std::uint32_t>(x); };
+  const auto words =
+      philox7({low(element / 8), low(element / 8 >> 32), low(stream), low(stream >> 32)}, {low(seed), low(seed >> 32)});
+  const auto word = words.at(element / 2 % 4);
+  return element % 2 == 0 ? word & 0xffffU : word >> 16;
 }
 // Up as often as the random half lies in the part that is cut off.
 inline std::uint16_t stochastic(float x, std::uint32_t random_half) {
@@ -158,8 +175,7 @@ class TestChunk {
   void set_updated_weight(std::int64_t i, double value, const UpdateStep& step, const UpdatePart& part) {
     if (recipe_.compute != DType::bf16 || (recipe_.has_master() && recipe_.master != Format::low8)) return set_weight(i, value);
     const auto element = part.tensor_element + static_cast<std::uint64_t>(i - part.first);
-    const auto word = random_u32(step.seed + step.step * 0x9E3779B97F4A7C15U, part.stream, element / 2);
-    const auto half = element % 2 == 0 ? word & 0xffffU : word >> 16;
+    const auto half = random_half_of(step.seed + step.step * 0x9E3779B97F4A7C15U, part.stream, element);
     if (recipe_.master == Format::low8) return set_split24(i, split24(static_cast<float>(value), 256 - half / 256));
     at<std::uint16_t>(Kind::parameter, i) = stochastic(static_cast<float>(value), half);
   }
