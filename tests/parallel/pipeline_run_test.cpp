@@ -53,6 +53,22 @@ pipeline::Pipeline pipeline_of(const std::string& order, std::uint32_t ranks, st
   return {schedule, pipeline::balance(costs, schedule.placement.stages)};
 }
 
+// What the most demanding rank of the pipeline needs, and as much again at most: what another rank was asked for lies where it
+// lies, and what is large must find room beside it.
+void squeeze_stages(toy::RunOptions& o, bool disk_tier) {
+  o.update = Tier::host;
+  PerTier<std::uint64_t> smallest{};
+  for (std::uint32_t r = 0; r < o.pipeline_ranks(); ++r) {
+    auto request = toy::request_of(o);
+    request.pipeline_rank = r;
+    const auto wide = plan(toy::make_model(o.sizes), request, o.profile);
+    for (const auto tier : {Tier::device, Tier::host}) smallest[tier] = std::max(smallest[tier], wide.smallest_bytes[tier]);
+  }
+  o.budget.device = smallest[Tier::device] * 7 / 4;
+  o.disk_tier = disk_tier;
+  if (disk_tier) o.budget = {o.budget.device, smallest[Tier::host] * 3 + 128 * kKiB, 256 * kMiB};
+}
+
 constexpr const char* kOrders[] = {"layerwise", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v"};
 
 // Local stages, micro-batches, ranks: what broke others. Local stages are those of the interleaved order.
@@ -132,21 +148,7 @@ TEST_F(PipelineRun, EveryTwoSettingsTogether) {
     const auto what = fmt::format("{} on {} × {} ranks, ZeRO-{}, {} {}, tiers {}{}{}{}, depth {}", order, ranks, o.data.ranks,
                                   o.data.zero, name_of(o.sizes.dtype), o.recipe, tiers, o.before_use ? ", clipped" : "",
                                   o.recompute ? ", recomputed" : "", o.sizes.tied ? ", tied" : "", row[5]);
-    if (tiers > 0) {
-      // What the most demanding rank of the pipeline needs, and as much again at most: what another rank was asked for lies
-      // where it lies, and what is large must find room beside it.
-      o.update = Tier::host;
-      PerTier<std::uint64_t> smallest{};
-      for (std::uint32_t r = 0; r < ranks; ++r) {
-        auto request = toy::request_of(o);
-        request.pipeline_rank = r;
-        const auto wide = plan(toy::make_model(o.sizes), request, o.profile);
-        for (const auto tier : {Tier::device, Tier::host}) smallest[tier] = std::max(smallest[tier], wide.smallest_bytes[tier]);
-      }
-      o.budget.device = smallest[Tier::device] * 7 / 4;
-      o.disk_tier = tiers == 2;
-      if (o.disk_tier) o.budget = {o.budget.device, smallest[Tier::host] * 3 + 128 * kKiB, 256 * kMiB};
-    }
+    if (tiers > 0) squeeze_stages(o, tiers == 2);
     const auto r = run(o, what);
     expect_same(references[key], r, what);
     EXPECT_LE(r.peak[Tier::device], o.budget.device) << what;
@@ -154,6 +156,56 @@ TEST_F(PipelineRun, EveryTwoSettingsTogether) {
     if (tiers == 2 && !r.traffic.empty()) read += r.traffic.back().read;
   }
   EXPECT_GE(covering.rows().size(), 35U);
+  EXPECT_GT(read, 0U);
+}
+
+// Optimizers that sum over a layer, whose first and last layers are none of some ranks', and which a layer's data ranks share.
+TEST_F(PipelineRun, WholeLayerOptimizersInStagesGiveTheBitsOfOneRank) {
+  constexpr const char* kOptimizers[] = {"lamb", "adafactor", "muon"};
+  constexpr const char* kSome[] = {"gpipe", "1f1b", "interleaved", "zb-v"};
+  struct Data {
+    std::uint32_t ranks, zero, shard_group;
+  };
+  const Data data[] = {{1, 0, 0}, {2, 0, 0}, {2, 1, 0}, {2, 2, 0}, {2, 3, 0}, {4, 3, 2}};
+  const test::CoveringRows covering({3, 4, 6, 3, 2, 2, 2, 2}, 2);
+  std::map<std::string, toy::RunResult> references;
+  std::uint64_t read = 0;
+  for (const auto& row : covering.rows()) {
+    const auto at = [&](std::size_t factor) { return static_cast<std::size_t>(row[factor]); };
+    const std::string optimizer = kOptimizers[at(0)], order = kSome[at(1)];
+    const auto& d = data[at(2)];
+    const int tiers = row[3];
+    toy::RunOptions o;
+    o.steps = 2;
+    o.sizes.blocks = 10;  // more than fits into a rank's host at once
+    o.make_optimizer = [=] { return make_optimizer(optimizer, {}); };
+    o.before_use = row[4] == 0;
+    o.sizes.tied = row[5] == 0;
+    const std::uint32_t ranks = row[6] == 0 ? 2 : 3;
+    o.sizes.dtype = row[7] == 0 ? DType::fp32 : DType::bf16;
+    o.recipe = row[7] == 0 ? "fp32" : "split-8bit";
+    o.data = {.ranks = d.ranks, .zero = d.zero, .canonical = true, .shard_group = d.shard_group};
+    constexpr std::uint32_t kMicroBatches = 12;
+    o.shape = {{1, 8}, kMicroBatches / d.ranks};
+
+    auto plain = o;
+    plain.data = {.canonical = true};
+    plain.shape.micro_batches = kMicroBatches;
+    const auto key =
+        fmt::format("{} {}{}{}", optimizer, o.recipe, o.before_use ? ", clipped" : "", o.sizes.tied ? ", tied" : "");
+    if (!references.contains(key)) references[key] = run(plain, key);
+
+    o.pipeline = pipeline_of(order, ranks, o.shape.micro_batches, 2, o.sizes.blocks);
+    const auto what = fmt::format("{}, {} on {} × {} ranks, ZeRO-{} in groups of {}, tiers {}", key, order, ranks, d.ranks,
+                                  d.zero, d.shard_group, tiers);
+    if (tiers > 0) squeeze_stages(o, tiers == 2);
+    const auto r = run(o, what);
+    expect_same(references[key], r, what);
+    EXPECT_LE(r.peak[Tier::device], o.budget.device) << what;
+    EXPECT_LE(r.peak[Tier::host], o.budget.host) << what;
+    if (tiers == 2 && !r.traffic.empty()) read += r.traffic.back().read;
+  }
+  EXPECT_GE(covering.rows().size(), 24U);
   EXPECT_GT(read, 0U);
 }
 
