@@ -304,6 +304,26 @@ INSTANTIATE_TEST_SUITE_P(All, OptimizerContract,
                                           testing::ValuesIn(recipe_cases())),
                          name_of);
 
+// An eighth of what 24 bits, or 16, can hold of a weight of 1: rounded to nearest, nothing would ever change. After 64 steps
+// the mean of 65,536 weights has moved by 8 units, give or take sqrt(7 / 65,536) = 0.01.
+TEST(StochasticRounding, KeepsSmallUpdatesInTheMean) {
+  for (const auto& [recipe, unit] : {std::pair{"split24-8bit", 0x1p-16}, {"stochastic", 0x1p-8}, {"all-bf16", 0x1p-8}}) {
+    constexpr std::int64_t kWeights = 65'536;
+    const auto sgd = make_optimizer("sgd", {.weight_decay = 0, .momentum = 0});
+    TestChunk c(Recipe::of(DType::bf16, recipe, sgd->states()), kWeights);
+    for (std::int64_t i = 0; i < kWeights; ++i) {
+      c.set_weight(i, 1);
+      c.set_gradient(i, 1);
+    }
+    ThreadPool pool(1);
+    for (std::uint64_t t = 1; t <= 64; ++t)
+      sgd->update(pool, {.step = t, .learning_rate = unit / 8, .seed = 3, .first = t == 1}, c.update());
+    double moved = 0;
+    for (std::int64_t i = 0; i < kWeights; ++i) moved += (1 - c.weight(i)) / unit;
+    EXPECT_NEAR(moved / kWeights, 8, 0.05) << recipe;
+  }
+}
+
 // From the known-answer file of Random123, philox4x32 with 7 rounds.
 TEST(RandomHalves, KnownAnswers) {
   using Words = std::array<std::uint32_t, 4>;
