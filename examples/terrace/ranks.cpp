@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <exception>
 #include <mutex>
-#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/launched.h>
 #include <terrace/parallel/comm/mpi.h>
+#include <terrace/parallel/comm/rank_failed.h>
 #include <terrace/parallel/degrees.h>
 
 namespace terrace::cli {
@@ -45,18 +45,19 @@ void share_cores(RunConfig& c, std::int64_t ranks) {
   if (c.threads == 0 && ranks > 1) c.threads = std::max<std::int64_t>(1, read_topology().cores / ranks);
 }
 
-// What a rank says that another one left. It begins with the communicator's name.
-bool is_consequence(const std::exception_ptr& error, const std::string& communicator) {
+// Whether a rank says no more than that another one failed.
+bool is_consequence(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
-  } catch (const std::exception& e) {
-    return std::string_view(e.what()).starts_with(communicator + ": ");
+  } catch (const RankFailed&) {
+    return true;
+  } catch (...) {
+    return false;
   }
 }
 
 Exit train_threads(const RunConfig& config) {
   auto communicators = make_thread_communicators(static_cast<int>(config.dp * config.pp));
-  const auto name = communicators.front()->name();
   std::mutex mutex;
   std::vector<std::exception_ptr> errors;  // in the order that ranks failed
   std::vector<Exit> exits(communicators.size(), Exit::runtime);
@@ -75,7 +76,7 @@ Exit train_threads(const RunConfig& config) {
       }
     });
   for (auto& thread : threads) thread.join();
-  const auto cause = std::ranges::find_if(errors, [&](const auto& e) { return !is_consequence(e, name); });
+  const auto cause = std::ranges::find_if_not(errors, is_consequence);
   if (!errors.empty()) std::rethrow_exception(cause == errors.end() ? errors.front() : *cause);
   return exits.front();
 }

@@ -12,8 +12,8 @@
 // Owner:   one object a rank; whoever made it. It must outlive none of its calls: destroying it says that this rank has left.
 // Threads: one thread issues at a time.
 // Errors:  wrong arguments throw at once. What goes wrong later (a rank died, left or waited too long, calls that do not match)
-//          fails every waiting call of the communicator on every rank, with an Error that names the rank; the communicator is
-//          then of no use any more.
+//          fails every waiting call of the communicator on every rank, with a RankFailed that names the rank; the communicator
+//          is then of no use any more.
 #pragma once
 
 #include <chrono>

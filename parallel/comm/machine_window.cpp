@@ -18,6 +18,7 @@
 
 #include <terrace/core/error.h>
 #include <terrace/core/units.h>
+#include <terrace/parallel/comm/rank_failed.h>
 
 namespace terrace {
 namespace {
@@ -219,7 +220,7 @@ void MachineWindow::check(int member, std::uint64_t number, Clock::time_point si
     fail(fmt::format("rank {} waited {} s in its call {}; not arrived: rank {}", me,
                      std::chrono::duration<double>(time_limit_).count(), number, member));
   }
-  if (failed()) throw Error(failure());
+  if (failed()) throw RankFailed(failure());
 }
 
 // ---- pieces ------------------------------------------------------------------------------------------------------------
@@ -260,7 +261,7 @@ void MachineWindow::check_signatures(std::uint64_t mine, std::uint64_t piece) {
         fmt::format("ranks {} and {} came for collectives that do not match; all ranks must issue them in the same order with "
                     "equal sizes",
                     members_[std::min(r, rank_)], members_[std::max(r, rank_)]));
-    throw Error(failure());
+    throw RankFailed(failure());
   }
 }
 

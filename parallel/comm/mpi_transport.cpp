@@ -12,6 +12,7 @@
 
 #include <terrace/core/error.h>
 #include <terrace/core/units.h>
+#include <terrace/parallel/comm/rank_failed.h>
 
 namespace terrace {
 namespace {
@@ -75,7 +76,7 @@ MpiTransport::MpiTransport(MPI_Comm ranks, std::string name, const MpiOptions& o
 
 void MpiTransport::run(const Call& call, std::uint64_t number) {
   const Entered entered(*window_, number, call);
-  if (window_->failed()) throw Error(window_->failure());
+  if (window_->failed()) throw RankFailed(window_->failure());
   dispatch(call, number);
 }
 
@@ -213,7 +214,7 @@ void MpiTransport::check(std::uint64_t number, Clock::time_point since) {
     window_->fail(fmt::format("rank {} waited {} s for the bytes of its call {}", rank_,
                               std::chrono::duration<double>(options_.communicator.time_limit).count(), number));
   }
-  if (window_->failed()) throw Error(window_->failure());
+  if (window_->failed()) throw RankFailed(window_->failure());
 }
 
 void MpiTransport::fail(const std::string& why) noexcept {

@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <terrace/core/error.h>
 #include <terrace/core/host_copy.h>
+#include <terrace/parallel/comm/rank_failed.h>
 
 namespace terrace {
 namespace {
@@ -62,7 +62,7 @@ void ThreadGroup::collective(int rank, const Call& call, std::uint64_t number) {
 }
 
 void ThreadGroup::arrive(Lock& lock, int rank, const Call& call, std::uint64_t number) {
-  if (failure_) throw Error(*failure_);
+  if (failure_) throw RankFailed(*failure_);
   auto& me = members_[static_cast<std::size_t>(rank)];
   me.call = &call;
   me.arrived = true;
@@ -110,7 +110,7 @@ void ThreadGroup::check_match() {
           fmt::format("{}: ranks {} and {} came for collectives that do not match; all ranks must issue them in the same "
                       "order with equal sizes{}",
                       name_, b, a, positions()));
-      throw Error(*failure_);
+      throw RankFailed(*failure_);
     }
   }
 }
@@ -119,7 +119,7 @@ template <class Ready, class Awaited>
 void ThreadGroup::wait(Lock& lock, int rank, std::uint64_t number, Ready ready, Awaited awaited) {
   const auto deadline = Clock::now() + options_.time_limit;
   while (!ready()) {
-    if (failure_) throw Error(*failure_);
+    if (failure_) throw RankFailed(*failure_);
     const std::vector<int> ranks = awaited();
     const auto left = std::ranges::find_if(ranks, [&](int r) { return members_[static_cast<std::size_t>(r)].log.left(); });
     if (left != ranks.end()) {
@@ -150,7 +150,7 @@ void ThreadGroup::check(int rank, std::uint64_t number, Clock::time_point since)
     fail_locked(fmt::format("{}: rank {} waited {} s for the bytes of its call {}{}", name_, rank,
                             std::chrono::duration<double>(options_.time_limit).count(), number, positions()));
   }
-  if (failure_) throw Error(*failure_);
+  if (failure_) throw RankFailed(*failure_);
 }
 
 void ThreadGroup::fail(int rank, const std::string& why) noexcept {
@@ -195,7 +195,7 @@ void ThreadGroup::receive(int rank, const Call& call, std::uint64_t number) {
   if (message.bytes.size() != to.size()) {
     fail_locked(fmt::format("{}: rank {} sent {} bytes on lane {}, and rank {} receives {}{}", name_, call.peer,
                             message.bytes.size(), call.lane, rank, to.size(), positions()));
-    throw Error(*failure_);
+    throw RankFailed(*failure_);
   }
   queue.pop_front();
   message.taken = true;

@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/error.h>
+#include <terrace/parallel/comm/rank_failed.h>
 
 namespace terrace {
 namespace {
@@ -71,7 +71,7 @@ class Ticket {
   ~Ticket() {
     if (ran_) return;
     const auto why = fmt::format("call {}, {}, was dropped: its stream failed before it", number_, to_string(call_));
-    shared_->fail(std::make_exception_ptr(Error(why)), why);
+    shared_->fail(std::make_exception_ptr(RankFailed(why)), why);
   }
 
   void run() {

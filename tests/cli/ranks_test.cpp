@@ -397,6 +397,41 @@ TEST_F(Ranks, GoOnWithOtherRanks) {
   EXPECT_EQ(weights_of(whole), weights_of(end));
 }
 
+// Each rank fails, one of them with the reason: it is the one that is told, whichever comes first, and in whichever group of
+// ranks the others wait.
+TEST_F(Ranks, TheReasonIsToldAndNotItsConsequences) {
+  struct Case {
+    const char* name;
+    int dp, zero;
+    Words more;
+  };
+  for (const auto& [name, dp, zero, more] : {Case{"pipeline", 1, 0, {"--pp", "2"}}, {"hybrid", 4, 1, {"--shard-group", "2"}}}) {
+    const auto with = [&, dp = dp, zero = zero, run = std::string(name), &more = more](const char* steps) {
+      Words words{"--steps", steps, "--nvme-path", run + "-nv", "--resume", "auto"};
+      words.insert(words.end(), more.begin(), more.end());
+      return train(threads(dp, zero, run, words));
+    };
+    const auto first = with("4");
+    ASSERT_EQ(0, first.exit) << first.described;
+    fs::path store;
+    for (const auto& entry : fs::directory_iterator(at(std::string(name) + "-nv")))
+      if (entry.path().filename().string().ends_with("-rank1")) store = entry.path();
+    ASSERT_FALSE(store.empty());
+    const auto index = nlohmann::json::parse(std::ifstream(store / "index.1.json"));
+    nlohmann::json last;  // of the second moments
+    for (const auto& chunk : index.at("chunks"))
+      if (chunk.at("label").get<std::string>().starts_with("second moment")) last = chunk;
+    ASSERT_FALSE(last.is_null());
+    std::fstream(store / "data", std::ios::in | std::ios::out | std::ios::binary)
+        .seekp(last.at("offset").get<std::int64_t>())
+        .write(std::string(64, 'x').data(), 64);
+    for (int i = 0; i < 10; ++i)
+      expect_refusal(with("8"), 5,
+                     {fmt::format("chunk {} ({}", last.at("chunk").get<int>(), last.at("label").get<std::string>()),
+                      "is not what was written"});
+  }
+}
+
 // A shard that is lost is named, and nothing is touched.
 TEST_F(Ranks, DoNotGoOnWithoutAShard) {
   const Words more{"--steps", "2", "--lr-schedule", "constant", "--resume", "auto"};

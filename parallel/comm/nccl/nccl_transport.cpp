@@ -10,6 +10,7 @@
 
 #include <terrace/core/cuda/stream.h>
 #include <terrace/core/error.h>
+#include <terrace/parallel/comm/rank_failed.h>
 
 namespace terrace {
 namespace {
@@ -116,7 +117,7 @@ void NcclTransport::collective(const Call& call, std::uint64_t number) {
 // One group: out(r) goes to rank r, in(r) comes from it. Both sides know a message's size, so none is sent that has no bytes.
 void NcclTransport::exchange(CudaStreamHandle stream, const std::function<ConstBytes(int)>& out,
                              const std::function<Bytes(int)>& in) {
-  if (failed_) throw Error(fmt::format("{}: rank {}: given up", name(), rank()));
+  if (failed_) throw RankFailed(fmt::format("{}: rank {}: given up", name(), rank()));
   auto& nccl = *parts_.library;
   demand(nccl.group_start(), "ncclGroupStart");
   for (int r = 0; r < size(); ++r) {
