@@ -7,6 +7,7 @@
 
 #include <terrace/core/error.h>
 #include <terrace/examples/terrace/options.h>
+#include <terrace/examples/terrace/setup.h>
 
 namespace terrace::cli {
 namespace {
@@ -79,6 +80,11 @@ void validate(const RunConfig& c) {
     without(c.pp > 1, "--pp", "the stages of a pipeline have no copies to average");
     without(c.on_non_finite == "skip", "--on-non-finite skip", "ranks would leave out different steps");
     without(c.loss_scale == "dynamic", "--loss-scale dynamic", "ranks would skip different steps");
+    if (loss_scale(c).dynamic())
+      refuse_pair(fmt::format("--sync-interval {} with --dtype {}, whose --loss-scale auto is dynamic: ranks would skip "
+                              "different steps",
+                              c.sync_interval, c.dtype),
+                  "give --loss-scale off or a power of two");
     if (c.steps % c.sync_interval != 0)
       refuse_pair(fmt::format("--sync-interval {} does not divide --steps {}", c.sync_interval, c.steps),
                   "the run ends with an average, so that its weights are one rank's as much as another's");

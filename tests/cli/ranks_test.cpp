@@ -321,6 +321,7 @@ TEST_F(Ranks, CopiesThatAreAveragedEndInTheSameWeights) {
                                     {{"--dp", "2", "--canonical-reduction"}, "gradients stay where they are computed"},
                                     {{"--dp", "2", "--pp", "2"}, "no copies to average"},
                                     {{"--dp", "2", "--loss-scale", "dynamic"}, "skip different steps"},
+                                    {{"--dp", "2", "--dtype", "fp16"}, "--dtype fp16, whose --loss-scale auto is dynamic"},
                                     {{"--dp", "1"}, "one rank has nobody"}}) {
     auto more = given;
     more.insert(more.end(), {"--out-dir", "refused"});
