@@ -183,6 +183,35 @@ TEST_F(Ranks, AsynchronousPipelinesGoOnWhereTheyDrained) {
   expect_refusal(train(threads(1, 0, "refused", tied)), 2, {"--untied"});
 }
 
+// A norm that is none reaches the step's verdict through a clip that is computed in mid-walk.
+TEST_F(Ranks, AnAsynchronousPipelineThatDivergesSaysSo) {
+  for (const auto* const ranks : {"2", "3", "4"})
+    expect_refusal(train({"--pp",
+                          ranks,
+                          "--untied",
+                          "--schedule",
+                          "pipedream-2bw",
+                          "--layers",
+                          "3",
+                          "--grad-accumulation",
+                          "4",
+                          "--drain-interval",
+                          "10",
+                          "--steps",
+                          "10",
+                          "--lr",
+                          "1e14",
+                          "--weight-decay",
+                          "1e14",
+                          "--warmup",
+                          "0",
+                          "--grad-clip",
+                          "1",
+                          "--out-dir",
+                          std::string("run") + ranks}),
+                   1, {"training diverged at step 10", "nothing was committed"});
+}
+
 TEST_F(Ranks, AsynchronousPipelinesArePlannedAndReadFromFiles) {
   auto asked = tiny("plan", {"--pp", "2", "--untied", "--schedule", "pipedream-2bw", "--drain-interval", "3", "--steps", "6",
                              "--grad-accumulation", "8", "--assumed-costs", "--write-schedule", "order.txt", "--json"});
