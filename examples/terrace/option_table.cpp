@@ -147,7 +147,7 @@ std::vector<Option> make_table() {
            "pipedream, pipedream-2bw, or the file of one; plan: auto searches"),
       number("parallel", "virtual-stages", &C::virtual_stages, {0, 65536}, kSame,
              "stages a rank of the interleaved schedule; 0: as the schedule has it"),
-      number("parallel", "drain-interval", &C::drain_interval, kPositive, kSame,
+      number("parallel", "drain-interval", &C::drain_interval, {1, 65536}, kSame,
              "steps that pipedream and pipedream-2bw compute without waiting for each other's end; then all ranks do"),
       text("parallel", "stage-layers", &C::stage_layers, Text::any, !kSame,
            "layers of each stage, such as 3,4,4,3; empty: balanced by their costs"),

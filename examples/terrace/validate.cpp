@@ -1,4 +1,5 @@
 // What no option can refuse by itself: values that do not go together.
+#include <algorithm>
 #include <filesystem>
 #include <limits>
 #include <set>
@@ -8,6 +9,7 @@
 #include <terrace/core/error.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/setup.h>
+#include <terrace/parallel/pipeline/orders.h>
 
 namespace terrace::cli {
 namespace {
@@ -17,6 +19,13 @@ namespace fs = std::filesystem;
 constexpr std::int32_t kMostTokens =
     std::numeric_limits<std::int32_t>::max();  // of a micro-batch; token indices are 32 bits wide
 constexpr std::int32_t kMostBlocks = 1 << 16;  // of a step; beyond, planning takes minutes
+
+// An order that is a file says itself how many updates it computes.
+bool is_asynchronous(const RunConfig& c) {
+  return c.pp > 1 && std::ranges::any_of(pipeline::all_orders(), [&](const pipeline::NamedOrder& order) {
+           return order.asynchronous && order.name == c.schedule;
+         });
+}
 
 }  // namespace
 
@@ -46,10 +55,17 @@ void validate(const RunConfig& c) {
                             c.seq_len, kMostTokens),
                 "lower one of them; --grad-accumulation makes a large batch of small micro-batches");
   }
-  if (static_cast<double>(c.layers) * static_cast<double>(c.grad_accumulation) > kMostBlocks) {
+  const double blocks = static_cast<double>(c.layers) * static_cast<double>(c.grad_accumulation);
+  if (blocks > kMostBlocks) {
     refuse_pair(fmt::format("--layers {} times --grad-accumulation {} is more than {} blocks in a step", c.layers,
                             c.grad_accumulation, kMostBlocks),
                 "every one of them is planned by itself; raise --batch-size instead of --grad-accumulation");
+  }
+  if (is_asynchronous(c) && blocks * static_cast<double>(c.drain_interval) > kMostBlocks) {
+    refuse_pair(fmt::format("--layers {} times --grad-accumulation {} times --drain-interval {} is more than {} blocks between "
+                            "two drains",
+                            c.layers, c.grad_accumulation, c.drain_interval, kMostBlocks),
+                "every one of them is planned by itself; lower --drain-interval");
   }
   std::set<fs::path> places;
   for (const auto& path : c.nvme_path) {

@@ -64,11 +64,18 @@ TEST_F(BadInput, SizesThatCannotBe) {
 }
 
 TEST_F(BadInput, NumbersThatOverflow) {
+  const auto in_a_pipeline = [](const char* drain_interval) -> Words {
+    return {"--pp",        "2", "--untied", "--schedule", "pipedream-2bw", "--grad-accumulation", "2", "--drain-interval",
+            drain_interval};
+  };
   expect_refused({
       {{"--batch-size", "99999999999999999999"}, {"--batch-size", "too large"}},
       {{"--batch-size", "999999999999999"}, {"--batch-size 999999999999999", "tokens in a micro-batch"}},
       {{"--grad-accumulation", "4294967296"}, {"--grad-accumulation 4294967296", "blocks in a step"}},
       {{"--layers", "999999999999999"}, {"--layers 999999999999999"}},
+      {in_a_pipeline("4294967298"), {"--drain-interval", "4294967298", "at most 65536"}},
+      {in_a_pipeline("2147483648"), {"--drain-interval", "2147483648", "at most 65536"}},
+      {in_a_pipeline("20000"), {"times --drain-interval 20000", "blocks between two drains"}},
       {{"--hidden", "999999999999999", "--heads", "1"}, {"hidden"}},
       {{"--lr", "1e300"}, {"--lr", "too large"}},
       {{"--device-memory", "99999999999999TiB"}, {"--device-memory"}},
