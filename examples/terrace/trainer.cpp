@@ -147,8 +147,8 @@ class Training {
       if (!applied)
         screen.note(fmt::format("step {} is skipped: loss {}, gradient norm {}{}", step, m.loss, m.grad_norm,
                                 loss_scale_.dynamic() ? fmt::format(", loss scale now {}", loss_scale_.value()) : ""));
-      if (due(step, config_.eval_interval) && step != last) m.eval_loss = evaluation = evaluate(engine, team);
-      if (step == last) m.eval_loss = evaluation = evaluate(engine, team);
+      if (config_.eval_batches > 0 && (step == last || due(step, config_.eval_interval)))
+        m.eval_loss = evaluation = evaluate(engine, team);
       metrics.write(m);  // before the commit: a step that is committed is never without its line
       screen.step(m);
       if (due(step, static_cast<std::int64_t>(commit_interval(config_))) && step != last) {
@@ -348,7 +348,7 @@ class Training {
         count += batch.targets.size();
       }
     }
-    return count == 0 ? 0 : sum / static_cast<double>(count);
+    return sum / static_cast<double>(count);
   }
 
   [[nodiscard]] std::uint64_t tokens_a_step() const {

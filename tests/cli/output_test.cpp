@@ -60,6 +60,14 @@ TEST_F(Output, JsonOfATrainingRun) {
   EXPECT_EQ(weights_of(outcome), json_in("run/result.json").at("weights_xxh64"));
 }
 
+TEST_F(Output, NoEvaluationIsNoHeldOutLoss) {
+  const auto outcome = train({"--eval-batches", "0", "--eval-interval", "2"});
+  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  EXPECT_THAT(outcome.out, Not(HasSubstr("held-out")));
+  EXPECT_FALSE(json_in("run/result.json").contains("eval_loss"));
+  for (const auto& step : metrics("run")) EXPECT_FALSE(step.contains("eval_loss")) << step;
+}
+
 TEST_F(Output, JsonOfAPlan) {
   const auto p = plan(kOffloaded);
   EXPECT_EQ(true, p.at("fits"));
