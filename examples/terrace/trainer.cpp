@@ -127,7 +127,7 @@ class Training {
     const auto together = updates_a_step(request_);  // steps, of which the last is `step`
     for (std::uint64_t step = done + together; step <= last && (stopped = signal_of(team)) == 0; step += together) {
       const auto& batch = training_batch(step - together + 1);
-      const auto update = update_of(step, rate);
+      const auto update = update_of(step, rate.at(step));
       const auto updates = together == 1 ? std::vector<UpdateStep>() : updates_of(step - together + 1, step, rate);
       const auto begin = now_ns();
       const auto result = run_step(engine, batch, update, updates);
@@ -210,15 +210,15 @@ class Training {
   }
 
   // Steps that were skipped have no update, so they do not count in the optimizer's time.
-  [[nodiscard]] UpdateStep update_of(std::uint64_t step, const Schedule& rate) const {
+  [[nodiscard]] UpdateStep update_of(std::uint64_t step, double learning_rate) const {
     return {.step = step - skipped_,
-            .learning_rate = rate.at(step),
+            .learning_rate = learning_rate,
             .gradient_scale = 1.0 / loss_scale_.value(),
             .seed = config_.seed};
   }
   [[nodiscard]] std::vector<UpdateStep> updates_of(std::uint64_t first, std::uint64_t last, const Schedule& rate) const {
     std::vector<UpdateStep> all;
-    for (auto step = first; step <= last; ++step) all.push_back(update_of(step, rate));
+    for (auto step = first; step <= last; ++step) all.push_back(update_of(step, rate.at(step)));
     return all;
   }
   // With gradients times the loss scale; what it says of them is without it.
@@ -413,13 +413,13 @@ class Training {
                    .optimizer = &optimizer});
     engine.fill(first_weights_);
     const auto offloaded = read_metrics(dir.path / kMetricsFile);
-    const auto rate = schedule(config_);
     skipped_ = 0;
     loss_scale_ = loss_scale(config_);
     std::uint64_t same = 0, steps = std::min<std::uint64_t>(kSteps, offloaded.size());
     for (std::uint64_t step = 1; step <= steps; ++step) {
       const auto& batch = training_batch(step);
-      const auto update = update_of(step, rate);
+      // With the rate of then: another --steps since has bent the schedule.
+      const auto update = update_of(step, offloaded[step - 1].lr);
       const auto r = run_step(engine, batch, update);
       settle(engine, update, r);
       const double loss = r.loss_sum / static_cast<double>(batch.targets.size());

@@ -120,6 +120,22 @@ TEST_F(RunRules, ARemovedStoreMakesRoomForANewRun) {
   EXPECT_EQ(weights_of(first), weights_of(again));
 }
 
+// Each step is repeated with the rate that it had, whatever --steps was then.
+TEST_F(RunRules, ARunThatWentOnIsTheResidentOneStepForStep) {
+  for (const auto* const schedule : {"cosine", "linear"}) {
+    const auto with = [&](const char* steps) {
+      return train({"--lr-schedule", schedule, "--warmup", "1", "--steps", steps, "--nvme-path", "disk", "--out-dir", schedule,
+                    "--resume", "auto", "--verify-resident"});
+    };
+    const auto first = with("4");
+    ASSERT_EQ(0, first.exit) << first.described;
+    EXPECT_THAT(first.out, HasSubstr("4 of 4 losses are bit-identical"));
+    const auto more = with("8");
+    ASSERT_EQ(0, more.exit) << more.described;
+    EXPECT_THAT(more.out, HasSubstr("5 of 5 losses are bit-identical"));
+  }
+}
+
 TEST_F(RunRules, SavedWeightsAreTheFirstOnesOfAnotherRun) {
   ASSERT_EQ(0, train({"--save", "w.safetensors"}).exit);
   ASSERT_EQ(0, train({"--out-dir", "on", "--init-from", "w.safetensors", "--save", "on.safetensors", "--lr", "1e-30",
