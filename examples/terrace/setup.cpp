@@ -128,6 +128,7 @@ Schedule schedule(const RunConfig& c) {
   // A constant rate does not depend on the number of steps, so that a run can be made longer and stay the run it was.
   const bool constant = c.lr_schedule == "constant";
   const auto total = std::max<std::int64_t>(1, constant ? std::max(c.steps, c.warmup) : c.steps);
+  // A warm-up that nobody asked for gives way to a shorter run; validate() has refused others.
   return {.kind = parse_schedule(c.lr_schedule),
           .peak = c.lr,
           .minimum = constant ? c.lr : c.min_lr,

@@ -107,6 +107,8 @@ void validate(const RunConfig& c) {
   }
   if (c.lr_schedule != "constant" && c.min_lr > c.lr)
     refuse_pair(fmt::format("--min-lr {} is above --lr {}", c.min_lr, c.lr), "lower one or raise the other");
+  if (c.lr_schedule != "constant" && c.warmup > c.steps && c.warmup != RunConfig().warmup)
+    refuse_pair(fmt::format("--warmup {} is longer than --steps {}", c.warmup, c.steps), "lower one or raise the other");
   if (c.durability == "step" && c.ckpt_interval > 1) {
     refuse_pair(fmt::format("--ckpt-interval {} contradicts --durability step, which commits every step", c.ckpt_interval),
                 "leave one of them out");

@@ -55,6 +55,7 @@ TEST_F(BadInput, SizesThatCannotBe) {
       {{"--lr", "nan"}, {"--lr", "greater than 0"}},
       {{"--lr", "-1"}, {"--lr"}},
       {{"--lr-schedule", "linear", "--min-lr", "1"}, {"--min-lr", "above --lr"}},
+      {{"--lr-schedule", "cosine", "--warmup", "100"}, {"--warmup 100 is longer than --steps 4"}},
       {{"--device-memory", "0"}, {"--device-memory", "greater than zero"}},
       {{"--host-memory", "12XB"}, {"--host-memory", "12XB", "512MiB"}},
       {{"--prefetch-depth", "-1"}, {"--prefetch-depth", "auto"}},
@@ -128,7 +129,8 @@ TEST_F(BadInput, OddButLegalInputTrains) {
   scratch_.write("binary.dat", bytes);
   std::filesystem::create_symlink("corpus.txt", at("link.txt"));
   for (const Words& words : {Words{"--data", "binary.dat"}, Words{"--data", "link.txt", "binary.dat"}, Words{"--seq-len", "1"},
-                             Words{"--vocab", "257", "--ffn", "1"}, Words{"--steps", "1", "--warmup", "1000000"}}) {
+                             Words{"--vocab", "257", "--ffn", "1"}, Words{"--steps", "1", "--warmup", "1000000"},
+                             Words{"--lr-schedule", "cosine", "--warmup", "10"}}) {
     std::filesystem::remove_all(at("run"));
     const auto outcome = train(words);
     EXPECT_EQ(0, outcome.exit) << outcome.described;
