@@ -13,6 +13,7 @@
 #include <terrace/core/error.h>
 #include <terrace/core/machine.h>
 #include <terrace/core/profile_algorithms.h>
+#include <terrace/core/profile_rates.h>
 
 namespace terrace {
 namespace {
@@ -89,6 +90,14 @@ std::string_view library_of(const std::vector<std::string>& lines) {
 std::string_view subject_of(std::string_view line) { return line.substr(0, line.find(": ")); }
 
 }  // namespace
+
+std::vector<double*> rates_of(MachineProfile& profile) {
+  std::vector<double*> rates;
+  visit_fields(profile, [&](const char*, auto& value) {
+    if constexpr (std::is_same_v<decltype(value), double&>) rates.push_back(&value);
+  });
+  return rates;
+}
 
 void save_profile(const MachineProfile& profile, const fs::path& file) {
   nlohmann::ordered_json json;

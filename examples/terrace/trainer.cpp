@@ -8,10 +8,12 @@
 #include <cmath>
 #include <csignal>
 #include <optional>
+#include <span>
 #include <sstream>
 #include <vector>
 
 #include <terrace/core/device.h>
+#include <terrace/core/profile_rates.h>
 #include <terrace/core/thread_pool.h>
 #include <terrace/examples/lm/corpus.h>
 #include <terrace/examples/lm/model.h>
@@ -59,8 +61,9 @@ class Training {
     set_pipeline(request_, with_stages, model_, profile_);
   }
 
-  // The team's budgets are those of its least rank, so that all plan alike; its stages are those of its first.
+  // So that all plan alike: the team's budgets are those of its least rank, its rates and stages those of its first.
   void agree(Team& team) {
+    for (double* const rate : rates_of(profile_)) *rate = team.each(*rate).front();
     if (request_.pipeline)
       for (auto& begin : request_.pipeline->begins) begin = static_cast<std::uint32_t>(team.each(begin).front());
     request_.pipeline_rank = static_cast<std::uint32_t>(team.rank()) / request_.data.ranks;
@@ -72,7 +75,20 @@ class Training {
   void make_plan(const Team& team) {
     plan_ = team.first() ? cli::make_plan(config_, model_, request_, profile_) : plan(model_, request_, profile_);
     if (!plan_.fits) throw refusal_error(plan_);
+    const auto steady = to_text(plan_.programs.steady);
+    program_hash_ = checksum_of(std::as_bytes(std::span(steady)));
     plan_ = for_rank(plan_, model_, request_, profile_, data_rank(team));
+  }
+  // Ranks of a stage do the same together, or their first collectives would not match.
+  void demand_one_plan(Team& team) {
+    const auto hashes = team.each(static_cast<double>(program_hash_ >> 11));  // what a double holds
+    team.together([&] {
+      for (std::size_t r = 0; r < hashes.size(); ++r)
+        if (const auto of_stage = r - r % request_.data.ranks; hashes[r] != hashes[of_stage])
+          throw Error(
+              fmt::format("ranks {} and {} have planned different steps\n  give all ranks the same settings", of_stage, r),
+              Exit::usage);
+    });
   }
 
   Exit run(RunDir& dir, Team& team) {
@@ -443,6 +459,7 @@ class Training {
   MachineProfile profile_;
   PlanRequest request_;
   Plan plan_;
+  std::uint64_t program_hash_ = 0;  // of the steady step, before this rank's part is taken
   std::optional<Batch> batch_;
   LossScale loss_scale_ = loss_scale(config_);
   std::uint64_t skipped_ = 0;  // steps without an update, since the run began
@@ -481,6 +498,7 @@ Exit train_rank(const RunConfig& given, Team& team) {
   team.together([&] { training.emplace(config); });
   training->agree(team);
   team.together([&] { training->make_plan(team); });
+  training->demand_one_plan(team);
   team.together([&] { dir = team.first() ? open_run_dir(config) : rank_dir(config, team.rank()); });
   if (team.any(dir->result.has_value())) {
     if (!team.first()) return Exit::ok;

@@ -521,6 +521,53 @@ TEST_F(Ranks, ProcessesEndInTheSameWeightsAsThreads) {
   }
 }
 
+// Each machine has a profile of its own, with which its ranks alone would compute in another order.
+TEST_F(Ranks, AllPlanWithTheFirstOnesProfile) {
+  const auto profile = [&](const std::string& name, double copy, double matmul) {
+    nlohmann::json rates{{"device", "cpu"}, {"threads", 1}, {"measured_at", "2026-01-01T00:00:00Z"}};
+    for (const auto* const rate :
+         {"disk_read_bytes_s", "disk_write_bytes_s", "disk_both_bytes_s", "memory_stream_bytes_s", "matmul_bf16_flop_s",
+          "matmul_fp64_flop_s", "device_stream_bytes_s", "upload_bytes_s", "download_bytes_s"})
+      rates[rate] = 2.5e9;
+    for (const auto* const share : {"compute_beside_copy", "compute_beside_disk"}) rates[share] = 1;
+    rates["disk_latency_s"] = 1e-4;
+    rates["memory_copy_bytes_s"] = copy;
+    rates["matmul_fp32_flop_s"] = matmul;
+    scratch_.write(name, rates.dump());
+  };
+  profile("copies-slowly.json", 1e6, 1e12);
+  profile("computes-slowly.json", 1e12, 1e6);
+  const Words tight{"--device-memory", "1000KiB"};
+  const auto with = [&](const std::string& run, const std::string& name, const Words& more = {}) {
+    auto words = on(2, 3, run, tight);
+    words.insert(words.end(), {"--dp", "2", "--machine-profile", name});
+    words.insert(words.end(), more.begin(), more.end());
+    return tiny("train", words);
+  };
+  const auto slow = terrace(with("slow", "copies-slowly.json")), fast = terrace(with("fast", "computes-slowly.json"));
+  ASSERT_EQ(0, slow.exit) << slow.described;
+  ASSERT_EQ(0, fast.exit) << fast.described;
+  ASSERT_NE(json_in("slow/plan.json").at("choice"), json_in("fast/plan.json").at("choice"));
+  const auto together = [&](const Words& first, const Words& second) {
+    auto started = launch({"--bind-to", "none", "--oversubscribe", "--allow-run-as-root"});
+    started.program = TERRACE_MPIRUN;
+    for (const auto* const words : {&first, &second}) {
+      if (words == &second) started.arguments.emplace_back(":");
+      started.arguments.insert(started.arguments.end(), {"-n", "1", TERRACE_PROGRAM});
+      started.arguments.insert(started.arguments.end(), words->begin(), words->end());
+    }
+    started.environment["ASAN_OPTIONS"] = "detect_leaks=0";
+    return run(started);
+  };
+  const auto both = together(with("both", "copies-slowly.json"), with("both", "computes-slowly.json"));
+  ASSERT_EQ(0, both.exit) << both.described;
+  EXPECT_EQ(weights_of(slow), weights_of(both));
+  EXPECT_EQ(json_in("slow/plan.json").at("choice"), json_in("both/plan.json").at("choice"));
+  const auto apart = together(with("apart", "copies-slowly.json", {"--order", "horizontal"}),
+                              with("apart", "copies-slowly.json", {"--order", "vertical"}));
+  expect_refusal(apart, 2, {"ranks 0 and 1 have planned different steps", "the same settings"});
+}
+
 // A rank is killed in mid-run: the others end, with an error that names it, and the run goes on from its last commit.
 TEST_F(Ranks, AKilledProcessEndsTheOthers) {
   const Words often{"--ckpt-interval", "1", "--steps", "2000", "--lr-schedule", "constant", "--resume", "auto"};
