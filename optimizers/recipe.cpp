@@ -90,6 +90,13 @@ Recipe Recipe::of(DType compute, std::string_view name, std::vector<Kind> states
   return r;
 }
 
+Recipe Recipe::weights_alone() const {
+  auto alone = *this;
+  alone.master = Format::none;
+  alone.states = {};
+  return alone;
+}
+
 DType Recipe::weight_dtype() const { return has_master() ? DType::fp32 : compute; }
 
 Format Recipe::format_of(Kind kind) const {

@@ -31,6 +31,9 @@ struct Recipe {
   static Recipe of(DType compute, std::string_view name = "fp32",
                    std::vector<Kind> states = {Kind::first_moment, Kind::second_moment});
 
+  // As layers read them, without what updates want: for generation.
+  [[nodiscard]] Recipe weights_alone() const;
+
   [[nodiscard]] bool has_master() const { return master != Format::none; }
   // An update writes the compute weight anew, from the master alone.
   [[nodiscard]] bool copies_master() const { return master == Format::fp32; }

@@ -41,8 +41,12 @@ DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& p
     }
   };
   if (request.decode_positions != 0) {
-    for (std::uint32_t c = 0; c < map.chunks(); ++c)
-      if (map.chunk_kind(ChunkId{c}) == Kind::parameter) residency.adopt_on_disk(ChunkId{c});
+    if (request.weights_given) {
+      walk.run(programs.fill, simulator);
+    } else {
+      for (std::uint32_t c = 0; c < map.chunks(); ++c)
+        if (map.chunk_kind(ChunkId{c}) == Kind::parameter) residency.adopt_on_disk(ChunkId{c});
+    }
     const auto positions = std::min(most_steps, static_cast<std::uint64_t>(request.decode_positions));
     for (std::uint64_t i = 0; i < positions; ++i) {
       const auto before = residency.traffic();

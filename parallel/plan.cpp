@@ -420,7 +420,8 @@ class Planner {
 StepMap::Options map_options(const Model& model, const PlanRequest& r, const MachineProfile& profile,
                              const UpdatePlace& update) {
   const auto chosen = [&] { return choose_activations(model, r.shape.batch, r.recompute.value_or(0), r.offload.value_or(0)); };
-  return {.recipe = Recipe::of(model.dtype, r.recipe, r.states),
+  const auto recipe = Recipe::of(model.dtype, r.recipe, r.states);
+  return {.recipe = r.weights_given ? recipe.weights_alone() : recipe,
           .shape = r.shape,
           .activations = r.activations.empty() ? chosen() : r.activations,
           .update = update,
@@ -446,6 +447,7 @@ Programs write_programs(const StepMap& map, const PlanRequest& request, std::uin
   if (request.decode_positions != 0) {
     Programs out;
     out.decode = finish(decoding(layers));
+    if (request.weights_given) out.fill = sweep(Op::fill, layers, [&](std::uint32_t l) { return map.groups_of(l); });
     return out;
   }
   const auto kind = request.order.value_or(Order::horizontal);

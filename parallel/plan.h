@@ -49,6 +49,9 @@ struct PlanRequest {
   std::uint32_t prefetch_depth = kAutoDepth;
   std::uint64_t chunk_elements = 0;   // 0: searched
   std::int64_t decode_positions = 0;  // generation instead of training, with caches of so many positions; shape {1, 1}
+  // Of generation: fill() gives the weights, in the dtype that layers read, and nothing else is kept. Otherwise they are those
+  // of a store, where they lie.
+  bool weights_given = false;
   // The life of the run, which the plan walks as the trainer will: steps (0: some), evaluations and commits after every n-th
   // (0: never), and one of each at the end. Very long lives are cut short in the middle.
   std::uint64_t steps = 0, evaluate_every = 0, evaluate_batches = 0, commit_every = 0;

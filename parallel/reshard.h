@@ -1,13 +1,8 @@
 // The last commit of a run's stores as the first commit of a store that is laid out for other ranks: another number of them,
 // another stage of ZeRO, other stages of a pipeline.
 //
-// The stores' indices say which elements of which tensors lie where, so that this is a copy by ranges and knows of no layout.
-// What several stores hold is taken from the first of them that has it. What an optimizer has laid out itself has no ranges: it
-// is copied whole from a chunk of the same label, or refused.
-//
 // Threads: any; nobody else uses the stores meanwhile. Memory: two chunks.
-// Errors:  Error(Exit::corrupt) when a part of the state is nowhere, with the stores that are missing; Error(Exit::usage) when
-//          it is kept in another way there; those of the stores.
+// Errors:  those of CommittedState (committed_state.h), and of the stores.
 #pragma once
 
 #include <span>

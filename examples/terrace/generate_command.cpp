@@ -16,6 +16,8 @@
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/run_dir.h>
 #include <terrace/examples/terrace/setup.h>
+#include <terrace/optimizers/optimizer.h>
+#include <terrace/parallel/committed_state.h>
 #include <terrace/parallel/engine.h>
 
 namespace terrace::cli {
@@ -62,24 +64,16 @@ Exit generate_command(const CommandLine& line) {
   const auto& options = line.generate;
   auto config = line.config;  // the run's own, with this call's budgets
   demand_device(config);
-  if (config.dp > 1 && config.zero > 0)
-    throw Error(
-        fmt::format("the state of {} is sharded over {} ranks, and generate is one\n  train with --save FILE, or go on for a "
-                    "step with it, and generate from a run that starts with --init-from FILE",
-                    line.positional.at(0), config.dp),
-        Exit::usage);
-  if (config.pp > 1)
-    throw Error(
-        fmt::format("the layers of {} are on {} ranks, and generate is one\n  train with --save FILE, or go on for a step "
-                    "with it, and generate from a run that starts with --init-from FILE",
-                    line.positional.at(0), config.pp),
-        Exit::usage);
   if (config.data_format != "bytes")
     throw Error(fmt::format("the run in {} learned from token ids (--data-format {}), and generate reads and writes bytes\n  "
                             "train with --save FILE, and generate with the tokenizer's own tools",
                             line.positional.at(0), config.data_format),
                 Exit::usage);
-  const auto store = store_of_run(line.positional.at(0));
+  auto store = store_of_run(line.positional.at(0));
+  // Where each rank has a part of the weights, they are gathered from all of their stores; else they are read where they lie.
+  const bool in_parts = config.pp > 1 || (config.dp > 1 && config.zero > 0);
+  const auto ranks = stores_of_ranks(store, static_cast<std::size_t>(config.dp * config.pp));
+  config.dp = config.pp = 1;  // whose budgets are not divided
   if (options.prompt.empty())
     throw Error("generate needs a --prompt of at least one byte\n  see terrace generate --help", Exit::usage);
   const auto prompt_tokens = static_cast<std::int64_t>(options.prompt.size());
@@ -92,17 +86,30 @@ Exit generate_command(const CommandLine& line) {
   const auto model = lm::make_model(model_config(config));
   PlanRequest request{
       .shape = {.batch = {1, 1}, .micro_batches = 1}, .budget = budgets(config), .recipe = config.recipe, .disk_tier = true};
-  set_optimizer(request, config);
   request.budget.disk = kUnlimited;
   request.decode_positions = positions;
-  request.generations = store.generations;
+  if (in_parts) {
+    request.weights_given = true;
+    request.states = {};
+    request.commits = false;
+    request.generations = 1;
+    store.temporary = true;
+  } else {
+    set_optimizer(request, config);
+    request.generations = store.generations;
+  }
   const auto p = plan(model, request, machine_profile(config));
   if (!p.fits) throw refusal_error(p);
 
   ThreadPool pool(static_cast<int>(config.threads));
   const auto device = make_device(config, pool);
-  const auto optimizer = optimizer_of(config, *device);
-  Engine engine(model, p, {.device = device.get(), .store = store, .resume = true, .optimizer = optimizer.get()});
+  const auto optimizer =
+      in_parts ? make_optimizer("sgd", {.momentum = 0}) : optimizer_of(config, *device);  // it updates nothing
+  Engine engine(model, p, {.device = device.get(), .store = store, .resume = !in_parts, .optimizer = optimizer.get()});
+  if (in_parts) {
+    CommittedState state(ranks);
+    engine.fill([&](const ParamSpec& param, std::uint64_t first, TensorView range) { state.read(param, first, range); });
+  }
 
   const auto memory = device->host_memory();
   const Slab logits = memory->allocate(static_cast<std::size_t>(config.vocab) * size_of(model.dtype));

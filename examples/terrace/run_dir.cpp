@@ -153,10 +153,7 @@ void set_stores(RunDir& dir, const RunFile& run, const RunConfig& config) {
                     config.sync_interval, dir.path.string(), layout.at("dp").get<std::int64_t>()),
         Exit::usage);
   const auto ranks = layout.at("dp").get<std::size_t>() * layout.at("pp").get<std::size_t>();
-  for (std::size_t r = 0; r < ranks; ++r) {
-    dir.reshard_from.push_back(run.store);
-    dir.reshard_from.back().name = store_name_of_rank(run.store.name, r);
-  }
+  dir.reshard_from = stores_of_ranks(run.store, ranks);
   auto next = LaidOut::of(run.store.name);
   ++next.number;
   dir.store.name = next.name();
@@ -321,6 +318,12 @@ std::vector<ChunkStore::Options> stores_of_run(const fs::path& path) {
     if (!fs::exists(next.paths.front() / next.name)) return all;
     all.push_back(std::move(next));
   }
+}
+
+std::vector<ChunkStore::Options> stores_of_ranks(const ChunkStore::Options& first, std::size_t ranks) {
+  std::vector<ChunkStore::Options> all(ranks, first);
+  for (std::size_t r = 0; r < ranks; ++r) all[r].name = store_name_of_rank(first.name, r);
+  return all;
 }
 
 std::string store_name_of_rank(const std::string& name, std::size_t rank) {

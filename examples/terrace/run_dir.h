@@ -40,6 +40,8 @@ void remove_former_stores(const RunDir& dir);
 ChunkStore::Options store_of_run(const std::filesystem::path& path);
 // The same of every rank that has one on this machine, the first rank's first.
 std::vector<ChunkStore::Options> stores_of_run(const std::filesystem::path& path);
+// Those of so many ranks, the first of which has this one; they need not be on this machine.
+std::vector<ChunkStore::Options> stores_of_ranks(const ChunkStore::Options& first, std::size_t ranks);
 std::string store_name_of_rank(const std::string& name, std::size_t rank);
 // What makes the folder `to`, with a store of its own in it, a run like `from`: its settings and its metrics.
 void copy_run_files(const std::filesystem::path& from, const std::filesystem::path& to);

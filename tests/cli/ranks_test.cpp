@@ -79,7 +79,6 @@ TEST_F(Ranks, APipelineGoesOnWithItsStages) {
   const auto end = train(resumed);
   ASSERT_EQ(0, end.exit) << end.described;
   EXPECT_EQ(weights_of(whole), weights_of(end));
-  expect_refusal(terrace({"generate", "run", "--prompt", "a"}), 2, {"on 2 ranks", "--save"});
 }
 
 // What the search found, and what somebody wrote, is run like an order that has a name.
@@ -390,12 +389,54 @@ TEST_F(Ranks, GoOnWhereTheyStopped) {
   const auto rest = train(threads(2, 3, "cut", {"--lr-schedule", "constant", "--resume", "auto"}));
   ASSERT_EQ(0, rest.exit) << rest.described;
   EXPECT_EQ(weights_of(constant), weights_of(rest));
-  // Its state is in shards: one rank cannot generate from it.
-  expect_refusal(terrace({"generate", "cut", "--prompt", "a"}), 2, {"sharded over 2 ranks", "--save"});
   const auto verified = terrace({"ckpt", "verify", "cut"});
   EXPECT_EQ(0, verified.exit) << verified.described;
   EXPECT_EQ(0, terrace({"ckpt", "rm", "cut"}).exit);
   EXPECT_FALSE(fs::exists(at("cut/store-rank1")));
+}
+
+// Shards of all ranks are gathered by one, which says what it says of a run of one rank. The run stays as it is.
+TEST_F(Ranks, OneRankGeneratesFromAllShards) {
+  const auto said = [&](const std::string& run, const Words& more = {}) {
+    Words words{"generate", run, "--prompt", "The river", "--max-tokens", "40"};
+    words.insert(words.end(), more.begin(), more.end());
+    const auto outcome = terrace(words);
+    EXPECT_EQ(0, outcome.exit) << outcome.described;
+    return outcome.out;
+  };
+  const auto files = [&](const std::string& run) {
+    std::vector<std::string> all;
+    for (const auto& entry : fs::recursive_directory_iterator(at(run))) all.push_back(entry.path().string());
+    std::ranges::sort(all);
+    return all;
+  };
+  for (const auto& kept : {Words{}, Words{"--dtype", "bf16", "--recipe", "split-8bit"}, Words{"--dtype", "fp16"}}) {
+    const auto with = [&](Words more) {
+      more.insert(more.end(), kept.begin(), kept.end());
+      return more;
+    };
+    const auto name = kept.empty() ? "fp32" : kept.back();
+    ASSERT_EQ(0, train(threads(1, 0, "one-" + name, kept)).exit);
+    const auto expected = said("one-" + name);
+    struct Case {
+      int dp, zero;
+      Words more;
+    };
+    for (const auto& [dp, zero, more] :
+         {Case{4, 3, {}}, {2, 1, {}}, {4, 2, {"--shard-group", "2"}}, {1, 0, {"--pp", "3"}}, {2, 3, {"--pp", "2"}}}) {
+      const auto run = fmt::format("{}-{}-{}-{}", name, dp, zero, more.empty() ? "" : more.back());
+      const auto trained = train(threads(dp, zero, run, with(more)));
+      ASSERT_EQ(0, trained.exit) << trained.described;
+      const auto before = files(run);
+      EXPECT_EQ(expected, said(run)) << run;
+      EXPECT_EQ(expected, said(run, {"--device-memory", "512KiB", "--host-memory", "512KiB"})) << run << ", by the disk";
+      EXPECT_EQ(before, files(run)) << run;
+    }
+  }
+  // A part that is nowhere is not made up.
+  fs::remove_all(at("fp32-4-3-") / "store-rank2");
+  expect_refusal(terrace({"generate", "fp32-4-3-", "--prompt", "a"}), 5,
+                 {"is in no store of its ranks", "store-rank2 is not there", "bring the stores back"});
 }
 
 // Its state lies in shards for the ranks it had; for others it is laid out anew, as often as they change.

@@ -1,8 +1,15 @@
 // A run that was committed by some ranks goes on with others: the state is the same, whoever holds it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <filesystem>
 #include <map>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <terrace/parallel/committed_state.h>
 
 #include "data_parallel_run.h"
 
@@ -80,6 +87,40 @@ TEST_F(Reshard, AMasterOfOneByteKeepsItsBits) {
   const auto expected = hash(with({2, 0}, "one"));
   EXPECT_EQ(hash(with({2, 3}, "a"), with({2, 0}, "b")), expected);
   EXPECT_EQ(hash(with({2, 0}, "c"), with({2, 3}, "d")), expected);
+}
+
+// Whoever reads them, in whatever pieces.
+TEST_F(Reshard, WeightsAreReadFromShardsAsFromOneRank) {
+  for (const auto& [dtype, recipe] : {std::pair{DType::fp32, "8bit"}, {DType::bf16, "split-8bit"}, {DType::bf16, "fp32"}}) {
+    std::vector<std::vector<std::byte>> weights;
+    for (const auto& mesh : {Mesh{}, {4, 3}, {3, 1}, {4, 2, 2}}) {
+      auto o = options(mesh, fmt::format("{}{}-{}-{}", recipe, name_of(dtype), mesh.ranks, mesh.zero));
+      o.sizes.dtype = dtype;
+      o.sizes.width = 72;  // tensors end within pages
+      o.recipe = recipe;
+      o.commit_after = 2;
+      hash(o);
+      std::vector<ChunkStore::Options> stores;
+      for (std::uint32_t r = 0; r < mesh.ranks; ++r)
+        stores.push_back({.paths = {toy::of_rank(o, static_cast<int>(r)).store}, .durable = false});
+      CommittedState state(stores);
+      EXPECT_EQ(state.commit().step, 2U);
+      auto& all = weights.emplace_back();
+      for (const auto& layer : toy::make_model(o.sizes).layers)
+        for (const auto& param : layer->params()) {
+          if (param.tied) continue;
+          const std::int64_t count = param.shape.elements(), piece = 1 + count / 3;
+          for (std::int64_t first = 0; first < count; first += piece) {
+            const auto n = std::min(piece, count - first);
+            all.resize(all.size() + static_cast<std::size_t>(n) * size_of(dtype));
+            state.read(param, static_cast<std::uint64_t>(first),
+                       {all.data() + all.size() - static_cast<std::size_t>(n) * size_of(dtype), dtype, {n}});
+          }
+        }
+      EXPECT_EQ(all, weights.front()) << recipe << ", " << mesh.ranks << " ranks, ZeRO-" << mesh.zero;
+    }
+    EXPECT_TRUE(std::ranges::any_of(weights.front(), [](std::byte b) { return b != std::byte{0}; }));
+  }
 }
 
 // Where every rank has a copy, one that is lost is not missed; where it had a part of its own, nothing is made up.

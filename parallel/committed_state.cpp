@@ -1,0 +1,195 @@
+#include <terrace/parallel/committed_state.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include <terrace/core/error.h>
+#include <terrace/core/units.h>
+
+namespace terrace {
+namespace {
+
+using Stores = std::vector<std::unique_ptr<ChunkStore>>;
+
+std::string name_of(const ChunkStore::Options& store) { return (store.paths.front() / store.name).string(); }
+
+// At the last commit that all of them have: a rank may have died between the others' commit and its own.
+Stores open_at_common_commit(std::span<const ChunkStore::Options> from, std::vector<std::string>& missing) {
+  Stores stores;
+  std::vector<ChunkStore::Options> opened;
+  std::uint64_t common = ~0ULL;
+  for (const auto& options : from) {
+    if (!ChunkStore::has_commit(options)) {
+      missing.push_back(name_of(options));
+      continue;
+    }
+    stores.push_back(ChunkStore::open(options));
+    opened.push_back(options);
+    common = std::min(common, stores.back()->last_commit()->step);
+  }
+  for (std::size_t s = 0; s < stores.size(); ++s) {
+    if (stores[s]->last_commit()->step == common) continue;
+    stores[s].reset();
+    opened[s].not_after_step = common;
+    stores[s] = ChunkStore::open(opened[s]);
+    if (stores[s]->last_commit()->step != common)
+      throw Error(
+          fmt::format("{} has no commit of step {}, which is another rank's last one\n  go back to an exported checkpoint",
+                      name_of(opened[s]), common),
+          Exit::corrupt);
+  }
+  return stores;
+}
+
+// Arrays of a format are planes, one behind the other, in which so many elements take so many bytes.
+struct Plane {
+  std::uint64_t elements = 1, bytes = 0;
+};
+std::vector<Plane> planes_of(Format format) {
+  if (!is_dynamic8(format)) return {{1, bytes_of(format, 1)}};
+  const std::uint64_t block = 256;  // codes, then a scale for each block of them
+  return {{block, block}, {block, bytes_of(format, block) - block}};
+}
+
+std::uint64_t chunk_elements_of(const ChunkStore& store) {
+  for (const auto& chunk : store.committed())
+    if (const auto elements = elements_of(chunk.description)) return *elements;
+  return 0;
+}
+
+void demand_same(const ChunkDescription& chunk, const ChunkDescription& there) {
+  if (there.dtype != chunk.dtype)
+    throw Error(fmt::format("the stored state does not belong to this model: {} is kept as {}, and this run keeps it as {}\n  "
+                            "resume with the model, dtype, optimizer and recipe it was trained with",
+                            there.label, there.dtype, chunk.dtype),
+                Exit::usage);
+}
+
+}  // namespace
+
+std::optional<std::uint64_t> elements_of(const ChunkDescription& chunk) {
+  for (const auto format : {Format::fp32, Format::bf16, Format::fp64})
+    if (chunk.dtype == name_of(format)) return chunk.bytes / bytes_of(format, 1);
+  return {};
+}
+
+CommittedState::CommittedState(std::span<const ChunkStore::Options> ranks) : stores_(open_at_common_commit(ranks, missing_)) {
+  for (std::size_t s = 0; s < stores_.size(); ++s) {
+    elements_.push_back(chunk_elements_of(*stores_[s]));
+    for (auto& chunk : stores_[s]->committed()) {
+      chunks_.push_back({s, std::move(chunk)});
+      const auto& d = chunks_.back().stored.description;
+      for (const auto& range : d.ranges)
+        ranges_[{d.kind, range.tensor}].emplace(range.first_element, Part{chunks_.size() - 1, range});
+      if (d.ranges.empty()) whole_.emplace(std::pair{d.kind, d.label}, chunks_.size() - 1);
+    }
+  }
+  if (chunks_.empty())
+    throw Error(fmt::format("no store of the run holds anything: {} is not there\n  bring it back, or start anew in another "
+                            "--out-dir",
+                            missing_.empty() ? "what was committed" : missing_.front()),
+                Exit::corrupt);
+}
+
+bool CommittedState::knows(Kind kind) const {
+  return std::ranges::any_of(chunks_, [&](const Chunk& c) { return c.stored.description.kind == kind; });
+}
+
+void CommittedState::read(const ChunkDescription& chunk, Format format, std::uint64_t chunk_elements, std::span<std::byte> to) {
+  std::ranges::fill(to, std::byte{0});  // what no tensor reaches
+  if (is_packed(format)) return read_whole(chunk, to);
+  for (const auto& range : chunk.ranges)
+    for (std::uint64_t done = 0; done < range.elements;) {
+      const auto& part = part_with(chunk.kind, range.tensor, range.first_element + done);
+      const auto into = range.first_element + done - part.range.first_element;
+      const auto elements = std::min(range.elements - done, part.range.elements - into);
+      copy(chunk, format, chunk_elements, to, range.chunk_element + done, part.chunk, part.range.chunk_element + into,
+           elements);
+      done += elements;
+    }
+}
+
+void CommittedState::read(const ParamSpec& param, std::uint64_t first_element, const TensorView& range) {
+  const auto elements = static_cast<std::uint64_t>(range.elements());
+  const auto format = format_of(range.dtype);
+  read({.chunk = {},
+        .kind = Kind::parameter,
+        .dtype = std::string(terrace::name_of(format)),
+        .bytes = range.bytes(),
+        .ranges = {{param.name, first_element, elements, 0}},
+        .label = param.name},
+       format, elements, {range.data, range.bytes()});
+}
+
+void CommittedState::refuse_absent(const std::string& what) const {
+  std::string where;
+  for (const auto& store : missing_) where += fmt::format("\n  {} is not there", store);
+  throw Error(fmt::format("the run's state is not whole: {} is in no store of its ranks{}\n  bring the stores back, or go back "
+                          "to an exported checkpoint",
+                          what, where),
+              Exit::corrupt);
+}
+
+const CommittedState::Part& CommittedState::part_with(Kind kind, const std::string& tensor, std::uint64_t element) const {
+  const auto what = [&] { return fmt::format("{} of {} from element {}", terrace::name_of(kind), tensor, element); };
+  const auto parts = ranges_.find({kind, tensor});
+  if (parts == ranges_.end()) refuse_absent(what());
+  const auto next = parts->second.upper_bound(element);
+  if (next != parts->second.begin())
+    if (const auto& part = std::prev(next)->second; element < part.range.first_element + part.range.elements) return part;
+  refuse_absent(what());
+}
+
+void CommittedState::read_whole(const ChunkDescription& chunk, std::span<std::byte> to) {
+  const auto at = whole_.find({chunk.kind, chunk.label});
+  if (at == whole_.end())
+    throw Error(fmt::format("the run cannot be laid out anew: its optimizer has laid out its state itself, and {} is cut "
+                            "otherwise there\n  resume with the ranks it was trained with",
+                            chunk.label),
+                Exit::usage);
+  const auto bytes = load(at->second);
+  demand_same(chunk, chunks_[at->second].stored.description);
+  if (bytes.size() != to.size()) refuse_absent(chunk.label);
+  std::memcpy(to.data(), bytes.data(), bytes.size());
+}
+
+// Whole blocks, where elements share a scale: tensors have the same neighbours in every layout, so that who copies one part
+// of a block copies what belongs beside it.
+void CommittedState::copy(const ChunkDescription& chunk, Format format, std::uint64_t chunk_elements, std::span<std::byte> to,
+                          std::uint64_t to_element, std::size_t from, std::uint64_t from_element, std::uint64_t elements) {
+  const auto& there = chunks_[from];
+  demand_same(chunk, there.stored.description);
+  const auto bytes = load(from);
+  std::uint64_t to_plane = 0, from_plane = 0;
+  for (const auto& plane : planes_of(format)) {
+    if (to_element % plane.elements != from_element % plane.elements)
+      throw Error(fmt::format("{} is in blocks that begin elsewhere in the stores of the run\n  resume with the ranks it was "
+                              "trained with",
+                              chunk.label),
+                  Exit::usage);
+    const auto first = to_element / plane.elements, other = from_element / plane.elements;
+    const auto units = ceil_div(to_element + elements, plane.elements) - first;
+    const auto begin = to_plane + first * plane.bytes, other_begin = from_plane + other * plane.bytes;
+    if (begin + units * plane.bytes > to.size() || other_begin + units * plane.bytes > bytes.size())
+      throw Error(fmt::format("{} has a range that leaves its chunk", there.stored.description.label), Exit::corrupt);
+    std::memcpy(to.data() + begin, bytes.data() + other_begin, units * plane.bytes);
+    to_plane += chunk_elements / plane.elements * plane.bytes;
+    from_plane += elements_[there.store] / plane.elements * plane.bytes;
+  }
+}
+
+// Neighbouring ranges are asked for one after the other, so the last chunk read is mostly the next one needed.
+std::span<const std::byte> CommittedState::load(std::size_t chunk) {
+  const auto& [store, stored] = chunks_[chunk];
+  const auto bytes = buffer_.of(stored.description.bytes);
+  if (loaded_ != chunk) {
+    loaded_.reset();
+    stores_[store]->read_committed(stored, bytes);
+    loaded_ = chunk;
+  }
+  return bytes;
+}
+
+}  // namespace terrace
