@@ -1,6 +1,7 @@
 #include <terrace/parallel/dry_run.h>
 
 #include <algorithm>
+#include <utility>
 
 #include <terrace/parallel/walk.h>
 
@@ -83,7 +84,8 @@ DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& p
   const auto due = [](std::uint64_t step, std::uint64_t every) { return every != 0 && step % every == 0; };
 
   walk.run(programs.fill, simulator);
-  std::uint64_t steadies = 0;
+  std::uint64_t counted = 0;
+  bool met_steady = false;
   const auto steps = request.steps == 0 ? most_steps : std::min(request.steps, most_steps);
   for (std::uint64_t s = 1; s <= steps; ++s) {
     const bool steady = s > 1 && (!before_use || pending);
@@ -97,8 +99,12 @@ DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& p
     auto times = simulator.finish_step();
     times.seconds += results_s;
     if (results_s > 0) times.stall_s[std::string(name_of(Lane::communication))] += results_s;
-    if (steady && steadies++ == 0) out.times = {};
+    if (steady && !std::exchange(met_steady, true)) {
+      out.times = {};
+      counted = 0;
+    }
     out.times.add(times);
+    ++counted;
     if (due(s, request.average_every)) {
       drain();
       walk.run(programs.average, simulator);
@@ -106,7 +112,7 @@ DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& p
     if (due(s, request.evaluate_every) && s != steps) evaluate();
     if (due(s, request.commit_every) && s != steps) commit();
   }
-  out.times.divide(static_cast<double>(std::max<std::uint64_t>(1, steadies == 0 ? steps : steadies)));
+  out.times.divide(static_cast<double>(std::max<std::uint64_t>(1, counted)));
   note_space();
   if (steps_only) return out;
   evaluate();

@@ -50,6 +50,22 @@ TEST(Plan, ACommitTakesAtLeastTheTimeOfItsWrites) {
   EXPECT_GE(p.commit_seconds, static_cast<double>(p.commit_traffic.write) / toy::RunOptions{}.profile.disk_write);
 }
 
+// An evaluation or a commit applies the update that was pending, so that the step behind it has none: it does less.
+TEST(Plan, StepsBehindAnEvaluationAreCountedOnce) {
+  toy::RunOptions o;
+  const auto model = toy::make_model(o.sizes);
+  auto request = toy::request_of(o);
+  request.steps = 12;
+  const auto plain = plan(model, request, o.profile);
+  request.evaluate_batches = 1;
+  for (const std::uint64_t every : {2, 3, 5}) {
+    request.evaluate_every = every;
+    const auto p = plan(model, request, o.profile);
+    EXPECT_LE(p.times.seconds, plain.times.seconds * (1 + 1e-9)) << "every " << every;
+    EXPECT_GT(p.times.seconds, plain.times.compute_seconds / 2) << "every " << every;
+  }
+}
+
 TEST(Plan, TheSmallestDeviceBudgetItNamesIsLegal) {
   toy::RunOptions o;
   const auto wide = plan_of(o);
