@@ -1,6 +1,7 @@
 #include <terrace/parallel/dry_run.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include <terrace/parallel/walk.h>
@@ -81,11 +82,25 @@ DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& p
     out.commit = difference(residency.traffic(), before);
     out.commit_seconds = simulator.finish_writes();
   };
+  // With the update that was pending: the next step begins without one.
+  const auto average = [&] {
+    simulator.finish_step();
+    const auto before = residency.traffic();
+    drain();
+    walk.run(programs.average, simulator);
+    out.average = simulator.finish_step();
+    out.average_traffic = difference(residency.traffic(), before);
+    // A chunk's sum is waited for between its visit and its fill.
+    const double seconds = costs.seconds_of_average();
+    out.average.seconds += seconds;
+    out.average.stall_s[std::string(name_of(Lane::communication))] += seconds;
+    out.average.communicated.seconds += seconds;
+  };
   const auto due = [](std::uint64_t step, std::uint64_t every) { return every != 0 && step % every == 0; };
 
   walk.run(programs.fill, simulator);
   std::uint64_t counted = 0;
-  bool met_steady = false;
+  bool met_steady = false, averaged = false;
   const auto steps = request.steps == 0 ? most_steps : std::min(request.steps, most_steps);
   for (std::uint64_t s = 1; s <= steps; ++s) {
     const bool steady = s > 1 && (!before_use || pending);
@@ -106,13 +121,19 @@ DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& p
     out.times.add(times);
     ++counted;
     if (due(s, request.average_every)) {
-      drain();
-      walk.run(programs.average, simulator);
+      average();
+      averaged = true;
     }
     if (due(s, request.evaluate_every) && s != steps) evaluate();
     if (due(s, request.commit_every) && s != steps) commit();
   }
   out.times.divide(static_cast<double>(std::max<std::uint64_t>(1, counted)));
+  if (request.average_every != 0) {
+    if (!averaged) average();  // behind a step that was not walked
+    auto part = out.average;
+    part.divide(static_cast<double>(request.average_every));
+    out.times.add(part);
+  }
   note_space();
   if (steps_only) return out;
   evaluate();

@@ -19,7 +19,9 @@ struct Life {
 struct DryRun {
   PerTier<std::uint64_t> peak{}, extent{};
   std::vector<Traffic> steps;
-  SimulatedTimes times;
+  SimulatedTimes times;    // of a step in the mean, with its part of an average
+  SimulatedTimes average;  // of the last one
+  Traffic average_traffic;
   Traffic commit;
   double commit_seconds = 0;
 };

@@ -74,6 +74,18 @@ std::vector<Exchange> results_of(const StepMap& map) {
   return all;
 }
 
+std::vector<Exchange> average_of(const StepMap& map) {
+  std::vector<Exchange> all;
+  const auto number = map.options().recipe.weight_dtype() == DType::fp64 ? sizeof(double) : sizeof(float);
+  for (std::uint32_t l = 0; l < map.layers(); ++l)
+    for (std::uint32_t chunk = 0; chunk < map.layout().chunks_of(l); ++chunk) {
+      std::uint64_t numbers = 0;
+      for (const auto& segment : map.layout().segments(l, chunk)) numbers += segment.elements;
+      all.push_back({Operation::all_reduce, numbers * number, map.data().ranks, 1});
+    }
+  return all;
+}
+
 LinkBytes link_bytes(const Links& links, const Exchange& e) {
   const auto s = spread_of(links, e);
   const auto bytes = static_cast<double>(e.bytes) * rounds_of(e);

@@ -23,6 +23,8 @@ struct Exchange {
 std::vector<Exchange> exchanges_of(const StepMap& map, const Action& action);
 // At the end of a step: losses, and where gradients are sharded the blocks of squares behind their norm.
 std::vector<Exchange> results_of(const StepMap& map);
+// An average of the ranks' weights, chunk by chunk (weight_average.h).
+std::vector<Exchange> average_of(const StepMap& map);
 
 // What one rank sends, and receives, over each kind of link: its own, and its share of its node's.
 struct LinkBytes {

@@ -70,6 +70,12 @@ void set_times(Plan& p, const SimulatedTimes& times, const MachineProfile& profi
   p.link = busiest_link(p, profile);
 }
 
+void set_average(Plan& p, const PlanRequest& request, const DryRun& life) {
+  p.average.every = request.average_every;
+  p.average.seconds = life.average.seconds;
+  p.average.traffic = life.average_traffic;
+}
+
 class Planner {
  public:
   Planner(const Model& model, const PlanRequest& request, const MachineProfile& profile)
@@ -231,18 +237,18 @@ class Planner {
     }
     p.fits = true;
     p.steady_links = link_bytes(profile_.links, map, p.programs.steady);
-    if (request_.average_every != 0) p.steady_links += averages_of(map);
+    if (request_.average_every != 0) add_average(p, map);
     set_times(p, p.times, profile_);
     return p;
   }
 
-  // A step's part of them.
-  [[nodiscard]] LinkBytes averages_of(const StepMap& map) const {
-    const auto bytes = map.parameter_count() * (model_.dtype == DType::fp64 ? sizeof(double) : sizeof(float));
-    auto links = link_bytes(profile_.links, Exchange{Operation::all_reduce, bytes, request_.data.ranks, 1});
-    links.within /= static_cast<double>(request_.average_every);
-    links.between /= static_cast<double>(request_.average_every);
-    return links;
+  void add_average(Plan& p, const StepMap& map) const {
+    for (const auto& sum : average_of(map)) {
+      p.average.summed_bytes += sum.bytes;
+      p.average.links += link_bytes(profile_.links, sum);
+    }
+    const auto every = static_cast<double>(request_.average_every);
+    p.steady_links += {p.average.links.within / every, p.average.links.between / every};
   }
 
   void set_smallest(Plan& p, const StepMap& map, const Programs& programs) const {
@@ -351,6 +357,7 @@ class Planner {
     p.times = life.times;
     p.peak_bytes = life.peak;
     p.steady_traffic = life.steps.back();
+    set_average(p, request_, life);
     p.commit_traffic = life.commit;
     p.commit_seconds = life.commit_seconds;
     p.commits = commits();
@@ -538,10 +545,20 @@ Plan for_rank(const Plan& p, const Model& model, const PlanRequest& request, con
   return Planner(model, closed, profile).of_rank(p, rank);
 }
 
+Traffic traffic_of_step(const Plan& p) {
+  auto all = p.steady_traffic;
+  if (p.average.every == 0) return all;
+  for (const auto amount : {&Traffic::upload, &Traffic::download, &Traffic::read, &Traffic::write, &Traffic::uploads,
+                            &Traffic::downloads, &Traffic::reads, &Traffic::writes})
+    all.*amount += p.average.traffic.*amount / p.average.every;
+  return all;
+}
+
 void retime(Plan& p, const Model& model, const PlanRequest& request, const MachineProfile& profile, const CostModel& costs) {
   const StepMap map(model, p.map);
   const auto life = dry_run(map, request, p.programs, p.capacity, p.generations, costs, profile, {p.step_traffic.size()});
   set_times(p, life.times, profile);
+  set_average(p, request, life);
   p.commit_seconds = life.commit_seconds;
 }
 

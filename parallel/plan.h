@@ -101,6 +101,15 @@ struct TriedChoice {
   std::optional<double> seconds = {};  // of a step; empty: it does not fit
 };
 
+// Of ranks with copies of their own: one average of their weights, the update that was pending included.
+struct PlannedAverage {
+  std::uint64_t every = 0;  // steps; 0: there are none
+  double seconds = 0;
+  Traffic traffic;                 // between tiers
+  std::uint64_t summed_bytes = 0;  // of its all-reduces
+  LinkBytes links;                 // between ranks
+};
+
 struct Plan {
   bool fits = false;
   Refusal refusal;  // when it does not
@@ -115,8 +124,9 @@ struct Plan {
   PerTier<std::uint64_t> smallest_bytes{};  // the smallest legal budgets of device and host
   std::vector<Traffic> step_traffic;        // of the steps, one by one: a fresh run moves exactly these bytes
   Traffic steady_traffic;                   // of the last of them
-  LinkBytes steady_links;                   // the same between ranks
-  SimulatedTimes times;                     // of a steady step, in the mean
+  LinkBytes steady_links;                   // the same between ranks, with a step's part of an average
+  SimulatedTimes times;                     // of a steady step, in the mean, and its part of an average
+  PlannedAverage average;
   // A commit drains the pending update and brings to disk what is not there yet: its bytes, and its time until the last of them
   // is written (the syncs come on top), of the last commit walked; how many a run makes.
   Traffic commit_traffic;
@@ -136,6 +146,9 @@ Plan plan(const Model& model, const PlanRequest& request, const MachineProfile& 
 // The same for another rank. Throws DoesNotFit when its walk, against all likelihood, needs more than rank 0's.
 Plan for_rank(const Plan& plan, const Model& model, const PlanRequest& request, const MachineProfile& profile,
               std::uint32_t rank);
+
+// Of a steady step, with its part of an average.
+Traffic traffic_of_step(const Plan& plan);
 
 // Times a plan that fits again, on better known costs (measure_costs.h). What it decided stays as it is.
 void retime(Plan& plan, const Model& model, const PlanRequest& request, const MachineProfile& profile, const CostModel& costs);

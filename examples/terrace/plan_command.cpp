@@ -66,7 +66,7 @@ Exit plan_command(const CommandLine& line) {
     return Exit::ok;
   }
 
-  const auto& t = p.steady_traffic;
+  const auto t = traffic_of_step(p);
   fmt::print("{} with {:.2f}M parameters, {} of state, chunks of {} elements\n", config.model,
              static_cast<double>(p.parameters) * 1e-6, format_bytes(p.state_bytes), p.map.chunk_elements);
   const auto& recipe = p.map.recipe;
@@ -89,6 +89,7 @@ Exit plan_command(const CommandLine& line) {
              p.link.empty() ? "" : fmt::format(" ({})", p.link));
   for (const auto& [cause, seconds] : p.times.stall_s) fmt::print("  stall by {}: {:.3f} s\n", cause, seconds);
   if (request.data.ranks > 1) fmt::print("{}", rank_lines(config, model, request, p));
+  if (p.average.every != 0) fmt::print("{}", average_line(p));
   if (p.commits != 0)
     fmt::print("a commit writes {} in {:.3f} s; {} of them in this run, {} generation{} of the state on disk\n",
                format_bytes(p.commit_traffic.write), p.commit_seconds, p.commits, p.generations, p.generations == 1 ? "" : "s");

@@ -52,4 +52,12 @@ std::string rank_lines(const RunConfig& config, const Model& model, const PlanRe
       tokens, tokens / p.times.seconds, rate(flops.model), rate(flops.with_recomputation));
 }
 
+std::string average_line(const Plan& p) {
+  const auto& a = p.average;
+  const auto every = static_cast<double>(a.every);
+  return fmt::format(
+      "every {} steps weights are averaged: {} all-reduced in {:.3f} s, of which a step above has {} and {:.3f} s\n", a.every,
+      format_bytes(a.summed_bytes), a.seconds, format_bytes(a.summed_bytes / a.every), a.seconds / every);
+}
+
 }  // namespace terrace::cli

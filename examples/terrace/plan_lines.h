@@ -14,5 +14,7 @@ namespace terrace::cli {
 std::string choice_lines(const Plan& plan);
 // What a rank sends, and how much of the model all of them compute in a second.
 std::string rank_lines(const RunConfig& config, const Model& model, const PlanRequest& request, const Plan& plan);
+// What an average of the ranks' weights takes, where there are any, and what of it was counted in the step.
+std::string average_line(const Plan& plan);
 
 }  // namespace terrace::cli

@@ -228,7 +228,7 @@ nlohmann::json to_json(const Plan& p) {
   const auto bytes = [](const Traffic& t) -> nlohmann::json {
     return {{"read", t.read}, {"write", t.write}, {"h2d", t.upload}, {"d2h", t.download}};
   };
-  j["bytes"] = bytes(p.steady_traffic);
+  j["bytes"] = bytes(traffic_of_step(p));
   j["link_bytes"] = {{"within", p.steady_links.within}, {"between", p.steady_links.between}};
   Traffic all;
   for (const auto& t : p.step_traffic) {
@@ -237,6 +237,12 @@ nlohmann::json to_json(const Plan& p) {
     all.upload += t.upload;
     all.download += t.download;
   }
+  if (p.average.every != 0)
+    j["average"] = {{"every", p.average.every},
+                    {"seconds", p.average.seconds},
+                    {"bytes", bytes(p.average.traffic)},
+                    {"all_reduce_bytes", p.average.summed_bytes},
+                    {"link_bytes", {{"within", p.average.links.within}, {"between", p.average.links.between}}}};
   j["walked"] = {{"steps", p.step_traffic.size()}, {"bytes", bytes(all)}};
   j["stall_s"] = nlohmann::json::object();
   for (const auto& [cause, seconds] : p.times.stall_s) j["stall_s"][cause] = seconds;

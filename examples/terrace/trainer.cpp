@@ -146,11 +146,15 @@ class Training {
       const auto update = update_of(step, rate.at(step));
       const auto updates = together == 1 ? std::vector<UpdateStep>() : updates_of(step - together + 1, step, rate);
       const auto begin = now_ns();
-      const auto result = run_step(engine, batch, update, updates);
+      auto result = run_step(engine, batch, update, updates);
       if (config_.on_non_finite == "stop" && !overflows(result)) require_finite(step, result, dir);
       trace.span({"step", fmt::format("step {}", step), begin, now_ns()});
       const bool applied = settle(engine, update, result);
-      if (config_.sync_interval > 1 && due(step, config_.sync_interval)) engine.average();
+      if (config_.sync_interval > 1 && due(step, config_.sync_interval)) {
+        const auto averaging = now_ns();
+        engine.average();
+        result.seconds += static_cast<double>(now_ns() - averaging) * 1e-9;
+      }
       done = step;
 
       for (std::size_t u = 0; u + 1 < together; ++u) {

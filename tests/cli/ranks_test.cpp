@@ -345,6 +345,17 @@ TEST_F(Ranks, CopiesThatAreAveragedEndInTheSameWeights) {
   EXPECT_EQ(weights_of(whole), weights_of(apart));
 #endif
   expect_refusal(train(with(9, {"--dp", "3", "--out-dir", "cut"})), 2, {"micro-batches a step"});
+  Words asked{"--dp", "2", "--sync-interval", "3", "--grad-accumulation", "4", "--steps", "6", "--assumed-costs"};
+  const auto said = terrace(tiny("plan", asked));
+  ASSERT_EQ(0, said.exit) << said.described;
+  EXPECT_THAT(said.out, HasSubstr("every 3 steps weights are averaged"));
+  asked.emplace_back("--json");
+  const auto planned = nlohmann::json::parse(terrace(tiny("plan", asked)).out);
+  EXPECT_EQ(3U, planned["average"]["every"].get<std::uint64_t>());
+  EXPECT_EQ(4 * planned["parameters"].get<std::uint64_t>(), planned["average"]["all_reduce_bytes"].get<std::uint64_t>());
+  EXPECT_GT(planned["step_time_s"].get<double>(), planned["average"]["seconds"].get<double>() / 3);
+  EXPECT_TRUE(json_in("whole/plan.json").contains("average"));
+  EXPECT_FALSE(json_in("reduced/plan.json").contains("average"));
   for (const auto& [given, says] : {std::pair<Words, const char*>{{"--dp", "2", "--zero", "1"}, "nothing is sharded"},
                                     {{"--dp", "2", "--canonical-reduction"}, "gradients stay where they are computed"},
                                     {{"--dp", "2", "--pp", "2"}, "no copies to average"},
@@ -429,7 +440,7 @@ TEST_F(Ranks, OneRankGeneratesFromAllShards) {
       ASSERT_EQ(0, trained.exit) << trained.described;
       const auto before = files(run);
       EXPECT_EQ(expected, said(run)) << run;
-      EXPECT_EQ(expected, said(run, {"--device-memory", "512KiB", "--host-memory", "512KiB"})) << run << ", by the disk";
+      EXPECT_EQ(expected, said(run, {"--device-memory", "256KiB", "--host-memory", "128KiB"})) << run << ", by the disk";
       EXPECT_EQ(before, files(run)) << run;
     }
   }

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include <terrace/parallel/comm/ledger.h>
+#include <terrace/parallel/exchange.h>
 
 #include "data_parallel_run.h"
 
@@ -161,6 +162,70 @@ TEST_F(LocalSgd, TheLedgerIsTheFormula) {
     }
   });
   for (const auto& error : errors) EXPECT_EQ(error, "");
+}
+
+// Bytes and calls of an average, and of a step in the mean, are what the ledger counts.
+TEST_F(LocalSgd, ThePlanIsTheLedger) {
+  for (const auto dtype : {DType::fp32, DType::bf16, DType::fp64}) {
+    auto o = options(3, 3, std::string(name_of(dtype)));
+    o.sizes.dtype = dtype;
+    if (dtype == DType::bf16) o.recipe = "stochastic";  // what is summed is wider than what is kept
+    const auto errors = test::on_threads(3, {std::chrono::seconds(60)}, [&](test::Rank& rank) {
+      Ledger ledger;
+      const auto comm = with_ledger(std::move(rank.comm), ledger);
+      toy::Training training(toy::of_rank(o, comm->rank()), comm.get());
+      const auto& planned = training.planned;
+      const auto sums = average_of(training.engine->map());
+      double sent = 0;
+      for (std::uint64_t s = 1; s <= 6; ++s) {
+        if (s % 3 == 1) sent = 0;
+        ledger.clear();
+        training.step(s);
+        const auto step = ledger.of("world", Operation::all_reduce);
+        sent += static_cast<double>(step.sent_bytes);
+        if (s % 3 != 0) {
+          EXPECT_EQ(step.calls, 1U) << "losses";
+          continue;
+        }
+        const auto losses = results_of(training.engine->map()).front().bytes;
+        EXPECT_EQ(step.payload_bytes, losses + planned.average.summed_bytes);
+        EXPECT_EQ(step.calls, 1 + sums.size());
+        // What a rank sends of a sum is whole numbers, to and from it.
+        const auto rounding = static_cast<double>(2 * sizeof(double) * (sums.size() + 3));
+        EXPECT_NEAR(sent, 3 * (planned.steady_links.within + planned.steady_links.between), rounding);
+      }
+    });
+    for (const auto& error : errors) EXPECT_EQ(error, "") << name_of(dtype);
+  }
+}
+
+// A step's time has its part of an average, also where one comes more seldom than steps are walked.
+TEST_F(LocalSgd, ThePlannedStepHasItsPartOfAnAverage) {
+  for (const bool disk : {false, true}) {
+    auto o = options(2, 0, "plan");
+    o.before_use = false;  // no update is pending, so all steps are alike
+    o.steps = 2000;
+    if (disk) toy::squeeze(o, true);
+    const auto model = toy::make_model(o.sizes);
+    const auto alone = plan(model, toy::request_of(o), o.profile);
+    ASSERT_TRUE(alone.fits) << alone.refusal.why;
+    EXPECT_EQ(alone.average.every, 0U);
+    for (const std::uint64_t every : {2, 5, 1000}) {
+      o.average_every = every;
+      const auto p = plan(model, toy::request_of(o), o.profile);
+      ASSERT_TRUE(p.fits) << p.refusal.why;
+      const auto n = static_cast<double>(every);
+      EXPECT_EQ(p.average.every, every);
+      EXPECT_EQ(p.average.summed_bytes, p.parameters * sizeof(float));
+      EXPECT_GE(p.average.seconds, (p.average.links.within + p.average.links.between) / o.profile.memory_copy);
+      if (!disk) {
+        EXPECT_NEAR(p.times.seconds, alone.times.seconds + p.average.seconds / n, 1e-9 * p.times.seconds);
+      }
+      EXPECT_GT(p.times.seconds, p.average.seconds / n);
+      EXPECT_EQ(disk, p.average.traffic != Traffic{});
+      EXPECT_EQ(traffic_of_step(p).read, p.steady_traffic.read + p.average.traffic.read / every);
+    }
+  }
 }
 
 TEST_F(LocalSgd, WhatSharesStateIsRefused) {
