@@ -1,7 +1,8 @@
 // terrace's collectives beside plain MPI calls of the same size, alternately in one run:
 //   mpirun -n 2 collectives_bench [MIB] [ROUNDS]
-// Every figure is payload bytes of the whole buffer over the slowest rank's time; medians over the rounds. The results are
-// compared too: a fast wrong sum is worth nothing.
+// Every figure is payload bytes of the whole buffer over the slowest rank's time; medians over the rounds. Beside it the
+// milliseconds of CPU time that a call takes of the first rank, waiting included, which a busy machine changes less. The
+// results are compared too: a fast wrong sum is worth nothing.
 #include <mpi.h>
 
 #include <algorithm>
@@ -9,12 +10,15 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include <terrace/core/device.h>
+#include <terrace/core/memory_resource.h>
 #include <terrace/core/thread_pool.h>
 #include <terrace/parallel/comm/mpi.h>
 
@@ -22,11 +26,15 @@ namespace {
 
 using namespace terrace;
 
-// The slowest rank's seconds.
-double timed(const std::function<void()>& work) {
+double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
+// The slowest rank's seconds, and this one's of all its threads.
+double timed(const std::function<void()>& work, double& cpu) {
   MPI_Barrier(MPI_COMM_WORLD);
   const auto begin = std::chrono::steady_clock::now();
+  cpu = -cpu_seconds();
   work();
+  cpu += cpu_seconds();
   double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), slowest = 0;
   MPI_Allreduce(&seconds, &slowest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
   return slowest;
@@ -53,9 +61,15 @@ int run(std::size_t mib, int rounds) {
   const std::size_t count = block * static_cast<std::size_t>(ranks);
 
   // Small whole numbers: every order of the sum is exact, so that both results can be compared.
-  std::vector<float> from(count), ours(count), mpi(count);
+  // Whole pages, as the engine's buffers are.
+  const auto memory = device->host_memory();
+  const Slab slabs[] = {memory->allocate(count * sizeof(float)), memory->allocate(count * sizeof(float)),
+                        memory->allocate(count * sizeof(float))};
+  const auto floats = [&](const Slab& slab) { return std::span(reinterpret_cast<float*>(slab.data()), count); };
+  const auto from = floats(slabs[0]), ours = floats(slabs[1]), mpi = floats(slabs[2]);
   for (std::size_t i = 0; i < count; ++i) from[i] = static_cast<float>((i * 7 + static_cast<std::size_t>(rank)) % 1000);
-  const auto bytes = [](std::vector<float>& v, std::size_t n) { return std::as_writable_bytes(std::span(v).first(n)); };
+  const auto bytes = [](std::span<float> v, std::size_t n) { return std::as_writable_bytes(v.first(n)); };
+  const auto copied = [&](std::span<float> to) { std::ranges::copy(from, to.begin()); };
   const auto same = [&](std::size_t n) { return std::memcmp(ours.data(), mpi.data(), n * sizeof(float)) == 0; };
   const int n = static_cast<int>(count), b = static_cast<int>(block);
   const auto sum = Reduction::sum(DType::fp32);
@@ -66,6 +80,8 @@ int run(std::size_t mib, int rounds) {
        [&] { return same(block); }},
       {"all-reduce", [&] { world->all_reduce(*stream, sum, bytes(from, count), bytes(ours, count)), stream->synchronize(); },
        [&] { MPI_Allreduce(from.data(), mpi.data(), n, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); }, [&] { return same(count); }},
+      {"  in place", [&] { world->all_reduce(*stream, sum, bytes(ours, count), bytes(ours, count)), stream->synchronize(); },
+       [&] { MPI_Allreduce(MPI_IN_PLACE, mpi.data(), n, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); }, [&] { return same(count); }},
       {"all-gather", [&] { world->all_gather(*stream, bytes(from, block), bytes(ours, count)), stream->synchronize(); },
        [&] { MPI_Allgather(from.data(), b, MPI_FLOAT, mpi.data(), b, MPI_FLOAT, MPI_COMM_WORLD); },
        [&] { return same(count); }},
@@ -74,19 +90,23 @@ int run(std::size_t mib, int rounds) {
   bool correct = true;
   const double gigabytes = static_cast<double>(count * sizeof(float)) / 1e9;
   if (rank == 0)
-    std::printf("%d ranks, %zu MiB, %d rounds, GB/s (median)\n%-16s %8s %8s %8s\n", ranks, mib, rounds, "", "terrace", "MPI",
-                "ratio");
+    std::printf("%d ranks, %zu MiB, %d rounds, medians\n%-16s %8s %8s %8s %16s %8s\n", ranks, mib, rounds, "GB/s", "terrace",
+                "MPI", "ratio", "CPU ms: terrace", "MPI");
   for (const auto& operation : operations) {
-    operation.ours();  // the first touch is nobody's
+    copied(ours);  // the first touch is nobody's
+    copied(mpi);
+    operation.ours();
     operation.mpi();
     correct = correct && operation.equal();
-    std::vector<double> our_times, mpi_times;
-    for (int round = 0; round < rounds; ++round) {
-      our_times.push_back(timed(operation.ours));
-      mpi_times.push_back(timed(operation.mpi));
+    std::vector<double> our_times, mpi_times, our_cpu(static_cast<std::size_t>(rounds)), mpi_cpu(our_cpu);
+    for (std::size_t round = 0; round < our_cpu.size(); ++round) {
+      our_times.push_back(timed(operation.ours, our_cpu[round]));
+      mpi_times.push_back(timed(operation.mpi, mpi_cpu[round]));
     }
     const double a = gigabytes / median(our_times), m = gigabytes / median(mpi_times);
-    if (rank == 0) std::printf("%-16s %8.2f %8.2f %8.2f\n", operation.name.c_str(), a, m, a / m);
+    if (rank == 0)
+      std::printf("%-16s %8.2f %8.2f %8.2f %16.1f %8.1f\n", operation.name.c_str(), a, m, a / m, 1e3 * median(our_cpu),
+                  1e3 * median(mpi_cpu));
   }
   if (!correct) std::fprintf(stderr, "rank %d: the results differ\n", rank);
   return correct ? 0 : 1;
