@@ -15,6 +15,12 @@ namespace {
 using LineCopy = void (*)(std::byte* to, const std::byte* from, std::size_t lines);
 constexpr std::size_t kLineBytes = 64;
 
+// Copies so many pages side by side.
+using PageCopy = void (*)(std::byte* to, const std::byte* from);
+constexpr std::size_t kPagesAtOnce = 8, kPage = 4096;
+
+void pages_plain(std::byte* to, const std::byte* from) { std::memcpy(to, from, kPagesAtOnce * kPage); }
+
 void copy_plain(std::byte* to, const std::byte* from, std::size_t lines) { std::memcpy(to, from, lines * kLineBytes); }
 
 // ThreadSanitizer does not see non-temporal stores, and a copy is where a missing wait would show.
@@ -35,6 +41,16 @@ __attribute__((target("avx2"))) void copy_avx2(std::byte* to, const std::byte* f
   _mm_sfence();
 }
 
+__attribute__((target("avx512f"))) void pages_avx512(std::byte* to, const std::byte* from) {
+  for (std::size_t i = 0; i < kPage; i += kLineBytes) {
+    __m512i line[kPagesAtOnce];
+    for (std::size_t p = 0; p < kPagesAtOnce; ++p) line[p] = _mm512_loadu_si512(from + p * kPage + i);
+    for (std::size_t p = 0; p < kPagesAtOnce; ++p) _mm512_storeu_si512(to + p * kPage + i, line[p]);
+  }
+}
+
+PageCopy choose_pages() { return __builtin_cpu_supports("avx512f") ? pages_avx512 : pages_plain; }
+
 LineCopy choose() {
   if (__builtin_cpu_supports("avx512f")) return copy_avx512;
   if (__builtin_cpu_supports("avx2")) return copy_avx2;
@@ -43,6 +59,7 @@ LineCopy choose() {
 
 #else
 
+PageCopy choose_pages() { return pages_plain; }
 LineCopy choose() { return copy_plain; }
 
 #endif
@@ -65,6 +82,14 @@ void copy_past_cache(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (head) std::memcpy(to, from, head);
   copy_lines(to + head, from + head, lines);
   if (bytes != tail) std::memcpy(to + tail, from + tail, bytes - tail);
+}
+
+void copy_from_memory(std::byte* to, const std::byte* from, std::size_t bytes) {
+  static const PageCopy copy_pages = choose_pages();
+  constexpr auto kBlock = kPagesAtOnce * kPage;
+  std::size_t at = 0;
+  for (; at + kBlock <= bytes; at += kBlock) copy_pages(to + at, from + at);
+  if (at != bytes) std::memcpy(to + at, from + at, bytes - at);
 }
 
 }  // namespace terrace

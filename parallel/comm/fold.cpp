@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <vector>
+
 #include <terrace/core/error.h>
 #include <terrace/parallel/comm/fold_kernels.h>
 
@@ -55,13 +58,34 @@ std::string to_string(const Reduction& r) {
   return r.onto || r.from != r.to || r.blocks ? fmt::format("{} {} {}", text, r.onto ? "onto" : "to", name_of(r.to)) : text;
 }
 
+namespace {
+
+const folding::Kernels& kernels() {
+  static const folding::Kernels& selected = folding::select_kernels();
+  return selected;
+}
+
+}  // namespace
+
 void fold(const Reduction& reduction, std::byte* to, std::span<const std::byte* const> from, std::int64_t count) {
-  static const folding::Kernels& kernels = folding::select_kernels();
   const int types = types_of(reduction);
   if (types < 0) throw Error(fmt::format("fold: no reduction of {}", to_string(reduction)));
   if (from.empty()) throw Error("fold: nothing to fold");
-  kernels.kernel[types][reduction.fold == Fold::max][reduction.onto](to, reinterpret_cast<const void* const*>(from.data()),
-                                                                     static_cast<int>(from.size()), count);
+  kernels().kernel[types][reduction.fold == Fold::max][reduction.onto](to, reinterpret_cast<const void* const*>(from.data()),
+                                                                       static_cast<int>(from.size()), count);
+}
+
+void fold_past_cache(const Reduction& reduction, std::byte* to, std::span<const std::byte* const> from, std::int64_t count) {
+  constexpr std::size_t kLine = 64;
+  const auto e = reduction.from_bytes(), e_to = reduction.to_bytes();
+  const auto before = (kLine - reinterpret_cast<std::uintptr_t>(to) % kLine) % kLine;
+  if (reduction.onto || reduction.blocks || before % e_to != 0) return fold(reduction, to, from, count);
+  const auto head = std::min(count, static_cast<std::int64_t>(before / e_to));
+  fold(reduction, to, from, head);
+  std::vector<const void*> rest;
+  for (const auto* const source : from) rest.push_back(source + static_cast<std::size_t>(head) * e);
+  kernels().past_cache[types_of(reduction)][reduction.fold == Fold::max](
+      to + static_cast<std::size_t>(head) * e_to, rest.data(), static_cast<int>(rest.size()), count - head);
 }
 
 }  // namespace terrace

@@ -41,5 +41,9 @@ bool is_supported(const Reduction& reduction);
 std::string to_string(const Reduction& reduction);  // "bf16 sum onto fp32"
 
 void fold(const Reduction& reduction, std::byte* to, std::span<const std::byte* const> from, std::int64_t count);
+// The same bits, for a result that nobody reads soon and whose lines are in no cache: a store that does not first read its line
+// moves two thirds of the bytes. Ordinary stores where `to` cannot be aligned by whole elements, is folded onto, or takes
+// blocks.
+void fold_past_cache(const Reduction& reduction, std::byte* to, std::span<const std::byte* const> from, std::int64_t count);
 
 }  // namespace terrace

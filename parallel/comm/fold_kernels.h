@@ -15,7 +15,8 @@ enum Types : int { fp32, fp64, bf16, bf16_to_fp32, block8_to_fp32, kTypes };
 
 struct Kernels {
   const char* name;
-  Kernel kernel[kTypes][2][2];  // [types][max][onto]; blocks have no maximum
+  Kernel kernel[kTypes][2][2];   // [types][max][onto]; blocks have no maximum
+  Kernel past_cache[kTypes][2];  // [types][max]: `to` is aligned to 64 bytes and written past the cache, blocks' is not
 };
 
 extern const Kernels kKernelsBaseline;

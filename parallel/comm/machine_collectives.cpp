@@ -1,6 +1,5 @@
 // The collectives of one machine as pieces: what each rank writes into its slot, folds, and reads from the slots of the others.
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include <terrace/core/host_copy.h>
@@ -35,19 +34,6 @@ std::size_t bytes_of(std::int64_t elements, std::size_t element) { return static
 constexpr std::size_t kLargeBytes = 4 * kMiB;
 bool goes_past_cache(const Call& call) {
   return call.to.front().size() >= kLargeBytes && !call.reduction.onto && call.to.front().data() != call.from.front().data();
-}
-
-// Through a tile that stays in the first cache.
-void fold_past_cache(const Reduction& reduction, std::byte* to, std::vector<const std::byte*> from, std::int64_t count) {
-  alignas(64) std::array<std::byte, 16 * kKiB> tile;
-  const auto e = reduction.from_bytes(), e_to = reduction.to_bytes();
-  const auto most = static_cast<std::int64_t>(tile.size() / e_to);
-  for (std::int64_t at = 0; at < count; at += most) {
-    const auto n = std::min(most, count - at);
-    fold(reduction, tile.data(), from, n);
-    copy_past_cache(to + bytes_of(at, e_to), tile.data(), bytes_of(n, e_to));
-    for (auto& source : from) source += bytes_of(n, e);
-  }
 }
 
 void copy_to(std::byte* to, const std::byte* from, std::size_t bytes) {
@@ -89,8 +75,8 @@ void MachineWindow::reduce_scatter(const Call& call) {
       [&](std::int64_t k) {
         for (std::size_t r = 0; r < ranks; ++r) {
           if (r == rank_) continue;
-          copy_to(slot(rank_, piece_ + static_cast<std::uint64_t>(k)) + r * part, from + r * block + bytes_of(cut.begin(k), e),
-                  bytes_of(cut.count(k), e));
+          copy_from_memory(slot(rank_, piece_ + static_cast<std::uint64_t>(k)) + r * part,
+                           from + r * block + bytes_of(cut.begin(k), e), bytes_of(cut.count(k), e));
         }
       },
       {},
@@ -101,13 +87,39 @@ void MachineWindow::reduce_scatter(const Call& call) {
                                   : slot(r, piece_ + static_cast<std::uint64_t>(k)) + rank_ * part;
         }
         std::byte* const to = call.to.front().data() + bytes_of(cut.begin(k), e_to);
-        past_cache ? fold_past_cache(call.reduction, to, std::move(sources), cut.count(k))
+        past_cache ? fold_past_cache(call.reduction, to, sources, cut.count(k))
+                   : fold(call.reduction, to, sources, cut.count(k));
+      });
+}
+
+// Of two ranks each folds everything. It reads as much from the other as if they shared the work, and they wait for each other
+// once a piece instead of twice.
+void MachineWindow::all_reduce_of_two(const Call& call) {
+  const auto e = call.reduction.from_bytes(), e_to = call.reduction.to_bytes();
+  const std::byte* const from = call.from.front().data();
+  const Cut cut{static_cast<std::int64_t>(call.from.front().size() / e), static_cast<std::int64_t>(kSlotBytes / 2 / e)};
+  const bool past_cache = goes_past_cache(call);
+  run_pieces(
+      call, cut.pieces(),
+      [&](std::int64_t k) {
+        copy_from_memory(slot(rank_, piece_ + static_cast<std::uint64_t>(k)), from + bytes_of(cut.begin(k), e),
+                         bytes_of(cut.count(k), e));
+      },
+      {},
+      [&](std::int64_t k) {
+        const auto number = piece_ + static_cast<std::uint64_t>(k);
+        std::vector<const std::byte*> sources{slot(0, number), slot(1, number)};
+        // In place its own lines are about to be written.
+        if (!past_cache) sources[rank_] = from + bytes_of(cut.begin(k), e);
+        std::byte* const to = call.to.front().data() + bytes_of(cut.begin(k), e_to);
+        past_cache ? fold_past_cache(call.reduction, to, sources, cut.count(k))
                    : fold(call.reduction, to, sources, cut.count(k));
       });
 }
 
 void MachineWindow::all_reduce(const Call& call) {
   const auto ranks = controls_.size();
+  if (ranks == 2) return all_reduce_of_two(call);
   const auto e = call.reduction.from_bytes(), e_to = call.reduction.to_bytes();
   const auto part = kSlotBytes / ranks / kLine * kLine;
   const std::byte* const from = call.from.front().data();
@@ -130,8 +142,8 @@ void MachineWindow::all_reduce(const Call& call) {
         for (std::size_t r = 0; r < ranks; ++r) {
           if (r == rank_) continue;
           const auto block = share(k, r);
-          copy_to(slot(rank_, piece_ + static_cast<std::uint64_t>(k)) + r * part, from + bytes_of(block.begin, e),
-                  bytes_of(block.count, e));
+          copy_from_memory(slot(rank_, piece_ + static_cast<std::uint64_t>(k)) + r * part, from + bytes_of(block.begin, e),
+                           bytes_of(block.count, e));
         }
       },
       [&](std::int64_t k) {
@@ -166,8 +178,8 @@ void MachineWindow::reduce(const Call& call) {
       call, cut.pieces(),
       [&](std::int64_t k) {
         if (rank_ == root) return;
-        copy_to(slot(rank_, piece_ + static_cast<std::uint64_t>(k)), from + bytes_of(cut.begin(k), e),
-                bytes_of(cut.count(k), e));
+        copy_from_memory(slot(rank_, piece_ + static_cast<std::uint64_t>(k)), from + bytes_of(cut.begin(k), e),
+                         bytes_of(cut.count(k), e));
       },
       {},
       [&](std::int64_t k) {

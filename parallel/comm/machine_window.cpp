@@ -1,6 +1,7 @@
 #include <terrace/parallel/comm/machine_window.h>
 
 #include <linux/futex.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -30,7 +31,9 @@ constexpr std::size_t kControlBytes = 2 * kPageBytes, kHeadBytes = kControlBytes
 constexpr std::size_t kTextBytes = 160, kFailureBytes = 4096;
 constexpr auto kLook = 10ms;           // how often a waiting rank looks after the others
 constexpr auto kLeavingTogether = 1s;  // how long a rank that leaves waits for the others to leave too
-constexpr int kSpins = 200;
+// Before a waiting rank sleeps it spins, then lets others run: to be woken takes as long as several pieces.
+constexpr int kSpins = 100;
+constexpr auto kYielding = 100us;
 
 // Not private to the process, unlike std::atomic's.
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t value, std::chrono::nanoseconds time) {
@@ -230,20 +233,23 @@ void MachineWindow::advance(std::atomic<std::uint64_t>& progress, std::uint64_t 
   ring();
 }
 
+// Whoever comes to sleep after this has looked sees what was stored before it.
 void MachineWindow::ring() {
+  if (group_->sleepers.load() == 0) return;
   group_->bell.fetch_add(1);
-  if (group_->sleepers.load() != 0) futex_wake(group_->bell);
+  futex_wake(group_->bell);
 }
 
 void MachineWindow::wait_all(std::atomic<std::uint64_t> Control::*progress, std::uint64_t value) {
   const auto since = Clock::now();
   for (std::size_t r = 0; r < controls_.size(); ++r) {
-    const auto ready = [&] { return (controls_[r]->*progress).load(std::memory_order_acquire) >= value; };
+    const auto ready = [&] { return (controls_[r]->*progress).load() >= value; };
     for (int spin = 0; spin < kSpins && !ready(); ++spin) {
 #if defined(__x86_64__)
       __builtin_ia32_pause();
 #endif
     }
+    for (const auto until = since + kYielding; !ready() && Clock::now() < until;) sched_yield();
     while (!ready()) {
       const auto bell = group_->bell.load();
       group_->sleepers.fetch_add(1);

@@ -49,8 +49,8 @@ class MachineWindow {
   using Piece = std::function<void(std::int64_t)>;
 
   // A rank may be some pieces ahead of the slowest, and all of its slots together stay in the cache.
-  static constexpr std::uint64_t kSlots = 6;
-  static constexpr std::size_t kSlotBytes = 256 * kKiB;
+  static constexpr std::uint64_t kSlots = 4;
+  static constexpr std::size_t kSlotBytes = 128 * kKiB;
   static constexpr std::size_t kLine = 64;  // of the cache
 
   // machine_window.cpp: memory, waiting, failures.
@@ -66,6 +66,7 @@ class MachineWindow {
   void gather(const Call& call);
   void reduce_scatter(const Call& call);
   void all_reduce(const Call& call);
+  void all_reduce_of_two(const Call& call);
   void reduce(const Call& call);
   void broadcast(const Call& call);
 

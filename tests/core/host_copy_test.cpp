@@ -42,4 +42,19 @@ TEST(HostCopy, PastTheCacheEqualsMemcpyAtEverySize) {
     }
 }
 
+// Blocks of pages side by side, and what is left of them.
+TEST(HostCopy, FromMemoryEqualsMemcpyAtEverySize) {
+  constexpr std::size_t kBlock = 32 * 1024, kRoom = 4 * kBlock;
+  std::vector<std::byte> from(kRoom), to(kRoom), want(kRoom);
+  for (std::size_t i = 0; i < kRoom; ++i) from[i] = static_cast<std::byte>(i * 2654435761U >> 24);
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, kBlock - 1, kBlock, kBlock + 1, 2 * kBlock, 3 * kBlock - 77})
+    for (const std::size_t offset : {0, 1, 64, 100}) {
+      std::memset(to.data(), 0xA5, kRoom);
+      std::memset(want.data(), 0xA5, kRoom);
+      std::memcpy(want.data() + offset, from.data() + 3, bytes);
+      copy_from_memory(to.data() + offset, from.data() + 3, bytes);
+      ASSERT_EQ(std::memcmp(to.data(), want.data(), kRoom), 0) << bytes << " bytes, to +" << offset;
+    }
+}
+
 }  // namespace terrace

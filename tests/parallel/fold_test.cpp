@@ -1,7 +1,10 @@
 // Every instruction set folds to the bits of the specification.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 
@@ -29,7 +32,7 @@ TEST(Fold, EveryInstructionSetFoldsToTheSameBits) {
       for (int variant = 0; variant < 4; ++variant) {
         const auto [from_dtype, to_dtype] = kTypes[types];
         const Reduction r{from_dtype, to_dtype, variant & 1 ? Fold::max : Fold::sum, (variant & 2) != 0};
-        for (const std::size_t count : {0U, 1U, 7U, 15U, 16U, 17U, 63U, 64U, 65U, 131U, 1000U}) {
+        for (const std::size_t count : {0U, 1U, 7U, 15U, 16U, 17U, 63U, 64U, 65U, 131U, 1000U, 5000U}) {
           for (const std::size_t sources : {1U, 2U, 3U, 8U}) {
             const auto seed = count * 100 + sources;
             std::vector<Buffer> from;
@@ -45,6 +48,51 @@ TEST(Fold, EveryInstructionSetFoldsToTheSameBits) {
         }
       }
     }
+  }
+}
+
+// Whatever the result's address is, nothing beside it is touched, and the bits are fold()'s.
+TEST(Fold, PastTheCacheTheBitsAreTheSame) {
+  constexpr std::size_t kBefore = 256, kFill = 0x5a;
+  for (const auto& [from_dtype, to_dtype] : kTypes)
+    for (int variant = 0; variant < 4; ++variant) {
+      const Reduction r{from_dtype, to_dtype, variant & 1 ? Fold::max : Fold::sum, (variant & 2) != 0};
+      for (const std::size_t count : {0U, 1U, 15U, 63U, 64U, 65U, 200U, 1000U, 5000U})
+        for (const std::size_t offset : {0U, 1U, 2U, 8U, 16U, 24U, 63U}) {
+          std::vector<Buffer> from;
+          for (std::uint64_t s = 0; s < 3; ++s) from.push_back(test::random_elements(r.from, count, count * 10 + s));
+          const std::vector<const std::byte*> pointers = {from[0].data(), from[1].data(), from[2].data()};
+          const auto held = test::random_elements(r.to, count, 77);
+          const auto want = test::fold_oracle(r, from, 0, count, held);
+          Buffer all(kBefore + held.size() + 256, std::byte{kFill});
+          std::byte* to = all.data() + 64 - reinterpret_cast<std::uintptr_t>(all.data()) % 64 + offset;
+          std::copy(held.begin(), held.end(), to);
+          fold_past_cache(r, to, pointers, static_cast<std::int64_t>(count));
+          ASSERT_EQ(0, std::memcmp(want.data(), to, want.size())) << to_string(r) << ", " << count << " at " << offset;
+          ASSERT_TRUE(std::all_of(all.data(), to, [](std::byte b) { return b == std::byte{kFill}; }));
+          ASSERT_TRUE(
+              std::all_of(to + want.size(), all.data() + all.size(), [](std::byte b) { return b == std::byte{kFill}; }));
+        }
+    }
+}
+
+TEST(Fold, EveryInstructionSetWritesTheSameBitsPastTheCache) {
+  for (int table = 0; table < folding::kKernelTables; ++table) {
+    const auto* const kernels = folding::kernels_if_supported(table);
+    if (!kernels) continue;
+    for (std::size_t types = 0; types < kTypes.size(); ++types)
+      for (const bool max : {false, true})
+        for (const std::size_t count : {0U, 7U, 64U, 131U, 5000U}) {
+          const Reduction r{kTypes[types].first, kTypes[types].second, max ? Fold::max : Fold::sum};
+          std::vector<Buffer> from;
+          std::vector<const void*> pointers;
+          for (std::uint64_t s = 0; s < 4; ++s) from.push_back(test::random_elements(r.from, count, count + s));
+          for (const auto& buffer : from) pointers.push_back(buffer.data());
+          alignas(64) std::array<std::byte, 5000 * 8> to = {};
+          kernels->past_cache[types][max](to.data(), pointers.data(), 4, static_cast<std::int64_t>(count));
+          const auto want = test::fold_oracle(r, from, 0, count);
+          ASSERT_EQ(0, std::memcmp(want.data(), to.data(), want.size())) << kernels->name << ", " << to_string(r);
+        }
   }
 }
 
