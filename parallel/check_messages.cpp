@@ -21,7 +21,11 @@ Content content_of(const Action& a) { return {a.payload, a.layer, is_per_micro_b
 class Ranks {
  public:
   explicit Ranks(std::span<const Program> programs)
-      : programs_(programs), at_(programs.size()), verdicts_(programs.size()), awaited_(programs.size()) {}
+      : programs_(programs), at_(programs.size()), verdicts_(programs.size()), awaited_(programs.size()) {
+    for (std::uint32_t rank = 0; rank < programs.size(); ++rank)
+      for (const auto& a : programs[rank].actions)
+        if (a.op == Op::reduce) reducers_[a.layer].insert(rank);
+  }
 
   void run() {
     for (bool moved = true; moved;) {
@@ -47,6 +51,7 @@ class Ranks {
     if (is_message(a.op) && a.peer >= at_.size())
       throw Error(fmt::format("rank {}: {}: there are {} ranks", rank, to_text(a), at_.size()), Exit::usage);
     if (a.op == Op::verdict) verdicts_[rank] = a.update + 1;
+    if (reduces_with_others(a)) return reduce_together(a);
     if (a.op == Op::receive) {
       asked_[{a.peer, rank, a.payload}].push_back(a);
       awaited_[rank].insert(content_of(a));
@@ -65,9 +70,26 @@ class Ranks {
     return true;
   }
 
+  // Between ranks of the pipeline; one that only data ranks take part in is in one program.
+  [[nodiscard]] bool reduces_with_others(const Action& a) const {
+    return a.op == Op::reduce && reducers_.at(a.layer).size() > 1;
+  }
+  // Who has not come to it yet.
+  [[nodiscard]] std::optional<std::uint32_t> absent_from(const Action& reduce) const {
+    for (const auto rank : reducers_.at(reduce.layer))
+      if (at_[rank] == programs_[rank].actions.size() || next(rank) != reduce) return rank;
+    return std::nullopt;
+  }
+  bool reduce_together(const Action& a) {
+    if (absent_from(a)) return false;
+    for (const auto rank : reducers_.at(a.layer)) ++at_[rank];
+    return true;
+  }
+
   // Whom a rank's next action waits for.
   [[nodiscard]] std::optional<std::uint32_t> waits_for(std::uint32_t rank) const {
     const auto& a = next(rank);
+    if (reduces_with_others(a)) return absent_from(a);
     if (a.op == Op::send) {
       const auto asked = asked_.find({rank, a.peer, a.payload});
       if (asked == asked_.end() || asked->second.empty()) return a.peer;
@@ -114,9 +136,10 @@ class Ranks {
 
   std::span<const Program> programs_;
   std::vector<std::size_t> at_;
-  std::vector<std::uint32_t> verdicts_;          // a rank: on how many updates it has given its part of the verdict
-  std::vector<std::set<Content>> awaited_;       // a rank: what it has asked for and not got
-  std::map<LaneKey, std::deque<Action>> asked_;  // receives that no send has met
+  std::vector<std::uint32_t> verdicts_;     // a rank: on how many updates it has given its part of the verdict
+  std::vector<std::set<Content>> awaited_;  // a rank: what it has asked for and not got
+  std::map<std::uint32_t, std::set<std::uint32_t>> reducers_;  // a layer: whose programs reduce its gradient
+  std::map<LaneKey, std::deque<Action>> asked_;                // receives that no send has met
 };
 
 }  // namespace

@@ -80,6 +80,7 @@ class StepChecker {
       fail(a, "another rank of the pipeline holds this layer");
     const bool per_micro_batch = a.op <= Op::backward_weight;
     if (per_micro_batch && a.micro_batch >= program_.micro_batches) fail(a, "there is no such micro-batch");
+    if (per_micro_batch && !map_.pipeline().computes(a.layer, a.micro_batch)) fail(a, "another rank computes this micro-batch");
     if (a.copy > map_.pipeline().kept_copies(a.layer)) fail(a, "no such copy of the layer's weights is kept");
     auto& layer = layers_[a.layer];
     switch (a.op) {
@@ -95,8 +96,8 @@ class StepChecker {
         if (a.op == Op::backward && layer.input_half[a.micro_batch]) fail(a, "its input half has run already");
         if (a.layer + 1 != program_.layers && !layer.forward[a.micro_batch]) fail(a, "its forward has not run");
         once(a, layer.backward[a.micro_batch], "backward");
-        if (layer.backwards != a.micro_batch)
-          fail(a, fmt::format("gradients fold in micro-batch order, and m{} is next", layer.backwards));
+        if (const auto next = next_micro_batch(a.layer); next != a.micro_batch)
+          fail(a, fmt::format("gradients fold in micro-batch order, and m{} is next", next));
         ++layer.backwards;
         if (layer.norm) fail(a, "the layer's norm has been taken already");
         if (asynchronous_ && layer.made != a.micro_batch / map_.update_every())
@@ -106,8 +107,8 @@ class StepChecker {
       case Op::backward_input: once(a, layer.input_half[a.micro_batch], "input half"); break;
       case Op::norm:
         if (a.update != layer.made) fail(a, fmt::format("update {} of the layer is next", layer.made));
-        if (layer.backwards != (layer.made + 1) * map_.update_every())
-          fail(a, fmt::format("{} of {} backwards have run", layer.backwards, (layer.made + 1) * map_.update_every()));
+        if (layer.backwards != (layer.made + 1) * backwards_an_update())
+          fail(a, fmt::format("{} of {} backwards have run", layer.backwards, (layer.made + 1) * backwards_an_update()));
         if (!all_reduced(a.layer)) fail(a, "the layer's gradient has not been reduced between the ranks");
         once(a, layer.norm, "norm");
         break;
@@ -166,6 +167,13 @@ class StepChecker {
     take_effect(a);
   }
 
+  // Of those that this rank computes: all, or its direction's.
+  [[nodiscard]] std::uint32_t backwards_an_update() const { return map_.update_every() / map_.pipeline().replicas(); }
+  [[nodiscard]] std::uint32_t next_micro_batch(std::uint32_t layer) const {
+    const auto& p = map_.pipeline();
+    return layers_[layer].backwards * p.replicas() + p.replica(layer) % p.replicas();
+  }
+
   // Weights are kept whole, from before an update.
   void keep(const Action& a) {
     auto& layer = layers_[a.layer];
@@ -190,7 +198,7 @@ class StepChecker {
     if (updates_ != Updates::after_verdict) fail(a, "nothing waits for it");
     if (a.update != verdicts_) fail(a, fmt::format("verdict {} is next", verdicts_));
     for (std::uint32_t l = 0; l < program_.layers; ++l)
-      if (map_.holds(l) && layers_[l].backwards < (a.update + 1) * map_.update_every())
+      if (map_.holds(l) && layers_[l].backwards < (a.update + 1) * backwards_an_update())
         fail(a, fmt::format("layer {}'s gradient is not complete", l));
     for (std::uint32_t l = 0; l < program_.layers; ++l)
       if (map_.holds(l) && layers_[l].made == a.update && !layers_[l].norm) fail(a, fmt::format("layer {} has no norm", l));
@@ -221,12 +229,12 @@ class StepChecker {
     if (is_per_micro_batch(a.payload) && a.micro_batch >= program_.micro_batches) fail(a, "there is no such micro-batch");
     const auto& p = map_.pipeline();
     const bool sends = a.op == Op::send;
-    auto from = p.holder(a.layer), to = from;
+    auto from = p.holder(a.layer, a.micro_batch), to = from;
     switch (a.payload) {
       case Payload::activation:
       case Payload::gradient:
         if (a.layer == 0) fail(a, "the first layer reads tokens");
-        (a.payload == Payload::activation ? from : to) = p.holder(a.layer - 1);
+        (a.payload == Payload::activation ? from : to) = p.holder(a.layer - 1, a.micro_batch);
         break;
       case Payload::weights:
       case Payload::tied_gradient: {
@@ -256,17 +264,19 @@ class StepChecker {
   // Gradients are folded in micro-batch order, here too.
   void reduce(const Action& a) {
     auto& layer = layers_[a.layer];
-    if (!map_.data().reduces()) fail(a, "there is one rank, and nothing to reduce");
+    if (!reduces_) fail(a, "there is one rank, and nothing to reduce");
     if (a.chunk >= layer.reduced.size()) fail(a, fmt::format("the layer has {} groups to reduce", layer.reduced.size()));
     const auto each = map_.data().folds_each();
-    const auto next = each ? layer.reduced[a.chunk] : program_.micro_batches - 1;
-    if (a.micro_batch != next || (!each && layer.reduced[a.chunk] != 0))
+    const auto round = each ? layer.reduced[a.chunk] : rounds() - 1;
+    if (a.micro_batch != (round + 1) * map_.pipeline().replicas() - 1 || (!each && layer.reduced[a.chunk] != 0))
       fail(a, fmt::format("{} of the group's reductions have been done", layer.reduced[a.chunk]));
-    if (layer.backwards <= a.micro_batch) fail(a, "its backward has not run");
+    if (layer.backwards <= round) fail(a, "its backward has not run");
     ++layer.reduced[a.chunk];
   }
+  // In which gradients are reduced: a micro-batch of every direction each.
+  [[nodiscard]] std::uint32_t rounds() const { return program_.micro_batches / map_.pipeline().replicas(); }
   [[nodiscard]] bool all_reduced(std::uint32_t layer) const {
-    const auto times = !map_.data().reduces() ? 0 : map_.data().folds_each() ? program_.micro_batches : 1;
+    const auto times = !reduces_ ? 0 : map_.data().folds_each() ? rounds() : 1;
     return std::ranges::all_of(layers_[layer].reduced, [&](std::uint32_t n) { return n == times; });
   }
   void require_gathered(const Action& a) const {
@@ -305,8 +315,7 @@ class StepChecker {
       for (std::uint32_t g = 0; copied && updates_ != Updates::none && g < layer.exchanged.size(); ++g)
         if (!layer.exchanged[g]) incomplete(fmt::format("new weights of group {} of layer {} have not been exchanged", g, l));
       if (!map_.holds(l)) continue;
-      if (layer.backwards != program_.micro_batches)
-        incomplete(fmt::format("layer {} ran {} of {} backwards", l, layer.backwards, program_.micro_batches));
+      if (layer.backwards != rounds()) incomplete(fmt::format("layer {} ran {} of {} backwards", l, layer.backwards, rounds()));
       if (asynchronous_) {
         if (layer.made != map_.updates_a_step())
           incomplete(fmt::format("layer {} has {} of {} updates", l, layer.made, map_.updates_a_step()));
@@ -330,6 +339,7 @@ class StepChecker {
   const Program& program_;
   const StepMap& map_;
   Updates updates_;
+  const bool reduces_ = map_.data().reduces() || map_.reduces_between_replicas();
   const bool asynchronous_ = map_.pipeline().asynchronous();
   std::uint32_t verdicts_ = 0;  // of several updates: so many
   std::vector<bool> content_;

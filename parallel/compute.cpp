@@ -283,6 +283,7 @@ void Compute::norm(const Action& a, const Views& views) {
     if (tied_tensor(tensor))
       math.convert(*parts_.stream, gradient, views.range(map.tied_gradient(chunk), dtype, chunk_element, count),
                    Accumulate::yes);
+    if (!map.speaks_for(a.layer)) return;  // it counts once
     const auto blocks = squares_.at(a.update).of(a.layer, tensor, tensor_element, count);
     math.sum_of_squares(*parts_.stream, blocks.sums, gradient, blocks.first);
   };
@@ -525,8 +526,28 @@ bool Compute::is_tied(std::uint32_t tensor) const {
   return false;
 }
 
+// Of a group each rank folds a part, round after round, and shows it to the others when the last one is in it.
+void Compute::reduce_directions(const Action& a, const Views& views) {
+  const auto& map = *parts_.map;
+  const auto& data = map.data();
+  auto& stream = *parts_.communication_stream;
+  auto& ranks = *parts_.ranks.directions.at(map.pipeline().stage(a.layer));
+  const auto [first, into, tied] = map.reduced(a.layer, a.chunk);
+  const auto bytes = map.chunk_bytes(into);
+  const Bytes group{views.of(first), bytes * data.group()};
+  auto sum = Reduction::sum(map.options().recipe.gradient);
+  if (!data.folds_each()) return ranks.all_reduce(stream, sum, group, group);
+  const Bytes all{views.of(into) - bytes * data.place(), group.size()};
+  const auto part = all.size() / static_cast<std::size_t>(ranks.size());
+  const auto mine = all.subspan(part * static_cast<std::size_t>(ranks.rank()), part);
+  sum.onto = !map.begins_gradient(a.micro_batch);
+  ranks.reduce_scatter(stream, sum, group, mine);
+  if (map.ends_gradient(a.micro_batch)) ranks.all_gather(stream, mine, all);
+}
+
 void Compute::reduce(const Action& a, const Views& views) {
   const auto& map = *parts_.map;
+  if (map.reduces_between_replicas()) return reduce_directions(a, views);
   const auto& data = map.data();
   auto& stream = *parts_.communication_stream;
   const auto [first, into, tied] = map.reduced(a.layer, a.chunk);

@@ -48,6 +48,9 @@ struct RankGroups {
   Communicator* data = nullptr;      // ranks with the same layers; there also where one alone folds
   Communicator* pipeline = nullptr;  // ranks with the same micro-batches
   Communicator* copy = nullptr;      // ranks of all stages that together hold one copy of the state
+  // Of an order in two directions, [stage]: all ranks that hold it, in the order in which a round's gradients are folded; null
+  // where this one does not. Else empty.
+  std::vector<Communicator*> directions = {};
 };
 
 class Compute {
@@ -94,6 +97,7 @@ class Compute {
   void visit(const Action& action, const Views& views);
   void gather(const Action& action, const Views& views);
   void reduce(const Action& action, const Views& views);
+  void reduce_directions(const Action& action, const Views& views);
   [[nodiscard]] Bytes pack(const Action& reduce, Bytes group, bool tied);
   void message(const Action& action, const Views& views);
   [[nodiscard]] bool is_tied(std::uint32_t tensor) const;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <stdexcept>
 
@@ -146,8 +147,24 @@ struct Engine::Impl {
         groups.copy = copy_ranks.get();
       }
     }
+    if (map.reduces_between_replicas()) make_directions();
     if (data.reduces() && data.ranks == 1) data_ranks = make_self_communicator();
     groups.data = data_ranks ? data_ranks.get() : groups.pipeline ? nullptr : options.communicator;
+  }
+
+  // Every rank takes part in making each stage's group.
+  void make_directions() {
+    const auto& pipeline = map.pipeline();
+    const auto& data = map.data();
+    std::vector<std::uint32_t> first_layer(1 + *std::ranges::max_element(pipeline.stage_of), map.layers());
+    for (auto l = map.layers(); l-- > 0;) first_layer[pipeline.stage(l)] = l;
+    for (std::uint32_t stage = 0; stage < first_layer.size(); ++stage) {
+      const auto layer = first_layer[stage];  // a stage without layers is nobody's
+      const bool mine = layer < map.layers() && map.holds(layer);
+      const auto turn = mine ? pipeline.replica(layer) * data.ranks + data.turn() : 0;
+      direction_ranks.push_back(options.communicator->split(mine ? 0 : -1, static_cast<int>(turn), "directions"));
+      groups.directions.push_back(direction_ranks.back().get());
+    }
   }
 
   // Ranks commit one after the other, so one that died may lack the last commit of the others: all go on from the one before.
@@ -214,6 +231,7 @@ struct Engine::Impl {
   Residency residency;
   Walk walk;
   std::unique_ptr<Communicator> pipeline_ranks, data_ranks, copy_ranks;
+  std::vector<std::unique_ptr<Communicator>> direction_ranks;
   RankGroups groups;
   std::optional<Agreement> ranks;  // empty where there is one
   std::optional<Commit> resumed;

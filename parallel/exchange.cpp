@@ -24,6 +24,19 @@ Spread spread_of(const Links& links, const Exchange& e) {
 // An all-reduce is a reduce-scatter and an all-gather.
 double rounds_of(const Exchange& e) { return e.operation == Operation::all_reduce ? 2 : 1; }
 
+// Neighbours in data, and in every direction another rank of the pipeline.
+std::vector<Exchange> between_replicas(const StepMap& map, const Action& a, std::uint64_t bytes) {
+  const auto& data = map.data();
+  const auto& pipeline = map.pipeline();
+  const auto ranks = pipeline.replicas() * data.ranks;
+  const auto one = pipeline.holder(a.layer, 0), other = pipeline.holder(a.layer, 1);
+  const auto stride = data.ranks > 1 ? 1 : std::max(one, other) - std::min(one, other);
+  if (!data.folds_each()) return {{Operation::all_reduce, bytes, ranks, stride}};
+  std::vector<Exchange> all{{Operation::reduce_scatter, bytes, ranks, stride}};
+  if (map.ends_gradient(a.micro_batch)) all.push_back({Operation::all_gather, bytes, ranks, stride});
+  return all;
+}
+
 }  // namespace
 
 LinkBytes& LinkBytes::operator+=(const LinkBytes& more) {
@@ -53,6 +66,7 @@ std::vector<Exchange> exchanges_of(const StepMap& map, const Action& a) {
   }
   if (a.op != Op::reduce) return {};
   const auto gradient = whole(Kind::gradient);
+  if (map.reduces_between_replicas()) return between_replicas(map, a, gradient);
   if (!data.folds_each() && data.stage() == 0) return {{Operation::all_reduce, gradient, data.ranks, 1}};
   const bool parts = data.canonical && data.copies() > 1;
   std::vector<Exchange> all{

@@ -37,8 +37,16 @@ Program with_offloads(const Program& program, const StepMap& map) {
 
 Program with_reductions(const Program& program, const StepMap& map, bool beside_next) {
   const auto& data = map.data();
-  if (!data.reduces()) return program;
   Program out{program.layers, program.micro_batches, {}};
+  if (map.reduces_between_replicas()) {
+    for (const auto& a : program.actions)
+      for (std::uint32_t g = 0; g < (a.op == Op::reduce ? map.reduced_groups(a.layer) : 1); ++g) {
+        out.actions.push_back(a);
+        if (a.op == Op::reduce) out.actions.back().chunk = g;
+      }
+    return out;
+  }
+  if (!data.reduces()) return program;
   std::vector<Action> later;  // of one backward
   const auto add_later = [&] {
     out.actions.insert(out.actions.end(), later.begin(), later.end());

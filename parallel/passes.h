@@ -15,7 +15,8 @@ Program with_recompute(const Program& program, const StepMap& map);
 Program with_offloads(const Program& program, const StepMap& map);
 // Between data ranks: a layer's gradient is reduced after its last backward, or after each where gradients are folded one by
 // one. What is folded so is given up behind its reduction: `beside_next` puts that behind the next backward of another layer,
-// which then has a place of its own for its gradient, and does not wait until this one's is free.
+// which then has a place of its own for its gradient, and does not wait until this one's is free. Where an order runs in two
+// directions, it has placed the reductions itself, each for all groups of its layer, which are told apart here.
 Program with_reductions(const Program& program, const StepMap& map, bool beside_next = false);
 // When a layer's gradient is complete: its share of the global norm (and the sum of a tied tensor's uses). Behind a reduction
 // it stands after the next layer's backward, so that one overlaps with the other.

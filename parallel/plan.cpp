@@ -114,6 +114,7 @@ class Planner {
           "--canonical-reduction, --compress-gradients and --pp, or leave out --sync-interval",
           Exit::usage);
     if (request_.pipeline && request_.pipeline->schedule.asynchronous()) demand_asynchronous();
+    if (request_.pipeline && request_.pipeline->schedule.placement.rank_of.size() > 1) demand_directions();
     if (data.gradients != Travel::whole &&
         (!data.folds_each() || Recipe::of(model_.dtype, request_.recipe, request_.states).gradient != DType::fp32))
       throw Error(
@@ -190,6 +191,21 @@ class Planner {
                           "two of them\n  give --untied, or a synchronous --schedule like 1f1b",
                           p.name),
               Exit::usage);
+  }
+
+  // A stage's ranks are those of its data group in every direction; what is sharded or packed within one of them is not there.
+  void demand_directions() const {
+    const auto& data = request_.data;
+    if (data.zero != 0)
+      throw Error(fmt::format("an order in two directions keeps every stage whole on two ranks, and ZeRO-{} would shard it: "
+                              "not there yet\n  give --zero 0, or another --schedule like 1f1b",
+                              data.zero),
+                  Exit::usage);
+    if (data.gradients != Travel::whole)
+      throw Error(
+          "an order in two directions adds gradients up as they are\n  leave out --compress-gradients, or give another "
+          "--schedule like 1f1b",
+          Exit::usage);
   }
 
   static void demand_shard_group(const DataParallel& data) {
@@ -458,7 +474,8 @@ Programs write_programs(const StepMap& map, const PlanRequest& request, std::uin
     return out;
   }
   const auto kind = request.order.value_or(Order::horizontal);
-  auto order = request.pipeline            ? step_of(*request.pipeline, map.pipeline().rank)
+  const auto reduced = map.data().folds_each() ? pipeline::Reduced::each_round : pipeline::Reduced::once;
+  auto order = request.pipeline            ? step_of(*request.pipeline, map.pipeline().rank, reduced)
                : kind == Order::horizontal ? horizontal(layers, m)
                : kind == Order::vertical   ? vertical(layers, m)
                                            : group_vertical(layers, m, std::max(1U, request.group));

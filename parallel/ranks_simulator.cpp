@@ -76,7 +76,7 @@ class Ranks {
         while (advance(r)) moved = true;
       for (auto& [lane, ends] : lanes_)
         while (meet(lane, ends)) moved = true;
-      while (verdicts_meet()) moved = true;
+      while (some_meet()) moved = true;
       if (all_meet()) moved = true;
     }
     for (const auto& rank : ranks_)
@@ -95,23 +95,35 @@ class Ranks {
     Trace* trace = nullptr;
     std::unique_ptr<Simulator> simulator;
     std::vector<Event> events;
-    std::size_t at = 0, under_way = 0;  // messages and verdicts begun and not timed
-    std::deque<const Computation*> verdicts;
+    std::size_t at = 0, under_way = 0;  // messages and what is done together, begun and not timed
+    std::deque<const Computation*> together;
     SimulatedTimes times;      // of the program at hand
     std::vector<double> ends;  // of steps
   };
-  // Of all ranks, in the midst of a step, in order: each starts when the last rank is there.
-  bool verdicts_meet() {
+  // What ranks of the pipeline do together in the midst of a step.
+  static bool is_together(const Rank& rank, const Action& a) {
+    return a.op == Op::verdict || (a.op == Op::reduce && rank.map->reduces_between_replicas());
+  }
+  static bool takes_part(const Rank& rank, const Action& a) { return a.op == Op::verdict || rank.map->holds(a.layer); }
+  bool some_meet() {
+    return std::ranges::any_of(ranks_,
+                               [&](const Rank& rank) { return !rank.together.empty() && meet(rank.together.front()->action); });
+  }
+  // Each rank comes to its own in order, and it starts when the last one is there.
+  bool meet(Action action) {
     double start = 0, seconds = 0;
     for (const auto& rank : ranks_) {
-      if (rank.verdicts.empty() || !rank.simulator->knows(rank.verdicts.front()->after)) return false;
-      const auto& c = *rank.verdicts.front();
+      if (!takes_part(rank, action)) continue;
+      if (rank.together.empty() || rank.together.front()->action != action) return false;
+      const auto& c = *rank.together.front();
+      if (!rank.simulator->knows(c.after)) return false;
       start = std::max(start, rank.simulator->ready(c.lane, c.after));
-      seconds = std::max(seconds, rank.costs->seconds(c.action));
+      seconds = std::max(seconds, rank.costs->seconds(action));
     }
     for (auto& rank : ranks_) {
-      rank.simulator->pass(rank.verdicts.front()->action, rank.verdicts.front()->lane, start, start + seconds);
-      rank.verdicts.pop_front();
+      if (!takes_part(rank, action)) continue;
+      rank.simulator->pass(action, rank.together.front()->lane, start, start + seconds);
+      rank.together.pop_front();
       --rank.under_way;
     }
     return true;
@@ -142,8 +154,8 @@ class Ranks {
         auto& ends = lanes_[sends ? LaneKey{r, c.action.peer, c.action.payload} : LaneKey{c.action.peer, r, c.action.payload}];
         (sends ? ends.sends : ends.receives).push_back(&c);
         ++rank.under_way;
-      } else if (c.action.op == Op::verdict) {
-        rank.verdicts.push_back(&c);
+      } else if (is_together(rank, c.action)) {
+        rank.together.push_back(&c);
         ++rank.under_way;
       } else {
         if (!rank.simulator->knows(c.after)) return false;

@@ -88,6 +88,7 @@ StepMap::StepMap(const Model& model, const Options& options)
     }
   }
 
+  if (tied_layer_ != kNone) demand_tied_together();
   add_state();
   add_activations();
   if (data().reduces() || pipeline().ranks > 1) add_shared();
@@ -97,6 +98,22 @@ StepMap::StepMap(const Model& model, const Options& options)
 
 bool StepMap::has_input(std::uint32_t layer) const { return holds(layer) || (layer > 0 && holds(layer - 1)); }
 
+// A copy of tied weights belongs to one rank, whose backwards are all there are. In two directions the ranks of the first and
+// of the last stage are the same ones, and need none.
+void StepMap::demand_tied_together() const {
+  if (pipeline().replicas() == 1) return;
+  std::set<std::uint32_t> home_ranks, tied_ranks;
+  for (const auto& of_replica : pipeline().rank_of) {
+    home_ranks.insert(of_replica[tied_home_]);
+    tied_ranks.insert(of_replica[tied_layer_]);
+  }
+  if (home_ranks == tied_ranks) return;
+  throw Error(fmt::format("{} reads a weight of {}, and in an order of two directions both must be on the same ranks\n  give "
+                          "the first and the last stage a layer each, or --untied",
+                          model_.layers[tied_layer_]->name(), model_.layers[tied_home_]->name()),
+              Exit::usage);
+}
+
 void StepMap::add_peer_lanes() {
   const auto me = pipeline().rank;
   const auto add = [&](std::uint32_t from, std::uint32_t to, Payload payload) {
@@ -104,11 +121,13 @@ void StepMap::add_peer_lanes() {
     const PeerLane lane{from == me ? Op::send : Op::receive, payload, from == me ? to : from};
     if (std::ranges::find(peer_lanes_, lane) == peer_lanes_.end()) peer_lanes_.push_back(lane);
   };
-  for (std::uint32_t l = 1; l < layers(); ++l) {
-    add(pipeline().holder(l - 1), pipeline().holder(l), Payload::activation);
-    add(pipeline().holder(l), pipeline().holder(l - 1), Payload::gradient);
-  }
-  if (tied_layer_ != kNone) {
+  for (std::uint32_t replica = 0; replica < pipeline().replicas(); ++replica)
+    for (std::uint32_t l = 1; l < layers(); ++l) {
+      const auto before = pipeline().holder(l - 1, replica), here = pipeline().holder(l, replica);
+      add(before, here, Payload::activation);
+      add(here, before, Payload::gradient);
+    }
+  if (tied_layer_ != kNone && pipeline().replicas() == 1) {
     add(pipeline().holder(tied_home_), pipeline().holder(tied_layer_), Payload::weights);
     add(pipeline().holder(tied_layer_), pipeline().holder(tied_home_), Payload::tied_gradient);
   }

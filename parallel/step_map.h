@@ -87,16 +87,24 @@ class StepMap {
   [[nodiscard]] bool copies(std::uint32_t layer) const { return layer == tied_home_ && holds(tied_layer_) && !holds(layer); }
   // Which rank has the copy of a layer's weights that this rank declares; this rank itself: none.
   [[nodiscard]] std::uint32_t copied_to(std::uint32_t layer) const {
-    return layer == tied_home_ && holds(layer) ? pipeline().holder(tied_layer_) : pipeline().rank;
+    return layer == tied_home_ && holds(layer) && !holds(tied_layer_) ? pipeline().holder(tied_layer_) : pipeline().rank;
   }
+  // Of layers that other ranks of the pipeline compute, too, with other micro-batches: whether gradients are added up between
+  // them, and which of their rounds a micro-batch is in.
+  [[nodiscard]] bool reduces_between_replicas() const { return pipeline().replicas() > 1; }
+  [[nodiscard]] std::uint32_t round_of(std::uint32_t micro_batch) const { return micro_batch / pipeline().replicas(); }
   // Micro-batches behind an update of a layer, and how many updates the program has; whether a micro-batch's gradient is the
-  // first or the last of an update.
+  // first or the last of an update, of those that this rank computes.
   [[nodiscard]] std::uint32_t update_every() const {
     return pipeline().asynchronous() ? pipeline().update_every : micro_batches();
   }
   [[nodiscard]] std::uint32_t updates_a_step() const { return micro_batches() / update_every(); }
-  [[nodiscard]] bool begins_gradient(std::uint32_t micro_batch) const { return micro_batch % update_every() == 0; }
-  [[nodiscard]] bool ends_gradient(std::uint32_t micro_batch) const { return (micro_batch + 1) % update_every() == 0; }
+  [[nodiscard]] bool begins_gradient(std::uint32_t micro_batch) const {
+    return micro_batch % update_every() < pipeline().replicas();
+  }
+  [[nodiscard]] bool ends_gradient(std::uint32_t micro_batch) const {
+    return micro_batch % update_every() + pipeline().replicas() >= update_every();
+  }
   [[nodiscard]] std::uint32_t message_lanes() const { return static_cast<std::uint32_t>(peer_lanes_.size()); }
   // What a message carries, here.
   [[nodiscard]] std::vector<ChunkId> carried_by(const Action& message) const;
@@ -139,7 +147,9 @@ class StepMap {
   [[nodiscard]] Reduced reduced(std::uint32_t layer, std::uint32_t group) const;
   // Where a visit gathers a group that is not all this rank's own state: what the ranks show each other.
   [[nodiscard]] ChunkId visited(Kind kind) const { return ChunkId(kind == Kind::master ? visited_masters_ : visited_weights_); }
-  [[nodiscard]] bool shown(Kind kind, std::uint32_t layer) const { return data().shards(kind) || !holds(layer); }
+  [[nodiscard]] bool shown(Kind kind, std::uint32_t layer) const { return data().shards(kind) || !speaks_for(layer); }
+  // Of the ranks that hold a layer, the one that does what is to be done once.
+  [[nodiscard]] bool speaks_for(std::uint32_t layer) const { return pipeline().holder(layer) == pipeline().rank; }
 
   [[nodiscard]] bool has_tied_gradient() const { return tied_layer_ != kNone; }
   [[nodiscard]] std::uint32_t tied_layer() const { return tied_layer_; }  // the layer that reads another's weight
@@ -201,6 +211,7 @@ class StepMap {
   void add_shared();
   void add_kept();
   void add_peer_lanes();
+  void demand_tied_together() const;
   [[nodiscard]] bool has_input(std::uint32_t layer) const;  // computes with it, or what gives it
   void use_run(std::vector<Use>& uses, ChunkId first, std::uint32_t count, Access access) const;
   void use_weights(std::vector<Use>& uses, std::uint32_t layer, std::uint32_t copy) const;

@@ -33,8 +33,11 @@ void StepMap::use_reduced(std::vector<Use>& uses, const Action& a) const {
   const auto count = data().group();
   if (!data().folds_each()) return use_run(uses, first, count, Access::update);
   uses.push_back({first, Access::read});
-  uses.push_back({into, a.micro_batch == 0 ? Access::overwrite : Access::update});
-  if (data().shards(Kind::gradient) || a.micro_batch + 1 != micro_batches()) return;
+  const auto folds = begins_gradient(a.micro_batch) ? Access::overwrite : Access::update;
+  // The ranks of all replicas fold a part each, whatever chunks it lies in.
+  if (reduces_between_replicas()) return use_run(uses, ChunkId(index(into) - data().place()), count, folds);
+  uses.push_back({into, folds});
+  if (data().shards(Kind::gradient) || !ends_gradient(a.micro_batch)) return;
   for (std::uint32_t i = 0; i < count; ++i)
     if (i != data().place()) uses.push_back({ChunkId(index(into) - data().place() + i), Access::overwrite});
 }

@@ -143,7 +143,7 @@ std::vector<Option> make_table() {
              "gradients are reduced at every step instead"),
       number("parallel", "pp", &C::pp, {1, 65536}, kSame, "ranks of a pipeline, which hold different layers"),
       text("parallel", "schedule", &C::schedule, Text::required, kSame,
-           "who of a pipeline computes what when: layerwise, gpipe, 1f1b, interleaved, zb-h1, zb-v, dualpipe-v, "
+           "who of a pipeline computes what when: layerwise, gpipe, 1f1b, interleaved, zb-h1, zb-v, chimera, dualpipe-v, "
            "pipedream, pipedream-2bw, or the file of one; plan: auto searches"),
       number("parallel", "virtual-stages", &C::virtual_stages, {0, 65536}, kSame,
              "stages a rank of the interleaved schedule; 0: as the schedule has it"),

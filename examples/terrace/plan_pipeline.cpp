@@ -156,7 +156,8 @@ Exit plan_pipeline(const CommandLine& line) {
              "device peak", "host peak", "disk peak", "smallest device", "live peak", "idle");
   for (std::size_t r = 0; r < plans.size(); ++r) {
     const auto& rank = plans[r];
-    const auto layers = std::ranges::count(rank.map.pipeline.rank_of, static_cast<std::uint32_t>(r));
+    std::uint32_t layers = 0;
+    for (std::uint32_t l = 0; l < p.layers(); ++l) layers += rank.map.pipeline.holds(l) ? 1 : 0;
     fmt::print("{:<5} {:>7} {:>10} {:>11} {:>11} {:>11} {:>15} {:>10} {:>5.1f}%\n", r, layers, format_bytes(rank.state_bytes),
                format_bytes(rank.peak_bytes[Tier::device]), format_bytes(rank.peak_bytes[Tier::host]),
                format_bytes(rank.peak_bytes[Tier::disk]), format_bytes(rank.smallest_bytes[Tier::device]), timing.peak_live[r],

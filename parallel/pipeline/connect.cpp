@@ -1,5 +1,7 @@
 #include <terrace/parallel/pipeline/connect.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <deque>
 #include <map>
@@ -8,6 +10,7 @@
 #include <tuple>
 #include <utility>
 
+#include <terrace/core/error.h>
 #include <terrace/parallel/pipeline/check.h>
 
 namespace terrace::pipeline {
@@ -38,8 +41,11 @@ std::optional<Message> needed_by(const Schedule& s, const Task& t) {
 // Runs the ranks with sends that block until they have been asked for, and writes what each of them did.
 class Connecting {
  public:
-  explicit Connecting(const Schedule& s)
+  Connecting(const Schedule& s, Reduced reduced)
       : s_(s),
+        reduced_(reduced),
+        gradients_(s.placement.rank_of.size(), std::vector<std::uint32_t>(s.placement.stages)),
+        rounds_reduced_(s.placement.stages),
         states_(std::size_t{2} * s.placement.stages * s.micro_batches),
         at_(s.tasks.size()),
         out_{.actions = std::vector<std::vector<Action>>(s.tasks.size()),
@@ -61,7 +67,7 @@ class Connecting {
       }
     } while (ask_early());
     for (std::size_t rank = 0; rank < at_.size(); ++rank)
-      if (at_[rank].task < s_.tasks[rank].size()) throw std::logic_error("connect: a schedule that was proved cannot run");
+      if (at_[rank].task < s_.tasks[rank].size()) stuck(rank);
     return std::move(out_);
   }
 
@@ -111,10 +117,43 @@ class Connecting {
     at.ready = true;
     const auto needed = needed_by(s_, task);
     if (needed && state(*needed) != State::sent) return false;
+    if (waits_for_reduction(task)) return false;
     if (needed) --waiting_[rank];
     out_.actions[rank].push_back({Action::Op::compute, task, {}});
     at.computed = true;
+    if (has_gradient(task)) add_gradient(task);
     return true;
+  }
+
+  [[nodiscard]] bool two_directions() const { return s_.placement.rank_of.size() > 1; }
+  static bool has_gradient(const Task& task) { return task.work == Work::backward || task.work == Work::weight; }
+  std::uint32_t& gradients(const Task& task) { return gradients_[s_.replica_of(task.micro_batch)][task.stage]; }
+  // The last one of the round before is where this one goes.
+  bool waits_for_reduction(const Task& task) {
+    return two_directions() && reduced_ == Reduced::each_round && has_gradient(task) &&
+           gradients(task) > rounds_reduced_[task.stage];
+  }
+  // Behind the last gradient of a round: its reduction, on all ranks of the stage at once.
+  void add_gradient(const Task& task) {
+    ++gradients(task);
+    const auto replicas = static_cast<std::uint32_t>(s_.placement.rank_of.size());
+    auto& round = rounds_reduced_[task.stage];
+    for (const auto& of_replica : gradients_)
+      if (of_replica[task.stage] <= round) return;
+    ++round;
+    if (!two_directions() || (reduced_ == Reduced::once && round * replicas < s_.micro_batches)) return;
+    for (const auto& ranks : s_.placement.rank_of)
+      out_.actions[ranks[task.stage]].push_back({Action::Op::reduce, {Work::weight, task.stage, round * replicas - 1}, {}});
+  }
+
+  [[noreturn]] void stuck(std::size_t rank) {
+    const auto& task = s_.tasks[rank][at_[rank].task];
+    if (!two_directions() || reduced_ == Reduced::once)
+      throw std::logic_error("connect: a schedule that was proved cannot run");
+    throw Error(fmt::format("rank {} waits at {} for the gradients of another direction, and that one for this rank: where "
+                            "each micro-batch's gradient is added in turn, both directions must take them in turn, too",
+                            rank, to_text(task)),
+                Exit::usage);
   }
 
   // Everybody waits: one who cannot send is asked now.
@@ -130,7 +169,10 @@ class Connecting {
   }
 
   const Schedule& s_;
-  std::map<LaneKey, std::deque<Message>> lanes_;  // what is sent and not yet asked for
+  const Reduced reduced_;
+  std::vector<std::vector<std::uint32_t>> gradients_;  // [replica][stage] so many have been computed
+  std::vector<std::uint32_t> rounds_reduced_;          // [stage]
+  std::map<LaneKey, std::deque<Message>> lanes_;       // what is sent and not yet asked for
   std::vector<State> states_;
   std::vector<Place> at_;
   Connected out_;
@@ -139,9 +181,9 @@ class Connecting {
 
 }  // namespace
 
-Connected connect(const Schedule& s) {
+Connected connect(const Schedule& s, Reduced reduced) {
   check(s);
-  return Connecting(s).run();
+  return Connecting(s, reduced).run();
 }
 
 bool blocking_ends(const Schedule& s) {

@@ -8,7 +8,11 @@
 // because what they compute next needs the place of what they have not sent yet, one of them asks earlier: the actions end with
 // sends that block their rank until they have been asked for, and so with every reuse of memory.
 //
-// Pure. Threads: any. Errors: as check().
+// With two replicas a stage's gradients are added up between its ranks: once, behind the last of them, or behind each round (a
+// micro-batch of every replica), before the next one's. Both ranks come to it at the same time of one run, and in the same
+// order to all of theirs, so that the actions end with reductions that block their rank, too.
+//
+// Pure. Threads: any. Errors: as check(); Error(Exit::usage) where directions wait for one another's gradients.
 #pragma once
 
 #include <cstdint>
@@ -28,15 +32,16 @@ struct Message {
 
 // What a rank does, in order.
 struct Action {
-  enum class Op : std::uint8_t { compute, send, receive } op = Op::compute;
-  Task task = {};        // of compute
+  enum class Op : std::uint8_t { compute, send, receive, reduce } op = Op::compute;
+  Task task = {};        // of compute; of reduce: the stage, and the last micro-batch whose gradient is added
   Message message = {};  // of send and receive
 };
 struct Connected {
   std::vector<std::vector<Action>> actions;  // [rank]
   std::vector<std::uint32_t> peak_waiting;   // [rank] messages asked for and not yet used
 };
-Connected connect(const Schedule& schedule);
+enum class Reduced : std::uint8_t { once, each_round };
+Connected connect(const Schedule& schedule, Reduced reduced = Reduced::once);
 
 // Whether the ranks come to their ends when every send and receive blocks its rank until the other side has come, too, each
 // receive standing right before the task that needs it: the way of a program with one lane a rank.

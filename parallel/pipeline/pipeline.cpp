@@ -1,13 +1,21 @@
 #include <terrace/parallel/pipeline/pipeline.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
+#include <set>
+#include <string>
 
 #include <terrace/core/error.h>
-#include <terrace/parallel/pipeline/connect.h>
 
 namespace terrace::pipeline {
 namespace {
+
+std::string nearest_multiples(std::uint32_t number, std::uint32_t of) {
+  const auto below = number / of * of;
+  return below == 0 ? fmt::format("{}", of) : fmt::format("{} or {}", below, below + of);
+}
 
 bool in_halves(const Schedule& s) {
   return std::ranges::any_of(s.tasks, [](const auto& tasks) {
@@ -48,6 +56,30 @@ void add_message(Program& p, const Pipeline& pipeline, const Action& a) {
                        .micro_batch = m.micro_batch,
                        .payload = forward ? terrace::Payload::activation : terrace::Payload::gradient,
                        .peer = sends ? m.destination : m.source});
+}
+
+// Behind the last gradient: those of the stage's layers, as their backwards ran.
+void add_reductions(Program& p, const Pipeline& pipeline, const Task& t) {
+  for (auto l = pipeline.begins[t.stage + 1]; l-- > pipeline.begins[t.stage];)
+    p.actions.push_back({.op = Op::reduce, .layer = l, .micro_batch = t.micro_batch});
+}
+
+// Each direction has as many micro-batches as the other, on ranks of its own.
+void demand_directions(const Schedule& s) {
+  const auto replicas = static_cast<std::uint32_t>(s.placement.rank_of.size());
+  if (s.micro_batches % replicas != 0)
+    throw Error(fmt::format("the {} directions of this order take as many micro-batches each, and {} cannot be shared out\n  "
+                            "give --grad-accumulation {}",
+                            replicas, s.micro_batches, nearest_multiples(s.micro_batches, replicas)),
+                Exit::usage);
+  for (std::uint32_t stage = 0; stage < s.placement.stages; ++stage) {
+    std::set<std::uint32_t> ranks;
+    for (const auto& of_replica : s.placement.rank_of) ranks.insert(of_replica[stage]);
+    if (ranks.size() != replicas)
+      throw Error(fmt::format("stage {} is on rank {} in two directions\n  place it on a rank of its own in each", stage,
+                              *ranks.begin()),
+                  Exit::usage);
+  }
 }
 
 // The most that a stage must cost.
@@ -122,12 +154,10 @@ Pipeline without_empty_stages(const Pipeline& p) {
 
 PipelineParallel part_of(const Pipeline& p, std::uint32_t rank) {
   const auto& placement = p.schedule.placement;
-  if (placement.rank_of.size() != 1)
-    throw Error("stages that are on two ranks each, for two directions, cannot be executed yet\n  choose another --schedule",
-                Exit::usage);
+  demand_directions(p.schedule);
   PipelineParallel part{.ranks = placement.ranks,
                         .rank = rank,
-                        .rank_of = {},
+                        .rank_of = std::vector<std::vector<std::uint32_t>>(placement.rank_of.size()),
                         .stage_of = {},
                         .halves = in_halves(p.schedule),
                         .update_every = p.schedule.update_every,
@@ -135,21 +165,23 @@ PipelineParallel part_of(const Pipeline& p, std::uint32_t rank) {
                         .kept = kept_versions(p.schedule)};
   for (std::uint32_t s = 0; s < placement.stages; ++s)
     for (auto l = p.begins[s]; l < p.begins[s + 1]; ++l) {
-      part.rank_of.push_back(placement.rank_of[0][s]);
+      for (std::size_t r = 0; r < part.rank_of.size(); ++r) part.rank_of[r].push_back(placement.rank_of[r][s]);
       part.stage_of.push_back(s);
     }
   return part;
 }
 
-Program step_of(const Pipeline& given, std::uint32_t rank) {
+Program step_of(const Pipeline& given, std::uint32_t rank, Reduced reduced) {
   const auto p = without_empty_stages(given);
   Program out{p.layers(), p.schedule.micro_batches, {}};
-  const auto connected = connect(p.schedule);
+  const auto connected = connect(p.schedule, reduced);
   for (const auto& a : connected.actions[rank]) {
-    if (a.op == Action::Op::compute)
-      add_task(out, p, a.task);
-    else
-      add_message(out, p, a);
+    switch (a.op) {
+      case Action::Op::compute: add_task(out, p, a.task); break;
+      case Action::Op::reduce: add_reductions(out, p, a.task); break;
+      case Action::Op::send:
+      case Action::Op::receive: add_message(out, p, a); break;
+    }
   }
   return out;
 }

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include <terrace/parallel/pipeline/connect.h>
 #include <terrace/parallel/pipeline/schedule.h>
 #include <terrace/parallel/pipeline_parallel.h>
 #include <terrace/parallel/program.h>
@@ -30,8 +31,9 @@ Pipeline without_empty_stages(const Pipeline& pipeline);
 PipelineParallel part_of(const Pipeline& pipeline, std::uint32_t rank);
 
 // A step of one rank: layer actions and messages. Where halves are apart, the last layer's backward is whole, in the place of
-// its input half, because it computes the loss as well; and so is the first one's, in the place of its weight half.
-Program step_of(const Pipeline& pipeline, std::uint32_t rank);
+// its input half, because it computes the loss as well; and so is the first one's, in the place of its weight half. A layer on
+// several ranks has a reduction for all of its groups behind the gradients that it adds up.
+Program step_of(const Pipeline& pipeline, std::uint32_t rank, Reduced reduced = Reduced::once);
 Program evaluation_of(const Pipeline& pipeline, std::uint32_t rank);  // one micro-batch
 
 }  // namespace terrace::pipeline

@@ -1,6 +1,7 @@
 #include <terrace/parallel/pipeline/stage_costs.h>
 
 #include <algorithm>
+#include <limits>
 
 #include <terrace/parallel/simulator.h>
 
@@ -53,19 +54,22 @@ StageCosts stage_costs(const Pipeline& p, const Model& model, const StepMap::Opt
 }
 
 double shortest_step(const Schedule& schedule, const StageCosts& costs) {
-  const auto& holders = schedule.placement.rank_of.front();
-  std::vector<double> begins(schedule.placement.ranks, 0), busy(schedule.placement.ranks, 0);
-  std::vector<bool> seen(schedule.placement.ranks);
-  double now = 0;
-  for (std::uint32_t s = 0; s < schedule.placement.stages; ++s) {
-    const auto rank = holders[s];
-    if (!seen[rank]) begins[rank] = now;
-    seen[rank] = true;
-    now += costs.of({Work::forward, s, 0});
-    busy[rank] += schedule.micro_batches * (costs.of({Work::forward, s, 0}) + costs.of({Work::backward, s, 0}));
+  const auto& replicas = schedule.placement.rank_of;
+  const double never = std::numeric_limits<double>::infinity();
+  std::vector<double> begins(schedule.placement.ranks, never), busy(schedule.placement.ranks, 0);
+  const double micro_batches = static_cast<double>(schedule.micro_batches) / static_cast<double>(replicas.size());
+  for (const auto& holders : replicas) {
+    double now = 0;
+    for (std::uint32_t s = 0; s < schedule.placement.stages; ++s) {
+      const auto rank = holders[s];
+      begins[rank] = std::min(begins[rank], now);
+      now += costs.of({Work::forward, s, 0});
+      busy[rank] += micro_batches * (costs.of({Work::forward, s, 0}) + costs.of({Work::backward, s, 0}));
+    }
   }
   double shortest = 0;
-  for (std::size_t r = 0; r < begins.size(); ++r) shortest = std::max(shortest, begins[r] + busy[r]);
+  for (std::size_t r = 0; r < begins.size(); ++r)
+    if (begins[r] != never) shortest = std::max(shortest, begins[r] + busy[r]);
   return shortest;
 }
 

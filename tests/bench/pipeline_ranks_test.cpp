@@ -17,13 +17,14 @@
 namespace terrace::bench {
 namespace {
 
-constexpr std::uint32_t kRanks = 3, kMicroBatches = 6;
+constexpr std::uint32_t kMicroBatches = 6;
 constexpr double kUnit_s = 0.0005;
 
 class PipelineRanks : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override { std::filesystem::create_directory(folder_); }
   void TearDown() override { std::filesystem::remove_all(folder_); }
+  const std::uint32_t ranks_ = std::string_view(GetParam()) == "chimera" ? 4 : 3;
   const std::filesystem::path folder_ = fmt::format("pipeline-ranks-test-{}", GetParam());
 };
 
@@ -49,11 +50,11 @@ std::vector<std::string> tasks_as_actions(const pipeline::Schedule& s, std::uint
 
 TEST_P(PipelineRanks, ComputeTheirTasksInOrderAndAsSimulated) {
   const auto p =
-      paced_pipeline(pipeline::write_order(GetParam(), {.ranks = kRanks, .micro_batches = kMicroBatches, .chunks = 2}));
+      paced_pipeline(pipeline::write_order(GetParam(), {.ranks = ranks_, .micro_batches = kMicroBatches, .chunks = 2}));
   const auto stages = p.schedule.placement.stages;
   const pipeline::StageCosts costs{.forward = {kUnit_s}, .input = {kUnit_s}, .weight = {kUnit_s}};
   const auto model = paced_model(stages, costs, 1024);
-  std::vector<Trace> real(kRanks), simulated(kRanks);
+  std::vector<Trace> real(ranks_), simulated(ranks_);
   RanksRun run{.directory = folder_, .steps = 3, .traces = &real};
   run.request = {.shape = {{1, 1}, kMicroBatches}, .generations = 1, .commits = false, .pipeline = p};
   const auto all = run_ranks(model, run);
@@ -66,7 +67,7 @@ TEST_P(PipelineRanks, ComputeTheirTasksInOrderAndAsSimulated) {
   EXPECT_GE(times.step_s.back(), alone.makespan - 1e-9);
   EXPECT_LE(times.step_s.back(), alone.makespan * 1.2);
   EXPECT_EQ(step_seconds(all).size(), 2U);
-  for (std::uint32_t r = 0; r < kRanks; ++r) {
+  for (std::uint32_t r = 0; r < ranks_; ++r) {
     SCOPED_TRACE(fmt::format("rank {}", r));
     EXPECT_EQ(all[r].results.back().live.activations, alone.peak_live[r]);
     // Every rank is in the last step when all of them have ended the one before.
@@ -88,7 +89,7 @@ TEST_P(PipelineRanks, ComputeTheirTasksInOrderAndAsSimulated) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Orders, PipelineRanks,
-                         testing::Values("layerwise", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v"),
+                         testing::Values("layerwise", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "chimera", "dualpipe-v"),
                          [](const auto& of) {
                            std::string name = of.param;
                            std::erase(name, '-');

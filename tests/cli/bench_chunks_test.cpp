@@ -55,11 +55,13 @@ TEST_F(BenchChunks, PipelinesStandBesideTheirSimulation) {
   std::map<std::string, nlohmann::json> by_order;
   const auto results = nlohmann::json::parse(outcome.out).at("results");
   for (const auto& r : results) by_order[r.at("op")] = r;
-  for (const auto* const order : {"layerwise", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v"}) {
+  for (const auto* const order : {"layerwise", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "chimera", "dualpipe-v"}) {
     ASSERT_TRUE(by_order.contains(order)) << outcome.described;
     const auto& r = by_order[order];
-    for (const auto* const key : {"step_s", "simulated_step_s", "bubble", "simulated_bubble", "order_bubble", "ratio"})
+    for (const auto* const key : {"step_s", "simulated_step_s", "bubble", "simulated_bubble", "order_bubble", "ratio"}) {
+      if (std::string_view(order) == "chimera" && std::string_view(key) == "order_bubble") continue;  // two ranks have none
       EXPECT_GT(r.at(key).get<double>(), 0) << order << ", " << key;
+    }
     EXPECT_EQ(r.at("peak_live"), r.at("order_peak_live")) << order;
     EXPECT_GE(r.at("step_s").get<double>(), r.at("order_step_s").get<double>()) << order << ": layers take their time";
   }

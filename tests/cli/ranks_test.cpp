@@ -54,8 +54,13 @@ TEST_F(Ranks, PipelinesEndInTheSameWeights) {
     int dp, zero, pp;
     const char* schedule;
   };
-  for (const auto& c :
-       {Case{1, 0, 2, "1f1b"}, {1, 0, 3, "interleaved"}, {1, 0, 2, "zb-v"}, {2, 3, 2, "zb-h1"}, {2, 1, 2, "gpipe"}}) {
+  for (const auto& c : {Case{1, 0, 2, "1f1b"},
+                        {1, 0, 3, "interleaved"},
+                        {1, 0, 2, "zb-v"},
+                        {2, 3, 2, "zb-h1"},
+                        {2, 1, 2, "gpipe"},
+                        {1, 0, 2, "chimera"},
+                        {2, 0, 2, "chimera"}}) {
     const auto run = fmt::format("{}-{}-zero{}", c.schedule, c.dp, c.zero);
     const auto many = train(threads(c.dp, c.zero, run, {"--pp", std::to_string(c.pp), "--schedule", c.schedule}));
     ASSERT_EQ(0, many.exit) << many.described;
@@ -233,7 +238,6 @@ TEST_F(Ranks, AsynchronousPipelinesArePlannedAndReadFromFiles) {
 
 TEST_F(Ranks, PipelinesThatCannotBeAreRefused) {
   for (const auto& [given, says] : {std::pair<Words, const char*>{{"--schedule", "1f2b"}, "did you mean 1f1b"},
-                                    {{"--schedule", "chimera"}, "cannot be executed yet"},
                                     {{"--schedule", "1f1b", "--virtual-stages", "2"}, "interleaved"},
                                     {{"--stage-layers", "1,2"}, "add up to 6"},
                                     {{"--stage-layers", "3,,3"}, "add up to 6"},
@@ -241,6 +245,18 @@ TEST_F(Ranks, PipelinesThatCannotBeAreRefused) {
     Words more{"--pp", "2"};
     more.insert(more.end(), given.begin(), given.end());
     const auto refused = train(threads(1, 0, "refused", more));
+    expect_refusal(refused, 2, {says});
+    EXPECT_FALSE(fs::exists(at("refused"))) << refused.described;
+  }
+  struct Degrees {
+    const char *pp, *micro_batches, *dp, *zero, *says;
+  };
+  for (const auto& [pp, micro_batches, dp, zero, says] : {Degrees{"3", "8", "1", "0", "--pp 2 or 4"},
+                                                          {"2", "7", "1", "0", "--grad-accumulation 6 or 8"},
+                                                          {"2", "1", "1", "0", "--grad-accumulation 2"},
+                                                          {"2", "8", "2", "1", "--zero 0"}}) {
+    const auto refused = train({"--schedule", "chimera", "--pp", pp, "--grad-accumulation", micro_batches, "--dp", dp, "--zero",
+                                zero, "--out-dir", "refused"});
     expect_refusal(refused, 2, {says});
     EXPECT_FALSE(fs::exists(at("refused"))) << refused.described;
   }

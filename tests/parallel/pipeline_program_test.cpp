@@ -24,7 +24,7 @@ using u32 = std::uint32_t;
 // All ranks of an order over the toy model, as a plan without limits writes them.
 struct Ranks {
   Ranks(std::string_view order, u32 ranks, u32 micro_batches, u32 chunks = 2, bool tied = true, u32 updates = 1,
-        bool clipped = true)
+        bool clipped = true, bool canonical = false)
       : schedule(pipeline::write_order(order,
                                        {.ranks = ranks, .micro_batches = micro_batches, .chunks = chunks, .updates = updates})),
         model(toy::make_model({.width = 16, .vocab = 33, .blocks = schedule.placement.stages, .tied = tied})) {
@@ -34,11 +34,12 @@ struct Ranks {
     begins.push_back(schedule.placement.stages + 2);
     request.shape = {{1, 4}, schedule.micro_batches};
     request.updates_before_use = clipped;
+    request.data.canonical = canonical;
     request.pipeline = {schedule, begins};
     for (u32 r = 0; r < ranks; ++r) {
       request.pipeline_rank = r;
       maps.push_back(std::make_unique<StepMap>(
-          model, StepMap::Options{.shape = request.shape, .pipeline = part_of(*request.pipeline, r)}));
+          model, StepMap::Options{.shape = request.shape, .data = request.data, .pipeline = part_of(*request.pipeline, r)}));
       programs.push_back(write_programs(*maps.back(), request, 0));
     }
   }
@@ -95,8 +96,51 @@ TEST(PipelinePrograms, EveryOrderIsProvedOnAllRanksTogether) {
   EXPECT_GE(programs, 329);
 }
 
+// Gradients added up once, or after every round of both directions.
+TEST(PipelinePrograms, TwoDirectionsAreProvedOnAllRanksTogether) {
+  for (u32 p = 2; p <= 8; p += 2)
+    for (u32 m = 2; m <= 16; m += 2)
+      for (const bool canonical : {false, true})
+        for (const bool clipped : {false, true}) {
+          SCOPED_TRACE(fmt::format("{} ranks, {} micro-batches{}", p, m, canonical ? ", canonical" : ""));
+          const Ranks ranks("chimera", p, m, 2, true, 1, clipped, canonical);
+          for (const auto which : {&Programs::first, &Programs::steady, &Programs::drain, &Programs::evaluate, &Programs::fill})
+            ASSERT_NO_THROW(check_messages(ranks.all(which)));
+          const auto timing = pipeline::simulate(ranks.schedule, {});
+          for (u32 r = 0; r < p; ++r) {
+            ASSERT_EQ(peak_live(ranks, r), timing.peak_live[r]) << "rank " << r;
+            ASSERT_EQ(parse_program(to_text(ranks.programs[r].steady)), ranks.programs[r].steady);
+          }
+        }
+}
+
+TEST(PipelinePrograms, TwoDirectionsTakeEvenMicroBatchesAndRanksOfTheirOwn) {
+  const auto refused = [](pipeline::Schedule s) -> std::string {
+    try {
+      static_cast<void>(pipeline::part_of({std::move(s), {0, 1, 2}}, 0));
+    } catch (const Error& e) {
+      EXPECT_EQ(e.exit(), Exit::usage);
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refused(pipeline::write_order("chimera", {.ranks = 2, .micro_batches = 6})), "");
+  EXPECT_THAT(refused(pipeline::write_order("chimera", {.ranks = 2, .micro_batches = 7})),
+              HasSubstr("--grad-accumulation 6 or 8"));
+  EXPECT_THAT(refused(pipeline::write_order("chimera", {.ranks = 2, .micro_batches = 1})), HasSubstr("--grad-accumulation 2"));
+  EXPECT_THAT(refused({{2, 2, {{0, 1}, {0, 1}}}, 2, {{}, {}}}), HasSubstr("stage 0 is on rank 0 in two directions"));
+}
+
+// Embedding and head are tied, and only the outer ranks hold both when the outer stages have them.
+TEST(PipelinePrograms, TwoDirectionsOfTiedLayersShareTheirRanks) {
+  const auto model = toy::make_model({.width = 16, .vocab = 33, .blocks = 1});
+  const pipeline::Pipeline p{pipeline::write_order("chimera", {.ranks = 4, .micro_batches = 4}), {0, 1, 2, 3, 3}};
+  EXPECT_THROW(StepMap(model, {.shape = {{1, 4}, 4}, .pipeline = part_of(p, 0)}), Error);
+}
+
 TEST(PipelinePrograms, MessagesAreThoseOfTheFormula) {
-  for (const auto& [order, p, m, v] : {std::tuple{"1f1b", 4U, 6U, 1U}, {"interleaved", 3U, 6U, 2U}, {"zb-v", 3U, 7U, 2U}}) {
+  for (const auto& [order, p, m, v] :
+       {std::tuple{"1f1b", 4U, 6U, 1U}, {"interleaved", 3U, 6U, 2U}, {"zb-v", 3U, 7U, 2U}, {"chimera", 4U, 6U, 1U}}) {
     const Ranks ranks(order, p, m, v, false);
     std::map<Payload, u32> sent;
     for (const auto& program : ranks.all(&Programs::steady))
@@ -138,6 +182,11 @@ void expect_none_to_spare(const Ranks& ranks, const std::string& order, Updates 
 TEST(PipelinePrograms, WithAnActionRemovedOrDoubledAreRefused) {
   for (const auto* const order : {"1f1b", "zb-h1", "interleaved"})
     expect_none_to_spare(Ranks(order, 3, 4), order, Updates::before_use);
+}
+
+TEST(PipelinePrograms, OfTwoDirectionsWithAnActionRemovedOrDoubledAreRefused) {
+  for (const bool canonical : {false, true})
+    expect_none_to_spare(Ranks("chimera", 2, 4, 2, true, 1, true, canonical), "chimera", Updates::before_use);
 }
 
 TEST(PipelinePrograms, AsynchronousOnesAreProvedOnAllRanksTogether) {

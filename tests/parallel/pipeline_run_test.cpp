@@ -209,6 +209,68 @@ TEST_F(PipelineRun, WholeLayerOptimizersInStagesGiveTheBitsOfOneRank) {
   EXPECT_GT(read, 0U);
 }
 
+// Chimera: each stage on two ranks, which compute every other micro-batch and fold their gradients in turn.
+TEST_F(PipelineRun, TwoDirectionsFoldedInTurnGiveTheBitsOfOneRank) {
+  struct Case {
+    std::uint32_t ranks, micro_batches;
+    DType dtype;
+    bool tied, before_use, recompute;
+    int tiers;
+    std::uint32_t data;
+  };
+  for (const auto& c : {Case{2, 2, DType::fp32, true, true, false, 0, 1},
+                        {2, 8, DType::bf16, true, false, true, 1, 1},
+                        {4, 4, DType::fp64, false, true, false, 2, 1},
+                        {4, 8, DType::bf16, true, true, false, 2, 2},
+                        {4, 16, DType::fp32, true, false, false, 0, 1},
+                        {4, 6, DType::fp32, false, true, true, 1, 3},
+                        {6, 4, DType::fp32, true, true, false, 0, 1},
+                        {8, 8, DType::bf16, true, true, false, 0, 1}}) {
+    toy::RunOptions base;
+    base.steps = 3;
+    base.sizes.blocks = c.ranks;
+    base.sizes.dtype = c.dtype;
+    base.sizes.tied = c.tied;
+    base.before_use = c.before_use;
+    base.evaluate_between = true;
+    base.data.canonical = true;
+    base.shape = {{1, 8}, c.micro_batches * c.data};
+    const auto one = run(base, "one rank");
+    auto o = base;
+    o.recompute = c.recompute;
+    o.data.ranks = c.data;
+    o.evaluate_between = c.data == 1;  // else each data rank's
+    o.shape.micro_batches = c.micro_batches;
+    o.pipeline = pipeline_of("chimera", c.ranks, c.micro_batches, 1, o.sizes.blocks);
+    const auto what = fmt::format("chimera on {} × {} ranks, {} micro-batches, {}{}, tiers {}", c.ranks, c.data,
+                                  c.micro_batches, name_of(c.dtype), c.tied ? ", tied" : "", c.tiers);
+    if (c.tiers > 0) squeeze_stages(o, c.tiers == 2);
+    auto two = run(o, what);
+    if (c.data != 1) two.losses.insert(two.losses.begin() + 2, one.losses[2]);
+    expect_same(one, two, what);
+    EXPECT_LE(two.peak[Tier::device], o.budget.device) << what;
+    EXPECT_LE(two.peak[Tier::host], o.budget.host) << what;
+  }
+}
+
+// Without canonical reduction each direction sums its own, and the sums meet once: two data ranks' all-reduce.
+TEST_F(PipelineRun, TwoDirectionsThatMeetOnceAreTheBitsOfTwoDataRanks) {
+  for (const auto& [ranks, micro_batches] : {std::pair{2U, 2U}, {2U, 6U}, {4U, 4U}, {4U, 12U}}) {
+    toy::RunOptions base;
+    base.steps = 3;
+    base.sizes.blocks = 4;
+    base.shape = {{1, 8}, micro_batches / 2};
+    base.data = {.ranks = 2};
+    const auto data = run(base, "two data ranks");
+    auto o = base;
+    o.data = {};
+    o.shape.micro_batches = micro_batches;
+    o.pipeline = pipeline_of("chimera", ranks, micro_batches, 1, o.sizes.blocks);
+    const auto what = fmt::format("chimera on {} ranks, {} micro-batches", ranks, micro_batches);
+    expect_same(data, run(o, what), what);
+  }
+}
+
 // Without canonical reduction: the same bits in every stage of ZeRO, and those of the same shards without a pipeline.
 TEST_F(PipelineRun, HybridShardsInStagesAreTheBitsOfHybridShards) {
   for (const std::string order : {"1f1b", "zb-h1"})
@@ -240,6 +302,7 @@ LiveFormula live_formula(const std::string& order, std::uint32_t p, std::uint32_
   if (order == "interleaved") return {std::min(m * v, 2 * (p - r - 1) + (v - 1) * p + 1), true};
   if (order == "zb-h1") return {p, false};
   if (order == "zb-v") return {2 * p, false};
+  if (order == "chimera") return {m == p ? p / 2 + 1 + std::min(r, p - 1 - r) : p, m == p};
   return {2 * p + 1, false};  // dualpipe-v
 }
 
@@ -269,37 +332,41 @@ TEST_F(PipelineRun, PeakOfLiveActivationsIsTheSimulatedOneAndTheFormulas) {
   struct Degrees {
     std::uint32_t ranks, micro_batches, chunks;
   };
-  for (const auto& [p, m, v] : {Degrees{2, 4, 2}, Degrees{3, 6, 3}, Degrees{4, 8, 2}})
-    for (const std::string order : kOrders) {
-      const auto what = fmt::format("{} on {} ranks, {} micro-batches, {} stages each", order, p, m, v);
-      toy::RunOptions o;
-      o.steps = 2;
-      o.sizes = {.width = 16, .vocab = 33, .blocks = p * v * 2};
-      o.shape = {{1, 4}, m};
-      o.pipeline = pipeline_of(order, p, m, v, o.sizes.blocks);
-      o.store = folder_ / ("run" + std::to_string(runs_++));
-      o.commit_at_end = false;
-      const auto all = toy::run_ranks(o);
-      const auto simulated = pipeline::simulate(o.pipeline->schedule, {});
-      const auto model = toy::make_model(o.sizes);
-      std::uint32_t most = 0;
-      for (std::uint32_t r = 0; r < p; ++r) {
-        ASSERT_EQ(all.errors[r], "") << what << ", rank " << r;
-        const auto formula = live_formula(order, p, m, v, r);
-        const auto& result = all.ranks[r];
-        const StepMap map(model, result.planned.map);
-        for (const auto& live : result.live) {
-          EXPECT_EQ(live.activations, simulated.peak_live[r]) << what << ", rank " << r;
-          EXPECT_EQ(live.bytes, most_bytes(*o.pipeline, r, map)) << what << ", rank " << r;
-          if (formula.exact) {
-            EXPECT_EQ(live.activations, formula.live) << what << ", rank " << r;
-          }
-          EXPECT_LE(live.activations, formula.live) << what << ", rank " << r;
-          most = std::max(most, live.activations);
+  std::vector<std::tuple<Degrees, std::string>> cases;
+  for (const auto& degrees : {Degrees{2, 4, 2}, {3, 6, 3}, {4, 8, 2}})
+    for (const auto* const order : kOrders) cases.emplace_back(degrees, order);
+  for (const auto& degrees : {Degrees{2, 2, 1}, {4, 4, 1}, {4, 8, 1}, {8, 8, 1}}) cases.emplace_back(degrees, "chimera");
+  for (const auto& [degrees, order] : cases) {
+    const auto& [p, m, v] = degrees;
+    const auto what = fmt::format("{} on {} ranks, {} micro-batches, {} stages each", order, p, m, v);
+    toy::RunOptions o;
+    o.steps = 2;
+    o.sizes = {.width = 16, .vocab = 33, .blocks = p * v * 2};
+    o.shape = {{1, 4}, m};
+    o.pipeline = pipeline_of(order, p, m, v, o.sizes.blocks);
+    o.store = folder_ / ("run" + std::to_string(runs_++));
+    o.commit_at_end = false;
+    const auto all = toy::run_ranks(o);
+    const auto simulated = pipeline::simulate(o.pipeline->schedule, {});
+    const auto model = toy::make_model(o.sizes);
+    std::uint32_t most = 0;
+    for (std::uint32_t r = 0; r < p; ++r) {
+      ASSERT_EQ(all.errors[r], "") << what << ", rank " << r;
+      const auto formula = live_formula(order, p, m, v, r);
+      const auto& result = all.ranks[r];
+      const StepMap map(model, result.planned.map);
+      for (const auto& live : result.live) {
+        EXPECT_EQ(live.activations, simulated.peak_live[r]) << what << ", rank " << r;
+        EXPECT_EQ(live.bytes, most_bytes(*o.pipeline, r, map)) << what << ", rank " << r;
+        if (formula.exact) {
+          EXPECT_EQ(live.activations, formula.live) << what << ", rank " << r;
         }
+        EXPECT_LE(live.activations, formula.live) << what << ", rank " << r;
+        most = std::max(most, live.activations);
       }
-      EXPECT_GE(most + 1, live_formula(order, p, m, v, 0).live) << what << ": the formula is far from what was measured";
     }
+    EXPECT_GE(most + 1, live_formula(order, p, m, v, 0).live) << what << ": the formula is far from what was measured";
+  }
 }
 
 // Every order that these degrees allow, with messages that are late by chance: nobody waits for ever, and no bit depends on who
@@ -312,9 +379,15 @@ TEST_F(PipelineRun, NoDelayOfAMessageChangesAnything) {
   std::size_t programs = 0, runs = 0;
   for (std::uint32_t p = 2; p <= 6; ++p)
     for (std::uint32_t m = 1; m <= 16; ++m)
-      for (const auto& [order, chunks] : std::vector<std::pair<std::string, std::uint32_t>>{
-               {"gpipe", 1}, {"1f1b", 1}, {"zb-h1", 1}, {"interleaved", 2}, {"interleaved", 3}, {"dualpipe-v", 2}}) {
+      for (const auto& [order, chunks] : std::vector<std::pair<std::string, std::uint32_t>>{{"gpipe", 1},
+                                                                                            {"1f1b", 1},
+                                                                                            {"zb-h1", 1},
+                                                                                            {"interleaved", 2},
+                                                                                            {"interleaved", 3},
+                                                                                            {"dualpipe-v", 2},
+                                                                                            {"chimera", 1}}) {
         if (order == "dualpipe-v" && m < 2 * p) continue;
+        if (order == "chimera" && (p % 2 != 0 || m % 2 != 0)) continue;
         if (programs++ % stride != seed % stride) continue;
         ++runs;
         toy::RunOptions o;
@@ -323,12 +396,13 @@ TEST_F(PipelineRun, NoDelayOfAMessageChangesAnything) {
         o.sizes = {.width = 16, .vocab = 33, .blocks = 10};
         o.shape = {{1, 4}, m};
         if (!references.contains(m)) references[m] = run(o, "one rank");
+        o.data.canonical = order == "chimera";
         o.pipeline = pipeline_of(order, p, m, chunks, o.sizes.blocks);
         const auto what = fmt::format("{} on {} ranks, {} stages each, {} micro-batches, seed {}", order, p, chunks, m, seed);
         const auto late = run(o, what, {.seed = seed + programs, .longest_delay = std::chrono::microseconds(500)});
         expect_same(references[m], late, what);
       }
-  EXPECT_GE(runs * stride, 329U);
+  EXPECT_GE(runs * stride, 329U + 24U);
 }
 
 // A store that is opened again holds a rank's stages.
@@ -338,20 +412,25 @@ TEST_F(PipelineRun, ResumesWhereItStopped) {
   o.sizes.blocks = 4;
   o.shape = {{1, 8}, 6};
   const auto whole = run(o, "one rank");
-  o.pipeline = pipeline_of("zb-h1", 3, 6, 1, o.sizes.blocks);
-  o.store = folder_ / "resumed";
-  o.commit_after = 3;
-  const auto before = toy::run_ranks(o);
-  for (const auto& error : before.errors) ASSERT_EQ(error, "");
-  o.commit_after = 0;
-  o.resume = true;
-  const auto after = toy::run_ranks(o);
-  for (std::size_t r = 0; r < after.ranks.size(); ++r) {
-    ASSERT_EQ(after.errors[r], "") << "rank " << r;
-    auto losses = before.ranks[r].losses;
-    losses.insert(losses.end(), after.ranks[r].losses.begin(), after.ranks[r].losses.end());
-    EXPECT_EQ(losses, whole.losses) << "rank " << r;
-    EXPECT_EQ(after.ranks[r].hash, whole.hash) << "rank " << r;
+  for (const auto& [order, ranks] : {std::pair{"zb-h1", 3U}, {"chimera", 4U}}) {
+    SCOPED_TRACE(order);
+    o.pipeline = pipeline_of(order, ranks, 6, 1, o.sizes.blocks);
+    o.data.canonical = ranks == 4;  // the stages of two directions are in two stores each
+    o.store = folder_ / order;
+    o.resume = false;
+    o.commit_after = 3;
+    const auto before = toy::run_ranks(o);
+    for (const auto& error : before.errors) ASSERT_EQ(error, "");
+    o.commit_after = 0;
+    o.resume = true;
+    const auto after = toy::run_ranks(o);
+    for (std::size_t r = 0; r < after.ranks.size(); ++r) {
+      ASSERT_EQ(after.errors[r], "") << "rank " << r;
+      auto losses = before.ranks[r].losses;
+      losses.insert(losses.end(), after.ranks[r].losses.begin(), after.ranks[r].losses.end());
+      EXPECT_EQ(losses, whole.losses) << "rank " << r;
+      EXPECT_EQ(after.ranks[r].hash, whole.hash) << "rank " << r;
+    }
   }
 }
 

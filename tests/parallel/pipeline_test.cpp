@@ -330,6 +330,41 @@ TEST(PipelineMessages, NeverHoldEachOtherUpOnLanesOfTheirOwn) {
   });
 }
 
+// Both ranks of a stage come to its reductions, in the same order to all of them that they share, behind the gradients that
+// they add and before the next ones.
+TEST(PipelineMessages, TwoDirectionsAddTheirGradientsTogether) {
+  using Op = Action::Op;
+  for (u32 p = 2; p <= 8; p += 2)
+    for (u32 m = 2; m <= 32; m += 2)
+      for (const auto reduced : {Reduced::once, Reduced::each_round}) {
+        SCOPED_TRACE(fmt::format("{} ranks, {} micro-batches, {}", p, m, reduced == Reduced::once ? "once" : "each round"));
+        const auto s = chimera({p, m});
+        const auto connected = connect(s, reduced);
+        std::map<std::pair<u32, u32>, std::vector<Task>> of_pair;  // the two ranks, in the order of the first one's list
+        for (u32 rank = 0; rank < p; ++rank) {
+          std::map<u32, u32> gradients, reductions;  // by stage
+          std::vector<Task> mine;
+          for (const auto& a : connected.actions[rank]) {
+            if (a.op == Op::compute && a.task.work == Work::backward) {
+              ++gradients[a.task.stage];
+              if (reduced == Reduced::each_round) {
+                EXPECT_EQ(gradients[a.task.stage], reductions[a.task.stage] + 1);
+              }
+            }
+            if (a.op != Op::reduce) continue;
+            ++reductions[a.task.stage];
+            mine.push_back(a.task);
+            EXPECT_EQ(a.task.micro_batch + 1, 2 * gradients[a.task.stage]);
+          }
+          EXPECT_EQ(gradients.size(), 2U);
+          for (const auto& [stage, count] : reductions) EXPECT_EQ(count, reduced == Reduced::once ? 1 : m / 2);
+          auto& pair = of_pair[{std::min(rank, p - 1 - rank), std::max(rank, p - 1 - rank)}];
+          if (pair.empty()) pair = mine;
+          EXPECT_EQ(pair, mine);
+        }
+      }
+}
+
 TEST(PipelineMessages, OneLaneARankDeadlocks1F1BWhereSendsWait) {
   EXPECT_TRUE(blocking_ends(gpipe({4, 8})));
   EXPECT_TRUE(blocking_ends(one_f_one_b({1, 8})));

@@ -75,5 +75,43 @@ TEST_F(PipelineVolume, TheLedgerIsTheFormulaOfEveryOrder) {
     }
 }
 
+// Beside the messages, every group of a stage's gradients is added up between its two ranks.
+TEST_F(PipelineVolume, TwoDirectionsAddTheirGradientsUpOnceOrInEveryRound) {
+  for (const bool canonical : {false, true})
+    for (const auto& [p, m] : {std::pair{2U, 4U}, {4U, 6U}}) {
+      SCOPED_TRACE(fmt::format("{} ranks, {} micro-batches{}", p, m, canonical ? ", canonical" : ""));
+      toy::RunOptions o;
+      o.store = folder_;
+      o.sizes = {.width = 16, .vocab = 33, .blocks = p};
+      o.shape = {{1, 4}, m};
+      o.data.canonical = canonical;
+      std::vector<std::uint32_t> begins{0};
+      for (std::uint32_t s = 1; s < p; ++s) begins.push_back(s + 1);
+      begins.push_back(p + 2);
+      o.pipeline = {pipeline::write_order("chimera", {.ranks = p, .micro_batches = m}), begins};
+      const auto model = toy::make_model(o.sizes);
+      const auto ledgers = ledgers_of(o, p);
+      std::uint64_t sent = 0;
+      for (std::uint32_t r = 0; r < p; ++r) {
+        const StepMap map(model, {.shape = o.shape, .data = o.data, .pipeline = part_of(*o.pipeline, r)});
+        std::uint64_t groups = 0;
+        for (std::uint32_t l = 0; l < map.layers(); ++l)
+          if (map.holds(l)) groups += map.reduced_groups(l);
+        const auto bytes = map.chunk_bytes(map.state(Kind::gradient, map.holds(0) ? 0 : begins[r], 0));
+        const auto expect = [&](Operation operation, std::uint64_t calls) {
+          const auto entry = ledgers[r].of("directions", operation);
+          EXPECT_EQ(entry.calls, calls) << "rank " << r;
+          EXPECT_EQ(entry.payload_bytes, calls * bytes) << "rank " << r;
+        };
+        expect(Operation::all_reduce, canonical ? 0 : groups);
+        expect(Operation::reduce_scatter, canonical ? groups * m / 2 : 0);
+        expect(Operation::all_gather, canonical ? groups : 0);
+        for (const auto& [key, entry] : ledgers[r].entries())
+          if (key.second == Operation::send) sent += entry.calls;
+      }
+      EXPECT_EQ(sent, 2 * m * (p - 1));
+    }
+}
+
 }  // namespace
 }  // namespace terrace
