@@ -14,7 +14,7 @@ class Checker {
  public:
   explicit Checker(const Schedule& schedule)
       : s_(schedule),
-        seen_(s_.placement.stages, s_.micro_batches),
+        seen_(s_.placement, s_.micro_batches),
         next_backward_(s_.placement.rank_of.size(), std::vector<std::uint32_t>(s_.placement.stages)) {}
 
   void run() {
@@ -74,12 +74,27 @@ class Checker {
   std::vector<std::vector<std::uint32_t>> next_backward_;  // [replica][stage]
 };
 
+void check_graph(const Placement& p) {
+  if (p.inputs.empty()) return;
+  if (p.inputs.size() != p.stages) throw Error(fmt::format("{} stages have inputs, of {}", p.inputs.size(), p.stages));
+  for (std::uint32_t stage = 0; stage < p.stages; ++stage) {
+    const auto& inputs = p.inputs[stage];
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      if (inputs[i] >= stage ||
+          std::find(inputs.begin() + static_cast<std::ptrdiff_t>(i) + 1, inputs.end(), inputs[i]) != inputs.end())
+        throw Error(fmt::format("stage {} cannot read stage {}: inputs are earlier stages, each once", stage, inputs[i]));
+  }
+}
+
 }  // namespace
 
-void check(const Schedule& schedule) { Checker(schedule).run(); }
+void check(const Schedule& schedule) {
+  check_graph(schedule.placement);
+  Checker(schedule).run();
+}
 
 void throw_deadlock(const Schedule& s, const std::vector<std::size_t>& position) {
-  const DoneTable table(s.placement.stages, s.micro_batches);
+  const DoneTable table(s.placement, s.micro_batches);
   const auto waits = [&](std::uint32_t rank) { return position[rank] < s.tasks[rank].size(); };
   // Whether a task stands in its rank's list before the position, that is, has run.
   const auto has_run = [&](std::uint32_t rank, const Task& task) {
@@ -97,16 +112,14 @@ void throw_deadlock(const Schedule& s, const std::vector<std::size_t>& position)
   while (std::ranges::find(path, rank) == path.end()) {
     path.push_back(rank);
     const auto& task = s.tasks[rank][position[rank]];
-    const auto needs = table.needs(task);
     auto next = rank;
-    for (int n = 0; n < needs.count; ++n) {
-      const auto holder = s.rank_of(needs.tasks[n].stage, task.micro_batch);
-      if (has_run(holder, needs.tasks[n])) continue;
+    table.all_needs(task, [&](const Task& need) {
+      const auto holder = s.rank_of(need.stage, need.micro_batch);
+      if (has_run(holder, need)) return true;
       next = holder;
-      lines.push_back(
-          fmt::format("\n  rank {} at {} waits for {} of rank {}", rank, to_text(task), to_text(needs.tasks[n]), holder));
-      break;
-    }
+      lines.push_back(fmt::format("\n  rank {} at {} waits for {} of rank {}", rank, to_text(task), to_text(need), holder));
+      return false;
+    });
     if (next == rank) break;
     rank = next;
   }

@@ -5,55 +5,94 @@
 #include <algorithm>
 #include <deque>
 #include <map>
-#include <optional>
+#include <set>
 #include <stdexcept>
 #include <tuple>
 #include <utility>
 
 #include <terrace/core/error.h>
 #include <terrace/parallel/pipeline/check.h>
+#include <terrace/parallel/pipeline/cut_edges.h>
 
 namespace terrace::pipeline {
 namespace {
 
 using LaneKey = std::tuple<std::uint32_t, std::uint32_t, Payload>;
-LaneKey lane_of(const Message& m) { return {m.source, m.destination, m.payload}; }
 
-// What a task's result is sent as, if another rank needs it.
-std::optional<Message> sent_by(const Schedule& s, const Task& t) {
-  if (t.work == Work::weight) return std::nullopt;
-  const bool forward = t.work == Work::forward;
-  if (forward ? t.stage + 1 == s.placement.stages : t.stage == 0) return std::nullopt;
-  const Message m{forward ? Payload::activation : Payload::gradient, s.rank_of(t.stage, t.micro_batch),
-                  s.rank_of(forward ? t.stage + 1 : t.stage - 1, t.micro_batch), t.stage, t.micro_batch};
-  if (m.source == m.destination) return std::nullopt;
-  return m;
-}
+// What crosses an edge for a micro-batch, in one direction.
+struct Crossing {
+  std::uint32_t edge = 0, micro_batch = 0;
+  Payload payload = Payload::activation;
+};
 
-// What a task needs of another rank.
-std::optional<Message> needed_by(const Schedule& s, const Task& t) {
-  if (t.work == Work::weight) return std::nullopt;
-  const bool forward = t.work == Work::forward;
-  if (forward ? t.stage == 0 : t.stage + 1 == s.placement.stages) return std::nullopt;
-  return sent_by(s, {forward ? Work::forward : Work::backward, forward ? t.stage - 1 : t.stage + 1, t.micro_batch});
-}
+// The messages of a schedule's tasks, asked for in the order of every rank's list.
+class Messages {
+ public:
+  explicit Messages(const Schedule& s) : s_(s), edges_(s.placement), ungraded_(std::size_t{edges_.count()} * s.micro_batches) {
+    for (std::uint32_t e = 0; e < edges_.count(); ++e)
+      std::fill_n(ungraded_.begin() + static_cast<std::ptrdiff_t>(place(e, 0)), s.micro_batches, edges_[e].readers);
+  }
+  // What the task's result goes out with. A gradient goes when the last of its readers on that rank has added to it.
+  std::vector<Crossing> sent_by(const Task& t) {
+    std::vector<Crossing> all;
+    if (t.work == Work::weight) return all;
+    const auto replica = s_.replica_of(t.micro_batch);
+    if (t.work == Work::forward) {
+      for (const auto e : edges_.out_of(replica, t.stage)) all.push_back({e, t.micro_batch, Payload::activation});
+      return all;
+    }
+    for (const auto e : edges_.into(replica, t.stage))
+      if (--ungraded_[place(e, t.micro_batch)] == 0) all.push_back({e, t.micro_batch, Payload::gradient});
+    return all;
+  }
+  // What it needs of other ranks.
+  [[nodiscard]] std::vector<Crossing> needed_by(const Task& t) const {
+    std::vector<Crossing> all;
+    if (t.work == Work::weight) return all;
+    const auto replica = s_.replica_of(t.micro_batch);
+    const bool forward = t.work == Work::forward;
+    for (const auto e : forward ? edges_.into(replica, t.stage) : edges_.out_of(replica, t.stage))
+      all.push_back({e, t.micro_batch, forward ? Payload::activation : Payload::gradient});
+    return all;
+  }
+  [[nodiscard]] std::uint32_t edges() const { return edges_.count(); }
+  [[nodiscard]] Message message(const Crossing& c) const {
+    const auto& e = edges_[c.edge];
+    const bool forward = c.payload == Payload::activation;
+    return {c.payload, forward ? e.from : e.to, forward ? e.to : e.from, e.stage, c.micro_batch};
+  }
+  [[nodiscard]] LaneKey lane_of(const Crossing& c) const {
+    const auto m = message(c);
+    return {m.source, m.destination, m.payload};
+  }
+
+ private:
+  [[nodiscard]] std::size_t place(std::uint32_t edge, std::uint32_t micro_batch) const {
+    return std::size_t{edge} * s_.micro_batches + micro_batch;
+  }
+  const Schedule& s_;
+  CutEdges edges_;
+  std::vector<std::uint32_t> ungraded_;  // [edge, micro-batch] readers whose backward has not run
+};
 
 // Runs the ranks with sends that block until they have been asked for, and writes what each of them did.
 class Connecting {
  public:
   Connecting(const Schedule& s, Reduced reduced)
       : s_(s),
+        messages_(s),
         reduced_(reduced),
         gradients_(s.placement.rank_of.size(), std::vector<std::uint32_t>(s.placement.stages)),
         rounds_reduced_(s.placement.stages),
-        states_(std::size_t{2} * s.placement.stages * s.micro_batches),
+        states_(std::size_t{2} * messages_.edges() * s.micro_batches),
         at_(s.tasks.size()),
         out_{.actions = std::vector<std::vector<Action>>(s.tasks.size()),
              .peak_waiting = std::vector<std::uint32_t>(s.tasks.size())},
         waiting_(s.tasks.size()) {
+    auto in_order = messages_;
     for (const auto& tasks : s.tasks)
       for (const auto& task : tasks)
-        if (const auto m = sent_by(s, task)) lanes_[lane_of(*m)].push_back(*m);
+        for (const auto& c : in_order.sent_by(task)) lanes_[messages_.lane_of(c)].push_back(c);
   }
 
   Connected run() {
@@ -72,30 +111,43 @@ class Connecting {
   }
 
  private:
-  enum class State : std::uint8_t { none, asked_for, sent };
+  enum class State : std::uint8_t { none, asked_for, sent, used };
   struct Place {
     std::size_t task = 0;
-    bool ready = false;     // asked for what the next task needs
-    bool computed = false;  // and has to send the result
+    bool ready = false;                  // asked for what the next task needs
+    bool computed = false;               // and has to send the result
+    std::vector<Crossing> to_send = {};  // so much of it is left
   };
 
-  State& state(const Message& m) {
-    const auto row = (m.payload == Payload::activation ? 0U : 1U) * std::size_t{s_.placement.stages} + m.stage;
-    return states_[row * s_.micro_batches + m.micro_batch];
+  State& state(const Crossing& c) {
+    const auto row = (c.payload == Payload::activation ? 0U : 1U) * std::size_t{messages_.edges()} + c.edge;
+    return states_[row * s_.micro_batches + c.micro_batch];
   }
   // All of the lane that comes before it, too.
-  void ask(const Message& wanted) {
-    auto& lane = lanes_[lane_of(wanted)];
-    auto& rank = out_.actions[wanted.destination];
+  void ask(const Crossing& wanted) {
+    auto& lane = lanes_[messages_.lane_of(wanted)];
+    const auto rank = messages_.message(wanted).destination;
     while (state(wanted) == State::none) {
-      rank.push_back({Action::Op::receive, {}, lane.front()});
+      out_.actions[rank].push_back({Action::Op::receive, {}, messages_.message(lane.front())});
       state(lane.front()) = State::asked_for;
       lane.pop_front();
-      out_.peak_waiting[wanted.destination] = std::max(out_.peak_waiting[wanted.destination], ++waiting_[wanted.destination]);
+      out_.peak_waiting[rank] = std::max(out_.peak_waiting[rank], ++waiting_[rank]);
     }
   }
   void ask_for(const Task& task) {
-    if (const auto needed = needed_by(s_, task)) ask(*needed);
+    for (const auto& needed : messages_.needed_by(task)) ask(needed);
+  }
+  bool send_results(std::size_t rank) {
+    auto& at = at_[rank];
+    bool sent = false;
+    for (; !at.to_send.empty() && state(at.to_send.front()) == State::asked_for; sent = true) {
+      out_.actions[rank].push_back({Action::Op::send, {}, messages_.message(at.to_send.front())});
+      state(at.to_send.front()) = State::sent;
+      at.to_send.erase(at.to_send.begin());
+    }
+    if (!at.to_send.empty()) return sent;
+    at = {.task = at.task + 1};
+    return true;
   }
 
   bool advance(std::size_t rank) {
@@ -103,24 +155,18 @@ class Connecting {
     const auto& tasks = s_.tasks[rank];
     if (at.task == tasks.size()) return false;
     const auto& task = tasks[at.task];
-    if (at.computed) {
-      const auto m = sent_by(s_, task);
-      if (m && state(*m) != State::asked_for) return false;
-      if (m) {
-        out_.actions[rank].push_back({Action::Op::send, {}, *m});
-        state(*m) = State::sent;
-      }
-      at = {.task = at.task + 1};
-      return true;
-    }
+    if (at.computed) return send_results(rank);
     if (!at.ready && at.task + 1 < tasks.size()) ask_for(tasks[at.task + 1]);
     at.ready = true;
-    const auto needed = needed_by(s_, task);
-    if (needed && state(*needed) != State::sent) return false;
+    const auto needed = messages_.needed_by(task);
+    for (const auto& c : needed)
+      if (state(c) < State::sent) return false;
     if (waits_for_reduction(task)) return false;
-    if (needed) --waiting_[rank];
+    for (const auto& c : needed)
+      if (std::exchange(state(c), State::used) != State::used) --waiting_[rank];
     out_.actions[rank].push_back({Action::Op::compute, task, {}});
     at.computed = true;
+    at.to_send = messages_.sent_by(task);
     if (has_gradient(task)) add_gradient(task);
     return true;
   }
@@ -159,20 +205,20 @@ class Connecting {
   // Everybody waits: one who cannot send is asked now.
   bool ask_early() {
     for (std::size_t rank = 0; rank < at_.size(); ++rank) {
-      if (!at_[rank].computed) continue;
-      const auto m = sent_by(s_, s_.tasks[rank][at_[rank].task]);
-      if (!m || state(*m) != State::none) continue;
-      ask(*m);
+      const auto& to_send = at_[rank].to_send;
+      if (to_send.empty() || state(to_send.front()) != State::none) continue;
+      ask(to_send.front());
       return true;
     }
     return false;
   }
 
   const Schedule& s_;
+  Messages messages_;
   const Reduced reduced_;
   std::vector<std::vector<std::uint32_t>> gradients_;  // [replica][stage] so many have been computed
   std::vector<std::uint32_t> rounds_reduced_;          // [stage]
-  std::map<LaneKey, std::deque<Message>> lanes_;       // what is sent and not yet asked for
+  std::map<LaneKey, std::deque<Crossing>> lanes_;      // what is sent and not yet asked for
   std::vector<State> states_;
   std::vector<Place> at_;
   Connected out_;
@@ -188,11 +234,16 @@ Connected connect(const Schedule& s, Reduced reduced) {
 
 bool blocking_ends(const Schedule& s) {
   std::vector<std::vector<Action>> actions(s.tasks.size());
-  for (std::size_t rank = 0; rank < s.tasks.size(); ++rank)
+  Messages messages(s);
+  for (std::size_t rank = 0; rank < s.tasks.size(); ++rank) {
+    std::set<std::tuple<std::uint32_t, std::uint32_t, Payload>> received;  // once, by the first task that needs it
     for (const auto& task : s.tasks[rank]) {
-      if (const auto m = needed_by(s, task)) actions[rank].push_back({Action::Op::receive, {}, *m});
-      if (const auto m = sent_by(s, task)) actions[rank].push_back({Action::Op::send, {}, *m});
+      for (const auto& c : messages.needed_by(task))
+        if (received.emplace(c.edge, c.micro_batch, c.payload).second)
+          actions[rank].push_back({Action::Op::receive, {}, messages.message(c)});
+      for (const auto& c : messages.sent_by(task)) actions[rank].push_back({Action::Op::send, {}, messages.message(c)});
     }
+  }
   std::vector<std::size_t> at(actions.size());
   const auto next = [&](std::size_t rank) { return at[rank] < actions[rank].size() ? &actions[rank][at[rank]] : nullptr; };
   for (bool moved = true; moved;) {

@@ -1,5 +1,5 @@
-// The messages of a schedule: activations from a stage to the one behind it, gradients to the one before it. Stages on one rank
-// need none.
+// The messages of a schedule: activations from a stage to the ranks of its readers, gradients back from them. Stages on one
+// rank need none, and a rank whose stages read the same result gets it once, and sends one gradient (cut_edges.h).
 //
 // A lane is (source, destination, activation or gradient). Messages of a lane arrive in the order in which they were sent, and
 // lanes never wait for each other: with fewer lanes, 1F1B and interleaved orders deadlock where a send waits for its receiver
@@ -26,7 +26,7 @@ enum class Payload : std::uint8_t { activation, gradient };
 struct Message {
   Payload payload = Payload::activation;
   std::uint32_t source = 0, destination = 0;
-  std::uint32_t stage = 0, micro_batch = 0;  // of the task whose result it is
+  std::uint32_t stage = 0, micro_batch = 0;  // whose result it is, or the gradient of that
   friend bool operator==(const Message&, const Message&) = default;
 };
 

@@ -5,17 +5,22 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include <terrace/parallel/pipeline/schedule.h>
+#include <terrace/parallel/pipeline/stage_graph.h>
 
 namespace terrace::pipeline {
 
 class DoneTable {
  public:
   static constexpr double kNever = -1;
-  DoneTable(std::uint32_t stages, std::uint32_t micro_batches)
-      : stages_(stages), micro_batches_(micro_batches), ends_(std::size_t{3} * stages * micro_batches, kNever) {}
+  DoneTable(const Placement& placement, std::uint32_t micro_batches)
+      : graph_(placement),
+        stages_(placement.stages),
+        micro_batches_(micro_batches),
+        ends_(std::size_t{3} * stages_ * micro_batches, kNever) {}
 
   void set(const Task& task, double end) {
     if (task.work == Work::backward) {
@@ -28,26 +33,18 @@ class DoneTable {
     return ends_[place(task.work == Work::backward ? Work::weight : task.work, task.stage, task.micro_batch)];
   }
 
-  // What `task` needs first; fewer than two are there at the pipeline's ends.
-  struct Needs {
-    Task tasks[2];
-    int count = 0;
-  };
-  [[nodiscard]] Needs needs(const Task& task) const {
-    Needs n;
-    const auto add = [&](Work work, std::uint32_t stage) { n.tasks[n.count++] = {work, stage, task.micro_batch}; };
+  // Visits what `task` needs first, as long as `visit` says true; whether it always did.
+  template <class Visit>
+  bool all_needs(const Task& task, const Visit& visit) const {
+    const auto all_of = [&](Work work, std::span<const std::uint32_t> stages) {
+      return std::ranges::all_of(stages, [&](std::uint32_t stage) { return visit(Task{work, stage, task.micro_batch}); });
+    };
     switch (task.work) {
-      case Work::forward:
-        if (task.stage > 0) add(Work::forward, task.stage - 1);
-        break;
-      case Work::backward:
-      case Work::input:
-        add(Work::forward, task.stage);
-        if (task.stage + 1 < stages_) add(Work::input, task.stage + 1);
-        break;
-      case Work::weight: add(Work::input, task.stage); break;
+      case Work::forward: return all_of(Work::forward, graph_.inputs(task.stage));
+      case Work::weight: return visit(Task{Work::input, task.stage, task.micro_batch});
+      default:
+        return visit(Task{Work::forward, task.stage, task.micro_batch}) && all_of(Work::input, graph_.readers(task.stage));
     }
-    return n;
   }
 
  private:
@@ -57,6 +54,7 @@ class DoneTable {
   }
   double& at(Work work, std::uint32_t stage, std::uint32_t micro_batch) { return ends_[place(work, stage, micro_batch)]; }
 
+  StageGraph graph_;
   std::uint32_t stages_, micro_batches_;
   std::vector<double> ends_;
 };

@@ -28,7 +28,7 @@ class Scheduler {
       : options_(options),
         policy_(policy),
         schedule_{placement, options.micro_batches, std::vector<std::vector<Task>>(placement.ranks)},
-        done_(placement.stages, options.micro_batches),
+        done_(placement, options.micro_batches),
         locals_(placement.ranks),
         free_(placement.ranks),
         live_(placement.ranks) {
@@ -67,14 +67,13 @@ class Scheduler {
   // When everything that the task needs has come; kNotYet when some of it has not been started.
   double ready(const Task& task, std::uint32_t rank) const {
     double latest = 0;
-    const auto needs = done_.needs(task);
-    for (int n = 0; n < needs.count; ++n) {
-      const double end = done_.of(needs.tasks[n]);
-      if (end == DoneTable::kNever) return kNotYet;
-      const bool remote = schedule_.rank_of(needs.tasks[n].stage, task.micro_batch) != rank;
+    const bool all_started = done_.all_needs(task, [&](const Task& need) {
+      const double end = done_.of(need);
+      const bool remote = schedule_.rank_of(need.stage, need.micro_batch) != rank;
       latest = std::max(latest, end + (remote ? options_.costs.message : 0));
-    }
-    return latest;
+      return end != DoneTable::kNever;
+    });
+    return all_started ? latest : kNotYet;
   }
   std::optional<Task> next(const Local& local, Work work) const {
     const auto j = work == Work::forward ? local.forward : work == Work::weight ? local.weight : local.input;

@@ -52,7 +52,7 @@ void add_message(Program& p, const Pipeline& pipeline, const Action& a) {
   const auto& m = a.message;
   const bool forward = m.payload == Payload::activation, sends = a.op == Action::Op::send;
   p.actions.push_back({.op = sends ? Op::send : Op::receive,
-                       .layer = pipeline.begins[forward ? m.stage + 1 : m.stage],
+                       .layer = pipeline.begins[m.stage + 1],
                        .micro_batch = m.micro_batch,
                        .payload = forward ? terrace::Payload::activation : terrace::Payload::gradient,
                        .peer = sends ? m.destination : m.source});
@@ -154,6 +154,9 @@ Pipeline without_empty_stages(const Pipeline& p) {
 
 PipelineParallel part_of(const Pipeline& p, std::uint32_t rank) {
   const auto& placement = p.schedule.placement;
+  if (!placement.inputs.empty())
+    throw Error("the layers of a model are a chain, and this order's stages are a graph\n  leave out its input lines",
+                Exit::usage);
   demand_directions(p.schedule);
   PipelineParallel part{.ranks = placement.ranks,
                         .rank = rank,

@@ -40,6 +40,12 @@ std::string to_text(const Task& task) {
   return fmt::format("{}{}.{}", kLetters[static_cast<std::size_t>(task.work)], task.stage, task.micro_batch);
 }
 
+std::vector<std::vector<std::uint32_t>> chain(std::uint32_t stages) {
+  std::vector<std::vector<std::uint32_t>> inputs(stages);
+  for (std::uint32_t stage = 1; stage < stages; ++stage) inputs[stage] = {stage - 1};
+  return inputs;
+}
+
 Placement one_stage_a_rank(std::uint32_t ranks) { return looping(ranks, 1); }
 
 Placement looping(std::uint32_t ranks, std::uint32_t chunks) {
@@ -86,6 +92,9 @@ bool reads_lag_an_update(const Schedule& s) {
 std::string to_text(const Schedule& s) {
   auto text = fmt::format("pipeline {} {} {}\n", s.placement.ranks, s.placement.stages, s.micro_batches);
   for (const auto& ranks : s.placement.rank_of) text += fmt::format("place {}\n", fmt::join(ranks, " "));
+  for (std::size_t stage = 0; stage < s.placement.inputs.size(); ++stage)
+    text += fmt::format("input {}{}{}\n", stage, s.placement.inputs[stage].empty() ? "" : " ",
+                        fmt::join(s.placement.inputs[stage], " "));
   if (s.asynchronous()) text += fmt::format("update {}\n", s.update_every);
   for (const auto& versions : s.reads) text += fmt::format("read {}\n", fmt::join(versions, " "));
   for (const auto& tasks : s.tasks) {
@@ -120,6 +129,13 @@ Schedule parse_schedule(std::string_view text) {
         refuse(number, fmt::format("{} ranks for {} stages", ranks.size(), s.placement.stages));
       for (const auto rank : ranks)
         if (rank >= s.placement.ranks) refuse(number, fmt::format("there is no rank {}", rank));
+    } else if (word == "input") {
+      std::uint32_t stage = 0;
+      if (!(words >> stage) || stage >= s.placement.stages) refuse(number, "expected: input STAGE, and the stages it reads");
+      auto& inputs = s.placement.inputs;
+      if (inputs.empty()) inputs = chain(s.placement.stages);
+      inputs[stage].clear();
+      for (std::uint32_t input = 0; words >> input;) inputs[stage].push_back(input);
     } else if (word == "update") {
       if (!(words >> s.update_every) || s.update_every == 0 || s.micro_batches % s.update_every != 0)
         refuse(number, fmt::format("expected a number of micro-batches that divides {}", s.micro_batches));
@@ -132,7 +148,7 @@ Schedule parse_schedule(std::string_view text) {
       auto& tasks = s.tasks.emplace_back();
       while (words >> word) tasks.push_back(parse_task(word, number));
     } else {
-      refuse(number, fmt::format("'{}' is none of pipeline, place, update, read, rank", word));
+      refuse(number, fmt::format("'{}' is none of pipeline, place, input, update, read, rank", word));
     }
   }
   if (s.placement.rank_of.empty()) refuse(number, "no line says where the stages are placed");

@@ -4,6 +4,9 @@
 // replicas that take different micro-batches. An order (orders.h) writes a schedule, check.h proves it, simulate.h times it,
 // connect.h finds its messages.
 //
+// Stages may be a graph, of operators that have skip connections or branches: each reads the results of the stages that are its
+// inputs, all of them earlier ones, and its backward needs those of all its readers. Ranks hold any of them.
+//
 // An asynchronous order updates each stage within the step, every so many of its backwards, without waiting for the others; the
 // step's end is where it drains. So it says which of a stage's weights a micro-batch reads, forward and backward: version v is
 // what v updates have made since the step began.
@@ -29,8 +32,10 @@ std::string to_text(const Task& task);  // "F2.17": the forward of stage 2 for m
 
 struct Placement {
   std::uint32_t ranks = 1, stages = 1;
-  std::vector<std::vector<std::uint32_t>> rank_of;  // [replica][stage]
+  std::vector<std::vector<std::uint32_t>> rank_of;      // [replica][stage]
+  std::vector<std::vector<std::uint32_t>> inputs = {};  // [stage] whose results it reads; empty: each the one before it
 };
+std::vector<std::vector<std::uint32_t>> chain(std::uint32_t stages);  // as inputs
 Placement one_stage_a_rank(std::uint32_t ranks);
 Placement looping(std::uint32_t ranks, std::uint32_t chunks);  // chunk c of rank r is stage c·ranks + r
 Placement v_shape(std::uint32_t ranks);                        // stages r and 2·ranks − 1 − r on rank r

@@ -17,11 +17,7 @@ double entry(const std::vector<double>& values, std::uint32_t stage) {
 class Simulation {
  public:
   Simulation(const Schedule& schedule, const StageCosts& costs)
-      : s_(schedule),
-        costs_(costs),
-        done_(s_.placement.stages, s_.micro_batches),
-        position_(s_.tasks.size()),
-        free_(s_.tasks.size()) {
+      : s_(schedule), costs_(costs), done_(s_.placement, s_.micro_batches), position_(s_.tasks.size()), free_(s_.tasks.size()) {
     timing_.start.resize(s_.tasks.size());
     for (std::size_t rank = 0; rank < s_.tasks.size(); ++rank) timing_.start[rank].reserve(s_.tasks[rank].size());
   }
@@ -49,13 +45,13 @@ class Simulation {
   bool step(std::uint32_t rank) {
     const auto& task = s_.tasks[rank][position_[rank]];
     double ready = 0;
-    const auto needs = done_.needs(task);
-    for (int n = 0; n < needs.count; ++n) {
-      const double end = done_.of(needs.tasks[n]);
-      if (end == DoneTable::kNever) return false;
-      const bool remote = s_.rank_of(needs.tasks[n].stage, task.micro_batch) != rank;
+    const bool all_done = done_.all_needs(task, [&](const Task& need) {
+      const double end = done_.of(need);
+      const bool remote = s_.rank_of(need.stage, need.micro_batch) != rank;
       ready = std::max(ready, end + (remote ? costs_.message : 0));
-    }
+      return end != DoneTable::kNever;
+    });
+    if (!all_done) return false;
     const double start = std::max(ready, free_[rank]);
     timing_.start[rank].push_back(start);
     done_.set(task, free_[rank] = start + costs_.of(task));
@@ -66,11 +62,9 @@ class Simulation {
   bool waiting_for(std::uint32_t other, std::uint32_t rank) const {
     if (position_[other] == s_.tasks[other].size()) return false;
     const auto& task = s_.tasks[other][position_[other]];
-    const auto needs = done_.needs(task);
-    for (int n = 0; n < needs.count; ++n)
-      if (s_.rank_of(needs.tasks[n].stage, task.micro_batch) == rank && done_.of(needs.tasks[n]) != DoneTable::kNever)
-        return true;
-    return false;
+    return !done_.all_needs(task, [&](const Task& need) {
+      return s_.rank_of(need.stage, need.micro_batch) != rank || done_.of(need) == DoneTable::kNever;
+    });
   }
   void finish() {
     timing_.makespan = *std::ranges::max_element(free_);

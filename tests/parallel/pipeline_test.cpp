@@ -276,7 +276,7 @@ void run_connected(const Connected& c, const Schedule& s, std::uint64_t seed) {
     const auto from = forward ? t.stage - 1 : t.stage + 1;
     const auto source = s.rank_of(from, t.micro_batch);
     if (source == rank) return std::nullopt;
-    return Message{forward ? Payload::activation : Payload::gradient, source, rank, from, t.micro_batch};
+    return Message{forward ? Payload::activation : Payload::gradient, source, rank, forward ? from : t.stage, t.micro_batch};
   };
   std::vector<std::size_t> at(c.actions.size());
   std::size_t left = 0;
