@@ -40,12 +40,15 @@ struct Picture {
   double y = kTop;
   std::string out = {};
 
-  void row(const std::string& label, const TraceWindow& window, const std::string& lane) {
+  // `longest_s` of all ranks' windows like this one.
+  void row(const std::string& label, const TraceWindow& window, double longest_s, const std::string& lane) {
     const auto found = std::ranges::find(window.rows, lane, &TraceWindow::Row::lane);
     const double busy = found == window.rows.end() || window.seconds <= 0 ? 0 : 100 * found->busy_s / window.seconds;
     out += fmt::format("<text x='8' y='{:.1f}'>{}</text><text x='{}' y='{:.1f}' text-anchor='end'>{:.0f} %</text>\n", y + 12,
                        escape(label), kLeft - 8, y + 12, busy);
-    const double before = seconds - window.seconds;
+    const double before = longest_s - window.seconds;
+    out += fmt::format("<rect x='{:.2f}' y='{:.1f}' width='{:.2f}' height='{}' fill='#f4f4f4'/>\n",
+                       kLeft + kWidth * before / seconds, y, kWidth * window.seconds / seconds, kRow - 2);
     for (const auto& span : found == window.rows.end() ? std::vector<TraceWindow::Span>{} : found->spans) {
       const double begin = kLeft + kWidth * (before + span.begin_s) / seconds;
       const double width = kWidth * (span.end_s - span.begin_s) / seconds;
@@ -81,8 +84,8 @@ std::string lanes_picture(std::span<const RankLanes> ranks, const std::string& t
   Picture picture{.seconds = std::max({simulated_s, measured_s, 1e-9})};
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     for (const auto& lane : lanes_of(ranks[r])) {
-      picture.row(fmt::format("rank {} {}, simulated", r, lane), ranks[r].simulated, lane);
-      picture.row("measured", ranks[r].measured, lane);
+      picture.row(fmt::format("rank {} {}, simulated", r, lane), ranks[r].simulated, simulated_s, lane);
+      picture.row("measured", ranks[r].measured, measured_s, lane);
       picture.y += kGap;
     }
     picture.y += kGap;

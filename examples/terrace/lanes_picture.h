@@ -15,8 +15,9 @@ struct RankLanes {
   TraceWindow simulated = {}, measured = {};
 };
 
-// The ranks' steps end together, because they share their results there: rows are aligned at their ends, so that clocks of
-// several machines need not agree.
+// The ranks' steps end together, because they share their results there: rows of one kind are aligned at their ends, so that
+// clocks of several machines need not agree. The longest of each kind begins at the axis's left end, and a row's ground says
+// how far its step reaches.
 std::string lanes_picture(std::span<const RankLanes> ranks, const std::string& title);
 
 }  // namespace terrace::cli

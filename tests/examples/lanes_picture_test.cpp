@@ -31,24 +31,26 @@ TEST(TraceWindow, OfASimulatedRunIsItsLastSeconds) {
   EXPECT_EQ(window.rows[1].lane, "message");
 }
 
-TEST(LanesPicture, AlignsTheEndsOfSimulatedAndMeasuredSteps) {
+TEST(LanesPicture, BeginsSimulatedAndMeasuredStepsTogetherAndEndsTheRanksOfEach) {
   RankLanes rank;
   rank.simulated = {.seconds = 2, .rows = {{"compute", {{"forward l0 m7", 1, 2}}, 1}}, .counters = {}};
   rank.measured = {
       .seconds = 4, .rows = {{"compute", {{"forward l0 m7", 3, 4}}, 1}, {"read", {{"<&>", 0, 1}}, 1}}, .counters = {}};
-  const auto svg = lanes_picture(std::vector{rank}, "two & two");
+  RankLanes shorter;  // it came to the measured step a second later
+  shorter.measured = {.seconds = 3, .rows = {{"compute", {{"forward l0 m7", 0, 1}}, 1}}, .counters = {}};
+  const auto svg = lanes_picture(std::vector{rank, shorter}, "two & two");
   EXPECT_TRUE(svg.starts_with("<svg ")) << svg;
   EXPECT_TRUE(svg.ends_with("</svg>\n")) << svg;
   for (const auto* const piece : {"two &amp; two", "rank 0 compute, simulated", ">50 %<", ">25 %<", "rank 0 read, simulated",
                                   ">0 %<", "&lt;&amp;&gt;", "simulated 2 s, measured 4 s"})
     EXPECT_THAT(svg, HasSubstr(piece));
-  // The last quarter of the axis of 1,200, after what stands before it; each with its micro-batch in it.
+  // Quarters of the axis of 1,200, behind the labels; each with its micro-batch in it.
   std::vector<std::string> bars;
   for (std::size_t at = svg.find("<rect x="); at != std::string::npos; at = svg.find("<rect x=", at + 1)) {
     const auto end = svg.find('>', at);
     if (svg.compare(end + 1, 20, "<title>forward l0 m7") == 0) bars.push_back(svg.substr(at, svg.find(" y=", at) - at));
   }
-  EXPECT_THAT(bars, ElementsAre("<rect x='1090.00'", "<rect x='1090.00'"));
+  EXPECT_THAT(bars, ElementsAre("<rect x='490.00'", "<rect x='1090.00'", "<rect x='490.00'"));
   EXPECT_THAT(svg, HasSubstr("text-anchor='middle'>7</text>"));
 }
 
