@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include <terrace/core/stream_range.h>
 #include <terrace/offload/clock_watch.h>
 
 namespace terrace {
@@ -29,7 +30,10 @@ void CopyLane::issue(const Move& move) {
 
   parts_.lanes->stream_wait(*stream_, lane_, move.after);
   stream_->then([flight](const std::exception_ptr&) { flight->times.started_ns = now_ns(); });
-  stream_->copy(to, from, move.bytes);
+  {
+    const StreamRange range(*stream_, [&] { return move_name(parts_.store, move); });
+    stream_->copy(to, from, move.bytes);
+  }
   // With the stream's own error, or that of the lane that it waited for, the lane fails.
   stream_->then([this, flight](const std::exception_ptr& failure) {
     if (failure) return parts_.lanes->of(lane_).fail(failure);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include <terrace/core/stream_range.h>
+
 namespace terrace {
 namespace {
 
@@ -120,7 +122,10 @@ void Executor::compute(const Action& action, std::span<const Use> uses, const Re
     *begin = ready;
   });
 
-  compute_.enqueue(action, uses, granted.offsets, base);
+  {
+    const StreamRange range(stream, [&] { return to_text(action); });
+    compute_.enqueue(action, uses, granted.offsets, base);
+  }
 
   PerTier<std::uint64_t> reserved{};
   for (const auto tier : kAllTiers) reserved[tier] = parts_.walk->reserved_bytes(tier);

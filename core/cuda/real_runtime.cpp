@@ -4,6 +4,8 @@
 
 #include <array>
 
+#include <terrace/core/cuda/nvtx_profiler.h>
+
 namespace terrace {
 namespace {
 
@@ -66,6 +68,8 @@ class RealCudaRuntime final : public CudaRuntime {
   int record_event(CudaEventHandle event, CudaStreamHandle stream) override { return told(cudaEventRecord(event, stream)); }
   int synchronize_event(CudaEventHandle event) override { return told(cudaEventSynchronize(event)); }
 
+  CudaProfiler* profiler() override { return profiler_.get(); }
+
   std::string error_name(int code) override { return cudaGetErrorName(static_cast<cudaError_t>(code)); }
   std::string error_text(int code) override { return cudaGetErrorString(static_cast<cudaError_t>(code)); }
 
@@ -75,6 +79,8 @@ class RealCudaRuntime final : public CudaRuntime {
     if (code != cudaSuccess) (void)cudaGetLastError();
     return static_cast<int>(code);
   }
+
+  const std::unique_ptr<CudaProfiler> profiler_ = make_nvtx_profiler();
 };
 
 }  // namespace

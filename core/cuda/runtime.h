@@ -20,6 +20,7 @@ namespace terrace {
 
 using CudaStreamHandle = CUstream_st*;
 using CudaEventHandle = CUevent_st*;
+class CudaProfiler;
 
 inline constexpr int kCudaSuccess = 0;
 inline constexpr int kCudaOutOfMemory = 2;  // cudaErrorMemoryAllocation
@@ -72,6 +73,9 @@ class CudaRuntime {
   virtual int destroy_event(CudaEventHandle event) = 0;
   virtual int record_event(CudaEventHandle event, CudaStreamHandle stream) = 0;
   virtual int synchronize_event(CudaEventHandle event) = 0;
+
+  // Null: nobody looks on.
+  [[nodiscard]] virtual CudaProfiler* profiler() { return nullptr; }
 
   [[nodiscard]] virtual std::string error_name(int code) = 0;  // "cudaErrorIllegalAddress"
   [[nodiscard]] virtual std::string error_text(int code) = 0;  // "an illegal memory access was encountered"

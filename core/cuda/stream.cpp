@@ -34,11 +34,13 @@ CudaStream::CudaStream(Device& device, std::shared_ptr<CudaRuntime> runtime, int
       device_index_(device_index),
       on_(fmt::format("{}, stream \"{}\"", device.name(), name)),
       pieces_(pieces),
+      profiler_(runtime_->profiler()),
       events_(*runtime_, on_) {
   enter_device();
   if (const int code = runtime_->create_stream(&handle_)) {
     throw CudaError(*runtime_, code, on_, "cudaStreamCreateWithFlags");
   }
+  if (profiler_) profiler_->name_stream(handle_, name);
   try {
     issuing_ = std::thread([this] { run_issuing(); });
     completing_ = std::thread([this] { run_completing(); });
@@ -78,7 +80,7 @@ void CudaStream::run_issuing() {
   }
   while (auto entry = entries_.take()) {
     try {
-      if (!is_poisoned()) std::visit([this](auto& e) { issue(e); }, *entry);
+      if (std::holds_alternative<Range>(*entry) || !is_poisoned()) std::visit([this](auto& e) { issue(e); }, *entry);
     } catch (...) {
       poison_from_issuing(std::current_exception());
     }

@@ -5,6 +5,7 @@
 //   submit   host work: the issuing thread waits until the CUDA stream has ended all before, then runs it
 //   launch   issues kernels on the CUDA stream
 //   wait     holds the issuing thread; what was issued before goes on running
+//   range    a name that a profiler shows over what the issuing thread issues between its ends
 //   expect   a check of what ended, on the completing thread
 //   record   a point that the completing thread reaches; two points with nothing issued between share one CUDA event
 //
@@ -27,13 +28,15 @@
 
 #include <terrace/core/cuda/event_pool.h>
 #include <terrace/core/cuda/pieces.h>
+#include <terrace/core/cuda/profiler.h>
 #include <terrace/core/cuda/runtime.h>
 #include <terrace/core/cuda/work_queue.h>
 #include <terrace/core/device.h>
+#include <terrace/core/stream_range.h>
 
 namespace terrace {
 
-class CudaStream final : public Stream {
+class CudaStream final : public Stream, public RangedStream {
  public:
   CudaStream(Device& device, std::shared_ptr<CudaRuntime> runtime, int device_index, const std::string& name,
              CudaPieces pieces);
@@ -45,6 +48,10 @@ class CudaStream final : public Stream {
   Event record() override;
   void copy(std::byte* to, const std::byte* from, std::size_t bytes) override { entries_.push(Copy{to, from, bytes}); }
   Device& device() override { return device_; }
+
+  [[nodiscard]] bool is_watched() const override { return profiler_ != nullptr; }
+  void begin_range(std::string name) override { entries_.push(Range{std::move(name), true}); }
+  void end_range() override { entries_.push(Range{{}, false}); }
 
   void launch(std::function<void(CudaStreamHandle)> kernels) { entries_.push(Launch{std::move(kernels)}); }
   // Looks at what kernels have reported, on the completing thread when they have ended; a throw poisons the stream as their own
@@ -63,6 +70,10 @@ class CudaStream final : public Stream {
     const std::byte* from;
     std::size_t bytes;
   };
+  struct Range {  // an end of one
+    std::string name;
+    bool begins;
+  };
   struct Wait {
     Event event;
   };
@@ -71,7 +82,7 @@ class CudaStream final : public Stream {
     std::uint64_t point;
     std::function<void()> check = {};
   };
-  using Entry = std::variant<Work, Launch, Copy, Wait, Mark>;
+  using Entry = std::variant<Work, Launch, Copy, Range, Wait, Mark>;
   struct Completion {
     CudaEventPool::Lease event;  // none: nothing was issued since the last one
     Mark mark;
@@ -85,6 +96,7 @@ class CudaStream final : public Stream {
   void issue(Work& work);
   void issue(Launch& launch);
   void issue(Copy& copy);
+  void issue(Range& range) { range.begins ? profiler_->begin_range(range.name) : profiler_->end_range(); }
   void issue(Wait& wait) { wait.event.wait(); }
   void issue(Mark& mark);
   void enter_device();
@@ -104,6 +116,7 @@ class CudaStream final : public Stream {
   const int device_index_;
   const std::string on_;  // "cuda:0, stream \"upload\"", for errors
   const CudaPieces pieces_;
+  CudaProfiler* const profiler_;  // null: nobody looks on
   CudaStreamHandle handle_ = nullptr;
   CudaEventPool events_;
   const std::shared_ptr<Timeline> timeline_ = std::make_shared<Timeline>();

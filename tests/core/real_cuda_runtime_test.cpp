@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include <terrace/core/cuda/device.h>
 #include <terrace/core/error.h>
 #include <terrace/core/thread_pool.h>
@@ -29,6 +31,11 @@ TEST(RealCudaRuntime, WithoutAGpuSaysSoInItsOwnWords) {
     EXPECT_EQ(error.exit(), Exit::hardware_missing);
     EXPECT_THAT(error.what(), testing::HasSubstr("cuda:0: cudaGetDeviceCount failed: " + runtime->error_name(code)));
   }
+}
+
+TEST(RealCudaRuntime, HasNoProfilerWhereNoToolLooksOn) {
+  if (std::getenv("NVTX_INJECTION64_PATH")) GTEST_SKIP() << "a tool is here";
+  EXPECT_EQ(make_real_cuda_runtime()->profiler(), nullptr);
 }
 
 }  // namespace terrace::test

@@ -11,6 +11,7 @@
 
 #include <terrace/tests/support/emulated_updates.h>
 #include <terrace/tests/support/environment.h>
+#include <terrace/tests/support/fake_profiler.h>
 #include <terrace/tests/support/folder_test.h>
 #include <terrace/tests/support/test_device.h>
 #include <terrace/tests/support/toy_run.h>
@@ -114,6 +115,28 @@ TEST_F(CudaEngine, UpdatesByItsKernelsGiveTheCpusBits) {
       EXPECT_EQ("", fake->leaks());
     }
   }
+}
+
+// What a profiler is shown is what the trace of the same run has, in the same order: of every action, and of every copy.
+TEST_F(CudaEngine, AProfilerSeesLanesAndActions) {
+  auto o = options(DType::bf16);
+  o.steps = 2;
+  o.budget = {plan(toy::make_model(o.sizes), toy::request_of(o), {}).smallest_bytes[Tier::device] + 512 * kKiB, kUnlimited, 0};
+  test::FakeProfiler profiler;
+  Trace trace;
+  auto watched = test::strict_fake();
+  watched.profiler = &profiler;
+  o.trace = &trace;
+  ASSERT_TRUE(toy::run(on_fake(o, std::make_shared<FakeCuda>(watched))).planned.fits);
+  std::map<std::string, std::vector<std::string>> traced;
+  for (const auto& span : trace.spans()) traced[span.lane].push_back(span.name);
+  EXPECT_EQ("", profiler.complaints());
+  for (const auto* const lane : {"compute", "upload", "download"}) {
+    EXPECT_THAT(profiler.streams(), testing::Contains(lane));
+    ASSERT_FALSE(traced[lane].empty()) << lane;
+    EXPECT_EQ(profiler.ranges(lane), traced[lane]) << lane;
+  }
+  EXPECT_THAT(profiler.ranges("compute"), testing::Contains("forward l1 m2").Times(2));
 }
 
 TEST_F(CudaEngine, AResumedRunEndsAsTheUndisturbedOne) {

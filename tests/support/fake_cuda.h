@@ -63,6 +63,7 @@ class FakeCuda final : public CudaRuntime {
     bool pageable_copies = false;   // true: copies from and to unregistered memory are meant
     std::uint64_t jitter_seed = 0;  // not 0: operations, and calls that copy, take up to 100 µs longer
     std::function<void(const std::string&)> report = {};
+    CudaProfiler* profiler = nullptr;
   };
   struct Record {
     Call call{};
@@ -115,6 +116,7 @@ class FakeCuda final : public CudaRuntime {
   int destroy_event(CudaEventHandle event) override;
   int record_event(CudaEventHandle event, CudaStreamHandle stream) override;
   int synchronize_event(CudaEventHandle event) override;
+  CudaProfiler* profiler() override { return options_.profiler; }
   std::string error_name(int code) override;
   std::string error_text(int code) override;
 

@@ -54,7 +54,8 @@ struct RunOptions {
   std::string recipe = "fp32";
   std::string param_groups = "";
   std::uint64_t average_every = 0;  // with data.local
-  DataParallel data = {};           // shape.micro_batches are each data rank's
+  Trace* trace = nullptr;
+  DataParallel data = {};  // shape.micro_batches are each data rank's
   std::optional<pipeline::Pipeline> pipeline = {};
   [[nodiscard]] bool asynchronous() const { return pipeline && pipeline->schedule.asynchronous(); }
   [[nodiscard]] std::size_t updates_a_step() const {
@@ -115,6 +116,7 @@ struct Training {
                         .reshard_from = other_stores(),
                         .optimizer = optimizer.get(),
                         .communicator = ranks,
+                        .trace = o.trace,
                         .make_io = o.make_io});
     if (!o.resume) engine->fill(initialise);
   }

@@ -1,0 +1,22 @@
+// A profiler that looks on, as streams tell it what they do. In the module NVTX (nvtx_profiler.cpp); tests have their own.
+//
+// Owner:   the CudaRuntime. Threads: any; a range belongs to the thread that began it, which ends it.
+// Errors:  none: what a profiler makes of it is its own business.
+#pragma once
+
+#include <string>
+
+#include <terrace/core/cuda/runtime.h>
+
+namespace terrace {
+
+class CudaProfiler {
+ public:
+  virtual ~CudaProfiler() = default;
+  virtual void name_stream(CudaStreamHandle stream, const std::string& name) = 0;
+  // What the calling thread issues in between belongs to the name.
+  virtual void begin_range(const std::string& name) = 0;
+  virtual void end_range() = 0;
+};
+
+}  // namespace terrace

@@ -1,0 +1,82 @@
+// Ranges of streams, as a profiler beside the CUDA runtime gets them.
+#include <terrace/core/stream_range.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <terrace/core/cuda/stream.h>
+#include <terrace/core/thread_pool.h>
+#include <terrace/tests/support/fake_profiler.h>
+#include <terrace/tests/support/test_device.h>
+
+namespace terrace::test {
+namespace {
+
+using testing::ElementsAre;
+
+class StreamRanges : public testing::Test {
+ protected:
+  std::unique_ptr<Device> make(CudaProfiler* profiler) {
+    auto options = strict_fake();
+    options.profiler = profiler;
+    options.pageable_copies = true;
+    options.jitter_seed = 11;
+    return make_fake_cuda_device(std::make_shared<FakeCuda>(options), pool_);
+  }
+  ThreadPool pool_{1};
+  FakeProfiler profiler_;
+};
+
+TEST_F(StreamRanges, CoverWhatTheStreamIssuesBetweenTheirEnds) {
+  const auto device = make(&profiler_);
+  const auto stream = device->make_stream("compute");
+  std::vector<std::string> seen;
+  const auto look = [&](CudaStreamHandle) { seen.push_back(profiler_.open_range()); };
+  cuda_stream(*stream).launch(look);
+  {
+    const StreamRange outer(*stream, [] { return "forward l1 m0"; });
+    cuda_stream(*stream).launch(look);
+    {
+      const StreamRange inner(*stream, [] { return "norm"; });
+      cuda_stream(*stream).launch(look);
+    }
+    cuda_stream(*stream).launch(look);
+  }
+  cuda_stream(*stream).launch(look);
+  stream->synchronize();
+  EXPECT_THAT(seen, ElementsAre("", "forward l1 m0", "norm", "forward l1 m0", ""));
+  EXPECT_THAT(profiler_.streams(), ElementsAre("compute"));
+  EXPECT_EQ(profiler_.complaints(), "");
+}
+
+TEST_F(StreamRanges, CloseAlsoWhenTheWorkInThemFails) {
+  {
+    const auto device = make(&profiler_);
+    const auto stream = device->make_stream("compute");
+    {
+      const StreamRange range(*stream, [] { return "forward l1 m0"; });
+      cuda_stream(*stream).launch([](CudaStreamHandle) { throw std::runtime_error("a launch failed"); });
+    }
+    const StreamRange after(*stream, [] { return "forward l2 m0"; });
+    EXPECT_THROW(stream->synchronize(), std::runtime_error);
+  }
+  EXPECT_THAT(profiler_.ranges("compute"), ElementsAre("forward l1 m0", "forward l2 m0"));
+  EXPECT_EQ(profiler_.complaints(), "");
+}
+
+TEST_F(StreamRanges, CostNotEvenANameWhereNobodyLooksOn) {
+  const auto name = []() -> std::string {
+    ADD_FAILURE() << "a name was made";
+    return "";
+  };
+  const auto cpu = make_cpu_device(pool_);
+  const auto gpu = make(nullptr);
+  for (auto* const device : {cpu.get(), gpu.get()}) {
+    const auto stream = device->make_stream("compute");
+    const StreamRange range(*stream, name);
+    stream->synchronize();
+  }
+}
+
+}  // namespace
+}  // namespace terrace::test
