@@ -6,7 +6,7 @@
 #include <array>
 #include <cstring>
 
-#include <terrace/optimizers/check_update.h>
+#include <terrace/optimizers/elementwise.h>
 #include <terrace/optimizers/stored_weights.h>
 
 namespace terrace {
@@ -66,8 +66,7 @@ struct Descend {
   };
   template <class A>
   TERRACE_INLINE static void element(const Factors<A>& f, A& weight, A direction, A&, A&) {
-    const A p = weight * f.decay;
-    weight = p - f.rate * direction;
+    descend_by(f.rate, f.decay, weight, direction);
   }
 };
 
@@ -206,29 +205,34 @@ void LayerWork<A>::sum_directions(ThreadPool& pool, std::span<double> blocks) co
   });
 }
 
-template <class A>
-double LayerWork<A>::folded(std::span<const double> blocks, std::size_t tensor) const {
+double folded(std::span<const double> blocks, const UpdateTensor& tensor) {
   double sum = 0;
-  for (const double block :
-       blocks.subspan(static_cast<std::size_t>(first_block_[tensor]), static_cast<std::size_t>(blocks_of(tensors_[tensor]))))
-    sum += block;
+  for (const double block : blocks.first(static_cast<std::size_t>(blocks_of(tensor)))) sum += block;
   return sum;
 }
 
 template <class A>
-double LayerWork<A>::direction_squares(ThreadPool& pool, std::size_t tensor) const {
+double LayerWork<A>::folded(std::span<const double> blocks, std::size_t tensor) const {
+  return terrace::folded(blocks.subspan(static_cast<std::size_t>(first_block_[tensor])), tensors_[tensor]);
+}
+
+template <class A>
+void LayerWork<A>::sum_tensor(ThreadPool& pool, std::size_t tensor, std::span<double> blocks) const {
   const auto& t = tensors_[tensor];
   const auto begin = t.first / kBlockElements;
-  std::vector<double> blocks(static_cast<std::size_t>(blocks_of(t)));
   pool.parallel_for(blocks_of(t), [&](std::int64_t b) {
     const auto first = std::max(t.first, (begin + b) * kBlockElements);
     SumOfSquares lanes;
     lanes.add(directions_ + first, std::min(t.first + t.elements(), (begin + b + 1) * kBlockElements) - first);
     blocks[static_cast<std::size_t>(b)] = lanes.sum();
   });
-  double sum = 0;
-  for (const double block : blocks) sum += block;
-  return sum;
+}
+
+template <class A>
+double LayerWork<A>::direction_squares(ThreadPool& pool, std::size_t tensor) const {
+  std::vector<double> blocks(static_cast<std::size_t>(blocks_of(tensors_[tensor])));
+  sum_tensor(pool, tensor, blocks);
+  return terrace::folded(blocks, tensors_[tensor]);
 }
 
 template <class A>

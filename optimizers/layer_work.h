@@ -24,9 +24,17 @@
 #include <vector>
 
 #include <terrace/core/units.h>
-#include <terrace/optimizers/elementwise.h>
+#include <terrace/optimizers/check_update.h>
+#include <terrace/optimizers/each_isa.h>
+#include <terrace/optimizers/optimizer.h>
+#include <terrace/optimizers/settings.h>
 
 namespace terrace {
+
+namespace elementwise {
+template <class A>
+struct Tile;  // elementwise.h
+}
 
 // Hands out places in a layer's scratch, the same ones when it is counted (without a base; the places have a size and no bytes)
 // and when it is used.
@@ -56,6 +64,8 @@ class ScratchPlan {
 // Blocks of sums over the layer's tensors.
 [[nodiscard]] std::int64_t blocks_of(const UpdateTensor& tensor);
 [[nodiscard]] std::int64_t blocks_of(std::span<const UpdateTensor> tensors);
+// A tensor's blocks, which `blocks` begins with.
+[[nodiscard]] double folded(std::span<const double> blocks, const UpdateTensor& tensor);
 
 template <class A>
 class LayerWork {
@@ -86,6 +96,15 @@ class LayerWork {
   [[nodiscard]] const std::vector<UpdatePart>& parts(std::size_t chunk) const { return parts_[chunk]; }
   [[nodiscard]] std::size_t chunks() const { return chunks_.size(); }
   [[nodiscard]] std::size_t tensor_of(std::size_t chunk, std::size_t part) const { return part_tensor_[chunk][part]; }
+  // As this half reads it: with its parts.
+  [[nodiscard]] const ChunkUpdate& chunk(std::size_t chunk) const { return chunks_[chunk]; }
+  [[nodiscard]] const std::vector<Stored>& packed() const { return packed_; }
+  [[nodiscard]] const LayerShare& share() const { return share_; }
+  [[nodiscard]] std::int64_t chunk_elements() const { return chunk_elements_; }
+  [[nodiscard]] std::int64_t first_block(std::size_t tensor) const { return first_block_[tensor]; }
+  [[nodiscard]] A* directions_of(std::size_t chunk) const {
+    return directions_ + (all_directions_ ? position(chunk) : static_cast<std::int64_t>(chunk)) * chunk_elements_;
+  }
 
   // The blocks of what is here, and zeros; and a tensor's sum, of everybody's blocks.
   void sum_weights(ThreadPool& pool, std::span<double> blocks) const;
@@ -93,6 +112,7 @@ class LayerWork {
   [[nodiscard]] double folded(std::span<const double> blocks, std::size_t tensor) const;
   // Where all directions are here.
   [[nodiscard]] double direction_squares(ThreadPool& pool, std::size_t tensor) const;
+  void sum_tensor(ThreadPool& pool, std::size_t tensor, std::span<double> blocks) const;  // its blocks, from blocks[0] on
 
   struct Descent {
     double rate = 0, decay = 1;
@@ -109,9 +129,6 @@ class LayerWork {
   [[nodiscard]] std::int64_t position(std::size_t chunk) const {  // in the layer's run
     return static_cast<std::int64_t>(chunk) * share_.ranks + share_.rank;
   }
-  [[nodiscard]] A* directions_of(std::size_t chunk) const {
-    return directions_ + (all_directions_ ? position(chunk) : static_cast<std::int64_t>(chunk)) * chunk_elements_;
-  }
 
   std::vector<ChunkUpdate> chunks_;
   std::vector<Stored> packed_;
@@ -127,31 +144,73 @@ class LayerWork {
   std::int64_t chunk_elements_ = 0;
 };
 
+// The last step of an element.
+template <class A>
+TERRACE_INLINE void descend_by(A rate, A decay, A& weight, A direction) {
+  const A p = weight * decay;
+  weight = p - rate * direction;
+}
+
 LayerShape shape_of(const LayerUpdate& layer);
 // That there is room for so many numbers.
 void demand_packed(const char* name, std::int64_t numbers, std::span<const Stored> packed);
 
-// An optimizer over LayerWork, in the arithmetic that the weights ask for. `Own` has
+// How an optimizer that sees whole layers lays out its scratch, for the host's implementation and the GPU's: `Layer` has
 //
 //   static constexpr const char* kName;
 //   static constexpr Packed kSecondMoment;    // where packed, it is the last of its states
 //   static constexpr bool kAllDirections;     // its second half looks at all of a layer's directions
+//   static constexpr bool kBitsOfDevice;      // LayerUnit::bits_of_device
+//   static constexpr std::array<Kind, N> kStates;
 //   static bool needs_all(const UpdateTensor&);  // of which tensors, where it does
 //   template <class A> struct Scratch;        // what it computes in beside the directions; `packed`: the packed state's
-//   numbers template <class A> static Scratch<A> scratch(const LayerShape&, ScratchPlan&); template <class A> void
-//   prepare(Stream&, const std::shared_ptr<LayerWork<A>>&, const Scratch<A>&) const; template <class A> void finish(Stream&,
-//   const std::shared_ptr<LayerWork<A>>&, const Scratch<A>&) const;
+//   numbers template <class A> static Scratch<A> scratch(const LayerShape&, ScratchPlan&);
+template <class Layer>
+std::int64_t directions_of(const LayerShape& shape) {
+  return Layer::kAllDirections ? shape.run_elements : shape.run_elements / shape.share.ranks;
+}
+
+// What is to be done of a layer's update: null where it is not. What does not go together is refused here.
+template <class Layer, class A>
+struct LayerHalves {
+  typename Layer::template Scratch<A> scratch;
+  std::shared_ptr<LayerWork<A>> prepare, finish;
+};
+template <class Layer, class A>
+LayerHalves<Layer, A> halves_of(Isa isa, const UpdateStep& step, const LayerUpdate& layer) {
+  const auto shape = shape_of(layer);
+  ScratchPlan plan(layer.scratch);
+  auto* const directions = plan.take<A>(directions_of<Layer>(shape)).data();
+  LayerHalves<Layer, A> halves{.scratch = Layer::template scratch<A>(shape, plan), .prepare = nullptr, .finish = nullptr};
+  const auto states = Layer::kStates.size() - (Layer::kSecondMoment == Packed::none ? 0 : 1);
+  const auto work = [&](UpdateHalf half) {
+    return std::make_shared<LayerWork<A>>(Layer::kName, states, isa, step, layer, directions, Layer::kAllDirections, half);
+  };
+  const auto other = Layer::kSecondMoment == Packed::own ? UpdateHalf::finish : UpdateHalf::prepare;
+  if (Layer::kSecondMoment != Packed::none && layer.half != other)
+    demand_packed(Layer::kName, static_cast<std::int64_t>(halves.scratch.packed.size()), layer.packed);
+  if (layer.half != UpdateHalf::finish) halves.prepare = work(UpdateHalf::prepare);
+  if (layer.half != UpdateHalf::prepare) halves.finish = work(UpdateHalf::finish);
+  return halves;
+}
+
+// The host's implementation, in the arithmetic that the weights ask for. `Own` is a Layer, and has
+//
+//   template <class A> void prepare(Stream&, const std::shared_ptr<LayerWork<A>>&, const Scratch<A>&) const;
+//   template <class A> void finish(Stream&, const std::shared_ptr<LayerWork<A>>&, const Scratch<A>&) const;
 template <class Own>
 class LayerOptimizer : public Optimizer {
  public:
   LayerOptimizer(const OptimizerSettings& settings, Isa isa) : s_(settings), isa_(isa) {}
   [[nodiscard]] std::string name() const final { return Own::kName; }
+  [[nodiscard]] std::vector<Kind> states() const final { return {Own::kStates.begin(), Own::kStates.end()}; }
   [[nodiscard]] std::optional<LayerUnit> layer_unit() const final {
     return LayerUnit{.needs =
                          [](const LayerShape& shape) {
                            return shape.arithmetic == DType::fp64 ? needs<double>(shape) : needs<float>(shape);
                          },
-                     .second_moment = Own::kSecondMoment};
+                     .second_moment = Own::kSecondMoment,
+                     .bits_of_device = Own::kBitsOfDevice};
   }
   void update(ThreadPool&, const UpdateStep&, const ChunkUpdate&) const final {
     refuse(Own::kName, "it sees whole layers, and was given a chunk");
@@ -169,13 +228,10 @@ class LayerOptimizer : public Optimizer {
   Isa isa_;
 
  private:
-  static std::int64_t directions_of(const LayerShape& shape) {
-    return Own::kAllDirections ? shape.run_elements : shape.run_elements / shape.share.ranks;
-  }
   template <class A>
   static LayerNeeds needs(const LayerShape& shape) {
     ScratchPlan plan;
-    plan.take<A>(directions_of(shape));
+    plan.take<A>(directions_of<Own>(shape));
     const auto scratch = Own::template scratch<A>(shape, plan);
     if (Own::kAllDirections) gather_directions(plan.exchanges(), shape, sizeof(A));
     if (shape.share.ranks == 1) plan.exchanges().clear();
@@ -195,20 +251,7 @@ class LayerOptimizer : public Optimizer {
   }
   template <class A>
   void enqueue_as(Stream& stream, const UpdateStep& step, const LayerUpdate& layer) const {
-    const auto shape = shape_of(layer);
-    ScratchPlan plan(layer.scratch);
-    auto* const directions = plan.take<A>(directions_of(shape)).data();
-    const auto scratch = Own::template scratch<A>(shape, plan);
-    const auto states = this->states().size() - (Own::kSecondMoment == Packed::none ? 0 : 1);
-    const auto work = [&](UpdateHalf half) {
-      return std::make_shared<LayerWork<A>>(Own::kName, states, isa_, step, layer, directions, Own::kAllDirections, half);
-    };
-    // What does not go together is refused before anything is enqueued.
-    const auto other = Own::kSecondMoment == Packed::own ? UpdateHalf::finish : UpdateHalf::prepare;
-    if (Own::kSecondMoment != Packed::none && layer.half != other)
-      demand_packed(Own::kName, static_cast<std::int64_t>(scratch.packed.size()), layer.packed);
-    const auto first = layer.half != UpdateHalf::finish ? work(UpdateHalf::prepare) : nullptr;
-    const auto second = layer.half != UpdateHalf::prepare ? work(UpdateHalf::finish) : nullptr;
+    const auto [scratch, first, second] = halves_of<Own, A>(isa_, step, layer);
     const auto& own = static_cast<const Own&>(*this);
     if (first) own.template prepare<A>(stream, first, scratch);
     if (second) own.template finish<A>(stream, second, scratch);

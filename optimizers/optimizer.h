@@ -119,6 +119,7 @@ enum class Packed : std::uint8_t {
 struct LayerUnit {
   std::function<LayerNeeds(const LayerShape&)> needs;
   Packed second_moment = Packed::none;
+  bool bits_of_device = false;  // it multiplies matrices: a GPU's bits are not the host's
 };
 
 // Alone, a rank updates a layer at once. Ranks that share it do so in halves, with the exchanges of their scratch between them.
@@ -148,7 +149,7 @@ class Optimizer {
   // Empty: chunks are updated one by one, in any order, by update() and enqueue(). Else a layer at once, by enqueue_layer().
   [[nodiscard]] virtual std::optional<LayerUnit> layer_unit() const { return {}; }
   virtual void update(ThreadPool& pool, const UpdateStep& step, const ChunkUpdate& chunk) const = 0;
-  // In the order of a stream of the host. Bytes and optimizer must live until it has passed; the spans' contents are copied.
+  // In the order of a stream, as enqueue(). Bytes and optimizer must live until it has passed; the spans' contents are copied.
   virtual void enqueue_layer(Stream& stream, const UpdateStep& step, const LayerUpdate& layer) const;
   // The same update in the order of a stream, by whatever computes there: the host, unless an optimizer knows the stream's
   // device. Bytes and optimizer must live until the stream has passed; the parts are copied.

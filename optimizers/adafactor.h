@@ -1,0 +1,93 @@
+// Adafactor (Shazeer and Stern: "Adafactor: adaptive learning rates with sublinear memory cost", ICML 2018), without a first
+// moment: its scratch and its arithmetic, which the host's loops (adafactor.cpp) and the GPU's kernels (cuda/layer_update.h)
+// are made from. docs/optimizers.md has the order of sums.
+//
+// Internal to optimizers/. Threads: any.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include <terrace/optimizers/layer_work.h>
+
+namespace terrace {
+
+struct AdafactorLayer {
+  static constexpr const char* kName = "adafactor";
+  static constexpr Packed kSecondMoment = Packed::whole;
+  static constexpr bool kAllDirections = true;
+  static constexpr bool kBitsOfDevice = false;
+  static constexpr std::array kStates{Kind::second_moment};
+
+  static constexpr double kSmallestSquare = 1e-30;  // ε1: added to squares
+  static constexpr double kSmallestScale = 1e-3;    // ε2: of a tensor's weights
+  static constexpr double kGreatestDirection = 1;   // d: root mean square of an update before the rate
+  static constexpr double kDecayPower = -0.8;       // 1 − β2 = t^−0.8
+
+  template <class A>
+  struct Scratch {
+    std::span<A> packed;           // the moments of all tensors
+    std::span<double> sums;        // of one matrix: its rows, then its columns
+    std::span<A> factors;          // likewise
+    std::span<double> weights;     // blocks of squares, of all tensors
+    std::span<double> directions;  // likewise, of one tensor
+  };
+  static bool needs_all(const UpdateTensor&) { return true; }
+  template <class A>
+  static Scratch<A> scratch(const LayerShape& shape, ScratchPlan& plan) {
+    std::int64_t numbers = 0, most = 0, most_blocks = 0;
+    for (const auto& t : shape.tensors) {
+      numbers += numbers_of(t);
+      if (t.is_matrix()) most = std::max(most, numbers_of(t));
+      most_blocks = std::max(most_blocks, blocks_of(t));
+    }
+    return {.packed = plan.take<A>(numbers),
+            .sums = plan.take<double>(most),
+            .factors = plan.take<A>(most),
+            .weights = plan.take_sums(blocks_of(shape.tensors)),
+            .directions = plan.take<double>(most_blocks)};
+  }
+  // Rows and columns of a matrix; of anything else each element has its own second moment.
+  static std::int64_t numbers_of(const UpdateTensor& t) { return t.is_matrix() ? t.rows + t.columns : t.elements(); }
+
+  static double towards(const UpdateStep& step) { return std::pow(static_cast<double>(step.step), kDecayPower); }
+  template <class A>
+  static A gradient_scale(const UpdateStep& step, const UpdateTensor& t) {
+    return static_cast<A>(step.gradient_scale * t.gradient_scale);
+  }
+
+  // A moment after a step that brought this mean of squares, as it is kept: a square beyond the numbers does not make a NaN of
+  // its whole row and column.
+  template <class A>
+  TERRACE_INLINE static A moved(A moment, double mean, double towards) {
+    constexpr double kMost = std::numeric_limits<A>::max();
+    const auto old = static_cast<double>(moment);
+    const double value = old + towards * ((mean + kSmallestSquare) - old);
+    return static_cast<A>(value > kMost ? kMost : value);
+  }
+  template <class A>
+  TERRACE_INLINE static A row_factor(A moment, double mean) {
+    return static_cast<A>(1.0 / std::sqrt(static_cast<double>(moment) / mean));
+  }
+  template <class A>
+  TERRACE_INLINE static A column_factor(A moment) {
+    return static_cast<A>(1.0 / std::sqrt(static_cast<double>(moment)));
+  }
+  // Of what is no matrix.
+  template <class A>
+  TERRACE_INLINE static A divided(A direction, A& moment, double towards) {
+    const auto own = static_cast<double>(direction);
+    moment = moved(moment, own * own, towards);
+    return static_cast<A>(own / std::sqrt(static_cast<double>(moment)));
+  }
+
+  // Of a tensor's sums of squares.
+  TERRACE_INLINE static double rate(double learning_rate, double weights, double directions, double elements) {
+    const double direction = std::sqrt(directions / elements) / kGreatestDirection, size = std::sqrt(weights / elements);
+    return (learning_rate * (kSmallestScale < size ? size : kSmallestScale)) / (1.0 < direction ? direction : 1.0);
+  }
+};
+
+}  // namespace terrace

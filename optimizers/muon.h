@@ -1,0 +1,147 @@
+// Muon (Jordan et al.: "Muon: an optimizer for hidden layers in neural networks", 2024) for the matrices of hidden layers, with
+// the scale of Liu et al. ("Muon is scalable for LLM training", 2025), so that one rate serves it and AdamW, which has the
+// rest: its scratch and its arithmetic, which the host's loops (muon.cpp) and the GPU's kernels (cuda/layer_update.h) are made
+// from.
+//
+// Internal to optimizers/. Threads: any.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include <terrace/core/math.h>
+#include <terrace/optimizers/adam_moments.h>
+#include <terrace/optimizers/layer_work.h>
+
+namespace terrace {
+
+struct MuonLayer {
+  static constexpr const char* kName = "muon";
+  static constexpr Packed kSecondMoment = Packed::own;
+  static constexpr bool kAllDirections = true;
+  static constexpr bool kBitsOfDevice = true;  // matrix products
+  static constexpr std::array kStates{Kind::first_moment, Kind::second_moment};
+
+  // x ← a·x + b·(x xᵀ)x + c·(x xᵀ)²x drives all singular values towards 1; these converge in few iterations.
+  static constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;
+  static constexpr int kIterations = 5;
+  static constexpr double kSmallestNorm = 1e-7;
+  static constexpr double kScale = 0.2;  // an orthogonal matrix's elements, times the root of its longer side, to AdamW's size
+
+  static bool is_orthogonalised(const UpdateTensor& t) { return t.hidden && t.is_matrix(); }
+  static bool needs_all(const UpdateTensor& t) { return is_orthogonalised(t); }
+
+  template <class A>
+  struct Scratch {
+    std::span<A> packed;                 // the second moments of what is no matrix
+    std::span<A> product, gram, square;  // of one matrix
+  };
+  template <class A>
+  static Scratch<A> scratch(const LayerShape& shape, ScratchPlan& plan) {
+    std::int64_t matrix = 0, gram = 0;
+    for (const auto& t : shape.tensors) {
+      if (!is_orthogonalised(t)) continue;
+      const auto shorter = std::min(t.rows, t.columns);
+      matrix = std::max(matrix, t.elements());
+      gram = std::max(gram, shorter * shorter);
+    }
+    return {.packed = plan.take<A>(most_numbers(shape)),
+            .product = plan.take<A>(matrix),
+            .gram = plan.take<A>(gram),
+            .square = plan.take<A>(gram)};
+  }
+
+  // Of a matrix.
+  template <class A>
+  struct MomentumFactors {
+    A gradient_scale, momentum;
+    bool nesterov;
+  };
+  template <class A>
+  static MomentumFactors<A> momentum_factors(const OptimizerSettings& s, const UpdateStep& step, const UpdateTensor& t) {
+    return {.gradient_scale = static_cast<A>(step.gradient_scale * t.gradient_scale),
+            .momentum = static_cast<A>(s.momentum),
+            .nesterov = s.nesterov};
+  }
+  template <class A>
+  TERRACE_INLINE static A direction(const MomentumFactors<A>& f, A gradient, A& m) {
+    const A g = gradient * f.gradient_scale;  // 1
+    m = f.momentum * m + g;                   // 2
+    const A ahead = g + f.momentum * m;
+    return f.nesterov ? ahead : m;  // 3
+  }
+  TERRACE_INLINE static double inverse_norm(double squares) { return 1.0 / (std::sqrt(squares) + kSmallestNorm); }
+
+  // Of the rest.
+  template <class A>
+  struct AdamFactors {
+    A gradient_scale;
+    AdamMoments<A> moments;
+    A correction;  // 1 / (1 − β1^t)
+  };
+  template <class A>
+  static AdamFactors<A> adam_factors(const OptimizerSettings& s, const UpdateStep& step, const UpdateTensor& t) {
+    return {.gradient_scale = static_cast<A>(step.gradient_scale * t.gradient_scale),
+            .moments = AdamMoments<A>::of(s, step),
+            .correction = static_cast<A>(1.0 / moment_correction(s.beta1, step))};
+  }
+  template <class A>
+  TERRACE_INLINE static A direction(const AdamFactors<A>& f, A gradient, A& m, A& v) {
+    const A g = gradient * f.gradient_scale;
+    const A d = move_moments(f.moments, g, m, v);
+    return (f.correction * m) / d;
+  }
+
+  // y = a·y + b·x, each product rounded.
+  template <class A>
+  TERRACE_INLINE static A combined(A y, A x, A a, A b) {
+    return a * y + b * x;
+  }
+
+  template <class A>
+  static typename LayerWork<A>::Descent descent(const OptimizerSettings& s, const UpdateStep& step, const UpdateTensor& t) {
+    const double rate = step.learning_rate * t.rate;
+    const double scale = is_orthogonalised(t) ? kScale * std::sqrt(static_cast<double>(std::max(t.rows, t.columns))) : 1.0;
+    return {.rate = rate * scale, .decay = 1.0 - rate * (s.weight_decay * t.decay)};
+  }
+
+  // The products of one matrix's iterations, between which `combine(y, x, a, b, elements)` is called: y ← a·y + b·x.
+  template <class A, class Combine>
+  static void iterate(Math& math, Stream& stream, const UpdateTensor& t, A* x, const Scratch<A>& to, const Combine& combine) {
+    constexpr auto kType = sizeof(A) == sizeof(double) ? DType::fp64 : DType::fp32;
+    const bool wide = t.rows <= t.columns;
+    const auto shorter = std::min(t.rows, t.columns);
+    const auto view = [](A* data, std::int64_t rows, std::int64_t columns) {
+      return TensorView{reinterpret_cast<std::byte*>(data), kType, {rows, columns}};
+    };
+    const auto matrix = view(x, t.rows, t.columns), product = view(to.product.data(), t.rows, t.columns);
+    const auto gram = view(to.gram.data(), shorter, shorter), square = view(to.square.data(), shorter, shorter);
+    for (int i = 0; i < kIterations; ++i) {
+      math.matmul(stream, gram, matrix, wide ? Transpose::no : Transpose::yes, matrix, wide ? Transpose::yes : Transpose::no);
+      math.matmul(stream, square, gram, Transpose::no, gram, Transpose::no);
+      combine(to.square.data(), to.gram.data(), kC, kB, shorter * shorter);
+      if (wide)
+        math.matmul(stream, product, square, Transpose::no, matrix, Transpose::no);
+      else
+        math.matmul(stream, product, matrix, Transpose::no, square, Transpose::no);
+      combine(x, to.product.data(), kA, 1, t.elements());
+    }
+  }
+
+ private:
+  // Of what AdamW updates, the elements that the rank with the most of them has.
+  static std::int64_t most_numbers(const LayerShape& shape) {
+    const auto chunk_elements = shape.share.ranks == 1 ? shape.run_elements : shape.chunk_elements;
+    std::vector<std::int64_t> numbers(static_cast<std::size_t>(shape.share.ranks));
+    for (const auto& t : shape.tensors)
+      for (auto at = t.first, end = at + t.elements(); !is_orthogonalised(t) && at < end;) {
+        const auto chunk = at / chunk_elements, next = std::min(end, (chunk + 1) * chunk_elements);
+        numbers[static_cast<std::size_t>(chunk % shape.share.ranks)] += next - at;
+        at = next;
+      }
+    return *std::ranges::max_element(numbers);
+  }
+};
+
+}  // namespace terrace
