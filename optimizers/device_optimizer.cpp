@@ -7,8 +7,6 @@ namespace terrace {
 
 std::unique_ptr<Optimizer> make_optimizer_for(const Device& device, std::string_view name, const OptimizerSettings& settings) {
   if (device.computes_on_host()) return make_optimizer(name, settings);
-  // What sees whole layers is updated in the host's memory, by the host.
-  if (auto host = make_optimizer(name, settings); host->layer_unit()) return host;
   using Make = Optimizer* (*)(const char*, const OptimizerSettings*);
   const auto make = reinterpret_cast<Make>(
       load_module("terrace_cuda", "terrace_cuda_optimizer", "build terrace on a machine with the CUDA toolkit (nvcc)"));

@@ -125,7 +125,7 @@ class Search {
 
   // Where updates run while choices are compared: where the faster of the plainest and the one that keeps least is.
   [[nodiscard]] Tier faster_tier(const StepChoice& plain) const {
-    if (request_.layer_unit && profile_.separate_device()) return Tier::host;
+    if (updates_on_host_only(request_, profile_)) return Tier::host;
     auto small = plain;
     small.recompute = recompute_.value_or(layers_);
     Tier faster = Tier::host;
@@ -144,7 +144,7 @@ class Search {
 
   // The device takes a share of the updates where that is faster: neither it nor the host then waits for the other.
   [[nodiscard]] UpdatePlace shared_place(const StepChoice& c) const {
-    if (!profile_.separate_device() || request_.layer_unit) return place_;
+    if (!profile_.separate_device() || updates_on_host_only(request_, profile_)) return place_;
     auto best = place_;
     auto least = simulate(c, place_, tried_depth()).seconds;
     for (const double share : kTriedShares) {
@@ -227,10 +227,14 @@ class Search {
 
 }  // namespace
 
+bool updates_on_host_only(const PlanRequest& request, const MachineProfile& profile) {
+  return request.layer_unit && request.layer_unit->bits_of_device && profile.separate_device();
+}
+
 bool leaves_open(const PlanRequest& r, const MachineProfile& profile) {
   if (r.decode_positions != 0) return false;
   if (r.pipeline) return false;  // its schedule is the order, and layers keep what nobody said of
-  if (!r.update && !r.layer_unit && profile.separate_device()) return true;  // the updates may be shared
+  if (!r.update && profile.separate_device() && !updates_on_host_only(r, profile)) return true;  // the updates may be shared
   return !r.order || (r.activations.empty() && (!r.recompute || !r.offload));
 }
 

@@ -84,7 +84,7 @@ class Planner {
   Plan run() {
     validate();
     if (request_.update) return attempt(*request_.update);
-    if (host_only()) return attempt(Tier::host);
+    if (updates_on_host_only(request_, profile_)) return attempt(Tier::host);
     // Everything in the device, updates included, when that fits; else updates on the host. A device with a processor of its
     // own may be the faster one even so, when its link carries more than the host's memory does.
     auto on_device = attempt(Tier::device);
@@ -138,8 +138,6 @@ class Planner {
                       "fp32 gradients: choose another --recipe",
                       request_.recipe),
           Exit::usage);
-    if (request_.update && *request_.update != UpdatePlace(Tier::host) && host_only())
-      throw Error("this optimizer looks at whole layers and runs on the host\n  give --update host", Exit::usage);
     if (!request_.activations.empty() && request_.activations.size() != model_.layers.size())
       throw Error(fmt::format("settings of activations for {} layers, and the model has {}", request_.activations.size(),
                               model_.layers.size()),
@@ -161,9 +159,6 @@ class Planner {
 
  private:
   [[nodiscard]] bool moves_no_state(const Plan& p) const { return !StepMap(model_, p.map).moves_state(p.steady_traffic); }
-
-  // What looks at whole layers is computed by the host.
-  [[nodiscard]] bool host_only() const { return request_.layer_unit && profile_.separate_device(); }
 
   void demand_asynchronous() const {
     const auto& s = request_.pipeline->schedule;

@@ -16,6 +16,10 @@ namespace terrace {
 // launch_update() of cuda/update.h; tests have another one.
 using LaunchUpdate = std::function<void(CudaStreamHandle stream, std::string_view optimizer, const OptimizerSettings& settings,
                                         const UpdateStep& step, const ChunkUpdate& chunk)>;
-std::unique_ptr<Optimizer> make_cuda_optimizer(std::string_view name, const OptimizerSettings& settings, LaunchUpdate launch);
+// enqueue_layer_update() likewise, on the rank's thread.
+using EnqueueLayer = std::function<void(Stream& stream, std::string_view optimizer, const OptimizerSettings& settings,
+                                        const UpdateStep& step, const LayerUpdate& layer)>;
+std::unique_ptr<Optimizer> make_cuda_optimizer(std::string_view name, const OptimizerSettings& settings, LaunchUpdate launch,
+                                               EnqueueLayer enqueue_layer = {});
 
 }  // namespace terrace

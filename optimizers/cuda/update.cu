@@ -29,11 +29,11 @@ struct UpdateLauncher {
 
 }  // namespace
 
+UpdateMaps maps_on_device() { return {.both = on_device(kBoth), .none = on_device(kNone)}; }
+
 void launch_update(CudaStreamHandle stream, std::string_view optimizer, const OptimizerSettings& settings,
                    const UpdateStep& step, const ChunkUpdate& chunk) {
-  // A module's symbols lie elsewhere on each device.
-  const UpdateMaps maps{.both = on_device(kBoth), .none = on_device(kNone)};
-  launch_update(UpdateLauncher{stream}, maps, optimizer, settings, step, chunk);
+  launch_update(UpdateLauncher{stream}, maps_on_device(), optimizer, settings, step, chunk);
 }
 
 }  // namespace terrace::cuda

@@ -1,6 +1,7 @@
-// The launch of an update's kernels on a CUDA stream. In the module (update.cu).
+// Updates by kernels on a CUDA stream. In the module (update.cu, layer_update.cu).
 //
-// Threads: the stream's issuing thread. Errors: as Optimizer::update(); Error for a launch that fails.
+// Threads: launch_update() and maps_on_device(): the stream's issuing thread; enqueue_layer_update(): the rank's. Errors: as
+// Optimizer::update(); Error for a launch that fails.
 #pragma once
 
 #include <string_view>
@@ -12,5 +13,12 @@ namespace terrace::cuda {
 
 void launch_update(CudaStreamHandle stream, std::string_view optimizer, const OptimizerSettings& settings,
                    const UpdateStep& step, const ChunkUpdate& chunk);
+
+// Of a whole layer: enqueues its kernels, and the products of the device's math between them.
+void enqueue_layer_update(Stream& stream, std::string_view optimizer, const OptimizerSettings& settings, const UpdateStep& step,
+                          const LayerUpdate& layer);
+
+struct UpdateMaps;
+UpdateMaps maps_on_device();  // of the codes of 8-bit states: a module's symbols lie elsewhere on each device
 
 }  // namespace terrace::cuda

@@ -4,6 +4,10 @@
 // A block takes a tile of 1,024 elements, the host's own, as four rows of 256 beside each other: a row is a block of 8-bit
 // states, whose greatest magnitude the threads find together.
 //
+// A rule of an optimizer that sees whole layers leaves the weight alone and says where to go (layer_rules.h):
+//
+//   static A direction(const Factors<A>&, std::int64_t element, A weight, A gradient, A& state0, A& state1);  // of the part
+//
 // Internal to optimizers/.
 #pragma once
 
@@ -35,7 +39,8 @@ struct UpdateArgs {
   const dynamic8::Map* maps[2] = {};  // of the states that are 8-bit
   std::uint64_t seed = 0;             // of this step's stochastic rounding
   std::int64_t first_tile = 0;
-  bool first = false;  // states hold nothing yet
+  void* directions = nullptr;  // of rules that say where to go, by element of the chunk
+  bool first = false;          // states hold nothing yet
   int parts = 0;
   UpdatePartArgs<Factors> part[kMaxUpdateParts] = {};
 
@@ -43,6 +48,27 @@ struct UpdateArgs {
   [[nodiscard]] TERRACE_INLINE bool copies() const { return master.format == Format::fp32; }
   [[nodiscard]] TERRACE_INLINE bool whole() const { return first || copies(); }
 };
+
+template <class T>
+TERRACE_KERNEL T& place(const Stored& stored, std::int64_t at) {
+  return reinterpret_cast<T*>(stored.data)[at];
+}
+template <class A>
+TERRACE_KERNEL A read_number(const Stored& stored, std::int64_t at) {
+  if constexpr (std::is_same_v<A, float>) {
+    if (stored.format == Format::bf16) return widened(place<std::uint16_t>(stored, at));
+  }
+  return place<A>(stored, at);
+}
+template <class A>
+TERRACE_KERNEL A read_weight(const Stored& parameter, const Stored& master, std::int64_t at) {
+  if constexpr (std::is_same_v<A, float>) {
+    if (master.format == Format::fp32) return place<float>(master, at);
+    if (master.format == Format::low16) return joined(place<std::uint16_t>(parameter, at), place<std::uint16_t>(master, at));
+    if (master.format == Format::low8) return joined24(place<std::uint16_t>(parameter, at), place<std::uint8_t>(master, at));
+  }
+  return read_number<A>(parameter, at);
+}
 
 template <class Rule, class A>
 class UpdateTile {
@@ -75,16 +101,21 @@ class UpdateTile {
       TERRACE_UNROLL
       for (int s = 0; s < kStates; ++s) state[s][r] = read_state(args, s, at, part_of[r] >= 0);
       if (part_of[r] < 0) continue;
-      weight[r] = read_weight(args, at);
-      gradient[r] = read_number(args.gradient, at);
+      weight[r] = read_weight<A>(args.parameter, args.master, at);
+      gradient[r] = read_number<A>(args.gradient, at);
     }
     TERRACE_UNROLL
     for (int r = 0; r < kUpdateRows; ++r) {
       const std::int64_t at = own + r * kThreads;
       if (part_of[r] >= 0) {
         const auto& p = args.part[part_of[r]];
-        Rule::element(p.factors, weight[r], gradient[r], state[0][r], state[1][r]);
-        write_weight(args, p, at, weight[r]);
+        if constexpr (requires { Rule::kDirects; }) {
+          static_cast<A*>(args.directions)[at] =
+              Rule::direction(p.factors, at - p.first, weight[r], gradient[r], state[0][r], state[1][r]);
+        } else {
+          Rule::element(p.factors, weight[r], gradient[r], state[0][r], state[1][r]);
+          write_weight(args, p, at, weight[r]);
+        }
       } else {
         clear_padding(args, at);
       }
@@ -99,31 +130,8 @@ class UpdateTile {
   }
 
  private:
-  template <class T>
-  TERRACE_KERNEL static T& place(const Stored& stored, std::int64_t at) {
-    return reinterpret_cast<T*>(stored.data)[at];
-  }
   TERRACE_KERNEL static void clear_padding(const Args& args, std::int64_t at) {
     if (args.copies() && at < args.parameter.elements) place<std::uint16_t>(args.parameter, at) = 0;
-  }
-  TERRACE_KERNEL static A read_number(const Stored& stored, std::int64_t at) {
-    if constexpr (std::is_same_v<A, float>) {
-      if (stored.format == Format::bf16) return widened(place<std::uint16_t>(stored, at));
-    }
-    return place<A>(stored, at);
-  }
-
-  TERRACE_KERNEL static A read_weight(const Args& args, std::int64_t at) {
-    if constexpr (std::is_same_v<A, float>) {
-      if (args.master.format == Format::fp32) return place<float>(args.master, at);
-      if (args.master.format == Format::low16) {
-        return joined(place<std::uint16_t>(args.parameter, at), place<std::uint16_t>(args.master, at));
-      }
-      if (args.master.format == Format::low8) {
-        return joined24(place<std::uint16_t>(args.parameter, at), place<std::uint8_t>(args.master, at));
-      }
-    }
-    return read_number(args.parameter, at);
   }
   TERRACE_KERNEL static void write_weight(const Args& args, const UpdatePartArgs<Factors>& part, std::int64_t at, A weight) {
     if constexpr (std::is_same_v<A, float>) {
@@ -165,7 +173,7 @@ class UpdateTile {
         return args.maps[s]->values[place<std::uint8_t>(stored, at)] * scale(stored, block);
       }
     }
-    return in_part ? read_number(stored, at) : A{0};
+    return in_part ? read_number<A>(stored, at) : A{0};
   }
   TERRACE_KERNEL static void write_state(const Stored& stored, std::int64_t at, A state) {
     if constexpr (std::is_same_v<A, float>) {

@@ -23,12 +23,14 @@ struct UpdateMaps {
   }
 };
 
-// A launch carries some parts only; launches are cut between tiles, so that no cut changes a bit.
-template <class A, class Launcher, class Rule>
-void launch_update(const Launcher& launcher, const UpdateMaps& maps, const Rule& rule, const UpdateStep& step,
-                   const ChunkUpdate& chunk) {
+// A launch carries some parts only; launches are cut between tiles, so that no cut changes a bit. `factors_of(i)` are those of
+// the chunk's part i.
+template <class Rule, class A, class Launcher, class FactorsOf>
+void launch_tiles(const Launcher& launcher, const UpdateMaps& maps, const UpdateStep& step, const ChunkUpdate& chunk,
+                  A* directions, const FactorsOf& factors_of) {
   using Kernel = UpdateTile<Rule, A>;
   typename Kernel::Args args;
+  static_assert(sizeof args <= 4096);
   args.parameter = chunk.parameter;
   args.master = chunk.master;
   args.gradient = chunk.gradient;
@@ -37,6 +39,7 @@ void launch_update(const Launcher& launcher, const UpdateMaps& maps, const Rule&
     args.maps[s] = maps.of(chunk.states[s].format);
   }
   args.seed = step.seed + step.step * 0x9E3779B97F4A7C15U;
+  args.directions = directions;
   args.first = step.first;
 
   const auto after = [](const UpdatePart& part) { return part.first + part.count; };
@@ -53,20 +56,28 @@ void launch_update(const Launcher& launcher, const UpdateMaps& maps, const Rule&
     args.parts = 0;
     for (std::size_t p = next; p < std::min(beyond, count); ++p) {
       const auto& part = chunk.parts[p];
-      auto own = step;
-      own.learning_rate *= part.rate;
-      own.gradient_scale *= part.gradient_scale;
       args.part[args.parts++] = {.first = part.first,
                                  .end = after(part),
                                  .stream = part.stream,
                                  .tensor_element = part.tensor_element,
-                                 .factors = rule.template factors<A>(own, part.decay)};
+                                 .factors = factors_of(p)};
     }
     args.first_tile = tile;
     launcher.template run<Kernel>(
         {.blocks = {last_tile - tile, 1, 1}, .threads = Kernel::kThreads, .shared_bytes = Kernel::kSharedBytes}, args);
     tile = last_tile;
   }
+}
+
+template <class A, class Launcher, class Rule>
+void launch_update(const Launcher& launcher, const UpdateMaps& maps, const Rule& rule, const UpdateStep& step,
+                   const ChunkUpdate& chunk) {
+  launch_tiles<Rule, A>(launcher, maps, step, chunk, static_cast<A*>(nullptr), [&](std::size_t p) {
+    auto own = step;
+    own.learning_rate *= chunk.parts[p].rate;
+    own.gradient_scale *= chunk.parts[p].gradient_scale;
+    return rule.template factors<A>(own, chunk.parts[p].decay);
+  });
 }
 
 template <class Launcher>

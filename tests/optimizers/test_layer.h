@@ -93,6 +93,8 @@ class TestLayer {
     chunks_[static_cast<std::size_t>(at / chunk_elements_)].set_gradient(at % chunk_elements_, value);
   }
   std::vector<TestChunk>& chunks() { return chunks_; }
+  [[nodiscard]] const std::vector<TestChunk>& chunks() const { return chunks_; }
+  [[nodiscard]] const std::vector<std::vector<double>>& packed() const { return packed_; }
 
  private:
   // Nothing may depend on what it held.

@@ -16,6 +16,8 @@
 #include <terrace/tests/support/test_device.h>
 #include <terrace/tests/support/toy_run.h>
 
+#include "data_parallel_run.h"
+
 namespace terrace {
 namespace {
 
@@ -112,6 +114,70 @@ TEST_F(CudaEngine, UpdatesByItsKernelsGiveTheCpusBits) {
       EXPECT_EQ(reference.losses, r.losses);
       EXPECT_EQ(reference.norms, r.norms);
       EXPECT_EQ(reference.hash, r.hash);
+      EXPECT_EQ("", fake->leaks());
+    }
+  }
+}
+
+// Optimizers that see whole layers, likewise; the matrix products of Muon are the CPU's here.
+TEST_F(CudaEngine, UpdatesOfWholeLayersByItsKernelsGiveTheCpusBits) {
+  for (const auto* const name : {"lamb", "adafactor", "muon"}) {
+    auto o = options(DType::bf16);
+    o.steps = 3;
+    o.make_optimizer = [&] { return make_optimizer(name, {}); };
+    const auto reference = toy::run(o);
+    for (const bool whole : {true, false}) {
+      SCOPED_TRACE(testing::Message() << name << (whole ? ", resident" : ", disk holds the rest"));
+      const auto fake = make_fake(7);
+      std::atomic<int> launched = 0;
+      auto on_device = on_fake(o, fake);
+      on_device.update = Tier::device;
+      on_device.make_optimizer = [&] {
+        return make_cuda_optimizer(name, {}, {}, test::emulated_layer_updates(fake, launched));
+      };
+      if (!whole) {
+        const auto smallest = plan(toy::make_model(o.sizes), toy::request_of(on_device), on_device.profile).smallest_bytes;
+        on_device.budget = {smallest[Tier::device] + 512 * kKiB, smallest[Tier::host] + 2 * kMiB, 256 * kMiB};
+        on_device.disk_tier = true;
+      }
+      const auto r = toy::run(on_device);
+      ASSERT_TRUE(r.planned.fits) << r.planned.refusal.why;
+      EXPECT_GT(launched, 0);
+      EXPECT_EQ(reference.losses, r.losses);
+      EXPECT_EQ(reference.norms, r.norms);
+      EXPECT_EQ(reference.hash, r.hash);
+      EXPECT_EQ("", fake->leaks());
+    }
+  }
+}
+
+// Ranks with a GPU each: what they exchange between the halves of an update lies on the devices.
+TEST_F(CudaEngine, RanksThatShareLayersUpdateThemByTheirKernels) {
+  for (const auto* const name : {"lamb", "adafactor", "muon"}) {
+    auto o = options(DType::bf16);
+    o.steps = 2;
+    o.sizes.blocks = 1;
+    o.shape = {{1, 8}, 4};
+    o.data.canonical = true;
+    o.make_optimizer = [&] { return make_optimizer(name, {}); };
+    const auto reference = toy::run(o);
+    for (const std::uint32_t zero : {1U, 3U}) {
+      SCOPED_TRACE(testing::Message() << name << ", ZeRO-" << zero);
+      const auto fake = make_fake(5);
+      std::atomic<int> launched = 0;
+      auto shared = on_fake(o, fake);
+      shared.data = {.ranks = 2, .zero = zero, .canonical = true};
+      shared.shape.micro_batches = 2;
+      shared.update = Tier::device;
+      shared.make_optimizer = [&] { return make_cuda_optimizer(name, {}, {}, test::emulated_layer_updates(fake, launched)); };
+      const auto all = toy::run_ranks(shared);
+      EXPECT_GT(launched, 0);
+      for (std::size_t r = 0; r < all.ranks.size(); ++r) {
+        EXPECT_EQ("", all.errors[r]);
+        EXPECT_EQ(reference.losses, all.ranks[r].losses);
+        EXPECT_EQ(reference.norms, all.ranks[r].norms);
+        EXPECT_EQ(reference.hash, all.ranks[r].hash);
+      }
       EXPECT_EQ("", fake->leaks());
     }
   }

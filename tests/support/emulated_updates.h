@@ -12,7 +12,9 @@
 #include <string>
 #include <vector>
 
+#include <terrace/core/cuda/stream.h>
 #include <terrace/optimizers/cuda/cuda_optimizer.h>
+#include <terrace/optimizers/cuda/layer_update.h>
 #include <terrace/optimizers/cuda/update_launch.h>
 #include <terrace/tests/support/emulated_lane.h>
 #include <terrace/tests/support/fake_cuda.h>
@@ -46,6 +48,47 @@ inline LaunchUpdate emulated_updates(std::shared_ptr<FakeCuda> fake, std::atomic
         {.kernel = reinterpret_cast<const void*>(kernel), .arguments = &argument, .argument_bytes = sizeof argument}, stream);
     if (code != kCudaSuccess) throw std::runtime_error("cudaLaunchKernel failed");
     (void)work.release();
+  };
+}
+
+// The kernels of whole layers: one operation of the fake's stream each. Every launch runs its threads in another order.
+struct EmulatedLayerKernels {
+  template <class Kernel, class Args>
+  void run(const cuda::LaunchShape& shape, const Args& args) const {
+    const FakeKernel emulated = [](const CudaLaunch& launch) {
+      const cuda::LaunchShape own{.blocks = {launch.blocks[0], launch.blocks[1], launch.blocks[2]},
+                                  .threads = static_cast<int>(launch.threads),
+                                  .shared_bytes = launch.shared_bytes};
+      try {
+        emulate<Kernel>(own, *static_cast<const Args*>(launch.arguments), launch.blocks[0] % 8);
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << error.what();
+      }
+    };
+    stream.launch([fake = fake, shape, args, emulated](CudaStreamHandle handle) {
+      const int code = fake->launch({.kernel = reinterpret_cast<const void*>(emulated),
+                                     .blocks = {static_cast<unsigned>(shape.blocks[0]), static_cast<unsigned>(shape.blocks[1]),
+                                                static_cast<unsigned>(shape.blocks[2])},
+                                     .threads = static_cast<unsigned>(shape.threads),
+                                     .shared_bytes = shape.shared_bytes,
+                                     .arguments = &args,
+                                     .argument_bytes = sizeof args},
+                                    handle);
+      if (code != kCudaSuccess) throw std::runtime_error("cudaLaunchKernel failed");
+    });
+    ++launched;
+  }
+  const std::shared_ptr<FakeCuda>& fake;
+  CudaStream& stream;
+  std::atomic<int>& launched;
+};
+
+inline EnqueueLayer emulated_layer_updates(std::shared_ptr<FakeCuda> fake, std::atomic<int>& launched) {
+  return [fake = std::move(fake), &launched](Stream& stream, std::string_view name, const OptimizerSettings& settings,
+                                             const UpdateStep& step, const LayerUpdate& layer) {
+    const cuda::UpdateMaps maps{&dynamic8::map_of(dynamic8::Sign::both), &dynamic8::map_of(dynamic8::Sign::none)};
+    cuda::enqueue_layer_update(EmulatedLayerKernels{fake, cuda_stream(stream), launched}, stream, maps, name, settings, step,
+                               layer);
   };
 }
 

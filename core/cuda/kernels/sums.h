@@ -56,11 +56,12 @@ struct FoldSumsArgs {
   std::int64_t count;
   bool accumulate;
 };
-struct FoldSums {
+// A chain of additions; the sum is thread 0's.
+struct Fold {
   static constexpr int kThreads = 256, kAhead = 4;  // partial sums a thread loads for the next stretch
   static constexpr std::size_t kSharedBytes = 2 * sizeof(double) * kThreads * kAhead;
-  template <class Lane>
-  TERRACE_KERNEL void operator()(Lane& lane, const FoldSumsArgs& a) const {
+  template <class Lane, class T>
+  TERRACE_KERNEL static double sum(Lane& lane, const T* partial, std::int64_t count) {
     constexpr std::int64_t stretch = kThreads * kAhead;
     double* const stretches = shared_as<double>(lane);
     const auto fetch = [&](std::int64_t begin) {
@@ -68,20 +69,29 @@ struct FoldSums {
       TERRACE_UNROLL
       for (int k = 0; k < kAhead; ++k) {
         const std::int64_t i = k * kThreads + lane.thread();
-        if (begin + i < a.count) to[i] = a.partial[begin + i];
+        if (begin + i < count) to[i] = static_cast<double>(partial[begin + i]);
       }
     };
     double total = 0;
     fetch(0);
-    for (std::int64_t begin = 0; begin < a.count; begin += stretch) {
+    for (std::int64_t begin = 0; begin < count; begin += stretch) {
       lane.sync();
-      if (begin + stretch < a.count) fetch(begin + stretch);
+      if (begin + stretch < count) fetch(begin + stretch);
       if (lane.thread() == 0) {
         const double* const now = stretches + begin / stretch % 2 * stretch;
-        const std::int64_t count = a.count - begin < stretch ? a.count - begin : stretch;
-        for (std::int64_t i = 0; i < count; ++i) total += now[i];
+        const std::int64_t here = count - begin < stretch ? count - begin : stretch;
+        for (std::int64_t i = 0; i < here; ++i) total += now[i];
       }
     }
+    return total;
+  }
+};
+struct FoldSums {
+  static constexpr int kThreads = Fold::kThreads;
+  static constexpr std::size_t kSharedBytes = Fold::kSharedBytes;
+  template <class Lane>
+  TERRACE_KERNEL void operator()(Lane& lane, const FoldSumsArgs& a) const {
+    const double total = Fold::sum(lane, a.partial, a.count);
     if (lane.thread() == 0) a.out[0] = a.accumulate ? a.out[0] + total : total;
   }
 };
