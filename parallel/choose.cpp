@@ -14,6 +14,7 @@ namespace terrace {
 namespace {
 
 constexpr double kWorthwhile = 0.99;           // a less plain choice must be faster than this share of the time
+constexpr double kWorthADepth = 0.995;         // likewise a greater depth
 constexpr std::uint64_t kTriedSteps = 3;       // one that starts, two that count
 constexpr std::uint32_t kTriedDepth = 2;       // where the depth is open, too
 constexpr std::uint64_t kCoarseChunks = 1000;  // of a model, but four of a layer
@@ -70,7 +71,14 @@ class Search {
   using Count = std::optional<std::uint32_t>;
   struct Timed {
     std::optional<double> seconds = {};  // empty: it does not fit
-    bool moves_no_state = false, stalls_nowhere = false;
+    bool moves_no_state = false, stalls_nowhere = false, bound_by_compute = false;
+  };
+
+  struct Simulated {
+    StepChoice choice;
+    UpdatePlace update;
+    std::uint32_t depth;
+    Timed timed;
   };
 
   [[nodiscard]] std::vector<std::pair<Order, std::uint32_t>> orders() const {
@@ -95,7 +103,14 @@ class Search {
     return o;
   }
 
-  [[nodiscard]] Timed simulate(const StepChoice& c, const UpdatePlace& update, std::uint32_t depth) const {
+  // Each once.
+  Timed simulate(const StepChoice& c, const UpdatePlace& update, std::uint32_t depth) {
+    const auto same = [&](const Simulated& s) { return s.choice == c && s.update == update && s.depth == depth; };
+    if (const auto at = std::ranges::find_if(simulated_, same); at != simulated_.end()) return at->timed;
+    simulated_.push_back({c, update, depth, walk(c, update, depth)});
+    return simulated_.back().timed;
+  }
+  [[nodiscard]] Timed walk(const StepChoice& c, const UpdatePlace& update, std::uint32_t depth) const {
     auto request = with_choice(request_, {c, depth});
     request.evaluate_every = request.evaluate_batches = request.commit_every = request.steps = 0;
     auto budget = request.budget;
@@ -107,7 +122,7 @@ class Search {
       const auto run = dry_run(map, request, write_programs(map, request, depth, ahead), with_room_for_commits(budget),
                                request.generations, costs, profile_, {.most_steps = kTriedSteps, .steps_only = true});
       return {run.times.seconds, !map.moves_state(run.steps.back()),
-              run.times.compute_seconds > kWorthwhile * run.times.seconds};
+              run.times.compute_seconds > kWorthwhile * run.times.seconds, bound_by_compute(run.times)};
     } catch (const DoesNotFit&) {
       return {};
     }
@@ -124,7 +139,7 @@ class Search {
   }
 
   // Where updates run while choices are compared: where the faster of the plainest and the one that keeps least is.
-  [[nodiscard]] Tier faster_tier(const StepChoice& plain) const {
+  [[nodiscard]] Tier faster_tier(const StepChoice& plain) {
     if (updates_on_host_only(request_, profile_)) return Tier::host;
     auto small = plain;
     small.recompute = recompute_.value_or(layers_);
@@ -143,7 +158,7 @@ class Search {
   }
 
   // The device takes a share of the updates where that is faster: neither it nor the host then waits for the other.
-  [[nodiscard]] UpdatePlace shared_place(const StepChoice& c) const {
+  [[nodiscard]] UpdatePlace shared_place(const StepChoice& c) {
     if (!profile_.separate_device() || updates_on_host_only(request_, profile_)) return place_;
     auto best = place_;
     auto least = simulate(c, place_, tried_depth()).seconds;
@@ -202,14 +217,16 @@ class Search {
     return ranked;
   }
 
-  [[nodiscard]] std::uint32_t best_depth(const StepChoice& c) const {
+  [[nodiscard]] std::uint32_t best_depth(const StepChoice& c) {
     if (request_.prefetch_depth != kAutoDepth) return request_.prefetch_depth;
     std::uint32_t best = 1;
-    auto least = simulate(c, place_, best).seconds;
+    const auto shallow = simulate(c, place_, best);
+    auto least = shallow.seconds;
+    if (least && shallow.bound_by_compute) return best;  // it is the same at every depth
     for (const std::uint32_t depth : {2U, 4U, 8U}) {
       const auto seconds = simulate(c, place_, depth).seconds;
       // A greater depth must be worth its room.
-      if (seconds && (!least || *seconds < *least * 0.995)) least = seconds, best = depth;
+      if (seconds && (!least || *seconds < *least * kWorthADepth)) least = seconds, best = depth;
     }
     return best;
   }
@@ -223,9 +240,12 @@ class Search {
   std::uint64_t chunk_elements_ = 0;
   UpdatePlace place_ = Tier::host;
   std::vector<TriedChoice> tried_;
+  std::vector<Simulated> simulated_;
 };
 
 }  // namespace
+
+bool bound_by_compute(const SimulatedTimes& times) { return times.compute_seconds > (kWorthADepth + 0.001) * times.seconds; }
 
 bool updates_on_host_only(const PlanRequest& request, const MachineProfile& profile) {
   return request.layer_unit && request.layer_unit->bits_of_device && profile.separate_device();

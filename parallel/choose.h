@@ -29,6 +29,8 @@ struct Choices {
   std::vector<RankedChoice> best;  // never empty. Best first; where nothing fits, what needs the least
   std::vector<TriedChoice> tried;  // in the order in which they were tried
 };
+// Whether nothing but less computing makes it faster by what is worth a greater depth.
+bool bound_by_compute(const SimulatedTimes& times);
 // Budgets change no bits: what a GPU computes otherwise than the host does is the host's, unless somebody says where.
 bool updates_on_host_only(const PlanRequest& request, const MachineProfile& profile);
 // The plainest choice that is as good as any: horizontal before groups before vertical, keeping before recomputing before

@@ -240,8 +240,8 @@ class Planner {
     auto programs = write_programs(map, request_, 1);
     set_smallest(p, map, programs);
     try {
-      choose_capacity(p, map, programs, costs);
-      choose_depth(p, map, costs);
+      const auto first = choose_capacity(p, map, programs, costs);
+      choose_depth(p, map, costs, first.times);
     } catch (const DoesNotFit& e) {
       refuse(p, map, programs, costs, e);
       return p;
@@ -273,8 +273,9 @@ class Planner {
     p.smallest_bytes[Tier::device] += one_chunk;
   }
 
-  // The arenas: no larger than the budget, and no larger than a run without limits would ever touch.
-  void choose_capacity(Plan& p, const StepMap& map, const Programs& programs, const CostModel& costs) const {
+  // The arenas: no larger than the budget, and no larger than a run without limits would ever touch. Gives the short life of
+  // these programs in them.
+  DryRun choose_capacity(Plan& p, const StepMap& map, const Programs& programs, const CostModel& costs) const {
     const auto all = everything(map);
     const auto b = with_room_for_commits(budget());
     const auto wide = dry_run(map, request_, programs, b, p.generations, costs, profile_);
@@ -286,17 +287,18 @@ class Planner {
       p.capacity.device = fit(b.device, b.device < all ? b.device : wide.peak[Tier::device], slack);
       p.capacity.host = fit(b.host, b.host < all ? b.host : wide.peak[Tier::host], slack);
       const bool widest = p.capacity.device >= std::min(b.device, all) && p.capacity.host >= std::min(b.host, all);
+      if (p.capacity.device == b.device && p.capacity.host == b.host) return wide;  // the same life again
       try {
-        const auto tight = dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_);
-        if (tight.steps == wide.steps || widest) break;
+        auto tight = dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_);
+        if (tight.steps == wide.steps || widest) return tight;
       } catch (const DoesNotFit&) {
         if (widest) throw;
       }
     }
   }
 
-  // The fastest depth over a short life whose whole life fits.
-  void choose_depth(Plan& p, const StepMap& map, const CostModel& costs) const {
+  // The fastest depth over a short life whose whole life fits. `first`: of the short life of depth 1.
+  void choose_depth(Plan& p, const StepMap& map, const CostModel& costs, const SimulatedTimes& first) const {
     std::vector<std::uint32_t> depths{request_.prefetch_depth}, aheads{request_.gather_ahead};
     if (request_.prefetch_depth == kAutoDepth) depths = {1, 2, 4, 8};
     if (request_.gather_ahead == kAutoDepth)
@@ -313,22 +315,33 @@ class Planner {
     };
     std::vector<Candidate> candidates;
     std::optional<DoesNotFit> last;
-    for (const auto& [depth, ahead] : distances) {
+    std::size_t tried = 0;
+    const auto try_next = [&] {
+      const auto [depth, ahead] = distances[tried++];
       auto programs = write_programs(map, request_, depth, ahead);
       if (distances.size() == 1) {  // nothing to compare it with
         candidates.push_back({depth, ahead, std::move(programs), 0});
-        break;
+        return;
       }
       try {
-        const auto run = dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_);
-        candidates.push_back({depth, ahead, std::move(programs), run.times.seconds});
+        const auto times = depth == 1 && ahead == 0
+                               ? first
+                               : dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_).times;
+        candidates.push_back({depth, ahead, std::move(programs), times.seconds});
       } catch (const DoesNotFit& e) {
         last = e;
       }
-    }
+    };
+    // Computing alone is the same at every depth: where it is all, none can be worth more.
+    const bool computes_only = distances.size() > 1 && distances.front() == std::pair{1U, 0U} && bound_by_compute(first);
+    do try_next();
+    while (!computes_only && tried < distances.size());
     // A greater depth must be worth its room.
     const auto slower = [](const Candidate& a, const Candidate& b) { return b.seconds >= a.seconds * 0.995; };
-    while (!candidates.empty()) {
+    while (true) {
+      if (candidates.empty())
+        while (tried < distances.size()) try_next();
+      if (candidates.empty()) break;
       auto best = candidates.begin();
       for (auto c = candidates.begin(); c != candidates.end(); ++c)
         if (!slower(*best, *c)) best = c;
