@@ -278,7 +278,7 @@ class Planner {
   DryRun choose_capacity(Plan& p, const StepMap& map, const Programs& programs, const CostModel& costs) const {
     const auto all = everything(map);
     const auto b = with_room_for_commits(budget());
-    const auto wide = dry_run(map, request_, programs, b, p.generations, costs, profile_);
+    auto wide = dry_run(map, request_, programs, b, p.generations, costs, profile_);
     p.capacity = b;
     const auto fit = [&](std::uint64_t cap, std::uint64_t extent, std::uint64_t slack) {
       return std::min(cap, round_up(std::min(all, extent) + slack, kHugePageBytes));
