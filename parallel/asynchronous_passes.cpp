@@ -16,9 +16,13 @@ bool reads_weights(Op op) { return op <= Op::backward_weight; }
 
 Program with_norm_of_each_update(const Program& program, const StepMap& map) {
   Program out{program.layers, program.micro_batches, {}};
+  const auto completes = [&](const Action& a) {
+    if (map.data().reduces()) return a.op == Op::reduce && a.chunk + 1 == map.reduced_groups(a.layer);
+    return has_weight_half(a.op);
+  };
   for (const auto& a : program.actions) {
     out.actions.push_back(a);
-    if (has_weight_half(a.op) && map.ends_gradient(a.micro_batch))
+    if (completes(a) && map.ends_gradient(a.micro_batch))
       out.actions.push_back({.op = Op::norm, .layer = a.layer, .update = a.micro_batch / map.update_every()});
   }
   return out;

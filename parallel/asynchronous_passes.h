@@ -9,7 +9,8 @@
 
 namespace terrace {
 
-// A stage's gradient is its own affair: a norm right behind the last backward of each of a layer's updates.
+// A stage's gradient is its own affair: a norm right behind the last backward of each of a layer's updates, or behind the
+// reduction of that between the stage's data ranks.
 Program with_norm_of_each_update(const Program& program, const StepMap& map);
 // Updates that are clipped by the norm of all ranks' gradients: a verdict behind the rank's last norm of each; a layer's chunks
 // are updated when the next gradient wants the place of the one they apply, or the program ends.

@@ -144,6 +144,7 @@ class StepChecker {
         if (asynchronous_ && std::ranges::all_of(layer.updated, [](bool u) { return u; })) {
           ++layer.made;
           layer.norm = layer.prepared = layer.shared = false;
+          layer.reduced.assign(layer.reduced.size(), 0);
           layer.updated.assign(layer.updated.size(), false);
         }
         break;
@@ -267,16 +268,14 @@ class StepChecker {
     if (!reduces_) fail(a, "there is one rank, and nothing to reduce");
     if (a.chunk >= layer.reduced.size()) fail(a, fmt::format("the layer has {} groups to reduce", layer.reduced.size()));
     const auto each = map_.data().folds_each();
-    const auto round = each ? layer.reduced[a.chunk] : rounds() - 1;
+    const auto round = layer.made * backwards_an_update() + (each ? layer.reduced[a.chunk] : backwards_an_update() - 1);
     if (a.micro_batch != (round + 1) * map_.pipeline().replicas() - 1 || (!each && layer.reduced[a.chunk] != 0))
       fail(a, fmt::format("{} of the group's reductions have been done", layer.reduced[a.chunk]));
     if (layer.backwards <= round) fail(a, "its backward has not run");
     ++layer.reduced[a.chunk];
   }
-  // In which gradients are reduced: a micro-batch of every direction each.
-  [[nodiscard]] std::uint32_t rounds() const { return program_.micro_batches / map_.pipeline().replicas(); }
   [[nodiscard]] bool all_reduced(std::uint32_t layer) const {
-    const auto times = !reduces_ ? 0 : map_.data().folds_each() ? rounds() : 1;
+    const auto times = !reduces_ ? 0 : map_.data().folds_each() ? backwards_an_update() : 1;
     return std::ranges::all_of(layers_[layer].reduced, [&](std::uint32_t n) { return n == times; });
   }
   void require_gathered(const Action& a) const {
@@ -315,7 +314,9 @@ class StepChecker {
       for (std::uint32_t g = 0; copied && updates_ != Updates::none && g < layer.exchanged.size(); ++g)
         if (!layer.exchanged[g]) incomplete(fmt::format("new weights of group {} of layer {} have not been exchanged", g, l));
       if (!map_.holds(l)) continue;
-      if (layer.backwards != rounds()) incomplete(fmt::format("layer {} ran {} of {} backwards", l, layer.backwards, rounds()));
+      const auto backwards = map_.updates_a_step() * backwards_an_update();
+      if (layer.backwards != backwards)
+        incomplete(fmt::format("layer {} ran {} of {} backwards", l, layer.backwards, backwards));
       if (asynchronous_) {
         if (layer.made != map_.updates_a_step())
           incomplete(fmt::format("layer {} has {} of {} updates", l, layer.made, map_.updates_a_step()));

@@ -555,9 +555,9 @@ void Compute::reduce(const Action& a, const Views& views) {
   const Bytes group{views.of(first), bytes * data.group()}, mine{views.of(into), bytes};
   auto sum = Reduction::sum(map.options().recipe.gradient);
   if (!data.folds_each() && data.stage() == 0) return ranks_->all().all_reduce(stream, sum, group, group);
-  const bool last = a.micro_batch + 1 == map.micro_batches();
+  const bool last = map.ends_gradient(a.micro_batch);
   auto each = sum;
-  each.onto = data.folds_each() && a.micro_batch > 0;
+  each.onto = data.folds_each() && !map.begins_gradient(a.micro_batch);
   auto from = group;
   if (data.gradients != Travel::whole) {
     from = pack(a, group, tied);

@@ -71,7 +71,7 @@ std::vector<Exchange> exchanges_of(const StepMap& map, const Action& a) {
   const bool parts = data.canonical && data.copies() > 1;
   std::vector<Exchange> all{
       {Operation::reduce_scatter, packed(gradient, sizeof(float), data.gradients), parts ? data.ranks : data.sharers(), 1}};
-  if (a.micro_batch + 1 != map.micro_batches()) return all;
+  if (!map.ends_gradient(a.micro_batch)) return all;
   if (data.folds_each() && !data.shards(Kind::gradient)) all.push_back({Operation::all_gather, gradient, data.ranks, 1});
   if (data.copies() > 1)
     all.push_back(

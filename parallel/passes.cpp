@@ -58,7 +58,7 @@ Program with_reductions(const Program& program, const StepMap& map, bool beside_
     out.actions.push_back(a);
     if (!gradients) continue;
     add_later();
-    if (!data.folds_each() && a.micro_batch + 1 != program.micro_batches) continue;
+    if (!data.folds_each() && !map.ends_gradient(a.micro_batch)) continue;
     for (std::uint32_t g = 0; g < map.reduced_groups(a.layer); ++g)
       later.push_back({.op = Op::reduce, .layer = a.layer, .micro_batch = a.micro_batch, .chunk = g});
     if (!beside_next) add_later();

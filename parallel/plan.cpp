@@ -168,11 +168,11 @@ class Planner {
           "the norm of the whole gradient by then\n  give --grad-clip 0, or --schedule pipedream-2bw, which clips every "
           "update by the norm of all stages' gradients",
           Exit::usage);
-    if (request_.data.ranks > 1 || request_.data.canonical)
-      throw Error(
-          "an asynchronous order of a pipeline between data ranks: not there yet\n  give --dp 1 without "
-          "--canonical-reduction, or a synchronous --schedule like 1f1b",
-          Exit::usage);
+    if (request_.data.zero != 0)
+      throw Error(fmt::format("an asynchronous order of a pipeline keeps old weights whole on every data rank, and ZeRO-{} "
+                              "would shard them: not there yet\n  give --zero 0, or a synchronous --schedule like 1f1b",
+                              request_.data.zero),
+                  Exit::usage);
     if (any_clips(request_.param_groups))
       throw Error(
           "an asynchronous order of a pipeline clips all parameters together or not at all\n  leave clip out of "
@@ -489,7 +489,7 @@ Programs write_programs(const StepMap& map, const PlanRequest& request, std::uin
                                            : group_vertical(layers, m, std::max(1U, request.group));
   order = with_recompute(order, map);
   if (map.pipeline().asynchronous()) {
-    order = with_norm_of_each_update(order, map);
+    order = with_norm_of_each_update(with_reductions(order, map), map);
   } else {
     order = with_reductions(order, map, map.data().folds_each() && gather_ahead > 0);
     order = with_gathers(with_tied_gradients(with_norms(order), map), map, gather_ahead);

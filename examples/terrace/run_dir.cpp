@@ -109,7 +109,11 @@ nlohmann::json take_layout(nlohmann::json& fingerprint) {
   fingerprint.erase("grad-accumulation");
   // But which old weights an asynchronous order computes with follows from who computes what.
   if (const auto name = layout["schedule"].get<std::string>(); layout["pp"] != 1 && name.starts_with("pipedream")) {
-    fingerprint["asynchronous schedule"] = fmt::format("{} on {} ranks", name, layout["pp"].get<std::int64_t>());
+    auto& schedule = fingerprint["asynchronous schedule"];
+    schedule = fmt::format("{} on {} ranks", name, layout["pp"].get<std::int64_t>());
+    // Its versions follow the micro-batches of a data rank, those of pipedream-2bw the updates.
+    if (name == "pipedream" && layout["dp"] != 1)
+      schedule = fmt::format("{} for each of {} data ranks", schedule.get<std::string>(), layout["dp"].get<std::int64_t>());
   } else {
     fingerprint.erase("drain-interval");
   }

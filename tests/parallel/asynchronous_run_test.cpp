@@ -45,11 +45,14 @@ class AsynchronousRun : public test::FolderTest {
     o.pipeline = {schedule, pipeline::balance(costs, schedule.placement.stages)};
     return o;
   }
-  static toy::StaleOracle::Result oracle(const toy::RunOptions& o, const std::string& order, const Case& c) {
+  // Data ranks take turns: of d of them, the pipelines' micro-batch i is the d of the global ones from i · d on.
+  static toy::StaleOracle::Result oracle(toy::RunOptions o, const std::string& order, const Case& c) {
     const auto part = pipeline::part_of(*o.pipeline, 0);
+    const auto ranks = o.data.ranks;
+    o.shape.micro_batches *= ranks;
     return toy::StaleOracle(
-               o, c.micro_batches,
-               [&](std::uint32_t layer, std::uint32_t m) { return published_version(order, c, part.stage(layer), m); })
+               o, c.micro_batches * ranks,
+               [&](std::uint32_t layer, std::uint32_t m) { return published_version(order, c, part.stage(layer), m / ranks); })
         .run();
   }
   std::vector<toy::RunResult> run(toy::RunOptions o, const std::string& what) {
@@ -101,6 +104,37 @@ TEST_F(AsynchronousRun, StashedWeightsAreThoseOfTheDeclaredStaleness) {
     expect_declared(o, "pipedream", c, to_text("pipedream", c));
     ++at;
   }
+}
+
+// Several data ranks a stage: its gradients are folded in the order of the global micro-batches, and the update is everybody's.
+TEST_F(AsynchronousRun, DataRanksOfAStageFoldTheirGradients) {
+  struct Row {
+    const char* order;
+    Case c;
+    std::uint32_t data;
+    DType dtype;
+    bool clipped;
+  };
+  for (const auto& row : {Row{"pipedream-2bw", {2, 2, 3}, 2, DType::fp32, true},
+                          {"pipedream-2bw", {3, 4, 2}, 2, DType::bf16, true},
+                          {"pipedream-2bw", {2, 3, 3}, 3, DType::fp64, false},
+                          {"pipedream", {2, 1, 6}, 2, DType::fp32, false},
+                          {"pipedream", {3, 2, 4}, 2, DType::bf16, false},
+                          {"pipedream", {3, 1, 5}, 3, DType::fp64, false}}) {
+    auto o = options(row.order, row.c);
+    o.sizes.dtype = row.dtype;
+    o.before_use = row.clipped;
+    o.data = {.ranks = row.data, .canonical = true};
+    expect_declared(o, row.order, row.c, fmt::format("{}, {} data ranks", to_text(row.order, row.c), row.data));
+  }
+}
+
+// Two numbers have one sum: where an update has one micro-batch of each of two ranks, no canonical order is needed.
+TEST_F(AsynchronousRun, DataRanksReduceTheirGradientsOfEachUpdateAtOnce) {
+  const Case c{3, 1, 6};
+  auto o = options("pipedream", c);
+  o.data = {.ranks = 2};
+  expect_declared(o, "pipedream", c, "pipedream, two data ranks");
 }
 
 // Old weights move between the tiers like any others, and every byte of them was planned.

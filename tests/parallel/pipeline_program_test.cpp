@@ -213,6 +213,8 @@ TEST(PipelinePrograms, AsynchronousOnesAreProvedOnAllRanksTogether) {
 TEST(PipelinePrograms, AsynchronousOnesWithAnActionRemovedOrDoubledAreRefused) {
   expect_none_to_spare(Ranks("pipedream-2bw", 3, 3, 2, false, 3, true), "pipedream-2bw", Updates::after_verdict);
   expect_none_to_spare(Ranks("pipedream", 3, 3, 2, false, 3, false), "pipedream", Updates::in_backward);
+  // Where gradients are folded behind every backward.
+  expect_none_to_spare(Ranks("pipedream-2bw", 2, 2, 2, false, 2, true, true), "pipedream-2bw", Updates::after_verdict);
 }
 
 // Forward or backward on other weights than the order declares.
