@@ -31,9 +31,10 @@ constexpr std::size_t kControlBytes = 2 * kPageBytes, kHeadBytes = kControlBytes
 constexpr std::size_t kTextBytes = 160, kFailureBytes = 4096;
 constexpr auto kLook = 10ms;           // how often a waiting rank looks after the others
 constexpr auto kLeavingTogether = 1s;  // how long a rank that leaves waits for the others to leave too
-// Before a waiting rank sleeps it spins, then lets others run: to be woken takes as long as several pieces.
+// Before a waiting rank sleeps it spins, then lets others run: to be woken takes as long as several pieces. Where ranks share
+// cores it sleeps at once, and so makes room for whom it waits for.
 constexpr int kSpins = 100;
-constexpr auto kYielding = 100us;
+constexpr std::chrono::nanoseconds kYielding = 100us;
 
 // Not private to the process, unlike std::atomic's.
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t value, std::chrono::nanoseconds time) {
@@ -101,7 +102,11 @@ struct MachineWindow::Group {
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "processes share them");
 
 MachineWindow::MachineWindow(MPI_Comm machine, std::string name, std::vector<int> members, std::chrono::milliseconds time_limit)
-    : machine_(machine), name_(std::move(name)), members_(std::move(members)), time_limit_(time_limit) {
+    : machine_(machine),
+      name_(std::move(name)),
+      members_(std::move(members)),
+      time_limit_(time_limit),
+      yielding_(members_.size() <= std::thread::hardware_concurrency() ? kYielding : std::chrono::nanoseconds{}) {
   static_assert(sizeof(Control) <= kControlBytes && sizeof(Group) <= kHeadBytes - kControlBytes);
   int rank = 0;
   MPI_Comm_rank(machine, &rank);
@@ -249,7 +254,7 @@ void MachineWindow::wait_all(std::atomic<std::uint64_t> Control::*progress, std:
       __builtin_ia32_pause();
 #endif
     }
-    for (const auto until = since + kYielding; !ready() && Clock::now() < until;) sched_yield();
+    for (const auto until = since + yielding_; !ready() && Clock::now() < until;) sched_yield();
     while (!ready()) {
       const auto bell = group_->bell.load();
       group_->sleepers.fetch_add(1);

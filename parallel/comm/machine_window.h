@@ -74,6 +74,7 @@ class MachineWindow {
   const std::string name_;
   const std::vector<int> members_;
   const std::chrono::milliseconds time_limit_;
+  const std::chrono::nanoseconds yielding_;  // of a waiting rank, before it sleeps
   MPI_Win window_ = MPI_WIN_NULL;
   std::size_t rank_ = 0;
   std::vector<Control*> controls_;
