@@ -40,11 +40,16 @@ TERRACE_INLINE void store(u16* p, VecF v) {
 // The same past the cache. ThreadSanitizer does not see such stores.
 #if defined(__AVX2__) && !defined(__SANITIZE_THREAD__)
 typedef long long VecQ __attribute__((vector_size(32)));
+#if __has_builtin(__builtin_nontemporal_store)  // Clang's
+TERRACE_INLINE void stream_part(VecQ* p, VecQ v) { __builtin_nontemporal_store(v, p); }
+#else
+TERRACE_INLINE void stream_part(VecQ* p, VecQ v) { __builtin_ia32_movntdq256(p, v); }
+#endif
 template <class V>
 TERRACE_INLINE void stream_raw(void* p, const V& v) {
   VecQ part[sizeof(V) / sizeof(VecQ)];
   __builtin_memcpy(part, &v, sizeof v);
-  for (unsigned i = 0; i < sizeof(V) / sizeof(VecQ); ++i) __builtin_ia32_movntdq256(static_cast<VecQ*>(p) + i, part[i]);
+  for (unsigned i = 0; i < sizeof(V) / sizeof(VecQ); ++i) stream_part(static_cast<VecQ*>(p) + i, part[i]);
 }
 TERRACE_INLINE void stream(float* p, VecF v) { stream_raw(p, v); }
 TERRACE_INLINE void stream(double* p, VecD v) { stream_raw(p, v); }
