@@ -112,6 +112,11 @@ void CommitFiles::remove_all() const {
     if (is_of_a_commit(name)) files_.remove_small(name);
 }
 
+bool CommitFiles::only_the_first(const std::filesystem::path& directory) {
+  const auto is_there = [&](const std::string& name) { return std::filesystem::exists(directory / name); };
+  return is_there(record_name(1)) && is_there(index_name(1)) && !is_there(record_name(2));
+}
+
 bool CommitFiles::any(const std::filesystem::path& directory) {
   return std::ranges::any_of(kSlots, [&](auto slot) { return std::filesystem::exists(directory / record_name(slot)); });
 }

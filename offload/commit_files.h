@@ -38,6 +38,8 @@ class CommitFiles {
   void remove_all() const;
 
   [[nodiscard]] static bool any(const std::filesystem::path& directory);
+  // Of a store that has committed once since it was made.
+  [[nodiscard]] static bool only_the_first(const std::filesystem::path& directory);
 
  private:
   [[noreturn]] void refuse(const Found& nothing, std::uint64_t not_after_step) const;

@@ -22,7 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr const char* kRunFile = "run.json";
-constexpr const char* kResultFile = "result.json";
 constexpr const char* kAlgorithmsFile = "algorithms.txt";
 
 std::string read_text(const fs::path& file) {

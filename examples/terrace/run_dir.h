@@ -17,6 +17,8 @@
 
 namespace terrace::cli {
 
+inline constexpr const char* kResultFile = "result.json";  // of a run, or a part of one, that came to its end
+
 struct RunDir {
   std::filesystem::path path;
   FileHandle lock;            // held on the directory itself, so that nothing stays behind

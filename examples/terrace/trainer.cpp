@@ -28,6 +28,7 @@
 #include <terrace/examples/terrace/setup.h>
 #include <terrace/examples/terrace/stop_signal.h>
 #include <terrace/examples/terrace/team.h>
+#include <terrace/offload/commit_files.h>
 #include <terrace/optimizers/loss_scale.h>
 #include <terrace/parallel/comm/nccl.h>
 #include <terrace/parallel/engine.h>
@@ -473,11 +474,29 @@ class Training {
 
 namespace {
 
+// What a rank can go on from.
+enum class Committed { no_store, nothing, once, more };
+
+Committed committed(const RunDir& dir, bool something) {
+  const auto home = dir.store.paths.front() / dir.store.name;
+  if (!something) return std::filesystem::exists(home) ? Committed::nothing : Committed::no_store;
+  // A part of the run that came to its end has been committed by all ranks.
+  const bool may_be_alone = dir.reshard_from.empty() && !std::filesystem::exists(dir.path / kResultFile);
+  return may_be_alone && CommitFiles::only_the_first(home) ? Committed::once : Committed::more;
+}
+
 // Whether there is something to go on from, which all ranks must have.
 void agree_on_resume(RunDir& dir, const RunConfig& config, Team& team) {
   const bool mine = team.first() ? dir.resume : !dir.reshard_from.empty() || ChunkStore::has_commit(dir.store);
-  const auto commits = team.each(mine ? 1 : 0);
-  const bool wanted = commits.front() != 0;
+  const auto all = team.each(static_cast<double>(committed(dir, mine)));
+  const auto least = static_cast<Committed>(std::ranges::min(all)), most = static_cast<Committed>(std::ranges::max(all));
+  const bool here = static_cast<Committed>(all.front()) >= Committed::once;
+  // A rank that died in the first commit of all: until everybody has it nobody goes further, so there is but the beginning.
+  const bool anew = here && least == Committed::nothing && most == Committed::once;
+  if (anew && team.first())
+    fmt::print(stderr, "warning: a rank of the run in {} ended within the first commit, which is not whole: it starts anew\n",
+               dir.path.string());
+  const bool wanted = here && !anew;
   team.together([&] {
     if (wanted && !mine)
       throw Error(fmt::format("rank {} of the run in {} has no commit, and rank 0 has one\n  bring its store {} back, or start "

@@ -540,6 +540,35 @@ TEST_F(Ranks, TheReasonIsToldAndNotItsConsequences) {
   }
 }
 
+// As a rank leaves it that dies in the first commit of all: there is nothing but the beginning to go back to.
+TEST_F(Ranks, AFirstCommitThatARankLacksIsNone) {
+  const auto with = [&](const std::string& run, const char* steps) {
+    return train(threads(2, 1, run, {"--steps", steps, "--lr-schedule", "constant", "--resume", "auto"}));
+  };
+  const auto undo = [&] {
+    fs::remove(at("run/result.json"));
+    for (const auto* const name : {"commit.1", "index.1.json"}) ASSERT_TRUE(fs::remove(at("run/store-rank1") / name));
+  };
+  ASSERT_EQ(0, with("run", "4").exit);
+  undo();
+  const auto anew = with("run", "8");
+  ASSERT_EQ(0, anew.exit) << anew.described;
+  EXPECT_EQ(1U, anew.warnings("first commit")) << anew.described;
+  EXPECT_EQ(weights_of(with("whole", "8")), weights_of(anew));
+  EXPECT_EQ(steps("whole"), steps("run"));
+
+  ASSERT_EQ(0, with("run", "9").exit);  // a second commit
+  fs::remove(at("run/result.json"));
+  for (const auto* const name : {"commit.1", "index.1.json", "commit.0", "index.2.json"})
+    ASSERT_TRUE(fs::remove(at("run/store-rank1") / name));
+  expect_refusal(with("run", "10"), 5, {"rank 1", "has no commit", "store-rank1"});
+
+  ASSERT_EQ(0, with("lost", "4").exit);
+  fs::remove(at("lost/result.json"));
+  fs::remove_all(at("lost/store-rank1"));
+  expect_refusal(with("lost", "8"), 5, {"rank 1", "has no commit", "store-rank1"});
+}
+
 // A shard that is lost is named, and nothing is touched.
 TEST_F(Ranks, DoNotGoOnWithoutAShard) {
   const Words more{"--steps", "2", "--lr-schedule", "constant", "--resume", "auto"};
