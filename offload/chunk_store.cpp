@@ -62,7 +62,7 @@ class ExtentStore final : public ChunkStore {
 
   std::uint64_t place_write(ChunkId chunk, std::uint64_t place_offset, std::uint64_t bytes) override {
     const std::lock_guard lock(mutex_);
-    demand_usable();
+    begin_to_write();
     Entry& entry = entry_of(chunk);
     if (bytes != entry.description.bytes) {
       throw std::logic_error(
@@ -137,7 +137,7 @@ class ExtentStore final : public ChunkStore {
   void commit(std::uint64_t step, const std::string& payload) override {
     if (options_.temporary) throw std::logic_error("ChunkStore: what nobody can open again cannot be committed");
     const std::lock_guard lock(mutex_);
-    demand_usable();
+    begin_to_write();
     const std::uint64_t number = last_ ? last_->number + 1 : 1;
     const StoreIndex index = next_index(number);
     try {
@@ -246,8 +246,11 @@ class ExtentStore final : public ChunkStore {
 
   // A commit that failed may be on disk all the same. What is written now would go over its bytes, or over those of the commit
   // before, and a sync that failed once tells nothing when it is asked again.
-  void demand_usable() const {
+  void begin_to_write() {
     if (!commit_error_.empty()) throw Error(commit_error_);
+    if (kept_until_written_.empty()) return;
+    commits_.remove_others(kept_until_written_);
+    kept_until_written_.clear();
   }
 
   [[nodiscard]] StoreIndex next_index(std::uint64_t number) const {
@@ -273,7 +276,13 @@ class ExtentStore final : public ChunkStore {
                  last_->step, found.damage);
     }
     if (found.newer_damaged || found.newer_passed_over) verify_all();
-    if (found.damage.empty()) commits_.remove_others(found.numbers);
+    if (!found.damage.empty()) return;
+    // What is passed over stays until something is written, so that a store can be looked at as it was.
+    if (found.newer_passed_over) {
+      kept_until_written_ = found.numbers;
+    } else {
+      commits_.remove_others(found.numbers);
+    }
   }
 
   void adopt(const CommitRecord& record, const StoreIndex& index) {
@@ -317,8 +326,9 @@ class ExtentStore final : public ChunkStore {
   std::map<ChunkId, Entry> entries_;
   std::map<std::uint64_t, Passing> passing_;  // by offset, disjoint
   std::optional<Commit> last_;
-  bool taken_back_ = false;   // the last commit, by a write to its only generation
-  std::string commit_error_;  // of the commit that failed, if one did
+  std::vector<std::uint64_t> kept_until_written_;  // commits that then are all; empty: they are already
+  bool taken_back_ = false;                        // the last commit, by a write to its only generation
+  std::string commit_error_;                       // of the commit that failed, if one did
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include <terrace/core/error.h>
 #include <terrace/core/units.h>
+#include <terrace/offload/common_commit.h>
 
 namespace terrace {
 namespace {
@@ -15,32 +16,13 @@ using Stores = std::vector<std::unique_ptr<ChunkStore>>;
 
 std::string name_of(const ChunkStore::Options& store) { return (store.paths.front() / store.name).string(); }
 
-// At the last commit that all of them have: a rank may have died between the others' commit and its own.
-Stores open_at_common_commit(std::span<const ChunkStore::Options> from, std::vector<std::string>& missing) {
-  Stores stores;
-  std::vector<ChunkStore::Options> opened;
-  std::uint64_t common = ~0ULL;
-  for (const auto& options : from) {
-    if (!ChunkStore::has_commit(options)) {
-      missing.push_back(name_of(options));
-      continue;
-    }
-    stores.push_back(ChunkStore::open(options));
-    opened.push_back(options);
-    common = std::min(common, stores.back()->last_commit()->step);
-  }
-  for (std::size_t s = 0; s < stores.size(); ++s) {
-    if (stores[s]->last_commit()->step == common) continue;
-    stores[s].reset();
-    opened[s].not_after_step = common;
-    stores[s] = ChunkStore::open(opened[s]);
-    if (stores[s]->last_commit()->step != common)
-      throw Error(
-          fmt::format("{} has no commit of step {}, which is another rank's last one\n  go back to an exported checkpoint",
-                      name_of(opened[s]), common),
-          Exit::corrupt);
-  }
-  return stores;
+// Those that hold anything.
+std::vector<std::unique_ptr<ChunkStore>> open_those_there(std::span<const ChunkStore::Options> ranks,
+                                                          std::vector<std::string>& missing) {
+  std::vector<ChunkStore::Options> there;
+  for (const auto& options : ranks)
+    ChunkStore::has_commit(options) ? there.push_back(options) : missing.push_back(name_of(options));
+  return open_at_common_commit(there).stores;
 }
 
 // Arrays of a format are planes, one behind the other, in which so many elements take so many bytes.
@@ -75,7 +57,7 @@ std::optional<std::uint64_t> elements_of(const ChunkDescription& chunk) {
   return {};
 }
 
-CommittedState::CommittedState(std::span<const ChunkStore::Options> ranks) : stores_(open_at_common_commit(ranks, missing_)) {
+CommittedState::CommittedState(std::span<const ChunkStore::Options> ranks) : stores_(open_those_there(ranks, missing_)) {
   for (std::size_t s = 0; s < stores_.size(); ++s) {
     elements_.push_back(chunk_elements_of(*stores_[s]));
     for (auto& chunk : stores_[s]->committed()) {

@@ -8,6 +8,7 @@
 #include <terrace/core/units.h>
 #include <terrace/examples/terrace/commands.h>
 #include <terrace/examples/terrace/run_dir.h>
+#include <terrace/offload/common_commit.h>
 #include <terrace/offload/copy_store.h>
 
 namespace terrace::cli {
@@ -15,7 +16,8 @@ namespace {
 
 using Stores = std::vector<std::unique_ptr<ChunkStore>>;  // of the run's ranks
 
-void inspect(const Stores& stores, bool json) {
+void inspect(const CommonCommit& common, bool json) {
+  const auto& stores = common.stores;
   const auto commit = stores.front()->last_commit();
   struct Sum {
     std::uint64_t chunks = 0, bytes = 0;
@@ -36,6 +38,7 @@ void inspect(const Stores& stores, bool json) {
   if (json) {
     nlohmann::json j{{"commit", commit->number}, {"step", commit->step}, {"allocated_bytes", allocated_bytes}};
     if (stores.size() > 1) j["ranks"] = stores.size();
+    if (common.newest_step != common.step) j["newest_step"] = common.newest_step;
     for (const auto& [kind, sum] : kinds) j["kinds"][kind] = {{"chunks", sum.chunks}, {"bytes", sum.bytes}};
     for (const auto& [tensor, elements] : tensors) j["tensors"][tensor] = elements;
     fmt::print("{}\n", j.dump(2));
@@ -43,6 +46,8 @@ void inspect(const Stores& stores, bool json) {
   }
   fmt::print("commit {} after step {}; {} on disk\n", commit->number, commit->step, format_bytes(allocated_bytes));
   if (stores.size() > 1) fmt::print("the stores of {} ranks together\n", stores.size());
+  if (common.newest_step != common.step)
+    fmt::print("not all of them have the commit after step {}: nothing goes on from that\n", common.newest_step);
   for (const auto& [kind, sum] : kinds) fmt::print("  {:<14} {:>6} chunks {:>12}\n", kind, sum.chunks, format_bytes(sum.bytes));
   fmt::print("{} tensors\n", tensors.size());
   for (const auto& [tensor, elements] : tensors) fmt::print("  {:<60} {:>12}\n", tensor, elements);
@@ -121,15 +126,14 @@ Exit ckpt_command(const CommandLine& line) {
     fmt::print("removed the store of {}; its metrics and report are still there\n", run);
     return Exit::ok;
   }
-  Stores stores;
-  for (const auto& options : all) stores.push_back(ChunkStore::open(options));
-  if (action == "inspect") inspect(stores, line.config.json);
+  const auto common = open_at_common_commit(all);
+  const auto& stores = common.stores;
+  if (action == "inspect") inspect(common, line.config.json);
   if (action == "verify") verify(stores);
   if (action == "copy") {
     const auto& to = line.positional.at(2);
     copy(stores, all.front(), run, to);
-    fmt::print("copied {} after step {} to {}; --resume {} goes on from there\n", run, stores.front()->last_commit()->step, to,
-               to);
+    fmt::print("copied {} after step {} to {}; --resume {} goes on from there\n", run, common.step, to, to);
   }
   return Exit::ok;
 }

@@ -72,6 +72,30 @@ TEST_F(Ckpt, VerifyTellsOfAllThatIsDamaged) {
   expect_refusal(verify(), 5, says);
 }
 
+// As a rank leaves it that dies between the others' commit and its own.
+TEST_F(Ckpt, OfRanksTheLastCommitThatAllHaveCounts) {
+  const auto with = [&](const std::string& run, const char* steps) {
+    return train({"--dp", "2", "--zero", "1", "--ckpt-interval", "1", "--out-dir", run, "--steps", steps, "--resume", "auto"});
+  };
+  ASSERT_EQ(0, with("ranks", "3").exit);
+  fs::remove(at("ranks/result.json"));
+  ASSERT_TRUE(fs::remove(at("ranks/store-rank1/commit.1")));
+  const auto looked = terrace({"ckpt", "inspect", "ranks", "--json"});
+  ASSERT_EQ(0, looked.exit) << looked.described;
+  EXPECT_EQ(2, nlohmann::json::parse(looked.out).at("step"));
+  EXPECT_EQ(3, nlohmann::json::parse(looked.out).at("newest_step"));
+  EXPECT_THAT(terrace({"ckpt", "inspect", "ranks"}).out, AllOf(HasSubstr("after step 2;"), HasSubstr("commit after step 3")));
+  EXPECT_EQ(0, terrace({"ckpt", "verify", "ranks"}).exit);
+  const auto copied = terrace({"ckpt", "copy", "ranks", "copy"});
+  ASSERT_EQ(0, copied.exit) << copied.described;
+  EXPECT_THAT(copied.out, HasSubstr("after step 2 to"));
+  EXPECT_TRUE(fs::exists(at("ranks/store/commit.1"))) << "looking took a commit away";
+  const auto original = with("ranks", "6"), copy = with("copy", "6");
+  ASSERT_EQ(0, original.exit) << original.described;
+  ASSERT_EQ(0, copy.exit) << copy.described;
+  EXPECT_EQ(weights_of(original), weights_of(copy));
+}
+
 TEST_F(Ckpt, ACopyIsARunOfItsOwn) {
   const auto whole = train({"--steps", "8", "--out-dir", "whole"});
   const auto copied = terrace({"ckpt", "copy", "run", "copy"});

@@ -264,7 +264,8 @@ TEST_F(ChunkStoreTest, ACommitTakesNoMoreRoomThanTheOneBefore) {
   EXPECT_EQ(2U, names->most_indices);
 }
 
-// Going back to an earlier step takes the later commit away, but not before the earlier one's bytes were all read.
+// Going back to an earlier step takes the later commit away, but not before the earlier one's bytes were all read, and
+// something is written.
 TEST_F(ChunkStoreTest, ALaterCommitIsPassedOverOnlyForOneThatIsWhole) {
   std::uint64_t place = 0;
   {
@@ -285,6 +286,8 @@ TEST_F(ChunkStoreTest, ALaterCommitIsPassedOverOnlyForOneThatIsWhole) {
 
   flip_byte(file("data"), place);  // as it was
   expect_committed(*ChunkStore::open(o), {1});
+  expect_committed(*ChunkStore::open(options()), {2});
+  write(*ChunkStore::open(o), 0, 3);
   expect_committed(*ChunkStore::open(options()), {1});
 }
 

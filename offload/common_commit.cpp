@@ -1,0 +1,34 @@
+#include <terrace/offload/common_commit.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include <terrace/core/error.h>
+
+namespace terrace {
+
+CommonCommit open_at_common_commit(std::span<const ChunkStore::Options> ranks) {
+  CommonCommit common{.stores = {}, .step = ~0ULL};
+  for (const auto& options : ranks) {
+    const auto step = common.stores.emplace_back(ChunkStore::open(options))->last_commit()->step;
+    common.step = std::min(common.step, step);
+    common.newest_step = std::max(common.newest_step, step);
+  }
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    auto& store = common.stores[r];
+    if (store->last_commit()->step == common.step) continue;
+    store.reset();
+    auto options = ranks[r];
+    options.not_after_step = common.step;
+    store = ChunkStore::open(options);
+    if (store->last_commit()->step != common.step)
+      throw Error(
+          fmt::format("{} has no commit of step {}, which is another rank's last one\n  go back to an exported checkpoint",
+                      (options.paths.front() / options.name).string(), common.step),
+          Exit::corrupt);
+  }
+  return common;
+}
+
+}  // namespace terrace
