@@ -315,10 +315,14 @@ void Engine::visit(const WeightRange& weights) {
   impl_->executor->run(impl_->plan.programs.visit, {.weights = weights});
 }
 
-void Engine::commit(std::uint64_t step, const std::string& payload) {
+void Engine::flush() {
   drain();
   if (!impl_->map.options().commits) throw std::logic_error("Engine: this run was planned without commits");
   impl_->executor->flush();
+}
+
+void Engine::commit(std::uint64_t step, const std::string& payload) {
+  flush();
   // Nobody's bytes of the commit before are written over until everybody has this one.
   if (impl_->ranks) impl_->ranks->barrier();
   impl_->disk->store->commit(step, payload);

@@ -70,7 +70,8 @@ class Engine {
   double evaluate(const StepInput& one_micro_batch);            // loss sum of this rank's; drains first
   void decode(const StepInput& one_position);                   // of a plan for generation
   void visit(const WeightRange& weights);                       // master weights in declared order; drains first
-  void commit(std::uint64_t step, const std::string& payload);  // drains first
+  void flush();                                                 // what a commit now would hold, onto the disk; drains first
+  void commit(std::uint64_t step, const std::string& payload);  // flushes first
   [[nodiscard]] std::optional<Commit> resumed() const;
 
   [[nodiscard]] const StepMap& map() const;

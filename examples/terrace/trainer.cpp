@@ -125,6 +125,7 @@ class Training {
     }
 
     const auto last = static_cast<std::uint64_t>(config_.steps);
+    const bool all_done = done >= last;  // nothing is left but to tell it
     const RankLog log(dir.path, team.rank());
     Screen screen(log.screen(screen_options(config_.json, done, last)));
     screen.note(describe());
@@ -174,15 +175,16 @@ class Training {
       screen.step(m);
       if (due(step, static_cast<std::int64_t>(commit_interval(config_))) && step != last) {
         if (team.first()) keep_choices(dir, *device);
-        engine.commit(step, payload());
+        commit(engine, step);
       }
       if (step != last) trace.forget_before(begin);  // the report shows the last two
     }
 
     if (team.first()) keep_choices(dir, *device);
-    if (request_.commits) engine.commit(done, payload());
+    if (request_.commits && !all_done) commit(engine, done);
     const bool first_of_stage = request_.pipeline && static_cast<std::uint32_t>(team.rank()) % request_.data.ranks == 0;
-    if (team.first() || first_of_stage) trace.write(trace_file_of(dir.path, static_cast<std::uint32_t>(team.rank())));
+    if (!all_done && (team.first() || first_of_stage))
+      trace.write(trace_file_of(dir.path, static_cast<std::uint32_t>(team.rank())));
     if (done < last) {
       const auto what = fmt::format("stopped by signal {} after step {}", stopped, done);
       if (!request_.commits) throw Error(what + "; nothing is kept with --durability none");
@@ -191,11 +193,15 @@ class Training {
     }
     const auto hash = lm::hash_weights(engine);
     if (!config_.save.empty()) save(engine, team);
+    auto peak = engine.peak_bytes();  // of the whole run, the last commit included, as the plan's
+    if (all_done) {
+      for (const auto tier : kAllTiers) peak[tier] = std::max(peak[tier], committed_peak_[tier]);
+      evaluation = recall_evaluation(engine, team, dir);
+    }
     nlohmann::json result{{"steps", done}, {"weights_xxh64", hash}, {"skipped_steps", skipped_}};
     if (const auto chosen = device->math().algorithms(); !chosen.empty()) result["algorithms"] = lines_of(chosen);
     if (evaluation) result["eval_loss"] = *evaluation;
     if (loss_scale_.dynamic()) result["loss_scale"] = loss_scale_.value();
-    auto peak = engine.peak_bytes();  // of the whole run, the last commit included, as the plan's
     for (const auto tier : kAllTiers) peak[tier] = team.max(peak[tier]);
     result["peak_bytes"] = {{"device", peak[Tier::device]}, {"host", peak[Tier::host]}, {"nvme", peak[Tier::disk]}};
     if (team.first()) {
@@ -297,15 +303,22 @@ class Training {
     loss_scale_.succeeded();
     return true;
   }
+  void commit(Engine& engine, std::uint64_t step) const {
+    engine.flush();  // what that takes is in the peaks that the commit tells
+    engine.commit(step, payload(engine.peak_bytes()));
+  }
   // What a commit says beside the state itself.
-  [[nodiscard]] std::string payload() const {
+  [[nodiscard]] std::string payload(const PerTier<std::uint64_t>& peak) const {
     nlohmann::json j{{"skipped_steps", skipped_}};
+    for (const auto tier : kAllTiers) j["peak_bytes"][name_of(tier)] = peak[tier];
     if (loss_scale_.dynamic())
       j["loss_scale"] = {{"value", loss_scale_.state().value}, {"good_steps", loss_scale_.state().good_steps}};
     return j.dump();
   }
   void restore(const nlohmann::json& payload) {
     skipped_ = payload.value("skipped_steps", std::uint64_t{0});
+    if (const auto peak = payload.find("peak_bytes"); peak != payload.end())
+      for (const auto tier : kAllTiers) committed_peak_[tier] = peak->value(name_of(tier), std::uint64_t{0});
     if (const auto at = payload.find("loss_scale"); at != payload.end())
       loss_scale_.restore(
           {.value = at->value("value", LossScale::kFirst), .good_steps = at->value("good_steps", std::uint64_t{0})});
@@ -370,6 +383,16 @@ class Training {
       }
     }
     return sum / static_cast<double>(count);
+  }
+
+  // Of a run that was ended behind its last commit, from the last step's line; one that was stopped there by a signal, and is
+  // to go no further, has not been evaluated.
+  std::optional<double> recall_evaluation(Engine& engine, Team& team, const RunDir& dir) {
+    std::optional<double> evaluation;
+    if (team.first())
+      if (const auto lines = read_metrics(dir.path / kMetricsFile); !lines.empty()) evaluation = lines.back().eval_loss;
+    if (config_.eval_batches > 0 && !team.any(evaluation.has_value())) evaluation = evaluate(engine, team);
+    return evaluation;
   }
 
   [[nodiscard]] std::uint64_t tokens_a_step() const {
@@ -467,7 +490,8 @@ class Training {
   std::uint64_t program_hash_ = 0;  // of the steady step, before this rank's part is taken
   std::optional<Batch> batch_;
   LossScale loss_scale_ = loss_scale(config_);
-  std::uint64_t skipped_ = 0;  // steps without an update, since the run began
+  PerTier<std::uint64_t> committed_peak_{};  // of the run until the commit that it goes on from
+  std::uint64_t skipped_ = 0;                // steps without an update, since the run began
 };
 
 }  // namespace

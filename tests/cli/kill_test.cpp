@@ -31,7 +31,7 @@ class Kills : public Cli {
     words.insert(words.end(), more.begin(), more.end());
     return launch(tiny("train", words));
   }
-  // The files of two commits and no other: a kill after the last commit costs one more of the same step.
+  // The files of two commits and no other.
   void expect_nothing_left() const {
     std::set<std::string> names, indices;
     for (const auto* disk : {"disk", "disk2", "run/store"}) {

@@ -26,6 +26,33 @@ TEST_F(RunRules, AFinishedRunSaysItsHashAgain) {
   EXPECT_EQ(metrics_then, scratch_.read("run/metrics.jsonl"));
 }
 
+// As a kill between the last commit and the result leaves it.
+TEST_F(RunRules, ARunThatDiedBeforeItsResultTellsTheSame) {
+  const std::pair<std::string, Words> ways[] = {
+      {"memory", {}},
+      {"disk", {"--nvme-path", "disk", "--device-memory", "1MiB", "--host-memory", "1MiB"}},
+      {"ranks", {"--dp", "2", "--zero", "2"}},
+      {"pipeline", {"--pp", "2"}},
+      {"unevaluated", {"--eval-batches", "0", "--ckpt-interval", "3"}},
+  };
+  for (const auto& [run, more] : ways) {
+    SCOPED_TRACE(run);
+    auto words = more;
+    words.insert(words.end(), {"--out-dir", run, "--resume", "auto", "--json"});
+    const auto first = train(words);
+    ASSERT_EQ(0, first.exit) << first.described;
+    const auto result = json_in(run + "/result.json"), trace = json_in(run + "/trace.json");
+    const auto inspected = terrace({"ckpt", "inspect", run}).out;
+    fs::remove(at(run) / "result.json");
+    const auto again = train(words);
+    ASSERT_EQ(0, again.exit) << again.described;
+    EXPECT_EQ(result, json_in(run + "/result.json"));
+    EXPECT_EQ(nlohmann::json::parse(first.last_line()), nlohmann::json::parse(again.last_line()));
+    EXPECT_EQ(trace, json_in(run + "/trace.json"));
+    EXPECT_EQ(inspected, terrace({"ckpt", "inspect", run}).out) << "committed again";
+  }
+}
+
 TEST_F(RunRules, AutoStartsAfreshWhereNothingIs) {
   const auto never = train({"--out-dir", "never"});
   const auto fresh = train({"--resume", "auto"});
