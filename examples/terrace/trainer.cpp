@@ -547,7 +547,8 @@ Exit train_rank(const RunConfig& given, Team& team) {
   team.together([&] { training->make_plan(team); });
   training->demand_one_plan(team);
   team.together([&] { dir = team.first() ? open_run_dir(config) : rank_dir(config, team.rank()); });
-  if (team.any(dir->result.has_value())) {
+  const bool asks_more = !config.save.empty() || config.verify_resident;
+  if (team.any(dir->result.has_value() && !asks_more)) {
     if (!team.first()) return Exit::ok;
     Screen screen(screen_options(config.json, 0, 0));
     screen.note(fmt::format("{} is finished; nothing to do", dir->path.string()));

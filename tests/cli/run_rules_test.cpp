@@ -26,6 +26,20 @@ TEST_F(RunRules, AFinishedRunSaysItsHashAgain) {
   EXPECT_EQ(metrics_then, scratch_.read("run/metrics.jsonl"));
 }
 
+TEST_F(RunRules, AFinishedRunStillSavesAndVerifies) {
+  const auto first = train({"--save", "then.safetensors"});
+  ASSERT_EQ(0, first.exit) << first.described;
+  const auto result = json_in("run/result.json");
+  const auto saved = train({"--resume", "auto", "--save", "now.safetensors"});
+  ASSERT_EQ(0, saved.exit) << saved.described;
+  EXPECT_EQ(scratch_.read("then.safetensors"), scratch_.read("now.safetensors"));
+  EXPECT_EQ(weights_of(first), weights_of(saved));
+  const auto verified = train({"--resume", "auto", "--verify-resident"});
+  ASSERT_EQ(0, verified.exit) << verified.described;
+  EXPECT_THAT(verified.out, HasSubstr("4 of 4 losses are bit-identical"));
+  EXPECT_EQ(result, json_in("run/result.json"));
+}
+
 // As a kill between the last commit and the result leaves it.
 TEST_F(RunRules, ARunThatDiedBeforeItsResultTellsTheSame) {
   const std::pair<std::string, Words> ways[] = {
