@@ -341,7 +341,10 @@ std::string accepted(const Option& o) {
 void add_options(CLI::App& app, Assignments& out, std::span<const std::string_view> only) {
   for (const auto& option : options()) {
     const auto* const o = &option;
-    const auto wanted = [&](std::string_view name) { return name == o->key || name == o->section; };
+    // "model" is a section; its option of the same name is "--model".
+    const auto wanted = [&](std::string_view name) {
+      return name == o->section || name == o->key || name == fmt::format("--{}", o->key);
+    };
     if (!only.empty() && std::ranges::none_of(only, wanted)) continue;
     const auto flag = fmt::format("--{}", o->key);
     const auto fallback = o->flag() ? "" : default_text(*o);

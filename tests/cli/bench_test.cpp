@@ -305,6 +305,17 @@ TEST_F(BenchHost, AStepStandsBesideItsPlan) {
   expect_refusal(terrace(with_model({"bench", "step", "--device-memory", "4KiB"})), 3, {"does not fit"});
 }
 
+// What would change nothing is not taken.
+TEST_F(BenchHost, AStepTakesNoOptionOfARun) {
+  const std::pair<const char*, const char*> of_a_run[] = {{"--save", "weights.safetensors"}, {"--steps", "7"},
+                                                          {"--eval-interval", "1"},          {"--on-non-finite", "skip"},
+                                                          {"--data", "corpus.txt"},          {"--warmup", "3"}};
+  for (const auto& [flag, value] : of_a_run)
+    for (const auto* const bench : {"step", "residency"})
+      expect_refusal(terrace(with_model({"bench", bench, flag, value})), 2, {std::string("does not take ") + flag});
+  expect_refusal(terrace(with_model({"bench", "residency", "--lr", "1"})), 2, {"does not take --lr"});
+}
+
 TEST_F(BenchHost, AllRunsWhatCanRun) {
   fs::create_directory(at("disk"));
   const auto outcome = terrace(with_model({"bench", "all", "disk", "--quick", "--assumed-costs", "--runs", "3", "--json"}));
