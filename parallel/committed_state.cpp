@@ -12,8 +12,6 @@
 namespace terrace {
 namespace {
 
-using Stores = std::vector<std::unique_ptr<ChunkStore>>;
-
 std::string name_of(const ChunkStore::Options& store) { return (store.paths.front() / store.name).string(); }
 
 // Those that hold anything.

@@ -174,15 +174,18 @@ struct Engine::Impl {
     if (!ranks) return;
     const auto step = static_cast<double>(store->last_commit()->step);
     const auto common = ranks->min(step);
-    if (ranks->max(step) == common || step == common) return;
-    store.reset();
-    options.store.not_after_step = static_cast<std::uint64_t>(common);
-    store = ChunkStore::open(options.store);
-    if (static_cast<double>(store->last_commit()->step) != common)
-      throw Error(fmt::format("rank {} has no commit of step {}, which is another rank's last one\n  go back to an exported "
-                              "checkpoint",
-                              options.communicator->rank(), options.store.not_after_step),
-                  Exit::corrupt);
+    if (ranks->max(step) == common) return;
+    if (step != common) {
+      store.reset();
+      options.store.not_after_step = static_cast<std::uint64_t>(common);
+      store = ChunkStore::open(options.store);
+      if (static_cast<double>(store->last_commit()->step) != common)
+        throw Error(fmt::format("rank {} has no commit of step {}, which is another rank's last one\n  go back to an exported "
+                                "checkpoint",
+                                options.communicator->rank(), options.store.not_after_step),
+                    Exit::corrupt);
+    }
+    ranks->barrier();  // opening it again checks all of it again
   }
 
   // One rank after the other, because a store is one process's at a time.

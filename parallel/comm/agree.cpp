@@ -13,20 +13,25 @@ Agreement::Agreement(Communicator& ranks, Device& host) : ranks_(ranks), stream_
 
 double Agreement::max(double mine) {
   std::vector<double> number{mine};
-  ranks_.all_reduce(*stream_, Reduction::max(DType::fp64), bytes_of(number), bytes_of(number));
+  ranks_.issue(*stream_, {.operation = Operation::all_reduce,
+                          .reduction = Reduction::max(DType::fp64),
+                          .from = {bytes_of(number)},
+                          .to = {bytes_of(number)},
+                          .patient = true});
   stream_->synchronize();
   return number.front();
 }
 
 std::vector<double> Agreement::each(double mine) {
   std::vector<double> number{mine}, all(static_cast<std::size_t>(ranks_.size()));
-  ranks_.all_gather(*stream_, bytes_of(number), bytes_of(all));
+  ranks_.issue(*stream_,
+               {.operation = Operation::all_gather, .from = {bytes_of(number)}, .to = {bytes_of(all)}, .patient = true});
   stream_->synchronize();
   return all;
 }
 
 void Agreement::barrier() {
-  ranks_.barrier(*stream_);
+  ranks_.issue(*stream_, {.operation = Operation::barrier, .patient = true});
   stream_->synchronize();
 }
 

@@ -1,7 +1,8 @@
 // Small numbers that ranks must agree on outside a step: whether to stop, which commit to go on from, that all have come.
 //
 // Owner:   the caller; borrows communicator and device.
-// Threads: the issuing thread of the communicator; every call waits for all ranks.
+// Threads: the issuing thread of the communicator; every call waits for all ranks, however long they take: they come from
+//          opening, checking, copying or committing their parts of a state, and nobody knows how large those are.
 // Errors:  those of the communicator: a rank that died or left is named.
 #pragma once
 

@@ -43,6 +43,8 @@ struct Call {
   int lane = 0;                       // send and receive
   // The bytes are a GPU's, and something else moves them: transports on the host let the ranks meet for the call, and no more.
   bool on_device = false;
+  // Waits for other ranks however long they take: they may be at their disks. One that died or left ends the wait all the same.
+  bool patient = false;
   [[nodiscard]] std::uint64_t payload_bytes() const;
 };
 

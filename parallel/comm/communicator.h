@@ -57,7 +57,8 @@ class Communicator {
 inline constexpr int kMessageLanes = 1 << 15;  // what every MPI takes as a tag
 
 struct CommunicatorOptions {
-  // A call that waits longer for other ranks fails, and all others with it. Long enough for the slowest computation between.
+  // A call that waits longer for other ranks fails, and all others with it, unless it is patient. Long enough for the slowest
+  // computation between.
   std::chrono::milliseconds time_limit = std::chrono::minutes(10);
 };
 

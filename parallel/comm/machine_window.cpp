@@ -166,7 +166,10 @@ std::byte* MachineWindow::slot(std::size_t rank, std::uint64_t piece) const {
 void MachineWindow::begin(std::uint64_t number, const Call& call) {
   const std::lock_guard lock(mutex_);
   log_.begin(number, call);
-  if (is_collective(call.operation)) number_ = number;
+  if (is_collective(call.operation)) {
+    number_ = number;
+    patient_ = call.patient ? number : 0;
+  }
   publish_position();
 }
 
@@ -224,7 +227,7 @@ void MachineWindow::check(int member, std::uint64_t number, Clock::time_point si
                        number));
     }
   }
-  if (!failed() && Clock::now() - since > time_limit_) {
+  if (!failed() && number != patient_ && Clock::now() - since > time_limit_) {
     fail(fmt::format("rank {} waited {} s in its call {}; not arrived: rank {}", me,
                      std::chrono::duration<double>(time_limit_).count(), number, member));
   }

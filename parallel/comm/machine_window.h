@@ -32,7 +32,8 @@ class MachineWindow {
   void match(const Call& call) { run_pieces(call, 1, {}, {}, {}); }  // all have come, and for the same
   void begin(std::uint64_t number, const Call& call);
   void end(std::uint64_t number);
-  // Waiting for the member `rank` since `since`: throws when someone failed, when it left or died, or waited too long.
+  // Waiting for the member `rank` since `since`: throws when someone failed, when it left or died, or waited too long in a call
+  // that is not patient.
   void check(int rank, std::uint64_t number, std::chrono::steady_clock::time_point since);
   void fail(const std::string& why) noexcept;
   // Says that this rank is gone. True when all ranks came here within a moment, so that collective clean-up cannot hang.
@@ -83,7 +84,8 @@ class MachineWindow {
   std::uint64_t piece_ = 0;   // pieces of all calls before; the same on all ranks
   mutable std::mutex mutex_;  // the log
   PositionLog log_;
-  std::uint64_t number_ = 0;  // of the collective under way
+  std::uint64_t number_ = 0;               // of the collective under way
+  std::atomic<std::uint64_t> patient_{0};  // its number where it is patient, else 0
 };
 
 }  // namespace terrace

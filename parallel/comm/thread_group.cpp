@@ -76,7 +76,7 @@ void ThreadGroup::arrive(Lock& lock, int rank, const Call& call, std::uint64_t n
       return ranks;
     };
     wait(
-        lock, rank, number, [&] { return started_ != turn; }, awaited);
+        lock, rank, call, number, [&] { return started_ != turn; }, awaited);
     return;
   }
   check_match();
@@ -116,8 +116,13 @@ void ThreadGroup::check_match() {
 }
 
 template <class Ready, class Awaited>
-void ThreadGroup::wait(Lock& lock, int rank, std::uint64_t number, Ready ready, Awaited awaited) {
+void ThreadGroup::wait(Lock& lock, int rank, const Call& call, std::uint64_t number, Ready ready, Awaited awaited) {
   const auto deadline = Clock::now() + options_.time_limit;
+  const auto in_time = [&] {
+    if (!call.patient) return changed_.wait_until(lock, deadline) == std::cv_status::no_timeout;
+    changed_.wait(lock);
+    return true;
+  };
   while (!ready()) {
     if (failure_) throw RankFailed(*failure_);
     const std::vector<int> ranks = awaited();
@@ -125,7 +130,7 @@ void ThreadGroup::wait(Lock& lock, int rank, std::uint64_t number, Ready ready, 
     if (left != ranks.end()) {
       fail_locked(fmt::format("{}: rank {} has left, and rank {} waits for it in its call {}{}", name_, *left, rank, number,
                               positions()));
-    } else if (changed_.wait_until(lock, deadline) == std::cv_status::timeout && !ready() && !failure_) {
+    } else if (!in_time() && !ready() && !failure_) {
       fail_locked(fmt::format("{}: rank {} waited {} s in its call {}; not arrived: rank {}{}", name_, rank,
                               std::chrono::duration<double>(options_.time_limit).count(), number, fmt::join(awaited(), ", "),
                               positions()));
@@ -175,7 +180,7 @@ void ThreadGroup::send(int rank, const Call& call, std::uint64_t number) {
   changed_.notify_all();
   try {
     wait(
-        lock, rank, number, [&] { return message.done; },
+        lock, rank, call, number, [&] { return message.done; },
         [&] { return message.taken ? std::vector<int>() : std::vector<int>{call.peer}; });
   } catch (...) {
     changed_.wait(lock, [&] { return !message.taken || message.done; });  // nobody reads it any more
@@ -189,7 +194,7 @@ void ThreadGroup::receive(int rank, const Call& call, std::uint64_t number) {
   const Entered entered(members_[static_cast<std::size_t>(rank)].log, number, call);
   auto& queue = messages_[Route{call.peer, rank, call.lane}];
   wait(
-      lock, rank, number, [&] { return !queue.empty(); }, [&] { return std::vector<int>{call.peer}; });
+      lock, rank, call, number, [&] { return !queue.empty(); }, [&] { return std::vector<int>{call.peer}; });
   Message& message = *queue.front();
   const auto& to = call.to.front();
   if (message.bytes.size() != to.size()) {

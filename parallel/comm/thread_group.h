@@ -67,9 +67,10 @@ class ThreadGroup {
   void check_match();
   void seat_all();
   void share(int rank) const;  // this rank's part of the work, without the lock
-  // Waits until `ready`; fails when it takes too long, or when one of the `awaited` ranks has left.
+  // Waits until `ready`; fails when it takes too long for a call that is not patient, or when one of the `awaited` ranks has
+  // left.
   template <class Ready, class Awaited>
-  void wait(Lock& lock, int rank, std::uint64_t number, Ready ready, Awaited awaited);
+  void wait(Lock& lock, int rank, const Call& call, std::uint64_t number, Ready ready, Awaited awaited);
   void fail_locked(const std::string& why);
   [[nodiscard]] std::string positions() const;
 

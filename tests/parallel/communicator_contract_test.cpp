@@ -9,6 +9,7 @@
 #include <thread>
 
 #include <terrace/core/error.h>
+#include <terrace/parallel/comm/agree.h>
 #include <terrace/parallel/comm/canonical.h>
 #include <terrace/parallel/comm/faults.h>
 #include <terrace/parallel/comm/ledger.h>
@@ -521,6 +522,30 @@ TEST_P(CommunicatorFailure, AHangBecomesAReport) {
     if (test::ranks_per_machine() > 0) return;  // positions are those of one machine
     EXPECT_THAT(error, HasSubstr("rank 0: 1 calls ended, in call 2, all-reduce of 64 bytes (fp32 sum)"));
     EXPECT_THAT(error, HasSubstr("rank 1: 1 calls ended, in call 2, receive of 64 bytes from rank 1 on lane 3"));
+  });
+}
+
+// A rank may be at its disk for longer than any call between computations would take.
+TEST_P(CommunicatorFailure, AnAgreementWaitsAsLongAsItTakes) {
+  const auto outcome = test::on_ranks(GetParam(), {.time_limit = 200ms}, [](Rank& rank) {
+    Agreement agreement(*rank.comm, rank.device);
+    const int me = rank.comm->rank(), all = rank.comm->size();
+    for (int late = 0; late < 2; ++late) {
+      if (me == late) std::this_thread::sleep_for(700ms);
+      EXPECT_EQ(agreement.max(me), all - 1);
+      EXPECT_EQ(agreement.each(me).size(), static_cast<std::size_t>(all));
+      if (me == late) std::this_thread::sleep_for(700ms);
+      agreement.barrier();
+    }
+  });
+  for (const auto& error : outcome) EXPECT_EQ(error, "");
+}
+
+TEST_P(CommunicatorFailure, AnAgreementDoesNotWaitForARankThatLeft) {
+  test::on_ranks(GetParam(), {.time_limit = 60s}, [](Rank& rank) {
+    if (rank.comm->rank() == 1) return rank.comm.reset();
+    Agreement agreement(*rank.comm, rank.device);
+    EXPECT_THAT(error_of([&] { agreement.barrier(); }), HasSubstr("rank 1 has left"));
   });
 }
 

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <terrace/parallel/committed_state.h>
+#include <terrace/tests/support/faulty_files.h>
 
 #include "data_parallel_run.h"
 
@@ -121,6 +122,24 @@ TEST_F(Reshard, WeightsAreReadFromShardsAsFromOneRank) {
     }
     EXPECT_TRUE(std::ranges::any_of(weights.front(), [](std::byte b) { return b != std::byte{0}; }));
   }
+}
+
+// One rank copies after the other, for longer than ranks wait for each other in a step.
+TEST_F(Reshard, RanksWaitForACopyThatTakesLong) {
+  const auto expected = hash(options({}, "one"));
+  auto first = options({3, 1}, "first"), second = options({2, 3}, "second");
+  first.commit_after = 2;
+  hash(first);
+  second.resume = true;
+  for (int r = 0; r < 3; ++r) second.reshard_from.push_back(toy::of_rank(first, r).store);
+  using Files = test::FaultyFiles;
+  const auto slow = std::make_shared<Files>(
+      Files::Fault{.call = Files::Call::rename, .at = 0, .what = Files::What::late, .delay = std::chrono::seconds(4)});
+  second.file_ops = slow;
+  const auto all = toy::run_ranks(second, {.time_limit = std::chrono::seconds(2)});
+  for (const auto& error : all.errors) EXPECT_EQ(error, "");
+  EXPECT_TRUE(slow->struck());
+  for (const auto& rank : all.ranks) EXPECT_EQ(rank.hash, expected);
 }
 
 // Where every rank has a copy, one that is lost is not missed; where it had a part of its own, nothing is made up.
