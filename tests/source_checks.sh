@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks on the sources: dependencies point only downward, formatting, nothing left lying about.
+# Checks on the sources: dependencies point only downward, formatting, excerpts in the tour, nothing left lying about.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 status=0
@@ -22,6 +22,12 @@ top='CMakeLists.txt|CMakePresets.json|README.md|core|memory|offload|optimizers|p
 if git ls-files | cut -d/ -f1 | sort -u | grep -vxE "$top"; then
   echo 'error: the above does not belong at the top level' >&2
   status=1
+fi
+
+if command -v python3 >/dev/null; then
+  python3 -B tests/tour_excerpts.py || status=1
+else
+  echo 'skipped: there is no python3, so the excerpts in docs/tour.md are not compared with the sources'
 fi
 
 if command -v clang-format >/dev/null; then
