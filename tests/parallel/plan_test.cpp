@@ -278,8 +278,7 @@ TEST(Plan, WhatSeesWholeLayersIsUpdatedInHalvesWhereEachRankHasAPart) {
 TEST(Plan, WhatMultipliesMatricesIsUpdatedByTheHostOfAGpuUnlessAsked) {
   toy::RunOptions o;
   o.profile.device = "a GPU";
-  for (const auto* const name : {"adamw", "lamb", "adafactor"})
-    EXPECT_EQ(plan_with(name, o).map.update, Tier::device) << name;
+  for (const auto* const name : {"adamw", "lamb", "adafactor"}) EXPECT_EQ(plan_with(name, o).map.update, Tier::device) << name;
   EXPECT_EQ(plan_with("muon", o).map.update, Tier::host);
   o.update = Tier::device;
   EXPECT_EQ(plan_with("muon", o).map.update, Tier::device);
