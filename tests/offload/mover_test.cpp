@@ -166,11 +166,12 @@ TEST(DiskLanes, AnEngineThatThrowsEndsBothLanes) {
   Terraces t("threads");
   Refusing engine(*t.engine);
   t.make_mover(engine);
+  const auto drained = [&] { return error_of([&] { t.mover->drain(); }); };
   t.mover->issue(t.move(0, Tier::host, Tier::disk, 0, 0, {}));
-  t.mover->drain();
+  EXPECT_EQ("the engine cannot be asked", drained());
   t.mover->issue(t.move(1, Tier::host, Tier::disk, 1, 1, {}));  // ends though nobody starts it
   t.mover->issue(t.move(0, Tier::disk, Tier::host, 0, 2, {}));
-  t.mover->drain();
+  EXPECT_EQ("the engine cannot be asked", drained());
   for (const auto lane : {Lane::write, Lane::read})
     EXPECT_EQ("the engine cannot be asked", error_of([&] { static_cast<void>(t.lanes.of(lane).reached(1)); })) << name_of(lane);
   t.mover.reset();
