@@ -109,8 +109,8 @@ void MachineWindow::all_reduce_of_two(const Call& call) {
       [&](std::int64_t k) {
         const auto number = piece_ + static_cast<std::uint64_t>(k);
         std::vector<const std::byte*> sources{slot(0, number), slot(1, number)};
-        // In place its own lines are about to be written.
-        if (!past_cache) sources[rank_] = from + bytes_of(cut.begin(k), e);
+        // Its own lines lie in its cache twice; those of the slot are the other's, too.
+        sources[rank_] = from + bytes_of(cut.begin(k), e);
         std::byte* const to = call.to.front().data() + bytes_of(cut.begin(k), e_to);
         past_cache ? fold_past_cache(call.reduction, to, sources, cut.count(k))
                    : fold(call.reduction, to, sources, cut.count(k));
