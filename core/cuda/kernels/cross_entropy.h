@@ -27,7 +27,8 @@ struct CrossEntropyRows {
   template <class Lane>
   TERRACE_KERNEL void operator()(Lane& lane, const CrossEntropyArgs<T>& a) const {
     using A = Acc<T>;
-    constexpr int W = 2 * kWidth<T>;  // two loads at a time: one block alone has to keep the memory busy
+    // Two loads at a time: one block alone has to keep the memory busy. fp64 has the registers for one.
+    constexpr int W = (sizeof(T) == 8 ? 1 : 2) * kWidth<T>;
     A* const room = shared_as<A>(lane);
     const std::int64_t row = lane.block_x();
     const T* const x = a.logits + row * a.columns;
