@@ -8,12 +8,9 @@
 #include <memory>
 #include <optional>
 
-#include <terrace/parallel/asynchronous_passes.h>
-#include <terrace/parallel/checker.h>
+#include <terrace/parallel/check_request.h>
 #include <terrace/parallel/choose.h>
-#include <terrace/parallel/comm/block8.h>
 #include <terrace/parallel/dry_run.h>
-#include <terrace/parallel/orders.h>
 #include <terrace/parallel/walk.h>
 
 namespace terrace {
@@ -82,7 +79,7 @@ class Planner {
       : model_(model), request_(request), profile_(profile) {}
 
   Plan run() {
-    validate();
+    check_request(model_, request_);
     if (request_.update) return attempt(*request_.update);
     if (updates_on_host_only(request_, profile_)) return attempt(Tier::host);
     // Everything in the device, updates included, when that fits; else updates on the host. A device with a processor of its
@@ -92,57 +89,6 @@ class Planner {
     auto on_host = attempt(Tier::host);
     const bool device_is_faster = on_device.fits && (!on_host.fits || on_device.times.seconds < on_host.times.seconds);
     return profile_.separate_device() && device_is_faster ? on_device : on_host;
-  }
-
-  void validate() const {
-    if (request_.shape.batch.batch <= 0 || request_.shape.batch.seq <= 0 || request_.shape.micro_batches == 0)
-      throw Error("batch size, sequence length and gradient accumulation must be positive", Exit::usage);
-    if (request_.generations != 1 && request_.generations != 2)
-      throw Error("state has one or two generations on disk", Exit::usage);
-    if (request_.generations == 1 && request_.commit_every != 0)
-      throw Error("with one generation of the state on disk nothing can be committed before the end", Exit::usage);
-    if (!request_.commits && (request_.commit_every != 0 || request_.generations != 1))
-      throw Error("a run without commits has one generation of the state on disk", Exit::usage);
-    const auto& data = request_.data;
-    if (data.ranks == 0 || data.zero > 3)
-      throw Error("there is at least one data rank, and ZeRO has stages 0 to 3", Exit::usage);
-    demand_shard_group(data);
-    if (data.local && (data.zero != 0 || data.canonical || data.gradients != Travel::whole || data.weights != Travel::whole ||
-                       request_.pipeline))
-      throw Error(
-          "ranks that update copies of their own share no state and no gradients\n  average weights without --zero, "
-          "--canonical-reduction, --compress-gradients and --pp, or leave out --sync-interval",
-          Exit::usage);
-    if (request_.pipeline && request_.pipeline->schedule.asynchronous()) demand_asynchronous();
-    if (request_.pipeline && request_.pipeline->schedule.placement.rank_of.size() > 1) demand_directions();
-    if (data.gradients != Travel::whole &&
-        (!data.folds_each() || Recipe::of(model_.dtype, request_.recipe, request_.states).gradient != DType::fp32))
-      throw Error(
-          "gradients travel as bf16 or int8 where fp32 ones of each micro-batch are folded\n  give --zero 2 or 3 or "
-          "--canonical-reduction, and a recipe with fp32 gradients",
-          Exit::usage);
-    if (data.gradients == Travel::int8 && data.canonical && data.copies() > Layout::kBlockElements / kBlock8Elements)
-      throw Error(
-          fmt::format("{} copies of the state fold parts of chunks that are no whole blocks of {} elements\n  give a larger "
-                      "--shard-group, or --compress-gradients bf16",
-                      data.copies(), kBlock8Elements),
-          Exit::usage);
-    if (data.weights != Travel::whole && (data.weights != Travel::int8 || data.zero != 3 || model_.dtype == DType::fp64))
-      throw Error(
-          "weights travel as int8 where they are gathered before every use, and in fp32 or bf16\n  give --zero 3, or leave out "
-          "--compress-weights",
-          Exit::usage);
-    if (data.canonical && Recipe::of(model_.dtype, request_.recipe, request_.states).gradient == DType::bf16)
-      throw Error(
-          fmt::format("recipe {} keeps gradients in bf16, which are rounded after every sum\n  canonical reduction wants "
-                      "fp32 gradients: choose another --recipe",
-                      request_.recipe),
-          Exit::usage);
-    if (!request_.activations.empty() && request_.activations.size() != model_.layers.size())
-      throw Error(fmt::format("settings of activations for {} layers, and the model has {}", request_.activations.size(),
-                              model_.layers.size()),
-                  Exit::usage);
-    if (model_.layers.size() < 2) throw Error("a model needs at least two layers", Exit::usage);
   }
 
   Plan of_rank(Plan p, std::uint32_t rank) const {
@@ -159,65 +105,6 @@ class Planner {
 
  private:
   [[nodiscard]] bool moves_no_state(const Plan& p) const { return !StepMap(model_, p.map).moves_state(p.steady_traffic); }
-
-  void demand_asynchronous() const {
-    const auto& s = request_.pipeline->schedule;
-    if (request_.updates_before_use && !pipeline::reads_lag_an_update(s))
-      throw Error(
-          "pipedream updates a stage with its own gradient at once, and its next forward reads what came of it: nobody knows "
-          "the norm of the whole gradient by then\n  give --grad-clip 0, or --schedule pipedream-2bw, which clips every "
-          "update by the norm of all stages' gradients",
-          Exit::usage);
-    if (request_.data.zero != 0)
-      throw Error(fmt::format("an asynchronous order of a pipeline keeps old weights whole on every data rank, and ZeRO-{} "
-                              "would shard them: not there yet\n  give --zero 0, or a synchronous --schedule like 1f1b",
-                              request_.data.zero),
-                  Exit::usage);
-    if (any_clips(request_.param_groups))
-      throw Error(
-          "an asynchronous order of a pipeline clips all parameters together or not at all\n  leave clip out of "
-          "--param-group, or give a synchronous --schedule like 1f1b",
-          Exit::usage);
-    for (const auto& layer : model_.layers)
-      for (const auto& p : layer->params())
-        if (p.tied)
-          throw Error(
-              fmt::format("stages of an asynchronous order read different versions of their weights, and {} is shared by "
-                          "two of them\n  give --untied, or a synchronous --schedule like 1f1b",
-                          p.name),
-              Exit::usage);
-  }
-
-  // A stage's ranks are those of its data group in every direction; what is sharded or packed within one of them is not there.
-  void demand_directions() const {
-    const auto& data = request_.data;
-    if (data.zero != 0)
-      throw Error(fmt::format("an order in two directions keeps every stage whole on two ranks, and ZeRO-{} would shard it: "
-                              "not there yet\n  give --zero 0, or another --schedule like 1f1b",
-                              data.zero),
-                  Exit::usage);
-    if (data.gradients != Travel::whole)
-      throw Error(
-          "an order in two directions adds gradients up as they are\n  leave out --compress-gradients, or give another "
-          "--schedule like 1f1b",
-          Exit::usage);
-  }
-
-  static void demand_shard_group(const DataParallel& data) {
-    if (data.shard_group == 0) return;
-    if (data.ranks % data.shard_group != 0)
-      throw Error(fmt::format("shard groups of {} do not divide {} ranks\n  give --shard-group a divisor of --dp",
-                              data.shard_group, data.ranks),
-                  Exit::usage);
-    if (data.zero == 0)
-      throw Error("ZeRO stage 0 shards nothing, and shard groups mean nothing to it\n  give --zero 1, 2 or 3", Exit::usage);
-    if (data.canonical && Layout::kBlockElements % data.copies() != 0)
-      throw Error(
-          fmt::format("canonical reduction between {} copies of the state: each folds its part of every chunk\n  give a "
-                      "--shard-group that makes 2, 4, 8, … of them",
-                      data.copies()),
-          Exit::usage);
-  }
 
   [[nodiscard]] Budget budget() const {
     auto b = request_.budget;
@@ -471,77 +358,11 @@ Budget with_room_for_commits(Budget budget) {
   return budget;
 }
 
-Programs write_programs(const StepMap& map, const PlanRequest& request, std::uint32_t depth, std::uint32_t gather_ahead) {
-  const auto layers = map.layers();
-  const auto m = request.shape.micro_batches;
-  const auto finish = [&](const Program& p) { return with_prefetches(with_offloads(p, map), map, depth); };
-  if (request.decode_positions != 0) {
-    Programs out;
-    out.decode = finish(decoding(layers));
-    if (request.weights_given) out.fill = sweep(Op::fill, layers, [&](std::uint32_t l) { return map.groups_of(l); });
-    return out;
-  }
-  const auto kind = request.order.value_or(Order::horizontal);
-  const auto reduced = map.data().folds_each() ? pipeline::Reduced::each_round : pipeline::Reduced::once;
-  auto order = request.pipeline            ? step_of(*request.pipeline, map.pipeline().rank, reduced)
-               : kind == Order::horizontal ? horizontal(layers, m)
-               : kind == Order::vertical   ? vertical(layers, m)
-                                           : group_vertical(layers, m, std::max(1U, request.group));
-  order = with_recompute(order, map);
-  if (map.pipeline().asynchronous()) {
-    order = with_norm_of_each_update(with_reductions(order, map), map);
-  } else {
-    order = with_reductions(order, map, map.data().folds_each() && gather_ahead > 0);
-    order = with_gathers(with_tied_gradients(with_norms(order), map), map, gather_ahead);
-  }
-
-  const auto chunks_of = [&](std::uint32_t l) { return map.groups_of(l); };
-  Programs out;
-  if (map.pipeline().asynchronous()) {
-    const auto updates = request.updates_before_use ? Updates::after_verdict : Updates::in_backward;
-    out.steady = with_versions(
-        updates == Updates::after_verdict ? with_updates_after_verdicts(order, map) : with_updates(order, map, updates), map);
-    check_step(out.steady, map, updates);
-    out.first = out.steady = finish(out.steady);
-  } else {
-    const auto steady_updates = request.updates_before_use ? Updates::before_use : Updates::in_backward;
-    const auto first_updates = request.updates_before_use ? Updates::none : Updates::in_backward;
-    out.updates_before_use = request.updates_before_use;
-    out.first = with_updates(order, map, first_updates);
-    check_step(out.first, map, first_updates);
-    out.steady = with_updates(order, map, steady_updates);
-    check_step(out.steady, map, steady_updates);
-    out.first = finish(out.first);
-    out.steady = finish(out.steady);
-    if (request.updates_before_use) out.drain = finish(with_updates({layers, 0, {}}, map, Updates::all));
-  }
-  const auto evaluate = request.pipeline ? evaluation_of(*request.pipeline, map.pipeline().rank) : evaluation(layers, 1);
-  out.evaluate = finish(with_gathers(evaluate, map, gather_ahead));
-  const auto here = [&](std::uint32_t l) { return map.holds(l) ? map.groups_of(l) : 0; };
-  const auto here_or_copied = [&](std::uint32_t l) { return map.copies(l) ? map.groups_of(l) : here(l); };
-  out.fill = sweep(Op::fill, layers, here);
-  out.gather = {layers, 0, {}};
-  for (const auto& a : sweep(Op::fill, layers, here_or_copied).actions) add_weight_messages(out.gather, map, a);
-  if (map.data().gathers_updates())
-    std::ranges::copy(sweep(Op::gather, layers, here_or_copied).actions, std::back_inserter(out.gather.actions));
-  std::ranges::copy(out.gather.actions, std::back_inserter(out.fill.actions));
-  out.visit = finish(sweep(Op::visit, layers, chunks_of));
-  if (map.data().local) {
-    Program average{layers, 0, {}};
-    for (const auto& visit : sweep(Op::visit, layers, chunks_of).actions) {
-      average.actions.push_back(visit);
-      average.actions.push_back({.op = Op::fill, .layer = visit.layer, .chunk = visit.chunk});
-    }
-    out.average = finish(average);
-  }
-  return out;
-}
-
 namespace {
 
 // The best that fits, also when it is planned to the byte.
 Plan plan_best(const Model& model, const PlanRequest& request, const MachineProfile& profile) {
-  Planner(model, request, profile).validate();
+  check_request(model, request);
   const auto choices = choose(model, request, profile);
   Plan p;
   for (const auto& ranked : choices.best) {

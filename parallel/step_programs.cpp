@@ -1,0 +1,79 @@
+// A plan's programs: an order, and the passes that make a step of it.
+#include <algorithm>
+#include <iterator>
+
+#include <terrace/parallel/asynchronous_passes.h>
+#include <terrace/parallel/checker.h>
+#include <terrace/parallel/orders.h>
+#include <terrace/parallel/passes.h>
+#include <terrace/parallel/plan.h>
+
+namespace terrace {
+
+Programs write_programs(const StepMap& map, const PlanRequest& request, std::uint32_t depth, std::uint32_t gather_ahead) {
+  const auto layers = map.layers();
+  const auto m = request.shape.micro_batches;
+  const auto finish = [&](const Program& p) { return with_prefetches(with_offloads(p, map), map, depth); };
+  if (request.decode_positions != 0) {
+    Programs out;
+    out.decode = finish(decoding(layers));
+    if (request.weights_given) out.fill = sweep(Op::fill, layers, [&](std::uint32_t l) { return map.groups_of(l); });
+    return out;
+  }
+  const auto kind = request.order.value_or(Order::horizontal);
+  const auto reduced = map.data().folds_each() ? pipeline::Reduced::each_round : pipeline::Reduced::once;
+  auto order = request.pipeline            ? step_of(*request.pipeline, map.pipeline().rank, reduced)
+               : kind == Order::horizontal ? horizontal(layers, m)
+               : kind == Order::vertical   ? vertical(layers, m)
+                                           : group_vertical(layers, m, std::max(1U, request.group));
+  order = with_recompute(order, map);
+  if (map.pipeline().asynchronous()) {
+    order = with_norm_of_each_update(with_reductions(order, map), map);
+  } else {
+    order = with_reductions(order, map, map.data().folds_each() && gather_ahead > 0);
+    order = with_gathers(with_tied_gradients(with_norms(order), map), map, gather_ahead);
+  }
+
+  const auto chunks_of = [&](std::uint32_t l) { return map.groups_of(l); };
+  Programs out;
+  if (map.pipeline().asynchronous()) {
+    const auto updates = request.updates_before_use ? Updates::after_verdict : Updates::in_backward;
+    out.steady = with_versions(
+        updates == Updates::after_verdict ? with_updates_after_verdicts(order, map) : with_updates(order, map, updates), map);
+    check_step(out.steady, map, updates);
+    out.first = out.steady = finish(out.steady);
+  } else {
+    const auto steady_updates = request.updates_before_use ? Updates::before_use : Updates::in_backward;
+    const auto first_updates = request.updates_before_use ? Updates::none : Updates::in_backward;
+    out.updates_before_use = request.updates_before_use;
+    out.first = with_updates(order, map, first_updates);
+    check_step(out.first, map, first_updates);
+    out.steady = with_updates(order, map, steady_updates);
+    check_step(out.steady, map, steady_updates);
+    out.first = finish(out.first);
+    out.steady = finish(out.steady);
+    if (request.updates_before_use) out.drain = finish(with_updates({layers, 0, {}}, map, Updates::all));
+  }
+  const auto evaluate = request.pipeline ? evaluation_of(*request.pipeline, map.pipeline().rank) : evaluation(layers, 1);
+  out.evaluate = finish(with_gathers(evaluate, map, gather_ahead));
+  const auto here = [&](std::uint32_t l) { return map.holds(l) ? map.groups_of(l) : 0; };
+  const auto here_or_copied = [&](std::uint32_t l) { return map.copies(l) ? map.groups_of(l) : here(l); };
+  out.fill = sweep(Op::fill, layers, here);
+  out.gather = {layers, 0, {}};
+  for (const auto& a : sweep(Op::fill, layers, here_or_copied).actions) add_weight_messages(out.gather, map, a);
+  if (map.data().gathers_updates())
+    std::ranges::copy(sweep(Op::gather, layers, here_or_copied).actions, std::back_inserter(out.gather.actions));
+  std::ranges::copy(out.gather.actions, std::back_inserter(out.fill.actions));
+  out.visit = finish(sweep(Op::visit, layers, chunks_of));
+  if (map.data().local) {
+    Program average{layers, 0, {}};
+    for (const auto& visit : sweep(Op::visit, layers, chunks_of).actions) {
+      average.actions.push_back(visit);
+      average.actions.push_back({.op = Op::fill, .layer = visit.layer, .chunk = visit.chunk});
+    }
+    out.average = finish(average);
+  }
+  return out;
+}
+
+}  // namespace terrace
