@@ -31,6 +31,12 @@ class CudaEngine : public test::FolderTest {
     o.store = folder_ / "store";
     return o;
   }
+  static void expect_bits(const toy::RunResult& expected, const toy::RunResult& r) {
+    ASSERT_TRUE(r.planned.fits) << r.planned.refusal.why;
+    EXPECT_EQ(expected.losses, r.losses);
+    EXPECT_EQ(expected.norms, r.norms);
+    EXPECT_EQ(expected.hash, r.hash);
+  }
   // `jitter_seed` delays every operation of the fake GPU by a little.
   static toy::RunOptions on_fake(toy::RunOptions o, const std::shared_ptr<FakeCuda>& fake) {
     o.profile.device = "a fake GPU";
@@ -74,10 +80,7 @@ TEST_F(CudaEngine, EveryBudgetOrderAndPlaceOfTheUpdatesGivesTheCpusBits) {
           o.offload = tried % 4 < 2;
           o.threads = 1 + static_cast<int>(tried % 2);
           const auto r = toy::run(o);
-          ASSERT_TRUE(r.planned.fits) << r.planned.refusal.why;
-          EXPECT_EQ(reference.losses, r.losses);
-          EXPECT_EQ(reference.norms, r.norms);
-          EXPECT_EQ(reference.hash, r.hash);
+          expect_bits(reference, r);
           ASSERT_GE(r.planned.step_traffic.size(), r.traffic.size());
           for (std::size_t i = 0; i < r.traffic.size(); ++i) EXPECT_EQ(r.traffic[i], r.planned.step_traffic[i]) << i;
           EXPECT_LE(r.peak[Tier::device], o.budget.device);
@@ -108,12 +111,8 @@ TEST_F(CudaEngine, UpdatesByItsKernelsGiveTheCpusBits) {
         on_device.disk_tier = true;
       }
       on_device.make_optimizer = [&] { return make_cuda_optimizer("adamw", {}, test::emulated_updates(fake, launched)); };
-      const auto r = toy::run(on_device);
-      ASSERT_TRUE(r.planned.fits) << r.planned.refusal.why;
+      expect_bits(reference, toy::run(on_device));
       EXPECT_GT(launched, 0);
-      EXPECT_EQ(reference.losses, r.losses);
-      EXPECT_EQ(reference.norms, r.norms);
-      EXPECT_EQ(reference.hash, r.hash);
       EXPECT_EQ("", fake->leaks());
     }
   }
@@ -140,12 +139,8 @@ TEST_F(CudaEngine, UpdatesOfWholeLayersByItsKernelsGiveTheCpusBits) {
         on_device.budget = {smallest[Tier::device] + 512 * kKiB, smallest[Tier::host] + 2 * kMiB, 256 * kMiB};
         on_device.disk_tier = true;
       }
-      const auto r = toy::run(on_device);
-      ASSERT_TRUE(r.planned.fits) << r.planned.refusal.why;
+      expect_bits(reference, toy::run(on_device));
       EXPECT_GT(launched, 0);
-      EXPECT_EQ(reference.losses, r.losses);
-      EXPECT_EQ(reference.norms, r.norms);
-      EXPECT_EQ(reference.hash, r.hash);
       EXPECT_EQ("", fake->leaks());
     }
   }
@@ -174,9 +169,7 @@ TEST_F(CudaEngine, RanksThatShareLayersUpdateThemByTheirKernels) {
       EXPECT_GT(launched, 0);
       for (std::size_t r = 0; r < all.ranks.size(); ++r) {
         EXPECT_EQ("", all.errors[r]);
-        EXPECT_EQ(reference.losses, all.ranks[r].losses);
-        EXPECT_EQ(reference.norms, all.ranks[r].norms);
-        EXPECT_EQ(reference.hash, all.ranks[r].hash);
+        expect_bits(reference, all.ranks[r]);
       }
       EXPECT_EQ("", fake->leaks());
     }

@@ -1,0 +1,239 @@
+// Pipelines as their user starts them: --pp and its orders, alone and with --dp.
+#include <fstream>
+
+#include <fmt/format.h>
+
+#include "on_ranks.h"
+
+namespace terrace::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST_F(Ranks, PipelinesEndInTheSameWeights) {
+  const auto one = train(threads(1, 0, "one"));
+  ASSERT_EQ(0, one.exit) << one.described;
+  struct Case {
+    int dp, zero, pp;
+    const char* schedule;
+  };
+  for (const auto& c : {Case{1, 0, 2, "1f1b"},
+                        {1, 0, 3, "interleaved"},
+                        {1, 0, 2, "zb-v"},
+                        {2, 3, 2, "zb-h1"},
+                        {2, 1, 2, "gpipe"},
+                        {1, 0, 2, "chimera"},
+                        {2, 0, 2, "chimera"}}) {
+    const auto run = fmt::format("{}-{}-zero{}", c.schedule, c.dp, c.zero);
+    const auto many = train(threads(c.dp, c.zero, run, {"--pp", std::to_string(c.pp), "--schedule", c.schedule}));
+    ASSERT_EQ(0, many.exit) << many.described;
+    EXPECT_EQ(weights_of(one), weights_of(many)) << run;
+    EXPECT_EQ(steps("one"), steps(run)) << run;
+    EXPECT_TRUE(fs::exists(at(run) / fmt::format("rank{}.log", c.dp * c.pp - 1))) << run;
+  }
+}
+
+// Where a run's stages are is settled when it begins.
+TEST_F(Ranks, APipelineGoesOnWithItsStages) {
+  const auto whole = train(threads(1, 0, "whole", {"--lr-schedule", "constant"}));
+  ASSERT_EQ(0, whole.exit) << whole.described;
+  const Words pipeline{"--lr-schedule", "constant", "--pp", "2", "--stage-layers", "3,3"};
+  const auto with = [&](Words more) {
+    more.insert(more.end(), pipeline.begin(), pipeline.end());
+    return train(threads(1, 0, "run", more));
+  };
+  ASSERT_EQ(0, with({"--steps", "2"}).exit);
+  auto resumed = threads(1, 0, "run", {"--lr-schedule", "constant", "--pp", "2", "--resume", "auto"});  // not told again
+  const auto end = train(resumed);
+  ASSERT_EQ(0, end.exit) << end.described;
+  EXPECT_EQ(weights_of(whole), weights_of(end));
+}
+
+// What the search found, and what somebody wrote, is run like an order that has a name.
+TEST_F(Ranks, PipelinesRunOrdersFromFiles) {
+  const auto one = train(threads(1, 0, "one"));
+  ASSERT_EQ(0, one.exit) << one.described;
+  const Words shape{"--pp", "2", "--grad-accumulation", "8", "--assumed-costs"};
+  auto asked = tiny("plan", shape);
+  asked.insert(asked.end(), {"--schedule", "auto", "--write-schedule", "found.txt", "--timeline", "found.svg", "--json"});
+  const auto plan = terrace(asked);
+  ASSERT_EQ(0, plan.exit) << plan.described;
+  const auto found = nlohmann::json::parse(plan.out);
+  EXPECT_GE(found.at("step_with_moves_s").get<double>(), 0.999 * found.at("step_time_s").get<double>());
+  for (const auto* const order : {"layerwise", "gpipe", "1f1b", "zb-v"}) {
+    auto other = tiny("plan", shape);
+    other.insert(other.end(), {"--schedule", order, "--json"});
+    const auto named = terrace(other);
+    ASSERT_EQ(0, named.exit) << named.described;
+    EXPECT_LE(found["step_time_s"].get<double>(), nlohmann::json::parse(named.out)["step_time_s"].get<double>()) << order;
+  }
+  std::ifstream picture(at("found.svg"));
+  const std::string svg{std::istreambuf_iterator<char>(picture), {}};
+  EXPECT_TRUE(svg.starts_with("<svg ")) << svg.substr(0, 80);
+  for (const auto* const piece : {"rank 0", "rank 1", "<title>F0.0</title>", "</svg>"})
+    EXPECT_NE(svg.find(piece), std::string::npos) << piece;
+
+  std::ofstream(at("own.txt")) << "# by hand\npipeline 2 2 8\nplace 0 1\n"
+                                  "rank F0.0 F0.1 B0.0 F0.2 F0.3 B0.1 B0.2 B0.3 F0.4 F0.5 F0.6 F0.7 B0.4 B0.5 B0.6 B0.7\n"
+                                  "rank F1.0 B1.0 F1.1 F1.2 B1.1 B1.2 F1.3 B1.3 F1.4 B1.4 F1.5 F1.6 B1.5 B1.6 F1.7 B1.7\n";
+  for (const auto* const file : {"found.txt", "own.txt"}) {
+    const auto many = train(threads(1, 0, std::string("run-") + file, {"--pp", "2", "--schedule", file}));
+    ASSERT_EQ(0, many.exit) << many.described;
+    EXPECT_EQ(weights_of(one), weights_of(many)) << file;
+  }
+  // The run's last step beside the simulated one: every forward of every rank is there twice.
+  auto beside = tiny("plan", shape);
+  beside.insert(beside.end(), {"--schedule", "own.txt", "--timeline", "both.svg", "--measured", "run-own.txt"});
+  const auto drawn = terrace(beside);
+  ASSERT_EQ(0, drawn.exit) << drawn.described;
+  std::ifstream lanes(at("both.svg"));
+  const std::string both{std::istreambuf_iterator<char>(lanes), {}};
+  for (const auto* const lane : {"rank 0 compute, simulated", "rank 0 message, simulated", "rank 1 compute, simulated"})
+    EXPECT_NE(both.find(lane), std::string::npos) << lane;
+  for (const int layer : {0, 3})
+    for (int m = 0; m < 8; ++m) {
+      const auto title = fmt::format("<title>forward l{} m{},", layer, m);
+      std::size_t times = 0;
+      for (auto here = both.find(title); here != std::string::npos; here = both.find(title, here + 1)) ++times;
+      EXPECT_EQ(times, 2U) << title;
+    }
+  beside.back() = "nowhere";
+  expect_refusal(terrace(beside), 2, {"nowhere/trace.json", "when it ends"});
+
+  // Rank 1 would have to go backward before it went forward.
+  std::ofstream(at("wrong.txt")) << "pipeline 2 2 1\nplace 0 1\nrank F0.0 B0.0\nrank B1.0 F1.0\n";
+  expect_refusal(train(threads(1, 0, "wrong", {"--pp", "2", "--schedule", "wrong.txt"})), 2, {"wrong.txt", "B1.0"});
+  std::ofstream(at("few.txt")) << "pipeline 2 2 2\nplace 0 1\nrank F0.0 F0.1 B0.0 B0.1\nrank F1.0 B1.0 F1.1 B1.1\n";
+  expect_refusal(train(threads(1, 0, "wrong", {"--pp", "2", "--schedule", "few.txt"})), 2,
+                 {"few.txt", "--grad-accumulation 2"});
+  expect_refusal(train(threads(1, 0, "wrong", {"--pp", "2", "--schedule", "auto"})), 2, {"terrace plan"});
+}
+
+// Where an asynchronous order drains, a run is like any other: it goes on from there as if it had not stopped.
+TEST_F(Ranks, AsynchronousPipelinesGoOnWhereTheyDrained) {
+  struct Order {
+    const char* name;
+    Words more;
+  };
+  for (const auto& [name, more] : {Order{"pipedream-2bw", {}}, Order{"pipedream", {"--grad-clip", "0"}}}) {
+    const std::string order = name;
+    const auto with = [&, &more = more](const std::string& run, const Words& last, const char* drain = "3",
+                                        const char* schedule = nullptr) {
+      Words all{"--pp",          "2",       "--untied", "--schedule", schedule ? schedule : order, "--drain-interval", drain,
+                "--lr-schedule", "constant"};
+      all.insert(all.end(), more.begin(), more.end());
+      all.insert(all.end(), last.begin(), last.end());
+      return train(threads(1, 0, run, all));
+    };
+    const auto whole = with(order, {"--steps", "6"});
+    ASSERT_EQ(0, whole.exit) << whole.described;
+    EXPECT_EQ(steps(order).size(), 6U) << order;  // a line each, though three are computed together
+    ASSERT_EQ(0, with(order + "-cut", {"--steps", "3"}).exit) << order;
+    const auto rest = with(order + "-cut", {"--steps", "6", "--resume", "auto"});
+    ASSERT_EQ(0, rest.exit) << rest.described;
+    EXPECT_EQ(weights_of(whole), weights_of(rest)) << order;
+    EXPECT_EQ(steps(order), steps(order + "-cut")) << order;
+    // Other old weights are another run.
+    expect_refusal(with(order + "-cut", {"--steps", "12", "--resume", "auto"}, "6"), 2, {"drain-interval"});
+    expect_refusal(with(order + "-cut", {"--steps", "12", "--resume", "auto"}, "3", "1f1b"), 2, {"schedule"});
+    expect_refusal(with("refused", {"--steps", "7"}), 2, {"--steps 7", "6 or 9"});
+    expect_refusal(with("refused", {"--steps", "6", "--eval-interval", "2"}), 2,
+                   {"--eval-interval 2", "give --eval-interval 3"});
+    expect_refusal(with("refused", {"--steps", "6", "--on-non-finite", "skip"}), 2, {"--on-non-finite stop"});
+  }
+  const Words clipped{"--pp", "2", "--untied", "--schedule", "pipedream", "--drain-interval", "3", "--steps", "6"};
+  expect_refusal(train(threads(1, 0, "refused", clipped)), 2, {"--grad-clip 0", "pipedream-2bw"});
+  auto data_ranks = clipped;
+  data_ranks.insert(data_ranks.end(), {"--grad-clip", "0"});
+  expect_refusal(train(threads(2, 1, "refused", data_ranks)), 2, {"--zero 0"});
+  const Words tied{"--pp", "2", "--schedule", "pipedream-2bw", "--drain-interval", "3", "--steps", "6"};
+  expect_refusal(train(threads(1, 0, "refused", tied)), 2, {"--untied"});
+}
+
+// A norm that is none reaches the step's verdict through a clip that is computed in mid-walk.
+TEST_F(Ranks, AnAsynchronousPipelineThatDivergesSaysSo) {
+  for (const auto* const ranks : {"2", "3", "4"})
+    expect_refusal(train({"--pp",
+                          ranks,
+                          "--untied",
+                          "--schedule",
+                          "pipedream-2bw",
+                          "--layers",
+                          "3",
+                          "--grad-accumulation",
+                          "4",
+                          "--drain-interval",
+                          "10",
+                          "--steps",
+                          "10",
+                          "--lr",
+                          "1e14",
+                          "--weight-decay",
+                          "1e14",
+                          "--warmup",
+                          "0",
+                          "--grad-clip",
+                          "1",
+                          "--out-dir",
+                          std::string("run") + ranks}),
+                   1, {"training diverged at step 10", "nothing was committed"});
+}
+
+// Which old weights pipedream-2bw reads depends on the update alone, so several data ranks end where one does.
+TEST_F(Ranks, AsynchronousPipelinesOfSeveralDataRanksEndInTheSameWeights) {
+  const Words all{"--pp", "2", "--untied", "--schedule", "pipedream-2bw", "--drain-interval", "3", "--steps", "6"};
+  const auto one = train(threads(1, 0, "one", all)), two = train(threads(2, 0, "two", all));
+  ASSERT_EQ(0, one.exit) << one.described;
+  ASSERT_EQ(0, two.exit) << two.described;
+  EXPECT_EQ(weights_of(one), weights_of(two));
+  EXPECT_EQ(steps("one"), steps("two"));
+}
+
+TEST_F(Ranks, AsynchronousPipelinesArePlannedAndReadFromFiles) {
+  auto asked = tiny("plan", {"--pp", "2", "--untied", "--schedule", "pipedream-2bw", "--drain-interval", "3", "--steps", "6",
+                             "--grad-accumulation", "8", "--assumed-costs", "--write-schedule", "order.txt", "--json"});
+  const auto plan = terrace(asked);
+  ASSERT_EQ(0, plan.exit) << plan.described;
+  const auto found = nlohmann::json::parse(plan.out);
+  EXPECT_EQ(found["peak_live"], (std::vector<int>{2, 1}));
+  EXPECT_TRUE(found.contains("step_with_moves_s"));
+  const Words same{"--pp", "2", "--untied", "--drain-interval", "3", "--steps", "6"};
+  const auto with = [&](const std::string& run, const std::string& schedule) {
+    auto all = same;
+    all.insert(all.end(), {"--schedule", schedule});
+    return train(threads(1, 0, run, all));
+  };
+  const auto named = with("named", "pipedream-2bw"), read = with("read", "order.txt");
+  ASSERT_EQ(0, named.exit) << named.described;
+  ASSERT_EQ(0, read.exit) << read.described;
+  EXPECT_EQ(weights_of(named), weights_of(read));
+}
+
+TEST_F(Ranks, PipelinesThatCannotBeAreRefused) {
+  for (const auto& [given, says] : {std::pair<Words, const char*>{{"--schedule", "1f2b"}, "did you mean 1f1b"},
+                                    {{"--schedule", "1f1b", "--virtual-stages", "2"}, "interleaved"},
+                                    {{"--stage-layers", "1,2"}, "add up to 6"},
+                                    {{"--stage-layers", "3,,3"}, "add up to 6"},
+                                    {{"--order", "vertical"}, "--schedule"}}) {
+    Words more{"--pp", "2"};
+    more.insert(more.end(), given.begin(), given.end());
+    const auto refused = train(threads(1, 0, "refused", more));
+    expect_refusal(refused, 2, {says});
+    EXPECT_FALSE(fs::exists(at("refused"))) << refused.described;
+  }
+  struct Degrees {
+    const char *pp, *micro_batches, *dp, *zero, *says;
+  };
+  for (const auto& [pp, micro_batches, dp, zero, says] : {Degrees{"3", "8", "1", "0", "--pp 2 or 4"},
+                                                          {"2", "7", "1", "0", "--grad-accumulation 6 or 8"},
+                                                          {"2", "1", "1", "0", "--grad-accumulation 2"},
+                                                          {"2", "8", "2", "1", "--zero 0"}}) {
+    const auto refused = train({"--schedule", "chimera", "--pp", pp, "--grad-accumulation", micro_batches, "--dp", dp, "--zero",
+                                zero, "--out-dir", "refused"});
+    expect_refusal(refused, 2, {says});
+    EXPECT_FALSE(fs::exists(at("refused"))) << refused.described;
+  }
+}
+
+}  // namespace
+}  // namespace terrace::test
