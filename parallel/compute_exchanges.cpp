@@ -1,0 +1,220 @@
+// Compute's actions that talk to other ranks, and what they share of a step's results.
+#include <cstring>
+
+#include <terrace/parallel/comm/block8.h>
+#include <terrace/parallel/comm/narrow.h>
+#include <terrace/parallel/compute_views.h>
+
+namespace terrace {
+
+// Every number is one rank's, and zero on all others: their sum is that number.
+void Compute::share_results(Share what) {
+  auto* const among = what == Share::step ? parts_.ranks.all : what == Share::evaluation ? parts_.ranks.pipeline : nullptr;
+  if (!among) return;
+  auto& stream = *parts_.communication_stream;
+  const auto share = [&](Communicator& ranks, std::span<double> numbers) {
+    const Bytes bytes{reinterpret_cast<std::byte*>(numbers.data()), numbers.size_bytes()};
+    ranks.all_reduce(stream, Reduction::sum(DType::fp64), bytes, bytes);
+  };
+  stream.wait(parts_.stream->record());
+  share(*among, losses_);
+  // Where data ranks hold all of a gradient each has its layers' squares already. A rank without layers shares, too. They are
+  // the same in every copy of the state.
+  if (what != Share::step || !shares_squares()) return;
+  const bool sharded = parts_.map->data().stage() >= 1;
+  auto& with = !parts_.ranks.pipeline ? ranks_->sharers() : sharded ? *parts_.ranks.copy : *parts_.ranks.pipeline;
+  for (std::size_t u = 0; u < squares_.size(); ++u)
+    if (!verdicts_[u].given) share(with, squares_[u].all());
+}
+
+// The lane waits for the norms (Walk), and who wants the norm for the lane.
+void Compute::verdict(const Action& a) {
+  auto& stream = *parts_.communication_stream;
+  const auto numbers = squares_.at(a.update).all();
+  const Bytes bytes{reinterpret_cast<std::byte*>(numbers.data()), numbers.size_bytes()};
+  if (parts_.ranks.pipeline) parts_.ranks.pipeline->all_reduce(stream, Reduction::sum(DType::fp64), bytes, bytes);
+  verdicts_[a.update].given = stream.record();
+}
+
+bool Compute::shares_squares() const { return parts_.map->data().stage() >= 1 || parts_.ranks.pipeline; }
+
+// A lane's payload is its number: source and destination are the communicator's.
+void Compute::message(const Action& a, const Views& views) {
+  const auto& map = *parts_.map;
+  auto& stream = *parts_.message_streams.at(index(map.lane_of(a)) - index(Lane::message));
+  const auto peer = static_cast<int>(a.peer), lane = static_cast<int>(a.payload);
+  for (const auto chunk : map.carried_by(a)) {
+    const Bytes bytes{views.of(chunk), map.chunk_bytes(chunk)};
+    if (a.op == Op::send)
+      parts_.ranks.pipeline->send(stream, bytes, peer, lane);
+    else
+      parts_.ranks.pipeline->receive(stream, bytes, peer, lane);
+  }
+}
+
+void Compute::gather(const Action& a, const Views& views) {
+  const auto& map = *parts_.map;
+  const auto mine = map.state(Kind::parameter, a.layer, map.own(a.chunk));
+  const auto group = map.gathered(a.layer, a.chunk);
+  const auto bytes = map.chunk_bytes(mine);
+  auto& stream = *parts_.communication_stream;
+  // Where weights are not sharded this rank's chunk is the group's own block.
+  if (map.data().weights == Travel::whole)
+    return ranks_->sharers().all_gather(stream, {views.of(mine), bytes}, {views.of(group), bytes * map.data().group()});
+  // Packed blocks are gathered at the end of where they are unpacked to; a rank's own are packed too, so that all compute
+  // alike.
+  const auto dtype = map.options().recipe.compute;
+  const auto blocks = static_cast<std::int64_t>(bytes / size_of(dtype)) / kBlock8Elements;
+  const auto packed = static_cast<std::size_t>(blocks) * kBlock8Bytes, ranks = std::size_t{map.data().group()};
+  std::byte* const all = views.of(group) + ranks * (bytes - packed);
+  std::byte* const own = all + packed * map.data().place();
+  stream.submit([=, from = views.of(mine)] { pack_block8(own, dtype, from, blocks); });
+  ranks_->sharers().all_gather(stream, {own, packed}, {all, packed * ranks});
+  stream.submit([=, to = views.of(group)] { unpack_block8(dtype, to, all, blocks * static_cast<std::int64_t>(ranks)); });
+}
+
+// A gradient that is to be reduced, in fewer bytes; its buffer is given up afterwards and is its own staging.
+Bytes Compute::pack(const Action& a, Bytes group, bool tied) {
+  const auto& map = *parts_.map;
+  auto& stream = *parts_.communication_stream;
+  const auto elements = group.size() / sizeof(float);
+  if (map.data().gradients == Travel::bf16) {
+    stream.submit([=] { narrow_in_place(group.data(), static_cast<std::int64_t>(elements)); });
+    return group.first(group.size() / 2);
+  }
+  // Nobody has written what no tensor reaches, and it must not decide a block's scale.
+  const auto layer = tied ? map.tied_home() : a.layer;
+  const auto first_group = tied ? a.chunk - map.groups_of(a.layer) : a.chunk;
+  std::vector<Bytes> padding;
+  std::size_t written = 0;
+  const auto skip_to = [&](std::size_t element) {
+    if (element > written) padding.push_back(group.subspan(written * sizeof(float), (element - written) * sizeof(float)));
+  };
+  for (const auto chunk : map.chunks_of(first_group))
+    for (const auto& s : map.layout().segments(layer, chunk)) {
+      if (tied && !is_tied(s.tensor)) continue;
+      const auto at = (chunk % map.data().group()) * map.layout().chunk_elements() + s.chunk_element;
+      skip_to(at);
+      written = at + s.elements;
+    }
+  skip_to(elements);
+  const auto blocks = static_cast<std::int64_t>(elements) / kBlock8Elements;
+  stream.submit([=] {
+    for (const auto& bytes : padding) std::memset(bytes.data(), 0, bytes.size());
+    pack_block8(group.data(), DType::fp32, group.data(), blocks);
+  });
+  return group.first(static_cast<std::size_t>(blocks) * kBlock8Bytes);
+}
+
+// Whether another layer reads it too, of the layer that declares it.
+bool Compute::is_tied(std::uint32_t tensor) const {
+  const auto& map = *parts_.map;
+  const auto& params = map.params(map.tied_layer());
+  for (std::uint32_t q = 0; q < params.size(); ++q)
+    if (params[q].tied && map.home(map.tied_layer(), q).tensor == tensor) return true;
+  return false;
+}
+
+// Of a group each rank folds a part, round after round, and shows it to the others when the last one is in it.
+void Compute::reduce_directions(const Action& a, const Views& views) {
+  const auto& map = *parts_.map;
+  const auto& data = map.data();
+  auto& stream = *parts_.communication_stream;
+  auto& ranks = *parts_.ranks.directions.at(map.pipeline().stage(a.layer));
+  const auto [first, into, tied] = map.reduced(a.layer, a.chunk);
+  const auto bytes = map.chunk_bytes(into);
+  const Bytes group{views.of(first), bytes * data.group()};
+  auto sum = Reduction::sum(map.options().recipe.gradient);
+  if (!data.folds_each()) return ranks.all_reduce(stream, sum, group, group);
+  const Bytes all{views.of(into) - bytes * data.place(), group.size()};
+  const auto part = all.size() / static_cast<std::size_t>(ranks.size());
+  const auto mine = all.subspan(part * static_cast<std::size_t>(ranks.rank()), part);
+  sum.onto = !map.begins_gradient(a.micro_batch);
+  ranks.reduce_scatter(stream, sum, group, mine);
+  if (map.ends_gradient(a.micro_batch)) ranks.all_gather(stream, mine, all);
+}
+
+void Compute::reduce(const Action& a, const Views& views) {
+  const auto& map = *parts_.map;
+  if (map.reduces_between_replicas()) return reduce_directions(a, views);
+  const auto& data = map.data();
+  auto& stream = *parts_.communication_stream;
+  const auto [first, into, tied] = map.reduced(a.layer, a.chunk);
+  const auto bytes = map.chunk_bytes(into);
+  const Bytes group{views.of(first), bytes * data.group()}, mine{views.of(into), bytes};
+  auto sum = Reduction::sum(map.options().recipe.gradient);
+  if (!data.folds_each() && data.stage() == 0) return ranks_->all().all_reduce(stream, sum, group, group);
+  const bool last = map.ends_gradient(a.micro_batch);
+  auto each = sum;
+  each.onto = data.folds_each() && !map.begins_gradient(a.micro_batch);
+  auto from = group;
+  if (data.gradients != Travel::whole) {
+    from = pack(a, group, tied);
+    if (data.gradients == Travel::bf16) each.from = DType::bf16;
+    each.blocks = data.gradients == Travel::int8;
+  }
+  if (data.canonical && data.copies() > 1) {
+    const auto part = mine.subspan(bytes / data.copies() * (data.rank / data.sharers()), bytes / data.copies());
+    ranks_->turns().reduce_scatter(stream, each, from, part);
+    if (last) ranks_->copies().all_gather(stream, part, mine);
+    return;
+  }
+  ranks_->sharers().reduce_scatter(stream, each, from, mine);
+  if (last && data.copies() > 1) ranks_->copies().all_reduce(stream, sum, mine, mine);
+  if (last && data.folds_each() && !data.shards(Kind::gradient))
+    ranks_->all().all_gather(stream, mine, {mine.data() - bytes * data.place(), bytes * data.group()});
+}
+
+void Compute::exchange(const Action& a, const Views& views) {
+  const auto& map = *parts_.map;
+  const auto& share = map.data();
+  auto& stream = map.lane_of(a) == Lane::communication ? *parts_.communication_stream : stream_for(a);
+  for (const auto& e : map.layer_needs(a.layer).exchanges) {
+    const Bytes all{views.of(map.update_scratch()) + e.offset, e.bytes};
+    const auto part = e.bytes / share.group();
+    if (e.way == ScratchExchange::Way::sum)
+      ranks_->sharers().all_reduce(stream, Reduction::sum(DType::fp64), all, all);
+    else
+      ranks_->sharers().all_gather(stream, all.subspan(part * share.place(), part), all);
+  }
+}
+
+// Every rank sees all weights: what is sharded is gathered here, beside the visit.
+void Compute::visit(const Action& a, const Views& views) {
+  const auto& map = *parts_.map;
+  const auto& recipe = map.options().recipe;
+  const auto group = map.data().group();
+  const auto chunk_bytes = [&](Kind kind) { return recipe.chunk_bytes(kind, map.layout().chunk_elements()); };
+  const auto chunk_of = [&](Kind kind, std::uint32_t i) {
+    if (!map.shown(kind, a.layer)) return views.of(map.state(kind, a.layer, map.chunks_of(a.chunk)[i]));
+    return views.of(map.visited(kind)) + i * chunk_bytes(kind);
+  };
+  const auto gathered = [&](Kind kind) {
+    if (map.data().shards(kind) && map.holds(a.layer)) {
+      const auto own = map.state(kind, a.layer, map.own(a.chunk));
+      const auto bytes = map.chunk_bytes(own);
+      ranks_->sharers().all_gather(stream_for(a), {views.of(own), bytes}, {views.of(map.visited(kind)), bytes * group});
+    }
+    if (!parts_.ranks.pipeline) return;
+    const auto holder = static_cast<int>(map.pipeline().holder(a.layer));
+    for (std::uint32_t i = 0; i < group; ++i)
+      parts_.ranks.pipeline->broadcast(stream_for(a), {chunk_of(kind, i), chunk_bytes(kind)}, holder);
+  };
+  if (!recipe.copies_master()) gathered(Kind::parameter);
+  if (recipe.has_master()) gathered(Kind::master);
+  for (std::uint32_t i = 0; i < group; ++i) {
+    const auto at = [&](Kind kind) { return stored(kind, chunk_of(kind, i)); };
+    StoredWeights weights;
+    if (!recipe.copies_master()) weights.parameter = at(Kind::parameter);
+    if (recipe.has_master()) weights.master = at(Kind::master);
+    for (const auto& s : map.layout().segments(a.layer, map.chunks_of(a.chunk)[i]))
+      stream_for(a).submit([this, &param = own_param(a.layer, s.tensor), s, weights] {
+        read_weights(weights, static_cast<std::int64_t>(s.chunk_element), static_cast<std::int64_t>(s.elements),
+                     [&](std::int64_t first, TensorView range) {
+                       input_->weights(param, s.tensor_element + static_cast<std::uint64_t>(first), range);
+                     });
+      });
+  }
+}
+
+}  // namespace terrace

@@ -1,0 +1,146 @@
+// Compute's actions on the state of a layer: update, fill, keep.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <stdexcept>
+
+#include <terrace/core/philox.h>
+#include <terrace/optimizers/schedule.h>
+#include <terrace/parallel/compute_views.h>
+
+namespace terrace {
+
+void Compute::update(const Action& a, const Views& views, bool first) {
+  for (const auto chunk : parts_.map->updated_in(a.chunk)) update_chunk(a, chunk, views, first);
+}
+
+void Compute::update_chunk(const Action& a, std::uint32_t chunk_in_layer, const Views& views, bool first) {
+  const auto& map = *parts_.map;
+  const auto& recipe = map.options().recipe;
+  const auto of = [&](Kind kind) { return stored(kind, views.of(map.state(kind, a.layer, chunk_in_layer))); };
+  ChunkUpdate chunk{.parameter = of(Kind::parameter), .master = {}, .gradient = of(Kind::gradient)};
+  if (recipe.has_master()) chunk.master = of(Kind::master);
+  for (std::size_t i = 0; i < recipe.states.size(); ++i) chunk.states.at(i) = of(recipe.states[i]);
+
+  std::vector<UpdatePart> parts;
+  for (const auto& s : map.layout().segments(a.layer, chunk_in_layer)) {
+    const auto& param = own_param(a.layer, s.tensor);
+    parts.push_back({.first = static_cast<std::int64_t>(s.chunk_element),
+                     .count = static_cast<std::int64_t>(s.elements),
+                     .rate = param.rate,
+                     .decay = param.decay,
+                     .gradient_scale = gradient_scale(param),
+                     .stream = stream_of(param.name.c_str()),
+                     .tensor_element = s.tensor_element});
+  }
+  chunk.parts = parts;
+  parts_.optimizer->enqueue(stream_for(a), update_step(a, first), chunk);
+}
+
+void Compute::update_layer(const Action& a, const Views& views, bool first) {
+  const auto& map = *parts_.map;
+  const auto& recipe = map.options().recipe;
+  std::vector<ChunkUpdate> chunks;
+  std::vector<Stored> packed;
+  for (const auto c : map.updated_by(a)) {
+    const auto stored_in = [&](Kind kind) { return stored(kind, views.of(map.state(kind, a.layer, c))); };
+    auto& chunk = chunks.emplace_back();
+    chunk.parameter = stored_in(Kind::parameter);
+    chunk.gradient = stored_in(Kind::gradient);
+    if (recipe.has_master()) chunk.master = stored_in(Kind::master);
+    std::size_t next = 0;
+    for (const auto kind : recipe.states) {
+      auto state = stored_in(kind);
+      if (state.data == nullptr) continue;  // the other half's
+      if (is_packed(state.format)) {
+        state.elements = static_cast<std::int64_t>(map.chunk_bytes(map.state(kind, a.layer, c)) / bytes_of(state.format, 1));
+        packed.push_back(state);
+      } else {
+        chunk.states.at(next++) = state;
+      }
+    }
+  }
+  auto shape = map.layer_shape(a.layer);
+  for (std::uint32_t t = 0; t < shape.tensors.size(); ++t)
+    shape.tensors[t].gradient_scale = gradient_scale(own_param(a.layer, t));
+  parts_.optimizer->enqueue_layer(stream_for(a), update_step(a, first),
+                                  {.chunks = chunks,
+                                   .packed = packed,
+                                   .tensors = shape.tensors,
+                                   .scratch = views.of(map.update_scratch()),
+                                   .share = shape.share,
+                                   .half = a.op == Op::prepare    ? UpdateHalf::prepare
+                                           : map.halves_updates() ? UpdateHalf::finish
+                                                                  : UpdateHalf::both});
+}
+
+// Waits for the verdict where there is one: by then the lanes have what they do meanwhile.
+UpdateStep Compute::update_step(const Action& a, bool first) {
+  auto step = input_->updates.empty() ? input_->update : input_->updates[a.update];
+  step.first = first;
+  auto& [given, factor] = verdicts_.at(a.update);
+  if (given && !factor) {
+    given->wait();
+    const auto norm = squares_[a.update].norm([](std::uint32_t, std::uint32_t) { return true; });
+    // A norm that is none is the caller's to judge, when the step has ended; until then nothing is committed.
+    factor = std::isfinite(norm) ? clip_factor(norm, input_->greatest_norm) : 0;
+  }
+  step.gradient_scale *= factor.value_or(1);
+  if (!input_->group_scales.empty()) step.gradient_scale = 1;
+  return step;
+}
+
+double Compute::gradient_scale(const ParamSpec& param) const {
+  if (input_->group_scales.empty()) return 1;
+  if (param.clip_group < 0) return input_->update.gradient_scale;
+  return input_->group_scales.at(static_cast<std::size_t>(param.clip_group));
+}
+
+// The layout counts a layer's own tensors only.
+const ParamSpec& Compute::own_param(std::uint32_t layer, std::uint32_t tensor) const {
+  const auto& map = *parts_.map;
+  for (std::uint32_t p = 0; p < map.params(layer).size(); ++p) {
+    const auto home = map.home(layer, p);
+    if (home.layer == layer && home.tensor == tensor) return map.params(layer)[p];
+  }
+  throw std::logic_error("Compute: a segment of no declared tensor");
+}
+
+Stored Compute::stored(Kind kind, std::byte* data) const {
+  const auto& map = *parts_.map;
+  return {data, map.options().recipe.format_of(kind), static_cast<std::int64_t>(map.layout().chunk_elements())};
+}
+
+void Compute::fill(const Action& a, const Views& views) {
+  const auto& map = *parts_.map;
+  const bool has_master = map.options().recipe.has_master();
+  for (const auto chunk : map.updated_in(a.chunk)) {
+    StoredWeights weights;
+    // Padding is zero, so that a chunk's bytes are a function of its weights.
+    for (const auto kind : {Kind::parameter, Kind::master}) {
+      if (kind == Kind::master && !has_master) continue;
+      const auto id = map.state(kind, a.layer, chunk);
+      (kind == Kind::parameter ? weights.parameter : weights.master) = stored(kind, views.of(id));
+      stream_for(a).submit([to = views.of(id), bytes = map.chunk_bytes(id)] { std::memset(to, 0, bytes); });
+    }
+    for (const auto& s : map.layout().segments(a.layer, chunk))
+      stream_for(a).submit([this, &param = own_param(a.layer, s.tensor), s, weights] {
+        write_weights(weights, static_cast<std::int64_t>(s.chunk_element), static_cast<std::int64_t>(s.elements),
+                      [&](std::int64_t first, TensorView range) {
+                        const auto& give = input_->new_weights ? input_->new_weights : input_->weights;
+                        give(param, s.tensor_element + static_cast<std::uint64_t>(first), range);
+                      });
+      });
+  }
+}
+
+void Compute::keep(const Action& a, const Views& views) {
+  const auto& map = *parts_.map;
+  for (std::uint32_t i = 0; i < map.data().group(); ++i) {
+    const auto chunk = a.chunk * map.data().group() + i;
+    const ChunkId from{index(map.weights(a.layer)) + chunk}, to{index(map.weights(a.layer, a.copy)) + chunk};
+    parts_.stream->copy(views.of(to), views.of(from), map.chunk_bytes(to));
+  }
+}
+
+}  // namespace terrace
