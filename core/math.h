@@ -100,6 +100,13 @@ class Math {
   // what is left. Blocks at fixed places of a tensor have the same sums however the tensor is cut between calls or ranks.
   virtual void sum_of_squares(Stream&, TensorView out, TensorView x, std::int64_t first = kSumBlock) = 0;
 
+  // What travels between ranks in fewer bytes. packed [blocks, 65] i32: blocks of x[blocks · 256], fp32 or bf16, as block8.h
+  // has them. Packed blocks may begin where x does; and they may be the last bytes of where they are unpacked to.
+  virtual void pack_block8(Stream&, TensorView packed, TensorView x) = 0;
+  virtual void unpack_block8(Stream&, TensorView y, TensorView packed) = 0;
+  // fp32 x[n] becomes bf16 in the first half of its bytes (narrow.h).
+  virtual void narrow_in_place(Stream&, TensorView x) = 0;
+
   // What was chosen so far and is part of the bits, a line each in a fixed order, for the record of a run; empty where shapes
   // alone decide.
   [[nodiscard]] virtual std::string algorithms() const { return {}; }

@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <string>
 
+#include <terrace/core/block8.h>
+
 namespace terrace::math_arguments {
 namespace {
 
@@ -45,6 +47,19 @@ void require_activation(const char* operation, Activation kind, const TensorView
   require(
       y.dtype == x.dtype && rows_of(y) == rows_of(x) && columns_of(x) == columns_of(y) * (kind == Activation::swiglu ? 2 : 1),
       operation, "x and y do not go together");
+}
+
+void require_blocks(const char* operation, const TensorView& packed, const TensorView& numbers) {
+  require(numbers.dtype == DType::fp32 || numbers.dtype == DType::bf16, operation, "blocks are of fp32 and bf16 only");
+  require(packed.dtype == DType::i32 && numbers.elements() % kBlock8Elements == 0 &&
+              packed.elements() == numbers.elements() / kBlock8Elements * kBlock8Words,
+          operation, "packed must have 65 words for each 256 numbers");
+}
+// Apart, or with `edge` in common.
+bool apart_or_meet(const TensorView& packed, const TensorView& numbers, const std::byte* packed_edge,
+                   const std::byte* numbers_edge) {
+  return packed_edge == numbers_edge || packed.data + packed.bytes() <= numbers.data ||
+         numbers.data + numbers.bytes() <= packed.data;
 }
 
 }  // namespace
@@ -185,5 +200,16 @@ void check_sum_of_squares(const TensorView& out, const TensorView& x, std::int64
   require(out.dtype == DType::fp64 && out.elements() == square_blocks(x.elements(), first), "sum_of_squares",
           "out must be fp64, one a block");
 }
+
+void check_pack_block8(const TensorView& packed, const TensorView& x) {
+  require_blocks("pack_block8", packed, x);
+  require(apart_or_meet(packed, x, packed.data, x.data), "pack_block8", "packed overlaps x without beginning where it does");
+}
+void check_unpack_block8(const TensorView& y, const TensorView& packed) {
+  require_blocks("unpack_block8", packed, y);
+  require(apart_or_meet(packed, y, packed.data + packed.bytes(), y.data + y.bytes()), "unpack_block8",
+          "packed overlaps y without ending where it does");
+}
+void check_narrow_in_place(const TensorView& x) { require(x.dtype == DType::fp32, "narrow_in_place", "x must be fp32"); }
 
 }  // namespace terrace::math_arguments

@@ -56,5 +56,9 @@ void check_cross_entropy(const TensorView& loss, const TensorView& dlogits, cons
 void check_sum(const TensorView& out, const TensorView& x);
 void check_sum_of_squares(const TensorView& out, const TensorView& x, std::int64_t first);
 
+void check_pack_block8(const TensorView& packed, const TensorView& x);
+void check_unpack_block8(const TensorView& y, const TensorView& packed);
+void check_narrow_in_place(const TensorView& x);
+
 }  // namespace math_arguments
 }  // namespace terrace

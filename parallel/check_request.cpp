@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <terrace/core/block8.h>
 #include <terrace/core/error.h>
-#include <terrace/parallel/comm/block8.h>
 
 namespace terrace {
 namespace {

@@ -1,11 +1,15 @@
 // Compute's actions that talk to other ranks, and what they share of a step's results.
-#include <cstring>
-
-#include <terrace/parallel/comm/block8.h>
-#include <terrace/parallel/comm/narrow.h>
+#include <terrace/core/block8.h>
 #include <terrace/parallel/compute_views.h>
 
 namespace terrace {
+namespace {
+
+TensorView packed_blocks(std::byte* at, std::int64_t elements) {
+  return {at, DType::i32, {elements / kBlock8Elements, kBlock8Words}};
+}
+
+}  // namespace
 
 // Every number is one rank's, and zero on all others: their sum is that number.
 void Compute::share_results(Share what) {
@@ -63,47 +67,49 @@ void Compute::gather(const Action& a, const Views& views) {
     return ranks_->sharers().all_gather(stream, {views.of(mine), bytes}, {views.of(group), bytes * map.data().group()});
   // Packed blocks are gathered at the end of where they are unpacked to; a rank's own are packed too, so that all compute
   // alike.
+  auto& math = parts_.device->math();
   const auto dtype = map.options().recipe.compute;
-  const auto blocks = static_cast<std::int64_t>(bytes / size_of(dtype)) / kBlock8Elements;
-  const auto packed = static_cast<std::size_t>(blocks) * kBlock8Bytes, ranks = std::size_t{map.data().group()};
-  std::byte* const all = views.of(group) + ranks * (bytes - packed);
-  std::byte* const own = all + packed * map.data().place();
-  stream.submit([=, from = views.of(mine)] { pack_block8(own, dtype, from, blocks); });
-  ranks_->sharers().all_gather(stream, {own, packed}, {all, packed * ranks});
-  stream.submit([=, to = views.of(group)] { unpack_block8(dtype, to, all, blocks * static_cast<std::int64_t>(ranks)); });
+  const auto elements = static_cast<std::int64_t>(bytes / size_of(dtype)), ranks = std::int64_t{map.data().group()};
+  const auto packed_bytes = static_cast<std::size_t>(elements / kBlock8Elements) * kBlock8Bytes;
+  std::byte* const all = views.of(group) + static_cast<std::size_t>(ranks) * (bytes - packed_bytes);
+  const auto own = packed_blocks(all + packed_bytes * map.data().place(), elements);
+  math.pack_block8(stream, own, {views.of(mine), dtype, {elements}});
+  const auto gathered = packed_blocks(all, elements * ranks);
+  ranks_->sharers().all_gather(stream, {own.data, own.bytes()}, {gathered.data, gathered.bytes()});
+  math.unpack_block8(stream, {views.of(group), dtype, {elements * ranks}}, gathered);
 }
 
 // A gradient that is to be reduced, in fewer bytes; its buffer is given up afterwards and is its own staging.
 Bytes Compute::pack(const Action& a, Bytes group, bool tied) {
   const auto& map = *parts_.map;
   auto& stream = *parts_.communication_stream;
-  const auto elements = group.size() / sizeof(float);
+  auto& math = parts_.device->math();
+  const auto elements = static_cast<std::int64_t>(group.size() / sizeof(float));
+  const auto range = [&](std::int64_t first, std::int64_t end) -> TensorView {
+    return {group.data() + first * std::int64_t{sizeof(float)}, DType::fp32, {end - first}};
+  };
   if (map.data().gradients == Travel::bf16) {
-    stream.submit([=] { narrow_in_place(group.data(), static_cast<std::int64_t>(elements)); });
+    math.narrow_in_place(stream, range(0, elements));
     return group.first(group.size() / 2);
   }
   // Nobody has written what no tensor reaches, and it must not decide a block's scale.
   const auto layer = tied ? map.tied_home() : a.layer;
   const auto first_group = tied ? a.chunk - map.groups_of(a.layer) : a.chunk;
-  std::vector<Bytes> padding;
-  std::size_t written = 0;
-  const auto skip_to = [&](std::size_t element) {
-    if (element > written) padding.push_back(group.subspan(written * sizeof(float), (element - written) * sizeof(float)));
+  std::int64_t written = 0;
+  const auto skip_to = [&](std::int64_t element) {
+    if (element > written) math.zero(stream, range(written, element));
   };
   for (const auto chunk : map.chunks_of(first_group))
     for (const auto& s : map.layout().segments(layer, chunk)) {
       if (tied && !is_tied(s.tensor)) continue;
-      const auto at = (chunk % map.data().group()) * map.layout().chunk_elements() + s.chunk_element;
+      const auto at = static_cast<std::int64_t>((chunk % map.data().group()) * map.layout().chunk_elements() + s.chunk_element);
       skip_to(at);
-      written = at + s.elements;
+      written = at + static_cast<std::int64_t>(s.elements);
     }
   skip_to(elements);
-  const auto blocks = static_cast<std::int64_t>(elements) / kBlock8Elements;
-  stream.submit([=] {
-    for (const auto& bytes : padding) std::memset(bytes.data(), 0, bytes.size());
-    pack_block8(group.data(), DType::fp32, group.data(), blocks);
-  });
-  return group.first(static_cast<std::size_t>(blocks) * kBlock8Bytes);
+  const auto packed = packed_blocks(group.data(), elements);
+  math.pack_block8(stream, packed, range(0, elements));
+  return group.first(packed.bytes());
 }
 
 // Whether another layer reads it too, of the layer that declares it.

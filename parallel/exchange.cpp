@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include <terrace/core/block8.h>
 #include <terrace/core/units.h>
-#include <terrace/parallel/comm/block8.h>
 
 namespace terrace {
 namespace {

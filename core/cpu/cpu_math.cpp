@@ -1,7 +1,9 @@
 // Math on the CPU: each call checks its operands, then enqueues the operation of core/cpu/ops.h.
+#include <terrace/core/block8.h>
 #include <terrace/core/cpu/ops.h>
 #include <terrace/core/math.h>
 #include <terrace/core/math_arguments.h>
+#include <terrace/core/narrow.h>
 
 namespace terrace {
 namespace {
@@ -114,6 +116,21 @@ class CpuMath final : public Math {
   void sum_of_squares(Stream& stream, TensorView out, TensorView x, std::int64_t first) override {
     check_sum_of_squares(out, x, first);
     stream.submit([=, compute = compute_] { cpu::sum_of_squares(compute, out, x, first); });
+  }
+
+  void pack_block8(Stream& stream, TensorView packed, TensorView x) override {
+    check_pack_block8(packed, x);
+    stream.submit([=] { terrace::pack_block8(packed.data, x.dtype, x.data, x.elements() / kBlock8Elements); });
+  }
+
+  void unpack_block8(Stream& stream, TensorView y, TensorView packed) override {
+    check_unpack_block8(y, packed);
+    stream.submit([=] { terrace::unpack_block8(y.dtype, y.data, packed.data, y.elements() / kBlock8Elements); });
+  }
+
+  void narrow_in_place(Stream& stream, TensorView x) override {
+    check_narrow_in_place(x);
+    stream.submit([=] { terrace::narrow_in_place(x.data, x.elements()); });
   }
 
  private:

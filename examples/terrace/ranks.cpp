@@ -29,12 +29,6 @@ void demand_degrees(const RunConfig& c, int ranks) {
     throw Error(fmt::format("--sync-interval {}: one rank has nobody to average its weights with\n  leave it out, or give --dp",
                             c.sync_interval),
                 Exit::usage);
-  if (ranks > 1 && (c.compress_gradients != "none" || c.compress_weights != "none") && c.device != "cpu")
-    throw Error(
-        "--compress-gradients and --compress-weights: they are rounded by the host, and those of a GPU are not there\n  leave "
-        "it out, or use "
-        "--device cpu",
-        Exit::usage);
   if (ranks > 1 && c.verify_resident)
     throw Error("--verify-resident repeats steps on one rank\n  compare the losses of two runs instead", Exit::usage);
 }

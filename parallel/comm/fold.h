@@ -14,8 +14,8 @@
 #include <span>
 #include <string>
 
+#include <terrace/core/block8.h>
 #include <terrace/core/dtype.h>
-#include <terrace/parallel/comm/block8.h>
 
 namespace terrace {
 

@@ -196,6 +196,26 @@ TEST_F(WithGpu, RanksOnGpusEndWithTheWeightsOfOneRank) {
                  {"2 ranks of this machine want a GPU each, from cuda:1 on, and it shows 2"});
 }
 
+// What travels in fewer bits is packed, summed and unpacked on the GPUs, with the bits of ranks on the host.
+TEST_F(WithGpu, RanksOnGpusSendInFewerBitsAsRanksOnTheHostDo) {
+  const std::vector<Words> ways{{"--compress-gradients", "bf16"},
+                                {"--compress-gradients", "int8", "--compress-weights", "int8"}};
+  for (const auto& way : ways) {
+    const auto train_on = [&](const char* device, const std::string& run) {
+      auto words = tiny("train", {"--recipe", "bf16", "--dp", "2", "--zero", "3", "--grad-accumulation", "2", "--device",
+                                  device, "--out-dir", run});
+      words.insert(words.end(), way.begin(), way.end());
+      return with_gpu(words, {{"TERRACE_FAKE_GPUS", "2"}});
+    };
+    const auto name = way[1];
+    const auto host = train_on("cpu", name + "-host"), gpus = train_on("cuda:0", name + "-gpus");
+    ASSERT_EQ(0, host.exit) << host.described;
+    ASSERT_EQ(0, gpus.exit) << gpus.described;
+    EXPECT_EQ(weights_of(host), weights_of(gpus)) << name;
+    EXPECT_EQ(steps(name + "-host"), steps(name + "-gpus")) << name;
+  }
+}
+
 TEST_F(WithGpu, BenchPcieMeasuresEveryWayOverTheLink) {
   std::filesystem::create_directory(at("disk"));
   const auto outcome =

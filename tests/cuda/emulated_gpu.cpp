@@ -15,6 +15,7 @@
 #include <terrace/core/cuda/math/embed.h>
 #include <terrace/core/cuda/math/kernel_math.h>
 #include <terrace/core/cuda/math/norm.h>
+#include <terrace/core/cuda/math/packing.h>
 #include <terrace/core/cuda/math/rotary.h>
 #include <terrace/core/cuda/math/sums.h>
 #include <terrace/tests/support/emulated_lane.h>

@@ -117,16 +117,10 @@ TEST_P(CommunicatorContract, LargeReductionsFoldInRankOrder) {
 
 // An element of such a sum is a packed block, so that no backend cuts one.
 TEST_P(CommunicatorContract, PackedBlocksFoldInRankOrderBitForBit) {
-  run([on_gpus = GetParam().name == "nccl"](Rank& rank) {
+  const std::size_t most = GetParam().name == "nccl" ? 400 : 4000;  // several pieces of what is staged
+  run([most](Rank& rank) {
     const auto stream = rank.device.make_stream("comm");
     auto& comm = *rank.comm;
-    if (on_gpus) {
-      std::vector<std::byte> block(test::kOracleBlockBytes);
-      std::vector<float> sum(test::kOracleBlock);
-      comm.all_reduce(*stream, Reduction::sum_of_blocks(), block, std::as_writable_bytes(std::span(sum)));
-      EXPECT_THROW(stream->synchronize(), Error) << "there is no such sum on a GPU";
-      return;
-    }
     const auto ranks = static_cast<std::size_t>(comm.size()), me = static_cast<std::size_t>(comm.rank());
     for (std::uint64_t round = 0; round < 12; ++round) {
       const auto seed = first_seed() + round * 1000;
@@ -134,7 +128,7 @@ TEST_P(CommunicatorContract, PackedBlocksFoldInRankOrderBitForBit) {
       auto r = Reduction::sum_of_blocks();
       const auto kind = random() % 3;
       r.onto = kind == 0 && random() % 2 == 0;
-      const auto each = round == 3 ? 4000 : random() % 40, blocks = kind == 0 ? each * ranks : each;
+      const auto each = round == 3 ? most : random() % 40, blocks = kind == 0 ? each * ranks : each;
       const auto what = "seed " + std::to_string(seed) + ", " + to_string(r) + ", " + std::to_string(blocks) + " blocks";
       std::vector<Buffer> from;
       for (std::size_t s = 0; s < ranks; ++s)

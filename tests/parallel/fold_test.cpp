@@ -8,11 +8,11 @@
 #include <cstring>
 #include <limits>
 
+#include <terrace/core/block8.h>
+#include <terrace/core/narrow.h>
 #include <terrace/core/philox.h>
-#include <terrace/parallel/comm/block8.h>
 #include <terrace/parallel/comm/fold.h>
 #include <terrace/parallel/comm/fold_kernels.h>
-#include <terrace/parallel/comm/narrow.h>
 
 #include "comm/oracle.h"
 

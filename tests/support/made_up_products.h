@@ -90,6 +90,9 @@ class MadeUpProducts final : public Math {
   void sum_of_squares(Stream& s, TensorView out, TensorView x, std::int64_t first) override {
     math_->sum_of_squares(s, out, x, first);
   }
+  void pack_block8(Stream& s, TensorView packed, TensorView x) override { math_->pack_block8(s, packed, x); }
+  void unpack_block8(Stream& s, TensorView y, TensorView packed) override { math_->unpack_block8(s, y, packed); }
+  void narrow_in_place(Stream& s, TensorView x) override { math_->narrow_in_place(s, x); }
 
  private:
   using Words = cuda::RecordedAlgorithms::Words;

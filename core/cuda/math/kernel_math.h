@@ -130,6 +130,19 @@ class KernelMath final : public Math {
     enqueue("sum_of_squares", stream, [=](const auto& launcher) { ops::sum_of_squares(launcher, out, x, first); });
   }
 
+  void pack_block8(Stream& stream, TensorView packed, TensorView x) override {
+    math_arguments::check_pack_block8(packed, x);
+    enqueue("pack_block8", stream, [=](const auto& launcher) { ops::pack_block8(launcher, packed, x); });
+  }
+  void unpack_block8(Stream& stream, TensorView y, TensorView packed) override {
+    math_arguments::check_unpack_block8(y, packed);
+    enqueue("unpack_block8", stream, [=](const auto& launcher) { ops::unpack_block8(launcher, y, packed); });
+  }
+  void narrow_in_place(Stream& stream, TensorView x) override {
+    math_arguments::check_narrow_in_place(x);
+    enqueue("narrow_in_place", stream, [=](const auto& launcher) { ops::narrow_in_place(launcher, x); });
+  }
+
   std::string algorithms() const override { return backend_.algorithms(); }
 
  private:

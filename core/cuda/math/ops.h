@@ -61,4 +61,11 @@ void sum(const Launcher&, TensorView out, TensorView x, Accumulate);
 template <class Launcher>
 void sum_of_squares(const Launcher&, TensorView out, TensorView x, std::int64_t first);
 
+template <class Launcher>
+void pack_block8(const Launcher&, TensorView packed, TensorView x);
+template <class Launcher>
+void unpack_block8(const Launcher&, TensorView y, TensorView packed);
+template <class Launcher>
+void narrow_in_place(const Launcher&, TensorView x);
+
 }  // namespace terrace::cuda::ops

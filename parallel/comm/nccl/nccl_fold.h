@@ -6,6 +6,7 @@
 
 #include <stdexcept>
 
+#include <terrace/core/block8.h>
 #include <terrace/core/cuda/kernels/vectors.h>
 #include <terrace/core/cuda/math/geometry.h>
 #include <terrace/core/cuda/with_type.h>
@@ -64,8 +65,47 @@ struct FoldRanks {
   }
 };
 
+// The sum of packed blocks (core/block8.h): a block of threads unpacks those of all ranks, one after the other.
+struct FoldBlocksArgs {
+  float* to;
+  const std::byte *own, *slots;
+  std::int64_t stride_bytes;
+  int ranks, rank;
+  bool onto;
+};
+struct FoldBlocks {
+  static constexpr int kThreads = kBlock8Elements;
+  template <class Lane>
+  TERRACE_KERNEL void operator()(Lane& lane, const FoldBlocksArgs& a) const {
+    const std::int64_t block = lane.block_x();
+    float* const to = a.to + block * kBlock8Elements + lane.thread();
+    float sum = a.onto ? *to : 0;
+    for (int r = 0; r < a.ranks; ++r) {
+      const std::byte* const from = (r == a.rank ? a.own : a.slots + r * a.stride_bytes) + block * std::int64_t{kBlock8Bytes};
+      const float scale = *reinterpret_cast<const float*>(from);
+      const auto code = reinterpret_cast<const std::int8_t*>(from + sizeof(float))[lane.thread()];
+      const float x = static_cast<float>(code) * scale;
+      sum = r == 0 && !a.onto ? x : sum + x;
+    }
+    *to = sum;
+  }
+};
+
+template <class Launcher>
+void fold_blocks(const Launcher& launcher, const FoldWork& w) {
+  launcher.template run<FoldBlocks>({.blocks = {w.count, 1, 1}, .threads = FoldBlocks::kThreads},
+                                    FoldBlocksArgs{.to = reinterpret_cast<float*>(w.to),
+                                                   .own = w.own,
+                                                   .slots = w.slots,
+                                                   .stride_bytes = static_cast<std::int64_t>(w.stride_bytes),
+                                                   .ranks = w.ranks,
+                                                   .rank = w.rank,
+                                                   .onto = w.reduction.onto});
+}
+
 template <class Launcher>
 void fold_ranks(const Launcher& launcher, const FoldWork& w) {
+  if (w.reduction.blocks) return fold_blocks(launcher, w);
   const auto run = [&]<class To, class From>() {
     const auto whole = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) % kWordBytes == 0; };
     const FoldArgs<To, From> args{.to = reinterpret_cast<To*>(w.to),

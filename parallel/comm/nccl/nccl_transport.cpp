@@ -18,10 +18,10 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kLook = 5ms;  // how often a waiting thread looks after the others
-constexpr std::size_t kSlotAlignment = 256;
+constexpr auto kLook = 5ms;                  // how often a waiting thread looks after the others
+constexpr std::size_t kSlotAlignment = 512;  // more than a packed block
 
-std::size_t offset_of(std::int64_t elements, DType dtype) { return static_cast<std::size_t>(elements) * size_of(dtype); }
+std::size_t bytes_of(std::int64_t elements, std::size_t each) { return static_cast<std::size_t>(elements) * each; }
 
 bool reduces(Operation operation) {
   return operation == Operation::reduce_scatter || operation == Operation::all_reduce || operation == Operation::reduce;
@@ -129,23 +129,14 @@ void NcclTransport::exchange(CudaStreamHandle stream, const std::function<ConstB
   demand(nccl.group_end(), "ncclGroupEnd");
 }
 
-namespace {
-
-void demand_plain(const Reduction& reduction) {
-  if (reduction.blocks) throw Error(to_string(reduction) + ": packed blocks are summed by the host, and these lie on a GPU");
-}
-
-}  // namespace
-
 // Each rank owns a block, and folds it piece by piece from what all have sent it. An all-reduce hands every piece out.
 void NcclTransport::fold_blocks(const Call& call, CudaStreamHandle stream) {
-  demand_plain(call.reduction);
-  const DType from_type = call.reduction.from, to_type = call.reduction.to;
+  const std::size_t from_each = call.reduction.from_bytes(), to_each = call.reduction.to_bytes();
   const auto* const from = call.from.front().data();
   auto* const to = call.to.front().data();
   const bool hands_out = call.operation == Operation::all_reduce;
-  const auto elements = static_cast<std::int64_t>(call.from.front().size() / size_of(from_type));
-  const auto most = static_cast<std::int64_t>(slot_bytes() / size_of(from_type));
+  const auto elements = static_cast<std::int64_t>(call.from.front().size() / from_each);
+  const auto most = static_cast<std::int64_t>(slot_bytes() / from_each);
   const auto mine = block_of(elements, rank(), size());
   for (std::int64_t at = 0; at < block_of(elements, 0, size()).count; at += most) {
     const auto piece_of = [&](int r) -> Block {
@@ -157,39 +148,38 @@ void NcclTransport::fold_blocks(const Call& call, CudaStreamHandle stream) {
         stream,
         [&](int r) -> ConstBytes {
           if (r == rank()) return {};
-          return {from + offset_of(piece_of(r).begin, from_type), offset_of(piece_of(r).count, from_type)};
+          return {from + bytes_of(piece_of(r).begin, from_each), bytes_of(piece_of(r).count, from_each)};
         },
         [&](int r) -> Bytes {
           if (r == rank()) return {};
-          return {slot(r), offset_of(own.count, from_type)};
+          return {slot(r), bytes_of(own.count, from_each)};
         });
-    auto* const folded = to + offset_of(hands_out ? own.begin : own.begin - mine.begin, to_type);
-    fold_slots(call.reduction, from + offset_of(own.begin, from_type), folded, own.count, stream);
+    auto* const folded = to + bytes_of(hands_out ? own.begin : own.begin - mine.begin, to_each);
+    fold_slots(call.reduction, from + bytes_of(own.begin, from_each), folded, own.count, stream);
     if (!hands_out) continue;
     exchange(
         stream,
         [&](int r) -> ConstBytes {
           if (r == rank()) return {};
-          return {folded, offset_of(own.count, to_type)};
+          return {folded, bytes_of(own.count, to_each)};
         },
         [&](int r) -> Bytes {
           if (r == rank()) return {};
-          return {to + offset_of(piece_of(r).begin, to_type), offset_of(piece_of(r).count, to_type)};
+          return {to + bytes_of(piece_of(r).begin, to_each), bytes_of(piece_of(r).count, to_each)};
         });
   }
 }
 
 // The root's link takes it all; nothing that matters for speed is reduced to one rank.
 void NcclTransport::fold_at_root(const Call& call, CudaStreamHandle stream) {
-  demand_plain(call.reduction);
-  const DType from_type = call.reduction.from, to_type = call.reduction.to;
+  const std::size_t from_each = call.reduction.from_bytes(), to_each = call.reduction.to_bytes();
   const int root = call.peer;
-  const auto elements = static_cast<std::int64_t>(call.from.front().size() / size_of(from_type));
-  const auto most = static_cast<std::int64_t>(slot_bytes() / size_of(from_type));
+  const auto elements = static_cast<std::int64_t>(call.from.front().size() / from_each);
+  const auto most = static_cast<std::int64_t>(slot_bytes() / from_each);
   for (std::int64_t at = 0; at < elements; at += most) {
     const auto count = std::min(most, elements - at);
-    const auto bytes = offset_of(count, from_type);
-    const auto* const own = call.from.front().data() + offset_of(at, from_type);
+    const auto bytes = bytes_of(count, from_each);
+    const auto* const own = call.from.front().data() + bytes_of(at, from_each);
     exchange(
         stream,
         [&](int r) -> ConstBytes {
@@ -200,7 +190,7 @@ void NcclTransport::fold_at_root(const Call& call, CudaStreamHandle stream) {
           if (r == root || rank() != root) return {};
           return {slot(r), bytes};
         });
-    if (rank() == root) fold_slots(call.reduction, own, call.to.front().data() + offset_of(at, to_type), count, stream);
+    if (rank() == root) fold_slots(call.reduction, own, call.to.front().data() + bytes_of(at, to_each), count, stream);
   }
 }
 

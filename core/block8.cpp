@@ -1,10 +1,9 @@
-#include <terrace/parallel/comm/block8.h>
+#include <terrace/core/block8.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
-#include <limits>
 #include <stdexcept>
 
 namespace terrace {
@@ -20,20 +19,13 @@ struct Packed {
 static_assert(sizeof(Packed) == kBlock8Bytes);
 
 Packed pack(const Wide& x) {
-  constexpr std::uint32_t kMagnitude = 0x7fffffff,
-                          kTooLarge = 0x7f000000;  // 2¹²⁷ and what is not finite: 127 · (m ÷ 127) may be
-  constexpr float kSmallest = 0x1p-119F;           // below, 127 ÷ m would be infinite or the scale not normal
-  constexpr float kToNearest = 0x1.8p23F;          // added and taken away again: what is left is whole, to the nearest even
+  constexpr std::uint32_t kMagnitude = 0x7fffffff;
   std::uint32_t most = 0;
   for (const float v : x) most = std::max(most, std::bit_cast<std::uint32_t>(v) & kMagnitude);
-  Packed packed{0, {}};
-  if (most >= kTooLarge) packed.scale = std::numeric_limits<float>::quiet_NaN();
-  const auto m = std::bit_cast<float>(most);
-  if (most >= kTooLarge || m < kSmallest) return packed;
-  packed.scale = m / 127;
-  const float factor = 127 / m;
-  for (std::size_t i = 0; i < kElements; ++i)
-    packed.codes[i] = static_cast<std::int8_t>(static_cast<std::int32_t>((x[i] * factor + kToNearest) - kToNearest));
+  const auto [scale, factor] = block8_scale(most);
+  Packed packed{scale, {}};
+  if (factor == 0) return packed;
+  for (std::size_t i = 0; i < kElements; ++i) packed.codes[i] = block8_code(x[i], factor);
   return packed;
 }
 

@@ -1,4 +1,4 @@
-#include <terrace/parallel/comm/narrow.h>
+#include <terrace/core/narrow.h>
 
 #include <algorithm>
 #include <array>

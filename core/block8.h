@@ -10,8 +10,10 @@
 // Threads: any; one call computes alone on its thread.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include <terrace/core/dtype.h>
 
@@ -19,6 +21,25 @@ namespace terrace {
 
 inline constexpr std::int64_t kBlock8Elements = 256;
 inline constexpr std::size_t kBlock8Bytes = 260;
+inline constexpr std::int64_t kBlock8Words = 65;  // of 4 bytes
+
+// What follows from a block's greatest magnitude; the same on a GPU. Where all codes are zero `factor` is.
+struct Block8Scale {
+  float scale = 0, factor = 0;
+};
+constexpr Block8Scale block8_scale(std::uint32_t greatest_magnitude_bits) {
+  constexpr std::uint32_t kTooLarge = 0x7f000000;  // 2¹²⁷ and what is not finite: 127 · (m ÷ 127) may be
+  constexpr float kSmallest = 0x1p-119F;           // below, 127 ÷ m would be infinite or the scale not normal
+  if (greatest_magnitude_bits >= kTooLarge) return {.scale = std::numeric_limits<float>::quiet_NaN()};
+  const auto m = std::bit_cast<float>(greatest_magnitude_bits);
+  if (m < kSmallest) return {};
+  return {.scale = m / 127, .factor = 127 / m};
+}
+// Of a block with a factor.
+constexpr std::int8_t block8_code(float x, float factor) {
+  constexpr float kToNearest = 0x1.8p23F;  // added and taken away again: what is left is whole, to the nearest even
+  return static_cast<std::int8_t>(static_cast<std::int32_t>((x * factor + kToNearest) - kToNearest));
+}
 
 // fp32 and bf16. `to` may begin where `from` does, and else not overlap it.
 void pack_block8(std::byte* to, DType dtype, const std::byte* from, std::int64_t blocks);
