@@ -53,7 +53,7 @@ class Math {
   // dx[N,C] (+)= input gradient.
   virtual void norm_input_grad(Stream&, TensorView dx, TensorView dy, TensorView x, TensorView gain, TensorView mean,
                                TensorView rstd, Accumulate accumulate) = 0;
-  // dgain[C], dbias[C] (empty for RMSNorm) (+)= weight gradients.
+  // dgain[C], dbias[C] (empty for RMSNorm) (+)= weight gradients. mean and rstd empty: those of scale().
   virtual void norm_weight_grad(Stream&, TensorView dgain, TensorView dbias, TensorView dy, TensorView x, TensorView mean,
                                 TensorView rstd, Accumulate accumulate) = 0;
 
@@ -79,6 +79,8 @@ class Math {
 
   // y[N,C] = x + r. y may be x or r.
   virtual void add(Stream&, TensorView y, TensorView x, TensorView r) = 0;
+  // y[N,C] (+)= x · gain[C], each column by its own.
+  virtual void scale(Stream&, TensorView y, TensorView x, TensorView gain, Accumulate accumulate) = 0;
   // y (+)= x elementwise with conversion between dtypes.
   virtual void convert(Stream&, TensorView y, TensorView x, Accumulate accumulate = Accumulate::no) = 0;
   virtual void zero(Stream&, TensorView y) = 0;

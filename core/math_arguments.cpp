@@ -107,7 +107,7 @@ void check_norm_weight_grad(const TensorView& dgain, const TensorView& dbias, co
   require(dgain.elements() == c && gradient_dtype(dgain.dtype, dy.dtype) &&
               (dbias.empty() || (dbias.elements() == c && gradient_dtype(dbias.dtype, dy.dtype))),
           "norm_weight_grad", "dgain and dbias must have dy's columns, and its dtype or fp32");
-  require_statistics("norm_weight_grad", mean, rstd, dy);
+  if (!mean.empty() || !rstd.empty()) require_statistics("norm_weight_grad", mean, rstd, dy);
 }
 
 void check_rotary(const TensorView& x, std::int64_t row_elements, std::int64_t seq) {
@@ -151,6 +151,11 @@ void check_activation_grad(Activation kind, const TensorView& dx, const TensorVi
 void check_add(const TensorView& y, const TensorView& x, const TensorView& r) {
   require_compute(y.dtype, "add");
   require(same(y, x) && same(y, r), "add", "y, x and r differ");
+}
+
+void check_scale(const TensorView& y, const TensorView& x, const TensorView& gain) {
+  require_compute(y.dtype, "scale");
+  require(same(y, x) && gain.dtype == y.dtype && gain.elements() == columns_of(y), "scale", "y, x and gain do not go together");
 }
 
 void check_convert(const TensorView& y, const TensorView& x) {

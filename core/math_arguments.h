@@ -44,6 +44,7 @@ void check_activation(Activation, const TensorView& y, const TensorView& x);
 void check_activation_grad(Activation, const TensorView& dx, const TensorView& dy, const TensorView& x);
 
 void check_add(const TensorView& y, const TensorView& x, const TensorView& r);
+void check_scale(const TensorView& y, const TensorView& x, const TensorView& gain);
 void check_convert(const TensorView& y, const TensorView& x);
 
 void check_embed(const TensorView& y, const TensorView& tokens, const TensorView& table, const TensorView& positions,

@@ -81,6 +81,11 @@ class CpuMath final : public Math {
     stream.submit([=, compute = compute_] { cpu::add(compute, y, x, r); });
   }
 
+  void scale(Stream& stream, TensorView y, TensorView x, TensorView gain, Accumulate accumulate) override {
+    check_scale(y, x, gain);
+    stream.submit([=, compute = compute_] { cpu::scale(compute, y, x, gain, accumulate); });
+  }
+
   void convert(Stream& stream, TensorView y, TensorView x, Accumulate accumulate) override {
     check_convert(y, x);
     stream.submit([=, compute = compute_] { cpu::convert(compute, y, x, accumulate); });

@@ -16,6 +16,17 @@ void add(Compute compute, TensorView y, TensorView x, TensorView r) {
   });
 }
 
+void scale(Compute compute, TensorView y, TensorView x, TensorView gain, Accumulate accumulate) {
+  for_dtype(y.dtype, [&]<class T>() {
+    const auto kernel = kernels_for<T>(compute.kernels).scale;
+    const std::int64_t c = columns_of(y);
+    blocks(compute.pool, rows_of(y), rows_a_task(c), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t n = begin; n < end; ++n)
+        kernel(raw<T>(y) + n * c, raw<T>(x) + n * c, raw<T>(gain), c, accumulate == Accumulate::yes);
+    });
+  });
+}
+
 void convert(Compute compute, TensorView y, TensorView x, Accumulate accumulate) {
   const auto kernel = convert_kernel(compute.kernels, y.dtype, x.dtype, accumulate == Accumulate::yes);
   const auto to = static_cast<std::int64_t>(size_of(y.dtype)), from = static_cast<std::int64_t>(size_of(x.dtype));

@@ -22,7 +22,7 @@ struct KernelsOf {
   void (*norm_input_grad_row)(T* dx, const T* dy, const T* x, const T* gain, const A* mean, A rstd, std::int64_t c,
                               bool accumulate);
   // Sums of at most kColumns columns over `rows` rows, by blocks of kRowBlock rows folded in order. `dbias`, `mean` may be
-  // null.
+  // null, and with `mean` `rstd`: x is as it is.
   void (*norm_weight_grad)(A* dgain, A* dbias, const T* dy, const T* x, const A* mean, const A* rstd, std::int64_t rows,
                            std::int64_t columns, std::int64_t row_elements);
   void (*column_sums)(A* sums, const T* x, std::int64_t rows, std::int64_t columns, std::int64_t row_elements);
@@ -33,6 +33,7 @@ struct KernelsOf {
   void (*swiglu)(T* y, const T* gate, const T* up, std::int64_t n);
   void (*swiglu_grad)(T* dgate, T* dup, const T* dy, const T* gate, const T* up, std::int64_t n);
   void (*add)(T* y, const T* x, const T* r, std::int64_t n);
+  void (*scale)(T* y, const T* x, const T* gain, std::int64_t n, bool accumulate);
   A (*dot)(const T* x, const T* y, std::int64_t n);
   void (*axpy)(A* y, A a, const T* x, std::int64_t n);  // y += a·x
   // Loss of one row, and (softmax − onehot)·scale into dlogits (may be null, may be logits). target −1: loss 0, gradient 0.

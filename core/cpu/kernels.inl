@@ -328,7 +328,7 @@ void norm_weight_grad(A* dgain, A* dbias, const T* dy, const T* x, const A* mean
       out, rows, columns, [&](i64 row, i64 j, auto w, Vec<A>* block) __attribute__((always_inline)) {
         const Vec<A> d = load(dy + row * row_elements + j, w);
         const A m = mean ? mean[row] : A(0);
-        block[0] += d * ((load(x + row * row_elements + j, w) - m) * rstd[row]);
+        block[0] += d * ((load(x + row * row_elements + j, w) - m) * (rstd ? rstd[row] : A(1)));
         block[1] += d;
       });
 }
@@ -412,6 +412,15 @@ template <class T, class A = Acc<T>>
 void add(T* y, const T* x, const T* r, i64 n) {
   sweep<Vector<A>::lanes>(
       n, [&](i64 i, auto w) __attribute__((always_inline)) { store(y + i, load(x + i, w) + load(r + i, w), w); });
+}
+
+template <class T, class A = Acc<T>>
+void scale(T* y, const T* x, const T* gain, i64 n, bool accumulate) {
+  sweep<Vector<A>::lanes>(
+      n, [&](i64 i, auto w) __attribute__((always_inline)) {
+        const Vec<A> v = load(x + i, w) * load(gain + i, w);
+        store(y + i, accumulate ? load(y + i, w) + v : v, w);
+      });
 }
 
 // fp32 arithmetic unless fp64 takes part.
@@ -573,6 +582,7 @@ constexpr KernelsOf<T, Acc<T>> kernels_of() {
           swiglu<T>,
           swiglu_grad<T>,
           add<T>,
+          scale<T>,
           dot<T>,
           axpy<T>,
           cross_entropy_row<T>,

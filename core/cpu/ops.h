@@ -28,6 +28,7 @@ void activation(Compute, Activation, TensorView y, TensorView x);
 void activation_grad(Compute, Activation, TensorView dx, TensorView dy, TensorView x);
 
 void add(Compute, TensorView y, TensorView x, TensorView r);
+void scale(Compute, TensorView y, TensorView x, TensorView gain, Accumulate);
 void convert(Compute, TensorView y, TensorView x, Accumulate);
 void zero(Compute, TensorView y);
 

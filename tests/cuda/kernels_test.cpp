@@ -105,8 +105,20 @@ TEST_F(KernelsTest, Activations) {
   });
 }
 
-TEST_F(KernelsTest, AddConvertAndZeroGiveTheCpusBits) {
+TEST_F(KernelsTest, AddScaleConvertAndZeroGiveTheCpusBits) {
   for_each([&](DType dtype, std::int64_t n, std::int64_t c, Accumulate accumulate) {
+    expect_as_on_the_cpu(
+        {.name = text("scale", dtype, n, c, accumulate),
+         .in = {random(dtype, {n, c}), random(dtype, {c})},
+         .out = {start(dtype, {n, c}, accumulate)},
+         .run = [=](Math& m, Stream& s, const auto& in, const auto& out) { m.scale(s, out[0], in[0], in[1], accumulate); }});
+    const auto wide = dtype == DType::fp64 ? DType::fp64 : DType::fp32;
+    expect_as_on_the_cpu({.name = text("scale dgain", dtype, n, c, accumulate),
+                          .in = {random(dtype, {n, c}), random(dtype, {n, c})},
+                          .out = {start(wide, {c}, accumulate)},
+                          .run = [=](Math& m, Stream& s, const auto& in,
+                                     const auto& out) { m.norm_weight_grad(s, out[0], {}, in[0], in[1], {}, {}, accumulate); },
+                          .tolerance = near(dtype)});
     for (const auto to : kDtypes) {
       expect_as_on_the_cpu(
           {.name = text("convert", dtype, n, c, accumulate) + " to " + std::string(name_of(to)),

@@ -31,6 +31,7 @@ std::string run(const cpu::KernelsOf<T, float>& k, const Tensor& x_, const Tenso
   k.swiglu(out.data(), x, y, n), keep(out);
   k.swiglu_grad(out.data(), more.data(), x, y, x, n), keep(out), keep(more);
   k.add(out.data(), x, y, n), keep(out);
+  k.scale(out.data(), x, y, n, true), keep(out);
   const auto columns = std::min<std::int64_t>(n, 61);
   k.column_sums(sums.data(), x, n / columns, columns, columns), keep(sums);
   scalars.push_back(k.dot(x, y, n));

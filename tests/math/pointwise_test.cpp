@@ -107,6 +107,40 @@ TEST_F(PointwiseTest, AddMayWriteAnOperand) {
   }
 }
 
+TEST_F(PointwiseTest, ScalingRoundsOnceAndItsGradientsAreSums) {
+  const std::int64_t n = 37, c = 1001;
+  for (const auto dtype : kDtypes) {
+    const auto x = random(dtype, {n, c}), gain = random(dtype, {c}), start = random(dtype, {n, c});
+    Tensor y(dtype, {n, c}), want(dtype, {n, c}), want_sum(dtype, {n, c});
+    auto total = start;
+    math.scale(stream, y, x, gain, Accumulate::no);
+    math.scale(stream, total, x, gain, Accumulate::yes);
+    machine.sync();
+    for (std::int64_t i = 0; i < n * c; ++i) {
+      const double a = x.get(i), g = gain.get(i % c), s = start.get(i);
+      const bool wide = dtype == DType::fp64;
+      const float product = static_cast<float>(a) * static_cast<float>(g);
+      want.set(i, wide ? a * g : product);
+      want_sum.set(i, wide ? s + a * g : static_cast<float>(s) + product);
+    }
+    EXPECT_EQ(y.bits(), want.bits()) << name_of(dtype);
+    EXPECT_EQ(total.bits(), want_sum.bits()) << name_of(dtype);
+  }
+  auto x = random(DType::fp64, {n, c}), gain = random(DType::fp64, {c});
+  const auto dy = random(DType::fp64, {n, c});
+  Tensor y(DType::fp64, {n, c}), dx(DType::fp64, {n, c}), dgain(DType::fp64, {c});
+  math.scale(stream, dx, dy, gain, Accumulate::no);
+  math.norm_weight_grad(stream, dgain, {}, dy, x, {}, {}, Accumulate::no);
+  machine.sync();
+  const auto objective = [&] {
+    math.scale(stream, y, x, gain, Accumulate::no);
+    machine.sync();
+    return weighted(dy, y);
+  };
+  expect_gradient(x, dx, objective, "dx");
+  expect_gradient(gain, dgain, objective, "dgain");
+}
+
 TEST_F(PointwiseTest, ConversionsRoundOnce) {
   const std::int64_t n = 40003;
   for (const auto to : kDtypes) {

@@ -72,6 +72,7 @@ class MadeUpProducts final : public Math {
     math_->activation_grad(s, kind, dx, dy, x);
   }
   void add(Stream& s, TensorView y, TensorView x, TensorView r) override { math_->add(s, y, x, r); }
+  void scale(Stream& s, TensorView y, TensorView x, TensorView gain, Accumulate a) override { math_->scale(s, y, x, gain, a); }
   void convert(Stream& s, TensorView y, TensorView x, Accumulate a) override { math_->convert(s, y, x, a); }
   void zero(Stream& s, TensorView y) override { math_->zero(s, y); }
   void embed(Stream& s, TensorView y, TensorView tokens, TensorView table, TensorView positions, std::int64_t seq,

@@ -78,7 +78,7 @@ struct NormWeightGradArgs {
   const T *dy, *x;
   const Acc<T>*mean, *rstd;
 };
-// Outputs: dgain = Σ dy · n, dbias = Σ dy, n being the normalised x.
+// Outputs: dgain = Σ dy · n, dbias = Σ dy, n being the normalised x, or x as it is where no rstd is given.
 template <class T>
 struct NormWeightGradParts {
   static constexpr int kThreads = kColumnWarps * kWarp, kOutputs = 2;
@@ -90,7 +90,7 @@ struct NormWeightGradParts {
       A d[W], v[W];
       load(d, a.dy + row * a.parts.columns + column, left, a.parts.whole);
       load(v, a.x + row * a.parts.columns + column, left, a.parts.whole);
-      const A m = a.mean ? a.mean[row] : A(0), r = a.rstd[row];
+      const A m = a.mean ? a.mean[row] : A(0), r = a.rstd ? a.rstd[row] : A(1);
       TERRACE_UNROLL
       for (int k = 0; k < W; ++k) {
         total[0][k] += d[k] * ((v[k] - m) * r);

@@ -1,4 +1,4 @@
-// Addition, biases, conversion between dtypes, and zeros: the same bits as the CPU's.
+// Addition, scaling, biases, conversion between dtypes, and zeros: the same bits as the CPU's.
 #pragma once
 
 #include <type_traits>
@@ -28,6 +28,31 @@ struct Add {
       for (int k = 0; k < W; ++k) v[k] += r[k];
       store(a.y + i, v, left, a.whole);
     });
+  }
+};
+
+template <class T>
+struct ScaleArgs {
+  T* y;
+  const T *x, *gain;
+  std::int64_t columns;
+  bool accumulate, whole;
+};
+// y[rows, columns] (+)= x · gain[columns].
+template <class T>
+struct ScaleRows {
+  static constexpr int kThreads = 256, kW = kWidth<T>;
+  template <class Lane>
+  TERRACE_KERNEL void operator()(Lane& lane, const ScaleArgs<T>& a) const {
+    const std::int64_t column = (static_cast<std::int64_t>(lane.block_y()) * lane.threads() + lane.thread()) * kW;
+    const std::int64_t left = a.columns - column, at = lane.block_x() * a.columns + column;
+    if (left <= 0) return;
+    Acc<T> v[kW], g[kW];
+    load(v, a.x + at, left, a.whole);
+    load(g, a.gain + column, left, a.whole);
+    TERRACE_UNROLL
+    for (int k = 0; k < kW; ++k) v[k] *= g[k];
+    deliver(a.y + at, v, left, a.whole, a.accumulate);
   }
 };
 

@@ -4,6 +4,7 @@
 namespace terrace::cuda::ops {
 
 template void add_bias(const CudaLauncher&, TensorView, TensorView, Accumulate);
+template void scale(const CudaLauncher&, TensorView, TensorView, TensorView, Accumulate);
 template void add(const CudaLauncher&, TensorView, TensorView, TensorView);
 template void convert(const CudaLauncher&, TensorView, TensorView, Accumulate);
 template void zero(const CudaLauncher&, TensorView);

@@ -1,4 +1,4 @@
-// Addition, biases, conversion, zeros (ops.h).
+// Addition, scaling, biases, conversion, zeros (ops.h).
 #pragma once
 
 #include <terrace/core/cuda/kernels/elementwise.h>
@@ -13,6 +13,17 @@ void add(const Launcher& launcher, TensorView y, TensorView x, TensorView r) {
     launcher.template run<Add<T>>(
         flat_shape<Add<T>>(y.elements(), kWidth<T>),
         AddArgs<T>{data<T>(y), data<T>(x), data<T>(r), y.elements(), whole_words(kWidth<T>, {y, x, r})});
+  });
+}
+
+template <class Launcher>
+void scale(const Launcher& launcher, TensorView y, TensorView x, TensorView gain, Accumulate accumulate) {
+  with_type(y.dtype, [&]<class T>() {
+    using Kernel = ScaleRows<T>;
+    const std::int64_t columns = columns_of(y);
+    launcher.template run<Kernel>(slice_shape<Kernel>(rows_of(y), columns),
+                                  ScaleArgs<T>{data<T>(y), data<T>(x), data<T>(gain), columns, accumulate == Accumulate::yes,
+                                               whole_words(columns, {y, x, gain})});
   });
 }
 

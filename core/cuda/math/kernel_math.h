@@ -91,6 +91,10 @@ class KernelMath final : public Math {
     math_arguments::check_add(y, x, r);
     enqueue("add", stream, [=](const auto& launcher) { ops::add(launcher, y, x, r); });
   }
+  void scale(Stream& stream, TensorView y, TensorView x, TensorView gain, Accumulate accumulate) override {
+    math_arguments::check_scale(y, x, gain);
+    enqueue("scale", stream, [=](const auto& launcher) { ops::scale(launcher, y, x, gain, accumulate); });
+  }
   void convert(Stream& stream, TensorView y, TensorView x, Accumulate accumulate) override {
     math_arguments::check_convert(y, x);
     enqueue("convert", stream, [=](const auto& launcher) { ops::convert(launcher, y, x, accumulate); });

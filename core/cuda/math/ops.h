@@ -43,6 +43,8 @@ void activation_grad(const Launcher&, Activation, TensorView dx, TensorView dy, 
 template <class Launcher>
 void add(const Launcher&, TensorView y, TensorView x, TensorView r);
 template <class Launcher>
+void scale(const Launcher&, TensorView y, TensorView x, TensorView gain, Accumulate);
+template <class Launcher>
 void convert(const Launcher&, TensorView y, TensorView x, Accumulate);
 template <class Launcher>
 void zero(const Launcher&, TensorView y);
