@@ -67,13 +67,16 @@ Program with_reductions(const Program& program, const StepMap& map, bool beside_
   return out;
 }
 
-Program with_norms(Program program) {
+Program with_norms(Program program, const StepMap& map) {
   const auto completes = [](Op op) { return is_backward(op) || op == Op::reduce; };
   std::vector<std::size_t> last(program.layers, 0);
   for (std::size_t i = 0; i < program.actions.size(); ++i)
     if (completes(program.actions[i].op)) last[program.actions[i].layer] = i;
   Program out{program.layers, program.micro_batches, {}};
-  std::vector<Action> later;  // while a layer's gradient is reduced, the next layer computes
+  // While a layer's gradient is reduced the next layer computes. In a pipeline other ranks wait for what it computes, and it
+  // waits for no reduction before all of that is done.
+  const bool at_end = map.pipeline().ranks > 1;
+  std::vector<Action> later;
   const auto add_later = [&] {
     out.actions.insert(out.actions.end(), later.begin(), later.end());
     later.clear();
@@ -81,7 +84,7 @@ Program with_norms(Program program) {
   for (std::size_t i = 0; i < program.actions.size(); ++i) {
     const auto& a = program.actions[i];
     out.actions.push_back(a);
-    if (is_backward(a.op)) add_later();
+    if (is_backward(a.op) && !at_end) add_later();
     if (!completes(a.op) || last[a.layer] != i) continue;
     (a.op == Op::reduce ? later : out.actions).push_back({.op = Op::norm, .layer = a.layer});
   }

@@ -19,8 +19,8 @@ Program with_offloads(const Program& program, const StepMap& map);
 // directions, it has placed the reductions itself, each for all groups of its layer, which are told apart here.
 Program with_reductions(const Program& program, const StepMap& map, bool beside_next = false);
 // When a layer's gradient is complete: its share of the global norm (and the sum of a tied tensor's uses). Behind a reduction
-// it stands after the next layer's backward, so that one overlaps with the other.
-Program with_norms(Program program);
+// it stands after the next layer's backward, so that one overlaps with the other; in a pipeline behind the rank's last one.
+Program with_norms(Program program, const StepMap& map);
 // Where a tied layer is on another rank of the pipeline than the layer that declares its weights: its part of their gradient
 // goes there, once a step. Behind the norms, before which it is added.
 Program with_tied_gradients(const Program& program, const StepMap& map);

@@ -31,7 +31,7 @@ Programs write_programs(const StepMap& map, const PlanRequest& request, std::uin
     order = with_norm_of_each_update(with_reductions(order, map), map);
   } else {
     order = with_reductions(order, map, map.data().folds_each() && gather_ahead > 0);
-    order = with_gathers(with_tied_gradients(with_norms(order), map), map, gather_ahead);
+    order = with_gathers(with_tied_gradients(with_norms(order, map), map), map, gather_ahead);
   }
 
   const auto chunks_of = [&](std::uint32_t l) { return map.groups_of(l); };

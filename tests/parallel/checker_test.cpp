@@ -14,7 +14,7 @@ class Checker : public testing::Test {
  protected:
   Model model = toy::make_model({});
   StepMap map{model, {.shape = {{2, 16}, 3}}};
-  Program step(Updates updates) { return with_updates(with_norms(vertical(5, 3)), map, updates); }
+  Program step(Updates updates) { return with_updates(with_norms(vertical(5, 3), map), map, updates); }
   static std::size_t find(const Program& p, const Action& a) {
     return static_cast<std::size_t>(std::ranges::find(p.actions, a) - p.actions.begin());
   }
@@ -35,7 +35,7 @@ TEST_F(Checker, AcceptsEveryOrderPassAndUpdateRule) {
       for (const bool recompute : {false, true}) {
         const StepMap each(model, {.shape = {{2, 16}, 3},
                                    .activations = choose_activations(model, {2, 16}, recompute ? kAllLayers : 0, kAllLayers)});
-        auto p = with_updates(with_norms(with_recompute(order, each)), each, updates);
+        auto p = with_updates(with_norms(with_recompute(order, each), each), each, updates);
         p = with_prefetches(with_offloads(p, each), each, 2);
         EXPECT_EQ(refusal(p, updates), "") << to_text(p);
       }
@@ -75,7 +75,7 @@ TEST_F(Checker, RefusesEachMissingOrRepeatedActionBetweenRanks) {
                                        .shape = {{2, 16}, 2},
                                        .data = {.ranks = 2, .zero = zero, .canonical = canonical},
                                        .layer_unit = optimizer->layer_unit()});
-          const auto order = with_gathers(with_norms(with_reductions(horizontal(5, 2), shared)), shared, 1);
+          const auto order = with_gathers(with_norms(with_reductions(horizontal(5, 2), shared), shared), shared, 1);
           const auto p = with_updates(order, shared, updates);
           const auto accepted = [&](const Program& program) {
             try {

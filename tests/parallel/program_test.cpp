@@ -13,7 +13,7 @@ namespace {
 TEST(Program, TextRoundTrips) {
   const auto model = toy::make_model({});
   const StepMap map(model, {.shape = {{2, 16}, 3}, .activations = choose_activations(model, {2, 16}, kAllLayers, kAllLayers)});
-  auto p = with_updates(with_norms(with_recompute(vertical(5, 3), map)), map, Updates::before_use);
+  auto p = with_updates(with_norms(with_recompute(vertical(5, 3), map), map), map, Updates::before_use);
   p = with_prefetches(with_offloads(p, map), map, 2);
   p.actions.push_back({.op = Op::fill, .layer = 1, .chunk = 2});
   p.actions.push_back({.op = Op::backward_input, .layer = 4, .micro_batch = 1});
@@ -59,7 +59,7 @@ TEST(StepMap, UsesNeverNameAChunkTwice) {
   for (const bool tied : {true, false}) {
     const auto model = toy::make_model({.tied = tied});
     const StepMap map(model, {.shape = {{2, 16}, 2}, .activations = choose_activations(model, {2, 16}, kAllLayers, 0)});
-    auto p = with_updates(with_norms(with_recompute(horizontal(5, 2), map)), map, Updates::in_backward);
+    auto p = with_updates(with_norms(with_recompute(horizontal(5, 2), map), map), map, Updates::in_backward);
     for (const auto& a : p.actions) {
       std::set<std::uint32_t> seen;
       for (const auto& use : map.uses(a)) EXPECT_TRUE(seen.insert(index(use.chunk)).second) << to_text(a);
