@@ -16,6 +16,7 @@
 #include <terrace/examples/terrace/setup.h>
 #include <terrace/examples/terrace/timeline.h>
 #include <terrace/parallel/check_messages.h>
+#include <terrace/parallel/check_request.h>
 #include <terrace/parallel/pipeline/search.h>
 #include <terrace/parallel/pipeline/simulate.h>
 #include <terrace/parallel/pipeline/stage_costs.h>
@@ -45,10 +46,14 @@ std::vector<Plan> plan_ranks(const Model& model, PlanRequest& request, const Mac
 // The fastest order whose ranks fit into their budgets, and its plans.
 std::vector<Plan> search_ranks(const RunConfig& c, const Model& model, PlanRequest& request, const MachineProfile& profile,
                                std::string& name) {
-  const StepMap::Options options{.recipe = Recipe::of(model.dtype, request.recipe, request.states), .shape = request.shape};
-  const auto found = pipeline::search(
-      static_cast<std::uint32_t>(c.pp), request.shape.micro_batches, pipeline::layer_costs(model, options, profile),
-      [&](const pipeline::Pipeline& p) { return pipeline::stage_costs(p, model, options, profile); });
+  const StepMap::Options options{
+      .recipe = Recipe::of(model.dtype, request.recipe, request.states), .shape = request.shape, .data = request.data};
+  const auto found = pipeline::search(static_cast<std::uint32_t>(c.pp), request.shape.micro_batches,
+                                      pipeline::layer_costs(model, options, profile), [&](const pipeline::Pipeline& p) {
+                                        request.pipeline = p;
+                                        check_request(model, request);
+                                        return pipeline::stage_costs(p, model, options, profile);
+                                      });
   std::optional<Error> why;
   for (const auto& candidate : found) {
     request.pipeline = candidate.pipeline;

@@ -93,6 +93,15 @@ void check(const Schedule& schedule) {
   Checker(schedule).run();
 }
 
+void throw_gradients_out_of_turn(std::uint32_t rank, const Task& task) {
+  throw Error(fmt::format("rank {} waits at {} for the gradients of another direction, and that one for this rank: where "
+                          "each micro-batch's gradient is added in turn, both directions must take them in turn, too\n  leave "
+                          "out --canonical-reduction, or "
+                          "let terrace plan --schedule auto find an order with it",
+                          rank, to_text(task)),
+              Exit::usage);
+}
+
 void throw_deadlock(const Schedule& s, const std::vector<std::size_t>& position) {
   const DoneTable table(s.placement, s.micro_batches);
   const auto waits = [&](std::uint32_t rank) { return position[rank] < s.tasks[rank].size(); };

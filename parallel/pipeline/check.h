@@ -3,6 +3,7 @@
 // in a circle, messages included (connect.h). Of an asynchronous order, that no forward reads weights that are not made yet.
 //
 // Pure. Threads: any. Errors: Error(Exit::runtime) that names rank, position and task; of a circle, all of it.
+// Error(Exit::usage) for gradients out of turn, which are none where they are added up once.
 #pragma once
 
 #include <cstddef>
@@ -16,5 +17,7 @@ void check(const Schedule& schedule);
 
 // The circle in which the ranks at these positions wait for one another.
 [[noreturn]] void throw_deadlock(const Schedule& schedule, const std::vector<std::size_t>& position);
+// Of directions whose gradients are added up in turn: a rank's next one waits for another direction's, and that one for it.
+[[noreturn]] void throw_gradients_out_of_turn(std::uint32_t rank, const Task& task);
 
 }  // namespace terrace::pipeline

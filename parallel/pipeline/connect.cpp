@@ -1,7 +1,5 @@
 #include <terrace/parallel/pipeline/connect.h>
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <deque>
 #include <map>
@@ -10,9 +8,9 @@
 #include <tuple>
 #include <utility>
 
-#include <terrace/core/error.h>
 #include <terrace/parallel/pipeline/check.h>
 #include <terrace/parallel/pipeline/cut_edges.h>
+#include <terrace/parallel/pipeline/done_table.h>
 
 namespace terrace::pipeline {
 namespace {
@@ -176,8 +174,9 @@ class Connecting {
   std::uint32_t& gradients(const Task& task) { return gradients_[s_.replica_of(task.micro_batch)][task.stage]; }
   // The last one of the round before is where this one goes.
   bool waits_for_reduction(const Task& task) {
-    return two_directions() && reduced_ == Reduced::each_round && has_gradient(task) &&
-           gradients(task) > rounds_reduced_[task.stage];
+    const auto replicas = static_cast<std::uint32_t>(s_.placement.rank_of.size());
+    return two_directions() && reduced_ == Reduced::each_round && writes_gradient(task, s_.placement.stages, replicas) &&
+           task.micro_batch / replicas > rounds_reduced_[task.stage];
   }
   // Behind the last gradient of a round: its reduction, on all ranks of the stage at once.
   void add_gradient(const Task& task) {
@@ -196,10 +195,7 @@ class Connecting {
     const auto& task = s_.tasks[rank][at_[rank].task];
     if (!two_directions() || reduced_ == Reduced::once)
       throw std::logic_error("connect: a schedule that was proved cannot run");
-    throw Error(fmt::format("rank {} waits at {} for the gradients of another direction, and that one for this rank: where "
-                            "each micro-batch's gradient is added in turn, both directions must take them in turn, too",
-                            rank, to_text(task)),
-                Exit::usage);
+    throw_gradients_out_of_turn(static_cast<std::uint32_t>(rank), task);
   }
 
   // Everybody waits: one who cannot send is asked now.

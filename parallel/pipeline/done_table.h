@@ -13,6 +13,13 @@
 
 namespace terrace::pipeline {
 
+// Whether a task writes where gradients are added up from, which in two directions is when its whole stage's are there: the
+// last layer's backward is whole, and computes its gradient in the place of its input half.
+inline bool writes_gradient(const Task& task, std::uint32_t stages, std::uint32_t replicas) {
+  if (task.work == Work::input) return replicas > 1 && task.stage + 1 == stages;
+  return task.work != Work::forward;
+}
+
 class DoneTable {
  public:
   static constexpr double kNever = -1;
@@ -45,6 +52,16 @@ class DoneTable {
       default:
         return visit(Task{Work::forward, task.stage, task.micro_batch}) && all_of(Work::input, graph_.readers(task.stage));
     }
+  }
+
+  // Of a gradient that is added up between ranks round by round: those of the round before it.
+  template <class Visit>
+  bool all_of_round_before(const Task& task, std::uint32_t replicas, const Visit& visit) const {
+    const bool gradient = writes_gradient(task, stages_, replicas);
+    const auto begin = task.micro_batch / replicas * replicas;
+    for (std::uint32_t j = begin - std::min(begin, replicas); gradient && j < begin; ++j)
+      if (!visit(Task{Work::weight, task.stage, j})) return false;
+    return true;
   }
 
  private:

@@ -67,12 +67,15 @@ class Scheduler {
   // When everything that the task needs has come; kNotYet when some of it has not been started.
   double ready(const Task& task, std::uint32_t rank) const {
     double latest = 0;
-    const bool all_started = done_.all_needs(task, [&](const Task& need) {
+    const auto visit = [&](const Task& need) {
       const double end = done_.of(need);
       const bool remote = schedule_.rank_of(need.stage, need.micro_batch) != rank;
-      latest = std::max(latest, end + (remote ? options_.costs.message : 0));
+      latest = std::max(latest, end + options_.costs.between(need, task, remote));
       return end != DoneTable::kNever;
-    });
+    };
+    const auto replicas = static_cast<std::uint32_t>(schedule_.placement.rank_of.size());
+    const bool all_started =
+        done_.all_needs(task, visit) && (!options_.costs.folds_each() || done_.all_of_round_before(task, replicas, visit));
     return all_started ? latest : kNotYet;
   }
   std::optional<Task> next(const Local& local, Work work) const {
@@ -123,8 +126,8 @@ class Scheduler {
     for (std::uint32_t rank = 0; rank < locals_.size(); ++rank) {
       if (free_[rank] > now) soonest = std::min(soonest, free_[rank]);
       for (const auto& local : locals_[rank])
-        for (const auto work : {Work::forward, options_.halves ? Work::input : Work::backward})
-          if (const auto task = next(local, work)) {
+        for (const auto work : {Work::forward, options_.halves ? Work::input : Work::backward, Work::weight})
+          if (const auto task = next(local, work); task && (options_.halves || work != Work::weight)) {
             const double at = ready(*task, rank);
             if (at > now) soonest = std::min(soonest, at);
           }

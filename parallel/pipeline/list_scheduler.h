@@ -22,7 +22,7 @@ struct ListOptions {
   std::uint32_t micro_batches = 1;
   std::uint32_t cap = 1;  // live activations a rank, of one stage each
   bool halves = true;     // false: backwards are whole
-  StageCosts costs = {};
+  StageCosts costs = {};  // with reductions behind each round a gradient waits for those of the round before
 };
 Schedule list_schedule(const Placement& placement, const ListOptions& options, const ListPolicy& policy = {});
 

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
-#include <tuple>
 
 #include <terrace/core/error.h>
 #include <terrace/parallel/pipeline/list_scheduler.h>
@@ -24,34 +24,44 @@ std::uint64_t most_live(const Pipeline& p, const Timing& timing) {
 std::vector<Found> search(std::uint32_t ranks, std::uint32_t micro_batches, std::span<const double> layer_costs,
                           const std::function<StageCosts(const Pipeline&)>& stage_costs) {
   std::vector<Found> all;
-  const auto add = [&](const std::string& name, Schedule schedule) {
-    const auto stages = schedule.placement.stages;
-    Pipeline p{std::move(schedule), balance(layer_costs, stages)};
-    const auto timing = simulate(p.schedule, stage_costs(p));
-    all.push_back({name, std::move(p), timing.makespan, 0});
-    all.back().most_live = most_live(all.back().pipeline, timing);
+  std::optional<Error> refused;
+  const auto try_order = [&](const std::string& name, const auto& write) {
+    try {
+      Schedule schedule = write();
+      const auto stages = schedule.placement.stages;
+      Pipeline p{std::move(schedule), balance(layer_costs, stages)};
+      const auto timing = simulate(p.schedule, stage_costs(p));
+      all.push_back({name, std::move(p), timing.makespan, 0});
+      all.back().most_live = most_live(all.back().pipeline, timing);
+    } catch (const Error& error) {  // no order has these degrees, or exists under this cap
+      if (error.exit() != Exit::usage) throw;
+      refused = error;
+    }
   };
   for (const auto& order : all_orders())
     for (const std::uint32_t chunks : {2U, 3U, 4U}) {
       const bool interleaves = order.name == "interleaved";
-      if (order.asynchronous || order.name == "chimera" || (!interleaves && chunks != 2)) continue;
-      if (order.name == "dualpipe-v" && micro_batches < 2 * ranks) continue;
-      add(interleaves ? fmt::format("interleaved, {} stages a rank", chunks) : std::string(order.name),
-          order.write({.ranks = ranks, .micro_batches = micro_batches, .chunks = chunks}));
+      if (order.asynchronous || (!interleaves && chunks != 2)) continue;
+      try_order(interleaves ? fmt::format("interleaved, {} stages a rank", chunks) : std::string(order.name),
+                [&] { return order.write({.ranks = ranks, .micro_batches = micro_batches, .chunks = chunks}); });
     }
-  for (const auto& [where, placement, chunks] : {std::tuple{"in a row", one_stage_a_rank(ranks), 1U},
-                                                 {"in a V", v_shape(ranks), 2U},
-                                                 {"in a ring", looping(ranks, 2), 2U}}) {
+  struct Shape {
+    const char* where;
+    Placement placement;
+    std::uint32_t chunks;
+  };
+  for (const auto& [where, placement, chunks] : {Shape{"in a row", one_stage_a_rank(ranks), 1},
+                                                 {"in a V", v_shape(ranks), 2},
+                                                 {"in a ring", looping(ranks, 2), 2},
+                                                 {"in two directions", both_directions(ranks), 1}}) {
     const std::uint32_t all_live = chunks * micro_batches, usual = chunks * std::min(ranks, micro_batches);
-    for (const auto cap : std::set{chunks, std::max(chunks, usual / 2), usual, std::min(all_live, usual * 2), all_live}) {
-      const Pipeline shape{{placement, micro_batches, {}}, balance(layer_costs, placement.stages)};
-      try {
-        add(fmt::format("list {}, at most {} live", where, cap),
-            best_list_schedule(placement, {.micro_batches = micro_batches, .cap = cap, .costs = stage_costs(shape)}));
-      } catch (const Error&) {  // no order exists under this cap
-      }
-    }
+    for (const auto cap : std::set{chunks, std::max(chunks, usual / 2), usual, std::min(all_live, usual * 2), all_live})
+      try_order(fmt::format("list {}, at most {} live", where, cap), [&, &shape_of = placement, at_most = cap] {
+        const Pipeline shape{{shape_of, micro_batches, {}}, balance(layer_costs, shape_of.stages)};
+        return best_list_schedule(shape_of, {.micro_batches = micro_batches, .cap = at_most, .costs = stage_costs(shape)});
+      });
   }
+  if (all.empty()) throw Error(*refused);
   std::ranges::stable_sort(all, {}, [](const Found& f) { return std::pair{f.makespan, f.most_live}; });
   return all;
 }

@@ -1,7 +1,7 @@
 // Searches orders: all that have a name, and what the list scheduler writes under several caps of live activations, each with
 // stages balanced for it. The caller takes the first that its memory allows.
 //
-// Pure. Threads: any.
+// Pure. Threads: any. Errors: the last of `stage_costs`' Error(Exit::usage), when it refused every order.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@ struct Found {
   std::uint64_t most_live = 0;  // of any rank: layers times micro-batches, roughly what its activations weigh
 };
 
-// The fastest first; of equally fast ones, the one that keeps least alive.
+// The fastest first; of equally fast ones, the one that keeps least alive. `stage_costs` may refuse an order that this run
+// cannot have, which is left out.
 std::vector<Found> search(std::uint32_t ranks, std::uint32_t micro_batches, std::span<const double> layer_costs,
                           const std::function<StageCosts(const Pipeline&)>& stage_costs);
 

@@ -9,7 +9,8 @@
 namespace terrace::pipeline {
 namespace {
 
-double entry(const std::vector<double>& values, std::uint32_t stage) {
+template <class Value>
+const Value& entry(const std::vector<Value>& values, std::uint32_t stage) {
   return values[std::min<std::size_t>(stage, values.size() - 1)];
 }
 
@@ -36,19 +37,24 @@ class Simulation {
         if (other != rank && waiting_for(other, rank)) runnable.push_back(other);
     }
     for (std::size_t rank = 0; rank < s_.tasks.size(); ++rank)
-      if (position_[rank] < s_.tasks[rank].size()) throw_deadlock(s_, position_);
+      if (position_[rank] < s_.tasks[rank].size()) stuck();
     finish();
     return std::move(timing_);
   }
 
  private:
+  [[nodiscard]] std::uint32_t replicas() const { return static_cast<std::uint32_t>(s_.placement.rank_of.size()); }
+  template <class Visit>
+  bool all_needs(const Task& task, const Visit& visit) const {
+    return done_.all_needs(task, visit) && (!costs_.folds_each() || done_.all_of_round_before(task, replicas(), visit));
+  }
+
   bool step(std::uint32_t rank) {
     const auto& task = s_.tasks[rank][position_[rank]];
     double ready = 0;
-    const bool all_done = done_.all_needs(task, [&](const Task& need) {
+    const bool all_done = all_needs(task, [&](const Task& need) {
       const double end = done_.of(need);
-      const bool remote = s_.rank_of(need.stage, need.micro_batch) != rank;
-      ready = std::max(ready, end + (remote ? costs_.message : 0));
+      ready = std::max(ready, end + costs_.between(need, task, s_.rank_of(need.stage, need.micro_batch) != rank));
       return end != DoneTable::kNever;
     });
     if (!all_done) return false;
@@ -62,12 +68,39 @@ class Simulation {
   bool waiting_for(std::uint32_t other, std::uint32_t rank) const {
     if (position_[other] == s_.tasks[other].size()) return false;
     const auto& task = s_.tasks[other][position_[other]];
-    return !done_.all_needs(task, [&](const Task& need) {
+    return !all_needs(task, [&](const Task& need) {
       return s_.rank_of(need.stage, need.micro_batch) != rank || done_.of(need) == DoneTable::kNever;
     });
   }
+  [[noreturn]] void stuck() const {
+    for (std::size_t rank = 0; rank < s_.tasks.size(); ++rank) {
+      if (position_[rank] == s_.tasks[rank].size()) continue;
+      const auto& task = s_.tasks[rank][position_[rank]];
+      if (done_.all_needs(task, [&](const Task& need) { return done_.of(need) != DoneTable::kNever; }))
+        throw_gradients_out_of_turn(static_cast<std::uint32_t>(rank), task);
+    }
+    throw_deadlock(s_, position_);
+  }
+  // When the last of a rank's reductions ends, one after another in the order of its list.
+  [[nodiscard]] double reduced(const std::vector<Task>& tasks) const {
+    double end = 0;
+    for (const auto& task : tasks) {
+      if (task.work != Work::backward && task.work != Work::weight) continue;
+      const auto begin = task.micro_batch / replicas() * replicas();
+      const bool last = begin + replicas() >= s_.micro_batches;
+      if (!last && !costs_.folds_each()) continue;
+      double ready = 0;
+      for (auto j = begin; j < std::min(begin + replicas(), s_.micro_batches); ++j)
+        ready = std::max(ready, done_.of({Work::weight, task.stage, j}));
+      const auto& cost = entry(last ? costs_.last_reduction : costs_.reduction, task.stage);
+      end = std::max(end + cost.seconds, ready + cost.behind);
+    }
+    return end;
+  }
   void finish() {
     timing_.makespan = *std::ranges::max_element(free_);
+    if (!costs_.last_reduction.empty())
+      for (const auto& tasks : s_.tasks) timing_.makespan = std::max(timing_.makespan, reduced(tasks));
     for (const auto& tasks : s_.tasks) {
       double busy = 0;
       std::uint32_t live = 0, peak = 0;
@@ -99,6 +132,11 @@ double StageCosts::of(const Task& task) const {
     case Work::backward: break;
   }
   return entry(input, task.stage) + entry(weight, task.stage);
+}
+
+double StageCosts::between(const Task& need, const Task& task, bool remote) const {
+  const bool round_before = need.stage == task.stage && need.micro_batch != task.micro_batch;
+  return round_before ? entry(reduction, task.stage).behind : remote ? message : 0;
 }
 
 double Timing::bubble() const {

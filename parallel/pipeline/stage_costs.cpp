@@ -26,6 +26,46 @@ Seconds seconds_of(const Model& model, StepMap::Options options, const MachinePr
   return s;
 }
 
+// What a stage's data ranks, and its ranks in either direction, add up behind a round: the one that ends with this micro-batch.
+class Reductions {
+ public:
+  Reductions(const Pipeline& p, const Model& model, const StepMap::Options& options, const MachineProfile& profile)
+      : p_(p), map_(model, of_rounds(p, options)), costs_(map_, profile) {}
+
+  [[nodiscard]] bool any() const { return map_.data().reduces() || replicas() > 1; }
+  [[nodiscard]] bool each_round() const { return map_.data().folds_each(); }
+  // `computed` tells how long each layer's gradient takes within the task. Two directions add up when all of it is there.
+  [[nodiscard]] std::vector<ReductionCost> costs(bool last, const std::vector<double>& computed) const {
+    std::vector<ReductionCost> all;
+    const auto micro_batch = (last ? kRounds : 1) * replicas() - 1;
+    for (std::uint32_t s = 0; s < p_.schedule.placement.stages; ++s) {
+      double seconds = 0, task = 0, reduced = 0;  // clocks of the backward and of what follows each of its layers
+      for (auto l = p_.begins[s + 1]; l-- > p_.begins[s];) {
+        const double one = map_.reduced_groups(l) * costs_.seconds({.op = Op::reduce, .layer = l, .micro_batch = micro_batch});
+        task += computed[l];
+        reduced = std::max(reduced, task) + one;
+        seconds += one;
+      }
+      all.push_back({seconds, replicas() > 1 ? seconds : reduced - task});
+    }
+    return all;
+  }
+
+ private:
+  static constexpr std::uint32_t kRounds = 2;  // one that begins a sum, and one that ends it
+  static StepMap::Options of_rounds(const Pipeline& p, StepMap::Options options) {
+    options.pipeline = part_of(p, 0);
+    options.pipeline.update_every = 0;
+    options.pipeline.halves = false;
+    options.shape.micro_batches = kRounds * options.pipeline.replicas();
+    return options;
+  }
+  [[nodiscard]] std::uint32_t replicas() const { return map_.pipeline().replicas(); }
+  const Pipeline& p_;
+  const StepMap map_;
+  const ProfileCosts costs_;
+};
+
 }  // namespace
 
 std::vector<double> layer_costs(const Model& model, const StepMap::Options& options, const MachineProfile& profile) {
@@ -37,6 +77,8 @@ std::vector<double> layer_costs(const Model& model, const StepMap::Options& opti
 StageCosts stage_costs(const Pipeline& p, const Model& model, const StepMap::Options& options, const MachineProfile& profile) {
   const auto [forward, backward] = seconds_of(model, options, profile);
   StageCosts costs{.forward = {}, .input = {}, .weight = {}};
+  const bool halves = part_of(p, 0).halves;
+  std::vector<double> gradients;  // of each layer, within the task that computes it
   for (std::uint32_t s = 0; s < p.schedule.placement.stages; ++s) {
     double f = 0, input = 0, weight = 0;
     for (auto l = p.begins[s]; l < p.begins[s + 1]; ++l) {
@@ -45,11 +87,15 @@ StageCosts stage_costs(const Pipeline& p, const Model& model, const StepMap::Opt
       const double share = l + 1 == p.layers() ? 1 : l == 0 ? 0 : 0.5;
       input += share * backward[l];
       weight += (1 - share) * backward[l];
+      gradients.push_back((halves ? 1 - share : 1) * backward[l]);
     }
     costs.forward.push_back(f);
     costs.input.push_back(input);
     costs.weight.push_back(weight);
   }
+  const Reductions reductions(p, model, options, profile);
+  if (reductions.any()) costs.last_reduction = reductions.costs(true, gradients);
+  if (reductions.any() && reductions.each_round()) costs.reduction = reductions.costs(false, gradients);
   return costs;
 }
 

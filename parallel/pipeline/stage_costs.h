@@ -1,6 +1,7 @@
-// How long a pipeline's tasks take: the seconds of its stages' layers on a machine.
+// How long a pipeline's tasks take: the seconds of its stages' layers on a machine, and of what ranks that share a stage add up
+// of its gradient, over the machine's links.
 //
-// Pure. Threads: any.
+// Pure. Threads: any. Errors: Error(Exit::usage) for pipelines that no rank's program can be written for.
 #pragma once
 
 #include <vector>

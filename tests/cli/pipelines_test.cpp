@@ -53,7 +53,7 @@ TEST_F(Ranks, APipelineGoesOnWithItsStages) {
 TEST_F(Ranks, PipelinesRunOrdersFromFiles) {
   const auto one = train(threads(1, 0, "one"));
   ASSERT_EQ(0, one.exit) << one.described;
-  const Words shape{"--pp", "2", "--grad-accumulation", "8", "--assumed-costs"};
+  const Words shape{"--pp", "2", "--grad-accumulation", "8", "--canonical-reduction", "--assumed-costs"};
   auto asked = tiny("plan", shape);
   asked.insert(asked.end(), {"--schedule", "auto", "--write-schedule", "found.txt", "--timeline", "found.svg", "--json"});
   const auto plan = terrace(asked);

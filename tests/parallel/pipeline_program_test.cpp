@@ -10,6 +10,7 @@
 #include <terrace/core/error.h>
 #include <terrace/parallel/check_messages.h>
 #include <terrace/parallel/checker.h>
+#include <terrace/parallel/pipeline/list_scheduler.h>
 #include <terrace/parallel/pipeline/orders.h>
 #include <terrace/parallel/pipeline/simulate.h>
 #include <terrace/parallel/plan.h>
@@ -25,8 +26,11 @@ using u32 = std::uint32_t;
 struct Ranks {
   Ranks(std::string_view order, u32 ranks, u32 micro_batches, u32 chunks = 2, bool tied = true, u32 updates = 1,
         bool clipped = true, bool canonical = false)
-      : schedule(pipeline::write_order(order,
-                                       {.ranks = ranks, .micro_batches = micro_batches, .chunks = chunks, .updates = updates})),
+      : Ranks(pipeline::write_order(order,
+                                    {.ranks = ranks, .micro_batches = micro_batches, .chunks = chunks, .updates = updates}),
+              tied, clipped, canonical) {}
+  Ranks(pipeline::Schedule given, bool tied, bool clipped, bool canonical)
+      : schedule(std::move(given)),
         model(toy::make_model({.width = 16, .vocab = 33, .blocks = schedule.placement.stages, .tied = tied})) {
     // A block for each stage, and the embedding and the head beside the first and the last one.
     std::vector<u32> begins{0};
@@ -36,7 +40,7 @@ struct Ranks {
     request.updates_before_use = clipped;
     request.data.canonical = canonical;
     request.pipeline = {schedule, begins};
-    for (u32 r = 0; r < ranks; ++r) {
+    for (u32 r = 0; r < schedule.placement.ranks; ++r) {
       request.pipeline_rank = r;
       maps.push_back(std::make_unique<StepMap>(
           model, StepMap::Options{.shape = request.shape, .data = request.data, .pipeline = part_of(*request.pipeline, r)}));
@@ -112,6 +116,22 @@ TEST(PipelinePrograms, TwoDirectionsAreProvedOnAllRanksTogether) {
             ASSERT_EQ(parse_program(to_text(ranks.programs[r].steady)), ranks.programs[r].steady);
           }
         }
+}
+
+// The last layer's gradient is there when its input half is: before the one of the round before has been added up it must wait.
+TEST(PipelinePrograms, TwoDirectionsInHalvesAreProvedOnAllRanksTogether) {
+  for (u32 p = 2; p <= 6; p += 2)
+    for (u32 m = 2; m <= 12; m += 2)
+      for (const bool canonical : {false, true}) {
+        SCOPED_TRACE(fmt::format("{} ranks, {} micro-batches{}", p, m, canonical ? ", canonical" : ""));
+        pipeline::StageCosts costs;
+        if (canonical) costs.reduction = costs.last_reduction = {{0, 0}};
+        const Ranks ranks(
+            pipeline::best_list_schedule(pipeline::both_directions(p), {.micro_batches = m, .cap = m, .costs = costs}), true,
+            true, canonical);
+        for (const auto which : {&Programs::first, &Programs::steady, &Programs::drain})
+          ASSERT_NO_THROW(check_messages(ranks.all(which)));
+      }
 }
 
 TEST(PipelinePrograms, TwoDirectionsTakeEvenMicroBatchesAndRanksOfTheirOwn) {

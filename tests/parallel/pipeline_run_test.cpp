@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <map>
 
+#include <terrace/parallel/pipeline/list_scheduler.h>
 #include <terrace/parallel/pipeline/orders.h>
 #include <terrace/parallel/pipeline/pipeline.h>
 #include <terrace/parallel/pipeline/simulate.h>
@@ -250,6 +251,32 @@ TEST_F(PipelineRun, TwoDirectionsFoldedInTurnGiveTheBitsOfOneRank) {
     expect_same(one, two, what);
     EXPECT_LE(two.peak[Tier::device], o.budget.device) << what;
     EXPECT_LE(two.peak[Tier::host], o.budget.host) << what;
+  }
+}
+
+// What the search may find: two directions whose backwards come in halves.
+TEST_F(PipelineRun, TwoDirectionsInHalvesGiveTheBitsOfOneRank) {
+  struct Case {
+    std::uint32_t ranks, micro_batches;
+    bool tied, disk;
+  };
+  for (const auto& c : {Case{2, 6, true, false}, {4, 8, true, false}, {4, 4, false, true}, {6, 10, true, false}}) {
+    toy::RunOptions base;
+    base.steps = 2;
+    base.sizes.blocks = 2 * c.ranks;
+    base.sizes.tied = c.tied;
+    base.data.canonical = true;
+    base.shape = {{1, 8}, c.micro_batches};
+    const auto one = run(base, "one rank");
+    auto o = base;
+    const pipeline::StageCosts costs{.reduction = {{0.1, 0.1}}, .last_reduction = {{0.1, 0.1}}};
+    const auto schedule = pipeline::best_list_schedule(pipeline::both_directions(c.ranks),
+                                                       {.micro_batches = c.micro_batches, .cap = c.ranks, .costs = costs});
+    const std::vector<double> even(static_cast<std::size_t>(o.sizes.blocks) + 2, 1.0);
+    o.pipeline = {schedule, pipeline::balance(even, c.ranks)};
+    if (c.disk) squeeze_stages(o, true);
+    const auto what = fmt::format("two directions on {} ranks, {} micro-batches", c.ranks, c.micro_batches);
+    expect_same(one, run(o, what), what);
   }
 }
 
