@@ -84,7 +84,7 @@ void expect_folded(const Reduction& r, const std::vector<Buffer>& from, std::siz
 // them is touched.
 TEST_P(CommunicatorContract, LargeReductionsFoldInRankOrder) {
   // On a GPU they are sums of many pieces, and of fewer here: its kernels are emulated, a thread at a time.
-  const std::size_t block = (GetParam().name == "nccl" ? 64 * kKiB : 4 * kMiB) / sizeof(float) + 77;
+  const std::size_t block = (GetParam().name == "nccl" ? 64 * kKiB : 8 * kMiB) / sizeof(float) + 77;
   run([block](Rank& rank) {
     const auto stream = rank.device.make_stream("comm");
     auto& comm = *rank.comm;
