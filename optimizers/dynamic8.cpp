@@ -65,39 +65,39 @@ TERRACE_INLINE void encode_blocks(std::uint8_t* codes, float* scales, const floa
     encode_block<kSign>(codes + b * kBlockElements, scales + b, from + b * kBlockElements);
 }
 
-template <Sign kSign>
-void decode_baseline(float* to, const std::uint8_t* codes, const float* scales, std::int64_t blocks) {
-  decode_blocks<kSign>(to, codes, scales, blocks);
+TERRACE_INLINE void decode_any(Sign sign, float* to, const std::uint8_t* codes, const float* scales, std::int64_t blocks) {
+  if (sign == Sign::both) return decode_blocks<Sign::both>(to, codes, scales, blocks);
+  decode_blocks<Sign::none>(to, codes, scales, blocks);
 }
-template <Sign kSign>
-TERRACE_AVX2 void decode_avx2(float* to, const std::uint8_t* codes, const float* scales, std::int64_t blocks) {
-  decode_blocks<kSign>(to, codes, scales, blocks);
+TERRACE_INLINE void encode_any(Sign sign, std::uint8_t* codes, float* scales, const float* from, std::int64_t blocks) {
+  if (sign == Sign::both) return encode_blocks<Sign::both>(codes, scales, from, blocks);
+  encode_blocks<Sign::none>(codes, scales, from, blocks);
 }
-template <Sign kSign>
-void encode_baseline(std::uint8_t* codes, float* scales, const float* from, std::int64_t blocks) {
-  encode_blocks<kSign>(codes, scales, from, blocks);
+void decode_baseline(Sign sign, float* to, const std::uint8_t* codes, const float* scales, std::int64_t blocks) {
+  decode_any(sign, to, codes, scales, blocks);
 }
-template <Sign kSign>
-TERRACE_AVX2 void encode_avx2(std::uint8_t* codes, float* scales, const float* from, std::int64_t blocks) {
-  encode_blocks<kSign>(codes, scales, from, blocks);
+TERRACE_AVX2 void decode_avx2(Sign sign, float* to, const std::uint8_t* codes, const float* scales, std::int64_t blocks) {
+  decode_any(sign, to, codes, scales, blocks);
 }
+void encode_baseline(Sign sign, std::uint8_t* codes, float* scales, const float* from, std::int64_t blocks) {
+  encode_any(sign, codes, scales, from, blocks);
+}
+TERRACE_AVX2 void encode_avx2(Sign sign, std::uint8_t* codes, float* scales, const float* from, std::int64_t blocks) {
+  encode_any(sign, codes, scales, from, blocks);
+}
+constexpr EachIsa<DecodeBlocks> kDecode{decode_baseline, decode_avx2, decode_avx512, decode_avx512vbmi};
+constexpr EachIsa<EncodeBlocks> kEncode{encode_baseline, encode_avx2, encode_avx512, encode_avx512vbmi};
 
 }  // namespace
 
 const Map& map_of(Sign sign) { return sign == Sign::both ? kSigned : kUnsigned; }
 
 void decode(Isa isa, Sign sign, float* to, const std::uint8_t* codes, const float* scales, std::int64_t blocks) {
-  if (isa == Isa::avx512) return decode_avx512(sign, to, codes, scales, blocks);
-  constexpr EachIsa<DecodeBlocks> kBoth{decode_baseline<Sign::both>, decode_avx2<Sign::both>, nullptr};
-  constexpr EachIsa<DecodeBlocks> kNone{decode_baseline<Sign::none>, decode_avx2<Sign::none>, nullptr};
-  (sign == Sign::both ? kBoth : kNone).of(isa)(to, codes, scales, blocks);
+  kDecode.of(isa)(sign, to, codes, scales, blocks);
 }
 
 void encode(Isa isa, Sign sign, std::uint8_t* codes, float* scales, const float* from, std::int64_t blocks) {
-  if (isa == Isa::avx512) return encode_avx512(sign, codes, scales, from, blocks);
-  constexpr EachIsa<EncodeBlocks> kBoth{encode_baseline<Sign::both>, encode_avx2<Sign::both>, nullptr};
-  constexpr EachIsa<EncodeBlocks> kNone{encode_baseline<Sign::none>, encode_avx2<Sign::none>, nullptr};
-  (sign == Sign::both ? kBoth : kNone).of(isa)(codes, scales, from, blocks);
+  kEncode.of(isa)(sign, codes, scales, from, blocks);
 }
 
 }  // namespace terrace::dynamic8

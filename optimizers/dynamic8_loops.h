@@ -1,4 +1,4 @@
-// The loops of 8-bit states that look up sixteen codes at once.
+// The loops of 8-bit states that look up several codes at once: sixteen by gathers, or 64 in registers.
 //
 // Internal to optimizers/. Threads: any.
 #pragma once
@@ -9,10 +9,10 @@
 
 namespace terrace::dynamic8 {
 
-using DecodeBlocks = void(float* to, const std::uint8_t* codes, const float* scales, std::int64_t blocks);
-using EncodeBlocks = void(std::uint8_t* codes, float* scales, const float* from, std::int64_t blocks);
+using DecodeBlocks = void(Sign sign, float* to, const std::uint8_t* codes, const float* scales, std::int64_t blocks);
+using EncodeBlocks = void(Sign sign, std::uint8_t* codes, float* scales, const float* from, std::int64_t blocks);
 
-void decode_avx512(Sign sign, float* to, const std::uint8_t* codes, const float* scales, std::int64_t blocks);
-void encode_avx512(Sign sign, std::uint8_t* codes, float* scales, const float* from, std::int64_t blocks);
+DecodeBlocks decode_avx512, decode_avx512vbmi;
+EncodeBlocks encode_avx512, encode_avx512vbmi;
 
 }  // namespace terrace::dynamic8

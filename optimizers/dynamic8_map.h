@@ -40,9 +40,24 @@ constexpr auto make_magnitudes() {
   return all;
 }
 
+// Where the rank of a normalised magnitude becomes the next one: the bits of the first fp32 above the middle between two
+// magnitudes. The tie belongs to the smaller.
+template <Sign kSign>
+constexpr auto make_boundaries() {
+  constexpr auto magnitudes = make_magnitudes<kSign>();
+  std::array<std::uint32_t, magnitudes.size() - 1> all{};
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    const double middle = (static_cast<double>(magnitudes[rank]) + static_cast<double>(magnitudes[rank + 1])) / 2;
+    const auto nearest = static_cast<float>(middle);
+    all[rank] = std::bit_cast<std::uint32_t>(nearest) + (static_cast<double>(nearest) <= middle ? 1 : 0);
+  }
+  return all;
+}
+
 template <Sign kSign>
 constexpr Map make_map() {
   constexpr auto magnitudes = make_magnitudes<kSign>();
+  constexpr auto boundaries = make_boundaries<kSign>();
   Map map;
   for (std::size_t i = 0; i < 256; ++i) {
     if (kSign == Sign::none)
@@ -50,18 +65,11 @@ constexpr Map make_map() {
     else
       map.values[i] = i < 127 ? -magnitudes[127 - i] : magnitudes[i - 127];
   }
-  std::int32_t rank = 0;
-  // The first fp32 above the middle between two magnitudes: the tie belongs to the smaller.
-  const auto begins = [&](std::size_t next) {
-    const double middle = (static_cast<double>(magnitudes[next - 1]) + static_cast<double>(magnitudes[next])) / 2;
-    const auto nearest = static_cast<float>(middle);
-    return std::bit_cast<std::uint32_t>(nearest) + (static_cast<double>(nearest) <= middle ? 1 : 0);
-  };
+  std::size_t rank = 0;
   for (std::int32_t i = 0; i <= kLast - kFirst; ++i) {
-    const bool last = rank + 1 == static_cast<std::int32_t>(magnitudes.size());
-    const std::uint32_t next = last ? ~0U : begins(static_cast<std::size_t>(rank) + 1);
+    const std::uint32_t next = rank == boundaries.size() ? ~0U : boundaries[rank];
     const bool here = next >> 16 == static_cast<std::uint32_t>(kFirst + i);
-    map.steps[i] = (rank << 16) + (here ? 0x10000 - static_cast<std::int32_t>(next & 0xffffU) : 0);
+    map.steps[i] = static_cast<std::int32_t>(rank << 16) + (here ? 0x10000 - static_cast<std::int32_t>(next & 0xffffU) : 0);
     if (here) ++rank;
   }
   return map;

@@ -7,6 +7,8 @@
 // Internal to optimizers/.
 #pragma once
 
+#include <cstddef>
+
 #include <terrace/optimizers/isa.h>
 
 // What a GPU's kernels share with the loops is compiled for both sides.
@@ -20,20 +22,28 @@
 #if defined(__x86_64__)
 #define TERRACE_AVX2 __attribute__((target("avx2")))
 #define TERRACE_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")))
+#define TERRACE_AVX512VBMI __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,prefer-vector-width=512")))
 #else
 #define TERRACE_AVX2
 #define TERRACE_AVX512
+#define TERRACE_AVX512VBMI
 #endif
 
 namespace terrace {
 
-// One function for each.
+// One function for each; none where a set's instructions would change nothing.
 template <class Function>
 struct EachIsa {
   Function* baseline;
   Function* avx2;
   Function* avx512;
-  [[nodiscard]] Function* of(Isa isa) const { return isa == Isa::avx512 ? avx512 : isa == Isa::avx2 ? avx2 : baseline; }
+  Function* avx512vbmi = nullptr;
+  [[nodiscard]] Function* of(Isa isa) const {
+    Function* const all[] = {baseline, avx2, avx512, avx512vbmi};
+    auto at = static_cast<std::size_t>(isa);
+    while (all[at] == nullptr) --at;
+    return all[at];
+  }
 };
 
 // A loop given as a struct with a static, always inlined `loop`, called on an instruction set.

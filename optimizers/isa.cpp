@@ -1,5 +1,7 @@
 #include <terrace/optimizers/isa.h>
 
+#include <algorithm>
+
 namespace terrace {
 
 // A look-up and not an ifunc: sanitizers instrument resolvers, which run before they are ready.
@@ -8,13 +10,14 @@ bool runs(Isa isa) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
   if (isa == Isa::avx2) return __builtin_cpu_supports("avx2");
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-         __builtin_cpu_supports("avx512vl");
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  return avx512 && (isa == Isa::avx512 || __builtin_cpu_supports("avx512vbmi"));
 #else
   return false;
 #endif
 }
 
-Isa best_isa() { return runs(Isa::avx512) ? Isa::avx512 : runs(Isa::avx2) ? Isa::avx2 : Isa::baseline; }
+Isa best_isa() { return *std::find_if(kAllIsas.rbegin(), kAllIsas.rend(), runs); }
 
 }  // namespace terrace

@@ -10,10 +10,11 @@
 
 namespace terrace {
 
-enum class Isa : std::uint8_t { baseline, avx2, avx512 };
-inline constexpr std::array kAllIsas{Isa::baseline, Isa::avx2, Isa::avx512};
+// Each has what those before it have, so a loop that was not compiled for one runs as compiled for the one before.
+enum class Isa : std::uint8_t { baseline, avx2, avx512, avx512vbmi };
+inline constexpr std::array kAllIsas{Isa::baseline, Isa::avx2, Isa::avx512, Isa::avx512vbmi};
 constexpr std::string_view name_of(Isa isa) {
-  constexpr std::string_view names[] = {"baseline", "avx2", "avx512"};
+  constexpr std::string_view names[] = {"baseline", "avx2", "avx512", "avx512vbmi"};
   return names[static_cast<std::size_t>(isa)];
 }
 bool runs(Isa isa);  // on this processor

@@ -1,6 +1,8 @@
 // 8-bit codes are those of the nearest value, at every boundary between two of them and on every instruction set.
 #include <terrace/optimizers/dynamic8.h>
 
+#include <cstdlib>
+
 #include <gtest/gtest.h>
 
 #include <terrace/tests/optimizers/test_chunk.h>
@@ -58,6 +60,57 @@ TEST_P(Dynamic8, EveryIntervalFindsItsCodes) {
       if (sign() == Sign::both) values.push_back(-values.back());
     }
   expect_nearest(values, 1);
+}
+
+// All normalised magnitudes in ascending order, so that the nearest value is the one before or one further on. The short form
+// takes one in 251.
+TEST_P(Dynamic8, EveryNumberFindsItsNearestCode) {
+  const std::uint32_t stride = std::getenv("TERRACE_LONG_TESTS") != nullptr ? 1 : 251;
+  constexpr std::uint32_t kOne = std::bit_cast<std::uint32_t>(1.0F);
+  const auto zero = static_cast<std::size_t>(std::ranges::find(map_, 0.0) - map_.begin());
+  const auto distance = [&](float x, std::size_t code) { return std::abs(static_cast<double>(x) - map_[code]); };
+  const std::size_t signs = sign() == Sign::both ? 2 : 1;
+  std::size_t upward = zero, downward = zero;
+  for (std::uint32_t next = 0; next <= kOne;) {
+    float block[kBlock] = {1.0F}, scale = 0;
+    std::uint8_t codes[kBlock], expected[kBlock];
+    std::size_t count = 1;
+    for (; count + signs <= kBlock && next <= kOne; next += stride) {
+      const auto x = std::bit_cast<float>(next);
+      while (upward + 1 < map_.size() && distance(x, upward + 1) < distance(x, upward)) ++upward;
+      if (sign() == Sign::none && x != 0 && upward == zero) ++upward;
+      block[count] = x;
+      expected[count++] = static_cast<std::uint8_t>(upward);
+      if (signs == 1) continue;
+      while (downward > 0 && distance(-x, downward - 1) < distance(-x, downward)) --downward;
+      block[count] = -x;
+      expected[count++] = static_cast<std::uint8_t>(downward);
+    }
+    dynamic8::encode(isa(), sign(), codes, &scale, block, 1);
+    ASSERT_EQ(scale, 1.0F);
+    for (std::size_t i = 1; i < count; ++i) ASSERT_EQ(codes[i], expected[i]) << std::hexfloat << block[i];
+  }
+}
+
+// Blocks with nothing in them, and those that no scale can hold.
+TEST_P(Dynamic8, BlocksWithoutCodesShowIt) {
+  const std::size_t zero = sign() == Sign::both ? 127 : 0;
+  for (const float odd : {0.0F, -0.0F, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    float blocks[2 * kBlock] = {}, decoded[2 * kBlock], scales[2] = {-1, -1};
+    std::uint8_t codes[2 * kBlock];
+    blocks[3] = std::isnan(odd) || odd > 0 ? 0.5F : 0.0F;
+    blocks[77] = odd;
+    blocks[kBlock + 5] = 2;
+    dynamic8::encode(isa(), sign(), codes, scales, blocks, 2);
+    dynamic8::decode(isa(), sign(), decoded, codes, scales, 2);
+    for (std::size_t i = 0; i < kBlock; ++i) {
+      ASSERT_EQ(codes[i], zero);
+      ASSERT_TRUE(odd == 0 ? decoded[i] == 0 : std::isnan(decoded[i])) << decoded[i];
+    }
+    ASSERT_EQ(scales[1], 2);  // the next block knows nothing of it
+    ASSERT_EQ(decoded[kBlock + 5], 2);
+    ASSERT_EQ(decoded[kBlock + 6], 0);
+  }
 }
 
 TEST_P(Dynamic8, ScalesMayBeAnyNumber) {

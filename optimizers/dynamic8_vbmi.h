@@ -1,0 +1,184 @@
+// 64 codes of 8-bit states at once in registers: AVX-512 with VBMI looks up 64 entries of a table of 128 bytes by one
+// instruction, where a gather takes as long as it takes to load 16 numbers one by one.
+//
+// Four vectors hold 64 numbers, in the order of memory or as pairs: the even elements of 32, the odd ones, and so again
+// (elementwise_loops.h). Codes are in the order of memory.
+//
+// Internal to optimizers/. Threads: any. For x86 alone.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include <immintrin.h>
+
+#include <terrace/optimizers/dynamic8_planes.h>
+
+#define TERRACE_VBMI_INLINE TERRACE_AVX512VBMI inline __attribute__((always_inline))
+
+namespace terrace::dynamic8 {
+
+enum class Order : bool { memory, pairs };
+inline constexpr std::int64_t kAtOnce = 64;
+
+struct Four {
+  __m512 v[4];
+};
+
+// Where the numbers of the four vectors, taken as one row of 64, lie in memory.
+template <Order kOrder>
+constexpr std::size_t element_at(std::size_t place) {
+  return kOrder == Order::memory ? place : place / 32 * 32 + place % 16 * 2 + place / 16 % 2;
+}
+// Unpacking works within 128 bits: it makes bytes 0 to 3 of each of these the first vector's numbers, bytes 4 to 7 the
+// second's, and so on. So this is the row's place for a byte of a plane.
+constexpr std::size_t unpacked_from(std::size_t byte) { return byte % 16 / 4 * 16 + byte / 16 * 4 + byte % 4; }
+
+template <class T, std::size_t kCount>
+struct alignas(64) Places {
+  T at[kCount] = {};
+  TERRACE_VBMI_INLINE __m512i load() const { return _mm512_load_si512(at); }
+};
+template <class T, std::size_t kCount, class Of>
+constexpr Places<T, kCount> make_places(const Of& of) {
+  Places<T, kCount> places;
+  for (std::size_t i = 0; i < kCount; ++i) places.at[i] = static_cast<T>(of(i));
+  return places;
+}
+template <Order kOrder>
+inline constexpr auto kToPlanes = make_places<std::uint8_t, 64>([](std::size_t byte) {
+  return element_at<kOrder>(unpacked_from(byte));
+});
+inline constexpr auto kPairsToMemory =
+    make_places<std::uint8_t, 64>([](std::size_t element) { return element / 32 * 32 + element % 2 * 16 + element % 32 / 2; });
+inline constexpr auto kUpperWords = make_places<std::uint16_t, 32>([](std::size_t word) { return 2 * word + 1; });
+inline constexpr auto kUpperBytes = make_places<std::uint8_t, 64>([](std::size_t byte) { return 2 * byte + 1; });
+inline constexpr auto kUpperBytesToPlanes =
+    make_places<std::uint8_t, 64>([](std::size_t byte) { return 2 * unpacked_from(byte) + 1; });
+
+TERRACE_VBMI_INLINE __m512i bytes_of_all(int value) { return _mm512_set1_epi8(static_cast<char>(value)); }
+
+// One byte of each of 64 entries.
+TERRACE_VBMI_INLINE __m512i look_up_128(const std::uint8_t* plane, __m512i entries) {
+  return _mm512_permutex2var_epi8(_mm512_load_si512(plane), entries, _mm512_load_si512(plane + 64));
+}
+template <Sign kSign>
+TERRACE_VBMI_INLINE __m512i look_up(const std::uint8_t (&plane)[kPlaneBytes<kSign>], __m512i entries) {
+  if constexpr (kSign == Sign::both)
+    return look_up_128(plane, entries);
+  else
+    return _mm512_mask_blend_epi8(_mm512_movepi8_mask(entries), look_up_128(plane, entries), look_up_128(plane + 128, entries));
+}
+
+// The planes' numbers, as unpacked_from() says.
+TERRACE_VBMI_INLINE Four unpacked(const __m512i (&plane)[4]) {
+  const __m512i lower01 = _mm512_unpacklo_epi8(plane[0], plane[1]), upper01 = _mm512_unpackhi_epi8(plane[0], plane[1]);
+  const __m512i lower23 = _mm512_unpacklo_epi8(plane[2], plane[3]), upper23 = _mm512_unpackhi_epi8(plane[2], plane[3]);
+  return {{_mm512_castsi512_ps(_mm512_unpacklo_epi16(lower01, lower23)),
+           _mm512_castsi512_ps(_mm512_unpackhi_epi16(lower01, lower23)),
+           _mm512_castsi512_ps(_mm512_unpacklo_epi16(upper01, upper23)),
+           _mm512_castsi512_ps(_mm512_unpackhi_epi16(upper01, upper23))}};
+}
+
+template <Sign kSign, Order kOrder>
+TERRACE_VBMI_INLINE Four decode64(const std::uint8_t* codes, __m512 scale) {
+  const auto& table = kMagnitudePlanes<kSign>.bytes;
+  const __m512i code = _mm512_permutexvar_epi8(kToPlanes<kOrder>.load(), _mm512_loadu_si512(codes));
+  __m512i plane[4];
+  if constexpr (kSign == Sign::both) {
+    const __m512i rank = _mm512_sub_epi8(code, bytes_of_all(127)), magnitude = _mm512_abs_epi8(rank);
+    for (std::size_t i = 0; i < 4; ++i) plane[i] = look_up<kSign>(table[i], magnitude);
+    constexpr int kOrBoth = 0xf8;  // a | (b & c)
+    plane[3] = _mm512_ternarylogic_epi32(plane[3], rank, bytes_of_all(0x80), kOrBoth);
+    const __mmask64 one = _mm512_movepi8_mask(magnitude);  // 128 is no number of 8 bits with a sign
+    plane[2] = _mm512_mask_mov_epi8(plane[2], one, bytes_of_all(0x80));
+    plane[3] = _mm512_mask_mov_epi8(plane[3], one, bytes_of_all(0x3f));
+  } else {
+    for (std::size_t i = 0; i < 4; ++i) plane[i] = look_up<kSign>(table[i], code);
+  }
+  Four numbers = unpacked(plane);
+  for (auto& v : numbers.v) v = _mm512_mul_ps(v, scale);
+  return numbers;
+}
+
+// The guessed ranks times 256 (Segments) of 32 cells.
+template <Sign kSign>
+TERRACE_VBMI_INLINE __m512i guess(__m512i upper_halves) {
+  const auto& s = kSegments<kSign>;
+  const __m512i cell = _mm512_subs_epu16(upper_halves, _mm512_set1_epi16(kFirst));
+  const __m512i offset = _mm512_permutexvar_epi16(_mm512_srli_epi16(cell, Segments::kOctaveBits), _mm512_load_si512(s.offset));
+  const __m512i segment = _mm512_srli_epi16(_mm512_add_epi16(cell, offset), Segments::kOctaveBits);
+  return _mm512_add_epi16(_mm512_mullo_epi16(cell, _mm512_permutexvar_epi16(segment, _mm512_load_si512(s.slope))),
+                          _mm512_permutexvar_epi16(segment, _mm512_load_si512(s.base)));
+}
+
+TERRACE_VBMI_INLINE __mmask64 in_a_row(__mmask16 a, __mmask16 b, __mmask16 c, __mmask16 d) {
+  return _mm512_kunpackd(_mm512_kunpackw(d, c), _mm512_kunpackw(b, a));
+}
+
+// `inverse`: of the block's scale.
+template <Sign kSign, Order kOrder>
+TERRACE_VBMI_INLINE __m512i encode64(const Four& from, __m512 inverse) {
+  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff), one = bytes_of_all(1);
+  __m512i signed_x[4], x[4];
+  for (std::size_t i = 0; i < 4; ++i) {
+    signed_x[i] = _mm512_castps_si512(_mm512_mul_ps(from.v[i], inverse));
+    x[i] = _mm512_and_si512(signed_x[i], magnitude);
+  }
+  const auto& of_sign = kSign == Sign::both ? signed_x : x;
+  __m512i upper[2] = {_mm512_permutex2var_epi16(of_sign[0], kUpperWords.load(), of_sign[1]),
+                      _mm512_permutex2var_epi16(of_sign[2], kUpperWords.load(), of_sign[3])};
+  __mmask64 negative = 0;
+  if constexpr (kSign == Sign::both) {
+    negative = _mm512_kunpackd(_mm512_movepi16_mask(upper[1]), _mm512_movepi16_mask(upper[0]));
+    for (auto& u : upper) u = _mm512_and_si512(u, _mm512_set1_epi16(0x7fff));
+  }
+  const __m512i lines[2] = {guess<kSign>(upper[0]), guess<kSign>(upper[1])};
+  const __m512i to_planes = _mm512_permutex2var_epi8(lines[0], kUpperBytesToPlanes.load(), lines[1]);
+  __m512i plane[4];
+  for (std::size_t i = 0; i < 4; ++i) plane[i] = look_up<kSign>(kBoundaryPlanes<kSign>.bytes[i], to_planes);
+  const Four boundary = unpacked(plane);
+  __mmask16 beyond[4];
+  for (std::size_t i = 0; i < 4; ++i) beyond[i] = _mm512_cmpge_epu32_mask(x[i], _mm512_castps_si512(boundary.v[i]));
+  const __m512i guessed = _mm512_permutex2var_epi8(lines[0], kUpperBytes.load(), lines[1]);
+  __m512i code = _mm512_mask_add_epi8(guessed, in_a_row(beyond[0], beyond[1], beyond[2], beyond[3]), guessed, one);
+  if constexpr (kSign == Sign::both) {
+    const __m512i zero = bytes_of_all(127);
+    code = _mm512_mask_sub_epi8(_mm512_add_epi8(zero, code), negative, zero, _mm512_min_epu8(code, zero));
+  } else {
+    __mmask16 something[4];
+    for (std::size_t i = 0; i < 4; ++i) something[i] = _mm512_test_epi32_mask(_mm512_castps_si512(from.v[i]), magnitude);
+    code = _mm512_mask_max_epu8(code, in_a_row(something[0], something[1], something[2], something[3]), code, one);
+  }
+  return kOrder == Order::pairs ? _mm512_permutexvar_epi8(kPairsToMemory.load(), code) : code;
+}
+
+// The greatest magnitudes' bits, and those of four vectors more.
+TERRACE_VBMI_INLINE __m512i greatest_of(__m512i greatest, const Four& numbers) {
+  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+  __m512i m[4];
+  for (std::size_t i = 0; i < 4; ++i) m[i] = _mm512_and_si512(_mm512_castps_si512(numbers.v[i]), magnitude);
+  return _mm512_max_epu32(greatest, _mm512_max_epu32(_mm512_max_epu32(m[0], m[1]), _mm512_max_epu32(m[2], m[3])));
+}
+
+// A block whose numbers lie in `from`, by fours, and whose greatest magnitude has these bits.
+template <Sign kSign, Order kOrder>
+TERRACE_VBMI_INLINE void encode_block_vbmi(std::uint8_t* codes, float* scale, const float* from, std::uint32_t greatest) {
+  if (has_no_codes(greatest)) {
+    for (std::int64_t i = 0; i < kBlockElements; i += kAtOnce)
+      _mm512_storeu_si512(codes + i, bytes_of_all(code_of_zero<kSign>()));
+    *scale = scale_without_codes(greatest);
+    return;
+  }
+  *scale = scale_of(greatest);
+  const __m512 inverse = _mm512_set1_ps(1.0F / *scale);
+#pragma GCC unroll 1
+  for (std::int64_t i = 0; i < kBlockElements; i += kAtOnce) {
+    Four numbers;
+    for (std::int64_t v = 0; v < 4; ++v) numbers.v[v] = _mm512_loadu_ps(from + i + 16 * v);
+    _mm512_storeu_si512(codes + i, encode64<kSign, kOrder>(numbers, inverse));
+  }
+}
+
+}  // namespace terrace::dynamic8
