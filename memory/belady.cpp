@@ -58,8 +58,8 @@ ChunkId Belady::victim(Tier tier, std::span<const ChunkId> evictable) {
   return farthest;
 }
 
-void Belady::may_leave(ChunkId chunk, Tier tier, bool evictable) {
-  auto& [places, changed, order] = index_[tier];
+void Belady::may_leave(ChunkId chunk, Tier tier, Leaving leaving, bool evictable) {
+  auto& [places, changed, order] = index_[static_cast<std::size_t>(leaving)][tier];
   if (places.size() <= index(chunk)) places.resize(index(chunk) + std::size_t{1});
   auto& place = places[index(chunk)];
   place.evictable = evictable;
@@ -68,21 +68,20 @@ void Belady::may_leave(ChunkId chunk, Tier tier, bool evictable) {
 }
 
 void Belady::reorder() {
-  for (auto& [places, changed, order] : index_) {
-    for (const auto& [next, chunk] : order) {
-      auto& place = places[index(chunk)];
-      place.ordered = false;
-      if (!place.changed) changed.push_back(chunk);
-      place.changed = true;
+  for (auto& tiers : index_)
+    for (auto& [places, changed, order] : tiers) {
+      for (const auto& [next, chunk] : order) {
+        auto& place = places[index(chunk)];
+        place.ordered = false;
+        if (!place.changed) changed.push_back(chunk);
+        place.changed = true;
+      }
+      order.clear();
     }
-    order.clear();
-  }
 }
 
-void Belady::refresh(Tier tier) {
-  auto& places = index_[tier].places;
-  auto& changed = index_[tier].changed;
-  auto& order = index_[tier].order;
+void Belady::refresh(Tier tier, Index& kept) {
+  auto& [places, changed, order] = kept;
   const auto put = [&](ChunkId chunk, Place& place) {
     place.next = next_use(tier, chunk);
     order.emplace(place.next, chunk);
@@ -106,9 +105,11 @@ void Belady::refresh(Tier tier) {
   for (const ChunkId chunk : again) put(chunk, places[index(chunk)]);
 }
 
-std::optional<ChunkId> Belady::victim_among(Tier tier, std::span<const ChunkId>, const std::function<bool(ChunkId)>& admits) {
-  refresh(tier);
-  const auto& order = index_[tier].order;
+std::optional<ChunkId> Belady::victim_among(Tier tier, Leaving leaving, std::span<const ChunkId>,
+                                            const std::function<bool(ChunkId)>& admits) {
+  auto& kept = index_[static_cast<std::size_t>(leaving)][tier];
+  refresh(tier, kept);
+  const auto& order = kept.order;
   for (auto at = order.rbegin(); at != order.rend(); ++at)
     if (admits(at->second)) return at->second;
   return std::nullopt;

@@ -5,7 +5,7 @@
 
 namespace terrace {
 
-std::optional<ChunkId> EvictionPolicy::victim_among(Tier tier, std::span<const ChunkId> evictable,
+std::optional<ChunkId> EvictionPolicy::victim_among(Tier tier, Leaving, std::span<const ChunkId> evictable,
                                                     const std::function<bool(ChunkId)>& admits) {
   std::vector<ChunkId> admitted;
   std::ranges::copy_if(evictable, std::back_inserter(admitted), admits);

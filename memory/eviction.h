@@ -3,6 +3,7 @@
 // Owner:   the caller; must outlive the Residency that borrows it. Threads: under residency's mutex.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -16,6 +17,10 @@
 
 namespace terrace {
 
+// Of what may leave a tier: all of it, or what takes no place in another one, because all its content is valid there already.
+enum class Leaving : std::uint8_t { any, free };
+inline constexpr std::size_t kLeavings = 2;
+
 class EvictionPolicy {
  public:
   virtual ~EvictionPolicy() = default;
@@ -26,9 +31,9 @@ class EvictionPolicy {
   virtual bool worth(Tier tier, ChunkId incoming, ChunkId victim) = 0;
   // victim() among those of `evictable` that are admitted; none when none is. Many questions are asked of nearly the same
   // chunks: a policy that is told who joins and leaves them may keep them in its order.
-  virtual std::optional<ChunkId> victim_among(Tier tier, std::span<const ChunkId> evictable,
+  virtual std::optional<ChunkId> victim_among(Tier tier, Leaving leaving, std::span<const ChunkId> evictable,
                                               const std::function<bool(ChunkId)>& admits);
-  virtual void may_leave(ChunkId, Tier, bool /*evictable*/) {}
+  virtual void may_leave(ChunkId, Tier, Leaving, bool /*evictable*/) {}
 };
 
 // Timing-free order of last use, for dynamic leases. A prefetch never evicts.
@@ -59,9 +64,9 @@ class Belady : public EvictionPolicy {
   void used(ChunkId, Tier) override {}
   ChunkId victim(Tier tier, std::span<const ChunkId> evictable) override;  // ties: the lowest id
   bool worth(Tier tier, ChunkId incoming, ChunkId victim) override;
-  std::optional<ChunkId> victim_among(Tier tier, std::span<const ChunkId> evictable,
+  std::optional<ChunkId> victim_among(Tier tier, Leaving leaving, std::span<const ChunkId> evictable,
                                       const std::function<bool(ChunkId)>& admits) override;
-  void may_leave(ChunkId chunk, Tier tier, bool evictable) override;
+  void may_leave(ChunkId chunk, Tier tier, Leaving leaving, bool evictable) override;
   [[nodiscard]] std::uint64_t next_use(Tier tier, ChunkId chunk) const;
 
  private:
@@ -81,7 +86,7 @@ class Belady : public EvictionPolicy {
     std::vector<ChunkId> changed;
     std::set<std::pair<std::uint64_t, ChunkId>, Farther> order;
   };
-  void refresh(Tier tier);
+  void refresh(Tier tier, Index& index);
   void reorder();  // all next uses are others
 
   std::uint64_t position_ = 0, length_ = 0;
@@ -89,7 +94,7 @@ class Belady : public EvictionPolicy {
   // The last answer of next_use(). It holds until the position passes it, so that a scan over thousands of candidates is
   // one load each; an answer of 0 is always searched anew.
   mutable PerTier<std::vector<std::uint64_t>> answer_;
-  PerTier<Index> index_;
+  std::array<PerTier<Index>, kLeavings> index_;
 };
 
 }  // namespace terrace

@@ -51,7 +51,8 @@ ChunkId Residency::add_run(std::uint32_t count, std::uint64_t bytes, Kind kind, 
 void Residency::adopt_on_disk(ChunkId chunk) {
   if (at(chunk).content || at(chunk).writing) broken(chunk, "is adopted from disk but has content already");
   reserve_on_disk(chunk);
-  copy(chunk, Tier::disk).valid = at(chunk).content = true;
+  at(chunk).content = true;
+  set_valid(chunk, Tier::disk, true);
   auto& here = clocks(chunk, Tier::disk);
   here.ready = here.busy;
 }
@@ -110,10 +111,10 @@ Residency::Granted Residency::acquire(std::span<const Use> uses, Tier tier, cons
 
   Granted granted;
   for (const auto& use : uses) {
-    auto& here = copy(use.chunk, tier);
-    granted.offsets.push_back(here.offset);
+    granted.offsets.push_back(copy(use.chunk, tier).offset);
     granted.after.merge(writes(use.access) ? clocks(use.chunk, tier).busy : clocks(use.chunk, tier).ready);
-    here.valid = at(use.chunk).content = true;  // what overwrites it comes before whatever is decided from now on
+    at(use.chunk).content = true;  // what overwrites it comes before whatever is decided from now on
+    set_valid(use.chunk, tier, true);
     at(use.chunk).writing = writes(use.access);
     pin(use.chunk, tier);
     policy_.used(use.chunk, tier);

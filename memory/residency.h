@@ -10,6 +10,7 @@
 //          std::logic_error for a broken protocol (reading a chunk without content, releasing what is not held).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -109,8 +110,9 @@ class Residency {
   // What is placed and evicted as one: a run on the device, a chunk elsewhere. Named by its first chunk.
   struct Unit {
     std::uint32_t pins = 0;
-    std::uint32_t listed = kUnlisted;  // position in evictable_
-    bool held = false;                 // a part of the request being decided: no victim
+    std::uint32_t valid = 0, only = 0;                                  // chunks of it that are valid here; and nowhere else
+    std::array<std::uint32_t, kLeavings> listed{kUnlisted, kUnlisted};  // positions in evictable_
+    bool held = false;                                                  // a part of the request being decided: no victim
   };
   struct Chunk {
     RunId run{};
@@ -153,14 +155,18 @@ class Residency {
   [[nodiscard]] std::span<const ChunkId> members(ChunkId head, Tier t) const;
   [[nodiscard]] std::uint64_t place_bytes(ChunkId c, Tier t) const;  // of one chunk
   [[nodiscard]] std::uint64_t unit_bytes(ChunkId head, Tier t) const { return members(head, t).size() * place_bytes(head, t); }
+  [[nodiscard]] bool counts(Tier t) const { return t != Tier::disk || !budget_.commit_only; }  // content there is kept
   [[nodiscard]] bool valid_elsewhere(ChunkId c, Tier t) const;
-  [[nodiscard]] bool free_to_give_up(ChunkId head, Tier t) const;  // every content of the unit is valid elsewhere
+  // Every content of the unit is valid elsewhere.
+  [[nodiscard]] bool free_to_give_up(ChunkId head, Tier t) const { return at(head).unit[t].only == 0; }
 
   // Places (residency_places.cpp)
   void place(ChunkId head, Tier t, const Space::Reserved& reserved);
   void unplace(ChunkId head, Tier t);
   void settle(ChunkId head, Tier t);  // frees a place that nothing needs
   void relist(ChunkId head, Tier t);  // keeps evictable_ true
+  void list(ChunkId head, Tier t, Leaving leaving, bool evictable);
+  void set_valid(ChunkId c, Tier t, bool valid);  // and what is counted of it
   void hold(ChunkId head, Tier t, bool held);
   void pin(ChunkId c, Tier t);
   void unpin(ChunkId c, Tier t);
@@ -192,7 +198,8 @@ class Residency {
   std::vector<PerTier<Clocks>> clocks_;  // by chunk
   std::vector<ChunkId> ids_;             // 0, 1, 2, …: what members() gives spans of
   PerTier<Space> space_;
-  PerTier<std::vector<ChunkId>> evictable_;  // units with a place, neither pinned nor held; disk: unused
+  // Units with a place, neither pinned nor held, and those of them that are free to give up; disk: unused.
+  std::array<PerTier<std::vector<ChunkId>>, kLeavings> evictable_;
   PerTier<std::uint64_t> pinned_bytes_{};
   Traffic traffic_;
   Clock issued_;

@@ -36,7 +36,7 @@ void Residency::check() const {
   for (const Tier t : kAllTiers) {
     places.clear();
     std::uint64_t bytes = 0, pinned = 0;
-    std::size_t listed = 0;
+    std::array<std::size_t, kLeavings> listed{};
     for (const ChunkId c : ids_) {
       const Chunk& chunk = at(c);
       const Copy& here = chunk.copy[t];
@@ -62,18 +62,23 @@ void Residency::check() const {
       const Unit& unit = chunk.unit[t];
       if (first != c) continue;
       std::uint32_t pins = 0;
-      bool valid = false;
+      std::uint32_t valid = 0, only = 0;
       for (const ChunkId m : members(c, t)) {
         pins += copy(m, t).pins;
-        valid = valid || copy(m, t).valid;
+        valid += copy(m, t).valid ? 1 : 0;
+        only += t != Tier::disk && copy(m, t).valid && !valid_elsewhere(m, t) ? 1 : 0;
       }
+      demand(valid == unit.valid && only == unit.only, c, t, "what is valid in the unit is counted wrong");
       demand(pins == unit.pins, c, t, "pins of the unit and of its chunks differ");
       demand(!unit.held, c, t, "held after its request was decided");
-      demand(!here.placed || valid || (t == Tier::disk && chunk.kept_on_disk), c, t, "a place that nothing needs");
+      demand(!here.placed || valid > 0 || (t == Tier::disk && chunk.kept_on_disk), c, t, "a place that nothing needs");
       const bool evictable = t != Tier::disk && here.placed && pins == 0;
-      demand(evictable == (unit.listed != kUnlisted), c, t, "evictable and not listed, or the reverse");
-      demand(!evictable || evictable_[t].at(unit.listed) == c, c, t, "listed at another place");
-      listed += evictable ? 1 : 0;
+      for (std::size_t which = 0; which < kLeavings; ++which) {
+        const bool in_list = evictable && (which == static_cast<std::size_t>(Leaving::any) || only == 0);
+        demand(in_list == (unit.listed[which] != kUnlisted), c, t, "evictable and not listed, or the reverse");
+        demand(!in_list || evictable_[which][t].at(unit.listed[which]) == c, c, t, "listed at another place");
+        listed[which] += in_list ? 1 : 0;
+      }
       if (pins > 0) pinned += unit_bytes(c, t);
     }
     std::ranges::sort(places, {}, [](const auto& p) { return p.first.offset; });
@@ -82,7 +87,8 @@ void Residency::check() const {
       demand(range.offset + range.bytes <= budget_.of(t), c, t, "beyond the budget");
       demand(i == 0 || places[i - 1].first.offset + places[i - 1].first.bytes <= range.offset, c, t, "overlaps another chunk");
     }
-    if (bytes != space_[t].reserved_bytes() || pinned != pinned_bytes_[t] || listed != evictable_[t].size()) {
+    if (bytes != space_[t].reserved_bytes() || pinned != pinned_bytes_[t] || listed[0] != evictable_[0][t].size() ||
+        listed[1] != evictable_[1][t].size()) {
       throw std::logic_error(fmt::format("residency: the totals of the {} tier do not add up", name_of(t)));
     }
     space_[t].check();

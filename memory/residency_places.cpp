@@ -1,5 +1,6 @@
 // Where chunks lie: taking and giving back places, and the bookkeeping of who may be evicted.
 #include <algorithm>
+#include <utility>
 
 #include <terrace/memory/residency.h>
 
@@ -16,13 +17,24 @@ std::uint64_t Residency::place_bytes(ChunkId c, Tier t) const {
 }
 
 bool Residency::valid_elsewhere(ChunkId c, Tier t) const {
-  return std::ranges::any_of(kAllTiers, [&](Tier other) {
-    return other != t && copy(c, other).valid && !(other == Tier::disk && budget_.commit_only);
-  });
+  return std::ranges::any_of(kAllTiers, [&](Tier other) { return other != t && copy(c, other).valid && counts(other); });
 }
 
-bool Residency::free_to_give_up(ChunkId head, Tier t) const {
-  return std::ranges::all_of(members(head, t), [&](ChunkId c) { return !copy(c, t).valid || valid_elsewhere(c, t); });
+void Residency::set_valid(ChunkId c, Tier t, bool valid) {
+  if (copy(c, t).valid == valid) return;
+  const auto count = [&](bool counted) {
+    for (const Tier s : {Tier::device, Tier::host}) {
+      if (!copy(c, s).valid || valid_elsewhere(c, s)) continue;
+      auto& only = at(head(c, s)).unit[s].only;
+      const bool was_free = only == 0;
+      only += counted ? 1U : ~0U;
+      if (was_free != (only == 0)) relist(head(c, s), s);
+    }
+  };
+  count(false);
+  copy(c, t).valid = valid;
+  at(head(c, t)).unit[t].valid += valid ? 1U : ~0U;
+  count(true);
 }
 
 void Residency::place(ChunkId head, Tier t, const Space::Reserved& reserved) {
@@ -51,33 +63,39 @@ void Residency::unplace(ChunkId head, Tier t) {
 }
 
 void Residency::settle(ChunkId head, Tier t) {
+  if (!copy(head, t).placed) return;
   const Unit& unit = at(head).unit[t];
-  const bool needed = unit.pins > 0 || unit.held || (t == Tier::disk && at(head).kept_on_disk) ||
-                      std::ranges::any_of(members(head, t), [&](ChunkId c) { return copy(c, t).valid; });
-  if (copy(head, t).placed && !needed) unplace(head, t);
+  const bool needed = unit.valid > 0 || unit.pins > 0 || unit.held || (t == Tier::disk && at(head).kept_on_disk);
+  if (!needed) return unplace(head, t);
   relist(head, t);
 }
 
 void Residency::relist(ChunkId head, Tier t) {
-  Unit& unit = at(head).unit[t];
-  auto& list = evictable_[t];
-  const bool listed = unit.listed != kUnlisted;
+  const Unit& unit = at(head).unit[t];
   const bool evictable = t != Tier::disk && copy(head, t).placed && unit.pins == 0 && !unit.held;
-  if (evictable == listed) return;
-  policy_.may_leave(head, t, evictable);
+  list(head, t, Leaving::any, evictable);
+  list(head, t, Leaving::free, evictable && unit.only == 0);
+}
+
+void Residency::list(ChunkId head, Tier t, Leaving leaving, bool evictable) {
+  const auto which = static_cast<std::size_t>(leaving);
+  auto& position = at(head).unit[t].listed[which];
+  auto& units = evictable_[which][t];
+  if (evictable == (position != kUnlisted)) return;
+  policy_.may_leave(head, t, leaving, evictable);
   if (evictable) {
-    unit.listed = static_cast<std::uint32_t>(list.size());
-    list.push_back(head);
+    position = static_cast<std::uint32_t>(units.size());
+    units.push_back(head);
   } else {
-    at(list.back()).unit[t].listed = unit.listed;
-    list[unit.listed] = list.back();
-    list.pop_back();
-    unit.listed = kUnlisted;
+    at(units.back()).unit[t].listed[which] = position;
+    units[position] = units.back();
+    units.pop_back();
+    position = kUnlisted;
   }
 }
 
 void Residency::hold(ChunkId head, Tier t, bool held) {
-  at(head).unit[t].held = held;
+  if (std::exchange(at(head).unit[t].held, held) == held) return;
   relist(head, t);
 }
 
@@ -96,7 +114,7 @@ void Residency::unpin(ChunkId c, Tier t) {
 }
 
 void Residency::give_up(ChunkId c, Tier t) {
-  copy(c, t).valid = false;
+  set_valid(c, t, false);
   settle(head(c, t), t);
 }
 

@@ -74,7 +74,8 @@ std::optional<Residency::Victims> Residency::plan_prefetch(ChunkId chunk, Tier t
 std::optional<ChunkId> Residency::worthwhile_victim(Tier t, ChunkId incoming, std::span<const ChunkId> spared,
                                                     std::span<const ChunkId> gone) {
   const auto among = [](std::span<const ChunkId> chunks, ChunkId c) { return std::ranges::find(chunks, c) != chunks.end(); };
-  const auto victim = policy_.victim_among(t, evictable_[t], [&](ChunkId c) { return !among(gone, c) && !among(spared, c); });
+  const auto admits = [&](ChunkId c) { return !among(gone, c) && !among(spared, c); };
+  const auto victim = policy_.victim_among(t, Leaving::any, evictable_[static_cast<std::size_t>(Leaving::any)][t], admits);
   if (!victim || !policy_.worth(t, incoming, *victim)) return std::nullopt;
   return victim;
 }

@@ -12,7 +12,7 @@ void Residency::emit(ChunkId c, Tier from, Tier to, Order& order) {
   Move move{c, from, to, copy(c, from).offset, copy(c, to).offset, bytes_of(c), ++issued_[lane], order.not_before};
   move.after.merge(source.ready);
   move.after.merge(target.busy);
-  copy(c, to).valid = true;
+  set_valid(c, to, true);
   target.ready = target.busy = Clock::after(lane, move.sequence);
   source.busy.merge(target.ready);
   traffic_.add(move);
@@ -36,7 +36,7 @@ bool Residency::bring(ChunkId c, Tier to, Order& order) {
 // down, because making room below may push copies of this very unit further, and must see which of them count.
 bool Residency::evict(ChunkId head, Tier t, Order& order) {
   for (const ChunkId c : members(head, t)) {
-    if (copy(c, t).valid && valid_elsewhere(c, t)) copy(c, t).valid = false;
+    if (valid_elsewhere(c, t)) set_valid(c, t, false);
   }
   for (const ChunkId c : members(head, t)) {
     if (!copy(c, t).valid) continue;
@@ -45,7 +45,7 @@ bool Residency::evict(ChunkId head, Tier t, Order& order) {
       return false;
     }
     if (!bring(c, t == Tier::device ? Tier::host : Tier::disk, order)) return false;
-    copy(c, t).valid = false;
+    set_valid(c, t, false);
   }
   unplace(head, t);
   return true;
@@ -78,14 +78,10 @@ std::optional<ChunkId> Residency::next_victim(Tier t, bool only_free, const Orde
     }
     return std::nullopt;
   }
-  if (!only_free) {
-    const auto anyone = [](ChunkId) { return true; };
-    if (!evictable_[t].empty()) return policy_.victim_among(t, evictable_[t], anyone);
-  } else {
-    std::vector<ChunkId> candidates;
-    std::ranges::copy_if(evictable_[t], std::back_inserter(candidates), [&](ChunkId c) { return free_to_give_up(c, t); });
-    if (!candidates.empty()) return policy_.victim(t, candidates);
-  }
+  const auto leaving = only_free ? Leaving::free : Leaving::any;
+  const auto anyone = [](ChunkId) { return true; };
+  if (const auto& units = evictable_[static_cast<std::size_t>(leaving)][t]; !units.empty())
+    return policy_.victim_among(t, leaving, units, anyone);
   if (t != Tier::host) return std::nullopt;
   // Nothing else is left: what the request will bring to the device goes to disk meanwhile, the last to be brought first.
   for (auto use = order.sources.rbegin(); use != order.sources.rend(); ++use) {

@@ -105,6 +105,7 @@ TEST(Belady, TheOrderKeptOfChunksGivesTheVictimOfAScan) {
     std::mt19937_64 random(seed);
     constexpr std::uint32_t kChunks = 40;
     constexpr std::uint64_t kLength = 60;
+    const auto leaving = seed % 2 == 0 ? Leaving::any : Leaving::free;
     Belady belady;
     std::vector<bool> evictable(kChunks);
     for (int program = 0; program < 4; ++program) {
@@ -119,7 +120,7 @@ TEST(Belady, TheOrderKeptOfChunksGivesTheVictimOfAScan) {
           for (auto n = random() % 8; n > 0; --n) {
             const auto c = static_cast<std::uint32_t>(random() % kChunks);
             evictable[c] = !evictable[c];
-            belady.may_leave(id(c), Tier::host, evictable[c]);
+            belady.may_leave(id(c), Tier::host, leaving, evictable[c]);
           }
           const auto refused = random() % 4;
           const auto admits = [&](ChunkId c) { return index(c) % 4 != refused; };
@@ -127,7 +128,7 @@ TEST(Belady, TheOrderKeptOfChunksGivesTheVictimOfAScan) {
           for (std::uint32_t c = 0; c < kChunks; ++c)
             if (evictable[c]) all.push_back(id(c));
           std::ranges::copy_if(all, std::back_inserter(admitted), admits);
-          const auto found = belady.victim_among(Tier::host, all, admits);
+          const auto found = belady.victim_among(Tier::host, leaving, all, admits);
           ASSERT_EQ(admitted.empty(), !found.has_value()) << "position " << position;
           if (!found) continue;
           ASSERT_EQ(index(belady.victim(Tier::host, admitted)), index(*found)) << "position " << position;
