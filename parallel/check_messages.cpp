@@ -20,8 +20,8 @@ Content content_of(const Action& a) { return {a.payload, a.layer, is_per_micro_b
 
 class Ranks {
  public:
-  explicit Ranks(std::span<const Program> programs)
-      : programs_(programs), at_(programs.size()), verdicts_(programs.size()), awaited_(programs.size()) {
+  Ranks(std::span<const Program> programs, const Skips& skips)
+      : programs_(programs), skips_(skips), at_(programs.size()), verdicts_(programs.size()), awaited_(programs.size()) {
     for (std::uint32_t rank = 0; rank < programs.size(); ++rank)
       for (const auto& a : programs[rank].actions)
         if (a.op == Op::reduce) reducers_[a.layer].insert(rank);
@@ -54,7 +54,7 @@ class Ranks {
     if (reduces_with_others(a)) return reduce_together(a);
     if (a.op == Op::receive) {
       asked_[{a.peer, rank, a.payload}].push_back(a);
-      awaited_[rank].insert(content_of(a));
+      awaited_[rank].insert({content_of(a), a.peer});
     } else if (waits_for(rank)) {
       return false;
     } else if (a.op == Op::send) {
@@ -64,7 +64,7 @@ class Ranks {
                                 to_text(asked.front())),
                     Exit::usage);
       asked.pop_front();
-      awaited_[a.peer].erase(content_of(a));
+      awaited_[a.peer].erase({content_of(a), rank});
     }
     ++at_[rank];
     return true;
@@ -99,22 +99,21 @@ class Ranks {
       for (std::uint32_t other = 0; other < verdicts_.size(); ++other)
         if (verdicts_[other] <= a.update) return other;
     const auto source = [&](const Content& content) -> std::optional<std::uint32_t> {
-      if (!awaited_[rank].contains(content)) return std::nullopt;
-      for (const auto& [lane, asked] : asked_)
-        for (const auto& receive : asked)
-          if (std::get<1>(lane) == rank && content_of(receive) == content) return std::get<0>(lane);
-      return std::nullopt;
+      const auto first = awaited_[rank].lower_bound({content, 0});
+      if (first == awaited_[rank].end() || first->first != content) return std::nullopt;
+      return first->second;
     };
     const bool backward = a.op == Op::backward || a.op == Op::backward_input || a.op == Op::backward_weight;
     if (backward || a.op == Op::forward || a.op == Op::recompute || a.op == Op::evaluate) {
       if (const auto from = source({Payload::activation, a.layer, a.micro_batch})) return from;
+      if (const auto k = skips_.into(a.layer); k != Skips::kNone && a.op != Op::backward_weight)
+        if (const auto from = source({Payload::activation, k, a.micro_batch})) return from;
       if (backward)
         if (const auto from = source({Payload::gradient, a.layer + 1, a.micro_batch})) return from;
     }
     // The tied gradient is added before the norm is taken. New weights come from a rank that waits for nobody.
-    for (const auto& content : awaited_[rank])
-      if (std::get<0>(content) == Payload::tied_gradient && a.op == Op::norm && std::get<1>(content) == a.layer)
-        return source(content);
+    for (const auto& [content, from] : awaited_[rank])
+      if (std::get<0>(content) == Payload::tied_gradient && a.op == Op::norm && std::get<1>(content) == a.layer) return from;
     return std::nullopt;
   }
 
@@ -135,15 +134,17 @@ class Ranks {
   }
 
   std::span<const Program> programs_;
+  const Skips& skips_;
   std::vector<std::size_t> at_;
-  std::vector<std::uint32_t> verdicts_;     // a rank: on how many updates it has given its part of the verdict
-  std::vector<std::set<Content>> awaited_;  // a rank: what it has asked for and not got
+  std::vector<std::uint32_t> verdicts_;  // a rank: on how many updates it has given its part of the verdict
+  // A rank: what it has asked for and not got, and of whom. Of a result's gradient two ranks may send a part each.
+  std::vector<std::set<std::pair<Content, std::uint32_t>>> awaited_;
   std::map<std::uint32_t, std::set<std::uint32_t>> reducers_;  // a layer: whose programs reduce its gradient
   std::map<LaneKey, std::deque<Action>> asked_;                // receives that no send has met
 };
 
 }  // namespace
 
-void check_messages(std::span<const Program> ranks) { Ranks(ranks).run(); }
+void check_messages(std::span<const Program> ranks, const Skips& skips) { Ranks(ranks, skips).run(); }
 
 }  // namespace terrace

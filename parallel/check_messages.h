@@ -10,10 +10,11 @@
 #include <span>
 
 #include <terrace/parallel/program.h>
+#include <terrace/parallel/skips.h>
 
 namespace terrace {
 
 // The same program of all ranks, by rank, of one data rank.
-void check_messages(std::span<const Program> ranks);
+void check_messages(std::span<const Program> ranks, const Skips& skips = {});
 
 }  // namespace terrace

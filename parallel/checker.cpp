@@ -235,6 +235,11 @@ class StepChecker {
       case Payload::activation:
       case Payload::gradient:
         if (a.layer == 0) fail(a, "the first layer reads tokens");
+        // The reader that this message goes to, or comes from: the layer, or the one that skips from its input.
+        if (const auto reader = map_.skips().reader(a.layer); reader != Skips::kNone) {
+          const auto here = sends == (a.payload == Payload::activation) ? a.peer : p.rank;
+          if (here == p.holder(reader, a.micro_batch)) from = to = here;
+        }
         (a.payload == Payload::activation ? from : to) = p.holder(a.layer - 1, a.micro_batch);
         break;
       case Payload::weights:

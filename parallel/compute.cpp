@@ -132,6 +132,8 @@ void Compute::layer(const Action& a, const Views& views) {
   const auto saved = map.saved_pack(a.layer).views(views.of(map.saved(a.layer, a.micro_batch)));
   LayerTensors t{.weights = weights, .gradients = {}, .x = {}, .y = {}, .saved = saved, .dy = {}, .dx = {}, .carried = {}};
   t.x = views.activation(map.x(a.layer, a.micro_batch));
+  const auto skip = map.skips().into(a.layer);
+  if (skip != Skips::kNone) ctx.skip = views.activation(map.x(skip, a.micro_batch));
   const bool last = a.layer + 1 == map.layers();
   if (a.op == Op::decode) {
     t.y = last ? input_->logits : views.activation(map.x(a.layer + 1, 0));
@@ -152,7 +154,15 @@ void Compute::layer(const Action& a, const Views& views) {
   t.carried = carried;
   if (!last) t.dy = views.activation(map.d(a.layer + 1, a.micro_batch));
   t.dx = views.activation(map.d(a.layer, a.micro_batch));
+  if (skip != Skips::kNone) t.dskip = views.activation(map.e(skip, a.micro_batch));
+  // A result that a skip reads too has a gradient of two parts.
+  const auto add_part = [&](TensorView gradient, ChunkId part) {
+    ctx.math.convert(ctx.stream, gradient, views.activation(part), Accumulate::yes);
+  };
+  const bool input_half = has(half, Half::input);
+  if (input_half && map.adds_skip_before(a.layer, a.micro_batch)) add_part(t.dy, map.e(a.layer + 1, a.micro_batch));
   model_layer.backward(ctx, t, half);
+  if (input_half && map.adds_skip_behind(a.layer, a.micro_batch)) add_part(t.dx, map.e(a.layer, a.micro_batch));
 }
 
 // Where all of the gradient is here, tensor by tensor; else by this rank's chunks. The blocks of squares are the same.

@@ -1,8 +1,9 @@
 // The contract between a model and the engine.
 //
 // A model is a chain of layers: layer l maps the activations x(l) [N, C] to x(l+1), N = tokens of a micro-batch. The first
-// layer reads token ids instead of activations, the last one ends in the loss. A layer is what the engine leases at once: its
-// weights, gradients, inputs, outputs, saved tensors and scratch are what the smallest legal device budget must hold.
+// layer reads token ids instead of activations, the last one ends in the loss. Skip connections are declared by the layer that
+// they end in: it reads the result of an earlier layer, too. A layer is what the engine leases at once: its weights, gradients,
+// inputs, outputs, saved tensors and scratch are what the smallest legal device budget must hold.
 //
 // Owner:   the model owns its layers. Layers are stateless: everything they compute with is handed to them.
 // Threads: forward() and backward() are called from the rank thread and only enqueue work on ctx.stream.
@@ -11,6 +12,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -56,6 +58,7 @@ struct LayerContext {
   double loss_scale = 1;  // 1 ÷ target tokens of the global batch
   TensorView loss;        // [1] fp64: this micro-batch's sum of token losses (overwritten), for the last layer
   TensorView scratch;     // [bytes] as i32 elements, 4,096-aligned, of scratch_bytes(); contents undefined
+  TensorView skip = {};   // [N, C], of a layer that skips_from() another: that one's result; not in the weight half
   bool evaluate = false;  // last layer: loss only
 };
 
@@ -67,6 +70,7 @@ struct LayerTensors {
   TensorView x, y;                         // input and output; x is empty for the first layer, y for the last
   std::span<const TensorView> saved;       // in saved() order: written by forward, read by backward
   TensorView dy, dx;                       // backward: gradient of y and of x (overwritten); empty where x or y is
+  TensorView dskip = {};                   // input half, of a layer that skips: gradient of ctx.skip (overwritten)
   std::span<const TensorView> carried;     // in carried() order: written by Half::input, read by Half::weight
 };
 
@@ -75,6 +79,9 @@ class Layer {
   virtual ~Layer() = default;
   [[nodiscard]] virtual std::string name() const = 0;  // "layers.3.mlp"
   [[nodiscard]] virtual std::vector<ParamSpec> params() const = 0;
+  // The number of the earlier layer whose result it reads beside that of the layer before. One layer may skip from each. What
+  // the weight half needs of it is saved or carried: the engine hands it to the forward and the input half only.
+  [[nodiscard]] virtual std::optional<std::uint32_t> skips_from() const { return std::nullopt; }
   // Tensors that the forward keeps for the backward, beside x itself.
   [[nodiscard]] virtual std::vector<TensorSpec> saved(BatchShape shape) const = 0;
   // Tensors that the input half hands to the weight half.

@@ -29,7 +29,7 @@ Program with_offloads(const Program& program, const StepMap& map) {
   Program out{program.layers, program.micro_batches, {}};
   for (const auto& a : program.actions) {
     out.actions.push_back(a);
-    if (a.op == Op::forward && map.offloads(a.layer) && !map.left_by_forward(a.layer, a.micro_batch).empty())
+    if (a.op == Op::forward && map.offloads(a.layer) && !map.offloaded_behind(a.layer, a.micro_batch).empty())
       out.actions.push_back({.op = Op::offload, .layer = a.layer, .micro_batch = a.micro_batch});
   }
   return out;
@@ -267,7 +267,7 @@ Program with_prefetches(Program program, const StepMap& map, std::uint32_t depth
       after_use[tier][index(use.chunk)] = i + 1;
     }
     if (actions[i].op == Op::offload)  // what comes back comes back after it
-      for (const auto chunk : map.left_by_forward(actions[i].layer, actions[i].micro_batch))
+      for (const auto chunk : map.offloaded_behind(actions[i].layer, actions[i].micro_batch))
         after_use[Tier::device][index(chunk)] = i + 1;
     for (const auto dead : map.dead_after(actions[i])) after_write[index(dead)] = i + 1;
   }

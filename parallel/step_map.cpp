@@ -63,6 +63,7 @@ std::vector<TensorView> Pack::views(std::byte* base) const {
 StepMap::StepMap(const Model& model, const Options& options)
     : model_(model),
       options_(options),
+      skips_(model),
       params_(all_params(model, options.param_groups)),
       layout_(own_tensors(params_),
               options.chunk_elements != 0 ? options.chunk_elements : search_chunk(own_tensors(params_), options.data.group()),
@@ -93,10 +94,14 @@ StepMap::StepMap(const Model& model, const Options& options)
   add_activations();
   if (data().reduces() || pipeline().ranks > 1) add_shared();
   if (pipeline().asynchronous()) add_kept();
+  if (skips_.any()) add_skips();
   if (pipeline().ranks > 1) add_peer_lanes();
 }
 
-bool StepMap::has_input(std::uint32_t layer) const { return holds(layer) || (layer > 0 && holds(layer - 1)); }
+bool StepMap::has_input(std::uint32_t layer) const {
+  const auto reader = skips_.reader(layer);
+  return holds(layer) || (layer > 0 && holds(layer - 1)) || (reader != kNone && holds(reader));
+}
 
 // A copy of tied weights belongs to one rank, whose backwards are all there are. In two directions the ranks of the first and
 // of the last stage are the same ones, and need none.
@@ -126,6 +131,10 @@ void StepMap::add_peer_lanes() {
       const auto before = pipeline().holder(l - 1, replica), here = pipeline().holder(l, replica);
       add(before, here, Payload::activation);
       add(here, before, Payload::gradient);
+      if (skips_.reader(l) == kNone) continue;
+      const auto skipping = pipeline().holder(skips_.reader(l), replica);
+      add(before, skipping, Payload::activation);
+      add(skipping, before, Payload::gradient);
     }
   if (tied_layer_ != kNone && pipeline().replicas() == 1) {
     add(pipeline().holder(tied_home_), pipeline().holder(tied_layer_), Payload::weights);
@@ -253,6 +262,41 @@ void StepMap::add_kept() {
   }
 }
 
+void StepMap::add_skips() {
+  const auto row_bytes = static_cast<std::uint64_t>(options_.shape.batch.tokens() * model_.width) * size_of(model_.dtype);
+  for (std::uint32_t k = 0; k < layers(); ++k) {
+    skipped_.push_back(static_cast<std::uint32_t>(chunks_.size()));
+    if (skips_.reader(k) == kNone || !has_input(k)) continue;
+    for (std::uint32_t m = 0; m < micro_batches(); ++m)
+      add_run(1, {.bytes = round_up(row_bytes, kPageBytes),
+                  .kind = Kind::activation,
+                  .end = End::high,
+                  .layer = k,
+                  .position = m,
+                  .role = 'e'});
+  }
+}
+
+bool StepMap::reads_skip_here(std::uint32_t k, std::uint32_t m) const {
+  return skips_.reader(k) != kNone && pipeline().computes(skips_.reader(k), m);
+}
+
+bool StepMap::adds_skip_behind(std::uint32_t layer, std::uint32_t m) const {
+  const auto reader = skips_.reader(layer);
+  return reader != kNone && pipeline().holder(reader, m) == pipeline().holder(layer, m);
+}
+
+bool StepMap::adds_skip_before(std::uint32_t layer, std::uint32_t m) const {
+  return layer + 1 < layers() && skips_.reader(layer + 1) != kNone && !adds_skip_behind(layer + 1, m);
+}
+
+// A result goes to the next layer's rank first, then to that of the layer that skips from it.
+bool StepMap::is_last_sent(const Action& send) const {
+  const auto reader = skips_.reader(send.layer);
+  if (reader == kNone) return true;
+  return pipeline().holder(reader, send.micro_batch) == send.peer;
+}
+
 std::uint32_t StepMap::add_run(std::uint32_t count, ChunkInfo info) {
   info.run_first = static_cast<std::uint32_t>(chunks_.size());
   info.run_count = count;
@@ -334,7 +378,11 @@ ChunkId StepMap::gathered(std::uint32_t layer, std::uint32_t group) const {
 
 std::vector<ChunkId> StepMap::carried_by(const Action& message) const {
   if (message.payload == Payload::activation) return {x(message.layer, message.micro_batch)};
-  if (message.payload == Payload::gradient) return {d(message.layer, message.micro_batch)};
+  if (message.payload == Payload::gradient) {
+    const auto from = message.op == Op::send ? pipeline().rank : message.peer;
+    if (from == pipeline().holder(message.layer, message.micro_batch)) return {d(message.layer, message.micro_batch)};
+    return {e(message.layer, message.micro_batch)};
+  }
   std::vector<ChunkId> chunks;
   for (const auto c : updated_in(message.chunk)) {
     if (message.payload == Payload::weights) chunks.push_back(state(Kind::parameter, message.layer, c));
@@ -383,6 +431,7 @@ std::string StepMap::describe(ChunkId chunk) const {
     case 't': return fmt::format("tied gradient of {}, part {}", layer, c.position);
     case 'x': return fmt::format("input of {}, micro-batch {}", layer, c.position);
     case 'd': return fmt::format("input gradient of {}, micro-batch {}", layer, c.position);
+    case 'e': return fmt::format("input gradient of {} by a skip, micro-batch {}", layer, c.position);
     case 'v': return fmt::format("saved activations of {}, micro-batch {}", layer, c.position);
     case 'c': return fmt::format("carried tensors of {}", layer);
     case 'w': return fmt::format("scratch of {}", layer);

@@ -5,8 +5,8 @@
 //
 // Owner:   the trainer or planner; borrows the model. Threads: const after construction.
 // Activations: x(l, m) is layer l's input for micro-batch m; saved(l, m) what its forward keeps; d(l, m) the gradient of x(l,
-// m);
-//          carried(l, m) lives from the input half of a backward to its weight half, scratch(l) only inside one action.
+// m), of which e(l, m) is the part of a layer that skips from there; carried(l, m) lives from the input half of a backward to
+// its weight half, scratch(l) only inside one action.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,7 @@
 #include <terrace/parallel/param_group.h>
 #include <terrace/parallel/pipeline_parallel.h>
 #include <terrace/parallel/program.h>
+#include <terrace/parallel/skips.h>
 #include <terrace/parallel/update_place.h>
 
 namespace terrace {
@@ -63,8 +64,10 @@ class StepMap {
 
   [[nodiscard]] std::vector<Use> uses(const Action& action) const;
   [[nodiscard]] std::vector<ChunkId> dead_after(const Action& action) const;
-  // What a layer's forward leaves for its backward.
+  // What a layer's forward leaves for its backward; of a skip, where it is no other layer's on this rank.
   [[nodiscard]] std::vector<ChunkId> left_by_forward(std::uint32_t layer, std::uint32_t micro_batch) const;
+  // What goes to the host behind a forward that offloads: that, and what it skips from in any case.
+  [[nodiscard]] std::vector<ChunkId> offloaded_behind(std::uint32_t layer, std::uint32_t micro_batch) const;
   // What becomes of it; the last layer has no forward, and recomputing what saves nothing would be for nothing.
   [[nodiscard]] bool recomputes(std::uint32_t layer) const { return options_.activations[layer].recompute; }
   [[nodiscard]] bool offloads(std::uint32_t layer) const { return options_.activations[layer].offload; }
@@ -110,6 +113,12 @@ class StepMap {
   [[nodiscard]] std::vector<ChunkId> carried_by(const Action& message) const;
   // Asked for before it is needed, and kept in its place until then: nothing else waits for another rank.
   [[nodiscard]] bool awaits(const Action& a) const { return a.op == Op::receive && a.payload != Payload::weights; }
+
+  // The part of x(k)'s gradient that is a skip's is added to the other one by whoever has both first: behind the input half of
+  // layer k where its rank computes the skip's reader as well, else before the backward of layer k − 1, whose rank gets both.
+  [[nodiscard]] const Skips& skips() const { return skips_; }
+  [[nodiscard]] bool adds_skip_behind(std::uint32_t layer, std::uint32_t micro_batch) const;
+  [[nodiscard]] bool adds_skip_before(std::uint32_t layer, std::uint32_t micro_batch) const;
 
   // Where a layer's declared parameter really lies: in its own run, or in the run of the layer that it is tied to.
   struct Home {
@@ -162,6 +171,7 @@ class StepMap {
   [[nodiscard]] std::uint32_t tied_groups() const { return tied_chunks_ / data().group(); }
   [[nodiscard]] ChunkId x(std::uint32_t layer, std::uint32_t m) const { return ChunkId(x_ + layer * micro_batches() + m); }
   [[nodiscard]] ChunkId d(std::uint32_t layer, std::uint32_t m) const { return ChunkId(d_ + layer * micro_batches() + m); }
+  [[nodiscard]] ChunkId e(std::uint32_t layer, std::uint32_t m) const { return ChunkId(skipped_.at(layer) + m); }
   [[nodiscard]] ChunkId saved(std::uint32_t layer, std::uint32_t m) const {
     return ChunkId(saved_ + layer * micro_batches() + m);
   }
@@ -201,8 +211,8 @@ class StepMap {
     End end = End::low;
     std::uint32_t run_first = 0, run_count = 1;
     std::uint32_t layer = 0, position = 0;  // chunk within the layer, or micro-batch
-    // s state, t tied gradient, x, d, v saved, c carried, w scratch, y spare; between ranks: g gathered weights, b gradients to
-    // be reduced, r the same of the tied one, p visited weights; u scratch of updates; k weights kept from before an update
+    // s state, t tied gradient, x, d, e, v saved, c carried, w scratch, y spare; between ranks: g gathered weights, b gradients
+    // to be reduced, r the same of the tied one, p visited weights; u scratch of updates; k weights kept from before an update
     char role = 's';
   };
   std::uint32_t add_run(std::uint32_t count, ChunkInfo info);
@@ -210,6 +220,7 @@ class StepMap {
   void add_activations();
   void add_shared();
   void add_kept();
+  void add_skips();
   void add_peer_lanes();
   void demand_tied_together() const;
   [[nodiscard]] bool has_input(std::uint32_t layer) const;  // computes with it, or what gives it
@@ -223,8 +234,12 @@ class StepMap {
   [[nodiscard]] std::uint32_t held_position(Kind kind, std::uint32_t chunk_in_layer) const;
   void use_some(std::vector<Use>& uses, ChunkId chunk, Access access) const;  // nothing for empty buffers
 
+  [[nodiscard]] bool reads_skip_here(std::uint32_t k, std::uint32_t micro_batch) const;
+  [[nodiscard]] bool is_last_sent(const Action& send) const;
+
   const Model& model_;
   Options options_;
+  Skips skips_;
   std::vector<std::vector<ParamSpec>> params_;
   std::vector<std::vector<Home>> homes_;
   Layout layout_;
@@ -239,7 +254,8 @@ class StepMap {
   std::vector<std::uint32_t> gathered_, buckets_;  // a layer; empty where nothing is
   std::uint32_t tied_bucket_ = kNone;
   std::uint32_t visited_weights_ = kNone, visited_masters_ = kNone;
-  std::vector<std::uint32_t> kept_;  // a layer: its first copy; the others follow
+  std::vector<std::uint32_t> kept_;     // a layer: its first copy; the others follow
+  std::vector<std::uint32_t> skipped_;  // a layer: its e(l, 0); empty where nothing skips
   std::uint32_t x_ = 0, d_ = 0, saved_ = 0, carried_ = 0, scratch_ = 0, spare_ = 0, update_scratch_ = 0;
   std::uint64_t update_scratch_bytes_ = 0;
   std::vector<LayerNeeds> layer_needs_;  // of an optimizer that sees layers

@@ -22,7 +22,7 @@ Programs write_programs(const StepMap& map, const PlanRequest& request, std::uin
   }
   const auto kind = request.order.value_or(Order::horizontal);
   const auto reduced = map.data().folds_each() ? pipeline::Reduced::each_round : pipeline::Reduced::once;
-  auto order = request.pipeline            ? step_of(*request.pipeline, map.pipeline().rank, reduced)
+  auto order = request.pipeline            ? step_of(*request.pipeline, map.pipeline().rank, reduced, map.skips())
                : kind == Order::horizontal ? horizontal(layers, m)
                : kind == Order::vertical   ? vertical(layers, m)
                                            : group_vertical(layers, m, std::max(1U, request.group));
@@ -54,7 +54,8 @@ Programs write_programs(const StepMap& map, const PlanRequest& request, std::uin
     out.steady = finish(out.steady);
     if (request.updates_before_use) out.drain = finish(with_updates({layers, 0, {}}, map, Updates::all));
   }
-  const auto evaluate = request.pipeline ? evaluation_of(*request.pipeline, map.pipeline().rank) : evaluation(layers, 1);
+  const auto evaluate =
+      request.pipeline ? evaluation_of(*request.pipeline, map.pipeline().rank, map.skips()) : evaluation(layers, 1);
   out.evaluate = finish(with_gathers(evaluate, map, gather_ahead));
   const auto here = [&](std::uint32_t l) { return map.holds(l) ? map.groups_of(l) : 0; };
   const auto here_or_copied = [&](std::uint32_t l) { return map.copies(l) ? map.groups_of(l) : here(l); };

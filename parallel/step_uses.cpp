@@ -81,6 +81,7 @@ std::vector<std::uint32_t> StepMap::final_gradients(std::uint32_t layer) const {
 std::vector<Use> StepMap::uses(const Action& a) const {
   std::vector<Use> uses;
   const bool last = a.layer + 1 == layers();
+  const auto skip = a.layer < layers() ? skips_.into(a.layer) : kNone;
   const bool first = begins_gradient(a.micro_batch) || data().folds_each();
   const auto into_gradients = first ? Access::overwrite : Access::update;
   switch (a.op) {
@@ -89,6 +90,7 @@ std::vector<Use> StepMap::uses(const Action& a) const {
     case Op::evaluate:
       use_weights(uses, a.layer, a.copy);
       use_some(uses, x(a.layer, a.micro_batch), Access::read);
+      if (skip != kNone) use_some(uses, x(skip, a.micro_batch), Access::read);
       if (!last) {
         use_some(uses, a.op == Op::recompute ? spare() : x(a.layer + 1, a.micro_batch), Access::overwrite);
       }
@@ -101,8 +103,17 @@ std::vector<Use> StepMap::uses(const Action& a) const {
       use_weights(uses, a.layer, a.copy);
       use_some(uses, x(a.layer, a.micro_batch), Access::read);
       use_some(uses, saved(a.layer, a.micro_batch), Access::read);
-      if (!last) use_some(uses, d(a.layer + 1, a.micro_batch), Access::read);
-      if (a.op != Op::backward_weight) use_some(uses, d(a.layer, a.micro_batch), Access::overwrite);
+      if (!last) {
+        const bool adds = a.op != Op::backward_weight && adds_skip_before(a.layer, a.micro_batch);
+        use_some(uses, d(a.layer + 1, a.micro_batch), adds ? Access::update : Access::read);
+        if (adds) use_some(uses, e(a.layer + 1, a.micro_batch), Access::read);
+      }
+      if (a.op != Op::backward_weight) {
+        use_some(uses, d(a.layer, a.micro_batch), Access::overwrite);
+        if (adds_skip_behind(a.layer, a.micro_batch)) use_some(uses, e(a.layer, a.micro_batch), Access::read);
+        if (skip != kNone) use_some(uses, x(skip, a.micro_batch), Access::read);
+        if (skip != kNone) use_some(uses, e(skip, a.micro_batch), Access::overwrite);
+      }
       if (a.op != Op::backward_input) use_gradients(uses, a.layer, into_gradients);
       use_some(uses, carried(a.layer, a.micro_batch), a.op == Op::backward_weight ? Access::read : Access::overwrite);
       use_some(uses, scratch(a.layer), Access::overwrite);
@@ -150,6 +161,7 @@ std::vector<Use> StepMap::uses(const Action& a) const {
     case Op::decode:
       use_weights(uses, a.layer, 0);
       use_some(uses, x(a.layer, 0), Access::read);
+      if (skip != kNone) use_some(uses, x(skip, 0), Access::read);
       if (!last) use_some(uses, x(a.layer + 1, 0), Access::overwrite);
       use_some(uses, saved(a.layer, 0), Access::update);
       use_some(uses, scratch(a.layer), Access::overwrite);
@@ -165,6 +177,18 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
     if (chunk_bytes(c) != 0) dead.push_back(c);
   };
   const bool last = a.layer + 1 == layers();
+  const auto skip = a.layer < layers() ? skips_.into(a.layer) : kNone;
+  // Behind a forward for its own sake: its input, unless a later layer reads it too; and what it skipped from.
+  const auto add_inputs = [&] {
+    if (!reads_skip_here(a.layer, a.micro_batch)) add(x(a.layer, a.micro_batch));
+    if (skip != kNone) add(x(skip, a.micro_batch));
+  };
+  // Behind an input half: what a skip brought here from another rank, and its part of a gradient where that was added.
+  const auto add_skips = [&] {
+    if (skip != kNone && !pipeline().computes(skip, a.micro_batch)) add(x(skip, a.micro_batch));
+    if (adds_skip_behind(a.layer, a.micro_batch)) add(e(a.layer, a.micro_batch));
+    if (adds_skip_before(a.layer, a.micro_batch)) add(e(a.layer + 1, a.micro_batch));
+  };
   switch (a.op) {
     case Op::forward:
     case Op::recompute:
@@ -175,17 +199,21 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
     case Op::evaluate:
       add(scratch(a.layer));
       add(saved(a.layer, a.micro_batch));
-      add(x(a.layer, a.micro_batch));
+      add_inputs();
       break;
     case Op::backward:
     case Op::backward_weight:
+      if (a.op == Op::backward) add_skips();
       add(x(a.layer, a.micro_batch));
       add(saved(a.layer, a.micro_batch));
       if (!last) add(d(a.layer + 1, a.micro_batch));
       add(carried(a.layer, a.micro_batch));
       add(scratch(a.layer));
       break;
-    case Op::backward_input: add(scratch(a.layer)); break;
+    case Op::backward_input:
+      add_skips();
+      add(scratch(a.layer));
+      break;
     case Op::norm:
       for (const auto i : final_gradients(a.layer))
         if (adds_tied(a.layer, i)) add(tied_gradient(i));
@@ -216,13 +244,17 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
       }
       break;
     case Op::decode:
-      add(x(a.layer, 0));
+      add_inputs();
       add(scratch(a.layer));
       break;
-    case Op::send:
+    case Op::send: {
+      // A result may go to two ranks, and be read here as well.
+      const bool computes = pipeline().computes(a.layer, a.micro_batch) || reads_skip_here(a.layer, a.micro_batch);
+      if (a.payload == Payload::activation && (computes || !is_last_sent(a))) break;
       for (const auto chunk : carried_by(a))
         if (a.payload != Payload::weights) add(chunk);
       break;
+    }
     case Op::fill:
     case Op::gather:
     case Op::exchange:
@@ -239,7 +271,7 @@ bool StepMap::moves_state(const Traffic& step) const {
   std::uint64_t offloaded = 0;
   for (std::uint32_t l = 0; l < layers(); ++l)
     for (std::uint32_t m = 0; offloads(l) && m < micro_batches(); ++m)
-      for (const auto chunk : left_by_forward(l, m)) offloaded += chunk_bytes(chunk);
+      for (const auto chunk : offloaded_behind(l, m)) offloaded += chunk_bytes(chunk);
   return step.upload > offloaded || step.download > offloaded || step.read + step.write != 0;
 }
 
@@ -247,7 +279,18 @@ std::vector<ChunkId> StepMap::left_by_forward(std::uint32_t layer, std::uint32_t
   std::vector<ChunkId> left;
   for (const auto c : {x(layer, micro_batch), saved(layer, micro_batch)})
     if (chunk_bytes(c) != 0 && !(c == saved(layer, micro_batch) && recomputes(layer))) left.push_back(c);
+  const auto skip = skips_.into(layer);
+  if (skip != kNone && pipeline().computes(layer, micro_batch) && !pipeline().computes(skip, micro_batch))
+    left.push_back(x(skip, micro_batch));
   return left;
+}
+
+std::vector<ChunkId> StepMap::offloaded_behind(std::uint32_t layer, std::uint32_t micro_batch) const {
+  auto all = left_by_forward(layer, micro_batch);
+  const auto skip = skips_.into(layer);
+  if (skip != kNone && pipeline().computes(layer, micro_batch) && pipeline().computes(skip, micro_batch))
+    all.push_back(x(skip, micro_batch));
+  return all;
 }
 
 Tier StepMap::tier_of(const Action& a) const {

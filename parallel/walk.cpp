@@ -67,9 +67,11 @@ void Walk::run(const Program& program, Sink& sink) {
 
     for (const auto& use : uses) release_awaited(use);
     moves_.clear();
+    // What makes room for a message does not wait for the message before it, which another rank may send when it likes.
+    const auto place_lane = is_message(lane) ? map_.lane_of(tier) : lane;
     Residency::Granted granted;
     try {
-      granted = residency_.acquire(uses, tier, now(lane), moves_);
+      granted = residency_.acquire(uses, tier, now(place_lane), moves_);
     } catch (const DoesNotFit& e) {
       throw DoesNotFit(e.tier, e.missing_bytes, to_text(action) + ": " + e.what());
     }
@@ -95,7 +97,7 @@ void Walk::run(const Program& program, Sink& sink) {
 
 void Walk::offload(const Action& action, Sink& sink) {
   moves_.clear();
-  for (const auto chunk : map_.left_by_forward(action.layer, action.micro_batch)) residency_.offload(chunk, Clock{}, moves_);
+  for (const auto chunk : map_.offloaded_behind(action.layer, action.micro_batch)) residency_.offload(chunk, Clock{}, moves_);
   for (const auto& move : moves_) sink.move(move);
 }
 

@@ -38,7 +38,7 @@ std::vector<Plan> plan_ranks(const Model& model, PlanRequest& request, const Mac
   for (const auto which : {&Programs::first, &Programs::steady, &Programs::drain, &Programs::evaluate, &Programs::fill}) {
     std::vector<Program> same;
     for (const auto& rank : plans) same.push_back(rank.programs.*which);
-    check_messages(same);
+    check_messages(same, Skips(model));
   }
   return plans;
 }

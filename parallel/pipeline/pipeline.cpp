@@ -48,14 +48,43 @@ void add_task(Program& p, const Pipeline& pipeline, const Task& t) {
   }
 }
 
-void add_message(Program& p, const Pipeline& pipeline, const Action& a) {
+std::uint32_t stage_of(const Pipeline& p, std::uint32_t layer) {
+  return static_cast<std::uint32_t>(std::ranges::upper_bound(p.begins, layer) - p.begins.begin()) - 1;
+}
+
+// Whose results each stage reads: those of the one before it, and where a skip ends in it, those of the one where it begins.
+std::vector<std::vector<std::uint32_t>> inputs_of(const Pipeline& p, const Skips& skips) {
+  auto inputs = chain(p.schedule.placement.stages);
+  for (std::uint32_t l = 0; l < p.layers(); ++l) {
+    if (skips.into(l) == Skips::kNone) continue;
+    const auto from = stage_of(p, skips.into(l) - 1), to = stage_of(p, l);
+    if (from != to && std::ranges::find(inputs[to], from) == inputs[to].end()) inputs[to].push_back(from);
+  }
+  return inputs;
+}
+
+// The x(k) that a rank reads of what a stage gives, in ascending order.
+std::vector<std::uint32_t> read_of(const Pipeline& p, const Skips& skips, std::uint32_t stage, std::uint32_t rank,
+                                   std::uint32_t micro_batch) {
+  const auto computes = [&](std::uint32_t layer) { return p.schedule.rank_of(stage_of(p, layer), micro_batch) == rank; };
+  std::vector<std::uint32_t> all;
+  const auto end = p.begins[stage + 1];
+  for (auto k = p.begins[stage] + 1; k <= end && k < p.layers(); ++k) {
+    const auto reader = skips.reader(k);
+    if ((k == end && computes(k)) || (reader != Skips::kNone && computes(reader))) all.push_back(k);
+  }
+  return all;
+}
+
+void add_message(Program& p, const Pipeline& pipeline, const Skips& skips, const Action& a) {
   const auto& m = a.message;
   const bool forward = m.payload == Payload::activation, sends = a.op == Action::Op::send;
-  p.actions.push_back({.op = sends ? Op::send : Op::receive,
-                       .layer = pipeline.begins[m.stage + 1],
-                       .micro_batch = m.micro_batch,
-                       .payload = forward ? terrace::Payload::activation : terrace::Payload::gradient,
-                       .peer = sends ? m.destination : m.source});
+  for (const auto k : read_of(pipeline, skips, m.stage, forward ? m.destination : m.source, m.micro_batch))
+    p.actions.push_back({.op = sends ? Op::send : Op::receive,
+                         .layer = k,
+                         .micro_batch = m.micro_batch,
+                         .payload = forward ? terrace::Payload::activation : terrace::Payload::gradient,
+                         .peer = sends ? m.destination : m.source});
 }
 
 // Behind the last gradient: those of the stage's layers, as their backwards ran.
@@ -155,7 +184,7 @@ Pipeline without_empty_stages(const Pipeline& p) {
 PipelineParallel part_of(const Pipeline& p, std::uint32_t rank) {
   const auto& placement = p.schedule.placement;
   if (!placement.inputs.empty())
-    throw Error("the layers of a model are a chain, and this order's stages are a graph\n  leave out its input lines",
+    throw Error("the layers of the model say what its stages read, and this order says so itself\n  leave out its input lines",
                 Exit::usage);
   demand_directions(p.schedule);
   PipelineParallel part{.ranks = placement.ranks,
@@ -174,8 +203,9 @@ PipelineParallel part_of(const Pipeline& p, std::uint32_t rank) {
   return part;
 }
 
-Program step_of(const Pipeline& given, std::uint32_t rank, Reduced reduced) {
-  const auto p = without_empty_stages(given);
+Program step_of(const Pipeline& given, std::uint32_t rank, Reduced reduced, const Skips& skips) {
+  auto p = without_empty_stages(given);
+  if (skips.any()) p.schedule.placement.inputs = inputs_of(p, skips);
   Program out{p.layers(), p.schedule.micro_batches, {}};
   const auto connected = connect(p.schedule, reduced);
   for (const auto& a : connected.actions[rank]) {
@@ -183,24 +213,32 @@ Program step_of(const Pipeline& given, std::uint32_t rank, Reduced reduced) {
       case Action::Op::compute: add_task(out, p, a.task); break;
       case Action::Op::reduce: add_reductions(out, p, a.task); break;
       case Action::Op::send:
-      case Action::Op::receive: add_message(out, p, a); break;
+      case Action::Op::receive: add_message(out, p, skips, a); break;
     }
   }
   return out;
 }
 
-Program evaluation_of(const Pipeline& given, std::uint32_t rank) {
+// Before a stage a rank asks for all that earlier ones have for it: by then each of them has computed it. A result leaves as
+// soon as it is there, the next layer being its last use here.
+Program evaluation_of(const Pipeline& given, std::uint32_t rank, const Skips& skips) {
   const auto p = without_empty_stages(given);
-  const auto& holders = p.schedule.placement.rank_of.front();
+  const auto holder = [&](std::uint32_t layer) { return p.schedule.rank_of(stage_of(p, layer), 0); };
   Program out{p.layers(), 1, {}};
-  for (std::uint32_t s = 0; s < holders.size(); ++s) {
-    if (holders[s] != rank) continue;
-    const auto cross = [&](Op op, std::uint32_t layer, std::uint32_t peer) {
-      if (peer != rank) out.actions.push_back({.op = op, .layer = layer, .peer = peer});
-    };
-    if (s > 0) cross(Op::receive, p.begins[s], holders[s - 1]);
-    for (auto l = p.begins[s]; l < p.begins[s + 1]; ++l) out.actions.push_back({.op = Op::evaluate, .layer = l});
-    if (s + 1 < holders.size()) cross(Op::send, p.begins[s + 1], holders[s + 1]);
+  std::uint32_t asked = 0;  // of so many stages
+  for (std::uint32_t l = 0; l < p.layers(); ++l) {
+    if (holder(l) != rank) continue;
+    for (; asked < stage_of(p, l); ++asked) {
+      const auto source = p.schedule.rank_of(asked, 0);
+      if (source == rank) continue;
+      for (const auto k : read_of(p, skips, asked, rank, 0))
+        out.actions.push_back({.op = Op::receive, .layer = k, .peer = source});
+    }
+    out.actions.push_back({.op = Op::evaluate, .layer = l});
+    std::set<std::uint32_t> ranks{rank};
+    for (const auto reader : {l + 1, l + 1 < p.layers() ? skips.reader(l + 1) : Skips::kNone})
+      if (reader < p.layers() && ranks.insert(holder(reader)).second)
+        out.actions.push_back({.op = Op::send, .layer = l + 1, .peer = holder(reader)});
   }
   return out;
 }

@@ -12,6 +12,7 @@
 #include <terrace/parallel/pipeline/schedule.h>
 #include <terrace/parallel/pipeline_parallel.h>
 #include <terrace/parallel/program.h>
+#include <terrace/parallel/skips.h>
 
 namespace terrace::pipeline {
 
@@ -33,7 +34,10 @@ PipelineParallel part_of(const Pipeline& pipeline, std::uint32_t rank);
 // A step of one rank: layer actions and messages. Where halves are apart, the last layer's backward is whole, in the place of
 // its input half, because it computes the loss as well; and so is the first one's, in the place of its weight half. A layer on
 // several ranks has a reduction for all of its groups behind the gradients that it adds up.
-Program step_of(const Pipeline& pipeline, std::uint32_t rank, Reduced reduced = Reduced::once);
-Program evaluation_of(const Pipeline& pipeline, std::uint32_t rank);  // one micro-batch
+//
+// A skip that crosses between ranks crosses once, from where it begins to where it ends: the ranks between do not see it. Its
+// result travels with what else the one stage's rank has for the other's, and so does its gradient.
+Program step_of(const Pipeline& pipeline, std::uint32_t rank, Reduced reduced = Reduced::once, const Skips& skips = {});
+Program evaluation_of(const Pipeline& pipeline, std::uint32_t rank, const Skips& skips = {});  // one micro-batch
 
 }  // namespace terrace::pipeline

@@ -4,9 +4,7 @@
 
 #include <fmt/format.h>
 
-#include <bit>
 #include <cstdlib>
-#include <filesystem>
 #include <map>
 
 #include <terrace/parallel/pipeline/list_scheduler.h>
@@ -15,68 +13,12 @@
 #include <terrace/parallel/pipeline/simulate.h>
 #include <terrace/tests/support/covering_rows.h>
 
-#include "data_parallel_run.h"
+#include "pipeline_run.h"
 
 namespace terrace {
 namespace {
 
-class PipelineRun : public test::FolderTest {
- protected:
-  // Of all ranks, which must agree.
-  toy::RunResult run(toy::RunOptions o, const std::string& what, const CommunicationFaults& faults = {}) {
-    o.store = folder_ / ("run" + std::to_string(runs_++));
-    o.commit_at_end = o.disk_tier;
-    auto all = toy::run_ranks(o, {std::chrono::seconds(60)}, faults);
-    for (std::size_t r = 0; r < all.errors.size(); ++r) EXPECT_EQ(all.errors[r], "") << what << ", rank " << r;
-    for (std::size_t r = 1; r < all.ranks.size(); ++r)
-      expect_same(all.ranks[0], all.ranks[r], fmt::format("{}, rank {}", what, r));
-    std::filesystem::remove_all(o.store);
-    return std::move(all.ranks[0]);
-  }
-  static std::vector<std::uint64_t> bits(const std::vector<double>& numbers) {  // so that a NaN is itself
-    std::vector<std::uint64_t> all;
-    for (const double n : numbers) all.push_back(std::bit_cast<std::uint64_t>(n));
-    return all;
-  }
-  static void expect_same(const toy::RunResult& a, const toy::RunResult& b, const std::string& what) {
-    ASSERT_TRUE(b.planned.fits) << what << ": " << b.planned.refusal.why;
-    EXPECT_EQ(bits(a.losses), bits(b.losses)) << what;
-    EXPECT_EQ(bits(a.norms), bits(b.norms)) << what;
-    EXPECT_EQ(a.hash, b.hash) << what;
-  }
-  // Within the budgets of `o`; what its last step reads from the disk.
-  std::uint64_t expect_same_within(const toy::RunOptions& o, const toy::RunResult& expected, const std::string& what) {
-    const auto r = run(o, what);
-    expect_same(expected, r, what);
-    EXPECT_LE(r.peak[Tier::device], o.budget.device) << what;
-    EXPECT_LE(r.peak[Tier::host], o.budget.host) << what;
-    return r.traffic.empty() ? 0 : r.traffic.back().read;
-  }
-  int runs_ = 0;
-};
-
-pipeline::Pipeline pipeline_of(const std::string& order, std::uint32_t ranks, std::uint32_t micro_batches, std::uint32_t chunks,
-                               std::int64_t blocks) {
-  const auto schedule = pipeline::write_order(order, {.ranks = ranks, .micro_batches = micro_batches, .chunks = chunks});
-  const std::vector<double> costs(static_cast<std::size_t>(blocks) + 2, 1.0);
-  return {schedule, pipeline::balance(costs, schedule.placement.stages)};
-}
-
-// What the most demanding rank of the pipeline needs, and as much again at most: what another rank was asked for lies where it
-// lies, and what is large must find room beside it.
-void squeeze_stages(toy::RunOptions& o, bool disk_tier) {
-  o.update = Tier::host;
-  PerTier<std::uint64_t> smallest{};
-  for (std::uint32_t r = 0; r < o.pipeline_ranks(); ++r) {
-    auto request = toy::request_of(o);
-    request.pipeline_rank = r;
-    const auto wide = plan(toy::make_model(o.sizes), request, o.profile);
-    for (const auto tier : {Tier::device, Tier::host}) smallest[tier] = std::max(smallest[tier], wide.smallest_bytes[tier]);
-  }
-  o.budget.device = smallest[Tier::device] * 7 / 4;
-  o.disk_tier = disk_tier;
-  if (disk_tier) o.budget = {o.budget.device, smallest[Tier::host] * 3 + 128 * kKiB, 256 * kMiB};
-}
+using PipelineRun = test::PipelineRun;
 
 constexpr const char* kOrders[] = {"layerwise", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v"};
 
@@ -104,7 +46,7 @@ TEST_F(PipelineRun, EverySynchronousOrderGivesTheBitsOfOneRank) {
       const std::string name = order;
       if (name == "dualpipe-v" && c.micro_batches < 2 * c.ranks) continue;
       auto o = base;
-      o.pipeline = pipeline_of(name, c.ranks, c.micro_batches, c.chunks, o.sizes.blocks);
+      o.pipeline = test::pipeline_of(name, c.ranks, c.micro_batches, c.chunks, o.sizes.blocks);
       const auto what =
           fmt::format("{} on {} ranks, {} stages each, {} micro-batches", name, c.ranks, c.chunks, c.micro_batches);
       expect_same(one, run(o, what), what);
@@ -153,11 +95,11 @@ TEST_F(PipelineRun, EveryTwoSettingsTogether) {
     const auto key = fmt::format("{} {} {} {}", row[0], o.recipe, o.before_use, o.sizes.tied);
     if (!references.contains(key)) references[key] = run(plain, key);
 
-    o.pipeline = pipeline_of(order, ranks, o.shape.micro_batches, 2, o.sizes.blocks);
+    o.pipeline = test::pipeline_of(order, ranks, o.shape.micro_batches, 2, o.sizes.blocks);
     const auto what = fmt::format("{} on {} × {} ranks, ZeRO-{}, {} {}, tiers {}{}{}{}, depth {}", order, ranks, o.data.ranks,
                                   o.data.zero, name_of(o.sizes.dtype), o.recipe, tiers, o.before_use ? ", clipped" : "",
                                   o.recompute ? ", recomputed" : "", o.sizes.tied ? ", tied" : "", row[5]);
-    if (tiers > 0) squeeze_stages(o, tiers == 2);
+    if (tiers > 0) test::squeeze_stages(o, tiers == 2);
     read += expect_same_within(o, references[key], what);
   }
   EXPECT_GE(covering.rows().size(), 35U);
@@ -200,10 +142,10 @@ TEST_F(PipelineRun, WholeLayerOptimizersInStagesGiveTheBitsOfOneRank) {
         fmt::format("{} {}{}{}", optimizer, o.recipe, o.before_use ? ", clipped" : "", o.sizes.tied ? ", tied" : "");
     if (!references.contains(key)) references[key] = run(plain, key);
 
-    o.pipeline = pipeline_of(order, ranks, o.shape.micro_batches, 2, o.sizes.blocks);
+    o.pipeline = test::pipeline_of(order, ranks, o.shape.micro_batches, 2, o.sizes.blocks);
     const auto what = fmt::format("{}, {} on {} × {} ranks, ZeRO-{} in groups of {}, tiers {}", key, order, ranks, d.ranks,
                                   d.zero, d.shard_group, tiers);
-    if (tiers > 0) squeeze_stages(o, tiers == 2);
+    if (tiers > 0) test::squeeze_stages(o, tiers == 2);
     read += expect_same_within(o, references[key], what);
   }
   EXPECT_GE(covering.rows().size(), 24U);
@@ -242,10 +184,10 @@ TEST_F(PipelineRun, TwoDirectionsFoldedInTurnGiveTheBitsOfOneRank) {
     o.data.ranks = c.data;
     o.evaluate_between = c.data == 1;  // else each data rank's
     o.shape.micro_batches = c.micro_batches;
-    o.pipeline = pipeline_of("chimera", c.ranks, c.micro_batches, 1, o.sizes.blocks);
+    o.pipeline = test::pipeline_of("chimera", c.ranks, c.micro_batches, 1, o.sizes.blocks);
     const auto what = fmt::format("chimera on {} × {} ranks, {} micro-batches, {}{}, tiers {}", c.ranks, c.data,
                                   c.micro_batches, name_of(c.dtype), c.tied ? ", tied" : "", c.tiers);
-    if (c.tiers > 0) squeeze_stages(o, c.tiers == 2);
+    if (c.tiers > 0) test::squeeze_stages(o, c.tiers == 2);
     auto two = run(o, what);
     if (c.data != 1) two.losses.insert(two.losses.begin() + 2, one.losses[2]);
     expect_same(one, two, what);
@@ -292,7 +234,7 @@ TEST_F(PipelineRun, TwoDirectionsThatMeetOnceAreTheBitsOfTwoDataRanks) {
     auto o = base;
     o.data = {};
     o.shape.micro_batches = micro_batches;
-    o.pipeline = pipeline_of("chimera", ranks, micro_batches, 1, o.sizes.blocks);
+    o.pipeline = test::pipeline_of("chimera", ranks, micro_batches, 1, o.sizes.blocks);
     const auto what = fmt::format("chimera on {} ranks, {} micro-batches", ranks, micro_batches);
     expect_same(data, run(o, what), what);
   }
@@ -310,7 +252,7 @@ TEST_F(PipelineRun, HybridShardsInStagesAreTheBitsOfHybridShards) {
       for (const std::uint32_t zero : {1U, 2U, 3U}) {
         auto o = base;
         o.data.zero = zero;
-        o.pipeline = pipeline_of(order, 2, 1, 1, o.sizes.blocks);
+        o.pipeline = test::pipeline_of(order, 2, 1, 1, o.sizes.blocks);
         const auto what = fmt::format("{} on 2 × {} ranks in groups of {}, ZeRO-{}", order, ranks, group, zero);
         expect_same(alone, run(o, what), what);
       }
@@ -333,27 +275,6 @@ LiveFormula live_formula(const std::string& order, std::uint32_t p, std::uint32_
   return {2 * p + 1, false};  // dualpipe-v
 }
 
-// The most bytes of layers' inputs and of what their forwards saved that a rank's list of tasks keeps alive at once.
-std::uint64_t most_bytes(const pipeline::Pipeline& p, std::uint32_t rank, const StepMap& map) {
-  std::uint64_t now = 0, most = 0;
-  const auto bytes_of = [&](const pipeline::Task& t, bool head) {
-    std::uint64_t bytes = 0;
-    for (auto l = p.begins[t.stage]; l < p.begins[t.stage + 1]; ++l)
-      for (const auto chunk : map.left_by_forward(l, t.micro_batch))
-        if ((l + 1 == p.layers()) == head) bytes += map.chunk_bytes(chunk);
-    return bytes;
-  };
-  for (const auto& task : p.schedule.tasks[rank]) {
-    // The last layer's forward is a part of its backward, which is whole.
-    const bool input = task.work == pipeline::Work::backward || task.work == pipeline::Work::input;
-    const bool weight = task.work == pipeline::Work::backward || task.work == pipeline::Work::weight;
-    now += task.work == pipeline::Work::forward ? bytes_of(task, false) : input ? bytes_of(task, true) : 0;
-    most = std::max(most, now);
-    now -= (input ? bytes_of(task, true) : 0) + (weight ? bytes_of(task, false) : 0);
-  }
-  return most;
-}
-
 // Counted by the executors as their computations begin and end; by the simulator; by the orders' formulas.
 TEST_F(PipelineRun, PeakOfLiveActivationsIsTheSimulatedOneAndTheFormulas) {
   struct Degrees {
@@ -370,7 +291,7 @@ TEST_F(PipelineRun, PeakOfLiveActivationsIsTheSimulatedOneAndTheFormulas) {
     o.steps = 2;
     o.sizes = {.width = 16, .vocab = 33, .blocks = p * v * 2};
     o.shape = {{1, 4}, m};
-    o.pipeline = pipeline_of(order, p, m, v, o.sizes.blocks);
+    o.pipeline = test::pipeline_of(order, p, m, v, o.sizes.blocks);
     o.store = folder_ / ("run" + std::to_string(runs_++));
     o.commit_at_end = false;
     const auto all = toy::run_ranks(o);
@@ -384,7 +305,7 @@ TEST_F(PipelineRun, PeakOfLiveActivationsIsTheSimulatedOneAndTheFormulas) {
       const StepMap map(model, result.planned.map);
       for (const auto& live : result.live) {
         EXPECT_EQ(live.activations, simulated.peak_live[r]) << what << ", rank " << r;
-        EXPECT_EQ(live.bytes, most_bytes(*o.pipeline, r, map)) << what << ", rank " << r;
+        EXPECT_EQ(live.bytes, test::most_bytes(*o.pipeline, r, map)) << what << ", rank " << r;
         if (formula.exact) {
           EXPECT_EQ(live.activations, formula.live) << what << ", rank " << r;
         }
@@ -424,7 +345,7 @@ TEST_F(PipelineRun, NoDelayOfAMessageChangesAnything) {
         o.shape = {{1, 4}, m};
         if (!references.contains(m)) references[m] = run(o, "one rank");
         o.data.canonical = order == "chimera";
-        o.pipeline = pipeline_of(order, p, m, chunks, o.sizes.blocks);
+        o.pipeline = test::pipeline_of(order, p, m, chunks, o.sizes.blocks);
         const auto what = fmt::format("{} on {} ranks, {} stages each, {} micro-batches, seed {}", order, p, chunks, m, seed);
         const auto late = run(o, what, {.seed = seed + programs, .longest_delay = std::chrono::microseconds(500)});
         expect_same(references[m], late, what);
@@ -441,7 +362,7 @@ TEST_F(PipelineRun, ResumesWhereItStopped) {
   const auto whole = run(o, "one rank");
   for (const auto& [order, ranks] : {std::pair{"zb-h1", 3U}, {"chimera", 4U}}) {
     SCOPED_TRACE(order);
-    o.pipeline = pipeline_of(order, ranks, 6, 1, o.sizes.blocks);
+    o.pipeline = test::pipeline_of(order, ranks, 6, 1, o.sizes.blocks);
     o.data.canonical = ranks == 4;  // the stages of two directions are in two stores each
     o.store = folder_ / order;
     o.resume = false;
@@ -470,7 +391,7 @@ TEST_F(PipelineRun, EveryRankSkipsTheSameStep) {
   const auto without = run(o, "without the step");
   o.left_out_step = 0;
   o.not_finite_step = 3;
-  o.pipeline = pipeline_of("1f1b", 3, 4, 1, o.sizes.blocks);
+  o.pipeline = test::pipeline_of("1f1b", 3, 4, 1, o.sizes.blocks);
   const auto with = run(o, "with the step");
   EXPECT_EQ(with.hash, without.hash);
 }

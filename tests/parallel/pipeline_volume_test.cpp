@@ -1,36 +1,14 @@
 // What a pipeline's ranks send each other is its order's formula, to the byte, counted where it is issued.
 #include <gtest/gtest.h>
 
-#include <filesystem>
-
 #include <fmt/format.h>
 
-#include <terrace/parallel/comm/ledger.h>
-#include <terrace/parallel/pipeline/orders.h>
-
-#include "data_parallel_run.h"
+#include "pipeline_run.h"
 
 namespace terrace {
 namespace {
 
 using PipelineVolume = test::FolderTest;
-
-// Each rank's second step, whose update stands in its backward, so that a step is whole.
-std::vector<Ledger> ledgers_of(toy::RunOptions o, std::uint32_t ranks) {
-  o.before_use = false;
-  std::vector<Ledger> steps(ranks);
-  const auto errors = test::on_threads(static_cast<int>(ranks), {std::chrono::seconds(60)}, [&](test::Rank& rank) {
-    const auto r = static_cast<std::size_t>(rank.comm->rank());
-    const auto comm = with_ledger(std::move(rank.comm), steps[r]);
-    toy::Training training(toy::of_rank(o, comm->rank()), comm.get());
-    for (std::uint64_t s = 1; s <= 2; ++s) {
-      steps[r].clear();
-      training.step(s);
-    }
-  });
-  for (const auto& error : errors) EXPECT_EQ(error, "");
-  return steps;
-}
 
 TEST_F(PipelineVolume, TheLedgerIsTheFormulaOfEveryOrder) {
   struct Case {
@@ -58,7 +36,7 @@ TEST_F(PipelineVolume, TheLedgerIsTheFormulaOfEveryOrder) {
       begins.push_back(p * v + 2);
       o.pipeline = {schedule, begins};
       Ledger::Entry sent, received;
-      for (const auto& ledger : ledgers_of(o, p))
+      for (const auto& ledger : test::ledgers_of(o, p))
         for (const auto& [key, entry] : ledger.entries()) {
           if (key.second != Operation::send && key.second != Operation::receive) continue;
           auto& all = key.second == Operation::send ? sent : received;
@@ -90,7 +68,7 @@ TEST_F(PipelineVolume, TwoDirectionsAddTheirGradientsUpOnceOrInEveryRound) {
       begins.push_back(p + 2);
       o.pipeline = {pipeline::write_order("chimera", {.ranks = p, .micro_batches = m}), begins};
       const auto model = toy::make_model(o.sizes);
-      const auto ledgers = ledgers_of(o, p);
+      const auto ledgers = test::ledgers_of(o, p);
       std::uint64_t sent = 0;
       for (std::uint32_t r = 0; r < p; ++r) {
         const StepMap map(model, {.shape = o.shape, .data = o.data, .pipeline = part_of(*o.pipeline, r)});

@@ -123,10 +123,11 @@ class StaleOracle {
       const Shape of{shape.tokens(), o_.sizes.width};
       return TensorView{take(static_cast<std::uint64_t>(of.elements()) * size_of(o_.sizes.dtype)), o_.sizes.dtype, of};
     };
-    std::vector<TensorView> x(layers), dx(layers);
+    std::vector<TensorView> x(layers), dx(layers), dskip(layers);
     std::vector<std::vector<TensorView>> saved;
     for (std::uint32_t l = 0; l < layers; ++l) {
       if (l > 0) x[l] = row(), dx[l] = row();
+      if (model_.layers[l]->skips_from()) dskip[*model_.layers[l]->skips_from()] = row();
       const Pack pack(model_.layers[l]->saved(shape));
       saved.push_back(pack.views(take(pack.bytes)));
     }
@@ -148,6 +149,8 @@ class StaleOracle {
       LayerTensors t{
           .weights = weights, .gradients = {}, .x = x[l], .y = {}, .saved = saved[l], .dy = {}, .dx = {}, .carried = carried};
       const bool last = l + 1 == layers;
+      const auto from = layer.skips_from();
+      if (from) ctx.skip = x[*from + 1];
       if (!backward) {
         t.y = x[l + 1];
         layer.forward(ctx, t);
@@ -156,6 +159,8 @@ class StaleOracle {
         t.accumulate = m % every_ == 0 ? Accumulate::no : Accumulate::yes;
         if (!last) t.dy = dx[l + 1];
         t.dx = dx[l];
+        if (from) t.dskip = dskip[*from];
+        if (!dskip[l].empty()) ctx.math.add(ctx.stream, t.dy, t.dy, dskip[l]);
         layer.backward(ctx, t, Half::both);
       }
       stream_->synchronize();

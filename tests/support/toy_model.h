@@ -16,6 +16,7 @@ struct Sizes {
   std::int64_t width = 64, vocab = 256, blocks = 3;
   DType dtype = DType::fp32;
   bool tied = true;
+  bool skips = false;  // block i's result is added to the input of block n − 1 − i
 };
 
 class Embed : public Layer {
@@ -40,10 +41,15 @@ class Embed : public Layer {
   Sizes s_;
 };
 
-// y = x + gelu(x·A)·B; saves x·A, carries the gradient of it.
+// y = h + gelu(h·A)·B, h = x, or x + skip; saves h·A, and h where it is not x; carries the gradient of h·A.
 class Block : public Layer {
  public:
   Block(Sizes s, std::int64_t i) : s_(s), i_(i) {}
+  std::optional<std::uint32_t> skips_from() const override {
+    const auto from = s_.blocks - 1 - i_;  // block
+    if (!s_.skips || from + 1 >= i_) return std::nullopt;
+    return static_cast<std::uint32_t>(1 + from);
+  }
   std::string name() const override { return "blocks." + std::to_string(i_); }
   std::vector<ParamSpec> params() const override {
     const auto n = name();
@@ -51,7 +57,11 @@ class Block : public Layer {
             {n + ".b", {s_.width, 2 * s_.width}, {InitKind::normal, 0.1}, true, false},
             {n + ".bias", {s_.width}, {InitKind::zeros, 0}, false, false}};
   }
-  std::vector<TensorSpec> saved(BatchShape b) const override { return {{"u", s_.dtype, {b.tokens(), 2 * s_.width}}}; }
+  std::vector<TensorSpec> saved(BatchShape b) const override {
+    std::vector<TensorSpec> all{{"u", s_.dtype, {b.tokens(), 2 * s_.width}}};
+    if (skips_from()) all.push_back({"h", s_.dtype, {b.tokens(), s_.width}});
+    return all;
+  }
   std::vector<TensorSpec> carried(BatchShape b) const override {
     return {{"du", s_.dtype, {b.tokens(), 2 * s_.width}}, {"g", s_.dtype, {b.tokens(), 2 * s_.width}}};
   }
@@ -61,10 +71,12 @@ class Block : public Layer {
   double forward_flops(BatchShape b) const override { return 8.0 * static_cast<double>(b.tokens() * s_.width * s_.width); }
   void forward(LayerContext& c, const LayerTensors& t) const override {
     auto g = scratch(c);
-    c.math.matmul(c.stream, t.saved[0], t.x, Transpose::no, t.weights[0], Transpose::yes);
+    const auto h = skips_from() ? t.saved[1] : t.x;
+    if (skips_from()) c.math.add(c.stream, h, t.x, c.skip);
+    c.math.matmul(c.stream, t.saved[0], h, Transpose::no, t.weights[0], Transpose::yes);
     c.math.activation(c.stream, Activation::gelu_tanh, g, t.saved[0]);
     c.math.matmul(c.stream, t.y, g, Transpose::no, t.weights[1], Transpose::yes, t.weights[2]);
-    c.math.add(c.stream, t.y, t.y, t.x);
+    c.math.add(c.stream, t.y, t.y, h);
   }
   void backward(LayerContext& c, const LayerTensors& t, Half half) const override {
     if (has(half, Half::input)) {
@@ -74,9 +86,11 @@ class Block : public Layer {
       c.math.activation(c.stream, Activation::gelu_tanh, t.carried[1], t.saved[0]);
       c.math.matmul(c.stream, t.dx, t.carried[0], Transpose::no, t.weights[0], Transpose::no);
       c.math.add(c.stream, t.dx, t.dx, t.dy);
+      if (skips_from()) c.math.convert(c.stream, t.dskip, t.dx);
     }
     if (has(half, Half::weight)) {
-      c.math.matmul(c.stream, t.gradients[0], t.carried[0], Transpose::yes, t.x, Transpose::no, {}, t.accumulate);
+      const auto h = skips_from() ? t.saved[1] : t.x;
+      c.math.matmul(c.stream, t.gradients[0], t.carried[0], Transpose::yes, h, Transpose::no, {}, t.accumulate);
       c.math.matmul(c.stream, t.gradients[1], t.dy, Transpose::yes, t.carried[1], Transpose::no, {}, t.accumulate);
       c.math.bias_grad(c.stream, t.gradients[2], t.dy, t.accumulate);
     }

@@ -1,0 +1,303 @@
+// Models with skip connections: a later layer reads an earlier one's result. On one rank they are a serial oracle's bits for
+// every budget; in a pipeline those of one rank, with one message for each result and rank that reads it.
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <random>
+#include <set>
+
+#include <terrace/core/error.h>
+#include <terrace/parallel/check_messages.h>
+#include <terrace/parallel/checker.h>
+#include <terrace/parallel/pipeline/simulate.h>
+
+#include "pipeline_run.h"
+#include "stale_oracle.h"
+
+namespace terrace {
+namespace {
+
+constexpr const char* kOrders[] = {"layerwise", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v"};
+
+class SkipRun : public test::PipelineRun {
+ protected:
+  static toy::RunOptions options(std::int64_t blocks, std::uint32_t micro_batches) {
+    toy::RunOptions o;
+    o.sizes = {.width = 16, .vocab = 33, .blocks = blocks, .skips = true};
+    o.steps = 2;
+    o.shape = {{1, 4}, micro_batches};
+    return o;
+  }
+};
+
+// What the layers say by themselves, one after the other, without chunks, programs or messages.
+TEST_F(SkipRun, OneRankGivesTheBitsOfASerialOracleWithinEveryBudget) {
+  int tried = 0;
+  for (const auto& [dtype, blocks] : {std::pair{DType::fp64, 3}, {DType::fp32, 6}, {DType::bf16, 7}}) {
+    auto o = options(blocks, 3);
+    o.sizes.dtype = dtype;
+    o.sizes.tied = false;
+    const auto oracle = toy::StaleOracle(o, 3, [](std::uint32_t, std::uint32_t) { return 0U; }).run();
+    const auto expect_oracle = [&](const toy::RunOptions& options, const std::string& what) {
+      const auto r = run(options, what);
+      ASSERT_TRUE(r.planned.fits) << what << ": " << r.planned.refusal.why;
+      EXPECT_EQ(r.losses, oracle.losses) << what;
+      EXPECT_EQ(r.norms, oracle.norms) << what;
+      EXPECT_EQ(r.hash, oracle.hash) << what;
+      EXPECT_LE(r.peak[Tier::device], options.budget.device) << what;
+      EXPECT_EQ(r.traffic.back(), r.planned.step_traffic.back()) << what;
+      EXPECT_EQ(r.peak[Tier::device], r.planned.peak_bytes[Tier::device]) << what;
+    };
+    o.before_use = true;
+    for (const auto order : {Order::horizontal, Order::vertical, Order::group_vertical})
+      for (const int activations : {0, 1, 2, 3}) {
+        auto tiered = o;
+        tiered.order = order;
+        tiered.group = 2;
+        tiered.recompute = activations % 2 == 1;
+        tiered.offload = activations >= 2;
+        tiered.depth = static_cast<std::uint32_t>(tried % 3);
+        tiered.threads = 1 + tried % 2;
+        if (tried % 3 != 0) toy::squeeze(tiered, tried % 3 == 2);
+        expect_oracle(tiered, fmt::format("{} blocks, {}, order {}, activations {}, tiers {}", blocks, name_of(dtype),
+                                          static_cast<int>(order), activations, tried % 3));
+        ++tried;
+      }
+  }
+  EXPECT_EQ(tried, 36);
+}
+
+TEST_F(SkipRun, ASkipChangesWhatIsComputed) {
+  auto o = options(6, 2);
+  const auto with = run(o, "with skips");
+  o.sizes.skips = false;
+  const auto without = run(o, "without");
+  EXPECT_NE(with.losses, without.losses);
+  EXPECT_NE(with.hash, without.hash);
+}
+
+TEST_F(SkipRun, EverySynchronousOrderGivesTheBitsOfOneRank) {
+  struct Case {
+    std::uint32_t chunks, micro_batches, ranks;
+    std::int64_t blocks;  // fewer than stages, as many, more, and cuts inside skips
+  };
+  const Case cases[] = {{2, 4, 2, 4},  {2, 8, 2, 9}, {2, 4, 4, 8},  {3, 6, 2, 11}, {2, 3, 4, 13},
+                        {4, 6, 3, 12}, {2, 8, 4, 3}, {2, 12, 5, 7}, {3, 8, 3, 17}};
+  std::size_t at = 0;
+  for (const auto& c : cases) {
+    auto base = options(c.blocks, c.micro_batches);
+    base.sizes.tied = at % 3 != 1;
+    base.sizes.dtype = at % 2 == 0 ? DType::fp32 : DType::bf16;
+    base.before_use = at % 2 == 0;
+    base.evaluate_between = true;
+    const auto one = run(base, "one rank");
+    for (const std::string order : kOrders) {
+      if (order == "dualpipe-v" && c.micro_batches < 2 * c.ranks) continue;
+      auto o = base;
+      o.recompute = at % 4 == 1;
+      o.offload = at % 4 == 2;
+      o.pipeline = test::pipeline_of(order, c.ranks, c.micro_batches, c.chunks, c.blocks);
+      const auto what = fmt::format("{} on {} ranks, {} stages each, {} micro-batches, {} blocks", order, c.ranks, c.chunks,
+                                    c.micro_batches, c.blocks);
+      if (at % 3 == 2) test::squeeze_stages(o, true);
+      expect_same_within(o, one, what);
+    }
+    ++at;
+  }
+}
+
+TEST_F(SkipRun, TwoDirectionsGiveTheBitsOfOneRank) {
+  for (const auto& [ranks, blocks] : {std::pair{2U, 5}, {4U, 10}}) {
+    auto base = options(blocks, 8);
+    base.data.canonical = true;
+    base.evaluate_between = true;
+    const auto one = run(base, "one rank");
+    auto o = base;
+    o.pipeline = test::pipeline_of("chimera", ranks, 8, 1, blocks);
+    expect_same(one, run(o, "chimera"), fmt::format("chimera on {} ranks", ranks));
+  }
+}
+
+TEST_F(SkipRun, AsynchronousOrdersReadTheDeclaredVersions) {
+  for (const std::string order : {"pipedream", "pipedream-2bw"}) {
+    const std::uint32_t ranks = 3, every = 3, updates = 3;
+    auto o = options(7, every * updates);
+    o.sizes.tied = false;
+    o.before_use = false;
+    const auto schedule = pipeline::write_order(order, {.ranks = ranks, .micro_batches = every, .updates = updates});
+    o.pipeline = {schedule, pipeline::balance(std::vector<double>(9, 1.0), ranks)};
+    const auto part = pipeline::part_of(*o.pipeline, 0);
+    const auto oracle = toy::StaleOracle(o, every, [&](std::uint32_t layer, std::uint32_t m) {
+                          return schedule.reads[part.stage(layer)][m];
+                        }).run();
+    const auto r = run(o, order);
+    EXPECT_EQ(r.losses, oracle.losses) << order;
+    EXPECT_EQ(r.norms, oracle.norms) << order;
+    EXPECT_EQ(r.hash, oracle.hash) << order;
+  }
+}
+
+// ZeRO in the stages, with tiers.
+TEST_F(SkipRun, ZeroInStagesGivesTheBitsOfOneRank) {
+  for (const std::string order : {"1f1b", "zb-v", "interleaved"})
+    for (const std::uint32_t zero : {0U, 1U, 3U}) {
+      auto base = options(8, 8);
+      base.data.canonical = true;
+      const auto one = run(base, "one rank");
+      auto o = base;
+      o.data = {.ranks = 2, .zero = zero, .canonical = true};
+      o.shape.micro_batches = 4;
+      o.pipeline = test::pipeline_of(order, 2, 4, 2, o.sizes.blocks);
+      test::squeeze_stages(o, zero == 3);
+      expect_same_within(o, one, fmt::format("{}, ZeRO-{}", order, zero));
+    }
+}
+
+TEST_F(SkipRun, LateMessagesChangeNothing) {
+  const auto base = options(10, 6);
+  const auto one = run(base, "one rank");
+  std::uint64_t seed = 1;
+  for (const std::string order : kOrders) {
+    auto o = base;
+    o.pipeline = test::pipeline_of(order, 3, 6, 2, o.sizes.blocks);
+    expect_same(one, run(o, order, {.seed = ++seed, .longest_delay = std::chrono::microseconds(500)}), order);
+  }
+}
+
+TEST_F(SkipRun, ResumesWhereItStopped) {
+  auto o = options(7, 6);
+  o.steps = 5;
+  const auto whole = run(o, "one rank");
+  for (const std::uint32_t ranks : {1U, 3U}) {
+    if (ranks > 1) o.pipeline = test::pipeline_of("zb-h1", ranks, 6, 1, o.sizes.blocks);
+    o.store = folder_ / std::to_string(ranks);
+    o.resume = false;
+    o.commit_after = 3;
+    const auto before = toy::run_ranks(o);
+    for (const auto& error : before.errors) ASSERT_EQ(error, "");
+    o.commit_after = 0;
+    o.resume = true;
+    const auto after = toy::run_ranks(o);
+    for (std::size_t r = 0; r < after.ranks.size(); ++r) {
+      ASSERT_EQ(after.errors[r], "") << "rank " << r;
+      auto losses = before.ranks[r].losses;
+      losses.insert(losses.end(), after.ranks[r].losses.begin(), after.ranks[r].losses.end());
+      EXPECT_EQ(losses, whole.losses) << ranks << " ranks, rank " << r;
+      EXPECT_EQ(after.ranks[r].hash, whole.hash) << ranks << " ranks, rank " << r;
+    }
+  }
+}
+
+// Results, by layer, and the other ranks that read them.
+std::size_t cut_edges(const Model& model, const pipeline::Pipeline& p) {
+  std::set<std::pair<std::uint32_t, std::uint32_t>> edges;
+  const auto part = pipeline::part_of(p, 0);
+  const auto add = [&](std::uint32_t from, std::uint32_t to) {
+    if (part.holder(from) != part.holder(to)) edges.emplace(from, part.holder(to));
+  };
+  for (std::uint32_t l = 1; l < p.layers(); ++l) {
+    add(l - 1, l);
+    if (const auto from = model.layers[l]->skips_from()) add(*from, l);
+  }
+  return edges.size();
+}
+
+TEST_F(SkipRun, MessagesAreTheCutEdges) {
+  std::size_t without_skips = 0;  // orders whose skips need no message
+  for (const auto& [order, v, p, blocks] : {std::tuple{"gpipe", 1U, 2U, 6},
+                                            {"1f1b", 1U, 3U, 9},
+                                            {"zb-h1", 1U, 4U, 11},
+                                            {"interleaved", 2U, 2U, 8},
+                                            {"interleaved", 3U, 2U, 12},
+                                            {"zb-v", 2U, 2U, 6},
+                                            {"zb-v", 2U, 3U, 10},
+                                            {"dualpipe-v", 2U, 2U, 6}}) {
+    const std::uint32_t m = 4;
+    const auto what = fmt::format("{} on {} ranks, {} stages each, {} blocks", order, p, v, blocks);
+    auto o = options(blocks, m);
+    o.sizes.tied = false;
+    o.pipeline = test::pipeline_of(order, p, m, v, blocks);
+    Ledger::Entry sent, received;
+    for (const auto& ledger : test::ledgers_of(o, p))
+      for (const auto& [key, entry] : ledger.entries()) {
+        if (key.second != Operation::send && key.second != Operation::receive) continue;
+        auto& all = key.second == Operation::send ? sent : received;
+        all.calls += entry.calls;
+        all.payload_bytes += entry.payload_bytes;
+      }
+    o.store = folder_;
+    const auto model = toy::make_model(o.sizes);
+    const StepMap map(model, {.shape = o.shape, .pipeline = part_of(*o.pipeline, 0)});
+    const std::uint64_t messages = 2 * m * cut_edges(model, *o.pipeline);
+    EXPECT_EQ(sent.calls, messages) << what;
+    EXPECT_EQ(received.calls, messages) << what;
+    EXPECT_EQ(sent.payload_bytes, messages * map.chunk_bytes(map.x(1, 0))) << what;
+    EXPECT_EQ(received.payload_bytes, sent.payload_bytes) << what;
+    o.sizes.skips = false;
+    if (cut_edges(toy::make_model(o.sizes), *o.pipeline) * 2 * m == messages) ++without_skips;
+  }
+  EXPECT_EQ(without_skips, 3U);  // a V has block i and block n − 1 − i on one rank
+}
+
+TEST_F(SkipRun, PeakOfLiveActivationsIsTheSimulatedOne) {
+  for (const std::string order : kOrders) {
+    const std::uint32_t p = 3, m = 6;
+    auto o = options(13, m);
+    o.pipeline = test::pipeline_of(order, p, m, 2, o.sizes.blocks);
+    o.store = folder_ / order;
+    o.commit_at_end = false;
+    const auto all = toy::run_ranks(o);
+    const auto simulated = pipeline::simulate(o.pipeline->schedule, {});
+    const auto model = toy::make_model(o.sizes);
+    for (std::uint32_t r = 0; r < p; ++r) {
+      ASSERT_EQ(all.errors[r], "") << order << ", rank " << r;
+      const StepMap map(model, all.ranks[r].planned.map);
+      for (const auto& live : all.ranks[r].live) {
+        EXPECT_EQ(live.activations, simulated.peak_live[r]) << order << ", rank " << r;
+        EXPECT_EQ(live.bytes, test::most_bytes(*o.pipeline, r, map)) << order << ", rank " << r;
+      }
+    }
+  }
+}
+
+// All programs of all ranks, proved together: cuts at random, with stages of no layers, and skips that begin and end anywhere.
+TEST(SkipPrograms, EveryOrderAndEveryCutIsProvedOnAllRanksTogether) {
+  std::mt19937_64 random(7);
+  int programs = 0;
+  for (std::uint32_t p = 2; p <= 5; ++p)
+    for (std::uint32_t m = 2; m <= 11; m += 3)
+      for (const std::string order : {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v", "chimera"}) {
+        if ((order == "dualpipe-v" && m < 2 * p) || (order == "chimera" && (p % 2 != 0 || m % 2 != 0))) continue;
+        const auto schedule = pipeline::write_order(order, {.ranks = p, .micro_batches = m, .chunks = 3});
+        const auto blocks = static_cast<std::int64_t>(3 + random() % 20);
+        const auto model =
+            toy::make_model({.width = 16, .vocab = 33, .blocks = blocks, .tied = order != "chimera", .skips = true});
+        std::vector<std::uint32_t> begins{0};
+        for (std::uint32_t s = 1; s < schedule.placement.stages; ++s)
+          begins.push_back(1 + static_cast<std::uint32_t>(random() % static_cast<std::uint64_t>(blocks + 1)));
+        std::ranges::sort(begins);
+        begins.push_back(static_cast<std::uint32_t>(blocks) + 2);
+        SCOPED_TRACE(fmt::format("{} on {} ranks, {} micro-batches, stages from {}", order, p, m, fmt::join(begins, " ")));
+        PlanRequest request{.shape = {{1, 4}, m}, .pipeline = pipeline::Pipeline{schedule, begins}};
+        std::vector<std::unique_ptr<StepMap>> maps;
+        std::vector<Programs> all;
+        for (std::uint32_t r = 0; r < p; ++r) {
+          request.pipeline_rank = r;
+          maps.push_back(std::make_unique<StepMap>(
+              model, StepMap::Options{.shape = request.shape, .pipeline = part_of(*request.pipeline, r)}));
+          all.push_back(write_programs(*maps.back(), request, 0));
+        }
+        for (const auto which : {&Programs::first, &Programs::steady, &Programs::evaluate}) {
+          std::vector<Program> same;
+          for (const auto& of_rank : all) same.push_back(of_rank.*which);
+          ASSERT_NO_THROW(check_messages(same, Skips(model)));
+        }
+        ++programs;
+      }
+  EXPECT_GE(programs, 80);
+}
+
+}  // namespace
+}  // namespace terrace
