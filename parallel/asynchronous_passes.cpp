@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include <terrace/parallel/passes.h>
+
 namespace terrace {
 namespace {
 
@@ -35,7 +37,7 @@ Program with_updates_after_verdicts(const Program& program, const StepMap& map) 
   for (std::uint32_t l = 0; l < program.layers; ++l) layers_here += map.holds(l) ? 1 : 0;
   const auto apply = [&](std::uint32_t layer) {
     for (std::uint32_t c = 0; pending[layer] && c < map.updates_of(layer); ++c)
-      out.actions.push_back({.op = Op::update, .layer = layer, .chunk = c, .update = *pending[layer]});
+      add_update(out, map, {.op = Op::update, .layer = layer, .chunk = c, .update = *pending[layer]});
     pending[layer].reset();
   };
   for (const auto& a : program.actions) {

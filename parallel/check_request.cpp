@@ -16,11 +16,6 @@ void demand_asynchronous(const Model& model, const PlanRequest& request) {
         "the norm of the whole gradient by then\n  give --grad-clip 0, or --schedule pipedream-2bw, which clips every "
         "update by the norm of all stages' gradients",
         Exit::usage);
-  if (request.data.zero != 0)
-    throw Error(fmt::format("an asynchronous order of a pipeline keeps old weights whole on every data rank, and ZeRO-{} "
-                            "would shard them: not there yet\n  give --zero 0, or a synchronous --schedule like 1f1b",
-                            request.data.zero),
-                Exit::usage);
   if (any_clips(request.param_groups))
     throw Error(
         "an asynchronous order of a pipeline clips all parameters together or not at all\n  leave clip out of "

@@ -29,6 +29,7 @@ class StepChecker {
       layers_[l].updated.resize(map.updates_of(l));
       layers_[l].exchanged.resize(map.groups_of(l));
       layers_[l].gathered.resize(map.groups_of(l), true);
+      layers_[l].version.resize(map.groups_of(l));
       layers_[l].reduced.resize(map.reduced_groups(l));
       layers_[l].kept.resize(map.pipeline().kept_copies(l));
     }
@@ -47,6 +48,7 @@ class StepChecker {
   struct LayerState {
     std::vector<bool> forward, backward, input_half, updated;
     std::vector<bool> exchanged;         // of weights with a copy elsewhere: which groups' new content has been exchanged
+    std::vector<std::uint32_t> version;  // a group: which one its gathered weights are, where they are sharded
     std::vector<bool> gathered;          // false: the updated weights of the group are not everybody's yet
     std::vector<std::uint32_t> reduced;  // a group: how many micro-batches' gradients are
     std::uint32_t backwards = 0;
@@ -116,11 +118,13 @@ class StepChecker {
       case Op::gather:
         if (a.chunk >= layer.gathered.size()) fail(a, fmt::format("the layer has {} groups", layer.gathered.size()));
         if (updates_ == Updates::before_use && !updated(a.layer, a.chunk)) fail(a, "the weights have not been updated");
+        if (a.copy != 0 && !map_.data().gathers_before_use()) fail(a, "kept weights are whole on every rank");
         if (map_.data().gathers_updates() && layer.gathered[a.chunk]) fail(a, "everybody has these weights");
         if (!map_.data().gathers_updates() && !map_.data().gathers_before_use()) fail(a, "every rank holds all weights");
         if (map_.data().gathers_before_use() && content_[index(map_.gathered(a.layer, a.chunk))])
           fail(a, "these weights are gathered already");
         layer.gathered[a.chunk] = true;
+        layer.version[a.chunk] = a.copy != 0 ? layer.kept[a.copy - 1] : layer.made + (updated_so_far(layer, a.chunk) ? 1 : 0);
         break;
       case Op::keep: keep(a); break;
       case Op::release:
@@ -175,7 +179,7 @@ class StepChecker {
     return layers_[layer].backwards * p.replicas() + p.replica(layer) % p.replicas();
   }
 
-  // Weights are kept whole, from before an update.
+  // Weights are kept from before an update.
   void keep(const Action& a) {
     auto& layer = layers_[a.layer];
     if (a.copy == 0) fail(a, "these are the weights that are updated");
@@ -190,10 +194,19 @@ class StepChecker {
     if (!asynchronous_) return;
     const auto& layer = layers_[a.layer];
     const auto wanted = map_.pipeline().reads_version(a.layer, a.micro_batch);
+    const auto demand = [&](std::uint32_t read) {
+      if (read != wanted)
+        fail(a, fmt::format("it reads version {} of its weights, and the order wants version {}", read, wanted));
+    };
+    if (map_.data().gathers_before_use()) {
+      std::ranges::for_each(layer.version, demand);
+      return;
+    }
     if (a.copy == 0 && any(layer.updated)) fail(a, "a part of its weights has been updated");
-    const auto read = a.copy == 0 ? layer.made : layer.kept[a.copy - 1];
-    if (read != wanted)
-      fail(a, fmt::format("it reads version {} of its weights, and the order wants version {}", read, wanted));
+    demand(a.copy == 0 ? layer.made : layer.kept[a.copy - 1]);
+  }
+  [[nodiscard]] bool updated_so_far(const LayerState& layer, std::uint32_t group) const {
+    return layer.updated[map_.options().layer_unit ? 0 : group];
   }
   void verdict(const Action& a) {
     if (updates_ != Updates::after_verdict) fail(a, "nothing waits for it");

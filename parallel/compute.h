@@ -103,6 +103,7 @@ class Compute {
   [[nodiscard]] bool is_tied(std::uint32_t tensor) const;
   void update_chunk(const Action& action, std::uint32_t chunk, const Views& views, bool first);
   [[nodiscard]] bool shares_squares() const;
+  [[nodiscard]] Communicator& sharers_of_squares() const;
   void verdict(const Action& action);
   [[nodiscard]] UpdateStep update_step(const Action& action, bool first);
   [[nodiscard]] double gradient_scale(const ParamSpec& param) const;  // multiplies update_step()'s

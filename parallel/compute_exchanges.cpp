@@ -25,10 +25,14 @@ void Compute::share_results(Share what) {
   // Where data ranks hold all of a gradient each has its layers' squares already. A rank without layers shares, too. They are
   // the same in every copy of the state.
   if (what != Share::step || !shares_squares()) return;
-  const bool sharded = parts_.map->data().stage() >= 1;
-  auto& with = !parts_.ranks.pipeline ? ranks_->sharers() : sharded ? *parts_.ranks.copy : *parts_.ranks.pipeline;
   for (std::size_t u = 0; u < squares_.size(); ++u)
-    if (!verdicts_[u].given) share(with, squares_[u].all());
+    if (!verdicts_[u].given) share(sharers_of_squares(), squares_[u].all());
+}
+
+// All that together hold one copy of the state.
+Communicator& Compute::sharers_of_squares() const {
+  if (!parts_.ranks.pipeline) return ranks_->sharers();
+  return parts_.map->data().stage() >= 1 ? *parts_.ranks.copy : *parts_.ranks.pipeline;
 }
 
 // The lane waits for the norms (Walk), and who wants the norm for the lane.
@@ -36,7 +40,7 @@ void Compute::verdict(const Action& a) {
   auto& stream = *parts_.communication_stream;
   const auto numbers = squares_.at(a.update).all();
   const Bytes bytes{reinterpret_cast<std::byte*>(numbers.data()), numbers.size_bytes()};
-  if (parts_.ranks.pipeline) parts_.ranks.pipeline->all_reduce(stream, Reduction::sum(DType::fp64), bytes, bytes);
+  if (shares_squares()) sharers_of_squares().all_reduce(stream, Reduction::sum(DType::fp64), bytes, bytes);
   verdicts_[a.update].given = stream.record();
 }
 
@@ -58,7 +62,7 @@ void Compute::message(const Action& a, const Views& views) {
 
 void Compute::gather(const Action& a, const Views& views) {
   const auto& map = *parts_.map;
-  const auto mine = map.state(Kind::parameter, a.layer, map.own(a.chunk));
+  const auto mine = map.gathered_from(a);
   const auto group = map.gathered(a.layer, a.chunk);
   const auto bytes = map.chunk_bytes(mine);
   auto& stream = *parts_.communication_stream;

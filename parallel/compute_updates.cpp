@@ -135,12 +135,8 @@ void Compute::fill(const Action& a, const Views& views) {
 }
 
 void Compute::keep(const Action& a, const Views& views) {
-  const auto& map = *parts_.map;
-  for (std::uint32_t i = 0; i < map.data().group(); ++i) {
-    const auto chunk = a.chunk * map.data().group() + i;
-    const ChunkId from{index(map.weights(a.layer)) + chunk}, to{index(map.weights(a.layer, a.copy)) + chunk};
-    parts_.stream->copy(views.of(to), views.of(from), map.chunk_bytes(to));
-  }
+  for (const auto& [from, to] : parts_.map->kept_by(a))
+    parts_.stream->copy(views.of(to), views.of(from), parts_.map->chunk_bytes(to));
 }
 
 }  // namespace terrace

@@ -113,27 +113,36 @@ Program with_tied_gradients(const Program& program, const StepMap& map) {
 
 namespace {
 
-// A stretch of layer actions, one after the other, that use one layer's gathered weights.
+// A stretch of layer actions, one after the other, that use one layer's gathered weights, and those of one version.
 struct Stretch {
-  std::uint32_t layer = 0;
+  std::uint32_t layer = 0, copy = 0;
   std::size_t first = 0, last = 0;  // of the program's layer actions
+  std::size_t not_before = 0;       // the first of them that comes when these weights exist
 };
 
-std::vector<Stretch> stretches(const std::vector<Action>& layer_actions, const StepMap& map) {
+std::vector<Stretch> stretches(const Program& program, const StepMap& map) {
   std::vector<Stretch> all;
-  std::map<std::uint32_t, std::size_t> latest;  // by layer: its stretch so far
-  const auto use = [&](std::uint32_t layer, std::size_t at) {
+  std::map<std::uint32_t, std::size_t> latest;   // by layer: its stretch so far
+  std::map<std::uint32_t, std::size_t> updated;  // by layer: the first layer action behind its last update
+  const auto use = [&](std::uint32_t layer, std::uint32_t copy, std::size_t at) {
     const auto known = latest.find(layer);
-    if (known != latest.end() && all[known->second].last + 1 >= at) {
-      all[known->second].last = at;
-      return;
+    if (known != latest.end()) {
+      auto& s = all[known->second];
+      if (s.last + 1 >= at && s.copy == copy && updated[layer] <= s.last) {
+        s.last = at;
+        return;
+      }
     }
     latest[layer] = all.size();
-    all.push_back({layer, at, at});
+    all.push_back({layer, copy, at, at, updated[layer]});
   };
-  for (std::size_t i = 0; i < layer_actions.size(); ++i) {
-    use(layer_actions[i].layer, i);
-    if (layer_actions[i].layer == map.tied_layer()) use(map.tied_home(), i);
+  std::size_t at = 0;
+  for (const auto& a : program.actions) {
+    if (a.op == Op::update) updated[a.layer] = at;
+    if (!is_layer_action(a.op)) continue;
+    use(a.layer, a.copy, at);
+    if (a.layer == map.tied_layer()) use(map.tied_home(), 0, at);
+    ++at;
   }
   return all;
 }
@@ -142,16 +151,14 @@ std::vector<Stretch> stretches(const std::vector<Action>& layer_actions, const S
 
 Program with_gathers(const Program& program, const StepMap& map, std::uint32_t ahead) {
   if (!map.data().gathers_before_use()) return program;
-  std::vector<Action> layer_actions;
-  for (const auto& a : program.actions)
-    if (is_layer_action(a.op)) layer_actions.push_back(a);
-  const auto all = stretches(layer_actions, map);
-  std::vector<std::vector<std::uint32_t>> gathers(layer_actions.size()), releases(layer_actions.size());
+  const auto layer_actions =
+      static_cast<std::size_t>(std::ranges::count_if(program.actions, [](const Action& a) { return is_layer_action(a.op); }));
+  std::vector<std::vector<Stretch>> gathers(layer_actions), releases(layer_actions);
   std::map<std::uint32_t, std::size_t> free_from;  // a layer's gathered weights exist once at a time
-  for (const auto& s : all) {
+  for (const auto& s : stretches(program, map)) {
     const auto early = s.first >= ahead ? s.first - ahead : 0;
-    gathers[std::max(early, free_from[s.layer])].push_back(s.layer);
-    releases[s.last].push_back(s.layer);
+    gathers[std::max({early, s.not_before, free_from[s.layer]})].push_back(s);
+    releases[s.last].push_back(s);
     free_from[s.layer] = s.last + 1;
   }
 
@@ -162,11 +169,11 @@ Program with_gathers(const Program& program, const StepMap& map, std::uint32_t a
       out.actions.push_back(a);
       continue;
     }
-    for (const auto layer : gathers[at])
-      for (std::uint32_t c = 0; c < map.groups_of(layer); ++c)
-        out.actions.push_back({.op = Op::gather, .layer = layer, .chunk = c});
+    for (const auto& s : gathers[at])
+      for (std::uint32_t c = 0; c < map.groups_of(s.layer); ++c)
+        out.actions.push_back({.op = Op::gather, .layer = s.layer, .chunk = c, .copy = s.copy});
     out.actions.push_back(a);
-    for (const auto layer : releases[at]) out.actions.push_back({.op = Op::release, .layer = layer});
+    for (const auto& s : releases[at]) out.actions.push_back({.op = Op::release, .layer = s.layer});
     ++at;
   }
   return out;
@@ -182,23 +189,27 @@ void add_weight_messages(Program& program, const StepMap& map, const Action& aft
         {.op = copies ? Op::receive : Op::send, .layer = after.layer, .chunk = g, .payload = Payload::weights, .peer = peer});
 }
 
+void add_update(Program& program, const StepMap& map, const Action& update) {
+  const auto layer = update.layer;
+  const bool whole = map.options().layer_unit.has_value();
+  if (!map.copies(layer)) {
+    if (map.halves_updates()) program.actions.push_back({.op = Op::prepare, .layer = layer, .update = update.update});
+    if (!map.layer_needs(layer).exchanges.empty())
+      program.actions.push_back({.op = Op::exchange, .layer = layer, .update = update.update});
+    program.actions.push_back(update);
+  }
+  add_weight_messages(program, map, update);
+  for (auto g = whole ? 0 : update.chunk; map.data().gathers_updates() && g < (whole ? map.groups_of(layer) : update.chunk + 1);
+       ++g)
+    program.actions.push_back({.op = Op::gather, .layer = layer, .chunk = g});
+}
+
 Program with_updates(Program program, const StepMap& map, Updates updates) {
   if (updates == Updates::none) return program;
   Program out{program.layers, program.micro_batches, {}};
   std::vector<std::uint32_t> updated(program.layers, 0);  // groups
   const auto add_update = [&](std::uint32_t layer, std::uint32_t number = 0) {
-    const auto c = updated[layer]++;
-    const Action update{.op = Op::update, .layer = layer, .chunk = c, .update = number};
-    const bool whole = map.options().layer_unit.has_value();
-    if (!map.copies(layer)) {
-      if (map.halves_updates()) out.actions.push_back({.op = Op::prepare, .layer = layer, .update = number});
-      if (!map.layer_needs(layer).exchanges.empty())
-        out.actions.push_back({.op = Op::exchange, .layer = layer, .update = number});
-      out.actions.push_back(update);
-    }
-    add_weight_messages(out, map, update);
-    for (auto g = whole ? 0 : c; map.data().gathers_updates() && g < (whole ? map.groups_of(layer) : c + 1); ++g)
-      out.actions.push_back({.op = Op::gather, .layer = layer, .chunk = g});
+    terrace::add_update(out, map, {.op = Op::update, .layer = layer, .chunk = updated[layer]++, .update = number});
   };
   const auto add_updates = [&](std::uint32_t layer, std::uint32_t number = 0) {
     while (updated[layer] < map.updates_of(layer)) add_update(layer, number);

@@ -25,7 +25,8 @@ Program with_norms(Program program, const StepMap& map);
 // goes there, once a step. Behind the norms, before which it is added.
 Program with_tied_gradients(const Program& program, const StepMap& map);
 // Where weights are sharded: each stretch of a layer's actions gets its weights gathered `ahead` layer actions before it, and
-// released behind it. Before the updates, which then come before the gathers.
+// released behind it. Before the updates, which then come before the gathers; of an asynchronous order behind its versions,
+// each of which is gathered for itself, from kept shards or behind the update that makes it.
 Program with_gathers(const Program& program, const StepMap& map, std::uint32_t ahead);
 // Where the updated weights are everybody's, each update is followed by the gather that makes them so; where another rank of
 // the pipeline has a copy of them, by the message that brings them there, which there is the copy's update. in_backward: a
@@ -34,6 +35,8 @@ Program with_gathers(const Program& program, const StepMap& map, std::uint32_t a
 // alone, behind what the program has. Behind the action that has new weights, of a layer whose weights another rank has a copy
 // of: its message, at this end.
 void add_weight_messages(Program& program, const StepMap& map, const Action& after);
+// One update, with all that goes before and behind it: what ranks prepare and exchange, messages, gathers.
+void add_update(Program& program, const StepMap& map, const Action& update);
 // after_verdict is asynchronous_passes.h's.
 enum class Updates : std::uint8_t { none, in_backward, before_use, all, after_verdict };
 Program with_updates(Program program, const StepMap& map, Updates updates);

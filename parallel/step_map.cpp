@@ -258,7 +258,7 @@ void StepMap::add_kept() {
   for (std::uint32_t l = 0; l < layers(); ++l) {
     kept_.push_back(static_cast<std::uint32_t>(chunks_.size()));
     for (std::uint32_t copy = 0; holds(l) && copy < pipeline().kept_copies(l); ++copy)
-      add_run(layout_.chunks_of(l), {.bytes = bytes, .kind = Kind::activation, .end = End::high, .layer = l, .role = 'k'});
+      add_run(kept_chunks(l), {.bytes = bytes, .kind = Kind::activation, .end = End::high, .layer = l, .role = 'k'});
   }
 }
 
@@ -301,8 +301,9 @@ std::uint32_t StepMap::add_run(std::uint32_t count, ChunkInfo info) {
   info.run_first = static_cast<std::uint32_t>(chunks_.size());
   info.run_count = count;
   for (std::uint32_t i = 0; i < count; ++i) {
-    const bool sharded = (info.role == 's' || info.role == 't') && data().shards(info.kind);
-    if (count > 1 || info.role == 's' || info.role == 't') info.position = sharded ? own(i) : i;
+    const bool sharded =
+        info.role == 'k' ? data().shards(Kind::parameter) : (info.role == 's' || info.role == 't') && data().shards(info.kind);
+    if (count > 1 || sharded || info.role == 's' || info.role == 't') info.position = sharded ? own(i) : i;
     chunks_.push_back(info);
   }
   return info.run_first;
@@ -357,8 +358,25 @@ std::uint32_t StepMap::reduced_groups(std::uint32_t layer) const {
 }
 
 ChunkId StepMap::weights(std::uint32_t layer, std::uint32_t copy) const {
-  if (copy != 0) return ChunkId(kept_.at(layer) + (copy - 1) * layout_.chunks_of(layer));
-  return data().shards(Kind::parameter) ? ChunkId(gathered_[layer]) : state(Kind::parameter, layer, 0);
+  if (data().shards(Kind::parameter)) return ChunkId(gathered_[layer]);
+  return copy != 0 ? kept(layer, copy) : state(Kind::parameter, layer, 0);
+}
+std::uint32_t StepMap::kept_chunks(std::uint32_t layer) const {
+  return data().shards(Kind::parameter) ? groups_of(layer) : layout_.chunks_of(layer);
+}
+ChunkId StepMap::kept(std::uint32_t layer, std::uint32_t copy) const {
+  return ChunkId(kept_.at(layer) + (copy - 1) * kept_chunks(layer));
+}
+ChunkId StepMap::gathered_from(const Action& a) const {
+  return a.copy == 0 ? state(Kind::parameter, a.layer, own(a.chunk)) : ChunkId(index(kept(a.layer, a.copy)) + a.chunk);
+}
+std::vector<std::pair<ChunkId, ChunkId>> StepMap::kept_by(const Action& a) const {
+  if (data().shards(Kind::parameter))
+    return {{state(Kind::parameter, a.layer, own(a.chunk)), ChunkId(index(kept(a.layer, a.copy)) + a.chunk)}};
+  std::vector<std::pair<ChunkId, ChunkId>> pairs;
+  for (const auto c : chunks_of(a.chunk))
+    pairs.emplace_back(state(Kind::parameter, a.layer, c), ChunkId(index(kept(a.layer, a.copy)) + c));
+  return pairs;
 }
 ChunkId StepMap::gradients(std::uint32_t layer) const {
   return data().folds_each() ? ChunkId(buckets_[layer]) : state(Kind::gradient, layer, 0);

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <terrace/memory/layout.h>
@@ -143,11 +144,14 @@ class StepMap {
   // First chunks of runs that hold all of a layer: the weights as they are computed with, and where a backward writes
   // gradients. What exists for a moment on every rank (gathered weights, gradients to be reduced, visited weights) has a whole
   // group in every chunk, so that a program's uses do not grow with the number of ranks.
-  // `copy` 0: those that updates change; else weights that were kept from before an update.
+  // `copy` 0: those that updates change; else weights that were kept from before an update, which are sharded like those.
   [[nodiscard]] ChunkId weights(std::uint32_t layer, std::uint32_t copy = 0) const;
   [[nodiscard]] ChunkId gradients(std::uint32_t layer) const;
   [[nodiscard]] ChunkId tied_gradients() const;
   [[nodiscard]] ChunkId gathered(std::uint32_t layer, std::uint32_t group) const;  // where its weights are computed with
+  [[nodiscard]] ChunkId gathered_from(const Action& gather) const;                 // this rank's part of them
+  // What is copied to where, when a group of the weights is kept.
+  [[nodiscard]] std::vector<std::pair<ChunkId, ChunkId>> kept_by(const Action& keep) const;
   // The first bytes of one group of what a reduction adds up; `into` is where this rank's share of the sum goes.
   struct Reduced {
     ChunkId first{}, into{};
@@ -230,6 +234,8 @@ class StepMap {
   void use_reduced(std::vector<Use>& uses, const Action& reduce) const;
   void use_visited(std::vector<Use>& uses, const Action& visit) const;
   void use_updated(std::vector<Use>& uses, const Action& update) const;
+  [[nodiscard]] ChunkId kept(std::uint32_t layer, std::uint32_t copy) const;  // the first of kept_chunks()
+  [[nodiscard]] std::uint32_t kept_chunks(std::uint32_t layer) const;
   [[nodiscard]] bool is_packed_by_share(const ChunkInfo& chunk) const;
   [[nodiscard]] std::uint32_t held_position(Kind kind, std::uint32_t chunk_in_layer) const;
   void use_some(std::vector<Use>& uses, ChunkId chunk, Access access) const;  // nothing for empty buffers

@@ -38,8 +38,8 @@ Programs write_programs(const StepMap& map, const PlanRequest& request, std::uin
   Programs out;
   if (map.pipeline().asynchronous()) {
     const auto updates = request.updates_before_use ? Updates::after_verdict : Updates::in_backward;
-    out.steady = with_versions(
-        updates == Updates::after_verdict ? with_updates_after_verdicts(order, map) : with_updates(order, map, updates), map);
+    order = updates == Updates::after_verdict ? with_updates_after_verdicts(order, map) : with_updates(order, map, updates);
+    out.steady = with_gathers(with_versions(order, map), map, gather_ahead);
     check_step(out.steady, map, updates);
     out.first = out.steady = finish(out.steady);
   } else {

@@ -11,7 +11,7 @@ void StepMap::use_run(std::vector<Use>& uses, ChunkId first, std::uint32_t count
 }
 
 void StepMap::use_weights(std::vector<Use>& uses, std::uint32_t layer, std::uint32_t copy) const {
-  if (copy != 0) return use_run(uses, weights(layer, copy), layout_.chunks_of(layer), Access::read);
+  if (copy != 0 && !data().shards(Kind::parameter)) return use_run(uses, kept(layer, copy), kept_chunks(layer), Access::read);
   const auto chunks = [&](std::uint32_t l) { return data().shards(Kind::parameter) ? groups_of(l) : layout_.chunks_of(l); };
   use_run(uses, weights(layer), chunks(layer), Access::read);
   if (layer == tied_layer_) use_run(uses, weights(tied_home_), chunks(tied_home_), Access::read);
@@ -134,7 +134,7 @@ std::vector<Use> StepMap::uses(const Action& a) const {
       break;
     case Op::visit: use_visited(uses, a); break;
     case Op::gather: {
-      const auto mine = state(Kind::parameter, a.layer, own(a.chunk)), all = gathered(a.layer, a.chunk);
+      const auto mine = gathered_from(a), all = gathered(a.layer, a.chunk);
       uses.push_back({mine, Access::read});
       if (data().shards(Kind::parameter)) {
         uses.push_back({all, Access::overwrite});
@@ -151,12 +151,12 @@ std::vector<Use> StepMap::uses(const Action& a) const {
     case Op::receive:
       for (const auto chunk : carried_by(a)) uses.push_back({chunk, a.op == Op::send ? Access::read : Access::overwrite});
       break;
-    case Op::keep: {
-      const auto first_chunk = a.chunk * data().group();
-      use_run(uses, ChunkId(index(weights(a.layer)) + first_chunk), data().group(), Access::read);
-      use_run(uses, ChunkId(index(weights(a.layer, a.copy)) + first_chunk), data().group(), Access::overwrite);
+    case Op::keep:
+      for (const auto& [from, to] : kept_by(a)) {
+        uses.push_back({from, Access::read});
+        uses.push_back({to, Access::overwrite});
+      }
       break;
-    }
     case Op::verdict: break;
     case Op::decode:
       use_weights(uses, a.layer, 0);
@@ -233,8 +233,7 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
       break;
     }
     case Op::release:
-      for (std::uint32_t c = 0; a.copy != 0 && c < layout_.chunks_of(a.layer); ++c)
-        add(ChunkId(index(weights(a.layer, a.copy)) + c));
+      for (std::uint32_t c = 0; a.copy != 0 && c < kept_chunks(a.layer); ++c) add(ChunkId(index(kept(a.layer, a.copy)) + c));
       for (std::uint32_t g = 0; a.copy == 0 && g < groups_of(a.layer); ++g) add(gathered(a.layer, g));
       break;
     case Op::visit:

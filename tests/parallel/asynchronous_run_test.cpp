@@ -129,12 +129,67 @@ TEST_F(AsynchronousRun, DataRanksOfAStageFoldTheirGradients) {
   }
 }
 
+// ZeRO over the data ranks of a stage: states, gradients and weights sharded, old weights with them. Nothing of it is seen.
+TEST_F(AsynchronousRun, DataRanksThatShardTheirStateChangeNothing) {
+  struct Row {
+    const char* order;
+    Case c;
+    std::uint32_t data, shard_group;
+    DType dtype;
+    bool clipped;
+  };
+  for (const auto& row : {Row{"pipedream-2bw", {2, 2, 3}, 2, 0, DType::fp32, true},
+                          {"pipedream-2bw", {3, 4, 2}, 2, 0, DType::bf16, false},
+                          {"pipedream-2bw", {2, 3, 3}, 3, 0, DType::fp64, true},
+                          {"pipedream-2bw", {2, 2, 3}, 4, 2, DType::fp32, true},
+                          {"pipedream-2bw", {1, 2, 3}, 2, 0, DType::fp32, true},
+                          {"pipedream", {3, 1, 6}, 2, 0, DType::fp32, false},
+                          {"pipedream", {4, 1, 7}, 2, 0, DType::bf16, false},
+                          {"pipedream", {3, 2, 4}, 4, 2, DType::fp64, false}})
+    for (const std::uint32_t zero : {1U, 2U, 3U})
+      for (const std::uint32_t ahead : {0U, 2U}) {
+        if (ahead != 0 && zero != 3) continue;
+        auto o = options(row.order, row.c);
+        o.sizes.dtype = row.dtype;
+        o.before_use = row.clipped;
+        o.recompute = row.data == 3;
+        o.data = {.ranks = row.data, .zero = zero, .canonical = true, .shard_group = row.shard_group};
+        o.gather_ahead = ahead;
+        expect_declared(
+            o, row.order, row.c,
+            fmt::format("{}, {} data ranks, ZeRO-{}, gathered {} ahead", to_text(row.order, row.c), row.data, zero, ahead));
+      }
+}
+
+// Optimizers that see whole layers prepare, exchange and finish each of a step's updates where ranks share them.
+TEST_F(AsynchronousRun, WholeLayerOptimizersShardTheirState) {
+  for (const auto& [order, c] : {std::pair<std::string, Case>{"pipedream-2bw", {2, 2, 3}}, {"pipedream", {3, 1, 5}}})
+    for (const std::string optimizer : {"lamb", "adafactor", "muon"}) {
+      auto o = options(order, c);
+      o.before_use = order == "pipedream-2bw";
+      o.make_optimizer = [=] { return make_optimizer(optimizer, {}); };
+      o.data = {.ranks = 2, .canonical = true};
+      const auto whole = run(o, order).front();
+      for (const std::uint32_t zero : {1U, 2U, 3U}) {
+        o.data.zero = zero;
+        const auto what = fmt::format("{}, {}, ZeRO-{}", to_text(order, c), optimizer, zero);
+        for (const auto& rank : run(o, what)) {
+          EXPECT_EQ(rank.losses, whole.losses) << what;
+          EXPECT_EQ(rank.norms, whole.norms) << what;
+          EXPECT_EQ(rank.hash, whole.hash) << what;
+        }
+      }
+    }
+}
+
 // Two numbers have one sum: where an update has one micro-batch of each of two ranks, no canonical order is needed.
 TEST_F(AsynchronousRun, DataRanksReduceTheirGradientsOfEachUpdateAtOnce) {
   const Case c{3, 1, 6};
-  auto o = options("pipedream", c);
-  o.data = {.ranks = 2};
-  expect_declared(o, "pipedream", c, "pipedream, two data ranks");
+  for (const std::uint32_t zero : {0U, 1U, 2U, 3U}) {
+    auto o = options("pipedream", c);
+    o.data = {.ranks = 2, .zero = zero};
+    expect_declared(o, "pipedream", c, fmt::format("pipedream, two data ranks, ZeRO-{}", zero));
+  }
 }
 
 // Old weights move between the tiers like any others, and every byte of them was planned.
@@ -144,11 +199,14 @@ TEST_F(AsynchronousRun, OldWeightsLiveInTheTiersAndChangeNothing) {
     Case c;
     DType dtype;
     bool clipped, disk;
+    std::uint32_t zero = 0;  // of two data ranks; 0: of one
   };
   const Row rows[] = {
-      {"pipedream-2bw", {3, 4, 3}, DType::fp32, true, false}, {"pipedream-2bw", {3, 4, 3}, DType::bf16, false, true},
-      {"pipedream-2bw", {2, 3, 2}, DType::fp64, true, true},  {"pipedream", {4, 1, 8}, DType::fp32, false, false},
-      {"pipedream", {3, 1, 6}, DType::bf16, false, true},     {"pipedream", {3, 2, 4}, DType::fp64, false, true}};
+      {"pipedream-2bw", {3, 4, 3}, DType::fp32, true, false},   {"pipedream-2bw", {3, 4, 3}, DType::bf16, false, true},
+      {"pipedream-2bw", {2, 3, 2}, DType::fp64, true, true},    {"pipedream", {4, 1, 8}, DType::fp32, false, false},
+      {"pipedream", {3, 1, 6}, DType::bf16, false, true},       {"pipedream", {3, 2, 4}, DType::fp64, false, true},
+      {"pipedream-2bw", {3, 4, 2}, DType::bf16, true, true, 1}, {"pipedream", {3, 1, 6}, DType::fp32, false, true, 2},
+      {"pipedream-2bw", {2, 3, 3}, DType::fp32, true, true, 3}, {"pipedream", {3, 1, 6}, DType::bf16, false, true, 3}};
   std::uint64_t moved = 0, read = 0;
   for (const auto& row : rows) {
     auto o = options(row.order, row.c);
@@ -157,6 +215,7 @@ TEST_F(AsynchronousRun, OldWeightsLiveInTheTiersAndChangeNothing) {
     o.pipeline->begins = pipeline::balance(costs, row.c.ranks);
     o.before_use = row.clipped;
     o.update = Tier::host;
+    if (row.zero != 0) o.data = {.ranks = 2, .zero = row.zero, .canonical = true};
     PerTier<std::uint64_t> smallest{};
     for (std::uint32_t r = 0; r < row.c.ranks; ++r) {
       auto request = toy::request_of(o);
@@ -167,7 +226,8 @@ TEST_F(AsynchronousRun, OldWeightsLiveInTheTiersAndChangeNothing) {
     o.budget.device = smallest[Tier::device] * 7 / 4;
     o.disk_tier = row.disk;
     if (row.disk) o.budget = {o.budget.device, smallest[Tier::host] * 3 + 128 * kKiB, 256 * kMiB};
-    const auto what = fmt::format("{}, {}{}", to_text(row.order, row.c), name_of(row.dtype), row.disk ? ", disk" : "");
+    const auto what = fmt::format("{}, {}{}", to_text(row.order, row.c), name_of(row.dtype), row.disk ? ", disk" : "") +
+                      fmt::format(", ZeRO-{}", row.zero);
     expect_declared(o, row.order, row.c, what);
     for (const auto& r : run(o, what)) {
       for (const auto tier : {Tier::device, Tier::host}) EXPECT_EQ(r.peak[tier], r.planned.peak_bytes[tier]) << what;
@@ -196,24 +256,27 @@ TEST_F(AsynchronousRun, StalenessIsReal) {
 // A step drains, so whoever goes on at its end goes on as if nothing had been.
 TEST_F(AsynchronousRun, ResumesWhereItDrained) {
   for (const std::string order : {"pipedream-2bw", "pipedream"}) {
-    const Case c{3, 3, 3};
-    auto o = options(order, c);
-    o.steps = 4;
-    o.before_use = order == "pipedream-2bw";
-    const auto wanted = oracle(o, order, c);
-    o.store = folder_ / order;
-    o.commit_after = 2;
-    const auto before = toy::run_ranks(o);
-    for (const auto& error : before.errors) ASSERT_EQ(error, "") << order;
-    o.commit_after = 0;
-    o.resume = true;
-    const auto after = toy::run_ranks(o);
-    for (std::size_t r = 0; r < after.ranks.size(); ++r) {
-      ASSERT_EQ(after.errors[r], "") << order << ", rank " << r;
-      auto losses = before.ranks[r].losses;
-      losses.insert(losses.end(), after.ranks[r].losses.begin(), after.ranks[r].losses.end());
-      EXPECT_EQ(losses, wanted.losses) << order << ", rank " << r;
-      EXPECT_EQ(after.ranks[r].hash, wanted.hash) << order << ", rank " << r;
+    for (const std::uint32_t zero : {0U, 1U, 3U}) {
+      const Case c{3, 3, 3};
+      auto o = options(order, c);
+      o.steps = 4;
+      o.before_use = order == "pipedream-2bw";
+      if (zero != 0) o.data = {.ranks = 2, .zero = zero, .canonical = true};
+      const auto wanted = oracle(o, order, c);
+      o.store = folder_ / fmt::format("{}-{}", order, zero);
+      o.commit_after = 2;
+      const auto before = toy::run_ranks(o);
+      for (const auto& error : before.errors) ASSERT_EQ(error, "") << order;
+      o.commit_after = 0;
+      o.resume = true;
+      const auto after = toy::run_ranks(o);
+      for (std::size_t r = 0; r < after.ranks.size(); ++r) {
+        ASSERT_EQ(after.errors[r], "") << order << ", rank " << r;
+        auto losses = before.ranks[r].losses;
+        losses.insert(losses.end(), after.ranks[r].losses.begin(), after.ranks[r].losses.end());
+        EXPECT_EQ(losses, wanted.losses) << order << ", rank " << r;
+        EXPECT_EQ(after.ranks[r].hash, wanted.hash) << order << ", rank " << r;
+      }
     }
   }
 }
@@ -222,10 +285,15 @@ TEST_F(AsynchronousRun, ResumesWhereItDrained) {
 TEST_F(AsynchronousRun, NoDelayOfAMessageChangesAnything) {
   const auto* const seed_text = std::getenv("TERRACE_SEED");
   const std::uint64_t seed = seed_text ? std::strtoull(seed_text, nullptr, 10) : 1;
-  for (const auto& [order, clipped] :
-       {std::pair<std::string, bool>{"pipedream-2bw", true}, {"pipedream-2bw", false}, {"pipedream", false}}) {
-    const Case c{4, 4, 3};
+  for (const auto& [order, clipped, zero] : {std::tuple<std::string, bool, std::uint32_t>{"pipedream-2bw", true, 0},
+                                             {"pipedream-2bw", false, 0},
+                                             {"pipedream", false, 0},
+                                             {"pipedream-2bw", true, 1},
+                                             {"pipedream-2bw", true, 3},
+                                             {"pipedream", false, 3}}) {
+    const Case c{zero == 0 ? 4U : 3U, 4, 3};
     auto o = options(order, c);
+    if (zero != 0) o.data = {.ranks = 2, .zero = zero, .canonical = true};
     o.steps = 1;
     o.before_use = clipped;
     o.depth = 1;

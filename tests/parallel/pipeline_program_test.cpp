@@ -28,8 +28,8 @@ struct Ranks {
         bool clipped = true, bool canonical = false)
       : Ranks(pipeline::write_order(order,
                                     {.ranks = ranks, .micro_batches = micro_batches, .chunks = chunks, .updates = updates}),
-              tied, clipped, canonical) {}
-  Ranks(pipeline::Schedule given, bool tied, bool clipped, bool canonical)
+              tied, clipped, {.canonical = canonical}) {}
+  Ranks(pipeline::Schedule given, bool tied, bool clipped, const DataParallel& data)
       : schedule(std::move(given)),
         model(toy::make_model({.width = 16, .vocab = 33, .blocks = schedule.placement.stages, .tied = tied})) {
     // A block for each stage, and the embedding and the head beside the first and the last one.
@@ -38,7 +38,7 @@ struct Ranks {
     begins.push_back(schedule.placement.stages + 2);
     request.shape = {{1, 4}, schedule.micro_batches};
     request.updates_before_use = clipped;
-    request.data.canonical = canonical;
+    request.data = data;
     request.pipeline = {schedule, begins};
     for (u32 r = 0; r < schedule.placement.ranks; ++r) {
       request.pipeline_rank = r;
@@ -128,7 +128,7 @@ TEST(PipelinePrograms, TwoDirectionsInHalvesAreProvedOnAllRanksTogether) {
         if (canonical) costs.reduction = costs.last_reduction = {{0, 0}};
         const Ranks ranks(
             pipeline::best_list_schedule(pipeline::both_directions(p), {.micro_batches = m, .cap = m, .costs = costs}), true,
-            true, canonical);
+            true, {.canonical = canonical});
         for (const auto which : {&Programs::first, &Programs::steady, &Programs::drain})
           ASSERT_NO_THROW(check_messages(ranks.all(which)));
       }
@@ -235,6 +235,27 @@ TEST(PipelinePrograms, AsynchronousOnesWithAnActionRemovedOrDoubledAreRefused) {
   expect_none_to_spare(Ranks("pipedream", 3, 3, 2, false, 3, false), "pipedream", Updates::in_backward);
   // Where gradients are folded behind every backward.
   expect_none_to_spare(Ranks("pipedream-2bw", 2, 2, 2, false, 2, true, true), "pipedream-2bw", Updates::after_verdict);
+}
+
+// The rank's data ranks shard its state, and its old weights with them.
+TEST(PipelinePrograms, AsynchronousOnesThatShardTheirStateAreProvedAndRefused) {
+  for (const std::string order : {"pipedream-2bw", "pipedream"})
+    for (const u32 zero : {1U, 2U, 3U}) {
+      SCOPED_TRACE(fmt::format("{}, ZeRO-{}", order, zero));
+      const bool clipped = order == "pipedream-2bw";
+      const Ranks ranks(pipeline::write_order(order, {.ranks = 2, .micro_batches = 2, .updates = 3}), false, clipped,
+                        {.ranks = 2, .zero = zero});
+      const auto steady = ranks.all(&Programs::steady);
+      ASSERT_NO_THROW(check_messages(steady));
+      for (const auto& program : steady) ASSERT_EQ(parse_program(to_text(program)), program);
+      expect_none_to_spare(ranks, order, clipped ? Updates::after_verdict : Updates::in_backward);
+      if (zero != 3) continue;
+      auto wrong = steady.front();
+      const auto old = std::ranges::find_if(wrong.actions, [](const Action& a) { return a.op == Op::gather && a.copy != 0; });
+      ASSERT_NE(old, wrong.actions.end());
+      old->copy = 0;
+      EXPECT_THROW(check_step(wrong, *ranks.maps.front(), clipped ? Updates::after_verdict : Updates::in_backward), Error);
+    }
 }
 
 // Forward or backward on other weights than the order declares.

@@ -91,5 +91,39 @@ TEST_F(PipelineVolume, TwoDirectionsAddTheirGradientsUpOnceOrInEveryRound) {
     }
 }
 
+// Of an asynchronous order each update of a stage's weights is a reduction of its gradient, of every micro-batch's where that
+// is sharded, and a gathering of what came of it.
+TEST_F(PipelineVolume, AsynchronousUpdatesReduceAndGatherTheirStage) {
+  constexpr std::uint32_t kRanks = 2, kData = 2, kUpdates = 3, kMicroBatches = 2;
+  for (const std::uint32_t zero : {0U, 1U, 2U}) {
+    SCOPED_TRACE(fmt::format("ZeRO-{}", zero));
+    toy::RunOptions o;
+    o.store = folder_;
+    o.sizes = {.width = 16, .vocab = 33, .blocks = 2, .tied = false};
+    o.shape = {{1, 4}, kMicroBatches * kUpdates};
+    o.data = {.ranks = kData, .zero = zero};
+    o.pipeline = {pipeline::write_order("pipedream", {.ranks = kRanks, .micro_batches = kMicroBatches, .updates = kUpdates}),
+                  {0, 2, 4}};
+    const auto model = toy::make_model(o.sizes);
+    const auto ledgers = ledgers_of(o, kRanks * kData);
+    for (std::uint32_t r = 0; r < kRanks * kData; ++r) {
+      o.data.rank = r % kData;
+      const StepMap map(model, {.shape = o.shape, .data = o.data, .pipeline = part_of(*o.pipeline, r / kData)});
+      std::uint64_t groups = 0;
+      for (std::uint32_t l = 0; l < map.layers(); ++l)
+        if (map.holds(l)) groups += map.groups_of(l);
+      const auto bytes = map.options().recipe.chunk_bytes(Kind::gradient, map.layout().chunk_elements()) * map.data().group();
+      const auto expect = [&](Operation operation, std::uint64_t calls) {
+        const auto entry = ledgers[r].of("dp", operation);
+        EXPECT_EQ(entry.calls, calls) << "rank " << r;
+        EXPECT_EQ(entry.payload_bytes, calls * bytes) << "rank " << r;
+      };
+      expect(Operation::all_reduce, zero == 0 ? kUpdates * groups : 0);
+      expect(Operation::reduce_scatter, zero == 0 ? 0 : kUpdates * groups * (zero == 2 ? kMicroBatches : 1));
+      expect(Operation::all_gather, zero == 0 ? 0 : kUpdates * groups);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace terrace

@@ -55,6 +55,7 @@ struct RunOptions {
   std::string param_groups = "";
   std::uint64_t average_every = 0;  // with data.local
   Trace* trace = nullptr;
+  std::uint32_t gather_ahead = kAutoDepth;
   DataParallel data = {};  // shape.micro_batches are each data rank's
   std::optional<pipeline::Pipeline> pipeline = {};
   [[nodiscard]] bool asynchronous() const { return pipeline && pipeline->schedule.asynchronous(); }
@@ -93,7 +94,8 @@ inline PlanRequest request_of(const RunOptions& o) {
                       .average_every = o.average_every,
                       .generations = o.generations,
                       .pipeline = o.pipeline,
-                      .data = o.data};
+                      .data = o.data,
+                      .gather_ahead = o.gather_ahead};
   const auto optimizer = o.make_optimizer();
   request.states = optimizer->states();
   request.layer_unit = optimizer->layer_unit();
