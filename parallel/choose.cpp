@@ -7,6 +7,7 @@
 #include <optional>
 #include <tuple>
 
+#include <terrace/core/thread_pool.h>
 #include <terrace/core/units.h>
 #include <terrace/parallel/dry_run.h>
 
@@ -40,8 +41,12 @@ std::uint64_t coarse_chunk(const StepMap& map) {
 
 class Search {
  public:
-  Search(const Model& model, const PlanRequest& request, const MachineProfile& profile)
-      : model_(model), request_(request), profile_(profile), layers_(static_cast<std::uint32_t>(model.layers.size())) {
+  Search(const Model& model, const PlanRequest& request, const MachineProfile& profile, ThreadPool* pool)
+      : model_(model),
+        request_(request),
+        profile_(profile),
+        pool_(pool),
+        layers_(static_cast<std::uint32_t>(model.layers.size())) {
     chunk_elements_ = coarse_chunk(StepMap(model, options(with_choice(request, {choice_of(request)}), Tier::host)));
   }
 
@@ -52,9 +57,11 @@ class Search {
     place_ = request_.update ? *request_.update : faster_tier(plain);
     if (time(plain).stalls_nowhere) return as_asked();
 
+    std::vector<StepChoice> corners;
     for (const auto& [order, group] : orders())
       for (const auto offload : ends(offload_))
-        for (const auto recompute : ends(recompute_)) time({order, group, recompute, offload});
+        for (const auto recompute : ends(recompute_)) corners.push_back({order, group, recompute, offload});
+    time(corners);
     refine();
 
     Choices out;
@@ -74,10 +81,14 @@ class Search {
     bool moves_no_state = false, stalls_nowhere = false, bound_by_compute = false;
   };
 
-  struct Simulated {
+  struct Setting {
     StepChoice choice;
     UpdatePlace update;
-    std::uint32_t depth;
+    std::uint32_t depth = 0;
+    friend bool operator==(const Setting&, const Setting&) = default;
+  };
+  struct Simulated {
+    Setting setting;
     Timed timed;
   };
 
@@ -105,10 +116,22 @@ class Search {
 
   // Each once.
   Timed simulate(const StepChoice& c, const UpdatePlace& update, std::uint32_t depth) {
-    const auto same = [&](const Simulated& s) { return s.choice == c && s.update == update && s.depth == depth; };
-    if (const auto at = std::ranges::find_if(simulated_, same); at != simulated_.end()) return at->timed;
-    simulated_.push_back({c, update, depth, walk(c, update, depth)});
-    return simulated_.back().timed;
+    const Setting setting{c, update, depth};
+    simulate_ahead({setting});
+    return std::ranges::find(simulated_, setting, &Simulated::setting)->timed;
+  }
+  // What will be asked for whatever the times are, side by side.
+  void simulate_ahead(const std::vector<Setting>& settings) {
+    const auto begin = simulated_.size();
+    for (const auto& s : settings)
+      if (std::ranges::find(simulated_, s, &Simulated::setting) == simulated_.end()) simulated_.push_back({s, {}});
+    const auto walk_one = [&](std::int64_t i) {
+      auto& [s, timed] = simulated_[begin + static_cast<std::size_t>(i)];
+      timed = walk(s.choice, s.update, s.depth);
+    };
+    const auto count = static_cast<std::int64_t>(simulated_.size() - begin);
+    if (pool_) return pool_->parallel_for(count, walk_one);
+    for (std::int64_t i = 0; i < count; ++i) walk_one(i);
   }
   [[nodiscard]] Timed walk(const StepChoice& c, const UpdatePlace& update, std::uint32_t depth) const {
     auto request = with_choice(request_, {c, depth});
@@ -128,10 +151,22 @@ class Search {
     }
   }
 
-  // Each choice once.
-  Timed time(StepChoice c) {
+  [[nodiscard]] StepChoice of_layers(StepChoice c) const {
     c.recompute = std::min(c.recompute, layers_);
     c.offload = std::min(c.offload, layers_);
+    return c;
+  }
+
+  void time(const std::vector<StepChoice>& choices) {
+    std::vector<Setting> settings;
+    for (const auto& c : choices) settings.push_back({of_layers(c), place_, tried_depth()});
+    simulate_ahead(settings);
+    for (const auto& c : choices) time(c);
+  }
+
+  // Each choice once.
+  Timed time(StepChoice c) {
+    c = of_layers(c);
     if (std::ranges::find(tried_, c, &TriedChoice::choice) != tried_.end()) return {};
     const auto timed = simulate(c, place_, tried_depth());
     tried_.push_back({c, timed.seconds});
@@ -145,6 +180,9 @@ class Search {
     small.recompute = recompute_.value_or(layers_);
     Tier faster = Tier::host;
     double least = std::numeric_limits<double>::infinity();
+    const auto depth = tried_depth();
+    simulate_ahead(
+        {{plain, Tier::host, depth}, {small, Tier::host, depth}, {plain, Tier::device, depth}, {small, Tier::device, depth}});
     for (const auto tier : {Tier::host, Tier::device})
       for (const auto& c : {plain, small}) {
         const auto timed = simulate(c, tier, tried_depth());
@@ -161,6 +199,9 @@ class Search {
   [[nodiscard]] UpdatePlace shared_place(const StepChoice& c) {
     if (!profile_.separate_device() || updates_on_host_only(request_, profile_)) return place_;
     auto best = place_;
+    std::vector<Setting> settings{{c, place_, tried_depth()}};
+    for (const double share : kTriedShares) settings.push_back({c, UpdatePlace(share), tried_depth()});
+    simulate_ahead(settings);
     auto least = simulate(c, place_, tried_depth()).seconds;
     for (const double share : kTriedShares) {
       const auto seconds = simulate(c, UpdatePlace(share), tried_depth()).seconds;
@@ -185,11 +226,10 @@ class Search {
         if ((count == &StepChoice::recompute ? recompute_ : offload_) || !at->seconds) continue;
         const auto center = at->choice;
         const auto distance = std::max(1U, layers_ / part);
-        for (const bool more : {false, true}) {
-          auto c = center;
-          c.*count = more ? center.*count + distance : center.*count - std::min(center.*count, distance);
-          time(c);
-        }
+        auto less = center, more = center;
+        less.*count -= std::min(center.*count, distance);
+        more.*count += distance;
+        time({less, more});
       }
   }
   static double seconds_of(const TriedChoice& t) { return t.seconds.value_or(std::numeric_limits<double>::infinity()); }
@@ -223,6 +263,7 @@ class Search {
     const auto shallow = simulate(c, place_, best);
     auto least = shallow.seconds;
     if (least && shallow.bound_by_compute) return best;  // it is the same at every depth
+    simulate_ahead({{c, place_, 2}, {c, place_, 4}, {c, place_, 8}});
     for (const std::uint32_t depth : {2U, 4U, 8U}) {
       const auto seconds = simulate(c, place_, depth).seconds;
       // A greater depth must be worth its room.
@@ -234,6 +275,7 @@ class Search {
   const Model& model_;
   const PlanRequest& request_;
   const MachineProfile& profile_;
+  ThreadPool* pool_;
   std::uint32_t layers_;
   Count recompute_ = request_.activations.empty() ? request_.recompute : 0,
         offload_ = request_.activations.empty() ? request_.offload : 0;
@@ -276,8 +318,8 @@ PlanRequest with_choice(const PlanRequest& request, const RankedChoice& ranked) 
   return closed;
 }
 
-Choices choose(const Model& model, const PlanRequest& request, const MachineProfile& profile) {
-  return Search(model, request, profile).run();
+Choices choose(const Model& model, const PlanRequest& request, const MachineProfile& profile, ThreadPool* pool) {
+  return Search(model, request, profile, pool).run();
 }
 
 std::string to_text(const StepChoice& c, std::uint32_t layers) {

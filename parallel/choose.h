@@ -2,7 +2,8 @@
 //
 // Candidates are walked and timed by the planner's own simulator, on the same budgets and the same machine profile, but with
 // coarse chunks and few steps: what is compared is settings of one model, and a candidate takes milliseconds. The plan of the
-// one that is taken is exact.
+// one that is taken is exact. Candidates that do not wait for each other's times are simulated side by side where there is a
+// pool; what is chosen does not depend on it.
 //
 // Pure. Threads: any. Errors: Error(Exit::usage) for requests that make no sense.
 #pragma once
@@ -35,6 +36,6 @@ bool bound_by_compute(const SimulatedTimes& times);
 bool updates_on_host_only(const PlanRequest& request, const MachineProfile& profile);
 // The plainest choice that is as good as any: horizontal before groups before vertical, keeping before recomputing before
 // offloading, unless the other one is faster by more than a hundredth.
-Choices choose(const Model& model, const PlanRequest& request, const MachineProfile& profile);
+Choices choose(const Model& model, const PlanRequest& request, const MachineProfile& profile, ThreadPool* pool = nullptr);
 
 }  // namespace terrace

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <optional>
 
+#include <terrace/core/thread_pool.h>
 #include <terrace/parallel/check_request.h>
 #include <terrace/parallel/choose.h>
 #include <terrace/parallel/dry_run.h>
@@ -75,8 +77,8 @@ void set_average(Plan& p, const PlanRequest& request, const DryRun& life) {
 
 class Planner {
  public:
-  Planner(const Model& model, const PlanRequest& request, const MachineProfile& profile)
-      : model_(model), request_(request), profile_(profile) {}
+  Planner(const Model& model, const PlanRequest& request, const MachineProfile& profile, ThreadPool* pool = nullptr)
+      : model_(model), request_(request), profile_(profile), pool_(pool) {}
 
   Plan run() {
     check_request(model_, request_);
@@ -84,9 +86,14 @@ class Planner {
     if (updates_on_host_only(request_, profile_)) return attempt(Tier::host);
     // Everything in the device, updates included, when that fits; else updates on the host. A device with a processor of its
     // own may be the faster one even so, when its link carries more than the host's memory does.
-    auto on_device = attempt(Tier::device);
+    Plan on_device, on_host;
+    const bool side_by_side = pool_ && pool_->threads() > 1 && profile_.separate_device();
+    for_each(side_by_side ? 2 : 1, [&](std::size_t i) {
+      if (i == 0) on_device = attempt(Tier::device);
+      if (i == 1) on_host = attempt(Tier::host);
+    });
     if (on_device.fits && moves_no_state(on_device)) return on_device;
-    auto on_host = attempt(Tier::host);
+    if (!side_by_side) on_host = attempt(Tier::host);
     const bool device_is_faster = on_device.fits && (!on_host.fits || on_device.times.seconds < on_host.times.seconds);
     return profile_.separate_device() && device_is_faster ? on_device : on_host;
   }
@@ -160,6 +167,12 @@ class Planner {
     p.smallest_bytes[Tier::device] += one_chunk;
   }
 
+  void for_each(std::size_t count, const std::function<void(std::size_t)>& task) const {
+    if (pool_ && count > 1)
+      return pool_->parallel_for(static_cast<std::int64_t>(count), [&](std::int64_t i) { task(static_cast<std::size_t>(i)); });
+    for (std::size_t i = 0; i < count; ++i) task(i);
+  }
+
   // The arenas: no larger than the budget, and no larger than a run without limits would ever touch. Gives the short life of
   // these programs in them.
   DryRun choose_capacity(Plan& p, const StepMap& map, const Programs& programs, const CostModel& costs) const {
@@ -203,31 +216,39 @@ class Planner {
     std::vector<Candidate> candidates;
     std::optional<DoesNotFit> last;
     std::size_t tried = 0;
-    const auto try_next = [&] {
-      const auto [depth, ahead] = distances[tried++];
-      auto programs = write_programs(map, request_, depth, ahead);
-      if (distances.size() == 1) {  // nothing to compare it with
-        candidates.push_back({depth, ahead, std::move(programs), 0});
-        return;
-      }
-      try {
-        const auto times = depth == 1 && ahead == 0
-                               ? first
-                               : dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_).times;
-        candidates.push_back({depth, ahead, std::move(programs), times.seconds});
-      } catch (const DoesNotFit& e) {
-        last = e;
-      }
+    // The next so many distances, side by side.
+    const auto try_next = [&](std::size_t count) {
+      std::vector<std::optional<Candidate>> fitting(count);
+      std::vector<std::optional<DoesNotFit>> refusals(count);
+      for_each(count, [&](std::size_t i) {
+        const auto distance = distances[tried + i];
+        auto programs = write_programs(map, request_, distance.first, distance.second);
+        double seconds = 0;
+        try {
+          if (distance == std::pair{1U, 0U})
+            seconds = first.seconds;
+          else if (distances.size() > 1)  // else there is nothing to compare it with
+            seconds = dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_).times.seconds;
+          fitting[i] = {distance.first, distance.second, std::move(programs), seconds};
+        } catch (const DoesNotFit& e) {
+          refusals[i] = e;
+        }
+      });
+      for (auto& candidate : fitting)
+        if (candidate) candidates.push_back(std::move(*candidate));
+      for (const auto& refusal : refusals)
+        if (refusal) last = refusal;
+      tried += count;
     };
+    const auto try_rest = [&] { try_next(distances.size() - tried); };
     // Computing alone is the same at every depth: where it is all, none can be worth more.
     const bool computes_only = distances.size() > 1 && distances.front() == std::pair{1U, 0U} && bound_by_compute(first);
-    do try_next();
-    while (!computes_only && tried < distances.size());
+    try_next(1);
+    if (!computes_only) try_rest();
     // A greater depth must be worth its room.
     const auto slower = [](const Candidate& a, const Candidate& b) { return b.seconds >= a.seconds * 0.995; };
     while (true) {
-      if (candidates.empty())
-        while (tried < distances.size()) try_next();
+      if (candidates.empty()) try_rest();
       if (candidates.empty()) break;
       auto best = candidates.begin();
       for (auto c = candidates.begin(); c != candidates.end(); ++c)
@@ -331,6 +352,7 @@ class Planner {
   const Model& model_;
   const PlanRequest& request_;
   const MachineProfile& profile_;
+  ThreadPool* pool_;
 };
 
 }  // namespace
@@ -361,13 +383,13 @@ Budget with_room_for_commits(Budget budget) {
 namespace {
 
 // The best that fits, also when it is planned to the byte.
-Plan plan_best(const Model& model, const PlanRequest& request, const MachineProfile& profile) {
+Plan plan_best(const Model& model, const PlanRequest& request, const MachineProfile& profile, ThreadPool* pool) {
   check_request(model, request);
-  const auto choices = choose(model, request, profile);
+  const auto choices = choose(model, request, profile, pool);
   Plan p;
   for (const auto& ranked : choices.best) {
     const auto closed = with_choice(request, ranked);
-    p = Planner(model, closed, profile).run();
+    p = Planner(model, closed, profile, pool).run();
     p.choice = ranked.choice;
     if (p.fits) break;
   }
@@ -377,9 +399,9 @@ Plan plan_best(const Model& model, const PlanRequest& request, const MachineProf
 
 }  // namespace
 
-Plan plan(const Model& model, const PlanRequest& request, const MachineProfile& profile) {
-  if (leaves_open(request, profile)) return plan_best(model, request, profile);
-  auto p = Planner(model, request, profile).run();
+Plan plan(const Model& model, const PlanRequest& request, const MachineProfile& profile, ThreadPool* pool) {
+  if (leaves_open(request, profile)) return plan_best(model, request, profile, pool);
+  auto p = Planner(model, request, profile, pool).run();
   p.choice = choice_of(request);
   return p;
 }

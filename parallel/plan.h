@@ -24,6 +24,8 @@
 
 namespace terrace {
 
+class ThreadPool;
+
 enum class Order : std::uint8_t { horizontal, vertical, group_vertical };
 inline constexpr std::uint32_t kAutoDepth = ~0U;
 
@@ -142,7 +144,8 @@ struct Plan {
 
 // The plan of data rank 0. What it decides (chunks, tiers, distances) holds for all ranks: their programs differ in which chunk
 // of a group is their own.
-Plan plan(const Model& model, const PlanRequest& request, const MachineProfile& profile);
+// With a pool, what is compared is walked side by side; what is decided does not depend on it.
+Plan plan(const Model& model, const PlanRequest& request, const MachineProfile& profile, ThreadPool* pool = nullptr);
 // The same for another rank. Throws DoesNotFit when its walk, against all likelihood, needs more than rank 0's.
 Plan for_rank(const Plan& plan, const Model& model, const PlanRequest& request, const MachineProfile& profile,
               std::uint32_t rank);

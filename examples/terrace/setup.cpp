@@ -163,8 +163,8 @@ std::unique_ptr<Optimizer> optimizer_of(const RunConfig& c, const Device& device
 namespace {
 
 // On tokens drawn at random: what they are does not change what they cost.
-void measure_layers(const RunConfig& c, const PlanRequest& request, const StepMap& map, const Plan& p, ProfileCosts& costs) {
-  ThreadPool pool(static_cast<int>(c.threads));
+void measure_layers(const RunConfig& c, const PlanRequest& request, const StepMap& map, const Plan& p, ProfileCosts& costs,
+                    ThreadPool& pool) {
   const auto device = make_device(c, pool);
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(request.shape.batch.tokens()) * request.shape.micro_batches);
   for (std::size_t i = 0; i < tokens.size(); ++i)
@@ -179,12 +179,13 @@ void measure_layers(const RunConfig& c, const PlanRequest& request, const StepMa
 
 Plan make_plan(const RunConfig& c, const Model& model, const PlanRequest& request, const MachineProfile& profile,
                Trace* trace) {
-  auto p = plan(model, request, profile);
+  ThreadPool pool(static_cast<int>(c.threads));
+  auto p = plan(model, request, profile, &pool);
   if (!p.fits) return p;
   const StepMap map(model, p.map);
   ProfileCosts costs(map, profile);
   if (!c.assumed_costs) {
-    measure_layers(c, request, map, p, costs);
+    measure_layers(c, request, map, p, costs, pool);
     retime(p, model, request, profile, costs);
   }
   if (trace) trace_step(p, model, request, profile, costs, *trace);

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <terrace/core/error.h>
+#include <terrace/core/thread_pool.h>
 #include <terrace/parallel/choose.h>
 #include <terrace/tests/support/toy_run.h>
 
@@ -105,6 +106,35 @@ TEST_F(Choosing, TheSameRequestGivesTheSamePlan) {
   const auto a = plan(model, request, gpu()), b = plan(model, request, gpu());
   EXPECT_EQ(a.choice, b.choice);
   EXPECT_EQ(a.programs.steady, b.programs.steady);
+}
+
+// Candidates are walked side by side where there is a pool: never another plan, whatever is open.
+TEST_F(Choosing, ThreadsChangeNoPlan) {
+  ThreadPool pool(4);
+  tighten();
+  const auto tight = request;
+  for (int way = 0; way < 12; ++way) {
+    SCOPED_TRACE(way);
+    request = tight;
+    if (way % 2 == 1) request.order = Order::vertical, request.recompute = request.offload = 0;  // updates are open
+    if (way % 3 == 1) request.budget.host /= 2, request.budget.disk = kUnlimited, request.disk_tier = true;
+    if (way % 3 == 2) request.budget.device = kUnlimited;
+    if (way >= 6) request.update = Tier::host;
+    const auto alone = plan(model, request, gpu()), beside = plan(model, request, gpu(), &pool);
+    ASSERT_EQ(alone.fits, beside.fits);
+    EXPECT_EQ(alone.choice, beside.choice);
+    EXPECT_EQ(alone.prefetch_depth, beside.prefetch_depth);
+    EXPECT_EQ(alone.map.update, beside.map.update);
+    EXPECT_EQ(alone.programs.steady, beside.programs.steady);
+    EXPECT_EQ(alone.times.seconds, beside.times.seconds);
+    EXPECT_EQ(alone.peak_bytes, beside.peak_bytes);
+    EXPECT_EQ(alone.step_traffic, beside.step_traffic);
+    ASSERT_EQ(alone.tried.size(), beside.tried.size());
+    for (std::size_t i = 0; i < alone.tried.size(); ++i) {
+      EXPECT_EQ(alone.tried[i].choice, beside.tried[i].choice);
+      EXPECT_EQ(alone.tried[i].seconds, beside.tried[i].seconds);
+    }
+  }
 }
 
 // What one rank chose is what all do, in the same order, or their collectives would not meet.
