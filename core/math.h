@@ -69,7 +69,8 @@ class Math {
   // dqkv overwritten, from dout; recomputes probabilities by blocks. Scratch is the implementation's own, per thread.
   virtual void attention_grad(Stream&, AttentionShape, TensorView dqkv, TensorView dout, TensorView out, TensorView lse,
                               TensorView qkv) = 0;
-  // One new position for generation: q is the last row; k_cache, v_cache [G, capacity, D]; `length` positions are valid.
+  // One new position for generation: q is the last row's first H·D elements (a row of qkv will do); k_cache, v_cache [G,
+  // capacity, D]; `length` positions are valid.
   virtual void attention_decode(Stream&, AttentionShape, TensorView out, TensorView q, TensorView k_cache, TensorView v_cache,
                                 std::int64_t length) = 0;
 

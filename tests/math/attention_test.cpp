@@ -110,7 +110,7 @@ TEST_F(AttentionTest, DecodingEqualsTheLastPosition) {
       const auto qkv = random(dtype, qkv_shape(s), -2, 2);
       const auto want = oracle(s, qkv).out;
       Tensor k(dtype, {s.kv_heads, capacity, s.head_dim}), v(dtype, {s.kv_heads, capacity, s.head_dim});
-      Tensor q(dtype, {1, s.heads * s.head_dim}), out(dtype, {1, s.heads * s.head_dim});
+      Tensor out(dtype, {1, s.heads * s.head_dim});
       for (std::int64_t g = 0; g < s.kv_heads; ++g) {
         for (std::int64_t t = 0; t < length; ++t) {
           for (std::int64_t i = 0; i < s.head_dim; ++i) {
@@ -119,10 +119,17 @@ TEST_F(AttentionTest, DecodingEqualsTheLastPosition) {
           }
         }
       }
-      for (std::int64_t i = 0; i < q.size(); ++i) q.set(i, qkv.get((length - 1) * row + i));
-      math.attention_decode(stream, s, out, q, k, v, length);
-      machine.sync();
-      expect_near(out, {want.end() - out.size(), want.end()}, tolerance(dtype), "out");
+      // q alone, a row that holds keys and values too, and the last row of several.
+      for (const auto& [rows, columns] :
+           {std::pair{std::int64_t{1}, out.size()}, {std::int64_t{1}, row}, {std::int64_t{3}, row}}) {
+        SCOPED_TRACE("q of " + std::to_string(rows) + " rows of " + std::to_string(columns));
+        auto q = random(dtype, {rows, columns}, -2, 2);
+        for (std::int64_t i = 0; i < out.size(); ++i) q.set((rows - 1) * columns + i, qkv.get((length - 1) * row + i));
+        out.poison();
+        math.attention_decode(stream, s, out, q, k, v, length);
+        machine.sync();
+        expect_near(out, {want.end() - out.size(), want.end()}, tolerance(dtype), "out");
+      }
     }
   }
 }

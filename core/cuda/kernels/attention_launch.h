@@ -17,6 +17,7 @@
 #include <terrace/core/cuda/kernels/attention_plain.h>
 #include <terrace/core/cuda/with_type.h>
 #include <terrace/core/math.h>
+#include <terrace/core/math_arguments.h>
 
 namespace terrace::cuda {
 
@@ -108,13 +109,12 @@ template <class Launcher>
 void attention_decode(const Launcher& launcher, const AttentionShape& s, TensorView out, TensorView q, TensorView k_cache,
                       TensorView v_cache, std::int64_t length) {
   with_type(out.dtype, [&]<class T>() {
-    const std::int64_t width = s.heads * s.head_dim;
     using Kernel = AttentionDecode<T>;
     launcher.template run<Kernel>({.blocks = {s.heads, 1, 1},
                                    .threads = Kernel::kThreads,
                                    .shared_bytes = Kernel::bytes_for(static_cast<int>(s.head_dim))},
                                   DecodeArgs<T>{.out = out.as<T>(),
-                                                .q = q.as<T>() + (q.elements() - width),
+                                                .q = q.as<T>() + (q.elements() - columns_of(q)),
                                                 .k_cache = k_cache.as<T>(),
                                                 .v_cache = v_cache.as<T>(),
                                                 .capacity = k_cache.shape[1],
