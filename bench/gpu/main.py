@@ -30,7 +30,7 @@ def contract(s, deadline):
 def kernels(s, deadline):
     gpu = s.device != "cpu"
     found = {}
-    for name in ("gpu_math_test", "gpu_kernels_test"):
+    for name in ("gpu_math_test", "gpu_kernels_test", "gpu_layers_test"):
         found[name] = tail(run([s.test(name), "--gtest_brief=1"] + ([] if gpu else ["--gtest_list_tests"]), deadline, s.environment))
         if gpu and any("SKIPPED" in line for line in found[name]):
             raise Failed(f"{name}: {found[name]}")
@@ -58,10 +58,12 @@ def bitwise(s, deadline):
 
 
 def profile(s, deadline):
+    s.demand_here()
     return tail(s.terrace(deadline, "doctor", "--measure", "--device", s.device, *(["--nvme-path", s.disk] if s.disk else [])), 40)
 
 
 def pcie(s, deadline):
+    s.demand_here()
     if s.device == "cpu":
         raise Skipped("the CPU device has no link")
     size = "64MiB" if s.small else "1GiB"
@@ -82,8 +84,16 @@ def rival(s, deadline, way, model, batch, accumulation, steps):
 def beside(s, deadline, ours, theirs, turns=2):
     """Both, alternately; a rival that is missing leaves ours alone."""
     told = {"terrace": [], "rival": []}
-    for _ in range(1 if s.small else turns):
-        told["terrace"].append(ours())
+    for _ in range(1 if s.small or s.plans_only else turns):
+        try:
+            told["terrace"].append(ours())
+        except Failed as why:  # what an earlier turn has measured is kept
+            if not told["terrace"]:
+                raise
+            told["cut_short"] = str(why)[-2000:]
+            break
+        if s.plans_only:
+            break
         try:
             told["rival"].append(theirs())
         except (Skipped, Failed) as why:
@@ -125,7 +135,10 @@ def tax(s, deadline, model, memory, tokens, clip, disk=False):
     if disk:
         return told
     same = ["--recompute", plan["choice"]["recompute"], "--order", plan["choice"]["order"], "--group", plan["choice"]["group"]]
-    plan, whole, _ = s.train(deadline, model, *flags, *same, accumulation=accumulation, steps=steps)
+    try:
+        plan, whole, _ = s.train(deadline, model, *flags, *same, accumulation=accumulation, steps=steps)
+    except Failed as why:  # what the offloaded run has shown is kept
+        return told | {"resident_failed": str(why)[-2000:]}
     told["resident"] = measured(plan, whole, model, accumulation * model.seq)
     if "tokens_s" in told["resident"]:
         told["share"] = told["offloaded"]["tokens_s"] / told["resident"]["tokens_s"]
@@ -223,6 +236,9 @@ def main():
     parser.add_argument("--patience", type=float, default=1, help="the budget and all limits times this, for slow builds")
     parser.add_argument("--small", action="store_true", help="tiny models, a few seconds a stage")
     parser.add_argument("--plan", action="store_true", help="plan the runs and train nothing")
+    parser.add_argument("--machine-profile", help="with --plan: of another machine, whose memory the next two say")
+    parser.add_argument("--device-memory", default="139GiB")
+    parser.add_argument("--host-memory", default="200GiB")
     parser.add_argument("--only", help="stages whose name contains this")
     options = parser.parse_args()
 

@@ -26,6 +26,11 @@ def cuda_libraries():
 class Setting:
     def __init__(self, options):
         self.device, self.small, self.plans_only = options.device, options.small, options.plan
+        # Of a machine that is not here; what a run says itself comes last.
+        self.elsewhere = {}
+        if options.plan and options.machine_profile:
+            self.elsewhere = {"--machine-profile": pathlib.Path(options.machine_profile).resolve(),
+                              "--device-memory": options.device_memory, "--host-memory": options.host_memory}
         self.folder = pathlib.Path(options.folder).resolve()
         self.tests = pathlib.Path(options.tests).resolve() if options.tests else self.folder / "tests"
         self.scratch = pathlib.Path(options.scratch).resolve()
@@ -43,7 +48,12 @@ class Setting:
             raise Skipped(f"{path} is not there")
         return path
 
+    def demand_here(self):
+        if self.elsewhere:
+            raise Skipped("runs are planned for another machine")
+
     def test(self, name):
+        self.demand_here()
         found = sorted(self.tests.glob(f"**/{name}"))
         if not found:
             raise Skipped(f"{name} is not in {self.tests}")
@@ -54,6 +64,7 @@ class Setting:
 
     def python(self, deadline, script, *words):
         """One JSON object from a script beside this one; it ends with 77 where a library is missing."""
+        self.demand_here()
         try:
             out = run([os.environ.get("PYTHON", sys.executable), "-B", HERE / script, *words], deadline, self.environment)
         except Failed as error:
@@ -82,6 +93,9 @@ class Setting:
                  self.tokens(model, sequences or batch * accumulation * 4), "--batch-size", batch, "--grad-accumulation",
                  accumulation, "--steps", steps, "--eval-batches", 0, "--durability", "none", "--out-dir", out, "--warmup", 1,
                  *flags]
+        if self.elsewhere:
+            words += ["--assumed-costs"] if "--assumed-costs" not in flags else []
+            words += [word for flag, value in self.elsewhere.items() if flag not in flags for word in (flag, value)]
         if self.disk and "--nvme-path" in flags:
             self.disk.mkdir(parents=True, exist_ok=True)
         try:

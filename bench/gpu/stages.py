@@ -13,6 +13,9 @@ import time
 import traceback
 
 
+KILLED_S = 10  # that a killed command may take to be gone
+
+
 class Skipped(Exception):
     """Why a stage cannot run here."""
 
@@ -72,14 +75,17 @@ class Stages:
 def run(command, deadline, environment=None):
     """Standard output of a command, which is ended with all its children at the deadline."""
     command = [str(word) for word in command]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-                          env={**os.environ, **(environment or {})}) as process:
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+                               env={**os.environ, **(environment or {})})
+    try:
+        out, err = process.communicate(timeout=max(1.0, deadline.left()))
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
         try:
-            out, err = process.communicate(timeout=max(1.0, deadline.left()))
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            raise Failed(f"{' '.join(command)}\nwas ended at its deadline") from None
+            process.communicate(timeout=KILLED_S)
+        except subprocess.TimeoutExpired:  # it hangs in a driver: the stages behind it still have their time
+            pass
+        raise Failed(f"{' '.join(command)}\nwas ended at its deadline") from None
     if process.returncode != 0:
         raise Failed(f"{' '.join(command)}\nended with {process.returncode}\n{out[-1500:]}\n{err[-2000:]}")
     return out

@@ -14,6 +14,7 @@ import unittest
 
 ROOT, BUILD, FOLDER = map(pathlib.Path, sys.argv[1:4])
 sys.path.insert(0, str(ROOT / "bench/gpu"))
+import main as acceptance  # noqa: E402
 import models  # noqa: E402
 import stages  # noqa: E402
 
@@ -72,6 +73,61 @@ class Record(unittest.TestCase):
     def test_a_command_that_fails_says_how(self):
         with self.assertRaisesRegex(stages.Failed, "ended with 3\n(.|\n)*out(.|\n)*err"):
             stages.run(["sh", "-c", "echo out; echo err >&2; exit 3"], stages.Deadline(10))
+
+
+class Kept(unittest.TestCase):
+    """What a stage has measured when its time ends or a later run fails."""
+
+    class Setting:
+        small = plans_only = False
+        disk = None
+
+        def __init__(self, *ends):
+            self.ends = iter(ends)
+
+        def model(self, model):
+            return model
+
+        def next(self):
+            end = next(self.ends)
+            if isinstance(end, Exception):
+                raise end
+            return end
+
+        def train(self, *_, **__):
+            return self.next()
+
+    PLAN = {"choice": {"recompute": 0, "order": "vertical", "group": 0, "text": ""}, "step_time_s": 2.0, "floor_s": 1.0}
+
+    def test_of_turns_beside_a_rival(self):
+        s = self.Setting({"tokens_s": 1.0}, stages.Failed("late"))
+        told = acceptance.beside(s, None, s.next, lambda: {"tokens_s": 2.0})
+        self.assertEqual((told["terrace"], told["cut_short"], told["times_the_rival"]), ([{"tokens_s": 1.0}], "late", 0.5))
+        s = self.Setting(stages.Failed("at once"))
+        with self.assertRaisesRegex(stages.Failed, "at once"):
+            acceptance.beside(s, None, s.next, dict)
+
+    def test_of_an_offloaded_run_whose_resident_one_fails(self):
+        s = self.Setting((self.PLAN, [], {}), stages.Failed("too large"))
+        told = acceptance.tax(s, None, models.TINY, "1GiB", 256, 0)
+        self.assertEqual((told["bound"], told["resident_failed"]), (0.5, "too large"))
+        self.assertEqual(told["offloaded"]["plan_s"], 2.0)
+
+
+class Plans(unittest.TestCase):
+    def test_for_a_machine_that_is_not_here(self):
+        profile = {f"{name}_bytes_s": 5e9 for name in ("disk_read", "disk_write", "disk_both", "memory_copy", "memory_stream")}
+        profile |= {f"matmul_{dtype}_flop_s": 6e14 for dtype in ("fp32", "bf16", "fp64")}
+        profile |= {"compute_beside_copy": 1, "compute_beside_disk": 1, "disk_latency_s": 1e-4, "device": "cuda:0", "threads": 16,
+                    "device_stream_bytes_s": 4e12, "upload_bytes_s": 5e10, "download_bytes_s": 5e10, "measured_at": "elsewhere"}
+        file, out = FOLDER / "elsewhere.json", FOLDER / "plans.json"
+        file.write_text(json.dumps(profile))
+        subprocess.run([ROOT / "bench/gpu.sh", "size", "--plan", "--machine-profile", file, "--folder", BUILD, "--scratch", FOLDER / "plans",
+                        "--out", out, "--patience", os.environ.get("TERRACE_PATIENCE", "1")], capture_output=True, check=True)
+        states = {s["name"]: s for s in json.loads(out.read_text())["stages"]}
+        self.assertEqual(states.pop("machine profile")["state"], "skipped")
+        self.assertEqual({s["state"] for s in states.values()}, {"done"}, states)
+        self.assertGreater(states["small states, 40B"]["result"]["parameters"], 40e9)
 
 
 class Models(unittest.TestCase):
