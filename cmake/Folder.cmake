@@ -18,7 +18,7 @@ install(RUNTIME_DEPENDENCY_SET terrace_folder
 target_link_options(terrace_program PRIVATE -Wl,--disable-new-dtags)
 set_target_properties(terrace_program PROPERTIES INSTALL_RPATH "$ORIGIN/../${folder_libraries}")
 # The tests that need a GPU, beside it: `--component folder-tests`, once they are built.
-foreach(test core_devices_test gpu_math_test gpu_kernels_test)
+foreach(test core_devices_test gpu_math_test gpu_kernels_test gpu_layers_test)
   if(TARGET ${test})
     install(TARGETS ${test} RUNTIME DESTINATION tests COMPONENT folder-tests EXCLUDE_FROM_ALL)
     target_link_options(${test} PRIVATE -Wl,--disable-new-dtags)

@@ -1,5 +1,5 @@
 // Linked into a program of math tests, this runs them on the test's GPU.
-#include <terrace/tests/math/math_fixture.h>
+#include <terrace/tests/support/program_device.h>
 
 #include "test_gpu.h"
 

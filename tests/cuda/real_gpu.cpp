@@ -1,5 +1,7 @@
+#include <gtest/gtest.h>
+
 #include <terrace/core/cuda.h>
-#include <terrace/tests/math/math_fixture.h>
+#include <terrace/tests/support/program_device.h>
 
 #include "test_gpu.h"
 

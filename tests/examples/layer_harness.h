@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -14,6 +13,7 @@
 #include <terrace/core/thread_pool.h>
 #include <terrace/core/units.h>
 #include <terrace/examples/lm/model.h>
+#include <terrace/tests/support/program_device.h>
 
 #include "reference_model.h"
 
@@ -22,20 +22,17 @@ namespace terrace::test {
 class Buffer {
  public:
   Buffer() = default;
-  explicit Buffer(std::uint64_t bytes)
-      : bytes_(bytes),
-        data_(static_cast<std::byte*>(std::aligned_alloc(kPageBytes, round_up(bytes + 2 * kPageBytes, kPageBytes))),
-              &std::free) {
-    std::memset(data_.get(), kCanary, kPageBytes);
+  explicit Buffer(std::uint64_t bytes) : bytes_(bytes), memory_(bytes + 2 * kPageBytes) {
+    std::memset(memory_.data(), kCanary, kPageBytes);
     std::memset(data() + bytes, kCanary, kPageBytes);
     poison();
   }
-  [[nodiscard]] std::byte* data() const { return data_.get() + kPageBytes; }
+  [[nodiscard]] std::byte* data() const { return memory_.data() + kPageBytes; }
   // A NaN in every floating-point dtype.
   void poison() { std::memset(data(), 0xff, bytes_); }
   [[nodiscard]] bool canaries_live() const {
     for (std::uint64_t i = 0; i < kPageBytes; ++i) {
-      if (data_.get()[i] != std::byte{kCanary} || data()[bytes_ + i] != std::byte{kCanary}) return false;
+      if (memory_.data()[i] != std::byte{kCanary} || data()[bytes_ + i] != std::byte{kCanary}) return false;
     }
     return true;
   }
@@ -44,7 +41,7 @@ class Buffer {
  private:
   static constexpr unsigned char kCanary = 0xa5;
   std::uint64_t bytes_ = 0;
-  std::unique_ptr<std::byte, decltype(&std::free)> data_{nullptr, &std::free};
+  TestBytes memory_;
 };
 
 inline Values get(const TensorView& view) {
@@ -74,7 +71,7 @@ inline void set(const TensorView& view, const Values& v) {
 }
 
 struct Machine {
-  Machine() : pool(2), device(make_cpu_device(pool)), stream(device->make_stream("test")) {}
+  Machine() : pool(2), device(make_test_device(pool)), stream(device->make_stream("test")) {}
   ThreadPool pool;
   std::unique_ptr<Device> device;
   std::unique_ptr<Stream> stream;

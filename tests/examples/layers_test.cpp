@@ -49,6 +49,10 @@ struct LayersTest : testing::TestWithParam<Case> {
   testing::ScopedTrace trace{__FILE__, __LINE__, "seed " + std::to_string(seed)};
   Machine machine;
 
+  void SetUp() override {
+    if (!test_skip_reason.empty()) GTEST_SKIP() << test_skip_reason;
+  }
+
   Values normal(std::int64_t n, double std, double mean = 0) {
     std::normal_distribution<double> draw(mean, std);
     Values v(static_cast<std::size_t>(n));
@@ -162,6 +166,24 @@ TEST_P(LayersTest, HalvesApartGiveTheBitsOfBothTogether) {
       }
       run.backward(Half::weight);
       EXPECT_TRUE(gradients == run.gradients.buffer.bits());
+    });
+  });
+}
+
+// What recomputation rests on: a forward leaves the same bits each time, whatever its tensors held before.
+TEST_P(LayersTest, ForwardsAgainGiveTheSameBits) {
+  each_dtype(GetParam().config, [&](const ModelConfig& config) {
+    each_kind(config, GetParam().shape, [&](LayerRun& run) {
+      const std::string saved = run.saved.buffer.bits(), y = run.y.buffer.bits();
+      const double loss = run.loss();
+      if (!run.y.views.empty()) run.y.buffer.poison();
+      run.backward(Half::both);
+      run.forward();  // into poisoned saved tensors
+      EXPECT_TRUE(saved == run.saved.buffer.bits());
+      EXPECT_TRUE(y == run.y.buffer.bits());
+      if (run.y.views.empty()) {
+        EXPECT_EQ(loss, run.loss());
+      }
     });
   });
 }
