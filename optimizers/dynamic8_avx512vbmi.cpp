@@ -1,5 +1,6 @@
 #include <terrace/optimizers/dynamic8_loops.h>
 
+#include <cstring>
 #include <stdexcept>
 
 #if defined(__x86_64__)
@@ -16,25 +17,34 @@ TERRACE_AVX512VBMI void decode_blocks(float* to, const std::uint8_t* codes, cons
   for (std::int64_t b = 0; b < blocks; ++b) {
     const __m512 scale = _mm512_set1_ps(scales[b]);
 #pragma GCC unroll 1
-    for (std::int64_t i = b * kBlockElements; i < (b + 1) * kBlockElements; i += kAtOnce) {
-      const Four numbers = decode64<kSign, Order::memory>(codes + i, scale);
-      for (std::int64_t v = 0; v < 4; ++v) _mm512_storeu_ps(to + i + 16 * v, numbers.v[v]);
-    }
+    for (std::int64_t i = b * kBlockElements; i < (b + 1) * kBlockElements; i += kAtOnce)
+      store64(to + i, decode64<kSign, Order::memory>(codes + i, scale));
   }
 }
 
 template <Sign kSign>
-TERRACE_AVX512VBMI void encode_blocks(std::uint8_t* codes, float* scales, const float* from, std::int64_t blocks) {
-  for (std::int64_t b = 0; b < blocks; ++b) {
-    const float* const block = from + b * kBlockElements;
-    __m512i greatest = _mm512_setzero_si512();
-    for (std::int64_t i = 0; i < kBlockElements; i += kAtOnce) {
-      Four numbers;
-      for (std::int64_t v = 0; v < 4; ++v) numbers.v[v] = _mm512_loadu_ps(block + i + 16 * v);
-      greatest = greatest_of(greatest, numbers);
-    }
-    encode_block_vbmi<kSign, Order::memory>(codes + b * kBlockElements, scales + b, block, _mm512_reduce_max_epu32(greatest));
+TERRACE_AVX512VBMI void encode_block(std::uint8_t* codes, float* scale, const float* from) {
+  __m512i greatest_magnitudes = _mm512_setzero_si512();
+  for (std::int64_t i = 0; i < kBlockElements; i += kAtOnce)
+    greatest_magnitudes = greatest_of(greatest_magnitudes, load64(from + i));
+  const std::uint32_t greatest = _mm512_reduce_max_epu32(greatest_magnitudes);
+  if (has_no_codes(greatest)) {
+    std::memset(codes, code_of_zero<kSign>(), kBlockElements);
+    *scale = scale_without_codes(greatest);
+    return;
   }
+  *scale = scale_of(greatest);
+  const __m512 inverse = _mm512_set1_ps(1.0F / *scale);
+  Guessed guessed[kBlockElements / kAtOnce];
+  for (std::int64_t i = 0; i < kBlockElements; i += kAtOnce) guessed[i / kAtOnce] = guess64<kSign>(load64(from + i), inverse);
+  for (std::int64_t i = 0; i < kBlockElements; i += kAtOnce)
+    _mm512_storeu_si512(codes + i, encode64<kSign, Order::memory>(load64(from + i), inverse, guessed[i / kAtOnce]));
+}
+
+template <Sign kSign>
+TERRACE_AVX512VBMI void encode_blocks(std::uint8_t* codes, float* scales, const float* from, std::int64_t blocks) {
+  for (std::int64_t b = 0; b < blocks; ++b)
+    encode_block<kSign>(codes + b * kBlockElements, scales + b, from + b * kBlockElements);
 }
 
 }  // namespace

@@ -117,35 +117,44 @@ TERRACE_VBMI_INLINE __mmask64 in_a_row(__mmask16 a, __mmask16 b, __mmask16 c, __
   return _mm512_kunpackd(_mm512_kunpackw(d, c), _mm512_kunpackw(b, a));
 }
 
+// Encoding in two halves, each of them a chain of look-ups that wait for each other: between the halves there is room for other
+// work, which a processor would not see for itself behind so many instructions that wait.
+struct Guessed {
+  __m512i ranks, ranks_to_planes;  // in the row's order, and as unpacked_from() says
+  __mmask64 negative;
+};
+
 // `inverse`: of the block's scale.
+template <Sign kSign>
+TERRACE_VBMI_INLINE Guessed guess64(const Four& from, __m512 inverse) {
+  __m512i x[4];
+  for (std::size_t i = 0; i < 4; ++i) x[i] = _mm512_castps_si512(_mm512_mul_ps(from.v[i], inverse));
+  __m512i upper[2] = {_mm512_permutex2var_epi16(x[0], kUpperWords.load(), x[1]),
+                      _mm512_permutex2var_epi16(x[2], kUpperWords.load(), x[3])};
+  Guessed guessed;
+  if constexpr (kSign == Sign::both)
+    guessed.negative = _mm512_kunpackd(_mm512_movepi16_mask(upper[1]), _mm512_movepi16_mask(upper[0]));
+  for (auto& u : upper) u = guess<kSign>(_mm512_and_si512(u, _mm512_set1_epi16(0x7fff)));
+  guessed.ranks = _mm512_permutex2var_epi8(upper[0], kUpperBytes.load(), upper[1]);
+  guessed.ranks_to_planes = _mm512_permutex2var_epi8(upper[0], kUpperBytesToPlanes.load(), upper[1]);
+  return guessed;
+}
+
 template <Sign kSign, Order kOrder>
-TERRACE_VBMI_INLINE __m512i encode64(const Four& from, __m512 inverse) {
+TERRACE_VBMI_INLINE __m512i encode64(const Four& from, __m512 inverse, const Guessed& guessed) {
   const __m512i magnitude = _mm512_set1_epi32(0x7fffffff), one = bytes_of_all(1);
-  __m512i signed_x[4], x[4];
-  for (std::size_t i = 0; i < 4; ++i) {
-    signed_x[i] = _mm512_castps_si512(_mm512_mul_ps(from.v[i], inverse));
-    x[i] = _mm512_and_si512(signed_x[i], magnitude);
-  }
-  const auto& of_sign = kSign == Sign::both ? signed_x : x;
-  __m512i upper[2] = {_mm512_permutex2var_epi16(of_sign[0], kUpperWords.load(), of_sign[1]),
-                      _mm512_permutex2var_epi16(of_sign[2], kUpperWords.load(), of_sign[3])};
-  __mmask64 negative = 0;
-  if constexpr (kSign == Sign::both) {
-    negative = _mm512_kunpackd(_mm512_movepi16_mask(upper[1]), _mm512_movepi16_mask(upper[0]));
-    for (auto& u : upper) u = _mm512_and_si512(u, _mm512_set1_epi16(0x7fff));
-  }
-  const __m512i lines[2] = {guess<kSign>(upper[0]), guess<kSign>(upper[1])};
-  const __m512i to_planes = _mm512_permutex2var_epi8(lines[0], kUpperBytesToPlanes.load(), lines[1]);
   __m512i plane[4];
-  for (std::size_t i = 0; i < 4; ++i) plane[i] = look_up<kSign>(kBoundaryPlanes<kSign>.bytes[i], to_planes);
+  for (std::size_t i = 0; i < 4; ++i) plane[i] = look_up<kSign>(kBoundaryPlanes<kSign>.bytes[i], guessed.ranks_to_planes);
   const Four boundary = unpacked(plane);
   __mmask16 beyond[4];
-  for (std::size_t i = 0; i < 4; ++i) beyond[i] = _mm512_cmpge_epu32_mask(x[i], _mm512_castps_si512(boundary.v[i]));
-  const __m512i guessed = _mm512_permutex2var_epi8(lines[0], kUpperBytes.load(), lines[1]);
-  __m512i code = _mm512_mask_add_epi8(guessed, in_a_row(beyond[0], beyond[1], beyond[2], beyond[3]), guessed, one);
+  for (std::size_t i = 0; i < 4; ++i) {
+    const __m512i x = _mm512_castps_si512(_mm512_mul_ps(from.v[i], inverse));
+    beyond[i] = _mm512_cmpge_epu32_mask(_mm512_and_si512(x, magnitude), _mm512_castps_si512(boundary.v[i]));
+  }
+  __m512i code = _mm512_mask_add_epi8(guessed.ranks, in_a_row(beyond[0], beyond[1], beyond[2], beyond[3]), guessed.ranks, one);
   if constexpr (kSign == Sign::both) {
     const __m512i zero = bytes_of_all(127);
-    code = _mm512_mask_sub_epi8(_mm512_add_epi8(zero, code), negative, zero, _mm512_min_epu8(code, zero));
+    code = _mm512_mask_sub_epi8(_mm512_add_epi8(zero, code), guessed.negative, zero, _mm512_min_epu8(code, zero));
   } else {
     __mmask16 something[4];
     for (std::size_t i = 0; i < 4; ++i) something[i] = _mm512_test_epi32_mask(_mm512_castps_si512(from.v[i]), magnitude);
@@ -162,23 +171,13 @@ TERRACE_VBMI_INLINE __m512i greatest_of(__m512i greatest, const Four& numbers) {
   return _mm512_max_epu32(greatest, _mm512_max_epu32(_mm512_max_epu32(m[0], m[1]), _mm512_max_epu32(m[2], m[3])));
 }
 
-// A block whose numbers lie in `from`, by fours, and whose greatest magnitude has these bits.
-template <Sign kSign, Order kOrder>
-TERRACE_VBMI_INLINE void encode_block_vbmi(std::uint8_t* codes, float* scale, const float* from, std::uint32_t greatest) {
-  if (has_no_codes(greatest)) {
-    for (std::int64_t i = 0; i < kBlockElements; i += kAtOnce)
-      _mm512_storeu_si512(codes + i, bytes_of_all(code_of_zero<kSign>()));
-    *scale = scale_without_codes(greatest);
-    return;
-  }
-  *scale = scale_of(greatest);
-  const __m512 inverse = _mm512_set1_ps(1.0F / *scale);
-#pragma GCC unroll 1
-  for (std::int64_t i = 0; i < kBlockElements; i += kAtOnce) {
-    Four numbers;
-    for (std::int64_t v = 0; v < 4; ++v) numbers.v[v] = _mm512_loadu_ps(from + i + 16 * v);
-    _mm512_storeu_si512(codes + i, encode64<kSign, kOrder>(numbers, inverse));
-  }
+TERRACE_VBMI_INLINE Four load64(const float* from) {
+  Four numbers;
+  for (std::int64_t v = 0; v < 4; ++v) numbers.v[v] = _mm512_loadu_ps(from + 16 * v);
+  return numbers;
+}
+TERRACE_VBMI_INLINE void store64(float* to, const Four& numbers) {
+  for (std::int64_t v = 0; v < 4; ++v) _mm512_storeu_ps(to + 16 * v, numbers.v[v]);
 }
 
 }  // namespace terrace::dynamic8

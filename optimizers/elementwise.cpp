@@ -1,6 +1,7 @@
 #include <terrace/optimizers/elementwise.h>
 
 #include <algorithm>
+#include <utility>
 
 #include <terrace/optimizers/codecs.h>
 #include <terrace/optimizers/dynamic8.h>
@@ -30,7 +31,7 @@ struct Opening {
   Isa isa;
   Takes takes;
 
-  [[nodiscard]] bool as_halves(Format format) const { return takes == Takes::halves && format == Format::bf16; }
+  [[nodiscard]] bool as_halves(Format format) const { return takes.halves && format == Format::bf16; }
   [[nodiscard]] bool in_place(Format format) const {
     return format == kPlain<A> || format == Format::none || as_halves(format);
   }
@@ -61,6 +62,11 @@ class State {
       : stored_(stored), opening_(opening), starts_empty_(starts_empty) {}
 
   [[nodiscard]] bool in_place() const { return opening_.in_place(stored_.format); }
+  // Of whole blocks.
+  [[nodiscard]] Row<A> coded(std::int64_t first) const {
+    if (stored_.format == Format::none) return {};
+    return {.codes = codes(first), .scales = scales(first)};
+  }
   Row<A> open(std::int64_t first, std::int64_t count, A* buffer) const {
     if (in_place()) {
       const auto row = opening_.row(stored_, first);
@@ -110,9 +116,9 @@ class Weights {
   Weights(const ChunkUpdate& chunk, const Opening<A>& opening, const UpdateStep& step)
       : chunk_(chunk), opening_(opening), seed_(step.seed + step.step * 0x9E3779B97F4A7C15U) {}
 
-  [[nodiscard]] bool in_place() const { return plain() || opening_.takes == Takes::halves; }
+  [[nodiscard]] bool in_place() const { return plain() || opening_.takes.halves; }
   // A copy's memory held anything before: it is written whole.
-  [[nodiscard]] bool written_whole() const { return copied() && opening_.takes == Takes::halves; }
+  [[nodiscard]] bool written_whole() const { return copied() && opening_.takes.halves; }
   void clear_padding(std::int64_t first, std::int64_t end) const {
     if (written_whole() && first < end)
       std::fill(halves(chunk_.parameter, first), halves(chunk_.parameter, end), Codecs::Half{0});
@@ -167,7 +173,11 @@ void run_tiles(ThreadPool& pool, Isa isa, const UpdateStep& step, const ChunkUpd
   const State<A> states[2] = {{chunk.states[0], opening, step.first}, {chunk.states[1], opening, step.first}};
   const bool direct =
       weights.in_place() && opening.in_place(chunk.gradient.format) && states[0].in_place() && states[1].in_place();
-  const std::int64_t tile_elements = direct ? kBlockElements : kTileElements;
+  // What the states hold is read, and the random halves of whole blocks are drawn side by side.
+  const bool coded = !step.first && takes.codes[0] != Format::none && weights.in_place() &&
+                     opening.in_place(chunk.gradient.format) && chunk.states[0].format == takes.codes[0] &&
+                     chunk.states[1].format == takes.codes[1];
+  const std::int64_t tile_elements = direct ? kBlockElements : coded ? dynamic8::kBlockElements : kTileElements;
   const auto after = [](const UpdatePart& part) { return part.first + part.count; };
   // Padding included: the first update leaves nothing of what the memory of states held before.
   const bool whole = step.first || weights.written_whole();
@@ -197,12 +207,33 @@ void run_tiles(ThreadPool& pool, Isa isa, const UpdateStep& step, const ChunkUpd
     states[0].close(tile_first, tile_end - tile_first, state_buffers[0]);
     states[1].close(tile_first, tile_end - tile_first, state_buffers[1]);
   };
+  // From here on the whole 8-bit blocks of one part, if there are any: the end of what the loop has taken as it lies.
+  const auto coded_tile = [&](std::int64_t tile_first, std::int64_t end) {
+    const auto part = std::ranges::upper_bound(chunk.parts, tile_first, {}, after);
+    if (part == chunk.parts.end() || part->first > tile_first) return tile_first;
+    const auto count = (std::min(after(*part), end) - tile_first) / dynamic8::kBlockElements * dynamic8::kBlockElements;
+    Tile<A> t{.gradient = opening.row(chunk.gradient, tile_first),
+              .state0 = states[0].coded(tile_first),
+              .state1 = states[1].coded(tile_first),
+              .count = count,
+              .first = tile_first};
+    weights.open(*part, tile_first, count, nullptr, t);
+    if (count == 0 || (t.is_random && t.random.first % kRandomElements != 0)) return tile_first;
+    loop(static_cast<std::size_t>(part - chunk.parts.begin()), t);
+    return tile_first + count;
+  };
   // Blocks and tiles are aligned in the chunk's elements, so that 8-bit blocks are the same however the work is split.
   const std::int64_t elements = chunk.parameter.elements;
   const auto block = [&](std::int64_t b) {
     const std::int64_t block_end = std::min(elements, (b + 1) * kBlockElements);
-    for (std::int64_t first = b * kBlockElements; first < block_end; first += tile_elements)
+    for (std::int64_t first = b * kBlockElements; first < block_end;) {
+      if (coded) {
+        const auto done = coded_tile(first, block_end);
+        if (std::exchange(first, done) != done) continue;
+      }
       tile(first, std::min(block_end, first + tile_elements));
+      first += tile_elements;
+    }
   };
   const std::int64_t end = whole ? elements : chunk.parts.empty() ? 0 : after(chunk.parts.back());
   const std::int64_t blocks = (end + kBlockElements - 1) / kBlockElements;

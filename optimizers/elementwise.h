@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <terrace/optimizers/check_update.h>
+#include <terrace/optimizers/dynamic8.h>
 #include <terrace/optimizers/elementwise_loops.h>
 #include <terrace/optimizers/rule.h>
 
@@ -19,9 +20,9 @@ namespace terrace::elementwise {
 
 // Brings every part of the chunk before `loop`, tile by tile: from the formats of the chunk to those that the loop takes and
 // back.
-enum class Takes {
-  numbers,  // rows in the arithmetic's type; weights that are kept otherwise can be read only
-  halves,   // 16-bit rows as they lie, too
+struct Takes {
+  bool halves = false;  // 16-bit rows as they lie, too; else weights that are not in the arithmetic's type can be read only
+  std::array<Format, 2> codes = {};  // 8-bit states of these formats as they lie, too, where all states have them
 };
 template <class A>
 using Loop = std::function<void(std::size_t part, const Tile<A>&)>;
@@ -44,6 +45,12 @@ class Elementwise final : public Optimizer {
   }
 
  private:
+  [[nodiscard]] Takes takes() const {
+    Takes t{.halves = true};
+    for (std::size_t i = 0; i < Rule::kStates.size() && isa_ >= Isa::avx512vbmi; ++i)
+      t.codes[i] = dynamic8::format_of(sign_of(Rule::kStates[i]));
+    return t;
+  }
   template <class A>
   void update_in(ThreadPool& pool, const UpdateStep& step, const ChunkUpdate& chunk) const {
     using Factors = typename Rule::template Factors<A>;
@@ -55,8 +62,7 @@ class Elementwise final : public Optimizer {
       factors.push_back(rule_.template factors<A>(own, part.decay));
     }
     const auto loop = kLoops<Rule, A>.of(isa_);
-    run(pool, isa_, step, chunk, Takes::halves,
-        Loop<A>([&](std::size_t part, const Tile<A>& tile) { loop(tile, factors[part]); }));
+    run(pool, isa_, step, chunk, takes(), Loop<A>([&](std::size_t part, const Tile<A>& tile) { loop(tile, factors[part]); }));
   }
 
   Rule rule_;

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include <terrace/optimizers/coded_loop.h>
 #include <terrace/optimizers/group.h>
 #include <terrace/optimizers/random_lanes.h>
 
@@ -149,7 +150,14 @@ TERRACE_AVX512 void loop_avx512(const Tile<A>& tile, const FactorsOf<Rule, A>& f
   body<Rule, A, 16>(tile, f);
 }
 template <class Rule, class A>
+void loop_avx512vbmi(const Tile<A>& tile, const FactorsOf<Rule, A>& f) {
+  if constexpr (std::is_same_v<A, float> && Rule::kStates.size() > 0) {
+    if (tile.is_coded()) return coded<Rule>(tile, f);
+  }
+  loop_avx512<Rule>(tile, f);
+}
+template <class Rule, class A>
 constexpr EachIsa<void(const Tile<A>&, const FactorsOf<Rule, A>&)> kLoops{loop_baseline<Rule, A>, loop_avx2<Rule, A>,
-                                                                          loop_avx512<Rule, A>};
+                                                                          loop_avx512<Rule, A>, loop_avx512vbmi<Rule, A>};
 
 }  // namespace terrace::elementwise

@@ -168,6 +168,7 @@ TERRACE_INLINE void ask_ahead(const Tile<float>& t, std::int64_t i) {
   for (const auto& row : {t.gradient, t.state0, t.state1}) {
     if (row.halves != nullptr) ask(row.halves + at);
     if (row.numbers != nullptr) ask(row.numbers + at);
+    if (row.codes != nullptr) ask(row.codes + at);
   }
   if (t.weight != nullptr) ask(t.weight + at);
   if (t.copy != nullptr) ask(t.copy + at);

@@ -152,7 +152,7 @@ LayerWork<A>::LayerWork(const char* name, std::size_t states, Isa isa, const Upd
 template <class A>
 void LayerWork<A>::each_tile(ThreadPool& pool, const Each& each) const {
   for (std::size_t c = 0; c < chunks_.size(); ++c)
-    elementwise::run(pool, isa_, step_, chunks_[c], elementwise::Takes::numbers,
+    elementwise::run(pool, isa_, step_, chunks_[c], elementwise::Takes{},
                      elementwise::Loop<A>([&](std::size_t part, const elementwise::Tile<A>& tile) {
                        each({.tensor = part_tensor_[c][part],
                              .chunk = c,
@@ -239,7 +239,7 @@ template <class A>
 void LayerWork<A>::descend(ThreadPool& pool, std::span<const Descent> of_tensors) const {
   const auto loop = elementwise::kLoops<Descend, A>.of(isa_);
   for (std::size_t c = 0; c < chunks_.size(); ++c)
-    elementwise::run(pool, isa_, step_, chunks_[c], elementwise::Takes::halves,
+    elementwise::run(pool, isa_, step_, chunks_[c], elementwise::Takes{.halves = true},
                      elementwise::Loop<A>([&](std::size_t part, const elementwise::Tile<A>& tile) {
                        const auto& d = of_tensors[part_tensor_[c][part]];
                        loop(tile, {.rate = static_cast<A>(d.rate), .decay = static_cast<A>(d.decay)});

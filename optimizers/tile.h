@@ -11,11 +11,13 @@
 
 namespace terrace::elementwise {
 
-// In the arithmetic's type, or as bf16 that the loop itself converts. Neither: the rule has no such row.
+// In the arithmetic's type, or as bf16 or 8-bit codes that the loop itself converts. None of them: the rule has no such row.
 template <class A>
 struct Row {
   A* numbers = nullptr;
   std::uint16_t* halves = nullptr;
+  std::uint8_t* codes = nullptr;  // whole blocks (dynamic8.h), for loops that take them; with their scales
+  float* scales = nullptr;
 
   [[nodiscard]] Row from(std::int64_t i) const {
     return {.numbers = numbers != nullptr ? numbers + i : nullptr, .halves = halves != nullptr ? halves + i : nullptr};
@@ -28,6 +30,9 @@ struct Row {
       numbers[i] = value;
   }
 };
+
+// Random halves of a tile of 8-bit codes are drawn from a multiple of this on.
+inline constexpr std::int64_t kRandomElements = 64;
 
 // Weights are
 //   `weight`                      numbers; with `copy`, their 16-bit copy is written, as `copy_is_fp16` says
@@ -46,6 +51,7 @@ struct Tile {
   std::int64_t count = 0;
   std::int64_t first = 0;  // element of the chunk
 
+  [[nodiscard]] bool is_coded() const { return state0.codes != nullptr; }  // then so are all states
   [[nodiscard]] TERRACE_INLINE bool has_halves() const {
     return copy != nullptr || gradient.halves != nullptr || state0.halves != nullptr || state1.halves != nullptr;
   }

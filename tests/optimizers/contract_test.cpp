@@ -152,6 +152,35 @@ TEST_P(OptimizerContract, EveryLengthAndEveryInstructionSetGivesTheSameBits) {
   }
 }
 
+// Many blocks of 8-bit states in a row, as a loop over them takes them: one with an infinity, one with nothing, and parts that
+// begin within a block or draw their random numbers from anywhere.
+TEST_P(OptimizerContract, BlocksInARowGiveTheSameBitsOnEveryInstructionSet) {
+  constexpr std::int64_t kBlock = 256, kElements = 11 * kBlock + 100;
+  for (const std::uint64_t tensor_element : {0, 64, 7}) {
+    std::vector<TestChunk> results;
+    for (const auto isa : kAllIsas) {
+      if (!runs(isa)) continue;
+      auto c = chunk(kElements);
+      c.parts = {{.first = 0, .count = 5 * kBlock + 64, .stream = 3, .tensor_element = tensor_element},
+                 {.first = 5 * kBlock + 64, .count = 6 * kBlock, .decay = 0, .stream = 4}};
+      draw_weights(c, 21);
+      for (std::uint64_t t = 1; t <= 4; ++t) {
+        draw_gradients(c, t);
+        for (std::int64_t i = 3 * kBlock; i < 4 * kBlock; ++i) c.set_gradient(i, 0);
+        if (t >= 2) c.set_gradient(kBlock + 9, std::numeric_limits<float>::infinity());
+        if (t == 3) c.set_gradient(8 * kBlock - 1, std::numeric_limits<float>::quiet_NaN());
+        make(isa)->update(pool_, step_of(t), c.update());
+      }
+      results.push_back(c);
+    }
+    for (std::size_t r = 1; r < results.size(); ++r)
+      for (const auto kind : results[r].recipe().kinds())
+        for (std::int64_t i = 0; i < kElements; ++i)
+          ASSERT_TRUE(same(results[r].number(kind, i), results[0].number(kind, i)))
+              << terrace::name_of(kAllIsas.at(r)) << " " << name_of(kind) << " " << i << " of a tensor from " << tensor_element;
+  }
+}
+
 // Threads and the packing into chunks may not change a bit: several blocks, several pools, chunks cut anywhere.
 TEST_P(OptimizerContract, NeitherThreadsNorChunksChangeABit) {
   constexpr std::int64_t kElements = 3 * 65536 + 2048;

@@ -1,0 +1,181 @@
+// The loop over a tile whose states are 8-bit codes in whole blocks: decoding, the rule and encoding in one pass, of processors
+// that look codes up in registers (dynamic8_vbmi.h).
+//
+// A block's codes wait for its greatest number, so they are made beside the next block's arithmetic: while divisions and square
+// roots take their time, look-ups have the other ports. New numbers wait in 1 KiB a state.
+//
+// Internal to optimizers/.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <terrace/optimizers/group.h>
+#include <terrace/optimizers/optimizer.h>
+#include <terrace/optimizers/random_lanes.h>
+#if defined(__x86_64__)
+#include <terrace/optimizers/dynamic8_vbmi.h>
+#endif
+
+namespace terrace::elementwise {
+
+constexpr dynamic8::Sign sign_of(Kind state) {
+  return state == Kind::first_moment ? dynamic8::Sign::both : dynamic8::Sign::none;
+}
+
+// What is known of a tile's weights when a loop is compiled: by what is kept beside them (tile.h).
+enum class CodedWeights : std::uint8_t { numbers, bf16_copy, fp16_copy, low16, low8, random };
+inline CodedWeights weights_of(const Tile<float>& t) {
+  if (t.weight != nullptr)
+    return t.copy == nullptr ? CodedWeights::numbers : t.copy_is_fp16 ? CodedWeights::fp16_copy : CodedWeights::bf16_copy;
+  if (t.low != nullptr) return CodedWeights::low16;
+  return t.low8 != nullptr ? CodedWeights::low8 : CodedWeights::random;
+}
+
+#if defined(__x86_64__)
+
+template <dynamic8::Sign kSign>
+class CodedState {
+ public:
+  explicit CodedState(const Row<float>& row) : codes_(row.codes), scales_(row.scales), before_(nowhere_) {}
+
+  // Of the block that begins with this element.
+  TERRACE_VBMI_INLINE void begin(std::int64_t first) {
+    scale_ = _mm512_set1_ps(scales_[first / dynamic8::kBlockElements]);
+    greatest_ = _mm512_setzero_si512();
+  }
+  TERRACE_VBMI_INLINE dynamic8::Four numbers(std::int64_t i) const {
+    return dynamic8::decode64<kSign, dynamic8::Order::pairs>(codes_ + i, scale_);
+  }
+  TERRACE_VBMI_INLINE void keep(std::int64_t i, const dynamic8::Four& numbers) {
+    dynamic8::store64(kept_ + i % dynamic8::kBlockElements, numbers);
+    greatest_ = dynamic8::greatest_of(greatest_, numbers);
+  }
+  TERRACE_VBMI_INLINE void end(std::int64_t first) {
+    const std::uint32_t greatest = _mm512_reduce_max_epu32(greatest_);
+    float& scale = scales_[first / dynamic8::kBlockElements];
+    before_ = codes_ + first;
+    if (dynamic8::has_no_codes(greatest)) {
+      scale = dynamic8::scale_without_codes(greatest);
+      inverse_ = _mm512_setzero_ps();
+      __builtin_memset(kept_, 0, sizeof kept_);  // whose code all of the block takes
+    } else {
+      scale = dynamic8::scale_of(greatest);
+      inverse_ = _mm512_set1_ps(1.0F / scale);
+    }
+  }
+  // Of the block before, at this place in it; then its numbers are not needed any more.
+  TERRACE_VBMI_INLINE dynamic8::Guessed guessed_before(std::int64_t i) const {
+    return dynamic8::guess64<kSign>(dynamic8::load64(kept_ + i % dynamic8::kBlockElements), inverse_);
+  }
+  TERRACE_VBMI_INLINE void encode_before(std::int64_t i, const dynamic8::Guessed& guessed) const {
+    const auto place = i % dynamic8::kBlockElements;
+    _mm512_storeu_si512(before_ + place,
+                        dynamic8::encode64<kSign, dynamic8::Order::pairs>(dynamic8::load64(kept_ + place), inverse_, guessed));
+  }
+
+ private:
+  std::uint8_t* codes_;
+  float* scales_;
+  std::uint8_t* before_;
+  __m512 scale_, inverse_ = __m512{};
+  __m512i greatest_;
+  alignas(64) float kept_[dynamic8::kBlockElements] = {};
+  alignas(64) std::uint8_t nowhere_[dynamic8::kBlockElements];  // before the first block
+};
+
+// The rows that a tile's weights have, to the compiler.
+template <CodedWeights kWeights>
+TERRACE_INLINE void know(Tile<float>& t) {
+  constexpr bool kNumbers = kWeights <= CodedWeights::fp16_copy;
+  if (!kNumbers) t.weight = nullptr;
+  if (kWeights == CodedWeights::numbers) t.copy = nullptr;
+  if (kWeights != CodedWeights::low16) t.low = nullptr;
+  if (kWeights != CodedWeights::low8) t.low8 = nullptr;
+  t.is_random = kWeights >= CodedWeights::low8;
+  t.state0.numbers = t.state1.numbers = nullptr;
+  t.state0.halves = t.state1.halves = nullptr;
+  if ((kNumbers && t.weight == nullptr) || (kWeights != CodedWeights::numbers && t.copy == nullptr) ||
+      (kWeights == CodedWeights::low16 && t.low == nullptr) || (kWeights == CodedWeights::low8 && t.low8 == nullptr))
+    __builtin_unreachable();
+}
+
+template <class Rule, CodedWeights kWeights>
+TERRACE_AVX512VBMI void coded_loop(const Tile<float>& tile, const FactorsOf<Rule, float>& factors) {
+  using L = Lanes<16>;
+  using G = Group<L, false>;
+  using Random = RandomLanes<16>;
+  using dynamic8::kBlockElements;
+  constexpr std::int64_t kAtOnce = dynamic8::kAtOnce;
+  static_assert(2 * G::kElements == kAtOnce && Random::kElements == kAtOnce && kAtOnce == kRandomElements);
+  constexpr bool kTwo = Rule::kStates.size() > 1;
+  auto t = tile;
+  know<kWeights>(t);
+  const auto f = in_all_lanes<Rule, L>(factors);
+  const auto h = G::Ops::halves();
+  const RandomKeys keys(t.random.seed);
+  CodedState<sign_of(Rule::kStates.front())> state0(t.state0);
+  CodedState<sign_of(Rule::kStates.back())> state1(t.state1);
+  for (std::int64_t first = 0; first < t.count; first += kBlockElements) {
+    state0.begin(first);
+    if constexpr (kTwo) state1.begin(first);
+#pragma GCC unroll 1
+    for (std::int64_t i = first; i < first + kBlockElements; i += kAtOnce) {
+      ask_ahead<kAtOnce>(t, i);
+      dynamic8::Guessed guessed0 = state0.guessed_before(i), guessed1;
+      if constexpr (kTwo) guessed1 = state1.guessed_before(i);
+      dynamic8::Four s0 = state0.numbers(i), s1;
+      if constexpr (kTwo) s1 = state1.numbers(i);
+      state0.encode_before(i, guessed0);
+      if constexpr (kTwo) state1.encode_before(i, guessed1);
+      Random random{};
+      if (t.is_random) random = Random::of(keys, t.random.stream, (t.random.first + static_cast<std::uint64_t>(i)) / 8);
+#pragma GCC unroll 2
+      for (std::size_t pair = 0; pair < 2; ++pair) {
+        const auto at = i + static_cast<std::int64_t>(pair) * G::kElements;
+        auto w = read_weights<G>(h, t, at);
+        const auto g = G::of(h, t.gradient, at);
+        L even0{s0.v[2 * pair]}, odd0{s0.v[2 * pair + 1]}, even1{}, odd1{};
+        if constexpr (kTwo) even1 = {s1.v[2 * pair]}, odd1 = {s1.v[2 * pair + 1]};
+        Rule::element(f, w.even, g.even, even0, even1);
+        Rule::element(f, w.odd, g.odd, odd0, odd1);
+        write_weights<kWeights == CodedWeights::fp16_copy>(h, t, at, pair == 0 ? random.first : random.second, w);
+        s0.v[2 * pair] = even0.numbers, s0.v[2 * pair + 1] = odd0.numbers;
+        if constexpr (kTwo) s1.v[2 * pair] = even1.numbers, s1.v[2 * pair + 1] = odd1.numbers;
+      }
+      state0.keep(i, s0);
+      if constexpr (kTwo) state1.keep(i, s1);
+    }
+    state0.end(first);
+    if constexpr (kTwo) state1.end(first);
+  }
+#pragma GCC unroll 1
+  for (std::int64_t i = 0; i < kBlockElements; i += kAtOnce) {
+    state0.encode_before(i, state0.guessed_before(i));
+    if constexpr (kTwo) state1.encode_before(i, state1.guessed_before(i));
+  }
+}
+
+#else  // tiles of codes come to processors with the set alone
+
+template <class Rule, CodedWeights kWeights>
+void coded_loop(const Tile<float>&, const FactorsOf<Rule, float>&) {
+  __builtin_unreachable();
+}
+
+#endif
+
+template <class Rule>
+void coded(const Tile<float>& tile, const FactorsOf<Rule, float>& factors) {
+  using W = CodedWeights;
+  switch (weights_of(tile)) {
+    case W::numbers: return coded_loop<Rule, W::numbers>(tile, factors);
+    case W::bf16_copy: return coded_loop<Rule, W::bf16_copy>(tile, factors);
+    case W::fp16_copy: return coded_loop<Rule, W::fp16_copy>(tile, factors);
+    case W::low16: return coded_loop<Rule, W::low16>(tile, factors);
+    case W::low8: return coded_loop<Rule, W::low8>(tile, factors);
+    case W::random: return coded_loop<Rule, W::random>(tile, factors);
+  }
+}
+
+}  // namespace terrace::elementwise
