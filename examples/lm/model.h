@@ -2,6 +2,8 @@
 //
 //   embedding, then for each block attention and mlp, then head
 //
+// With skip connections the input of block n − 1 − i gets the result of block i added to it (skip_block.h).
+//
 // Owner:   the caller owns the model, the model its layers; every layer is a GenerativeLayer.
 // Threads: as Layer.
 // Errors:  Error(Exit::usage) for a config that cannot be (model_config.h).

@@ -47,6 +47,12 @@ Family parse_family(std::string_view text) {
   refuse(fmt::format("'{}' is no model family; there are gpt2 and llama", text));
 }
 
+SkipShape parse_skips(std::string_view text) {
+  if (text == "none") return SkipShape::none;
+  if (text == "u") return SkipShape::u;
+  refuse(fmt::format("'{}' is no shape of skip connections; there are none and u", text));
+}
+
 double ModelConfig::residual_init_std() const { return init_std() / std::sqrt(2.0 * static_cast<double>(layers)); }
 
 ModelConfig complete(ModelConfig config) {
@@ -83,6 +89,11 @@ void validate(const ModelConfig& config) {
   if (config.family == Family::llama && config.head_dim() % 2 != 0) {
     refuse(fmt::format("rotary positions need heads of even width, not hidden {} / heads {} = {}: the nearest is hidden {}",
                        config.hidden, config.heads, config.head_dim(), nearest_multiples(config.hidden, 2 * config.heads)));
+  }
+  if (config.skips == SkipShape::u && config.layers < 3) {
+    refuse(
+        fmt::format("skip connections in a U need 3 layers, not {}: with fewer, each layer reads all that it could skip from",
+                    config.layers));
   }
   if (config.vocab < kByteTokens) {
     refuse(fmt::format("vocab ({}) is smaller than the {} byte tokens: the nearest is vocab {}", config.vocab, kByteTokens,

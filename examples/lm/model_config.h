@@ -12,6 +12,10 @@
 
 namespace terrace::lm {
 
+// u: blocks of the second half read those of the first, the last one the first one, as in a U-Net.
+enum class SkipShape : std::uint8_t { none, u };
+SkipShape parse_skips(std::string_view text);  // "none", "u"
+
 enum class Family : std::uint8_t { gpt2, llama };
 std::string_view name_of(Family family);
 Family parse_family(std::string_view text);  // "gpt2", "llama"
@@ -23,12 +27,18 @@ struct ModelConfig {
   std::int64_t ffn = 0;       // 0: gpt2 4 · hidden; llama 8/3 · hidden, rounded up to a multiple of 64
   std::int64_t seq_len = 0;   // the longest sequence (gpt2 learns a position for each)
   std::int64_t vocab = 0;
-  bool tied = true;           // the head reads the embedding's table
+  bool tied = true;  // the head reads the embedding's table
+  SkipShape skips = SkipShape::none;
   double rope_theta = 10000;  // llama
   double norm_eps = 1e-5;
   DType dtype = DType::fp32;  // of weights and activations
 
   [[nodiscard]] std::int64_t head_dim() const { return hidden / heads; }
+  // The block whose result is added to the input of this one; −1: none. What block i + 1 reads anyway, it does not skip from.
+  [[nodiscard]] std::int64_t skips_from(std::int64_t block) const {
+    const auto from = layers - 1 - block;
+    return skips == SkipShape::u && from + 1 < block ? from : -1;
+  }
   [[nodiscard]] double init_std() const { return 0.02; }
   // Of the projections whose result is added to the residual stream, two a block (Radford et al. 2019, section 2.3).
   [[nodiscard]] double residual_init_std() const;

@@ -15,10 +15,32 @@ using Keys = std::vector<std::string_view>;
 // What a planned step depends on. The rest of a run (its data, its length, what it keeps) means nothing to a bench. "--model"
 // is the option, not the section.
 Keys planned() {
-  return {"--model",   "layers",      "hidden",       "heads",      "kv-heads",          "ffn",       "seq-len",
-          "vocab",     "untied",      "dtype",        "batch-size", "grad-accumulation", "optimizer", "recipe",
-          "momentum",  "nesterov",    "param-groups", "grad-clip",  "loss-scale",        "order",     "group",
-          "recompute", "activations", "update",       "memory"};
+  return {"--model",
+          "layers",
+          "hidden",
+          "heads",
+          "kv-heads",
+          "ffn",
+          "seq-len",
+          "vocab",
+          "untied",
+          "skips",
+          "dtype",
+          "batch-size",
+          "grad-accumulation",
+          "optimizer",
+          "recipe",
+          "momentum",
+          "nesterov",
+          "param-groups",
+          "grad-clip",
+          "loss-scale",
+          "order",
+          "group",
+          "recompute",
+          "activations",
+          "update",
+          "memory"};
 }
 
 // And what doing it depends on.

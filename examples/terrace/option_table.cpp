@@ -69,6 +69,9 @@ std::vector<Option> make_table() {
       // Tokens are bytes: a smaller vocabulary would have no row for some of them.
       number("model", "vocab", &C::vocab, {256, 2147483647.0}, kSame, "rows of the embedding; tokens are below it"),
       text("model", "untied", &C::untied, Text::any, kSame, "give the output head weights of its own"),
+      text("model", "skips", &C::skips, Text::choice, kSame,
+           "skip connections; u: block i's result, by learned weights, is added to the input of the i-th block from the end",
+           {"none", "u"}),
       text("model", "data", &C::data, Text::required, kSame, "files of the corpus"),
       text("model", "data-format", &C::data_format, Text::choice, kSame,
            "what the files hold: text, whose bytes are the tokens, or token ids as unsigned integers, least byte first",

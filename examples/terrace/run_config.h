@@ -16,7 +16,8 @@ struct RunConfig {
   std::string model = "llama";                                              // gpt2 | llama
   std::int64_t layers = 6, hidden = 256, heads = 8, kv_heads = 0, ffn = 0;  // 0: as the family has it
   std::int64_t seq_len = 256, vocab = 256;
-  bool untied = false;  // an output head of its own (llama's default follows --tied/--untied)
+  std::string skips = "none";  // none | u
+  bool untied = false;         // an output head of its own (llama's default follows --tied/--untied)
   std::vector<std::filesystem::path> data;
   std::string data_format = "bytes";  // bytes | u16 | u32
   std::string init_from, save;

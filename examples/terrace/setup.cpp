@@ -23,6 +23,7 @@ lm::ModelConfig model_config(const RunConfig& c) {
                        .seq_len = c.seq_len,
                        .vocab = c.vocab,
                        .tied = !c.untied,
+                       .skips = lm::parse_skips(c.skips),
                        .dtype = parse_dtype(c.dtype)});
 }
 

@@ -48,6 +48,10 @@ void validate(const RunConfig& c) {
     refuse_pair(fmt::format("--hidden {} ÷ --heads {} is {}, which is odd", c.hidden, c.heads, c.hidden / c.heads),
                 "rotary positions turn pairs of elements, so llama needs an even head width");
   }
+  if (c.skips == "u" && c.layers < 3) {
+    refuse_pair(fmt::format("--skips u with --layers {}: each layer reads all that it could skip from", c.layers),
+                "give 3 layers or more, or leave it out");
+  }
   // In floating point, because the products themselves may not fit an integer.
   const double tokens = static_cast<double>(c.batch_size) * static_cast<double>(c.seq_len);
   if (tokens > kMostTokens) {

@@ -25,6 +25,10 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 using Words = std::vector<std::string>;
+inline Words operator+(Words a, const Words& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
 
 inline constexpr std::uint64_t kCorpusSeed = 7;
 inline constexpr std::size_t kCorpusBytes = 20'000;

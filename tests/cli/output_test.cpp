@@ -22,10 +22,6 @@ std::vector<std::string> keys(const json& object) {
   for (const auto& item : object.items()) all.push_back(item.key());
   return all;
 }
-Words operator+(Words a, const Words& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 class Output : public Cli {
  protected:

@@ -33,6 +33,50 @@ TEST_F(Ranks, PipelinesEndInTheSameWeights) {
   }
 }
 
+// A U of seven blocks, whose skips cross between ranks or, in a V, do not.
+TEST_F(Ranks, ModelsWithSkipsEndInTheSameWeights) {
+  const auto with = [](const Words& more) { return Words{"--skips", "u", "--layers", "7"} + more; };
+  const auto one = train(threads(1, 0, "one", with({"--save", "one.safetensors"})));
+  ASSERT_EQ(0, one.exit) << one.described;
+  const auto chain = train(threads(1, 0, "chain", {"--layers", "7"}));
+  EXPECT_NE(weights_of(one), weights_of(chain));
+  const auto tight = train(threads(1, 0, "tight", with({"--device-memory", "1MiB"})));
+  ASSERT_EQ(0, tight.exit) << tight.described;
+  EXPECT_EQ(weights_of(one), weights_of(tight));
+  const Words shape{"--grad-accumulation", "8", "--assumed-costs"};
+  for (const auto& [dp, zero, pp, schedule] :
+       {std::tuple{1, 0, "3", "1f1b"}, {1, 0, "2", "zb-v"}, {1, 0, "2", "chimera"}, {2, 3, "2", "interleaved"}}) {
+    const Words pipeline{"--pp", pp, "--schedule", schedule};
+    const auto plan = terrace(tiny("plan", with(pipeline + shape)));
+    EXPECT_EQ(0, plan.exit) << plan.described;
+    const auto many = train(threads(dp, zero, schedule, with(pipeline)));
+    ASSERT_EQ(0, many.exit) << many.described;
+    EXPECT_EQ(weights_of(one), weights_of(many)) << schedule;
+    EXPECT_EQ(steps("one"), steps(schedule)) << schedule;
+  }
+  const Words pipeline{"--pp", "2", "--schedule", "zb-h1"};
+  ASSERT_EQ(0, train(threads(1, 0, "stopped", with(pipeline + Words{"--lr-schedule", "constant", "--steps", "3"}))).exit);
+  const auto rest = train(threads(1, 0, "stopped", with({"--pp", "2", "--lr-schedule", "constant", "--resume", "auto"})));
+  ASSERT_EQ(0, rest.exit) << rest.described;
+  const auto whole = train(threads(1, 0, "whole", with({"--lr-schedule", "constant"})));
+  EXPECT_EQ(weights_of(whole), weights_of(rest));
+
+  // Exported, read again, and generated from: by one rank, and from the stores of several.
+  const auto again = train(threads(1, 0, "again", with({"--init-from", "one.safetensors", "--steps", "1"})));
+  EXPECT_EQ(0, again.exit) << again.described;
+  ASSERT_EQ(0, train(threads(1, 0, "other", {"--layers", "7", "--save", "chain.safetensors", "--steps", "1"})).exit);
+  expect_refusal(train(threads(1, 0, "refused", with({"--init-from", "chain.safetensors"}))), 2, {"skip.weight"});
+  const auto said = [&](const std::string& run) { return terrace({"generate", run, "--prompt", "The river"}); };
+  ASSERT_EQ(0, said("one").exit) << said("one").described;
+  for (const auto* const run : {"1f1b", "zb-v", "interleaved"}) EXPECT_EQ(said("one").out, said(run).out) << run;
+
+  expect_refusal(train(threads(1, 0, "refused", {"--skips", "u", "--layers", "2"})), 2, {"--skips u", "3 layers"});
+  expect_refusal(train(threads(1, 0, "refused", {"--skips", "v"})), 2, {"--skips", "none", "u"});
+  std::ofstream(at("graph.txt")) << "pipeline 2 3 1\nplace 0 1 0\ninput 2 0 1\nrank F0.0 F2.0 B2.0 B0.0\nrank F1.0 B1.0\n";
+  const auto graph = train(with({"--pp", "2", "--schedule", "graph.txt", "--grad-accumulation", "1", "--out-dir", "refused"}));
+  expect_refusal(graph, 2, {"leave out its input lines"});
+}
+
 // Where a run's stages are is settled when it begins.
 TEST_F(Ranks, APipelineGoesOnWithItsStages) {
   const auto whole = train(threads(1, 0, "whole", {"--lr-schedule", "constant"}));

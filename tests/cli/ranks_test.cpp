@@ -371,6 +371,19 @@ TEST_F(Ranks, ProcessesEndInTheSameWeightsAsThreads) {
   }
 }
 
+TEST_F(Ranks, ProcessesWithSkipsEndInTheSameWeightsAsThreads) {
+  const Words model{"--skips", "u", "--layers", "6"};
+  const auto one = train(threads(1, 0, "one", model));
+  ASSERT_EQ(0, one.exit) << one.described;
+  for (const auto& [ranks, zero, pp, schedule] : {std::tuple{1, 0, 3, "gpipe"}, {1, 0, 2, "zb-v"}, {2, 3, 2, "1f1b"}}) {
+    const auto name = fmt::format("mpi-{}", schedule);
+    const auto many = run(processes(ranks, zero, name, model + Words{"--pp", std::to_string(pp), "--schedule", schedule}, pp));
+    ASSERT_EQ(0, many.exit) << many.described;
+    EXPECT_EQ(weights_of(one), weights_of(many)) << name;
+    EXPECT_EQ(steps("one"), steps(name)) << name;
+  }
+}
+
 // Each machine has a profile of its own, with which its ranks alone would compute in another order.
 TEST_F(Ranks, AllPlanWithTheFirstOnesProfile) {
   const auto profile = [&](const std::string& name, double copy, double matmul) {

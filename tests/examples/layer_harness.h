@@ -114,6 +114,8 @@ class LayerRun {
     const std::vector<TensorSpec> none;
     x = Packed(first ? none : std::vector{row}, 64), dx = Packed(first ? none : std::vector{row}, 64);
     y = Packed(last ? none : std::vector{row}, 64), dy = Packed(last ? none : std::vector{row}, 64);
+    const auto skips = layer.skips_from() ? std::vector{row} : none;
+    skip = Packed(skips, 64), dskip = Packed(skips, 64);
     io = Packed({ids, ids, {"loss", DType::fp64, {1}}}, 64);
     scratch = Buffer(layer.scratch_bytes(shape));
     scratch_bytes = layer.scratch_bytes(shape);
@@ -136,6 +138,7 @@ class LayerRun {
             .loss_scale = loss_scale,
             .loss = io.views[2],
             .scratch = {scratch.data(), DType::i32, {words}},
+            .skip = only(skip),
             .evaluate = false};
   }
   void forward() {
@@ -154,6 +157,7 @@ class LayerRun {
   void backward(Half half, Accumulate accumulate = Accumulate::no) {
     auto ctx = context();
     const bool weight = has(half, Half::weight), input = has(half, Half::input);
+    if (!input) ctx.skip = {};
     const std::string before = saved.buffer.bits();
     layer.backward(ctx,
                    {.weights = weights.views,
@@ -164,6 +168,7 @@ class LayerRun {
                     .saved = saved.views,
                     .dy = only(dy),
                     .dx = input ? only(dx) : TensorView{},
+                    .dskip = input ? only(dskip) : TensorView{},
                     .carried = carried.views},
                    half);
     finish();
@@ -171,7 +176,7 @@ class LayerRun {
   }
   void finish() {
     machine_.stream->synchronize();
-    for (const Packed* p : {&weights, &gradients, &saved, &carried, &x, &y, &dx, &dy, &io}) {
+    for (const Packed* p : {&weights, &gradients, &saved, &carried, &x, &y, &dx, &dy, &skip, &dskip, &io}) {
       EXPECT_TRUE(p->buffer.canaries_live()) << layer.name() << " wrote outside a tensor";
     }
     EXPECT_TRUE(scratch.canaries_live()) << layer.name() << " wrote outside its scratch";
@@ -180,7 +185,7 @@ class LayerRun {
   const Layer& layer;
   const BatchShape shape;
   const std::vector<ParamSpec> params;
-  Packed weights, gradients, saved, carried, x, y, dx, dy, io;
+  Packed weights, gradients, saved, carried, x, y, dx, dy, skip, dskip, io;
   Buffer scratch;
   std::uint64_t scratch_bytes = 0;
   double loss_scale = 1;
@@ -192,7 +197,7 @@ class LayerRun {
 // A whole model, layer after layer.
 class Chain {
  public:
-  Chain(Machine& machine, const lm::ModelConfig& config, BatchShape shape) : model(lm::make_model(config)) {
+  Chain(Machine& machine, const lm::ModelConfig& config, BatchShape shape) : model(lm::make_model(config)), machine_(machine) {
     for (std::size_t l = 0; l < model.layers.size(); ++l) {
       runs.push_back(std::make_unique<LayerRun>(machine, *model.layers[l], config.dtype, config.hidden, shape, l == 0,
                                                 l + 1 == model.layers.size()));
@@ -209,12 +214,18 @@ class Chain {
       set(run->targets(), Values(targets.begin(), targets.end()));
     }
   }
-  // Fills every layer's x and saved tensors.
+  // Fills every layer's x, what it skips from, and saved tensors.
   void forward() {
     for (std::size_t l = 0; l + 1 < runs.size(); ++l) {
       runs[l]->forward();
-      copy(LayerRun::only(runs[l + 1]->x), LayerRun::only(runs[l]->y));
+      hand_on(l);
     }
+  }
+  // A layer's result to those that read it.
+  void hand_on(std::size_t l) {
+    copy(LayerRun::only(runs[l + 1]->x), LayerRun::only(runs[l]->y));
+    for (auto& run : runs)
+      if (run->layer.skips_from() == l) copy(LayerRun::only(run->skip), LayerRun::only(runs[l]->y));
   }
   double loss() {
     forward();
@@ -227,7 +238,12 @@ class Chain {
     for (std::size_t l = runs.size(); l-- > 0;) {
       runs[l]->loss_scale = loss_scale;
       runs[l]->backward(Half::both);
-      if (l > 0) copy(LayerRun::only(runs[l - 1]->dy), LayerRun::only(runs[l]->dx));
+      if (l == 0) continue;
+      const auto dy = LayerRun::only(runs[l - 1]->dy);
+      copy(dy, LayerRun::only(runs[l]->dx));
+      for (const auto& run : runs)
+        if (run->layer.skips_from() == l - 1) machine_.device->math().add(*machine_.stream, dy, dy, LayerRun::only(run->dskip));
+      machine_.stream->synchronize();
     }
     return runs.back()->loss();
   }
@@ -247,6 +263,9 @@ class Chain {
 
   Model model;
   std::vector<std::unique_ptr<LayerRun>> runs;
+
+ private:
+  Machine& machine_;
 };
 
 }  // namespace terrace::test

@@ -22,9 +22,9 @@ void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 // not (element counts that are no multiples of 64), one token a sequence.
 std::vector<Case> cases() {
   const auto of = [](Family family, std::int64_t hidden, std::int64_t heads, std::int64_t kv_heads, std::int64_t ffn,
-                     std::int64_t vocab, bool tied) {
+                     std::int64_t vocab, bool tied, std::int64_t skipping = 0) {
     return lm::complete({.family = family,
-                         .layers = 2,
+                         .layers = skipping != 0 ? skipping : 2,
                          .hidden = hidden,
                          .heads = heads,
                          .kv_heads = kv_heads,
@@ -32,6 +32,7 @@ std::vector<Case> cases() {
                          .seq_len = 11,
                          .vocab = vocab,
                          .tied = tied,
+                         .skips = skipping != 0 ? lm::SkipShape::u : lm::SkipShape::none,
                          .dtype = DType::fp64});
   };
   return {{"Gpt2Tied", of(Family::gpt2, 12, 3, 0, 20, 257, true), {2, 5}},
@@ -40,7 +41,9 @@ std::vector<Case> cases() {
           {"LlamaTied", of(Family::llama, 32, 4, 0, 34, 257, true), {1, 9}},
           {"LlamaGroupedSplit", of(Family::llama, 24, 4, 2, 17, 300, false), {2, 7}},
           {"LlamaOneGroupOdd", of(Family::llama, 30, 5, 1, 13, 257, true), {2, 3}},
-          {"LlamaGroupedAdjacent", of(Family::llama, 64, 8, 2, 0, 257, false), {2, 4}}};
+          {"LlamaGroupedAdjacent", of(Family::llama, 64, 8, 2, 0, 257, false), {2, 4}},
+          {"Gpt2SkipsOdd", of(Family::gpt2, 12, 3, 0, 20, 257, true, 3), {2, 5}},
+          {"LlamaSkips", of(Family::llama, 24, 4, 2, 17, 257, false, 6), {2, 3}}};
 }
 
 struct LayersTest : testing::TestWithParam<Case> {
@@ -85,7 +88,7 @@ struct LayersTest : testing::TestWithParam<Case> {
   // Random inputs for one layer, forward done.
   void prepare(LayerRun& run, std::int64_t vocab) {
     for (std::size_t p = 0; p < run.params.size(); ++p) set(run.weights.views[p], weights_of(run.params[p]));
-    for (Packed* p : {&run.x, &run.dy}) {
+    for (Packed* p : {&run.x, &run.dy, &run.skip}) {
       for (const auto& view : p->views) set(view, normal(view.elements(), 1));
     }
     const auto t = ids(run.shape.tokens(), vocab), goal = targets(run.shape.tokens(), vocab);
@@ -98,7 +101,9 @@ struct LayersTest : testing::TestWithParam<Case> {
   template <class F>
   void each_kind(const ModelConfig& config, BatchShape shape, F&& body) {
     const Model model = lm::make_model(config);
-    for (const std::size_t l : {std::size_t{0}, std::size_t{1}, std::size_t{2}, model.layers.size() - 1}) {
+    // Embedding, attention, mlp, an attention with a skip before it (or without), head.
+    for (const std::size_t l :
+         {std::size_t{0}, std::size_t{1}, std::size_t{2}, model.layers.size() - 3, model.layers.size() - 1}) {
       SCOPED_TRACE(model.layers[l]->name() + ", " + std::string(terrace::name_of(config.dtype)));
       LayerRun run(machine, *model.layers[l], config.dtype, config.hidden, shape, l == 0, l + 1 == model.layers.size());
       prepare(run, config.vocab);
@@ -145,6 +150,7 @@ TEST_P(LayersTest, GradientsMatchCentralDifferences) {
     std::vector<Values> gradients;
     for (const auto& g : run.gradients.views) gradients.push_back(get(g));
     if (!run.x.views.empty()) check_differences(run, run.x.views[0], get(run.dx.views[0]), "x");
+    if (!run.skip.views.empty()) check_differences(run, run.skip.views[0], get(run.dskip.views[0]), "skip");
     for (std::size_t p = 0; p < run.params.size(); ++p) {
       check_differences(run, run.weights.views[p], gradients[p], run.params[p].name);
     }
@@ -156,11 +162,12 @@ TEST_P(LayersTest, HalvesApartGiveTheBitsOfBothTogether) {
     each_kind(config, GetParam().shape, [&](LayerRun& run) {
       run.backward(Half::both);
       const double loss = run.loss();
-      const std::string dx = run.dx.buffer.bits(), gradients = run.gradients.buffer.bits();
-      for (Packed* p : {&run.dx, &run.gradients, &run.carried}) p->buffer.poison();
+      const std::string dx = run.dx.buffer.bits(), gradients = run.gradients.buffer.bits(), dskip = run.dskip.buffer.bits();
+      for (Packed* p : {&run.dx, &run.dskip, &run.gradients, &run.carried}) p->buffer.poison();
       if (!run.y.views.empty()) run.y.buffer.poison();
       run.backward(Half::input);
       EXPECT_TRUE(dx == run.dx.buffer.bits());
+      EXPECT_TRUE(dskip == run.dskip.buffer.bits());
       if (run.y.views.empty()) {
         EXPECT_EQ(loss, run.loss());
       }
@@ -347,7 +354,7 @@ TEST_P(LayersTest, GenerationGivesTheLogitsOfTheForward) {
                                               last ? logits.views[0] : run.y.views[0], caches[l].views, position);
         run.finish();
         EXPECT_TRUE(caches[l].buffer.canaries_live());
-        if (!last) Chain::copy(chain.runs[l + 1]->x.views[0], run.y.views[0]);
+        if (!last) chain.hand_on(l);
       }
       const Values row = get(logits.views[0]);
       for (std::int64_t v = 0; v < config.vocab; ++v) {

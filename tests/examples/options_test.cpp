@@ -41,7 +41,7 @@ TEST(Options, TableCoversEveryFieldOnce) {
     // A default that is refused could not be saved and read back.
     for (const auto c : o.key) EXPECT_TRUE((c >= 'a' && c <= 'z') || c == '-' || (c >= '0' && c <= '9')) << o.key;
   }
-  EXPECT_EQ(keys.size(), 70U);  // the number of RunConfig's fields: add the option with the field
+  EXPECT_EQ(keys.size(), 71U);  // the number of RunConfig's fields: add the option with the field
 }
 
 TEST(Options, DefaultsSurviveSavingAndReading) {
@@ -56,6 +56,7 @@ TEST(Options, EveryFieldSurvivesSavingAndReading) {
   RunConfig c;
   c.model = "gpt2";
   c.layers = 3, c.hidden = 96, c.heads = 6, c.kv_heads = 6, c.ffn = 111, c.seq_len = 17, c.vocab = 50257, c.untied = true;
+  c.skips = "u";
   c.data = {"a \"quoted\" file", "back\\slash", "tab\there", "ünï"};
   c.init_from = "x.safetensors", c.save = "y", c.dtype = "bf16";
   c.batch_size = 2, c.grad_accumulation = 4, c.steps = 7;

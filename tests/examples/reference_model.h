@@ -28,9 +28,18 @@ class ReferenceModel {
                               at(w("transformer.wpe.weight"), i / c % seq * c + column)
                         : at(w("model.embed_tokens.weight"), token * c + column);
     }
+    std::vector<Values> results;  // of the blocks
     for (std::int64_t block = 0; block < c_.layers; ++block) {
+      // A U: the last block reads the first one's result, and so on; not its own input a second time.
+      const std::int64_t mirrored = c_.layers - 1 - block;
+      if (c_.skips == lm::SkipShape::u && mirrored < block - 1) {
+        const Values& gain = w((gpt2() ? "transformer.h." : "model.layers.") + std::to_string(block) + ".skip.weight");
+        for (std::int64_t i = 0; i < n * c; ++i)
+          at(x, i) += at(gain, i % c) * at(results[static_cast<std::size_t>(mirrored)], i);
+      }
       add(x, attention_block(x, n, seq, block));
       add(x, mlp_block(x, n, block));
+      results.push_back(x);
     }
     const Values h = norm(x, n, gpt2() ? "transformer.ln_f" : "model.norm");
     const char* const tied = gpt2() ? "transformer.wte.weight" : "model.embed_tokens.weight";

@@ -18,13 +18,16 @@ struct TinyModel {
   const char* family;
   const char* dtype;
   bool untied;
-  [[nodiscard]] std::string name() const { return fmt::format("{} {} {}", family, dtype, untied ? "untied" : "tied"); }
+  bool skips = false;
+  [[nodiscard]] std::string name() const {
+    return fmt::format("{} {} {}{}", family, dtype, untied ? "untied" : "tied", skips ? ", with skips" : "");
+  }
 };
 inline constexpr std::array kModels{
-    TinyModel{"gpt2", "fp32", false},  TinyModel{"llama", "bf16", true}, TinyModel{"gpt2", "bf16", false},
-    TinyModel{"llama", "fp32", false}, TinyModel{"gpt2", "fp32", true},  TinyModel{"llama", "bf16", false},
-    TinyModel{"gpt2", "bf16", true},   TinyModel{"llama", "fp32", true}, TinyModel{"llama", "fp64", false},
-    TinyModel{"gpt2", "fp16", false},
+    TinyModel{"gpt2", "fp32", false},  TinyModel{"llama", "bf16", true},        TinyModel{"gpt2", "bf16", false},
+    TinyModel{"llama", "fp32", false}, TinyModel{"gpt2", "fp32", true},         TinyModel{"llama", "bf16", false},
+    TinyModel{"gpt2", "bf16", true},   TinyModel{"llama", "fp32", true},        TinyModel{"llama", "fp64", false},
+    TinyModel{"gpt2", "fp16", false},  TinyModel{"llama", "bf16", false, true}, TinyModel{"gpt2", "fp32", true, true},
 };
 
 // Where the bytes are.
@@ -82,7 +85,8 @@ inline cli::RunConfig config_of(const TinyModel& model, const std::filesystem::p
   c.model = model.family;
   c.dtype = model.dtype;
   c.untied = model.untied;
-  c.layers = long_form() ? 4 : 2;
+  c.layers = long_form() ? 4 : model.skips ? 3 : 2;
+  c.skips = model.skips ? "u" : "none";
   c.hidden = long_form() ? 128 : 32;
   c.heads = 4;
   c.kv_heads = c.model == "llama" ? 2 : 0;

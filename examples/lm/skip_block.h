@@ -1,0 +1,41 @@
+// A layer with a skip connection in front of it: it reads x + weight · skip, each column of the skip by its own learned weight,
+// which begins at 1.
+//
+// The sum is kept for the backward, so that the inner layer finds its input there; the weight's gradient is made whole by the
+// input half, which has the skip, and carried to the weight half. The weight lies beside the inner layer's in one run of
+// chunks.
+//
+// Owner, threads, errors: as lm_layer.h. Owns the inner layer.
+#pragma once
+
+#include <memory>
+
+#include <terrace/examples/lm/lm_layer.h>
+
+namespace terrace::lm {
+
+class SkipBlock final : public LmLayer {
+ public:
+  // `from`: the number of the layer whose result it adds; `block`: the inner layer's, for the weight's name.
+  SkipBlock(const ModelConfig& config, std::int64_t block, std::uint32_t from, std::unique_ptr<LmLayer> inner);
+  [[nodiscard]] std::optional<std::uint32_t> skips_from() const override { return from_; }
+  [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const override;
+  [[nodiscard]] std::vector<TensorSpec> carried(BatchShape shape) const override;
+  [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
+  [[nodiscard]] double forward_flops(BatchShape shape) const override { return inner_->forward_flops(shape); }
+  void forward(LayerContext& ctx, const LayerTensors& t) const override;
+  void backward(LayerContext& ctx, const LayerTensors& t, Half half) const override;
+  [[nodiscard]] std::vector<TensorSpec> cache(std::int64_t capacity) const override { return inner_->cache(capacity); }
+  void decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
+                   std::int64_t position) const override;
+
+ private:
+  void add_skip(LayerContext& ctx, TensorView weight, TensorView sum, TensorView x) const;
+  // What the inner layer sees of a call's tensors: all but the last of each, which is the skip's.
+  [[nodiscard]] static LayerTensors inner_tensors(const LayerTensors& t);
+
+  const std::uint32_t from_;
+  const std::unique_ptr<LmLayer> inner_;
+};
+
+}  // namespace terrace::lm
