@@ -321,14 +321,14 @@ TEST(OperatorGraphs, ThatAreNoneAreRefused) {
   expect_refused(s, "rank 0 at B0.0 waits for I1.0 of rank 1\n  rank 1 at B1.0 waits for I2.0 of rank 0");
 }
 
-// Layers are a chain: a run says so.
+// What stages of layers read, the layers say: an order that says so itself is not run.
 TEST(OperatorGraphs, AreNoPipelineOfLayers) {
   try {
     static_cast<void>(part_of({order_of(u_net(2, 4), 2), {0, 1, 2, 3, 4}}, 0));
     FAIL();
   } catch (const Error& e) {
     EXPECT_EQ(e.exit(), Exit::usage);
-    EXPECT_THAT(e.what(), HasSubstr("layers of a model are a chain"));
+    EXPECT_THAT(e.what(), HasSubstr("leave out its input lines"));
   }
 }
 
