@@ -30,13 +30,14 @@ void demand_asynchronous(const Model& model, const PlanRequest& request) {
                     Exit::usage);
 }
 
-// A stage's ranks are those of its data group in every direction; what is sharded or packed within one of them is not there.
+// A stage's ranks are those of its data group in every direction. States and weights are sharded within each.
 void demand_directions(const DataParallel& data) {
-  if (data.zero != 0)
-    throw Error(fmt::format("an order in two directions keeps every stage whole on two ranks, and ZeRO-{} would shard it: "
-                            "not there yet\n  give --zero 0, or another --schedule like 1f1b",
-                            data.zero),
-                Exit::usage);
+  if (data.zero == 2)
+    throw Error(
+        "an order in two directions adds a stage's gradient up between both of its ranks, which keep it whole, and ZeRO-2 "
+        "would "
+        "shard it\n  give --zero 1 or 3, which shard states and weights over --dp, or another --schedule like 1f1b",
+        Exit::usage);
   if (data.gradients != Travel::whole)
     throw Error(
         "an order in two directions adds gradients up as they are\n  leave out --compress-gradients, or give another "

@@ -39,6 +39,8 @@ struct DataParallel {
   Travel weights = Travel::whole;    // where they are gathered before use: whole or int8
   std::uint32_t shard_group = 0;     // ranks that share one copy of what is sharded; 0: all. It divides them
   bool local = false;                // copies that are averaged now and then
+  // Where orders run in two directions: a stage's gradient is added up between all ranks of both, and ends whole on each.
+  bool whole_gradients = false;
 
   // One rank has nobody to share with.
   [[nodiscard]] std::uint32_t stage() const { return ranks > 1 && shard_group != 1 ? zero : 0; }
@@ -56,7 +58,7 @@ struct DataParallel {
   [[nodiscard]] bool shards(Kind kind) const {
     switch (kind) {
       case Kind::parameter: return stage() >= 3;
-      case Kind::gradient: return stage() >= 1 && folds_each();
+      case Kind::gradient: return stage() >= 1 && folds_each() && !whole_gradients;
       case Kind::activation: return false;
       default: return stage() >= 1;
     }

@@ -69,6 +69,7 @@ StepMap::StepMap(const Model& model, const Options& options)
               options.chunk_elements != 0 ? options.chunk_elements : search_chunk(own_tensors(params_), options.data.group()),
               options.data.group()),
       kinds_(options.recipe.kinds()) {
+  options_.data.whole_gradients = reduces_between_replicas();
   // Where every declared parameter lies.
   std::map<std::string, Home> homes_by_name;
   for (std::uint32_t l = 0; l < params_.size(); ++l) {

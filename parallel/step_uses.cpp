@@ -227,9 +227,10 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
     case Op::reduce: {
       const auto [first, into, tied] = reduced(a.layer, a.chunk);
       if (data().folds_each()) add(first);
-      if (data().folds_each() || data().stage() == 0) break;
-      for (std::uint32_t i = 0; i < data().group(); ++i)
-        if (i != data().place()) add(ChunkId(index(first) + i));
+      // Of a sum that is whole here only what this rank updates is wanted.
+      const bool has_whole = !data().shards(Kind::gradient) && ends_gradient(a.micro_batch);
+      for (std::uint32_t i = 0; data().stage() >= 1 && has_whole && i < data().group(); ++i)
+        if (i != data().place()) add(ChunkId(index(into) - data().place() + i));
       break;
     }
     case Op::release:

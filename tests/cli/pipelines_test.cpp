@@ -273,7 +273,7 @@ TEST_F(Ranks, PipelinesThatCannotBeAreRefused) {
   for (const auto& [pp, micro_batches, dp, zero, says] : {Degrees{"3", "8", "1", "0", "--pp 2 or 4"},
                                                           {"2", "7", "1", "0", "--grad-accumulation 6 or 8"},
                                                           {"2", "1", "1", "0", "--grad-accumulation 2"},
-                                                          {"2", "8", "2", "1", "--zero 0"}}) {
+                                                          {"2", "8", "2", "2", "--zero 1 or 3"}}) {
     const auto refused = train({"--schedule", "chimera", "--pp", pp, "--grad-accumulation", micro_batches, "--dp", dp, "--zero",
                                 zero, "--out-dir", "refused"});
     expect_refusal(refused, 2, {says});

@@ -209,6 +209,16 @@ TEST(PipelinePrograms, OfTwoDirectionsWithAnActionRemovedOrDoubledAreRefused) {
     expect_none_to_spare(Ranks("chimera", 2, 4, 2, true, 1, true, canonical), "chimera", Updates::before_use);
 }
 
+TEST(PipelinePrograms, OfTwoDirectionsThatShardTheirStateAreRefusedLikewise) {
+  for (const u32 zero : {1U, 3U})
+    for (const bool canonical : {false, true}) {
+      SCOPED_TRACE(fmt::format("ZeRO-{}{}", zero, canonical ? ", canonical" : ""));
+      const auto order = pipeline::write_order("chimera", {.ranks = 2, .micro_batches = 4});
+      const Ranks sharded(order, true, true, {.ranks = 2, .zero = zero, .canonical = canonical});
+      expect_none_to_spare(sharded, "chimera", Updates::before_use);
+    }
+}
+
 TEST(PipelinePrograms, AsynchronousOnesAreProvedOnAllRanksTogether) {
   for (u32 p = 1; p <= 6; ++p)
     for (u32 m = 1; m <= 8; ++m)

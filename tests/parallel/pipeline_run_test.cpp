@@ -159,9 +159,17 @@ TEST_F(PipelineRun, TwoDirectionsFoldedInTurnGiveTheBitsOfOneRank) {
     DType dtype;
     bool tied, before_use, recompute;
     int tiers;
-    std::uint32_t data;
+    std::uint32_t data, zero = 0, shard_group = 0;
   };
   for (const auto& c : {Case{2, 2, DType::fp32, true, true, false, 0, 1},
+                        {2, 4, DType::fp32, true, true, false, 0, 2, 1},
+                        {4, 4, DType::bf16, true, false, false, 2, 2, 1},
+                        {4, 4, DType::fp64, false, true, false, 1, 3, 1},
+                        {2, 4, DType::bf16, true, true, true, 2, 2, 3},
+                        {4, 4, DType::fp32, true, false, false, 0, 2, 3},
+                        {4, 2, DType::fp32, false, true, false, 1, 3, 3},
+                        {2, 4, DType::fp32, true, true, false, 0, 4, 1, 2},
+                        {2, 4, DType::fp32, true, true, false, 0, 4, 3, 2},
                         {2, 8, DType::bf16, true, false, true, 1, 1},
                         {4, 4, DType::fp64, false, true, false, 2, 1},
                         {4, 8, DType::bf16, true, true, false, 2, 2},
@@ -182,11 +190,13 @@ TEST_F(PipelineRun, TwoDirectionsFoldedInTurnGiveTheBitsOfOneRank) {
     auto o = base;
     o.recompute = c.recompute;
     o.data.ranks = c.data;
+    o.data.zero = c.zero;
+    o.data.shard_group = c.shard_group;
     o.evaluate_between = c.data == 1;  // else each data rank's
     o.shape.micro_batches = c.micro_batches;
     o.pipeline = test::pipeline_of("chimera", c.ranks, c.micro_batches, 1, o.sizes.blocks);
-    const auto what = fmt::format("chimera on {} × {} ranks, {} micro-batches, {}{}, tiers {}", c.ranks, c.data,
-                                  c.micro_batches, name_of(c.dtype), c.tied ? ", tied" : "", c.tiers);
+    const auto what = fmt::format("chimera on {} × {} ranks, ZeRO-{}, {} micro-batches, {}{}, tiers {}", c.ranks, c.data,
+                                  c.zero, c.micro_batches, name_of(c.dtype), c.tied ? ", tied" : "", c.tiers);
     if (c.tiers > 0) test::squeeze_stages(o, c.tiers == 2);
     auto two = run(o, what);
     if (c.data != 1) two.losses.insert(two.losses.begin() + 2, one.losses[2]);
@@ -237,6 +247,20 @@ TEST_F(PipelineRun, TwoDirectionsThatMeetOnceAreTheBitsOfTwoDataRanks) {
     o.pipeline = test::pipeline_of("chimera", ranks, micro_batches, 1, o.sizes.blocks);
     const auto what = fmt::format("chimera on {} ranks, {} micro-batches", ranks, micro_batches);
     expect_same(data, run(o, what), what);
+    o.data.ranks = 2;
+    const auto whole = run(o, what + ", two data ranks");
+    o.data.zero = 1;
+    const auto sharded = run(o, what + ", ZeRO-1");
+    expect_same(whole, sharded, what + ", ZeRO-1");
+    const auto model = toy::make_model(o.sizes);
+    const StepMap map(model, sharded.planned.map);
+    std::uint64_t bytes = map.tied_groups() * map.data().group() * map.chunk_bytes(map.tied_gradients());
+    for (std::uint32_t l = 0; l < map.layers(); ++l)
+      for (const auto kind : map.options().recipe.kinds())
+        if (map.holds(l))  // of states its own chunk of each group
+          bytes += (is_optimizer_state(kind) ? map.groups_of(l) : map.layout().chunks_of(l)) *
+                   map.chunk_bytes(map.state(kind, l, map.own(0)));
+    EXPECT_EQ(sharded.planned.state_bytes, bytes) << what;
   }
 }
 
@@ -358,13 +382,21 @@ TEST_F(PipelineRun, ResumesWhereItStopped) {
   toy::RunOptions o;
   o.steps = 5;
   o.sizes.blocks = 4;
-  o.shape = {{1, 8}, 6};
+  constexpr std::uint32_t kMicroBatches = 8;
+  o.shape = {{1, 8}, kMicroBatches};
   const auto whole = run(o, "one rank");
-  for (const auto& [order, ranks] : {std::pair{"zb-h1", 3U}, {"chimera", 4U}}) {
-    SCOPED_TRACE(order);
-    o.pipeline = test::pipeline_of(order, ranks, 6, 1, o.sizes.blocks);
-    o.data.canonical = ranks == 4;  // the stages of two directions are in two stores each
-    o.store = folder_ / order;
+  struct Case {
+    const char* order;
+    std::uint32_t ranks, data, zero;
+  };
+  for (const auto& [order, ranks, data, zero] :
+       {Case{"zb-h1", 3, 1, 0}, {"chimera", 4, 1, 0}, {"chimera", 2, 2, 1}, {"chimera", 2, 2, 3}}) {
+    SCOPED_TRACE(fmt::format("{}, ZeRO-{}", order, zero));
+    o.shape.micro_batches = kMicroBatches / data;
+    o.pipeline = test::pipeline_of(order, ranks, o.shape.micro_batches, 1, o.sizes.blocks);
+    // The stages of two directions are in two stores each.
+    o.data = {.ranks = data, .zero = zero, .canonical = std::string(order) == "chimera"};
+    o.store = folder_ / fmt::format("{}-{}", order, zero);
     o.resume = false;
     o.commit_after = 3;
     const auto before = toy::run_ranks(o);
