@@ -23,7 +23,8 @@ TEST_F(Ranks, PipelinesEndInTheSameWeights) {
                         {2, 3, 2, "zb-h1"},
                         {2, 1, 2, "gpipe"},
                         {1, 0, 2, "chimera"},
-                        {2, 0, 2, "chimera"}}) {
+                        {2, 0, 2, "chimera"},
+                        {2, 3, 2, "chimera"}}) {
     const auto run = fmt::format("{}-{}-zero{}", c.schedule, c.dp, c.zero);
     const auto many = train(threads(c.dp, c.zero, run, {"--pp", std::to_string(c.pp), "--schedule", c.schedule}));
     ASSERT_EQ(0, many.exit) << many.described;

@@ -226,7 +226,7 @@ TEST_F(PipelineRun, TwoDirectionsInHalvesGiveTheBitsOfOneRank) {
                                                        {.micro_batches = c.micro_batches, .cap = c.ranks, .costs = costs});
     const std::vector<double> even(static_cast<std::size_t>(o.sizes.blocks) + 2, 1.0);
     o.pipeline = {schedule, pipeline::balance(even, c.ranks)};
-    if (c.disk) squeeze_stages(o, true);
+    if (c.disk) test::squeeze_stages(o, true);
     const auto what = fmt::format("two directions on {} ranks, {} micro-batches", c.ranks, c.micro_batches);
     expect_same(one, run(o, what), what);
   }
