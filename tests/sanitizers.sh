@@ -31,7 +31,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_
 
 # Kernels on the host are fibers of one thread: nothing to race with, and a switch of fibers takes ThreadSanitizer very long (those of whole
 # layers, in the engine too).
-declare -A left_out_labels=([asan-ubsan]='^$' [tsan]='^(emulated_lane_test|cuda_(attention|update|layer_update|kernels|math)_test)$')
+declare -A left_out_labels=([asan-ubsan]='^$' [tsan]='^(emulated_lane_test|cuda_(attention|update|layer_update|kernels|math|layers)_test)$')
 # Nor processes under MPI: ThreadSanitizer does not see how Open MPI's own threads wait for each other.
 declare -A left_out_names=([asan-ubsan]='^$' [tsan]='communicator_contract_mpi|Ranks\.(Processes|AKilledProcess)|CudaEngine\.(UpdatesOfWhole|RanksThatShare)Layers')
 [ "$short" = 0 ] || left_out_names[asan-ubsan]='communicator_contract_mpi'
