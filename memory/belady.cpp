@@ -81,7 +81,9 @@ void Belady::reorder() {
 }
 
 void Belady::refresh(Tier tier, Index& kept) {
-  auto& [places, changed, order] = kept;
+  auto& places = kept.places;
+  auto& changed = kept.changed;
+  auto& order = kept.order;
   const auto put = [&](ChunkId chunk, Place& place) {
     place.next = next_use(tier, chunk);
     order.emplace(place.next, chunk);
