@@ -105,7 +105,7 @@ TEST_F(PipelineVolume, AsynchronousUpdatesReduceAndGatherTheirStage) {
     o.pipeline = {pipeline::write_order("pipedream", {.ranks = kRanks, .micro_batches = kMicroBatches, .updates = kUpdates}),
                   {0, 2, 4}};
     const auto model = toy::make_model(o.sizes);
-    const auto ledgers = ledgers_of(o, kRanks * kData);
+    const auto ledgers = test::ledgers_of(o, kRanks * kData);
     for (std::uint32_t r = 0; r < kRanks * kData; ++r) {
       o.data.rank = r % kData;
       const StepMap map(model, {.shape = o.shape, .data = o.data, .pipeline = part_of(*o.pipeline, r / kData)});
