@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <terrace/optimizers/dynamic8.h>
 #include <terrace/optimizers/group.h>
 #include <terrace/optimizers/optimizer.h>
 #include <terrace/optimizers/random_lanes.h>

@@ -2,7 +2,7 @@
 // instruction, where a gather takes as long as it takes to load 16 numbers one by one.
 //
 // Four vectors hold 64 numbers, in the order of memory or as pairs: the even elements of 32, the odd ones, and so again
-// (elementwise_loops.h). Codes are in the order of memory.
+// (group.h). Codes are in the order of memory.
 //
 // Internal to optimizers/. Threads: any. For x86 alone.
 #pragma once

@@ -19,6 +19,7 @@ struct Row {
   std::uint8_t* codes = nullptr;  // whole blocks (dynamic8.h), for loops that take them; with their scales
   float* scales = nullptr;
 
+  // Of numbers and halves; loops that take codes take whole tiles.
   [[nodiscard]] Row from(std::int64_t i) const {
     return {.numbers = numbers != nullptr ? numbers + i : nullptr, .halves = halves != nullptr ? halves + i : nullptr};
   }

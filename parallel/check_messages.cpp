@@ -21,7 +21,12 @@ Content content_of(const Action& a) { return {a.payload, a.layer, is_per_micro_b
 class Ranks {
  public:
   Ranks(std::span<const Program> programs, const Skips& skips)
-      : programs_(programs), skips_(skips), at_(programs.size()), verdicts_(programs.size()), awaited_(programs.size()) {
+      : programs_(programs),
+        skips_(skips),
+        at_(programs.size()),
+        verdicts_(programs.size()),
+        behind_(programs.size()),
+        awaited_(programs.size()) {
     for (std::uint32_t rank = 0; rank < programs.size(); ++rank)
       for (const auto& a : programs[rank].actions)
         if (a.op == Op::reduce) reducers_[a.layer].insert(rank);
@@ -51,6 +56,7 @@ class Ranks {
     if (is_message(a.op) && a.peer >= at_.size())
       throw Error(fmt::format("rank {}: {}: there are {} ranks", rank, to_text(a), at_.size()), Exit::usage);
     if (a.op == Op::verdict) verdicts_[rank] = a.update + 1;
+    if (a.op == Op::gather || a.op == Op::reduce) behind_[rank][{a.op, a.layer}] = verdicts_[rank];
     if (reduces_with_others(a)) return reduce_together(a);
     if (a.op == Op::receive) {
       asked_[{a.peer, rank, a.payload}].push_back(a);
@@ -96,13 +102,13 @@ class Ranks {
       return std::nullopt;
     }
     if (a.op == Op::update && verdicts_[rank] > a.update)
-      for (std::uint32_t other = 0; other < verdicts_.size(); ++other)
-        if (verdicts_[other] <= a.update) return other;
+      if (const auto other = short_of(a.update + 1)) return other;
     const auto source = [&](const Content& content) -> std::optional<std::uint32_t> {
       const auto first = awaited_[rank].lower_bound({content, 0});
       if (first == awaited_[rank].end() || first->first != content) return std::nullopt;
       return first->second;
     };
+    if (const auto other = short_of(verdicts_before(rank, a))) return other;
     const bool backward = a.op == Op::backward || a.op == Op::backward_input || a.op == Op::backward_weight;
     if (backward || a.op == Op::forward || a.op == Op::recompute || a.op == Op::evaluate) {
       if (const auto from = source({Payload::activation, a.layer, a.micro_batch})) return from;
@@ -115,6 +121,20 @@ class Ranks {
     for (const auto& [content, from] : awaited_[rank])
       if (std::get<0>(content) == Payload::tied_gradient && a.op == Op::norm && std::get<1>(content) == a.layer) return from;
     return std::nullopt;
+  }
+
+  // Who has not given its part of so many verdicts.
+  [[nodiscard]] std::optional<std::uint32_t> short_of(std::uint32_t verdicts) const {
+    for (std::uint32_t other = 0; other < verdicts_.size(); ++other)
+      if (verdicts_[other] < verdicts) return other;
+    return std::nullopt;
+  }
+  // A verdict is an exchange of all ranks. On a rank's communication stream later gathers and reductions stand behind it, and
+  // whoever wants their results behind them.
+  [[nodiscard]] std::uint32_t verdicts_before(std::uint32_t rank, const Action& a) const {
+    const auto behind = behind_[rank].find({a.op == Op::norm ? Op::reduce : Op::gather, a.layer});
+    const bool wants = a.op <= Op::backward_weight || a.op == Op::norm || a.op == Op::evaluate;
+    return wants && behind != behind_[rank].end() ? behind->second : 0;
   }
 
   [[noreturn]] void throw_circle(std::uint32_t rank) const {
@@ -137,6 +157,8 @@ class Ranks {
   const Skips& skips_;
   std::vector<std::size_t> at_;
   std::vector<std::uint32_t> verdicts_;  // a rank: on how many updates it has given its part of the verdict
+  // A rank: how many it had given when it last gathered a layer's weights, or reduced its gradient.
+  std::vector<std::map<std::pair<Op, std::uint32_t>, std::uint32_t>> behind_;
   // A rank: what it has asked for and not got, and of whom. Of a result's gradient two ranks may send a part each.
   std::vector<std::set<std::pair<Content, std::uint32_t>>> awaited_;
   std::map<std::uint32_t, std::set<std::uint32_t>> reducers_;  // a layer: whose programs reduce its gradient

@@ -32,11 +32,10 @@ void demand_asynchronous(const Model& model, const PlanRequest& request) {
 
 // A stage's ranks are those of its data group in every direction. States and weights are sharded within each.
 void demand_directions(const DataParallel& data) {
-  if (data.zero == 2)
+  if (data.stage() == 2)
     throw Error(
         "an order in two directions adds a stage's gradient up between both of its ranks, which keep it whole, and ZeRO-2 "
-        "would "
-        "shard it\n  give --zero 1 or 3, which shard states and weights over --dp, or another --schedule like 1f1b",
+        "would shard it\n  give --zero 1 or 3, which shard states and weights over --dp, or another --schedule like 1f1b",
         Exit::usage);
   if (data.gradients != Travel::whole)
     throw Error(

@@ -1,5 +1,4 @@
 // Compute's actions on the state of a layer: update, fill, keep.
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <stdexcept>

@@ -28,7 +28,7 @@
 
 namespace terrace {
 
-// How numbers travel between ranks: as they are, rounded to bf16 (comm/narrow.h) or in blocks of 8-bit codes (comm/block8.h).
+// How numbers travel between ranks: as they are, rounded to bf16 (core/narrow.h) or in blocks of 8-bit codes (core/block8.h).
 enum class Travel : std::uint8_t { whole, bf16, int8 };
 
 struct DataParallel {

@@ -82,7 +82,7 @@ void Walk::run(const Program& program, Sink& sink) {
       granted.after.merge(now(Lane::compute));
       verdict = Clock::after(lane, sequence_[index(lane)] + 1);
     }
-    if (action.op == Op::update) granted.after.merge(verdict);
+    if (action.op == Op::update || action.op == Op::prepare) granted.after.merge(verdict);
     sink.compute(action, uses, granted, lane, ++sequence_[index(lane)]);
     if (map_.awaits(action)) {
       for (const auto& use : uses) awaited_.push_back({use, tier, now(lane)});

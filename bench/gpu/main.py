@@ -241,6 +241,8 @@ def main():
     parser.add_argument("--host-memory", default="200GiB")
     parser.add_argument("--only", help="stages whose name contains this")
     options = parser.parse_args()
+    if options.machine_profile and not options.plan:
+        parser.error("--machine-profile describes another machine, on which nothing can be trained: give --plan, too")
 
     setting = Setting(options)
     setting.scratch.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include <terrace/core/thread_pool.h>
 #include <terrace/examples/lm/model.h>
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/lanes_picture.h>
@@ -26,11 +27,11 @@ namespace terrace::cli {
 namespace {
 
 // Of every rank, proved together.
-std::vector<Plan> plan_ranks(const Model& model, PlanRequest& request, const MachineProfile& profile) {
+std::vector<Plan> plan_ranks(const Model& model, PlanRequest& request, const MachineProfile& profile, ThreadPool& pool) {
   std::vector<Plan> plans;
   for (std::uint32_t rank = 0; rank < request.pipeline->schedule.placement.ranks; ++rank) {
     request.pipeline_rank = rank;
-    plans.push_back(plan(model, request, profile));
+    plans.push_back(plan(model, request, profile, &pool));
     if (plans.back().fits) continue;
     const auto why = refusal_error(plans.back());
     throw Error(fmt::format("rank {} of the pipeline: {}", rank, why.what()), why.exit());
@@ -45,7 +46,7 @@ std::vector<Plan> plan_ranks(const Model& model, PlanRequest& request, const Mac
 
 // The fastest order whose ranks fit into their budgets, and its plans.
 std::vector<Plan> search_ranks(const RunConfig& c, const Model& model, PlanRequest& request, const MachineProfile& profile,
-                               std::string& name) {
+                               ThreadPool& pool, std::string& name) {
   const StepMap::Options options{
       .recipe = Recipe::of(model.dtype, request.recipe, request.states), .shape = request.shape, .data = request.data};
   const auto found = pipeline::search(static_cast<std::uint32_t>(c.pp), request.shape.micro_batches,
@@ -59,7 +60,7 @@ std::vector<Plan> search_ranks(const RunConfig& c, const Model& model, PlanReque
     request.pipeline = candidate.pipeline;
     name = candidate.name;
     try {
-      return plan_ranks(model, request, profile);
+      return plan_ranks(model, request, profile, pool);
     } catch (const Error& error) {
       if (error.exit() != Exit::does_not_fit) throw;
       why = error;
@@ -120,12 +121,13 @@ Exit plan_pipeline(const CommandLine& line) {
   const auto profile = machine_profile(config);
   auto request = plan_request(config);
   auto name = config.schedule;
+  ThreadPool pool(static_cast<int>(config.threads));
   std::vector<Plan> plans;
   if (config.schedule == "auto") {
-    plans = search_ranks(config, model, request, profile, name);
+    plans = search_ranks(config, model, request, profile, pool, name);
   } else {
     set_pipeline(request, config, model, profile);
-    plans = plan_ranks(model, request, profile);
+    plans = plan_ranks(model, request, profile, pool);
   }
   const auto& p = *request.pipeline;
   const auto costs = pipeline::stage_costs(p, model, plans.front().map, profile);

@@ -95,9 +95,8 @@ void check(const Schedule& schedule) {
 
 void throw_gradients_out_of_turn(std::uint32_t rank, const Task& task) {
   throw Error(fmt::format("rank {} waits at {} for the gradients of another direction, and that one for this rank: where "
-                          "each micro-batch's gradient is added in turn, both directions must take them in turn, too\n  leave "
-                          "out --canonical-reduction, or "
-                          "let terrace plan --schedule auto find an order with it",
+                          "each micro-batch's gradient is added in turn, both directions must take them in turn, too\n  give "
+                          "--zero 0 or 1 without --canonical-reduction, or let terrace plan --schedule auto find an order",
                           rank, to_text(task)),
               Exit::usage);
 }

@@ -35,7 +35,7 @@ std::vector<Found> search(std::uint32_t ranks, std::uint32_t micro_batches, std:
       all.back().most_live = most_live(all.back().pipeline, timing);
     } catch (const Error& error) {  // no order has these degrees, or exists under this cap
       if (error.exit() != Exit::usage) throw;
-      refused = error;
+      if (!refused) refused = error;
     }
   };
   for (const auto& order : all_orders())

@@ -1,7 +1,7 @@
 // Searches orders: all that have a name, and what the list scheduler writes under several caps of live activations, each with
 // stages balanced for it. The caller takes the first that its memory allows.
 //
-// Pure. Threads: any. Errors: the last of `stage_costs`' Error(Exit::usage), when it refused every order.
+// Pure. Threads: any. Errors: `stage_costs`' first Error(Exit::usage), when it refused every order.
 #pragma once
 
 #include <cstdint>

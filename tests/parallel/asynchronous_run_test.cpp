@@ -9,7 +9,7 @@
 #include <terrace/parallel/pipeline/orders.h>
 #include <terrace/parallel/pipeline/pipeline.h>
 
-#include "data_parallel_run.h"
+#include "pipeline_run.h"
 #include "stale_oracle.h"
 
 namespace terrace {
@@ -214,18 +214,8 @@ TEST_F(AsynchronousRun, OldWeightsLiveInTheTiersAndChangeNothing) {
     const std::vector<double> costs(static_cast<std::size_t>(o.sizes.blocks) + 2, 1.0);
     o.pipeline->begins = pipeline::balance(costs, row.c.ranks);
     o.before_use = row.clipped;
-    o.update = Tier::host;
     if (row.zero != 0) o.data = {.ranks = 2, .zero = row.zero, .canonical = true};
-    PerTier<std::uint64_t> smallest{};
-    for (std::uint32_t r = 0; r < row.c.ranks; ++r) {
-      auto request = toy::request_of(o);
-      request.pipeline_rank = r;
-      const auto wide = plan(toy::make_model(o.sizes), request, o.profile);
-      for (const auto tier : {Tier::device, Tier::host}) smallest[tier] = std::max(smallest[tier], wide.smallest_bytes[tier]);
-    }
-    o.budget.device = smallest[Tier::device] * 7 / 4;
-    o.disk_tier = row.disk;
-    if (row.disk) o.budget = {o.budget.device, smallest[Tier::host] * 3 + 128 * kKiB, 256 * kMiB};
+    test::squeeze_stages(o, row.disk);
     const auto what = fmt::format("{}, {}{}", to_text(row.order, row.c), name_of(row.dtype), row.disk ? ", disk" : "") +
                       fmt::format(", ZeRO-{}", row.zero);
     expect_declared(o, row.order, row.c, what);

@@ -29,13 +29,13 @@ struct Ranks {
       : Ranks(pipeline::write_order(order,
                                     {.ranks = ranks, .micro_batches = micro_batches, .chunks = chunks, .updates = updates}),
               tied, clipped, {.canonical = canonical}) {}
-  Ranks(pipeline::Schedule given, bool tied, bool clipped, const DataParallel& data)
+  // So many blocks for each stage, and the embedding and the head beside the first and the last one.
+  Ranks(pipeline::Schedule given, bool tied, bool clipped, const DataParallel& data, u32 blocks = 1)
       : schedule(std::move(given)),
-        model(toy::make_model({.width = 16, .vocab = 33, .blocks = schedule.placement.stages, .tied = tied})) {
-    // A block for each stage, and the embedding and the head beside the first and the last one.
+        model(toy::make_model({.width = 16, .vocab = 33, .blocks = blocks * schedule.placement.stages, .tied = tied})) {
     std::vector<u32> begins{0};
-    for (u32 s = 1; s < schedule.placement.stages; ++s) begins.push_back(s + 1);
-    begins.push_back(schedule.placement.stages + 2);
+    for (u32 s = 1; s < schedule.placement.stages; ++s) begins.push_back(blocks * s + 1);
+    begins.push_back(blocks * schedule.placement.stages + 2);
     request.shape = {{1, 4}, schedule.micro_batches};
     request.updates_before_use = clipped;
     request.data = data;
@@ -266,6 +266,27 @@ TEST(PipelinePrograms, AsynchronousOnesThatShardTheirStateAreProvedAndRefused) {
       old->copy = 0;
       EXPECT_THROW(check_step(wrong, *ranks.maps.front(), clipped ? Updates::after_verdict : Updates::in_backward), Error);
     }
+}
+
+// Rank 0 gives its part of the first verdict behind a forward that reads rank 1's second one; and rank 1's weights for that
+// one are gathered behind the verdict, which waits for rank 0.
+TEST(PipelinePrograms, WhatIsGatheredBehindAVerdictWaitsForAllRanks) {
+  const auto order = pipeline::parse_schedule(
+      "pipeline 2 3 3\nplace 0 1 0\nupdate 1\nread 0 0 1\nread 0 0 1\nread 0 0 1\n"
+      "rank F0.0 F0.1 F2.0 B2.0 F2.1 B0.0 B2.1 B0.1 F0.2 F2.2 B2.2 B0.2\nrank F1.0 B1.0 F1.1 B1.1 F1.2 B1.2\n");
+  const auto steady = [&](u32 zero, bool clipped) {
+    return Ranks(order, false, clipped, {.ranks = 2, .zero = zero}, 2).all(&Programs::steady);
+  };
+  EXPECT_NO_THROW(check_messages(steady(3, false)));
+  EXPECT_NO_THROW(check_messages(steady(1, true)));
+  try {
+    check_messages(steady(3, true));
+    FAIL() << "a circle was accepted";
+  } catch (const Error& e) {
+    EXPECT_EQ(Exit::usage, e.exit());
+    EXPECT_THAT(e.what(), HasSubstr("forward l"));
+    EXPECT_THAT(e.what(), HasSubstr("waits for rank 0"));
+  }
 }
 
 // Forward or backward on other weights than the order declares.

@@ -299,5 +299,34 @@ TEST(SkipPrograms, EveryOrderAndEveryCutIsProvedOnAllRanksTogether) {
   EXPECT_GE(programs, 80);
 }
 
+// Rank 0 sends what rank 2's block skips from only when it has a gradient that comes from there.
+TEST(SkipPrograms, ACircleThroughASkipIsRefused) {
+  const std::uint32_t ranks = 3, m = 3;
+  const auto model = toy::make_model({.width = 16, .vocab = 33, .blocks = 6, .skips = true});
+  PlanRequest request{
+      .shape = {{1, 4}, m},
+      .pipeline = pipeline::Pipeline{pipeline::write_order("1f1b", {.ranks = ranks, .micro_batches = m}), {0, 3, 5, 8}}};
+  std::vector<Program> programs;
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    request.pipeline_rank = r;
+    const StepMap map(model, {.shape = request.shape, .pipeline = part_of(*request.pipeline, r)});
+    programs.push_back(write_programs(map, request, 0).first);
+  }
+  const Skips skips(model);
+  ASSERT_NO_THROW(check_messages(programs, skips));
+  auto& actions = programs.front().actions;
+  const auto first = [&](auto is) { return std::ranges::find_if(actions, is); };
+  const auto sent = first([](const Action& a) {
+    return a.op == Op::send && a.payload == Payload::activation && a.peer == 2 && a.micro_batch == 0;
+  });
+  ASSERT_NE(sent, actions.end());
+  const auto late = *sent;
+  actions.erase(sent);
+  const auto backward = first([](const Action& a) { return a.op == Op::backward && a.micro_batch == 0; });
+  ASSERT_NE(backward, actions.end());
+  actions.insert(backward + 1, late);
+  EXPECT_THROW(check_messages(programs, skips), Error);
+}
+
 }  // namespace
 }  // namespace terrace
