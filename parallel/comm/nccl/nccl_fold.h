@@ -4,6 +4,7 @@
 // So a thread adds all contributions of its elements in rank order; only the destination is read again.
 #pragma once
 
+#include <bit>
 #include <stdexcept>
 
 #include <terrace/core/block8.h>
@@ -74,20 +75,30 @@ struct FoldBlocksArgs {
   bool onto;
 };
 struct FoldBlocks {
-  static constexpr int kThreads = kBlock8Elements;
+  static constexpr int kEach = 4, kThreads = kBlock8Elements / kEach;
   template <class Lane>
   TERRACE_KERNEL void operator()(Lane& lane, const FoldBlocksArgs& a) const {
     const std::int64_t block = lane.block_x();
-    float* const to = a.to + block * kBlock8Elements + lane.thread();
-    float sum = a.onto ? *to : 0;
+    float* const to = a.to + block * kBlock8Elements + lane.thread() * kEach;
+    float sum[kEach] = {};
+    if (a.onto) {
+      TERRACE_UNROLL
+      for (int k = 0; k < kEach; ++k) sum[k] = to[k];
+    }
     for (int r = 0; r < a.ranks; ++r) {
       const std::byte* const from = (r == a.rank ? a.own : a.slots + r * a.stride_bytes) + block * std::int64_t{kBlock8Bytes};
-      const float scale = *reinterpret_cast<const float*>(from);
-      const auto code = reinterpret_cast<const std::int8_t*>(from + sizeof(float))[lane.thread()];
-      const float x = static_cast<float>(code) * scale;
-      sum = r == 0 && !a.onto ? x : sum + x;
+      const auto* const words = reinterpret_cast<const std::uint32_t*>(from);
+      const auto scale = std::bit_cast<float>(words[0]);
+      const std::uint32_t codes = words[1 + lane.thread()];
+      const bool first = r == 0 && !a.onto;
+      TERRACE_UNROLL
+      for (int k = 0; k < kEach; ++k) {
+        const float x = static_cast<float>(static_cast<std::int8_t>(codes >> 8 * k)) * scale;
+        sum[k] = first ? x : sum[k] + x;
+      }
     }
-    *to = sum;
+    TERRACE_UNROLL
+    for (int k = 0; k < kEach; ++k) to[k] = sum[k];
   }
 };
 
