@@ -93,7 +93,7 @@ void NcclTransport::collective(const Call& call, std::uint64_t number) {
   auto& channel = ranks_channel();
   auto& nccl = *parts_.library;
   if (reduces(call.operation) && !slots_.data()) slots_ = parts_.device->memory().allocate(parts_.fold_bytes);
-  run_on(channel, number, [&](CudaStreamHandle stream) {
+  run_on(channel, call, number, [&](CudaStreamHandle stream) {
     switch (call.operation) {
       case Operation::all_gather:
         return demand(
@@ -211,7 +211,7 @@ void NcclTransport::message(const Call& call, std::uint64_t number) {
   if (call.peer == rank()) return message_to_itself(call);
   const bool sends = call.operation == Operation::send;
   auto& channel = route_channel(sends ? Route{rank(), call.peer, call.lane} : Route{call.peer, rank(), call.lane});
-  run_on(channel, number, [&](CudaStreamHandle stream) {
+  run_on(channel, call, number, [&](CudaStreamHandle stream) {
     auto& nccl = *parts_.library;
     if (sends) {
       demand(nccl.send(call.from.front().data(), call.from.front().size(), 1, channel.handle, stream), "ncclSend");
@@ -285,7 +285,8 @@ std::size_t NcclTransport::slot_bytes() const {
 
 std::byte* NcclTransport::slot(int rank) const { return slots_.data() + static_cast<std::size_t>(rank) * slot_bytes(); }
 
-void NcclTransport::run_on(Channel& channel, std::uint64_t number, const std::function<void(CudaStreamHandle)>& issue) {
+void NcclTransport::run_on(Channel& channel, const Call& call, std::uint64_t number,
+                           const std::function<void(CudaStreamHandle)>& issue) {
   struct End {
     std::mutex mutex;
     std::condition_variable changed;
@@ -306,7 +307,7 @@ void NcclTransport::run_on(Channel& channel, std::uint64_t number, const std::fu
     if (trouble) continue;
     try {
       demand(parts_.library->trouble(channel.handle), "ncclCommGetAsyncError");
-      host_->check(number, since);
+      host_->check(number, call.patient ? Clock::now() : since);
     } catch (...) {
       trouble = std::current_exception();
       failed_ = true;                         // before the abort: the stream issues no further group

@@ -67,7 +67,7 @@ class NcclTransport final : public Transport {
   void join(Channel& channel, int ranks, const NcclId& id, int rank);
   void letter(const Call& call) { letters_->run(call, ++letters_sent_); }
   // Issues on the channel and waits for the end.
-  void run_on(Channel& channel, std::uint64_t number, const std::function<void(CudaStreamHandle)>& issue);
+  void run_on(Channel& channel, const Call& call, std::uint64_t number, const std::function<void(CudaStreamHandle)>& issue);
   void demand(int result, const char* what) const;
   [[nodiscard]] std::size_t slot_bytes() const;
   [[nodiscard]] std::byte* slot(int rank) const;
