@@ -54,9 +54,9 @@ class SlotWriter {
     if (turn == turn_ || turn > 2) return;
     turn_ = turn;
     const auto now = Clock::now();
-    const auto took = std::exchange(since_, now);
-    if (turn == 1) in_cache_ = now - took;
-    past_cache_ = turn == 1 || (turn == 2 && now - took < in_cache_);
+    const auto took = now - std::exchange(since_, now);
+    if (turn == 1) in_cache_ = took;
+    past_cache_ = turn == 1 || (turn == 2 && took < in_cache_);
   }
   void write(std::byte* to, const std::byte* from, std::size_t bytes) const {
     past_cache_ ? copy_past_cache(to, from, bytes) : copy_from_memory(to, from, bytes);

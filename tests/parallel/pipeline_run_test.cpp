@@ -397,20 +397,7 @@ TEST_F(PipelineRun, ResumesWhereItStopped) {
     // The stages of two directions are in two stores each.
     o.data = {.ranks = data, .zero = zero, .canonical = std::string(order) == "chimera"};
     o.store = folder_ / fmt::format("{}-{}", order, zero);
-    o.resume = false;
-    o.commit_after = 3;
-    const auto before = toy::run_ranks(o);
-    for (const auto& error : before.errors) ASSERT_EQ(error, "");
-    o.commit_after = 0;
-    o.resume = true;
-    const auto after = toy::run_ranks(o);
-    for (std::size_t r = 0; r < after.ranks.size(); ++r) {
-      ASSERT_EQ(after.errors[r], "") << "rank " << r;
-      auto losses = before.ranks[r].losses;
-      losses.insert(losses.end(), after.ranks[r].losses.begin(), after.ranks[r].losses.end());
-      EXPECT_EQ(losses, whole.losses) << "rank " << r;
-      EXPECT_EQ(after.ranks[r].hash, whole.hash) << "rank " << r;
-    }
+    test::expect_resumed(o, whole);
   }
 }
 

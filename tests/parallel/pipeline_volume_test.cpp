@@ -35,14 +35,7 @@ TEST_F(PipelineVolume, TheLedgerIsTheFormulaOfEveryOrder) {
       for (std::uint32_t s = 1; s < p * v; ++s) begins.push_back(s + 1);
       begins.push_back(p * v + 2);
       o.pipeline = {schedule, begins};
-      Ledger::Entry sent, received;
-      for (const auto& ledger : test::ledgers_of(o, p))
-        for (const auto& [key, entry] : ledger.entries()) {
-          if (key.second != Operation::send && key.second != Operation::receive) continue;
-          auto& all = key.second == Operation::send ? sent : received;
-          all.calls += entry.calls;
-          all.payload_bytes += entry.payload_bytes;
-        }
+      const auto [sent, received] = test::messages_of(o, p);
       const std::uint64_t messages = 2 * m * (p * v - 1 - within);
       const auto model = toy::make_model(o.sizes);
       const StepMap map(model, {.shape = o.shape, .pipeline = part_of(*o.pipeline, 0)});

@@ -173,20 +173,8 @@ TEST_F(SkipRun, ResumesWhereItStopped) {
   for (const std::uint32_t ranks : {1U, 3U}) {
     if (ranks > 1) o.pipeline = test::pipeline_of("zb-h1", ranks, 6, 1, o.sizes.blocks);
     o.store = folder_ / std::to_string(ranks);
-    o.resume = false;
-    o.commit_after = 3;
-    const auto before = toy::run_ranks(o);
-    for (const auto& error : before.errors) ASSERT_EQ(error, "");
-    o.commit_after = 0;
-    o.resume = true;
-    const auto after = toy::run_ranks(o);
-    for (std::size_t r = 0; r < after.ranks.size(); ++r) {
-      ASSERT_EQ(after.errors[r], "") << "rank " << r;
-      auto losses = before.ranks[r].losses;
-      losses.insert(losses.end(), after.ranks[r].losses.begin(), after.ranks[r].losses.end());
-      EXPECT_EQ(losses, whole.losses) << ranks << " ranks, rank " << r;
-      EXPECT_EQ(after.ranks[r].hash, whole.hash) << ranks << " ranks, rank " << r;
-    }
+    SCOPED_TRACE(ranks);
+    test::expect_resumed(o, whole);
   }
 }
 
@@ -219,14 +207,7 @@ TEST_F(SkipRun, MessagesAreTheCutEdges) {
     auto o = options(blocks, m);
     o.sizes.tied = false;
     o.pipeline = test::pipeline_of(order, p, m, v, blocks);
-    Ledger::Entry sent, received;
-    for (const auto& ledger : test::ledgers_of(o, p))
-      for (const auto& [key, entry] : ledger.entries()) {
-        if (key.second != Operation::send && key.second != Operation::receive) continue;
-        auto& all = key.second == Operation::send ? sent : received;
-        all.calls += entry.calls;
-        all.payload_bytes += entry.payload_bytes;
-      }
+    const auto [sent, received] = test::messages_of(o, p);
     o.store = folder_;
     const auto model = toy::make_model(o.sizes);
     const StepMap map(model, {.shape = o.shape, .pipeline = part_of(*o.pipeline, 0)});
