@@ -12,23 +12,27 @@
 
 namespace terrace {
 
-// Of one number or of several side by side: `Ops` has the Bits, and says which of them are a NaN and whether NaNs stay one when
-// they are rounded (kNansRound). Rounded numbers' bits stand
-// in the upper half of what comes back; what the lower one holds does not count. The constants are members so that a loop can
-// keep them in registers.
+// Of numbers that are to be rounded: any NaNs, quiet ones as every operation gives, or ones that no rounding carries away.
+enum class Nans : std::uint8_t { any, quiet, round };
+
+// Of one number or of several side by side: `Ops` has the Bits, and says which of them are a NaN and what is known of NaNs.
+// Rounded numbers' bits stand in the upper half of what comes back; what the lower one holds does not count. The constants are
+// members so that a loop can keep them in registers.
 template <class Ops>
 struct HalfBits {
   using Bits = typename Ops::Bits;
-  Bits upper, lower, upper24, quiet, half, below_half, one;
+  Bits upper, lower, upper24, quiet, half, below_half, one, infinity;
 
   // `all(value)`: the value in every place.
   template <class All>
   TERRACE_INLINE static HalfBits of(const All& all) {
-    return {all(0xffff0000U), all(0xffffU), all(0xffffff00U), all(0x400000U), all(0x8000U), all(0x7fffU), all(1U)};
+    return {all(0xffff0000U), all(0xffffU), all(0xffffff00U), all(0x400000U),
+            all(0x8000U),     all(0x7fffU), all(1U),          all(0x7f80U)};
   }
 
   [[nodiscard]] TERRACE_INLINE Bits quiet_or(Bits bits, Bits rounded) const {
-    if constexpr (Ops::kNansRound) return rounded;
+    if constexpr (Ops::kNans == Nans::round) return rounded;
+    if constexpr (Ops::kNans == Nans::quiet) return Ops::is_nan(bits) ? bits : rounded;
     return Ops::is_nan(bits) ? bits | quiet : rounded;
   }
   // Of a weight: to nearest, a tie to the greater magnitude. So the 16 bits that are cut off tell which neighbour was taken,
@@ -52,7 +56,7 @@ struct HalfBits {
 // The same of single numbers.
 struct OneNumber {
   using Bits = std::uint32_t;
-  static constexpr bool kNansRound = false;
+  static constexpr auto kNans = Nans::any;
   TERRACE_INLINE static bool is_nan(Bits bits) { return (bits & 0x7fffffffU) > 0x7f800000U; }
   TERRACE_INLINE static HalfBits<OneNumber> halves() {
     return HalfBits<OneNumber>::of([](std::uint32_t value) { return value; });

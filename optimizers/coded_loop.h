@@ -24,15 +24,6 @@ constexpr dynamic8::Sign sign_of(Kind state) {
   return state == Kind::first_moment ? dynamic8::Sign::both : dynamic8::Sign::none;
 }
 
-// What is known of a tile's weights when a loop is compiled: by what is kept beside them (tile.h).
-enum class CodedWeights : std::uint8_t { numbers, bf16_copy, fp16_copy, low16, low8, random };
-inline CodedWeights weights_of(const Tile<float>& t) {
-  if (t.weight != nullptr)
-    return t.copy == nullptr ? CodedWeights::numbers : t.copy_is_fp16 ? CodedWeights::fp16_copy : CodedWeights::bf16_copy;
-  if (t.low != nullptr) return CodedWeights::low16;
-  return t.low8 != nullptr ? CodedWeights::low8 : CodedWeights::random;
-}
-
 #if defined(__x86_64__)
 
 template <dynamic8::Sign kSign>
@@ -45,9 +36,7 @@ class CodedState {
     scale_ = _mm512_set1_ps(scales_[first / dynamic8::kBlockElements]);
     greatest_ = _mm512_setzero_si512();
   }
-  TERRACE_VBMI_INLINE dynamic8::Four numbers(std::int64_t i) const {
-    return dynamic8::decode64<kSign, dynamic8::Order::pairs>(codes_ + i, scale_);
-  }
+  TERRACE_VBMI_INLINE dynamic8::Four numbers(std::int64_t i) const { return dynamic8::decode64<kSign>(codes_ + i, scale_); }
   TERRACE_VBMI_INLINE void keep(std::int64_t i, const dynamic8::Four& numbers) {
     dynamic8::store64(kept_ + i % dynamic8::kBlockElements, numbers);
     greatest_ = dynamic8::greatest_of(greatest_, numbers);
@@ -71,8 +60,7 @@ class CodedState {
   }
   TERRACE_VBMI_INLINE void encode_before(std::int64_t i, const dynamic8::Guessed& guessed) const {
     const auto place = i % dynamic8::kBlockElements;
-    _mm512_storeu_si512(before_ + place,
-                        dynamic8::encode64<kSign, dynamic8::Order::pairs>(dynamic8::load64(kept_ + place), inverse_, guessed));
+    _mm512_storeu_si512(before_ + place, dynamic8::encode64<kSign>(dynamic8::load64(kept_ + place), inverse_, guessed));
   }
 
  private:
@@ -85,26 +73,10 @@ class CodedState {
   alignas(64) std::uint8_t nowhere_[dynamic8::kBlockElements];  // before the first block
 };
 
-// The rows that a tile's weights have, to the compiler.
-template <CodedWeights kWeights>
-TERRACE_INLINE void know(Tile<float>& t) {
-  constexpr bool kNumbers = kWeights <= CodedWeights::fp16_copy;
-  if (!kNumbers) t.weight = nullptr;
-  if (kWeights == CodedWeights::numbers) t.copy = nullptr;
-  if (kWeights != CodedWeights::low16) t.low = nullptr;
-  if (kWeights != CodedWeights::low8) t.low8 = nullptr;
-  t.is_random = kWeights >= CodedWeights::low8;
-  t.state0.numbers = t.state1.numbers = nullptr;
-  t.state0.halves = t.state1.halves = nullptr;
-  if ((kNumbers && t.weight == nullptr) || (kWeights != CodedWeights::numbers && t.copy == nullptr) ||
-      (kWeights == CodedWeights::low16 && t.low == nullptr) || (kWeights == CodedWeights::low8 && t.low8 == nullptr))
-    __builtin_unreachable();
-}
-
-template <class Rule, CodedWeights kWeights>
+template <class Rule, WeightRows kWeights>
 TERRACE_AVX512VBMI void coded_loop(const Tile<float>& tile, const FactorsOf<Rule, float>& factors) {
   using L = Lanes<16>;
-  using G = Group<L, false>;
+  using G = Group<L, Isa::avx512vbmi, Layout::in_order>;
   using Random = RandomLanes<16>;
   using dynamic8::kBlockElements;
   constexpr std::int64_t kAtOnce = dynamic8::kAtOnce;
@@ -112,6 +84,8 @@ TERRACE_AVX512VBMI void coded_loop(const Tile<float>& tile, const FactorsOf<Rule
   constexpr bool kTwo = Rule::kStates.size() > 1;
   auto t = tile;
   know<kWeights>(t);
+  know<Rows::codes>(t.state0);
+  if constexpr (kTwo) know<Rows::codes>(t.state1);
   const auto f = in_all_lanes<Rule, L>(factors);
   const auto h = G::Ops::halves();
   const RandomKeys keys(t.random.seed);
@@ -122,7 +96,7 @@ TERRACE_AVX512VBMI void coded_loop(const Tile<float>& tile, const FactorsOf<Rule
     if constexpr (kTwo) state1.begin(first);
 #pragma GCC unroll 1
     for (std::int64_t i = first; i < first + kBlockElements; i += kAtOnce) {
-      ask_ahead<kAtOnce>(t, i);
+      if (t.is_random) ask_ahead<kAtOnce>(t, i);  // the others are short of loads, and measured faster without
       dynamic8::Guessed guessed0 = state0.guessed_before(i), guessed1;
       if constexpr (kTwo) guessed1 = state1.guessed_before(i);
       dynamic8::Four s0 = state0.numbers(i), s1;
@@ -136,13 +110,13 @@ TERRACE_AVX512VBMI void coded_loop(const Tile<float>& tile, const FactorsOf<Rule
         const auto at = i + static_cast<std::int64_t>(pair) * G::kElements;
         auto w = read_weights<G>(h, t, at);
         const auto g = G::of(h, t.gradient, at);
-        L even0{s0.v[2 * pair]}, odd0{s0.v[2 * pair + 1]}, even1{}, odd1{};
-        if constexpr (kTwo) even1 = {s1.v[2 * pair]}, odd1 = {s1.v[2 * pair + 1]};
-        Rule::element(f, w.even, g.even, even0, even1);
-        Rule::element(f, w.odd, g.odd, odd0, odd1);
-        write_weights<kWeights == CodedWeights::fp16_copy>(h, t, at, pair == 0 ? random.first : random.second, w);
-        s0.v[2 * pair] = even0.numbers, s0.v[2 * pair + 1] = odd0.numbers;
-        if constexpr (kTwo) s1.v[2 * pair] = even1.numbers, s1.v[2 * pair + 1] = odd1.numbers;
+        L first0{s0.v[2 * pair]}, second0{s0.v[2 * pair + 1]}, first1{}, second1{};
+        if constexpr (kTwo) first1 = {s1.v[2 * pair]}, second1 = {s1.v[2 * pair + 1]};
+        Rule::element(f, w.first, g.first, first0, first1);
+        Rule::element(f, w.second, g.second, second0, second1);
+        write_weights(h, t, at, pair == 0 ? random.first : random.second, w);
+        s0.v[2 * pair] = first0.numbers, s0.v[2 * pair + 1] = second0.numbers;
+        if constexpr (kTwo) s1.v[2 * pair] = first1.numbers, s1.v[2 * pair + 1] = second1.numbers;
       }
       state0.keep(i, s0);
       if constexpr (kTwo) state1.keep(i, s1);
@@ -159,7 +133,7 @@ TERRACE_AVX512VBMI void coded_loop(const Tile<float>& tile, const FactorsOf<Rule
 
 #else  // tiles of codes come to processors with the set alone
 
-template <class Rule, CodedWeights kWeights>
+template <class Rule, WeightRows kWeights>
 void coded_loop(const Tile<float>&, const FactorsOf<Rule, float>&) {
   __builtin_unreachable();
 }
@@ -168,7 +142,7 @@ void coded_loop(const Tile<float>&, const FactorsOf<Rule, float>&) {
 
 template <class Rule>
 void coded(const Tile<float>& tile, const FactorsOf<Rule, float>& factors) {
-  using W = CodedWeights;
+  using W = WeightRows;
   switch (weights_of(tile)) {
     case W::numbers: return coded_loop<Rule, W::numbers>(tile, factors);
     case W::bf16_copy: return coded_loop<Rule, W::bf16_copy>(tile, factors);

@@ -18,7 +18,7 @@ TERRACE_AVX512VBMI void decode_blocks(float* to, const std::uint8_t* codes, cons
     const __m512 scale = _mm512_set1_ps(scales[b]);
 #pragma GCC unroll 1
     for (std::int64_t i = b * kBlockElements; i < (b + 1) * kBlockElements; i += kAtOnce)
-      store64(to + i, decode64<kSign, Order::memory>(codes + i, scale));
+      store64(to + i, decode64<kSign>(codes + i, scale));
   }
 }
 
@@ -38,7 +38,7 @@ TERRACE_AVX512VBMI void encode_block(std::uint8_t* codes, float* scale, const fl
   Guessed guessed[kBlockElements / kAtOnce];
   for (std::int64_t i = 0; i < kBlockElements; i += kAtOnce) guessed[i / kAtOnce] = guess64<kSign>(load64(from + i), inverse);
   for (std::int64_t i = 0; i < kBlockElements; i += kAtOnce)
-    _mm512_storeu_si512(codes + i, encode64<kSign, Order::memory>(load64(from + i), inverse, guessed[i / kAtOnce]));
+    _mm512_storeu_si512(codes + i, encode64<kSign>(load64(from + i), inverse, guessed[i / kAtOnce]));
 }
 
 template <Sign kSign>

@@ -1,8 +1,7 @@
 // 64 codes of 8-bit states at once in registers: AVX-512 with VBMI looks up 64 entries of a table of 128 bytes by one
 // instruction, where a gather takes as long as it takes to load 16 numbers one by one.
 //
-// Four vectors hold 64 numbers, in the order of memory or as pairs: the even elements of 32, the odd ones, and so again
-// (group.h). Codes are in the order of memory.
+// Four vectors hold 64 numbers in the order of memory.
 //
 // Internal to optimizers/. Threads: any. For x86 alone.
 #pragma once
@@ -19,18 +18,12 @@
 
 namespace terrace::dynamic8 {
 
-enum class Order : bool { memory, pairs };
 inline constexpr std::int64_t kAtOnce = 64;
 
 struct Four {
   __m512 v[4];
 };
 
-// Where the numbers of the four vectors, taken as one row of 64, lie in memory.
-template <Order kOrder>
-constexpr std::size_t element_at(std::size_t place) {
-  return kOrder == Order::memory ? place : place / 32 * 32 + place % 16 * 2 + place / 16 % 2;
-}
 // Unpacking works within 128 bits: it makes bytes 0 to 3 of each of these the first vector's numbers, bytes 4 to 7 the
 // second's, and so on. So this is the row's place for a byte of a plane.
 constexpr std::size_t unpacked_from(std::size_t byte) { return byte % 16 / 4 * 16 + byte / 16 * 4 + byte % 4; }
@@ -46,12 +39,7 @@ constexpr Places<T, kCount> make_places(const Of& of) {
   for (std::size_t i = 0; i < kCount; ++i) places.at[i] = static_cast<T>(of(i));
   return places;
 }
-template <Order kOrder>
-inline constexpr auto kToPlanes = make_places<std::uint8_t, 64>([](std::size_t byte) {
-  return element_at<kOrder>(unpacked_from(byte));
-});
-inline constexpr auto kPairsToMemory =
-    make_places<std::uint8_t, 64>([](std::size_t element) { return element / 32 * 32 + element % 2 * 16 + element % 32 / 2; });
+inline constexpr auto kToPlanes = make_places<std::uint8_t, 64>(unpacked_from);
 inline constexpr auto kUpperWords = make_places<std::uint16_t, 32>([](std::size_t word) { return 2 * word + 1; });
 inline constexpr auto kUpperBytes = make_places<std::uint8_t, 64>([](std::size_t byte) { return 2 * byte + 1; });
 inline constexpr auto kUpperBytesToPlanes =
@@ -81,10 +69,10 @@ TERRACE_VBMI_INLINE Four unpacked(const __m512i (&plane)[4]) {
            _mm512_castsi512_ps(_mm512_unpackhi_epi16(upper01, upper23))}};
 }
 
-template <Sign kSign, Order kOrder>
+template <Sign kSign>
 TERRACE_VBMI_INLINE Four decode64(const std::uint8_t* codes, __m512 scale) {
   const auto& table = kMagnitudePlanes<kSign>.bytes;
-  const __m512i code = _mm512_permutexvar_epi8(kToPlanes<kOrder>.load(), _mm512_loadu_si512(codes));
+  const __m512i code = _mm512_permutexvar_epi8(kToPlanes.load(), _mm512_loadu_si512(codes));
   __m512i plane[4];
   if constexpr (kSign == Sign::both) {
     const __m512i rank = _mm512_sub_epi8(code, bytes_of_all(127)), magnitude = _mm512_abs_epi8(rank);
@@ -140,7 +128,7 @@ TERRACE_VBMI_INLINE Guessed guess64(const Four& from, __m512 inverse) {
   return guessed;
 }
 
-template <Sign kSign, Order kOrder>
+template <Sign kSign>
 TERRACE_VBMI_INLINE __m512i encode64(const Four& from, __m512 inverse, const Guessed& guessed) {
   const __m512i magnitude = _mm512_set1_epi32(0x7fffffff), one = bytes_of_all(1);
   __m512i plane[4];
@@ -160,7 +148,7 @@ TERRACE_VBMI_INLINE __m512i encode64(const Four& from, __m512 inverse, const Gue
     for (std::size_t i = 0; i < 4; ++i) something[i] = _mm512_test_epi32_mask(_mm512_castps_si512(from.v[i]), magnitude);
     code = _mm512_mask_max_epu8(code, in_a_row(something[0], something[1], something[2], something[3]), code, one);
   }
-  return kOrder == Order::pairs ? _mm512_permutexvar_epi8(kPairsToMemory.load(), code) : code;
+  return code;
 }
 
 // The greatest magnitudes' bits, and those of four vectors more.

@@ -23,7 +23,9 @@
 #define TERRACE_AVX2 __attribute__((target("avx2")))
 #define TERRACE_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")))
 #define TERRACE_AVX512VBMI __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,prefer-vector-width=512")))
+#define TERRACE_AVX512BF16 TERRACE_AVX512VBMI  // whose one instruction the loops write themselves
 #else
+#define TERRACE_AVX512BF16
 #define TERRACE_AVX2
 #define TERRACE_AVX512
 #define TERRACE_AVX512VBMI
@@ -38,8 +40,9 @@ struct EachIsa {
   Function* avx2;
   Function* avx512;
   Function* avx512vbmi = nullptr;
+  Function* avx512bf16 = nullptr;
   [[nodiscard]] Function* of(Isa isa) const {
-    Function* const all[] = {baseline, avx2, avx512, avx512vbmi};
+    Function* const all[] = {baseline, avx2, avx512, avx512vbmi, avx512bf16};
     auto at = static_cast<std::size_t>(isa);
     while (all[at] == nullptr) --at;
     return all[at];

@@ -1,7 +1,7 @@
 // The loops over a tile, one for each instruction set (each_isa.h), from one text.
 //
-// fp32 arithmetic computes on Lanes. Where a tile has rows of 16 bits, lanes are the even and the odd elements of a group: so
-// they are widened and put back by shifts and masks, where they lie, in the one pass over the tile.
+// fp32 arithmetic computes on Lanes. Rows of 16 bits are widened and put back where they lie, in the one pass over the tile;
+// where all rows are of them, lanes are the even and the odd elements of a group, which takes shifts and masks alone.
 //
 // Internal to optimizers/.
 #pragma once
@@ -35,9 +35,10 @@ TERRACE_INLINE void numbers(const Tile<A>& t, const FactorsOf<Rule, A>& factors)
   }
 }
 
-// What no group has room for.
+// What no group has room for: a few elements at a tile's ends, so it is compiled once and for no set.
 template <class Rule>
-TERRACE_INLINE void one_by_one(const Tile<float>& t, const FactorsOf<Rule, float>& f, std::int64_t first, std::int64_t end) {
+__attribute__((noinline)) void one_by_one(const Tile<float>& t, const FactorsOf<Rule, float>& f, std::int64_t first,
+                                          std::int64_t end) {
   constexpr auto kStates = Rule::kStates.size();
   for (std::int64_t i = first; i < end; ++i) {
     float w, s0{}, s1{};
@@ -67,35 +68,20 @@ TERRACE_INLINE void one_by_one(const Tile<float>& t, const FactorsOf<Rule, float
   }
 }
 
-// What is known of a tile's rows when a loop is compiled.
-enum class Rows : std::uint8_t {
-  mixed,
-  fp16_copy,   // likewise, and the weight's copy is fp16
-  all_halves,  // bf16 all of them, rounded stochastically
-};
-template <class Rule, Rows kRows>
-TERRACE_INLINE bool are(const Tile<float>& t) {
-  if constexpr (kRows == Rows::fp16_copy) return t.copy_is_fp16;
-  constexpr auto kStates = Rule::kStates.size();
-  return t.is_random && t.copy != nullptr && t.low8 == nullptr && t.gradient.halves != nullptr &&
-         (kStates < 1 || t.state0.halves != nullptr) && (kStates < 2 || t.state1.halves != nullptr);
-}
-
-template <class Rule, class L, Rows kRows>
+template <class Rule, Isa kIsa, WeightRows kWeights, Rows kStateRows, Layout kLayout>
 TERRACE_INLINE void mixed(const Tile<float>& tile, const FactorsOf<Rule, float>& factors) {
-  using Bits = typename L::Bits;
-  using G = Group<L, kRows == Rows::all_halves>;
+  using L = Lanes<lanes_of(kIsa)>;
+  using G = Group<L, kIsa, kLayout>;
   using Random = RandomLanes<L::kCount>;
+  using Bits = typename L::Bits;
   constexpr auto kStates = Rule::kStates.size();
   constexpr auto kElements = G::kElements;
   static_assert(Random::kElements == 2 * kElements);
   auto t = tile;
-  if constexpr (kRows == Rows::all_halves) {
-    t.weight = t.gradient.numbers = t.state0.numbers = t.state1.numbers = nullptr;
-    t.low = nullptr;
-    t.low8 = nullptr;
-    if (!are<Rule, kRows>(t)) __builtin_unreachable();
-  }
+  know<kWeights>(t);
+  if constexpr (kStates > 0) know<kStateRows>(t.state0);
+  if constexpr (kStates > 1) know<kStateRows>(t.state1);
+  if constexpr (kLayout == Layout::pairs) know<Rows::halves>(t.gradient);
   const auto f = in_all_lanes<Rule, L>(factors);
   const auto h = G::Ops::halves();
   const auto group = [&](std::int64_t i, Bits random) __attribute__((always_inline)) {
@@ -105,9 +91,9 @@ TERRACE_INLINE void mixed(const Tile<float>& tile, const FactorsOf<Rule, float>&
     G s0{}, s1{};
     if constexpr (kStates > 0) s0 = G::of(h, t.state0, i);
     if constexpr (kStates > 1) s1 = G::of(h, t.state1, i);
-    Rule::element(f, w.even, g.even, s0.even, s1.even);
-    Rule::element(f, w.odd, g.odd, s0.odd, s1.odd);
-    write_weights<kRows == Rows::fp16_copy>(h, t, i, random, w);
+    Rule::element(f, w.first, g.first, s0.first, s1.first);
+    Rule::element(f, w.second, g.second, s0.second, s1.second);
+    write_weights(h, t, i, random, w);
     if constexpr (kStates > 0) s0.to_state(h, t.state0, i);
     if constexpr (kStates > 1) s1.to_state(h, t.state1, i);
   };
@@ -115,7 +101,7 @@ TERRACE_INLINE void mixed(const Tile<float>& tile, const FactorsOf<Rule, float>&
   if (t.is_random) {
     const auto behind = static_cast<std::int64_t>(t.random.first % Random::kElements);  // the element that a draw begins with
     const std::int64_t begin = behind == 0 ? 0 : std::min(t.count, Random::kElements - behind);
-    one_by_one<Rule>(t, factors, 0, begin);
+    one_by_one<Rule>(tile, factors, 0, begin);
     const RandomKeys keys(t.random.seed);
     for (i = begin; i + 2 * kElements <= t.count; i += 2 * kElements) {
       const auto random = Random::of(keys, t.random.stream, (t.random.first + static_cast<std::uint64_t>(i)) / 8);
@@ -125,29 +111,51 @@ TERRACE_INLINE void mixed(const Tile<float>& tile, const FactorsOf<Rule, float>&
   } else {
     for (; i + kElements <= t.count; i += kElements) group(i, Bits{});
   }
-  one_by_one<Rule>(t, factors, i, t.count);
+  one_by_one<Rule>(tile, factors, i, t.count);
 }
 
-template <class Rule, class A, int kLanes>
-TERRACE_INLINE void body(const Tile<A>& tile, const FactorsOf<Rule, A>& f) {
-  if constexpr (std::is_same_v<A, float>) {
-    if (are<Rule, Rows::fp16_copy>(tile)) return mixed<Rule, Lanes<kLanes>, Rows::fp16_copy>(tile, f);
-    if (are<Rule, Rows::all_halves>(tile)) return mixed<Rule, Lanes<kLanes>, Rows::all_halves>(tile, f);
-    if (tile.has_halves()) return mixed<Rule, Lanes<kLanes>, Rows::mixed>(tile, f);
+template <class Rule, Isa kIsa, WeightRows kWeights>
+TERRACE_INLINE void mixed(const Tile<float>& t, const FactorsOf<Rule, float>& f) {
+  constexpr auto kStates = Rule::kStates.size();
+  const bool halves0 = t.state0.halves != nullptr, halves1 = kStates < 2 ? halves0 : t.state1.halves != nullptr;
+  if (halves0 != halves1) return one_by_one<Rule>(t, f, 0, t.count);  // of no recipe
+  if constexpr (kWeights == WeightRows::random) {
+    if (t.gradient.halves != nullptr && (kStates == 0 || halves0))
+      return mixed<Rule, kIsa, kWeights, Rows::halves, Layout::pairs>(t, f);
   }
-  numbers<Rule>(tile, f);
+  if constexpr (kStates > 0) {
+    if (halves0) return mixed<Rule, kIsa, kWeights, Rows::halves, Layout::in_order>(t, f);
+  }
+  if constexpr (kIsa != Isa::avx512bf16)  // which comes with bf16 states alone
+    mixed<Rule, kIsa, kWeights, Rows::numbers, Layout::in_order>(t, f);
+}
+
+template <class Rule, class A, Isa kIsa>
+TERRACE_INLINE void body(const Tile<A>& t, const FactorsOf<Rule, A>& f) {
+  if constexpr (std::is_same_v<A, float>) {
+    using W = WeightRows;
+    if (t.has_halves()) switch (weights_of(t)) {
+        case W::numbers: return mixed<Rule, kIsa, W::numbers>(t, f);
+        case W::bf16_copy: return mixed<Rule, kIsa, W::bf16_copy>(t, f);
+        case W::fp16_copy: return mixed<Rule, kIsa, W::fp16_copy>(t, f);
+        case W::low16: return mixed<Rule, kIsa, W::low16>(t, f);
+        case W::low8: return mixed<Rule, kIsa, W::low8>(t, f);
+        case W::random: return mixed<Rule, kIsa, W::random>(t, f);
+      }
+  }
+  numbers<Rule>(t, f);
 }
 template <class Rule, class A>
 void loop_baseline(const Tile<A>& tile, const FactorsOf<Rule, A>& f) {
-  body<Rule, A, 4>(tile, f);
+  body<Rule, A, Isa::baseline>(tile, f);
 }
 template <class Rule, class A>
 TERRACE_AVX2 void loop_avx2(const Tile<A>& tile, const FactorsOf<Rule, A>& f) {
-  body<Rule, A, 8>(tile, f);
+  body<Rule, A, Isa::avx2>(tile, f);
 }
 template <class Rule, class A>
 TERRACE_AVX512 void loop_avx512(const Tile<A>& tile, const FactorsOf<Rule, A>& f) {
-  body<Rule, A, 16>(tile, f);
+  body<Rule, A, Isa::avx512>(tile, f);
 }
 template <class Rule, class A>
 void loop_avx512vbmi(const Tile<A>& tile, const FactorsOf<Rule, A>& f) {
@@ -157,7 +165,14 @@ void loop_avx512vbmi(const Tile<A>& tile, const FactorsOf<Rule, A>& f) {
   loop_avx512<Rule>(tile, f);
 }
 template <class Rule, class A>
-constexpr EachIsa<void(const Tile<A>&, const FactorsOf<Rule, A>&)> kLoops{loop_baseline<Rule, A>, loop_avx2<Rule, A>,
-                                                                          loop_avx512<Rule, A>, loop_avx512vbmi<Rule, A>};
+TERRACE_AVX512BF16 void loop_avx512bf16(const Tile<A>& tile, const FactorsOf<Rule, A>& f) {
+  if constexpr (std::is_same_v<A, float> && Rule::kStates.size() > 0) {
+    if (tile.state0.halves != nullptr) return body<Rule, A, Isa::avx512bf16>(tile, f);
+  }
+  loop_avx512vbmi<Rule>(tile, f);
+}
+template <class Rule, class A>
+constexpr EachIsa<void(const Tile<A>&, const FactorsOf<Rule, A>&)> kLoops{
+    loop_baseline<Rule, A>, loop_avx2<Rule, A>, loop_avx512<Rule, A>, loop_avx512vbmi<Rule, A>, loop_avx512bf16<Rule, A>};
 
 }  // namespace terrace::elementwise

@@ -1,5 +1,5 @@
-// A group of a tile's elements in vectors, the even ones and the odd ones: so rows of 16 bits are widened and put back by
-// shifts and masks, where they lie. With it all that a loop does beside a rule's arithmetic.
+// A group of a tile's elements in two vectors: rows of 16 bits are widened and put back where they lie. With it all that a loop
+// does beside a rule's arithmetic.
 //
 // Internal to optimizers/.
 #pragma once
@@ -9,6 +9,7 @@
 
 #include <terrace/core/fp16_bits.h>
 #include <terrace/optimizers/bf16_bits.h>
+#include <terrace/optimizers/isa.h>
 #include <terrace/optimizers/lanes.h>
 #include <terrace/optimizers/tile.h>
 
@@ -43,12 +44,10 @@ TERRACE_INLINE void store(To* to, From value) {
 
 // bf16 in all lanes. The compiler would rather make each constant anew for each use, in the instruction slots that the loop is
 // short of: it is not shown that they are constants.
-template <class L, bool kFromHalves>
+template <class L, Nans kNansAre>
 struct LaneBits {
   using Bits = typename L::Bits;
-  // An operation's NaN is one of its operands or the processor's own. Where operands were widened, no bit of its lower half is
-  // set and no rounding carries it away: it needs no care.
-  static constexpr bool kNansRound = kFromHalves;
+  static constexpr auto kNans = kNansAre;
   TERRACE_INLINE static auto is_nan(Bits bits) {
     const auto numbers = reinterpret_cast<typename L::Numbers>(bits);
     return numbers != numbers;
@@ -61,103 +60,168 @@ struct LaneBits {
   }
 };
 
-// A group of elements, one of each two in a lane.
-template <class L, bool kFromHalves>
+// How a row of 16-bit elements comes into two vectors' upper or lower halves, and back. In order: the first half of the
+// elements, then the others. As pairs: the even ones and the odd ones, which shifts and masks do for rows of halves alone.
+enum class Layout : std::uint8_t { in_order, pairs };
+template <class Bits>
+struct Two {
+  Bits first, second;
+};
+template <class L, class Halves, Layout kLayout>
+struct HalfRowIn {
+  using Bits = typename L::Bits;
+  static constexpr bool kPairs = kLayout == Layout::pairs;
+  TERRACE_INLINE static Two<Bits> to_upper(const Halves& h, Bits row) {
+    if constexpr (kPairs) return {row << 16, row & h.upper};
+    return {L::template widened_first<Half::upper>(row), L::template widened_second<Half::upper>(row)};
+  }
+  TERRACE_INLINE static Two<Bits> to_lower(const Halves& h, Bits row) {
+    if constexpr (kPairs) return {row & h.lower, row >> 16};
+    return {L::template widened_first<Half::lower>(row), L::template widened_second<Half::lower>(row)};
+  }
+  TERRACE_INLINE static Bits of_upper(const Halves& h, Bits first, Bits second) {
+    if constexpr (kPairs) return (first >> 16) | (second & h.upper);
+    return L::template narrowed<Half::upper>(first, second);
+  }
+  TERRACE_INLINE static Bits of_lower(const Halves& h, Bits first, Bits second) {
+    if constexpr (kPairs) return (first & h.lower) | (second << 16);
+    return L::template narrowed<Half::lower>(first, second);
+  }
+};
+
+#if defined(__x86_64__)
+// The bf16 states of two vectors of 16 in a row by one instruction, which takes every subnormal number for zero. Where that
+// made no zero, it rounded as a state is rounded.
+template <class Bits>
+struct Bf16Row {
+  Bits row;
+  bool has_zeros;
+};
+template <class L>
+TERRACE_INLINE Bf16Row<typename L::Bits> bf16_row(const L& first, const L& second, typename L::Bits magnitudes) {
+  typename L::Bits row;
+  bool has_zeros;
+  asm("vcvtne2ps2bf16 %2, %3, %0\n\tvptestnmw %4, %0, %%k1\n\tkortestd %%k1, %%k1"
+      : "=v"(row), "=@ccnz"(has_zeros)
+      : "v"(first.numbers), "v"(second.numbers), "v"(magnitudes)
+      : "k1");
+  return {row, has_zeros};
+}
+#endif
+
+// A group of elements in two vectors.
+template <class L, Isa kIsa, Layout kLayout>
 struct Group {
   using Lane = L;
   using Bits = typename L::Bits;
-  using Ops = LaneBits<L, kFromHalves>;
+  // What is rounded is an operation's result: its NaN is the processor's own or an operand's, a quiet one. Where operands were
+  // widened, no bit of its lower half is set either.
+  using Ops = LaneBits<L, kLayout == Layout::pairs ? Nans::round : Nans::quiet>;
   using Halves = HalfBits<Ops>;
+  using HalfRow = HalfRowIn<L, Halves, kLayout>;
   static constexpr std::int64_t kElements = 2 * L::kCount;
+  static constexpr bool kInOrder = kLayout == Layout::in_order;  // else all rows are halves
 
   TERRACE_INLINE static Group of_numbers(const float* from) {
-    const auto low = load<typename L::Numbers>(from), high = load<typename L::Numbers>(from + L::kCount);
-    return {{L::evens(low, high)}, {L::odds(low, high)}};
+    static_assert(kInOrder);
+    return {{load<typename L::Numbers>(from)}, {load<typename L::Numbers>(from + L::kCount)}};
   }
   TERRACE_INLINE static Group of_halves(const Halves& h, const std::uint16_t* from) {
-    const auto bits = load<Bits>(from);
-    return {L::of_bits(bits << 16), L::of_bits(bits & h.upper)};
+    const auto bits = HalfRow::to_upper(h, load<Bits>(from));
+    return {L::of_bits(bits.first), L::of_bits(bits.second)};
   }
   TERRACE_INLINE static Group of(const Halves& h, const Row<float>& row, std::int64_t i) {
-    return row.halves != nullptr ? of_halves(h, row.halves + i) : of_numbers(row.numbers + i);
+    if constexpr (kInOrder) {
+      if (row.halves == nullptr) return of_numbers(row.numbers + i);
+    }
+    return of_halves(h, row.halves + i);
   }
 
   TERRACE_INLINE void to_numbers(float* to) const {
-    store(to, L::lower_of_pairs(even.numbers, odd.numbers));
-    store(to + L::kCount, L::upper_of_pairs(even.numbers, odd.numbers));
+    store(to, first.numbers);
+    store(to + L::kCount, second.numbers);
   }
-  TERRACE_INLINE static void to_halves(const Halves& h, std::uint16_t* to, Bits even_bits, Bits odd_bits) {
-    store(to, (even_bits >> 16) | (odd_bits & h.upper));
+  TERRACE_INLINE static void to_halves(const Halves& h, std::uint16_t* to, Bits first_bits, Bits second_bits) {
+    store(to, HalfRow::of_upper(h, first_bits, second_bits));
   }
   // A byte of each element: its lanes hold it in the upper byte of their lower half.
-  TERRACE_INLINE static Group of_bytes(const Halves& h, const std::uint8_t* from) {
-    const auto bytes = reinterpret_cast<Bits>(__builtin_convertvector(load<typename L::Bytes>(from), typename L::Shorts) << 8);
-    return {L::of_bits(bytes & h.lower), L::of_bits(bytes >> 16)};
+  TERRACE_INLINE static Two<Bits> of_bytes(const Halves& h, const std::uint8_t* from) {
+    return HalfRow::to_lower(
+        h, reinterpret_cast<Bits>(__builtin_convertvector(load<typename L::Bytes>(from), typename L::Shorts) << 8));
   }
-  TERRACE_INLINE static void to_bytes(const Halves& h, std::uint8_t* to, Bits even_bits, Bits odd_bits) {
-    const auto pairs = reinterpret_cast<typename L::Shorts>((even_bits & h.lower) | (odd_bits << 16));
-    store(to, __builtin_convertvector(pairs >> 8, typename L::Bytes));
+  TERRACE_INLINE static void to_bytes(const Halves& h, std::uint8_t* to, Bits first_bits, Bits second_bits) {
+    const auto shorts = reinterpret_cast<typename L::Shorts>(HalfRow::of_lower(h, first_bits, second_bits));
+    store(to, __builtin_convertvector(shorts >> 8, typename L::Bytes));
   }
-  TERRACE_INLINE void to_fp16(std::uint16_t* to) const {
-    store(to, fp16_bits::rounded<Bits>(even.numbers) | (fp16_bits::rounded<Bits>(odd.numbers) << 16));
+  TERRACE_INLINE void to_fp16(const Halves& h, std::uint16_t* to) const {
+    store(to, HalfRow::of_lower(h, fp16_bits::rounded<Bits>(first.numbers), fp16_bits::rounded<Bits>(second.numbers)));
   }
   TERRACE_INLINE void to_state(const Halves& h, const Row<float>& row, std::int64_t i) const {
-    if (row.halves == nullptr)
-      to_numbers(row.numbers + i);
-    else if constexpr (kFromHalves)
-      to_nearest_even(h, row.halves + i, even.bits(), odd.bits());
-    else
-      to_halves(h, row.halves + i, h.state(even.bits()), h.state(odd.bits()));
+    if (row.halves == nullptr) return to_numbers(row.numbers + i);
+#if defined(__x86_64__)
+    if constexpr (kIsa == Isa::avx512bf16) {
+      const auto bf16 = bf16_row(first, second, h.lower >> 1 | h.upper >> 1);
+      if (!bf16.has_zeros) return store(row.halves + i, kLayout == Layout::pairs ? L::alternating(bf16.row) : bf16.row);
+    }
+#endif
+    store(row.halves + i, to_nearest_even(h));
   }
-  // h.state() of both halves of a lane at once, where no NaN needs care: up where the part that is cut off is above the middle,
-  // or is the middle of an odd number.
-  TERRACE_INLINE static void to_nearest_even(const Halves& h, std::uint16_t* to, Bits even_bits, Bits odd_bits) {
+  // h.state() of all, halves beside halves: up where the part that is cut off is above the middle, or is the middle of an odd
+  // number.
+  [[nodiscard]] TERRACE_INLINE typename L::Shorts to_nearest_even(const Halves& h) const {
     using Shorts = typename L::Shorts;
-    const auto kept = reinterpret_cast<Shorts>((even_bits >> 16) | (odd_bits & h.upper));
-    const auto cut = reinterpret_cast<Shorts>((even_bits & h.lower) | (odd_bits << 16));
-    const auto one = reinterpret_cast<Shorts>(h.one | (h.one << 16)),
-               middle = reinterpret_cast<Shorts>(h.half | (h.half << 16));
-    const auto up = cut >= ((~kept & one) | middle);
-    store(to, up ? kept + one : kept);
+    const auto both = [](Bits bits) __attribute__((always_inline)) { return reinterpret_cast<Shorts>(bits | bits << 16); };
+    const auto kept = reinterpret_cast<Shorts>(HalfRow::of_upper(h, first.bits(), second.bits()));
+    auto cut = reinterpret_cast<Shorts>(HalfRow::of_lower(h, first.bits(), second.bits()));
+    if constexpr (Ops::kNans != Nans::round) cut = (kept & both(h.below_half)) > both(h.infinity) ? Shorts{} : cut;
+    return cut >= ((~kept & both(h.one)) | both(h.half)) ? kept + both(h.one) : kept;
   }
 
-  L even, odd;
+  L first, second;
 };
 
 template <class G>
 TERRACE_INLINE G read_weights(const typename G::Halves& h, const Tile<float>& t, std::int64_t i) {
-  if (t.weight != nullptr) return G::of_numbers(t.weight + i);
-  if (t.low8 != nullptr) {
-    const auto high = G::of_halves(h, t.copy + i), low = G::of_bytes(h, t.low8 + i);
-    return {G::Lane::of_bits(h.joined(high.even.bits(), low.even.bits())),
-            G::Lane::of_bits(h.joined(high.odd.bits(), low.odd.bits()))};
+  using HalfRow = typename G::HalfRow;
+  using Lane = typename G::Lane;
+  if constexpr (G::kInOrder) {
+    if (t.weight != nullptr) return G::of_numbers(t.weight + i);
   }
-  if (t.low == nullptr) return G::of_halves(h, t.copy + i);
-  const auto high = load<typename G::Bits>(t.copy + i), low = load<typename G::Bits>(t.low + i);
-  return {G::Lane::of_bits(h.joined(high << 16, low & h.lower)), G::Lane::of_bits(h.joined(high & h.upper, low >> 16))};
+  if (t.low == nullptr && t.low8 == nullptr) return G::of_halves(h, t.copy + i);
+  const auto high = HalfRow::to_upper(h, load<typename G::Bits>(t.copy + i));
+  const auto with = [&](Two<typename G::Bits> low) __attribute__((always_inline)) {
+    return G{Lane::of_bits(h.joined(high.first, low.first)), Lane::of_bits(h.joined(high.second, low.second))};
+  };
+  if (t.low8 != nullptr) return with(G::of_bytes(h, t.low8 + i));
+  return with(HalfRow::to_lower(h, load<typename G::Bits>(t.low + i)));
 }
-template <bool kFp16Copy, class G>
+template <class G>
 TERRACE_INLINE void write_weights(const typename G::Halves& h, const Tile<float>& t, std::int64_t i, typename G::Bits random,
                                   const G& w) {
-  const auto even = w.even.bits(), odd = w.odd.bits();
+  using HalfRow = typename G::HalfRow;
+  const auto first = w.first.bits(), second = w.second.bits();
   if (t.weight != nullptr) w.to_numbers(t.weight + i);
-  if constexpr (kFp16Copy) return w.to_fp16(t.copy + i);
-  if (t.low != nullptr) store(t.low + i, (even & h.lower) | (odd << 16));
-  if (t.low8 != nullptr) {
-    const auto even24 = h.to_24(even, (random & h.lower) >> 8), odd24 = h.to_24(odd, random >> 24);
-    G::to_halves(h, t.copy + i, h.weight(even24), h.weight(odd24));
-    G::to_bytes(h, t.low8 + i, even24, odd24);
-  } else if (t.is_random) {
-    G::to_halves(h, t.copy + i, h.stochastic(even, random & h.lower), h.stochastic(odd, random >> 16));
+  if (t.copy_is_fp16) return w.to_fp16(h, t.copy + i);
+  if (t.low != nullptr) store(t.low + i, HalfRow::of_lower(h, first, second));
+  if (t.is_random) {
+    const auto r = HalfRow::to_lower(h, random);
+    if (t.low8 != nullptr) {
+      const auto first24 = h.to_24(first, r.first >> 8), second24 = h.to_24(second, r.second >> 8);
+      G::to_halves(h, t.copy + i, h.weight(first24), h.weight(second24));
+      G::to_bytes(h, t.low8 + i, first24, second24);
+    } else {
+      G::to_halves(h, t.copy + i, h.stochastic(first, r.first), h.stochastic(second, r.second));
+    }
   } else if (t.copy != nullptr) {
-    G::to_halves(h, t.copy + i, h.weight(even), h.weight(odd));
+    G::to_halves(h, t.copy + i, h.weight(first), h.weight(second));
   }
 }
 
 // Hardware fetches ahead within a page of memory only. At every page's begin each row would wait for the memory once, and a
-// loop that computes as long as the memory takes would do neither meanwhile (measured: 14.8 GB/s without, 20.9 with). A group's
-// lines are asked for when the loop is this far before it.
-constexpr std::int64_t kAheadElements = 1024, kLineBytes = 64;
+// loop that computes as long as the memory takes would do neither meanwhile. A group's lines are asked for when the loop is
+// this far before it, about as long as a line takes to come; four times as far, and they push each other out of the first
+// cache.
+constexpr std::int64_t kAheadElements = 256, kLineBytes = 64;
 template <std::int64_t kElements>
 TERRACE_INLINE void ask_ahead(const Tile<float>& t, std::int64_t i) {
   const auto ask = []<class T>(const T* row) __attribute__((always_inline)) {
@@ -165,11 +229,12 @@ TERRACE_INLINE void ask_ahead(const Tile<float>& t, std::int64_t i) {
       __builtin_prefetch(row + at);
   };
   const std::int64_t at = i + kAheadElements;
-  for (const auto& row : {t.gradient, t.state0, t.state1}) {
+  const auto ask_row = [&](const Row<float>& row) __attribute__((always_inline)) {
     if (row.halves != nullptr) ask(row.halves + at);
     if (row.numbers != nullptr) ask(row.numbers + at);
     if (row.codes != nullptr) ask(row.codes + at);
-  }
+  };
+  ask_row(t.gradient), ask_row(t.state0), ask_row(t.state1);
   if (t.weight != nullptr) ask(t.weight + at);
   if (t.copy != nullptr) ask(t.copy + at);
   if (t.low != nullptr) ask(t.low + at);

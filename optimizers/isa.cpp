@@ -12,7 +12,8 @@ bool runs(Isa isa) {
   if (isa == Isa::avx2) return __builtin_cpu_supports("avx2");
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  return avx512 && (isa == Isa::avx512 || __builtin_cpu_supports("avx512vbmi"));
+  const bool vbmi = avx512 && __builtin_cpu_supports("avx512vbmi");
+  return isa == Isa::avx512 ? avx512 : isa == Isa::avx512vbmi ? vbmi : vbmi && __builtin_cpu_supports("avx512bf16");
 #else
   return false;
 #endif

@@ -29,6 +29,8 @@ TERRACE_VECTORS_OF(8);
 TERRACE_VECTORS_OF(16);
 #undef TERRACE_VECTORS_OF
 
+enum class Half : bool { lower, upper };
+
 template <int kLanes>
 struct Lanes {
   using Numbers = typename VectorsOf<kLanes>::Numbers;
@@ -42,13 +44,22 @@ struct Lanes {
   TERRACE_INLINE static Lanes of_bits(Bits bits) { return {reinterpret_cast<Numbers>(bits)}; }
   [[nodiscard]] TERRACE_INLINE Bits bits() const { return reinterpret_cast<Bits>(numbers); }
 
-  // Of 2 · kLanes numbers in two vectors those at even places and those at odd ones, and the two vectors of such pairs again.
-  TERRACE_INLINE static Numbers evens(Numbers a, Numbers b) { return every_second<0>(a, b, kPlaces); }
-  TERRACE_INLINE static Numbers odds(Numbers a, Numbers b) { return every_second<1>(a, b, kPlaces); }
-  TERRACE_INLINE static Numbers lower_of_pairs(Numbers even, Numbers odd) { return alternating<0>(even, odd, kPlaces); }
-  TERRACE_INLINE static Numbers upper_of_pairs(Numbers even, Numbers odd) {
-    return alternating<kLanes / 2>(even, odd, kPlaces);
+  // Of 2 · kLanes halves in a row, in the upper or the lower half of each place: the first kLanes of them, and the others.
+  template <Half kTo>
+  TERRACE_INLINE static Bits widened_first(Bits halves) {
+    return widened<kTo, 0>(halves, kHalves);
   }
+  template <Half kTo>
+  TERRACE_INLINE static Bits widened_second(Bits halves) {
+    return widened<kTo, kLanes>(halves, kHalves);
+  }
+  // A row of the upper or the lower halves of two vectors' places.
+  template <Half kFrom>
+  TERRACE_INLINE static Bits narrowed(Bits first, Bits second) {
+    return narrowed<kFrom>(first, second, kHalves);
+  }
+  // The first kLanes halves of a row at even places, the others at odd ones.
+  TERRACE_INLINE static Bits alternating(Bits halves) { return alternating(halves, kHalves); }
 
   friend TERRACE_INLINE Lanes operator+(Lanes a, Lanes b) { return {a.numbers + b.numbers}; }
   friend TERRACE_INLINE Lanes operator-(Lanes a, Lanes b) { return {a.numbers - b.numbers}; }
@@ -66,13 +77,22 @@ struct Lanes {
   TERRACE_INLINE static Vector in_every_place(One value, std::integer_sequence<int, kPlace...>) {
     return Vector{(static_cast<void>(kPlace), value)...};
   }
-  template <int kFirst, int... kPlace>
-  TERRACE_INLINE static Numbers every_second(Numbers a, Numbers b, std::integer_sequence<int, kPlace...>) {
-    return __builtin_shufflevector(a, b, (kFirst + 2 * kPlace)...);
+  static constexpr std::make_integer_sequence<int, 2 * kLanes> kHalves{};
+  template <Half kTo, int kFirst, int... kPlace>
+  TERRACE_INLINE static Bits widened(Bits halves, std::integer_sequence<int, kPlace...>) {
+    constexpr int kZeros = 2 * kLanes, kUp = kTo == Half::upper;
+    return reinterpret_cast<Bits>(__builtin_shufflevector(reinterpret_cast<Shorts>(halves), Shorts{},
+                                                          (kPlace % 2 == kUp ? kFirst + kPlace / 2 : kZeros + kPlace)...));
   }
-  template <int kFirst, int... kPlace>
-  TERRACE_INLINE static Numbers alternating(Numbers a, Numbers b, std::integer_sequence<int, kPlace...>) {
-    return __builtin_shufflevector(a, b, (kFirst + kPlace / 2 + kPlace % 2 * kLanes)...);
+  template <Half kFrom, int... kPlace>
+  TERRACE_INLINE static Bits narrowed(Bits first, Bits second, std::integer_sequence<int, kPlace...>) {
+    return reinterpret_cast<Bits>(__builtin_shufflevector(reinterpret_cast<Shorts>(first), reinterpret_cast<Shorts>(second),
+                                                          (2 * kPlace + (kFrom == Half::upper))...));
+  }
+  template <int... kPlace>
+  TERRACE_INLINE static Bits alternating(Bits halves, std::integer_sequence<int, kPlace...>) {
+    const auto shorts = reinterpret_cast<Shorts>(halves);
+    return reinterpret_cast<Bits>(__builtin_shufflevector(shorts, shorts, (kPlace / 2 + kPlace % 2 * kLanes)...));
   }
 };
 

@@ -58,4 +58,40 @@ struct Tile {
   }
 };
 
+// What is known of a tile's rows when a loop is compiled: its weights by what is kept beside them, its states, its gradient.
+enum class WeightRows : std::uint8_t { numbers, bf16_copy, fp16_copy, low16, low8, random };
+enum class Rows : std::uint8_t { any, numbers, halves, codes };
+template <class A>
+WeightRows weights_of(const Tile<A>& t) {
+  if (t.weight != nullptr)
+    return t.copy == nullptr ? WeightRows::numbers : t.copy_is_fp16 ? WeightRows::fp16_copy : WeightRows::bf16_copy;
+  if (t.low != nullptr) return WeightRows::low16;
+  return t.low8 != nullptr ? WeightRows::low8 : WeightRows::random;
+}
+
+// ... to the compiler.
+template <Rows kRows, class A>
+TERRACE_INLINE void know(Row<A>& row) {
+  if (kRows == Rows::any) return;
+  if (kRows != Rows::numbers) row.numbers = nullptr;
+  if (kRows != Rows::halves) row.halves = nullptr;
+  if (kRows != Rows::codes) row.codes = nullptr;
+  if ((kRows == Rows::numbers && row.numbers == nullptr) || (kRows == Rows::halves && row.halves == nullptr) ||
+      (kRows == Rows::codes && row.codes == nullptr))
+    __builtin_unreachable();
+}
+template <WeightRows kWeights, class A>
+TERRACE_INLINE void know(Tile<A>& t) {
+  constexpr bool kNumbers = kWeights <= WeightRows::fp16_copy;
+  if (!kNumbers) t.weight = nullptr;
+  if (kWeights == WeightRows::numbers) t.copy = nullptr;
+  if (kWeights != WeightRows::low16) t.low = nullptr;
+  if (kWeights != WeightRows::low8) t.low8 = nullptr;
+  t.copy_is_fp16 = kWeights == WeightRows::fp16_copy;
+  t.is_random = kWeights >= WeightRows::low8;
+  if ((kNumbers && t.weight == nullptr) || (kWeights != WeightRows::numbers && t.copy == nullptr) ||
+      (kWeights == WeightRows::low16 && t.low == nullptr) || (kWeights == WeightRows::low8 && t.low8 == nullptr))
+    __builtin_unreachable();
+}
+
 }  // namespace terrace::elementwise

@@ -158,8 +158,10 @@ TEST_P(OptimizerContract, BlocksInARowGiveTheSameBitsOnEveryInstructionSet) {
   constexpr std::int64_t kBlock = 256, kElements = 11 * kBlock + 100;
   for (const std::uint64_t tensor_element : {0, 64, 7}) {
     std::vector<TestChunk> results;
+    std::vector<Isa> isas;
     for (const auto isa : kAllIsas) {
       if (!runs(isa)) continue;
+      isas.push_back(isa);
       auto c = chunk(kElements);
       c.parts = {{.first = 0, .count = 5 * kBlock + 64, .stream = 3, .tensor_element = tensor_element},
                  {.first = 5 * kBlock + 64, .count = 6 * kBlock, .decay = 0, .stream = 4}};
@@ -168,7 +170,10 @@ TEST_P(OptimizerContract, BlocksInARowGiveTheSameBitsOnEveryInstructionSet) {
         draw_gradients(c, t);
         for (std::int64_t i = 3 * kBlock; i < 4 * kBlock; ++i) c.set_gradient(i, 0);
         if (t >= 2) c.set_gradient(kBlock + 9, std::numeric_limits<float>::infinity());
-        if (t == 3) c.set_gradient(8 * kBlock - 1, std::numeric_limits<float>::quiet_NaN());
+        if (t == 3) {  // NaNs that rounding up would make zeros
+          c.set_gradient(8 * kBlock - 1, std::bit_cast<float>(0x7fffffffU));
+          c.set_gradient(8 * kBlock - 5, std::bit_cast<float>(0xffffffffU));
+        }
         make(isa)->update(pool_, step_of(t), c.update());
       }
       results.push_back(c);
@@ -177,7 +182,7 @@ TEST_P(OptimizerContract, BlocksInARowGiveTheSameBitsOnEveryInstructionSet) {
       for (const auto kind : results[r].recipe().kinds())
         for (std::int64_t i = 0; i < kElements; ++i)
           ASSERT_TRUE(same(results[r].number(kind, i), results[0].number(kind, i)))
-              << terrace::name_of(kAllIsas.at(r)) << " " << name_of(kind) << " " << i << " of a tensor from " << tensor_element;
+              << terrace::name_of(isas.at(r)) << " " << name_of(kind) << " " << i << " of a tensor from " << tensor_element;
   }
 }
 
