@@ -89,7 +89,6 @@ struct HalfRowIn {
   }
 };
 
-#if defined(__x86_64__)
 // The bf16 states of two vectors of 16 in a row by one instruction, which takes every subnormal number for zero. Where that
 // made no zero, it rounded as a state is rounded.
 template <class Bits>
@@ -99,15 +98,15 @@ struct Bf16Row {
 };
 template <class L>
 TERRACE_INLINE Bf16Row<typename L::Bits> bf16_row(const L& first, const L& second, typename L::Bits magnitudes) {
-  typename L::Bits row;
-  bool has_zeros;
+  Bf16Row<typename L::Bits> bf16{{}, true};
+#if defined(__x86_64__) && !defined(__clang__)  // which has no room for such an operand before it inlines
   asm("vcvtne2ps2bf16 %2, %3, %0\n\tvptestnmw %4, %0, %%k1\n\tkortestd %%k1, %%k1"
-      : "=v"(row), "=@ccnz"(has_zeros)
+      : "=v"(bf16.row), "=@ccnz"(bf16.has_zeros)
       : "v"(first.numbers), "v"(second.numbers), "v"(magnitudes)
       : "k1");
-  return {row, has_zeros};
-}
 #endif
+  return bf16;
+}
 
 // A group of elements in two vectors.
 template <class L, Isa kIsa, Layout kLayout>
@@ -158,12 +157,10 @@ struct Group {
   }
   TERRACE_INLINE void to_state(const Halves& h, const Row<float>& row, std::int64_t i) const {
     if (row.halves == nullptr) return to_numbers(row.numbers + i);
-#if defined(__x86_64__)
     if constexpr (kIsa == Isa::avx512bf16) {
-      const auto bf16 = bf16_row(first, second, h.lower >> 1 | h.upper >> 1);
+      const auto bf16 = bf16_row(first, second, h.below_half | h.below_half << 16);
       if (!bf16.has_zeros) return store(row.halves + i, kLayout == Layout::pairs ? L::alternating(bf16.row) : bf16.row);
     }
-#endif
     store(row.halves + i, to_nearest_even(h));
   }
   // h.state() of all, halves beside halves: up where the part that is cut off is above the middle, or is the middle of an odd
