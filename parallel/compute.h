@@ -24,8 +24,9 @@
 
 namespace terrace {
 
-// Gives master weights their first content, or reads them: a part of one parameter, in ascending order within a sweep.
-//   `first_element` counts in the parameter, row-major. Called on the compute stream's thread.
+// Gives master weights their first content, or reads them: a part of one parameter. `first_element` counts in it, row-major.
+//   What fills is called by all of the pool's threads at once, in no order. What reads, and what writes in programs that read
+//   too, is called on the stream's thread, in ascending order within a sweep.
 using WeightRange = std::function<void(const ParamSpec& param, std::uint64_t first_element, TensorView range)>;
 
 struct StepInput {
@@ -93,6 +94,7 @@ class Compute {
   void update_layer(const Action& action, const Views& views, bool first);
   void exchange(const Action& action, const Views& views);
   void fill(const Action& action, const Views& views);
+  void fill_segment(const Action& action, const Segment& segment, const StoredWeights& weights);
   void keep(const Action& action, const Views& views);
   void visit(const Action& action, const Views& views);
   void gather(const Action& action, const Views& views);

@@ -1,13 +1,30 @@
 // Compute's actions on the state of a layer: update, fill, keep.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <stdexcept>
 
 #include <terrace/core/philox.h>
+#include <terrace/core/units.h>
 #include <terrace/optimizers/schedule.h>
 #include <terrace/parallel/compute_views.h>
 
 namespace terrace {
+namespace {
+
+constexpr std::uint64_t kFillElements = 1 << 18;  // one pool task's share of first weights: a millisecond of random numbers
+
+// Elements [first, end) of a chunk's weights become zero.
+void clear(Stream& stream, const StoredWeights& weights, std::uint64_t first, std::uint64_t end) {
+  if (first == end) return;
+  for (const auto& part : {weights.parameter, weights.master}) {
+    if (part.format == Format::none) continue;
+    const auto begin = bytes_of(part.format, first);
+    stream.submit([to = part.data + begin, bytes = bytes_of(part.format, end) - begin] { std::memset(to, 0, bytes); });
+  }
+}
+
+}  // namespace
 
 void Compute::update(const Action& a, const Views& views, bool first) {
   for (const auto chunk : parts_.map->updated_in(a.chunk)) update_chunk(a, chunk, views, first);
@@ -115,22 +132,41 @@ void Compute::fill(const Action& a, const Views& views) {
   const bool has_master = map.options().recipe.has_master();
   for (const auto chunk : map.updated_in(a.chunk)) {
     StoredWeights weights;
-    // Padding is zero, so that a chunk's bytes are a function of its weights.
+    const std::uint64_t end = map.layout().chunk_elements();
     for (const auto kind : {Kind::parameter, Kind::master}) {
       if (kind == Kind::master && !has_master) continue;
       const auto id = map.state(kind, a.layer, chunk);
-      (kind == Kind::parameter ? weights.parameter : weights.master) = stored(kind, views.of(id));
-      stream_for(a).submit([to = views.of(id), bytes = map.chunk_bytes(id)] { std::memset(to, 0, bytes); });
+      auto& part = kind == Kind::parameter ? weights.parameter : weights.master;
+      part = stored(kind, views.of(id));
+      // Padding is zero, so that a chunk's bytes are a function of its weights: behind its elements here, between tensors
+      // below.
+      const auto used = bytes_of(part.format, end);
+      stream_for(a).submit([to = part.data + used, bytes = map.chunk_bytes(id) - used] { std::memset(to, 0, bytes); });
     }
-    for (const auto& s : map.layout().segments(a.layer, chunk))
-      stream_for(a).submit([this, &param = own_param(a.layer, s.tensor), s, weights] {
-        write_weights(weights, static_cast<std::int64_t>(s.chunk_element), static_cast<std::int64_t>(s.elements),
-                      [&](std::int64_t first, TensorView range) {
-                        const auto& give = input_->new_weights ? input_->new_weights : input_->weights;
-                        give(param, s.tensor_element + static_cast<std::uint64_t>(first), range);
-                      });
-      });
+    std::uint64_t filled = 0;
+    for (const auto& s : map.layout().segments(a.layer, chunk)) {
+      clear(stream_for(a), weights, filled, s.chunk_element);
+      fill_segment(a, s, weights);
+      filled = s.chunk_element + s.elements;
+    }
+    clear(stream_for(a), weights, filled, end);
   }
+}
+
+void Compute::fill_segment(const Action& a, const Segment& s, const StoredWeights& weights) {
+  stream_for(a).submit([this, &param = own_param(a.layer, s.tensor), s, weights] {
+    const auto fill = [&](std::uint64_t first, std::uint64_t count, const WeightRange& give) {
+      write_weights(weights, static_cast<std::int64_t>(s.chunk_element + first), static_cast<std::int64_t>(count),
+                    [&](std::int64_t offset, TensorView range) {
+                      give(param, s.tensor_element + first + static_cast<std::uint64_t>(offset), range);
+                    });
+    };
+    if (input_->new_weights) return fill(0, s.elements, input_->new_weights);
+    parts_.device->pool().parallel_for(static_cast<std::int64_t>(ceil_div(s.elements, kFillElements)), [&](std::int64_t task) {
+      const auto first = static_cast<std::uint64_t>(task) * kFillElements;
+      fill(first, std::min(kFillElements, s.elements - first), input_->weights);
+    });
+  });
 }
 
 void Compute::keep(const Action& a, const Views& views) {
