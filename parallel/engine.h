@@ -53,8 +53,8 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // First content of all master weights, chunk by chunk: the model never exists whole outside its tiers. `weights` is called from
-  // the pool's threads, several at once.
+  // First content of all master weights, chunk by chunk: the model never exists whole outside its tiers. `weights` is called
+  // from the pool's threads, several at once.
   void fill(const WeightRange& weights);
   // One step. With updates before use, `update` belongs to the step before; it is kept pending until the next step() or
   // drain(): StepInput::update counts only for plans that update inside the backward.
