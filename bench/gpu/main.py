@@ -6,14 +6,17 @@ one that --machine-profile describes.
 """
 
 import argparse
+import dataclasses
 import pathlib
 import shutil
+import signal
 import sys
 
 import models
-from setting import Setting, measured
-from stages import Failed, Skipped, Stages, run
+from setting import GIB, Setting, available_memory, bytes_of, measured, mebibytes
+from stages import Deadline, Failed, Skipped, Stages, run
 
+DATASHEET_FLOP_S = 989.4e12  # bf16, of an H100 or H200 with SXM
 OFFLOADED = ["--recipe", "split", "--dtype", "bf16"]
 
 
@@ -40,17 +43,16 @@ def kernels(s, deadline):
 def bitwise(s, deadline):
     """One model under every kind of budget: the same weights, and twice the same."""
     model = models.TINY
-    disk = ["--nvme-path", s.disk or s.scratch / "disk"]
-    (s.disk or s.scratch / "disk").mkdir(parents=True, exist_ok=True)
     ways = {"resident": [], "again": [], "offloaded": ["--device-memory", "2MiB", "--order", "vertical"],
             "recomputed": ["--device-memory", "2MiB", "--recompute", "layer", "--activations", "offload"],
             "in parts": ["--recompute", "2", "--activations", "2", "--order", "vertical", "--group", "2"],
-            "on disk": ["--device-memory", "2MiB", "--host-memory", "2MiB", *disk]}
+            "on disk": ["--device-memory", "2MiB", "--host-memory", "2MiB", "--nvme-path", s.disk_folder()]}
     hashes = {}
     for dtype in ("bf16", "fp32"):
         for name, flags in ways.items():
             _, steps, result = s.train(deadline, model, "--dtype", dtype, "--assumed-costs", *flags, batch=2, accumulation=4)
             hashes[f"{dtype}, {name}"] = (result["weights_xxh64"], [step["loss"] for step in steps]) if result else None
+            deadline.keep({name: value and value[0] for name, value in hashes.items()})
         of_dtype = [v for k, v in hashes.items() if k.startswith(dtype)]
         if any(v != of_dtype[0] for v in of_dtype):
             raise Failed(f"these differ: {hashes}")
@@ -59,7 +61,9 @@ def bitwise(s, deadline):
 
 def profile(s, deadline):
     s.demand_here()
-    return tail(s.terrace(deadline, "doctor", "--measure", "--device", s.device, *(["--nvme-path", s.disk] if s.disk else [])), 40)
+    name = "machine" + ("" if s.device == "cpu" else "-" + s.device.replace(":", "-")) + ".json"
+    known = (s.scratch / "cache/terrace" / name).exists()  # an earlier call has measured
+    return tail(s.terrace(deadline, "doctor", *([] if known else ["--measure"]), "--device", s.device, "--nvme-path", s.disk_folder()), 40)
 
 
 def pcie(s, deadline):
@@ -72,13 +76,14 @@ def pcie(s, deadline):
 
 
 def peak(s, deadline):
-    return s.python(deadline, "matrix_peak.py", s.device, 0.2 if s.small else 10, 256 if s.small else 8192)
+    told = s.python(deadline, "matrix_peak.py", s.device, 0.2 if s.small else 10, 256 if s.small else 8192)
+    s.matrix_peak = told["sustained_flop_s"]
+    return told
 
 
 def rival(s, deadline, way, model, batch, accumulation, steps):
-    folder = s.disk or s.scratch / "disk"
     return s.python(deadline, "llama_pytorch.py", way, s.device, steps, batch, accumulation, model.layers, model.hidden, model.heads,
-                    model.kv_heads, model.ffn, model.vocab, model.seq, int(model.tied), folder)
+                    model.kv_heads, model.ffn, model.vocab, model.seq, int(model.tied), s.disk_folder())
 
 
 def beside(s, deadline, ours, theirs, turns=2):
@@ -92,6 +97,7 @@ def beside(s, deadline, ours, theirs, turns=2):
                 raise
             told["cut_short"] = str(why)[-2000:]
             break
+        deadline.keep(told)
         if s.plans_only:
             break
         try:
@@ -104,43 +110,65 @@ def beside(s, deadline, ours, theirs, turns=2):
     return told
 
 
-def resident(s, deadline, model, batch, recipe):
-    """32k tokens a step, everything on the GPU, beside PyTorch compiled by layer."""
+def resident(s, deadline, model, batch):
+    """32k tokens a step, everything on the GPU, beside PyTorch compiled by layer; weights, gradients and states in bf16."""
     model = s.model(model)
     accumulation = max(1, (256 if s.small else 32768) // (batch * model.seq))
 
     def ours():
-        plan, steps, _ = s.train(deadline, model, "--dtype", "bf16", "--recipe", recipe, batch=batch, accumulation=accumulation,
-                                 steps=4 if s.small else 8)
-        return measured(plan, steps, model, batch * accumulation * model.seq)
+        plan, steps, result = s.train(deadline, model, "--dtype", "bf16", "--recipe", "all-bf16", batch=batch, accumulation=accumulation,
+                                      steps=4 if s.small else 8)
+        told = measured(plan, steps, model, batch * accumulation * model.seq, result)
+        if "model_flop_s" in told:
+            told["of_datasheet"] = told["model_flop_s"] / DATASHEET_FLOP_S
+            if s.matrix_peak:
+                told["of_matrix_peak"] = told["model_flop_s"] / s.matrix_peak
+        return told
 
     return beside(s, deadline, ours, lambda: rival(s, deadline, "compiled", model, batch, accumulation, 4 if s.small else 8))
 
 
+def fitted(s, model, limit, tokens):
+    """The model with as many of its layers as the resident run and the offloaded one have room for, the limit in proportion, and why."""
+    state, there = 16, s.there  # bytes a parameter of split master and fp32 gradients, states and all
+    fits = lambda m, device: (state * m.parameters() < 0.9 * there["device"] and  # noqa: E731
+                              state * m.parameters() + 2 * tokens * m.hidden * m.layers < 0.95 * (device + there["host"]))
+    whole, device = model, limit
+    while not fits(model, device) and model.layers > 1:
+        model = dataclasses.replace(model, layers=model.layers - 1)
+        device = limit * model.parameters() // whole.parameters()
+    if model == whole:
+        return model, limit, None
+    return model, device, (f"{model.layers} of {whole.layers} layers, and the limit in proportion: the resident run has {mebibytes(there['device'])} "
+                           f"of device memory, the offloaded one {mebibytes(there['host'])} of the host's")
+
+
 def tax(s, deadline, model, memory, tokens, clip, disk=False):
     """The offloaded run, and the resident one with the same recomputation and the same micro-batches."""
-    model = s.model(model)
-    accumulation = max(1, (256 if s.small else tokens) // model.seq)
+    why = None
+    if s.small:
+        model, tokens, limit = s.model(model), 256, 1 << 20
+    else:
+        model, limit, why = fitted(s, model, bytes_of(memory), tokens)
+    accumulation = max(1, tokens // model.seq)
     flags = [*OFFLOADED, "--grad-clip", clip]
-    steps = 3 if s.small else 4
-    limit = ["--device-memory", "1MiB" if s.small else memory]
-    if disk:
-        folder = s.disk or s.scratch / "disk"
-        folder.mkdir(parents=True, exist_ok=True)
-        limit += ["--nvme-path", folder, "--host-memory", "2MiB" if s.small else "64GiB"]
-    plan, offloaded, _ = s.train(deadline, model, *flags, *limit, accumulation=accumulation, steps=steps)
-    told = {"offloaded": measured(plan, offloaded, model, accumulation * model.seq)}
+    steps = 3
+    limits = ["--device-memory", mebibytes(limit), *(s.disk_flags(host="8GiB") if disk else [])]
+    plan, offloaded, result = s.train(deadline, model, *flags, *limits, accumulation=accumulation, steps=steps)
+    told = {"layers": model.layers, "device_memory": limit, "chosen_because": why,
+            "offloaded": measured(plan, offloaded, model, accumulation * model.seq, result)}
     if plan.get("step_time_s"):
         told["bound"] = plan["floor_s"] / plan["step_time_s"]
+    deadline.keep(told)
     if disk:
         return told
     same = ["--recompute", plan["choice"]["recompute"], "--order", plan["choice"]["order"], "--group", plan["choice"]["group"]]
     try:
-        plan, whole, _ = s.train(deadline, model, *flags, *same, accumulation=accumulation, steps=steps)
-    except Failed as why:  # what the offloaded run has shown is kept
-        return told | {"resident_failed": str(why)[-2000:]}
-    told["resident"] = measured(plan, whole, model, accumulation * model.seq)
-    if "tokens_s" in told["resident"]:
+        plan, whole, result = s.train(deadline, model, *flags, *same, accumulation=accumulation, steps=steps)
+    except Failed as error:  # what the offloaded run has shown is kept
+        return told | {"resident_failed": str(error)[-2000:]}
+    told["resident"] = measured(plan, whole, model, accumulation * model.seq, result)
+    if "tokens_s" in told["resident"] and "tokens_s" in told["offloaded"]:
         told["share"] = told["offloaded"]["tokens_s"] / told["resident"]["tokens_s"]
     return told
 
@@ -153,66 +181,84 @@ def sanitizer(s, deadline):
 
 
 def machine(s):
-    memory = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in pathlib.Path("/proc/meminfo").read_text().splitlines()
-              if line.split()[1].isdigit()}
-    disk = shutil.disk_usage(s.disk or s.scratch)
-    return {"device": s.device, "free_ram_bytes": memory["MemAvailable"], "disk_free_bytes": disk.free, "small": s.small}
+    disk = shutil.disk_usage(s.disk_folder())
+    return {"device": s.device, "free_ram_bytes": available_memory(), "disk_free_bytes": disk.free, "small": s.small,
+            "tiers_bytes": s.there, "elsewhere": bool(s.elsewhere)}
 
 
-def size(s, deadline, billions, flags, disk):
-    """Five steps on one repeated batch: the loss falls. Planned first, so that what does not fit is refused with its bytes."""
-    model = models.of_size(billions, s.small)
-    limit = ["--device-memory", "1MiB"] if s.small else []
-    if disk:
-        folder = s.disk or s.scratch / "disk"
-        folder.mkdir(parents=True, exist_ok=True)
-        limit += ["--nvme-path", folder]
-    plan, steps, _ = s.train(deadline, model, "--dtype", "bf16", "--assumed-costs", "--lr", "1e-3", "--lr-schedule", "constant", *flags,
-                             *limit, steps=5, sequences=1)
-    told = {**machine(s), **measured(plan, steps, model, model.seq), "layers": model.layers}
-    if steps:
-        told["loss_fell"] = steps[-1]["loss"] < steps[0]["loss"]
-        if not told["loss_fell"]:
-            raise Failed(f"the loss did not fall: {told['losses']}")
-    return told
+STARTS_S = 60  # what a run of the largest sizes may take beside its steps: planning, memory, first weights
+
+
+def size(s, deadline, ladder, state, recipe, disk):
+    """Five steps on one repeated batch: the loss falls. The largest of `ladder` (billions of parameters of `state` bytes) that fits
+    what was found here and that the planner accepts and sees ending in time; the reasons are told."""
+    told = {**machine(s), "passed_over": []}
+    room = 0.9 * sum(s.there[tier] for tier in ("device", "host", "disk") if disk or tier != "disk")
+    flags = ["--dtype", "bf16", "--assumed-costs", "--lr", "1e-3", "--lr-schedule", "constant", "--recipe", recipe, "--grad-clip", 0,
+             *(["--device-memory", "1MiB"] if s.small else []), *(s.disk_flags() if disk else [])]
+    for billions in ladder:
+        model = models.of_size(billions, s.small)
+        need = state * model.parameters()
+        if need > room:
+            told["passed_over"].append(f"{billions}B: {need / GIB:.0f} GiB of state, and there is room for {room / GIB:.0f}")
+            continue
+        run_it = {"steps": 5, "sequences": 1}
+        try:
+            plan, *_ = s.train(Deadline(deadline.left() / 3), model, *flags, plan_only=True, **run_it)
+            ends = 5 * plan["step_time_s"] + (0 if s.small else STARTS_S)
+            if ends > deadline.left() and not s.plans_only:
+                told["passed_over"].append(f"{billions}B: would end in {ends:.0f} s, and {deadline.left():.0f} are left")
+                continue
+            told["planned"] = {"billions": billions, "step_s": plan["step_time_s"], "link": plan.get("link")}
+            deadline.keep(told)
+            steps, result = [], {}
+            if not s.plans_only:
+                plan, steps, result = s.train(deadline, model, *flags, **run_it)
+        except Failed as error:
+            told["passed_over"].append(f"{billions}B: {str(error)[-700:]}")
+            deadline.keep(told)
+            continue
+        told |= {**measured(plan, steps, model, model.seq, result), "layers": model.layers}
+        if steps:
+            told["loss_fell"] = steps[-1]["loss"] < steps[0]["loss"]
+            if not told["loss_fell"]:
+                raise Failed(f"the loss did not fall: {told['losses']}")
+        return told
+    raise Failed(f"no size of {ladder}: {told['passed_over']}")
 
 
 def offloaded_beside(s, deadline, way):
     model = s.model(models.LLAMA_3B)
     batch, accumulation = (1, 4) if s.small else (4, 2)
-    limit = ["--device-memory", "1MiB" if s.small else "24GiB"]
-    if way == "zero-infinity":
-        folder = s.disk or s.scratch / "disk"
-        folder.mkdir(parents=True, exist_ok=True)
-        limit += ["--nvme-path", folder, "--host-memory", "2MiB" if s.small else "16GiB"]
+    limit = ["--device-memory", "1MiB" if s.small else "24GiB", *(s.disk_flags(host="16GiB") if way == "zero-infinity" else [])]
 
     def ours():
-        plan, steps, _ = s.train(deadline, model, *OFFLOADED, *limit, batch=batch, accumulation=accumulation, steps=4)
-        return measured(plan, steps, model, batch * accumulation * model.seq)
+        plan, steps, result = s.train(deadline, model, *OFFLOADED, *limit, batch=batch, accumulation=accumulation, steps=4)
+        return measured(plan, steps, model, batch * accumulation * model.seq, result)
 
     return beside(s, deadline, ours, lambda: rival(s, deadline, way, model, batch, accumulation, 4))
 
 
 # name, seconds that it needs at least, seconds that it may take, what it does
 SPEED = [
-    ("machine profile", 10, 60, profile),
-    ("bits", 5, 60, bitwise),
+    ("machine profile", 10, 80, profile),
+    ("bits", 5, 90, bitwise),
     ("device contract", 5, 40, contract),
     ("kernels", 5, 90, kernels),
     ("matrix peak, 10 s", 12, 40, peak),
-    ("1B resident", 30, 100, lambda s, d: resident(s, d, models.LLAMA_1B, 4, "bf16")),
-    ("8B resident", 60, 150, lambda s, d: resident(s, d, models.LLAMA_8B, 2, "bf16")),
-    ("8B, 24 GiB, 32k tokens", 60, 110, lambda s, d: tax(s, d, models.LLAMA_8B, "24GiB", 32768, 0)),
+    ("8B resident", 60, 150, lambda s, d: resident(s, d, models.LLAMA_8B, 1)),
+    ("8B, 24 GiB, 32k tokens", 60, 120, lambda s, d: tax(s, d, models.LLAMA_8B, "24GiB", 32768, 0)),
     ("copies", 10, 40, pcie),
-    ("8B, 24 GiB, 64k tokens, clipped", 60, 110, lambda s, d: tax(s, d, models.LLAMA_8B, "24GiB", 65536, 1)),
+    ("1B resident", 30, 100, lambda s, d: resident(s, d, models.LLAMA_1B, 4)),
+    ("8B, 24 GiB, 64k tokens, clipped", 60, 120, lambda s, d: tax(s, d, models.LLAMA_8B, "24GiB", 65536, 1)),
     ("8B, 64 GiB, 128k tokens, clipped", 90, 150, lambda s, d: tax(s, d, models.LLAMA_8B, "64GiB", 131072, 1)),
     ("sanitizer", 20, 120, sanitizer),
 ]
 SIZE = [
-    ("machine profile", 10, 60, profile),
-    ("fp32 states without disk", 60, 200, lambda s, d: size(s, d, 14, ["--recipe", "split", "--grad-clip", "0"], False)),
-    ("fp32 states, 20B", 60, 280, lambda s, d: size(s, d, 20, ["--recipe", "split", "--grad-clip", "0"], True)),
-    ("small states, 40B", 60, 280, lambda s, d: size(s, d, 40, ["--recipe", "split24-8bit", "--grad-clip", "0"], True)),
+    ("machine profile", 10, 80, profile),
+    ("fp32 states", 60, 240, lambda s, d: size(s, d, [20, 18, 16, 14], 12, "split", True)),
+    ("small states", 60, 220, lambda s, d: size(s, d, [45, 40, 36, 30], 5, "split24-8bit", True)),
+    ("fp32 states without disk", 60, 150, lambda s, d: size(s, d, [18, 16, 14, 12], 12, "split", False)),
     ("1B, part of the state on disk", 30, 120, lambda s, d: tax(s, d, models.LLAMA_1B, "8GiB", 32768, 0, disk=True)),
 ]
 RIVALS = [
@@ -220,39 +266,50 @@ RIVALS = [
     ("3B beside ZeRO-Offload", 40, 200, lambda s, d: offloaded_beside(s, d, "zero-offload")),
     ("3B beside ZeRO-Infinity", 40, 150, lambda s, d: offloaded_beside(s, d, "zero-infinity")),
 ]
-CALLS = {"speed": SPEED, "size": SIZE, "rivals": RIVALS}
+# The stages, and seconds for all of them: with the machine's start, the three calls stay within half an hour.
+CALLS = {"speed": (SPEED, 560), "size": (SIZE, 560), "rivals": (RIVALS, 420)}
 
 
-def main():
+def arguments(words=None):
     parser = argparse.ArgumentParser(prog="bench/gpu.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("call", choices=CALLS)
     parser.add_argument("--folder", default="build/folder", help="of cmake --install … --component folder")
     parser.add_argument("--tests", help="where the test programs are; else FOLDER/tests")
     parser.add_argument("--scratch", default="build/gpu-bench", help="for runs; emptied at the end")
     parser.add_argument("--disk", help="a folder on the disk of the disk tier; else in the scratch folder")
-    parser.add_argument("--out", help="the JSON; else gpu-CALL.json")
+    parser.add_argument("--out", default=".", help="the JSON, or a folder that is there, for gpu-CALL.json")
     parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--budget", type=float, default=560, help="seconds, for all stages together")
+    parser.add_argument("--budget", type=float, help="seconds, for all stages together; else 560, of rivals 420")
     parser.add_argument("--patience", type=float, default=1, help="the budget and all limits times this, for slow builds")
     parser.add_argument("--small", action="store_true", help="tiny models, a few seconds a stage")
     parser.add_argument("--plan", action="store_true", help="plan the runs and train nothing")
-    parser.add_argument("--machine-profile", help="with --plan: of another machine, whose memory the next two say")
+    parser.add_argument("--machine-profile", help="with --plan: of another machine, whose tiers the next three say")
     parser.add_argument("--device-memory", default="139GiB")
     parser.add_argument("--host-memory", default="200GiB")
+    parser.add_argument("--disk-space", default="50GiB")
     parser.add_argument("--only", help="stages whose name contains this")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     if options.machine_profile and not options.plan:
         parser.error("--machine-profile describes another machine, on which nothing can be trained: give --plan, too")
+    return options
 
+
+def main():
+    options = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that runs are ended and what was measured is told
     setting = Setting(options)
-    setting.scratch.mkdir(parents=True, exist_ok=True)
-    stages = Stages(options.call, options.out or f"gpu-{options.call}.json", options.budget * options.patience, machine(setting))
+    chain, budget_s = CALLS[options.call]
+    out = pathlib.Path(options.out)
+    stages = Stages(options.call, out / f"gpu-{options.call}.json" if out.is_dir() else out, (options.budget or budget_s) * options.patience,
+                    machine(setting))
     try:
-        for name, needs, limit, work in CALLS[options.call]:
+        for name, needs, limit, work in chain:
             if not options.only or options.only in name:
                 stages.run(name, 1 if options.small else needs, limit * options.patience, lambda deadline, work=work: work(setting, deadline))
     finally:
-        shutil.rmtree(setting.scratch, ignore_errors=True)
+        for leftover in setting.scratch.iterdir():  # but what was measured of the machine, for the next call
+            if leftover.name != "cache":
+                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
     sys.exit(1 if stages.failed() else 0)
 
 

@@ -5,12 +5,14 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import statistics
 import sys
+import time
 
 import models
-from stages import Failed, Skipped, run
+from stages import Deadline, Failed, Skipped, run
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -23,7 +25,30 @@ def cuda_libraries():
     return folders
 
 
+GIB = 1 << 30
+SCALES = {"MiB": 1 << 20, "GiB": GIB, "TiB": 1 << 40}
+
+
+def bytes_of(text):
+    """ "139GiB" or "3.00 GiB"."""
+    number, unit = re.fullmatch(r"([\d.]+) ?([MGT]iB)", text).groups()
+    return int(float(number) * SCALES[unit])
+
+
+def mebibytes(count):
+    return f"{int(count) >> 20}MiB"
+
+
+def available_memory():
+    lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+
+
 class Setting:
+    # What a run's tiers leave alone: of the host for the program, the driver and the system, of the device for CUDA and its
+    # libraries, of the disk for everybody else.
+    HOST_RESERVE, DEVICE_RESERVE, DISK_RESERVE = 8 * GIB, 4 * GIB, 4 * GIB
+
     def __init__(self, options):
         self.device, self.small, self.plans_only = options.device, options.small, options.plan
         # Of a machine that is not here; what a run says itself comes last.
@@ -36,8 +61,36 @@ class Setting:
         self.scratch = pathlib.Path(options.scratch).resolve()
         self.disk = pathlib.Path(options.disk).resolve() if options.disk else None
         path = ":".join(cuda_libraries() + [p for p in [os.environ.get("LD_LIBRARY_PATH")] if p])
+        # The machine profile outlives a call, so that the next one plans with it.
         self.environment = {"LD_LIBRARY_PATH": path, "XDG_CACHE_HOME": str(self.scratch / "cache")}
         self.runs = 0
+        self.matrix_peak = None  # FLOP/s, once it is measured
+        self.there = self.find(options)
+
+    def disk_folder(self):
+        folder = self.disk or self.scratch / "disk"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def find(self, options):
+        """Bytes of the three tiers that runs may take: of this machine, now, or of the one that is described."""
+        there = {"device": bytes_of(options.device_memory), "host": bytes_of(options.host_memory), "disk": bytes_of(options.disk_space)}
+        if self.elsewhere:
+            return there
+        there["host"] = max(available_memory() - self.HOST_RESERVE, GIB)
+        there["disk"] = max(shutil.disk_usage(self.disk_folder()).free - self.DISK_RESERVE, GIB)
+        try:
+            told = self.terrace(Deadline(60), "doctor", "--device", self.device)
+            gpu = re.search(rf"{self.device} [^,;]*, ([\d.]+ [MGT]iB)", told)
+            there["device"] = max(bytes_of(gpu[1]) - self.DEVICE_RESERVE, GIB) if gpu else there["host"] // 2
+        except (Failed, Skipped) as why:  # the stages will say so, too
+            print(why, file=sys.stderr)
+        return there
+
+    def disk_flags(self, host=None):
+        """The disk tier, with no more than is free; a little of each tier in a rehearsal."""
+        limits = ["--nvme-path", self.disk_folder(), "--nvme-limit", mebibytes(self.there["disk"])]
+        return limits + (["--host-memory", "2MiB" if self.small else host] if host else [])
 
     def model(self, model):
         return models.TINY if self.small else model
@@ -82,34 +135,49 @@ class Setting:
             while (count + held_out) // 20 > held_out:
                 held_out = (count + held_out) // 20
             draw = random.Random(1)
-            array.array("I", (draw.randrange(model.vocab) for _ in range(count + held_out))).tofile(path.open("wb"))
+            path.write_bytes(array.array("I", (draw.randrange(model.vocab) for _ in range(count + held_out))).tobytes())
         return path
 
-    def train(self, deadline, model, *flags, batch=1, accumulation=1, steps=6, sequences=None):
-        """A run's plan, the metrics of its steps and its result."""
+    def train(self, deadline, model, *flags, batch=1, accumulation=1, steps=6, sequences=None, plan_only=False):
+        """A run's plan, the metrics of its steps and its result. A run that was ended has no result; with two steps it has shown enough."""
         self.runs += 1
         out = self.scratch / f"run-{self.runs}"
-        words = ["train" if not self.plans_only else "plan", *model.flags(), "--device", self.device, "--data-format", "u32", "--data",
+        plan_only = plan_only or self.plans_only
+        words = ["plan" if plan_only else "train", *model.flags(), "--device", self.device, "--data-format", "u32", "--data",
                  self.tokens(model, sequences or batch * accumulation * 4), "--batch-size", batch, "--grad-accumulation",
                  accumulation, "--steps", steps, "--eval-batches", 0, "--durability", "none", "--out-dir", out, "--warmup", 1,
                  *flags]
-        if self.elsewhere:
+        if self.elsewhere or (plan_only and "--assumed-costs" not in flags):
             words += ["--assumed-costs"] if "--assumed-costs" not in flags else []
+        if self.elsewhere:
             words += [word for flag, value in self.elsewhere.items() if flag not in flags for word in (flag, value)]
-        if self.disk and "--nvme-path" in flags:
-            self.disk.mkdir(parents=True, exist_ok=True)
+        elif not self.small and "--host-memory" not in flags:
+            words += ["--host-memory", mebibytes(self.there["host"])]
+        begin = time.monotonic()
         try:
-            told = self.terrace(deadline, *words, *(["--json"] if self.plans_only else []))
-            if self.plans_only:
+            told = self.terrace(deadline, *words, *(["--json"] if plan_only else []))
+            if plan_only:
                 return json.loads(told), [], {}
-            plan, result = (json.loads((out / f"{name}.json").read_text()) for name in ("plan", "result"))
-            steps = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+            return (*left_behind(out), json.loads((out / "result.json").read_text()) | {"wall_s": time.monotonic() - begin})
+        except Failed as why:
+            plan, metrics = left_behind(out)
+            if len(metrics) < 2:
+                raise
+            return plan, metrics, {"cut_short": str(why)[-2000:]}
         finally:
             shutil.rmtree(out, ignore_errors=True)
-        return plan, steps, result
 
 
-def measured(plan, steps, model, tokens):
+def left_behind(out):
+    """Of a run that has ended, however: its plan, and the steps that it has finished."""
+    plan, metrics = out / "plan.json", out / "metrics.jsonl"
+    if not plan.exists() or not metrics.exists():
+        return {}, []
+    whole = [line for line in metrics.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    return json.loads(plan.read_text()), [json.loads(line) for line in whole]
+
+
+def measured(plan, steps, model, tokens, result=None):
     """What a run shows: speed, where its time went, and how the plan saw it."""
     shown = {"parameters": plan.get("parameters", model.parameters()), "tokens_a_step": tokens, "plan_s": plan.get("step_time_s"),
              "link": plan.get("link"), "choice": plan.get("choice", {}).get("text"), "planned_peak_bytes": plan.get("peak_bytes")}
@@ -119,4 +187,8 @@ def measured(plan, steps, model, tokens):
         shown |= {"step_s": seconds, "tokens_s": tokens / seconds, "model_flop_s": tokens / seconds * model.flops_a_token(),
                   "plan_error": plan["step_time_s"] / seconds - 1, "stall_s": timed[-1]["stall"], "offload": timed[-1]["offload"],
                   "peak": timed[-1].get("mem"), "losses": [s["loss"] for s in steps]}
+    if result and "wall_s" in result:  # planning, memory, first weights, and the hash of the last ones
+        shown["beside_steps_s"] = result["wall_s"] - sum(s["step_time_s"] for s in steps)
+    if result and "cut_short" in result:
+        shown["cut_short"] = result["cut_short"]
     return shown

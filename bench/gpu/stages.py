@@ -25,8 +25,9 @@ class Failed(Exception):
 
 
 class Deadline:
-    def __init__(self, seconds):
+    def __init__(self, seconds, keep=lambda result: None):
         self.end = time.monotonic() + seconds
+        self.keep = keep  # a stage's result so far: on disk before what comes next is begun
 
     def left(self):
         return max(0.0, self.end - time.monotonic())
@@ -56,14 +57,23 @@ class Stages:
         else:
             stage["state"] = "running"
             self.write()
+
+            def keep(result):
+                stage["result"] = result
+                self.write()
+
             try:
-                stage["result"] = work(Deadline(limit))
+                stage["result"] = work(Deadline(limit, keep))
                 stage["state"] = "done"
             except Skipped as why:
                 stage |= {"state": "skipped", "why": str(why)}
             except Exception as error:  # whatever it is, the next stage runs
                 told = str(error) if isinstance(error, Failed) else traceback.format_exc()
                 stage |= {"state": "failed", "error": told[-4000:]}
+            except BaseException:
+                stage["state"] = "cut"
+                self.write()
+                raise
         stage["seconds"] = round(time.monotonic() - begin, 2)
         self.write()
         print(f"{stage['state']:>8}  {stage['seconds']:7.1f} s  {name}" + (f"  ({stage['why']})" if "why" in stage else ""), flush=True)
@@ -86,6 +96,9 @@ def run(command, deadline, environment=None):
         except subprocess.TimeoutExpired:  # it hangs in a driver: the stages behind it still have their time
             pass
         raise Failed(f"{' '.join(command)}\nwas ended at its deadline") from None
+    except BaseException:  # this script is ended: nothing that it started lives on
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
     if process.returncode != 0:
         raise Failed(f"{' '.join(command)}\nended with {process.returncode}\n{out[-1500:]}\n{err[-2000:]}")
     return out
