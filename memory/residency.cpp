@@ -190,7 +190,7 @@ void Residency::drop(ChunkId chunk) {
   }
   const Kind kind = kind_of(chunk);
   at(chunk).content = false;
-  at(chunk).kept_on_disk = kind != Kind::gradient && kind != Kind::activation;
+  keep_on_disk(chunk, kind != Kind::gradient && kind != Kind::activation);
   for (const Tier t : kAllTiers) give_up(chunk, t);
 }
 

@@ -13,6 +13,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -119,6 +120,7 @@ class Residency {
     bool content = false;
     bool writing = false;       // a lease that writes has it
     bool kept_on_disk = false;  // the disk place outlives the content
+    bool spare = false;         // in spare_on_disk_
     PerTier<Copy> copy;
     PerTier<Unit> unit;
   };
@@ -172,6 +174,8 @@ class Residency {
   void unpin(ChunkId c, Tier t);
   void give_up(ChunkId c, Tier t);
   void reserve_disk_place(ChunkId c);
+  void keep_on_disk(ChunkId c, bool kept);
+  void list_spare(ChunkId c);  // keeps spare_on_disk_ true
 
   // Moves and room for them (residency_room.cpp); false: Order::shortage says why
   void emit(ChunkId c, Tier from, Tier to, Order& order);
@@ -200,6 +204,8 @@ class Residency {
   PerTier<Space> space_;
   // Units with a place, neither pinned nor held, and those of them that are free to give up; disk: unused.
   std::array<PerTier<std::vector<ChunkId>>, kLeavings> evictable_;
+  // Chunks whose content on the disk is elsewhere, too, and whose places there are not kept: a full disk's victims.
+  std::set<ChunkId> spare_on_disk_;
   PerTier<std::uint64_t> pinned_bytes_{};
   Traffic traffic_;
   Clock issued_;

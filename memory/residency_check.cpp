@@ -33,6 +33,10 @@ void Residency::check() const {
     if (!holds) throw std::logic_error(fmt::format("residency: chunk {} on the {}: {}", index(c), name_of(t), what));
   };
   std::vector<std::pair<Range, ChunkId>> places;
+  for (const ChunkId c : ids_) {
+    const bool spare = copy(c, Tier::disk).valid && !at(c).kept_on_disk && valid_elsewhere(c, Tier::disk);
+    demand(spare == at(c).spare && spare == spare_on_disk_.contains(c), c, Tier::disk, "spare and not listed, or the reverse");
+  }
   for (const Tier t : kAllTiers) {
     places.clear();
     std::uint64_t bytes = 0, pinned = 0;

@@ -35,6 +35,22 @@ void Residency::set_valid(ChunkId c, Tier t, bool valid) {
   copy(c, t).valid = valid;
   at(head(c, t)).unit[t].valid += valid ? 1U : ~0U;
   count(true);
+  list_spare(c);
+}
+
+void Residency::keep_on_disk(ChunkId c, bool kept) {
+  at(c).kept_on_disk = kept;
+  list_spare(c);
+}
+
+void Residency::list_spare(ChunkId c) {
+  auto& chunk = at(c);
+  const bool spare = chunk.copy[Tier::disk].valid && !chunk.kept_on_disk && valid_elsewhere(c, Tier::disk);
+  if (std::exchange(chunk.spare, spare) == spare) return;
+  if (spare)
+    spare_on_disk_.insert(c);
+  else
+    spare_on_disk_.erase(c);
 }
 
 void Residency::place(ChunkId head, Tier t, const Space::Reserved& reserved) {
@@ -119,13 +135,13 @@ void Residency::give_up(ChunkId c, Tier t) {
 }
 
 void Residency::reserve_disk_place(ChunkId c) {
-  at(c).kept_on_disk = true;
+  keep_on_disk(c, true);
   if (copy(c, Tier::disk).placed) return;
   const Clock now;
   std::vector<Move> none;  // making room on disk only gives up copies that are valid elsewhere
   Order order{now, none, {}, {}};
   if (room(c, Tier::disk, order)) return;
-  at(c).kept_on_disk = false;
+  keep_on_disk(c, false);
   throw does_not_fit(*order.shortage);
 }
 

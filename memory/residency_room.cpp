@@ -73,10 +73,8 @@ bool Residency::room(ChunkId head, Tier t, Order& order) {
 
 std::optional<ChunkId> Residency::next_victim(Tier t, bool only_free, const Order& order) {
   if (t == Tier::disk) {
-    for (const ChunkId c : ids_) {
-      if (copy(c, t).valid && !at(c).kept_on_disk && valid_elsewhere(c, t)) return c;
-    }
-    return std::nullopt;
+    if (spare_on_disk_.empty()) return std::nullopt;
+    return *spare_on_disk_.begin();
   }
   const auto leaving = only_free ? Leaving::free : Leaving::any;
   const auto anyone = [](ChunkId) { return true; };
