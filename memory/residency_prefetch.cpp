@@ -5,6 +5,13 @@
 #include <terrace/memory/residency.h>
 
 namespace terrace {
+namespace {
+
+bool has_room(const Holes& holes, std::uint64_t bytes) {
+  return std::ranges::any_of(holes.ranges(), [&](const Range& hole) { return hole.bytes >= bytes; });
+}
+
+}  // namespace
 
 bool Residency::prefetch(ChunkId chunk, Tier tier, const Clock& not_before, std::vector<Move>& moves) {
   if (tier == Tier::disk) throw std::logic_error("residency: content is brought to disk by flush()");
@@ -27,9 +34,10 @@ bool Residency::prefetch(ChunkId chunk, Tier tier, const Clock& not_before, std:
 std::optional<Residency::Victims> Residency::plan_prefetch(ChunkId chunk, Tier tier) {
   Victims victims;
   // 1. A place on the device for the whole run.
-  if (tier == Tier::device && !copy(chunk, tier).placed && space_[tier].largest_hole() < unit_bytes(head(chunk, tier), tier)) {
+  const auto unit = tier == Tier::device && !copy(chunk, tier).placed ? unit_bytes(head(chunk, tier), tier) : 0;
+  if (unit > 0 && !has_room(space_[tier].holes(), unit)) {
     Holes holes = space_[tier].holes();
-    while (holes.largest() < unit_bytes(head(chunk, tier), tier)) {
+    while (!has_room(holes, unit)) {
       const auto victim = worthwhile_victim(tier, chunk, {}, victims.device);
       if (!victim) return std::nullopt;
       holes.give({copy(*victim, tier).offset, unit_bytes(*victim, tier)});
@@ -49,14 +57,16 @@ std::optional<Residency::Victims> Residency::plan_prefetch(ChunkId chunk, Tier t
   if (coming.empty()) return victims;
 
   // 3. Room for it, with the very steps that will be carried out.
-  Holes host = space_[Tier::host].holes(), disk = space_[Tier::disk].holes();
-  const auto fits = [&] {
-    Holes trial = host;
+  const auto fits_in = [&](const Holes& holes) {
+    if (coming.size() == 1) return has_room(holes, bytes_of(coming.front()));  // most often: nothing has to be tried on a copy
+    Holes trial = holes;
     return std::ranges::all_of(coming, [&](ChunkId c) {
       return trial.take(bytes_of(c), budget_.host == kUnlimited ? End::low : run_of(c).end).has_value();
     });
   };
-  while (!fits()) {
+  if (fits_in(space_[Tier::host].holes())) return victims;
+  Holes host = space_[Tier::host].holes(), disk = space_[Tier::disk].holes();
+  while (!fits_in(host)) {
     const auto victim = worthwhile_victim(Tier::host, chunk, spared, victims.host);
     if (!victim) return std::nullopt;
     const bool needs_disk = copy(*victim, Tier::host).valid && !valid_elsewhere(*victim, Tier::host);
