@@ -29,7 +29,7 @@ class PacedCosts final : public CostModel {
   PacedCosts(std::uint32_t stages, pipeline::StageCosts costs, PacedCollectives collectives = {})
       : stages_(stages), costs_(std::move(costs)), collectives_(collectives) {}
   [[nodiscard]] double seconds(const Action& action) const override;
-  [[nodiscard]] double seconds_of_results() const override { return collectives_.results_s; }
+  [[nodiscard]] double seconds_of_results(const Program&) const override { return collectives_.results_s; }
 
  private:
   std::uint32_t stages_;

@@ -62,7 +62,7 @@ DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& p
   }
   const bool before_use = programs.updates_before_use;
   // The step's results are everybody's before its verdict is.
-  const double results_s = costs.seconds_of_results();
+  const double results_s = costs.seconds_of_results(programs.steady);
   bool pending = false;
   const auto drain = [&] {
     if (pending) walk.run(programs.drain, simulator);

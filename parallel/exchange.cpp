@@ -4,6 +4,7 @@
 
 #include <terrace/core/block8.h>
 #include <terrace/core/units.h>
+#include <terrace/parallel/gradient_squares.h>
 
 namespace terrace {
 namespace {
@@ -37,6 +38,27 @@ std::vector<Exchange> between_replicas(const StepMap& map, const Action& a, std:
   return all;
 }
 
+// Of one update, between all that together hold one copy of the state.
+std::vector<Exchange> squares_of(const StepMap& map) {
+  const auto& data = map.data();
+  const auto stages = map.pipeline().ranks;
+  if (data.stage() == 0 && stages == 1) return {};
+  const auto bytes = GradientSquares::blocks_of(map.layout()) * sizeof(double);
+  if (data.stage() == 0) return {{Operation::all_reduce, bytes, stages, data.ranks}};
+  return {{Operation::all_reduce, bytes, stages * data.sharers(), 1}};
+}
+
+// A message is on one link, whole.
+LinkBytes message_bytes(const Links& links, const StepMap& map, const Action& send) {
+  const auto node_of = [&](std::uint32_t pipeline_rank) {
+    return links.ranks_per_node == 0 ? 0 : (pipeline_rank * map.data().ranks + map.data().rank) / links.ranks_per_node;
+  };
+  std::uint64_t bytes = 0;
+  for (const auto chunk : map.carried_by(send)) bytes += map.chunk_bytes(chunk);
+  const bool within = node_of(map.pipeline().rank) == node_of(send.peer);
+  return {.within = within ? static_cast<double>(bytes) : 0, .between = within ? 0 : static_cast<double>(bytes)};
+}
+
 }  // namespace
 
 LinkBytes& LinkBytes::operator+=(const LinkBytes& more) {
@@ -64,6 +86,7 @@ std::vector<Exchange> exchanges_of(const StepMap& map, const Action& a) {
           {e.way == ScratchExchange::Way::sum ? Operation::all_reduce : Operation::all_gather, e.bytes, data.sharers(), 1});
     return all;
   }
+  if (a.op == Op::verdict) return squares_of(map);
   if (a.op != Op::reduce) return {};
   const auto gradient = whole(Kind::gradient);
   if (map.reduces_between_replicas()) return between_replicas(map, a, gradient);
@@ -79,12 +102,12 @@ std::vector<Exchange> exchanges_of(const StepMap& map, const Action& a) {
   return all;
 }
 
-std::vector<Exchange> results_of(const StepMap& map) {
-  const auto& data = map.data();
-  const auto numbers = [](std::uint64_t count) { return count * sizeof(double); };
-  std::vector<Exchange> all{{Operation::all_reduce, numbers(std::uint64_t{map.micro_batches()} * data.ranks), data.ranks, 1}};
-  if (data.stage() >= 1)
-    all.push_back({Operation::all_reduce, numbers(ceil_div(map.parameter_count(), Layout::kBlockElements)), data.sharers(), 1});
+std::vector<Exchange> results_of(const StepMap& map, const Program& step) {
+  const auto losses = std::uint64_t{map.micro_batches()} * map.data().ranks;
+  std::vector<Exchange> all{{Operation::all_reduce, losses * sizeof(double), map.data().ranks * map.pipeline().ranks, 1}};
+  const auto given = std::ranges::count(step.actions, Op::verdict, &Action::op);
+  const auto squares = squares_of(map);
+  for (auto u = given; u < map.updates_a_step(); ++u) all.insert(all.end(), squares.begin(), squares.end());
   return all;
 }
 
@@ -110,9 +133,11 @@ LinkBytes link_bytes(const Links& links, const Exchange& e) {
 
 LinkBytes link_bytes(const Links& links, const StepMap& map, const Program& program) {
   LinkBytes all;
-  for (const auto& action : program.actions)
+  for (const auto& action : program.actions) {
+    if (action.op == Op::send) all += message_bytes(links, map, action);
     for (const auto& exchange : exchanges_of(map, action)) all += link_bytes(links, exchange);
-  for (const auto& exchange : results_of(map)) all += link_bytes(links, exchange);
+  }
+  for (const auto& exchange : results_of(map, program)) all += link_bytes(links, exchange);
   return all;
 }
 

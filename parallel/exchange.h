@@ -21,8 +21,9 @@ struct Exchange {
   friend bool operator==(const Exchange&, const Exchange&) = default;
 };
 std::vector<Exchange> exchanges_of(const StepMap& map, const Action& action);
-// At the end of a step: losses, and where gradients are sharded the blocks of squares behind their norm.
-std::vector<Exchange> results_of(const StepMap& map);
+// At the end of a step: losses, and of each of its updates, where nobody has all of a gradient, the blocks of squares behind
+// its norm; those of which the step has a verdict are everybody's already.
+std::vector<Exchange> results_of(const StepMap& map, const Program& step);
 // An average of the ranks' weights, chunk by chunk (weight_average.h).
 std::vector<Exchange> average_of(const StepMap& map);
 

@@ -13,6 +13,7 @@ constexpr std::uint64_t kBlock = kSumBlock;
 
 // Of `count` elements at this place of the run.
 std::uint64_t blocks_at(std::uint64_t place, std::uint64_t count) { return (place + count - 1) / kBlock - place / kBlock + 1; }
+std::uint64_t blocks_at(const TensorPlace& at) { return blocks_at(at.first_element, at.elements); }
 
 }  // namespace
 
@@ -22,11 +23,18 @@ GradientSquares::GradientSquares(const Layout& layout, std::shared_ptr<MemoryRes
     auto& layer = begins_.emplace_back();
     for (std::uint32_t t = 0; t < layout.tensors_of(l); ++t) {
       layer.push_back(count_);
-      count_ += blocks_at(layout.place(l, t).first_element, layout.place(l, t).elements);
+      count_ += blocks_at(layout.place(l, t));
     }
   }
   memory_ = resource_->allocate(round_up(std::max<std::uint64_t>(count_, 1) * sizeof(double), kPageBytes));
   std::ranges::fill(all(), 0.0);
+}
+
+std::uint64_t GradientSquares::blocks_of(const Layout& layout) {
+  std::uint64_t count = 0;
+  for (std::uint32_t l = 0; l < layout.layers(); ++l)
+    for (std::uint32_t t = 0; t < layout.tensors_of(l); ++t) count += blocks_at(layout.place(l, t));
+  return count;
 }
 
 GradientSquares::Blocks GradientSquares::of(std::uint32_t layer, std::uint32_t tensor, std::uint64_t first,

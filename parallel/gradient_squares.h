@@ -24,6 +24,7 @@ namespace terrace {
 class GradientSquares {
  public:
   GradientSquares(const Layout& layout, std::shared_ptr<MemoryResource> memory);
+  [[nodiscard]] static std::uint64_t blocks_of(const Layout& layout);  // of all tensors
 
   struct Blocks {
     TensorView sums;         // one a block

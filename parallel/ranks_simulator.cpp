@@ -62,6 +62,7 @@ class Ranks {
       auto& rank = ranks_.emplace_back();
       rank.map = std::make_unique<StepMap>(model, plans[r].map);
       rank.costs = costs_of(*rank.map);
+      rank.results_s = rank.costs->seconds_of_results(plans[r].programs.steady);
       rank.trace = life.traces ? &life.traces->at(r) : nullptr;
       rank.simulator = std::make_unique<Simulator>(*rank.costs, profile, rank.trace,
                                                    [map = rank.map.get()](ChunkId chunk) { return map->describe(chunk); });
@@ -92,6 +93,7 @@ class Ranks {
   struct Rank {
     std::unique_ptr<StepMap> map;
     std::unique_ptr<CostModel> costs;
+    double results_s = 0;
     Trace* trace = nullptr;
     std::unique_ptr<Simulator> simulator;
     std::vector<Event> events;
@@ -189,7 +191,7 @@ class Ranks {
     for (const auto& rank : ranks_) {
       const bool here = rank.at < rank.events.size() && std::holds_alternative<Meeting>(rank.events[rank.at]);
       if (!here || rank.under_way != 0) return false;
-      last = std::max(last, rank.simulator->computed() + rank.costs->seconds_of_results());
+      last = std::max(last, rank.simulator->computed() + rank.results_s);
     }
     for (auto& rank : ranks_) {
       rank.times = rank.simulator->finish_step(last);

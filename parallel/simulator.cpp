@@ -23,12 +23,12 @@ double ProfileCosts::seconds(const Action& a) const {
     case Op::visit:
     case Op::keep:
     case Op::norm: return bytes_used() / stream;
-    case Op::verdict: return seconds_of_results();
     case Op::send:
     case Op::receive: return bytes_used() / profile_.memory_copy;  // ranks of one machine, through its memory
     case Op::gather:
     case Op::exchange:
-    case Op::reduce: return seconds_of(exchanges_of(map, a));
+    case Op::reduce:
+    case Op::verdict: return seconds_of(exchanges_of(map, a));
     case Op::release:
     case Op::prefetch: return 0;
     default: break;

@@ -32,7 +32,7 @@ class CostModel {
  public:
   virtual ~CostModel() = default;
   [[nodiscard]] virtual double seconds(const Action& action) const = 0;
-  [[nodiscard]] virtual double seconds_of_results() const { return 0; }  // of sharing a step's losses and squares
+  [[nodiscard]] virtual double seconds_of_results(const Program&) const { return 0; }  // of sharing a step's losses and squares
   [[nodiscard]] virtual double seconds_of_average() const { return 0; }  // of the sums behind an average of the ranks' weights
 };
 // From the layers' matrix FLOPs and the profile's rates; updates, norms and fills from bytes ÷ memory bandwidth.
@@ -40,7 +40,7 @@ class ProfileCosts : public CostModel {
  public:
   ProfileCosts(const StepMap& map, const MachineProfile& profile) : map_(map), profile_(profile) {}
   [[nodiscard]] double seconds(const Action& action) const override;
-  [[nodiscard]] double seconds_of_results() const override { return seconds_of(results_of(map_)); }
+  [[nodiscard]] double seconds_of_results(const Program& step) const override { return seconds_of(results_of(map_, step)); }
   [[nodiscard]] double seconds_of_average() const override { return seconds_of(average_of(map_)); }
   // A measured cost replaces the estimate for every action of that operation and layer, first micro-batch or later ones.
   void set(const Action& action, double seconds) { measured_[key(action)] = seconds; }

@@ -187,7 +187,7 @@ TEST_F(LocalSgd, ThePlanIsTheLedger) {
           EXPECT_EQ(step.calls, 1U) << "losses";
           continue;
         }
-        const auto losses = results_of(training.engine->map()).front().bytes;
+        const auto losses = results_of(training.engine->map(), planned.programs.steady).front().bytes;
         EXPECT_EQ(step.payload_bytes, losses + planned.average.summed_bytes);
         EXPECT_EQ(step.calls, 1 + sums.size());
         // What a rank sends of a sum is whole numbers, to and from it.

@@ -97,9 +97,9 @@ inline std::uint64_t most_bytes(const pipeline::Pipeline& p, std::uint32_t rank,
   return most;
 }
 
-// Each rank's second step, whose update stands in its backward, so that a step is whole.
+// Each rank's second step, whose updates stand in it, so that it is whole.
 inline std::vector<Ledger> ledgers_of(toy::RunOptions o, std::uint32_t ranks) {
-  o.before_use = false;
+  o.before_use = o.before_use && o.asynchronous();
   std::vector<Ledger> steps(ranks);
   const auto errors = on_threads(static_cast<int>(ranks), {std::chrono::seconds(60)}, [&](Rank& rank) {
     const auto r = static_cast<std::size_t>(rank.comm->rank());

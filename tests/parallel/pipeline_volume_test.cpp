@@ -95,6 +95,7 @@ TEST_F(PipelineVolume, AsynchronousUpdatesReduceAndGatherTheirStage) {
     o.sizes = {.width = 16, .vocab = 33, .blocks = 2, .tied = false};
     o.shape = {{1, 4}, kMicroBatches * kUpdates};
     o.data = {.ranks = kData, .zero = zero};
+    o.before_use = false;
     o.pipeline = {pipeline::write_order("pipedream", {.ranks = kRanks, .micro_batches = kMicroBatches, .updates = kUpdates}),
                   {0, 2, 4}};
     const auto model = toy::make_model(o.sizes);
@@ -115,6 +116,51 @@ TEST_F(PipelineVolume, AsynchronousUpdatesReduceAndGatherTheirStage) {
       expect(Operation::reduce_scatter, zero == 0 ? 0 : kUpdates * groups * (zero == 2 ? kMicroBatches : 1));
       expect(Operation::all_gather, zero == 0 ? 0 : kUpdates * groups);
     }
+  }
+}
+
+// Gathers, reductions, messages and results, of all ranks together: of a sum each sends its part, rounded to whole numbers.
+TEST_F(PipelineVolume, APlanSaysEveryByteThatItsRanksSend) {
+  struct Row {
+    const char* order;
+    std::uint32_t ranks, micro_batches, updates;  // 0 updates: synchronous
+    DataParallel data = {};
+    bool clipped = false, tied = false, skips = false;
+  };
+  for (const auto& row :
+       {Row{"1f1b", 2, 4, 0, {}, false, true}, Row{"zb-v", 3, 4, 0, {.ranks = 2, .zero = 1}, false, true},
+        Row{"1f1b", 3, 4, 0, {.ranks = 2}, false, false, true}, Row{"interleaved", 2, 4, 0, {.ranks = 2, .zero = 2}},
+        Row{"gpipe", 2, 2, 0, {.ranks = 4, .zero = 3, .shard_group = 2}},
+        Row{"gpipe", 2, 2, 0, {.ranks = 4, .zero = 3, .canonical = true, .shard_group = 2}},
+        Row{"chimera", 4, 4, 0, {}, false, true}, Row{"chimera", 4, 4, 0, {.ranks = 2, .zero = 3, .canonical = true}},
+        Row{"pipedream", 3, 2, 3}, Row{"pipedream", 2, 2, 3, {.ranks = 2, .zero = 2}},
+        Row{"pipedream", 2, 2, 3, {.ranks = 2, .zero = 3}}, Row{"pipedream-2bw", 2, 2, 3, {}, true},
+        Row{"pipedream-2bw", 2, 2, 3, {}, false}, Row{"pipedream-2bw", 2, 2, 3, {.ranks = 2}, true},
+        Row{"pipedream-2bw", 3, 3, 2, {.ranks = 2, .zero = 1}, true, false, true},
+        Row{"pipedream-2bw", 2, 2, 3, {.ranks = 4, .zero = 2, .shard_group = 2}, true}}) {
+    SCOPED_TRACE(fmt::format("{} on {} × {} ranks, ZeRO-{}, {} updates{}", row.order, row.ranks, row.data.ranks, row.data.zero,
+                             row.updates, row.clipped ? ", clipped" : ""));
+    toy::RunOptions o;
+    o.store = folder_;
+    o.sizes = {.width = 16, .vocab = 33, .blocks = 6, .tied = row.tied, .skips = row.skips};
+    o.shape = {{1, 4}, row.micro_batches * std::max(1U, row.updates)};
+    o.data = row.data;
+    o.before_use = row.clipped;
+    const auto schedule = pipeline::write_order(
+        row.order, {.ranks = row.ranks, .micro_batches = row.micro_batches, .chunks = 2, .updates = std::max(1U, row.updates)});
+    o.pipeline = {schedule, pipeline::balance(std::vector<double>(8, 1.0), schedule.placement.stages)};
+    std::uint64_t sent = 0;
+    for (const auto& ledger : test::ledgers_of(o, row.ranks * row.data.ranks))
+      for (const auto& [key, entry] : ledger.entries()) sent += entry.sent_bytes;
+    const auto model = toy::make_model(o.sizes);
+    auto request = toy::request_of(o);
+    double planned = 0;
+    for (request.pipeline_rank = 0; request.pipeline_rank < row.ranks; ++request.pipeline_rank) {
+      const auto links = plan(model, request, o.profile).steady_links;
+      EXPECT_EQ(links.between, 0);
+      planned += links.within * row.data.ranks;
+    }
+    EXPECT_NEAR(planned, static_cast<double>(sent), 0.5);
   }
 }
 
