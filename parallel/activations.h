@@ -10,8 +10,8 @@
 
 namespace terrace {
 
-// The input of a layer is always kept. What its forward saves beside that may be computed again; whatever is kept stays on the
-// device as long as there is room, or goes to the host, and from there to the disk, right behind the forward.
+// The input of a layer is kept if its backward reads it. What its forward saves beside that may be computed again; whatever is
+// kept stays on the device as long as there is room, or goes to the host, and from there to the disk, right behind the forward.
 struct LayerActivations {
   bool recompute = false;
   bool offload = false;

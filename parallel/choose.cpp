@@ -142,9 +142,10 @@ class Search {
     const ProfileCosts costs(map, profile_);
     const auto ahead = request.gather_ahead != kAutoDepth ? request.gather_ahead : request.data.gathers_before_use() ? 1 : 0;
     try {
-      const auto run = dry_run(map, request, write_programs(map, request, depth, ahead), with_room_for_commits(budget),
-                               request.generations, costs, profile_, {.most_steps = kTriedSteps, .steps_only = true});
-      return {run.times.seconds, !map.moves_state(run.steps.back()),
+      const auto programs = write_programs(map, request, depth, ahead);
+      const auto run = dry_run(map, request, programs, with_room_for_commits(budget), request.generations, costs, profile_,
+                               {.most_steps = kTriedSteps, .steps_only = true});
+      return {run.times.seconds, !map.moves_state(programs.steady, run.steps.back()),
               run.times.compute_seconds > kWorthwhile * run.times.seconds, bound_by_compute(run.times)};
     } catch (const DoesNotFit&) {
       return {};

@@ -82,6 +82,8 @@ class Layer {
   // The number of the earlier layer whose result it reads beside that of the layer before. One layer may skip from each. What
   // the weight half needs of it is saved or carried: the engine hands it to the forward and the input half only.
   [[nodiscard]] virtual std::optional<std::uint32_t> skips_from() const { return std::nullopt; }
+  // Whether its backward reads x. Where it does not, x is given up behind the forward, unless that is computed again.
+  [[nodiscard]] virtual bool keeps_input() const { return true; }
   // Tensors that the forward keeps for the backward, beside x itself.
   [[nodiscard]] virtual std::vector<TensorSpec> saved(BatchShape shape) const = 0;
   // Tensors that the input half hands to the weight half.

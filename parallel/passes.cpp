@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 #include <vector>
 
 namespace terrace {
@@ -27,9 +28,18 @@ Program with_recompute(const Program& program, const StepMap& map) {
 
 Program with_offloads(const Program& program, const StepMap& map) {
   Program out{program.layers, program.micro_batches, {}};
-  for (const auto& a : program.actions) {
+  using Place = std::pair<std::uint32_t, std::uint32_t>;  // layer, micro-batch
+  std::map<Place, std::size_t> behind;                    // the forward, or the last send of its input to who skips from there
+  for (std::size_t i = 0; i < program.actions.size(); ++i) {
+    const auto& a = program.actions[i];
+    const bool sends_input = a.op == Op::send && a.payload == Payload::activation && behind.contains({a.layer, a.micro_batch});
+    if (sends_input || (a.op == Op::forward && map.offloads(a.layer))) behind[{a.layer, a.micro_batch}] = i;
+  }
+  for (std::size_t i = 0; i < program.actions.size(); ++i) {
+    const auto& a = program.actions[i];
     out.actions.push_back(a);
-    if (a.op == Op::forward && map.offloads(a.layer) && !map.offloaded_behind(a.layer, a.micro_batch).empty())
+    const auto at = behind.find({a.layer, a.micro_batch});
+    if (at != behind.end() && at->second == i && !map.offloaded_behind(a.layer, a.micro_batch).empty())
       out.actions.push_back({.op = Op::offload, .layer = a.layer, .micro_batch = a.micro_batch});
   }
   return out;

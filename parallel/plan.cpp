@@ -111,7 +111,9 @@ class Planner {
   }
 
  private:
-  [[nodiscard]] bool moves_no_state(const Plan& p) const { return !StepMap(model_, p.map).moves_state(p.steady_traffic); }
+  [[nodiscard]] bool moves_no_state(const Plan& p) const {
+    return !StepMap(model_, p.map).moves_state(p.programs.steady, p.steady_traffic);
+  }
 
   [[nodiscard]] Budget budget() const {
     auto b = request_.budget;

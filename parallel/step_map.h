@@ -72,8 +72,15 @@ class StepMap {
   // What becomes of it; the last layer has no forward, and recomputing what saves nothing would be for nothing.
   [[nodiscard]] bool recomputes(std::uint32_t layer) const { return options_.activations[layer].recompute; }
   [[nodiscard]] bool offloads(std::uint32_t layer) const { return options_.activations[layer].offload; }
-  // Whether a step that moved so much moved state too, and not only what layers offload.
-  [[nodiscard]] bool moves_state(const Traffic& step) const;
+  // Whether a layer's input outlives its forward for its own sake or for a skip's.
+  [[nodiscard]] bool keeps_input(std::uint32_t layer) const {
+    return layer + 1 == layers() || model_.layers[layer]->keeps_input() || recomputes(layer) ||
+           skips_.reader(layer) != Skips::kNone;
+  }
+  // What layers offload in a step and use again, where the device has room for all else; whether a step that moved so much
+  // moved more than that.
+  [[nodiscard]] Traffic offloaded_by(const Program& step) const;
+  [[nodiscard]] bool moves_state(const Program& step, const Traffic& moved) const;
   [[nodiscard]] Tier tier_of(const Action& action) const;  // where the uses are acquired
   [[nodiscard]] Lane lane_of(const Action& action) const;  // who runs it
   [[nodiscard]] Lane lane_of(Tier tier) const;             // who computes in that memory

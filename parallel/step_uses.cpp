@@ -1,6 +1,7 @@
 // What every action uses, where, and what is dead afterwards.
 #include <algorithm>
 #include <optional>
+#include <set>
 
 #include <terrace/parallel/step_map.h>
 
@@ -101,7 +102,7 @@ std::vector<Use> StepMap::uses(const Action& a) const {
     case Op::backward_input:
     case Op::backward_weight:
       use_weights(uses, a.layer, a.copy);
-      use_some(uses, x(a.layer, a.micro_batch), Access::read);
+      if (keeps_input(a.layer)) use_some(uses, x(a.layer, a.micro_batch), Access::read);
       use_some(uses, saved(a.layer, a.micro_batch), Access::read);
       if (!last) {
         const bool adds = a.op != Op::backward_weight && adds_skip_before(a.layer, a.micro_batch);
@@ -195,6 +196,7 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
       add(scratch(a.layer));
       if (a.op == Op::recompute && !last) add(spare());
       if (a.op == Op::forward && recomputes(a.layer)) add(saved(a.layer, a.micro_batch));
+      if (a.op == Op::forward && !keeps_input(a.layer)) add(x(a.layer, a.micro_batch));
       break;
     case Op::evaluate:
       add(scratch(a.layer));
@@ -204,7 +206,7 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
     case Op::backward:
     case Op::backward_weight:
       if (a.op == Op::backward) add_skips();
-      add(x(a.layer, a.micro_batch));
+      if (keeps_input(a.layer)) add(x(a.layer, a.micro_batch));
       add(saved(a.layer, a.micro_batch));
       if (!last) add(d(a.layer + 1, a.micro_batch));
       add(carried(a.layer, a.micro_batch));
@@ -267,18 +269,37 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
   return dead;
 }
 
-bool StepMap::moves_state(const Traffic& step) const {
-  std::uint64_t offloaded = 0;
-  for (std::uint32_t l = 0; l < layers(); ++l)
-    for (std::uint32_t m = 0; offloads(l) && m < micro_batches(); ++m)
-      for (const auto chunk : offloaded_behind(l, m)) offloaded += chunk_bytes(chunk);
-  return step.upload > offloaded || step.download > offloaded || step.read + step.write != 0;
+Traffic StepMap::offloaded_by(const Program& step) const {
+  Traffic moved;
+  std::set<ChunkId> away, copied;  // off the device; with the same content on the host
+  for (const auto& a : step.actions) {
+    if (a.op == Op::offload)
+      for (const auto chunk : offloaded_behind(a.layer, a.micro_batch)) {
+        away.insert(chunk);
+        if (copied.insert(chunk).second) moved.download += chunk_bytes(chunk);
+      }
+    if (a.op == Op::prefetch || tier_of(a) != Tier::device || copied.empty()) continue;
+    for (const auto& use : uses(a)) {
+      if (away.erase(use.chunk) != 0) moved.upload += chunk_bytes(use.chunk);
+      if (writes(use.access)) copied.erase(use.chunk);
+    }
+    for (const auto chunk : dead_after(a)) away.erase(chunk), copied.erase(chunk);
+  }
+  return moved;
+}
+
+bool StepMap::moves_state(const Program& step, const Traffic& moved) const {
+  const auto offloaded = offloaded_by(step);
+  return moved.upload > offloaded.upload || moved.download > offloaded.download || moved.read + moved.write != 0;
 }
 
 std::vector<ChunkId> StepMap::left_by_forward(std::uint32_t layer, std::uint32_t micro_batch) const {
   std::vector<ChunkId> left;
-  for (const auto c : {x(layer, micro_batch), saved(layer, micro_batch)})
-    if (chunk_bytes(c) != 0 && !(c == saved(layer, micro_batch) && recomputes(layer))) left.push_back(c);
+  const auto add = [&](ChunkId c) {
+    if (chunk_bytes(c) != 0) left.push_back(c);
+  };
+  if (keeps_input(layer)) add(x(layer, micro_batch));
+  if (!recomputes(layer)) add(saved(layer, micro_batch));
   const auto skip = skips_.into(layer);
   if (skip != kNone && pipeline().computes(layer, micro_batch) && !pipeline().computes(skip, micro_batch))
     left.push_back(x(skip, micro_batch));

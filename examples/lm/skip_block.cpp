@@ -63,9 +63,10 @@ void SkipBlock::forward(LayerContext& ctx, const LayerTensors& t) const {
 }
 
 void SkipBlock::backward(LayerContext& ctx, const LayerTensors& t, Half half) const {
-  check_backward(ctx, t, half, {});
+  check_backward(ctx, t, half, {.x = false});
   inner_->backward(ctx, inner_tensors(t), half);
   if (has(half, Half::input)) {  // dx is the sum's gradient
+    check("dx", t.dx, config_.dtype, t.saved.back().shape);
     check("skip", ctx.skip, config_.dtype, t.dx.shape);
     check("gradient of skip", t.dskip, config_.dtype, t.dx.shape);
     ctx.math.scale(ctx.stream, t.dskip, t.dx, t.weights.back(), Accumulate::no);

@@ -19,6 +19,7 @@ class SkipBlock final : public LmLayer {
   // `from`: the number of the layer whose result it adds; `block`: the inner layer's, for the weight's name.
   SkipBlock(const ModelConfig& config, std::int64_t block, std::uint32_t from, std::unique_ptr<LmLayer> inner);
   [[nodiscard]] std::optional<std::uint32_t> skips_from() const override { return from_; }
+  [[nodiscard]] bool keeps_input() const override { return false; }
   [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const override;
   [[nodiscard]] std::vector<TensorSpec> carried(BatchShape shape) const override;
   [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;

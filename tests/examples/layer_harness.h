@@ -163,7 +163,7 @@ class LayerRun {
                    {.weights = weights.views,
                     .gradients = weight ? std::span<const TensorView>(gradients.views) : std::span<const TensorView>{},
                     .accumulate = accumulate,
-                    .x = only(x),
+                    .x = layer.keeps_input() ? only(x) : TensorView{},
                     .y = {},
                     .saved = saved.views,
                     .dy = only(dy),

@@ -222,6 +222,83 @@ TEST_F(SkipRun, MessagesAreTheCutEdges) {
   EXPECT_EQ(without_skips, 3U);  // a V has block i and block n − 1 − i on one rank
 }
 
+// Where there is room for everything, nothing moves but what layers offload, and it is known how much that is.
+TEST_F(SkipRun, OnlyWhatLayersOffloadMovesWhereAllElseFits) {
+  const std::uint64_t seed = 3;
+  std::mt19937_64 random(seed);
+  constexpr std::uint32_t kMicroBatches = 4;
+  std::uint64_t moved = 0;
+  for (int i = 0; i < 120; ++i) {
+    auto o = options(3 + static_cast<std::int64_t>(random() % 9), kMicroBatches);
+    o.sizes.tied = random() % 2 == 0;
+    o.before_use = false;
+    o.update = Tier::device;
+    o.depth = random() % 4;
+    o.order = random() % 2 == 0 ? Order::horizontal : Order::vertical;
+    o.activations.resize(static_cast<std::size_t>(o.sizes.blocks) + 2);
+    for (auto& each : o.activations) each = {.recompute = random() % 2 == 0, .offload = random() % 2 == 0};
+    const std::string order = i % 9 < 7 ? kOrders[i % 9] : i % 9 == 7 ? "chimera" : "";
+    const std::uint32_t ranks = order.empty() ? 1 : 2;
+    if (!order.empty()) o.pipeline = test::pipeline_of(order, ranks, kMicroBatches, 2, o.sizes.blocks);
+    const auto model = toy::make_model(o.sizes);
+    auto request = toy::request_of(o);
+    for (request.pipeline_rank = 0; request.pipeline_rank < ranks; ++request.pipeline_rank) {
+      SCOPED_TRACE(fmt::format("seed {}, try {}: {}, rank {}", seed, i, order, request.pipeline_rank));
+      const auto p = plan(model, request, o.profile);
+      const StepMap map(model, p.map);
+      auto traffic = p.steady_traffic;
+      const auto offloaded = map.offloaded_by(p.programs.steady);
+      EXPECT_EQ(traffic.upload, offloaded.upload);
+      EXPECT_EQ(traffic.download, offloaded.download);
+      EXPECT_FALSE(map.moves_state(p.programs.steady, traffic));
+      ++traffic.upload;
+      EXPECT_TRUE(map.moves_state(p.programs.steady, traffic)) << "a byte more was no layer's";
+      moved += traffic.upload;
+    }
+  }
+  EXPECT_GT(moved, 0U);
+}
+
+// What a skip begins at goes to its other rank before it is offloaded, and need not come back for that.
+TEST_F(SkipRun, AResultIsSentBeforeItIsOffloaded) {
+  const std::uint32_t ranks = 2, m = 3;
+  auto o = options(6, m);
+  o.offload = true;
+  o.pipeline = test::pipeline_of("1f1b", ranks, m, 1, o.sizes.blocks);
+  const auto model = toy::make_model(o.sizes);
+  const auto p = plan(model, toy::request_of(o), o.profile);
+  const Skips skips(model);
+  std::set<std::pair<std::uint32_t, std::uint32_t>> offloaded;
+  std::uint32_t sent = 0;
+  for (const auto& a : p.programs.steady.actions) {
+    if (a.op == Op::offload) {
+      EXPECT_TRUE(offloaded.emplace(a.layer, a.micro_batch).second) << to_text(a);
+    }
+    if (a.op != Op::send || a.payload != Payload::activation || skips.reader(a.layer) == Skips::kNone) continue;
+    EXPECT_FALSE(offloaded.contains({a.layer, a.micro_batch})) << to_text(a);
+    ++sent;
+  }
+  EXPECT_EQ(sent, 2 * m);
+}
+
+TEST_F(SkipRun, ASkipsSumIsKeptAndNotWhatItIsMadeOf) {
+  for (const bool recompute : {false, true}) {
+    auto o = options(6, 2);
+    o.recompute = recompute;
+    const auto model = toy::make_model(o.sizes);
+    const auto p = plan(model, toy::request_of(o), o.profile);
+    const StepMap map(model, p.map);
+    int skipping = 0;
+    for (std::uint32_t l = 1; l + 1 < map.layers(); ++l) {
+      const bool skips = model.layers[l]->skips_from().has_value();
+      skipping += skips ? 1 : 0;
+      const auto left = map.left_by_forward(l, 1);
+      EXPECT_EQ(std::ranges::find(left, map.x(l, 1)) != left.end(), !skips || recompute) << "layer " << l;
+    }
+    EXPECT_EQ(skipping, 2);
+  }
+}
+
 TEST_F(SkipRun, PeakOfLiveActivationsIsTheSimulatedOne) {
   for (const std::string order : kOrders) {
     const std::uint32_t p = 3, m = 6;

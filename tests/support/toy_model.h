@@ -50,6 +50,7 @@ class Block : public Layer {
     if (!s_.skips || from + 1 >= i_) return std::nullopt;
     return static_cast<std::uint32_t>(1 + from);
   }
+  bool keeps_input() const override { return !skips_from(); }
   std::string name() const override { return "blocks." + std::to_string(i_); }
   std::vector<ParamSpec> params() const override {
     const auto n = name();
