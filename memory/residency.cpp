@@ -13,6 +13,21 @@ namespace {
   throw std::logic_error(fmt::format("residency: chunk {} {}", index(chunk), what));
 }
 
+// A request is a few chunks, or a whole layer's, of which a large embedding has a hundred thousand.
+void demand_written_once(std::span<const Use> uses) {
+  constexpr std::size_t kFew = 16;
+  const auto refuse = [](const Use& use) { broken(use.chunk, "is written and named twice in one request"); };
+  if (uses.size() <= kFew) {
+    for (const auto& use : uses)
+      if (writes(use.access) && std::ranges::count(uses, use.chunk, &Use::chunk) > 1) refuse(use);
+    return;
+  }
+  std::vector<Use> sorted(uses.begin(), uses.end());
+  std::ranges::sort(sorted, {}, [](const Use& use) { return index(use.chunk); });
+  for (std::size_t i = 1; i < sorted.size(); ++i)
+    if (sorted[i - 1].chunk == sorted[i].chunk && (writes(sorted[i - 1].access) || writes(sorted[i].access))) refuse(sorted[i]);
+}
+
 }  // namespace
 
 void Traffic::add(const Move& move) {
@@ -69,9 +84,8 @@ void Residency::demand_grantable(std::span<const Use> uses, Tier tier) const {
     for (const Tier t : kAllTiers) {
       if (chunk.copy[t].pins > 0) broken(use.chunk, "is asked for to be written while it is in use");
     }
-    const auto same = [&](const Use& other) { return other.chunk == use.chunk; };
-    if (std::ranges::count_if(uses, same) > 1) broken(use.chunk, "is written and named twice in one request");
   }
+  demand_written_once(uses);
 }
 
 Residency::Granted Residency::acquire(std::span<const Use> uses, Tier tier, const Clock& not_before, std::vector<Move>& moves) {

@@ -333,6 +333,22 @@ TEST_F(Residency, BrokenProtocolIsALogicError) {
   release(c, Access::read, Tier::host, compute(3));
 }
 
+TEST_F(Residency, WhatIsWrittenIsNamedOnceInALongRequestToo) {
+  make(64, 64, 64);
+  std::vector<Use> uses;
+  for (int i = 0; i < 40; ++i) uses.push_back({add(1), Access::overwrite});
+  std::ranges::reverse(uses);
+  residency->acquire(uses, Tier::host, {}, moves);
+  residency->release(uses, Tier::host, compute(1));
+  for (auto& use : uses) use.access = Access::read;
+  uses.push_back(uses[7]);  // readers may share
+  residency->acquire(uses, Tier::host, {}, moves);
+  residency->release(uses, Tier::host, compute(2));
+  uses.back().access = Access::update;
+  EXPECT_THROW(residency->acquire(uses, Tier::host, {}, moves), std::logic_error);
+  residency->check();
+}
+
 TEST_F(Residency, SameQuestionsGetTheSameAnswers) {
   std::vector<std::vector<std::uint64_t>> answers;
   for (int time = 0; time < 2; ++time) {
