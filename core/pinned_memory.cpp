@@ -51,7 +51,8 @@ class PinnedMemory final : public MemoryResource {
     refuse_what_is_not_there(bytes);
     std::byte* const data = map_aligned(bytes);
     if (!data)
-      throw Error(fmt::format("{} ({} bytes) cannot be allocated: {}", format_bytes(bytes), bytes, describe_errno(errno)));
+      throw Error(fmt::format("{} ({} bytes) cannot be allocated: {}\n  ask for less, or free memory", format_bytes(bytes),
+                              bytes, describe_errno(errno)));
     Slab slab(this, data, bytes);
     madvise(data, bytes, MADV_HUGEPAGE);  // a wish: a kernel without huge pages gives small ones
     bind(data, bytes);
@@ -68,8 +69,8 @@ class PinnedMemory final : public MemoryResource {
     if (bytes < kRefusalBytes) return;
     const auto available = read_topology().available_memory_bytes;
     if (available && bytes > available) {
-      throw Error(fmt::format("{} ({} bytes) cannot be allocated: {} are available: {}", format_bytes(bytes), bytes,
-                              format_bytes(available), describe_errno(ENOMEM)));
+      throw Error(fmt::format("{} ({} bytes) cannot be allocated: {} are available: {}\n  ask for less, or free memory",
+                              format_bytes(bytes), bytes, format_bytes(available), describe_errno(ENOMEM)));
     }
   }
 

@@ -28,7 +28,8 @@ namespace {
 
 using bench::Flag;
 
-constexpr std::int64_t kLeastRuns = 3;  // a median of fewer is none
+constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 50;  // sums of a few such sizes do not overflow
+constexpr std::int64_t kLeastRuns = 3;                        // a median of fewer is none
 
 [[noreturn]] void refuse_value(const Flag& flag, const std::string& text, const std::string& accepted,
                                const std::string& command) {
@@ -46,7 +47,7 @@ void assign(const Flag& flag, const std::string& text, const std::string& comman
     } catch (const Error& error) {
       refuse(fmt::format("--{}: {}", flag.name, error.what()), command);
     }
-    if (**size < kPageBytes) refuse_value(flag, text, "a size of at least 4KiB", command);
+    if (**size < kPageBytes || **size > kMostBytes) refuse_value(flag, text, "a size from 4KiB to 1024TiB", command);
   } else if (auto* const* const word = std::get_if<std::string*>(&flag.target)) {
     const std::vector<std::string_view> choices(flag.choices.begin(), flag.choices.end());
     if (!choices.empty() && std::ranges::find(choices, text) == choices.end()) {

@@ -197,6 +197,11 @@ TEST_F(BenchHost, RamHasEveryKernelOnOneThreadAndOnTwo) {
   }
 }
 
+TEST_F(BenchHost, SizesWhoseSumsOverflowAreRefused) {
+  expect_refusal(terrace({"bench", "ram", "--size", "9223372036854775807"}), 2, {"--size", "1024TiB"});
+  expect_refusal(terrace({"bench", "ram", "--size", "1000TiB"}), 1, {"cannot be allocated"});
+}
+
 TEST_F(BenchHost, ComputeHasProductsAndAttentionOfADtype) {
   const auto all = results({"compute", "--dtype", "fp32", "--n", "64", "--threads", "1"},
                            {"op", "dtype", "n", "threads", "gflop_per_s", "runs", "spread"});
