@@ -332,10 +332,13 @@ class Planner {
         return false;
       }
     };
+    const bool disk_helps = !request_.disk_tier && e.tier == Tier::host;
+    const auto* const or_disk = disk_helps ? "; or give --nvme-path, a folder on a disk, which takes what is left over" : "";
     std::uint64_t low = std::max(asked, need), high = everything(map) * (e.tier == Tier::disk ? 3 : 2);
     if (!fits(high)) {
-      p.refusal.suggestion = fmt::format(
-          "no value of {} alone is enough: raise another budget, or lower --batch-size or --seq-len", flags[index(e.tier)]);
+      p.refusal.suggestion =
+          fmt::format("no value of {} alone is enough: raise another budget, or lower --batch-size or --seq-len{}",
+                      flags[index(e.tier)], or_disk);
       return;
     }
     if (!fits(low))
@@ -348,7 +351,7 @@ class Planner {
     high = round_up(high, kMiB);
     while (!fits(high, whole_life(programs))) high = round_up(high + high / 32, kMiB);
     p.refusal.missing_bytes = high - std::min(high, asked);
-    p.refusal.suggestion = fmt::format("{} {}MiB would fit", flags[index(e.tier)], high / kMiB);
+    p.refusal.suggestion = fmt::format("{} {}MiB would fit{}", flags[index(e.tier)], high / kMiB, or_disk);
   }
 
   const Model& model_;

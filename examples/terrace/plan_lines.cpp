@@ -25,11 +25,16 @@ std::string choice_lines(const Plan& p) {
   const auto chosen = std::ranges::find(p.tried, p.choice, &TriedChoice::choice);
   std::ranges::stable_sort(others, {}, [](const TriedChoice& t) { return t.seconds.value_or(1e30); });
   const auto fits = [](const TriedChoice& t) { return t.seconds.has_value(); };
-  say("  chosen of {} that were simulated, of which {} fit", p.tried.size(), std::ranges::count_if(p.tried, fits));
+  say("  chosen of {} that were simulated at the profile's rates, of which {} fit", p.tried.size(),
+      std::ranges::count_if(p.tried, fits));
   if (chosen != p.tried.end() && chosen->seconds) say(": {:.3f} s a step", *chosen->seconds);
   say("\n");
-  if (!others.empty() && others.front().seconds)
-    say("  the next: {:.3f} s, {}\n", *others.front().seconds, text_of(others.front().choice));
+  if (!others.empty() && others.front().seconds) {
+    // A plainer one is taken unless another is faster by more than a hundredth.
+    const bool faster = chosen != p.tried.end() && chosen->seconds && *others.front().seconds < *chosen->seconds;
+    say("  the next: {:.3f} s, {}{}\n", *others.front().seconds, text_of(others.front().choice),
+        faster ? "; a plainer one is as good" : "");
+  }
   const auto& plainest = p.tried.front();
   if (plainest.choice == p.choice || plainest.choice == others.front().choice) return lines;
   say("  the plainest: {}, {}\n", plainest.seconds ? fmt::format("{:.3f} s", *plainest.seconds) : "does not fit",
