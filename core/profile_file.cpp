@@ -14,6 +14,7 @@
 #include <terrace/core/machine.h>
 #include <terrace/core/profile_algorithms.h>
 #include <terrace/core/profile_rates.h>
+#include <terrace/core/text_file.h>
 
 namespace terrace {
 namespace {
@@ -51,10 +52,13 @@ constexpr const char* kDiskAssumed = "disk_assumed";  // there only where it is 
 }
 
 nlohmann::ordered_json read(const fs::path& file) {
-  std::ifstream in(file);
-  if (!in) refuse(file, describe_errno(errno));
-  if (fs::is_directory(file)) refuse(file, "it is a directory");  // which a stream opens, but cannot read
-  auto json = nlohmann::ordered_json::parse(in, nullptr, /*allow_exceptions=*/false);
+  std::string text;
+  try {
+    text = read_text_file(file);
+  } catch (const Error& error) {
+    refuse(file, error.what());
+  }
+  auto json = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) refuse(file, "it is not a JSON object");
   return json;
 }

@@ -11,8 +11,10 @@ install=1 out=runs/quickstart steps=140
 while [ $# -gt 0 ]; do
   case $1 in
     --no-install) install=0 ;;
-    --out-dir) out=$2; shift ;;
-    --steps) steps=$2; shift ;;
+    --out-dir | --steps)
+      [ $# -gt 1 ] || { echo "quickstart.sh: $1 needs a value (see --help)" >&2; exit 2; }
+      if [ "$1" = --steps ]; then steps=$2; else out=$2; fi
+      shift ;;
     -h | --help) sed -n '2,5p' "$0"; exit 0 ;;
     *) echo "quickstart.sh: unknown argument '$1' (see --help)" >&2; exit 2 ;;
   esac

@@ -2,12 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cmath>
-#include <fstream>
 #include <functional>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <variant>
 #include <vector>
@@ -17,6 +14,7 @@
 #include <toml++/toml.h>
 
 #include <terrace/core/error.h>
+#include <terrace/core/text_file.h>
 #include <terrace/core/units.h>
 #include <terrace/examples/terrace/options.h>
 
@@ -194,12 +192,13 @@ ClusterProfile load_cluster(const std::filesystem::path& file) {
     throw Error(fmt::format("cluster profile {}: {}\n  give a TOML file; examples/clusters has some", file.string(), why),
                 Exit::usage);
   };
-  std::ifstream in(file);
-  if (!in) refuse(describe_errno(errno));
-  if (std::filesystem::is_directory(file)) refuse("it is a directory");
-  std::ostringstream text;
-  text << in.rdbuf();
-  return parse_cluster(text.str(), file.string());
+  std::string text;
+  try {
+    text = read_text_file(file);
+  } catch (const Error& error) {
+    refuse(error.what());
+  }
+  return parse_cluster(text, file.string());
 }
 
 MachineProfile rank_profile(const ClusterProfile& cluster, const ClusterSize& size) {

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
 #include <terrace/core/error.h>
@@ -41,6 +42,7 @@ const std::vector<Command>& commands() {
       {"report", "write a run's report.html, or a page from a bench's JSON", {"json"}, "RUN"},
       {"config", "print the effective configuration", {"all"}, ""},
       {"ckpt", "inspect, verify, copy or remove a run's store", {"json"}, "RUN"},
+      {"launch", "start train or another command as several ranks of this machine, with mpirun", {"json"}, ""},
       {"bench", "measure disks, memory, computing, and what terrace makes of them", {"json"}, ""},
   };
   return all;
@@ -172,14 +174,14 @@ RunConfig resolve(const CommandLine& line, const Parsed& parsed) {
 
 // CLI11 parses positional arguments and options of one App; subcommands are found by the first word.
 void refuse_unknown_command(int argc, const char* const* argv) {
-  if (argc < 2) refuse("a command is needed: train, plan, generate, doctor, report, config, ckpt or bench", "");
+  const auto names = command_names();
+  if (argc < 2) refuse(fmt::format("a command is needed: {}", fmt::join(names, ", ")), "");
   const std::string word = argv[1];
   if (word.starts_with('-')) {
     static constexpr std::array<std::string_view, 3> kFlags{"--help", "--version", "-h"};
     if (std::ranges::find(kFlags, word) != kFlags.end()) return;
     refuse(fmt::format("a command comes first, not {}", word), "");
   }
-  const auto names = command_names();
   if (std::ranges::find(names, word) == names.end()) {
     refuse(fmt::format("unknown command \"{}\"{}", word, suggestion(word, names)), "");
   }

@@ -1,13 +1,10 @@
 #include <terrace/examples/terrace/options.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cmath>
-#include <fstream>
 #include <optional>
 #include <set>
-#include <sstream>
 #include <type_traits>
 
 #include <fmt/format.h>
@@ -16,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include <terrace/core/error.h>
+#include <terrace/core/text_file.h>
 #include <terrace/core/units.h>
 
 namespace terrace::cli {
@@ -122,6 +120,8 @@ void check_choice(const Option& o, const Source& source, const Raw& raw, const s
 }
 
 void check_text(const Option& o, const Source& source, const Raw& raw, const std::string& text) {
+  // What is written into config.toml and JSON must read back.
+  if (!is_utf8(text)) refuse(o, source, raw, "it is not UTF-8; rename it, or link to it by another name");
   switch (o.text) {
     case Option::Text::any: return;
     case Option::Text::required:
@@ -183,7 +183,7 @@ std::vector<fs::path> to_paths(const Option& o, const Source& source, const Raw&
     texts = *many;
   else
     refuse(o, source, raw);
-  for (const auto& text : texts) check_text(o, source, raw, text);
+  for (const auto& text : texts) check_text(o, source, text, text);
   return {texts.begin(), texts.end()};
 }
 
@@ -409,18 +409,15 @@ void apply_toml(RunConfig& config, std::string_view text, const std::string& nam
 }
 
 void apply_file(RunConfig& config, const fs::path& file) {
-  std::error_code error;
-  if (fs::is_directory(file, error)) {
-    throw Error(fmt::format("--config {}: is a directory\n  a TOML file is needed", file.string()), Exit::usage);
-  }
-  std::ifstream in(file);
-  if (!in)
+  std::string text;
+  try {
+    text = read_text_file(file);
+  } catch (const Error& error) {
     throw Error(fmt::format("--config {}: cannot be read: {}\n  give a TOML file; terrace config prints one", file.string(),
-                            describe_errno(errno)),
+                            error.what()),
                 Exit::usage);
-  std::ostringstream text;
-  text << in.rdbuf();
-  apply_toml(config, text.str(), file.string());
+  }
+  apply_toml(config, text, file.string());
 }
 
 void apply_set(RunConfig& config, std::string_view assignment) {

@@ -36,6 +36,21 @@ void refuse_extras(const CLI::App& sub, const std::string& command) {
   refuse(fmt::format("unknown flag {}{}", word, suggestion("--" + bare, views)), command);
 }
 
+// "Could not convert: --nodes = many", in the words of every other refusal.
+std::string unlike(const std::string& what, const CLI::App& sub) {
+  constexpr std::string_view kBefore = "Could not convert: ", kBetween = " = ";
+  const auto between = what.find(kBetween);
+  if (!what.starts_with(kBefore) || between == std::string::npos) return what;
+  const auto flag = what.substr(kBefore.size(), between - kBefore.size());
+  const auto* const option = sub.get_option_no_throw(flag);
+  const auto type = option ? option->get_type_name() : std::string();
+  const auto* const accepted = type == "INT"     ? ": an integer"
+                               : type == "UINT"  ? ": an integer of at least 0"
+                               : type == "FLOAT" ? ": a number"
+                                                 : "";
+  return fmt::format("{}: \"{}\" is not accepted{}", flag, what.substr(between + kBetween.size()), accepted);
+}
+
 }  // namespace
 
 void refuse(const std::string& what, const std::string& command) {
@@ -58,7 +73,14 @@ std::string parse_words(CLI::App& app, int argc, const char* const* argv, const 
   } catch (const CLI::ArgumentMismatch& e) {
     const std::string_view what = e.what();
     const bool twice = what.find("At Most 1 required but received") != std::string_view::npos;
-    refuse(twice ? fmt::format("{} is given more than once", what.substr(0, what.find(':'))) : std::string(what), full_name());
+    const bool bare = what.ends_with(" missing");
+    const auto flag = what.substr(0, what.find(':'));
+    refuse(twice  ? fmt::format("{} is given more than once", flag)
+           : bare ? fmt::format("{} needs a value", flag)
+                  : std::string(what),
+           full_name());
+  } catch (const CLI::ConversionError& e) {
+    refuse(unlike(e.what(), chosen(app)), full_name());
   } catch (const CLI::ParseError& e) {
     refuse(e.what(), full_name());
   }

@@ -6,11 +6,10 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <vector>
 
 #include <terrace/core/error.h>
+#include <terrace/core/text_file.h>
 #include <terrace/examples/terrace/command_line.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/setup.h>
@@ -23,15 +22,12 @@ namespace {
 
 // An order that somebody wrote, proved.
 pipeline::Schedule schedule_from(const RunConfig& c) {
-  std::ifstream in(c.schedule);
-  std::ostringstream text;
-  text << in.rdbuf();
   const auto refuse = [&](const std::string& why) {
     throw Error(fmt::format("--schedule {}: {}", c.schedule, why), Exit::usage);
   };
   pipeline::Schedule s;
   try {
-    s = pipeline::parse_schedule(text.str());
+    s = pipeline::parse_schedule(read_text_file(c.schedule));
     pipeline::simulate(s, {});
   } catch (const Error& error) {
     refuse(fmt::format("{}\n  docs/pipeline.md has the form, and terrace plan --write-schedule writes one", error.what()));

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include <terrace/core/error.h>
+#include <terrace/core/text_file.h>
 #include <terrace/core/units.h>
 #include <terrace/examples/terrace/report_template.h>
 #include <terrace/examples/terrace/screen.h>
@@ -167,9 +168,13 @@ ordered_json read_results(const fs::path& file) {
     throw Error(fmt::format("{}: {}\n  give a run directory, or what `terrace bench … --json` printed", file.string(), why),
                 Exit::usage);
   };
-  std::ifstream in(file);
-  if (!in) refuse(describe_errno(errno));
-  auto json = ordered_json::parse(in, nullptr, /*allow_exceptions=*/false);
+  std::string text;
+  try {
+    text = read_text_file(file);
+  } catch (const Error& error) {
+    refuse(error.what());
+  }
+  auto json = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("machine") || !json.contains("results") || !json.at("machine").is_object() ||
       !json.at("results").is_array())
     refuse("it is no result of terrace bench");

@@ -325,14 +325,16 @@ class Training {
   }
 
   // A step that diverged is not applied where updates wait for the norm, and never committed.
-  static void require_finite(std::uint64_t step, const StepResult& r, const RunDir& dir) {
+  static double unsigned_nan(double value) { return std::isnan(value) ? std::abs(value) : value; }  // its sign says nothing
+  void require_finite(std::uint64_t step, const StepResult& r, const RunDir& dir) const {
     if (finite(r)) return;
     throw Error(
-        fmt::format("training diverged at step {}: loss {}, gradient norm {}\n  {}; lower --lr or --grad-clip, or raise "
+        fmt::format("training diverged at step {}: loss {}, gradient norm {}\n  {}; lower --lr{}, or raise "
                     "--warmup; --on-non-finite skip leaves such steps out",
-                    step, r.loss_sum, r.gradient_norm,
+                    step, unsigned_nan(r.loss_sum), unsigned_nan(r.gradient_norm),
                     ChunkStore::has_commit(dir.store) ? "the last commit is intact and --resume auto goes back to it"
-                                                      : "nothing was committed"));
+                                                      : "nothing was committed",
+                    config_.grad_clip > 0 ? " or --grad-clip" : ", give a --grad-clip"));
   }
 
   [[nodiscard]] std::string describe() const {

@@ -122,6 +122,15 @@ void validate(const RunConfig& c) {
                             c.durability == "off" ? "at the end only" : "nothing"),
                 "leave one of them out");
   }
+  if (c.pp == 1 && c.schedule != RunConfig().schedule) {
+    refuse_pair(fmt::format("--schedule {} is for the ranks of a pipeline, and there is none", c.schedule),
+                "add --pp, the number of its ranks, or leave it out");
+  }
+  if (c.nvme_path.empty() && c.nvme_limit != "auto" && c.nvme_limit != "unlimited") {
+    refuse_pair(fmt::format("--nvme-limit {} limits the disk tier, and there is none", c.nvme_limit),
+                "add --nvme-path, a folder on a disk, or leave it out");
+  }
+  (void)loss_scale(c);  // refuses what is none
   if (c.group != 0 && c.order != "vertical") {
     refuse_pair(fmt::format("--group {} has no meaning with --order {}", c.group, c.order), "add --order vertical");
   }

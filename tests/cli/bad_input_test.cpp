@@ -138,9 +138,30 @@ TEST_F(BadInput, OddButLegalInputTrains) {
   }
 }
 
+TEST_F(BadInput, NamesThatConfigTomlCouldNotHoldAreRefused) {
+  std::filesystem::copy(at("corpus.txt"), at("t\xE9xte"));
+  expect_refused({{{"--data", "t\xE9xte"}, {"--data", "not UTF-8", "link to it"}}});
+  expect_refusal(train({"--out-dir", "l\xE4ufe"}), 2, {"--out-dir", "not UTF-8"});
+  EXPECT_FALSE(std::filesystem::exists(at("l\xE4ufe")));
+  expect_refusal(terrace({"config", "--json", "--out-dir", "l\xE4ufe"}), 2, {"--out-dir", "not UTF-8"});
+  std::filesystem::create_symlink("t\xE9xte", at("texte"));
+  EXPECT_EQ(0, train({"--data", "texte"}).exit);
+}
+
+TEST_F(BadInput, WhatWouldBeIgnoredIsRefused) {
+  expect_refused({
+      {{"--schedule", "gpipe"}, {"--schedule gpipe", "--pp"}},
+      {{"--nvme-limit", "1GiB"}, {"--nvme-limit 1GiB", "--nvme-path"}},
+      {{"--loss-scale", "3"}, {"--loss-scale \"3\"", "power of two"}},
+  });
+  expect_refusal(terrace(tiny("plan", {"--loss-scale", "abc"})), 2, {"--loss-scale \"abc\""});
+}
+
 TEST_F(BadInput, DivergenceIsNamedAndNotCommitted) {
   const auto outcome = train({"--lr", "1e14", "--ckpt-interval", "1"});
-  expect_refusal(outcome, 1, {"training diverged at step", "--lr"});
+  expect_refusal(outcome, 1, {"training diverged at step", "lower --lr or --grad-clip,"});
+  EXPECT_EQ(std::string::npos, outcome.err.find("-nan")) << outcome.described;
+  expect_refusal(train({"--lr", "1e14", "--grad-clip", "0", "--out-dir", "unclipped"}), 1, {"lower --lr, give a --grad-clip,"});
   // Whatever was committed before is whole.
   if (outcome.err.find("the last commit is intact") != std::string::npos)
     EXPECT_EQ(0, terrace({"ckpt", "verify", "run"}).exit);

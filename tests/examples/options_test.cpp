@@ -180,11 +180,25 @@ TEST(Options, FilesThatCannotBeReadAreNamed) {
   RunConfig c;
   EXPECT_THAT(usage_error([&] { apply_file(c, scratch / "absent.toml"); }), HasSubstr("absent.toml: cannot be read"));
   EXPECT_THAT(usage_error([&] { apply_file(c, scratch.path()); }), HasSubstr("is a directory"));
+  EXPECT_THAT(usage_error([&] { apply_file(c, "/proc/self/mem"); }), HasSubstr("/proc/self/mem: cannot be read: Input/output"));
+}
+
+TEST(Options, WhatIsNoUtf8CouldNotBeReadBack) {
+  RunConfig c;
+  for (const auto* const text : {"out-dir=l\xE4ufe", "save=l\xE4ufe", "data=l\xE4ufe", "nvme-path=l\xE4ufe"})
+    EXPECT_THAT(usage_error([&] { apply_set(c, text); }), HasSubstr("it is not UTF-8")) << text;
+  apply_set(c, "out-dir=l\xC3\xA4ufe");
+  RunConfig again;
+  apply_toml(again, to_toml(c), "config.toml");
+  EXPECT_EQ(c.out_dir, again.out_dir);
 }
 
 TEST(Options, ValidateSeesWhatNoSingleOptionCan) {
   const std::vector<std::pair<std::vector<const char*>, const char*>> cases{
       {{"heads=7"}, "--heads 7 does not divide --hidden 256"},
+      {{"schedule=gpipe"}, "--schedule gpipe is for the ranks of a pipeline"},
+      {{"nvme-limit=1GiB"}, "--nvme-limit 1GiB limits the disk tier, and there is none"},
+      {{"loss-scale=3"}, "--loss-scale \"3\" is not accepted"},
       {{"kv-heads=3"}, "--kv-heads 3 does not divide --heads 8"},
       {{"model=gpt2", "kv-heads=4"}, "gpt2 has as many as --heads 8"},
       {{"hidden=24"}, "is 3, which is odd"},
