@@ -71,7 +71,9 @@ void write(const nlohmann::ordered_json& json, const fs::path& file) {
   out << json.dump(2) << '\n';
   out.close();
   if (!out) throw Error(fmt::format("machine profile {} cannot be written: {}", fresh.string(), describe_errno(errno)));
-  fs::rename(fresh, file);
+  std::error_code error;
+  fs::rename(fresh, file, error);
+  if (error) throw Error(fmt::format("machine profile {} cannot be written: {}", file.string(), describe_errno(error.value())));
 }
 
 std::vector<std::string> algorithms_of(const nlohmann::ordered_json& json, const fs::path& file) {

@@ -53,6 +53,7 @@ struct Line {
 std::vector<Line> read_lines(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
   if (!in) fail(file, "read", errno);
+  if (fs::is_directory(file)) fail(file, "read", EISDIR);  // which a stream opens, but cannot read
   std::vector<Line> lines;
   std::uint64_t number = 0;
   for (std::string text; std::getline(in, text);) {

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include <terrace/core/error.h>
+#include <terrace/core/text_file.h>
 #include <terrace/examples/terrace/command_line.h>
 #include <terrace/examples/terrace/metrics.h>
 #include <terrace/examples/terrace/options.h>
@@ -25,9 +26,12 @@ constexpr const char* kRunFile = "run.json";
 constexpr const char* kAlgorithmsFile = "algorithms.txt";
 
 std::string read_text(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in) throw Error(fmt::format("{} cannot be read: {}", file.string(), describe_errno(errno)));
-  return {std::istreambuf_iterator<char>(in), {}};
+  try {
+    return read_text_file(file);
+  } catch (const Error& error) {
+    throw Error(fmt::format("{} cannot be read: {}\n  bring the file back, or start anew in another --out-dir", file.string(),
+                            error.what()));
+  }
 }
 
 // Onto the disk: what a power loss takes away of a run's files, its commits are lost with.
@@ -48,7 +52,11 @@ void write_text(const fs::path& file, const std::string& text) {
     throw Error(fmt::format("{} cannot be written: {}\n  make room or mend the rights there, then --resume auto",
                             beside.string(), describe_errno(errno)));
   sync(beside);
-  fs::rename(beside, file);
+  std::error_code error;
+  fs::rename(beside, file, error);
+  if (error)
+    throw Error(fmt::format("{} cannot be written: {}\n  make way for it, then --resume auto", file.string(),
+                            describe_errno(error.value())));
   sync(file.parent_path());
 }
 

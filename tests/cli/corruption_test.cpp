@@ -102,6 +102,20 @@ TEST_F(Corruption, ACommitWhoseRunIsGoneIsKept) {
   EXPECT_THAT(outcome.out, HasSubstr("resumed after step"));
 }
 
+TEST_F(Corruption, AFolderInPlaceOfARunsFileIsNamed) {
+  for (const auto* const name : {"result.json", "run.json", "config.toml", "metrics.jsonl", "plan.json"}) {
+    std::filesystem::rename(at("run") / name, at("kept"));
+    std::filesystem::create_directory(at("run") / name);
+    SCOPED_TRACE(name);
+    const auto outcome = go_on();
+    EXPECT_NE(0, outcome.exit) << outcome.described;
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr(name), Not(HasSubstr("filesystem error")), Not(HasSubstr("filebuf"))));
+    EXPECT_THAT(terrace({"report", "run"}).err, Not(HasSubstr("filebuf")));
+    std::filesystem::remove_all(at("run") / name);
+    std::filesystem::rename(at("kept"), at("run") / name);
+  }
+}
+
 TEST_F(Corruption, TheRunsOwnFiles) {
   const auto run_file = scratch_.read("run/run.json");
   for (const auto* const text : {"", "{", "{}", "[]", R"({"fingerprint": {}, "store_paths": [], "store_name": "store"})"}) {
