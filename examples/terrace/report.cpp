@@ -6,18 +6,19 @@
 #include <fstream>
 #include <functional>
 #include <optional>
-#include <sstream>
 #include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <terrace/core/error.h>
+#include <terrace/core/text_file.h>
 #include <terrace/core/units.h>
 #include <terrace/examples/terrace/command_line.h>
 #include <terrace/examples/terrace/metrics.h>
 #include <terrace/examples/terrace/report_charts.h>
 #include <terrace/examples/terrace/report_template.h>
+#include <terrace/examples/terrace/run_dir.h>
 #include <terrace/examples/terrace/screen.h>
 #include <terrace/examples/terrace/svg.h>
 
@@ -45,11 +46,11 @@ double median_of(const Steps& steps, const std::function<double(const StepMetric
 }
 
 std::optional<std::string> read_text(const fs::path& file) {
-  std::ifstream in(file);
-  if (!in) return std::nullopt;
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
+  try {
+    return read_text_file(file);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
 }
 
 std::string section(const std::string& title, const std::string& about, const std::string& content) {
@@ -95,7 +96,8 @@ double number(const json& object, const std::vector<const char*>& path) {
   return at->is_number() ? at->get<double>() : NAN;
 }
 
-std::string planned_table(const json& plan, const Steps& steps) {
+// `result`: of a finished run, whose peaks are the whole run's, its last commit included, as the plan's are.
+std::string planned_table(const json& plan, const json& result, const Steps& steps) {
   const auto rest = steady(steps);
   using Format = std::function<std::string(double)>;
   const Format seconds = format_duration;
@@ -111,7 +113,9 @@ std::string planned_table(const json& plan, const Steps& steps) {
         difference = fmt::format("{}{}", measured > planned ? "+" : "−", format(std::abs(measured - planned)));
       } else if (planned > 0) {
         const double percent = 100 * (measured / planned - 1);
-        difference = fmt::format("{}{:.1f} %", percent < 0 ? "−" : "+", std::abs(percent));
+        // Many times next to nothing says less than how much it is.
+        difference = percent < 1000 ? fmt::format("{}{:.1f} %", percent < 0 ? "−" : "+", std::abs(percent))
+                                    : "+" + format(measured - planned);
       } else if (planned == measured) {
         difference = "equal";
         css_class = " class='same'";
@@ -146,16 +150,24 @@ std::string planned_table(const json& plan, const Steps& steps) {
   const auto moved = [&](const std::string& name, const char* key, auto member) {
     double sum = 0;
     for (std::size_t i = 0; i < std::min(walked, steps.size()); ++i) sum += static_cast<double>(steps[i].*member);
-    const double planned = walked <= steps.size() ? number(plan, {"walked", "bytes", key}) : NAN;
+    // Steps tell what all ranks moved.
+    const double all =
+        plan.contains("ranks") ? number(plan, {"ranks", "walked_bytes", key}) : number(plan, {"walked", "bytes", key});
+    const double planned = walked <= steps.size() ? all : NAN;
     row(fmt::format("{}, {} steps", name, walked), planned, sum, bytes, true);
   };
   moved("read from disk", "read", &StepMetrics::read_bytes);
   moved("written to disk", "write", &StepMetrics::write_bytes);
   moved("host to device", "h2d", &StepMetrics::h2d_bytes);
   moved("device to host", "d2h", &StepMetrics::d2h_bytes);
-  row("device peak", number(plan, {"peak_bytes", "device"}), greatest(&StepMetrics::device_peak_bytes), bytes, true);
-  row("host peak", number(plan, {"peak_bytes", "host"}), greatest(&StepMetrics::host_peak_bytes), bytes, true);
-  row("disk peak", number(plan, {"peak_bytes", "nvme"}), greatest(&StepMetrics::nvme_peak_bytes), bytes, true);
+  const auto peak = [&](const std::string& name, const char* key, auto member) {
+    const double of_rank = number(plan, {"peak_bytes", key}), of_ranks = number(plan, {"ranks", "peak_bytes", key});
+    const double finished = number(result, {"peak_bytes", key});
+    row(name, std::isfinite(of_ranks) ? of_ranks : of_rank, std::isfinite(finished) ? finished : greatest(member), bytes, true);
+  };
+  peak("device peak", "device", &StepMetrics::device_peak_bytes);
+  peak("host peak", "host", &StepMetrics::host_peak_bytes);
+  peak("disk peak", "nvme", &StepMetrics::nvme_peak_bytes);
   std::string note;
   const double floor_s = number(plan, {"floor_s"});
   if (std::isfinite(floor_s)) note += fmt::format("Computing alone would take {} a step. ", format_duration(floor_s));
@@ -175,7 +187,8 @@ std::string planned_section(const fs::path& dir, const Steps& steps) {
   } else if (const auto plan = json::parse(*text, nullptr, false); !plan.is_object()) {
     content = missing("plan.json is not a JSON object.");
   } else {
-    content = planned_table(plan, steps);
+    const auto result = json::parse(read_text(dir / kResultFile).value_or(""), nullptr, false);
+    content = planned_table(plan, result, steps);
   }
   return section("Planned beside measured", "Times of a step (the run's median), bytes moved, and the greatest value of peaks.",
                  content);
@@ -187,9 +200,11 @@ std::string step_sections(const fs::path& dir, const Steps& steps) {
   };
   if (!fs::exists(dir / kTraceFile)) return one(missing("trace.json is missing: no picture of a step can be drawn."));
   try {
-    const auto window =
-        read_trace_window(dir / kTraceFile, median_of(steady(steps), [](const auto& m) { return m.step_time_s; }));
+    auto window = read_trace_window(dir / kTraceFile, median_of(steady(steps), [](const auto& m) { return m.step_time_s; }));
     if (window.rows.empty()) return one(missing("trace.json holds no spans."));
+    // Without a disk tier what is reserved on disk is for commits.
+    if (std::ranges::all_of(steps, [](const auto& m) { return m.nvme_peak_bytes == 0; }))
+      std::erase_if(window.counters, [](const auto& counter) { return counter.name == "disk bytes"; });
     return section("Tiers during a step", fmt::format("Bytes reserved in each tier over {}.", format_duration(window.seconds)),
                    tier_chart(window)) +
            one(lane_chart(window));
@@ -216,8 +231,8 @@ fs::path write_report(const fs::path& run_dir) {
   double time_s = 0;
   for (const auto& m : steps) tokens += m.tokens, time_s += m.step_time_s;
 
-  std::string body = fmt::format("<h1>{}</h1>\n<p class='quiet'>{} steps, {} tokens, {} of training</p>\n", escape(title),
-                                 steps.size(), tokens, format_duration(time_s));
+  std::string body = fmt::format("<h1>{}</h1>\n<p class='quiet'>{} step{}, {} tokens, {} of training</p>\n", escape(title),
+                                 steps.size(), steps.size() == 1 ? "" : "s", tokens, format_duration(time_s));
   body += tiles(steps);
   body += section("Loss", "Mean over target tokens, in nats.", loss_chart(steps));
   body += step_sections(run_dir, steps);

@@ -15,6 +15,7 @@ namespace terrace::cli {
 namespace {
 
 constexpr double kWidth = 720;
+constexpr double kNames = 112;  // in front of lanes and tiers; "communication" is the longest
 using Points = std::vector<std::pair<double, double>>;
 
 std::string whole(double value) { return fmt::format("{:.0f}", value); }
@@ -67,11 +68,15 @@ std::string loss_chart(const std::vector<StepMetrics>& steps) {
                   .x_low = static_cast<double>(steps.front().step),
                   .x_high = static_cast<double>(steps.back().step),
                   .y_low = low - margin,
-                  .y_high = high + margin};
+                  .y_high = high + margin,
+                  .x_counts = true};
   const bool smoothed = steps.size() >= 100;
   std::string content = plot.axes(whole, compact, "step");
   content += plot.line(train, smoothed ? "line s-compute faint" : "line s-compute");
   if (smoothed) content += plot.line(smooth, "line s-compute");
+  if (train.size() == 1 && std::isfinite(train.front().second))  // a line of one point is none
+    content += fmt::format("<circle class='c-compute' r='3.5' cx='{:.1f}' cy='{:.1f}'/>", plot.x(train.front().first),
+                           plot.y(train.front().second));
   content += plot.line(held_out, "line s-write dashed");
   for (const auto& [step, loss] : held_out) {
     if (!std::isfinite(loss)) continue;
@@ -167,9 +172,9 @@ std::string tier_chart(const TraceWindow& window) {
     const std::string tier = name;
     const auto found = std::ranges::find(window.counters, tier + " bytes", &TraceWindow::Counter::name);
     if (found == window.counters.end()) continue;
-    const Plot plot{.left = 90,
+    const Plot plot{.left = kNames,
                     .top = top,
-                    .width = kWidth - 106,
+                    .width = kWidth - kNames - 16,
                     .height = 64,
                     .x_low = 0,
                     .x_high = window.seconds,
@@ -204,9 +209,9 @@ std::string tier_chart(const TraceWindow& window) {
     top += 84;
   }
   if (content.empty()) return "<p class='quiet'>The trace holds no counters of the tiers' bytes.</p>";
-  const Plot scale{.left = 90,
+  const Plot scale{.left = kNames,
                    .top = top - 84,
-                   .width = kWidth - 106,
+                   .width = kWidth - kNames - 16,
                    .height = 64,
                    .x_low = 0,
                    .x_high = window.seconds,
@@ -217,10 +222,10 @@ std::string tier_chart(const TraceWindow& window) {
 }
 
 std::string lane_chart(const TraceWindow& window) {
-  constexpr double kRow = 30, kLeft = 90;
-  const Plot plot{.left = kLeft,
+  constexpr double kRow = 30;
+  const Plot plot{.left = kNames,
                   .top = 8,
-                  .width = kWidth - kLeft - 68,
+                  .width = kWidth - kNames - 68,
                   .height = kRow * static_cast<double>(window.rows.size()),
                   .x_low = 0,
                   .x_high = window.seconds,

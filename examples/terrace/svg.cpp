@@ -58,6 +58,7 @@ std::string Plot::axes(const Label& x_label, const Label& y_label, const std::st
                      top + height);
   if (x_label) {
     for (const double tick : round_ticks(x_low, x_high, 8)) {
+      if (x_counts && std::abs(tick - std::round(tick)) > 1e-6) continue;
       out += fmt::format("<text class='tick' text-anchor='middle' x='{:.1f}' y='{:.1f}'>{}</text>", x(tick), top + height + 18,
                          escape(x_label(tick)));
     }

@@ -20,6 +20,7 @@ std::vector<double> round_ticks(double low, double high, int count);
 struct Plot {
   double left = 56, top = 12, width = 640, height = 220;
   double x_low = 0, x_high = 1, y_low = 0, y_high = 1;
+  bool x_counts = false;  // steps and the like: no ticks between whole numbers
 
   [[nodiscard]] double x(double value) const;
   [[nodiscard]] double y(double value) const;

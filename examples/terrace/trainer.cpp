@@ -137,7 +137,8 @@ class Training {
           "what {} rank{} held is laid out for {}{}", dir.reshard_from.size(), dir.reshard_from.size() == 1 ? "" : "s",
           team.size(), config_.canonical_reduction ? "" : "; without --canonical-reduction they may round sums otherwise"));
     MetricsWriter metrics(dir.path / log.metrics_file(), done);
-    if (team.first()) write_json(dir.path / kPlanFile, to_json(plan_));
+    const auto planned = planned_by(team);
+    if (team.first()) write_json(dir.path / kPlanFile, planned);
 
     const auto rate = schedule(config_);
     std::optional<double> evaluation;
@@ -206,7 +207,7 @@ class Training {
     result["peak_bytes"] = {{"device", peak[Tier::device]}, {"host", peak[Tier::host]}, {"nvme", peak[Tier::disk]}};
     if (team.first()) {
       write_result(dir, result);
-      screen.note(fmt::format("report {}", write_report(dir.path).string()));
+      screen.note(report_note(dir.path));
     }
     if (config_.verify_resident) verify_resident(*device, *optimizer, dir, screen);
     screen.finish(hash, result);
@@ -214,6 +215,12 @@ class Training {
   }
 
  private:
+  // A page that cannot be made takes nothing from a run that is done.
+  static std::string report_note(const std::filesystem::path& dir) try {
+    return fmt::format("report {}", write_report(dir).string());
+  } catch (const Error& error) {
+    return fmt::format("no report: {}", error.what());
+  }
   // What the device's math chose and is part of the bits: in the run for who goes on with it, in the profile for new ones.
   void keep_choices(const RunDir& dir, Device& device) const {
     const auto chosen = device.math().algorithms();
@@ -404,6 +411,21 @@ class Training {
   // Behind one gradient: with weights of its own, a rank's.
   [[nodiscard]] std::uint64_t tokens_an_update() const {
     return config_.sync_interval > 1 ? tokens_a_step() / static_cast<std::uint64_t>(config_.dp) : tokens_a_step();
+  }
+
+  // The first rank's plan; of several ranks also what they move in all, and the most that any of them holds, as metrics have
+  // it.
+  [[nodiscard]] nlohmann::json planned_by(Team& team) const {
+    auto json = to_json(plan_);
+    if (team.size() == 1) return json;
+    auto walked = json.at("walked").at("bytes");
+    for (auto& [edge, bytes] : walked.items()) bytes = team.sum(bytes.get<std::uint64_t>());
+    auto peaks = json.at("peak_bytes");
+    for (auto& [tier, bytes] : peaks.items()) bytes = team.max(bytes.get<std::uint64_t>());
+    const auto steps = team.each(static_cast<double>(plan_.step_traffic.size()));
+    json["ranks"]["peak_bytes"] = peaks;
+    if (std::ranges::min(steps) == std::ranges::max(steps)) json["ranks"]["walked_bytes"] = walked;
+    return json;
   }
 
   // Every rank hands over what it holds; one writes the file.

@@ -103,6 +103,65 @@ TEST(Report, HoldsEveryPart) {
   EXPECT_LT(page.size(), 1'000'000U);
 }
 
+TEST(Report, OfSeveralRanksAllAreCompared) {
+  const ScratchFolder run;
+  write_metrics(run, 5);
+  write_plan(run);
+  auto plan = nlohmann::json::parse(run.read(kPlanFile));
+  plan["ranks"] = {{"walked_bytes", {{"read", 3 * kGib}, {"write", 4 * kGib}, {"h2d", 6 * kGib}, {"d2h", 4 * kGib}}},
+                   {"peak_bytes", {{"device", kGib / 2}, {"host", kGib}, {"nvme", 6 * kGib}}}};
+  for (auto* const bytes : {&plan["walked"]["bytes"], &plan["peak_bytes"]})
+    for (auto& value : *bytes) value = value.get<std::uint64_t>() / 4;  // the first rank's own
+  run.write(kPlanFile, plan.dump());
+  write_report(run.path());
+  const auto page = run.read(kReportFile);
+  EXPECT_THAT(page, HasSubstr("<td>device to host, 2 steps</td><td>4.00 GiB</td><td>4.00 GiB</td><td class='same'>equal</td>"));
+  EXPECT_THAT(page, HasSubstr("<td>host peak</td><td>1.00 GiB</td><td>1.00 GiB</td><td class='same'>equal</td>"));
+}
+
+TEST(Report, PeaksAreOfTheWholeRunWhereItIsDone) {
+  const ScratchFolder run;
+  write_metrics(run, 5);
+  write_plan(run);
+  auto plan = nlohmann::json::parse(run.read(kPlanFile));
+  plan["peak_bytes"]["host"] = 2 * kGib;  // of the last commit
+  run.write(kPlanFile, plan.dump());
+  run.write("result.json",
+            nlohmann::json{{"peak_bytes", {{"device", kGib / 2}, {"host", 2 * kGib}, {"nvme", 6 * kGib}}}}.dump());
+  write_report(run.path());
+  EXPECT_THAT(run.read(kReportFile),
+              HasSubstr("<td>host peak</td><td>2.00 GiB</td><td>2.00 GiB</td><td class='same'>equal</td>"));
+}
+
+TEST(Report, ShortRunsAreDrawnToo) {
+  for (const std::uint64_t steps : {1, 2}) {
+    const ScratchFolder run;
+    write_metrics(run, steps);
+    write_report(run.path());
+    const auto page = run.read(kReportFile);
+    EXPECT_EQ(steps == 1, page.find("1 step, ") != std::string::npos);
+    EXPECT_EQ(steps == 1, page.find("<circle class='c-compute'") != std::string::npos);  // the only point
+    const auto chart = page.substr(page.find("Loss by step"), page.find("</svg>") - page.find("Loss by step"));
+    for (std::uint64_t s = 1; s <= steps; ++s) {  // a label for each step, and no step twice
+      const auto label = ">" + std::to_string(s) + "</text>";
+      const auto first = chart.find(label);
+      ASSERT_NE(std::string::npos, first) << steps;
+      EXPECT_EQ(std::string::npos, chart.find(label, first + 1)) << steps;
+    }
+  }
+}
+
+TEST(Report, OfManyTimesNextToNothingItSaysHowMuch) {
+  const ScratchFolder run;
+  write_metrics(run, 5);
+  write_plan(run);
+  auto plan = nlohmann::json::parse(run.read(kPlanFile));
+  plan["stall_s"] = {{"read", 1e-6}};
+  run.write(kPlanFile, plan.dump());
+  write_report(run.path());
+  EXPECT_THAT(run.read(kReportFile), testing::ContainsRegex("<td>stall</td><td>0ms</td><td>[0-9]+ms</td><td>\\+[0-9]+ms</td>"));
+}
+
 TEST(Report, SaysWhatIsMissing) {
   const ScratchFolder run;
   write_metrics(run, 1);
