@@ -42,6 +42,8 @@ struct CudaOptions {
   std::string algorithms = {};  // Math::algorithms() of the run that this one goes on with: they are used again
   // Those of the machine's profile: used for products that the run has none for, where the same library chose them.
   std::string machine_algorithms = {};
+  // Who makes attention in bf16: "own" (or empty), "cudnn", or "faster", of the two whichever is, timed once a shape.
+  std::string attention = {};
 };
 // Why the module cannot be loaded; empty: it can. For a look at the machine: it maps CUDA's libraries.
 std::string cuda_module_trouble();

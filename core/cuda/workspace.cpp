@@ -4,12 +4,15 @@
 
 namespace terrace::cuda {
 
-StreamWorkspaces::StreamWorkspaces(Device& device) : device_(device) { entries_.push_back(make()); }
+StreamWorkspaces::StreamWorkspaces(Device& device, std::size_t room_bytes) : device_(device), room_bytes_(room_bytes) {
+  entries_.push_back(make());
+}
 
 StreamWorkspaces::Entry StreamWorkspaces::make() {
   constexpr auto faults = static_cast<std::size_t>(Fault::count);
   Entry entry{.data = device_.memory().allocate(kWorkspaceBytes),
               .faults = device_.host_memory()->allocate(faults * sizeof(FaultWord))};
+  if (room_bytes_ > 0) entry.room = device_.memory().allocate(room_bytes_);
   std::fill_n(reinterpret_cast<FaultWord*>(entry.faults.data()), faults, FaultWord{0});
   return entry;
 }
@@ -20,7 +23,7 @@ Workspace StreamWorkspaces::of(const Stream& stream) {
   if (entry == entries_.end()) entry = std::ranges::find(entries_, nullptr, &Entry::stream);
   if (entry == entries_.end()) entry = entries_.insert(entries_.end(), make());
   entry->stream = &stream;
-  return {entry->data.data(), reinterpret_cast<FaultWord*>(entry->faults.data())};
+  return {entry->data.data(), reinterpret_cast<FaultWord*>(entry->faults.data()), entry->room.data()};
 }
 
 }  // namespace terrace::cuda

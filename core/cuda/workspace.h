@@ -26,6 +26,7 @@ enum class Fault : int { token, target, count };
 struct Workspace {
   std::byte* data = nullptr;    // kWorkspaceBytes of device memory
   FaultWord* faults = nullptr;  // one a Fault, where host and kernels reach
+  std::byte* room = nullptr;    // what a library wants beside it, if anything
   template <class T>
   [[nodiscard]] T* as() const {
     return reinterpret_cast<T*>(data);
@@ -35,17 +36,19 @@ struct Workspace {
 
 class StreamWorkspaces {
  public:
-  explicit StreamWorkspaces(Device& device);
+  explicit StreamWorkspaces(Device& device, std::size_t room_bytes = 0);
   Workspace of(const Stream& stream);
 
  private:
   struct Entry {
     const Stream* stream = nullptr;  // null: nobody's yet
     Slab data, faults;
+    Slab room = {};  // none where nobody wants it
   };
   Entry make();
 
   Device& device_;
+  const std::size_t room_bytes_;
   std::mutex mutex_;
   std::vector<Entry> entries_;
 };

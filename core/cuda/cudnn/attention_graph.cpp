@@ -32,7 +32,7 @@ class Builder {
   Graph forward() && {
     const auto q = memory(Place::q, shape_.q()), kt = memory(Place::k, transposed(shape_.kv()));
     const auto v = memory(Place::v, shape_.kv()), out = memory(Place::out, shape_.out());
-    const auto lse = memory(Place::lse, shape_.lse(), DataType::fp32);
+    const auto lse = log_sums();
     const auto scores = only_the_past(scaled(graph_.matmul(q, kt, score())));
     const auto largest = graph_.reduce(Reduction::max, scores, row());
     const auto exponentials =
@@ -47,7 +47,7 @@ class Builder {
   Graph gradient() && {
     const auto q = memory(Place::q, shape_.q()), kt = memory(Place::k, transposed(shape_.kv()));
     const auto vt = memory(Place::v, transposed(shape_.kv())), out = memory(Place::out, shape_.out());
-    const auto lse = memory(Place::lse, shape_.lse(), DataType::fp32), dout = memory(Place::dout, shape_.out());
+    const auto lse = log_sums(), dout = memory(Place::dout, shape_.out());
     const auto dq = memory(Place::dq, shape_.q()), dk = memory(Place::dk, shape_.kv()), dv = memory(Place::dv, shape_.kv());
 
     // Δ = rowsum(dout · out)
@@ -69,6 +69,10 @@ class Builder {
  private:
   Tensor memory(Place place, const TensorShape& shape, DataType type = DataType::bf16) {
     return graph_.memory(static_cast<std::int64_t>(place), shape, type);
+  }
+  // A later head's begin wherever an odd length puts them.
+  Tensor log_sums() {
+    return graph_.memory(static_cast<std::int64_t>(Place::lse), shape_.lse(), DataType::fp32, sizeof(float));
   }
   Tensor value(Place place) { return graph_.value(static_cast<std::int64_t>(place)); }
   Tensor score(DataType type = DataType::fp32) { return graph_.between(shape_.scores(), type); }

@@ -12,24 +12,28 @@ TensorShape transposed(const TensorShape& shape) {
   return {dims, strides};
 }
 
-Graph::Tensor Graph::tensor(std::int64_t id, const TensorShape& shape, DataType type, bool is_virtual, bool is_value) {
-  constexpr std::int64_t kAligned = 16;
+Graph::Tensor Graph::tensor(std::int64_t id, const TensorShape& shape, DataType type, std::int64_t aligned_bytes,
+                            bool is_virtual, bool is_value) {
   return &make(Kind::tensor)
               .set(Name::tensor_type, type)
               .set(Name::tensor_dimensions, shape.dims)
               .set(Name::tensor_strides, shape.strides)
               .set(Name::tensor_id, id)
-              .set(Name::tensor_alignment, kAligned)
+              .set(Name::tensor_alignment, aligned_bytes)
               .set(Name::tensor_is_virtual, is_virtual)
               .set(Name::tensor_is_value, is_value)
               .finalize();
 }
 
-Graph::Tensor Graph::memory(std::int64_t id, const TensorShape& shape, DataType type) {
-  return tensor(id, shape, type, false, false);
+Graph::Tensor Graph::memory(std::int64_t id, const TensorShape& shape, DataType type, std::int64_t aligned_bytes) {
+  return tensor(id, shape, type, aligned_bytes, false, false);
 }
-Graph::Tensor Graph::value(std::int64_t id) { return tensor(id, contiguous({1, 1, 1, 1}), DataType::fp32, false, true); }
-Graph::Tensor Graph::between(const TensorShape& shape, DataType type) { return tensor(next_id_++, shape, type, true, false); }
+Graph::Tensor Graph::value(std::int64_t id) {
+  return tensor(id, contiguous({1, 1, 1, 1}), DataType::fp32, kAligned, false, true);
+}
+Graph::Tensor Graph::between(const TensorShape& shape, DataType type) {
+  return tensor(next_id_++, shape, type, kAligned, true, false);
+}
 
 Graph::Tensor Graph::matmul(Tensor a, Tensor b, Tensor c) {
   const auto& description = make(Kind::matmul).set(Name::matmul_precision, DataType::fp32).finalize();

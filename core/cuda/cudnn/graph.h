@@ -24,11 +24,12 @@ TensorShape transposed(const TensorShape& shape);  // of the last two dimensions
 
 class Graph {
  public:
+  static constexpr std::int64_t kAligned = 16;  // bytes
   using Tensor = const Descriptor*;
   explicit Graph(const Library& library) : library_(library) {}
 
-  // In memory, aligned to 16 bytes; one number that is given by value.
-  Tensor memory(std::int64_t id, const TensorShape& shape, DataType type);
+  // In memory; one number that is given by value.
+  Tensor memory(std::int64_t id, const TensorShape& shape, DataType type, std::int64_t aligned_bytes = kAligned);
   Tensor value(std::int64_t id);
   Tensor between(const TensorShape& shape, DataType type = DataType::fp32);
 
@@ -48,7 +49,8 @@ class Graph {
   [[nodiscard]] Descriptor finish(void* handle) const;
 
  private:
-  Tensor tensor(std::int64_t id, const TensorShape& shape, DataType type, bool is_virtual, bool is_value);
+  Tensor tensor(std::int64_t id, const TensorShape& shape, DataType type, std::int64_t aligned_bytes, bool is_virtual,
+                bool is_value);
   Tensor apply(Pointwise mode, Tensor x, Tensor b, Tensor t, Tensor y, DataType precision, int axis = -1);
   Descriptor& make(Kind kind) { return objects_.emplace_back(library_, kind); }
 

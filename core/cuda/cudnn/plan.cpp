@@ -11,6 +11,12 @@ namespace {
 
 constexpr std::int64_t kMostNotes = 16, kMostKnobs = 64;  // of an engine; cuDNN 9.26 has 10 and 46 kinds
 
+// An engine that does not serve is passed over; a failure is none, or another engine's bits would follow from it.
+bool is_taken(const Library& library, int status, const char* call) {
+  if (!is_unsupported(status)) library.check(status, call);
+  return status == kSuccess;
+}
+
 std::vector<Descriptor> several(const Library& library, Kind kind, std::int64_t count) {
   std::vector<Descriptor> made;
   made.reserve(static_cast<std::size_t>(count));
@@ -56,7 +62,7 @@ std::optional<Plan> plan_of(const Descriptor& config, const Descriptor& engine, 
   Descriptor plan(library, Kind::plan);
   plan.set(Name::plan_config, config);
   aim(plan, target, Name::plan_device);
-  if (const int status = plan.try_finalize(); status != kSuccess)
+  if (const int status = plan.try_finalize(); !is_taken(library, status, "cudnnBackendFinalize of an execution plan"))
     return refuse(library.describe(status, "cudnnBackendFinalize of its execution plan"));
   const auto bytes = static_cast<std::size_t>(plan.get_int(Name::plan_workspace_bytes));
   if (bytes > limits.most_workspace_bytes)
@@ -64,7 +70,7 @@ std::optional<Plan> plan_of(const Descriptor& config, const Descriptor& engine, 
   if (bytes < limits.least_workspace_bytes)
     return refuse(fmt::format("it wants {} bytes of workspace, too few to write down what is summed in one order ({})", bytes,
                               limits.least_workspace_bytes));
-  return Plan{std::move(plan), std::move(choice), bytes};
+  return Plan{{}, std::move(plan), std::move(choice), bytes};
 }
 
 std::optional<Plan> first_of(Heuristic mode, const Descriptor& graph, const Target& target, const PlanLimits& limits,
@@ -73,18 +79,21 @@ std::optional<Plan> first_of(Heuristic mode, const Descriptor& graph, const Targ
   Descriptor heuristics(library, Kind::heuristics);
   heuristics.set(Name::heuristics_graph, graph).set(Name::heuristics_mode, mode);
   aim(heuristics, target, Name::heuristics_device);
-  if (const int status = heuristics.try_finalize(); status != kSuccess) {
-    if (!is_unsupported(status)) library.check(status, "cudnnBackendFinalize of heuristics");
+  if (const int status = heuristics.try_finalize(); !is_taken(library, status, "cudnnBackendFinalize of heuristics")) {
     why += "\n  " + library.describe(status, "heuristics");
     return std::nullopt;
   }
   auto configs = several(library, Kind::engine_config, heuristics.count(Name::heuristics_results, Type::object));
   const auto given = configs.empty() ? 0 : heuristics.get(Name::heuristics_results, configs);
   for (std::int64_t i = 0; i < given; ++i) {
-    const auto& config = configs[static_cast<std::size_t>(i)];
-    const auto engines = several(library, Kind::engine, 1);
-    config.get(Name::config_engine, engines);
-    if (auto plan = plan_of(config, engines.front(), choice_of(config, engines.front()), target, limits, why)) return plan;
+    auto& config = configs[static_cast<std::size_t>(i)];
+    auto engine = several(library, Kind::engine, 1);
+    config.get(Name::config_engine, engine);
+    auto plan = plan_of(config, engine.front(), choice_of(config, engine.front()), target, limits, why);
+    if (!plan) continue;
+    plan->parts.push_back(std::move(engine.front()));
+    plan->parts.push_back(std::move(config));
+    return plan;
   }
   return std::nullopt;
 }
@@ -138,7 +147,7 @@ std::optional<Plan> make_plan(const Descriptor& graph, const Target& target, con
   Descriptor engine(library, Kind::engine);
   engine.set(Name::engine_graph, graph).set(Name::engine_index, choice.engine);
   aim(engine, target, Name::engine_device);
-  if (const int status = engine.try_finalize(); status != kSuccess) {
+  if (const int status = engine.try_finalize(); !is_taken(library, status, "cudnnBackendFinalize of an engine")) {
     why += fmt::format("\n  {}: {}", to_string(choice), library.describe(status, "cudnnBackendFinalize of the engine"));
     return std::nullopt;
   }
@@ -152,11 +161,16 @@ std::optional<Plan> make_plan(const Descriptor& graph, const Target& target, con
   Descriptor config(library, Kind::engine_config);
   config.set(Name::config_engine, engine);
   if (!places.empty()) config.set(Name::config_knobs, places);
-  if (const int status = config.try_finalize(); status != kSuccess) {
+  if (const int status = config.try_finalize(); !is_taken(library, status, "cudnnBackendFinalize of a configuration")) {
     why += fmt::format("\n  {}: {}", to_string(choice), library.describe(status, "cudnnBackendFinalize of the configuration"));
     return std::nullopt;
   }
-  return plan_of(config, engine, choice, target, limits, why);
+  auto plan = plan_of(config, engine, choice, target, limits, why);
+  if (!plan) return std::nullopt;
+  plan->parts = std::move(knobs);
+  plan->parts.push_back(std::move(engine));
+  plan->parts.push_back(std::move(config));
+  return plan;
 }
 
 }  // namespace terrace::cuda::cudnn

@@ -35,6 +35,7 @@ struct Target {
 Descriptor describe_device(const Library& library, std::string_view json);
 
 struct Plan {
+  std::vector<Descriptor> parts;  // what the plan was made of, and must outlive it
   Descriptor plan;
   EngineChoice choice;
   std::size_t workspace_bytes = 0;

@@ -4,6 +4,7 @@
 //   auto launcher(const char* operation, CudaStreamHandle, const Workspace&);  // launcher.h
 //   void matmul(Stream&, const Workspace&, c, a, ta, b, tb, bias, accumulate);
 //   std::string algorithms() const;
+//   cudnn::Attention& attention();  // if it has one: it may make attention in place of our kernels
 //
 // Owner:   the device. Threads, errors: as Math; a token or target outside the vocabulary poisons the stream as on the CPU.
 #pragma once
@@ -12,6 +13,7 @@
 #include <string>
 #include <utility>
 
+#include <terrace/core/cuda/cudnn/attention.h>
 #include <terrace/core/cuda/math/ops.h>
 #include <terrace/core/cuda/stream.h>
 #include <terrace/core/cuda/workspace.h>
@@ -23,7 +25,8 @@ template <class Backend>
 class KernelMath final : public Math {
  public:
   template <class... Args>
-  explicit KernelMath(Device& device, Args&&... args) : workspaces_(device), backend_(std::forward<Args>(args)...) {}
+  explicit KernelMath(Device& device, Args&&... args)
+      : backend_(std::forward<Args>(args)...), workspaces_(device, room_bytes()) {}
 
   void matmul(Stream& stream, TensorView c, TensorView a, Transpose ta, TensorView b, Transpose tb, TensorView bias,
               Accumulate accumulate) override {
@@ -63,13 +66,15 @@ class KernelMath final : public Math {
 
   void attention(Stream& stream, AttentionShape shape, TensorView out, TensorView lse, TensorView qkv) override {
     math_arguments::check_attention(shape, out, lse, qkv);
-    enqueue("attention", stream, [=](const auto& launcher) { ops::attention(launcher, shape, out, lse, qkv); });
+    attend("attention", stream, {.shape = shape, .out = out, .lse = lse, .qkv = qkv},
+           [=](const auto& launcher) { ops::attention(launcher, shape, out, lse, qkv); });
   }
   void attention_grad(Stream& stream, AttentionShape shape, TensorView dqkv, TensorView dout, TensorView out, TensorView lse,
                       TensorView qkv) override {
     math_arguments::check_attention_grad(shape, dqkv, dout, out, lse, qkv);
-    enqueue("attention_grad", stream,
-            [=](const auto& launcher) { ops::attention_grad(launcher, shape, dqkv, dout, out, lse, qkv); });
+    attend("attention_grad", stream,
+           {.gradient = true, .shape = shape, .out = out, .lse = lse, .qkv = qkv, .dqkv = dqkv, .dout = dout},
+           [=](const auto& launcher) { ops::attention_grad(launcher, shape, dqkv, dout, out, lse, qkv); });
   }
   void attention_decode(Stream& stream, AttentionShape shape, TensorView out, TensorView q, TensorView k_cache,
                         TensorView v_cache, std::int64_t length) override {
@@ -150,6 +155,24 @@ class KernelMath final : public Math {
   std::string algorithms() const override { return backend_.algorithms(); }
 
  private:
+  static constexpr bool kMayUseCudnn = requires(Backend & backend) { backend.attention(); };
+  std::size_t room_bytes() {
+    if constexpr (kMayUseCudnn) return backend_.attention().room_bytes();
+    return 0;
+  }
+
+  template <class Issue>
+  void attend(const char* operation, Stream& stream, const cudnn::AttentionCall& call, Issue issue) {
+    if constexpr (kMayUseCudnn) {
+      cuda_stream(stream).launch([this, operation, call, workspace = workspaces_.of(stream),
+                                  issue = std::move(issue)](CudaStreamHandle handle) {
+        backend_.attention().run(call, handle, workspace.room, [&] { issue(backend_.launcher(operation, handle, workspace)); });
+      });
+    } else {
+      enqueue(operation, stream, std::move(issue));
+    }
+  }
+
   template <class Issue>
   void enqueue(const char* operation, Stream& stream, Issue issue) {
     cuda_stream(stream).launch([this, operation, workspace = workspaces_.of(stream), issue = std::move(issue)](
@@ -166,8 +189,8 @@ class KernelMath final : public Math {
     });
   }
 
-  StreamWorkspaces workspaces_;
   Backend backend_;
+  StreamWorkspaces workspaces_;
 };
 
 }  // namespace terrace::cuda

@@ -1,0 +1,80 @@
+// Attention in bf16 by cuDNN, where that is asked for. A call whose workspace does not fit into the room is cut into calls of
+// fewer sequences and groups of heads; how follows from the shape alone. Who makes an attention is decided once for its shape,
+// by the user, by what was recorded, or by a clock, and then kept and told in words, because it decides the bits.
+//
+// Owner:   the math. Memory is the caller's.
+// Threads: run() on streams' issuing threads, which have the device; lines() from any.
+// Errors:  Error that names the attention and cuDNN's reason; Error(Exit::hardware_missing) where it is needed and absent.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include <terrace/core/cuda/cudnn/attention_graph.h>
+#include <terrace/core/cuda/cudnn/attention_record.h>
+
+namespace terrace::cuda::cudnn {
+
+// Of device memory beside a stream's workspace, where cuDNN may be used: four groups of four heads of 4,096 positions. How
+// calls are cut follows from it.
+inline constexpr std::size_t kRoomBytes = std::size_t{576} << 20;
+
+enum class Use { never, always, where_faster };
+Use parse_use(const std::string& text);  // "own", "cudnn" or "faster"; empty: own. Error(Exit::usage) for anything else
+
+struct AttentionOptions {
+  Use use = Use::never;
+  std::string run = {}, machine = {};  // Math::algorithms() of the run's earlier part, and of the machine's profile
+  std::string library = kLibrary;
+  std::size_t room_bytes = kRoomBytes;
+  // How long the GPU works on what a function issues on a stream, in nanoseconds.
+  std::function<double(void* stream, const std::function<void()>& issue)> time_ns = {};
+};
+
+struct AttentionCall {
+  bool gradient = false;
+  AttentionShape shape = {};
+  TensorView out = {}, lse = {}, qkv = {}, dqkv = {}, dout = {};
+};
+
+class Attention {
+ public:
+  explicit Attention(AttentionOptions options);
+  ~Attention();
+  Attention(const Attention&) = delete;
+  Attention& operator=(const Attention&) = delete;
+
+  // What run() wants of device memory for a stream; 0: cuDNN is not used.
+  [[nodiscard]] std::size_t room_bytes() const { return library_ ? options_.room_bytes : 0; }
+  // Issues the call on the stream, by cuDNN or by `ours`.
+  void run(const AttentionCall& call, void* stream, std::byte* room, const std::function<void()>& ours);
+  [[nodiscard]] std::string lines() const;  // for Math::algorithms()
+
+ private:
+  struct Prepared;
+  struct Decision {
+    std::shared_ptr<const Prepared> theirs = {};  // null: ours
+    std::string text = {};
+  };
+  Decision decide(const AttentionCall& call, void* stream, std::byte* room, const std::function<void()>& ours);
+  std::shared_ptr<const Prepared> prepare(const AttentionCall& call, const EngineChoice* choice, std::string& why);
+  Decision by_clock(const AttentionCall& call, std::shared_ptr<const Prepared> theirs, void* stream, std::byte* room,
+                    const std::function<void()>& ours);
+  void issue(const Prepared& prepared, const AttentionCall& call, void* stream, std::byte* room);
+  [[nodiscard]] std::string describe(const Prepared& prepared) const;
+  void* handle();
+
+  const AttentionOptions options_;
+  const AttentionRecord run_, machine_;
+  std::optional<Library> library_;
+  mutable std::mutex mutex_;
+  void* handle_ = nullptr;  // made on an issuing thread, which has the device
+  std::map<std::string, Decision> decided_;
+};
+
+}  // namespace terrace::cuda::cudnn
