@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <filesystem>
 
 #include <terrace/core/cuda.h>
@@ -48,6 +49,18 @@ std::string machine_algorithms(const RunConfig& c) try { return algorithms_in_pr
   return {};
 }
 
+// For CudaOptions::attention. A clock on each rank could decide otherwise on each.
+std::string who_makes_attention(const RunConfig& c) {
+  const char* const forced = std::getenv("TERRACE_ATTENTION");
+  if (!forced) return {};
+  if (std::string_view(forced) == "faster" && (c.dp > 1 || c.pp > 1))
+    throw Error(
+        "TERRACE_ATTENTION=faster: each rank would time its own GPU, and they may come to differ\n"
+        "  run it on one rank, whose choice the machine profile keeps, or use own or cudnn",
+        Exit::usage);
+  return forced;
+}
+
 }  // namespace
 
 void demand_device(const RunConfig& c) {
@@ -56,8 +69,10 @@ void demand_device(const RunConfig& c) {
 
 std::unique_ptr<Device> make_device(const RunConfig& c, ThreadPool& pool, const std::string& algorithms) {
   if (c.device == "cpu") return make_cpu_device(pool);
-  return make_cuda_device(
-      pool, {.index = gpu_index(c, c.local_rank), .algorithms = algorithms, .machine_algorithms = machine_algorithms(c)});
+  return make_cuda_device(pool, {.index = gpu_index(c, c.local_rank),
+                                 .algorithms = algorithms,
+                                 .machine_algorithms = machine_algorithms(c),
+                                 .attention = who_makes_attention(c)});
 }
 
 void keep_algorithms(const RunConfig& c, const std::string& chosen) try {

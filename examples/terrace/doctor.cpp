@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include <terrace/core/cuda.h>
+#include <terrace/core/cuda/cudnn/library.h>
 #include <terrace/core/error.h>
 #include <terrace/core/machine.h>
 #include <terrace/core/thread_pool.h>
@@ -116,6 +117,13 @@ Finding examine_cufile() {
       ""};
 }
 
+Finding examine_cudnn() {
+  std::string why;
+  const auto library = cuda::cudnn::load_library(why);
+  if (!library) return {Status::ok, "cuDNN", fmt::format("none (not needed: attention has kernels of its own): {}", why), ""};
+  return {Status::ok, "cuDNN", library->version() + "; TERRACE_ATTENTION=cudnn or faster uses it", ""};
+}
+
 Finding examine_profile(const RunConfig& config) {
   const fs::path file = config.machine_profile.empty() ? default_profile_path(config.device) : fs::path(config.machine_profile);
   const std::string mend = "terrace doctor --measure --nvme-path DIR";
@@ -185,6 +193,7 @@ std::vector<Finding> examine_machine(const RunConfig& config) {
   out.push_back(examine_library("MPI", {"libmpi.so.40", "libmpi.so.12", "libmpi.so"}));
   out.push_back(examine_library("NCCL", {"libnccl.so.2", "libnccl.so"}));
   out.push_back(examine_cufile());
+  out.push_back(examine_cudnn());
   for (const auto& path : config.nvme_path)
     for (auto& finding : examine_path(path)) out.push_back(std::move(finding));
   if (config.nvme_path.empty()) {

@@ -38,6 +38,16 @@ TEST_F(WithGpu, DoctorSaysWhetherThereIsGpuDirectStorage) {
   EXPECT_THAT(terrace({"doctor"}).out, HasSubstr("GPUDirect"));
 }
 
+TEST_F(WithGpu, DoctorSaysWhetherThereIsCudnn) {
+  EXPECT_THAT(with_gpu({"doctor"}).out, HasSubstr("9.19.0; TERRACE_ATTENTION=cudnn or faster uses it"));
+}
+
+TEST_F(WithGpu, AClockOfEachRankDoesNotDecideWhoMakesAttention) {
+  expect_refusal(with_gpu(tiny("train", {"--device", "cuda:0", "--dp", "2"}),
+                          {{"TERRACE_ATTENTION", "faster"}, {"TERRACE_FAKE_GPUS", "2"}}),
+                 2, {"TERRACE_ATTENTION=faster", "use own or cudnn"});
+}
+
 // The library is made up; what it reads and writes are the run's chunks.
 TEST_F(WithGpu, ARunThroughGpuDirectStorageEndsWithTheSameWeights) {
   const auto cpu = train({"--out-dir", "on_cpu"});

@@ -170,6 +170,7 @@ TEST_F(CudnnAttention, WhatWasRecordedIsUsedAgain) {
   for (const auto& [use, text, want] :
        {std::tuple{Use::always, engine_7, "engine 6, knobs 24=26"},
         {Use::never, engine_7, ""},
+        {Use::always, line + "cuDNN 9.19.0, engine 5, knobs none\n", "engine 6, knobs 24=26"},
         {Use::always, line + "cuDNN 9.19.0, engine 1, knobs none\n", "engine 1, knobs none"},
         {Use::where_faster, line + "cuDNN 9.19.0, engine 1, knobs none\n", "engine 1, knobs none"}}) {
     fake.ran.clear();

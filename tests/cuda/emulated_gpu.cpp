@@ -1,3 +1,4 @@
+#include "emulated_gpu.h"
 #include "test_gpu.h"
 
 #include <gtest/gtest.h>
@@ -55,7 +56,8 @@ struct Launcher {
 
 class Backend {
  public:
-  Backend(CudaRuntime& runtime, ThreadPool& pool) : runtime_(runtime), products_(make_cpu_math(pool)) {}
+  Backend(CudaRuntime& runtime, ThreadPool& pool, const cuda::cudnn::AttentionOptions& attention)
+      : runtime_(runtime), products_(make_cpu_math(pool)), attention_(attention) {}
 
   Launcher launcher(const char* operation, CudaStreamHandle stream, const cuda::Workspace& workspace) {
     return {runtime_, operation, stream, workspace};
@@ -64,20 +66,24 @@ class Backend {
               TensorView bias, Accumulate accumulate) {
     products_->matmul(stream, c, a, ta, b, tb, bias, accumulate);
   }
-  [[nodiscard]] std::string algorithms() const { return {}; }
+  cuda::cudnn::Attention& attention() { return attention_; }
+  [[nodiscard]] std::string algorithms() const { return attention_.lines(); }
 
  private:
   CudaRuntime& runtime_;
   std::unique_ptr<Math> products_;
+  cuda::cudnn::Attention attention_;
 };
 
 }  // namespace
 
-std::unique_ptr<Device> make_test_gpu(ThreadPool& pool) {
+std::unique_ptr<Device> make_test_gpu(ThreadPool& pool) { return make_emulated_gpu(pool, {}); }
+
+std::unique_ptr<Device> make_emulated_gpu(ThreadPool& pool, const cuda::cudnn::AttentionOptions& attention) {
   FakeCuda::Options options;
   options.report = [](const std::string& complaint) { ADD_FAILURE() << complaint; };
-  return make_device_on(std::make_shared<FakeCuda>(options), pool, {}, [&pool](CudaRuntime& runtime, Device& device) {
-    return std::make_unique<cuda::KernelMath<Backend>>(device, runtime, pool);
+  return make_device_on(std::make_shared<FakeCuda>(options), pool, {}, [&](CudaRuntime& runtime, Device& device) {
+    return std::make_unique<cuda::KernelMath<Backend>>(device, runtime, pool, attention);
   });
 }
 

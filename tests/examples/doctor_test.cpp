@@ -29,7 +29,7 @@ TEST(Doctor, LooksAtEverything) {
   const auto [code, text] = doctor({});
   EXPECT_EQ(code, 0) << text;
   for (const auto* const name : {"processor", "SIMD", "memory", "memlock", "huge pages", "io_uring", "CUDA", "MPI", "NCCL",
-                                 "disk path", "machine profile"}) {
+                                 "cuDNN", "disk path", "machine profile"}) {
     EXPECT_THAT(text, testing::HasSubstr(name));
   }
 }

@@ -134,12 +134,21 @@ Attention::Decision Attention::decide(const AttentionCall& call, void* stream, s
                                       const std::function<void()>& ours) {
   const auto name = name_of(call.shape, call.gradient);
   const auto* recorded = run_.of(name);
-  if (!recorded && machine_.of(name) && machine_.of(name)->version == library_->version()) recorded = machine_.of(name);
-  if (recorded && !recorded->choice) return {.text = "by our kernels; as recorded"};
+  const auto* machine = recorded ? nullptr : machine_.of(name);
+  if (machine && machine->version != library_->version()) machine = nullptr;
+  if (const auto* known = recorded ? recorded : machine; known && !known->choice)
+    return {.text = "by our kernels; as recorded"};
   if (!recorded && options_.use == Use::never) return {.text = "by our kernels"};
 
   std::string why;
-  auto theirs = prepare(call, recorded ? &*recorded->choice : nullptr, why);
+  std::shared_ptr<const Prepared> theirs;
+  if (machine) theirs = prepare(call, &*machine->choice, why);
+  if (theirs) {
+    auto text = describe(*theirs);
+    return {.theirs = std::move(theirs), .text = std::move(text)};
+  }
+  why.clear();  // a profile of another GPU: chosen anew
+  theirs = prepare(call, recorded ? &*recorded->choice : nullptr, why);
   if (theirs && !recorded && options_.use == Use::where_faster) return by_clock(call, std::move(theirs), stream, room, ours);
   if (theirs) {
     auto text = describe(*theirs);
