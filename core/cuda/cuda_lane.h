@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <string>
 
+#include <terrace/core/cuda/cuda_products.h>
 #include <terrace/core/cuda/lane.h>
 #include <terrace/core/error.h>
 
@@ -77,11 +78,29 @@ class CudaLane {
     asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
   }
 
- private:
-  static constexpr unsigned kAll = 0xffffffffU;
+  template <int n>
+  __device__ __forceinline__ void multiply_async(float (&d)[n][4], MatrixDescriptor a, MatrixDescriptor b, bool add) const {
+    ptx::multiply_async(d, a, b, add);
+  }
+  template <int n>
+  __device__ __forceinline__ void multiply_async_transposed(float (&d)[n][4], const std::uint32_t (&a)[4], MatrixDescriptor b,
+                                                            bool add) const {
+    ptx::multiply_async_transposed(d, a, b, add);
+  }
+  __device__ __forceinline__ void fence_products() const { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+  __device__ __forceinline__ void commit_products() const { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+  template <int n, class... Sums>
+  __device__ __forceinline__ void wait_products(Pending<n>, Sums&... ended) const {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory");
+    (ptx::touch(ended), ...);
+  }
+  __device__ __forceinline__ void fence_shared() const { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
   __device__ __forceinline__ static std::uint32_t shared_address(const void* p) {
     return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
   }
+
+ private:
+  static constexpr unsigned kAll = 0xffffffffU;
   int warp_;
 };
 

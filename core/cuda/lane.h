@@ -41,6 +41,27 @@
 //   void commit_copies();                           // what was begun since the last call is one group
 //   template <int n> void wait_copies(Pending<n>);  // until at most n groups of this thread are under way
 //
+// and, on compute capability 9.0 only (code for sm_90a), products that go on beside computing. They are made by a warpgroup,
+// four warps of which the first is a multiple of four: all its threads come to each of these four, with the same descriptors
+// (matrix_descriptor.h; PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions"). Of the 64 rows of a and d a warp has 16;
+// in registers they lie as in multiply().
+//
+//   // d[64,8·n] = a[64,16] · b[16,8·n], or += where `add`. b is kept as rows of its columns, or (transposed) as rows of k.
+//   template <int n> void multiply_async(float (&d)[n][4], MatrixDescriptor a, MatrixDescriptor b, bool add);
+//   template <int n> void multiply_async_transposed(float (&d)[n][4], const std::uint32_t (&a)[4], MatrixDescriptor b, bool
+//   add);
+//   // Between any access to the registers d and a and the product that is given them.
+//   void fence_products();
+//   void commit_products();                         // what was begun since the last call is one group
+//   // Until at most n groups of this warp are under way; `ended` names the sums that may be touched from here on.
+//   template <int n, class... Sums> void wait_products(Pending<n>, Sums&... ended);
+//   // What this thread has written into shared memory, and waited for, is there for products behind the next sync().
+//   void fence_shared();
+//   std::uint32_t shared_address(const void*);      // of shared memory, as descriptors have it; shared() may lie at any 128
+//
+// From its beginning to its wait a product reads its places in shared memory and the registers a, and writes d: nobody may
+// write the former or touch the latter. Arrays that products are given live as long as the kernel.
+//
 // Threads: a Lane belongs to its thread. Nothing here is atomic: results depend on operand values and shapes only.
 // Build:   .cu files are compiled with --expt-relaxed-constexpr, so that the library's constexpr functions (std::bit_cast)
 //          serve both sides.

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include <terrace/tests/support/emulated_lane.h>
+#include <terrace/tests/support/emulated_products.h>
 #include <terrace/tests/support/fibers.h>
 
 namespace terrace::test {
@@ -42,6 +43,7 @@ struct ThreadState {
   bool ended = false;
   std::deque<std::vector<Copy>> groups;  // committed, oldest first
   std::vector<Copy> begun;
+  std::vector<const std::byte*> arrived;  // waited for, but not shown to products yet
 
   [[nodiscard]] bool can_run() const { return !ended && (waits == nullptr || waits->round != round); }
 };
@@ -74,6 +76,7 @@ class EmulatedBlock {
       : shape_(shape), shared_(shape.shared_bytes), fibers_(shape.threads), order_(static_cast<std::size_t>(shape.threads)) {
     std::iota(order_.begin(), order_.end(), 0);
     run_ahead_ = schedule % 2 == 1;
+    shared_shift_ = static_cast<std::uint32_t>(128 * ((schedule * 3 + 1) % 8));
     if (schedule == 1) std::ranges::reverse(order_);
     if (schedule > 1) std::ranges::shuffle(order_, std::mt19937_64(schedule));
     position_.resize(order_.size());
@@ -86,6 +89,7 @@ class EmulatedBlock {
     threads_.assign(order_.size(), {});
     meetings_.assign(1 + order_.size() / cuda::kWarp, {.expected = cuda::kWarp});
     meetings_[0].expected = shape_.threads;
+    products.begin_block(shape_.threads, shape_.shared_bytes);
     failure_ = nullptr;
     fibers_.run(order_[0], [&](int thread) {
       EmulatedLane lane(*this, thread);
@@ -103,10 +107,13 @@ class EmulatedBlock {
       next();
     });
     if (failure_) std::rethrow_exception(failure_);
+    if (const auto trouble = products.trouble_at_end(); !trouble.empty()) fail(trouble);
   }
 
   [[nodiscard]] const cuda::LaunchShape& shape() const { return shape_; }
   [[nodiscard]] const SharedMemory& shared() const { return shared_; }
+  // Where it lies in its window: another multiple of 128 in every schedule.
+  [[nodiscard]] std::uint32_t shared_shift() const { return shared_shift_; }
   ThreadState& state() { return threads_[static_cast<std::size_t>(fibers_.current())]; }
 
   // All threads of the block (group 0) or of warp group − 1 come here with `operand`; the last one calls perform(operands).
@@ -138,6 +145,7 @@ class EmulatedBlock {
 
   std::array<std::int64_t, 3> block = {};
   EmulatedCounts counts;
+  EmulatedProducts products;
 
  private:
   [[nodiscard]] std::string text(const std::string& what) const {
@@ -177,6 +185,7 @@ class EmulatedBlock {
 
   cuda::LaunchShape shape_;
   SharedMemory shared_;
+  std::uint32_t shared_shift_ = 0;
   Fibers fibers_;
   std::vector<int> order_;             // the schedule
   bool run_ahead_ = false;             // the first that can run, not the next

@@ -7,6 +7,7 @@
 //     EmulationError and does not hang;
 //   - an asynchronous copy turns its place into NaN bytes when it begins, and into the bytes only at the wait;
 //   - misaligned or foreign addresses given to load_matrices() and copy_async() throw;
+//   - what the asynchronous products of a warpgroup may not do throws: see emulated_products.h;
 //   - a missing sync(): `schedule` permutes the order in which threads run, and results must not depend on it.
 // It counts what a GPU would pay for: see EmulatedCounts.
 //
@@ -20,6 +21,7 @@
 #include <stdexcept>
 
 #include <terrace/core/cuda/lane.h>
+#include <terrace/core/cuda/matrix_descriptor.h>
 
 namespace terrace::test {
 
@@ -31,6 +33,7 @@ struct EmulatedCounts {
   std::int64_t matrix_loads = 0;         // of a warp, four matrices each
   std::int64_t bank_conflicts = 0;       // further passes that those loads need, because rows of a matrix share banks
   std::int64_t matrix_products = 0;      // of a warp, 16 × 8 × 16
+  std::int64_t products_async = 0;       // of a warp, its 16 rows of a warpgroup's 64
   std::int64_t asynchronous_copies = 0;  // of 16 bytes
   std::int64_t barriers = 0;             // sync() of a block
 };
@@ -79,6 +82,24 @@ class EmulatedLane {
     wait_copies_until(n);
   }
 
+  template <int n>
+  void multiply_async(float (&d)[n][4], cuda::MatrixDescriptor a, cuda::MatrixDescriptor b, bool add) {
+    begin_product(&d[0][0], n, nullptr, a, b, false, add);
+  }
+  template <int n>
+  void multiply_async_transposed(float (&d)[n][4], const std::uint32_t (&a)[4], cuda::MatrixDescriptor b, bool add) {
+    begin_product(&d[0][0], n, a, {}, b, true, add);
+  }
+  void fence_products();
+  void commit_products();
+  template <int n, class... Sums>
+  void wait_products(cuda::Pending<n>, Sums&... ended) {
+    wait_products_until(n);
+    (expect_ended(&ended[0][0]), ...);
+  }
+  void fence_shared();
+  [[nodiscard]] std::uint32_t shared_address(const void* p) const;
+
  private:
   template <class T>
   T shuffled(T value, int from) {
@@ -91,6 +112,11 @@ class EmulatedLane {
   }
   std::uint64_t shuffle_bits(std::uint64_t bits, int from);
   void wait_copies_until(int pending);
+  // a: registers, or null and a descriptor. d: n times four numbers.
+  void begin_product(float* d, int n, const std::uint32_t* a, cuda::MatrixDescriptor a_place, cuda::MatrixDescriptor b,
+                     bool b_transposed, bool add);
+  void wait_products_until(int pending);
+  void expect_ended(const float* d);
 
   EmulatedBlock& block_;
   int thread_;
@@ -114,6 +140,7 @@ struct EmulatedLauncher {
     counts->matrix_loads += one.matrix_loads;
     counts->bank_conflicts += one.bank_conflicts;
     counts->matrix_products += one.matrix_products;
+    counts->products_async += one.products_async;
     counts->asynchronous_copies += one.asynchronous_copies;
     counts->barriers += one.barriers;
   }

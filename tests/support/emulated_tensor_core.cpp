@@ -16,6 +16,10 @@ struct LoadOperand {
   std::uint32_t* r;
 };
 
+std::size_t offset_of(const EmulatedBlock& block, const void* p) {
+  return static_cast<std::size_t>(static_cast<const std::byte*>(p) - block.shared().data());
+}
+
 std::uint32_t pair(std::uint16_t low, std::uint16_t high) { return static_cast<std::uint32_t>(high) << 16 | low; }
 
 // Shared memory has 32 banks of 4 bytes: rows of 16 bytes that lie at the same place of 128 bytes come one after another.
@@ -104,6 +108,7 @@ void EmulatedLane::copy_async(void* to_shared, const void* from, bool valid) {
     block_.fail("copy_async() to what is not in shared memory, or not aligned to 16");
   if (valid && !aligned(from)) block_.fail("copy_async() from an address that is not aligned to 16");
   std::memset(to_shared, kPoison, 16);
+  block_.products.hide(offset_of(block_, to_shared));
   block_.state().begun.push_back({static_cast<std::byte*>(to_shared), valid ? static_cast<const std::byte*>(from) : nullptr});
   ++block_.counts.asynchronous_copies;
 }
@@ -121,9 +126,48 @@ void EmulatedLane::wait_copies_until(int pending) {
       } else {
         std::memcpy(copy.to, copy.from, 16);
       }
+      block_.state().arrived.push_back(copy.to);
     }
     groups.pop_front();
   }
+}
+
+// The window of shared memory begins with what the system keeps, and a kernel's own part at any multiple of 128.
+std::uint32_t EmulatedLane::shared_address(const void* p) const {
+  constexpr std::uint32_t kReserved = 1024;
+  return kReserved + block_.shared_shift() + static_cast<std::uint32_t>(offset_of(block_, p));
+}
+
+void EmulatedLane::fence_shared() {
+  auto& arrived = block_.state().arrived;
+  for (const auto* const place : arrived) block_.products.show(offset_of(block_, place));
+  arrived.clear();
+}
+
+void EmulatedLane::begin_product(float* d, int n, const std::uint32_t* a, cuda::MatrixDescriptor a_place,
+                                 cuda::MatrixDescriptor b, bool b_transposed, bool add) {
+  ProductOperands operands{d, n, a, a_place, b, b_transposed, add};
+  block_.meet(1 + warp(), "a product of a warpgroup", operands, [&](ProductOperands** all) {
+    ++block_.counts.products_async;
+    block_.products.begin(warp(), all, {block_.shared().data(), shared_address(block_.shared().data())});
+  });
+}
+void EmulatedLane::fence_products() {
+  int nothing = 0;
+  block_.meet(1 + warp(), "fence_products()", nothing, [&](int**) { block_.products.fence(warp()); });
+}
+void EmulatedLane::commit_products() {
+  int nothing = 0;
+  block_.meet(1 + warp(), "commit_products()", nothing, [&](int**) { block_.products.commit(warp()); });
+}
+void EmulatedLane::wait_products_until(int pending) {
+  block_.meet(1 + warp(), "wait_products()", pending, [&](int** all) {
+    block_.products.wait(warp(), static_cast<std::size_t>(*all[0]),
+                         {block_.shared().data(), shared_address(block_.shared().data())});
+  });
+}
+void EmulatedLane::expect_ended(const float* d) {
+  if (block_.products.is_under_way(warp(), d)) block_.fail("wait_products() names sums that are not waited for yet");
 }
 
 }  // namespace terrace::test
