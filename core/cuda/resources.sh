@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Prints what every kernel takes of a multiprocessor, by architecture, as ptxas tells it: registers a thread, static shared memory,
-# stack and spilled bytes. (Dynamic shared memory is a matter of the launch.) Ends with 1 when a kernel spills.
+# stack and spilled bytes. (Dynamic shared memory is a matter of the launch.) Ends with 1 when a kernel spills, or when ptxas has
+# a warpgroup wait after each of its products because their registers are touched too early.
 #   core/cuda/resources.sh BUILD-FOLDER, or: cmake --build BUILD-FOLDER --target cuda_resources
 set -euo pipefail
 commands=$1/compile_commands.json
@@ -17,6 +18,7 @@ compile() {
 export -f compile
 tr '\n' '\0' < "$logs/list" | xargs -0 -P "$(nproc)" -I{} bash -c 'compile "$@"' _ "$logs" {}
 
+if grep -h 'wgmma.*serialized' "$logs"/*.log; then exit 1; fi
 cat "$logs"/*.log | c++filt | sed 's/terrace::cuda:://g; s/terrace:://g' | awk '
   /Compiling entry function/ {
     arch = $0; sub(/.* for ./, "", arch); sub(/[^a-z0-9_].*/, "", arch)

@@ -1,10 +1,7 @@
 // The GPU's attention kernels, run through the emulated lane, against an fp64 oracle and the CPU's math.
 #include <terrace/core/cuda/kernels/attention_launch.h>
 
-#include <terrace/tests/math/math_fixture.h>
-#include <terrace/tests/support/emulated_lane.h>
-
-#include "attention_oracle.h"
+#include "attention_fixture.h"
 
 namespace terrace::test {
 namespace {
@@ -14,20 +11,8 @@ const std::vector<AttentionShape> kShapes = {{1, 1, 1, 1, 64},    {2, 7, 3, 3, 3
                                              {1, 193, 2, 1, 128}, {2, 129, 3, 1, 64}, {1, 33, 6, 2, 128}};
 const std::vector<AttentionShape> kPlainShapes = {{1, 1, 1, 1, 2}, {2, 37, 4, 2, 5}, {1, 70, 3, 1, 40}, {1, 9, 2, 1, 144}};
 
-std::string text(const AttentionShape& s, DType dtype) {
-  return "batch " + std::to_string(s.batch) + ", seq " + std::to_string(s.seq) + ", heads " + std::to_string(s.heads) + "/" +
-         std::to_string(s.kv_heads) + ", dim " + std::to_string(s.head_dim) + ", " + std::string(name_of(dtype));
-}
-
-class CudaAttention : public MathTest {
+class CudaAttention : public AttentionCase {
  protected:
-  static Shape qkv_shape(const AttentionShape& s) { return {s.batch * s.seq, (s.heads + 2 * s.kv_heads) * s.head_dim}; }
-  struct Forward {
-    Tensor out, lse;
-  };
-  static Forward places(const AttentionShape& s, DType dtype) {
-    return {Tensor(dtype, {s.batch * s.seq, s.heads * s.head_dim}), Tensor(accumulator(dtype), {s.batch, s.heads, s.seq})};
-  }
   Forward forward(const AttentionShape& s, const Tensor& qkv, std::uint64_t schedule = 0) {
     auto f = places(s, qkv.dtype());
     cuda::attention(EmulatedLauncher{&counts, schedule}, s, f.out, f.lse, qkv);
@@ -39,12 +24,6 @@ class CudaAttention : public MathTest {
     Tensor dqkv(qkv.dtype(), qkv_shape(s));
     cuda::attention_grad(EmulatedLauncher{&counts, schedule}, s, dqkv, dout, f.out, f.lse, qkv);
     return dqkv;
-  }
-  Forward cpu_forward(const AttentionShape& s, const Tensor& qkv) {
-    auto f = places(s, qkv.dtype());
-    math.attention(stream, s, f.out, f.lse, qkv);
-    machine.sync();
-    return f;
   }
   // dq, dk and dv each beside their own largest value.
   static void expect_near_parts(const AttentionShape& s, const Tensor& got, const std::vector<double>& want, double relative,
@@ -63,7 +42,6 @@ class CudaAttention : public MathTest {
       expect_near(part, want_part, relative, (name + what).c_str());
     }
   }
-  EmulatedCounts counts;
 };
 
 TEST_F(CudaAttention, ForwardEqualsTheOracleAndTheCpu) {

@@ -55,12 +55,24 @@ struct SwizzledTile {
 // Begins the copy of all rows, which lie `stride` elements apart; those from `valid` on are zeros. By the whole block.
 template <int kThreads, int kRows, int kColumns, class Lane>
 TERRACE_KERNEL void copy_tile(Lane& lane, SwizzledTile<kRows, kColumns> to, const bf16* from, std::int64_t stride, int valid) {
-  constexpr int kPieces = kColumns / 8, kAll = kRows * kPieces;
-  TERRACE_UNROLL
-  for (int i = 0; i < kAll; i += kThreads) {
-    const int piece = i + lane.thread(), row = piece / kPieces, column = piece % kPieces * 8;
-    if (i + kThreads > kAll && piece >= kAll) break;
-    lane.copy_async(to.at(row, column), from + row * stride + column, row < valid);
+  constexpr int kPieces = kColumns / 8, kAll = kRows * kPieces, kStep = kThreads / kPieces;
+  if constexpr (kThreads % kPieces == 0 && kStep % 8 == 0) {  // a thread keeps its column, and its place in the pattern
+    const int first = lane.thread() / kPieces, column = lane.thread() % kPieces * 8;
+    from += first * stride + column;
+    std::byte* const place = to.at(first, column);
+    TERRACE_UNROLL
+    for (int row = 0; row < kRows; row += kStep) {
+      if (row + kStep > kRows && first + row >= kRows) break;
+      lane.copy_async(place + row * to.kRowBytes, from, first + row < valid);
+      from += kStep * stride;
+    }
+  } else {
+    TERRACE_UNROLL
+    for (int i = 0; i < kAll; i += kThreads) {
+      const int piece = i + lane.thread(), row = piece / kPieces, column = piece % kPieces * 8;
+      if (i + kThreads > kAll && piece >= kAll) break;
+      lane.copy_async(to.at(row, column), from + row * stride + column, row < valid);
+    }
   }
 }
 

@@ -1,0 +1,17 @@
+// Attention by warpgroups, which GPUs of compute capability 9.0 have: in warpgroup_attention.cu, made for 9.0a alone, or, where
+// the build is for other GPUs, in no_warpgroup_attention.cpp.
+//
+// Threads: the stream's issuing thread. It only issues.
+#pragma once
+
+#include <terrace/core/cuda/math/launcher.h>
+#include <terrace/core/math.h>
+
+namespace terrace::cuda::ops {
+
+// Is it in this build? It runs on compute capability 9.0 only.
+bool has_warpgroup_attention();
+// What warpgroups_serve() (attention_choice.h); std::logic_error for everything else.
+void warpgroup_attention(const CudaLauncher&, AttentionShape, TensorView out, TensorView lse, TensorView qkv);
+
+}  // namespace terrace::cuda::ops
