@@ -14,7 +14,8 @@ namespace terrace {
 
 using CudaMathFactory = std::function<std::unique_ptr<Math>(CudaRuntime& runtime, Device& device)>;
 
-// Operations as CUDA kernels and cuBLASLt products. In the module.
-std::unique_ptr<Math> make_cuda_math(Device& device, const CudaOptions& options);
+// Operations as CUDA kernels and cuBLASLt products. In the module. TERRACE_ATTENTION_KERNEL=warps|warpgroups forces attention's
+// kernel.
+std::unique_ptr<Math> make_cuda_math(CudaRuntime& runtime, Device& device, const CudaOptions& options);
 
 }  // namespace terrace

@@ -9,8 +9,8 @@
 extern "C" __attribute__((visibility("default"))) terrace::Device* terrace_cuda_device(terrace::ThreadPool* pool,
                                                                                        const terrace::CudaOptions* options) {
   return terrace::make_device_on(terrace::make_real_cuda_runtime(), *pool, *options,
-                                 [given = *options](terrace::CudaRuntime&, terrace::Device& device) {
-                                   return terrace::make_cuda_math(device, given);
+                                 [given = *options](terrace::CudaRuntime& runtime, terrace::Device& device) {
+                                   return terrace::make_cuda_math(runtime, device, given);
                                  })
       .release();
 }

@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <sstream>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -9,12 +10,14 @@
 
 namespace terrace::cuda {
 
+std::string attention_subject(std::int64_t head_dim) { return fmt::format("attention bf16 forward, head dim {}", head_dim); }
+
 RecordedAlgorithms::RecordedAlgorithms(std::string_view text, std::string_view where) {
-  constexpr std::string_view kBegin = "matmul ", kWords = ", words ", kLibrary = "library ";
+  constexpr std::string_view kBegin = "matmul ", kAttention = "attention bf16 ", kWords = ", words ", kLibrary = "library ";
   std::istringstream lines{std::string(text)};
   for (std::string line; std::getline(lines, line);) {
     if (line.starts_with(kLibrary)) library_ = line.substr(kLibrary.size());
-    if (!line.starts_with(kBegin)) continue;
+    if (!line.starts_with(kBegin) && !line.starts_with(kAttention)) continue;
     const auto refuse = [&] {
       throw Error(
           fmt::format("a recorded algorithm cannot be read: '{}'\n  {} is damaged: without it algorithms are chosen anew, "
@@ -23,6 +26,12 @@ RecordedAlgorithms::RecordedAlgorithms(std::string_view text, std::string_view w
           Exit::corrupt);
     };
     const auto end = line.find(": "), at = line.rfind(kWords);
+    if (line.starts_with(kAttention)) {
+      const auto kernel = end == std::string::npos ? std::string() : line.substr(end + 2);
+      if (kernel != "warps" && kernel != "warpgroups") refuse();
+      attention_[line.substr(0, end)] = kernel;
+      continue;
+    }
     if (end == std::string::npos || at == std::string::npos || at < end) refuse();
     Words words{};
     const char* from = line.data() + at + kWords.size();
@@ -46,6 +55,19 @@ std::optional<RecordedAlgorithms::Words> RecordedAlgorithms::of(const ProductKey
 std::optional<RecordedAlgorithms::Words> KnownAlgorithms::of(const ProductKey& key, std::string_view library) const {
   if (auto words = run_.of(key)) return words;
   return machine_.library() == library ? machine_.of(key) : std::nullopt;
+}
+
+std::string RecordedAlgorithms::attention(std::int64_t head_dim) const {
+  const auto at = attention_.find(attention_subject(head_dim));
+  return at == attention_.end() ? std::string() : at->second;
+}
+
+KnownAlgorithms::Attention KnownAlgorithms::attention(std::int64_t head_dim,
+                                                      const std::function<std::string()>& library) const {
+  if (auto kernel = run_.attention(head_dim); !kernel.empty()) return {std::move(kernel), true};
+  if (run_.size() != 0) return {"warps", true};
+  auto kernel = machine_.attention(head_dim);
+  return !kernel.empty() && machine_.library() == library() ? Attention{std::move(kernel), false} : Attention{};
 }
 
 }  // namespace terrace::cuda

@@ -1,5 +1,6 @@
 // Warpgroups' attention, run through the emulated lane, against an fp64 oracle, the CPU's math and the warps' kernel; and with
 // one operation after another left out, which must show.
+#include <terrace/core/cuda/attention_choice.h>
 #include <terrace/core/cuda/kernels/attention_warpgroup_launch.h>
 
 #include <gmock/gmock.h>

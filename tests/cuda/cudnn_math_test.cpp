@@ -30,7 +30,7 @@ TEST_F(CudnnMath, MakesBothOfTheDevicesAttentions) {
   const auto qkv = random(DType::bf16, {42, 256}, -2, 2), dout = random(DType::bf16, {42, 128}, -1, 1);
   const AttentionOracle want(s, qkv.values(), dout.values());
   Tensor out(DType::bf16, {42, 128}), lse(DType::fp32, {2, 4, 21}), dqkv(DType::bf16, {42, 256});
-  const auto gpu = make_emulated_gpu(pool, options(Use::always));
+  const auto gpu = make_emulated_gpu(pool, {.kernel = "warps", .cudnn = options(Use::always)});
   {
     const auto on = gpu->make_stream("compute");
     gpu->math().attention(*on, s, out, lse, qkv);
@@ -47,7 +47,7 @@ TEST_F(CudnnMath, MakesBothOfTheDevicesAttentions) {
 TEST_F(CudnnMath, WithoutItsLibraryTheDeviceIsNotMade) {
   auto absent = options(Use::always);
   absent.library = "/no/such/libcudnn.so.9";
-  EXPECT_THROW(make_emulated_gpu(pool, absent), Error);
+  EXPECT_THROW(make_emulated_gpu(pool, {.cudnn = absent}), Error);
 }
 
 }  // namespace

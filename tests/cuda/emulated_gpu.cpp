@@ -1,12 +1,14 @@
 #include "emulated_gpu.h"
-#include "test_gpu.h"
 
 #include <gtest/gtest.h>
 
 #include <random>
 
+#include <terrace/core/cuda/attention_check.h>
+#include <terrace/core/cuda/attention_choice.h>
 #include <terrace/core/cuda/cuda_error.h>
 #include <terrace/core/cuda/device.h>
+#include <terrace/core/cuda/kernels/attention_warpgroup_launch.h>
 
 #include <terrace/core/cuda/math/activation.h>
 #include <terrace/core/cuda/math/attention.h>
@@ -21,6 +23,8 @@
 #include <terrace/core/cuda/math/sums.h>
 #include <terrace/tests/support/emulated_lane.h>
 #include <terrace/tests/support/fake_cuda.h>
+
+#include "test_gpu.h"
 
 namespace terrace::test {
 namespace {
@@ -46,18 +50,26 @@ struct Launcher {
                             .shared_bytes = shape.shared_bytes,
                             .arguments = &args,
                             .argument_bytes = sizeof args};
-    if (const int code = runtime.launch(launch, stream)) throw CudaError(runtime, code, operation, "cudaLaunchKernel");
+    if (const int code = runtime.launch(launch, on)) throw CudaError(runtime, code, operation, "cudaLaunchKernel");
   }
+  [[nodiscard]] CudaStreamHandle stream() const { return on; }
   CudaRuntime& runtime;
   const char* operation;
-  CudaStreamHandle stream;
+  CudaStreamHandle on;
   cuda::Workspace workspace;
 };
 
 class Backend {
  public:
-  Backend(CudaRuntime& runtime, ThreadPool& pool, const cuda::cudnn::AttentionOptions& attention)
-      : runtime_(runtime), products_(make_cpu_math(pool)), attention_(attention) {}
+  Backend(CudaRuntime& runtime, Device& device, ThreadPool& pool, const EmulatedGpu& gpu)
+      : runtime_(runtime),
+        device_(device),
+        products_(make_cpu_math(pool)),
+        warpgroups_(gpu.warpgroups),
+        attention_({.no_warpgroups = gpu.warpgroups == Warpgroups::none ? "this GPU has no products of warpgroups" : "",
+                    .forced = gpu.kernel,
+                    .library = [] { return std::string("emulated"); }},
+                   cuda::KnownAlgorithms(gpu.algorithms, gpu.machine_algorithms)) {}
 
   Launcher launcher(const char* operation, CudaStreamHandle stream, const cuda::Workspace& workspace) {
     return {runtime_, operation, stream, workspace};
@@ -66,25 +78,50 @@ class Backend {
               TensorView bias, Accumulate accumulate) {
     products_->matmul(stream, c, a, ta, b, tb, bias, accumulate);
   }
-  cuda::cudnn::Attention& attention() { return attention_; }
-  [[nodiscard]] std::string algorithms() const { return attention_.lines(); }
+  void attention(const Launcher& launcher, const AttentionShape& shape, TensorView out, TensorView lse, TensorView qkv) {
+    const auto by_warps = [&](const AttentionShape& s, TensorView o, TensorView l, TensorView q) {
+      cuda::ops::attention(launcher, s, o, l, q);
+    };
+    const auto by_warpgroups = [&](const AttentionShape& s, TensorView o, TensorView l, TensorView q) {
+      if (warpgroups_ == Warpgroups::refused) throw Error("no kernel image is available for execution on the device");
+      if (warpgroups_ == Warpgroups::unwritten) return;
+      if (warpgroups_ == Warpgroups::unsteady && ++calls_ % 2 == 0) return by_warps(s, o, l, q);
+      cuda::attention_of_warpgroups(launcher, s, o, l, q);
+      if (warpgroups_ == Warpgroups::wrong) cuda::ops::zero(launcher, {o.data, o.dtype, {64}});
+    };
+    if (cuda::warpgroups_serve(qkv.dtype, shape.head_dim)) {
+      const auto kernel = attention_.of(shape.head_dim, [&] {
+        return cuda::check_warpgroup_attention({runtime_, *device_.host_memory(), launcher.stream(), launcher.workspace},
+                                               shape.head_dim, by_warps, by_warpgroups);
+      });
+      if (kernel == cuda::AttentionKernel::warpgroups) return by_warpgroups(shape, out, lse, qkv);
+    }
+    by_warps(shape, out, lse, qkv);
+  }
+  cuda::cudnn::Attention& cudnn() { return cudnn_; }
+  [[nodiscard]] std::string algorithms() const { return attention_.algorithms() + cudnn_.lines(); }
 
  private:
   CudaRuntime& runtime_;
+  Device& device_;
   std::unique_ptr<Math> products_;
-  cuda::cudnn::Attention attention_;
+  const Warpgroups warpgroups_;
+  int calls_ = 0;
+  cuda::AttentionChoice attention_;
+  cuda::cudnn::Attention cudnn_;
 };
 
 }  // namespace
 
-std::unique_ptr<Device> make_test_gpu(ThreadPool& pool) { return make_emulated_gpu(pool, {}); }
-
-std::unique_ptr<Device> make_emulated_gpu(ThreadPool& pool, const cuda::cudnn::AttentionOptions& attention) {
+std::unique_ptr<Device> make_emulated_gpu(ThreadPool& pool, const EmulatedGpu& gpu) {
   FakeCuda::Options options;
   options.report = [](const std::string& complaint) { ADD_FAILURE() << complaint; };
   return make_device_on(std::make_shared<FakeCuda>(options), pool, {}, [&](CudaRuntime& runtime, Device& device) {
-    return std::make_unique<cuda::KernelMath<Backend>>(device, runtime, pool, attention);
+    return std::make_unique<cuda::KernelMath<Backend>>(device, runtime, device, pool, gpu);
   });
 }
+
+// By warps, as on most GPUs; the other kernel's check would take a second for every device that a test makes.
+std::unique_ptr<Device> make_test_gpu(ThreadPool& pool) { return make_emulated_gpu(pool, {.kernel = "warps"}); }
 
 }  // namespace terrace::test

@@ -1,8 +1,10 @@
-// The emulated GPU of test_gpu.h, whose attention a cuDNN may make: a made-up one computes where it is called, on the issuing
-// thread, and so reaches all memory of the test.
+// The emulated GPU of test_gpu.h with what a test wants to say of its attention.
+//
+// Owner: the caller; the pool is borrowed. Threads, errors: as make_test_gpu().
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include <terrace/core/cuda/cudnn/attention.h>
 #include <terrace/core/device.h>
@@ -10,6 +12,23 @@
 
 namespace terrace::test {
 
-std::unique_ptr<Device> make_emulated_gpu(ThreadPool& pool, const cuda::cudnn::AttentionOptions& attention);
+// What the warpgroups' kernel does there.
+enum class Warpgroups {
+  none,       // the GPU has no such products
+  right,      // what its source says
+  wrong,      // and then some zeros where they do not belong
+  unwritten,  // nothing: its results stay as they were
+  unsteady,   // every other time with the bits of the warps' kernel
+  refused,    // cannot be launched
+};
+
+struct EmulatedGpu {
+  Warpgroups warpgroups = Warpgroups::right;
+  std::string kernel = {};  // forced, as by TERRACE_ATTENTION_KERNEL
+  std::string algorithms = {}, machine_algorithms = {};
+  // A made-up cuDNN computes where it is called, on the issuing thread, and so reaches all memory of the test.
+  cuda::cudnn::AttentionOptions cudnn = {};
+};
+std::unique_ptr<Device> make_emulated_gpu(ThreadPool& pool, const EmulatedGpu& gpu);
 
 }  // namespace terrace::test

@@ -33,7 +33,7 @@ AttentionRecord::AttentionRecord(std::string_view text, std::string_view where) 
   constexpr std::string_view kBegin = "attention ";
   std::istringstream in{std::string(text)};
   for (std::string line; std::getline(in, line);) {
-    if (!line.starts_with(kBegin)) continue;
+    if (!line.starts_with("attention [")) continue;  // other lines name our kernels (recorded_algorithms.h)
     const auto end = line.find(": ");
     const auto recorded = end == std::string::npos ? std::nullopt : parse(std::string_view(line).substr(end + 2));
     if (!recorded) {

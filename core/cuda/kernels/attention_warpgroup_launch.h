@@ -6,11 +6,6 @@
 
 namespace terrace::cuda {
 
-// Which calls it serves. Fewer head dims than there are for warps' products: each is code for one more architecture.
-inline bool warpgroups_serve(DType dtype, std::int64_t head_dim) {
-  return dtype == DType::bf16 && (head_dim == 64 || head_dim == 96 || head_dim == 128);
-}
-
 // What warpgroups_serve(), forward.
 template <class Launcher>
 void attention_of_warpgroups(const Launcher& launcher, const AttentionShape& s, TensorView out, TensorView lse,

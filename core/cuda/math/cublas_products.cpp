@@ -224,6 +224,12 @@ void CublasProducts::run(CudaStreamHandle stream, const Workspace& workspace, Te
                        &algorithm, workspace.data, kWorkspaceBytes, stream));
 }
 
+std::string CublasProducts::library() {
+  const std::lock_guard lock(mutex_);
+  handle();
+  return library_;
+}
+
 std::string CublasProducts::algorithms() const {
   const std::lock_guard lock(mutex_);
   std::string text = chosen_.empty() ? "" : fmt::format("library {}\n", library_);

@@ -33,6 +33,7 @@ class CublasProducts {
   void run(CudaStreamHandle stream, const Workspace& workspace, TensorView c, TensorView a, Transpose ta, TensorView b,
            Transpose tb, TensorView bias, Accumulate accumulate);
   [[nodiscard]] std::string algorithms() const;  // Math::algorithms()
+  std::string library();                         // whose they are; on an issuing thread
 
  private:
   struct Chosen {

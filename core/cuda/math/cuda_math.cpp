@@ -1,20 +1,48 @@
 // The math of a GPU: kernels launched on the stream, products by cuBLASLt.
 #include <terrace/core/cuda/cuda_math.h>
+
+#include <cstdlib>
+#include <string>
+
+#include <fmt/format.h>
+
+#include <terrace/core/cuda/attention_check.h>
+#include <terrace/core/cuda/attention_choice.h>
+#include <terrace/core/cuda/cuda_error.h>
 #include <terrace/core/cuda/math/cublas_products.h>
 #include <terrace/core/cuda/math/gpu_time.h>
 #include <terrace/core/cuda/math/kernel_math.h>
+#include <terrace/core/cuda/math/warpgroup_attention.h>
 
 namespace terrace {
 namespace {
 
+// Why there are no products of warpgroups; empty: there are.
+std::string no_warpgroups(CudaRuntime& runtime, int index) {
+  if (!cuda::ops::has_warpgroup_attention()) return "terrace was built without code for compute capability 9.0";
+  CudaProperties gpu;
+  if (const int code = runtime.properties(index, &gpu))
+    throw CudaError(runtime, code, fmt::format("cuda:{}", index), "cudaGetDeviceProperties");
+  if (gpu.compute_major == 9 && gpu.compute_minor == 0) return {};
+  return fmt::format("the GPU is of compute capability {}.{}, and only 9.0 has warpgroups' products", gpu.compute_major,
+                     gpu.compute_minor);
+}
+
+std::string forced_kernel() {
+  const char* const text = std::getenv("TERRACE_ATTENTION_KERNEL");
+  return text ? text : "";
+}
+
 class CudaBackend {
  public:
-  explicit CudaBackend(const CudaOptions& options)
-      : products_(options.tf32, cuda::KnownAlgorithms(options.algorithms, options.machine_algorithms)),
-        attention_({.use = cuda::cudnn::parse_use(options.attention),
-                    .run = options.algorithms,
-                    .machine = options.machine_algorithms,
-                    .time_ns = cuda::time_on_gpu_ns}) {}
+  CudaBackend(CudaRuntime& runtime, Device& device, const CudaOptions& options)
+      : runtime_(runtime),
+        device_(device),
+        products_(options.tf32, cuda::KnownAlgorithms(options.algorithms, options.machine_algorithms)),
+        attention_({.no_warpgroups = no_warpgroups(runtime, options.index),
+                    .forced = forced_kernel(),
+                    .library = [this] { return products_.library(); }},
+                   cuda::KnownAlgorithms(options.algorithms, options.machine_algorithms)) {}
 
   static cuda::CudaLauncher launcher(const char* operation, CudaStreamHandle stream, const cuda::Workspace& workspace) {
     return {operation, stream, workspace};
@@ -24,18 +52,43 @@ class CudaBackend {
     cuda_stream(stream).launch(
         [=, this](CudaStreamHandle handle) { products_.run(handle, workspace, c, a, ta, b, tb, bias, accumulate); });
   }
-  cuda::cudnn::Attention& attention() { return attention_; }
-  [[nodiscard]] std::string algorithms() const { return products_.algorithms() + attention_.lines(); }
+  void attention(const cuda::CudaLauncher& launcher, const AttentionShape& shape, TensorView out, TensorView lse,
+                 TensorView qkv) {
+    const auto by_warps = [&](const AttentionShape& s, TensorView o, TensorView l, TensorView q) {
+      cuda::ops::attention(launcher, s, o, l, q);
+    };
+    const auto by_warpgroups = [&](const AttentionShape& s, TensorView o, TensorView l, TensorView q) {
+      cuda::ops::warpgroup_attention(launcher, s, o, l, q);
+    };
+    if (cuda::warpgroups_serve(qkv.dtype, shape.head_dim)) {
+      const auto kernel = attention_.of(shape.head_dim, [&] {
+        return cuda::check_warpgroup_attention({runtime_, *device_.host_memory(), launcher.stream(), launcher.workspace},
+                                               shape.head_dim, by_warps, by_warpgroups);
+      });
+      if (kernel == cuda::AttentionKernel::warpgroups) return by_warpgroups(shape, out, lse, qkv);
+    }
+    by_warps(shape, out, lse, qkv);
+  }
+  // The library's line comes first, and belongs to all; where it chose nothing, nothing is recorded.
+  [[nodiscard]] std::string algorithms() const {
+    auto text = products_.algorithms();
+    if (!text.empty()) text += attention_.algorithms();
+    return text + cudnn_.lines();
+  }
+  cuda::cudnn::Attention& cudnn() { return cudnn_; }
 
  private:
+  CudaRuntime& runtime_;
+  Device& device_;
   cuda::CublasProducts products_;
-  cuda::cudnn::Attention attention_;
+  cuda::AttentionChoice attention_;
+  cuda::cudnn::Attention cudnn_;
 };
 
 }  // namespace
 
-std::unique_ptr<Math> make_cuda_math(Device& device, const CudaOptions& options) {
-  return std::make_unique<cuda::KernelMath<CudaBackend>>(device, options);
+std::unique_ptr<Math> make_cuda_math(CudaRuntime& runtime, Device& device, const CudaOptions& options) {
+  return std::make_unique<cuda::KernelMath<CudaBackend>>(device, runtime, device, options);
 }
 
 }  // namespace terrace

@@ -3,8 +3,9 @@
 //
 //   auto launcher(const char* operation, CudaStreamHandle, const Workspace&);  // launcher.h
 //   void matmul(Stream&, const Workspace&, c, a, ta, b, tb, bias, accumulate);
+//   void attention(const auto& launcher, shape, out, lse, qkv);  // issues it by the kernel that it chooses
 //   std::string algorithms() const;
-//   cudnn::Attention& attention();  // if it has one: it may make attention in place of our kernels
+//   cudnn::Attention& cudnn();  // if it has one: it may make attention in place of our kernels
 //
 // Owner:   the device. Threads, errors: as Math; a token or target outside the vocabulary poisons the stream as on the CPU.
 #pragma once
@@ -67,7 +68,7 @@ class KernelMath final : public Math {
   void attention(Stream& stream, AttentionShape shape, TensorView out, TensorView lse, TensorView qkv) override {
     math_arguments::check_attention(shape, out, lse, qkv);
     attend("attention", stream, {.shape = shape, .out = out, .lse = lse, .qkv = qkv},
-           [=](const auto& launcher) { ops::attention(launcher, shape, out, lse, qkv); });
+           [=, this](const auto& launcher) { backend_.attention(launcher, shape, out, lse, qkv); });
   }
   void attention_grad(Stream& stream, AttentionShape shape, TensorView dqkv, TensorView dout, TensorView out, TensorView lse,
                       TensorView qkv) override {
@@ -155,9 +156,9 @@ class KernelMath final : public Math {
   std::string algorithms() const override { return backend_.algorithms(); }
 
  private:
-  static constexpr bool kMayUseCudnn = requires(Backend & backend) { backend.attention(); };
+  static constexpr bool kMayUseCudnn = requires(Backend & backend) { backend.cudnn(); };
   std::size_t room_bytes() {
-    if constexpr (kMayUseCudnn) return backend_.attention().room_bytes();
+    if constexpr (kMayUseCudnn) return backend_.cudnn().room_bytes();
     return 0;
   }
 
@@ -166,7 +167,7 @@ class KernelMath final : public Math {
     if constexpr (kMayUseCudnn) {
       cuda_stream(stream).launch([this, operation, call, workspace = workspaces_.of(stream),
                                   issue = std::move(issue)](CudaStreamHandle handle) {
-        backend_.attention().run(call, handle, workspace.room, [&] { issue(backend_.launcher(operation, handle, workspace)); });
+        backend_.cudnn().run(call, handle, workspace.room, [&] { issue(backend_.launcher(operation, handle, workspace)); });
       });
     } else {
       enqueue(operation, stream, std::move(issue));

@@ -20,6 +20,7 @@ class CudaLauncher {
   // Defined for .cu files, in cuda_launcher.h.
   template <class Kernel, class Args>
   void run(const LaunchShape& shape, const Args& args) const;
+  [[nodiscard]] CudaStreamHandle stream() const { return stream_; }
 
   Workspace workspace;
 

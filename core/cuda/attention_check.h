@@ -1,0 +1,33 @@
+// Whether the warpgroups' kernel of attention is right on the GPU at hand: fixed inputs, made by it twice and by the warps'
+// kernel once. Its products were proven on a host that emulates them as the manual says they are; this asks the GPU.
+//
+// Owner:   borrows all of its place; the workspace is the stream's own at that point of its order, at most 2 MB of it are used.
+// Threads: the stream's issuing thread. It waits for the stream.
+// Errors:  CudaError for copies and for what ran before. A kernel that cannot be launched is an answer and no error.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include <terrace/core/cuda/runtime.h>
+#include <terrace/core/cuda/workspace.h>
+#include <terrace/core/math.h>
+#include <terrace/core/memory_resource.h>
+
+namespace terrace::cuda {
+
+struct CheckPlace {
+  CudaRuntime& runtime;
+  MemoryResource& host;  // that copies may come from
+  CudaStreamHandle stream;
+  Workspace workspace;
+};
+// Issues the forward of attention by one of the kernels.
+using IssueAttention = std::function<void(const AttentionShape&, TensorView out, TensorView lse, TensorView qkv)>;
+
+// What is wrong; empty: both kernels agree as closely as each has to be to the true value, and the bits are the same again.
+std::string check_warpgroup_attention(const CheckPlace& place, std::int64_t head_dim, const IssueAttention& warps,
+                                      const IssueAttention& warpgroups);
+
+}  // namespace terrace::cuda

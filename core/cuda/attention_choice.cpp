@@ -1,0 +1,66 @@
+#include <terrace/core/cuda/attention_choice.h>
+
+#include <cstdio>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <terrace/core/error.h>
+
+namespace terrace::cuda {
+namespace {
+
+constexpr std::string_view kWarps = "warps", kWarpgroups = "warpgroups";
+
+}  // namespace
+
+AttentionChoice::AttentionChoice(Given given, KnownAlgorithms known) : given_(std::move(given)), known_(std::move(known)) {
+  if (!given_.forced.empty() && given_.forced != kWarps && given_.forced != kWarpgroups)
+    throw Error(fmt::format("TERRACE_ATTENTION_KERNEL={}: there is no such kernel; use {}, {}, or unset it", given_.forced, kWarps,
+                            kWarpgroups),
+                Exit::usage);
+  if (given_.forced == kWarpgroups && !given_.no_warpgroups.empty())
+    throw Error(
+        fmt::format("TERRACE_ATTENTION_KERNEL={}, but that is not possible here: {}\n  unset it", kWarpgroups, given_.no_warpgroups),
+        Exit::hardware_missing);
+}
+
+AttentionKernel AttentionChoice::of(std::int64_t head_dim, const std::function<std::string()>& check) {
+  const std::lock_guard lock(mutex_);
+  const auto at = chosen_.find(head_dim);
+  return at != chosen_.end() ? at->second : chosen_.emplace(head_dim, choose(head_dim, check)).first->second;
+}
+
+AttentionKernel AttentionChoice::choose(std::int64_t head_dim, const std::function<std::string()>& check) const {
+  if (!given_.forced.empty()) return given_.forced == kWarps ? AttentionKernel::warps : AttentionKernel::warpgroups;
+  const auto recorded = known_.attention(head_dim, given_.library);
+  if (recorded.kernel == kWarps) return AttentionKernel::warps;
+  auto trouble = given_.no_warpgroups;
+  if (trouble.empty()) trouble = check();
+  if (trouble.empty()) return AttentionKernel::warpgroups;
+  if (recorded.by_run)
+    throw Error(
+        fmt::format(
+            "attention, head dim {}: the run has begun with the kernel of warpgroups, which cannot be used here: {}\n  go "
+            "on where it began; or let TERRACE_ATTENTION_KERNEL={} choose the other one, whose bits are others",
+            head_dim, trouble, kWarps),
+        Exit::hardware_missing);
+  if (given_.no_warpgroups.empty())
+    fmt::print(
+        stderr,
+        "warning: attention, head dim {}: the kernel of warpgroups is not used, because it failed its check on this GPU: "
+        "{}; that of warps is correct, but slower\n",
+        head_dim, trouble);
+  return AttentionKernel::warps;
+}
+
+std::string AttentionChoice::algorithms() const {
+  const std::lock_guard lock(mutex_);
+  std::string text;
+  for (const auto& [head_dim, kernel] : chosen_)
+    text += fmt::format("{}: {}\n", attention_subject(head_dim), kernel == AttentionKernel::warps ? kWarps : kWarpgroups);
+  return text;
+}
+
+}  // namespace terrace::cuda

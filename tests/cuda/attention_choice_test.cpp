@@ -1,0 +1,200 @@
+// Which kernel makes attention forward: what is forced, what was recorded, what a check on the GPU says; and the check itself,
+// on an emulated GPU whose kernel is right, or is not.
+#include <terrace/core/cuda/attention_choice.h>
+
+#include <gmock/gmock.h>
+
+#include <terrace/core/cuda/cudnn/attention_record.h>
+#include <terrace/core/error.h>
+
+#include "attention_fixture.h"
+#include "emulated_gpu.h"
+
+namespace terrace::test {
+namespace {
+
+using cuda::AttentionChoice;
+using cuda::AttentionKernel;
+using cuda::KnownAlgorithms;
+using testing::HasSubstr;
+
+const std::string kLine = "attention bf16 forward, head dim 64: ", kByWarps = kLine + "warps\n",
+                  kByWarpgroups = kLine + "warpgroups\n";
+const std::string kProduct =
+    "matmul [1, 1] = bf16 [1, 1] · [1, 1], to bf16, aligned to 2: algorithm 1, words 0000000000000001 0000000000000001 "
+    "0000000000000001 0000000000000001 0000000000000001 0000000000000001 0000000000000001 0000000000000001\n";
+
+// What is chosen for head dim 64, and how often the check was made.
+struct Chosen {
+  AttentionKernel kernel;
+  int checks = 0;
+  std::string said;  // on standard error
+};
+Chosen choose(AttentionChoice::Given given, const KnownAlgorithms& known, const std::string& trouble = {}) {
+  AttentionChoice choice(std::move(given), known);
+  Chosen chosen{};
+  testing::internal::CaptureStderr();
+  const auto check = [&] { return ++chosen.checks, trouble; };
+  try {
+    chosen.kernel = choice.of(64, check);
+    EXPECT_EQ(choice.of(64, check), chosen.kernel) << "the same for the life of the device";
+  } catch (...) {
+    testing::internal::GetCapturedStderr();
+    throw;
+  }
+  chosen.said = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(choice.algorithms(), chosen.kernel == AttentionKernel::warps ? kByWarps : kByWarpgroups);
+  return chosen;
+}
+
+template <class Act>
+std::pair<std::string, Exit> failure(Act&& act) {
+  try {
+    act();
+  } catch (const Error& e) {
+    return {e.what(), e.exit()};
+  }
+  return {"nothing", Exit::ok};
+}
+
+TEST(AttentionChoice, ItsLinesStandBesideThoseOfCudnn) {
+  const auto both = kByWarps + "attention [batch 2, seq 8, 4 heads, 2 kv heads, dim 64] forward: by our kernels\n" + kProduct;
+  EXPECT_EQ(choose({}, KnownAlgorithms(both)).kernel, AttentionKernel::warps);
+  EXPECT_NE(cuda::cudnn::AttentionRecord(both, "it").of("[batch 2, seq 8, 4 heads, 2 kv heads, dim 64] forward"), nullptr);
+}
+
+TEST(AttentionChoice, WarpgroupsCountOnceTheyHaveProvenThemselves) {
+  const auto proven = choose({}, KnownAlgorithms());
+  EXPECT_EQ(proven.kernel, AttentionKernel::warpgroups);
+  EXPECT_EQ(proven.checks, 1);
+  EXPECT_EQ(proven.said, "");
+
+  const auto failed = choose({}, KnownAlgorithms(), "it is wrong");
+  EXPECT_EQ(failed.kernel, AttentionKernel::warps);
+  EXPECT_EQ(failed.checks, 1);
+  EXPECT_THAT(failed.said, testing::AllOf(HasSubstr("warning: attention, head dim 64"), HasSubstr("it is wrong")));
+  EXPECT_EQ(std::ranges::count(failed.said, '\n'), 1);
+
+  const auto absent = choose({.no_warpgroups = "an older GPU"}, KnownAlgorithms());
+  EXPECT_EQ(absent.kernel, AttentionKernel::warps);
+  EXPECT_EQ(absent.checks, 0);
+  EXPECT_EQ(absent.said, "");
+}
+
+TEST(AttentionChoice, IsForced) {
+  const auto warps = choose({.forced = "warps"}, KnownAlgorithms(kByWarpgroups));
+  EXPECT_EQ(warps.kernel, AttentionKernel::warps);
+  const auto groups = choose({.forced = "warpgroups"}, KnownAlgorithms(kByWarps), "it is wrong");
+  EXPECT_EQ(groups.kernel, AttentionKernel::warpgroups);
+  EXPECT_EQ(warps.checks + groups.checks, 0);
+
+  const auto [unknown, exit] = failure([] { AttentionChoice({.forced = "threads"}, KnownAlgorithms()); });
+  EXPECT_THAT(unknown, HasSubstr("TERRACE_ATTENTION_KERNEL=threads: there is no such kernel"));
+  EXPECT_EQ(exit, Exit::usage);
+  const auto [absent, absent_exit] =
+      failure([] { AttentionChoice({.no_warpgroups = "an older GPU", .forced = "warpgroups"}, KnownAlgorithms()); });
+  EXPECT_THAT(absent, HasSubstr("not possible here: an older GPU"));
+  EXPECT_EQ(absent_exit, Exit::hardware_missing);
+}
+
+// A run's bits do not change in silence.
+TEST(AttentionChoice, ARunGoesOnAsItBegan) {
+  EXPECT_EQ(choose({}, KnownAlgorithms(kByWarps, kByWarpgroups)).kernel, AttentionKernel::warps);
+  EXPECT_EQ(choose({}, KnownAlgorithms(kByWarps)).checks, 0);
+  EXPECT_EQ(choose({}, KnownAlgorithms(kProduct)).kernel, AttentionKernel::warps) << "it began before there was a choice";
+  const auto groups = choose({}, KnownAlgorithms(kProduct + kByWarpgroups, kByWarps));
+  EXPECT_EQ(groups.kernel, AttentionKernel::warpgroups);
+  EXPECT_EQ(groups.checks, 1) << "of this GPU";
+
+  const auto [wrong, exit] = failure([] { choose({}, KnownAlgorithms(kByWarpgroups), "it is wrong"); });
+  EXPECT_THAT(wrong, testing::AllOf(HasSubstr("head dim 64: the run has begun"), HasSubstr("it is wrong")));
+  EXPECT_EQ(exit, Exit::hardware_missing);
+  const auto [absent, absent_exit] = failure([] { choose({.no_warpgroups = "an older GPU"}, KnownAlgorithms(kByWarpgroups)); });
+  EXPECT_THAT(absent, HasSubstr("an older GPU"));
+  EXPECT_EQ(absent_exit, Exit::hardware_missing);
+}
+
+// Two runs on one machine have the same bits, so what failed once stays; on another GPU it means nothing.
+TEST(AttentionChoice, TheMachinesRecordCountsForItsOwnGpu) {
+  const auto on = [](const char* library) {
+    return AttentionChoice::Given{.library = [library] { return std::string(library); }};
+  };
+  EXPECT_EQ(choose(on("one"), KnownAlgorithms("", "library one\n" + kByWarps)).kernel, AttentionKernel::warps);
+  EXPECT_EQ(choose(on("two"), KnownAlgorithms("", "library one\n" + kByWarps)).kernel, AttentionKernel::warpgroups);
+  const auto failed = choose(on("one"), KnownAlgorithms("", "library one\n" + kByWarpgroups), "it is wrong");
+  EXPECT_EQ(failed.kernel, AttentionKernel::warps);
+  EXPECT_NE(failed.said, "");
+}
+
+TEST(AttentionChoice, ADamagedLineIsRefused) {
+  for (const auto& line :
+       {kLine, kLine + "threads", std::string("attention bf16 forward"), kByWarps.substr(0, kByWarps.size() - 2)}) {
+    EXPECT_EQ(failure([&] { KnownAlgorithms{line}; }).second, Exit::corrupt) << line;
+  }
+}
+
+class AttentionChoiceOnAGpu : public AttentionCase {
+ protected:
+  struct Outcome {
+    std::string out, algorithms, said;
+  };
+  // Two calls on one device.
+  Outcome run(const EmulatedGpu& gpu, const AttentionShape& s, const Tensor& qkv) {
+    testing::internal::CaptureStderr();
+    ThreadPool pool{2};
+    const auto device = make_emulated_gpu(pool, gpu);
+    const auto on = device->make_stream("test");
+    auto f = places(s, qkv.dtype());
+    std::string again;
+    for (auto* const bits : {&again, &outcome.out}) {
+      f.out.poison();
+      device->math().attention(*on, s, f.out, f.lse, qkv);
+      on->synchronize();
+      *bits = f.out.bits();
+    }
+    EXPECT_TRUE(again == outcome.out) << "the same bits, before and after the choice";
+    outcome.algorithms = device->math().algorithms();
+    outcome.said = testing::internal::GetCapturedStderr();
+    return outcome;
+  }
+  Outcome outcome;
+};
+
+TEST_F(AttentionChoiceOnAGpu, TheCheckDecides) {
+  const AttentionShape s{1, 150, 2, 1, 64};
+  const auto qkv = random(DType::bf16, qkv_shape(s), -2, 2);
+  const auto warps = run({.kernel = "warps"}, s, qkv), groups = run({.kernel = "warpgroups"}, s, qkv);
+  ASSERT_NE(warps.out, groups.out) << "else nothing here can be told apart";
+  EXPECT_EQ(warps.algorithms, kByWarps);
+
+  const auto right = run({}, s, qkv);
+  EXPECT_EQ(right.out, groups.out);
+  EXPECT_EQ(right.algorithms, kByWarpgroups);
+  EXPECT_EQ(right.said, "");
+  const auto none = run({.warpgroups = Warpgroups::none}, s, qkv);
+  EXPECT_EQ(none.out, warps.out);
+  EXPECT_EQ(none.said, "");
+  for (const auto& [broken, text] :
+       {std::pair{Warpgroups::wrong, "its output is up to"}, std::pair{Warpgroups::unwritten, "its output is not a number"},
+        std::pair{Warpgroups::unsteady, "other bits the second time"}, std::pair{Warpgroups::refused, "no kernel image"}}) {
+    const auto failed = run({.warpgroups = broken}, s, qkv);
+    EXPECT_EQ(failed.out, warps.out) << text;
+    EXPECT_EQ(failed.algorithms, kByWarps) << text;
+    EXPECT_THAT(failed.said, HasSubstr(text));
+  }
+}
+
+TEST_F(AttentionChoiceOnAGpu, EveryHeadDimIsChecked) {
+  for (const std::int64_t head_dim : {96, 128}) {
+    const AttentionShape s{1, 130, 1, 1, head_dim};
+    const auto qkv = random(DType::bf16, qkv_shape(s), -2, 2);
+    const auto chosen = run({}, s, qkv);
+    EXPECT_EQ(chosen.algorithms, "attention bf16 forward, head dim " + std::to_string(head_dim) + ": warpgroups\n");
+    EXPECT_EQ(chosen.out, run({.kernel = "warpgroups"}, s, qkv).out);
+  }
+  const AttentionShape s{1, 40, 1, 1, 32};  // no choice
+  EXPECT_EQ(run({}, s, random(DType::bf16, qkv_shape(s), -2, 2)).algorithms, "");
+}
+
+}  // namespace
+}  // namespace terrace::test
