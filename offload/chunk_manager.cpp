@@ -23,7 +23,10 @@ std::uint64_t whole_pages(std::uint64_t bytes) { return bytes / kPageBytes * kPa
 
 Budget budget_of(const OffloadOptions& options) {
   const bool disk = !options.nvme_paths.empty();
-  if (disk && options.nvme_bytes < kPageBytes) throw Error("nvme_paths are given, but nvme_bytes is 0", Exit::usage);
+  if (disk && options.nvme_bytes < kPageBytes)
+    throw Error("nvme_paths are given, but nvme_bytes is 0\n  say how much of the disk is the tier's", Exit::usage);
+  if (!disk && options.nvme_bytes != 0)
+    throw Error("nvme_bytes is given, but no nvme_paths\n  name a folder on a disk, or leave nvme_bytes at 0", Exit::usage);
   if (options.device_bytes == kUnlimited || options.host_bytes == kUnlimited || options.nvme_bytes == kUnlimited) {
     throw Error("a chunk manager allocates its tiers at once: device_bytes, host_bytes and nvme_bytes need a number",
                 Exit::usage);
@@ -98,6 +101,9 @@ struct ChunkManager::Impl {
     Clock after;
   };
   Grant grant(std::span<const Use> uses, Tier tier);
+  void demand_known(ChunkId chunk) const {
+    if (index(chunk) >= holders.size()) throw std::logic_error(fmt::format("ChunkManager: there is no chunk {}", index(chunk)));
+  }
   void decide(std::unique_lock<std::mutex>& lock, const std::function<void(std::vector<Move>&)>& attempt);
   void release(std::span<const Use> uses, Tier tier);
   void issue_decided();
@@ -188,6 +194,7 @@ void ChunkManager::Impl::give_back(std::span<const ChunkId> claimed) {
 
 ChunkManager::Impl::Grant ChunkManager::Impl::grant(std::span<const Use> uses, Tier tier) {
   std::unique_lock lock(mutex);
+  for (const auto& use : uses) demand_known(use.chunk);
   demand_possible(uses, tier);
   Residency::Granted granted;
   std::vector<ChunkId> claimed;
@@ -249,7 +256,15 @@ void ChunkManager::Impl::issue_decided() {
 ChunkManager::ChunkManager(const OffloadOptions& options) : impl_(std::make_unique<Impl>(options)) {}
 ChunkManager::~ChunkManager() = default;
 
+std::span<std::byte> Lease::bytes(std::size_t i) const {
+  if (i >= spans_.size())
+    throw std::logic_error(fmt::format("Lease: there is no use {}, of {}; a lease that was moved from has none", i, size()));
+  return spans_[i];
+}
+
 ChunkId ChunkManager::add(std::uint64_t bytes) {
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 62;  // rounded up to pages, and added up, it is still a number
+  if (bytes == 0 || bytes > kMost) throw std::logic_error(fmt::format("ChunkManager: a chunk of {} bytes cannot be", bytes));
   const std::lock_guard lock(impl_->mutex);
   // Opaque bytes: an activation's disk place comes back with drop(), a parameter's would stay reserved.
   const ChunkId chunk = impl_->residency.add(round_up(bytes, kPageBytes), Kind::activation, End::low);
@@ -261,7 +276,8 @@ ChunkId ChunkManager::add(std::uint64_t bytes) {
 void ChunkManager::prefetch(ChunkId chunk, Tier tier) {
   {
     const std::lock_guard lock(impl_->mutex);
-    if (impl_->holders.at(index(chunk)).writer) return;  // it is in use where it is
+    impl_->demand_known(chunk);
+    if (impl_->holders[index(chunk)].writer) return;  // it is in use where it is
     std::vector<Move> moves;
     impl_->residency.prefetch(chunk, tier, Clock{}, moves);
     impl_->decided.insert(impl_->decided.end(), moves.begin(), moves.end());
@@ -288,7 +304,8 @@ Lease ChunkManager::acquire(std::span<const Use> uses, Tier tier) {
 
 void ChunkManager::drop(ChunkId chunk) {
   const std::lock_guard lock(impl_->mutex);
-  const auto& of = impl_->holders.at(index(chunk));
+  impl_->demand_known(chunk);
+  const auto& of = impl_->holders[index(chunk)];
   if (of.writer || of.readers > 0)
     throw std::logic_error(fmt::format("ChunkManager: chunk {} is dropped while leased", index(chunk)));
   impl_->residency.drop(chunk);

@@ -12,7 +12,8 @@
 //          there, and until other leases end when they hold the room or use the chunk (many readers or one writer; all or
 //          nothing: it holds nothing while it waits). So a thread that already holds a lease must not ask for the same chunk to
 //          write it, nor for more than fits beside what it holds: it would wait for itself.
-// Errors:  DoesNotFit when no release could ever make room; Error from the mover (chunk, tier, file, offset, errno).
+// Errors:  DoesNotFit when no release could ever make room; Error from the mover (chunk, tier, file, offset, errno); Error with
+//          Exit::usage for options that cannot be; std::logic_error for chunks, uses and sizes that there are not.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +38,7 @@ class Lease {
   Lease& operator=(Lease&& other) noexcept;
   ~Lease() { release(); }
   void release();
-  [[nodiscard]] std::span<std::byte> bytes(std::size_t i = 0) const { return spans_[i]; }
+  [[nodiscard]] std::span<std::byte> bytes(std::size_t i = 0) const;
   [[nodiscard]] std::size_t size() const { return spans_.size(); }
 
  private:
@@ -50,7 +51,7 @@ class Lease {
 
 struct OffloadOptions {
   std::uint64_t device_bytes = 0, host_bytes = 0;
-  std::vector<std::filesystem::path> nvme_paths;  // none: no disk tier
+  std::vector<std::filesystem::path> nvme_paths = {};  // none: no disk tier
   std::uint64_t nvme_bytes = 0;
   // Borrowed: whose memory the device tier is, for example make_cuda_device()'s. Kernels that use a lease's bytes must have
   // ended when it does. Null: a CPU device of the manager's own, with so many threads (0: all cores).

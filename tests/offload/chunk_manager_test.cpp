@@ -210,5 +210,38 @@ TEST(ChunkManager, FlushNeedsADisk) {
   EXPECT_THROW(manager.flush(), Error);
 }
 
+TEST(ChunkManager, WhatThereIsNotIsNamed) {
+  const auto said = [](const auto& what) -> std::string {
+    try {
+      what();
+    } catch (const std::logic_error& error) {
+      return error.what();
+    }
+    return "nothing";
+  };
+  ChunkManager manager({.device_bytes = 64 * kKiB, .host_bytes = 64 * kKiB});
+  const ChunkId stranger{12345}, chunk = manager.add(kPageBytes);
+  const auto none = "ChunkManager: there is no chunk 12345";
+  EXPECT_EQ(none, said([&] { (void)manager.acquire(stranger, Tier::device, Access::read); }));
+  EXPECT_EQ(none, said([&] { manager.prefetch(stranger, Tier::device); }));
+  EXPECT_EQ(none, said([&] { manager.drop(stranger); }));
+  EXPECT_NE("nothing", said([&] { (void)manager.add(0); }));
+  EXPECT_NE("nothing", said([&] { (void)manager.add(~std::uint64_t{0}); }));
+  Lease lease = manager.acquire(chunk, Tier::host, Access::overwrite);
+  EXPECT_NE("nothing", said([&] { (void)lease.bytes(1); }));
+  const Lease moved = std::move(lease);
+  EXPECT_NE("nothing", said([&] { (void)lease.bytes(); }));  // NOLINT(bugprone-use-after-move): that is what is asked
+  EXPECT_EQ(kPageBytes, moved.bytes().size());
+}
+
+TEST(ChunkManager, ADiskBudgetWithoutADiskIsRefused) {
+  try {
+    const ChunkManager manager({.device_bytes = 64 * kKiB, .host_bytes = 64 * kKiB, .nvme_bytes = kMiB});
+    FAIL() << "it was made";
+  } catch (const Error& error) {
+    EXPECT_EQ(Exit::usage, error.exit());
+  }
+}
+
 }  // namespace
 }  // namespace terrace
