@@ -46,6 +46,13 @@ double Compute::loss_sum() const {
   return sum;
 }
 
+std::vector<double> Compute::losses() const {
+  const auto& data = parts_.map->data();
+  std::vector<double> mine;
+  for (std::size_t i = data.turn(); i < losses_.size(); i += data.ranks) mine.push_back(losses_[i]);
+  return mine;
+}
+
 double Compute::gradient_norm() const {
   if (!has_norms_ && !parts_.ranks.pipeline) return 0;
   return squares_.back().norm([](std::uint32_t, std::uint32_t) { return true; });

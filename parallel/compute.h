@@ -77,8 +77,9 @@ class Compute {
   // evaluation the losses alone, among the ranks of the pipeline.
   enum class Share : std::uint8_t { none, step, evaluation };
   void share_results(Share share);
-  [[nodiscard]] double loss_sum() const;       // global micro-batches folded in order
-  [[nodiscard]] double gradient_norm() const;  // layers folded in declared order; 0 for programs without norms
+  [[nodiscard]] double loss_sum() const;             // global micro-batches folded in order
+  [[nodiscard]] std::vector<double> losses() const;  // of this data rank's micro-batches
+  [[nodiscard]] double gradient_norm() const;        // layers folded in declared order; 0 for programs without norms
   // Of an asynchronous order, of each of the program's updates: its part of the losses, and its norm. Else empty.
   [[nodiscard]] std::vector<double> loss_sums() const;
   [[nodiscard]] std::vector<double> gradient_norms() const;

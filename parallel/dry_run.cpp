@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include <terrace/core/units.h>
 #include <terrace/parallel/walk.h>
 
 namespace terrace {
@@ -71,8 +72,9 @@ DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& p
   const auto evaluate = [&] {
     if (request.evaluate_batches == 0) return;
     drain();
-    const auto batches = std::min(request.evaluate_batches, kWalkedSteps);  // they repeat, too
-    for (std::uint64_t i = 0; i < batches; ++i) walk.run(programs.evaluate, simulator);
+    const auto rounds = ceil_div(request.evaluate_batches, std::uint64_t{request.data.ranks} * programs.evaluate.micro_batches);
+    for (std::uint64_t i = 0; i < std::min(rounds, kWalkedSteps); ++i)  // they repeat, too
+      walk.run(programs.evaluate, simulator);
   };
   const auto commit = [&] {
     simulator.finish_step();

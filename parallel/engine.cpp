@@ -306,10 +306,19 @@ void Engine::drain() {
   impl_->executor->run(impl_->plan.programs.drain, input);
 }
 
-double Engine::evaluate(const StepInput& one_micro_batch) {
+std::vector<double> Engine::evaluate(const StepInput& micro_batches) {
   drain();
-  return impl_->executor->run(impl_->plan.programs.evaluate, one_micro_batch, Compute::Share::evaluation).loss_sum;
+  const auto& program = impl_->plan.programs.evaluate;
+  const auto tokens =
+      std::uint64_t{program.micro_batches} * static_cast<std::uint64_t>(impl_->map.options().shape.batch.tokens());
+  if (micro_batches.tokens.size() != tokens)
+    throw std::logic_error(fmt::format("Engine: {} micro-batches are evaluated at once", program.micro_batches));
+  auto losses = impl_->executor->run(program, micro_batches, Compute::Share::evaluation).losses;
+  losses.resize(program.micro_batches);
+  return losses;
 }
+
+std::uint32_t Engine::evaluated_at_once() const { return impl_->plan.programs.evaluate.micro_batches; }
 
 void Engine::decode(const StepInput& one_position) { impl_->executor->run(impl_->plan.programs.decode, one_position); }
 

@@ -67,8 +67,10 @@ class Engine {
   // Of ranks that update copies of their own (DataParallel::local): all weights become the mean of the ranks'
   // (weight_average.h). Moments stay each rank's own. Drains first; std::logic_error for other plans.
   void average();
-  void drain();                                                 // applies the pending update, if any
-  double evaluate(const StepInput& one_micro_batch);            // loss sum of this rank's; drains first
+  void drain();  // applies the pending update, if any
+  // Loss sums of this rank's evaluated_at_once() micro-batches; drains first.
+  std::vector<double> evaluate(const StepInput& micro_batches);
+  [[nodiscard]] std::uint32_t evaluated_at_once() const;
   void decode(const StepInput& one_position);                   // of a plan for generation
   void visit(const WeightRange& weights);                       // master weights in declared order; drains first
   void flush();                                                 // what a commit now would hold, onto the disk; drains first

@@ -84,6 +84,7 @@ StepResult Executor::run(const Program& program, const StepInput& input, Compute
   }
   result_.seconds = static_cast<double>(now_ns() - begin) * 1e-9;
   result_.loss_sum = compute_.loss_sum();
+  result_.losses = compute_.losses();
   result_.gradient_norm = compute_.gradient_norm();
   result_.loss_sums = compute_.loss_sums();
   result_.gradient_norms = compute_.gradient_norms();

@@ -28,6 +28,7 @@ namespace terrace {
 
 struct StepResult {
   double loss_sum = 0;              // over target tokens, micro-batches folded in order
+  std::vector<double> losses;       // Compute::losses()
   double gradient_norm = 0;         // global, before clipping; 0 in programs without norms
   std::vector<double> group_norms;  // Compute::group_norms()
   // Of an asynchronous order, each update's part of the losses, and its norm; the norm above is the last one's.

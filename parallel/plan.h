@@ -74,7 +74,7 @@ struct Programs {
   Program first;     // a step without a pending update
   Program steady;    // a step that begins with the pending update, or that updates inside its backward
   Program drain;     // the pending update alone
-  Program evaluate;  // one micro-batch
+  Program evaluate;  // evaluated_at_once() micro-batches
   Program fill, visit;
   Program average;                  // chunk by chunk visited and filled; empty where ranks have no copies of their own
   Program gather;                   // after a resume: weights that other ranks commit; empty where there are none
@@ -165,6 +165,10 @@ StepMap::Options map_options(const Model& model, const PlanRequest& request, con
                              const UpdatePlace& update);
 // Commits take of the disk what they need, where it is no tier.
 Budget with_room_for_commits(Budget budget);
+
+// Micro-batches that a data rank evaluates in one program: one, or in a pipeline, which they fill, as many as a step has, or as
+// in no more such programs do.
+std::uint32_t evaluated_at_once(const PlanRequest& request);
 
 // The programs of a request for a laid-out model, checked.
 Programs write_programs(const StepMap& map, const PlanRequest& request, std::uint32_t depth, std::uint32_t gather_ahead = 0);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include <terrace/core/units.h>
 #include <terrace/parallel/asynchronous_passes.h>
 #include <terrace/parallel/checker.h>
 #include <terrace/parallel/orders.h>
@@ -9,6 +10,12 @@
 #include <terrace/parallel/plan.h>
 
 namespace terrace {
+
+std::uint32_t evaluated_at_once(const PlanRequest& r) {
+  if (!r.pipeline || r.evaluate_batches == 0) return 1;
+  const auto each = ceil_div(r.evaluate_batches, std::uint64_t{r.data.ranks});
+  return static_cast<std::uint32_t>(ceil_div(each, ceil_div(each, std::uint64_t{r.shape.micro_batches})));
+}
 
 Programs write_programs(const StepMap& map, const PlanRequest& request, std::uint32_t depth, std::uint32_t gather_ahead) {
   const auto layers = map.layers();
@@ -54,8 +61,9 @@ Programs write_programs(const StepMap& map, const PlanRequest& request, std::uin
     out.steady = finish(out.steady);
     if (request.updates_before_use) out.drain = finish(with_updates({layers, 0, {}}, map, Updates::all));
   }
-  const auto evaluate =
-      request.pipeline ? evaluation_of(*request.pipeline, map.pipeline().rank, map.skips()) : evaluation(layers, 1);
+  const auto evaluate = request.pipeline
+                            ? evaluation_of(*request.pipeline, map.pipeline().rank, evaluated_at_once(request), map.skips())
+                            : evaluation(layers, 1);
   out.evaluate = finish(with_gathers(evaluate, map, gather_ahead));
   const auto here = [&](std::uint32_t l) { return map.holds(l) ? map.groups_of(l) : 0; };
   const auto here_or_copied = [&](std::uint32_t l) { return map.copies(l) ? map.groups_of(l) : here(l); };

@@ -377,21 +377,21 @@ class Training {
   // Mean loss over the first held-out sequences, the same ones every time, dealt out to the ranks. All of them evaluate in
   // every round, because they gather weights together; what lies behind the last micro-batch does not count.
   double evaluate(Engine& engine, Team& team) {
-    Batch batch(config_.batch_size, config_.seq_len);
+    const std::int64_t ranks = request_.data.ranks, at_once = engine.evaluated_at_once(), per = config_.batch_size;
+    Batch batch(at_once * per, config_.seq_len);
     double sum = 0;
-    std::uint64_t count = 0;
-    const auto ranks = static_cast<std::int64_t>(request_.data.ranks);
-    for (std::int64_t first = 0; first < config_.eval_batches; first += ranks) {
-      auto next = static_cast<std::uint64_t>((first + data_rank(team)) * config_.batch_size);
-      for (auto& start : batch.starts) start = sequences_.evaluation_start(next++ % sequences_.evaluation_sequences);
-      corpus_.fill(batch.starts, sequences_.seq_len, batch.tokens, batch.targets);
-      const auto losses = team.each(engine.evaluate({.tokens = batch.tokens, .targets = batch.targets}));
-      for (std::int64_t r = 0; r < ranks && first + r < config_.eval_batches; ++r) {
-        sum += losses[static_cast<std::size_t>(r)];
-        count += batch.targets.size();
+    for (std::int64_t first = 0; first < config_.eval_batches; first += ranks * at_once) {
+      for (std::int64_t j = 0; j < at_once * per; ++j) {
+        const auto sequence = static_cast<std::uint64_t>((first + j / per * ranks + data_rank(team)) * per + j % per);
+        batch.starts[static_cast<std::size_t>(j)] = sequences_.evaluation_start(sequence % sequences_.evaluation_sequences);
       }
+      corpus_.fill(batch.starts, sequences_.seq_len, batch.tokens, batch.targets);
+      std::int64_t micro_batch = first;
+      for (const double mine : engine.evaluate({.tokens = batch.tokens, .targets = batch.targets}))
+        for (const double loss : team.each(mine))
+          if (micro_batch++ < config_.eval_batches) sum += loss;
     }
-    return sum / static_cast<double>(count);
+    return sum / static_cast<double>(config_.eval_batches * per * config_.seq_len);
   }
 
   // Of a run that was ended behind its last commit, from the last step's line; one that was stopped there by a signal, and is

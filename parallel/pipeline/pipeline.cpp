@@ -8,6 +8,7 @@
 #include <string>
 
 #include <terrace/core/error.h>
+#include <terrace/parallel/pipeline/forwards.h>
 
 namespace terrace::pipeline {
 namespace {
@@ -91,6 +92,25 @@ void add_message(Program& p, const Pipeline& pipeline, const Skips& skips, const
 void add_reductions(Program& p, const Pipeline& pipeline, const Task& t) {
   for (auto l = pipeline.begins[t.stage + 1]; l-- > pipeline.begins[t.stage];)
     p.actions.push_back({.op = Op::reduce, .layer = l, .micro_batch = t.micro_batch});
+}
+
+// A result that a skip begins at is then a stage's, and leaves for the skip's rank before the next layer gives it up.
+Pipeline cut_where_skips_begin(const Pipeline& p, const Skips& skips) {
+  const auto& placement = p.schedule.placement;
+  Pipeline out{.schedule = {.placement = {.ranks = placement.ranks,
+                                          .stages = 0,
+                                          .rank_of = std::vector<std::vector<std::uint32_t>>(placement.rank_of.size())},
+                            .tasks = {}},
+               .begins = {0}};
+  for (std::uint32_t l = 1; l <= p.layers(); ++l) {
+    const auto stage = stage_of(p, l - 1);
+    if (p.begins[stage + 1] != l && skips.reader(l) == Skips::kNone) continue;
+    out.begins.push_back(l);
+    ++out.schedule.placement.stages;
+    for (std::size_t r = 0; r < placement.rank_of.size(); ++r)
+      out.schedule.placement.rank_of[r].push_back(placement.rank_of[r][stage]);
+  }
+  return out;
 }
 
 // Each direction has as many micro-batches as the other, on ranks of its own.
@@ -219,26 +239,19 @@ Program step_of(const Pipeline& given, std::uint32_t rank, Reduced reduced, cons
   return out;
 }
 
-// Before a stage a rank asks for all that earlier ones have for it: by then each of them has computed it. A result leaves as
-// soon as it is there, the next layer being its last use here.
-Program evaluation_of(const Pipeline& given, std::uint32_t rank, const Skips& skips) {
-  const auto p = without_empty_stages(given);
-  const auto holder = [&](std::uint32_t layer) { return p.schedule.rank_of(stage_of(p, layer), 0); };
-  Program out{p.layers(), 1, {}};
-  std::uint32_t asked = 0;  // of so many stages
-  for (std::uint32_t l = 0; l < p.layers(); ++l) {
-    if (holder(l) != rank) continue;
-    for (; asked < stage_of(p, l); ++asked) {
-      const auto source = p.schedule.rank_of(asked, 0);
-      if (source == rank) continue;
-      for (const auto k : read_of(p, skips, asked, rank, 0))
-        out.actions.push_back({.op = Op::receive, .layer = k, .peer = source});
+Program evaluation_of(const Pipeline& given, std::uint32_t rank, std::uint32_t micro_batches, const Skips& skips) {
+  auto p = cut_where_skips_begin(without_empty_stages(given), skips);
+  if (skips.any()) p.schedule.placement.inputs = inputs_of(p, skips);
+  p.schedule = forwards(p.schedule.placement, micro_batches);
+  Program out{p.layers(), micro_batches, {}};
+  const auto connected = connect(p.schedule);
+  for (const auto& a : connected.actions[rank]) {
+    if (a.op != Action::Op::compute) {
+      add_message(out, p, skips, a);
+      continue;
     }
-    out.actions.push_back({.op = Op::evaluate, .layer = l});
-    std::set<std::uint32_t> ranks{rank};
-    for (const auto reader : {l + 1, l + 1 < p.layers() ? skips.reader(l + 1) : Skips::kNone})
-      if (reader < p.layers() && ranks.insert(holder(reader)).second)
-        out.actions.push_back({.op = Op::send, .layer = l + 1, .peer = holder(reader)});
+    for (auto l = p.begins[a.task.stage]; l < p.begins[a.task.stage + 1]; ++l)
+      out.actions.push_back({.op = Op::evaluate, .layer = l, .micro_batch = a.task.micro_batch});
   }
   return out;
 }

@@ -47,6 +47,7 @@ struct Schedule {
   std::vector<std::vector<Task>> tasks;  // [rank], in order
   std::uint32_t update_every = 0;        // micro-batches behind an update; 0: all of them, when the step has ended
   std::vector<std::vector<std::uint32_t>> reads = {};  // [stage][micro-batch] the version; empty: what the step began with
+  bool forwards = false;                               // an evaluation's: it has no backwards
 
   // With two replicas the even micro-batches take the first one, the odd ones the second.
   [[nodiscard]] std::uint32_t replica_of(std::uint32_t micro_batch) const {

@@ -37,6 +37,7 @@ struct Ranks {
     for (u32 s = 1; s < schedule.placement.stages; ++s) begins.push_back(blocks * s + 1);
     begins.push_back(blocks * schedule.placement.stages + 2);
     request.shape = {{1, 4}, schedule.micro_batches};
+    request.evaluate_batches = std::uint64_t{schedule.micro_batches} * data.ranks;
     request.updates_before_use = clipped;
     request.data = data;
     request.pipeline = {schedule, begins};

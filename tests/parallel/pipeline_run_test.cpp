@@ -40,6 +40,7 @@ TEST_F(PipelineRun, EverySynchronousOrderGivesTheBitsOfOneRank) {
     base.sizes.dtype = at % 2 == 0 ? DType::fp32 : DType::bf16;
     base.shape = {{1, 4}, c.micro_batches};
     base.evaluate_between = true;
+    base.evaluate_batches = 1 + static_cast<std::uint32_t>(at) % 7;  // one, as many as a step has, or more
     const auto one = run(base, "one rank");
     // The interleaved order always, the others in turn.
     for (const auto* const order : {"interleaved", kOrders[at % 7], kOrders[(at + 4) % 7]}) {
@@ -184,6 +185,7 @@ TEST_F(PipelineRun, TwoDirectionsFoldedInTurnGiveTheBitsOfOneRank) {
     base.sizes.tied = c.tied;
     base.before_use = c.before_use;
     base.evaluate_between = true;
+    base.evaluate_batches = c.data == 1 ? 5 : 1;
     base.data.canonical = true;
     base.shape = {{1, 8}, c.micro_batches * c.data};
     const auto one = run(base, "one rank");

@@ -13,6 +13,7 @@
 #include <terrace/core/error.h>
 #include <terrace/parallel/pipeline/check.h>
 #include <terrace/parallel/pipeline/connect.h>
+#include <terrace/parallel/pipeline/forwards.h>
 #include <terrace/parallel/pipeline/list_scheduler.h>
 #include <terrace/parallel/pipeline/orders.h>
 #include <terrace/parallel/pipeline/simulate.h>
@@ -193,6 +194,31 @@ TEST(PipelineCheck, RefusesWeightsThatAreNotMadeYet) {
   --s.reads[1][4];
   s.update_every = 4;  // does not divide 6
   EXPECT_THROW(check(s), Error);
+}
+
+// An evaluation's: every micro-batch goes through every stage once, and the ranks idle while it fills and empties.
+TEST(PipelineOrders, ForwardsAloneFillThePipeline) {
+  sweep([&](u32 p, u32 n) {
+    const auto slots = [&](const Placement& placement) {
+      const auto s = forwards(placement, n);
+      connect(s);
+      std::size_t tasks = 0;
+      for (const auto& of_rank : s.tasks) tasks += of_rank.size();
+      EXPECT_EQ(tasks, std::size_t{placement.stages} * n);
+      return simulate(s, {}).makespan;
+    };
+    EXPECT_DOUBLE_EQ(slots(one_stage_a_rank(p)), n + p - 1);
+    for (const u32 v : {2U, 3U}) {
+      if (n % p == 0) {
+        EXPECT_DOUBLE_EQ(slots(looping(p, v)), n * v + p - 1);
+      }
+      EXPECT_LE(slots(looping(p, v)), (n + p - 1) * v);
+    }
+    EXPECT_LE(slots(v_shape(p)), 2 * (n + p - 1));
+    if (p % 2 == 0) {
+      EXPECT_LE(slots(both_directions(p)), n + p - 1);
+    }
+  });
 }
 
 TEST(PipelineOrders, RefuseDegreesThatTheyCannotHave) {

@@ -92,6 +92,7 @@ TEST_F(SkipRun, EverySynchronousOrderGivesTheBitsOfOneRank) {
     base.sizes.dtype = at % 2 == 0 ? DType::fp32 : DType::bf16;
     base.before_use = at % 2 == 0;
     base.evaluate_between = true;
+    base.evaluate_batches = 5;
     const auto one = run(base, "one rank");
     for (const std::string order : kOrders) {
       if (order == "dualpipe-v" && c.micro_batches < 2 * c.ranks) continue;
@@ -113,6 +114,7 @@ TEST_F(SkipRun, TwoDirectionsGiveTheBitsOfOneRank) {
     auto base = options(blocks, 8);
     base.data.canonical = true;
     base.evaluate_between = true;
+    base.evaluate_batches = 5;
     const auto one = run(base, "one rank");
     auto o = base;
     o.pipeline = test::pipeline_of("chimera", ranks, 8, 1, blocks);
@@ -338,7 +340,9 @@ TEST(SkipPrograms, EveryOrderAndEveryCutIsProvedOnAllRanksTogether) {
         std::ranges::sort(begins);
         begins.push_back(static_cast<std::uint32_t>(blocks) + 2);
         SCOPED_TRACE(fmt::format("{} on {} ranks, {} micro-batches, stages from {}", order, p, m, fmt::join(begins, " ")));
-        PlanRequest request{.shape = {{1, 4}, m}, .pipeline = pipeline::Pipeline{schedule, begins}};
+        PlanRequest request{.shape = {{1, 4}, m},
+                            .evaluate_batches = 1 + m * p % (2 * m - 1),
+                            .pipeline = pipeline::Pipeline{schedule, begins}};
         std::vector<std::unique_ptr<StepMap>> maps;
         std::vector<Programs> all;
         for (std::uint32_t r = 0; r < p; ++r) {

@@ -41,6 +41,7 @@ struct RunOptions {
   bool resume = false;
   std::vector<std::filesystem::path> reshard_from = {};  // with resume
   bool evaluate_between = false;
+  std::uint32_t evaluate_batches = 1;  // of each data rank
   std::filesystem::path store = "toy-store";
   std::uint32_t generations = 2;
   std::uint64_t commit_every = 0;  // of the plan; the test commits
@@ -90,6 +91,7 @@ inline PlanRequest request_of(const RunOptions& o) {
                       .updates_before_use = o.before_use,
                       .prefetch_depth = o.depth,
                       .steps = o.steps,
+                      .evaluate_batches = o.evaluate_between ? o.evaluate_batches * o.data.ranks : 0,
                       .commit_every = o.commit_every,
                       .average_every = o.average_every,
                       .generations = o.generations,
@@ -177,9 +179,23 @@ struct Training {
     if (o.average_every != 0 && s % o.average_every == 0) engine->average();
     return r;
   }
-  double evaluate() {  // of the batch at hand, its first micro-batch
-    const auto per = static_cast<std::size_t>(o.shape.batch.tokens());
-    return engine->evaluate({.tokens = std::span(tokens).first(per), .targets = std::span(targets).first(per)});
+  std::vector<double> evaluate() {  // of the batch at hand, its micro-batches round and round
+    const std::size_t at_once = engine->evaluated_at_once();
+    std::vector<std::int32_t> some_tokens, some_targets;
+    std::vector<double> losses;
+    for (std::size_t first = 0; first < o.evaluate_batches; first += at_once) {
+      some_tokens.clear();
+      some_targets.clear();
+      for (std::size_t i = 0; i < at_once * static_cast<std::size_t>(o.shape.batch.tokens()); ++i) {
+        const auto at = (first * static_cast<std::size_t>(o.shape.batch.tokens()) + i) % tokens.size();
+        some_tokens.push_back(tokens[at]);
+        some_targets.push_back(targets[at]);
+      }
+      const auto some = engine->evaluate({.tokens = some_tokens, .targets = some_targets});
+      losses.insert(losses.end(), some.begin(), some.end());
+    }
+    losses.resize(o.evaluate_batches);
+    return losses;
   }
   std::uint64_t hash() {  // of all master weights
     const std::unique_ptr<XXH64_state_t, decltype(&XXH64_freeState)> state(XXH64_createState(), &XXH64_freeState);
@@ -226,7 +242,8 @@ inline RunResult run(const RunOptions& o, Communicator* ranks = nullptr) {
     out.traffic.push_back(r.moved);
     out.live.push_back(r.live);
     ++out.steps_run;
-    if (o.evaluate_between && s == 2) out.losses.push_back(training.evaluate());
+    if (o.evaluate_between && s == 2)
+      for (const double loss : training.evaluate()) out.losses.push_back(loss);
     if (o.commit_after == s) {
       training.engine->commit(s, "{}");
       break;
