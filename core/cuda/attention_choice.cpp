@@ -17,13 +17,13 @@ constexpr std::string_view kWarps = "warps", kWarpgroups = "warpgroups";
 
 AttentionChoice::AttentionChoice(Given given, KnownAlgorithms known) : given_(std::move(given)), known_(std::move(known)) {
   if (!given_.forced.empty() && given_.forced != kWarps && given_.forced != kWarpgroups)
-    throw Error(fmt::format("TERRACE_ATTENTION_KERNEL={}: there is no such kernel; use {}, {}, or unset it", given_.forced, kWarps,
-                            kWarpgroups),
+    throw Error(fmt::format("TERRACE_ATTENTION_KERNEL={}: there is no such kernel; use {}, {}, or unset it", given_.forced,
+                            kWarps, kWarpgroups),
                 Exit::usage);
   if (given_.forced == kWarpgroups && !given_.no_warpgroups.empty())
-    throw Error(
-        fmt::format("TERRACE_ATTENTION_KERNEL={}, but that is not possible here: {}\n  unset it", kWarpgroups, given_.no_warpgroups),
-        Exit::hardware_missing);
+    throw Error(fmt::format("TERRACE_ATTENTION_KERNEL={}, but that is not possible here: {}\n  unset it", kWarpgroups,
+                            given_.no_warpgroups),
+                Exit::hardware_missing);
 }
 
 AttentionKernel AttentionChoice::of(std::int64_t head_dim, const std::function<std::string()>& check) {

@@ -69,7 +69,8 @@ class Backend {
         attention_({.no_warpgroups = gpu.warpgroups == Warpgroups::none ? "this GPU has no products of warpgroups" : "",
                     .forced = gpu.kernel,
                     .library = [] { return std::string("emulated"); }},
-                   cuda::KnownAlgorithms(gpu.algorithms, gpu.machine_algorithms)) {}
+                   cuda::KnownAlgorithms(gpu.algorithms, gpu.machine_algorithms)),
+        cudnn_(gpu.cudnn) {}
 
   Launcher launcher(const char* operation, CudaStreamHandle stream, const cuda::Workspace& workspace) {
     return {runtime_, operation, stream, workspace};

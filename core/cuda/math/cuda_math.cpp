@@ -42,7 +42,11 @@ class CudaBackend {
         attention_({.no_warpgroups = no_warpgroups(runtime, options.index),
                     .forced = forced_kernel(),
                     .library = [this] { return products_.library(); }},
-                   cuda::KnownAlgorithms(options.algorithms, options.machine_algorithms)) {}
+                   cuda::KnownAlgorithms(options.algorithms, options.machine_algorithms)),
+        cudnn_({.use = cuda::cudnn::parse_use(options.attention),
+                .run = options.algorithms,
+                .machine = options.machine_algorithms,
+                .time_ns = cuda::time_on_gpu_ns}) {}
 
   static cuda::CudaLauncher launcher(const char* operation, CudaStreamHandle stream, const cuda::Workspace& workspace) {
     return {operation, stream, workspace};
