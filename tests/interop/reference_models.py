@@ -1,4 +1,8 @@
-"""GPT-2 and Llama in plain PyTorch operations, over a dictionary of tensors with Hugging Face's names."""
+"""GPT-2 and Llama in plain PyTorch operations, over a dictionary of tensors with Hugging Face's names.
+
+With skips they are U-shaped: what comes out of block i, each column by a learned weight, is added to what goes into block
+n - 1 - i of n, unless that one follows it. Nobody else has these: the weights' names are terrace's.
+"""
 
 import math
 
@@ -7,13 +11,19 @@ import torch.nn.functional as F
 
 
 class Sizes:
-    layers, hidden, heads, vocab, seq = 3, 64, 4, 256, 32
+    hidden, heads, vocab, seq = 64, 4, 256, 32
     norm_eps, rope_theta = 1e-5, 10000.0
 
-    def __init__(self, family, untied):
-        self.family, self.untied = family, untied
+    def __init__(self, family, untied, skips=False):
+        self.family, self.untied, self.skips = family, untied, skips
+        self.layers = 6 if skips else 3
         self.kv_heads = 2 if family == "llama" else self.heads
         self.ffn = 192 if family == "llama" else 4 * self.hidden
+
+    def skips_from(self, block):
+        """The block whose result is added before this one; None where none is."""
+        start = self.layers - 1 - block
+        return start if self.skips and start + 1 < block else None
 
 
 def random_weights(sizes, seed, dtype):
@@ -42,6 +52,8 @@ def random_weights(sizes, seed, dtype):
             for name in ("ln_1", "ln_2"):
                 w[block + name + ".weight"] = normal(c, mean=1.0)
                 w[block + name + ".bias"] = normal(c)
+            if sizes.skips_from(i) is not None:
+                w[block + "skip.weight"] = normal(c, mean=1.0)
         w["transformer.ln_f.weight"] = normal(c, mean=1.0)
         w["transformer.ln_f.bias"] = normal(c)
     else:
@@ -60,6 +72,8 @@ def random_weights(sizes, seed, dtype):
                 w[block + name + ".weight"] = normal(outputs, inputs)
             for name in ("input_layernorm", "post_attention_layernorm"):
                 w[block + name + ".weight"] = normal(c, mean=1.0)
+            if sizes.skips_from(i) is not None:
+                w[block + "skip.weight"] = normal(c, mean=1.0)
         w["model.norm.weight"] = normal(c, mean=1.0)
     if sizes.untied:
         w["lm_head.weight"] = normal(sizes.vocab, c)
@@ -87,7 +101,13 @@ def rotate(x, theta):
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
 
 
+def with_skip(sizes, w, x, results, i, block):
+    start = sizes.skips_from(i)
+    return x if start is None else x + w[block + "skip.weight"] * results[start]
+
+
 def logits(sizes, w, tokens):
+    results = []  # of blocks
     h, g, eps = sizes.heads, sizes.kv_heads, sizes.norm_eps
     if sizes.family == "gpt2":
         linear = lambda x, name: x @ w[name + ".weight"] + w[name + ".bias"]
@@ -95,10 +115,12 @@ def logits(sizes, w, tokens):
         x = w["transformer.wte.weight"][tokens] + w["transformer.wpe.weight"][: tokens.shape[1]]
         for i in range(sizes.layers):
             block = f"transformer.h.{i}."
+            x = with_skip(sizes, w, x, results, i, block)
             q, k, v = (heads(t, h) for t in linear(norm(x, block + "ln_1"), block + "attn.c_attn").chunk(3, -1))
             x = x + linear(attention(q, k, v), block + "attn.c_proj")
             up = linear(norm(x, block + "ln_2"), block + "mlp.c_fc")
             x = x + linear(F.gelu(up, approximate="tanh"), block + "mlp.c_proj")
+            results.append(x)
         x, table = norm(x, "transformer.ln_f"), w["transformer.wte.weight"]
     else:
         linear = lambda x, name: x @ w[name + ".weight"].T
@@ -106,6 +128,7 @@ def logits(sizes, w, tokens):
         x = w["model.embed_tokens.weight"][tokens]
         for i in range(sizes.layers):
             block = f"model.layers.{i}."
+            x = with_skip(sizes, w, x, results, i, block)
             y = norm(x, block + "input_layernorm")
             q, k, v = (heads(linear(y, f"{block}self_attn.{p}_proj"), n) for p, n in (("q", h), ("k", g), ("v", g)))
             q, k = rotate(q, sizes.rope_theta), rotate(k, sizes.rope_theta)
@@ -113,6 +136,7 @@ def logits(sizes, w, tokens):
             y = norm(x, block + "post_attention_layernorm")
             gate, up = linear(y, block + "mlp.gate_proj"), linear(y, block + "mlp.up_proj")
             x = x + linear(F.silu(gate) * up, block + "mlp.down_proj")
+            results.append(x)
         x, table = norm(x, "model.norm"), w["model.embed_tokens.weight"]
     return x @ (w["lm_head.weight"] if sizes.untied else table).T
 
