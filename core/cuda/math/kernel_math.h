@@ -165,10 +165,10 @@ class KernelMath final : public Math {
   template <class Issue>
   void attend(const char* operation, Stream& stream, const cudnn::AttentionCall& call, Issue issue) {
     if constexpr (kMayUseCudnn) {
-      cuda_stream(stream).launch([this, operation, call, workspace = workspaces_.of(stream),
-                                  issue = std::move(issue)](CudaStreamHandle handle) {
-        backend_.cudnn().run(call, handle, workspace.room, [&] { issue(backend_.launcher(operation, handle, workspace)); });
-      });
+      cuda_stream(stream).launch(
+          [this, operation, call, workspace = workspaces_.of(stream), issue = std::move(issue)](CudaStreamHandle handle) {
+            backend_.cudnn().run(call, handle, workspace.room, [&] { issue(backend_.launcher(operation, handle, workspace)); });
+          });
     } else {
       enqueue(operation, stream, std::move(issue));
     }
