@@ -6,6 +6,7 @@
 #include <limits>
 #include <optional>
 #include <tuple>
+#include <utility>
 
 #include <terrace/core/thread_pool.h>
 #include <terrace/core/units.h>
@@ -57,12 +58,8 @@ class Search {
     place_ = request_.update ? *request_.update : faster_tier(plain);
     if (time(plain).stalls_nowhere) return as_asked();
 
-    std::vector<StepChoice> corners;
-    for (const auto& [order, group] : orders())
-      for (const auto offload : ends(offload_))
-        for (const auto recompute : ends(recompute_)) corners.push_back({order, group, recompute, offload});
-    time(corners);
-    refine();
+    search();
+    try_other_tier(plain);
 
     Choices out;
     const auto ranked = rank();
@@ -194,6 +191,33 @@ class Search {
         faster = tier;
       }
     return faster;
+  }
+
+  void search() {
+    std::vector<StepChoice> corners;
+    for (const auto& [order, group] : orders())
+      for (const auto offload : ends(offload_))
+        for (const auto recompute : ends(recompute_)) corners.push_back({order, group, recompute, offload});
+    time(corners);
+    refine();
+  }
+
+  // Another order may hide updates that bound the plainest one: where the fastest choice is faster with its updates on the
+  // other tier, all are compared there too.
+  void try_other_tier(const StepChoice& plain) {
+    const auto best = std::ranges::min_element(tried_, {}, seconds_of);
+    if (request_.update || !profile_.separate_device() || updates_on_host_only(request_, profile_) || !best->seconds) return;
+    const UpdatePlace other = place_ == UpdatePlace(Tier::host) ? Tier::device : Tier::host;
+    const auto there = simulate(best->choice, other, tried_depth());
+    const auto least = *best->seconds;
+    if (!there.seconds || *there.seconds >= least * kWorthwhile) return;
+    auto before = std::exchange(tried_, {});
+    const auto place_before = std::exchange(place_, other);
+    time(plain);
+    search();
+    if (seconds_of(*std::ranges::min_element(tried_, {}, seconds_of)) < least) return;
+    tried_ = std::move(before);
+    place_ = place_before;
   }
 
   // The device takes a share of the updates where that is faster: neither it nor the host then waits for the other.

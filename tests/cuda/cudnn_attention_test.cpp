@@ -204,8 +204,8 @@ TEST_F(CudnnAttention, ARecordThatCannotBeKeptIsAnError) {
   recorded.library = "/no/such/libcudnn.so.9";
   EXPECT_THAT([&] { Attention absent(recorded); },
               testing::ThrowsMessage<Error>(AllOf(HasSubstr("this run's attention was made by"), HasSubstr("algorithms.txt"))));
-  for (const auto* damaged : {"attention nothing", "attention x: by cuDNN 9", "attention x: by cuDNN 9.1.0, engine",
-                              "attention x: by nobody", "attention x: by cuDNN , engine 1, knobs none"})
+  for (const auto* damaged : {"attention [nothing", "attention [x]: by cuDNN 9", "attention [x]: by cuDNN 9.1.0, engine",
+                              "attention [x]: by nobody", "attention [x]: by cuDNN , engine 1, knobs none"})
     EXPECT_THROW(AttentionRecord{damaged}, Error) << damaged;
 }
 

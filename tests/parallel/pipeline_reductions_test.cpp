@@ -135,7 +135,8 @@ TEST(PipelineReductions, AreThoseOfTheProgramsTimedTogether) {
         plans, of.model, [&](const StepMap& map) { return std::make_unique<ProfileCosts>(map, of.profile); }, of.profile, {});
     const double seconds = of.makespan(p), in_all = together.step_s.back();
     EXPECT_LE(seconds, in_all * (1 + 1e-9)) << c.order;
-    EXPECT_GE(seconds, in_all * (std::string(c.order) == "chimera" ? 0.93 : 0.999)) << fmt::format(
+    // Beside the gradients the programs send their ranks' squares and losses: some hundred bytes.
+    EXPECT_GE(seconds, in_all * (std::string(c.order) == "chimera" ? 0.93 : 0.997)) << fmt::format(
         "{}{}, {} data ranks, links of {} bytes/s", c.order, c.data.canonical ? ", canonical" : "", c.data.ranks, c.rate);
   }
 }
