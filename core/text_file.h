@@ -1,9 +1,8 @@
 // A file that somebody wrote by hand, as text: settings, profiles, orders.
 //
 // Threads: any.
-// Errors:  read_text_file() throws Error with the reason alone, "No such file or directory (errno 2)": the caller knows what
-// the
-//          file is for, and says so.
+// Errors:  read_text_file() throws Error with the reason alone, "No such file or directory (errno 2)": the caller says what the
+//          file is for.
 #pragma once
 
 #include <filesystem>

@@ -60,7 +60,7 @@ struct Tile {
 
 // What is known of a tile's rows when a loop is compiled: its weights by what is kept beside them, its states, its gradient.
 enum class WeightRows : std::uint8_t { numbers, bf16_copy, fp16_copy, low16, low8, random };
-enum class Rows : std::uint8_t { any, numbers, halves, codes };
+enum class Rows : std::uint8_t { numbers, halves, codes };
 template <class A>
 WeightRows weights_of(const Tile<A>& t) {
   if (t.weight != nullptr)
@@ -72,7 +72,6 @@ WeightRows weights_of(const Tile<A>& t) {
 // ... to the compiler.
 template <Rows kRows, class A>
 TERRACE_INLINE void know(Row<A>& row) {
-  if (kRows == Rows::any) return;
   if (kRows != Rows::numbers) row.numbers = nullptr;
   if (kRows != Rows::halves) row.halves = nullptr;
   if (kRows != Rows::codes) row.codes = nullptr;

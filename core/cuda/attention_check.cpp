@@ -119,4 +119,13 @@ std::string check_warpgroup_attention(const CheckPlace& place, std::int64_t head
   return {};
 }
 
+void issue_chosen(AttentionChoice& choice, const CheckPlace& place, const AttentionShape& shape, TensorView out, TensorView lse,
+                  TensorView qkv, const IssueAttention& warps, const IssueAttention& warpgroups) {
+  if (warpgroups_serve(qkv.dtype, shape.head_dim)) {
+    const auto check = [&] { return check_warpgroup_attention(place, shape.head_dim, warps, warpgroups); };
+    if (choice.of(shape.head_dim, check) == AttentionKernel::warpgroups) return warpgroups(shape, out, lse, qkv);
+  }
+  warps(shape, out, lse, qkv);
+}
+
 }  // namespace terrace::cuda

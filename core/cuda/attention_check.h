@@ -10,6 +10,7 @@
 #include <functional>
 #include <string>
 
+#include <terrace/core/cuda/attention_choice.h>
 #include <terrace/core/cuda/runtime.h>
 #include <terrace/core/cuda/workspace.h>
 #include <terrace/core/math.h>
@@ -29,5 +30,9 @@ using IssueAttention = std::function<void(const AttentionShape&, TensorView out,
 // What is wrong; empty: both kernels agree as closely as each has to be to the true value, and the bits are the same again.
 std::string check_warpgroup_attention(const CheckPlace& place, std::int64_t head_dim, const IssueAttention& warps,
                                       const IssueAttention& warpgroups);
+
+// Issues it by the kernel that the choice says, which may ask for the check.
+void issue_chosen(AttentionChoice& choice, const CheckPlace& place, const AttentionShape& shape, TensorView out, TensorView lse,
+                  TensorView qkv, const IssueAttention& warps, const IssueAttention& warpgroups);
 
 }  // namespace terrace::cuda

@@ -90,14 +90,8 @@ class Backend {
       cuda::attention_of_warpgroups(launcher, s, o, l, q);
       if (warpgroups_ == Warpgroups::wrong) cuda::ops::zero(launcher, {o.data, o.dtype, {64}});
     };
-    if (cuda::warpgroups_serve(qkv.dtype, shape.head_dim)) {
-      const auto kernel = attention_.of(shape.head_dim, [&] {
-        return cuda::check_warpgroup_attention({runtime_, *device_.host_memory(), launcher.stream(), launcher.workspace},
-                                               shape.head_dim, by_warps, by_warpgroups);
-      });
-      if (kernel == cuda::AttentionKernel::warpgroups) return by_warpgroups(shape, out, lse, qkv);
-    }
-    by_warps(shape, out, lse, qkv);
+    cuda::issue_chosen(attention_, {runtime_, *device_.host_memory(), launcher.stream(), launcher.workspace}, shape, out, lse,
+                       qkv, by_warps, by_warpgroups);
   }
   cuda::cudnn::Attention& cudnn() { return cudnn_; }
   [[nodiscard]] std::string algorithms() const { return attention_.algorithms() + cudnn_.lines(); }

@@ -11,22 +11,14 @@
 
 #include <terrace/core/cuda/arithmetic.h>
 
+#include "random_matrices.h"
+
 namespace terrace::test {
 namespace {
 
 using cuda::kWarp;
 
-struct EmulatedLaneTest : testing::Test {
-  std::uint64_t seed = std::random_device{}();
-  std::mt19937_64 random{seed};
-  testing::ScopedTrace trace{__FILE__, __LINE__, "seed " + std::to_string(seed)};
-
-  std::vector<bf16> matrix(std::size_t elements) {
-    std::vector<bf16> m(elements);
-    for (auto& x : m) x = bf16(std::uniform_real_distribution<float>(-2, 2)(random));
-    return m;
-  }
-};
+struct EmulatedLaneTest : RandomMatrices {};
 
 std::string failure_of(const cuda::LaunchShape& shape, const std::function<void(EmulatedLane&)>& kernel) {
   try {

@@ -14,6 +14,8 @@
 #include <terrace/core/cuda/kernels/fragments.h>
 #include <terrace/core/cuda/kernels/swizzled_tile.h>
 
+#include "random_matrices.h"
+
 namespace terrace::test {
 namespace {
 
@@ -24,17 +26,7 @@ using cuda::Swizzle;
 
 constexpr int kThreads = 4 * kWarp, kRows = 64, kDepth = 16;  // of a product
 
-struct EmulatedProductsTest : testing::Test {
-  std::uint64_t seed = std::random_device{}();
-  std::mt19937_64 random{seed};
-  testing::ScopedTrace trace{__FILE__, __LINE__, "seed " + std::to_string(seed)};
-
-  std::vector<bf16> matrix(std::size_t elements) {
-    std::vector<bf16> m(elements);
-    for (auto& x : m) x = bf16(std::uniform_real_distribution<float>(-2, 2)(random));
-    return m;
-  }
-};
+struct EmulatedProductsTest : RandomMatrices {};
 
 std::byte* aligned_shared(EmulatedLane& lane) {
   return lane.shared() + (-lane.shared_address(lane.shared()) & (cuda::kSwizzleAlignment - 1));

@@ -64,14 +64,8 @@ class CudaBackend {
     const auto by_warpgroups = [&](const AttentionShape& s, TensorView o, TensorView l, TensorView q) {
       cuda::ops::warpgroup_attention(launcher, s, o, l, q);
     };
-    if (cuda::warpgroups_serve(qkv.dtype, shape.head_dim)) {
-      const auto kernel = attention_.of(shape.head_dim, [&] {
-        return cuda::check_warpgroup_attention({runtime_, *device_.host_memory(), launcher.stream(), launcher.workspace},
-                                               shape.head_dim, by_warps, by_warpgroups);
-      });
-      if (kernel == cuda::AttentionKernel::warpgroups) return by_warpgroups(shape, out, lse, qkv);
-    }
-    by_warps(shape, out, lse, qkv);
+    cuda::issue_chosen(attention_, {runtime_, *device_.host_memory(), launcher.stream(), launcher.workspace}, shape, out, lse,
+                       qkv, by_warps, by_warpgroups);
   }
   // The library's line comes first, and belongs to all; where it chose nothing, nothing is recorded.
   [[nodiscard]] std::string algorithms() const {

@@ -1,0 +1,28 @@
+// A test that draws matrices, and says by which seed when it fails.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <terrace/core/dtype.h>
+
+namespace terrace::test {
+
+struct RandomMatrices : testing::Test {
+  std::uint64_t seed = std::random_device{}();
+  std::mt19937_64 random{seed};
+  testing::ScopedTrace trace{__FILE__, __LINE__, "seed " + std::to_string(seed)};
+
+  std::vector<bf16> matrix(std::size_t elements) {
+    std::vector<bf16> m(elements);
+    for (auto& x : m) x = bf16(std::uniform_real_distribution<float>(-2, 2)(random));
+    return m;
+  }
+};
+
+}  // namespace terrace::test
