@@ -104,7 +104,8 @@ TERRACE_AVX512VBMI void coded_loop(const Tile<float>& tile, const FactorsOf<Rule
       state0.encode_before(i, guessed0);
       if constexpr (kTwo) state1.encode_before(i, guessed1);
       Random random{};
-      if (t.is_random) random = Random::of(keys, t.random.stream, (t.random.first + static_cast<std::uint64_t>(i)) / 8);
+      if (t.is_random)
+        random = Random::of(keys, t.random.stream, first_random_block(t.random.first + static_cast<std::uint64_t>(i)));
 #pragma GCC unroll 2
       for (std::size_t pair = 0; pair < 2; ++pair) {
         const auto at = i + static_cast<std::int64_t>(pair) * G::kElements;

@@ -76,7 +76,7 @@ TERRACE_INLINE void mixed(const Tile<float>& tile, const FactorsOf<Rule, float>&
   using Bits = typename L::Bits;
   constexpr auto kStates = Rule::kStates.size();
   constexpr auto kElements = G::kElements;
-  static_assert(Random::kElements == 2 * kElements);
+  static_assert(Random::kElements == 2 * kElements && kRandomElements % Random::kElements == 0);
   auto t = tile;
   know<kWeights>(t);
   if constexpr (kStates > 0) know<kStateRows>(t.state0);
@@ -94,19 +94,28 @@ TERRACE_INLINE void mixed(const Tile<float>& tile, const FactorsOf<Rule, float>&
     Rule::element(f, w.first, g.first, s0.first, s1.first);
     Rule::element(f, w.second, g.second, s0.second, s1.second);
     write_weights(h, t, i, random, w);
-    if constexpr (kStates > 0) s0.to_state(h, t.state0, i);
-    if constexpr (kStates > 1) s1.to_state(h, t.state1, i);
+    write_states<kStates>(h, t, i, s0, s1);
   };
   std::int64_t i = 0;
   if (t.is_random) {
-    const auto behind = static_cast<std::int64_t>(t.random.first % Random::kElements);  // the element that a draw begins with
-    const std::int64_t begin = behind == 0 ? 0 : std::min(t.count, Random::kElements - behind);
+    const auto behind = static_cast<std::int64_t>(t.random.first % kRandomElements);  // the element that a draw begins with
+    const std::int64_t begin = behind == 0 ? 0 : std::min(t.count, kRandomElements - behind);
     one_by_one<Rule>(tile, factors, 0, begin);
     const RandomKeys keys(t.random.seed);
-    for (i = begin; i + 2 * kElements <= t.count; i += 2 * kElements) {
-      const auto random = Random::of(keys, t.random.stream, (t.random.first + static_cast<std::uint64_t>(i)) / 8);
-      group(i, random.first);
-      group(i + kElements, random.second);
+    auto block = first_random_block(t.random.first + static_cast<std::uint64_t>(begin));
+    const auto draw = [&]() __attribute__((always_inline)) {
+      const auto random = Random::of(keys, t.random.stream, block);
+      block += Random::kBlocks;
+      return random;
+    };
+    auto random = draw();
+    for (i = begin; i + kRandomElements <= t.count; i += kRandomElements) {
+      for (std::int64_t at = i; at < i + kRandomElements / 2; at += kElements) {
+        const auto next = draw();  // a group ahead, so that nothing waits for it
+        group(at, random.first);
+        group(at + kRandomElements / 2, random.second);
+        random = next;
+      }
     }
   } else {
     for (; i + kElements <= t.count; i += kElements) group(i, Bits{});

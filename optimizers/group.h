@@ -90,22 +90,25 @@ struct HalfRowIn {
 };
 
 // The bf16 states of two vectors of 16 in a row by one instruction, which takes every subnormal number for zero. Where that
-// made no zero, it rounded as a state is rounded.
-template <class Bits>
-struct Bf16Row {
-  Bits row;
-  bool has_zeros;
-};
+// made no zero, it rounded as a state is rounded. What is written is a variable of its own: a member would go through memory.
 template <class L>
-TERRACE_INLINE Bf16Row<typename L::Bits> bf16_row(const L& first, const L& second, typename L::Bits magnitudes) {
-  Bf16Row<typename L::Bits> bf16{{}, true};
+TERRACE_INLINE typename L::Bits bf16_row(const L& first, const L& second) {
+  typename L::Bits row{};
 #if defined(__x86_64__) && !defined(__clang__)  // which has no room for such an operand before it inlines
-  asm("vcvtne2ps2bf16 %2, %3, %0\n\tvptestnmw %4, %0, %%k1\n\tkortestd %%k1, %%k1"
-      : "=v"(bf16.row), "=@ccnz"(bf16.has_zeros)
-      : "v"(first.numbers), "v"(second.numbers), "v"(magnitudes)
-      : "k1");
+  asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(row) : "v"(first.numbers), "v"(second.numbers));
 #endif
-  return bf16;
+  return row;
+}
+template <class Bits>
+TERRACE_INLINE bool have_zeros(Bits row0, Bits row1, Bits magnitudes) {
+  bool have = true;
+#if defined(__x86_64__) && !defined(__clang__)
+  asm("vptestnmw %3, %1, %%k1\n\tvptestnmw %3, %2, %%k2\n\tkortestd %%k2, %%k1"
+      : "=@ccnz"(have)
+      : "v"(row0), "v"(row1), "v"(magnitudes)
+      : "k1", "k2");
+#endif
+  return have;
 }
 
 // A group of elements in two vectors.
@@ -113,6 +116,7 @@ template <class L, Isa kIsa, Layout kLayout>
 struct Group {
   using Lane = L;
   using Bits = typename L::Bits;
+  static constexpr bool kHasBf16 = kIsa == Isa::avx512bf16;  // then all states are bf16
   // What is rounded is an operation's result: its NaN is the processor's own or an operand's, a quiet one. Where operands were
   // widened, no bit of its lower half is set either.
   using Ops = LaneBits<L, kLayout == Layout::pairs ? Nans::round : Nans::quiet>;
@@ -157,11 +161,11 @@ struct Group {
   }
   TERRACE_INLINE void to_state(const Halves& h, const Row<float>& row, std::int64_t i) const {
     if (row.halves == nullptr) return to_numbers(row.numbers + i);
-    if constexpr (kIsa == Isa::avx512bf16) {
-      const auto bf16 = bf16_row(first, second, h.below_half | h.below_half << 16);
-      if (!bf16.has_zeros) return store(row.halves + i, kLayout == Layout::pairs ? L::alternating(bf16.row) : bf16.row);
-    }
     store(row.halves + i, to_nearest_even(h));
+  }
+  // Of a bf16_row(), which is in order.
+  TERRACE_INLINE static void to_state(const Row<float>& row, std::int64_t i, Bits bf16) {
+    store(row.halves + i, kInOrder ? bf16 : L::alternating(bf16));
   }
   // h.state() of all, halves beside halves: up where the part that is cut off is above the middle, or is the middle of an odd
   // number.
@@ -212,6 +216,20 @@ TERRACE_INLINE void write_weights(const typename G::Halves& h, const Tile<float>
   } else if (t.copy != nullptr) {
     G::to_halves(h, t.copy + i, h.weight(first), h.weight(second));
   }
+}
+
+template <std::size_t kStates, class G>
+TERRACE_INLINE void write_states(const typename G::Halves& h, const Tile<float>& t, std::int64_t i, const G& s0, const G& s1) {
+  if constexpr (G::kHasBf16 && kStates > 0) {
+    const auto row0 = bf16_row(s0.first, s0.second), row1 = kStates > 1 ? bf16_row(s1.first, s1.second) : row0;
+    if (!have_zeros(row0, row1, h.below_half | h.below_half << 16)) {
+      G::to_state(t.state0, i, row0);
+      if constexpr (kStates > 1) G::to_state(t.state1, i, row1);
+      return;
+    }
+  }
+  if constexpr (kStates > 0) s0.to_state(h, t.state0, i);
+  if constexpr (kStates > 1) s1.to_state(h, t.state1, i);
 }
 
 // Hardware fetches ahead within a page of memory only. At every page's begin each row would wait for the memory once, and a

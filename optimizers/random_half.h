@@ -1,6 +1,7 @@
 // The random bits of stochastic rounding: Philox4x32-7 of counters (block, stream) with key `seed`, as core/philox.h but for
-// the rounds. Element e takes half e % 2, the lower first, of word e / 2 % 4 of block e / 8, so a block of four words serves
-// eight elements.
+// the rounds. Eight blocks serve 64 elements: each of them four elements in a row of the first 32 with its words b and a, and
+// as many of the others with d and c; a word serves two, with its lower half and with its upper one. So vectors of 64-bit
+// places hold a block each, and what the last round's products leave lies where elements lie.
 //
 // Internal to optimizers/. Threads: any.
 #pragma once
@@ -47,12 +48,15 @@ TERRACE_INLINE void random_words(std::uint32_t& a, std::uint32_t& b, std::uint32
   }
 }
 
+inline constexpr std::int64_t kRandomElements = 64;
+// Of the elements from a multiple of kRandomElements on.
+TERRACE_INLINE std::uint64_t first_random_block(std::uint64_t element) { return element / 8; }
+
 TERRACE_INLINE std::uint32_t random_half(std::uint64_t seed, std::uint64_t stream, std::uint64_t element) {
   std::uint32_t a, b, c, d;
-  random_words(a, b, c, d, seed, stream, element / 8);
-  const auto place = static_cast<std::uint32_t>(element % 8);
-  const std::uint32_t word = place < 4 ? (place < 2 ? a : b) : (place < 6 ? c : d);
-  return place % 2 == 0 ? word & 0xffffU : word >> 16;
+  random_words(a, b, c, d, seed, stream, first_random_block(element / 64 * 64) + element % 32 / 4);
+  const std::uint32_t word = element % 64 < 32 ? (element % 4 < 2 ? b : a) : (element % 4 < 2 ? d : c);
+  return element % 2 == 0 ? word & 0xffffU : word >> 16;
 }
 
 }  // namespace terrace

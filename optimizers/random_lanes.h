@@ -54,7 +54,8 @@ TERRACE_INLINE Words product_of_lower(Words a, Words b) {
 #endif
 }
 
-// Of 4 · kLanes elements, from a multiple of it on: two vectors of pairs of halves, as rows of 16 bits lie in lanes.
+// Of kBlocks blocks in a row, whose elements are 2 · kLanes in a row of a draw's first half, and of its second half: vectors of
+// pairs of halves, as rows of 16 bits lie in lanes.
 template <int kLanes>
 struct RandomLanes {
   using Bits = typename VectorsOf<kLanes>::Bits;
@@ -62,21 +63,23 @@ struct RandomLanes {
   static constexpr int kBlocks = kLanes / 2;
   static constexpr std::int64_t kElements = std::int64_t{8} * kBlocks;
 
-  // A block's words a, b, c and d lie in a place of a vector each. A product is the next round's word as it is.
+  // A block's words a, b, c and d lie in a place of a vector each. A product is the next round's word as it is, and the last
+  // round's hold b and d where elements take them from.
   TERRACE_INLINE static RandomLanes of(const RandomKeys& keys, std::uint64_t stream, std::uint64_t block) {
     Words a = counts(std::make_integer_sequence<int, kBlocks>{}) + block;
     Words b = a >> 32, c = all(stream), d = all(stream >> 32);
     const Words m0 = all(kRandomFactor0), m1 = all(kRandomFactor1);
+    constexpr std::size_t kLast = kRandomRounds - 1;
     TERRACE_UNROLL_ALL
-    for (std::size_t round = 0; round < kRandomRounds; ++round) {
+    for (std::size_t round = 0; round < kLast; ++round) {
       const Words p0 = product_of_lower(a, m0), p1 = product_of_lower(c, m1);
       a = (p1 >> 32) ^ b ^ keys.first[round];
       b = p1;
       c = (p0 >> 32) ^ d ^ keys.second[round];
       d = p0;
     }
-    const Words lower = all(0xffffffffU);
-    return in_order((a & lower) | (b << 32), (c & lower) | (d << 32), std::make_integer_sequence<int, kBlocks>{});
+    return {reinterpret_cast<Bits>(product_of_lower(c, m1) ^ (b << 32) ^ (keys.first[kLast] << 32)),
+            reinterpret_cast<Bits>(product_of_lower(a, m0) ^ (d << 32) ^ (keys.second[kLast] << 32))};
   }
 
   Bits first, second;
@@ -86,11 +89,6 @@ struct RandomLanes {
   template <int... kPlace>
   TERRACE_INLINE static Words counts(std::integer_sequence<int, kPlace...>) {
     return Words{kPlace...};
-  }
-  template <int... kPlace>
-  TERRACE_INLINE static RandomLanes in_order(Words ab, Words cd, std::integer_sequence<int, kPlace...>) {
-    return {reinterpret_cast<Bits>(__builtin_shufflevector(ab, cd, (kPlace / 2 + kPlace % 2 * kBlocks)...)),
-            reinterpret_cast<Bits>(__builtin_shufflevector(ab, cd, ((kBlocks + kPlace) / 2 + kPlace % 2 * kBlocks)...))};
   }
 };
 

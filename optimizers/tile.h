@@ -32,9 +32,6 @@ struct Row {
   }
 };
 
-// Random halves of a tile of 8-bit codes are drawn from a multiple of this on.
-inline constexpr std::int64_t kRandomElements = 64;
-
 // Weights are
 //   `weight`                      numbers; with `copy`, their 16-bit copy is written, as `copy_is_fp16` says
 //   `copy` and `low`              the upper and lower halves of numbers

@@ -65,9 +65,9 @@ inline std::array<std::uint32_t, 4> philox7(std::array<std::uint32_t, 4> x, std:
 }
 inline std::uint32_t random_half_of(std::uint64_t seed, std::uint64_t stream, std::uint64_t element) {
   const auto low = [](std::uint64_t x) { return static_cast<std::uint32_t>(x); };
-  const auto words =
-      philox7({low(element / 8), low(element / 8 >> 32), low(stream), low(stream >> 32)}, {low(seed), low(seed >> 32)});
-  const auto word = words.at(element / 2 % 4);
+  const auto block = element / 64 * 8 + element % 32 / 4;
+  const auto words = philox7({low(block), low(block >> 32), low(stream), low(stream >> 32)}, {low(seed), low(seed >> 32)});
+  const auto word = words.at(std::array{1U, 0U, 3U, 2U}.at(element % 64 / 32 * 2 + element % 4 / 2));
   return element % 2 == 0 ? word & 0xffffU : word >> 16;
 }
 // Up as often as the random half lies in the part that is cut off.
