@@ -88,7 +88,7 @@ TERRACE_AVX512VBMI void coded_loop(const Tile<float>& tile, const FactorsOf<Rule
   if constexpr (kTwo) know<Rows::codes>(t.state1);
   const auto f = in_all_lanes<Rule, L>(factors);
   const auto h = G::Ops::halves();
-  const RandomKeys keys(t.random.seed);
+  const RandomKeys keys(t.random);
   CodedState<sign_of(Rule::kStates.front())> state0(t.state0);
   CodedState<sign_of(Rule::kStates.back())> state1(t.state1);
   for (std::int64_t first = 0; first < t.count; first += kBlockElements) {
@@ -104,8 +104,7 @@ TERRACE_AVX512VBMI void coded_loop(const Tile<float>& tile, const FactorsOf<Rule
       state0.encode_before(i, guessed0);
       if constexpr (kTwo) state1.encode_before(i, guessed1);
       Random random{};
-      if (t.is_random)
-        random = Random::of(keys, t.random.stream, first_random_block(t.random.first + static_cast<std::uint64_t>(i)));
+      if (t.is_random) random = Random::of(keys, first_random_block(t.random.first + static_cast<std::uint64_t>(i)));
 #pragma GCC unroll 2
       for (std::size_t pair = 0; pair < 2; ++pair) {
         const auto at = i + static_cast<std::int64_t>(pair) * G::kElements;

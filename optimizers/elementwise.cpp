@@ -218,7 +218,8 @@ void run_tiles(ThreadPool& pool, Isa isa, const UpdateStep& step, const ChunkUpd
               .count = count,
               .first = tile_first};
     weights.open(*part, tile_first, count, nullptr, t);
-    if (count == 0 || (t.is_random && t.random.first % kRandomElements != 0)) return tile_first;
+    if (count == 0) return tile_first;
+    if (t.is_random && (t.random.first % kRandomElements != 0 || !share_upper_words(t.random, count))) return tile_first;
     loop(static_cast<std::size_t>(part - chunk.parts.begin()), t);
     return tile_first + count;
   };

@@ -84,7 +84,7 @@ TERRACE_INLINE void mixed(const Tile<float>& tile, const FactorsOf<Rule, float>&
   if constexpr (kLayout == Layout::pairs) know<Rows::halves>(t.gradient);
   const auto f = in_all_lanes<Rule, L>(factors);
   const auto h = G::Ops::halves();
-  const auto group = [&](std::int64_t i, Bits random) __attribute__((always_inline)) {
+  const auto updated = [&](std::int64_t i) __attribute__((always_inline)) {
     ask_ahead<kElements>(t, i);
     auto w = read_weights<G>(h, t, i);
     const auto g = G::of(h, t.gradient, i);
@@ -93,32 +93,29 @@ TERRACE_INLINE void mixed(const Tile<float>& tile, const FactorsOf<Rule, float>&
     if constexpr (kStates > 1) s1 = G::of(h, t.state1, i);
     Rule::element(f, w.first, g.first, s0.first, s1.first);
     Rule::element(f, w.second, g.second, s0.second, s1.second);
-    write_weights(h, t, i, random, w);
     write_states<kStates>(h, t, i, s0, s1);
+    return w;
   };
   std::int64_t i = 0;
   if (t.is_random) {
+    if (!share_upper_words(t.random, t.count)) return one_by_one<Rule>(tile, factors, 0, t.count);
     const auto behind = static_cast<std::int64_t>(t.random.first % kRandomElements);  // the element that a draw begins with
     const std::int64_t begin = behind == 0 ? 0 : std::min(t.count, kRandomElements - behind);
     one_by_one<Rule>(tile, factors, 0, begin);
-    const RandomKeys keys(t.random.seed);
+    const RandomKeys keys(t.random);
     auto block = first_random_block(t.random.first + static_cast<std::uint64_t>(begin));
-    const auto draw = [&]() __attribute__((always_inline)) {
-      const auto random = Random::of(keys, t.random.stream, block);
-      block += Random::kBlocks;
-      return random;
-    };
-    auto random = draw();
+    auto random = Random::of(keys, block);
     for (i = begin; i + kRandomElements <= t.count; i += kRandomElements) {
       for (std::int64_t at = i; at < i + kRandomElements / 2; at += kElements) {
-        const auto next = draw();  // a group ahead, so that nothing waits for it
-        group(at, random.first);
-        group(at + kRandomElements / 2, random.second);
+        const auto next = Random::of(keys, block += Random::kBlocks);  // so that nothing waits for it
+        const auto first = updated(at), second = updated(at + kRandomElements / 2);
+        write_weights(h, t, at, random.first, first);
+        write_weights(h, t, at + kRandomElements / 2, random.second, second);
         random = next;
       }
     }
   } else {
-    for (; i + kElements <= t.count; i += kElements) group(i, Bits{});
+    for (; i + kElements <= t.count; i += kElements) write_weights(h, t, i, Bits{}, updated(i));
   }
   one_by_one<Rule>(tile, factors, i, t.count);
 }

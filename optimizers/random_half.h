@@ -51,6 +51,11 @@ TERRACE_INLINE void random_words(std::uint32_t& a, std::uint32_t& b, std::uint32
 inline constexpr std::int64_t kRandomElements = 64;
 // Of the elements from a multiple of kRandomElements on.
 TERRACE_INLINE std::uint64_t first_random_block(std::uint64_t element) { return element / 8; }
+// Whether the blocks of these elements differ in the lower 32 bits of their numbers alone, as they do but once in 2^35
+// elements.
+TERRACE_INLINE bool share_upper_words(const RandomBits& bits, std::int64_t count) {
+  return first_random_block(bits.first) >> 32 == first_random_block(bits.first + static_cast<std::uint64_t>(count)) >> 32;
+}
 
 TERRACE_INLINE std::uint32_t random_half(std::uint64_t seed, std::uint64_t stream, std::uint64_t element) {
   std::uint32_t a, b, c, d;

@@ -13,15 +13,22 @@
 
 namespace terrace {
 
-// The keys of all rounds, where vectors can be filled with them.
+// What rounds take with `^`, where vectors can be filled with it: their keys, and what the first three make of those words that
+// the blocks of a stream share while their numbers differ in the lower 32 bits alone.
 struct RandomKeys {
   std::array<std::uint64_t, kRandomRounds> first = {}, second = {};
-  explicit RandomKeys(std::uint64_t seed) {
-    auto k0 = static_cast<std::uint32_t>(seed), k1 = static_cast<std::uint32_t>(seed >> 32);
+  explicit RandomKeys(const RandomBits& from) {
+    auto k0 = static_cast<std::uint32_t>(from.seed), k1 = static_cast<std::uint32_t>(from.seed >> 32);
     for (std::size_t round = 0; round < kRandomRounds; ++round) {
       first[round] = k0, second[round] = k1;
       next_random_keys(k0, k1);
     }
+    const auto product = [](std::uint64_t a, std::uint32_t b) { return (a & 0xffffffffU) * b; };
+    const std::uint64_t p1 = product(from.stream, kRandomFactor1);
+    const std::uint64_t p0 = product((p1 >> 32) ^ (first_random_block(from.first) >> 32) ^ first[0], kRandomFactor0);
+    second[0] ^= from.stream >> 32;
+    first[1] ^= p1, second[1] ^= p0 >> 32;
+    second[2] ^= p0;
   }
 };
 
@@ -65,13 +72,14 @@ struct RandomLanes {
 
   // A block's words a, b, c and d lie in a place of a vector each. A product is the next round's word as it is, and the last
   // round's hold b and d where elements take them from.
-  TERRACE_INLINE static RandomLanes of(const RandomKeys& keys, std::uint64_t stream, std::uint64_t block) {
-    Words a = counts(std::make_integer_sequence<int, kBlocks>{}) + block;
-    Words b = a >> 32, c = all(stream), d = all(stream >> 32);
+  TERRACE_INLINE static RandomLanes of(const RandomKeys& keys, std::uint64_t block) {
     const Words m0 = all(kRandomFactor0), m1 = all(kRandomFactor1);
+    const Words own = product_of_lower(counts(std::make_integer_sequence<int, kBlocks>{}) + block, m0);
+    Words b = product_of_lower((own >> 32) ^ keys.second[0], m1), d = {};
+    Words a = (b >> 32) ^ keys.first[1], c = own ^ keys.second[1];
     constexpr std::size_t kLast = kRandomRounds - 1;
     TERRACE_UNROLL_ALL
-    for (std::size_t round = 0; round < kLast; ++round) {
+    for (std::size_t round = 2; round < kLast; ++round) {
       const Words p0 = product_of_lower(a, m0), p1 = product_of_lower(c, m1);
       a = (p1 >> 32) ^ b ^ keys.first[round];
       b = p1;

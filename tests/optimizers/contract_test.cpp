@@ -75,14 +75,15 @@ void specify(const Case& optimizer, const UpdateStep& step, double decay, A& w, 
     optimizer.in_fp32(optimizer.settings, step, decay, w, g, s0, s1);
 }
 
-// What docs/optimizers.md says becomes of a chunk. Numbers go in as they are stored and come out as they will be stored.
+// What docs/optimizers.md says becomes of a chunk, whose second part begins with this element of its tensor. Numbers go in as
+// they are stored and come out as they will be stored.
 template <class A>
 void expect_specified_steps(const Case& optimizer, const Optimizer& tested, ThreadPool& pool, TestChunk chunk, unsigned steps,
-                            const std::function<UpdateStep(std::uint64_t)>& step_of) {
+                            const std::function<UpdateStep(std::uint64_t)>& step_of, std::uint64_t tensor_element = 0) {
   draw_weights(chunk, 7);
   const auto n = chunk.elements();
   chunk.parts = {{.first = 0, .count = 64, .gradient_scale = 0.3, .stream = 77, .tensor_element = 1003},
-                 {.first = 64, .count = n - 80, .decay = 0, .stream = 78},
+                 {.first = 64, .count = n - 80, .decay = 0, .stream = 78, .tensor_element = tensor_element},
                  {.first = n - 13, .count = 13, .rate = 0.5, .stream = 79, .tensor_element = 6}};
   const auto states = chunk.recipe().states;
   for (unsigned t = 1; t <= steps; ++t) {
@@ -128,6 +129,15 @@ TEST_P(OptimizerContract, HundredStepsGiveTheBitsOfTheSpecificationOnEveryInstru
       expect_specified_steps<double>(optimizer(), *tested, pool_, c, 100, step_of);
     else
       expect_specified_steps<float>(optimizer(), *tested, pool_, c, 100, step_of);
+  }
+}
+
+// Where the number of a block of random bits outgrows 32 bits.
+TEST_P(OptimizerContract, StepsWithinAGiganticTensorAreTheSpecifiedOnes) {
+  for (const auto isa : kAllIsas) {
+    if (!runs(isa)) continue;
+    const auto c = chunk(1003);
+    if (!c.fp64()) expect_specified_steps<float>(optimizer(), *make(isa), pool_, c, 3, step_of, (1ULL << 35) - 512);
   }
 }
 
