@@ -48,6 +48,12 @@ TEST_F(WithGpu, AClockOfEachRankDoesNotDecideWhoMakesAttention) {
                  2, {"TERRACE_ATTENTION=faster", "use own or cudnn"});
 }
 
+TEST_F(WithGpu, TheUsualBudgetLeavesRoomForWhatCudnnTakes) {
+  const auto words = tiny("plan", {"--device", "cuda:0"});
+  EXPECT_THAT(with_gpu(words, {{"TERRACE_ATTENTION", "own"}}).out, HasSubstr("device       2.00 GiB"));
+  EXPECT_THAT(with_gpu(words, {{"TERRACE_ATTENTION", "cudnn"}}).out, HasSubstr("device       1.00 GiB"));
+}
+
 // The library is made up; what it reads and writes are the run's chunks.
 TEST_F(WithGpu, ARunThroughGpuDirectStorageEndsWithTheSameWeights) {
   const auto cpu = train({"--out-dir", "on_cpu"});
