@@ -34,6 +34,10 @@ struct GpuSearch {
 // Asks the driver only, so that no CUDA library is mapped where there is no GPU. Tests give another driver.
 GpuSearch find_gpus(const std::string& driver = "libcuda.so.1");
 
+// Of device memory beside a stream's workspace, where cuDNN may make attention: four groups of four heads of 4,096 positions.
+// How calls are cut follows from it.
+inline constexpr std::uint64_t kCudnnRoomBytes = 576 * kMiB;
+
 struct CudaOptions {
   int index = 0;
   std::uint64_t memory_limit_bytes = kUnlimited;  // of memory(), exact

@@ -85,9 +85,9 @@ std::uint64_t usual_device_bytes(const RunConfig& c) {
   if (c.device == "cpu") return read_topology().available_memory_bytes / 2 / 100 * 95;
   const auto all = find_gpu(c, c.local_rank).memory_bytes;
   const char* const attention = std::getenv("TERRACE_ATTENTION");
-  const bool has_cudnn_room = attention && std::string_view(attention) != "own";  // docs/gpu-attention.md
+  const bool cudnn = attention && std::string_view(attention) != "own";
   const auto libraries =
-      kGiB + (c.dp > 1 ? kGiB : 0) + (has_cudnn_room ? kGiB : 0);  // the driver's, cuBLAS's, NCCL's, cuDNN's own
+      kGiB + (c.dp > 1 ? kGiB : 0) + (cudnn ? kCudnnRoomBytes : 0);  // the driver's, cuBLAS's, NCCL's, cuDNN's
   return all - std::min(all, std::max(all / 20, libraries));
 }
 

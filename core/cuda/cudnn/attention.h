@@ -15,14 +15,11 @@
 #include <optional>
 #include <string>
 
+#include <terrace/core/cuda.h>
 #include <terrace/core/cuda/cudnn/attention_graph.h>
 #include <terrace/core/cuda/cudnn/attention_record.h>
 
 namespace terrace::cuda::cudnn {
-
-// Of device memory beside a stream's workspace, where cuDNN may be used: four groups of four heads of 4,096 positions. How
-// calls are cut follows from it.
-inline constexpr std::size_t kRoomBytes = std::size_t{576} << 20;
 
 enum class Use { never, always, where_faster };
 Use parse_use(const std::string& text);  // "own", "cudnn" or "faster"; empty: own. Error(Exit::usage) for anything else
@@ -31,7 +28,7 @@ struct AttentionOptions {
   Use use = Use::never;
   std::string run = {}, machine = {};  // Math::algorithms() of the run's earlier part, and of the machine's profile
   std::string library = kLibrary;
-  std::size_t room_bytes = kRoomBytes;
+  std::size_t room_bytes = kCudnnRoomBytes;
   // How long the GPU works on what a function issues on a stream, in nanoseconds.
   std::function<double(void* stream, const std::function<void()>& issue)> time_ns = {};
 };
