@@ -29,11 +29,11 @@ fi
 export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp${TSAN_OPTIONS:+:$TSAN_OPTIONS}"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 
-# Kernels on the host are fibers of one thread: nothing to race with, and a switch of fibers takes ThreadSanitizer very long (those of whole
-# layers, in the engine too).
+# Kernels on the host are fibers of one thread: nothing to race with, and a switch of fibers takes ThreadSanitizer very long (in the engine
+# and under communicators, too).
 declare -A left_out_labels=([asan-ubsan]='^$' [tsan]='^(emulated_lane_test|cuda_(attention|update|layer_update|kernels|math|layers)_test)$')
 # Nor processes under MPI: ThreadSanitizer does not see how Open MPI's own threads wait for each other.
-declare -A left_out_names=([asan-ubsan]='^$' [tsan]='communicator_contract_mpi|Ranks\.(Processes|AKilledProcess)|CudaEngine\.(UpdatesOfWhole|RanksThatShare)Layers')
+declare -A left_out_names=([asan-ubsan]='^$' [tsan]='communicator_contract_mpi|Ranks\.(Processes|AKilledProcess)|CudaEngine\.(UpdatesOfWholeLayers|RanksThatShareLayers|UpdatesByItsKernels)|PackedBlocks.*/nccl')
 [ "$short" = 0 ] || left_out_names[asan-ubsan]='communicator_contract_mpi'
 
 for preset in "${presets[@]}"; do
