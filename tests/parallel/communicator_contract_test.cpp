@@ -119,7 +119,7 @@ TEST_P(CommunicatorContract, LargeReductionsFoldInRankOrder) {
 TEST_P(CommunicatorContract, PackedBlocksFoldInRankOrderBitForBit) {
   // Several pieces of what is staged; kernels of GPUs are emulated, a thread at a time.
   const bool on_gpus = GetParam().name == "nccl";
-  const std::size_t most = on_gpus ? 60 : 4000, usual = on_gpus ? 4 : 40;
+  const std::size_t most = on_gpus ? 60 : 1500, usual = on_gpus ? 4 : 40;
   run([most, usual](Rank& rank) {
     const auto stream = rank.device.make_stream("comm");
     auto& comm = *rank.comm;
