@@ -205,7 +205,10 @@ void Residency::drop(ChunkId chunk) {
   const Kind kind = kind_of(chunk);
   at(chunk).content = false;
   keep_on_disk(chunk, kind != Kind::gradient && kind != Kind::activation);
-  for (const Tier t : kAllTiers) give_up(chunk, t);
+  for (const Tier t : kAllTiers) {
+    at(head(chunk, t)).unit[t].promised = false;
+    give_up(chunk, t);
+  }
 }
 
 bool Residency::offload(ChunkId chunk, const Clock& not_before, std::vector<Move>& moves) {

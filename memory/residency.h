@@ -71,6 +71,10 @@ class Residency {
   // A hint: brings content into `tier` (through the host where needed) if that costs nothing needed sooner. Returns whether it
   // is (going to be) there.
   bool prefetch(ChunkId chunk, Tier tier, const Clock& not_before, std::vector<Move>& moves);
+  // A hint, too, of a chunk without content: takes a place for what will be written there, if that costs nothing needed sooner
+  // and nobody's place on the host, so that whoever writes it need not wait for others to leave. Until then the place may be
+  // taken for something else, as any that is not in use. Returns whether there is one.
+  bool place_ahead(ChunkId chunk, Tier tier, const Clock& not_before, std::vector<Move>& moves);
   // The opposite hint: the chunk's place on the device is given up now, its content is sent down where nothing else holds it.
   // Room is made below as an eviction makes it. A chunk in use or without a place stays as it is, and so does one for which
   // there is no room below. Returns whether it is (going to be) gone.
@@ -114,6 +118,7 @@ class Residency {
     std::uint32_t valid = 0, only = 0;                                  // chunks of it that are valid here; and nowhere else
     std::array<std::uint32_t, kLeavings> listed{kUnlisted, kUnlisted};  // positions in evictable_
     bool held = false;                                                  // a part of the request being decided: no victim
+    bool promised = false;                                              // place_ahead(): kept though nothing is there yet
   };
   struct Chunk {
     RunId run{};
@@ -184,6 +189,7 @@ class Residency {
   bool room(ChunkId head, Tier t, Order& order);
   std::optional<ChunkId> next_victim(Tier t, bool only_free, const Order& order);
   std::optional<Victims> plan_prefetch(ChunkId c, Tier t);
+  bool evict_all(const Victims& victims, Order& order);
   std::optional<ChunkId> worthwhile_victim(Tier t, ChunkId incoming, std::span<const ChunkId> spared,
                                            std::span<const ChunkId> gone);
 

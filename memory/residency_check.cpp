@@ -75,7 +75,9 @@ void Residency::check() const {
       demand(valid == unit.valid && only == unit.only, c, t, "what is valid in the unit is counted wrong");
       demand(pins == unit.pins, c, t, "pins of the unit and of its chunks differ");
       demand(!unit.held, c, t, "held after its request was decided");
-      demand(!here.placed || valid > 0 || (t == Tier::disk && chunk.kept_on_disk), c, t, "a place that nothing needs");
+      demand(here.placed || !unit.promised, c, t, "promised and without a place");
+      demand(!here.placed || valid > 0 || unit.promised || (t == Tier::disk && chunk.kept_on_disk), c, t,
+             "a place that nothing needs");
       const bool evictable = t != Tier::disk && here.placed && pins == 0;
       for (std::size_t which = 0; which < kLeavings; ++which) {
         const bool in_list = evictable && (which == static_cast<std::size_t>(Leaving::any) || only == 0);

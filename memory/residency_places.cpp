@@ -75,13 +75,15 @@ void Residency::unplace(ChunkId head, Tier t) {
     here = Copy{};
     times = Clocks{};
   }
+  at(head).unit[t].promised = false;
   relist(head, t);
 }
 
 void Residency::settle(ChunkId head, Tier t) {
   if (!copy(head, t).placed) return;
   const Unit& unit = at(head).unit[t];
-  const bool needed = unit.valid > 0 || unit.pins > 0 || unit.held || (t == Tier::disk && at(head).kept_on_disk);
+  const bool needed =
+      unit.valid > 0 || unit.pins > 0 || unit.held || unit.promised || (t == Tier::disk && at(head).kept_on_disk);
   if (!needed) return unplace(head, t);
   relist(head, t);
 }
@@ -118,6 +120,7 @@ void Residency::hold(ChunkId head, Tier t, bool held) {
 void Residency::pin(ChunkId c, Tier t) {
   ++copy(c, t).pins;
   const ChunkId unit = head(c, t);
+  at(unit).unit[t].promised = false;
   if (at(unit).unit[t].pins++ == 0) pinned_bytes_[t] += unit_bytes(unit, t);
   relist(unit, t);
 }

@@ -1,4 +1,4 @@
-// Prefetching: feasible as a whole, and worth every victim, or nothing happens.
+// Prefetching, of content and of places: feasible as a whole, and worth every victim, or nothing happens.
 #include <algorithm>
 #include <stdexcept>
 
@@ -20,15 +20,31 @@ bool Residency::prefetch(ChunkId chunk, Tier tier, const Clock& not_before, std:
   const auto victims = plan_prefetch(chunk, tier);
   if (!victims) return false;
 
-  // The order of the plan, so that every place it found is found again.
   Order order{not_before, moves, {}, {}};
-  bool done = true;
-  for (const ChunkId victim : victims->host) done = done && evict(victim, Tier::host, order);
-  for (const ChunkId victim : victims->device) done = done && evict(victim, Tier::device, order);
-  if (!done || !bring(chunk, tier, order)) throw std::logic_error("residency: a planned prefetch did not fit");
+  if (!evict_all(*victims, order) || !bring(chunk, tier, order))
+    throw std::logic_error("residency: a planned prefetch did not fit");
   policy_.used(chunk, tier);
   if (head(chunk, tier) != chunk) policy_.used(head(chunk, tier), tier);
   return true;
+}
+
+bool Residency::place_ahead(ChunkId chunk, Tier tier, const Clock& not_before, std::vector<Move>& moves) {
+  if (tier == Tier::disk) throw std::logic_error("residency: places on disk are taken by reserve_on_disk()");
+  if (copy(chunk, tier).placed) return true;
+  if (at(chunk).content) return false;
+  const auto victims = plan_prefetch(chunk, tier);
+  if (!victims) return false;
+  Order order{not_before, moves, {}, {}};
+  const ChunkId unit = head(chunk, tier);
+  if (!evict_all(*victims, order) || !room(unit, tier, order)) throw std::logic_error("residency: a planned place was taken");
+  at(unit).unit[tier].promised = true;
+  return true;
+}
+
+// In the order of the plan, so that every place it found is found again.
+bool Residency::evict_all(const Victims& victims, Order& order) {
+  return std::ranges::all_of(victims.host, [&](ChunkId victim) { return evict(victim, Tier::host, order); }) &&
+         std::ranges::all_of(victims.device, [&](ChunkId victim) { return evict(victim, Tier::device, order); });
 }
 
 std::optional<Residency::Victims> Residency::plan_prefetch(ChunkId chunk, Tier tier) {
@@ -44,7 +60,8 @@ std::optional<Residency::Victims> Residency::plan_prefetch(ChunkId chunk, Tier t
       victims.device.push_back(*victim);
     }
   }
-  // 2. What the host must take: the only copies of the device's victims, then the chunk itself.
+  // 2. What the host must take: the only copies of the device's victims, then the chunk itself, if it is for the host or comes
+  // through it.
   std::vector<ChunkId> coming;
   std::vector<ChunkId> spared{chunk};  // their host copies are sources, or are what makes a device victim free to go
   for (const ChunkId victim : victims.device) {
@@ -53,7 +70,7 @@ std::optional<Residency::Victims> Residency::plan_prefetch(ChunkId chunk, Tier t
       if (copy(c, Tier::device).valid && !valid_elsewhere(c, Tier::device)) coming.push_back(c);
     }
   }
-  if (!copy(chunk, Tier::host).valid) coming.push_back(chunk);
+  if ((at(chunk).content || tier == Tier::host) && !copy(chunk, Tier::host).valid) coming.push_back(chunk);
   if (coming.empty()) return victims;
 
   // 3. Room for it, with the very steps that will be carried out.
@@ -65,6 +82,7 @@ std::optional<Residency::Victims> Residency::plan_prefetch(ChunkId chunk, Tier t
     });
   };
   if (fits_in(space_[Tier::host].holes())) return victims;
+  if (!at(chunk).content) return std::nullopt;  // a place is worth nobody's place on the host
   Holes host = space_[Tier::host].holes(), disk = space_[Tier::disk].holes();
   while (!fits_in(host)) {
     const auto victim = worthwhile_victim(Tier::host, chunk, spared, victims.host);

@@ -67,6 +67,7 @@ StepResult Executor::run(const Program& program, const StepInput& input, Compute
   live_.begin();
   result_ = {};
   static_cast<void>(overlap_.take());
+  computed_ns_ = updated_ns_ = 0;
   const auto begin = now_ns();
   try {
     parts_.walk->run(program, *this);
@@ -83,6 +84,8 @@ StepResult Executor::run(const Program& program, const StepInput& input, Compute
     throw;
   }
   result_.seconds = static_cast<double>(now_ns() - begin) * 1e-9;
+  if (computed_ns_ != 0 && updated_ns_ > computed_ns_)  // the device waited at the end
+    result_.stall_s[std::string(name_of(Lane::update))] += static_cast<double>(updated_ns_ - computed_ns_) * 1e-9;
   result_.loss_sum = compute_.loss_sum();
   result_.losses = compute_.losses();
   result_.gradient_norm = compute_.gradient_norm();
@@ -137,7 +140,8 @@ void Executor::compute(const Action& action, std::span<const Use> uses, const Re
     {
       const std::lock_guard lock(result_mutex_);
       overlap_.add(lane, static_cast<double>(*begin) * 1e-9, static_cast<double>(end) * 1e-9);
-      if (lane == Lane::compute) result_.compute_seconds += static_cast<double>(end - *begin) * 1e-9;
+      if (lane == Lane::compute) result_.compute_seconds += static_cast<double>(end - *begin) * 1e-9, computed_ns_ = end;
+      if (lane == Lane::update) updated_ns_ = end;
       if (lane == Lane::communication) communicated_ns_ = end;
       if (is_message(lane)) received_ns_ = end;
     }

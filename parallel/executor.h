@@ -83,7 +83,8 @@ class Executor : private Sink {
   std::mutex result_mutex_;
   StepResult result_;
   OverlapMeter overlap_;
-  std::int64_t communicated_ns_ = 0, received_ns_ = 0;  // when the last communication and the last message ended
+  // When the last of each ended.
+  std::int64_t computed_ns_ = 0, updated_ns_ = 0, communicated_ns_ = 0, received_ns_ = 0;
 };
 
 }  // namespace terrace

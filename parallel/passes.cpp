@@ -250,6 +250,9 @@ Program with_updates(Program program, const StepMap& map, Updates updates) {
   return out;
 }
 
+// Further, and places that nothing uses yet push out what is needed before them.
+constexpr std::uint32_t kPlacesAhead = 4;
+
 Program with_prefetches(Program program, const StepMap& map, std::uint32_t depth) {
   if (depth == 0) return program;
   const auto& actions = program.actions;
@@ -264,8 +267,9 @@ Program with_prefetches(Program program, const StepMap& map, std::uint32_t depth
       stage_begin.push_back(i + 1);
     }
   }
-  // Where each prefetch goes: `depth` stages ahead, but after the last write of the chunk and after its last use on that tier.
-  // By chunk, the first place after them; 0: none.
+  const auto ahead = [&](std::size_t of, std::size_t distance) { return stage_begin[of - std::min(of, distance)]; };
+  // Where each prefetch goes: `depth` stages ahead, that of a place for what is written on the device at most four, but after
+  // the last write of the chunk and after its last use on that tier. By chunk, the first place after them; 0: none.
   std::vector<std::size_t> after_write(map.chunks());
   PerTier<std::vector<std::size_t>> after_use;
   for (auto& places : after_use) places.resize(map.chunks());
@@ -277,10 +281,12 @@ Program with_prefetches(Program program, const StepMap& map, std::uint32_t depth
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const auto tier = map.tier_of(actions[i]);
     const auto uses = map.uses(actions[i]);
-    const auto earliest = stage_begin[stage_of[i] >= depth ? stage_of[i] - depth : 0];
+    const auto earliest = ahead(stage_of[i], depth), earliest_place = ahead(stage_of[i], std::min(depth, kPlacesAhead));
     for (const auto& use : uses) {
-      if (!needs_content(use.access)) continue;
-      const auto at = std::max({earliest, after_write[index(use.chunk)], after_use[tier][index(use.chunk)]});
+      const bool content = needs_content(use.access);
+      if (!content && (tier != Tier::device || is_chunk_action(actions[i].op) || !map.leads_run(use.chunk))) continue;
+      const auto at =
+          std::max({content ? earliest : earliest_place, after_write[index(use.chunk)], after_use[tier][index(use.chunk)]});
       if (at < i) prefetches.push_back({at, {.op = Op::prefetch, .chunk = index(use.chunk), .tier = tier}});
     }
     for (const auto& use : uses) {

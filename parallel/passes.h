@@ -41,7 +41,8 @@ void add_update(Program& program, const StepMap& map, const Action& update);
 enum class Updates : std::uint8_t { none, in_backward, before_use, all, after_verdict };
 Program with_updates(Program program, const StepMap& map, Updates updates);
 // Prefetches `depth` layer actions ahead (a layer's chunk updates count with the action beside them); never before the last
-// action that writes the chunk, never twice between two uses. 0: none, everything is fetched when it is needed.
+// action that writes the chunk, never twice between two uses. What an action overwrites on the device wants a place, at most
+// four layer actions ahead. 0: none, everything is fetched, and others make way, when it is needed.
 Program with_prefetches(Program program, const StepMap& map, std::uint32_t depth);
 
 }  // namespace terrace

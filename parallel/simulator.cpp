@@ -214,6 +214,10 @@ void Simulator::pass(const Action& action, Lane lane, double start, double end) 
 
 SimulatedTimes Simulator::finish_step(double not_before) {
   not_before_ = not_before;
+  // What the device waits for at the end: updates behind its last action.
+  const auto& device = done_[index(Lane::compute)];
+  const double idle = computed() - std::max(step_begin_, device.empty() ? 0 : device.back().end);
+  if (idle > 0) times_.stall_s[std::string(name_of(Lane::update))] += idle;
   const double end = std::max(computed(), not_before);
   auto out = std::move(times_);
   times_ = {};

@@ -206,6 +206,8 @@ class StepMap {
   [[nodiscard]] std::uint32_t chunks() const { return static_cast<std::uint32_t>(chunks_.size()); }
   [[nodiscard]] std::uint64_t chunk_bytes(ChunkId chunk) const { return chunks_[index(chunk)].bytes; }
   [[nodiscard]] Kind chunk_kind(ChunkId chunk) const { return chunks_[index(chunk)].kind; }
+  // First of those that lie side by side on the device.
+  [[nodiscard]] bool leads_run(ChunkId chunk) const { return chunks_[index(chunk)].run_first == index(chunk); }
   // "second moment of layers.7.mlp, elements 4194304..8388607", "input of layers.3.attention, micro-batch 2".
   [[nodiscard]] std::string describe(ChunkId chunk) const;
   [[nodiscard]] std::uint32_t micro_batches() const { return options_.shape.micro_batches; }

@@ -11,19 +11,21 @@ void Walk::set_policy(const Program& program) {
   policy_.set_program(uses, program.actions.size());
 }
 
-void Walk::retry_prefetches(Sink& sink) {
-  while (!pending_.empty()) {
-    const auto [chunk, tier] = pending_.front();
-    if (!residency_.has_content(chunk)) {
-      pending_.pop_front();
-      continue;
-    }
+bool Walk::retry(std::deque<Pending>& queue, Sink& sink) {
+  for (; !queue.empty(); queue.pop_front()) {
+    const auto [chunk, tier] = queue.front();
     moves_.clear();
-    const bool there = residency_.prefetch(chunk, tier, now(map_.lane_of(tier)), moves_);
+    const auto not_before = now(map_.lane_of(tier));
+    const bool there = residency_.has_content(chunk) ? residency_.prefetch(chunk, tier, not_before, moves_)
+                                                     : residency_.place_ahead(chunk, tier, not_before, moves_);
     for (const auto& move : moves_) sink.move(move);
-    if (!there) break;
-    pending_.pop_front();
+    if (!there) return false;
   }
+  return true;
+}
+
+void Walk::retry_prefetches(Sink& sink) {
+  if (retry(places_, sink)) retry(contents_, sink);
 }
 
 void Walk::release_awaited(const Use& use) {
@@ -35,14 +37,16 @@ void Walk::release_awaited(const Use& use) {
 
 void Walk::run(const Program& program, Sink& sink) {
   set_policy(program);
-  pending_.clear();
+  places_.clear();
+  contents_.clear();
   Clock verdict;
   std::vector<std::uint64_t> used_at(map_.chunks(), program.actions.size());  // by chunk: the action that used it last
   for (std::uint64_t i = 0; i < program.actions.size(); ++i) {
     const auto& action = program.actions[i];
     policy_.set_position(i);
     if (action.op == Op::prefetch) {
-      pending_.push_back({ChunkId{action.chunk}, action.tier});
+      auto& queue = residency_.has_content(ChunkId{action.chunk}) ? contents_ : places_;
+      queue.push_back({ChunkId{action.chunk}, action.tier});
       continue;
     }
     if (action.op == Op::release) {  // nothing to do for any lane
@@ -63,7 +67,9 @@ void Walk::run(const Program& program, Sink& sink) {
     const auto lane = map_.lane_of(action);
     // What this action takes itself need not be prefetched for it any more.
     for (const auto& use : uses) used_at[index(use.chunk)] = i;
-    std::erase_if(pending_, [&](const Pending& p) { return p.tier == tier && used_at[index(p.chunk)] == i; });
+    const auto taken = [&](const Pending& p) { return p.tier == tier && used_at[index(p.chunk)] == i; };
+    std::erase_if(places_, taken);
+    std::erase_if(contents_, taken);
 
     for (const auto& use : uses) release_awaited(use);
     moves_.clear();
@@ -91,7 +97,8 @@ void Walk::run(const Program& program, Sink& sink) {
     residency_.release(uses, tier, now(lane));
     for (const auto chunk : map_.dead_after(action)) residency_.drop(chunk);
   }
-  pending_.clear();
+  places_.clear();
+  contents_.clear();
   while (!awaited_.empty()) release_awaited(Use{awaited_.front().use});
 }
 

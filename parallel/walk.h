@@ -42,7 +42,6 @@ class Walk {
 
  private:
   void set_policy(const Program& program);
-  void retry_prefetches(Sink& sink);
   void offload(const Action& action, Sink& sink);
 
   const StepMap& map_;
@@ -52,12 +51,15 @@ class Walk {
   [[nodiscard]] Clock now(Lane lane) const { return Clock::after(lane, sequence_[index(lane)]); }
 
   std::array<std::uint64_t, kLanes> sequence_{};  // of the lanes that run actions: their last one's
-  // A prefetch that finds no room waits here, in order, and is tried again before each action.
+  // A prefetch that finds no room waits here, in order, and is tried again beside each action: places first, of chunks that
+  // have no content yet, because what takes them comes sooner.
   struct Pending {
     ChunkId chunk{};
     Tier tier{};
   };
-  std::deque<Pending> pending_;
+  std::deque<Pending> places_, contents_;
+  void retry_prefetches(Sink& sink);
+  bool retry(std::deque<Pending>& queue, Sink& sink);  // false: the first one finds no room yet
   // What another rank was asked for keeps its place until the first use.
   struct Awaited {
     Use use;

@@ -225,9 +225,16 @@ class Life {
   void prefetch() {
     const ChunkId c = any();
     const Tier tier = one_in(3) ? Tier::host : Tier::device;
+    if (!residency_->has_content(c)) return place_ahead(c, tier);
     const bool there = residency_->prefetch(c, tier, pace(), moves_);
     demand(there == residency_->valid(c, tier), "a prefetch says whether it is there");
     demand(there || moves_.empty(), "a refused prefetch moves nothing");
+  }
+  void place_ahead(ChunkId c, Tier tier) {
+    const auto taken = residency_->space(tier).reserved_bytes();
+    const bool there = residency_->place_ahead(c, tier, pace(), moves_);
+    demand(there || (moves_.empty() && taken == residency_->space(tier).reserved_bytes()), "a refused place moves nothing");
+    demand(!residency_->has_content(c), "a place is no content");
   }
   void offload() {
     const ChunkId c = any();

@@ -256,6 +256,57 @@ TEST_F(Residency, BeladyPrefetchEvictsOnlyWhatIsNeededLater) {
   EXPECT_EQ(moves.back().after[Lane::compute], 9u);
 }
 
+// Whoever writes there waits for the one that left, which began to leave when the place was asked for.
+TEST_F(Residency, APlaceAheadIsKeptForItsWriter) {
+  Belady belady;
+  residency.emplace(Budget{2 * kPage, kUnlimited, 0}, belady);
+  const auto a = add(1), b = add(1), c = add(1);
+  for (const auto x : {a, b}) use(x, Access::overwrite, Tier::device, compute(1));
+  belady.set_program(std::vector<Belady::UseAt>{{a, Tier::device, 1}, {c, Tier::device, 2}, {b, Tier::device, 5}}, 6);
+  moves.clear();
+  EXPECT_TRUE(residency->place_ahead(c, Tier::device, compute(3), moves));
+  residency->check();
+  EXPECT_EQ(path(), "device>host");
+  EXPECT_EQ(moves.at(0).chunk, b);  // whose use is the farthest
+  EXPECT_EQ(moves.at(0).after[Lane::compute], 3u);
+  EXPECT_EQ(where(c), "");
+  EXPECT_TRUE(residency->place_ahead(c, Tier::device, {}, moves));  // there already
+  belady.set_position(2);
+  const auto left = moves.at(0).sequence;
+  const auto granted = acquire(c, Access::overwrite, Tier::device);
+  EXPECT_TRUE(moves.empty());
+  EXPECT_EQ(granted.after[Lane::download], left);
+  release(c, Access::overwrite, Tier::device, compute(4));
+  residency->check();
+}
+
+TEST_F(Residency, APlaceAheadIsTakenFromNobodyWhoIsNeededSooner) {
+  Belady belady;
+  residency.emplace(Budget{kPage, kUnlimited, 0}, belady);
+  const auto a = add(1), b = add(1);
+  use(a, Access::overwrite, Tier::device, compute(1));
+  belady.set_program(std::vector<Belady::UseAt>{{a, Tier::device, 1}, {b, Tier::device, 2}}, 3);
+  moves.clear();
+  EXPECT_FALSE(residency->place_ahead(b, Tier::device, {}, moves));
+  EXPECT_EQ(where(a), "device");
+  EXPECT_TRUE(moves.empty());
+}
+
+TEST_F(Residency, APlaceAheadGoesToWhoeverNeedsItAtOnce) {
+  make(1, kUnlimited, 0);
+  const auto a = add(1), b = add(1);
+  EXPECT_TRUE(residency->place_ahead(a, Tier::device, {}, moves));
+  EXPECT_EQ(residency->space(Tier::device).reserved_bytes(), kPage);
+  use(b, Access::overwrite, Tier::device, compute(1));
+  EXPECT_EQ(where(b), "device");
+  EXPECT_TRUE(moves.empty());
+  residency->drop(b);
+  EXPECT_TRUE(residency->place_ahead(a, Tier::device, {}, moves));
+  residency->drop(a);
+  EXPECT_EQ(residency->space(Tier::device).reserved_bytes(), 0u);
+  residency->check();
+}
+
 TEST_F(Residency, PrefetchOfOneChunkTakesThePlaceOfItsRun) {
   make(4, kUnlimited, 0);
   const auto run = residency->add_run(3, kPage, Kind::parameter, End::low);
