@@ -8,6 +8,17 @@
 
 namespace terrace {
 
+std::unique_ptr<ChunkStore> open_at_commit(ChunkStore::Options options, std::uint64_t step) {
+  options.not_after_step = step;
+  auto store = ChunkStore::open(options);
+  if (store->last_commit()->step != step)
+    throw Error(
+        fmt::format("{} has no commit of step {}, which is another rank's last one\n  go back to an exported checkpoint",
+                    (options.paths.front() / options.name).string(), step),
+        Exit::corrupt);
+  return store;
+}
+
 CommonCommit open_at_common_commit(std::span<const ChunkStore::Options> ranks) {
   CommonCommit common{.stores = {}, .step = ~0ULL};
   for (const auto& options : ranks) {
@@ -19,14 +30,7 @@ CommonCommit open_at_common_commit(std::span<const ChunkStore::Options> ranks) {
     auto& store = common.stores[r];
     if (store->last_commit()->step == common.step) continue;
     store.reset();
-    auto options = ranks[r];
-    options.not_after_step = common.step;
-    store = ChunkStore::open(options);
-    if (store->last_commit()->step != common.step)
-      throw Error(
-          fmt::format("{} has no commit of step {}, which is another rank's last one\n  go back to an exported checkpoint",
-                      (options.paths.front() / options.name).string(), common.step),
-          Exit::corrupt);
+    store = open_at_commit(ranks[r], common.step);
   }
   return common;
 }

@@ -19,6 +19,9 @@ struct CommonCommit {
   std::uint64_t newest_step = 0;  // of any of them
 };
 
+// A store that may have later ones.
+std::unique_ptr<ChunkStore> open_at_commit(ChunkStore::Options options, std::uint64_t step);
+
 // Whoever only reads them leaves all of them as they were, later commits too.
 CommonCommit open_at_common_commit(std::span<const ChunkStore::Options> ranks);
 

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include <terrace/memory/eviction.h>
+#include <terrace/offload/common_commit.h>
 #include <terrace/offload/mover.h>
 #include <terrace/parallel/comm/agree.h>
 #include <terrace/parallel/mesh.h>
@@ -177,13 +178,7 @@ struct Engine::Impl {
     if (ranks->max(step) == common) return;
     if (step != common) {
       store.reset();
-      options.store.not_after_step = static_cast<std::uint64_t>(common);
-      store = ChunkStore::open(options.store);
-      if (static_cast<double>(store->last_commit()->step) != common)
-        throw Error(fmt::format("rank {} has no commit of step {}, which is another rank's last one\n  go back to an exported "
-                                "checkpoint",
-                                options.communicator->rank(), options.store.not_after_step),
-                    Exit::corrupt);
+      store = open_at_commit(options.store, static_cast<std::uint64_t>(common));
     }
     ranks->barrier();  // opening it again checks all of it again
   }

@@ -74,7 +74,9 @@ class Training {
   }
   // Throws what does not fit. Only the first rank's times are shown, so only it measures.
   void make_plan(const Team& team) {
-    plan_ = team.first() ? cli::make_plan(config_, model_, request_, profile_) : plan(model_, request_, profile_);
+    auto timed = config_;
+    timed.assumed_costs = timed.assumed_costs || !team.first();
+    plan_ = cli::make_plan(timed, model_, request_, profile_);
     if (!plan_.fits) throw refusal_error(plan_);
     const auto steady = to_text(plan_.programs.steady);
     program_hash_ = checksum_of(std::as_bytes(std::span(steady)));

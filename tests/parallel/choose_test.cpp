@@ -1,8 +1,11 @@
 #include <gtest/gtest.h>
 
+#include <fmt/format.h>
+
 #include <terrace/core/error.h>
 #include <terrace/core/thread_pool.h>
 #include <terrace/parallel/choose.h>
+#include <terrace/parallel/pipeline/orders.h>
 #include <terrace/tests/support/toy_run.h>
 
 namespace terrace {
@@ -108,6 +111,23 @@ TEST_F(Choosing, TheSameRequestGivesTheSamePlan) {
   EXPECT_EQ(a.programs.steady, b.programs.steady);
 }
 
+void expect_same(const Plan& alone, const Plan& beside) {
+  ASSERT_EQ(alone.fits, beside.fits);
+  EXPECT_EQ(alone.choice, beside.choice);
+  EXPECT_EQ(alone.prefetch_depth, beside.prefetch_depth);
+  EXPECT_EQ(alone.gather_ahead, beside.gather_ahead);
+  EXPECT_EQ(alone.map.update, beside.map.update);
+  EXPECT_EQ(alone.programs.steady, beside.programs.steady);
+  EXPECT_EQ(alone.times.seconds, beside.times.seconds);
+  EXPECT_EQ(alone.peak_bytes, beside.peak_bytes);
+  EXPECT_EQ(alone.step_traffic, beside.step_traffic);
+  ASSERT_EQ(alone.tried.size(), beside.tried.size());
+  for (std::size_t i = 0; i < alone.tried.size(); ++i) {
+    EXPECT_EQ(alone.tried[i].choice, beside.tried[i].choice);
+    EXPECT_EQ(alone.tried[i].seconds, beside.tried[i].seconds);
+  }
+}
+
 // Candidates are walked side by side where there is a pool: never another plan, whatever is open.
 TEST_F(Choosing, ThreadsChangeNoPlan) {
   ThreadPool pool(4);
@@ -120,21 +140,30 @@ TEST_F(Choosing, ThreadsChangeNoPlan) {
     if (way % 3 == 1) request.budget.host /= 2, request.budget.disk = kUnlimited, request.disk_tier = true;
     if (way % 3 == 2) request.budget.device = kUnlimited;
     if (way >= 6) request.update = Tier::host;
-    const auto alone = plan(model, request, gpu()), beside = plan(model, request, gpu(), &pool);
-    ASSERT_EQ(alone.fits, beside.fits);
-    EXPECT_EQ(alone.choice, beside.choice);
-    EXPECT_EQ(alone.prefetch_depth, beside.prefetch_depth);
-    EXPECT_EQ(alone.map.update, beside.map.update);
-    EXPECT_EQ(alone.programs.steady, beside.programs.steady);
-    EXPECT_EQ(alone.times.seconds, beside.times.seconds);
-    EXPECT_EQ(alone.peak_bytes, beside.peak_bytes);
-    EXPECT_EQ(alone.step_traffic, beside.step_traffic);
-    ASSERT_EQ(alone.tried.size(), beside.tried.size());
-    for (std::size_t i = 0; i < alone.tried.size(); ++i) {
-      EXPECT_EQ(alone.tried[i].choice, beside.tried[i].choice);
-      EXPECT_EQ(alone.tried[i].seconds, beside.tried[i].seconds);
-    }
+    expect_same(plan(model, request, gpu()), plan(model, request, gpu(), &pool));
   }
+}
+
+// Ranks must plan alike whatever threads they have, or what they wait for never comes: those of later stages, too, and the data
+// ranks beside the first.
+TEST_F(Choosing, ThreadsChangeNoPlanOfALaterRank) {
+  ThreadPool pool(4);
+  const auto layers = static_cast<std::uint32_t>(model.layers.size());
+  request.data = {.ranks = 2, .zero = 3};
+  request.recompute = request.offload = 0;
+  request.pipeline = pipeline::Pipeline{pipeline::write_order("1f1b", {.ranks = 3, .micro_batches = 4}), {0, 4, 8, layers}};
+  for (request.pipeline_rank = 0; request.pipeline_rank < 3; ++request.pipeline_rank)
+    for (const bool disk : {false, true}) {
+      SCOPED_TRACE(fmt::format("pipeline rank {}, disk {}", request.pipeline_rank, disk));
+      request.budget = {};
+      request.disk_tier = disk;
+      tighten();
+      if (disk) request.budget.host = 8 * kMiB, request.budget.disk = kGiB;
+      const auto alone = plan(model, request, gpu()), beside = plan(model, request, gpu(), &pool);
+      ASSERT_TRUE(alone.fits) << alone.refusal.why;
+      expect_same(alone, beside);
+      expect_same(for_rank(alone, model, request, gpu(), 1), for_rank(beside, model, request, gpu(), 1));
+    }
 }
 
 // What one rank chose is what all do, in the same order, or their collectives would not meet.

@@ -1,0 +1,57 @@
+// The stores of a run's ranks, of which one may have committed once more than another.
+#include <gmock/gmock.h>
+
+#include <terrace/offload/common_commit.h>
+
+#include "chunk_store_run.h"
+
+namespace terrace {
+namespace {
+
+class CommonCommitTest : public test::ChunkStoreTest {
+ protected:
+  ChunkStore::Options rank(const std::string& name) const {
+    auto o = options();
+    o.name = name;
+    return o;
+  }
+  // Writes chunk 0 anew for every commit, with the step as its seed.
+  ChunkStore::Options committed_at(const std::string& name, std::initializer_list<std::uint64_t> steps) const {
+    const auto store = ChunkStore::create(rank(name));
+    for (const auto step : steps) {
+      write(*store, 0, step);
+      store->commit(step, "");
+    }
+    return rank(name);
+  }
+};
+
+TEST_F(CommonCommitTest, IsTheLastThatAllHave) {
+  const ChunkStore::Options ranks[] = {committed_at("one", {2, 4}), committed_at("another", {2})};
+  const auto common = open_at_common_commit(ranks);
+  EXPECT_EQ(2U, common.step);
+  EXPECT_EQ(4U, common.newest_step);
+  for (const auto& store : common.stores) expect_committed(*store, {2});
+}
+
+TEST_F(CommonCommitTest, StaysWhatItIsForWhoReadsOnly) {
+  const auto o = committed_at("one", {2, 4});
+  expect_committed(*open_at_commit(o, 2), {2});
+  expect_committed(*open_at_commit(o, 4), {4});
+}
+
+// Two commits are kept: a rank that is further behind has one that the others lack.
+TEST_F(CommonCommitTest, IsMissedWhereARankHasNone) {
+  const ChunkStore::Options ranks[] = {committed_at("one", {2, 4}), committed_at("another", {3})};
+  try {
+    open_at_common_commit(ranks);
+    FAIL() << "there is no common commit";
+  } catch (const Error& e) {
+    EXPECT_EQ(Exit::corrupt, e.exit());
+    EXPECT_THAT(e.what(), testing::AllOf(testing::HasSubstr("nvme0/one has no commit of step 3"),
+                                         testing::HasSubstr("go back to an exported checkpoint")));
+  }
+}
+
+}  // namespace
+}  // namespace terrace
