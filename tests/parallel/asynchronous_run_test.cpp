@@ -161,6 +161,51 @@ TEST_F(AsynchronousRun, DataRanksThatShardTheirStateChangeNothing) {
       }
 }
 
+// What travels in fewer bits is rounded once, by whoever sends it: micro-batches' gradients where they are folded, weights of
+// every version where they are gathered. So it is still the bits of the one rank that rounds so.
+TEST_F(AsynchronousRun, CompressedTravelIsTheRoundingOfTheDeclaredStaleness) {
+  struct Row {
+    const char* order;
+    Case c;
+    std::uint32_t data, zero;
+    Travel gradients, weights;
+    DType dtype;
+    bool clipped;
+    std::uint32_t shard_group = 0;
+    bool disk = false;
+  };
+  using enum Travel;
+  for (const auto& row : {Row{"pipedream-2bw", {3, 3, 3}, 1, 0, bf16, whole, DType::fp32, true},
+                          {"pipedream", {3, 1, 6}, 1, 0, int8, whole, DType::bf16, false},
+                          {"pipedream-2bw", {2, 2, 3}, 2, 0, int8, whole, DType::fp32, false},
+                          {"pipedream", {2, 2, 3}, 2, 1, bf16, whole, DType::bf16, false},
+                          {"pipedream-2bw", {3, 4, 2}, 2, 2, int8, whole, DType::fp32, true},
+                          {"pipedream", {3, 1, 5}, 3, 2, bf16, whole, DType::fp32, false},
+                          {"pipedream-2bw", {2, 2, 3}, 2, 3, whole, int8, DType::fp32, true},
+                          {"pipedream", {4, 1, 7}, 2, 3, whole, int8, DType::bf16, false},
+                          {"pipedream-2bw", {2, 3, 3}, 3, 3, int8, int8, DType::fp32, false},
+                          {"pipedream", {3, 2, 4}, 4, 3, bf16, int8, DType::bf16, false, 2},
+                          {"pipedream-2bw", {2, 2, 3}, 4, 3, int8, int8, DType::bf16, true, 2},
+                          {"pipedream-2bw", {3, 3, 2}, 2, 3, int8, int8, DType::fp32, true, 0, true},
+                          {"pipedream", {3, 1, 6}, 2, 3, bf16, int8, DType::fp32, false, 0, true}}) {
+    auto o = options(row.order, row.c);
+    o.sizes.width = 72;  // tensors end within blocks
+    o.sizes.dtype = row.dtype;
+    o.before_use = row.clipped;
+    o.recompute = row.data == 3;
+    o.threads = 1 + static_cast<int>(row.data % 2);
+    o.data = {.ranks = row.data, .zero = row.zero, .canonical = true, .shard_group = row.shard_group};
+    const auto exact = oracle(o, row.order, row.c);
+    o.data.gradients = row.gradients;
+    o.data.weights = row.weights;
+    const auto what = fmt::format("{}, {} data ranks, ZeRO-{}, gradients {}, weights {}", to_text(row.order, row.c), row.data,
+                                  row.zero, static_cast<int>(row.gradients), static_cast<int>(row.weights));
+    EXPECT_NE(oracle(o, row.order, row.c).hash, exact.hash) << what << ": nothing was rounded";
+    if (row.disk) test::squeeze_stages(o, true);
+    expect_declared(o, row.order, row.c, what);
+  }
+}
+
 // Optimizers that see whole layers prepare, exchange and finish each of a step's updates where ranks share them.
 TEST_F(AsynchronousRun, WholeLayerOptimizersShardTheirState) {
   for (const auto& [order, c] : {std::pair<std::string, Case>{"pipedream-2bw", {2, 2, 3}}, {"pipedream", {3, 1, 5}}})

@@ -1,13 +1,18 @@
 // What an asynchronous order must come to: one rank, one micro-batch after another, each computed with the old weights that the
-// order declares. Layers, optimizer and a list of versions; no chunks, programs, ranks or messages.
+// order declares. Layers, optimizer and a list of versions; no chunks, programs, ranks or messages. What would travel between
+// ranks in fewer bits (RunOptions::data) is rounded so: each micro-batch's gradient, and every version of the weights.
 #pragma once
 
 #include <xxhash.h>
 
+#include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <vector>
 
+#include <terrace/core/block8.h>
 #include <terrace/optimizers/stored_weights.h>
 #include <terrace/parallel/gradient_squares.h>
 #include <terrace/tests/support/toy_run.h>
@@ -42,6 +47,7 @@ class StaleOracle {
     ParamSpec spec;
     std::int64_t elements = 0;
     Slab parameter, master, gradient;
+    Slab contribution;  // a micro-batch's gradient, where it is rounded before it is added
     std::vector<Slab> states, versions;
   };
 
@@ -55,6 +61,7 @@ class StaleOracle {
             .parameter = {},
             .master = {},
             .gradient = {},
+            .contribution = {},
             .states = {},
             .versions = {}};
     const auto of = [&](Kind kind) {
@@ -62,6 +69,7 @@ class StaleOracle {
     };
     p.parameter = of(Kind::parameter);
     p.gradient = of(Kind::gradient);
+    if (rounds_gradients()) p.contribution = of(Kind::gradient);
     if (recipe_.has_master()) p.master = of(Kind::master);
     for (const auto kind : recipe_.states) p.states.push_back(of(kind));
     write_weights(weights_of(p), 0, p.elements,
@@ -73,17 +81,56 @@ class StaleOracle {
     if (recipe_.has_master()) w.master = stored(p, Kind::master, p.master);
     return w;
   }
-  void add_version(Param& p) {
-    p.versions.push_back(allocate(p.parameter.bytes()));
-    std::memcpy(p.versions.back().data(), p.parameter.data(), p.parameter.bytes());
+  void add_version(std::uint32_t l) {
+    std::vector<TensorView> all;
+    for (auto& p : params_[l]) {
+      p.versions.push_back(allocate(p.parameter.bytes()));
+      std::memcpy(p.versions.back().data(), p.parameter.data(), p.parameter.bytes());
+      all.push_back({p.versions.back().data(), recipe_.compute, p.spec.shape});
+    }
+    round(l, all, o_.data.weights);
+  }
+
+  [[nodiscard]] bool rounds_gradients() const { return o_.data.gradients != Travel::whole; }
+  // All of a layer as it arrives: blocks are those of the layer's tensors one behind the other.
+  void round(std::uint32_t l, const std::vector<TensorView>& tensors, Travel travel) const {
+    if (travel == Travel::whole) return;
+    const auto first = [&](std::size_t t) { return map_.layout().place(l, static_cast<std::uint32_t>(t)).first_element; };
+    const auto behind = first(tensors.size() - 1) + static_cast<std::uint64_t>(tensors.back().shape.elements());
+    std::vector<float> numbers(round_up(behind, kBlock8Elements));
+    const auto at = [&](std::size_t t) -> TensorView {
+      return {reinterpret_cast<std::byte*>(&numbers[first(t)]), DType::fp32, tensors[t].shape};
+    };
+    for (std::size_t t = 0; t < tensors.size(); ++t) device_->math().convert(*stream_, at(t), tensors[t]);
+    stream_->synchronize();
+    if (travel == Travel::bf16)
+      for (auto& x : numbers) x = float(bf16(x));
+    else
+      for (auto block = numbers.begin(); block != numbers.end(); block += kBlock8Elements)
+        round_block(std::span(block, kBlock8Elements));
+    for (std::size_t t = 0; t < tensors.size(); ++t) device_->math().convert(*stream_, tensors[t], at(t));
+    stream_->synchronize();
+  }
+  static void round_block(std::span<float> block) {
+    float greatest = 0;
+    for (const float x : block) greatest = std::max(greatest, std::abs(x));
+    const auto [scale, factor] = block8_scale(std::bit_cast<std::uint32_t>(greatest));
+    for (float& x : block) x = static_cast<float>(block8_code(x, factor)) * scale;
+  }
+  void add_contribution(std::uint32_t l, std::uint32_t m) {
+    round(l, views(l, Kind::gradient, m), o_.data.gradients);
+    for (auto& p : params_[l]) {
+      auto* const sum = reinterpret_cast<float*>(p.gradient.data());
+      const auto* const more = reinterpret_cast<const float*>(p.contribution.data());
+      for (std::int64_t i = 0; i < p.elements; ++i) sum[i] = m % every_ == 0 ? more[i] : sum[i] + more[i];
+    }
   }
 
   void run_step(std::uint64_t step) {
-    for (auto& layer : params_)
-      for (auto& p : layer) {
-        p.versions.clear();
-        add_version(p);
-      }
+    for (std::uint32_t l = 0; l < params_.size(); ++l) {
+      for (auto& p : params_[l]) p.versions.clear();
+      add_version(l);
+    }
     const auto updates = o_.shape.micro_batches / every_;
     for (std::uint32_t m = 0; m < o_.shape.micro_batches; ++m) {
       if (m % every_ == 0) result_.losses.push_back(0);
@@ -95,7 +142,8 @@ class StaleOracle {
   std::vector<TensorView> views(std::uint32_t l, Kind kind, std::uint32_t m) {
     std::vector<TensorView> all;
     for (auto& p : params_[l]) {
-      auto* const data = kind == Kind::gradient ? p.gradient.data() : p.versions.at(version_(l, m)).data();
+      auto* const gradient = rounds_gradients() ? p.contribution.data() : p.gradient.data();
+      auto* const data = kind == Kind::gradient ? gradient : p.versions.at(version_(l, m)).data();
       all.push_back({data, kind == Kind::gradient ? recipe_.gradient : recipe_.compute, p.spec.shape});
     }
     return all;
@@ -156,7 +204,7 @@ class StaleOracle {
         layer.forward(ctx, t);
       } else {
         t.gradients = gradients;
-        t.accumulate = m % every_ == 0 ? Accumulate::no : Accumulate::yes;
+        t.accumulate = m % every_ == 0 || rounds_gradients() ? Accumulate::no : Accumulate::yes;
         if (!last) t.dy = dx[l + 1];
         t.dx = dx[l];
         if (from) t.dskip = dskip[*from];
@@ -164,6 +212,7 @@ class StaleOracle {
         layer.backward(ctx, t, Half::both);
       }
       stream_->synchronize();
+      if (backward && rounds_gradients()) add_contribution(l, m);
     };
     for (std::uint32_t l = 0; l + 1 < layers; ++l) compute(l, false);
     for (std::uint32_t l = layers; l-- > 0;) compute(l, true);
@@ -186,8 +235,8 @@ class StaleOracle {
                           .learning_rate = 1e-2,
                           .gradient_scale = o_.before_use ? clip_factor(norm, kGreatestNorm) : 1,
                           .first = number == 1};
-    for (auto& layer : params_)
-      for (auto& p : layer) {
+    for (std::uint32_t l = 0; l < params_.size(); ++l) {
+      for (auto& p : params_[l]) {
         const std::vector<UpdatePart> parts{
             {.count = p.elements, .rate = p.spec.rate, .decay = p.spec.decay, .stream = stream_of(p.spec.name.c_str())}};
         const auto weights = weights_of(p);
@@ -198,8 +247,9 @@ class StaleOracle {
         for (std::size_t i = 0; i < recipe_.states.size(); ++i) chunk.states.at(i) = stored(p, recipe_.states[i], p.states[i]);
         optimizer_->enqueue(*stream_, step, chunk);
         stream_->synchronize();
-        add_version(p);
       }
+      add_version(l);
+    }
   }
 
   [[nodiscard]] std::uint64_t hash() const {
