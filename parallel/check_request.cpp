@@ -93,7 +93,8 @@ void check_request(const Model& model, const PlanRequest& request) {
                     "--shard-group, or --compress-gradients bf16",
                     data.copies(), kBlock8Elements),
         Exit::usage);
-  if (data.weights != Travel::whole && (data.weights != Travel::int8 || data.zero != 3 || model.dtype == DType::fp64))
+  const bool packs = model.dtype == DType::fp32 || model.dtype == DType::bf16;
+  if (data.weights != Travel::whole && (data.weights != Travel::int8 || data.zero != 3 || !packs))
     throw Error(
         "weights travel as int8 where they are gathered before every use, and in fp32 or bf16\n  give --zero 3, or leave out "
         "--compress-weights",

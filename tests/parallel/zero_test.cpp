@@ -215,6 +215,8 @@ TEST_F(Zero, NarrowGradientsThatCannotBeAreRefused) {
   o.sizes.dtype = DType::fp64;
   refused({.ranks = 2, .zero = 3, .weights = Travel::int8});
   refused({.ranks = 2, .zero = 2, .gradients = Travel::bf16});
+  o.sizes.dtype = DType::fp16;
+  refused({.ranks = 2, .zero = 3, .weights = Travel::int8});
   o.sizes.dtype = DType::bf16;
   o.recipe = "all-bf16";
   refused({.ranks = 2, .zero = 2, .gradients = Travel::bf16});
