@@ -29,7 +29,11 @@ Programs write_programs(const StepMap& map, const PlanRequest& request, std::uin
   }
   const auto kind = request.order.value_or(Order::horizontal);
   const auto reduced = map.data().folds_each() ? pipeline::Reduced::each_round : pipeline::Reduced::once;
-  auto order = request.pipeline            ? step_of(*request.pipeline, map.pipeline().rank, reduced, map.skips())
+  const bool clipped = map.pipeline().asynchronous() && request.updates_before_use;
+  const auto verdicts = !clipped                          ? pipeline::Verdicts::none
+                        : map.data().gathers_before_use() ? pipeline::Verdicts::before_all
+                                                          : pipeline::Verdicts::before_gradients;
+  auto order = request.pipeline            ? step_of(*request.pipeline, map.pipeline().rank, reduced, map.skips(), verdicts)
                : kind == Order::horizontal ? horizontal(layers, m)
                : kind == Order::vertical   ? vertical(layers, m)
                                            : group_vertical(layers, m, std::max(1U, request.group));

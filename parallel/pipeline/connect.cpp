@@ -1,13 +1,17 @@
 #include <terrace/parallel/pipeline/connect.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <optional>
 #include <set>
 #include <stdexcept>
 #include <tuple>
 #include <utility>
 
+#include <terrace/core/error.h>
 #include <terrace/parallel/pipeline/check.h>
 #include <terrace/parallel/pipeline/cut_edges.h>
 #include <terrace/parallel/pipeline/done_table.h>
@@ -76,10 +80,11 @@ class Messages {
 // Runs the ranks with sends that block until they have been asked for, and writes what each of them did.
 class Connecting {
  public:
-  Connecting(const Schedule& s, Reduced reduced)
+  Connecting(const Schedule& s, Reduced reduced, Verdicts verdicts)
       : s_(s),
         messages_(s),
         reduced_(reduced),
+        verdicts_(verdicts),
         gradients_(s.placement.rank_of.size(), std::vector<std::uint32_t>(s.placement.stages)),
         rounds_reduced_(s.placement.stages),
         states_(std::size_t{2} * messages_.edges() * s.micro_batches),
@@ -159,7 +164,7 @@ class Connecting {
     const auto needed = messages_.needed_by(task);
     for (const auto& c : needed)
       if (state(c) < State::sent) return false;
-    if (waits_for_reduction(task)) return false;
+    if (waits_for_reduction(task) || waits_for_verdict(rank, task)) return false;
     for (const auto& c : needed)
       if (std::exchange(state(c), State::used) != State::used) --waiting_[rank];
     out_.actions[rank].push_back({Action::Op::compute, task, {}});
@@ -178,6 +183,18 @@ class Connecting {
     return two_directions() && reduced_ == Reduced::each_round && writes_gradient(task, s_.placement.stages, replicas) &&
            task.micro_batch / replicas > rounds_reduced_[task.stage];
   }
+  // How many verdicts have been given by all ranks, or by one: as many updates as all its stages have the gradients of.
+  [[nodiscard]] std::uint32_t given(std::optional<std::size_t> by = {}) const {
+    auto least = s_.micro_batches;
+    for (std::uint32_t stage = 0; stage < s_.placement.stages; ++stage)
+      if (!by || s_.placement.rank_of.front()[stage] == *by) least = std::min(least, gradients_.front()[stage]);
+    return least / s_.update_every;
+  }
+  [[nodiscard]] bool waits_for_verdict(std::size_t rank, const Task& task) const {
+    if (verdicts_ == Verdicts::none) return false;
+    const auto before = has_gradient(task) ? task.micro_batch / s_.update_every : 0;
+    return given() < std::max(before, verdicts_ == Verdicts::before_all ? given(rank) : 0);
+  }
   // Behind the last gradient of a round: its reduction, on all ranks of the stage at once.
   void add_gradient(const Task& task) {
     ++gradients(task);
@@ -193,9 +210,19 @@ class Connecting {
 
   [[noreturn]] void stuck(std::size_t rank) {
     const auto& task = s_.tasks[rank][at_[rank].task];
+    if (verdicts_ != Verdicts::none) throw_verdicts_in_a_circle(rank, task);
     if (!two_directions() || reduced_ == Reduced::once)
       throw std::logic_error("connect: a schedule that was proved cannot run");
     throw_gradients_out_of_turn(static_cast<std::uint32_t>(rank), task);
+  }
+
+  [[noreturn]] void throw_verdicts_in_a_circle(std::size_t rank, const Task& task) const {
+    throw Error(
+        fmt::format("ranks wait for one another: an update is clipped by the norm of all stages' gradients, and rank {} "
+                    "at {} waits for that norm{} or for a rank that does\n  give --grad-clip 0{}, or another --schedule",
+                    rank, to_text(task), verdicts_ == Verdicts::before_all ? ", behind which weights are gathered," : "",
+                    verdicts_ == Verdicts::before_all ? ", --zero 1" : ""),
+        Exit::usage);
   }
 
   // Everybody waits: one who cannot send is asked now.
@@ -212,6 +239,7 @@ class Connecting {
   const Schedule& s_;
   Messages messages_;
   const Reduced reduced_;
+  const Verdicts verdicts_;
   std::vector<std::vector<std::uint32_t>> gradients_;  // [replica][stage] so many have been computed
   std::vector<std::uint32_t> rounds_reduced_;          // [stage]
   std::map<LaneKey, std::deque<Crossing>> lanes_;      // what is sent and not yet asked for
@@ -223,9 +251,9 @@ class Connecting {
 
 }  // namespace
 
-Connected connect(const Schedule& s, Reduced reduced) {
+Connected connect(const Schedule& s, Reduced reduced, Verdicts verdicts) {
   check(s);
-  return Connecting(s, reduced).run();
+  return Connecting(s, reduced, verdicts).run();
 }
 
 bool blocking_ends(const Schedule& s) {

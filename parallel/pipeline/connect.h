@@ -12,7 +12,11 @@
 // micro-batch of every replica), before the next one's. Both ranks come to it at the same time of one run, and in the same
 // order to all of theirs, so that the actions end with reductions that block their rank, too.
 //
-// Pure. Threads: any. Errors: as check(); Error(Exit::usage) where directions wait for one another's gradients.
+// A verdict is given by all ranks of an asynchronous order, by each when it has an update's gradients of all its stages: the
+// update waits for it, and what is then computed. Whoever has to send before it gives its own is asked before that.
+//
+// Pure. Threads: any. Errors: as check(); Error(Exit::usage) where directions wait for one another's gradients, or ranks for
+// one another's verdicts.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +45,10 @@ struct Connected {
   std::vector<std::uint32_t> peak_waiting;   // [rank] messages asked for and not yet used
 };
 enum class Reduced : std::uint8_t { once, each_round };
-Connected connect(const Schedule& schedule, Reduced reduced = Reduced::once);
+// What waits for the verdict of an update: nothing, the gradients of the next one, which want the places of its own, or
+// everything behind it on a rank: there weights are gathered, in one stream with verdicts.
+enum class Verdicts : std::uint8_t { none, before_gradients, before_all };
+Connected connect(const Schedule& schedule, Reduced reduced = Reduced::once, Verdicts verdicts = Verdicts::none);
 
 // Whether the ranks come to their ends when every send and receive blocks its rank until the other side has come, too, each
 // receive standing right before the task that needs it: the way of a program with one lane a rank.

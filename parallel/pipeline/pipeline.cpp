@@ -223,11 +223,11 @@ PipelineParallel part_of(const Pipeline& p, std::uint32_t rank) {
   return part;
 }
 
-Program step_of(const Pipeline& given, std::uint32_t rank, Reduced reduced, const Skips& skips) {
+Program step_of(const Pipeline& given, std::uint32_t rank, Reduced reduced, const Skips& skips, Verdicts verdicts) {
   auto p = without_empty_stages(given);
   if (skips.any()) p.schedule.placement.inputs = inputs_of(p, skips);
   Program out{p.layers(), p.schedule.micro_batches, {}};
-  const auto connected = connect(p.schedule, reduced);
+  const auto connected = connect(p.schedule, reduced, verdicts);
   for (const auto& a : connected.actions[rank]) {
     switch (a.op) {
       case Action::Op::compute: add_task(out, p, a.task); break;

@@ -37,7 +37,8 @@ PipelineParallel part_of(const Pipeline& pipeline, std::uint32_t rank);
 //
 // A skip that crosses between ranks crosses once, from where it begins to where it ends: the ranks between do not see it. Its
 // result travels with what else the one stage's rank has for the other's, and so does its gradient.
-Program step_of(const Pipeline& pipeline, std::uint32_t rank, Reduced reduced = Reduced::once, const Skips& skips = {});
+Program step_of(const Pipeline& pipeline, std::uint32_t rank, Reduced reduced = Reduced::once, const Skips& skips = {},
+                Verdicts verdicts = Verdicts::none);
 // So many micro-batches behind one another, in two directions by turns (forwards.h).
 Program evaluation_of(const Pipeline& pipeline, std::uint32_t rank, std::uint32_t micro_batches, const Skips& skips = {});
 

@@ -281,12 +281,12 @@ TEST(PipelinePrograms, WhatIsGatheredBehindAVerdictWaitsForAllRanks) {
   EXPECT_NO_THROW(check_messages(steady(3, false)));
   EXPECT_NO_THROW(check_messages(steady(1, true)));
   try {
-    check_messages(steady(3, true));
+    static_cast<void>(steady(3, true));
     FAIL() << "a circle was accepted";
   } catch (const Error& e) {
     EXPECT_EQ(Exit::usage, e.exit());
-    EXPECT_THAT(e.what(), HasSubstr("forward l"));
-    EXPECT_THAT(e.what(), HasSubstr("waits for rank 0"));
+    EXPECT_THAT(e.what(), HasSubstr("behind which weights are gathered"));
+    EXPECT_THAT(e.what(), HasSubstr("--grad-clip 0, --zero 1, or another --schedule"));
   }
 }
 

@@ -8,9 +8,6 @@
 #include <random>
 #include <set>
 
-#include <terrace/core/error.h>
-#include <terrace/parallel/check_messages.h>
-#include <terrace/parallel/checker.h>
 #include <terrace/parallel/pipeline/simulate.h>
 
 #include "pipeline_run.h"
@@ -119,25 +116,6 @@ TEST_F(SkipRun, TwoDirectionsGiveTheBitsOfOneRank) {
     auto o = base;
     o.pipeline = test::pipeline_of("chimera", ranks, 8, 1, blocks);
     expect_same(one, run(o, "chimera"), fmt::format("chimera on {} ranks", ranks));
-  }
-}
-
-TEST_F(SkipRun, AsynchronousOrdersReadTheDeclaredVersions) {
-  for (const std::string order : {"pipedream", "pipedream-2bw"}) {
-    const std::uint32_t ranks = 3, every = 3, updates = 3;
-    auto o = options(7, every * updates);
-    o.sizes.tied = false;
-    o.before_use = false;
-    const auto schedule = pipeline::write_order(order, {.ranks = ranks, .micro_batches = every, .updates = updates});
-    o.pipeline = {schedule, pipeline::balance(std::vector<double>(9, 1.0), ranks)};
-    const auto part = pipeline::part_of(*o.pipeline, 0);
-    const auto oracle = toy::StaleOracle(o, every, [&](std::uint32_t layer, std::uint32_t m) {
-                          return schedule.reads[part.stage(layer)][m];
-                        }).run();
-    const auto r = run(o, order);
-    EXPECT_EQ(r.losses, oracle.losses) << order;
-    EXPECT_EQ(r.norms, oracle.norms) << order;
-    EXPECT_EQ(r.hash, oracle.hash) << order;
   }
 }
 
@@ -320,74 +298,6 @@ TEST_F(SkipRun, PeakOfLiveActivationsIsTheSimulatedOne) {
       }
     }
   }
-}
-
-// All programs of all ranks, proved together: cuts at random, with stages of no layers, and skips that begin and end anywhere.
-TEST(SkipPrograms, EveryOrderAndEveryCutIsProvedOnAllRanksTogether) {
-  std::mt19937_64 random(7);
-  int programs = 0;
-  for (std::uint32_t p = 2; p <= 5; ++p)
-    for (std::uint32_t m = 2; m <= 11; m += 3)
-      for (const std::string order : {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v", "chimera"}) {
-        if ((order == "dualpipe-v" && m < 2 * p) || (order == "chimera" && (p % 2 != 0 || m % 2 != 0))) continue;
-        const auto schedule = pipeline::write_order(order, {.ranks = p, .micro_batches = m, .chunks = 3});
-        const auto blocks = static_cast<std::int64_t>(3 + random() % 20);
-        const auto model =
-            toy::make_model({.width = 16, .vocab = 33, .blocks = blocks, .tied = order != "chimera", .skips = true});
-        std::vector<std::uint32_t> begins{0};
-        for (std::uint32_t s = 1; s < schedule.placement.stages; ++s)
-          begins.push_back(1 + static_cast<std::uint32_t>(random() % static_cast<std::uint64_t>(blocks + 1)));
-        std::ranges::sort(begins);
-        begins.push_back(static_cast<std::uint32_t>(blocks) + 2);
-        SCOPED_TRACE(fmt::format("{} on {} ranks, {} micro-batches, stages from {}", order, p, m, fmt::join(begins, " ")));
-        PlanRequest request{.shape = {{1, 4}, m},
-                            .evaluate_batches = 1 + m * p % (2 * m - 1),
-                            .pipeline = pipeline::Pipeline{schedule, begins}};
-        std::vector<std::unique_ptr<StepMap>> maps;
-        std::vector<Programs> all;
-        for (std::uint32_t r = 0; r < p; ++r) {
-          request.pipeline_rank = r;
-          maps.push_back(std::make_unique<StepMap>(
-              model, StepMap::Options{.shape = request.shape, .pipeline = part_of(*request.pipeline, r)}));
-          all.push_back(write_programs(*maps.back(), request, 0));
-        }
-        for (const auto which : {&Programs::first, &Programs::steady, &Programs::evaluate}) {
-          std::vector<Program> same;
-          for (const auto& of_rank : all) same.push_back(of_rank.*which);
-          ASSERT_NO_THROW(check_messages(same, Skips(model)));
-        }
-        ++programs;
-      }
-  EXPECT_GE(programs, 80);
-}
-
-// Rank 0 sends what rank 2's block skips from only when it has a gradient that comes from there.
-TEST(SkipPrograms, ACircleThroughASkipIsRefused) {
-  const std::uint32_t ranks = 3, m = 3;
-  const auto model = toy::make_model({.width = 16, .vocab = 33, .blocks = 6, .skips = true});
-  PlanRequest request{
-      .shape = {{1, 4}, m},
-      .pipeline = pipeline::Pipeline{pipeline::write_order("1f1b", {.ranks = ranks, .micro_batches = m}), {0, 3, 5, 8}}};
-  std::vector<Program> programs;
-  for (std::uint32_t r = 0; r < ranks; ++r) {
-    request.pipeline_rank = r;
-    const StepMap map(model, {.shape = request.shape, .pipeline = part_of(*request.pipeline, r)});
-    programs.push_back(write_programs(map, request, 0).first);
-  }
-  const Skips skips(model);
-  ASSERT_NO_THROW(check_messages(programs, skips));
-  auto& actions = programs.front().actions;
-  const auto first = [&](auto is) { return std::ranges::find_if(actions, is); };
-  const auto sent = first([](const Action& a) {
-    return a.op == Op::send && a.payload == Payload::activation && a.peer == 2 && a.micro_batch == 0;
-  });
-  ASSERT_NE(sent, actions.end());
-  const auto late = *sent;
-  actions.erase(sent);
-  const auto backward = first([](const Action& a) { return a.op == Op::backward && a.micro_batch == 0; });
-  ASSERT_NE(backward, actions.end());
-  actions.insert(backward + 1, late);
-  EXPECT_THROW(check_messages(programs, skips), Error);
 }
 
 }  // namespace

@@ -1,0 +1,161 @@
+// The step programs of models with skip connections, of all ranks together: no cut, order or verdict makes them wait in a
+// circle.
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <random>
+
+#include <terrace/core/error.h>
+#include <terrace/parallel/check_messages.h>
+#include <terrace/parallel/pipeline/orders.h>
+#include <terrace/parallel/pipeline/pipeline.h>
+#include <terrace/parallel/plan.h>
+#include <terrace/tests/support/toy_model.h>
+
+namespace terrace {
+namespace {
+
+// Stages of so many blocks, the embedding and the head, cut at random: some have no layers, and skips begin and end anywhere.
+pipeline::Pipeline cut_at_random(const pipeline::Schedule& schedule, std::int64_t blocks, std::mt19937_64& random) {
+  std::vector<std::uint32_t> begins{0};
+  for (std::uint32_t s = 1; s < schedule.placement.stages; ++s)
+    begins.push_back(1 + static_cast<std::uint32_t>(random() % static_cast<std::uint64_t>(blocks + 1)));
+  std::ranges::sort(begins);
+  begins.push_back(static_cast<std::uint32_t>(blocks) + 2);
+  return {schedule, begins};
+}
+
+// All programs of all ranks, proved together.
+void expect_proved(const Model& model, PlanRequest request, std::uint32_t gather_ahead = 0) {
+  std::vector<std::unique_ptr<StepMap>> maps;
+  std::vector<Programs> all;
+  for (std::uint32_t r = 0; r < request.pipeline->schedule.placement.ranks; ++r) {
+    request.pipeline_rank = r;
+    maps.push_back(std::make_unique<StepMap>(
+        model, StepMap::Options{.shape = request.shape, .data = request.data, .pipeline = part_of(*request.pipeline, r)}));
+    all.push_back(write_programs(*maps.back(), request, 0, gather_ahead));
+  }
+  for (const auto which : {&Programs::first, &Programs::steady, &Programs::evaluate}) {
+    std::vector<Program> same;
+    for (const auto& of_rank : all) same.push_back(of_rank.*which);
+    ASSERT_NO_THROW(check_messages(same, Skips(model)));
+  }
+}
+
+TEST(SkipPrograms, EveryOrderAndEveryCutIsProvedOnAllRanksTogether) {
+  std::mt19937_64 random(7);
+  int programs = 0;
+  for (std::uint32_t p = 2; p <= 5; ++p)
+    for (std::uint32_t m = 2; m <= 11; m += 3)
+      for (const std::string order : {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v", "chimera"}) {
+        if ((order == "dualpipe-v" && m < 2 * p) || (order == "chimera" && (p % 2 != 0 || m % 2 != 0))) continue;
+        const auto schedule = pipeline::write_order(order, {.ranks = p, .micro_batches = m, .chunks = 3});
+        const auto blocks = static_cast<std::int64_t>(3 + random() % 20);
+        const auto cut = cut_at_random(schedule, blocks, random);
+        SCOPED_TRACE(fmt::format("{} on {} ranks, {} micro-batches, stages from {}", order, p, m, fmt::join(cut.begins, " ")));
+        expect_proved(toy::make_model({.width = 16, .vocab = 33, .blocks = blocks, .tied = order != "chimera", .skips = true}),
+                      {.shape = {{1, 4}, m}, .evaluate_batches = 1 + m * p % (2 * m - 1), .pipeline = cut});
+        ++programs;
+      }
+  EXPECT_GE(programs, 80);
+}
+
+// A rank that sends to one beyond its neighbour has sent more before an update's verdict than the neighbours have asked for;
+// and whoever wants weights that are gathered behind the verdict waits for it.
+TEST(SkipPrograms, AsynchronousOrdersAreProvedWithVerdictsAndShards) {
+  std::mt19937_64 random(11);
+  for (std::uint32_t p = 2; p <= 6; ++p)
+    for (std::uint32_t m = 1; m <= 8; ++m)
+      for (const std::uint32_t updates : {2U, 4U})
+        for (const auto& [order, clipped] :
+             {std::pair<std::string, bool>{"pipedream-2bw", true}, {"pipedream-2bw", false}, {"pipedream", false}})
+          for (const std::uint32_t zero : {0U, 1U, 2U, 3U}) {
+            if (order == "pipedream-2bw" && m < p) continue;
+            const auto schedule = pipeline::write_order(order, {.ranks = p, .micro_batches = m, .updates = updates});
+            const auto blocks = static_cast<std::int64_t>(3 + random() % 20);
+            const auto cut = cut_at_random(schedule, blocks, random);
+            const auto ahead = static_cast<std::uint32_t>(random() % 3);
+            SCOPED_TRACE(
+                fmt::format("{}{} on {} ranks, {} updates of {} micro-batches, ZeRO-{}, gathered {} ahead, stages from {}",
+                            order, clipped ? ", clipped" : "", p, updates, m, zero, ahead, fmt::join(cut.begins, " ")));
+            expect_proved(toy::make_model({.width = 16, .vocab = 33, .blocks = blocks, .tied = false, .skips = true}),
+                          {.shape = {{1, 4}, schedule.micro_batches},
+                           .updates_before_use = clipped,
+                           .pipeline = cut,
+                           .data = {.ranks = zero == 0 ? 1U : 2U, .zero = zero}},
+                          ahead);
+          }
+}
+
+// Rank 0 sends what rank 2's block skips from only when it has a gradient that comes from there.
+TEST(SkipPrograms, ACircleThroughASkipIsRefused) {
+  const std::uint32_t ranks = 3, m = 3;
+  const auto model = toy::make_model({.width = 16, .vocab = 33, .blocks = 6, .skips = true});
+  PlanRequest request{
+      .shape = {{1, 4}, m},
+      .pipeline = pipeline::Pipeline{pipeline::write_order("1f1b", {.ranks = ranks, .micro_batches = m}), {0, 3, 5, 8}}};
+  std::vector<Program> programs;
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    request.pipeline_rank = r;
+    const StepMap map(model, {.shape = request.shape, .pipeline = part_of(*request.pipeline, r)});
+    programs.push_back(write_programs(map, request, 0).first);
+  }
+  const Skips skips(model);
+  ASSERT_NO_THROW(check_messages(programs, skips));
+  auto& actions = programs.front().actions;
+  const auto first = [&](auto is) { return std::ranges::find_if(actions, is); };
+  const auto sent = first([](const Action& a) {
+    return a.op == Op::send && a.payload == Payload::activation && a.peer == 2 && a.micro_batch == 0;
+  });
+  ASSERT_NE(sent, actions.end());
+  const auto late = *sent;
+  actions.erase(sent);
+  const auto backward = first([](const Action& a) { return a.op == Op::backward && a.micro_batch == 0; });
+  ASSERT_NE(backward, actions.end());
+  actions.insert(backward + 1, late);
+  EXPECT_THROW(check_messages(programs, skips), Error);
+}
+
+// Rank 0 sends rank 2 of its fifth micro-batch before it has the first update's gradient, and rank 2 asks for it only when that
+// update's verdict, behind which its weights are gathered, has been given by all.
+TEST(SkipPrograms, ACircleThroughAVerdictIsRefused) {
+  const std::uint32_t ranks = 3, m = 3;
+  const auto model = toy::make_model({.width = 16, .vocab = 33, .blocks = 6, .tied = false, .skips = true});
+  const auto schedule = pipeline::write_order("pipedream-2bw", {.ranks = ranks, .micro_batches = m, .updates = 2});
+  PlanRequest request{.shape = {{1, 4}, schedule.micro_batches},
+                      .pipeline = pipeline::Pipeline{schedule, {0, 3, 5, 8}},
+                      .data = {.ranks = 2, .zero = 3}};
+  std::vector<Program> programs;
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    request.pipeline_rank = r;
+    const StepMap map(model, {.shape = request.shape, .data = request.data, .pipeline = part_of(*request.pipeline, r)});
+    programs.push_back(write_programs(map, request, 0).steady);
+  }
+  const Skips skips(model);
+  ASSERT_NO_THROW(check_messages(programs, skips));
+  auto& actions = programs[2].actions;
+  const auto of_fifth = [](const Action& a) { return a.op == Op::receive && a.peer == 0 && a.micro_batch == 4; };
+  std::vector<Action> late;
+  std::ranges::copy_if(actions, std::back_inserter(late), of_fifth);
+  ASSERT_EQ(late.size(), 2U);
+  std::erase_if(actions, of_fifth);
+  const auto forward =
+      std::ranges::find_if(actions, [](const Action& a) { return a.op == Op::forward && a.layer == 6 && a.micro_batch == 3; });
+  ASSERT_NE(forward, actions.end());
+  actions.insert(forward + 1, late.begin(), late.end());
+  try {
+    check_messages(programs, skips);
+    FAIL() << "a circle was accepted";
+  } catch (const Error& e) {
+    const std::string what = e.what();
+    EXPECT_EQ(e.exit(), Exit::usage);
+    EXPECT_NE(what.find("send activation l2 m4 r2, waits for rank 2"), std::string::npos) << what;
+    EXPECT_NE(what.find("forward l6 m3, waits for rank 0"), std::string::npos) << what;
+  }
+}
+
+}  // namespace
+}  // namespace terrace
