@@ -5,10 +5,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <random>
 #include <set>
 
+#include <terrace/core/error.h>
 #include <terrace/parallel/pipeline/simulate.h>
+#include <terrace/tests/support/covering_rows.h>
 
 #include "pipeline_run.h"
 #include "stale_oracle.h"
@@ -119,31 +122,65 @@ TEST_F(SkipRun, TwoDirectionsGiveTheBitsOfOneRank) {
   }
 }
 
-// ZeRO in the stages, with tiers.
-TEST_F(SkipRun, ZeroInStagesGivesTheBitsOfOneRank) {
-  for (const std::string order : {"1f1b", "zb-v", "interleaved"})
-    for (const std::uint32_t zero : {0U, 1U, 3U}) {
-      auto base = options(8, 8);
-      base.data.canonical = true;
-      const auto one = run(base, "one rank");
-      auto o = base;
-      o.data = {.ranks = 2, .zero = zero, .canonical = true};
-      o.shape.micro_batches = 4;
-      o.pipeline = test::pipeline_of(order, 2, 4, 2, o.sizes.blocks);
-      test::squeeze_stages(o, zero == 3);
-      expect_same_within(o, one, fmt::format("{}, ZeRO-{}", order, zero));
+// ZeRO in the stages of every order, in two directions as well. Every two settings together, in some row.
+TEST_F(SkipRun, ZeroAndTiersInEveryOrderGiveTheBitsOfOneRank) {
+  std::vector<std::string> orders(std::begin(kOrders), std::end(kOrders));
+  orders.emplace_back("chimera");
+  struct Data {
+    std::uint32_t ranks, zero, shard_group;
+  };
+  const Data data[] = {{2, 0, 0}, {2, 1, 0}, {2, 2, 0}, {2, 3, 0}, {4, 1, 2}, {4, 3, 2}};
+  const test::CoveringRows covering({8, 6, 3, 2, 4, 2, 2}, 2);
+  std::map<std::string, toy::RunResult> references;
+  std::size_t refused = 0;
+  std::uint64_t read = 0;
+  for (const auto& row : covering.rows()) {
+    const auto at = [&](std::size_t factor) { return static_cast<std::size_t>(row[factor]); };
+    constexpr std::uint32_t kMicroBatches = 16;
+    auto base = options(9, kMicroBatches);
+    base.data.canonical = true;
+    base.sizes.tied = row[5] == 0;
+    base.before_use = row[6] == 0;
+    const auto key = fmt::format("{}{}", base.sizes.tied ? "tied" : "untied", base.before_use ? ", clipped" : "");
+    if (!references.contains(key)) references[key] = run(base, key);
+
+    auto o = base;
+    const auto& order = orders[at(0)];
+    const auto& d = data[at(1)];
+    const int tiers = row[2];
+    const std::uint32_t ranks = row[3] == 0 || (order == "dualpipe-v" && d.ranks == 4) ? 2 : 4;
+    o.recompute = row[4] % 2 == 1;
+    o.offload = row[4] >= 2;
+    o.data = {.ranks = d.ranks, .zero = d.zero, .canonical = true, .shard_group = d.shard_group};
+    o.shape.micro_batches = kMicroBatches / d.ranks;
+    o.pipeline = test::pipeline_of(order, ranks, o.shape.micro_batches, 2, o.sizes.blocks);
+    if (order == "chimera" && d.zero == 2) {
+      EXPECT_THROW(static_cast<void>(plan(toy::make_model(o.sizes), toy::request_of(o), o.profile)), Error);
+      ++refused;
+      continue;
     }
+    const auto what = fmt::format("{}: {} on {} × {} ranks, ZeRO-{} in groups of {}, activations {}, tiers {}", key, order,
+                                  ranks, d.ranks, d.zero, d.shard_group, row[4], tiers);
+    if (tiers > 0) test::squeeze_stages(o, tiers == 2);
+    read += expect_same_within(o, references[key], what);
+  }
+  EXPECT_GE(covering.rows().size(), 48U);
+  EXPECT_GT(refused, 0U);
+  EXPECT_GT(read, 0U);
 }
 
 TEST_F(SkipRun, LateMessagesChangeNothing) {
   const auto base = options(10, 6);
   const auto one = run(base, "one rank");
   std::uint64_t seed = 1;
-  for (const std::string order : kOrders) {
-    auto o = base;
-    o.pipeline = test::pipeline_of(order, 3, 6, 2, o.sizes.blocks);
+  const auto expect_one = [&](toy::RunOptions o, const std::string& order, std::uint32_t ranks) {
+    o.pipeline = test::pipeline_of(order, ranks, o.shape.micro_batches, 2, o.sizes.blocks);
     expect_same(one, run(o, order, {.seed = ++seed, .longest_delay = std::chrono::microseconds(500)}), order);
-  }
+  };
+  for (const std::string order : kOrders) expect_one(base, order, 3);
+  auto both_ways = base;
+  both_ways.data.canonical = true;
+  expect_one(both_ways, "chimera", 4);
 }
 
 TEST_F(SkipRun, ResumesWhereItStopped) {
