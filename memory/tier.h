@@ -38,7 +38,7 @@ struct Budget {
 // reached n (counting from 1), so "everything up to here" is one number a lane.
 enum class Lane : std::uint8_t { compute, update, upload, download, read, write, communication, message };
 // From Lane::message on: messages between ranks of a pipeline, one lane for each direction, peer and payload.
-inline constexpr std::size_t kPeerLanes = 12, kLanes = 7 + kPeerLanes;
+inline constexpr std::size_t kPeerLanes = 16, kLanes = 7 + kPeerLanes;
 constexpr std::size_t index(Lane l) { return static_cast<std::size_t>(l); }
 constexpr bool is_message(Lane l) { return l >= Lane::message; }
 constexpr std::string_view name_of(Lane l) {

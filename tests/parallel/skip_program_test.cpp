@@ -90,6 +90,24 @@ TEST(SkipPrograms, AsynchronousOrdersAreProvedWithVerdictsAndShards) {
           }
 }
 
+// Stages cut evenly: a rank's skips lead to two others at most, in two directions four lanes each, as to its neighbours.
+TEST(SkipPrograms, EvenStagesInTwoDirectionsHaveLanesForAllMessages) {
+  std::uint32_t most = 0;
+  for (const std::uint32_t p : {4U, 6U, 8U})
+    for (std::int64_t blocks = p; blocks <= 40; ++blocks) {
+      const auto schedule = pipeline::write_order("chimera", {.ranks = p, .micro_batches = p});
+      const auto model = toy::make_model({.width = 16, .vocab = 33, .blocks = blocks, .tied = false, .skips = true});
+      const std::vector<double> even(static_cast<std::size_t>(blocks) + 2, 1.0);
+      const pipeline::Pipeline cut{schedule, pipeline::balance(even, p)};
+      for (std::uint32_t r = 0; r < p; ++r) {
+        SCOPED_TRACE(fmt::format("{} blocks on {} ranks, rank {}", blocks, p, r));
+        ASSERT_NO_THROW(
+            most = std::max(most, StepMap(model, {.shape = {{1, 4}, p}, .pipeline = part_of(cut, r)}).message_lanes()));
+      }
+    }
+  EXPECT_EQ(most, 16U);
+}
+
 // Rank 0 sends what rank 2's block skips from only when it has a gradient that comes from there.
 TEST(SkipPrograms, ACircleThroughASkipIsRefused) {
   const std::uint32_t ranks = 3, m = 3;
