@@ -1,8 +1,10 @@
-# `cmake --install` gives headers under include/terrace/…, the static libraries, and a package for find_package(terrace).
+# `cmake --install` gives the program, headers under include/terrace/…, the static libraries, and a package for
+# find_package(terrace).
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 install(TARGETS terrace terrace_core terrace_memory terrace_offload terrace_optimizers terrace_parallel
   EXPORT terraceTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS terrace_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 foreach(folder core memory offload optimizers parallel)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder} DESTINATION include/terrace FILES_MATCHING PATTERN "*.h")
 endforeach()

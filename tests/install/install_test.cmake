@@ -1,4 +1,5 @@
-# Installs the build into a scratch prefix, builds a project outside of this tree against it, and runs what it built.
+# Installs the build into a scratch prefix, builds a project outside of this tree against it, and runs what it built. Where a
+# library that terrace links with is absent, find_package() says which; the project may go on without.
 file(REMOVE_RECURSE ${SCRATCH})
 
 function(run)
@@ -19,6 +20,29 @@ message("${output}")
 if(NOT output MATCHES "every one is exact")
   message(FATAL_ERROR "the program said something else")
 endif()
+
+run(${SCRATCH}/prefix/bin/terrace --version)
+if(NOT output MATCHES "terrace [0-9]")
+  message(FATAL_ERROR "the installed program says something else: ${output}")
+endif()
+
+# configure(NAME STATUS SAID OPTION…): the project, with the options, ends with the status and says that in its words.
+function(configure name expected said)
+  execute_process(COMMAND ${CMAKE_COMMAND} -E env ${ARGN} ${CMAKE_COMMAND} -S ${PROJECT}/optional -B ${SCRATCH}/${name} -G ${GENERATOR}
+      -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_PREFIX_PATH=${SCRATCH}/prefix -DASKED=${name}
+    RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  string(REGEX REPLACE "[ \n]+" " " words "${output}")  # CMake breaks lines
+  string(FIND "${words}" "${said}" found)
+  if(found EQUAL -1 OR NOT status EQUAL expected)
+    message(FATAL_ERROR "${name} ended with ${status}, not ${expected}, or does not say \"${said}\":\n${output}")
+  endif()
+endfunction()
+set(without_libraries PKG_CONFIG_LIBDIR=${SCRATCH}/none PKG_CONFIG_PATH=${SCRATCH}/none)
+configure(required 1 "not what it links with: liburing (liburing-dev), xxHash (libxxhash-dev)" ${without_libraries})
+configure(optional 0 "goes on without terrace" ${without_libraries})
+configure(optional_again 0 "goes on with terrace")
+configure(offload 0 "goes on with terrace")
+configure(offlaod 1 "terrace has no component offlaod; it has core, memory, offload")
 
 # Headers of the source tree must not have been needed: only the prefix may be named.
 file(GLOB_RECURSE headers ${SCRATCH}/prefix/include/*.h)
