@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <terrace/core/machine.h>
+#include <terrace/core/notice.h>
 #include <terrace/core/trace.h>
 #include <terrace/core/units.h>
 
@@ -79,9 +80,9 @@ void Session::result(Result result) {
       header += padded(heading(key), width_of(key)) + " ";
       line += padded(cell(key, value), width_of(key)) + " ";
     }
-    if (header != header_) fmt::print(options_.out, "{}{}\n", header_.empty() ? "" : "\n", header);
+    if (header != header_) say(options_.out, fmt::format("{}{}\n", header_.empty() ? "" : "\n", header));
     header_ = header;
-    fmt::print(options_.out, "{}\n", line);
+    say(options_.out, fmt::format("{}\n", line));
     std::fflush(options_.out);
   }
   if (!bench_.empty()) {
@@ -95,13 +96,13 @@ void Session::result(Result result) {
 void Session::note(std::string_view text) {
   if (options_.json) return;
   erase_progress();
-  fmt::print(options_.out, "{}\n", text);
+  say(options_.out, fmt::format("{}\n", text));
   std::fflush(options_.out);
 }
 
 void Session::warn(std::string_view text) {
   erase_progress();
-  fmt::print(options_.notes, "warning: {}\n", text);
+  say(options_.notes, fmt::format("warning: {}\n", text));
 }
 
 void Session::progress(std::string_view text) {
@@ -109,14 +110,14 @@ void Session::progress(std::string_view text) {
   const auto now = now_ns();
   if (line_drawn_ && now - drawn_ns_ < kDrawEvery_ns) return;
   drawn_ns_ = now;
-  fmt::print(options_.notes, "\r\033[K{}", text);
+  say(options_.notes, fmt::format("\r\033[K{}", text));
   std::fflush(options_.notes);
   line_drawn_ = true;
 }
 
 void Session::fail(const std::exception& error) {
   erase_progress();
-  fmt::print(options_.notes, "error: {}\n", error.what());
+  say(options_.notes, fmt::format("error: {}\n", error.what()));
   const auto* const known = dynamic_cast<const Error*>(&error);
   if (exit_ == Exit::ok) exit_ = known ? known->exit() : Exit::runtime;
 }
@@ -125,17 +126,17 @@ Exit Session::finish() {
   erase_progress();
   if (options_.json) {
     const Result object{{"machine", machine_}, {"results", results_}};
-    fmt::print(options_.out, "{}\n", object.dump(-1, ' ', false, Result::error_handler_t::replace));
+    say(options_.out, fmt::format("{}\n", object.dump(-1, ' ', false, Result::error_handler_t::replace)));
   }
   if (exit_ != Exit::ok) return exit_;
   if (!stopped()) return Exit::ok;
-  fmt::print(options_.notes, "stopped; what was measured until then is printed\n");
+  say(options_.notes, "stopped; what was measured until then is printed\n");
   return Exit::interrupted;
 }
 
 void Session::erase_progress() {
   if (!line_drawn_) return;
-  fmt::print(options_.notes, "\r\033[K");
+  say(options_.notes, "\r\033[K");
   std::fflush(options_.notes);
   line_drawn_ = false;
 }

@@ -14,6 +14,7 @@
 #include <terrace/core/error.h>
 #include <terrace/core/machine.h>
 #include <terrace/core/memory_resource.h>
+#include <terrace/core/notice.h>
 #include <terrace/core/thread_pool.h>
 #include <terrace/core/units.h>
 
@@ -108,11 +109,10 @@ void warn_of_memlock(std::uint64_t bytes, int error_number) {
   rlimit limit{};
   getrlimit(RLIMIT_MEMLOCK, &limit);
   const auto text = limit.rlim_cur == RLIM_INFINITY ? std::string("unlimited") : format_bytes(limit.rlim_cur);
-  fmt::print(
-      stderr,
-      "warning: {} cannot be locked in memory: {}; it may be swapped out, and I/O takes more CPU time; the memlock limit "
-      "is {}: raise it with ulimit -l (KiB, or unlimited)\n",
-      format_bytes(bytes), describe_errno(error_number), text);
+  warn(
+      fmt::format("{} cannot be locked in memory: {}; it may be swapped out, and I/O takes more CPU time; the memlock limit "
+                  "is {}: raise it with ulimit -l (KiB, or unlimited)",
+                  format_bytes(bytes), describe_errno(error_number), text));
 }
 
 std::unique_ptr<MemoryResource> make_pinned_memory(ThreadPool& pool, int numa_node) {

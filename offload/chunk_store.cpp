@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
+#include <terrace/core/notice.h>
 #include <terrace/core/units.h>
 #include <terrace/offload/commit_files.h>
 #include <terrace/offload/extent_files.h>
@@ -272,8 +273,8 @@ class ExtentStore final : public ChunkStore {
     adopt(found.record, found.index);
     damage_ = found.damage.substr(std::min<std::size_t>(found.damage.size(), 3));  // without the first line's indent
     if (found.newer_damaged) {
-      fmt::print(stderr, "warning: the newest commit is damaged, going back to commit {} (step {}):{}\n", last_->number,
-                 last_->step, found.damage);
+      warn(fmt::format("the newest commit is damaged, going back to commit {} (step {}):{}", last_->number, last_->step,
+                       found.damage));
     }
     if (found.newer_damaged || found.newer_passed_over) verify_all();
     if (!found.damage.empty()) return;

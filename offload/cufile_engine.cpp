@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include <terrace/core/notice.h>
 #include <terrace/offload/cufile.h>
 #include <terrace/offload/transfer_threads.h>
 
@@ -80,7 +81,7 @@ class Registered {
     return error == kNoMemory ? -ENOMEM : -EIO;
   }
   void warn(const std::string& what) {
-    if (!warned_.exchange(true)) fmt::print(stderr, "warning: GPUDirect Storage: {}\n", what);
+    if (!warned_.exchange(true)) terrace::warn(fmt::format("GPUDirect Storage: {}", what));
   }
 
   const CuFile library_;

@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include <terrace/core/error.h>
+#include <terrace/core/notice.h>
 #include <terrace/offload/cufile.h>
 
 namespace terrace {
@@ -44,10 +45,10 @@ std::unique_ptr<IoEngine> make_engine(const IoOptions& options) {
         fmt::format("TERRACE_IO_ENGINE={}, but that is not possible here: {}\n  unset it, or see what terrace doctor says "
                     "about io_uring",
                     forced, why));
-  fmt::print(stderr,
-             "warning: io_uring is not permitted here ({}); reading and writing with threads, which costs CPU time; allow it "
-             "(sysctl kernel.io_uring_disabled=0, or the container's seccomp profile)\n",
-             why);
+  warn(
+      fmt::format("io_uring is not permitted here ({}); reading and writing with threads, which costs CPU time; allow it "
+                  "(sysctl kernel.io_uring_disabled=0, or the container's seccomp profile)",
+                  why));
   return make_thread_engine(options);
 }
 

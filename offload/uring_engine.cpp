@@ -16,6 +16,7 @@
 
 #include <terrace/core/error.h>
 #include <terrace/core/memory_resource.h>
+#include <terrace/core/notice.h>
 #include <terrace/core/trace.h>
 #include <terrace/offload/direct_io.h>
 #include <terrace/offload/io_engine.h>
@@ -134,8 +135,7 @@ class UringEngine final : public IoEngine {
     const int result = io_uring_register_files(&ring_, files_.data(), static_cast<unsigned>(files_.size()));
     files_registered_ = result == 0;
     if (result < 0) {
-      fmt::print(stderr, "warning: io_uring runs without registered files: {}; a higher `ulimit -n` may help\n",
-                 describe_errno(-result));
+      warn(fmt::format("io_uring runs without registered files: {}; a higher `ulimit -n` may help", describe_errno(-result)));
     }
   }
 
@@ -158,8 +158,8 @@ class UringEngine final : public IoEngine {
     if (result == -ENOMEM) {
       warn_of_memlock(total, ENOMEM);
     } else {
-      fmt::print(stderr, "warning: io_uring runs without registered buffers ({}), which costs CPU time: {}\n",
-                 format_bytes(total), describe_errno(-result));
+      warn(fmt::format("io_uring runs without registered buffers ({}), which costs CPU time: {}", format_bytes(total),
+                       describe_errno(-result)));
     }
   }
 

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
+#include <terrace/core/notice.h>
 
 namespace terrace::cuda {
 namespace {
@@ -47,11 +48,10 @@ AttentionKernel AttentionChoice::choose(std::int64_t head_dim, const std::functi
             head_dim, trouble, kWarps),
         Exit::hardware_missing);
   if (given_.no_warpgroups.empty())
-    fmt::print(
-        stderr,
-        "warning: attention, head dim {}: the kernel of warpgroups is not used, because it failed its check on this GPU: "
-        "{}; that of warps is correct, but slower\n",
-        head_dim, trouble);
+    warn(
+        fmt::format("attention, head dim {}: the kernel of warpgroups is not used, because it failed its check on this GPU: "
+                    "{}; that of warps is correct, but slower",
+                    head_dim, trouble));
   return AttentionKernel::warps;
 }
 

@@ -1,8 +1,8 @@
 #include <terrace/core/cuda/cuda_error.h>
 
-#include <cstdio>
-
 #include <fmt/format.h>
+
+#include <terrace/core/notice.h>
 
 namespace terrace {
 namespace {
@@ -42,9 +42,9 @@ CudaError::CudaError(CudaRuntime& runtime, int code, std::string_view on, std::s
 
 void warn_of_cuda(CudaRuntime& runtime, int code, std::string_view on, std::string_view call) noexcept try {
   if (is_of_a_kernel(code)) return;
-  fmt::print(stderr, "warning: {}\n", describe(runtime, code, on, call));
+  warn(describe(runtime, code, on, call));
 } catch (const std::exception&) {
-  std::fputs("warning: a CUDA call failed, and there was no memory to say which\n", stderr);
+  warn("a CUDA call failed, and there was no memory to say which");
 }
 
 }  // namespace terrace

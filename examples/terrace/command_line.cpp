@@ -13,6 +13,7 @@
 #include <CLI/CLI.hpp>
 
 #include <terrace/core/error.h>
+#include <terrace/core/notice.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/parse_words.h>
 
@@ -149,7 +150,10 @@ void check_arguments(const CommandLine& line) {
     if (line.config.data.empty()) refuse("train needs a corpus: --data FILE...", "train");
     for (const auto& file : line.config.data) {
       std::error_code error;
-      if (!fs::exists(file, error)) refuse(fmt::format("--data: \"{}\" does not exist", file.string()), "train");
+      const bool there = fs::exists(file, error);
+      if (error)
+        refuse(fmt::format("--data: \"{}\" cannot be reached: {}", file.string(), describe_errno(error.value())), "train");
+      if (!there) refuse(fmt::format("--data: \"{}\" does not exist", file.string()), "train");
       if (fs::is_directory(file, error))
         refuse(fmt::format("--data: \"{}\" is a directory; files are needed", file.string()), "train");
     }
@@ -215,7 +219,11 @@ CommandLine parse(int argc, const char* const* argv) {
 }
 
 int report_error(const std::exception& error, std::FILE* to) {
-  fmt::print(to, "error: {}\n", error.what());
+  const auto* const file = dynamic_cast<const fs::filesystem_error*>(&error);
+  const auto what = file ? fmt::format("{}: {}\n  mend the rights there, or give another path", file->path1().string(),
+                                       describe_errno(file->code().value()))
+                         : std::string(error.what());
+  say(to, fmt::format("error: {}\n", what));
   const auto* const known = dynamic_cast<const Error*>(&error);
   return static_cast<int>(known ? known->exit() : Exit::runtime);
 }

@@ -9,6 +9,7 @@
 
 #include <terrace/core/cuda.h>
 #include <terrace/core/error.h>
+#include <terrace/core/notice.h>
 #include <terrace/core/profile_algorithms.h>
 
 namespace terrace::cli {
@@ -78,7 +79,7 @@ std::unique_ptr<Device> make_device(const RunConfig& c, ThreadPool& pool, const 
 void keep_algorithms(const RunConfig& c, const std::string& chosen) try {
   if (!chosen.empty()) add_algorithms_to_profile(profile_file(c), chosen);
 } catch (const std::exception& error) {
-  fmt::print(stderr, "warning: the machine profile does not learn this run's algorithms: {}\n", error.what());
+  warn(fmt::format("the machine profile does not learn this run's algorithms: {}", error.what()));
 }
 
 std::uint64_t usual_device_bytes(const RunConfig& c) {
@@ -109,7 +110,7 @@ MachineProfile machine_profile(const RunConfig& c) {
   } catch (const Error& error) {
     if (named) throw;
     // Of another version, perhaps: no reason not to train.
-    fmt::print(stderr, "warning: planning with assumed rates: {}\n", error.what());
+    warn(fmt::format("planning with assumed rates: {}", error.what()));
     return assumed;
   }
 }

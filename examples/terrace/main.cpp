@@ -1,3 +1,6 @@
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -43,9 +46,16 @@ int printed(int code) {
   return code == 0 ? static_cast<int>(Exit::runtime) : code;
 }
 
+// A descriptor that the parent closed would be given to the next file that is opened, and what is said be written into a store.
+void occupy_standard_descriptors() {
+  for (int descriptor = STDIN_FILENO; descriptor <= STDERR_FILENO; ++descriptor)
+    if (::fcntl(descriptor, F_GETFD) < 0 && errno == EBADF) ::open("/dev/null", O_RDONLY);  // takes the lowest that is free
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  occupy_standard_descriptors();
   std::signal(SIGXFSZ, SIG_IGN);  // a file that grows beyond `ulimit -f` is an error with a name, not the end of the process
   try {
     if (argc > 1 && std::string_view(argv[1]) == "bench") return printed(static_cast<int>(bench_command(argc - 1, argv + 1)));

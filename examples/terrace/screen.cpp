@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <terrace/core/notice.h>
 #include <terrace/core/units.h>
 
 namespace terrace::cli {
@@ -109,8 +110,8 @@ void Screen::step(const StepMetrics& m) {
                                   format_number(m.tokens_per_s, 4), format_bytes(m.read_bytes), format_bytes(m.write_bytes),
                                   fmt::format("{:.1f}%", share * 100), format_duration(seconds_left())},
                                  options_.width);
-  fmt::print(options_.out, "{}\n", line);
-  if (m.eval_loss) fmt::print(options_.out, "{:>13}  held-out loss {}\n", "", format_number(*m.eval_loss, 6));
+  say(options_.out, fmt::format("{}\n", line));
+  if (m.eval_loss) say(options_.out, fmt::format("{:>13}  held-out loss {}\n", "", format_number(*m.eval_loss, 6)));
   draw_bar();
   std::fflush(options_.out);
 }
@@ -118,7 +119,7 @@ void Screen::step(const StepMetrics& m) {
 void Screen::note(std::string_view text) {
   auto* const to = options_.json ? options_.notes : options_.out;
   erase_bar();
-  fmt::print(to, "{}\n", text);
+  say(to, fmt::format("{}\n", text));
   draw_bar();
   std::fflush(to);
 }
@@ -126,7 +127,7 @@ void Screen::note(std::string_view text) {
 void Screen::warn(std::string_view text) {
   erase_bar();
   std::fflush(options_.out);
-  fmt::print(options_.notes, "warning: {}\n", text);
+  say(options_.notes, fmt::format("warning: {}\n", text));
   std::fflush(options_.notes);
   draw_bar();
 }
@@ -134,7 +135,7 @@ void Screen::warn(std::string_view text) {
 void Screen::object(const nlohmann::json& object) {
   if (!options_.json) return;
   // Paths need not be UTF-8, and a run must not end because of that.
-  fmt::print(options_.out, "{}\n", object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  say(options_.out, fmt::format("{}\n", object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)));
   std::fflush(options_.out);
 }
 
@@ -145,7 +146,7 @@ void Screen::finish(const std::string& weights_hash, nlohmann::json final_object
     final_object["weights_xxh64"] = weights_hash;
     object(final_object);
   } else {
-    fmt::print(options_.out, "weights xxh64 {}\n", weights_hash);
+    say(options_.out, fmt::format("weights xxh64 {}\n", weights_hash));
     std::fflush(options_.out);
   }
 }
@@ -154,12 +155,12 @@ void Screen::header() {
   std::array<std::string, kColumns.size()> names;
   for (std::size_t i = 0; i < names.size(); ++i) names[i] = kColumns[i].name;
   const auto line = join_columns(names, options_.width);
-  fmt::print(options_.out, "{}{}{}\n", options_.color ? "\x1b[2m" : "", line, options_.color ? "\x1b[0m" : "");
+  say(options_.out, fmt::format("{}{}{}\n", options_.color ? "\x1b[2m" : "", line, options_.color ? "\x1b[0m" : ""));
 }
 
 void Screen::erase_bar() {
   if (!bar_drawn_) return;
-  fmt::print(options_.out, "{}", options_.color ? "\r\x1b[K" : '\r' + std::string(bar_columns(), ' ') + '\r');
+  say(options_.out, options_.color ? "\r\x1b[K" : '\r' + std::string(bar_columns(), ' ') + '\r');
   bar_drawn_ = false;
 }
 
@@ -186,7 +187,7 @@ void Screen::draw_bar() {
   const char* const on = options_.color ? "\x1b[36m" : "";
   const char* const dim = options_.color ? "\x1b[2m" : "";
   const char* const off = options_.color ? "\x1b[0m" : "";
-  fmt::print(options_.out, "{}{}{}{}{}{}{}", on, bar, off, dim, rest, off, text);
+  say(options_.out, fmt::format("{}{}{}{}{}{}{}", on, bar, off, dim, rest, off, text));
   std::fflush(options_.out);
   bar_drawn_ = true;
 }

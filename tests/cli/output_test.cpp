@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <fstream>
 #include <thread>
 
 #include "cli_test.h"
@@ -212,6 +213,41 @@ TEST_F(Output, AFullDiskBehindItIsAnError) {
     EXPECT_EQ(1, outcome.exit) << outcome.described;
     EXPECT_THAT(outcome.err, HasSubstr("No space left on device")) << outcome.described;
   }
+}
+
+// A supervisor may start a program without any: then the next files that are opened would have their numbers.
+TEST_F(Output, WhatNobodyHearsIsNotWrittenIntoAStore) {
+  auto deaf = launch(tiny("train", kOffloaded + Words{"--json"}));
+  deaf.in_child = [] {
+    for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::close(descriptor);
+  };
+  const auto outcome = run(deaf);
+  EXPECT_EQ(1, outcome.exit) << outcome.described;
+  EXPECT_EQ(steps("run").size(), json_in("run/result.json").at("steps"));
+  std::size_t locks = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(at("disk")))
+    if (entry.path().filename() == "lock") {
+      ++locks;
+      EXPECT_EQ(0U, entry.file_size()) << scratch_.read(std::filesystem::relative(entry.path(), scratch_.path()).string());
+    }
+  EXPECT_EQ(1U, locks);
+  EXPECT_EQ(0, terrace({"ckpt", "verify", "run"}).exit);
+}
+
+TEST_F(Output, NotesAndWarningsThatNobodyHearsEndNothing) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "there is no /dev/full";
+  auto full = launch(tiny("train", {"--json"}));
+  full.in_child = [] { ::dup2(::open("/dev/full", O_WRONLY), STDERR_FILENO); };
+  full.environment["TERRACE_IO_ENGINE"] = "threads";
+  const auto outcome = run(full);
+  EXPECT_EQ(0, outcome.exit) << outcome.described;
+  EXPECT_EQ(weights_of(outcome), json_in("run/result.json").at("weights_xxh64"));
+  std::filesystem::create_directories(at("cache") / "terrace");
+  std::ofstream(at("cache") / "terrace" / "machine.json") << "{}";  // which is warned of
+  full.arguments = tiny("plan");
+  EXPECT_EQ(0, run(full).exit);
+  full.arguments = {"trian"};
+  EXPECT_EQ(2, run(full).exit);
 }
 
 TEST_F(Output, GenerationIsOfBytes) {
