@@ -55,7 +55,9 @@ class ScratchFile {
       fd_ = mkostemp(name.data(), O_CLOEXEC);
       direct_ = false;
     }
-    if (fd_ < 0) throw Error(fmt::format("no file can be made in {}: {}", directory.string(), describe_errno(errno)));
+    if (fd_ < 0)
+      throw Error(fmt::format("no file can be made in {}: {}\n  mend the rights there, or give another --nvme-path",
+                              directory.string(), describe_errno(errno)));
     ::unlink(name.c_str());
     struct statvfs space {};
     std::uint64_t room = kDiskFileBytes;

@@ -1,6 +1,5 @@
 // The file that a machine profile is kept in.
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -66,14 +65,14 @@ nlohmann::ordered_json read(const fs::path& file) {
 void write(const nlohmann::ordered_json& json, const fs::path& file) {
   std::error_code ignored;  // what matters shows when the file is opened
   if (file.has_parent_path()) fs::create_directories(file.parent_path(), ignored);
-  const fs::path fresh = file.string() + ".new";  // then renamed: a reader never sees half a file
-  std::ofstream out(fresh);
-  out << json.dump(2) << '\n';
-  out.close();
-  if (!out) throw Error(fmt::format("machine profile {} cannot be written: {}", fresh.string(), describe_errno(errno)));
-  std::error_code error;
-  fs::rename(fresh, file, error);
-  if (error) throw Error(fmt::format("machine profile {} cannot be written: {}", file.string(), describe_errno(error.value())));
+  try {
+    write_text_file(file, json.dump(2) + '\n');
+  } catch (const Error& error) {
+    throw Error(
+        fmt::format("machine profile {} cannot be written: {}\n  make room or mend the rights there, or set "
+                    "XDG_CACHE_HOME to a folder for it",
+                    file.string(), error.what()));
+  }
 }
 
 std::vector<std::string> algorithms_of(const nlohmann::ordered_json& json, const fs::path& file) {

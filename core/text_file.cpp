@@ -17,19 +17,41 @@ namespace {
 
 constexpr std::size_t kMostBytes = 64 * kMiB;  // nobody wrote more; /dev/zero has no end
 
+namespace fs = std::filesystem;
+
+struct Opened {
+  Opened(const fs::path& file, int flags, mode_t mode = 0) : descriptor(::open(file.c_str(), flags | O_CLOEXEC, mode)) {
+    if (descriptor < 0) throw Error(describe_errno(errno));
+  }
+  Opened(const Opened&) = delete;
+  Opened& operator=(const Opened&) = delete;
+  ~Opened() { ::close(descriptor); }
+  const int descriptor;
+};
+
+void sync(const Opened& file) {
+  if (::fsync(file.descriptor) != 0 && errno != EINVAL) throw Error(describe_errno(errno));  // pipes and some folders cannot be
+}
+
+void write_all(const fs::path& file, int flags, std::string_view text, Durable durable) {
+  const Opened out(file, flags, 0666);
+  while (!text.empty()) {
+    const auto wrote = ::write(out.descriptor, text.data(), text.size());
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0) throw Error(describe_errno(errno));
+    text.remove_prefix(static_cast<std::size_t>(wrote));
+  }
+  if (durable == Durable::yes) sync(out);
+}
+
 }  // namespace
 
-std::string read_text_file(const std::filesystem::path& file) {
-  const int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) throw Error(describe_errno(errno));
-  struct Guard {
-    int descriptor;
-    ~Guard() { ::close(descriptor); }
-  } const guard{descriptor};
+std::string read_text_file(const fs::path& file) {
+  const Opened in(file, O_RDONLY);
   std::string text;
   std::array<char, 64 * 1024> part{};
   while (true) {
-    const auto got = ::read(descriptor, part.data(), part.size());
+    const auto got = ::read(in.descriptor, part.data(), part.size());
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw Error(errno == EISDIR ? "it is a directory" : describe_errno(errno));
     if (got == 0) return text;
@@ -37,6 +59,23 @@ std::string read_text_file(const std::filesystem::path& file) {
     if (text.size() > kMostBytes) throw Error(fmt::format("it is larger than {}", format_bytes(kMostBytes)));
   }
 }
+
+void write_text_file(const fs::path& file, std::string_view text, Durable durable) {
+  std::error_code error;
+  const auto linked = fs::symlink_status(file, error);
+  if (fs::exists(linked) && !fs::is_regular_file(linked)) return write_all(file, O_WRONLY | O_CREAT | O_TRUNC, text, durable);
+  const auto beside = fs::path(file).concat(".tmp");
+  try {
+    write_all(beside, O_WRONLY | O_CREAT | O_TRUNC, text, durable);
+    if (::rename(beside.c_str(), file.c_str()) != 0) throw Error(describe_errno(errno));
+  } catch (const Error&) {
+    ::unlink(beside.c_str());
+    throw;
+  }
+  if (durable == Durable::yes) sync_to_disk(fs::absolute(file).parent_path());
+}
+
+void sync_to_disk(const fs::path& path) { sync(Opened(path, O_RDONLY)); }
 
 // RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF.
 bool is_utf8(std::string_view text) {

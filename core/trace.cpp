@@ -2,15 +2,15 @@
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
+#include <iterator>
 #include <limits>
 #include <map>
 
 #include <fmt/format.h>
-#include <fmt/ostream.h>
 #include <nlohmann/json.hpp>
 
 #include <terrace/core/error.h>
+#include <terrace/core/text_file.h>
 
 namespace terrace {
 namespace {
@@ -57,42 +57,46 @@ std::vector<TraceCounter> Trace::counters() const {
 // The Trace Event Format: "M" names a process or thread, "X" is a complete span, "C" a counter; times in microseconds.
 void Trace::write(const std::filesystem::path& file, const std::string& process_name) const {
   const std::lock_guard lock(mutex_);
-  std::ofstream out(file);
-  if (!out) throw Error(fmt::format("trace file {} cannot be opened: {}", file.string(), describe_errno(errno)));
+  fmt::memory_buffer text;
+  const auto out = std::back_inserter(text);
 
   std::int64_t origin_ns = std::numeric_limits<std::int64_t>::max();  // so that simulated and real runs both begin at 0
   for (const auto& s : spans_) origin_ns = std::min(origin_ns, s.begin_ns);
   for (const auto& c : counters_) origin_ns = std::min(origin_ns, c.at_ns);
 
-  fmt::print(out, "{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
-  fmt::print(out, R"({{"ph":"M","pid":1,"tid":0,"name":"process_name","args":{{"name":{}}}}})", quoted(process_name));
+  fmt::format_to(out, "{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
+  fmt::format_to(out, R"({{"ph":"M","pid":1,"tid":0,"name":"process_name","args":{{"name":{}}}}})", quoted(process_name));
   std::map<std::string, std::size_t> rows;  // lanes keep the order of their first span
   for (const auto& s : spans_) {
     const auto [row, fresh] = rows.try_emplace(s.lane, rows.size() + 1);
     if (fresh) {
-      fmt::print(out,
-                 ",\n"
-                 R"({{"ph":"M","pid":1,"tid":{0},"name":"thread_name","args":{{"name":{1}}}}})",
-                 row->second, quoted(s.lane));
-      fmt::print(out,
-                 ",\n"
-                 R"({{"ph":"M","pid":1,"tid":{0},"name":"thread_sort_index","args":{{"sort_index":{0}}}}})",
-                 row->second);
+      fmt::format_to(out,
+                     ",\n"
+                     R"({{"ph":"M","pid":1,"tid":{0},"name":"thread_name","args":{{"name":{1}}}}})",
+                     row->second, quoted(s.lane));
+      fmt::format_to(out,
+                     ",\n"
+                     R"({{"ph":"M","pid":1,"tid":{0},"name":"thread_sort_index","args":{{"sort_index":{0}}}}})",
+                     row->second);
     }
-    fmt::print(out,
-               ",\n"
-               R"({{"ph":"X","pid":1,"tid":{},"name":{},"ts":{:.3f},"dur":{:.3f}}})",
-               row->second, quoted(s.name), microseconds(s.begin_ns - origin_ns), microseconds(s.end_ns - s.begin_ns));
+    fmt::format_to(out,
+                   ",\n"
+                   R"({{"ph":"X","pid":1,"tid":{},"name":{},"ts":{:.3f},"dur":{:.3f}}})",
+                   row->second, quoted(s.name), microseconds(s.begin_ns - origin_ns), microseconds(s.end_ns - s.begin_ns));
   }
   for (const auto& c : counters_) {
-    fmt::print(out,
-               ",\n"
-               R"({{"ph":"C","pid":1,"name":{},"ts":{:.3f},"args":{{"value":{}}}}})",
-               quoted(c.name), microseconds(c.at_ns - origin_ns), c.value);
+    fmt::format_to(out,
+                   ",\n"
+                   R"({{"ph":"C","pid":1,"name":{},"ts":{:.3f},"args":{{"value":{}}}}})",
+                   quoted(c.name), microseconds(c.at_ns - origin_ns), c.value);
   }
-  fmt::print(out, "\n]}}\n");
-  out.close();
-  if (!out) throw Error(fmt::format("trace file {} cannot be written: {}", file.string(), describe_errno(errno)));
+  fmt::format_to(out, "\n]}}\n");
+  try {
+    write_text_file(file, {text.data(), text.size()});
+  } catch (const Error& error) {
+    throw Error(fmt::format("trace file {} cannot be written: {}\n  make room or mend the rights there, or name another file",
+                            file.string(), error.what()));
+  }
 }
 
 }  // namespace terrace

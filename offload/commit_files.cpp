@@ -22,6 +22,16 @@ std::string record_name(std::uint64_t number) { return fmt::format("commit.{}", 
 
 bool is_of_a_commit(const std::string& name) { return name.starts_with("index.") || name.starts_with("commit."); }
 
+// A folder that nobody may look into is not one without a commit.
+bool is_there(const std::filesystem::path& file) {
+  std::error_code error;
+  const bool there = std::filesystem::exists(file, error);
+  if (error)
+    throw Error(fmt::format("{} cannot be looked into: {}\n  mend the rights there, or give another folder",
+                            file.parent_path().string(), describe_errno(error.value())));
+  return there;
+}
+
 }  // namespace
 
 CommitFiles::Found CommitFiles::newest(std::uint64_t not_after_step) const {
@@ -113,12 +123,11 @@ void CommitFiles::remove_all() const {
 }
 
 bool CommitFiles::only_the_first(const std::filesystem::path& directory) {
-  const auto is_there = [&](const std::string& name) { return std::filesystem::exists(directory / name); };
-  return is_there(record_name(1)) && is_there(index_name(1)) && !is_there(record_name(2));
+  return is_there(directory / record_name(1)) && is_there(directory / index_name(1)) && !is_there(directory / record_name(2));
 }
 
 bool CommitFiles::any(const std::filesystem::path& directory) {
-  return std::ranges::any_of(kSlots, [&](auto slot) { return std::filesystem::exists(directory / record_name(slot)); });
+  return std::ranges::any_of(kSlots, [&](auto slot) { return is_there(directory / record_name(slot)); });
 }
 
 }  // namespace terrace

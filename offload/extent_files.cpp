@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
+#include <terrace/core/notice.h>
 #include <terrace/core/units.h>
 #include <terrace/offload/dead_stores.h>
 #include <terrace/offload/direct_io.h>
@@ -37,6 +38,8 @@ const char* advice(int error_number) {
     case ENOSPC:
     case EDQUOT: return "free some space there, then --resume auto";
     case ETIME: return "the disk did not answer in time: check it (dmesg), or raise --io-deadline; then --resume auto";
+    case EACCES:
+    case EPERM: return "mend the rights there, run as its owner, or give a folder that can be written; then --resume auto";
     case EFBIG: return "raise the limit on file sizes (ulimit -f unlimited)";
     default: return "give a folder that can be written, or check the disk, then --resume auto";
   }
@@ -72,8 +75,8 @@ void warn_when_no_disk(const std::filesystem::path& path) {
   const auto name = file_system_of(path).name;
   const bool overlay = name == "overlay";
   if (!overlay && name != "tmpfs" && name != "ramfs") return;
-  fmt::print(stderr, "warning: {} is not a disk but {}; give --nvme-path a directory on the disk itself\n", path.string(),
-             overlay ? "a container's overlay" : "memory");
+  warn(fmt::format("{} is not a disk but {}; give --nvme-path a directory on the disk itself", path.string(),
+                   overlay ? "a container's overlay" : "memory"));
 }
 
 }  // namespace
@@ -91,7 +94,7 @@ ExtentFiles::ExtentFiles(const ChunkStore::Options& options, Mode mode)
   for (const auto& path : options_.paths) {
     if (mode == Mode::fresh) remove_dead_temporaries(path);
     Place& place = places_.emplace_back();
-    while (!open_directory(place, path, mode) || !lock_directory(place)) {
+    while (!open_directory(place, path, mode) || !lock_directory(place, mode)) {
     }
     open_data(place, mode);
   }
@@ -129,8 +132,26 @@ bool ExtentFiles::open_directory(Place& place, const std::filesystem::path& path
   return true;
 }
 
+// Else its lock would be found held, by this very store.
+void ExtentFiles::demand_another(const Place& place) const {
+  const auto identity = [](const Place& p) {
+    struct stat info {};
+    if (::fstat(p.directory_handle.get(), &info) != 0) fail(p.directory, "stat", errno);
+    return std::pair(info.st_dev, info.st_ino);
+  };
+  for (const auto& other : places_)
+    if (&other != &place && identity(other) == identity(place))
+      throw Error(
+          fmt::format(
+              "the path {} is given more than once{}\n  every path is a disk of its own",
+              place.directory.parent_path().string(),
+              other.directory == place.directory ? "" : fmt::format(", as {} too", other.directory.parent_path().string())),
+          Exit::usage);
+}
+
 // The lock file may be removed by a temporary store that ends between our open and our lock: then there is a new one.
-bool ExtentFiles::lock_directory(Place& place) const {
+bool ExtentFiles::lock_directory(Place& place, Mode mode) const {
+  demand_another(place);
   constexpr int kAttempts = 100;
   int attempts = 0;
   for (;;) {
@@ -144,8 +165,8 @@ bool ExtentFiles::lock_directory(Place& place) const {
         continue;
       }
       if (errno != EWOULDBLOCK) fail(place.directory / kLockName, "flock", errno);
-      throw Error(fmt::format("{} is in use by another run\n  wait for it or stop it, or give another --nvme-path",
-                              place.directory.string()));
+      throw Error(fmt::format("{} is in use by another run\n  wait for it or stop it{}", place.directory.string(),
+                              mode == Mode::fresh ? ", or give another --nvme-path" : ""));
     }
     struct stat held {
     }, named{};
@@ -166,8 +187,7 @@ void ExtentFiles::open_data(Place& place, Mode mode) const {
   place.data = FileHandle(::openat(directory, kDataName, flags | O_DIRECT, kStoreFileMode));
   const bool refused = place.data ? !pages_suffice(direct_io_rules(place.data.get())) : errno == EINVAL;
   if (refused) {
-    fmt::print(stderr, "warning: {} does not allow direct I/O; the page cache will take host memory and time\n",
-               place.directory.string());
+    warn(fmt::format("{} does not allow direct I/O; the page cache will take host memory and time", place.directory.string()));
     place.data = FileHandle(::openat(directory, kDataName, (flags & ~O_EXCL), kStoreFileMode));
   }
   if (!place.data && errno == ENOENT) fail_as_lost(place.directory / kDataName, "there is no such file");
@@ -238,7 +258,7 @@ void ExtentFiles::reserve_file(const Place& place, std::uint64_t bytes) const {
   int result = -ops_->allocate(place.data.get(), bytes);
   if (result == ENOSPC) refuse();
   if (result == EOPNOTSUPP) {
-    fmt::print(stderr, "warning: {} cannot reserve space; a write may find the disk full later\n", path.string());
+    warn(fmt::format("{} cannot reserve space; a write may find the disk full later", path.string()));
     result = ::ftruncate(place.data.get(), static_cast<off_t>(bytes)) == 0 ? 0 : errno;
   }
   if (result != 0) fail(path, fmt::format("{} bytes could not be reserved", bytes), result);

@@ -72,7 +72,8 @@ class ExtentFiles {
     FileHandle directory_handle, lock, data;
   };
   bool open_directory(Place& place, const std::filesystem::path& path, Mode mode) const;
-  bool lock_directory(Place& place) const;  // false: it was removed meanwhile
+  bool lock_directory(Place& place, Mode mode) const;  // false: it was removed meanwhile
+  void demand_another(const Place& place) const;
   void open_data(Place& place, Mode mode) const;
   void reserve_file(const Place& place, std::uint64_t bytes) const;
 

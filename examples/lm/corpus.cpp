@@ -38,7 +38,9 @@ std::uint64_t size_of_readable(const std::filesystem::path& path) {
   const Descriptor file(path);
   struct stat status {};
   if (file.get() < 0 || ::fstat(file.get(), &status) != 0) {
-    throw Error(fmt::format("corpus file {} cannot be read: {}", path.string(), describe_errno(errno)), Exit::usage);
+    throw Error(fmt::format("corpus file {} cannot be read: {}\n  mend its rights, or give another file", path.string(),
+                            describe_errno(errno)),
+                Exit::usage);
   }
   if (!S_ISREG(status.st_mode))
     throw Error(fmt::format("corpus file {} is not a regular file\n  sequences are drawn from all over it: write the text to a "

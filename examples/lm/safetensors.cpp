@@ -177,6 +177,10 @@ const SafetensorsEntry* SafetensorsReader::find(std::string_view name) const {
   return found == by_name_.end() ? nullptr : &entries_[found->second];
 }
 
+bool can_be_read(FileType type) {
+  return type == FileType::F32 || type == FileType::BF16 || type == FileType::F16 || type == FileType::F64;
+}
+
 template <class T>
 void SafetensorsReader::read_as(std::string_view name, std::uint64_t first, std::span<T> out) const {
   const SafetensorsEntry* entry = find(name);

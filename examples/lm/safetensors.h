@@ -27,6 +27,7 @@ namespace terrace::lm {
 enum class FileType : std::uint8_t { BOOL, U8, I8, F8_E5M2, F8_E4M3, I16, U16, F16, BF16, I32, U32, F32, I64, U64, F64 };
 std::string_view name_of(FileType type);  // "BF16"
 std::uint64_t size_of(FileType type);
+bool can_be_read(FileType type);
 
 struct SafetensorsEntry {
   std::string name;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <set>
 
 #include <terrace/core/philox.h>
 #include <terrace/examples/lm/safetensors.h>
@@ -74,6 +75,10 @@ WeightRange weights_from(const std::filesystem::path& path, const Model& model) 
       if (param.tied) continue;
       const auto* entry = file->find(name_in(*file, param.name));
       if (!entry) throw Error(fmt::format("{} has no tensor {}", path.string(), param.name), Exit::usage);
+      if (!can_be_read(entry->type))
+        throw Error(fmt::format("{}: tensor {} is of dtype {}; F32, BF16, F16 and F64 can be read", path.string(), param.name,
+                                name_of(entry->type)),
+                    Exit::usage);
       bool same = entry->shape.size() == param.shape.rank();
       for (std::size_t i = 0; same && i < param.shape.rank(); ++i)
         same = entry->shape[i] == static_cast<std::uint64_t>(param.shape[i]);
@@ -85,6 +90,18 @@ WeightRange weights_from(const std::filesystem::path& path, const Model& model) 
   return [file](const ParamSpec& param, std::uint64_t first, TensorView range) {
     with_span(range, [&](auto out) { file->read(name_in(*file, param.name), first, out); });
   };
+}
+
+std::vector<std::string> tensors_of_no_use(const std::filesystem::path& path, const Model& model) {
+  const SafetensorsReader file(path);
+  std::set<std::string> used;
+  for (const auto& layer : model.layers)
+    for (const auto& param : layer->params())
+      if (!param.tied) used.insert(name_in(file, param.name));
+  std::vector<std::string> names;
+  for (const auto& entry : file.entries())
+    if (!used.contains(entry.name)) names.push_back(entry.name);
+  return names;
 }
 
 std::string hash_weights(Engine& engine) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include <terrace/parallel/engine.h>
 
@@ -16,6 +17,9 @@ namespace terrace::lm {
 WeightRange random_weights(std::uint64_t seed);
 // From a safetensors file with Hugging Face's names; a GPT-2 file may lack the prefix "transformer.". Checked whole, at once.
 WeightRange weights_from(const std::filesystem::path& file, const Model& model);
+
+// What else the file holds: of another model, or of no use to any.
+std::vector<std::string> tensors_of_no_use(const std::filesystem::path& file, const Model& model);
 
 std::string hash_weights(Engine& engine);  // 16 hex digits of XXH64 over master weights
 void save_weights(Engine& engine, const std::filesystem::path& file);

@@ -99,7 +99,10 @@ void copy(const Stores& stores, const ChunkStore::Options& like, const std::file
   std::error_code error;
   if (std::filesystem::exists(to, error) && !std::filesystem::is_empty(to, error))
     throw Error(fmt::format("{} is not empty\n  give a folder that is not there yet", to.string()), Exit::usage);
-  std::filesystem::create_directories(to);
+  std::filesystem::create_directories(to, error);
+  if (error)
+    throw Error(fmt::format("{} cannot be made: {}\n  give a folder on a file system that can be written", to.string(),
+                            describe_errno(error.value())));
   auto own = like;
   own.paths = {to};
   try {

@@ -4,10 +4,11 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <fstream>
 #include <optional>
 #include <vector>
 
+#include <terrace/core/error.h>
+#include <terrace/core/text_file.h>
 #include <terrace/core/thread_pool.h>
 #include <terrace/examples/lm/model.h>
 #include <terrace/examples/terrace/device.h>
@@ -69,11 +70,11 @@ std::vector<Plan> search_ranks(const RunConfig& c, const Model& model, PlanReque
   throw Error(*why);
 }
 
-void write_file(const std::filesystem::path& file, const std::string& text) {
-  std::ofstream out(file);
-  out << text;
-  out.close();
-  if (!out) throw Error(fmt::format("{} could not be written\n  give a file in a folder that exists", file.string()));
+void write_file(const std::filesystem::path& file, const std::string& text) try {
+  write_text_file(file, text);
+} catch (const Error& error) {
+  throw Error(fmt::format("{} cannot be written: {}\n  make room or mend the rights there, or name another file", file.string(),
+                          error.what()));
 }
 
 constexpr std::uint64_t kSteps = 4;

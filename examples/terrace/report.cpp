@@ -1,9 +1,7 @@
 #include <terrace/examples/terrace/report.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <fstream>
 #include <functional>
 #include <optional>
 #include <vector>
@@ -247,10 +245,7 @@ fs::path write_report(const fs::path& run_dir) {
   body += "<footer>Made by terrace report from metrics.jsonl, plan.json and trace.json.</footer>\n";
 
   const auto file = run_dir / kReportFile;
-  std::ofstream out(file, std::ios::binary | std::ios::trunc);
-  out << report_page(title + " · terrace", body);
-  out.close();
-  if (!out) throw Error(fmt::format("{} cannot be written: {}", file.string(), describe_errno(errno)));
+  write_page(file, report_page(title + " · terrace", body), run_dir);
   return file;
 }
 

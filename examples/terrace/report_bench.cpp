@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cmath>
-#include <fstream>
 #include <map>
 #include <string>
 #include <vector>
@@ -223,10 +221,7 @@ fs::path write_bench_report(const fs::path& json_file) {
 
   auto page = json_file;
   page.replace_extension("html");
-  std::ofstream out(page, std::ios::binary | std::ios::trunc);
-  out << report_page(json_file.stem().string() + " · terrace bench", body);
-  out.close();
-  if (!out) throw Error(fmt::format("{} cannot be written: {}", page.string(), describe_errno(errno)));
+  write_page(page, report_page(json_file.stem().string() + " · terrace bench", body), json_file);
   return page;
 }
 

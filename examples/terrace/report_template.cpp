@@ -1,5 +1,9 @@
 #include <terrace/examples/terrace/report_template.h>
 
+#include <fmt/format.h>
+
+#include <terrace/core/error.h>
+#include <terrace/core/text_file.h>
 #include <terrace/examples/terrace/svg.h>
 
 namespace terrace::cli {
@@ -60,6 +64,13 @@ std::string report_page(std::string_view title, const std::string& body) {
          "<meta name='viewport' content='width=device-width, initial-scale=1'>\n<title>" +
          escape(title) + "</title>\n<style>" + kStyle + "</style>\n</head>\n<body>\n<main>\n" + body +
          "</main>\n</body>\n</html>\n";
+}
+
+void write_page(const std::filesystem::path& file, const std::string& page, const std::filesystem::path& about) try {
+  write_text_file(file, page);
+} catch (const Error& error) {
+  throw Error(fmt::format("{} cannot be written: {}\n  make room or mend the rights there, then terrace report {}",
+                          file.string(), error.what(), about.string()));
 }
 
 }  // namespace terrace::cli

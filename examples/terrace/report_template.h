@@ -1,13 +1,16 @@
 // The shell of report.html: style sheet and head. No external resources.
 //
-// Threads: any. Errors: none.
+// Threads: any. Errors: Error where a page cannot be written, which is whole or not there.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <string_view>
 
 namespace terrace::cli {
 
 std::string report_page(std::string_view title, const std::string& body);
+// `about`: what terrace report was asked for.
+void write_page(const std::filesystem::path& file, const std::string& page, const std::filesystem::path& about);
 
 }  // namespace terrace::cli

@@ -7,11 +7,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <fstream>
 #include <string_view>
 #include <utility>
 
 #include <terrace/core/error.h>
+#include <terrace/core/notice.h>
 #include <terrace/core/text_file.h>
 #include <terrace/examples/terrace/command_line.h>
 #include <terrace/examples/terrace/metrics.h>
@@ -34,30 +34,12 @@ std::string read_text(const fs::path& file) {
   }
 }
 
-// Onto the disk: what a power loss takes away of a run's files, its commits are lost with.
-void sync(const fs::path& path) {
-  const FileHandle handle(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  const bool synced = handle && ::fsync(handle.get()) == 0;
-  if (!synced && errno != EINVAL)  // folders of some file systems cannot be
-    throw Error(fmt::format("{} could not be synced: {}", path.string(), describe_errno(errno)));
-}
-
-void write_text(const fs::path& file, const std::string& text) {
-  // Written beside and renamed: a reader sees the old file or the new one, whole, after a power loss too.
-  const auto beside = fs::path(file).concat(".tmp");
-  std::ofstream out(beside, std::ios::binary | std::ios::trunc);
-  out << text;
-  out.close();
-  if (!out)
-    throw Error(fmt::format("{} cannot be written: {}\n  make room or mend the rights there, then --resume auto",
-                            beside.string(), describe_errno(errno)));
-  sync(beside);
-  std::error_code error;
-  fs::rename(beside, file, error);
-  if (error)
-    throw Error(fmt::format("{} cannot be written: {}\n  make way for it, then --resume auto", file.string(),
-                            describe_errno(error.value())));
-  sync(file.parent_path());
+// Onto the disk, too: what a power loss takes away of a run's files, its commits are lost with.
+void write_text(const fs::path& file, const std::string& text) try {
+  write_text_file(file, text, Durable::yes);
+} catch (const Error& error) {
+  throw Error(fmt::format("{} cannot be written: {}\n  make room or way for it or mend the rights there, then --resume auto",
+                          file.string(), error.what()));
 }
 
 [[noreturn]] void refuse_file(const fs::path& file, const std::string& why) {
@@ -200,7 +182,7 @@ void make_directory(const fs::path& dir) {
   if (error)
     throw Error(fmt::format("--out-dir {} cannot be made: {} (errno {})\n  give a folder on a file system that can be written",
                             dir.string(), error.message(), error.value()));
-  if (is_new) sync(fs::absolute(dir).parent_path());
+  if (is_new) sync_to_disk(fs::absolute(dir).parent_path());
 }
 
 }  // namespace
@@ -242,11 +224,10 @@ RunDir open_run_dir(RunConfig& config) {
                 Exit::corrupt);
   if (!ChunkStore::has_commit(run.store)) {  // nothing to go on from
     if (run.store.generations == 1)
-      fmt::print(
-          stderr,
-          "warning: of the run in {}, with --durability off or none, nothing was committed: it starts anew; --durability "
-          "commit lets a run go on\n",
-          dir.path.string());
+      warn(
+          fmt::format("of the run in {}, with --durability off or none, nothing was committed: it starts anew; --durability "
+                      "commit lets a run go on",
+                      dir.path.string()));
     return dir;
   }
   auto then = run.fingerprint, now = fingerprint(config);

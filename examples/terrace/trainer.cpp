@@ -7,12 +7,14 @@
 #include <algorithm>
 #include <cmath>
 #include <csignal>
+#include <functional>
 #include <optional>
 #include <span>
 #include <sstream>
 #include <vector>
 
 #include <terrace/core/device.h>
+#include <terrace/core/notice.h>
 #include <terrace/core/profile_rates.h>
 #include <terrace/core/thread_pool.h>
 #include <terrace/examples/lm/corpus.h>
@@ -134,6 +136,7 @@ class Training {
     if (dir.resume)
       screen.note(fmt::format("resumed after step {}; the state stays in {}", done,
                               (dir.store.paths.front() / dir.store.name).string()));
+    if (team.first() && !dir.resume && !config_.init_from.empty()) warn_of_strangers(screen);
     if (!dir.reshard_from.empty())
       screen.note(fmt::format(
           "what {} rank{} held is laid out for {}{}", dir.reshard_from.size(), dir.reshard_from.size() == 1 ? "" : "s",
@@ -187,7 +190,7 @@ class Training {
     if (request_.commits && !all_done) commit(engine, done);
     const bool first_of_stage = request_.pipeline && static_cast<std::uint32_t>(team.rank()) % request_.data.ranks == 0;
     if (!all_done && (team.first() || first_of_stage))
-      trace.write(trace_file_of(dir.path, static_cast<std::uint32_t>(team.rank())));
+      tell(screen, [&] { trace.write(trace_file_of(dir.path, static_cast<std::uint32_t>(team.rank()))); });
     if (done < last) {
       const auto what = fmt::format("stopped by signal {} after step {}", stopped, done);
       if (!request_.commits) throw Error(what + "; nothing is kept with --durability none");
@@ -209,7 +212,7 @@ class Training {
     result["peak_bytes"] = {{"device", peak[Tier::device]}, {"host", peak[Tier::host]}, {"nvme", peak[Tier::disk]}};
     if (team.first()) {
       write_result(dir, result);
-      screen.note(report_note(dir.path));
+      tell(screen, [&] { screen.note(fmt::format("report {}", write_report(dir.path).string())); });
     }
     if (config_.verify_resident) verify_resident(*device, *optimizer, dir, screen);
     screen.finish(hash, result);
@@ -217,11 +220,18 @@ class Training {
   }
 
  private:
-  // A page that cannot be made takes nothing from a run that is done.
-  static std::string report_note(const std::filesystem::path& dir) try {
-    return fmt::format("report {}", write_report(dir).string());
-  } catch (const Error& error) {
-    return fmt::format("no report: {}", error.what());
+  // A file with more layers than the model has is easily given by mistake.
+  void warn_of_strangers(Screen& screen) const {
+    const auto names = lm::tensors_of_no_use(config_.init_from, model_);
+    if (names.empty()) return;
+    screen.warn(
+        fmt::format("--init-from {}: the model has no place for {} of its tensors, such as {}; --layers and the like say "
+                    "what the model is",
+                    config_.init_from, names.size(), names.front()));
+  }
+  // A picture that cannot be made takes nothing from a run that is done.
+  static void tell(Screen& screen, const std::function<void()>& make) try { make(); } catch (const Error& error) {
+    screen.warn(error.what());
   }
   // What the device's math chose and is part of the bits: in the run for who goes on with it, in the profile for new ones.
   void keep_choices(const RunDir& dir, Device& device) const {
@@ -431,9 +441,14 @@ class Training {
   }
 
   // Every rank hands over what it holds; one writes the file.
-  void save(Engine& engine, const Team& team) const {
+  void save(Engine& engine, const Team& team) const try {
     if (team.first()) return lm::save_weights(engine, config_.save);
     engine.visit([](const ParamSpec&, std::uint64_t, TensorView) {});
+  } catch (const Error& error) {
+    throw Error(fmt::format("--save: {}\n  {}", error.what(),
+                            request_.commits
+                                ? "all steps are committed: mend that, and the same command with --resume auto saves them"
+                                : "nothing else is kept with --durability none"));
   }
 
   // The first rank speaks for all: the most that any of them holds, and what they move in all; of gradients that are not added
@@ -544,8 +559,8 @@ void agree_on_resume(RunDir& dir, const RunConfig& config, Team& team) {
   // A rank that died in the first commit of all: until everybody has it nobody goes further, so there is but the beginning.
   const bool anew = here && least == Committed::nothing && most == Committed::once;
   if (anew && team.first())
-    fmt::print(stderr, "warning: a rank of the run in {} ended within the first commit, which is not whole: it starts anew\n",
-               dir.path.string());
+    warn(fmt::format("a rank of the run in {} ended within the first commit, which is not whole: it starts anew",
+                     dir.path.string()));
   const bool wanted = here && !anew;
   team.together([&] {
     if (wanted && !mine)

@@ -1,5 +1,8 @@
 // What no option can refuse by itself: values that do not go together.
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <limits>
 #include <set>
@@ -74,7 +77,9 @@ void validate(const RunConfig& c) {
   std::set<fs::path> places;
   for (const auto& path : c.nvme_path) {
     std::error_code error;
-    if (!places.insert(fs::weakly_canonical(fs::absolute(path), error)).second)
+    auto place = fs::weakly_canonical(fs::absolute(path), error).lexically_normal();
+    if (!place.has_filename()) place = place.parent_path();  // what is not there yet keeps its last slash
+    if (!places.insert(place).second)
       refuse_pair(fmt::format("--nvme-path {} is given more than once", path.string()), "every path is a disk of its own");
     if (fs::exists(path, error) && !fs::is_directory(path, error))
       refuse_pair(fmt::format("--nvme-path {} is not a folder", path.string()),
@@ -86,6 +91,12 @@ void validate(const RunConfig& c) {
     if (fs::is_directory(c.save, error)) refuse_pair(fmt::format("--save {} is a folder", c.save), "a file's name is needed");
     if (!fs::is_directory(parent, error))
       refuse_pair(fmt::format("--save {}: there is no folder {}", c.save, parent.string()), "make it first");
+    // It is written beside and renamed, at the end of the run.
+    if (fs::exists(c.save, error) && !fs::is_regular_file(c.save, error))
+      refuse_pair(fmt::format("--save {} is no file that could be replaced", c.save), "a file's name is needed");
+    if (::access(parent.c_str(), W_OK | X_OK) != 0)
+      refuse_pair(fmt::format("--save {}: no file can be made in {}: {}", c.save, parent.string(), describe_errno(errno)),
+                  "mend the rights there, or give another folder");
   }
   if (c.sync_interval > 1) {
     const auto without = [&](bool given, const std::string& what, const char* why) {

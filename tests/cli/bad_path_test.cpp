@@ -5,7 +5,9 @@
 #include <sys/statfs.h>
 #include <unistd.h>
 
+#include <linux/capability.h>
 #include <linux/magic.h>
+#include <sys/prctl.h>
 
 #include "cli_test.h"
 #include "private_mount.h"
@@ -51,12 +53,42 @@ TEST_F(BadPath, AnOutDirBehindALinkServes) {
 TEST_F(BadPath, AnNvmePathThatCannotBe) {
   scratch_.write("file", "");
   expect_refusal(train({"--nvme-path", "file"}), 2, {"--nvme-path file is not a folder"});
-  expect_refusal(train({"--nvme-path", "disk", "--nvme-path", "./disk"}), 2, {"disk is given more than once"});
+  for (const auto* const again : {"disk", "./disk", "disk/", "./disk/."})
+    expect_refusal(train({"--nvme-path", "disk", "--nvme-path", again}), 2, {"disk", "is given more than once"});
   expect_refusal(train({"--nvme-path", "/proc"}), 1, {"/proc/terrace-", "could not be made", "give a folder"});
   expect_refusal(train({"--nvme-path", "file/disk"}), 1, {"file/disk", "Not a directory (errno 20)"});
   // The same run directory serves at once, without --resume, when the path is mended.
   const auto mended = train({"--nvme-path", "disk"});
   EXPECT_EQ(0, mended.exit) << mended.described;
+}
+
+TEST_F(BadPath, APathThatCannotBeLookedInto) {
+  const std::string long_name(300, 'x');
+  expect_refusal(train({"--nvme-path", long_name}), 1, {long_name, "File name too long (errno 36)", "give another"});
+  fs::create_directory(at("closed"));
+  fs::permissions(at("closed"), fs::perms::none);
+  const auto as_user = [&](const Words& words) {
+    auto restricted = launch(words);
+    restricted.in_child = [] {  // root may do all but for these
+      for (const int right : {CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH})
+        if (::geteuid() == 0 && ::prctl(PR_CAPBSET_DROP, right, 0, 0, 0) != 0) ::_exit(kNotPermitted);
+    };
+    return run(restricted);
+  };
+  const auto outcome = as_user(tiny("train", {"--nvme-path", "closed"}));
+  if (outcome.exit == kNotPermitted) GTEST_SKIP() << "the right to write everywhere cannot be given up here";
+  expect_refusal(outcome, 1, {"closed/terrace-", "Permission denied (errno 13)", "mend the rights"});
+  expect_refusal(as_user(tiny("train", {"--out-dir", "closed/run"})), 1, {"closed/run", "Permission denied (errno 13)"});
+  expect_refusal(as_user(tiny("train", {"--resume", "closed/run"})), 1,
+                 {"closed/run", "Permission denied (errno 13)", "rights"});
+  expect_refusal(as_user(tiny("train", {"--data", "closed/corpus.txt"})), 2,
+                 {"closed/corpus.txt", "Permission denied (errno 13)"});
+  expect_refusal(as_user(tiny("train", {"--save", "closed/w.safetensors"})), 2,
+                 {"--save closed/w", "Permission denied (errno 13)"});
+  EXPECT_FALSE(fs::exists(at("run/metrics.jsonl")));
+  ASSERT_EQ(0, train({}).exit);
+  expect_refusal(as_user({"ckpt", "copy", "run", "closed/copy"}), 1, {"closed/copy", "Permission denied (errno 13)"});
+  expect_refusal(as_user({"ckpt", "verify", "closed/run"}), 1, {"closed/run", "Permission denied (errno 13)"});
 }
 
 TEST_F(BadPath, AReadOnlyNvmePath) {
@@ -114,12 +146,25 @@ TEST_F(BadPath, FirstWeightsThatAreNotThisModels) {
   expect_refusal(from("good.safetensors", {"--hidden", "32"}), 2, {"good.safetensors", "[256, 64]", "[256, 32]"});
   expect_refusal(from("good.safetensors", {"--layers", "3"}), 2, {"good.safetensors", "layers.2"});
   expect_refusal(from("good.safetensors", {"--model", "gpt2"}), 2, {"good.safetensors", "wte.weight"});
-  EXPECT_EQ(0, train({"--out-dir", "next", "--init-from", "good.safetensors"}).exit);
+  auto integers = bytes;  // as long as numbers, but none
+  const auto type = integers.find("F32");
+  ASSERT_NE(std::string::npos, type);
+  integers.replace(type, 3, "I32");
+  scratch_.write("integers.safetensors", integers);
+  expect_refusal(from("integers.safetensors"), 2, {"--init-from", "is of dtype I32", "F32, BF16, F16 and F64"});
+  EXPECT_FALSE(fs::exists(at("next")));
+  const auto good = train({"--out-dir", "next", "--init-from", "good.safetensors"});
+  EXPECT_EQ(0, good.exit) << good.described;
+  EXPECT_EQ(0U, good.warnings("--init-from")) << good.described;
+  const auto shorter = train({"--out-dir", "shorter", "--init-from", "good.safetensors", "--layers", "1"});
+  EXPECT_EQ(0, shorter.exit) << shorter.described;
+  EXPECT_EQ(1U, shorter.warnings("no place for 9 of its tensors, such as model.layers.1.")) << shorter.described;
 }
 
 TEST_F(BadPath, WhereTheLastWeightsGoIsCheckedFirst) {
   expect_refusal(train({"--save", "nowhere/w.safetensors"}), 2, {"--save nowhere/w.safetensors", "make it first"});
   expect_refusal(train({"--save", "."}), 2, {"--save .", "is a folder"});
+  expect_refusal(train({"--save", "/dev/null"}), 2, {"--save /dev/null", "is no file"});
   EXPECT_FALSE(fs::exists(at("run")));
 }
 

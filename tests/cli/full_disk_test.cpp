@@ -86,6 +86,41 @@ TEST_F(FullDisk, ARealFileSystemThatFillsUpLeavesTheLastCommitWhole) {
   fills_up();
 }
 
+// They are pictures of a run, and it may have taken days.
+TEST_F(FullDisk, ATraceAndAReportThatFindNoRoomTakeNothingFromARun) {
+  const auto elsewhere = train({"--out-dir", "elsewhere"});
+  PrivateMount disk(at("disk"));
+  if (!disk.memory(40 * 1024))  // room for the run's own files alone
+    GTEST_SKIP() << "mounting is not permitted here: " << disk.why();
+  const auto outcome = train({"--durability", "none", "--out-dir", "disk/run", "--save", "w.safetensors"});
+  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  for (const auto* const file : {"trace.json", "report.html"}) {
+    EXPECT_EQ(1U, outcome.warnings(std::string(file) + " cannot be written: No space left on device")) << outcome.described;
+    EXPECT_FALSE(fs::exists(at("disk/run") / file)) << "half a file";
+    EXPECT_FALSE(fs::exists(at("disk/run") / (std::string(file) + ".tmp")));
+  }
+  EXPECT_EQ(weights_of(elsewhere), weights_of(outcome));
+  EXPECT_EQ(weights_of(elsewhere), json_in("disk/run/result.json").at("weights_xxh64"));
+  EXPECT_TRUE(fs::exists(at("w.safetensors")));
+  fill_up("disk/ballast");
+  expect_refusal(terrace({"report", "disk/run"}), 1, {"report.html cannot be written", "terrace report disk/run"});
+  ASSERT_EQ(0, ::mount("", at("disk").c_str(), "", MS_REMOUNT, "size=4m"));
+  EXPECT_EQ(0, terrace({"report", "disk/run"}).exit);
+}
+
+TEST_F(FullDisk, WeightsThatFindNoRoomAreSavedLater) {
+  PrivateMount disk(at("disk"));
+  if (!disk.memory(64 * 1024)) GTEST_SKIP() << "mounting is not permitted here: " << disk.why();
+  const Words wanted{"--save", "disk/w.safetensors"};
+  expect_refusal(train(wanted), 1, {"disk/w.safetensors", "No space left on device (errno 28)", "--resume auto"});
+  EXPECT_TRUE(fs::is_empty(at("disk")));
+  ASSERT_EQ(0, ::mount("", at("disk").c_str(), "", MS_REMOUNT, "size=4m"));
+  const auto again = train(wanted + Words{"--resume", "auto"});
+  ASSERT_EQ(0, again.exit) << again.described;
+  ASSERT_EQ(0, train({"--out-dir", "other", "--save", "w.safetensors"}).exit);
+  EXPECT_EQ(scratch_.read("w.safetensors"), scratch_.read("disk/w.safetensors"));
+}
+
 // Works everywhere: a limit on file sizes refuses the very same calls, with another errno.
 TEST_F(FullDisk, AFileSizeLimitIsAnErrorAndNotASignal) {
   auto limited = launch(tiny("train", {"--nvme-path", "disk"}));

@@ -133,7 +133,7 @@ TEST_F(RunRules, ADirectoryBelongsToOneRunAtATime) {
   const auto config = scratch_.read("run/config.toml");
   for (const Words& way : {Words{"--resume", "auto"}, Words{"--resume", "auto", "--nvme-path", "other"}, Words{}})
     expect_refusal(train(way), 1, {"run is in use by another run", "--out-dir"});
-  expect_refusal(terrace({"ckpt", "rm", "run"}), 1, {"is in use by another run"});
+  expect_refusal(terrace({"ckpt", "rm", "run"}), 1, {"is in use by another run\n  wait for it or stop it\n"});
   EXPECT_EQ(config, scratch_.read("run/config.toml"));
   // Only the run directory is exclusive, not the disk.
   const auto beside = train({"--out-dir", "beside", "--nvme-path", "disk"});

@@ -1,21 +1,53 @@
-// What is promised: a file comes whole or with a reason, and what is no UTF-8 is told from what is.
+// What is promised: a file comes whole or with a reason, and goes whole or leaves the one before; what is no UTF-8 is told from
+// what is.
 #include <terrace/core/text_file.h>
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <filesystem>
 
 #include <terrace/core/error.h>
+#include <terrace/tests/examples/scratch_folder.h>
 
 namespace terrace {
 namespace {
 
-std::string why_not(const char* file) {
+namespace fs = std::filesystem;
+
+template <class F>
+std::string why_not(const F& what) {
   try {
-    read_text_file(file);
+    what();
   } catch (const Error& error) {
     return error.what();
   }
-  return "it was read";
+  return "it was done";
 }
+std::string why_not(const char* file) {
+  return why_not([&] { read_text_file(file); });
+}
+
+// No file of this process may become larger, as on a full disk.
+class SizeLimit {
+ public:
+  explicit SizeLimit(rlim_t bytes) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~SizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+  SizeLimit(const SizeLimit&) = delete;
+  SizeLimit& operator=(const SizeLimit&) = delete;
+
+ private:
+  rlimit before_{};
+  void (*handler_)(int) = std::signal(SIGXFSZ, SIG_IGN);
+};
 
 TEST(TextFile, AFileIsReadWholeOrTheReasonIsSaid) {
   EXPECT_EQ("", read_text_file("/dev/null"));
@@ -24,6 +56,39 @@ TEST(TextFile, AFileIsReadWholeOrTheReasonIsSaid) {
   EXPECT_EQ("it is a directory", why_not("/"));
   EXPECT_EQ("it is larger than 64.0 MiB", why_not("/dev/zero"));
   EXPECT_EQ("Input/output error (errno 5)", why_not("/proc/self/mem"));  // nothing is mapped at its beginning
+}
+
+TEST(TextFile, AFileIsWrittenWholeOrTheOneBeforeStays) {
+  const ScratchFolder folder;
+  const auto file = folder / "file", beside = folder / "file.tmp";
+  for (const auto durable : {Durable::no, Durable::yes}) {
+    write_text_file(file, "first", durable);
+    write_text_file(file, "second", durable);
+    EXPECT_EQ("second", folder.read("file"));
+    {
+      const SizeLimit limit(4096);
+      EXPECT_EQ("File too large (errno 27)", why_not([&] { write_text_file(file, std::string(10'000, 'x'), durable); }));
+      EXPECT_EQ("File too large (errno 27)",
+                why_not([&] { write_text_file(folder / "new", std::string(10'000, 'x'), durable); }));
+    }
+    EXPECT_EQ("second", folder.read("file"));
+    EXPECT_FALSE(fs::exists(beside));
+    EXPECT_FALSE(fs::exists(folder / "new"));
+    EXPECT_FALSE(fs::exists(folder / "new.tmp"));
+  }
+  EXPECT_EQ("No such file or directory (errno 2)", why_not([&] { write_text_file(folder / "nowhere" / "file", ""); }));
+  EXPECT_EQ("Is a directory (errno 21)", why_not([&] { write_text_file(folder.path(), ""); }));
+}
+
+TEST(TextFile, WhatIsNoFileIsWrittenInPlace) {
+  const ScratchFolder folder;
+  write_text_file(folder / "file", "first");
+  fs::create_symlink("file", folder / "link");
+  write_text_file(folder / "link", "through the link");
+  EXPECT_TRUE(fs::is_symlink(folder / "link"));
+  EXPECT_EQ("through the link", folder.read("file"));
+  write_text_file("/dev/null", "nothing", Durable::yes);
+  EXPECT_TRUE(fs::is_character_file("/dev/null"));
 }
 
 TEST(TextFile, Utf8IsWhatTheStandardSays) {

@@ -39,6 +39,27 @@ TEST_F(StoreFiles, AStoreInUseIsRefusedToAnotherProcess) {
   expect_committed(*store, {1});
 }
 
+// Its own lock would be found held, and the store of "another run" looked for.
+TEST_F(StoreFiles, APathThatIsGivenTwiceIsNamed) {
+  const auto folder = directory_.path() / "twice";
+  std::filesystem::create_directory(folder);
+  std::filesystem::create_directory_symlink(folder, directory_.path() / "link");
+  for (const bool temporary : {false, true})
+    for (const auto& again : {folder, folder / ".", directory_.path() / "link"}) {
+      auto o = options();
+      o.paths = {folder, again};
+      o.temporary = temporary;
+      try {
+        ChunkStore::create(o);
+        ADD_FAILURE() << "two stores in one folder";
+      } catch (const Error& error) {
+        EXPECT_EQ(Exit::usage, error.exit());
+        EXPECT_THAT(error.what(), testing::HasSubstr("the path " + again.string()));
+        EXPECT_THAT(error.what(), testing::HasSubstr("is given more than once"));
+      }
+    }
+}
+
 TEST_F(StoreFiles, TooLittleSpaceIsRefusedBeforeAnyIsTaken) {
   auto o = options();
   o.capacity_bytes = 1ULL << 50;
