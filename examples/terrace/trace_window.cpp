@@ -26,6 +26,8 @@ struct Raw {
 Raw read_raw(const std::filesystem::path& file) {
   std::ifstream in(file);
   if (!in) throw Error(fmt::format("{} cannot be read: {}", file.string(), describe_errno(errno)));
+  if (std::filesystem::is_directory(file))  // which a stream opens, but cannot read
+    throw Error(fmt::format("{} cannot be read: {}", file.string(), describe_errno(EISDIR)));
   const auto document = json::parse(in, nullptr, false);
   static const json kNothing;
   const auto& events = document.is_object() && document.contains("traceEvents") ? document.at("traceEvents") : kNothing;

@@ -230,7 +230,7 @@ class Training {
                     config_.init_from, names.size(), names.front()));
   }
   // A picture that cannot be made takes nothing from a run that is done.
-  static void tell(Screen& screen, const std::function<void()>& make) try { make(); } catch (const Error& error) {
+  static void tell(Screen& screen, const std::function<void()>& make) try { make(); } catch (const std::exception& error) {
     screen.warn(error.what());
   }
   // What the device's math chose and is part of the bits: in the run for who goes on with it, in the profile for new ones.
