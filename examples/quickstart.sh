@@ -43,7 +43,7 @@ run=(
   --device-memory 32MiB --host-memory 64MiB --nvme-path "$disk"
   # 2,048 tokens a step, layer by layer over four micro-batches: weights come to the device twice a step, not eight times.
   --batch-size 2 --grad-accumulation 4 --order vertical
-  --steps "$steps" --lr 1e-3 --warmup 20 --eval-interval 60
+  --steps "$steps" --lr 1e-3 --warmup "$((steps < 20 ? steps : 20))" --eval-interval 60
 )
 
 begin=$SECONDS
@@ -60,5 +60,5 @@ cat <<END
   $out/report.html    loss, tiers, stalls, planned beside measured
   $out/trace.json     the last steps, for Perfetto
   $out/metrics.jsonl  one object a step
-To train anew: rm -r $out $disk
+To train anew: rm -r '$out' '$disk'
 END

@@ -178,6 +178,9 @@ void make_directory(const fs::path& dir) {
   std::error_code error;
   if (fs::exists(dir, error) && !fs::is_directory(dir, error))
     throw Error(fmt::format("--out-dir {} is a file\n  a folder is needed, or a name that is free", dir.string()), Exit::usage);
+  if (fs::is_symlink(dir, error) && !fs::exists(dir, error))
+    throw Error(fmt::format("--out-dir {} is a link to what is not there\n  make that folder, or mend the link", dir.string()),
+                Exit::usage);
   const bool is_new = fs::create_directories(dir, error);
   if (error)
     throw Error(fmt::format("--out-dir {} cannot be made: {} (errno {})\n  give a folder on a file system that can be written",

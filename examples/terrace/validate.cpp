@@ -81,6 +81,9 @@ void validate(const RunConfig& c) {
     if (!place.has_filename()) place = place.parent_path();  // what is not there yet keeps its last slash
     if (!places.insert(place).second)
       refuse_pair(fmt::format("--nvme-path {} is given more than once", path.string()), "every path is a disk of its own");
+    if (fs::is_symlink(path, error) && !fs::exists(path, error))
+      refuse_pair(fmt::format("--nvme-path {} is a link to what is not there", path.string()),
+                  "make that folder, or mend the link");
     if (fs::exists(path, error) && !fs::is_directory(path, error))
       refuse_pair(fmt::format("--nvme-path {} is not a folder", path.string()),
                   "chunks are kept in a folder of their own in it");

@@ -62,6 +62,14 @@ TEST_F(BadPath, AnNvmePathThatCannotBe) {
   EXPECT_EQ(0, mended.exit) << mended.described;
 }
 
+TEST_F(BadPath, ALinkToNothing) {
+  fs::create_directory_symlink("nowhere", at("link"));
+  expect_refusal(train({"--nvme-path", "link"}), 2, {"--nvme-path link is a link", "make that folder"});
+  expect_refusal(train({"--out-dir", "link"}), 2, {"--out-dir link is a link", "make that folder"});
+  fs::create_directory(at("nowhere"));
+  EXPECT_EQ(0, train({"--nvme-path", "link"}).exit);
+}
+
 TEST_F(BadPath, APathThatCannotBeLookedInto) {
   const std::string long_name(300, 'x');
   expect_refusal(train({"--nvme-path", long_name}), 1, {long_name, "File name too long (errno 36)", "give another"});
