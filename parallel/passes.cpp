@@ -267,6 +267,8 @@ Program with_prefetches(Program program, const StepMap& map, std::uint32_t depth
       stage_begin.push_back(i + 1);
     }
   }
+  // Between ranks a place that is taken early may be one that a collective still uses.
+  const bool alone = map.data().ranks == 1 && map.pipeline().ranks == 1;
   const auto ahead = [&](std::size_t of, std::size_t distance) { return stage_begin[of - std::min(of, distance)]; };
   // Where each prefetch goes: `depth` stages ahead, that of a place for what is written on the device at most four, but after
   // the last write of the chunk and after its last use on that tier. By chunk, the first place after them; 0: none.
@@ -284,7 +286,7 @@ Program with_prefetches(Program program, const StepMap& map, std::uint32_t depth
     const auto earliest = ahead(stage_of[i], depth), earliest_place = ahead(stage_of[i], std::min(depth, kPlacesAhead));
     for (const auto& use : uses) {
       const bool content = needs_content(use.access);
-      if (!content && (tier != Tier::device || is_chunk_action(actions[i].op) || !map.leads_run(use.chunk))) continue;
+      if (!content && (!alone || tier != Tier::device || is_chunk_action(actions[i].op) || !map.leads_run(use.chunk))) continue;
       const auto at =
           std::max({content ? earliest : earliest_place, after_write[index(use.chunk)], after_use[tier][index(use.chunk)]});
       if (at < i) prefetches.push_back({at, {.op = Op::prefetch, .chunk = index(use.chunk), .tier = tier}});
