@@ -73,7 +73,7 @@ class Residency {
   bool prefetch(ChunkId chunk, Tier tier, const Clock& not_before, std::vector<Move>& moves);
   // A hint, too, of a chunk without content: takes a place for what will be written there, if that costs nothing needed sooner
   // and nobody's place on the host, so that whoever writes it need not wait for others to leave. Until then the place may be
-  // taken for something else, as any that is not in use. Returns whether there is one.
+  // taken for something else, as any that is not in use. Not where a disk is below the host. False: it may be asked for again.
   bool place_ahead(ChunkId chunk, Tier tier, const Clock& not_before, std::vector<Move>& moves);
   // The opposite hint: the chunk's place on the device is given up now, its content is sent down where nothing else holds it.
   // Room is made below as an eviction makes it. A chunk in use or without a place stays as it is, and so does one for which

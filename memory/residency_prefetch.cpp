@@ -30,7 +30,10 @@ bool Residency::prefetch(ChunkId chunk, Tier tier, const Clock& not_before, std:
 
 bool Residency::place_ahead(ChunkId chunk, Tier tier, const Clock& not_before, std::vector<Move>& moves) {
   if (tier == Tier::disk) throw std::logic_error("residency: places on disk are taken by reserve_on_disk()");
-  if (copy(chunk, tier).placed) return true;
+  // With a disk below, whoever leaves the device early may push others from the host there: measured in plans, that costs more
+  // than it saves.
+  const bool has_disk = budget_.disk > 0 && !budget_.commit_only;
+  if (has_disk || copy(chunk, tier).placed) return true;
   if (at(chunk).content) return false;
   const auto victims = plan_prefetch(chunk, tier);
   if (!victims) return false;
