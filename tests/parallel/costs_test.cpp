@@ -57,6 +57,22 @@ TEST(Simulator, AWaitForACopyIsAStallOfItsLane) {
   EXPECT_DOUBLE_EQ(times.stall_s.at("upload"), 1);
 }
 
+TEST(Simulator, UpdatesBehindTheLastActionAreAStallOfTheirs) {
+  const MachineProfile profile;
+  const OneSecond costs;
+  Simulator simulator(costs, profile);
+  simulator.compute({}, {}, {}, Lane::compute, 1);
+  const terrace::Residency::Granted behind{.offsets = {}, .after = Clock::after(Lane::compute, 1)};
+  simulator.compute({.op = Op::update}, {}, behind, Lane::update, 1);
+  simulator.compute({.op = Op::update}, {}, behind, Lane::update, 2);
+  const auto times = simulator.finish_step();
+  EXPECT_DOUBLE_EQ(times.seconds, 3);
+  EXPECT_DOUBLE_EQ(times.stall_s.at("update"), 2);
+  simulator.compute({.op = Op::update}, {}, {}, Lane::update, 3);  // beside the next step's
+  simulator.compute({}, {}, {}, Lane::compute, 2);
+  EXPECT_TRUE(simulator.finish_step().stall_s.empty());
+}
+
 // When a read and a write of 4096 bytes that begin together have both ended.
 double both_ways(double disk_both) {
   MachineProfile profile;

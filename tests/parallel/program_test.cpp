@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
+#include <vector>
 
 #include <terrace/core/error.h>
 #include <terrace/parallel/orders.h>
@@ -30,6 +32,41 @@ TEST(Program, ParserNamesTheLine) {
       EXPECT_EQ(e.exit(), Exit::usage);
       EXPECT_NE(std::string(e.what()).find("program line"), std::string::npos) << e.what();
     }
+  }
+}
+
+// Of those prefetches whose chunk is overwritten next: how many layer actions lie between.
+std::vector<std::uint32_t> places_ahead(const StepMap& map, std::uint32_t depth) {
+  const auto p =
+      with_prefetches(with_updates(with_norms(vertical(map.layers(), 3), map), map, Updates::in_backward), map, depth);
+  std::vector<std::uint32_t> distances;
+  for (std::size_t i = 0; i < p.actions.size(); ++i) {
+    const auto& wanted = p.actions[i];
+    if (wanted.op != Op::prefetch) continue;
+    std::uint32_t distance = 0;
+    for (std::size_t k = i + 1; k < p.actions.size(); ++k) {
+      const auto& a = p.actions[k];
+      if (is_placement(a.op)) continue;
+      const auto uses = map.uses(a);
+      const auto use = std::ranges::find(uses, ChunkId{wanted.chunk}, &Use::chunk);
+      if (use != uses.end() && map.tier_of(a) == wanted.tier) {
+        if (!needs_content(use->access)) distances.push_back(distance);
+        break;
+      }
+      if (!is_chunk_action(a.op)) ++distance;
+    }
+  }
+  return distances;
+}
+
+TEST(Prefetches, WantAPlaceForWhatIsOverwrittenAFewActionsAheadOnOneRankAlone) {
+  const auto model = toy::make_model({});
+  for (const std::uint32_t depth : {0U, 1U, 2U, 8U}) {
+    const auto distances = places_ahead(StepMap(model, {.shape = {{2, 16}, 3}}), depth);
+    EXPECT_EQ(distances.empty(), depth == 0);
+    for (const auto distance : distances) EXPECT_LE(distance, std::min(depth, 4U));
+    EXPECT_EQ(std::ranges::count(distances, std::min(depth, 4U)) > 0, depth > 0) << depth;
+    EXPECT_TRUE(places_ahead(StepMap(model, {.shape = {{2, 16}, 3}, .data = {.ranks = 2}}), depth).empty());
   }
 }
 
