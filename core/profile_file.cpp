@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
-#include <sstream>
 #include <string_view>
 #include <type_traits>
 
@@ -157,10 +156,7 @@ std::string algorithms_in_profile(const fs::path& file) {
 void add_algorithms_to_profile(const fs::path& file, const std::string& chosen) {
   std::error_code error;
   if (!fs::exists(file, error)) return;
-  std::vector<std::string> lines;
-  std::istringstream in(chosen);
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
-
+  const auto lines = lines_of(chosen);
   auto json = read(file);
   auto kept = algorithms_of(json, file);
   const auto before = kept;

@@ -6,6 +6,7 @@
 #include <array>
 #include <cerrno>
 #include <cstddef>
+#include <sstream>
 
 #include <fmt/format.h>
 
@@ -93,6 +94,13 @@ bool is_utf8(std::string_view text) {
     i += length;
   }
   return true;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
 }
 
 }  // namespace terrace

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace terrace {
 
@@ -24,5 +25,6 @@ void write_text_file(const std::filesystem::path& file, std::string_view text, D
 void sync_to_disk(const std::filesystem::path& path);
 
 bool is_utf8(std::string_view text);
+std::vector<std::string> lines_of(const std::string& text);
 
 }  // namespace terrace

@@ -114,6 +114,15 @@ std::uint64_t commit_interval(const RunConfig& c) {
 
 std::uint32_t generations(const RunConfig& c) { return c.durability == "off" || c.durability == "none" ? 1 : 2; }
 
+std::string weights_of_no_use(const RunConfig& c, const Model& model) {
+  if (c.init_from.empty()) return {};
+  const auto names = lm::tensors_of_no_use(c.init_from, model);
+  if (names.empty()) return {};
+  return fmt::format(
+      "--init-from {}: the model has no place for {} of its tensors, such as {}; --layers and the like say what the model is",
+      c.init_from, names.size(), names.front());
+}
+
 WeightRange first_weights(const RunConfig& c, const Model& model) {
   if (c.init_from.empty()) return lm::random_weights(c.seed);
   try {

@@ -10,12 +10,12 @@
 #include <functional>
 #include <optional>
 #include <span>
-#include <sstream>
 #include <vector>
 
 #include <terrace/core/device.h>
 #include <terrace/core/notice.h>
 #include <terrace/core/profile_rates.h>
+#include <terrace/core/text_file.h>
 #include <terrace/core/thread_pool.h>
 #include <terrace/examples/lm/corpus.h>
 #include <terrace/examples/lm/model.h>
@@ -136,7 +136,9 @@ class Training {
     if (dir.resume)
       screen.note(fmt::format("resumed after step {}; the state stays in {}", done,
                               (dir.store.paths.front() / dir.store.name).string()));
-    if (team.first() && !dir.resume && !config_.init_from.empty()) warn_of_strangers(screen);
+    if (team.first() && !dir.resume) {
+      if (const auto more = weights_of_no_use(config_, model_); !more.empty()) screen.warn(more);
+    }
     if (!dir.reshard_from.empty())
       screen.note(fmt::format(
           "what {} rank{} held is laid out for {}{}", dir.reshard_from.size(), dir.reshard_from.size() == 1 ? "" : "s",
@@ -220,15 +222,6 @@ class Training {
   }
 
  private:
-  // A file with more layers than the model has is easily given by mistake.
-  void warn_of_strangers(Screen& screen) const {
-    const auto names = lm::tensors_of_no_use(config_.init_from, model_);
-    if (names.empty()) return;
-    screen.warn(
-        fmt::format("--init-from {}: the model has no place for {} of its tensors, such as {}; --layers and the like say "
-                    "what the model is",
-                    config_.init_from, names.size(), names.front()));
-  }
   // A picture that cannot be made takes nothing from a run that is done.
   static void tell(Screen& screen, const std::function<void()>& make) try { make(); } catch (const std::exception& error) {
     screen.warn(error.what());
@@ -239,13 +232,6 @@ class Training {
     record_algorithms(dir, chosen);
     keep_algorithms(config_, chosen);
   }
-  static std::vector<std::string> lines_of(const std::string& text) {
-    std::vector<std::string> lines;
-    std::istringstream in(text);
-    for (std::string line; std::getline(in, line);) lines.push_back(line);
-    return lines;
-  }
-
   static bool due(std::uint64_t step, std::int64_t every) { return every > 0 && step % static_cast<std::uint64_t>(every) == 0; }
 
   // All ranks stop after the same step, whoever was told.
