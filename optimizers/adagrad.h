@@ -34,8 +34,8 @@ struct Adagrad {
   template <class A>
   TERRACE_INLINE static void element(const Factors<A>& f, A& weight, A gradient, A& sum, A&) {
     const A scaled = gradient * f.gradient_scale;          // 1
-    const A g = scaled + f.weight_decay * weight;          // 2
-    sum = sum + g * g;                                     // 3
+    const A g = fused(f.weight_decay, weight, scaled);     // 2
+    sum = fused(g, g, sum);                                // 3
     weight = weight - (f.rate * g) / (root(sum) + f.eps);  // 4
   }
 

@@ -30,7 +30,7 @@ struct Adam {
   template <class A>
   TERRACE_INLINE static void element(const Factors<A>& f, A& weight, A gradient, A& m, A& v) {
     const A scaled = gradient * f.gradient_scale;            // 1
-    const A g = scaled + f.weight_decay * weight;            // 2
+    const A g = fused(f.weight_decay, weight, scaled);       // 2
     const A denominator = move_moments(f.moments, g, m, v);  // 3 to 5
     weight = weight - (f.step_size * m) / denominator;       // 6
   }

@@ -1,4 +1,5 @@
-// What Adam and its kin share: the two moments, how they move, and their corrections. Steps 3 to 5 of docs/optimizers.md.
+// What Adam and its kin share: the two moments, how they move, and their corrections. Lines 2 to 4 of AdamW in
+// docs/optimizers.md.
 //
 // Internal to optimizers/. Threads: any. Errors: Error(Exit::usage) for settings out of range.
 #pragma once
@@ -44,9 +45,9 @@ struct AdamMoments {
 // Moves both moments by a gradient, and returns what the first is to be divided by.
 template <class A>
 TERRACE_INLINE A move_moments(const AdamMoments<A>& f, A g, A& m, A& v) {
-  m = m + f.one_minus_beta1 * (g - m);            // 3
-  v = f.beta2 * v + (f.one_minus_beta2 * g) * g;  // 4
-  return root(v) * f.inverse_root + f.eps;        // 5
+  m = fused(f.one_minus_beta1, g - m, m);            // 2
+  v = fused(f.one_minus_beta2 * g, g, f.beta2 * v);  // 3
+  return fused(root(v), f.inverse_root, f.eps);      // 4
 }
 
 }  // namespace terrace

@@ -31,9 +31,9 @@ struct AdamW {
   template <class A>
   TERRACE_INLINE static void element(const Factors<A>& f, A& weight, A gradient, A& m, A& v) {
     const A g = gradient * f.gradient_scale;                 // 1
-    const A p = weight * f.decay;                            // 2
-    const A denominator = move_moments(f.moments, g, m, v);  // 3 to 5
-    weight = p - (f.step_size * m) / denominator;            // 6
+    const A denominator = move_moments(f.moments, g, m, v);  // 2 to 4
+    const A change = (f.step_size * m) / denominator;        // 5
+    weight = fused(weight, f.decay, -change);                // 6
   }
 
   const OptimizerSettings s;

@@ -20,7 +20,7 @@
 #define TERRACE_UNROLL_ALL _Pragma("GCC unroll 64")
 #endif
 #if defined(__x86_64__)
-#define TERRACE_AVX2 __attribute__((target("avx2")))
+#define TERRACE_AVX2 __attribute__((target("avx2,fma")))
 #define TERRACE_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")))
 #define TERRACE_AVX512VBMI __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,prefer-vector-width=512")))
 #define TERRACE_AVX512BF16 TERRACE_AVX512VBMI  // whose one instruction the loops write themselves

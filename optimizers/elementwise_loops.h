@@ -14,7 +14,7 @@
 
 namespace terrace::elementwise {
 
-// A tile of nothing but numbers: the compiler makes the lanes itself.
+// A tile of nothing but numbers: the compiler makes the lanes itself. (Not the baseline's: what `fused` calls there has none.)
 template <class Rule, class A>
 TERRACE_INLINE void numbers(const Tile<A>& t, const FactorsOf<Rule, A>& factors) {
   constexpr auto kStates = Rule::kStates.size();
@@ -105,13 +105,19 @@ TERRACE_INLINE void mixed(const Tile<float>& tile, const FactorsOf<Rule, float>&
     const RandomKeys keys(t.random);
     auto block = first_random_block(t.random.first + static_cast<std::uint64_t>(begin));
     auto random = Random::of(keys, block);
-    for (i = begin; i + kRandomElements <= t.count; i += kRandomElements) {
+    const std::int64_t end = begin + (t.count - begin) / kRandomElements * kRandomElements;
+    // Groups are drawn for by twos, and weights written a group late, so that nothing waits for either.
+    G first{};
+    if (begin < end) first = updated(begin);
+    for (i = begin; i < end; i += kRandomElements) {
       for (std::int64_t at = i; at < i + kRandomElements / 2; at += kElements) {
-        const auto next = Random::of(keys, block += Random::kBlocks);  // so that nothing waits for it
-        const auto first = updated(at), second = updated(at + kRandomElements / 2);
+        const auto ahead = Random::of(keys, block += Random::kBlocks);
+        const auto second = updated(at + kRandomElements / 2);
         write_weights(h, t, at, random.first, first);
+        const std::int64_t next = at + kElements < i + kRandomElements / 2 ? at + kElements : i + kRandomElements;
+        if (next < end) first = updated(next);
         write_weights(h, t, at + kRandomElements / 2, random.second, second);
-        random = next;
+        random = ahead;
       }
     }
   } else {
@@ -140,7 +146,7 @@ template <class Rule, class A, Isa kIsa>
 TERRACE_INLINE void body(const Tile<A>& t, const FactorsOf<Rule, A>& f) {
   if constexpr (std::is_same_v<A, float>) {
     using W = WeightRows;
-    if (t.has_halves()) switch (weights_of(t)) {
+    if (kIsa == Isa::baseline || t.has_halves()) switch (weights_of(t)) {
         case W::numbers: return mixed<Rule, kIsa, W::numbers>(t, f);
         case W::bf16_copy: return mixed<Rule, kIsa, W::bf16_copy>(t, f);
         case W::fp16_copy: return mixed<Rule, kIsa, W::fp16_copy>(t, f);

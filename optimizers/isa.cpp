@@ -9,7 +9,7 @@ bool runs(Isa isa) {
   if (isa == Isa::baseline) return true;
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  if (isa == Isa::avx2) return __builtin_cpu_supports("avx2");
+  if (isa == Isa::avx2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   const bool vbmi = avx512 && __builtin_cpu_supports("avx512vbmi");

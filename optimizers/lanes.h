@@ -11,6 +11,7 @@
 #include <utility>
 
 #include <terrace/optimizers/each_isa.h>
+#include <terrace/optimizers/fused_lanes.h>
 
 namespace terrace {
 
@@ -102,6 +103,15 @@ TERRACE_INLINE Lanes<kLanes> root(Lanes<kLanes> x) {
   Lanes<kLanes> roots;
   for (int i = 0; i < kLanes; ++i) roots.numbers[i] = std::sqrt(x.numbers[i]);  // one instruction: the compiler sees through it
   return roots;
+}
+template <int kLanes>
+TERRACE_INLINE Lanes<kLanes> fused(Lanes<kLanes> a, Lanes<kLanes> b, Lanes<kLanes> c) {
+#if !defined(__FP_FAST_FMAF)  // by the baseline, then as many calls of the C library
+  if constexpr (kLanes == lanes_of(Isa::baseline)) return {fused_in_fp64<kLanes>(a.numbers, b.numbers, c.numbers)};
+#endif
+  Lanes<kLanes> sums;
+  for (int i = 0; i < kLanes; ++i) sums.numbers[i] = std::fma(a.numbers[i], b.numbers[i], c.numbers[i]);
+  return sums;
 }
 template <class Mask, int kLanes>
 TERRACE_INLINE Lanes<kLanes> choose(Mask condition, Lanes<kLanes> yes, Lanes<kLanes> no) {

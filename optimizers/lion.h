@@ -37,11 +37,10 @@ struct Lion {
   template <class A>
   TERRACE_INLINE static void element(const Factors<A>& f, A& weight, A gradient, A& m, A&) {
     const A g = gradient * f.gradient_scale;                                // 1
-    const A p = weight * f.decay;                                           // 2
-    const A c = f.beta1 * m + f.one_minus_beta1 * g;                        // 3
-    const A change = choose(c > A{}, f.rate, choose(c < A{}, -f.rate, c));  // 4: a zero and a NaN stay themselves
-    weight = p - change;                                                    // 5
-    m = f.beta2 * m + f.one_minus_beta2 * g;                                // 6
+    const A c = fused(f.beta1, m, f.one_minus_beta1 * g);                   // 2
+    const A change = choose(c > A{}, f.rate, choose(c < A{}, -f.rate, c));  // 3: a zero and a NaN stay themselves
+    weight = fused(weight, f.decay, -change);                               // 4
+    m = fused(f.beta2, m, f.one_minus_beta2 * g);                           // 5
   }
 
   const OptimizerSettings s;

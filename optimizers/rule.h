@@ -9,8 +9,9 @@
 //   template <class A> static void element(const Factors<A>&, A& weight, A gradient, A& state0, A& state1);
 //
 // element() is TERRACE_INLINE and straight: A is fp32, fp64 or Lanes of fp32, so beside the four operators it has comparisons
-// of lanes.h, root() and choose(). Every operation is an IEEE operation rounded on its own (square root and division too), so
-// the instruction set decides how many lanes run at once and nothing else. Factors have members of type A and nothing else.
+// of lanes.h, root(), fused() and choose(). Every operation is an IEEE operation rounded on its own (square root and division
+// too), so the instruction set decides how many lanes run at once and nothing else. Factors have members of type A and nothing
+// else.
 //
 // Internal to optimizers/.
 #pragma once

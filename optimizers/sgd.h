@@ -37,17 +37,17 @@ struct Sgd {
 
   template <class A>
   TERRACE_INLINE static void element(const Factors<A>& f, A& weight, A gradient, A& velocity, A&) {
-    const A scaled = gradient * f.gradient_scale;  // 1
-    const A g = scaled + f.weight_decay * weight;  // 2
+    const A scaled = gradient * f.gradient_scale;       // 1
+    const A g = fused(f.weight_decay, weight, scaled);  // 2
     A direction = g;
     if constexpr (kMomentum != Momentum::none) {
-      velocity = f.momentum * velocity + g;  // 3
+      velocity = fused(f.momentum, velocity, g);  // 3
       direction = velocity;
     }
     if constexpr (kMomentum == Momentum::nesterov) {
-      direction = g + f.momentum * velocity;  // 4
+      direction = fused(f.momentum, velocity, g);  // 4
     }
-    weight = weight - f.rate * direction;  // 5
+    weight = fused(-f.rate, direction, weight);  // 5
   }
 
   const OptimizerSettings s;

@@ -1,5 +1,5 @@
 // Every optimizer twice over, on one element: as docs/optimizers.md specifies it, one operation a line, each rounded to A on
-// its own; and as its paper or PyTorch states it, in more precision than anything under test.
+// its own (std::fma once); and as its paper or PyTorch states it, in more precision than anything under test.
 #pragma once
 
 #include <cmath>
@@ -20,20 +20,16 @@ struct AdamWOracle {
     const A step_size = static_cast<A>(step.learning_rate / (1.0 - std::pow(s.beta1, t)));
     const A eps = static_cast<A>(s.eps);
     const A g = gradient * static_cast<A>(step.gradient_scale);
-    const A p = w * keep;
     const A difference = g - m;
-    const A towards = b1 * difference;
-    m = m + towards;
+    m = std::fma(b1, difference, m);
     const A kept = b2 * v;
     const A part = c2 * g;
-    const A square = part * g;
-    v = kept + square;
+    v = std::fma(part, g, kept);
     const A root = std::sqrt(v);
-    const A corrected = root * inverse_root;
-    const A denominator = corrected + eps;
+    const A denominator = std::fma(root, inverse_root, eps);
     const A numerator = step_size * m;
     const A change = numerator / denominator;
-    w = p - change;
+    w = std::fma(w, keep, -change);
   }
   // Algorithm 2 of "Decoupled weight decay regularization".
   static void published(const OptimizerSettings& s, const UpdateStep& step, double decay, Real& w, Real g, Real& m, Real& v) {
@@ -56,18 +52,14 @@ struct AdamOracle {
     const A step_size = static_cast<A>(step.learning_rate / (1.0 - std::pow(s.beta1, t)));
     const A eps = static_cast<A>(s.eps);
     const A scaled = gradient * static_cast<A>(step.gradient_scale);
-    const A pull = wd * w;
-    const A g = scaled + pull;
+    const A g = std::fma(wd, w, scaled);
     const A difference = g - m;
-    const A towards = b1 * difference;
-    m = m + towards;
+    m = std::fma(b1, difference, m);
     const A kept = b2 * v;
     const A part = c2 * g;
-    const A square = part * g;
-    v = kept + square;
+    v = std::fma(part, g, kept);
     const A root = std::sqrt(v);
-    const A corrected = root * inverse_root;
-    const A denominator = corrected + eps;
+    const A denominator = std::fma(root, inverse_root, eps);
     const A numerator = step_size * m;
     const A change = numerator / denominator;
     w = w - change;
@@ -89,20 +81,14 @@ struct SgdOracle {
     const A wd = static_cast<A>(s.weight_decay * decay), mu = static_cast<A>(s.momentum);
     const A rate = static_cast<A>(step.learning_rate);
     const A scaled = gradient * static_cast<A>(step.gradient_scale);
-    const A pull = wd * w;
-    const A g = scaled + pull;
+    const A g = std::fma(wd, w, scaled);
     A direction = g;
     if (s.momentum != 0) {
-      const A kept = mu * velocity;
-      velocity = kept + g;
+      velocity = std::fma(mu, velocity, g);
       direction = velocity;
     }
-    if (s.nesterov) {
-      const A ahead = mu * velocity;
-      direction = g + ahead;
-    }
-    const A change = rate * direction;
-    w = w - change;
+    if (s.nesterov) direction = std::fma(mu, velocity, g);
+    w = std::fma(-rate, direction, w);
   }
   // Sutskever et al. 2013 in PyTorch's form.
   static void published(const OptimizerSettings& s, const UpdateStep& step, double decay, Real& w, Real g, Real& velocity,
@@ -119,17 +105,14 @@ struct LionOracle {
     const A keep = static_cast<A>(1.0 - step.learning_rate * (s.weight_decay * decay));
     const A rate = static_cast<A>(step.learning_rate);
     const A g = gradient * static_cast<A>(step.gradient_scale);
-    const A p = w * keep;
-    const A old1 = static_cast<A>(s.beta1) * m;
     const A new1 = static_cast<A>(1.0 - s.beta1) * g;
-    const A c = old1 + new1;
+    const A c = std::fma(static_cast<A>(s.beta1), m, new1);
     A change = c;
     if (c > 0) change = rate;
     if (c < 0) change = -rate;
-    w = p - change;
-    const A old2 = static_cast<A>(s.beta2) * m;
+    w = std::fma(w, keep, -change);
     const A new2 = static_cast<A>(1.0 - s.beta2) * g;
-    m = old2 + new2;
+    m = std::fma(static_cast<A>(s.beta2), m, new2);
   }
   // Program 1 of "Symbolic discovery of optimization algorithms".
   static void published(const OptimizerSettings& s, const UpdateStep& step, double decay, Real& w, Real g, Real& m, Real&) {
@@ -145,10 +128,8 @@ struct AdagradOracle {
   template <class A>
   static void specified(const OptimizerSettings& s, const UpdateStep& step, double decay, A& w, A gradient, A& sum, A&) {
     const A scaled = gradient * static_cast<A>(step.gradient_scale);
-    const A pull = static_cast<A>(s.weight_decay * decay) * w;
-    const A g = scaled + pull;
-    const A square = g * g;
-    sum = sum + square;
+    const A g = std::fma(static_cast<A>(s.weight_decay * decay), w, scaled);
+    sum = std::fma(g, g, sum);
     const A root = std::sqrt(sum);
     const A denominator = root + static_cast<A>(s.eps);
     const A numerator = static_cast<A>(step.learning_rate) * g;

@@ -209,8 +209,9 @@ class TestChunk {
       case Format::fp64: return at<double>(kind, i);
       case Format::bf16: return widened(at<std::uint16_t>(kind, i));
       case Format::fp16: return widened_fp16(at<std::uint16_t>(kind, i));
-      case Format::low16: return at<std::uint16_t>(kind, i);
-      case Format::low8: return at<std::uint8_t>(kind, i);
+      // Below a NaN lies its payload.
+      case Format::low16: return std::isnan(weight(i)) ? weight(i) : at<std::uint16_t>(kind, i);
+      case Format::low8: return std::isnan(weight(i)) ? weight(i) : at<std::uint8_t>(kind, i);
       case Format::dynamic8:
       case Format::dynamic8_unsigned: {
         static const auto both = dynamic_map(true), none = dynamic_map(false);
