@@ -382,9 +382,10 @@ TEST_F(OptimizersTrain, CompactRecipesCostAtMostOnePercent) {
   c.seq_len = 64;
   c.batch_size = 8;
   c.grad_accumulation = 1;
-  c.lr = c.min_lr = 3e-3;
+  // At three times this rate losses fall so fast that a rounding more or less moves the last one by up to 8 %; here by 0.2 %.
+  c.lr = c.min_lr = 1e-3;
   const double plain = train_fresh(c).eval_loss;
-  EXPECT_LT(plain, 3.5) << "nothing was learned that could be lost";
+  EXPECT_LT(plain, 2.6) << "nothing was learned that could be lost";
   for (const auto& r : recipes()) {
     c.recipe = r.name;
     EXPECT_LE(train_fresh(c).eval_loss, 1.01 * plain) << r.name;
