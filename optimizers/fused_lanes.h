@@ -21,8 +21,9 @@ struct WideOf<4> {
   typedef std::int64_t Bits __attribute__((vector_size(32)));
 };
 
+// Compiled once and called: rules say `fused` so often that loops would be several times as long.
 template <int kLanes, class Numbers>
-TERRACE_INLINE Numbers fused_in_fp64(Numbers a, Numbers b, Numbers c) {
+__attribute__((noinline)) Numbers fused_in_fp64(Numbers a, Numbers b, Numbers c) {
   using Wide = typename WideOf<kLanes>::Numbers;
   using Bits = typename WideOf<kLanes>::Bits;
   const auto wide = [](Numbers x) __attribute__((always_inline)) { return __builtin_convertvector(x, Wide); };
