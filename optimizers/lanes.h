@@ -107,7 +107,7 @@ TERRACE_INLINE Lanes<kLanes> root(Lanes<kLanes> x) {
 template <int kLanes>
 TERRACE_INLINE Lanes<kLanes> fused(Lanes<kLanes> a, Lanes<kLanes> b, Lanes<kLanes> c) {
 #if !defined(__FP_FAST_FMAF)  // by the baseline, then as many calls of the C library
-  if constexpr (kLanes == lanes_of(Isa::baseline)) return {fused_in_fp64<kLanes>(a.numbers, b.numbers, c.numbers)};
+  if constexpr (kLanes == lanes_of(Isa::baseline)) return {fused_in_fp64(a.numbers, b.numbers, c.numbers)};
 #endif
 #if defined(__x86_64__) && (defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__))
   // Lane by lane with checks, loops would take twice as long to compile. Without them the compiler places the instruction
