@@ -3,28 +3,25 @@
 // engine alone, and the update of the same chunks where they lie in memory.
 #include <algorithm>
 #include <array>
-#include <deque>
 #include <memory>
 
 #include <fmt/format.h>
 
 #include <terrace/bench/disk_file.h>
 #include <terrace/bench/nvme_bench.h>
-#include <terrace/bench/request_queue.h>
 #include <terrace/bench/statistics.h>
+#include <terrace/bench/stored_chunks.h>
 #include <terrace/bench/timing.h>
 #include <terrace/core/error.h>
 #include <terrace/core/memory_resource.h>
 #include <terrace/core/thread_pool.h>
 #include <terrace/core/units.h>
-#include <terrace/offload/mover.h>
 #include <terrace/optimizers/optimizer.h>
 
 namespace terrace::bench {
 namespace {
 
-constexpr std::uint64_t kRequestBytes = 4 * kMiB;
-constexpr std::uint32_t kQueueDepth = 32;
+using Op = IoRequest::Op;
 
 // What an update reads, and of these what it writes back.
 constexpr std::array kKinds{Kind::parameter, Kind::gradient, Kind::first_moment, Kind::second_moment};
@@ -37,8 +34,9 @@ struct Sizes {
   [[nodiscard]] std::uint64_t chunks() const { return groups * kKinds.size(); }
   [[nodiscard]] std::uint64_t bytes_moved() const { return groups * (kReads + kWrites) * chunk_bytes; }
   [[nodiscard]] std::uint64_t window_bytes() const { return depth * kKinds.size() * chunk_bytes; }
-  [[nodiscard]] std::uint64_t slot(std::uint64_t group, std::size_t kind) const {
-    return (group % depth * kKinds.size() + kind) * chunk_bytes;
+  [[nodiscard]] std::uint64_t chunk(std::uint64_t group, std::size_t kind) const { return group * kKinds.size() + kind; }
+  [[nodiscard]] std::uint64_t slot(std::uint64_t group, std::size_t kind) const {  // in the window
+    return chunk(group % depth, kind) * chunk_bytes;
   }
 };
 
@@ -70,106 +68,66 @@ class Updater {
 };
 
 // The reads and writes of all updates, in their order, with nothing between them.
-class Raw {
+class Bare {
  public:
-  Raw(const std::filesystem::path& directory, const Sizes& sizes, std::span<std::byte> window)
-      : sizes_(sizes), file_(directory, sizes.chunks() * sizes.chunk_bytes), window_(window) {
-    engine_ = make_io_engine({.queue_depth = kQueueDepth, .files = {file_.descriptor()}, .buffers = {window}});
-    // A disk answers at once for what was never written.
+  Bare(const Sizes& sizes, StoredChunks& chunks) : chunks_(chunks) {
+    const auto append = [&](Op op, std::uint64_t group, std::size_t kind, StoredChunks::Requests& requests) {
+      chunks.append_bare(op, sizes.chunk(group, kind), sizes.slot(group, kind), requests);
+    };
+    StoredChunks::Requests first;  // a disk answers at once for what was never written
     for (std::uint64_t g = 0; g < sizes.groups; ++g)
-      for (std::size_t kind = 0; kind < kKinds.size(); ++kind) add(g, kind, IoRequest::Op::write);
-    pass();
-    requests_.clear();
-    for (std::uint64_t g = 0; g < sizes.groups + sizes.depth - 1; ++g)
+      for (std::size_t kind = 0; kind < kKinds.size(); ++kind) append(Op::write, g, kind, first);
+    chunks.run_bare(first);
+    const auto behind = sizes.depth - 1;  // a group's writes, when so many more have been read
+    for (std::uint64_t g = 0; g < sizes.groups + behind; ++g)
       for (std::size_t kind = 0; kind < kKinds.size(); ++kind) {
-        if (g < sizes.groups) add(g, kind, IoRequest::Op::read);
-        if (g + 1 >= sizes.depth && is_written(kind)) add(g + 1 - sizes.depth, kind, IoRequest::Op::write);
+        if (g < sizes.groups) append(Op::read, g, kind, requests_);
+        if (g >= behind && is_written(kind)) append(Op::write, g - behind, kind, requests_);
       }
   }
-  void pass() { run_all(*engine_, requests_, kQueueDepth); }
+  void pass() { chunks_.run_bare(requests_); }
 
  private:
-  void add(std::uint64_t group, std::size_t kind, IoRequest::Op op) {
-    for (std::uint64_t at = 0; at < sizes_.chunk_bytes; at += kRequestBytes) {
-      auto& request = requests_.emplace_back();
-      request.op = op;
-      request.offset = (group * kKinds.size() + kind) * sizes_.chunk_bytes + at;
-      request.buffer = window_.data() + sizes_.slot(group, kind) + at;
-      request.bytes = kRequestBytes;
-    }
-  }
-
-  const Sizes sizes_;
-  DiskFile file_;
-  std::span<std::byte> window_;
-  std::deque<IoRequest> requests_;
-  std::unique_ptr<IoEngine> engine_;
+  StoredChunks& chunks_;
+  StoredChunks::Requests requests_;
 };
 
 class Streamed {
  public:
-  Streamed(const std::filesystem::path& directory, const Sizes& sizes, std::span<std::byte> window, Device& device,
-           const Updater& updater)
-      : sizes_(sizes), updater_(updater), stream_(device.make_stream("updates")) {
-    const auto disk_bytes = 2 * sizes.chunks() * sizes.chunk_bytes;
-    store_ =
-        ChunkStore::create({.paths = {directory}, .name = "terrace-bench", .capacity_bytes = disk_bytes, .temporary = true});
-    for (std::uint64_t c = 0; c < sizes.chunks(); ++c)
-      store_->describe({.chunk = ChunkId{static_cast<std::uint32_t>(c)},
-                        .kind = kKinds[c % kKinds.size()],
-                        .dtype = "fp32",
-                        .bytes = sizes.chunk_bytes,
-                        .ranges = {},
-                        .label = fmt::format("{} of group {}", name_of(kKinds[c % kKinds.size()]), c / kKinds.size())});
-    engine_ = make_io_engine({.queue_depth = kQueueDepth, .files = store_->descriptors(), .buffers = {window}});
-    Mover::Parts parts;
-    parts.device = &device;
-    parts.host_base = window.data();
-    parts.store = store_.get();
-    parts.engine = engine_.get();
-    parts.lanes = &lanes_;
-    parts.request_bytes = kRequestBytes;
-    mover_ = std::make_unique<Mover>(parts);
+  Streamed(const Sizes& sizes, StoredChunks& chunks, Device& device, const Updater& updater)
+      : sizes_(sizes), chunks_(chunks), updater_(updater), stream_(device.make_stream("updates")) {
     for (std::uint64_t g = 0; g < sizes.groups; ++g)  // what the first pass reads
-      for (std::size_t kind = 0; kind < kKinds.size(); ++kind) move(Lane::write, g, kind, {});
-    mover_->drain();
+      for (std::size_t kind = 0; kind < kKinds.size(); ++kind) move(Op::write, g, kind, {});
+    chunks.drain();
   }
 
   void pass() {
+    const Lanes& lanes = chunks_.lanes();
     std::vector<Clock> free(sizes_.depth);  // when a slot's group has left
     for (std::uint64_t g = 0; g < sizes_.groups; ++g) {
       auto& slot = free[g % sizes_.depth];
-      for (std::size_t kind = 0; kind < kKinds.size(); ++kind) move(Lane::read, g, kind, slot);
-      lanes_.stream_wait(*stream_, Lane::compute, Clock::after(Lane::read, sequence(Lane::read)));
-      const auto updated = ++sequence(Lane::compute);
-      stream_->submit([this, g, updated] {
-        updater_.update(g);
-        lanes_.of(Lane::compute).advance(updated);
+      Clock here;
+      for (std::size_t kind = 0; kind < kKinds.size(); ++kind) here = move(Op::read, g, kind, slot);
+      lanes.stream_wait(*stream_, Lane::compute, here);
+      stream_->submit([this, g] { updater_.update(g); });
+      stream_->then([&compute = lanes.of(Lane::compute), updated = ++updated_](const std::exception_ptr& failure) {
+        failure ? compute.fail(failure) : compute.advance(updated);  // writes wait for it
       });
       for (std::size_t kind = 0; kind < kKinds.size(); ++kind)
-        if (is_written(kind)) move(Lane::write, g, kind, Clock::after(Lane::compute, updated));
-      slot = Clock::after(Lane::write, sequence(Lane::write));
+        if (is_written(kind)) slot = move(Op::write, g, kind, Clock::after(Lane::compute, updated_));
     }
-    mover_->drain();
+    chunks_.drain();
   }
 
  private:
-  std::uint64_t& sequence(Lane lane) { return sequence_[index(lane)]; }
-  void move(Lane lane, std::uint64_t group, std::size_t kind, const Clock& after) {
-    const bool read = lane == Lane::read;
-    const std::uint64_t chunk = group * kKinds.size() + kind, disk = 2 * chunk * sizes_.chunk_bytes,
-                        host = sizes_.slot(group, kind);
-    mover_->issue({ChunkId{static_cast<std::uint32_t>(chunk)}, read ? Tier::disk : Tier::host, read ? Tier::host : Tier::disk,
-                   read ? disk : host, read ? host : disk, sizes_.chunk_bytes, ++sequence(lane), after});
+  Clock move(Op op, std::uint64_t group, std::size_t kind, const Clock& after) {
+    return chunks_.move(op, sizes_.chunk(group, kind), sizes_.slot(group, kind), after);
   }
 
   const Sizes sizes_;
+  StoredChunks& chunks_;
   const Updater& updater_;
-  std::array<std::uint64_t, kLanes> sequence_{};
-  Lanes lanes_;
-  std::unique_ptr<ChunkStore> store_;
-  std::unique_ptr<IoEngine> engine_;
-  std::unique_ptr<Mover> mover_;
+  std::uint64_t updated_ = 0;       // the compute lane's last sequence
   std::unique_ptr<Stream> stream_;  // last: its work uses all of the above
 };
 
@@ -179,14 +137,14 @@ class StreamBench final : public Bench {
   std::string_view help() const override { return "updates of chunks on a disk, beside the disk alone and the updates alone"; }
   std::vector<Flag> flags() override {
     return {{"PATH", &path_, "directory on the disk; files are made in it and removed", 1, 1, {}, true},
-            {"params", &params_, "parameters to update; 48 bytes of each are taken on the disk", 1, 100'000'000'000},
+            {"params", &params_, "parameters to update; 32 bytes of each are taken on the disk", 1, 100'000'000'000},
             {"chunk-size", &chunk_bytes_, "a multiple of 4 MiB"},
             {"depth", &depth_, "chunks of each kind in memory at once", 1, 64},
             {"threads", &threads_, "of the updates; 0: every core", 0, 1024}};
   }
   void check() override {
     demand_directory(path_);
-    if (chunk_bytes_ % kRequestBytes != 0 || chunk_bytes_ > 256 * kMiB)
+    if (chunk_bytes_ % StoredChunks::kRequestBytes != 0 || chunk_bytes_ > 256 * kMiB)
       throw Error(
           fmt::format(
               "--chunk-size: {} is not accepted: a multiple of 4 MiB, at most 256 MiB\n  see terrace bench stream --help",
@@ -203,9 +161,10 @@ class StreamBench final : public Bench {
     const Slab window = memory->allocate(sizes.window_bytes());
     const std::span<std::byte> bytes(window.data(), sizes.window_bytes());
     const Updater updater(pool, sizes, window.data());
-    Streamed streamed(path_, sizes, bytes, *device, updater);
-    Raw raw(path_, sizes, bytes);
-    const std::array<std::function<void()>, 3> works{[&] { streamed.pass(); }, [&] { raw.pass(); },
+    StoredChunks chunks(path_, sizes.chunks(), kKinds, chunk_bytes_, bytes, *device);
+    Streamed streamed(sizes, chunks, *device, updater);
+    Bare bare(sizes, chunks);
+    const std::array<std::function<void()>, 3> works{[&] { streamed.pass(); }, [&] { bare.pass(); },
                                                      [&] {
                                                        for (std::uint64_t g = 0; g < sizes.groups; ++g) updater.update(g);
                                                      }};

@@ -1,7 +1,13 @@
 // What is promised of `terrace bench chunks`, `stream` and `pipeline`: all sides' figures and their ratio, and nothing left on
 // the disk.
+#include <unistd.h>
+
+#include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <map>
+#include <string>
+#include <thread>
 
 #include "cli_test.h"
 
@@ -46,6 +52,36 @@ TEST_F(BenchChunks, StreamedUpdatesStandBesideTheirLimits) {
     EXPECT_GT(results[0].at(key).get<double>(), 0) << key;
   EXPECT_TRUE(std::filesystem::is_empty(at("disk")));
   expect_refusal(terrace({"bench", "stream", "disk", "--chunk-size", "5MiB"}), 2, {"--chunk-size", "multiple of 4 MiB"});
+}
+
+// Writes wait for updates, and updates for reads: a read that fails must not leave them waiting.
+TEST_F(BenchChunks, AReadThatFailsEndsTheStream) {
+  Child child(launch({"bench", "stream", "disk", "--runs", "10000", "--params", "7000000", "--chunk-size", "4MiB"}));
+  std::error_code none;
+  const auto moves = [&] {  // its store is whole and has a thread
+    for (const auto& task : std::filesystem::directory_iterator(child.proc() / "task", none)) {
+      std::string name;
+      if (std::getline(std::ifstream(task.path() / "comm"), name) && name == "disk lanes") return true;
+    }
+    return false;
+  };
+  const auto cut = [&] {  // false: the nameless file is gone
+    for (const auto& open : std::filesystem::directory_iterator(child.proc() / "fd", none)) {
+      const auto file = std::filesystem::read_symlink(open.path(), none).string();
+      if (file.find("terrace-bench.temporary/data") != std::string::npos) return ::truncate(open.path().c_str(), 4096) == 0;
+    }
+    return false;
+  };
+  const auto patience = std::chrono::steady_clock::now() + std::chrono::minutes{1};
+  const auto wait = [&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds{10});
+    return std::chrono::steady_clock::now() < patience;
+  };
+  while (!moves()) ASSERT_TRUE(wait()) << "it never begins";
+  while (cut()) ASSERT_TRUE(wait()) << "it goes on";  // again and again: writes make the file longer
+  const auto outcome = child.wait();
+  EXPECT_NE(0, outcome.exit) << outcome.described;
+  EXPECT_NE(std::string::npos, outcome.err.find("terrace-bench.temporary/data, offset")) << outcome.described;
 }
 
 TEST_F(BenchChunks, PipelinesStandBesideTheirSimulation) {

@@ -1,0 +1,58 @@
+// Chunks of one size on a disk, moved as training moves them, and beside them the same bytes by the I/O engine alone.
+//
+// Two files of one disk can differ in speed by a fifth, so both are in one: the store's chunks lie in the first of their two
+// generations' places, as long as nothing is committed, and the engine alone has the second, right behind each of them.
+//
+// Owner:   a benchmark; the window of host memory is the caller's and outlives this.
+// Threads: one.
+// Errors:  of the store, the engine and the lanes; Error for a request of the engine's that failed.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <memory>
+#include <span>
+
+#include <terrace/core/device.h>
+#include <terrace/offload/chunk_store.h>
+#include <terrace/offload/io_engine.h>
+#include <terrace/offload/lanes.h>
+#include <terrace/offload/mover.h>
+
+namespace terrace::bench {
+
+class StoredChunks {
+ public:
+  static constexpr std::uint64_t kRequestBytes = 4ULL << 20;  // what both cut their moves into; chunks are a multiple of it
+  static constexpr std::uint32_t kQueueDepth = 32;
+
+  // Chunk c is of kind c modulo the number of kinds.
+  StoredChunks(const std::filesystem::path& directory, std::uint64_t count, std::span<const Kind> kinds,
+               std::uint64_t chunk_bytes, std::span<std::byte> window, Device& device);
+
+  // Between the chunk's place on the disk and an offset of the window, once `after` has passed. Returns when it has ended.
+  Clock move(IoRequest::Op op, std::uint64_t chunk, std::uint64_t window_offset, const Clock& after);
+  void drain() { mover_->drain(); }
+  [[nodiscard]] const Lanes& lanes() const { return lanes_; }
+
+  // The same move as requests of the engine's alone, appended; they run in their order, a queue full of them at a time.
+  using Requests = std::deque<IoRequest>;
+  void append_bare(IoRequest::Op op, std::uint64_t chunk, std::uint64_t window_offset, Requests& requests) const;
+  void run_bare(Requests& requests);
+
+ private:
+  // Of the flat space: two generations a chunk.
+  [[nodiscard]] std::uint64_t place_of(std::uint64_t chunk) const { return 2 * chunk * chunk_bytes_; }
+
+  const std::uint64_t chunk_bytes_;
+  const std::span<std::byte> window_;
+  std::array<std::uint64_t, kLanes> sequence_{};
+  const Lanes lanes_;
+  std::unique_ptr<ChunkStore> store_;
+  std::unique_ptr<IoEngine> moving_engine_, bare_engine_;
+  std::unique_ptr<Mover> mover_;  // last: it uses all of the above
+};
+
+}  // namespace terrace::bench
