@@ -1,7 +1,7 @@
 // The whole path of a chunk, from host memory to the disk and back, beside the bare I/O engine.
 //
-// What a move adds to its bytes: its clock, the store's choice of a generation, the checksum, the lane's bookkeeping. Both
-// sides move the same bytes in requests of the same size, through the same window of memory, in turns.
+// What a move adds to its bytes: its clock, the store's choice of a place, the checksum, the lane's bookkeeping. Both sides
+// move the same bytes in requests of the same size, through the same window of memory, in turns.
 #include <array>
 #include <memory>
 
@@ -34,7 +34,7 @@ class ChunksBench final : public Bench {
   }
   std::vector<Flag> flags() override {
     return {{"PATH", &path_, "directory on the disk; files are made in it and removed", 1, 1, {}, true},
-            {"size", &bytes_, "of all chunks; twice as much is taken on the disk"},
+            {"size", &bytes_, "of all chunks"},
             {"chunk-size", &chunk_bytes_, "a multiple of 4 MiB"}};
   }
   void check() override {

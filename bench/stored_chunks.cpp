@@ -14,8 +14,8 @@ StoredChunks::StoredChunks(const std::filesystem::path& directory, std::uint64_t
       window_(window),
       store_(ChunkStore::create({.paths = {directory},
                                  .name = "terrace-bench",
-                                 .capacity_bytes = 2 * count * chunk_bytes,
-                                 .generations = 2,
+                                 .capacity_bytes = count * chunk_bytes,
+                                 .generations = 1,
                                  .temporary = true})) {
   for (std::uint64_t c = 0; c < count; ++c) {
     const Kind kind = kinds[c % kinds.size()];
@@ -50,7 +50,7 @@ Clock StoredChunks::move(IoRequest::Op op, std::uint64_t chunk, std::uint64_t wi
 }
 
 void StoredChunks::append_bare(IoRequest::Op op, std::uint64_t chunk, std::uint64_t window_offset, Requests& requests) const {
-  for (const auto& piece : store_->pieces(place_of(chunk) + chunk_bytes_, chunk_bytes_)) {
+  for (const auto& piece : store_->pieces(place_of(chunk), chunk_bytes_)) {
     for (std::uint64_t at = 0; at < piece.bytes; at += kRequestBytes) {
       auto& request = requests.emplace_back();
       request.op = op;

@@ -1,7 +1,7 @@
 // Chunks of one size on a disk, moved as training moves them, and beside them the same bytes by the I/O engine alone.
 //
-// Two files of one disk can differ in speed by a fifth, so both are in one: the store's chunks lie in the first of their two
-// generations' places, as long as nothing is committed, and the engine alone has the second, right behind each of them.
+// Two files of one disk can differ in speed by a fifth, and two places of one file by a tenth, so both use the same places. The
+// store knows nothing of what the engine alone writes: that must be what lies there already, or a later read tells.
 //
 // Owner:   a benchmark; the window of host memory is the caller's and outlives this.
 // Threads: one.
@@ -43,8 +43,8 @@ class StoredChunks {
   void run_bare(Requests& requests);
 
  private:
-  // Of the flat space: two generations a chunk.
-  [[nodiscard]] std::uint64_t place_of(std::uint64_t chunk) const { return 2 * chunk * chunk_bytes_; }
+  // Of the flat space.
+  [[nodiscard]] std::uint64_t place_of(std::uint64_t chunk) const { return chunk * chunk_bytes_; }
 
   const std::uint64_t chunk_bytes_;
   const std::span<std::byte> window_;
