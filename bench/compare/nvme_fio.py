@@ -13,7 +13,6 @@ many as block size times depth and some; what fio cannot do here is said.
 import argparse
 import itertools
 import json
-import pathlib
 import shutil
 import subprocess
 import sys
@@ -51,13 +50,14 @@ def fio_pass(file, op, file_bytes, block_bytes, depth, way):
     return (1e-9 * moved / seconds, busy / (moved / sides.GIB)), None
 
 
-def fio_turn(file, op, *rest):
+def fio_turn(folder, op, file_bytes, *rest):
     passes = []
-    for _ in range(TURN_PASSES):
-        figures, why = fio_pass(file, op, *rest)
-        if figures is None:
-            sys.exit(f"fio: {why}")
-        passes.append(figures)
+    with sides.written_file(folder, file_bytes) as file:
+        for _ in range(TURN_PASSES):
+            figures, why = fio_pass(file, op, file_bytes, *rest)
+            if figures is None:
+                sys.exit(f"fio: {why}")
+            passes.append(figures)
     return sides.middle([gb for gb, _ in passes])[0], sides.middle([cpu for _, cpu in passes])[0]
 
 
@@ -87,21 +87,18 @@ def best_way(file, op, file_bytes, shapes):
 def compare(folder, op, options):
     block_bytes = options.random_block_size if op == "randread" else options.block_size
     shape = (block_bytes, options.queue_depth)
-    file = pathlib.Path(folder) / "fio.data"
     print(f"{op}, {block_bytes >> 10} KiB × {options.queue_depth}, a file of {options.size >> 20} MiB")
-    # Written once before, as terrace writes its file: what was never written is not read from the disk.
-    fio_turn(file, "write", options.size, 8 * MIB, 16, [])
-    fio_shape, way = best_way(file, op, options.size, SHAPES + [shape] if options.own_shape else [shape])
+    with sides.written_file(folder, options.size) as file:
+        fio_shape, way = best_way(file, op, options.size, SHAPES + [shape] if options.own_shape else [shape])
     ours, theirs = [], []
     for turn in range(options.rounds):
         both = [lambda: ours.append(sides.terrace(folder, op, options.size, *shape)),
-                lambda: theirs.append(fio_turn(file, op, options.size, *fio_shape, way))]
+                lambda: theirs.append(fio_turn(folder, op, options.size, *fio_shape, way))]
         for side in both if turn % 2 == 0 else reversed(both):
             side()
     sides.show("terrace bench nvme", ours)
     sides.show("fio", theirs)
     sides.show_ratio("terrace ÷ fio", ours, theirs)
-    file.unlink()
 
 
 def main():

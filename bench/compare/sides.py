@@ -1,6 +1,8 @@
 """What the comparisons in this folder share: one run of `terrace bench nvme`, turns, ratios with their spread."""
 
+import contextlib
 import json
+import mmap
 import os
 import pathlib
 import statistics
@@ -46,6 +48,26 @@ def terrace(disk, op, file_bytes, block_bytes, depth):
                "--runs", 3, "--json"])
     result = json.loads(out)["results"][0]
     return result["gb_per_s"], result["cpu_s_per_gib"]
+
+
+@contextlib.contextmanager
+def written_file(folder, file_bytes):
+    """A file for one turn of another program, as `terrace bench nvme` makes one for each of its runs: how fast a file is depends on where
+    it lies, on a shared disk by a fifth. It is written, because what never was is not read from the disk."""
+    file = pathlib.Path(folder) / "turn.data"
+    with mmap.mmap(-1, 8 << 20) as block:  # whole pages, as O_DIRECT wants them
+        block.write(os.urandom(len(block)))
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_DIRECT, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, file_bytes)
+            left = file_bytes
+            while left > 0:
+                with memoryview(block) as view, view[:min(left, len(block))] as part:
+                    left -= os.write(descriptor, part)
+            yield file
+        finally:
+            os.close(descriptor)
+            file.unlink()
 
 
 def middle(values):
