@@ -29,9 +29,7 @@ constexpr std::array kKinds{Kind::master};
 class ChunksBench final : public Bench {
  public:
   std::string_view name() const override { return "chunks"; }
-  std::string_view help() const override {
-    return "chunks to a disk and back, with checksums and generations, beside the bare engine";
-  }
+  std::string_view help() const override { return "chunks to a disk and back, with checksums, beside the bare engine"; }
   std::vector<Flag> flags() override {
     return {{"PATH", &path_, "directory on the disk; files are made in it and removed", 1, 1, {}, true},
             {"size", &bytes_, "of all chunks"},

@@ -32,7 +32,8 @@ class StoredChunks {
   StoredChunks(const std::filesystem::path& directory, std::uint64_t count, std::span<const Kind> kinds,
                std::uint64_t chunk_bytes, std::span<std::byte> window, Device& device);
 
-  // Between the chunk's place on the disk and an offset of the window, once `after` has passed. Returns when it has ended.
+  // Between the chunk's place on the disk and an offset of the window, once `after` has passed. Returns the clock that passes
+  // with its end.
   Clock move(IoRequest::Op op, std::uint64_t chunk, std::uint64_t window_offset, const Clock& after);
   void drain() { mover_->drain(); }
   [[nodiscard]] const Lanes& lanes() const { return lanes_; }
