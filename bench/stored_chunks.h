@@ -1,7 +1,8 @@
 // Chunks of one size on a disk, moved as training moves them, and beside them the same bytes by the I/O engine alone.
 //
-// Two files of one disk can differ in speed by a fifth, and two places of one file by a tenth, so both use the same places. The
-// store knows nothing of what the engine alone writes: that must be what lies there already, or a later read tells.
+// Two files of a shared disk, and two places of one file, can differ in speed by more than what is compared, so both use the
+// same places. The store knows nothing of what the engine alone writes: that must be what lies there already, or a later read
+// tells.
 //
 // Owner:   a benchmark; the window of host memory is the caller's and outlives this.
 // Threads: one.

@@ -52,8 +52,8 @@ def terrace(disk, op, file_bytes, block_bytes, depth):
 
 @contextlib.contextmanager
 def written_file(folder, file_bytes):
-    """A file for one turn of another program, as `terrace bench nvme` makes one for each of its runs: how fast a file is depends on where
-    it lies, on a shared disk by a fifth. It is written, because what never was is not read from the disk."""
+    """A file for one turn of another program, as `terrace bench nvme` makes one for each of its runs: on a shared disk how fast a
+    file is depends on where it lies. It is written, because what never was is not read from the disk."""
     file = pathlib.Path(folder) / "turn.data"
     with mmap.mmap(-1, 8 << 20) as block:  # whole pages, as O_DIRECT wants them
         block.write(os.urandom(len(block)))
