@@ -80,6 +80,7 @@ class OptimizerBench final : public Bench {
 
   void run(Session& session) override {
     const auto elements = round_up(static_cast<std::uint64_t>(params_), kTaskElements);
+    if (recipe_ != "all" && dtype_ != "all") (void)Recipe::of(parse_dtype(dtype_), recipe_);  // throws for two that do not go
     const auto dtypes = dtype_ == "all" ? std::vector{DType::fp32, DType::bf16, DType::fp16} : std::vector{parse_dtype(dtype_)};
     for (const int threads : thread_counts(threads_)) {
       ThreadPool pool(threads);

@@ -23,6 +23,7 @@ struct Topology {
   std::string simd;                          // "avx512", "avx2", "baseline"
 };
 Topology read_topology(const std::filesystem::path& root = "/");  // tests give another root for /proc and /sys
+int usable_cores(const std::vector<int>& of);                     // how many of these (cores.h); of all where there are none
 
 // What the planner's simulator needs. Rates in bytes or FLOP a second.
 struct MachineProfile {

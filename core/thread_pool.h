@@ -9,12 +9,15 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 namespace terrace {
 
 class ThreadPool {
  public:
-  explicit ThreadPool(int threads);  // 0: one for each core this process may use
+  // 0: one for each core that it may use. `cores`: its threads stay on these, its callers while they take part; empty: the
+  // kernel's choice of what this process may use.
+  explicit ThreadPool(int threads, std::vector<int> cores = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include <terrace/core/cores.h>
 #include <terrace/core/machine.h>
 #include <terrace/core/thread_pool.h>
 
@@ -25,8 +26,12 @@ struct Job {
 }  // namespace
 
 struct ThreadPool::Impl {
-  explicit Impl(int n) : threads(n) {
-    for (int i = 1; i < n; ++i) workers.emplace_back([this] { work(); });
+  Impl(int n, const std::vector<int>& on) : threads(n), cores(on), anywhere(allowed_cores()) {
+    for (int i = 1; i < n; ++i)
+      workers.emplace_back([this] {
+        stay_on(cores);
+        work();
+      });
   }
   ~Impl() {
     {
@@ -72,6 +77,7 @@ struct ThreadPool::Impl {
   }
 
   void run(std::int64_t count, const std::function<void(std::int64_t)>& task) {
+    const Visit visit(*this);
     Job job;
     job.count = count;
     job.task = &task;
@@ -84,7 +90,16 @@ struct ThreadPool::Impl {
     if (job.error) std::rethrow_exception(job.error);
   }
 
+  struct Visit {
+    explicit Visit(const Impl& p) : pool(p) { stay_on(pool.cores); }
+    ~Visit() {
+      if (!pool.cores.empty()) stay_on(pool.anywhere);
+    }
+    const Impl& pool;
+  };
+
   const int threads;
+  const std::vector<int> cores, anywhere;  // its threads', and a caller's again
   std::mutex mutex;
   std::condition_variable job_added, helper_left;
   std::deque<Job*> jobs;  // only those with indices left
@@ -92,7 +107,8 @@ struct ThreadPool::Impl {
   std::vector<std::thread> workers;
 };
 
-ThreadPool::ThreadPool(int threads) : impl_(std::make_unique<Impl>(threads > 0 ? threads : read_topology().cores)) {}
+ThreadPool::ThreadPool(int threads, std::vector<int> cores)
+    : impl_(std::make_unique<Impl>(threads > 0 ? threads : usable_cores(cores), cores)) {}
 ThreadPool::~ThreadPool() = default;
 
 int ThreadPool::threads() const { return impl_->threads; }

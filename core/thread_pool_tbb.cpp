@@ -2,22 +2,50 @@
 #include <tbb/global_control.h>
 #include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
+#include <tbb/task_scheduler_observer.h>
 
+#include <optional>
+#include <utility>
+
+#include <terrace/core/cores.h>
 #include <terrace/core/machine.h>
 #include <terrace/core/thread_pool.h>
 
 namespace terrace {
 
+namespace {
+
+// oneTBB lends its workers to all arenas: who enters this one comes to its cores, and who leaves it may go anywhere again.
+class OnCores final : public tbb::task_scheduler_observer {
+ public:
+  OnCores(tbb::task_arena& arena, std::vector<int> cores)
+      : tbb::task_scheduler_observer(arena), cores_(std::move(cores)), anywhere_(allowed_cores()) {
+    observe(true);
+  }
+  ~OnCores() override { observe(false); }
+  void on_scheduler_entry(bool) override { stay_on(cores_); }
+  void on_scheduler_exit(bool) override { stay_on(anywhere_); }
+
+ private:
+  const std::vector<int> cores_, anywhere_;
+};
+
+}  // namespace
+
 struct ThreadPool::Impl {
-  explicit Impl(int n)
-      : threads(n), limit(tbb::global_control::max_allowed_parallelism, static_cast<std::size_t>(n)), arena(n, 1) {}
+  Impl(int n, std::vector<int> cores)
+      : threads(n), limit(tbb::global_control::max_allowed_parallelism, static_cast<std::size_t>(n)), arena(n, 1) {
+    if (!cores.empty()) on_cores.emplace(arena, std::move(cores));
+  }
 
   const int threads;
   tbb::global_control limit;  // of the process: oneTBB would otherwise keep one worker a core, whatever the arena's size
   tbb::task_arena arena;
+  std::optional<OnCores> on_cores;
 };
 
-ThreadPool::ThreadPool(int threads) : impl_(std::make_unique<Impl>(threads > 0 ? threads : read_topology().cores)) {}
+ThreadPool::ThreadPool(int threads, std::vector<int> cores)
+    : impl_(std::make_unique<Impl>(threads > 0 ? threads : usable_cores(cores), cores)) {}
 ThreadPool::~ThreadPool() = default;
 
 int ThreadPool::threads() const { return impl_->threads; }

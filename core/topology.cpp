@@ -1,14 +1,12 @@
-#include <sched.h>
-
 #include <algorithm>
 #include <cctype>
-#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <fstream>
 #include <optional>
 #include <sstream>
 
+#include <terrace/core/cores.h>
 #include <terrace/core/machine.h>
 #include <terrace/core/units.h>
 
@@ -70,22 +68,6 @@ std::string group_of(const std::string& proc_cgroup, const std::string& controll
     }
   }
   return "/";
-}
-
-int affinity_cores() {
-  // The kernel refuses a mask smaller than its own: grow it until it fits.
-  for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) {
-    cpu_set_t* const mask = CPU_ALLOC(static_cast<std::size_t>(cpus));
-    if (!mask) break;
-    const auto size = CPU_ALLOC_SIZE(static_cast<std::size_t>(cpus));
-    const int result = sched_getaffinity(0, size, mask);
-    const int error = errno;
-    const int count = result == 0 ? CPU_COUNT_S(size, mask) : 0;
-    CPU_FREE(mask);
-    if (result == 0) return std::max(count, 1);
-    if (error != EINVAL) break;
-  }
-  return 1;
 }
 
 // The least quota of CPU time, in cores; infinity without one.
@@ -171,14 +153,19 @@ Topology read_topology(const fs::path& root) {
   Topology topology;
   topology.cpu_model = read_cpu_model(root);
   // A quota of 1.5 cores is best used by two threads.
-  topology.cores =
-      static_cast<int>(std::max(1.0, std::min<double>(affinity_cores(), std::ceil(quota_cores(root, proc_cgroup)))));
+  topology.cores = static_cast<int>(
+      std::max(1.0, std::min<double>(static_cast<double>(allowed_cores().size()), std::ceil(quota_cores(root, proc_cgroup)))));
   topology.numa_nodes = count_numa_nodes(root);
   const auto memory = read_memory(root, proc_cgroup);
   topology.memory_bytes = memory.total_bytes;
   topology.available_memory_bytes = memory.available_bytes;
   topology.simd = simd_name();
   return topology;
+}
+
+int usable_cores(const std::vector<int>& of) {
+  const int all = read_topology().cores;
+  return of.empty() ? all : std::min(all, static_cast<int>(of.size()));
 }
 
 }  // namespace terrace

@@ -59,10 +59,10 @@ struct AdafactorLayer {
   }
 
   // A moment after a step that brought this mean of squares, as it is kept: a square beyond the numbers does not make a NaN of
-  // its whole row and column.
+  // its whole row and column. In fp64 rows of such squares still have a mean.
   template <class A>
   TERRACE_INLINE static A moved(A moment, double mean, double towards) {
-    constexpr double kMost = std::numeric_limits<A>::max();
+    constexpr double kMost = std::is_same_v<A, double> ? std::numeric_limits<A>::max() / 0x1p40 : std::numeric_limits<A>::max();
     const auto old = static_cast<double>(moment);
     const double value = old + towards * ((mean + kSmallestSquare) - old);
     return static_cast<A>(value > kMost ? kMost : value);

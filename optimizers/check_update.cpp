@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include <terrace/optimizers/dynamic8.h>
 #include <terrace/optimizers/settings.h>
 
 namespace terrace::elementwise {
@@ -46,15 +47,15 @@ struct Checker {
       array("gradient", chunk.gradient, {Format::fp32, Format::bf16});
   }
 
-  void states(std::size_t count) const {
+  void states(std::span<const Kind> kinds) const {
     constexpr const char* kNames[] = {"first state", "second state"};
     for (std::size_t i = 0; i < chunk.states.size(); ++i) {
-      if (i >= count)
+      if (i >= kinds.size())
         array(kNames[i], chunk.states[i], {Format::none});
       else if (chunk.parameter.format == Format::fp64)
         array(kNames[i], chunk.states[i], {Format::fp64});
       else
-        array(kNames[i], chunk.states[i], {Format::fp32, Format::bf16, Format::dynamic8, Format::dynamic8_unsigned});
+        array(kNames[i], chunk.states[i], {Format::fp32, Format::bf16, dynamic8::format_of(dynamic8::sign_of(kinds[i]))});
     }
   }
 
@@ -75,7 +76,7 @@ struct Checker {
 
 }  // namespace
 
-void check(const char* name, std::size_t states, const UpdateStep& step, const ChunkUpdate& chunk) {
+void check(const char* name, std::span<const Kind> states, const UpdateStep& step, const ChunkUpdate& chunk) {
   if (step.step == 0) refuse(name, "steps count from 1");
   require_rate(name, "the learning rate", step.learning_rate);
   if (!std::isfinite(step.gradient_scale))
@@ -84,6 +85,30 @@ void check(const char* name, std::size_t states, const UpdateStep& step, const C
   checker.weights();
   checker.states(states);
   checker.parts();
+}
+
+void check_layer(const char* name, const LayerShape& shape, const LayerUpdate& layer, std::uint64_t scratch_bytes,
+                 std::uint64_t numbers) {
+  for (const auto& t : shape.tensors) {
+    if (t.first < 0 || t.rows < 0 || t.columns < 0 || t.first + t.elements() > shape.run_elements)
+      refuse(name, fmt::format("a tensor of {} x {} elements from {} on is not within the {} of the layer's run", t.rows,
+                               t.columns, t.first, shape.run_elements));
+    if (!std::isfinite(t.gradient_scale))
+      refuse(name, fmt::format("the gradient scale of a tensor is {}; it must be finite", t.gradient_scale));
+  }
+  if (layer.scratch == nullptr && scratch_bytes > 0)
+    refuse(name, fmt::format("the layer's scratch of {} bytes is missing", scratch_bytes));
+  if (numbers == 0) return;
+  const auto packed = shape.arithmetic == DType::fp64 ? Format::packed64 : Format::packed;
+  std::uint64_t room = 0;
+  for (const auto& chunk : layer.packed) {
+    if (chunk.format != packed)
+      refuse(name, fmt::format("the packed state is {}, where {} is asked for", name_of(chunk.format), name_of(packed)));
+    if (chunk.data == nullptr && chunk.elements > 0) refuse(name, "a chunk of the packed state is missing");
+    room += static_cast<std::uint64_t>(chunk.elements);
+  }
+  if (room < numbers)
+    refuse(name, fmt::format("the chunks of its packed state hold {} numbers, and it has {} of them", room, numbers));
 }
 
 }  // namespace terrace::elementwise

@@ -20,10 +20,6 @@
 
 namespace terrace::elementwise {
 
-constexpr dynamic8::Sign sign_of(Kind state) {
-  return state == Kind::first_moment ? dynamic8::Sign::both : dynamic8::Sign::none;
-}
-
 #if defined(__x86_64__)
 
 template <dynamic8::Sign kSign>
@@ -89,8 +85,8 @@ TERRACE_AVX512VBMI void coded_loop(const Tile<float>& tile, const FactorsOf<Rule
   const auto f = in_all_lanes<Rule, L>(factors);
   const auto h = G::Ops::halves();
   const RandomKeys keys(t.random);
-  CodedState<sign_of(Rule::kStates.front())> state0(t.state0);
-  CodedState<sign_of(Rule::kStates.back())> state1(t.state1);
+  CodedState<dynamic8::sign_of(Rule::kStates.front())> state0(t.state0);
+  CodedState<dynamic8::sign_of(Rule::kStates.back())> state1(t.state1);
   for (std::int64_t first = 0; first < t.count; first += kBlockElements) {
     state0.begin(first);
     if constexpr (kTwo) state1.begin(first);

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include <terrace/memory/chunk.h>
 #include <terrace/optimizers/format.h>
 #include <terrace/optimizers/isa.h>
 
@@ -20,6 +21,7 @@ constexpr std::int64_t bytes_of(std::int64_t elements) { return blocks_of(elemen
 
 // The first moment's map has both signs; the second moment's has none, and its values that are not zero never become zero.
 enum class Sign : bool { both, none };
+constexpr Sign sign_of(Kind moment) { return moment == Kind::first_moment ? Sign::both : Sign::none; }
 constexpr Format format_of(Sign sign) { return sign == Sign::both ? Format::dynamic8 : Format::dynamic8_unsigned; }
 struct Map;  // dynamic8_map.h
 const Map& map_of(Sign sign);

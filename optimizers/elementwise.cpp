@@ -10,11 +10,11 @@ namespace terrace::elementwise {
 namespace {
 
 // Elements a task takes: 256 KiB of fp32, large enough to hide a task's cost, small enough to even out two threads.
-constexpr std::int64_t kBlockElements = 65536;
+constexpr std::int64_t kTaskElements = 65536;
 // Elements whose conversions pass through buffers: few, so that the memory is never idle for long. Whole blocks of 8-bit
 // states.
 constexpr std::int64_t kTileElements = 512;
-static_assert(kTileElements % dynamic8::kBlockElements == 0 && kBlockElements % kTileElements == 0);
+static_assert(kTileElements % dynamic8::kBlockElements == 0 && kTaskElements % kTileElements == 0);
 
 template <class A>
 constexpr Format kPlain = std::is_same_v<A, double> ? Format::fp64 : Format::fp32;
@@ -114,7 +114,7 @@ template <class A>
 class Weights {
  public:
   Weights(const ChunkUpdate& chunk, const Opening<A>& opening, const UpdateStep& step)
-      : chunk_(chunk), opening_(opening), seed_(step.seed + step.step * 0x9E3779B97F4A7C15U) {}
+      : chunk_(chunk), opening_(opening), seed_(random_key(step.seed, step.step)) {}
 
   [[nodiscard]] bool in_place() const { return plain() || opening_.takes.halves; }
   // A copy's memory held anything before: it is written whole.
@@ -177,7 +177,7 @@ void run_tiles(ThreadPool& pool, Isa isa, const UpdateStep& step, const ChunkUpd
   const bool coded = !step.first && takes.codes[0] != Format::none && weights.in_place() &&
                      opening.in_place(chunk.gradient.format) && chunk.states[0].format == takes.codes[0] &&
                      chunk.states[1].format == takes.codes[1];
-  const std::int64_t tile_elements = direct ? kBlockElements : coded ? dynamic8::kBlockElements : kTileElements;
+  const std::int64_t tile_elements = direct ? kTaskElements : coded ? dynamic8::kBlockElements : kTileElements;
   const auto after = [](const UpdatePart& part) { return part.first + part.count; };
   // Padding included: the first update leaves nothing of what the memory of states held before.
   const bool whole = step.first || weights.written_whole();
@@ -226,8 +226,8 @@ void run_tiles(ThreadPool& pool, Isa isa, const UpdateStep& step, const ChunkUpd
   // Blocks and tiles are aligned in the chunk's elements, so that 8-bit blocks are the same however the work is split.
   const std::int64_t elements = chunk.parameter.elements;
   const auto block = [&](std::int64_t b) {
-    const std::int64_t block_end = std::min(elements, (b + 1) * kBlockElements);
-    for (std::int64_t first = b * kBlockElements; first < block_end;) {
+    const std::int64_t block_end = std::min(elements, (b + 1) * kTaskElements);
+    for (std::int64_t first = b * kTaskElements; first < block_end;) {
       if (coded) {
         const auto done = coded_tile(first, block_end);
         if (std::exchange(first, done) != done) continue;
@@ -237,7 +237,7 @@ void run_tiles(ThreadPool& pool, Isa isa, const UpdateStep& step, const ChunkUpd
     }
   };
   const std::int64_t end = whole ? elements : chunk.parts.empty() ? 0 : after(chunk.parts.back());
-  const std::int64_t blocks = (end + kBlockElements - 1) / kBlockElements;
+  const std::int64_t blocks = (end + kTaskElements - 1) / kTaskElements;
   if (blocks == 1)
     block(0);
   else

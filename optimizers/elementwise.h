@@ -37,7 +37,7 @@ class Elementwise final : public Optimizer {
   [[nodiscard]] std::string name() const override { return Rule::kName; }
   [[nodiscard]] std::vector<Kind> states() const override { return {Rule::kStates.begin(), Rule::kStates.end()}; }
   void update(ThreadPool& pool, const UpdateStep& step, const ChunkUpdate& chunk) const override {
-    check(Rule::kName, Rule::kStates.size(), step, chunk);
+    check(Rule::kName, Rule::kStates, step, chunk);
     if (chunk.parameter.format == Format::fp64)
       update_in<double>(pool, step, chunk);
     else
@@ -48,7 +48,7 @@ class Elementwise final : public Optimizer {
   [[nodiscard]] Takes takes() const {
     Takes t{.halves = true};
     for (std::size_t i = 0; i < Rule::kStates.size() && isa_ >= Isa::avx512vbmi; ++i)
-      t.codes[i] = dynamic8::format_of(sign_of(Rule::kStates[i]));
+      t.codes[i] = dynamic8::format_of(dynamic8::sign_of(Rule::kStates[i]));
     return t;
   }
   template <class A>

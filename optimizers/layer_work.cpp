@@ -6,13 +6,12 @@
 #include <array>
 #include <cstring>
 
+#include <terrace/core/math.h>
 #include <terrace/optimizers/elementwise.h>
 #include <terrace/optimizers/stored_weights.h>
 
 namespace terrace {
 namespace {
-
-constexpr std::int64_t kBlockElements = 4096;
 
 // One block's sum, from pieces in ascending order.
 class SumOfSquares {
@@ -73,7 +72,7 @@ struct Descend {
 }  // namespace
 
 std::int64_t blocks_of(const UpdateTensor& t) {
-  return (t.first + t.elements() + kBlockElements - 1) / kBlockElements - t.first / kBlockElements;
+  return (t.first + t.elements() + kSumBlock - 1) / kSumBlock - t.first / kSumBlock;
 }
 std::int64_t blocks_of(std::span<const UpdateTensor> tensors) {
   std::int64_t blocks = 0;
@@ -90,16 +89,9 @@ LayerShape shape_of(const LayerUpdate& layer) {
           .chunk_elements = parameter.elements};
 }
 
-void demand_packed(const char* name, std::int64_t numbers, std::span<const Stored> packed) {
-  std::int64_t room = 0;
-  for (const auto& chunk : packed) room += chunk.elements;
-  if (room < numbers)
-    refuse(name, fmt::format("the chunks of its packed state hold {} numbers, and it has {} of them", room, numbers));
-}
-
 template <class A>
-LayerWork<A>::LayerWork(const char* name, std::size_t states, Isa isa, const UpdateStep& step, const LayerUpdate& layer,
-                        A* directions, bool all_directions, UpdateHalf half)
+LayerWork<A>::LayerWork(const char* name, std::span<const Kind> states, Isa isa, const UpdateStep& step,
+                        const LayerUpdate& layer, A* directions, bool all_directions, UpdateHalf half)
     : chunks_(layer.chunks.begin(), layer.chunks.end()),
       packed_(layer.packed.begin(), layer.packed.end()),
       tensors_(layer.tensors.begin(), layer.tensors.end()),
@@ -111,9 +103,9 @@ LayerWork<A>::LayerWork(const char* name, std::size_t states, Isa isa, const Upd
       directions_(directions),
       all_directions_(all_directions),
       chunk_elements_(chunks_.front().parameter.elements) {
-  if (share_.rank < 0 || share_.rank >= share_.ranks || (share_.ranks > 1 && chunk_elements_ % kBlockElements != 0))
+  if (share_.rank < 0 || share_.rank >= share_.ranks || (share_.ranks > 1 && chunk_elements_ % kSumBlock != 0))
     refuse(name, fmt::format("rank {} of {} has chunks of {} elements, where a layer is shared in whole blocks of {}",
-                             share_.rank, share_.ranks, chunk_elements_, kBlockElements));
+                             share_.rank, share_.ranks, chunk_elements_, kSumBlock));
   std::int64_t blocks = 0;
   for (const auto& tensor : tensors_) {
     first_block_.push_back(blocks);
@@ -145,7 +137,7 @@ LayerWork<A>::LayerWork(const char* name, std::size_t states, Isa isa, const Upd
       chunk.gradient = {reinterpret_cast<std::byte*>(directions_of(c)),
                         sizeof(A) == sizeof(double) ? Format::fp64 : Format::fp32, chunk_elements_};
     }
-    elementwise::check(name, half == UpdateHalf::prepare ? states : 0, step, chunk);
+    elementwise::check(name, half == UpdateHalf::prepare ? states : std::span<const Kind>{}, step, chunk);
   }
 }
 
@@ -170,11 +162,11 @@ template <class Sum>
 void LayerWork<A>::sum_blocks(ThreadPool& pool, std::span<double> blocks, const Sum& sum) const {
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     const auto& t = tensors_[i];
-    const auto begin = t.first / kBlockElements;
+    const auto begin = t.first / kSumBlock;
     pool.parallel_for(blocks_of(t), [&](std::int64_t b) {
       SumOfSquares lanes;
-      const auto end = std::min(t.first + t.elements(), (begin + b + 1) * kBlockElements);
-      for (auto at = std::max(t.first, (begin + b) * kBlockElements); at < end;) {
+      const auto end = std::min(t.first + t.elements(), (begin + b + 1) * kSumBlock);
+      for (auto at = std::max(t.first, (begin + b) * kSumBlock); at < end;) {
         const auto chunk = at / chunk_elements_, first = at % chunk_elements_;
         const auto count = std::min(end - at, chunk_elements_ - first);
         if (chunk % share_.ranks == share_.rank) sum(lanes, static_cast<std::size_t>(chunk / share_.ranks), first, count);
@@ -219,11 +211,11 @@ double LayerWork<A>::folded(std::span<const double> blocks, std::size_t tensor) 
 template <class A>
 void LayerWork<A>::sum_tensor(ThreadPool& pool, std::size_t tensor, std::span<double> blocks) const {
   const auto& t = tensors_[tensor];
-  const auto begin = t.first / kBlockElements;
+  const auto begin = t.first / kSumBlock;
   pool.parallel_for(blocks_of(t), [&](std::int64_t b) {
-    const auto first = std::max(t.first, (begin + b) * kBlockElements);
+    const auto first = std::max(t.first, (begin + b) * kSumBlock);
     SumOfSquares lanes;
-    lanes.add(directions_ + first, std::min(t.first + t.elements(), (begin + b + 1) * kBlockElements) - first);
+    lanes.add(directions_ + first, std::min(t.first + t.elements(), (begin + b + 1) * kSumBlock) - first);
     blocks[static_cast<std::size_t>(b)] = lanes.sum();
   });
 }

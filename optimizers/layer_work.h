@@ -10,8 +10,8 @@
 // the second descends, by what all ranks' scratch says. Where ranks share a layer they exchange their scratch in between.
 //
 // Sums are fp64: partial sums over the blocks of 4,096 elements of the layer's run, one of each tensor in it, in eight lanes
-// (element e of a tensor adds to lane e mod 8); lanes and a tensor's blocks are folded in ascending order. So neither threads
-// nor chunks nor ranks change a bit.
+// (the tensor's elements of a block add to them in turn); lanes and a tensor's blocks are folded in ascending order. So neither
+// threads nor chunks nor ranks change a bit.
 //
 // Internal to optimizers/. Threads: one; it uses the pool. Errors: Error(Exit::usage) for arrays that do not go together.
 #pragma once
@@ -33,7 +33,7 @@ namespace terrace {
 
 namespace elementwise {
 template <class A>
-struct Tile;  // elementwise.h
+struct Tile;  // tile.h
 }
 
 // Hands out places in a layer's scratch, the same ones when it is counted (without a base; the places have a size and no bytes)
@@ -72,8 +72,8 @@ class LayerWork {
  public:
   // `states`: of each chunk, beside the packed one. The layer's spans are copied. `directions` lie in its scratch, those of
   // `all_directions` as the layer's run does, else those of the chunks that are here. `half`: prepare or finish.
-  LayerWork(const char* name, std::size_t states, Isa isa, const UpdateStep& step, const LayerUpdate& layer, A* directions,
-            bool all_directions, UpdateHalf half);
+  LayerWork(const char* name, std::span<const Kind> states, Isa isa, const UpdateStep& step, const LayerUpdate& layer,
+            A* directions, bool all_directions, UpdateHalf half);
   LayerWork(const LayerWork&) = delete;
   LayerWork& operator=(const LayerWork&) = delete;
 
@@ -152,8 +152,6 @@ TERRACE_INLINE void descend_by(A rate, A decay, A& weight, A direction) {
 }
 
 LayerShape shape_of(const LayerUpdate& layer);
-// That there is room for so many numbers.
-void demand_packed(const char* name, std::int64_t numbers, std::span<const Stored> packed);
 
 // How an optimizer that sees whole layers lays out its scratch, for the host's implementation and the GPU's: `Layer` has
 //
@@ -163,8 +161,8 @@ void demand_packed(const char* name, std::int64_t numbers, std::span<const Store
 //   static constexpr bool kBitsOfDevice;      // LayerUnit::bits_of_device
 //   static constexpr std::array<Kind, N> kStates;
 //   static bool needs_all(const UpdateTensor&);  // of which tensors, where it does
-//   template <class A> struct Scratch;        // what it computes in beside the directions; `packed`: the packed state's
-//   numbers template <class A> static Scratch<A> scratch(const LayerShape&, ScratchPlan&);
+//   template <class A> struct Scratch;        // what it computes in beside the directions; the packed state's numbers:
+//   `packed` template <class A> static Scratch<A> scratch(const LayerShape&, ScratchPlan&);
 template <class Layer>
 std::int64_t directions_of(const LayerShape& shape) {
   return Layer::kAllDirections ? shape.run_elements : shape.run_elements / shape.share.ranks;
@@ -182,13 +180,14 @@ LayerHalves<Layer, A> halves_of(Isa isa, const UpdateStep& step, const LayerUpda
   ScratchPlan plan(layer.scratch);
   auto* const directions = plan.take<A>(directions_of<Layer>(shape)).data();
   LayerHalves<Layer, A> halves{.scratch = Layer::template scratch<A>(shape, plan), .prepare = nullptr, .finish = nullptr};
-  const auto states = Layer::kStates.size() - (Layer::kSecondMoment == Packed::none ? 0 : 1);
+  const auto kept = Layer::kStates.size() - (Layer::kSecondMoment == Packed::none ? 0 : 1);
+  const auto states = std::span<const Kind>(Layer::kStates).first(kept);  // of each chunk, beside the packed one
   const auto work = [&](UpdateHalf half) {
     return std::make_shared<LayerWork<A>>(Layer::kName, states, isa, step, layer, directions, Layer::kAllDirections, half);
   };
   const auto other = Layer::kSecondMoment == Packed::own ? UpdateHalf::finish : UpdateHalf::prepare;
-  if (Layer::kSecondMoment != Packed::none && layer.half != other)
-    demand_packed(Layer::kName, static_cast<std::int64_t>(halves.scratch.packed.size()), layer.packed);
+  const auto numbers = layer.half == other ? 0 : halves.scratch.packed.size();
+  elementwise::check_layer(Layer::kName, shape, layer, plan.bytes(), numbers);
   if (layer.half != UpdateHalf::finish) halves.prepare = work(UpdateHalf::prepare);
   if (layer.half != UpdateHalf::prepare) halves.finish = work(UpdateHalf::finish);
   return halves;

@@ -17,6 +17,9 @@ struct RandomBits {
   std::uint64_t seed = 0, stream = 0, first = 0;  // `first`: the index of the first element
 };
 
+// The key of one step's bits: steps lie far apart in it, by the golden ratio's part of 2^64.
+constexpr std::uint64_t random_key(std::uint64_t seed, std::uint64_t step) { return seed + step * 0x9E3779B97F4A7C15U; }
+
 // The paper's least number of rounds that passes BigCrush; core/philox.h has its ten. FlashAttention's dropout takes seven,
 // too.
 inline constexpr int kRandomRounds = 7;

@@ -34,7 +34,7 @@ struct StepInput {
   double loss_scale = 1;                                    // 1 ÷ target tokens of all micro-batches
   UpdateStep update = {};                                   // of the updates in this program
   std::span<const UpdateStep> updates = {};                 // of a program that has several: each one's
-  double greatest_norm = 0;                                 // to which verdicts clip; 0: they do not
+  double greatest_norm = 0;  // to which verdicts clip, of gradients without the scale; 0: they do not
   // Gradient scales of groups of parameters, in place of the update's, where groups are clipped apart; empty: they are not.
   std::vector<double> group_scales = {};
   WeightRange weights = {};      // of fill and visit

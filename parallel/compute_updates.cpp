@@ -99,7 +99,7 @@ UpdateStep Compute::update_step(const Action& a, bool first) {
     given->wait();
     const auto norm = squares_[a.update].norm([](std::uint32_t, std::uint32_t) { return true; });
     // A norm that is none is the caller's to judge, when the step has ended; until then nothing is committed.
-    factor = std::isfinite(norm) ? clip_factor(norm, input_->greatest_norm) : 0;
+    factor = std::isfinite(norm) ? clip_factor(norm * step.gradient_scale, input_->greatest_norm) : 0;
   }
   step.gradient_scale *= factor.value_or(1);
   if (!input_->group_scales.empty()) step.gradient_scale = 1;

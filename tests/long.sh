@@ -12,6 +12,7 @@
 #   kills       200 runs of the program killed at random moments, each resumed to the same weights
 #   soak        1,000 steps: open files, pinned bytes, memory and file space at the end equal those after step 10
 #   fuzz        ten minutes of each fuzzer (needs clang)
+#   draws       everything that is held to an oracle on numbers drawn at random, 30 draws (6 min)
 #   budgets     a model with more than 4 GiB of state trains within 512 MiB of device and 512 MiB of host memory (2 min, and
 #               12 GiB of free disk space under build/)
 set -euo pipefail
@@ -23,17 +24,17 @@ while [ $# -gt 0 ]; do
   case $1 in
     --preset) preset=$2; shift ;;
     --seed) seed=$2; shift ;;
-    -h | --help) sed -n '2,18p' "$0"; exit 0 ;;
-    residency | bitwise | resume | powerloss | kills | soak | fuzz | budgets) parts+=("$1") ;;
+    -h | --help) sed -n '2,19p' "$0"; exit 0 ;;
+    residency | bitwise | resume | powerloss | kills | soak | fuzz | draws | budgets) parts+=("$1") ;;
     *) echo "tests/long.sh: unknown argument '$1' (see --help)" >&2; exit 2 ;;
   esac
   shift
 done
-[ ${#parts[@]} -gt 0 ] || parts=(residency bitwise resume powerloss kills soak fuzz budgets)
+[ ${#parts[@]} -gt 0 ] || parts=(residency bitwise resume powerloss kills soak fuzz draws budgets)
 
 [ -f "build/$preset/build.ninja" ] || timed 'configure' cmake --preset "$preset"
 timed 'build' cmake --build --preset "$preset" --target memory_test train_bitwise_test train_resume_test train_budget_test \
-  parallel_crash_test parallel_fault_test terrace_program_test
+  parallel_crash_test parallel_fault_test terrace_program_test math_test lm_layers_test bench_test
 
 export TERRACE_LONG_TESTS=1
 tests=$PWD/build/$preset/tests
@@ -57,6 +58,14 @@ for part in "${parts[@]}"; do
       status=0
       timed fuzz tests/fuzz.sh --seconds 600 --seed "$((seed % 4294967295 + 1))" || status=$?
       [ "$status" = 0 ] || [ "$status" = 77 ] || exit "$status" ;;
+    draws)
+      say "seeds from $seed"
+      for draw in $(seq 0 29); do
+        export TERRACE_TEST_SEED=$((seed + draw))
+        "$tests/math/math_test" --gtest_brief=1
+        "$tests/examples/lm_layers_test" --gtest_brief=1
+        "$tests/bench/bench_test" --gtest_filter='Replay.*:Statistics.*:PatternTest.*' --gtest_brief=1
+      done ;;
     budgets) (cd "$tests/train" && timed budgets ./train_budget_test) ;;
   esac
 done

@@ -70,7 +70,7 @@ class StepBench final : public bench::Bench {
     for (const auto& [cause, seconds] : p.times.stall_s) stall_s += seconds;
     report(session, "planned", planned, stall_s, p.step_traffic.back());
 
-    ThreadPool pool(static_cast<int>(config_.threads));
+    auto pool = make_pool(config_);
     const auto device = make_device(config_, pool);
     const auto optimizer = optimizer_of(config_, *device);
     const TemporaryDirectory own;

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include <terrace/core/cores.h>
 #include <terrace/core/cuda.h>
 #include <terrace/core/error.h>
 #include <terrace/core/notice.h>
@@ -74,6 +75,16 @@ std::unique_ptr<Device> make_device(const RunConfig& c, ThreadPool& pool, const 
                                  .algorithms = algorithms,
                                  .machine_algorithms = machine_algorithms(c),
                                  .attention = who_makes_attention(c)});
+}
+
+ThreadPool make_pool(const RunConfig& c) {
+  int node = -1;
+  if (c.device != "cpu") {
+    const auto gpus = find_gpus().gpus;  // none: a plan for another machine
+    const auto index = static_cast<std::size_t>(gpu_index(c, c.local_rank));
+    if (index < gpus.size()) node = gpus[index].numa_node;
+  }
+  return ThreadPool(static_cast<int>(c.threads), cores_of_numa_node(node));
 }
 
 void keep_algorithms(const RunConfig& c, const std::string& chosen) try {

@@ -158,7 +158,7 @@ void keep_disk(const fs::path& file, MachineProfile& profile) {
 }
 
 void measure_and_save(const RunConfig& config) {
-  ThreadPool pool(static_cast<int>(config.threads));
+  auto pool = make_pool(config);
   const fs::path file = config.machine_profile.empty() ? default_profile_path(config.device) : fs::path(config.machine_profile);
   if (file.has_parent_path()) fs::create_directories(file.parent_path());
   auto profile = measure_machine(*make_device(config, pool), config.nvme_path, kMeasureSeconds);

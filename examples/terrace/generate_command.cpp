@@ -101,7 +101,7 @@ Exit generate_command(const CommandLine& line) {
   const auto p = plan(model, request, machine_profile(config));
   if (!p.fits) throw refusal_error(p);
 
-  ThreadPool pool(static_cast<int>(config.threads));
+  auto pool = make_pool(config);
   const auto device = make_device(config, pool);
   const auto optimizer =
       in_parts ? make_optimizer("sgd", {.momentum = 0}) : optimizer_of(config, *device);  // it updates nothing

@@ -9,6 +9,7 @@
 #include <terrace/examples/lm/weights.h>
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/options.h>
+#include <terrace/optimizers/precision_warnings.h>
 #include <terrace/parallel/measure_costs.h>
 
 namespace terrace::cli {
@@ -114,15 +115,6 @@ std::uint64_t commit_interval(const RunConfig& c) {
 
 std::uint32_t generations(const RunConfig& c) { return c.durability == "off" || c.durability == "none" ? 1 : 2; }
 
-std::string weights_of_no_use(const RunConfig& c, const Model& model) {
-  if (c.init_from.empty()) return {};
-  const auto names = lm::tensors_of_no_use(c.init_from, model);
-  if (names.empty()) return {};
-  return fmt::format(
-      "--init-from {}: the model has no place for {} of its tensors, such as {}; --layers and the like say what the model is",
-      c.init_from, names.size(), names.front());
-}
-
 WeightRange first_weights(const RunConfig& c, const Model& model) {
   if (c.init_from.empty()) return lm::random_weights(c.seed);
   try {
@@ -165,6 +157,19 @@ OptimizerSettings optimizer_settings(const RunConfig& c) {
 
 }  // namespace
 
+std::vector<std::string> warnings_of(const RunConfig& c, const Model& model) {
+  const auto recipe = Recipe::of(model.dtype, c.recipe, optimizer_of(c)->states());
+  auto warnings =
+      precision_warnings(recipe, c.optimizer, optimizer_settings(c), static_cast<std::uint64_t>(c.grad_accumulation));
+  if (c.init_from.empty()) return warnings;
+  if (const auto names = lm::tensors_of_no_use(c.init_from, model); !names.empty())
+    warnings.push_back(
+        fmt::format("--init-from {}: the model has no place for {} of its tensors, such as {}; --layers and the like say what "
+                    "the model is",
+                    c.init_from, names.size(), names.front()));
+  return warnings;
+}
+
 std::unique_ptr<Optimizer> optimizer_of(const RunConfig& c) { return make_optimizer(c.optimizer, optimizer_settings(c)); }
 std::unique_ptr<Optimizer> optimizer_of(const RunConfig& c, const Device& device) {
   return make_optimizer_for(device, c.optimizer, optimizer_settings(c));
@@ -189,7 +194,7 @@ void measure_layers(const RunConfig& c, const PlanRequest& request, const StepMa
 
 Plan make_plan(const RunConfig& c, const Model& model, const PlanRequest& request, const MachineProfile& profile,
                Trace* trace) {
-  ThreadPool pool(static_cast<int>(c.threads));
+  auto pool = make_pool(c);
   auto p = plan(model, request, profile, &pool);
   if (!p.fits) return p;
   const StepMap map(model, p.map);

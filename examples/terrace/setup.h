@@ -32,8 +32,9 @@ std::uint64_t commit_interval(const RunConfig& config);  // steps; 0: at the end
 // One: nothing can be committed while the run goes on, because a write would go over what the last commit names.
 std::uint32_t generations(const RunConfig& config);
 WeightRange first_weights(const RunConfig& config, const Model& model);  // random, or of the safetensors file
-// That the safetensors file has more than the model, as one with more layers has, which is easily given by mistake; or empty.
-std::string weights_of_no_use(const RunConfig& config, const Model& model);
+// Of settings that are easily given by mistake: a safetensors file with more than the model, as one with more layers has; a
+// recipe whose formats round away what the optimizer adds up.
+std::vector<std::string> warnings_of(const RunConfig& config, const Model& model);
 Schedule schedule(const RunConfig& config);
 LossScale loss_scale(const RunConfig& config);  // as it begins
 std::unique_ptr<Optimizer> optimizer_of(const RunConfig& config);

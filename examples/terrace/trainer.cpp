@@ -97,7 +97,7 @@ class Training {
   }
 
   Exit run(RunDir& dir, Team& team) {
-    ThreadPool pool(static_cast<int>(config_.threads));
+    auto pool = make_pool(config_);
     const auto device = make_device(config_, pool, recorded_algorithms(dir));
     const auto optimizer = optimizer_of(config_, *device);
     // What lies on GPUs travels between them; all else stays the team's.
@@ -136,9 +136,8 @@ class Training {
     if (dir.resume)
       screen.note(fmt::format("resumed after step {}; the state stays in {}", done,
                               (dir.store.paths.front() / dir.store.name).string()));
-    if (team.first() && !dir.resume) {
-      if (const auto more = weights_of_no_use(config_, model_); !more.empty()) screen.warn(more);
-    }
+    if (team.first() && !dir.resume)
+      for (const auto& warning : warnings_of(config_, model_)) screen.warn(warning);
     if (!dir.reshard_from.empty())
       screen.note(fmt::format(
           "what {} rank{} held is laid out for {}{}", dir.reshard_from.size(), dir.reshard_from.size() == 1 ? "" : "s",
@@ -261,7 +260,7 @@ class Training {
                                .loss_scale = loss_scale_.value() / static_cast<double>(tokens_an_update()),
                                .update = update,
                                .updates = updates,
-                               .greatest_norm = config_.grad_clip * loss_scale_.value()});
+                               .greatest_norm = config_.grad_clip});
     result.gradient_norm /= loss_scale_.value();
     for (auto& norm : result.gradient_norms) norm /= loss_scale_.value();
     for (auto& norm : result.group_norms) norm /= loss_scale_.value();
@@ -333,13 +332,17 @@ class Training {
   static double unsigned_nan(double value) { return std::isnan(value) ? std::abs(value) : value; }  // its sign says nothing
   void require_finite(std::uint64_t step, const StepResult& r, const RunDir& dir) const {
     if (finite(r)) return;
-    throw Error(
-        fmt::format("training diverged at step {}: loss {}, gradient norm {}\n  {}; lower --lr{}, or raise "
-                    "--warmup; --on-non-finite skip leaves such steps out",
-                    step, unsigned_nan(r.loss_sum), unsigned_nan(r.gradient_norm),
-                    ChunkStore::has_commit(dir.store) ? "the last commit is intact and --resume auto goes back to it"
-                                                      : "nothing was committed",
-                    config_.grad_clip > 0 ? " or --grad-clip" : ", give a --grad-clip"));
+    const bool maybe_scale = std::isfinite(r.loss_sum) && loss_scale_.value() > 1;
+    throw Error(fmt::format(
+        "training diverged at step {}: loss {}, gradient norm {}\n  {}; {}lower --lr{}, or raise "
+        "--warmup; --on-non-finite skip leaves such steps out",
+        step, unsigned_nan(r.loss_sum), unsigned_nan(r.gradient_norm),
+        ChunkStore::has_commit(dir.store) ? "the last commit is intact and --resume auto goes back to it"
+                                          : "nothing was committed",
+        maybe_scale ? fmt::format("the loss is finite and its scale {:.0f}: give --loss-scale dynamic, or less; else ",
+                                  loss_scale_.value())
+                    : "",
+        config_.grad_clip > 0 ? " or --grad-clip" : ", give a --grad-clip"));
   }
 
   [[nodiscard]] std::string describe() const {

@@ -61,7 +61,6 @@ TERRACE_KERNEL double fold_lanes(Lane& lane, double own) {
 
 // Sums of squares over the blocks of 4,096 elements of a layer's run that a tensor has. What lies in other ranks' chunks is
 // zero here. A Source gives element `at` of a chunk of those here.
-inline constexpr std::int64_t kSquareBlock = 4096;
 template <class Source>
 struct BlockSquaresArgs {
   double* out = nullptr;  // of `first_block`, which counts from the tensor's first one
@@ -77,9 +76,9 @@ struct BlockSquares {
   TERRACE_KERNEL void operator()(Lane& lane, const BlockSquaresArgs<Source>& args) const {
     const auto thread = static_cast<std::int64_t>(lane.block_x()) * kThreads + lane.thread();
     const auto own = thread / kSquareLanes;
-    const auto block = args.first / kSquareBlock + args.first_block + own;
-    const auto begin = block * kSquareBlock < args.first ? args.first : block * kSquareBlock;
-    const auto stop = (block + 1) * kSquareBlock < args.end ? (block + 1) * kSquareBlock : args.end;
+    const auto block = args.first / kSumBlock + args.first_block + own;
+    const auto begin = block * kSumBlock < args.first ? args.first : block * kSumBlock;
+    const auto stop = (block + 1) * kSumBlock < args.end ? (block + 1) * kSumBlock : args.end;
     double sum = 0;
     std::int64_t at = own < args.blocks ? begin + thread % kSquareLanes : stop;
     while (at < stop) {  // without other ranks a block may lie in several chunks

@@ -173,13 +173,13 @@ class LayerOnGpu {
     for (std::size_t i = 0; i < work.tensors().size(); ++i) {
       const auto& t = work.tensors()[i];
       const auto all = t.elements() == 0 ? 0 : blocks_of(t);
-      const auto run_block = t.first / kSquareBlock;
+      const auto run_block = t.first / kSumBlock;
       for (std::int64_t b = 0; b < all;) {
         // The first chunk here at or behind the block's begin, and how many blocks end within what a launch knows of.
-        const auto begin = std::max(t.first, (run_block + b) * kSquareBlock);
+        const auto begin = std::max(t.first, (run_block + b) * kSumBlock);
         const auto first_chunk = begin / work.chunk_elements() / share.ranks;
         const auto known_end = (first_chunk + kMaxSourceChunks) * share.ranks * work.chunk_elements();
-        const auto blocks = std::min(all - b, known_end / kSquareBlock - run_block - b);
+        const auto blocks = std::min(all - b, known_end / kSumBlock - run_block - b);
         if (blocks <= 0) throw std::logic_error("update on a GPU: a block of sums lies in too many chunks");
         WeightSource<A> source{.first_chunk = first_chunk, .elements = work.chunk_elements()};
         for (std::int64_t c = 0; c < kMaxSourceChunks && first_chunk + c < static_cast<std::int64_t>(work.chunks()); ++c) {

@@ -38,7 +38,7 @@ void launch_tiles(const Launcher& launcher, const UpdateMaps& maps, const Update
     args.states[s] = chunk.states[s];
     args.maps[s] = maps.of(chunk.states[s].format);
   }
-  args.seed = step.seed + step.step * 0x9E3779B97F4A7C15U;
+  args.seed = random_key(step.seed, step.step);
   args.directions = directions;
   args.first = step.first;
 
@@ -84,7 +84,7 @@ template <class Launcher>
 void launch_update(const Launcher& launcher, const UpdateMaps& maps, std::string_view optimizer,
                    const OptimizerSettings& settings, const UpdateStep& step, const ChunkUpdate& chunk) {
   rules::with_rule(optimizer, settings, [&]<class Rule>(const Rule& rule) {
-    elementwise::check(Rule::kName, Rule::kStates.size(), step, chunk);
+    elementwise::check(Rule::kName, Rule::kStates, step, chunk);
     if (chunk.parameter.format == Format::fp64) {
       launch_update<double>(launcher, maps, rule, step, chunk);
     } else {

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <random>
 
+#include <terrace/tests/support/environment.h>
+
 namespace terrace::bench {
 namespace {
 
@@ -38,7 +40,7 @@ TEST_F(PatternTest, WhatWasWrittenIsRight) {
 }
 
 TEST_F(PatternTest, AnyFlippedBitIsFound) {
-  const auto seed = std::random_device()();
+  const auto seed = test::test_seed();
   std::mt19937_64 draw(seed);
   std::vector<std::uint64_t> places{0, 15, 16, kPageBytes - 1, kPageBytes, bytes_.size() - 1};
   for (int i = 0; i < 500; ++i) places.push_back(draw() % bytes_.size());

@@ -11,6 +11,7 @@
 #include <set>
 
 #include <terrace/core/error.h>
+#include <terrace/tests/support/environment.h>
 
 namespace terrace::bench {
 namespace {
@@ -121,7 +122,7 @@ std::uint64_t fewest_misses(const std::string& chunks, std::size_t room) {
 }
 
 TEST(Replay, NoEvictionsReadLessThanBeladys) {
-  const auto seed = std::random_device()();
+  const auto seed = test::test_seed();
   std::mt19937 draw(seed);
   for (int round = 0; round < 40; ++round) {
     std::string chunks(8 + draw() % 10, ' ');

@@ -7,6 +7,8 @@
 #include <random>
 #include <stdexcept>
 
+#include <terrace/tests/support/environment.h>
+
 namespace terrace::bench {
 namespace {
 
@@ -46,7 +48,7 @@ std::uint64_t by_counting(const std::vector<std::uint64_t>& values, int per_mill
 }
 
 TEST(Statistics, PercentilesAgreeWithCounting) {
-  const auto seed = std::random_device()();
+  const auto seed = test::test_seed();
   std::mt19937 draw(seed);
   for (int round = 0; round < 200; ++round) {
     std::vector<std::uint64_t> values(1 + draw() % 300);

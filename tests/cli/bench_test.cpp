@@ -253,6 +253,7 @@ TEST_F(BenchHost, OptimizerTakesOneRecipeOfOneDtype) {
   EXPECT_EQ("fp32", all[0].at("dtype"));
   EXPECT_EQ(20.0, all[0].at("bytes_per_param"));
   expect_refusal(terrace({"bench", "optimizer", "--recipe", "4bit"}), 2, {"--recipe", "4bit", "one of fp32"});
+  expect_refusal(terrace({"bench", "optimizer", "--recipe", "split", "--dtype", "fp32"}), 2, {"recipe split", "--dtype bf16"});
 }
 
 TEST_F(BenchHost, PcieWithoutAGpuSaysWhy) {

@@ -66,8 +66,9 @@ TEST_F(Soak, TheEndTakesNoMoreThanTheTenthStep) {
              early.pinned_kib, late.pinned_kib);
   ASSERT_GT(early.files, 3U);
   ASSERT_GT(early.resident_kib, 0U);
-  EXPECT_LE(late.files, early.files + 1);  // a commit that is being made has a small file open
-  EXPECT_GE(late.files + 1, early.files);
+  // A commit that is being made has a small file open, and its deadline's thread a duplicate.
+  EXPECT_LE(late.files, early.files + 2);
+  EXPECT_GE(late.files + 2, early.files);
   EXPECT_EQ(early.locked_kib, late.locked_kib);
   EXPECT_EQ(early.pinned_kib, late.pinned_kib);
   EXPECT_LE(late.resident_kib, early.resident_kib + kAllocatorKiB);

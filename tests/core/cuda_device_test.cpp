@@ -223,11 +223,11 @@ TEST_F(CudaDeviceCalls, WhatAKernelDoesWrongReachesEveryEventBehindIt) {
   auto a = device->make_stream("a");
   const auto b = device->make_stream("b");
   b->synchronize();  // its threads are at work
-  fake_->fail_operation(1, 700);
   a->copy(there.data(), host.data(), 4096);
   const Event good = a->record();
   good.wait();
-  fake_->hold();  // so that the copy goes wrong when all is issued
+  fake_->fail_operation(0, 700);  // the next; how many pieces the first copy had is up to where its memory lies
+  fake_->hold();                  // so that the copy goes wrong when all is issued
   a->copy(there.data(), host.data(), 4096);
   bool ran = false;
   a->then([&](const std::exception_ptr& failure) { ran = !failure; });

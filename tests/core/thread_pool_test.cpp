@@ -1,6 +1,7 @@
 #include <terrace/core/thread_pool.h>
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <atomic>
 #include <mutex>
@@ -8,6 +9,8 @@
 #include <stdexcept>
 #include <thread>
 #include <vector>
+
+#include <terrace/core/cores.h>
 
 namespace terrace {
 namespace {
@@ -26,6 +29,21 @@ TEST_P(Pools, CallEachIndexOnce) {
     std::vector<std::atomic<int>> calls(static_cast<std::size_t>(count < 0 ? 0 : count));
     pool_.parallel_for(count, [&](std::int64_t i) { ++calls[static_cast<std::size_t>(i)]; });
     for (const auto& n : calls) ASSERT_EQ(n, 1) << count;
+  }
+}
+
+// On one core: tasks run there, and who called may go where it might before.
+TEST(PoolOnCores, ItsThreadsStayThereAndItsCallerWhileItTakesPart) {
+  const auto before = allowed_cores();
+  const std::vector<int> one{before.back()};
+  EXPECT_EQ(ThreadPool(0, one).threads(), 1);
+  ThreadPool pool(3, one);
+  EXPECT_EQ(pool.threads(), 3);
+  for (int round = 0; round < 20; ++round) {
+    std::vector<int> ran(64, -1);
+    pool.parallel_for(64, [&](std::int64_t i) { ran[static_cast<std::size_t>(i)] = sched_getcpu(); });
+    for (const int core : ran) ASSERT_EQ(core, one.front());
+    ASSERT_EQ(allowed_cores(), before);
   }
 }
 

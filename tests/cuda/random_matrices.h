@@ -10,13 +10,14 @@
 #include <vector>
 
 #include <terrace/core/dtype.h>
+#include <terrace/tests/support/environment.h>
 
 namespace terrace::test {
 
 struct RandomMatrices : testing::Test {
-  std::uint64_t seed = std::random_device{}();
+  std::uint64_t seed = test_seed();
   std::mt19937_64 random{seed};
-  testing::ScopedTrace trace{__FILE__, __LINE__, "seed " + std::to_string(seed)};
+  testing::ScopedTrace trace{__FILE__, __LINE__, "TERRACE_TEST_SEED=" + std::to_string(seed)};
 
   std::vector<bf16> matrix(std::size_t elements) {
     std::vector<bf16> m(elements);

@@ -4,6 +4,7 @@
 
 #include <terrace/core/error.h>
 #include <terrace/examples/lm/head.h>
+#include <terrace/tests/support/environment.h>
 
 namespace terrace::test {
 namespace {
@@ -47,9 +48,9 @@ std::vector<Case> cases() {
 }
 
 struct LayersTest : testing::TestWithParam<Case> {
-  const std::uint64_t seed = std::random_device{}();
+  const std::uint64_t seed = test_seed();
   std::mt19937_64 generator{seed};
-  testing::ScopedTrace trace{__FILE__, __LINE__, "seed " + std::to_string(seed)};
+  testing::ScopedTrace trace{__FILE__, __LINE__, "TERRACE_TEST_SEED=" + std::to_string(seed)};
   Machine machine;
 
   void SetUp() override {

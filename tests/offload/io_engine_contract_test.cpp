@@ -275,7 +275,7 @@ TEST(IoBacklog, AReadOvertakesTheWritesThatWaitInTheEngine) {
   options.files = {file.get()};
   std::string why;
   auto engine = make_uring_engine(options, why);
-  if (!engine) engine = make_thread_engine(options, 1);
+  if (!engine) GTEST_SKIP() << why;  // threads may take the writes before the read is there
   std::vector<char> ended;
   std::deque<IoRequest> requests;
   const auto add = [&](IoRequest::Op op, IoRequest::Priority priority, char name) {

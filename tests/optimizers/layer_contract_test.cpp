@@ -9,6 +9,7 @@
 
 #include <terrace/core/error.h>
 #include <terrace/tests/optimizers/layer_oracles.h>
+#include <terrace/tests/optimizers/recipe_cases.h>
 #include <terrace/tests/optimizers/test_layer.h>
 
 namespace terrace::test {
@@ -116,42 +117,26 @@ TEST_P(LayerContract, HundredStepsAreThoseOfThePublishedFormula) {
   EXPECT_LE(worst_error(optimizer(), *tested, *machine_.stream, layer(DType::fp32)), 2e-4);
 }
 
-struct Kept {
-  DType dtype;
-  std::string_view recipe;
-};
-std::vector<Kept> all_kept() {
-  std::vector<Kept> all;
-  for (const auto& recipe : recipes())
-    for (const auto dtype : {DType::fp32, DType::bf16, DType::fp64, DType::fp16}) try {
-        (void)Recipe::of(dtype, recipe.name);
-        all.push_back({dtype, recipe.name});
-      } catch (const std::exception&) {  // they do not go together; recipe_test.cpp says which
-      }
-  return all;
-}
-
 TEST_P(LayerContract, NeitherThreadsNorChunksNorInstructionSetsChangeABit) {
-  for (const auto& kept : all_kept()) {
-    SCOPED_TRACE(fmt::format("{} {}", terrace::name_of(kept.dtype), kept.recipe));
-    const auto expected = run(kept.dtype, kept.recipe, 1 << 16, 1, best_isa());
+  for (const auto& kept : recipe_cases()) {
+    SCOPED_TRACE(fmt::format("{} {}", terrace::name_of(kept.dtype), kept.name));
+    const auto expected = run(kept.dtype, kept.name, 1 << 16, 1, best_isa());
     for (const int threads : {1, 2, 3})
-      expect_same_weights(run(kept.dtype, kept.recipe, 2048, threads, best_isa()), expected,
-                          fmt::format("{} threads", threads));
-    expect_same_weights(run(kept.dtype, kept.recipe, 6144, 2, best_isa()), expected, "chunks of 6144");
+      expect_same_weights(run(kept.dtype, kept.name, 2048, threads, best_isa()), expected, fmt::format("{} threads", threads));
+    expect_same_weights(run(kept.dtype, kept.name, 6144, 2, best_isa()), expected, "chunks of 6144");
     for (const auto isa : kAllIsas)
-      if (runs(isa)) expect_same_weights(run(kept.dtype, kept.recipe, 4096, 2, isa), expected, std::string(name_of(isa)));
+      if (runs(isa)) expect_same_weights(run(kept.dtype, kept.name, 4096, 2, isa), expected, std::string(name_of(isa)));
   }
 }
 
 TEST_P(LayerContract, RanksThatShareALayerGiveTheBitsOfOne) {
-  for (const auto& kept : all_kept()) {
-    const auto expected = run(kept.dtype, kept.recipe, 1 << 16, 1, best_isa());
+  for (const auto& kept : recipe_cases()) {
+    const auto expected = run(kept.dtype, kept.name, 1 << 16, 1, best_isa());
     for (const std::int64_t ranks : {2, 3, 4, 5})
       for (const std::int64_t chunk : {4096, 8192})
         expect_same_weights(
-            run(kept.dtype, kept.recipe, chunk, 2, best_isa(), ranks), expected,
-            fmt::format("{} {}, {} ranks, chunks of {}", terrace::name_of(kept.dtype), kept.recipe, ranks, chunk));
+            run(kept.dtype, kept.name, chunk, 2, best_isa(), ranks), expected,
+            fmt::format("{} {}, {} ranks, chunks of {}", terrace::name_of(kept.dtype), kept.name, ranks, chunk));
   }
 }
 
@@ -213,9 +198,11 @@ TEST_P(LayerContract, FirstUpdateDoesNotReadTheStates) {
 
 // Whatever is finite gives finite weights; and what is not stays in its tensor.
 TEST_P(LayerContract, HostileGradientsStayWhereTheyAre) {
-  for (const auto value : hostile_numbers<float>()) {
+  std::vector<std::pair<DType, double>> all{{DType::fp64, 1e200}};
+  for (const auto value : hostile_numbers<float>()) all.emplace_back(DType::fp32, value);
+  for (const auto& [dtype, value] : all) {
     SCOPED_TRACE(fmt::format("gradient {}", value));
-    auto l = layer(DType::fp32), calm = layer(DType::fp32);
+    auto l = layer(dtype), calm = layer(dtype);
     for (auto* each : {&l, &calm}) {
       draw_layer_weights(*each, 7);
       for (std::uint64_t t = 1; t <= 3; ++t) {
@@ -278,8 +265,18 @@ TEST_P(LayerContract, RefusesWhatDoesNotGoTogether) {
   refused([](TestLayer& l, UpdateStep&) { l.tensors[1].rate = -1; }, "rate of a part");
   refused([](TestLayer& l, UpdateStep&) { l.tensors[1].first = 3; }, "ascending order");
   refused([](TestLayer& l, UpdateStep&) { l.chunks().back() = TestChunk(l.recipe(), 64); }, "64 elements");
-  if (make()->layer_unit()->second_moment != Packed::none)
+  refused([](TestLayer& l, UpdateStep&) { l.tensors.back().rows += 100; }, "is not within the");
+  refused([](TestLayer& l, UpdateStep&) { l.tensors.front().first = -64; }, "is not within the");
+  refused([](TestLayer& l, UpdateStep&) { l.tensors[1].gradient_scale = std::nan(""); }, "gradient scale of a tensor is nan");
+  using Packing = std::vector<Stored>;
+  refused([](TestLayer& l, UpdateStep&) { l.spoil = [](LayerUpdate& u, Packing&) { u.scratch = nullptr; }; }, "is missing");
+  if (make()->layer_unit()->second_moment != Packed::none) {
     refused([](TestLayer& l, UpdateStep&) { l.offer_packed(1); }, "packed state");
+    refused([](TestLayer& l, UpdateStep&) { l.spoil = [](LayerUpdate&, Packing& p) { p.back().format = Format::packed64; }; },
+            "packed state is packed64");
+    refused([](TestLayer& l, UpdateStep&) { l.spoil = [](LayerUpdate&, Packing& p) { p.back().data = nullptr; }; },
+            "packed state is missing");
+  }
   auto shared = layer(DType::fp32, "fp32", 2048, 2);
   EXPECT_THROW(shared.update(*make(), *machine_.stream, {.step = 1, .learning_rate = 1e-3, .first = true}), Error);
   TestChunk chunk(Recipe::of(DType::fp32, "fp32", make()->states()), 8);

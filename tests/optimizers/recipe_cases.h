@@ -19,7 +19,7 @@ inline std::vector<RecipeCase> recipe_cases() {
     for (const auto dtype : {DType::fp32, DType::bf16, DType::fp64, DType::fp16}) try {
         (void)Recipe::of(dtype, recipe.name);
         all.push_back({recipe.name, dtype});
-      } catch (const std::exception&) {  // they do not go together; recipe_test.cpp says which
+      } catch (const std::exception&) {  // they do not go together; refusals_test.cpp says which
       }
   return all;
 }

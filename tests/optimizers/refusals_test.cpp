@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <terrace/core/error.h>
+#include <terrace/optimizers/precision_warnings.h>
 #include <terrace/tests/optimizers/test_chunk.h>
 
 namespace terrace::test {
@@ -78,6 +79,11 @@ TEST_P(Refuses, ArraysThatDoNotMatch) {
       expect_refused(with(plain, [&](ChunkUpdate& u) { u.states[i] = {}; }), std::string(name) + " is none");
       expect_refused(with(plain, [&](ChunkUpdate& u) { u.states[i].format = Format::fp64; }), std::string(name) + " is fp64");
       expect_refused(with(plain, [&](ChunkUpdate& u) { u.states[i].elements = 7; }), std::string(name) + " has 7 elements");
+      // Codes without a sign would lose a first moment's; with one, a small second moment could take the code of zero.
+      const bool has_sign = optimizer->states()[i] == Kind::first_moment;
+      expect_refused(
+          with(plain, [&](ChunkUpdate& u) { u.states[i].format = has_sign ? Format::dynamic8_unsigned : Format::dynamic8; }),
+          std::string(name) + " is dynamic8" + (has_sign ? "-unsigned" : ""));
     } else {
       expect_refused(with(plain, [&](ChunkUpdate& u) { u.states[i] = plain.stored(Kind::parameter); }), std::string(name));
     }
@@ -150,6 +156,54 @@ TEST(Recipes, SayTheirBytes) {
   EXPECT_EQ(bytes(DType::bf16, "stochastic"), 10 * n);
   EXPECT_EQ(bytes(DType::bf16, "all-bf16"), 8 * n);
   EXPECT_EQ(Recipe::of(DType::fp32, "8bit").chunk_bytes(Kind::first_moment, 2048), 4096U);  // whole pages
+}
+
+// Settings whose changes a recipe's formats round away are not refused, and told.
+TEST(PrecisionWarnings, NameWhatIsRoundedAway) {
+  const auto warnings = [](const char* recipe, const char* optimizer, double beta2, std::uint64_t micro_batches) {
+    const auto states = make_optimizer(optimizer, {})->states();
+    return precision_warnings(Recipe::of(DType::bf16, recipe, states), optimizer, {.beta2 = beta2}, micro_batches);
+  };
+  using testing::ElementsAre, testing::HasSubstr, testing::IsEmpty;
+  for (const auto* const optimizer : {"adam", "adamw", "lamb", "lion"})
+    EXPECT_THAT(warnings("bf16", optimizer, 0.999, 1), ElementsAre(HasSubstr("--beta2 0.999 moves a moment by 0.001")));
+  for (const auto* const recipe : {"bf16", "stochastic", "all-bf16"}) {
+    EXPECT_THAT(warnings(recipe, "adamw", 0.95, 1), IsEmpty());
+    EXPECT_THAT(warnings(recipe, "adamw", 0.996, 1), IsEmpty());
+    EXPECT_THAT(warnings(recipe, "adamw", 0.9962, 1), ElementsAre(HasSubstr(recipe)));
+    EXPECT_THAT(warnings(recipe, "sgd", 0.999, 1), IsEmpty());
+    EXPECT_THAT(warnings(recipe, "adagrad", 0.95, 1), ElementsAre(HasSubstr("sum of squares")));
+  }
+  for (const auto* const recipe : {"fp32", "split", "8bit"}) EXPECT_THAT(warnings(recipe, "adamw", 0.999, 1000), IsEmpty());
+  for (const auto* const recipe : {"fp32", "8bit"}) EXPECT_THAT(warnings(recipe, "adagrad", 0.95, 1), IsEmpty());
+  for (const auto* const recipe : {"all-bf16", "split24-8bit"}) {
+    EXPECT_THAT(warnings(recipe, "adamw", 0.95, 64), IsEmpty());
+    EXPECT_THAT(warnings(recipe, "adamw", 0.95, 65), ElementsAre(HasSubstr("65 micro-batches")));
+  }
+  EXPECT_THAT(warnings("stochastic", "adamw", 0.95, 65), IsEmpty());
+}
+
+// What they say of bf16: a moment that has stopped falling, and sums that have stopped growing.
+TEST(PrecisionWarnings, AreTrue) {
+  ThreadPool pool(1);
+  const auto after = [&](const char* optimizer, const char* recipe, double beta2, int steps, double gradient, double begin) {
+    const auto tested = make_optimizer(optimizer, {.beta2 = beta2});
+    TestChunk chunk(Recipe::of(DType::bf16, recipe, tested->states()), 300);
+    chunk.parts = {{.first = 0, .count = 300}};
+    for (int t = 1; t <= steps; ++t) {
+      for (std::int64_t i = 0; i < 300; ++i) chunk.set_gradient(i, t == 1 ? begin : gradient);
+      tested->update(pool, {.step = static_cast<std::uint64_t>(t), .learning_rate = 1e-6, .first = t == 1}, chunk.update());
+    }
+    return chunk.number(Kind::second_moment, 0);
+  };
+  const auto kept = [&](double beta2) {
+    return after("adamw", "bf16", beta2, 3000, 0, 1) / after("adamw", "bf16", beta2, 1, 0, 1);
+  };
+  EXPECT_EQ(kept(0.999), 1);
+  EXPECT_LT(kept(0.995), 0.01);
+  EXPECT_EQ(after("adagrad", "bf16", 0, 1000, 1, 1), 256);
+  EXPECT_NEAR(after("adagrad", "fp32", 0, 1000, 1, 1), 1000, 0.1);
+  EXPECT_NEAR(after("adagrad", "8bit", 0, 1000, 1, 1), 1000, 1) << "a block's greatest number is exact to its scale";
 }
 
 TEST(OptimizerNames, UnknownOnesAreRefusedWithTheKnown) {

@@ -295,16 +295,24 @@ inline void draw_weights(TestChunk& chunk, std::uint64_t seed) {
 }
 
 // Ordinary elements, and every hostile gradient now and then in elements of its own.
+// At the chunk's beginning, and the finite ones within a whole block of 8-bit states behind it, where loops take whole vectors.
 inline void draw_hostile_gradients(TestChunk& chunk, std::uint64_t t) {
+  constexpr std::int64_t kWithinABlock = 300;
   draw_gradients(chunk, 1000 + t);
-  const auto hostile = hostile_numbers<float>();
-  const auto n = static_cast<std::int64_t>(hostile.size());
-  for (std::int64_t i = 0; i < n && i < chunk.elements(); ++i) {
-    const auto value = hostile[static_cast<std::size_t>(i)];
+  const auto put = [&](std::int64_t i, double value) {
     // What is finite comes at every third step, what is not once.
     if (std::isfinite(value) ? t % 3 == 1 : t == 50) chunk.set_gradient(i, value);
     if (std::isfinite(value) && t % 3 == 2) chunk.set_gradient(i, 0);
-  }
+  };
+  const auto put_all = [&](const auto& hostile) {
+    const auto n = static_cast<std::int64_t>(hostile.size());
+    for (std::int64_t i = 0; i < n; ++i) {
+      const auto value = static_cast<double>(hostile[static_cast<std::size_t>(i)]);
+      if (i < chunk.elements()) put(i, value);
+      if (std::isfinite(value) && kWithinABlock + i < chunk.elements()) put(kWithinABlock + i, value);
+    }
+  };
+  chunk.fp64() ? put_all(hostile_numbers<double>()) : put_all(hostile_numbers<float>());
 }
 
 }  // namespace terrace::test

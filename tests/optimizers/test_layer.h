@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <vector>
 
 #include <terrace/core/device.h>
@@ -35,6 +36,7 @@ class TestLayer {
   }
 
   std::vector<UpdateTensor> tensors;
+  std::function<void(LayerUpdate&, std::vector<Stored>& packed)> spoil = {};  // just before the optimizer gets it
 
   void update(const Optimizer& optimizer, Stream& stream, const UpdateStep& step) {
     std::vector<Scratch> scratches;
@@ -52,13 +54,14 @@ class TestLayer {
             state = {};
           }
       }
-      optimizer.enqueue_layer(stream, step,
-                              {.chunks = chunks,
-                               .packed = packed,
-                               .tensors = tensors,
-                               .scratch = scratches[static_cast<std::size_t>(rank)].data(),
-                               .share = {ranks_, rank},
-                               .half = half});
+      LayerUpdate layer{.chunks = chunks,
+                        .packed = packed,
+                        .tensors = tensors,
+                        .scratch = scratches[static_cast<std::size_t>(rank)].data(),
+                        .share = {ranks_, rank},
+                        .half = half};
+      if (spoil) spoil(layer, packed);
+      optimizer.enqueue_layer(stream, step, layer);
       stream.synchronize();
     };
     if (ranks_ == 1) return enqueue(0, UpdateHalf::both);

@@ -28,6 +28,24 @@ TEST_F(AsynchronousRun, TwoBufferedWeightsAreThoseOfTheDeclaredStaleness) {
   }
 }
 
+// A scale is a power of two, and so no bit knows of it: what an update's verdict clips by is the norm without it.
+TEST_F(AsynchronousRun, ALossScaleChangesNoBitOfClippedUpdates) {
+  for (const auto dtype : {DType::fp32, DType::bf16}) {
+    auto o = options("pipedream-2bw", {2, 2, 3});
+    o.sizes.dtype = dtype;
+    o.before_use = true;
+    const auto plain = run(o, "plain");
+    o.loss_scale = 1024;
+    const auto scaled = run(o, "scaled");
+    for (std::size_t r = 0; r < plain.size(); ++r) {
+      EXPECT_GT(plain[r].norms.front(), toy::kGreatestNorm) << "nothing is clipped";
+      EXPECT_EQ(scaled[r].losses, plain[r].losses);
+      EXPECT_EQ(scaled[r].norms.front(), 1024 * plain[r].norms.front());
+      EXPECT_EQ(scaled[r].hash, plain[r].hash) << "rank " << r;
+    }
+  }
+}
+
 TEST_F(AsynchronousRun, StashedWeightsAreThoseOfTheDeclaredStaleness) {
   const Case cases[] = {{1, 1, 4}, {2, 1, 2}, {2, 1, 8}, {4, 1, 8}, {3, 1, 12}, {4, 1, 2},
                         {8, 1, 8}, {2, 2, 4}, {3, 2, 5}, {4, 3, 4}, {5, 1, 10}, {4, 4, 3}};

@@ -30,6 +30,7 @@ struct RunOptions {
   bool recompute = false, offload = false;         // of all layers
   std::vector<LayerActivations> activations = {};  // or each one's own
   bool before_use = true;
+  double loss_scale = 1;  // of asynchronous orders, whose updates settle themselves
   std::optional<UpdatePlace> update;
   std::uint32_t depth = kAutoDepth;
   int threads = 1;
@@ -42,7 +43,7 @@ struct RunOptions {
   std::vector<std::filesystem::path> reshard_from = {};  // with resume
   bool evaluate_between = false;
   std::uint32_t evaluate_batches = 1;  // of each data rank
-  std::filesystem::path store = "toy-store";
+  std::filesystem::path store = {};    // where the plan uses the disk, a folder of the test's own
   std::uint32_t generations = 2;
   std::uint64_t commit_every = 0;  // of the plan; the test commits
   bool durable = false;
@@ -154,8 +155,9 @@ struct Training {
   StepResult step(std::uint64_t s) {
     read_batch(s);
     const std::uint64_t odd_step = o.not_finite_step + o.left_out_step;
-    UpdateStep update{.step = odd_step != 0 && s > odd_step ? s - 1 : s, .learning_rate = 1e-2, .gradient_scale = 1};
-    const auto scale = (s == o.not_finite_step ? std::nan("") : 1.0) / static_cast<double>(tokens_an_update());
+    UpdateStep update{
+        .step = odd_step != 0 && s > odd_step ? s - 1 : s, .learning_rate = 1e-2, .gradient_scale = 1 / o.loss_scale};
+    const auto scale = (s == o.not_finite_step ? std::nan("") : o.loss_scale) / static_cast<double>(tokens_an_update());
     std::vector<UpdateStep> updates(o.updates_a_step(), update);
     for (std::size_t u = 0; u < updates.size(); ++u) updates[u].step = (s - 1) * updates.size() + u + 1;
     if (!o.asynchronous()) updates.clear();

@@ -5,6 +5,7 @@
 #include <map>
 #include <sstream>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <terrace/tests/train/planned_bytes.h>
@@ -239,6 +240,15 @@ TEST_P(LossScaleTrain, BacksOffSkipsAndIsResumed) {
   EXPECT_EQ(resumed.losses(), whole.losses());
   EXPECT_EQ(resumed.hash, whole.hash);
   EXPECT_EQ(read_json(stopped.out_dir / "result.json").at("loss_scale"), result.at("loss_scale"));
+
+  // A fixed one cannot come down: the run ends, and says what to mend.
+  c.loss_scale = "65536";
+  try {
+    (void)train_fresh(c);
+    ADD_FAILURE() << "gradients that overflow were applied";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("give --loss-scale dynamic, or less"));
+  }
 
   // Without a scale nothing overflows and nothing is left out.
   c.loss_scale = "off";

@@ -1,0 +1,84 @@
+#include <terrace/core/cores.h>
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+
+namespace terrace {
+namespace {
+
+// The kernel refuses a mask smaller than its own.
+constexpr int kMostCores = 1 << 20;
+
+struct Mask {
+  explicit Mask(int cores)
+      : count(cores), bytes(CPU_ALLOC_SIZE(static_cast<std::size_t>(cores))), set(CPU_ALLOC(static_cast<std::size_t>(cores))) {
+    if (set) CPU_ZERO_S(bytes, set.get());
+  }
+  struct Free {
+    void operator()(cpu_set_t* s) const { CPU_FREE(s); }
+  };
+  int count;
+  std::size_t bytes;
+  std::unique_ptr<cpu_set_t, Free> set;
+};
+
+// "0-15,32-47\n"
+std::vector<int> parse_list(const std::string& text) {
+  std::vector<int> cores;
+  std::istringstream ranges(text);
+  for (std::string range; std::getline(ranges, range, ',');) {
+    std::istringstream numbers(range);
+    int first = 0, last = 0;
+    char dash = 0;
+    if (!(numbers >> first)) continue;
+    if (!(numbers >> dash >> last)) last = first;
+    for (int core = first; core <= std::min(last, kMostCores); ++core) cores.push_back(core);
+  }
+  return cores;
+}
+
+}  // namespace
+
+std::vector<int> allowed_cores() {
+  for (int count = 1024; count <= kMostCores; count *= 2) {
+    const Mask mask(count);
+    if (!mask.set) break;
+    if (sched_getaffinity(0, mask.bytes, mask.set.get()) == 0) {
+      std::vector<int> cores;
+      for (int core = 0; core < count; ++core)
+        if (CPU_ISSET_S(static_cast<std::size_t>(core), mask.bytes, mask.set.get())) cores.push_back(core);
+      return cores;
+    }
+    if (errno != EINVAL) break;
+  }
+  return {};
+}
+
+std::vector<int> cores_of_numa_node(int node, const std::filesystem::path& root) {
+  if (node < 0) return {};
+  std::ifstream file(root / "sys/devices/system/node" / ("node" + std::to_string(node)) / "cpulist");
+  std::string text;
+  std::getline(file, text);
+  auto of_node = parse_list(text);
+  std::ranges::sort(of_node);
+  const auto allowed = allowed_cores();
+  std::vector<int> both;
+  std::ranges::set_intersection(allowed, of_node, std::back_inserter(both));
+  return both == allowed ? std::vector<int>{} : both;
+}
+
+void stay_on(const std::vector<int>& cores) {
+  if (cores.empty()) return;
+  const Mask mask(std::max(1024, *std::ranges::max_element(cores) + 1));
+  if (!mask.set) return;
+  for (const int core : cores) CPU_SET_S(static_cast<std::size_t>(core), mask.bytes, mask.set.get());
+  sched_setaffinity(0, mask.bytes, mask.set.get());
+}
+
+}  // namespace terrace
