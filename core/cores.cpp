@@ -13,17 +13,16 @@ namespace terrace {
 namespace {
 
 // The kernel refuses a mask smaller than its own.
-constexpr int kMostCores = 1 << 20;
+constexpr int kLeastMask = 1024, kMostCores = 1 << 20;
 
 struct Mask {
   explicit Mask(int cores)
-      : count(cores), bytes(CPU_ALLOC_SIZE(static_cast<std::size_t>(cores))), set(CPU_ALLOC(static_cast<std::size_t>(cores))) {
+      : bytes(CPU_ALLOC_SIZE(static_cast<std::size_t>(cores))), set(CPU_ALLOC(static_cast<std::size_t>(cores))) {
     if (set) CPU_ZERO_S(bytes, set.get());
   }
   struct Free {
     void operator()(cpu_set_t* s) const { CPU_FREE(s); }
   };
-  int count;
   std::size_t bytes;
   std::unique_ptr<cpu_set_t, Free> set;
 };
@@ -46,7 +45,7 @@ std::vector<int> parse_list(const std::string& text) {
 }  // namespace
 
 std::vector<int> allowed_cores() {
-  for (int count = 1024; count <= kMostCores; count *= 2) {
+  for (int count = kLeastMask; count <= kMostCores; count *= 2) {
     const Mask mask(count);
     if (!mask.set) break;
     if (sched_getaffinity(0, mask.bytes, mask.set.get()) == 0) {
@@ -75,7 +74,7 @@ std::vector<int> cores_of_numa_node(int node, const std::filesystem::path& root)
 
 void stay_on(const std::vector<int>& cores) {
   if (cores.empty()) return;
-  const Mask mask(std::max(1024, *std::ranges::max_element(cores) + 1));
+  const Mask mask(std::max(kLeastMask, *std::ranges::max_element(cores) + 1));
   if (!mask.set) return;
   for (const int core : cores) CPU_SET_S(static_cast<std::size_t>(core), mask.bytes, mask.set.get());
   sched_setaffinity(0, mask.bytes, mask.set.get());

@@ -161,8 +161,8 @@ LayerShape shape_of(const LayerUpdate& layer);
 //   static constexpr bool kBitsOfDevice;      // LayerUnit::bits_of_device
 //   static constexpr std::array<Kind, N> kStates;
 //   static bool needs_all(const UpdateTensor&);  // of which tensors, where it does
-//   template <class A> struct Scratch;        // what it computes in beside the directions; the packed state's numbers:
-//   `packed` template <class A> static Scratch<A> scratch(const LayerShape&, ScratchPlan&);
+//   template <class A> struct Scratch;        // what it computes in beside the directions; `packed` is the packed state
+//   template <class A> static Scratch<A> scratch(const LayerShape&, ScratchPlan&);
 template <class Layer>
 std::int64_t directions_of(const LayerShape& shape) {
   return Layer::kAllDirections ? shape.run_elements : shape.run_elements / shape.share.ranks;

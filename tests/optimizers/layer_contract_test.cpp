@@ -9,6 +9,7 @@
 
 #include <terrace/core/error.h>
 #include <terrace/tests/optimizers/layer_oracles.h>
+#include <terrace/tests/optimizers/layer_specification.h>
 #include <terrace/tests/optimizers/recipe_cases.h>
 #include <terrace/tests/optimizers/test_layer.h>
 
@@ -115,6 +116,79 @@ TEST_P(LayerContract, HundredStepsAreThoseOfThePublishedFormula) {
   const auto tested = make();
   EXPECT_LE(worst_error(optimizer(), *tested, *machine_.stream, layer(DType::fp64)), 1e-11);
   EXPECT_LE(worst_error(optimizer(), *tested, *machine_.stream, layer(DType::fp32)), 2e-4);
+}
+
+// What docs/optimizers.md says becomes of a layer. Numbers go in as they are stored and come out as they will be stored.
+template <class A>
+void expect_specified_steps(const Case& c, const Optimizer& tested, Device& device, Stream& stream, TestLayer l,
+                            const std::function<UpdateStep(std::uint64_t)>& step_of) {
+  LayerSpecification<A> specification(c.optimizer, c.settings, device.math(), stream);
+  draw_layer_weights(l, 7);
+  std::vector<std::vector<A>> packed(l.tensors.size());
+  const auto chunk_elements = l.shape().chunk_elements;
+  std::vector<Kind> states;  // an element's own
+  for (const auto kind : l.recipe().states)
+    if (!is_packed(l.recipe().format_of(kind))) states.push_back(kind);
+  for (std::uint64_t t = 1; t <= 14; ++t) {
+    draw_layer_gradients(l, t);
+    draw_hostile_layer_gradients<A>(l, t);
+    const auto step = step_of(t);
+    auto expected = l;
+    std::map<std::pair<Kind, std::size_t>, std::vector<double>> moved;  // of a chunk
+    for (const auto kind : states)
+      for (std::size_t chunk = 0; chunk < l.chunks().size(); ++chunk)
+        moved[{kind, chunk}].resize(static_cast<std::size_t>(chunk_elements));
+    for (std::size_t k = 0; k < l.tensors.size(); ++k) {
+      const auto& tensor = l.tensors[k];
+      const auto n = static_cast<std::size_t>(tensor.elements());
+      SpecifiedTensor<A> x{tensor, std::vector<A>(n), std::vector<A>(n), std::vector<A>(n), std::vector<A>(n), packed[k]};
+      const auto each = [&](auto&& use) {
+        for (std::size_t i = 0; i < n; ++i) {
+          const auto at = tensor.first + static_cast<std::int64_t>(i);
+          use(i, static_cast<std::size_t>(at / chunk_elements), at % chunk_elements);
+        }
+      };
+      const auto moments = [&](Kind kind) -> std::vector<A>& { return kind == Kind::first_moment ? x.m : x.v; };
+      each([&](std::size_t i, std::size_t chunk, std::int64_t at) {
+        x.w[i] = static_cast<A>(l.chunks()[chunk].weight(at));
+        x.g[i] = static_cast<A>(l.chunks()[chunk].gradient(at));
+        for (const auto kind : states)
+          if (!step.first) moments(kind)[i] = static_cast<A>(l.chunks()[chunk].number(kind, at));
+      });
+      specification.step(step, x);
+      packed[k] = x.packed;
+      each([&](std::size_t i, std::size_t chunk, std::int64_t at) {
+        expected.chunks()[chunk].set_updated_weight(at, x.w[i], step,
+                                                    {.first = at, .count = 1, .stream = tensor.stream, .tensor_element = i});
+        for (const auto kind : states) moved[{kind, chunk}][static_cast<std::size_t>(at)] = moments(kind)[i];
+      });
+    }
+    for (const auto& [of, numbers] : moved) expected.chunks()[of.second].set_states(of.first, numbers);
+    l.update(tested, stream, step);
+    expect_same_weights(l, expected, fmt::format("step {}", t));
+    for (const auto kind : states)
+      for (const auto& tensor : l.tensors)
+        for (auto at = tensor.first; at < tensor.first + tensor.elements(); ++at) {
+          const auto chunk = static_cast<std::size_t>(at / chunk_elements);
+          const double got = l.chunks()[chunk].number(kind, at % chunk_elements),
+                       wanted = expected.chunks()[chunk].number(kind, at % chunk_elements);
+          ASSERT_TRUE(same(got, wanted)) << "step " << t << ", " << name_of(kind) << " " << at << " is " << got << " and not "
+                                         << wanted;
+        }
+  }
+}
+
+TEST_P(LayerContract, StepsGiveTheBitsOfTheSpecification) {
+  for (const auto& kept : recipe_cases()) {
+    SCOPED_TRACE(fmt::format("{} {}", terrace::name_of(kept.dtype), kept.name));
+    if (kept.dtype == DType::fp64)
+      expect_specified_steps<double>(optimizer(), *make(), *machine_.device, *machine_.stream, layer(kept.dtype, kept.name),
+                                     step_of);
+    else
+      expect_specified_steps<float>(optimizer(), *make(), *machine_.device, *machine_.stream, layer(kept.dtype, kept.name),
+                                    step_of);
+    if (HasFatalFailure()) return;
+  }
 }
 
 TEST_P(LayerContract, NeitherThreadsNorChunksNorInstructionSetsChangeABit) {

@@ -156,4 +156,13 @@ inline void draw_layer_gradients(TestLayer& layer, std::uint64_t seed) {
   }
 }
 
+// Finite ones, at every third step at the beginning of a vector and of a matrix.
+template <class A>
+void draw_hostile_layer_gradients(TestLayer& layer, std::uint64_t t) {
+  const auto hostile = hostile_numbers<A>();
+  for (const std::size_t tensor : {1, 2})
+    for (std::size_t i = 0; i < hostile.size() && t % 3 == 1; ++i)
+      if (std::isfinite(hostile[i])) layer.set_gradient(tensor, static_cast<std::int64_t>(i), static_cast<double>(hostile[i]));
+}
+
 }  // namespace terrace::test
