@@ -22,7 +22,7 @@ struct RanksResult {
 };
 
 inline RunOptions of_rank(RunOptions o, int rank) {
-  o.store /= "rank" + std::to_string(rank);
+  if (!o.store.empty()) o.store /= "rank" + std::to_string(rank);
   return o;
 }
 

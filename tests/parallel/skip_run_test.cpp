@@ -224,8 +224,8 @@ TEST_F(SkipRun, MessagesAreTheCutEdges) {
     auto o = options(blocks, m);
     o.sizes.tied = false;
     o.pipeline = test::pipeline_of(order, p, m, v, blocks);
-    const auto [sent, received] = test::messages_of(o, p);
     o.store = folder_;
+    const auto [sent, received] = test::messages_of(o, p);
     const auto model = toy::make_model(o.sizes);
     const StepMap map(model, {.shape = o.shape, .pipeline = part_of(*o.pipeline, 0)});
     const std::uint64_t messages = 2 * m * cut_edges(model, *o.pipeline);

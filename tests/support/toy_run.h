@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -113,6 +114,8 @@ struct Training {
         rank(ranks ? ranks->rank() % static_cast<int>(o.data.ranks) : 0),
         pipeline_rank(ranks ? static_cast<std::uint32_t>(ranks->rank()) / o.data.ranks : 0) {
     if (!planned.fits) return;
+    if (planned.capacity.disk != 0 && o.store.empty())
+      throw std::logic_error("a toy run that uses the disk needs RunOptions::store");
     engine.emplace(
         model, planned,
         Engine::Options{.device = device.get(),
