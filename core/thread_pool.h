@@ -17,7 +17,7 @@ class ThreadPool {
  public:
   // 0: one for each core that it may use. `cores`: its threads stay on these, its callers while they take part; empty: the
   // kernel's choice of what this process may use.
-  explicit ThreadPool(int threads, std::vector<int> cores = {});
+  explicit ThreadPool(int threads, const std::vector<int>& cores = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

@@ -107,7 +107,7 @@ struct ThreadPool::Impl {
   std::vector<std::thread> workers;
 };
 
-ThreadPool::ThreadPool(int threads, std::vector<int> cores)
+ThreadPool::ThreadPool(int threads, const std::vector<int>& cores)
     : impl_(std::make_unique<Impl>(threads > 0 ? threads : usable_cores(cores), cores)) {}
 ThreadPool::~ThreadPool() = default;
 

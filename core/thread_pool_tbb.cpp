@@ -5,7 +5,6 @@
 #include <tbb/task_scheduler_observer.h>
 
 #include <optional>
-#include <utility>
 
 #include <terrace/core/cores.h>
 #include <terrace/core/machine.h>
@@ -18,8 +17,8 @@ namespace {
 // oneTBB lends its workers to all arenas: who enters this one comes to its cores, and who leaves it may go anywhere again.
 class OnCores final : public tbb::task_scheduler_observer {
  public:
-  OnCores(tbb::task_arena& arena, std::vector<int> cores)
-      : tbb::task_scheduler_observer(arena), cores_(std::move(cores)), anywhere_(allowed_cores()) {
+  OnCores(tbb::task_arena& arena, const std::vector<int>& cores)
+      : tbb::task_scheduler_observer(arena), cores_(cores), anywhere_(allowed_cores()) {
     observe(true);
   }
   ~OnCores() override { observe(false); }
@@ -33,9 +32,9 @@ class OnCores final : public tbb::task_scheduler_observer {
 }  // namespace
 
 struct ThreadPool::Impl {
-  Impl(int n, std::vector<int> cores)
+  Impl(int n, const std::vector<int>& cores)
       : threads(n), limit(tbb::global_control::max_allowed_parallelism, static_cast<std::size_t>(n)), arena(n, 1) {
-    if (!cores.empty()) on_cores.emplace(arena, std::move(cores));
+    if (!cores.empty()) on_cores.emplace(arena, cores);
   }
 
   const int threads;
@@ -44,7 +43,7 @@ struct ThreadPool::Impl {
   std::optional<OnCores> on_cores;
 };
 
-ThreadPool::ThreadPool(int threads, std::vector<int> cores)
+ThreadPool::ThreadPool(int threads, const std::vector<int>& cores)
     : impl_(std::make_unique<Impl>(threads > 0 ? threads : usable_cores(cores), cores)) {}
 ThreadPool::~ThreadPool() = default;
 
