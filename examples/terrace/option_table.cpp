@@ -123,7 +123,8 @@ std::vector<Option> make_table() {
            "where updates run, or which share of them the device's are; auto: where the plan is faster",
            {"auto", "host", "device"}),
       number("train", "seed", &C::seed, {0, 9.2e18}, kSame, "of first weights and of the order of the data"),
-      number("train", "threads", &C::threads, {0, 4096}, !kSame, "compute threads; 0: every core this process may use"),
+      number("train", "threads", &C::threads, {0, 4096}, !kSame,
+             "compute threads; 0: every core this process may use, beside a GPU those of its NUMA node"),
       number("train", "eval-interval", &C::eval_interval, kCount, !kSame, "steps between evaluations; 0: at the end only"),
       number("train", "eval-batches", &C::eval_batches, kCount, !kSame, "micro-batches of an evaluation; 0: none"),
 
