@@ -8,6 +8,7 @@
 #include <memory>
 #include <sstream>
 #include <string>
+#include <utility>
 
 namespace terrace {
 namespace {
@@ -78,6 +79,13 @@ void stay_on(const std::vector<int>& cores) {
   if (!mask.set) return;
   for (const int core : cores) CPU_SET_S(static_cast<std::size_t>(core), mask.bytes, mask.set.get());
   sched_setaffinity(0, mask.bytes, mask.set.get());
+}
+
+std::shared_ptr<const WorkPlace> go_to(std::shared_ptr<const WorkPlace> place) {
+  thread_local std::shared_ptr<const WorkPlace> here;
+  if (place == here) return place;
+  stay_on(place ? place->cores : here->anywhere);
+  return std::exchange(here, std::move(place));
 }
 
 }  // namespace terrace

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <vector>
 
 namespace terrace {
@@ -14,5 +15,12 @@ std::vector<int> allowed_cores();
 std::vector<int> cores_of_numa_node(int node, const std::filesystem::path& root = "/");  // tests give another root for /sys
 // The calling thread runs on these from here on.
 void stay_on(const std::vector<int>& cores);
+
+// Cores for work, and those that a thread may go back to behind it.
+struct WorkPlace {
+  std::vector<int> cores, anywhere;
+};
+// Moves the calling thread there, if it is elsewhere; null: anywhere. Returns where it was.
+std::shared_ptr<const WorkPlace> go_to(std::shared_ptr<const WorkPlace> place);
 
 }  // namespace terrace

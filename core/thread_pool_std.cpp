@@ -26,10 +26,11 @@ struct Job {
 }  // namespace
 
 struct ThreadPool::Impl {
-  Impl(int n, const std::vector<int>& on) : threads(n), cores(on), anywhere(allowed_cores()) {
+  Impl(int n, const std::vector<int>& cores) : threads(n) {
+    if (!cores.empty()) place = std::make_shared<const WorkPlace>(WorkPlace{cores, allowed_cores()});
     for (int i = 1; i < n; ++i)
       workers.emplace_back([this] {
-        stay_on(cores);
+        go_to(place);
         work();
       });
   }
@@ -77,7 +78,7 @@ struct ThreadPool::Impl {
   }
 
   void run(std::int64_t count, const std::function<void(std::int64_t)>& task) {
-    const Visit visit(*this);
+    const Caller caller{go_to(place)};
     Job job;
     job.count = count;
     job.task = &task;
@@ -90,16 +91,13 @@ struct ThreadPool::Impl {
     if (job.error) std::rethrow_exception(job.error);
   }
 
-  struct Visit {
-    explicit Visit(const Impl& p) : pool(p) { stay_on(pool.cores); }
-    ~Visit() {
-      if (!pool.cores.empty()) stay_on(pool.anywhere);
-    }
-    const Impl& pool;
+  struct Caller {
+    ~Caller() { go_to(before); }
+    std::shared_ptr<const WorkPlace> before;
   };
 
   const int threads;
-  const std::vector<int> cores, anywhere;  // its threads', and a caller's again
+  std::shared_ptr<const WorkPlace> place;  // null: anywhere
   std::mutex mutex;
   std::condition_variable job_added, helper_left;
   std::deque<Job*> jobs;  // only those with indices left

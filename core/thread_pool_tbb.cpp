@@ -2,9 +2,8 @@
 #include <tbb/global_control.h>
 #include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
-#include <tbb/task_scheduler_observer.h>
 
-#include <optional>
+#include <memory>
 
 #include <terrace/core/cores.h>
 #include <terrace/core/machine.h>
@@ -12,35 +11,16 @@
 
 namespace terrace {
 
-namespace {
-
-// oneTBB lends its workers to all arenas: who enters this one comes to its cores, and who leaves it may go anywhere again.
-class OnCores final : public tbb::task_scheduler_observer {
- public:
-  OnCores(tbb::task_arena& arena, const std::vector<int>& cores)
-      : tbb::task_scheduler_observer(arena), cores_(cores), anywhere_(allowed_cores()) {
-    observe(true);
-  }
-  ~OnCores() override { observe(false); }
-  void on_scheduler_entry(bool) override { stay_on(cores_); }
-  void on_scheduler_exit(bool) override { stay_on(anywhere_); }
-
- private:
-  const std::vector<int> cores_, anywhere_;
-};
-
-}  // namespace
-
 struct ThreadPool::Impl {
   Impl(int n, const std::vector<int>& cores)
       : threads(n), limit(tbb::global_control::max_allowed_parallelism, static_cast<std::size_t>(n)), arena(n, 1) {
-    if (!cores.empty()) on_cores.emplace(arena, cores);
+    if (!cores.empty()) place = std::make_shared<const WorkPlace>(WorkPlace{cores, allowed_cores()});
   }
 
   const int threads;
   tbb::global_control limit;  // of the process: oneTBB would otherwise keep one worker a core, whatever the arena's size
   tbb::task_arena arena;
-  std::optional<OnCores> on_cores;
+  std::shared_ptr<const WorkPlace> place;  // null: anywhere. oneTBB lends its workers to all arenas, so each task asks
 };
 
 ThreadPool::ThreadPool(int threads, const std::vector<int>& cores)
@@ -53,10 +33,20 @@ void ThreadPool::parallel_for(std::int64_t count, const std::function<void(std::
   if (count == 1 || impl_->threads == 1) {
     for (std::int64_t i = 0; i < count; ++i) task(i);
   } else if (count > 1) {
+    const auto& place = impl_->place;
+    const struct Caller {
+      ~Caller() { go_to(before); }
+      std::shared_ptr<const WorkPlace> before;
+    } caller{go_to(place)};
     impl_->arena.execute([&] {
       // Isolated: a thread that waits in a nested loop must not start another task of the outer loop, whose
       // thread-local scratch is in use.
-      tbb::this_task_arena::isolate([&] { tbb::parallel_for(std::int64_t{0}, count, [&](std::int64_t i) { task(i); }); });
+      tbb::this_task_arena::isolate([&] {
+        tbb::parallel_for(std::int64_t{0}, count, [&](std::int64_t i) {
+          go_to(place);
+          task(i);
+        });
+      });
     });
   }
 }
