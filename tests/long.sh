@@ -12,7 +12,7 @@
 #   kills       200 runs of the program killed at random moments, each resumed to the same weights
 #   soak        1,000 steps: open files, pinned bytes, memory and file space at the end equal those after step 10
 #   fuzz        ten minutes of each fuzzer (needs clang)
-#   draws       everything that is held to an oracle on numbers drawn at random, 30 draws (6 min)
+#   draws       everything that is held to an oracle on numbers drawn at random, 30 draws (5 min)
 #   budgets     a model with more than 4 GiB of state trains within 512 MiB of device and 512 MiB of host memory (2 min, and
 #               12 GiB of free disk space under build/)
 set -euo pipefail
