@@ -28,7 +28,7 @@ struct Mask {
   std::unique_ptr<cpu_set_t, Free> set;
 };
 
-// "0-15,32-47\n"
+// "0-15,32-47\n". libnuma's own parser complains on standard error of cores that this machine lacks.
 std::vector<int> parse_list(const std::string& text) {
   std::vector<int> cores;
   std::istringstream ranges(text);
@@ -41,6 +41,14 @@ std::vector<int> parse_list(const std::string& text) {
     for (int core = first; core <= std::min(last, kMostCores); ++core) cores.push_back(core);
   }
   return cores;
+}
+
+void stay_on(const std::vector<int>& cores) {
+  if (cores.empty()) return;
+  const Mask mask(std::max(kLeastMask, *std::ranges::max_element(cores) + 1));
+  if (!mask.set) return;
+  for (const int core : cores) CPU_SET_S(static_cast<std::size_t>(core), mask.bytes, mask.set.get());
+  sched_setaffinity(0, mask.bytes, mask.set.get());
 }
 
 }  // namespace
@@ -73,12 +81,8 @@ std::vector<int> cores_of_numa_node(int node, const std::filesystem::path& root)
   return both == allowed ? std::vector<int>{} : both;
 }
 
-void stay_on(const std::vector<int>& cores) {
-  if (cores.empty()) return;
-  const Mask mask(std::max(kLeastMask, *std::ranges::max_element(cores) + 1));
-  if (!mask.set) return;
-  for (const int core : cores) CPU_SET_S(static_cast<std::size_t>(core), mask.bytes, mask.set.get());
-  sched_setaffinity(0, mask.bytes, mask.set.get());
+std::shared_ptr<const WorkPlace> work_place(const std::vector<int>& cores) {
+  return cores.empty() ? nullptr : std::make_shared<const WorkPlace>(WorkPlace{cores, allowed_cores()});
 }
 
 std::shared_ptr<const WorkPlace> go_to(std::shared_ptr<const WorkPlace> place) {

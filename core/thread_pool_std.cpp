@@ -26,8 +26,7 @@ struct Job {
 }  // namespace
 
 struct ThreadPool::Impl {
-  Impl(int n, const std::vector<int>& cores) : threads(n) {
-    if (!cores.empty()) place = std::make_shared<const WorkPlace>(WorkPlace{cores, allowed_cores()});
+  Impl(int n, const std::vector<int>& cores) : threads(n), place(work_place(cores)) {
     for (int i = 1; i < n; ++i)
       workers.emplace_back([this] {
         go_to(place);
@@ -78,7 +77,7 @@ struct ThreadPool::Impl {
   }
 
   void run(std::int64_t count, const std::function<void(std::int64_t)>& task) {
-    const Caller caller{go_to(place)};
+    const WorkVisit caller(place);
     Job job;
     job.count = count;
     job.task = &task;
@@ -91,13 +90,8 @@ struct ThreadPool::Impl {
     if (job.error) std::rethrow_exception(job.error);
   }
 
-  struct Caller {
-    ~Caller() { go_to(before); }
-    std::shared_ptr<const WorkPlace> before;
-  };
-
   const int threads;
-  std::shared_ptr<const WorkPlace> place;  // null: anywhere
+  const std::shared_ptr<const WorkPlace> place;
   std::mutex mutex;
   std::condition_variable job_added, helper_left;
   std::deque<Job*> jobs;  // only those with indices left

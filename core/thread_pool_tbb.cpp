@@ -13,14 +13,15 @@ namespace terrace {
 
 struct ThreadPool::Impl {
   Impl(int n, const std::vector<int>& cores)
-      : threads(n), limit(tbb::global_control::max_allowed_parallelism, static_cast<std::size_t>(n)), arena(n, 1) {
-    if (!cores.empty()) place = std::make_shared<const WorkPlace>(WorkPlace{cores, allowed_cores()});
-  }
+      : threads(n),
+        limit(tbb::global_control::max_allowed_parallelism, static_cast<std::size_t>(n)),
+        arena(n, 1),
+        place(work_place(cores)) {}
 
   const int threads;
   tbb::global_control limit;  // of the process: oneTBB would otherwise keep one worker a core, whatever the arena's size
   tbb::task_arena arena;
-  std::shared_ptr<const WorkPlace> place;  // null: anywhere. oneTBB lends its workers to all arenas, so each task asks
+  const std::shared_ptr<const WorkPlace> place;  // oneTBB lends its workers to all arenas, so each task asks
 };
 
 ThreadPool::ThreadPool(int threads, const std::vector<int>& cores)
@@ -34,10 +35,7 @@ void ThreadPool::parallel_for(std::int64_t count, const std::function<void(std::
     for (std::int64_t i = 0; i < count; ++i) task(i);
   } else if (count > 1) {
     const auto& place = impl_->place;
-    const struct Caller {
-      ~Caller() { go_to(before); }
-      std::shared_ptr<const WorkPlace> before;
-    } caller{go_to(place)};
+    const WorkVisit caller(place);
     impl_->arena.execute([&] {
       // Isolated: a thread that waits in a nested loop must not start another task of the outer loop, whose
       // thread-local scratch is in use.

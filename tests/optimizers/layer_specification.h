@@ -14,6 +14,7 @@
 #include <terrace/core/device.h>
 #include <terrace/core/math.h>
 #include <terrace/optimizers/optimizer.h>
+#include <terrace/tests/optimizers/oracles.h>
 
 namespace terrace::test {
 
@@ -64,17 +65,9 @@ class LayerSpecification {
   // Lines 1 to 4 of LAMB, and (correction · m) / d.
   A adam(const UpdateStep& step, const UpdateTensor& t, A gradient, A& m, A& v) const {
     const auto time = static_cast<double>(step.step);
-    const A b1 = static_cast<A>(1.0 - s_.beta1), b2 = static_cast<A>(s_.beta2), c2 = static_cast<A>(1.0 - s_.beta2);
-    const A inverse_root = static_cast<A>(1.0 / std::sqrt(1.0 - std::pow(s_.beta2, time)));
     const A correction = static_cast<A>(1.0 / (1.0 - std::pow(s_.beta1, time)));
     const A g = gradient * static_cast<A>(step.gradient_scale * t.gradient_scale);
-    const A difference = g - m;
-    m = std::fma(b1, difference, m);
-    const A kept = b2 * v;
-    const A part = c2 * g;
-    v = std::fma(part, g, kept);
-    const A root = std::sqrt(v);
-    const A d = std::fma(root, inverse_root, static_cast<A>(s_.eps));
+    const A d = specified_moments(s_, time, g, m, v);
     const A numerator = correction * m;
     return numerator / d;
   }

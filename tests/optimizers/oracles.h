@@ -10,23 +10,28 @@ namespace terrace::test {
 
 using Real = long double;
 
+// What Adam's family shares: the moments after a step of gradient g, and the denominator.
+template <class A>
+A specified_moments(const OptimizerSettings& s, double t, A g, A& m, A& v) {
+  const A b1 = static_cast<A>(1.0 - s.beta1), b2 = static_cast<A>(s.beta2), c2 = static_cast<A>(1.0 - s.beta2);
+  const A inverse_root = static_cast<A>(1.0 / std::sqrt(1.0 - std::pow(s.beta2, t)));
+  const A difference = g - m;
+  m = std::fma(b1, difference, m);
+  const A kept = b2 * v;
+  const A part = c2 * g;
+  v = std::fma(part, g, kept);
+  const A root = std::sqrt(v);
+  return std::fma(root, inverse_root, static_cast<A>(s.eps));
+}
+
 struct AdamWOracle {
   template <class A>
   static void specified(const OptimizerSettings& s, const UpdateStep& step, double decay, A& w, A gradient, A& m, A& v) {
     const auto t = static_cast<double>(step.step);
     const A keep = static_cast<A>(1.0 - step.learning_rate * (s.weight_decay * decay));
-    const A b1 = static_cast<A>(1.0 - s.beta1), b2 = static_cast<A>(s.beta2), c2 = static_cast<A>(1.0 - s.beta2);
-    const A inverse_root = static_cast<A>(1.0 / std::sqrt(1.0 - std::pow(s.beta2, t)));
     const A step_size = static_cast<A>(step.learning_rate / (1.0 - std::pow(s.beta1, t)));
-    const A eps = static_cast<A>(s.eps);
     const A g = gradient * static_cast<A>(step.gradient_scale);
-    const A difference = g - m;
-    m = std::fma(b1, difference, m);
-    const A kept = b2 * v;
-    const A part = c2 * g;
-    v = std::fma(part, g, kept);
-    const A root = std::sqrt(v);
-    const A denominator = std::fma(root, inverse_root, eps);
+    const A denominator = specified_moments(s, t, g, m, v);
     const A numerator = step_size * m;
     const A change = numerator / denominator;
     w = std::fma(w, keep, -change);
@@ -47,19 +52,10 @@ struct AdamOracle {
   static void specified(const OptimizerSettings& s, const UpdateStep& step, double decay, A& w, A gradient, A& m, A& v) {
     const auto t = static_cast<double>(step.step);
     const A wd = static_cast<A>(s.weight_decay * decay);
-    const A b1 = static_cast<A>(1.0 - s.beta1), b2 = static_cast<A>(s.beta2), c2 = static_cast<A>(1.0 - s.beta2);
-    const A inverse_root = static_cast<A>(1.0 / std::sqrt(1.0 - std::pow(s.beta2, t)));
     const A step_size = static_cast<A>(step.learning_rate / (1.0 - std::pow(s.beta1, t)));
-    const A eps = static_cast<A>(s.eps);
     const A scaled = gradient * static_cast<A>(step.gradient_scale);
     const A g = std::fma(wd, w, scaled);
-    const A difference = g - m;
-    m = std::fma(b1, difference, m);
-    const A kept = b2 * v;
-    const A part = c2 * g;
-    v = std::fma(part, g, kept);
-    const A root = std::sqrt(v);
-    const A denominator = std::fma(root, inverse_root, eps);
+    const A denominator = specified_moments(s, t, g, m, v);
     const A numerator = step_size * m;
     const A change = numerator / denominator;
     w = w - change;

@@ -294,8 +294,8 @@ inline void draw_weights(TestChunk& chunk, std::uint64_t seed) {
     chunk.set_weight(i, std::uniform_real_distribution<double>(-1, 1)(random));
 }
 
-// Ordinary elements, and every hostile gradient now and then in elements of its own.
-// At the chunk's beginning, and the finite ones within a whole block of 8-bit states behind it, where loops take whole vectors.
+// Ordinary elements, and every hostile gradient now and then in elements of its own: at the chunk's beginning, and the finite
+// ones within a whole block of 8-bit states behind it, where loops take whole vectors.
 inline void draw_hostile_gradients(TestChunk& chunk, std::uint64_t t) {
   constexpr std::int64_t kWithinABlock = 300;
   draw_gradients(chunk, 1000 + t);
