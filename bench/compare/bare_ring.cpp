@@ -1,5 +1,5 @@
-// The least that moves a file's bytes through io_uring: huge pages, registered, no checks of data, no queue of its own, one
-// loop. What nvme_bare.py holds `terrace bench nvme` against.
+// The minimal program that moves a file's bytes through io_uring: huge pages, registered, no checks of data, no separate queue,
+// one loop. What nvme_bare.py holds `terrace bench nvme` against.
 //   bare_ring FILE read|write FILE-BYTES BLOCK-BYTES DEPTH     prints GB/s and CPU seconds a GiB; FILE must exist and be that
 //   large
 #include <fcntl.h>
