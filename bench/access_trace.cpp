@@ -27,7 +27,7 @@ std::uint64_t number(std::string_view text, std::size_t line) {
   std::uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc{} || end != text.data() + text.size() || text.empty())
-    refuse(line, fmt::format("\"{}\" is no number", text));
+    refuse(line, fmt::format("\"{}\" is not a number", text));
   return value;
 }
 
@@ -63,23 +63,24 @@ AccessTrace parse_trace(std::string_view text) {
     std::string word;
     if (!(words >> word) || word.front() == '#') continue;
     AccessTrace::Action action;
-    if (word != "device" && word != "host") refuse(n, fmt::format("\"{}\" is no tier that is replayed", word));
+    if (word != "device" && word != "host") refuse(n, fmt::format("\"{}\" is not a tier that can be replayed", word));
     action.tier = word == "device" ? Tier::device : Tier::host;
     while (words >> word) {
       const auto first = word.find(':'), second = word.find(':', first == std::string::npos ? first : first + 1);
-      if (second == std::string::npos) refuse(n, fmt::format("\"{}\" is no access", word));
+      if (second == std::string::npos) refuse(n, fmt::format("\"{}\" is not an access", word));
       const std::string_view view = word, what = view.substr(0, first);
       const auto id = number(view.substr(first + 1, second - first - 1), n), bytes = number(view.substr(second + 1), n);
       const auto [at, fresh] = chunks.try_emplace(id, ChunkId(static_cast<std::uint32_t>(trace.chunk_bytes.size())));
       if (fresh) trace.chunk_bytes.push_back(bytes);
-      if (trace.chunk_bytes[index(at->second)] != bytes) refuse(n, fmt::format("chunk {} has another size than before", id));
+      if (trace.chunk_bytes[index(at->second)] != bytes)
+        refuse(n, fmt::format("chunk {} has a different size than before", id));
       const auto access = std::ranges::find(kAccesses, what);
       if (access != kAccesses.end()) {
         action.uses.push_back({at->second, static_cast<Access>(access - kAccesses.begin())});
       } else if (what == kDrop) {
         action.dead.push_back(at->second);
       } else {
-        refuse(n, fmt::format("\"{}\" is no access", what));
+        refuse(n, fmt::format("\"{}\" is not an access", what));
       }
     }
     trace.actions.push_back(std::move(action));

@@ -1,7 +1,7 @@
-// What a program asked of one tier: accesses in order, to be replayed under any eviction policy.
+// The accesses of a program to one tier, in order, to be replayed under any eviction policy.
 //
 // As text, an action a line: "device read:12:65536 update:13:65536 drop:14:4096", that is access:chunk:bytes. Everything on a
-// line is needed at once; `drop` says that nobody needs the content behind this action. '#' at a line's start is a comment.
+// line is needed at once; `drop` says that the content is not needed after this action. '#' at a line's start is a comment.
 //
 // Threads: any; values. Errors: Error(Exit::usage) that names the line.
 #pragma once
@@ -28,7 +28,7 @@ struct AccessTrace {
 };
 
 std::string to_text(const AccessTrace& trace);
-// Chunks are numbered anew, in the order in which they appear.
+// Chunks are renumbered in the order in which they appear.
 AccessTrace parse_trace(std::string_view text);
 
 }  // namespace terrace::bench

@@ -1,9 +1,8 @@
-// One benchmark behind `terrace bench`: its name, the flags that it takes, and what it measures.
+// One benchmark of `terrace bench`: its name, its flags, and the measurement.
 //
 // Owner:   the program owns benches; a bench's flags point into it. Threads: one; a bench may start its own.
-// Errors:  check() throws Error(Exit::usage) before anything is touched; run() throws what ends the whole bench. What fails in
-// one
-//          test of several goes to Session::fail(), and the others still run.
+// Errors:  check() throws Error(Exit::usage) before anything is changed; run() throws errors that end the whole bench. The
+//          failure of one test of several goes to Session::fail(), and the other tests still run.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +17,7 @@
 
 namespace terrace::bench {
 
-// What a bench can be told. The program makes a command line of it.
+// A setting of a bench. The program makes a command line of them.
 struct Flag {
   // A flag, a number, a size ("8MiB", at least one page), a text, a path.
   using Target = std::variant<bool*, std::int64_t*, std::uint64_t*, std::string*, std::filesystem::path*>;
@@ -36,7 +35,7 @@ class Bench {
   [[nodiscard]] virtual std::string_view name() const = 0;
   [[nodiscard]] virtual std::string_view help() const = 0;
   virtual std::vector<Flag> flags() { return {}; }
-  virtual void check() {}  // what no single flag can see
+  virtual void check() {}  // checks across flags
   virtual void run(Session& session) = 0;
 };
 

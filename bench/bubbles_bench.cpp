@@ -1,5 +1,5 @@
 // A pipeline's bubbles filled with the disk traffic of its updates: the same updates, of state that does not fit into the
-// host's memory, behind the step's last backward, and before each stage's first use, where most ranks would wait.
+// host's memory, run after the step's last backward, or before each stage's first use, where most ranks would wait.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -29,10 +29,9 @@ class BubblesBench final : public Bench {
   }
   std::vector<Flag> flags() override {
     auto flags = setting_.flags();
-    flags.push_back(
-        {"disk-ms", &disk_ms_, "what each rank's disk takes to read all of its state, and to write it", 1, 100'000});
-    flags.push_back({"host-percent", &host_percent_, "of a rank's state that its host memory holds", 20, 100});
-    flags.push_back({"prefetch-depth", &depth_, "layer actions between a read and its use, where there is room", 0, 4096});
+    flags.push_back({"disk-ms", &disk_ms_, "time in which each rank's disk reads all of its state, and writes it", 1, 100'000});
+    flags.push_back({"host-percent", &host_percent_, "share of a rank's state that its host memory holds", 20, 100});
+    flags.push_back({"prefetch-depth", &depth_, "layer actions between a read and its use, if there is room", 0, 4096});
     flags.push_back({"schedule", &schedule_, "which order", 1, 1, schedules_});
     return flags;
   }

@@ -22,7 +22,7 @@ namespace terrace::bench {
 namespace {
 
 constexpr std::uint64_t kRequestBytes = StoredChunks::kRequestBytes;
-// Of host memory: what is in flight, and as much again.
+// Slots of host memory: those in flight, and as many again.
 constexpr std::uint64_t kWindowBytes = 2 * StoredChunks::kQueueDepth * kRequestBytes;
 constexpr std::array kKinds{Kind::master};
 
@@ -39,11 +39,12 @@ class ChunksBench final : public Bench {
     demand_directory(path_);
     if (chunk_bytes_ % kRequestBytes != 0 || chunk_bytes_ > kWindowBytes / 2)
       throw Error(
-          fmt::format("--chunk-size: {} is not accepted: a multiple of 4 MiB, at most {}\n  see terrace bench chunks --help",
-                      chunk_bytes_, format_bytes(kWindowBytes / 2)),
+          fmt::format(
+              "--chunk-size: {} is not accepted: it must be a multiple of 4 MiB, at most {}\n  see terrace bench chunks --help",
+              chunk_bytes_, format_bytes(kWindowBytes / 2)),
           Exit::usage);
     bytes_ = bytes_ / chunk_bytes_ * chunk_bytes_;
-    if (bytes_ == 0) throw Error("--size: it holds no chunk\n  see terrace bench chunks --help", Exit::usage);
+    if (bytes_ == 0) throw Error("--size is too small for one chunk\n  see terrace bench chunks --help", Exit::usage);
   }
 
   void run(Session& session) override {

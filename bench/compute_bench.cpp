@@ -24,7 +24,7 @@ class ComputeBench final : public Bench {
   std::vector<Flag> flags() override {
     return {{"dtype", &dtype_, "of the operands", 1, 1, {"fp32", "bf16", "fp16", "fp64", "all"}},
             {"n", &n_, "rows and columns of the products; 0: several", 0, 65'536},
-            {"threads", &threads_, "0: one, and then every core this process may use", 0, 1024}};
+            {"threads", &threads_, "0: one thread, then all cores that this process may use", 0, 1024}};
   }
 
   void run(Session& session) override {

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 constexpr mode_t kFileMode = 0600;
 
 [[noreturn]] void fail(const fs::path& directory, const std::string& what, int error_number) {
-  throw Error(fmt::format("{}: {}: {}\n  give another directory, or mend this one (terrace doctor --nvme-path {})",
+  throw Error(fmt::format("{}: {}: {}\n  give another directory, or repair this one (terrace doctor --nvme-path {})",
                           directory.string(), what, describe_errno(error_number), directory.string()));
 }
 
@@ -54,19 +54,18 @@ void demand_directory(const fs::path& path) {
   std::error_code error;
   const auto status = fs::status(path, error);
   const auto refuse = [&](const std::string& what) {
-    throw Error(
-        fmt::format("{} {}\n  give a directory on the disk to be measured: the benchmark makes a file of its own in it, "
-                    "and removes it",
-                    path.string(), what),
-        Exit::usage);
+    throw Error(fmt::format("{} {}\n  give a directory on the disk to be measured: the benchmark makes a new file in it, "
+                            "and removes it",
+                            path.string(), what),
+                Exit::usage);
   };
   switch (status.type()) {
     case fs::file_type::directory: return;
     case fs::file_type::not_found: refuse("does not exist"); break;
     case fs::file_type::regular: refuse("is a file, and existing files are never written"); break;
     case fs::file_type::block:
-    case fs::file_type::character: refuse("is a device, and what is on it would be destroyed"); break;
-    default: refuse(error ? "cannot be looked at: " + describe_errno(error.value()) : "is not a directory");
+    case fs::file_type::character: refuse("is a device, and its content would be destroyed"); break;
+    default: refuse(error ? "cannot be examined: " + describe_errno(error.value()) : "is not a directory");
   }
 }
 
@@ -90,7 +89,7 @@ void DiskFile::open(const fs::path& directory) {
     direct_ = false;
     descriptor_ = make_nameless(directory, 0);
   }
-  if (descriptor_ < 0) fail(directory, "no file can be made", errno);
+  if (descriptor_ < 0) fail(directory, "no file can be created", errno);
 }
 
 void DiskFile::reserve(const fs::path& directory) const {
@@ -98,7 +97,7 @@ void DiskFile::reserve(const fs::path& directory) const {
   if (::fstatvfs(descriptor_, &system) != 0) fail(directory, "statvfs", errno);
   const auto free_bytes = std::uint64_t{system.f_bavail} * system.f_frsize;
   const auto refuse = [&] {
-    throw Error(fmt::format("{}: not enough space: {} are needed, {} are free\n  give a smaller --size, or free space there",
+    throw Error(fmt::format("{}: not enough space: {} needed, {} free\n  give a smaller --size, or free space there",
                             directory.string(), format_bytes(bytes_), format_bytes(free_bytes)),
                 Exit::does_not_fit);
   };

@@ -12,7 +12,7 @@
 
 namespace terrace::bench {
 
-// Throws unless `path` is a directory that a file can be made in.
+// Throws unless `path` is a directory in which a file can be created.
 void demand_directory(const std::filesystem::path& path);
 
 class DiskFile {
@@ -27,7 +27,7 @@ class DiskFile {
   [[nodiscard]] bool direct() const { return direct_; }                             // false: through the page cache
   [[nodiscard]] std::uint64_t alignment_bytes() const { return alignment_bytes_; }  // of offsets, for direct I/O
   void sync() const;
-  void forget_cache() const;  // what is read next comes from the disk, also without direct I/O
+  void forget_cache() const;  // the next reads come from the disk, also without direct I/O
 
  private:
   void open(const std::filesystem::path& directory);

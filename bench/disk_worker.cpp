@@ -93,7 +93,7 @@ void DiskWorker::ended(Slot& slot, int error_number) {
   }
 }
 
-// While the clock runs one stamp is looked at, another one of each block; whole blocks are for passes that nobody times.
+// Timed passes check one stamp of each block, another one each time; untimed passes check whole blocks.
 void DiskWorker::check_read(const Slot& slot) {
   const auto first_page = slot.block * block_pages_;
   std::optional<std::string> found;
@@ -107,7 +107,8 @@ void DiskWorker::check_read(const Slot& slot) {
         pattern_.check_stamp(slot.request.buffer + page * kPageBytes, first_page + page, part_.generations[first_page + page]);
   }
   if (!found) return;
-  wrong_ = fmt::format("what was read is not what was written: {}\n  this disk, its driver or its memory loses data", *found);
+  wrong_ =
+      fmt::format("the data read differ from the data written: {}\n  this disk, its driver or its memory loses data", *found);
   corrupt_ = true;
 }
 

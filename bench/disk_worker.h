@@ -29,7 +29,7 @@ struct DiskPart {
   std::uint64_t block_bytes = 0;
   std::uint64_t first_block = 0, blocks = 0;
   std::uint32_t queue_depth = 1;
-  std::uint32_t generation = 0;          // of what is written
+  std::uint32_t generation = 0;          // of the bytes to write
   std::span<std::uint32_t> generations;  // of every page of the file, kept as blocks are written
   std::uint64_t seed = 0;                // of the order
 };

@@ -37,7 +37,7 @@ void repeat(Stream& stream, std::byte* to, const std::byte* from, std::uint64_t 
   for (std::uint64_t i = 0; i < copies_of(copy_bytes); ++i) stream.copy(to, from, copy_bytes);
 }
 
-// Random bytes go up, across and down, by nobody's clock.
+// Sends random bytes up, across and down, untimed, and checks them.
 void check_link(Device& device, std::span<std::byte> up, std::span<std::byte> down, const Slab& target, const Slab& source) {
   const auto stream = device.make_stream("check");
   for (std::size_t at = 0; at + 8 <= up.size(); at += 8) {
@@ -52,7 +52,7 @@ void check_link(Device& device, std::span<std::byte> up, std::span<std::byte> do
   const auto wrong = std::ranges::mismatch(up, down).in1 - up.begin();
   if (wrong != std::ssize(up)) {
     throw Error(
-        fmt::format("{}: byte {} of {} came back from the device as it was not sent\n  the link, or its memory, loses data",
+        fmt::format("{}: byte {} of {} came back from the device with another value\n  the link, or its memory, loses data",
                     device.name(), wrong, up.size()),
         Exit::corrupt);
   }

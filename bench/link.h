@@ -1,8 +1,7 @@
-// What moves over the link between a host and its device, and what a launch costs: through the device's streams, as the engine
-// does it.
+// The speed of the link between a host and its device, and the cost of a launch: through the device's streams, like the engine.
 //
 // Owner:   the caller's device and buffers. Threads: one.
-// Errors:  of the device; Error(Exit::corrupt) when what came back is not what was sent.
+// Errors:  those of the device; Error(Exit::corrupt) if other bytes come back than were sent.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +27,7 @@ void measure_link(Session& session, Device& device, const HostPlace& place);
 void measure_device_copies(Session& session, Device& device, std::uint64_t copy_bytes);
 // "launch": one of many in a row; "launch_and_wait": until the host knows of its end.
 void measure_launches(Session& session, Device& device);
-// "disk_to_device" beside "disk_to_host", in turns: a file of its own, read directly into the device's host memory.
+// "disk_to_device" and "disk_to_host", in turns: a new file, read directly into the device's host memory.
 void measure_disk(Session& session, Device& device, const std::filesystem::path& directory, std::uint64_t bytes);
 
 }  // namespace terrace::bench

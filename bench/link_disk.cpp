@@ -53,7 +53,7 @@ class DiskUpload {
     if (!file_.direct()) file_.forget_cache();
     pass(IoRequest::Op::read, upload);
   }
-  // What reached the device last, by nobody's clock.
+  // Checks the bytes that reached the device last, untimed.
   void check() {
     std::vector<std::byte> sent(host_.bytes());
     pattern_.fill(sent, 0);
@@ -63,7 +63,8 @@ class DiskUpload {
     stream_->synchronize();
     if (!std::equal(host_.data(), host_.data() + bytes, sent.data())) {
       throw Error(
-          "what came from the disk into the device is not what was written\n  the disk, the link or a memory loses data",
+          "the data that came from the disk into the device differ from the data written\n  the disk, the link or a memory "
+          "loses data",
           Exit::corrupt);
     }
   }
@@ -109,7 +110,7 @@ class DiskUpload {
   void drain() {
     upload_ = false;
     while (engine_->in_flight() > 0) engine_->poll(kWait);
-    stream_.reset();  // nobody wakes the engine any more
+    stream_.reset();  // after this the engine is not woken any more
   }
 
   const Pattern pattern_{1};

@@ -36,8 +36,13 @@ class NvmeBench final : public Bench {
         {"block-size", &shape_.block_bytes, "of one request; a multiple of 4 KiB"},
         {"queue-depth", &depth_, "requests in flight, of each thread", 1, 4096},
         {"threads", &threads_, "with a ring and a part of the file each", 1, 1024},
-        {"engine", &shape_.engine, "io_uring, a pool of preads, or what training takes", 1, 1, {"auto", "uring", "threads"}},
-        {"sync", &shape_.sync, "a run that writes ends when the disk has it (fdatasync)"},
+        {"engine",
+         &shape_.engine,
+         "io_uring, a pool of preads, or the one that training uses",
+         1,
+         1,
+         {"auto", "uring", "threads"}},
+        {"sync", &shape_.sync, "a run that writes includes the fdatasync at its end"},
         {"sweep", &sweep_, "try block sizes, depths and threads, and print the best to paste"},
         {"seed", &seed_, "of the data and of the random order; 0: drawn", 0, 1'000'000'000},
     };
@@ -49,13 +54,14 @@ class NvmeBench final : public Bench {
     shape_.threads = static_cast<std::uint32_t>(threads_);
     const auto refuse = [](const std::string& what) { throw Error(what + "\n  see terrace bench nvme --help", Exit::usage); };
     if (shape_.block_bytes % kPageBytes != 0 || shape_.block_bytes > kMostBlockBytes)
-      refuse(fmt::format("--block-size: {} is not accepted: a multiple of 4 KiB, at most 1 GiB", shape_.block_bytes));
-    if (bytes_ == kUnlimited) refuse("--size: a file has an end: give a size");
-    if (sweep_ && bytes_ < kSweepBlockBytes)
       refuse(
-          fmt::format("--size: {} are too few for a sweep: at least {}", format_bytes(bytes_), format_bytes(kSweepBlockBytes)));
+          fmt::format("--block-size: {} is not accepted: it must be a multiple of 4 KiB, at most 1 GiB", shape_.block_bytes));
+    if (bytes_ == kUnlimited) refuse("--size: a file cannot be unlimited: give a size");
+    if (sweep_ && bytes_ < kSweepBlockBytes)
+      refuse(fmt::format("--size: {} is too small for a sweep: it needs at least {}", format_bytes(bytes_),
+                         format_bytes(kSweepBlockBytes)));
     if (bytes_ / shape_.block_bytes < shape_.threads)
-      refuse(fmt::format("--size: {} hold no block of {} for each of {} threads", format_bytes(bytes_),
+      refuse(fmt::format("--size: {} is too small for a block of {} for each of {} threads", format_bytes(bytes_),
                          format_bytes(shape_.block_bytes), shape_.threads));
   }
 
@@ -71,7 +77,7 @@ class NvmeBench final : public Bench {
     session.machine("seed", seed_);
     if (shape_.block_bytes % file.alignment_bytes() != 0)
       throw Error(
-          fmt::format("--block-size: direct I/O in {} wants multiples of {} bytes", path_.string(), file.alignment_bytes()),
+          fmt::format("--block-size: direct I/O in {} needs multiples of {} bytes", path_.string(), file.alignment_bytes()),
           Exit::usage);
 
     // Asked once: without io_uring there is one warning, and not one a run.
@@ -136,15 +142,15 @@ class NvmeBench final : public Bench {
     };
   }
 
-  // For passes that nobody times.
+  // For untimed passes.
   [[nodiscard]] DiskShape plain_shape(const DiskFile& file) const {
     DiskShape shape{.block_bytes = 8 * kMiB, .queue_depth = 16, .engine = shape_.engine};
     while (file.bytes() % shape.block_bytes != 0) shape.block_bytes /= 2;  // the file has whole pages
     return shape;
   }
 
-  // Everything is written before anything is measured: reading what was never written is no reading, and a first write
-  // also makes the file system note what is valid. False: stopped.
+  // Everything is written before anything is measured: a read of unwritten blocks does not reach the disk, and a first write
+  // also makes the file system update its metadata. False: stopped.
   bool fill(Session& session, const DiskFile& file, DiskContent& content) {
     auto shape = plain_shape(file);
     shape.sync = true;
@@ -197,7 +203,7 @@ class NvmeBench final : public Bench {
                     {"spread", spread(f.gb_per_s)}});
   }
 
-  // Every byte of the file, by nobody's clock.
+  // Checks every byte of the file, untimed.
   void verify(Session& session, const DiskFile& file, DiskContent& content) const {
     const auto shape = plain_shape(file);
     DiskJob job(file, content, shape, memory_for(shape));

@@ -75,7 +75,7 @@ class OptimizerBench final : public Bench {
             {"recipe", &recipe_, "which", 1, 1, recipe_names_},
             {"dtype", &dtype_, "of the weights", 1, 1, {"fp32", "bf16", "fp16", "all"}},
             {"params", &params_, "parameters to update", 1, 100'000'000'000},
-            {"threads", &threads_, "0: one, and then every core this process may use", 0, 1024}};
+            {"threads", &threads_, "0: one thread, then all cores that this process may use", 0, 1024}};
   }
 
   void run(Session& session) override {

@@ -22,7 +22,7 @@ class OverlapBench final : public Bench {
  public:
   std::string_view name() const override { return "overlap"; }
   std::string_view help() const override {
-    return "how much of ZeRO's communication runs beside computing, beside the simulator, with layers and links that only take "
+    return "how much of ZeRO's communication overlaps with computing, compared with the simulator; layers and links only take "
            "time";
   }
   std::vector<Flag> flags() override {

@@ -1,5 +1,5 @@
-// An I/O engine that takes the time of a slower disk: real reads and writes below it, whose ends are told when a disk of the
-// given speeds, one for each direction, would have come to them.
+// An I/O engine with the timing of a slower disk: it makes real reads and writes, and reports their ends at the time at which a
+// disk with the given speeds, one for each direction, would have finished them.
 //
 // Owner, threads, errors: as IoEngine.
 #pragma once

@@ -1,5 +1,5 @@
 // A model whose layers take given times and compute nothing: sleeping needs no core, so a machine of few cores can show what a
-// pipeline of many ranks does with its time. Engine, programs, messages and updates are the real ones.
+// pipeline of many ranks does with its time. Engine, programs, messages and updates are real.
 //
 // Owner: values; the model owns its layers. Threads: any.
 #pragma once
@@ -23,7 +23,7 @@ struct PacedCollectives {
   double results_s = 0;  // CostModel::seconds_of_results()
 };
 
-// What the simulator takes these layers for; everything else costs nothing.
+// The costs of these layers for the simulator; everything else costs nothing.
 class PacedCosts final : public CostModel {
  public:
   PacedCosts(std::uint32_t stages, pipeline::StageCosts costs, PacedCollectives collectives = {})

@@ -1,4 +1,4 @@
-// What the benchmarks of pipelines are told: how many ranks, of what order, and how long their work takes.
+// The settings of the pipeline benchmarks: how many ranks, which order, and how long their work takes.
 //
 // Owner: a benchmark, whose flags point into it. Threads: a value.
 #pragma once

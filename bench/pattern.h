@@ -1,12 +1,12 @@
-// What the benchmark's file holds: bytes that can be told from the page's number, a generation and a seed, so that a flipped
-// bit, a page of another place and a page of an earlier run are all found.
+// The content of the benchmark's file: bytes that follow from the page's number, a generation and a seed, so that a flipped
+// bit, a page from another place and a page of an earlier run are all found.
 //
 // Some pages begin with a stamp of 16 bytes, every 64 KiB and at least one a block; everything else is random bytes that repeat
 // after kPatternBytes, further than the windows of compressing disks and file systems reach. A buffer is filled with random
 // bytes once; writing a block then costs its stamps. One a page would be surer, and costs more CPU time than writing: 9 ms a
 // GiB against 0.8.
 //
-// Threads: any. Errors: check() and sample() return what is wrong as text.
+// Threads: any. Errors: check() and sample() return the error as text.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +35,7 @@ class Pattern {
   // On the pages that bear one; `first_page` does.
   void stamp(std::span<std::byte> buffer, std::uint64_t first_page, std::uint32_t generation) const;
 
-  // Every byte of the pages; nothing when all is as it was written.
+  // Checks every byte of the pages; returns nothing if all are as written.
   [[nodiscard]] std::optional<std::string> check(std::span<const std::byte> buffer, std::uint64_t first_page,
                                                  std::span<const std::uint32_t> generations) const;
   // The stamp of one page that bears one.

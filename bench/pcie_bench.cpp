@@ -23,7 +23,7 @@ class PcieBench final : public Bench {
   std::vector<Flag> flags() override {
     return {{"gpu", &index_, "which GPU: 0 is cuda:0", 0, 1023},
             {"size", &copy_bytes_, "of the largest copy; smaller ones, each a sixteenth, are measured too"},
-            {"disk", &disk_, "directory on a disk: also from there into the device"},
+            {"disk", &disk_, "directory on a disk: also measure from there into the device"},
             {"disk-size", &disk_bytes_, "of the file that is made there"}};
   }
   void check() override {
@@ -32,10 +32,11 @@ class PcieBench final : public Bench {
 
   void run(Session& session) override {
     if (const auto found = find_gpus(); found.gpus.empty()) {
-      throw Error(fmt::format("no CUDA device, and no link to measure: {}\n  {}; bench ram measures the copies that the cpu "
-                              "device makes",
-                              found.why_none, found.mend),
-                  Exit::hardware_missing);
+      throw Error(
+          fmt::format("no CUDA device, so there is no link to measure: {}\n  {}; bench ram measures the copies of the cpu "
+                      "device",
+                      found.why_none, found.mend),
+          Exit::hardware_missing);
     }
     ThreadPool pool(0);
     const int nodes = read_topology().numa_nodes;

@@ -23,7 +23,7 @@ class PipelineBench final : public Bench {
   PipelineBench() { schedules_.emplace_back("all"); }
   std::string_view name() const override { return "pipeline"; }
   std::string_view help() const override {
-    return "what a pipeline's ranks idle, beside the simulator, with layers that only take time";
+    return "idle time of a pipeline's ranks, compared with the simulator; layers only take time";
   }
   std::vector<Flag> flags() override {
     auto flags = setting_.flags();

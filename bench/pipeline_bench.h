@@ -1,4 +1,4 @@
-// What ranks do with their time, measured beside the simulator, with layers of given durations.
+// How ranks spend their time, measured and compared with the simulator, with layers of given durations.
 //
 // Owner, threads, errors: as Bench.
 #pragma once

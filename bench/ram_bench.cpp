@@ -1,4 +1,4 @@
-// Memory: what loops reach that only move bytes, on one thread and on all.
+// Memory: the bandwidth of loops that only move bytes, on one thread and on all.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -24,7 +24,7 @@ class RamBench final : public Bench {
   std::string_view help() const override { return "memory: read, write, copy, triad and an update's mix, in GB/s"; }
   std::vector<Flag> flags() override {
     return {{"size", &array_bytes_, "of one of four arrays; larger than all caches"},
-            {"threads", &threads_, "0: one, and then every core this process may use", 0, 1024}};
+            {"threads", &threads_, "0: one thread, then all cores that this process may use", 0, 1024}};
   }
 
   void run(Session& session) override {

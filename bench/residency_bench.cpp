@@ -39,7 +39,7 @@ class Replay {
     bool here = false, dirty = false, pinned = false;
   };
 
-  // On the host every action counts: what is computed on the device came through it.
+  // On the host every action counts: chunks on their way to the device pass through it.
   [[nodiscard]] std::span<const Use> counted(const AccessTrace::Action& action) const {
     return tier_ == Tier::host || action.tier == tier_ ? std::span(action.uses) : std::span<const Use>();
   }
@@ -72,7 +72,7 @@ class Replay {
       for (const auto c : resident_)
         if (!chunks_[index(c)].pinned) evictable.push_back(c);
       if (evictable.empty())
-        throw Error(fmt::format("an action of the trace does not fit: {} more are needed at once\n  give a larger --memory",
+        throw Error(fmt::format("an action of the trace does not fit: it needs {} more at once\n  give a larger --memory",
                                 format_bytes(bytes - free_bytes_)),
                     Exit::does_not_fit);
       const auto victim = policy_->victim(tier_, evictable);
@@ -114,7 +114,7 @@ class ResidencyBench final : public Bench {
     return {{"trace", &trace_, "replay this recorded trace instead of a plan"},
             {"record", &record_, "write the planned step's accesses as a trace"},
             {"tier", &tier_, "whose chunks", 1, 1, {"device", "host"}},
-            {"memory", &memory_bytes_, "of the tier; 4KiB: a quarter, half and three quarters of what is used"}};
+            {"memory", &memory_bytes_, "of the tier; 4KiB: a quarter, half and three quarters of the bytes used"}};
   }
 
   void run(Session& session) override {
@@ -131,9 +131,9 @@ class ResidencyBench final : public Bench {
       try {
         for (const auto policy : kPolicies) report(session, policy, memory_bytes, replay(trace, tier, memory_bytes, policy));
       } catch (const Error& error) {
-        // Of several sizes the smallest may be too small; of the one that was asked for that is the answer.
+        // If several sizes are tried, the smallest may be too small; for a single requested size that is the error.
         if (memories.size() == 1) throw;
-        session.note(fmt::format("{} are too few: {}", format_bytes(memory_bytes), error.what()));
+        session.note(fmt::format("{} is too small: {}", format_bytes(memory_bytes), error.what()));
       }
     }
   }

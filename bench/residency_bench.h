@@ -14,14 +14,14 @@
 namespace terrace::bench {
 
 struct Replayed {
-  std::uint64_t accesses = 0, hits = 0;           // of content that is needed; what is only overwritten is neither
+  std::uint64_t accesses = 0, hits = 0;           // that need content; pure overwrites count as neither
   std::uint64_t read_bytes = 0, write_bytes = 0;  // from and to the tier below
 };
 
-// The eviction policies that there are, by name.
+// The known eviction policies, by name.
 inline constexpr std::string_view kPolicies[] = {"lru", "belady"};
-// Plays the trace twice, as a step that repeats, and counts the second time. Chunks are placed without gaps; what an action
-// uses stays until its end; changed content is written down when it leaves.
+// Plays the trace twice, like a repeated step, and counts the second time. Chunks are placed without gaps; the chunks of an
+// action stay until its end; changed content is written to the tier below when it leaves.
 Replayed replay(const AccessTrace& trace, Tier tier, std::uint64_t capacity_bytes, std::string_view policy);
 
 // `of_plan`: the accesses of a planned step, asked for when no recorded trace is given.

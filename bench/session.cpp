@@ -130,7 +130,7 @@ Exit Session::finish() {
   }
   if (exit_ != Exit::ok) return exit_;
   if (!stopped()) return Exit::ok;
-  say(options_.notes, "stopped; what was measured until then is printed\n");
+  say(options_.notes, "stopped; the results until now are printed\n");
   return Exit::interrupted;
 }
 

@@ -1,8 +1,8 @@
-// What a benchmark says: results as they come (a table, or one JSON object at the end), one live line on a terminal, and what
-// went wrong.
+// The output of a benchmark: results as they come (a table, or one JSON object at the end), one live line on a terminal, and
+// errors.
 //
 // Owner:   the program. Threads: one; stopped() from any.
-// Errors:  none of its own; fail() remembers the exit code that the program ends with.
+// Errors:  none; fail() remembers the exit code of the program.
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,7 @@
 namespace terrace::bench {
 
 double median(std::vector<double> values) {
-  if (values.empty()) throw std::logic_error("a median of nothing");
+  if (values.empty()) throw std::logic_error("the median of no values");
   std::ranges::sort(values);
   const auto middle = values.size() / 2;
   return values.size() % 2 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
@@ -21,7 +21,7 @@ double spread(const std::vector<double>& values) {
 }
 
 Percentiles::Percentiles(std::vector<std::uint64_t> values) : sorted_(std::move(values)) {
-  if (sorted_.empty()) throw std::logic_error("percentiles of nothing");
+  if (sorted_.empty()) throw std::logic_error("percentiles of no values");
   std::ranges::sort(sorted_);
 }
 

@@ -1,12 +1,12 @@
-// Chunks of one size on a disk, moved as training moves them, and beside them the same bytes by the I/O engine alone.
+// Chunks of one size on a disk, moved as in training, and in comparison the same bytes moved by the I/O engine alone.
 //
-// Two files of a shared disk, and two places of one file, can differ in speed by more than what is compared, so both use the
-// same places. The store knows nothing of what the engine alone writes: that must be what lies there already, or a later read
-// tells.
+// Two files of a shared disk, and two places of one file, can differ in speed by more than the compared difference, so both use
+// the same places. The store does not know about the engine's own writes: they must write the bytes that are already there, or
+// a later read reports a wrong checksum.
 //
 // Owner:   a benchmark; the window of host memory is the caller's and outlives this.
 // Threads: one.
-// Errors:  of the store, the engine and the lanes; Error for a request of the engine's that failed.
+// Errors:  those of the store, the engine and the lanes; Error for a failed request of the engine.
 #pragma once
 
 #include <array>

@@ -134,7 +134,7 @@ class StreamBench final : public Bench {
   std::string_view help() const override { return "updates of chunks on a disk, beside the disk alone and the updates alone"; }
   std::vector<Flag> flags() override {
     return {{"PATH", &path_, "directory on the disk; files are made in it and removed", 1, 1, {}, true},
-            {"params", &params_, "parameters to update; 16 bytes of each are taken on the disk", 1, 100'000'000'000},
+            {"params", &params_, "parameters to update; each takes 16 bytes on the disk", 1, 100'000'000'000},
             {"chunk-size", &chunk_bytes_, "a multiple of 4 MiB"},
             {"depth", &depth_, "chunks of each kind in memory at once", 1, 64},
             {"threads", &threads_, "of the updates; 0: every core", 0, 1024}};
@@ -142,11 +142,10 @@ class StreamBench final : public Bench {
   void check() override {
     demand_directory(path_);
     if (chunk_bytes_ % StoredChunks::kRequestBytes != 0 || chunk_bytes_ > 256 * kMiB)
-      throw Error(
-          fmt::format(
-              "--chunk-size: {} is not accepted: a multiple of 4 MiB, at most 256 MiB\n  see terrace bench stream --help",
-              chunk_bytes_),
-          Exit::usage);
+      throw Error(fmt::format("--chunk-size: {} is not accepted: it must be a multiple of 4 MiB, at most 256 MiB\n  see "
+                              "terrace bench stream --help",
+                              chunk_bytes_),
+                  Exit::usage);
   }
 
   void run(Session& session) override {

@@ -12,8 +12,8 @@
 
 namespace terrace::bench {
 
-// seconds[w][r] of work w in turn r. One turn that nobody times warms up; a work shorter than 20 ms is repeated within its turn
-// and its mean taken. All works have the same number of turns: session.runs(), fewer when stopped.
+// seconds[w][r] of work w in turn r. One untimed turn warms up; a work shorter than 20 ms is repeated within its turn
+// and its mean taken. All works have the same number of turns: session.runs(), or fewer if stopped.
 std::vector<std::vector<double>> time_in_turns(Session& session, const std::string& what,
                                                std::span<const std::function<void()>> works);
 // Of one work: its turns.

@@ -9,7 +9,7 @@
 namespace terrace::bench {
 namespace {
 
-constexpr std::int64_t kTaskElements = 65'536;  // as updates are cut: memory is first touched by who will use it
+constexpr std::int64_t kTaskElements = 65'536;  // as in updates, so that each thread first touches the memory that it will use
 constexpr std::int64_t kSide = 1024, kMostMatrices = 8;
 
 constexpr UpdateStep kFirst{.step = 1, .learning_rate = 1e-9, .first = true};

@@ -1,4 +1,4 @@
-// What the optimizer bench updates: the arrays of a recipe, and who updates them.
+// The subject of the optimizer bench: the arrays of a recipe, and their update.
 //
 // Owner: the caller; pool, memory and optimizer must outlive it. Threads: one; it uses the pool. Errors: of the optimizer.
 #pragma once
@@ -17,7 +17,7 @@ class UpdateSubject {
  public:
   virtual ~UpdateSubject() = default;
   [[nodiscard]] virtual std::int64_t elements() const = 0;
-  [[nodiscard]] virtual double bytes_per_element() const = 0;  // that an update reads and writes of what is kept
+  [[nodiscard]] virtual double bytes_per_element() const = 0;  // read and written by an update
   virtual void update(const UpdateStep& step) const = 0;
 };
 

@@ -1,7 +1,7 @@
 # Required libraries come from Debian; optional ones are found or left out, and the summary says which.
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
-find_package(dnnl REQUIRED)
+find_package(OneDNN 2.6 REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)  # only to pin oneDNN's own pool to one thread
 find_package(nlohmann_json REQUIRED)
 find_package(PkgConfig REQUIRED)
@@ -26,9 +26,10 @@ if(TERRACE_BENCH)
   find_package(benchmark REQUIRED)
 endif()
 
+# AUTO compiles the CUDA code where there is a GPU to run it: it takes as long as all the rest.
 set(TERRACE_HAS_CUDA OFF)
 set(TERRACE_CUDA_MAJOR 0)  # of the toolkit; a driver must be as new
-if(NOT TERRACE_CUDA STREQUAL "OFF")
+if(TERRACE_CUDA STREQUAL "ON" OR (TERRACE_CUDA STREQUAL "AUTO" AND EXISTS /dev/nvidiactl))
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)

@@ -13,4 +13,4 @@ configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/terraceConfig.cmake.in
   INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/terrace)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/terraceConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/terraceConfig.cmake ${PROJECT_BINARY_DIR}/terraceConfigVersion.cmake
-  DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/terrace)
+  ${PROJECT_SOURCE_DIR}/cmake/FindOneDNN.cmake DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/terrace)

@@ -36,12 +36,12 @@ Wide unpack(const Packed& packed) {
 }
 
 void demand(DType dtype) {
-  if (dtype != DType::fp32 && dtype != DType::bf16) throw std::logic_error("block8: of fp32 and bf16 only");
+  if (dtype != DType::fp32 && dtype != DType::bf16) throw std::logic_error("block8: only fp32 and bf16 are supported");
 }
 
 }  // namespace
 
-// Block by block through the stack: what is written never reaches what is still to be read.
+// Block by block through the stack, so that a write never overwrites bytes that are still to be read.
 void pack_block8(std::byte* to, DType dtype, const std::byte* from, std::int64_t blocks) {
   demand(dtype);
   for (std::int64_t b = 0; b < blocks; ++b, from += kElements * size_of(dtype), to += kBlock8Bytes) {

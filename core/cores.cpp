@@ -13,7 +13,7 @@
 namespace terrace {
 namespace {
 
-// The kernel refuses a mask smaller than its own.
+// The kernel rejects a mask that is smaller than its own.
 constexpr int kLeastMask = 1024, kMostCores = 1 << 20;
 
 struct Mask {

@@ -1,6 +1,6 @@
-// Cores of this machine, by the kernel's numbers: which of them hang on a NUMA node, and a thread that stays on some.
+// Cores of this machine, by the kernel's numbers: which belong to a NUMA node, and how a thread is kept on some of them.
 //
-// Threads: any. Errors: none; a core that cannot be had costs the place, not the work.
+// Threads: any. Errors: none; if a thread cannot be moved to a core, it works elsewhere.
 #pragma once
 
 #include <filesystem>
@@ -9,19 +9,19 @@
 
 namespace terrace {
 
-// Those that the calling thread may run on, ascending.
+// The cores on which the calling thread may run, ascending.
 std::vector<int> allowed_cores();
-// Of them, those of the node. Empty where that says nothing: no node (-1), one that the kernel does not name, or all of them.
+// The allowed cores of the node. Empty if there is no node (-1), the kernel does not know it, or it has all allowed cores.
 std::vector<int> cores_of_numa_node(int node, const std::filesystem::path& root = "/");  // tests give another root for /sys
 
-// Cores for work, and those that a thread may go back to behind it. No place: anywhere.
+// The cores for work, and the cores to which a thread returns afterwards. Null: no restriction.
 struct WorkPlace {
   std::vector<int> cores, anywhere;
 };
-std::shared_ptr<const WorkPlace> work_place(const std::vector<int>& cores);  // none of no cores
-// Moves the calling thread there, if it is elsewhere. Returns where it was.
+std::shared_ptr<const WorkPlace> work_place(const std::vector<int>& cores);  // null if `cores` is empty
+// Moves the calling thread to `place`, if it is not there. Returns its previous place.
 std::shared_ptr<const WorkPlace> go_to(std::shared_ptr<const WorkPlace> place);
-// There and back again.
+// Moves the thread to a place for a scope, and back.
 class WorkVisit {
  public:
   explicit WorkVisit(const std::shared_ptr<const WorkPlace>& place) : before_(go_to(place)) {}

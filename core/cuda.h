@@ -1,5 +1,5 @@
-// GPUs: which there are, and a device on one. All that needs CUDA is in a module that is loaded on first use, so that a program
-// starts small, and also where there is neither a GPU nor a driver.
+// Finds GPUs and makes a device on one. All code that needs CUDA is in a module that is loaded on first use, so that a program
+// starts small, and also on machines without GPU or driver.
 //
 // Owner:   the caller; the pool is borrowed and must outlive the device.
 // Threads: any.
@@ -20,22 +20,22 @@ struct GpuInfo {
   int index = 0;  // "cuda:0"
   std::string name = {};
   std::string pci_bus_id = {};
-  int numa_node = -1;  // of the host's memory beside it; -1: not known
+  int numa_node = -1;  // of the host memory nearest to it; -1: unknown
   std::uint64_t memory_bytes = 0;
   int compute_major = 0, compute_minor = 0;
 };
 
 struct GpuSearch {
   std::vector<GpuInfo> gpus = {};
-  std::string why_none = {};  // when there are none: one line, and how to mend it
+  std::string why_none = {};  // if there are none: the reason in one line
   std::string mend = {};
 };
 
-// Asks the driver only, so that no CUDA library is mapped where there is no GPU. Tests give another driver.
+// Uses only the driver, so that no CUDA library is mapped if there is no GPU. Tests give another driver.
 GpuSearch find_gpus(const std::string& driver = "libcuda.so.1");
 
-// Of device memory beside a stream's workspace, where cuDNN may make attention: four groups of four heads of 4,096 positions.
-// How calls are cut follows from it.
+// Device memory beside a stream's workspace, if cuDNN may compute attention: enough for four groups of four heads
+// of 4,096 positions. Calls are cut to fit into it.
 inline constexpr std::uint64_t kCudnnRoomBytes = 576 * kMiB;
 
 struct CudaOptions {
@@ -43,13 +43,13 @@ struct CudaOptions {
   std::uint64_t memory_limit_bytes = kUnlimited;  // of memory(), exact
   int host_numa_node = -1;                        // of host_memory(); -1: beside the GPU
   bool tf32 = false;            // fp32 matrix products on tensor cores, whose operands keep ten bits of mantissa
-  std::string algorithms = {};  // Math::algorithms() of the run that this one goes on with: they are used again
-  // Those of the machine's profile: used for products that the run has none for, where the same library chose them.
+  std::string algorithms = {};  // Math::algorithms() of the run that is resumed: they are used again
+  // The machine profile's algorithms: used for products without one in `algorithms`, if the same library version chose them.
   std::string machine_algorithms = {};
-  // Who makes attention in bf16: "own" (or empty), "cudnn", or "faster", of the two whichever is, timed once a shape.
+  // The kernels for bf16 attention: "own" (or empty), "cudnn", or "faster": the faster of the two, timed once per shape.
   std::string attention = {};
 };
-// Why the module cannot be loaded; empty: it can. For a look at the machine: it maps CUDA's libraries.
+// Why the module cannot be loaded; empty if it can. Maps CUDA's libraries, so call it only for reports.
 std::string cuda_module_trouble();
 std::unique_ptr<Device> make_cuda_device(ThreadPool& pool, const CudaOptions& options = {});
 

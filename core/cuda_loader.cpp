@@ -11,9 +11,9 @@ namespace {
 using Make = Device* (*)(ThreadPool*, const CudaOptions*);
 
 Make load() {
-  return reinterpret_cast<Make>(
-      load_module("terrace_cuda", "terrace_cuda_device",
-                  "build terrace where the CUDA toolkit (nvcc) is, and have CUDA's libraries where the loader finds them"));
+  return reinterpret_cast<Make>(load_module(
+      "terrace_cuda", "terrace_cuda_device",
+      "build terrace on a machine with the CUDA toolkit (nvcc), and put CUDA's libraries where the loader finds them"));
 }
 
 }  // namespace

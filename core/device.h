@@ -1,10 +1,10 @@
 // A device makes streams and memory; a stream is a FIFO of work that never blocks the caller.
 //
-// Owner:   main owns devices; a stream belongs to who made it and must not outlive its device.
+// Owner:   main owns devices; a stream belongs to its maker and must not outlive its device.
 // Threads: one thread submits to a stream at a time. A CPU stream is a real thread, so a missing wait between two
 //          streams is a race that ThreadSanitizer sees.
 // Errors:  work that throws poisons its stream: later work is skipped (destroyed without being called), every event recorded
-//          after it rethrows, and what asked to be told is told of the failure.
+//          after it rethrows, and callbacks of then() get the failure.
 #pragma once
 
 #include <cstddef>
@@ -26,9 +26,9 @@ class Stream {
  public:
   virtual ~Stream() = default;                          // finishes what was submitted
   virtual void submit(std::function<void()> work) = 0;  // host work; what is submitted later starts after it
-  // `told` is called once, when everything submitted so far has ended, in order, on a thread of the stream's; with the error of
-  // a stream that failed before, else with null. It must not throw. Nothing submitted later waits for it, so that a device is
-  // not held up by those who only want to know.
+  // Calls `told` once, in order, on a thread of the stream, when everything submitted so far has ended: with the stream's error
+  // if it failed before, else with null. It must not throw. Work submitted later does not wait for it, so that observers do not
+  // slow the device down.
   using Told = std::function<void(const std::exception_ptr& failure)>;
   virtual void then(Told told) = 0;
   virtual void wait(const Event& event) = 0;  // work submitted later starts after the event
@@ -44,10 +44,10 @@ class Device {
   [[nodiscard]] virtual std::string name() const = 0;  // "cpu", "cuda:0"
   virtual std::unique_ptr<Stream> make_stream(std::string name) = 0;
   [[nodiscard]] virtual MemoryResource& memory() = 0;  // the device's own arena memory
-  // Host memory at the device's full link speed, which the device's kernels can also reach in place. Shared, because a disk
-  // may still write into it after a run that gave up has destroyed its device.
+  // Host memory with the device's full link speed, which its kernels can also access directly. Shared, because after a failed
+  // run has destroyed its device, a disk may still be writing into this memory.
   [[nodiscard]] virtual std::shared_ptr<MemoryResource> host_memory() = 0;
-  // Whether its kernels run on the host's cores: then host work takes their time, and both share one lane.
+  // True if its kernels run on the host's cores: then host work slows them down, and both share one lane.
   [[nodiscard]] virtual bool computes_on_host() const = 0;
   [[nodiscard]] virtual Math& math() = 0;
   [[nodiscard]] virtual ThreadPool& pool() = 0;  // the one pool for host computing

@@ -45,7 +45,7 @@ struct fp16 {
   std::uint16_t bits = 0;
 
   fp16() = default;
-  // As bf16's; from 65,520 on infinite.
+  // As for bf16; values of 65,520 and more become infinite.
   explicit fp16(float value) : bits(static_cast<std::uint16_t>(fp16_bits::rounded<std::uint32_t>(value))) {}
   explicit operator float() const { return fp16_bits::widened<float>(std::uint32_t{bits}); }
 };

@@ -1,4 +1,4 @@
-// Errors as the user sees them: what failed, on what, why, and how to mend it, with the process's exit code.
+// Errors as the user sees them: what failed, on what, why, and how to fix it, with the process's exit code.
 //
 // Owner:   values; thrown at call boundaries, carried by events and completions between threads.
 // Threads: any.

@@ -10,7 +10,7 @@ void Timeline::advance(std::uint64_t to) {
   std::vector<Waiter> ready;
   {
     const std::lock_guard lock(mutex_);
-    if (to < now_) throw std::logic_error("Timeline: it only grows");
+    if (to < now_) throw std::logic_error("Timeline: advance() to an earlier point");
     if (error_) return;  // the points after a failure are never reached
     now_ = to;
     ready = take_ready();

@@ -1,11 +1,11 @@
 // Timelines and events: how one lane of work waits for another.
 //
-// A timeline is a counter that only grows, advanced by its one producer. An event is a point on a timeline. Waiting for
-// a point that was never issued blocks (it is not a no-op): the producer must already have promised it.
+// A timeline is a counter that only grows; its single producer advances it. An event is a point on a timeline. A wait
+// blocks even if the point has not been issued yet (it is not a no-op): the producer must already be going to reach it.
 //
 // Owner:   shared; an event keeps its timeline alive.
 // Threads: advance()/fail() by the producer; everything else from any thread.
-// Errors:  fail() poisons the timeline: every wait for a point not reached before throws the producer's error.
+// Errors:  fail() poisons the timeline: every wait for a point that was not reached throws the producer's error.
 #pragma once
 
 #include <condition_variable>
@@ -24,16 +24,16 @@ class Timeline {
   void advance(std::uint64_t to);
   void fail(std::exception_ptr error);
   void wait(std::uint64_t point) const;
-  // Calls `then` once, when the point is reached or the timeline fails before it: at once on this thread when that has
-  // happened, else on the producer's. It runs under no lock of the timeline, must be short and must not throw.
+  // Calls `then` once, when the point is reached or the timeline fails before it: immediately on this thread if that has
+  // already happened, else on the producer's thread. It runs without the timeline's lock, must be short and must not throw.
   void on_reach(std::uint64_t point, std::function<void()> then) const;
-  [[nodiscard]] bool reached(std::uint64_t point) const;  // throws if poisoned and not reached
+  [[nodiscard]] bool reached(std::uint64_t point) const;  // throws if the timeline failed before the point
   [[nodiscard]] std::uint64_t now() const;
 
  private:
   mutable std::mutex mutex_;
   mutable std::condition_variable grown_;
-  // What waits for a point; taken out under the lock, called after it.
+  // A callback that waits for a point; removed under the lock, called after it.
   struct Waiter {
     std::uint64_t point = 0;
     std::function<void()> then;

@@ -1,8 +1,8 @@
-// IEEE half precision as its bits, of one number or of several side by side (the compiler's vectors): one text for the value
-// type, the CPU's loops and the GPU's kernels, which therefore give the same bits.
+// IEEE half precision as bits, of one number or of several side by side (the compiler's vectors). The value type, the CPU's
+// loops and the GPU's kernels share this source and therefore give the same bits.
 //
-// Bits has 32 bits a number; those of an fp16 stand in the lower half. Number is fp32 in as many places. Nothing is called
-// that is not inlined, so that no code of one instruction set can be linked into another's path.
+// Bits has 32 bits per number; an fp16 is in the lower half. Number is fp32, with as many elements. All functions are inlined,
+// so that code for one instruction set can never be linked into another set's path.
 //
 // Threads: any.
 #pragma once
@@ -30,7 +30,7 @@ template <class Bits, class Number>
 TERRACE_FP16_INLINE Bits rounded(Number x) {
   const Bits bits = same_bits<Bits>(x);
   const Bits magnitude = bits & 0x7fffffffU;
-  // A subnormal result counts 2^-24, which is the last place of numbers in [0.5, 1): the sum rounds to it.
+  // A subnormal result is a multiple of 2^-24, the last place of numbers in [0.5, 1): the addition rounds to it.
   const Bits subnormal = same_bits<Bits>(same_bits<Number>(magnitude) + 0.5F) - 0x3f000000U;
   const Bits normal = (magnitude - 0x38000000U + 0xfffU + ((magnitude >> 13) & 1U)) >> 13;
   const Bits infinite = (magnitude & 0U) + 0x7c00U;
@@ -40,7 +40,7 @@ TERRACE_FP16_INLINE Bits rounded(Number x) {
   return ((bits >> 16) & 0x8000U) | (magnitude >= 0x47800000U ? beyond : within);
 }
 
-// Exactly; subnormal numbers are normal ones of fp32.
+// Exact; subnormal fp16 numbers become normal fp32 numbers.
 template <class Number, class Bits>
 TERRACE_FP16_INLINE Number widened(Bits half) {
   const Bits magnitude = (half & 0x7fffU) << 13;

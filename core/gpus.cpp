@@ -1,4 +1,4 @@
-// Which GPUs there are, by the driver's own calls.
+// Lists the GPUs, by calls of the driver.
 #include <dlfcn.h>
 
 #include <array>
@@ -16,7 +16,7 @@ namespace {
 constexpr int kNoDevice = 100;           // CUDA_ERROR_NO_DEVICE
 constexpr int kMajor = 75, kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
 
-// The few calls of the driver (cuda.h) that say what is there. It stays loaded: it does not take to being unloaded.
+// The few calls of the driver (cuda.h) that list the GPUs. The driver stays loaded, because it does not support unloading.
 class Driver {
  public:
   explicit Driver(const std::string& file) : handle_(dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) {
@@ -25,7 +25,7 @@ class Driver {
   [[nodiscard]] bool loaded() const { return handle_ != nullptr; }
   [[nodiscard]] const std::string& trouble() const { return trouble_; }
 
-  // CUDA's code; a call that this driver does not have is a failure of its own.
+  // Returns CUDA's code, or an error if this driver does not have the call.
   template <class... Arguments>
   int call(const char* name, Arguments... arguments) const {
     auto* const function = reinterpret_cast<int (*)(Arguments...)>(dlsym(handle_, name));
@@ -79,7 +79,7 @@ GpuSearch find_gpus(const std::string& driver_file) {
   int code = driver.call("cuInit", 0U);
   if (code == 0) code = driver.call("cuDeviceGetCount", &count);
   if (code == kNoDevice || (code == 0 && count == 0)) {
-    return {{}, "the driver is there, but shows no GPU", "check nvidia-smi and CUDA_VISIBLE_DEVICES"};
+    return {{}, "the driver is installed, but reports no GPU", "check nvidia-smi and CUDA_VISIBLE_DEVICES"};
   }
   if (code != 0) {
     return {{}, fmt::format("the driver does not work: {}", driver.describe(code)), "check nvidia-smi and the kernel log"};

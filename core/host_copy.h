@@ -7,14 +7,14 @@
 
 namespace terrace {
 
-// Non-temporal stores above kNonTemporalBytes: neither buffer will be read again soon, and a store that does not first
-// read its cache line moves half as much again. Buffers must not overlap.
+// Non-temporal stores above kNonTemporalBytes: neither buffer will be read again soon, and an ordinary store first reads its
+// cache line, which moves half as many bytes again. Buffers must not overlap.
 inline constexpr std::size_t kNonTemporalBytes = 256 * 1024;
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes);
-// The same whatever the size, for one who knows that the whole of which this is a part is large.
+// Non-temporal stores for any size, for callers that copy a large buffer in small parts.
 void copy_past_cache(std::byte* to, const std::byte* from, std::size_t bytes);
-// Out of memory into a buffer that stays in the cache: pages side by side, because a processor fetches ahead within a page
-// only.
+// From memory into a buffer that stays in the cache: several pages side by side, because a processor prefetches only within a
+// page.
 void copy_from_memory(std::byte* to, const std::byte* from, std::size_t bytes);
 
 }  // namespace terrace

@@ -1,4 +1,4 @@
-// What connects ranks: rates and latencies between those of one machine (a node) and between machines.
+// The links between ranks: rates and latencies within one machine (a node) and between machines.
 //
 // Threads: values.
 #pragma once
@@ -8,12 +8,12 @@
 namespace terrace {
 
 struct Links {
-  std::uint32_t ranks_per_node = 0;  // neighbours in the numbering; 0: all ranks are on one machine
+  std::uint32_t ranks_per_node = 0;  // consecutive ranks; 0: all ranks are on one machine
   double within = 0;                 // bytes/s of a rank, each direction; 0: through the machine's memory, as copies
   double between = 0;                // bytes/s of a node, each direction, shared by its ranks
   double within_latency_s = 0, between_latency_s = 0;  // of one message
-  // true: every rank sends each owner its part itself, as the MPI backend does, whose sums have one order. false: what leaves a
-  // node is summed, or sent, once for the node, as NCCL's rings do.
+  // true: every rank sends each owner its part, like the MPI backend, whose sums have one order. false: data that leaves a node
+  // is summed, or sent, once per node, like NCCL's rings.
   bool direct = false;
 };
 

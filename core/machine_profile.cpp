@@ -29,8 +29,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kRuns = 5;              // every figure is the median of so many
-constexpr double kLeastShare = 0.05;  // what a busy machine takes from the computing meanwhile is not the copies' doing
+constexpr int kRuns = 5;              // every figure is the median of this many runs
+constexpr double kLeastShare = 0.05;  // a smaller share is caused by other load on the machine, not by the copies
 constexpr int kDiskThreads = 4;
 constexpr std::size_t kDiskBlockBytes = 8 * kMiB;
 constexpr std::uint64_t kDiskFileBytes = 512 * kMiB;
@@ -44,7 +44,7 @@ double seconds_since(std::int64_t begin_ns) {
   return static_cast<double>(std::max<std::int64_t>(now_ns() - begin_ns, 1)) * 1e-9;
 }
 
-// A temporary file without a name: whatever happens, nothing is left behind.
+// A temporary file without a name, which never outlives the process.
 class ScratchFile {
  public:
   explicit ScratchFile(const fs::path& directory) : directory_(directory) {
@@ -56,7 +56,7 @@ class ScratchFile {
       direct_ = false;
     }
     if (fd_ < 0)
-      throw Error(fmt::format("no file can be made in {}: {}\n  mend the rights there, or give another --nvme-path",
+      throw Error(fmt::format("no file can be created in {}: {}\n  fix the permissions there, or give another --nvme-path",
                               directory.string(), describe_errno(errno)));
     ::unlink(name.c_str());
     struct statvfs space {};
@@ -71,11 +71,11 @@ class ScratchFile {
   void write(const std::byte* from, std::uint64_t turn) {
     const auto block = turn % blocks_;
     whole("written", block, [&](std::size_t done, off_t at) { return ::pwrite(fd_, from + done, kDiskBlockBytes - done, at); });
-    // The greatest block so far: every run begins at block 0 again, so a count of writes would exceed the file.
+    // The highest block so far: every run begins at block 0 again, so a count of writes would exceed the file.
     for (auto seen = written_.load(); seen < block + 1 && !written_.compare_exchange_weak(seen, block + 1);) {
     }
   }
-  // Reads only what was written: a run takes blocks in order and ends when all of them are there, so there is no gap.
+  // Reads only written blocks: a run writes blocks in order and ends when all are written, so there is no gap.
   void read(std::byte* to, std::uint64_t turn) const {
     const auto block = turn % std::max<std::uint64_t>(written_.load(), 1);
     whole("read", block, [&](std::size_t done, off_t at) { return ::pread(fd_, to + done, kDiskBlockBytes - done, at); });
@@ -189,14 +189,14 @@ double measure_matmul(Device& device, DType dtype, std::int64_t n, double second
   return median(rates);
 }
 
-// Products on a stream of their own while something else runs: what a step computes beside its moves.
+// Products on a separate stream while something else runs, as in a step that computes beside its moves.
 class Background {
  public:
   explicit Background(Device& device) : product_(device, DType::fp32, 512), stream_(device.make_stream("profile")) {
     product_.submit(*stream_);
     stream_->synchronize();
   }
-  // Products a second while `busy` holds; at least one.
+  // Products a second while `busy` returns true; at least one.
   template <class Busy>
   double rate_while(const Busy& busy) {
     const auto begin = now_ns();
@@ -224,11 +224,11 @@ void measure_disk(MachineProfile& profile, Device& device, const std::vector<fs:
   for (const auto& path : paths) files.push_back(std::make_unique<ScratchFile>(path));
   const auto bytes = files.size() * kDiskThreads * kDiskBlockBytes;
   const Slab buffers = device.memory().allocate(bytes), write_buffers = device.memory().allocate(bytes);
-  // Random bytes: a disk that compresses must not look faster than it is.
+  // Random bytes, so that a disk that compresses does not look faster than it is.
   for (const auto* slab : {&buffers, &write_buffers})
     fill_normal(reinterpret_cast<float*>(slab->data()), static_cast<std::int64_t>(bytes / sizeof(float)), 1, 1, 0, 1.0);
 
-  // The store's checksums belong to a transfer: they take time on the cores that compute.
+  // A transfer includes the store's checksums: they take time on the cores that compute.
   std::atomic<std::uint64_t> checksum{0};
   const auto hash = [&](const std::byte* block) { checksum.fetch_xor(XXH3_64bits(block, kDiskBlockBytes)); };
   const auto write = [&](ScratchFile& file, std::byte* buffer, std::uint64_t turn) {
@@ -266,9 +266,9 @@ void measure_disk(MachineProfile& profile, Device& device, const std::vector<fs:
   profile.compute_beside_disk = median(shares);
 }
 
-// Copies as the executor's upload lane makes them, one now and then while another stream computes. A thread that wakes takes a
-// core at once and keeps it for a copy's length, so a second of such copies costs more computing than one long copy, with which
-// the scheduler deals fairly.
+// Copies like those of the executor's upload lane: one from time to time while another stream computes. A thread that wakes up
+// takes a core at once and keeps it for the length of a copy, so a second of such copies costs more computing than one long
+// copy, which the scheduler interrupts fairly.
 void measure_copy(MachineProfile& profile, Device& device, double seconds) {
   constexpr std::size_t kCopyBytes = kMiB, kCopies = 64;
   const Slab from = device.memory().allocate(kCopies * kCopyBytes), to = device.memory().allocate(kCopies * kCopyBytes);
@@ -337,7 +337,7 @@ std::string utc_now() {
   return text;
 }
 
-// Of a device with memory of its own: each direction alone, as the executor's lanes copy.
+// For a device with its own memory: each direction alone, as the executor's lanes copy.
 double measure_link(Device& device, bool up, double seconds) {
   constexpr std::size_t kBytes = 256 * kMiB;
   const auto host_memory = device.host_memory();
@@ -365,7 +365,7 @@ double measure_device_stream(Device& device, double seconds) {
   std::vector<double> rates;
   const auto begin = now_ns();
   while (rates.size() < kRuns || seconds_since(begin) < seconds) {
-    constexpr int kRepeat = 8;  // so that a launch's latency does not tell
+    constexpr int kRepeat = 8;  // so that the latency of a launch does not matter
     const auto run_begin = now_ns();
     for (int i = 0; i < kRepeat; ++i) device.math().add(*stream, array(0), array(1), array(2));
     stream->synchronize();
@@ -389,7 +389,7 @@ MachineProfile measure_machine(Device& device, const std::vector<fs::path>& nvme
   MachineProfile profile;
   profile.device = device.name();
   auto& pool = device.pool();
-  // What the host does for any device, its own processor does.
+  // The work that the host does for any device is measured on the host's own processor.
   const auto host = make_cpu_device(pool);
   measure_disk(profile, *host, nvme_paths, 0.4 * seconds);
   measure_copy(profile, *host, 0.1 * seconds);

@@ -1,13 +1,13 @@
-// The math a layer needs, as operations enqueued on a stream. One implementation a device (the CUDA one is a module
+// The math a layer needs, as operations enqueued on a stream. One implementation per device (the CUDA one is a module
 // loaded at run time, which is why this is an interface and not a set of free functions).
 //
-// Owner:   the device. Buffers belong to the caller and must live until the stream has passed.
+// Owner:   the device. Buffers belong to the caller and must live until the stream has finished the call.
 // Threads: as Stream. Operands of one call must not overlap unless it says so.
 // Errors:  a shape or dtype that does not match throws std::logic_error at the call; a failure inside travels in events.
 // Bits:    every result depends on operand values and logical shapes only: never on threads, budgets or chunk sizes.
 // Dtypes:  "compute dtype" is fp32, bf16, fp16 or fp64, the same for all activations and weights of a call. Statistics, sums
 //          and 16-bit arithmetic are fp32 inside (fp64 for fp64). Gradients of weights may be wider than the compute dtype:
-//          fp32 for bf16 and fp16. `accumulate`: false overwrites; true adds the whole, finished result to what is there.
+//          fp32 for bf16 and fp16. `accumulate`: false overwrites; true adds the whole, finished result to the old content.
 // Shapes:  N tokens = B sequences × S positions, row-major; H heads of D, G key-value heads (G divides H).
 #pragma once
 
@@ -25,7 +25,7 @@ enum class Activation : std::uint8_t { gelu_tanh, swiglu };
 
 // Elements of one fp64 partial sum.
 inline constexpr std::int64_t kSumBlock = 4096;
-// How many blocks sum_of_squares() makes of so many elements.
+// The number of blocks that sum_of_squares() makes of this many elements.
 constexpr std::int64_t square_blocks(std::int64_t elements, std::int64_t first) {
   return elements <= first ? 1 : 1 + (elements - first + kSumBlock - 1) / kSumBlock;
 }
@@ -38,22 +38,22 @@ class Math {
  public:
   virtual ~Math() = default;
 
-  // c[M,N] (+)= op(a) · op(b) (+ bias[N], when not empty). op(a) is [M,K], op(b) is [K,N]; a transposed operand is stored as
-  // the transpose says: ta=yes means a is stored [K,M], tb=yes means b is stored [N,K]. c may be fp32 when a, b are bf16 or
+  // c[M,N] (+)= op(a) · op(b) (+ bias[N], when not empty). op(a) is [M,K], op(b) is [K,N]; a transposed operand is stored
+  // transposed: ta=yes means a is stored [K,M], tb=yes means b is stored [N,K]. c may be fp32 when a, b are bf16 or
   // fp16. `a`, `b` and `c` may have rank > 2: leading dimensions are flattened.
   virtual void matmul(Stream&, TensorView c, TensorView a, Transpose ta, TensorView b, Transpose tb, TensorView bias = {},
                       Accumulate accumulate = Accumulate::no) = 0;
   // db[C] (+)= sum over rows of dy[N,C].
   virtual void bias_grad(Stream&, TensorView db, TensorView dy, Accumulate accumulate) = 0;
 
-  // y[N,C] = (x − mean) · rstd · gain + bias, statistics a row. `bias` and `mean` empty: RMSNorm (no mean removed).
+  // y[N,C] = (x − mean) · rstd · gain + bias, statistics per row. `bias` and `mean` empty: RMSNorm (no mean removed).
   // mean, rstd: [N] fp32 (fp64 for fp64).
   virtual void norm(Stream&, TensorView y, TensorView mean, TensorView rstd, TensorView x, TensorView gain, TensorView bias,
                     double eps) = 0;
   // dx[N,C] (+)= input gradient.
   virtual void norm_input_grad(Stream&, TensorView dx, TensorView dy, TensorView x, TensorView gain, TensorView mean,
                                TensorView rstd, Accumulate accumulate) = 0;
-  // dgain[C], dbias[C] (empty for RMSNorm) (+)= weight gradients. mean and rstd empty: those of scale().
+  // dgain[C], dbias[C] (empty for RMSNorm) (+)= weight gradients. mean and rstd empty: the gradient of scale()'s gain.
   virtual void norm_weight_grad(Stream&, TensorView dgain, TensorView dbias, TensorView dy, TensorView x, TensorView mean,
                                 TensorView rstd, Accumulate accumulate) = 0;
 
@@ -64,12 +64,12 @@ class Math {
                       double theta, bool inverse) = 0;
 
   // Causal attention. qkv [N, (H + 2G)·D]: q heads, then k heads, then v heads. out [N, H·D]. lse [B, H, S] in fp32 (fp64 for
-  // fp64): log-sum-exp of the scaled scores, kept for the backward. Scale 1/sqrt(D). Probabilities never exist whole.
+  // fp64): log-sum-exp of the scaled scores, kept for the backward. Scale 1/sqrt(D). The probabilities are never stored whole.
   virtual void attention(Stream&, AttentionShape, TensorView out, TensorView lse, TensorView qkv) = 0;
-  // dqkv overwritten, from dout; recomputes probabilities by blocks. Scratch is the implementation's own, per thread.
+  // Overwrites dqkv, from dout; recomputes the probabilities by blocks. The implementation has its own scratch, per thread.
   virtual void attention_grad(Stream&, AttentionShape, TensorView dqkv, TensorView dout, TensorView out, TensorView lse,
                               TensorView qkv) = 0;
-  // One new position for generation: q is the last row's first H·D elements (a row of qkv will do); k_cache, v_cache [G,
+  // One new position for generation: q is the last row's first H·D elements (a row of qkv is allowed); k_cache, v_cache [G,
   // capacity, D]; `length` positions are valid.
   virtual void attention_decode(Stream&, AttentionShape, TensorView out, TensorView q, TensorView k_cache, TensorView v_cache,
                                 std::int64_t length) = 0;
@@ -80,7 +80,7 @@ class Math {
 
   // y[N,C] = x + r. y may be x or r.
   virtual void add(Stream&, TensorView y, TensorView x, TensorView r) = 0;
-  // y[N,C] (+)= x · gain[C], each column by its own.
+  // y[N,C] (+)= x · gain[C], one gain per column.
   virtual void scale(Stream&, TensorView y, TensorView x, TensorView gain, Accumulate accumulate) = 0;
   // y (+)= x elementwise with conversion between dtypes.
   virtual void convert(Stream&, TensorView y, TensorView x, Accumulate accumulate = Accumulate::no) = 0;
@@ -89,7 +89,7 @@ class Math {
   // y[N,C] = table[token] (+ positions[n mod seq + first_position], when not empty). tokens [N] i32.
   virtual void embed(Stream&, TensorView y, TensorView tokens, TensorView table, TensorView positions, std::int64_t seq,
                      std::int64_t first_position = 0) = 0;
-  // dtable[V,C] (+)=, dpositions[P,C] (+)= (may be empty): rows are summed in ascending n, whatever the threads.
+  // dtable[V,C] (+)=, dpositions[P,C] (+)= (may be empty): rows are summed in ascending n, for any number of threads.
   virtual void embed_grad(Stream&, TensorView dtable, TensorView dpositions, TensorView tokens, TensorView dy, std::int64_t seq,
                           Accumulate accumulate) = 0;
 
@@ -100,24 +100,24 @@ class Math {
   // out[0] (fp64) = the sum of loss[R] in fixed blocks of logical indices, added to out[0] when accumulating.
   virtual void sum(Stream&, TensorView out, TensorView x, Accumulate accumulate) = 0;
   // out[i] (fp64) = the sum of squares of block i of x: the first block has `first` elements, every other kSumBlock, the last
-  // what is left. Blocks at fixed places of a tensor have the same sums however the tensor is cut between calls or ranks.
+  // one the rest. Blocks at fixed places of a tensor have the same sums however the tensor is cut between calls or ranks.
   virtual void sum_of_squares(Stream&, TensorView out, TensorView x, std::int64_t first = kSumBlock) = 0;
 
-  // What travels between ranks in fewer bytes. packed [blocks, 65] i32: blocks of x[blocks · 256], fp32 or bf16, as block8.h
-  // has them. Packed blocks may begin where x does; and they may be the last bytes of where they are unpacked to.
+  // Compression for data sent between ranks. packed [blocks, 65] i32: the blocks of x[blocks · 256], fp32 or bf16, as specified
+  // in block8.h. Packed blocks may begin where x begins, and may be the last bytes of y.
   virtual void pack_block8(Stream&, TensorView packed, TensorView x) = 0;
   virtual void unpack_block8(Stream&, TensorView y, TensorView packed) = 0;
   // fp32 x[n] becomes bf16 in the first half of its bytes (narrow.h).
   virtual void narrow_in_place(Stream&, TensorView x) = 0;
 
-  // What was chosen so far and is part of the bits, a line each in a fixed order, for the record of a run; empty where shapes
-  // alone decide.
+  // The algorithms chosen so far that affect the bits, one per line in a fixed order, for the record of a run; empty if they
+  // depend only on shapes.
   [[nodiscard]] virtual std::string algorithms() const { return {}; }
 };
 
 // The CPU implementation: SIMD chosen at run time, fixed tiles run on the pool, oneDNN for the matrix products of tiles
-// (fp32, bf16; of fp16 widened, a part of the inner sum at a time), plain loops for fp64. Work it enqueues runs on the stream's
-// thread and on the pool.
+// (fp32, bf16; fp16 is widened, one part of the inner sum at a time), plain loops for fp64. Work it enqueues runs on the
+// stream's thread and on the pool.
 std::unique_ptr<Math> make_cpu_math(ThreadPool& pool);
 
 }  // namespace terrace

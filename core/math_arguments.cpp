@@ -40,17 +40,17 @@ void require_attention(const char* operation, const AttentionShape& s, const Ten
   require(qkv.elements() == tokens * (s.heads + 2 * s.kv_heads) * s.head_dim && out.dtype == qkv.dtype &&
               out.elements() == tokens * s.heads * s.head_dim && lse.dtype == accumulator_of(qkv.dtype) &&
               lse.elements() == tokens * s.heads,
-          operation, "out, lse and qkv do not go with the shape");
+          operation, "out, lse and qkv do not match the shape");
 }
 void require_activation(const char* operation, Activation kind, const TensorView& y, const TensorView& x) {
   require_compute(y.dtype, operation);
   require(
       y.dtype == x.dtype && rows_of(y) == rows_of(x) && columns_of(x) == columns_of(y) * (kind == Activation::swiglu ? 2 : 1),
-      operation, "x and y do not go together");
+      operation, "x and y do not match");
 }
 
 void require_blocks(const char* operation, const TensorView& packed, const TensorView& numbers) {
-  require(numbers.dtype == DType::fp32 || numbers.dtype == DType::bf16, operation, "blocks are of fp32 and bf16 only");
+  require(numbers.dtype == DType::fp32 || numbers.dtype == DType::bf16, operation, "blocks support fp32 and bf16 only");
   require(packed.dtype == DType::i32 && numbers.elements() % kBlock8Elements == 0 &&
               packed.elements() == numbers.elements() / kBlock8Elements * kBlock8Words,
           operation, "packed must have 65 words for each 256 numbers");
@@ -69,9 +69,9 @@ void check_matmul(const TensorView& c, const TensorView& a, Transpose ta, const 
   const auto op_rows = [](const TensorView& v, Transpose t) { return t == Transpose::yes ? columns_of(v) : rows_of(v); };
   const auto op_columns = [](const TensorView& v, Transpose t) { return t == Transpose::yes ? rows_of(v) : columns_of(v); };
   require_compute(a.dtype, "matmul");
-  require(a.dtype == b.dtype && gradient_dtype(c.dtype, a.dtype), "matmul", "the dtypes of a, b and c do not go together");
+  require(a.dtype == b.dtype && gradient_dtype(c.dtype, a.dtype), "matmul", "the dtypes of a, b and c do not match");
   require(op_columns(a, ta) == op_rows(b, tb) && rows_of(c) == op_rows(a, ta) && columns_of(c) == op_columns(b, tb), "matmul",
-          "the shapes of a, b and c do not go together");
+          "the shapes of a, b and c do not match");
   require(bias.empty() || (bias.elements() == columns_of(c) && gradient_dtype(bias.dtype, a.dtype)), "matmul",
           "bias must have c's columns and the compute dtype");
 }
@@ -95,7 +95,7 @@ void check_norm_input_grad(const TensorView& dx, const TensorView& dy, const Ten
                            const TensorView& mean, const TensorView& rstd) {
   require_compute(dx.dtype, "norm_input_grad");
   require(same(dx, dy) && same(dx, x) && gain.dtype == dx.dtype && gain.elements() == columns_of(dx), "norm_input_grad",
-          "dx, dy, x and gain do not go together");
+          "dx, dy, x and gain do not match");
   require_statistics("norm_input_grad", mean, rstd, dx);
 }
 
@@ -155,7 +155,7 @@ void check_add(const TensorView& y, const TensorView& x, const TensorView& r) {
 
 void check_scale(const TensorView& y, const TensorView& x, const TensorView& gain) {
   require_compute(y.dtype, "scale");
-  require(same(y, x) && gain.dtype == y.dtype && gain.elements() == columns_of(y), "scale", "y, x and gain do not go together");
+  require(same(y, x) && gain.dtype == y.dtype && gain.elements() == columns_of(y), "scale", "y, x and gain do not match");
 }
 
 void check_convert(const TensorView& y, const TensorView& x) {
@@ -169,7 +169,7 @@ void check_embed(const TensorView& y, const TensorView& tokens, const TensorView
   require_compute(y.dtype, "embed");
   require(tokens.dtype == DType::i32 && rows_of(y) == tokens.elements() && table.dtype == y.dtype && table.shape.rank() == 2 &&
               columns_of(table) == columns_of(y) && seq > 0,
-          "embed", "y, tokens and table do not go together");
+          "embed", "y, tokens and table do not match");
   require(positions.empty() || (positions.dtype == y.dtype && columns_of(positions) == columns_of(y) && first_position >= 0 &&
                                 rows_of(positions) >= first_position + std::min(seq, tokens.elements())),
           "embed", "positions must cover every position and have y's columns and dtype");
@@ -180,7 +180,7 @@ void check_embed_grad(const TensorView& dtable, const TensorView& dpositions, co
   require_compute(dy.dtype, "embed_grad");
   require(tokens.dtype == DType::i32 && rows_of(dy) == tokens.elements() && gradient_dtype(dtable.dtype, dy.dtype) &&
               dtable.shape.rank() == 2 && columns_of(dtable) == columns_of(dy) && seq > 0,
-          "embed_grad", "dtable, tokens and dy do not go together");
+          "embed_grad", "dtable, tokens and dy do not match");
   require(dpositions.empty() || (gradient_dtype(dpositions.dtype, dy.dtype) && columns_of(dpositions) == columns_of(dy) &&
                                  rows_of(dpositions) >= std::min(seq, tokens.elements())),
           "embed_grad", "dpositions must cover every position and have dy's columns");
@@ -191,7 +191,7 @@ void check_cross_entropy(const TensorView& loss, const TensorView& dlogits, cons
   require_compute(logits.dtype, "cross_entropy");
   require(loss.dtype == DType::fp64 && targets.dtype == DType::i32 && loss.elements() == rows_of(logits) &&
               targets.elements() == rows_of(logits) && (dlogits.empty() || same(dlogits, logits)),
-          "cross_entropy", "loss, dlogits, logits and targets do not go together");
+          "cross_entropy", "loss, dlogits, logits and targets do not match");
 }
 
 void check_sum(const TensorView& out, const TensorView& x) {
@@ -208,12 +208,12 @@ void check_sum_of_squares(const TensorView& out, const TensorView& x, std::int64
 
 void check_pack_block8(const TensorView& packed, const TensorView& x) {
   require_blocks("pack_block8", packed, x);
-  require(apart_or_meet(packed, x, packed.data, x.data), "pack_block8", "packed overlaps x without beginning where it does");
+  require(apart_or_meet(packed, x, packed.data, x.data), "pack_block8", "packed overlaps x but does not begin where x begins");
 }
 void check_unpack_block8(const TensorView& y, const TensorView& packed) {
   require_blocks("unpack_block8", packed, y);
   require(apart_or_meet(packed, y, packed.data + packed.bytes(), y.data + y.bytes()), "unpack_block8",
-          "packed overlaps y without ending where it does");
+          "packed overlaps y but does not end where y ends");
 }
 void check_narrow_in_place(const TensorView& x) { require(x.dtype == DType::fp32, "narrow_in_place", "x must be fp32"); }
 

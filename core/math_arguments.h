@@ -1,7 +1,7 @@
-// What every implementation of Math does first with its arguments: their shapes as rows and columns, and the checks that
-// core/math.h promises.
+// The first steps of every implementation of Math: arguments' shapes as rows and columns, and the checks that core/math.h
+// promises.
 //
-// Threads: any; nothing is touched but the views themselves.
+// Threads: any; only the views are read, not their data.
 // Errors:  a shape or dtype that does not match throws std::logic_error that names the operation and the rule.
 #pragma once
 
@@ -9,14 +9,14 @@
 
 namespace terrace {
 
-// The last dimension, and all before it as one.
+// The last dimension, and the product of all others.
 inline std::int64_t columns_of(const TensorView& v) { return v.shape.rank() == 0 ? 1 : v.shape[v.shape.rank() - 1]; }
 inline std::int64_t rows_of(const TensorView& v) {
   std::int64_t n = 1;
   for (std::size_t i = 0; i + 1 < v.shape.rank(); ++i) n *= v.shape[i];
   return n;
 }
-// The dtype that sums, statistics and inner products of a compute dtype are made in.
+// The dtype of sums, statistics and inner products for a compute dtype.
 inline DType accumulator_of(DType dtype) { return dtype == DType::fp64 ? DType::fp64 : DType::fp32; }
 
 namespace math_arguments {

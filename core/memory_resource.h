@@ -14,7 +14,7 @@ namespace terrace {
 
 class MemoryResource;
 
-// An owning, move-only block. `bytes` is exactly what was asked for, rounded up to the page.
+// An owning, move-only block. `bytes` is exactly what was requested, rounded up to the page.
 class Slab {
  public:
   Slab() = default;
@@ -25,7 +25,7 @@ class Slab {
   Slab& operator=(const Slab&) = delete;
   ~Slab() { reset(); }
   void reset();
-  std::byte* detach();  // gives up ownership: whoever takes the pointer returns it to the resource (adaptors)
+  std::byte* detach();  // gives up ownership: the caller must return the pointer to the resource (adaptors)
   [[nodiscard]] std::byte* data() const { return data_; }
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
 
@@ -50,10 +50,10 @@ class MemoryResource {
 };
 
 // mmap on huge pages (madvise), NUMA-local to `numa_node` (-1: where the caller runs), faulted in by all pool threads,
-// locked in memory where the limit permits (one warning where it does not).
+// locked in memory if the limit permits it (one warning if not).
 class ThreadPool;
 std::unique_ptr<MemoryResource> make_pinned_memory(ThreadPool& pool, int numa_node = -1);
-// Says that memory cannot be locked, and how to mend it: once a process, whoever asks, because all share the one limit.
+// Warns that memory cannot be locked, and how to fix it: once per process, because all callers share one limit.
 void warn_of_memlock(std::uint64_t bytes, int error_number);
 
 // Adaptors that wrap another resource: a hard limit, statistics, and a fault at the n-th allocation (tests).

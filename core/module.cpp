@@ -36,7 +36,7 @@ void* load_module(const std::string& name, const char* entry, const std::string&
     }
     tried += std::string("\n  ") + dlerror();
   }
-  throw Error(fmt::format("the module {0} cannot be loaded; {1}, or set TERRACE_MODULE_PATH to the folder of {0}.so{2}", name,
+  throw Error(fmt::format("the module {0} cannot be loaded{2}\n  {1}, or set TERRACE_MODULE_PATH to the folder of {0}.so", name,
                           mend, tried),
               Exit::hardware_missing);
 }

@@ -1,16 +1,16 @@
-// Parts of terrace that need a library which may be absent: modules, loaded on first use, so that a program starts small, and
-// also where there is none.
+// Modules: parts of terrace that need a library which may be absent. They are loaded on first use, so that a program starts
+// small, and also without the library.
 //
 // Owner:   the process; a module stays loaded. Threads: any.
-// Errors:  Error(Exit::hardware_missing) with `mend`, where it was looked for, and what the loader said.
+// Errors:  Error(Exit::hardware_missing) with the places searched, the loader's messages and `mend`.
 #pragma once
 
 #include <string>
 
 namespace terrace {
 
-// The address of `entry` in "<name>.so". It stands in $TERRACE_MODULE_PATH; where that is not set, beside the program, in
-// its installation (../lib/terrace), or where this library was built or installed. `mend`: "install …, and build terrace
+// The address of `entry` in "<name>.so", which is searched in $TERRACE_MODULE_PATH; if that is not set, beside the program, in
+// its installation (../lib/terrace), and where this library was built or installed. `mend`: "install …, and build terrace
 // again".
 void* load_module(const std::string& name, const char* entry, const std::string& mend);
 

@@ -8,7 +8,7 @@
 
 namespace terrace {
 
-// Tile by tile through the stack: what is written never reaches what is still to be read.
+// Tile by tile through the stack, so that a write never overwrites bytes that are still to be read.
 void narrow_in_place(std::byte* numbers, std::int64_t count) {
   constexpr std::int64_t kTile = 1024;
   std::array<float, kTile> wide;

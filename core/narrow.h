@@ -1,8 +1,8 @@
-// Contributions to a sum in fewer bits: they travel as bf16 and are folded onto fp32.
+// Contributions to a sum in fewer bits: they are sent as bf16 and folded onto fp32.
 //
-//   |narrow(x) − x| ≤ 2⁻⁸ · |x|     nearest even: half a unit in the last of 8 bits; infinities and NaNs stay what they are
+//   |narrow(x) − x| ≤ 2⁻⁸ · |x|     nearest even: half a unit in the last of 8 bits; infinities and NaNs stay
 //
-// so that a sum of narrowed numbers is off by at most 2⁻⁸ of the sum of magnitudes, beside the rounding of fp32 itself.
+// So a sum of narrowed numbers is off by at most 2⁻⁸ of the sum of magnitudes, plus the rounding of fp32.
 //
 // Threads: any; one call computes alone on its thread.
 #pragma once

@@ -1,4 +1,4 @@
-// What is said beside a result. A terminal that was closed, or a disk that is full, loses it, and that ends nothing.
+// Messages beside a program's result. If the terminal is closed or the disk is full, they are lost and the program continues.
 //
 // Threads: any; each text is one write. Errors: none.
 #pragma once
@@ -9,6 +9,6 @@
 namespace terrace {
 
 void warn(std::string_view text) noexcept;                // "warning: …" and a new line, on standard error
-void say(std::FILE* to, std::string_view text) noexcept;  // as it stands
+void say(std::FILE* to, std::string_view text) noexcept;  // without prefix or new line
 
 }  // namespace terrace

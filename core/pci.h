@@ -1,6 +1,6 @@
-// Which part of the host a GPU hangs on.
+// The part of the host to which a GPU is attached.
 //
-// Threads: any. Errors: none; what is not known is -1.
+// Threads: any. Errors: none; unknown is -1.
 #pragma once
 
 #include <filesystem>
@@ -8,7 +8,7 @@
 
 namespace terrace {
 
-// The NUMA node of a PCI device ("0000:17:00.0", letters of any case), or -1 where the kernel names none of this machine's.
+// The NUMA node of a PCI device ("0000:17:00.0", letters of any case), or -1 if the kernel names none that this machine has.
 int numa_node_of_pci(std::string bus_id, const std::filesystem::path& root = "/");  // tests give another root for /sys
 
 }  // namespace terrace

@@ -22,9 +22,9 @@ namespace terrace {
 namespace {
 
 constexpr std::size_t kFaultTaskBytes = 32 * kMiB;  // one pool task's share of the first touch
-constexpr std::size_t kRefusalBytes = 64 * kMiB;    // from here on, ask first whether so much memory is there
+constexpr std::size_t kRefusalBytes = 64 * kMiB;    // from this size on, check first that so much memory is available
 
-// Reserves 2 MiB more than asked and trims both ends, so that the slab begins on a huge page and keeps its exact size.
+// Reserves 2 MiB more than requested and trims both ends, so that the slab begins on a huge page and keeps its exact size.
 std::byte* map_aligned(std::size_t bytes) {
   const std::size_t reserved = bytes + kHugePageBytes;
   void* const base = mmap(nullptr, reserved, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -52,10 +52,10 @@ class PinnedMemory final : public MemoryResource {
     refuse_what_is_not_there(bytes);
     std::byte* const data = map_aligned(bytes);
     if (!data)
-      throw Error(fmt::format("{} ({} bytes) cannot be allocated: {}\n  ask for less, or free memory", format_bytes(bytes),
+      throw Error(fmt::format("{} ({} bytes) cannot be allocated: {}\n  request less, or free memory", format_bytes(bytes),
                               bytes, describe_errno(errno)));
     Slab slab(this, data, bytes);
-    madvise(data, bytes, MADV_HUGEPAGE);  // a wish: a kernel without huge pages gives small ones
+    madvise(data, bytes, MADV_HUGEPAGE);  // a hint: a kernel without huge pages gives small ones
     bind(data, bytes);
     fault_in(data, bytes);
     lock(data, bytes);
@@ -70,12 +70,12 @@ class PinnedMemory final : public MemoryResource {
     if (bytes < kRefusalBytes) return;
     const auto available = read_topology().available_memory_bytes;
     if (available && bytes > available) {
-      throw Error(fmt::format("{} ({} bytes) cannot be allocated: {} are available: {}\n  ask for less, or free memory",
+      throw Error(fmt::format("{} ({} bytes) cannot be allocated: only {} are available: {}\n  request less, or free memory",
                               format_bytes(bytes), bytes, format_bytes(available), describe_errno(ENOMEM)));
     }
   }
 
-  // Before the first touch; that is done by other threads, so "where the caller runs" has to be said, too.
+  // Called before the first touch. Other threads touch the memory, so the node must also be set for "where the caller runs".
   void bind(std::byte* data, std::size_t bytes) const {
     if (numa_available() < 0 || numa_max_node() == 0) return;
     const int node = numa_node_ >= 0 ? numa_node_ : numa_node_of_cpu(sched_getcpu());
@@ -111,7 +111,7 @@ void warn_of_memlock(std::uint64_t bytes, int error_number) {
   const auto text = limit.rlim_cur == RLIM_INFINITY ? std::string("unlimited") : format_bytes(limit.rlim_cur);
   warn(
       fmt::format("{} cannot be locked in memory: {}; it may be swapped out, and I/O takes more CPU time; the memlock limit "
-                  "is {}: raise it with ulimit -l (KiB, or unlimited)",
+                  "is {}; raise it with ulimit -l (KiB, or unlimited)",
                   format_bytes(bytes), describe_errno(error_number), text));
 }
 

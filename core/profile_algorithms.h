@@ -1,7 +1,7 @@
 // The algorithms that a device's math chose on this machine (Math::algorithms()), kept in the machine profile's file beside the
-// rates: a new run begins with them, so that whatever chooses, or tunes, does so once a machine and not once a run.
+// rates. A new run starts with them, so that algorithms are chosen or tuned once per machine and not once per run.
 //
-// Threads: any; of two processes that add at once, one may lose its lines, which the next run adds again.
+// Threads: any; if two processes add at once, one may lose its lines, and the next run adds them again.
 // Errors:  Error(Exit::usage) for a malformed profile file.
 #pragma once
 
@@ -10,10 +10,10 @@
 
 namespace terrace {
 
-// A line each; empty where there is no such file, or none are kept in it.
+// One per line; empty if there is no such file, or none are in it.
 std::string algorithms_in_profile(const std::filesystem::path& file);
-// What is kept stays as it is, and products that are new are added. Lines of another library (the line "library …") are no
-// longer good for anything: all are replaced. Without a profile nothing is kept.
+// Keeps existing lines and adds those for new products. If the lines are of another library version (the line "library …"),
+// all are replaced. Does nothing without a profile.
 void add_algorithms_to_profile(const std::filesystem::path& file, const std::string& chosen);
 
 }  // namespace terrace

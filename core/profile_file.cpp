@@ -1,4 +1,4 @@
-// The file that a machine profile is kept in.
+// The file of a machine profile.
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
@@ -42,11 +42,13 @@ void visit_fields(Profile& p, const Visit& visit) {
 }
 
 constexpr const char* kAlgorithms = "algorithms";
-constexpr const char* kDiskAssumed = "disk_assumed";  // there only where it is true
+constexpr const char* kDiskAssumed = "disk_assumed";  // written only if it is true
 
 [[noreturn]] void refuse(const fs::path& file, const std::string& why) {
-  throw Error(fmt::format("machine profile {}: {}\n  measure the machine anew, or name another file", file.string(), why),
-              Exit::usage);
+  throw Error(
+      fmt::format("machine profile {}: {}\n  measure the machine again (terrace doctor --measure), or give another file",
+                  file.string(), why),
+      Exit::usage);
 }
 
 nlohmann::ordered_json read(const fs::path& file) {
@@ -62,13 +64,13 @@ nlohmann::ordered_json read(const fs::path& file) {
 }
 
 void write(const nlohmann::ordered_json& json, const fs::path& file) {
-  std::error_code ignored;  // what matters shows when the file is opened
+  std::error_code ignored;  // opening the file reports the error
   if (file.has_parent_path()) fs::create_directories(file.parent_path(), ignored);
   try {
     write_text_file(file, json.dump(2) + '\n');
   } catch (const Error& error) {
     throw Error(
-        fmt::format("machine profile {} cannot be written: {}\n  make room or mend the rights there, or set "
+        fmt::format("machine profile {} cannot be written: {}\n  free space or fix the permissions there, or set "
                     "XDG_CACHE_HOME to a folder for it",
                     file.string(), error.what()));
   }
@@ -80,7 +82,7 @@ std::vector<std::string> algorithms_of(const nlohmann::ordered_json& json, const
   const auto& kept = json.at(kAlgorithms);
   const auto is_text = [](const auto& line) { return line.is_string(); };
   if (!kept.is_array() || !std::ranges::all_of(kept, is_text))
-    refuse(file, fmt::format("\"{}\" is not a list of texts", kAlgorithms));
+    refuse(file, fmt::format("\"{}\" is not a list of strings", kAlgorithms));
   for (const auto& line : kept) lines.push_back(line.get<std::string>());
   return lines;
 }
@@ -109,7 +111,7 @@ void save_profile(const MachineProfile& profile, const fs::path& file) {
   if (profile.disk_assumed) json[kDiskAssumed] = true;
   std::ifstream earlier(file);
   const auto old = nlohmann::ordered_json::parse(earlier, nullptr, /*allow_exceptions=*/false);
-  // Rates are measured anew; what was chosen on this device stays, and with it the bits.
+  // Rates are replaced; the algorithms chosen on this device stay, and with them the bits.
   if (old.is_object() && old.contains(kAlgorithms) && old.value("device", nlohmann::ordered_json()) == profile.device)
     json[kAlgorithms] = old.at(kAlgorithms);
   write(json, file);
@@ -125,7 +127,7 @@ MachineProfile load_profile(const fs::path& file) {
     if (!json.contains(key)) refuse(file, fmt::format("the key \"{}\" is missing", key));
     const auto& entry = json.at(key);
     if constexpr (std::is_same_v<Value, std::string>) {
-      if (!entry.is_string()) refuse(file, fmt::format("\"{}\" is not a text", key));
+      if (!entry.is_string()) refuse(file, fmt::format("\"{}\" is not a string", key));
       value = entry.template get<std::string>();
     } else {
       if (!entry.is_number() || !(entry.template get<double>() > 0))
@@ -174,7 +176,7 @@ fs::path default_profile_path(const std::string& device) {
     return fs::path(value ? value : "");
   };
   fs::path cache = variable("XDG_CACHE_HOME");
-  if (!cache.is_absolute()) {  // the specification: a relative one is to be ignored
+  if (!cache.is_absolute()) {  // the XDG specification says to ignore a relative path
     const auto home = variable("HOME");
     cache = home.empty() ? fs::temp_directory_path() : home / ".cache";
   }

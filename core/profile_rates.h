@@ -1,6 +1,6 @@
-// The measured rates of a machine profile one by one, so that ranks can take over those of one of them.
+// The measured rates of a machine profile one by one, so that all ranks can take those of one rank.
 //
-// Owner:   the profile, which the places point into. Threads: a value. Errors: none.
+// Owner:   the profile, into which the pointers point. Threads: a value. Errors: none.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace terrace {
 
-// Of all that is in a profile's file, in the file's order: no texts, and no counts, which plan nothing.
+// All rates in a profile's file, in the file's order; not its texts and counts, which planning does not use.
 std::vector<double*> rates_of(MachineProfile& profile);
 
 }  // namespace terrace

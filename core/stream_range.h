@@ -1,6 +1,6 @@
-// Names for what a stream is given, for a profiler's picture: lanes are streams, actions of the step program are ranges.
+// Names for the work on a stream, for profilers: lanes are streams, actions of the step program are ranges.
 //
-// Owner:   the stream. Threads: as Stream. Errors: none; ranges close in pairs whatever becomes of the work between.
+// Owner:   the stream. Threads: as Stream. Errors: none; ranges close in pairs even if the work between them fails.
 #pragma once
 
 #include <string>
@@ -9,17 +9,17 @@
 
 namespace terrace {
 
-// What a Stream also is whose device a profiler can watch.
+// A Stream also has this base class if a profiler can watch its device.
 class RangedStream {
  public:
   virtual ~RangedStream() = default;
   [[nodiscard]] virtual bool is_watched() const = 0;
-  // What is given to the stream between the two belongs to the name. Ranges nest.
+  // Work submitted between the two calls belongs to the name. Ranges nest.
   virtual void begin_range(std::string name) = 0;
   virtual void end_range() = 0;
 };
 
-// A range for a scope. `make_name` is called only where a profiler looks on.
+// A range for a scope. `make_name` is called only if a profiler watches.
 class StreamRange {
  public:
   template <class MakeName>

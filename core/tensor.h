@@ -1,6 +1,6 @@
 // A view of a dense row-major tensor: pointer, dtype, shape. It owns nothing.
 //
-// Owner:   whoever leased or allocated the bytes; a view must not outlive them.
+// Owner:   the bytes belong to their lease or allocation; a view must not outlive them.
 // Threads: a value; the bytes follow their stream's order.
 #pragma once
 
@@ -46,7 +46,7 @@ struct TensorView {
   [[nodiscard]] bool empty() const { return data == nullptr; }
   [[nodiscard]] std::int64_t elements() const { return shape.elements(); }
   [[nodiscard]] std::size_t bytes() const { return static_cast<std::size_t>(elements()) * size_of(dtype); }
-  // The typed pointer; the caller states the dtype it believes in, and is told when it is wrong.
+  // The typed pointer; throws std::logic_error if T is not the view's dtype.
   template <class T>
   [[nodiscard]] T* as() const {
     if (dtype_of<T>::value != dtype) throw std::logic_error("TensorView: wrong dtype");

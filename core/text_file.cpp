@@ -16,7 +16,7 @@
 namespace terrace {
 namespace {
 
-constexpr std::size_t kMostBytes = 64 * kMiB;  // nobody wrote more; /dev/zero has no end
+constexpr std::size_t kMostBytes = 64 * kMiB;  // more than any valid file; /dev/zero has no end
 
 namespace fs = std::filesystem;
 

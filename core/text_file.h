@@ -1,8 +1,8 @@
-// Files that are read and written whole, as text: settings, profiles, orders, what a run tells of itself.
+// Text files that are read and written whole: settings, profiles, schedules, a run's records.
 //
 // Threads: any.
-// Errors:  Error with the reason alone, "No such file or directory (errno 2)": the caller says what the file is for, and how to
-//          go on.
+// Errors:  Error with only the reason, "No such file or directory (errno 2)": the caller adds what the file is for and what to
+//          do.
 #pragma once
 
 #include <filesystem>
@@ -12,16 +12,16 @@
 
 namespace terrace {
 
-// All of it, from a pipe as well. A folder, a read that fails and more than 64 MiB are errors.
+// The whole file, also from a pipe. A folder, a failed read and more than 64 MiB are errors.
 std::string read_text_file(const std::filesystem::path& file);
 
-// Written beside it and renamed: whoever reads sees the old file or the new one, whole; with Durable::yes after a power loss
-// too. What fails leaves the old one, and nothing beside it. Through a link to a file, and to what is no file (a pipe,
-// /dev/stdout), it is written in place.
+// Writes a temporary file beside it and renames it: readers see the whole old file or the whole new one, with Durable::yes also
+// after a power loss. A failure keeps the old file and removes the temporary one. A link to a file, and a target that is not a
+// regular file (a pipe, /dev/stdout), is written in place.
 enum class Durable : bool { no, yes };
 void write_text_file(const std::filesystem::path& file, std::string_view text, Durable durable = Durable::no);
 
-// A file or a folder, onto the disk.
+// Flushes a file or a folder to the disk.
 void sync_to_disk(const std::filesystem::path& path);
 
 bool is_utf8(std::string_view text);

@@ -15,15 +15,15 @@ namespace terrace {
 
 class ThreadPool {
  public:
-  // 0: one for each core that it may use. `cores`: its threads stay on these, its callers while they take part; empty: the
-  // kernel's choice of what this process may use.
+  // `threads` 0: one per core that the pool may use. `cores`: the pool's threads stay on these, and so do callers while they
+  // take part; empty: any core that this process may use.
   explicit ThreadPool(int threads, const std::vector<int>& cores = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   [[nodiscard]] int threads() const;
-  // Calls task(i) once for each i in [0, count). Which thread runs which i is free; results must not depend on it.
+  // Calls task(i) once for each i in [0, count). Any thread may run any i; results must not depend on it.
   void parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& task);
 
  private:

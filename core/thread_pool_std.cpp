@@ -18,7 +18,7 @@ namespace {
 struct Job {
   std::int64_t count = 0;
   const std::function<void(std::int64_t)>* task = nullptr;
-  std::int64_t next = 0;  // the first index nobody has taken
+  std::int64_t next = 0;  // the first index that is not taken
   int helpers = 0;        // workers inside
   std::exception_ptr error;
 };
@@ -42,7 +42,7 @@ struct ThreadPool::Impl {
     for (auto& w : workers) w.join();
   }
 
-  // Newest job first: a nested loop ends before its parent goes on.
+  // Newest job first: a nested loop ends before its parent continues.
   void work() {
     std::unique_lock lock(mutex);
     for (;;) {
@@ -70,7 +70,7 @@ struct ThreadPool::Impl {
       lock.lock();
       if (error && !job.error) {
         job.error = error;
-        job.next = job.count;  // what was not begun is skipped
+        job.next = job.count;  // skips the tasks that have not started
         std::erase(jobs, &job);
       }
     }

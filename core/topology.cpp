@@ -22,7 +22,7 @@ std::string read_text(const fs::path& file) {
   return out.str();
 }
 
-// "max", an absent file and nonsense are all: no number.
+// "max", a missing file and invalid text all mean: no number.
 std::optional<std::uint64_t> read_number(const fs::path& file) {
   const auto text = read_text(file);
   std::uint64_t value = 0;
@@ -43,8 +43,8 @@ std::optional<std::uint64_t> field(const std::string& text, const std::string& k
   return std::nullopt;
 }
 
-// The directories whose limits hold for this process: its control group and all its parents. In a container the path
-// that the kernel tells may lie outside of what is mounted; the mounted root is then the group.
+// The directories whose limits apply to this process: its control group and all its parents. In a container the path
+// from the kernel may be outside the mounted tree; then the mounted root is the group.
 std::vector<fs::path> group_directories(const fs::path& mount, const std::string& group) {
   std::vector<fs::path> out;
   for (fs::path relative = fs::path(group).relative_path(); !relative.empty(); relative = relative.parent_path()) {

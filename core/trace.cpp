@@ -15,7 +15,7 @@
 namespace terrace {
 namespace {
 
-// A JSON string literal; bytes that are not UTF-8 are replaced, a trace is no reason to fail.
+// A JSON string literal; bytes that are not UTF-8 are replaced, because a trace must not make a run fail.
 std::string quoted(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
@@ -94,8 +94,9 @@ void Trace::write(const std::filesystem::path& file, const std::string& process_
   try {
     write_text_file(file, {text.data(), text.size()});
   } catch (const Error& error) {
-    throw Error(fmt::format("trace file {} cannot be written: {}\n  make room or mend the rights there, or name another file",
-                            file.string(), error.what()));
+    throw Error(
+        fmt::format("trace file {} cannot be written: {}\n  free space or fix the permissions there, or give another file",
+                    file.string(), error.what()));
   }
 }
 

@@ -1,6 +1,6 @@
 // Spans of time by lane, written as Chrome/Perfetto JSON; simulated and real runs in the same form.
 //
-// Owner:   main owns the Trace; everyone else holds a pointer that may be null (no tracing).
+// Owner:   main owns the Trace; other code holds a pointer that may be null (no tracing).
 // Threads: span() and counter() from any thread; write() when nothing else runs.
 #pragma once
 
@@ -29,7 +29,7 @@ class Trace {
  public:
   void span(TraceSpan span);
   void counter(TraceCounter counter);
-  void forget_before(std::int64_t ns);  // what ended before it: a long run keeps its last steps only
+  void forget_before(std::int64_t ns);  // drops what ended before: a long run keeps only its last steps
   void write(const std::filesystem::path& file, const std::string& process_name = "terrace") const;
   [[nodiscard]] std::vector<TraceSpan> spans() const;
   [[nodiscard]] std::vector<TraceCounter> counters() const;

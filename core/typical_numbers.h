@@ -1,5 +1,5 @@
-// Content for memory that is only timed: normal numbers, as fp32 and as pairs of bf16. Zeros would flatter the clock rate,
-// subnormals would slow the arithmetic.
+// Content for benchmark memory: numbers that are normal as fp32 and as pairs of bf16. Zeros would raise the clock rate,
+// subnormals would slow down the arithmetic.
 //
 // Owner: none. Threads: any. Errors: of the device's copies.
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace terrace {
 
-// `memory`: the device's own, or its host_memory(). Returns when it is filled; takes a few MiB meanwhile, whatever its size.
+// `memory`: the device's own, or its host_memory(). Returns when it is filled; needs a few MiB meanwhile, for any size.
 void fill_with_typical_numbers(Device& device, std::span<std::byte> memory);
 
 }  // namespace terrace

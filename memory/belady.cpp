@@ -99,7 +99,7 @@ void Belady::refresh(Tier tier, Index& kept) {
     place.ordered = place.evictable;
   }
   changed.clear();
-  // A next use holds until the position has passed it.
+  // A next use is valid until the position has passed it.
   const auto passed = std::ranges::find_if(order, [&](const auto& entry) { return entry.first >= position_; });
   std::vector<ChunkId> again;
   for (auto at = order.begin(); at != passed; ++at) again.push_back(at->second);

@@ -1,4 +1,4 @@
-// Names of the things that residency moves.
+// The units that residency moves.
 //
 // A chunk is a page-aligned span of one kind of state, of a fixed number of elements, or one activation buffer. A run is a
 // row of chunks whose bytes must be contiguous on the device, because a layer reads its weights as one span.
@@ -26,7 +26,7 @@ constexpr std::string_view name_of(Kind k) {
 }
 
 enum class Access : std::uint8_t {
-  read,       // the bytes are needed and stay as they are
+  read,       // the bytes are needed and do not change
   overwrite,  // the bytes are not needed and will all be written
   update,     // the bytes are needed and will be changed
 };
@@ -38,7 +38,7 @@ struct Use {
   Access access = Access::read;
 };
 
-// One chunk over one edge. Decided in program order; carried out when `after` has passed.
+// Moves one chunk over one edge. Decided in program order; runs once the clock `after` has been reached.
 struct Move {
   ChunkId chunk{};
   Tier from{}, to{};

@@ -1,4 +1,4 @@
-// Who leaves when a tier is full.
+// Which chunk a full tier evicts.
 //
 // Owner:   the caller; must outlive the Residency that borrows it. Threads: under residency's mutex.
 #pragma once
@@ -17,7 +17,7 @@
 
 namespace terrace {
 
-// Of what may leave a tier: all of it, or what takes no place in another one, because all its content is valid there already.
+// Which evictable chunks: any, or only those that are free to evict, because all their content is valid in another tier.
 enum class Leaving : std::uint8_t { any, free };
 inline constexpr std::size_t kLeavings = 2;
 
@@ -25,18 +25,18 @@ class EvictionPolicy {
  public:
   virtual ~EvictionPolicy() = default;
   virtual void used(ChunkId chunk, Tier tier) = 0;
-  // One of `evictable` (never empty); the order of the span carries no meaning and must not change the answer.
+  // One of `evictable` (never empty); the order of the span must not change the answer.
   virtual ChunkId victim(Tier tier, std::span<const ChunkId> evictable) = 0;
   // Whether prefetching `incoming` is worth losing `victim` from the tier.
   virtual bool worth(Tier tier, ChunkId incoming, ChunkId victim) = 0;
-  // victim() among those of `evictable` that are admitted; none when none is. Many questions are asked of nearly the same
-  // chunks: a policy that is told who joins and leaves them may keep them in its order.
+  // victim() among the evictable chunks that `admits` accepts; nullopt if it accepts none. Successive calls see nearly the
+  // same chunks, so a policy may keep them sorted: may_leave() reports every chunk that becomes evictable or stops being so.
   virtual std::optional<ChunkId> victim_among(Tier tier, Leaving leaving, std::span<const ChunkId> evictable,
                                               const std::function<bool(ChunkId)>& admits);
   virtual void may_leave(ChunkId, Tier, Leaving, bool /*evictable*/) {}
 };
 
-// Timing-free order of last use, for dynamic leases. A prefetch never evicts.
+// Least recently used, in the order of calls and not of time; for dynamic leases. A prefetch never evicts.
 class Lru : public EvictionPolicy {
  public:
   void used(ChunkId chunk, Tier tier) override;
@@ -48,9 +48,9 @@ class Lru : public EvictionPolicy {
   std::vector<PerTier<std::uint64_t>> last_;
 };
 
-// Farthest next use (Belady 1966) from a program's use index. Positions are action numbers of the current program; after
-// its end the program is taken to repeat (the steady state of training), so a chunk not used later in this program has
-// its next use at its first position plus the program's length; a chunk never used is farthest of all.
+// Farthest next use (Belady 1966) from a program's use index. Positions are action numbers of the current program. The
+// program is assumed to repeat (the steady state of training): a chunk not used later in it has its next use at its first
+// position plus the program's length. A chunk that is never used is farthest of all.
 // The device's next use is the next device use; the host's is the next use on the host or on the device.
 class Belady : public EvictionPolicy {
  public:
@@ -70,13 +70,13 @@ class Belady : public EvictionPolicy {
   [[nodiscard]] std::uint64_t next_use(Tier tier, ChunkId chunk) const;
 
  private:
-  // The evictable chunks of a tier by their next use, brought up to date when it is asked for: a chunk that was pinned and let
-  // go again in between costs nothing.
+  // The evictable chunks of a tier, sorted by next use. Updated only when queried: a chunk that was pinned and unpinned in
+  // between costs nothing.
   struct Place {
-    std::uint64_t next = 0;  // under which it stands in the order
+    std::uint64_t next = 0;  // its key in `order`
     bool evictable = false, ordered = false, changed = false;
   };
-  struct Farther {  // the last one is the victim: of the farthest, the lowest id
+  struct Farther {  // the victim comes last: of the farthest chunks, the lowest id
     bool operator()(const std::pair<std::uint64_t, ChunkId>& a, const std::pair<std::uint64_t, ChunkId>& b) const {
       return a.first != b.first ? a.first < b.first : b.second < a.second;
     }
@@ -87,12 +87,12 @@ class Belady : public EvictionPolicy {
     std::set<std::pair<std::uint64_t, ChunkId>, Farther> order;
   };
   void refresh(Tier tier, Index& index);
-  void reorder();  // all next uses are others
+  void reorder();  // when all next uses have changed
 
   std::uint64_t position_ = 0, length_ = 0;
   PerTier<std::vector<std::vector<std::uint64_t>>> uses_;  // by chunk: ascending positions
-  // The last answer of next_use(). It holds until the position passes it, so that a scan over thousands of candidates is
-  // one load each; an answer of 0 is always searched anew.
+  // Cache of next_use(). An answer is valid until the position passes it, so a scan over thousands of candidates is one load
+  // each; an answer of 0 is always searched again.
   mutable PerTier<std::vector<std::uint64_t>> answer_;
   std::array<PerTier<Index>, kLeavings> index_;
 };

@@ -11,10 +11,10 @@
 namespace terrace {
 namespace {
 
-// Above this a size can only be a negative number that lost its sign.
+// A size above this must be a negative number that was converted to unsigned.
 constexpr std::uint64_t kMostElements = 1ULL << 60;
 
-// The tensor's aligned span; what lies between its end and the next tensor's begin is padding.
+// The tensor's aligned span; the elements between its end and the start of the next tensor are padding.
 std::uint64_t aligned(const LayoutTensor& tensor) {
   if (tensor.elements == 0 || tensor.elements > kMostElements) {
     throw std::logic_error(

@@ -39,10 +39,10 @@ class Layout {
   static constexpr std::uint64_t kAlignElements = 64;
   static constexpr std::uint64_t kPageElements = 2048;  // a page of two-byte elements: every dtype's chunk is whole pages
 
-  static constexpr std::uint64_t kBlockElements = 4096;  // chunks in groups also begin where blocks of sums do
+  static constexpr std::uint64_t kBlockElements = 4096;  // chunks of groups are whole blocks of the norm's sums
 
-  // `chunk_elements` is rounded up to kPageElements. A layer's chunks are whole groups: the last ones may hold no tensor. With
-  // more than one a group, they are rounded up to kBlockElements.
+  // `chunk_elements` is rounded up to a multiple of kPageElements, or of kBlockElements if `group` > 1. The number of chunks
+  // of a layer is a multiple of `group`: the last ones may hold no tensor.
   Layout(std::vector<std::vector<LayoutTensor>> layers, std::uint64_t chunk_elements, std::uint32_t group = 1);
   // The chunk size between the bounds that wastes least; among equals (within 0.5 % of all elements) the largest.
   static std::uint64_t search(const std::vector<std::vector<LayoutTensor>>& layers, std::uint64_t min_elements,

@@ -1,4 +1,4 @@
-// The protocol: chunks, leases, and what ends them.
+// The protocol: chunks, their leases and the end of both.
 #include <terrace/memory/residency.h>
 
 #include <algorithm>
@@ -13,10 +13,10 @@ namespace {
   throw std::logic_error(fmt::format("residency: chunk {} {}", index(chunk), what));
 }
 
-// A request is a few chunks, or a whole layer's, of which a large embedding has a hundred thousand.
+// A request has a few chunks, or all chunks of a layer: a hundred thousand for a large embedding.
 void demand_written_once(std::span<const Use> uses) {
   constexpr std::size_t kFew = 16;
-  const auto refuse = [](const Use& use) { broken(use.chunk, "is written and named twice in one request"); };
+  const auto refuse = [](const Use& use) { broken(use.chunk, "is written, but occurs twice in one request"); };
   if (uses.size() <= kFew) {
     for (const auto& use : uses)
       if (writes(use.access) && std::ranges::count(uses, use.chunk, &Use::chunk) > 1) refuse(use);
@@ -44,12 +44,13 @@ Residency::Residency(Budget budget, EvictionPolicy& policy, std::uint32_t genera
       policy_(policy),
       generations_(generations),
       space_{{Space(budget.device), Space(budget.host), Space(budget.disk)}} {
-  if (generations == 0) throw std::logic_error("residency: a disk place has at least one generation");
+  if (generations == 0) throw std::logic_error("residency: there must be at least one generation");
 }
 
 ChunkId Residency::add_run(std::uint32_t count, std::uint64_t bytes, Kind kind, End end) {
   if (count == 0 || bytes == 0 || bytes % kPageBytes != 0) {
-    throw std::logic_error(fmt::format("residency: a run of {} chunks of {} bytes is not whole pages", count, bytes));
+    throw std::logic_error(
+        fmt::format("residency: a run of {} chunks of {} bytes each is empty or not whole pages", count, bytes));
   }
   const ChunkId first{chunks()};
   const RunId run{static_cast<std::uint32_t>(runs_.size())};
@@ -75,14 +76,14 @@ void Residency::adopt_on_disk(ChunkId chunk) {
 void Residency::reserve_on_disk(ChunkId chunk) { reserve_disk_place(chunk); }
 
 void Residency::demand_grantable(std::span<const Use> uses, Tier tier) const {
-  if (tier == Tier::disk) throw std::logic_error("residency: nothing can be used on disk");
+  if (tier == Tier::disk) throw std::logic_error("residency: chunks cannot be used on the disk");
   for (const auto& use : uses) {
     const Chunk& chunk = at(use.chunk);
-    if (needs_content(use.access) && !chunk.content) broken(use.chunk, "is asked for but has no content");
-    if (chunk.writing) broken(use.chunk, "is asked for while a lease writes it");
+    if (needs_content(use.access) && !chunk.content) broken(use.chunk, "is requested but has no content");
+    if (chunk.writing) broken(use.chunk, "is requested while a lease writes it");
     if (!writes(use.access)) continue;
     for (const Tier t : kAllTiers) {
-      if (chunk.copy[t].pins > 0) broken(use.chunk, "is asked for to be written while it is in use");
+      if (chunk.copy[t].pins > 0) broken(use.chunk, "is requested for writing while it is in use");
     }
   }
   demand_written_once(uses);
@@ -92,7 +93,7 @@ Residency::Granted Residency::acquire(std::span<const Use> uses, Tier tier, cons
   demand_grantable(uses, tier);
   Order order{not_before, moves, tier == Tier::device ? uses : std::span<const Use>{}, {}};
 
-  // What is asked for gives way to nothing; what cannot fit at all is refused before anything happens.
+  // Requested chunks are no victims; a request that can never fit is refused before anything changes.
   auto total = pinned_bytes_[tier];
   for (const auto& use : uses) {
     const ChunkId unit = head(use.chunk, tier);
@@ -127,7 +128,7 @@ Residency::Granted Residency::acquire(std::span<const Use> uses, Tier tier, cons
   for (const auto& use : uses) {
     granted.offsets.push_back(copy(use.chunk, tier).offset);
     granted.after.merge(writes(use.access) ? clocks(use.chunk, tier).busy : clocks(use.chunk, tier).ready);
-    at(use.chunk).content = true;  // what overwrites it comes before whatever is decided from now on
+    at(use.chunk).content = true;  // the overwriting operation precedes everything decided from now on
     set_valid(use.chunk, tier, true);
     at(use.chunk).writing = writes(use.access);
     pin(use.chunk, tier);
@@ -151,8 +152,8 @@ bool Residency::place_all(std::span<const Use> uses, Tier tier, Order& order) {
   });
 }
 
-// The holes are too small though the bytes suffice: the request's own members go too, and come back to a tier without holes.
-// Large units are placed first, because small ones fit between what others have pinned.
+// The free bytes suffice but the holes are too small: the request's own members leave the tier too and come back when it has no
+// holes. Large units are placed first, because small ones fit between the chunks that other leases have pinned.
 bool Residency::clear(std::span<const Use> uses, Tier tier, Order& order) {
   std::vector<ChunkId> units;
   for (const auto& use : uses) {
@@ -165,7 +166,7 @@ bool Residency::clear(std::span<const Use> uses, Tier tier, Order& order) {
   return std::ranges::all_of(units, [&](ChunkId unit) { return copy(unit, tier).placed || room(unit, tier, order); });
 }
 
-// What the host has goes first: once it is uploaded, its host copies can make way for what must be read.
+// Chunks that the host has are uploaded first: then their host copies can be evicted for the chunks that must be read.
 bool Residency::bring_all(std::span<const Use> uses, Tier tier, Order& order) {
   for (const bool on_host : {true, false}) {
     for (const auto& use : uses) {
@@ -179,7 +180,7 @@ bool Residency::bring_all(std::span<const Use> uses, Tier tier, Order& order) {
 
 void Residency::release(std::span<const Use> uses, Tier tier, const Clock& last) {
   for (const auto& use : uses) {
-    if (copy(use.chunk, tier).pins == 0) broken(use.chunk, "is released but not held");
+    if (copy(use.chunk, tier).pins == 0) broken(use.chunk, "is released but not leased");
     if (at(use.chunk).writing != writes(use.access)) broken(use.chunk, "is released with another access than it was granted");
   }
   for (const auto& use : uses) {

@@ -1,13 +1,13 @@
 // Which tiers hold valid bytes of each chunk, and what must move for the next use. Pure: no thread, no I/O, no clock.
 //
-// Every decision (move, victim, place) is taken when it is asked for, in program order, as if everything decided before
-// had already happened. What makes that true is the clocks: every move and every grant carries the clock of operations it
-// must wait for. A completion changes nothing here, so a simulator and an executor that ask the same questions get
-// the same answers, and what was planned is what happens.
+// Every decision (move, victim, place) is made in the call that needs it, in program order, as if all earlier decisions had
+// already been carried out. Clocks make this correct: every move and every grant carries the clock of operations that it must
+// wait for. A completion changes nothing here, so a simulator and an executor that make the same calls get the same answers,
+// and a run does what was planned.
 //
 // Owner:   one executor, simulator or chunk manager. Threads: none of its own; the owner serialises (one mutex).
 // Errors:  DoesNotFit when a request cannot be placed; moves already emitted stay valid and must be carried out.
-//          std::logic_error for a broken protocol (reading a chunk without content, releasing what is not held).
+//          std::logic_error for a broken protocol (reading a chunk without content, releasing a chunk that is not held).
 #pragma once
 
 #include <array>
@@ -42,46 +42,47 @@ struct Traffic {
 
 class Residency {
  public:
-  // `generations`: disk places of state chunks (not gradients, not activations) are this many times their bytes, generation
-  // g at offset + g · bytes, so that a commit can be copy-on-write.
+  // `generations`: a state chunk (not a gradient or an activation) has a disk place of this many times its bytes, with
+  // generation g at offset + g · bytes, so that a commit can be copy-on-write.
   Residency(Budget budget, EvictionPolicy& policy, std::uint32_t generations = 1);
 
   // A run of `count` chunks of `bytes` each (page multiples), without content. Ids are consecutive from the returned one.
-  // `end` is where its places are taken. A chunk on disk keeps one place from its first write until drop().
+  // `end`: the end of each space from which its places are taken. On disk a chunk keeps one place from its first write until
+  // drop().
   ChunkId add_run(std::uint32_t count, std::uint64_t bytes, Kind kind, End end);
   ChunkId add(std::uint64_t bytes, Kind kind, End end) { return add_run(1, bytes, kind, end); }
-  // Content that is on disk already (resume): valid there, at a place reserved now.
+  // For resume: reserves the chunk's place on disk and marks its content as valid there.
   void adopt_on_disk(ChunkId chunk);
   // Reserves a disk place for the chunk now, so that a commit can never run out of space in the middle.
   void reserve_on_disk(ChunkId chunk);
 
   struct Granted {
     std::vector<std::uint64_t> offsets;  // of each use, in the tier's space
-    Clock after;                         // when all content is there and all places are free of earlier users
+    Clock after;                         // reached once all content has arrived and all earlier users of the places are done
   };
-  // All or nothing: every use at `tier` (device or host), pinned until release. Emits the moves that bring content and make
-  // room. `not_before` joins the clock of every move emitted (what paces prefetching). Chunks of one run are granted contiguous
-  // places on the device. Order: (1) take what is there, (2) make room, evicting what is not asked for, (3) if holes are
-  // too small though bytes suffice, clear the tier of everything unpinned and place all anew, (4) else DoesNotFit.
-  // A chunk asked for to be overwritten loses its old content at once, also when the request then does not fit.
+  // All or nothing: gives every use a place in `tier` (device or host) and pins it until release(). Emits the moves that bring
+  // content and make room; each also waits for `not_before`, which paces prefetching. Chunks of one run get contiguous places
+  // on the device. Steps: (1) take what is there, (2) make room by evicting other chunks, (3) if the bytes suffice but every
+  // hole is too small, evict everything unpinned and place all uses again, (4) else DoesNotFit. A chunk to be overwritten loses
+  // its old content at once, even if the request then does not fit.
   Granted acquire(std::span<const Use> uses, Tier tier, const Clock& not_before, std::vector<Move>& moves);
-  // The uses end; `last` is the clock of the operation that used them (what later movers must wait for). A written chunk is
-  // valid in this tier only, all other copies are given up.
+  // Ends the uses; `last` is the clock of the operation that used them, for which later moves wait. A written chunk is then
+  // valid in this tier only; its other copies are dropped.
   void release(std::span<const Use> uses, Tier tier, const Clock& last);
-  // A hint: brings content into `tier` (through the host where needed) if that costs nothing needed sooner. Returns whether it
-  // is (going to be) there.
+  // A hint: brings content into `tier` (through the host if needed) unless that evicts something needed sooner. True if the
+  // content is there or on its way.
   bool prefetch(ChunkId chunk, Tier tier, const Clock& not_before, std::vector<Move>& moves);
-  // A hint, too, of a chunk without content: takes a place for what will be written there, if that costs nothing needed sooner
-  // and nobody's place on the host, so that whoever writes it need not wait for others to leave. Until then the place may be
-  // taken for something else, as any that is not in use. Not where a disk is below the host. False: it may be asked for again.
+  // A hint for a chunk without content: reserves its place now, so that the write need not wait for evictions. Only if that
+  // evicts nothing needed sooner, and nothing from the host. The place may be taken again, like any place that is not in use.
+  // With a disk tier below the host it does nothing and returns true. False: no place now; it may be called again.
   bool place_ahead(ChunkId chunk, Tier tier, const Clock& not_before, std::vector<Move>& moves);
-  // The opposite hint: the chunk's place on the device is given up now, its content is sent down where nothing else holds it.
-  // Room is made below as an eviction makes it. A chunk in use or without a place stays as it is, and so does one for which
-  // there is no room below. Returns whether it is (going to be) gone.
+  // The opposite hint: frees the chunk's place on the device now, and sends its content down if no other tier has it, making
+  // room below as an eviction does. Does nothing if the chunk is in use or there is no room below. True if the chunk is not on
+  // the device any more, or on its way out.
   bool offload(ChunkId chunk, const Clock& not_before, std::vector<Move>& moves);
-  // The content is dead: every copy is given up, nothing is written back. Disk places of state chunks stay reserved.
+  // Drops the content: all copies, without writing back. Disk places of state chunks stay reserved.
   void drop(ChunkId chunk);
-  // Makes the disk copy valid without giving up others (a commit). No move when it already is.
+  // Makes the disk copy valid and keeps the other copies (for a commit). Emits no move if it already is.
   void flush(ChunkId chunk, const Clock& not_before, std::vector<Move>& moves);
 
   [[nodiscard]] bool valid(ChunkId chunk, Tier tier) const { return copy(chunk, tier).valid; }
@@ -92,7 +93,7 @@ class Residency {
   [[nodiscard]] const Space& space(Tier tier) const { return space_[tier]; }
   [[nodiscard]] const Traffic& traffic() const { return traffic_; }
   [[nodiscard]] std::uint32_t chunks() const { return static_cast<std::uint32_t>(chunks_.size()); }
-  [[nodiscard]] const Clock& issued() const { return issued_; }  // how many moves each lane was given so far
+  [[nodiscard]] const Clock& issued() const { return issued_; }  // how many moves each lane has been given
   // The invariants: places within budget and disjoint, a chunk with content is valid somewhere, a pinned chunk has its place,
   // a run's device places are contiguous, space totals match. Throws std::logic_error that names the chunk.
   void check() const;
@@ -107,23 +108,23 @@ class Residency {
     std::uint32_t pins = 0;
     std::uint64_t offset = 0;
   };
-  // Kept apart from it: clocks are long, and whoever looks for a victim passes over thousands of copies and reads no clock.
+  // Kept apart from Copy: clocks are large, and the search for a victim scans thousands of copies without reading clocks.
   struct Clocks {
     Clock ready;  // the operations that produce the content
-    Clock busy;   // all operations that touch the place, those of `ready` and of earlier occupants included
+    Clock busy;   // all operations that touch the place, including those of `ready` and of earlier occupants
   };
-  // What is placed and evicted as one: a run on the device, a chunk elsewhere. Named by its first chunk.
+  // What is placed and evicted together: on the device a run, elsewhere a chunk. Named by its first chunk.
   struct Unit {
     std::uint32_t pins = 0;
-    std::uint32_t valid = 0, only = 0;                                  // chunks of it that are valid here; and nowhere else
+    std::uint32_t valid = 0, only = 0;                                  // its chunks that are valid here; and only here
     std::array<std::uint32_t, kLeavings> listed{kUnlisted, kUnlisted};  // positions in evictable_
-    bool held = false;                                                  // a part of the request being decided: no victim
-    bool promised = false;                                              // place_ahead(): kept though nothing is there yet
+    bool held = false;                                                  // part of the current request: must not be evicted
+    bool promised = false;                                              // place_ahead(): keeps its place without content
   };
   struct Chunk {
     RunId run{};
     bool content = false;
-    bool writing = false;       // a lease that writes has it
+    bool writing = false;       // leased for writing
     bool kept_on_disk = false;  // the disk place outlives the content
     bool spare = false;         // in spare_on_disk_
     PerTier<Copy> copy;
@@ -140,11 +141,11 @@ class Residency {
     Tier tier{};
     std::uint64_t bytes = 0, missing_bytes = 0;
   };
-  // One call's context: where moves go and what paces them.
+  // The context of one call: where its moves go, and what they wait for.
   struct Order {
     const Clock& not_before;
     std::vector<Move>& moves;
-    std::span<const Use> sources;      // uses whose host copies may be pushed to disk when nothing else can give way
+    std::span<const Use> sources;      // uses whose host copies may go to disk if nothing else can be evicted
     std::optional<Shortage> shortage;  // why it failed
   };
   struct Victims {
@@ -162,25 +163,25 @@ class Residency {
   [[nodiscard]] std::span<const ChunkId> members(ChunkId head, Tier t) const;
   [[nodiscard]] std::uint64_t place_bytes(ChunkId c, Tier t) const;  // of one chunk
   [[nodiscard]] std::uint64_t unit_bytes(ChunkId head, Tier t) const { return members(head, t).size() * place_bytes(head, t); }
-  [[nodiscard]] bool counts(Tier t) const { return t != Tier::disk || !budget_.commit_only; }  // content there is kept
+  [[nodiscard]] bool counts(Tier t) const { return t != Tier::disk || !budget_.commit_only; }  // its copies count as kept
   [[nodiscard]] bool valid_elsewhere(ChunkId c, Tier t) const;
-  // Every content of the unit is valid elsewhere.
+  // All content of the unit is valid elsewhere, too.
   [[nodiscard]] bool free_to_give_up(ChunkId head, Tier t) const { return at(head).unit[t].only == 0; }
 
   // Places (residency_places.cpp)
   void place(ChunkId head, Tier t, const Space::Reserved& reserved);
   void unplace(ChunkId head, Tier t);
   void settle(ChunkId head, Tier t);  // frees a place that nothing needs
-  void relist(ChunkId head, Tier t);  // keeps evictable_ true
+  void relist(ChunkId head, Tier t);  // updates evictable_
   void list(ChunkId head, Tier t, Leaving leaving, bool evictable);
-  void set_valid(ChunkId c, Tier t, bool valid);  // and what is counted of it
+  void set_valid(ChunkId c, Tier t, bool valid);  // and the unit's counts
   void hold(ChunkId head, Tier t, bool held);
   void pin(ChunkId c, Tier t);
   void unpin(ChunkId c, Tier t);
   void give_up(ChunkId c, Tier t);
   void reserve_disk_place(ChunkId c);
   void keep_on_disk(ChunkId c, bool kept);
-  void list_spare(ChunkId c);  // keeps spare_on_disk_ true
+  void list_spare(ChunkId c);  // updates spare_on_disk_
 
   // Moves and room for them (residency_room.cpp); false: Order::shortage says why
   void emit(ChunkId c, Tier from, Tier to, Order& order);
@@ -206,11 +207,11 @@ class Residency {
   std::vector<Run> runs_;
   std::vector<Chunk> chunks_;
   std::vector<PerTier<Clocks>> clocks_;  // by chunk
-  std::vector<ChunkId> ids_;             // 0, 1, 2, …: what members() gives spans of
+  std::vector<ChunkId> ids_;             // 0, 1, 2, …: members() returns spans of it
   PerTier<Space> space_;
-  // Units with a place, neither pinned nor held, and those of them that are free to give up; disk: unused.
+  // By Leaving: units with a place that are neither pinned nor held, and those of them that are free to give up. Disk: unused.
   std::array<PerTier<std::vector<ChunkId>>, kLeavings> evictable_;
-  // Chunks whose content on the disk is elsewhere, too, and whose places there are not kept: a full disk's victims.
+  // Chunks on the disk whose content is elsewhere, too, and whose disk places are not kept: the victims of a full disk.
   std::set<ChunkId> spare_on_disk_;
   PerTier<std::uint64_t> pinned_bytes_{};
   Traffic traffic_;

@@ -1,4 +1,4 @@
-// The invariants, and the refusal as the user reads it.
+// The invariants, and the text of a refusal.
 #include <algorithm>
 #include <array>
 #include <stdexcept>
@@ -19,7 +19,7 @@ DoesNotFit Residency::does_not_fit(const Shortage& shortage) const {
   std::ranges::stable_sort(pinned, std::greater{}, [](const auto& p) { return p.first; });
 
   const Tier tier = shortage.tier;
-  auto text = fmt::format("{} tier: {} asked for do not fit, {} are missing\n  budget {}, {} taken", name_of(tier),
+  auto text = fmt::format("{} tier: a request of {} does not fit, {} are missing\n  budget {}, {} reserved", name_of(tier),
                           format_bytes(shortage.bytes), format_bytes(shortage.missing_bytes), format_bytes(budget_.of(tier)),
                           format_bytes(space_[tier].reserved_bytes()));
   for (std::size_t k = 0; k < 3 && pinned[k].first > 0; ++k) {
@@ -35,7 +35,8 @@ void Residency::check() const {
   std::vector<std::pair<Range, ChunkId>> places;
   for (const ChunkId c : ids_) {
     const bool spare = copy(c, Tier::disk).valid && !at(c).kept_on_disk && valid_elsewhere(c, Tier::disk);
-    demand(spare == at(c).spare && spare == spare_on_disk_.contains(c), c, Tier::disk, "spare and not listed, or the reverse");
+    demand(spare == at(c).spare && spare == spare_on_disk_.contains(c), c, Tier::disk,
+           "it is spare but not listed, or listed but not spare");
   }
   for (const Tier t : kAllTiers) {
     places.clear();
@@ -45,14 +46,14 @@ void Residency::check() const {
       const Chunk& chunk = at(c);
       const Copy& here = chunk.copy[t];
       const bool valid_somewhere = std::ranges::any_of(chunk.copy, &Copy::valid);
-      demand(chunk.content == valid_somewhere, c, t, "content without a valid copy, or a valid copy of nothing");
-      demand(!here.valid || here.placed, c, t, "valid without a place");
+      demand(chunk.content == valid_somewhere, c, t, "it has content but no valid copy, or a valid copy but no content");
+      demand(!here.valid || here.placed, c, t, "it is valid but has no place");
       const Clocks& times = clocks(c, t);
       Clock busy = times.busy;
       busy.merge(times.ready);
-      demand(busy == times.busy, c, t, "produced by an operation that does not keep it busy");
-      demand(here.pins == 0 || here.valid, c, t, "pinned without content");
-      demand(!chunk.writing || here.pins == 0 || here.pins == 1, c, t, "written by one lease, pinned by another");
+      demand(busy == times.busy, c, t, "its clock `busy` does not include its clock `ready`");
+      demand(here.pins == 0 || here.valid, c, t, "it is pinned but not valid");
+      demand(!chunk.writing || here.pins == 0 || here.pins == 1, c, t, "one lease writes it while another has it pinned");
       const ChunkId first = head(c, t);
       if (t == Tier::device) {
         const auto at_offset = copy(first, t).offset + (index(c) - index(first)) * bytes_of(c);
@@ -72,17 +73,18 @@ void Residency::check() const {
         valid += copy(m, t).valid ? 1 : 0;
         only += t != Tier::disk && copy(m, t).valid && !valid_elsewhere(m, t) ? 1 : 0;
       }
-      demand(valid == unit.valid && only == unit.only, c, t, "what is valid in the unit is counted wrong");
-      demand(pins == unit.pins, c, t, "pins of the unit and of its chunks differ");
-      demand(!unit.held, c, t, "held after its request was decided");
-      demand(here.placed || !unit.promised, c, t, "promised and without a place");
+      demand(valid == unit.valid && only == unit.only, c, t, "the unit's counts of valid chunks are wrong");
+      demand(pins == unit.pins, c, t, "the pins of the unit and of its chunks differ");
+      demand(!unit.held, c, t, "it is still held after its request");
+      demand(here.placed || !unit.promised, c, t, "it is promised but has no place");
       demand(!here.placed || valid > 0 || unit.promised || (t == Tier::disk && chunk.kept_on_disk), c, t,
-             "a place that nothing needs");
+             "it has a place that is not needed");
       const bool evictable = t != Tier::disk && here.placed && pins == 0;
       for (std::size_t which = 0; which < kLeavings; ++which) {
         const bool in_list = evictable && (which == static_cast<std::size_t>(Leaving::any) || only == 0);
-        demand(in_list == (unit.listed[which] != kUnlisted), c, t, "evictable and not listed, or the reverse");
-        demand(!in_list || evictable_[which][t].at(unit.listed[which]) == c, c, t, "listed at another place");
+        demand(in_list == (unit.listed[which] != kUnlisted), c, t,
+               "it is evictable but not listed, or listed but not evictable");
+        demand(!in_list || evictable_[which][t].at(unit.listed[which]) == c, c, t, "its position in the list is wrong");
         listed[which] += in_list ? 1 : 0;
       }
       if (pins > 0) pinned += unit_bytes(c, t);
@@ -90,8 +92,9 @@ void Residency::check() const {
     std::ranges::sort(places, {}, [](const auto& p) { return p.first.offset; });
     for (std::size_t i = 0; i < places.size(); ++i) {
       const auto& [range, c] = places[i];
-      demand(range.offset + range.bytes <= budget_.of(t), c, t, "beyond the budget");
-      demand(i == 0 || places[i - 1].first.offset + places[i - 1].first.bytes <= range.offset, c, t, "overlaps another chunk");
+      demand(range.offset + range.bytes <= budget_.of(t), c, t, "its place exceeds the budget");
+      demand(i == 0 || places[i - 1].first.offset + places[i - 1].first.bytes <= range.offset, c, t,
+             "its place overlaps that of another chunk");
     }
     if (bytes != space_[t].reserved_bytes() || pinned != pinned_bytes_[t] || listed[0] != evictable_[0][t].size() ||
         listed[1] != evictable_[1][t].size()) {

@@ -1,4 +1,4 @@
-// Where chunks lie: taking and giving back places, and the bookkeeping of who may be evicted.
+// Places of chunks: taking and freeing them, and the lists of evictable units.
 #include <algorithm>
 #include <utility>
 
@@ -65,8 +65,8 @@ void Residency::place(ChunkId head, Tier t, const Space::Reserved& reserved) {
   relist(head, t);
 }
 
-// Whatever still touches a place goes with it: the next occupant waits for it. Each chunk of a run gives back its own part,
-// so that the next occupant of one does not wait for the users of all.
+// A freed place keeps the clock of its last operations: the next occupant waits for them. Each chunk of a run frees its own
+// part, so that the next occupant of one part does not wait for the users of all.
 void Residency::unplace(ChunkId head, Tier t) {
   for (const ChunkId c : members(head, t)) {
     auto& here = copy(c, t);
@@ -141,7 +141,7 @@ void Residency::reserve_disk_place(ChunkId c) {
   keep_on_disk(c, true);
   if (copy(c, Tier::disk).placed) return;
   const Clock now;
-  std::vector<Move> none;  // making room on disk only gives up copies that are valid elsewhere
+  std::vector<Move> none;  // making room on disk only drops copies that are also valid in another tier
   Order order{now, none, {}, {}};
   if (room(c, Tier::disk, order)) return;
   keep_on_disk(c, false);

@@ -1,4 +1,4 @@
-// Prefetching, of content and of places: feasible as a whole, and worth every victim, or nothing happens.
+// Prefetching of content and of places: done only if it is possible as a whole and every victim is needed later than the chunk.
 #include <algorithm>
 #include <stdexcept>
 
@@ -14,7 +14,7 @@ bool has_room(const Holes& holes, std::uint64_t bytes) {
 }  // namespace
 
 bool Residency::prefetch(ChunkId chunk, Tier tier, const Clock& not_before, std::vector<Move>& moves) {
-  if (tier == Tier::disk) throw std::logic_error("residency: content is brought to disk by flush()");
+  if (tier == Tier::disk) throw std::logic_error("residency: prefetch() to disk; use flush()");
   if (!at(chunk).content) return false;
   if (at(chunk).writing || copy(chunk, tier).valid) return copy(chunk, tier).valid;
   const auto victims = plan_prefetch(chunk, tier);
@@ -29,9 +29,9 @@ bool Residency::prefetch(ChunkId chunk, Tier tier, const Clock& not_before, std:
 }
 
 bool Residency::place_ahead(ChunkId chunk, Tier tier, const Clock& not_before, std::vector<Move>& moves) {
-  if (tier == Tier::disk) throw std::logic_error("residency: places on disk are taken by reserve_on_disk()");
-  // With a disk below, whoever leaves the device early may push others from the host there: measured in plans, that costs more
-  // than it saves.
+  if (tier == Tier::disk) throw std::logic_error("residency: place_ahead() on disk; use reserve_on_disk()");
+  // With a disk below the host, a chunk that leaves the device early may push others from the host to the disk: measured in
+  // plans, that costs more than it saves.
   const bool has_disk = budget_.disk > 0 && !budget_.commit_only;
   if (has_disk || copy(chunk, tier).placed) return true;
   if (at(chunk).content) return false;
@@ -44,7 +44,7 @@ bool Residency::place_ahead(ChunkId chunk, Tier tier, const Clock& not_before, s
   return true;
 }
 
-// In the order of the plan, so that every place it found is found again.
+// Evicts in the order of the plan, so that it finds the same places again.
 bool Residency::evict_all(const Victims& victims, Order& order) {
   return std::ranges::all_of(victims.host, [&](ChunkId victim) { return evict(victim, Tier::host, order); }) &&
          std::ranges::all_of(victims.device, [&](ChunkId victim) { return evict(victim, Tier::device, order); });
@@ -63,10 +63,10 @@ std::optional<Residency::Victims> Residency::plan_prefetch(ChunkId chunk, Tier t
       victims.device.push_back(*victim);
     }
   }
-  // 2. What the host must take: the only copies of the device's victims, then the chunk itself, if it is for the host or comes
-  // through it.
+  // 2. The bytes that the host must take: the only copies of the device's victims, then the chunk itself, if it is prefetched
+  // to the host or through it.
   std::vector<ChunkId> coming;
-  std::vector<ChunkId> spared{chunk};  // their host copies are sources, or are what makes a device victim free to go
+  std::vector<ChunkId> spared{chunk};  // their host copies are sources, or let a device victim leave without a move
   for (const ChunkId victim : victims.device) {
     for (const ChunkId c : members(victim, Tier::device)) {
       spared.push_back(c);
@@ -76,16 +76,16 @@ std::optional<Residency::Victims> Residency::plan_prefetch(ChunkId chunk, Tier t
   if ((at(chunk).content || tier == Tier::host) && !copy(chunk, Tier::host).valid) coming.push_back(chunk);
   if (coming.empty()) return victims;
 
-  // 3. Room for it, with the very steps that will be carried out.
+  // 3. Room for those bytes, tried with the same steps that will be carried out.
   const auto fits_in = [&](const Holes& holes) {
-    if (coming.size() == 1) return has_room(holes, bytes_of(coming.front()));  // most often: nothing has to be tried on a copy
+    if (coming.size() == 1) return has_room(holes, bytes_of(coming.front()));  // the usual case, which needs no copy
     Holes trial = holes;
     return std::ranges::all_of(coming, [&](ChunkId c) {
       return trial.take(bytes_of(c), budget_.host == kUnlimited ? End::low : run_of(c).end).has_value();
     });
   };
   if (fits_in(space_[Tier::host].holes())) return victims;
-  if (!at(chunk).content) return std::nullopt;  // a place is worth nobody's place on the host
+  if (!at(chunk).content) return std::nullopt;  // a place without content is not worth an eviction from the host
   Holes host = space_[Tier::host].holes(), disk = space_[Tier::disk].holes();
   while (!fits_in(host)) {
     const auto victim = worthwhile_victim(Tier::host, chunk, spared, victims.host);

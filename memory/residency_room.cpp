@@ -1,4 +1,4 @@
-// How content gets from tier to tier, and who makes room for it.
+// Moves content from tier to tier and makes room for it.
 #include <algorithm>
 
 #include <terrace/memory/residency.h>
@@ -19,7 +19,7 @@ void Residency::emit(ChunkId c, Tier from, Tier to, Order& order) {
   order.moves.push_back(move);
 }
 
-// Disk and device never meet: either way goes through the host, where the copy stays as a cached one.
+// Bytes between disk and device always go through the host, where the copy stays cached.
 bool Residency::bring(ChunkId c, Tier to, Order& order) {
   if (copy(c, to).valid) return true;
   if (!copy(c, to).placed && !room(head(c, to), to, order)) return false;
@@ -32,15 +32,16 @@ bool Residency::bring(ChunkId c, Tier to, Order& order) {
   return true;
 }
 
-// The last valid copy of content is never given up. First what lies elsewhere too is forgotten; only then is the rest written
-// down, because making room below may push copies of this very unit further, and must see which of them count.
+// The last valid copy of content is never dropped. First the copies that are also valid in another tier are dropped; only then
+// the rest is moved down, because making room below may evict copies of this unit there, and must see which of them are the
+// last.
 bool Residency::evict(ChunkId head, Tier t, Order& order) {
   for (const ChunkId c : members(head, t)) {
     if (valid_elsewhere(c, t)) set_valid(c, t, false);
   }
   for (const ChunkId c : members(head, t)) {
     if (!copy(c, t).valid) continue;
-    if (t == Tier::host && budget_.commit_only) {  // nothing is below the host
+    if (t == Tier::host && budget_.commit_only) {  // no tier is below the host
       order.shortage = Shortage{t, place_bytes(c, t), place_bytes(c, t)};
       return false;
     }
@@ -53,7 +54,7 @@ bool Residency::evict(ChunkId head, Tier t, Order& order) {
 
 bool Residency::room(ChunkId head, Tier t, Order& order) {
   const auto bytes = unit_bytes(head, t);
-  bool only_free = false;  // once the tier below took nothing, only what costs no room there can go
+  bool only_free = false;  // after the tier below had no room: only units that need no room there can leave
   for (;;) {
     if (const auto reserved = space_[t].reserve(bytes, run_of(head).end)) {
       place(head, t, *reserved);
@@ -61,7 +62,7 @@ bool Residency::room(ChunkId head, Tier t, Order& order) {
     }
     const auto victim = next_victim(t, only_free, order);
     if (!victim) {
-      // When the tier below was the obstacle it has said so already; a tier that does not exist is none.
+      // If the tier below had no room, it has reported the shortage already; a tier that does not exist reports none.
       if (!only_free || budget_.of(order.shortage->tier) == 0) {
         order.shortage = Shortage{t, bytes, bytes - space_[t].largest_hole()};
       }
@@ -81,7 +82,7 @@ std::optional<ChunkId> Residency::next_victim(Tier t, bool only_free, const Orde
   if (const auto& units = evictable_[static_cast<std::size_t>(leaving)][t]; !units.empty())
     return policy_.victim_among(t, leaving, units, anyone);
   if (t != Tier::host) return std::nullopt;
-  // Nothing else is left: what the request will bring to the device goes to disk meanwhile, the last to be brought first.
+  // No other victim is left: host copies of the request itself go to disk for now, starting with the one that is uploaded last.
   for (auto use = order.sources.rbegin(); use != order.sources.rend(); ++use) {
     const Unit& unit = at(use->chunk).unit[t];
     if (unit.held && unit.pins == 0 && copy(use->chunk, t).placed && (!only_free || free_to_give_up(use->chunk, t))) {

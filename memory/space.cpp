@@ -36,7 +36,7 @@ void Holes::give(Range range) {
   const auto end_of = [](const Range& r) { return r.offset + r.bytes; };
   const bool has_previous = next != ranges_.begin(), has_next = next != ranges_.end();
   if ((has_previous && end_of(*std::prev(next)) > range.offset) || (has_next && next->offset < end_of(range))) {
-    throw std::logic_error(fmt::format("space: bytes {}..{} are given back twice", range.offset, end_of(range)));
+    throw std::logic_error(fmt::format("space: bytes {}..{} are freed twice", range.offset, end_of(range)));
   }
   const bool joins_previous = has_previous && end_of(*std::prev(next)) == range.offset;
   const bool joins_next = has_next && next->offset == end_of(range);
@@ -61,7 +61,7 @@ std::uint64_t Holes::largest() const {
 Space::Space(std::uint64_t capacity_bytes) : capacity_bytes_(capacity_bytes), holes_(capacity_bytes) {}
 
 std::optional<Space::Reserved> Space::reserve(std::uint64_t bytes, End end) {
-  if (bytes == 0) throw std::logic_error("space: nothing cannot be reserved");
+  if (bytes == 0) throw std::logic_error("space: 0 bytes cannot be reserved");
   const auto offset = holes_.take(bytes, capacity_bytes_ == kUnlimited ? End::low : end);
   if (!offset) return std::nullopt;
   const auto first = *offset, last = *offset + bytes;
@@ -69,7 +69,7 @@ std::optional<Space::Reserved> Space::reserve(std::uint64_t bytes, End end) {
   peak_bytes_ = std::max(peak_bytes_, reserved_bytes_);
   extent_bytes_ = std::max(extent_bytes_, last);
 
-  // The new occupant inherits the clocks of the bytes it covers; what sticks out on either side stays recorded.
+  // The new occupant inherits the clocks of the bytes that it covers; the parts outside on either side stay recorded.
   Reserved reserved{{first, bytes}, {}};
   auto it = touched_.upper_bound(first);
   if (it != touched_.begin() && std::prev(it)->second.first > first) --it;

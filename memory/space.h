@@ -1,8 +1,8 @@
-// The address space of one tier: which byte ranges are reserved, and which operations last touched each range, so that
-// a range can be promised again before its last user is done: the new occupant waits for the clock it is given.
+// The address space of one tier: which byte ranges are reserved, and which operations last touched each range. So a range can
+// be reserved again before its last user has finished: the new occupant waits for the clock that reserve() returns.
 //
-// Pure: no memory, no threads. Owner: Residency, one a tier.
-// Errors:  reserve() gives nothing when no hole is large enough; the caller evicts and asks again.
+// Pure: no memory, no threads. Owner: Residency, one per tier.
+// Errors:  reserve() returns nullopt if no hole is large enough; the caller evicts and calls again.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace terrace {
 
-// State fills a space from its low end, activations from its high end: two kinds of lifetime, no fragments between them.
+// State fills a space from its low end, activations from its high end, so that their different lifetimes cause no fragments.
 enum class End : std::uint8_t { low, high };
 
 struct Range {
@@ -23,13 +23,13 @@ struct Range {
   friend bool operator==(const Range&, const Range&) = default;
 };
 
-// The free ranges of a tier, ascending and coalesced. A value: a what-if is tried on a copy.
+// The free ranges of a tier, ascending and coalesced. A value: try a placement on a copy.
 class Holes {
  public:
   explicit Holes(std::uint64_t capacity_bytes);
-  // First fit from the low end, or from the high end the topmost bytes of the first fit downwards.
+  // The first fit, searching from `end`: the lowest bytes of the hole, or the topmost ones from the high end.
   std::optional<std::uint64_t> take(std::uint64_t bytes, End end);
-  void give(Range range);  // std::logic_error when a part of it is free already
+  void give(Range range);  // std::logic_error if a part of it is free already
   [[nodiscard]] std::uint64_t largest() const;
   [[nodiscard]] const std::vector<Range>& ranges() const { return ranges_; }
 
@@ -39,19 +39,19 @@ class Holes {
 
 class Space {
  public:
-  explicit Space(std::uint64_t capacity_bytes);  // kUnlimited: grows at need, from the low end only
+  explicit Space(std::uint64_t capacity_bytes);  // kUnlimited: grows as needed, at the low end only
 
   struct Reserved {
     Range range;
     Clock after;  // do not touch the range before this
   };
   std::optional<Reserved> reserve(std::uint64_t bytes, End end);
-  // The range may be a part of what was reserved: the chunks of a run are given back one by one, each with its own clock.
+  // The range may be a part of what was reserved: the chunks of a run are freed one by one, each with its own clock.
   void free(Range range, const Clock& last_use);
 
   [[nodiscard]] std::uint64_t reserved_bytes() const { return reserved_bytes_; }
   [[nodiscard]] std::uint64_t peak_bytes() const { return peak_bytes_; }
-  [[nodiscard]] std::uint64_t extent_bytes() const { return extent_bytes_; }  // highest address ever promised: what to allocate
+  [[nodiscard]] std::uint64_t extent_bytes() const { return extent_bytes_; }  // highest address ever reserved: what to allocate
   [[nodiscard]] std::uint64_t largest_hole() const { return holes_.largest(); }
   [[nodiscard]] const Holes& holes() const { return holes_; }
   void check() const;  // throws std::logic_error when an invariant is broken

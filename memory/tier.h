@@ -27,15 +27,15 @@ struct PerTier : std::array<T, kTiers> {
   const T& operator[](Tier t) const { return std::array<T, kTiers>::operator[](index(t)); }
 };
 
-// One byte budget a tier; kUnlimited means no cap, 0 means that the tier does not exist.
+// One byte budget per tier; kUnlimited means no cap, 0 means that the tier does not exist.
 struct Budget {
   std::uint64_t device = kUnlimited, host = kUnlimited, disk = 0;
-  bool commit_only = false;  // the disk takes commits and is no place for what is evicted
+  bool commit_only = false;  // the disk only takes commits; nothing is evicted to it
   [[nodiscard]] std::uint64_t of(Tier t) const { return t == Tier::device ? device : t == Tier::host ? host : disk; }
 };
 
 // A lane is a FIFO of operations that complete in order. The n-th operation of a lane is done when its timeline has
-// reached n (counting from 1), so "everything up to here" is one number a lane.
+// reached n (counting from 1), so "everything up to here" is one number per lane.
 enum class Lane : std::uint8_t { compute, update, upload, download, read, write, communication, message };
 // From Lane::message on: messages between ranks of a pipeline, one lane for each direction, peer and payload.
 inline constexpr std::size_t kPeerLanes = 16, kLanes = 7 + kPeerLanes;

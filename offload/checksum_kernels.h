@@ -1,6 +1,6 @@
-// XXH3-64 for each instruction set: the same number, at another speed.
+// XXH3-64 for each instruction set: all give the same number, at different speeds.
 //
-// Threads: any. Errors: none; one that this processor does not have must not be called.
+// Threads: any. Errors: none; a kernel must not be called on a processor without its instructions.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +14,6 @@ std::uint64_t checksum_baseline(const std::byte* data, std::size_t bytes);
 std::uint64_t checksum_avx2(const std::byte* data, std::size_t bytes);
 std::uint64_t checksum_avx512(const std::byte* data, std::size_t bytes);
 
-std::vector<ChecksumKernel> checksum_kernels();  // those that run here, the fastest one last
+std::vector<ChecksumKernel> checksum_kernels();  // those that this processor runs, the fastest one last
 
 }  // namespace terrace

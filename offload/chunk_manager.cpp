@@ -24,12 +24,15 @@ std::uint64_t whole_pages(std::uint64_t bytes) { return bytes / kPageBytes * kPa
 Budget budget_of(const OffloadOptions& options) {
   const bool disk = !options.nvme_paths.empty();
   if (disk && options.nvme_bytes < kPageBytes)
-    throw Error("nvme_paths are given, but nvme_bytes is 0\n  say how much of the disk is the tier's", Exit::usage);
+    throw Error("nvme_paths are given, but nvme_bytes is 0\n  set nvme_bytes to the size of the disk tier", Exit::usage);
   if (!disk && options.nvme_bytes != 0)
-    throw Error("nvme_bytes is given, but no nvme_paths\n  name a folder on a disk, or leave nvme_bytes at 0", Exit::usage);
-  if (options.device_bytes == kUnlimited || options.host_bytes == kUnlimited || options.nvme_bytes == kUnlimited) {
-    throw Error("a chunk manager allocates its tiers at once: device_bytes, host_bytes and nvme_bytes need a number",
+    throw Error("nvme_bytes is given, but nvme_paths is empty\n  give a folder on a disk, or leave nvme_bytes at 0",
                 Exit::usage);
+  if (options.device_bytes == kUnlimited || options.host_bytes == kUnlimited || options.nvme_bytes == kUnlimited) {
+    throw Error(
+        "a chunk manager allocates its tiers at once, so they cannot be unlimited\n  give a size for device_bytes, host_bytes "
+        "and nvme_bytes",
+        Exit::usage);
   }
   return {whole_pages(options.device_bytes), whole_pages(options.host_bytes), disk ? whole_pages(options.nvme_bytes) : 0};
 }
@@ -69,14 +72,14 @@ struct ChunkManager::Impl {
                                                  .held = disk});
   }
 
-  // Who holds a chunk: many readers, or one writer.
+  // The leases of a chunk: many readers, or one writer.
   struct Holders {
     std::uint32_t readers = 0;
     bool writer = false;
     [[nodiscard]] bool allow(Access access) const { return !writer && (!writes(access) || readers == 0); }
   };
 
-  // `claimed`: what the asker holds already.
+  // `claimed`: the uses that the caller holds already.
   [[nodiscard]] bool free_for(std::span<const Use> uses, std::span<const ChunkId> claimed) const {
     return std::ranges::all_of(uses, [&](const Use& use) {
       return holders.at(index(use.chunk)).allow(use.access) || std::ranges::find(claimed, use.chunk) != claimed.end();
@@ -116,7 +119,7 @@ struct ChunkManager::Impl {
   };
   const std::unique_ptr<OwnDevice> own;
   Device& device;
-  // What the kernel may still use after a request of the mover's was given up: shared with it.
+  // Shared with the mover: the kernel may still use it after one of the mover's requests missed its deadline.
   struct Disk {
     explicit Disk(Device& of) : host_memory(of.host_memory()) {}
     const std::shared_ptr<MemoryResource> host_memory;
@@ -128,7 +131,7 @@ struct ChunkManager::Impl {
   Slab device_bytes;
   const Lanes lanes;
 
-  std::mutex mutex;  // guards what follows, down to `decided`
+  std::mutex mutex;  // guards the members below, down to `decided`
   Lru policy;
   Residency residency{budget, policy};
   std::vector<Holders> holders;  // by chunk
@@ -140,7 +143,7 @@ struct ChunkManager::Impl {
   std::unique_ptr<Mover> mover;
 };
 
-// Refused at once when no release could ever make it fit.
+// Throws at once if no release could ever make the request fit.
 void ChunkManager::Impl::demand_possible(std::span<const Use> uses, Tier tier) const {
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < uses.size(); ++i) {
@@ -153,7 +156,8 @@ void ChunkManager::Impl::demand_possible(std::span<const Use> uses, Tier tier) c
                                format_bytes(bytes), name_of(tier), format_bytes(budget.of(tier)), bytes - budget.of(tier)));
 }
 
-// Tries until it fits; between two tries some lease has ended. Moves of a try that failed made room and are carried out too.
+// Tries until the request fits; between two tries some lease has ended. The moves of a failed try made room and are carried out
+// too.
 void ChunkManager::Impl::decide(std::unique_lock<std::mutex>& lock, const std::function<void(std::vector<Move>&)>& attempt) {
   for (;;) {
     std::vector<Move> moves;
@@ -175,9 +179,9 @@ void ChunkManager::Impl::decide(std::unique_lock<std::mutex>& lock, const std::f
   }
 }
 
-// A chunk asked for to be overwritten loses its content even when there is no room yet. Nobody else may find it empty: whoever
-// asks for it waits for the one that will fill it. (Two askers never claim parts of each other's request: an attempt is
-// made only when all its chunks are free.)
+// A chunk requested for overwriting loses its content even if there is no room yet. Other threads may not see it empty: their
+// requests wait for the lease that will fill it. (Two requests never claim parts of each other: a try is made only when all
+// chunks of the request are free.)
 void ChunkManager::Impl::claim_emptied(std::span<const Use> uses, std::vector<ChunkId>& claimed) {
   for (const auto& use : uses) {
     Holders& of = holders[index(use.chunk)];
@@ -225,8 +229,8 @@ ChunkManager::Impl::Grant ChunkManager::Impl::grant(std::span<const Use> uses, T
 void ChunkManager::Impl::release(std::span<const Use> uses, Tier tier) {
   {
     const std::lock_guard lock(mutex);
-    // The holder is done with the bytes when it lets go, so nothing later has to wait for it: an empty clock. While it held
-    // them they were pinned; moves that still read them (a flush) are in the clock of the place itself.
+    // The holder has finished with the bytes when its lease ends, so later operations need not wait for it: an empty clock.
+    // During the lease they were pinned; moves that still read them (a flush) are in the clock of the place.
     residency.release(uses, tier, Clock{});
     for (const auto& use : uses) {
       Holders& of = holders[index(use.chunk)];
@@ -242,7 +246,7 @@ void ChunkManager::Impl::release(std::span<const Use> uses, Tier tier) {
   released.notify_all();
 }
 
-// Whoever comes issues everything decided so far: the order of decisions is kept, and residency's mutex is not held meanwhile.
+// Any thread that comes here issues everything decided so far, in the order of decisions, without holding residency's mutex.
 void ChunkManager::Impl::issue_decided() {
   const std::lock_guard issuing(issue_mutex);
   std::deque<Move> moves;
@@ -258,15 +262,16 @@ ChunkManager::~ChunkManager() = default;
 
 std::span<std::byte> Lease::bytes(std::size_t i) const {
   if (i >= spans_.size())
-    throw std::logic_error(fmt::format("Lease: there is no use {}, of {}; a lease that was moved from has none", i, size()));
+    throw std::logic_error(fmt::format("Lease: use {} of only {}; a moved-from lease has none", i, size()));
   return spans_[i];
 }
 
 ChunkId ChunkManager::add(std::uint64_t bytes) {
-  constexpr std::uint64_t kMost = std::uint64_t{1} << 62;  // rounded up to pages, and added up, it is still a number
-  if (bytes == 0 || bytes > kMost) throw std::logic_error(fmt::format("ChunkManager: a chunk of {} bytes cannot be", bytes));
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 62;  // does not overflow when rounded up to pages and summed
+  if (bytes == 0 || bytes > kMost)
+    throw std::logic_error(fmt::format("ChunkManager: a chunk of {} bytes; it must be 1 to 2^62", bytes));
   const std::lock_guard lock(impl_->mutex);
-  // Opaque bytes: an activation's disk place comes back with drop(), a parameter's would stay reserved.
+  // Opaque bytes count as an activation, whose disk place drop() frees; a parameter's would stay reserved.
   const ChunkId chunk = impl_->residency.add(round_up(bytes, kPageBytes), Kind::activation, End::low);
   impl_->holders.emplace_back();
   if (impl_->disk->store) impl_->disk->store->describe({chunk, Kind::activation, "", round_up(bytes, kPageBytes), {}, ""});
@@ -277,7 +282,7 @@ void ChunkManager::prefetch(ChunkId chunk, Tier tier) {
   {
     const std::lock_guard lock(impl_->mutex);
     impl_->demand_known(chunk);
-    if (impl_->holders[index(chunk)].writer) return;  // it is in use where it is
+    if (impl_->holders[index(chunk)].writer) return;  // a writer uses it in its present tier
     std::vector<Move> moves;
     impl_->residency.prefetch(chunk, tier, Clock{}, moves);
     impl_->decided.insert(impl_->decided.end(), moves.begin(), moves.end());
@@ -292,7 +297,7 @@ Lease ChunkManager::acquire(ChunkId chunk, Tier tier, Access access) {
 
 Lease ChunkManager::acquire(std::span<const Use> uses, Tier tier) {
   auto granted = impl_->grant(uses, tier);
-  Lease lease;  // from here on, whatever fails gives it back
+  Lease lease;  // from here on it is released if anything fails
   lease.manager_ = this;
   lease.tier_ = tier;
   lease.uses_.assign(uses.begin(), uses.end());
@@ -312,7 +317,7 @@ void ChunkManager::drop(ChunkId chunk) {
 }
 
 void ChunkManager::flush() {
-  if (!impl_->disk->store) throw Error("flush: there is no disk tier; give nvme_paths", Exit::usage);
+  if (!impl_->disk->store) throw Error("flush needs a disk tier\n  give nvme_paths and nvme_bytes", Exit::usage);
   Clock written;
   {
     std::unique_lock lock(impl_->mutex);

@@ -1,4 +1,4 @@
-// The offload layer for somebody else's trainer: chunks in three tiers, prefetch, acquire, release.
+// The offload layer for other trainers: chunks in three tiers, prefetch, acquire, release.
 //
 //   ChunkManager manager({.device_bytes = 64 * kMiB, .host_bytes = 128 * kMiB, .nvme_paths = {"/nvme"}, .nvme_bytes = kGiB});
 //   ChunkId c = manager.add(16 * kMiB);
@@ -8,12 +8,11 @@
 //
 // Owner:   main. Leases must end before the manager does.
 // Threads: any; one mutex guards residency and is never held across a copy, an I/O or a wait. acquire() blocks until the bytes
-// are
-//          there, and until other leases end when they hold the room or use the chunk (many readers or one writer; all or
-//          nothing: it holds nothing while it waits). So a thread that already holds a lease must not ask for the same chunk to
-//          write it, nor for more than fits beside what it holds: it would wait for itself.
-// Errors:  DoesNotFit when no release could ever make room; Error from the mover (chunk, tier, file, offset, errno); Error with
-//          Exit::usage for options that cannot be; std::logic_error for chunks, uses and sizes that there are not.
+//          have arrived, and until other leases end if they hold the room or use the chunk (many readers or one writer). It is
+//          all or nothing: while it waits it holds nothing. A thread that holds a lease must not acquire the same chunk for
+//          writing, nor more bytes than fit beside its leases: it would wait for itself.
+// Errors:  DoesNotFit if no release could ever make room; Error from the mover (chunk, tier, file, offset, errno); Error with
+//          Exit::usage for invalid options; std::logic_error for unknown chunks, uses and sizes.
 #pragma once
 
 #include <cstdint>
@@ -53,8 +52,8 @@ struct OffloadOptions {
   std::uint64_t device_bytes = 0, host_bytes = 0;
   std::vector<std::filesystem::path> nvme_paths = {};  // none: no disk tier
   std::uint64_t nvme_bytes = 0;
-  // Borrowed: whose memory the device tier is, for example make_cuda_device()'s. Kernels that use a lease's bytes must have
-  // ended when it does. Null: a CPU device of the manager's own, with so many threads (0: all cores).
+  // The device whose memory is the device tier, for example make_cuda_device(); borrowed. Kernels that use a lease's bytes must
+  // end before the lease does. Null: the manager makes a CPU device with `threads` threads (0: all cores).
   Device* device = nullptr;
   int threads = 0;
 };
@@ -68,7 +67,7 @@ class ChunkManager {
   Lease acquire(ChunkId chunk, Tier tier, Access access);
   Lease acquire(std::span<const Use> uses, Tier tier);
   void drop(ChunkId chunk);
-  void flush();  // everything with content is valid on disk (needs a disk tier)
+  void flush();  // returns when all content is valid on disk (needs a disk tier)
   [[nodiscard]] Traffic traffic() const;
   [[nodiscard]] PerTier<std::uint64_t> peak_bytes() const;
 

@@ -43,7 +43,8 @@ class ExtentStore final : public ChunkStore {
     const std::lock_guard lock(mutex_);
     Entry& entry = entries_[description.chunk];
     if (entry.committed && !means_the_same(entry.description, description)) {
-      throw std::logic_error(fmt::format("ChunkStore: chunk {} is committed with another meaning", index(description.chunk)));
+      throw std::logic_error(
+          fmt::format("ChunkStore: chunk {} is committed with another description", index(description.chunk)));
     }
     entry.description = std::move(description);
   }
@@ -74,7 +75,7 @@ class ExtentStore final : public ChunkStore {
       passing_[place_offset] = {chunk, bytes, {place_offset, 0, false}};
       return place_offset;
     }
-    // Copy-on-write: never over the bytes that the last commit names.
+    // Copy-on-write: never overwrites the bytes of the last commit.
     std::uint64_t generation = 0;
     if (const auto committed = generation_of(entry, place_offset)) {
       if (options_.generations == 1) take_back_commit();
@@ -88,7 +89,7 @@ class ExtentStore final : public ChunkStore {
     const std::lock_guard lock(mutex_);
     Version* const version = find(chunk, offset);
     if (!version || version->complete)
-      throw std::logic_error(fmt::format("ChunkStore: no write of chunk {} was begun", index(chunk)));
+      throw std::logic_error(fmt::format("ChunkStore: end of a write of chunk {} that was not begun", index(chunk)));
     version->checksum = checksum;
     version->complete = true;
   }
@@ -136,7 +137,7 @@ class ExtentStore final : public ChunkStore {
   }
 
   void commit(std::uint64_t step, const std::string& payload) override {
-    if (options_.temporary) throw std::logic_error("ChunkStore: what nobody can open again cannot be committed");
+    if (options_.temporary) throw std::logic_error("ChunkStore: a temporary store cannot be committed");
     const std::lock_guard lock(mutex_);
     begin_to_write();
     const std::uint64_t number = last_ ? last_->number + 1 : 1;
@@ -169,7 +170,7 @@ class ExtentStore final : public ChunkStore {
   }
 
   void read_committed(const StoredChunk& chunk, std::span<std::byte> to) const override {
-    if (to.size() != chunk.description.bytes) throw std::logic_error("ChunkStore: a committed chunk is read whole");
+    if (to.size() != chunk.description.bytes) throw std::logic_error("ChunkStore: a committed chunk must be read whole");
     files_.read(chunk.offset, to);
     const auto found = checksum_of(to);
     if (found != chunk.checksum) {
@@ -194,7 +195,7 @@ class ExtentStore final : public ChunkStore {
     ChunkDescription description;
     std::optional<Version> committed, written;  // of a state chunk; written: since the commit
   };
-  // Bytes of a gradient or activation. Their places come and go, so they are known by place.
+  // Bytes of a gradient or activation. Their places change, so they are identified by place.
   struct Passing {
     ChunkId chunk{};
     std::uint64_t bytes = 0;
@@ -221,14 +222,14 @@ class ExtentStore final : public ChunkStore {
     return found != passing_.end() && found->second.chunk == chunk ? &found->second.version : nullptr;
   }
 
-  // What lay in this range is overwritten now.
+  // Forgets the chunks in this range, which is being overwritten.
   void forget_passing(std::uint64_t offset, std::uint64_t bytes) {
     auto at = passing_.lower_bound(offset);
     if (at != passing_.begin() && std::prev(at)->first + std::prev(at)->second.bytes > offset) --at;
     while (at != passing_.end() && at->first < offset + bytes) at = passing_.erase(at);
   }
 
-  // Which generation of this place the committed bytes are.
+  // The generation of this place with the committed bytes.
   [[nodiscard]] std::optional<std::uint64_t> generation_of(const Entry& entry, std::uint64_t place_offset) const {
     const auto bytes = entry.description.bytes;
     if (!entry.committed || entry.committed->offset < place_offset || bytes == 0) return std::nullopt;
@@ -237,16 +238,16 @@ class ExtentStore final : public ChunkStore {
     return distance / bytes;
   }
 
-  // With one generation the bytes that a commit names have to be written over: then it is none any more, and that has to be on
-  // disk before the first of them is.
+  // With one generation the committed bytes must be overwritten. That makes the commit invalid, and its removal must be on disk
+  // before the first byte is overwritten.
   void take_back_commit() {
     if (taken_back_) return;
     commits_.take_back(options_.durable);
     taken_back_ = true;
   }
 
-  // A commit that failed may be on disk all the same. What is written now would go over its bytes, or over those of the commit
-  // before, and a sync that failed once tells nothing when it is asked again.
+  // A failed commit may still be on disk. A write now would overwrite its bytes, or those of the previous commit, and after a
+  // failed sync a second one may succeed without having written anything.
   void begin_to_write() {
     if (!commit_error_.empty()) throw Error(commit_error_);
     if (kept_until_written_.empty()) return;
@@ -266,8 +267,7 @@ class ExtentStore final : public ChunkStore {
     return result;
   }
 
-  // The commit before the newest one is believed only after all its bytes were read, because its places were free to be written
-  // since.
+  // An older commit is used only after all its bytes have been verified, because its places may have been overwritten since.
   void load() {
     const auto found = commits_.newest(options_.not_after_step);
     adopt(found.record, found.index);
@@ -278,7 +278,7 @@ class ExtentStore final : public ChunkStore {
     }
     if (found.newer_damaged || found.newer_passed_over) verify_all();
     if (!found.damage.empty()) return;
-    // What is passed over stays until something is written, so that a store can be looked at as it was.
+    // Skipped commits stay until the first write, so that a store can be inspected without changing it.
     if (found.newer_passed_over) {
       kept_until_written_ = found.numbers;
     } else {
@@ -288,8 +288,8 @@ class ExtentStore final : public ChunkStore {
 
   void adopt(const CommitRecord& record, const StoreIndex& index) {
     if (index.stripe_weights.size() != options_.paths.size()) {
-      throw Error(fmt::format("{}: the store was written over {} paths, but {} are given", options_.paths.front().string(),
-                              index.stripe_weights.size(), options_.paths.size()),
+      throw Error(fmt::format("{}: the store was written with {} paths, but {} are given\n  give the same paths",
+                              options_.paths.front().string(), index.stripe_weights.size(), options_.paths.size()),
                   Exit::usage);
     }
     options_.generations = std::max(options_.generations, index.generations);
@@ -327,8 +327,8 @@ class ExtentStore final : public ChunkStore {
   std::map<ChunkId, Entry> entries_;
   std::map<std::uint64_t, Passing> passing_;  // by offset, disjoint
   std::optional<Commit> last_;
-  std::vector<std::uint64_t> kept_until_written_;  // commits that then are all; empty: they are already
-  bool taken_back_ = false;                        // the last commit, by a write to its only generation
+  std::vector<std::uint64_t> kept_until_written_;  // the first write removes all other commits; empty: done
+  bool taken_back_ = false;                        // a write to the only generation has removed the last commit
   std::string commit_error_;                       // of the commit that failed, if one did
 };
 

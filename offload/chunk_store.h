@@ -1,21 +1,21 @@
 // Chunks on disk: preallocated extent files on one or more paths, two generations a chunk, checksums, an atomic commit.
-// The state on disk is the checkpoint; its index speaks of logical tensor names and global index ranges, so that any layout
-// can read it.
+// The state on disk is the checkpoint; its index contains logical tensor names and global index ranges, so that a run with any
+// layout can read it.
 //
 // A chunk's place is a byte range of one flat space (residency's disk Space) that is striped over the files. A chunk whose
 // committed bytes are in one generation is written to the other; commit() makes all written generations the committed
 // ones at once, by an index file and a record with a checksum, both synced. Gradients and activations have one generation and
-// are part of no commit.
+// belong to no commit.
 //
 // On disk, in <path>/<name>/: `data` (chunks), `lock`; beside the first `data` also `index.<n>.json` and `commit.<n mod 2>`, of
-// the last two commits. When the newest commit is damaged, the one before it is taken if all its bytes are still there.
+// the last two commits. If the newest commit is damaged, the previous one is used if all its bytes still exist.
 //
 // Owner:   main; must outlive the mover.
 // Threads: any; the mover calls place_*(), end_write() and verify_read(); commit() when no write is in flight.
-// Errors:  Error(Exit::corrupt) that names chunk, file and offset when what is read is not what was written, or is gone;
-//          Error(Exit::does_not_fit) when the disk has too little room; Error(Exit::runtime) with path and errno
-//          otherwise; a store in use by another process is refused. After a commit that failed nothing can be written any
-//          more: which of two commits is on disk is known only when the store is opened again.
+// Errors:  Error(Exit::corrupt) with chunk, file and offset if the bytes read are missing or differ from those written;
+//          Error(Exit::does_not_fit) if the disk has too little room; Error(Exit::runtime) with path and errno
+//          otherwise; a store in use by another process is refused. After a failed commit nothing more can be written: only
+//          opening the store again shows which of the two commits is on disk.
 #pragma once
 
 #include <chrono>
@@ -50,7 +50,7 @@ struct ChunkDescription {
   std::string label;                // for messages: "second moment of layers.7.mlp, elements 4194304..8388607"
 };
 
-// Whatever their labels say.
+// Compares everything except the labels.
 bool means_the_same(const ChunkDescription& a, const ChunkDescription& b);
 
 struct StoredChunk {
@@ -71,37 +71,37 @@ class ChunkStore {
     std::string name = "store";
     std::uint64_t capacity_bytes = 0;  // of the flat space; preallocated, checked against free space first
     std::uint64_t stripe_bytes = 16ULL << 20;
-    // How many of a cycle's stripes each path of a fresh store gets. Empty: in proportion to its speed, measured when the store
-    // is large enough to be worth it; an existing store keeps its own.
+    // How many stripes of each cycle a path of a fresh store gets. Empty: in proportion to the speed of the paths, which is
+    // measured if the store is large. An existing store keeps its weights.
     std::vector<std::uint32_t> stripe_weights = {};
     bool durable = true;  // fsync data and record at commit
     std::uint32_t generations = 2;
-    // Opens no commit after this step: ranks whose last commits differ go on from the last one that all of them have.
+    // Opens no commit after this step: ranks whose last commits differ resume from the last commit that all of them have.
     std::uint64_t not_after_step = ~0ULL;
-    bool temporary = false;  // nothing of it is left when it ends, however it ends; it cannot be opened again, nor committed
-    std::chrono::nanoseconds deadline = kIoDeadline;  // of every call on its files; 0: none
-    std::shared_ptr<FileOps> file_ops = {};           // the kernel's when null; tests put faults in here
+    bool temporary = false;  // leaves no data behind, even after a crash; it cannot be committed or opened again
+    std::chrono::nanoseconds deadline = kIoDeadline;  // for every call on its files; 0: none
+    std::shared_ptr<FileOps> file_ops = {};           // null: the kernel's; tests inject faults here
   };
-  // Fresh: removes what a dead run left under that name (never a live one's).
+  // Fresh: removes a store of that name if no process uses it.
   static std::unique_ptr<ChunkStore> create(const Options& options);
-  // Existing: reads the last valid commit; `capacity_bytes` may grow (0: stays). Nothing committed: Error(Exit::corrupt).
+  // Existing: reads the last valid commit; `capacity_bytes` may grow (0: unchanged). Without a commit: Error(Exit::corrupt).
   static std::unique_ptr<ChunkStore> open(const Options& options);
   static bool has_commit(const Options& options);
   virtual ~ChunkStore() = default;
 
-  // Before the chunk's first write. A chunk that is committed already keeps its bytes if it means the same as there; a store
-  // opened for another layout is read with read_committed() and written into a new store.
+  // Called before the chunk's first write. A chunk that is already committed keeps its bytes if the descriptions agree; a store
+  // with another layout is read with read_committed() and written into a new store.
   virtual void describe(ChunkDescription description) = 0;
-  // Whether the committed bytes of this chunk mean the same and lie at this place, so that they can be used where they are.
+  // Whether this chunk is committed with the same description and at this place, so that its bytes can be used in place.
   [[nodiscard]] virtual bool holds(const ChunkDescription& description, std::uint64_t place_offset) const = 0;
   [[nodiscard]] virtual std::string label(ChunkId chunk) const = 0;  // for messages; empty when not described
-  // Where the next write of the chunk goes, given its place in the flat space: the generation that is not committed.
+  // The offset for the next write of the chunk, given its place in the flat space: in the generation that is not committed.
   virtual std::uint64_t place_write(ChunkId chunk, std::uint64_t place_offset, std::uint64_t bytes) = 0;
-  // The bytes are in the file, at the offset that place_write() gave. A gradient or activation may be written to another place
-  // before the write of content that is dead by now has ended: each place has its own checksum.
+  // Reports that the bytes are in the file, at the offset from place_write(). A gradient or activation may be written to
+  // another place before the write of its old, dead content has ended: each place has its own checksum.
   virtual void end_write(ChunkId chunk, std::uint64_t offset, std::uint64_t checksum) = 0;
   virtual std::uint64_t place_read(ChunkId chunk, std::uint64_t place_offset) = 0;
-  // What was read at the offset that place_read() gave; throws Error(Exit::corrupt).
+  // Checks bytes read at the offset from place_read(); throws Error(Exit::corrupt).
   virtual void verify_read(ChunkId chunk, std::uint64_t offset, std::span<const std::byte> bytes) = 0;
 
   struct Piece {
@@ -114,12 +114,12 @@ class ChunkStore {
 
   virtual void commit(std::uint64_t step, const std::string& payload) = 0;
   [[nodiscard]] virtual std::optional<Commit> last_commit() const = 0;
-  // Records and indices that were damaged when the store was opened, one a line; empty: none.
+  // The damaged records and indices found when the store was opened, one per line; empty: none.
   [[nodiscard]] virtual std::string damage() const = 0;
   [[nodiscard]] virtual std::vector<StoredChunk> committed() const = 0;
   // Reads a committed chunk whole, checksum verified; for loaders and `terrace ckpt`.
   virtual void read_committed(const StoredChunk& chunk, std::span<std::byte> to) const = 0;
-  // Gives space behind this much of the flat space back to the file system: once it is certain that nothing lies there.
+  // Frees the disk space after this many bytes of the flat space; the caller knows that they are not used.
   virtual void trim(std::uint64_t capacity_bytes) = 0;
   [[nodiscard]] virtual std::uint64_t allocated_bytes() const = 0;                 // on disk now
   [[nodiscard]] virtual std::uint64_t free_bytes(std::uint64_t offset) const = 0;  // left on the file system of that offset

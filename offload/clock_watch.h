@@ -1,8 +1,8 @@
-// Tells when a clock has passed, without a thread that waits for it, and which lane came last.
+// Reports when a clock has been reached, without a thread that waits, and which lane was last.
 //
 // Owner:   shared between the waiter and the timelines. Threads: ready() and waited_for() from any; `then` runs on the thread
-// of
-//          the last producer, or at once. Errors: a lane that failed makes it ready: Lanes::reached() then throws its error.
+//          of the last producer, or at once. Errors: a failed lane makes it ready: Lanes::reached() then throws the lane's
+//          error.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@ namespace terrace {
 
 class ClockWatch {
  public:
-  // `own` is what a move waited for when nothing else held it up: the moves before it on its own lane.
+  // `own` is the move's own lane: the answer of waited_for() if the move waited only for the moves before it there.
   static std::shared_ptr<ClockWatch> start(const Lanes& lanes, const Clock& clock, Lane own, std::function<void()> then) {
     auto watch = std::shared_ptr<ClockWatch>(new ClockWatch(own, std::move(then)));
     for (std::size_t i = 0; i < kLanes; ++i) {
@@ -35,8 +35,7 @@ class ClockWatch {
   }
 
   [[nodiscard]] bool ready() const { return failed_.load() || pending_.load() == 0; }
-  // A lane may have arrived just now, so that what waits for it goes on already while this is not told yet: then it is the
-  // last.
+  // A lane may have arrived just now and have released its waiters before it reports here: then it is the last one.
   [[nodiscard]] Lane waited_for() const {
     const auto pending = pending_.load();
     return pending == 0 ? last_.load() : static_cast<Lane>(std::countr_zero(pending));
@@ -53,7 +52,7 @@ class ClockWatch {
     if ((pending_.fetch_and(~what) == what || failed) && then_) then_();
   }
 
-  std::atomic<unsigned> pending_{kStarting};  // a bit for each lane that has not arrived, and one while start() asks
+  std::atomic<unsigned> pending_{kStarting};  // a bit for each lane that has not arrived, and one while start() runs
   std::atomic<bool> failed_{false};
   std::atomic<Lane> last_;
   const std::function<void()> then_;

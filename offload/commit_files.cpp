@@ -13,21 +13,21 @@ namespace terrace {
 namespace {
 
 constexpr std::uint64_t kSlots[] = {0, 1};
-// Of a record that cannot be read: it may be the newest.
+// The number of an unreadable record, which may be the newest.
 constexpr auto kUnknownNumber = std::numeric_limits<std::uint64_t>::max();
 
 std::string index_name(std::uint64_t number) { return fmt::format("index.{}.json", number); }
-// Two names that alternate: a new record replaces the one before the last, so the last is there until the new one is.
+// Two names alternate: a new record replaces the one before the last, so the last record exists until the new one is complete.
 std::string record_name(std::uint64_t number) { return fmt::format("commit.{}", number % std::size(kSlots)); }
 
 bool is_of_a_commit(const std::string& name) { return name.starts_with("index.") || name.starts_with("commit."); }
 
-// A folder that nobody may look into is not one without a commit.
+// A folder without read permission is an error, not a folder without a commit.
 bool is_there(const std::filesystem::path& file) {
   std::error_code error;
   const bool there = std::filesystem::exists(file, error);
   if (error)
-    throw Error(fmt::format("{} cannot be looked into: {}\n  mend the rights there, or give another folder",
+    throw Error(fmt::format("{} cannot be read: {}\n  fix the permissions there, or give another folder",
                             file.parent_path().string(), describe_errno(error.value())));
   return there;
 }
@@ -66,7 +66,7 @@ CommitFiles::Found CommitFiles::newest(std::uint64_t not_after_step) const {
 
 void CommitFiles::refuse(const Found& nothing, std::uint64_t not_after_step) const {
   constexpr auto kGoBack = "\n  go back to an exported checkpoint";
-  std::string why = "nothing was committed yet\n  a run commits at its end, on a signal, and every --ckpt-interval steps";
+  std::string why = "the run has no commit yet\n  a run commits at its end, on a signal, and every --ckpt-interval steps";
   if (nothing.newer_passed_over) {
     why = fmt::format("there is no commit of step {} or before{}", not_after_step, kGoBack);
   } else if (!nothing.damage.empty()) {
@@ -80,7 +80,7 @@ std::optional<StoreIndex> CommitFiles::load_index(const CommitRecord& record, st
   const auto path = files_.small_path(name).string();
   std::string text;
   if (files_.read_small(name, text) == ExtentFiles::Found::absent) {
-    damage += fmt::format("\n  {}: the index is absent", path);
+    damage += fmt::format("\n  {}: the index is missing", path);
   } else if (checksum_of_text(text) != record.index_checksum) {
     damage += fmt::format("\n  {}: the index is damaged", path);
   } else if (auto index = parse_index(text)) {
@@ -114,7 +114,7 @@ void CommitFiles::take_back(bool durable) const {
   if (durable) files_.sync_folder();
 }
 
-// Records go first: an index or data without a record is nothing, a record without its data would be a lie.
+// Records are removed first: an index or data without a record is harmless, a record without its data is not.
 void CommitFiles::remove_all() const {
   auto names = files_.names();
   std::ranges::sort(names);

@@ -1,8 +1,8 @@
-// The commits of a chunk store as files: an index of all chunks, and a record that names it. Published in that order, so that a
-// record never names what is not there, and found again, newest first, past what is damaged.
+// The commits of a chunk store as files: an index of all chunks, and a record that names the index. They are written in that
+// order, so that a record never names a missing index. Searched newest first; damaged commits are skipped.
 //
 // Owner:   one chunk store, whose ExtentFiles outlive this. Threads: one at a time.
-// Errors:  Error as ExtentFiles throws it; newest() exits with corrupt where there is nothing to go on from.
+// Errors:  Error as ExtentFiles throws it; newest() throws Error(Exit::corrupt) if there is no usable commit.
 #pragma once
 
 #include <optional>
@@ -23,22 +23,22 @@ class CommitFiles {
     StoreIndex index;
     std::string damage;  // a line for each damaged file, each with an indent of two; empty: none
     bool newer_damaged = false;
-    bool newer_passed_over = false;      // it is of a later step than was asked for
-    std::vector<std::uint64_t> numbers;  // of all whole commits up to that step
+    bool newer_passed_over = false;      // a commit was skipped because its step is later than requested
+    std::vector<std::uint64_t> numbers;  // of all intact commits up to that step
   };
-  // The newest commit whose files are whole, of `not_after_step` or before.
+  // The newest commit with intact files, of step `not_after_step` or earlier.
   [[nodiscard]] Found newest(std::uint64_t not_after_step) const;
-  // What a run that was killed between two calls of a commit left, and what was passed over: all but `numbers`.
+  // Removes all commits except `numbers`: leftovers of a run that was killed during a commit, and skipped commits.
   void remove_others(const std::vector<std::uint64_t>& numbers) const;
 
-  // Data, then the index that names it, then the record that names the index. What the commit before the last one left goes
-  // first: a commit takes no more room than the one before it.
+  // Writes the data, then the index of it, then the record of the index. First removes the files of the commit before the last
+  // one, so that the commits together need no more room than before.
   void publish(const StoreIndex& index, const Commit& commit, bool durable) const;
-  void take_back(bool durable) const;  // all commits; their indices stay as litter
+  void take_back(bool durable) const;  // removes the records of all commits; their indices stay as unused files
   void remove_all() const;
 
   [[nodiscard]] static bool any(const std::filesystem::path& directory);
-  // Of a store that has committed once since it was made.
+  // Whether the store has committed exactly once.
   [[nodiscard]] static bool only_the_first(const std::filesystem::path& directory);
 
  private:

@@ -13,8 +13,9 @@ std::unique_ptr<ChunkStore> open_at_commit(ChunkStore::Options options, std::uin
   auto store = ChunkStore::open(options);
   if (store->last_commit()->step != step)
     throw Error(
-        fmt::format("{} has no commit of step {}, which is another rank's last one\n  go back to an exported checkpoint",
-                    (options.paths.front() / options.name).string(), step),
+        fmt::format(
+            "{} has no commit of step {}, the last step that another rank has committed\n  go back to an exported checkpoint",
+            (options.paths.front() / options.name).string(), step),
         Exit::corrupt);
   return store;
 }

@@ -1,8 +1,8 @@
-// The stores of a run's ranks at the last commit that all of them have: a rank may have died between the others' commit and its
-// own.
+// Opens the stores of a run's ranks at the last commit that all of them have: a rank may have died after the others committed
+// and before it did.
 //
-// Owner:   the caller. Threads: any; nobody else uses the stores meanwhile.
-// Errors:  those of the stores; Error(Exit::corrupt) where there is no such commit.
+// Owner:   the caller. Threads: any; no other code may use the stores meanwhile.
+// Errors:  those of the stores; Error(Exit::corrupt) if there is no such commit.
 #pragma once
 
 #include <memory>
@@ -19,10 +19,10 @@ struct CommonCommit {
   std::uint64_t newest_step = 0;  // of any of them
 };
 
-// A store that may have later ones.
+// Opens a store that may have later commits.
 std::unique_ptr<ChunkStore> open_at_commit(ChunkStore::Options options, std::uint64_t step);
 
-// Whoever only reads them leaves all of them as they were, later commits too.
+// Reading changes nothing in the stores: later commits are kept too.
 CommonCommit open_at_common_commit(std::span<const ChunkStore::Options> ranks);
 
 }  // namespace terrace

@@ -34,7 +34,7 @@ void CopyLane::issue(const Move& move) {
     const StreamRange range(*stream_, [&] { return move_name(parts_.store, move); });
     stream_->copy(to, from, move.bytes);
   }
-  // With the stream's own error, or that of the lane that it waited for, the lane fails.
+  // The lane fails with the stream's own error, or with that of the lane that it waited for.
   stream_->then([this, flight](const std::exception_ptr& failure) {
     if (failure) return parts_.lanes->of(lane_).fail(failure);
     flight->times.ended_ns = now_ns();

@@ -1,8 +1,7 @@
 // One direction between device and host: a device stream that waits for each move's clock, copies, and advances the lane.
 //
-// Owner:   the mover. Threads: issue() from the mover's thread. Errors: a move that the stream skipped, because what it waited
-// for
-//          failed, fails the lane with that error.
+// Owner:   the mover. Threads: issue() from the mover's thread. Errors: if the stream skips a move, because an operation that
+//          it waited for failed, the lane fails with that error.
 #pragma once
 
 #include <memory>

@@ -22,9 +22,9 @@ void write(ChunkStore& to, ChunkId chunk, std::uint64_t offset, std::span<const 
                                     static_cast<off_t>(piece.offset + at));
       if (written < 0 && errno == EINTR) continue;
       if (written <= 0)
-        throw Error(fmt::format("chunk {} could not be copied\n  {}, {} bytes: {}\n  the store it was read from is as it was",
-                                index(chunk), to.describe_place(chunk, offset), bytes.size(),
-                                describe_errno(written < 0 ? errno : ENOSPC)));
+        throw Error(fmt::format(
+            "chunk {} could not be copied\n  {}, {} bytes: {}\n  the store that it was read from is unchanged", index(chunk),
+            to.describe_place(chunk, offset), bytes.size(), describe_errno(written < 0 ? errno : ENOSPC)));
       at += static_cast<std::uint64_t>(written);
     }
   }
@@ -50,7 +50,7 @@ void write_chunk(ChunkStore& to, const ChunkDescription& chunk, std::uint64_t pl
 
 void copy_store(const ChunkStore& from, ChunkStore::Options like) {
   const auto chunks = from.committed();
-  // Every chunk keeps its place, because a run looks for it there.
+  // Every chunk keeps its place, because the run expects it there.
   like.capacity_bytes = 0;
   for (const auto& chunk : chunks) like.capacity_bytes = std::max(like.capacity_bytes, chunk.offset + chunk.description.bytes);
   const auto to = ChunkStore::create(like);

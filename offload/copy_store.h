@@ -1,6 +1,6 @@
-// The last commit of one store as the first one of another, byte for byte, verified as it is read.
+// Copies the last commit of one store into a fresh store as its first commit, byte for byte, with checksums verified.
 //
-// Threads: any; nobody else uses either store meanwhile. Errors: those of both stores.
+// Threads: any; no other code may use either store meanwhile. Errors: those of both stores.
 #pragma once
 
 #include <cstdlib>
@@ -10,13 +10,13 @@
 
 namespace terrace {
 
-// A fresh store like `like` (paths, name), with room for what is committed in `from`; committed when this returns.
+// Makes a fresh store like `like` (paths, name) with the commit of `from`; it is committed when this returns.
 void copy_store(const ChunkStore& from, ChunkStore::Options like);
 
-// Memory for one chunk at a time: direct I/O wants whole pages.
+// Memory for one chunk at a time, in whole pages, which direct I/O requires.
 class PageBuffer {
  public:
-  std::span<std::byte> of(std::uint64_t bytes);  // what it held before is gone when it has to grow
+  std::span<std::byte> of(std::uint64_t bytes);  // loses its content if it has to grow
 
  private:
   struct Free {

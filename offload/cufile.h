@@ -1,9 +1,9 @@
-// GPUDirect Storage: NVIDIA's cuFile, loaded when it is asked for. Its few calls are declared here as its manual has them
-// (docs.nvidia.com/gpudirect-storage/api-reference-guide), so that no header of CUDA's is needed to build.
+// GPUDirect Storage: NVIDIA's cuFile, loaded at its first use. Its few calls are declared here as in its manual
+// (docs.nvidia.com/gpudirect-storage/api-reference-guide), so that building needs no header of CUDA.
 //
-// Owner:   CuFile is a value; the library stays loaded and its driver open until the process ends, as its manual has it.
+// Owner:   CuFile is a value; the library stays loaded and its driver open until the process ends, as its manual requires.
 // Threads: any.
-// Errors:  nullopt with `why` where there is none or it does not work.
+// Errors:  nullopt with `why` if it is missing or does not work.
 #pragma once
 
 #include <sys/types.h>
@@ -38,7 +38,8 @@ struct CuFile {
   void (*release_file)(File) = nullptr;                                // cuFileHandleDeregister
   Status (*register_memory)(const void*, std::size_t, int) = nullptr;  // cuFileBufRegister
   Status (*release_memory)(const void*) = nullptr;                     // cuFileBufDeregister
-  // Bytes, −1 with errno, or another negative number, which is cuFile's. Offsets: in the file, then from the buffer's base.
+  // Returns bytes, −1 with errno, or another negative number: a cuFile error. Offsets: in the file, then from the buffer's
+  // base.
   ssize_t (*read)(File, void*, std::size_t, off_t, off_t) = nullptr;         // cuFileRead
   ssize_t (*write)(File, const void*, std::size_t, off_t, off_t) = nullptr;  // cuFileWrite
   int version = 0;                                                           // 1000 · major + 10 · minor
@@ -46,16 +47,16 @@ struct CuFile {
 
 // Loaded, its driver not yet open.
 std::optional<CuFile> load_cufile(std::string& why, const std::string& library = kCuFileLibrary);
-// What cuFile calls a status, and what mends it where something can.
+// The text of a cuFile status, with its remedy if there is one.
 std::string describe_cufile(int error);
 
 // Reads and writes through cuFile on a few threads; nullptr with `why`. Buffers may be in host or in device memory: with
-// nvidia-fs and a disk that can, the latter's bytes do not pass the host. A file that cuFile refuses is read and written
-// without it, with one warning; memory that it does not register is used unregistered.
+// nvidia-fs and a supported disk, bytes of device memory do not pass through the host. A file that cuFile refuses is read and
+// written without it, with one warning; memory that it does not register is used unregistered.
 struct CuFileOptions {
   std::string library = kCuFileLibrary;
   int threads = 8;
-  std::function<void()> enter = {};  // once on each thread: for device memory it must make the device current
+  std::function<void()> enter = {};  // called once on each thread: for device memory it must make the device current
 };
 std::unique_ptr<IoEngine> make_cufile_engine(const IoOptions& options, std::string& why, const CuFileOptions& with = {});
 

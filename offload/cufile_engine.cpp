@@ -20,7 +20,7 @@ namespace {
 constexpr int kAlreadyOpen = 5026;  // CU_FILE_DRIVER_ALREADY_OPEN
 constexpr int kNoMemory = 5043;     // CU_FILE_NOMEM_ERROR
 
-// The files and memory of one engine, as cuFile knows them.
+// The files and memory that one engine has registered with cuFile.
 class Registered {
  public:
   Registered(const CuFile& library, const IoOptions& options) : library_(library), descriptors_(options.files) {
@@ -53,9 +53,9 @@ class Registered {
     description.descriptor = descriptor;
     const auto status = library_.register_file(&file, &description);
     if (status.error == 0) return file;
-    // Whoever uses a descriptor that is none will hear of it from the kernel.
+    // For an invalid descriptor, the kernel will report the error to its user.
     if (::fcntl(descriptor, F_GETFD) >= 0)
-      warn(fmt::format("a file is read and written without it: {}", describe_cufile(status.error)));
+      warn(fmt::format("a file is read and written without cuFile: {}", describe_cufile(status.error)));
     return nullptr;
   }
   void register_memory(std::span<std::byte> buffer) {
@@ -64,10 +64,10 @@ class Registered {
     if (status.error == 0)
       memory_.emplace(buffer.data(), buffer.size());
     else
-      warn(fmt::format("memory is used unregistered: {}", describe_cufile(status.error)));
+      warn(fmt::format("memory is used without registration: {}", describe_cufile(status.error)));
   }
 
-  // What is registered is named by its base and an offset, all else by its address.
+  // Registered memory is named by its base and an offset, other memory by its address.
   [[nodiscard]] std::pair<std::byte*, off_t> place_of(std::byte* buffer) const {
     auto at = memory_.upper_bound(buffer);
     if (at == memory_.begin()) return {buffer, 0};

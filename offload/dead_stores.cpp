@@ -19,11 +19,11 @@ void remove_if_dead(const std::filesystem::path& folder) {
   if (!directory || ::fstat(directory.get(), &info) != 0 || info.st_uid != ::geteuid()) return;
   const FileHandle lock(::openat(directory.get(), kLockName, O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   if (lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return;
-  // Without a lock file its owner died before it made one, or is about to: then it makes the folder again, and what is in it by
-  // now is its own.
+  // Without a lock file, its owner died before it made one, or is about to make one: then the owner makes the folder again, and
+  // the files in it are the owner's.
   if (lock)
     for (const char* name : {kDataName, kLockName}) ::unlinkat(directory.get(), name, 0);
-  ::rmdir(folder.c_str());  // refuses when there is anything else in it
+  ::rmdir(folder.c_str());  // fails if the folder contains anything else
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
-// What a temporary store leaves when its process is killed, and who removes it: the next store beside it.
+// Removes the folders of temporary stores whose process was killed. The next store in the same directory calls this.
 //
-// A temporary store's folder is named <name>.temporary. Its data file loses its name as soon as it is open, so that its space
-// comes back with the process; a folder with a lock file in it stays. It is known by its name, its owner and its lock, which
-// nobody holds; and nothing but a lock and data is ever removed.
+// A temporary store's folder is named <name>.temporary. Its data file is unlinked as soon as it is open, so that its space is
+// freed when the process ends; a folder with a lock file in it stays. Such a folder is recognised by its name, its owner and a
+// lock that no process holds. Only a lock file and a data file are ever removed.
 //
-// Threads: any. Errors: none; what cannot be removed stays.
+// Threads: any. Errors: none; a folder that cannot be removed stays.
 #pragma once
 
 #include <filesystem>

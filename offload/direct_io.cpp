@@ -1,6 +1,6 @@
 #include <terrace/offload/direct_io.h>
 
-// The kernel's own declaration of statx: glibc 2.36 has none of these members. So no <sys/stat.h> here.
+// The kernel's own declaration of statx, because glibc 2.36 lacks these members. So no <sys/stat.h> here.
 #include <fcntl.h>
 #include <linux/stat.h>
 #include <sys/syscall.h>

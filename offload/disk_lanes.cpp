@@ -10,10 +10,10 @@
 namespace terrace {
 namespace {
 
-// Enough to keep a queue of the usual depth (32) full while the next move's first requests wait behind it; more would only let
-// one direction stand in the other's way.
+// Enough to keep a queue of the usual depth (32) full while the first requests of the next move wait; more would only let one
+// direction delay the other.
 constexpr std::size_t kOpenRequests = 64;
-// Only a bound: every event that lets something start wakes the engine.
+// Only an upper bound: every event that lets a move start wakes the engine.
 constexpr std::chrono::seconds kLongestSleep{1};
 
 }  // namespace
@@ -83,7 +83,7 @@ void DiskLanes::run() {
   }
 }
 
-// An engine that cannot be asked any more is the end of both lanes. What it still has is the kernel's, perhaps.
+// An engine that cannot be polled any more ends both lanes. The kernel may still use its requests.
 void DiskLanes::poll(std::chrono::nanoseconds wait) {
   try {
     parts_.engine->poll(wait);
@@ -93,11 +93,11 @@ void DiskLanes::poll(std::chrono::nanoseconds wait) {
       lane->failed = true;
       for (auto& flight : lane->flights) flight->state = Flight::State::ended;
     }
-    std::this_thread::sleep_for(wait);  // it may throw again, for requests that stay with it
+    std::this_thread::sleep_for(wait);  // poll() may throw again because of requests that it still has
   }
 }
 
-// False when nothing is left to do and nothing will come.
+// False if all work is done and no more will come.
 bool DiskLanes::take_issued() {
   const std::lock_guard lock(mutex_);
   std::erase_if(stuck_, [](const auto& flight) { return flight->open_requests == 0; });
@@ -106,13 +106,13 @@ bool DiskLanes::take_issued() {
   return !stopping_ || pending_ > 0 || !stuck_.empty();
 }
 
-// More to do: moves ended without having been started, or a write was, whose chunk was summed.
+// True if there is more to do: moves ended without having started, or a write started, whose checksum was computed.
 bool DiskLanes::start_ready(DiskLane& lane) {
   bool given_up = false;
   for (auto& flight : lane.flights) {
     if (flight->state != Flight::State::waiting) continue;
     if (lane.failed) {
-      flight->state = Flight::State::ended;  // its lane tells why
+      flight->state = Flight::State::ended;  // its lane has the error
       given_up = true;
       continue;
     }
@@ -120,7 +120,7 @@ bool DiskLanes::start_ready(DiskLane& lane) {
     try {
       start(lane, *flight);
       if (lane.lane == Lane::write) return true;
-    } catch (...) {  // what it waited for failed, or the store refused
+    } catch (...) {  // a lane that it waited for failed, or the store refused
       flight->error = std::current_exception();
       flight->state = Flight::State::ended;
       lane.failed = given_up = true;
@@ -131,7 +131,7 @@ bool DiskLanes::start_ready(DiskLane& lane) {
 
 void DiskLanes::start(DiskLane& lane, Flight& flight) {
   const Move& move = flight.move;
-  // Throws the error of a lane that failed instead.
+  // Throws the error of a failed lane instead.
   if (!parts_.lanes->reached(move.after)) throw std::logic_error("DiskLanes: a move starts before its clock");
   flight.times.started_ns = now_ns();
   flight.asleep_before_ns = asleep_ns_;
@@ -143,18 +143,18 @@ void DiskLanes::start(DiskLane& lane, Flight& flight) {
     flight.offset = parts_.store->place_write(move.chunk, move.to_offset, move.bytes);
     std::byte* const source = parts_.host_base + move.from_offset;
     submit(lane, flight, source);
-    flight.checksum = checksum_of({source, move.bytes});  // while the disk works; the source stays as it is
+    flight.checksum = checksum_of({source, move.bytes});  // while the disk works; the source does not change
   }
 }
 
 void DiskLanes::submit(DiskLane& lane, Flight& flight, std::byte* memory) {
   const auto op = lane.lane == Lane::read ? IoRequest::Op::read : IoRequest::Op::write;
-  // Reads go before write-backs, and the lane's oldest read, which is needed first, goes before those behind it.
+  // Reads have priority over write-backs, and the lane's oldest read, which is needed first, over its other reads.
   const auto priority = op == IoRequest::Op::write              ? IoRequest::Priority::write_back
                         : lane.flights.front().get() == &flight ? IoRequest::Priority::demand
                                                                 : IoRequest::Priority::prefetch;
   const auto on_end = [&lane, &flight](IoRequest& request, int error_number) {
-    request.buffer = nullptr;  // not the kernel's any more
+    request.buffer = nullptr;  // the kernel no longer uses it
     if (error_number != 0 && flight.error_number == 0) {
       flight.error_number = error_number;
       lane.failed = true;
@@ -176,7 +176,7 @@ void DiskLanes::submit(DiskLane& lane, Flight& flight, std::byte* memory) {
   parts_.engine->submit(batch);
 }
 
-// All requests have ended: is it what was meant?
+// All requests have ended: checks their errors and the checksum.
 void DiskLanes::finish(Flight& flight) {
   flight.state = Flight::State::ended;
   flight.times.ended_ns = now_ns();
@@ -196,13 +196,13 @@ void DiskLanes::finish(Flight& flight) {
   }
 }
 
-// A process may be stopped, and a machine put to sleep: that is no time that a request took.
+// The time in which the process was stopped or the machine was asleep does not count against a request's deadline.
 void DiskLanes::look_at_clock() {
   const auto now = now_ns(), since_ns = now - std::exchange(looked_ns_, now);
   if (since_ns > 2 * longest_sleep_.count()) asleep_ns_ += since_ns;
 }
 
-// What was submitted too long ago is over for its lane, though not for the kernel.
+// Requests past their deadline end for their lane, although the kernel still has them.
 void DiskLanes::give_up_late(DiskLane& lane) {
   if (parts_.deadline.count() == 0) return;
   look_at_clock();
@@ -236,7 +236,7 @@ bool DiskLanes::settle(DiskLane& lane) {
     lane.flights.pop_front();
     Timeline& timeline = parts_.lanes->of(lane.lane);
     if (flight->error) {
-      timeline.fail(flight->error);  // from here on advance() does nothing
+      timeline.fail(flight->error);  // after this advance() does nothing
     } else if (flight->times.ended_ns != 0) {
       log_.add(flight->move, flight->times);
       timeline.advance(flight->move.sequence);

@@ -1,16 +1,16 @@
 // The read and the write lane: one thread that alone uses the I/O engine.
 //
-// Each lane is a FIFO: its moves start in order, each when its clock has passed; several are in flight at once, so that the
-// disk's queue never runs empty between chunks. Requests end in any order, the lane advances in order. The thread sums one
-// chunk at most between two looks at the engine: else chunks that end together would keep the next requests from a disk that
-// waits.
+// Each lane is a FIFO: its moves start in order, each when its clock has been reached; several are in flight at once, so that
+// the disk's queue never runs empty between chunks. Requests end in any order, the lane advances in order. The thread computes
+// the checksum of at most one chunk before it polls the engine again: otherwise chunks that end together would delay the next
+// requests to an idle disk.
 //
-// A request that misses its deadline ends its lane with an error, and stays with the thread: its memory is the kernel's until
-// it ends. So the thread may outlive its owner, and keeps alive what the request may touch.
+// A request that misses its deadline ends its lane with an error, but stays with the thread: the kernel may use its memory
+// until it ends. So the thread may outlive its owner; it keeps everything alive that the request may touch.
 //
-// Owner:   the mover, which close()s it. Threads: issue() and drain() from the mover's thread. Errors: into the lanes'
-// timelines,
-//          see Mover.
+// Owner:   the mover, which close()s it. Threads: issue() and drain() from the mover's thread. Errors: into the timelines of
+// the
+//          lanes, see Mover.
 #pragma once
 
 #include <chrono>
@@ -30,13 +30,13 @@ class DiskLanes {
  public:
   DiskLanes(const Mover::Parts& parts, MoveLog& log);
   ~DiskLanes();
-  // Drains, and waits for the thread unless it is left with requests that do not end: those keep the lanes.
+  // Drains, and joins the thread, unless requests that do not end remain: those keep the lanes alive.
   static void close(const std::shared_ptr<DiskLanes>& lanes);
   DiskLanes(const DiskLanes&) = delete;
   DiskLanes& operator=(const DiskLanes&) = delete;
 
   void issue(const Move& move);
-  void drain();  // until every issued move has ended, well or not
+  void drain();  // until every issued move has ended, with or without error
 
  private:
   // One move under way; its requests stay at their addresses until all of them have ended.
@@ -59,7 +59,7 @@ class DiskLanes {
     std::size_t open_requests = 0;
     bool failed = false;  // nothing more is started
   };
-  // Lets a timeline wake the thread, or no longer: a clock may pass after the lanes are gone.
+  // Lets a timeline wake the thread, until the lanes are destroyed: a clock may be reached after that.
   struct Waker {
     std::mutex mutex;
     IoEngine* engine = nullptr;
@@ -81,16 +81,16 @@ class DiskLanes {
   MoveLog& log_;
   const std::chrono::nanoseconds longest_sleep_;
   const std::shared_ptr<Waker> waker_ = std::make_shared<Waker>();
-  std::int64_t looked_ns_ = now_ns(), asleep_ns_ = 0;  // the thread's: when it was last awake, and how long it was not in all
+  std::int64_t looked_ns_ = now_ns(), asleep_ns_ = 0;  // of the thread: when it last ran; total time in which it was suspended
   DiskLane reads_{Lane::read, {}, 0, false}, writes_{Lane::write, {}, 0, false};
 
   std::mutex mutex_;
   std::condition_variable drained_;
-  std::deque<std::unique_ptr<Flight>> issued_;  // on its way to the thread
+  std::deque<std::unique_ptr<Flight>> issued_;  // not yet taken by the thread
   std::size_t pending_ = 0;                     // issued and not ended
   bool stopping_ = false;
-  std::vector<std::unique_ptr<Flight>> stuck_;  // given up, but not ended; the lanes do not wait for them
-  std::shared_ptr<DiskLanes> self_;             // once only the stuck ones are left
+  std::vector<std::unique_ptr<Flight>> stuck_;  // past their deadline, but not ended; the lanes do not wait for them
+  std::shared_ptr<DiskLanes> self_;             // set once only stuck flights are left
   std::thread thread_;                          // last: it uses all of the above
 };
 

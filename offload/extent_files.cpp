@@ -27,21 +27,21 @@ namespace terrace {
 namespace {
 
 constexpr int kSafeFlags = O_CLOEXEC | O_NOFOLLOW;
-// A measurement of less than this says little, and what it decides is worth little in a small store.
+// A measurement with fewer bytes is too noisy, and in a small store striping by speed gains little.
 constexpr std::uint64_t kMeasuredBytes = 64 * kMiB, kWorthMeasuring = kGiB;
 
-// How to go on.
+// The remedy.
 const char* advice(int error_number) {
   switch (error_number) {
     case ELOOP:
-    case ENOTDIR: return "a symbolic link is never followed here, and a file is no folder: give the folder itself";
+    case ENOTDIR: return "symbolic links are not followed here, and a file is not a folder: give the folder itself";
     case ENOSPC:
     case EDQUOT: return "free some space there, then --resume auto";
     case ETIME: return "the disk did not answer in time: check it (dmesg), or raise --io-deadline; then --resume auto";
     case EACCES:
-    case EPERM: return "mend the rights there, run as its owner, or give a folder that can be written; then --resume auto";
+    case EPERM: return "fix the permissions there, run as its owner, or give a writable folder; then --resume auto";
     case EFBIG: return "raise the limit on file sizes (ulimit -f unlimited)";
-    default: return "give a folder that can be written, or check the disk, then --resume auto";
+    default: return "give a writable folder, or check the disk, then --resume auto";
   }
 }
 
@@ -49,12 +49,12 @@ const char* advice(int error_number) {
   throw Error(fmt::format("{}: {}: {}\n  {}", path.string(), operation, describe_errno(error_number), advice(error_number)));
 }
 
-// What a commit names is gone: no retry helps.
+// A file of a commit is missing: no retry helps.
 [[noreturn]] void fail_as_lost(const std::filesystem::path& path, const std::string& what) {
   throw Error(fmt::format("{}: {}\n  bring it back, or go back to an exported checkpoint", path.string(), what), Exit::corrupt);
 }
 
-// All bytes or an Error; `transfer` gives what one system call moved.
+// Transfers all bytes or throws; `transfer` returns how many bytes one system call moved.
 template <class Transfer>
 void move_all(const std::filesystem::path& path, const char* operation, std::uint64_t bytes, Transfer transfer) {
   for (std::uint64_t at = 0; at < bytes;) {
@@ -75,7 +75,7 @@ void warn_when_no_disk(const std::filesystem::path& path) {
   const auto name = file_system_of(path).name;
   const bool overlay = name == "overlay";
   if (!overlay && name != "tmpfs" && name != "ramfs") return;
-  warn(fmt::format("{} is not a disk but {}; give --nvme-path a directory on the disk itself", path.string(),
+  warn(fmt::format("{} is not on a disk but in {}; give --nvme-path a directory on the disk itself", path.string(),
                    overlay ? "a container's overlay" : "memory"));
 }
 
@@ -89,7 +89,9 @@ ExtentFiles::ExtentFiles(const ChunkStore::Options& options, Mode mode)
     : options_(options), ops_(file_ops_of(options)), stripes_(options.stripe_bytes, {1}) {
   if (options_.paths.empty()) throw Error("a chunk store needs at least one path", Exit::usage);
   if (options_.name.empty() || options_.name.find('/') != std::string::npos || options_.name.front() == '.') {
-    throw Error(fmt::format("'{}' is no name for a chunk store", options_.name), Exit::usage);
+    throw Error(fmt::format("'{}' is not a valid name of a chunk store: it must not be empty, begin with '.' or contain '/'",
+                            options_.name),
+                Exit::usage);
   }
   for (const auto& path : options_.paths) {
     if (mode == Mode::fresh) remove_dead_temporaries(path);
@@ -102,13 +104,14 @@ ExtentFiles::ExtentFiles(const ChunkStore::Options& options, Mode mode)
 
 ExtentFiles::~ExtentFiles() {
   if (!options_.temporary) return;
-  for (const auto& place : places_) {  // still locked: nobody else is in there
+  for (const auto& place : places_) {  // still locked: no other process uses it
     ::unlinkat(place.directory_handle.get(), kLockName, 0);
     ::rmdir(place.directory.c_str());
   }
 }
 
-// Whoever looks for what dead runs left takes a temporary store's folder for that until it is locked: then it is made again.
+// Until it is locked, a temporary store's folder may be removed by another process that cleans up after dead runs: then it is
+// made again.
 bool ExtentFiles::open_directory(Place& place, const std::filesystem::path& path, Mode mode) const {
   place.directory = path / (options_.temporary ? options_.name + kTemporarySuffix : options_.name);
   if (mode == Mode::fresh) {
@@ -121,7 +124,7 @@ bool ExtentFiles::open_directory(Place& place, const std::filesystem::path& path
   }
   place.directory_handle = FileHandle(::open(place.directory.c_str(), O_RDONLY | O_DIRECTORY | kSafeFlags));
   if (!place.directory_handle && errno == ENOENT && options_.temporary) return false;
-  if (!place.directory_handle && errno == ENOENT) fail_as_lost(place.directory, "there is no such directory");
+  if (!place.directory_handle && errno == ENOENT) fail_as_lost(place.directory, "the directory is missing");
   if (!place.directory_handle) fail(place.directory, "the directory could not be opened", errno);
   struct stat info {};
   if (::fstat(place.directory_handle.get(), &info) != 0) fail(place.directory, "stat", errno);
@@ -132,7 +135,7 @@ bool ExtentFiles::open_directory(Place& place, const std::filesystem::path& path
   return true;
 }
 
-// Else its lock would be found held, by this very store.
+// Otherwise this store itself would hold the lock of the second path.
 void ExtentFiles::demand_another(const Place& place) const {
   const auto identity = [](const Place& p) {
     struct stat info {};
@@ -143,13 +146,13 @@ void ExtentFiles::demand_another(const Place& place) const {
     if (&other != &place && identity(other) == identity(place))
       throw Error(
           fmt::format(
-              "the path {} is given more than once{}\n  every path is a disk of its own",
+              "the path {} is given more than once{}\n  give each path once; every path must be on a separate disk",
               place.directory.parent_path().string(),
               other.directory == place.directory ? "" : fmt::format(", as {} too", other.directory.parent_path().string())),
           Exit::usage);
 }
 
-// The lock file may be removed by a temporary store that ends between our open and our lock: then there is a new one.
+// A temporary store that ends between this open and this lock may remove the lock file: then a new one is made.
 bool ExtentFiles::lock_directory(Place& place, Mode mode) const {
   demand_another(place);
   constexpr int kAttempts = 100;
@@ -160,7 +163,7 @@ bool ExtentFiles::lock_directory(Place& place, Mode mode) const {
     if (!place.lock && errno == ENOENT && options_.temporary) return false;
     if (!place.lock) fail(place.directory / kLockName, "the lock file could not be opened", errno);
     if (::flock(place.lock.get(), LOCK_EX | LOCK_NB) != 0) {
-      if (errno == EWOULDBLOCK && options_.temporary && ++attempts < kAttempts) {  // the same one, at that very moment
+      if (errno == EWOULDBLOCK && options_.temporary && ++attempts < kAttempts) {  // a store that is just ending holds it
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
         continue;
       }
@@ -187,31 +190,33 @@ void ExtentFiles::open_data(Place& place, Mode mode) const {
   place.data = FileHandle(::openat(directory, kDataName, flags | O_DIRECT, kStoreFileMode));
   const bool refused = place.data ? !pages_suffice(direct_io_rules(place.data.get())) : errno == EINVAL;
   if (refused) {
-    warn(fmt::format("{} does not allow direct I/O; the page cache will take host memory and time", place.directory.string()));
+    warn(fmt::format("{} does not allow direct I/O; the page cache will use host memory and cost time",
+                     place.directory.string()));
     place.data = FileHandle(::openat(directory, kDataName, (flags & ~O_EXCL), kStoreFileMode));
   }
-  if (!place.data && errno == ENOENT) fail_as_lost(place.directory / kDataName, "there is no such file");
+  if (!place.data && errno == ENOENT) fail_as_lost(place.directory / kDataName, "the file is missing");
   if (!place.data) fail(place.directory / kDataName, "the data file could not be opened", errno);
   if (mode == Mode::fresh) warn_when_no_disk(place.directory);
-  // Without a name its space comes back even when this process is killed.
+  // Without a name its space is freed even if this process is killed.
   if (options_.temporary && ::unlinkat(directory, kDataName, 0) != 0) fail(place.directory / kDataName, "unlink", errno);
 }
 
 Stripes ExtentFiles::fresh_stripes() const {
   const auto stripe_bytes = options_.stripe_bytes;
   if (stripe_bytes == 0 || stripe_bytes % kPageBytes != 0) {
-    throw Error(fmt::format("a stripe of {} bytes: it must be a multiple of {}", stripe_bytes, kPageBytes), Exit::usage);
+    throw Error(fmt::format("a stripe has {} bytes; it must be a positive multiple of {}", stripe_bytes, kPageBytes),
+                Exit::usage);
   }
   auto weights = options_.stripe_weights;
   if (weights.empty() && places_.size() > 1 && options_.capacity_bytes >= kWorthMeasuring) {
     weights = Stripes::weights_of(measure_paths(descriptors(), kMeasuredBytes));
-    for (const auto& place : places_)  // the space is taken afterwards, all of it or none
+    for (const auto& place : places_)  // the space is reserved afterwards, all or nothing
       if (::ftruncate(place.data.get(), 0) != 0) fail(place.directory / kDataName, "truncate", errno);
   }
   if (weights.empty()) weights.assign(places_.size(), 1);
   const auto possible = [](std::uint32_t weight) { return weight >= 1 && weight <= Stripes::kMostWeight; };
   if (weights.size() != places_.size() || !std::ranges::all_of(weights, possible)) {
-    throw Error(fmt::format("stripe weights: one from 1 to {} is needed for each path", Stripes::kMostWeight), Exit::usage);
+    throw Error(fmt::format("stripe weights: each path needs one from 1 to {}", Stripes::kMostWeight), Exit::usage);
   }
   return {stripe_bytes, std::move(weights)};
 }
@@ -235,7 +240,7 @@ void ExtentFiles::trim(std::uint64_t capacity_bytes) const {
   }
 }
 
-// Space is checked before it is taken, because a file system that is full to the last block hurts everybody on it.
+// Free space is checked before it is reserved, because a completely full file system harms all its users.
 void ExtentFiles::reserve_file(const Place& place, std::uint64_t bytes) const {
   const auto path = place.directory / kDataName;
   struct stat info {};
@@ -258,12 +263,12 @@ void ExtentFiles::reserve_file(const Place& place, std::uint64_t bytes) const {
   int result = -ops_->allocate(place.data.get(), bytes);
   if (result == ENOSPC) refuse();
   if (result == EOPNOTSUPP) {
-    warn(fmt::format("{} cannot reserve space; a write may find the disk full later", path.string()));
+    warn(fmt::format("{} cannot reserve space; a later write may fail because the disk is full", path.string()));
     result = ::ftruncate(place.data.get(), static_cast<off_t>(bytes)) == 0 ? 0 : errno;
   }
   if (result != 0) fail(path, fmt::format("{} bytes could not be reserved", bytes), result);
   if (::fstat(place.data.get(), &info) != 0) fail(path, "stat", errno);
-  if (static_cast<std::uint64_t>(info.st_size) < bytes)  // whoever said so was wrong
+  if (static_cast<std::uint64_t>(info.st_size) < bytes)  // the allocation reported success wrongly
     fail(path, fmt::format("{} bytes were reserved, but the file has {}", bytes, info.st_size), EIO);
 }
 
@@ -292,7 +297,7 @@ std::uint64_t ExtentFiles::free_bytes(int file) const {
   return static_cast<std::uint64_t>(system.f_bavail) * system.f_frsize;
 }
 
-// Through a small aligned buffer, because direct I/O wants one and the caller's bytes may lie anywhere.
+// Through a small aligned buffer, because direct I/O requires one and the caller's bytes may have any address.
 void ExtentFiles::read(std::uint64_t offset, std::span<std::byte> to) const {
   constexpr std::uint64_t kBounceBytes = 4 * kMiB;
   const std::unique_ptr<void, decltype(&std::free)> bounce(std::aligned_alloc(kPageBytes, kBounceBytes), &std::free);
@@ -319,7 +324,7 @@ void ExtentFiles::read(std::uint64_t offset, std::span<std::byte> to) const {
 void ExtentFiles::sync() const {
   for (std::size_t f = 0; f < places_.size(); ++f) {
     if (const int result = ops_->sync(places_[f].data.get()); result < 0) {
-      fail(data_path(static_cast<int>(f)), "disk tier, what was written could not be synced", -result);
+      fail(data_path(static_cast<int>(f)), "disk tier, the written data could not be synced", -result);
     }
   }
 }
@@ -337,7 +342,7 @@ void ExtentFiles::write_small(const std::string& name, const std::string& text, 
     const auto bytes = std::as_bytes(std::span(text));
     for (std::uint64_t at = 0; at < bytes.size();) {
       const auto written = check("the file could not be written", ops_->write(file.get(), bytes.subspan(at)));
-      if (written == 0) fail(path, fmt::format("the file could not be written: nothing went beyond byte {}", at), ENOSPC);
+      if (written == 0) fail(path, fmt::format("the file could not be written beyond byte {}", at), ENOSPC);
       at += written;
     }
     if (durable) check("the file could not be synced", ops_->sync(file.get()));

@@ -1,9 +1,8 @@
-// The files under a chunk store: one preallocated data file a path, striped, in a locked directory of its own.
+// The files of a chunk store: on each path one preallocated data file, striped, in a separate, locked directory.
 //
 // Owner:   one chunk store. Threads: pieces(), sync() and read() from any; the rest at construction.
-// Errors:  Error that names path, operation and errno; a directory in use by another process, a symbolic link in place of a
-// file
-//          and too little free space are refused.
+// Errors:  Error that names path, operation and errno. Refused are a directory in use by another process, a symbolic link in
+//          place of a file, and too little free space.
 #pragma once
 
 #include <cstdint>
@@ -44,9 +43,9 @@ class ExtentFiles {
   ExtentFiles(const ExtentFiles&) = delete;
   ExtentFiles& operator=(const ExtentFiles&) = delete;
 
-  // Both are decided by the store once it knows them: a fresh store from its options, an existing one from its index.
+  // The store sets both: a fresh store from its options, an existing one from its index.
   void reserve(std::uint64_t capacity_bytes, Stripes stripes);
-  [[nodiscard]] Stripes fresh_stripes() const;  // measures the paths where they differ and it is worth it
+  [[nodiscard]] Stripes fresh_stripes() const;  // measures the speed of several paths if the store is large
   void trim(std::uint64_t capacity_bytes) const;
 
   [[nodiscard]] const Stripes& stripes() const { return stripes_; }
@@ -55,14 +54,14 @@ class ExtentFiles {
   [[nodiscard]] std::uint64_t allocated_bytes() const;
   [[nodiscard]] std::uint64_t free_bytes(int file) const;  // on its file system
   void read(std::uint64_t offset, std::span<std::byte> to) const;
-  void sync() const;  // data reaches the disk
+  void sync() const;  // makes the data durable
 
-  // Small files beside the first data file, replaced whole: after a power loss there is the old one or the new one.
+  // Small files beside the first data file, replaced atomically: after a power loss there is the old one or the new one.
   void write_small(const std::string& name, const std::string& text, bool durable) const;
   enum class Found { absent, read };
   Found read_small(const std::string& name, std::string& text) const;
   void remove_small(const std::string& name) const;
-  void sync_folder() const;                              // names that were removed stay so
+  void sync_folder() const;                              // makes removals durable
   [[nodiscard]] std::vector<std::string> names() const;  // of the first directory
   [[nodiscard]] std::filesystem::path small_path(const std::string& name) const;
 

@@ -1,4 +1,4 @@
-// File operations that end, whatever the disk does.
+// File operations that end even if the disk hangs.
 #include <fcntl.h>
 
 #include <cerrno>
@@ -42,14 +42,14 @@ class FileOpsWithDeadline final : public FileOps {
  private:
   using Call = std::function<std::int64_t(FileOps&, int own)>;
 
-  // On a thread that nobody has to wait for. Its descriptor is its own: the number of one that its owner closes meanwhile
-  // could come to mean another file.
+  // On a detached thread with its own descriptor: if the owner closed a shared one meanwhile, its number could be reused for
+  // another file.
   std::int64_t within(int file, Call call) {
     FileHandle own(::fcntl(file, F_DUPFD_CLOEXEC, 0));
     if (!own) return -errno;
     std::packaged_task<std::int64_t()> task([inner = inner_, own = std::move(own), call = std::move(call)]() mutable {
       const auto result = call(*inner, own.get());
-      own = FileHandle();  // closed before the result is told: who has it finds no descriptor of ours open
+      own = FileHandle();  // closed before the result is reported, so that the caller then finds no open descriptor
       return result;
     });
     auto result = task.get_future();

@@ -1,4 +1,4 @@
-// What kind of file system a path is on, and what speaks against it as a disk tier.
+// The kind of file system that a path is on, and why it is unsuitable as a disk tier.
 //
 // Threads: any. Errors: none; an unreadable path is an unknown file system.
 #pragma once
@@ -9,8 +9,8 @@
 namespace terrace {
 
 struct FileSystem {
-  std::string name;       // "ext4"; "file system 0x…" when it is none of the known ones
-  std::string objection;  // why it is no disk tier; empty when it is one
+  std::string name;       // "ext4"; "file system 0x…" for an unknown one
+  std::string objection;  // why it is unsuitable; empty if it is suitable
 };
 FileSystem file_system_of(const std::filesystem::path& path);
 

@@ -1,4 +1,4 @@
-// What the result of one transfer means for its request; the same for every engine.
+// Applies the result of one transfer to its request; the same for every engine.
 //
 // Threads: the one that owns the request at that moment.
 #pragma once
@@ -14,11 +14,11 @@
 
 namespace terrace {
 
-// `result` is what the kernel gave: bytes moved, or a negative errno. Returns the error number that ends the request (0: all
-// its bytes moved), or nothing when it goes on from `moved_bytes`.
+// `result` is the kernel's: bytes moved, or a negative errno. Returns the error number that ends the request (0: all
+// its bytes moved), or nothing if the request continues from `moved_bytes`.
 //
-// Progress counts in whole pages, because direct I/O can only go on from one. Less than a page means that the file ends there,
-// or that a write found no more room.
+// Progress counts in whole pages, because direct I/O can only continue at a page. Less than a page means that the file ends
+// there, or that a write found no more room.
 inline std::optional<int> account(IoRequest& request, std::int64_t result) {
   if (result == -EAGAIN || result == -EINTR) return std::nullopt;
   if (result < 0) return static_cast<int>(-result);
@@ -29,7 +29,7 @@ inline std::optional<int> account(IoRequest& request, std::int64_t result) {
   return std::nullopt;
 }
 
-// Requests that wait, in order, linked through themselves: no allocation, no limit.
+// Waiting requests in order, as an intrusive list: no allocation, no limit.
 class IoQueue {
  public:
   void push(IoRequest& request) {
@@ -52,7 +52,7 @@ class IoQueue {
   IoRequest *first_ = nullptr, *last_ = nullptr;
 };
 
-// Requests beyond the depth limit: by priority, but one that was passed over often enough goes first.
+// Requests beyond the depth limit: by priority, but a request that was overtaken often enough starts first.
 class IoBacklog {
  public:
   void push(IoRequest& request) { of(request.priority).push(request); }
@@ -79,16 +79,16 @@ class IoBacklog {
   static constexpr std::size_t kPriorities = 3;
   IoQueue& of(IoRequest::Priority priority) { return queues_[static_cast<std::size_t>(priority)]; }
   std::array<IoQueue, kPriorities> queues_;
-  std::array<int, kPriorities> passed_over_{};  // how many others started since a queue's first began to wait
+  std::array<int, kPriorities> passed_over_{};  // how many others have started since a queue's first request began to wait
 };
 
-// What is with the device. Beyond `depth` requests or `bytes` nothing joins it, but two requests may always be there.
+// The requests that the device has: at most `depth` requests and `bytes` bytes, but two requests are always allowed.
 class IoWindow {
  public:
   IoWindow(std::uint32_t depth, std::uint64_t bytes) : depth_(depth), window_bytes_(bytes) {}
   [[nodiscard]] bool room() const { return requests_ < depth_ && (requests_ < 2 || bytes_ < window_bytes_); }
   [[nodiscard]] std::uint32_t requests() const { return requests_; }
-  // With what is left of it; its progress must not change between the two.
+  // Both count the request's remaining bytes; its progress must not change between the two calls.
   void start(const IoRequest& request) {
     ++requests_;
     bytes_ += request.bytes - request.moved_bytes;
@@ -103,7 +103,7 @@ class IoWindow {
   std::uint64_t window_bytes_, bytes_ = 0;
 };
 
-// How long to leave a device alone that said EAGAIN: twice as long each time, until it takes something again.
+// The pause after EAGAIN: doubles each time, until the device accepts a request again.
 class Backoff {
  public:
   void refused(std::int64_t now_ns) {

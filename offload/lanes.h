@@ -1,7 +1,7 @@
-// The timelines of one run's lanes: what a Clock is measured against.
+// The timelines of one run's lanes, with which clocks are compared.
 //
-// Owner:   the executor or chunk manager. Threads: each lane's producer advances its own timeline; anyone waits.
-// Errors:  a failed lane poisons every wait for a point it had not reached.
+// Owner:   the executor or chunk manager. Threads: each lane's producer advances its own timeline; any thread may wait.
+// Errors:  a failed lane fails every wait for a point that it had not reached.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ class Lanes {
   }
   [[nodiscard]] Timeline& of(Lane lane) const { return *timelines_[index(lane)]; }
   [[nodiscard]] Event event(Lane lane, std::uint64_t sequence) const { return {timelines_[index(lane)], sequence}; }
-  // Asks every lane, so that a failed one is heard of however far the others are.
+  // Checks every lane, so that a failed lane is reported even if others have not arrived.
   [[nodiscard]] bool reached(const Clock& clock) const {
     bool all = true;
     for (std::size_t i = 0; i < kLanes; ++i)
@@ -32,13 +32,13 @@ class Lanes {
     for (std::size_t i = 0; i < kLanes; ++i)
       if (clock.at[i] != 0) timelines_[i]->wait(clock.at[i]);
   }
-  // Makes everything submitted to the stream later wait for the clock. A stream keeps the order of its own lane, and a device
-  // that waited for itself on the host would stand still meanwhile.
+  // Makes everything submitted to the stream later wait for the clock, except for the stream's own lane: the stream keeps that
+  // order anyway, and a wait for it on the host would leave the device idle.
   void stream_wait(Stream& stream, Lane own, const Clock& clock) const {
     for (std::size_t i = 0; i < kLanes; ++i)
       if (i != index(own) && clock.at[i] != 0) stream.wait(Event(timelines_[i], clock.at[i]));
   }
-  // Throws the error of a lane that failed, even when nothing waited for it.
+  // Throws the error of a failed lane, even if nothing waited for it.
   void throw_failure() const {
     constexpr std::uint64_t kNever = ~0ULL;
     for (const auto& lane : timelines_) static_cast<void>(lane->reached(kNever));

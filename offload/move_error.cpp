@@ -16,7 +16,7 @@ std::string advice(const ChunkStore& store, bool writing, std::uint64_t offset, 
   if (!writing) return "the chunk has no other copy; check the disk, then --resume auto";
   const std::string intact = "the previous commit is intact; ";
   if (error_number == ENOSPC || error_number == EDQUOT) {
-    return fmt::format("{}{} are free there: free more or lower --nvme-limit, then --resume auto", intact,
+    return fmt::format("{}{} are free there: free more, or lower --nvme-limit, then --resume auto", intact,
                        format_bytes(store.free_bytes(offset)));
   }
   return intact + "check the disk, then --resume auto";
@@ -34,9 +34,9 @@ std::exception_ptr move_error(const ChunkStore& store, const Move& move, std::ui
 
 std::exception_ptr stuck_error(const ChunkStore& store, const Move& move, std::uint64_t offset,
                                const std::vector<IoRequest>& requests, std::chrono::nanoseconds deadline) {
-  const auto is_open = [](const IoRequest& request) { return request.buffer != nullptr; };  // disk_lanes.cpp takes it away
+  const auto is_open = [](const IoRequest& request) { return request.buffer != nullptr; };  // disk_lanes.cpp clears it
   const auto first = std::ranges::find_if(requests, is_open);
-  std::uint64_t before = 0;  // bytes of the chunk, which the requests cut up in order
+  std::uint64_t before = 0;  // bytes of the chunk before that request; the requests divide it in order
   for (auto at = requests.begin(); at != first; ++at) before += at->bytes;
   const bool writing = move.to == Tier::disk;
   return std::make_exception_ptr(Error(fmt::format(

@@ -1,4 +1,4 @@
-// The message of a move that failed: chunk, tier, file, offset, bytes and errno, and how to mend it.
+// The message of a failed move: chunk, tier, file, offset, bytes and errno, and the remedy.
 //
 // Threads: any.
 #pragma once
@@ -14,10 +14,10 @@
 
 namespace terrace {
 
-// `offset` is the store's, of the generation that was read or written.
+// `offset` is the offset in the store of the generation that was read or written.
 std::exception_ptr move_error(const ChunkStore& store, const Move& move, std::uint64_t offset, int error_number);
 
-// Some of a move's requests have not ended in time; the first of them is named, with the part of the chunk that it moves.
+// For a move with requests past their deadline: names the first of them, with its part of the chunk.
 std::exception_ptr stuck_error(const ChunkStore& store, const Move& move, std::uint64_t offset,
                                const std::vector<IoRequest>& requests, std::chrono::nanoseconds deadline);
 

@@ -12,7 +12,8 @@ namespace terrace {
 struct Mover::Impl {
   explicit Impl(const Parts& of)
       : parts(of), log(of.store, of.trace), upload(of, log, Lane::upload), download(of, log, Lane::download) {
-    if ((of.store == nullptr) != (of.engine == nullptr)) throw std::logic_error("Mover: store and engine come together");
+    if ((of.store == nullptr) != (of.engine == nullptr))
+      throw std::logic_error("Mover: a store needs an engine, and an engine a store");
     if (of.store) disk = std::make_shared<DiskLanes>(of, log);
   }
   ~Impl() {
@@ -27,7 +28,7 @@ struct Mover::Impl {
 };
 
 Mover::Mover(const Parts& parts) : impl_(std::make_unique<Impl>(parts)) {}
-Mover::~Mover() = default;  // every lane finishes what was issued to it
+Mover::~Mover() = default;  // every lane finishes its issued moves
 
 void Mover::issue(const Move& move) {
   const Lane lane = lane_of(move.from, move.to);
@@ -39,7 +40,7 @@ void Mover::issue(const Move& move) {
   } else if (impl_->disk) {
     impl_->disk->issue(move);
   } else {
-    throw std::logic_error("Mover: a move over the disk, but there is no store");
+    throw std::logic_error("Mover: a move from or to the disk without a store");
   }
 }
 

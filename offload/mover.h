@@ -1,13 +1,12 @@
 // Carries out moves: copies between device and host on two streams, reads and writes of the store on one I/O thread.
 //
-// A move starts when its clock has passed and ends by advancing its lane's timeline to its sequence number, in order.
+// A move starts when its clock has been reached, and ends by advancing its lane's timeline to its sequence number, in order.
 //
 // Owner:   executor or chunk manager. Threads: issue() from one thread, in decision order; never blocks on I/O.
-// Errors:  a failed move poisons its lane with an Error that names chunk, tier, file, offset, bytes and errno; moves behind it
-// are
-//          not started, and a move that waits for a lane that failed ends with that lane's error. A failed write-back leaves
-//          its source bytes alone. Checksums are computed at write and verified at read. Whoever stops producing on a lane that
-//          moves wait for must fail it first (Lanes::fail_all): draining waits for every move that still may start.
+// Errors:  a failed move fails its lane with an Error that names chunk, tier, file, offset, bytes and errno. Later moves of the
+//          lane are not started, and a move that waits for a failed lane ends with that lane's error. A failed write-back does
+//          not change its source bytes. Checksums are computed at write and verified at read. A producer that stops must first
+//          fail its lanes (Lanes::fail_all), because draining waits for every move that may still start.
 #pragma once
 
 #include <chrono>
@@ -32,12 +31,12 @@ class Mover {
     std::byte* device_base = nullptr;  // offset 0 of the device tier
     std::byte* host_base = nullptr;    // offset 0 of the host tier
     ChunkStore* store = nullptr;       // may be null: no disk tier
-    IoEngine* engine = nullptr;        // null exactly when the store is
+    IoEngine* engine = nullptr;        // null if and only if the store is null
     const Lanes* lanes = nullptr;
     Trace* trace = nullptr;                    // may be null
     std::uint64_t request_bytes = 4ULL << 20;  // a read or write is cut into requests of this size
-    // A read or write that has not ended by then ends its lane with an error that names it (0: waited for without end). The
-    // kernel may still carry it out: `held` is a share in store, engine and host memory, kept until it has ended, however late.
+    // A read or write that takes longer fails its lane with an error that names it (0: no limit). The kernel may still carry it
+    // out: `held` shares ownership of store, engine and host memory until it has ended.
     std::chrono::nanoseconds deadline = kIoDeadline;
     std::shared_ptr<void> held = {};
   };
@@ -48,9 +47,9 @@ class Mover {
 
   void issue(const Move& move);
   void drain();                         // until everything issued has ended; throws the first error
-  [[nodiscard]] Traffic moved() const;  // what was really carried, counted at completion
+  [[nodiscard]] Traffic moved() const;  // counted at completion
 
-  // Why a lane's operation ended when it did: for stall accounting. The last few thousand flights of each lane are kept.
+  // When a lane's operation ended and why then, for stall accounting. The last few thousand flights of each lane are kept.
   struct Flight {
     std::uint64_t sequence = 0;
     std::int64_t issued_ns = 0, started_ns = 0, ended_ns = 0;

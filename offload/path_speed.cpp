@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uint64_t kBlockBytes = 4 * kMiB;
 
-// All blocks in one direction; 0 when one of them fails.
+// Transfers all blocks in one direction; 0 if one of them fails.
 template <class Transfer>
 double bytes_per_s(std::uint64_t bytes, Transfer transfer) {
   const auto begin = now_ns();

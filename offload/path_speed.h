@@ -1,4 +1,4 @@
-// How fast the paths of a store are, measured in its own files before anything lies in them.
+// Measures the speed of a store's paths, in the store's own files before they hold data.
 //
 // Threads: one. Errors: none; a path that cannot be measured counts as fast as the slowest one.
 #pragma once
@@ -9,7 +9,8 @@
 
 namespace terrace {
 
-// Bytes a second of each file, reading and writing alike; overwrites their first `bytes`. Paths are measured one by one.
+// Bytes per second of each file, half reading and half writing; overwrites the first `bytes` of each. Paths are measured in
+// turn.
 std::vector<double> measure_paths(std::span<const int> files, std::uint64_t bytes);
 
 }  // namespace terrace

@@ -1,4 +1,4 @@
-// A disk in memory whose power can fail: files of bytes as the running system sees them, and what is durable of them.
+// A disk in memory whose power can fail: its files as the running system sees them, and their durable content.
 //
 // Owner:   shared by the engines that use it, one after the other, over "power losses".
 // Threads: the engine's thread; sync() and power_loss() when nothing is in flight.
@@ -19,15 +19,15 @@ class SimulatedDisk {
   [[nodiscard]] int files() const { return static_cast<int>(now_.size()); }
   [[nodiscard]] std::span<std::byte> file(int i) { return now_[static_cast<std::size_t>(i)]; }
   [[nodiscard]] std::span<const std::byte> durable(int i) const { return durable_[static_cast<std::size_t>(i)]; }
-  void sync();        // everything written is durable
-  void power_loss();  // everything not synced is gone
-  // Requests that were never to end go on now; from any thread. Their engine sees it at its next poll.
+  void sync();        // makes everything written durable
+  void power_loss();  // drops everything not synced
+  // Lets requests end that were to hang forever; from any thread. Their engine sees it at its next poll.
   void let_stuck_requests_end() { released_.store(true); }
   [[nodiscard]] bool stuck_requests_end() const { return released_.load(); }
-  // How many of them have; what they wrote or read is visible to whoever asks.
+  // How many of them have ended; the caller then sees the bytes that they wrote or read.
   [[nodiscard]] std::uint64_t late_ends() const { return late_ends_.load(std::memory_order_acquire); }
   void count_late_end() { late_ends_.fetch_add(1, std::memory_order_release); }  // the engine's
-  // What real disks do: of the pages not synced, some are there and some are not.
+  // Like real disks: of the pages not synced, some survive and some do not.
   void power_loss(std::uint64_t seed);
 
  private:

@@ -55,7 +55,7 @@ class SimulatedEngine final : public IoEngine {
     }
   }
 
-  // A poll is the unit of time: each flight loses one of its delay, those without are carried on in a random order.
+  // A poll is the unit of time: it reduces the delay of each flight by one; flights without delay continue in a random order.
   std::size_t poll(std::chrono::nanoseconds wait) override {
     if (std::ranges::all_of(flights_, [this](const Flight& f) { return is_stuck(f); })) {
       std::unique_lock lock(mutex_);
@@ -115,20 +115,20 @@ class SimulatedEngine final : public IoEngine {
         return account(request, static_cast<std::int64_t>(rest));
       case What::never: break;
     }
-    // Never is over: the disk lets it end after all.
+    // A request that was to hang forever ends now: the disk has released it.
     const auto result = account(request, transfer(request, rest, 0));
     disk_->count_late_end();
     return result;
   }
 
-  // Mostly all of it, sometimes only some pages.
+  // Usually the whole transfer, sometimes only some pages.
   std::uint64_t some_of(const IoRequest& request) {
     const auto rest = request.bytes - request.moved_bytes;
     const auto pages = rest / kPageBytes;
     return pages > 1 && random_() % 4 == 0 ? (1 + random_() % pages) * kPageBytes : rest;
   }
 
-  // How many bytes the file had; `shift` is the misdirection.
+  // Returns how many bytes the file had; `shift` misdirects the transfer.
   std::int64_t transfer(IoRequest& request, std::uint64_t bytes, std::int64_t shift) {
     const auto file = disk_->file(request.file);
     const auto offset = request.offset + request.moved_bytes + static_cast<std::uint64_t>(shift);
@@ -156,7 +156,7 @@ class SimulatedEngine final : public IoEngine {
     return account(request, moved);
   }
 
-  // A write that is acknowledged and never happens; a read that brings what was durable before.
+  // A write that is acknowledged but not done; a read that returns the older durable bytes.
   std::optional<int> stale(IoRequest& request, std::uint64_t rest) {
     const auto old = disk_->durable(request.file);
     const auto offset = request.offset + request.moved_bytes;

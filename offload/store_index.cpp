@@ -17,7 +17,7 @@ using nlohmann::json;
 
 constexpr int kVersion = 1;
 
-// Far above every store, and far below where sums of two of them overflow.
+// Far larger than any store; sums of two such values do not overflow.
 constexpr std::uint64_t kMostBytes = 1ULL << 60;
 constexpr std::uint64_t kMostPaths = 1024, kMostGenerations = 2;
 
@@ -25,7 +25,7 @@ void demand(bool good, const char* what) {
   if (!good) throw std::invalid_argument(what);
 }
 
-// Whole and not below 0: the library would turn −1 or 1.5 into a number, and cut off a number that is too large.
+// A non-negative integer: the library would convert −1 or 1.5, and truncate a number that is too large.
 std::uint64_t number_in(const json& j, std::uint64_t least, std::uint64_t most) {
   demand(j.is_number_unsigned(), "a number is not whole, or negative");
   const auto value = j.get<std::uint64_t>();
@@ -88,7 +88,7 @@ StoredChunk chunk_from(const json& j) {
   return chunk;
 }
 
-// Each chunk once, in the order of their names, and no two of them on the same bytes.
+// Each chunk occurs once, in the order of the ids, and no two chunks share bytes.
 void demand_disjoint(const std::vector<StoredChunk>& chunks) {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> places;
   for (std::size_t i = 0; i < chunks.size(); ++i) {
@@ -135,7 +135,7 @@ std::optional<StoreIndex> parse_index(const std::string& text) {
   }
 }
 
-// The first line is the checksum of all that follows it.
+// The first line is the checksum of the lines after it.
 std::string write_record(const CommitRecord& record) {
   const json body = {{"version", kVersion},
                      {"commit", record.commit.number},

@@ -1,6 +1,6 @@
-// The texts of a commit: the index of all chunks, and the record that names it and carries its checksum.
+// The texts of a commit: the index of all chunks, and the record with the index's name and checksum.
 //
-// Pure. Threads: any. Errors: parse_*() return nothing for a text that was not written whole by write_*().
+// Pure. Threads: any. Errors: parse_*() return nothing for a text that is not a complete text of write_*().
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace terrace {
 struct StoreIndex {
   std::uint64_t number = 0;
   std::uint64_t stripe_bytes = 0;
-  std::vector<std::uint32_t> stripe_weights = {1};  // one a path
+  std::vector<std::uint32_t> stripe_weights = {1};  // one for each path
   std::uint32_t generations = 2;
   std::vector<StoredChunk> chunks;
 };
@@ -28,7 +28,7 @@ struct CommitRecord {
 };
 std::string write_record(const CommitRecord& record);
 std::optional<CommitRecord> parse_record(const std::string& text);
-std::string with_checksum(const std::string& body);  // as the first line of a record
+std::string with_checksum(const std::string& body);  // puts the checksum line of a record before it
 
 std::uint64_t checksum_of_text(const std::string& text);
 

@@ -6,8 +6,8 @@
 
 namespace terrace {
 
-// Each next stripe goes to the file that is farthest behind its share, so that a file's stripes lie far apart: a chunk of a few
-// stripes uses all files at once.
+// The next stripe always goes to the file that is farthest below its share, so that a file's stripes lie far apart: a chunk of
+// a few stripes uses all files at once.
 Stripes::Stripes(std::uint64_t stripe_bytes, std::vector<std::uint32_t> weights)
     : stripe_bytes_(stripe_bytes), weights_(std::move(weights)) {
   const auto total = std::accumulate(weights_.begin(), weights_.end(), 0U);
@@ -52,7 +52,7 @@ std::uint64_t Stripes::file_bytes(std::size_t file, std::uint64_t capacity_bytes
 }
 
 std::vector<std::uint32_t> Stripes::weights_of(std::span<const double> bytes_per_s) {
-  constexpr std::uint32_t kFastest = 8;  // steps of an eighth of the fastest: a measurement is not truer than that
+  constexpr std::uint32_t kFastest = 8;  // steps of an eighth of the fastest: a measurement is not more precise
   const double most = *std::ranges::max_element(bytes_per_s);
   std::vector<std::uint32_t> weights;
   std::uint32_t common = 0;

@@ -1,4 +1,4 @@
-// How the flat space of a store lies on its files: stripes, dealt out in cycles, to each file as many of a cycle as its weight.
+// How the flat space of a store is striped over its files: in each cycle a file gets as many stripes as its weight.
 //
 // Pure, a value. Threads: any.
 #pragma once
@@ -13,7 +13,7 @@ namespace terrace {
 
 class Stripes {
  public:
-  Stripes(std::uint64_t stripe_bytes, std::vector<std::uint32_t> weights);  // weights: one a file, none 0
+  Stripes(std::uint64_t stripe_bytes, std::vector<std::uint32_t> weights);  // weights: one for each file, at least 1
   [[nodiscard]] std::vector<ChunkStore::Piece> pieces(std::uint64_t offset, std::uint64_t bytes) const;
   [[nodiscard]] std::uint64_t file_bytes(std::size_t file, std::uint64_t capacity_bytes) const;
   [[nodiscard]] std::uint64_t stripe_bytes() const { return stripe_bytes_; }
@@ -25,7 +25,7 @@ class Stripes {
 
  private:
   struct Slot {
-    std::uint32_t file = 0, before = 0;  // which file's, and how many of that file come before it in the cycle
+    std::uint32_t file = 0, before = 0;  // its file, and how many stripes of that file come before it in the cycle
   };
   std::uint64_t stripe_bytes_;
   std::vector<std::uint32_t> weights_;

@@ -1,4 +1,5 @@
-// Threads that block in a call a request; and pread and pwrite on them, for kernels and containers that forbid io_uring.
+// Threads that each make one blocking call for a request; with pread and pwrite for kernels and containers that forbid
+// io_uring.
 #include <unistd.h>
 
 #include <algorithm>
@@ -108,7 +109,7 @@ class ThreadEngine final : public IoEngine {
   std::vector<Ended> ended_;
   std::size_t queued_ = 0;
   bool woken_ = false, stopping_ = false;
-  std::vector<std::thread> threads_;  // last: they use all of the above
+  std::vector<std::thread> threads_;  // last member: they use all members above
 };
 
 }  // namespace

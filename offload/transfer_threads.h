@@ -1,5 +1,4 @@
-// An I/O engine of a few threads, each of which carries out one request after another by calls that return when it is done.
-// What such a call is, the caller says.
+// An I/O engine with a few threads; each carries out one request after another with blocking calls, which the caller provides.
 //
 // Owner, threads, errors: as IoEngine; `transfer` is called by several threads at once.
 #pragma once
@@ -18,7 +17,7 @@ struct TransferThreads {
   std::size_t files = 0;
   int threads = 4;
   std::function<void()> enter = {};  // once on each thread, before its first transfer; may be empty
-  // What is left of a request, from `moved_bytes` on: bytes moved, or a negative errno.
+  // Transfers the rest of a request, from `moved_bytes` on; returns bytes moved, or a negative errno.
   std::function<std::int64_t(const IoRequest&)> transfer = {};
 };
 std::unique_ptr<IoEngine> make_transfer_threads(TransferThreads how);

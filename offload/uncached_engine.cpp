@@ -1,7 +1,7 @@
-// Buffered files without the page cache's memory: where a file system refuses O_DIRECT.
+// Buffered files without memory for the page cache, for file systems that refuse O_DIRECT.
 //
-// Written pages can be dropped only once they are on the disk. So write-out of a request starts when it ends, and its pages are
-// waited for and dropped some requests later: the dirty pages are bounded by that lag, and the disk is busy meanwhile.
+// Written pages can be dropped only once they are on the disk. So the write-out of a request starts when it ends; some requests
+// later it is waited for and its pages are dropped. This lag bounds the dirty pages and keeps the disk busy meanwhile.
 #include <fcntl.h>
 
 #include <cerrno>
@@ -61,7 +61,7 @@ class UncachedEngine final : public IoEngine {
       error_number = errors_[range.file];
     }
     auto entry = done_.extract(&request);
-    request.done = std::move(entry.mapped());  // as the caller knows it
+    request.done = std::move(entry.mapped());  // the caller's own
     request.done(request, error_number);       // may destroy the request, may submit others
   }
   void drop_oldest() {
@@ -70,8 +70,8 @@ class UncachedEngine final : public IoEngine {
     write_out(range, SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
     drop(range);
   }
-  // The kernel tells an error of the write-out once: to us, so that a later fsync would not know of it. From then on every
-  // write to the file ends with it, until nothing can be committed any more that might be lost.
+  // The kernel reports an error of the write-out only once, here, so that a later fsync would succeed. From then on every write
+  // to the file fails with it, so that lost data can never be committed.
   void write_out(const Range& range, unsigned flags) {
     if (write_out_(files_[range.file], range.offset, range.bytes, flags) == 0 || errors_[range.file] != 0) return;
     const bool there_is_none = errno == ENOSYS || errno == EPERM || errno == EINVAL;  // pages stay until fsync

@@ -1,6 +1,6 @@
-// io_uring: one ring, used by one thread, that is entered once for a batch of submissions and once for a wait.
+// io_uring: one ring, used by one thread, with one system call for a batch of submissions and one for a wait.
 //
-// The ring is made disabled and enabled at its first use, because SINGLE_ISSUER binds it to the thread that enables it.
+// The ring is created disabled and enabled at its first use, because SINGLE_ISSUER binds it to the thread that enables it.
 #include <liburing.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -29,7 +29,7 @@ constexpr std::uint64_t kBufferLimitBytes = kGiB;  // the kernel's, for one regi
 constexpr unsigned kWantedFlags =
     IORING_SETUP_R_DISABLED | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_COOP_TASKRUN;
 
-// The kernel's thread takes the submissions, so nothing is left to be deferred to ours.
+// The kernel's thread takes the submissions, so no task work is deferred to this thread.
 constexpr unsigned kKernelSubmitsFlags = IORING_SETUP_R_DISABLED | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_SQPOLL;
 constexpr unsigned kDevicePollsFlags =
     IORING_SETUP_R_DISABLED | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_IOPOLL;
@@ -43,9 +43,7 @@ class UringEngine final : public IoEngine {
   static std::unique_ptr<UringEngine> make(const IoOptions& options, std::string& why) {
     std::unique_ptr<UringEngine> engine(new UringEngine(options));
     if (options.device_polls && !std::ranges::all_of(options.files, drive_can_be_polled)) {
-      why =
-          "IOPOLL wants files opened with O_DIRECT on drives with polled queues (nvme.poll_queues=N among the kernel's "
-          "options)";
+      why = "IOPOLL needs files opened with O_DIRECT on drives with polled queues (kernel option nvme.poll_queues=N)";
       return nullptr;
     }
     if (!engine->open_ring(why)) return nullptr;
@@ -55,7 +53,7 @@ class UringEngine final : public IoEngine {
   }
 
   ~UringEngine() override {
-    if (ring_open_) io_uring_queue_exit(&ring_);  // the armed poll is cancelled with it; it writes to no memory of ours
+    if (ring_open_) io_uring_queue_exit(&ring_);  // also cancels the armed poll, which writes to no memory of this process
     if (wake_fd_ >= 0) ::close(wake_fd_);
   }
 
@@ -84,7 +82,7 @@ class UringEngine final : public IoEngine {
     }
     const auto ended = reap();
     fill();
-    enter_without_wait();  // what went on or came out of the queue: the device never idles while we compute
+    enter_without_wait();  // submits continued and queued requests, so that the device never idles while the caller computes
     return ended;
   }
 
@@ -122,7 +120,7 @@ class UringEngine final : public IoEngine {
     return ring_open_ && may_register(why);
   }
 
-  // Without that call a ring that is made disabled stays so. Asked now, while another engine can still be taken.
+  // A disabled ring cannot be enabled without this call. Checked now, while another engine can still be chosen.
   bool may_register(std::string& why) const {
     io_uring_probe nothing{};
     if (::syscall(__NR_io_uring_register, ring_.ring_fd, IORING_REGISTER_PROBE, &nothing, 0) == 0) return true;
@@ -174,7 +172,7 @@ class UringEngine final : public IoEngine {
     enabled_ = true;
   }
 
-  // One-shot, so that every kernel knows it; armed again after each wake.
+  // One-shot, which every kernel supports; armed again after each wake.
   void arm_wake() {
     if (wake_armed_) return;
     io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
@@ -184,7 +182,7 @@ class UringEngine final : public IoEngine {
     wake_armed_ = true;
   }
 
-  // From our queue into the ring, up to the depth and the window.
+  // From the engine's queue into the ring, up to the depth and the window.
   void fill() {
     if (backoff_.active() && backoff_.left_ns(now_ns()) > 0) return;
     while (window_.room() && !waiting_.empty()) {
@@ -235,7 +233,7 @@ class UringEngine final : public IoEngine {
     if (io_uring_sq_ready(&ring_) == 0 && wait_free()) return;
     check(flags_ & kFetchFlags ? io_uring_submit_and_get_events(&ring_) : io_uring_submit(&ring_));
   }
-  // Whether an entry has nothing to fetch: without these flags the kernel posts completions by itself.
+  // Whether no system call is needed to fetch completions: without these flags the kernel posts them by itself.
   static constexpr unsigned kFetchFlags = IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_IOPOLL;
   [[nodiscard]] bool wait_free() const { return !(flags_ & kFetchFlags) || window_.requests() == 0; }
 
@@ -247,8 +245,8 @@ class UringEngine final : public IoEngine {
     check(io_uring_submit_and_wait_timeout(&ring_, &first, 1, &limit, nullptr));
   }
 
-  // A ring that polls drives takes no poll of our wake descriptor, so that is asked between two polls; with nothing to poll
-  // for, we sleep on it.
+  // A ring that polls drives cannot poll the wake descriptor, so that is checked between two polls; without requests to poll
+  // for, the thread sleeps on it.
   void poll_device(std::chrono::nanoseconds wait) {
     if (window_.requests() == 0) {
       const timespec limit{wait.count() / 1'000'000'000, wait.count() % 1'000'000'000};
@@ -263,7 +261,7 @@ class UringEngine final : public IoEngine {
     } while (io_uring_cq_ready(&ring_) == 0 && !clear_wake() && now_ns() < end_ns);
   }
 
-  // What an entry may answer without harm: the time is over, a signal came, or the kernel is short for a moment.
+  // Harmless results of a system call: the time has passed, a signal arrived, or the kernel lacks resources for a moment.
   static void check(int result) {
     if (result >= 0 || result == -ETIME || result == -EINTR || result == -EAGAIN || result == -EBUSY) return;
     throw Error(fmt::format("io_uring_enter: {}", describe_errno(-result)));
@@ -297,7 +295,7 @@ class UringEngine final : public IoEngine {
     return ended;
   }
 
-  // Whether somebody had called wake().
+  // Whether wake() was called.
   bool clear_wake() {
     wake_armed_ = false;
     std::uint64_t count = 0;

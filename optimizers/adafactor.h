@@ -1,6 +1,6 @@
 // Adafactor (Shazeer and Stern: "Adafactor: adaptive learning rates with sublinear memory cost", ICML 2018), without a first
-// moment: its scratch and its arithmetic, which the host's loops (adafactor.cpp) and the GPU's kernels (cuda/layer_update.h)
-// are made from. docs/optimizers.md has the order of sums.
+// moment: its scratch and its arithmetic, shared by the host's loops (adafactor.cpp) and the GPU's kernels
+// (cuda/layer_update.h). docs/optimizers.md has the order of sums.
 //
 // Internal to optimizers/. Threads: any.
 #pragma once
@@ -49,7 +49,7 @@ struct AdafactorLayer {
             .weights = plan.take_sums(blocks_of(shape.tensors)),
             .directions = plan.take<double>(most_blocks)};
   }
-  // Rows and columns of a matrix; of anything else each element has its own second moment.
+  // A matrix has a second moment per row and per column, any other tensor one per element.
   static std::int64_t numbers_of(const UpdateTensor& t) { return t.is_matrix() ? t.rows + t.columns : t.elements(); }
 
   static double towards(const UpdateStep& step) { return std::pow(static_cast<double>(step.step), kDecayPower); }
@@ -58,8 +58,8 @@ struct AdafactorLayer {
     return static_cast<A>(step.gradient_scale * t.gradient_scale);
   }
 
-  // A moment after a step that brought this mean of squares, as it is kept: a square beyond the numbers does not make a NaN of
-  // its whole row and column. In fp64 rows of such squares still have a mean.
+  // The moment after a step with this mean of squares. It is limited, so that a square that overflows does not turn its whole
+  // row and column into NaN. In fp64 the limit is lower, so that a row of such squares still has a finite mean.
   template <class A>
   TERRACE_INLINE static A moved(A moment, double mean, double towards) {
     constexpr double kMost = std::is_same_v<A, double> ? std::numeric_limits<A>::max() / 0x1p40 : std::numeric_limits<A>::max();
@@ -75,7 +75,7 @@ struct AdafactorLayer {
   TERRACE_INLINE static A column_factor(A moment) {
     return static_cast<A>(1.0 / std::sqrt(static_cast<double>(moment)));
   }
-  // Of what is no matrix.
+  // For a tensor that is not a matrix.
   template <class A>
   TERRACE_INLINE static A divided(A direction, A& moment, double towards) {
     const auto own = static_cast<double>(direction);
@@ -83,7 +83,7 @@ struct AdafactorLayer {
     return static_cast<A>(own / std::sqrt(static_cast<double>(moment)));
   }
 
-  // Of a tensor's sums of squares.
+  // The tensor's rate, from its sums of squares.
   TERRACE_INLINE static double rate(double learning_rate, double weights, double directions, double elements) {
     const double direction = std::sqrt(directions / elements) / kGreatestDirection, size = std::sqrt(weights / elements);
     return (learning_rate * (kSmallestScale < size ? size : kSmallestScale)) / (1.0 < direction ? direction : 1.0);

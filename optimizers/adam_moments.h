@@ -1,5 +1,4 @@
-// What Adam and its kin share: the two moments, how they move, and their corrections. Lines 2 to 4 of AdamW in
-// docs/optimizers.md.
+// The two moments of Adam and its variants: their update and bias corrections. Lines 2 to 4 of AdamW in docs/optimizers.md.
 //
 // Internal to optimizers/. Threads: any. Errors: Error(Exit::usage) for settings out of range.
 #pragma once
@@ -20,7 +19,7 @@ inline void require_adam_settings(const char* optimizer, const OptimizerSettings
   require_rate(optimizer, "the weight decay", s.weight_decay);
 }
 
-// 1 − β^t: what a moment that began at zero lacks after t steps.
+// 1 − β^t: the bias correction of a moment that began at zero, after t steps.
 inline double moment_correction(double beta, const UpdateStep& step) {
   return 1.0 - std::pow(beta, static_cast<double>(step.step));
 }
@@ -42,7 +41,7 @@ struct AdamMoments {
   }
 };
 
-// Moves both moments by a gradient, and returns what the first is to be divided by.
+// Updates both moments with a gradient, and returns the divisor of the first moment.
 template <class A>
 TERRACE_INLINE A move_moments(const AdamMoments<A>& f, A g, A& m, A& v) {
   m = fused(f.one_minus_beta1, g - m, m);            // 2

@@ -1,5 +1,5 @@
-// bf16 (and a weight's fp16) as its bits, inside loops that are compiled for each instruction set and kernels: they call
-// nothing that is not inlined.
+// bf16 (and a weight's fp16) as bits, for kernels and for loops that are compiled for each instruction set: all functions are
+// inlined.
 //
 // Internal to optimizers/.
 #pragma once
@@ -12,12 +12,12 @@
 
 namespace terrace {
 
-// Of numbers that are to be rounded: any NaNs, quiet ones as every operation gives, or ones that no rounding carries away.
+// NaNs among the numbers to round: any; quiet ones, as every operation gives; or ones that rounding leaves NaNs.
 enum class Nans : std::uint8_t { any, quiet, round };
 
-// Of one number or of several side by side: `Ops` has the Bits, and says which of them are a NaN and what is known of NaNs.
-// Rounded numbers' bits stand in the upper half of what comes back; what the lower one holds does not count. The constants are
-// members so that a loop can keep them in registers.
+// For one number or several side by side: `Ops` has the Bits, tells which are NaN, and what is known of NaNs. Rounded numbers
+// are in the upper half of the result; the lower half has no meaning. The constants are members so that a loop can keep them
+// in registers.
 template <class Ops>
 struct HalfBits {
   using Bits = typename Ops::Bits;
@@ -35,19 +35,19 @@ struct HalfBits {
     if constexpr (Ops::kNans == Nans::quiet) return Ops::is_nan(bits) ? bits : rounded;
     return Ops::is_nan(bits) ? bits | quiet : rounded;
   }
-  // Of a weight: to nearest, a tie to the greater magnitude. So the 16 bits that are cut off tell which neighbour was taken,
-  // and a split master weight loses nothing.
+  // A weight: to nearest, ties to the greater magnitude. So the 16 bits that are cut off tell which neighbour was taken, and a
+  // split master weight loses nothing.
   [[nodiscard]] TERRACE_INLINE Bits weight(Bits bits) const { return quiet_or(bits, bits + half); }
-  // Of a state: to nearest, a tie to even.
+  // A state: to nearest, ties to even.
   [[nodiscard]] TERRACE_INLINE Bits state(Bits bits) const { return quiet_or(bits, bits + below_half + ((bits >> 16) & one)); }
-  // Up with the probability of the part that is cut off: its 16 bits plus 16 random ones carry that often.
+  // Rounds up with the probability of the part that is cut off: its 16 bits plus 16 random ones carry that often.
   [[nodiscard]] TERRACE_INLINE Bits stochastic(Bits bits, Bits random_half) const { return quiet_or(bits, bits + random_half); }
-  // To 24 bits, of which the bf16 weight is 16: likewise, with the 8 bits that are cut off and 8 random ones.
+  // To 24 bits, whose upper 16 give the bf16 weight: likewise, with the 8 bits that are cut off and 8 random ones.
   [[nodiscard]] TERRACE_INLINE Bits to_24(Bits bits, Bits random_byte) const {
     return quiet_or(bits, bits + random_byte) & upper24;
   }
-  // A weight of which the parameter is the upper half, and `high` has nothing below: it was rounded away from zero exactly when
-  // the lower half's first bit is set. A NaN's was not rounded.
+  // The weight from its parameter `high` (lower half zero) and its lower half `low`. The parameter was rounded away from zero
+  // exactly when the first bit of `low` is set; a NaN was not rounded.
   [[nodiscard]] TERRACE_INLINE Bits joined(Bits high, Bits low) const {
     return (Ops::is_nan(high) ? high : high - ((low & half) << 1)) | low;
   }
@@ -79,7 +79,7 @@ TERRACE_INLINE std::uint16_t state_to_bf16(float value) {
 TERRACE_INLINE std::uint16_t stochastic_to_bf16(float value, std::uint32_t random_half) {
   return upper_half(OneNumber::halves().stochastic(std::bit_cast<std::uint32_t>(value), random_half));
 }
-// What is added before a weight is cut to 24 bits: half a unit, or a random byte.
+// Added before a weight is cut to 24 bits: half a unit, or a random byte.
 constexpr std::uint32_t kNearest24 = 0x80;
 TERRACE_INLINE std::uint32_t random_byte(std::uint32_t random_half) { return random_half >> 8; }
 TERRACE_INLINE float weight_to_24(float value, std::uint32_t added) {

@@ -23,12 +23,12 @@ struct Checker {
     if (std::ranges::find(formats, stored.format) == formats.end()) {
       std::vector<std::string_view> wanted;
       for (const auto format : formats) wanted.push_back(name_of(format));
-      refuse(name, fmt::format("the {} is {}, where {} weights ask for {}", what, name_of(stored.format),
-                               name_of(weight.format), fmt::join(wanted, " or ")));
+      refuse(name, fmt::format("the {} is {}, but {} weights need {}", what, name_of(stored.format), name_of(weight.format),
+                               fmt::join(wanted, " or ")));
     }
     if (stored.format == Format::none) return;
     if (stored.elements != weight.elements)
-      refuse(name, fmt::format("the {} has {} elements, and the weight {}", what, stored.elements, weight.elements));
+      refuse(name, fmt::format("the {} has {} elements, but the weight {}", what, stored.elements, weight.elements));
     if (stored.data == nullptr && weight.elements > 0) refuse(name, fmt::format("the {} is missing", what));
   }
 
@@ -103,12 +103,12 @@ void check_layer(const char* name, const LayerShape& shape, const LayerUpdate& l
   std::uint64_t room = 0;
   for (const auto& chunk : layer.packed) {
     if (chunk.format != packed)
-      refuse(name, fmt::format("the packed state is {}, where {} is asked for", name_of(chunk.format), name_of(packed)));
+      refuse(name, fmt::format("the packed state is {}, but it must be {}", name_of(chunk.format), name_of(packed)));
     if (chunk.data == nullptr && chunk.elements > 0) refuse(name, "a chunk of the packed state is missing");
     room += static_cast<std::uint64_t>(chunk.elements);
   }
   if (room < numbers)
-    refuse(name, fmt::format("the chunks of its packed state hold {} numbers, and it has {} of them", room, numbers));
+    refuse(name, fmt::format("the chunks of its packed state have room for {} numbers, but it has {}", room, numbers));
 }
 
 }  // namespace terrace::elementwise

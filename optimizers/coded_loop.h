@@ -1,8 +1,8 @@
-// The loop over a tile whose states are 8-bit codes in whole blocks: decoding, the rule and encoding in one pass, of processors
-// that look codes up in registers (dynamic8_vbmi.h).
+// The loop over a tile whose states are 8-bit codes in whole blocks: decoding, the rule and encoding in one pass, for
+// processors that look up codes in registers (dynamic8_vbmi.h).
 //
-// A block's codes wait for its greatest number, so they are made beside the next block's arithmetic: while divisions and square
-// roots take their time, look-ups have the other ports. New numbers wait in 1 KiB a state.
+// A block's codes need its greatest number, so they are encoded during the next block's arithmetic: divisions and square roots
+// are slow, and the look-ups use the other ports meanwhile. New numbers wait in a buffer of 1 KiB per state.
 //
 // Internal to optimizers/.
 #pragma once
@@ -27,7 +27,7 @@ class CodedState {
  public:
   explicit CodedState(const Row<float>& row) : codes_(row.codes), scales_(row.scales), before_(nowhere_) {}
 
-  // Of the block that begins with this element.
+  // Starts the block that begins with this element.
   TERRACE_VBMI_INLINE void begin(std::int64_t first) {
     scale_ = _mm512_set1_ps(scales_[first / dynamic8::kBlockElements]);
     greatest_ = _mm512_setzero_si512();
@@ -44,13 +44,13 @@ class CodedState {
     if (dynamic8::has_no_codes(greatest)) {
       scale = dynamic8::scale_without_codes(greatest);
       inverse_ = _mm512_setzero_ps();
-      __builtin_memset(kept_, 0, sizeof kept_);  // whose code all of the block takes
+      __builtin_memset(kept_, 0, sizeof kept_);  // the whole block gets the code of zero
     } else {
       scale = dynamic8::scale_of(greatest);
       inverse_ = _mm512_set1_ps(1.0F / scale);
     }
   }
-  // Of the block before, at this place in it; then its numbers are not needed any more.
+  // For the previous block, at this place in it. After encode_before() its numbers there are not needed any more.
   TERRACE_VBMI_INLINE dynamic8::Guessed guessed_before(std::int64_t i) const {
     return dynamic8::guess64<kSign>(dynamic8::load64(kept_ + i % dynamic8::kBlockElements), inverse_);
   }
@@ -92,7 +92,7 @@ TERRACE_AVX512VBMI void coded_loop(const Tile<float>& tile, const FactorsOf<Rule
     if constexpr (kTwo) state1.begin(first);
 #pragma GCC unroll 1
     for (std::int64_t i = first; i < first + kBlockElements; i += kAtOnce) {
-      if (t.is_random) ask_ahead<kAtOnce>(t, i);  // the others are short of loads, and measured faster without
+      if (t.is_random) ask_ahead<kAtOnce>(t, i);  // without random bits loads are the bottleneck: it was slower
       dynamic8::Guessed guessed0 = state0.guessed_before(i), guessed1;
       if constexpr (kTwo) guessed1 = state1.guessed_before(i);
       dynamic8::Four s0 = state0.numbers(i), s1;
@@ -127,7 +127,7 @@ TERRACE_AVX512VBMI void coded_loop(const Tile<float>& tile, const FactorsOf<Rule
   }
 }
 
-#else  // tiles of codes come to processors with the set alone
+#else  // only processors with this instruction set get tiles of codes
 
 template <class Rule, WeightRows kWeights>
 void coded_loop(const Tile<float>&, const FactorsOf<Rule, float>&) {

@@ -2,7 +2,7 @@
 // code values of bitsandbytes' create_dynamic_map. docs/optimizers.md, "Formats", specifies it to the bit.
 //
 // A block of 256 elements shares one fp32 scale, its greatest magnitude (at least the smallest normal number). An array of n
-// elements is the codes of all blocks, padded to whole blocks, then a scale each.
+// elements is the codes of all blocks, padded to whole blocks, then one scale per block.
 //
 // Internal to optimizers/. Threads: any.
 #pragma once
@@ -19,7 +19,7 @@ inline constexpr std::int64_t kBlockElements = 256;
 constexpr std::int64_t blocks_of(std::int64_t elements) { return (elements + kBlockElements - 1) / kBlockElements; }
 constexpr std::int64_t bytes_of(std::int64_t elements) { return blocks_of(elements) * (kBlockElements + 4); }
 
-// The first moment's map has both signs; the second moment's has none, and its values that are not zero never become zero.
+// The first moment's map has both signs. The second moment's has none, and encodes no nonzero number as zero.
 enum class Sign : bool { both, none };
 constexpr Sign sign_of(Kind moment) { return moment == Kind::first_moment ? Sign::both : Sign::none; }
 constexpr Format format_of(Sign sign) { return sign == Sign::both ? Format::dynamic8 : Format::dynamic8_unsigned; }

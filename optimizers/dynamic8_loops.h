@@ -1,4 +1,4 @@
-// The loops of 8-bit states that look up several codes at once: sixteen by gathers, or 64 in registers.
+// The loops over 8-bit states that look up several codes at once: 16 by gathers, or 64 in registers.
 //
 // Internal to optimizers/. Threads: any.
 #pragma once

@@ -1,8 +1,8 @@
 // The codes of 8-bit states: their values, and the look-up of the nearest one (dynamic8.h).
 //
-// A normalised magnitude x in [0, 1] is looked up by the upper 16 bits of its fp32: between two such numbers lies one boundary
-// between codes at most. An entry plus the lower 16 bits has the rank in its upper half: where the next rank begins, the sum
-// carries.
+// A normalised magnitude x in [0, 1] is looked up by the upper 16 bits of its fp32: between two consecutive ones lies at most
+// one boundary between codes. The entry plus the lower 16 bits of x has the rank in its upper half: the sum carries where the
+// next rank begins.
 //
 // Internal to optimizers/. Threads: any.
 #pragma once
@@ -24,8 +24,8 @@ struct Map {
   std::int32_t steps[kLast - kFirst + 1] = {};
 };
 
-// Magnitudes in ascending order: 0; then for each decade from 1e-6 on twice as many means of an even split of [0.1, 1] as for
-// the one before, beginning with one (or two, without a sign); then 1.
+// Magnitudes in ascending order: 0; then for each decade from 1e-6 on the midpoints of an even split of [0.1, 1], twice as many
+// as for the decade before, starting with one (two without a sign); then 1.
 template <Sign kSign>
 constexpr auto make_magnitudes() {
   std::array<float, kSign == Sign::both ? 129 : 256> all{};
@@ -40,8 +40,8 @@ constexpr auto make_magnitudes() {
   return all;
 }
 
-// Where the rank of a normalised magnitude becomes the next one: the bits of the first fp32 above the middle between two
-// magnitudes. The tie belongs to the smaller.
+// The boundaries between ranks: the bits of the first fp32 above the middle between two magnitudes. A tie goes to the smaller
+// one.
 template <Sign kSign>
 constexpr auto make_boundaries() {
   constexpr auto magnitudes = make_magnitudes<kSign>();
@@ -75,13 +75,13 @@ constexpr Map make_map() {
   return map;
 }
 
-// In an array: where x is looked up, and what lies there gives the rank.
+// The index of x in Map::steps; rank_of() makes its rank from the entry.
 TERRACE_INLINE std::int32_t interval_of(std::int32_t x) {
   const std::int32_t upper = (x >> 16) - kFirst;
-  return upper < 0 ? 0 : upper;  // what lies below the first interval finds rank 0 there
+  return upper < 0 ? 0 : upper;  // smaller numbers find rank 0 in the first interval
 }
 TERRACE_INLINE std::int32_t rank_of(std::int32_t step, std::int32_t lower) { return (step + lower) >> 16; }
-// The code of a number with these bits, whose magnitude has this rank.
+// The code of a number with these bits and this rank of its magnitude.
 template <Sign kSign>
 TERRACE_INLINE std::uint8_t code_of(std::int32_t bits, std::int32_t rank) {
   if (kSign == Sign::both) {
@@ -91,8 +91,8 @@ TERRACE_INLINE std::uint8_t code_of(std::int32_t bits, std::int32_t rank) {
   const std::int32_t least = (bits & 0x7fffffff) != 0 ? 1 : 0;
   return static_cast<std::uint8_t>(rank < least ? least : rank);
 }
-// Of a block whose greatest magnitude has these bits. A block with nothing, or with what no scale can hold, has no codes: all
-// of it shows it.
+// `greatest`: the bits of a block's greatest magnitude. A block of zeros, or with an infinity or NaN, has no codes: its scale
+// alone makes all of it zero, or NaN.
 TERRACE_INLINE bool has_no_codes(std::uint32_t greatest) { return greatest == 0 || greatest >= 0x7f800000U; }
 TERRACE_INLINE float scale_without_codes(std::uint32_t greatest) {
   return greatest == 0 ? 0.0F : std::bit_cast<float>(0x7fc00000U);

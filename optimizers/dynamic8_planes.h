@@ -13,8 +13,8 @@
 
 namespace terrace::dynamic8 {
 
-// Numbers of 32 bits, their first bytes, then their second ones, and so on. Without a sign a code names its magnitude; with
-// one, 127 magnitudes have two codes, and 1 has one of its own that no table of 128 has room for.
+// 32-bit numbers, first all first bytes, then all second bytes, and so on. Without a sign the entry is the code. With a sign
+// two codes share each of 127 magnitudes, and magnitude 1 has a single code, which does not fit into a table of 128.
 template <Sign kSign>
 inline constexpr std::size_t kPlaneBytes = kSign == Sign::both ? 128 : 256;
 template <Sign kSign>
@@ -36,15 +36,15 @@ constexpr Planes<kSign> make_magnitude_planes() {
   return planes;
 }
 
-// Encoding guesses a rank and corrects it. Of the upper 16 bits of a normalised magnitude, less kFirst, 7 tell the place within
-// an octave: in a cell of so much there is one boundary between ranks at most. In a decade ranks are evenly spread, so a
-// segment, the part of an octave that lies in one decade, guesses by a line: the rank r before boundary r where the cell has
-// that boundary, and one of the two nearest boundaries' where it has none. One comparison with the guessed boundary then gives
-// the rank, whatever the guess was.
+// Encoding guesses a rank and corrects it. A cell is one value of the upper 16 bits of a normalised magnitude, less kFirst; 7
+// of these bits are the place within an octave. A cell has at most one boundary between ranks. Ranks are evenly spread in a
+// decade, so in each segment (the part of an octave within one decade) the guess is a line. If the cell has boundary r, the
+// guess is r, the rank before it; else it is one of the two nearest boundaries. One comparison with the guessed boundary then
+// gives the rank.
 struct Segments {
   static constexpr std::size_t kCount = 32;
-  alignas(64) std::uint16_t offset[kCount] = {};  // of an octave: what makes `cell + offset` begin with the segment's number
-  alignas(64) std::uint16_t slope[kCount] = {};   // 256 times the ranks a cell
+  alignas(64) std::uint16_t offset[kCount] = {};  // by octave: `cell + offset` begins with the segment's number
+  alignas(64) std::uint16_t slope[kCount] = {};   // 256 times the ranks per cell
   alignas(64) std::uint16_t base[kCount] = {};    // 256 times the rank at cell 0, modulo 2^16
   static constexpr unsigned kOctaveBits = 7;      // of a cell's number
 
@@ -63,7 +63,7 @@ constexpr Segments make_segments() {
   constexpr auto boundaries = make_boundaries<kSign>();
   const auto cell_of = [&](std::size_t boundary) { return static_cast<std::int32_t>(boundaries[boundary] >> 16) - kFirst; };
   Segments segments;
-  // Behind the last boundary within a decade the octave's next segment begins: the boundary to the next decade is its own.
+  // The octave's next segment begins after the last boundary within a decade: it includes the boundary to the next decade.
   std::uint32_t octave = 0, decades = 0;
   const auto fill_to = [&](std::uint32_t end) {
     for (; octave < end; ++octave) segments.offset[octave] = static_cast<std::uint16_t>(decades << Segments::kOctaveBits);
@@ -78,7 +78,7 @@ constexpr Segments make_segments() {
   }
   fill_to(Segments::kCount);
 
-  std::size_t rank = 0;  // the boundary that comes next
+  std::size_t rank = 0;  // the next boundary
   for (std::size_t segment = 0; segment < Segments::kCount; ++segment) {
     const std::size_t first = rank;
     while (rank < boundaries.size() && segments.segment_of(static_cast<std::uint32_t>(cell_of(rank))) == segment) ++rank;
@@ -88,7 +88,7 @@ constexpr Segments make_segments() {
     }
     const std::int32_t cells = cell_of(rank - 1) - cell_of(first), ranks = static_cast<std::int32_t>(rank - 1 - first);
     const std::int32_t slope = cells == 0 ? 0 : (256 * ranks + cells / 2) / cells;
-    // A base by which every boundary's cell guesses that boundary, in the middle of all of them.
+    // The bases for which every boundary's cell guesses that boundary; the middle one is taken.
     std::int32_t least = -0x7fffffff, greatest = 0x7fffffff;
     for (std::size_t r = first; r < rank; ++r) {
       const std::int32_t base = 256 * static_cast<std::int32_t>(r) - slope * cell_of(r);
@@ -101,7 +101,7 @@ constexpr Segments make_segments() {
   return segments;
 }
 
-// What the comparison relies on, of every cell: no rank in it is below the guess or more than one above it.
+// The comparison requires for every cell: no rank in it is below the guess or more than one above it.
 template <Sign kSign>
 constexpr bool guesses_well(const Segments& segments) {
   constexpr auto boundaries = make_boundaries<kSign>();
@@ -115,7 +115,7 @@ constexpr bool guesses_well(const Segments& segments) {
   return true;
 }
 
-// By the guessed rank: from which bits on the rank is one more.
+// By guessed rank: the bits from which on the rank is one higher.
 template <Sign kSign>
 constexpr Planes<kSign> make_boundary_planes() {
   constexpr auto boundaries = make_boundaries<kSign>();

@@ -1,9 +1,9 @@
-// 64 codes of 8-bit states at once in registers: AVX-512 with VBMI looks up 64 entries of a table of 128 bytes by one
-// instruction, where a gather takes as long as it takes to load 16 numbers one by one.
+// Codes of 8-bit states, 64 at once in registers: with AVX-512 VBMI one instruction looks up 64 entries of a table of 128
+// bytes, while a gather takes as long as loading 16 numbers one by one.
 //
 // Four vectors hold 64 numbers in the order of memory.
 //
-// Internal to optimizers/. Threads: any. For x86 alone.
+// Internal to optimizers/. Threads: any. x86 only.
 #pragma once
 
 #include <array>
@@ -24,8 +24,8 @@ struct Four {
   __m512 v[4];
 };
 
-// Unpacking works within 128 bits: it makes bytes 0 to 3 of each of these the first vector's numbers, bytes 4 to 7 the
-// second's, and so on. So this is the row's place for a byte of a plane.
+// Unpacking works within 128 bits: bytes 0 to 3 of each 128 bits become the first vector's numbers, bytes 4 to 7 the second's,
+// and so on. This is the place in the row for a byte of a plane.
 constexpr std::size_t unpacked_from(std::size_t byte) { return byte % 16 / 4 * 16 + byte / 16 * 4 + byte % 4; }
 
 template <class T, std::size_t kCount>
@@ -59,7 +59,7 @@ TERRACE_VBMI_INLINE __m512i look_up(const std::uint8_t (&plane)[kPlaneBytes<kSig
     return _mm512_mask_blend_epi8(_mm512_movepi8_mask(entries), look_up_128(plane, entries), look_up_128(plane + 128, entries));
 }
 
-// The planes' numbers, as unpacked_from() says.
+// The planes' numbers, in the order of unpacked_from().
 TERRACE_VBMI_INLINE Four unpacked(const __m512i (&plane)[4]) {
   const __m512i lower01 = _mm512_unpacklo_epi8(plane[0], plane[1]), upper01 = _mm512_unpackhi_epi8(plane[0], plane[1]);
   const __m512i lower23 = _mm512_unpacklo_epi8(plane[2], plane[3]), upper23 = _mm512_unpackhi_epi8(plane[2], plane[3]);
@@ -79,7 +79,7 @@ TERRACE_VBMI_INLINE Four decode64(const std::uint8_t* codes, __m512 scale) {
     for (std::size_t i = 0; i < 4; ++i) plane[i] = look_up<kSign>(table[i], magnitude);
     constexpr int kOrBoth = 0xf8;  // a | (b & c)
     plane[3] = _mm512_ternarylogic_epi32(plane[3], rank, bytes_of_all(0x80), kOrBoth);
-    const __mmask64 one = _mm512_movepi8_mask(magnitude);  // 128 is no number of 8 bits with a sign
+    const __mmask64 one = _mm512_movepi8_mask(magnitude);  // 128 is not a signed 8-bit number
     plane[2] = _mm512_mask_mov_epi8(plane[2], one, bytes_of_all(0x80));
     plane[3] = _mm512_mask_mov_epi8(plane[3], one, bytes_of_all(0x3f));
   } else {
@@ -105,10 +105,10 @@ TERRACE_VBMI_INLINE __mmask64 in_a_row(__mmask16 a, __mmask16 b, __mmask16 c, __
   return _mm512_kunpackd(_mm512_kunpackw(d, c), _mm512_kunpackw(b, a));
 }
 
-// Encoding in two halves, each of them a chain of look-ups that wait for each other: between the halves there is room for other
-// work, which a processor would not see for itself behind so many instructions that wait.
+// Encoding has two halves, each a chain of dependent look-ups. The caller puts other work between them, because the processor
+// cannot find independent work behind so many waiting instructions.
 struct Guessed {
-  __m512i ranks, ranks_to_planes;  // in the row's order, and as unpacked_from() says
+  __m512i ranks, ranks_to_planes;  // in the row's order, and in that of unpacked_from()
   __mmask64 negative;
 };
 
@@ -151,7 +151,7 @@ TERRACE_VBMI_INLINE __m512i encode64(const Four& from, __m512 inverse, const Gue
   return code;
 }
 
-// The greatest magnitudes' bits, and those of four vectors more.
+// The bits of the greatest magnitudes so far, and in four more vectors.
 TERRACE_VBMI_INLINE __m512i greatest_of(__m512i greatest, const Four& numbers) {
   const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
   __m512i m[4];

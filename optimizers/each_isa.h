@@ -1,8 +1,8 @@
 // One loop, compiled for each instruction set.
 //
-// A loop is written once as an always-inline body and called by one function an instruction set, which carries that set's
-// attribute. So the linker can never put one set's code into another one's path, and only these functions need the processor's
-// leave.
+// A loop is written once as an always-inline body, and called by one function per instruction set, which has that set's
+// attribute. So the linker can never put one set's code into another one's path, and only these functions need a processor
+// check.
 //
 // Internal to optimizers/.
 #pragma once
@@ -11,10 +11,10 @@
 
 #include <terrace/optimizers/isa.h>
 
-// What a GPU's kernels share with the loops is compiled for both sides.
+// Code that a GPU's kernels share with the loops is compiled for both sides.
 #if defined(__CUDACC__)
 #define TERRACE_INLINE __host__ __device__ __forceinline__
-#define TERRACE_UNROLL_ALL  // nvcc unrolls by itself, and the host compiler behind it knows no such pragma
+#define TERRACE_UNROLL_ALL  // nvcc unrolls by itself, and its host compiler does not know the pragma
 #else
 #define TERRACE_INLINE inline __attribute__((always_inline))
 #define TERRACE_UNROLL_ALL _Pragma("GCC unroll 64")
@@ -23,7 +23,7 @@
 #define TERRACE_AVX2 __attribute__((target("avx2,fma")))
 #define TERRACE_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")))
 #define TERRACE_AVX512VBMI __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,prefer-vector-width=512")))
-#define TERRACE_AVX512BF16 TERRACE_AVX512VBMI  // whose one instruction the loops write themselves
+#define TERRACE_AVX512BF16 TERRACE_AVX512VBMI  // the loops write its one instruction as asm
 #else
 #define TERRACE_AVX512BF16
 #define TERRACE_AVX2
@@ -33,7 +33,7 @@
 
 namespace terrace {
 
-// One function for each; none where a set's instructions would change nothing.
+// One function per set; null if the set's instructions would change nothing.
 template <class Function>
 struct EachIsa {
   Function* baseline;

@@ -25,7 +25,7 @@ T* at(const Stored& stored, std::int64_t first) {
 }
 Codecs::Half* halves(const Stored& stored, std::int64_t first) { return at<Codecs::Half>(stored, first); }
 
-// How a row comes before the loop, which takes halves as they lie or not.
+// How a row is passed to the loop, which may or may not accept 16-bit rows in place.
 template <class A>
 struct Opening {
   Isa isa;
@@ -42,7 +42,7 @@ struct Opening {
   }
 };
 
-// A part's gradients: where they lie, or widened into a buffer.
+// A part's gradients: in place, or widened into a buffer.
 template <class A>
 Row<A> gradients(const Opening<A>& opening, const Stored& stored, std::int64_t first, std::int64_t count, A* buffer) {
   if constexpr (std::is_same_v<A, float>) {
@@ -54,7 +54,7 @@ Row<A> gradients(const Opening<A>& opening, const Stored& stored, std::int64_t f
   return opening.row(stored, first);
 }
 
-// One of a tile's states: where it lies, or converted into a buffer and back.
+// One of a tile's states: in place, or converted into a buffer and back.
 template <class A>
 class State {
  public:
@@ -109,7 +109,7 @@ class State {
   bool starts_empty_;
 };
 
-// A part's weights: where they lie, or put together in a buffer and taken apart again.
+// A part's weights: in place, or combined in a buffer and split again.
 template <class A>
 class Weights {
  public:
@@ -117,7 +117,7 @@ class Weights {
       : chunk_(chunk), opening_(opening), seed_(random_key(step.seed, step.step)) {}
 
   [[nodiscard]] bool in_place() const { return plain() || opening_.takes.halves; }
-  // A copy's memory held anything before: it is written whole.
+  // The old content of a copy's memory is arbitrary, so the copy is written whole.
   [[nodiscard]] bool written_whole() const { return copied() && opening_.takes.halves; }
   void clear_padding(std::int64_t first, std::int64_t end) const {
     if (written_whole() && first < end)
@@ -173,13 +173,13 @@ void run_tiles(ThreadPool& pool, Isa isa, const UpdateStep& step, const ChunkUpd
   const State<A> states[2] = {{chunk.states[0], opening, step.first}, {chunk.states[1], opening, step.first}};
   const bool direct =
       weights.in_place() && opening.in_place(chunk.gradient.format) && states[0].in_place() && states[1].in_place();
-  // What the states hold is read, and the random halves of whole blocks are drawn side by side.
+  // Reads the states, and draws the random halves of whole blocks side by side.
   const bool coded = !step.first && takes.codes[0] != Format::none && weights.in_place() &&
                      opening.in_place(chunk.gradient.format) && chunk.states[0].format == takes.codes[0] &&
                      chunk.states[1].format == takes.codes[1];
   const std::int64_t tile_elements = direct ? kTaskElements : coded ? dynamic8::kBlockElements : kTileElements;
   const auto after = [](const UpdatePart& part) { return part.first + part.count; };
-  // Padding included: the first update leaves nothing of what the memory of states held before.
+  // Padding included: the first update overwrites all old content of the states' memory.
   const bool whole = step.first || weights.written_whole();
 
   const auto tile = [&](std::int64_t tile_first, std::int64_t tile_end) {
@@ -207,7 +207,7 @@ void run_tiles(ThreadPool& pool, Isa isa, const UpdateStep& step, const ChunkUpd
     states[0].close(tile_first, tile_end - tile_first, state_buffers[0]);
     states[1].close(tile_first, tile_end - tile_first, state_buffers[1]);
   };
-  // From here on the whole 8-bit blocks of one part, if there are any: the end of what the loop has taken as it lies.
+  // From here on the whole 8-bit blocks of one part, if any: the end of the elements that the loop has processed in place.
   const auto coded_tile = [&](std::int64_t tile_first, std::int64_t end) {
     const auto part = std::ranges::upper_bound(chunk.parts, tile_first, {}, after);
     if (part == chunk.parts.end() || part->first > tile_first) return tile_first;

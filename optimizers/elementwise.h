@@ -1,6 +1,5 @@
-// Optimizers that treat every element alone: they differ in a handful of operations and share everything else.
-//
-// What a rule is, rule.h says. Its file is compiled with the options of optimizers/CMakeLists.txt.
+// Optimizers that treat every element separately: they differ in a few operations, their rule (rule.h), and share everything
+// else. A rule's file is compiled with the options of optimizers/CMakeLists.txt.
 //
 // Internal to optimizers/.
 #pragma once
@@ -18,11 +17,11 @@
 
 namespace terrace::elementwise {
 
-// Brings every part of the chunk before `loop`, tile by tile: from the formats of the chunk to those that the loop takes and
-// back.
+// run() calls `loop` for every part of the chunk, tile by tile, and converts between the chunk's formats and those that the
+// loop takes.
 struct Takes {
-  bool halves = false;  // 16-bit rows as they lie, too; else weights that are not in the arithmetic's type can be read only
-  std::array<Format, 2> codes = {};  // 8-bit states of these formats as they lie, too, where all states have them
+  bool halves = false;  // 16-bit rows without conversion, too; else weights of another type than the arithmetic's are read-only
+  std::array<Format, 2> codes = {};  // 8-bit states of these formats without conversion, too, if all states have them
 };
 template <class A>
 using Loop = std::function<void(std::size_t part, const Tile<A>&)>;

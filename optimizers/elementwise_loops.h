@@ -1,7 +1,7 @@
-// The loops over a tile, one for each instruction set (each_isa.h), from one text.
+// The loops over a tile, one for each instruction set (each_isa.h), from one source.
 //
-// fp32 arithmetic computes on Lanes. Rows of 16 bits are widened and put back where they lie, in the one pass over the tile;
-// where all rows are of them, lanes are the even and the odd elements of a group, which takes shifts and masks alone.
+// fp32 arithmetic computes on Lanes. 16-bit rows are widened and rounded back in the same pass over the tile. If all rows are
+// 16-bit, the lanes are the even and the odd elements of a group, which needs only shifts and masks.
 //
 // Internal to optimizers/.
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace terrace::elementwise {
 
-// A tile of nothing but numbers: the compiler makes the lanes itself. (Not the baseline's: what `fused` calls there has none.)
+// A tile that has only numbers: the compiler vectorises it. (Not for the baseline, where `fused` is a call.)
 template <class Rule, class A>
 TERRACE_INLINE void numbers(const Tile<A>& t, const FactorsOf<Rule, A>& factors) {
   constexpr auto kStates = Rule::kStates.size();
@@ -35,7 +35,7 @@ TERRACE_INLINE void numbers(const Tile<A>& t, const FactorsOf<Rule, A>& factors)
   }
 }
 
-// What no group has room for: a few elements at a tile's ends, so it is compiled once and for no set.
+// The elements that fill no group: a few at a tile's ends, so it is compiled only once, for the baseline.
 template <class Rule>
 __attribute__((noinline)) void one_by_one(const Tile<float>& t, const FactorsOf<Rule, float>& f, std::int64_t first,
                                           std::int64_t end) {
@@ -99,14 +99,14 @@ TERRACE_INLINE void mixed(const Tile<float>& tile, const FactorsOf<Rule, float>&
   std::int64_t i = 0;
   if (t.is_random) {
     if (!share_upper_words(t.random, t.count)) return one_by_one<Rule>(tile, factors, 0, t.count);
-    const auto behind = static_cast<std::int64_t>(t.random.first % kRandomElements);  // the element that a draw begins with
+    const auto behind = static_cast<std::int64_t>(t.random.first % kRandomElements);  // its place in a draw
     const std::int64_t begin = behind == 0 ? 0 : std::min(t.count, kRandomElements - behind);
     one_by_one<Rule>(tile, factors, 0, begin);
     const RandomKeys keys(t.random);
     auto block = first_random_block(t.random.first + static_cast<std::uint64_t>(begin));
     auto random = Random::of(keys, block);
     const std::int64_t end = begin + (t.count - begin) / kRandomElements * kRandomElements;
-    // Groups are drawn for by twos, and weights written a group late, so that nothing waits for either.
+    // Random numbers are drawn for two groups at once, and weights written one group late, so that nothing waits for either.
     G first{};
     if (begin < end) first = updated(begin);
     for (i = begin; i < end; i += kRandomElements) {
@@ -130,7 +130,7 @@ template <class Rule, Isa kIsa, WeightRows kWeights>
 TERRACE_INLINE void mixed(const Tile<float>& t, const FactorsOf<Rule, float>& f) {
   constexpr auto kStates = Rule::kStates.size();
   const bool halves0 = t.state0.halves != nullptr, halves1 = kStates < 2 ? halves0 : t.state1.halves != nullptr;
-  if (halves0 != halves1) return one_by_one<Rule>(t, f, 0, t.count);  // of no recipe
+  if (halves0 != halves1) return one_by_one<Rule>(t, f, 0, t.count);  // no recipe has this
   if constexpr (kWeights == WeightRows::random) {
     if (t.gradient.halves != nullptr && (kStates == 0 || halves0))
       return mixed<Rule, kIsa, kWeights, Rows::halves, Layout::pairs>(t, f);
@@ -138,7 +138,7 @@ TERRACE_INLINE void mixed(const Tile<float>& t, const FactorsOf<Rule, float>& f)
   if constexpr (kStates > 0) {
     if (halves0) return mixed<Rule, kIsa, kWeights, Rows::halves, Layout::in_order>(t, f);
   }
-  if constexpr (kIsa != Isa::avx512bf16)  // which comes with bf16 states alone
+  if constexpr (kIsa != Isa::avx512bf16)  // used only with bf16 states
     mixed<Rule, kIsa, kWeights, Rows::numbers, Layout::in_order>(t, f);
 }
 

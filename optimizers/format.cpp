@@ -41,7 +41,7 @@ DType dtype_of_format(Format format) {
     case Format::bf16: return DType::bf16;
     case Format::fp64: return DType::fp64;
     case Format::fp16: return DType::fp16;
-    default: throw std::logic_error(std::string(name_of(format)) + " is no dtype");
+    default: throw std::logic_error(std::string(name_of(format)) + " is not a dtype");
   }
 }
 

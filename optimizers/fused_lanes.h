@@ -1,4 +1,4 @@
-// a · b + c, rounded once, where processors may have no instruction for it: the baseline's four lanes.
+// a · b + c, rounded once, for the baseline's four lanes: processors may have no instruction for it.
 //
 // Internal to optimizers/. Threads: any.
 #pragma once
@@ -7,7 +7,7 @@ namespace terrace {
 
 typedef float FourNumbers __attribute__((vector_size(16)));
 
-// A call and not inlined: rules say `fused` so often that loops would be several times as long.
+// Not inlined: rules use `fused` so often that loops would be several times as long.
 FourNumbers fused_in_fp64(FourNumbers a, FourNumbers b, FourNumbers c);
 
 }  // namespace terrace

@@ -1,5 +1,5 @@
-// A group of a tile's elements in two vectors: rows of 16 bits are widened and put back where they lie. With it all that a loop
-// does beside a rule's arithmetic.
+// A group of a tile's elements in two vectors: 16-bit rows are widened and rounded back. Also everything else that a loop does
+// beside a rule's arithmetic.
 //
 // Internal to optimizers/.
 #pragma once
@@ -42,8 +42,8 @@ TERRACE_INLINE void store(To* to, From value) {
   __builtin_memcpy(to, &value, sizeof value);
 }
 
-// bf16 in all lanes. The compiler would rather make each constant anew for each use, in the instruction slots that the loop is
-// short of: it is not shown that they are constants.
+// bf16 in all lanes. The asm hides that the values are constants: otherwise the compiler rebuilds each constant at each use, in
+// the instruction slots that the loop is short of.
 template <class L, Nans kNansAre>
 struct LaneBits {
   using Bits = typename L::Bits;
@@ -60,8 +60,9 @@ struct LaneBits {
   }
 };
 
-// How a row of 16-bit elements comes into two vectors' upper or lower halves, and back. In order: the first half of the
-// elements, then the others. As pairs: the even ones and the odd ones, which shifts and masks do for rows of halves alone.
+// Moves a row of 16-bit elements to the upper or lower halves of two vectors, and back. in_order: the first half of the
+// elements, then the second half. pairs: the even elements and the odd ones, with only shifts and masks, if all rows are
+// halves.
 enum class Layout : std::uint8_t { in_order, pairs };
 template <class Bits>
 struct Two {
@@ -89,12 +90,12 @@ struct HalfRowIn {
   }
 };
 
-// The bf16 states of two vectors of 16 in a row by one instruction, which takes every subnormal number for zero. Where that
-// made no zero, it rounded as a state is rounded. What is written is a variable of its own: a member would go through memory.
+// Rounds two vectors of 16 to a row of bf16 states by one instruction, which treats subnormal numbers as zero. If the row has
+// no zero, it is rounded as states are. The result is a local variable: a member would go through memory.
 template <class L>
 TERRACE_INLINE typename L::Bits bf16_row(const L& first, const L& second) {
   typename L::Bits row{};
-#if defined(__x86_64__) && !defined(__clang__)  // which has no room for such an operand before it inlines
+#if defined(__x86_64__) && !defined(__clang__)  // clang has no register for this operand before it inlines
   asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(row) : "v"(first.numbers), "v"(second.numbers));
 #endif
   return row;
@@ -117,8 +118,8 @@ struct Group {
   using Lane = L;
   using Bits = typename L::Bits;
   static constexpr bool kHasBf16 = kIsa == Isa::avx512bf16;  // then all states are bf16
-  // What is rounded is an operation's result: its NaN is the processor's own or an operand's, a quiet one. Where operands were
-  // widened, no bit of its lower half is set either.
+  // Only results of operations are rounded: their NaNs are the processor's own or an operand's, and quiet. If the operands were
+  // widened from 16 bits, the NaN's lower half is also zero.
   using Ops = LaneBits<L, kLayout == Layout::pairs ? Nans::round : Nans::quiet>;
   using Halves = HalfBits<Ops>;
   using HalfRow = HalfRowIn<L, Halves, kLayout>;
@@ -147,7 +148,7 @@ struct Group {
   TERRACE_INLINE static void to_halves(const Halves& h, std::uint16_t* to, Bits first_bits, Bits second_bits) {
     store(to, HalfRow::of_upper(h, first_bits, second_bits));
   }
-  // A byte of each element: its lanes hold it in the upper byte of their lower half.
+  // One byte per element, in the upper byte of its lane's lower half.
   TERRACE_INLINE static Two<Bits> of_bytes(const Halves& h, const std::uint8_t* from) {
     return HalfRow::to_lower(
         h, reinterpret_cast<Bits>(__builtin_convertvector(load<typename L::Bytes>(from), typename L::Shorts) << 8));
@@ -163,12 +164,12 @@ struct Group {
     if (row.halves == nullptr) return to_numbers(row.numbers + i);
     store(row.halves + i, to_nearest_even(h));
   }
-  // Of a bf16_row(), which is in order.
+  // Writes a bf16_row(), which is in order.
   TERRACE_INLINE static void to_state(const Row<float>& row, std::int64_t i, Bits bf16) {
     store(row.halves + i, kInOrder ? bf16 : L::alternating(bf16));
   }
-  // h.state() of all, halves beside halves: up where the part that is cut off is above the middle, or is the middle of an odd
-  // number.
+  // h.state() of all, computed on halves: rounds up if the part that is cut off is above the middle, or is the middle and the
+  // kept number is odd.
   [[nodiscard]] TERRACE_INLINE typename L::Shorts to_nearest_even(const Halves& h) const {
     using Shorts = typename L::Shorts;
     const auto both = [](Bits bits) __attribute__((always_inline)) { return reinterpret_cast<Shorts>(bits | bits << 16); };
@@ -232,10 +233,9 @@ TERRACE_INLINE void write_states(const typename G::Halves& h, const Tile<float>&
   if constexpr (kStates > 1) s1.to_state(h, t.state1, i);
 }
 
-// Hardware fetches ahead within a page of memory only. At every page's begin each row would wait for the memory once, and a
-// loop that computes as long as the memory takes would do neither meanwhile. A group's lines are asked for when the loop is
-// this far before it, about as long as a line takes to come; four times as far, and they push each other out of the first
-// cache.
+// Hardware prefetches only within a page. At the start of every page each row would wait for the memory once, and a loop that
+// takes as long to compute as to load would lose that time. So lines are prefetched this many elements ahead, about the time
+// that a line takes to arrive; four times as far, and the lines evict each other from the first cache.
 constexpr std::int64_t kAheadElements = 256, kLineBytes = 64;
 template <std::int64_t kElements>
 TERRACE_INLINE void ask_ahead(const Tile<float>& t, std::int64_t i) {

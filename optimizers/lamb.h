@@ -1,5 +1,5 @@
 // LAMB (You et al.: "Large batch optimization for deep learning: training BERT in 76 minutes", ICLR 2020): its scratch and its
-// arithmetic, which the host's loops (lamb.cpp) and the GPU's kernels (cuda/layer_update.h) are made from.
+// arithmetic, shared by the host's loops (lamb.cpp) and the GPU's kernels (cuda/layer_update.h).
 //
 // Internal to optimizers/. Threads: any.
 #pragma once
@@ -52,7 +52,7 @@ struct LambLayer {
     return (f.correction * m) / d + f.weight_decay * weight;  // 5
   }
 
-  // ‖weights‖ / ‖direction‖, of their squares' sums; 1 where the ratio says nothing, as for `plain` tensors, without decay.
+  // ‖weights‖ / ‖direction‖, from their sums of squares; 1 if that is 0 or not finite, and for `plain` tensors (without decay).
   TERRACE_INLINE static double trust(bool plain, double weights, double direction) {
     const bool known = weights > 0 && direction > 0 && std::isfinite(weights) && std::isfinite(direction);
     return !plain && known ? std::sqrt(weights) / std::sqrt(direction) : 1.0;

@@ -1,7 +1,7 @@
-// Numbers that are computed with side by side: what the arithmetic's type of a rule (rule.h) is in the host's fp32 loops.
+// Several numbers side by side: the arithmetic type of a rule (rule.h) in the host's fp32 loops.
 //
-// The compiler's vectors and nothing else: 4, 8 or 16 lanes are legal everywhere, and become one instruction an operation where
-// a loop is compiled for a set that has as many (each_isa.h). So every set computes from the same text.
+// These are the compiler's vectors: 4, 8 or 16 lanes compile everywhere, and become one instruction per operation if the loop
+// is compiled for a set with that many lanes (each_isa.h). So all sets share one source.
 //
 // Internal to optimizers/. Threads: values.
 #pragma once
@@ -36,7 +36,7 @@ template <int kLanes>
 struct Lanes {
   using Numbers = typename VectorsOf<kLanes>::Numbers;
   using Bits = typename VectorsOf<kLanes>::Bits;
-  using Shorts = typename VectorsOf<kLanes>::Shorts;  // two a lane
+  using Shorts = typename VectorsOf<kLanes>::Shorts;  // two per lane
   using Bytes = typename VectorsOf<kLanes>::Bytes;    // one for each of them
   static constexpr int kCount = kLanes;
 
@@ -45,7 +45,7 @@ struct Lanes {
   TERRACE_INLINE static Lanes of_bits(Bits bits) { return {reinterpret_cast<Numbers>(bits)}; }
   [[nodiscard]] TERRACE_INLINE Bits bits() const { return reinterpret_cast<Bits>(numbers); }
 
-  // Of 2 · kLanes halves in a row, in the upper or the lower half of each place: the first kLanes of them, and the others.
+  // Moves the first kLanes, or the other kLanes, of 2 · kLanes halves in a row to the upper or the lower half of each place.
   template <Half kTo>
   TERRACE_INLINE static Bits widened_first(Bits halves) {
     return widened<kTo, 0>(halves, kHalves);
@@ -54,7 +54,7 @@ struct Lanes {
   TERRACE_INLINE static Bits widened_second(Bits halves) {
     return widened<kTo, kLanes>(halves, kHalves);
   }
-  // A row of the upper or the lower halves of two vectors' places.
+  // The upper or the lower halves of two vectors' places, as a row.
   template <Half kFrom>
   TERRACE_INLINE static Bits narrowed(Bits first, Bits second) {
     return narrowed<kFrom>(first, second, kHalves);
@@ -97,21 +97,21 @@ struct Lanes {
   }
 };
 
-// As of one number in numbers.h.
+// As for one number in numbers.h.
 template <int kLanes>
 TERRACE_INLINE Lanes<kLanes> root(Lanes<kLanes> x) {
   Lanes<kLanes> roots;
-  for (int i = 0; i < kLanes; ++i) roots.numbers[i] = std::sqrt(x.numbers[i]);  // one instruction: the compiler sees through it
+  for (int i = 0; i < kLanes; ++i) roots.numbers[i] = std::sqrt(x.numbers[i]);  // becomes one instruction
   return roots;
 }
 template <int kLanes>
 TERRACE_INLINE Lanes<kLanes> fused(Lanes<kLanes> a, Lanes<kLanes> b, Lanes<kLanes> c) {
-#if !defined(__FP_FAST_FMAF)  // by the baseline, then as many calls of the C library
+#if !defined(__FP_FAST_FMAF)  // in the baseline, where std::fma calls the C library for each lane
   if constexpr (kLanes == lanes_of(Isa::baseline)) return {fused_in_fp64(a.numbers, b.numbers, c.numbers)};
 #endif
 #if defined(__x86_64__) && (defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__))
-  // Lane by lane with checks, loops would take twice as long to compile. Without them the compiler places the instruction
-  // better.
+  // With sanitizers, a loop over lanes would take twice as long to compile. Without them the loop is better, because the
+  // compiler schedules the instruction itself.
   asm("vfmadd213ps %2, %1, %0" : "+v"(a.numbers) : "v"(b.numbers), "v"(c.numbers));
   return a;
 #else

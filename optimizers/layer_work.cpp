@@ -49,7 +49,7 @@ class SumOfSquares {
   std::int64_t next_ = 0;
 };
 
-// What reads weights takes a master for the weight itself; its copy is written by the second half, and may not be here before.
+// Reads of weights use the master; its copy is written by the second half, and may not exist before.
 ChunkUpdate readable(ChunkUpdate chunk) {
   if (chunk.master.format != Format::fp32) return chunk;
   chunk.parameter = chunk.master;
@@ -104,7 +104,7 @@ LayerWork<A>::LayerWork(const char* name, std::span<const Kind> states, Isa isa,
       all_directions_(all_directions),
       chunk_elements_(chunks_.front().parameter.elements) {
   if (share_.rank < 0 || share_.rank >= share_.ranks || (share_.ranks > 1 && chunk_elements_ % kSumBlock != 0))
-    refuse(name, fmt::format("rank {} of {} has chunks of {} elements, where a layer is shared in whole blocks of {}",
+    refuse(name, fmt::format("rank {} of {} has chunks of {} elements, but a layer is shared in whole blocks of {}",
                              share_.rank, share_.ranks, chunk_elements_, kSumBlock));
   std::int64_t blocks = 0;
   for (const auto& tensor : tensors_) {
@@ -114,7 +114,7 @@ LayerWork<A>::LayerWork(const char* name, std::span<const Kind> states, Isa isa,
   for (std::size_t c = 0; c < chunks_.size(); ++c) {
     auto& chunk = chunks_[c];
     if (chunk.parameter.elements != chunk_elements_)
-      refuse(name, fmt::format("chunk {} of the layer has {} elements, and the first one {}", c, chunk.parameter.elements,
+      refuse(name, fmt::format("chunk {} of the layer has {} elements, but the first one {}", c, chunk.parameter.elements,
                                chunk_elements_));
     const auto begin = position(c) * chunk_elements_, end = begin + chunk_elements_;
     for (std::size_t t = 0; t < tensors_.size(); ++t) {
@@ -132,7 +132,7 @@ LayerWork<A>::LayerWork(const char* name, std::span<const Kind> states, Isa isa,
     chunk.parts = parts_[c];
     if (half == UpdateHalf::prepare) {
       chunk = readable(chunk);
-    } else {  // along directions, which stand where gradients did
+    } else {  // along directions, which are now in the place of gradients
       chunk.states = {};
       chunk.gradient = {reinterpret_cast<std::byte*>(directions_of(c)),
                         sizeof(A) == sizeof(double) ? Format::fp64 : Format::fp32, chunk_elements_};
@@ -155,7 +155,7 @@ void LayerWork<A>::each_tile(ThreadPool& pool, const Each& each) const {
                      }));
 }
 
-// `sum(lanes, chunk, first, count)` for the pieces of each block that are here. Without other ranks a block may lie in several
+// Calls `sum(lanes, chunk, first, count)` for the pieces of each block on this rank. With one rank, a block may lie in several
 // chunks.
 template <class A>
 template <class Sum>

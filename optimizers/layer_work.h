@@ -1,19 +1,19 @@
-// What optimizers share that look at whole layers: a direction for every element, sums over a tensor, and the last step
+// The shared parts of optimizers that need whole layers: a direction for every element, sums over a tensor, and the last step
 //
 //     p = weight · decay
 //     weight = p − (rate · direction)
 //
-// with a rate and a decay for each tensor. Directions and sums lie in scratch; weights, gradients and states are kept as the
-// recipe says, and elementwise.h brings them.
+// with a rate and a decay for each tensor. Directions and sums are in scratch; weights, gradients and states have the recipe's
+// formats, which elementwise.h converts.
 //
-// An update has two halves. The first, over the chunks that are here, moves states and fills in directions and sums of squares;
-// the second descends, by what all ranks' scratch says. Where ranks share a layer they exchange their scratch in between.
+// An update has two halves. The first one changes the states of this rank's chunks, and writes directions and sums of squares;
+// the second one changes the weights, using the scratch of all ranks. Ranks that share a layer exchange scratch in between.
 //
-// Sums are fp64: partial sums over the blocks of 4,096 elements of the layer's run, one of each tensor in it, in eight lanes
-// (the tensor's elements of a block add to them in turn); lanes and a tensor's blocks are folded in ascending order. So neither
-// threads nor chunks nor ranks change a bit.
+// Sums are fp64: each block of 4,096 elements of the layer's run has one partial sum per tensor in it, in eight lanes (to which
+// the tensor's elements are added in turn). Lanes, and then a tensor's blocks, are folded in ascending order. So threads,
+// chunks and ranks change no bit.
 //
-// Internal to optimizers/. Threads: one; it uses the pool. Errors: Error(Exit::usage) for arrays that do not go together.
+// Internal to optimizers/. Threads: one; it uses the pool. Errors: Error(Exit::usage) for arrays that do not match.
 #pragma once
 
 #include <algorithm>
@@ -36,8 +36,8 @@ template <class A>
 struct Tile;  // tile.h
 }
 
-// Hands out places in a layer's scratch, the same ones when it is counted (without a base; the places have a size and no bytes)
-// and when it is used.
+// Allocates parts of a layer's scratch in the same order twice: without a base to count the bytes (the spans then have a size
+// but no data), and with a base to use them.
 class ScratchPlan {
  public:
   explicit ScratchPlan(std::byte* base = nullptr) : base_(base) {}
@@ -47,7 +47,7 @@ class ScratchPlan {
     bytes_ = round_up(bytes_ + static_cast<std::uint64_t>(count) * sizeof(T), std::uint64_t{64});
     return {at, static_cast<std::size_t>(count)};
   }
-  // Likewise, of fp64 sums that the ranks add up: each has those of its own chunks, and zeros.
+  // Likewise, for fp64 sums that the ranks add up: each rank has the sums of its own chunks, and zeros.
   std::span<double> take_sums(std::int64_t count) {
     exchanges_.push_back({ScratchExchange::Way::sum, bytes_, static_cast<std::uint64_t>(count) * sizeof(double)});
     return take<double>(count);
@@ -64,14 +64,14 @@ class ScratchPlan {
 // Blocks of sums over the layer's tensors.
 [[nodiscard]] std::int64_t blocks_of(const UpdateTensor& tensor);
 [[nodiscard]] std::int64_t blocks_of(std::span<const UpdateTensor> tensors);
-// A tensor's blocks, which `blocks` begins with.
+// The sum of a tensor's blocks, the first ones of `blocks`.
 [[nodiscard]] double folded(std::span<const double> blocks, const UpdateTensor& tensor);
 
 template <class A>
 class LayerWork {
  public:
-  // `states`: of each chunk, beside the packed one. The layer's spans are copied. `directions` lie in its scratch, those of
-  // `all_directions` as the layer's run does, else those of the chunks that are here. `half`: prepare or finish.
+  // `states`: of each chunk, except the packed one. The layer's spans are copied. `directions` are in its scratch: with
+  // `all_directions` those of the layer's whole run, else those of this rank's chunks. `half`: prepare or finish.
   LayerWork(const char* name, std::span<const Kind> states, Isa isa, const UpdateStep& step, const LayerUpdate& layer,
             A* directions, bool all_directions, UpdateHalf half);
   LayerWork(const LayerWork&) = delete;
@@ -80,23 +80,23 @@ class LayerWork {
   [[nodiscard]] const std::vector<UpdateTensor>& tensors() const { return tensors_; }
   [[nodiscard]] const UpdateStep& step() const { return step_; }
   [[nodiscard]] Isa isa() const { return isa_; }
-  // Where all of them are here.
+  // Only with all_directions.
   [[nodiscard]] A* directions(std::size_t tensor) const { return directions_ + tensors_[tensor].first; }
 
-  // Part of a tensor that lies in one of the chunks here.
+  // The part of a tensor in one of this rank's chunks.
   struct Piece {
     std::size_t tensor = 0;
-    std::size_t chunk = 0, part = 0;  // of the chunks here, and their parts
+    std::size_t chunk = 0, part = 0;  // index of this rank's chunk, and of its part
     A* directions = nullptr;          // of the tile
-    std::int64_t element = 0;         // the tile's first one, of the piece
+    std::int64_t element = 0;         // the tile's first element, counted in the piece
   };
-  // Every element with its weight, gradient and states.
+  // Calls `each` for all elements, with their weights, gradients and states.
   using Each = std::function<void(const Piece& piece, const elementwise::Tile<A>& tile)>;
   void each_tile(ThreadPool& pool, const Each& each) const;
   [[nodiscard]] const std::vector<UpdatePart>& parts(std::size_t chunk) const { return parts_[chunk]; }
   [[nodiscard]] std::size_t chunks() const { return chunks_.size(); }
   [[nodiscard]] std::size_t tensor_of(std::size_t chunk, std::size_t part) const { return part_tensor_[chunk][part]; }
-  // As this half reads it: with its parts.
+  // The chunk with the arrays and parts that this half uses.
   [[nodiscard]] const ChunkUpdate& chunk(std::size_t chunk) const { return chunks_[chunk]; }
   [[nodiscard]] const std::vector<Stored>& packed() const { return packed_; }
   [[nodiscard]] const LayerShare& share() const { return share_; }
@@ -106,11 +106,11 @@ class LayerWork {
     return directions_ + (all_directions_ ? position(chunk) : static_cast<std::int64_t>(chunk)) * chunk_elements_;
   }
 
-  // The blocks of what is here, and zeros; and a tensor's sum, of everybody's blocks.
+  // Fill in the blocks of this rank's chunks and zeros; folded() adds up a tensor's blocks of all ranks.
   void sum_weights(ThreadPool& pool, std::span<double> blocks) const;
   void sum_directions(ThreadPool& pool, std::span<double> blocks) const;
   [[nodiscard]] double folded(std::span<const double> blocks, std::size_t tensor) const;
-  // Where all directions are here.
+  // Only with all_directions.
   [[nodiscard]] double direction_squares(ThreadPool& pool, std::size_t tensor) const;
   void sum_tensor(ThreadPool& pool, std::size_t tensor, std::span<double> blocks) const;  // its blocks, from blocks[0] on
 
@@ -119,7 +119,7 @@ class LayerWork {
   };
   void descend(ThreadPool& pool, std::span<const Descent> of_tensors) const;
 
-  // The packed state's numbers out of their chunks, and back. There are none before the first update: zeros.
+  // Copies the packed state's numbers from their chunks, and back. Before the first update they are zeros.
   void load_packed(std::span<A> numbers) const;
   void store_packed(std::span<const A> numbers) const;
 
@@ -144,7 +144,7 @@ class LayerWork {
   std::int64_t chunk_elements_ = 0;
 };
 
-// The last step of an element.
+// The last step, for one element.
 template <class A>
 TERRACE_INLINE void descend_by(A rate, A decay, A& weight, A direction) {
   const A p = weight * decay;
@@ -153,22 +153,22 @@ TERRACE_INLINE void descend_by(A rate, A decay, A& weight, A direction) {
 
 LayerShape shape_of(const LayerUpdate& layer);
 
-// How an optimizer that sees whole layers lays out its scratch, for the host's implementation and the GPU's: `Layer` has
+// The scratch of an optimizer of whole layers, for the host's implementation and the GPU's. `Layer` has
 //
 //   static constexpr const char* kName;
-//   static constexpr Packed kSecondMoment;    // where packed, it is the last of its states
-//   static constexpr bool kAllDirections;     // its second half looks at all of a layer's directions
+//   static constexpr Packed kSecondMoment;    // if packed, it is the last of kStates
+//   static constexpr bool kAllDirections;     // its second half reads all of a layer's directions
 //   static constexpr bool kBitsOfDevice;      // LayerUnit::bits_of_device
 //   static constexpr std::array<Kind, N> kStates;
-//   static bool needs_all(const UpdateTensor&);  // of which tensors, where it does
-//   template <class A> struct Scratch;        // what it computes in beside the directions; `packed` is the packed state
+//   static bool needs_all(const UpdateTensor&);  // with kAllDirections: the tensors for which it does
+//   template <class A> struct Scratch;        // its scratch beside the directions; `packed` is the packed state
 //   template <class A> static Scratch<A> scratch(const LayerShape&, ScratchPlan&);
 template <class Layer>
 std::int64_t directions_of(const LayerShape& shape) {
   return Layer::kAllDirections ? shape.run_elements : shape.run_elements / shape.share.ranks;
 }
 
-// What is to be done of a layer's update: null where it is not. What does not go together is refused here.
+// The halves of a layer's update that this call runs; the other one is null. Refuses arguments that do not match.
 template <class Layer, class A>
 struct LayerHalves {
   typename Layer::template Scratch<A> scratch;
@@ -193,7 +193,7 @@ LayerHalves<Layer, A> halves_of(Isa isa, const UpdateStep& step, const LayerUpda
   return halves;
 }
 
-// The host's implementation, in the arithmetic that the weights ask for. `Own` is a Layer, and has
+// The host's implementation, in fp64 or fp32 according to the weights. `Own` is a Layer, and has
 //
 //   template <class A> void prepare(Stream&, const std::shared_ptr<LayerWork<A>>&, const Scratch<A>&) const;
 //   template <class A> void finish(Stream&, const std::shared_ptr<LayerWork<A>>&, const Scratch<A>&) const;
@@ -212,7 +212,7 @@ class LayerOptimizer : public Optimizer {
                      .bits_of_device = Own::kBitsOfDevice};
   }
   void update(ThreadPool&, const UpdateStep&, const ChunkUpdate&) const final {
-    refuse(Own::kName, "it sees whole layers, and was given a chunk");
+    refuse(Own::kName, "it updates whole layers, but was given a chunk");
   }
   void enqueue_layer(Stream& stream, const UpdateStep& step, const LayerUpdate& layer) const final {
     if (layer.chunks.empty()) return;
@@ -236,7 +236,7 @@ class LayerOptimizer : public Optimizer {
     if (shape.share.ranks == 1) plan.exchanges().clear();
     return {.scratch_bytes = plan.bytes(), .packed_numbers = scratch.packed.size(), .exchanges = std::move(plan.exchanges())};
   }
-  // Chunks of all ranks side by side, where they have a tensor that wants it.
+  // Gathers each group of all ranks' chunks that has a tensor which needs all directions.
   static void gather_directions(std::vector<ScratchExchange>& exchanges, const LayerShape& shape, std::uint64_t number_bytes) {
     const auto group = shape.share.ranks * shape.chunk_elements;
     for (std::int64_t first = 0; shape.share.ranks > 1 && first < shape.run_elements; first += group) {

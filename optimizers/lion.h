@@ -38,7 +38,7 @@ struct Lion {
   TERRACE_INLINE static void element(const Factors<A>& f, A& weight, A gradient, A& m, A&) {
     const A g = gradient * f.gradient_scale;                                // 1
     const A c = fused(f.beta1, m, f.one_minus_beta1 * g);                   // 2
-    const A change = choose(c > A{}, f.rate, choose(c < A{}, -f.rate, c));  // 3: a zero and a NaN stay themselves
+    const A change = choose(c > A{}, f.rate, choose(c < A{}, -f.rate, c));  // 3: zero and NaN are kept
     weight = fused(weight, f.decay, -change);                               // 4
     m = fused(f.beta2, m, f.one_minus_beta2 * g);                           // 5
   }

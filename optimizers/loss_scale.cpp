@@ -29,8 +29,8 @@ LossScale LossScale::parse(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), scale.value_);
   const bool number = error == std::errc{} && end == text.data() + text.size();
   if (!number || !is_power_of_two(scale.value_) || scale.value_ < kSmallest || scale.value_ > kGreatest)
-    throw Error(fmt::format("--loss-scale \"{}\" is not accepted\n  it takes off, dynamic, or a power of two from {} to {}: "
-                            "others would round every gradient",
+    throw Error(fmt::format("--loss-scale \"{}\" is not accepted\n  give off, dynamic, or a power of two from {} to {}: "
+                            "other scales would round every gradient",
                             text, kSmallest, kGreatest),
                 Exit::usage);
   return scale;
@@ -51,7 +51,9 @@ void LossScale::succeeded() {
 void LossScale::restore(const State& state) {
   if (!dynamic_) return;
   if (!is_power_of_two(state.value) || state.value < kSmallest || state.value > kGreatest)
-    throw Error(fmt::format("the stored loss scale is {}, which no run has\n  the commit's payload is damaged", state.value),
+    throw Error(fmt::format("the stored loss scale is {}, which is not a valid one\n  the commit's payload is damaged: go back "
+                            "to another commit",
+                            state.value),
                 Exit::corrupt);
   value_ = state.value;
   good_steps_ = state.good_steps;

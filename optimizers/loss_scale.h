@@ -1,10 +1,10 @@
 // The scale of the loss, which keeps gradients away from the ends of a narrow format's range (Micikevicius et al.: "Mixed
-// precision training", ICLR 2018). Gradients come out multiplied by it; the update divides by it.
+// precision training", ICLR 2018). Gradients are multiplied by it; the update divides by it.
 //
-// Scales are powers of two, so that scaling changes no bit where nothing overflows or underflows. A dynamic scale halves when
-// gradients are not finite, and that step is left out; it doubles after so many steps without.
+// Scales are powers of two, so that scaling changes no bit unless something overflows or underflows. If gradients are not
+// finite, a dynamic scale halves and the step is skipped; after kGrowthInterval good steps it doubles.
 //
-// Owner:   the trainer. Threads: a value. Errors: Error(Exit::usage) for text that is no scale.
+// Owner:   the trainer. Threads: a value. Errors: Error(Exit::usage) for text that is not a scale.
 #pragma once
 
 #include <cstdint>
@@ -22,13 +22,13 @@ class LossScale {
 
   [[nodiscard]] bool dynamic() const { return dynamic_; }
   [[nodiscard]] double value() const { return value_; }
-  // Of a step whose loss was finite: whether its gradients, which are not, may be so by the scale alone. Then the step is to be
-  // skipped and tried on with half the scale.
+  // For a step with a finite loss and non-finite gradients: true if the scale may be the cause. Then skip the step and continue
+  // with half the scale.
   [[nodiscard]] bool can_back_off() const { return dynamic_ && value_ > kSmallest; }
   void overflowed();
   void succeeded();
 
-  // What a commit keeps, and a resumed run goes on with; a fixed scale has nothing to keep.
+  // The part of a commit from which a resumed run continues; a fixed scale needs none.
   struct State {
     double value = kFirst;
     std::uint64_t good_steps = 0;  // since the scale last changed

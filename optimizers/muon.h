@@ -1,7 +1,7 @@
 // Muon (Jordan et al.: "Muon: an optimizer for hidden layers in neural networks", 2024) for the matrices of hidden layers, with
-// the scale of Liu et al. ("Muon is scalable for LLM training", 2025), so that one rate serves it and AdamW, which has the
-// rest: its scratch and its arithmetic, which the host's loops (muon.cpp) and the GPU's kernels (cuda/layer_update.h) are made
-// from.
+// the scale of Liu et al. ("Muon is scalable for LLM training", 2025), so that it can share one rate with AdamW, which updates
+// all other tensors. Its scratch and its arithmetic, shared by the host's loops (muon.cpp) and the GPU's kernels
+// (cuda/layer_update.h).
 //
 // Internal to optimizers/. Threads: any.
 #pragma once
@@ -23,18 +23,18 @@ struct MuonLayer {
   static constexpr bool kBitsOfDevice = true;  // matrix products
   static constexpr std::array kStates{Kind::first_moment, Kind::second_moment};
 
-  // x ← a·x + b·(x xᵀ)x + c·(x xᵀ)²x drives all singular values towards 1; these converge in few iterations.
+  // x ← a·x + b·(x xᵀ)x + c·(x xᵀ)²x drives all singular values towards 1; these factors need few iterations.
   static constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;
   static constexpr int kIterations = 5;
   static constexpr double kSmallestNorm = 1e-7;
-  static constexpr double kScale = 0.2;  // an orthogonal matrix's elements, times the root of its longer side, to AdamW's size
+  static constexpr double kScale = 0.2;  // times the root of the longer side: an orthogonal matrix's elements get AdamW's size
 
   static bool is_orthogonalised(const UpdateTensor& t) { return t.hidden && t.is_matrix(); }
   static bool needs_all(const UpdateTensor& t) { return is_orthogonalised(t); }
 
   template <class A>
   struct Scratch {
-    std::span<A> packed;                 // the second moments of what is no matrix
+    std::span<A> packed;                 // second moments of the tensors that AdamW updates
     std::span<A> product, gram, square;  // of one matrix
   };
   template <class A>
@@ -52,7 +52,7 @@ struct MuonLayer {
             .square = plan.take<A>(gram)};
   }
 
-  // Of a matrix.
+  // For hidden matrices.
   template <class A>
   struct MomentumFactors {
     A gradient_scale, momentum;
@@ -73,7 +73,7 @@ struct MuonLayer {
   }
   TERRACE_INLINE static double inverse_norm(double squares) { return 1.0 / (std::sqrt(squares) + kSmallestNorm); }
 
-  // Of the rest.
+  // For all other tensors.
   template <class A>
   struct AdamFactors {
     A gradient_scale;
@@ -130,7 +130,7 @@ struct MuonLayer {
   }
 
  private:
-  // Of what AdamW updates, the elements that the rank with the most of them has.
+  // The greatest number of elements updated by AdamW on any rank.
   static std::int64_t most_numbers(const LayerShape& shape) {
     const auto chunk_elements = shape.share.ranks == 1 ? shape.run_elements : shape.chunk_elements;
     std::vector<std::int64_t> numbers(static_cast<std::size_t>(shape.share.ranks));

@@ -1,4 +1,4 @@
-// What rules call beside operators, of one number; lanes.h has the same of several.
+// The functions that rules call, for one number; lanes.h has them for several.
 //
 // Internal to optimizers/. Threads: any.
 #pragma once

@@ -1,4 +1,4 @@
-// The table of names: an optimizer's factory and what it is, one line each.
+// The table of names: an optimizer's factory and its description, one line each.
 #include <terrace/optimizers/optimizer.h>
 
 #include <fmt/format.h>
@@ -57,7 +57,7 @@ std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const Optimizer
   if (at != kTable.end()) return at->make(settings, isa);
   std::vector<std::string_view> known;
   for (const auto& row : kTable) known.push_back(row.name.name);
-  throw Error(fmt::format("unknown optimizer \"{}\"\n  there are {}", name, fmt::join(known, ", ")), Exit::usage);
+  throw Error(fmt::format("unknown optimizer \"{}\"\n  known are {}", name, fmt::join(known, ", ")), Exit::usage);
 }
 
 }  // namespace terrace

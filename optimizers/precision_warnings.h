@@ -1,4 +1,4 @@
-// Settings that are valid, and in a recipe's formats round away what they are to add up.
+// Warns of settings that are valid, but with which a recipe's formats round away the numbers to be added.
 //
 // Threads: any. Errors: none.
 #pragma once
@@ -13,7 +13,7 @@
 
 namespace terrace {
 
-// For the user, a text each. `micro_batches`: whose gradients are added up before an update.
+// Texts for the user. `micro_batches`: how many gradients are added up before an update.
 std::vector<std::string> precision_warnings(const Recipe& recipe, std::string_view optimizer, const OptimizerSettings& settings,
                                             std::uint64_t micro_batches);
 

@@ -1,7 +1,7 @@
-// The random bits of stochastic rounding: Philox4x32-7 of counters (block, stream) with key `seed`, as core/philox.h but for
-// the rounds. Eight blocks serve 64 elements: each of them four elements in a row of the first 32 with its words b and a, and
-// as many of the others with d and c; a word serves two, with its lower half and with its upper one. So vectors of 64-bit
-// places hold a block each, and what the last round's products leave lies where elements lie.
+// The random bits of stochastic rounding: Philox4x32-7 of counters (block, stream) with key `seed`, as in core/philox.h except
+// for the number of rounds. Eight blocks serve 64 elements: each block serves four consecutive elements of the first 32 with
+// its words b and a, and four of the other 32 with d and c. A word serves two elements, with its lower and its upper half. So
+// each 64-bit place of a vector has one block, and the last round's products are already where the elements are.
 //
 // Internal to optimizers/. Threads: any.
 #pragma once
@@ -12,16 +12,16 @@
 
 namespace terrace {
 
-// Where a row of stochastically rounded elements takes its random bits.
+// Identifies the random bits of a row of stochastically rounded elements.
 struct RandomBits {
   std::uint64_t seed = 0, stream = 0, first = 0;  // `first`: the index of the first element
 };
 
-// The key of one step's bits: steps lie far apart in it, by the golden ratio's part of 2^64.
+// The key of one step's bits. Steps are far apart: by 2^64 divided by the golden ratio.
 constexpr std::uint64_t random_key(std::uint64_t seed, std::uint64_t step) { return seed + step * 0x9E3779B97F4A7C15U; }
 
-// The paper's least number of rounds that passes BigCrush; core/philox.h has its ten. FlashAttention's dropout takes seven,
-// too.
+// The smallest number of rounds that passes BigCrush in the paper; core/philox.h uses the paper's ten. FlashAttention's dropout
+// also uses seven.
 inline constexpr int kRandomRounds = 7;
 inline constexpr std::uint32_t kRandomFactor0 = 0xD2511F53U, kRandomFactor1 = 0xCD9E8D57U;
 TERRACE_INLINE constexpr void next_random_keys(std::uint32_t& k0, std::uint32_t& k1) {
@@ -52,10 +52,9 @@ TERRACE_INLINE void random_words(std::uint32_t& a, std::uint32_t& b, std::uint32
 }
 
 inline constexpr std::int64_t kRandomElements = 64;
-// Of the elements from a multiple of kRandomElements on.
+// The first block for the elements from `element`, a multiple of kRandomElements, on.
 TERRACE_INLINE std::uint64_t first_random_block(std::uint64_t element) { return element / 8; }
-// Whether the blocks of these elements differ in the lower 32 bits of their numbers alone, as they do but once in 2^35
-// elements.
+// True if the numbers of these elements' blocks differ only in their lower 32 bits, which is false only once in 2^35 elements.
 TERRACE_INLINE bool share_upper_words(const RandomBits& bits, std::int64_t count) {
   return first_random_block(bits.first) >> 32 == first_random_block(bits.first + static_cast<std::uint64_t>(count)) >> 32;
 }

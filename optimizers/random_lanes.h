@@ -1,5 +1,5 @@
-// The random halves (random_half.h) of elements side by side, drawn between the loop's other work: nothing waits for them, and
-// they fill the slots that its divisions and square roots leave.
+// The random halves (random_half.h) of several elements side by side, drawn between the loop's other work: nothing waits for
+// them, and they use the instruction slots that divisions and square roots leave free.
 //
 // Internal to optimizers/. Threads: values.
 #pragma once
@@ -13,8 +13,8 @@
 
 namespace terrace {
 
-// What rounds take with `^`, where vectors can be filled with it: their keys, and what the first three make of those words that
-// the blocks of a stream share while their numbers differ in the lower 32 bits alone.
+// The operands of `^` in the rounds, ready to fill vectors: the keys, combined in the first three rounds with the words that
+// are equal for all blocks of a stream, as long as the block numbers differ only in their lower 32 bits.
 struct RandomKeys {
   std::array<std::uint64_t, kRandomRounds> first = {}, second = {};
   explicit RandomKeys(const RandomBits& from) {
@@ -32,7 +32,7 @@ struct RandomKeys {
   }
 };
 
-// Places of 64 bits, of which products read the lower halves.
+// 64-bit places; products read their lower halves.
 template <int kLanes>
 struct WidePlaces;
 #define TERRACE_WIDE_PLACES(lanes)                                       \
@@ -45,7 +45,7 @@ TERRACE_WIDE_PLACES(8);
 TERRACE_WIDE_PLACES(16);
 #undef TERRACE_WIDE_PLACES
 
-// The one instruction is what clang makes of the masks. g++ 12 does not see it, and its own functions are for one set each.
+// clang turns the masks into this one instruction. g++ 12 does not, and its intrinsics are for one instruction set each.
 template <class Words>
 TERRACE_INLINE Words product_of_lower(Words a, Words b) {
 #if defined(__x86_64__) && !defined(__clang__)
@@ -61,8 +61,8 @@ TERRACE_INLINE Words product_of_lower(Words a, Words b) {
 #endif
 }
 
-// Of kBlocks blocks in a row, whose elements are 2 · kLanes in a row of a draw's first half, and of its second half: vectors of
-// pairs of halves, as rows of 16 bits lie in lanes.
+// The random halves of kBlocks consecutive blocks: for 2 · kLanes consecutive elements of a draw's first half, and for as many
+// of its second half. Each vector has pairs of halves in its lanes, like a row of 16-bit elements.
 template <int kLanes>
 struct RandomLanes {
   using Bits = typename VectorsOf<kLanes>::Bits;
@@ -70,8 +70,8 @@ struct RandomLanes {
   static constexpr int kBlocks = kLanes / 2;
   static constexpr std::int64_t kElements = std::int64_t{8} * kBlocks;
 
-  // A block's words a, b, c and d lie in a place of a vector each. A product is the next round's word as it is, and the last
-  // round's hold b and d where elements take them from.
+  // A block's words a, b, c and d are in one place of four vectors. A product serves as the next round's word unchanged, and
+  // the last round's products have b and d where the elements read them.
   TERRACE_INLINE static RandomLanes of(const RandomKeys& keys, std::uint64_t block) {
     const Words m0 = all(kRandomFactor0), m1 = all(kRandomFactor1);
     const Words own = product_of_lower(counts(std::make_integer_sequence<int, kBlocks>{}) + block, m0);

@@ -54,7 +54,7 @@ const Row& row_of(std::string_view name) {
   if (at != kTable.end()) return *at;
   std::vector<std::string_view> known;
   for (const auto& row : kTable) known.push_back(row.name.name);
-  throw Error(fmt::format("unknown recipe \"{}\"\n  there are {}", name, fmt::join(known, ", ")), Exit::usage);
+  throw Error(fmt::format("unknown recipe \"{}\"\n  known are {}", name, fmt::join(known, ", ")), Exit::usage);
 }
 
 }  // namespace
@@ -75,14 +75,14 @@ Recipe Recipe::of(DType compute, std::string_view name, std::vector<Kind> states
     return r;
   }
   if (!row.any_dtype)
-    throw Error(fmt::format("recipe {} is for bf16 weights, and these are {}\n  give --dtype bf16, or another --recipe", name,
+    throw Error(fmt::format("recipe {} is for bf16 weights, but these are {}\n  give --dtype bf16, or another --recipe", name,
                             terrace::name_of(compute)),
                 Exit::usage);
   if (compute == DType::fp16) r.master = Format::fp32;
   if (compute == DType::fp64) {
     if (name != "fp32")
       throw Error(
-          fmt::format("recipe {} does not go with fp64 weights\n  give --recipe fp32, which keeps everything in fp64", name),
+          fmt::format("recipe {} does not support fp64 weights\n  give --recipe fp32, which keeps everything in fp64", name),
           Exit::usage);
     r.gradient = DType::fp64;
     r.first_moment = r.second_moment = Format::fp64;
@@ -112,7 +112,10 @@ Format Recipe::format_of(Kind kind) const {
 }
 
 std::vector<Kind> Recipe::kinds() const {
-  std::vector<Kind> all{Kind::parameter, Kind::gradient};
+  std::vector<Kind> all;
+  all.reserve(3 + states.size());
+  all.push_back(Kind::parameter);
+  all.push_back(Kind::gradient);
   if (has_master()) all.push_back(Kind::master);
   all.insert(all.end(), states.begin(), states.end());
   return all;

@@ -1,8 +1,8 @@
-// A recipe: how weights, gradients and optimizer states are kept, and so their bytes. The planner's physics starts here.
+// A recipe: the formats of weights, gradients and optimizer states, and so their bytes, from which the planner starts.
 //
-// A recipe has a name ("fp32"); with the model's dtype and the states that the optimizer asks for it says what every chunk is.
+// A recipe has a name ("fp32"). Together with the model's dtype and the optimizer's states it defines every chunk's format.
 //
-// Threads: values. Errors: Error(Exit::usage) for an unknown name, or one that does not go with the dtype.
+// Threads: values. Errors: Error(Exit::usage) for an unknown name, or one that does not support the dtype.
 #pragma once
 
 #include <cstdint>
@@ -17,25 +17,25 @@
 
 namespace terrace {
 
-// What an optimizer keeps of the past. Such a chunk holds nothing before its first update.
+// The optimizer's moments. Such a chunk has no content before its first update.
 constexpr bool is_optimizer_state(Kind kind) { return kind == Kind::first_moment || kind == Kind::second_moment; }
 
 struct Recipe {
   std::string name = "fp32";
   DType compute = DType::fp32;  // weights as layers read them, and activations
   DType gradient = DType::fp32;
-  Format master = Format::none;  // a master weight beside the compute weight; none: the compute weight is the master
+  Format master = Format::none;  // a master weight in addition to the compute weight; none: the compute weight is the master
   Format first_moment = Format::fp32, second_moment = Format::fp32;
   std::vector<Kind> states = {Kind::first_moment, Kind::second_moment};  // Optimizer::states()
 
   static Recipe of(DType compute, std::string_view name = "fp32",
                    std::vector<Kind> states = {Kind::first_moment, Kind::second_moment});
 
-  // As layers read them, without what updates want: for generation.
+  // Only the weights as layers read them, without the state for updates: for generation.
   [[nodiscard]] Recipe weights_alone() const;
 
   [[nodiscard]] bool has_master() const { return master != Format::none; }
-  // An update writes the compute weight anew, from the master alone.
+  // True if an update rewrites the compute weight from the master alone.
   [[nodiscard]] bool copies_master() const { return master == Format::fp32; }
   [[nodiscard]] DType weight_dtype() const;  // of weights as fill and visit see them
   [[nodiscard]] Format format_of(Kind kind) const;

@@ -1,5 +1,5 @@
-// The arithmetic of an optimizer that treats every element alone: a struct that the host's loops (elementwise.h) and the GPU's
-// kernel (cuda/update_kernel.h) are made from.
+// The arithmetic of an optimizer that treats every element separately: a struct from which the host's loops (elementwise.h) and
+// the GPU's kernel (cuda/update_kernel.h) are made.
 //
 //   static constexpr const char* kName;                     // "lion"
 //   static constexpr std::array<Kind, N> kStates;           // N ≤ 2
@@ -8,10 +8,9 @@
 //   template <class A> Factors<A> factors(const UpdateStep&, double decay) const;
 //   template <class A> static void element(const Factors<A>&, A& weight, A gradient, A& state0, A& state1);
 //
-// element() is TERRACE_INLINE and straight: A is fp32, fp64 or Lanes of fp32, so beside the four operators it has comparisons
-// of lanes.h, root(), fused() and choose(). Every operation is an IEEE operation rounded on its own (square root and division
-// too), so the instruction set decides how many lanes run at once and nothing else. Factors have members of type A and nothing
-// else.
+// element() is TERRACE_INLINE and has no branches: A is fp32, fp64 or Lanes of fp32, so it uses only the four operators, the
+// comparisons of lanes.h, root(), fused() and choose(). Every operation (also square root and division) is rounded separately
+// as IEEE says, so the instruction set only decides how many lanes run at once. All members of Factors have type A.
 //
 // Internal to optimizers/.
 #pragma once

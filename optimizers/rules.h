@@ -1,4 +1,4 @@
-// The rule of an optimizer's name, for implementations beside the host's.
+// Finds the rule for an optimizer's name, for implementations other than the host's.
 //
 // Internal to optimizers/. Errors: Error(Exit::usage) for settings out of range; std::logic_error for a name without a rule.
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace terrace::rules {
 
-// f(rule), which gives the same type for every rule.
+// Returns f(rule); f must return the same type for every rule.
 template <class F>
 auto with_rule(std::string_view name, const OptimizerSettings& settings, F&& f) {
   if (name == AdamW::kName) return f(AdamW(settings));

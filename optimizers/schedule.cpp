@@ -72,7 +72,7 @@ double clip_factor(double norm, double max_norm) {
     refuse(fmt::format("the largest gradient norm is {}; it must be finite and not negative (0 turns clipping off)", max_norm));
   }
   if (max_norm == 0) return 1.0;
-  // Written so that a NaN norm stays NaN and reaches the caller's verdict instead of passing as 1.
+  // Written so that a NaN norm gives NaN, which the caller detects, and not 1.
   const double factor = max_norm / (norm + 1e-6);
   return factor >= 1.0 ? 1.0 : factor;
 }

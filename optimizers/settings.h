@@ -10,7 +10,7 @@ namespace terrace {
 void require_fraction(const char* optimizer, const char* setting, double value);
 // Finite and not negative.
 void require_rate(const char* optimizer, const char* setting, double value);
-// Finite, and normal as fp32: an eps that is zero there would make 0/0 of every weight that never had a gradient.
+// Finite, and normal as fp32: an eps that becomes zero there would give 0/0 for every weight that never had a gradient.
 void require_eps(const char* optimizer, double value);
 
 }  // namespace terrace

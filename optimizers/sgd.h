@@ -53,7 +53,7 @@ struct Sgd {
   const OptimizerSettings s;
 };
 
-// f(rule) with the rule that the settings ask for.
+// f(rule) with the rule that the settings select.
 template <class F>
 auto with_sgd(const OptimizerSettings& settings, F&& f) {
   require_fraction("sgd", "momentum", settings.momentum);

@@ -1,4 +1,4 @@
-// A chunk's weights as fill, hash and export see them: plain numbers, however the recipe keeps them.
+// A chunk's weights for fill, hash and export: plain numbers, whatever the recipe's formats.
 //
 // Owner:   bytes belong to the caller's leases. Threads: any, one at a time on one chunk.
 #pragma once
@@ -15,8 +15,8 @@ struct StoredWeights {
   Stored parameter, master;
 };
 
-// Calls `use` with elements [first, first + count) of the chunk, in ascending pieces; the first argument counts from `first`
-// on. The dtype is Recipe::weight_dtype(). What is written through the view becomes the weights.
+// Calls `use` with elements [first, first + count) of the chunk, in ascending pieces; `offset` counts from `first` on. The
+// dtype is Recipe::weight_dtype(). write_weights() stores the numbers that `use` writes into the view.
 using UseWeights = std::function<void(std::int64_t offset, TensorView range)>;
 void write_weights(const StoredWeights& weights, std::int64_t first, std::int64_t count, const UseWeights& use);
 void read_weights(const StoredWeights& weights, std::int64_t first, std::int64_t count, const UseWeights& use);

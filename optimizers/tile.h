@@ -1,4 +1,4 @@
-// Elements of a chunk side by side: what a loop works on at once.
+// A tile: consecutive elements of a chunk on which a loop works at once.
 //
 // Internal to optimizers/. Threads: values; the bytes are the chunk's or a buffer's.
 #pragma once
@@ -11,15 +11,15 @@
 
 namespace terrace::elementwise {
 
-// In the arithmetic's type, or as bf16 or 8-bit codes that the loop itself converts. None of them: the rule has no such row.
+// Numbers of the arithmetic's type, or bf16 or 8-bit codes that the loop itself converts. All null: the rule has no such row.
 template <class A>
 struct Row {
   A* numbers = nullptr;
   std::uint16_t* halves = nullptr;
-  std::uint8_t* codes = nullptr;  // whole blocks (dynamic8.h), for loops that take them; with their scales
+  std::uint8_t* codes = nullptr;  // whole blocks (dynamic8.h) and their scales, for loops that take them
   float* scales = nullptr;
 
-  // Of numbers and halves; loops that take codes take whole tiles.
+  // The row from element i on. Not for codes: loops over codes take whole tiles.
   [[nodiscard]] Row from(std::int64_t i) const {
     return {.numbers = numbers != nullptr ? numbers + i : nullptr, .halves = halves != nullptr ? halves + i : nullptr};
   }
@@ -55,7 +55,7 @@ struct Tile {
   }
 };
 
-// What is known of a tile's rows when a loop is compiled: its weights by what is kept beside them, its states, its gradient.
+// A tile's rows as a loop is compiled for them: the weights by the arrays beside them, the states and the gradient by type.
 enum class WeightRows : std::uint8_t { numbers, bf16_copy, fp16_copy, low16, low8, random };
 enum class Rows : std::uint8_t { numbers, halves, codes };
 template <class A>
@@ -66,7 +66,7 @@ WeightRows weights_of(const Tile<A>& t) {
   return t.low8 != nullptr ? WeightRows::low8 : WeightRows::random;
 }
 
-// ... to the compiler.
+// Tells the compiler which rows a tile has.
 template <Rows kRows, class A>
 TERRACE_INLINE void know(Row<A>& row) {
   if (kRows != Rows::numbers) row.numbers = nullptr;

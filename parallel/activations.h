@@ -1,4 +1,4 @@
-// What becomes of a layer's activations between its forward and its backward.
+// What happens to a layer's activations between its forward and its backward: kept, offloaded or recomputed.
 //
 // Threads: values.
 #pragma once
@@ -10,8 +10,9 @@
 
 namespace terrace {
 
-// The input of a layer is kept if its backward reads it. What its forward saves beside that may be computed again; whatever is
-// kept stays on the device as long as there is room, or goes to the host, and from there to the disk, right behind the forward.
+// A layer's input is kept if its backward reads it. The other tensors that its forward saves can be recomputed. Kept tensors
+// stay on the device while there is room; with `offload` they go to the host, and from there to the disk, right after the
+// forward.
 struct LayerActivations {
   bool recompute = false;
   bool offload = false;
@@ -19,12 +20,12 @@ struct LayerActivations {
 };
 
 inline constexpr std::uint32_t kAllLayers = ~0U;
-// So many layers compute again: first those that free most bytes for their FLOPs, of equals the earlier ones. So many offload:
-// the first ones, whose backward is the longest away.
+// `recompute` layers recompute: those that free the most bytes per FLOP, and the earlier one of two equals. `offload` layers
+// offload: the first ones, because their backward comes last.
 std::vector<LayerActivations> choose_activations(const Model& model, const BatchShape& shape, std::uint32_t recompute,
                                                  std::uint32_t offload);
 
-// How many of the layers do.
+// How many of the layers recompute, and how many offload.
 std::uint32_t recomputing(const std::vector<LayerActivations>& each);
 std::uint32_t offloading(const std::vector<LayerActivations>& each);
 

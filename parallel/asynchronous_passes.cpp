@@ -48,7 +48,7 @@ Program with_updates_after_verdicts(const Program& program, const StepMap& map) 
     if (++norms % layers_here == 0) out.actions.push_back({.op = Op::verdict, .update = a.update});
   }
   for (std::uint32_t l = 0; l < program.layers; ++l) apply(l);
-  for (std::uint32_t u = 0; layers_here == 0 && u < map.updates_a_step(); ++u)  // the others wait for this rank, too
+  for (std::uint32_t u = 0; layers_here == 0 && u < map.updates_a_step(); ++u)  // the other ranks also wait for this one
     out.actions.push_back({.op = Op::verdict, .update = u});
   return out;
 }
@@ -62,7 +62,7 @@ Program with_versions(const Program& program, const StepMap& map) {
       last_use[{a.layer, pipeline.reads_version(a.layer, a.micro_batch)}] = i;
   struct LayerCopies {
     std::uint32_t made = 0;                           // updates so far
-    std::vector<std::optional<std::uint32_t>> holds;  // a copy: which version
+    std::vector<std::optional<std::uint32_t>> holds;  // [copy]: the weight version in it
   };
   std::vector<LayerCopies> layers(program.layers);
   for (std::uint32_t l = 0; l < program.layers; ++l) layers[l].holds.resize(pipeline.kept_copies(l));

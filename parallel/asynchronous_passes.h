@@ -1,5 +1,6 @@
-// Passes of the asynchronous orders of pipelines, whose programs have several updates. In place of with_norms(), and of
-// with_updates() where all ranks decide of an update; with_versions() behind the updates.
+// Passes for the asynchronous orders of pipelines, whose programs have several updates. with_norm_of_each_update() replaces
+// with_norms(); with_updates_after_verdicts() replaces with_updates() if an update needs the norm of all ranks' gradients;
+// with_versions() comes after the updates.
 //
 // Pure. Threads: any.
 #pragma once
@@ -9,14 +10,14 @@
 
 namespace terrace {
 
-// A stage's gradient is its own affair: a norm right behind the last backward of each of a layer's updates, or behind the
-// reduction of that between the stage's data ranks.
+// Adds a norm for each update of a layer: right after the last backward of that update, or after the reduction of its gradient
+// between the stage's data ranks.
 Program with_norm_of_each_update(const Program& program, const StepMap& map);
-// Updates that are clipped by the norm of all ranks' gradients: a verdict behind the rank's last norm of each; a layer's chunks
-// are updated when the next gradient wants the place of the one they apply, or the program ends.
+// For updates clipped by the norm of all ranks' gradients: adds a verdict after the rank's last norm of each update. A layer's
+// chunks are updated when the next gradient needs the place of the one that they apply, or at the end of the program.
 Program with_updates_after_verdicts(const Program& program, const StepMap& map);
-// Layer actions read the version of the weights that the order wants. What a later one still reads is kept before it is
-// updated, and released behind its last use.
+// Makes layer actions read the weight version that the order requires. A version that later actions still read is copied before
+// its update, and the copy is released after its last use.
 Program with_versions(const Program& program, const StepMap& map);
 
 }  // namespace terrace

@@ -42,7 +42,7 @@ class Ranks {
       if (at_[rank] < programs_[rank].actions.size()) throw_circle(rank);
     for (const auto& [lane, asked] : asked_)
       if (!asked.empty())
-        throw Error(fmt::format("rank {} asks for what rank {} never sends: {}", std::get<1>(lane), std::get<0>(lane),
+        throw Error(fmt::format("rank {} receives a message that rank {} never sends: {}", std::get<1>(lane), std::get<0>(lane),
                                 to_text(asked.front())),
                     Exit::usage);
   }
@@ -54,7 +54,7 @@ class Ranks {
     if (at_[rank] == programs_[rank].actions.size()) return false;
     const auto& a = next(rank);
     if (is_message(a.op) && a.peer >= at_.size())
-      throw Error(fmt::format("rank {}: {}: there are {} ranks", rank, to_text(a), at_.size()), Exit::usage);
+      throw Error(fmt::format("rank {}: {}: there are only {} ranks", rank, to_text(a), at_.size()), Exit::usage);
     if (a.op == Op::verdict) verdicts_[rank] = a.update + 1;
     if (a.op == Op::gather || a.op == Op::reduce) behind_[rank][{a.op, a.layer}] = verdicts_[rank];
     if (reduces_with_others(a)) return reduce_together(a);
@@ -66,7 +66,7 @@ class Ranks {
     } else if (a.op == Op::send) {
       auto& asked = asked_[{rank, a.peer, a.payload}];
       if (content_of(asked.front()) != content_of(a))
-        throw Error(fmt::format("rank {} sends what rank {} does not ask for next: {} meets {}", rank, a.peer, to_text(a),
+        throw Error(fmt::format("rank {} and rank {} disagree on their next message: {} meets {}", rank, a.peer, to_text(a),
                                 to_text(asked.front())),
                     Exit::usage);
       asked.pop_front();
@@ -76,11 +76,11 @@ class Ranks {
     return true;
   }
 
-  // Between ranks of the pipeline; one that only data ranks take part in is in one program.
+  // Whether ranks of the pipeline take part in the reduction. A reduction between data ranks is in one program only.
   [[nodiscard]] bool reduces_with_others(const Action& a) const {
     return a.op == Op::reduce && reducers_.at(a.layer).size() > 1;
   }
-  // Who has not come to it yet.
+  // A rank that has not reached the reduction yet.
   [[nodiscard]] std::optional<std::uint32_t> absent_from(const Action& reduce) const {
     for (const auto rank : reducers_.at(reduce.layer))
       if (at_[rank] == programs_[rank].actions.size() || next(rank) != reduce) return rank;
@@ -92,7 +92,7 @@ class Ranks {
     return true;
   }
 
-  // Whom a rank's next action waits for.
+  // The rank for which a rank's next action waits.
   [[nodiscard]] std::optional<std::uint32_t> waits_for(std::uint32_t rank) const {
     const auto& a = next(rank);
     if (reduces_with_others(a)) return absent_from(a);
@@ -117,20 +117,20 @@ class Ranks {
       if (backward)
         if (const auto from = source({Payload::gradient, a.layer + 1, a.micro_batch})) return from;
     }
-    // The tied gradient is added before the norm is taken. New weights come from a rank that waits for nobody.
+    // The tied gradient is added before the norm is computed. New weights come from a rank that does not wait.
     for (const auto& [content, from] : awaited_[rank])
       if (std::get<0>(content) == Payload::tied_gradient && a.op == Op::norm && std::get<1>(content) == a.layer) return from;
     return std::nullopt;
   }
 
-  // Who has not given its part of so many verdicts.
+  // A rank that has run fewer than this many verdicts.
   [[nodiscard]] std::optional<std::uint32_t> short_of(std::uint32_t verdicts) const {
     for (std::uint32_t other = 0; other < verdicts_.size(); ++other)
       if (verdicts_[other] < verdicts) return other;
     return std::nullopt;
   }
-  // A verdict is an exchange of all ranks. On a rank's communication stream later gathers and reductions stand behind it, and
-  // whoever wants their results behind them.
+  // A verdict is an exchange of all ranks. On a rank's communication stream, later gathers and reductions wait for it, and the
+  // actions that use their results wait for them.
   [[nodiscard]] std::uint32_t verdicts_before(std::uint32_t rank, const Action& a) const {
     const auto behind = behind_[rank].find({a.op == Op::norm ? Op::reduce : Op::gather, a.layer});
     const bool wants = a.op <= Op::backward_weight || a.op == Op::norm || a.op == Op::evaluate;
@@ -138,11 +138,11 @@ class Ranks {
   }
 
   [[noreturn]] void throw_circle(std::uint32_t rank) const {
-    std::string text = "ranks wait for one another:";
+    std::string text = "the ranks wait for one another:";
     std::set<std::uint32_t> seen;
     while (seen.insert(rank).second) {
       if (at_[rank] == programs_[rank].actions.size()) {
-        text += fmt::format("\n  rank {} is at its end", rank);
+        text += fmt::format("\n  rank {} has reached the end of its program", rank);
         break;
       }
       const auto other = waits_for(rank);
@@ -156,13 +156,14 @@ class Ranks {
   std::span<const Program> programs_;
   const Skips& skips_;
   std::vector<std::size_t> at_;
-  std::vector<std::uint32_t> verdicts_;  // a rank: on how many updates it has given its part of the verdict
-  // A rank: how many it had given when it last gathered a layer's weights, or reduced its gradient.
+  std::vector<std::uint32_t> verdicts_;  // [rank]: how many verdicts it has run
+  // [rank]: how many verdicts it had run when it last gathered a layer's weights, or reduced its gradient.
   std::vector<std::map<std::pair<Op, std::uint32_t>, std::uint32_t>> behind_;
-  // A rank: what it has asked for and not got, and of whom. Of a result's gradient two ranks may send a part each.
+  // [rank]: receives that it has posted and whose message has not come, with the source. Two ranks may each send a part of a
+  // gradient.
   std::vector<std::set<std::pair<Content, std::uint32_t>>> awaited_;
-  std::map<std::uint32_t, std::set<std::uint32_t>> reducers_;  // a layer: whose programs reduce its gradient
-  std::map<LaneKey, std::deque<Action>> asked_;                // receives that no send has met
+  std::map<std::uint32_t, std::set<std::uint32_t>> reducers_;  // [layer]: the ranks whose programs reduce its gradient
+  std::map<LaneKey, std::deque<Action>> asked_;                // posted receives without a matching send yet
 };
 
 }  // namespace

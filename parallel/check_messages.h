@@ -1,10 +1,11 @@
-// Proves that the ranks of a pipeline come to the ends of their programs together: every message has both ends, a lane's
-// messages are asked for in the order in which they are sent, and no ranks wait for one another in a circle.
+// Proves that all ranks of a pipeline reach the end of their programs: every send has a receive, the receives of a lane are
+// posted in the order of its sends, and no ranks wait for each other in a circle.
 //
-// Sends are taken to block their rank until they have been asked for, as if whatever comes next needed the place of what is
-// sent; what was asked for is waited for by its first use. So the proof holds for every reuse of memory and for every speed.
+// The proof assumes that a send blocks its rank until the receive is posted, as if the next action needed the memory that is
+// sent, and that the first use of a received buffer waits for the message. So it is valid for every reuse of memory and every
+// speed.
 //
-// Pure. Threads: any. Errors: Error(Exit::usage) with the two ends that do not fit, or with the circle.
+// Pure. Threads: any. Errors: Error(Exit::usage) with the send and the receive that do not match, or with the circle.
 #pragma once
 
 #include <span>
@@ -14,7 +15,7 @@
 
 namespace terrace {
 
-// The same program of all ranks, by rank, of one data rank.
+// One program for each rank of the pipeline, in rank order, all of the same data rank.
 void check_messages(std::span<const Program> ranks, const Skips& skips = {});
 
 }  // namespace terrace

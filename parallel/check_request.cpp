@@ -12,49 +12,53 @@ void demand_asynchronous(const Model& model, const PlanRequest& request) {
   const auto& s = request.pipeline->schedule;
   if (request.updates_before_use && !pipeline::reads_lag_an_update(s))
     throw Error(
-        "pipedream updates a stage with its own gradient at once, and its next forward reads what came of it: nobody knows "
-        "the norm of the whole gradient by then\n  give --grad-clip 0, or --schedule pipedream-2bw, which clips every "
-        "update by the norm of all stages' gradients",
+        "--schedule pipedream cannot clip gradients: it updates each stage at once, before the norm of the whole gradient is "
+        "known\n  give --grad-clip 0, or --schedule pipedream-2bw, which clips every update by the norm of all stages' "
+        "gradients",
         Exit::usage);
   if (any_clips(request.param_groups))
     throw Error(
-        "an asynchronous order of a pipeline clips all parameters together or not at all\n  leave clip out of "
-        "--param-group, or give a synchronous --schedule like 1f1b",
+        "an asynchronous pipeline schedule cannot clip groups of parameters separately\n  leave clip out of --param-groups, or "
+        "give a synchronous schedule, such as --schedule 1f1b",
         Exit::usage);
   for (const auto& layer : model.layers)
     for (const auto& p : layer->params())
       if (p.tied)
-        throw Error(fmt::format("stages of an asynchronous order read different versions of their weights, and {} is shared by "
-                                "two of them\n  give --untied, or a synchronous --schedule like 1f1b",
-                                p.name),
-                    Exit::usage);
+        throw Error(
+            fmt::format("the stages of an asynchronous schedule read different versions of their weights, but two stages "
+                        "share {}\n  give --untied, or a synchronous schedule, such as --schedule 1f1b",
+                        p.name),
+            Exit::usage);
 }
 
-// A stage's ranks are those of its data group in every direction. States and weights are sharded within each.
+// In a schedule with two directions, a stage has one data group for each direction, and state is sharded within each group.
 void demand_directions(const DataParallel& data) {
   if (data.stage() == 2)
     throw Error(
-        "an order in two directions adds a stage's gradient up between both of its ranks, which keep it whole, and ZeRO-2 "
-        "would shard it\n  give --zero 1 or 3, which shard states and weights over --dp, or another --schedule like 1f1b",
+        "a schedule with two directions, such as chimera, sums a stage's gradient between its two ranks, and both keep all of "
+        "it: --zero 2 would shard it\n  give --zero 1 or 3, or another schedule, such as --schedule 1f1b",
         Exit::usage);
   if (data.gradients != Travel::whole)
     throw Error(
-        "an order in two directions adds gradients up as they are\n  leave out --compress-gradients, or give another "
-        "--schedule like 1f1b",
+        "a schedule with two directions, such as chimera, cannot compress the gradients that it sums\n  leave out "
+        "--compress-gradients, or give another schedule, such as --schedule 1f1b",
         Exit::usage);
 }
 
 void demand_shard_group(const DataParallel& data) {
   if (data.shard_group == 0) return;
   if (data.ranks % data.shard_group != 0)
-    throw Error(fmt::format("shard groups of {} do not divide {} ranks\n  give --shard-group a divisor of --dp",
-                            data.shard_group, data.ranks),
+    throw Error(fmt::format("--shard-group {} does not divide the {} data ranks\n  give a --shard-group that divides --dp {}",
+                            data.shard_group, data.ranks, data.ranks),
                 Exit::usage);
   if (data.zero == 0)
-    throw Error("ZeRO stage 0 shards nothing, and shard groups mean nothing to it\n  give --zero 1, 2 or 3", Exit::usage);
+    throw Error(
+        "--shard-group has no effect with --zero 0, because ZeRO stage 0 shards nothing\n  give --zero 1, 2 or 3, or "
+        "leave --shard-group out",
+        Exit::usage);
   if (data.canonical && Layout::kBlockElements % data.copies() != 0)
-    throw Error(fmt::format("canonical reduction between {} copies of the state: each folds its part of every chunk\n  give a "
-                            "--shard-group that makes 2, 4, 8, … of them",
+    throw Error(fmt::format("--canonical-reduction splits every chunk evenly between the copies of the state, and there are "
+                            "{}\n  give a --shard-group with which --dp divided by --shard-group is 2, 4, 8, …",
                             data.copies()),
                 Exit::usage);
 }
@@ -63,49 +67,58 @@ void demand_shard_group(const DataParallel& data) {
 
 void check_request(const Model& model, const PlanRequest& request) {
   if (request.shape.batch.batch <= 0 || request.shape.batch.seq <= 0 || request.shape.micro_batches == 0)
-    throw Error("batch size, sequence length and gradient accumulation must be positive", Exit::usage);
+    throw Error("--batch-size, --seq-len and --grad-accumulation must be at least 1", Exit::usage);
   if (request.generations != 1 && request.generations != 2)
-    throw Error("state has one or two generations on disk", Exit::usage);
+    throw Error("the state on disk has one or two generations: --durability off and none have one, the others two",
+                Exit::usage);
   if (request.generations == 1 && request.commit_every != 0)
-    throw Error("with one generation of the state on disk nothing can be committed before the end", Exit::usage);
+    throw Error(
+        "with one generation of the state on disk, nothing can be committed before the end\n  leave out --ckpt-interval, or "
+        "give --durability commit",
+        Exit::usage);
   if (!request.commits && (request.commit_every != 0 || request.generations != 1))
-    throw Error("a run without commits has one generation of the state on disk", Exit::usage);
+    throw Error(
+        "a run with --durability none commits nothing and has one generation of the state on disk\n  leave out "
+        "--ckpt-interval",
+        Exit::usage);
   const auto& data = request.data;
-  if (data.ranks == 0 || data.zero > 3) throw Error("there is at least one data rank, and ZeRO has stages 0 to 3", Exit::usage);
+  if (data.ranks == 0 || data.zero > 3) throw Error("--dp must be at least 1, and --zero at most 3", Exit::usage);
   demand_shard_group(data);
   if (data.local && (data.zero != 0 || data.canonical || data.gradients != Travel::whole || data.weights != Travel::whole ||
                      request.pipeline))
     throw Error(
-        "ranks that update copies of their own share no state and no gradients\n  average weights without --zero, "
-        "--canonical-reduction, --compress-gradients and --pp, or leave out --sync-interval",
+        "with --sync-interval each rank updates its own copy of the weights, and ranks share no state and no gradients\n  "
+        "leave out --zero, --canonical-reduction, --compress-gradients, --compress-weights and --pp, or leave out "
+        "--sync-interval",
         Exit::usage);
   if (request.pipeline && request.pipeline->schedule.asynchronous()) demand_asynchronous(model, request);
   if (request.pipeline && request.pipeline->schedule.placement.rank_of.size() > 1) demand_directions(data);
   if (data.gradients != Travel::whole &&
       (!data.folds_each() || Recipe::of(model.dtype, request.recipe, request.states).gradient != DType::fp32))
     throw Error(
-        "gradients travel as bf16 or int8 where fp32 ones of each micro-batch are folded\n  give --zero 2 or 3 or "
-        "--canonical-reduction, and a recipe with fp32 gradients",
+        "--compress-gradients works only where the fp32 gradients of each micro-batch are sent by themselves\n  give --zero 2 "
+        "or "
+        "3 or --canonical-reduction, and a --recipe with fp32 gradients",
         Exit::usage);
   if (data.gradients == Travel::int8 && data.canonical && data.copies() > Layout::kBlockElements / kBlock8Elements)
     throw Error(
-        fmt::format("{} copies of the state fold parts of chunks that are no whole blocks of {} elements\n  give a larger "
-                    "--shard-group, or --compress-gradients bf16",
-                    data.copies(), kBlock8Elements),
+        fmt::format("--compress-gradients int8 needs whole blocks of {} elements, and {} copies of the state split the chunks "
+                    "into smaller parts\n  give a larger --shard-group, or --compress-gradients bf16",
+                    kBlock8Elements, data.copies()),
         Exit::usage);
   const bool packs = model.dtype == DType::fp32 || model.dtype == DType::bf16;
   if (data.weights != Travel::whole && (data.weights != Travel::int8 || data.zero != 3 || !packs))
     throw Error(
-        "weights travel as int8 where they are gathered before every use, and in fp32 or bf16\n  give --zero 3, or leave out "
-        "--compress-weights",
+        "--compress-weights int8 works only where fp32 or bf16 weights are gathered before every use\n  give --zero 3 and "
+        "--dtype fp32 or bf16, or leave out --compress-weights",
         Exit::usage);
   if (data.canonical && Recipe::of(model.dtype, request.recipe, request.states).gradient == DType::bf16)
-    throw Error(fmt::format("recipe {} keeps gradients in bf16, which are rounded after every sum\n  canonical reduction wants "
-                            "fp32 gradients: choose another --recipe",
+    throw Error(fmt::format("--recipe {} keeps gradients in bf16, which are rounded after every sum, but --canonical-reduction "
+                            "needs fp32 gradients\n  give a --recipe with fp32 gradients, or leave out --canonical-reduction",
                             request.recipe),
                 Exit::usage);
   if (!request.activations.empty() && request.activations.size() != model.layers.size())
-    throw Error(fmt::format("settings of activations for {} layers, and the model has {}", request.activations.size(),
+    throw Error(fmt::format("there are activation settings for {} layers, but the model has {}", request.activations.size(),
                             model.layers.size()),
                 Exit::usage);
   if (model.layers.size() < 2) throw Error("a model needs at least two layers", Exit::usage);

@@ -1,6 +1,7 @@
-// What cannot be planned, said before anything is: settings that contradict each other, or that nothing here can do together.
+// Refuses a request that cannot be planned before planning starts: settings that contradict each other or are not supported
+// together.
 //
-// Pure. Threads: any. Errors: Error(Exit::usage) with what would do instead.
+// Pure. Threads: any. Errors: Error(Exit::usage) with settings that work instead.
 #pragma once
 
 #include <terrace/parallel/plan.h>

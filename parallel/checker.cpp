@@ -47,15 +47,15 @@ class StepChecker {
  private:
   struct LayerState {
     std::vector<bool> forward, backward, input_half, updated;
-    std::vector<bool> exchanged;         // of weights with a copy elsewhere: which groups' new content has been exchanged
-    std::vector<std::uint32_t> version;  // a group: which one its gathered weights are, where they are sharded
-    std::vector<bool> gathered;          // false: the updated weights of the group are not everybody's yet
-    std::vector<std::uint32_t> reduced;  // a group: how many micro-batches' gradients are
+    std::vector<bool> exchanged;         // [group], for weights with a copy on another rank: the new content has been exchanged
+    std::vector<std::uint32_t> version;  // [group], for sharded weights: the weight version that is gathered
+    std::vector<bool> gathered;          // [group]; false: the updated weights have not reached every rank yet
+    std::vector<std::uint32_t> reduced;  // [group]: micro-batches whose gradients have been reduced
     std::uint32_t backwards = 0;
     bool norm = false;
-    bool prepared = false, shared = false;  // of an update in halves: what ranks make of it, and exchange
-    std::uint32_t made = 0;                 // of several updates within the program: so many
-    std::vector<std::uint32_t> kept;        // a copy of old weights: which version it has
+    bool prepared = false, shared = false;  // for a split update: its prepare, and its exchange, have run
+    std::uint32_t made = 0;                 // updates made so far, if the program has several
+    std::vector<std::uint32_t> kept;        // [copy]: the weight version that it holds
   };
 
   [[noreturn]] void fail(const Action& a, const std::string& why) const {
@@ -83,7 +83,7 @@ class StepChecker {
     const bool per_micro_batch = a.op <= Op::backward_weight;
     if (per_micro_batch && a.micro_batch >= program_.micro_batches) fail(a, "there is no such micro-batch");
     if (per_micro_batch && !map_.pipeline().computes(a.layer, a.micro_batch)) fail(a, "another rank computes this micro-batch");
-    if (a.copy > map_.pipeline().kept_copies(a.layer)) fail(a, "no such copy of the layer's weights is kept");
+    if (a.copy > map_.pipeline().kept_copies(a.layer)) fail(a, "there is no such copy of the layer's weights");
     auto& layer = layers_[a.layer];
     switch (a.op) {
       case Op::forward:
@@ -103,7 +103,7 @@ class StepChecker {
         ++layer.backwards;
         if (layer.norm) fail(a, "the layer's norm has been taken already");
         if (asynchronous_ && layer.made != a.micro_batch / map_.update_every())
-          fail(a, "the gradient before has not been applied");
+          fail(a, "the layer's previous gradient has not been applied");
         if (updates_ == Updates::before_use) require_updated(a);
         break;
       case Op::backward_input: once(a, layer.input_half[a.micro_batch], "input half"); break;
@@ -118,26 +118,26 @@ class StepChecker {
       case Op::gather:
         if (a.chunk >= layer.gathered.size()) fail(a, fmt::format("the layer has {} groups", layer.gathered.size()));
         if (updates_ == Updates::before_use && !updated(a.layer, a.chunk)) fail(a, "the weights have not been updated");
-        if (a.copy != 0 && !map_.data().gathers_before_use()) fail(a, "kept weights are whole on every rank");
-        if (map_.data().gathers_updates() && layer.gathered[a.chunk]) fail(a, "everybody has these weights");
+        if (a.copy != 0 && !map_.data().gathers_before_use()) fail(a, "every rank holds all kept weights");
+        if (map_.data().gathers_updates() && layer.gathered[a.chunk]) fail(a, "every rank has these weights already");
         if (!map_.data().gathers_updates() && !map_.data().gathers_before_use()) fail(a, "every rank holds all weights");
         if (map_.data().gathers_before_use() && content_[index(map_.gathered(a.layer, a.chunk))])
-          fail(a, "these weights are gathered already");
+          fail(a, "these weights have been gathered already");
         layer.gathered[a.chunk] = true;
         layer.version[a.chunk] = a.copy != 0 ? layer.kept[a.copy - 1] : layer.made + (updated_so_far(layer, a.chunk) ? 1 : 0);
         break;
       case Op::keep: keep(a); break;
       case Op::release:
-        if (a.copy == 0 && !map_.data().gathers_before_use()) fail(a, "nothing was gathered to be released");
+        if (a.copy == 0 && !map_.data().gathers_before_use()) fail(a, "no weights were gathered that it could release");
         for (const auto c : map_.dead_after(a))
-          if (!content_[index(c)]) fail(a, map_.describe(c) + " is not there to be released");
+          if (!content_[index(c)]) fail(a, map_.describe(c) + " does not exist and cannot be released");
         break;
       case Op::update: {
-        if (updates_ == Updates::none) fail(a, "this step updates nothing");
+        if (updates_ == Updates::none) fail(a, "this step must not contain updates");
         if (a.chunk >= layer.updated.size()) fail(a, fmt::format("the layer has {} updates", layer.updated.size()));
         once(a, layer.updated[a.chunk], "update");
-        if (map_.halves_updates() && !layer.prepared) fail(a, "it has not been prepared");
-        if (!map_.layer_needs(a.layer).exchanges.empty() && !layer.shared) fail(a, "what the ranks prepared was not exchanged");
+        if (map_.halves_updates() && !layer.prepared) fail(a, "its prepare action has not run");
+        if (!map_.layer_needs(a.layer).exchanges.empty() && !layer.shared) fail(a, "its exchange action has not run");
         require_complete(a);
         if (map_.data().gathers_updates()) {
           if (map_.options().layer_unit)
@@ -154,13 +154,13 @@ class StepChecker {
         break;
       }
       case Op::prepare:
-        if (updates_ == Updates::none || !map_.halves_updates()) fail(a, "no update of this step comes in halves");
+        if (updates_ == Updates::none || !map_.halves_updates()) fail(a, "no update of this step needs a prepare action");
         once(a, layer.prepared, "preparation");
         require_complete(a);
         break;
       case Op::exchange:
         if (map_.layer_needs(a.layer).exchanges.empty()) fail(a, "there is nothing to exchange");
-        if (!layer.prepared) fail(a, "it has not been prepared");
+        if (!layer.prepared) fail(a, "its prepare action has not run");
         once(a, layer.shared, "exchange");
         break;
       default: fail(a, "does not belong in a training step");
@@ -172,21 +172,21 @@ class StepChecker {
     take_effect(a);
   }
 
-  // Of those that this rank computes: all, or its direction's.
+  // Backwards that this rank computes for each update: all micro-batches, or those of its direction.
   [[nodiscard]] std::uint32_t backwards_an_update() const { return map_.update_every() / map_.pipeline().replicas(); }
   [[nodiscard]] std::uint32_t next_micro_batch(std::uint32_t layer) const {
     const auto& p = map_.pipeline();
     return layers_[layer].backwards * p.replicas() + p.replica(layer) % p.replicas();
   }
 
-  // Weights are kept from before an update.
+  // Copies weights before they are updated.
   void keep(const Action& a) {
     auto& layer = layers_[a.layer];
-    if (a.copy == 0) fail(a, "these are the weights that are updated");
+    if (a.copy == 0) fail(a, "copy k0 is the updated weights; a kept copy is k1 or higher");
     if (a.chunk >= map_.groups_of(a.layer)) fail(a, fmt::format("the layer has {} groups", map_.groups_of(a.layer)));
     if (layer.updated[map_.options().layer_unit ? 0 : a.chunk]) fail(a, "its weights have been updated already");
     for (const auto& use : map_.uses(a))
-      if (writes(use.access) && content_[index(use.chunk)]) fail(a, map_.describe(use.chunk) + " is there already");
+      if (writes(use.access) && content_[index(use.chunk)]) fail(a, map_.describe(use.chunk) + " exists already");
     layer.kept[a.copy - 1] = layer.made;
   }
   // Forward and backward of a micro-batch read the version that the order declares.
@@ -196,7 +196,7 @@ class StepChecker {
     const auto wanted = map_.pipeline().reads_version(a.layer, a.micro_batch);
     const auto demand = [&](std::uint32_t read) {
       if (read != wanted)
-        fail(a, fmt::format("it reads version {} of its weights, and the order wants version {}", read, wanted));
+        fail(a, fmt::format("it reads version {} of its weights, but the order requires version {}", read, wanted));
     };
     if (map_.data().gathers_before_use()) {
       std::ranges::for_each(layer.version, demand);
@@ -209,7 +209,7 @@ class StepChecker {
     return layer.updated[map_.options().layer_unit ? 0 : group];
   }
   void verdict(const Action& a) {
-    if (updates_ != Updates::after_verdict) fail(a, "nothing waits for it");
+    if (updates_ != Updates::after_verdict) fail(a, "the updates of this step need no verdict");
     if (a.update != verdicts_) fail(a, fmt::format("verdict {} is next", verdicts_));
     for (std::uint32_t l = 0; l < program_.layers; ++l)
       if (map_.holds(l) && layers_[l].backwards < (a.update + 1) * backwards_an_update())
@@ -228,17 +228,18 @@ class StepChecker {
     for (const auto dead : map_.dead_after(a)) content_[index(dead)] = false;
   }
 
-  // The gradient that an update takes, and the weights.
+  // An update needs a complete gradient and weights that were not used yet.
   void require_complete(const Action& a) const {
     const auto& layer = layers_[a.layer];
     if ((asynchronous_ || updates_ == Updates::in_backward) && !layer.norm) fail(a, "the layer's gradient is not complete");
     if (a.update != layer.made) fail(a, fmt::format("update {} of the layer is next", layer.made));
-    if (updates_ == Updates::after_verdict && a.update >= verdicts_) fail(a, "its verdict has not been given");
+    if (updates_ == Updates::after_verdict && a.update >= verdicts_) fail(a, "its verdict has not run");
     if (updates_ == Updates::before_use && (layer.backwards != 0 || any(layer.forward)))
-      fail(a, "the layer has been used with its old weights");
+      fail(a, "the layer has already been used with its old weights");
   }
 
-  // Both ends are there, and what comes is new. (check_messages() sees whether the ranks' ends fit together.)
+  // The message goes between the right ranks, and its content does not exist yet. (check_messages() checks that the sends and
+  // receives of all ranks match.)
   void message(const Action& a) {
     if (is_per_micro_batch(a.payload) && a.micro_batch >= program_.micro_batches) fail(a, "there is no such micro-batch");
     const auto& p = map_.pipeline();
@@ -247,7 +248,7 @@ class StepChecker {
     switch (a.payload) {
       case Payload::activation:
       case Payload::gradient:
-        if (a.layer == 0) fail(a, "the first layer reads tokens");
+        if (a.layer == 0) fail(a, "the first layer reads tokens and has no input from another rank");
         // The reader that this message goes to, or comes from: the layer, or the one that skips from its input.
         if (const auto reader = map_.skips().reader(a.layer); reader != Skips::kNone) {
           const auto here = sends == (a.payload == Payload::activation) ? a.peer : p.rank;
@@ -265,30 +266,30 @@ class StepChecker {
       }
     }
     if (from == to || (sends ? from : to) != p.rank || (sends ? to : from) != a.peer)
-      fail(a, fmt::format("it goes from rank {} to rank {}", from, to));
+      fail(a, fmt::format("the message must go from rank {} to rank {}", from, to));
     for (const auto chunk : map_.carried_by(a))
-      if (map_.awaits(a) && content_[index(chunk)]) fail(a, map_.describe(chunk) + " is there already");
+      if (map_.awaits(a) && content_[index(chunk)]) fail(a, map_.describe(chunk) + " exists already");
     if (a.payload != Payload::weights) return;
     auto& home = layers_[a.layer];
-    if (updates_ == Updates::none) fail(a, "this step updates nothing");
+    if (updates_ == Updates::none) fail(a, "this step must not contain updates");
     if (sends && !home.updated[map_.options().layer_unit ? 0 : a.chunk]) fail(a, "these weights have not been updated");
     once(a, home.exchanged[a.chunk], "message");
     if (!sends && map_.data().gathers_updates()) home.gathered[a.chunk] = false;
   }
-  // Of a copy: whether it has come.
+  // Whether the group has been updated; for a copy of weights: whether the new ones have arrived.
   [[nodiscard]] bool updated(std::uint32_t layer, std::uint32_t group) const {
     return map_.copies(layer) ? layers_[layer].exchanged[group] : layers_[layer].updated[map_.options().layer_unit ? 0 : group];
   }
 
-  // Gradients are folded in micro-batch order, here too.
+  // Reductions also fold gradients in micro-batch order.
   void reduce(const Action& a) {
     auto& layer = layers_[a.layer];
-    if (!reduces_) fail(a, "there is one rank, and nothing to reduce");
+    if (!reduces_) fail(a, "this run reduces no gradients");
     if (a.chunk >= layer.reduced.size()) fail(a, fmt::format("the layer has {} groups to reduce", layer.reduced.size()));
     const auto each = map_.data().folds_each();
     const auto round = layer.made * backwards_an_update() + (each ? layer.reduced[a.chunk] : backwards_an_update() - 1);
     if (a.micro_batch != (round + 1) * map_.pipeline().replicas() - 1 || (!each && layer.reduced[a.chunk] != 0))
-      fail(a, fmt::format("{} of the group's reductions have been done", layer.reduced[a.chunk]));
+      fail(a, fmt::format("it is out of order: {} of the group's reductions have run", layer.reduced[a.chunk]));
     if (layer.backwards <= round) fail(a, "its backward has not run");
     ++layer.reduced[a.chunk];
   }
@@ -319,7 +320,7 @@ class StepChecker {
       if (!layers_[a.layer].updated[c]) fail(a, fmt::format("its pending update of chunk {} has not run", c));
     if (a.layer != map_.tied_layer() || !map_.copies(map_.tied_home())) return;
     for (std::uint32_t g = 0; g < map_.groups_of(map_.tied_home()); ++g)
-      if (!updated(map_.tied_home(), g)) fail(a, fmt::format("new weights of group {} of the tied layer have not come", g));
+      if (!updated(map_.tied_home(), g)) fail(a, fmt::format("new weights of group {} of the tied layer have not arrived", g));
   }
 
   void finish() const {
@@ -327,7 +328,7 @@ class StepChecker {
     for (std::uint32_t l = 0; l < program_.layers; ++l) {
       const auto& layer = layers_[l];
       for (std::uint32_t c = 0; c < layer.gathered.size(); ++c)
-        if (!layer.gathered[c]) incomplete(fmt::format("group {} of layer {} is updated and not gathered", c, l));
+        if (!layer.gathered[c]) incomplete(fmt::format("group {} of layer {} is updated but not gathered", c, l));
       const bool copied = map_.copies(l) || map_.copied_to(l) != map_.pipeline().rank;
       for (std::uint32_t g = 0; copied && updates_ != Updates::none && g < layer.exchanged.size(); ++g)
         if (!layer.exchanged[g]) incomplete(fmt::format("new weights of group {} of layer {} have not been exchanged", g, l));
@@ -350,9 +351,9 @@ class StepChecker {
           incomplete(map_.describe(map_.tied_gradient(c)) + " is never sent");
     for (std::uint32_t c = 0; c < map_.chunks(); ++c)
       if (content_[c] && map_.chunk_kind(ChunkId(c)) == Kind::activation)
-        incomplete(map_.describe(ChunkId(c)) + " is never used up");
+        incomplete(map_.describe(ChunkId(c)) + " is still alive at the end");
     if (updates_ == Updates::after_verdict && verdicts_ != map_.updates_a_step())
-      incomplete(fmt::format("{} of {} verdicts are given", verdicts_, map_.updates_a_step()));
+      incomplete(fmt::format("{} of {} verdicts have run", verdicts_, map_.updates_a_step()));
   }
 
   const Program& program_;
@@ -360,7 +361,7 @@ class StepChecker {
   Updates updates_;
   const bool reduces_ = map_.data().reduces() || map_.reduces_between_replicas();
   const bool asynchronous_ = map_.pipeline().asynchronous();
-  std::uint32_t verdicts_ = 0;  // of several updates: so many
+  std::uint32_t verdicts_ = 0;  // that have run
   std::vector<bool> content_;
   std::vector<LayerState> layers_;
   std::size_t position_ = 0;

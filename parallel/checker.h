@@ -1,8 +1,8 @@
 // Proves a training program before it runs: every use finds its content, every gradient is complete before its update, every
-// layer computes every micro-batch exactly once each way. Budgets are proven by walking the program against residency
-// (plan.h), which decides exactly what the run will do.
+// layer computes every micro-batch exactly once forward and once backward. Budgets are proven elsewhere (plan.h), by walking
+// the program against residency, which decides exactly what the run will do.
 //
-// Pure. Errors: Error(Exit::usage) that names the first action at fault, its position, and what it lacks.
+// Pure. Errors: Error(Exit::usage) with the first wrong action, its position and what it lacks.
 #pragma once
 
 #include <terrace/parallel/passes.h>
@@ -11,7 +11,7 @@
 
 namespace terrace {
 
-// One step. `updates` says which updates the program must hold.
+// Checks one step. `updates` says which updates the program must contain.
 void check_step(const Program& program, const StepMap& map, Updates updates);
 
 }  // namespace terrace

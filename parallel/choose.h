@@ -1,9 +1,10 @@
-// What a request leaves open, chosen: the order of a step, and which layers compute their activations again or offload them.
+// Chooses the settings that a request leaves open: the order of a step, and which layers recompute or offload their
+// activations.
 //
-// Candidates are walked and timed by the planner's own simulator, on the same budgets and the same machine profile, but with
-// coarse chunks and few steps: what is compared is settings of one model, and a candidate takes milliseconds. The plan of the
-// one that is taken is exact. Candidates that do not wait for each other's times are simulated side by side where there is a
-// pool; what is chosen does not depend on it.
+// Candidates are walked and timed by the planner's own simulator, with the same budgets and the same machine profile, but with
+// coarse chunks and few steps: they only have to be compared with each other, and each takes milliseconds. The plan of the
+// chosen candidate is exact. With a thread pool, independent candidates are simulated in parallel; the choice does not depend
+// on it.
 //
 // Pure. Threads: any. Errors: Error(Exit::usage) for requests that make no sense.
 #pragma once
@@ -16,26 +17,27 @@
 namespace terrace {
 
 bool leaves_open(const PlanRequest& request, const MachineProfile& profile);
-// What a closed request says; of an open one, what it says and the plainest of the rest.
+// The choice that the request contains; its open settings get the simplest value.
 StepChoice choice_of(const PlanRequest& request);
 
 struct RankedChoice {
   StepChoice choice;
-  std::uint32_t prefetch_depth = kAutoDepth;  // kAutoDepth: the exact plan looks for it
-  std::optional<UpdatePlace> update = {};     // where updates run; empty: the same
+  std::uint32_t prefetch_depth = kAutoDepth;  // kAutoDepth: the exact plan searches for it
+  std::optional<UpdatePlace> update = {};     // where updates run; empty: as in the request
 };
 PlanRequest with_choice(const PlanRequest& request, const RankedChoice& ranked);
 
 struct Choices {
-  std::vector<RankedChoice> best;  // never empty. Best first; where nothing fits, what needs the least
+  std::vector<RankedChoice> best;  // never empty. Best first; if nothing fits, the one that needs the least memory
   std::vector<TriedChoice> tried;  // in the order in which they were tried
 };
-// Whether nothing but less computing makes it faster by what is worth a greater depth.
+// True if the step is compute-bound, so that deeper prefetching cannot help.
 bool bound_by_compute(const SimulatedTimes& times);
-// Budgets change no bits: what a GPU computes otherwise than the host does is the host's, unless somebody says where.
+// True if updates that the request leaves open must run on the host: the optimizer's bits on the GPU differ from the host's,
+// and a budget may never change bits.
 bool updates_on_host_only(const PlanRequest& request, const MachineProfile& profile);
-// The plainest choice that is as good as any: horizontal before groups before vertical, keeping before recomputing before
-// offloading, unless the other one is faster by more than a hundredth.
+// Takes the simplest of the equally fast choices: horizontal before groups before vertical, keeping before recomputing before
+// offloading. A less simple choice wins if it is faster by more than 1 %.
 Choices choose(const Model& model, const PlanRequest& request, const MachineProfile& profile, ThreadPool* pool = nullptr);
 
 }  // namespace terrace

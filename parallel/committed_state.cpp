@@ -14,7 +14,7 @@ namespace {
 
 std::string name_of(const ChunkStore::Options& store) { return (store.paths.front() / store.name).string(); }
 
-// Those that hold anything.
+// The stores that exist and have a commit.
 std::vector<std::unique_ptr<ChunkStore>> open_those_there(std::span<const ChunkStore::Options> ranks,
                                                           std::vector<std::string>& missing) {
   std::vector<ChunkStore::Options> there;
@@ -23,7 +23,7 @@ std::vector<std::unique_ptr<ChunkStore>> open_those_there(std::span<const ChunkS
   return open_at_common_commit(there).stores;
 }
 
-// Arrays of a format are planes, one behind the other, in which so many elements take so many bytes.
+// The array of a format consists of planes, one after the other; in a plane `elements` elements take `bytes` bytes.
 struct Plane {
   std::uint64_t elements = 1, bytes = 0;
 };
@@ -41,10 +41,11 @@ std::uint64_t chunk_elements_of(const ChunkStore& store) {
 
 void demand_same(const ChunkDescription& chunk, const ChunkDescription& there) {
   if (there.dtype != chunk.dtype)
-    throw Error(fmt::format("the stored state does not belong to this model: {} is kept as {}, and this run keeps it as {}\n  "
-                            "resume with the model, dtype, optimizer and recipe it was trained with",
-                            there.label, there.dtype, chunk.dtype),
-                Exit::usage);
+    throw Error(
+        fmt::format("the stored state does not belong to this model: {} is stored as {}, but this run keeps it as {}\n  "
+                    "resume with the model, dtype, optimizer and recipe it was trained with",
+                    there.label, there.dtype, chunk.dtype),
+        Exit::usage);
 }
 
 }  // namespace
@@ -67,10 +68,11 @@ CommittedState::CommittedState(std::span<const ChunkStore::Options> ranks) : sto
     }
   }
   if (chunks_.empty())
-    throw Error(fmt::format("no store of the run holds anything: {} is not there\n  bring it back, or start anew in another "
-                            "--out-dir",
-                            missing_.empty() ? "what was committed" : missing_.front()),
-                Exit::corrupt);
+    throw Error(
+        fmt::format("the stores of the run hold no chunks: {} is missing\n  bring it back, or start a new run in another "
+                    "--out-dir",
+                    missing_.empty() ? "the committed state" : missing_.front()),
+        Exit::corrupt);
 }
 
 bool CommittedState::knows(Kind kind) const {
@@ -105,11 +107,12 @@ void CommittedState::read(const ParamSpec& param, std::uint64_t first_element, c
 
 void CommittedState::refuse_absent(const std::string& what) const {
   std::string where;
-  for (const auto& store : missing_) where += fmt::format("\n  {} is not there", store);
-  throw Error(fmt::format("the run's state is not whole: {} is in no store of its ranks{}\n  bring the stores back, or go back "
-                          "to an exported checkpoint",
-                          what, where),
-              Exit::corrupt);
+  for (const auto& store : missing_) where += fmt::format("\n  {} is missing", store);
+  throw Error(
+      fmt::format("the run's state is incomplete: {} is in no store of its ranks{}\n  bring the stores back, or go back "
+                  "to an exported checkpoint",
+                  what, where),
+      Exit::corrupt);
 }
 
 const CommittedState::Part& CommittedState::part_with(Kind kind, const std::string& tensor, std::uint64_t element) const {
@@ -125,18 +128,19 @@ const CommittedState::Part& CommittedState::part_with(Kind kind, const std::stri
 void CommittedState::read_whole(const ChunkDescription& chunk, std::span<std::byte> to) {
   const auto at = whole_.find({chunk.kind, chunk.label});
   if (at == whole_.end())
-    throw Error(fmt::format("the run cannot be laid out anew: its optimizer has laid out its state itself, and {} is cut "
-                            "otherwise there\n  resume with the ranks it was trained with",
-                            chunk.label),
-                Exit::usage);
+    throw Error(
+        fmt::format("the run cannot be resharded: its optimizer has its own layout for its state, and the stores divide {} "
+                    "in another way\n  resume with the ranks it was trained with",
+                    chunk.label),
+        Exit::usage);
   const auto bytes = load(at->second);
   demand_same(chunk, chunks_[at->second].stored.description);
   if (bytes.size() != to.size()) refuse_absent(chunk.label);
   std::memcpy(to.data(), bytes.data(), bytes.size());
 }
 
-// Whole blocks, where elements share a scale: tensors have the same neighbours in every layout, so that who copies one part
-// of a block copies what belongs beside it.
+// Copies whole blocks if elements share a scale: tensors have the same neighbours in every layout, so that the rest of a copied
+// block is right too.
 void CommittedState::copy(const ChunkDescription& chunk, Format format, std::uint64_t chunk_elements, std::span<std::byte> to,
                           std::uint64_t to_element, std::size_t from, std::uint64_t from_element, std::uint64_t elements) {
   const auto& there = chunks_[from];
@@ -145,22 +149,23 @@ void CommittedState::copy(const ChunkDescription& chunk, Format format, std::uin
   std::uint64_t to_plane = 0, from_plane = 0;
   for (const auto& plane : planes_of(format)) {
     if (to_element % plane.elements != from_element % plane.elements)
-      throw Error(fmt::format("{} is in blocks that begin elsewhere in the stores of the run\n  resume with the ranks it was "
-                              "trained with",
-                              chunk.label),
-                  Exit::usage);
+      throw Error(
+          fmt::format("{} is coded in blocks that begin at other elements in the run's stores\n  resume with the ranks it "
+                      "was trained with",
+                      chunk.label),
+          Exit::usage);
     const auto first = to_element / plane.elements, other = from_element / plane.elements;
     const auto units = ceil_div(to_element + elements, plane.elements) - first;
     const auto begin = to_plane + first * plane.bytes, other_begin = from_plane + other * plane.bytes;
     if (begin + units * plane.bytes > to.size() || other_begin + units * plane.bytes > bytes.size())
-      throw Error(fmt::format("{} has a range that leaves its chunk", there.stored.description.label), Exit::corrupt);
+      throw Error(fmt::format("a stored range of {} exceeds its chunk", there.stored.description.label), Exit::corrupt);
     std::memcpy(to.data() + begin, bytes.data() + other_begin, units * plane.bytes);
     to_plane += chunk_elements / plane.elements * plane.bytes;
     from_plane += elements_[there.store] / plane.elements * plane.bytes;
   }
 }
 
-// Neighbouring ranges are asked for one after the other, so the last chunk read is mostly the next one needed.
+// Neighbouring ranges are requested one after the other, so the next one is usually in the chunk read last.
 std::span<const std::byte> CommittedState::load(std::size_t chunk) {
   const auto& [store, stored] = chunks_[chunk];
   const auto bytes = buffer_.of(stored.description.bytes);

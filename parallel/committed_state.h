@@ -1,12 +1,13 @@
-// The state that the ranks of a run have committed, as one: their stores' indices say which elements of which tensors lie
-// where, so it is read by ranges, and knows of no layout. What several stores hold is taken from the first of them that has it.
+// The committed state of all ranks of a run, read as one. The indices of the stores say which elements of which tensors lie
+// where, so it is read by ranges, independent of any layout. A range that several stores hold is read from the first of them.
 //
-// It is that of the last commit that all of them have: a rank may have died between the others' commit and its own.
+// It reads the last commit that all stores have: a rank may have died after the others committed and before it did.
 //
-// Owner:   the caller; the stores are open, and nobody else's, until it ends. Holds one chunk at a time.
+// Owner:   the caller; the stores stay open and locked until it is destroyed. Holds one chunk at a time.
 // Threads: one at a time.
-// Errors:  Error(Exit::corrupt) when a part is nowhere, with the stores that are missing; Error(Exit::usage) when it is kept in
-//          another way there; those of the stores.
+// Errors:  Error(Exit::corrupt) if a part is in no store, with the names of the missing stores; Error(Exit::usage) if the
+// stores
+//          keep it in another form than requested; the errors of the stores.
 #pragma once
 
 #include <cstdint>
@@ -25,21 +26,21 @@
 
 namespace terrace {
 
-// How many elements a chunk has, where its bytes say it: whole pages of a dtype's numbers do, those of 8 bits each are rounded
-// up.
+// How many elements a chunk has, if its bytes tell: a chunk of a dtype's numbers fills whole pages; the bytes of 8-bit numbers
+// are rounded up, so they do not tell.
 std::optional<std::uint64_t> elements_of(const ChunkDescription& chunk);
 
 class CommittedState {
  public:
-  explicit CommittedState(std::span<const ChunkStore::Options> ranks);  // of all of them, of which some may be missing
+  explicit CommittedState(std::span<const ChunkStore::Options> ranks);  // of all ranks; some stores may be missing
 
   [[nodiscard]] Commit commit() const { return *stores_.front()->last_commit(); }
-  [[nodiscard]] bool knows(Kind kind) const;  // states hold nothing before their first update
+  [[nodiscard]] bool knows(Kind kind) const;  // false for optimizer states before their first update
 
-  // A chunk as another layout has it, of so many elements; what no tensor reaches is zero. What an optimizer has laid out
-  // itself has no ranges: it is copied whole from a chunk of the same label, or refused.
+  // Reads a chunk of another layout, of `chunk_elements` elements; elements of no tensor are zero. State that an optimizer has
+  // laid out itself has no ranges: it is copied whole from the chunk with the same label, or refused.
   void read(const ChunkDescription& chunk, Format format, std::uint64_t chunk_elements, std::span<std::byte> to);
-  // Weights as layers read them, in the dtype they are kept in (a WeightRange).
+  // Reads weights as layers read them, in the dtype in which they are stored (a WeightRange).
   void read(const ParamSpec& param, std::uint64_t first_element, const TensorView& range);
 
  private:

@@ -162,7 +162,7 @@ void Compute::layer(const Action& a, const Views& views) {
   if (!last) t.dy = views.activation(map.d(a.layer + 1, a.micro_batch));
   t.dx = views.activation(map.d(a.layer, a.micro_batch));
   if (skip != Skips::kNone) t.dskip = views.activation(map.e(skip, a.micro_batch));
-  // A result that a skip reads too has a gradient of two parts.
+  // If a skip also reads a result, its gradient has two parts.
   const auto add_part = [&](TensorView gradient, ChunkId part) {
     ctx.math.convert(ctx.stream, gradient, views.activation(part), Accumulate::yes);
   };
@@ -172,7 +172,7 @@ void Compute::layer(const Action& a, const Views& views) {
   if (input_half && map.adds_skip_behind(a.layer, a.micro_batch)) add_part(t.dx, map.e(a.layer, a.micro_batch));
 }
 
-// Where all of the gradient is here, tensor by tensor; else by this rank's chunks. The blocks of squares are the same.
+// Tensor by tensor if all of the gradient is on this rank, else by this rank's chunks. Both give the same blocks of squares.
 void Compute::norm(const Action& a, const Views& views) {
   const auto& map = *parts_.map;
   auto& math = parts_.device->math();
@@ -186,11 +186,11 @@ void Compute::norm(const Action& a, const Views& views) {
   const auto take = [&](std::uint32_t chunk, std::uint32_t tensor, std::uint64_t chunk_element, std::uint64_t tensor_element,
                         std::uint64_t count) {
     const auto gradient = views.range(map.state(Kind::gradient, a.layer, chunk), dtype, chunk_element, count);
-    // A tied tensor's uses are accumulated apart and added once, here.
+    // The uses of a tied tensor are accumulated separately and added once, here.
     if (tied_tensor(tensor))
       math.convert(*parts_.stream, gradient, views.range(map.tied_gradient(chunk), dtype, chunk_element, count),
                    Accumulate::yes);
-    if (!map.speaks_for(a.layer)) return;  // it counts once
+    if (!map.speaks_for(a.layer)) return;  // only one rank counts the layer
     const auto blocks = squares_.at(a.update).of(a.layer, tensor, tensor_element, count);
     math.sum_of_squares(*parts_.stream, blocks.sums, gradient, blocks.first);
   };

@@ -1,10 +1,11 @@
-// What an action computes: the places of its chunks in, operations on a stream out.
+// Turns an action and the addresses of its chunks into operations on a stream.
 //
-// A device may have memory of its own, so tokens and results (losses, sums of squares) live in a few pages that both reach.
+// A device may have separate memory, so tokens and results (losses, sums of squares) live in a few pages that host and device
+// reach.
 //
-// Owner:   an executor, or whoever times single actions. Borrows everything in Parts.
-// Threads: begin() and enqueue() from the rank thread; results after the streams have passed.
-// Errors:  of the layers and the math, in the streams' events.
+// Owner:   an executor, or the code that times single actions. Borrows everything in Parts.
+// Threads: begin() and enqueue() from the rank thread; results may be read once the streams have finished.
+// Errors:  those of the layers and the math, in the streams' events.
 #pragma once
 
 #include <cstddef>
@@ -24,33 +25,34 @@
 
 namespace terrace {
 
-// Gives master weights their first content, or reads them: a part of one parameter. `first_element` counts in it, row-major.
-//   What fills is called by all of the pool's threads at once, in no order. What reads, and what writes in programs that read
-//   too, is called on the stream's thread, in ascending order within a sweep.
+// Writes the initial value of master weights, or reads them, a part of one parameter at a time. `first_element` is the position
+// in
+//   the parameter, row-major. A function that fills is called by all threads of the pool at once, in no order. A function that
+//   reads, or one that writes in a program that reads too, is called on the stream's thread, in ascending order within a sweep.
 using WeightRange = std::function<void(const ParamSpec& param, std::uint64_t first_element, TensorView range)>;
 
 struct StepInput {
   std::span<const std::int32_t> tokens = {}, targets = {};  // [micro_batches · N]
   double loss_scale = 1;                                    // 1 ÷ target tokens of all micro-batches
-  UpdateStep update = {};                                   // of the updates in this program
-  std::span<const UpdateStep> updates = {};                 // of a program that has several: each one's
-  double greatest_norm = 0;  // to which verdicts clip, of gradients without the scale; 0: they do not
-  // Gradient scales of groups of parameters, in place of the update's, where groups are clipped apart; empty: they are not.
+  UpdateStep update = {};                                   // for the updates in this program
+  std::span<const UpdateStep> updates = {};                 // for a program with several updates: one for each
+  double greatest_norm = 0;  // verdicts clip the unscaled gradients to this norm; 0: they do not clip
+  // Gradient scales of the parameter groups that are clipped separately, used instead of the update's; empty: no such groups.
   std::vector<double> group_scales = {};
-  WeightRange weights = {};      // of fill and visit
-  WeightRange new_weights = {};  // of fill, in programs that visit too
-  TensorView logits = {};        // of decode: [1, V], written by the last layer; in the device's host_memory()
-  std::int64_t position = 0;     // of decode
+  WeightRange weights = {};      // for fill and visit
+  WeightRange new_weights = {};  // for fill, in programs that also visit
+  TensorView logits = {};        // for decode: [1, V], written by the last layer; in the device's host_memory()
+  std::int64_t position = 0;     // for decode
 };
 
-// The communicators that a rank talks on, each null where it has nobody to talk to.
+// The communicators of a rank; each is null if the rank has no peer in it.
 struct RankGroups {
   Communicator* all = nullptr;
-  Communicator* data = nullptr;      // ranks with the same layers; there also where one alone folds
+  Communicator* data = nullptr;      // ranks with the same layers; also set for one rank with canonical reduction
   Communicator* pipeline = nullptr;  // ranks with the same micro-batches
   Communicator* copy = nullptr;      // ranks of all stages that together hold one copy of the state
-  // Of an order in two directions, [stage]: all ranks that hold it, in the order in which a round's gradients are folded; null
-  // where this one does not. Else empty.
+  // For an order in two directions, [stage]: all ranks that hold the stage, in the order in which a round's gradients are
+  // folded; null if this rank does not hold it. Otherwise empty.
   std::vector<Communicator*> directions = {};
 };
 
@@ -59,32 +61,32 @@ class Compute {
   struct Parts {
     Device* device = nullptr;
     Stream* stream = nullptr;       // of the device
-    Stream* host_stream = nullptr;  // of actions in host memory beside a device of its own: StepMap::lane_of()
+    Stream* host_stream = nullptr;  // for actions in host memory, if the device is separate: StepMap::lane_of()
     Stream* communication_stream = nullptr;
-    std::vector<Stream*> message_streams = {};  // from Lane::message on
+    std::vector<Stream*> message_streams = {};  // [0] is Lane::message, the others follow
     RankGroups ranks = {};
     const StepMap* map = nullptr;
     const Optimizer* optimizer = nullptr;
   };
   explicit Compute(const Parts& parts);
 
-  // Of a program, when nothing of the last one runs any more; `input` must live until the streams have passed its last action.
+  // Starts a program; nothing of the last program may still run. `input` must live until the streams have finished the program.
   void begin(const StepInput& input);
   // Use i of the action lies at base + offsets[i].
   void enqueue(const Action& action, std::span<const Use> uses, std::span<const std::uint64_t> offsets, std::byte* base);
 
-  // Every rank's losses and squares become everybody's, on the communication stream, behind all that was enqueued before; of an
-  // evaluation the losses alone, among the ranks of the pipeline.
+  // Shares the losses and squares of all ranks, on the communication stream, after everything enqueued before. An evaluation
+  // shares only the losses, among the ranks of the pipeline.
   enum class Share : std::uint8_t { none, step, evaluation };
   void share_results(Share share);
   [[nodiscard]] double loss_sum() const;             // global micro-batches folded in order
-  [[nodiscard]] std::vector<double> losses() const;  // of this data rank's micro-batches
+  [[nodiscard]] std::vector<double> losses() const;  // one for each micro-batch of this data rank
   [[nodiscard]] double gradient_norm() const;        // layers folded in declared order; 0 for programs without norms
-  // Of an asynchronous order, of each of the program's updates: its part of the losses, and its norm. Else empty.
+  // For an asynchronous order: the part of the losses, and the norm, of each of the program's updates. Otherwise empty.
   [[nodiscard]] std::vector<double> loss_sums() const;
   [[nodiscard]] std::vector<double> gradient_norms() const;
-  // The same of each group of parameters that is clipped apart (0 for others), at last that of all parameters in none of them.
-  // Empty where no group is.
+  // The gradient norm of each parameter group that is clipped separately (0 for the other groups); the last element is the norm
+  // of all remaining parameters. Empty if no group is clipped separately.
   [[nodiscard]] std::vector<double> group_norms() const;
 
  private:
@@ -116,18 +118,18 @@ class Compute {
   [[nodiscard]] Stream& stream_for(const Action& action) const;
 
   Parts parts_;
-  std::optional<DataGroups> ranks_;  // where there is a communicator
+  std::optional<DataGroups> ranks_;  // empty without a communicator
   const StepInput* input_ = nullptr;
   std::shared_ptr<MemoryResource> memory_;
-  Slab slots_;  // what the spans below are parts of
+  Slab slots_;  // the memory of the spans below
   std::span<std::int32_t> tokens_, targets_;
-  std::span<double> losses_;              // a global micro-batch
-  std::vector<GradientSquares> squares_;  // of each update
+  std::span<double> losses_;              // one for each global micro-batch
+  std::vector<GradientSquares> squares_;  // one for each update
   struct Verdict {
-    std::optional<Event> given;    // when all ranks' squares are here
-    std::optional<double> factor;  // that clips
+    std::optional<Event> given;    // recorded once the squares of all ranks are here
+    std::optional<double> factor;  // the clip factor
   };
-  std::vector<Verdict> verdicts_;  // of each update
+  std::vector<Verdict> verdicts_;  // one for each update
   bool has_norms_ = false;
 };
 

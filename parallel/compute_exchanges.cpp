@@ -1,4 +1,4 @@
-// Compute's actions that talk to other ranks, and what they share of a step's results.
+// Compute's actions that communicate with other ranks, and the sharing of a step's results.
 #include <terrace/core/block8.h>
 #include <terrace/parallel/compute_views.h>
 
@@ -11,7 +11,7 @@ TensorView packed_blocks(std::byte* at, std::int64_t elements) {
 
 }  // namespace
 
-// Every number is one rank's, and zero on all others: their sum is that number.
+// Every number is computed on one rank and zero on all others, so that the sum is that number.
 void Compute::share_results(Share what) {
   auto* const among = what == Share::step ? parts_.ranks.all : what == Share::evaluation ? parts_.ranks.pipeline : nullptr;
   if (!among) return;
@@ -22,20 +22,20 @@ void Compute::share_results(Share what) {
   };
   stream.wait(parts_.stream->record());
   share(*among, losses_);
-  // Where data ranks hold all of a gradient each has its layers' squares already. A rank without layers shares, too. They are
-  // the same in every copy of the state.
+  // If data ranks hold all of a gradient, each already has the squares of its layers. A rank without layers takes part too. The
+  // squares are the same in every replica.
   if (what != Share::step || !shares_squares()) return;
   for (std::size_t u = 0; u < squares_.size(); ++u)
     if (!verdicts_[u].given) share(sharers_of_squares(), squares_[u].all());
 }
 
-// All that together hold one copy of the state.
+// The ranks that together hold one replica of the state.
 Communicator& Compute::sharers_of_squares() const {
   if (!parts_.ranks.pipeline) return ranks_->sharers();
   return parts_.map->data().stage() >= 1 ? *parts_.ranks.copy : *parts_.ranks.pipeline;
 }
 
-// The lane waits for the norms (Walk), and who wants the norm for the lane.
+// Runs on the communication lane after all norms (Walk sees to that); readers of the global norm wait for it.
 void Compute::verdict(const Action& a) {
   auto& stream = *parts_.communication_stream;
   const auto numbers = squares_.at(a.update).all();
@@ -46,7 +46,7 @@ void Compute::verdict(const Action& a) {
 
 bool Compute::shares_squares() const { return parts_.map->data().stage() >= 1 || parts_.ranks.pipeline; }
 
-// A lane's payload is its number: source and destination are the communicator's.
+// The payload is the number of the communicator's lane; source and destination are ranks of the communicator.
 void Compute::message(const Action& a, const Views& views) {
   const auto& map = *parts_.map;
   auto& stream = *parts_.message_streams.at(index(map.lane_of(a)) - index(Lane::message));
@@ -66,11 +66,11 @@ void Compute::gather(const Action& a, const Views& views) {
   const auto group = map.gathered(a.layer, a.chunk);
   const auto bytes = map.chunk_bytes(mine);
   auto& stream = *parts_.communication_stream;
-  // Where weights are not sharded this rank's chunk is the group's own block.
+  // If weights are not sharded, this rank's chunk is its own block of the group, so the gather works in place.
   if (map.data().weights == Travel::whole)
     return ranks_->sharers().all_gather(stream, {views.of(mine), bytes}, {views.of(group), bytes * map.data().group()});
-  // Packed blocks are gathered at the end of where they are unpacked to; a rank's own are packed too, so that all compute
-  // alike.
+  // Packed blocks are gathered at the end of the destination of unpacking. A rank packs its own blocks too, so that all ranks
+  // compute with the same bits.
   auto& math = parts_.device->math();
   const auto dtype = map.options().recipe.compute;
   const auto elements = static_cast<std::int64_t>(bytes / size_of(dtype)), ranks = std::int64_t{map.data().group()};
@@ -83,7 +83,7 @@ void Compute::gather(const Action& a, const Views& views) {
   math.unpack_block8(stream, {views.of(group), dtype, {elements * ranks}}, gathered);
 }
 
-// A gradient that is to be reduced, in fewer bytes; its buffer is given up afterwards and is its own staging.
+// Packs a gradient for a reduction, in place: its buffer is freed after the reduction anyway.
 Bytes Compute::pack(const Action& a, Bytes group, bool tied) {
   const auto& map = *parts_.map;
   auto& stream = *parts_.communication_stream;
@@ -96,7 +96,7 @@ Bytes Compute::pack(const Action& a, Bytes group, bool tied) {
     math.narrow_in_place(stream, range(0, elements));
     return group.first(group.size() / 2);
   }
-  // Nobody has written what no tensor reaches, and it must not decide a block's scale.
+  // Elements of no tensor were never written and must not decide a block's scale.
   const auto layer = tied ? map.tied_home() : a.layer;
   const auto first_group = tied ? a.chunk - map.groups_of(a.layer) : a.chunk;
   std::int64_t written = 0;
@@ -116,7 +116,7 @@ Bytes Compute::pack(const Action& a, Bytes group, bool tied) {
   return group.first(packed.bytes());
 }
 
-// Whether another layer reads it too, of the layer that declares it.
+// Whether another layer also reads the tensor of the layer that declares it.
 bool Compute::is_tied(std::uint32_t tensor) const {
   const auto& map = *parts_.map;
   const auto& params = map.params(map.tied_layer());
@@ -125,7 +125,7 @@ bool Compute::is_tied(std::uint32_t tensor) const {
   return false;
 }
 
-// Of a group each rank folds a part, round after round, and shows it to the others when the last one is in it.
+// Each rank folds a part of a group, round after round, and shares it with the others after the last round.
 void Compute::reduce_directions(const Action& a, const Views& views) {
   const auto& map = *parts_.map;
   const auto& data = map.data();
@@ -189,7 +189,7 @@ void Compute::exchange(const Action& a, const Views& views) {
   }
 }
 
-// Every rank sees all weights: what is sharded is gathered here, beside the visit.
+// Every rank visits all weights: sharded ones are gathered here for the visit.
 void Compute::visit(const Action& a, const Views& views) {
   const auto& map = *parts_.map;
   const auto& recipe = map.options().recipe;

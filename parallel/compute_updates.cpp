@@ -12,7 +12,7 @@
 namespace terrace {
 namespace {
 
-constexpr std::uint64_t kFillElements = 1 << 18;  // one pool task's share of first weights: a millisecond of random numbers
+constexpr std::uint64_t kFillElements = 1 << 18;  // initial weights of one pool task: a millisecond of random numbers
 
 // Elements [first, end) of a chunk's weights become zero.
 void clear(Stream& stream, const StoredWeights& weights, std::uint64_t first, std::uint64_t end) {
@@ -67,7 +67,7 @@ void Compute::update_layer(const Action& a, const Views& views, bool first) {
     std::size_t next = 0;
     for (const auto kind : recipe.states) {
       auto state = stored_in(kind);
-      if (state.data == nullptr) continue;  // the other half's
+      if (state.data == nullptr) continue;  // a state of the other half
       if (is_packed(state.format)) {
         state.elements = static_cast<std::int64_t>(map.chunk_bytes(map.state(kind, a.layer, c)) / bytes_of(state.format, 1));
         packed.push_back(state);
@@ -90,7 +90,7 @@ void Compute::update_layer(const Action& a, const Views& views, bool first) {
                                                                   : UpdateHalf::both});
 }
 
-// Waits for the verdict where there is one: by then the lanes have what they do meanwhile.
+// Waits for the verdict if there is one; by then the lanes have enough work for the meantime.
 UpdateStep Compute::update_step(const Action& a, bool first) {
   auto step = input_->updates.empty() ? input_->update : input_->updates[a.update];
   step.first = first;
@@ -98,7 +98,7 @@ UpdateStep Compute::update_step(const Action& a, bool first) {
   if (given && !factor) {
     given->wait();
     const auto norm = squares_[a.update].norm([](std::uint32_t, std::uint32_t) { return true; });
-    // A norm that is none is the caller's to judge, when the step has ended; until then nothing is committed.
+    // If the norm is NaN or infinite, the factor is 0 and the caller decides after the step; nothing is committed before that.
     factor = std::isfinite(norm) ? clip_factor(norm * step.gradient_scale, input_->greatest_norm) : 0;
   }
   step.gradient_scale *= factor.value_or(1);
@@ -119,7 +119,7 @@ const ParamSpec& Compute::own_param(std::uint32_t layer, std::uint32_t tensor) c
     const auto home = map.home(layer, p);
     if (home.layer == layer && home.tensor == tensor) return map.params(layer)[p];
   }
-  throw std::logic_error("Compute: a segment of no declared tensor");
+  throw std::logic_error("Compute: a segment belongs to no declared tensor");
 }
 
 Stored Compute::stored(Kind kind, std::byte* data) const {
@@ -138,7 +138,7 @@ void Compute::fill(const Action& a, const Views& views) {
       const auto id = map.state(kind, a.layer, chunk);
       auto& part = kind == Kind::parameter ? weights.parameter : weights.master;
       part = stored(kind, views.of(id));
-      // Padding is zero, so that a chunk's bytes are a function of its weights: behind its elements here, between tensors
+      // Padding is zero, so that a chunk's bytes depend only on its weights: after its last element here, between tensors
       // below.
       const auto used = bytes_of(part.format, end);
       stream_for(a).submit([to = part.data + used, bytes = map.chunk_bytes(id) - used] { std::memset(to, 0, bytes); });

@@ -1,6 +1,6 @@
-// Where an action's chunks lie, read as what they hold: tensors, activations, ranges.
+// Views of an action's chunks as tensors, activations and ranges.
 //
-// Owner:   compute*.cpp, for the time of one Compute::enqueue(). Borrows the map. Threads: the rank thread. Errors: none.
+// Owner:   compute*.cpp, during one Compute::enqueue(). Borrows the map. Threads: the rank thread. Errors: none.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ class Compute::Views {
     const auto at = at_.find(index(chunk));
     return at == at_.end() ? nullptr : at->second;
   }
-  // A declared parameter's weight, or where its backward writes the gradient: contiguous over its run.
+  // A declared parameter's weight, or the place where its backward writes the gradient; contiguous within its run.
   [[nodiscard]] TensorView tensor(Kind kind, std::uint32_t layer, std::uint32_t param, std::uint32_t copy = 0) const {
     const auto home = map_.home(layer, param);
     const auto& recipe = map_.options().recipe;

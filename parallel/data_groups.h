@@ -1,11 +1,11 @@
-// The communicators that a rank's exchanges go to, by what it shares with whom: the axes of data parallelism.
+// The communicators of a data rank, one for each set of peers.
 //
-//   all      every data rank: losses, and sums that nothing shards
-//   sharers  those that share one copy of the state with it: gathers and reductions of groups
-//   copies   those that hold the same shard of another copy
-//   turns    every data rank in the order in which micro-batches are folded (DataParallel::turn())
+//   all      every data rank: losses, and sums that are not sharded
+//   sharers  the ranks that share one replica of the state with it: gathers and reductions of groups
+//   copies   the ranks that hold the same shard of the other replicas
+//   turns    every data rank, in the order in which micro-batches are folded (DataParallel::turn())
 //
-// Owner:   whoever computes; borrows the communicator of all, and makes the others where they differ from it.
+// Owner:   a Compute; borrows the communicator of all, and makes the others if they differ from it.
 // Threads: as a communicator. The constructor is collective.
 #pragma once
 
@@ -21,7 +21,7 @@ class DataGroups {
   DataGroups(Communicator& all, const DataParallel& data);
   [[nodiscard]] Communicator& all() const { return all_; }
   [[nodiscard]] Communicator& sharers() const { return sharers_ ? *sharers_ : all_; }
-  [[nodiscard]] Communicator& copies() const { return *copies_; }  // where there are several
+  [[nodiscard]] Communicator& copies() const { return *copies_; }  // only if there are several replicas
   [[nodiscard]] Communicator& turns() const { return turns_ ? *turns_ : all_; }
 
  private:

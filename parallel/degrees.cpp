@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -59,24 +60,27 @@ std::vector<std::string> problems(const Degrees& g, const ModelShape& model, int
   problems.check("--ep", g.ep, std::max<std::int64_t>(model.experts, 1),
                  model.experts > 0 ? fmt::format("it must divide {} experts", model.experts) : "the model has no experts",
                  [&](auto e) { return model.experts > 0 ? divides(e, model.experts) : e == 1; });
-  if (g.dp < 1) problems.found.push_back(fmt::format("--dp {}: there is at least one data rank", g.dp));
+  if (g.dp < 1) problems.found.push_back(fmt::format("--dp {}: it must be at least 1", g.dp));
   if (g.shard_group != 0 && g.dp >= 1) {
     problems.check("--shard-group", g.shard_group, g.dp, fmt::format("it must divide {} data ranks", g.dp),
                    [&](auto f) { return divides(f, g.dp); });
   }
   if (g.canonical_reduction && g.dp >= 1) {
-    problems.check("--dp", g.dp, g.micro_batches,
-                   fmt::format("canonical reduction deals {} global micro-batches out in whole rounds", g.micro_batches),
-                   [&](auto d) { return divides(d, g.micro_batches); });
+    problems.check(
+        "--dp", g.dp, g.micro_batches,
+        fmt::format("--canonical-reduction needs a --dp that divides the {} global micro-batches of a step", g.micro_batches),
+        [&](auto d) { return divides(d, g.micro_batches); });
   }
   const std::int64_t others = std::int64_t{1} * g.pp * g.tp * g.cp * g.ep;
   if (g.dp >= 1 && others >= 1 && others * g.dp != ranks) {
-    const auto what = fmt::format("dp {} × pp {} × tp {} × cp {} × ep {} is {} ranks, and {} started", g.dp, g.pp, g.tp, g.cp,
-                                  g.ep, others * g.dp, ranks);
+    auto what = fmt::format("--dp {} × --pp {}", g.dp, g.pp);
+    for (const auto& [flag, degree] : {std::pair{"tp", g.tp}, {"cp", g.cp}, {"ep", g.ep}})
+      if (degree != 1) what += fmt::format(" × --{} {}", flag, degree);
+    what += fmt::format(" is {} ranks, and {} started", others * g.dp, ranks);
     const auto dp = ranks / others;
     problems.found.push_back(dp >= 1 && dp * others == ranks
                                  ? fmt::format("{}; --dp {} would fit", what, dp)
-                                 : fmt::format("{}; start {} or {} of them", what, std::max<std::int64_t>(dp, 1) * others,
+                                 : fmt::format("{}; start {} or {} ranks", what, std::max<std::int64_t>(dp, 1) * others,
                                                (std::max<std::int64_t>(dp, 1) + 1) * others));
   }
   return problems.found;

@@ -1,9 +1,9 @@
-// Which degrees of parallelism a model allows on so many ranks. All that is wrong is found at once, each with the nearest
-// degrees that would be right.
+// Checks the degrees of parallelism for a model and a number of ranks. Finds all problems at once, each with the nearest legal
+// degrees.
 //
 // Owner:   values.
 // Threads: any; pure.
-// Errors:  problems() returns them; check() throws them as one Error(Exit::usage).
+// Errors:  problems() returns the problems; check() throws them as one Error(Exit::usage).
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace terrace {
 
 struct Degrees {
   int dp = 1, pp = 1, tp = 1, cp = 1, ep = 1;
-  int shard_group = 0;  // ranks of dp that share one copy of the state; 0: all of them
+  int shard_group = 0;  // data ranks that share one replica of the state; 0: all of them
   int micro_batches = 1;
   bool canonical_reduction = false;
   bool sequence_parallel = false;  // with tp

@@ -10,7 +10,7 @@
 namespace terrace {
 namespace {
 
-// Many lives are only tried, so steps of very many actions are fewer.
+// Most lives are only compared, so fewer steps are walked if a step has very many actions.
 constexpr std::uint64_t kFewestSteps = 4, kTriedActions = 40'000;
 
 Traffic difference(const Traffic& a, const Traffic& b) {
@@ -62,7 +62,7 @@ DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& p
     return out;
   }
   const bool before_use = programs.updates_before_use;
-  // The step's results are everybody's before its verdict is.
+  // The results of the step are shared before its verdict.
   const double results_s = costs.seconds_of_results(programs.steady);
   bool pending = false;
   const auto drain = [&] {
@@ -84,7 +84,7 @@ DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& p
     out.commit = difference(residency.traffic(), before);
     out.commit_seconds = simulator.finish_writes();
   };
-  // With the update that was pending: the next step begins without one.
+  // Includes the pending update: the next step begins without one.
   const auto average = [&] {
     simulator.finish_step();
     const auto before = residency.traffic();
@@ -112,7 +112,7 @@ DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& p
     walk.run(!before_use || pending ? programs.steady : programs.first, simulator);
     pending = before_use;
     out.steps.push_back(difference(residency.traffic(), before));
-    // What a step costs in the long run; a short life has nothing better than its first steps.
+    // The cost of a step in the long run; a short life has only its first steps.
     auto times = simulator.finish_step();
     times.seconds += results_s;
     if (results_s > 0) times.stall_s[std::string(name_of(Lane::communication))] += results_s;
@@ -131,7 +131,7 @@ DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& p
   }
   out.times.divide(static_cast<double>(std::max<std::uint64_t>(1, counted)));
   if (request.average_every != 0) {
-    if (!averaged) average();  // behind a step that was not walked
+    if (!averaged) average();  // if no walked step was followed by one
     auto part = out.average;
     part.divide(static_cast<double>(request.average_every));
     out.times.add(part);

@@ -1,4 +1,4 @@
-// The life of an engine, walked and timed before there is one: fill, steps, evaluations, commits, visit.
+// Walks and times the whole life of an engine before the engine exists: fill, steps, evaluations, commits, visit.
 //
 // Pure. Threads: any. Errors: DoesNotFit.
 #pragma once
@@ -7,20 +7,20 @@
 
 namespace terrace {
 
-inline constexpr std::uint64_t kWalkedSteps = 12;    // of a life that is only tried
-std::uint64_t actions_of(const Programs& programs);  // of a step
+inline constexpr std::uint64_t kWalkedSteps = 12;    // for a candidate that is only compared
+std::uint64_t actions_of(const Programs& programs);  // in a step
 
 struct Life {
-  std::uint64_t most_steps = 0;  // 0: kWalkedSteps, or fewer where a step has very many actions
-  Trace* trace = nullptr;        // of the last step
-  bool steps_only = false;       // it ends with the last step
+  std::uint64_t most_steps = 0;  // 0: kWalkedSteps, or fewer if a step has very many actions
+  Trace* trace = nullptr;        // receives the last step
+  bool steps_only = false;       // the walk ends with the last step
 };
 
 struct DryRun {
   PerTier<std::uint64_t> peak{}, extent{};
   std::vector<Traffic> steps;
-  SimulatedTimes times;    // of a step in the mean, with its part of an average
-  SimulatedTimes average;  // of the last one
+  SimulatedTimes times;    // mean of a step, including its share of a weight average
+  SimulatedTimes average;  // of the last weight average
   Traffic average_traffic;
   Traffic commit;
   double commit_seconds = 0;

@@ -23,11 +23,11 @@ const StepMap::Options& demand_rank(const Plan& plan, const Communicator* commun
   const auto ranks = data.ranks * pipeline.ranks, rank = pipeline.rank * data.ranks + data.rank;
   const int are = communicator ? communicator->size() : 1, is = communicator ? communicator->rank() : 0;
   if (are != static_cast<int>(ranks) || is != static_cast<int>(rank))
-    throw std::logic_error(fmt::format("Engine: planned for rank {} of {}, and this is {} of {}", rank, ranks, is, are));
+    throw std::logic_error(fmt::format("Engine: planned for rank {} of {}, but this is rank {} of {}", rank, ranks, is, are));
   return plan.map;
 }
 
-// What the store must know of the chunks that a commit holds.
+// The descriptions for the store of the chunks in a commit.
 std::vector<ChunkDescription> describe_state(const StepMap& map) {
   std::vector<ChunkDescription> all;
   const auto& recipe = map.options().recipe;
@@ -38,7 +38,7 @@ std::vector<ChunkDescription> describe_state(const StepMap& map) {
       if (map.home(l, p).layer == l) own.push_back(&map.params(l)[p]);
     for (const auto kind : recipe.kinds()) {
       if (kind == Kind::gradient) continue;
-      for (const auto c : map.final_gradients(l)) {  // of which this rank is the owner
+      for (const auto c : map.final_gradients(l)) {  // the chunks that this rank owns
         const auto chunk = map.state(kind, l, c);
         ChunkDescription d{.chunk = chunk,
                            .kind = kind,
@@ -46,7 +46,7 @@ std::vector<ChunkDescription> describe_state(const StepMap& map) {
                            .bytes = map.chunk_bytes(chunk),
                            .ranges = {},
                            .label = map.describe(chunk)};
-        // What the optimizer has laid out itself is opaque.
+        // State in the optimizer's own layout is opaque.
         for (const auto& s : is_packed(recipe.format_of(kind)) ? std::vector<Segment>{} : map.layout().segments(l, c))
           d.ranges.push_back({own[s.tensor]->name, s.tensor_element, s.elements, s.chunk_element});
         all.push_back(std::move(d));
@@ -69,10 +69,10 @@ struct Engine::Impl {
     const auto& states = map.options().recipe.states;
     if (options.optimizer->states() != states)
       throw std::logic_error(
-          fmt::format("Engine: {} does not keep the {} states that were planned", options.optimizer->name(), states.size()));
+          fmt::format("Engine: {} does not have the {} states of the plan", options.optimizer->name(), states.size()));
     if (options.optimizer->layer_unit().has_value() != map.options().layer_unit.has_value())
-      throw std::logic_error("Engine: the plan was made for an optimizer that sees layers otherwise than " +
-                             options.optimizer->name());
+      throw std::logic_error("Engine: the plan was made for an optimizer of whole layers and " + options.optimizer->name() +
+                             " updates chunks, or the reverse");
     map.add_to(residency);
     for (std::uint32_t c = 0; c < map.chunks(); ++c)
       if (map.committed(ChunkId(c))) residency.reserve_on_disk(ChunkId(c));
@@ -95,7 +95,7 @@ struct Engine::Impl {
         reshard_in_turn();
       }
       adopt();
-      store->trim(plan.capacity.disk);  // the run before may have had room for more
+      store->trim(plan.capacity.disk);  // the earlier run may have had a larger capacity
     } else {
       store = ChunkStore::create(options.store);
     }
@@ -132,7 +132,7 @@ struct Engine::Impl {
                                      .trace = options.trace});
   }
 
-  // Who talks to whom: the ranks of a stage share its state, those of a pipeline pass on what they compute.
+  // The communicators: the ranks of a stage share its state, those of a pipeline exchange activations and gradients.
   void make_groups() {
     const auto& data = map.data();
     const auto mesh = Mesh::of(static_cast<int>(data.ranks), static_cast<int>(map.pipeline().ranks));
@@ -160,7 +160,7 @@ struct Engine::Impl {
     std::vector<std::uint32_t> first_layer(1 + *std::ranges::max_element(pipeline.stage_of), map.layers());
     for (auto l = map.layers(); l-- > 0;) first_layer[pipeline.stage(l)] = l;
     for (std::uint32_t stage = 0; stage < first_layer.size(); ++stage) {
-      const auto layer = first_layer[stage];  // a stage without layers is nobody's
+      const auto layer = first_layer[stage];  // a stage without layers has no ranks
       const bool mine = layer < map.layers() && map.holds(layer);
       const auto turn = mine ? pipeline.replica(layer) * data.ranks + data.turn() : 0;
       direction_ranks.push_back(options.communicator->split(mine ? 0 : -1, static_cast<int>(turn), "directions"));
@@ -168,7 +168,8 @@ struct Engine::Impl {
     }
   }
 
-  // Ranks commit one after the other, so one that died may lack the last commit of the others: all go on from the one before.
+  // Ranks commit one after the other, so a rank that died may lack the last commit of the others: then all resume from the one
+  // before.
   void open_common_commit() {
     auto& store = disk->store;
     store = ChunkStore::open(options.store);
@@ -180,10 +181,10 @@ struct Engine::Impl {
       store.reset();
       store = open_at_commit(options.store, static_cast<std::uint64_t>(common));
     }
-    ranks->barrier();  // opening it again checks all of it again
+    ranks->barrier();  // opening a store again verifies all of it again
   }
 
-  // One rank after the other, because a store is one process's at a time.
+  // One rank after the other, because only one process at a time can open a store.
   void reshard_in_turn() {
     std::vector<PlacedChunk> chunks;
     for (auto& d : describe_state(map)) {
@@ -212,7 +213,7 @@ struct Engine::Impl {
       const bool in_place = at != ours.end() && means_the_same(at->second, stored.description) &&
                             (stored.offset == place || stored.offset == place + at->second.bytes);
       if (!in_place)
-        throw Error(fmt::format("the stored state does not belong to this model: {} is not laid out as this run lays it out\n"
+        throw Error(fmt::format("the stored state does not belong to this model: {} has another layout than in this run\n"
                                 "  resume with the model, dtype, optimizer and recipe it was trained with",
                                 stored.description.label),
                     Exit::usage);
@@ -231,7 +232,7 @@ struct Engine::Impl {
   std::unique_ptr<Communicator> pipeline_ranks, data_ranks, copy_ranks;
   std::vector<std::unique_ptr<Communicator>> direction_ranks;
   RankGroups groups;
-  std::optional<Agreement> ranks;  // empty where there is one
+  std::optional<Agreement> ranks;  // empty if there is only one rank
   std::optional<Commit> resumed;
   struct Pending {
     UpdateStep update;
@@ -239,7 +240,7 @@ struct Engine::Impl {
   };
   std::optional<Pending> pending;
 
-  // What the kernel may still use after a request of the mover's was given up: shared with it.
+  // Shared with the mover: the kernel may still use it after one of the mover's requests missed its deadline.
   struct Disk {
     std::shared_ptr<MemoryResource> host_memory;
     Slab host_slab;
@@ -279,14 +280,14 @@ void Engine::set_pending(const UpdateStep& update, std::vector<double> group_sca
 }
 
 void Engine::skip() {
-  if (!impl_->plan.programs.updates_before_use) throw std::logic_error("Engine: an update in the backward cannot be skipped");
+  if (!impl_->plan.programs.updates_before_use) throw std::logic_error("Engine: skip() after an update in the backward");
   impl_->pending.reset();
   impl_->walk.drop_gradients();
 }
 
 void Engine::average() {
   const auto& program = impl_->plan.programs.average;
-  if (program.actions.empty()) throw std::logic_error("Engine: this run's ranks have no copies of their own to average");
+  if (program.actions.empty()) throw std::logic_error("Engine: average() without a plan for local SGD");
   drain();
   WeightAverage mean(*impl_->options.communicator, *impl_->options.device);
   impl_->executor->run(program, {.weights = [&](const ParamSpec&, std::uint64_t, TensorView range) { mean.read(range); },
@@ -307,7 +308,7 @@ std::vector<double> Engine::evaluate(const StepInput& micro_batches) {
   const auto tokens =
       std::uint64_t{program.micro_batches} * static_cast<std::uint64_t>(impl_->map.options().shape.batch.tokens());
   if (micro_batches.tokens.size() != tokens)
-    throw std::logic_error(fmt::format("Engine: {} micro-batches are evaluated at once", program.micro_batches));
+    throw std::logic_error(fmt::format("Engine: evaluate() takes exactly {} micro-batches", program.micro_batches));
   auto losses = impl_->executor->run(program, micro_batches, Compute::Share::evaluation).losses;
   losses.resize(program.micro_batches);
   return losses;
@@ -330,7 +331,7 @@ void Engine::flush() {
 
 void Engine::commit(std::uint64_t step, const std::string& payload) {
   flush();
-  // Nobody's bytes of the commit before are written over until everybody has this one.
+  // No rank overwrites bytes of the previous commit until all ranks have this one.
   if (impl_->ranks) impl_->ranks->barrier();
   impl_->disk->store->commit(step, payload);
   if (impl_->ranks) impl_->ranks->barrier();

@@ -9,7 +9,7 @@
 namespace terrace {
 namespace {
 
-// How the ranks of a collective lie on nodes.
+// How the ranks of a collective are distributed over nodes.
 struct Spread {
   double on_node = 1, nodes = 1;  // ranks of it on a node; nodes
   double at_once = 1;             // collectives of that kind that share a node's link
@@ -38,7 +38,7 @@ std::vector<Exchange> between_replicas(const StepMap& map, const Action& a, std:
   return all;
 }
 
-// Of one update, between all that together hold one copy of the state.
+// The squares of one update, between the ranks that together hold one replica of the state.
 std::vector<Exchange> squares_of(const StepMap& map) {
   const auto& data = map.data();
   const auto stages = map.pipeline().ranks;
@@ -126,7 +126,7 @@ std::vector<Exchange> average_of(const StepMap& map) {
 LinkBytes link_bytes(const Links& links, const Exchange& e) {
   const auto s = spread_of(links, e);
   const auto bytes = static_cast<double>(e.bytes) * rounds_of(e);
-  const double far = bytes * (s.nodes - 1) / s.nodes;  // of the whole, what other nodes hold
+  const double far = bytes * (s.nodes - 1) / s.nodes;  // the part of the whole on other nodes
   return {.within = bytes * (s.on_node - 1) / (links.direct ? s.on_node * s.nodes : s.on_node),
           .between = links.direct ? far : far / s.on_node};
 }

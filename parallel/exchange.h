@@ -1,5 +1,5 @@
-// What an action sends between ranks, as values: for costs, for the bytes by link of a plan, and for whoever wants to know
-// before it happens what a ledger will say afterwards.
+// The collectives of an action, as values: for costs, for the bytes by link of a plan, and to compare with a ledger after a
+// run.
 //
 // Pure. Threads: values.
 #pragma once
@@ -16,25 +16,25 @@ namespace terrace {
 // One collective. Its ranks are `ranks` of the numbering, `stride` apart.
 struct Exchange {
   Operation operation = Operation::all_gather;
-  std::uint64_t bytes = 0;  // of the whole: what all-gather ends with and a reduction begins with
+  std::uint64_t bytes = 0;  // of the whole: the result of an all-gather, or the input of a reduction
   std::uint32_t ranks = 1, stride = 1;
   friend bool operator==(const Exchange&, const Exchange&) = default;
 };
 std::vector<Exchange> exchanges_of(const StepMap& map, const Action& action);
-// At the end of a step: losses, and of each of its updates, where nobody has all of a gradient, the blocks of squares behind
-// its norm; those of which the step has a verdict are everybody's already.
+// The exchanges at the end of a step: the losses and, if no rank has all of a gradient, the blocks of squares for the norm of
+// each update. Squares of an update with a verdict have already been shared.
 std::vector<Exchange> results_of(const StepMap& map, const Program& step);
 // An average of the ranks' weights, chunk by chunk (weight_average.h).
 std::vector<Exchange> average_of(const StepMap& map);
 
-// What one rank sends, and receives, over each kind of link: its own, and its share of its node's.
+// What one rank sends, and receives: `within` its node, and `between` nodes its share of the node's traffic.
 struct LinkBytes {
   double within = 0, between = 0;
   LinkBytes& operator+=(const LinkBytes& more);
 };
 LinkBytes link_bytes(const Links& links, const Exchange& exchange);
 LinkBytes link_bytes(const Links& links, const StepMap& map, const Program& program);
-// Its slower link carries all of it while the other one keeps up: collectives are cut into pieces.
+// Collectives are cut into pieces, so both links work at the same time: the slower one decides.
 double seconds_of(const Links& links, const Exchange& exchange);
 
 }  // namespace terrace

@@ -46,7 +46,7 @@ Executor::Executor(const Parts& parts)
 
 Executor::~Executor() = default;
 
-// Until all streams are idle, even when the first has failed: the error of the first that did.
+// Waits until all streams are idle, even if one has failed; then throws the error of the first that failed.
 void Executor::synchronize() const {
   std::exception_ptr error;
   auto streams = borrowed(message_streams_);
@@ -73,9 +73,9 @@ StepResult Executor::run(const Program& program, const StepInput& input, Compute
     parts_.walk->run(program, *this);
     compute_.share_results(share);
     synchronize();
-    parts_.lanes->throw_failure();  // of a write-back that nothing here needed
+    parts_.lanes->throw_failure();  // the error of a write-back that no action waited for
   } catch (...) {
-    // Operations that were promised will not come: whoever waits for them must end, and what runs still uses our buffers.
+    // Promised operations will not come, so everything that waits for them must end; operations that run still use our buffers.
     parts_.lanes->fail_all(std::current_exception());
     try {
       synchronize();
@@ -157,7 +157,7 @@ void Executor::compute(const Action& action, std::span<const Use> uses, const Re
 void Executor::account_stall(std::int64_t begin_ns, std::int64_t end_ns, const Clock& after) {
   constexpr std::int64_t kNoise = 20'000;  // waking a thread is not a stall
   if (end_ns - begin_ns < kNoise) return;
-  // The lane waited for last, and, for a copy, what that copy itself had waited for.
+  // The lane waited for last; for a copy also the lane that the copy itself had waited for.
   Mover::Flight last{};
   Lane cause = Lane::compute;
   for (const Lane lane : {Lane::upload, Lane::download, Lane::read, Lane::write}) {

@@ -1,5 +1,5 @@
-// Runs programs: a loop and a switch. The walk decides, moves go to the mover, computations to the device's stream or, beside a
-// device with a processor of its own, to the host's, and nobody waits but lanes for each other, until the program's end.
+// Runs programs: a loop and a switch. The walk decides. Moves go to the mover, computations to the device's stream or, if the
+// device has its own processor, also to the host's. Until the program's end only lanes wait for each other.
 //
 // Owner:   the engine. Threads: run() from the rank thread.
 // Errors:  the first failure of any lane, with its chunk, tier and file; nothing is left running.
@@ -31,13 +31,13 @@ struct StepResult {
   std::vector<double> losses;       // Compute::losses()
   double gradient_norm = 0;         // global, before clipping; 0 in programs without norms
   std::vector<double> group_norms;  // Compute::group_norms()
-  // Of an asynchronous order, each update's part of the losses, and its norm; the norm above is the last one's.
+  // For an asynchronous order: each update's part of the losses, and its norm; gradient_norm above is that of the last update.
   std::vector<double> loss_sums, gradient_norms;
   double seconds = 0, compute_seconds = 0;
   std::map<std::string, double> stall_s;  // by cause
-  Communicated communicated;              // between ranks, and how much of it beside computing
+  Communicated communicated;              // between ranks, and how much of it overlapped with computing
   Traffic moved;                          // issued by this program
-  PeakLive live;                          // counted as the computations ran
+  PeakLive live;                          // counted while the computations ran
 };
 
 class Executor : private Sink {
@@ -57,9 +57,9 @@ class Executor : private Sink {
   explicit Executor(const Parts& parts);
   ~Executor() override;
 
-  // `share` says whose losses and norm the result has.
+  // `share` says which ranks' losses and norm the result covers.
   StepResult run(const Program& program, const StepInput& input, Compute::Share share = Compute::Share::none);
-  void flush();  // every state chunk valid on disk, and the bytes are there
+  void flush();  // returns when every state chunk is valid on disk and its bytes are written
 
  private:
   void move(const Move& move) override;
@@ -75,7 +75,7 @@ class Executor : private Sink {
   }
   void synchronize() const;
 
-  const std::unique_ptr<Device> host_;  // null when the device is the host itself
+  const std::unique_ptr<Device> host_;  // null if the device is the host itself
   const std::unique_ptr<Stream> stream_, host_stream_, communication_stream_;
   const std::vector<std::unique_ptr<Stream>> message_streams_;
   Compute compute_;
@@ -83,7 +83,7 @@ class Executor : private Sink {
   std::mutex result_mutex_;
   StepResult result_;
   OverlapMeter overlap_;
-  // When the last of each ended.
+  // When the last operation of each kind ended.
   std::int64_t computed_ns_ = 0, updated_ns_ = 0, communicated_ns_ = 0, received_ns_ = 0;
 };
 

@@ -1,6 +1,6 @@
 // Matrix FLOPs of a step on one rank.
 //
-// Threads: pure.
+// Pure. Threads: any.
 #pragma once
 
 #include <terrace/parallel/layer.h>
@@ -8,7 +8,7 @@
 
 namespace terrace {
 
-// The model's own: a layer's forward, and twice as much for its backward. With what is computed again on top.
+// `model`: a layer's forward, and twice as much for its backward. `with_recomputation`: recomputed forwards added.
 struct Flops {
   double model = 0, with_recomputation = 0;
 };

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::uint64_t kBlock = kSumBlock;
 
-// Of `count` elements at this place of the run.
+// The number of blocks for `count` elements at this place of the run.
 std::uint64_t blocks_at(std::uint64_t place, std::uint64_t count) { return (place + count - 1) / kBlock - place / kBlock + 1; }
 std::uint64_t blocks_at(const TensorPlace& at) { return blocks_at(at.first_element, at.elements); }
 
@@ -40,7 +40,7 @@ std::uint64_t GradientSquares::blocks_of(const Layout& layout) {
 GradientSquares::Blocks GradientSquares::of(std::uint32_t layer, std::uint32_t tensor, std::uint64_t first,
                                             std::uint64_t count) const {
   const auto begin = layout_.place(layer, tensor).first_element, place = begin + first;
-  if (first != 0 && place % kBlock != 0) throw std::logic_error("GradientSquares: a range that begins inside a block");
+  if (first != 0 && place % kBlock != 0) throw std::logic_error("GradientSquares: a range begins inside a block");
   double* const sums = all().data() + begins_[layer][tensor] + (place / kBlock - begin / kBlock);
   return {{reinterpret_cast<std::byte*>(sums), DType::fp64, {static_cast<std::int64_t>(blocks_at(place, count))}},
           static_cast<std::int64_t>(kBlock - place % kBlock)};

@@ -1,11 +1,11 @@
-// The squares behind a gradient's norm: one fp64 sum for each block of kSumBlock elements of a layer's run and each tensor in
-// it.
+// The sums of squares for a gradient's norm: one fp64 sum for each block of kSumBlock elements of a layer's run and each tensor
+// in it.
 //
-// Blocks lie at fixed places of the run, so whoever has a part of a gradient fills in the same numbers as who has all of it,
-// and one fold in declared order gives the same norm however the gradient is cut between chunks or ranks.
+// Blocks lie at fixed places of the run, so a rank with a part of a gradient computes the same sums as a rank with all of it,
+// and one fold in declared order gives the same norm for every division of the gradient between chunks or ranks.
 //
-// Owner:   a Compute. The sums lie where the device's kernels reach them.
-// Threads: written on the compute stream; read when it has passed.
+// Owner:   a Compute. The sums lie in memory that the device's kernels reach.
+// Threads: written on the compute stream; read after that stream has finished.
 // Errors:  std::logic_error for a range that begins inside a block.
 #pragma once
 
@@ -27,14 +27,14 @@ class GradientSquares {
   [[nodiscard]] static std::uint64_t blocks_of(const Layout& layout);  // of all tensors
 
   struct Blocks {
-    TensorView sums;         // one a block
+    TensorView sums;         // one for each block
     std::int64_t first = 0;  // elements of the first block
   };
-  // Those of elements [first, first + count) of a layer's tensor, for Math::sum_of_squares().
+  // The blocks of elements [first, first + count) of a layer's tensor, for Math::sum_of_squares().
   [[nodiscard]] Blocks of(std::uint32_t layer, std::uint32_t tensor, std::uint64_t first, std::uint64_t count) const;
 
   [[nodiscard]] std::span<double> all() const;
-  // Of the tensors that count, folded in declared order, each one's blocks in ascending order.
+  // The norm of the tensors for which `counts` is true, folded in declared order, each tensor's blocks in ascending order.
   using Counts = std::function<bool(std::uint32_t layer, std::uint32_t tensor)>;
   [[nodiscard]] double norm(const Counts& counts) const;
 

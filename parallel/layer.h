@@ -1,11 +1,11 @@
 // The contract between a model and the engine.
 //
 // A model is a chain of layers: layer l maps the activations x(l) [N, C] to x(l+1), N = tokens of a micro-batch. The first
-// layer reads token ids instead of activations, the last one ends in the loss. Skip connections are declared by the layer that
-// they end in: it reads the result of an earlier layer, too. A layer is what the engine leases at once: its weights, gradients,
-// inputs, outputs, saved tensors and scratch are what the smallest legal device budget must hold.
+// layer reads token ids instead of activations, the last one ends in the loss. A skip connection is declared by the layer where
+// it ends: that layer also reads the result of an earlier one. The engine leases everything of one layer at once, so the
+// smallest legal device budget must hold a layer's weights, gradients, inputs, outputs, saved tensors and scratch.
 //
-// Owner:   the model owns its layers. Layers are stateless: everything they compute with is handed to them.
+// Owner:   the model owns its layers. Layers are stateless: every call gets all its tensors as arguments.
 // Threads: forward() and backward() are called from the rank thread and only enqueue work on ctx.stream.
 // Errors:  std::logic_error for views that do not match the layer's own specification.
 #pragma once
@@ -25,7 +25,7 @@ namespace terrace {
 enum class InitKind : std::uint8_t { zeros, ones, normal };
 struct Init {
   InitKind kind = InitKind::zeros;
-  double std = 0;  // of normal
+  double std = 0;  // standard deviation, for normal
 };
 
 struct ParamSpec {
@@ -33,9 +33,10 @@ struct ParamSpec {
   Shape shape = {};
   Init init = {};
   double decay = 1;   // multiplies the weight decay; 0: exempt
-  bool tied = false;  // another, earlier layer declared this name: its weights are read, its gradient gets this use added
+  bool tied = false;  // an earlier layer declared this name: this layer reads its weights and adds to its gradient
   double rate = 1;    // multiplies the learning rate
-  std::int32_t clip_group = -1;  // of param_group.h, by whose norm its gradient is clipped; −1: with all that have none
+  // The group (param_group.h) whose norm clips its gradient; −1: clipped with all parameters without a group.
+  std::int32_t clip_group = -1;
 };
 
 struct BatchShape {
@@ -43,7 +44,7 @@ struct BatchShape {
   [[nodiscard]] std::int64_t tokens() const { return batch * seq; }
 };
 
-// Which half of the backward: dx from dy, or the weights' gradients; together they share work.
+// Which half of the backward: dx from dy, or the weights' gradients. Computing both in one call shares work.
 enum class Half : std::uint8_t { input = 1, weight = 2, both = 3 };
 constexpr bool has(Half halves, Half which) {
   return (static_cast<std::uint8_t>(halves) & static_cast<std::uint8_t>(which)) != 0;
@@ -58,19 +59,19 @@ struct LayerContext {
   double loss_scale = 1;  // 1 ÷ target tokens of the global batch
   TensorView loss;        // [1] fp64: this micro-batch's sum of token losses (overwritten), for the last layer
   TensorView scratch;     // [bytes] as i32 elements, 4,096-aligned, of scratch_bytes(); contents undefined
-  TensorView skip = {};   // [N, C], of a layer that skips_from() another: that one's result; not in the weight half
+  TensorView skip = {};   // [N, C], for a layer with skips_from(): the result of that earlier layer; empty in the weight half
   bool evaluate = false;  // last layer: loss only
 };
 
-// Views that a call gets; all contiguous.
+// The tensors of a call; all contiguous.
 struct LayerTensors {
   std::span<const TensorView> weights;     // in params() order, compute dtype
   std::span<const TensorView> gradients;   // in params() order, gradient dtype; empty in forward
   Accumulate accumulate = Accumulate::no;  // into gradients: no for the first micro-batch
   TensorView x, y;                         // input and output; x is empty for the first layer, y for the last
   std::span<const TensorView> saved;       // in saved() order: written by forward, read by backward
-  TensorView dy, dx;                       // backward: gradient of y and of x (overwritten); empty where x or y is
-  TensorView dskip = {};                   // input half, of a layer that skips: gradient of ctx.skip (overwritten)
+  TensorView dy, dx;                       // backward: gradients of y and of x (overwritten); dx is empty if x is, dy if y is
+  TensorView dskip = {};                   // input half of a layer with a skip: gradient of ctx.skip (overwritten)
   std::span<const TensorView> carried;     // in carried() order: written by Half::input, read by Half::weight
 };
 
@@ -79,12 +80,13 @@ class Layer {
   virtual ~Layer() = default;
   [[nodiscard]] virtual std::string name() const = 0;  // "layers.3.mlp"
   [[nodiscard]] virtual std::vector<ParamSpec> params() const = 0;
-  // The number of the earlier layer whose result it reads beside that of the layer before. One layer may skip from each. What
-  // the weight half needs of it is saved or carried: the engine hands it to the forward and the input half only.
+  // The number of the earlier layer whose result it reads in addition to that of the layer before. At most one layer may skip
+  // from each layer. The engine passes the skip to the forward and the input half only: if the weight half needs it, the layer
+  // saves or carries it.
   [[nodiscard]] virtual std::optional<std::uint32_t> skips_from() const { return std::nullopt; }
-  // Whether its backward reads x. Where it does not, x is given up behind the forward, unless that is computed again.
+  // Whether its backward reads x. If not, x is freed after the forward, unless the forward is recomputed.
   [[nodiscard]] virtual bool keeps_input() const { return true; }
-  // Tensors that the forward keeps for the backward, beside x itself.
+  // Tensors that the forward saves for the backward, in addition to x.
   [[nodiscard]] virtual std::vector<TensorSpec> saved(BatchShape shape) const = 0;
   // Tensors that the input half hands to the weight half.
   [[nodiscard]] virtual std::vector<TensorSpec> carried(BatchShape shape) const = 0;
@@ -96,13 +98,13 @@ class Layer {
   virtual void backward(LayerContext& ctx, const LayerTensors& t, Half half) const = 0;
 };
 
-// A layer that can also generate: one position of one sequence at a time, keeping what it needs of the positions before.
+// A layer that can also generate: one position of one sequence at a time, with a cache of the earlier positions.
 class GenerativeLayer : public Layer {
  public:
-  // The tensors of the cache for sequences of at most `capacity` positions; empty for layers that keep nothing.
+  // The tensors of the cache for sequences of at most `capacity` positions; empty for layers without a cache.
   [[nodiscard]] virtual std::vector<TensorSpec> cache(std::int64_t capacity) const = 0;
-  // x [1, C] → y [1, C]; the first layer reads ctx.tokens [1], the last writes y = logits [1, V]. Positions before it must have
-  // been stepped through with the same cache. Scratch of scratch_bytes() of any shape is enough.
+  // x [1, C] → y [1, C]; the first layer reads ctx.tokens [1], the last writes y = logits [1, V]. All earlier positions must
+  // have been decoded with the same cache. Scratch of scratch_bytes() of any shape is enough.
   virtual void decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y,
                            std::span<const TensorView> cache, std::int64_t position) const = 0;
 };

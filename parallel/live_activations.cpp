@@ -20,7 +20,7 @@ void LiveActivations::begin() {
   now_ = peak_ = {};
 }
 
-// The last layer has no forward: its backward is all there is of it.
+// The last layer has no forward action: only its backward counts.
 void LiveActivations::start(const Action& a) {
   const bool backward = a.op == Op::backward || a.op == Op::backward_input;
   if (a.op != Op::forward && !(backward && a.layer + 1 == map_.layers())) return;

@@ -1,8 +1,8 @@
-// How much of the activations is alive while a program runs, as its computations begin and end. An activation of a stage (of
-// the whole model, where there is no pipeline) for a micro-batch lives from the start of its forward to the end of its
-// backward's last half, wherever its bytes are: what the orders' formulas and their simulator count.
+// Counts the activations that are alive while a program runs, as its computations begin and end. An activation of a stage (of
+// the whole model without a pipeline) for a micro-batch lives from the start of its forward to the end of its backward's last
+// half, in whichever tier its bytes are. The orders' formulas and their simulator count the same.
 //
-// Owner:   an executor. Threads: begin() before a program; start() and end() where its computations run, one after the other.
+// Owner:   an executor. Threads: begin() before a program; start() and end() from its computations, one at a time.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 namespace terrace {
 
 struct PeakLive {
-  std::uint32_t activations = 0;  // of a stage and a micro-batch each
-  std::uint64_t bytes = 0;        // inputs of their layers, and what their forwards saved
+  std::uint32_t activations = 0;  // one for each stage and micro-batch
+  std::uint64_t bytes = 0;        // inputs of their layers, and the tensors that their forwards saved
 };
 
 class LiveActivations {
@@ -31,9 +31,9 @@ class LiveActivations {
   }
 
   const StepMap& map_;
-  std::vector<std::uint32_t> layers_of_;    // a stage's, here
+  std::vector<std::uint32_t> layers_of_;    // [stage]: its layers on this rank
   std::vector<std::uint32_t> left_;         // [stage][micro-batch]: layers whose backward has not ended; 0: not alive
-  std::vector<std::uint64_t> layer_bytes_;  // [layer][micro-batch]: alive
+  std::vector<std::uint64_t> layer_bytes_;  // [layer][micro-batch]: bytes alive
   PeakLive now_, peak_;
 };
 

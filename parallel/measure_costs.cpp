@@ -56,7 +56,7 @@ std::map<std::string, Sample> distinct_actions(const StepMap& map, const Program
   return samples;
 }
 
-// Memory of one tier, which actions take turns in: what one left in the caches the next one drives out.
+// Memory of one tier that the actions use in turn: each action evicts from the caches what the previous one left there.
 class Arena {
  public:
   Arena(MemoryResource& memory, std::uint64_t bytes) : slab_(memory.allocate(bytes)) {}
@@ -74,7 +74,7 @@ class Arena {
   std::uint64_t place_ = 0;
 };
 
-// Of what the program's actions on the compute lane read, the share that a step uploads.
+// The share that a step uploads of the bytes that the program's actions on the compute lane read.
 double uploaded_share(const StepMap& map, const Program& program, std::uint64_t upload_bytes) {
   std::set<ChunkId> chunks;
   for (const auto& action : program.actions) {
@@ -87,7 +87,7 @@ double uploaded_share(const StepMap& map, const Program& program, std::uint64_t 
   return bytes ? std::min(1.0, static_cast<double>(upload_bytes) / static_cast<double>(bytes)) : 0;
 }
 
-// Uploads what an action will read, as a step does just before it: where a CPU computes, none of that is in its caches.
+// Uploads the input of an action, as a step does just before it: if a CPU computes, that input is then not in its caches.
 class Uploads {
  public:
   Uploads(Device& device, MemoryResource& host_memory, const StepMap& map, const std::map<std::string, Sample>& samples,
@@ -116,7 +116,7 @@ class Uploads {
   Slab source_;
 };
 
-// The mean of the middle half: what an action costs in the long run, without the moments when the machine did other things.
+// The mean of the middle half: the cost of an action in the long run, without disturbances by other work of the machine.
 double typical(std::vector<double> values) {
   std::ranges::sort(values);
   const auto quarter = static_cast<std::ptrdiff_t>(values.size() / 4);
@@ -155,7 +155,7 @@ void measure_costs(ProfileCosts& costs, const StepMap& map, const Program& progr
     (lane == Lane::update ? host_stream : stream)->synchronize();
     s.seconds.push_back(static_cast<double>(now_ns() - begin) * 1e-9);
   };
-  // In rounds over all of them, as a step is.
+  // In rounds over all actions, like steps.
   const auto begin = now_ns();
   const auto elapsed = [&] { return static_cast<double>(now_ns() - begin) * 1e-9; };
   for (std::size_t round = 0; round <= kRounds || elapsed() < limits.least_s; ++round) {

@@ -20,8 +20,8 @@ template <class... A>
 Mesh::Mesh(std::vector<Axis> axes) : axes_(std::move(axes)) {
   long ranks = 1;
   for (std::size_t i = 0; i < axes_.size(); ++i) {
-    if (axes_[i].degree < 1) refuse("axis {} has degree {}", axes_[i].name, axes_[i].degree);
-    if (index_of(axes_[i].name) != i) refuse("there are two axes {}", axes_[i].name);
+    if (axes_[i].degree < 1) refuse("axis {} has degree {}; the least is 1", axes_[i].name, axes_[i].degree);
+    if (index_of(axes_[i].name) != i) refuse("axis {} occurs twice", axes_[i].name);
     ranks *= axes_[i].degree;
     if (ranks > 1 << 30) refuse("more than {} ranks", 1 << 30);
   }

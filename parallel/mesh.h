@@ -1,5 +1,5 @@
 // The mesh: named axes over one order of ranks. A rank's coordinates are the digits of its number, the last axis varying
-// fastest, so that the ranks of the last axis are neighbours: the axis that talks most stands last.
+// fastest, so that the ranks of the last axis are neighbours. The axis that communicates most is the last one.
 //
 // Owner:   values; communicators of axes belong to the caller.
 // Threads: any; split() is collective.

@@ -1,7 +1,7 @@
 // Orders: pure functions that write a step's compute actions for one rank. Movement, recomputation and updates are passes.
 //
-// In every order a layer's backwards run in ascending micro-batch order, so gradients are the same bits in all of them. The
-// last layer has no forward of its own: its backward computes the loss too.
+// In every order a layer's backwards run in ascending micro-batch order, so all orders give gradients with the same bits. The
+// last layer has no separate forward: its backward computes the loss too.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
-// How much of the ranks' communication is hidden: runs while this rank computes. Of a run and of a simulation alike, from the
-// same times of the same lanes.
+// How much of a rank's communication is hidden, which means that it runs while this rank computes. Runs and simulations count
+// it in the same way, from the times of the same lanes.
 //
-// Collectives count, messages of a pipeline do not: a receive stands on its lane long before there is anything to receive. What
-// a run measures holds the wait for the slowest rank too.
+// Only collectives are counted. A pipeline's messages are not: a receive occupies its lane long before its message is sent. The
+// measured time of a run includes the wait for the slowest rank.
 //
 // Pure. Threads: one at a time.
 #pragma once
@@ -14,15 +14,15 @@
 namespace terrace {
 
 struct Communicated {
-  double seconds = 0;   // in which something was gathered or reduced
-  double hidden_s = 0;  // of these, beside computing
+  double seconds = 0;   // in which a collective ran
+  double hidden_s = 0;  // of these, the seconds in which this rank computed
   [[nodiscard]] double hidden() const { return seconds > 0 ? hidden_s / seconds : 0; }
 };
 
 class OverlapMeter {
  public:
   void add(Lane lane, double begin_s, double end_s);  // lanes that neither compute nor communicate are not counted
-  Communicated take();                                // of everything since the last call
+  Communicated take();                                // of everything added since the last call
 
  private:
   struct Interval {

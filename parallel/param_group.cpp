@@ -13,24 +13,24 @@ namespace terrace {
 namespace {
 
 [[noreturn]] void refuse(std::string_view text, const std::string& why) {
-  throw Error(
-      fmt::format("parameter group \"{}\": {}\n  a group is PATTERN:rate=NUMBER,decay=NUMBER,clip=NUMBER, or some of the "
-                  "three; the first two multiply --lr and --weight-decay, the third is a norm as --grad-clip's",
-                  text, why),
-      Exit::usage);
+  throw Error(fmt::format("--param-groups: group \"{}\": {}\n  a group is PATTERN:rate=NUMBER,decay=NUMBER,clip=NUMBER, with "
+                          "one or more of the "
+                          "three; rate and decay multiply --lr and --weight-decay, clip is a norm as in --grad-clip",
+                          text, why),
+              Exit::usage);
 }
 
 std::regex regex_of(const std::string& pattern) {
   try {
     return std::regex(pattern);
   } catch (const std::regex_error& e) {
-    refuse(pattern, fmt::format("no regular expression: {}", e.what()));
+    refuse(pattern, fmt::format("the pattern is not a regular expression: {}", e.what()));
   }
 }
 
 ParamGroup parse_param_group(std::string_view text) {
   const auto colon = text.rfind(':');
-  if (colon == std::string_view::npos || colon == 0) refuse(text, "there is no pattern with a ':' behind it");
+  if (colon == std::string_view::npos || colon == 0) refuse(text, "there is no pattern followed by ':'");
   ParamGroup group{.pattern = std::string(text.substr(0, colon)), .rate = {}, .decay = {}, .clip = {}};
   (void)regex_of(group.pattern);
   for (auto rest = text.substr(colon + 1);;) {
@@ -39,8 +39,8 @@ ParamGroup parse_param_group(std::string_view text) {
     const auto equals = item.find('=');
     const auto key = item.substr(0, equals);
     auto* const to = key == "rate" ? &group.rate : key == "decay" ? &group.decay : key == "clip" ? &group.clip : nullptr;
-    if (!to || equals == std::string_view::npos) refuse(text, fmt::format("\"{}\" is none of rate=, decay=, clip=", item));
-    if (*to) refuse(text, fmt::format("{} is said twice", key));
+    if (!to || equals == std::string_view::npos) refuse(text, fmt::format("\"{}\" is not one of rate=, decay=, clip=", item));
+    if (*to) refuse(text, fmt::format("{} is given twice", key));
     const auto digits = item.substr(equals + 1);
     double value = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
@@ -91,7 +91,7 @@ void apply_groups(std::span<const ParamGroup> groups, std::vector<std::vector<Pa
     std::string some;
     for (const auto& layer : params)
       if (!layer.empty()) some += fmt::format("{}{}", some.empty() ? "" : ", ", layer.front().name);
-    refuse(group.pattern, fmt::format("no parameter has such a name; there are {}, …", some));
+    refuse(group.pattern, fmt::format("no parameter matches; the parameters are {}, …", some));
   }
 }
 

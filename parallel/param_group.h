@@ -1,12 +1,12 @@
-// Parameters that a user gives a rate, a decay or a clip norm of their own.
+// Groups of parameters with their own rate, decay or clip norm.
 //
 //   "embed:rate=0.1,clip=0.5; norm|bias:decay=1; layers\.0\.:rate=0.5,decay=0"
 //
-// A group is all parameters in whose name the regular expression (ECMAScript) is found. Its numbers take the place of the
-// layer's own, which are 1, and no decay for norms and biases; where groups overlap, the last one that says a number counts.
-// The gradients of those that have a group's clip norm are clipped together, by their own norm, and count in no other one.
+// A group contains all parameters whose name matches the regular expression (ECMAScript) in some place. Its numbers replace the
+// layer's own, which are 1, with no decay for norms and biases. If groups overlap, the last one that gives a number wins.
+// The gradients of a group with a clip norm are clipped together, by their own norm, and count in no other norm.
 //
-// Threads: values. Errors: Error(Exit::usage) for text that is no group, and for a group without parameters.
+// Threads: values. Errors: Error(Exit::usage) for text that is not a group, and for a group without parameters.
 #pragma once
 
 #include <optional>
@@ -29,7 +29,7 @@ bool any_clips(std::span<const ParamGroup> groups);
 // Separated by ';'. Empty text: none.
 std::vector<ParamGroup> parse_param_groups(std::string_view text);
 
-// By layer, tied parameters too: they go with the declaration that they repeat.
+// params[layer]: tied parameters included; they get the numbers of the declaration that they repeat.
 void apply_groups(std::span<const ParamGroup> groups, std::vector<std::vector<ParamSpec>>& params);
 
 }  // namespace terrace

@@ -29,7 +29,7 @@ Program with_recompute(const Program& program, const StepMap& map) {
 Program with_offloads(const Program& program, const StepMap& map) {
   Program out{program.layers, program.micro_batches, {}};
   using Place = std::pair<std::uint32_t, std::uint32_t>;  // layer, micro-batch
-  std::map<Place, std::size_t> behind;                    // the forward, or the last send of its input to who skips from there
+  std::map<Place, std::size_t> behind;                    // the forward, or the last send of its input to the reader of a skip
   for (std::size_t i = 0; i < program.actions.size(); ++i) {
     const auto& a = program.actions[i];
     const bool sends_input = a.op == Op::send && a.payload == Payload::activation && behind.contains({a.layer, a.micro_batch});
@@ -57,14 +57,15 @@ Program with_reductions(const Program& program, const StepMap& map, bool beside_
     return out;
   }
   if (!data.reduces()) return program;
-  std::vector<Action> later;  // of one backward
+  std::vector<Action> later;  // the delayed reductions of one backward
   const auto add_later = [&] {
     out.actions.insert(out.actions.end(), later.begin(), later.end());
     later.clear();
   };
   for (const auto& a : program.actions) {
     const bool gradients = is_backward(a.op) && a.op != Op::backward_input;
-    if (gradients && !later.empty() && later.front().layer == a.layer) add_later();  // it writes where they read
+    if (gradients && !later.empty() && later.front().layer == a.layer)
+      add_later();  // it overwrites the gradient that they read
     out.actions.push_back(a);
     if (!gradients) continue;
     add_later();
@@ -83,8 +84,8 @@ Program with_norms(Program program, const StepMap& map) {
   for (std::size_t i = 0; i < program.actions.size(); ++i)
     if (completes(program.actions[i].op)) last[program.actions[i].layer] = i;
   Program out{program.layers, program.micro_batches, {}};
-  // While a layer's gradient is reduced the next layer computes. In a pipeline other ranks wait for what it computes, and it
-  // waits for no reduction before all of that is done.
+  // While a layer's gradient is reduced the next layer computes. In a pipeline other ranks wait for this rank's results, so
+  // norms, which wait for reductions, come after all its backwards.
   const bool at_end = map.pipeline().ranks > 1;
   std::vector<Action> later;
   const auto add_later = [&] {
@@ -117,23 +118,23 @@ Program with_tied_gradients(const Program& program, const StepMap& map) {
     if (!sends && a.op == Op::norm && a.layer == home) exchange();
     out.actions.push_back(a);
   }
-  if (sends) exchange();  // last: nobody shall wait for a rank that waits for the other's last backward
+  if (sends) exchange();  // last, so that no rank waits for a rank that itself waits for the other's last backward
   return out;
 }
 
 namespace {
 
-// A stretch of layer actions, one after the other, that use one layer's gathered weights, and those of one version.
+// A stretch: consecutive layer actions that use the same gathered weights of one layer, of one weight version.
 struct Stretch {
   std::uint32_t layer = 0, copy = 0;
   std::size_t first = 0, last = 0;  // of the program's layer actions
-  std::size_t not_before = 0;       // the first of them that comes when these weights exist
+  std::size_t not_before = 0;       // the first layer action at which these weights exist
 };
 
 std::vector<Stretch> stretches(const Program& program, const StepMap& map) {
   std::vector<Stretch> all;
   std::map<std::uint32_t, std::size_t> latest;   // by layer: its stretch so far
-  std::map<std::uint32_t, std::size_t> updated;  // by layer: the first layer action behind its last update
+  std::map<std::uint32_t, std::size_t> updated;  // by layer: the first layer action after its last update
   const auto use = [&](std::uint32_t layer, std::uint32_t copy, std::size_t at) {
     const auto known = latest.find(layer);
     if (known != latest.end()) {
@@ -228,11 +229,11 @@ Program with_updates(Program program, const StepMap& map, Updates updates) {
     for (std::uint32_t l = 0; l < program.layers; ++l)
       if (map.copies(l)) add_updates(l);
   };
-  if (updates == Updates::before_use) add_copies();  // the other rank shall not wait until they are needed
+  if (updates == Updates::before_use) add_copies();  // early, so that the other rank need not wait for them
   for (const auto& a : program.actions) {
     if (updates == Updates::before_use) {
       if (is_message(a.op)) {
-        // what crosses between the ranks is no use of weights
+        // messages between ranks do not use weights
       } else if (a.op != Op::gather) {
         add_updates(a.layer);
       } else if (a.chunk == updated[a.layer] && a.chunk < map.updates_of(a.layer)) {
@@ -250,7 +251,7 @@ Program with_updates(Program program, const StepMap& map, Updates updates) {
   return out;
 }
 
-// Further, and places that nothing uses yet push out what is needed before them.
+// With a larger distance, places that are not used yet would evict chunks that are needed earlier.
 constexpr std::uint32_t kPlacesAhead = 4;
 
 Program with_prefetches(Program program, const StepMap& map, std::uint32_t depth) {
@@ -267,11 +268,11 @@ Program with_prefetches(Program program, const StepMap& map, std::uint32_t depth
       stage_begin.push_back(i + 1);
     }
   }
-  // Between ranks a place that is taken early may be one that a collective still uses.
+  // With several ranks, a collective may still use a place that is reserved early.
   const bool alone = map.data().ranks == 1 && map.pipeline().ranks == 1;
   const auto ahead = [&](std::size_t of, std::size_t distance) { return stage_begin[of - std::min(of, distance)]; };
-  // Where each prefetch goes: `depth` stages ahead, that of a place for what is written on the device at most four, but after
-  // the last write of the chunk and after its last use on that tier. By chunk, the first place after them; 0: none.
+  // Where each prefetch goes: `depth` stages ahead (at most four if it only reserves a place on the device), but after the last
+  // write of the chunk and after its last use on that tier. [chunk]: the first position after them; 0: none.
   std::vector<std::size_t> after_write(map.chunks());
   PerTier<std::vector<std::size_t>> after_use;
   for (auto& places : after_use) places.resize(map.chunks());
@@ -295,7 +296,7 @@ Program with_prefetches(Program program, const StepMap& map, std::uint32_t depth
       if (writes(use.access)) after_write[index(use.chunk)] = i + 1;
       after_use[tier][index(use.chunk)] = i + 1;
     }
-    if (actions[i].op == Op::offload)  // what comes back comes back after it
+    if (actions[i].op == Op::offload)  // prefetches of these chunks must come after it
       for (const auto chunk : map.offloaded_behind(actions[i].layer, actions[i].micro_batch))
         after_use[Tier::device][index(chunk)] = i + 1;
     for (const auto dead : map.dead_after(actions[i])) after_write[index(dead)] = i + 1;

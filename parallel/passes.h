@@ -9,40 +9,44 @@
 
 namespace terrace {
 
-// A recomputation before every backward of a layer that is recomputed.
+// Adds a recomputation before every backward of a layer that recomputes.
 Program with_recompute(const Program& program, const StepMap& map);
-// Behind every forward of a layer that offloads: what it left goes to the host. Behind the checker, which it does not concern.
+// Adds an offload after every forward of a layer that offloads: its kept tensors go to the host. Runs after the checker, which
+// does not look at offloads.
 Program with_offloads(const Program& program, const StepMap& map);
-// Between data ranks: a layer's gradient is reduced after its last backward, or after each where gradients are folded one by
-// one. What is folded so is given up behind its reduction: `beside_next` puts that behind the next backward of another layer,
-// which then has a place of its own for its gradient, and does not wait until this one's is free. Where an order runs in two
-// directions, it has placed the reductions itself, each for all groups of its layer, which are told apart here.
+// Between data ranks: a layer's gradient is reduced after its last backward, or after each one if gradients are folded one by
+// one. A gradient that is folded in this way is freed after its reduction. `beside_next` puts the reduction after the next
+// backward of another layer: that backward gets a separate place for its gradient and does not wait until this one is free. An
+// order in two directions places the reductions itself, each for all groups of its layer; here they are split into groups.
 Program with_reductions(const Program& program, const StepMap& map, bool beside_next = false);
-// When a layer's gradient is complete: its share of the global norm (and the sum of a tied tensor's uses). Behind a reduction
-// it stands after the next layer's backward, so that one overlaps with the other; in a pipeline behind the rank's last one.
+// Adds a norm once a layer's gradient is complete: its share of the global norm (and the sum of a tied tensor's uses). After a
+// reduction, the norm comes after the next layer's backward, so that the two overlap; in a pipeline, after the rank's last
+// backward.
 Program with_norms(Program program, const StepMap& map);
-// Where a tied layer is on another rank of the pipeline than the layer that declares its weights: its part of their gradient
-// goes there, once a step. Behind the norms, before which it is added.
+// If a tied layer is on another rank of the pipeline than the layer that declares its weights, its part of their gradient is
+// sent there, once a step. Applied after with_norms(); the part is added before the norm.
 Program with_tied_gradients(const Program& program, const StepMap& map);
-// Where weights are sharded: each stretch of a layer's actions gets its weights gathered `ahead` layer actions before it, and
-// released behind it. Before the updates, which then come before the gathers; of an asynchronous order behind its versions,
-// each of which is gathered for itself, from kept shards or behind the update that makes it.
+// For sharded weights: each run of consecutive actions of a layer gets its weights gathered `ahead` layer actions before it,
+// and released after it. Applied before the pass of the updates, which puts updates before the gathers. For an asynchronous
+// order it is applied after with_versions(): each weight version is gathered separately, from kept shards or after the update
+// that makes it.
 Program with_gathers(const Program& program, const StepMap& map, std::uint32_t ahead);
-// Where the updated weights are everybody's, each update is followed by the gather that makes them so; where another rank of
-// the pipeline has a copy of them, by the message that brings them there, which there is the copy's update. in_backward: a
-// layer's chunks are updated right after its norm. before_use: the step starts with the update that the step before has left
-// pending, each layer's chunks just before the layer's first use; none: the first step of such a run; all: the pending update
-// alone, behind what the program has. Behind the action that has new weights, of a layer whose weights another rank has a copy
-// of: its message, at this end.
+// The messages of updated weights: if another rank of the pipeline has a copy of the layer's weights, adds this rank's end of
+// the message after the action that makes the new weights.
 void add_weight_messages(Program& program, const StepMap& map, const Action& after);
-// One update, with all that goes before and behind it: what ranks prepare and exchange, messages, gathers.
+// Adds one update with its preparation and exchange before it, and its messages and gathers after it.
 void add_update(Program& program, const StepMap& map, const Action& update);
-// after_verdict is asynchronous_passes.h's.
+// Where with_updates() places updates. in_backward: a layer's chunks are updated right after its norm. before_use (deferred):
+// the step starts with the update that the previous step left pending, each layer's chunks just before the layer's first use.
+// none: the first step of such a run. all: the pending update alone, after the program's other actions. after_verdict: see
+// asynchronous_passes.h. If every rank needs the updated weights, a gather follows each update; a copy of the weights on
+// another rank of the pipeline is updated by a message.
 enum class Updates : std::uint8_t { none, in_backward, before_use, all, after_verdict };
 Program with_updates(Program program, const StepMap& map, Updates updates);
-// Prefetches `depth` layer actions ahead (a layer's chunk updates count with the action beside them); never before the last
-// action that writes the chunk, never twice between two uses. What an action overwrites on the device wants a place, at most
-// four layer actions ahead. 0: none, everything is fetched, and others make way, when it is needed.
+// Adds prefetches `depth` layer actions ahead (a layer's chunk updates count as one with the action beside them), never before
+// the last action that writes the chunk, never twice between two uses. A chunk that an action overwrites on the device only
+// gets a place reserved, at most four layer actions ahead. Depth 0: no prefetches; chunks are fetched, and others evicted, when
+// they are needed.
 Program with_prefetches(Program program, const StepMap& map, std::uint32_t depth);
 
 }  // namespace terrace

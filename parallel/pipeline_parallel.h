@@ -1,9 +1,9 @@
-// Which layers of a model each rank of a pipeline holds. Layers keep the model's numbers on every rank; a rank's programs speak
-// only of those that it holds, and of the messages where a layer's input or its gradient crosses between ranks.
+// Which layers of a model each rank of a pipeline holds. Layers have the model's numbers on every rank. A rank's program
+// contains only actions of its own layers, and the messages with a layer's input or its gradient between ranks.
 //
-// Where an order runs in two directions a layer is on two ranks, its replicas: each computes every other micro-batch with
-// weights of its own, their gradients are added up, and both make the same update. The first replica's rank speaks for the
-// layer where one has to: in evaluations, in the gradient's norm, in what is exported.
+// In an order in two directions a layer is on two ranks. Each of these two replicas computes every other micro-batch with its
+// own weights; their gradients are summed, and both make the same update. Work that only one of them may do (evaluations, the
+// gradient's norm, exports) is done by the rank of the first replica.
 //
 // Threads: values.
 #pragma once
@@ -15,11 +15,11 @@ namespace terrace {
 
 struct PipelineParallel {
   std::uint32_t ranks = 1, rank = 0;
-  std::vector<std::vector<std::uint32_t>> rank_of = {};  // [replica][layer]; empty: one rank holds all
-  std::vector<std::uint32_t> stage_of = {};              // [layer]; likewise
-  bool halves = false;                                   // backwards come in halves, with other work between them
-  // Of asynchronous orders: micro-batches behind each of the program's updates (0: it has one, of all of them); which version
-  // of a stage's weights a micro-batch reads (pipeline/schedule.h); how many old ones are kept at once.
+  std::vector<std::vector<std::uint32_t>> rank_of = {};  // [replica][layer]; empty: one rank holds all layers
+  std::vector<std::uint32_t> stage_of = {};              // [layer]; empty: one rank holds all layers
+  bool halves = false;                                   // backwards run in two halves, with other work between them
+  // For asynchronous orders: how many micro-batches each of the program's updates covers (0: one update covers all of them);
+  // the weight version of its stage that each micro-batch reads (pipeline/schedule.h); how many old versions are kept at once.
   std::uint32_t update_every = 0;
   std::vector<std::vector<std::uint32_t>> reads = {};  // [stage][micro-batch]
   std::vector<std::uint32_t> kept = {};                // [stage]
@@ -29,9 +29,9 @@ struct PipelineParallel {
   [[nodiscard]] std::uint32_t holder(std::uint32_t layer, std::uint32_t micro_batch) const {
     return rank_of.empty() ? 0 : rank_of[replica_of(micro_batch)][layer];
   }
-  // Who speaks for the layer.
+  // The rank of the first replica, which acts for the layer.
   [[nodiscard]] std::uint32_t holder(std::uint32_t layer) const { return holder(layer, 0); }
-  // Which of a layer's replicas this rank has; replicas(): none.
+  // Which of the layer's replicas this rank holds; replicas() if it holds none.
   [[nodiscard]] std::uint32_t replica(std::uint32_t layer) const {
     std::uint32_t mine = 0;
     while (mine < rank_of.size() && rank_of[mine][layer] != rank) ++mine;

@@ -19,10 +19,10 @@ namespace terrace {
 namespace {
 
 constexpr std::uint32_t kTriedRanks = 8;
-// The chosen plan's life is walked whole when it has no more actions than this, which takes a second or two.
+// The whole life of the chosen plan is walked if it has no more actions than this, which takes a second or two.
 constexpr std::uint64_t kWalkedActions = 400'000;
 
-// The bytes that everything together would take in one tier.
+// The bytes of all chunks together in one tier.
 std::uint64_t everything(const StepMap& map) {
   std::uint64_t bytes = 0;
   for (std::uint32_t c = 0; c < map.chunks(); ++c) bytes += std::max(map.chunk_bytes(ChunkId(c)), kPageBytes);
@@ -41,7 +41,7 @@ std::string largest_consumers(const StepMap& map, const Action& action) {
   return fmt::format("largest action '{}' of {} uses {}", to_text(action), map.model().layers[action.layer]->name(), text);
 }
 
-// Of what bytes pass through, what is the busiest. Every copy to and from a device passes through the host's memory, too.
+// The busiest link. Every copy to and from a device also uses the bandwidth of the host's memory.
 std::string busiest_link(const Plan& p, const MachineProfile& profile) {
   if (p.binding == "compute" || p.binding == name_of(Lane::communication)) return "";
   const auto& busy = p.times.busy_s;
@@ -84,8 +84,8 @@ class Planner {
     check_request(model_, request_);
     if (request_.update) return attempt(*request_.update);
     if (updates_on_host_only(request_, profile_)) return attempt(Tier::host);
-    // Everything in the device, updates included, when that fits; else updates on the host. A device with a processor of its
-    // own may be the faster one even so, when its link carries more than the host's memory does.
+    // Everything on the device, updates included, if that fits; else updates on the host. A device with its own processor may
+    // still be faster, if its link is faster than the host's memory.
     Plan on_device, on_host;
     const bool side_by_side = pool_ && pool_->threads() > 1 && profile_.separate_device();
     for_each(side_by_side ? 2 : 1, [&](std::size_t i) {
@@ -175,8 +175,8 @@ class Planner {
     for (std::size_t i = 0; i < count; ++i) task(i);
   }
 
-  // The arenas: no larger than the budget, and no larger than a run without limits would ever touch. Gives the short life of
-  // these programs in them.
+  // Chooses the sizes of the arenas: no larger than the budget, and no larger than a run without limits needs. Returns the
+  // short life of these programs in them.
   DryRun choose_capacity(Plan& p, const StepMap& map, const Programs& programs, const CostModel& costs) const {
     const auto all = everything(map);
     const auto b = with_room_for_commits(budget());
@@ -199,7 +199,7 @@ class Planner {
     }
   }
 
-  // The fastest depth over a short life whose whole life fits. `first`: of the short life of depth 1.
+  // The fastest depth over a short life, if the whole life fits too. `first`: the times of the short life at depth 1.
   void choose_depth(Plan& p, const StepMap& map, const CostModel& costs, const SimulatedTimes& first) const {
     std::vector<std::uint32_t> depths{request_.prefetch_depth}, aheads{request_.gather_ahead};
     if (request_.prefetch_depth == kAutoDepth) depths = {1, 2, 4, 8};
@@ -218,7 +218,7 @@ class Planner {
     std::vector<Candidate> candidates;
     std::optional<DoesNotFit> last;
     std::size_t tried = 0;
-    // The next so many distances, side by side.
+    // Tries the next `count` distances in parallel.
     const auto try_next = [&](std::size_t count) {
       std::vector<std::optional<Candidate>> fitting(count);
       std::vector<std::optional<DoesNotFit>> refusals(count);
@@ -229,7 +229,7 @@ class Planner {
         try {
           if (distance == std::pair{1U, 0U})
             seconds = first.seconds;
-          else if (distances.size() > 1)  // else there is nothing to compare it with
+          else if (distances.size() > 1)  // a single distance need not be compared
             seconds = dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_).times.seconds;
           fitting[i] = {distance.first, distance.second, std::move(programs), seconds};
         } catch (const DoesNotFit& e) {
@@ -243,11 +243,11 @@ class Planner {
       tried += count;
     };
     const auto try_rest = [&] { try_next(distances.size() - tried); };
-    // Computing alone is the same at every depth: where it is all, none can be worth more.
+    // If the step is compute-bound, no deeper prefetching can be faster.
     const bool computes_only = distances.size() > 1 && distances.front() == std::pair{1U, 0U} && bound_by_compute(first);
     try_next(1);
     if (!computes_only) try_rest();
-    // A greater depth must be worth its room.
+    // A greater depth must be faster by 0.5 %, because it needs more room.
     const auto slower = [](const Candidate& a, const Candidate& b) { return b.seconds >= a.seconds * 0.995; };
     while (true) {
       if (candidates.empty()) try_rest();
@@ -271,7 +271,7 @@ class Planner {
     throw *last;
   }
 
-  // The ranks' walks are alike, but for which chunk of a group is their own: none may need more room.
+  // The walks of the ranks differ only in which chunk of a group they hold: no rank may need more room.
   void try_other_ranks(const Plan& p, const CostModel& costs) const {
     for (std::uint32_t r = 1; r < std::min(request_.data.ranks, kTriedRanks); ++r) {
       auto options = p.map;
@@ -298,8 +298,9 @@ class Planner {
     p.step_traffic = life.steps;
     const auto limit = budget();
     const auto extent = life.extent[Tier::disk];
-    if (!limit.commit_only && extent > limit.disk) throw DoesNotFit(Tier::disk, extent - limit.disk, "the disk tier's places");
-    // Some more than was walked: a resumed run, or the rest of a very long one, may place its activations otherwise.
+    if (!limit.commit_only && extent > limit.disk)
+      throw DoesNotFit(Tier::disk, extent - limit.disk, "the chunks' places on disk exceed --nvme-limit");
+    // A little more than was walked: a resumed run, or the rest of a very long one, may place its activations differently.
     p.capacity.disk = extent + round_up(extent / 16, kPageBytes);
     if (!limit.commit_only) p.capacity.disk = std::min(p.capacity.disk, limit.disk);
     if (limit.commit_only) p.peak_bytes[Tier::disk] = 0;
@@ -333,12 +334,16 @@ class Planner {
       }
     };
     const bool disk_helps = !request_.disk_tier && e.tier == Tier::host;
-    const auto* const or_disk = disk_helps ? "; or give --nvme-path, a folder on a disk, which takes what is left over" : "";
+    const auto* const or_disk = disk_helps ? "; or give --nvme-path, a folder on a disk that can hold the rest" : "";
     std::uint64_t low = std::max(asked, need), high = everything(map) * (e.tier == Tier::disk ? 3 : 2);
     if (!fits(high)) {
+      std::string others;
+      for (const auto tier : kAllTiers)
+        if (tier != e.tier && (tier != Tier::disk || request_.disk_tier))
+          others += fmt::format("{}{}", others.empty() ? "" : " or ", flags[index(tier)]);
       p.refusal.suggestion =
-          fmt::format("no value of {} alone is enough: raise another budget, or lower --batch-size or --seq-len{}",
-                      flags[index(e.tier)], or_disk);
+          fmt::format("no value of {} alone is enough: raise {} as well, or lower --batch-size or --seq-len{}",
+                      flags[index(e.tier)], others, or_disk);
       return;
     }
     if (!fits(low))
@@ -387,7 +392,7 @@ Budget with_room_for_commits(Budget budget) {
 
 namespace {
 
-// The best that fits, also when it is planned to the byte.
+// The best choice that also fits in the exact plan.
 Plan plan_best(const Model& model, const PlanRequest& request, const MachineProfile& profile, ThreadPool* pool) {
   check_request(model, request);
   const auto choices = choose(model, request, profile, pool);

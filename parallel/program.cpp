@@ -83,7 +83,7 @@ Program parse_program(std::string_view text) {
       continue;
     }
     Action a{.op = static_cast<Op>(named(kNames, w[0], "action", line))};
-    // Behind the rest, and only where they are not 0.
+    // Written last, and only if they are not 0.
     const auto last = [&](char prefix, std::uint32_t& value) {
       if (w.size() < 2 || w.back()[0] != prefix) return;
       value = number(w.back(), prefix, line);

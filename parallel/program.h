@@ -20,44 +20,45 @@ enum class Op : std::uint8_t {
   backward,   // layer, micro_batch: both halves
   backward_input,
   backward_weight,
-  norm,      // layer: the last gradient is there: add tied uses, sum its squares
+  norm,      // layer: its gradient is complete: add tied uses, sum the squares
   update,    // layer, chunk of the layer
   prefetch,  // chunk id, tier
-  fill,      // layer, chunk of the layer: weights are given their first content
+  fill,      // layer, chunk of the layer: weights get their initial values
   visit,     // layer, chunk of the layer: master weights are read (hash, export)
-  evaluate,  // layer, micro_batch: the forward for its loss alone
+  evaluate,  // layer, micro_batch: a forward for the loss only
   decode,    // layer: one position of generation
-  // Between data ranks; chunks count groups here and above: one chunk of each rank, one alone where nothing is sharded.
-  gather,   // layer, group: every rank's chunk of the weights becomes everybody's
-  reduce,   // layer, micro_batch, group: gradients are added up over the ranks; behind the layer's groups, its tied gradient's
-  release,  // layer: its gathered weights are given up
-  offload,  // layer, micro_batch: what its forward left for its backward goes to the host now, not when room is needed
+  // Between data ranks. Here and above, `chunk` counts groups: one chunk of each rank, or a single chunk if nothing is sharded.
+  gather,   // layer, group: all-gathers the weights
+  reduce,   // layer, micro_batch, group: sums gradients over the ranks; groups of the tied gradient are numbered after the
+            // layer's
+  release,  // layer: frees its gathered weights
+  offload,  // layer, micro_batch: moves what the forward kept for the backward to the host now, not when room is needed
   // Between ranks of a pipeline: payload, layer, micro-batch or group, the other rank.
   send,
   receive,
-  // An update by an optimizer that sees whole layers, where ranks share them, in three: what each makes of its chunks, what
-  // they exchange of that, and the update with the rest.
+  // An update by an optimizer that works on whole layers, if ranks share the layers, has three actions: prepare computes from
+  // this rank's chunks, exchange combines the ranks' results, update does the rest.
   prepare,   // layer
   exchange,  // layer
-  // Where an order updates within its program: weights that a later task still reads are kept before they are updated, and what
-  // every rank has of a gradient's norm becomes everybody's.
+  // For an order that updates within its program: keep copies weights that a later action still reads before they are updated;
+  // verdict shares the ranks' parts of a gradient's norm.
   keep,     // layer, group, copy
   verdict,  // update
 };
-// What only says where bytes are to be: no lane computes it.
+// Actions that only place bytes: no lane computes them.
 constexpr bool is_placement(Op op) { return op == Op::prefetch || op == Op::release || op == Op::offload; }
-// What a message carries. Messages of one payload from one rank to another are a lane: they arrive in the order of sending, and
-// lanes never wait for each other.
+// What a message carries. The messages of one payload from one rank to another form a lane: they arrive in the order of
+// sending, and lanes never wait for each other.
 enum class Payload : std::uint8_t {
   activation,     // the layer's input for a micro-batch
   gradient,       // the gradient of that input
-  weights,        // a group of weights that are tied to a layer of the receiver's
-  tied_gradient,  // a group of what the tied layer adds to these weights' gradient
+  weights,        // a group of weights that a layer of the receiver is tied to
+  tied_gradient,  // a group of the tied layer's part of the gradient of these weights
 };
 constexpr bool is_per_micro_batch(Payload p) { return p == Payload::activation || p == Payload::gradient; }
 constexpr bool is_message(Op op) { return op == Op::send || op == Op::receive; }
 constexpr bool communicates(Op op) { return op == Op::gather || op == Op::reduce || op == Op::exchange || op == Op::verdict; }
-// What stands beside layer actions and is no step of its own in a prefetch's distance: a chunk's work, or an update's.
+// Actions of chunks or updates beside layer actions: a prefetch's distance does not count them.
 constexpr bool is_chunk_action(Op op) {
   return op == Op::update || op == Op::fill || op == Op::visit || communicates(op) || op == Op::release || is_message(op) ||
          op == Op::prepare || op == Op::keep;
@@ -72,8 +73,8 @@ struct Action {
   Tier tier = Tier::device;  // prefetch only
   Payload payload = Payload::activation;  // of messages
   std::uint32_t peer = 0;                 // of messages: the other rank of the pipeline
-  std::uint32_t copy = 0;    // which of a layer's weights is read, kept or released: 0 those that are updated, else a kept copy
-  std::uint32_t update = 0;  // of norm, update, verdict: which one of the program's
+  std::uint32_t copy = 0;    // the weight version that is read, kept or released: 0: the updated weights, else a kept copy
+  std::uint32_t update = 0;  // of norm, update, verdict: number of the update within the program
   friend bool operator==(const Action&, const Action&) = default;
 };
 

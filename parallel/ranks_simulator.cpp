@@ -17,11 +17,11 @@ struct Computation {
   Clock after;
   Lane lane{};
 };
-struct Meeting {};  // of all ranks, at the end of a step's program: losses and squares become everybody's
+struct Meeting {};  // of all ranks, at the end of a step's program: they share losses and squares
 struct StepEnd {};
 using Event = std::variant<Move, Computation, Meeting, StepEnd>;
 
-// What one rank's walk decides, in order.
+// The decisions of one rank's walk, in order.
 class Decisions final : public Sink {
  public:
   void move(const Move& m) override { events.emplace_back(m); }
@@ -82,7 +82,7 @@ class Ranks {
     }
     for (const auto& rank : ranks_)
       if (rank.at < rank.events.size())
-        throw Error("simulate_ranks: messages of the ranks' programs never meet", Exit::runtime);
+        throw Error("simulate_ranks: a message of the ranks' programs has no matching send or receive", Exit::runtime);
     RanksTimes times;
     for (std::size_t s = 0; s < steps_; ++s) times.step_s.push_back(step_end(s) - (s == 0 ? filled_ : step_end(s - 1)));
     for (auto& rank : ranks_) times.ranks.push_back(std::move(rank.times));
@@ -97,12 +97,12 @@ class Ranks {
     Trace* trace = nullptr;
     std::unique_ptr<Simulator> simulator;
     std::vector<Event> events;
-    std::size_t at = 0, under_way = 0;  // messages and what is done together, begun and not timed
+    std::size_t at = 0, under_way = 0;  // messages and common actions that have begun and are not timed yet
     std::deque<const Computation*> together;
     SimulatedTimes times;      // of the program at hand
     std::vector<double> ends;  // of steps
   };
-  // What ranks of the pipeline do together in the midst of a step.
+  // Actions that ranks of the pipeline do together during a step.
   static bool is_together(const Rank& rank, const Action& a) {
     return a.op == Op::verdict || (a.op == Op::reduce && rank.map->reduces_between_replicas());
   }
@@ -111,7 +111,7 @@ class Ranks {
     return std::ranges::any_of(ranks_,
                                [&](const Rank& rank) { return !rank.together.empty() && meet(rank.together.front()->action); });
   }
-  // Each rank comes to its own in order, and it starts when the last one is there.
+  // Each rank reaches them in order, and one starts when the last rank has reached it.
   bool meet(Action action) {
     double start = 0, seconds = 0;
     for (const auto& rank : ranks_) {

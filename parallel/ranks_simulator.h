@@ -1,8 +1,8 @@
-// Times the programs of a pipeline's ranks together, moves and messages included. A walk's decisions depend on nobody's time,
-// so every rank is walked alone, as in its plan; then what the walks decided is timed, each rank's by a Simulator of its own,
-// and a message starts when its sender and its receiver are both ready for it.
+// Times the programs of a pipeline's ranks together, including moves and messages. The decisions of a walk do not depend on
+// time, so every rank is walked alone, as in its plan. Then a Simulator for each rank times the decided actions; a message
+// starts when its sender and its receiver are both ready.
 //
-// Pure. Threads: any. Errors: DoesNotFit, as the walks; Error(Exit::runtime) for messages that never meet.
+// Pure. Threads: any. Errors: DoesNotFit, as the walks; Error(Exit::runtime) for messages without a matching end.
 #pragma once
 
 #include <functional>
@@ -16,7 +16,7 @@ namespace terrace {
 
 struct RanksLife {
   std::uint64_t steps = 4;
-  bool drain_at_end = false;             // each step's update stands behind its last backward, not in the next step
+  bool drain_at_end = false;             // each step's update runs after its last backward, not in the next step
   std::vector<Trace>* traces = nullptr;  // one a rank, of the last step; or none
 };
 struct RanksTimes {
@@ -25,7 +25,7 @@ struct RanksTimes {
   [[nodiscard]] double bubble() const;  // of the last step: the share of all ranks' time that they do not compute
 };
 
-// One plan a rank, of fitting plans; `request` is theirs. `costs_of` gives what each rank's actions cost.
+// `plans`: one for each rank; all must fit. `costs_of` returns the costs of a rank's actions.
 using CostsOf = std::function<std::unique_ptr<CostModel>(const StepMap& map)>;
 RanksTimes simulate_ranks(std::span<const Plan> plans, const Model& model, const CostsOf& costs_of,
                           const MachineProfile& profile, const RanksLife& life);

@@ -1,7 +1,7 @@
-// The last commit of a run's stores as the first commit of a store that is laid out for other ranks: another number of them,
-// another stage of ZeRO, other stages of a pipeline.
+// Copies the last commit of a run's stores into a new store with another layout: another number of ranks, another ZeRO stage,
+// other stages of a pipeline.
 //
-// Threads: any; nobody else uses the stores meanwhile. Memory: two chunks.
+// Threads: any; no other code may use the stores meanwhile. Memory: two chunks.
 // Errors:  those of CommittedState (committed_state.h), and of the stores.
 #pragma once
 
@@ -19,7 +19,7 @@ struct PlacedChunk {
   std::uint64_t place_offset = 0;  // in the flat space
 };
 
-// Copies into `to`, which is fresh, and commits there. `from`: of all ranks of that run, of which some may be missing.
+// Copies into `to`, a fresh store, and commits there. `from`: the stores of all ranks of the old run; some may be missing.
 void reshard(std::span<const ChunkStore::Options> from, std::span<const PlacedChunk> chunks, ChunkStore& to);
 
 }  // namespace terrace

@@ -1,12 +1,12 @@
-// What each rank of a mesh holds of a tensor: for every axis the whole of it, a slice of one dimension, or one term of a sum.
+// Which part of a tensor each rank of a mesh holds: for every axis the whole tensor, a slice of one dimension, or one term of a
+// sum.
 //
-// A dimension that several axes shard is cut by the outer axis first. Slices are equal: a dimension is padded or refused, never
-// cut unevenly in silence.
+// If several axes shard a dimension, the outer axis cuts first. All slices are equal: a length that does not divide is an
+// error.
 //
 // Owner:   values.
 // Threads: any.
-// Errors:  Error(Exit::usage) for axes and dimensions that do not exist and lengths that do not divide, with the nearest that
-// do.
+// Errors:  Error(Exit::usage) for unknown axes and dimensions, and for lengths that do not divide, with the nearest that do.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +51,7 @@ struct Slice {
   std::int64_t length = 0;
   friend bool operator==(const Slice&, const Slice&) = default;
 };
-// Everything that is wrong with a spec for this shape; empty when nothing is.
+// All problems of a spec for this shape; empty if it is correct.
 std::vector<std::string> problems(const Mesh& mesh, const ShardSpec& spec, const Shape& shape);
 std::vector<Slice> slices_of(const Mesh& mesh, const ShardSpec& spec, const Shape& shape, int rank);
 Shape local_shape(const Mesh& mesh, const ShardSpec& spec, const Shape& shape);  // the same on all ranks

@@ -122,12 +122,12 @@ double Simulator::share(Lane self, Lane other) const {
   if (self == Lane::compute || self == Lane::update)
     return disk(other) ? profile_.compute_beside_disk : profile_.compute_beside_copy;
   if (!disk(self) || !disk(other)) return 1;
-  // Of two transfers of a byte each, the second one to begin is slowed so that both end when the disk is measured to end them.
+  // Of two transfers of one byte each, the later one is slowed down so that both end at the measured time for both.
   const double read = 1 / profile_.disk_read, write = 1 / profile_.disk_write, both = 2 / profile_.disk_both;
   return std::clamp((read + write - both) / std::min(read, write), 0.0, 1.0);
 }
 
-// Everything that could run beside an operation was decided before it.
+// All operations that could run beside an operation were decided before it.
 double Simulator::ends(Lane self, double start, double seconds) {
   double now = start, left = seconds;
   while (left > 0) {
@@ -148,7 +148,7 @@ double Simulator::ends(Lane self, double start, double seconds) {
     const double span = std::min(speed > 0 ? left / speed : until - now, until - now);
     now += span;
     left -= span * speed;
-    if (span <= 0) break;  // what is left is below the clock's resolution
+    if (span <= 0) break;  // the rest is below the clock's resolution
   }
   return now;
 }
@@ -164,10 +164,10 @@ void Simulator::compute(const Action& action, std::span<const Use>, const Reside
   const double seconds = costs_.seconds(action);
   d.end = ends(lane, d.start, seconds);
   d.waited_for = waited;
-  // Host work beside the device is no part of the step until the device waits for it.
+  // Host work beside the device does not count until the device waits for it.
   if (lane == Lane::compute) times_.compute_seconds += seconds;
   if (lane == Lane::compute && d.start > free_at && waited != lane) {
-    // The part of the wait before an upload could start belongs to what the upload waited for.
+    // The part of the wait before an upload could start is caused by the lane that the upload waited for.
     double stall = d.start - free_at;
     if (waited == Lane::upload || waited == Lane::download) {
       const auto& flight = done(waited, granted.after[waited]);
@@ -214,7 +214,7 @@ void Simulator::pass(const Action& action, Lane lane, double start, double end) 
 
 SimulatedTimes Simulator::finish_step(double not_before) {
   not_before_ = not_before;
-  // What the device waits for at the end: updates behind its last action.
+  // At the end the device waits for the updates after its last action.
   const auto& device = done_[index(Lane::compute)];
   const double idle = computed() - std::max(step_begin_, device.empty() ? 0 : device.back().end);
   if (idle > 0) times_.stall_s[std::string(name_of(Lane::update))] += idle;

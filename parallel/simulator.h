@@ -1,11 +1,11 @@
 // Times a program on a machine: the executor's walk with virtual clocks in place of streams and disks.
 //
-// A lane carries one operation after another; an operation starts when its lane is free and its clock has passed. A compute
+// A lane runs one operation after another; an operation starts when its lane is free and its clock has been reached. A compute
 // operation that waits is a stall, caused by the lane it waited for last; a wait for an upload that itself waited for a read is
-// a read stall. Where copies and disk transfers share cores with the computing, it slows down while they run, by the profile's
-// measured shares; and so does a disk transfer beside one in the other direction.
+// a read stall. If copies and disk transfers share cores with the computing, computing slows down while they run, by the
+// measured shares of the machine profile. A disk transfer slows down in the same way beside one in the other direction.
 //
-// Pure. Owner: the planner. Threads: none of its own.
+// Pure. Owner: the planner. Threads: one at a time; it starts none.
 #pragma once
 
 #include <array>
@@ -32,8 +32,8 @@ class CostModel {
  public:
   virtual ~CostModel() = default;
   [[nodiscard]] virtual double seconds(const Action& action) const = 0;
-  [[nodiscard]] virtual double seconds_of_results(const Program&) const { return 0; }  // of sharing a step's losses and squares
-  [[nodiscard]] virtual double seconds_of_average() const { return 0; }  // of the sums behind an average of the ranks' weights
+  [[nodiscard]] virtual double seconds_of_results(const Program&) const { return 0; }  // to share a step's losses and squares
+  [[nodiscard]] virtual double seconds_of_average() const { return 0; }  // for the sums of an average of the ranks' weights
 };
 // From the layers' matrix FLOPs and the profile's rates; updates, norms and fills from bytes ÷ memory bandwidth.
 class ProfileCosts : public CostModel {
@@ -49,13 +49,13 @@ class ProfileCosts : public CostModel {
   [[nodiscard]] double seconds_of(const std::vector<Exchange>& exchanges) const;
   const StepMap& map_;
   const MachineProfile& profile_;
-  using Key = std::tuple<Op, std::uint32_t, bool>;  // later micro-batches add to gradients, the first one writes them
+  using Key = std::tuple<Op, std::uint32_t, bool>;  // the first micro-batch writes gradients, later ones add to them
   static Key key(const Action& a) { return {a.op, a.layer, a.micro_batch != 0}; }
   std::map<Key, double> measured_;
 };
 
 struct SimulatedTimes {
-  double seconds = 0;                     // of everything run since the last finish_step()
+  double seconds = 0;                     // since the last finish_step()
   double compute_seconds = 0;             // the compute lane's own work
   std::map<std::string, double> stall_s;  // by cause: "read", "upload", "write", "download"
   std::array<double, kLanes> busy_s{};
@@ -73,27 +73,28 @@ class Simulator : public Sink {
   void compute(const Action& action, std::span<const Use> uses, const Residency::Granted& granted, Lane lane,
                std::uint64_t sequence) override;
   [[nodiscard]] double step_began() const { return step_begin_; }  // on the simulated clock, seconds
-  [[nodiscard]] double computed() const;                           // when all actions so far have ended
-  // Everything decided so far is done; returns the times since the last call. A step ends when its compute lane does; nothing
-  // of the next one begins before `not_before`, when other ranks have ended theirs.
+  [[nodiscard]] double computed() const;                           // the time at which all actions so far have ended
+  // Finishes everything decided so far; returns the times since the last call. A step ends when its compute lane does. The next
+  // step does not begin before `not_before`, the time at which the other ranks have ended theirs.
   SimulatedTimes finish_step(double not_before = 0);
-  // Everything decided so far is done and on disk, as after a commit; returns the seconds since the last step's end.
+  // Finishes everything decided so far, including disk writes, as a commit does; returns the seconds since the last step's end.
   double finish_writes();
 
-  // Of ranks that are timed together (ranks_simulator.h): whether all that the clock speaks of has been timed; when an
-  // operation of the lane could start; and an operation that another rank has a part in, timed by who knows both.
+  // For ranks that are timed together (ranks_simulator.h). knows(): all operations of the clock have been timed. ready(): when
+  // an operation of the lane could start. pass(): adds an operation shared with another rank, with the times given by the
+  // caller.
   [[nodiscard]] bool knows(const Clock& clock) const;
   [[nodiscard]] double ready(Lane lane, const Clock& after) const;
   void pass(const Action& action, Lane lane, double start, double end);
 
  private:
   struct Done {
-    double start = 0, end = 0;  // of its lane; who waits for a disk transfer waits for the disk's latency too
+    double start = 0, end = 0;  // on its lane; an operation that waits for a disk transfer also waits for the disk's latency
     Lane waited_for = Lane::compute;
   };
   double when(const Clock& clock, Lane* last) const;  // the time all of it is done, and the lane that was last
   const Done& done(Lane lane, std::uint64_t sequence) const;
-  // When an operation of `self` ends that starts then and alone takes so long, beside what the other lanes do.
+  // When an operation of `self` ends that starts at `start` and takes `seconds` alone, slowed down by the other lanes.
   double ends(Lane self, double start, double seconds);
   // How much of its own speed an operation of `self` keeps beside one of `other`.
   [[nodiscard]] double share(Lane self, Lane other) const;

@@ -11,9 +11,8 @@ Skips::Skips(const Model& model) {
     if (!from) continue;
     if (into_.empty()) into_ = reader_ = std::vector(model.layers.size(), kNone);
     const auto k = *from + 1;
-    if (k >= l)
-      throw std::logic_error(layer.name() + " skips from a layer whose result it reads already, or does not have yet");
-    if (reader_[k] != kNone) throw std::logic_error(layer.name() + " skips from where another layer does");
+    if (k >= l) throw std::logic_error(layer.name() + " skips from a layer that is not earlier than the one before it");
+    if (reader_[k] != kNone) throw std::logic_error(layer.name() + " skips from the same layer as another one");
     into_[l] = k;
     reader_[k] = l;
   }

@@ -14,7 +14,7 @@ namespace terrace {
 namespace {
 
 constexpr std::uint64_t kTensorAlignBytes = 64;
-// A chunk small enough that a handful fit into a small host budget, large enough that a disk reaches its bandwidth.
+// Chunks are small enough that several fit into a small host budget, and large enough that a disk reaches its bandwidth.
 constexpr std::uint64_t kMinChunkElements = 32 * Layout::kPageElements;   // 64 Ki
 constexpr std::uint64_t kMaxChunkElements = 512 * Layout::kPageElements;  // 1 Mi
 
@@ -22,7 +22,7 @@ std::uint64_t search_chunk(const std::vector<std::vector<LayoutTensor>>& layers,
   std::uint64_t total = 0;
   for (const auto& layer : layers)
     for (const auto& tensor : layer) total += tensor.elements;
-  // A tiny model must still be many chunks, or there is nothing to move.
+  // A tiny model must still have many chunks, or there would be nothing to move.
   const auto most = std::clamp(total / 64 / group, Layout::kPageElements, kMaxChunkElements);
   return Layout::search(layers, std::min(kMinChunkElements, most), most, group);
 }
@@ -79,7 +79,7 @@ StepMap::StepMap(const Model& model, const Options& options)
       if (p.tied) {
         const auto at = homes_by_name.find(p.name);
         if (at == homes_by_name.end() || tied_layer_ != kNone)
-          throw std::logic_error("StepMap: tied parameter " + p.name + " has no earlier declaration, or is a second one");
+          throw std::logic_error("StepMap: tied parameter " + p.name + " has no earlier declaration, or the model has two");
         homes.push_back(at->second);
         tied_layer_ = l;
         tied_home_ = at->second.layer;
@@ -104,8 +104,8 @@ bool StepMap::has_input(std::uint32_t layer) const {
   return holds(layer) || (layer > 0 && holds(layer - 1)) || (reader != kNone && holds(reader));
 }
 
-// A copy of tied weights belongs to one rank, whose backwards are all there are. In two directions the ranks of the first and
-// of the last stage are the same ones, and need none.
+// A copy of tied weights is on one rank, which computes all backwards of the tied layer. In an order in two directions the
+// first and the last stage are on the same ranks, which need no copy.
 void StepMap::demand_tied_together() const {
   if (pipeline().replicas() == 1) return;
   std::set<std::uint32_t> home_ranks, tied_ranks;
@@ -114,10 +114,11 @@ void StepMap::demand_tied_together() const {
     tied_ranks.insert(of_replica[tied_layer_]);
   }
   if (home_ranks == tied_ranks) return;
-  throw Error(fmt::format("{} reads a weight of {}, and in an order of two directions both must be on the same ranks\n  give "
-                          "the first and the last stage a layer each, or --untied",
-                          model_.layers[tied_layer_]->name(), model_.layers[tied_home_]->name()),
-              Exit::usage);
+  throw Error(
+      fmt::format("{} reads a weight of {}: in an order in two directions both must be on the same ranks\n  put one into "
+                  "the first stage and the other into the last, or give --untied",
+                  model_.layers[tied_layer_]->name(), model_.layers[tied_home_]->name()),
+      Exit::usage);
 }
 
 void StepMap::add_peer_lanes() {
@@ -143,9 +144,10 @@ void StepMap::add_peer_lanes() {
   }
   if (peer_lanes_.size() > kPeerLanes)
     throw Error(
-        fmt::format("rank {} of the pipeline exchanges messages on {} lanes, and there are {}\n  place the stages so that "
-                    "each rank has fewer neighbours",
-                    me, peer_lanes_.size(), kPeerLanes),
+        fmt::format(
+            "rank {} of the pipeline needs {} message lanes, but there are only {}\n  place the stages so that each rank "
+            "has fewer neighbours",
+            me, peer_lanes_.size(), kPeerLanes),
         Exit::usage);
 }
 
@@ -209,7 +211,7 @@ void StepMap::add_activations() {
     }
     carried_packs_.emplace_back(layer->carried(batch));
   }
-  // A setting that could change nothing is none: the last layer's backward follows its forward, and some layers save nothing.
+  // Clears settings without effect: the last layer's backward follows its forward, and some layers save nothing.
   auto& each = options_.activations;
   each.resize(layers());
   each.back() = {};
@@ -235,7 +237,7 @@ void StepMap::add_activations() {
     update_scratch_ = add_run(1, {.bytes = update_scratch_bytes_, .kind = Kind::activation, .end = End::high, .role = 'u'});
 }
 
-// What exists for a moment on every rank and belongs to all of them.
+// Chunks that exist for a short time on every rank and belong to all of them.
 void StepMap::add_shared() {
   const auto add = [&](char role, Kind kind, std::uint32_t layer, std::uint32_t groups) {
     const auto bytes = options_.recipe.chunk_bytes(kind, layout_.chunk_elements()) * data().group();
@@ -253,7 +255,7 @@ void StepMap::add_shared() {
   if (shows(Kind::master) && options_.recipe.has_master()) visited_masters_ = add('p', Kind::master, 0, 1);
 }
 
-// Like weights that are gathered: they exist within a step, and nobody commits them.
+// Like gathered weights, they exist only within a step and are not committed.
 void StepMap::add_kept() {
   const auto bytes = options_.recipe.chunk_bytes(Kind::parameter, layout_.chunk_elements());
   for (std::uint32_t l = 0; l < layers(); ++l) {
@@ -311,7 +313,7 @@ std::uint32_t StepMap::add_run(std::uint32_t count, ChunkInfo info) {
 }
 
 void StepMap::add_to(Residency& residency) const {
-  if (residency.chunks() != 0) throw std::logic_error("StepMap: its chunks must be the residency's first");
+  if (residency.chunks() != 0) throw std::logic_error("StepMap: the residency has chunks already");
   for (std::uint32_t i = 0; i < chunks_.size(); i += std::max(1U, chunks_[i].run_count))
     residency.add_run(chunks_[i].run_count, std::max(chunks_[i].bytes, kPageBytes), chunks_[i].kind, chunks_[i].end);
 }

@@ -1,12 +1,12 @@
-// Which chunks every action of a program uses: the bridge between a model and residency.
+// Maps every action of a program to the chunks that it uses: the bridge between a model and residency.
 //
-// It lays the model's parameters out in chunks, gives every state chunk and activation buffer its ChunkId, and answers for each
-// action: the uses, their tier, what is dead afterwards, and where a tensor lies inside a run.
+// It lays the model's parameters out in chunks and gives every state chunk and activation buffer its ChunkId. For each action
+// it answers: the uses, their tier, the chunks that are dead afterwards, and where a tensor lies inside a run.
 //
 // Owner:   the trainer or planner; borrows the model. Threads: const after construction.
-// Activations: x(l, m) is layer l's input for micro-batch m; saved(l, m) what its forward keeps; d(l, m) the gradient of x(l,
-// m), of which e(l, m) is the part of a layer that skips from there; carried(l, m) lives from the input half of a backward to
-// its weight half, scratch(l) only inside one action.
+// Activations: x(l, m) is layer l's input for micro-batch m; saved(l, m) the tensors that its forward saves; d(l, m) the
+// gradient of x(l, m); e(l, m) the part of that gradient from a layer that skips from x(l, m); carried(l, m) lives from the
+// input half of a backward to its weight half; scratch(l) only inside one action.
 #pragma once
 
 #include <cstdint>
@@ -45,15 +45,14 @@ struct Pack {
 
 class StepMap {
  public:
-  // Adds all chunks to `residency`, in a fixed order. `chunk_elements` 0: searched.
   struct Options {
     Recipe recipe = {};
     StepShape shape = {};
     std::vector<LayerActivations> activations = {};  // of each layer; empty: all are kept
     UpdatePlace update = Tier::host;
-    bool separate_device = false;  // the device has a processor of its own: work in host memory runs beside it
-    bool commits = true;           // else no chunk has a place on disk before it is sent there
-    std::uint64_t chunk_elements = 0;
+    bool separate_device = false;       // the device has its own processor: work in host memory runs beside it
+    bool commits = true;                // false: a chunk has no place on disk before it is sent there
+    std::uint64_t chunk_elements = 0;   // 0: the best size is searched
     std::int64_t decode_positions = 0;  // generation: saved(l, 0) is layer l's cache of so many positions
     DataParallel data = {};
     PipelineParallel pipeline = {};
@@ -61,29 +60,30 @@ class StepMap {
     std::vector<ParamGroup> param_groups = {};  // rates and decays of parameters by name
   };
   StepMap(const Model& model, const Options& options);
-  void add_to(Residency& residency) const;  // must be the residency's first chunks
+  void add_to(Residency& residency) const;  // adds all chunks in a fixed order; the residency must be empty
 
   [[nodiscard]] std::vector<Use> uses(const Action& action) const;
   [[nodiscard]] std::vector<ChunkId> dead_after(const Action& action) const;
-  // What a layer's forward leaves for its backward; of a skip, where it is no other layer's on this rank.
+  // The activations that a layer's forward keeps for its backward, including the tensor of its skip if no other layer of this
+  // rank keeps that.
   [[nodiscard]] std::vector<ChunkId> left_by_forward(std::uint32_t layer, std::uint32_t micro_batch) const;
-  // What goes to the host behind a forward that offloads: that, and what it skips from in any case.
+  // The activations that go to the host after a forward that offloads: those, and always the tensor of its skip.
   [[nodiscard]] std::vector<ChunkId> offloaded_behind(std::uint32_t layer, std::uint32_t micro_batch) const;
-  // What becomes of it; the last layer has no forward, and recomputing what saves nothing would be for nothing.
+  // The layer's setting. The last layer never recomputes, nor does a layer that saves nothing.
   [[nodiscard]] bool recomputes(std::uint32_t layer) const { return options_.activations[layer].recompute; }
   [[nodiscard]] bool offloads(std::uint32_t layer) const { return options_.activations[layer].offload; }
-  // Whether a layer's input outlives its forward for its own sake or for a skip's.
+  // Whether a layer's input outlives its forward, for the layer's backward or for a skip.
   [[nodiscard]] bool keeps_input(std::uint32_t layer) const {
     return layer + 1 == layers() || model_.layers[layer]->keeps_input() || recomputes(layer) ||
            skips_.reader(layer) != Skips::kNone;
   }
-  // What layers offload in a step and use again, where the device has room for all else; whether a step that moved so much
-  // moved more than that.
+  // offloaded_by(): the traffic of the activations that the layers of a step offload and read again, if the device has room for
+  // all the rest. moves_state(): whether a step with traffic `moved` moved more than that.
   [[nodiscard]] Traffic offloaded_by(const Program& step) const;
   [[nodiscard]] bool moves_state(const Program& step, const Traffic& moved) const;
   [[nodiscard]] Tier tier_of(const Action& action) const;  // where the uses are acquired
-  [[nodiscard]] Lane lane_of(const Action& action) const;  // who runs it
-  [[nodiscard]] Lane lane_of(Tier tier) const;             // who computes in that memory
+  [[nodiscard]] Lane lane_of(const Action& action) const;  // the lane that runs it
+  [[nodiscard]] Lane lane_of(Tier tier) const;             // the lane that computes in that memory
 
   [[nodiscard]] const Model& model() const { return model_; }
   [[nodiscard]] const Options& options() const { return options_; }
@@ -91,21 +91,22 @@ class StepMap {
   [[nodiscard]] std::uint32_t layers() const { return layout_.layers(); }
   [[nodiscard]] const std::vector<ParamSpec>& params(std::uint32_t layer) const { return params_[layer]; }
 
-  // Of a pipeline, this rank's layers. Where the tied layer is on another rank than the one that declares its weights, that
-  // rank keeps a copy of them: the weights of the whole layer, without states, received after every update.
+  // The layers of this rank of a pipeline. If the tied layer is on another rank than the layer that declares its weights, the
+  // tied layer's rank keeps a copy of them: the weights of the whole declaring layer, without states, received after every
+  // update.
   [[nodiscard]] const PipelineParallel& pipeline() const { return options_.pipeline; }
   [[nodiscard]] bool holds(std::uint32_t layer) const { return pipeline().holds(layer); }
   [[nodiscard]] bool copies(std::uint32_t layer) const { return layer == tied_home_ && holds(tied_layer_) && !holds(layer); }
-  // Which rank has the copy of a layer's weights that this rank declares; this rank itself: none.
+  // The rank with the copy of the layer's weights, if this rank declares them and another rank has a copy; else this rank.
   [[nodiscard]] std::uint32_t copied_to(std::uint32_t layer) const {
     return layer == tied_home_ && holds(layer) && !holds(tied_layer_) ? pipeline().holder(tied_layer_) : pipeline().rank;
   }
-  // Of layers that other ranks of the pipeline compute, too, with other micro-batches: whether gradients are added up between
-  // them, and which of their rounds a micro-batch is in.
+  // For orders in which two ranks compute the same layer, with different micro-batches: whether gradients are summed between
+  // the replicas, and the round of a micro-batch.
   [[nodiscard]] bool reduces_between_replicas() const { return pipeline().replicas() > 1; }
   [[nodiscard]] std::uint32_t round_of(std::uint32_t micro_batch) const { return micro_batch / pipeline().replicas(); }
-  // Micro-batches behind an update of a layer, and how many updates the program has; whether a micro-batch's gradient is the
-  // first or the last of an update, of those that this rank computes.
+  // How many micro-batches each update of a layer covers, and how many updates the program has; whether a micro-batch's
+  // gradient is the first, or the last, of its update on this rank.
   [[nodiscard]] std::uint32_t update_every() const {
     return pipeline().asynchronous() ? pipeline().update_every : micro_batches();
   }
@@ -117,64 +118,67 @@ class StepMap {
     return micro_batch % update_every() + pipeline().replicas() >= update_every();
   }
   [[nodiscard]] std::uint32_t message_lanes() const { return static_cast<std::uint32_t>(peer_lanes_.size()); }
-  // What a message carries, here.
+  // The chunks of this rank that a message sends or fills.
   [[nodiscard]] std::vector<ChunkId> carried_by(const Action& message) const;
-  // Asked for before it is needed, and kept in its place until then: nothing else waits for another rank.
+  // Whether the receive is posted early and keeps its place until the first use. Only these chunks wait for another rank.
   [[nodiscard]] bool awaits(const Action& a) const { return a.op == Op::receive && a.payload != Payload::weights; }
 
-  // The part of x(k)'s gradient that is a skip's is added to the other one by whoever has both first: behind the input half of
-  // layer k where its rank computes the skip's reader as well, else before the backward of layer k − 1, whose rank gets both.
+  // The skip's part of x(k)'s gradient is added to the other part on the first rank that has both: after the input half of
+  // layer k if its rank also computes the reader of the skip, else before the backward of layer k − 1, whose rank receives both
+  // parts.
   [[nodiscard]] const Skips& skips() const { return skips_; }
   [[nodiscard]] bool adds_skip_behind(std::uint32_t layer, std::uint32_t micro_batch) const;
   [[nodiscard]] bool adds_skip_before(std::uint32_t layer, std::uint32_t micro_batch) const;
 
-  // Where a layer's declared parameter really lies: in its own run, or in the run of the layer that it is tied to.
+  // Where a layer's parameter is stored: in its own run, or in the run of the layer that it is tied to.
   struct Home {
     std::uint32_t layer = 0, tensor = 0;  // the declaring layer and the tensor's position in its layout
   };
   [[nodiscard]] Home home(std::uint32_t layer, std::uint32_t param) const { return homes_[layer][param]; }
 
-  // A chunk of a layer's run that this rank holds. Where the kind is sharded it is no part of a run of all.
+  // A chunk of a layer's run that this rank holds. If the kind is sharded, it is not part of a contiguous run.
   [[nodiscard]] ChunkId state(Kind kind, std::uint32_t layer, std::uint32_t chunk_in_layer) const;
-  // What a commit holds: state, of which this rank is the owner.
+  // Whether this rank commits the chunk: it is state, and this rank owns it.
   [[nodiscard]] bool committed(ChunkId chunk) const;
   // A layer's chunks in groups (data_parallel.h).
   [[nodiscard]] const DataParallel& data() const { return options_.data; }
   [[nodiscard]] std::uint32_t groups_of(std::uint32_t layer) const { return layout_.chunks_of(layer) / data().group(); }
   [[nodiscard]] std::uint32_t own(std::uint32_t group) const { return group * data().group() + data().place(); }
-  [[nodiscard]] std::vector<std::uint32_t> chunks_of(std::uint32_t group) const;   // all of it, within the layer
+  [[nodiscard]] std::vector<std::uint32_t> chunks_of(std::uint32_t group) const;   // of all ranks, within the layer
   [[nodiscard]] std::vector<std::uint32_t> updated_in(std::uint32_t group) const;  // by this rank
-  // Every chunk of a layer's gradient that is complete on this rank when all is reduced.
+  // The chunks of a layer's gradient that are complete on this rank after all reductions.
   [[nodiscard]] std::vector<std::uint32_t> final_gradients(std::uint32_t layer) const;
-  // What is reduced of a layer: its groups, and behind them those of the tied gradient.
+  // How many groups of a layer are reduced: its own, and after them those of the tied gradient.
   [[nodiscard]] std::uint32_t reduced_groups(std::uint32_t layer) const;
-  // First chunks of runs that hold all of a layer: the weights as they are computed with, and where a backward writes
-  // gradients. What exists for a moment on every rank (gathered weights, gradients to be reduced, visited weights) has a whole
-  // group in every chunk, so that a program's uses do not grow with the number of ranks.
-  // `copy` 0: those that updates change; else weights that were kept from before an update, which are sharded like those.
+  // First chunks of the runs that hold all of a layer: the weights that it computes with, and the gradients that its backward
+  // writes. For chunks that exist only for a short time on every rank (gathered weights, gradients to be reduced, visited
+  // weights), one chunk holds a whole group, so that the uses of a program do not grow with the number of ranks. `copy` 0: the
+  // weights that updates change; else a kept weight version, which is sharded in the same way.
   [[nodiscard]] ChunkId weights(std::uint32_t layer, std::uint32_t copy = 0) const;
   [[nodiscard]] ChunkId gradients(std::uint32_t layer) const;
   [[nodiscard]] ChunkId tied_gradients() const;
-  [[nodiscard]] ChunkId gathered(std::uint32_t layer, std::uint32_t group) const;  // where its weights are computed with
-  [[nodiscard]] ChunkId gathered_from(const Action& gather) const;                 // this rank's part of them
-  // What is copied to where, when a group of the weights is kept.
+  [[nodiscard]] ChunkId gathered(std::uint32_t layer, std::uint32_t group) const;  // the weights that the layer computes with
+  [[nodiscard]] ChunkId gathered_from(const Action& gather) const;                 // this rank's shard of them
+  // Source and destination chunks of a keep action.
   [[nodiscard]] std::vector<std::pair<ChunkId, ChunkId>> kept_by(const Action& keep) const;
-  // The first bytes of one group of what a reduction adds up; `into` is where this rank's share of the sum goes.
+  // The first chunk of a group that a reduction sums; `into` receives this rank's share of the sum.
   struct Reduced {
     ChunkId first{}, into{};
     bool tied = false;
   };
   [[nodiscard]] Reduced reduced(std::uint32_t layer, std::uint32_t group) const;
-  // Where a visit gathers a group that is not all this rank's own state: what the ranks show each other.
+  // visited(): the buffer in which a visit gathers a group, if this rank does not hold all of it. shown(): whether the group is
+  // gathered for a visit.
   [[nodiscard]] ChunkId visited(Kind kind) const { return ChunkId(kind == Kind::master ? visited_masters_ : visited_weights_); }
   [[nodiscard]] bool shown(Kind kind, std::uint32_t layer) const { return data().shards(kind) || !speaks_for(layer); }
-  // Of the ranks that hold a layer, the one that does what is to be done once.
+  // Whether this rank does the work of a layer that only one of its ranks may do.
   [[nodiscard]] bool speaks_for(std::uint32_t layer) const { return pipeline().holder(layer) == pipeline().rank; }
 
   [[nodiscard]] bool has_tied_gradient() const { return tied_layer_ != kNone; }
   [[nodiscard]] std::uint32_t tied_layer() const { return tied_layer_; }  // the layer that reads another's weight
   [[nodiscard]] std::uint32_t tied_home() const { return tied_home_; }    // the layer that declares it
-  // The tied layer's own gradient is laid out as the declaring layer's run: whether it reaches this chunk, and its own one.
+  // The tied layer's own gradient has the layout of the declaring layer's run. adds_tied(): whether it reaches this chunk.
+  // tied_gradient(): its chunk at this position.
   [[nodiscard]] bool adds_tied(std::uint32_t layer, std::uint32_t chunk_in_layer) const {
     return layer == tied_home_ && chunk_in_layer < tied_chunks_;
   }
@@ -190,15 +194,15 @@ class StepMap {
     return ChunkId(pipeline().halves ? carried_ + layer * micro_batches() + m : carried_ + layer);
   }
   [[nodiscard]] ChunkId scratch(std::uint32_t layer) const { return ChunkId(scratch_ + layer); }
-  [[nodiscard]] ChunkId update_scratch() const { return ChunkId(update_scratch_); }  // of an optimizer that sees layers
-  // Update actions of a layer: one for each chunk, or one for all of them.
+  [[nodiscard]] ChunkId update_scratch() const { return ChunkId(update_scratch_); }  // for an optimizer of whole layers
+  // Update actions of a layer: one for each group of chunks, or one for all of them.
   [[nodiscard]] std::uint32_t updates_of(std::uint32_t layer) const { return options_.layer_unit ? 1 : groups_of(layer); }
   // The chunks of the layer that an update action updates here.
   [[nodiscard]] std::vector<std::uint32_t> updated_by(const Action& update) const;
-  // The layer's own tensors, as an optimizer sees them that looks at whole layers; what it needs, of a layer that is held.
+  // For an optimizer of whole layers: the layer's own tensors, and what the optimizer needs for a layer that this rank holds.
   [[nodiscard]] LayerShape layer_shape(std::uint32_t layer) const;
   [[nodiscard]] const LayerNeeds& layer_needs(std::uint32_t layer) const { return layer_needs_[layer]; }
-  // Where ranks share what such an optimizer looks at, its updates are prepared, exchanged and finished.
+  // If ranks share the state of such an optimizer, its update is split into prepare, exchange and update.
   [[nodiscard]] bool halves_updates() const { return options_.layer_unit && data().stage() >= 1; }
   [[nodiscard]] ChunkId spare() const { return ChunkId(spare_); }  // the output that a recomputation discards
   [[nodiscard]] const Pack& saved_pack(std::uint32_t layer) const { return saved_packs_[layer]; }
@@ -206,7 +210,7 @@ class StepMap {
   [[nodiscard]] std::uint32_t chunks() const { return static_cast<std::uint32_t>(chunks_.size()); }
   [[nodiscard]] std::uint64_t chunk_bytes(ChunkId chunk) const { return chunks_[index(chunk)].bytes; }
   [[nodiscard]] Kind chunk_kind(ChunkId chunk) const { return chunks_[index(chunk)].kind; }
-  // First of those that lie side by side on the device.
+  // Whether the chunk is the first of a run that is contiguous on the device.
   [[nodiscard]] bool leads_run(ChunkId chunk) const { return chunks_[index(chunk)].run_first == index(chunk); }
   // "second moment of layers.7.mlp, elements 4194304..8388607", "input of layers.3.attention, micro-batch 2".
   [[nodiscard]] std::string describe(ChunkId chunk) const;
@@ -225,7 +229,7 @@ class StepMap {
     std::uint32_t run_first = 0, run_count = 1;
     std::uint32_t layer = 0, position = 0;  // chunk within the layer, or micro-batch
     // s state, t tied gradient, x, d, e, v saved, c carried, w scratch, y spare; between ranks: g gathered weights, b gradients
-    // to be reduced, r the same of the tied one, p visited weights; u scratch of updates; k weights kept from before an update
+    // to be reduced, r tied gradients to be reduced, p visited weights; u scratch of updates; k kept weight versions
     char role = 's';
   };
   std::uint32_t add_run(std::uint32_t count, ChunkInfo info);
@@ -236,7 +240,7 @@ class StepMap {
   void add_skips();
   void add_peer_lanes();
   void demand_tied_together() const;
-  [[nodiscard]] bool has_input(std::uint32_t layer) const;  // computes with it, or what gives it
+  [[nodiscard]] bool has_input(std::uint32_t layer) const;  // this rank computes the layer, or the one before it
   void use_run(std::vector<Use>& uses, ChunkId first, std::uint32_t count, Access access) const;
   void use_weights(std::vector<Use>& uses, std::uint32_t layer, std::uint32_t copy) const;
   void use_gradients(std::vector<Use>& uses, std::uint32_t layer, Access access) const;
@@ -265,15 +269,15 @@ class StepMap {
   std::vector<std::uint32_t> state_first_;   // a layer, a kind
   std::vector<std::uint32_t> first_update_;  // a layer: the number of its first update
   ChunkId tied_gradient_{};
-  std::uint32_t tied_chunks_ = 0;                  // of the run that the tied gradient is laid out as
-  std::vector<std::uint32_t> gathered_, buckets_;  // a layer; empty where nothing is
+  std::uint32_t tied_chunks_ = 0;                  // chunks of the run whose layout the tied gradient has
+  std::vector<std::uint32_t> gathered_, buckets_;  // [layer]; empty if not used
   std::uint32_t tied_bucket_ = kNone;
   std::uint32_t visited_weights_ = kNone, visited_masters_ = kNone;
-  std::vector<std::uint32_t> kept_;     // a layer: its first copy; the others follow
-  std::vector<std::uint32_t> skipped_;  // a layer: its e(l, 0); empty where nothing skips
+  std::vector<std::uint32_t> kept_;     // [layer]: its first copy; the others follow
+  std::vector<std::uint32_t> skipped_;  // [layer]: its e(l, 0); empty without skips
   std::uint32_t x_ = 0, d_ = 0, saved_ = 0, carried_ = 0, scratch_ = 0, spare_ = 0, update_scratch_ = 0;
   std::uint64_t update_scratch_bytes_ = 0;
-  std::vector<LayerNeeds> layer_needs_;  // of an optimizer that sees layers
+  std::vector<LayerNeeds> layer_needs_;  // for an optimizer of whole layers
   struct PeerLane {
     Op op{};
     Payload payload{};

@@ -1,4 +1,4 @@
-// A plan's programs: an order, and the passes that make a step of it.
+// Writes a plan's programs: an order, and the passes that turn it into a step.
 #include <algorithm>
 #include <iterator>
 

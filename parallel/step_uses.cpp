@@ -1,4 +1,4 @@
-// What every action uses, where, and what is dead afterwards.
+// The chunks that every action uses, their tier, and the chunks that are dead afterwards.
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -28,14 +28,15 @@ void StepMap::use_some(std::vector<Use>& uses, ChunkId chunk, Access access) con
   if (chunk_bytes(chunk) != 0) uses.push_back({chunk, access});
 }
 
-// In place; or folded from a buffer onto this rank's share, which all ranks are given in the end where nothing is sharded.
+// A reduction works in place, or folds from a buffer onto this rank's share; if gradients are not sharded, all ranks get all
+// shares at the end.
 void StepMap::use_reduced(std::vector<Use>& uses, const Action& a) const {
   const auto [first, into, tied] = reduced(a.layer, a.chunk);
   const auto count = data().group();
   if (!data().folds_each()) return use_run(uses, first, count, Access::update);
   uses.push_back({first, Access::read});
   const auto folds = begins_gradient(a.micro_batch) ? Access::overwrite : Access::update;
-  // The ranks of all replicas fold a part each, whatever chunks it lies in.
+  // The ranks of all replicas fold a part each, which need not be whole chunks.
   if (reduces_between_replicas()) return use_run(uses, ChunkId(index(into) - data().place()), count, folds);
   uses.push_back({into, folds});
   if (data().shards(Kind::gradient) || !ends_gradient(a.micro_batch)) return;
@@ -50,12 +51,13 @@ void StepMap::use_visited(std::vector<Use>& uses, const Action& a) const {
     uses.push_back({visited(kind), Access::overwrite});
     if (data().shards(kind) && holds(a.layer)) uses.push_back({state(kind, a.layer, own(a.chunk)), Access::read});
   };
-  // A copy of the master says nothing that the master does not.
+  // Parameters that are copies of the masters need not be visited.
   if (!options_.recipe.copies_master()) use(Kind::parameter);
   if (options_.recipe.has_master()) use(Kind::master);
 }
 
-// At once, or in halves: the first reads weights and gradients, the second writes weights; each state belongs to one of them.
+// An update at once, or in halves: the first reads weights and gradients, the second writes weights; each state belongs to one
+// half.
 void StepMap::use_updated(std::vector<Use>& uses, const Action& a) const {
   const bool halves = halves_updates(), prepares = a.op == Op::prepare, finishes = a.op == Op::update;
   const auto access = [&](Kind kind) -> std::optional<Access> {
@@ -179,12 +181,12 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
   };
   const bool last = a.layer + 1 == layers();
   const auto skip = a.layer < layers() ? skips_.into(a.layer) : kNone;
-  // Behind a forward for its own sake: its input, unless a later layer reads it too; and what it skipped from.
+  // After a forward without a backward: its input, unless a later layer reads it too; and the tensor of its skip.
   const auto add_inputs = [&] {
     if (!reads_skip_here(a.layer, a.micro_batch)) add(x(a.layer, a.micro_batch));
     if (skip != kNone) add(x(skip, a.micro_batch));
   };
-  // Behind an input half: what a skip brought here from another rank, and its part of a gradient where that was added.
+  // After an input half: a skip's tensor from another rank, and the skip's part of a gradient once it has been added.
   const auto add_skips = [&] {
     if (skip != kNone && !pipeline().computes(skip, a.micro_batch)) add(x(skip, a.micro_batch));
     if (adds_skip_behind(a.layer, a.micro_batch)) add(e(a.layer, a.micro_batch));
@@ -229,7 +231,7 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
     case Op::reduce: {
       const auto [first, into, tied] = reduced(a.layer, a.chunk);
       if (data().folds_each()) add(first);
-      // Of a sum that is whole here only what this rank updates is wanted.
+      // Of a sum that is whole on this rank, only the chunks that this rank updates are kept.
       const bool has_whole = !data().shards(Kind::gradient) && ends_gradient(a.micro_batch);
       for (std::uint32_t i = 0; data().stage() >= 1 && has_whole && i < data().group(); ++i)
         if (i != data().place()) add(ChunkId(index(into) - data().place() + i));
@@ -319,16 +321,16 @@ Tier StepMap::tier_of(const Action& a) const {
     case Op::update:
     case Op::prepare:
     case Op::exchange: return options_.update.of(first_update_[a.layer] + (options_.layer_unit ? 0 : a.chunk));
-    case Op::fill:  // by functions on the host
+    case Op::fill:  // done by functions on the host
     case Op::visit: return options_.separate_device ? Tier::host : options_.update.most();
-    case Op::send:  // from where most were updated
+    case Op::send:  // from the tier where most chunks were updated
     case Op::receive: return a.payload == Payload::weights ? options_.update.most() : Tier::device;
     default: return Tier::device;
   }
 }
 
 Lane StepMap::lane_of(const Action& a) const {
-  // What is on the host beside a device is no business of the device's streams.
+  // With a separate device, work in host memory does not use the device's streams.
   if (communicates(a.op) && (a.op != Op::exchange || lane_of(tier_of(a)) != Lane::update)) return Lane::communication;
   if (is_message(a.op)) {
     const auto at = std::ranges::find(peer_lanes_, PeerLane{a.op, a.payload, a.peer});

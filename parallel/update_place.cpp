@@ -14,12 +14,13 @@ UpdatePlace::UpdatePlace(Tier tier) : UpdatePlace(tier == Tier::device ? 1.0 : 0
 
 UpdatePlace::UpdatePlace(double device_share) : device_share_(device_share) {
   if (!(device_share >= 0 && device_share <= 1))
-    throw Error(
-        fmt::format("a share of {} of the updates on the device\n  give one from 0 (all on the host) to 1", device_share),
-        Exit::usage);
+    throw Error(fmt::format("{} is not a share of the updates to run on the device\n  give one from 0 (all on the host) to 1 "
+                            "(all on the device)",
+                            device_share),
+                Exit::usage);
 }
 
-// The whole part of number · share goes up by one wherever an update is the device's.
+// An update runs on the device if the whole part of number · share increases with it.
 Tier UpdatePlace::of(std::uint64_t number) const {
   const auto before = [&](std::uint64_t n) { return std::floor(static_cast<double>(n) * device_share_); };
   return before(number + 1) > before(number) ? Tier::device : Tier::host;

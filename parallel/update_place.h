@@ -1,7 +1,7 @@
-// Where updates run: on the host, on the device, or a share of them here and the rest there.
+// Where updates run: on the host, on the device, or a share of them on the device and the rest on the host.
 //
-// A share deals the updates out evenly over the model's groups of chunks, so that both processors work at the same time all
-// through a step. Where an update runs changes no bit of it (docs/optimizers.md).
+// A share is spread evenly over the model's groups of chunks, so that both processors work during the whole step. The place of
+// an update does not change its bits (docs/optimizers.md).
 //
 // Pure. Threads: any. Errors: Error(Exit::usage) for the disk, and for shares outside 0..1.
 #pragma once
@@ -18,7 +18,7 @@ class UpdatePlace {
   UpdatePlace(Tier tier);  // NOLINT(google-explicit-constructor): a tier is the plainest place
   explicit UpdatePlace(double device_share);
 
-  // Of update `number`, counted over the groups of chunks of all layers.
+  // The place of update `number`, counted over the groups of chunks of all layers.
   [[nodiscard]] Tier of(std::uint64_t number) const;
   [[nodiscard]] Tier most() const { return device_share_ >= 0.5 ? Tier::device : Tier::host; }
   [[nodiscard]] double device_share() const { return device_share_; }
@@ -29,6 +29,6 @@ class UpdatePlace {
 };
 
 std::string to_text(const UpdatePlace& place);   // "host", "device", or the device's share of them: "0.25"
-std::string in_words(const UpdatePlace& place);  // behind "on"
+std::string in_words(const UpdatePlace& place);  // completes a sentence after "on": "the host"
 
 }  // namespace terrace

@@ -40,7 +40,7 @@ void Walk::run(const Program& program, Sink& sink) {
   places_.clear();
   contents_.clear();
   Clock verdict;
-  std::vector<std::uint64_t> used_at(map_.chunks(), program.actions.size());  // by chunk: the action that used it last
+  std::vector<std::uint64_t> used_at(map_.chunks(), program.actions.size());  // [chunk]: the action that used it last
   for (std::uint64_t i = 0; i < program.actions.size(); ++i) {
     const auto& action = program.actions[i];
     policy_.set_position(i);
@@ -58,14 +58,14 @@ void Walk::run(const Program& program, Sink& sink) {
       continue;
     }
     auto uses = map_.uses(action);
-    // Optimizer states before their first update, and a cache before its first position, hold nothing yet.
+    // Optimizer states before their first update, and a cache before its first position, have no content yet.
     for (auto& use : uses) {
       const bool starts_empty = is_optimizer_state(residency_.kind_of(use.chunk)) || action.op == Op::decode;
       if (use.access == Access::update && starts_empty && !residency_.has_content(use.chunk)) use.access = Access::overwrite;
     }
     const auto tier = map_.tier_of(action);
     const auto lane = map_.lane_of(action);
-    // What this action takes itself need not be prefetched for it any more.
+    // Prefetches of the chunks that this action now requests itself are no longer needed.
     for (const auto& use : uses) used_at[index(use.chunk)] = i;
     const auto taken = [&](const Pending& p) { return p.tier == tier && used_at[index(p.chunk)] == i; };
     std::erase_if(places_, taken);
@@ -73,7 +73,7 @@ void Walk::run(const Program& program, Sink& sink) {
 
     for (const auto& use : uses) release_awaited(use);
     moves_.clear();
-    // What makes room for a message does not wait for the message before it, which another rank may send when it likes.
+    // Moves that make room for a message do not wait for the previous message, which another rank may send much later.
     const auto place_lane = is_message(lane) ? map_.lane_of(tier) : lane;
     Residency::Granted granted;
     try {
@@ -84,7 +84,7 @@ void Walk::run(const Program& program, Sink& sink) {
     for (const auto& move : moves_) sink.move(move);
     retry_prefetches(sink);
 
-    if (action.op == Op::verdict) {  // squares are no chunks: it waits for the norms, and updates for it
+    if (action.op == Op::verdict) {  // squares are not chunks: so here it waits for the norms, and updates wait for it
       granted.after.merge(now(Lane::compute));
       verdict = Clock::after(lane, sequence_[index(lane)] + 1);
     }
@@ -109,7 +109,7 @@ void Walk::offload(const Action& action, Sink& sink) {
 }
 
 void Walk::flush(Sink& sink) {
-  Clock after;  // what was computed so far
+  Clock after;  // everything computed so far
   for (const auto lane : {Lane::compute, Lane::update, Lane::communication}) after.merge(now(lane));
   for (std::uint32_t i = 0; i < map_.chunks(); ++i) {
     const ChunkId chunk{i};

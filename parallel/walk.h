@@ -1,8 +1,8 @@
-// One walk over a program in program order: asks residency for what every action needs, and hands moves and computations to
-// a sink. The executor's sink carries them out, the simulator's adds up their time, the planner's only counts: all three
-// see the same decisions because this is the only place that asks for them.
+// Walks a program in program order: requests what every action needs from residency, and passes moves and computations to a
+// sink. The executor's sink runs them, the simulator's adds up their time, the planner's only counts them. All three see the
+// same decisions, because only the walk requests them.
 //
-// Owner:   executor, simulator or planner, beside a Residency and a Belady policy of its own that live as long as the run.
+// Owner:   executor, simulator or planner, each with its own Residency and Belady policy, which live as long as the run.
 // Threads: the owner's. Errors: DoesNotFit, naming the action; moves already given to the sink stay valid.
 #pragma once
 
@@ -23,7 +23,7 @@ class Sink {
  public:
   virtual ~Sink() = default;
   virtual void move(const Move& move) = 0;
-  // The action with its uses, granted at `granted.offsets`; it is operation `sequence` of `lane`.
+  // Runs the action as operation `sequence` of `lane`; use i lies at granted.offsets[i].
   virtual void compute(const Action& action, std::span<const Use> uses, const Residency::Granted& granted, Lane lane,
                        std::uint64_t sequence) = 0;
 };
@@ -32,11 +32,11 @@ class Walk {
  public:
   Walk(const StepMap& map, Residency& residency, Belady& policy) : map_(map), residency_(residency), policy_(policy) {}
 
-  // Moments that hold nothing yet are overwritten by their update instead of being read.
+  // The first update overwrites moments without content instead of reading them.
   void run(const Program& program, Sink& sink);
-  // Every chunk of state with content (gradients apart) gets a valid copy on disk.
+  // Gives every state chunk with content, except gradients, a valid copy on disk.
   void flush(Sink& sink);
-  // Gradients that no update will read hold nothing any more.
+  // Drops the gradients, which no update will read.
   void drop_gradients();
   [[nodiscard]] std::uint64_t reserved_bytes(Tier tier) const { return residency_.space(tier).reserved_bytes(); }
 
@@ -47,12 +47,12 @@ class Walk {
   const StepMap& map_;
   Residency& residency_;
   Belady& policy_;
-  // Not before the lane's action at hand starts: this is what makes "depth" a distance in time.
+  // Moves wait until the lane's current action starts: so the prefetch depth is a distance in time.
   [[nodiscard]] Clock now(Lane lane) const { return Clock::after(lane, sequence_[index(lane)]); }
 
-  std::array<std::uint64_t, kLanes> sequence_{};  // of the lanes that run actions: their last one's
-  // A prefetch that finds no room waits here, in order, and is tried again beside each action: places first, of chunks that
-  // have no content yet, because what takes them comes sooner.
+  std::array<std::uint64_t, kLanes> sequence_{};  // [lane]: number of its last action
+  // A prefetch that finds no room waits here, in order, and is tried again at each action. Places, for chunks without content,
+  // are tried first because the actions that fill them come sooner.
   struct Pending {
     ChunkId chunk{};
     Tier tier{};
@@ -60,7 +60,7 @@ class Walk {
   std::deque<Pending> places_, contents_;
   void retry_prefetches(Sink& sink);
   bool retry(std::deque<Pending>& queue, Sink& sink);  // false: the first one finds no room yet
-  // What another rank was asked for keeps its place until the first use.
+  // A posted receive keeps its place until the first use of its chunk.
   struct Awaited {
     Use use;
     Tier tier{};

@@ -1,11 +1,11 @@
-// The mean of the ranks' weights, chunk by chunk, for ranks that update copies of their own (local SGD).
+// The mean of the ranks' weights, chunk by chunk, for local SGD.
 //
 //   mean = (((w₀ + w₁) + w₂) + …) ÷ ranks     in fp32, fp64 for fp64 weights; bf16 is widened before and rounded once after
 //
-// A program visits a chunk and fills it, one after the other: what was read is averaged when the first of it is to be written.
+// The program visits one chunk and then fills it: the first write after the reads averages the chunk.
 //
-// Owner:   whoever runs the program; borrows communicator and device. Holds one chunk's weights.
-// Threads: the stream's that visits and fills. Errors: those of the communicator.
+// Owner:   the engine; borrows communicator and device. Holds the weights of one chunk.
+// Threads: the thread of the stream that visits and fills. Errors: those of the communicator.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +20,8 @@ namespace terrace {
 class WeightAverage {
  public:
   WeightAverage(Communicator& ranks, Device& host);
-  void read(const TensorView& weights);   // visited, in ascending order
-  void write(const TensorView& weights);  // filled, in the same order
+  void read(const TensorView& weights);   // called by visit, in ascending order
+  void write(const TensorView& weights);  // called by fill, in the same order
 
  private:
   template <class Wide>

@@ -23,7 +23,7 @@ targets=(all) selection=()
 if [ "$short" = 1 ]; then
   targets=(core_events_test core_devices_test core_memory_test memory_test io_engine_contract_test chunk_store_test mover_test chunk_manager_test
     parallel_engine_test parallel_cuda_test parallel_fault_test communicator_contract_test)
-  selection=(-L "^($(IFS='|'; echo "${targets[*]}"))\$")
+  selection=(-L "^($(IFS='|'; echo "${targets[*]}"))\.")
   export TERRACE_FUZZ_OPS=30000 TERRACE_FAULT_POINTS=4
 fi
 export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp${TSAN_OPTIONS:+:$TSAN_OPTIONS}"
@@ -31,7 +31,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_
 
 # Kernels on the host are fibers of one thread: nothing to race with, and a switch of fibers takes ThreadSanitizer very long (in the engine
 # and under communicators, too).
-declare -A left_out_labels=([asan-ubsan]='^$' [tsan]='^(emulated_lane_test|cuda_(attention|update|layer_update|kernels|math|layers)_test)$')
+declare -A left_out_labels=([asan-ubsan]='^$' [tsan]='^(emulated_lane_test|cuda_(attention|update|layer_update|kernels|math|layers)_test)\.')
 # Nor processes under MPI: ThreadSanitizer does not see how Open MPI's own threads wait for each other.
 declare -A left_out_names=([asan-ubsan]='^$' [tsan]='communicator_contract_mpi|Ranks\.(Processes|AKilledProcess)|CudaEngine\.(UpdatesOfWholeLayers|RanksThatShareLayers|UpdatesByItsKernels)|PackedBlocks.*/nccl')
 [ "$short" = 0 ] || left_out_names[asan-ubsan]='communicator_contract_mpi'

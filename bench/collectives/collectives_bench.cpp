@@ -93,7 +93,7 @@ int run(std::size_t mib, int rounds) {
     std::printf("%d ranks, %zu MiB, %d rounds, medians\n%-16s %8s %8s %8s %16s %8s\n", ranks, mib, rounds, "GB/s", "terrace",
                 "MPI", "ratio", "CPU ms: terrace", "MPI");
   for (const auto& operation : operations) {
-    copied(ours);  // the first touch is nobody's
+    copied(ours);  // the first touch is not timed
     copied(mpi);
     operation.ours();
     operation.mpi();

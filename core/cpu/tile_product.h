@@ -1,5 +1,5 @@
-// One product of one tile, on the calling thread only: a single library call for fp32 and bf16, a few for fp16, plain loops for
-// fp64.
+// One product of one tile, on the calling thread only. fp32: one call of oneDNN. fp16: widened to fp32, a few calls. bf16: one
+// call where oneDNN multiplies bf16 on this processor (AVX-512), else widened as fp16 is. fp64: plain loops.
 //
 // Threads: any; the library's own pool is held at one thread. Errors: std::runtime_error with the library's status.
 #pragma once
@@ -18,12 +18,11 @@ struct Operand {
   bool transposed;
 };
 
-// c[m,n] = op(a)[m,k] · op(b)[k,n], plus c when add.
+// c[m,n] = op(a)[m,k] · op(b)[k,n], plus c when add. 16-bit products may use the thread's scratch of operand_a and operand_b.
 void tile_product(const Kernels&, float* c, std::int64_t ldc, Operand<float> a, Operand<float> b, std::int64_t m,
                   std::int64_t n, std::int64_t k, bool add = false);
 void tile_product(const Kernels&, float* c, std::int64_t ldc, Operand<std::uint16_t> a, Operand<std::uint16_t> b,
                   std::int64_t m, std::int64_t n, std::int64_t k);
-// In tile_product_fp16.cpp; uses the thread's scratch of operand_a and operand_b.
 void tile_product(const Kernels&, float* c, std::int64_t ldc, Operand<Fp16> a, Operand<Fp16> b, std::int64_t m, std::int64_t n,
                   std::int64_t k);
 void tile_product(const Kernels&, double* c, std::int64_t ldc, Operand<double> a, Operand<double> b, std::int64_t m,

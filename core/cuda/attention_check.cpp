@@ -12,7 +12,8 @@
 namespace terrace::cuda {
 namespace {
 
-// What tests hold each kernel to beside an oracle in fp64, relative to the largest value: two may be twice as far apart.
+// The bound of each kernel's error in tests with an oracle in fp64, relative to the largest value: two kernels may differ by
+// twice it.
 constexpr double kOutBound = 2 * 6e-3, kLseBound = 2 * 1e-5;
 
 // Tiles of 128 and 192 queries, the last one not full; up to five tiles of keys, so that each place holds one after another.
@@ -61,12 +62,12 @@ std::string compare(const char* what, const TensorView& got, const TensorView& w
   for (std::int64_t i = 0; i < want.elements(); ++i) {
     const auto w = static_cast<double>(static_cast<float>(want.as<T>()[i]));
     const double apart = std::abs(static_cast<double>(static_cast<float>(got.as<T>()[i])) - w);
-    if (std::isnan(apart)) return fmt::format("its {} is not a number at {}", what, i);
+    if (std::isnan(apart)) return fmt::format("its {} is NaN at {}", what, i);
     largest = std::max(largest, std::abs(w));
     distance = std::max(distance, apart);
   }
   if (distance <= bound * largest) return {};
-  return fmt::format("its {} is up to {:.3g} away from that of warps, where {:.3g} is allowed", what, distance,
+  return fmt::format("its {} differs by up to {:.3g} from that of the warps' kernel, where {:.3g} is allowed", what, distance,
                      bound * largest);
 }
 
@@ -115,7 +116,7 @@ std::string check_warpgroup_attention(const CheckPlace& place, std::int64_t head
     if (!wrong.empty()) return wrong;
   }
   if (!same_bits(host.first.out, host.second.out) || !same_bits(host.first.lse, host.second.lse))
-    return "it gives other bits the second time";
+    return "its second run gives other bits";
   return {};
 }
 

@@ -1,9 +1,9 @@
-// Whether the warpgroups' kernel of attention is right on the GPU at hand: fixed inputs, made by it twice and by the warps'
-// kernel once. Its products were proven on a host that emulates them as the manual says they are; this asks the GPU.
+// Checks that the warpgroup kernel of attention is correct on this GPU: fixed inputs, computed by it twice and by the warps'
+// kernel once. Tests prove its products on a host that emulates them as the manual describes; this check runs on the real GPU.
 //
 // Owner:   borrows all of its place; the workspace is the stream's own at that point of its order, at most 2 MB of it are used.
 // Threads: the stream's issuing thread. It waits for the stream.
-// Errors:  CudaError for copies and for what ran before. A kernel that cannot be launched is an answer and no error.
+// Errors:  CudaError for copies and for earlier work. A kernel that cannot be launched is a result of the check, not an error.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct CheckPlace {
 // Issues the forward of attention by one of the kernels.
 using IssueAttention = std::function<void(const AttentionShape&, TensorView out, TensorView lse, TensorView qkv)>;
 
-// What is wrong; empty: both kernels agree as closely as each has to be to the true value, and the bits are the same again.
+// The error found; empty if both kernels agree within the bound and the second run gives the same bits.
 std::string check_warpgroup_attention(const CheckPlace& place, std::int64_t head_dim, const IssueAttention& warps,
                                       const IssueAttention& warpgroups);
 

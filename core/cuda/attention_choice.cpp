@@ -43,14 +43,14 @@ AttentionKernel AttentionChoice::choose(std::int64_t head_dim, const std::functi
   if (recorded.by_run)
     throw Error(
         fmt::format(
-            "attention, head dim {}: the run has begun with the kernel of warpgroups, which cannot be used here: {}\n  go "
-            "on where it began; or let TERRACE_ATTENTION_KERNEL={} choose the other one, whose bits are others",
+            "attention, head dim {}: this run began with the warpgroup kernel, which cannot be used here: {}\n  resume on the "
+            "machine where it began, or set TERRACE_ATTENTION_KERNEL={}: that kernel gives other bits",
             head_dim, trouble, kWarps),
         Exit::hardware_missing);
   if (given_.no_warpgroups.empty())
     warn(
-        fmt::format("attention, head dim {}: the kernel of warpgroups is not used, because it failed its check on this GPU: "
-                    "{}; that of warps is correct, but slower",
+        fmt::format("attention, head dim {}: the warpgroup kernel is not used, because it failed its check on this GPU: "
+                    "{}; the kernel of warps, which is used, is correct but slower",
                     head_dim, trouble));
   return AttentionKernel::warps;
 }

@@ -1,12 +1,13 @@
-// Which kernel makes attention forward in bf16: that of warps, which every GPU has, or that of warpgroups, which compute
-// capability 9.0 has and which counts only after it has proven itself on the very GPU (attention_check.h). They sum in another
-// order, so the choice is part of the bits: made once for a head dim, kept for the life of the device, and recorded among the
-// algorithms of a run and of the machine's profile, as those of matrix products are.
+// Chooses the kernel for attention forward in bf16: the kernel of warps, which every GPU supports, or the warpgroup kernel,
+// which needs compute capability 9.0 and is used only after it has passed its check on this GPU (attention_check.h). They sum
+// in different orders, so the choice affects the bits: it is made once for each head dim, kept for the life of the device, and
+// recorded among the algorithms of a run and of the machine profile, like those of matrix products.
 //
 // Owner:   the math.
 // Threads: of() on streams' issuing threads; algorithms() from any.
-// Errors:  Error for what is forced, or what a run has begun with, and is not possible here. A check that fails is else one
-//          warning, and warps.
+// Errors:  Error if the forced kernel, or the one with which a run began, cannot be used here. Otherwise a failed check gives
+// one
+//          warning, and the kernel of warps is used.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,7 @@ namespace terrace::cuda {
 
 enum class AttentionKernel { warps, warpgroups };
 
-// Which calls the warpgroups' kernel serves, where it is there. Others are no choice.
+// Which calls the warpgroup kernel supports, if it is available. Other calls always use the warps' kernel.
 inline bool warpgroups_serve(DType dtype, std::int64_t head_dim) {
   return dtype == DType::bf16 && (head_dim == 64 || head_dim == 96 || head_dim == 128);
 }
@@ -36,7 +37,7 @@ class AttentionChoice {
   };
   AttentionChoice(Given given, KnownAlgorithms known);
 
-  // `check`: what is wrong with the warpgroups' kernel on this GPU; empty: nothing. Called at most once for a head dim.
+  // `check` returns the error of the warpgroup kernel on this GPU, or an empty text. Called at most once for each head dim.
   AttentionKernel of(std::int64_t head_dim, const std::function<std::string()>& check);
   [[nodiscard]] std::string algorithms() const;  // a line each: "attention bf16 forward, head dim 64: warpgroups"
 

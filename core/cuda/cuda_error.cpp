@@ -11,19 +11,19 @@ std::string describe(CudaRuntime& runtime, int code, std::string_view on, std::s
   return fmt::format("{}: {} failed: {} ({}): {}", on, call, runtime.error_name(code), code, runtime.error_text(code));
 }
 
-// A kernel went wrong: from then on every call of the process fails alike.
+// A kernel failed: from then on every call of the process fails with this error.
 bool is_of_a_kernel(int code) { return code == 700 || code == 702 || (code >= 710 && code <= 720); }
 
-// What a user can do about it.
+// The remedy.
 std::string_view mend(int code) {
   if (is_of_a_kernel(code)) {
-    return "\n  a kernel went wrong before this call: run the same command under compute-sanitizer to see which one";
+    return "\n  a kernel failed before this call: run the same command under compute-sanitizer to find it";
   }
   switch (code) {
-    case kCudaOutOfMemory: return "\n  lower --device-memory, or end what else uses the GPU (nvidia-smi lists it)";
+    case kCudaOutOfMemory: return "\n  lower --device-memory, or stop other processes on the GPU (nvidia-smi lists them)";
     case 35:
     case 36: return "\n  this driver is older than the CUDA that terrace was built with: install a newer driver";
-    case 46: return "\n  another process has the GPU for itself (exclusive mode): end it, or choose another GPU";
+    case 46: return "\n  another process uses the GPU in exclusive mode: stop it, or choose another GPU";
     case 209: return "\n  terrace was built for other GPUs: build it with CMAKE_CUDA_ARCHITECTURES for this one";
     case 214: return "\n  the GPU's memory is faulty: look at nvidia-smi -q -d ECC, and at the kernel log for Xid errors";
     default: return "";
@@ -44,7 +44,7 @@ void warn_of_cuda(CudaRuntime& runtime, int code, std::string_view on, std::stri
   if (is_of_a_kernel(code)) return;
   warn(describe(runtime, code, on, call));
 } catch (const std::exception&) {
-  warn("a CUDA call failed, and there was no memory to say which");
+  warn("a CUDA call failed; there was no memory for a message that names it");
 }
 
 }  // namespace terrace

@@ -21,8 +21,8 @@ class CudaError : public Error {
   int code_;
 };
 
-// Where nothing can be thrown: one line on standard error. Not for the error of a kernel, which its stream tells and every call
-// after it repeats.
+// For places that cannot throw: one line on standard error. Not for the error of a kernel, which its stream reports and every
+// call after it repeats.
 void warn_of_cuda(CudaRuntime& runtime, int code, std::string_view on, std::string_view call) noexcept;
 
 }  // namespace terrace

@@ -43,10 +43,11 @@ class CudaDevice final : public Device {
     int count = 0;
     if (const int code = runtime_->device_count(&count)) throw CudaError(*runtime_, code, name_, "cudaGetDeviceCount");
     if (index_ < 0 || index_ >= count) {
-      throw Error(fmt::format("{} is not there: this machine shows {} GPU{}, from cuda:0\n  CUDA_VISIBLE_DEVICES says which of "
-                              "them a process sees",
-                              name_, count, count == 1 ? "" : "s"),
-                  Exit::hardware_missing);
+      throw Error(
+          fmt::format("{} does not exist: this process sees {} GPU{}, numbered from cuda:0\n  give one of them, or change "
+                      "CUDA_VISIBLE_DEVICES",
+                      name_, count, count == 1 ? "" : "s"),
+          Exit::hardware_missing);
     }
     CudaProperties properties;
     if (const int code = runtime_->properties(index_, &properties)) {

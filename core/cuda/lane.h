@@ -55,12 +55,12 @@
 //   void commit_products();                         // what was begun since the last call is one group
 //   // Until at most n groups of this warp are under way; `ended` names the sums that may be touched from here on.
 //   template <int n, class... Sums> void wait_products(Pending<n>, Sums&... ended);
-//   // What this thread has written into shared memory, and waited for, is there for products behind the next sync().
+//   // Makes this thread's completed writes to shared memory visible to products after the next sync().
 //   void fence_shared();
 //   std::uint32_t shared_address(const void*);      // of shared memory, as descriptors have it; shared() may lie at any 128
 //
-// From its beginning to its wait a product reads its places in shared memory and the registers a, and writes d: nobody may
-// write the former or touch the latter. Arrays that products are given live as long as the kernel.
+// From its start to its wait a product reads its places in shared memory and the registers a, and writes d. Meanwhile no thread
+// may write the shared memory and the registers a, or access d. Arrays passed to products live as long as the kernel.
 //
 // Threads: a Lane belongs to its thread. Nothing here is atomic: results depend on operand values and shapes only.
 // Build:   .cu files are compiled with --expt-relaxed-constexpr, so that the library's constexpr functions (std::bit_cast)

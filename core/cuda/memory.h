@@ -1,8 +1,8 @@
 // Memory of a GPU, and host memory that a GPU copies from at full speed.
 //
-// Owner:   both keep the runtime. What they gave out comes back before them.
+// Owner:   both keep the runtime alive. Their slabs must be freed before they are destroyed.
 // Threads: any.
-// Errors:  CudaError with the size, and what is free. What cannot be returned is told as a warning: CUDA gives the errors of
+// Errors:  CudaError with the size, and the free bytes. A failure to free memory is only a warning: CUDA reports the errors of
 //          earlier work there, too.
 #pragma once
 
@@ -14,8 +14,9 @@
 
 namespace terrace {
 
-// cudaMalloc, not CUDA's stream-ordered pool: an arena is taken once a run, so there is nothing to win, a pool keeps more than
-// it gives out, and cudaFree waits for what still uses the memory. Not zeroed. No limit of its own (make_limited_memory).
+// cudaMalloc, not CUDA's stream-ordered pool: an arena is allocated once per run, so a pool would not be faster; a pool keeps
+// more than it gives out; and cudaFree waits for work that still uses the memory. Not zeroed. Without a limit (see
+// make_limited_memory).
 std::unique_ptr<MemoryResource> make_device_memory(std::shared_ptr<CudaRuntime> runtime, int device_index, std::string on);
 
 // The slabs of `inner`, registered with CUDA between multiples of the address `piece_bytes` (a power of two), and unregistered

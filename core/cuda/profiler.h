@@ -14,7 +14,7 @@ class CudaProfiler {
  public:
   virtual ~CudaProfiler() = default;
   virtual void name_stream(CudaStreamHandle stream, const std::string& name) = 0;
-  // What the calling thread issues in between belongs to the name.
+  // Everything that the calling thread issues in between belongs to the name.
   virtual void begin_range(const std::string& name) = 0;
   virtual void end_range() = 0;
 };

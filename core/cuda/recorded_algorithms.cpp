@@ -20,8 +20,8 @@ RecordedAlgorithms::RecordedAlgorithms(std::string_view text, std::string_view w
     if (!line.starts_with(kBegin) && !line.starts_with(kAttention)) continue;
     const auto refuse = [&] {
       throw Error(
-          fmt::format("a recorded algorithm cannot be read: '{}'\n  {} is damaged: without it algorithms are chosen anew, "
-                      "and the bits may be others",
+          fmt::format("a recorded algorithm cannot be read: '{}'\n  {} is damaged: without it algorithms are chosen again, "
+                      "and the bits may change",
                       line, where),
           Exit::corrupt);
     };

@@ -37,10 +37,10 @@ class RecordedAlgorithms {
   std::map<std::string, std::string, std::less<>> attention_;  // by attention_subject()
 };
 
-// What a run's products must use, if anything says so.
+// The algorithms that a run's products must use, if some are recorded.
 class KnownAlgorithms {
  public:
-  // Of the run's earlier part, and of the machine's profile.
+  // Recorded by the earlier part of the run, and by the machine profile.
   explicit KnownAlgorithms(std::string_view run = {}, std::string_view machine = {})
       : run_(run), machine_(machine, "the list \"algorithms\" of the machine profile") {}
   // The run's own always; the machine's only if it is `library` that chose them, because their words mean nothing to another.

@@ -1,7 +1,7 @@
-// What terrace asks of the CUDA runtime: the only way from the host side of the CUDA device to a GPU. The real one, in the
-// module, hands every call on (real_runtime.cpp); tests have one without a GPU (tests/support/fake_cuda.h).
+// The calls of the CUDA runtime that terrace uses: the only way from the host side of the CUDA device to a GPU. The real one,
+// in the module, hands every call on (real_runtime.cpp); tests have one without a GPU (tests/support/fake_cuda.h).
 //
-// Owner:   shared by a device, its streams and its memory. Handles belong to who made them.
+// Owner:   shared by a device, its streams and its memory. Handles belong to the code that made them.
 // Threads: any, as CUDA's own. A thread calls set_device() before anything that belongs to a device.
 // Errors:  every call gives CUDA's error code, 0 for success, and writes its results only then. As in CUDA, a call may give the
 //          error of work that was issued before it.
@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <string>
 
-// CUDA's own types, so that kernels are launched without a cast; nobody here looks into them.
+// CUDA's own types, so that kernels are launched without a cast; opaque here.
 struct CUstream_st;
 struct CUevent_st;
 
@@ -66,7 +66,7 @@ class CudaRuntime {
   virtual int synchronize_stream(CudaStreamHandle stream) = 0;
   virtual int copy_async(void* to, const void* from, std::size_t bytes, CudaStreamHandle stream) = 0;  // between any two places
   virtual int launch(const CudaLaunch& launch, CudaStreamHandle stream) = 0;
-  // Before a kernel asks for more than 48 KiB of shared memory.
+  // Required before a kernel uses more than 48 KiB of shared memory.
   virtual int allow_shared_bytes(const void* kernel, std::size_t bytes) = 0;
 
   virtual int create_event(CudaEventHandle* event) = 0;  // one that keeps no time and lets a waiting thread sleep
@@ -74,7 +74,7 @@ class CudaRuntime {
   virtual int record_event(CudaEventHandle event, CudaStreamHandle stream) = 0;
   virtual int synchronize_event(CudaEventHandle event) = 0;
 
-  // Null: nobody looks on.
+  // Null: no profiler is attached.
   [[nodiscard]] virtual CudaProfiler* profiler() { return nullptr; }
 
   [[nodiscard]] virtual std::string error_name(int code) = 0;  // "cudaErrorIllegalAddress"

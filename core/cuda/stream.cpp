@@ -84,7 +84,7 @@ void CudaStream::run_issuing() {
     } catch (...) {
       poison_from_issuing(std::current_exception());
     }
-    // Whoever asked is told, also of the failure.
+    // The callbacks are called in any case, with the failure if there is one.
     auto* const mark = std::get_if<Mark>(&*entry);
     if (mark && mark->told) push_completion(nullptr, std::move(*mark), nullptr);
   }
@@ -165,7 +165,7 @@ void CudaStream::push_completion(CudaEventPool::Lease event, Mark mark, std::exc
   completions_.push({std::move(event), std::move(mark), std::move(error), ++pushed_});
 }
 
-// At the end, what nobody recorded an event after: nobody else can be told of its error.
+// At the end: the error of work without a later event would be reported nowhere else.
 void CudaStream::finish_unmarked() {
   if (const int code = runtime_->synchronize_stream(handle_)) {
     warn_of_cuda(*runtime_, code, on_, "cudaStreamSynchronize");

@@ -1,19 +1,20 @@
 // A stream of a GPU. An issuing thread takes entries in order and issues them on one CUDA stream, so that the caller never
-// blocks; a completing thread waits for CUDA events in order, advances the timeline and tells those who asked by then(). The
-// GPU waits for neither: what is issued runs on while the issuing thread waits for another stream's event.
+// blocks; a completing thread waits for CUDA events in order, advances the timeline and calls the callbacks of then(). The
+// GPU waits for neither: issued work continues while the issuing thread waits for another stream's event.
 //
 //   submit   host work: the issuing thread waits until the CUDA stream has ended all before, then runs it
 //   launch   issues kernels on the CUDA stream
-//   wait     holds the issuing thread; what was issued before goes on running
-//   range    a name that a profiler shows over what the issuing thread issues between its ends
-//   expect   a check of what ended, on the completing thread
+//   wait     blocks the issuing thread; earlier work continues
+//   range    a name that a profiler shows for the work issued between its ends
+//   expect   a check of finished work, on the completing thread
 //   record   a point that the completing thread reaches; two points with nothing issued between share one CUDA event
 //
-// Owner:   who made it; it must not outlive its device.
+// Owner:   the code that made it; it must not outlive its device.
 // Threads: as Stream. Functions of launch() run on the issuing thread and must only issue; those of then() on the completing
-// one. Errors:  a CUDA call that fails, or a function that throws, poisons the stream: later entries are dropped, events after
-// it
-//          rethrow. The error is told when nothing of the stream runs any more, so that its buffers may be freed.
+//          thread.
+// Errors:  after a CUDA call that fails, or a function that throws, the stream has failed: later entries are dropped, later
+// events
+//          rethrow. The error is reported once nothing of the stream runs any more, so that its buffers may be freed.
 #pragma once
 
 #include <cstddef>
@@ -116,7 +117,7 @@ class CudaStream final : public Stream, public RangedStream {
   const int device_index_;
   const std::string on_;  // "cuda:0, stream \"upload\"", for errors
   const CudaPieces pieces_;
-  CudaProfiler* const profiler_;  // null: nobody looks on
+  CudaProfiler* const profiler_;  // null: no profiler is attached
   CudaStreamHandle handle_ = nullptr;
   CudaEventPool events_;
   const std::shared_ptr<Timeline> timeline_ = std::make_shared<Timeline>();
@@ -134,7 +135,7 @@ class CudaStream final : public Stream, public RangedStream {
   std::thread issuing_, completing_;  // last: they use all of the above
 };
 
-// The CUDA stream behind `stream`: std::logic_error when it is another device's.
+// The CUDA stream of `stream`: std::logic_error if it belongs to another device.
 CudaStream& cuda_stream(Stream& stream);
 
 }  // namespace terrace

@@ -1,6 +1,6 @@
 // From a dtype to the type that a kernel is made for.
 //
-// Threads: any. Errors: std::logic_error for what is no compute dtype.
+// Threads: any. Errors: std::logic_error if it is not a compute dtype.
 #pragma once
 
 #include <stdexcept>

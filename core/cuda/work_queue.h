@@ -1,6 +1,6 @@
 // A queue between two threads: one pushes, one takes in the same order, and close() lets the taker end when it is empty.
 //
-// Owner: who starts the taking thread. Threads: push() and close() from any, take() from one. Errors: none of its own.
+// Owner: the owner of the consumer thread. Threads: push() and close() from any, take() from one. Errors: none.
 #pragma once
 
 #include <condition_variable>

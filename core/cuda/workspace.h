@@ -20,13 +20,13 @@ namespace terrace::cuda {
 // The parts of two-stage sums and the choice of matrix products follow from it: it is part of the bits.
 inline constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
 
-// What a kernel may report (kernels/fault.h).
+// The faults that a kernel may report (kernels/fault.h).
 enum class Fault : int { token, target, count };
 
 struct Workspace {
   std::byte* data = nullptr;    // kWorkspaceBytes of device memory
   FaultWord* faults = nullptr;  // one a Fault, where host and kernels reach
-  std::byte* room = nullptr;    // what a library wants beside it, if anything
+  std::byte* room = nullptr;    // additional memory for a library; null if it needs none
   template <class T>
   [[nodiscard]] T* as() const {
     return reinterpret_cast<T*>(data);
@@ -41,9 +41,9 @@ class StreamWorkspaces {
 
  private:
   struct Entry {
-    const Stream* stream = nullptr;  // null: nobody's yet
+    const Stream* stream = nullptr;  // null: not assigned yet
     Slab data, faults;
-    Slab room = {};  // none where nobody wants it
+    Slab room = {};  // empty if not needed
   };
   Entry make();
 

@@ -1,7 +1,7 @@
 // y = x + output(attention(rotary(qkv(norm(x))))), the first half of a transformer block.
 //
-// Kept for the backward: what a product made (q, k, v after the rotation, the attention's result) and the statistics of norm
-// and softmax. The norm's result is made again, which costs one pass over x.
+// Saved for the backward: the results of products (q, k, v after the rotation, the attention's result) and the statistics of
+// norm and softmax. The norm's result is recomputed, which costs one pass over x.
 //
 // Owner, threads, errors: as lm_layer.h.
 #pragma once

@@ -38,15 +38,16 @@ std::uint64_t size_of_readable(const std::filesystem::path& path) {
   const Descriptor file(path);
   struct stat status {};
   if (file.get() < 0 || ::fstat(file.get(), &status) != 0) {
-    throw Error(fmt::format("corpus file {} cannot be read: {}\n  mend its rights, or give another file", path.string(),
+    throw Error(fmt::format("corpus file {} cannot be read: {}\n  change its permissions, or give --data another file", path.string(),
                             describe_errno(errno)),
                 Exit::usage);
   }
   if (!S_ISREG(status.st_mode))
-    throw Error(fmt::format("corpus file {} is not a regular file\n  sequences are drawn from all over it: write the text to a "
-                            "file first",
-                            path.string()),
-                Exit::usage);
+    throw Error(
+        fmt::format("corpus file {} is not a regular file\n  sequences are read from random places in it: write the text to a "
+                    "file, and give --data that file",
+                    path.string()),
+        Exit::usage);
   return static_cast<std::uint64_t>(status.st_size);
 }
 
@@ -75,21 +76,22 @@ TokenFormat token_format(std::string_view name, std::int64_t vocabulary) {
   if (name == "bytes") return {1, vocabulary};
   if (name == "u16") return {2, vocabulary};
   if (name == "u32") return {4, vocabulary};
-  throw Error(fmt::format("there is no token format {}\n  bytes, u16 or u32", name), Exit::usage);
+  throw Error(fmt::format("unknown token format {}\n  give bytes, u16 or u32", name), Exit::usage);
 }
 
 Corpus Corpus::open(const std::vector<std::filesystem::path>& files, CorpusWindows windows, TokenFormat format) {
-  windows.bytes = windows.bytes / format.bytes * format.bytes;  // no token is cut in two
+  windows.bytes = windows.bytes / format.bytes * format.bytes;  // whole tokens
   if (windows.bytes == 0 || windows.count == 0) throw Error("a corpus needs at least one window of one byte", Exit::usage);
   std::vector<File> kept;
   std::uint64_t tokens = 0;
   for (const auto& path : files) {
     const std::uint64_t bytes = size_of_readable(path);
     if (bytes % format.bytes != 0)
-      throw Error(fmt::format("corpus file {} has {} bytes, which are not whole tokens of {}\n  --data-format says what the "
-                              "files hold",
-                              path.string(), bytes, format.bytes),
-                  Exit::usage);
+      throw Error(
+          fmt::format("corpus file {} has {} bytes, which is not a multiple of the {} bytes of a token\n  give the right "
+                      "--data-format",
+                      path.string(), bytes, format.bytes),
+          Exit::usage);
     if (bytes > 0) kept.push_back({.path = path, .first = tokens, .tokens = bytes / format.bytes});
     tokens += bytes / format.bytes;
   }
@@ -108,7 +110,7 @@ const Corpus::Window& Corpus::window(std::size_t file, std::uint64_t index) {
     windows_.splice(windows_.begin(), windows_, found);
     return windows_.front();
   }
-  // The oldest window's memory is used again; it leaves the list until its new bytes are there, in case the read fails.
+  // Reuses the memory of the oldest window; it leaves the list until its new bytes have been read, because the read may fail.
   std::list<Window> fresh;
   if (windows_.size() < limits_.count) {
     fresh.emplace_back();
@@ -128,7 +130,7 @@ const Corpus::Window& Corpus::window(std::size_t file, std::uint64_t index) {
 
 void Corpus::read(std::uint64_t first, std::span<std::int32_t> out) {
   if (first > tokens_ || out.size() > tokens_ - first) {
-    throw Error(fmt::format("tokens {}..{} were asked of a corpus of {}", first, first + out.size(), tokens_));
+    throw Error(fmt::format("tokens {}..{} were requested from a corpus of {}", first, first + out.size(), tokens_));
   }
   if (out.empty()) return;
   auto file = static_cast<std::size_t>(std::ranges::upper_bound(files_, first, {}, [](const File& f) { return f.first; }) -
@@ -148,10 +150,11 @@ void Corpus::read(std::uint64_t first, std::span<std::int32_t> out) {
       std::uint32_t token = 0;
       for (std::size_t b = width; b-- > 0;) token = token << 8U | w.bytes[(begin + i) * width + b];
       if (static_cast<std::int64_t>(token) >= format_.vocabulary)
-        throw Error(fmt::format("corpus file {}, token {}: {} is not below the vocabulary of {}\n  give the --vocab of the "
-                                "tokenizer that wrote it, and the right --data-format",
-                                files_[file].path.string(), offset + i, token, format_.vocabulary),
-                    Exit::usage);
+        throw Error(
+            fmt::format("corpus file {}, token {}: {} is not below the vocabulary of {}\n  give the tokenizer's --vocab, "
+                        "and the right --data-format",
+                        files_[file].path.string(), offset + i, token, format_.vocabulary),
+            Exit::usage);
       out[done + i] = static_cast<std::int32_t>(token);
     }
     done += count;
@@ -184,8 +187,8 @@ SequencePlan plan_sequences(std::uint64_t corpus_tokens, std::uint64_t seq_len) 
   const std::uint64_t one = seq_len + 1;
   if (corpus_tokens < 2 * one) {
     throw Error(
-        fmt::format("the corpus has {} tokens, but {} are needed: one training and one evaluation sequence of {} tokens "
-                    "and a last target each\n  give more text with --data, or a shorter --seq-len",
+        fmt::format("the corpus has {} tokens, but {} are needed: one training and one evaluation sequence of {} tokens, "
+                    "each with one more token as the last target\n  give more text with --data, or a shorter --seq-len",
                     corpus_tokens, 2 * one, seq_len),
         Exit::usage);
   }
@@ -203,7 +206,7 @@ std::uint64_t SequencePlan::sequence_start(std::uint64_t seed, std::uint64_t glo
 
 std::uint64_t SequencePlan::evaluation_start(std::uint64_t i) const {
   if (i >= evaluation_sequences) {
-    throw Error(fmt::format("evaluation sequence {} was asked of {}", i, evaluation_sequences));
+    throw Error(fmt::format("evaluation sequence {} was requested, but there are only {}", i, evaluation_sequences));
   }
   return evaluation_begin + i * seq_len;
 }

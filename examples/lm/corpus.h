@@ -1,5 +1,5 @@
-// Files as one row of tokens, and the order in which sequences are drawn from it. A token is a byte (vocabulary 256), or a
-// number of two or four bytes, least first, as tokenizers write them for vocabularies of any size.
+// Files as one sequence of tokens, and the order in which training sequences are drawn from it. A token is a byte (vocabulary
+// 256), or a little-endian number of two or four bytes, as tokenizers write them for vocabularies of any size.
 //
 // Files are read through a few windows of bounded size and are never loaded whole; no file stays open.
 //
@@ -30,18 +30,18 @@ TokenFormat token_format(std::string_view name, std::int64_t vocabulary);  // "b
 
 struct CorpusWindows {
   std::size_t bytes = std::size_t{1} << 20;  // of one window
-  std::size_t count = 4;                     // kept, least recently used goes first
+  std::size_t count = 4;                     // windows kept; the least recently used one is replaced
 };
 
 class Corpus {
  public:
-  // The files in the given order, end to end, nothing between them.
+  // The files in the given order, concatenated without separators.
   static Corpus open(const std::vector<std::filesystem::path>& files, CorpusWindows windows = {}, TokenFormat format = {});
 
   [[nodiscard]] std::uint64_t tokens() const { return tokens_; }
   // out[i] = token first + i.
   void read(std::uint64_t first, std::span<std::int32_t> out);
-  // Row r of `tokens` and of `targets` (both starts.size() × seq_len): tokens from starts[r], and the same one further.
+  // Row r of `tokens` and of `targets` (both starts.size() × seq_len): tokens from starts[r], and from starts[r] + 1.
   void fill(std::span<const std::uint64_t> starts, std::uint64_t seq_len, std::span<std::int32_t> tokens,
             std::span<std::int32_t> targets);
 
@@ -67,22 +67,23 @@ class Corpus {
   std::list<Window> windows_;  // most recently used first
 };
 
-// Which tokens train and which evaluate: the last 5 %, at least one sequence, are held out. Both parts are cut into
-// sequences of seq_len inputs and one more token for the last target; a sequence's last target is the next one's first input.
+// Which tokens are for training and which for evaluation: the last 5 %, at least one sequence, are held out. Both parts are cut
+// into sequences of seq_len inputs and one more token for the last target; a sequence's last target is the next one's first
+// input.
 struct SequencePlan {
   std::uint64_t seq_len = 0;
   std::uint64_t training_sequences = 0;
   std::uint64_t evaluation_begin = 0, evaluation_sequences = 0;
 
   // The first token of training sequence `global_index` = step · batch + row. Each epoch visits every sequence once, in an
-  // order keyed by (seed, epoch) and the global index only: no split of a batch changes what is seen.
+  // order that depends only on (seed, epoch) and the global index: the division of a batch does not change the data.
   [[nodiscard]] std::uint64_t sequence_start(std::uint64_t seed, std::uint64_t global_index) const;
   // The first token of evaluation sequence i, in order.
   [[nodiscard]] std::uint64_t evaluation_start(std::uint64_t i) const;
 };
 SequencePlan plan_sequences(std::uint64_t corpus_tokens, std::uint64_t seq_len);
 
-// Where `index` goes in the permutation of [0, count) that (seed, epoch) names; no table exists.
+// The place of `index` in the permutation of [0, count) for (seed, epoch), computed without a table.
 std::uint64_t permuted(std::uint64_t seed, std::uint64_t epoch, std::uint64_t index, std::uint64_t count);
 
 }  // namespace terrace::lm

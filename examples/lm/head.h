@@ -1,11 +1,12 @@
 // The last layer: final norm, logits in slices of rows, cross-entropy.
 //
-// Logits of a slice sit in scratch and never exist whole. The training backward makes each slice's logits, loss, dlogits, dx
-// and dW in one go: three products. A weight half called apart makes the logits again: one product more, the same bits.
+// The logits of a slice are in scratch; the logits of all rows never exist at once. The training backward computes each slice's
+// logits, loss, dlogits, dx and dW together: three products. A separate weight half recomputes the logits: one more product,
+// the same bits.
 //
-// The rows of a slice follow from the vocabulary alone. A slice is the unit of dW's fold: slices are added to the gradient in
-// ascending rows, then micro-batch by micro-batch. (All other gradients are made whole for a micro-batch, then added.) With one
-// slice, which is the rule for vocabularies of bytes, that is the same.
+// The number of rows of a slice depends on the vocabulary alone. A slice is the unit of dW's fold: slices are added to the
+// gradient in ascending rows, then micro-batch by micro-batch. (All other gradients are computed whole for a micro-batch, then
+// added.) With one slice, as for vocabularies of bytes, both are the same.
 //
 // Owner, threads, errors: as lm_layer.h. A target outside the vocabulary fails the stream.
 #pragma once

@@ -172,7 +172,7 @@ void LmLayer::check_weights(std::span<const TensorView> weights) const {
   }
   for (std::size_t i = 0; i < params_.size(); ++i) {
     check(params_[i].name.c_str(), weights[i], config_.dtype, params_[i].shape);
-    if (weights[i].shape != params_[i].shape) fail(params_[i].name + " has another shape");
+    if (weights[i].shape != params_[i].shape) fail(params_[i].name + " has a wrong shape");
   }
 }
 
@@ -195,22 +195,22 @@ void LmLayer::check_backward(const LayerContext& ctx, const LayerTensors& t, Hal
   check_all("saved", t.saved, saved(ctx.shape));
   check_all("carried", t.carried, carried(ctx.shape));
   if (!has(half, Half::weight)) return;
-  if (t.gradients.size() != params_.size()) fail("a gradient for each parameter is needed");
+  if (t.gradients.size() != params_.size()) fail("each parameter needs a gradient");
   for (std::size_t i = 0; i < params_.size(); ++i) {
     const DType dtype = t.gradients[i].dtype;
-    if (dtype != config_.dtype && dtype != accumulator_of(config_.dtype)) fail("gradients have a wrong dtype");
+    if (dtype != config_.dtype && dtype != accumulator_of(config_.dtype)) fail("the gradients have a wrong dtype");
     check(params_[i].name.c_str(), t.gradients[i], dtype, params_[i].shape);
   }
 }
 
 void LmLayer::check_decode(const LayerContext& ctx, std::span<const TensorView> weights, CacheViews cache_views,
                            std::int64_t position) const {
-  if (ctx.shape.tokens() != 1) fail("generation is one position of one sequence");
+  if (ctx.shape.tokens() != 1) fail("generation needs exactly one position of one sequence");
   if (position < 0 || position >= config_.seq_len) {
     fail("position " + std::to_string(position) + " is beyond seq_len " + std::to_string(config_.seq_len));
   }
   check_weights(weights);
-  if (cache_views.size() != cache(1).size()) fail("the cache has another number of tensors");
+  if (cache_views.size() != cache(1).size()) fail("the cache has a wrong number of tensors");
 }
 
 }  // namespace terrace::lm

@@ -1,7 +1,7 @@
-// What the layers of a language model share: their parts (a norm, a projection), and the check of the views that a call gets.
+// The common parts of a language model's layers: a norm, a projection, and the checks of a call's views.
 //
 // The input half of a backward gets x, saved, dy, dx and carried; the weight half gets x, saved, dy, gradients and carried.
-// Half::both gets all of them and does the halves one after the other, so that its bits are theirs.
+// Half::both gets all of them and runs the halves one after the other, so that it gives the same bits.
 //
 // Owner:   the model owns its layers; parts are values of a layer.
 // Threads: as Layer.
@@ -22,7 +22,7 @@ namespace terrace::lm {
 // "transformer.h.3." + gpt2, "model.layers.3." + llama: Hugging Face's names.
 std::string name_in_block(const ModelConfig& config, std::int64_t block, const char* gpt2, const char* llama);
 
-// What one layer keeps of one sequence between its positions; empty for layers that keep nothing.
+// The cache of one layer for one sequence; empty for layers without a cache.
 using CacheViews = std::span<const TensorView>;
 
 // A norm's statistics as its calls want them: views of one packed tensor [1 or 2, N], rstd, then the mean where one is removed.
@@ -75,12 +75,12 @@ class Projection {
   // Scratch for the weights and for their gradient; empty views where none is needed.
   [[nodiscard]] TensorView place_weights(ScratchArena& arena) const;
   [[nodiscard]] TensorView place_gradient(ScratchArena& arena) const;
-  // `place`: what place_weights() gave. prepare() fills it once for all products of a call and returns the matrix to use.
+  // `place`: the result of place_weights(). prepare() fills it once for all products of a call and returns the matrix to use.
   [[nodiscard]] TensorView prepare(LayerContext& ctx, std::span<const TensorView> weights, TensorView place) const;
   void forward(LayerContext& ctx, std::span<const TensorView> weights, TensorView matrix, TensorView y, TensorView x,
                Accumulate accumulate = Accumulate::no) const;
   void input_grad(LayerContext& ctx, TensorView matrix, TensorView dx, TensorView dy) const;
-  // The whole gradient, then written or added. `place`: what place_gradient() gave.
+  // Computes the whole gradient, then writes or adds it. `place`: the result of place_gradient().
   void weight_grad(LayerContext& ctx, std::span<const TensorView> gradients, TensorView place, TensorView dy, TensorView x,
                    Accumulate accumulate) const;
 
@@ -96,7 +96,7 @@ class Projection {
   DType dtype_ = DType::fp32;
 };
 
-// The base of the layers: name, parameters, and what a call must get.
+// The base of the layers: name, parameters, and the checks of a call's arguments.
 class LmLayer : public GenerativeLayer {
  public:
   [[nodiscard]] std::string name() const final { return name_; }
@@ -106,7 +106,7 @@ class LmLayer : public GenerativeLayer {
  protected:
   LmLayer(std::string name, const ModelConfig& config) : config_(config), name_(std::move(name)) {}
 
-  // Throw std::logic_error that names the layer and the view. An absent x or y is not asked for.
+  // Throw std::logic_error that names the layer and the view. The first layer needs no x, the last one no y.
   struct Ends {
     bool x = true, y = true;
   };

@@ -1,7 +1,7 @@
 // y = x + down(activation(up(norm(x)))), the second half of a transformer block: GELU in gpt2, SwiGLU (gate and up as one
 // product) in llama.
 //
-// Kept for the backward: the norm's statistics and what went into the activation; the rest is made again.
+// Saved for the backward: the norm's statistics and the activation's input; the rest is recomputed.
 //
 // Owner, threads, errors: as lm_layer.h.
 #pragma once

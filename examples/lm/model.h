@@ -6,7 +6,7 @@
 //
 // Owner:   the caller owns the model, the model its layers; every layer is a GenerativeLayer.
 // Threads: as Layer.
-// Errors:  Error(Exit::usage) for a config that cannot be (model_config.h).
+// Errors:  Error(Exit::usage) for an invalid config (model_config.h).
 #pragma once
 
 #include <terrace/examples/lm/lm_layer.h>

@@ -44,13 +44,13 @@ Family parse_family(std::string_view text) {
   for (const Family family : {Family::gpt2, Family::llama}) {
     if (text == name_of(family)) return family;
   }
-  refuse(fmt::format("'{}' is no model family; there are gpt2 and llama", text));
+  refuse(fmt::format("'{}' is not a model family; accepted are gpt2 and llama", text));
 }
 
 SkipShape parse_skips(std::string_view text) {
   if (text == "none") return SkipShape::none;
   if (text == "u") return SkipShape::u;
-  refuse(fmt::format("'{}' is no shape of skip connections; there are none and u", text));
+  refuse(fmt::format("'{}' is not a shape of skip connections; accepted are none and u", text));
 }
 
 double ModelConfig::residual_init_std() const { return init_std() / std::sqrt(2.0 * static_cast<double>(layers)); }
@@ -92,7 +92,8 @@ void validate(const ModelConfig& config) {
   }
   if (config.skips == SkipShape::u && config.layers < 3) {
     refuse(
-        fmt::format("skip connections in a U need 3 layers, not {}: with fewer, each layer reads all that it could skip from",
+        fmt::format("skip connections in a U need 3 layers, not {}: with fewer, each layer already reads every result that it "
+                    "could skip from",
                     config.layers));
   }
   if (config.vocab < kByteTokens) {

@@ -1,8 +1,8 @@
-// What a language model is: its family and its sizes, with the defaults of the family, checked before anything is built.
+// The configuration of a language model: its family and sizes, with the family's defaults, checked before anything is built.
 //
 // Owner:   a value.
 // Threads: any.
-// Errors:  Error(Exit::usage) that names the field, why it cannot be, and the nearest value that can.
+// Errors:  Error(Exit::usage) with the field, why its value is invalid, and the nearest valid value.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace terrace::lm {
 
-// u: blocks of the second half read those of the first, the last one the first one, as in a U-Net.
+// u: blocks of the second half read the results of the first half, in reverse order, as in a U-Net.
 enum class SkipShape : std::uint8_t { none, u };
 SkipShape parse_skips(std::string_view text);  // "none", "u"
 
@@ -34,7 +34,7 @@ struct ModelConfig {
   DType dtype = DType::fp32;  // of weights and activations
 
   [[nodiscard]] std::int64_t head_dim() const { return hidden / heads; }
-  // The block whose result is added to the input of this one; −1: none. What block i + 1 reads anyway, it does not skip from.
+  // The block whose result is added to the input of this one; −1: none. A block never skips from the block just before it.
   [[nodiscard]] std::int64_t skips_from(std::int64_t block) const {
     const auto from = layers - 1 - block;
     return skips == SkipShape::u && from + 1 < block ? from : -1;

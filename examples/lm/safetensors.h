@@ -2,12 +2,12 @@
 //
 // The header is checked whole before any tensor is read (types, shapes, overflow, overlaps, holes, the file's end), as the
 // format's own library does. Any range of elements of any tensor is read or written with conversion through a small buffer,
-// so memory stays bounded whatever the file's size.
+// so memory stays bounded for files of any size.
 //
 // Owner:   the caller.
 // Threads: SafetensorsReader::read from any thread; a writer from one thread at a time.
 // Errors:  Error that names file, tensor and byte offset: Exit::corrupt for a file that breaks the format, Exit::usage for a
-//          file, tensor or range that is not there or a type without conversion, Exit::runtime when I/O fails.
+//          missing file, tensor or range or a type without conversion, Exit::runtime if I/O fails.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@
 
 namespace terrace::lm {
 
-// Every type that the format knows can lie in a file; F32, BF16, F16 and F64 can be read.
+// A file may contain every type of the format; F32, BF16, F16 and F64 can be read.
 enum class FileType : std::uint8_t { BOOL, U8, I8, F8_E5M2, F8_E4M3, I16, U16, F16, BF16, I32, U32, F32, I64, U64, F64 };
 std::string_view name_of(FileType type);  // "BF16"
 std::uint64_t size_of(FileType type);
@@ -71,7 +71,7 @@ struct SafetensorsDeclaration {
 };
 
 // All tensors are declared first, so that the header and every place are known; then ranges are written in any order, each
-// element once; finish() makes the file appear under its name at once and durably. Without finish() nothing appears.
+// element once; finish() gives the file its name, atomically and durably. Without finish() no file appears.
 class SafetensorsWriter {
  public:
   SafetensorsWriter(std::filesystem::path file, const std::vector<SafetensorsDeclaration>& tensors,

@@ -38,8 +38,8 @@ constexpr std::array<TypeRow, 15> kTypes{{{FileType::BOOL, "BOOL", 1},
 
 constexpr std::string_view kMetadata = "__metadata__";
 
-// Read as a stream of events: duplicate keys are seen, nothing but the entries is kept, and no nesting costs anything,
-// because what the format does not know ends the parse.
+// Read as a stream of events: it detects duplicate keys, keeps only the entries, and deep nesting costs nothing,
+// because anything unknown to the format ends the parse.
 class Events final : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit Events(const std::string& file) : file_(file) {}
@@ -76,12 +76,12 @@ class Events final : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool string(string_t& value) override {
-    if (depth_ != 2 || list_ != nullptr) wrong("a text where the format has none");
+    if (depth_ != 2 || list_ != nullptr) wrong("a string where the format has none");
     if (name_ == kMetadata) {
       header_.metadata[field_] = value;
       return true;
     }
-    if (field_ != "dtype" || std::exchange(type_seen_, true)) wrong(fmt::format("unexpected text for \"{}\"", field_));
+    if (field_ != "dtype" || std::exchange(type_seen_, true)) wrong(fmt::format("unexpected string for \"{}\"", field_));
     const auto* row = std::ranges::find(kTypes, std::string_view(value), &TypeRow::name);
     if (row == kTypes.end()) wrong(fmt::format("unknown dtype \"{}\"", value));
     entry_.type = row->type;
@@ -108,7 +108,7 @@ class Events final : public nlohmann::json_sax<nlohmann::json> {
     wrong(fmt::format("the number {}, which is not a 64-bit whole number", text));
   }
   bool null() override { wrong("a null"); }
-  bool boolean(bool) override { wrong("a truth value"); }
+  bool boolean(bool) override { wrong("a boolean"); }
   bool binary(binary_t&) override { wrong("binary data"); }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception& error) override {
     corrupt(fmt::format("the header is not JSON near its byte {}: {}", position, error.what()));

@@ -1,9 +1,8 @@
 // A layer with a skip connection in front of it: it reads x + weight · skip, each column of the skip by its own learned weight,
 // which begins at 1.
 //
-// The sum is kept for the backward, so that the inner layer finds its input there; the weight's gradient is made whole by the
-// input half, which has the skip, and carried to the weight half. The weight lies beside the inner layer's in one run of
-// chunks.
+// The sum is saved for the backward as the inner layer's input. The input half, which has the skip, computes the whole gradient
+// of the weight and carries it to the weight half. The weight lies beside the inner layer's weights in one run of chunks.
 //
 // Owner, threads, errors: as lm_layer.h. Owns the inner layer.
 #pragma once
@@ -32,7 +31,7 @@ class SkipBlock final : public LmLayer {
 
  private:
   void add_skip(LayerContext& ctx, TensorView weight, TensorView sum, TensorView x) const;
-  // What the inner layer sees of a call's tensors: all but the last of each, which is the skip's.
+  // The tensors of a call for the inner layer: all but the last of each list, which is the skip's.
   [[nodiscard]] static LayerTensors inner_tensors(const LayerTensors& t);
 
   const std::uint32_t from_;

@@ -13,7 +13,7 @@
 
 namespace terrace::lm {
 
-// The dtype of sums and statistics beside a compute dtype.
+// The dtype of sums and statistics for a compute dtype.
 constexpr DType accumulator_of(DType dtype) { return dtype == DType::fp64 ? DType::fp64 : DType::fp32; }
 
 inline TensorView reshaped(TensorView view, Shape shape) {
@@ -35,8 +35,8 @@ inline TensorView row_slice(const TensorView& view, std::int64_t first, std::int
   return part(view, first * view.shape[1], {count, view.shape[1]});
 }
 
-// Hands out 64-byte aligned tensors, one behind the other. Without memory it only measures: a layer places its tensors by the
-// same function when it computes and when it says how much scratch it needs.
+// Gives out 64-byte aligned tensors, one after the other. Without memory it only measures: a layer places its tensors with the
+// same function when it computes and when it reports how much scratch it needs.
 class ScratchArena {
  public:
   static constexpr std::uint64_t kAlignBytes = 64;

@@ -1,5 +1,5 @@
-// Weights in and out of an engine, chunk by chunk: first values from Philox, from and to a safetensors file, and their hash.
-// The model never exists whole.
+// Weights in and out of an engine, chunk by chunk: initial values from Philox, from and to a safetensors file, and their hash.
+// The whole model is never in memory at once.
 //
 // Threads: as Engine. Errors: Error naming file and tensor when a file lacks one or has another shape.
 #pragma once
@@ -15,10 +15,13 @@ namespace terrace::lm {
 
 // Each parameter's Init, drawn by (seed, name, index): the same values for every layout and order.
 WeightRange random_weights(std::uint64_t seed);
-// From a safetensors file with Hugging Face's names; a GPT-2 file may lack the prefix "transformer.". Checked whole, at once.
+// From a safetensors file with Hugging Face's names; a GPT-2 file may lack the prefix "transformer.". All shapes are checked at
+// once. Of a file with more positions than the model has, the first ones are used.
 WeightRange weights_from(const std::filesystem::path& file, const Model& model);
+// How many positions the file's position embedding has; 0 for a model without one.
+std::uint64_t positions_in(const std::filesystem::path& file, const Model& model);
 
-// What else the file holds: of another model, or of no use to any.
+// The other tensors of the file: of another model, or unused.
 std::vector<std::string> tensors_of_no_use(const std::filesystem::path& file, const Model& model);
 
 std::string hash_weights(Engine& engine);  // 16 hex digits of XXH64 over master weights

@@ -22,10 +22,10 @@ class AllBench final : public bench::Bench {
  public:
   explicit AllBench(const RunConfig& config) : config_(config) {}
   std::string_view name() const override { return "all"; }
-  std::string_view help() const override { return "all of these that can run, and the machine profile that plan uses"; }
+  std::string_view help() const override { return "all benches that can run here, and the machine profile that plan uses"; }
   std::vector<bench::Flag> flags() override {
     return {{"PATH", &path_, "directory on the disk", 1, 1, {}, true},
-            {"quick", &quick_, "a look in seconds: small files and arrays, figures of caches, no profile"}};
+            {"quick", &quick_, "take seconds: small files and arrays, whose figures are those of caches; no machine profile"}};
   }
   void check() override { bench::demand_directory(path_); }
 
@@ -43,7 +43,7 @@ class AllBench final : public bench::Bench {
         if (error.exit() != Exit::hardware_missing)
           session.fail(error);
         else
-          session.note(fmt::format("left out: {}", error.what()));
+          session.note(fmt::format("skipped: {}", error.what()));
       } catch (const std::exception& error) {
         session.fail(error);
       }
@@ -52,7 +52,7 @@ class AllBench final : public bench::Bench {
   }
 
  private:
-  // What a bench measures with, by the names of its flags.
+  // Sets the path and, with --quick, the sizes of a bench, by the names of its flags.
   void set(bench::Bench& one) const {
     static const std::map<std::string, std::uint64_t> sizes{{"nvme size", 8 * kMiB},
                                                             {"nvme block-size", kMiB},
@@ -85,7 +85,7 @@ class AllBench final : public bench::Bench {
         config_.machine_profile.empty() ? default_profile_path(config_.device) : std::filesystem::path(config_.machine_profile);
     save_profile(profile, file);
     session.machine("profile", file.string());
-    session.note(fmt::format("\nmachine profile saved as {}: terrace plan uses it", file.string()));
+    session.note(fmt::format("\nthe machine profile was saved as {}; terrace plan uses it", file.string()));
   }
 
   const RunConfig& config_;

@@ -1,4 +1,4 @@
-// terrace bench NAME …: one command line from the flags of every bench, then the one that was named.
+// terrace bench NAME …: builds the command line from the flags of all benches, and runs the one that was named.
 //
 // g++ 12 sees a null pointer in CLI11's inlined string splitting where there is none.
 #pragma GCC diagnostic ignored "-Wnull-dereference"
@@ -29,7 +29,7 @@ namespace {
 using bench::Flag;
 
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 50;  // sums of a few such sizes do not overflow
-constexpr std::int64_t kLeastRuns = 3;                        // a median of fewer is none
+constexpr std::int64_t kLeastRuns = 3;                        // fewer runs have no useful median
 
 [[noreturn]] void refuse_value(const Flag& flag, const std::string& text, const std::string& accepted,
                                const std::string& command) {
@@ -77,7 +77,7 @@ std::string type_of(const Flag& flag) {
   return std::holds_alternative<std::filesystem::path*>(flag.target) ? "PATH" : "TEXT";
 }
 
-// One bench on the command line, and what was said to it.
+// One bench, and its part of the command line.
 struct Entry {
   std::unique_ptr<bench::Bench> bench;
   RunConfig config;
@@ -109,11 +109,11 @@ struct Entry {
 
 Exit bench_command(int argc, const char* const* argv) {
   bench::Session::Options options{.terminal = ::isatty(STDERR_FILENO) != 0, .stopped = [] { return stop_signal() != 0; }};
-  CLI::App app("what this machine can do, and what terrace makes of it", "terrace bench");
+  CLI::App app("measures this machine, and the parts of terrace on it", "terrace bench");
   app.set_help_flag("-h,--help", "print this help and exit");
   app.allow_extras();
-  const std::vector<Flag> common{{"runs", &options.runs, "of each figure; the median is told", kLeastRuns, 10'000},
-                                 {"json", &options.json, "one JSON object on standard output, and nothing else"}};
+  const std::vector<Flag> common{{"runs", &options.runs, "runs for each figure, which is their median", kLeastRuns, 10'000},
+                                 {"json", &options.json, "print only one JSON object on standard output"}};
   std::vector<Entry> entries(bench_table().size());
   std::vector<std::string_view> names;
   for (std::size_t i = 0; i < entries.size(); ++i) {
@@ -127,7 +127,7 @@ Exit bench_command(int argc, const char* const* argv) {
     std::fputs(answer.c_str(), stdout);
     return Exit::ok;
   }
-  if (&chosen(app) == &app) refuse(fmt::format("bench needs what to measure: {}", fmt::join(names, ", ")), "bench");
+  if (&chosen(app) == &app) refuse(fmt::format("bench needs the name of a bench: {}", fmt::join(names, ", ")), "bench");
   auto& entry = entries[static_cast<std::size_t>(std::ranges::find(names, chosen(app).get_name()) - names.begin())];
   apply_flags(entry.config, entry.assignments);
   entry.bench->check();

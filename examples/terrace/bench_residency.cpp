@@ -1,4 +1,4 @@
-// `terrace bench residency` on a planned step: what its program asks of the tiers.
+// `terrace bench residency` on a planned step: the accesses of its program to the tiers.
 #include <terrace/bench/residency_bench.h>
 #include <terrace/examples/lm/model.h>
 #include <terrace/examples/terrace/bench_models.h>
@@ -19,7 +19,7 @@ bench::AccessTrace accesses_of(const RunConfig& config) {
   bench::AccessTrace trace;
   for (std::uint32_t c = 0; c < map.chunks(); ++c) trace.chunk_bytes.push_back(map.chunk_bytes(ChunkId{c}));
   for (const auto& action : p.programs.steady.actions) {
-    if (action.op == Op::prefetch) continue;  // a hint, and no access
+    if (action.op == Op::prefetch) continue;  // a hint, not an access
     trace.actions.push_back({map.tier_of(action), map.uses(action), map.dead_after(action)});
   }
   return trace;

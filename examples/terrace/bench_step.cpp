@@ -1,4 +1,4 @@
-// `terrace bench step`: one model's step as it is planned, and as this machine does it.
+// `terrace bench step`: the step of a model as it is planned, and as this machine runs it.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -21,15 +21,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kWarmSteps = 2;  // the first has no pending update, and warms everything up
+constexpr std::uint64_t kWarmSteps = 2;  // the first one has no pending update and warms everything up
 
-// A directory for the commits of a run that is thrown away.
+// A temporary directory for the commits of the run.
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {
     auto name = (fs::temp_directory_path() / "terrace-bench-XXXXXX").string();
     if (!::mkdtemp(name.data()))
-      throw Error(fmt::format("{}: no directory can be made: {}\n  set TMPDIR to one that can be written", name,
+      throw Error(fmt::format("{}: the directory cannot be created: {}\n  set TMPDIR to a folder that can be written", name,
                               describe_errno(errno)));
     path_ = name;
   }
@@ -58,7 +58,7 @@ class StepBench final : public bench::Bench {
   void run(bench::Session& session) override {
     const auto model = lm::make_model(model_config(config_));
     session.progress("planning …");
-    // The life that is walked is the one that is measured: its last step moves the very bytes of the plan's last.
+    // The plan walks as many steps as are measured, so that the last step moves exactly the bytes of the plan's last step.
     const auto steps = kWarmSteps + static_cast<std::uint64_t>(session.runs());
     auto request = plan_request(config_);
     request.steps = steps;
@@ -103,7 +103,7 @@ class StepBench final : public bench::Bench {
   }
 
  private:
-  // What they are does not change what they cost.
+  // The time of a step does not depend on which tokens they are.
   [[nodiscard]] std::vector<std::int32_t> random_tokens() const {
     std::vector<std::int32_t> tokens(
         static_cast<std::size_t>(config_.batch_size * config_.grad_accumulation * config_.seq_len));

@@ -12,8 +12,8 @@ namespace {
 
 using Keys = std::vector<std::string_view>;
 
-// What a planned step depends on. The rest of a run (its data, its length, what it keeps) means nothing to a bench. "--model"
-// is the option, not the section.
+// The options that a planned step depends on. The others (data, number of steps, commits) have no meaning for a bench.
+// "--model" is the option, not the section.
 Keys planned() {
   return {"--model",
           "layers",
@@ -43,7 +43,7 @@ Keys planned() {
           "memory"};
 }
 
-// And what doing it depends on.
+// These, and the options that the execution of a step depends on.
 Keys done() {
   auto keys = planned();
   keys.insert(keys.end(), {"init-from", "lr", "beta1", "beta2", "eps", "weight-decay", "seed", "threads", "assumed-costs",

@@ -1,4 +1,4 @@
-// terrace ckpt inspect|verify|copy|rm: what a store on disk holds, without an engine.
+// terrace ckpt inspect|verify|copy|rm: works on the store of a run, without an engine.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -14,7 +14,7 @@
 namespace terrace::cli {
 namespace {
 
-using Stores = std::vector<std::unique_ptr<ChunkStore>>;  // of the run's ranks
+using Stores = std::vector<std::unique_ptr<ChunkStore>>;  // one for each rank of the run
 
 void inspect(const CommonCommit& common, bool json) {
   const auto& stores = common.stores;
@@ -45,15 +45,15 @@ void inspect(const CommonCommit& common, bool json) {
     return;
   }
   fmt::print("commit {} after step {}; {} on disk\n", commit->number, commit->step, format_bytes(allocated_bytes));
-  if (stores.size() > 1) fmt::print("the stores of {} ranks together\n", stores.size());
+  if (stores.size() > 1) fmt::print("these are the stores of {} ranks together\n", stores.size());
   if (common.newest_step != common.step)
-    fmt::print("not all of them have the commit after step {}: nothing goes on from that\n", common.newest_step);
+    fmt::print("not all ranks have the commit after step {}, so a run cannot resume from it\n", common.newest_step);
   for (const auto& [kind, sum] : kinds) fmt::print("  {:<14} {:>6} chunks {:>12}\n", kind, sum.chunks, format_bytes(sum.bytes));
   fmt::print("{} tensors\n", tensors.size());
   for (const auto& [tensor, elements] : tensors) fmt::print("  {:<60} {:>12}\n", tensor, elements);
 }
 
-// All that is damaged, not only the first of it.
+// Reports all damaged chunks, not only the first.
 void verify(const Stores& stores) {
   std::vector<std::byte> buffer;
   std::uint64_t bytes = 0, chunks = 0, damaged = 0;
@@ -78,12 +78,12 @@ void verify(const Stores& stores) {
   }
   if (!found.empty())
     throw Error(
-        fmt::format("{}\n  {} of {} chunks are damaged{}", found, damaged, chunks, damaged_commit ? ", and a commit is" : ""),
+        fmt::format("{}\n  {} of {} chunks are damaged{}", found, damaged, chunks, damaged_commit ? ", and also a commit" : ""),
         Exit::corrupt);
-  fmt::print("verified {} chunks, {}: every checksum is right\n", chunks, format_bytes(bytes));
+  fmt::print("verified {} chunks, {}: all checksums are correct\n", chunks, format_bytes(bytes));
 }
 
-// A damaged store can be removed, one that a live run holds cannot.
+// A damaged store can be removed. A store that a live run has locked cannot.
 void remove_store(const ChunkStore::Options& options) {
   try {
     const auto store = ChunkStore::open(options);
@@ -93,15 +93,15 @@ void remove_store(const ChunkStore::Options& options) {
   for (const auto& path : options.paths) std::filesystem::remove_all(path / options.name);
 }
 
-// A run of its own, all in one folder, from which --resume goes on.
+// Makes a separate run, all in one folder, which --resume can continue.
 void copy(const Stores& stores, const ChunkStore::Options& like, const std::filesystem::path& run,
           const std::filesystem::path& to) {
   std::error_code error;
   if (std::filesystem::exists(to, error) && !std::filesystem::is_empty(to, error))
-    throw Error(fmt::format("{} is not empty\n  give a folder that is not there yet", to.string()), Exit::usage);
+    throw Error(fmt::format("{} is not empty\n  give a folder that does not exist yet", to.string()), Exit::usage);
   std::filesystem::create_directories(to, error);
   if (error)
-    throw Error(fmt::format("{} cannot be made: {}\n  give a folder on a file system that can be written", to.string(),
+    throw Error(fmt::format("{} cannot be created: {}\n  give a folder on a file system that can be written", to.string(),
                             describe_errno(error.value())));
   auto own = like;
   own.paths = {to};
@@ -110,7 +110,7 @@ void copy(const Stores& stores, const ChunkStore::Options& like, const std::file
       own.name = store_name_of_rank("store", r);
       copy_store(*stores[r], own);
     }
-    copy_run_files(run, to);  // last: only now is it a run
+    copy_run_files(run, to);  // last, because these files make it a run
   } catch (...) {
     for (std::size_t r = 0; r < stores.size(); ++r) std::filesystem::remove_all(to / store_name_of_rank("store", r));
     throw;
@@ -126,7 +126,7 @@ Exit ckpt_command(const CommandLine& line) {
   if (action == "rm") {
     for (const auto& options : all) remove_store(options);
     forget_run(run);
-    fmt::print("removed the store of {}; its metrics and report are still there\n", run);
+    fmt::print("removed the store of {}; its metrics and report were kept\n", run);
     return Exit::ok;
   }
   const auto common = open_at_common_commit(all);
@@ -136,7 +136,7 @@ Exit ckpt_command(const CommandLine& line) {
   if (action == "copy") {
     const auto& to = line.positional.at(2);
     copy(stores, all.front(), run, to);
-    fmt::print("copied {} after step {} to {}; --resume {} goes on from there\n", run, common.step, to, to);
+    fmt::print("copied {} after step {} to {}; continue the copy with --resume {}\n", run, common.step, to, to);
   }
   return Exit::ok;
 }

@@ -89,7 +89,7 @@ const std::vector<Key>& keys() {
 constexpr std::array<std::string_view, 3> kSections{"gpu", "node", "links"};
 constexpr std::array<std::string_view, 2> kSums{"once a node", "direct"};
 
-// A profile's text, with its name for messages.
+// Reads the text of a profile. The name is for messages.
 class Reader {
  public:
   Reader(std::string_view text, std::string name) : name_(std::move(name)) {
@@ -97,7 +97,7 @@ class Reader {
       root_ = toml::parse(text, name_);
     } catch (const toml::parse_error& e) {
       refuse(fmt::format(", line {}", e.source().begin.line), std::string(e.description()),
-             "examples/clusters/dgx2.toml is one that is right");
+             "examples/clusters/dgx2.toml is a correct one");
     }
   }
 
@@ -129,7 +129,7 @@ class Reader {
       const auto line = fmt::format(", line {}", section.source().begin.line);
       if (std::ranges::find(kSections, section.str()) == kSections.end() || !table.is_table())
         refuse(line, fmt::format("there is no section [{}]{}", section.str(), suggestion(section.str(), kSections)),
-               "sections are gpu, node and links");
+               "the sections are gpu, node and links");
       std::vector<std::string_view> known;
       for (const auto& k : keys())
         if (k.section == section.str()) known.push_back(k.key);
@@ -137,7 +137,7 @@ class Reader {
         if (std::ranges::find(known, name.str()) == known.end())
           refuse(fmt::format(", line {}", name.source().begin.line),
                  fmt::format("unknown key {}.{}{}", section.str(), name.str(), suggestion(name.str(), known)),
-                 fmt::format("keys of [{}] are {}", section.str(), fmt::join(known, ", ")));
+                 fmt::format("the keys of [{}] are {}", section.str(), fmt::join(known, ", ")));
     }
   }
 
@@ -158,7 +158,7 @@ class Reader {
     std::optional<std::uint64_t> bytes;
     try {
       if (text) bytes = parse_bytes(*text);
-    } catch (const Error&) {  // said below, with its key
+    } catch (const Error&) {  // reported below, with its key
     }
     if (!bytes || *bytes == 0 || *bytes == kUnlimited) refuse(k, node, "a size in quotes, such as \"32GB\" or \"1.5TiB\"");
     value = *bytes;
@@ -175,11 +175,13 @@ class Reader {
 
 std::int64_t gpus_used(const ClusterProfile& cluster, const ClusterSize& size) {
   if (size.nodes < 1 || size.nodes > 65536)
-    throw Error(fmt::format("--nodes: {} is not accepted\n  give an integer from 1 to 65536", size.nodes), Exit::usage);
+    throw Error(fmt::format("--nodes: {} is not accepted\n  give --nodes an integer from 1 to 65536", size.nodes), Exit::usage);
   if (size.gpus_per_node < 0 || size.gpus_per_node > cluster.node.gpus)
-    throw Error(fmt::format("--gpus-per-node {}: a node of this cluster has {}\n  give at most {}, or 0 for all of them",
-                            size.gpus_per_node, cluster.node.gpus, cluster.node.gpus),
-                Exit::usage);
+    throw Error(
+        fmt::format(
+            "--gpus-per-node {}: a node of this cluster has {}\n  give --gpus-per-node at most {}, or 0 for all of them",
+            size.gpus_per_node, cluster.node.gpus, cluster.node.gpus),
+        Exit::usage);
   return size.gpus_per_node == 0 ? cluster.node.gpus : size.gpus_per_node;
 }
 
@@ -189,7 +191,8 @@ ClusterProfile parse_cluster(std::string_view text, const std::string& name) { r
 
 ClusterProfile load_cluster(const std::filesystem::path& file) {
   const auto refuse = [&](const std::string& why) {
-    throw Error(fmt::format("cluster profile {}: {}\n  give a TOML file; examples/clusters has some", file.string(), why),
+    throw Error(fmt::format("cluster profile {}: {}\n  give --cluster-profile a TOML file, such as examples/clusters/dgx2.toml",
+                            file.string(), why),
                 Exit::usage);
   };
   std::string text;
@@ -233,8 +236,8 @@ RunConfig on_cluster(RunConfig c, const ClusterProfile& cluster, const ClusterSi
   const auto ranks = gpus_used(cluster, size);
   if (c.dp == 0) c.dp = size.nodes * ranks;
   if (c.dp != size.nodes * ranks)
-    throw Error(fmt::format("--dp {} is not --nodes {} times {} GPUs\n  leave --dp out, or give {}", c.dp, size.nodes, ranks,
-                            size.nodes * ranks),
+    throw Error(fmt::format("--dp {} is not --nodes {} times {} GPUs\n  leave --dp out, or give --dp {}", c.dp, size.nodes,
+                            ranks, size.nodes * ranks),
                 Exit::usage);
   c.local_ranks = ranks;
   c.device = "cuda:0";

@@ -1,5 +1,5 @@
-// A cluster that is not here: a profile file says what its nodes, GPUs and links can do, and a run is planned as one of its
-// ranks would plan it (all are alike).
+// A cluster that a run is planned for. A profile file has the rates of its nodes, GPUs and links. All ranks are alike, so the
+// plan is that of one rank.
 //
 // Threads: any.
 // Errors:  Error(Exit::usage) that names the file, the key and what is accepted.
@@ -15,13 +15,14 @@
 
 namespace terrace::cli {
 
-// Rates of everything at once, where one thing alone may be faster: that of the node is shared by its GPUs.
+// Rates while everything runs at the same time; a single transfer may be faster. The GPUs of a node share the rates of the
+// node.
 struct ClusterProfile {
   struct {
     std::uint64_t memory = 0;                                                       // bytes
-    double matmul_bf16_flop_s = 0, matmul_fp32_flop_s = 0, matmul_fp64_flop_s = 0;  // that a product reaches
+    double matmul_bf16_flop_s = 0, matmul_fp32_flop_s = 0, matmul_fp64_flop_s = 0;  // measured, of a matrix product
     double memory_bytes_s = 0;                                                      // read and written by kernels
-    double upload_bytes_s = 0, download_bytes_s = 0;                                // its own link to the host
+    double upload_bytes_s = 0, download_bytes_s = 0;                                // of its link to the host
   } gpu;
   struct {
     std::int64_t gpus = 0;
@@ -42,11 +43,11 @@ ClusterProfile parse_cluster(std::string_view text, const std::string& name);  /
 ClusterProfile load_cluster(const std::filesystem::path& file);
 
 struct ClusterSize {
-  std::int64_t nodes = 1, gpus_per_node = 0;  // 0: all that a node has
+  std::int64_t nodes = 1, gpus_per_node = 0;  // 0: all GPUs of a node
 };
-// What one of the ranks can use while all others do the same.
+// The rates that one rank has while all other ranks do the same work.
 MachineProfile rank_profile(const ClusterProfile& cluster, const ClusterSize& size);
-// The run on that cluster: one data rank a GPU unless --dp says otherwise, and `auto` budgets are the cluster's.
+// The configuration of a run on that cluster: one data rank for each GPU, and `auto` budgets of the cluster.
 RunConfig on_cluster(RunConfig config, const ClusterProfile& cluster, const ClusterSize& size);
 
 }  // namespace terrace::cli

@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kVersion = "terrace 0.1.0";
 
-// The commands and what each of them takes, in the order of the help.
+// The commands and the options that each accepts, in the order of the help.
 struct Command {
   std::string_view name, help;
   std::vector<std::string_view> takes;  // sections and keys; "all": everything
@@ -33,18 +33,18 @@ struct Command {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> all{
-      {"train", "train a model inside the given budgets", {"all"}, ""},
-      {"plan", "say what a run would take, move and cost, before anything runs", {"all"}, ""},
+      {"train", "train a model within the given memory budgets", {"all"}, ""},
+      {"plan", "print the memory, data movement and time of a run, without running it", {"all"}, ""},
       {"generate", "continue a text with a trained run", {"memory", "threads", "json", "machine-profile"}, "RUN"},
       {"doctor",
-       "look at this machine and say what to mend",
+       "examine this machine, and print what to improve",
        {"device", "nvme-path", "machine-profile", "json", "threads"},
        ""},
-      {"report", "write a run's report.html, or a page from a bench's JSON", {"json"}, "RUN"},
+      {"report", "write the report.html of a run, or a page from the JSON of a bench", {"json"}, "RUN"},
       {"config", "print the effective configuration", {"all"}, ""},
-      {"ckpt", "inspect, verify, copy or remove a run's store", {"json"}, "RUN"},
-      {"launch", "start train or another command as several ranks of this machine, with mpirun", {"json"}, ""},
-      {"bench", "measure disks, memory, computing, and what terrace makes of them", {"json"}, ""},
+      {"ckpt", "inspect, verify, copy or remove the store of a run", {"json"}, "RUN"},
+      {"launch", "start train or another command as several ranks on this machine, with mpirun", {"json"}, ""},
+      {"bench", "measure disks, memory, computing, and the parts of terrace", {"json"}, ""},
   };
   return all;
 }
@@ -55,7 +55,7 @@ std::vector<std::string_view> command_names() {
   return names;
 }
 
-// What CLI11 fills while it parses; understood afterwards, in the order of precedence.
+// What CLI11 fills while it parses. It is applied afterwards, in the order of precedence.
 struct Parsed {
   std::vector<std::string> config_files;
   std::vector<std::string> sets;
@@ -70,7 +70,7 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
   if (all) {
     sub->add_option(
            "--config", parsed.config_files,
-           "TOML file with the same names, flat or in sections; repeatable, later ones override; examples/presets has some")
+           "TOML file with the same names, flat or in sections; repeatable, later files override; see examples/presets")
         ->type_name("FILE")
         ->expected(1)
         ->allow_extra_args(false)
@@ -82,35 +82,41 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
   }
   add_options(*sub, parsed.flags, all ? std::span<const std::string_view>{} : std::span<const std::string_view>(command.takes));
   if (command.name == "ckpt") {
-    sub->add_option("arguments", out.positional, "inspect, verify, copy or rm, then the run directory; copy: then a new one")
+    sub->add_option("arguments", out.positional,
+                    "inspect, verify, copy or rm, then the run directory; for copy also the new directory")
         ->type_name("ACTION RUN [NEW]");
   } else if (!command.positional.empty()) {
     sub->add_option("run", out.positional, "the run directory")->type_name(std::string(command.positional));
   }
   if (command.name == "generate") {
     sub->add_option("--prompt", out.generate.prompt, "text to continue");
-    sub->add_option("--max-tokens", out.generate.max_tokens, "bytes to generate, at most as many as the model has positions")
+    sub->add_option("--max-tokens", out.generate.max_tokens,
+                    "bytes to generate; prompt and text together are at most --seq-len bytes")
         ->capture_default_str();
-    sub->add_option("--temperature", out.generate.temperature, "0: always the likeliest")->capture_default_str();
-    sub->add_option("--top-k", out.generate.top_k, "sample among the likeliest; 0: all")->capture_default_str();
-    sub->add_option("--seed", out.generate.seed, "of sampling")->capture_default_str();
+    sub->add_option("--temperature", out.generate.temperature,
+                    "temperature of sampling; 0: always take the most probable token")
+        ->capture_default_str();
+    sub->add_option("--top-k", out.generate.top_k, "sample from so many most probable tokens; 0: from all")
+        ->capture_default_str();
+    sub->add_option("--seed", out.generate.seed, "seed of sampling")->capture_default_str();
   }
   if (command.name == "plan") {
     sub->add_flag("--program", out.plan.program, "print the program of a steady step");
-    sub->add_option("--trace", out.plan.trace, "write the simulated step as a trace for Perfetto")->type_name("FILE");
+    sub->add_option("--trace", out.plan.trace, "write the simulated step as a trace file for Perfetto")->type_name("FILE");
     auto* const profile = sub->add_option("--cluster-profile", out.plan.cluster_profile,
-                                          "plan for the nodes that this file describes; examples/clusters has some");
+                                          "plan for the cluster that this file describes; see examples/clusters");
     profile->type_name("FILE")->group("cluster");
-    for (auto* const size : {sub->add_option("--nodes", out.plan.nodes, "nodes of the cluster (default 1)"),
-                             sub->add_option("--gpus-per-node", out.plan.gpus_per_node, "ranks on each; 0: all its GPUs")})
+    for (auto* const size :
+         {sub->add_option("--nodes", out.plan.nodes, "number of nodes (default 1)"),
+          sub->add_option("--gpus-per-node", out.plan.gpus_per_node, "ranks on each node; 0: one for each GPU")})
       size->needs(profile)->group("cluster");
     auto* const timeline =
-        sub->add_option("--timeline", out.plan.timeline, "write a picture (SVG) of a pipeline's simulated step");
+        sub->add_option("--timeline", out.plan.timeline, "write a picture (SVG) of the simulated step of a pipeline");
     timeline->type_name("FILE");
-    sub->add_option("--measured", out.plan.measured, "draw the last step of this run, lane by lane, beside the simulated one")
+    sub->add_option("--measured", out.plan.measured, "draw the last step of this run beside the simulated one, lane by lane")
         ->type_name("RUN")
         ->needs(timeline);
-    sub->add_option("--write-schedule", out.plan.write_schedule, "write a pipeline's order as text, which --schedule takes")
+    sub->add_option("--write-schedule", out.plan.write_schedule, "write the schedule of a pipeline as text, for --schedule")
         ->type_name("FILE");
   }
   if (command.name == "doctor") sub->add_flag("--measure", out.measure, "measure this machine and save its profile");
@@ -120,20 +126,20 @@ void check_arguments(const CommandLine& line) {
   const auto& words = line.positional;
   if (line.command == "ckpt") {
     static constexpr std::array<std::string_view, 4> kActions{"inspect", "verify", "copy", "rm"};
-    if (words.empty()) refuse("ckpt needs what to do (inspect, verify, copy or rm) and a run directory", "ckpt");
+    if (words.empty()) refuse("ckpt needs an action (inspect, verify, copy or rm) and a run directory", "ckpt");
     if (std::ranges::find(kActions, words[0]) == kActions.end()) {
       refuse(fmt::format("ckpt: unknown action \"{}\"{}", words[0], suggestion(words[0], kActions)), "ckpt");
     }
     if (words.size() < 2) refuse(fmt::format("ckpt {} needs a run directory", words[0]), "ckpt");
     const std::size_t most = words[0] == "copy" ? 3 : 2;
-    if (words[0] == "copy" && words.size() < most) refuse("ckpt copy needs a new run directory, too", "ckpt");
+    if (words[0] == "copy" && words.size() < most) refuse("ckpt copy needs a second directory for the copy", "ckpt");
     if (words.size() > most) refuse(fmt::format("unexpected argument \"{}\"", words[most]), "ckpt");
   }
   if (line.command == "generate" || line.command == "report") {
     if (words.empty()) refuse(fmt::format("{} needs a run directory", line.command), line.command);
     if (words.size() > 1) refuse(fmt::format("unexpected argument \"{}\"", words[1]), line.command);
     std::error_code error;
-    const bool bench = line.command == "report" && fs::is_regular_file(words[0], error);  // what `terrace bench --json` said
+    const bool bench = line.command == "report" && fs::is_regular_file(words[0], error);  // written by `terrace bench --json`
     if (!bench && !fs::is_directory(words[0], error))
       refuse(fmt::format("{}: \"{}\" is not a directory", line.command, words[0]), line.command);
   }
@@ -155,20 +161,20 @@ void check_arguments(const CommandLine& line) {
         refuse(fmt::format("--data: \"{}\" cannot be reached: {}", file.string(), describe_errno(error.value())), "train");
       if (!there) refuse(fmt::format("--data: \"{}\" does not exist", file.string()), "train");
       if (fs::is_directory(file, error))
-        refuse(fmt::format("--data: \"{}\" is a directory; files are needed", file.string()), "train");
+        refuse(fmt::format("--data: \"{}\" is a directory; give --data the files in it", file.string()), "train");
     }
   }
 }
 
-// Defaults, then the file (for a trained run: the run's own), then --set, then flags.
+// Applies the defaults, then the file (for a trained run: the run's own), then --set, then the flags.
 RunConfig resolve(const CommandLine& line, const Parsed& parsed) {
   RunConfig config;
   if (line.command == "generate") {
     const auto own = fs::path(line.positional.at(0)) / kConfigFile;
     if (!fs::exists(own))
-      refuse(fmt::format("\"{}\" holds no {}: it is not a run directory", line.positional[0], kConfigFile), "generate");
+      refuse(fmt::format("\"{}\" is not a run directory: it has no {}", line.positional[0], kConfigFile), "generate");
     apply_file(config, own);
-    config.json = false;  // that of the training
+    config.json = false;  // this one was for the training
   }
   for (const auto& file : parsed.config_files) apply_file(config, file);
   for (const auto& set : parsed.sets) apply_set(config, set);
@@ -176,15 +182,15 @@ RunConfig resolve(const CommandLine& line, const Parsed& parsed) {
   return config;
 }
 
-// CLI11 parses positional arguments and options of one App; subcommands are found by the first word.
+// The first word must be a command. CLI11 would accept the flags of a command before its name.
 void refuse_unknown_command(int argc, const char* const* argv) {
   const auto names = command_names();
-  if (argc < 2) refuse(fmt::format("a command is needed: {}", fmt::join(names, ", ")), "");
+  if (argc < 2) refuse(fmt::format("the first argument must be a command: {}", fmt::join(names, ", ")), "");
   const std::string word = argv[1];
   if (word.starts_with('-')) {
     static constexpr std::array<std::string_view, 3> kFlags{"--help", "--version", "-h"};
     if (std::ranges::find(kFlags, word) != kFlags.end()) return;
-    refuse(fmt::format("a command comes first, not {}", word), "");
+    refuse(fmt::format("the first argument must be a command, not {}", word), "");
   }
   if (std::ranges::find(names, word) == names.end()) {
     refuse(fmt::format("unknown command \"{}\"{}", word, suggestion(word, names)), "");
@@ -220,7 +226,7 @@ CommandLine parse(int argc, const char* const* argv) {
 
 int report_error(const std::exception& error, std::FILE* to) {
   const auto* const file = dynamic_cast<const fs::filesystem_error*>(&error);
-  const auto what = file ? fmt::format("{}: {}\n  mend the rights there, or give another path", file->path1().string(),
+  const auto what = file ? fmt::format("{}: {}\n  change the permissions there, or give another path", file->path1().string(),
                                        describe_errno(file->code().value()))
                          : std::string(error.what());
   say(to, fmt::format("error: {}\n", what));

@@ -1,8 +1,9 @@
-// The command line of `terrace`: which command, on what, with which configuration.
+// The command line of `terrace`: the command, its arguments and the configuration.
 //
 // Threads: any.
-// Errors:  parse() throws Error(Exit::usage), with a second line that says where to look. Help and version are no errors: they
-//          come back as `answer`.
+// Errors:  parse() throws Error(Exit::usage), whose second line says where to look. The texts of --help and --version are
+// returned
+//          as `answer`.
 #pragma once
 
 #include <cstdint>
@@ -23,28 +24,28 @@ struct GenerateOptions {
   std::int64_t max_tokens = 200;
   double temperature = 0.8;  // 0: always the likeliest token
   std::int64_t top_k = 40;   // 0: all tokens
-  std::uint64_t seed = 1;    // of sampling
+  std::uint64_t seed = 1;    // for sampling
 };
 
 struct PlanOptions {
-  bool program = false;         // print the steady step's program as text
-  std::filesystem::path trace;  // the simulated step as trace JSON; empty: none
-  // On a cluster that is not here (cluster.h); no profile: on this machine.
+  bool program = false;         // print the program of a steady step as text
+  std::filesystem::path trace;  // write the simulated step as trace JSON; empty: do not
+  // Plan for this cluster (cluster.h); empty: for this machine.
   std::filesystem::path cluster_profile;
   std::int64_t nodes = 1, gpus_per_node = 0;
-  // Of a pipeline: a picture of the simulated step, its order as text; empty: none.
+  // For a pipeline: write a picture of the simulated step, or the schedule as text; empty: do not.
   std::filesystem::path timeline, write_schedule;
-  std::filesystem::path measured;  // the run whose last step is drawn beside the simulated one; empty: none
+  std::filesystem::path measured;  // draw the last step of this run beside the simulated one; empty: do not
 };
 
 struct CommandLine {
   std::string command;  // train, plan, generate, doctor, report, config, ckpt
   RunConfig config;
-  std::vector<std::string> positional;  // RUN of generate and report; ACTION RUN of ckpt
+  std::vector<std::string> positional;  // generate and report: RUN; ckpt: ACTION RUN
   GenerateOptions generate;
   PlanOptions plan;
-  bool measure = false;  // doctor: take the machine profile and save it
-  std::string answer;    // not empty: print it and exit 0
+  bool measure = false;  // doctor: measure the machine profile and save it
+  std::string answer;    // if not empty: print it and exit with 0
 };
 
 CommandLine parse(int argc, const char* const* argv);

@@ -1,4 +1,4 @@
-// The commands of `terrace` beside train.
+// The commands of `terrace` except train.
 //
 // Threads: one. Errors: see core/error.h.
 #pragma once
@@ -11,7 +11,7 @@ namespace terrace::cli {
 Exit plan_command(const CommandLine& line);
 Exit generate_command(const CommandLine& line);
 Exit ckpt_command(const CommandLine& line);
-Exit bench_command(int argc, const char* const* argv);   // from the word "bench" on: each bench has flags of its own
-Exit launch_command(int argc, const char* const* argv);  // from the word "launch" on; does not return when it succeeds
+Exit bench_command(int argc, const char* const* argv);   // from the word "bench" on, because each bench has its own flags
+Exit launch_command(int argc, const char* const* argv);  // from the word "launch" on; returns the exit code of the ranks
 
 }  // namespace terrace::cli

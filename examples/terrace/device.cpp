@@ -26,18 +26,21 @@ int gpu_index(const RunConfig& c, std::int64_t local_rank) {
 GpuInfo find_gpu(const RunConfig& c, std::int64_t local_rank) {
   const auto found = find_gpus();
   if (found.gpus.empty())
-    throw Error(fmt::format("device {} is not there: {}\n  {}, or use --device cpu", c.device, found.why_none, found.mend),
-                Exit::hardware_missing);
+    throw Error(
+        fmt::format("--device {}: no GPU was found: {}\n  {}, or give --device cpu", c.device, found.why_none, found.mend),
+        Exit::hardware_missing);
   const auto index = static_cast<std::size_t>(gpu_index(c, local_rank));
   if (index >= found.gpus.size() && local_rank > 0)
     throw Error(
-        fmt::format("{} ranks of this machine want a GPU each, from {} on, and it shows {}\n  start fewer ranks here, or "
-                    "use --device cpu",
-                    c.local_ranks, c.device, found.gpus.size()),
+        fmt::format(
+            "{} ranks of this machine need a GPU each, from {} on, but the machine has {}\n  start fewer ranks here, or give "
+            "--device cpu",
+            c.local_ranks, c.device, found.gpus.size()),
         Exit::hardware_missing);
   if (index >= found.gpus.size())
-    throw Error(fmt::format("device {} is not there: this machine shows {} GPU{}\n  give cuda:0 to cuda:{}", c.device,
-                            found.gpus.size(), found.gpus.size() == 1 ? "" : "s", found.gpus.size() - 1),
+    throw Error(fmt::format("--device {}: this machine has {} GPU{}\n  give --device cuda:0{}", c.device, found.gpus.size(),
+                            found.gpus.size() == 1 ? "" : "s",
+                            found.gpus.size() == 1 ? "" : fmt::format(" to cuda:{}", found.gpus.size() - 1)),
                 Exit::hardware_missing);
   return found.gpus[index];
 }
@@ -46,19 +49,19 @@ std::filesystem::path profile_file(const RunConfig& c) {
   return c.machine_profile.empty() ? default_profile_path(c.device) : std::filesystem::path(c.machine_profile);
 }
 
-// A profile that cannot be read is machine_profile()'s to tell.
+// Of a profile that cannot be read, nothing; machine_profile() warns about it.
 std::string machine_algorithms(const RunConfig& c) try { return algorithms_in_profile(profile_file(c)); } catch (const Error&) {
   return {};
 }
 
-// For CudaOptions::attention. A clock on each rank could decide otherwise on each.
+// For CudaOptions::attention. With `faster` each rank would time its own GPU, and the ranks could choose differently.
 std::string who_makes_attention(const RunConfig& c) {
   const char* const forced = std::getenv("TERRACE_ATTENTION");
   if (!forced) return {};
   if (std::string_view(forced) == "faster" && (c.dp > 1 || c.pp > 1))
     throw Error(
-        "TERRACE_ATTENTION=faster: each rank would time its own GPU, and they may come to differ\n"
-        "  run it on one rank, whose choice the machine profile keeps, or use own or cudnn",
+        "TERRACE_ATTENTION=faster: each rank would time its own GPU, and the ranks could choose different kernels\n"
+        "  run it once on one rank, whose choice the machine profile keeps, or set TERRACE_ATTENTION to own or cudnn",
         Exit::usage);
   return forced;
 }
@@ -80,7 +83,7 @@ std::unique_ptr<Device> make_device(const RunConfig& c, ThreadPool& pool, const 
 ThreadPool make_pool(const RunConfig& c) {
   int node = -1;
   if (c.device != "cpu") {
-    const auto gpus = find_gpus().gpus;  // none: a plan for another machine
+    const auto gpus = find_gpus().gpus;  // empty if the plan is for another machine
     const auto index = static_cast<std::size_t>(gpu_index(c, c.local_rank));
     if (index < gpus.size()) node = gpus[index].numa_node;
   }
@@ -90,7 +93,7 @@ ThreadPool make_pool(const RunConfig& c) {
 void keep_algorithms(const RunConfig& c, const std::string& chosen) try {
   if (!chosen.empty()) add_algorithms_to_profile(profile_file(c), chosen);
 } catch (const std::exception& error) {
-  warn(fmt::format("the machine profile does not learn this run's algorithms: {}", error.what()));
+  warn(fmt::format("the algorithms of this run could not be added to the machine profile: {}", error.what()));
 }
 
 std::uint64_t usual_device_bytes(const RunConfig& c) {
@@ -99,7 +102,7 @@ std::uint64_t usual_device_bytes(const RunConfig& c) {
   const char* const attention = std::getenv("TERRACE_ATTENTION");
   const bool cudnn = attention && std::string_view(attention) != "own";
   const auto libraries =
-      kGiB + (c.dp > 1 ? kGiB : 0) + (cudnn ? kCudnnRoomBytes : 0);  // the driver's, cuBLAS's, NCCL's, cuDNN's
+      kGiB + (c.dp > 1 ? kGiB : 0) + (cudnn ? kCudnnRoomBytes : 0);  // memory of the driver, cuBLAS, NCCL and cuDNN
   return all - std::min(all, std::max(all / 20, libraries));
 }
 
@@ -113,14 +116,15 @@ MachineProfile machine_profile(const RunConfig& c) {
     auto profile = load_profile(file);
     if (profile.device != c.device)
       throw Error(
-          fmt::format("machine profile {} is of device {}, and the run's is {}\n  measure the machine with --device {}, "
-                      "or name another file",
-                      file.string(), profile.device, c.device, c.device),
+          fmt::format(
+              "machine profile {} is for device {}, but the run uses {}\n  run terrace doctor --measure --device {}, or give "
+              "another --machine-profile",
+              file.string(), profile.device, c.device, c.device),
           Exit::usage);
     return profile;
   } catch (const Error& error) {
     if (named) throw;
-    // Of another version, perhaps: no reason not to train.
+    // The file may be of another version of terrace, which is no reason not to train.
     warn(fmt::format("planning with assumed rates: {}", error.what()));
     return assumed;
   }

@@ -1,6 +1,7 @@
-// The device of a run: cpu, or a GPU by its number. Where ranks share a machine, that is the first one's, and each has its own.
+// The device of a run: cpu, or a GPU by its number. If several ranks share a machine, it is the GPU of the first one, and the
+// others take the next GPUs.
 //
-// Threads: any. Errors: Error(Exit::hardware_missing) for a device that is not there.
+// Threads: any. Errors: Error(Exit::hardware_missing) for an absent device.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +14,18 @@
 
 namespace terrace::cli {
 
-void demand_device(const RunConfig& config);  // throws when it, or one of the machine's other ranks', is not there
-// `algorithms`: what an earlier part of the run recorded of its math. What the run has none for is as the machine profile says.
+void demand_device(const RunConfig& config);  // throws if a GPU of this machine's ranks is absent
+// `algorithms`: those that an earlier part of the run recorded. For the others the machine profile decides.
 std::unique_ptr<Device> make_device(const RunConfig& config, ThreadPool& pool, const std::string& algorithms = {});
-// `--threads`, beside a GPU on the cores of its NUMA node, where its host memory lies.
+// `--threads` threads; with a GPU on the cores of its NUMA node, which has its host memory.
 ThreadPool make_pool(const RunConfig& config);
-// What `auto` is: of a GPU all its memory less 5 %, of the CPU device 95 % of half of the memory that is available.
+// The budget `auto`: for a GPU its memory less 5 %, for the CPU device 95 % of half of the available memory.
 std::uint64_t usual_device_bytes(const RunConfig& config);
-// What the device's math chose is added to the machine profile, where there is one, for runs to come. A profile that cannot be
-// written is warned of: the run has its own record.
+// Adds the algorithms that the device's math chose to the machine profile, if there is one, for later runs. Failing to write it
+// is only a warning, because the run has its own record.
 void keep_algorithms(const RunConfig& config, const std::string& chosen);
-// The named file, else the saved profile of the device, else (with a warning when that cannot be read) rates that were never
-// measured.
+// The given file, or else the saved profile of the device, or else assumed rates. A saved profile that cannot be read is a
+// warning.
 MachineProfile machine_profile(const RunConfig& config);
 
 }  // namespace terrace::cli

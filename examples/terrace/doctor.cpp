@@ -32,7 +32,7 @@ using Status = Finding::Status;
 
 constexpr double kMeasureSeconds = 10;
 
-// A library that may be absent, opened for a look and closed again.
+// Opens a library that may be absent, and closes it again.
 class Library {
  public:
   explicit Library(std::initializer_list<const char*> names) {
@@ -57,7 +57,7 @@ Finding examine_memlock() {
   const auto text = unlimited ? "unlimited" : format_bytes(limit.rlim_cur);
   if (::geteuid() == 0) return {Status::ok, "memlock", text + " (root is exempt)", ""};
   if (unlimited || limit.rlim_cur >= kGiB) return {Status::ok, "memlock", text, ""};
-  return {Status::warn, "memlock", text + ": host memory cannot be locked, and I/O buffers not be registered",
+  return {Status::warn, "memlock", text + ": host memory cannot be locked, and I/O buffers cannot be registered",
           "ulimit -l unlimited, or a memlock line in /etc/security/limits.conf"};
 }
 
@@ -69,7 +69,7 @@ Finding examine_huge_pages() {
   const auto mode = begin == std::string::npos || end < begin ? "" : text.substr(begin + 1, end - begin - 1);
   if (mode == "always" || mode == "madvise") return {Status::ok, "huge pages", mode, ""};
   return {Status::warn, "huge pages",
-          mode.empty() ? "not offered by this kernel: memory is slower" : mode + ": memory is slower",
+          mode.empty() ? "not supported by this kernel: memory is slower" : mode + ": memory is slower",
           "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"};
 }
 
@@ -78,7 +78,7 @@ Finding examine_io_uring() {
   IoOptions one;
   one.queue_depth = 1;
   if (make_uring_engine(one, why)) return {Status::ok, "io_uring", "allowed", ""};
-  return {Status::warn, "io_uring", fmt::format("{}: a pool of threads reads and writes instead", why),
+  return {Status::warn, "io_uring", fmt::format("not allowed: {}; threads read and write instead", why),
           "sysctl kernel.io_uring_disabled=0, or allow io_uring in the container's seccomp profile"};
 }
 
@@ -86,7 +86,7 @@ Finding examine_cuda(bool required) {
   const auto found = find_gpus();
   if (found.gpus.empty()) {
     return {required ? Status::fail : Status::ok, "CUDA", found.why_none + (required ? "" : " (not needed for --device cpu)"),
-            required ? found.mend + ", or use --device cpu" : ""};
+            required ? found.mend + ", or give --device cpu" : ""};
   }
   std::string text = fmt::format("{} GPU{}", found.gpus.size(), found.gpus.size() == 1 ? "" : "s");
   for (const auto& gpu : found.gpus) {
@@ -95,7 +95,7 @@ Finding examine_cuda(bool required) {
     if (gpu.numa_node >= 0) text += fmt::format(", NUMA node {}", gpu.numa_node);
   }
   if (const auto trouble = cuda_module_trouble(); !trouble.empty()) {
-    return {required ? Status::fail : Status::warn, "CUDA", text + ", which this build cannot use", trouble};
+    return {required ? Status::fail : Status::warn, "CUDA", text + ", but this build cannot use it", trouble};
   }
   return {Status::ok, "CUDA", text, ""};
 }
@@ -107,21 +107,22 @@ Finding examine_library(const std::string& name, std::initializer_list<const cha
 Finding examine_cufile() {
   std::string why;
   const auto library = load_cufile(why);
-  if (!library) return {Status::ok, "GPUDirect", "absent (not needed: disks are read into host memory)", ""};
+  if (!library) return {Status::ok, "GPUDirect", "absent (not needed: without it disks are read into host memory)", ""};
   std::error_code error;
   const bool driver = fs::exists("/proc/driver/nvidia-fs/version", error);
   return {
       Status::ok, "GPUDirect",
-      fmt::format("cuFile {}.{}, {}; TERRACE_IO_ENGINE=cufile uses it", library->version / 1000, library->version % 1000 / 10,
-                  driver ? "nvidia-fs is loaded" : "without nvidia-fs it copies through host memory"),
+      fmt::format("cuFile {}.{}, {}; used with TERRACE_IO_ENGINE=cufile", library->version / 1000, library->version % 1000 / 10,
+                  driver ? "nvidia-fs is loaded" : "copies through host memory, because nvidia-fs is not loaded"),
       ""};
 }
 
 Finding examine_cudnn() {
   std::string why;
   const auto library = cuda::cudnn::load_library(why);
-  if (!library) return {Status::ok, "cuDNN", fmt::format("none (not needed: attention has kernels of its own): {}", why), ""};
-  return {Status::ok, "cuDNN", library->version() + "; TERRACE_ATTENTION=cudnn or faster uses it", ""};
+  if (!library)
+    return {Status::ok, "cuDNN", fmt::format("absent (not needed: terrace has its own attention kernels): {}", why), ""};
+  return {Status::ok, "cuDNN", library->version() + "; used with TERRACE_ATTENTION=cudnn or faster", ""};
 }
 
 Finding examine_profile(const RunConfig& config) {
@@ -129,14 +130,14 @@ Finding examine_profile(const RunConfig& config) {
   const std::string mend = "terrace doctor --measure --nvme-path DIR";
   std::error_code error;
   if (!fs::exists(file, error)) {
-    return {Status::warn, "machine profile", "none: plans are timed with defaults", mend};
+    return {Status::warn, "machine profile", "none: plans use assumed rates", mend};
   }
   try {
     const auto p = load_profile(file);
     const auto rate = [](double bytes_s) { return format_bytes(static_cast<std::uint64_t>(bytes_s)); };
     return {Status::ok, "machine profile",
-            fmt::format("{}: {}, copy {}/s, fp32 {:.0f} GFLOP/s, taken {}", file.string(),
-                        p.disk_assumed ? "no disk measured (add --nvme-path DIR to --measure)"
+            fmt::format("{}: {}, copy {}/s, fp32 {:.0f} GFLOP/s, measured {}", file.string(),
+                        p.disk_assumed ? "no disk was measured (add --nvme-path DIR to --measure)"
                                        : fmt::format("read {}/s, write {}/s", rate(p.disk_read), rate(p.disk_write)),
                         format_bytes(static_cast<std::uint64_t>(p.memory_copy)), p.matmul_fp32 * 1e-9,
                         p.measured_at.empty() ? "never" : p.measured_at),
@@ -147,13 +148,13 @@ Finding examine_profile(const RunConfig& config) {
   }
 }
 
-// What was measured of the disk at another time is better than nothing.
+// Without a new measurement of the disk, the old one is kept.
 void keep_disk(const fs::path& file, MachineProfile& profile) {
   std::error_code error;
   if (!fs::exists(file, error)) return;
   try {
     copy_disk(load_profile(file), profile);
-  } catch (const Error&) {  // it is about to be replaced
+  } catch (const Error&) {  // the file is replaced anyway
   }
 }
 
@@ -197,7 +198,7 @@ std::vector<Finding> examine_machine(const RunConfig& config) {
   for (const auto& path : config.nvme_path)
     for (auto& finding : examine_path(path)) out.push_back(std::move(finding));
   if (config.nvme_path.empty()) {
-    out.push_back({Status::ok, "disk path", "none given: there is no disk tier (add --nvme-path DIR to look at one)", ""});
+    out.push_back({Status::ok, "disk path", "none given, so no disk was examined (add --nvme-path DIR)", ""});
   }
   out.push_back(examine_profile(config));
   return out;

@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using Status = Finding::Status;
 
-// One page written past the page cache, and removed.
+// Writes one page with direct I/O, and removes the file.
 int try_direct_io(const fs::path& folder) {
   const auto file = folder / fmt::format(".terrace-doctor-{}", ::getpid());
   const int fd = ::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_DIRECT | O_CLOEXEC, 0600);
@@ -56,17 +56,17 @@ std::vector<Finding> examine_path(const fs::path& path) {
     const auto free_bytes = static_cast<std::uint64_t>(info.f_bavail) * static_cast<std::uint64_t>(info.f_bsize);
     const bool little = free_bytes < kGiB;
     out.push_back({little ? Status::warn : Status::ok, name, format_bytes(free_bytes) + " free",
-                   little ? "free space there, or give another --nvme-path" : ""});
+                   little ? "make room there, or give another --nvme-path" : ""});
   }
   const int direct = try_direct_io(path);
   if (direct == 0) {
     out.push_back({Status::ok, name, "direct I/O works", ""});
   } else if (direct == EINVAL || direct == EOPNOTSUPP) {
-    out.push_back({Status::warn, name, "direct I/O is refused: the page cache takes memory and time beside the budgets",
+    out.push_back({Status::warn, name, "direct I/O is not supported: the page cache takes memory and time outside the budgets",
                    "give an --nvme-path on a local disk (ext4 or xfs)"});
   } else {
     out.push_back({Status::fail, name, "cannot be written: " + describe_errno(direct),
-                   "mend the rights or the mount, or give another --nvme-path"});
+                   "change the permissions or the mount, or give another --nvme-path"});
   }
   return out;
 }

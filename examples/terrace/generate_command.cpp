@@ -1,5 +1,5 @@
-// terrace generate RUN --prompt TEXT: one token after another from a run's committed weights, each layer read through the
-// tiers.
+// terrace generate RUN --prompt TEXT: generates one token after another with a run's committed weights. Each layer is read
+// through the tiers.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -35,7 +35,8 @@ std::vector<double> as_doubles(const TensorView& logits) {
   return out;
 }
 
-// Softmax at the temperature over the top k, drawn by (seed, position): the same prompt and seed give the same text.
+// Samples from the softmax of the top k logits at the temperature, by (seed, position): the same prompt and seed give the same
+// text.
 std::int32_t sample(std::vector<double> logits, const GenerateOptions& o, std::uint64_t position) {
   std::vector<std::int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
@@ -62,23 +63,23 @@ std::int32_t sample(std::vector<double> logits, const GenerateOptions& o, std::u
 
 Exit generate_command(const CommandLine& line) {
   const auto& options = line.generate;
-  auto config = line.config;  // the run's own, with this call's budgets
+  auto config = line.config;  // the configuration of the run, with the budgets of this call
   demand_device(config);
   if (config.data_format != "bytes")
-    throw Error(fmt::format("the run in {} learned from token ids (--data-format {}), and generate reads and writes bytes\n  "
-                            "train with --save FILE, and generate with the tokenizer's own tools",
+    throw Error(fmt::format("the run in {} was trained on token ids (--data-format {}), but generate reads and writes bytes\n  "
+                            "train with --save FILE, and generate with the tools of the tokenizer",
                             line.positional.at(0), config.data_format),
                 Exit::usage);
   auto store = store_of_run(line.positional.at(0));
-  // Where each rank has a part of the weights, they are gathered from all of their stores; else they are read where they lie.
+  // If each rank has a part of the weights, they are gathered from the stores of all ranks. Otherwise they are read in place.
   const bool in_parts = config.pp > 1 || (config.dp > 1 && config.zero > 0);
   const auto ranks = stores_of_ranks(store, static_cast<std::size_t>(config.dp * config.pp));
-  config.dp = config.pp = 1;  // whose budgets are not divided
+  config.dp = config.pp = 1;  // one rank has all budgets
   if (options.prompt.empty())
-    throw Error("generate needs a --prompt of at least one byte\n  see terrace generate --help", Exit::usage);
+    throw Error("generate needs --prompt, a text of at least one byte\n  see terrace generate --help", Exit::usage);
   const auto prompt_tokens = static_cast<std::int64_t>(options.prompt.size());
   if (prompt_tokens >= config.seq_len)
-    throw Error(fmt::format("the --prompt has {} bytes, and the model {} positions\n  give a prompt of at most {} bytes",
+    throw Error(fmt::format("--prompt has {} bytes, but the model has {} positions\n  give a --prompt of at most {} bytes",
                             prompt_tokens, config.seq_len, config.seq_len - 1),
                 Exit::usage);
   const auto positions = prompt_tokens + std::min(options.max_tokens, config.seq_len - prompt_tokens);
@@ -127,9 +128,9 @@ Exit generate_command(const CommandLine& line) {
     if (at < options.prompt.size()) token = static_cast<unsigned char>(options.prompt[at]);
     engine.decode({.tokens = {&token, 1}, .targets = {}, .update = {}, .weights = {}, .logits = view, .position = position});
     if (at + 1 < options.prompt.size()) continue;
-    if (at + 1 == options.prompt.size()) say(options.prompt);  // nothing has failed until here
+    if (at + 1 == options.prompt.size()) say(options.prompt);  // printed only now, because the first positions may fail
     auto of_bytes = as_doubles(view);
-    of_bytes.resize(256);  // a larger vocabulary has rows that no text trains
+    of_bytes.resize(256);  // text does not train further rows of the vocabulary
     token = sample(of_bytes, options, at);
     if (position + 1 < positions) say(std::string(1, static_cast<char>(token)));
   }

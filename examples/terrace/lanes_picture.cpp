@@ -23,13 +23,13 @@ constexpr Look kLooks[] = {{"forward", "#9ecae1", "forward"},
                            {"backward-weight", "#a1d99b", "weight half"},
                            {"backward", "#fdae6b", "backward"},
                            {"update", "#bcbddc", "update"},
-                           {"", "#d9d9d9", "all else"}};
+                           {"", "#d9d9d9", "other"}};
 
 const char* fill_of(const std::string& name) {
   return std::ranges::find_if(kLooks, [&](const Look& look) { return name.starts_with(look.begins); })->fill;
 }
 
-// "forward l3 m0": 0; nothing for what has no micro-batch.
+// "forward l3 m0": 0; empty for an action without a micro-batch.
 std::string micro_batch_of(const std::string& name) {
   const auto at = name.find(" m");
   return at == std::string::npos ? "" : name.substr(at + 2, name.find(' ', at + 1) - at - 2);
@@ -103,8 +103,8 @@ std::string lanes_picture(std::span<const RankLanes> ranks, const std::string& t
   }
   return out + picture.out +
          fmt::format(
-             "<text x='{}' y='{:.1f}'>a step: simulated {:.4g} s, measured {:.4g} s; numbers are micro-batches, and a "
-             "lane's percentage is how busy it is</text>\n</svg>\n",
+             "<text x='{}' y='{:.1f}'>a step: simulated {:.4g} s, measured {:.4g} s; numbers are micro-batches, "
+             "percentages say how busy a lane is</text>\n</svg>\n",
              kLeft, height - 16, simulated_s, measured_s);
 }
 

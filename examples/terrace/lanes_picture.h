@@ -1,5 +1,5 @@
-// A picture of one step of a pipeline's ranks as it was simulated and as it was measured: two rows a lane, one above the other,
-// on one axis of time.
+// A picture of one step of a pipeline's ranks, simulated and measured: two rows for each lane, one above the other, on one time
+// axis.
 //
 // Threads: any. Errors: none.
 #pragma once
@@ -15,9 +15,9 @@ struct RankLanes {
   TraceWindow simulated = {}, measured = {};
 };
 
-// The ranks' steps end together, because they share their results there: rows of one kind are aligned at their ends, so that
-// clocks of several machines need not agree. The longest of each kind begins at the axis's left end, and a row's ground says
-// how far its step reaches.
+// The steps of all ranks end at the same time, because the ranks exchange results there. Rows are therefore aligned at their
+// ends, so that the clocks of several machines need not agree. The longest row begins at the left end of the axis; the
+// background of a row shows how long its step is.
 std::string lanes_picture(std::span<const RankLanes> ranks, const std::string& title);
 
 }  // namespace terrace::cli

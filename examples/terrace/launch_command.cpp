@@ -1,27 +1,50 @@
-// terrace launch -n 4 -- train …: mpirun with what it needs on one machine, in place of this process.
+// terrace launch -n 4 -- train …: starts mpirun on this machine and stays its parent.
+//
+// mpirun alone kills the ranks a second after Ctrl-C or SIGTERM, and prints its own paragraphs over the error of a rank.
+// Therefore it runs here in its own process group, which Ctrl-C does not reach. A stop signal is forwarded as SIGUSR1, which
+// mpirun passes on to the ranks (stop_signal.h). The standard error of mpirun and the ranks goes through ErrorOutput. Standard
+// output is inherited.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <charconv>
-#include <cstring>
+#include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <optional>
+#include <regex>
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <terrace/core/machine.h>
+#include <terrace/core/notice.h>
 #include <terrace/examples/terrace/commands.h>
+#include <terrace/examples/terrace/launched.h>
+#include <terrace/offload/extent_files.h>
 
 namespace terrace::cli {
 namespace {
 
 constexpr const char* kHelp =
     "terrace launch -n RANKS [--mpirun PROGRAM] -- COMMAND …\n"
-    "Starts `terrace COMMAND …` as so many ranks of this machine with mpirun, and gives it what root and few cores need.\n"
-    "Over several machines use mpirun or srun themselves: terrace finds its ranks in their environment.\n"
+    "Starts `terrace COMMAND …` as RANKS processes of this machine with mpirun, with the options that root and few cores "
+    "need.\n"
+    "An error is printed once. Ctrl-C, SIGTERM and SIGHUP stop a training run cleanly: the ranks commit, and launch exits with "
+    "75.\n"
+    "For several machines use mpirun or srun directly: terrace reads its rank from the environment.\n"
     "  terrace launch -n 4 -- train --data corpus.txt --zero 3\n";
+
+constexpr int kFlushMilliseconds = 100;  // how long a block of lines may wait for its next line
 
 std::string own_program() {
   std::error_code error;
@@ -33,8 +56,220 @@ int ranks_of(std::string_view text) {
   int n = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
   if (error != std::errc{} || end != text.data() + text.size() || n < 1)
-    throw Error(fmt::format("launch -n: {} is not accepted\n  it takes a number of ranks of at least 1", text), Exit::usage);
+    throw Error(
+        fmt::format("launch -n: \"{}\" is not accepted\n  -n takes the number of ranks, an integer of at least 1", text),
+        Exit::usage);
   return n;
+}
+
+// Filters what mpirun and the ranks write to standard error:
+//  - An error or a warning is a block: its first line, and the indented lines after it. A block that several ranks write is
+//    printed once.
+//  - "another rank failed" is only a consequence. It is printed at the end, if nothing else tells the reason.
+//  - mpirun's own paragraphs, which are between two lines of dashes, are printed at the end, if no rank has printed an error.
+//  The one
+//    about a rank that a signal ended is printed in terrace's words.
+class ErrorOutput {
+ public:
+  void take(std::string_view bytes) {
+    text_ += bytes;
+    for (auto end = text_.find('\n'); end != std::string::npos; end = text_.find('\n')) {
+      line(text_.substr(0, end));
+      text_.erase(0, end + 1);
+    }
+  }
+  // After a pause in the output: the last block is complete, unless a line of it is not.
+  void pause() {
+    if (text_.empty()) end_block();
+  }
+  void finish(bool failed) {
+    if (!text_.empty()) line(std::exchange(text_, {}));
+    end_block();
+    if (!failed || said_error_) return;
+    const auto killed = killed_rank();
+    say(stderr, !killed.empty() ? killed : !consequence_.empty() ? consequence_ : paragraphs_);
+  }
+
+ private:
+  void line(const std::string& text) {
+    const bool dashes = text.size() > 40 && text.find_first_not_of('-') == std::string::npos;
+    const bool aggregated = text.starts_with('[') && text.find("help message") != std::string::npos;
+    const bool of_mpirun = text.starts_with("mpirun: ") || text.starts_with("mpiexec: ");
+    if (dashes || in_paragraph_ || aggregated || of_mpirun || text.starts_with("Set MCA parameter")) {
+      if (dashes) in_paragraph_ = !in_paragraph_;
+      if (!dashes && text.find(": Forwarding signal ") == std::string::npos) paragraphs_ += text + "\n";
+      return;
+    }
+    const bool begins = text.starts_with("error: ") || text.starts_with("warning: ");
+    if (begins || block_.empty() || !text.starts_with("  ")) end_block();
+    if (begins || !block_.empty())
+      block_ += text + "\n";
+    else
+      say(stderr, text + "\n");
+  }
+  void end_block() {
+    const auto block = std::exchange(block_, {});
+    if (block.empty() || !printed_.insert(without_rank(block)).second) return;
+    if (block.find(kAnotherRankFailed) != std::string::npos) {
+      if (consequence_.empty()) consequence_ = block;
+      return;
+    }
+    said_error_ = said_error_ || block.starts_with("error: ");
+    say(stderr, block);
+  }
+  // From "mpirun noticed that process rank 1 with PID 0 on node n exited on signal 9 (Killed)."; empty if no rank was killed.
+  [[nodiscard]] std::string killed_rank() const {
+    static const std::regex kKilled(R"(process rank (\d+) [^.]*exited on signal\s+(\d+) \(([^)]*)\))");
+    std::smatch found;
+    if (!std::regex_search(paragraphs_, found, kKilled)) return {};
+    return fmt::format("error: rank {} was ended by signal {} ({})\n  {}continue from the last commit with --resume auto\n",
+                       found[1].str(), found[2].str(), found[3].str(),
+                       found[2] == "9" ? "if you did not send it, the machine may have run out of memory: see dmesg; " : "");
+  }
+  // "error: rank 3: …" is the same error as "error: rank 1: …".
+  static std::string without_rank(const std::string& block) {
+    constexpr std::string_view kRank = "error: rank ";
+    const auto colon = block.find(": ", kRank.size());
+    return block.starts_with(kRank) && colon != std::string::npos ? "error" + block.substr(colon) : block;
+  }
+
+  std::string text_;   // a line that has not ended
+  std::string block_;  // an error or a warning that has not ended
+  std::set<std::string> printed_;
+  std::string consequence_, paragraphs_;
+  bool in_paragraph_ = false, said_error_ = false;
+};
+
+// The signals that launch handles, as a file descriptor. SIGHUP stays ignored under nohup.
+class Signals {
+ public:
+  Signals() {
+    ::sigemptyset(&set_);
+    for (const int s : {SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGCONT, SIGCHLD}) {
+      struct sigaction now {};
+      ::sigaction(s, nullptr, &now);
+      if (now.sa_handler != SIG_IGN || s == SIGCHLD) ::sigaddset(&set_, s);
+    }
+    ::signal(SIGCHLD, SIG_DFL);
+    ::sigprocmask(SIG_BLOCK, &set_, &before_);
+    file_ = FileHandle(::signalfd(-1, &set_, SFD_CLOEXEC | SFD_NONBLOCK));
+  }
+  ~Signals() { restore(); }
+  Signals(const Signals&) = delete;
+  Signals& operator=(const Signals&) = delete;
+  void restore() const { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
+  [[nodiscard]] int descriptor() const { return file_.get(); }
+  [[nodiscard]] int next() const {  // 0: none
+    signalfd_siginfo info{};
+    return ::read(file_.get(), &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
+  }
+
+ private:
+  sigset_t set_{}, before_{};
+  FileHandle file_;
+};
+
+// Turns the child into mpirun. Its process group is its own, and it ends when launch is killed. If there is no such program,
+// the errno goes through `failure`.
+[[noreturn]] void become(std::vector<std::string>& words, const Signals& signals, int error_pipe, int failure) {
+  std::vector<char*> pointers;
+  for (auto& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  // The kernel stops a background process group that reads from the terminal, and may stop one that writes to it.
+  std::signal(SIGTTOU, SIG_IGN);
+  if (::isatty(STDIN_FILENO) != 0) ::dup2(::open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO);
+  ::dup2(error_pipe, STDERR_FILENO);
+  ::setenv(kUnderLaunch, "1", 1);
+  signals.restore();
+  ::execvp(pointers.front(), pointers.data());
+  const int why = errno;
+  [[maybe_unused]] const auto written = ::write(failure, &why, sizeof why);
+  ::_exit(static_cast<int>(Exit::hardware_missing));
+}
+
+struct End {
+  int status = 0;  // of waitpid()
+  int signal = 0;  // the last stop signal that was forwarded; 0: none
+};
+
+// Waits until mpirun has ended. Meanwhile forwards signals to it and its errors to `out`.
+End attend(pid_t mpirun, const Signals& signals, int error_pipe, ErrorOutput& out) {
+  End end;
+  const auto read_errors = [&] {
+    std::array<char, 4096> buffer{};
+    const auto n = ::read(error_pipe, buffer.data(), buffer.size());
+    if (n > 0) out.take({buffer.data(), static_cast<std::size_t>(n)});
+    return n > 0;
+  };
+  for (bool running = true, open = true; running;) {
+    std::array<pollfd, 2> polled{{{signals.descriptor(), POLLIN, 0}, {open ? error_pipe : -1, POLLIN, 0}}};
+    const int ready = ::poll(polled.data(), polled.size(), kFlushMilliseconds);
+    if (ready == 0) out.pause();
+    if (ready > 0 && polled[1].revents != 0) open = read_errors();
+    for (int s = signals.next(); s != 0; s = signals.next()) {
+      if (s == SIGCHLD) {
+        running = running && ::waitpid(mpirun, &end.status, WNOHANG) != mpirun;
+      } else if (s == SIGTSTP) {  // Ctrl-Z: the ranks stop, and then launch
+        ::kill(mpirun, SIGTSTP);
+        ::raise(SIGSTOP);
+      } else if (s == SIGCONT) {
+        ::kill(mpirun, SIGCONT);
+      } else {
+        end.signal = s;
+        ::kill(mpirun, SIGUSR1);
+      }
+    }
+  }
+  // What is left in the pipe; a process that outlives mpirun may keep it open.
+  for (pollfd rest{error_pipe, POLLIN, 0}; ::poll(&rest, 1, 0) > 0 && read_errors();) {
+  }
+  return end;
+}
+
+struct Pipe {
+  FileHandle from, to;
+
+  Pipe() {
+    std::array<int, 2> ends{};
+    if (::pipe2(ends.data(), O_CLOEXEC) != 0)
+      throw Error(fmt::format("launch: no pipe can be made: {}", describe_errno(errno)));
+    from = FileHandle(ends[0]);
+    to = FileHandle(ends[1]);
+  }
+};
+
+Exit run(std::vector<std::string> words, int ranks) {
+  Pipe errors, failure;
+  End end;
+  ErrorOutput out;
+  {
+    const Signals signals;
+    const auto mpirun = ::fork();
+    if (mpirun < 0) throw Error(fmt::format("{} cannot be started: {}", words.front(), describe_errno(errno)));
+    if (mpirun == 0) become(words, signals, errors.to.get(), failure.to.get());
+    errors.to = {};
+    failure.to = {};
+    if (int why = 0; ::read(failure.from.get(), &why, sizeof why) == sizeof why) {
+      ::waitpid(mpirun, nullptr, 0);
+      throw Error(
+          fmt::format("{} cannot be started: {}\n  install Open MPI (on Debian and Ubuntu: apt install openmpi-bin), or "
+                      "train in one process with --dp {}",
+                      words.front(), describe_errno(why), ranks),
+          Exit::hardware_missing);
+    }
+    end = attend(mpirun, signals, errors.from.get(), out);
+  }
+  const bool killed = WIFSIGNALED(end.status);
+  const int code = killed ? 128 + WTERMSIG(end.status) : WEXITSTATUS(end.status);
+  const bool stopped = end.signal != 0 && code >= 128;  // by a signal that the ranks did not catch yet, or no longer
+  out.finish(code != 0 && code != static_cast<int>(Exit::interrupted) && !stopped);
+  if (stopped) {
+    std::signal(end.signal, SIG_DFL);
+    std::raise(end.signal);
+  }
+  return static_cast<Exit>(code);
 }
 
 }  // namespace
@@ -51,7 +286,7 @@ Exit launch_command(int argc, const char* const* argv) {
     }
     if (word != "-n" && word != "--mpirun")
       throw Error(fmt::format("launch: unknown argument {}\n  terrace launch -n RANKS -- COMMAND …", word), Exit::usage);
-    if (at + 1 == argc) throw Error(fmt::format("launch: {} takes a value", word), Exit::usage);
+    if (at + 1 == argc) throw Error(fmt::format("launch: {} needs a value\n  see terrace launch --help", word), Exit::usage);
     ++at;
     if (word == "-n")
       ranks = ranks_of(argv[at]);
@@ -59,23 +294,15 @@ Exit launch_command(int argc, const char* const* argv) {
       mpirun = argv[at];
   }
   if (!ranks || at + 1 >= argc)
-    throw Error("launch needs a number of ranks and a command\n  terrace launch -n RANKS -- COMMAND …", Exit::usage);
+    throw Error("launch needs -n, the number of ranks, and a command\n  terrace launch -n RANKS -- COMMAND …", Exit::usage);
 
-  // Ranks have threads of their own: none is bound to one core.
+  // Each rank has several threads, so it is not bound to one core.
   std::vector<std::string> words{mpirun, "-n", std::to_string(*ranks), "--bind-to", "none"};
   if (*ranks > read_topology().cores) words.emplace_back("--oversubscribe");
   if (geteuid() == 0) words.emplace_back("--allow-run-as-root");
   words.push_back(own_program());
   for (int i = at + 1; i < argc; ++i) words.emplace_back(argv[i]);
-  std::vector<char*> pointers;
-  for (auto& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  ::execvp(pointers.front(), pointers.data());
-  throw Error(
-      fmt::format("{} cannot be started: {}\n  install Open MPI (on Debian and Ubuntu: apt install openmpi-bin), or train in "
-                  "one process with --dp {}",
-                  mpirun, describe_errno(errno), *ranks),
-      Exit::hardware_missing);
+  return run(std::move(words), *ranks);
 }
 
 }  // namespace terrace::cli

@@ -1,12 +1,13 @@
-// Whether mpirun or srun started this process as one of several, and where it stands among them: from the environment that Open
-// MPI, PMIx, MPICH's PMI and Slurm give.
+// Whether mpirun or srun started this process as one of several ranks, and which rank it is. Read from the environment
+// variables of Open MPI, PMIx, MPICH's PMI and Slurm.
 //
-// Threads: any. Errors: none; what is not a number is taken as absent.
+// Threads: any. Errors: none; a variable that is not a number counts as absent.
 #pragma once
 
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace terrace::cli {
 
@@ -15,8 +16,20 @@ struct Launched {
   int local_ranks = 1, local_rank = 0;  // of this machine
 };
 
-// Empty for a process that was started alone, also under a launcher. `variable` is how the environment is read.
+// Empty for a process that is the only one, also if mpirun started it. `variable` reads the environment.
 std::optional<Launched> launched(const std::function<const char*(const char*)>& variable);
-std::optional<Launched> launched();  // by this process
+std::optional<Launched> launched();  // this process
+
+// Whether standard output is a terminal. mpirun gives its ranks a pseudo-terminal even if its own output is a pipe or a file,
+// so for a rank the output of its parent decides.
+bool output_is_terminal();
+
+// Set in the environment of the ranks of `terrace launch`, which prints the errors of several ranks once.
+inline constexpr const char* kUnderLaunch = "TERRACE_UNDER_LAUNCH";
+// Begins the message of a rank that only ended because another one failed.
+inline constexpr std::string_view kAnotherRankFailed = "another rank failed: ";
+// Before a rank prints an error that all ranks may have, such as an unknown flag: under mpirun, ranks other than the first wait
+// until the first one has printed it and mpirun ends them.
+void let_first_rank_speak();
 
 }  // namespace terrace::cli

@@ -13,6 +13,7 @@
 #include <terrace/examples/terrace/command_line.h>
 #include <terrace/examples/terrace/commands.h>
 #include <terrace/examples/terrace/doctor.h>
+#include <terrace/examples/terrace/launched.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/report.h>
 #include <terrace/examples/terrace/report_bench.h>
@@ -38,25 +39,26 @@ int run(const CommandLine& line) {
   return 0;
 }
 
-// What was printed may still be here, and its disk full.
+// The output may still be buffered, and its disk may be full.
 int printed(int code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
-  if (errno == EPIPE) return code;  // nobody wants more of it
+  if (errno == EPIPE) return code;  // the reader has closed the pipe
   std::fprintf(stderr, "error: the output could not be written: %s\n", describe_errno(errno).c_str());
   return code == 0 ? static_cast<int>(Exit::runtime) : code;
 }
 
-// A descriptor that the parent closed would be given to the next file that is opened, and what is said be written into a store.
+// If the parent closed a standard descriptor, the next opened file would get its number, and messages would be written into a
+// store.
 void occupy_standard_descriptors() {
   for (int descriptor = STDIN_FILENO; descriptor <= STDERR_FILENO; ++descriptor)
-    if (::fcntl(descriptor, F_GETFD) < 0 && errno == EBADF) ::open("/dev/null", O_RDONLY);  // takes the lowest that is free
+    if (::fcntl(descriptor, F_GETFD) < 0 && errno == EBADF) ::open("/dev/null", O_RDONLY);  // takes the lowest free number
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   occupy_standard_descriptors();
-  std::signal(SIGXFSZ, SIG_IGN);  // a file that grows beyond `ulimit -f` is an error with a name, not the end of the process
+  std::signal(SIGXFSZ, SIG_IGN);  // a file beyond `ulimit -f` is an error, and does not end the process
   try {
     if (argc > 1 && std::string_view(argv[1]) == "bench") return printed(static_cast<int>(bench_command(argc - 1, argv + 1)));
     if (argc > 1 && std::string_view(argv[1]) == "launch") return printed(static_cast<int>(launch_command(argc - 1, argv + 1)));
@@ -67,6 +69,8 @@ int main(int argc, char** argv) {
     }
     return printed(run(line));
   } catch (const std::exception& error) {
+    if (std::string_view(error.what()).substr(0, 5) != "rank ")
+      let_first_rank_speak();  // an error that names its rank is not one of all ranks
     return report_error(error, stderr);
   }
 }

@@ -19,8 +19,8 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 [[noreturn]] void fail(const fs::path& file, const std::string& what, int error_number) {
-  throw Error(fmt::format("{} cannot be {}: {}\n  make room or mend the rights there, then --resume auto", file.string(), what,
-                          describe_errno(error_number)));
+  throw Error(fmt::format("{} cannot be {}: {}\n  make room or change the permissions there, then continue with --resume auto",
+                          file.string(), what, describe_errno(error_number)));
 }
 
 void write_all(int fd, const std::string& text, const fs::path& file) {
@@ -45,7 +45,7 @@ std::uint64_t count(const json& object, const char* key) {
   return found != object.end() && found->is_number() ? found->get<std::uint64_t>() : 0;
 }
 
-// The whole lines of the file that are objects, with their text as it stands there.
+// The complete lines of the file that are objects, with their text.
 struct Line {
   std::string text;
   json object;
@@ -53,7 +53,7 @@ struct Line {
 std::vector<Line> read_lines(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
   if (!in) fail(file, "read", errno);
-  if (fs::is_directory(file)) fail(file, "read", EISDIR);  // which a stream opens, but cannot read
+  if (fs::is_directory(file)) fail(file, "read", EISDIR);  // a stream can open it, but not read it
   std::vector<Line> lines;
   std::uint64_t number = 0;
   for (std::string text; std::getline(in, text);) {
@@ -64,9 +64,9 @@ std::vector<Line> read_lines(const fs::path& file) {
     if (object.is_object() && !torn) {
       lines.push_back({std::move(text), std::move(object)});
     } else if (!torn && in.peek() != std::ifstream::traits_type::eof()) {
-      throw Error(
-          fmt::format("{}, line {}: not a JSON object\n  remove the line, or the file, and run again", file.string(), number),
-          Exit::corrupt);
+      throw Error(fmt::format("{}, line {}: not a JSON object\n  remove the line or the file, and run the command again",
+                              file.string(), number),
+                  Exit::corrupt);
     }
   }
   return lines;

@@ -1,9 +1,10 @@
-// metrics.jsonl: one JSON object a step, every number so that it reads back as the same bits.
+// metrics.jsonl: one JSON object for each step. Every number is written so that reading it gives the same bits.
 //
 // Owner:   the trainer owns the writer; the report reads.
 // Threads: one.
-// Errors:  Error naming the file and errno when a line cannot be written. A torn last line, as a crash leaves it, is dropped;
-//          a line broken elsewhere is Error(Exit::corrupt) with its number.
+// Errors:  Error with the file and errno if a line cannot be written. An incomplete last line, as a crash leaves it, is
+// dropped;
+//          any other broken line is Error(Exit::corrupt) with its number.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@ namespace terrace::cli {
 inline constexpr const char* kMetricsFile = "metrics.jsonl";
 
 struct StepMetrics {
-  std::uint64_t step = 0;  // counts from 1: how many steps are done
+  std::uint64_t step = 0;  // counts from 1; the number of finished steps
   double loss = 0, grad_norm = 0, lr = 0;
   std::uint64_t tokens = 0;  // of this step
   double step_time_s = 0, tokens_per_s = 0;
@@ -28,9 +29,9 @@ struct StepMetrics {
   std::uint64_t read_bytes = 0, write_bytes = 0, h2d_bytes = 0, d2h_bytes = 0;
   double stall_s = 0;
   std::map<std::string, double> stall;                     // by cause; their sum is stall_s
-  double communication_s = 0, hidden_communication_s = 0;  // between ranks; of it, beside computing
+  double communication_s = 0, hidden_communication_s = 0;  // between ranks, and the part of it during computing
   std::optional<double> eval_loss;                         // of the evaluation after this step
-  bool skipped = false;                                    // not finite: the weights stayed as they were
+  bool skipped = false;                                    // loss or norm was not finite; the weights were not changed
 };
 
 nlohmann::json to_json(const StepMetrics& metrics);
@@ -38,13 +39,13 @@ StepMetrics metrics_from_json(const nlohmann::json& object);  // absent keys kee
 
 class MetricsWriter {
  public:
-  // Continues after `done_steps`: objects of later steps, and a torn last line, are removed. 0: an empty file.
+  // Continues after `done_steps`: removes the objects of later steps and an incomplete last line. 0: begins an empty file.
   MetricsWriter(std::filesystem::path file, std::uint64_t done_steps);
   ~MetricsWriter();
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;
 
-  void write(const StepMetrics& metrics);  // one write call a line, so that readers never see half of one
+  void write(const StepMetrics& metrics);  // one write call for a line, so that readers never see half a line
 
  private:
   std::filesystem::path file_;

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <toml++/toml.h>
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -24,7 +25,7 @@ namespace fs = std::filesystem;
 template <class T>
 using Of = T RunConfig::*;
 
-// A value before it has been understood: flags and --set bring text, TOML brings types.
+// A value before it is parsed: flags and --set bring text, TOML brings types.
 using Raw = std::variant<std::string, std::int64_t, double, bool, std::vector<std::string>>;
 
 std::string show(const Raw& raw) {
@@ -39,7 +40,7 @@ std::string show(const Raw& raw) {
       raw);
 }
 
-// Where a value came from, and whether its type was chosen by the user (TOML) or is only text (command line).
+// Where a value came from, and whether it has a type (TOML) or is text (command line).
 struct Source {
   std::string where;  // "--steps", "--set train.steps", "run.toml, line 3: steps"
   bool typed = false;
@@ -120,8 +121,8 @@ void check_choice(const Option& o, const Source& source, const Raw& raw, const s
 }
 
 void check_text(const Option& o, const Source& source, const Raw& raw, const std::string& text) {
-  // What is written into config.toml and JSON must read back.
-  if (!is_utf8(text)) refuse(o, source, raw, "it is not UTF-8; rename it, or link to it by another name");
+  // The text is written into config.toml and JSON, and must be readable there.
+  if (!is_utf8(text)) refuse(o, source, raw, "it is not UTF-8; rename the file, or link to it by another name");
   switch (o.text) {
     case Option::Text::any: return;
     case Option::Text::required:
@@ -204,11 +205,11 @@ std::vector<std::string_view> keys() {
   return out;
 }
 
-// The option a key means, with or without its section before it.
+// The option of a key, with or without its section.
 const Option& require_option(std::string_view section, std::string_view key, const std::string& where) {
   if (!section.empty() && std::ranges::find(sections(), section) == sections().end()) {
-    throw Error(fmt::format("{}: there is no section [{}]{}\n  sections are model, train, memory and run", where, section,
-                            suggestion(section, sections())),
+    throw Error(fmt::format("{}: there is no section [{}]{}\n  the sections are {}", where, section,
+                            suggestion(section, sections()), fmt::join(sections(), ", ")),
                 Exit::usage);
   }
   const auto* const option = find_option(key);
@@ -232,7 +233,7 @@ Raw raw_of(const toml::node& node, const Option& o, const Source& source) {
     std::vector<std::string> texts;
     for (const auto& element : *array) {
       const auto text = element.value_exact<std::string>();
-      if (!text) refuse(o, source, std::string("an array with something else than texts"));
+      if (!text) refuse(o, source, std::string("an array whose elements are not all strings"));
       texts.push_back(*text);
     }
     return texts;
@@ -383,9 +384,9 @@ void apply_toml(RunConfig& config, std::string_view text, const std::string& nam
   try {
     root = toml::parse(text, name);
   } catch (const toml::parse_error& e) {
-    throw Error(fmt::format("{}, line {}: {}\n  terrace config prints a file that is right", name, e.source().begin.line,
-                            e.description()),
-                Exit::usage);
+    throw Error(
+        fmt::format("{}, line {}: {}\n  terrace config prints a correct file", name, e.source().begin.line, e.description()),
+        Exit::usage);
   }
   std::set<const Option*> given;
   const auto take = [&](std::string_view section, const toml::key& key, const toml::node& value) {
@@ -413,8 +414,8 @@ void apply_file(RunConfig& config, const fs::path& file) {
   try {
     text = read_text_file(file);
   } catch (const Error& error) {
-    throw Error(fmt::format("--config {}: cannot be read: {}\n  give a TOML file; terrace config prints one", file.string(),
-                            error.what()),
+    throw Error(fmt::format("--config {}: cannot be read: {}\n  give --config a TOML file; terrace config prints one",
+                            file.string(), error.what()),
                 Exit::usage);
   }
   apply_toml(config, text, file.string());
@@ -423,7 +424,7 @@ void apply_file(RunConfig& config, const fs::path& file) {
 void apply_set(RunConfig& config, std::string_view assignment) {
   const auto equals = assignment.find('=');
   if (equals == std::string_view::npos || equals == 0) {
-    throw Error(fmt::format("--set {}: a key, = and a value are needed\n  for example --set train.steps=100", assignment),
+    throw Error(fmt::format("--set {}: a key, = and a value are required\n  for example --set train.steps=100", assignment),
                 Exit::usage);
   }
   const auto trim = [](std::string_view text) {
@@ -438,7 +439,7 @@ void apply_set(RunConfig& config, std::string_view assignment) {
   const auto key = point == std::string_view::npos ? name : name.substr(point + 1);
   const Source source{fmt::format("--set {}", name), false};
   const auto& o = require_option(section, key, source.where);
-  // Arrays and quoted texts are TOML's; a shell user need not quote the rest.
+  // Arrays and quoted strings are parsed as TOML; other values need no quotes.
   if (value.starts_with('[') || value.starts_with('"')) {
     try {
       const auto parsed = toml::parse(fmt::format("value = {}", value));
@@ -484,7 +485,7 @@ nlohmann::json fingerprint(const RunConfig& config) {
   for (const auto& o : options()) {
     if (o.fingerprint && o.key != "data") out[std::string(o.key)] = json_value(o, config);
   }
-  // By name and size, not by path: a corpus may move with its run.
+  // Data files count by name and size, not by path, because a corpus may be moved with its run.
   auto files = nlohmann::json::array();
   for (const auto& file : config.data) {
     std::error_code error;

@@ -16,7 +16,7 @@
 namespace terrace::cli {
 namespace {
 
-// An argument that no option wants: an unknown flag with the nearest known one, or a stray word.
+// Throws if there is an argument that no option accepts: an unknown flag, with the nearest known one, or a stray word.
 void refuse_extras(const CLI::App& sub, const std::string& command) {
   const auto extras = sub.remaining();
   if (extras.empty()) return;
@@ -28,7 +28,7 @@ void refuse_extras(const CLI::App& sub, const std::string& command) {
     for (const auto& name : option->get_lnames()) names.push_back("--" + name);
   const std::vector<std::string_view> views(names.begin(), names.end());
   const auto bare = word.substr(std::min(word.find_first_not_of('-'), word.size()));
-  // One dash too few, or a key of another command?
+  // A flag with one dash too few, or a flag of another command.
   const auto* const known = find_option(bare);
   if (known && std::ranges::find(names, "--" + bare) == names.end()) {
     refuse(fmt::format("terrace {} does not take {}", command, word), command);
@@ -36,7 +36,16 @@ void refuse_extras(const CLI::App& sub, const std::string& command) {
   refuse(fmt::format("unknown flag {}{}", word, suggestion("--" + bare, views)), command);
 }
 
-// "Could not convert: --nodes = many", in the words of every other refusal.
+// A flag that takes one value and is given twice has the last one, so that scripts can append flags that override earlier ones.
+void take_last_of_repeated(CLI::App& app) {
+  for (auto* const option : app.get_options())
+    if (!option->get_positional() && option->get_expected_max() == 1 &&
+        option->get_multi_option_policy() == CLI::MultiOptionPolicy::Throw)
+      option->take_last();
+  for (auto* const sub : app.get_subcommands({})) take_last_of_repeated(*sub);
+}
+
+// Rewrites CLI11's "Could not convert: --nodes = many" in the form of terrace's own errors.
 std::string unlike(const std::string& what, const CLI::App& sub) {
   constexpr std::string_view kBefore = "Could not convert: ", kBetween = " = ";
   const auto between = what.find(kBetween);
@@ -60,6 +69,7 @@ void refuse(const std::string& what, const std::string& command) {
 CLI::App& chosen(CLI::App& app) { return app.get_subcommands().empty() ? app : *app.get_subcommands().front(); }
 
 std::string parse_words(CLI::App& app, int argc, const char* const* argv, const std::string& command) {
+  take_last_of_repeated(app);
   const auto full_name = [&] {
     const auto own = &chosen(app) == &app ? std::string() : chosen(app).get_name();
     return command + (command.empty() || own.empty() ? "" : " ") + own;
@@ -72,13 +82,8 @@ std::string parse_words(CLI::App& app, int argc, const char* const* argv, const 
     return &chosen(app) == &app ? app.help() : chosen(app).help(app.get_name());
   } catch (const CLI::ArgumentMismatch& e) {
     const std::string_view what = e.what();
-    const bool twice = what.find("At Most 1 required but received") != std::string_view::npos;
-    const bool bare = what.ends_with(" missing");
     const auto flag = what.substr(0, what.find(':'));
-    refuse(twice  ? fmt::format("{} is given more than once", flag)
-           : bare ? fmt::format("{} needs a value", flag)
-                  : std::string(what),
-           full_name());
+    refuse(what.ends_with(" missing") ? fmt::format("{} needs a value", flag) : std::string(what), full_name());
   } catch (const CLI::ConversionError& e) {
     refuse(unlike(e.what(), chosen(app)), full_name());
   } catch (const CLI::ParseError& e) {

@@ -1,5 +1,5 @@
-// What every command line of terrace has in common: refusals that say where to look, help that is an answer and no error, and
-// unknown flags that come with the nearest known one.
+// Common to all command lines of terrace: errors say where to look, --help is not an error, and an error about an unknown flag
+// suggests the nearest known one.
 //
 // Threads: any. Errors: Error(Exit::usage).
 #pragma once
@@ -12,14 +12,14 @@ class App;
 
 namespace terrace::cli {
 
-// "WHAT", and a second line "see terrace COMMAND --help". `command` may be empty.
+// Throws an Error with `what`, and "see terrace COMMAND --help" as its second line. `command` may be empty.
 [[noreturn]] void refuse(const std::string& what, const std::string& command);
 
-// Parses, and refuses what no option wants. Returns the text of --help or --version where that was asked for, else nothing.
-// `command`: the words before the app's own, as in "bench"; empty: none. Subcommands must allow extras.
+// Parses the command line. An argument that no option accepts is an error. Returns the text of --help or --version if one of
+// them was given, else nothing. `command`: the words before the app's own, such as "bench". Subcommands must allow extras.
 std::string parse_words(CLI::App& app, int argc, const char* const* argv, const std::string& command = "");
 
-// The subcommand that was given; the app itself when there was none.
+// The subcommand that was given, or the app itself.
 CLI::App& chosen(CLI::App& app);
 
 }  // namespace terrace::cli

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include <terrace/core/error.h>
@@ -13,14 +15,17 @@
 #include <terrace/examples/terrace/command_line.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/setup.h>
+#include <terrace/parallel/check_messages.h>
+#include <terrace/parallel/check_request.h>
 #include <terrace/parallel/pipeline/orders.h>
+#include <terrace/parallel/pipeline/search.h>
 #include <terrace/parallel/pipeline/simulate.h>
 #include <terrace/parallel/pipeline/stage_costs.h>
 
 namespace terrace::cli {
 namespace {
 
-// An order that somebody wrote, proved.
+// A schedule from a file, checked.
 pipeline::Schedule schedule_from(const RunConfig& c) {
   const auto refuse = [&](const std::string& why) {
     throw Error(fmt::format("--schedule {}: {}", c.schedule, why), Exit::usage);
@@ -30,31 +35,30 @@ pipeline::Schedule schedule_from(const RunConfig& c) {
     s = pipeline::parse_schedule(read_text_file(c.schedule));
     pipeline::simulate(s, {});
   } catch (const Error& error) {
-    refuse(fmt::format("{}\n  docs/pipeline.md has the form, and terrace plan --write-schedule writes one", error.what()));
+    refuse(fmt::format("{}\n  docs/pipeline.md describes the format, and terrace plan --write-schedule writes such a file",
+                       error.what()));
   }
   const auto each = s.asynchronous() ? s.update_every : s.micro_batches;
   if (s.placement.ranks != static_cast<std::uint32_t>(c.pp) || each != static_cast<std::uint32_t>(c.grad_accumulation))
-    refuse(fmt::format("it is for {} ranks and {} micro-batches\n  give --pp {} --grad-accumulation {}", s.placement.ranks,
-                       each, s.placement.ranks, each));
+    refuse(fmt::format("the file is for {} ranks and {} micro-batches\n  give --pp {} --grad-accumulation {}",
+                       s.placement.ranks, each, s.placement.ranks, each));
   if (s.asynchronous() && s.micro_batches / each != static_cast<std::uint32_t>(c.drain_interval))
-    refuse(fmt::format("it drains after {0} updates\n  give --drain-interval {0}", s.micro_batches / each));
+    refuse(
+        fmt::format("the schedule in the file drains after {0} updates\n  give --drain-interval {0}", s.micro_batches / each));
   return s;
 }
 
 pipeline::Schedule schedule_of(const RunConfig& c) {
   std::vector<std::string_view> names;
   for (const auto& order : pipeline::all_orders()) names.push_back(order.name);
-  if (c.schedule == "auto")
-    throw Error(
-        "--schedule auto: terrace plan searches, and a run is told what was found\n  terrace plan --schedule auto "
-        "--write-schedule FILE, then --schedule FILE",
-        Exit::usage);
   const bool named = std::ranges::find(names, c.schedule) != names.end();
   if (!named && std::filesystem::is_regular_file(c.schedule)) return schedule_from(c);
   if (!named)
-    throw Error(fmt::format("--schedule \"{}\" is no order of a pipeline{}\n  choose one of {}, or give the file of one",
-                            c.schedule, suggestion(c.schedule, names), fmt::join(names, ", ")),
-                Exit::usage);
+    throw Error(
+        fmt::format("--schedule: \"{}\" is neither a schedule nor a file{}\n  give --schedule auto, one of {}, or a file "
+                    "that terrace plan --write-schedule wrote",
+                    c.schedule, suggestion(c.schedule, names), fmt::join(names, ", ")),
+        Exit::usage);
   const auto ranks = static_cast<std::uint32_t>(c.pp);
   const auto chunks = static_cast<std::uint32_t>(c.virtual_stages);
   auto schedule = pipeline::write_order(c.schedule, {.ranks = ranks,
@@ -62,11 +66,23 @@ pipeline::Schedule schedule_of(const RunConfig& c) {
                                                      .chunks = chunks == 0 ? 2 : chunks,
                                                      .updates = static_cast<std::uint32_t>(c.drain_interval)});
   if (chunks != 0 && schedule.placement.stages != chunks * ranks)
-    throw Error(fmt::format("--virtual-stages {}: with --schedule {} a rank has {}\n  leave it out, or choose --schedule "
-                            "interleaved, which takes any number",
+    throw Error(fmt::format("--virtual-stages {}: with --schedule {} each rank has {}\n  leave --virtual-stages out, or give "
+                            "--schedule interleaved, which takes any number",
                             chunks, c.schedule, schedule.placement.stages / ranks),
                 Exit::usage);
   return schedule;
+}
+
+void demand_no_order(const RunConfig& c) {
+  if (c.order != "horizontal" && c.order != "auto")
+    throw Error(fmt::format("--order {}: a pipeline computes in the order of its --schedule\n  leave --order out", c.order),
+                Exit::usage);
+}
+
+// The directory of the run that the configuration resumes; empty if there is none.
+std::filesystem::path run_resumed(const RunConfig& c) {
+  const auto dir = c.resume == "auto" || c.resume == "never" ? c.out_dir : std::filesystem::path(c.resume);
+  return c.resume != "never" && std::filesystem::exists(dir / kConfigFile) ? dir : std::filesystem::path();
 }
 
 std::vector<std::uint32_t> begins_of(const std::string& text, std::uint32_t stages, std::uint32_t layers) {
@@ -82,14 +98,15 @@ std::vector<std::uint32_t> begins_of(const std::string& text, std::uint32_t stag
   }
   if (at != end || begins.size() != stages + 1 || begins.back() != layers)
     throw Error(
-        fmt::format("--stage-layers {} is not how {} layers are cut into {} stages\n  give a number for each stage that "
-                    "add up to {}: the embedding, two for each block, and the head; or leave it out",
-                    text, layers, stages, layers),
+        fmt::format(
+            "--stage-layers {} does not divide {} layers into {} stages\n  give one number for each stage, which together "
+            "add up to {} (the embedding, two for each block, and the head), or leave --stage-layers out",
+            text, layers, stages, layers),
         Exit::usage);
   return begins;
 }
 
-// Whatever happens between two steps happens where the order drains.
+// Evaluations, commits and the end of the run are possible only where an asynchronous schedule drains.
 void demand_drained(const RunConfig& c) {
   const auto refuse = [&](const std::string& what, const std::string& mend) {
     throw Error(fmt::format("--schedule {}: {}\n  {}", c.schedule, what, mend), Exit::usage);
@@ -97,29 +114,30 @@ void demand_drained(const RunConfig& c) {
   const auto whole = [&](std::int64_t steps, const char* flag) {
     if (steps % c.drain_interval == 0) return;
     const auto below = steps / c.drain_interval * c.drain_interval;
-    refuse(fmt::format("{} {} is not a multiple of --drain-interval {}, and in between the ranks are at different steps", flag,
-                       steps, c.drain_interval),
-           fmt::format(
-               "give {} {}, or another --drain-interval", flag,
-               below == 0 ? fmt::format("{}", c.drain_interval) : fmt::format("{} or {}", below, below + c.drain_interval)));
+    refuse(
+        fmt::format("{} {} is not a multiple of --drain-interval {}, and between two drains the ranks are at different steps",
+                    flag, steps, c.drain_interval),
+        fmt::format(
+            "give {} {}, or another --drain-interval", flag,
+            below == 0 ? fmt::format("{}", c.drain_interval) : fmt::format("{} or {}", below, below + c.drain_interval)));
   };
   whole(c.steps, "--steps");
   whole(c.eval_interval, "--eval-interval");
   whole(c.ckpt_interval, "--ckpt-interval");
   if (c.durability == "step" && c.drain_interval != 1)
-    refuse("--durability step commits every step, and the order drains every " + std::to_string(c.drain_interval),
-           "give --durability commit with a --ckpt-interval");
+    refuse(fmt::format("--durability step commits every step, but the schedule drains only every {} steps", c.drain_interval),
+           fmt::format("give --durability commit --ckpt-interval {}, or --drain-interval 1", c.drain_interval));
   if (c.on_non_finite == "skip" || loss_scale(c).dynamic())
-    refuse("a step is applied while the next one is computed, and cannot be left out",
+    refuse("it applies a step while it computes the next one, so no step can be skipped",
            "give --on-non-finite stop, and --loss-scale off or a power of two");
 }
 
-// A step of the engine is as many of the run's as the order takes until it drains.
+// The engine computes the steps between two drains as one.
 void take_together(PlanRequest& request, const RunConfig& c) {
   const auto updates = static_cast<std::uint64_t>(c.drain_interval);
   request.shape.micro_batches = request.pipeline->schedule.micro_batches;
   request.updates_before_use = c.grad_clip > 0;
-  if (request.data.ranks == 1) request.data.canonical = false;  // one rank's sums are
+  if (request.data.ranks == 1) request.data.canonical = false;  // the sums of one rank are canonical anyway
   for (auto* const steps : {&request.steps, &request.evaluate_every, &request.commit_every}) *steps /= updates;
 }
 
@@ -133,13 +151,13 @@ std::uint64_t updates_a_step(const PlanRequest& request) {
 void set_pipeline(PlanRequest& request, const RunConfig& c, const Model& model, const MachineProfile& profile) {
   if (c.pp <= 1) {
     if (!c.stage_layers.empty() || c.virtual_stages != 0)
-      throw Error("--stage-layers and --virtual-stages say how a pipeline is cut\n  add --pp, the number of its ranks",
-                  Exit::usage);
+      throw Error(
+          "--stage-layers and --virtual-stages divide a pipeline into stages, and there is no pipeline\n  add --pp, the "
+          "number of its ranks, or leave them out",
+          Exit::usage);
     return;
   }
-  if (c.order != "horizontal" && c.order != "auto")
-    throw Error(fmt::format("--order {}: a pipeline computes in the order of its --schedule\n  leave it out", c.order),
-                Exit::usage);
+  demand_no_order(c);
   auto schedule = schedule_of(c);
   if (schedule.asynchronous()) demand_drained(c);
   const auto stages = schedule.placement.stages;
@@ -153,7 +171,95 @@ void set_pipeline(PlanRequest& request, const RunConfig& c, const Model& model, 
           : begins_of(c.stage_layers, stages, static_cast<std::uint32_t>(model.layers.size()));
   request.pipeline = {std::move(schedule), std::move(begins)};
   if (request.pipeline->schedule.asynchronous()) take_together(request, c);
-  static_cast<void>(pipeline::part_of(*request.pipeline, 0));  // refuses what no rank can execute
+  static_cast<void>(pipeline::part_of(*request.pipeline, 0));  // throws if no rank can execute it
+}
+
+bool searches_schedule(const RunConfig& c) { return c.pp > 1 && c.schedule == "auto"; }
+
+std::vector<Plan> plan_ranks(PlanRequest& request, const Model& model, const MachineProfile& profile, ThreadPool& pool) {
+  std::vector<Plan> plans;
+  for (std::uint32_t rank = 0; rank < request.pipeline->schedule.placement.ranks; ++rank) {
+    request.pipeline_rank = rank;
+    plans.push_back(plan(model, request, profile, &pool));
+    if (plans.back().fits) continue;
+    const auto why = refusal_error(plans.back());
+    throw Error(fmt::format("rank {} of the pipeline: {}", rank, why.what()), why.exit());
+  }
+  for (const auto which : {&Programs::first, &Programs::steady, &Programs::drain, &Programs::evaluate, &Programs::fill}) {
+    std::vector<Program> same;
+    for (const auto& rank : plans) same.push_back(rank.programs.*which);
+    check_messages(same, Skips(model));
+  }
+  return plans;
+}
+
+FoundSchedule search_schedule(PlanRequest& request, const RunConfig& c, const Model& model, const MachineProfile& profile,
+                              ThreadPool& pool) {
+  demand_no_order(c);
+  if (!c.stage_layers.empty() || c.virtual_stages != 0)
+    throw Error("--schedule auto chooses the stages, too\n  leave out --stage-layers and --virtual-stages", Exit::usage);
+  const StepMap::Options options{
+      .recipe = Recipe::of(model.dtype, request.recipe, request.states), .shape = request.shape, .data = request.data};
+  const auto found = pipeline::search(static_cast<std::uint32_t>(c.pp), request.shape.micro_batches,
+                                      pipeline::layer_costs(model, options, profile), [&](const pipeline::Pipeline& p) {
+                                        request.pipeline = p;
+                                        check_request(model, request);
+                                        return pipeline::stage_costs(p, model, options, profile);
+                                      });
+  std::optional<Error> why;
+  for (const auto& candidate : found) {
+    request.pipeline = candidate.pipeline;
+    try {
+      return {candidate.name, plan_ranks(request, model, profile, pool)};
+    } catch (const Error& error) {
+      if (error.exit() != Exit::does_not_fit) throw;
+      why = error;
+    }
+  }
+  throw Error(*why);
+}
+
+namespace {
+
+constexpr std::string_view kNameLine = "# schedule: ", kStagesLine = "# stage-layers: ";
+
+std::string value_of(const std::string& text, std::string_view line) {
+  const auto at = text.find(line);
+  if (at == std::string::npos) return "";
+  const auto begin = at + line.size();
+  return text.substr(begin, text.find('\n', begin) - begin);
+}
+
+}  // namespace
+
+std::string found_to_text(const std::string& name, const pipeline::Pipeline& p) {
+  return fmt::format("{}{}\n{}{}\n{}", kNameLine, name, kStagesLine, stage_layers(p), to_text(p.schedule));
+}
+
+std::string take_found(PlanRequest& request, const Model& model, const std::string& text) {
+  auto schedule = pipeline::parse_schedule(text);
+  const auto stages = schedule.placement.stages;
+  request.pipeline = {std::move(schedule),
+                      begins_of(value_of(text, kStagesLine), stages, static_cast<std::uint32_t>(model.layers.size()))};
+  return value_of(text, kNameLine);
+}
+
+std::string found_by_run(const RunConfig& c) {
+  const auto dir = run_resumed(c);
+  if (dir.empty() || !std::filesystem::exists(dir / kScheduleFile)) return "";
+  RunConfig then;
+  apply_file(then, dir / kConfigFile);
+  if (!searches_schedule(then) || then.pp != c.pp || then.layers != c.layers) return "";
+  auto text = read_text_file(dir / kScheduleFile);
+  try {
+    const auto schedule = pipeline::parse_schedule(text);
+    if (schedule.micro_batches != static_cast<std::uint32_t>(c.grad_accumulation)) return "";
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}: {}\n  bring the file back, or give another --schedule than auto",
+                            (dir / kScheduleFile).string(), error.what()),
+                Exit::corrupt);
+  }
+  return text;
 }
 
 std::string stage_layers(const pipeline::Pipeline& p) {
@@ -163,8 +269,8 @@ std::string stage_layers(const pipeline::Pipeline& p) {
 }
 
 std::string stage_layers_of_run(const RunConfig& c) {
-  const auto dir = c.resume == "auto" || c.resume == "never" ? c.out_dir : std::filesystem::path(c.resume);
-  if (c.resume == "never" || !std::filesystem::exists(dir / kConfigFile)) return "";
+  const auto dir = run_resumed(c);
+  if (dir.empty()) return "";
   RunConfig then;
   apply_file(then, dir / kConfigFile);
   const bool same = then.pp == c.pp && then.schedule == c.schedule && then.virtual_stages == c.virtual_stages;

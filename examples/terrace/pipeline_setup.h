@@ -1,9 +1,10 @@
-// From --pp, --schedule, --virtual-stages and --stage-layers to the pipeline that a plan request has.
+// Turns --pp, --schedule, --virtual-stages and --stage-layers into the pipeline of a plan request.
 //
-// Threads: any. Errors: Error(Exit::usage) for what cannot be, with the nearest that can.
+// Threads: any. Errors: Error(Exit::usage) for settings that are impossible, with the nearest possible ones.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include <terrace/core/machine.h>
 #include <terrace/examples/terrace/run_config.h>
@@ -11,13 +12,37 @@
 
 namespace terrace::cli {
 
-// Nothing with --pp 1. Stages are what --stage-layers says, else as even as the layers' costs on this machine allow.
+// Does nothing with --pp 1. The stages are those of --stage-layers, or else as even as the layers' costs on this machine allow.
+// The schedule is not `auto`.
 void set_pipeline(PlanRequest& request, const RunConfig& config, const Model& model, const MachineProfile& profile);
-// Steps of the run in one of the engine's: an asynchronous order's until it drains, else 1.
+
+// --schedule auto: the fastest schedule whose ranks fit into their budgets.
+bool searches_schedule(const RunConfig& config);
+struct FoundSchedule {
+  std::string name;         // "1f1b", "interleaved, 2 stages a rank", "list in a V, at most 8 live"
+  std::vector<Plan> plans;  // of the ranks, checked together; empty for one that was not planned here
+};
+// Sets request.pipeline. Error(Exit::does_not_fit) if no schedule fits.
+FoundSchedule search_schedule(PlanRequest& request, const RunConfig& config, const Model& model, const MachineProfile& profile,
+                              ThreadPool& pool);
+// The plans of all ranks of request.pipeline, checked together.
+std::vector<Plan> plan_ranks(PlanRequest& request, const Model& model, const MachineProfile& profile, ThreadPool& pool);
+
+// A found schedule as text, which all ranks of a run take and the run directory keeps: its name, its stages, and its tasks.
+std::string found_to_text(const std::string& name, const pipeline::Pipeline& pipeline);
+// Sets request.pipeline from such a text, and returns the name.
+std::string take_found(PlanRequest& request, const Model& model, const std::string& text);
+// The text that the run has which the configuration resumes; empty if there is none, or if it is for other ranks or
+// micro-batches.
+std::string found_by_run(const RunConfig& config);
+inline constexpr const char* kScheduleFile = "schedule.txt";  // of a run with --schedule auto
+
+// How many steps of the run the engine computes in one: those of an asynchronous schedule until it drains, else 1.
 std::uint64_t updates_a_step(const PlanRequest& request);
 // "3,4,4": how many layers each stage has, as --stage-layers takes it.
 std::string stage_layers(const pipeline::Pipeline& pipeline);
-// The stages of the run that the configuration resumes, if it has as many as this one: what a stage has is on its ranks' disks.
+// The stages of the run that the configuration resumes, if that run has the same pipeline. A resumed run keeps its stages,
+// because each rank's disk has the state of its stages.
 std::string stage_layers_of_run(const RunConfig& config);
 
 }  // namespace terrace::cli

@@ -1,10 +1,11 @@
-// terrace plan: what `train` with the same flags would do, before anything is allocated.
+// terrace plan: prints what `train` with the same flags would do. It allocates nothing.
 #include <fmt/format.h>
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include <terrace/core/error.h>
+#include <terrace/core/notice.h>
 #include <terrace/core/trace.h>
 #include <terrace/examples/lm/model.h>
 #include <terrace/examples/terrace/cluster.h>
@@ -25,7 +26,7 @@ struct Where {
 };
 
 Where here(const RunConfig& config) {
-  if (!config.assumed_costs) demand_device(config);  // else the plan is for another machine, perhaps
+  if (!config.assumed_costs) demand_device(config);  // with assumed costs the plan may be for another machine
   return {config, machine_profile(config)};
 }
 
@@ -38,14 +39,17 @@ Where there(const CommandLine& line) {
 }  // namespace
 
 Exit plan_command(const CommandLine& line) {
+  for (const auto& warning : warnings_of(line.config)) warn(warning);
   if (line.config.pp > 1) {
     if (!line.plan.cluster_profile.empty())
-      throw Error("--cluster-profile plans for ranks that hold the same layers\n  leave out --pp, or plan it for this machine",
-                  Exit::usage);
+      throw Error(
+          "--cluster-profile does not plan pipelines\n  leave out --pp, or leave out --cluster-profile and plan for this "
+          "machine",
+          Exit::usage);
     return plan_pipeline(line);
   }
   if (!line.plan.timeline.empty() || !line.plan.write_schedule.empty())
-    throw Error("--timeline and --write-schedule show a pipeline\n  add --pp, the number of its ranks", Exit::usage);
+    throw Error("--timeline and --write-schedule are for pipelines\n  add --pp, the number of its ranks", Exit::usage);
   const auto [config, profile] = line.plan.cluster_profile.empty() ? here(line.config) : there(line);
   const auto model = lm::make_model(model_config(config));
   auto request = plan_request(config);
@@ -85,8 +89,8 @@ Exit plan_command(const CommandLine& line) {
   }
   fmt::print("\na step moves: disk read {}, disk write {}, upload {}, download {}\n", format_bytes(t.read),
              format_bytes(t.write), format_bytes(t.upload), format_bytes(t.download));
-  fmt::print("step time {:.3f} s, of which compute {:.3f} s (the floor); {}{} binds\n", p.times.seconds, p.floor_s, p.binding,
-             p.link.empty() ? "" : fmt::format(" ({})", p.link));
+  fmt::print("step time {:.3f} s, of which compute {:.3f} s, the least possible; bound by {}{}\n", p.times.seconds, p.floor_s,
+             p.binding, p.link.empty() ? "" : fmt::format(" ({})", p.link));
   for (const auto& [cause, seconds] : p.times.stall_s) fmt::print("  stall by {}: {:.3f} s\n", cause, seconds);
   if (request.data.ranks > 1) fmt::print("{}", rank_lines(config, model, request, p));
   if (p.average.every != 0) fmt::print("{}", average_line(p));
@@ -94,9 +98,9 @@ Exit plan_command(const CommandLine& line) {
     fmt::print("a commit writes {} in {:.3f} s; {} of them in this run, {} generation{} of the state on disk\n",
                format_bytes(p.commit_traffic.write), p.commit_seconds, p.commits, p.generations, p.generations == 1 ? "" : "s");
   if (profile.measured_at.empty())
-    fmt::print("\nthe times rest on assumed rates: terrace doctor --measure takes this machine's own\n");
+    fmt::print("\nthe times use assumed rates; terrace doctor --measure measures this machine\n");
   else if (profile.disk_assumed && t.read + t.write > 0)
-    fmt::print("\nthe disk's times rest on assumed rates: terrace doctor --measure --nvme-path DIR takes its own\n");
+    fmt::print("\nthe disk times use assumed rates; terrace doctor --measure --nvme-path DIR measures the disk\n");
   return Exit::ok;
 }
 

@@ -1,6 +1,7 @@
 #include <terrace/examples/terrace/plan_lines.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 
 #include <fmt/format.h>
@@ -25,20 +26,23 @@ std::string choice_lines(const Plan& p) {
   const auto chosen = std::ranges::find(p.tried, p.choice, &TriedChoice::choice);
   std::ranges::stable_sort(others, {}, [](const TriedChoice& t) { return t.seconds.value_or(1e30); });
   const auto fits = [](const TriedChoice& t) { return t.seconds.has_value(); };
-  say("  chosen of {} that were simulated at the profile's rates, of which {} fit", p.tried.size(),
+  // The choices are compared in a coarse simulation: large chunks, few steps, and the profile's rates in place of measured
+  // layers. Its seconds are not those of the plan, so only their ratios are shown.
+  const auto compared = [&](const TriedChoice& t) -> std::string {
+    if (!t.seconds) return "does not fit";
+    if (chosen == p.tried.end() || !chosen->seconds) return "fits";
+    const double percent = 100 * (*t.seconds / *chosen->seconds - 1);
+    if (std::abs(percent) < 0.05) return "as fast";
+    return fmt::format("{:.1f} % {}", std::abs(percent),
+                       percent > 0 ? "slower" : "faster; below 1 % the simpler choice is taken");
+  };
+  say("  chosen from {} that were compared in a coarse simulation; {} of them fit\n", p.tried.size(),
       std::ranges::count_if(p.tried, fits));
-  if (chosen != p.tried.end() && chosen->seconds) say(": {:.3f} s a step", *chosen->seconds);
-  say("\n");
-  if (!others.empty() && others.front().seconds) {
-    // A plainer one is taken unless another is faster by more than a hundredth.
-    const bool faster = chosen != p.tried.end() && chosen->seconds && *others.front().seconds < *chosen->seconds;
-    say("  the next: {:.3f} s, {}{}\n", *others.front().seconds, text_of(others.front().choice),
-        faster ? "; a plainer one is as good" : "");
-  }
+  if (!others.empty() && others.front().seconds)
+    say("  the next best: {}: {}\n", text_of(others.front().choice), compared(others.front()));
   const auto& plainest = p.tried.front();
   if (plainest.choice == p.choice || plainest.choice == others.front().choice) return lines;
-  say("  the plainest: {}, {}\n", plainest.seconds ? fmt::format("{:.3f} s", *plainest.seconds) : "does not fit",
-      text_of(plainest.choice));
+  say("  the simplest: {}: {}\n", text_of(plainest.choice), compared(plainest));
   return lines;
 }
 
@@ -49,9 +53,9 @@ std::string rank_lines(const RunConfig& config, const Model& model, const PlanRe
   const auto rate = [&](double of) { return of / p.times.seconds * 1e-12; };
   const auto& communicated = p.times.communicated;
   return fmt::format(
-      "{} ranks, {} on a node; each sends {} within its node and {} to others a step\n"
-      "gathers and reductions take {:.3f} s of it, {:.0f} % of that beside computing\n"
-      "{:.4g} tokens a step, {:.4g} tokens/s; {:.3g} TFLOP/s of the model a rank, {:.3g} with recomputation\n",
+      "{} ranks, {} on each node; in a step each rank sends {} within its node and {} to other nodes\n"
+      "gathers and reductions take {:.3f} s of the step, {:.0f} % of it while the rank computes\n"
+      "{:.4g} tokens a step, {:.4g} tokens/s; {:.3g} TFLOP/s of model computation a rank, {:.3g} with recomputation\n",
       ranks, ranks_of_machine(config), format_bytes(static_cast<std::uint64_t>(p.steady_links.within)),
       format_bytes(static_cast<std::uint64_t>(p.steady_links.between)), communicated.seconds, 100 * communicated.hidden(),
       tokens, tokens / p.times.seconds, rate(flops.model), rate(flops.with_recomputation));
@@ -61,8 +65,8 @@ std::string average_line(const Plan& p) {
   const auto& a = p.average;
   const auto every = static_cast<double>(a.every);
   return fmt::format(
-      "every {} steps weights are averaged: {} all-reduced in {:.3f} s, of which a step above has {} and {:.3f} s\n", a.every,
-      format_bytes(a.summed_bytes), a.seconds, format_bytes(a.summed_bytes / a.every), a.seconds / every);
+      "every {} steps weights are averaged: {} all-reduced in {:.3f} s; the step above includes its share, {} and {:.3f} s\n",
+      a.every, format_bytes(a.summed_bytes), a.seconds, format_bytes(a.summed_bytes / a.every), a.seconds / every);
 }
 
 }  // namespace terrace::cli

@@ -1,4 +1,4 @@
-// What `terrace plan` says on the screen of the planner's choices and of many ranks.
+// The lines that `terrace plan` prints about the planner's choices and about several ranks.
 //
 // Threads: pure.
 #pragma once
@@ -10,11 +10,11 @@
 
 namespace terrace::cli {
 
-// What was chosen, and what it is faster than.
+// The chosen order and activations, and how much slower the alternatives are.
 std::string choice_lines(const Plan& plan);
-// What a rank sends, and how much of the model all of them compute in a second.
+// How much a rank sends, and how fast all ranks compute.
 std::string rank_lines(const RunConfig& config, const Model& model, const PlanRequest& request, const Plan& plan);
-// What an average of the ranks' weights takes, where there are any, and what of it was counted in the step.
+// With --sync-interval: what an average of the ranks' weights costs, and its share in a step.
 std::string average_line(const Plan& plan);
 
 }  // namespace terrace::cli

@@ -17,9 +17,6 @@
 #include <terrace/examples/terrace/rank_log.h>
 #include <terrace/examples/terrace/setup.h>
 #include <terrace/examples/terrace/timeline.h>
-#include <terrace/parallel/check_messages.h>
-#include <terrace/parallel/check_request.h>
-#include <terrace/parallel/pipeline/search.h>
 #include <terrace/parallel/pipeline/simulate.h>
 #include <terrace/parallel/pipeline/stage_costs.h>
 #include <terrace/parallel/ranks_simulator.h>
@@ -27,54 +24,11 @@
 namespace terrace::cli {
 namespace {
 
-// Of every rank, proved together.
-std::vector<Plan> plan_ranks(const Model& model, PlanRequest& request, const MachineProfile& profile, ThreadPool& pool) {
-  std::vector<Plan> plans;
-  for (std::uint32_t rank = 0; rank < request.pipeline->schedule.placement.ranks; ++rank) {
-    request.pipeline_rank = rank;
-    plans.push_back(plan(model, request, profile, &pool));
-    if (plans.back().fits) continue;
-    const auto why = refusal_error(plans.back());
-    throw Error(fmt::format("rank {} of the pipeline: {}", rank, why.what()), why.exit());
-  }
-  for (const auto which : {&Programs::first, &Programs::steady, &Programs::drain, &Programs::evaluate, &Programs::fill}) {
-    std::vector<Program> same;
-    for (const auto& rank : plans) same.push_back(rank.programs.*which);
-    check_messages(same, Skips(model));
-  }
-  return plans;
-}
-
-// The fastest order whose ranks fit into their budgets, and its plans.
-std::vector<Plan> search_ranks(const RunConfig& c, const Model& model, PlanRequest& request, const MachineProfile& profile,
-                               ThreadPool& pool, std::string& name) {
-  const StepMap::Options options{
-      .recipe = Recipe::of(model.dtype, request.recipe, request.states), .shape = request.shape, .data = request.data};
-  const auto found = pipeline::search(static_cast<std::uint32_t>(c.pp), request.shape.micro_batches,
-                                      pipeline::layer_costs(model, options, profile), [&](const pipeline::Pipeline& p) {
-                                        request.pipeline = p;
-                                        check_request(model, request);
-                                        return pipeline::stage_costs(p, model, options, profile);
-                                      });
-  std::optional<Error> why;
-  for (const auto& candidate : found) {
-    request.pipeline = candidate.pipeline;
-    name = candidate.name;
-    try {
-      return plan_ranks(model, request, profile, pool);
-    } catch (const Error& error) {
-      if (error.exit() != Exit::does_not_fit) throw;
-      why = error;
-    }
-  }
-  throw Error(*why);
-}
-
 void write_file(const std::filesystem::path& file, const std::string& text) try {
   write_text_file(file, text);
 } catch (const Error& error) {
-  throw Error(fmt::format("{} cannot be written: {}\n  make room or mend the rights there, or name another file", file.string(),
-                          error.what()));
+  throw Error(fmt::format("{} cannot be written: {}\n  make room or change the permissions there, or give another file",
+                          file.string(), error.what()));
 }
 
 constexpr std::uint64_t kSteps = 4;
@@ -85,7 +39,8 @@ RanksTimes times_together(const std::vector<Plan>& plans, const Model& model, co
   return simulate_ranks(plans, model, costs_of, profile, {.steps = kSteps, .traces = traces});
 }
 
-// All ranks together, with what their walks move; empty where there are so many actions that nobody would wait for it.
+// The time of a step of all ranks together, with what their walks move. Empty if the programs have so many actions that the
+// simulation would take too long.
 std::optional<double> step_together(const std::vector<Plan>& plans, const Model& model, const MachineProfile& profile) {
   constexpr std::uint64_t kTimedActions = 200'000;
   std::uint64_t actions = 0;
@@ -94,15 +49,19 @@ std::optional<double> step_together(const std::vector<Plan>& plans, const Model&
   return times_together(plans, model, profile).step_s.back();
 }
 
-// Each rank's lanes in a steady step, and in the last step of the run.
+// A picture of each rank's lanes in a simulated steady step, and in the last step of the run.
 std::string lanes_beside(const std::filesystem::path& run, const std::vector<Plan>& plans, const Model& model,
                          const MachineProfile& profile, const std::string& title) {
   std::vector<RankLanes> lanes;
   for (std::uint32_t r = 0; r < plans.size(); ++r) {
-    const auto file = trace_file_of(run, r * plans[r].map.data.ranks);  // of the ranks with these layers, the first one's
+    const auto file = trace_file_of(run, r * plans[r].map.data.ranks);  // the first of the ranks with these layers
     if (!std::filesystem::exists(file))
-      throw Error(fmt::format("{} is missing\n  a pipeline of {} ranks writes it when it ends", file.string(), plans.size()),
-                  Exit::usage);
+      throw Error(
+          fmt::format(
+              "--measured: {} is missing\n  give the directory of a run with --pp {} that has ended: it writes this file "
+              "when it ends",
+              file.string(), plans.size()),
+          Exit::usage);
     lanes.push_back({.measured = read_trace_window(file, 0)});
   }
   std::vector<Trace> traces(plans.size());
@@ -124,16 +83,18 @@ Exit plan_pipeline(const CommandLine& line) {
   auto name = config.schedule;
   ThreadPool pool(static_cast<int>(config.threads));
   std::vector<Plan> plans;
-  if (config.schedule == "auto") {
-    plans = search_ranks(config, model, request, profile, pool, name);
+  if (searches_schedule(config)) {
+    auto found = search_schedule(request, config, model, profile, pool);
+    name = found.name;
+    plans = std::move(found.plans);
   } else {
     set_pipeline(request, config, model, profile);
-    plans = plan_ranks(model, request, profile, pool);
+    plans = plan_ranks(request, model, profile, pool);
   }
   const auto& p = *request.pipeline;
   const auto costs = pipeline::stage_costs(p, model, plans.front().map, profile);
   const auto timing = pipeline::simulate(p.schedule, costs);
-  // An asynchronous order's tasks are those of several steps.
+  // The tasks of an asynchronous schedule are those of several steps.
   const auto steps = static_cast<double>(updates_a_step(request));
   const double step_s = timing.makespan / steps, shortest_s = pipeline::shortest_step(p.schedule, costs) / steps;
   auto together_s = line.plan.program ? std::nullopt : step_together(plans, model, profile);
@@ -171,13 +132,13 @@ Exit plan_pipeline(const CommandLine& line) {
                format_bytes(rank.peak_bytes[Tier::disk]), format_bytes(rank.smallest_bytes[Tier::device]), timing.peak_live[r],
                100 * timing.idle[r] / timing.makespan);
   }
-  fmt::print(
-      "\na step takes {:.3g} s where only other ranks are waited for, and a rank is idle for {:.1f} % of it in the mean; no "
-      "order "
-      "of these stages takes less than {:.3g} s\n",
-      step_s, 100 * timing.bubble(), shortest_s);
-  if (together_s)
-    fmt::print("with every rank's moves, updates and messages, all timed together, it takes {:.3g} s\n", *together_s);
+  fmt::print("\nstep time {:.3g} s{}\n", together_s.value_or(step_s),
+             together_s ? ", with the moves, updates and messages of all ranks"
+                        : ", of the schedule alone: the program is too long to simulate its moves, updates and messages");
+  fmt::print("of the schedule alone: a rank idles {:.1f} % of the time on average, and {}\n", 100 * timing.bubble(),
+             step_s < 1.0005 * shortest_s ? "no schedule of these stages is faster"
+                                          : fmt::format("another schedule of these stages could save {:.1f} % at best",
+                                                        100 * (1 - shortest_s / step_s)));
   return Exit::ok;
 }
 

@@ -1,7 +1,7 @@
-// terrace plan --pp: what each rank of a pipeline would hold and move, and how long a step takes with the waits for one
-// another.
+// terrace plan --pp: the memory and data movement of each rank of a pipeline, and the time of a step with the waits between
+// ranks.
 //
-// Threads: main's. Errors: as plan_command(); a rank whose layers do not fit is named.
+// Threads: main's. Errors: as plan_command(); the message names a rank whose layers do not fit.
 #pragma once
 
 #include <terrace/core/error.h>

@@ -17,7 +17,9 @@ RankLog::RankLog(const std::filesystem::path& run, int rank) : rank_(rank) {
   if (rank == 0) return;
   const auto file = run / fmt::format("rank{}.log", rank);
   file_.reset(std::fopen(file.c_str(), "ae"));
-  if (!file_) throw Error(fmt::format("{} cannot be opened: {}", file.string(), describe_errno(errno)));
+  if (!file_)
+    throw Error(fmt::format("{} cannot be opened: {}\n  make room or change the permissions there, or give another --out-dir",
+                            file.string(), describe_errno(errno)));
 }
 
 ScreenOptions RankLog::screen(ScreenOptions options) const {

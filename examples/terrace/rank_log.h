@@ -1,7 +1,7 @@
-// Where a rank says what it does: the first one to the user, every other into files of its own in the run directory.
+// Where a rank writes its lines: the first one to the user, every other one to its own files in the run directory.
 //
 // Owner:   the trainer; must outlive the screen that writes into it.
-// Threads: the rank's. Errors: Error naming the file when it cannot be opened.
+// Threads: the rank's. Errors: Error that names the file if it cannot be opened.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@
 
 namespace terrace::cli {
 
-// Of the first rank trace.json, which the report shows; the other ranks of a pipeline have files beside it.
+// The first rank writes trace.json, which the report shows; the other ranks of a pipeline write files beside it.
 std::filesystem::path trace_file_of(const std::filesystem::path& run, std::uint32_t rank);
 
 class RankLog {
  public:
   RankLog(const std::filesystem::path& run, int rank);
   [[nodiscard]] ScreenOptions screen(ScreenOptions options) const;  // rank r: rank<r>.log
-  [[nodiscard]] std::string metrics_file() const;                   // rank r: its own numbers, in rank<r>.jsonl
+  [[nodiscard]] std::string metrics_file() const;                   // rank r: rank<r>.jsonl, with its own numbers
 
  private:
   struct Close {

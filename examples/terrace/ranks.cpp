@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -26,11 +29,13 @@ void demand_degrees(const RunConfig& c, int ranks) {
          .canonical_reduction = c.canonical_reduction},
         {.layers = 2 * c.layers + 2, .heads = c.heads, .ffn = std::max<std::int64_t>(1, c.ffn), .seq_len = c.seq_len}, ranks);
   if (ranks == 1 && c.sync_interval > 1)
-    throw Error(fmt::format("--sync-interval {}: one rank has nobody to average its weights with\n  leave it out, or give --dp",
-                            c.sync_interval),
-                Exit::usage);
+    throw Error(
+        fmt::format("--sync-interval {}: there is only one rank, so there are no weights to average\n  leave --sync-interval "
+                    "out, or give --dp 2 or more",
+                    c.sync_interval),
+        Exit::usage);
   if (ranks > 1 && c.verify_resident)
-    throw Error("--verify-resident repeats steps on one rank\n  compare the losses of two runs instead", Exit::usage);
+    throw Error("--verify-resident works on one rank only\n  leave it out, and compare the losses of two runs", Exit::usage);
 }
 
 // Ranks of one machine share its cores.
@@ -39,7 +44,7 @@ void share_cores(RunConfig& c, std::int64_t ranks) {
   if (c.threads == 0 && ranks > 1) c.threads = std::max<std::int64_t>(1, read_topology().cores / ranks);
 }
 
-// Whether a rank says no more than that another one failed.
+// Whether the error of a rank says only that another rank failed.
 bool is_consequence(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -53,7 +58,7 @@ bool is_consequence(const std::exception_ptr& error) {
 Exit train_threads(const RunConfig& config) {
   auto communicators = make_thread_communicators(static_cast<int>(config.dp * config.pp));
   std::mutex mutex;
-  std::vector<std::exception_ptr> errors;  // in the order that ranks failed
+  std::vector<std::exception_ptr> errors;  // in the order in which ranks failed
   std::vector<Exit> exits(communicators.size(), Exit::runtime);
   std::vector<std::thread> threads;
   for (std::size_t r = 0; r < communicators.size(); ++r)
@@ -63,7 +68,7 @@ Exit train_threads(const RunConfig& config) {
       own.local_rank = static_cast<std::int64_t>(r);
       try {
         exits[r] = train_rank(own, team);
-      } catch (const Elsewhere&) {  // the rank that failed says it
+      } catch (const Elsewhere&) {  // the rank that failed reports the error
       } catch (...) {
         const std::lock_guard lock(mutex);
         errors.push_back(std::current_exception());
@@ -75,18 +80,31 @@ Exit train_threads(const RunConfig& config) {
   return exits.front();
 }
 
+// mpirun ends with the code of the first rank that ends. A rank that only ended because another one failed must not be that
+// rank.
+std::atomic<bool> ended_by_another{false};
+constexpr auto kLater = std::chrono::milliseconds(500);
+void end_later_if_another_failed() {
+  if (ended_by_another) std::this_thread::sleep_for(kLater);
+}
+
 Exit train_process(const RunConfig& config, const Launched& place) {
+  std::atexit(end_later_if_another_failed);  // registered before MPI's end, so it runs after that
   try {
     Team team(make_mpi_communicator(), true);
     if (team.size() != place.ranks)
       throw Error(
-          fmt::format("the launcher started {} ranks, and MPI knows of {}\n  start with the mpirun of the MPI that this "
-                      "program found, or with terrace launch",
-                      place.ranks, team.size()),
+          fmt::format(
+              "the launcher started {} ranks, but MPI has {}\n  start them with the mpirun of the MPI library that terrace "
+              "uses, or with terrace launch",
+              place.ranks, team.size()),
           Exit::hardware_missing);
     return train_rank(config, team);
   } catch (const Elsewhere& elsewhere) {
     return elsewhere.exit();
+  } catch (const RankFailed& error) {
+    ended_by_another = true;
+    throw Error(fmt::format("rank {}: {}{}", place.rank, kAnotherRankFailed, error.what()), error.exit());
   } catch (const Error& error) {
     throw Error(fmt::format("rank {}: {}", place.rank, error.what()), error.exit());
   }

@@ -1,6 +1,6 @@
-// Who trains: this process alone, so many threads of it, or the processes that a launcher started.
+// Runs a training on one rank, on several threads of this process, or on the processes that a launcher started.
 //
-// Threads: main's. Errors: the first rank's to fail; ranks of a launcher say which one they are.
+// Threads: main's. Errors: that of the first rank that failed; errors of launched ranks name their rank.
 #pragma once
 
 #include <terrace/core/error.h>
@@ -9,7 +9,7 @@
 
 namespace terrace::cli {
 
-// Runs train_rank() on every rank that this process is.
+// Runs train_rank() on every rank of this process.
 Exit train_ranks(RunConfig config);
 Exit train_rank(const RunConfig& config, Team& team);  // trainer.cpp
 

@@ -34,7 +34,7 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-// The first step has no pending update and warms everything up: it is no example of the others.
+// Without the first step, which has no pending update and warms everything up.
 Steps steady(const Steps& steps) { return steps.size() > 2 ? Steps(steps.begin() + 1, steps.end()) : steps; }
 
 double median_of(const Steps& steps, const std::function<double(const StepMetrics&)>& value) {
@@ -111,7 +111,7 @@ std::string planned_table(const json& plan, const json& result, const Steps& ste
         difference = fmt::format("{}{}", measured > planned ? "+" : "−", format(std::abs(measured - planned)));
       } else if (planned > 0) {
         const double percent = 100 * (measured / planned - 1);
-        // Many times next to nothing says less than how much it is.
+        // From 1000 % on, the difference itself says more than the percentage.
         difference = percent < 1000 ? fmt::format("{}{:.1f} %", percent < 0 ? "−" : "+", std::abs(percent))
                                     : "+" + format(measured - planned);
       } else if (planned == measured) {
@@ -140,15 +140,15 @@ std::string planned_table(const json& plan, const json& result, const Steps& ste
     const double planned = number(plan, {"communication", "seconds"});
     row("gathers and reductions", planned, communication, seconds, false);
     const Format percent = [](double share) { return fmt::format("{:.1f} %", 100 * share); };
-    row("of these, beside computing", number(plan, {"communication", "hidden_s"}) / planned,
+    row("of these, while computing", number(plan, {"communication", "hidden_s"}) / planned,
         typical(&StepMetrics::hidden_communication_s) / communication, percent, false);
   }
-  // Over all the steps that the plan walked: single ones differ a little, in the plan as in the run.
+  // Sums over all steps that the plan walked, because single steps differ a little.
   const auto walked = static_cast<std::size_t>(std::max(0.0, number(plan, {"walked", "steps"})));
   const auto moved = [&](const std::string& name, const char* key, auto member) {
     double sum = 0;
     for (std::size_t i = 0; i < std::min(walked, steps.size()); ++i) sum += static_cast<double>(steps[i].*member);
-    // Steps tell what all ranks moved.
+    // The metrics of a step have the bytes of all ranks.
     const double all =
         plan.contains("ranks") ? number(plan, {"ranks", "walked_bytes", key}) : number(plan, {"walked", "bytes", key});
     const double planned = walked <= steps.size() ? all : NAN;
@@ -168,7 +168,7 @@ std::string planned_table(const json& plan, const json& result, const Steps& ste
   peak("disk peak", "nvme", &StepMetrics::nvme_peak_bytes);
   std::string note;
   const double floor_s = number(plan, {"floor_s"});
-  if (std::isfinite(floor_s)) note += fmt::format("Computing alone would take {} a step. ", format_duration(floor_s));
+  if (std::isfinite(floor_s)) note += fmt::format("Computing alone would take {} in each step. ", format_duration(floor_s));
   if (plan.contains("binding") && plan.at("binding").is_string()) {
     note += fmt::format("The planned step is bound by {}.", escape(plan.at("binding").get<std::string>()));
   }
@@ -181,7 +181,7 @@ std::string planned_table(const json& plan, const json& result, const Steps& ste
 std::string planned_section(const fs::path& dir, const Steps& steps) {
   std::string content;
   if (const auto text = read_text(dir / kPlanFile); !text) {
-    content = missing("plan.json is missing: there is nothing to compare with.");
+    content = missing("plan.json is missing, so nothing can be compared.");
   } else if (const auto plan = json::parse(*text, nullptr, false); !plan.is_object()) {
     content = missing("plan.json is not a JSON object.");
   } else {
@@ -196,11 +196,11 @@ std::string step_sections(const fs::path& dir, const Steps& steps) {
   const auto one = [](const std::string& content) {
     return section("One step, lane by lane", "What ran when, and how busy each lane was.", content);
   };
-  if (!fs::exists(dir / kTraceFile)) return one(missing("trace.json is missing: no picture of a step can be drawn."));
+  if (!fs::exists(dir / kTraceFile)) return one(missing("trace.json is missing, so no step can be drawn."));
   try {
     auto window = read_trace_window(dir / kTraceFile, median_of(steady(steps), [](const auto& m) { return m.step_time_s; }));
-    if (window.rows.empty()) return one(missing("trace.json holds no spans."));
-    // Without a disk tier what is reserved on disk is for commits.
+    if (window.rows.empty()) return one(missing("trace.json has no spans."));
+    // Without a disk tier, bytes on disk are only those of commits.
     if (std::ranges::all_of(steps, [](const auto& m) { return m.nvme_peak_bytes == 0; }))
       std::erase_if(window.counters, [](const auto& counter) { return counter.name == "disk bytes"; });
     return section("Tiers during a step", fmt::format("Bytes reserved in each tier over {}.", format_duration(window.seconds)),
@@ -216,11 +216,11 @@ std::string step_sections(const fs::path& dir, const Steps& steps) {
 fs::path write_report(const fs::path& run_dir) {
   const auto metrics = run_dir / kMetricsFile;
   if (!fs::exists(metrics)) {
-    throw Error(fmt::format("{} holds no {}\n  a report needs a run with at least one step", run_dir.string(), kMetricsFile),
+    throw Error(fmt::format("{} has no {}\n  a report needs a run with at least one step", run_dir.string(), kMetricsFile),
                 Exit::usage);
   }
   const auto steps = read_metrics(metrics);
-  if (steps.empty()) throw Error(fmt::format("{} holds no step\n  a report needs at least one", metrics.string()), Exit::usage);
+  if (steps.empty()) throw Error(fmt::format("{} has no step\n  a report needs at least one", metrics.string()), Exit::usage);
 
   auto name = fs::absolute(run_dir).lexically_normal();
   if (!name.has_filename()) name = name.parent_path();

@@ -1,6 +1,6 @@
-// report.html: one self-contained page about a run, from what its directory holds. Whatever is missing is said on the page.
+// report.html: one self-contained page about a run, from the files in its directory. The page says which files are missing.
 //
-// Threads: any. Errors: Error when the directory holds no metrics, or the page cannot be written.
+// Threads: any. Errors: Error if the directory has no metrics, or the page cannot be written.
 #pragma once
 
 #include <filesystem>

@@ -25,9 +25,9 @@ using nlohmann::ordered_json;
 using Results = std::vector<ordered_json>;
 
 constexpr double kWidth = 720, kNames = 250, kRow = 26;
-constexpr std::size_t kCurves = 7;  // as many as can be told apart
+constexpr std::size_t kCurves = 7;  // more could not be distinguished
 constexpr std::array<const char*, kCurves> kColours{"compute", "upload", "read", "write", "update", "download", "other"};
-// What a result's bar shows: the first of these that it has.
+// A bar shows the first of these keys that a result has.
 struct Speed {
   const char* key;
   const char* unit;
@@ -49,7 +49,7 @@ std::string microseconds(double us) {
   return us < 999.5e3 ? fmt::format("{:.3g} ms", us * 1e-3) : fmt::format("{:.3g} s", us * 1e-6);
 }
 
-// "read, 8.00 MiB × 32 × 1": what a result is of, without its figures.
+// "read, 8.00 MiB × 32 × 1": what was measured, without the figures.
 std::string name_of(const ordered_json& r) {
   std::string name;
   const auto add = [&](const char* key, const char* between, const char* before = "") {
@@ -104,7 +104,7 @@ std::string bars(const Results& results, const Speed& speed) {
   return svg(kWidth, top + 44, fmt::format("{} by test", speed.unit), content);
 }
 
-// Nines to the right, a decade of time a step upward: tails are what matters.
+// To the right the nines of the percentile, upward the logarithm of the time, so that the tails are visible.
 std::string latency_curves(Results results) {
   std::erase_if(results, [](const ordered_json& r) { return !(number(r, "p50_us") > 0) || !(number(r, "p999_us") > 0); });
   if (results.empty()) return "";
@@ -144,7 +144,7 @@ std::string latency_curves(Results results) {
   return legend + svg(kWidth, plot.top + plot.height + 30, "Latency by percentile", content);
 }
 
-// Results of one bench may differ in their keys: a table for each set of them.
+// Results of one bench may have different keys: one table for each set of keys.
 std::string tables(const Results& results) {
   std::string out, keys;
   for (const auto& r : results) {
@@ -163,7 +163,7 @@ std::string tables(const Results& results) {
 
 ordered_json read_results(const fs::path& file) {
   const auto refuse = [&](const std::string& why) {
-    throw Error(fmt::format("{}: {}\n  give a run directory, or what `terrace bench … --json` printed", file.string(), why),
+    throw Error(fmt::format("{}: {}\n  give a run directory, or the output of `terrace bench … --json`", file.string(), why),
                 Exit::usage);
   };
   std::string text;
@@ -178,7 +178,7 @@ ordered_json read_results(const fs::path& file) {
     refuse("it is no result of terrace bench");
   for (const auto& r : json.at("results"))
     if (!r.is_object()) refuse("it is no result of terrace bench");
-  if (json.at("results").empty()) refuse("it holds no results");
+  if (json.at("results").empty()) refuse("it has no results");
   return json;
 }
 
@@ -189,8 +189,8 @@ std::string sections_of(const std::string& bench, const Results& results) {
     Results with;
     std::ranges::copy_if(results, std::back_inserter(with), [&](const auto& r) { return std::isfinite(number(r, speed.key)); });
     if (with.empty()) continue;
-    out += section(title(speed.unit), "Medians of the runs; the line through a bar's end is as long as the runs lie apart.",
-                   bars(with, speed));
+    out +=
+        section(title(speed.unit), "Medians of the runs; the line at the end of a bar shows their spread.", bars(with, speed));
     break;  // one picture of speed a bench
   }
   if (const auto curves = latency_curves(results); !curves.empty())

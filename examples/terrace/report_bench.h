@@ -1,14 +1,14 @@
-// A page from what `terrace bench … --json` said: bars of the speeds with their spread, latency curves, every figure as a
-// table.
+// A page from the JSON of `terrace bench … --json`: bars of the speeds with their spread, latency curves, and tables of all
+// figures.
 //
-// Threads: any. Errors: Error(Exit::usage) for a file that holds no results; Error when the page cannot be written.
+// Threads: any. Errors: Error(Exit::usage) for a file without results; Error if the page cannot be written.
 #pragma once
 
 #include <filesystem>
 
 namespace terrace::cli {
 
-// Beside the file, with the extension html; returns the page's path.
+// Writes the page beside the file, with the extension html, and returns its path.
 std::filesystem::path write_bench_report(const std::filesystem::path& json_file);
 
 }  // namespace terrace::cli

@@ -51,7 +51,7 @@ std::string loss_chart(const std::vector<StepMetrics>& steps) {
     for (const double v : {m.loss, m.eval_loss.value_or(m.loss)})
       if (std::isfinite(v)) low = std::min(low, v), high = std::max(high, v);
   }
-  // Long runs: a mean over a fiftieth of the run around each step, so that it does not lag behind.
+  // For long runs: the mean over a fiftieth of the run, centred on each step, so that it does not lag.
   const std::size_t reach = steps.size() / 100;
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const auto first = i < reach ? 0 : i - reach, last = std::min(steps.size(), i + reach + 1);
@@ -74,7 +74,7 @@ std::string loss_chart(const std::vector<StepMetrics>& steps) {
   std::string content = plot.axes(whole, compact, "step");
   content += plot.line(train, smoothed ? "line s-compute faint" : "line s-compute");
   if (smoothed) content += plot.line(smooth, "line s-compute");
-  if (train.size() == 1 && std::isfinite(train.front().second))  // a line of one point is none
+  if (train.size() == 1 && std::isfinite(train.front().second))  // one point makes no line
     content += fmt::format("<circle class='c-compute' r='3.5' cx='{:.1f}' cy='{:.1f}'/>", plot.x(train.front().first),
                            plot.y(train.front().second));
   content += plot.line(held_out, "line s-write dashed");
@@ -208,7 +208,7 @@ std::string tier_chart(const TraceWindow& window) {
     }
     top += 84;
   }
-  if (content.empty()) return "<p class='quiet'>The trace holds no counters of the tiers' bytes.</p>";
+  if (content.empty()) return "<p class='quiet'>The trace has no counters of the tiers' bytes.</p>";
   const Plot scale{.left = kNames,
                    .top = top - 84,
                    .width = kWidth - kNames - 16,

@@ -1,6 +1,6 @@
 // The shell of report.html: style sheet and head. No external resources.
 //
-// Threads: any. Errors: Error where a page cannot be written, which is whole or not there.
+// Threads: any. Errors: Error if a page cannot be written; an incomplete page is never left.
 #pragma once
 
 #include <filesystem>
@@ -10,7 +10,7 @@
 namespace terrace::cli {
 
 std::string report_page(std::string_view title, const std::string& body);
-// `about`: what terrace report was asked for.
+// `about`: the argument of terrace report, for messages.
 void write_page(const std::filesystem::path& file, const std::string& page, const std::filesystem::path& about);
 
 }  // namespace terrace::cli

@@ -1,5 +1,5 @@
-// Everything that a run is told: one struct, one table of defaults. Flags, TOML keys and the saved config all come from
-// options.h's table over these fields.
+// All settings of a run and their defaults. Flags, TOML keys and the saved configuration come from the table over these fields
+// in options.h.
 //
 // Threads: a value.
 #pragma once
@@ -14,10 +14,10 @@ namespace terrace::cli {
 struct RunConfig {
   // model and data
   std::string model = "llama";                                              // gpt2 | llama
-  std::int64_t layers = 6, hidden = 256, heads = 8, kv_heads = 0, ffn = 0;  // 0: as the family has it
+  std::int64_t layers = 6, hidden = 256, heads = 8, kv_heads = 0, ffn = 0;  // 0: as usual in the family
   std::int64_t seq_len = 256, vocab = 256;
   std::string skips = "none";  // none | u
-  bool untied = false;         // an output head of its own (llama's default follows --tied/--untied)
+  bool untied = false;         // the output head has its own weights
   std::vector<std::filesystem::path> data;
   std::string data_format = "bytes";  // bytes | u16 | u32
   std::string init_from, save;
@@ -29,52 +29,52 @@ struct RunConfig {
   double lr = 3e-4, min_lr = 3e-5, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, grad_clip = 1.0;
   double momentum = 0.9;
   bool nesterov = false;
-  std::string param_groups;            // parse_param_groups()
+  std::string param_groups;            // for parse_param_groups()
   std::string on_non_finite = "stop";  // stop | skip
   std::string loss_scale = "auto";     // auto | off | dynamic | a power of two
   std::string lr_schedule = "cosine";  // constant | linear | cosine | wsd
   std::int64_t warmup = 10;
   std::string order = "auto";        // auto | horizontal | vertical
-  std::int64_t group = 0;            // micro-batches a group of the vertical order; 0: all
+  std::int64_t group = 0;            // micro-batches in a group of the vertical order; 0: all
   std::string recompute = "auto";    // auto | none | layer | a number of layers
   std::string activations = "auto";  // auto | keep | offload | a number of layers
-  std::string update = "auto";       // auto | host | device | the device's share of them
+  std::string update = "auto";       // auto | host | device | the share of the device
   std::uint64_t seed = 1;
   std::int64_t threads = 0;        // 0: every core this process may use
-  std::int64_t eval_interval = 0;  // steps; 0: at the end only
+  std::int64_t eval_interval = 0;  // in steps; 0: at the end only
   std::int64_t eval_batches = 4;
   // ranks that train on different micro-batches of a step
   std::int64_t dp = 0;           // 0: as many as were launched
-  std::int64_t zero = 0;         // what of the state is sharded among them
-  std::int64_t shard_group = 0;  // ranks that share one copy of it; 0: all
+  std::int64_t zero = 0;         // the ZeRO stage
+  std::int64_t shard_group = 0;  // ranks that share one copy of the state; 0: all
   bool canonical_reduction = false;
   std::string compress_gradients = "none";  // none | bf16 | int8
   std::string compress_weights = "none";    // none | int8
-  std::int64_t sync_interval = 1;           // steps; 1: gradients are reduced at each, and nothing is averaged
+  std::int64_t sync_interval = 1;           // in steps; 1: gradients are reduced in each step, and weights are not averaged
   // ranks that hold different layers
   std::int64_t pp = 1;
-  std::string schedule = "1f1b";     // of pipeline/orders.h's table
-  std::int64_t virtual_stages = 0;   // stages a rank; 0: as the schedule has it
-  std::int64_t drain_interval = 10;  // steps between drains, of asynchronous schedules
+  std::string schedule = "1f1b";     // a name in pipeline/orders.h, a file, or auto
+  std::int64_t virtual_stages = 0;   // stages on each rank; 0: the schedule's usual number
+  std::int64_t drain_interval = 10;  // steps between drains of an asynchronous schedule
   std::string stage_layers;          // "3,4,4"; empty: balanced
-  std::int64_t local_ranks = 0;      // no option: how many share this machine; 0: all
-  std::int64_t local_rank = 0;       // no option: this one among them; its GPU is so many behind the named one
-  // memory; sizes as text, because `auto` and `unlimited` are answers too
+  std::int64_t local_ranks = 0;      // not an option: how many ranks share this machine; 0: all
+  std::int64_t local_rank = 0;       // not an option: this rank among them, which is added to the number of the GPU
+  // memory; sizes are text, because `auto` and `unlimited` are possible values
   std::string device = "cpu";
   std::string device_memory = "auto", host_memory = "auto", nvme_limit = "unlimited";
-  std::vector<std::filesystem::path> nvme_path;  // none: no disk tier
+  std::vector<std::filesystem::path> nvme_path;  // empty: no disk tier
   std::string prefetch_depth = "auto";
   // runs
   std::filesystem::path out_dir = "runs/terrace";
   std::string resume = "never";  // auto | PATH | never
-  bool force = false;            // resume although model, data or seed differ
+  bool force = false;            // resume although the model, data or seed differ
   std::int64_t ckpt_interval = 0;
   std::string durability = "commit";  // commit | step | off | none
-  std::int64_t io_deadline = 120;     // seconds; 0: none
+  std::int64_t io_deadline = 120;     // in seconds; 0: none
   bool json = false;
-  bool verify_resident = false;  // repeat the first steps with no offload and compare every loss
-  bool assumed_costs = false;    // the plan's times from the profile alone, as for another machine
-  std::string machine_profile;   // a profile file; empty: the saved one, or defaults
+  bool verify_resident = false;  // repeat the first steps without offloading and compare every loss
+  bool assumed_costs = false;    // take the plan's times from the profile alone, as for another machine
+  std::string machine_profile;   // a profile file; empty: the saved one, or assumed rates
 };
 
 }  // namespace terrace::cli

@@ -29,27 +29,28 @@ std::string read_text(const fs::path& file) {
   try {
     return read_text_file(file);
   } catch (const Error& error) {
-    throw Error(fmt::format("{} cannot be read: {}\n  bring the file back, or start anew in another --out-dir", file.string(),
+    throw Error(fmt::format("{} cannot be read: {}\n  restore the file, or start a new run in another --out-dir", file.string(),
                             error.what()));
   }
 }
 
-// Onto the disk, too: what a power loss takes away of a run's files, its commits are lost with.
+// Synced to disk, because without these files a commit is of no use after a power loss.
 void write_text(const fs::path& file, const std::string& text) try {
   write_text_file(file, text, Durable::yes);
 } catch (const Error& error) {
-  throw Error(fmt::format("{} cannot be written: {}\n  make room or way for it or mend the rights there, then --resume auto",
-                          file.string(), error.what()));
+  throw Error(
+      fmt::format("{} cannot be written: {}\n  make room or change the permissions there, then continue with --resume auto",
+                  file.string(), error.what()));
 }
 
 [[noreturn]] void refuse_file(const fs::path& file, const std::string& why) {
-  // A result is only what the run said last; it says it again.
-  const char* const mend = file.filename() == kResultFile ? "remove it, then --resume auto"
-                                                          : "bring the file back, or start anew in another --out-dir";
-  throw Error(fmt::format("{} is not what a run writes: {}\n  {}", file.string(), why, mend), Exit::corrupt);
+  // The result can be rebuilt: a resumed run writes it again.
+  const char* const mend = file.filename() == kResultFile ? "remove it, then continue with --resume auto"
+                                                          : "restore the file, or start a new run in another --out-dir";
+  throw Error(fmt::format("{} is damaged: {}\n  {}", file.string(), why, mend), Exit::corrupt);
 }
 
-// What `take` reads from the JSON in a file that some run wrote.
+// Returns what `take` reads from the JSON of a run's file.
 template <class Take>
 auto read_json(const fs::path& file, const Take& take) {
   try {
@@ -68,7 +69,7 @@ RunFile read_run_file(const fs::path& dir) {
   const auto file = dir / kRunFile;
   auto run = read_json(file, [&](const nlohmann::json& j) {
     RunFile read{.fingerprint = j.at("fingerprint"), .store = {}};
-    // Options that are younger than the run had their defaults.
+    // Options that did not exist when the run began had their defaults.
     RunConfig usual;
     usual.dp = 1;
     const auto defaults = fingerprint(usual);
@@ -81,12 +82,12 @@ RunFile read_run_file(const fs::path& dir) {
       read.store.paths.push_back((fs::absolute(dir) / path.get<std::string>()).lexically_normal());
     return read;
   });
-  if (run.store.paths.empty()) refuse_file(file, "it names no path of a store");
+  if (run.store.paths.empty()) refuse_file(file, "it has no path of a store");
   return run;
 }
 
-// Who holds and computes what: it may change from one part of a run to the next. What a step computes may not, so its
-// micro-batches are counted over all ranks.
+// Takes the layout out of the fingerprint: which rank holds and computes what. It may change when a run is resumed. What a step
+// computes may not change, so the micro-batches of all ranks are counted together.
 nlohmann::json take_layout(nlohmann::json& fingerprint) {
   nlohmann::json layout;
   for (const auto* const key : {"dp", "zero", "shard-group", "pp", "schedule", "virtual-stages"}) {
@@ -96,11 +97,11 @@ nlohmann::json take_layout(nlohmann::json& fingerprint) {
   fingerprint["micro-batches a step"] =
       layout["dp"].get<std::int64_t>() * fingerprint.at("grad-accumulation").get<std::int64_t>();
   fingerprint.erase("grad-accumulation");
-  // But which old weights an asynchronous order computes with follows from who computes what.
+  // With an asynchronous schedule, the layout decides which weight versions a step computes with.
   if (const auto name = layout["schedule"].get<std::string>(); layout["pp"] != 1 && name.starts_with("pipedream")) {
     auto& schedule = fingerprint["asynchronous schedule"];
     schedule = fmt::format("{} on {} ranks", name, layout["pp"].get<std::int64_t>());
-    // Its versions follow the micro-batches of a data rank, those of pipedream-2bw the updates.
+    // The weight versions of pipedream depend on the micro-batch number of a data rank, those of pipedream-2bw on the update.
     if (name == "pipedream" && layout["dp"] != 1)
       schedule = fmt::format("{} for each of {} data ranks", schedule.get<std::string>(), layout["dp"].get<std::int64_t>());
   } else {
@@ -117,7 +118,7 @@ nlohmann::json take_layout(nlohmann::json& fingerprint) {
   return layout;
 }
 
-// "store", "store-layout2", "store-layout3": a run that is laid out anew gets new stores, and keeps the old ones until those
+// "store", "store-layout2", "store-layout3": a run with a new layout gets new stores, and keeps the old ones until the new ones
 // are committed.
 constexpr std::string_view kLayoutSuffix = "-layout";
 struct LaidOut {
@@ -132,7 +133,7 @@ struct LaidOut {
   [[nodiscard]] std::string name() const { return number == 1 ? base : fmt::format("{}{}{}", base, kLayoutSuffix, number); }
 };
 
-// The stores that the run has, or those it will have when it was laid out for other ranks.
+// Sets the stores of the run, or new ones if the layout changes.
 void set_stores(RunDir& dir, const RunFile& run, const RunConfig& config) {
   dir.store.paths = run.store.paths;
   dir.store.name = run.store.name;
@@ -141,9 +142,10 @@ void set_stores(RunDir& dir, const RunFile& run, const RunConfig& config) {
   if (layout == take_layout(now)) return;
   if (config.sync_interval > 1)
     throw Error(
-        fmt::format("--sync-interval {}: every rank of the run in {} has weights and moments of its own\n  go on with as "
-                    "many ranks, --dp {}",
-                    config.sync_interval, dir.path.string(), layout.at("dp").get<std::int64_t>()),
+        fmt::format(
+            "--sync-interval {}: each rank of the run in {} has its own weights and moments, so the number of ranks cannot "
+            "change\n  continue with --dp {}",
+            config.sync_interval, dir.path.string(), layout.at("dp").get<std::int64_t>()),
         Exit::usage);
   const auto ranks = layout.at("dp").get<std::size_t>() * layout.at("pp").get<std::size_t>();
   dir.reshard_from = stores_of_ranks(run.store, ranks);
@@ -152,17 +154,18 @@ void set_stores(RunDir& dir, const RunFile& run, const RunConfig& config) {
   dir.store.name = next.name();
 }
 
-// Killed runs leave nothing that has to be removed: the lock is the kernel's. A file system that cannot lock a directory (NFS)
-// leaves it to the lock of the store.
+// The kernel releases the lock of a killed run. On a file system that cannot lock a directory (NFS), the lock of the store
+// protects the run.
 FileHandle lock_directory(const fs::path& dir) {
   FileHandle handle(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!handle) throw Error(fmt::format("run directory {} cannot be opened: {}", dir.string(), describe_errno(errno)));
   if (::flock(handle.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-    throw Error(fmt::format("{} is in use by another run\n  wait for it or stop it, or give another --out-dir", dir.string()));
+    throw Error(
+        fmt::format("{} is in use by another run\n  wait for that run or stop it, or give another --out-dir", dir.string()));
   return handle;
 }
 
-// Whether there is anything to lose. A start that failed leaves at most a store without a commit.
+// Whether the directory has anything that must not be overwritten. A failed start leaves at most a store without a commit.
 bool is_used(const fs::path& dir) {
   std::error_code error;
   if (!fs::exists(dir, error)) return false;
@@ -177,14 +180,21 @@ bool is_used(const fs::path& dir) {
 void make_directory(const fs::path& dir) {
   std::error_code error;
   if (fs::exists(dir, error) && !fs::is_directory(dir, error))
-    throw Error(fmt::format("--out-dir {} is a file\n  a folder is needed, or a name that is free", dir.string()), Exit::usage);
+    throw Error(
+        fmt::format("--out-dir {} is a file\n  give --out-dir a folder, or a name that does not exist yet", dir.string()),
+        Exit::usage);
   if (fs::is_symlink(dir, error) && !fs::exists(dir, error))
-    throw Error(fmt::format("--out-dir {} is a link to what is not there\n  make that folder, or mend the link", dir.string()),
-                Exit::usage);
+    throw Error(
+        fmt::format("--out-dir {} is a link whose target does not exist\n  create the folder that it links to, or change the "
+                    "link",
+                    dir.string()),
+        Exit::usage);
   const bool is_new = fs::create_directories(dir, error);
   if (error)
-    throw Error(fmt::format("--out-dir {} cannot be made: {} (errno {})\n  give a folder on a file system that can be written",
-                            dir.string(), error.message(), error.value()));
+    throw Error(
+        fmt::format("--out-dir {} cannot be created: {} (errno {})\n  give --out-dir a folder on a file system that can be "
+                    "written",
+                    dir.string(), error.message(), error.value()));
   if (is_new) sync_to_disk(fs::absolute(dir).parent_path());
 }
 
@@ -196,40 +206,46 @@ RunDir open_run_dir(RunConfig& config) {
   if (config.resume != "auto" && config.resume != "never") {
     config.out_dir = config.resume;
     if (!fs::exists(config.out_dir / kRunFile))
-      throw Error(fmt::format("--resume {}: there is no run in that directory\n  give a run's directory, or --resume auto to "
-                              "start one where there is none",
-                              config.resume),
-                  Exit::usage);
+      throw Error(
+          fmt::format("--resume {}: this directory has no run\n  give the directory of a run, or --resume auto, which starts a "
+                      "new run if there is none",
+                      config.resume),
+          Exit::usage);
   }
   RunDir dir{
       .path = config.out_dir, .lock = {}, .store = store_options(config), .resume = false, .reshard_from = {}, .result = {}};
   make_directory(dir.path);
   dir.lock = lock_directory(dir.path);
   if (config.resume == "never" && is_used(dir.path))
-    throw Error(fmt::format("{} is not empty\n  --resume auto goes on with the run in it, another --out-dir starts a new one",
-                            dir.path.string()),
-                Exit::usage);
+    throw Error(
+        fmt::format("{} is not empty\n  give --resume auto to continue the run in it, or another --out-dir to start a new one",
+                    dir.path.string()),
+        Exit::usage);
   if (!fs::exists(dir.path / kRunFile)) {
     if (config.resume != "never" && ChunkStore::has_commit(dir.store))
-      throw Error(fmt::format("{} holds a commit of the run in {}, and that run's {} is not there\n  bring the file back; or "
-                              "remove that store to give up what was committed, and start anew",
-                              (dir.store.paths.front() / dir.store.name).string(), dir.path.string(), kRunFile),
-                  Exit::corrupt);
+      throw Error(
+          fmt::format(
+              "{} has a commit of the run in {}, but the {} of that run is missing\n  restore the file; or, to give the "
+              "commit up and start a new run, remove the store",
+              (dir.store.paths.front() / dir.store.name).string(), dir.path.string(), kRunFile),
+          Exit::corrupt);
     return dir;
   }
 
   const auto run = read_run_file(dir.path);
   const auto home = run.store.paths.front() / run.store.name;
   if (!fs::exists(home))
-    throw Error(fmt::format("the run in {} keeps its state in {}, and that is not there\n  mount that disk; or forget the run "
-                            "with terrace ckpt rm {}, and --resume auto starts it anew",
-                            dir.path.string(), home.string(), dir.path.string()),
-                Exit::corrupt);
-  if (!ChunkStore::has_commit(run.store)) {  // nothing to go on from
+    throw Error(
+        fmt::format(
+            "the run in {} has its state in {}, but the directory is missing\n  mount that disk; or, to give the run up, run "
+            "terrace ckpt rm {} and start it again with --resume auto",
+            dir.path.string(), home.string(), dir.path.string()),
+        Exit::corrupt);
+  if (!ChunkStore::has_commit(run.store)) {  // the run starts again
     if (run.store.generations == 1)
       warn(
-          fmt::format("of the run in {}, with --durability off or none, nothing was committed: it starts anew; --durability "
-                      "commit lets a run go on",
+          fmt::format("the run in {} had --durability off or none and committed nothing, so it starts again; with --durability "
+                      "commit a run can be continued",
                       dir.path.string()));
     return dir;
   }
@@ -238,16 +254,18 @@ RunDir open_run_dir(RunConfig& config) {
   take_layout(now);
   const auto difference = describe_difference(then, now);
   if (!difference.empty() && !config.force)
-    throw Error(fmt::format("{} holds a run with another model, data or seed:\n{}\n  give the run's own values, or another "
-                            "--out-dir; --force resumes it all the same",
-                            dir.path.string(), difference),
-                Exit::usage);
+    throw Error(
+        fmt::format("the run in {} has another model, data or seed:\n{}\n  give the values of that run, or another --out-dir; "
+                    "--force resumes it with the new values",
+                    dir.path.string(), difference),
+        Exit::usage);
   if (run.store.generations != dir.store.generations)
     throw Error(
-        fmt::format("{} keeps {} of the state on disk, and --durability {} needs {}\n  go on with --durability {}; how much "
-                    "room chunks have on disk is settled when a run begins",
-                    dir.path.string(), run.store.generations == 1 ? "one generation" : "two generations", config.durability,
-                    dir.store.generations == 1 ? "one" : "two", run.store.generations == 1 ? "off" : "commit or step"),
+        fmt::format(
+            "the run in {} has {} of the state on disk, but --durability {} needs {}, and this cannot change after a run has "
+            "begun\n  continue with --durability {}",
+            dir.path.string(), run.store.generations == 1 ? "one generation" : "two generations", config.durability,
+            dir.store.generations == 1 ? "one" : "two", run.store.generations == 1 ? "off" : "commit or step"),
         Exit::usage);
   dir.resume = true;
   set_stores(dir, run, config);
@@ -295,13 +313,13 @@ void remove_former_stores(const RunDir& dir) {
         if (const auto name = entry.path().filename().string();
             name == former.name() || name.starts_with(former.name() + "-rank"))
           dead.push_back(entry.path());
-      for (const auto& store : dead) fs::remove_all(store, error);  // what stays is removed by the next resume
+      for (const auto& store : dead) fs::remove_all(store, error);  // the next resume tries again
     }
 }
 
 ChunkStore::Options store_of_run(const fs::path& path) {
   if (!fs::exists(path / kRunFile))
-    throw Error(fmt::format("{} holds no run\n  give the --out-dir of one", path.string()), Exit::usage);
+    throw Error(fmt::format("{} has no run\n  give the directory of a run, its --out-dir", path.string()), Exit::usage);
   return read_run_file(path).store;
 }
 
@@ -344,6 +362,8 @@ std::string recorded_algorithms(const RunDir& dir) {
   const auto file = dir.path / kAlgorithmsFile;
   return dir.resume && fs::exists(file) ? read_text(file) : std::string();
 }
+
+void record(const RunDir& dir, const char* name, const std::string& text) { write_text(dir.path / name, text); }
 
 void write_result(const RunDir& dir, const nlohmann::json& result) { write_json(dir.path / kResultFile, result); }
 

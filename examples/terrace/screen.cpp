@@ -14,12 +14,13 @@
 
 #include <terrace/core/notice.h>
 #include <terrace/core/units.h>
+#include <terrace/examples/terrace/launched.h>
 
 namespace terrace::cli {
 namespace {
 
 constexpr std::uint64_t kHeaderEvery = 20;
-constexpr std::size_t kRecent = 16;  // enough to be calm, few enough to follow a change
+constexpr std::size_t kRecent = 16;  // steps that the time left is computed from
 
 struct Column {
   const char* name;
@@ -37,7 +38,7 @@ constexpr std::array<Column, 10> kColumns{{{"step", 13},
                                            {"stall", 6},
                                            {"left", 8}}};
 
-// As many columns as the width holds, at least the step and the loss; a width of 0 holds all.
+// As many columns as fit into the width, at least the step and the loss; all of them for a width of 0.
 std::string join_columns(const std::array<std::string, kColumns.size()>& cells, int width) {
   std::string out;
   for (std::size_t i = 0; i < cells.size(); ++i) {
@@ -55,7 +56,7 @@ std::string format_duration(double seconds) {
   if (seconds < 0.9995) return fmt::format("{:.0f}ms", seconds * 1e3);
   if (seconds < 9.995) return fmt::format("{:.2f}s", seconds);
   if (seconds < 59.95) return fmt::format("{:.1f}s", seconds);
-  if (seconds > 8.64e8) return "years";  // no plan for a screen column
+  if (seconds > 8.64e8) return "years";  // too wide for the column
   const auto s = static_cast<std::uint64_t>(std::llround(seconds));
   if (s < 3600) return fmt::format("{}m{:02}s", s / 60, s % 60);
   if (s < 360000) return fmt::format("{}h{:02}m", s / 3600, s / 60 % 60);
@@ -78,7 +79,7 @@ ScreenOptions screen_options(bool json, std::uint64_t first_step, std::uint64_t 
   options.last_step = last_step;
   const char* const term = std::getenv("TERM");
   const bool dumb = !term || std::string_view(term) == "dumb";
-  options.terminal = !json && !dumb && isatty(STDOUT_FILENO) != 0;
+  options.terminal = !json && !dumb && output_is_terminal();
   const char* const no_color = std::getenv("NO_COLOR");
   options.color = options.terminal && !(no_color && *no_color);
   winsize size{};
@@ -134,7 +135,7 @@ void Screen::warn(std::string_view text) {
 
 void Screen::object(const nlohmann::json& object) {
   if (!options_.json) return;
-  // Paths need not be UTF-8, and a run must not end because of that.
+  // A path that is not UTF-8 must not end the run.
   say(options_.out, fmt::format("{}\n", object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)));
   std::fflush(options_.out);
 }

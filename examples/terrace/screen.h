@@ -1,4 +1,4 @@
-// What a run shows: one line a step on fixed columns, a progress bar on a terminal, or nothing but JSON objects.
+// The output of a run: one line for each step in fixed columns, and a progress bar on a terminal; or only JSON objects.
 //
 // Owner:   the trainer. Threads: one. Errors: none; a closed terminal does not stop a run.
 #pragma once
@@ -20,24 +20,24 @@ struct ScreenOptions {
   bool terminal = false;                        // header repeated, progress bar
   bool color = false;                           // and other escape codes
   int width = 0;                                // 0: no limit
-  std::uint64_t first_step = 0, last_step = 0;  // steps done before, and wanted in all
+  std::uint64_t first_step = 0, last_step = 0;  // the steps done before, and the last one
   std::FILE* out = stdout;                      // the run's lines
-  std::FILE* notes = stderr;                    // notes when `out` takes JSON only
+  std::FILE* notes = stderr;                    // notes if `out` gets only JSON
 };
-// From the process: isatty, the window's width, NO_COLOR, TERM.
+// Of this process: whether its output is a terminal, how wide that is, NO_COLOR, TERM.
 ScreenOptions screen_options(bool json, std::uint64_t first_step, std::uint64_t last_step);
 
 class Screen {
  public:
   explicit Screen(const ScreenOptions& options);
-  ~Screen();  // leaves no bar behind
+  ~Screen();  // erases the bar
   Screen(const Screen&) = delete;
   Screen& operator=(const Screen&) = delete;
 
   void step(const StepMetrics& metrics);
   void note(std::string_view text);           // a line between the steps
   void warn(std::string_view text);           // "warning: …", on standard error
-  void object(const nlohmann::json& object);  // with --json; nothing otherwise
+  void object(const nlohmann::json& object);  // printed with --json only
   // The last line of a run: `weights xxh64 <16 hex digits>`, or the final object with the key weights_xxh64 added.
   void finish(const std::string& weights_hash, nlohmann::json final_object);
 

@@ -29,10 +29,10 @@ lm::ModelConfig model_config(const RunConfig& c) {
 }
 
 Budget budgets(const RunConfig& c) {
-  // The CPU device's memory is the host's too: each takes its part of one half. Beside a GPU the host has it all.
+  // The CPU device and the host share the same memory: each gets a part of one half. With a GPU the host gets all of it.
   const auto available = read_topology().available_memory_bytes;
   Budget b;
-  // Ranks of one machine share what is the machine's; the device budget that is given is each rank's.
+  // The ranks of a machine divide its host memory and disks. A given device budget is that of each rank.
   const auto sharing = ranks_of_machine(c);
   const auto share = [&](std::uint64_t bytes) { return bytes == kUnlimited ? bytes : bytes / sharing; };
   const auto device_share = c.device == "cpu" ? sharing : 1;
@@ -56,7 +56,7 @@ void set_optimizer(PlanRequest& request, const RunConfig& c) {
 
 namespace {
 
-// Of a text that names none of the layers, all of them, their number, or leaves it open.
+// The number of layers in a text: none of them, all of them, or a number; empty for `auto`.
 std::optional<std::uint32_t> layers_of(const std::string& text, std::string_view none, std::string_view all) {
   if (text == "auto") return std::nullopt;
   if (text == none) return 0;
@@ -89,7 +89,7 @@ PlanRequest plan_request(const RunConfig& c) {
     r.update = c.update == "host" ? Tier::host : Tier::device;
   else if (c.update != "auto")
     r.update = UpdatePlace(std::stod(c.update));
-  // The clip factor, and whether a step counts, are known only when the backward has ended.
+  // The clip factor, and whether a step is skipped, are known only after the backward.
   r.updates_before_use = c.grad_clip > 0 || c.on_non_finite == "skip" || loss_scale(c).dynamic() || any_clips(r.param_groups);
   if (c.prefetch_depth != "auto") r.prefetch_depth = static_cast<std::uint32_t>(std::stoul(c.prefetch_depth));
   r.steps = static_cast<std::uint64_t>(c.steps);
@@ -120,17 +120,19 @@ WeightRange first_weights(const RunConfig& c, const Model& model) {
   try {
     return lm::weights_from(c.init_from, model);
   } catch (const Error& error) {
-    throw Error(fmt::format("--init-from: {}\n  give a safetensors file with every tensor of this model, as --save writes one",
+    throw Error(fmt::format("--init-from: {}\n  give a safetensors file of this model, as --save writes one, or the model that "
+                            "the file has: --model, --layers, --hidden, --heads, --kv-heads, --ffn, --vocab, --seq-len, "
+                            "--untied",
                             error.what()),
                 error.exit());
   }
 }
 
 Schedule schedule(const RunConfig& c) {
-  // A constant rate does not depend on the number of steps, so that a run can be made longer and stay the run it was.
+  // A constant rate does not depend on the number of steps, so that a longer run begins with the same steps.
   const bool constant = c.lr_schedule == "constant";
   const auto total = std::max<std::int64_t>(1, constant ? std::max(c.steps, c.warmup) : c.steps);
-  // A warm-up that nobody asked for gives way to a shorter run; validate() has refused others.
+  // A warm-up that is longer than the run is shortened; warnings_of() says so.
   return {.kind = parse_schedule(c.lr_schedule),
           .peak = c.lr,
           .minimum = constant ? c.lr : c.min_lr,
@@ -138,7 +140,7 @@ Schedule schedule(const RunConfig& c) {
           .total_steps = static_cast<std::uint64_t>(total)};
 }
 
-// fp16's smallest numbers are where small gradients lie; the other dtypes' are far below them.
+// Small gradients can underflow in fp16; the other dtypes have a wider range.
 LossScale loss_scale(const RunConfig& c) {
   const auto usual = c.dtype == "fp16" ? "dynamic" : "off";
   return LossScale::parse(c.loss_scale == "auto" ? usual : c.loss_scale);
@@ -157,16 +159,37 @@ OptimizerSettings optimizer_settings(const RunConfig& c) {
 
 }  // namespace
 
+std::vector<std::string> warnings_of(const RunConfig& c) {
+  // The default warm-up was not chosen by the user, so a shorter run does not warn about it.
+  if (c.warmup <= c.steps || c.warmup == RunConfig().warmup) return {};
+  const auto longer = fmt::format("--warmup {} is longer than --steps {}", c.warmup, c.steps);
+  return {
+      c.lr_schedule == "constant"
+          ? fmt::format("{}: the learning rate still rises when the run ends, and never reaches --lr {}; lower --warmup, or "
+                        "raise --steps",
+                        longer, c.lr)
+          : fmt::format("{}: the warm-up is shortened to {} steps, and only the last step has --lr {}; lower --warmup, or "
+                        "raise --steps",
+                        longer, c.steps, c.lr)};
+}
+
 std::vector<std::string> warnings_of(const RunConfig& c, const Model& model) {
   const auto recipe = Recipe::of(model.dtype, c.recipe, optimizer_of(c)->states());
-  auto warnings =
-      precision_warnings(recipe, c.optimizer, optimizer_settings(c), static_cast<std::uint64_t>(c.grad_accumulation));
+  auto warnings = warnings_of(c);
+  for (auto& warning :
+       precision_warnings(recipe, c.optimizer, optimizer_settings(c), static_cast<std::uint64_t>(c.grad_accumulation)))
+    warnings.push_back(std::move(warning));
   if (c.init_from.empty()) return warnings;
-  if (const auto names = lm::tensors_of_no_use(c.init_from, model); !names.empty())
+  if (const auto positions = lm::positions_in(c.init_from, model); positions > static_cast<std::uint64_t>(c.seq_len))
     warnings.push_back(
-        fmt::format("--init-from {}: the model has no place for {} of its tensors, such as {}; --layers and the like say what "
-                    "the model is",
-                    c.init_from, names.size(), names.front()));
+        fmt::format("--init-from {} has {} positions, and --seq-len is {}: the first {} are used, the others are "
+                    "dropped",
+                    c.init_from, positions, c.seq_len, c.seq_len));
+  if (const auto names = lm::tensors_of_no_use(c.init_from, model); !names.empty())
+    warnings.push_back(fmt::format(
+        "--init-from {}: the model does not have {} of its tensors, such as {}; give --layers, --untied and the like as "
+        "in the file",
+        c.init_from, names.size(), names.front()));
   return warnings;
 }
 
@@ -177,7 +200,7 @@ std::unique_ptr<Optimizer> optimizer_of(const RunConfig& c, const Device& device
 
 namespace {
 
-// On tokens drawn at random: what they are does not change what they cost.
+// Measures with random tokens, because the time does not depend on which tokens they are.
 void measure_layers(const RunConfig& c, const PlanRequest& request, const StepMap& map, const Plan& p, ProfileCosts& costs,
                     ThreadPool& pool) {
   const auto device = make_device(c, pool);
@@ -216,7 +239,7 @@ ChunkStore::Options store_options(const RunConfig& c) {
     o.name = "store";
   } else {
     o.paths = c.nvme_path;
-    // Absolute first: of a path that is not there yet, no part would be made so, and its name would change once it is.
+    // Made absolute first: weakly_canonical() leaves a path that does not exist relative, and the name would change later.
     o.name = fmt::format("terrace-{:016x}",
                          stream_of(std::filesystem::weakly_canonical(std::filesystem::absolute(c.out_dir)).c_str()));
   }
@@ -277,7 +300,7 @@ nlohmann::json to_json(const Plan& p) {
   j["tried"] = nlohmann::json::array();
   for (const auto& t : p.tried) {
     j["tried"].push_back({{"choice", to_text(t.choice, layers)}});
-    if (t.seconds) j["tried"].back()["step_time_s"] = *t.seconds;
+    if (t.seconds) j["tried"].back()["coarse_step_time_s"] = *t.seconds;  // not of the simulation that gives step_time_s
   }
   j["update"] = to_text(p.map.update);
   j["prefetch_depth"] = p.prefetch_depth;

@@ -1,7 +1,7 @@
-// From what the user said to what the engine needs: model, data, budgets, machine profile, plan request. Shared by the
-// commands train, plan and generate.
+// Turns the configuration into what the engine needs: model, data, budgets, machine profile, plan request. Used by train, plan
+// and generate.
 //
-// Threads: any. Errors: Error(Exit::usage) for configurations that cannot be; Error(Exit::hardware_missing) for absent devices.
+// Threads: any. Errors: Error(Exit::usage) for impossible configurations; Error(Exit::hardware_missing) for absent devices.
 #pragma once
 
 #include <cstdint>
@@ -24,25 +24,29 @@
 namespace terrace::cli {
 
 lm::ModelConfig model_config(const RunConfig& config);
-// `auto`: the device's usual_device_bytes(); the host's 85 % of what is available, beside the CPU device of half of it.
+// `auto` is usual_device_bytes() for the device and 85 % of the available memory for the host; with the CPU device, of half of
+// it.
 Budget budgets(const RunConfig& config);
-std::uint64_t ranks_of_machine(const RunConfig& config);  // that share its memory and disks
+std::uint64_t ranks_of_machine(const RunConfig& config);  // the ranks that share this machine's memory and disks
 PlanRequest plan_request(const RunConfig& config);
 std::uint64_t commit_interval(const RunConfig& config);  // steps; 0: at the end only
-// One: nothing can be committed while the run goes on, because a write would go over what the last commit names.
+// How many generations of the state are on disk. With one, nothing can be committed before the end of the run, because writes
+// would overwrite the last commit.
 std::uint32_t generations(const RunConfig& config);
-WeightRange first_weights(const RunConfig& config, const Model& model);  // random, or of the safetensors file
-// Of settings that are easily given by mistake: a safetensors file with more than the model, as one with more layers has; a
-// recipe whose formats round away what the optimizer adds up.
+WeightRange first_weights(const RunConfig& config, const Model& model);  // random, or from the safetensors file
+// Warnings about settings that are easily given by mistake. Without a model: a warm-up that is longer than the run. With it
+// also a safetensors file that has more than the model (more layers, more positions), and a recipe whose formats round away
+// what the optimizer adds up.
+std::vector<std::string> warnings_of(const RunConfig& config);
 std::vector<std::string> warnings_of(const RunConfig& config, const Model& model);
 Schedule schedule(const RunConfig& config);
-LossScale loss_scale(const RunConfig& config);  // as it begins
+LossScale loss_scale(const RunConfig& config);  // at the first step
 std::unique_ptr<Optimizer> optimizer_of(const RunConfig& config);
 std::unique_ptr<Optimizer> optimizer_of(const RunConfig& config, const Device& device);  // updates on the device as well
-// What the plan must know of the optimizer and of the groups of parameters.
+// Sets what the plan needs to know about the optimizer and the groups of parameters.
 void set_optimizer(PlanRequest& request, const RunConfig& config);
-// The plan of a request. Each kind of layer is timed on this machine first, so that the plan's times are its own, unless
-// config.assumed_costs; what the plan decides does not depend on it. `trace` takes a steady step of it.
+// The plan of a request. Unless config.assumed_costs is set, each kind of layer is timed on this machine, and the plan's times
+// use these measurements; its decisions do not. `trace` gets a steady step.
 Plan make_plan(const RunConfig& config, const Model& model, const PlanRequest& request, const MachineProfile& profile,
                Trace* trace = nullptr);
 
@@ -50,7 +54,7 @@ Plan make_plan(const RunConfig& config, const Model& model, const PlanRequest& r
 ChunkStore::Options store_options(const RunConfig& config);
 
 nlohmann::json to_json(const Plan& plan);
-// What does not fit, in the words of the command line; Exit::does_not_fit.
+// The error for a plan that does not fit, with Exit::does_not_fit.
 Error refusal_error(const Plan& plan);
 
 }  // namespace terrace::cli

@@ -2,12 +2,18 @@
 
 #include <atomic>
 #include <csignal>
+#include <cstdlib>
+#include <cstring>
 #include <initializer_list>
+
+#include <fmt/format.h>
+
+#include <terrace/examples/terrace/launched.h>
 
 namespace terrace::cli {
 namespace {
 
-// A handler can reach nothing else, and ranks that are threads read it, too.
+// A handler can reach only globals, and ranks that are threads read them, too.
 std::atomic<int> last{0}, count{0};
 static_assert(std::atomic<int>::is_always_lock_free, "a signal handler must not wait");
 
@@ -20,10 +26,16 @@ void catch_stop_signals() {
   };
   last = 0;
   count = 0;
-  for (const int s : {SIGINT, SIGTERM}) std::signal(s, stop);
+  for (const int s : {SIGINT, SIGTERM, SIGUSR1}) std::signal(s, stop);
   if (std::signal(SIGHUP, stop) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);  // nohup
 }
 
 int stop_signal() { return last; }
+
+std::string describe_stop(int signal) {
+  if (signal == SIGUSR1 && std::getenv(kUnderLaunch)) return "terrace launch";
+  const char* const name = ::sigabbrev_np(signal);
+  return fmt::format("signal {} (SIG{})", signal, name ? name : "?");
+}
 
 }  // namespace terrace::cli

@@ -1,14 +1,18 @@
-// A clean stop by SIGINT, SIGTERM or SIGHUP: long work asks now and then whether it was asked for.
+// A clean stop by SIGINT, SIGTERM, SIGHUP or SIGUSR1: long work asks from time to time whether a signal came.
 //
-// The second signal changes nothing, because launchers send one to the process and again to its group; the third one ends the
-// process at once. SIGHUP stays ignored under nohup.
+// SIGUSR1 is the one that mpirun passes on to its ranks, and that a batch system can send before the time of a job ends. The
+// second signal changes nothing, because launchers send one to the process and another to its process group. The third one ends
+// the process at once. SIGHUP stays ignored under nohup.
 //
 // Owner:   the process has one. Threads: stop_signal() from any; catch_stop_signals() from main's.
 #pragma once
 
+#include <string>
+
 namespace terrace::cli {
 
 void catch_stop_signals();
-int stop_signal();  // the last one caught since; 0: none
+int stop_signal();                      // the last one caught since then; 0: none
+std::string describe_stop(int signal);  // "signal 15 (SIGTERM)", or who sent it: "terrace launch"
 
 }  // namespace terrace::cli

@@ -42,7 +42,7 @@ std::uint64_t Team::least(std::uint64_t mine) {
   return least >= static_cast<double>(kUnlimited) ? kUnlimited : static_cast<std::uint64_t>(least);
 }
 
-// Counts of bytes are whole numbers, also as fp64.
+// Byte counts are exact as fp64.
 std::uint64_t Team::max(std::uint64_t mine) {
   return agreement_ ? static_cast<std::uint64_t>(agreement_->max(static_cast<double>(mine))) : mine;
 }

@@ -1,13 +1,15 @@
-// The ranks that train a run together, as one of them sees it: alone, a thread among threads, or a process among processes.
+// The ranks that train a run together, as one of them sees them. A rank is a whole process, or a thread of a process.
 //
 // Owner:   the rank; destroying it tells the others that this rank has left.
-// Threads: the rank's. Every call is one that all ranks make.
-// Errors:  those of the communicator. together() throws Elsewhere on ranks that another rank's failure ends.
+// Threads: the rank's. All ranks must make the same calls.
+// Errors:  those of the communicator. If another rank failed, together() throws Elsewhere.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <terrace/core/device.h>
@@ -17,14 +19,14 @@
 
 namespace terrace::cli {
 
-// Another rank failed and says why: nothing to be said here but the exit code.
+// Another rank failed and reports the error. This rank only ends with the same exit code.
 struct Elsewhere : Error {
   explicit Elsewhere(Exit code) : Error("another rank failed", code) {}
 };
 
 class Team {
  public:
-  Team() = default;  // alone
+  Team() = default;  // one rank
   Team(std::unique_ptr<Communicator> ranks, bool processes);
   [[nodiscard]] int rank() const { return ranks_ ? ranks_->rank() : 0; }
   [[nodiscard]] int size() const { return ranks_ ? ranks_->size() : 1; }
@@ -32,11 +34,12 @@ class Team {
   [[nodiscard]] bool speaks_for_process() const { return processes_ || first(); }  // signals come to processes
   [[nodiscard]] Communicator* communicator() const { return ranks_.get(); }        // null: alone
 
-  // Does what may fail, without calls of the team in it: when it fails on any rank, the first of them throws what it was.
+  // Runs `work` on every rank; `work` must not call the team. If it fails on any rank, the first of these throws its error.
   void together(const std::function<void()>& work);
   [[nodiscard]] bool any(bool mine) { return agreement_ ? agreement_->any(mine) : mine; }
-  [[nodiscard]] std::uint64_t least(std::uint64_t mine);  // kUnlimited stays
+  [[nodiscard]] std::uint64_t least(std::uint64_t mine);  // kUnlimited is kept
   [[nodiscard]] std::vector<double> each(double mine);
+  [[nodiscard]] std::string of_first(std::string mine) { return agreement_ ? agreement_->of_first(std::move(mine)) : mine; }
   [[nodiscard]] std::uint64_t max(std::uint64_t mine);
   [[nodiscard]] std::uint64_t sum(std::uint64_t mine);
 

@@ -7,7 +7,7 @@
 namespace terrace::cli {
 namespace {
 
-// Legible beside each other, also without colours: the letter says what it is.
+// Each kind of work has a colour, and a letter for readers who cannot see it.
 struct Look {
   const char* fill;
   const char* what;

@@ -1,4 +1,4 @@
-// A picture of a pipeline's step: one row a rank, forwards, backwards and their halves as bars with their micro-batches.
+// A picture of a pipeline's step: one row for each rank, with a bar for each forward, backward or half of a backward.
 //
 // Threads: any. Errors: none.
 #pragma once

@@ -26,12 +26,12 @@ struct Raw {
 Raw read_raw(const std::filesystem::path& file) {
   std::ifstream in(file);
   if (!in) throw Error(fmt::format("{} cannot be read: {}", file.string(), describe_errno(errno)));
-  if (std::filesystem::is_directory(file))  // which a stream opens, but cannot read
+  if (std::filesystem::is_directory(file))  // a stream can open it, but not read it
     throw Error(fmt::format("{} cannot be read: {}", file.string(), describe_errno(EISDIR)));
   const auto document = json::parse(in, nullptr, false);
   static const json kNothing;
   const auto& events = document.is_object() && document.contains("traceEvents") ? document.at("traceEvents") : kNothing;
-  if (!events.is_array()) throw Error(fmt::format("{} is not a trace: it holds no list \"traceEvents\"", file.string()));
+  if (!events.is_array()) throw Error(fmt::format("{} is not a trace: it has no list \"traceEvents\"", file.string()));
   Raw raw;
   std::map<std::pair<std::int64_t, std::int64_t>, std::string> names;
   const auto thread_of = [](const json& e) {

@@ -1,6 +1,6 @@
-// One step of a trace: its spans by lane and its counters, read back from trace.json or taken from a simulated run.
+// One step of a trace: its spans by lane and its counters, read from trace.json or taken from a simulated run.
 //
-// Threads: any. Errors: Error naming the file when it is no trace.
+// Threads: any. Errors: Error that names the file if it is not a trace.
 #pragma once
 
 #include <filesystem>
@@ -32,7 +32,7 @@ struct TraceWindow {
   std::vector<Counter> counters;
 };
 
-// The last span of a lane "step" where there is one, else the last `step_time_s` seconds of computing, else everything.
+// The last span of the lane "step", or else the last `step_time_s` seconds of computing, or else everything.
 TraceWindow read_trace_window(const std::filesystem::path& file, double step_time_s);
 // The `seconds` before `end_s`, without counters.
 TraceWindow window_of(const Trace& trace, double end_s, double seconds);

@@ -20,6 +20,7 @@
 #include <terrace/examples/lm/corpus.h>
 #include <terrace/examples/lm/model.h>
 #include <terrace/examples/lm/weights.h>
+#include <terrace/examples/terrace/command_line.h>
 #include <terrace/examples/terrace/metrics.h>
 #include <terrace/examples/terrace/pipeline_setup.h>
 #include <terrace/examples/terrace/rank_log.h>
@@ -38,7 +39,8 @@
 namespace terrace::cli {
 namespace {
 
-// A global batch's tokens and targets, by global sequence index: however a batch is split, it holds the same sequences.
+// The tokens and targets of a global batch, by global sequence index, so that a batch has the same sequences however it is
+// split.
 struct Batch {
   std::vector<std::uint64_t> starts;
   std::vector<std::int32_t> tokens, targets;
@@ -59,22 +61,25 @@ class Training {
         first_weights_(first_weights(config, model_)),
         profile_(machine_profile(config)),
         request_(plan_request(config)) {
+    if (searches_schedule(config)) return;  // agree() takes it
     auto with_stages = config;
     if (config.pp > 1 && config.stage_layers.empty()) with_stages.stage_layers = stage_layers_of_run(config);
     set_pipeline(request_, with_stages, model_, profile_);
   }
 
-  // So that all plan alike: the team's budgets are those of its least rank, its rates and stages those of its first.
+  // All ranks must plan alike: they take the budgets of the rank that has least, and the rates, schedule and stages of the
+  // first.
   void agree(Team& team) {
     for (double* const rate : rates_of(profile_)) *rate = team.each(*rate).front();
-    if (request_.pipeline)
-      for (auto& begin : request_.pipeline->begins) begin = static_cast<std::uint32_t>(team.each(begin).front());
-    request_.pipeline_rank = static_cast<std::uint32_t>(team.rank()) / request_.data.ranks;
     request_.budget.device = team.least(request_.budget.device);
     request_.budget.host = team.least(request_.budget.host);
     request_.budget.disk = team.least(request_.budget.disk);
+    if (searches_schedule(config_)) agree_on_schedule(team);
+    if (request_.pipeline)
+      for (auto& begin : request_.pipeline->begins) begin = static_cast<std::uint32_t>(team.each(begin).front());
+    request_.pipeline_rank = static_cast<std::uint32_t>(team.rank()) / request_.data.ranks;
   }
-  // Throws what does not fit. Only the first rank's times are shown, so only it measures.
+  // Throws an error if the plan does not fit. Only the first rank's times are shown, so only the first rank measures.
   void make_plan(const Team& team) {
     auto timed = config_;
     timed.assumed_costs = timed.assumed_costs || !team.first();
@@ -84,15 +89,14 @@ class Training {
     program_hash_ = checksum_of(std::as_bytes(std::span(steady)));
     plan_ = for_rank(plan_, model_, request_, profile_, data_rank(team));
   }
-  // Ranks of a stage do the same together, or their first collectives would not match.
+  // The ranks of a stage must have the same program, or their first collectives would not match.
   void demand_one_plan(Team& team) {
     const auto hashes = team.each(static_cast<double>(program_hash_ >> 11));  // what a double holds
     team.together([&] {
       for (std::size_t r = 0; r < hashes.size(); ++r)
         if (const auto of_stage = r - r % request_.data.ranks; hashes[r] != hashes[of_stage])
-          throw Error(
-              fmt::format("ranks {} and {} have planned different steps\n  give all ranks the same settings", of_stage, r),
-              Exit::usage);
+          throw Error(fmt::format("ranks {} and {} have planned different steps\n  give all ranks the same flags", of_stage, r),
+                      Exit::usage);
     });
   }
 
@@ -100,7 +104,7 @@ class Training {
     auto pool = make_pool(config_);
     const auto device = make_device(config_, pool, recorded_algorithms(dir));
     const auto optimizer = optimizer_of(config_, *device);
-    // What lies on GPUs travels between them; all else stays the team's.
+    // GPU memory is exchanged with NCCL; everything else goes through the team's communicator.
     std::unique_ptr<Communicator> between_gpus;
     if (team.size() > 1 && !device->computes_on_host()) between_gpus = make_nccl_communicator(*team.communicator(), *device);
     Trace trace;
@@ -115,10 +119,11 @@ class Training {
 
     std::uint64_t done = 0;
     team.together([&] {
-      if (team.speaks_for_process()) catch_stop_signals();  // from here on there is something to lose
+      if (team.speaks_for_process()) catch_stop_signals();  // from here on a stop must commit
       auto resolved = config_;
       if (request_.pipeline) resolved.stage_layers = stage_layers(*request_.pipeline);
       if (team.first()) begin_run(dir, resolved);
+      if (team.first() && !found_schedule_.empty()) record(dir, kScheduleFile, found_schedule_);
     });
     if (config_.local_rank == 0) remove_former_stores(dir);
     if (dir.resume) {
@@ -129,27 +134,31 @@ class Training {
     }
 
     const auto last = static_cast<std::uint64_t>(config_.steps);
-    const bool all_done = done >= last;  // nothing is left but to tell it
+    const bool all_done = done >= last;  // only the result is printed again
     const RankLog log(dir.path, team.rank());
     Screen screen(log.screen(screen_options(config_.json, done, last)));
     screen.note(describe());
+    if (!found_schedule_.empty())
+      screen.note(fmt::format("--schedule auto: {} {}, with stages of {} layers",
+                              schedule_was_recorded_ ? "this run continues with its schedule," : "chose", schedule_name_,
+                              stage_layers(*request_.pipeline)));
     if (dir.resume)
-      screen.note(fmt::format("resumed after step {}; the state stays in {}", done,
-                              (dir.store.paths.front() / dir.store.name).string()));
+      screen.note(
+          fmt::format("resumed after step {}; the state is in {}", done, (dir.store.paths.front() / dir.store.name).string()));
     if (team.first() && !dir.resume)
       for (const auto& warning : warnings_of(config_, model_)) screen.warn(warning);
     if (!dir.reshard_from.empty())
       screen.note(fmt::format(
-          "what {} rank{} held is laid out for {}{}", dir.reshard_from.size(), dir.reshard_from.size() == 1 ? "" : "s",
-          team.size(), config_.canonical_reduction ? "" : "; without --canonical-reduction they may round sums otherwise"));
+          "the state of {} rank{} is redistributed to {}{}", dir.reshard_from.size(), dir.reshard_from.size() == 1 ? "" : "s",
+          team.size(), config_.canonical_reduction ? "" : "; without --canonical-reduction sums may be rounded differently"));
     MetricsWriter metrics(dir.path / log.metrics_file(), done);
     const auto planned = planned_by(team);
     if (team.first()) write_json(dir.path / kPlanFile, planned);
 
     const auto rate = schedule(config_);
     std::optional<double> evaluation;
-    std::uint64_t stopped = 0;                       // by which signal
-    const auto together = updates_a_step(request_);  // steps, of which the last is `step`
+    std::uint64_t stopped = 0;                       // the signal; 0: none
+    const auto together = updates_a_step(request_);  // so many steps are computed at once; the last of them is `step`
     for (std::uint64_t step = done + together; step <= last && (stopped = signal_of(team)) == 0; step += together) {
       const auto& batch = training_batch(step - together + 1);
       const auto update = update_of(step, rate.at(step));
@@ -174,11 +183,11 @@ class Training {
       auto m = of_team(metrics_of(engine, step, part_of(result, together - 1), update.learning_rate), team);
       m.skipped = !applied;
       if (!applied)
-        screen.note(fmt::format("step {} is skipped: loss {}, gradient norm {}{}", step, m.loss, m.grad_norm,
+        screen.note(fmt::format("step {} was skipped: loss {}, gradient norm {}{}", step, m.loss, m.grad_norm,
                                 loss_scale_.dynamic() ? fmt::format(", loss scale now {}", loss_scale_.value()) : ""));
       if (config_.eval_batches > 0 && (step == last || due(step, config_.eval_interval)))
         m.eval_loss = evaluation = evaluate(engine, team);
-      metrics.write(m);  // before the commit: a step that is committed is never without its line
+      metrics.write(m);  // before the commit, so that every committed step has its line
       screen.step(m);
       if (due(step, static_cast<std::int64_t>(commit_interval(config_))) && step != last) {
         if (team.first()) keep_choices(dir, *device);
@@ -193,14 +202,14 @@ class Training {
     if (!all_done && (team.first() || first_of_stage))
       tell(screen, [&] { trace.write(trace_file_of(dir.path, static_cast<std::uint32_t>(team.rank()))); });
     if (done < last) {
-      const auto what = fmt::format("stopped by signal {} after step {}", stopped, done);
+      const auto what = fmt::format("stopped by {} after step {}", describe_stop(static_cast<int>(stopped)), done);
       if (!request_.commits) throw Error(what + "; nothing is kept with --durability none");
-      screen.note(what + "; go on with --resume auto");
+      screen.note(what + "; continue with --resume auto");
       return Exit::interrupted;
     }
     const auto hash = lm::hash_weights(engine);
     if (!config_.save.empty()) save(engine, team);
-    auto peak = engine.peak_bytes();  // of the whole run, the last commit included, as the plan's
+    auto peak = engine.peak_bytes();  // of the whole run with the last commit, like the peak of the plan
     if (all_done) {
       for (const auto tier : kAllTiers) peak[tier] = std::max(peak[tier], committed_peak_[tier]);
       evaluation = recall_evaluation(engine, team, dir);
@@ -221,11 +230,29 @@ class Training {
   }
 
  private:
-  // A picture that cannot be made takes nothing from a run that is done.
+  // --schedule auto: the first rank takes the schedule that the resumed run has, or else searches, and all ranks take the same.
+  void agree_on_schedule(Team& team) {
+    std::string text;
+    team.together([&] {
+      if (!team.first()) return;
+      text = found_by_run(config_);
+      schedule_was_recorded_ = !text.empty();
+      if (schedule_was_recorded_) return;
+      auto pool = make_pool(config_);
+      const auto found = search_schedule(request_, config_, model_, profile_, pool);
+      text = found_to_text(found.name, *request_.pipeline);
+    });
+    found_schedule_ = team.of_first(std::move(text));
+    schedule_was_recorded_ = team.any(schedule_was_recorded_);
+    schedule_name_ = take_found(request_, model_, found_schedule_);
+  }
+
+  // Failing to write the trace or the report is only a warning: the run has finished.
   static void tell(Screen& screen, const std::function<void()>& make) try { make(); } catch (const std::exception& error) {
     screen.warn(error.what());
   }
-  // What the device's math chose and is part of the bits: in the run for who goes on with it, in the profile for new ones.
+  // Keeps the algorithms that the device's math chose, because they change the bits: in the run directory for a resumed run, in
+  // the machine profile for new runs.
   void keep_choices(const RunDir& dir, Device& device) const {
     const auto chosen = device.math().algorithms();
     record_algorithms(dir, chosen);
@@ -233,14 +260,14 @@ class Training {
   }
   static bool due(std::uint64_t step, std::int64_t every) { return every > 0 && step % static_cast<std::uint64_t>(every) == 0; }
 
-  // All ranks stop after the same step, whoever was told.
+  // All ranks stop after the same step, whichever rank got the signal.
   static std::uint64_t signal_of(Team& team) { return team.max(static_cast<std::uint64_t>(stop_signal())); }
 
   [[nodiscard]] std::uint32_t data_rank(const Team& team) const {
     return static_cast<std::uint32_t>(team.rank()) % request_.data.ranks;
   }
 
-  // Steps that were skipped have no update, so they do not count in the optimizer's time.
+  // Skipped steps have no update, so the optimizer's step count leaves them out.
   [[nodiscard]] UpdateStep update_of(std::uint64_t step, double learning_rate) const {
     return {.step = step - skipped_,
             .learning_rate = learning_rate,
@@ -252,7 +279,7 @@ class Training {
     for (auto step = first; step <= last; ++step) all.push_back(update_of(step, rate.at(step)));
     return all;
   }
-  // With gradients times the loss scale; what it says of them is without it.
+  // Computes gradients times the loss scale; the norms in the result are without it.
   StepResult run_step(Engine& engine, const Batch& batch, const UpdateStep& update,
                       std::span<const UpdateStep> updates = {}) const {
     auto result = engine.step({.tokens = batch.tokens,
@@ -266,7 +293,7 @@ class Training {
     for (auto& norm : result.group_norms) norm /= loss_scale_.value();
     return result;
   }
-  // One of several steps that were computed together: its loss and norm, and an even share of what they took.
+  // The result of one of several steps that were computed together: its own loss and norm, an even share of time and bytes.
   static StepResult part_of(const StepResult& r, std::size_t u) {
     auto part = r;
     const auto parts = r.loss_sums.size();
@@ -283,11 +310,11 @@ class Training {
     return std::isfinite(r.loss_sum) && std::isfinite(r.gradient_norm) &&
            std::ranges::all_of(r.gradient_norms, [](double norm) { return std::isfinite(norm); });
   }
-  // Gradients of a finite loss that a smaller scale may mend.
+  // Whether the gradients overflowed though the loss is finite, so that a smaller loss scale may help.
   [[nodiscard]] bool overflows(const StepResult& r) const {
     return loss_scale_.can_back_off() && std::isfinite(r.loss_sum) && !std::isfinite(r.gradient_norm);
   }
-  // The step's verdict: whether its update is to be applied, and with which clip factor.
+  // Decides whether the update of a step is applied, and with which clip factor.
   bool settle(Engine& engine, UpdateStep update, const StepResult& r) {
     const bool overflow = overflows(r);
     if (overflow || (!finite(r) && config_.on_non_finite == "skip")) {
@@ -308,10 +335,10 @@ class Training {
     return true;
   }
   void commit(Engine& engine, std::uint64_t step) const {
-    engine.flush();  // what that takes is in the peaks that the commit tells
+    engine.flush();  // before the peaks are read, because flushing may raise them
     engine.commit(step, payload(engine.peak_bytes()));
   }
-  // What a commit says beside the state itself.
+  // What a commit has beside the state itself.
   [[nodiscard]] std::string payload(const PerTier<std::uint64_t>& peak) const {
     nlohmann::json j{{"skipped_steps", skipped_}};
     for (const auto tier : kAllTiers) j["peak_bytes"][name_of(tier)] = peak[tier];
@@ -328,21 +355,22 @@ class Training {
           {.value = at->value("value", LossScale::kFirst), .good_steps = at->value("good_steps", std::uint64_t{0})});
   }
 
-  // A step that diverged is not applied where updates wait for the norm, and never committed.
-  static double unsigned_nan(double value) { return std::isnan(value) ? std::abs(value) : value; }  // its sign says nothing
+  static double unsigned_nan(double value) { return std::isnan(value) ? std::abs(value) : value; }  // its sign means nothing
+  // A step that diverged is never committed, and not applied either if updates wait for the norm.
   void require_finite(std::uint64_t step, const StepResult& r, const RunDir& dir) const {
     if (finite(r)) return;
     const bool maybe_scale = std::isfinite(r.loss_sum) && loss_scale_.value() > 1;
     throw Error(fmt::format(
         "training diverged at step {}: loss {}, gradient norm {}\n  {}; {}lower --lr{}, or raise "
-        "--warmup; --on-non-finite skip leaves such steps out",
+        "--warmup; --on-non-finite skip skips such steps",
         step, unsigned_nan(r.loss_sum), unsigned_nan(r.gradient_norm),
-        ChunkStore::has_commit(dir.store) ? "the last commit is intact and --resume auto goes back to it"
+        ChunkStore::has_commit(dir.store) ? "the last commit is intact, and --resume auto continues from it"
                                           : "nothing was committed",
-        maybe_scale ? fmt::format("the loss is finite and its scale {:.0f}: give --loss-scale dynamic, or less; else ",
-                                  loss_scale_.value())
-                    : "",
-        config_.grad_clip > 0 ? " or --grad-clip" : ", give a --grad-clip"));
+        maybe_scale
+            ? fmt::format("the loss is finite, and --loss-scale is {:.0f}: give --loss-scale dynamic or a smaller one; or ",
+                          loss_scale_.value())
+            : "",
+        config_.grad_clip > 0 ? " or --grad-clip" : ", give --grad-clip 1"));
   }
 
   [[nodiscard]] std::string describe() const {
@@ -351,18 +379,18 @@ class Training {
     auto rank =
         data.ranks == 1 ? "" : fmt::format("rank {} of {}, process {}, ZeRO-{}: ", data.rank, data.ranks, getpid(), data.zero);
     if (pipeline.ranks > 1)
-      rank = fmt::format("pipeline rank {} of {}, {}, stages of {} layers: {}", pipeline.rank, pipeline.ranks, config_.schedule,
+      rank = fmt::format("pipeline rank {} of {}, {}, stages of {} layers: {}", pipeline.rank, pipeline.ranks, schedule_name_,
                          stage_layers(*request_.pipeline), rank.empty() ? fmt::format("process {}: ", getpid()) : rank);
     return fmt::format(
-        "{}{} with {:.1f}M parameters, {} of state ({}, {}); device {}, host {}, disk {}; updates on {}, {} binds", rank,
+        "{}{} with {:.1f}M parameters, {} of state ({}, {}); device {}, host {}, disk {}; updates on {}, bound by {}", rank,
         config_.model, static_cast<double>(plan_.parameters) * 1e-6, format_bytes(plan_.state_bytes), config_.optimizer,
         config_.recipe, format_bytes(plan_.capacity.device), format_bytes(plan_.capacity.host),
         plan_.capacity.commit_only ? "for commits only" : format_bytes(plan_.capacity.disk), in_words(plan_.map.update),
         plan_.binding);
   }
 
-  // This rank's micro-batches of the sequences of the step, and of those that are computed with it, which are the same ones
-  // however they are dealt out.
+  // This rank's micro-batches of the step, and of the steps that are computed with it. All ranks together always have the same
+  // sequences.
   const Batch& training_batch(std::uint64_t step) {
     const auto rows = config_.batch_size * config_.grad_accumulation;
     if (!batch_) batch_.emplace(rows * static_cast<std::int64_t>(updates_a_step(request_)), config_.seq_len);
@@ -375,8 +403,8 @@ class Training {
     return *batch_;
   }
 
-  // Mean loss over the first held-out sequences, the same ones every time, dealt out to the ranks. All of them evaluate in
-  // every round, because they gather weights together; what lies behind the last micro-batch does not count.
+  // The mean loss over the first held-out sequences, always the same ones, distributed to the ranks. All ranks evaluate in
+  // every round, because they gather weights together; losses after the last micro-batch do not count.
   double evaluate(Engine& engine, Team& team) {
     const std::int64_t ranks = request_.data.ranks, at_once = engine.evaluated_at_once(), per = config_.batch_size;
     Batch batch(at_once * per, config_.seq_len);
@@ -395,8 +423,8 @@ class Training {
     return sum / static_cast<double>(config_.eval_batches * per * config_.seq_len);
   }
 
-  // Of a run that was ended behind its last commit, from the last step's line; one that was stopped there by a signal, and is
-  // to go no further, has not been evaluated.
+  // The evaluation of a run that ended after its last commit, from the line of its last step. A run that a signal stopped after
+  // the last step has no evaluation yet.
   std::optional<double> recall_evaluation(Engine& engine, Team& team, const RunDir& dir) {
     std::optional<double> evaluation;
     if (team.first())
@@ -409,13 +437,12 @@ class Training {
     return static_cast<std::uint64_t>(config_.batch_size * config_.grad_accumulation * config_.seq_len * config_.dp);
   }
 
-  // Behind one gradient: with weights of its own, a rank's.
+  // The tokens of one update; with --sync-interval those of one rank.
   [[nodiscard]] std::uint64_t tokens_an_update() const {
     return config_.sync_interval > 1 ? tokens_a_step() / static_cast<std::uint64_t>(config_.dp) : tokens_a_step();
   }
 
-  // The first rank's plan; of several ranks also what they move in all, and the most that any of them holds, as metrics have
-  // it.
+  // The first rank's plan. With several ranks also the bytes that all of them move and the greatest peaks, as in the metrics.
   [[nodiscard]] nlohmann::json planned_by(Team& team) const {
     auto json = to_json(plan_);
     if (team.size() == 1) return json;
@@ -429,19 +456,19 @@ class Training {
     return json;
   }
 
-  // Every rank hands over what it holds; one writes the file.
+  // Every rank hands over its weights; the first one writes the file.
   void save(Engine& engine, const Team& team) const try {
     if (team.first()) return lm::save_weights(engine, config_.save);
     engine.visit([](const ParamSpec&, std::uint64_t, TensorView) {});
   } catch (const Error& error) {
-    throw Error(fmt::format("--save: {}\n  {}", error.what(),
-                            request_.commits
-                                ? "all steps are committed: mend that, and the same command with --resume auto saves them"
-                                : "nothing else is kept with --durability none"));
+    throw Error(fmt::format(
+        "--save: {}\n  {}", error.what(),
+        request_.commits ? "all steps are committed: remove the cause, and the same command with --resume auto saves them"
+                         : "with --durability none nothing else is kept"));
   }
 
-  // The first rank speaks for all: the most that any of them holds, and what they move in all; of gradients that are not added
-  // up, the largest norm.
+  // The first rank's metrics are those of all ranks: the greatest peaks, and the sums of the bytes. With --sync-interval
+  // gradients are not summed, so the norm is the largest one.
   [[nodiscard]] StepMetrics of_team(StepMetrics m, Team& team) const {
     const auto all = m;
     for (auto* const bytes : {&m.device_peak_bytes, &m.host_peak_bytes, &m.nvme_peak_bytes}) *bytes = team.max(*bytes);
@@ -472,7 +499,7 @@ class Training {
     return m;
   }
 
-  // The first steps again with everything in memory: every loss must be the same number.
+  // Repeats the first steps with everything in memory. Every loss must be the same number.
   void verify_resident(Device& device, const Optimizer& optimizer, const RunDir& dir, Screen& screen) {
     constexpr std::uint64_t kSteps = 5;
     const Team alone;
@@ -492,7 +519,7 @@ class Training {
     std::uint64_t same = 0, steps = std::min<std::uint64_t>(kSteps, offloaded.size());
     for (std::uint64_t step = 1; step <= steps; ++step) {
       const auto& batch = training_batch(step);
-      // With the rate of then: another --steps since has bent the schedule.
+      // With the recorded learning rate, because a later --steps may have changed the schedule.
       const auto update = update_of(step, offloaded[step - 1].lr);
       const auto r = run_step(engine, batch, update);
       settle(engine, update, r);
@@ -504,9 +531,12 @@ class Training {
                               equal ? "bit-identical" : "DIFFERENT"));
     }
     if (same != steps)
-      throw Error(fmt::format("{} of {} losses differ between offloaded and resident training", steps - same, steps));
-    screen.note(
-        fmt::format("offloading changed nothing: {} of {} losses are bit-identical to training with no offload", same, steps));
+      throw Error(
+          fmt::format("{} of {} losses differ between training with and without offloading\n  please report this with the "
+                      "command line and {}",
+                      steps - same, steps, (dir.path / kConfigFile).string()));
+    screen.note(fmt::format("offloading changed nothing: {} of {} losses are bit-identical to training without offloading",
+                            same, steps));
   }
 
   const RunConfig& config_;
@@ -517,10 +547,13 @@ class Training {
   MachineProfile profile_;
   PlanRequest request_;
   Plan plan_;
+  std::string schedule_name_ = config_.schedule;
+  std::string found_schedule_;  // with --schedule auto: found_to_text()
+  bool schedule_was_recorded_ = false;
   std::uint64_t program_hash_ = 0;  // of the steady step, before this rank's part is taken
   std::optional<Batch> batch_;
   LossScale loss_scale_ = loss_scale(config_);
-  PerTier<std::uint64_t> committed_peak_{};  // of the run until the commit that it goes on from
+  PerTier<std::uint64_t> committed_peak_{};  // of the run until the commit from which it resumed
   std::uint64_t skipped_ = 0;                // steps without an update, since the run began
 };
 
@@ -528,35 +561,38 @@ class Training {
 
 namespace {
 
-// What a rank can go on from.
+// What a rank can resume from.
 enum class Committed { no_store, nothing, once, more };
 
 Committed committed(const RunDir& dir, bool something) {
   const auto home = dir.store.paths.front() / dir.store.name;
   if (!something) return std::filesystem::exists(home) ? Committed::nothing : Committed::no_store;
-  // A part of the run that came to its end has been committed by all ranks.
+  // If the run reached an end before, all ranks have committed that.
   const bool may_be_alone = dir.reshard_from.empty() && !std::filesystem::exists(dir.path / kResultFile);
   return may_be_alone && CommitFiles::only_the_first(home) ? Committed::once : Committed::more;
 }
 
-// Whether there is something to go on from, which all ranks must have.
+// Decides whether the run resumes. All ranks must have the commit.
 void agree_on_resume(RunDir& dir, const RunConfig& config, Team& team) {
   const bool mine = team.first() ? dir.resume : !dir.reshard_from.empty() || ChunkStore::has_commit(dir.store);
   const auto all = team.each(static_cast<double>(committed(dir, mine)));
   const auto least = static_cast<Committed>(std::ranges::min(all)), most = static_cast<Committed>(std::ranges::max(all));
   const bool here = static_cast<Committed>(all.front()) >= Committed::once;
-  // A rank that died in the first commit of all: until everybody has it nobody goes further, so there is but the beginning.
+  // A rank died during the first commit of the run. No rank continues before all have a commit, so the run can only start
+  // again.
   const bool anew = here && least == Committed::nothing && most == Committed::once;
   if (anew && team.first())
-    warn(fmt::format("a rank of the run in {} ended within the first commit, which is not whole: it starts anew",
+    warn(fmt::format("a rank of the run in {} ended during the first commit, which is incomplete: the run starts again",
                      dir.path.string()));
   const bool wanted = here && !anew;
   team.together([&] {
     if (wanted && !mine)
-      throw Error(fmt::format("rank {} of the run in {} has no commit, and rank 0 has one\n  bring its store {} back, or start "
-                              "anew in another --out-dir",
-                              team.rank(), dir.path.string(), dir.store.name),
-                  Exit::corrupt);
+      throw Error(
+          fmt::format(
+              "rank {} of the run in {} has no commit, but rank 0 has one\n  restore its store {}, or start a new run in "
+              "another --out-dir",
+              team.rank(), dir.path.string(), dir.store.name),
+          Exit::corrupt);
   });
   dir.resume = wanted;
   if (wanted) return;
@@ -571,7 +607,7 @@ Exit train_rank(const RunConfig& given, Team& team) {
   auto config = given;
   std::optional<Training> training;
   std::optional<RunDir> dir;
-  // Everything that can be refused is refused before the directory is touched.
+  // All checks come before the directory is touched.
   team.together([&] { training.emplace(config); });
   training->agree(team);
   team.together([&] { training->make_plan(team); });
@@ -581,7 +617,8 @@ Exit train_rank(const RunConfig& given, Team& team) {
   if (team.any(dir->result.has_value() && !asks_more)) {
     if (!team.first()) return Exit::ok;
     Screen screen(screen_options(config.json, 0, 0));
-    screen.note(fmt::format("{} is finished; nothing to do", dir->path.string()));
+    screen.note(
+        fmt::format("the run in {} is finished; there is nothing to do; a greater --steps continues it", dir->path.string()));
     screen.finish(dir->result->at("weights_xxh64").get<std::string>(), *dir->result);
     return Exit::ok;
   }
@@ -591,7 +628,7 @@ Exit train_rank(const RunConfig& given, Team& team) {
 
 Exit train(RunConfig config) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed terminal or pipe does not stop a run
-  if (config.data.empty()) throw Error("train needs text to train on: --data FILE…", Exit::usage);
+  if (config.data.empty()) throw Error("train needs a corpus\n  give --data FILE…", Exit::usage);
   if (config.resume != "auto" && config.resume != "never") config.out_dir = config.resume;
   return train_ranks(std::move(config));
 }

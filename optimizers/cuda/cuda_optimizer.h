@@ -1,6 +1,6 @@
 // An optimizer whose updates on a stream of a GPU run there, and everywhere else on the host: the same bits either way.
 //
-// Owner:   who made it; it keeps nothing on the GPU.
+// Owner:   the caller; it keeps nothing on the GPU.
 // Threads: as Optimizer. Errors: as Optimizer; a launch that fails poisons its stream.
 #pragma once
 

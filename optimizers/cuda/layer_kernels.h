@@ -1,5 +1,5 @@
-// The kernels of optimizers that see whole layers, on a Lane (core/cuda/lane.h): sums in the order that docs/optimizers.md
-// gives, and what is done to every element. Directions and last steps are UpdateTile's (update_kernel.h), with these rules.
+// The kernels of optimizers of whole layers, on a Lane (core/cuda/lane.h): sums in the order of docs/optimizers.md, and the
+// operations on every element. UpdateTile (update_kernel.h) computes directions and last steps, with the rules here.
 //
 // Internal to optimizers/.
 #pragma once
@@ -59,8 +59,8 @@ TERRACE_KERNEL double fold_lanes(Lane& lane, double own) {
   return sum;
 }
 
-// Sums of squares over the blocks of 4,096 elements of a layer's run that a tensor has. What lies in other ranks' chunks is
-// zero here. A Source gives element `at` of a chunk of those here.
+// Sums of squares over a tensor's blocks of 4,096 elements of the layer's run. Elements in other ranks' chunks count as zero. A
+// Source returns element `at` of one of this rank's chunks.
 template <class Source>
 struct BlockSquaresArgs {
   double* out = nullptr;  // of `first_block`, which counts from the tensor's first one
@@ -95,7 +95,7 @@ struct BlockSquares {
   }
 };
 
-// Weights of the chunks from `first_chunk` on, which must have all that is asked for.
+// Weights of the chunks from `first_chunk` on, which must contain all requested elements.
 inline constexpr int kMaxSourceChunks = 96;
 template <class A>
 struct WeightSource {

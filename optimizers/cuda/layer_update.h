@@ -161,7 +161,7 @@ class LayerOnGpu {
     const auto& t = work.tensors()[tensor];
     if (t.elements() != 0) sum_blocks(work, t, 0, blocks_of(t), out, source, work.share());
   }
-  // Where all directions are here, whoever's they were.
+  // If the directions of all ranks are here.
   void sum_all_of_tensor(const Work& work, std::size_t tensor, double* out) const {
     const auto& t = work.tensors()[tensor];
     const DirectionSource<A> source{work.directions(tensor) - t.first, work.chunk_elements()};
@@ -195,7 +195,7 @@ class LayerOnGpu {
     }
   }
 
-  // The packed state's numbers out of their chunks, and back. There are none before the first update: zeros.
+  // Copies the packed state's numbers out of their chunks, and back. Before the first update they are zeros.
   void load_packed(const Work& work, std::span<A> numbers) const {
     std::size_t at = 0;
     for (const auto& chunk : work.packed()) {

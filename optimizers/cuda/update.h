@@ -14,11 +14,11 @@ namespace terrace::cuda {
 void launch_update(CudaStreamHandle stream, std::string_view optimizer, const OptimizerSettings& settings,
                    const UpdateStep& step, const ChunkUpdate& chunk);
 
-// Of a whole layer: enqueues its kernels, and the products of the device's math between them.
+// The update of a whole layer: enqueues its kernels, and the products of the device's math between them.
 void enqueue_layer_update(Stream& stream, std::string_view optimizer, const OptimizerSettings& settings, const UpdateStep& step,
                           const LayerUpdate& layer);
 
 struct UpdateMaps;
-UpdateMaps maps_on_device();  // of the codes of 8-bit states: a module's symbols lie elsewhere on each device
+UpdateMaps maps_on_device();  // of the codes of 8-bit states; each device has its own copy of a module's symbols
 
 }  // namespace terrace::cuda

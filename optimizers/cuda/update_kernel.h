@@ -4,7 +4,7 @@
 // A block takes a tile of 1,024 elements, the host's own, as four rows of 256 beside each other: a row is a block of 8-bit
 // states, whose greatest magnitude the threads find together.
 //
-// A rule of an optimizer that sees whole layers leaves the weight alone and says where to go (layer_rules.h):
+// A rule of an optimizer of whole layers does not change the weight and returns a direction (layer_kernels.h):
 //
 //   static A direction(const Factors<A>&, std::int64_t element, A weight, A gradient, A& state0, A& state1);  // of the part
 //

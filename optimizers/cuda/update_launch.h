@@ -1,4 +1,4 @@
-// Launches the update of a chunk. A Launcher is what core/cuda/kernels/attention_launch.h says, so that tests run it as well.
+// Launches the update of a chunk. Launcher: as in core/cuda/kernels/attention_launch.h, so that tests can run it too.
 //
 // Internal to optimizers/. Errors: as Optimizer::update().
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace terrace::cuda {
 
-// The maps of 8-bit states, where the kernel can read them.
+// The maps of 8-bit states, in memory that the kernel can read.
 struct UpdateMaps {
   const dynamic8::Map *both = nullptr, *none = nullptr;
   [[nodiscard]] const dynamic8::Map* of(Format format) const {
@@ -23,8 +23,8 @@ struct UpdateMaps {
   }
 };
 
-// A launch carries some parts only; launches are cut between tiles, so that no cut changes a bit. `factors_of(i)` are those of
-// the chunk's part i.
+// A launch carries a limited number of parts; launches are split between tiles, so that no split changes a bit. `factors_of(i)`
+// are the factors of the chunk's part i.
 template <class Rule, class A, class Launcher, class FactorsOf>
 void launch_tiles(const Launcher& launcher, const UpdateMaps& maps, const UpdateStep& step, const ChunkUpdate& chunk,
                   A* directions, const FactorsOf& factors_of) {

@@ -30,6 +30,15 @@ std::vector<double> Agreement::each(double mine) {
   return all;
 }
 
+std::string Agreement::of_first(std::string mine) {
+  mine.resize(static_cast<std::size_t>(each(static_cast<double>(mine.size())).front()));
+  if (mine.empty()) return mine;
+  const Bytes bytes{reinterpret_cast<std::byte*>(mine.data()), mine.size()};
+  ranks_.issue(*stream_, {.operation = Operation::broadcast, .from = {bytes}, .to = {bytes}, .peer = 0, .patient = true});
+  stream_->synchronize();
+  return mine;
+}
+
 void Agreement::barrier() {
   ranks_.issue(*stream_, {.operation = Operation::barrier, .patient = true});
   stream_->synchronize();

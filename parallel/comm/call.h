@@ -1,4 +1,4 @@
-// One communication as a value: what is to be done, on which bytes, with whom. Decorators count, delay or refuse calls without
+// One communication as a value: the operation, its bytes and its ranks. Decorators count, delay or refuse calls without
 // knowing their kinds; backends switch on the operation.
 //
 // Owner:   the bytes belong to the caller until the call has ended on its stream.
@@ -41,9 +41,10 @@ struct Call {
   std::vector<Bytes> to = {};         // likewise
   int peer = -1;                      // root, destination or source
   int lane = 0;                       // send and receive
-  // The bytes are a GPU's, and something else moves them: transports on the host let the ranks meet for the call, and no more.
+  // The bytes are in GPU memory and another transport moves them: transports on the host only make the ranks meet for the call.
   bool on_device = false;
-  // Waits for other ranks however long they take: they may be at their disks. One that died or left ends the wait all the same.
+  // Waits for other ranks without a time limit, because they may be using their disks. The wait still fails if a rank dies or
+  // leaves.
   bool patient = false;
   [[nodiscard]] std::uint64_t payload_bytes() const;
 };
@@ -54,7 +55,7 @@ std::string to_string(const Call& call);
 // The bytes that `rank` of `size` must send when no byte is sent twice: the volume formulas of the literature.
 std::uint64_t sent_bytes(const Call& call, int rank, int size);
 
-// What the ranks of a collective must agree on, in one number for those that cannot see each other's calls.
+// A hash of everything that must be equal on all ranks of a collective, for ranks that cannot see each other's calls.
 std::uint64_t signature_of(const Call& call);
 
 // Block `rank` of `count` elements in `size` blocks, the first ones a little larger where they cannot be equal.

@@ -21,18 +21,18 @@ void demand_peer(const Communicator& comm, Operation operation, int peer) {
   demand(peer >= 0 && peer < comm.size(), comm, operation, "there is no rank {}", peer);
 }
 
-// Nothing that is written may be read, except `same`, where it is allowed to be in place.
+// Input and output may not overlap, except that the output may be exactly `same`, where the call may work in place.
 void demand_apart(const Communicator& comm, Operation operation, ConstBytes read, ConstBytes written, ConstBytes same) {
   const auto overlap = [](ConstBytes a, ConstBytes b) {
     return !a.empty() && !b.empty() && std::less<>()(a.data(), b.data() + b.size()) &&
            std::less<>()(b.data(), a.data() + a.size());
   };
   const bool in_place = written.data() == same.data() && written.size() == same.size();
-  demand(in_place || !overlap(read, written), comm, operation, "what it reads and what it writes overlap, and not in place");
+  demand(in_place || !overlap(read, written), comm, operation, "its input and output overlap in a way that it does not allow");
 }
 
 std::int64_t elements(const Communicator& comm, Operation operation, const Reduction& reduction, ConstBytes from) {
-  demand(is_supported(reduction), comm, operation, "there is no reduction {}", to_string(reduction));
+  demand(is_supported(reduction), comm, operation, "the reduction {} is not supported", to_string(reduction));
   const auto element = reduction.from_bytes();
   demand(from.size() % element == 0, comm, operation, "{} bytes are not whole elements of {}", from.size(),
          to_string(reduction));
@@ -44,7 +44,7 @@ std::int64_t elements(const Communicator& comm, Operation operation, const Reduc
 void Communicator::all_gather(Stream& stream, ConstBytes mine, Bytes all) {
   const auto op = Operation::all_gather;
   const auto ranks = static_cast<std::size_t>(size());
-  demand(all.size() == mine.size() * ranks, *this, op, "{} bytes a rank do not make {}", mine.size(), all.size());
+  demand(all.size() == mine.size() * ranks, *this, op, "{} bytes from each rank do not make {} bytes", mine.size(), all.size());
   const auto own = all.subspan(mine.size() * static_cast<std::size_t>(rank()), mine.size());
   if (mine.data() != own.data()) demand_apart(*this, op, mine, all, {});
   issue(stream, {.operation = op, .from = {mine}, .to = {all}});
@@ -56,7 +56,7 @@ void Communicator::reduce_scatter(Stream& stream, const Reduction& reduction, Co
   demand(count % size() == 0, *this, op, "{} elements do not divide among {} ranks; pad them", count, size());
   const auto block = all.size() / static_cast<std::size_t>(size());
   const auto mine_bytes = static_cast<std::size_t>(count / size()) * reduction.to_bytes();
-  demand(mine.size() == mine_bytes, *this, op, "a block has {} bytes, not {}", mine_bytes, mine.size());
+  demand(mine.size() == mine_bytes, *this, op, "a block has {} bytes, but the result {}", mine_bytes, mine.size());
   const bool can_be_in_place = reduction.from_bytes() == reduction.to_bytes() && !reduction.onto;
   const auto own = all.subspan(block * static_cast<std::size_t>(rank()), block);
   demand_apart(*this, op, all, mine, can_be_in_place ? own : ConstBytes{});
@@ -66,7 +66,7 @@ void Communicator::reduce_scatter(Stream& stream, const Reduction& reduction, Co
 void Communicator::all_reduce(Stream& stream, const Reduction& reduction, ConstBytes from, Bytes to) {
   const auto op = Operation::all_reduce;
   const auto count = elements(*this, op, reduction, from);
-  demand(!reduction.onto, *this, op, "onto what {} ranks hold apart would be {} different sums", size(), size());
+  demand(!reduction.onto, *this, op, "a sum onto the values of {} ranks would be {} different sums", size(), size());
   demand(to.size() == static_cast<std::size_t>(count) * reduction.to_bytes(), *this, op,
          "{} elements do not make {} bytes of {}", count, to.size(), name_of(reduction.to));
   demand_apart(*this, op, from, to, reduction.from_bytes() == reduction.to_bytes() ? from : ConstBytes{});
@@ -93,8 +93,10 @@ void Communicator::broadcast(Stream& stream, Bytes bytes, int root) {
 void Communicator::all_to_all(Stream& stream, std::vector<ConstBytes> from, std::vector<Bytes> to) {
   const auto op = Operation::all_to_all;
   const auto ranks = static_cast<std::size_t>(size()), me = static_cast<std::size_t>(rank());
-  demand(from.size() == ranks && to.size() == ranks, *this, op, "{} spans to send and {} to receive", from.size(), to.size());
-  demand(from[me].size() == to[me].size(), *this, op, "{} bytes to itself, but {} from itself", from[me].size(), to[me].size());
+  demand(from.size() == ranks && to.size() == ranks, *this, op,
+         "{} spans to send and {} to receive, where {} ranks need as many", from.size(), to.size(), ranks);
+  demand(from[me].size() == to[me].size(), *this, op, "it sends {} bytes to itself, but receives {} from itself",
+         from[me].size(), to[me].size());
   for (const auto& read : from) {
     for (const auto& written : to) demand_apart(*this, op, read, written, {});
   }

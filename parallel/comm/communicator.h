@@ -1,19 +1,21 @@
 // A group of ranks that exchange bytes. Every data call is enqueued on a stream, like a matrix product: it returns at once,
-// runs when the stream comes to it, and what it writes is there when the stream has passed it. So communication overlaps with
-// computation through streams and events, and an error travels in the stream's events.
+// runs when the stream reaches it, and its results are valid once the stream has passed it. So communication overlaps with
+// computation through streams and events, and the stream's events carry errors.
 //
 // Collectives of one communicator are issued in the same order on all its ranks, each with equal sizes; each rank may issue
 // them on several streams, they run in the order of issue. send() and receive() meet by (source, destination, lane), in order
-// within a lane; different lanes never wait for each other, if each has a stream of its own: a stream is a FIFO.
+// within a lane. Different lanes never wait for each other if each has its own stream (a stream is a FIFO).
 //
-// In place is allowed where it says so; any other overlap of what is read and written is not. Buffers must stay until the call
-// has ended on its stream. Reductions are those of fold(): contributions in ascending rank order, the same bits everywhere.
+// A call may work in place only where its comment allows it; the bytes that it reads and writes may not overlap otherwise.
+// Buffers must stay valid until the call has ended on its stream. Reductions are those of fold(): contributions in ascending
+// rank order, the same bits on every backend.
 //
-// Owner:   one object a rank; whoever made it. It must outlive none of its calls: destroying it says that this rank has left.
+// Owner:   the caller; one object for each rank. Destroying it tells the other ranks that this rank has left.
 // Threads: one thread issues at a time.
-// Errors:  wrong arguments throw at once. What goes wrong later (a rank died, left or waited too long, calls that do not match)
-//          fails every waiting call of the communicator on every rank, with a RankFailed that names the rank; the communicator
-//          is then of no use any more.
+// Errors:  wrong arguments throw at once. A later failure (a rank died, left or waited too long, calls do not match) fails
+// every
+//          waiting call of the communicator on every rank, with a RankFailed that names the rank; the communicator cannot be
+//          used after it.
 #pragma once
 
 #include <chrono>
@@ -32,7 +34,7 @@ class Communicator {
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;
   [[nodiscard]] virtual const std::string& name() const = 0;  // "world", or the name given to split()
-  // Enqueues a call that has been checked. The calls below all end here.
+  // Enqueues a checked call. All calls below end here.
   virtual void issue(Stream& stream, Call call) = 0;
   // Collective: a communicator of the ranks with the same color, in the order of (key, rank). Null for a negative color. It
   // blocks until all ranks have come, and runs after all earlier collectives of this rank.
@@ -57,8 +59,8 @@ class Communicator {
 inline constexpr int kMessageLanes = 1 << 15;  // what every MPI takes as a tag
 
 struct CommunicatorOptions {
-  // A call that waits longer for other ranks fails, and all others with it, unless it is patient. Long enough for the slowest
-  // computation between.
+  // A call that waits longer than this for other ranks fails, and with it all other calls, unless it is patient. It must be
+  // longer than the slowest computation between two calls.
   std::chrono::milliseconds time_limit = std::chrono::minutes(10);
 };
 

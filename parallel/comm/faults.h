@@ -4,7 +4,8 @@
 // arrive in an order that the seed decides.
 //
 // Owner, threads: as the communicator that it wraps.
-// Errors:  a dead rank's calls fail with an Error that says so; its communicator is gone, and the other ranks see that it left.
+// Errors:  the calls of a dead rank fail with an Error that says so; its communicator is destroyed, so the other ranks see it
+// leave.
 #pragma once
 
 #include <chrono>
@@ -18,9 +19,9 @@ namespace terrace {
 struct CommunicationFaults {
   std::uint64_t seed = 0;
   std::chrono::microseconds longest_delay{0};
-  std::chrono::microseconds shortest_delay{0};  // at most the longest; the same: every call takes so much longer
+  std::chrono::microseconds shortest_delay{0};  // at most longest_delay; if both are equal, every call is delayed by that time
   int dying_rank = -1;
-  std::uint64_t dies_at_call = 0;  // counted from 1; what is split off counts for itself
+  std::uint64_t dies_at_call = 0;  // counted from 1; a communicator that is split off counts its own calls
 };
 
 std::unique_ptr<Communicator> with_faults(std::unique_ptr<Communicator> inner, const CommunicationFaults& faults);

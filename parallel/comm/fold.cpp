@@ -69,7 +69,7 @@ const folding::Kernels& kernels() {
 
 void fold(const Reduction& reduction, std::byte* to, std::span<const std::byte* const> from, std::int64_t count) {
   const int types = types_of(reduction);
-  if (types < 0) throw Error(fmt::format("fold: no reduction of {}", to_string(reduction)));
+  if (types < 0) throw Error(fmt::format("fold: the reduction {} is not supported", to_string(reduction)));
   if (from.empty()) throw Error("fold: nothing to fold");
   kernels().kernel[types][reduction.fold == Fold::max][reduction.onto](to, reinterpret_cast<const void* const*>(from.data()),
                                                                        static_cast<int>(from.size()), count);

@@ -1,11 +1,11 @@
-// Fixed-order reductions: contributions are folded one after the other in the order given, whatever moved them.
+// Fixed-order reductions: contributions are folded one after the other in the given order, on every backend.
 //
 //   to[i] = ((from[0][i] ∘ from[1][i]) ∘ from[2][i]) …          and with `onto` the old to[i] stands first
 //
 // `count` elements, as the reduction counts them. fp32 and fp64 round after every operation; bf16 is widened, folded in fp32
-// and rounded once at the end. So every backend gives the same bits, and so does every instruction set.
+// and rounded once at the end. So every backend and every instruction set gives the same bits.
 //
-// Owner:   the spans are the caller's. `to` may be one of `from`, exactly; any other overlap is not allowed.
+// Owner:   the spans are the caller's. `to` may be exactly one of `from`; any other overlap is not allowed.
 // Threads: any; one call computes alone on its thread.
 #pragma once
 
@@ -23,11 +23,11 @@ enum class Fold : std::uint8_t { sum, max };  // max: a NaN stays a NaN
 
 struct Reduction {
   DType from = DType::fp32;
-  DType to = DType::fp32;  // as `from`; or fp32 where `from` is bf16: accumulators that are wider than what travels
+  DType to = DType::fp32;  // as `from`; or fp32 for bf16 `from`: an accumulator wider than the wire dtype
   Fold fold = Fold::sum;
   bool onto = false;  // fold onto what `to` holds
-  // What travels are packed blocks of fp32 numbers (block8.h), which are summed as fp32: an element of `from` is such a block,
-  // and one of `to` its 256 numbers.
+  // Messages are packed blocks of fp32 numbers (block8.h), which are summed as fp32: an element of `from` is such a block, and
+  // an element of `to` its 256 numbers.
   bool blocks = false;
 
   [[nodiscard]] std::size_t from_bytes() const { return blocks ? kBlock8Bytes : size_of(from); }
@@ -41,9 +41,9 @@ bool is_supported(const Reduction& reduction);
 std::string to_string(const Reduction& reduction);  // "bf16 sum onto fp32"
 
 void fold(const Reduction& reduction, std::byte* to, std::span<const std::byte* const> from, std::int64_t count);
-// The same bits, for a result that nobody reads soon and whose lines are in no cache: a store that does not first read its line
-// moves two thirds of the bytes. Ordinary stores where `to` cannot be aligned by whole elements, is folded onto, or takes
-// blocks.
+// The same bits, for a result that is not read soon and is not in a cache: non-temporal stores do not first read their line, so
+// they move two thirds of the bytes. Ordinary stores are used if `to` cannot be aligned by whole elements, is folded onto, or
+// takes blocks.
 void fold_past_cache(const Reduction& reduction, std::byte* to, std::span<const std::byte* const> from, std::int64_t count);
 
 }  // namespace terrace

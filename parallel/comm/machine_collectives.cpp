@@ -1,4 +1,4 @@
-// The collectives of one machine as pieces: what each rank writes into its slot, folds, and reads from the slots of the others.
+// The collectives of one machine in pieces: each rank writes into its slot, folds, and reads from the slots of the others.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -31,8 +31,8 @@ struct Cut {
 };
 std::size_t bytes_of(std::int64_t elements, std::size_t element) { return static_cast<std::size_t>(elements) * element; }
 
-// Results that no core's cache holds are written past it: a store that does not first read its line moves two thirds of the
-// bytes. Not where the line has just been read: in place, or onto what it held.
+// Results that are not in a core's cache are written past it: a store that does not first read its line moves two thirds of the
+// bytes. Not if the line has just been read: in place, or for a sum onto old values.
 constexpr std::size_t kLargeBytes = 4 * kMiB;
 bool goes_past_cache(const Call& call) {
   return call.to.front().size() >= kLargeBytes && !call.reduction.onto && call.to.front().data() != call.from.front().data();
@@ -42,10 +42,10 @@ void copy_to(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (to != from && bytes != 0) std::memcpy(to, from, bytes);
 }
 
-// Fills slots out of memory, in the way that is faster where the ranks' cores are now. Cores that share a cache hand slots over
-// in it. Between others a line that the other rank has read is slow to get back for writing, so slots go past the cache. The
-// hypervisor of a virtual machine moves cores while a run is on: each call of many pieces times both ways on its first ones.
-// All ranks switch at the same pieces, and wait for each other at each, so they see the same times.
+// Fills slots from memory, in the way that is faster for the present cores of the ranks. Cores that share a cache exchange
+// slots through it. For other cores, a line that the other rank has read is slow to get back for writing, so slots go past the
+// cache. A hypervisor may move cores during a run, so each call of many pieces times both ways on its first pieces. All ranks
+// switch at the same pieces, and wait for each other at each, so they see the same times.
 class SlotWriter {
  public:
   // Of piece k, in ascending order.
@@ -100,7 +100,7 @@ void MachineWindow::reduce_scatter(const Call& call) {
   const std::byte* const from = call.from.front().data();
   const auto block = call.from.front().size() / ranks;
   const Cut cut{static_cast<std::int64_t>(block / e), static_cast<std::int64_t>(part / e)};
-  // In place its result is a block of its own.
+  // In place its result is its own block.
   const bool past_cache = goes_past_cache(call) && call.to.front().data() != from + rank_ * block;
   SlotWriter slots;
   run_pieces(
@@ -126,8 +126,8 @@ void MachineWindow::reduce_scatter(const Call& call) {
       });
 }
 
-// Of two ranks each folds everything. It reads as much from the other as if they shared the work, and they wait for each other
-// once a piece instead of twice.
+// With two ranks, each folds everything. It reads as many bytes from the other as if they divided the work, and they wait for
+// each other once for each piece instead of twice.
 void MachineWindow::all_reduce_of_two(const Call& call) {
   const auto e = call.reduction.from_bytes(), e_to = call.reduction.to_bytes();
   const std::byte* const from = call.from.front().data();
@@ -145,7 +145,7 @@ void MachineWindow::all_reduce_of_two(const Call& call) {
       [&](std::int64_t k) {
         const auto number = piece_ + static_cast<std::uint64_t>(k);
         std::vector<const std::byte*> sources{slot(0, number), slot(1, number)};
-        // Its own lines lie in its cache twice; those of the slot are the other's, too.
+        // Reads its own input and not its slot: the lines of the slot are also in the other rank's cache.
         sources[rank_] = from + bytes_of(cut.begin(k), e);
         std::byte* const to = call.to.front().data() + bytes_of(cut.begin(k), e_to);
         past_cache ? fold_past_cache(call.reduction, to, sources, cut.count(k))
@@ -191,7 +191,7 @@ void MachineWindow::all_reduce(const Call& call) {
           sources[r] =
               r == rank_ ? from + bytes_of(block.begin, e) : slot(r, piece_ + static_cast<std::uint64_t>(k)) + rank_ * part;
         }
-        // The part that nobody wrote, since it is this rank's own, takes the sum.
+        // This rank's own part of the slot, which no rank has written, gets the sum.
         std::byte* const sum = slot(rank_, piece_ + static_cast<std::uint64_t>(k)) + rank_ * part;
         fold(call.reduction, sum, sources, block.count);
         hand_out(to + bytes_of(block.begin, e_to), sum, bytes_of(block.count, e_to));

@@ -29,14 +29,14 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kControlBytes = 2 * kPageBytes, kHeadBytes = kControlBytes + 2 * kPageBytes;
 constexpr std::size_t kTextBytes = 160, kFailureBytes = 4096;
-constexpr auto kLook = 10ms;           // how often a waiting rank looks after the others
+constexpr auto kLook = 10ms;           // how often a waiting rank checks whether the others still run
 constexpr auto kLeavingTogether = 1s;  // how long a rank that leaves waits for the others to leave too
-// Before a waiting rank sleeps it spins, then lets others run: to be woken takes as long as several pieces. Where ranks share
-// cores it sleeps at once, and so makes room for whom it waits for.
+// A waiting rank first spins, then yields, then sleeps: waking up takes as long as several pieces. If ranks share cores it
+// sleeps at once, to leave the core to the rank that it waits for.
 constexpr int kSpins = 100;
 constexpr std::chrono::nanoseconds kYielding = 100us;
 
-// Not private to the process, unlike std::atomic's.
+// A futex between processes; std::atomic's wait() is private to one process.
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t value, std::chrono::nanoseconds time) {
   const timespec wait{0, static_cast<long>(time.count())};
   syscall(SYS_futex, &word, FUTEX_WAIT, value, &wait, nullptr, 0);
@@ -49,7 +49,7 @@ std::byte* at_page(std::byte* address) {
   return into == 0 ? address : address + (kPageBytes - into);
 }
 
-// Texts that another process may read while they are written: a torn one is no worse than an old one.
+// Texts that another process may read while they are written: a torn text is no worse than an old one.
 template <std::size_t kBytes>
 struct SharedText {
   std::array<std::atomic<char>, kBytes> chars = {};
@@ -76,7 +76,7 @@ std::atomic<bool> process_died{false};
 }
 bool MachineWindow::a_process_died() { return process_died; }
 
-// One a rank, at the head of its part of the window.
+// One for each rank, at the start of its part of the window.
 struct MachineWindow::Control {
   alignas(kLine) std::atomic<std::uint64_t> written{0};  // pieces that others may read
   alignas(kLine) std::atomic<std::uint64_t> settled{0};  // pieces whose folded part others may read
@@ -88,12 +88,12 @@ struct MachineWindow::Control {
   SharedText<kTextBytes> call;
 };
 
-// One for all, behind the first rank's control.
+// One for all ranks, after the first rank's control.
 struct MachineWindow::Group {
   alignas(kLine) std::atomic<std::uint32_t> bell{0};
   alignas(kLine) std::atomic<std::uint32_t> sleepers{0};
-  std::atomic<std::uint32_t> failed{0};   // 1: the text is being written, 2: it is there
-  std::atomic<std::uint32_t> leaving{0};  // how many, or kAlone once somebody gave up waiting for the rest
+  std::atomic<std::uint32_t> failed{0};   // 1: the text is being written, 2: it is complete
+  std::atomic<std::uint32_t> leaving{0};  // how many ranks, or kAlone once a rank stopped waiting for the rest
   std::atomic<bool> process_died{false};
   SharedText<kFailureBytes> failure;
   static constexpr std::uint32_t kAlone = 1U << 31;
@@ -114,7 +114,7 @@ MachineWindow::MachineWindow(MPI_Comm machine, std::string name, std::vector<int
   constexpr auto bytes = kHeadBytes + kSlots * kSlotBytes;
   MPI_Info info = MPI_INFO_NULL;
   MPI_Info_create(&info);
-  MPI_Info_set(info, "alloc_shared_noncontig", "true");  // each rank's part begins at a page of its own, near to it
+  MPI_Info_set(info, "alloc_shared_noncontig", "true");  // each rank's part begins at a separate page, in memory near it
   std::byte* mine = nullptr;
   const int status = MPI_Win_allocate_shared(static_cast<MPI_Aint>(bytes + kPageBytes), 1, info, machine, &mine, &window_);
   MPI_Info_free(&info);
@@ -241,7 +241,7 @@ void MachineWindow::advance(std::atomic<std::uint64_t>& progress, std::uint64_t 
   ring();
 }
 
-// Whoever comes to sleep after this has looked sees what was stored before it.
+// A rank that goes to sleep after this read sees all stores before it.
 void MachineWindow::ring() {
   if (group_->sleepers.load() == 0) return;
   group_->bell.fetch_add(1);
@@ -271,17 +271,17 @@ void MachineWindow::wait_all(std::atomic<std::uint64_t> Control::*progress, std:
 void MachineWindow::check_signatures(std::uint64_t mine, std::uint64_t piece) {
   for (std::size_t r = 0; r < controls_.size(); ++r) {
     if (controls_[r]->signature[piece % kSlots].load() == mine) continue;
-    fail(
-        fmt::format("ranks {} and {} came for collectives that do not match; all ranks must issue them in the same order with "
-                    "equal sizes",
-                    members_[std::min(r, rank_)], members_[std::max(r, rank_)]));
+    fail(fmt::format(
+        "ranks {} and {} issued collectives that do not match; all ranks must issue them in the same order with equal "
+        "sizes",
+        members_[std::min(r, rank_)], members_[std::max(r, rank_)]));
     throw RankFailed(failure());
   }
 }
 
-// write(k) fills this rank's slot once all have read what it held; settle(k) folds into it once all have written; read(k) takes
-// from the slots of the others. A rank writes as far ahead as there are free slots, so that nobody waits for the slowest each
-// time.
+// write(k) fills this rank's slot once all have read its old content; settle(k) folds into it once all have written; read(k)
+// reads the slots of the others. A rank writes ahead as far as there are free slots, so that the ranks need not wait for the
+// slowest one at every piece.
 void MachineWindow::run_pieces(const Call& call, std::int64_t count, const Piece& write, const Piece& settle,
                                const Piece& read) {
   auto& mine = *controls_[rank_];

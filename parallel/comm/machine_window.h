@@ -1,8 +1,8 @@
 // Collectives between the processes of one machine, through memory that they share (MPI_Win_allocate_shared). A call is cut
-// into pieces that stay in the cache: each rank writes what the others need into its own window, and everyone folds or copies
-// straight from the windows of the others into its result.
+// into pieces that stay in the cache: each rank writes the bytes that the others need into its own window, and every rank folds
+// or copies directly from the other windows into its result.
 //
-// Owner:   a transport. Freed when all ranks left in peace, else left to the end of the process.
+// Owner:   a transport. Freed if all ranks left without failure, else at the end of the process.
 // Threads: run() one at a time; begin(), end() and the checks of waiting threads from any.
 // Errors:  a failure is written into the shared memory: every rank's wait ends with it within a few milliseconds.
 #pragma once
@@ -29,18 +29,18 @@ class MachineWindow {
   MachineWindow(MPI_Comm machine, std::string name, std::vector<int> members, std::chrono::milliseconds time_limit);
 
   void run(const Call& call);                                        // the window's ranks are all ranks of the call
-  void match(const Call& call) { run_pieces(call, 1, {}, {}, {}); }  // all have come, and for the same
+  void match(const Call& call) { run_pieces(call, 1, {}, {}, {}); }  // waits for all ranks; checks that their calls match
   void begin(std::uint64_t number, const Call& call);
   void end(std::uint64_t number);
-  // Waiting for the member `rank` since `since`: throws when someone failed, when it left or died, or waited too long in a call
-  // that is not patient.
+  // Checks a wait for the member `rank` that began at `since`: throws if any rank failed, if `rank` left or died, or if a call
+  // that is not patient waited too long.
   void check(int rank, std::uint64_t number, std::chrono::steady_clock::time_point since);
   void fail(const std::string& why) noexcept;
-  // Says that this rank is gone. True when all ranks came here within a moment, so that collective clean-up cannot hang.
+  // Tells the others that this rank leaves. True if all ranks do so within a short time: then collective clean-up cannot hang.
   bool leave() noexcept;
   [[nodiscard]] bool failed() const;
   [[nodiscard]] std::string failure() const;
-  // A process of this job is known to be dead: MPI's own calls may wait for it forever. MPI is the process's, and so is this.
+  // True if a process of this job is known to be dead: MPI's own calls may then wait for it forever. Static, as MPI is.
   [[nodiscard]] static bool a_process_died();
   [[nodiscard]] std::string positions() const;
 

@@ -1,5 +1,5 @@
-// The processes that mpirun or srun started, as one communicator. MPI itself is in a module that is loaded on first use, so
-// that a program starts small and also where there is no MPI.
+// The processes that mpirun or srun started, as one communicator. MPI is in a module that is loaded on first use, so
+// that a program starts small, and also on machines without MPI.
 //
 // Owner:   the caller; MPI is initialised (MPI_THREAD_MULTIPLE) by the first communicator and finalised when the process exits.
 // Threads: as Communicator.
@@ -14,7 +14,7 @@ namespace terrace {
 
 struct MpiOptions {
   CommunicatorOptions communicator = {};
-  // 0: what MPI says. Otherwise so many neighbouring ranks count as one machine, to try on one what many do.
+  // 0: as MPI reports. Otherwise this many neighbouring ranks count as one machine, to test several machines on one.
   int ranks_per_machine = 0;
 };
 

@@ -30,7 +30,7 @@ void MpiTransport::far(const Call& call, std::uint64_t number) {
   }
 }
 
-// Everyone tells everyone what it came for: all have come, and all for the same.
+// Every rank tells every other rank which call it issued; afterwards all ranks have arrived and their calls match.
 void MpiTransport::far_match(const Call& call, std::uint64_t number) {
   struct Purpose {
     std::uint64_t signature = 0;
@@ -51,7 +51,7 @@ void MpiTransport::far_match(const Call& call, std::uint64_t number) {
     const auto& other = all[static_cast<std::size_t>(r)];
     if (r == rank_ || other.signature == mine.signature) continue;
     throw Error(
-        fmt::format("ranks {} and {} came for collectives that do not match; all ranks must issue them in the same order "
+        fmt::format("ranks {} and {} issued collectives that do not match; all ranks must issue them in the same order "
                     "with equal sizes\n  rank {}: {}\n  rank {}: {}",
                     std::min(r, rank_), std::max(r, rank_), rank_, mine.text.data(), r, other.text.data()));
   }

@@ -25,7 +25,7 @@ void initialise_once() {
     });
   }
   if (provided < MPI_THREAD_MULTIPLE) {
-    throw Error("this MPI gives no MPI_THREAD_MULTIPLE; use one that was built with it", Exit::hardware_missing);
+    throw Error("this MPI does not support MPI_THREAD_MULTIPLE\n  use an MPI that was built with it", Exit::hardware_missing);
   }
 }
 

@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 
 constexpr std::size_t kLargestMessage = kGiB;     // MPI counts in int
 constexpr std::size_t kDirectBytes = 256 * kKiB;  // from here on a message costs less than the window's second copy
-constexpr auto kLook = 5ms;                       // how often a waiting thread looks after the others
+constexpr auto kLook = 5ms;                       // how often a waiting thread checks whether the others still run
 constexpr auto kLastWord = 2s;                    // how long a message may be under way that its receiver has taken
 constexpr int kSpins = 1000;                      // tests before the thread sleeps in between
 
@@ -80,7 +80,7 @@ void MpiTransport::run(const Call& call, std::uint64_t number) {
   dispatch(call, number);
 }
 
-// Messages exchange their sizes: a rank that sends another one than its peer receives must not go on.
+// Both ends of a message exchange its size: a rank that sends another size than its peer receives must stop.
 void MpiTransport::meet(const Call& call, std::uint64_t number) {
   if (is_collective(call.operation)) return one_machine() ? window_->match(call) : far_match(call, number);
   const std::uint64_t mine = call.payload_bytes();
@@ -179,8 +179,7 @@ void MpiTransport::exchange(MPI_Comm comm, int tag, const std::vector<Outgoing>&
         hear_other_machines(peers[i], number);
         window_->check(peers[i], number, since);
       } catch (const Error&) {
-        // A rank that left has done its part of what it came for; where the cores are busy, MPI's last word of it takes a
-        // while.
+        // A rank that left has finished its part of the call; on busy cores, MPI's last message from it may come late.
         for (const auto until = Clock::now() + kLastWord; !done && Clock::now() < until; std::this_thread::sleep_for(1ms))
           MPI_Test(&requests[i], &done, &status);
         if (done) break;
@@ -197,7 +196,7 @@ void MpiTransport::exchange(MPI_Comm comm, int tag, const std::vector<Outgoing>&
   }
 }
 
-// Receives end here and now; sends cannot be taken back.
+// Ends receives at once; sends cannot be cancelled.
 void MpiTransport::cancel(std::vector<MPI_Request>& requests) {
   for (auto& request : requests) {
     if (request == MPI_REQUEST_NULL) continue;
@@ -223,7 +222,7 @@ void MpiTransport::fail(const std::string& why) noexcept {
   if (first) tell_other_machines(kFailureTag, window_->failure());
 }
 
-// Their ranks cannot see the window. Nobody waits for these messages to arrive.
+// Ranks of other machines cannot see the window. The sender does not wait for these messages.
 void MpiTransport::tell_other_machines(int tag, const std::string& text) {
   const std::lock_guard lock(hearing_);
   for (int r = 0; r < size_; ++r) {

@@ -1,10 +1,10 @@
-// The ranks of a communicator with a GPU each: what lies in device memory is moved by NCCL, between GPUs, and what lies in host
-// memory by the communicator below. All of that needs the CUDA module, and NCCL itself, which is loaded at its first use.
+// A communicator of ranks with one GPU each: NCCL moves bytes in device memory between GPUs, and the communicator below it
+// moves bytes in host memory. It needs the CUDA module, and NCCL, which is loaded at its first use.
 //
 // Owner:   the caller; the device must outlive it.
 // Threads: as Communicator.
 // Errors:  as Communicator; Error(Exit::hardware_missing) that says what is missing and how to get it, on every rank that
-//          lacks it: the others wait no longer than the communicator's time limit.
+//          lacks it; the other ranks wait no longer than the communicator's time limit.
 #pragma once
 
 #include <memory>

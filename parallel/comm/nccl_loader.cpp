@@ -10,7 +10,7 @@ using Make = Transport* (*)(Device*, std::shared_ptr<Transport>*, std::shared_pt
 
 Make load() {
   return reinterpret_cast<Make>(load_module("terrace_cuda", "terrace_nccl_transport",
-                                            "build terrace where the CUDA toolkit (nvcc) and NCCL's header are"));
+                                            "build terrace on a machine with the CUDA toolkit (nvcc) and NCCL's header"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Where each rank of a communicator stands, for the report that a hang is turned into.
+// The position of each rank of a communicator, for the report of a hang.
 //
 // Owner:   values; a backend keeps one Position a rank where all of its ranks can read it.
 // Threads: values.
@@ -17,7 +17,7 @@ struct Position {
   std::uint64_t ended = 0;    // calls that have ended
   std::uint64_t pending = 0;  // calls that run now, on several streams
   std::uint64_t number = 0;   // of the oldest of them, counted from 1 in the order of issue
-  std::string call;           // what it is
+  std::string call;           // that call as text
   bool left = false;          // this rank destroyed its communicator
 };
 

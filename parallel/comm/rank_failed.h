@@ -1,5 +1,5 @@
-// What a communicator says of a call that cannot end: another rank failed, died, left or kept it waiting, or this rank's own
-// stream had failed before it. Of several ranks' errors one that is not of this type is the cause of those that are.
+// The error of a call that cannot end: another rank failed, died, left or came too late, or this rank's own stream had failed
+// before it. If several ranks report errors, an error that is not a RankFailed is the cause of the others.
 //
 // Owner:   a value. Threads: any.
 #pragma once

@@ -13,7 +13,7 @@
 namespace terrace {
 namespace {
 
-// A result that many ranks want is folded in pieces that stay in the cache while they are handed out.
+// A result for many ranks is folded in pieces that stay in the cache while the ranks copy them.
 constexpr std::int64_t kPieceElements = 16 * 1024;
 
 void copy_to(std::byte* to, const std::byte* from, std::size_t bytes) {
@@ -87,13 +87,13 @@ void ThreadGroup::arrive(Lock& lock, int rank, const Call& call, std::uint64_t n
   changed_.notify_all();
 }
 
-// Work always ends: there is no time limit, and no way out before it, because others may still read this rank's buffers.
+// Work always ends, so there is no time limit. It cannot be left early, because other ranks may still read this rank's buffers.
 void ThreadGroup::finish(Lock& lock) {
   if (--working_ == 0) changed_.notify_all();
   changed_.wait(lock, [&] { return working_ == 0; });
 }
 
-// The last to arrive compares what all have come for.
+// The last rank to arrive compares the calls of all.
 void ThreadGroup::check_match() {
   const auto of = [&](std::size_t r) -> const Call& { return *members_[r].call; };
   for (std::size_t a = 0; a < members_.size(); ++a) {
@@ -107,7 +107,7 @@ void ThreadGroup::check_match() {
       }
       if (match) continue;
       fail_locked(
-          fmt::format("{}: ranks {} and {} came for collectives that do not match; all ranks must issue them in the same "
+          fmt::format("{}: ranks {} and {} issued collectives that do not match; all ranks must issue them in the same "
                       "order with equal sizes{}",
                       name_, b, a, positions()));
       throw RankFailed(*failure_);
@@ -183,7 +183,7 @@ void ThreadGroup::send(int rank, const Call& call, std::uint64_t number) {
         lock, rank, call, number, [&] { return message.done; },
         [&] { return message.taken ? std::vector<int>() : std::vector<int>{call.peer}; });
   } catch (...) {
-    changed_.wait(lock, [&] { return !message.taken || message.done; });  // nobody reads it any more
+    changed_.wait(lock, [&] { return !message.taken || message.done; });  // until no rank reads it
     std::erase(queue, &message);
     throw;
   }

@@ -1,9 +1,9 @@
-// The ranks of one communicator as threads of one process. A collective is two arrival points: at the first, every rank has
-// published its buffers, and each does its share straight from and to the buffers of all; at the second, all have finished.
+// The ranks of one communicator as threads of one process. A collective has two arrival points. At the first, every rank has
+// published its buffers; then each rank does its share directly on the buffers of all. At the second, all have finished.
 //
 // Owner:   shared by the transports of its ranks.
 // Threads: each rank on its own threads.
-// Errors:  a failure ends every wait, but nobody leaves while another rank may still read its buffers.
+// Errors:  a failure ends every wait, but a call returns only when no other rank can still read its buffers.
 #pragma once
 
 #include <chrono>
@@ -67,8 +67,7 @@ class ThreadGroup {
   void check_match();
   void seat_all();
   void share(int rank) const;  // this rank's part of the work, without the lock
-  // Waits until `ready`; fails when it takes too long for a call that is not patient, or when one of the `awaited` ranks has
-  // left.
+  // Waits until `ready`; fails if a call that is not patient waits too long, or if one of the `awaited` ranks has left.
   template <class Ready, class Awaited>
   void wait(Lock& lock, int rank, const Call& call, std::uint64_t number, Ready ready, Awaited awaited);
   void fail_locked(const std::string& why);

@@ -43,7 +43,7 @@ class Turns {
   std::exception_ptr error_;
 };
 
-// What the communicator and its calls share; it dies with the last of them.
+// Shared by the communicator and its calls; destroyed with the last of them.
 struct Shared {
   explicit Shared(std::shared_ptr<Transport> t) : transport(std::move(t)) {}
   ~Shared() {
@@ -61,7 +61,7 @@ struct Shared {
   Turns turns;
 };
 
-// A call on its way through a stream. A poisoned stream drops its work: a call that dies unrun says so to the other ranks.
+// A call in a stream. A failed stream drops its work: a call that is destroyed without having run tells the other ranks.
 class Ticket {
  public:
   Ticket(std::shared_ptr<Shared> shared, Call call, std::uint64_t number, std::uint64_t turn)
@@ -130,7 +130,7 @@ class StreamCommunicator final : public Communicator {
 
 std::shared_ptr<Transport> release_transport(std::unique_ptr<Communicator> communicator) {
   if (auto* const plain = dynamic_cast<StreamCommunicator*>(communicator.get())) return plain->release();
-  throw std::logic_error("the transport of a decorated communicator");
+  throw std::logic_error("release_transport: the communicator is a decorator");
 }
 
 std::unique_ptr<Communicator> make_communicator(std::shared_ptr<Transport> transport) {

@@ -1,7 +1,7 @@
-// What a backend on the host does with one call, on the thread of the stream that it was issued to; and the communicator that
-// brings it there. A backend is a Transport; the order of issue, skipped calls and the end of a rank are the same for all.
+// A backend on the host (Transport), which runs one call on the thread of the stream that it was issued to, and the
+// communicator that issues calls to it. The order of issue, skipped calls and the end of a rank are the same for all backends.
 //
-// Owner:   shared by the communicator and its calls that have not ended: leave() comes after the last of them.
+// Owner:   shared by the communicator and its unfinished calls: leave() is called after the last of them.
 // Threads: run() on any number of threads, collectives one after the other in the order of issue; split() on the issuing one.
 // Errors:  run() throws; then every later call fails with the same Error and fail() has told the other ranks.
 #pragma once
@@ -24,15 +24,17 @@ class Transport {
   // Blocks until this rank's part has ended and its buffers are free. `number` counts this rank's calls from 1.
   virtual void run(const Call& call, std::uint64_t number) = 0;
   virtual std::shared_ptr<Transport> split(int color, int key, const std::string& name, std::uint64_t number) = 0;
-  // Of a call that has met and moves its bytes elsewhere, `since` then: throws when the group has failed or it takes too long.
+  // For a call whose ranks met at `since` and whose bytes another transport moves: throws if the group failed or if it takes
+  // too long.
   virtual void check(std::uint64_t number, std::chrono::steady_clock::time_point since) = 0;
-  // This rank goes no further: what waits for it on other ranks fails with this reason. The first reason stays.
+  // This rank stops: calls of other ranks that wait for it fail with this reason. The first reason is kept.
   virtual void fail(const std::string& why) noexcept = 0;
   virtual void leave() noexcept = 0;  // no further call will come
 };
 
 std::unique_ptr<Communicator> make_communicator(std::shared_ptr<Transport> transport);
-// What make_communicator() was given, to be used in another way: nothing was issued to it. std::logic_error for a decorator.
+// The transport that make_communicator() was given, to be used in another way; nothing may have been issued to it.
+// std::logic_error for a decorator.
 std::shared_ptr<Transport> release_transport(std::unique_ptr<Communicator> communicator);
 
 }  // namespace terrace

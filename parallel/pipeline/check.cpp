@@ -94,9 +94,9 @@ void check(const Schedule& schedule) {
 }
 
 void throw_gradients_out_of_turn(std::uint32_t rank, const Task& task) {
-  throw Error(fmt::format("rank {} waits at {} for the gradients of another direction, and that one for this rank: where "
-                          "each micro-batch's gradient is added in turn, both directions must take them in turn, too\n  give "
-                          "--zero 0 or 1 without --canonical-reduction, or let terrace plan --schedule auto find an order",
+  throw Error(fmt::format("this schedule deadlocks: rank {} waits at {} for the gradients of the other direction, which waits "
+                          "for this rank, because gradients are added micro-batch by micro-batch\n  give --zero 0 or 1 without "
+                          "--canonical-reduction, or --schedule auto, which finds another schedule",
                           rank, to_text(task)),
               Exit::usage);
 }

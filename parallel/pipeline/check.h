@@ -1,9 +1,10 @@
 // Proves a schedule: every task of every stage and micro-batch once and on its own rank, forwards before backwards, input
 // halves before weight halves, backwards of a stage in micro-batch order on a replica, and no tasks that wait for one another
-// in a circle, messages included (connect.h). Of an asynchronous order, that no forward reads weights that are not made yet.
+// in a circle, messages included (connect.h). For an asynchronous order also that no forward reads a weight version that does
+// not exist yet.
 //
-// Pure. Threads: any. Errors: Error(Exit::runtime) that names rank, position and task; of a circle, all of it.
-// Error(Exit::usage) for gradients out of turn, which are none where they are added up once.
+// Pure. Threads: any. Errors: Error(Exit::runtime) with rank, position and task, or with the whole circle.
+// Error(Exit::usage) for directions that wait for each other's gradients, which happens only if gradients are summed in turn.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@ void check(const Schedule& schedule);
 
 // The circle in which the ranks at these positions wait for one another.
 [[noreturn]] void throw_deadlock(const Schedule& schedule, const std::vector<std::size_t>& position);
-// Of directions whose gradients are added up in turn: a rank's next one waits for another direction's, and that one for it.
+// For directions whose gradients are summed in turn: a rank's next gradient waits for another direction's, and that one for it.
 [[noreturn]] void throw_gradients_out_of_turn(std::uint32_t rank, const Task& task);
 
 }  // namespace terrace::pipeline

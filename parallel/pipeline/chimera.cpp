@@ -9,7 +9,7 @@ namespace terrace::pipeline {
 // Each direction fills the other's bubble.
 Schedule chimera(const OrderOptions& o) {
   if (o.ranks % 2 != 0)
-    throw Error(fmt::format("chimera needs an even number of ranks, not {}\n  give --pp {}", o.ranks,
+    throw Error(fmt::format("--schedule chimera needs an even number of ranks, not {}\n  give --pp {}", o.ranks,
                             o.ranks == 1 ? "2" : fmt::format("{} or {}", o.ranks - 1, o.ranks + 1)),
                 Exit::usage);
   const StageCosts slots{.forward = {1}, .input = {0.5}, .weight = {0.5}};  // equal ones, as the paper counts

@@ -218,10 +218,11 @@ class Connecting {
 
   [[noreturn]] void throw_verdicts_in_a_circle(std::size_t rank, const Task& task) const {
     throw Error(
-        fmt::format("ranks wait for one another: an update is clipped by the norm of all stages' gradients, and rank {} "
-                    "at {} waits for that norm{} or for a rank that does\n  give --grad-clip 0{}, or another --schedule",
-                    rank, to_text(task), verdicts_ == Verdicts::before_all ? ", behind which weights are gathered," : "",
-                    verdicts_ == Verdicts::before_all ? ", --zero 1" : ""),
+        fmt::format(
+            "this schedule deadlocks with --grad-clip: an update needs the norm of all stages' gradients, and rank {} at "
+            "{} waits for that norm{} or for a rank that waits for it\n  give --grad-clip 0{}, or another --schedule",
+            rank, to_text(task), verdicts_ == Verdicts::before_all ? ", after which weights are gathered," : "",
+            verdicts_ == Verdicts::before_all ? ", --zero 1" : ""),
         Exit::usage);
   }
 

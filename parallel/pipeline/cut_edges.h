@@ -1,7 +1,7 @@
-// What crosses between ranks: for each stage and each other rank that reads its result an edge, over which the result goes
-// there once for a micro-batch, however many stages of that rank read it, and once its gradient comes back, summed over them.
+// The edges between ranks: one for each stage and each other rank that reads its result. For each micro-batch the result goes
+// over the edge once, also if several stages of that rank read it, and its gradient comes back once, summed over those stages.
 //
-// Owner:   whoever walks a schedule. Threads: const after construction.
+// Owner:   the code that walks a schedule. Threads: const after construction.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 namespace terrace::pipeline {
 
 struct CutEdge {
-  std::uint32_t stage = 0;         // whose result it is
+  std::uint32_t stage = 0;         // the stage with the result
   std::uint32_t from = 0, to = 0;  // ranks
   std::uint32_t readers = 0;       // stages on rank `to`
 };
@@ -23,7 +23,7 @@ class CutEdges {
   explicit CutEdges(const Placement& placement);
   [[nodiscard]] std::uint32_t count() const { return static_cast<std::uint32_t>(edges_.size()); }
   [[nodiscard]] const CutEdge& operator[](std::uint32_t edge) const { return edges_[edge]; }
-  // Those that a stage's result leaves on, and those that what it reads comes on.
+  // The edges over which a stage's result leaves, and those over which its inputs arrive.
   [[nodiscard]] std::span<const std::uint32_t> out_of(std::uint32_t replica, std::uint32_t stage) const {
     return out_of_[replica * stages_ + stage];
   }

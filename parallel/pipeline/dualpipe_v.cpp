@@ -38,11 +38,10 @@ class Writer {
 Schedule dualpipe_v(const OrderOptions& o) {
   const auto p = o.ranks, m = o.micro_batches;
   if (m < 2 * p)
-    throw Error(
-        fmt::format(
-            "dualpipe-v needs at least {} micro-batches for {} ranks, not {}\n  give more, or choose another --schedule", 2 * p,
-            p, m),
-        Exit::usage);
+    throw Error(fmt::format("--schedule dualpipe-v on {} ranks needs at least {} micro-batches, and there are {}\n  give "
+                            "--grad-accumulation {}, or another --schedule",
+                            p, 2 * p, m, 2 * p),
+                Exit::usage);
   Schedule s{.placement = v_shape(p), .micro_batches = m, .tasks = {}};
   for (std::uint32_t rank = 0; rank < p; ++rank) {
     Writer w(rank, 2 * p);

@@ -1,4 +1,4 @@
-// The forwards of a pipeline without backwards, as an evaluation has them.
+// The schedule of a pipeline's forwards without backwards, for evaluations.
 //
 // Pure. Threads: any. Errors: none.
 #pragma once
@@ -9,9 +9,9 @@
 
 namespace terrace::pipeline {
 
-// Whenever a rank has computed it takes the deepest stage that has what it reads: with one stage a rank n + p − 1 forwards take
-// all of n micro-batches through p ranks, and with v of them a rank that are placed round and round n · v + p − 1 of 1/v, where
-// p divides n.
+// Whenever a rank is free it takes the deepest stage whose inputs have arrived. With one stage for each rank, n micro-batches
+// need n + p − 1 forwards in p ranks. With v stages for each rank, placed round-robin, they need n · v + p − 1 forwards of 1/v
+// the length, if p divides n.
 Schedule forwards(const Placement& placement, std::uint32_t micro_batches);
 
 }  // namespace terrace::pipeline

@@ -1,10 +1,11 @@
-// Orders of a pipeline: pure functions of a few lines that write who does what when. Adding one: its own file, a CMake line,
-// and its line in the table in orders.cpp.
+// Orders of a pipeline: pure functions of a few lines that write the task lists of the ranks. To add one: its own file, a CMake
+// line, and its line in the table in orders.cpp.
 //
 // With p ranks and m micro-batches; F, I, W the times of a stage's forward and of its backward's halves, B = I + W. Every order
-// takes any m ≥ 1 unless it says otherwise. Backwards of one stage run in micro-batch order, because gradients fold in it.
+// takes any m ≥ 1 unless it says otherwise. Backwards of one stage run in micro-batch order, because gradients are folded in
+// it.
 //
-// Pure. Threads: any. Errors: Error(Exit::usage) for degrees that an order cannot have, with the nearest that it can.
+// Pure. Threads: any. Errors: Error(Exit::usage) for degrees that an order does not support, with the nearest that it does.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,8 @@ namespace terrace::pipeline {
 
 struct OrderOptions {
   std::uint32_t ranks = 1, micro_batches = 1;
-  std::uint32_t chunks = 2;   // stages a rank, of orders that interleave
-  std::uint32_t updates = 1;  // a step, of asynchronous orders: each of as many micro-batches
+  std::uint32_t chunks = 2;   // stages of each rank, for orders that interleave
+  std::uint32_t updates = 1;  // updates in a step, for asynchronous orders: each covers the same number of micro-batches
 };
 
 Schedule layerwise(const OrderOptions& options);    // one micro-batch after another through all stages
@@ -32,13 +33,13 @@ Schedule chimera(const OrderOptions& options);      // two directions (Li 2021);
 Schedule dualpipe_v(const OrderOptions& options);   // DualPipe cut in half (DeepSeek 2025); m ≥ 2p
 
 // Asynchronous: 1F1B over the micro-batches of several updates, without a barrier between them (Narayanan 2019, 2021).
-Schedule pipedream(const OrderOptions& options);      // weights are stashed: rank r keeps at most p − 1 − r old versions
-Schedule pipedream_2bw(const OrderOptions& options);  // all stages one update behind, two versions; m ≥ p
+Schedule pipedream(const OrderOptions& options);      // stashes weights: rank r keeps at most p − 1 − r old versions
+Schedule pipedream_2bw(const OrderOptions& options);  // all stages are one update late, two versions; m ≥ p
 
 struct NamedOrder {
   std::string_view name;  // as --schedule takes it
   Schedule (*write)(const OrderOptions&);
-  bool asynchronous = false;  // other weights than one rank's
+  bool asynchronous = false;  // gives other weights than one rank
 };
 std::span<const NamedOrder> all_orders();
 Schedule write_order(std::string_view name, const OrderOptions& options);

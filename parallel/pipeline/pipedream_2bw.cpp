@@ -12,9 +12,9 @@ namespace terrace::pipeline {
 Schedule pipedream_2bw(const OrderOptions& o) {
   if (o.micro_batches < o.ranks && o.updates > 1)
     throw Error(
-        fmt::format("pipedream-2bw on {} ranks: {} micro-batches an update are too few, a stage would read weights that "
-                    "it has not made yet\n  give at least {}",
-                    o.ranks, o.micro_batches, o.ranks),
+        fmt::format("--schedule pipedream-2bw on {} ranks needs at least {} micro-batches for each update, and there are {}\n  "
+                    "give --grad-accumulation {}, or another --schedule",
+                    o.ranks, o.ranks, o.micro_batches, o.ranks),
         Exit::usage);
   auto s = one_f_one_b({.ranks = o.ranks, .micro_batches = o.micro_batches * o.updates});
   s.update_every = o.micro_batches;

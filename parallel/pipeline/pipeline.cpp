@@ -117,16 +117,17 @@ Pipeline cut_where_skips_begin(const Pipeline& p, const Skips& skips) {
 void demand_directions(const Schedule& s) {
   const auto replicas = static_cast<std::uint32_t>(s.placement.rank_of.size());
   if (s.micro_batches % replicas != 0)
-    throw Error(fmt::format("the {} directions of this order take as many micro-batches each, and {} cannot be shared out\n  "
-                            "give --grad-accumulation {}",
-                            replicas, s.micro_batches, nearest_multiples(s.micro_batches, replicas)),
-                Exit::usage);
+    throw Error(
+        fmt::format("the {} directions of this schedule need the same number of micro-batches, and {} cannot be divided\n  "
+                    "give --grad-accumulation {}",
+                    replicas, s.micro_batches, nearest_multiples(s.micro_batches, replicas)),
+        Exit::usage);
   for (std::uint32_t stage = 0; stage < s.placement.stages; ++stage) {
     std::set<std::uint32_t> ranks;
     for (const auto& of_replica : s.placement.rank_of) ranks.insert(of_replica[stage]);
     if (ranks.size() != replicas)
-      throw Error(fmt::format("stage {} is on rank {} in two directions\n  place it on a rank of its own in each", stage,
-                              *ranks.begin()),
+      throw Error(fmt::format("the --schedule file places stage {} on rank {} in two directions\n  place it on two ranks",
+                              stage, *ranks.begin()),
                   Exit::usage);
   }
 }
@@ -204,7 +205,7 @@ Pipeline without_empty_stages(const Pipeline& p) {
 PipelineParallel part_of(const Pipeline& p, std::uint32_t rank) {
   const auto& placement = p.schedule.placement;
   if (!placement.inputs.empty())
-    throw Error("the layers of the model say what its stages read, and this order says so itself\n  leave out its input lines",
+    throw Error("the model decides which stages read which, so the --schedule file cannot\n  leave out its input lines",
                 Exit::usage);
   demand_directions(p.schedule);
   PipelineParallel part{.ranks = placement.ranks,

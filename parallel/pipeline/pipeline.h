@@ -1,7 +1,7 @@
-// A pipeline over the layers of a model: a schedule, and the layers that each of its stages has. From it come the programs of
-// the ranks, for the one executor.
+// A pipeline over the layers of a model: a schedule, and the layers of each of its stages. The programs of the ranks, which the
+// executor runs, are written from it.
 //
-// Pure. Threads: any. Errors: Error(Exit::usage) for schedules that no rank's program can be written for.
+// Pure. Threads: any. Errors: Error(Exit::usage) for schedules for which no program can be written.
 #pragma once
 
 #include <cstdint>
@@ -22,24 +22,24 @@ struct Pipeline {
   [[nodiscard]] std::uint32_t layers() const { return begins.back(); }
 };
 
-// Consecutive layers to stages so that the dearest stage costs as little as can be, and of those ways the most even one. Stages
-// without layers come where there are more stages than layers.
+// Assigns consecutive layers to stages so that the most expensive stage is as cheap as possible, and among those ways takes the
+// most even one. If there are more stages than layers, some stages have no layers.
 std::vector<std::uint32_t> balance(std::span<const double> layer_costs, std::uint32_t stages);
 
-// A stage without layers passes on what it gets: the ranks beside it talk to each other instead.
+// A stage without layers would only forward its input, so the ranks before and after it exchange messages directly.
 Pipeline without_empty_stages(const Pipeline& pipeline);
 
 PipelineParallel part_of(const Pipeline& pipeline, std::uint32_t rank);
 
-// A step of one rank: layer actions and messages. Where halves are apart, the last layer's backward is whole, in the place of
-// its input half, because it computes the loss as well; and so is the first one's, in the place of its weight half. A layer on
-// several ranks has a reduction for all of its groups behind the gradients that it adds up.
+// A step of one rank: layer actions and messages. If backwards run in halves, the last layer's backward is whole, in the place
+// of its input half, because it also computes the loss; the first layer's is whole too, in the place of its weight half. A
+// layer on several ranks has a reduction for all of its groups after the gradients that it sums.
 //
-// A skip that crosses between ranks crosses once, from where it begins to where it ends: the ranks between do not see it. Its
-// result travels with what else the one stage's rank has for the other's, and so does its gradient.
+// The tensor of a skip between ranks is sent once, directly from the rank where it begins to the rank where it ends. Its result
+// is sent with the other messages between these two ranks, and so is its gradient.
 Program step_of(const Pipeline& pipeline, std::uint32_t rank, Reduced reduced = Reduced::once, const Skips& skips = {},
                 Verdicts verdicts = Verdicts::none);
-// So many micro-batches behind one another, in two directions by turns (forwards.h).
+// Evaluates this many micro-batches one after the other, in two directions alternately (forwards.h).
 Program evaluation_of(const Pipeline& pipeline, std::uint32_t rank, std::uint32_t micro_batches, const Skips& skips = {});
 
 }  // namespace terrace::pipeline

@@ -1,17 +1,17 @@
-// Who of a pipeline computes what, and in which order: for each rank a list of forwards, backwards and their halves.
+// The schedule of a pipeline: for each rank an ordered list of forwards, backwards and halves of backwards.
 //
 // A stage is a run of consecutive layers; a placement says which rank holds it. Chimera holds every stage twice, in two
 // replicas that take different micro-batches. An order (orders.h) writes a schedule, check.h proves it, simulate.h times it,
 // connect.h finds its messages.
 //
-// Stages may be a graph, of operators that have skip connections or branches: each reads the results of the stages that are its
-// inputs, all of them earlier ones, and its backward needs those of all its readers. Ranks hold any of them.
+// Stages may form a graph, with skip connections or branches: each reads the results of its input stages, all of them earlier
+// ones, and its backward needs the backwards of all its readers. A rank may hold any stages.
 //
-// An asynchronous order updates each stage within the step, every so many of its backwards, without waiting for the others; the
-// step's end is where it drains. So it says which of a stage's weights a micro-batch reads, forward and backward: version v is
-// what v updates have made since the step began.
+// An asynchronous order updates each stage within the step, after every few of its backwards, without waiting for the others;
+// it drains at the end of the step. So the schedule says which weight version of its stage a micro-batch reads, forward and
+// backward: version v is the weights after v updates since the step began.
 //
-// Pure. Owner: the planner. Threads: none. Errors: Error(Exit::usage) with the line, for text that is no schedule.
+// Pure. Owner: the planner. Threads: none. Errors: Error(Exit::usage) with the line, for text that is not a schedule.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ std::string to_text(const Task& task);  // "F2.17": the forward of stage 2 for m
 struct Placement {
   std::uint32_t ranks = 1, stages = 1;
   std::vector<std::vector<std::uint32_t>> rank_of;      // [replica][stage]
-  std::vector<std::vector<std::uint32_t>> inputs = {};  // [stage] whose results it reads; empty: each the one before it
+  std::vector<std::vector<std::uint32_t>> inputs = {};  // [stage] the stages that it reads; empty: each reads the one before it
 };
 std::vector<std::vector<std::uint32_t>> chain(std::uint32_t stages);  // as inputs
 Placement one_stage_a_rank(std::uint32_t ranks);
@@ -45,11 +45,12 @@ struct Schedule {
   Placement placement;
   std::uint32_t micro_batches = 0;
   std::vector<std::vector<Task>> tasks;  // [rank], in order
-  std::uint32_t update_every = 0;        // micro-batches behind an update; 0: all of them, when the step has ended
-  std::vector<std::vector<std::uint32_t>> reads = {};  // [stage][micro-batch] the version; empty: what the step began with
-  bool forwards = false;                               // an evaluation's: it has no backwards
+  std::uint32_t update_every = 0;        // micro-batches of an update; 0: one update of all of them after the step
+  std::vector<std::vector<std::uint32_t>> reads =
+      {};                 // [stage][micro-batch] the weight version; empty: that of the step's start
+  bool forwards = false;  // an evaluation, without backwards
 
-  // With two replicas the even micro-batches take the first one, the odd ones the second.
+  // With two replicas the even micro-batches run on the first one, the odd ones on the second.
   [[nodiscard]] std::uint32_t replica_of(std::uint32_t micro_batch) const {
     return micro_batch % static_cast<std::uint32_t>(placement.rank_of.size());
   }
@@ -58,9 +59,9 @@ struct Schedule {
     return placement.rank_of[replica_of(micro_batch)][stage];
   }
 };
-// How many old versions of a stage's weights are kept at once, beside those that the next update changes. [stage]
+// [stage] How many old weight versions are kept at once, in addition to the one that the next update changes.
 std::vector<std::uint32_t> kept_versions(const Schedule& schedule);
-// Whether no micro-batch reads what the update before its own has made. Then an update may wait for all stages' gradients.
+// Whether no micro-batch reads the result of the update just before its own. Then an update may wait for all stages' gradients.
 bool reads_lag_an_update(const Schedule& schedule);
 std::string to_text(const Schedule& schedule);
 Schedule parse_schedule(std::string_view text);

@@ -1,7 +1,7 @@
-// Searches orders: all that have a name, and what the list scheduler writes under several caps of live activations, each with
+// Searches orders: all that have a name, and those of the list scheduler under several caps of live activations, each with
 // stages balanced for it. The caller takes the first that its memory allows.
 //
-// Pure. Threads: any. Errors: `stage_costs`' first Error(Exit::usage), when it refused every order.
+// Pure. Threads: any. Errors: the first Error(Exit::usage) of `stage_costs`, if it refused every order.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +19,11 @@ struct Found {
   std::string name;  // "1f1b", "interleaved, 3 stages a rank", "list in a V, at most 8 live"
   Pipeline pipeline;
   double makespan = 0;          // simulated, seconds
-  std::uint64_t most_live = 0;  // of any rank: layers times micro-batches, roughly what its activations weigh
+  std::uint64_t most_live = 0;  // of any rank: layers times micro-batches, roughly proportional to the bytes of its activations
 };
 
-// The fastest first; of equally fast ones, the one that keeps least alive. `stage_costs` may refuse an order that this run
-// cannot have, which is left out.
+// The fastest first; of equally fast ones, the one with the fewest live activations. Orders that `stage_costs` refuses for this
+// run are left out.
 std::vector<Found> search(std::uint32_t ranks, std::uint32_t micro_batches, std::span<const double> layer_costs,
                           const std::function<StageCosts(const Pipeline&)>& stage_costs);
 

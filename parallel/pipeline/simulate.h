@@ -1,15 +1,15 @@
-// When every task of a schedule runs, and what is alive meanwhile.
+// Computes when every task of a schedule runs, and how many activations are alive.
 //
-// A task starts when its rank is free and what it needs has come: a forward needs the forward of the stage before it, an input
-// half its own forward and the input half of the stage behind it, a weight half its input half. An activation lives from its
-// forward's start to the end of its weight half.
+// A task starts when its rank is free and its inputs have arrived: a forward needs the forward of the previous stage, an input
+// half its own forward and the input half of the next stage, a weight half its input half. An activation lives from the start
+// of its forward to the end of its weight half.
 //
-// Where several ranks share a stage its gradients are added up between them: once, or behind each round (a micro-batch of every
-// replica), and then the next one's waits for it. The makespan ends with the last of these reductions, of which a rank does one
-// after another.
+// If several ranks share a stage its gradients are summed between them: once, or after each round (a micro-batch of every
+// replica); in the second case the gradients of the next round wait for the reduction. The makespan ends with the last of these
+// reductions; a rank does them one after another.
 //
-// Pure. Threads: any. Errors: Error(Exit::runtime) with the tasks that wait for one another when nothing can run any more;
-// Error(Exit::usage) when they only do because gradients are added up in turn.
+// Pure. Threads: any. Errors: Error(Exit::runtime) with the tasks that wait for one another if nothing can run any more;
+// Error(Exit::usage) if the only reason is that gradients are summed in turn.
 #pragma once
 
 #include <cstdint>
@@ -19,20 +19,21 @@
 
 namespace terrace::pipeline {
 
-// Of a stage's gradient between the ranks that share it: all of it, and what is left when the backward has ended, whose first
-// layers may be reduced while the others are computed.
+// The reduction of a stage's gradient between the ranks that share it: the time of all of it, and the time that is left after
+// the backward has ended. Layers that are computed first may be reduced while the others are computed.
 struct ReductionCost {
   double seconds = 0, behind = 0;
 };
 
-// Seconds, for each stage; shorter lists repeat their last entry, so that one entry serves uniform stages.
+// Seconds, for each stage; shorter lists repeat their last entry, so that one entry is enough for uniform stages.
 struct StageCosts {
   std::vector<double> forward = {1}, input = {1}, weight = {1};
-  double message = 0;  // from the end of a task to what another rank does with its result
-  // Behind each round but the last one (empty: gradients are added up once), and behind that (empty: no rank shares a stage).
+  double message = 0;  // from the end of a task until another rank can use its result
+  // After each round but the last one (empty: gradients are summed once), and after the last one (empty: no rank shares a
+  // stage).
   std::vector<ReductionCost> reduction = {}, last_reduction = {};
   [[nodiscard]] double of(const Task& task) const;
-  // From the end of what a task needs to where it can use it.
+  // The delay from the end of a needed task until its result can be used.
   [[nodiscard]] double between(const Task& need, const Task& task, bool remote) const;
   [[nodiscard]] bool folds_each() const { return !reduction.empty(); }
 };

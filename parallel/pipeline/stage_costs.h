@@ -1,7 +1,7 @@
-// How long a pipeline's tasks take: the seconds of its stages' layers on a machine, and of what ranks that share a stage add up
-// of its gradient, over the machine's links.
+// How long a pipeline's tasks take: the seconds of its stages' layers on a machine, and of the reductions of gradients between
+// ranks that share a stage, over the machine's links.
 //
-// Pure. Threads: any. Errors: Error(Exit::usage) for pipelines that no rank's program can be written for.
+// Pure. Threads: any. Errors: Error(Exit::usage) for pipelines for which no program can be written.
 #pragma once
 
 #include <vector>
@@ -13,14 +13,14 @@
 
 namespace terrace::pipeline {
 
-// Forward and backward of each layer, one micro-batch: what stages are balanced by. `options` are those of any of the ranks.
+// The costs by which stages are balanced: forward and backward of each layer for one micro-batch. `options`: of any rank.
 std::vector<double> layer_costs(const Model& model, const StepMap::Options& options, const MachineProfile& profile);
 
 StageCosts stage_costs(const Pipeline& pipeline, const Model& model, const StepMap::Options& options,
                        const MachineProfile& profile);
 
-// No order that ends in a barrier takes less: a rank waits for the forwards of all stages before its first one, and then has
-// its own work to do.
+// A lower bound for orders that end in a barrier: a rank waits for the forwards of all stages before its first one, and then
+// does its own work.
 double shortest_step(const Schedule& schedule, const StageCosts& costs);
 
 }  // namespace terrace::pipeline

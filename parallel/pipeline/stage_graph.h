@@ -1,6 +1,6 @@
-// Who reads whose result: a chain unless the placement says otherwise.
+// Which stage reads which other stage's result: a chain unless the placement says otherwise.
 //
-// Owner:   whoever walks a schedule. Threads: const after construction.
+// Owner:   the code that walks a schedule. Threads: const after construction.
 #pragma once
 
 #include <cstdint>

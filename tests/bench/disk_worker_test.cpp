@@ -106,17 +106,18 @@ TEST_F(DiskWorkerTest, AnErrorOfTheDiskIsNamedWithItsPlace) {
 
 TEST_F(DiskWorkerTest, AFlippedBitIsFound) {
   expect_error(DiskOp::randread, {.at_request = 11, .what = What::flip_bit}, Exit::corrupt,
-               "what was read is not what was written");
+               "the data read differ from the data written");
 }
 
 TEST_F(DiskWorkerTest, AStaleBlockIsFound) {
   run(DiskOp::write, {});
-  expect_error(DiskOp::read, {.at_request = 11, .what = What::stale}, Exit::corrupt, "what was read is not what was written");
+  expect_error(DiskOp::read, {.at_request = 11, .what = What::stale}, Exit::corrupt,
+               "the data read differ from the data written");
 }
 
 TEST_F(DiskWorkerTest, AMisdirectedWriteIsFoundByTheNextRead) {
   run(DiskOp::write, {{.at_request = 11, .what = What::misdirected}});
-  expect_error(DiskOp::read, {.at_request = 1'000'000}, Exit::corrupt, "what was read is not what was written");
+  expect_error(DiskOp::read, {.at_request = 1'000'000}, Exit::corrupt, "the data read differ from the data written");
 }
 
 TEST_F(DiskWorkerTest, AStopEndsItEarlyWithNothingInFlight) {

@@ -55,7 +55,6 @@ TEST_F(BadInput, SizesThatCannotBe) {
       {{"--lr", "nan"}, {"--lr", "greater than 0"}},
       {{"--lr", "-1"}, {"--lr"}},
       {{"--lr-schedule", "linear", "--min-lr", "1"}, {"--min-lr", "above --lr"}},
-      {{"--lr-schedule", "cosine", "--warmup", "100"}, {"--warmup 100 is longer than --steps 4"}},
       {{"--device-memory", "0"}, {"--device-memory", "greater than zero"}},
       {{"--host-memory", "12XB"}, {"--host-memory", "12XB", "512MiB"}},
       {{"--prefetch-depth", "-1"}, {"--prefetch-depth", "auto"}},
@@ -95,13 +94,27 @@ TEST_F(BadInput, UnknownNamesComeWithTheNearestOne) {
       {{"--model", "lama"}, {"did you mean llama?"}},
   });
   expect_refusal(terrace({"trian"}), 2, {"unknown command \"trian\"", "did you mean train?"});
-  expect_refusal(terrace({}), 2, {"a command is needed"});
+  expect_refusal(terrace({}), 2, {"the first argument must be a command"});
 }
 
-TEST_F(BadInput, ValuesThatAreMissingOrGivenTwice) {
+TEST_F(BadInput, AWarmUpThatIsLongerThanTheRunIsAWarning) {
+  for (const auto& [schedule, says] :
+       {std::pair{"cosine", "the warm-up is shortened to 4 steps"}, {"constant", "never reaches --lr"}}) {
+    const Words words{"--lr-schedule", schedule, "--warmup", "100", "--out-dir", schedule};
+    for (const auto& outcome : {terrace(tiny("plan", words)), train(words)}) {
+      EXPECT_EQ(0, outcome.exit) << outcome.described;
+      EXPECT_EQ(1U, outcome.warnings("--warmup 100 is longer than --steps 4")) << outcome.described;
+      EXPECT_THAT(outcome.err, HasSubstr(says));
+    }
+  }
+  EXPECT_EQ(3e-4, steps("cosine").back().rate);
+  EXPECT_EQ(3e-4 * 0.04, steps("constant").back().rate);
+  EXPECT_EQ(0U, train({"--warmup", "4", "--out-dir", "short"}).warnings("--warmup"));
+}
+
+TEST_F(BadInput, ValuesThatAreMissing) {
   expect_refused({
       {{"--steps"}, {"--steps"}},
-      {{"--steps", "3", "--steps", "5"}, {"--steps is given more than once"}},
       {{"--set", "steps"}, {"--set steps", "a key, = and a value"}},
       {{"--set", "steps="}, {"--set steps", "an integer"}},
       {{"--set", "data=[\"corpus.txt\""}, {"--set data"}},
@@ -161,7 +174,7 @@ TEST_F(BadInput, DivergenceIsNamedAndNotCommitted) {
   const auto outcome = train({"--lr", "1e14", "--ckpt-interval", "1"});
   expect_refusal(outcome, 1, {"training diverged at step", "lower --lr or --grad-clip,"});
   EXPECT_EQ(std::string::npos, outcome.err.find("-nan")) << outcome.described;
-  expect_refusal(train({"--lr", "1e14", "--grad-clip", "0", "--out-dir", "unclipped"}), 1, {"lower --lr, give a --grad-clip,"});
+  expect_refusal(train({"--lr", "1e14", "--grad-clip", "0", "--out-dir", "unclipped"}), 1, {"lower --lr, give --grad-clip 1,"});
   // Whatever was committed before is whole.
   if (outcome.err.find("the last commit is intact") != std::string::npos)
     EXPECT_EQ(0, terrace({"ckpt", "verify", "run"}).exit);

@@ -55,7 +55,7 @@ TEST_F(BadPath, AnNvmePathThatCannotBe) {
   expect_refusal(train({"--nvme-path", "file"}), 2, {"--nvme-path file is not a folder"});
   for (const auto* const again : {"disk", "./disk", "disk/", "./disk/."})
     expect_refusal(train({"--nvme-path", "disk", "--nvme-path", again}), 2, {"disk", "is given more than once"});
-  expect_refusal(train({"--nvme-path", "/proc"}), 1, {"/proc/terrace-", "could not be made", "give a folder"});
+  expect_refusal(train({"--nvme-path", "/proc"}), 1, {"/proc/terrace-", "could not be made", "give a writable folder"});
   expect_refusal(train({"--nvme-path", "file/disk"}), 1, {"file/disk", "Not a directory (errno 20)"});
   // The same run directory serves at once, without --resume, when the path is mended.
   const auto mended = train({"--nvme-path", "disk"});
@@ -64,8 +64,8 @@ TEST_F(BadPath, AnNvmePathThatCannotBe) {
 
 TEST_F(BadPath, ALinkToNothing) {
   fs::create_directory_symlink("nowhere", at("link"));
-  expect_refusal(train({"--nvme-path", "link"}), 2, {"--nvme-path link is a link", "make that folder"});
-  expect_refusal(train({"--out-dir", "link"}), 2, {"--out-dir link is a link", "make that folder"});
+  expect_refusal(train({"--nvme-path", "link"}), 2, {"--nvme-path link is a link", "create the folder"});
+  expect_refusal(train({"--out-dir", "link"}), 2, {"--out-dir link is a link", "create the folder"});
   fs::create_directory(at("nowhere"));
   EXPECT_EQ(0, train({"--nvme-path", "link"}).exit);
 }
@@ -85,10 +85,10 @@ TEST_F(BadPath, APathThatCannotBeLookedInto) {
   };
   const auto outcome = as_user(tiny("train", {"--nvme-path", "closed"}));
   if (outcome.exit == kNotPermitted) GTEST_SKIP() << "the right to write everywhere cannot be given up here";
-  expect_refusal(outcome, 1, {"closed/terrace-", "Permission denied (errno 13)", "mend the rights"});
+  expect_refusal(outcome, 1, {"closed/terrace-", "Permission denied (errno 13)", "change the permissions"});
   expect_refusal(as_user(tiny("train", {"--out-dir", "closed/run"})), 1, {"closed/run", "Permission denied (errno 13)"});
   expect_refusal(as_user(tiny("train", {"--resume", "closed/run"})), 1,
-                 {"closed/run", "Permission denied (errno 13)", "rights"});
+                 {"closed/run", "Permission denied (errno 13)", "permissions"});
   expect_refusal(as_user(tiny("train", {"--data", "closed/corpus.txt"})), 2,
                  {"closed/corpus.txt", "Permission denied (errno 13)"});
   expect_refusal(as_user(tiny("train", {"--save", "closed/w.safetensors"})), 2,
@@ -103,7 +103,7 @@ TEST_F(BadPath, AReadOnlyNvmePath) {
   fs::create_directory(at("disk"));
   PrivateMount mount(at("disk"));
   if (!mount.read_only()) GTEST_SKIP() << "mounting is not permitted here: " << mount.why();
-  expect_refusal(train({"--nvme-path", "disk"}), 1, {"disk/terrace-", "Read-only file system (errno 30)", "give a folder"});
+  expect_refusal(train({"--nvme-path", "disk"}), 1, {"disk/terrace-", "Read-only file system (errno 30)", "give a writable folder"});
 }
 
 TEST_F(BadPath, MemoryAsNvmePathIsWarnedOfAndWorks) {
@@ -114,7 +114,7 @@ TEST_F(BadPath, MemoryAsNvmePathIsWarnedOfAndWorks) {
   const auto offloaded = train(with(kSmall, {"--nvme-path", memory.path().string()}));
   ASSERT_EQ(0, offloaded.exit) << offloaded.described;
   // Where a kernel refuses direct I/O on tmpfs, that is a second warning, about the page cache.
-  EXPECT_EQ(1U, offloaded.warnings("is not a disk but memory; give --nvme-path")) << offloaded.described;
+  EXPECT_EQ(1U, offloaded.warnings("is not on a disk but in memory; give --nvme-path")) << offloaded.described;
   EXPECT_EQ(weights_of(train({"--out-dir", "resident"})), weights_of(offloaded));
 }
 
@@ -124,7 +124,7 @@ TEST_F(BadPath, AnOverlayAsNvmePathIsWarnedOfAndWorks) {
   if (!mount.overlay(at("lower"), at("upper"), at("work"))) GTEST_SKIP() << "no overlay can be mounted: " << mount.why();
   const auto offloaded = train(with(kSmall, {"--nvme-path", "disk"}));
   ASSERT_EQ(0, offloaded.exit) << offloaded.described;
-  EXPECT_EQ(1U, offloaded.warnings("is not a disk but a container's overlay; give --nvme-path")) << offloaded.described;
+  EXPECT_EQ(1U, offloaded.warnings("is not on a disk but in a container's overlay; give --nvme-path")) << offloaded.described;
   EXPECT_EQ(weights_of(train({"--out-dir", "resident"})), weights_of(offloaded));
 }
 
@@ -166,13 +166,31 @@ TEST_F(BadPath, FirstWeightsThatAreNotThisModels) {
   EXPECT_EQ(0U, good.warnings("--init-from")) << good.described;
   const auto shorter = train({"--out-dir", "shorter", "--init-from", "good.safetensors", "--layers", "1"});
   EXPECT_EQ(0, shorter.exit) << shorter.described;
-  EXPECT_EQ(1U, shorter.warnings("no place for 9 of its tensors, such as model.layers.1.")) << shorter.described;
+  EXPECT_EQ(1U, shorter.warnings("the model does not have 9 of its tensors, such as model.layers.1.")) << shorter.described;
+
+  // Of a file with more positions, the first ones are used.
+  const Words gpt2{"--model", "gpt2", "--lr", "1e-30", "--min-lr", "1e-30", "--steps", "1", "--weight-decay", "0"};
+  ASSERT_EQ(0, train(gpt2 + Words{"--out-dir", "gpt2", "--save", "gpt2.safetensors"}).exit);
+  const auto cut = train(
+      gpt2 + Words{"--out-dir", "cut", "--init-from", "gpt2.safetensors", "--seq-len", "32", "--save", "cut.safetensors"});
+  ASSERT_EQ(0, cut.exit) << cut.described;
+  EXPECT_EQ(1U, cut.warnings("gpt2.safetensors has 64 positions, and --seq-len is 32: the first 32 are used")) << cut.described;
+  const auto rows_of = [&](const std::string& file) {
+    const auto all = scratch_.read(file);
+    const auto header = *reinterpret_cast<const std::uint64_t*>(all.data());
+    const auto at =
+        nlohmann::json::parse(all.substr(8, header)).at("transformer.wpe.weight").at("data_offsets").at(0).get<std::size_t>();
+    return all.substr(8 + header + at, 32 * 64 * sizeof(float));
+  };
+  EXPECT_EQ(rows_of("gpt2.safetensors"), rows_of("cut.safetensors"));
+  const auto longer = train(gpt2 + Words{"--out-dir", "longer", "--init-from", "gpt2.safetensors", "--seq-len", "128"});
+  expect_refusal(longer, 2, {"gpt2.safetensors has 64 positions, and --seq-len is 128", "--seq-len"});
 }
 
 TEST_F(BadPath, WhereTheLastWeightsGoIsCheckedFirst) {
-  expect_refusal(train({"--save", "nowhere/w.safetensors"}), 2, {"--save nowhere/w.safetensors", "make it first"});
+  expect_refusal(train({"--save", "nowhere/w.safetensors"}), 2, {"--save nowhere/w.safetensors", "create the folder first"});
   expect_refusal(train({"--save", "."}), 2, {"--save .", "is a folder"});
-  expect_refusal(train({"--save", "/dev/null"}), 2, {"--save /dev/null", "is no file"});
+  expect_refusal(train({"--save", "/dev/null"}), 2, {"--save /dev/null", "is not a regular file"});
   EXPECT_FALSE(fs::exists(at("run")));
 }
 

@@ -127,7 +127,7 @@ TEST_F(BenchChunks, BubblesStandBesideTheStepsEnd) {
 TEST_F(BenchChunks, RefusesWhatItCannotDo) {
   expect_refusal(terrace(words({"--chunk-size", "5MiB"})), 2, {"--chunk-size", "multiple of 4 MiB"});
   expect_refusal(terrace(words({"--chunk-size", "1GiB"})), 2, {"--chunk-size", "at most 128 MiB"});
-  expect_refusal(terrace(words({"--size", "1MiB"})), 2, {"--size", "no chunk"});
+  expect_refusal(terrace(words({"--size", "1MiB"})), 2, {"--size", "too small for one chunk"});
   expect_refusal(terrace({"bench", "chunks", "nowhere"}), 2, {"nowhere"});
 }
 

@@ -102,13 +102,14 @@ TEST_F(BenchNvme, WhatMakesNoSenseEndsWithTwo) {
   expect_refusal(terrace(small({"--op", "raed"})), 2, {"--op", "raed", "did you mean read?", "terrace bench nvme --help"});
   expect_refusal(terrace({"bench", "nvme", "disk", "--queue-depth", "0"}), 2, {"--queue-depth", "\"0\" is not accepted"});
   expect_refusal(terrace({"bench", "nvme", "disk", "--block-size", "5000"}), 2, {"--block-size", "multiple of 4 KiB"});
-  expect_refusal(terrace({"bench", "nvme", "disk", "--size", "1MiB", "--block-size", "2MiB"}), 2, {"--size", "hold no block"});
+  expect_refusal(terrace({"bench", "nvme", "disk", "--size", "1MiB", "--block-size", "2MiB"}), 2,
+                 {"--size", "too small for a block"});
   expect_refusal(terrace({"bench", "nvme", "disk", "--size", "much"}), 2, {"--size", "much"});
   expect_refusal(terrace({"bench", "nvme", "disk", "--runs", "2"}), 2, {"--runs", "an integer from 3"});
   expect_refusal(terrace({"bench", "nvme", "disk", "--blocksize", "2MiB"}), 2, {"--blocksize; did you mean --block-size?"});
   expect_refusal(terrace({"bench", "nvme"}), 2, {"PATH"});
   expect_refusal(terrace({"bench", "nvem", "disk"}), 2, {"unknown bench \"nvem\"; did you mean nvme?"});
-  expect_refusal(terrace({"bench"}), 2, {"needs what to measure"});
+  expect_refusal(terrace({"bench"}), 2, {"needs the name of a bench"});
   EXPECT_TRUE(fs::is_empty(at("disk")));
 }
 
@@ -160,7 +161,7 @@ TEST_F(BenchNvme, AContainersOverlayIsNamed) {
 TEST_F(BenchNvme, ADirectoryThatCannotBeWrittenIsAnError) {
   PrivateMount disk(at("disk"));
   if (!disk.read_only()) GTEST_SKIP() << "mounting is not permitted here: " << disk.why();
-  expect_refusal(terrace(small()), 1, {"disk", "no file can be made", "Read-only file system"});
+  expect_refusal(terrace(small()), 1, {"disk", "no file can be created", "Read-only file system"});
 }
 
 class BenchHost : public Cli {
@@ -289,7 +290,7 @@ TEST_F(BenchHost, ResidencyReplaysAPlanAsItReplaysItsRecord) {
   for (const auto& [memory, by_policy] : hits) EXPECT_GE(by_policy.at("belady"), by_policy.at("lru")) << memory;
 
   scratch_.write("broken.trace", "device read:1\n");
-  expect_refusal(terrace({"bench", "residency", "--trace", "broken.trace"}), 2, {"line 1", "no access"});
+  expect_refusal(terrace({"bench", "residency", "--trace", "broken.trace"}), 2, {"line 1", "not an access"});
   expect_refusal(terrace({"bench", "residency", "--trace", "absent.trace"}), 2, {"absent.trace", "--record"});
   expect_refusal(terrace({"bench", "residency", "--trace", "step.trace", "--memory", "8KiB"}), 3, {"does not fit", "--memory"});
 }

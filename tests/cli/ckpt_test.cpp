@@ -113,10 +113,10 @@ TEST_F(Ckpt, ACopyIsARunOfItsOwn) {
 
 TEST_F(Ckpt, ACopyOverwritesNothingAndOfDamageThereIsNone) {
   expect_refusal(terrace({"ckpt", "copy", "run", "run"}), 2, {"run is not empty"});
-  expect_refusal(terrace({"ckpt", "copy", "run"}), 2, {"a new run directory"});
+  expect_refusal(terrace({"ckpt", "copy", "run"}), 2, {"a second directory"});
   flip(store_ / "data", chunks().at(0).at("offset").get<std::uint64_t>(), 0);
   expect_refusal(terrace({"ckpt", "copy", "run", "copy"}), 5, {"is not what was written"});
-  expect_refusal(terrace({"ckpt", "verify", "copy"}), 2, {"copy holds no run"});
+  expect_refusal(terrace({"ckpt", "verify", "copy"}), 2, {"copy has no run"});
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ TEST_F(ClusterPlan, A175BModelOn1024Ranks) {
 TEST_F(ClusterPlan, RefusalsNameFileKeyAndMend) {
   expect_refusal(terrace(plan({"--gpus-per-node", "17"})), 2, {"--gpus-per-node 17", "has 16"});
   expect_refusal(terrace(plan({"--nodes", "0"})), 2, {"--nodes", "from 1"});
-  expect_refusal(terrace(plan({"--nodes", "2", "--dp", "3"})), 2, {"--dp 3", "give 32"});
+  expect_refusal(terrace(plan({"--nodes", "2", "--dp", "3"})), 2, {"--dp 3", "give --dp 32"});
   expect_refusal(terrace(plan({"--nodes", "1", "--batch-size", "64"})), 3, {"does not fit", "lower --batch-size"});
   scratch_.write("half.toml", "[gpu]\nmemory = \"32GiB\"\n");
   expect_refusal(terrace({"plan", "--cluster-profile", "half.toml"}), 2, {"half.toml", "gpu.matmul-bf16-flop-s is missing"});

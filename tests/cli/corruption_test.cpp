@@ -61,7 +61,7 @@ TEST_F(Corruption, DataThatIsCutShortOrGone) {
   expect_refusal(verify(), 5, {"run/store/data", "it has 4096 bytes"});
   scratch_.write("run/store/data", bytes);
   fs::remove(at("run/store/data"));
-  expect_corrupt({"run/store/data", "there is no such file"});
+  expect_corrupt({"run/store/data", "the file is missing"});
 }
 
 TEST_F(Corruption, ADamagedNewestCommitGoesBackToTheOneBefore) {
@@ -85,7 +85,7 @@ TEST_F(Corruption, NoCommitThatIsWhole) {
 TEST_F(Corruption, AStoreThatIsGoneIsNotTakenForANewRun) {
   const auto kept = scratch_.read("run/metrics.jsonl");
   fs::rename(at("run/store"), at("elsewhere"));
-  expect_corrupt({"run/store", "there"});
+  expect_corrupt({"run/store", "the directory is missing"});
   EXPECT_EQ(kept, scratch_.read("run/metrics.jsonl"));
   fs::rename(at("elsewhere"), at("run/store"));
   EXPECT_EQ(0, go_on().exit);
@@ -95,7 +95,7 @@ TEST_F(Corruption, AStoreThatIsGoneIsNotTakenForANewRun) {
 TEST_F(Corruption, ACommitWhoseRunIsGoneIsKept) {
   fs::rename(at("run/run.json"), at("elsewhere"));
   fs::remove(at("run/result.json"));
-  expect_refusal(go_on(), 5, {"run.json", "run/store", "start anew"});
+  expect_refusal(go_on(), 5, {"run.json", "run/store", "start a new run"});
   fs::rename(at("elsewhere"), at("run/run.json"));
   const auto outcome = go_on();
   EXPECT_EQ(0, outcome.exit) << outcome.described;
@@ -120,13 +120,13 @@ TEST_F(Corruption, TheRunsOwnFiles) {
   const auto run_file = scratch_.read("run/run.json");
   for (const auto* const text : {"", "{", "{}", "[]", R"({"fingerprint": {}, "store_paths": [], "store_name": "store"})"}) {
     scratch_.write("run/run.json", text);
-    expect_refusal(verify(), 5, {"run.json is not what a run writes"});
-    expect_refusal(go_on(), 5, {"run.json is not what a run writes"});
+    expect_refusal(verify(), 5, {"run.json is damaged"});
+    expect_refusal(go_on(), 5, {"run.json is damaged"});
   }
   scratch_.write("run/run.json", run_file);
   for (const auto* const text : {"", "[]", "{}"}) {
     scratch_.write("run/result.json", text);
-    expect_refusal(go_on(), 5, {"result.json is not what a run writes"});
+    expect_refusal(go_on(), 5, {"result.json is damaged"});
   }
   fs::remove(at("run/result.json"));
   scratch_.write("run/metrics.jsonl", "x\n" + scratch_.read("run/metrics.jsonl"));

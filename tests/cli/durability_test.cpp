@@ -67,7 +67,7 @@ TEST_F(Durability, OffLosesEverythingToAKillAndSaysSo) {
   kill_in_the_middle("run", {"--durability", "off"}, SIGKILL);
   const auto again = train(wanted("run", {"--durability", "off", "--resume", "auto"}));
   ASSERT_EQ(0, again.exit) << again.described;
-  EXPECT_EQ(1U, again.warnings("nothing was committed: it starts anew")) << again.described;
+  EXPECT_EQ(1U, again.warnings("committed nothing, so it starts again")) << again.described;
   EXPECT_THAT(again.out, Not(HasSubstr("resumed")));
   const auto whole = train(wanted("whole", {}));
   EXPECT_EQ(weights_of(whole), weights_of(again));

@@ -39,13 +39,13 @@ TEST_F(WithGpu, DoctorSaysWhetherThereIsGpuDirectStorage) {
 }
 
 TEST_F(WithGpu, DoctorSaysWhetherThereIsCudnn) {
-  EXPECT_THAT(with_gpu({"doctor"}).out, HasSubstr("9.19.0; TERRACE_ATTENTION=cudnn or faster uses it"));
+  EXPECT_THAT(with_gpu({"doctor"}).out, HasSubstr("9.19.0; used with TERRACE_ATTENTION=cudnn or faster"));
 }
 
 TEST_F(WithGpu, AClockOfEachRankDoesNotDecideWhoMakesAttention) {
   expect_refusal(with_gpu(tiny("train", {"--device", "cuda:0", "--dp", "2"}),
                           {{"TERRACE_ATTENTION", "faster"}, {"TERRACE_FAKE_GPUS", "2"}}),
-                 2, {"TERRACE_ATTENTION=faster", "use own or cudnn"});
+                 2, {"TERRACE_ATTENTION=faster", "to own or cudnn"});
 }
 
 TEST_F(WithGpu, TheUsualBudgetLeavesRoomForWhatCudnnTakes) {
@@ -81,7 +81,7 @@ TEST_F(WithGpu, AGpuWithoutAModuleIsWarnedOf) {
   std::ofstream(at("module/terrace_cuda.so")) << "no module";
   const auto outcome = with_gpu({"doctor"}, {{"TERRACE_MODULE_PATH", at("module").string()}});
   EXPECT_EQ(0, outcome.exit) << outcome.described;
-  for (const auto* const part : {"which this build cannot use", "terrace_cuda.so", "TERRACE_MODULE_PATH", "nvcc"})
+  for (const auto* const part : {"but this build cannot use it", "terrace_cuda.so", "TERRACE_MODULE_PATH", "nvcc"})
     EXPECT_THAT(outcome.out, HasSubstr(part));
 }
 
@@ -186,7 +186,7 @@ TEST_F(WithAlgorithms, ADamagedListIsRefused) {
   expect_refusal(with_version(1, {"--out-dir", "second"}), 5, {"matmul of nothing", "machine profile", "damaged"});
   damaged["algorithms"] = 3;
   scratch_.write("profile.json", damaged.dump());
-  expect_refusal(with_version(1, {"--out-dir", "third"}), 2, {"profile.json", "not a list of texts"});
+  expect_refusal(with_version(1, {"--out-dir", "third"}), 2, {"profile.json", "not a list of strings"});
 }
 
 // A GPU a rank, with a made-up NCCL between them: the sums on the devices have the order of those on the host.
@@ -209,7 +209,7 @@ TEST_F(WithGpu, RanksOnGpusEndWithTheWeightsOfOneRank) {
     EXPECT_EQ(steps("one"), steps(run)) << run;
   }
   expect_refusal(train_on(2, {"--device", "cuda:1", "--dp", "2", "--out-dir", "none"}), 4,
-                 {"2 ranks of this machine want a GPU each, from cuda:1 on, and it shows 2"});
+                 {"2 ranks of this machine need a GPU each, from cuda:1 on, but the machine has 2"});
 }
 
 // What travels in fewer bits is packed, summed and unpacked on the GPUs, with the bits of ranks on the host.
@@ -259,7 +259,8 @@ TEST_F(WithGpu, BenchPcieMeasuresEveryWayOverTheLink) {
 }
 
 TEST_F(WithGpu, BenchPcieRefusesWhatIsNotThere) {
-  expect_refusal(with_gpu({"bench", "pcie", "--gpu", "3", "--runs", "3"}), 4, {"cuda:3 is not there", "CUDA_VISIBLE_DEVICES"});
+  expect_refusal(with_gpu({"bench", "pcie", "--gpu", "3", "--runs", "3"}), 4,
+                 {"cuda:3 does not exist", "CUDA_VISIBLE_DEVICES"});
   expect_refusal(with_gpu({"bench", "pcie", "--disk", "nowhere"}), 2, {"nowhere", "does not exist"});
 }
 

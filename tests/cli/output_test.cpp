@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <regex>
 #include <thread>
 
 #include "cli_test.h"
@@ -72,6 +73,25 @@ TEST_F(Output, JsonOfAPlan) {
               IsSubsetOf(keys(p)));
   EXPECT_EQ((std::vector<std::string>{"device", "host", "nvme"}), keys(p.at("peak_bytes")));
   EXPECT_EQ((std::vector<std::string>{"d2h", "h2d", "read", "write"}), keys(p.at("bytes")));
+}
+
+// The choices of the planner are compared in a coarse simulation, whose seconds would contradict the plan's.
+TEST_F(Output, APlanHasOneStepTime) {
+  const auto outcome = terrace(tiny("plan", {"--device-memory", "1MiB", "--grad-accumulation", "4"}));
+  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("compared in a coarse simulation"), HasSubstr("the next best: ")));
+  std::size_t times = 0;
+  for (const auto& line : outcome.lines()) {
+    times += line.find("step time") != std::string::npos;
+    if (line.starts_with("  chosen") || line.starts_with("  the ")) {
+      EXPECT_FALSE(std::regex_search(line, std::regex("[0-9] s\\b"))) << line;
+    }
+  }
+  EXPECT_EQ(1U, times) << outcome.out;
+  const auto pipeline = terrace(tiny("plan", {"--pp", "2", "--grad-accumulation", "4"}));
+  ASSERT_EQ(0, pipeline.exit) << pipeline.described;
+  EXPECT_THAT(pipeline.out, HasSubstr("\nstep time "));
+  EXPECT_EQ(std::string::npos, pipeline.out.find("it takes")) << pipeline.out;
 }
 
 TEST_F(Output, WhatAPlanSaysIsWhatTheRunDoes) {
@@ -187,7 +207,7 @@ TEST_F(Output, TheOtherCommandsRun) {
   expect_ok({"config", "--steps", "7"}, {"[train]", "steps = 7"});
   EXPECT_EQ(7, json::parse(expect_ok({"config", "--json", "--steps", "7"}, {}).out).at("train").at("steps"));
   expect_ok({"report", "run"}, {"run/report.html"});
-  expect_ok({"ckpt", "verify", "run"}, {"every checksum is right"});
+  expect_ok({"ckpt", "verify", "run"}, {"all checksums are correct"});
   expect_ok({"ckpt", "inspect", "run"}, {"after step 4", "model.embed_tokens.weight"});
   const auto inspected = json::parse(expect_ok({"ckpt", "inspect", "run", "--json"}, {}).out);
   EXPECT_EQ(4, inspected.at("step"));
@@ -280,9 +300,9 @@ TEST_F(Output, GenerationContinuesThePrompt) {
   expect_refusal(generate({"--prompt", std::string(64, 'x')}), 2, {"64 bytes", "at most 63 bytes"});
   expect_refusal(generate({"--prompt", std::string(100'000, 'x')}), 2, {"100000 bytes", "at most 63 bytes"});
   expect_refusal(generate({"--prompt", "x", "--device-memory", "1KiB"}), 3, {"device tier", "would fit"});
-  expect_refusal(terrace({"generate", "disk", "--prompt", "x"}), 2, {"it is not a run directory"});
+  expect_refusal(terrace({"generate", "disk", "--prompt", "x"}), 2, {"is not a run directory"});
   expect_refusal(terrace({"report", "disk"}), 2, {"metrics.jsonl"});
-  expect_refusal(terrace({"ckpt", "verify", "disk"}), 2, {"holds no run"});
+  expect_refusal(terrace({"ckpt", "verify", "disk"}), 2, {"has no run"});
   expect_refusal(terrace({"ckpt", "verify", "run", "disk"}), 2, {"unexpected argument \"disk\""});
 }
 

@@ -72,7 +72,7 @@ TEST_F(Ranks, ModelsWithSkipsEndInTheSameWeights) {
   ASSERT_EQ(0, said("one").exit) << said("one").described;
   for (const auto* const run : {"1f1b", "zb-v", "interleaved"}) EXPECT_EQ(said("one").out, said(run).out) << run;
 
-  expect_refusal(train(threads(1, 0, "refused", {"--skips", "u", "--layers", "2"})), 2, {"--skips u", "3 layers"});
+  expect_refusal(train(threads(1, 0, "refused", {"--skips", "u", "--layers", "2"})), 2, {"--skips u", "--layers 3"});
   expect_refusal(train(threads(1, 0, "refused", {"--skips", "v"})), 2, {"--skips", "none", "u"});
   std::ofstream(at("graph.txt")) << "pipeline 2 3 1\nplace 0 1 0\ninput 2 0 1\nrank F0.0 F2.0 B2.0 B0.0\nrank F1.0 B1.0\n";
   const auto graph = train(with({"--pp", "2", "--schedule", "graph.txt", "--grad-accumulation", "1", "--out-dir", "refused"}));
@@ -152,7 +152,48 @@ TEST_F(Ranks, PipelinesRunOrdersFromFiles) {
   std::ofstream(at("few.txt")) << "pipeline 2 2 2\nplace 0 1\nrank F0.0 F0.1 B0.0 B0.1\nrank F1.0 B1.0 F1.1 B1.1\n";
   expect_refusal(train(threads(1, 0, "wrong", {"--pp", "2", "--schedule", "few.txt"})), 2,
                  {"few.txt", "--grad-accumulation 2"});
-  expect_refusal(train(threads(1, 0, "wrong", {"--pp", "2", "--schedule", "auto"})), 2, {"terrace plan"});
+}
+
+// --schedule auto takes the fastest schedule, the same one on all ranks, and a resumed run keeps it without another search.
+TEST_F(Ranks, TrainSearchesItsSchedule) {
+  const auto with = [](const char* steps, Words more = {}) {
+    return Words{"--pp", "2", "--schedule", "auto", "--lr-schedule", "constant", "--steps", steps, "--resume", "auto"} + more;
+  };
+  const auto one = train(threads(1, 0, "one", {"--lr-schedule", "constant", "--steps", "6"}));
+  ASSERT_EQ(0, one.exit) << one.described;
+  const auto whole = train(threads(1, 0, "whole", with("6")));
+  ASSERT_EQ(0, whole.exit) << whole.described;
+  EXPECT_EQ(weights_of(one), weights_of(whole));
+  auto asked = tiny("plan", threads(1, 0, "none", {"--pp", "2", "--schedule", "auto", "--json"}));
+  const auto planned = nlohmann::json::parse(terrace(asked).out);
+  const auto chosen = fmt::format("--schedule auto: chose {}, with stages of {} layers", planned["schedule"].get<std::string>(),
+                                  planned["stage_layers"].get<std::string>());
+  EXPECT_THAT(whole.out, HasSubstr(chosen));
+
+  const auto cut = train(threads(1, 0, "cut", with("3")));
+  ASSERT_EQ(0, cut.exit) << cut.described;
+  auto text = scratch_.read("cut/schedule.txt");
+  EXPECT_THAT(text, HasSubstr("\npipeline 2 "));
+  scratch_.write("cut/schedule.txt", "# as it was found\n" + text);
+  const auto rest = train(threads(1, 0, "cut", with("6")));
+  ASSERT_EQ(0, rest.exit) << rest.described;
+  EXPECT_THAT(rest.out, HasSubstr("this run continues with its schedule, " + planned["schedule"].get<std::string>()));
+  EXPECT_EQ(weights_of(whole), weights_of(rest));
+  EXPECT_THAT(scratch_.read("cut/schedule.txt"), testing::StartsWith("# as it was found\n")) << "searched again";
+  scratch_.write("cut/schedule.txt", "pipeline 2\n");
+  expect_refusal(train(threads(1, 0, "cut", with("9"))), 5, {"schedule.txt", "line 1", "--schedule"});
+  scratch_.write("cut/schedule.txt", text);
+  const auto other = train(threads(1, 0, "cut", with("8", {"--pp", "3"})));  // of other ranks it is searched anew
+  ASSERT_EQ(0, other.exit) << other.described;
+  EXPECT_THAT(other.out, HasSubstr("--schedule auto: chose"));
+#ifdef TERRACE_MPIRUN
+  const auto apart = run(processes(1, 0, "processes", with("6"), 2));
+  ASSERT_EQ(0, apart.exit) << apart.described;
+  EXPECT_EQ(weights_of(whole), weights_of(apart));
+#endif
+  expect_refusal(train(threads(1, 0, "wrong", with("6", {"--stage-layers", "3,3"}))), 2, {"--schedule auto", "--stage-layers"});
+  expect_refusal(train(threads(1, 0, "wrong", with("6", {"--device-memory", "4KiB"}))), 3, {"does not fit", "--device-memory"});
+  EXPECT_FALSE(fs::exists(at("wrong")));
 }
 
 // Where an asynchronous order drains, a run is like any other: it goes on from there as if it had not stopped.

@@ -140,6 +140,11 @@ void Child::send(int signal) const {
   require(::kill(pid_, signal) == 0, "kill");
 }
 
+void Child::send_to_group(int signal) const {
+  if (pid_ <= 0) throw std::logic_error("a signal for a child that has ended would go to others");
+  require(::kill(-pid_, signal) == 0, "kill");
+}
+
 Outcome Child::kill_after(std::chrono::nanoseconds time) {
   using std::chrono::steady_clock;
   const auto end = steady_clock::now() + time;

@@ -48,6 +48,7 @@ class Child {
   void read_lines(std::size_t count);
   void close_output();  // as a terminal that goes away
   void send(int signal) const;
+  void send_to_group(int signal) const;  // of which the child is the leader
   Outcome wait();
   // Waits no longer than that, then kills it. Its output is read meanwhile, so that it never waits for us.
   Outcome kill_after(std::chrono::nanoseconds time);

@@ -155,7 +155,7 @@ TEST_F(RunRules, ARemovedStoreMakesRoomForANewRun) {
   ASSERT_EQ(0, first.exit) << first.described;
   ASSERT_EQ(0, terrace({"ckpt", "rm", "run"}).exit);
   EXPECT_TRUE(fs::exists(at("run/metrics.jsonl")));
-  expect_refusal(terrace({"ckpt", "verify", "run"}), 2, {"run holds no run"});
+  expect_refusal(terrace({"ckpt", "verify", "run"}), 2, {"run has no run"});
   const auto again = train({"--resume", "auto"});
   EXPECT_EQ(0, again.exit) << again.described;
   EXPECT_EQ(weights_of(first), weights_of(again));

@@ -47,7 +47,7 @@ class Signals : public Cli {
 };
 
 TEST_F(Signals, StopCleanlyAndResumeBitForBit) {
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
     std::filesystem::remove_all(at("run"));
     Child child(disturbed());
     child.read_lines(kLinesBefore);

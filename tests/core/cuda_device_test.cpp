@@ -279,7 +279,7 @@ TEST_F(CudaDeviceCalls, ADeviceThatIsNotThereIsMissingHardware) {
       FAIL();
     } catch (const Error& error) {
       EXPECT_EQ(error.exit(), Exit::hardware_missing);
-      EXPECT_THAT(error.what(), HasSubstr("cuda:" + std::to_string(index) + " is not there: this machine shows 1 GPU"));
+      EXPECT_THAT(error.what(), HasSubstr("cuda:" + std::to_string(index) + " does not exist: this process sees 1 GPU"));
     }
   }
   fake_->fail(Call::device_count, {.at = 3, .code = 35});

@@ -58,11 +58,11 @@ TEST(FindGpus, SaysWhyThereIsNone) {
   EXPECT_THAT(none("libno_such_driver.so.1"), HasSubstr("no NVIDIA driver (libno_such_driver.so.1"));
   {
     const Environment zero("TERRACE_FAKE_GPUS", "0");
-    EXPECT_EQ(none(kDriver), "the driver is there, but shows no GPU");
+    EXPECT_EQ(none(kDriver), "the driver is installed, but reports no GPU");
   }
   {
     const Environment no_device("TERRACE_FAKE_DRIVER_ERROR", "100");
-    EXPECT_EQ(none(kDriver), "the driver is there, but shows no GPU");
+    EXPECT_EQ(none(kDriver), "the driver is installed, but reports no GPU");
   }
   {
     const Environment broken("TERRACE_FAKE_DRIVER_ERROR", "803");

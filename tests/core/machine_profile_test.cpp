@@ -108,14 +108,14 @@ TEST_F(MachineProfiles, KeepAlgorithmsOfOneLibrary) {
 }
 
 TEST_F(MachineProfiles, RefuseWhatIsMalformed) {
-  expect_refusal([](auto& json) { json["algorithms"] = "one"; }, "\"algorithms\" is not a list of texts");
-  expect_refusal([](auto& json) { json["algorithms"] = {"one", 2}; }, "\"algorithms\" is not a list of texts");
+  expect_refusal([](auto& json) { json["algorithms"] = "one"; }, "\"algorithms\" is not a list of strings");
+  expect_refusal([](auto& json) { json["algorithms"] = {"one", 2}; }, "\"algorithms\" is not a list of strings");
   expect_refusal([](auto& json) { json.erase("disk_read_bytes_s"); }, "\"disk_read_bytes_s\" is missing");
   expect_refusal([](auto& json) { json["colour"] = 1; }, "\"colour\" is unknown");
   expect_refusal([](auto& json) { json["threads"] = "two"; }, "\"threads\" is not a positive number");
   expect_refusal([](auto& json) { json["threads"] = 1.5; }, "\"threads\" is not a whole number");
   expect_refusal([](auto& json) { json["memory_copy_bytes_s"] = 0; }, "\"memory_copy_bytes_s\" is not a positive number");
-  expect_refusal([](auto& json) { json["measured_at"] = 3; }, "\"measured_at\" is not a text");
+  expect_refusal([](auto& json) { json["measured_at"] = 3; }, "\"measured_at\" is not a string");
   expect_refusal([](auto& json) { json = nlohmann::json::array(); }, "not a JSON object");
   std::ofstream(file_) << "{\"threads\": ";
   expect_refusal("not a JSON object");

@@ -107,7 +107,7 @@ TEST(AttentionChoice, ARunGoesOnAsItBegan) {
   EXPECT_EQ(groups.checks, 1) << "of this GPU";
 
   const auto [wrong, exit] = failure([] { choose({}, KnownAlgorithms(kByWarpgroups), "it is wrong"); });
-  EXPECT_THAT(wrong, testing::AllOf(HasSubstr("head dim 64: the run has begun"), HasSubstr("it is wrong")));
+  EXPECT_THAT(wrong, testing::AllOf(HasSubstr("head dim 64: this run began"), HasSubstr("it is wrong")));
   EXPECT_EQ(exit, Exit::hardware_missing);
   const auto [absent, absent_exit] = failure([] { choose({.no_warpgroups = "an older GPU"}, KnownAlgorithms(kByWarpgroups)); });
   EXPECT_THAT(absent, HasSubstr("an older GPU"));
@@ -175,8 +175,9 @@ TEST_F(AttentionChoiceOnAGpu, TheCheckDecides) {
   EXPECT_EQ(none.out, warps.out);
   EXPECT_EQ(none.said, "");
   for (const auto& [broken, text] :
-       {std::pair{Warpgroups::wrong, "its output is up to"}, std::pair{Warpgroups::unwritten, "its output is not a number"},
-        std::pair{Warpgroups::unsteady, "other bits the second time"}, std::pair{Warpgroups::refused, "no kernel image"}}) {
+       {std::pair{Warpgroups::wrong, "its output differs by up to"}, std::pair{Warpgroups::unwritten, "its output is NaN"},
+        std::pair{Warpgroups::unsteady, "its second run gives other bits"},
+        std::pair{Warpgroups::refused, "no kernel image"}}) {
     const auto failed = run({.warpgroups = broken}, s, qkv);
     EXPECT_EQ(failed.out, warps.out) << text;
     EXPECT_EQ(failed.algorithms, kByWarps) << text;

@@ -145,12 +145,12 @@ TEST_F(CudnnAttention, AnEngineWithoutOneOrderOfSumsIsPassedOver) {
   // What does not write the scores down adds in an order of its own, whatever it calls itself.
   fake.scores = 1;
   Attention attention(options(Use::always));
-  EXPECT_THAT([&] { run(attention, c.call(true)); },
-              testing::ThrowsMessage<Error>(AllOf(HasSubstr("seq 19, 6 heads, 2 kv heads, dim 32] gradient"),
-                                                  HasSubstr("engine 6, knobs 24=26: it calls itself nondeterministic"),
-                                                  HasSubstr("engine 7, knobs 24=26 40=2: it wants"),
-                                                  HasSubstr("too few to write down what is summed in one order"),
-                                                  HasSubstr("unset TERRACE_ATTENTION"))));
+  EXPECT_THAT(
+      [&] { run(attention, c.call(true)); },
+      testing::ThrowsMessage<Error>(AllOf(HasSubstr("seq 19, 6 heads, 2 kv heads, dim 32] gradient"),
+                                          HasSubstr("engine 6, knobs 24=26: it is marked as nondeterministic"),
+                                          HasSubstr("engine 7, knobs 24=26 40=2: it needs"),
+                                          HasSubstr("too few for sums in one order"), HasSubstr("unset TERRACE_ATTENTION"))));
 }
 
 TEST_F(CudnnAttention, WhatWasRecordedIsUsedAgain) {
@@ -199,11 +199,11 @@ TEST_F(CudnnAttention, ARecordThatCannotBeKeptIsAnError) {
   recorded.run = "attention [batch 2, seq 19, 6 heads, 2 kv heads, dim 32] forward: by cuDNN 9.17.0, engine 5, knobs none\n";
   Attention attention(recorded);
   EXPECT_THAT([&] { run(attention, c.call(false)); },
-              testing::ThrowsMessage<Error>(AllOf(HasSubstr("does not take the engine that is recorded"),
+              testing::ThrowsMessage<Error>(AllOf(HasSubstr("rejects the engine that is recorded"),
                                                   HasSubstr("engine 5, knobs none"), HasSubstr("there is no such engine"))));
   recorded.library = "/no/such/libcudnn.so.9";
   EXPECT_THAT([&] { Attention absent(recorded); },
-              testing::ThrowsMessage<Error>(AllOf(HasSubstr("this run's attention was made by"), HasSubstr("algorithms.txt"))));
+              testing::ThrowsMessage<Error>(AllOf(HasSubstr("this run's attention uses"), HasSubstr("algorithms.txt"))));
   for (const auto* damaged : {"attention [nothing", "attention [x]: by cuDNN 9", "attention [x]: by cuDNN 9.1.0, engine",
                               "attention [x]: by nobody", "attention [x]: by cuDNN , engine 1, knobs none"})
     EXPECT_THROW(AttentionRecord{damaged}, Error) << damaged;
@@ -244,7 +244,7 @@ TEST_F(CudnnAttention, WithoutTheLibrary) {
   absent.library = "libno_such_cudnn.so.9";
   EXPECT_THAT(
       [&] { Attention attention(absent); },
-      testing::ThrowsMessage<Error>(AllOf(HasSubstr("TERRACE_ATTENTION=cudnn asks for"), HasSubstr("libno_such_cudnn.so.9"))));
+      testing::ThrowsMessage<Error>(AllOf(HasSubstr("TERRACE_ATTENTION=cudnn requires"), HasSubstr("libno_such_cudnn.so.9"))));
   absent.use = Use::where_faster;
   EXPECT_EQ(Attention(absent).room_bytes(), 0U);
   fake.version = 91000;

@@ -80,7 +80,7 @@ TEST(Doctor, RequiredCudaThatIsAbsentFails) {
   const auto [code, text] = doctor(config);
   EXPECT_EQ(code, 4);
   EXPECT_THAT(text, testing::HasSubstr(found.why_none));
-  EXPECT_THAT(text, testing::HasSubstr("or use --device cpu"));
+  EXPECT_THAT(text, testing::HasSubstr("or give --device cpu"));
 }
 
 TEST(Doctor, AMalformedProfileIsWarnedOf) {

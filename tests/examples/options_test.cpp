@@ -98,7 +98,7 @@ TEST(Options, TomlErrorsNameFileLineKeyAndWhatIsAccepted) {
   const std::vector<Case> cases{
       {"hiden = 64", {"run.toml, line 1", "\"hiden\"", "did you mean hidden?"}},
       {"[train]\nbatch_size = 1", {"line 2", "did you mean batch-size?"}},
-      {"[trian]\nsteps = 1", {"[trian]", "did you mean train?"}},
+      {"[trian]\nsteps = 1", {"[trian]", "did you mean train?", "the sections are model, train, parallel, memory, run"}},
       {"[train]\nhidden = 64", {"does not belong to [train]", "model.hidden"}},
       {"[model.inner]\nx = 1", {"unknown key \"inner\""}},
       {"steps = 1\n[train]\nsteps = 2", {"line 3", "steps is given twice"}},
@@ -196,14 +196,14 @@ TEST(Options, WhatIsNoUtf8CouldNotBeReadBack) {
 TEST(Options, ValidateSeesWhatNoSingleOptionCan) {
   const std::vector<std::pair<std::vector<const char*>, const char*>> cases{
       {{"heads=7"}, "--heads 7 does not divide --hidden 256"},
-      {{"schedule=gpipe"}, "--schedule gpipe is for the ranks of a pipeline"},
-      {{"nvme-limit=1GiB"}, "--nvme-limit 1GiB limits the disk tier, and there is none"},
+      {{"schedule=gpipe"}, "--schedule gpipe needs a pipeline"},
+      {{"nvme-limit=1GiB"}, "--nvme-limit 1GiB limits the disk tier, but there is no --nvme-path"},
       {{"loss-scale=3"}, "--loss-scale \"3\" is not accepted"},
       {{"kv-heads=3"}, "--kv-heads 3 does not divide --heads 8"},
-      {{"model=gpt2", "kv-heads=4"}, "gpt2 has as many as --heads 8"},
+      {{"model=gpt2", "kv-heads=4"}, "gpt2 has as many key and value heads as --heads 8"},
       {{"hidden=24"}, "is 3, which is odd"},
       {{"min-lr=1"}, "--min-lr 1 is above --lr"},
-      {{"group=2"}, "no meaning with --order auto"},
+      {{"group=2"}, "no effect with --order auto"},
       {{"group=2", "order=vertical", "grad-accumulation=3"}, "--group 2 does not divide --grad-accumulation 3"}};
   for (const auto& [sets, part] : cases) {
     RunConfig c;

@@ -95,7 +95,7 @@ TEST(Report, HoldsEveryPart) {
   }
   EXPECT_THAT(page, HasSubstr("<td>read from disk, 2 steps</td><td>3.00 GiB</td><td>3.00 GiB</td><td class='same'>equal</td>"));
   EXPECT_THAT(page, HasSubstr("<td>+4.00 KiB</td>"));
-  EXPECT_THAT(page, HasSubstr("<td>of these, beside computing</td><td>50.0 %</td><td>75.0 %</td><td>+50.0 %</td>"));
+  EXPECT_THAT(page, HasSubstr("<td>of these, while computing</td><td>50.0 %</td><td>75.0 %</td><td>+50.0 %</td>"));
   EXPECT_THAT(page, Not(HasSubstr("missing")));
   EXPECT_THAT(page, Not(HasSubstr("http")));  // nothing is fetched
   EXPECT_THAT(page, Not(HasSubstr("<script")));

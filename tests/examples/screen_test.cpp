@@ -69,7 +69,8 @@ TEST(Screen, ATerminalGetsHeadersAndABarThatIsErased) {
   const auto text = shown({.terminal = true, .width = 200, .last_step = 100}, [](Screen& screen) {
     for (std::uint64_t s = 1; s <= 45; ++s) screen.step(sample(s));
   });
-  const auto erasure = '\r' + std::string(100, ' ') + '\r';  // the bar is at most that wide
+  std::string erasure(102, ' ');  // the bar is at most 100 columns wide
+  erasure.front() = erasure.back() = '\r';
   std::size_t headers = 0, erased = 0, bars = 0;
   for (auto at = text.find("grad norm"); at != std::string::npos; at = text.find("grad norm", at + 1)) ++headers;
   for (auto at = text.find(erasure); at != std::string::npos; at = text.find(erasure, at + 1)) ++erased;

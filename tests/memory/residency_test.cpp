@@ -204,7 +204,7 @@ TEST_F(Residency, RefusalSaysTierBytesBudgetAndWhatIsInUse) {
     EXPECT_EQ(refusal.tier, Tier::device);
     EXPECT_EQ(refusal.missing_bytes, kPage);
     EXPECT_EQ(refusal.exit(), Exit::does_not_fit);
-    EXPECT_THAT(refusal.what(), HasSubstr("device tier: 8.00 KiB asked for do not fit, 4.00 KiB are missing"));
+    EXPECT_THAT(refusal.what(), HasSubstr("device tier: a request of 8.00 KiB does not fit, 4.00 KiB are missing"));
     EXPECT_THAT(refusal.what(), HasSubstr("budget 16.0 KiB"));
     EXPECT_THAT(refusal.what(), HasSubstr("12.0 KiB of parameters"));
   }

@@ -109,7 +109,7 @@ TEST_F(CuFileEngine, AFileThatItRefusesIsReadAndWrittenWithoutIt) {
   const auto engine = make();
   ASSERT_NE(nullptr, engine) << why_;
   const auto said = testing::internal::GetCapturedStderr();
-  EXPECT_THAT(said, HasSubstr("a file is read and written without it: the file system is not supported (5008)"));
+  EXPECT_THAT(said, HasSubstr("a file is read and written without cuFile: the file system is not supported (5008)"));
   expect_round_trip(*engine);
 }
 
@@ -118,7 +118,7 @@ TEST_F(CuFileEngine, MemoryThatItRefusesIsUsedUnregistered) {
   testing::internal::CaptureStderr();
   const auto engine = make();
   ASSERT_NE(nullptr, engine) << why_;
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("memory is used unregistered: not enough memory"));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("memory is used without registration: not enough memory"));
   expect_round_trip(*engine);
 }
 

@@ -166,7 +166,8 @@ TEST(PrecisionWarnings, NameWhatIsRoundedAway) {
   };
   using testing::ElementsAre, testing::HasSubstr, testing::IsEmpty;
   for (const auto* const optimizer : {"adam", "adamw", "lamb", "lion"})
-    EXPECT_THAT(warnings("bf16", optimizer, 0.999, 1), ElementsAre(HasSubstr("--beta2 0.999 moves a moment by 0.001")));
+    EXPECT_THAT(warnings("bf16", optimizer, 0.999, 1),
+                ElementsAre(HasSubstr("--beta2 0.999 changes a moment by a fraction of 0.001")));
   for (const auto* const recipe : {"bf16", "stochastic", "all-bf16"}) {
     EXPECT_THAT(warnings(recipe, "adamw", 0.95, 1), IsEmpty());
     EXPECT_THAT(warnings(recipe, "adamw", 0.996, 1), IsEmpty());

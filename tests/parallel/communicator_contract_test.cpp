@@ -530,6 +530,8 @@ TEST_P(CommunicatorFailure, AnAgreementWaitsAsLongAsItTakes) {
       if (me == late) std::this_thread::sleep_for(700ms);
       EXPECT_EQ(agreement.max(me), all - 1);
       EXPECT_EQ(agreement.each(me).size(), static_cast<std::size_t>(all));
+      EXPECT_EQ(agreement.of_first(me == 0 ? "1f1b" : "something longer"), "1f1b");
+      EXPECT_EQ(agreement.of_first(me == 0 ? "" : "x"), "");
       if (me == late) std::this_thread::sleep_for(700ms);
       agreement.barrier();
     }

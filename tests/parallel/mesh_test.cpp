@@ -163,7 +163,7 @@ TEST(Degrees, AllProblemsAtOnceWithTheNearestLegalDegrees) {
 
 TEST(Degrees, NamesWhatWouldFit) {
   EXPECT_THAT(problems({.dp = 3, .tp = 2}, kModel, 8), ElementsAre(HasSubstr("is 6 ranks, and 8 started; --dp 4 would fit")));
-  EXPECT_THAT(problems({.dp = 1, .tp = 3}, kModel, 8), ElementsAre(HasSubstr("start 6 or 9 of them")));
+  EXPECT_THAT(problems({.dp = 1, .tp = 3}, kModel, 8), ElementsAre(HasSubstr("start 6 or 9 ranks")));
   EXPECT_THAT(problems({.dp = 0}, kModel, 8), ElementsAre(HasSubstr("--dp 0")));
   EXPECT_THAT(problems({.dp = 2, .ep = 2}, {.layers = 2, .heads = 2, .ffn = 2, .seq_len = 8}, 4),
               ElementsAre(HasSubstr("the model has no experts")));

@@ -161,7 +161,7 @@ TEST_F(Reshard, AStoreThatIsMissingIsNamedWhereItIsNeeded) {
   for (const auto* const rank : {"rank0", "rank1", "gone", "rank3"}) poor.reshard_from.push_back(shards.store / rank);
   const auto refused = toy::run_ranks(poor);
   EXPECT_NE(refused.errors[0].find("is in no store"), std::string::npos) << refused.errors[0];
-  EXPECT_NE(refused.errors[0].find("gone/store is not there"), std::string::npos) << refused.errors[0];
+  EXPECT_NE(refused.errors[0].find("gone/store is missing"), std::string::npos) << refused.errors[0];
   EXPECT_NE(refused.errors[1], "");
 }
 
@@ -195,7 +195,7 @@ TEST_F(Reshard, AnotherRecipeIsRefused) {
   b.resume = true;
   for (const int r : {0, 1}) b.reshard_from.push_back(toy::of_rank(a, r).store);
   const auto refused = toy::run_ranks(b);
-  EXPECT_NE(refused.errors[0].find("is kept as fp32, and this run keeps it as dynamic8"), std::string::npos)
+  EXPECT_NE(refused.errors[0].find("is stored as fp32, but this run keeps it as dynamic8"), std::string::npos)
       << refused.errors[0];
 }
 

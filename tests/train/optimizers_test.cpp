@@ -247,7 +247,7 @@ TEST_P(LossScaleTrain, BacksOffSkipsAndIsResumed) {
     (void)train_fresh(c);
     ADD_FAILURE() << "gradients that overflow were applied";
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr("give --loss-scale dynamic, or less"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("give --loss-scale dynamic or a smaller one"));
   }
 
   // Without a scale nothing overflows and nothing is left out.
@@ -380,7 +380,7 @@ TEST_F(OptimizersTrain, GroupsOfParametersHaveTheirOwnRatesAndDecays) {
       ADD_FAILURE() << "accepted: " << bad;
     } catch (const Error& e) {
       EXPECT_EQ(e.exit(), Exit::usage);
-      EXPECT_NE(std::string(e.what()).find("parameter group"), std::string::npos) << e.what();
+      EXPECT_NE(std::string(e.what()).find("--param-groups"), std::string::npos) << e.what();
     }
   }
 }

@@ -1,6 +1,6 @@
 // The numbers of cuDNN 9's graph API that are used here, as its reference (docs.nvidia.com/deeplearning/cudnn/backend) and its
-// header cudnn_graph.h have them; within a major version they stay. tests/cuda/cudnn_header_test.cpp holds them against the
-// header where there is one, so that none is needed to build.
+// header cudnn_graph.h have them; they do not change within a major version. tests/cuda/cudnn_header_test.cpp compares them
+// with the header if it is installed, so that building does not need it.
 //
 // Owner, threads: values.
 #pragma once

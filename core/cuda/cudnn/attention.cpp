@@ -19,7 +19,7 @@ constexpr std::size_t kBlock = 256;  // bytes; the workspace begins at a multipl
 
 std::size_t blocks(std::size_t bytes) { return (bytes + kBlock - 1) / kBlock * kBlock; }
 
-// What the tensor cores of our own kernels serve: for anything else nothing is gained.
+// Shapes that our own kernels compute on tensor cores; cuDNN is tried only for these.
 bool is_served(const AttentionCall& call) {
   constexpr std::array<std::int64_t, 4> kDims{32, 64, 96, 128};
   return call.qkv.dtype == DType::bf16 && std::ranges::find(kDims, call.shape.head_dim) != kDims.end() &&
@@ -86,7 +86,7 @@ Use parse_use(const std::string& text) {
   if (text.empty() || text == "own") return Use::never;
   if (text == "cudnn") return Use::always;
   if (text == "faster") return Use::where_faster;
-  throw Error(fmt::format("TERRACE_ATTENTION={}: attention is made by own, cudnn or faster", text), Exit::usage);
+  throw Error(fmt::format("TERRACE_ATTENTION={}: unknown value; use own, cudnn or faster", text), Exit::usage);
 }
 
 Attention::Attention(AttentionOptions options)
@@ -100,8 +100,8 @@ Attention::Attention(AttentionOptions options)
   if (library_ || (options_.use == Use::where_faster && !recorded)) return;
   throw Error(
       fmt::format("cuDNN, which {}, cannot be loaded: {}\n  install cuDNN 9, or {}",
-                  recorded ? "this run's attention was made by" : "TERRACE_ATTENTION=cudnn asks for", why,
-                  recorded ? "remove the run's algorithms.txt to choose anew, which changes bits" : "unset TERRACE_ATTENTION"),
+                  recorded ? "this run's attention uses" : "TERRACE_ATTENTION=cudnn requires", why,
+                  recorded ? "remove the run's algorithms.txt to choose again, which changes bits" : "unset TERRACE_ATTENTION"),
       Exit::hardware_missing);
 }
 
@@ -147,7 +147,7 @@ Attention::Decision Attention::decide(const AttentionCall& call, void* stream, s
     auto text = describe(*theirs);
     return {.theirs = std::move(theirs), .text = std::move(text)};
   }
-  why.clear();  // a profile of another GPU: chosen anew
+  why.clear();  // the profile is of another GPU: choose again
   theirs = prepare(call, recorded ? &*recorded->choice : nullptr, why);
   if (theirs && !recorded && options_.use == Use::where_faster) return by_clock(call, std::move(theirs), stream, room, ours);
   if (theirs) {
@@ -156,8 +156,8 @@ Attention::Decision Attention::decide(const AttentionCall& call, void* stream, s
   }
   if (recorded)
     throw Error(
-        fmt::format("cuDNN {} does not take the engine that is recorded for it:{}\n  remove the run's algorithms.txt "
-                    "to choose anew, which changes bits",
+        fmt::format("cuDNN {} rejects the engine that is recorded for this attention:{}\n  remove the run's algorithms.txt "
+                    "to choose again, which changes bits",
                     library_->version(), why));
   // That it is too long follows from the shape, and is no reason to end a run.
   if (why.empty())
@@ -165,7 +165,7 @@ Attention::Decision Attention::decide(const AttentionCall& call, void* stream, s
                                 score_bytes(part_of(call, 1, 1)))};
   if (options_.use == Use::where_faster) return {.text = "by our kernels; cuDNN has no engine for it"};
   throw Error(
-      fmt::format("cuDNN {} has no engine for it that sums in one order within {} bytes:{}\n  unset "
+      fmt::format("cuDNN {} has no engine for this attention that sums in one order within {} bytes:{}\n  unset "
                   "TERRACE_ATTENTION",
                   library_->version(), options_.room_bytes, why));
 }

@@ -1,10 +1,11 @@
-// Attention in bf16 by cuDNN, where that is asked for. A call whose workspace does not fit into the room is cut into calls of
-// fewer sequences and groups of heads; how follows from the shape alone. Who makes an attention is decided once for its shape,
-// by the user, by what was recorded, or by a clock, and then kept and told in words, because it decides the bits.
+// Attention in bf16 by cuDNN, if requested. A call whose workspace does not fit into the room is divided into calls of fewer
+// sequences and groups of heads; the division depends on the shape alone. Whether cuDNN or our kernels compute an attention is
+// decided once for its shape, by the user, by a record, or by timing. The decision affects the bits, so it is kept and recorded
+// as text.
 //
 // Owner:   the math. Memory is the caller's.
 // Threads: run() on streams' issuing threads, which have the device; lines() from any.
-// Errors:  Error that names the attention and cuDNN's reason; Error(Exit::hardware_missing) where it is needed and absent.
+// Errors:  Error with the attention and cuDNN's reason; Error(Exit::hardware_missing) if cuDNN is needed and missing.
 #pragma once
 
 #include <cstddef>
@@ -46,7 +47,7 @@ class Attention {
   Attention(const Attention&) = delete;
   Attention& operator=(const Attention&) = delete;
 
-  // What run() wants of device memory for a stream; 0: cuDNN is not used.
+  // Bytes of device memory that run() needs for a stream; 0: cuDNN is not used.
   [[nodiscard]] std::size_t room_bytes() const { return library_ ? options_.room_bytes : 0; }
   // Issues the call on the stream, by cuDNN or by `ours`.
   void run(const AttentionCall& call, void* stream, std::byte* room, const std::function<void()>& ours);

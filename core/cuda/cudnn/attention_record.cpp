@@ -10,7 +10,7 @@
 namespace terrace::cuda::cudnn {
 namespace {
 
-// What stands behind the name, up to the remark.
+// The text after the name, up to the remark.
 std::optional<RecordedAttention> parse(std::string_view text) {
   constexpr std::string_view kOurs = "by our kernels", kTheirs = "by cuDNN ";
   text = text.substr(0, text.find(';'));
@@ -37,10 +37,11 @@ AttentionRecord::AttentionRecord(std::string_view text, std::string_view where) 
     const auto end = line.find(": ");
     const auto recorded = end == std::string::npos ? std::nullopt : parse(std::string_view(line).substr(end + 2));
     if (!recorded) {
-      throw Error(fmt::format("who makes an attention cannot be read: '{}'\n  {} is damaged: without it this is chosen anew, "
-                              "and the bits may be others",
-                              line, where),
-                  Exit::corrupt);
+      throw Error(
+          fmt::format("a recorded choice for attention cannot be read: '{}'\n  {} is damaged: without it the choice is made "
+                      "again, and the bits may change",
+                      line, where),
+          Exit::corrupt);
     }
     lines_[line.substr(kBegin.size(), end - kBegin.size())] = *recorded;
   }

@@ -1,5 +1,5 @@
-// Who makes an attention, in words: the lines of Math::algorithms() that begin with "attention". What a run recorded it uses
-// again, and what the machine's profile has a new run begins with, as with matrix products (recorded_algorithms.h).
+// The choice for an attention as text: the lines of Math::algorithms() that begin with "attention". A run uses its recorded
+// choices again, and a new run begins with those of the machine profile, as for matrix products (recorded_algorithms.h).
 //
 //   attention [batch 8, seq 4096, 32 heads, 8 kv heads, dim 128] gradient: by cuDNN 9.19.0, engine 6, knobs 24=26; 16 calls …
 //   attention [batch 8, seq 65536, 32 heads, 8 kv heads, dim 128] gradient: by our kernels; …

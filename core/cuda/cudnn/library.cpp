@@ -17,7 +17,7 @@ const std::string kInstalled = "/usr/local/cuda/lib64/";
 template <class Function>
 bool find(void* library, const char* name, Function*& function, std::string& why) {
   function = reinterpret_cast<Function*>(::dlsym(library, name));
-  if (!function) why = fmt::format("it has no {}: it is no cuDNN 9", name);
+  if (!function) why = fmt::format("it has no function {}, so it is not cuDNN 9", name);
   return function != nullptr;
 }
 
@@ -42,7 +42,7 @@ std::optional<Library> load_library(std::string& why, const std::string& file) {
       find(handle, "cudnnBackendExecute", l.execute, why);
   if (!complete) return std::nullopt;
   if (l.version_number() < static_cast<std::size_t>(kOldestVersion)) {
-    why = fmt::format("it is cuDNN {}, and sums in one order can be asked for since 9.11", l.version());
+    why = fmt::format("it is cuDNN {}, but sums in one order need 9.11 or later", l.version());
     return std::nullopt;
   }
   return l;

@@ -3,7 +3,7 @@
 //
 // Owner:   a value; the library stays loaded until the process ends, since it does not take to being unloaded.
 // Threads: any, as the library's own calls.
-// Errors:  nullopt with `why` where there is none or it is too old; Error with the library's own words for a call that fails.
+// Errors:  nullopt with `why` if it is missing or too old; Error with the library's own message for a call that fails.
 #pragma once
 
 #include <cstddef>

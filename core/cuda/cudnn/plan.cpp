@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t kMostNotes = 16, kMostKnobs = 64;  // of an engine; cuDNN 9.26 has 10 and 46 kinds
 
-// An engine that does not serve is passed over; a failure is none, or another engine's bits would follow from it.
+// An unsupported engine is skipped. A failure of the library is not skipped, because another engine would give other bits.
 bool is_taken(const Library& library, int status, const char* call) {
   if (!is_unsupported(status)) library.check(status, call);
   return status == kSuccess;
@@ -30,7 +30,7 @@ void aim(Descriptor& descriptor, const Target& target, Name device) {
 
 EngineChoice choice_of(const Descriptor& config, const Descriptor& engine) {
   EngineChoice choice{.engine = engine.get_int(Name::engine_index)};
-  // Asked for none, the library says that there are none.
+  // If asked for zero of them, the library reports that there are none.
   const auto knobs = several(config.library(), Kind::knob_choice, kMostKnobs);
   const auto given = config.get(Name::config_knobs, knobs);
   for (std::int64_t i = 0; i < given; ++i) {
@@ -58,7 +58,7 @@ std::optional<Plan> plan_of(const Descriptor& config, const Descriptor& engine, 
     why += fmt::format("\n  {}: {}", to_string(choice), reason);
     return std::nullopt;
   };
-  if (is_nondeterministic(engine)) return refuse("it calls itself nondeterministic");
+  if (is_nondeterministic(engine)) return refuse("it is marked as nondeterministic");
   Descriptor plan(library, Kind::plan);
   plan.set(Name::plan_config, config);
   aim(plan, target, Name::plan_device);
@@ -66,10 +66,10 @@ std::optional<Plan> plan_of(const Descriptor& config, const Descriptor& engine, 
     return refuse(library.describe(status, "cudnnBackendFinalize of its execution plan"));
   const auto bytes = static_cast<std::size_t>(plan.get_int(Name::plan_workspace_bytes));
   if (bytes > limits.most_workspace_bytes)
-    return refuse(fmt::format("it wants {} bytes of workspace, more than {}", bytes, limits.most_workspace_bytes));
+    return refuse(fmt::format("it needs {} bytes of workspace, more than {}", bytes, limits.most_workspace_bytes));
   if (bytes < limits.least_workspace_bytes)
-    return refuse(fmt::format("it wants {} bytes of workspace, too few to write down what is summed in one order ({})", bytes,
-                              limits.least_workspace_bytes));
+    return refuse(
+        fmt::format("it needs {} bytes of workspace, too few for sums in one order ({})", bytes, limits.least_workspace_bytes));
   return Plan{{}, std::move(plan), std::move(choice), bytes};
 }
 

@@ -26,7 +26,7 @@ struct EngineChoice {
 std::string to_string(const EngineChoice& choice);                // "engine 6, knobs 24=26"; "engine 1, knobs none"
 std::optional<EngineChoice> parse_choice(std::string_view text);  // nullopt: it is not such a text
 
-// What a plan is for: a GPU by its handle, or a device that is not here and only described.
+// The target of a plan: a GPU by its handle, or an absent device by its description.
 struct Target {
   void* handle = nullptr;
   const Descriptor* device = nullptr;
@@ -41,9 +41,9 @@ struct Plan {
   std::size_t workspace_bytes = 0;
 };
 
-// What a plan must keep to, so that its sums have one order and its memory is there.
+// The limits of a plan, so that its sums have one order and its memory suffices.
 struct PlanLimits {
-  std::size_t least_workspace_bytes = 0;  // an engine that asks for less does not do what the graph says
+  std::size_t least_workspace_bytes = 0;  // an engine that needs less does not compute as the graph describes
   std::size_t most_workspace_bytes = 0;
 };
 

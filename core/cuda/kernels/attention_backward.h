@@ -1,12 +1,12 @@
-// Causal flash attention, backward, bf16 on tensor cores, without atomics: three kernels, one after another, each of which
-// writes what it alone computes, in a fixed order.
+// Causal flash attention, backward, bf16 on tensor cores, without atomics: three kernels, one after another; each thread writes
+// only its own results, in a fixed order.
 //
-//   AttentionInner      Δ = rowsum(dout · out), kept where dq will be (its first four bytes), so that nobody needs scratch
+//   AttentionInner      Δ = rowsum(dout · out), stored in the place of dq (its first four bytes), so that no scratch is needed
 //   AttentionKeyGrad    dk, dv of a tile of keys: loops over the query heads of its group, then over tiles of queries
 //   AttentionQueryGrad  dq of a tile of queries: reads its Δ, loops over tiles of keys
 //
-// Both loops make the probabilities again from the log-sum-exp, 16 positions at a time: p = exp(scale · q·k − lse), ds = p ·
-// (dout·v − Δ). So two of seven products are made twice; in return nothing is added up by atomics or in memory.
+// Both loops recompute the probabilities from the log-sum-exp, 16 positions at a time: p = exp(scale · q·k − lse), ds = p ·
+// (dout·v − Δ). So two of seven products are computed twice; in return no sums go through atomics or memory.
 #pragma once
 
 #include <terrace/core/cuda/kernels/attention_key_grad.h>

@@ -100,7 +100,7 @@ struct EmbedGradRows {
           load(d, a.dy + hits[h] * a.columns + column, left, a.whole);
           TERRACE_UNROLL
           for (int k = 0; k < kW; ++k) sum[k] += d[k];
-        }  // nobody writes to `hits` before all have come to the next prefix sum
+        }  // no thread writes to `hits` before all have reached the next prefix sum
       }
       if (left > 0 && (uses > 0 || !a.accumulate)) {
         deliver(a.dtable + row * a.columns + column, sum, left, a.whole, a.accumulate);

@@ -23,7 +23,7 @@ struct alignas(kWordBytes) Word {
   std::uint32_t part[4];
 };
 
-// At an address aligned to 16 bytes, whatever lies there.
+// Loads from an address aligned to 16 bytes, for any type of content.
 TERRACE_KERNEL Word load_word(const void* p) {
 #if defined(__CUDA_ARCH__)
   return *static_cast<const Word*>(p);

@@ -95,7 +95,7 @@ using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDes
 
 }  // namespace
 
-// What the library is told about one product.
+// The description of one product for the library.
 class CublasProducts::Descriptors {
  public:
   Descriptors(const ProductKey& key, const TensorView& bias, bool tf32) {

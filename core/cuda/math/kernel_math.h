@@ -1,11 +1,11 @@
 // Math by kernels: every call checks its arguments, as the CPU's does, and has the operation of ops.h issued by its stream,
-// which is a CudaStream. What a launch is, and who makes matrix products, is the Backend's business:
+// which is a CudaStream. The Backend defines launches and matrix products:
 //
 //   auto launcher(const char* operation, CudaStreamHandle, const Workspace&);  // launcher.h
 //   void matmul(Stream&, const Workspace&, c, a, ta, b, tb, bias, accumulate);
 //   void attention(const auto& launcher, shape, out, lse, qkv);  // issues it by the kernel that it chooses
 //   std::string algorithms() const;
-//   cudnn::Attention& cudnn();  // if it has one: it may make attention in place of our kernels
+//   cudnn::Attention& cudnn();  // if it has one: it may compute attention instead of our kernels
 //
 // Owner:   the device. Threads, errors: as Math; a token or target outside the vocabulary poisons the stream as on the CPU.
 #pragma once

@@ -34,7 +34,7 @@ template <class F>
 void with_block_type(DType dtype, F&& f) {
   if (dtype == DType::bf16) return f.template operator()<bf16>();
   if (dtype == DType::fp32) return f.template operator()<float>();
-  throw std::logic_error("blocks of 8 bits are of fp32 and bf16 only");
+  throw std::logic_error("blocks of 8 bits support fp32 and bf16 only");
 }
 
 namespace ops {

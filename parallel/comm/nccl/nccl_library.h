@@ -1,7 +1,7 @@
 // What terrace asks of NCCL: the only way to it. The real one loads libnccl at run time (real_nccl.cpp), so that a GPU alone
 // needs none; tests have one between the fake GPUs of a process (tests/support/fake_nccl.h).
 //
-// Owner:   shared by the communicators of a process. Handles belong to who made them.
+// Owner:   shared by the communicators of a process. Handles belong to the code that made them.
 // Threads: any; the calls of one group on one thread, and one handle on one thread at a time.
 // Errors:  every call gives NCCL's result, 0 for success; text() says what it means.
 #pragma once
@@ -12,7 +12,7 @@
 
 #include <terrace/core/cuda/runtime.h>
 
-struct ncclComm;  // NCCL's own; nobody here looks into it
+struct ncclComm;  // NCCL's own; opaque here
 
 namespace terrace {
 
@@ -28,7 +28,7 @@ class NcclLibrary {
   // Of the thread's device. Blocks until all ranks with this id are here.
   virtual int join(NcclHandle* handle, int ranks, const NcclId& id, int rank) = 0;
   virtual int leave(NcclHandle handle) = 0;    // nothing of it is under way
-  virtual int abort(NcclHandle handle) = 0;    // ends what is under way, on this rank; the handle is gone
+  virtual int abort(NcclHandle handle) = 0;    // ends running calls on this rank; the handle becomes invalid
   virtual int trouble(NcclHandle handle) = 0;  // what went wrong beside the calls, on a network perhaps; 0: nothing
   // The calls between are one: they run together, and none waits for the one before.
   virtual int group_start() = 0;

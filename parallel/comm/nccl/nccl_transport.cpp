@@ -44,7 +44,7 @@ NcclTransport::NcclTransport(std::shared_ptr<Transport> host, std::shared_ptr<Tr
 NcclTransport::~NcclTransport() {
   const auto close = [&](Channel& channel) {
     if (!channel.handle) return;
-    // NCCL's own farewell may wait for the others, who are not all there after a failure.
+    // ncclCommDestroy may wait for the other ranks, of which some may be missing after a failure.
     failed_ ? parts_.library->abort(channel.handle) : parts_.library->leave(channel.handle);
   };
   close(ranks_);
@@ -66,7 +66,8 @@ bool NcclTransport::lies_on_device(const Call& call) const {
   };
   std::ranges::for_each(call.from, look);
   std::ranges::for_each(call.to, look);
-  if (device && host) throw std::logic_error(to_string(call) + ": between device and host memory; copy it first");
+  if (device && host)
+    throw std::logic_error(to_string(call) + ": not supported between device and host memory; copy the bytes first");
   return device;
 }
 
@@ -109,7 +110,7 @@ void NcclTransport::collective(const Call& call, std::uint64_t number) {
       case Operation::reduce_scatter:
       case Operation::all_reduce: return fold_blocks(call, stream);
       case Operation::reduce: return fold_at_root(call, stream);
-      default: throw std::logic_error("no bytes lie on a device in a " + to_string(call));
+      default: throw std::logic_error("no bytes in device memory: " + to_string(call));
     }
   });
 }
@@ -117,7 +118,7 @@ void NcclTransport::collective(const Call& call, std::uint64_t number) {
 // One group: out(r) goes to rank r, in(r) comes from it. Both sides know a message's size, so none is sent that has no bytes.
 void NcclTransport::exchange(CudaStreamHandle stream, const std::function<ConstBytes(int)>& out,
                              const std::function<Bytes(int)>& in) {
-  if (failed_) throw RankFailed(fmt::format("{}: rank {}: given up", name(), rank()));
+  if (failed_) throw RankFailed(fmt::format("{}: rank {}: stopped, because an earlier call failed", name(), rank()));
   auto& nccl = *parts_.library;
   demand(nccl.group_start(), "ncclGroupStart");
   for (int r = 0; r < size(); ++r) {
@@ -279,7 +280,8 @@ void NcclTransport::join(Channel& channel, int ranks, const NcclId& id, int rank
 std::size_t NcclTransport::slot_bytes() const {
   const auto each = parts_.fold_bytes / static_cast<std::size_t>(size()) / kSlotAlignment * kSlotAlignment;
   if (each == 0)
-    throw Error(fmt::format("{}: {} bytes are too few to reduce among {} ranks", name(), parts_.fold_bytes, size()));
+    throw Error(
+        fmt::format("{}: a buffer of {} bytes is too small to reduce among {} ranks", name(), parts_.fold_bytes, size()));
   return each;
 }
 

@@ -1,11 +1,11 @@
-// Ranks with a GPU each. The ranks meet on the host, through the transport below, which compares what they came for and knows
-// who died; then NCCL moves the bytes, and waits for nobody. Bytes that lie in host memory go through the transport below.
+// Ranks with one GPU each. The ranks first meet on the host, through the transport below, which compares their calls and
+// detects dead ranks; then NCCL moves the bytes without waiting. Bytes in host memory go through the transport below.
 //
-// Sums have the one order of fold(): ranks send each owner its block, as many bytes as a ring sends, and a kernel of ours adds
-// them in rank order. (NCCL's own sums have an order that depends on the machine.)
+// Sums have the order of fold(): ranks send each owner its block, as many bytes as a ring sends, and our own kernel adds them
+// in rank order. (NCCL's own sums have an order that depends on the machine.)
 //
-// Owner, threads, errors: transport.h. What a call needs on the GPU is made at the first one: NCCL's own memory, which no
-// budget counts, and fold_bytes where something is reduced.
+// Owner, threads, errors: transport.h. Memory on the GPU is allocated at the first call: NCCL's own memory, which no budget
+// counts, and fold_bytes for reductions.
 #pragma once
 
 #include <atomic>

@@ -22,9 +22,10 @@ class RealNccl final : public NcclLibrary {
     void* const library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
     if (!library) {
       throw Error(
-          fmt::format("several GPUs talk through NCCL, which cannot be loaded: {}\n  install it, or set LD_LIBRARY_PATH to "
-                      "where libnccl.so.2 is",
-                      dlerror()),
+          fmt::format(
+              "several GPUs need NCCL, but it cannot be loaded: {}\n  install it, or set LD_LIBRARY_PATH to the folder of "
+              "libnccl.so.2",
+              dlerror()),
           Exit::hardware_missing);
     }
     find(library, make_id_, "ncclGetUniqueId");

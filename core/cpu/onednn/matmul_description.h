@@ -1,0 +1,14 @@
+// How oneDNN is asked for a matrix product. Versions 2 and 3 differ in this call alone; CMake chooses the source file.
+//
+// Threads: any. Errors: dnnl::error, with dnnl_unimplemented where the library has no such product on this processor.
+#pragma once
+
+#include <oneapi/dnnl/dnnl.hpp>
+
+namespace terrace::cpu {
+
+// c = a · b, row-major or transposed as the strides say.
+dnnl::matmul::primitive_desc describe_matmul(const dnnl::engine& engine, const dnnl::memory::desc& a,
+                                             const dnnl::memory::desc& b, const dnnl::memory::desc& c);
+
+}  // namespace terrace::cpu

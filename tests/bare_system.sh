@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Shows that the build needs nothing but the packages of cmake/packages.sh: makes a bare Debian in a scratch folder, installs them
+# there, configures, builds the program with its MPI module (which links every library), and trains for two steps on two ranks.
+#   tests/bare_system.sh [SUITE]      bookworm by default; trixie is Debian 13
+# Skipped, visibly, where no such system can be made: not root, no debootstrap, no mount namespace, no mirror.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source cmake/packages.sh
+
+suite=${1:-bookworm}
+case $suite in
+  -h | --help) sed -n '2,5p' "$0"; exit 0 ;;
+  -*) echo "tests/bare_system.sh: unknown argument '$suite' (see --help)" >&2; exit 2 ;;
+esac
+skip() { echo "skipped: no bare $suite can be made here: $1"; exit 0; }
+[ "$(id -u)" = 0 ] || skip 'it needs root'
+command -v debootstrap >/dev/null || skip 'debootstrap is not installed'
+unshare --mount true 2>/dev/null || skip 'mount namespaces are not permitted'
+
+scratch=$(mktemp -d "${TMPDIR:-/tmp}/terrace-bare-XXXXXX")
+trap 'rm -rf --one-file-system "$scratch"' EXIT
+root=$scratch/root
+timed "debootstrap $suite" debootstrap --variant=minbase --include=ca-certificates "$suite" "$root" >"$scratch/log" 2>&1 ||
+  { tail -3 "$scratch/log"; skip 'debootstrap failed (above)'; }
+tail -1 "$scratch/log"
+cp /etc/resolv.conf "$root/etc/"
+mkdir -p "$root/srv/terrace"
+git ls-files -z | tar --null -T - -c | tar -x -C "$root/srv/terrace"
+
+cat >"$root/srv/steps.sh" <<'END'
+set -euo pipefail
+cd /srv/terrace
+source cmake/packages.sh
+timed 'packages' install_packages "${terrace_packages[@]}"
+timed 'configure' cmake --preset release
+timed 'build' cmake --build --preset release --target terrace_program -- --quiet
+printf '%.0sIn the beginning God created the heaven and the earth.\n' {1..370} >corpus.txt
+tiny=(--data corpus.txt --layers 2 --hidden 32 --heads 2 --seq-len 16 --steps 2)
+build/release/bin/terrace doctor
+build/release/bin/terrace train "${tiny[@]}" --dtype bf16 --out-dir one --nvme-path .
+build/release/bin/terrace launch -n 2 -- train "${tiny[@]}" --out-dir two
+END
+# The mounts live in a namespace of their own and vanish with it.
+timed "$suite" unshare --mount bash -c '
+  set -e
+  mount --make-rprivate /
+  mount -t proc proc "$1/proc"; mount --rbind /sys "$1/sys"; mount --rbind /dev "$1/dev"
+  exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/srv TERM=dumb LANG=C.UTF-8 \
+    chroot "$1" /bin/bash /srv/steps.sh' bare "$root" </dev/null

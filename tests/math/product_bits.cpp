@@ -1,0 +1,50 @@
+// Prints a checksum of matrix products for each dtype. Two processors whose lines are equal train to the same bits: products
+// are the only operation that a library computes, all others are one text for every instruction set (core/cpu/kernels.h).
+//
+//   product_bits               one line a dtype: "fp32 0123456789abcdef"
+#include <cstdio>
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include "math_fixture.h"
+
+namespace {
+
+using namespace terrace;
+using namespace terrace::test;
+
+// Every transposition; inner sums from one vector to many of the library's blocks; less than a tile and many tiles.
+std::uint64_t hash_of_products(DType dtype) {
+  Machine machine(1);
+  std::mt19937_64 generator(1);
+  XXH64_state_t* const state = XXH64_createState();
+  XXH64_reset(state, 0);
+  struct Sizes {
+    std::int64_t m, n, k;
+  };
+  for (const auto [m, n, k] :
+       {Sizes{3, 5, 7}, Sizes{64, 64, 64}, Sizes{130, 96, 700}, Sizes{257, 400, 384}, Sizes{64, 50, 3072}}) {
+    for (int variant = 0; variant < 4; ++variant) {
+      const bool ta = variant & 1, tb = variant & 2;
+      Tensor a(dtype, ta ? Shape{k, m} : Shape{m, k}), b(dtype, tb ? Shape{n, k} : Shape{k, n}), c(accumulator(dtype), {m, n});
+      a.random(generator);
+      b.random(generator);
+      machine.math.matmul(*machine.stream, c, a, ta ? Transpose::yes : Transpose::no, b, tb ? Transpose::yes : Transpose::no,
+                          {}, Accumulate::no);
+      machine.sync();
+      const auto bits = c.bits();
+      XXH64_update(state, bits.data(), bits.size());
+    }
+  }
+  const auto hash = XXH64_digest(state);
+  XXH64_freeState(state);
+  return hash;
+}
+
+}  // namespace
+
+int main() {
+  for (const auto dtype : {DType::fp32, DType::bf16, DType::fp16, DType::fp64})
+    fmt::print("{} {:016x}\n", name_of(dtype), hash_of_products(dtype));
+}
