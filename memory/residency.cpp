@@ -40,10 +40,10 @@ void Traffic::add(const Move& move) {
 }
 
 Residency::Residency(Budget budget, EvictionPolicy& policy, std::uint32_t generations)
-    : budget_(budget),
+    : budget_(in_whole_pages(budget)),
       policy_(policy),
       generations_(generations),
-      space_{{Space(budget.device), Space(budget.host), Space(budget.disk)}} {
+      space_{{Space(budget_.device), Space(budget_.host), Space(budget_.disk)}} {
   if (generations == 0) throw std::logic_error("residency: there must be at least one generation");
 }
 

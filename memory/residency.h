@@ -47,8 +47,8 @@ class Residency {
   Residency(Budget budget, EvictionPolicy& policy, std::uint32_t generations = 1);
 
   // A run of `count` chunks of `bytes` each (page multiples), without content. Ids are consecutive from the returned one.
-  // `end`: the end of each space from which its places are taken. On disk a chunk keeps one place from its first write until
-  // drop().
+  // `end`: the end of each space from which its places are taken, except on disk, which is filled from its low end. On disk a
+  // chunk keeps one place from its first write until drop().
   ChunkId add_run(std::uint32_t count, std::uint64_t bytes, Kind kind, End end);
   ChunkId add(std::uint64_t bytes, Kind kind, End end) { return add_run(1, bytes, kind, end); }
   // For resume: reserves the chunk's place on disk and marks its content as valid there.
@@ -74,7 +74,8 @@ class Residency {
   bool prefetch(ChunkId chunk, Tier tier, const Clock& not_before, std::vector<Move>& moves);
   // A hint for a chunk without content: reserves its place now, so that the write need not wait for evictions. Only if that
   // evicts nothing needed sooner, and nothing from the host. The place may be taken again, like any place that is not in use.
-  // With a disk tier below the host it does nothing and returns true. False: no place now; it may be called again.
+  // With a disk tier below the host, however small, it does nothing and returns true. False: no place now; it may be called
+  // again.
   bool place_ahead(ChunkId chunk, Tier tier, const Clock& not_before, std::vector<Move>& moves);
   // The opposite hint: frees the chunk's place on the device now, and sends its content down if no other tier has it, making
   // room below as an eviction does. Does nothing if the chunk is in use or there is no room below. True if the chunk is not on
@@ -162,6 +163,9 @@ class Residency {
   [[nodiscard]] ChunkId head(ChunkId c, Tier t) const { return t == Tier::device ? run_of(c).first : c; }
   [[nodiscard]] std::span<const ChunkId> members(ChunkId head, Tier t) const;
   [[nodiscard]] std::uint64_t place_bytes(ChunkId c, Tier t) const;  // of one chunk
+  // Disk places are the lowest that fit, and so do not depend on the space above them: a run whose disk tier was cut to what
+  // its plan needs takes the places of the plan, and decides what the plan decided.
+  [[nodiscard]] End end_of(ChunkId c, Tier t) const { return t == Tier::disk ? End::low : run_of(c).end; }
   [[nodiscard]] std::uint64_t unit_bytes(ChunkId head, Tier t) const { return members(head, t).size() * place_bytes(head, t); }
   [[nodiscard]] bool counts(Tier t) const { return t != Tier::disk || !budget_.commit_only; }  // its copies count as kept
   [[nodiscard]] bool valid_elsewhere(ChunkId c, Tier t) const;

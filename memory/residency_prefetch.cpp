@@ -81,7 +81,7 @@ std::optional<Residency::Victims> Residency::plan_prefetch(ChunkId chunk, Tier t
     if (coming.size() == 1) return has_room(holes, bytes_of(coming.front()));  // the usual case, which needs no copy
     Holes trial = holes;
     return std::ranges::all_of(coming, [&](ChunkId c) {
-      return trial.take(bytes_of(c), budget_.host == kUnlimited ? End::low : run_of(c).end).has_value();
+      return trial.take(bytes_of(c), budget_.host == kUnlimited ? End::low : end_of(c, Tier::host)).has_value();
     });
   };
   if (fits_in(space_[Tier::host].holes())) return victims;
@@ -93,7 +93,7 @@ std::optional<Residency::Victims> Residency::plan_prefetch(ChunkId chunk, Tier t
     const bool needs_disk = copy(*victim, Tier::host).valid && !valid_elsewhere(*victim, Tier::host);
     if (needs_disk && budget_.commit_only) return std::nullopt;
     if (needs_disk && !copy(*victim, Tier::disk).placed &&
-        !disk.take(place_bytes(*victim, Tier::disk), budget_.disk == kUnlimited ? End::low : run_of(*victim).end)) {
+        !disk.take(place_bytes(*victim, Tier::disk), end_of(*victim, Tier::disk))) {
       return std::nullopt;
     }
     host.give({copy(*victim, Tier::host).offset, bytes_of(*victim)});

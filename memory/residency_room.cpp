@@ -56,7 +56,7 @@ bool Residency::room(ChunkId head, Tier t, Order& order) {
   const auto bytes = unit_bytes(head, t);
   bool only_free = false;  // after the tier below had no room: only units that need no room there can leave
   for (;;) {
-    if (const auto reserved = space_[t].reserve(bytes, run_of(head).end)) {
+    if (const auto reserved = space_[t].reserve(bytes, end_of(head, t))) {
       place(head, t, *reserved);
       return true;
     }

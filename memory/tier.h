@@ -33,6 +33,13 @@ struct Budget {
   bool commit_only = false;  // the disk only takes commits; nothing is evicted to it
   [[nodiscard]] std::uint64_t of(Tier t) const { return t == Tier::device ? device : t == Tier::host ? host : disk; }
 };
+// Chunks are whole pages, so the rest of a budget holds nothing. Without it every place begins at a page, also one that is
+// taken from the high end, as direct I/O demands.
+constexpr Budget in_whole_pages(Budget b) {
+  for (auto* const bytes : {&b.device, &b.host, &b.disk})
+    if (*bytes != kUnlimited) *bytes -= *bytes % kPageBytes;
+  return b;
+}
 
 // A lane is a FIFO of operations that complete in order. The n-th operation of a lane is done when its timeline has
 // reached n (counting from 1), so "everything up to here" is one number per lane.

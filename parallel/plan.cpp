@@ -103,6 +103,7 @@ class Planner {
     const StepMap map(model_, p.map);
     const ProfileCosts costs(map, profile_);
     auto programs = write_programs(map, request_, p.prefetch_depth, p.gather_ahead);
+    p.capacity.disk = with_room_for_commits(budget()).disk;  // this rank may need more than the first one
     const auto life = dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_, {whole_life(programs)});
     const auto times = p.times;
     adopt(p, std::move(programs), life);
@@ -116,7 +117,7 @@ class Planner {
   }
 
   [[nodiscard]] Budget budget() const {
-    auto b = request_.budget;
+    auto b = in_whole_pages(request_.budget);
     b.commit_only = !request_.disk_tier;
     return b;
   }
@@ -300,9 +301,10 @@ class Planner {
     const auto extent = life.extent[Tier::disk];
     if (!limit.commit_only && extent > limit.disk)
       throw DoesNotFit(Tier::disk, extent - limit.disk, "the chunks' places on disk exceed --nvme-limit");
-    // A little more than was walked: a resumed run, or the rest of a very long one, may place its activations differently.
+    // A little more than was walked: a resumed run, or the rest of a very long one, may place its activations differently. A
+    // disk tier that the plan does not use keeps one page, because Residency decides otherwise when there is none.
     p.capacity.disk = extent + round_up(extent / 16, kPageBytes);
-    if (!limit.commit_only) p.capacity.disk = std::min(p.capacity.disk, limit.disk);
+    if (!limit.commit_only) p.capacity.disk = std::clamp(p.capacity.disk, std::min(kPageBytes, limit.disk), limit.disk);
     if (limit.commit_only) p.peak_bytes[Tier::disk] = 0;
   }
 

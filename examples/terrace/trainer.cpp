@@ -416,9 +416,12 @@ class Training {
       }
       corpus_.fill(batch.starts, sequences_.seq_len, batch.tokens, batch.targets);
       std::int64_t micro_batch = first;
-      for (const double mine : engine.evaluate({.tokens = batch.tokens, .targets = batch.targets}))
-        for (const double loss : team.each(mine))
+      for (const double mine : engine.evaluate({.tokens = batch.tokens, .targets = batch.targets})) {
+        // All ranks of a pipeline have the losses of its last stage: the first ranks are one of each data rank.
+        const auto losses = team.each(mine);
+        for (const double loss : std::span(losses).first(static_cast<std::size_t>(ranks)))
           if (micro_batch++ < config_.eval_batches) sum += loss;
+      }
     }
     return sum / static_cast<double>(config_.eval_batches * per * config_.seq_len);
   }

@@ -51,7 +51,10 @@ std::vector<json> Cli::metrics(const std::string& run) const {
 
 std::vector<Step> Cli::steps(const std::string& run) const {
   std::vector<Step> all;
-  for (const auto& m : metrics(run)) all.push_back({m.at("step"), m.at("loss"), m.at("grad_norm"), m.at("lr")});
+  for (const auto& m : metrics(run)) {
+    all.push_back({m.at("step"), m.at("loss"), m.at("grad_norm"), m.at("lr"), std::nullopt});
+    if (m.contains("eval_loss")) all.back().held_out = m.at("eval_loss").get<double>();
+  }
   return all;
 }
 

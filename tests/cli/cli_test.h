@@ -8,7 +8,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -37,7 +39,12 @@ inline constexpr std::size_t kCorpusBytes = 20'000;
 struct Step {
   std::uint64_t step = 0;
   double loss = 0, gradient_norm = 0, rate = 0;
-  friend bool operator==(const Step&, const Step&) = default;
+  std::optional<double> held_out;  // the held-out loss, if there was an evaluation after the step
+  // A run that was stopped and continued may have evaluated after another step.
+  friend bool operator==(const Step& a, const Step& b) {
+    return std::tie(a.step, a.loss, a.gradient_norm, a.rate) == std::tie(b.step, b.loss, b.gradient_norm, b.rate) &&
+           (!a.held_out || !b.held_out || *a.held_out == *b.held_out);
+  }
 };
 
 class Cli : public testing::Test {

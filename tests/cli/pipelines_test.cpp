@@ -10,8 +10,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// The weights, the losses of every step, and the held-out losses, of which 5 micro-batches are no multiple of any degree.
 TEST_F(Ranks, PipelinesEndInTheSameWeights) {
-  const auto one = train(threads(1, 0, "one"));
+  const Words evaluated{"--eval-interval", "2", "--eval-batches", "5"};
+  const auto one = train(threads(1, 0, "one", evaluated));
   ASSERT_EQ(0, one.exit) << one.described;
   struct Case {
     int dp, zero, pp;
@@ -27,10 +29,12 @@ TEST_F(Ranks, PipelinesEndInTheSameWeights) {
                         {1, 2, 2, "chimera"},  // of one data rank ZeRO-2 shards nothing
                         {2, 3, 2, "chimera"}}) {
     const auto run = fmt::format("{}-{}-zero{}", c.schedule, c.dp, c.zero);
-    const auto many = train(threads(c.dp, c.zero, run, {"--pp", std::to_string(c.pp), "--schedule", c.schedule}));
+    const auto many =
+        train(threads(c.dp, c.zero, run, Words{"--pp", std::to_string(c.pp), "--schedule", c.schedule} + evaluated));
     ASSERT_EQ(0, many.exit) << many.described;
     EXPECT_EQ(weights_of(one), weights_of(many)) << run;
     EXPECT_EQ(steps("one"), steps(run)) << run;
+    EXPECT_EQ(json_in("one/result.json").at("eval_loss"), json_in(run + "/result.json").at("eval_loss")) << run;
     EXPECT_TRUE(fs::exists(at(run) / fmt::format("rank{}.log", c.dp * c.pp - 1))) << run;
   }
 }

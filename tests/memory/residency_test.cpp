@@ -307,6 +307,51 @@ TEST_F(Residency, APlaceAheadGoesToWhoeverNeedsItAtOnce) {
   residency->check();
 }
 
+// Direct I/O demands it, and half a page at the top of a budget must not shift every place that is taken from there.
+TEST_F(Residency, EveryPlaceIsWholePagesWhateverTheBudget) {
+  for (const std::uint64_t odd : {std::uint64_t{1}, std::uint64_t{511}, std::uint64_t{512}, std::uint64_t{2500}, kPage - 1}) {
+    residency.emplace(Budget{2 * kPage + odd, 4 * kPage + odd, 8 * kPage + odd}, lru);
+    moves.clear();
+    std::uint64_t time = 0;
+    for (int i = 0; i < 6; ++i) {  // more than device and host hold together, so the disk is used as well
+      const Use use[] = {{residency->add(kPage, Kind::activation, End::high), Access::overwrite}};
+      const auto granted = residency->acquire(use, Tier::device, {}, moves);
+      EXPECT_EQ(granted.offsets.front() % kPage, 0u) << odd;
+      residency->release(use, Tier::device, compute(++time));
+    }
+    for (const auto& move : moves) {
+      EXPECT_EQ(move.from_offset % kPage, 0u) << odd;
+      EXPECT_EQ(move.to_offset % kPage, 0u) << odd;
+    }
+    EXPECT_FALSE(moves.empty());
+    residency->check();
+  }
+}
+
+// A plan walks with the disk that the user allows; the run has what the walk used of it.
+TEST_F(Residency, PlacesOnDiskDoNotDependOnTheRoomAbove) {
+  const auto offsets = [&](std::uint64_t disk) {
+    make(1, 1, disk);
+    moves.clear();
+    std::uint64_t time = 0;
+    for (int i = 0; i < 5; ++i) {
+      const Use use[] = {
+          {residency->add(kPage, i % 2 == 0 ? Kind::activation : Kind::gradient, i % 2 == 0 ? End::high : End::low),
+           Access::overwrite}};
+      residency->acquire(use, Tier::device, {}, moves);
+      residency->release(use, Tier::device, compute(++time));
+    }
+    std::vector<std::uint64_t> to;
+    for (const auto& move : moves)
+      if (move.to == Tier::disk) to.push_back(move.to_offset);
+    return to;
+  };
+  const auto cut = offsets(3);
+  EXPECT_EQ(cut.size(), 3u);
+  EXPECT_EQ(cut, offsets(100));
+  EXPECT_EQ(cut, offsets(kUnlimited));
+}
+
 TEST_F(Residency, PrefetchOfOneChunkTakesThePlaceOfItsRun) {
   make(4, kUnlimited, 0);
   const auto run = residency->add_run(3, kPage, Kind::parameter, End::low);

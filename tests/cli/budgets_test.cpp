@@ -1,0 +1,88 @@
+// Budgets as users give them: decimal sizes, shares of odd numbers of ranks, limits far above the need, a disk that the plan
+// does not use. They change neither what a run computes nor what it moves beside its plan.
+#include "on_ranks.h"
+
+namespace terrace::test {
+namespace {
+
+using Budgets = Ranks;
+
+// Four layers whose state and activations fill the disk when device and host have little.
+const Words kModel{"--layers", "4", "--batch-size", "4", "--grad-accumulation", "6"};
+
+TEST_F(Budgets, NeedNotBeWholePages) {
+  const auto free = train(kModel + Words{"--out-dir", "free"});
+  ASSERT_EQ(0, free.exit) << free.described;
+  const Words budgets[] = {
+      {"--device-memory", "3MB", "--host-memory", "1MB", "--nvme-limit", "30MB"},
+      {"--device-memory", "3000001", "--host-memory", "1000001"},
+      {"--device-memory", "2999999", "--host-memory", "1234567", "--nvme-limit", "29999999"},
+      {"--device-memory", "3.1MB", "--host-memory", "0.9MB", "--activations", "offload", "--durability", "none"},
+  };
+  for (std::size_t i = 0; i < std::size(budgets); ++i) {
+    const auto run = "run" + std::to_string(i);
+    const auto tight = train(kModel + budgets[i] + Words{"--nvme-path", "disk", "--out-dir", run});
+    ASSERT_EQ(0, tight.exit) << tight.described;
+    EXPECT_EQ(weights_of(free), weights_of(tight)) << i;
+    EXPECT_EQ(steps("free"), steps(run)) << i;
+  }
+}
+
+TEST_F(Budgets, OfAMachineMayBeDividedByThree) {
+  const Words model{"--layers", "4", "--batch-size", "4"};
+  const auto free = train(on(3, 3, "free", model + Words{"--dp", "3"}));
+  ASSERT_EQ(0, free.exit) << free.described;
+  const Words tight{"--device-memory", "3MB", "--host-memory", "4MB", "--nvme-path", "disk", "--nvme-limit", "100MB"};
+  const auto run = train(on(3, 3, "run", model + tight + Words{"--dp", "3"}));
+  ASSERT_EQ(0, run.exit) << run.described;
+  EXPECT_EQ(weights_of(free), weights_of(run));
+  EXPECT_EQ(steps("free"), steps("run"));
+}
+
+// The plan cuts the disk to what it needs. The run must decide as if all of it were there.
+TEST_F(Budgets, ADiskThatThePlanDoesNotUseChangesNothing) {
+  const Words model{"--layers", "4", "--batch-size", "4",    "--optimizer",    "sgd",
+                    "--steps",  "6", "--durability", "none", "--eval-batches", "0"};
+  for (const auto* const host : {"3MiB", "3100KB", "3300KB", "3500KB", "4MB"}) {
+    const auto run =
+        train(model + Words{"--device-memory", "4MiB", "--host-memory", host, "--nvme-path", "disk", "--out-dir", host});
+    ASSERT_EQ(0, run.exit) << run.described;
+    const auto planned = json_in(std::string(host) + "/plan.json").at("walked").at("bytes");
+    std::uint64_t uploaded = 0, written = 0;
+    for (const auto& m : metrics(host)) {
+      uploaded += m.at("offload").at("h2d_bytes").get<std::uint64_t>();
+      written += m.at("offload").at("write_bytes").get<std::uint64_t>();
+    }
+    EXPECT_EQ(planned.at("h2d"), uploaded) << host;
+    EXPECT_EQ(planned.at("write"), written) << host;
+  }
+}
+
+TEST_F(Budgets, EachRankOfAPipelineHasTheDiskThatItNeeds) {
+  const Words odd{"--layers",   "3",
+                  "--hidden",   "48",
+                  "--heads",    "4",
+                  "--kv-heads", "2",
+                  "--untied",   "--seq-len",
+                  "24",         "--batch-size",
+                  "1",          "--pp",
+                  "3",          "--dp",
+                  "3",          "--zero",
+                  "1",          "--grad-accumulation",
+                  "4",          "--schedule",
+                  "zb-v",       "--device-memory",
+                  "500KiB",     "--host-memory",
+                  "900KiB",     "--nvme-path",
+                  "disk"};
+  const auto run = train(odd);
+  EXPECT_EQ(0, run.exit) << run.described;
+}
+
+TEST_F(Budgets, ALimitOfTheDiskIsNoReservation) {
+  const auto run =
+      train(kModel + Words{"--device-memory", "3MB", "--host-memory", "1MB", "--nvme-path", "disk", "--nvme-limit", "900TiB"});
+  EXPECT_EQ(0, run.exit) << run.described;
+}
+
+}  // namespace
+}  // namespace terrace::test
