@@ -38,8 +38,8 @@ std::uint64_t size_of_readable(const std::filesystem::path& path) {
   const Descriptor file(path);
   struct stat status {};
   if (file.get() < 0 || ::fstat(file.get(), &status) != 0) {
-    throw Error(fmt::format("corpus file {} cannot be read: {}\n  change its permissions, or give --data another file", path.string(),
-                            describe_errno(errno)),
+    throw Error(fmt::format("corpus file {} cannot be read: {}\n  change its permissions, or give --data another file",
+                            path.string(), describe_errno(errno)),
                 Exit::usage);
   }
   if (!S_ISREG(status.st_mode))

@@ -103,7 +103,8 @@ TEST_F(BadPath, AReadOnlyNvmePath) {
   fs::create_directory(at("disk"));
   PrivateMount mount(at("disk"));
   if (!mount.read_only()) GTEST_SKIP() << "mounting is not permitted here: " << mount.why();
-  expect_refusal(train({"--nvme-path", "disk"}), 1, {"disk/terrace-", "Read-only file system (errno 30)", "give a writable folder"});
+  expect_refusal(train({"--nvme-path", "disk"}), 1,
+                 {"disk/terrace-", "Read-only file system (errno 30)", "give a writable folder"});
 }
 
 TEST_F(BadPath, MemoryAsNvmePathIsWarnedOfAndWorks) {
