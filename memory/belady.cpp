@@ -107,14 +107,13 @@ void Belady::refresh(Tier tier, Index& kept) {
   for (const ChunkId chunk : again) put(chunk, places[index(chunk)]);
 }
 
-std::optional<ChunkId> Belady::victim_among(Tier tier, Leaving leaving, std::span<const ChunkId>,
-                                            const std::function<bool(ChunkId)>& admits) {
+void Belady::offer_victims(Tier tier, Leaving leaving, std::span<const ChunkId>,
+                           const std::function<bool(ChunkId)>& wants_more) {
   auto& kept = index_[static_cast<std::size_t>(leaving)][tier];
   refresh(tier, kept);
   const auto& order = kept.order;
   for (auto at = order.rbegin(); at != order.rend(); ++at)
-    if (admits(at->second)) return at->second;
-  return std::nullopt;
+    if (!wants_more(at->second)) return;
 }
 
 bool Belady::worth(Tier tier, ChunkId incoming, ChunkId victim) { return next_use(tier, incoming) < next_use(tier, victim); }

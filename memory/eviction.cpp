@@ -1,16 +1,17 @@
 #include <terrace/memory/eviction.h>
 
-#include <algorithm>
-#include <iterator>
+#include <vector>
 
 namespace terrace {
 
-std::optional<ChunkId> EvictionPolicy::victim_among(Tier tier, Leaving, std::span<const ChunkId> evictable,
-                                                    const std::function<bool(ChunkId)>& admits) {
-  std::vector<ChunkId> admitted;
-  std::ranges::copy_if(evictable, std::back_inserter(admitted), admits);
-  if (admitted.empty()) return std::nullopt;
-  return victim(tier, admitted);
+void EvictionPolicy::offer_victims(Tier tier, Leaving, std::span<const ChunkId> evictable,
+                                   const std::function<bool(ChunkId)>& wants_more) {
+  std::vector<ChunkId> left(evictable.begin(), evictable.end());
+  while (!left.empty()) {
+    const ChunkId best = victim(tier, left);
+    if (!wants_more(best)) return;
+    std::erase(left, best);
+  }
 }
 
 }  // namespace terrace

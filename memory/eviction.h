@@ -29,10 +29,11 @@ class EvictionPolicy {
   virtual ChunkId victim(Tier tier, std::span<const ChunkId> evictable) = 0;
   // Whether prefetching `incoming` is worth losing `victim` from the tier.
   virtual bool worth(Tier tier, ChunkId incoming, ChunkId victim) = 0;
-  // victim() among the evictable chunks that `admits` accepts; nullopt if it accepts none. Successive calls see nearly the
-  // same chunks, so a policy may keep them sorted: may_leave() reports every chunk that becomes evictable or stops being so.
-  virtual std::optional<ChunkId> victim_among(Tier tier, Leaving leaving, std::span<const ChunkId> evictable,
-                                              const std::function<bool(ChunkId)>& admits);
+  // Offers the evictable chunks to `wants_more`, the best victim first, until it answers false. Successive calls see nearly
+  // the same chunks, so a policy may keep them sorted: may_leave() reports every chunk that becomes evictable or stops being
+  // so.
+  virtual void offer_victims(Tier tier, Leaving leaving, std::span<const ChunkId> evictable,
+                             const std::function<bool(ChunkId)>& wants_more);
   virtual void may_leave(ChunkId, Tier, Leaving, bool /*evictable*/) {}
 };
 
@@ -64,8 +65,8 @@ class Belady : public EvictionPolicy {
   void used(ChunkId, Tier) override {}
   ChunkId victim(Tier tier, std::span<const ChunkId> evictable) override;  // ties: the lowest id
   bool worth(Tier tier, ChunkId incoming, ChunkId victim) override;
-  std::optional<ChunkId> victim_among(Tier tier, Leaving leaving, std::span<const ChunkId> evictable,
-                                      const std::function<bool(ChunkId)>& admits) override;
+  void offer_victims(Tier tier, Leaving leaving, std::span<const ChunkId> evictable,
+                     const std::function<bool(ChunkId)>& wants_more) override;
   void may_leave(ChunkId chunk, Tier tier, Leaving leaving, bool evictable) override;
   [[nodiscard]] std::uint64_t next_use(Tier tier, ChunkId chunk) const;
 

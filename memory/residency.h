@@ -12,6 +12,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <set>
 #include <span>
@@ -195,8 +196,8 @@ class Residency {
   std::optional<ChunkId> next_victim(Tier t, bool only_free, const Order& order);
   std::optional<Victims> plan_prefetch(ChunkId c, Tier t);
   bool evict_all(const Victims& victims, Order& order);
-  std::optional<ChunkId> worthwhile_victim(Tier t, ChunkId incoming, std::span<const ChunkId> spared,
-                                           std::span<const ChunkId> gone);
+  enum class Enough : std::uint8_t { not_yet, yes, never };
+  bool collect_victims(Tier t, ChunkId incoming, const std::function<Enough(ChunkId)>& judge);
 
   // The steps of acquire()
   void demand_grantable(std::span<const Use> uses, Tier tier) const;

@@ -5,13 +5,6 @@
 #include <terrace/memory/residency.h>
 
 namespace terrace {
-namespace {
-
-bool has_room(const Holes& holes, std::uint64_t bytes) {
-  return std::ranges::any_of(holes.ranges(), [&](const Range& hole) { return hole.bytes >= bytes; });
-}
-
-}  // namespace
 
 bool Residency::prefetch(ChunkId chunk, Tier tier, const Clock& not_before, std::vector<Move>& moves) {
   if (tier == Tier::disk) throw std::logic_error("residency: prefetch() to disk; use flush()");
@@ -50,23 +43,33 @@ bool Residency::evict_all(const Victims& victims, Order& order) {
          std::ranges::all_of(victims.device, [&](ChunkId victim) { return evict(victim, Tier::device, order); });
 }
 
+// Offers the chunks of a full tier that are needed later than `incoming`, the latest first, until `judge` says that their room
+// suffices or cannot suffice.
+bool Residency::collect_victims(Tier t, ChunkId incoming, const std::function<Enough(ChunkId)>& judge) {
+  auto enough = Enough::not_yet;
+  policy_.offer_victims(t, Leaving::any, evictable_[static_cast<std::size_t>(Leaving::any)][t], [&](ChunkId victim) {
+    if (!policy_.worth(t, incoming, victim)) return false;
+    enough = judge(victim);
+    return enough == Enough::not_yet;
+  });
+  return enough == Enough::yes;
+}
+
 std::optional<Residency::Victims> Residency::plan_prefetch(ChunkId chunk, Tier tier) {
   Victims victims;
   // 1. A place on the device for the whole run.
   const auto unit = tier == Tier::device && !copy(chunk, tier).placed ? unit_bytes(head(chunk, tier), tier) : 0;
-  if (unit > 0 && !has_room(space_[tier].holes(), unit)) {
+  if (unit > 0 && !space_[tier].holes().has(unit)) {
     Holes holes = space_[tier].holes();
-    while (!has_room(holes, unit)) {
-      const auto victim = worthwhile_victim(tier, chunk, {}, victims.device);
-      if (!victim) return std::nullopt;
-      holes.give({copy(*victim, tier).offset, unit_bytes(*victim, tier)});
-      victims.device.push_back(*victim);
-    }
+    const bool fits = collect_victims(tier, chunk, [&](ChunkId victim) {
+      victims.device.push_back(victim);
+      return holes.give({copy(victim, tier).offset, unit_bytes(victim, tier)}) >= unit ? Enough::yes : Enough::not_yet;
+    });
+    if (!fits) return std::nullopt;
   }
   // 2. The bytes that the host must take: the only copies of the device's victims, then the chunk itself, if it is prefetched
-  // to the host or through it.
-  std::vector<ChunkId> coming;
-  std::vector<ChunkId> spared{chunk};  // their host copies are sources, or let a device victim leave without a move
+  // to the host or through it. Host copies of the spared chunks are sources, or let a device victim leave without a move.
+  std::vector<ChunkId> coming, spared{chunk};
   for (const ChunkId victim : victims.device) {
     for (const ChunkId c : members(victim, Tier::device)) {
       spared.push_back(c);
@@ -78,7 +81,7 @@ std::optional<Residency::Victims> Residency::plan_prefetch(ChunkId chunk, Tier t
 
   // 3. Room for those bytes, tried with the same steps that will be carried out.
   const auto fits_in = [&](const Holes& holes) {
-    if (coming.size() == 1) return has_room(holes, bytes_of(coming.front()));  // the usual case, which needs no copy
+    if (coming.size() == 1) return holes.has(bytes_of(coming.front()));  // the usual case, which needs no copy
     Holes trial = holes;
     return std::ranges::all_of(coming, [&](ChunkId c) {
       return trial.take(bytes_of(c), budget_.host == kUnlimited ? End::low : end_of(c, Tier::host)).has_value();
@@ -87,28 +90,24 @@ std::optional<Residency::Victims> Residency::plan_prefetch(ChunkId chunk, Tier t
   if (fits_in(space_[Tier::host].holes())) return victims;
   if (!at(chunk).content) return std::nullopt;  // a place without content is not worth an eviction from the host
   Holes host = space_[Tier::host].holes(), disk = space_[Tier::disk].holes();
-  while (!fits_in(host)) {
-    const auto victim = worthwhile_victim(Tier::host, chunk, spared, victims.host);
-    if (!victim) return std::nullopt;
-    const bool needs_disk = copy(*victim, Tier::host).valid && !valid_elsewhere(*victim, Tier::host);
-    if (needs_disk && budget_.commit_only) return std::nullopt;
-    if (needs_disk && !copy(*victim, Tier::disk).placed &&
-        !disk.take(place_bytes(*victim, Tier::disk), end_of(*victim, Tier::disk))) {
-      return std::nullopt;
-    }
-    host.give({copy(*victim, Tier::host).offset, bytes_of(*victim)});
-    victims.host.push_back(*victim);
-  }
+  std::uint64_t wanted = 0, free = budget_.host - space_[Tier::host].reserved_bytes();
+  for (const ChunkId c : coming) wanted += bytes_of(c);
+  std::ranges::sort(spared);
+  const bool fits = collect_victims(Tier::host, chunk, [&](ChunkId victim) {
+    if (std::ranges::binary_search(spared, victim)) return Enough::not_yet;
+    const bool needs_disk = copy(victim, Tier::host).valid && !valid_elsewhere(victim, Tier::host);
+    if (needs_disk && budget_.commit_only) return Enough::never;
+    if (needs_disk && !copy(victim, Tier::disk).placed &&
+        !disk.take(place_bytes(victim, Tier::disk), end_of(victim, Tier::disk)))
+      return Enough::never;
+    const auto hole = host.give({copy(victim, Tier::host).offset, bytes_of(victim)});
+    free += bytes_of(victim);
+    victims.host.push_back(victim);
+    if (coming.size() == 1) return hole >= wanted ? Enough::yes : Enough::not_yet;
+    return free >= wanted && fits_in(host) ? Enough::yes : Enough::not_yet;
+  });
+  if (!fits) return std::nullopt;
   return victims;
-}
-
-std::optional<ChunkId> Residency::worthwhile_victim(Tier t, ChunkId incoming, std::span<const ChunkId> spared,
-                                                    std::span<const ChunkId> gone) {
-  const auto among = [](std::span<const ChunkId> chunks, ChunkId c) { return std::ranges::find(chunks, c) != chunks.end(); };
-  const auto admits = [&](ChunkId c) { return !among(gone, c) && !among(spared, c); };
-  const auto victim = policy_.victim_among(t, Leaving::any, evictable_[static_cast<std::size_t>(Leaving::any)][t], admits);
-  if (!victim || !policy_.worth(t, incoming, *victim)) return std::nullopt;
-  return victim;
 }
 
 }  // namespace terrace

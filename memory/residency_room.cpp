@@ -78,9 +78,14 @@ std::optional<ChunkId> Residency::next_victim(Tier t, bool only_free, const Orde
     return *spare_on_disk_.begin();
   }
   const auto leaving = only_free ? Leaving::free : Leaving::any;
-  const auto anyone = [](ChunkId) { return true; };
-  if (const auto& units = evictable_[static_cast<std::size_t>(leaving)][t]; !units.empty())
-    return policy_.victim_among(t, leaving, units, anyone);
+  if (const auto& units = evictable_[static_cast<std::size_t>(leaving)][t]; !units.empty()) {
+    std::optional<ChunkId> best;
+    policy_.offer_victims(t, leaving, units, [&](ChunkId victim) {
+      best = victim;
+      return false;
+    });
+    return best;
+  }
   if (t != Tier::host) return std::nullopt;
   // No other victim is left: host copies of the request itself go to disk for now, starting with the one that is uploaded last.
   for (auto use = order.sources.rbegin(); use != order.sources.rend(); ++use) {

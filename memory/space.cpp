@@ -31,7 +31,7 @@ std::optional<std::uint64_t> Holes::take(std::uint64_t bytes, End end) {
   return offset;
 }
 
-void Holes::give(Range range) {
+std::uint64_t Holes::give(Range range) {
   const auto next = std::ranges::lower_bound(ranges_, range.offset, {}, &Range::offset);
   const auto end_of = [](const Range& r) { return r.offset + r.bytes; };
   const bool has_previous = next != ranges_.begin(), has_next = next != ranges_.end();
@@ -41,15 +41,21 @@ void Holes::give(Range range) {
   const bool joins_previous = has_previous && end_of(*std::prev(next)) == range.offset;
   const bool joins_next = has_next && next->offset == end_of(range);
   if (joins_previous && joins_next) {
-    std::prev(next)->bytes += range.bytes + next->bytes;
+    const auto bytes = std::prev(next)->bytes += range.bytes + next->bytes;
     ranges_.erase(next);
-  } else if (joins_previous) {
-    std::prev(next)->bytes += range.bytes;
-  } else if (joins_next) {
-    *next = {range.offset, range.bytes + next->bytes};
-  } else {
-    ranges_.insert(next, range);
+    return bytes;
   }
+  if (joins_previous) return std::prev(next)->bytes += range.bytes;
+  if (joins_next) {
+    *next = {range.offset, range.bytes + next->bytes};
+    return next->bytes;
+  }
+  ranges_.insert(next, range);
+  return range.bytes;
+}
+
+bool Holes::has(std::uint64_t bytes) const {
+  return std::ranges::any_of(ranges_, [bytes](const Range& hole) { return hole.bytes >= bytes; });
 }
 
 std::uint64_t Holes::largest() const {

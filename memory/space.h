@@ -29,7 +29,9 @@ class Holes {
   explicit Holes(std::uint64_t capacity_bytes);
   // The first fit, searching from `end`: the lowest bytes of the hole, or the topmost ones from the high end.
   std::optional<std::uint64_t> take(std::uint64_t bytes, End end);
-  void give(Range range);  // std::logic_error if a part of it is free already
+  // Returns the bytes of the hole that the range is now part of. std::logic_error if a part of it is free already.
+  std::uint64_t give(Range range);
+  [[nodiscard]] bool has(std::uint64_t bytes) const;  // a hole of at least so many
   [[nodiscard]] std::uint64_t largest() const;
   [[nodiscard]] const std::vector<Range>& ranges() const { return ranges_; }
 

@@ -122,16 +122,21 @@ TEST(Belady, TheOrderKeptOfChunksGivesTheVictimOfAScan) {
             evictable[c] = !evictable[c];
             belady.may_leave(id(c), Tier::host, leaving, evictable[c]);
           }
-          const auto refused = random() % 4;
-          const auto admits = [&](ChunkId c) { return index(c) % 4 != refused; };
-          std::vector<ChunkId> all, admitted;
+          std::vector<ChunkId> left;
           for (std::uint32_t c = 0; c < kChunks; ++c)
-            if (evictable[c]) all.push_back(id(c));
-          std::ranges::copy_if(all, std::back_inserter(admitted), admits);
-          const auto found = belady.victim_among(Tier::host, leaving, all, admits);
-          ASSERT_EQ(admitted.empty(), !found.has_value()) << "position " << position;
-          if (!found) continue;
-          ASSERT_EQ(index(belady.victim(Tier::host, admitted)), index(*found)) << "position " << position;
+            if (evictable[c]) left.push_back(id(c));
+          const auto all = left;
+          auto wanted = random() % (all.size() + 2);
+          std::vector<ChunkId> offered;
+          belady.offer_victims(Tier::host, leaving, all, [&](ChunkId victim) {
+            offered.push_back(victim);
+            return offered.size() < wanted;
+          });
+          ASSERT_EQ(offered.size(), std::min(std::max<std::size_t>(wanted, 1), all.size())) << "position " << position;
+          for (const auto victim : offered) {
+            ASSERT_EQ(index(belady.victim(Tier::host, left)), index(victim)) << "position " << position;
+            std::erase(left, victim);
+          }
         }
       }
     }
