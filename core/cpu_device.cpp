@@ -69,18 +69,18 @@ class CpuStream final : public Stream {
         entry = std::move(queue_.front());
         queue_.pop_front();
       }
-      if (const auto* const told = std::get_if<Told>(&entry)) {
-        (*told)(failure);
-        continue;
-      }
-      if (failure) continue;
-      if (const auto* const point = std::get_if<std::uint64_t>(&entry)) {
-        timeline_->advance(*point);
-        continue;
-      }
       try {
-        std::get<Work>(entry).run();
+        if (const auto* const told = std::get_if<Told>(&entry)) {
+          (*told)(failure);
+        } else if (failure) {
+          continue;
+        } else if (const auto* const point = std::get_if<std::uint64_t>(&entry)) {
+          timeline_->advance(*point);
+        } else {
+          std::get<Work>(entry).run();
+        }
       } catch (...) {
+        if (failure) continue;  // the first error is the cause
         failure = std::current_exception();
         timeline_->fail(failure);
       }

@@ -1,13 +1,11 @@
 #include <terrace/core/event.h>
 
-#include <algorithm>
-#include <iterator>
 #include <stdexcept>
 
 namespace terrace {
 
 void Timeline::advance(std::uint64_t to) {
-  std::vector<Waiter> ready;
+  std::list<Waiter> ready;
   {
     const std::lock_guard lock(mutex_);
     if (to < now_) throw std::logic_error("Timeline: advance() to an earlier point");
@@ -20,7 +18,7 @@ void Timeline::advance(std::uint64_t to) {
 }
 
 void Timeline::fail(std::exception_ptr error) {
-  std::vector<Waiter> ready;
+  std::list<Waiter> ready;
   {
     const std::lock_guard lock(mutex_);
     if (!error_) error_ = std::move(error);  // the first error is the cause of the later ones
@@ -30,13 +28,12 @@ void Timeline::fail(std::exception_ptr error) {
   for (const auto& waiter : ready) waiter.then();
 }
 
-std::vector<Timeline::Waiter> Timeline::take_ready() {
-  std::vector<Waiter> ready;
-  if (waiters_.empty()) return ready;
-  const auto first =
-      std::stable_partition(waiters_.begin(), waiters_.end(), [&](const Waiter& w) { return !error_ && w.point > now_; });
-  std::move(first, waiters_.end(), std::back_inserter(ready));
-  waiters_.erase(first, waiters_.end());
+std::list<Timeline::Waiter> Timeline::take_ready() {
+  std::list<Waiter> ready;
+  for (auto at = waiters_.begin(); at != waiters_.end();) {
+    const auto waiter = at++;
+    if (error_ || waiter->point <= now_) ready.splice(ready.end(), waiters_, waiter);
+  }
   return ready;
 }
 

@@ -12,10 +12,10 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <utility>
-#include <vector>
 
 namespace terrace {
 
@@ -38,11 +38,11 @@ class Timeline {
     std::uint64_t point = 0;
     std::function<void()> then;
   };
-  std::vector<Waiter> take_ready();
+  std::list<Waiter> take_ready();  // nodes only change their list: a timeline ends its waiters without memory, too
 
   std::uint64_t now_ = 0;
   std::exception_ptr error_;
-  mutable std::vector<Waiter> waiters_;
+  mutable std::list<Waiter> waiters_;
 };
 
 class Event {

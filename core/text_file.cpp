@@ -76,7 +76,9 @@ void write_text_file(const fs::path& file, std::string_view text, Durable durabl
   if (durable == Durable::yes) sync_to_disk(fs::absolute(file).parent_path());
 }
 
-void sync_to_disk(const fs::path& path) { sync(Opened(path, O_RDONLY)); }
+void sync_to_disk(const fs::path& path) try { sync(Opened(path, O_RDONLY)); } catch (const Error& error) {
+  throw Error(fmt::format("{} cannot be written to its disk: {}", path.string(), error.what()));
+}
 
 // RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF.
 bool is_utf8(std::string_view text) {

@@ -27,13 +27,19 @@ struct Job {
 
 struct ThreadPool::Impl {
   Impl(int n, const std::vector<int>& cores) : threads(n), place(work_place(cores)) {
-    for (int i = 1; i < n; ++i)
-      workers.emplace_back([this] {
-        go_to(place);
-        work();
-      });
+    try {
+      for (int i = 1; i < n; ++i)
+        workers.emplace_back([this] {
+          go_to(place);
+          work();
+        });
+    } catch (...) {  // too many threads for this process
+      stop();
+      throw;
+    }
   }
-  ~Impl() {
+  ~Impl() { stop(); }
+  void stop() {
     {
       const std::lock_guard lock(mutex);
       stopping = true;

@@ -36,11 +36,11 @@ void CopyLane::issue(const Move& move) {
   }
   // The lane fails with the stream's own error, or with that of the lane that it waited for.
   stream_->then([this, flight](const std::exception_ptr& failure) {
-    if (failure) return parts_.lanes->of(lane_).fail(failure);
-    flight->times.ended_ns = now_ns();
-    flight->times.waited_for = flight->watch->waited_for();
-    log_.add(flight->move, flight->times);
-    parts_.lanes->of(lane_).advance(flight->move.sequence);
+    parts_.lanes->end(lane_, flight->move.sequence, failure, [&] {
+      flight->times.ended_ns = now_ns();
+      flight->times.waited_for = flight->watch->waited_for();
+      log_.add(flight->move, flight->times);
+    });
   });
 }
 

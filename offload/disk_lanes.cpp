@@ -54,15 +54,15 @@ void DiskLanes::Waker::wake() {
 }
 
 void DiskLanes::issue(const Move& move) {
-  auto flight = std::make_unique<Flight>();
-  flight->move = move;
-  flight->times.sequence = move.sequence;
-  flight->times.issued_ns = now_ns();
-  flight->watch =
-      ClockWatch::start(*parts_.lanes, move.after, lane_of(move.from, move.to), [waker = waker_] { waker->wake(); });
+  std::list<Flight> one(1);
+  auto& flight = one.front();
+  flight.move = move;
+  flight.times.sequence = move.sequence;
+  flight.times.issued_ns = now_ns();
+  flight.watch = ClockWatch::start(*parts_.lanes, move.after, lane_of(move.from, move.to), [waker = waker_] { waker->wake(); });
   {
     const std::lock_guard lock(mutex_);
-    issued_.push_back(std::move(flight));
+    issued_.splice(issued_.end(), one);
     ++pending_;
   }
   waker_->wake();
@@ -88,21 +88,27 @@ void DiskLanes::poll(std::chrono::nanoseconds wait) {
   try {
     parts_.engine->poll(wait);
   } catch (...) {
-    for (DiskLane* const lane : {&reads_, &writes_}) {
-      if (!lane->failed) parts_.lanes->of(lane->lane).fail(std::current_exception());
-      lane->failed = true;
-      for (auto& flight : lane->flights) flight->state = Flight::State::ended;
-    }
+    fail_both(std::current_exception());
     std::this_thread::sleep_for(wait);  // poll() may throw again because of requests that it still has
+  }
+}
+
+void DiskLanes::fail_both(const std::exception_ptr& error) {
+  for (DiskLane* const lane : {&reads_, &writes_}) {
+    if (!lane->failed) parts_.lanes->of(lane->lane).fail(error);
+    lane->failed = true;
+    for (auto& flight : lane->flights) flight.state = Flight::State::ended;
   }
 }
 
 // False if all work is done and no more will come.
 bool DiskLanes::take_issued() {
   const std::lock_guard lock(mutex_);
-  std::erase_if(stuck_, [](const auto& flight) { return flight->open_requests == 0; });
-  for (auto& flight : issued_) (flight->move.from == Tier::disk ? reads_ : writes_).flights.push_back(std::move(flight));
-  issued_.clear();
+  std::erase_if(stuck_, [](const Flight& flight) { return flight.open_requests == 0; });
+  while (!issued_.empty()) {
+    auto& flights = (issued_.front().move.from == Tier::disk ? reads_ : writes_).flights;
+    flights.splice(flights.end(), issued_, issued_.begin());
+  }
   return !stopping_ || pending_ > 0 || !stuck_.empty();
 }
 
@@ -110,19 +116,19 @@ bool DiskLanes::take_issued() {
 bool DiskLanes::start_ready(DiskLane& lane) {
   bool given_up = false;
   for (auto& flight : lane.flights) {
-    if (flight->state != Flight::State::waiting) continue;
+    if (flight.state != Flight::State::waiting) continue;
     if (lane.failed) {
-      flight->state = Flight::State::ended;  // its lane has the error
+      flight.state = Flight::State::ended;  // its lane has the error
       given_up = true;
       continue;
     }
-    if (lane.open_requests >= kOpenRequests || !flight->watch->ready()) break;
+    if (lane.open_requests >= kOpenRequests || !flight.watch->ready()) break;
     try {
-      start(lane, *flight);
+      start(lane, flight);
       if (lane.lane == Lane::write) return true;
     } catch (...) {  // a lane that it waited for failed, or the store refused
-      flight->error = std::current_exception();
-      flight->state = Flight::State::ended;
+      flight.error = std::current_exception();
+      flight.state = Flight::State::ended;
       lane.failed = given_up = true;
     }
   }
@@ -150,9 +156,9 @@ void DiskLanes::start(DiskLane& lane, Flight& flight) {
 void DiskLanes::submit(DiskLane& lane, Flight& flight, std::byte* memory) {
   const auto op = lane.lane == Lane::read ? IoRequest::Op::read : IoRequest::Op::write;
   // Reads have priority over write-backs, and the lane's oldest read, which is needed first, over its other reads.
-  const auto priority = op == IoRequest::Op::write              ? IoRequest::Priority::write_back
-                        : lane.flights.front().get() == &flight ? IoRequest::Priority::demand
-                                                                : IoRequest::Priority::prefetch;
+  const auto priority = op == IoRequest::Op::write         ? IoRequest::Priority::write_back
+                        : &lane.flights.front() == &flight ? IoRequest::Priority::demand
+                                                           : IoRequest::Priority::prefetch;
   const auto on_end = [&lane, &flight](IoRequest& request, int error_number) {
     request.buffer = nullptr;  // the kernel no longer uses it
     if (error_number != 0 && flight.error_number == 0) {
@@ -180,13 +186,11 @@ void DiskLanes::submit(DiskLane& lane, Flight& flight, std::byte* memory) {
 void DiskLanes::finish(Flight& flight) {
   flight.state = Flight::State::ended;
   flight.times.ended_ns = now_ns();
-  if (flight.error_number != 0) {
-    flight.error = move_error(*parts_.store, flight.move, flight.offset, flight.error_number);
-    return;
-  }
   try {
     const Move& move = flight.move;
-    if (move.from == Tier::disk) {
+    if (flight.error_number != 0) {
+      flight.error = move_error(*parts_.store, move, flight.offset, flight.error_number);
+    } else if (move.from == Tier::disk) {
       parts_.store->verify_read(move.chunk, flight.offset, {parts_.host_base + move.to_offset, move.bytes});
     } else {
       parts_.store->end_write(move.chunk, flight.offset, flight.checksum);
@@ -208,11 +212,15 @@ void DiskLanes::give_up_late(DiskLane& lane) {
   look_at_clock();
   const auto now = looked_ns_;
   for (auto& flight : lane.flights) {
-    if (flight->state != Flight::State::started || flight->open_requests == 0) continue;
-    const auto slept_ns = asleep_ns_ - flight->asleep_before_ns;
-    if (now - flight->times.started_ns - slept_ns < parts_.deadline.count()) continue;
-    flight->error = stuck_error(*parts_.store, flight->move, flight->offset, flight->requests, parts_.deadline);
-    flight->state = Flight::State::ended;
+    if (flight.state != Flight::State::started || flight.open_requests == 0) continue;
+    const auto slept_ns = asleep_ns_ - flight.asleep_before_ns;
+    if (now - flight.times.started_ns - slept_ns < parts_.deadline.count()) continue;
+    flight.state = Flight::State::ended;
+    try {
+      flight.error = stuck_error(*parts_.store, flight.move, flight.offset, flight.requests, parts_.deadline);
+    } catch (...) {  // no memory for the message
+      flight.error = std::current_exception();
+    }
   }
 }
 
@@ -220,32 +228,28 @@ bool DiskLanes::settle(DiskLane& lane) {
   give_up_late(lane);
   bool verified = false, unsettled = false;
   for (auto& flight : lane.flights) {
-    const bool whole = flight->state == Flight::State::started && flight->open_requests == 0;
+    const bool whole = flight.state == Flight::State::started && flight.open_requests == 0;
     if (whole && verified) {
       unsettled = true;
     } else if (whole) {
-      finish(*flight);
+      finish(flight);
       verified = lane.lane == Lane::read;
     }
-    if (flight->error) lane.failed = true;
+    if (flight.error) lane.failed = true;
   }
   std::size_t ended = 0;
-  std::vector<std::unique_ptr<Flight>> stuck;
-  for (; !lane.flights.empty() && lane.flights.front()->state == Flight::State::ended; ++ended) {
-    std::unique_ptr<Flight> flight = std::move(lane.flights.front());
-    lane.flights.pop_front();
-    Timeline& timeline = parts_.lanes->of(lane.lane);
-    if (flight->error) {
-      timeline.fail(flight->error);  // after this advance() does nothing
-    } else if (flight->times.ended_ns != 0) {
-      log_.add(flight->move, flight->times);
-      timeline.advance(flight->move.sequence);
-    }
-    if (flight->open_requests > 0) stuck.push_back(std::move(flight));
+  std::list<Flight> gone, stuck;
+  for (; !lane.flights.empty() && lane.flights.front().state == Flight::State::ended; ++ended) {
+    auto& flight = lane.flights.front();
+    // A move that never started advances nothing: its lane has failed.
+    if (flight.error || flight.times.ended_ns != 0)
+      parts_.lanes->end(lane.lane, flight.move.sequence, flight.error, [&] { log_.add(flight.move, flight.times); });
+    auto& to = flight.open_requests > 0 ? stuck : gone;
+    to.splice(to.end(), lane.flights, lane.flights.begin());
   }
   if (ended == 0) return unsettled;
   const std::lock_guard lock(mutex_);
-  for (auto& flight : stuck) stuck_.push_back(std::move(flight));
+  stuck_.splice(stuck_.end(), stuck);
   pending_ -= ended;
   if (pending_ == 0) drained_.notify_all();
   return unsettled;

@@ -15,7 +15,7 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <deque>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -39,7 +39,8 @@ class DiskLanes {
   void drain();  // until every issued move has ended, with or without error
 
  private:
-  // One move under way; its requests stay at their addresses until all of them have ended.
+  // One move under way; its requests stay at their addresses until all of them have ended. A flight only changes its list, so
+  // that the thread needs no memory to take and to end it.
   struct Flight {
     Move move;
     Mover::Flight times;
@@ -55,7 +56,7 @@ class DiskLanes {
   };
   struct DiskLane {
     Lane lane{};
-    std::deque<std::unique_ptr<Flight>> flights;  // in order of issue
+    std::list<Flight> flights;  // in order of issue
     std::size_t open_requests = 0;
     bool failed = false;  // nothing more is started
   };
@@ -68,6 +69,7 @@ class DiskLanes {
 
   void run();
   void poll(std::chrono::nanoseconds wait);
+  void fail_both(const std::exception_ptr& error);
   bool take_issued();
   bool start_ready(DiskLane& lane);  // whether there is more to do at once, as settle()
   void start(DiskLane& lane, Flight& flight);
@@ -86,12 +88,12 @@ class DiskLanes {
 
   std::mutex mutex_;
   std::condition_variable drained_;
-  std::deque<std::unique_ptr<Flight>> issued_;  // not yet taken by the thread
-  std::size_t pending_ = 0;                     // issued and not ended
+  std::list<Flight> issued_;  // not yet taken by the thread
+  std::size_t pending_ = 0;   // issued and not ended
   bool stopping_ = false;
-  std::vector<std::unique_ptr<Flight>> stuck_;  // past their deadline, but not ended; the lanes do not wait for them
-  std::shared_ptr<DiskLanes> self_;             // set once only stuck flights are left
-  std::thread thread_;                          // last: it uses all of the above
+  std::list<Flight> stuck_;          // past their deadline, but not ended; the lanes do not wait for them
+  std::shared_ptr<DiskLanes> self_;  // set once only stuck flights are left
+  std::thread thread_;               // last: it uses all of the above
 };
 
 }  // namespace terrace

@@ -4,6 +4,8 @@
 #include <cerrno>
 #include <functional>
 #include <future>
+#include <new>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -44,7 +46,7 @@ class FileOpsWithDeadline final : public FileOps {
 
   // On a detached thread with its own descriptor: if the owner closed a shared one meanwhile, its number could be reused for
   // another file.
-  std::int64_t within(int file, Call call) {
+  std::int64_t within(int file, Call call) try {
     FileHandle own(::fcntl(file, F_DUPFD_CLOEXEC, 0));
     if (!own) return -errno;
     std::packaged_task<std::int64_t()> task([inner = inner_, own = std::move(own), call = std::move(call)]() mutable {
@@ -55,6 +57,10 @@ class FileOpsWithDeadline final : public FileOps {
     auto result = task.get_future();
     std::thread(std::move(task)).detach();
     return result.wait_for(deadline_) == std::future_status::timeout ? -ETIME : result.get();
+  } catch (const std::bad_alloc&) {
+    return -ENOMEM;
+  } catch (const std::system_error& no_thread) {
+    return -no_thread.code().value();
   }
   int number_within(int file, Call call) { return static_cast<int>(within(file, std::move(call))); }
 

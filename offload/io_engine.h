@@ -33,6 +33,7 @@ struct IoRequest {
   enum class Priority : std::uint8_t { demand, prefetch, write_back } priority = Priority::prefetch;
 
   std::uint64_t moved_bytes = 0;  // from here on: private to the engine
+  int error_number = 0;
   IoRequest* next = nullptr;
 };
 

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <exception>
 #include <memory>
 
 #include <terrace/core/device.h>
@@ -42,6 +43,17 @@ class Lanes {
   void throw_failure() const {
     constexpr std::uint64_t kNever = ~0ULL;
     for (const auto& lane : timelines_) static_cast<void>(lane->reached(kNever));
+  }
+  // Ends an operation. The lane fails with `failure`, or with the error of `note`, which records what the operation did.
+  template <class Note>
+  void end(Lane lane, std::uint64_t sequence, const std::exception_ptr& failure, const Note& note) const {
+    if (failure) return of(lane).fail(failure);
+    try {
+      note();
+    } catch (...) {
+      return of(lane).fail(std::current_exception());
+    }
+    of(lane).advance(sequence);
   }
   void fail_all(const std::exception_ptr& error) const {
     for (const auto& lane : timelines_) lane->fail(error);

@@ -30,7 +30,8 @@ struct Mover::Impl {
 Mover::Mover(const Parts& parts) : impl_(std::make_unique<Impl>(parts)) {}
 Mover::~Mover() = default;  // every lane finishes its issued moves
 
-void Mover::issue(const Move& move) {
+// A move that could not be issued never ends, so its lane fails.
+void Mover::issue(const Move& move) try {
   const Lane lane = lane_of(move.from, move.to);
   impl_->issued[index(lane)] = move.sequence;
   if (lane == Lane::upload) {
@@ -42,6 +43,9 @@ void Mover::issue(const Move& move) {
   } else {
     throw std::logic_error("Mover: a move from or to the disk without a store");
   }
+} catch (...) {
+  impl_->parts.lanes->of(lane_of(move.from, move.to)).fail(std::current_exception());
+  throw;
 }
 
 void Mover::drain() {

@@ -20,16 +20,14 @@ namespace {
 class ThreadEngine final : public IoEngine {
  public:
   explicit ThreadEngine(TransferThreads how) : how_(std::move(how)) {
-    for (int i = 0; i < std::max(1, how_.threads); ++i) threads_.emplace_back([this] { run(); });
-  }
-  ~ThreadEngine() override {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
+    try {
+      for (int i = 0; i < std::max(1, how_.threads); ++i) threads_.emplace_back([this] { run(); });
+    } catch (...) {  // too many threads for this process
+      stop();
+      throw;
     }
-    work_.notify_all();
-    for (auto& thread : threads_) thread.join();
   }
+  ~ThreadEngine() override { stop(); }
 
   void submit(std::span<IoRequest* const> requests) override {
     {
@@ -45,16 +43,18 @@ class ThreadEngine final : public IoEngine {
   }
 
   std::size_t poll(std::chrono::nanoseconds wait) override {
-    std::vector<Ended> ended;
+    IoQueue ended;
+    std::size_t count = 0;
     {
       std::unique_lock lock(mutex_);
       ended_or_woken_.wait_for(lock, wait, [this] { return woken_ || !ended_.empty(); });
       woken_ = false;
-      ended.swap(ended_);
-      queued_ -= ended.size();
+      ended = std::exchange(ended_, {});
+      count = std::exchange(ended_count_, 0);
+      queued_ -= count;
     }
-    for (const auto& [request, error_number] : ended) request->done(*request, error_number);
-    return ended.size();
+    while (IoRequest* const request = ended.pop()) request->done(*request, request->error_number);
+    return count;
   }
 
   void wake() override {
@@ -72,10 +72,14 @@ class ThreadEngine final : public IoEngine {
   std::string name() const override { return how_.name; }
 
  private:
-  struct Ended {
-    IoRequest* request = nullptr;
-    int error_number = 0;
-  };
+  void stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    work_.notify_all();
+    for (auto& thread : threads_) thread.join();
+  }
 
   void run() {
     if (how_.enter) how_.enter();
@@ -85,9 +89,10 @@ class ThreadEngine final : public IoEngine {
       IoRequest* const request = waiting_.pop();
       if (!request) return;
       lock.unlock();
-      const int error_number = transfer(*request);
+      request->error_number = transfer(*request);
       lock.lock();
-      ended_.push_back({request, error_number});
+      ended_.push(*request);
+      ++ended_count_;
       ended_or_woken_.notify_one();
     }
   }
@@ -106,8 +111,8 @@ class ThreadEngine final : public IoEngine {
   mutable std::mutex mutex_;
   std::condition_variable work_, ended_or_woken_;
   IoBacklog waiting_;
-  std::vector<Ended> ended_;
-  std::size_t queued_ = 0;
+  IoQueue ended_;
+  std::size_t queued_ = 0, ended_count_ = 0;
   bool woken_ = false, stopping_ = false;
   std::vector<std::thread> threads_;  // last member: they use all members above
 };

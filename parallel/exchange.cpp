@@ -153,4 +153,13 @@ double seconds_of(const Links& links, const Exchange& e) {
          latency * rounds_of(e);
 }
 
+double seconds_of_message(const Links& links, std::uint32_t data_ranks, std::uint32_t one, std::uint32_t other,
+                          std::uint64_t bytes) {
+  const auto node_of = [&](std::uint32_t rank) { return links.ranks_per_node == 0 ? 0 : rank / links.ranks_per_node; };
+  const auto [low, high] = std::minmax(one, other);
+  const auto amount = static_cast<double>(bytes);
+  if (node_of(low * data_ranks) == node_of((high + 1) * data_ranks - 1)) return amount / links.within + links.within_latency_s;
+  return amount * std::min(links.ranks_per_node, data_ranks) / links.between + links.between_latency_s;
+}
+
 }  // namespace terrace

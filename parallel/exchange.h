@@ -36,5 +36,9 @@ LinkBytes link_bytes(const Links& links, const Exchange& exchange);
 LinkBytes link_bytes(const Links& links, const StepMap& map, const Program& program);
 // Collectives are cut into pieces, so both links work at the same time: the slower one decides.
 double seconds_of(const Links& links, const Exchange& exchange);
+// A message between two ranks of a pipeline, each of them `data_ranks` ranks that send at the same time. The slowest one
+// decides: if a node ends between any two of them, its link, which its ranks share.
+double seconds_of_message(const Links& links, std::uint32_t data_ranks, std::uint32_t one, std::uint32_t other,
+                          std::uint64_t bytes);
 
 }  // namespace terrace

@@ -134,23 +134,23 @@ void Executor::compute(const Action& action, std::span<const Use> uses, const Re
   PerTier<std::uint64_t> reserved{};
   for (const auto tier : kAllTiers) reserved[tier] = parts_.walk->reserved_bytes(tier);
   stream.then([this, begin, action, lane, sequence, reserved](const std::exception_ptr& failure) {
-    if (failure) return parts_.lanes->of(lane).fail(failure);
-    const auto end = now_ns();
-    if (lane == Lane::compute) live_.end(action);
-    {
-      const std::lock_guard lock(result_mutex_);
-      overlap_.add(lane, static_cast<double>(*begin) * 1e-9, static_cast<double>(end) * 1e-9);
-      if (lane == Lane::compute) result_.compute_seconds += static_cast<double>(end - *begin) * 1e-9, computed_ns_ = end;
-      if (lane == Lane::update) updated_ns_ = end;
-      if (lane == Lane::communication) communicated_ns_ = end;
-      if (is_message(lane)) received_ns_ = end;
-    }
-    if (parts_.trace) {
-      parts_.trace->span({std::string(name_of(lane)), to_text(action), *begin, end});
-      for (const auto tier : kAllTiers)
-        parts_.trace->counter({std::string(name_of(tier)) + " bytes", end, static_cast<double>(reserved[tier])});
-    }
-    parts_.lanes->of(lane).advance(sequence);
+    parts_.lanes->end(lane, sequence, failure, [&] {
+      const auto end = now_ns();
+      if (lane == Lane::compute) live_.end(action);
+      {
+        const std::lock_guard lock(result_mutex_);
+        overlap_.add(lane, static_cast<double>(*begin) * 1e-9, static_cast<double>(end) * 1e-9);
+        if (lane == Lane::compute) result_.compute_seconds += static_cast<double>(end - *begin) * 1e-9, computed_ns_ = end;
+        if (lane == Lane::update) updated_ns_ = end;
+        if (lane == Lane::communication) communicated_ns_ = end;
+        if (is_message(lane)) received_ns_ = end;
+      }
+      if (parts_.trace) {
+        parts_.trace->span({std::string(name_of(lane)), to_text(action), *begin, end});
+        for (const auto tier : kAllTiers)
+          parts_.trace->counter({std::string(name_of(tier)) + " bytes", end, static_cast<double>(reserved[tier])});
+      }
+    });
   });
 }
 

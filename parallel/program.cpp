@@ -34,8 +34,9 @@ std::uint8_t named(const std::array<std::string_view, n>& names, const std::stri
 
 std::uint32_t number(std::string_view word, char prefix, const std::string& line) {
   std::uint32_t value = 0;
-  const auto* end = word.data() + word.size();
-  if (word.size() < 2 || word[0] != prefix || std::from_chars(word.data() + 1, end, value).ptr != end)
+  const auto* const end = word.data() + word.size();
+  const auto [at, error] = std::from_chars(word.data() + std::min<std::size_t>(1, word.size()), end, value);
+  if (word.empty() || word[0] != prefix || error != std::errc() || at != end)
     throw Error(fmt::format("program line '{}': expected {}<number>, found '{}'", line, prefix, word), Exit::usage);
   return value;
 }

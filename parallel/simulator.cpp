@@ -24,7 +24,9 @@ double ProfileCosts::seconds(const Action& a) const {
     case Op::keep:
     case Op::norm: return bytes_used() / stream;
     case Op::send:
-    case Op::receive: return bytes_used() / profile_.memory_copy;  // ranks of one machine, through its memory
+    case Op::receive:
+      return seconds_of_message(links(), map.data().ranks, map.pipeline().rank, a.peer,
+                                static_cast<std::uint64_t>(bytes_used()));
     case Op::gather:
     case Op::exchange:
     case Op::reduce:
@@ -45,11 +47,15 @@ double ProfileCosts::seconds(const Action& a) const {
 }
 
 // Ranks of one machine exchange through its memory.
-double ProfileCosts::seconds_of(const std::vector<Exchange>& exchanges) const {
+Links ProfileCosts::links() const {
   auto links = profile_.links;
   if (links.within == 0) links.within = profile_.memory_copy;
+  return links;
+}
+
+double ProfileCosts::seconds_of(const std::vector<Exchange>& exchanges) const {
   double seconds = 0;
-  for (const auto& exchange : exchanges) seconds += terrace::seconds_of(links, exchange);
+  for (const auto& exchange : exchanges) seconds += terrace::seconds_of(links(), exchange);
   return seconds;
 }
 

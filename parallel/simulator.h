@@ -46,6 +46,7 @@ class ProfileCosts : public CostModel {
   void set(const Action& action, double seconds) { measured_[key(action)] = seconds; }
 
  private:
+  [[nodiscard]] Links links() const;
   [[nodiscard]] double seconds_of(const std::vector<Exchange>& exchanges) const;
   const StepMap& map_;
   const MachineProfile& profile_;

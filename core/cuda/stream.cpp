@@ -44,12 +44,12 @@ CudaStream::CudaStream(Device& device, std::shared_ptr<CudaRuntime> runtime, int
   try {
     issuing_ = std::thread([this] { run_issuing(); });
     completing_ = std::thread([this] { run_completing(); });
+    name_thread(issuing_, name, "");
+    name_thread(completing_, name, "/end");
   } catch (...) {  // too many threads for this process
     stop();
     throw;
   }
-  name_thread(issuing_, name, "");
-  name_thread(completing_, name, "/end");
 }
 
 void CudaStream::stop() {
@@ -197,7 +197,11 @@ void CudaStream::run_completing() {
     } catch (...) {
       poison_from_completing(std::current_exception());
     }
-    if (completion->mark.told) completion->mark.told(failure_);
+    try {
+      if (completion->mark.told) completion->mark.told(failure_);
+    } catch (...) {
+      if (!failure_) poison_from_completing(std::current_exception());
+    }
   }
 }
 

@@ -233,11 +233,17 @@ MachineProfile rank_profile(const ClusterProfile& cluster, const ClusterSize& si
 }
 
 RunConfig on_cluster(RunConfig c, const ClusterProfile& cluster, const ClusterSize& size) {
-  const auto ranks = gpus_used(cluster, size);
-  if (c.dp == 0) c.dp = size.nodes * ranks;
-  if (c.dp != size.nodes * ranks)
-    throw Error(fmt::format("--dp {} is not --nodes {} times {} GPUs\n  leave --dp out, or give --dp {}", c.dp, size.nodes,
-                            ranks, size.nodes * ranks),
+  const auto ranks = gpus_used(cluster, size), all = size.nodes * ranks;
+  if (all % c.pp != 0)
+    throw Error(fmt::format("--pp {} does not divide the {} GPUs of --nodes {}\n  give another --pp, or --gpus-per-node a "
+                            "number that it divides",
+                            c.pp, all, size.nodes),
+                Exit::usage);
+  const auto data = all / c.pp;
+  if (c.dp == 0) c.dp = data;
+  if (c.dp != data)
+    throw Error(fmt::format("--dp {} is not --nodes {} times {} GPUs{}\n  leave --dp out, or give --dp {}", c.dp, size.nodes,
+                            ranks, c.pp == 1 ? "" : fmt::format(" divided by --pp {}", c.pp), data),
                 Exit::usage);
   c.local_ranks = ranks;
   c.device = "cuda:0";

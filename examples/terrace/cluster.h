@@ -1,5 +1,5 @@
-// A cluster that a run is planned for. A profile file has the rates of its nodes, GPUs and links. All ranks are alike, so the
-// plan is that of one rank.
+// A cluster that a run is planned for. A profile file has the rates of its nodes, GPUs and links. All data ranks are alike, so
+// the plan is that of one rank, or of one for each rank of a pipeline.
 //
 // Threads: any.
 // Errors:  Error(Exit::usage) that names the file, the key and what is accepted.
@@ -47,7 +47,7 @@ struct ClusterSize {
 };
 // The rates that one rank has while all other ranks do the same work.
 MachineProfile rank_profile(const ClusterProfile& cluster, const ClusterSize& size);
-// The configuration of a run on that cluster: one data rank for each GPU, and `auto` budgets of the cluster.
+// The configuration of a run on that cluster: one rank for each GPU, and `auto` budgets of the cluster.
 RunConfig on_cluster(RunConfig config, const ClusterProfile& cluster, const ClusterSize& size);
 
 }  // namespace terrace::cli

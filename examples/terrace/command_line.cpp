@@ -7,6 +7,8 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <new>
+#include <system_error>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -224,14 +226,28 @@ CommandLine parse(int argc, const char* const* argv) {
   return line;
 }
 
-int report_error(const std::exception& error, std::FILE* to) {
+int report_error(const std::exception& error, std::FILE* to) try {
+  if (dynamic_cast<const std::bad_alloc*>(&error)) throw std::bad_alloc();
   const auto* const file = dynamic_cast<const fs::filesystem_error*>(&error);
+  const auto* const system = dynamic_cast<const std::system_error*>(&error);
+  if (system && system->code() == std::errc::resource_unavailable_try_again) {
+    say(to,
+        "error: no thread can be started: there are too many, or no memory is left for one\n"
+        "  raise `ulimit -u` or the cgroup's pids.max, or lower --threads, --dp or --pp\n");
+    return static_cast<int>(Exit::runtime);
+  }
   const auto what = file ? fmt::format("{}: {}\n  change the permissions there, or give another path", file->path1().string(),
                                        describe_errno(file->code().value()))
                          : std::string(error.what());
   say(to, fmt::format("error: {}\n", what));
   const auto* const known = dynamic_cast<const Error*>(&error);
   return static_cast<int>(known ? known->exit() : Exit::runtime);
+} catch (const std::bad_alloc&) {  // of the error, or of its text: nothing here needs memory
+  say(to,
+      "error: no memory is left for the program itself\n"
+      "  raise the limit (`ulimit -v`, the cgroup's memory.max), end other programs, or lower --host-memory and "
+      "--device-memory\n");
+  return static_cast<int>(Exit::runtime);
 }
 
 }  // namespace terrace::cli

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -54,9 +55,33 @@ void occupy_standard_descriptors() {
     if (::fcntl(descriptor, F_GETFD) < 0 && errno == EBADF) ::open("/dev/null", O_RDONLY);  // takes the lowest free number
 }
 
+// The last line of defence: an exception that nothing caught, in a library's thread or a destructor. What is committed is
+// intact, and a core dump would help no user. Needs no memory.
+[[noreturn]] void end_without_abort() {
+  constexpr std::string_view kMemory = "error: no memory is left for the program itself";
+  constexpr std::string_view kOther = "error: an exception was not caught, which is a bug in terrace or one of its libraries";
+  constexpr std::string_view kAdvice = "\n  the last commit is intact; remove the cause, then --resume auto\n";
+  const auto write_all = [](std::string_view text) { static_cast<void>(!::write(STDERR_FILENO, text.data(), text.size())); };
+  try {
+    if (const auto error = std::current_exception()) std::rethrow_exception(error);
+    write_all(kOther);
+  } catch (const std::bad_alloc&) {
+    write_all(kMemory);
+  } catch (const std::exception& error) {
+    write_all(kOther);
+    write_all(": ");
+    write_all(error.what());
+  } catch (...) {
+    write_all(kOther);
+  }
+  write_all(kAdvice);
+  ::_exit(static_cast<int>(Exit::runtime));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::set_terminate(end_without_abort);
   occupy_standard_descriptors();
   std::signal(SIGXFSZ, SIG_IGN);  // a file beyond `ulimit -f` is an error, and does not end the process
   try {

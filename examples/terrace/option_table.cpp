@@ -184,6 +184,8 @@ std::vector<Option> make_table() {
            {"commit", "step", "off", "none"}),
       number("run", "io-deadline", &C::io_deadline, {0, 86400}, !kSame,
              "seconds after which an unfinished read, write or sync ends the run; 0: no limit"),
+      number("run", "rank-deadline", &C::rank_deadline, {1, 86400}, !kSame,
+             "seconds that a rank waits for another one before the run ends; longer than a step computes without it"),
       text("run", "json", &C::json, Text::any, !kSame, "print only JSON objects on standard output"),
       text("run", "verify-resident", &C::verify_resident, Text::any, !kSame,
            "repeat the first steps without offloading and compare every loss"),

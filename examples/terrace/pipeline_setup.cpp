@@ -89,14 +89,16 @@ std::vector<std::uint32_t> begins_of(const std::string& text, std::uint32_t stag
   std::vector<std::uint32_t> begins{0};
   const char* at = text.data();
   const char* const end = at + text.size();
-  for (std::uint32_t count = 0; at < end; ++at) {
+  bool good = true;
+  for (bool more = true; good && more; ++at) {
+    std::uint32_t count = 0;
     const auto [next, error] = std::from_chars(at, end, count);
-    if (error != std::errc{} || count > layers || (next != end && *next != ',')) break;
+    more = next != end;
+    good = error == std::errc{} && (!more || *next == ',') && count <= layers - begins.back();
     begins.push_back(begins.back() + count);
     at = next;
-    if (at == end) break;
   }
-  if (at != end || begins.size() != stages + 1 || begins.back() != layers)
+  if (!good || begins.size() != stages + 1 || begins.back() != layers)
     throw Error(
         fmt::format(
             "--stage-layers {} does not divide {} layers into {} stages\n  give one number for each stage, which together "
@@ -104,6 +106,22 @@ std::vector<std::uint32_t> begins_of(const std::string& text, std::uint32_t stag
             text, layers, stages, layers),
         Exit::usage);
   return begins;
+}
+
+// A rank without layers would only wait. A run that began so, balanced over more stages than layers, is resumed as it was.
+void demand_layers_on_every_rank(const RunConfig& c, const pipeline::Pipeline& p) {
+  if (c.stage_layers.empty() || c.stage_layers == stage_layers_of_run(c)) return;
+  for (std::uint32_t rank = 0; rank < p.schedule.placement.ranks; ++rank) {
+    bool holds = false;
+    for (const auto& rank_of : p.schedule.placement.rank_of)
+      for (std::size_t stage = 0; stage < rank_of.size(); ++stage)
+        holds = holds || (rank_of[stage] == rank && p.begins[stage] != p.begins[stage + 1]);
+    if (!holds)
+      throw Error(fmt::format("--stage-layers {} leaves rank {} of the pipeline without a layer\n  give each rank at least one "
+                              "layer, or a smaller --pp",
+                              c.stage_layers, rank),
+                  Exit::usage);
+  }
 }
 
 // Evaluations, commits and the end of the run are possible only where an asynchronous schedule drains.
@@ -170,6 +188,7 @@ void set_pipeline(PlanRequest& request, const RunConfig& c, const Model& model, 
                               stages)
           : begins_of(c.stage_layers, stages, static_cast<std::uint32_t>(model.layers.size()));
   request.pipeline = {std::move(schedule), std::move(begins)};
+  demand_layers_on_every_rank(c, *request.pipeline);
   if (request.pipeline->schedule.asynchronous()) take_together(request, c);
   static_cast<void>(pipeline::part_of(*request.pipeline, 0));  // throws if no rank can execute it
 }

@@ -26,7 +26,8 @@ struct Where {
 };
 
 Where here(const RunConfig& config) {
-  if (!config.assumed_costs) demand_device(config);  // with assumed costs the plan may be for another machine
+  // Where nothing is measured, the plan may be for another machine.
+  if (!config.assumed_costs && config.pp <= 1) demand_device(config);
   return {config, machine_profile(config)};
 }
 
@@ -40,17 +41,11 @@ Where there(const CommandLine& line) {
 
 Exit plan_command(const CommandLine& line) {
   for (const auto& warning : warnings_of(line.config)) warn(warning);
-  if (line.config.pp > 1) {
-    if (!line.plan.cluster_profile.empty())
-      throw Error(
-          "--cluster-profile does not plan pipelines\n  leave out --pp, or leave out --cluster-profile and plan for this "
-          "machine",
-          Exit::usage);
-    return plan_pipeline(line);
-  }
+  const auto where = line.plan.cluster_profile.empty() ? here(line.config) : there(line);
+  const auto& [config, profile] = where;
+  if (config.pp > 1) return plan_pipeline(line.plan, config, profile);
   if (!line.plan.timeline.empty() || !line.plan.write_schedule.empty())
     throw Error("--timeline and --write-schedule are for pipelines\n  add --pp, the number of its ranks", Exit::usage);
-  const auto [config, profile] = line.plan.cluster_profile.empty() ? here(line.config) : there(line);
   const auto model = lm::make_model(model_config(config));
   auto request = plan_request(config);
   set_pipeline(request, config, model, profile);

@@ -17,6 +17,7 @@
 #include <terrace/examples/terrace/rank_log.h>
 #include <terrace/examples/terrace/setup.h>
 #include <terrace/examples/terrace/timeline.h>
+#include <terrace/parallel/flops.h>
 #include <terrace/parallel/pipeline/simulate.h>
 #include <terrace/parallel/pipeline/stage_costs.h>
 #include <terrace/parallel/ranks_simulator.h>
@@ -49,6 +50,28 @@ std::optional<double> step_together(const std::vector<Plan>& plans, const Model&
   return times_together(plans, model, profile).step_s.back();
 }
 
+// What the ranks of a cluster send, and how much they compute. A step is that of one update.
+std::string cluster_lines(const RunConfig& config, const Model& model, const std::vector<Plan>& plans, double updates,
+                          double step_s) {
+  LinkBytes most;
+  Flops all;
+  for (const auto& rank : plans) {
+    most.within = std::max(most.within, rank.steady_links.within / updates);
+    most.between = std::max(most.between, rank.steady_links.between / updates);
+    const auto flops = flops_of(model, rank.map.shape.batch, rank.programs.steady);
+    all.model += flops.model / updates;
+    all.with_recomputation += flops.with_recomputation / updates;
+  }
+  const auto tokens = static_cast<double>(config.batch_size * config.seq_len * config.grad_accumulation * config.dp);
+  const auto rate = [&](double flops) { return flops / static_cast<double>(plans.size()) / step_s * 1e-12; };
+  return fmt::format(
+      "{} ranks, {} on each node; in a step a rank sends at most {} within its node and {} to other nodes\n"
+      "{:.4g} tokens a step, {:.4g} tokens/s; {:.3g} TFLOP/s of model computation a rank, {:.3g} with recomputation\n",
+      config.dp * config.pp, ranks_of_machine(config), format_bytes(static_cast<std::uint64_t>(most.within)),
+      format_bytes(static_cast<std::uint64_t>(most.between)), tokens, tokens / step_s, rate(all.model),
+      rate(all.with_recomputation));
+}
+
 // A picture of each rank's lanes in a simulated steady step, and in the last step of the run.
 std::string lanes_beside(const std::filesystem::path& run, const std::vector<Plan>& plans, const Model& model,
                          const MachineProfile& profile, const std::string& title) {
@@ -75,10 +98,8 @@ std::string lanes_beside(const std::filesystem::path& run, const std::vector<Pla
 
 }  // namespace
 
-Exit plan_pipeline(const CommandLine& line) {
-  const auto& config = line.config;
+Exit plan_pipeline(const PlanOptions& options, const RunConfig& config, const MachineProfile& profile) {
   const auto model = lm::make_model(model_config(config));
-  const auto profile = machine_profile(config);
   auto request = plan_request(config);
   auto name = config.schedule;
   ThreadPool pool(static_cast<int>(config.threads));
@@ -97,17 +118,16 @@ Exit plan_pipeline(const CommandLine& line) {
   // The tasks of an asynchronous schedule are those of several steps.
   const auto steps = static_cast<double>(updates_a_step(request));
   const double step_s = timing.makespan / steps, shortest_s = pipeline::shortest_step(p.schedule, costs) / steps;
-  auto together_s = line.plan.program ? std::nullopt : step_together(plans, model, profile);
+  auto together_s = options.program ? std::nullopt : step_together(plans, model, profile);
   if (together_s) *together_s /= steps;
   const auto title = fmt::format("{} on {} ranks, {}, {} micro-batches, stages of {} layers", config.model, plans.size(), name,
                                  p.schedule.micro_batches, stage_layers(p));
-  if (!line.plan.timeline.empty())
-    write_file(line.plan.timeline, line.plan.measured.empty() ? timeline(p.schedule, costs, title)
-                                                              : lanes_beside(line.plan.measured, plans, model, profile, title));
-  if (!line.plan.write_schedule.empty())
-    write_file(line.plan.write_schedule, fmt::format("# {}\n{}", title, to_text(p.schedule)));
+  if (!options.timeline.empty())
+    write_file(options.timeline, options.measured.empty() ? timeline(p.schedule, costs, title)
+                                                          : lanes_beside(options.measured, plans, model, profile, title));
+  if (!options.write_schedule.empty()) write_file(options.write_schedule, fmt::format("# {}\n{}", title, to_text(p.schedule)));
 
-  if (line.plan.program) {
+  if (options.program) {
     for (std::size_t r = 0; r < plans.size(); ++r) fmt::print("# rank {}\n{}", r, to_text(plans[r].programs.steady));
     return Exit::ok;
   }
@@ -135,6 +155,8 @@ Exit plan_pipeline(const CommandLine& line) {
   fmt::print("\nstep time {:.3g} s{}\n", together_s.value_or(step_s),
              together_s ? ", with the moves, updates and messages of all ranks"
                         : ", of the schedule alone: the program is too long to simulate its moves, updates and messages");
+  if (!options.cluster_profile.empty())
+    fmt::print("{}", cluster_lines(config, model, plans, steps, together_s.value_or(step_s)));
   fmt::print("of the schedule alone: a rank idles {:.1f} % of the time on average, and {}\n", 100 * timing.bubble(),
              step_s < 1.0005 * shortest_s ? "no schedule of these stages is faster"
                                           : fmt::format("another schedule of these stages could save {:.1f} % at best",

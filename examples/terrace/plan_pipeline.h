@@ -5,10 +5,12 @@
 #pragma once
 
 #include <terrace/core/error.h>
+#include <terrace/core/machine.h>
 #include <terrace/examples/terrace/command_line.h>
 
 namespace terrace::cli {
 
-Exit plan_pipeline(const CommandLine& line);
+// `profile`: of this machine, or of a rank of the cluster that `config` is for.
+Exit plan_pipeline(const PlanOptions& options, const RunConfig& config, const MachineProfile& profile);
 
 }  // namespace terrace::cli

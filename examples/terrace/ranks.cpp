@@ -55,26 +55,37 @@ bool is_consequence(const std::exception_ptr& error) {
   }
 }
 
+CommunicatorOptions options_of(const RunConfig& c) { return {.time_limit = std::chrono::seconds(c.rank_deadline)}; }
+
 Exit train_threads(const RunConfig& config) {
-  auto communicators = make_thread_communicators(static_cast<int>(config.dp * config.pp));
+  auto communicators = make_thread_communicators(static_cast<int>(config.dp * config.pp), options_of(config));
   std::mutex mutex;
   std::vector<std::exception_ptr> errors;  // in the order in which ranks failed
+  errors.reserve(communicators.size() + 1);
+  const auto failed = [&](std::exception_ptr error) {
+    const std::lock_guard lock(mutex);
+    errors.push_back(std::move(error));
+  };
   std::vector<Exit> exits(communicators.size(), Exit::runtime);
-  std::vector<std::thread> threads;
-  for (std::size_t r = 0; r < communicators.size(); ++r)
-    threads.emplace_back([&, r] {
-      Team team(std::move(communicators[r]), false);
-      auto own = config;
-      own.local_rank = static_cast<std::int64_t>(r);
-      try {
-        exits[r] = train_rank(own, team);
-      } catch (const Elsewhere&) {  // the rank that failed reports the error
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        errors.push_back(std::current_exception());
-      }
-    });
-  for (auto& thread : threads) thread.join();
+  std::vector<std::jthread> threads;
+  try {
+    for (std::size_t r = 0; r < communicators.size(); ++r)
+      threads.emplace_back([&, r, own_ranks = std::move(communicators[r])]() mutable {
+        try {
+          Team team(std::move(own_ranks), false);
+          auto own = config;
+          own.local_rank = static_cast<std::int64_t>(r);
+          exits[r] = train_rank(own, team);
+        } catch (const Elsewhere&) {  // the rank that failed reports the error
+        } catch (...) {
+          failed(std::current_exception());
+        }
+      });
+  } catch (...) {  // no thread or no memory for a rank
+    failed(std::current_exception());
+    communicators.clear();  // the others have left, so those that have begun end
+  }
+  threads.clear();
   const auto cause = std::ranges::find_if_not(errors, is_consequence);
   if (!errors.empty()) std::rethrow_exception(cause == errors.end() ? errors.front() : *cause);
   return exits.front();
@@ -91,7 +102,7 @@ void end_later_if_another_failed() {
 Exit train_process(const RunConfig& config, const Launched& place) {
   std::atexit(end_later_if_another_failed);  // registered before MPI's end, so it runs after that
   try {
-    Team team(make_mpi_communicator(), true);
+    Team team(make_mpi_communicator({.communicator = options_of(config)}), true);
     if (team.size() != place.ranks)
       throw Error(
           fmt::format(

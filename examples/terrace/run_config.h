@@ -71,6 +71,7 @@ struct RunConfig {
   std::int64_t ckpt_interval = 0;
   std::string durability = "commit";  // commit | step | off | none
   std::int64_t io_deadline = 120;     // in seconds; 0: none
+  std::int64_t rank_deadline = 600;   // in seconds
   bool json = false;
   bool verify_resident = false;  // repeat the first steps without offloading and compare every loss
   bool assumed_costs = false;    // take the plan's times from the profile alone, as for another machine

@@ -1,5 +1,6 @@
 #include <terrace/parallel/comm/machine_window.h>
 
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <sched.h>
 #include <signal.h>
@@ -12,6 +13,7 @@
 #include <climits>
 #include <cstring>
 #include <new>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -29,8 +31,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kControlBytes = 2 * kPageBytes, kHeadBytes = kControlBytes + 2 * kPageBytes;
 constexpr std::size_t kTextBytes = 160, kFailureBytes = 4096;
-constexpr auto kLook = 10ms;           // how often a waiting rank checks whether the others still run
-constexpr auto kLeavingTogether = 1s;  // how long a rank that leaves waits for the others to leave too
+constexpr auto kLook = 10ms;                           // how often a waiting rank checks whether the others still run
+constexpr std::chrono::nanoseconds kLookAtState = 1s;  // how often it looks whether the process that it waits for is stopped
+constexpr auto kLeavingTogether = 1s;                  // how long a rank that leaves waits for the others to leave too
 // A waiting rank first spins, then yields, then sleeps: waking up takes as long as several pieces. If ranks share cores it
 // sleeps at once, to leave the core to the rank that it waits for.
 constexpr int kSpins = 100;
@@ -47,6 +50,18 @@ void futex_wake(std::atomic<std::uint32_t>& word) { syscall(SYS_futex, &word, FU
 std::byte* at_page(std::byte* address) {
   const auto into = reinterpret_cast<std::uintptr_t>(address) % kPageBytes;
   return into == 0 ? address : address + (kPageBytes - into);
+}
+
+// Whether a process of this machine is stopped by a signal or a debugger: its state, after its name in brackets, is T or t.
+bool is_stopped(pid_t process) {
+  std::array<char, 512> text = {};
+  const int file = ::open(fmt::format("/proc/{}/stat", process).c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return false;
+  const auto length = ::read(file, text.data(), text.size());
+  ::close(file);
+  const std::string_view stat(text.data(), static_cast<std::size_t>(std::max<ssize_t>(length, 0)));
+  const auto name_end = stat.rfind(')');
+  return name_end != std::string_view::npos && name_end + 2 < stat.size() && (stat[name_end + 2] | 0x20) == 't';
 }
 
 // Texts that another process may read while they are written: a torn text is no worse than an old one.
@@ -72,9 +87,10 @@ struct SharedText {
 }  // namespace
 
 namespace {
-std::atomic<bool> process_died{false};
+std::atomic<bool> process_died{false}, rank_failed{false};
 }
 bool MachineWindow::a_process_died() { return process_died; }
+bool MachineWindow::a_rank_failed() { return rank_failed; }
 
 // One for each rank, at the start of its part of the window.
 struct MachineWindow::Control {
@@ -133,6 +149,7 @@ MachineWindow::MachineWindow(MPI_Comm machine, std::string name, std::vector<int
     controls_.push_back(reinterpret_cast<Control*>(theirs));
     if (r == 0) group_ = reinterpret_cast<Group*>(theirs + kControlBytes);
   }
+  stopped_.resize(controls_.size());
   MPI_Barrier(machine);
   sees_processes_ = std::ranges::all_of(controls_, [](const Control* c) { return kill(c->process, 0) == 0; });
 }
@@ -202,16 +219,35 @@ bool MachineWindow::failed() const { return group_->failed.load() != 0; }
 
 std::string MachineWindow::failure() const {
   while (group_->failed.load() == 1) std::this_thread::yield();
+  rank_failed = true;
   if (group_->process_died) process_died = true;
   return group_->failure.get();
 }
 
 void MachineWindow::fail(const std::string& why) noexcept {
+  rank_failed = true;
   std::uint32_t none = 0;
   if (!group_->failed.compare_exchange_strong(none, 1)) return;  // the first reason stays
-  group_->failure.set(fmt::format("{}: {}{}", name_, why, positions()));
+  try {
+    group_->failure.set(fmt::format("{}: {}{}", name_, why, positions()));
+  } catch (const std::exception&) {  // without memory for the text
+    group_->failure.set(why);
+  }
   group_->failed = 2;
   ring();
+}
+
+std::chrono::nanoseconds MachineWindow::stopped_for(std::size_t member) {
+  const std::lock_guard lock(mutex_);
+  auto& [looked, time] = stopped_[member];
+  const auto now = Clock::now();
+  const auto every = std::min<std::chrono::nanoseconds>(kLookAtState, time_limit_ / 4);
+  const std::chrono::nanoseconds since = now - looked;
+  if (since < every) return time;
+  looked = now;
+  // A look that comes late says nothing of the time before it: perhaps both processes were stopped.
+  time = is_stopped(controls_[member]->process) ? time + std::min(since, 2 * every) : std::chrono::nanoseconds{};
+  return time;
 }
 
 void MachineWindow::check(int member, std::uint64_t number, Clock::time_point since) {
@@ -225,6 +261,10 @@ void MachineWindow::check(int member, std::uint64_t number, Clock::time_point si
       group_->process_died = true;
       fail(fmt::format("rank {} (process {}) died, and rank {} waits for it in its call {}", member, other.process.load(), me,
                        number));
+    } else if (sees_processes_ && stopped_for(r) > time_limit_) {
+      fail(fmt::format(
+          "rank {} (process {}) has been stopped for {} s, by SIGSTOP or a debugger, and rank {} waits for it in its call {}",
+          member, other.process.load(), std::chrono::duration<double>(time_limit_).count(), me, number));
     }
   }
   if (!failed() && number != patient_ && Clock::now() - since > time_limit_) {
@@ -249,7 +289,7 @@ void MachineWindow::ring() {
 }
 
 void MachineWindow::wait_all(std::atomic<std::uint64_t> Control::*progress, std::uint64_t value) {
-  const auto since = Clock::now();
+  WaitClock wait;
   for (std::size_t r = 0; r < controls_.size(); ++r) {
     const auto ready = [&] { return (controls_[r]->*progress).load() >= value; };
     for (int spin = 0; spin < kSpins && !ready(); ++spin) {
@@ -257,13 +297,13 @@ void MachineWindow::wait_all(std::atomic<std::uint64_t> Control::*progress, std:
       __builtin_ia32_pause();
 #endif
     }
-    for (const auto until = since + yielding_; !ready() && Clock::now() < until;) sched_yield();
+    for (const auto until = wait.since() + yielding_; !ready() && Clock::now() < until;) sched_yield();
     while (!ready()) {
       const auto bell = group_->bell.load();
       group_->sleepers.fetch_add(1);
       if (!ready() && !failed()) futex_wait(group_->bell, bell, kLook);
       group_->sleepers.fetch_sub(1);
-      if (!ready()) check(members_[r], number_, since);
+      if (!ready()) check(members_[r], number_, wait.since());
     }
   }
 }

@@ -15,6 +15,7 @@
 #include <functional>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <terrace/core/units.h>
@@ -22,6 +23,21 @@
 #include <terrace/parallel/comm/positions.h>
 
 namespace terrace {
+
+// Since when a rank waits. Time in which its process did not run (it was stopped, or the machine slept) does not count.
+class WaitClock {
+ public:
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point since() {
+    constexpr std::chrono::seconds kAway{1};  // a thread that runs looks far more often
+    const auto now = Clock::now(), before = std::exchange(looked_, now);
+    if (now - before > kAway) since_ += now - before;
+    return since_;
+  }
+
+ private:
+  Clock::time_point since_ = Clock::now(), looked_ = since_;
+};
 
 class MachineWindow {
  public:
@@ -32,8 +48,8 @@ class MachineWindow {
   void match(const Call& call) { run_pieces(call, 1, {}, {}, {}); }  // waits for all ranks; checks that their calls match
   void begin(std::uint64_t number, const Call& call);
   void end(std::uint64_t number);
-  // Checks a wait for the member `rank` that began at `since`: throws if any rank failed, if `rank` left or died, or if a call
-  // that is not patient waited too long.
+  // Checks a wait for the member `rank` that began at `since`: throws if any rank failed, if `rank` left or died, if its
+  // process has been stopped (SIGSTOP, a debugger) for the time limit, or if a call that is not patient waited too long.
   void check(int rank, std::uint64_t number, std::chrono::steady_clock::time_point since);
   void fail(const std::string& why) noexcept;
   // Tells the others that this rank leaves. True if all ranks do so within a short time: then collective clean-up cannot hang.
@@ -42,6 +58,7 @@ class MachineWindow {
   [[nodiscard]] std::string failure() const;
   // True if a process of this job is known to be dead: MPI's own calls may then wait for it forever. Static, as MPI is.
   [[nodiscard]] static bool a_process_died();
+  [[nodiscard]] static bool a_rank_failed();  // of this job, for any reason that is known here
   [[nodiscard]] std::string positions() const;
 
  private:
@@ -61,6 +78,7 @@ class MachineWindow {
   void ring();  // wakes those that sleep until something changes
   void check_signatures(std::uint64_t mine, std::uint64_t piece);
   void publish_position();
+  std::chrono::nanoseconds stopped_for(std::size_t member);
   [[nodiscard]] std::byte* slot(std::size_t rank, std::uint64_t piece) const;
 
   // machine_collectives.cpp: what each rank writes, folds and reads.
@@ -81,8 +99,14 @@ class MachineWindow {
   std::vector<Control*> controls_;
   Group* group_ = nullptr;
   bool sees_processes_ = false;
+  // How long this rank has seen each process stopped, and when it last looked.
+  struct Stopped {
+    std::chrono::steady_clock::time_point looked;
+    std::chrono::nanoseconds time{};
+  };
+  std::vector<Stopped> stopped_;
   std::uint64_t piece_ = 0;   // pieces of all calls before; the same on all ranks
-  mutable std::mutex mutex_;  // the log
+  mutable std::mutex mutex_;  // the log, and stopped_
   PositionLog log_;
   std::uint64_t number_ = 0;               // of the collective under way
   std::atomic<std::uint64_t> patient_{0};  // its number where it is patient, else 0

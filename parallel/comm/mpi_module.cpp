@@ -1,15 +1,39 @@
 // The entry of the MPI module, and MPI's life in this process.
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <memory>
+#include <thread>
 
 #include <terrace/core/error.h>
+#include <terrace/core/notice.h>
 #include <terrace/parallel/comm/mpi_transport.h>
 
 namespace terrace {
 namespace {
 
+// MPI_Finalize waits for all ranks, of which one may be stopped or hang. After the time limit the process ends without it: then
+// the launcher ends the other ranks. Ranks that end after a failure come together, or soon after it.
+constexpr std::chrono::seconds kEndAfterFailure{2};
+
+void finalise(int status, std::chrono::milliseconds time_limit) {
+  int finalised = 0;
+  MPI_Finalized(&finalised);
+  if (finalised || MachineWindow::a_process_died()) return;
+  const bool failed = status != 0 && MachineWindow::a_rank_failed();
+  const auto wait = failed ? std::min<std::chrono::milliseconds>(kEndAfterFailure, time_limit) : time_limit;
+  std::thread([=] {
+    std::this_thread::sleep_for(wait);
+    if (!failed) warn("this rank has ended, but not all others: the launcher is left to end them");
+    ::_exit(status != 0 ? status : static_cast<int>(Exit::runtime));
+  }).detach();
+  MPI_Finalize();
+}
+
 // MPI cannot be initialised twice in one process, so this is the process's and not a communicator's.
-void initialise_once() {
+void initialise_once(std::chrono::milliseconds time_limit) {
   int initialised = 0;
   MPI_Initialized(&initialised);
   int provided = MPI_THREAD_SINGLE;
@@ -18,11 +42,8 @@ void initialise_once() {
   } else {
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);  // ranks that wait leave their core to those that compute
     MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
-    std::atexit([] {
-      int finalised = 0;
-      MPI_Finalized(&finalised);
-      if (!finalised && !MachineWindow::a_process_died()) MPI_Finalize();  // it waits for all
-    });
+    static const auto limit = time_limit;
+    on_exit([](int status, void*) { finalise(status, limit); }, nullptr);
   }
   if (provided < MPI_THREAD_MULTIPLE) {
     throw Error("this MPI does not support MPI_THREAD_MULTIPLE\n  use an MPI that was built with it", Exit::hardware_missing);
@@ -34,6 +55,6 @@ void initialise_once() {
 
 extern "C" __attribute__((visibility("default"))) terrace::Transport* terrace_mpi_transport(
     const terrace::MpiOptions* options) {
-  terrace::initialise_once();
+  terrace::initialise_once(options->communicator.time_limit);
   return std::make_unique<terrace::MpiTransport>(MPI_COMM_WORLD, "world", *options).release();
 }

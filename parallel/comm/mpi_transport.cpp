@@ -159,8 +159,8 @@ void MpiTransport::exchange(MPI_Comm comm, int tag, const std::vector<Outgoing>&
       return MPI_Issend(message.bytes.data() + at, bytes, MPI_BYTE, message.to, tag, comm, request);
     });
   }
-  const auto since = Clock::now();
-  auto looked = since;
+  WaitClock wait;
+  auto looked = Clock::now();
   for (std::size_t i = 0; i < requests.size(); ++i) {
     MPI_Status status;
     int done = 0;
@@ -177,7 +177,7 @@ void MpiTransport::exchange(MPI_Comm comm, int tag, const std::vector<Outgoing>&
       looked = Clock::now();
       try {
         hear_other_machines(peers[i], number);
-        window_->check(peers[i], number, since);
+        window_->check(peers[i], number, wait.since());
       } catch (const Error&) {
         // A rank that left has finished its part of the call; on busy cores, MPI's last message from it may come late.
         for (const auto until = Clock::now() + kLastWord; !done && Clock::now() < until; std::this_thread::sleep_for(1ms))
@@ -218,12 +218,19 @@ void MpiTransport::check(std::uint64_t number, Clock::time_point since) {
 
 void MpiTransport::fail(const std::string& why) noexcept {
   const bool first = !window_->failed();
-  window_->fail(fmt::format("rank {} failed: {}", rank_, why));
-  if (first) tell_other_machines(kFailureTag, window_->failure());
+  try {
+    window_->fail(fmt::format("rank {} failed: {}", rank_, why));
+  } catch (const std::exception&) {  // without memory for the text
+    window_->fail(why);
+  }
+  if (first) tell_other_machines(kFailureTag);
 }
 
-// Ranks of other machines cannot see the window. The sender does not wait for these messages.
-void MpiTransport::tell_other_machines(int tag, const std::string& text) {
+// Ranks of other machines cannot see the window. The sender does not wait for these messages. Without memory for one, a rank
+// that waits for this one finds out at its time limit.
+void MpiTransport::tell_other_machines(int tag) noexcept try {
+  if (one_machine()) return;
+  const auto text = tag == kFailureTag ? window_->failure() : std::string();
   const std::lock_guard lock(hearing_);
   for (int r = 0; r < size_; ++r) {
     if (std::ranges::find(neighbours_, r) != neighbours_.end()) continue;
@@ -232,6 +239,7 @@ void MpiTransport::tell_other_machines(int tag, const std::string& text) {
     MPI_Isend(kept.data(), static_cast<int>(kept.size()), MPI_CHAR, r, tag, inner_, &request);
     MPI_Request_free(&request);
   }
+} catch (const std::exception&) {
 }
 
 void MpiTransport::hear_other_machines(int peer, std::uint64_t number) {
@@ -255,7 +263,7 @@ void MpiTransport::hear_other_machines(int peer, std::uint64_t number) {
 }
 
 void MpiTransport::leave() noexcept {
-  tell_other_machines(kLeftTag, "");
+  tell_other_machines(kLeftTag);
   // Between machines, late messages of this kind must not meet another communicator with the same number: it is not given back.
   if (!window_->leave() || !one_machine()) return;
   MPI_Comm_free(&machine_);

@@ -56,7 +56,7 @@ class MpiTransport final : public Transport {
                 std::uint64_t number);
   static void cancel(std::vector<MPI_Request>& requests);
   [[nodiscard]] bool one_machine() const { return static_cast<int>(neighbours_.size()) == size_; }
-  void tell_other_machines(int tag, const std::string& text);
+  void tell_other_machines(int tag) noexcept;
   void hear_other_machines(int peer, std::uint64_t number);
 
   // Between machines: mpi_far.cpp.

@@ -160,7 +160,12 @@ void ThreadGroup::check(int rank, std::uint64_t number, Clock::time_point since)
 
 void ThreadGroup::fail(int rank, const std::string& why) noexcept {
   const std::lock_guard lock(mutex_);
-  if (!failure_) fail_locked(fmt::format("{}: rank {} failed: {}{}", name_, rank, why, positions()));
+  if (failure_) return;
+  try {
+    fail_locked(fmt::format("{}: rank {} failed: {}{}", name_, rank, why, positions()));
+  } catch (const std::exception&) {
+    fail_locked("out of memory");  // so short that it needs none
+  }
 }
 
 void ThreadGroup::leave(int rank) noexcept {

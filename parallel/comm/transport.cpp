@@ -43,6 +43,16 @@ class Turns {
   std::exception_ptr error_;
 };
 
+// `text`, or a text so short that it needs no memory.
+template <class Text>
+std::string text_or(const char* brief, const Text& text) noexcept {
+  try {
+    return text();
+  } catch (const std::exception&) {
+    return brief;
+  }
+}
+
 // Shared by the communicator and its calls; destroyed with the last of them.
 struct Shared {
   explicit Shared(std::shared_ptr<Transport> t) : transport(std::move(t)) {}
@@ -52,8 +62,10 @@ struct Shared {
   Shared(const Shared&) = delete;
   Shared& operator=(const Shared&) = delete;
 
-  void fail(std::exception_ptr error, const std::string& why) {
-    transport->fail(why);
+  // `why` makes the text of the reason, for which there may be no memory.
+  template <class Why>
+  void fail(std::exception_ptr error, const Why& why) noexcept {
+    transport->fail(text_or("out of memory", why));
     turns.fail(std::move(error));
   }
 
@@ -70,8 +82,17 @@ class Ticket {
   Ticket& operator=(const Ticket&) = delete;
   ~Ticket() {
     if (ran_) return;
-    const auto why = fmt::format("call {}, {}, was dropped: its stream failed before it", number_, to_string(call_));
-    shared_->fail(std::make_exception_ptr(RankFailed(why)), why);
+    const auto why = [&] {
+      return fmt::format("call {}, {}, was dropped: its stream failed before it", number_, to_string(call_));
+    };
+    const auto error = [&] {
+      try {
+        return std::make_exception_ptr(RankFailed(why()));
+      } catch (...) {  // without memory for the text
+        return std::current_exception();
+      }
+    };
+    shared_->fail(error(), why);
   }
 
   void run() {
@@ -82,7 +103,8 @@ class Ticket {
       shared_->transport->run(call_, number_);
       if (in_turn) shared_->turns.pass();
     } catch (const std::exception& error) {
-      shared_->fail(std::current_exception(), fmt::format("call {}, {}: {}", number_, to_string(call_), error.what()));
+      shared_->fail(std::current_exception(),
+                    [&] { return fmt::format("call {}, {}: {}", number_, to_string(call_), error.what()); });
       throw;
     }
   }
@@ -116,7 +138,7 @@ class StreamCommunicator final : public Communicator {
       shared_->turns.pass();
       return part ? make_communicator(std::move(part)) : nullptr;
     } catch (const std::exception& error) {
-      shared_->fail(std::current_exception(), fmt::format("split into {}: {}", name, error.what()));
+      shared_->fail(std::current_exception(), [&] { return fmt::format("split into {}: {}", name, error.what()); });
       throw;
     }
   }

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
+#include <span>
 #include <sstream>
 
 #include <terrace/core/error.h>
@@ -32,6 +34,52 @@ Task parse_task(const std::string& word, std::size_t line) {
     }
   }
   refuse(line, fmt::format("'{}' is no task; write F2.17 for the forward of stage 2 and micro-batch 17, or B, I, W", word));
+}
+
+// The words of one line.
+class Words {
+ public:
+  Words(const std::string& line, std::size_t number) : words_(line), line_(number) {}
+  // Empty at the end of the line.
+  std::string next() {
+    std::string word;
+    words_ >> word;
+    return word;
+  }
+  // As many as follow one another; the first word that is none begins a comment.
+  std::vector<std::uint32_t> numbers() {
+    std::vector<std::uint32_t> all;
+    for (auto word = next(); begins_number(word); word = next()) {
+      std::uint32_t value = 0;
+      const auto* const end = word.data() + word.size();
+      const auto [at, error] = std::from_chars(word.data(), end, value);
+      if (error != std::errc() || at != end)
+        refuse(line_, fmt::format("'{}' is not accepted; write whole numbers from 0 to {}", word,
+                                  std::numeric_limits<std::uint32_t>::max()));
+      all.push_back(value);
+    }
+    return all;
+  }
+
+ private:
+  static bool begins_number(std::string_view word) {
+    const auto digit = word.find_first_of("0123456789");
+    return digit == 0 || (digit == 1 && (word[0] == '-' || word[0] == '+'));
+  }
+  std::istringstream words_;
+  const std::size_t line_;
+};
+
+// Before memory is allocated for a schedule, its text must be long enough to hold it: every stage has a forward and a backward
+// of every micro-batch, and every rank has a line.
+void demand_room(const Schedule& s, std::size_t characters, std::size_t line) {
+  constexpr std::string_view kTasks = "F0.0 B0.0 ", kRank = "rank ";
+  const auto pairs = std::uint64_t{s.placement.stages} * s.micro_batches;
+  if (pairs > characters / kTasks.size() || s.placement.ranks > characters / kRank.size())
+    refuse(line,
+           fmt::format("{} ranks with {} stages and {} micro-batches have more tasks than the text has room for; some are "
+                       "missing",
+                       s.placement.ranks, s.placement.stages, s.micro_batches));
 }
 
 }  // namespace
@@ -107,46 +155,53 @@ std::string to_text(const Schedule& s) {
 
 Schedule parse_schedule(std::string_view text) {
   Schedule s;
+  auto& placement = s.placement;
   std::istringstream lines{std::string(text)};
   std::size_t number = 0;
   bool begun = false;
   for (std::string line; std::getline(lines, line);) {
-    ++number;
-    std::istringstream words(line);
-    std::string word;
-    if (!(words >> word) || word[0] == '#') continue;
+    Words words(line, ++number);
+    const auto word = words.next();
+    if (word.empty() || word[0] == '#') continue;
     if (word == "pipeline") {
-      if (begun || !(words >> s.placement.ranks >> s.placement.stages >> s.micro_batches) || s.placement.ranks == 0 ||
-          s.placement.stages == 0)
+      const auto sizes = words.numbers();
+      if (begun || sizes.size() != 3 || std::ranges::find(sizes, 0U) != sizes.end())
         refuse(number, "expected once, first: pipeline RANKS STAGES MICRO-BATCHES");
+      placement.ranks = sizes[0];
+      placement.stages = sizes[1];
+      s.micro_batches = sizes[2];
+      demand_room(s, text.size(), number);
       begun = true;
     } else if (!begun) {
       refuse(number, "expected first: pipeline RANKS STAGES MICRO-BATCHES");
     } else if (word == "place") {
-      auto& ranks = s.placement.rank_of.emplace_back();
-      for (std::uint32_t rank = 0; words >> rank;) ranks.push_back(rank);
-      if (ranks.size() != s.placement.stages)
-        refuse(number, fmt::format("{} ranks for {} stages", ranks.size(), s.placement.stages));
+      const auto& ranks = placement.rank_of.emplace_back(words.numbers());
+      if (ranks.size() != placement.stages)
+        refuse(number, fmt::format("{} ranks for {} stages", ranks.size(), placement.stages));
       for (const auto rank : ranks)
-        if (rank >= s.placement.ranks) refuse(number, fmt::format("there is no rank {}", rank));
+        if (rank >= placement.ranks) refuse(number, fmt::format("there is no rank {}", rank));
     } else if (word == "input") {
-      std::uint32_t stage = 0;
-      if (!(words >> stage) || stage >= s.placement.stages) refuse(number, "expected: input STAGE, and the stages it reads");
-      auto& inputs = s.placement.inputs;
-      if (inputs.empty()) inputs = chain(s.placement.stages);
-      inputs[stage].clear();
-      for (std::uint32_t input = 0; words >> input;) inputs[stage].push_back(input);
+      const auto stages = words.numbers();
+      if (stages.empty() || stages[0] >= placement.stages) refuse(number, "expected: input STAGE, and the stages it reads");
+      for (const auto input : std::span(stages).subspan(1))
+        if (input >= stages[0])
+          refuse(number, fmt::format("stage {} cannot read stage {}, which is no earlier one", stages[0], input));
+      if (placement.inputs.empty()) placement.inputs = chain(placement.stages);
+      placement.inputs[stages[0]].assign(stages.begin() + 1, stages.end());
     } else if (word == "update") {
-      if (!(words >> s.update_every) || s.update_every == 0 || s.micro_batches % s.update_every != 0)
+      const auto every = words.numbers();
+      if (every.size() != 1 || every[0] == 0 || s.micro_batches % every[0] != 0)
         refuse(number, fmt::format("expected a number of micro-batches that divides {}", s.micro_batches));
+      s.update_every = every[0];
     } else if (word == "read") {
-      auto& versions = s.reads.emplace_back();
-      for (std::uint32_t version = 0; words >> version;) versions.push_back(version);
+      const auto& versions = s.reads.emplace_back(words.numbers());
       if (versions.size() != s.micro_batches)
         refuse(number, fmt::format("{} versions for {} micro-batches", versions.size(), s.micro_batches));
+      for (const auto version : versions)
+        if (version >= s.micro_batches) refuse(number, fmt::format("there is no version {}", version));
     } else if (word == "rank") {
       auto& tasks = s.tasks.emplace_back();
-      while (words >> word) tasks.push_back(parse_task(word, number));
+      for (auto task = words.next(); !task.empty(); task = words.next()) tasks.push_back(parse_task(task, number));
     } else {
       refuse(number, fmt::format("'{}' is none of pipeline, place, input, update, read, rank", word));
     }

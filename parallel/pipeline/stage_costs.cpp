@@ -11,6 +11,7 @@ namespace {
 // Of each layer; the last one's forward is a part of its backward.
 struct Seconds {
   std::vector<double> forward, backward;
+  std::vector<std::uint64_t> input_bytes;  // of a micro-batch
 };
 
 Seconds seconds_of(const Model& model, StepMap::Options options, const MachineProfile& profile) {
@@ -22,8 +23,22 @@ Seconds seconds_of(const Model& model, StepMap::Options options, const MachinePr
   for (std::uint32_t l = 0; l < map.layers(); ++l) {
     s.forward.push_back(l + 1 == map.layers() ? 0 : costs.seconds({.op = Op::forward, .layer = l}));
     s.backward.push_back(costs.seconds({.op = Op::backward, .layer = l}));
+    s.input_bytes.push_back(map.chunk_bytes(map.x(l, 0)));
   }
   return s;
+}
+
+// The slowest message between neighbouring stages. On one machine it is a copy in memory, short beside the computing.
+double message_of(const Pipeline& p, const std::vector<std::uint64_t>& input_bytes, std::uint32_t data_ranks,
+                  const Links& links) {
+  double slowest = 0;
+  if (links.within == 0) return slowest;
+  for (const auto& rank_of : p.schedule.placement.rank_of)
+    for (std::uint32_t s = 1; s < rank_of.size(); ++s)
+      if (rank_of[s - 1] != rank_of[s] && p.begins[s] < p.layers())
+        slowest =
+            std::max(slowest, seconds_of_message(links, data_ranks, rank_of[s - 1], rank_of[s], input_bytes[p.begins[s]]));
+  return slowest;
 }
 
 // What a stage's data ranks, and its ranks in either direction, add up behind a round: the one that ends with this micro-batch.
@@ -69,14 +84,15 @@ class Reductions {
 }  // namespace
 
 std::vector<double> layer_costs(const Model& model, const StepMap::Options& options, const MachineProfile& profile) {
-  auto [forward, backward] = seconds_of(model, options, profile);
-  std::ranges::transform(forward, backward, forward.begin(), std::plus<>());
-  return forward;
+  auto of = seconds_of(model, options, profile);
+  std::ranges::transform(of.forward, of.backward, of.forward.begin(), std::plus<>());
+  return of.forward;
 }
 
 StageCosts stage_costs(const Pipeline& p, const Model& model, const StepMap::Options& options, const MachineProfile& profile) {
-  const auto [forward, backward] = seconds_of(model, options, profile);
-  StageCosts costs{.forward = {}, .input = {}, .weight = {}};
+  const auto [forward, backward, input_bytes] = seconds_of(model, options, profile);
+  StageCosts costs{
+      .forward = {}, .input = {}, .weight = {}, .message = message_of(p, input_bytes, options.data.ranks, profile.links)};
   const bool halves = part_of(p, 0).halves;
   std::vector<double> gradients;  // of each layer, within the task that computes it
   for (std::uint32_t s = 0; s < p.schedule.placement.stages; ++s) {

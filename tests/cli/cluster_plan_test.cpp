@@ -1,5 +1,8 @@
 // A run on a cluster that is not here, planned as its user asks for it.
 #include <nlohmann/json.hpp>
+#include <regex>
+
+#include <terrace/core/text_file.h>
 
 #include "cli_test.h"
 
@@ -51,6 +54,52 @@ TEST_F(ClusterPlan, A175BModelOn1024Ranks) {
   EXPECT_NEAR(json.at("link_bytes").at("between").get<double>(), sent * 63 / 64 / 16, 0.02 * sent / 16);
   EXPECT_GE(json.at("step_time_s").get<double>(), json.at("floor_s").get<double>());
   EXPECT_LT(json.at("model_flop_s").get<double>(), 7e13);
+}
+
+// Two ranks, one micro-batch, layer by layer: the activation crosses once, and its gradient comes back, while no rank computes.
+TEST_F(ClusterPlan, AMessageOfAPipelineCrossesTheLinkBetweenItsRanks) {
+  const auto text = read_text_file(TERRACE_CLUSTERS "/dgx2.toml");
+  const std::regex rate("between-bytes-s *= *[^ \n]+");
+  ASSERT_TRUE(std::regex_search(text, rate));
+  const double slow = 1e6;
+  scratch_.write("slow.toml", std::regex_replace(text, rate, "between-bytes-s = 1e6"));
+  const auto planned = [&](const Words& where) {
+    Words words{"plan",         "--cluster-profile",
+                "slow.toml",    "--json",
+                "--model",      "gpt2",
+                "--dtype",      "bf16",
+                "--layers",     "4",
+                "--hidden",     "256",
+                "--heads",      "4",
+                "--vocab",      "512",
+                "--seq-len",    "128",
+                "--batch-size", "2",
+                "--pp",         "2",
+                "--schedule",   "layerwise"};
+    words.insert(words.end(), where.begin(), where.end());
+    const auto outcome = terrace(words);
+    EXPECT_EQ(0, outcome.exit) << outcome.described;
+    return nlohmann::json::parse(outcome.out);
+  };
+  const auto across = planned({"--nodes", "2", "--gpus-per-node", "1"}), within = planned({"--gpus-per-node", "2"});
+  const double message = 2 * 128 * 256 * 2;  // bf16
+  for (const auto& rank : across.at("ranks")) {
+    EXPECT_EQ(0, rank.at("link_bytes").at("within").get<double>());
+    EXPECT_GE(rank.at("link_bytes").at("between").get<double>(), message);
+  }
+  for (const auto& rank : within.at("ranks")) {
+    EXPECT_GE(rank.at("link_bytes").at("within").get<double>(), message);
+    EXPECT_EQ(0, rank.at("link_bytes").at("between").get<double>());
+  }
+  const auto slower = across.at("step_time_s").get<double>() - within.at("step_time_s").get<double>();
+  EXPECT_NEAR(slower, 2 * message / slow, 0.01 * message / slow);
+  EXPECT_GE(across.at("step_with_moves_s").get<double>() - within.at("step_with_moves_s").get<double>(),
+            2 * message / slow * 0.99);
+  // Two data ranks of each stage share their node's link.
+  const auto shared = planned({"--nodes", "2", "--gpus-per-node", "2", "--dp", "2", "--zero", "1"});
+  EXPECT_GE(shared.at("step_time_s").get<double>(), 4 * message / slow);
+  expect_refusal(terrace({"plan", "--cluster-profile", "slow.toml", "--nodes", "2", "--gpus-per-node", "2", "--pp", "3"}), 2,
+                 {"--pp 3", "4 GPUs"});
 }
 
 TEST_F(ClusterPlan, RefusalsNameFileKeyAndMend) {

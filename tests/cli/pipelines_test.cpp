@@ -307,6 +307,8 @@ TEST_F(Ranks, PipelinesThatCannotBeAreRefused) {
                                     {{"--schedule", "1f1b", "--virtual-stages", "2"}, "interleaved"},
                                     {{"--stage-layers", "1,2"}, "add up to 6"},
                                     {{"--stage-layers", "3,,3"}, "add up to 6"},
+                                    {{"--stage-layers", "3,3,"}, "add up to 6"},
+                                    {{"--stage-layers", "6,0"}, "leaves rank 1 of the pipeline without a layer"},
                                     {{"--order", "vertical"}, "--schedule"}}) {
     Words more{"--pp", "2"};
     more.insert(more.end(), given.begin(), given.end());

@@ -68,7 +68,7 @@ TEST(Options, EveryFieldSurvivesSavingAndReading) {
   c.device = "cuda:1", c.device_memory = "1.5GiB", c.host_memory = "unlimited", c.nvme_limit = "auto",
   c.nvme_path = {"/a", "/b"};
   c.prefetch_depth = "4", c.out_dir = "some/where", c.resume = "auto", c.force = true, c.ckpt_interval = 8,
-  c.durability = "step", c.io_deadline = 9, c.json = true;
+  c.durability = "step", c.io_deadline = 9, c.rank_deadline = 7, c.json = true;
   c.verify_resident = true, c.assumed_costs = true, c.machine_profile = "m.json";
   RunConfig read;
   apply_toml(read, to_toml(c), "saved");

@@ -270,6 +270,20 @@ TEST(PipelineCheck, RefusesWhatIsNoSchedule) {
   EXPECT_THAT(error_of(head + "rank F0,0\n"), HasSubstr("line 3"));
   EXPECT_THAT(error_of(head + "rank F0.0 B0.0\n"), HasSubstr("1 ranks have a list, of 2"));
   EXPECT_THAT(error_of("rank F0.0\n"), HasSubstr("expected first"));
+  EXPECT_THAT(error_of("# mine\npipeline 2 2 -1\n"), HasSubstr("line 2 of the schedule: '-1' is not accepted"));
+  EXPECT_THAT(error_of("pipeline 2 -2 1\n"), HasSubstr("line 1 of the schedule: '-2' is not accepted"));
+  EXPECT_THAT(error_of("pipeline 2 2 99999999999\n"), HasSubstr("line 1 of the schedule: '99999999999' is not accepted"));
+  EXPECT_THAT(error_of("pipeline 1 1 0\n"), HasSubstr("line 1 of the schedule: expected"));
+  EXPECT_THAT(error_of("pipeline 2 4294967295 4294967295\nplace 0 1\n"), HasSubstr("line 1 of the schedule: 2 ranks with"));
+  EXPECT_THAT(error_of("pipeline 4294967295 1 1\nplace 0\nrank F0.0 B0.0\n"), HasSubstr("line 1 of the schedule"));
+  EXPECT_THAT(error_of("pipeline 2 2 1\nplace 0 -1\nrank F0.0 B0.0\n"), HasSubstr("line 2 of the schedule: '-1'"));
+  EXPECT_THAT(error_of(head + "input 1 -1\n"), HasSubstr("line 3 of the schedule: '-1'"));
+  EXPECT_THAT(error_of(head + "input 1 1\n"), HasSubstr("line 3 of the schedule: stage 1 cannot read stage 1"));
+  EXPECT_THAT(error_of(head + "update -1\n"), HasSubstr("line 3 of the schedule: '-1'"));
+  EXPECT_THAT(error_of(head + "update 1\nread -1\n"), HasSubstr("line 4 of the schedule: '-1'"));
+  EXPECT_THAT(error_of(head + "update 1\nread 7\n"), HasSubstr("line 4 of the schedule: there is no version 7"));
+  EXPECT_THAT(error_of(head + "rank F-1.0\n"), HasSubstr("line 3 of the schedule: 'F-1.0' is no task"));
+  EXPECT_EQ("", error_of("pipeline 2 2 1  ranks, stages\nplace 0 1  # 1: the last\nrank F0.0 B0.0\nrank F1.0 B1.0\n"));
 }
 
 TEST(PipelineCheck, PrintsTheCircleOfADeadlock) {

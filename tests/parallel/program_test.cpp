@@ -23,8 +23,10 @@ TEST(Program, TextRoundTrips) {
 }
 
 TEST(Program, ParserNamesTheLine) {
-  for (const char* bad : {"program layers l2 micro-batches m1\nforward l0", "program layers l2 micro-batches m1\nfly l0 m0",
-                          "forward l0 m0", "program layers l2 micro-batches m1\nprefetch #3 attic"}) {
+  for (const char* bad :
+       {"program layers l2 micro-batches m1\nforward l0", "program layers l2 micro-batches m1\nfly l0 m0", "forward l0 m0",
+        "program layers l2 micro-batches m1\nprefetch #3 attic", "program layers l2 micro-batches m1\nforward l0 m4294967296",
+        "program layers l-2 micro-batches m1"}) {
     try {
       parse_program(bad);
       FAIL() << bad;
