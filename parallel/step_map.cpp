@@ -17,13 +17,18 @@ constexpr std::uint64_t kTensorAlignBytes = 64;
 // Chunks are small enough that several fit into a small host budget, and large enough that a disk reaches its bandwidth.
 constexpr std::uint64_t kMinChunkElements = 32 * Layout::kPageElements;   // 64 Ki
 constexpr std::uint64_t kMaxChunkElements = 512 * Layout::kPageElements;  // 1 Mi
+// The chunks of a large model are larger, so that a plan, which decides on each of them, takes seconds: a layer still has a
+// dozen. Their number grows again above this size, because a chunk is one transfer and one update.
+constexpr std::uint64_t kMostChunks = 2048;                               // of a kind
+constexpr std::uint64_t kLargestChunkElements = 128 * kMaxChunkElements;  // 128 Mi
 
 std::uint64_t search_chunk(const std::vector<std::vector<LayoutTensor>>& layers, std::uint32_t group) {
   std::uint64_t total = 0;
   for (const auto& layer : layers)
     for (const auto& tensor : layer) total += tensor.elements;
   // A tiny model must still have many chunks, or there would be nothing to move.
-  const auto most = std::clamp(total / 64 / group, Layout::kPageElements, kMaxChunkElements);
+  const auto limit = std::clamp(total / kMostChunks, kMaxChunkElements, kLargestChunkElements);
+  const auto most = std::clamp(total / 64 / group, Layout::kPageElements, limit);
   return Layout::search(layers, std::min(kMinChunkElements, most), most, group);
 }
 
