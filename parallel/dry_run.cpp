@@ -11,7 +11,7 @@ namespace terrace {
 namespace {
 
 // Most lives are only compared, so fewer steps are walked if a step has very many actions.
-constexpr std::uint64_t kFewestSteps = 4, kTriedActions = 40'000;
+constexpr std::uint64_t kTriedActions = 40'000;
 
 Traffic difference(const Traffic& a, const Traffic& b) {
   return {a.upload - b.upload,   a.download - b.download,   a.read - b.read,   a.write - b.write,

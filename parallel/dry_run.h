@@ -8,6 +8,7 @@
 namespace terrace {
 
 inline constexpr std::uint64_t kWalkedSteps = 12;    // for a candidate that is only compared
+inline constexpr std::uint64_t kFewestSteps = 4;     // of a life whose steps have very many actions
 std::uint64_t actions_of(const Programs& programs);  // in a step
 
 struct Life {

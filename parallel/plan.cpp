@@ -284,7 +284,7 @@ class Planner {
   }
 
   static std::uint64_t whole_life(const Programs& programs) {
-    return std::max(kWalkedSteps, kWalkedActions / actions_of(programs));
+    return std::max(kFewestSteps, kWalkedActions / actions_of(programs));
   }
 
   void adopt(Plan& p, Programs programs, const DryRun& life) const {

@@ -95,7 +95,7 @@ TEST_F(FullDisk, ATraceAndAReportThatCannotBeWrittenTakeNothingFromARun) {
   ASSERT_EQ(0, outcome.exit) << outcome.described;
   for (const auto* const file : {"trace.json", "report.html"})
     EXPECT_EQ(1U, outcome.warnings(std::string(file) + " cannot be written: Is a directory (errno 21)")) << outcome.described;
-  EXPECT_EQ(weights_of(outcome), json_in("run/result.json").at("weights_xxh64"));
+  EXPECT_EQ(weights_of(outcome), json_in("run/result.json").at("weights_xxh64").get<std::string>());
   EXPECT_TRUE(fs::exists(at("w.safetensors")));
   expect_refusal(terrace({"report", "run"}), 1, {"report.html cannot be written", "terrace report run"});
   fs::remove(at("run/report.html"));

@@ -55,7 +55,7 @@ TEST_F(Output, JsonOfATrainingRun) {
     EXPECT_EQ(i % 2 == 1, step.contains("eval_loss")) << "evaluations are after steps 2 and 4";
   }
   EXPECT_EQ(16U, json::parse(lines[4]).at("weights_xxh64").get<std::string>().size());
-  EXPECT_EQ(weights_of(outcome), json_in("run/result.json").at("weights_xxh64"));
+  EXPECT_EQ(weights_of(outcome), json_in("run/result.json").at("weights_xxh64").get<std::string>());
 }
 
 TEST_F(Output, NoEvaluationIsNoHeldOutLoss) {
@@ -261,7 +261,7 @@ TEST_F(Output, NotesAndWarningsThatNobodyHearsEndNothing) {
   full.environment["TERRACE_IO_ENGINE"] = "threads";
   const auto outcome = run(full);
   EXPECT_EQ(0, outcome.exit) << outcome.described;
-  EXPECT_EQ(weights_of(outcome), json_in("run/result.json").at("weights_xxh64"));
+  EXPECT_EQ(weights_of(outcome), json_in("run/result.json").at("weights_xxh64").get<std::string>());
   std::filesystem::create_directories(at("cache") / "terrace");
   std::ofstream(at("cache") / "terrace" / "machine.json") << "{}";  // which is warned of
   full.arguments = tiny("plan");

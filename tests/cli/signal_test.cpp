@@ -145,7 +145,7 @@ TEST_F(Signals, OutputThatNobodyReadsAnyMoreStopsNothing) {
   const auto outcome = child.wait();
   EXPECT_EQ(0, outcome.exit) << outcome.described;
   EXPECT_EQ(steps("whole"), steps("run"));
-  EXPECT_EQ(weights_, json_in("run/result.json").at("weights_xxh64"));
+  EXPECT_EQ(weights_, json_in("run/result.json").at("weights_xxh64").get<std::string>());
 }
 
 }  // namespace
