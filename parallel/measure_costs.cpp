@@ -37,21 +37,22 @@ struct Sample {
   std::vector<double> seconds;
 };
 
-// The distinct actions of the program, each with places for its chunks, packed.
+// The distinct actions of the program within the limits, each with places for its chunks, packed.
 std::map<std::string, Sample> distinct_actions(const StepMap& map, const Program& program, const ProfileCosts& costs,
-                                               double longest_s) {
+                                               const MeasureLimits& limits) {
   std::map<std::string, Sample> samples;
+  std::set<std::string> seen;
   for (const auto& action : program.actions) {
     if (!computes(action.op)) continue;
     const auto key =
         fmt::format("{} {} {}", static_cast<int>(action.op), action.micro_batch != 0, signature(map, action.layer));
-    if (samples.contains(key) || costs.seconds(action) > longest_s) continue;
+    if (!seen.insert(key).second || costs.seconds(action) > limits.action_s) continue;
     Sample s{.action = action, .uses = map.uses(action), .offsets = {}, .bytes = 0, .seconds = {}};
     for (const auto& use : s.uses) {
       s.offsets.push_back(s.bytes);
       s.bytes += map.chunk_bytes(use.chunk);
     }
-    samples.emplace(key, std::move(s));
+    if (s.bytes <= limits.action_bytes) samples.emplace(key, std::move(s));
   }
   return samples;
 }
@@ -128,8 +129,9 @@ double typical(std::vector<double> values) {
 
 void measure_costs(ProfileCosts& costs, const StepMap& map, const Program& program, Device& device, const Optimizer& optimizer,
                    const StepInput& input, const MeasureLimits& limits) {
-  auto samples = distinct_actions(map, program, costs, limits.action_s);
-  std::map<Lane, std::uint64_t> arena_bytes{{Lane::compute, limits.memory_bytes}};
+  auto samples = distinct_actions(map, program, costs, limits);
+  if (samples.empty()) return;
+  std::map<Lane, std::uint64_t> arena_bytes;
   for (const auto& [key, s] : samples) {
     auto& bytes = arena_bytes[map.lane_of(s.action)];
     bytes = std::max({bytes, s.bytes, limits.memory_bytes});

@@ -18,10 +18,11 @@ namespace terrace {
 struct MeasureLimits {
   // The actions are spread over this memory, as over a device budget, so that caches help no more than in a step.
   std::uint64_t memory_bytes = 64 * kMiB;
-  std::uint64_t upload_bytes = 0;  // of a step: the same share of an action's input is uploaded just before the action
-  double action_s = 2;             // an action that is estimated to take longer keeps its estimate
-  double least_s = 1;              // least time of all rounds: many rounds of a small model average out disturbances
-  double total_s = 3;              // most time for all; every action runs at least twice
+  std::uint64_t upload_bytes = 0;           // of a step: the same share of an action's input is uploaded just before the action
+  double action_s = 2;                      // an action that is estimated to take longer keeps its estimate,
+  std::uint64_t action_bytes = 256 * kMiB;  // and so does one that uses more memory: large products reach the profile's rates
+  double least_s = 1;                       // least time of all rounds: many rounds of a small model average out disturbances
+  double total_s = 3;                       // most time for all; every action runs at least twice
 };
 
 // Sets the cost of every action of `program` in `costs`. `input` contains the tokens that layers read.

@@ -261,7 +261,7 @@ class Planner {
             dry_run(map, request_, best->programs, p.capacity, p.generations, costs, profile_, {whole_life(best->programs)});
         p.prefetch_depth = best->depth;
         p.gather_ahead = best->ahead;
-        try_other_ranks(p, costs);
+        try_other_ranks(p, costs, p.prefetch_depth, p.gather_ahead);
         adopt(p, std::move(best->programs), life);
         return;
       } catch (const DoesNotFit& e) {
@@ -273,12 +273,12 @@ class Planner {
   }
 
   // The walks of the ranks differ only in which chunk of a group they hold: no rank may need more room.
-  void try_other_ranks(const Plan& p, const CostModel& costs) const {
+  void try_other_ranks(const Plan& p, const CostModel& costs, std::uint32_t depth, std::uint32_t gather_ahead) const {
     for (std::uint32_t r = 1; r < std::min(request_.data.ranks, kTriedRanks); ++r) {
       auto options = p.map;
       options.data.rank = r;
       const StepMap map(model_, options);
-      const auto programs = write_programs(map, request_, p.prefetch_depth, p.gather_ahead);
+      const auto programs = write_programs(map, request_, depth, gather_ahead);
       dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_);
     }
   }
@@ -300,7 +300,7 @@ class Planner {
     const auto limit = budget();
     const auto extent = life.extent[Tier::disk];
     if (!limit.commit_only && extent > limit.disk)
-      throw DoesNotFit(Tier::disk, extent - limit.disk, "the chunks' places on disk exceed --nvme-limit");
+      throw DoesNotFit(Tier::disk, extent - limit.disk, "the chunks' places on disk exceed the disk tier's budget");
     // A little more than was walked: a resumed run, or the rest of a very long one, may place its activations differently. A
     // disk tier that the plan does not use keeps one page, because Residency decides otherwise when there is none.
     p.capacity.disk = extent + round_up(extent / 16, kPageBytes);
@@ -318,47 +318,45 @@ class Planner {
     Action largest;
     const auto need = map.largest_use(programs.decode.actions.empty() ? programs.steady : programs.decode,
                                       e.tier == Tier::disk ? Tier::host : e.tier, &largest);
-    p.refusal = {.tier = e.tier, .missing_bytes = e.missing_bytes, .why = e.what(), .suggestion = {}};
+    p.refusal = {.tier = e.tier, .missing_bytes = e.missing_bytes, .why = e.what()};
     const auto asked = request_.budget.of(e.tier);
     if (e.tier == Tier::device && p.smallest_bytes[Tier::device] > asked)
       p.refusal.missing_bytes = p.smallest_bytes[Tier::device] - asked;
     if (e.tier != Tier::disk) p.refusal.why += "; " + largest_consumers(map, largest);
     // The nearest budget of that tier that fits, by bisection of the walk itself.
-    const char* flags[] = {"--device-memory", "--host-memory", "--nvme-limit"};
-    const auto fits = [&](std::uint64_t bytes, std::uint64_t steps = 0) {
+    const auto with = [&](std::uint64_t bytes) {
       auto b = budget();
       (e.tier == Tier::device ? b.device : e.tier == Tier::host ? b.host : b.disk) = bytes;
+      return with_room_for_commits(b);
+    };
+    const auto fits = [&](std::uint64_t bytes, std::uint64_t steps = 0) {
       try {
-        dry_run(map, request_, programs, with_room_for_commits(b), p.generations, costs, profile_, {steps});
+        dry_run(map, request_, programs, with(bytes), p.generations, costs, profile_, {steps});
         return true;
       } catch (const DoesNotFit&) {
         return false;
       }
     };
-    const bool disk_helps = !request_.disk_tier && e.tier == Tier::host;
-    const auto* const or_disk = disk_helps ? "; or give --nvme-path, a folder on a disk that can hold the rest" : "";
     std::uint64_t low = std::max(asked, need), high = everything(map) * (e.tier == Tier::disk ? 3 : 2);
-    if (!fits(high)) {
-      std::string others;
-      for (const auto tier : kAllTiers)
-        if (tier != e.tier && (tier != Tier::disk || request_.disk_tier))
-          others += fmt::format("{}{}", others.empty() ? "" : " or ", flags[index(tier)]);
-      p.refusal.suggestion =
-          fmt::format("no value of {} alone is enough: raise {} as well, or lower --batch-size or --seq-len{}",
-                      flags[index(e.tier)], others, or_disk);
-      return;
+    if (!fits(high)) return;
+    if (fits(low)) high = low;
+    while (high - low > std::max<std::uint64_t>(kMiB / 4, low / 64)) {
+      const auto middle = low + (high - low) / 2;
+      (fits(middle) ? high : low) = middle;
     }
-    if (!fits(low))
-      while (high - low > std::max<std::uint64_t>(kMiB / 4, low / 64)) {
-        const auto middle = low + (high - low) / 2;
-        (fits(middle) ? high : low) = middle;
-      }
-    else
-      high = low;
     high = round_up(high, kMiB);
-    while (!fits(high, whole_life(programs))) high = round_up(high + high / 32, kMiB);
+    const auto whole_fits = [&] {
+      try {
+        p.capacity = with(high);
+        try_other_ranks(p, costs, 1, 0);
+        return fits(high, whole_life(programs));
+      } catch (const DoesNotFit&) {
+        return false;
+      }
+    };
+    while (!whole_fits()) high = round_up(high + high / 32, kMiB);
     p.refusal.missing_bytes = high - std::min(high, asked);
-    p.refusal.suggestion = fmt::format("{} {}MiB would fit{}", flags[index(e.tier)], high / kMiB, or_disk);
+    p.refusal.enough_bytes = high;
   }
 
   const Model& model_;

@@ -81,11 +81,12 @@ struct Programs {
   bool updates_before_use = false;  // the steady step applies the previous step's update (deferred updates)
 };
 
+// Of one rank, like all budgets of a plan.
 struct Refusal {
   Tier tier{};
   std::uint64_t missing_bytes = 0;
-  std::string why;         // what does not fit, and the largest consumers
-  std::string suggestion;  // the nearest setting that would fit
+  std::string why;                 // what does not fit, and the largest consumers
+  std::uint64_t enough_bytes = 0;  // the nearest budget of the tier that fits, as walked; 0: none is enough alone
 };
 
 // The order of a step, and how many layers recompute or offload their activations.

@@ -4,6 +4,7 @@
 #include <terrace/examples/terrace/bench_models.h>
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/options.h>
+#include <terrace/examples/terrace/refusal.h>
 #include <terrace/examples/terrace/setup.h>
 #include <terrace/parallel/step_map.h>
 
@@ -14,7 +15,7 @@ bench::AccessTrace accesses_of(const RunConfig& config) {
   validate(config);
   const auto model = lm::make_model(model_config(config));
   const auto p = plan(model, plan_request(config), machine_profile(config));
-  if (!p.fits) throw refusal_error(p);
+  if (!p.fits) throw refusal_error(config, p);
   const StepMap map(model, p.map);
   bench::AccessTrace trace;
   for (std::uint32_t c = 0; c < map.chunks(); ++c) trace.chunk_bytes.push_back(map.chunk_bytes(ChunkId{c}));

@@ -13,6 +13,7 @@
 #include <terrace/examples/terrace/bench_models.h>
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/options.h>
+#include <terrace/examples/terrace/refusal.h>
 #include <terrace/examples/terrace/setup.h>
 #include <terrace/parallel/engine.h>
 
@@ -64,7 +65,7 @@ class StepBench final : public bench::Bench {
     request.steps = steps;
     request.evaluate_every = request.evaluate_batches = request.commit_every = 0;
     const auto p = make_plan(config_, model, request, machine_profile(config_));
-    if (!p.fits) throw refusal_error(p);
+    if (!p.fits) throw refusal_error(config_, p);
     std::vector<double> planned{p.times.seconds}, stalls;
     double stall_s = 0;
     for (const auto& [cause, seconds] : p.times.stall_s) stall_s += seconds;

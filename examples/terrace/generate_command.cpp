@@ -14,6 +14,7 @@
 #include <terrace/examples/terrace/commands.h>
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/options.h>
+#include <terrace/examples/terrace/refusal.h>
 #include <terrace/examples/terrace/run_dir.h>
 #include <terrace/examples/terrace/setup.h>
 #include <terrace/optimizers/optimizer.h>
@@ -100,7 +101,7 @@ Exit generate_command(const CommandLine& line) {
     request.generations = store.generations;
   }
   const auto p = plan(model, request, machine_profile(config));
-  if (!p.fits) throw refusal_error(p);
+  if (!p.fits) throw refusal_error(config, p);
 
   auto pool = make_pool(config);
   const auto device = make_device(config, pool);

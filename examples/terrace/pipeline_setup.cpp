@@ -14,6 +14,7 @@
 #include <terrace/core/text_file.h>
 #include <terrace/examples/terrace/command_line.h>
 #include <terrace/examples/terrace/options.h>
+#include <terrace/examples/terrace/refusal.h>
 #include <terrace/examples/terrace/setup.h>
 #include <terrace/parallel/check_messages.h>
 #include <terrace/parallel/check_request.h>
@@ -195,15 +196,14 @@ void set_pipeline(PlanRequest& request, const RunConfig& c, const Model& model, 
 
 bool searches_schedule(const RunConfig& c) { return c.pp > 1 && c.schedule == "auto"; }
 
-std::vector<Plan> plan_ranks(PlanRequest& request, const Model& model, const MachineProfile& profile, ThreadPool& pool) {
+std::vector<Plan> plan_ranks(PlanRequest& request, const RunConfig& config, const Model& model, const MachineProfile& profile,
+                             ThreadPool& pool) {
   std::vector<Plan> plans;
   for (std::uint32_t rank = 0; rank < request.pipeline->schedule.placement.ranks; ++rank) {
     request.pipeline_rank = rank;
     plans.push_back(plan(model, request, profile, &pool));
-    if (plans.back().fits) continue;
-    const auto why = refusal_error(plans.back());
-    throw Error(fmt::format("rank {} of the pipeline: {}", rank, why.what()), why.exit());
   }
+  if (!std::ranges::all_of(plans, &Plan::fits)) throw refusal_error(config, plans);
   for (const auto which : {&Programs::first, &Programs::steady, &Programs::drain, &Programs::evaluate, &Programs::fill}) {
     std::vector<Program> same;
     for (const auto& rank : plans) same.push_back(rank.programs.*which);
@@ -229,7 +229,7 @@ FoundSchedule search_schedule(PlanRequest& request, const RunConfig& c, const Mo
   for (const auto& candidate : found) {
     request.pipeline = candidate.pipeline;
     try {
-      return {candidate.name, plan_ranks(request, model, profile, pool)};
+      return {candidate.name, plan_ranks(request, c, model, profile, pool)};
     } catch (const Error& error) {
       if (error.exit() != Exit::does_not_fit) throw;
       why = error;

@@ -26,7 +26,8 @@ struct FoundSchedule {
 FoundSchedule search_schedule(PlanRequest& request, const RunConfig& config, const Model& model, const MachineProfile& profile,
                               ThreadPool& pool);
 // The plans of all ranks of request.pipeline, checked together.
-std::vector<Plan> plan_ranks(PlanRequest& request, const Model& model, const MachineProfile& profile, ThreadPool& pool);
+std::vector<Plan> plan_ranks(PlanRequest& request, const RunConfig& config, const Model& model, const MachineProfile& profile,
+                             ThreadPool& pool);
 
 // A found schedule as text, which all ranks of a run take and the run directory keeps: its name, its stages, and its tasks.
 std::string found_to_text(const std::string& name, const pipeline::Pipeline& pipeline);

@@ -14,6 +14,7 @@
 #include <terrace/examples/terrace/pipeline_setup.h>
 #include <terrace/examples/terrace/plan_lines.h>
 #include <terrace/examples/terrace/plan_pipeline.h>
+#include <terrace/examples/terrace/refusal.h>
 #include <terrace/examples/terrace/setup.h>
 #include <terrace/parallel/flops.h>
 
@@ -53,13 +54,13 @@ Exit plan_command(const CommandLine& line) {
   const auto p = make_plan(config, model, request, profile, line.plan.trace.empty() ? nullptr : &trace);
   if (p.fits && !line.plan.trace.empty()) trace.write(line.plan.trace, "terrace plan");
   if (config.json) {
-    auto json = to_json(p);
+    auto json = to_json(config, p);
     if (p.fits && request.data.ranks > 1)
       json["model_flop_s"] = flops_of(model, request.shape.batch, p.programs.steady).model / p.times.seconds;
     fmt::print("{}\n", json.dump(2));
     return p.fits ? Exit::ok : Exit::does_not_fit;
   }
-  if (!p.fits) throw refusal_error(p);
+  if (!p.fits) throw refusal_error(config, p);
   if (line.plan.program) {
     fmt::print("{}", to_text(p.programs.steady));
     return Exit::ok;

@@ -110,7 +110,7 @@ Exit plan_pipeline(const PlanOptions& options, const RunConfig& config, const Ma
     plans = std::move(found.plans);
   } else {
     set_pipeline(request, config, model, profile);
-    plans = plan_ranks(request, model, profile, pool);
+    plans = plan_ranks(request, config, model, profile, pool);
   }
   const auto& p = *request.pipeline;
   const auto costs = pipeline::stage_costs(p, model, plans.front().map, profile);
@@ -133,7 +133,7 @@ Exit plan_pipeline(const PlanOptions& options, const RunConfig& config, const Ma
   }
   if (config.json) {
     auto ranks = nlohmann::json::array();
-    for (const auto& rank : plans) ranks.push_back(to_json(rank));
+    for (const auto& rank : plans) ranks.push_back(to_json(config, rank));
     nlohmann::json j{{"fits", true},          {"schedule", name},          {"stage_layers", stage_layers(p)}, {"ranks", ranks},
                      {"step_time_s", step_s}, {"bubble", timing.bubble()}, {"shortest_step_s", shortest_s}};
     if (together_s) j["step_with_moves_s"] = *together_s;

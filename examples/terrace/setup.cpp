@@ -9,6 +9,7 @@
 #include <terrace/examples/lm/weights.h>
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/options.h>
+#include <terrace/examples/terrace/refusal.h>
 #include <terrace/optimizers/precision_warnings.h>
 #include <terrace/parallel/measure_costs.h>
 
@@ -207,10 +208,11 @@ void measure_layers(const RunConfig& c, const PlanRequest& request, const StepMa
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(request.shape.batch.tokens()) * request.shape.micro_batches);
   for (std::size_t i = 0; i < tokens.size(); ++i)
     tokens[i] = static_cast<std::int32_t>(random_below(c.seed, stream_of("measure"), i, static_cast<std::uint64_t>(c.vocab)));
-  measure_costs(
-      costs, map, p.programs.steady, *device, *optimizer_of(c, *device),
-      {.tokens = tokens, .targets = tokens, .loss_scale = 1.0 / static_cast<double>(tokens.size())},
-      {.memory_bytes = std::min(p.peak_bytes[Tier::device], 256 * kMiB), .upload_bytes = p.step_traffic.back().upload});
+  measure_costs(costs, map, p.programs.steady, *device, *optimizer_of(c, *device),
+                {.tokens = tokens, .targets = tokens, .loss_scale = 1.0 / static_cast<double>(tokens.size())},
+                {.memory_bytes = std::min(p.peak_bytes[Tier::device], 256 * kMiB),
+                 .upload_bytes = p.step_traffic.back().upload,
+                 .action_bytes = device->computes_on_host() ? 256 * kMiB : p.peak_bytes[Tier::device]});
 }
 
 }  // namespace
@@ -246,7 +248,7 @@ ChunkStore::Options store_options(const RunConfig& c) {
   return o;
 }
 
-nlohmann::json to_json(const Plan& p) {
+nlohmann::json to_json(const RunConfig& c, const Plan& p) {
   nlohmann::json j;
   j["fits"] = p.fits;
   j["parameters"] = p.parameters;
@@ -258,7 +260,7 @@ nlohmann::json to_json(const Plan& p) {
     j["tier"] = name_of(p.refusal.tier);
     j["missing_bytes"] = p.refusal.missing_bytes;
     j["why"] = p.refusal.why;
-    j["suggestion"] = p.refusal.suggestion;
+    j["suggestion"] = suggestion(c, {&p.refusal, 1});
     return j;
   }
   j["step_time_s"] = p.times.seconds;
@@ -305,13 +307,6 @@ nlohmann::json to_json(const Plan& p) {
   j["update"] = to_text(p.map.update);
   j["prefetch_depth"] = p.prefetch_depth;
   return j;
-}
-
-Error refusal_error(const Plan& p) {
-  return Error(
-      fmt::format("the plan does not fit into the {} tier: {} ({} bytes) are missing\n  {}\n  {}", name_of(p.refusal.tier),
-                  format_bytes(p.refusal.missing_bytes), p.refusal.missing_bytes, p.refusal.why, p.refusal.suggestion),
-      Exit::does_not_fit);
 }
 
 }  // namespace terrace::cli

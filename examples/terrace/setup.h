@@ -53,8 +53,6 @@ Plan make_plan(const RunConfig& config, const Model& model, const PlanRequest& r
 // Where a run's chunks are: <nvme-path>/terrace-<hash of the run directory>, or <out-dir>/store without a disk tier.
 ChunkStore::Options store_options(const RunConfig& config);
 
-nlohmann::json to_json(const Plan& plan);
-// The error for a plan that does not fit, with Exit::does_not_fit.
-Error refusal_error(const Plan& plan);
+nlohmann::json to_json(const RunConfig& config, const Plan& plan);
 
 }  // namespace terrace::cli

@@ -1,4 +1,5 @@
 #include <terrace/examples/terrace/device.h>
+#include <terrace/examples/terrace/refusal.h>
 #include <terrace/examples/terrace/trainer.h>
 
 #include <fmt/format.h>
@@ -84,7 +85,11 @@ class Training {
     auto timed = config_;
     timed.assumed_costs = timed.assumed_costs || !team.first();
     plan_ = cli::make_plan(timed, model_, request_, profile_);
-    if (!plan_.fits) throw refusal_error(plan_);
+    if (!plan_.fits && request_.pipeline) {
+      auto pool = make_pool(config_);
+      static_cast<void>(plan_ranks(request_, config_, model_, profile_, pool));  // says what all stages need
+    }
+    if (!plan_.fits) throw refusal_error(config_, plan_);
     const auto steady = to_text(plan_.programs.steady);
     program_hash_ = checksum_of(std::as_bytes(std::span(steady)));
     plan_ = for_rank(plan_, model_, request_, profile_, data_rank(team));
@@ -447,7 +452,7 @@ class Training {
 
   // The first rank's plan. With several ranks also the bytes that all of them move and the greatest peaks, as in the metrics.
   [[nodiscard]] nlohmann::json planned_by(Team& team) const {
-    auto json = to_json(plan_);
+    auto json = to_json(config_, plan_);
     if (team.size() == 1) return json;
     auto walked = json.at("walked").at("bytes");
     for (auto& [edge, bytes] : walked.items()) bytes = team.sum(bytes.get<std::uint64_t>());
@@ -510,7 +515,7 @@ class Training {
     request.budget = {};
     request.disk_tier = false;
     const auto resident = plan(model_, request, profile_);
-    if (!resident.fits) throw refusal_error(resident);
+    if (!resident.fits) throw refusal_error(config_, resident);
     Engine engine(model_, resident,
                   {.device = &device,
                    .store = {.paths = {dir.path}, .name = "resident", .durable = false, .temporary = true},

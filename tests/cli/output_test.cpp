@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <regex>
+#include <sstream>
 #include <thread>
 
 #include "cli_test.h"
@@ -155,6 +156,42 @@ TEST_F(Output, ARefusalsSuggestionFits) {
     *std::next(std::ranges::find(followed, flag)) = size;
     EXPECT_EQ(true, plan(followed).at("fits")) << flag << ' ' << size;
   }
+}
+
+// With several ranks a flag is each rank's or the machine's, whose ranks divide it, and every rank and stage must fit.
+TEST_F(Output, ARefusalsSuggestionFitsEveryRank) {
+  const std::vector<Words> layouts{{"--dp", "2", "--zero", "0"},
+                                   {"--dp", "3", "--zero", "1"},
+                                   {"--dp", "2", "--zero", "3"},
+                                   {"--pp", "2"},
+                                   {"--pp", "2", "--dp", "2"}};
+  const std::vector<Words> budgets{
+      {"--device-memory", "64KiB"},
+      {"--device-memory", "1MiB", "--host-memory", "64KiB"},
+      {"--device-memory", "1MiB", "--host-memory", "100KB", "--nvme-path", "disk"},
+      {"--device-memory", "2MiB", "--host-memory", "4MiB", "--nvme-path", "disk", "--nvme-limit", "8KiB"}};
+  for (const auto& layout : layouts)
+    for (const auto& budget : budgets) {
+      SCOPED_TRACE(testing::PrintToString(layout) + testing::PrintToString(budget));
+      auto words = layout;
+      words.insert(words.end(), budget.begin(), budget.end());
+      const auto refused = train(words);
+      ASSERT_EQ(3, refused.exit) << refused.described;
+      const auto end = refused.err.find(" would fit");
+      ASSERT_NE(std::string::npos, end) << refused.described;
+      // The line of flags and sizes before it takes the place of the same flags.
+      std::istringstream flags(refused.err.substr(refused.err.rfind('\n', end) + 1, end - refused.err.rfind('\n', end) - 1));
+      for (std::string flag, size; flags >> flag >> size;) {
+        const auto at = std::ranges::find(words, flag);
+        if (at == words.end())
+          words.insert(words.end(), {flag, size});
+        else
+          *std::next(at) = size;
+      }
+      const auto followed = train(words);
+      EXPECT_EQ(0, followed.exit) << testing::PrintToString(words) << followed.described;
+      std::filesystem::remove_all(at("run"));
+    }
 }
 
 TEST_F(Output, NoEscapeCodesWithoutATerminal) {

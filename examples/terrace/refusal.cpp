@@ -1,0 +1,62 @@
+#include <terrace/examples/terrace/refusal.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <vector>
+
+#include <terrace/core/units.h>
+#include <terrace/examples/terrace/setup.h>
+
+namespace terrace::cli {
+namespace {
+
+constexpr PerTier<const char*> kFlags{{"--device-memory", "--host-memory", "--nvme-limit"}};
+
+// How many ranks divide what the tier's flag gives. A device budget is that of each rank.
+std::uint64_t sharing(const RunConfig& c, Tier tier) { return tier == Tier::device ? 1 : ranks_of_machine(c); }
+
+std::string what_is_missing(const RunConfig& c, const Refusal& r) {
+  return fmt::format("the plan does not fit into the {} tier: {} ({} bytes) are missing{}\n  {}", name_of(r.tier),
+                     format_bytes(r.missing_bytes), r.missing_bytes, sharing(c, r.tier) > 1 ? " on each rank" : "", r.why);
+}
+
+}  // namespace
+
+std::string suggestion(const RunConfig& c, std::span<const Refusal> refusals) {
+  const bool disk_helps =
+      c.nvme_path.empty() && std::ranges::any_of(refusals, [](const Refusal& r) { return r.tier == Tier::host; });
+  const auto* const or_disk = disk_helps ? "; or give --nvme-path, a folder on a disk that can hold the rest" : "";
+  if (const auto r = std::ranges::find(refusals, 0U, &Refusal::enough_bytes); r != refusals.end()) {
+    std::vector<const char*> others;
+    for (const auto tier : kAllTiers)
+      if (tier != r->tier && (tier != Tier::disk || !c.nvme_path.empty())) others.push_back(kFlags[tier]);
+    return fmt::format("no value of {} alone is enough: raise {} as well, or lower --batch-size or --seq-len{}",
+                       kFlags[r->tier], fmt::join(others, " or "), or_disk);
+  }
+  std::vector<std::string> flags;
+  for (const auto tier : kAllTiers) {
+    std::uint64_t enough = 0;
+    for (const auto& r : refusals)
+      if (r.tier == tier) enough = std::max(enough, r.enough_bytes);
+    if (enough != 0) flags.push_back(fmt::format("{} {}MiB", kFlags[tier], enough * sharing(c, tier) / kMiB));
+  }
+  return fmt::format("{} would fit{}", fmt::join(flags, " "), or_disk);
+}
+
+Error refusal_error(const RunConfig& c, const Plan& p) {
+  return Error(what_is_missing(c, p.refusal) + "\n  " + suggestion(c, {&p.refusal, 1}), Exit::does_not_fit);
+}
+
+Error refusal_error(const RunConfig& c, std::span<const Plan> ranks) {
+  std::vector<Refusal> refusals;
+  for (const auto& p : ranks)
+    if (!p.fits) refusals.push_back(p.refusal);
+  const auto first = std::ranges::find(ranks, false, &Plan::fits) - ranks.begin();
+  return Error(
+      fmt::format("rank {} of the pipeline: {}\n  {}", first, what_is_missing(c, refusals.front()), suggestion(c, refusals)),
+      Exit::does_not_fit);
+}
+
+}  // namespace terrace::cli

@@ -1,0 +1,24 @@
+// What the program says about a plan that does not fit: what is missing, and the flags with which it fits.
+//
+// Pure. Threads: any.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include <terrace/core/error.h>
+#include <terrace/examples/terrace/run_config.h>
+#include <terrace/parallel/plan.h>
+
+namespace terrace::cli {
+
+// "--host-memory 12MiB would fit": the flags that all these refusals ask for. A refusal is one rank's; a flag for host memory
+// or disk is the machine's, whose ranks divide it.
+std::string suggestion(const RunConfig& config, std::span<const Refusal> refusals);
+
+// The error for a plan that does not fit, with Exit::does_not_fit.
+Error refusal_error(const RunConfig& config, const Plan& plan);
+// The same for ranks of a pipeline, of which at least one does not fit.
+Error refusal_error(const RunConfig& config, std::span<const Plan> ranks);
+
+}  // namespace terrace::cli
