@@ -22,6 +22,9 @@ constexpr std::uint32_t kTriedRanks = 8;
 // The whole life of the chosen plan is walked if it has no more actions than this, which takes a second or two.
 constexpr std::uint64_t kWalkedActions = 400'000;
 
+// A refused model with more chunks is not walked again and again in search of a budget that fits.
+constexpr std::uint32_t kSearchedChunks = 200'000;
+
 // The bytes of all chunks together in one tier.
 std::uint64_t everything(const StepMap& map) {
   std::uint64_t bytes = 0;
@@ -136,6 +139,10 @@ class Planner {
     const ProfileCosts costs(map, profile_);
     auto programs = write_programs(map, request_, 1);
     set_smallest(p, map, programs);
+    if (const auto impossible = by_arithmetic(p, map)) {
+      refuse(p, map, programs, costs, *impossible);
+      return p;
+    }
     try {
       const auto first = choose_capacity(p, map, programs, costs);
       choose_depth(p, map, costs, first.times);
@@ -148,6 +155,30 @@ class Planner {
     if (request_.average_every != 0) add_average(p, map);
     set_times(p, p.times, profile_);
     return p;
+  }
+
+  // What needs no walk, which would take long for a model with so many chunks: an action that is larger than its tier, and
+  // state for which all tiers together have no room.
+  [[nodiscard]] std::optional<DoesNotFit> by_arithmetic(const Plan& p, const StepMap& map) const {
+    if (map.chunks() <= kSearchedChunks) return std::nullopt;
+    const auto b = budget();
+    for (const auto tier : {Tier::device, Tier::host})
+      if (const auto least = p.smallest_bytes[tier]; least > b.of(tier))
+        return DoesNotFit(tier, least - b.of(tier),
+                          fmt::format("{} tier: the largest action needs {}, and the budget is {}", name_of(tier),
+                                      format_bytes(least), format_bytes(b.of(tier))));
+    if (request_.decode_positions != 0) return std::nullopt;
+    std::uint64_t state = 0;
+    for (std::uint32_t c = 0; c < map.chunks(); ++c)
+      if (map.committed(ChunkId(c))) state += map.chunk_bytes(ChunkId(c));
+    const auto disk = b.commit_only || b.disk == 0 ? 0 : b.disk;
+    if (b.device == kUnlimited || b.host == kUnlimited || disk == kUnlimited) return std::nullopt;
+    const auto room = b.device + b.host + disk / p.generations;
+    if (state <= room) return std::nullopt;
+    const auto lowest = b.commit_only || b.disk == 0 ? Tier::host : Tier::disk;
+    return DoesNotFit(lowest, (state - room) * (lowest == Tier::disk ? p.generations : 1),
+                      fmt::format("weights and optimizer states take {}, and all tiers together have room for {}",
+                                  format_bytes(state), format_bytes(room)));
   }
 
   void add_average(Plan& p, const StepMap& map) const {
@@ -323,6 +354,10 @@ class Planner {
     if (e.tier == Tier::device && p.smallest_bytes[Tier::device] > asked)
       p.refusal.missing_bytes = p.smallest_bytes[Tier::device] - asked;
     if (e.tier != Tier::disk) p.refusal.why += "; " + largest_consumers(map, largest);
+    if (map.chunks() > kSearchedChunks) {
+      p.refusal.least_bytes = asked + p.refusal.missing_bytes;
+      return;
+    }
     // The nearest budget of that tier that fits, by bisection of the walk itself.
     const auto with = [&](std::uint64_t bytes) {
       auto b = budget();

@@ -87,6 +87,7 @@ struct Refusal {
   std::uint64_t missing_bytes = 0;
   std::string why;                 // what does not fit, and the largest consumers
   std::uint64_t enough_bytes = 0;  // the nearest budget of the tier that fits, as walked; 0: none is enough alone
+  std::uint64_t least_bytes = 0;   // of a model with too many chunks to search: the tier needs more than this; otherwise 0
 };
 
 // The order of a step, and how many layers recompute or offload their activations.

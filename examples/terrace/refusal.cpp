@@ -26,8 +26,11 @@ std::string what_is_missing(const RunConfig& c, const Refusal& r) {
 
 std::string suggestion(const RunConfig& c, std::span<const Refusal> refusals) {
   const bool disk_helps =
-      c.nvme_path.empty() && std::ranges::any_of(refusals, [](const Refusal& r) { return r.tier == Tier::host; });
+      c.nvme_path.empty() && std::ranges::any_of(refusals, [](const Refusal& of) { return of.tier == Tier::host; });
   const auto* const or_disk = disk_helps ? "; or give --nvme-path, a folder on a disk that can hold the rest" : "";
+  if (const auto r = std::ranges::find_if(refusals, [](const Refusal& of) { return of.least_bytes != 0; }); r != refusals.end())
+    return fmt::format("{} must be more than {}MiB; for a model of this size no exact value is searched{}", kFlags[r->tier],
+                       r->least_bytes * sharing(c, r->tier) / kMiB, or_disk);
   if (const auto r = std::ranges::find(refusals, 0U, &Refusal::enough_bytes); r != refusals.end()) {
     std::vector<const char*> others;
     for (const auto tier : kAllTiers)

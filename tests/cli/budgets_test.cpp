@@ -78,6 +78,52 @@ TEST_F(Budgets, EachRankOfAPipelineHasTheDiskThatItNeeds) {
   EXPECT_EQ(0, run.exit) << run.described;
 }
 
+// Llama 70B on one device: few enough chunks to be planned in seconds, and still several in every layer.
+TEST_F(Budgets, AModelOf70BillionParametersIsPlanned) {
+  const auto planned = terrace({"plan",
+                                "--layers",
+                                "80",
+                                "--hidden",
+                                "8192",
+                                "--heads",
+                                "64",
+                                "--kv-heads",
+                                "8",
+                                "--ffn",
+                                "28672",
+                                "--vocab",
+                                "128256",
+                                "--untied",
+                                "--dtype",
+                                "bf16",
+                                "--seq-len",
+                                "4096",
+                                "--batch-size",
+                                "1",
+                                "--assumed-costs",
+                                "--device-memory",
+                                "24GiB",
+                                "--host-memory",
+                                "100GiB",
+                                "--nvme-path",
+                                "disk",
+                                "--nvme-limit",
+                                "20TiB",
+                                "--json"});
+  ASSERT_EQ(0, planned.exit) << planned.described;
+  const auto plan = nlohmann::json::parse(planned.out);
+  const auto chunks = plan.at("parameters").get<double>() / plan.at("chunk_elements").get<double>();
+  EXPECT_LT(chunks, 2500);
+  EXPECT_GT(chunks, 4 * 160);
+}
+
+// 43e12 parameters: the refusal comes from arithmetic, because a walk would take minutes and gigabytes.
+TEST_F(Budgets, AModelFarTooLargeIsRefusedWithoutAWalk) {
+  const auto refused = terrace({"plan", "--layers", "1000", "--hidden", "60000", "--heads", "100", "--assumed-costs",
+                                "--device-memory", "24GiB", "--host-memory", "100GiB", "--nvme-path", "disk"});
+  expect_refusal(refused, 3, {"device tier", "layers.999.mlp", "--device-memory must be more than 228797MiB"});
+}
+
 TEST_F(Budgets, ALimitOfTheDiskIsNoReservation) {
   const auto run =
       train(kModel + Words{"--device-memory", "3MB", "--host-memory", "1MB", "--nvme-path", "disk", "--nvme-limit", "900TiB"});
