@@ -140,7 +140,7 @@ TEST_F(Output, ARefusalsSuggestionFits) {
     SCOPED_TRACE(testing::PrintToString(words));
     const auto p = plan(words, 3);
     EXPECT_EQ(false, p.at("fits"));
-    EXPECT_EQ(tier, p.at("tier"));
+    EXPECT_EQ(tier, p.at("tier").get<std::string>());
     EXPECT_GT(p.at("missing_bytes").get<std::uint64_t>(), 0U);
     expect_refusal(train(words), 3, {tier + " tier", p.at("missing_bytes").dump(), p.at("suggestion")});
     EXPECT_FALSE(std::filesystem::exists(at("run")));
