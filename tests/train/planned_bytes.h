@@ -9,7 +9,7 @@ namespace terrace::test {
 
 // What `terrace plan --json` says of peaks and bytes is what the run has measured.
 inline void expect_planned(const Plan& p, const Trained& run, const std::string& what) {
-  const auto json = cli::to_json(p);
+  const auto json = cli::to_json(cli::RunConfig{}, p);
   EXPECT_EQ(run.planned, json) << what;
   for (std::size_t i = 0; i < p.step_traffic.size(); ++i) {
     const auto& m = run.steps.at(i);
