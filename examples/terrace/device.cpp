@@ -12,6 +12,7 @@
 #include <terrace/core/error.h>
 #include <terrace/core/notice.h>
 #include <terrace/core/profile_algorithms.h>
+#include <terrace/examples/terrace/setup.h>
 
 namespace terrace::cli {
 namespace {
@@ -97,7 +98,7 @@ void keep_algorithms(const RunConfig& c, const std::string& chosen) try {
 }
 
 std::uint64_t usual_device_bytes(const RunConfig& c) {
-  if (c.device == "cpu") return read_topology().available_memory_bytes / 2 / 100 * 95;
+  if (c.device == "cpu") return memory_for_budgets(c) / 2 / 100 * 95;
   const auto all = find_gpu(c, c.local_rank).memory_bytes;
   const char* const attention = std::getenv("TERRACE_ATTENTION");
   const bool cudnn = attention && std::string_view(attention) != "own";

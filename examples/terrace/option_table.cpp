@@ -164,7 +164,8 @@ std::vector<Option> make_table() {
 
       text("memory", "device", &C::device, Text::device, !kSame, "where layers are computed: cpu or cuda:N"),
       text("memory", "device-memory", &C::device_memory, Text::size, !kSame,
-           "budget of the device tier; auto: 95 % of the free memory (with --device cpu: of half of it)"),
+           "budget of the device tier; auto: 95 % of the free memory (with --device cpu: of half of it, after the room that "
+           "the program needs)"),
       text("memory", "host-memory", &C::host_memory, Text::size, !kSame,
            "budget of the host tier; auto: 85 % of the available memory (with --device cpu: of the other half)"),
       text("memory", "nvme-path", &C::nvme_path, Text::required, !kSame,

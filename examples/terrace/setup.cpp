@@ -31,7 +31,7 @@ lm::ModelConfig model_config(const RunConfig& c) {
 
 Budget budgets(const RunConfig& c) {
   // The CPU device and the host share the same memory: each gets a part of one half. With a GPU the host gets all of it.
-  const auto available = read_topology().available_memory_bytes;
+  const auto available = memory_for_budgets(c);
   Budget b;
   // The ranks of a machine divide its host memory and disks. A given device budget is that of each rank.
   const auto sharing = ranks_of_machine(c);
@@ -41,6 +41,12 @@ Budget budgets(const RunConfig& c) {
   b.host = share(resolve_bytes(c.host_memory, (c.device == "cpu" ? available / 2 : available) / 100 * 85));
   b.disk = c.nvme_path.empty() ? 0 : share(resolve_bytes(c.nvme_limit, kUnlimited));
   return b;
+}
+
+std::uint64_t memory_for_budgets(const RunConfig& c) {
+  constexpr std::uint64_t kProgramBytes = 48 * kMiB, kRankBytes = 24 * kMiB;
+  const auto available = read_topology().available_memory_bytes;
+  return available - std::min(available, kProgramBytes + ranks_of_machine(c) * kRankBytes);
 }
 
 std::uint64_t ranks_of_machine(const RunConfig& c) {

@@ -27,6 +27,9 @@ lm::ModelConfig model_config(const RunConfig& config);
 // `auto` is usual_device_bytes() for the device and 85 % of the available memory for the host; with the CPU device, of half of
 // it.
 Budget budgets(const RunConfig& config);
+// What `auto` budgets divide: the available memory of this machine or its cgroup, less what the program itself needs: its code,
+// the libraries' buffers, threads and I/O buffers, as measured on small runs (docs/residency.md).
+std::uint64_t memory_for_budgets(const RunConfig& config);
 std::uint64_t ranks_of_machine(const RunConfig& config);  // the ranks that share this machine's memory and disks
 PlanRequest plan_request(const RunConfig& config);
 std::uint64_t commit_interval(const RunConfig& config);  // steps; 0: at the end only
