@@ -1,5 +1,10 @@
 // Budgets as users give them: decimal sizes, shares of odd numbers of ranks, limits far above the need, a disk that the plan
 // does not use. They change neither what a run computes nor what it moves beside its plan.
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
 #include "on_ranks.h"
 
 namespace terrace::test {
@@ -76,6 +81,43 @@ TEST_F(Budgets, EachRankOfAPipelineHasTheDiskThatItNeeds) {
                   "disk"};
   const auto run = train(odd);
   EXPECT_EQ(0, run.exit) << run.described;
+}
+
+// A cgroup with a limit of memory for one program. Needs root and a memory controller that may be used here.
+class SmallCgroup {
+ public:
+  explicit SmallCgroup(const std::string& limit) {
+    const bool first = std::filesystem::exists("/sys/fs/cgroup/memory/memory.limit_in_bytes");
+    folder_ = std::filesystem::path(first ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup") /
+              ("budgets-test-" + std::to_string(::getpid()));
+    std::error_code error;
+    std::filesystem::create_directory(folder_, error);
+    std::ofstream file(folder_ / (first ? "memory.limit_in_bytes" : "memory.max"));
+    usable_ = !error && static_cast<bool>(file << limit << std::flush);
+  }
+  SmallCgroup(const SmallCgroup&) = delete;
+  SmallCgroup& operator=(const SmallCgroup&) = delete;
+  ~SmallCgroup() {
+    std::error_code ignored;
+    std::filesystem::remove(folder_, ignored);
+  }
+  [[nodiscard]] bool usable() const { return usable_; }
+  void enter() const { std::ofstream(folder_ / "cgroup.procs") << ::getpid() << std::flush; }
+
+ private:
+  std::filesystem::path folder_;
+  bool usable_ = false;
+};
+
+// The state of this model is larger than the budgets, so that all of them are used.
+TEST_F(Budgets, AutoLeavesRoomForTheProgram) {
+  const SmallCgroup group("176M");
+  if (!group.usable()) GTEST_SKIP() << "no memory cgroup can be made here";
+  auto started = launch(tiny("train", {"--layers", "6", "--hidden", "256", "--batch-size", "8", "--seq-len", "256", "--steps",
+                                       "2", "--device-memory", "auto", "--host-memory", "auto", "--nvme-path", "disk"}));
+  started.in_child = [&] { group.enter(); };
+  const auto trained = run(started);
+  EXPECT_EQ(0, trained.exit) << trained.described;
 }
 
 // Llama 70B on one device: few enough chunks to be planned in seconds, and still several in every layer.
