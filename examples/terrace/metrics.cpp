@@ -6,11 +6,14 @@
 #include <cerrno>
 #include <fstream>
 #include <limits>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <terrace/core/error.h>
+#include <terrace/core/text_file.h>
+#include <terrace/examples/terrace/sealed_json.h>
 
 namespace terrace::cli {
 namespace {
@@ -45,12 +48,13 @@ std::uint64_t count(const json& object, const char* key) {
   return found != object.end() && found->is_number() ? found->get<std::uint64_t>() : 0;
 }
 
-// The complete lines of the file that are objects, with their text.
+// The complete lines of the file, with their text, up to the one of `last_step`. What follows that line may be of any content:
+// lines after a commit are not synced.
 struct Line {
   std::string text;
   json object;
 };
-std::vector<Line> read_lines(const fs::path& file) {
+std::vector<Line> read_lines(const fs::path& file, std::uint64_t last_step) {
   std::ifstream in(file, std::ios::binary);
   if (!in) fail(file, "read", errno);
   if (fs::is_directory(file)) fail(file, "read", EISDIR);  // a stream can open it, but not read it
@@ -58,15 +62,19 @@ std::vector<Line> read_lines(const fs::path& file) {
   std::uint64_t number = 0;
   for (std::string text; std::getline(in, text);) {
     ++number;
-    const bool torn = in.eof();  // no newline: the writer was stopped inside this line
+    if (in.eof()) break;  // no newline: the writer was stopped inside this line
     if (text.empty()) continue;
-    auto object = json::parse(text, nullptr, false);
-    if (object.is_object() && !torn) {
-      lines.push_back({std::move(text), std::move(object)});
-    } else if (!torn && in.peek() != std::ifstream::traits_type::eof()) {
-      throw Error(fmt::format("{}, line {}: not a JSON object\n  remove the line or the file, and run the command again",
-                              file.string(), number),
-                  Exit::corrupt);
+    try {
+      auto object = parse_sealed(text);
+      const auto step = count(object, "step");
+      if (step <= last_step) lines.push_back({std::move(text), std::move(object)});
+      if (step >= last_step) break;
+    } catch (const Error& error) {
+      throw Error(
+          fmt::format("{}, line {}: {}\n  remove the file, or restore it, and run the command again: training needs none "
+                      "of its lines",
+                      file.string(), number, error.what()),
+          Exit::corrupt);
     }
   }
   return lines;
@@ -132,8 +140,7 @@ StepMetrics metrics_from_json(const json& object) {
 MetricsWriter::MetricsWriter(fs::path file, std::uint64_t done_steps) : file_(std::move(file)) {
   std::string kept;
   if (done_steps > 0 && fs::exists(file_)) {
-    for (const auto& line : read_lines(file_))
-      if (count(line.object, "step") <= done_steps) kept += line.text + '\n';
+    for (const auto& line : read_lines(file_, done_steps)) kept += line.text + '\n';
   }
   // Written aside and renamed: a crash here leaves the old file or the new one.
   const fs::path aside = file_.string() + ".new";
@@ -141,6 +148,7 @@ MetricsWriter::MetricsWriter(fs::path file, std::uint64_t done_steps) : file_(st
   if (fd_ < 0) fail(aside, "opened", errno);
   try {
     write_all(fd_, kept, aside);
+    if (::fsync(fd_) != 0 && errno != EINVAL) fail(aside, "synced", errno);
     if (::rename(aside.c_str(), file_.c_str()) != 0) fail(file_, "replaced", errno);
   } catch (...) {
     ::close(fd_);
@@ -150,12 +158,31 @@ MetricsWriter::MetricsWriter(fs::path file, std::uint64_t done_steps) : file_(st
 
 MetricsWriter::~MetricsWriter() { ::close(fd_); }
 
-void MetricsWriter::write(const StepMetrics& metrics) { write_all(fd_, to_json(metrics).dump() + '\n', file_); }
+void MetricsWriter::write(const StepMetrics& metrics) { write_all(fd_, seal(to_json(metrics)) + '\n', file_); }
+
+void MetricsWriter::sync() {
+  if (::fdatasync(fd_) != 0 && errno != EINVAL) fail(file_, "synced", errno);  // a pipe or /dev/null cannot be
+  if (!std::exchange(folder_synced_, true)) sync_to_disk(fs::absolute(file_).parent_path());
+}
 
 std::vector<StepMetrics> read_metrics(const fs::path& file) {
   std::vector<StepMetrics> out;
-  for (const auto& line : read_lines(file)) out.push_back(metrics_from_json(line.object));
+  for (const auto& line : read_lines(file, std::numeric_limits<std::uint64_t>::max()))
+    out.push_back(metrics_from_json(line.object));
   return out;
+}
+
+std::string missing_steps(const std::vector<StepMetrics>& metrics, std::uint64_t done_steps) {
+  if (metrics.empty()) return "";
+  std::vector<bool> there(done_steps + 1);
+  for (const auto& m : metrics)
+    if (m.step <= done_steps) there[m.step] = true;
+  const auto first = metrics.front().step;
+  std::uint64_t missing = 0, least = 0;
+  for (auto step = first; step <= done_steps; ++step)
+    if (!there[step] && missing++ == 0) least = step;
+  if (missing == 0) return "";
+  return missing == 1 ? fmt::format("step {}", least) : fmt::format("{} steps, the first of them {}", missing, least);
 }
 
 }  // namespace terrace::cli

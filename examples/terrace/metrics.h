@@ -1,4 +1,5 @@
-// metrics.jsonl: one JSON object for each step. Every number is written so that reading it gives the same bits.
+// metrics.jsonl: one JSON object for each step, with a checksum. Every number is written so that reading it gives the same
+// bits.
 //
 // Owner:   the trainer owns the writer; the report reads.
 // Threads: one.
@@ -46,12 +47,16 @@ class MetricsWriter {
   MetricsWriter& operator=(const MetricsWriter&) = delete;
 
   void write(const StepMetrics& metrics);  // one write call for a line, so that readers never see half a line
+  void sync();                             // before a commit: every committed step has its line, also after a power loss
 
  private:
   std::filesystem::path file_;
   int fd_ = -1;
+  bool folder_synced_ = false;  // the file was renamed into it
 };
 
 std::vector<StepMetrics> read_metrics(const std::filesystem::path& file);
+// In words, the steps without a line between the first line and the last finished step; empty: none.
+std::string missing_steps(const std::vector<StepMetrics>& metrics, std::uint64_t done_steps);
 
 }  // namespace terrace::cli

@@ -18,6 +18,7 @@
 #include <terrace/examples/terrace/report_template.h>
 #include <terrace/examples/terrace/run_dir.h>
 #include <terrace/examples/terrace/screen.h>
+#include <terrace/examples/terrace/sealed_json.h>
 #include <terrace/examples/terrace/svg.h>
 
 namespace terrace::cli {
@@ -182,11 +183,14 @@ std::string planned_section(const fs::path& dir, const Steps& steps) {
   std::string content;
   if (const auto text = read_text(dir / kPlanFile); !text) {
     content = missing("plan.json is missing, so nothing can be compared.");
-  } else if (const auto plan = json::parse(*text, nullptr, false); !plan.is_object()) {
-    content = missing("plan.json is not a JSON object.");
   } else {
-    const auto result = json::parse(read_text(dir / kResultFile).value_or(""), nullptr, false);
-    content = planned_table(plan, result, steps);
+    try {
+      const auto plan = parse_sealed(*text);
+      const auto result = read_text(dir / kResultFile);
+      content = planned_table(plan, result ? parse_sealed(*result) : json(), steps);
+    } catch (const Error& e) {
+      content = missing(fmt::format("plan.json or result.json is damaged: {}.", e.what()));
+    }
   }
   return section("Planned beside measured", "Times of a step (the run's median), bytes moved, and the greatest value of peaks.",
                  content);

@@ -16,6 +16,7 @@
 #include <terrace/examples/terrace/command_line.h>
 #include <terrace/examples/terrace/metrics.h>
 #include <terrace/examples/terrace/options.h>
+#include <terrace/examples/terrace/sealed_json.h>
 #include <terrace/examples/terrace/setup.h>
 
 namespace terrace::cli {
@@ -23,6 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr const char* kRunFile = "run.json";
+constexpr const char* kRunFileCopy = "run.copy.json";
 constexpr const char* kAlgorithmsFile = "algorithms.txt";
 
 std::string read_text(const fs::path& file) {
@@ -45,20 +47,42 @@ void write_text(const fs::path& file, const std::string& text) try {
 
 [[noreturn]] void refuse_file(const fs::path& file, const std::string& why) {
   // The result can be rebuilt: a resumed run writes it again.
-  const char* const mend = file.filename() == kResultFile ? "remove it, then continue with --resume auto"
-                                                          : "restore the file, or start a new run in another --out-dir";
+  const char* const mend = file.filename() == kResultFile
+                               ? "remove it, then continue with --resume auto"
+                               : "restore the file, or start a new run in another --out-dir; after an edit by hand, remove its "
+                                 "member xxh3";
   throw Error(fmt::format("{} is damaged: {}\n  {}", file.string(), why, mend), Exit::corrupt);
 }
 
 // Returns what `take` reads from the JSON of a run's file.
 template <class Take>
 auto read_json(const fs::path& file, const Take& take) {
+  const auto text = read_text(file);
   try {
-    return take(nlohmann::json::parse(read_text(file)));
-  } catch (const nlohmann::json::exception& e) {
-    const std::string why = e.what();  // "[json.exception.…] what is wrong"
-    refuse_file(file, why.substr(std::min(why.size(), why.find("] ") + 2)));
+    return take(parse_sealed(text));
+  } catch (const nlohmann::json::exception&) {
+    refuse_file(file, "a setting is missing, or of another type");
+  } catch (const Error& error) {
+    refuse_file(file, error.what());
   }
+}
+
+// A run without its file is lost, so there are two of it. The copy is read if the file is damaged.
+template <class Take>
+auto read_run_json(const fs::path& dir, const Take& take) {
+  const auto file = dir / kRunFile, copy = dir / kRunFileCopy;
+  try {
+    return read_json(file, take);
+  } catch (const Error& error) {
+    if (error.exit() != Exit::corrupt || !fs::exists(copy)) throw;
+    auto run = read_json(copy, take);
+    warn(fmt::format("{} is damaged, so its copy {} is used: check the disk", file.string(), kRunFileCopy));
+    return run;
+  }
+}
+
+void write_run_json(const fs::path& dir, const nlohmann::json& run) {
+  for (const auto* const name : {kRunFile, kRunFileCopy}) write_json(dir / name, run);
 }
 
 struct RunFile {
@@ -66,8 +90,7 @@ struct RunFile {
   ChunkStore::Options store;
 };
 RunFile read_run_file(const fs::path& dir) {
-  const auto file = dir / kRunFile;
-  auto run = read_json(file, [&](const nlohmann::json& j) {
+  return read_run_json(dir, [&](const nlohmann::json& j) {
     RunFile read{.fingerprint = j.at("fingerprint"), .store = {}};
     // Options that did not exist when the run began had their defaults.
     RunConfig usual;
@@ -80,10 +103,9 @@ RunFile read_run_file(const fs::path& dir) {
     // A store inside the run directory moves with it.
     for (const auto& path : j.at("store_paths"))
       read.store.paths.push_back((fs::absolute(dir) / path.get<std::string>()).lexically_normal());
+    if (read.store.paths.empty()) throw Error("it has no path of a store");
     return read;
   });
-  if (run.store.paths.empty()) refuse_file(file, "it has no path of a store");
-  return run;
 }
 
 // Takes the layout out of the fingerprint: which rank holds and computes what. It may change when a run is resumed. What a step
@@ -200,7 +222,7 @@ void make_directory(const fs::path& dir) {
 
 }  // namespace
 
-void write_json(const fs::path& file, const nlohmann::json& value) { write_text(file, value.dump(2) + "\n"); }
+void write_json(const fs::path& file, const nlohmann::json& value) { write_text(file, seal_indented(value)); }
 
 RunDir open_run_dir(RunConfig& config) {
   if (config.resume != "auto" && config.resume != "never") {
@@ -295,10 +317,10 @@ void begin_run(const RunDir& dir, const RunConfig& config) {
     std::error_code error;
     paths.push_back(fs::equivalent(path, dir.path, error) ? "." : fs::absolute(path).string());
   }
-  write_json(dir.path / kRunFile, {{"fingerprint", fingerprint(config)},
-                                   {"store_paths", paths},
-                                   {"store_name", dir.store.name},
-                                   {"generations", dir.store.generations}});
+  write_run_json(dir.path, {{"fingerprint", fingerprint(config)},
+                            {"store_paths", paths},
+                            {"store_name", dir.store.name},
+                            {"generations", dir.store.generations}});
   std::error_code error;
   fs::remove(dir.path / kResultFile, error);
 }
@@ -346,13 +368,15 @@ std::string store_name_of_rank(const std::string& name, std::size_t rank) {
 void copy_run_files(const fs::path& from, const fs::path& to) {
   for (const auto* const name : {kConfigFile, kMetricsFile, kAlgorithmsFile})
     if (fs::exists(from / name)) fs::copy_file(from / name, to / name);
-  auto run = nlohmann::json::parse(read_text(from / kRunFile));
+  auto run = read_run_json(from, [](const nlohmann::json& j) { return j; });
   run["store_paths"] = {"."};
   run["store_name"] = "store";
-  write_json(to / kRunFile, run);
+  write_run_json(to, run);
 }
 
-void forget_run(const fs::path& path) { fs::remove(path / kRunFile); }
+void forget_run(const fs::path& path) {
+  for (const auto* const name : {kRunFile, kRunFileCopy}) fs::remove(path / name);
+}
 
 void record_algorithms(const RunDir& dir, const std::string& chosen) {
   if (!chosen.empty()) write_text(dir.path / kAlgorithmsFile, chosen);

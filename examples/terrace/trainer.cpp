@@ -9,6 +9,7 @@
 #include <cmath>
 #include <csignal>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <vector>
@@ -157,6 +158,10 @@ class Training {
           "the state of {} rank{} is redistributed to {}{}", dir.reshard_from.size(), dir.reshard_from.size() == 1 ? "" : "s",
           team.size(), config_.canonical_reduction ? "" : "; without --canonical-reduction sums may be rounded differently"));
     MetricsWriter metrics(dir.path / log.metrics_file(), done);
+    if (team.first() && done > 0)
+      if (const auto missing = missing_steps(read_metrics(dir.path / kMetricsFile), done); !missing.empty())
+        screen.warn(fmt::format("{} has no line of {}: the report leaves a gap, and training needs none of them",
+                                (dir.path / kMetricsFile).string(), missing));
     const auto planned = planned_by(team);
     if (team.first()) write_json(dir.path / kPlanFile, planned);
 
@@ -196,13 +201,13 @@ class Training {
       screen.step(m);
       if (due(step, static_cast<std::int64_t>(commit_interval(config_))) && step != last) {
         if (team.first()) keep_choices(dir, *device);
-        commit(engine, step);
+        commit(engine, step, metrics);
       }
       if (step != last) trace.forget_before(begin);  // the report shows the last two
     }
 
     if (team.first()) keep_choices(dir, *device);
-    if (request_.commits && !all_done) commit(engine, done);
+    if (request_.commits && !all_done) commit(engine, done, metrics);
     const bool first_of_stage = request_.pipeline && static_cast<std::uint32_t>(team.rank()) % request_.data.ranks == 0;
     if (!all_done && (team.first() || first_of_stage))
       tell(screen, [&] { trace.write(trace_file_of(dir.path, static_cast<std::uint32_t>(team.rank()))); });
@@ -217,7 +222,7 @@ class Training {
     auto peak = engine.peak_bytes();  // of the whole run with the last commit, like the peak of the plan
     if (all_done) {
       for (const auto tier : kAllTiers) peak[tier] = std::max(peak[tier], committed_peak_[tier]);
-      evaluation = recall_evaluation(engine, team, dir);
+      evaluation = recall_evaluation(engine, team, dir, done);
     }
     nlohmann::json result{{"steps", done}, {"weights_xxh64", hash}, {"skipped_steps", skipped_}};
     if (const auto chosen = device->math().algorithms(); !chosen.empty()) result["algorithms"] = lines_of(chosen);
@@ -339,7 +344,8 @@ class Training {
     loss_scale_.succeeded();
     return true;
   }
-  void commit(Engine& engine, std::uint64_t step) const {
+  void commit(Engine& engine, std::uint64_t step, MetricsWriter& metrics) const {
+    if (config_.durability != "off") metrics.sync();
     engine.flush();  // before the peaks are read, because flushing may raise them
     engine.commit(step, payload(engine.peak_bytes()));
   }
@@ -433,10 +439,11 @@ class Training {
 
   // The evaluation of a run that ended after its last commit, from the line of its last step. A run that a signal stopped after
   // the last step has no evaluation yet.
-  std::optional<double> recall_evaluation(Engine& engine, Team& team, const RunDir& dir) {
+  std::optional<double> recall_evaluation(Engine& engine, Team& team, const RunDir& dir, std::uint64_t done) {
     std::optional<double> evaluation;
     if (team.first())
-      if (const auto lines = read_metrics(dir.path / kMetricsFile); !lines.empty()) evaluation = lines.back().eval_loss;
+      if (const auto lines = read_metrics(dir.path / kMetricsFile); !lines.empty() && lines.back().step == done)
+        evaluation = lines.back().eval_loss;
     if (config_.eval_batches > 0 && !team.any(evaluation.has_value())) evaluation = evaluate(engine, team);
     return evaluation;
   }
@@ -521,23 +528,37 @@ class Training {
                    .store = {.paths = {dir.path}, .name = "resident", .durable = false, .temporary = true},
                    .optimizer = &optimizer});
     engine.fill(first_weights_);
-    const auto offloaded = read_metrics(dir.path / kMetricsFile);
+    std::map<std::uint64_t, StepMetrics> offloaded;  // by step, because lines may be missing
+    for (const auto& m : read_metrics(dir.path / kMetricsFile)) offloaded[m.step] = m;
     skipped_ = 0;
     loss_scale_ = loss_scale(config_);
-    std::uint64_t same = 0, steps = std::min<std::uint64_t>(kSteps, offloaded.size());
-    for (std::uint64_t step = 1; step <= steps; ++step) {
+    const auto rate = schedule(config_);
+    std::uint64_t same = 0, steps = 0;
+    for (std::uint64_t step = 1; step <= std::min(kSteps, static_cast<std::uint64_t>(config_.steps)); ++step) {
       const auto& batch = training_batch(step);
+      const auto line = offloaded.find(step);
+      const bool recorded = line != offloaded.end();
       // With the recorded learning rate, because a later --steps may have changed the schedule.
-      const auto update = update_of(step, offloaded[step - 1].lr);
+      const auto update = update_of(step, recorded ? line->second.lr : rate.at(step));
       const auto r = run_step(engine, batch, update);
       settle(engine, update, r);
       const double loss = r.loss_sum / static_cast<double>(batch.targets.size());
-      const double other = offloaded[step - 1].loss;
+      if (!recorded) {
+        screen.warn(fmt::format("step {} has no line in {}, so it is not compared", step, kMetricsFile));
+        continue;
+      }
+      const double other = line->second.loss;
       const bool equal = loss == other || (std::isnan(loss) && std::isnan(other));
+      ++steps;
       same += equal;
-      screen.note(fmt::format("step {}: offloaded {:.17g}, resident {:.17g}: {}", step, offloaded[step - 1].loss, loss,
+      screen.note(fmt::format("step {}: offloaded {:.17g}, resident {:.17g}: {}", step, other, loss,
                               equal ? "bit-identical" : "DIFFERENT"));
     }
+    if (steps == 0)
+      throw Error(
+          fmt::format("--verify-resident: {} has none of the first {} steps, so nothing was compared\n  repeat the run "
+                      "in another --out-dir",
+                      (dir.path / kMetricsFile).string(), kSteps));
     if (same != steps)
       throw Error(
           fmt::format("{} of {} losses differ between training with and without offloading\n  please report this with the "

@@ -1,8 +1,12 @@
 // What is promised: stored state that is not what was written is never trained on. Exit 5, the place by name, nothing touched;
 // an older commit that is whole is gone back to, with a warning.
+#include <sys/syscall.h>
+
+#include <cerrno>
 #include <fstream>
 
 #include "cli_test.h"
+#include "forbidden_call.h"
 
 namespace terrace::test {
 namespace {
@@ -119,9 +123,9 @@ TEST_F(Corruption, AFolderInPlaceOfARunsFileIsNamed) {
 TEST_F(Corruption, TheRunsOwnFiles) {
   const auto run_file = scratch_.read("run/run.json");
   for (const auto* const text : {"", "{", "{}", "[]", R"({"fingerprint": {}, "store_paths": [], "store_name": "store"})"}) {
-    scratch_.write("run/run.json", text);
-    expect_refusal(verify(), 5, {"run.json is damaged"});
-    expect_refusal(go_on(), 5, {"run.json is damaged"});
+    for (const auto* const name : {"run/run.json", "run/run.copy.json"}) scratch_.write(name, text);
+    expect_refusal(verify(), 5, {"is damaged", "start a new run"});
+    expect_refusal(go_on(), 5, {"is damaged", "start a new run"});
   }
   scratch_.write("run/run.json", run_file);
   for (const auto* const text : {"", "[]", "{}"}) {
@@ -131,6 +135,69 @@ TEST_F(Corruption, TheRunsOwnFiles) {
   fs::remove(at("run/result.json"));
   scratch_.write("run/metrics.jsonl", "x\n" + scratch_.read("run/metrics.jsonl"));
   expect_refusal(go_on(), 5, {"metrics.jsonl, line 1", "not a JSON object"});
+}
+
+// One bit in a number leaves a text that every JSON library reads.
+TEST_F(Corruption, AFlippedBitInARecordOfTheRunIsFound) {
+  const auto whole = train({"--out-dir", "whole", "--steps", "6"});
+  const auto change = [&](const std::string& name, const std::string& from, const std::string& to) {
+    auto text = scratch_.read(name);
+    const auto found = text.find(from);
+    ASSERT_NE(std::string::npos, found) << name << ": " << text;
+    scratch_.write(name, text.replace(found, from.size(), to));
+  };
+  change("run/result.json", R"("steps": 4)", R"("steps": 5)");
+  expect_refusal(train({"--resume", "auto"}), 5, {"result.json is damaged", "remove it"});
+  fs::remove(at("run/result.json"));
+  const auto lines = scratch_.read("run/metrics.jsonl");
+  change("run/metrics.jsonl", R"("loss":5)", R"("loss":4)");
+  expect_refusal(go_on(), 5, {"metrics.jsonl, line 1: it does not match its checksum", "remove the file"});
+  expect_refusal(terrace({"report", "run"}), 5, {"metrics.jsonl, line 1"});
+  scratch_.write("run/metrics.jsonl", lines);
+  change("run/run.json", R"("store_name": "store")", R"("store_name": "stnre")");
+  const auto outcome = go_on();
+  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  EXPECT_EQ(1U, outcome.warnings("run.copy.json is used")) << outcome.described;
+  EXPECT_EQ(weights_of(whole), weights_of(outcome));
+  EXPECT_EQ(steps("whole"), steps("run"));
+}
+
+// As an older version wrote them, and as a user leaves them after an edit.
+TEST_F(Corruption, RecordsWithoutAChecksumAreRead) {
+  const auto whole = train({"--out-dir", "whole", "--steps", "6"});
+  for (const auto* const name : {"run/run.json", "run/result.json"}) {
+    scratch_.write(name, json_in(name).dump(2) + "\n");
+  }
+  fs::remove(at("run/run.copy.json"));
+  std::string lines;
+  for (const auto& line : metrics("run")) lines += line.dump() + "\n";
+  scratch_.write("run/metrics.jsonl", lines);
+  const auto outcome = go_on();
+  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  EXPECT_EQ(weights_of(whole), weights_of(outcome));
+  EXPECT_EQ(steps("whole"), steps("run"));
+}
+
+// As a power loss left them before metrics were synced.
+TEST_F(Corruption, MissingLinesOfMetricsAreNamedAndComparedByStep) {
+  const auto all = scratch_.read("run/metrics.jsonl");
+  const auto first = all.find('\n') + 1, second = all.find('\n', first) + 1;
+  scratch_.write("run/metrics.jsonl", all.substr(0, first) + all.substr(second));
+  const auto outcome = train({"--resume", "auto", "--steps", "6", "--verify-resident"});
+  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  EXPECT_EQ(1U, outcome.warnings("has no line of step 2")) << outcome.described;
+  EXPECT_EQ(1U, outcome.warnings("step 2 has no line")) << outcome.described;
+  EXPECT_THAT(outcome.described, HasSubstr("4 of 4 losses are bit-identical"));
+}
+
+// Only the metrics are synced with this call.
+TEST_F(Corruption, MetricsAreSyncedBeforeTheirCommit) {
+  auto launched = launch(tiny("train", {"--out-dir", "next", "--ckpt-interval", "2"}));
+  launched.in_child = [] { forbid_call(__NR_fdatasync, EIO); };
+  const auto outcome = terrace::test::run(launched);
+  if (outcome.exit == kNotPermitted) GTEST_SKIP() << "a seccomp filter is not permitted here";
+  expect_refusal(outcome, 1, {"next/metrics.jsonl cannot be synced", "errno 5"});
+  EXPECT_FALSE(fs::exists(at("next/store/commit.1"))) << "committed without the lines of its steps";
 }
 
 }  // namespace

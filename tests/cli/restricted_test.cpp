@@ -1,35 +1,22 @@
 // What is promised: where io_uring is forbidden, a pool of threads reads and writes; where memory cannot be locked, it is not.
 // One warning each, that says how to mend it, and the same weights.
 #include <fcntl.h>
-#include <linux/audit.h>
 #include <linux/capability.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 
 #include "cli_test.h"
+#include "forbidden_call.h"
 
 namespace terrace::test {
 namespace {
 
-// The kernel answers `error_number` to a call of io_uring's, as a container's profile (EPERM) or an old kernel (ENOSYS) does.
-void forbid_io_uring(int error_number, unsigned call = __NR_io_uring_setup) {
-  std::array<sock_filter, 4> program{{
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<unsigned>(error_number)),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  }};
-  const sock_fprog filter{static_cast<unsigned short>(program.size()), program.data()};
-  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0)
-    ::_exit(kNotPermitted);
-}
+// As a container's profile (EPERM) or an old kernel (ENOSYS) does.
+void forbid_io_uring(int error_number, unsigned call = __NR_io_uring_setup) { forbid_call(call, error_number); }
 
 // No more than 16 KiB may be locked, not even by root.
 void forbid_locking() {

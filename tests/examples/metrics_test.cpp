@@ -141,6 +141,28 @@ TEST(Metrics, ABrokenLineInTheMiddleIsCorrupt) {
   }
 }
 
+TEST(Metrics, EveryFlippedBitOfEveryLineIsFound) {
+  const ScratchFolder scratch;
+  write_steps(scratch / "whole", 2);
+  const auto whole = scratch.read("whole");
+  for (std::size_t bit = 0; bit + 8 < 8 * whole.size(); ++bit) {  // without the last newline: that line is torn
+    auto text = whole;
+    text[bit / 8] = static_cast<char>(text[bit / 8] ^ (1 << bit % 8));
+    scratch.write("m", text);
+    EXPECT_THROW(read_metrics(scratch / "m"), Error) << "bit " << bit % 8 << " of byte " << bit / 8;
+  }
+}
+
+// Lines after the commit were never synced: a power loss may leave anything there.
+TEST(Metrics, WhatFollowsTheLastCommittedStepIsNotRead) {
+  const ScratchFolder scratch;
+  write_steps(scratch / "m", 2);
+  scratch.write("m", scratch.read("m") + std::string(3, '\0') + "\n");
+  EXPECT_THROW(read_metrics(scratch / "m"), Error);
+  MetricsWriter(scratch / "m", 2).write(sample(3));
+  EXPECT_THAT(steps_of(scratch / "m"), ElementsAre(1, 2, 3));
+}
+
 TEST(Metrics, AFileThatCannotBeWrittenIsNamed) {
   try {
     const MetricsWriter writer("/no/such/folder/m", 0);
