@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include <terrace/examples/terrace/metrics.h>
 #include <terrace/examples/terrace/report.h>
 #include <terrace/examples/terrace/run_config.h>
+#include <terrace/examples/terrace/sealed_json.h>
 #include <terrace/examples/terrace/setup.h>
 #include <terrace/examples/terrace/trainer.h>
 #include <terrace/tests/support/english_text.h>
@@ -45,7 +47,10 @@ struct Trained {
   }
 };
 
-inline nlohmann::json read_json(const std::filesystem::path& file) { return nlohmann::json::parse(std::ifstream(file)); }
+inline nlohmann::json read_json(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return cli::parse_sealed(std::string(std::istreambuf_iterator<char>(in), {}));
+}
 
 inline Trained read_run(const std::filesystem::path& run) {
   const auto result = read_json(run / "result.json");
