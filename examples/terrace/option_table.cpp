@@ -11,7 +11,7 @@ using C = RunConfig;
 using Text = Option::Text;
 
 constexpr double kMost = 1e15;  // above every useful size, below the first integer that a double cannot hold
-constexpr bool kSame = true;    // a resumed run must have the same value
+constexpr auto kSame = Option::Same::over_resumes, kRanks = Option::Same::on_all_ranks, kOwn = Option::Same::nowhere;
 
 struct Number {
   double low, high;
@@ -22,12 +22,13 @@ constexpr Number kCount{0, kMost};
 constexpr Number kAbove0{0, kMost, true};
 constexpr Number kFraction{0, 1, false, true};  // [0, 1)
 
-Option number(std::string_view section, std::string_view key, Option::Field field, Number n, bool same, std::string_view help) {
+Option number(std::string_view section, std::string_view key, Option::Field field, Number n, Option::Same same,
+              std::string_view help) {
   return {.key = key,
           .section = section,
           .field = field,
           .help = help,
-          .fingerprint = same,
+          .same = same,
           .low = n.low,
           .high = n.high,
           .open_low = n.open_low,
@@ -35,13 +36,13 @@ Option number(std::string_view section, std::string_view key, Option::Field fiel
           .text = Text::any,
           .choices = {}};
 }
-Option text(std::string_view section, std::string_view key, Option::Field field, Text kind, bool same, std::string_view help,
-            std::vector<std::string_view> choices = {}) {
+Option text(std::string_view section, std::string_view key, Option::Field field, Text kind, Option::Same same,
+            std::string_view help, std::vector<std::string_view> choices = {}) {
   return {.key = key,
           .section = section,
           .field = field,
           .help = help,
-          .fingerprint = same,
+          .same = same,
           .low = 0,
           .high = 0,
           .open_low = false,
@@ -77,14 +78,14 @@ std::vector<Option> make_table() {
       text("model", "data-format", &C::data_format, Text::choice, kSame,
            "format of the files: text whose bytes are the tokens, or token ids as little-endian unsigned integers",
            {"bytes", "u16", "u32"}),
-      text("model", "init-from", &C::init_from, Text::any, !kSame, "safetensors file with the initial weights"),
-      text("model", "save", &C::save, Text::any, !kSame, "safetensors file to write the final weights to"),
+      text("model", "init-from", &C::init_from, Text::any, kRanks, "safetensors file with the initial weights"),
+      text("model", "save", &C::save, Text::any, kRanks, "safetensors file to write the final weights to"),
       text("model", "dtype", &C::dtype, Text::choice, kSame,
            "type of weights and activations; bf16 and fp16 keep fp32 master weights", {"fp32", "bf16", "fp16", "fp64"}),
 
       number("train", "batch-size", &C::batch_size, kPositive, kSame, "sequences in a micro-batch"),
       number("train", "grad-accumulation", &C::grad_accumulation, kPositive, kSame, "micro-batches in a step"),
-      number("train", "steps", &C::steps, kPositive, !kSame, "training steps in all, each with one update of the weights"),
+      number("train", "steps", &C::steps, kPositive, kRanks, "training steps in all, each with one update of the weights"),
       text("train", "optimizer", &C::optimizer, Text::choice, kSame, "algorithm that updates the weights",
            names_of(optimizers())),
       text("train", "recipe", &C::recipe, Text::choice, kSame, "number formats of weights, gradients and optimizer states",
@@ -107,30 +108,30 @@ std::vector<Option> make_table() {
            "decay multiply --lr and --weight-decay"),
       number("train", "grad-clip", &C::grad_clip, kCount, kSame,
              "greatest norm of the gradients of all parameters that no group clips; 0: no clipping"),
-      text("train", "on-non-finite", &C::on_non_finite, Text::choice, !kSame,
+      text("train", "on-non-finite", &C::on_non_finite, Text::choice, kRanks,
            "when a loss or a gradient norm is infinite or NaN: end the run, or skip the update and continue", {"stop", "skip"}),
-      text("train", "loss-scale", &C::loss_scale, Text::any, !kSame,
+      text("train", "loss-scale", &C::loss_scale, Text::any, kRanks,
            "factor on the gradients, which the update divides out: off, a power of two, or dynamic, which is halved after an "
            "overflow, whose step is skipped; auto: dynamic with --dtype fp16, else off"),
-      text("train", "order", &C::order, Text::choice, !kSame,
+      text("train", "order", &C::order, Text::choice, kRanks,
            "compute micro-batch by micro-batch, or layer by layer over all micro-batches; auto: the faster one",
            {"auto", "horizontal", "vertical"}),
-      number("train", "group", &C::group, kCount, !kSame, "micro-batches in a group of the vertical order; 0: all"),
-      text("train", "recompute", &C::recompute, Text::layers, !kSame,
+      number("train", "group", &C::group, kCount, kRanks, "micro-batches in a group of the vertical order; 0: all"),
+      text("train", "recompute", &C::recompute, Text::layers, kRanks,
            "layers whose backward recomputes activations instead of keeping them: none, layer (every layer), or a number",
            {"auto", "none", "layer"}),
-      text("train", "activations", &C::activations, Text::layers, !kSame,
+      text("train", "activations", &C::activations, Text::layers, kRanks,
            "layers whose activations move to the host right after the forward: keep (none), offload (all), or a number; "
            "kept ones move only when room is needed",
            {"auto", "keep", "offload"}),
-      text("train", "update", &C::update, Text::share, !kSame,
+      text("train", "update", &C::update, Text::share, kRanks,
            "where updates run, or the share of them that runs on the device; auto: the fastest place",
            {"auto", "host", "device"}),
       number("train", "seed", &C::seed, {0, 9.2e18}, kSame, "seed of the initial weights and of the order of the data"),
-      number("train", "threads", &C::threads, {0, 4096}, !kSame,
+      number("train", "threads", &C::threads, {0, 4096}, kOwn,
              "compute threads; 0: one for each core that this process may use, with a GPU only the cores of its NUMA node"),
-      number("train", "eval-interval", &C::eval_interval, kCount, !kSame, "steps between evaluations; 0: at the end only"),
-      number("train", "eval-batches", &C::eval_batches, kCount, !kSame, "micro-batches in an evaluation; 0: no evaluations"),
+      number("train", "eval-interval", &C::eval_interval, kCount, kRanks, "steps between evaluations; 0: at the end only"),
+      number("train", "eval-batches", &C::eval_batches, kCount, kRanks, "micro-batches in an evaluation; 0: no evaluations"),
 
       number("parallel", "dp", &C::dp, {0, 65536}, kSame,
              "data-parallel ranks, which train on different micro-batches; 0: as many as were launched, or one"),
@@ -159,41 +160,40 @@ std::vector<Option> make_table() {
              "stages on each rank, of the interleaved schedule; 0: the schedule's usual number"),
       number("parallel", "drain-interval", &C::drain_interval, {1, 65536}, kSame,
              "pipedream and pipedream-2bw: steps after which all ranks wait until the pipeline is empty"),
-      text("parallel", "stage-layers", &C::stage_layers, Text::any, !kSame,
+      text("parallel", "stage-layers", &C::stage_layers, Text::any, kRanks,
            "number of layers in each stage, such as 3,4,4,3; empty: balanced by their costs"),
 
-      text("memory", "device", &C::device, Text::device, !kSame, "where layers are computed: cpu or cuda:N"),
-      text("memory", "device-memory", &C::device_memory, Text::size, !kSame,
+      text("memory", "device", &C::device, Text::device, kOwn, "where layers are computed: cpu or cuda:N"),
+      text("memory", "device-memory", &C::device_memory, Text::size, kOwn,
            "budget of the device tier; auto: 95 % of the free memory (with --device cpu: of half of it, after the room that "
            "the program needs)"),
-      text("memory", "host-memory", &C::host_memory, Text::size, !kSame,
+      text("memory", "host-memory", &C::host_memory, Text::size, kOwn,
            "budget of the host tier; auto: 85 % of the available memory (with --device cpu: of the other half)"),
-      text("memory", "nvme-path", &C::nvme_path, Text::required, !kSame,
+      text("memory", "nvme-path", &C::nvme_path, Text::required, kOwn,
            "folder for the disk tier; repeatable, one for each disk; without it there is no disk tier"),
-      text("memory", "nvme-limit", &C::nvme_limit, Text::size, !kSame, "budget of the disk tier, of all paths together"),
-      text("memory", "prefetch-depth", &C::prefetch_depth, Text::depth, !kSame,
+      text("memory", "nvme-limit", &C::nvme_limit, Text::size, kOwn, "budget of the disk tier, of all paths together"),
+      text("memory", "prefetch-depth", &C::prefetch_depth, Text::depth, kRanks,
            "how many layer computations ahead data is loaded"),
 
-      text("run", "out-dir", &C::out_dir, Text::required, !kSame, "the run directory"),
-      text("run", "resume", &C::resume, Text::required, !kSame, "auto, never, or the run directory to continue"),
-      text("run", "force", &C::force, Text::any, !kSame, "resume although model, data or seed differ"),
-      number("run", "ckpt-interval", &C::ckpt_interval, kCount, !kSame, "steps between commits; 0: at the end and on signals"),
-      text("run", "durability", &C::durability, Text::choice, !kSame,
+      text("run", "out-dir", &C::out_dir, Text::required, kOwn, "the run directory"),
+      text("run", "resume", &C::resume, Text::required, kRanks, "auto, never, or the run directory to continue"),
+      text("run", "force", &C::force, Text::any, kRanks, "resume although model, data or seed differ"),
+      number("run", "ckpt-interval", &C::ckpt_interval, kCount, kRanks, "steps between commits; 0: at the end and on signals"),
+      text("run", "durability", &C::durability, Text::choice, kRanks,
            "what a kill may cost: commit: the steps since the last commit; step: the current step; off: the whole run, with "
            "half the "
            "disk space; none: like off, and the end is not committed either",
            {"commit", "step", "off", "none"}),
-      number("run", "io-deadline", &C::io_deadline, {0, 86400}, !kSame,
+      number("run", "io-deadline", &C::io_deadline, {0, 86400}, kOwn,
              "seconds after which an unfinished read, write or sync ends the run; 0: no limit"),
-      number("run", "rank-deadline", &C::rank_deadline, {1, 86400}, !kSame,
+      number("run", "rank-deadline", &C::rank_deadline, {1, 86400}, kOwn,
              "seconds that a rank waits for another one before the run ends; longer than a step computes without it"),
-      text("run", "json", &C::json, Text::any, !kSame, "print only JSON objects on standard output"),
-      text("run", "verify-resident", &C::verify_resident, Text::any, !kSame,
+      text("run", "json", &C::json, Text::any, kOwn, "print only JSON objects on standard output"),
+      text("run", "verify-resident", &C::verify_resident, Text::any, kOwn,
            "repeat the first steps without offloading and compare every loss"),
-      text("run", "assumed-costs", &C::assumed_costs, Text::any, !kSame,
+      text("run", "assumed-costs", &C::assumed_costs, Text::any, kOwn,
            "plan with FLOPs and the rates of the machine profile only; without it each kind of layer is timed first"),
-      text("run", "machine-profile", &C::machine_profile, Text::any, !kSame,
-           "file of the machine profile; empty: the saved one"),
+      text("run", "machine-profile", &C::machine_profile, Text::any, kOwn, "file of the machine profile; empty: the saved one"),
   };
 }
 

@@ -483,7 +483,7 @@ nlohmann::json to_json(const RunConfig& config) {
 nlohmann::json fingerprint(const RunConfig& config) {
   nlohmann::json out;
   for (const auto& o : options()) {
-    if (o.fingerprint && o.key != "data") out[std::string(o.key)] = json_value(o, config);
+    if (o.same == Option::Same::over_resumes && o.key != "data") out[std::string(o.key)] = json_value(o, config);
   }
   // Data files count by name and size, not by path, because a corpus may be moved with its run.
   auto files = nlohmann::json::array();
@@ -497,15 +497,18 @@ nlohmann::json fingerprint(const RunConfig& config) {
   return out;
 }
 
-std::string describe_difference(const nlohmann::json& then, const nlohmann::json& now) {
+std::string describe_difference(const nlohmann::json& then, const nlohmann::json& now, std::string_view where_then,
+                                std::string_view where_now) {
   const auto text = [](const nlohmann::json& object, const std::string& key) -> std::string {
     if (!object.contains(key)) return "nothing";
     const auto& value = object.at(key);
+    if (value == "") return "nothing";
     if (key != "data" || !value.is_array()) return value.is_string() ? value.get<std::string>() : value.dump();
     std::string out;
     for (const auto& file : value) {
-      out += fmt::format("{}{} ({} bytes)", out.empty() ? "" : ", ", file.value("name", "?"),
-                         file.value("bytes", std::uint64_t{0}));
+      if (!out.empty()) out += ", ";
+      out += file.is_string() ? file.get<std::string>()
+                              : fmt::format("{} ({} bytes)", file.value("name", "?"), file.value("bytes", std::uint64_t{0}));
     }
     return out.empty() ? "nothing" : out;
   };
@@ -515,7 +518,8 @@ std::string describe_difference(const nlohmann::json& then, const nlohmann::json
   std::string out;
   for (const auto& key : all) {
     if (then.contains(key) && now.contains(key) && then.at(key) == now.at(key)) continue;
-    out += fmt::format("{}  {}: {} then, {} now", out.empty() ? "" : "\n", key, text(then, key), text(now, key));
+    out += fmt::format("{}  {}: {} {}, {} {}", out.empty() ? "" : "\n", key, text(then, key), where_then, text(now, key),
+                       where_now);
   }
   return out;
 }

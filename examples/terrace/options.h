@@ -32,12 +32,15 @@ struct Option {
                              std::string RunConfig::*, std::filesystem::path RunConfig::*,
                              std::vector<std::filesystem::path> RunConfig::*>;
   enum class Text { any, required, choice, size, depth, layers, share, device };  // what a text field accepts
+  // Where the value must be the same. What a run computes, over all its starts and on all ranks; what decides the ranks' common
+  // steps, on all ranks of this start; nowhere, if each rank may have its own.
+  enum class Same : std::uint8_t { nowhere, on_all_ranks, over_resumes };
 
   std::string_view key;      // "batch-size"
   std::string_view section;  // "model", "train", "memory", "run"
   Field field;
   std::string_view help;
-  bool fingerprint = false;  // a resumed run must have the same value
+  Same same = Same::nowhere;
   double low = 0, high = 0;  // bounds of a number; low == high: no bounds
   bool open_low = false, open_high = false;
   Text text = Text::any;
@@ -77,7 +80,8 @@ nlohmann::json to_json(const RunConfig& config);
 // The settings that a resumed run must not change. Data files count by name and size; Error(Exit::usage) if one does not exist.
 nlohmann::json fingerprint(const RunConfig& config);
 // "  seed: 1 then, 2 now", one line for each difference; empty if there is none.
-std::string describe_difference(const nlohmann::json& then, const nlohmann::json& now);
+std::string describe_difference(const nlohmann::json& then, const nlohmann::json& now, std::string_view where_then = "then",
+                                std::string_view where_now = "now");
 
 // "auto" gives `automatic`; other texts go through core's parse_bytes.
 std::uint64_t resolve_bytes(const std::string& text, std::uint64_t automatic);

@@ -32,7 +32,8 @@ class Team {
   [[nodiscard]] int size() const { return ranks_ ? ranks_->size() : 1; }
   [[nodiscard]] bool first() const { return rank() == 0; }
   [[nodiscard]] bool speaks_for_process() const { return processes_ || first(); }  // signals come to processes
-  [[nodiscard]] Communicator* communicator() const { return ranks_.get(); }        // null: alone
+  [[nodiscard]] bool has_processes() const { return processes_; }            // started one by one, each with its own flags
+  [[nodiscard]] Communicator* communicator() const { return ranks_.get(); }  // null: alone
 
   // Runs `work` on every rank; `work` must not call the team. If it fails on any rank, the first of these throws its error.
   void together(const std::function<void()>& work);

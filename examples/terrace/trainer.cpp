@@ -29,6 +29,7 @@
 #include <terrace/examples/terrace/ranks.h>
 #include <terrace/examples/terrace/report.h>
 #include <terrace/examples/terrace/run_dir.h>
+#include <terrace/examples/terrace/same_settings.h>
 #include <terrace/examples/terrace/screen.h>
 #include <terrace/examples/terrace/setup.h>
 #include <terrace/examples/terrace/stop_signal.h>
@@ -638,6 +639,7 @@ Exit train_rank(const RunConfig& given, Team& team) {
   std::optional<RunDir> dir;
   // All checks come before the directory is touched.
   team.together([&] { training.emplace(config); });
+  demand_same_settings(config, team);
   training->agree(team);
   team.together([&] { training->make_plan(team); });
   training->demand_one_plan(team);

@@ -37,6 +37,14 @@ class Ranks : public Cli {
     launched.environment["ASAN_OPTIONS"] = "detect_leaks=0";  // Open MPI leaves some memory to the end of the process
     return launched;
   }
+  // Two ranks, each with its own words.
+  [[nodiscard]] Launch one_by_one(const Words& first, const Words& second) const {
+    auto started = launch(Words{"--bind-to", "none", "--oversubscribe", "--allow-run-as-root", "-n", "1", TERRACE_PROGRAM} +
+                          first + Words{":", "-n", "1", TERRACE_PROGRAM} + second);
+    started.program = TERRACE_MPIRUN;
+    started.environment["ASAN_OPTIONS"] = "detect_leaks=0";
+    return started;
+  }
 #endif
 };
 

@@ -139,6 +139,39 @@ TEST_F(Ranks, CopiesThatAreAveragedEndInTheSameWeights) {
   EXPECT_FALSE(fs::exists(at("refused")));
 }
 
+#ifdef TERRACE_MPIRUN
+// mpirun may start each rank with flags of its own. What reaches the bits or the common steps must be the same, or the ranks
+// would train different models, or wait for each other for ever.
+TEST_F(Ranks, DifferentSettingsOfRanksAreNamed) {
+  scratch_.write("other.txt", EnglishText(kCorpusSeed + 1).of(kCorpusBytes));
+  std::filesystem::copy(at("corpus.txt"), at("copy.txt"));
+  ASSERT_EQ(0, train({"--steps", "1", "--out-dir", "source", "--save", "a.safetensors"}).exit);
+  ASSERT_EQ(0, train({"--steps", "2", "--out-dir", "source2", "--save", "b.safetensors"}).exit);
+  const auto apart = [&](const Words& first, const Words& second, const std::string& directory) {
+    const auto with = [&](const Words& own) { return tiny("train", Words{"--out-dir", directory} + own); };
+    return run(one_by_one(with(first), with(second)));
+  };
+  expect_refusal(apart({}, {"--seed", "2"}, "refused"), 2,
+                 {"the settings of rank 1 differ from those of rank 0:\n  seed: 1 on rank 0, 2 on rank 1\n  start all ranks"});
+  // Every difference is named at once.
+  const auto many = apart({"--init-from", "a.safetensors", "--steps", "3", "--weight-decay", "0"},
+                          {"--init-from", "b.safetensors", "--lr", "0.1", "--beta1", "0.8", "--grad-clip", "0.5", "--optimizer",
+                           "lion", "--recipe", "8bit", "--data", "other.txt", "--save", "w.safetensors"},
+                          "refused");
+  expect_refusal(many, 2,
+                 {"lr: 0.0003 on rank 0, 0.1 on rank 1", "beta1: 0.9 on rank 0, 0.8 on rank 1", "grad-clip: 1.0 on rank 0, 0.5",
+                  "optimizer: adamw on rank 0, lion on rank 1", "recipe: fp32 on rank 0, 8bit on rank 1",
+                  "weight-decay: 0.0 on rank 0, 0.1 on rank 1", "steps: 3 on rank 0, 4 on rank 1",
+                  "save: nothing on rank 0, w.safetensors on rank 1", "  data: ", "  init-from: "});
+  EXPECT_FALSE(fs::exists(at("refused")));
+  // A machine may have its own paths, threads and budgets.
+  const auto same = apart({}, {"--data", "copy.txt", "--threads", "1", "--io-deadline", "60"}, "same");
+  ASSERT_EQ(0, same.exit) << same.described;
+  const auto threads = train({"--dp", "2", "--out-dir", "threads"});
+  EXPECT_EQ(steps("threads"), steps("same"));
+}
+#endif
+
 // Budgets at the smallest, all state on disk, on four ranks.
 TEST_F(Ranks, ShardsOnDiskAreTheBitsOfShardsInMemory) {
   const auto resident = train(threads(4, 3, "resident"));
@@ -543,24 +576,13 @@ TEST_F(Ranks, AllPlanWithTheFirstOnesProfile) {
   ASSERT_EQ(0, slow.exit) << slow.described;
   ASSERT_EQ(0, fast.exit) << fast.described;
   ASSERT_NE(json_in("slow/plan.json").at("choice"), json_in("fast/plan.json").at("choice"));
-  const auto together = [&](const Words& first, const Words& second) {
-    auto started = launch({"--bind-to", "none", "--oversubscribe", "--allow-run-as-root"});
-    started.program = TERRACE_MPIRUN;
-    for (const auto* const words : {&first, &second}) {
-      if (words == &second) started.arguments.emplace_back(":");
-      started.arguments.insert(started.arguments.end(), {"-n", "1", TERRACE_PROGRAM});
-      started.arguments.insert(started.arguments.end(), words->begin(), words->end());
-    }
-    started.environment["ASAN_OPTIONS"] = "detect_leaks=0";
-    return run(started);
-  };
-  const auto both = together(with("both", "copies-slowly.json"), with("both", "computes-slowly.json"));
+  const auto both = run(one_by_one(with("both", "copies-slowly.json"), with("both", "computes-slowly.json")));
   ASSERT_EQ(0, both.exit) << both.described;
   EXPECT_EQ(weights_of(slow), weights_of(both));
   EXPECT_EQ(json_in("slow/plan.json").at("choice"), json_in("both/plan.json").at("choice"));
-  const auto apart = together(with("apart", "copies-slowly.json", {"--order", "horizontal"}),
-                              with("apart", "copies-slowly.json", {"--order", "vertical"}));
-  expect_refusal(apart, 2, {"ranks 0 and 1 have planned different steps", "the same flags"});
+  const auto apart = run(one_by_one(with("apart", "copies-slowly.json", {"--order", "horizontal"}),
+                                    with("apart", "copies-slowly.json", {"--order", "vertical"})));
+  expect_refusal(apart, 2, {"order: horizontal on rank 0, vertical on rank 1", "the same flags"});
 }
 
 // A rank is killed in mid-run: the others end, with an error that names it, and the run goes on from its last commit.

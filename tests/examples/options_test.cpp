@@ -1,5 +1,6 @@
 // What is promised: one table, from which flags, TOML and the saved configuration come, and errors that name what is wrong.
 #include <terrace/examples/terrace/options.h>
+#include <terrace/examples/terrace/same_settings.h>
 #include <terrace/examples/terrace/setup.h>
 
 #include <set>
@@ -239,6 +240,55 @@ TEST(Options, FingerprintHoldsWhatAResumedRunMustShareAndNothingElse) {
   EXPECT_EQ(describe_difference(then, nlohmann::json::parse(then.dump())), "");
   other.data = {scratch / "absent"};
   EXPECT_THAT(usage_error([&] { fingerprint(other); }), HasSubstr("absent"));
+}
+
+TEST(Options, RanksCompareWhatReachesTheirBitsOrTheirCommonSteps) {
+  const ScratchFolder scratch;
+  RunConfig c;
+  c.data = {scratch.write("corpus.txt", "hello")};
+  const auto first = settings_of_all_ranks(c);
+  const auto difference = [&](const RunConfig& other) {
+    return describe_difference(first, settings_of_all_ranks(other), "on rank 0", "on rank 3");
+  };
+  for (const auto* const own : {"threads=2", "device-memory=1MiB", "host-memory=1MiB", "nvme-path=[\"x\"]", "nvme-limit=1GiB",
+                                "out-dir=x", "json=true", "io-deadline=3", "assumed-costs=true", "machine-profile=x"}) {
+    auto other = c;
+    apply_set(other, own);
+    EXPECT_EQ(difference(other), "") << own;
+  }
+  for (const auto* const common :
+       {"seed=2", "steps=7", "eval-interval=1", "ckpt-interval=3", "durability=off", "resume=auto", "order=vertical",
+        "prefetch-depth=1", "on-non-finite=skip", "loss-scale=2", "device=cuda:0"}) {
+    auto other = c;
+    apply_set(other, common);
+    EXPECT_NE(difference(other), "") << common;
+  }
+  auto other = c;
+  other.data = {scratch.write("copy.txt", "hello")};
+  EXPECT_EQ(difference(other), "");
+  other.data = {scratch.write("other.txt", "hallo")};
+  EXPECT_THAT(difference(other),
+              testing::MatchesRegex("  data: 5 bytes with checksum [0-9a-f]+ on rank 0, 5 bytes with checksum "
+                                    "[0-9a-f]+ on rank 3"));
+}
+
+TEST(Options, LongFilesAreSampledOverTheirWholeLength) {
+  const ScratchFolder scratch;
+  constexpr std::size_t kBytes = 1000, kMost = 100;
+  const std::string text(kBytes, 'a');
+  const auto content = [&](const std::string& of, std::uint64_t most) {
+    return describe_content(scratch.write("file", of), most);
+  };
+  for (const auto place : {std::size_t{0}, kBytes - 1, kBytes / 2}) {
+    auto other = text;
+    other[place] = 'b';
+    EXPECT_NE(content(text, kBytes), content(other, kBytes)) << place;
+    // A sample of one window at each end.
+    EXPECT_EQ(content(text, kMost) != content(other, kMost), place != kBytes / 2) << place;
+  }
+  EXPECT_NE(content(text, kMost), content(text + "a", kMost));
+  EXPECT_EQ(content(text, kMost), content(text, kMost));
+  EXPECT_NE(content("", kMost), content("a", kMost));
 }
 
 TEST(Options, NearestFindsTyposAndNotOtherWords) {

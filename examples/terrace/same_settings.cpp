@@ -1,0 +1,89 @@
+#include <terrace/examples/terrace/same_settings.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <terrace/core/error.h>
+#include <terrace/examples/terrace/options.h>
+#include <terrace/offload/chunk_store.h>
+
+namespace terrace::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kWindow = std::uint64_t{1} << 20;  // bytes that are read at once
+
+// "rank 1", "ranks 1, 2 and 5"
+std::string named(const std::vector<std::size_t>& ranks) {
+  if (ranks.size() == 1) return fmt::format("rank {}", ranks.front());
+  return fmt::format("ranks {} and {}", fmt::join(ranks.begin(), ranks.end() - 1, ", "), ranks.back());
+}
+
+}  // namespace
+
+std::string describe_content(const fs::path& file, std::uint64_t most) {
+  std::ifstream in(file, std::ios::binary);
+  std::error_code error;
+  const auto bytes = fs::file_size(file, error);
+  const auto refuse = [&] { throw Error(fmt::format("{} cannot be read: {}", file.string(), describe_errno(errno))); };
+  if (error || !in) refuse();
+  // Windows at even distances, the first at the beginning and the last at the end of the file.
+  const auto window = std::min(kWindow, std::max<std::uint64_t>(1, most));
+  const auto whole = (bytes + window - 1) / window;
+  const auto windows = bytes <= most ? whole : std::max<std::uint64_t>(2, most / window);
+  std::vector<std::uint64_t> sums;
+  std::vector<std::byte> read;
+  for (std::uint64_t i = 0; i < windows; ++i) {
+    const auto begin = windows == whole ? i * window : (bytes - window) / (windows - 1) * i;
+    read.resize(static_cast<std::size_t>(std::min(window, bytes - begin)));
+    in.seekg(static_cast<std::streamoff>(begin));
+    if (!in.read(reinterpret_cast<char*>(read.data()), static_cast<std::streamsize>(read.size()))) refuse();
+    sums.push_back(checksum_of(read));
+  }
+  return fmt::format("{} bytes with checksum {:016x}", bytes, checksum_of(std::as_bytes(std::span(sums))));
+}
+
+nlohmann::json settings_of_all_ranks(const RunConfig& c) {
+  nlohmann::json out;
+  const auto all = to_json(c);
+  for (const auto& o : options())
+    if (o.same != Option::Same::nowhere) out[std::string(o.key)] = all.at(std::string(o.section)).at(std::string(o.key));
+  out["data"] = nlohmann::json::array();
+  for (const auto& file : c.data) out["data"].push_back(describe_content(file));
+  if (!c.init_from.empty()) out["init-from"] = describe_content(c.init_from);
+  if (std::error_code error; fs::is_regular_file(c.schedule, error)) out["schedule"] = describe_content(c.schedule);
+  if (c.resume != "auto" && c.resume != "never") out["resume"] = "a run directory";
+  // Each rank may have its own GPU, but GPU and CPU exchange their results in different ways.
+  out["device"] = c.device.substr(0, c.device.find(':'));
+  for (const auto* const choice : {"TERRACE_ATTENTION", "TERRACE_ATTENTION_KERNEL"})
+    if (const auto* const value = std::getenv(choice)) out[choice] = value;
+  return out;
+}
+
+void demand_same_settings(const RunConfig& config, Team& team) {
+  if (!team.has_processes() || team.size() == 1) return;
+  nlohmann::json mine;
+  team.together([&] { mine = settings_of_all_ranks(config); });
+  const auto first = nlohmann::json::parse(team.of_first(mine.dump()));
+  const auto difference = describe_difference(first, mine, "on rank 0", fmt::format("on rank {}", team.rank()));
+  const auto differs = team.each(difference.empty() ? 0 : 1);
+  std::vector<std::size_t> others;
+  for (std::size_t r = 0; r < differs.size(); ++r)
+    if (differs[r] != 0) others.push_back(r);
+  team.together([&] {
+    if (!difference.empty())
+      throw Error(
+          fmt::format("the settings of {} differ from those of rank 0:\n{}\n  start all ranks with the same flags and files",
+                      named(others), difference),
+          Exit::usage);
+  });
+}
+
+}  // namespace terrace::cli

@@ -1,0 +1,31 @@
+// What ranks that were started one by one must have in common: every setting that reaches the bits of the run or the steps that
+// the ranks take together.
+//
+// Threads: the rank's. Errors: Error(Exit::usage) that names the settings that differ, their values and the ranks; for a file
+// that cannot be read, what describe_content() throws.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <terrace/examples/terrace/run_config.h>
+#include <terrace/examples/terrace/team.h>
+
+namespace terrace::cli {
+
+inline constexpr std::uint64_t kReadWhole = std::uint64_t{1} << 30;  // bytes
+
+// "20000 bytes with checksum 0123456789abcdef". A file that is longer than `most` bytes is sampled: so many bytes of it, at
+// places that depend on its length only.
+std::string describe_content(const std::filesystem::path& file, std::uint64_t most = kReadWhole);
+
+// Each setting that all ranks must have alike, by its key. Files count by content, because each machine may have its own path.
+nlohmann::json settings_of_all_ranks(const RunConfig& config);
+
+// Called by all ranks. Ranks that are threads of a process have one configuration, so they compare nothing.
+void demand_same_settings(const RunConfig& config, Team& team);
+
+}  // namespace terrace::cli
