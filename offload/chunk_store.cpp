@@ -179,7 +179,9 @@ class ExtentStore final : public ChunkStore {
   }
 
   std::string damage() const override { return damage_; }
-  void trim(std::uint64_t capacity_bytes) override { files_.trim(capacity_bytes); }
+  void trim(std::uint64_t capacity_bytes) override {
+    if (!options_.read_only) files_.trim(capacity_bytes);
+  }
   std::uint64_t allocated_bytes() const override { return files_.allocated_bytes(); }
   std::uint64_t free_bytes(std::uint64_t offset) const override {
     return files_.free_bytes(files_.stripes().pieces(offset, kPageBytes).front().file);
@@ -249,6 +251,11 @@ class ExtentStore final : public ChunkStore {
   // A failed commit may still be on disk. A write now would overwrite its bytes, or those of the previous commit, and after a
   // failed sync a second one may succeed without having written anything.
   void begin_to_write() {
+    if (options_.read_only)
+      throw Error(
+          fmt::format("{} cannot be written: it was opened for reading\n  make it writable, or raise the budgets so that "
+                      "nothing has to be written",
+                      (options_.paths.front() / options_.name).string()));
     if (!commit_error_.empty()) throw Error(commit_error_);
     if (kept_until_written_.empty()) return;
     commits_.remove_others(kept_until_written_);
@@ -277,7 +284,7 @@ class ExtentStore final : public ChunkStore {
                        found.damage));
     }
     if (found.newer_damaged || found.newer_passed_over) verify_all();
-    if (!found.damage.empty()) return;
+    if (!found.damage.empty() || options_.read_only) return;
     // Skipped commits stay until the first write, so that a store can be inspected without changing it.
     if (found.newer_passed_over) {
       kept_until_written_ = found.numbers;
@@ -293,7 +300,8 @@ class ExtentStore final : public ChunkStore {
                   Exit::usage);
     }
     options_.generations = std::max(options_.generations, index.generations);
-    files_.reserve(options_.capacity_bytes, Stripes(index.stripe_bytes, index.stripe_weights));
+    files_.reserve(options_.read_only ? kUnlimited : options_.capacity_bytes,
+                   Stripes(index.stripe_bytes, index.stripe_weights));
     last_ = record.commit;
     for (const auto& chunk : index.chunks) {
       entries_[chunk.description.chunk] = {chunk.description, Version{chunk.offset, chunk.checksum}, std::nullopt};
@@ -340,6 +348,10 @@ std::unique_ptr<ChunkStore> ChunkStore::open(const Options& options) { return Ex
 bool ChunkStore::has_commit(const Options& options) {
   if (options.paths.empty()) return false;
   return CommitFiles::any(options.paths.front() / options.name);
+}
+
+bool ChunkStore::had_commit(const Options& options) {
+  return has_commit(options) || (!options.paths.empty() && CommitFiles::later_index(options.paths.front() / options.name));
 }
 
 }  // namespace terrace

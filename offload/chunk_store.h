@@ -78,15 +78,19 @@ class ChunkStore {
     std::uint32_t generations = 2;
     // Opens no commit after this step: ranks whose last commits differ resume from the last commit that all of them have.
     std::uint64_t not_after_step = ~0ULL;
+    bool read_only = false;  // of an existing store: changes nothing on the disk, which may be mounted read-only
     bool temporary = false;  // leaves no data behind, even after a crash; it cannot be committed or opened again
     std::chrono::nanoseconds deadline = kIoDeadline;  // for every call on its files; 0: none
     std::shared_ptr<FileOps> file_ops = {};           // null: the kernel's; tests inject faults here
   };
   // Fresh: removes a store of that name if no process uses it.
   static std::unique_ptr<ChunkStore> create(const Options& options);
-  // Existing: reads the last valid commit; `capacity_bytes` may grow (0: unchanged). Without a commit: Error(Exit::corrupt).
+  // Existing: reads the last valid commit. Several processes may have it open with read_only, and none that writes meanwhile;
+  // `capacity_bytes` may grow (0: unchanged). Without a commit: Error(Exit::corrupt).
   static std::unique_ptr<ChunkStore> open(const Options& options);
   static bool has_commit(const Options& options);
+  // Whether any file of a complete commit is left, also where its record is lost.
+  static bool had_commit(const Options& options);
   virtual ~ChunkStore() = default;
 
   // Called before the chunk's first write. A chunk that is already committed keeps its bytes if the descriptions agree; a store

@@ -126,6 +126,14 @@ bool CommitFiles::only_the_first(const std::filesystem::path& directory) {
   return is_there(directory / record_name(1)) && is_there(directory / index_name(1)) && !is_there(directory / record_name(2));
 }
 
+bool CommitFiles::later_index(const std::filesystem::path& directory) {
+  std::error_code error;
+  return std::ranges::any_of(std::filesystem::directory_iterator(directory, error), [](const auto& entry) {
+    const auto name = entry.path().filename().string();
+    return name.starts_with("index.") && name.ends_with(".json") && name != index_name(1);
+  });
+}
+
 bool CommitFiles::any(const std::filesystem::path& directory) {
   return std::ranges::any_of(kSlots, [&](auto slot) { return is_there(directory / record_name(slot)); });
 }

@@ -38,6 +38,8 @@ class CommitFiles {
   void remove_all() const;
 
   [[nodiscard]] static bool any(const std::filesystem::path& directory);
+  // Whether there is an index other than the first, which a commit that was never finished may leave.
+  [[nodiscard]] static bool later_index(const std::filesystem::path& directory);
   // Whether the store has committed exactly once.
   [[nodiscard]] static bool only_the_first(const std::filesystem::path& directory);
 

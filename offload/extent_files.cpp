@@ -128,6 +128,7 @@ bool ExtentFiles::open_directory(Place& place, const std::filesystem::path& path
   if (!place.directory_handle) fail(place.directory, "the directory could not be opened", errno);
   struct stat info {};
   if (::fstat(place.directory_handle.get(), &info) != 0) fail(place.directory, "stat", errno);
+  if (options_.read_only) return true;
   if (info.st_uid != ::geteuid()) fail(place.directory, "the directory belongs to another user", EPERM);
   if ((info.st_mode & 077) != 0 && ::fchmod(place.directory_handle.get(), kStoreDirectoryMode) != 0) {
     fail(place.directory, "chmod", errno);
@@ -159,10 +160,13 @@ bool ExtentFiles::lock_directory(Place& place, Mode mode) const {
   int attempts = 0;
   for (;;) {
     const int directory = place.directory_handle.get();
-    place.lock = FileHandle(::openat(directory, kLockName, O_RDWR | O_CREAT | kSafeFlags, kStoreFileMode));
+    // A reader shares the lock with other readers. Without a lock file, nothing writes.
+    const int flags = options_.read_only ? O_RDONLY | O_NONBLOCK : O_RDWR | O_CREAT | O_NONBLOCK;
+    place.lock = FileHandle(::openat(directory, kLockName, flags | kSafeFlags, kStoreFileMode));
+    if (!place.lock && errno == ENOENT && options_.read_only) return true;
     if (!place.lock && errno == ENOENT && options_.temporary) return false;
     if (!place.lock) fail(place.directory / kLockName, "the lock file could not be opened", errno);
-    if (::flock(place.lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (::flock(place.lock.get(), (options_.read_only ? LOCK_SH : LOCK_EX) | LOCK_NB) != 0) {
       if (errno == EWOULDBLOCK && options_.temporary && ++attempts < kAttempts) {  // a store that is just ending holds it
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
         continue;
@@ -182,7 +186,7 @@ bool ExtentFiles::lock_directory(Place& place, Mode mode) const {
 
 void ExtentFiles::open_data(Place& place, Mode mode) const {
   const int directory = place.directory_handle.get();
-  int flags = O_RDWR | kSafeFlags;
+  int flags = (options_.read_only ? O_RDONLY : O_RDWR) | kSafeFlags;
   if (mode == Mode::fresh) {
     if (::unlinkat(directory, kDataName, 0) != 0 && errno != ENOENT) fail(place.directory / kDataName, "unlink", errno);
     flags |= O_CREAT | O_EXCL;

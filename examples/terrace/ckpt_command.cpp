@@ -5,11 +5,13 @@
 #include <map>
 #include <vector>
 
+#include <terrace/core/error.h>
 #include <terrace/core/units.h>
 #include <terrace/examples/terrace/commands.h>
 #include <terrace/examples/terrace/run_dir.h>
 #include <terrace/offload/common_commit.h>
 #include <terrace/offload/copy_store.h>
+#include <terrace/offload/store_folder.h>
 
 namespace terrace::cli {
 namespace {
@@ -53,11 +55,11 @@ void inspect(const CommonCommit& common, bool json) {
   for (const auto& [tensor, elements] : tensors) fmt::print("  {:<60} {:>12}\n", tensor, elements);
 }
 
-// Reports all damaged chunks, not only the first.
-void verify(const Stores& stores) {
+// Reports all damaged chunks and missing stores, not only the first.
+void verify(const Stores& stores, const std::string& missing) {
   std::vector<std::byte> buffer;
   std::uint64_t bytes = 0, chunks = 0, damaged = 0;
-  std::string found;
+  std::string found = missing;
   bool damaged_commit = false;
   const auto note = [&](const std::string& what) { found += (found.empty() || what.empty() ? "" : "\n  ") + what; };
   for (const auto& store : stores) {
@@ -83,14 +85,26 @@ void verify(const Stores& stores) {
   fmt::print("verified {} chunks, {}: all checksums are correct\n", chunks, format_bytes(bytes));
 }
 
-// A damaged store can be removed. A store that a live run has locked cannot.
-void remove_store(const ChunkStore::Options& options) {
-  try {
-    const auto store = ChunkStore::open(options);
-  } catch (const Error& error) {
-    if (error.exit() != Exit::corrupt) throw;
-  }
-  for (const auto& path : options.paths) std::filesystem::remove_all(path / options.name);
+// A damaged store is removed too, and one whose rank's folder is missing in between. A store that a live run holds is not.
+void remove_stores(const std::filesystem::path& run) {
+  for (const auto& folder : store_folders_of_run(run)) remove_store(folder);
+  forget_run(run);
+}
+
+// The stores that are not there: lost, or of ranks on other machines. Takes them out of `all`.
+std::string take_missing(std::vector<ChunkStore::Options>& all) {
+  std::string missing;
+  for (std::size_t r = 0; r < all.size(); ++r)
+    if (const auto home = all[r].paths.front() / all[r].name; !std::filesystem::exists(home))
+      missing +=
+          fmt::format("{}the store of rank {}, {}: the directory is missing", missing.empty() ? "" : "\n  ", r, home.string());
+  std::erase_if(all, [](const auto& store) { return !std::filesystem::exists(store.paths.front() / store.name); });
+  return missing;
+}
+
+void demand_all(const std::string& missing) {
+  if (!missing.empty())
+    throw Error(missing + "\n  bring it back; if that rank ran on another machine, copy its folder here", Exit::corrupt);
 }
 
 // Makes a separate run, all in one folder, which --resume can continue.
@@ -105,6 +119,7 @@ void copy(const Stores& stores, const ChunkStore::Options& like, const std::file
                             describe_errno(error.value())));
   auto own = like;
   own.paths = {to};
+  own.read_only = false;
   try {
     for (std::size_t r = 0; r < stores.size(); ++r) {
       own.name = store_name_of_rank("store", r);
@@ -122,17 +137,19 @@ void copy(const Stores& stores, const ChunkStore::Options& like, const std::file
 Exit ckpt_command(const CommandLine& line) {
   const auto& action = line.positional.at(0);
   const auto& run = line.positional.at(1);
-  const auto all = stores_of_run(run);
+  auto all = stores_of_run(run);
   if (action == "rm") {
-    for (const auto& options : all) remove_store(options);
-    forget_run(run);
+    remove_stores(run);
     fmt::print("removed the store of {}; its metrics and report were kept\n", run);
     return Exit::ok;
   }
+  const auto missing = take_missing(all);
+  if (action != "verify" || all.empty()) demand_all(missing);
+  for (auto& options : all) options.read_only = true;
   const auto common = open_at_common_commit(all);
   const auto& stores = common.stores;
   if (action == "inspect") inspect(common, line.config.json);
-  if (action == "verify") verify(stores);
+  if (action == "verify") verify(stores, missing);
   if (action == "copy") {
     const auto& to = line.positional.at(2);
     copy(stores, all.front(), run, to);

@@ -1,6 +1,7 @@
 // terrace generate RUN --prompt TEXT: generates one token after another with a run's committed weights. Each layer is read
 // through the tiers.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -74,7 +75,7 @@ Exit generate_command(const CommandLine& line) {
   auto store = store_of_run(line.positional.at(0));
   // If each rank has a part of the weights, they are gathered from the stores of all ranks. Otherwise they are read in place.
   const bool in_parts = config.pp > 1 || (config.dp > 1 && config.zero > 0);
-  const auto ranks = stores_of_ranks(store, static_cast<std::size_t>(config.dp * config.pp));
+  auto ranks = stores_of_ranks(store, static_cast<std::size_t>(config.dp * config.pp));
   config.dp = config.pp = 1;  // one rank has all budgets
   if (options.prompt.empty())
     throw Error("generate needs --prompt, a text of at least one byte\n  see terrace generate --help", Exit::usage);
@@ -99,6 +100,8 @@ Exit generate_command(const CommandLine& line) {
   } else {
     set_optimizer(request, config);
     request.generations = store.generations;
+    // Otherwise what exceeds the memory is written to the store's own disk, beside the committed bytes.
+    store.read_only = ::access((store.paths.front() / store.name).c_str(), W_OK) != 0;
   }
   const auto p = plan(model, request, machine_profile(config));
   if (!p.fits) throw refusal_error(config, p);
@@ -109,6 +112,7 @@ Exit generate_command(const CommandLine& line) {
       in_parts ? make_optimizer("sgd", {.momentum = 0}) : optimizer_of(config, *device);  // it updates nothing
   Engine engine(model, p, {.device = device.get(), .store = store, .resume = !in_parts, .optimizer = optimizer.get()});
   if (in_parts) {
+    for (auto& rank : ranks) rank.read_only = true;
     CommittedState state(ranks);
     engine.fill([&](const ParamSpec& param, std::uint64_t first, TensorView range) { state.read(param, first, range); });
   }

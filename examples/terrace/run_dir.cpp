@@ -18,12 +18,14 @@
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/sealed_json.h>
 #include <terrace/examples/terrace/setup.h>
+#include <terrace/offload/store_folder.h>
 
 namespace terrace::cli {
 namespace {
 
 namespace fs = std::filesystem;
 constexpr const char* kRunFile = "run.json";
+constexpr const char* kHasCommitted = "has_committed";
 constexpr const char* kRunFileCopy = "run.copy.json";
 constexpr const char* kAlgorithmsFile = "algorithms.txt";
 
@@ -88,10 +90,15 @@ void write_run_json(const fs::path& dir, const nlohmann::json& run) {
 struct RunFile {
   nlohmann::json fingerprint;
   ChunkStore::Options store;
+  bool has_committed = false;
+
+  [[nodiscard]] std::size_t ranks() const {
+    return fingerprint.at("dp").get<std::size_t>() * fingerprint.at("pp").get<std::size_t>();
+  }
 };
 RunFile read_run_file(const fs::path& dir) {
   return read_run_json(dir, [&](const nlohmann::json& j) {
-    RunFile read{.fingerprint = j.at("fingerprint"), .store = {}};
+    RunFile read{.fingerprint = j.at("fingerprint"), .store = {}, .has_committed = j.value(kHasCommitted, false)};
     // Options that did not exist when the run began had their defaults.
     RunConfig usual;
     usual.dp = 1;
@@ -104,6 +111,8 @@ RunFile read_run_file(const fs::path& dir) {
     for (const auto& path : j.at("store_paths"))
       read.store.paths.push_back((fs::absolute(dir) / path.get<std::string>()).lexically_normal());
     if (read.store.paths.empty()) throw Error("it has no path of a store");
+    if (constexpr std::size_t kMostRanks = 1 << 20; read.ranks() < 1 || read.ranks() > kMostRanks)
+      throw Error("its number of ranks is not possible");
     return read;
   });
 }
@@ -142,7 +151,7 @@ nlohmann::json take_layout(nlohmann::json& fingerprint) {
 
 // "store", "store-layout2", "store-layout3": a run with a new layout gets new stores, and keeps the old ones until the new ones
 // are committed.
-constexpr std::string_view kLayoutSuffix = "-layout";
+constexpr std::string_view kLayoutSuffix = "-layout", kRankSuffix = "-rank";
 struct LaidOut {
   std::string base;
   std::uint64_t number = 1;
@@ -154,6 +163,34 @@ struct LaidOut {
   }
   [[nodiscard]] std::string name() const { return number == 1 ? base : fmt::format("{}{}{}", base, kLayoutSuffix, number); }
 };
+
+// Takes `suffix` and the number after it from the front of `name`, if it is there.
+void take_numbered(std::string_view& name, std::string_view suffix) {
+  if (!name.starts_with(suffix)) return;
+  const auto digits = std::min(name.find_first_not_of("0123456789", suffix.size()), name.size());
+  if (digits > suffix.size()) name.remove_prefix(digits);
+}
+
+// "store", "store-rank3"
+bool is_rank_of(std::string_view layout, std::string_view name) {
+  if (!name.starts_with(layout)) return false;
+  name.remove_prefix(layout.size());
+  take_numbered(name, kRankSuffix);
+  return name.empty();
+}
+
+// And "store-layout2", "store-layout2-rank3"
+bool is_store_of(std::string_view base, std::string_view name) {
+  if (!name.starts_with(base)) return false;
+  auto rest = name.substr(base.size());
+  take_numbered(rest, kLayoutSuffix);
+  return is_rank_of(name.substr(0, name.size() - rest.size()), name);
+}
+
+void demand_run(const fs::path& path) {
+  if (!fs::exists(path / kRunFile))
+    throw Error(fmt::format("{} has no run\n  give the directory of a run, its --out-dir", path.string()), Exit::usage);
+}
 
 // Sets the stores of the run, or new ones if the layout changes.
 void set_stores(RunDir& dir, const RunFile& run, const RunConfig& config) {
@@ -169,8 +206,7 @@ void set_stores(RunDir& dir, const RunFile& run, const RunConfig& config) {
             "change\n  continue with --dp {}",
             config.sync_interval, dir.path.string(), layout.at("dp").get<std::int64_t>()),
         Exit::usage);
-  const auto ranks = layout.at("dp").get<std::size_t>() * layout.at("pp").get<std::size_t>();
-  dir.reshard_from = stores_of_ranks(run.store, ranks);
+  dir.reshard_from = stores_of_ranks(run.store, run.ranks());
   auto next = LaidOut::of(run.store.name);
   ++next.number;
   dir.store.name = next.name();
@@ -194,7 +230,7 @@ bool is_used(const fs::path& dir) {
   const ChunkStore::Options own{.paths = {dir}, .name = "store"};
   for (const auto& entry : fs::directory_iterator(dir))
     if (const auto name = entry.path().filename().string();
-        (name != own.name && !name.starts_with(own.name + "-")) || ChunkStore::has_commit(own))
+        (name != own.name && !name.starts_with(own.name + "-")) || ChunkStore::had_commit(own))
       return true;
   return false;
 }
@@ -244,17 +280,17 @@ RunDir open_run_dir(RunConfig& config) {
                     dir.path.string()),
         Exit::usage);
   if (!fs::exists(dir.path / kRunFile)) {
-    if (config.resume != "never" && ChunkStore::has_commit(dir.store))
-      throw Error(
-          fmt::format(
-              "{} has a commit of the run in {}, but the {} of that run is missing\n  restore the file; or, to give the "
-              "commit up and start a new run, remove the store",
-              (dir.store.paths.front() / dir.store.name).string(), dir.path.string(), kRunFile),
-          Exit::corrupt);
+    if (config.resume != "never" && ChunkStore::had_commit(dir.store))
+      throw Error(fmt::format("{} has files of a commit of the run in {}, but the {} of that run is missing\n  restore the "
+                              "file; or, to give the "
+                              "commit up and start a new run, remove the store",
+                              (dir.store.paths.front() / dir.store.name).string(), dir.path.string(), kRunFile),
+                  Exit::corrupt);
     return dir;
   }
 
   const auto run = read_run_file(dir.path);
+  dir.has_committed = run.has_committed;
   const auto home = run.store.paths.front() / run.store.name;
   if (!fs::exists(home))
     throw Error(
@@ -264,6 +300,15 @@ RunDir open_run_dir(RunConfig& config) {
             dir.path.string(), home.string(), dir.path.string()),
         Exit::corrupt);
   if (!ChunkStore::has_commit(run.store)) {  // the run starts again
+    // With one generation, a commit is taken back before its bytes are overwritten.
+    if (run.store.generations > 1 && (run.has_committed || fs::exists(dir.path / kResultFile)))
+      throw Error(
+          fmt::format(
+              "the run in {} has committed, but its store {} has no commit any more; starting again would overwrite its "
+              "chunks\n  bring back the files commit.* and index.* there; or, to give the run up, run terrace ckpt rm "
+              "{} and start it again with --resume auto",
+              dir.path.string(), home.string(), dir.path.string()),
+          Exit::corrupt);
     if (run.store.generations == 1)
       warn(
           fmt::format("the run in {} had --durability off or none and committed nothing, so it starts again; with --durability "
@@ -304,7 +349,9 @@ RunDir rank_dir(const RunConfig& config, int rank) {
   const auto path = config.resume == "auto" || config.resume == "never" ? config.out_dir : fs::path(config.resume);
   RunDir dir{.path = path, .lock = {}, .store = store_options(config), .resume = false, .reshard_from = {}, .result = {}};
   if (fs::exists(path / kRunFile)) {
-    set_stores(dir, read_run_file(path), config);
+    const auto run = read_run_file(path);
+    dir.has_committed = run.has_committed;
+    set_stores(dir, run, config);
   }
   dir.store.name = store_name_of_rank(dir.store.name, static_cast<std::size_t>(rank));
   return dir;
@@ -320,9 +367,17 @@ void begin_run(const RunDir& dir, const RunConfig& config) {
   write_run_json(dir.path, {{"fingerprint", fingerprint(config)},
                             {"store_paths", paths},
                             {"store_name", dir.store.name},
-                            {"generations", dir.store.generations}});
+                            {"generations", dir.store.generations},
+                            {kHasCommitted, dir.resume}});
   std::error_code error;
   fs::remove(dir.path / kResultFile, error);
+}
+
+void record_first_commit(RunDir& dir) {
+  if (std::exchange(dir.has_committed, true)) return;
+  auto run = read_run_json(dir.path, [](const nlohmann::json& j) { return j; });
+  run[kHasCommitted] = true;
+  write_run_json(dir.path, run);
 }
 
 void remove_former_stores(const RunDir& dir) {
@@ -332,27 +387,38 @@ void remove_former_stores(const RunDir& dir) {
       std::error_code error;
       std::vector<fs::path> dead;
       for (const auto& entry : fs::directory_iterator(path, error))
-        if (const auto name = entry.path().filename().string();
-            name == former.name() || name.starts_with(former.name() + "-rank"))
-          dead.push_back(entry.path());
-      for (const auto& store : dead) fs::remove_all(store, error);  // the next resume tries again
+        if (is_rank_of(former.name(), entry.path().filename().string())) dead.push_back(entry.path());
+      for (const auto& store : dead) try {
+          remove_store(store);
+        } catch (const Error& problem) {
+          warn(fmt::format("a store of the former layout stays: {}", problem.what()));
+        }
     }
 }
 
 ChunkStore::Options store_of_run(const fs::path& path) {
-  if (!fs::exists(path / kRunFile))
-    throw Error(fmt::format("{} has no run\n  give the directory of a run, its --out-dir", path.string()), Exit::usage);
+  demand_run(path);
   return read_run_file(path).store;
 }
 
 std::vector<ChunkStore::Options> stores_of_run(const fs::path& path) {
-  std::vector<ChunkStore::Options> all{store_of_run(path)};
-  for (;;) {
-    auto next = all.front();
-    next.name = store_name_of_rank(next.name, all.size());
-    if (!fs::exists(next.paths.front() / next.name)) return all;
-    all.push_back(std::move(next));
+  demand_run(path);
+  const auto run = read_run_file(path);
+  return stores_of_ranks(run.store, run.ranks());
+}
+
+std::vector<fs::path> store_folders_of_run(const fs::path& path) {
+  demand_run(path);
+  const auto run = read_run_file(path);
+  const auto base = LaidOut::of(run.store.name).base;
+  std::vector<fs::path> folders;
+  for (const auto& place : run.store.paths) {
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(place, error))
+      if (is_store_of(base, entry.path().filename().string())) folders.push_back(entry.path());
   }
+  std::ranges::sort(folders);
+  return folders;
 }
 
 std::vector<ChunkStore::Options> stores_of_ranks(const ChunkStore::Options& first, std::size_t ranks) {
@@ -371,6 +437,7 @@ void copy_run_files(const fs::path& from, const fs::path& to) {
   auto run = read_run_json(from, [](const nlohmann::json& j) { return j; });
   run["store_paths"] = {"."};
   run["store_name"] = "store";
+  run[kHasCommitted] = true;
   write_run_json(to, run);
 }
 

@@ -21,9 +21,10 @@ inline constexpr const char* kResultFile = "result.json";  // written when a run
 
 struct RunDir {
   std::filesystem::path path;
-  FileHandle lock;            // on the directory itself, so that no lock file is left
-  ChunkStore::Options store;  // where the chunks of the run are
-  bool resume = false;        // there is a commit to continue from
+  FileHandle lock;             // on the directory itself, so that no lock file is left
+  ChunkStore::Options store;   // where the chunks of the run are
+  bool resume = false;         // there is a commit to continue from
+  bool has_committed = false;  // the run has had a commit of all its ranks: a missing one is lost, and not of the future
   // If the layout changes: the stores of all former ranks, which have the state now. `store` is a new one then.
   std::vector<ChunkStore::Options> reshard_from;
   std::optional<nlohmann::json> result;  // of a run that has already finished all steps of the configuration
@@ -35,12 +36,16 @@ RunDir open_run_dir(RunConfig& config);
 RunDir rank_dir(const RunConfig& config, int rank);
 // Writes config.toml and run.json, and removes an earlier result. Called after all checks.
 void begin_run(const RunDir& dir, const RunConfig& config);
+// Called after the first commit: from now on, a store without a commit is damage.
+void record_first_commit(RunDir& dir);
 // Removes this machine's stores of former layouts. Any rank calls it, after begin_run().
 void remove_former_stores(const RunDir& dir);
 // The store of the run in a directory (generate, ckpt).
 ChunkStore::Options store_of_run(const std::filesystem::path& path);
-// The stores of all ranks on this machine, in rank order.
+// The stores of all ranks, in rank order; some may be on other machines, or lost.
 std::vector<ChunkStore::Options> stores_of_run(const std::filesystem::path& path);
+// The folders of all stores that the run has on this machine, also those of lost ranks and former layouts.
+std::vector<std::filesystem::path> store_folders_of_run(const std::filesystem::path& path);
 // The stores of `ranks` ranks, given that of the first; they may be on other machines.
 std::vector<ChunkStore::Options> stores_of_ranks(const ChunkStore::Options& first, std::size_t ranks);
 std::string store_name_of_rank(const std::string& name, std::size_t rank);

@@ -166,6 +166,12 @@ class Training {
     const auto planned = planned_by(team);
     if (team.first()) write_json(dir.path / kPlanFile, planned);
 
+    const auto commit_all = [&](std::uint64_t step) {
+      if (team.first()) keep_choices(dir, *device);
+      if (config_.durability != "off") metrics.sync();
+      commit(engine, step);
+      if (team.first() && dir.store.generations > 1) record_first_commit(dir);
+    };
     const auto rate = schedule(config_);
     std::optional<double> evaluation;
     std::uint64_t stopped = 0;                       // the signal; 0: none
@@ -200,15 +206,12 @@ class Training {
         m.eval_loss = evaluation = evaluate(engine, team);
       metrics.write(m);  // before the commit, so that every committed step has its line
       screen.step(m);
-      if (due(step, static_cast<std::int64_t>(commit_interval(config_))) && step != last) {
-        if (team.first()) keep_choices(dir, *device);
-        commit(engine, step, metrics);
-      }
+      if (due(step, static_cast<std::int64_t>(commit_interval(config_))) && step != last) commit_all(step);
       if (step != last) trace.forget_before(begin);  // the report shows the last two
     }
 
-    if (team.first()) keep_choices(dir, *device);
-    if (request_.commits && !all_done) commit(engine, done, metrics);
+    if (request_.commits && !all_done) commit_all(done);
+    if (team.first() && !request_.commits) keep_choices(dir, *device);
     const bool first_of_stage = request_.pipeline && static_cast<std::uint32_t>(team.rank()) % request_.data.ranks == 0;
     if (!all_done && (team.first() || first_of_stage))
       tell(screen, [&] { trace.write(trace_file_of(dir.path, static_cast<std::uint32_t>(team.rank()))); });
@@ -345,8 +348,7 @@ class Training {
     loss_scale_.succeeded();
     return true;
   }
-  void commit(Engine& engine, std::uint64_t step, MetricsWriter& metrics) const {
-    if (config_.durability != "off") metrics.sync();
+  void commit(Engine& engine, std::uint64_t step) const {
     engine.flush();  // before the peaks are read, because flushing may raise them
     engine.commit(step, payload(engine.peak_bytes()));
   }
@@ -598,7 +600,7 @@ Committed committed(const RunDir& dir, bool something) {
   const auto home = dir.store.paths.front() / dir.store.name;
   if (!something) return std::filesystem::exists(home) ? Committed::nothing : Committed::no_store;
   // If the run reached an end before, all ranks have committed that.
-  const bool may_be_alone = dir.reshard_from.empty() && !std::filesystem::exists(dir.path / kResultFile);
+  const bool may_be_alone = dir.reshard_from.empty() && !dir.has_committed && !std::filesystem::exists(dir.path / kResultFile);
   return may_be_alone && CommitFiles::only_the_first(home) ? Committed::once : Committed::more;
 }
 
@@ -616,6 +618,13 @@ void agree_on_resume(RunDir& dir, const RunConfig& config, Team& team) {
                      dir.path.string()));
   const bool wanted = here && !anew;
   team.together([&] {
+    if (!here && most == Committed::more && mine && dir.store.generations > 1)
+      throw Error(
+          fmt::format("rank {} of the run in {} has a commit in its store {}, but rank 0 has none; starting again would "
+                      "overwrite it\n  bring the store of rank 0 back; or, to give the run up, remove the stores of all "
+                      "ranks (terrace ckpt rm)",
+                      team.rank(), dir.path.string(), dir.store.name),
+          Exit::corrupt);
     if (wanted && !mine)
       throw Error(
           fmt::format(
@@ -626,6 +635,7 @@ void agree_on_resume(RunDir& dir, const RunConfig& config, Team& team) {
   });
   dir.resume = wanted;
   if (wanted) return;
+  dir.has_committed = false;
   dir.reshard_from.clear();
   dir.store = store_options(config);
   dir.store.name = store_name_of_rank(dir.store.name, static_cast<std::size_t>(team.rank()));

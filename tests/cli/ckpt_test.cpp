@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "cli_test.h"
+#include "private_mount.h"
 
 namespace terrace::test {
 namespace {
@@ -94,6 +95,63 @@ TEST_F(Ckpt, OfRanksTheLastCommitThatAllHaveCounts) {
   ASSERT_EQ(0, original.exit) << original.described;
   ASSERT_EQ(0, copy.exit) << copy.described;
   EXPECT_EQ(weights_of(original), weights_of(copy));
+}
+
+TEST_F(Ckpt, AMissingStoreOfARankIsNamed) {
+  ASSERT_EQ(0, train({"--dp", "3", "--zero", "1", "--out-dir", "ranks"}).exit);
+  fs::rename(at("ranks/store-rank1"), at("elsewhere"));
+  for (const auto* const action : {"verify", "inspect"})
+    expect_refusal(terrace({"ckpt", action, "ranks"}), 5,
+                   {"the store of rank 1", "ranks/store-rank1: the directory is missing"});
+  expect_refusal(terrace({"ckpt", "copy", "ranks", "copy"}), 5, {"the store of rank 1"});
+  EXPECT_FALSE(fs::exists(at("copy")));
+  const auto removed = terrace({"ckpt", "rm", "ranks"});
+  ASSERT_EQ(0, removed.exit) << removed.described;
+  for (const auto* const name : {"store", "store-rank1", "store-rank2", "run.json", "run.copy.json"})
+    EXPECT_FALSE(fs::exists(at("ranks") / name)) << name;
+}
+
+TEST_F(Ckpt, RemovesNothingButAStore) {
+  fs::create_directories(at("mine/folder"));
+  scratch_.write("mine/thesis.txt", "years");
+  scratch_.write("mine/data", "years");
+  auto run = json_in("run/run.json");
+  const auto whole = run;
+  run["store_paths"] = {scratch_.path().string()}, run["store_name"] = "mine";
+  scratch_.write("run/run.json", run.dump());
+  fs::permissions(at("mine"), fs::perms(0755));
+  for (const auto* const action : {"rm", "inspect", "verify"}) expect_refusal(terrace({"ckpt", action, "run"}), 5, {"mine"});
+  EXPECT_EQ("years", scratch_.read("mine/thesis.txt"));
+  EXPECT_EQ("years", scratch_.read("mine/data"));
+  EXPECT_FALSE(fs::exists(at("mine/lock")));
+  EXPECT_EQ(fs::perms(0755), fs::status(at("mine")).permissions());
+  // And beside a store, only the stores.
+  scratch_.write("run/run.json", whole.dump());
+  const auto other = fs::path(store_).concat("-rank-notes");
+  fs::create_directory(other);
+  ASSERT_EQ(0, terrace({"ckpt", "rm", "run"}).exit);
+  EXPECT_FALSE(fs::exists(store_));
+  EXPECT_TRUE(fs::exists(other));
+}
+
+TEST_F(Ckpt, ReadsARunOnAReadOnlyFileSystem) {
+  ASSERT_EQ(0, train({"--dp", "2", "--zero", "1", "--out-dir", "ranks"}).exit);
+  ASSERT_EQ(0, train({"--out-dir", "one"}).exit);
+  const auto text = terrace({"generate", "one", "--prompt", "The", "--max-tokens", "4"});
+  for (const std::string run : {"one", "ranks"}) {
+    PrivateMount mounted(at(run));
+    if (!mounted.read_only()) GTEST_SKIP() << "no read-only mount here: " << mounted.why();
+    for (const auto* const action : {"inspect", "verify"}) {
+      const auto outcome = terrace({"ckpt", action, run});
+      EXPECT_EQ(0, outcome.exit) << outcome.described;
+    }
+    const auto copied = terrace({"ckpt", "copy", run, "copy of " + run});
+    EXPECT_EQ(0, copied.exit) << copied.described;
+    if (run == "ranks") continue;  // its weights are gathered beside it, if memory does not suffice
+    const auto generated = terrace({"generate", run, "--prompt", "The", "--max-tokens", "4"});
+    EXPECT_EQ(0, generated.exit) << generated.described;
+    EXPECT_EQ(text.out, generated.out);
+  }
 }
 
 TEST_F(Ckpt, ACopyIsARunOfItsOwn) {

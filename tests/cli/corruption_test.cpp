@@ -95,6 +95,29 @@ TEST_F(Corruption, AStoreThatIsGoneIsNotTakenForANewRun) {
   EXPECT_EQ(0, go_on().exit);
 }
 
+// To start again would overwrite chunks that a user may still want.
+TEST_F(Corruption, ALostCommitIsNotTakenForANewRun) {
+  fs::remove(at("run/result.json"));
+  for (const auto* const keep : {"index.2.json", ""}) {  // with the last index, and with no file of a commit at all
+    for (const auto& entry : std::vector(fs::directory_iterator(at("run/store")), fs::directory_iterator()))
+      if (const auto name = entry.path().filename().string();
+          name.starts_with("commit.") || (name.starts_with("index.") && name != keep))
+        fs::remove(entry);
+    const auto data = scratch_.read("run/store/data");
+    expect_refusal(verify(), 5, {"run/store"});
+    expect_refusal(go_on(), 5, {"run/store has no commit any more", "ckpt rm run"});
+    EXPECT_EQ(data, scratch_.read("run/store/data"));
+  }
+  ASSERT_EQ(0, terrace({"ckpt", "rm", "run"}).exit);
+  EXPECT_EQ(0, go_on().exit) << "the word to start again";
+}
+
+// The same without run.json: an index after the first tells of a commit.
+TEST_F(Corruption, ALostRecordAndALostRunFileAreNotTakenForANewRun) {
+  for (const auto* const name : {"commit.0", "commit.1", "../run.json", "../result.json"}) fs::remove(at("run/store") / name);
+  expect_refusal(go_on(), 5, {"run/store has files of a commit", "run.json of that run is missing"});
+}
+
 // As after a power loss that took the folder's last files: the state is whole, and is not written over unasked.
 TEST_F(Corruption, ACommitWhoseRunIsGoneIsKept) {
   fs::rename(at("run/run.json"), at("elsewhere"));

@@ -352,6 +352,9 @@ TEST_F(Ranks, AFirstCommitThatARankLacksIsNone) {
   const auto undo = [&] {
     fs::remove(at("run/result.json"));
     for (const auto* const name : {"commit.1", "index.1.json"}) ASSERT_TRUE(fs::remove(at("run/store-rank1") / name));
+    auto run = json_in("run/run.json");
+    run["has_committed"] = false;
+    scratch_.write("run/run.json", run.dump());
   };
   ASSERT_EQ(0, with("run", "4").exit);
   undo();

@@ -1,0 +1,62 @@
+#include <terrace/offload/store_folder.h>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <regex>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <terrace/core/error.h>
+#include <terrace/offload/dead_stores.h>
+#include <terrace/offload/extent_files.h>
+
+namespace terrace {
+namespace {
+
+[[noreturn]] void fail(const std::filesystem::path& path, const char* what) {
+  const auto error_number = errno;
+  throw Error(fmt::format("{}: {}: {}\n  fix the permissions there, and run the command again", path.string(), what,
+                          describe_errno(error_number)));
+}
+
+}  // namespace
+
+bool is_store_file(const std::string& name) {
+  static const std::regex kFile(R"((data|lock|commit\.[01]|index\.[0-9]+\.json)(\.copy)?(\.tmp)?)");
+  return std::regex_match(name, kFile);
+}
+
+void remove_store(const std::filesystem::path& folder) {
+  const FileHandle directory(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+  if (!directory) fail(folder, "the directory could not be opened");
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    names.push_back(entry.path().filename().string());
+    struct stat info {};
+    if (::fstatat(directory.get(), names.back().c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) fail(entry.path(), "stat");
+    if (S_ISDIR(info.st_mode) || !is_store_file(names.back()))
+      throw Error(
+          fmt::format("{} is not only a store of a run: it also has {}, so nothing is removed\n  move that away, or, if "
+                      "the folder is not the store of this run, correct run.json",
+                      folder.string(), names.back()),
+          Exit::corrupt);
+  }
+  const FileHandle lock(::openat(directory.get(), kLockName, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (!lock && errno != ENOENT) fail(folder / kLockName, "the lock file could not be opened");
+  if (lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
+    throw Error(fmt::format("{} is in use by another run\n  wait for it or stop it", folder.string()));
+  // Records are removed first: data without a record are harmless, a record without its data is not.
+  std::ranges::sort(names);
+  for (const auto& name : names)
+    if (::unlinkat(directory.get(), name.c_str(), 0) != 0 && errno != ENOENT)
+      fail(folder / name, "the file could not be removed");
+  if (::rmdir(folder.c_str()) != 0) fail(folder, "the directory could not be removed");
+}
+
+}  // namespace terrace
