@@ -25,9 +25,7 @@ class FailingMemory : public Cli {
 
 // TERRACE_ALLOCATIONS: how many places, drawn with TERRACE_ALLOCATION_SEED; 0: every one.
 TEST_F(FailingMemory, EndsARunWithAMessageAtEveryAllocation) {
-#ifdef TERRACE_SANITIZED
-  GTEST_SKIP() << "a sanitizer has its own allocator";
-#endif
+  if (TERRACE_SANITIZED) GTEST_SKIP() << "a sanitizer has its own allocator";
   const auto free = run_with("TERRACE_COUNT", at("count").string());
   ASSERT_EQ(0, free.exit) << free.described;
   const auto all = std::stoull(scratch_.read("count"));
