@@ -13,6 +13,7 @@ import signal
 import sys
 
 import models
+from programs import run_programs
 from setting import GIB, Setting, available_memory, bytes_of, measured, mebibytes
 from stages import Deadline, Failed, Skipped, Stages, run
 
@@ -24,39 +25,46 @@ def tail(text, lines=3):
     return text.strip().splitlines()[-lines:]
 
 
-def contract(s, deadline):
-    """The device contract on the real GPU."""
-    return tail(run([s.test("core_devices_test"), f"--gtest_filter={'*/cpu' if s.device == 'cpu' else '*/gpu'}", "--gtest_brief=1"],
-                    deadline, s.environment))
-
-
 def kernels(s, deadline):
-    gpu = s.device != "cpu"
-    found = {}
-    for name in ("gpu_math_test", "gpu_kernels_test", "gpu_layers_test"):
-        found[name] = tail(run([s.test(name), "--gtest_brief=1"] + ([] if gpu else ["--gtest_list_tests"]), deadline, s.environment))
-        if gpu and any("SKIPPED" in line for line in found[name]):
-            raise Failed(f"{name}: {found[name]}")
-    return found
+    """The device contract and every kernel on the real GPU; a rehearsal without one lists the kernels' tests."""
+    on_gpu = s.device != "cpu"
+    words = {name: [] if on_gpu else ["--gtest_list_tests"] for name in ("gpu_math_test", "gpu_kernels_test", "gpu_layers_test")}
+    return run_programs(s, deadline, {"core_devices_test": [f"--gtest_filter=*/{'gpu' if on_gpu else 'cpu'}"], **words})
+
+
+# Head sizes that the tensor cores' attention takes, grouped queries, and a sequence of no round length.
+BITS_MODELS = {"head 64": models.HEAD_64, "head 128, 521 tokens": models.HEAD_128, "head 16": models.TINY}
 
 
 def bitwise(s, deadline):
-    """One model under every kind of budget: the same weights, and twice the same."""
-    model = models.TINY
-    ways = {"resident": [], "again": [], "offloaded": ["--device-memory", "2MiB", "--order", "vertical"],
-            "recomputed": ["--device-memory", "2MiB", "--recompute", "layer", "--activations", "offload"],
-            "in parts": ["--recompute", "2", "--activations", "2", "--order", "vertical", "--group", "2"],
-            "on disk": ["--device-memory", "2MiB", "--host-memory", "2MiB", "--nvme-path", s.disk_folder()]}
-    hashes = {}
-    for dtype in ("bf16", "fp32"):
-        for name, flags in ways.items():
-            _, steps, result = s.train(deadline, model, "--dtype", dtype, "--assumed-costs", *flags, batch=2, accumulation=4)
-            hashes[f"{dtype}, {name}"] = (result["weights_xxh64"], [step["loss"] for step in steps]) if result else None
-            deadline.keep({name: value and value[0] for name, value in hashes.items()})
-        of_dtype = [v for k, v in hashes.items() if k.startswith(dtype)]
-        if any(v != of_dtype[0] for v in of_dtype):
-            raise Failed(f"these differ: {hashes}")
-    return {name: value and value[0] for name, value in hashes.items()}
+    """Models under every kind of budget: the same weights and losses, and twice the same. Says which attention kernel each used."""
+    found, differing = {}, []
+    for which, model in BITS_MODELS.items():
+        limit = f"{model.device_mebibytes}MiB"
+        ways = {"resident": [], "again": [], "offloaded": ["--device-memory", limit, "--order", "vertical"],
+                "recomputed": ["--device-memory", limit, "--recompute", "layer", "--activations", "offload"],
+                "in parts": ["--recompute", "2", "--activations", "2", "--order", "vertical", "--group", "2"],
+                "on disk": ["--device-memory", limit, "--host-memory", limit, "--nvme-path", s.disk_folder()]}
+        for dtype in ("bf16", "fp32"):
+            runs, row = [], found.setdefault(f"{which}, {dtype}", {})
+            for name, flags in ways.items():
+                try:
+                    _, steps, result = s.train(deadline, model, "--dtype", dtype, "--assumed-costs", *flags, batch=2, accumulation=4, steps=3)
+                except Failed as why:  # the other ways still run
+                    row[name] = str(why)[-700:]
+                    differing.append(f"{which}, {dtype}, {name} failed")
+                    continue
+                row[name] = result.get("weights_xxh64")
+                if name in ("offloaded", "on disk") and not s.plans_only and not steps[-1]["offload"]["h2d_bytes"]:
+                    differing.append(f"{which}, {dtype}, {name} moved nothing")
+                row["attention"] = [line for line in result.get("algorithms", []) if line.startswith("attention")]
+                runs.append((row[name], [step["loss"] for step in steps]))
+                if runs[-1] != runs[0]:
+                    differing.append(f"{which}, {dtype}, {name} differs")
+                deadline.keep(found)
+    if differing:
+        raise Failed("; ".join(differing))
+    return found
 
 
 def profile(s, deadline):
@@ -177,7 +185,8 @@ def sanitizer(s, deadline):
     program = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     if s.device == "cpu" or not pathlib.Path(program).exists():
         raise Skipped("there is no GPU" if s.device == "cpu" else "compute-sanitizer is not installed")
-    return tail(run([program, "--error-exitcode", "1", s.test("gpu_kernels_test"), "--gtest_brief=1"], deadline, s.environment), 8)
+    return tail(run([program, "--error-exitcode", "1", s.test("gpu_kernels_test"), "--gtest_brief=1"], deadline, s.environment,
+                    s.logs), 8)
 
 
 def machine(s):
@@ -242,9 +251,8 @@ def offloaded_beside(s, deadline, way):
 # name, seconds that it needs at least, seconds that it may take, what it does
 SPEED = [
     ("machine profile", 10, 80, profile),
-    ("bits", 5, 90, bitwise),
-    ("device contract", 5, 40, contract),
-    ("kernels", 5, 90, kernels),
+    ("bits", 10, 120, bitwise),
+    ("kernels", 10, 130, kernels),
     ("matrix peak, 10 s", 12, 40, peak),
     ("8B resident", 60, 150, lambda s, d: resident(s, d, models.LLAMA_8B, 1)),
     ("8B, 24 GiB, 32k tokens", 60, 120, lambda s, d: tax(s, d, models.LLAMA_8B, "24GiB", 32768, 0)),

@@ -13,6 +13,7 @@ class Llama:
     vocab: int = 128256
     tied: bool = False
     seq: int = 4096
+    device_mebibytes: int = 2  # a budget in which a small model is offloaded
 
     def flags(self):
         return ["--model", "llama", "--layers", self.layers, "--hidden", self.hidden, "--heads", self.heads, "--kv-heads",
@@ -35,6 +36,8 @@ class Llama:
 LLAMA_1B = Llama(16, 2048, 32, 8, 8192, tied=True)
 LLAMA_3B = Llama(28, 3072, 24, 8, 8192, tied=True)
 LLAMA_8B = Llama(32, 4096, 32, 8, 14336)
+HEAD_64 = Llama(3, 256, 4, 2, 320, vocab=1000, seq=128, device_mebibytes=16)
+HEAD_128 = Llama(2, 256, 2, 1, 320, vocab=509, seq=521, tied=True, device_mebibytes=32)
 TINY = Llama(2, 64, 4, 2, 128, vocab=1000, seq=64)
 
 

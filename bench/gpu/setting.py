@@ -12,7 +12,7 @@ import sys
 import time
 
 import models
-from stages import Deadline, Failed, Skipped, run
+from stages import Deadline, Failed, Logs, Skipped, run
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -63,6 +63,9 @@ class Setting:
         path = ":".join(cuda_libraries() + [p for p in [os.environ.get("LD_LIBRARY_PATH")] if p])
         # The machine profile outlives a call, so that the next one plans with it.
         self.environment = {"LD_LIBRARY_PATH": path, "XDG_CACHE_HOME": str(self.scratch / "cache")}
+        # Beside the record, or in the folder that it goes to.
+        out = pathlib.Path(options.out).resolve()
+        self.logs = Logs((out if out.is_dir() else out.parent) / f"gpu-{options.call}-logs")
         self.runs = 0
         self.matrix_peak = None  # FLOP/s, once it is measured
         self.there = self.find(options)
@@ -113,13 +116,13 @@ class Setting:
         return found[0]
 
     def terrace(self, deadline, *words):
-        return run([self.tool("terrace"), *words], deadline, self.environment)
+        return run([self.tool("terrace"), *words], deadline, self.environment, self.logs)
 
     def python(self, deadline, script, *words):
         """One JSON object from a script beside this one; it ends with 77 where a library is missing."""
         self.demand_here()
         try:
-            out = run([os.environ.get("PYTHON", sys.executable), "-B", HERE / script, *words], deadline, self.environment)
+            out = run([os.environ.get("PYTHON", sys.executable), "-B", HERE / script, *words], deadline, self.environment, self.logs)
         except Failed as error:
             if "ended with 77" in str(error):
                 raise Skipped(str(error).splitlines()[2]) from None

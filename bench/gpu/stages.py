@@ -4,11 +4,13 @@ A stage is a function that gets its deadline and returns what it found. One that
 runs; one for which too little time is left, or whose program or library is missing, is recorded as skipped.
 """
 
+import contextlib
 import json
 import os
 import pathlib
 import signal
 import subprocess
+import tempfile
 import time
 import traceback
 
@@ -21,7 +23,7 @@ class Skipped(Exception):
 
 
 class Failed(Exception):
-    """A command that ended badly, with the end of what it said."""
+    """A command that ended badly, with the end of its output."""
 
 
 class Deadline:
@@ -82,23 +84,47 @@ class Stages:
         return [s["name"] for s in self.record["stages"] if s["state"] == "failed"]
 
 
-def run(command, deadline, environment=None):
-    """Standard output of a command, which is ended with all its children at the deadline."""
+class Logs:
+    """All output of every command, in one file each: time on a GPU is too scarce to run a command again for its message."""
+
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+        self.count = 0
+
+    def next(self, command):
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.count += 1
+        return self.folder / f"{self.count:03}-{pathlib.Path(command[0]).name}.txt"
+
+
+def run(command, deadline, environment=None, logs=None):
+    """Standard output of a command, which is ended with all its children at the deadline. `logs` keeps its whole output."""
     command = [str(word) for word in command]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-                               env={**os.environ, **(environment or {})})
-    try:
-        out, err = process.communicate(timeout=max(1.0, deadline.left()))
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.ExitStack() as files:
+        if logs:
+            log = logs.next(command)
+            out, err = (files.enter_context(open(log.with_suffix(suffix), "w+", errors="replace")) for suffix in (".txt", ".err"))
+        else:
+            out, err = (files.enter_context(tempfile.TemporaryFile("w+", errors="replace")) for _ in range(2))
+        process = subprocess.Popen(command, stdout=out, stderr=err, start_new_session=True, env={**os.environ, **(environment or {})})
         try:
-            process.communicate(timeout=KILLED_S)
-        except subprocess.TimeoutExpired:  # it hangs in a driver: the stages behind it still have their time
-            pass
-        raise Failed(f"{' '.join(command)}\nwas ended at its deadline") from None
-    except BaseException:  # this script is ended: nothing that it started lives on
-        os.killpg(process.pid, signal.SIGKILL)
-        raise
-    if process.returncode != 0:
-        raise Failed(f"{' '.join(command)}\nended with {process.returncode}\n{out[-1500:]}\n{err[-2000:]}")
-    return out
+            process.wait(timeout=max(1.0, deadline.left()))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            try:
+                process.wait(timeout=KILLED_S)
+            except subprocess.TimeoutExpired:  # it hangs in a driver: the stages behind it still have their time
+                pass
+            raise Failed(f"{' '.join(command)}\nwas ended at its deadline\n{end_of(out, 1500)}\n{end_of(err, 2000)}") from None
+        except BaseException:  # this script is ended: nothing that it started lives on
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+        if process.returncode != 0:
+            raise Failed(f"{' '.join(command)}\nended with {process.returncode}\n{end_of(out, 1500)}\n{end_of(err, 2000)}")
+        out.seek(0)
+        return out.read()
+
+
+def end_of(file, characters):
+    file.seek(0)
+    return file.read()[-characters:]

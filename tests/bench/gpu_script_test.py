@@ -16,6 +16,7 @@ ROOT, BUILD, FOLDER = map(pathlib.Path, sys.argv[1:4])
 sys.path.insert(0, str(ROOT / "bench/gpu"))
 import main as acceptance  # noqa: E402
 import models  # noqa: E402
+import programs  # noqa: E402
 import stages  # noqa: E402
 
 
@@ -93,6 +94,52 @@ class Record(unittest.TestCase):
             stages.run(["sh", "-c", "echo out; echo err >&2; exit 3"], stages.Deadline(10))
 
 
+class Programs(unittest.TestCase):
+    """A test program that fails, crashes, hangs or is missing costs no other program its turn, and its output is kept."""
+
+    PASSES = """#!/bin/sh
+for word; do case $word in --gtest_output=json:*) report=${word#--gtest_output=json:} ;; esac; done
+echo %(said)s; echo %(said)s on the other stream >&2
+[ %(writes)d = 0 ] || echo '{"testsuites": [{"testsuite": [
+  {"classname": "Suite", "name": "Good", "status": "RUN", "result": "COMPLETED"},
+  {"classname": "Suite", "name": "Here", "status": "RUN", "result": "%(result)s"%(failures)s}]}]}' > $report
+%(then)s
+"""
+
+    def setUp(self):
+        self.tests = FOLDER / "programs"
+        self.tests.mkdir(parents=True, exist_ok=True)
+        self.s = acceptance.Setting(acceptance.arguments(["speed", "--small", "--device", "cpu", "--folder", str(FOLDER), "--tests",
+                                                          str(self.tests), "--scratch", str(self.tests), "--out", str(self.tests)]))
+
+    def add(self, name, writes=1, result="COMPLETED", failures="", then=""):
+        program = self.tests / name
+        program.write_text(self.PASSES % {"said": f"{name} began", "writes": writes, "result": result, "failures": failures, "then": then})
+        program.chmod(0o755)
+
+    def test_that_fail_crash_hang_or_are_missing_are_reported_and_the_others_run(self):
+        self.add("fails", failures=', "failures": [{"failure": "1 is not 2"}]', then="exit 1")
+        self.add("crashes", writes=0, then="kill -SEGV $$")
+        self.add("hangs", writes=0, then="sleep 60")
+        self.add("good", result="SKIPPED")
+        kept = {}
+        with self.assertRaisesRegex(stages.Failed, "fails, crashes, hangs, missing"):
+            programs.run_programs(self.s, stages.Deadline(8, kept.update), {n: [] for n in ("fails", "crashes", "hangs", "missing", "good")})
+        self.assertEqual(kept["fails"]["failed"], {"Suite.Here": "1 is not 2"})
+        self.assertIn("ended with -11", kept["crashes"]["error"])
+        self.assertIn("ended at its deadline", kept["hangs"]["error"])
+        self.assertIn("is not in", kept["missing"]["missing"])
+        self.assertEqual(kept["good"], {"ran": 1, "skipped": 1, "failed": {}})
+        told = {log.name.split("-", 1)[1]: log.read_text() for log in (self.tests / "gpu-speed-logs").iterdir()}
+        self.assertEqual(told["hangs.txt"], "hangs began\n")
+        self.assertEqual(told["hangs.err"], "hangs began on the other stream\n")
+
+    def test_that_all_pass_are_counted(self):
+        self.add("good")
+        found = programs.run_programs(self.s, stages.Deadline(8), {"good": []})
+        self.assertEqual(found, {"good": {"ran": 2, "skipped": 0, "failed": {}}})
+
+
 class Kept(unittest.TestCase):
     """What a stage has measured when its time ends or a later run fails, and what it chooses by what is there."""
 
@@ -154,7 +201,8 @@ printf '{"step_ti' >> $out/metrics.jsonl
 sleep 30
 """)
         program.chmod(0o755)
-        options = acceptance.arguments(["speed", "--small", "--device", "cpu", "--folder", str(FOLDER), "--scratch", str(FOLDER / "ended")])
+        options = acceptance.arguments(["speed", "--small", "--device", "cpu", "--folder", str(FOLDER), "--scratch", str(FOLDER / "ended"), "--out",
+                                        str(FOLDER)])
         s = acceptance.Setting(options)
         s.scratch.mkdir(parents=True, exist_ok=True)
         plan, steps, result = s.train(stages.Deadline(1), models.TINY)
@@ -224,8 +272,12 @@ class Rehearsal(unittest.TestCase):
         return states
 
     def test_speed(self):
-        states = self.rehearse("speed", ["bits", "1B resident", "8B resident", "8B, 24 GiB, 32k tokens", "8B, 64 GiB, 128k tokens, clipped"])
-        self.assertEqual(len(set(states["bits"]["result"].values())), 2)  # of two dtypes
+        states = self.rehearse("speed", ["bits", "kernels", "1B resident", "8B resident", "8B, 24 GiB, 32k tokens", "8B, 64 GiB, 128k tokens, clipped"])
+        for ways in states["bits"]["result"].values():
+            self.assertEqual(len({hash for way, hash in ways.items() if way != "attention"}), 1)
+        self.assertGreater(states["kernels"]["result"]["core_devices_test"]["ran"], 10)
+        logs = list((FOLDER / "gpu-speed-logs").glob("*-terrace.txt"))
+        self.assertGreater(len(logs), 10)
         tax = states["8B, 24 GiB, 64k tokens, clipped"]["result"]
         self.assertGreater(tax["offloaded"]["offload"]["h2d_bytes"], 0)
         self.assertGreater(tax["share"], 0)

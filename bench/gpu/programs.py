@@ -1,0 +1,46 @@
+"""GoogleTest programs, one after another: each runs whatever became of those before it, and the stage fails at the end.
+
+A program that hangs costs its share of the time and no more, and one that is missing is a failure: it should have been shown.
+"""
+
+import json
+
+from stages import Deadline, Failed, Skipped, run
+
+MESSAGE = 1500  # characters of each failed test that stand in the record; its program's log has all
+
+
+def outcome(report):
+    """What a program's JSON report says: how many tests ran, and the messages of those that failed."""
+    suites = [test for suite in report["testsuites"] for test in suite["testsuite"]]
+    ran = [test for test in suites if test.get("result") != "SUPPRESSED" and test.get("status") == "RUN"]
+    failed = {f"{t['classname']}.{t['name']}": "\n".join(f["failure"] for f in t["failures"])[:MESSAGE] for t in ran if t.get("failures")}
+    skipped = sum(t.get("result") == "SKIPPED" for t in ran)
+    return {"ran": len(ran) - skipped, "skipped": skipped, "failed": failed}
+
+
+def run_programs(s, deadline, wanted):
+    """`wanted`: name of a program -> its arguments. Returns what each found; raises Failed if anything failed, was missing or hung."""
+    found, bad = {}, []
+    for position, (name, words) in enumerate(wanted.items()):
+        share = Deadline(deadline.left() / (len(wanted) - position))
+        report = s.scratch / f"{name}.json"
+        report.unlink(missing_ok=True)
+        try:
+            run([s.test(name), *words, f"--gtest_output=json:{report}"], share, s.environment, s.logs)
+            found[name] = {}
+        except Skipped as why:
+            if s.elsewhere:
+                raise
+            found[name] = {"missing": str(why)}
+        except Failed as why:
+            found[name] = {"error": str(why)[-2000:]}
+        # A program that crashed or was ended wrote no report.
+        if report.exists() and report.stat().st_size:
+            found[name] |= outcome(json.loads(report.read_text()))
+        if "missing" in found[name] or "error" in found[name] or found[name].get("failed"):
+            bad.append(name)
+        deadline.keep(found)
+    if bad:
+        raise Failed(f"not as it should be: {', '.join(bad)}\n" + "\n".join(f"{name}: {json.dumps(found[name])[:900]}" for name in bad))
+    return found
