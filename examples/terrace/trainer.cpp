@@ -23,6 +23,7 @@
 #include <terrace/examples/lm/model.h>
 #include <terrace/examples/lm/weights.h>
 #include <terrace/examples/terrace/command_line.h>
+#include <terrace/examples/terrace/init_from.h>
 #include <terrace/examples/terrace/metrics.h>
 #include <terrace/examples/terrace/pipeline_setup.h>
 #include <terrace/examples/terrace/rank_log.h>
@@ -476,7 +477,7 @@ class Training {
 
   // Every rank hands over its weights; the first one writes the file.
   void save(Engine& engine, const Team& team) const try {
-    if (team.first()) return lm::save_weights(engine, config_.save);
+    if (team.first()) return lm::save_weights(engine, config_.save, metadata_of_saved(config_));
     engine.visit([](const ParamSpec&, std::uint64_t, TensorView) {});
   } catch (const Error& error) {
     throw Error(fmt::format(
