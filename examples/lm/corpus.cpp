@@ -2,73 +2,20 @@
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <utility>
-
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
 #include <terrace/core/philox.h>
 
+#include "corpus_file.h"
+#include "token_scan.h"
+
 namespace terrace::lm {
 namespace {
 
 constexpr std::uint64_t kHeldOutOneIn = 20;  // 5 %
-
-class Descriptor {
- public:
-  // Without O_NONBLOCK, opening a named pipe would wait for its writer instead of being refused.
-  explicit Descriptor(const std::filesystem::path& path) : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  [[nodiscard]] int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
-std::uint64_t size_of_readable(const std::filesystem::path& path) {
-  const Descriptor file(path);
-  struct stat status {};
-  if (file.get() < 0 || ::fstat(file.get(), &status) != 0) {
-    throw Error(fmt::format("corpus file {} cannot be read: {}\n  change its permissions, or give --data another file",
-                            path.string(), describe_errno(errno)),
-                Exit::usage);
-  }
-  if (!S_ISREG(status.st_mode))
-    throw Error(
-        fmt::format("corpus file {} is not a regular file\n  sequences are read from random places in it: write the text to a "
-                    "file, and give --data that file",
-                    path.string()),
-        Exit::usage);
-  return static_cast<std::uint64_t>(status.st_size);
-}
-
-void read_exactly(const std::filesystem::path& path, std::uint64_t offset, std::span<unsigned char> out) {
-  const Descriptor file(path);
-  std::size_t done = 0;
-  while (file.get() >= 0 && done < out.size()) {
-    const ssize_t got = ::pread(file.get(), out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got == 0) {
-      throw Error(
-          fmt::format("corpus file {} became shorter while it was in use: it ends at byte {}", path.string(), offset + done));
-    }
-    if (got < 0) break;
-    done += static_cast<std::size_t>(got);
-  }
-  if (done < out.size()) {
-    throw Error(fmt::format("corpus file {} could not be read at offset {}, {} bytes: {}", path.string(), offset + done,
-                            out.size() - done, describe_errno(errno)));
-  }
-}
 
 }  // namespace
 
@@ -85,7 +32,7 @@ Corpus Corpus::open(const std::vector<std::filesystem::path>& files, CorpusWindo
   std::vector<File> kept;
   std::uint64_t tokens = 0;
   for (const auto& path : files) {
-    const std::uint64_t bytes = size_of_readable(path);
+    const std::uint64_t bytes = CorpusFile(path).bytes();
     if (bytes % format.bytes != 0)
       throw Error(
           fmt::format("corpus file {} has {} bytes, which is not a multiple of the {} bytes of a token\n  give the right "
@@ -123,7 +70,7 @@ const Corpus::Window& Corpus::window(std::size_t file, std::uint64_t index) {
   const std::uint64_t offset = index * limits_.bytes;
   w.bytes.resize(
       static_cast<std::size_t>(std::min<std::uint64_t>(limits_.bytes, files_[file].tokens * format_.bytes - offset)));
-  read_exactly(files_[file].path, offset, w.bytes);
+  CorpusFile(files_[file].path).read(offset, w.bytes);
   windows_.splice(windows_.begin(), fresh);
   return windows_.front();
 }
@@ -150,11 +97,8 @@ void Corpus::read(std::uint64_t first, std::span<std::int32_t> out) {
       std::uint32_t token = 0;
       for (std::size_t b = width; b-- > 0;) token = token << 8U | w.bytes[(begin + i) * width + b];
       if (static_cast<std::int64_t>(token) >= format_.vocabulary)
-        throw Error(
-            fmt::format("corpus file {}, token {}: {} is not below the vocabulary of {}\n  give the tokenizer's --vocab, "
-                        "and the right --data-format",
-                        files_[file].path.string(), offset + i, token, format_.vocabulary),
-            Exit::usage);
+        throw Error(describe_foreign_token(files_[file].path, offset + i, token, format_.vocabulary) +
+                    "\n  the file has changed since it was checked at the start of the run");
       out[done + i] = static_cast<std::int32_t>(token);
     }
     done += count;

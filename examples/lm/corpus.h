@@ -6,8 +6,8 @@
 // Owner:   the caller.
 // Threads: a Corpus from one thread at a time; a SequencePlan is a value.
 // Errors:  Error(Exit::usage) for a file that is missing, not a file, or unreadable, for an empty corpus, and for one that is
-//          shorter than a training and an evaluation sequence, for a file that ends within a token and for a token outside the
-//          vocabulary; Error(Exit::runtime) for a read that fails later.
+//          shorter than a training and an evaluation sequence, and for a file that ends within a token; Error(Exit::runtime)
+//          for a read that fails later, and for a token outside the vocabulary, which TokenScan would have found before.
 #pragma once
 
 #include <cstddef>

@@ -29,6 +29,7 @@ namespace {
 constexpr std::uint64_t kLengthBytes = 8;
 constexpr std::uint64_t kLongestHeaderBytes = 100'000'000;  // the limit of the format's own library
 constexpr std::size_t kBufferBytes = 64 << 10;              // in which values are converted
+constexpr std::size_t kCompareBytes = 1 << 20;              // that are read of each tensor at once
 
 // ---- conversion of values: exact, or rounded once to nearest even ------------------------------------------------------
 
@@ -175,6 +176,20 @@ SafetensorsReader::~SafetensorsReader() { ::close(fd_); }
 const SafetensorsEntry* SafetensorsReader::find(std::string_view name) const {
   const auto found = by_name_.find(name);
   return found == by_name_.end() ? nullptr : &entries_[found->second];
+}
+
+bool SafetensorsReader::same_bytes(std::string_view one, std::string_view other) const {
+  const auto *const a = find(one), *const b = find(other);
+  if (a == nullptr || b == nullptr || a->type != b->type || a->shape != b->shape) return false;
+  const auto bytes = a->elements * size_of(a->type);
+  std::vector<std::byte> of_a(std::min<std::uint64_t>(kCompareBytes, bytes)), of_b(of_a.size());
+  for (std::uint64_t done = 0; done < bytes; done += of_a.size()) {
+    const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(of_a.size(), bytes - done));
+    read_bytes(fd_, file_, describe(*a), a->offset + done, std::span(of_a).first(count));
+    read_bytes(fd_, file_, describe(*b), b->offset + done, std::span(of_b).first(count));
+    if (std::memcmp(of_a.data(), of_b.data(), count) != 0) return false;
+  }
+  return true;
 }
 
 bool can_be_read(FileType type) {

@@ -46,6 +46,8 @@ class SafetensorsReader {
 
   [[nodiscard]] const std::vector<SafetensorsEntry>& entries() const { return entries_; }  // in the order of their bytes
   [[nodiscard]] const SafetensorsEntry* find(std::string_view name) const;                 // null when absent
+  // Whether two tensors of the file have the same type, shape and bytes. Reads both.
+  [[nodiscard]] bool same_bytes(std::string_view one, std::string_view other) const;
   [[nodiscard]] const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
   // Elements [first, first + out.size()) of a tensor, rounded to nearest even where the file has more precision.

@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::string_view kPrefix = "transformer.";
 constexpr std::string_view kPositions = "transformer.wpe.weight";  // a row for each position
+constexpr std::string_view kHead = "lm_head.weight";
 
 template <class F>
 void with_span(const TensorView& range, F&& use) {
@@ -33,6 +34,11 @@ void with_span(const TensorView& range, F&& use) {
 std::string name_in(const SafetensorsReader& file, const std::string& name) {
   if (!file.find(name) && name.starts_with(kPrefix)) return name.substr(kPrefix.size());
   return name;
+}
+
+// The angles of rotary positions and the masks of causal attention, which follow from the sizes of the model.
+bool is_buffer(std::string_view name) {
+  return name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
 }
 
 // Like fill_normal, with each number rounded: fourteen times as fast as one by one.
@@ -107,15 +113,21 @@ std::uint64_t positions_in(const std::filesystem::path& path, const Model& model
   return 0;
 }
 
-std::vector<std::string> tensors_of_no_use(const std::filesystem::path& path, const Model& model) {
+std::vector<std::string> tensors_of_another_model(const std::filesystem::path& path, const Model& model) {
   const SafetensorsReader file(path);
   std::set<std::string> used;
+  std::string table;  // which the head shares with the embedding
   for (const auto& layer : model.layers)
-    for (const auto& param : layer->params())
-      if (!param.tied) used.insert(name_in(file, param.name));
+    for (const auto& param : layer->params()) {
+      used.insert(name_in(file, param.name));
+      if (param.tied) table = name_in(file, param.name);
+    }
   std::vector<std::string> names;
-  for (const auto& entry : file.entries())
-    if (!used.contains(entry.name)) names.push_back(entry.name);
+  for (const auto& entry : file.entries()) {
+    if (used.contains(entry.name) || is_buffer(entry.name)) continue;
+    if (entry.name == kHead && file.same_bytes(entry.name, table)) continue;
+    names.push_back(entry.name);
+  }
   return names;
 }
 
@@ -130,7 +142,8 @@ std::string hash_weights(Engine& engine) {
   return hash.hex();
 }
 
-void save_weights(Engine& engine, const std::filesystem::path& path) {
+void save_weights(Engine& engine, const std::filesystem::path& path, std::map<std::string, std::string> metadata) {
+  metadata.emplace("format", "pt");
   const auto& map = engine.map();
   const auto dtype = map.options().recipe.weight_dtype();
   std::vector<SafetensorsDeclaration> tensors;
@@ -141,7 +154,7 @@ void save_weights(Engine& engine, const std::filesystem::path& path) {
       for (std::size_t i = 0; i < param.shape.rank(); ++i) shape.push_back(static_cast<std::uint64_t>(param.shape[i]));
       tensors.push_back({param.name, dtype, std::move(shape)});
     }
-  SafetensorsWriter writer(path, tensors);
+  SafetensorsWriter writer(path, tensors, metadata);
   engine.visit([&](const ParamSpec& param, std::uint64_t first, TensorView range) {
     with_span(range, [&](auto in) {
       using T = typename decltype(in)::value_type;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -21,10 +22,13 @@ WeightRange weights_from(const std::filesystem::path& file, const Model& model);
 // How many positions the file's position embedding has; 0 for a model without one.
 std::uint64_t positions_in(const std::filesystem::path& file, const Model& model);
 
-// The other tensors of the file: of another model, or unused.
-std::vector<std::string> tensors_of_no_use(const std::filesystem::path& file, const Model& model);
+// The tensors of the file that the model does not have, so that the file is of another model. Two kinds are none of these:
+// buffers that Hugging Face's models saved with their weights, and a head that is the embedding bit by bit, for a model whose
+// head reads the embedding. Reads both tensors if the file has such a head.
+std::vector<std::string> tensors_of_another_model(const std::filesystem::path& file, const Model& model);
 
 std::string hash_weights(Engine& engine);  // 16 hex digits of XXH64 over master weights
-void save_weights(Engine& engine, const std::filesystem::path& file);
+// `metadata`: texts that the file has beside the tensors.
+void save_weights(Engine& engine, const std::filesystem::path& file, std::map<std::string, std::string> metadata = {});
 
 }  // namespace terrace::lm

@@ -12,6 +12,7 @@
 #include <terrace/examples/lm/model.h>
 #include <terrace/examples/terrace/bench_models.h>
 #include <terrace/examples/terrace/device.h>
+#include <terrace/examples/terrace/init_from.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/refusal.h>
 #include <terrace/examples/terrace/setup.h>

@@ -69,6 +69,10 @@ std::vector<Option> make_table() {
       number("model", "seq-len", &C::seq_len, kPositive, kSame, "tokens in a sequence"),
       // Tokens may be bytes: a smaller vocabulary would have no row for some of them.
       number("model", "vocab", &C::vocab, {256, 2147483647.0}, kSame, "size of the vocabulary; every token is below it"),
+      number("model", "rope-base", &C::rope_base, {0, kMost}, kSame,
+             "base of llama's rotary positions, rope_theta in a config.json of Hugging Face; 0: 10000"),
+      number("model", "norm-eps", &C::norm_eps, kFraction, kSame,
+             "added to the variance in norms, rms_norm_eps or layer_norm_epsilon in a config.json of Hugging Face; 0: 1e-05"),
       text("model", "untied", &C::untied, Text::any, kSame, "give the output head its own weights, not those of the embedding"),
       text("model", "skips", &C::skips, Text::choice, kSame,
            "skip connections; u: the output of block i, times learned weights, is added to the input of the i-th "

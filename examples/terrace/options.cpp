@@ -16,6 +16,7 @@
 #include <terrace/core/error.h>
 #include <terrace/core/text_file.h>
 #include <terrace/core/units.h>
+#include <terrace/examples/lm/model_config.h>
 
 namespace terrace::cli {
 namespace {
@@ -485,6 +486,10 @@ nlohmann::json fingerprint(const RunConfig& config) {
   for (const auto& o : options()) {
     if (o.same == Option::Same::over_resumes && o.key != "data") out[std::string(o.key)] = json_value(o, config);
   }
+  // The usual values count as if they had been given: a run that began before these flags can be resumed with them.
+  const lm::ModelConfig usual;
+  if (config.rope_base == 0) out["rope-base"] = usual.rope_theta;
+  if (config.norm_eps == 0) out["norm-eps"] = usual.norm_eps;
   // Data files count by name and size, not by path, because a corpus may be moved with its run.
   auto files = nlohmann::json::array();
   for (const auto& file : config.data) {

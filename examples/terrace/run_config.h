@@ -16,8 +16,9 @@ struct RunConfig {
   std::string model = "llama";                                              // gpt2 | llama
   std::int64_t layers = 6, hidden = 256, heads = 8, kv_heads = 0, ffn = 0;  // 0: as usual in the family
   std::int64_t seq_len = 256, vocab = 256;
-  std::string skips = "none";  // none | u
-  bool untied = false;         // the output head has its own weights
+  double rope_base = 0, norm_eps = 0;  // 0: as usual
+  std::string skips = "none";          // none | u
+  bool untied = false;                 // the output head has its own weights
   std::vector<std::filesystem::path> data;
   std::string data_format = "bytes";  // bytes | u16 | u32
   std::string init_from, save;

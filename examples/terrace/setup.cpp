@@ -6,8 +6,8 @@
 
 #include <terrace/core/philox.h>
 #include <terrace/core/thread_pool.h>
-#include <terrace/examples/lm/weights.h>
 #include <terrace/examples/terrace/device.h>
+#include <terrace/examples/terrace/init_from.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/refusal.h>
 #include <terrace/optimizers/precision_warnings.h>
@@ -16,6 +16,7 @@
 namespace terrace::cli {
 
 lm::ModelConfig model_config(const RunConfig& c) {
+  const lm::ModelConfig usual;
   return lm::complete({.family = lm::parse_family(c.model),
                        .layers = c.layers,
                        .hidden = c.hidden,
@@ -26,6 +27,8 @@ lm::ModelConfig model_config(const RunConfig& c) {
                        .vocab = c.vocab,
                        .tied = !c.untied,
                        .skips = lm::parse_skips(c.skips),
+                       .rope_theta = c.rope_base == 0 ? usual.rope_theta : c.rope_base,
+                       .norm_eps = c.norm_eps == 0 ? usual.norm_eps : c.norm_eps,
                        .dtype = parse_dtype(c.dtype)});
 }
 
@@ -122,19 +125,6 @@ std::uint64_t commit_interval(const RunConfig& c) {
 
 std::uint32_t generations(const RunConfig& c) { return c.durability == "off" || c.durability == "none" ? 1 : 2; }
 
-WeightRange first_weights(const RunConfig& c, const Model& model) {
-  if (c.init_from.empty()) return lm::random_weights(c.seed);
-  try {
-    return lm::weights_from(c.init_from, model);
-  } catch (const Error& error) {
-    throw Error(fmt::format("--init-from: {}\n  give a safetensors file of this model, as --save writes one, or the model that "
-                            "the file has: --model, --layers, --hidden, --heads, --kv-heads, --ffn, --vocab, --seq-len, "
-                            "--untied",
-                            error.what()),
-                error.exit());
-  }
-}
-
 Schedule schedule(const RunConfig& c) {
   // A constant rate does not depend on the number of steps, so that a longer run begins with the same steps.
   const bool constant = c.lr_schedule == "constant";
@@ -186,17 +176,7 @@ std::vector<std::string> warnings_of(const RunConfig& c, const Model& model) {
   for (auto& warning :
        precision_warnings(recipe, c.optimizer, optimizer_settings(c), static_cast<std::uint64_t>(c.grad_accumulation)))
     warnings.push_back(std::move(warning));
-  if (c.init_from.empty()) return warnings;
-  if (const auto positions = lm::positions_in(c.init_from, model); positions > static_cast<std::uint64_t>(c.seq_len))
-    warnings.push_back(
-        fmt::format("--init-from {} has {} positions, and --seq-len is {}: the first {} are used, the others are "
-                    "dropped",
-                    c.init_from, positions, c.seq_len, c.seq_len));
-  if (const auto names = lm::tensors_of_no_use(c.init_from, model); !names.empty())
-    warnings.push_back(fmt::format(
-        "--init-from {}: the model does not have {} of its tensors, such as {}; give --layers, --untied and the like as "
-        "in the file",
-        c.init_from, names.size(), names.front()));
+  for (auto& warning : warnings_of_init_from(c, model)) warnings.push_back(std::move(warning));
   return warnings;
 }
 

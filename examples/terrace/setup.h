@@ -36,10 +36,9 @@ std::uint64_t commit_interval(const RunConfig& config);  // steps; 0: at the end
 // How many generations of the state are on disk. With one, nothing can be committed before the end of the run, because writes
 // would overwrite the last commit.
 std::uint32_t generations(const RunConfig& config);
-WeightRange first_weights(const RunConfig& config, const Model& model);  // random, or from the safetensors file
 // Warnings about settings that are easily given by mistake. Without a model: a warm-up that is longer than the run. With it
-// also a safetensors file that has more than the model (more layers, more positions), and a recipe whose formats round away
-// what the optimizer adds up.
+// also what the safetensors file of --init-from does not tell, and a recipe whose formats round away what the optimizer adds
+// up.
 std::vector<std::string> warnings_of(const RunConfig& config);
 std::vector<std::string> warnings_of(const RunConfig& config, const Model& model);
 Schedule schedule(const RunConfig& config);

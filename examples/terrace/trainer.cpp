@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <csignal>
+#include <exception>
 #include <functional>
 #include <map>
 #include <optional>
@@ -22,7 +23,9 @@
 #include <terrace/examples/lm/corpus.h>
 #include <terrace/examples/lm/model.h>
 #include <terrace/examples/lm/weights.h>
+#include <terrace/examples/terrace/check_tokens.h>
 #include <terrace/examples/terrace/command_line.h>
+#include <terrace/examples/terrace/init_from.h>
 #include <terrace/examples/terrace/metrics.h>
 #include <terrace/examples/terrace/pipeline_setup.h>
 #include <terrace/examples/terrace/rank_log.h>
@@ -174,10 +177,11 @@ class Training {
     };
     const auto rate = schedule(config_);
     std::optional<double> evaluation;
-    std::uint64_t stopped = 0;                       // the signal; 0: none
+    std::uint64_t stopped = 0;                       // the signal, or kNoData; 0: none
     const auto together = updates_a_step(request_);  // so many steps are computed at once; the last of them is `step`
-    for (std::uint64_t step = done + together; step <= last && (stopped = signal_of(team)) == 0; step += together) {
+    for (std::uint64_t step = done + together; step <= last; step += together) {
       const auto& batch = training_batch(step - together + 1);
+      if ((stopped = stop_of(team)) != 0) break;
       const auto update = update_of(step, rate.at(step));
       const auto updates = together == 1 ? std::vector<UpdateStep>() : updates_of(step - together + 1, step, rate);
       const auto begin = now_ns();
@@ -202,10 +206,13 @@ class Training {
       if (!applied)
         screen.note(fmt::format("step {} was skipped: loss {}, gradient norm {}{}", step, m.loss, m.grad_norm,
                                 loss_scale_.dynamic() ? fmt::format(", loss scale now {}", loss_scale_.value()) : ""));
-      if (config_.eval_batches > 0 && (step == last || due(step, config_.eval_interval)))
+      if (config_.eval_batches > 0 && (step == last || due(step, config_.eval_interval))) {
         m.eval_loss = evaluation = evaluate(engine, team);
+        if (!evaluation) stopped = kNoData;
+      }
       metrics.write(m);  // before the commit, so that every committed step has its line
       screen.step(m);
+      if (stopped == kNoData) break;
       if (due(step, static_cast<std::int64_t>(commit_interval(config_))) && step != last) commit_all(step);
       if (step != last) trace.forget_before(begin);  // the report shows the last two
     }
@@ -216,6 +223,7 @@ class Training {
     if (!all_done && (team.first() || first_of_stage))
       tell(screen, [&] { trace.write(trace_file_of(dir.path, static_cast<std::uint32_t>(team.rank()))); });
     if (done < last) {
+      demand_data(team, done);
       const auto what = fmt::format("stopped by {} after step {}", describe_stop(static_cast<int>(stopped)), done);
       if (!request_.commits) throw Error(what + "; nothing is kept with --durability none");
       screen.note(what + "; continue with --resume auto");
@@ -228,6 +236,7 @@ class Training {
       for (const auto tier : kAllTiers) peak[tier] = std::max(peak[tier], committed_peak_[tier]);
       evaluation = recall_evaluation(engine, team, dir, done);
     }
+    demand_data(team, done);
     nlohmann::json result{{"steps", done}, {"weights_xxh64", hash}, {"skipped_steps", skipped_}};
     if (const auto chosen = device->math().algorithms(); !chosen.empty()) result["algorithms"] = lines_of(chosen);
     if (evaluation) result["eval_loss"] = *evaluation;
@@ -274,8 +283,36 @@ class Training {
   }
   static bool due(std::uint64_t step, std::int64_t every) { return every > 0 && step % static_cast<std::uint64_t>(every) == 0; }
 
-  // All ranks stop after the same step, whichever rank got the signal.
-  static std::uint64_t signal_of(Team& team) { return team.max(static_cast<std::uint64_t>(stop_signal())); }
+  // All ranks stop after the same step, whichever rank got a signal or cannot read its data.
+  static constexpr std::uint64_t kNoData = 1000;  // above all signals
+  [[nodiscard]] std::uint64_t stop_of(Team& team) const {
+    return team.max(data_error_ ? kNoData : static_cast<std::uint64_t>(stop_signal()));
+  }
+
+  // Reads sequences of the corpus. If a file has changed or cannot be read, all ranks commit before the run ends, so the error
+  // is kept for demand_data().
+  void fill(Batch& batch) try {
+    corpus_.fill(batch.starts, sequences_.seq_len, batch.tokens, batch.targets);
+  } catch (const Error&) {
+    data_error_ = std::current_exception();
+  }
+  // Called by all ranks, after the commit.
+  void demand_data(Team& team, std::uint64_t done) const {
+    team.together([&] {
+      if (data_error_) try {
+          std::rethrow_exception(data_error_);
+        } catch (const Error& error) {
+          throw Error(fmt::format("{}\n  {}", error.what(), what_is_kept(done)));
+        }
+    });
+  }
+  [[nodiscard]] std::string what_is_kept(std::uint64_t done) const {
+    if (request_.commits)
+      return fmt::format("the state after step {} is committed; restore the file, then continue with --resume auto", done);
+    const bool saved = done == static_cast<std::uint64_t>(config_.steps) && !config_.save.empty();
+    return saved ? "the weights are saved; with --durability none nothing else is kept"
+                 : "nothing is kept with --durability none";
+  }
 
   [[nodiscard]] std::uint32_t data_rank(const Team& team) const {
     return static_cast<std::uint32_t>(team.rank()) % request_.data.ranks;
@@ -413,13 +450,14 @@ class Training {
     const auto begin = (step - 1) * static_cast<std::uint64_t>(rows) * ranks;
     for (std::uint64_t j = 0; j < batch_->starts.size(); ++j)
       batch_->starts[j] = sequences_.sequence_start(config_.seed, begin + (j / per * ranks + turn) * per + j % per);
-    corpus_.fill(batch_->starts, sequences_.seq_len, batch_->tokens, batch_->targets);
+    fill(*batch_);
     return *batch_;
   }
 
   // The mean loss over the first held-out sequences, always the same ones, distributed to the ranks. All ranks evaluate in
-  // every round, because they gather weights together; losses after the last micro-batch do not count.
-  double evaluate(Engine& engine, Team& team) {
+  // every round, because they gather weights together; losses after the last micro-batch do not count. Nothing if a rank cannot
+  // read its data.
+  std::optional<double> evaluate(Engine& engine, Team& team) {
     const std::int64_t ranks = request_.data.ranks, at_once = engine.evaluated_at_once(), per = config_.batch_size;
     Batch batch(at_once * per, config_.seq_len);
     double sum = 0;
@@ -428,7 +466,8 @@ class Training {
         const auto sequence = static_cast<std::uint64_t>((first + j / per * ranks + data_rank(team)) * per + j % per);
         batch.starts[static_cast<std::size_t>(j)] = sequences_.evaluation_start(sequence % sequences_.evaluation_sequences);
       }
-      corpus_.fill(batch.starts, sequences_.seq_len, batch.tokens, batch.targets);
+      fill(batch);
+      if (team.any(data_error_ != nullptr)) return std::nullopt;
       std::int64_t micro_batch = first;
       for (const double mine : engine.evaluate({.tokens = batch.tokens, .targets = batch.targets})) {
         // All ranks of a pipeline have the losses of its last stage: the first ranks are one of each data rank.
@@ -476,7 +515,7 @@ class Training {
 
   // Every rank hands over its weights; the first one writes the file.
   void save(Engine& engine, const Team& team) const try {
-    if (team.first()) return lm::save_weights(engine, config_.save);
+    if (team.first()) return lm::save_weights(engine, config_.save, metadata_of_saved(config_));
     engine.visit([](const ParamSpec&, std::uint64_t, TensorView) {});
   } catch (const Error& error) {
     throw Error(fmt::format(
@@ -539,6 +578,7 @@ class Training {
     std::uint64_t same = 0, steps = 0;
     for (std::uint64_t step = 1; step <= std::min(kSteps, static_cast<std::uint64_t>(config_.steps)); ++step) {
       const auto& batch = training_batch(step);
+      if (data_error_) std::rethrow_exception(data_error_);
       const auto line = offloaded.find(step);
       const bool recorded = line != offloaded.end();
       // With the recorded learning rate, because a later --steps may have changed the schedule.
@@ -584,6 +624,7 @@ class Training {
   bool schedule_was_recorded_ = false;
   std::uint64_t program_hash_ = 0;  // of the steady step, before this rank's part is taken
   std::optional<Batch> batch_;
+  std::exception_ptr data_error_;  // why this rank could not read its part of the data
   LossScale loss_scale_ = loss_scale(config_);
   PerTier<std::uint64_t> committed_peak_{};  // of the run until the commit from which it resumed
   std::uint64_t skipped_ = 0;                // steps without an update, since the run began
@@ -653,6 +694,7 @@ Exit train_rank(const RunConfig& given, Team& team) {
   training->agree(team);
   team.together([&] { training->make_plan(team); });
   training->demand_one_plan(team);
+  demand_tokens_of_vocabulary(config, team);
   team.together([&] { dir = team.first() ? open_run_dir(config) : rank_dir(config, team.rank()); });
   const bool asks_more = !config.save.empty() || config.verify_resident;
   if (team.any(dir->result.has_value() && !asks_more)) {

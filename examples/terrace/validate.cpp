@@ -52,6 +52,18 @@ void validate(const RunConfig& c) {
         fmt::format("--hidden {} ÷ --heads {} is {}, which is odd", c.hidden, c.heads, c.hidden / c.heads),
         "rotary positions rotate pairs of elements, so llama needs an even head width: give another --heads or --hidden");
   }
+  if (c.model == "gpt2" && c.rope_base != 0) {
+    refuse_pair(fmt::format("--rope-base {}: gpt2 learns its positions and rotates nothing", c.rope_base),
+                "leave --rope-base out, or give --model llama");
+  }
+  if (c.rope_base != 0 && c.rope_base < 1) {
+    refuse_pair(fmt::format("--rope-base {} is below 1, so later pairs of elements would rotate faster", c.rope_base),
+                "give --rope-base the rope_theta of the model; the usual one is 10000");
+  }
+  if (c.norm_eps != 0 && static_cast<float>(c.norm_eps) < std::numeric_limits<float>::min()) {
+    refuse_pair(fmt::format("--norm-eps {} is too small for fp32, in which norms are computed", c.norm_eps),
+                "give --norm-eps the rms_norm_eps or layer_norm_epsilon of the model; the usual one is 1e-05");
+  }
   if (c.skips == "u" && c.layers < 3) {
     refuse_pair(fmt::format("--skips u with --layers {}: there are too few layers for a skip connection", c.layers),
                 "give --layers 3 or more, or leave --skips out");

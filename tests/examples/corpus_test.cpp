@@ -80,7 +80,7 @@ TEST(Corpus, ReadsTokenIds) {
     }
     Corpus small = Corpus::open(files, {}, token_format(name, vocabulary - 1));
     std::vector<std::int32_t> one(1);
-    expect_error([&] { small.read(1, one); }, Exit::usage,
+    expect_error([&] { small.read(1, one); }, Exit::runtime,
                  fmt::format("token 0: {} is not below the vocabulary", vocabulary - 1));
     expect_error([&] { Corpus::open({folder.write("odd", "abc")}, {}, token_format(name, vocabulary)); }, Exit::usage,
                  "is not a multiple of");

@@ -36,7 +36,10 @@ std::vector<Case> cases() {
                          .skips = skipping != 0 ? lm::SkipShape::u : lm::SkipShape::none,
                          .dtype = DType::fp64});
   };
-  return {{"Gpt2Tied", of(Family::gpt2, 12, 3, 0, 20, 257, true), {2, 5}},
+  auto of_a_file = of(Family::llama, 24, 4, 2, 17, 300, false);
+  of_a_file.rope_theta = 500, of_a_file.norm_eps = 1e-2;
+  return {{"LlamaOtherBaseAndEpsilon", of_a_file, {2, 7}},
+          {"Gpt2Tied", of(Family::gpt2, 12, 3, 0, 20, 257, true), {2, 5}},
           {"Gpt2Untied", of(Family::gpt2, 16, 2, 0, 0, 259, false), {1, 11}},
           {"Gpt2OddHead", of(Family::gpt2, 15, 3, 0, 7, 256, true), {3, 1}},
           {"LlamaTied", of(Family::llama, 32, 4, 0, 34, 257, true), {1, 9}},

@@ -42,7 +42,7 @@ TEST(Options, TableCoversEveryFieldOnce) {
     // A default that is refused could not be saved and read back.
     for (const auto c : o.key) EXPECT_TRUE((c >= 'a' && c <= 'z') || c == '-' || (c >= '0' && c <= '9')) << o.key;
   }
-  EXPECT_EQ(keys.size(), 72U);  // the number of RunConfig's fields: add the option with the field
+  EXPECT_EQ(keys.size(), 74U);  // the number of RunConfig's fields: add the option with the field
 }
 
 TEST(Options, DefaultsSurviveSavingAndReading) {
@@ -57,7 +57,7 @@ TEST(Options, EveryFieldSurvivesSavingAndReading) {
   RunConfig c;
   c.model = "gpt2";
   c.layers = 3, c.hidden = 96, c.heads = 6, c.kv_heads = 6, c.ffn = 111, c.seq_len = 17, c.vocab = 50257, c.untied = true;
-  c.skips = "u";
+  c.rope_base = 500000, c.norm_eps = 1e-6, c.skips = "u";
   c.data = {"a \"quoted\" file", "back\\slash", "tab\there", "ünï"};
   c.init_from = "x.safetensors", c.save = "y", c.dtype = "bf16";
   c.batch_size = 2, c.grad_accumulation = 4, c.steps = 7;
@@ -202,6 +202,9 @@ TEST(Options, ValidateSeesWhatNoSingleOptionCan) {
       {{"loss-scale=3"}, "--loss-scale \"3\" is not accepted"},
       {{"kv-heads=3"}, "--kv-heads 3 does not divide --heads 8"},
       {{"model=gpt2", "kv-heads=4"}, "gpt2 has as many key and value heads as --heads 8"},
+      {{"model=gpt2", "rope-base=500000"}, "--rope-base 500000: gpt2 learns its positions"},
+      {{"rope-base=0.5"}, "--rope-base 0.5 is below 1"},
+      {{"norm-eps=1e-40"}, "--norm-eps 1e-40 is too small for fp32"},
       {{"hidden=24"}, "is 3, which is odd"},
       {{"min-lr=1"}, "--min-lr 1 is above --lr"},
       {{"group=2"}, "no effect with --order auto"},
@@ -220,7 +223,8 @@ TEST(Options, FingerprintHoldsWhatAResumedRunMustShareAndNothingElse) {
   c.data = {scratch.write("corpus.txt", "hello")};
   const auto then = fingerprint(c);
   for (const auto* const free :
-       {"steps=7", "device=cuda:0", "device-memory=1MiB", "host-memory=1MiB", "nvme-limit=1GiB", "out-dir=x", "threads=2",
+       {"rope-base=10000", "norm-eps=1e-5",  // the usual values, named
+        "steps=7", "device=cuda:0", "device-memory=1MiB", "host-memory=1MiB", "nvme-limit=1GiB", "out-dir=x", "threads=2",
         "order=vertical", "recompute=layer", "prefetch-depth=1", "json=true", "ckpt-interval=3"}) {
     RunConfig other = c;
     apply_set(other, free);

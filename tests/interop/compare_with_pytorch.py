@@ -56,7 +56,8 @@ def terrace(program, folder, sizes, dtype, weights, text, options):
         "kv-heads": sizes.kv_heads, "ffn": sizes.ffn, "seq-len": sizes.seq, "vocab": sizes.vocab, "dtype": dtype,
         "data": folder / "text", "batch-size": BATCH, "grad-accumulation": MICRO_BATCHES, "lr-schedule": "constant",
         "warmup": 0, "eval-batches": 0, "out-dir": folder / "run", "init-from": folder / "first.safetensors",
-        "save": folder / "last.safetensors", "device-memory": "unlimited", "host-memory": "unlimited", **options,
+        "save": folder / "last.safetensors", "device-memory": "unlimited", "host-memory": "unlimited", "norm-eps": sizes.norm_eps,
+        **({"rope-base": sizes.rope_theta} if sizes.family == "llama" else {}), **options,
     }  # fmt: skip
     command = [program, "train", *(word for key, value in flags.items() for word in (f"--{key}", str(value)))]
     command += ["--untied"] if sizes.untied else []

@@ -1,0 +1,30 @@
+// A file with the tokens of a corpus, open for reading at any place.
+//
+// Internal to examples/lm. Owner: the caller. Threads: read() from any thread.
+// Errors:  Error(Exit::usage) from bytes() for a file that is missing, unreadable or not a regular file;
+//          Error(Exit::runtime) from read() if reading fails, or if the file has become shorter.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+
+namespace terrace::lm {
+
+class CorpusFile {
+ public:
+  explicit CorpusFile(std::filesystem::path path);  // errors come from bytes() and read()
+  CorpusFile(const CorpusFile&) = delete;
+  CorpusFile& operator=(const CorpusFile&) = delete;
+  ~CorpusFile();
+
+  [[nodiscard]] std::uint64_t bytes() const;                            // of a regular file
+  void read(std::uint64_t offset, std::span<unsigned char> out) const;  // all of it
+  void will_read(std::uint64_t offset, std::uint64_t bytes) const;      // a hint: the kernel begins to read
+
+ private:
+  std::filesystem::path path_;
+  int descriptor_, error_;  // of opening it
+};
+
+}  // namespace terrace::lm

@@ -1,0 +1,191 @@
+#include <terrace/examples/terrace/init_from.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include <terrace/core/error.h>
+#include <terrace/core/text_file.h>
+#include <terrace/examples/lm/safetensors.h>
+#include <terrace/examples/lm/weights.h>
+#include <terrace/examples/terrace/setup.h>
+
+namespace terrace::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Pointer = nlohmann::json::json_pointer;
+
+// A value of the model that is in no tensor.
+struct Untold {
+  const char* name;
+  const char* flag;
+  double used;                // by the run
+  bool given;                 // by the user, who then decides
+  std::vector<Pointer> keys;  // in config.json; files of --save have the first one in their metadata
+
+  [[nodiscard]] std::string key() const { return keys.front().back(); }
+};
+
+std::vector<Untold> untold_of(const RunConfig& c) {
+  const auto model = model_config(c);
+  const auto heads = static_cast<double>(c.heads);
+  if (c.model == "gpt2")
+    return {{"norm epsilon", "norm-eps", model.norm_eps, c.norm_eps != 0, {Pointer("/layer_norm_epsilon")}},
+            {"number of heads", "heads", heads, false, {Pointer("/n_head")}}};
+  return {{"rotary base",
+           "rope-base",
+           model.rope_theta,
+           c.rope_base != 0,
+           {Pointer("/rope_theta"), Pointer("/rope_parameters/rope_theta")}},
+          {"norm epsilon", "norm-eps", model.norm_eps, c.norm_eps != 0, {Pointer("/rms_norm_eps")}},
+          {"number of heads", "heads", heads, false, {Pointer("/num_attention_heads")}}};
+}
+
+// What the file says about its model, and where: its metadata, then config.json.
+struct Source {
+  std::string name;
+  nlohmann::json values;
+};
+
+std::vector<Source> sources_of(const fs::path& file) {
+  Source own{"its metadata", nlohmann::json::object()};
+  const lm::SafetensorsReader reader(file);
+  for (const auto& [key, text] : reader.metadata()) {
+    double value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error == std::errc{} && end == text.data() + text.size()) own.values[key] = value;
+  }
+  const auto beside = file.parent_path() / "config.json";
+  Source config{beside.string(), nlohmann::json::object()};
+  if (std::error_code error; fs::is_regular_file(beside, error)) try {
+      auto values = nlohmann::json::parse(read_text_file(beside), nullptr, false);
+      if (values.is_object()) config.values = std::move(values);
+    } catch (const Error&) {  // a file that cannot be read tells nothing
+    }
+  return {std::move(own), std::move(config)};
+}
+
+struct Told {
+  double value;
+  std::string by;  // "model/config.json: rope_theta"
+};
+
+std::optional<Told> told(const std::vector<Source>& sources, const Untold& untold) {
+  for (const auto& source : sources)
+    for (const auto& key : untold.keys)
+      if (source.values.contains(key) && source.values.at(key).is_number())
+        return Told{source.values.at(key).get<double>(), fmt::format("{} has {}", source.name, key.back())};
+  return std::nullopt;
+}
+
+// Names come from the file, and may have any characters and any length.
+std::string shown(const std::string& name) {
+  constexpr std::size_t kMost = 100;
+  const auto text = nlohmann::json(name.substr(0, kMost)).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  return name.size() > kMost ? text + "…" : text;
+}
+
+void demand_this_model(const RunConfig& c, const Model& model) {
+  constexpr std::size_t kShown = 3;
+  const auto names = lm::tensors_of_another_model(c.init_from, model);
+  if (names.empty()) return;
+  std::vector<std::string> first;
+  for (std::size_t i = 0; i < std::min(kShown, names.size()); ++i) first.push_back(shown(names[i]));
+  const auto others = names.size() - first.size();
+  throw Error(
+      fmt::format("--init-from {}: the model does not have {} of its tensors: {}{}\n  the file is of another model: "
+                  "give --layers, --untied and the like as in the file; other parts, such as biases in llama, are not "
+                  "supported",
+                  c.init_from, names.size(), fmt::join(first, ", "), others == 0 ? "" : fmt::format(" and {} more", others)),
+      Exit::usage);
+}
+
+void demand_told_values(const RunConfig& c) {
+  const auto sources = sources_of(c.init_from);
+  for (const auto& untold : untold_of(c)) {
+    const auto file = told(sources, untold);
+    if (untold.given || !file || file->value == untold.used) continue;
+    const bool must = std::string_view(untold.flag) == "heads";
+    throw Error(fmt::format("--init-from {}: {} {}, and this run would use {}\n  give --{} {}{}", c.init_from, file->by,
+                            file->value, untold.used, untold.flag, file->value,
+                            must ? "" : fmt::format("; or --{} {}, if that is intended", untold.flag, untold.used)),
+                Exit::usage);
+  }
+}
+
+// Llama 3.1 and others change the angles of long positions.
+std::optional<std::string> scaling_of(const std::vector<Source>& sources) {
+  for (const auto& source : sources)
+    for (const auto* const key : {"rope_scaling", "rope_parameters"}) {
+      const auto at = source.values.find(key);
+      if (at == source.values.end() || !at->is_object()) continue;
+      for (const auto* const type : {"rope_type", "type"})
+        if (const auto kind = at->find(type); kind != at->end() && kind->is_string() && kind->get<std::string>() != "default")
+          return fmt::format("{} has {} of type {}", source.name, key, shown(kind->get<std::string>()));
+    }
+  return std::nullopt;
+}
+
+}  // namespace
+
+WeightRange first_weights(const RunConfig& c, const Model& model) {
+  if (c.init_from.empty()) return lm::random_weights(c.seed);
+  auto weights = [&] {
+    try {
+      return lm::weights_from(c.init_from, model);
+    } catch (const Error& error) {
+      throw Error(fmt::format("--init-from: {}\n  give a safetensors file of this model, as --save writes one, or the model "
+                              "that the file has: --model, --layers, --hidden, --heads, --kv-heads, --ffn, --vocab, --seq-len, "
+                              "--untied",
+                              error.what()),
+                  error.exit());
+    }
+  }();
+  demand_told_values(c);
+  if (c.local_rank == 0) demand_this_model(c, model);
+  return weights;
+}
+
+std::vector<std::string> warnings_of_init_from(const RunConfig& c, const Model& model) {
+  std::vector<std::string> warnings;
+  if (c.init_from.empty()) return warnings;
+  if (const auto positions = lm::positions_in(c.init_from, model); positions > static_cast<std::uint64_t>(c.seq_len))
+    warnings.push_back(
+        fmt::format("--init-from {} has {} positions, and --seq-len is {}: the first {} are used, the others are "
+                    "dropped",
+                    c.init_from, positions, c.seq_len, c.seq_len));
+  if (c.model != "llama") return warnings;  // all GPT-2 files have the same epsilon
+  const auto sources = sources_of(c.init_from);
+  std::vector<std::string> names, used, keys;
+  for (const auto& untold : untold_of(c)) {
+    if (untold.given || std::string_view(untold.flag) == "heads" || told(sources, untold)) continue;
+    names.emplace_back(untold.name);
+    used.push_back(fmt::format("--{} {}", untold.flag, untold.used));
+    keys.push_back(untold.key());
+  }
+  if (!names.empty())
+    warnings.push_back(
+        fmt::format("--init-from {} does not tell its {}, so this run uses {}; the config.json of its model has "
+                    "the right values ({})",
+                    c.init_from, fmt::join(names, " and "), fmt::join(used, " and "), fmt::join(keys, ", ")));
+  if (const auto scaling = scaling_of(sources))
+    warnings.push_back(
+        fmt::format("--init-from {}: {}, which terrace does not have: positions are rotated without it, so the loss begins "
+                    "higher than that of the model",
+                    c.init_from, *scaling));
+  return warnings;
+}
+
+std::map<std::string, std::string> metadata_of_saved(const RunConfig& c) {
+  std::map<std::string, std::string> texts;
+  for (const auto& untold : untold_of(c)) texts[untold.key()] = fmt::format("{}", untold.used);
+  return texts;
+}
+
+}  // namespace terrace::cli

@@ -1,0 +1,32 @@
+// Where the first weights of a run come from: random numbers, or the safetensors file of --init-from.
+//
+// A file of another model is refused. The rotary base, the norm epsilon and the number of heads are in no tensor: they are
+// compared with the metadata of a file that --save wrote, or else with the config.json beside the file, which Hugging Face's
+// models have.
+//
+// Threads: any.
+// Errors:  Error(Exit::usage) for a file of another model, and for a value that the file contradicts; Error(Exit::corrupt) for
+// a
+//          damaged file.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include <terrace/examples/terrace/run_config.h>
+#include <terrace/parallel/engine.h>
+
+namespace terrace::cli {
+
+// All checks are made at once. Checks that read tensors are made by the first rank of each machine.
+WeightRange first_weights(const RunConfig& config, const Model& model);
+
+// What the user must know about the file: the values that it does not tell, positions that are dropped, a scaling of positions
+// that terrace does not have.
+std::vector<std::string> warnings_of_init_from(const RunConfig& config, const Model& model);
+
+// The metadata with which --save tells the values that are in no tensor.
+std::map<std::string, std::string> metadata_of_saved(const RunConfig& config);
+
+}  // namespace terrace::cli

@@ -1,0 +1,111 @@
+// The scan of a corpus for tokens outside the vocabulary: it finds each one, wherever it is, and reads nothing in vain.
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <terrace/core/error.h>
+#include <terrace/examples/lm/token_scan.h>
+
+#include "scratch_folder.h"
+
+namespace terrace::lm {
+namespace {
+
+using Paths = std::vector<std::filesystem::path>;
+using std::chrono_literals::operator""ns;
+constexpr auto kWhole = std::chrono::hours(1);
+
+std::string bytes_of(const std::vector<std::uint32_t>& tokens, std::size_t width) {
+  std::string bytes;
+  for (const auto token : tokens)
+    for (std::size_t b = 0; b < width; ++b) bytes += static_cast<char>(token >> 8 * b & 0xffU);
+  return bytes;
+}
+
+// What the scan says; empty if it finds nothing.
+std::string found_in(const Paths& files, TokenFormat format, std::size_t block_bytes = TokenScan::kBlockBytes,
+                     std::uint64_t parts = 1) {
+  std::string said;
+  for (std::uint64_t i = 0; i < parts; ++i) try {
+      EXPECT_TRUE(TokenScan(files, format, {.index = i, .of = parts}, block_bytes).advance(kWhole));
+    } catch (const Error& error) {
+      EXPECT_EQ(Exit::usage, error.exit());
+      EXPECT_TRUE(said.empty()) << "found twice";
+      said = error.what();
+    }
+  return said;
+}
+
+TEST(TokenScan, FindsATokenAtEveryPlace) {
+  const ScratchFolder folder;
+  constexpr std::size_t kTokens = 9000;  // two whole runs of the inner loop, and a rest
+  for (const std::size_t width : {2U, 4U}) {
+    const TokenFormat format{width, 300};
+    const std::vector<std::uint32_t> good(kTokens, 299);
+    const auto first = folder.write("first", bytes_of(good, width));
+    const auto empty = folder.write("empty", "");
+    for (const std::size_t place : {0U, 1U, 4095U, 4096U, 8191U, 8192U, 8999U}) {
+      auto tokens = good;
+      tokens[place] = 300;
+      const Paths files{first, empty, folder.write("second", bytes_of(tokens, width))};
+      const auto says = fmt::format("{}, token {}: 300 is not below the vocabulary of 300", files.back().string(), place);
+      EXPECT_THAT(found_in(files, format), testing::HasSubstr(says));
+      // In blocks that are no multiple of a token, by three ranks.
+      EXPECT_THAT(found_in(files, format, 1001, 3), testing::HasSubstr(says));
+      EXPECT_EQ("", found_in(files, {width, 301}));
+    }
+  }
+  // The largest numbers, whose first bit is set.
+  EXPECT_THAT(found_in({folder.write("large", bytes_of({1, 0xffffffffU}, 4))}, {4, 2147483647}),
+              testing::HasSubstr("token 1: 4294967295 is not below the vocabulary of 2147483647"));
+  EXPECT_THAT(found_in({folder.write("large", bytes_of({1, 0xffffU}, 2))}, {2, 65535}), testing::HasSubstr("token 1: 65535"));
+}
+
+TEST(TokenScan, ReadsNothingIfEachNumberIsAToken) {
+  const ScratchFolder folder;
+  const Paths files{folder.write("all", std::string(1000, '\xff'))};
+  for (const auto format : {TokenFormat{1, 256}, TokenFormat{2, 65536}, TokenFormat{2, 128256}}) {
+    TokenScan scan(files, format);
+    EXPECT_EQ(0U, scan.bytes());
+    EXPECT_EQ(1, scan.share_done());
+    EXPECT_TRUE(scan.advance(0ns));
+  }
+}
+
+TEST(TokenScan, GoesOnWhereItPaused) {
+  const ScratchFolder folder;
+  auto tokens = std::vector<std::uint32_t>(1000, 7);
+  const auto file = folder.write("file", bytes_of(tokens, 2));
+  TokenScan scan({file}, {2, 300}, {}, 100);
+  double before = -1;
+  int steps = 1;
+  for (; !scan.advance(0ns); ++steps) {
+    EXPECT_GT(scan.share_done(), before);
+    before = scan.share_done();
+  }
+  EXPECT_EQ(20, steps);
+  EXPECT_EQ(1, scan.share_done());
+}
+
+TEST(TokenScan, AFileThatBecameShorterIsAnError) {
+  const ScratchFolder folder;
+  const auto file = folder.write("file", std::string(1000, '\0'));
+  TokenScan scan({file}, {2, 300}, {}, 100);
+  std::filesystem::resize_file(file, 150);
+  try {
+    scan.advance(kWhole);
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(Exit::runtime, error.exit());
+    EXPECT_THAT(error.what(), testing::HasSubstr("became shorter while it was in use: it ends at byte 150"));
+  }
+}
+
+}  // namespace
+}  // namespace terrace::lm
