@@ -66,6 +66,12 @@ struct CommitFiles::Copies {
     std::string why = {};
   };
   std::array<Copy, 2> all;
+
+  // Both must have this text.
+  void add_repairs(const std::string& text, std::vector<Repair>& repairs) const {
+    for (const auto& copy : all)
+      if (copy.text != text) repairs.push_back({copy.name, text});
+  }
 };
 
 CommitFiles::Copies CommitFiles::read(const std::string& name) const {
@@ -103,8 +109,7 @@ std::optional<CommitRecord> CommitFiles::load_record(std::uint64_t slot, std::ve
     }
   }
   if (!newest) return newest;
-  for (const auto& copy : copies.all)
-    if (copy.text != *text) repairs.push_back({copy.name, *text});
+  copies.add_repairs(*text, repairs);
   return newest;
 }
 
@@ -112,7 +117,7 @@ std::optional<StoreIndex> CommitFiles::load_index(const CommitRecord& record, st
                                                   std::vector<Repair>& repairs) const {
   const auto number = record.commit.number;
   const auto name = index_name(number);
-  auto copies = read(name);
+  const auto copies = read(name);
   const Lost of_this{.slot = slot_of(number), .number = number};
   const auto lose = [&](const std::string& file, const char* what) {
     lost.push_back(of_this);
@@ -139,8 +144,7 @@ std::optional<StoreIndex> CommitFiles::load_index(const CommitRecord& record, st
   if (missing) lose(name, "is missing");
   if (missing) lost.back().missing = true;
   if (!index) return index;
-  for (const auto& copy : copies.all)
-    if (copy.text != *text) repairs.push_back({copy.name, *text});
+  copies.add_repairs(*text, repairs);
   return index;
 }
 
