@@ -259,6 +259,7 @@ class ExtentStore final : public ChunkStore {
     if (!commit_error_.empty()) throw Error(commit_error_);
     if (kept_until_written_.empty()) return;
     commits_.remove_others(kept_until_written_);
+    if (options_.durable) files_.sync_folder();  // their bytes are overwritten next
     kept_until_written_.clear();
   }
 
@@ -283,12 +284,17 @@ class ExtentStore final : public ChunkStore {
       warn(fmt::format("the newest commit is damaged, going back to commit {} (step {}):{}", last_->number, last_->step,
                        found.damage));
     }
+    if (!found.newer_damaged && !found.damage.empty()) {
+      warn(fmt::format("commit {} (step {}) is intact, but files beside it are damaged: check the disk{}", last_->number,
+                       last_->step, found.damage));
+    }
     if (found.newer_damaged || found.newer_passed_over) verify_all();
-    if (!found.damage.empty() || options_.read_only) return;
+    if (options_.read_only) return;
+    commits_.repair(found.repairs, options_.durable);
     // Skipped commits stay until the first write, so that a store can be inspected without changing it.
     if (found.newer_passed_over) {
       kept_until_written_ = found.numbers;
-    } else {
+    } else if (found.damage.empty()) {
       commits_.remove_others(found.numbers);
     }
   }

@@ -8,14 +8,15 @@
 // belong to no commit.
 //
 // On disk, in <path>/<name>/: `data` (chunks), `lock`; beside the first `data` also `index.<n>.json` and `commit.<n mod 2>`, of
-// the last two commits. If the newest commit is damaged, the previous one is used if all its bytes still exist.
+// the last two commits, each with a copy that is used and restores it if it is damaged. If the newest commit is damaged all the
+// same, the previous one is used if all its bytes still exist.
 //
 // Owner:   main; must outlive the mover.
 // Threads: any; the mover calls place_*(), end_write() and verify_read(); commit() when no write is in flight.
 // Errors:  Error(Exit::corrupt) with chunk, file and offset if the bytes read are missing or differ from those written;
 //          Error(Exit::does_not_fit) if the disk has too little room; Error(Exit::runtime) with path and errno
-//          otherwise; a store in use by another process is refused. After a failed commit nothing more can be written: only
-//          opening the store again shows which of the two commits is on disk.
+//          otherwise; a store in use by another process is refused, and one of another version with Error(Exit::usage). After a
+//          failed commit nothing more can be written: only opening the store again shows which of the two commits is on disk.
 #pragma once
 
 #include <chrono>

@@ -1,8 +1,14 @@
 // The commits of a chunk store as files: an index of all chunks, and a record that names the index. They are written in that
 // order, so that a record never names a missing index. Searched newest first; damaged commits are skipped.
 //
+// Each file is kept twice, `commit.1` and `commit.1.copy`, because one flipped bit in the only one would cost the run. One
+// intact copy suffices; if the copies are of different commits, the newer one counts.
+//
 // Owner:   one chunk store, whose ExtentFiles outlive this. Threads: one at a time.
-// Errors:  Error as ExtentFiles throws it; newest() throws Error(Exit::corrupt) if there is no usable commit.
+// Errors:  Error as ExtentFiles throws it; newest() throws Error(Exit::corrupt) if there is no usable commit,
+// Error(Exit::usage)
+//          if any commit is of another version, and the error of reading if a file that cannot be read may be of the newest
+//          commit: another attempt may read it.
 #pragma once
 
 #include <optional>
@@ -18,6 +24,9 @@ class CommitFiles {
  public:
   explicit CommitFiles(const ExtentFiles& files) : files_(files) {}
 
+  struct Repair {
+    std::string name, text;
+  };
   struct Found {
     CommitRecord record;
     StoreIndex index;
@@ -25,9 +34,12 @@ class CommitFiles {
     bool newer_damaged = false;
     bool newer_passed_over = false;      // a commit was skipped because its step is later than requested
     std::vector<std::uint64_t> numbers;  // of all intact commits up to that step
+    std::vector<Repair> repairs;         // the copies of their files that are damaged or missing
   };
   // The newest commit with intact files, of step `not_after_step` or earlier.
   [[nodiscard]] Found newest(std::uint64_t not_after_step) const;
+  // Writes missing and damaged copies again. Failing to do so is a warning: the next commit writes new ones.
+  void repair(const std::vector<Repair>& repairs, bool durable) const;
   // Removes all commits except `numbers`: leftovers of a run that was killed during a commit, and skipped commits.
   void remove_others(const std::vector<std::uint64_t>& numbers) const;
 
@@ -44,8 +56,17 @@ class CommitFiles {
   [[nodiscard]] static bool only_the_first(const std::filesystem::path& directory);
 
  private:
+  struct Lost;
+  struct Copies;
+  [[nodiscard]] Copies read(const std::string& name) const;
+  [[nodiscard]] std::optional<CommitRecord> load_record(std::uint64_t slot, std::vector<Lost>& lost,
+                                                        std::vector<Repair>& repairs) const;
+  [[nodiscard]] std::optional<StoreIndex> load_index(const CommitRecord& record, std::vector<Lost>& lost,
+                                                     std::vector<Repair>& repairs) const;
+  [[nodiscard]] bool is_newer(const Lost& lost, std::uint64_t number) const;
+  void demand_version(const std::string& name, std::optional<std::uint64_t> other) const;
+  void remove_copies(const std::string& name) const;
   [[noreturn]] void refuse(const Found& nothing, std::uint64_t not_after_step) const;
-  [[nodiscard]] std::optional<StoreIndex> load_index(const CommitRecord& record, std::string& damage) const;
 
   const ExtentFiles& files_;
 };

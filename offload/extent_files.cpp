@@ -333,26 +333,26 @@ void ExtentFiles::sync() const {
   }
 }
 
-void ExtentFiles::write_small(const std::string& name, const std::string& text, bool durable) const {
-  const auto path = small_path(name);
-  const auto temporary = name + ".tmp";
+void ExtentFiles::write_small(std::span<const std::string> names, const std::string& text, bool durable) const {
   const int directory = places_.front().directory_handle.get();
-  const auto check = [&](const char* operation, std::int64_t result) {
-    if (result < 0) fail(path, operation, static_cast<int>(-result));
+  const auto temporary = [](const std::string& name) { return name + ".tmp"; };
+  const auto check = [&](const std::string& name, const char* operation, std::int64_t result) {
+    if (result < 0) fail(small_path(name), operation, static_cast<int>(-result));
     return static_cast<std::uint64_t>(result);
   };
-  {
-    const FileHandle file(static_cast<int>(check("the file could not be made", ops_->create(directory, temporary))));
+  for (const auto& name : names) {
+    const FileHandle file(
+        static_cast<int>(check(name, "the file could not be made", ops_->create(directory, temporary(name)))));
     const auto bytes = std::as_bytes(std::span(text));
     for (std::uint64_t at = 0; at < bytes.size();) {
-      const auto written = check("the file could not be written", ops_->write(file.get(), bytes.subspan(at)));
-      if (written == 0) fail(path, fmt::format("the file could not be written beyond byte {}", at), ENOSPC);
+      const auto written = check(name, "the file could not be written", ops_->write(file.get(), bytes.subspan(at)));
+      if (written == 0) fail(small_path(name), fmt::format("the file could not be written beyond byte {}", at), ENOSPC);
       at += written;
     }
-    if (durable) check("the file could not be synced", ops_->sync(file.get()));
+    if (durable) check(name, "the file could not be synced", ops_->sync(file.get()));
   }
-  check("the file could not be renamed", ops_->rename(directory, temporary, name));
-  if (durable) check("its folder could not be synced", ops_->sync(directory));
+  for (const auto& name : names) check(name, "the file could not be renamed", ops_->rename(directory, temporary(name), name));
+  if (durable) check(names.front(), "its folder could not be synced", ops_->sync(directory));
 }
 
 ExtentFiles::Found ExtentFiles::read_small(const std::string& name, std::string& text) const {
@@ -363,7 +363,12 @@ ExtentFiles::Found ExtentFiles::read_small(const std::string& name, std::string&
   struct stat info {};
   if (::fstat(file.get(), &info) != 0) fail(path, "stat", errno);
   text.resize(static_cast<std::size_t>(info.st_size));
-  move_all(path, "read", text.size(), [&](std::uint64_t at) { return ::read(file.get(), text.data() + at, text.size() - at); });
+  const auto bytes = std::as_writable_bytes(std::span(text));
+  for (std::uint64_t at = 0; at < bytes.size();) {
+    const auto count = ops_->read(file.get(), bytes.subspan(at));
+    if (count <= 0) fail(path, "read", count < 0 ? static_cast<int>(-count) : ENODATA);
+    at += static_cast<std::uint64_t>(count);
+  }
   return Found::read;
 }
 

@@ -56,8 +56,9 @@ class ExtentFiles {
   void read(std::uint64_t offset, std::span<std::byte> to) const;
   void sync() const;  // makes the data durable
 
-  // Small files beside the first data file, replaced atomically: after a power loss there is the old one or the new one.
-  void write_small(const std::string& name, const std::string& text, bool durable) const;
+  // Small files beside the first data file, all with the same text. Each is replaced atomically: after a power loss there is
+  // the old one or the new one.
+  void write_small(std::span<const std::string> names, const std::string& text, bool durable) const;
   enum class Found { absent, read };
   Found read_small(const std::string& name, std::string& text) const;
   void remove_small(const std::string& name) const;

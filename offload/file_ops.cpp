@@ -26,6 +26,9 @@ class KernelFileOps final : public FileOps {
       return ::openat(directory, name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, kStoreFileMode);
     });
   }
+  std::int64_t read(int file, std::span<std::byte> to) override {
+    return retried([&] { return ::read(file, to.data(), to.size()); });
+  }
   std::int64_t write(int file, std::span<const std::byte> bytes) override {
     return retried([&] { return ::write(file, bytes.data(), bytes.size()); });
   }

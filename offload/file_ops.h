@@ -1,4 +1,4 @@
-// The calls by which a store changes its files: the seam where tests inject faults and power losses.
+// The calls by which a store changes its files, and reads the small ones: the seam where tests inject faults and power losses.
 //
 // Every call returns what the kernel returns: a descriptor, a number of bytes or 0, or a negative errno. Chunk data are read
 // and written through an IoEngine; these calls are for everything else.
@@ -19,6 +19,7 @@ class FileOps {
  public:
   virtual ~FileOps() = default;
   virtual int create(int directory, const std::string& name) = 0;  // empty, for writing
+  virtual std::int64_t read(int file, std::span<std::byte> to) = 0;
   virtual std::int64_t write(int file, std::span<const std::byte> bytes) = 0;
   virtual int sync(int file) = 0;  // a file or a directory: everything written to it survives a power loss
   virtual int rename(int directory, const std::string& from, const std::string& to) = 0;

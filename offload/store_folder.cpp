@@ -7,7 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <regex>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -25,11 +25,22 @@ namespace {
                           describe_errno(error_number)));
 }
 
+// "index.12.json"
+bool is_index(std::string_view name) {
+  constexpr std::string_view kBegin = "index.", kEnd = ".json";
+  if (name.size() <= kBegin.size() + kEnd.size() || !name.starts_with(kBegin) || !name.ends_with(kEnd)) return false;
+  name.remove_prefix(kBegin.size());
+  name.remove_suffix(kEnd.size());
+  return std::ranges::all_of(name, [](char c) { return c >= '0' && c <= '9'; });
+}
+
 }  // namespace
 
 bool is_store_file(const std::string& name) {
-  static const std::regex kFile(R"((data|lock|commit\.[01]|index\.[0-9]+\.json)(\.copy)?(\.tmp)?)");
-  return std::regex_match(name, kFile);
+  std::string_view base = name;
+  for (const std::string_view ending : {".tmp", ".copy"})
+    if (base.ends_with(ending)) base.remove_suffix(ending.size());
+  return base == "data" || base == "lock" || base == "commit.0" || base == "commit.1" || is_index(base);
 }
 
 void remove_store(const std::filesystem::path& folder) {

@@ -15,8 +15,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kVersion = 1;
-
 // Far larger than any store; sums of two such values do not overflow.
 constexpr std::uint64_t kMostBytes = 1ULL << 60;
 constexpr std::uint64_t kMostPaths = 1024, kMostGenerations = 2;
@@ -99,6 +97,22 @@ void demand_disjoint(const std::vector<StoredChunk>& chunks) {
   for (std::size_t i = 1; i < places.size(); ++i) demand(places[i - 1].second <= places[i].first, "two chunks overlap");
 }
 
+// A record without its first line, if that is the checksum of the rest.
+std::optional<std::string> body_of(const std::string& record) {
+  constexpr std::size_t kHexDigits = 16;
+  if (record.size() <= kHexDigits || record[kHexDigits] != '\n') return std::nullopt;
+  auto body = record.substr(kHexDigits + 1);
+  if (record.compare(0, kHexDigits, hex(checksum_of_text(body))) != 0) return std::nullopt;
+  return body;
+}
+
+std::optional<std::uint64_t> other_version(const std::string& text) {
+  const json all = json::parse(text, nullptr, false);
+  if (!all.is_object() || !all.contains("version") || !all.at("version").is_number_unsigned()) return std::nullopt;
+  const auto version = all.at("version").get<std::uint64_t>();
+  return version == kStoreVersion ? std::nullopt : std::optional(version);
+}
+
 }  // namespace
 
 std::uint64_t checksum_of_text(const std::string& text) { return checksum_of(std::as_bytes(std::span(text))); }
@@ -106,19 +120,16 @@ std::uint64_t checksum_of_text(const std::string& text) { return checksum_of(std
 std::string write_index(const StoreIndex& index) {
   json chunks = json::array();
   for (const auto& chunk : index.chunks) chunks.push_back(to_json(chunk));
-  const json all = {{"version", kVersion},
-                    {"commit", index.number},
-                    {"stripe_bytes", index.stripe_bytes},
-                    {"stripe_weights", index.stripe_weights},
-                    {"generations", index.generations},
-                    {"chunks", std::move(chunks)}};
+  const json all = {{"version", kStoreVersion},           {"commit", index.number},
+                    {"stripe_bytes", index.stripe_bytes}, {"stripe_weights", index.stripe_weights},
+                    {"generations", index.generations},   {"chunks", std::move(chunks)}};
   return all.dump(1);
 }
 
 std::optional<StoreIndex> parse_index(const std::string& text) {
   try {
     const json all = json::parse(text);
-    number_in(all.at("version"), kVersion, kVersion);
+    number_in(all.at("version"), kStoreVersion, kStoreVersion);
     StoreIndex index;
     index.number = number_in(all.at("commit"), 1, kMostBytes);
     index.stripe_bytes = bytes_in(all.at("stripe_bytes"), kPageBytes);
@@ -137,7 +148,7 @@ std::optional<StoreIndex> parse_index(const std::string& text) {
 
 // The first line is the checksum of the lines after it.
 std::string write_record(const CommitRecord& record) {
-  const json body = {{"version", kVersion},
+  const json body = {{"version", kStoreVersion},
                      {"commit", record.commit.number},
                      {"step", record.commit.step},
                      {"index_xxh3", hex(record.index_checksum)},
@@ -148,19 +159,23 @@ std::string write_record(const CommitRecord& record) {
 std::string with_checksum(const std::string& body) { return hex(checksum_of_text(body)) + "\n" + body; }
 
 std::optional<CommitRecord> parse_record(const std::string& text) {
-  constexpr std::size_t kHexDigits = 16;
-  if (text.size() <= kHexDigits || text[kHexDigits] != '\n') return std::nullopt;
-  const auto body_text = text.substr(kHexDigits + 1);
-  if (text.compare(0, kHexDigits, hex(checksum_of_text(body_text))) != 0) return std::nullopt;
+  const auto body_text = body_of(text);
+  if (!body_text) return std::nullopt;
   try {
-    const json body = json::parse(body_text);
-    number_in(body.at("version"), kVersion, kVersion);
+    const json body = json::parse(*body_text);
+    number_in(body.at("version"), kStoreVersion, kStoreVersion);
     return CommitRecord{{number_in(body.at("commit"), 1, kMostBytes), number_in(body.at("step"), 0, kMostBytes),
                          body.at("payload").get<std::string>()},
                         from_hex(body.at("index_xxh3").get<std::string>())};
   } catch (const std::exception&) {
     return std::nullopt;
   }
+}
+
+std::optional<std::uint64_t> other_version_of_index(const std::string& text) { return other_version(text); }
+std::optional<std::uint64_t> other_version_of_record(const std::string& text) {
+  const auto body = body_of(text);
+  return body ? other_version(*body) : std::nullopt;
 }
 
 }  // namespace terrace

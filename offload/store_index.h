@@ -12,6 +12,8 @@
 
 namespace terrace {
 
+inline constexpr std::uint64_t kStoreVersion = 1;  // of both texts
+
 struct StoreIndex {
   std::uint64_t number = 0;
   std::uint64_t stripe_bytes = 0;
@@ -28,6 +30,9 @@ struct CommitRecord {
 };
 std::string write_record(const CommitRecord& record);
 std::optional<CommitRecord> parse_record(const std::string& text);
+// Of a text with the right checksum: its version, if this program reads another one.
+std::optional<std::uint64_t> other_version_of_index(const std::string& text);
+std::optional<std::uint64_t> other_version_of_record(const std::string& text);
 std::string with_checksum(const std::string& body);  // puts the checksum line of a record before it
 
 std::uint64_t checksum_of_text(const std::string& text);

@@ -23,6 +23,7 @@ void tile_product(const Kernels&, float* c, std::int64_t ldc, Operand<float> a, 
                   std::int64_t n, std::int64_t k, bool add = false);
 void tile_product(const Kernels&, float* c, std::int64_t ldc, Operand<std::uint16_t> a, Operand<std::uint16_t> b,
                   std::int64_t m, std::int64_t n, std::int64_t k);
+bool library_multiplies_bf16();  // else they are widened
 void tile_product(const Kernels&, float* c, std::int64_t ldc, Operand<Fp16> a, Operand<Fp16> b, std::int64_t m, std::int64_t n,
                   std::int64_t k);
 void tile_product(const Kernels&, double* c, std::int64_t ldc, Operand<double> a, Operand<double> b, std::int64_t m,

@@ -42,8 +42,11 @@ Primitive make_primitive(const Key& key) {
           dnnl::memory(b, engine(), nullptr), dnnl::memory(c, engine(), nullptr), dnnl::stream(engine())};
 }
 
+}  // namespace
+
 // The library answers for the processor, or for the smaller one that DNNL_MAX_CPU_ISA names. Without AVX-512 it has no product.
 bool library_multiplies_bf16() {
+  hold_one_thread();
   static const bool answer = [] {
     try {
       make_primitive({16, 16, 16, 16, 16, 16, 0, 0});
@@ -56,11 +59,8 @@ bool library_multiplies_bf16() {
   return answer;
 }
 
-}  // namespace
-
 void tile_product(const Kernels& kernels, float* c, std::int64_t ldc, Operand<std::uint16_t> a, Operand<std::uint16_t> b,
                   std::int64_t m, std::int64_t n, std::int64_t k) {
-  hold_one_thread();
   if (!library_multiplies_bf16()) return widened_product(kernels, c, ldc, a, b, m, n, k);
   thread_local std::map<Key, Primitive> primitives;
   const Key key{m, n, k, a.stride, b.stride, ldc, a.transposed ? 1 : 0, b.transposed ? 1 : 0};

@@ -11,6 +11,7 @@
 #include <terrace/core/cuda.h>
 #include <terrace/core/error.h>
 #include <terrace/core/notice.h>
+#include <terrace/core/product_group.h>
 #include <terrace/core/profile_algorithms.h>
 #include <terrace/examples/terrace/setup.h>
 
@@ -89,6 +90,11 @@ ThreadPool make_pool(const RunConfig& c) {
     if (index < gpus.size()) node = gpus[index].numa_node;
   }
   return ThreadPool(static_cast<int>(c.threads), cores_of_numa_node(node));
+}
+
+std::string bits_group(const RunConfig& c) {
+  if (c.device == "cpu") return product_group(parse_dtype(c.dtype));
+  return fmt::format("{} products of {}", c.dtype, find_gpu(c, c.local_rank).name);
 }
 
 void keep_algorithms(const RunConfig& c, const std::string& chosen) try {

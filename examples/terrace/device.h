@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include <terrace/core/device.h>
 #include <terrace/core/machine.h>
@@ -21,6 +22,8 @@ std::unique_ptr<Device> make_device(const RunConfig& config, ThreadPool& pool, c
 ThreadPool make_pool(const RunConfig& config);
 // The budget `auto`: for a GPU its memory less 5 %, for the CPU device 95 % of half of the available memory.
 std::uint64_t usual_device_bytes(const RunConfig& config);
+// What decides the bits beside settings and algorithms: the group of the processor (core/product_group.h), or the GPU's model.
+std::string bits_group(const RunConfig& config);
 // Adds the algorithms that the device's math chose to the machine profile, if there is one, for later runs. Failing to write it
 // is only a warning, because the run has its own record.
 void keep_algorithms(const RunConfig& config, const std::string& chosen);

@@ -70,6 +70,8 @@ std::vector<Line> read_lines(const fs::path& file, std::uint64_t last_step) {
       if (step <= last_step) lines.push_back({std::move(text), std::move(object)});
       if (step >= last_step) break;
     } catch (const Error& error) {
+      if (error.exit() == Exit::usage)
+        throw Error(fmt::format("{}, line {}: {}", file.string(), number, error.what()), Exit::usage);
       throw Error(
           fmt::format("{}, line {}: {}\n  remove the file, or restore it, and run the command again: training needs none "
                       "of its lines",

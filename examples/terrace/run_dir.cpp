@@ -14,6 +14,7 @@
 #include <terrace/core/notice.h>
 #include <terrace/core/text_file.h>
 #include <terrace/examples/terrace/command_line.h>
+#include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/metrics.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/sealed_json.h>
@@ -26,6 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr const char* kRunFile = "run.json";
 constexpr const char* kHasCommitted = "has_committed";
+constexpr const char* kComputedWith = "computed_with";
 constexpr const char* kRunFileCopy = "run.copy.json";
 constexpr const char* kAlgorithmsFile = "algorithms.txt";
 
@@ -65,20 +67,22 @@ auto read_json(const fs::path& file, const Take& take) {
   } catch (const nlohmann::json::exception&) {
     refuse_file(file, "a setting is missing, or of another type");
   } catch (const Error& error) {
+    if (error.exit() == Exit::usage) throw Error(fmt::format("{}: {}", file.string(), error.what()), Exit::usage);
     refuse_file(file, error.what());
   }
 }
 
-// A run without its file is lost, so there are two of it. The copy is read if the file is damaged.
+// A run without its file is lost, so there are two of it. The copy is read if the file is damaged or cannot be read.
 template <class Take>
 auto read_run_json(const fs::path& dir, const Take& take) {
   const auto file = dir / kRunFile, copy = dir / kRunFileCopy;
   try {
     return read_json(file, take);
   } catch (const Error& error) {
-    if (error.exit() != Exit::corrupt || !fs::exists(copy)) throw;
+    if (error.exit() == Exit::usage || !fs::exists(copy)) throw;
     auto run = read_json(copy, take);
-    warn(fmt::format("{} is damaged, so its copy {} is used: check the disk", file.string(), kRunFileCopy));
+    warn(fmt::format("{} {}, so its copy {} is used: check the disk", file.string(),
+                     error.exit() == Exit::corrupt ? "is damaged" : "cannot be read", kRunFileCopy));
     return run;
   }
 }
@@ -91,6 +95,7 @@ struct RunFile {
   nlohmann::json fingerprint;
   ChunkStore::Options store;
   bool has_committed = false;
+  std::string computed_with = {};
 
   [[nodiscard]] std::size_t ranks() const {
     return fingerprint.at("dp").get<std::size_t>() * fingerprint.at("pp").get<std::size_t>();
@@ -98,7 +103,10 @@ struct RunFile {
 };
 RunFile read_run_file(const fs::path& dir) {
   return read_run_json(dir, [&](const nlohmann::json& j) {
-    RunFile read{.fingerprint = j.at("fingerprint"), .store = {}, .has_committed = j.value(kHasCommitted, false)};
+    RunFile read{.fingerprint = j.at("fingerprint"),
+                 .store = {},
+                 .has_committed = j.value(kHasCommitted, false),
+                 .computed_with = j.value(kComputedWith, std::string())};
     // Options that did not exist when the run began had their defaults.
     RunConfig usual;
     usual.dp = 1;
@@ -291,6 +299,7 @@ RunDir open_run_dir(RunConfig& config) {
 
   const auto run = read_run_file(dir.path);
   dir.has_committed = run.has_committed;
+  dir.computed_with = run.computed_with;
   const auto home = run.store.paths.front() / run.store.name;
   if (!fs::exists(home))
     throw Error(
@@ -357,6 +366,15 @@ RunDir rank_dir(const RunConfig& config, int rank) {
   return dir;
 }
 
+void warn_of_other_bits(const RunDir& dir, const RunConfig& config) {
+  const auto now = bits_group(config);
+  if (!dir.resume || dir.computed_with.empty() || dir.computed_with == now) return;
+  warn(
+      fmt::format("the run in {} was computed with {}, and continues with {}: it stays correct, but its losses and weights "
+                  "get other bits than on one kind of processor",
+                  dir.path.string(), dir.computed_with, now));
+}
+
 void begin_run(const RunDir& dir, const RunConfig& config) {
   write_text(dir.path / kConfigFile, to_toml(config));
   auto paths = nlohmann::json::array();
@@ -364,11 +382,13 @@ void begin_run(const RunDir& dir, const RunConfig& config) {
     std::error_code error;
     paths.push_back(fs::equivalent(path, dir.path, error) ? "." : fs::absolute(path).string());
   }
-  write_run_json(dir.path, {{"fingerprint", fingerprint(config)},
+  write_run_json(dir.path, {{"version", kRecordVersion},
+                            {"fingerprint", fingerprint(config)},
                             {"store_paths", paths},
                             {"store_name", dir.store.name},
                             {"generations", dir.store.generations},
-                            {kHasCommitted, dir.resume}});
+                            {kHasCommitted, dir.resume},
+                            {kComputedWith, bits_group(config)}});
   std::error_code error;
   fs::remove(dir.path / kResultFile, error);
 }

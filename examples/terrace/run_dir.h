@@ -3,12 +3,14 @@
 // Owner:   the process that opened it, until it closes it or ends. A second run in the same directory is an error.
 // Threads: one.
 // Errors:  Error(Exit::usage) if the directory has something that must not be overwritten, or a run with other settings;
-//          Error(Exit::corrupt) if its files are damaged or its store is missing.
+//          Error(Exit::corrupt) if its files are damaged or its store is missing. A file of another version is refused with
+//          Error(Exit::usage).
 #pragma once
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <terrace/examples/terrace/run_config.h>
@@ -21,10 +23,11 @@ inline constexpr const char* kResultFile = "result.json";  // written when a run
 
 struct RunDir {
   std::filesystem::path path;
-  FileHandle lock;             // on the directory itself, so that no lock file is left
-  ChunkStore::Options store;   // where the chunks of the run are
-  bool resume = false;         // there is a commit to continue from
-  bool has_committed = false;  // the run has had a commit of all its ranks: a missing one is lost, and not of the future
+  FileHandle lock;                 // on the directory itself, so that no lock file is left
+  ChunkStore::Options store;       // where the chunks of the run are
+  bool resume = false;             // there is a commit to continue from
+  bool has_committed = false;      // the run has had a commit of all its ranks: a missing one is lost, and not of the future
+  std::string computed_with = {};  // bits_group() of the run's last part; empty: not recorded, or a new run
   // If the layout changes: the stores of all former ranks, which have the state now. `store` is a new one then.
   std::vector<ChunkStore::Options> reshard_from;
   std::optional<nlohmann::json> result;  // of a run that has already finished all steps of the configuration
@@ -34,6 +37,8 @@ struct RunDir {
 RunDir open_run_dir(RunConfig& config);
 // For a rank other than the first: where its part of the state is. The first rank holds the lock of the directory.
 RunDir rank_dir(const RunConfig& config, int rank);
+// Warns if the machine computes other bits than the one that computed the run until now.
+void warn_of_other_bits(const RunDir& dir, const RunConfig& config);
 // Writes config.toml and run.json, and removes an earlier result. Called after all checks.
 void begin_run(const RunDir& dir, const RunConfig& config);
 // Called after the first commit: from now on, a store without a commit is damage.

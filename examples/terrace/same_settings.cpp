@@ -10,6 +10,8 @@
 #include <nlohmann/json.hpp>
 
 #include <terrace/core/error.h>
+#include <terrace/core/notice.h>
+#include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/offload/chunk_store.h>
 
@@ -24,6 +26,14 @@ constexpr std::uint64_t kWindow = std::uint64_t{1} << 20;  // bytes that are rea
 std::string named(const std::vector<std::size_t>& ranks) {
   if (ranks.size() == 1) return fmt::format("rank {}", ranks.front());
   return fmt::format("ranks {} and {}", fmt::join(ranks.begin(), ranks.end() - 1, ", "), ranks.back());
+}
+
+std::vector<std::size_t> ranks_where(bool mine, Team& team) {
+  const auto all = team.each(mine ? 1 : 0);
+  std::vector<std::size_t> ranks;
+  for (std::size_t r = 0; r < all.size(); ++r)
+    if (all[r] != 0) ranks.push_back(r);
+  return ranks;
 }
 
 }  // namespace
@@ -73,10 +83,7 @@ void demand_same_settings(const RunConfig& config, Team& team) {
   team.together([&] { mine = settings_of_all_ranks(config); });
   const auto first = nlohmann::json::parse(team.of_first(mine.dump()));
   const auto difference = describe_difference(first, mine, "on rank 0", fmt::format("on rank {}", team.rank()));
-  const auto differs = team.each(difference.empty() ? 0 : 1);
-  std::vector<std::size_t> others;
-  for (std::size_t r = 0; r < differs.size(); ++r)
-    if (differs[r] != 0) others.push_back(r);
+  const auto others = ranks_where(!difference.empty(), team);
   team.together([&] {
     if (!difference.empty())
       throw Error(
@@ -84,6 +91,19 @@ void demand_same_settings(const RunConfig& config, Team& team) {
                       named(others), difference),
           Exit::usage);
   });
+}
+
+void warn_of_other_bits(const RunConfig& config, Team& team) {
+  if (!team.has_processes() || team.size() == 1) return;
+  std::string mine;
+  team.together([&] { mine = bits_group(config); });
+  const auto first = team.of_first(mine);
+  const auto others = ranks_where(mine != first, team);
+  if (!others.empty() && static_cast<std::size_t>(team.rank()) == others.front())
+    warn(
+        fmt::format("the ranks compute different bits, {} on {} and {} on rank 0: the run is correct, but its bits depend on "
+                    "which machine has which rank",
+                    mine, named(others), first));
 }
 
 }  // namespace terrace::cli

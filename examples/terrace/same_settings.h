@@ -27,5 +27,7 @@ nlohmann::json settings_of_all_ranks(const RunConfig& config);
 
 // Called by all ranks. Ranks that are threads of a process have one configuration, so they compare nothing.
 void demand_same_settings(const RunConfig& config, Team& team);
+// Warns if the ranks' processors or GPUs differ in their bits: then the same run on other machines gives other results.
+void warn_of_other_bits(const RunConfig& config, Team& team);
 
 }  // namespace terrace::cli

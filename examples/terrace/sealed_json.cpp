@@ -48,6 +48,17 @@ Seal seal_of(std::string_view text, const Style& style) {
   return same + kMostDamaged >= fixed ? Seal::broken : Seal::absent;
 }
 
+void demand_version(const nlohmann::json& object) {
+  const auto found = object.find("version");
+  if (found == object.end()) return;
+  if (!found->is_number_unsigned()) throw Error("its version is not a number");
+  if (const auto version = found->get<std::uint64_t>(); version != kRecordVersion)
+    throw Error(fmt::format("it has version {}, and this program reads version {}\n  use the version of terrace that wrote it; "
+                            "nothing was changed",
+                            version, kRecordVersion),
+                Exit::usage);
+}
+
 }  // namespace
 
 std::string seal(const nlohmann::json& object) { return sealed(object.dump(), "}", kOneLine); }
@@ -59,6 +70,7 @@ nlohmann::json parse_sealed(std::string_view text) {
   const bool has_checksum = object.is_object() && object.contains(kMember);
   if (seal == Seal::broken || (seal == Seal::absent && has_checksum)) throw Error("it does not match its checksum");
   if (!object.is_object()) throw Error("not a JSON object");
+  demand_version(object);
   object.erase(kMember);
   return object;
 }

@@ -4,14 +4,18 @@
 //   {"loss":5.5,"step":1,"xxh3":"a5319561935ebd97"}
 //
 // Threads: any; pure.
-// Errors:  parse_sealed() throws Error with only the reason; the caller adds the file and the remedy.
+// Errors:  parse_sealed() throws Error with only the reason; the caller adds the file and the remedy. An object whose member
+//          `version` is another one is not damaged: Error(Exit::usage), with the remedy.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
 namespace terrace::cli {
+
+inline constexpr std::uint64_t kRecordVersion = 1;  // of an object without a member `version` too
 
 std::string seal(const nlohmann::json& object);           // on one line, without a newline
 std::string seal_indented(const nlohmann::json& object);  // a file of its own

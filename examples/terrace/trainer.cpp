@@ -132,6 +132,7 @@ class Training {
       if (team.speaks_for_process()) catch_stop_signals();  // from here on a stop must commit
       auto resolved = config_;
       if (request_.pipeline) resolved.stage_layers = stage_layers(*request_.pipeline);
+      if (team.first()) warn_of_other_bits(dir, resolved);
       if (team.first()) begin_run(dir, resolved);
       if (team.first() && !found_schedule_.empty()) record(dir, kScheduleFile, found_schedule_);
     });
@@ -691,6 +692,7 @@ Exit train_rank(const RunConfig& given, Team& team) {
   // All checks come before the directory is touched.
   team.together([&] { training.emplace(config); });
   demand_same_settings(config, team);
+  warn_of_other_bits(config, team);
   training->agree(team);
   team.together([&] { training->make_plan(team); });
   training->demand_one_plan(team);

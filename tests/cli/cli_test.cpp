@@ -74,6 +74,10 @@ void expect_refusal(const Outcome& outcome, int exit, const std::vector<std::str
   for (const auto& text : said) EXPECT_THAT(outcome.err, HasSubstr(text));
 }
 
+void remove_copies(const std::filesystem::path& file) {
+  for (const auto* const copy : {"", ".copy"}) EXPECT_TRUE(std::filesystem::remove(file.string() + copy)) << file << copy;
+}
+
 std::string weights_of(const Outcome& outcome) {
   const auto line = outcome.last_line();
   std::smatch found;

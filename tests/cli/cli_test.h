@@ -68,6 +68,8 @@ class Cli : public testing::Test {
 
 // What every refusal promises: the exit code, one "error:", a second line or clause on how to go on, nothing half said.
 void expect_refusal(const Outcome& outcome, int exit, const std::vector<std::string>& said);
+// A file of a commit, and the copy beside it.
+void remove_copies(const std::filesystem::path& file);
 // `weights xxh64 <16 hex digits>`, or the final JSON object's weights_xxh64.
 std::string weights_of(const Outcome& outcome);
 

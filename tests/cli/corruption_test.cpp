@@ -4,6 +4,9 @@
 
 #include <cerrno>
 #include <fstream>
+#include <map>
+
+#include <terrace/offload/store_index.h>
 
 #include "cli_test.h"
 #include "forbidden_call.h"
@@ -30,6 +33,9 @@ class Corruption : public Cli {
     file.seekp(position);
     file.put(byte);
     ASSERT_TRUE(file.good()) << name;
+  }
+  void flip_copies(const std::string& name, std::int64_t offset) const {
+    for (const auto* const copy : {"", ".copy"}) flip(name + copy, offset);
   }
   void expect_corrupt(const std::vector<std::string>& said) const {
     expect_refusal(verify(), 5, said);
@@ -70,7 +76,7 @@ TEST_F(Corruption, DataThatIsCutShortOrGone) {
 
 TEST_F(Corruption, ADamagedNewestCommitGoesBackToTheOneBefore) {
   const auto whole = train({"--out-dir", "whole", "--steps", "6"});
-  flip("run/store/index.2.json", 100);
+  flip_copies("run/store/index.2.json", 100);
   const auto outcome = go_on();
   ASSERT_EQ(0, outcome.exit) << outcome.described;
   EXPECT_EQ(1U, outcome.warnings("going back to commit 1 (step 2)")) << outcome.described;
@@ -78,10 +84,108 @@ TEST_F(Corruption, ADamagedNewestCommitGoesBackToTheOneBefore) {
   EXPECT_EQ(steps("whole"), steps("run"));
 }
 
+// With every chunk overwritten since the first commit, there is nothing to go back to.
+TEST_F(Corruption, AFlippedBitInTheNewestRecordOrIndexCostsNothing) {
+  const auto whole = train({"--out-dir", "whole", "--steps", "6"});
+  const std::vector<std::string> names{"commit.0", "commit.0.copy", "index.2.json", "index.2.json.copy"};
+  for (const auto& name : names) {
+    SCOPED_TRACE(name);
+    fs::copy(at("run"), at("again"), fs::copy_options::recursive);
+    flip("again/store/" + name, 100);
+    expect_refusal(terrace({"ckpt", "verify", "again"}), 5, {"store/" + name + ": the", "is damaged", "0 of "});
+    const auto outcome = train({"--resume", "auto", "--steps", "6", "--out-dir", "again"});
+    ASSERT_EQ(0, outcome.exit) << outcome.described;
+    EXPECT_EQ(1U, outcome.warnings("commit 2 (step 4) is intact")) << outcome.described;
+    EXPECT_EQ(weights_of(whole), weights_of(outcome));
+    EXPECT_EQ(steps("whole"), steps("again"));
+    EXPECT_EQ(0, terrace({"ckpt", "verify", "again"}).exit) << "not repaired";
+    fs::remove_all(at("again"));
+  }
+}
+
+// A later version of terrace wrote it: nothing is damaged, and nothing is written over.
+TEST_F(Corruption, ARunOfAnotherVersionIsRefusedUntouched) {
+  const auto everything = [&] {
+    std::map<std::string, std::string> all;
+    for (const auto& entry : fs::recursive_directory_iterator(at("run")))
+      if (const auto path = entry.path().string(); entry.is_regular_file()) all[path] = scratch_.read(path);
+    return all;
+  };
+  const auto later = [&](const std::string& name) {
+    auto object = json_in(name);
+    object.erase("xxh3");
+    object["version"] = 2;
+    scratch_.write(name, object.dump(2) + "\n");
+  };
+  const auto expect_refused = [&](const std::string& file) {
+    SCOPED_TRACE(file);
+    const auto before = everything();
+    for (const auto& outcome :
+         {go_on(), train({"--resume", "run", "--steps", "6", "--force"}), verify(), terrace({"ckpt", "inspect", "run"}),
+          terrace({"ckpt", "copy", "run", "copy"}), terrace({"generate", "run", "--prompt", "The"})}) {
+      expect_refusal(outcome, 2, {file, "has version 2, and this program reads version 1", "version of terrace that wrote it"});
+      EXPECT_THAT(outcome.err, Not(HasSubstr("check the disk")));
+    }
+    EXPECT_EQ(before, everything());
+    EXPECT_FALSE(fs::exists(at("copy")));
+  };
+  const auto record = scratch_.read("run/store/commit.0");
+  auto body = record.substr(record.find('\n') + 1);
+  const std::string version = R"("version": )";
+  body.replace(body.find(version), version.size() + 1, version + "2");
+  scratch_.write("run/store/commit.0", with_checksum(body));
+  expect_refused("run/store/commit.0");
+  scratch_.write("run/store/commit.0", record);
+  const auto run_file = scratch_.read("run/run.json");
+  later("run/run.json");
+  expect_refused("run/run.json");
+  scratch_.write("run/run.json", run_file);
+  later("run/result.json");
+  const auto result = everything();
+  expect_refusal(go_on(), 2, {"run/result.json", "has version 2"});
+  EXPECT_EQ(result, everything());
+  fs::remove(at("run/result.json"));
+  const auto lines = scratch_.read("run/metrics.jsonl");
+  scratch_.write("run/metrics.jsonl", R"({"step":1,"version":2})" + ("\n" + lines));
+  expect_refusal(go_on(), 2, {"run/metrics.jsonl, line 1", "has version 2"});
+}
+
+// Its copy is whole, so a run does not depend on the one file.
+TEST_F(Corruption, ARunFileThatCannotBeReadIsReplacedByItsCopy) {
+  fs::remove(at("run/run.json"));
+  fs::create_directory(at("run/run.json"));
+  const auto outcome = verify();
+  EXPECT_EQ(0, outcome.exit) << outcome.described;
+  EXPECT_EQ(1U, outcome.warnings("run.copy.json is used")) << outcome.described;
+}
+
+// oneDNN computes other bits with other instructions.
+TEST_F(Corruption, AnotherProcessorIsNamed) {
+  const auto go_on_with = [&](const std::string& run, const char* set, const char* steps) {
+    auto launched = launch(tiny("train", {"--resume", "auto", "--out-dir", run, "--steps", steps}));
+    launched.environment["DNNL_MAX_CPU_ISA"] = set;
+    return terrace::test::run(launched);
+  };
+  EXPECT_EQ(0U, go_on().warnings("other bits"));
+  const auto recorded = json_in("run/run.json").at("computed_with").get<std::string>();
+  EXPECT_THAT(recorded, HasSubstr("fp32 products of oneDNN "));
+  const auto other = go_on_with("run", "SSE41", "7");
+  ASSERT_EQ(0, other.exit) << other.described;
+  EXPECT_EQ(1U, other.warnings("computed with " + recorded + ", and continues with fp32 products of oneDNN"))
+      << other.described;
+  EXPECT_EQ(0U, go_on_with("run", "SSE41", "8").warnings("other bits"));
+  auto run = json_in("run/run.json");  // of a version that recorded nothing
+  run.erase("xxh3");
+  run.erase("computed_with");
+  scratch_.write("run/run.json", run.dump());
+  EXPECT_EQ(0U, go_on_with("run", "", "9").warnings("other bits"));
+}
+
 TEST_F(Corruption, NoCommitThatIsWhole) {
-  flip("run/store/commit.0", 40);
-  flip("run/store/commit.1", 40);
-  expect_corrupt({"run/store: there is no valid commit", "commit.0: the record is damaged", "commit.1: the record is damaged"});
+  flip_copies("run/store/commit.0", 40);
+  flip_copies("run/store/commit.1", 40);
+  expect_corrupt({"run/store: there is no valid commit", "commit.0: the record is damaged",
+                  "commit.0.copy: the record is damaged", "commit.1: the record is damaged"});
   EXPECT_EQ(0, terrace({"ckpt", "rm", "run"}).exit) << "a damaged store can be removed";
   EXPECT_FALSE(fs::exists(at("run/store")));
 }
@@ -101,7 +205,7 @@ TEST_F(Corruption, ALostCommitIsNotTakenForANewRun) {
   for (const auto* const keep : {"index.2.json", ""}) {  // with the last index, and with no file of a commit at all
     for (const auto& entry : std::vector(fs::directory_iterator(at("run/store")), fs::directory_iterator()))
       if (const auto name = entry.path().filename().string();
-          name.starts_with("commit.") || (name.starts_with("index.") && name != keep))
+          name.starts_with("commit.") || (name.starts_with("index.") && (*keep == 0 || !name.starts_with(keep))))
         fs::remove(entry);
     const auto data = scratch_.read("run/store/data");
     expect_refusal(verify(), 5, {"run/store"});
@@ -114,7 +218,8 @@ TEST_F(Corruption, ALostCommitIsNotTakenForANewRun) {
 
 // The same without run.json: an index after the first tells of a commit.
 TEST_F(Corruption, ALostRecordAndALostRunFileAreNotTakenForANewRun) {
-  for (const auto* const name : {"commit.0", "commit.1", "../run.json", "../result.json"}) fs::remove(at("run/store") / name);
+  for (const auto* const name : {"commit.0", "commit.0.copy", "commit.1", "commit.1.copy", "../run.json", "../result.json"})
+    ASSERT_TRUE(fs::remove(at("run/store") / name));
   expect_refusal(go_on(), 5, {"run/store has files of a commit", "run.json of that run is missing"});
 }
 

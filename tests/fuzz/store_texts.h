@@ -24,6 +24,7 @@ inline bool same(const StoredChunk& a, const StoredChunk& b) {
 // Returns whether it was accepted.
 inline bool check_index(const std::string& text) {
   const auto index = parse_index(text);
+  demand(!index || !other_version_of_index(text), "accepted, and of another version");
   if (!index) return false;
   demand(index->number >= 1 && !index->stripe_weights.empty() && index->generations >= 1 && index->stripe_bytes >= 4096,
          "a sum of nothing");
@@ -50,6 +51,7 @@ inline bool check_index(const std::string& text) {
 
 inline bool check_record(const std::string& text) {
   const auto record = parse_record(text);
+  demand(!record || !other_version_of_record(text), "accepted, and of another version");
   if (!record) return false;
   const auto again = parse_record(write_record(*record));
   demand(again && again->commit.number == record->commit.number && again->commit.step == record->commit.step &&

@@ -97,6 +97,7 @@ class ChunkStoreTest : public testing::Test {
   [[nodiscard]] std::filesystem::path file(const std::string& name) const {
     return directory_.path() / "nvme0" / "store" / name;
   }
+  [[nodiscard]] std::filesystem::path copy_of(const std::string& name) const { return file(name + ".copy"); }
   static void flip_byte(const std::filesystem::path& path, std::uint64_t at) {
     std::fstream stream(path, std::ios::in | std::ios::out | std::ios::binary);
     stream.seekg(static_cast<std::streamoff>(at));

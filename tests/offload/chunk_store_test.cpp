@@ -179,21 +179,31 @@ TEST_F(ChunkStoreTest, EveryDamagedByteOfTheOnlyCommitIsSeen) {
     write(*store, 0, 1);
     store->commit(1, "payload");
   }
+  auto reader = options();
+  reader.read_only = true;  // repairs nothing
   std::string what;
   for (const std::string name : {"commit.1", "index.1.json"}) {
     const auto bytes = std::filesystem::file_size(file(name));
     for (std::uint64_t at = 0; at < bytes; ++at) {
       flip_byte(file(name), at);
-      ASSERT_EQ(Exit::corrupt, exit_of_open(options(), what)) << name << " at " << at;
-      ASSERT_THAT(what, HasSubstr(name));
+      const auto damage = ChunkStore::open(reader)->damage();
+      ASSERT_THAT(damage, HasSubstr(name + ": ")) << at;
+      ASSERT_THAT(damage, HasSubstr("is damaged")) << at;
+      flip_byte(copy_of(name), at);
+      ASSERT_EQ(Exit::corrupt, exit_of_open(reader, what)) << name << " at " << at;
+      ASSERT_THAT(what, HasSubstr(name + ": "));
+      ASSERT_THAT(what, HasSubstr(name + ".copy: "));
       flip_byte(file(name), at);
+      ASSERT_THAT(ChunkStore::open(reader)->damage(), HasSubstr(name + ".copy: ")) << at;
+      flip_byte(copy_of(name), at);
     }
     for (std::uint64_t length = 0; length < bytes; length += 1 + bytes / 40) {  // torn
       const auto kept = directory_.path() / "kept";
       std::filesystem::copy_file(file(name), kept, std::filesystem::copy_options::overwrite_existing);
-      std::filesystem::resize_file(file(name), length);
-      ASSERT_EQ(Exit::corrupt, exit_of_open(options(), what)) << name << " of length " << length;
-      std::filesystem::copy_file(kept, file(name), std::filesystem::copy_options::overwrite_existing);
+      for (const auto& copy : {file(name), copy_of(name)}) std::filesystem::resize_file(copy, length);
+      ASSERT_EQ(Exit::corrupt, exit_of_open(reader, what)) << name << " of length " << length;
+      for (const auto& copy : {file(name), copy_of(name)})
+        std::filesystem::copy_file(kept, copy, std::filesystem::copy_options::overwrite_existing);
     }
   }
   EXPECT_EQ(Exit::ok, exit_of_open(options(), what)) << what;
@@ -209,20 +219,24 @@ TEST_F(ChunkStoreTest, TheCommitBeforeADamagedOneIsTakenIfAllItsBytesAreThere) {
       write(*store, 0, 50);
       store->commit(2, "");
     }
-    flip_byte(file(name), 20);
+    const auto flip_both = [&] {
+      flip_byte(file(name), 20);
+      flip_byte(copy_of(name), 20);
+    };
+    flip_both();
     {
       const auto store = ChunkStore::open(options());
       EXPECT_EQ(1U, store->last_commit()->number);
       expect_committed(*store, {0, 1});
     }
-    flip_byte(file(name), 20);
+    flip_both();
     {
       const auto store = ChunkStore::open(options());  // whole again: the newest
       EXPECT_EQ(2U, store->last_commit()->number);
       store->describe(description_of(0));
       write(*store, 0, 51);  // over the generation of commit 1
     }
-    flip_byte(file(name), 20);
+    flip_both();
     std::string what;
     EXPECT_EQ(Exit::corrupt, exit_of_open(options(), what));
     EXPECT_THAT(what, HasSubstr("chunk 0"));
@@ -234,6 +248,7 @@ TEST_F(ChunkStoreTest, ACommitTakesNoMoreRoomThanTheOneBefore) {
   class Names final : public FileOps {
    public:
     int create(int d, const std::string& n) override { return note(kernel_->create(d, n), n, ""); }
+    std::int64_t read(int f, std::span<std::byte> to) override { return kernel_->read(f, to); }
     std::int64_t write(int f, std::span<const std::byte> b) override { return kernel_->write(f, b); }
     int sync(int f) override { return kernel_->sync(f); }
     int rename(int d, const std::string& a, const std::string& b) override { return note(kernel_->rename(d, a, b), b, a); }
@@ -261,7 +276,7 @@ TEST_F(ChunkStoreTest, ACommitTakesNoMoreRoomThanTheOneBefore) {
     write(*store, 0, step);
     store->commit(step, "");
   }
-  EXPECT_EQ(2U, names->most_indices);
+  EXPECT_EQ(4U, names->most_indices);  // each twice
 }
 
 // Going back to an earlier step takes the later commit away, but not before the earlier one's bytes were all read, and
@@ -365,7 +380,8 @@ TEST_F(ChunkStoreTest, WhatAKillBetweenTwoCallsOfACommitLeftIsRemoved) {
     store->commit(1, "");
     store->commit(2, "");
   }
-  for (const std::string name : {"index.3.json", "index.3.json.tmp", "commit.1.tmp", "index.0.json"})
+  for (const std::string name :
+       {"index.3.json", "index.3.json.copy", "index.3.json.tmp", "commit.1.tmp", "commit.1.copy.tmp", "index.0.json"})
     std::ofstream(file(name)) << "x";
   std::ofstream(file("notes")) << "not ours";
   ChunkStore::open(options());
@@ -373,7 +389,8 @@ TEST_F(ChunkStoreTest, WhatAKillBetweenTwoCallsOfACommitLeftIsRemoved) {
   for (const auto& entry : std::filesystem::directory_iterator(file("data").parent_path()))
     names.push_back(entry.path().filename());
   EXPECT_THAT(names,
-              testing::UnorderedElementsAre("commit.0", "commit.1", "data", "index.1.json", "index.2.json", "lock", "notes"));
+              testing::UnorderedElementsAre("commit.0", "commit.0.copy", "commit.1", "commit.1.copy", "data", "index.1.json",
+                                            "index.1.json.copy", "index.2.json", "index.2.json.copy", "lock", "notes"));
 }
 
 TEST_F(ChunkStoreTest, AfterAFailedCommitNothingIsWrittenAnyMore) {
@@ -382,6 +399,7 @@ TEST_F(ChunkStoreTest, AfterAFailedCommitNothingIsWrittenAnyMore) {
    public:
     explicit FailingSync(int at) : left_(at) {}
     int create(int d, const std::string& n) override { return kernel_->create(d, n); }
+    std::int64_t read(int f, std::span<std::byte> to) override { return kernel_->read(f, to); }
     std::int64_t write(int f, std::span<const std::byte> b) override { return kernel_->write(f, b); }
     int sync(int f) override { return left_-- == 0 ? -EIO : kernel_->sync(f); }
     int rename(int d, const std::string& a, const std::string& b) override { return kernel_->rename(d, a, b); }
@@ -394,7 +412,7 @@ TEST_F(ChunkStoreTest, AfterAFailedCommitNothingIsWrittenAnyMore) {
   };
   auto o = options();
   o.deadline = {};
-  o.file_ops = std::make_shared<FailingSync>(5 + 4);  // a commit syncs five times: the last sync of the second one
+  o.file_ops = std::make_shared<FailingSync>(7 + 6);  // a commit syncs seven times: the last sync of the second one
   {
     const auto store = ChunkStore::create(o);
     write(*store, 0, 1);

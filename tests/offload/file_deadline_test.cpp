@@ -26,6 +26,7 @@ class Patient final : public FileOps {
  public:
   explicit Patient(std::shared_future<void> go_on) : go_on_(std::move(go_on)) {}
   int create(int, const std::string&) override { return -ENOSYS; }
+  std::int64_t read(int, std::span<std::byte>) override { return -ENOSYS; }
   std::int64_t write(int, std::span<const std::byte>) override { return -ENOSYS; }
   int sync(int) override {
     go_on_.wait();

@@ -119,7 +119,7 @@ TEST_F(StoreFiles, OnlyTheOwnerMayReadIt) {
   struct stat info {};
   ASSERT_EQ(0, ::stat((directory_.path() / "nvme0" / "store").c_str(), &info));
   EXPECT_EQ(0700U, info.st_mode & 07777U);
-  for (const std::string name : {"data", "lock", "commit.1", "index.1.json"}) {
+  for (const std::string name : {"data", "lock", "commit.1", "commit.1.copy", "index.1.json", "index.1.json.copy"}) {
     ASSERT_EQ(0, ::stat(file(name).c_str(), &info)) << name;
     EXPECT_EQ(0600U, info.st_mode & 07777U) << name;
   }

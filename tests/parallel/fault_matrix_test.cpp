@@ -284,7 +284,7 @@ void FaultMatrix::in_the_files() {
   const auto whole = train(o);
   ASSERT_EQ("", whole.error);
   ASSERT_EQ(1U, counted->calls(FaultyFiles::Call::allocate));
-  ASSERT_EQ(3 * 2U, counted->calls(FaultyFiles::Call::rename));
+  ASSERT_EQ(3 * 4U, counted->calls(FaultyFiles::Call::rename));
 
   const auto fault = files_fault(cell);
   using What = FaultyFiles::What;

@@ -164,6 +164,7 @@ class JournalFiles final : public FileOps {
     journal_->add(CrashJournal::FileMade{last_file_, name});
     return descriptor;
   }
+  std::int64_t read(int file, std::span<std::byte> to) override { return kernel_->read(file, to); }
   std::int64_t write(int file, std::span<const std::byte> bytes) override {
     const std::lock_guard lock(mutex_);
     journal_->add(CrashJournal::FileWritten{files_.at(file), {bytes.begin(), bytes.end()}});

@@ -25,7 +25,7 @@ namespace terrace::test {
 
 class FaultyFiles final : public FileOps {
  public:
-  enum class Call : std::uint8_t { create, write, sync, rename, remove, allocate };
+  enum class Call : std::uint8_t { create, read, write, sync, rename, remove, allocate };
   enum class What : std::uint8_t { none, error, half, nothing, late, never, held, torn, flipped, lost, misdirected };
   struct Fault {
     Call call{};
@@ -54,6 +54,9 @@ class FaultyFiles final : public FileOps {
     release_.notify_all();
   }
 
+  std::int64_t read(int file, std::span<std::byte> to) override {
+    return strike(Call::read) == What::error ? -fault_.error_number : kernel_->read(file, to);
+  }
   int create(int directory, const std::string& name) override {
     return simple(Call::create, [&] { return kernel_->create(directory, name); });
   }
@@ -159,7 +162,7 @@ class FaultyFiles final : public FileOps {
   const Fault fault_;
   mutable std::mutex mutex_;
   std::condition_variable release_;
-  std::array<std::uint64_t, 6> counts_{};
+  std::array<std::uint64_t, 7> counts_{};
   bool struck_ = false, released_ = false;
   std::pair<int, std::vector<std::byte>> held_{-1, {}};
 };

@@ -1,0 +1,17 @@
+// Which processors give the same bits. Matrix products are the only operation that a library computes, and it chooses its code
+// by the processor; all others are one text for every instruction set (core/cpu/kernels.h).
+//
+// Threads: any. Errors: none.
+#pragma once
+
+#include <string>
+
+#include <terrace/core/dtype.h>
+
+namespace terrace {
+
+// "fp32 products of oneDNN 3.7.0 with AVX2". Machines with the same text compute the same bits in this dtype (docs/testing.md,
+// "Which processors give the same bits").
+std::string product_group(DType dtype);
+
+}  // namespace terrace
