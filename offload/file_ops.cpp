@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <cstdio>
 
+#include <terrace/core/files.h>
+
 namespace terrace {
 namespace {
 
@@ -21,11 +23,7 @@ auto retried(Call call) -> decltype(call()) {
 
 class KernelFileOps final : public FileOps {
  public:
-  int create(int directory, const std::string& name) override {
-    return retried([&] {
-      return ::openat(directory, name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, kStoreFileMode);
-    });
-  }
+  int create(int directory, const std::string& name) override { return create_temporary(directory, name, kStoreFileMode); }
   std::int64_t write(int file, std::span<const std::byte> bytes) override {
     return retried([&] { return ::write(file, bytes.data(), bytes.size()); });
   }

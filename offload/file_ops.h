@@ -18,7 +18,8 @@ namespace terrace {
 class FileOps {
  public:
   virtual ~FileOps() = default;
-  virtual int create(int directory, const std::string& name) = 0;  // empty, for writing
+  virtual int create(int directory,
+                     const std::string& name) = 0;  // empty, for writing; removes a file of that name, follows no link
   virtual std::int64_t write(int file, std::span<const std::byte> bytes) = 0;
   virtual int sync(int file) = 0;  // a file or a directory: everything written to it survives a power loss
   virtual int rename(int directory, const std::string& from, const std::string& to) = 0;

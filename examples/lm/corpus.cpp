@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
+#include <terrace/core/files.h>
 #include <terrace/core/philox.h>
 
 namespace terrace::lm {
@@ -19,42 +20,30 @@ namespace {
 
 constexpr std::uint64_t kHeldOutOneIn = 20;  // 5 %
 
-class Descriptor {
- public:
-  // Without O_NONBLOCK, opening a named pipe would wait for its writer instead of being refused.
-  explicit Descriptor(const std::filesystem::path& path) : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  [[nodiscard]] int get() const { return fd_; }
-
- private:
-  int fd_;
-};
+FileHandle open_corpus(const std::filesystem::path& path) try {
+  return open_regular(path, O_RDONLY);
+} catch (const Error& error) {
+  throw Error(fmt::format("corpus file {} cannot be read: {}\n  sequences are read from random places in it: write the text to "
+                          "a regular file, and give --data that file",
+                          path.string(), error.what()),
+              Exit::usage);
+}
 
 std::uint64_t size_of_readable(const std::filesystem::path& path) {
-  const Descriptor file(path);
+  const auto file = open_corpus(path);
   struct stat status {};
-  if (file.get() < 0 || ::fstat(file.get(), &status) != 0) {
+  if (!file || ::fstat(file.get(), &status) != 0) {
     throw Error(fmt::format("corpus file {} cannot be read: {}\n  change its permissions, or give --data another file",
                             path.string(), describe_errno(errno)),
                 Exit::usage);
   }
-  if (!S_ISREG(status.st_mode))
-    throw Error(
-        fmt::format("corpus file {} is not a regular file\n  sequences are read from random places in it: write the text to a "
-                    "file, and give --data that file",
-                    path.string()),
-        Exit::usage);
   return static_cast<std::uint64_t>(status.st_size);
 }
 
 void read_exactly(const std::filesystem::path& path, std::uint64_t offset, std::span<unsigned char> out) {
-  const Descriptor file(path);
+  const auto file = open_corpus(path);
   std::size_t done = 0;
-  while (file.get() >= 0 && done < out.size()) {
+  while (file && done < out.size()) {
     const ssize_t got = ::pread(file.get(), out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) continue;
     if (got == 0) {

@@ -8,6 +8,7 @@
 #include <set>
 
 #include <terrace/core/philox.h>
+#include <terrace/core/printable.h>
 #include <terrace/examples/lm/safetensors.h>
 #include <terrace/examples/lm/weight_hash.h>
 
@@ -89,7 +90,7 @@ WeightRange weights_from(const std::filesystem::path& path, const Model& model) 
         throw Error(fmt::format("{} has {} positions, and --seq-len is {}", path.string(), rows, positions), Exit::usage);
       if (!same)
         throw Error(fmt::format("{}: tensor {} has shape [{}], the model has {}", path.string(), param.name,
-                                fmt::join(entry->shape, ", "), to_string(param.shape)),
+                                printable(fmt::format("{}", fmt::join(entry->shape, ", "))), to_string(param.shape)),
                     Exit::usage);
     }
   return [file](const ParamSpec& param, std::uint64_t first, TensorView range) {
@@ -115,7 +116,7 @@ std::vector<std::string> tensors_of_no_use(const std::filesystem::path& path, co
       if (!param.tied) used.insert(name_in(file, param.name));
   std::vector<std::string> names;
   for (const auto& entry : file.entries())
-    if (!used.contains(entry.name)) names.push_back(entry.name);
+    if (!used.contains(entry.name)) names.push_back(printable(entry.name));
   return names;
 }
 

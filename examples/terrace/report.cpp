@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include <terrace/core/error.h>
+#include <terrace/core/notice.h>
 #include <terrace/core/text_file.h>
 #include <terrace/core/units.h>
 #include <terrace/examples/terrace/command_line.h>
@@ -100,7 +101,7 @@ std::string planned_table(const json& plan, const json& result, const Steps& ste
   const auto rest = steady(steps);
   using Format = std::function<std::string(double)>;
   const Format seconds = format_duration;
-  const Format bytes = [](double v) { return format_bytes(static_cast<std::uint64_t>(std::max(0.0, v))); };
+  const Format bytes = [](double v) { return format_bytes(static_cast<std::uint64_t>(std::clamp(v, 0.0, 1e18))); };
   std::string rows;
   const auto row = [&](const std::string& name, double planned, double measured, const Format& format, bool exact) {
     std::string difference = "–", css_class;
@@ -145,7 +146,8 @@ std::string planned_table(const json& plan, const json& result, const Steps& ste
         typical(&StepMetrics::hidden_communication_s) / communication, percent, false);
   }
   // Sums over all steps that the plan walked, because single steps differ a little.
-  const auto walked = static_cast<std::size_t>(std::max(0.0, number(plan, {"walked", "steps"})));
+  const double walked_steps = number(plan, {"walked", "steps"});
+  const auto walked = walked_steps >= 1 && walked_steps < 1e9 ? static_cast<std::size_t>(walked_steps) : 0;
   const auto moved = [&](const std::string& name, const char* key, auto member) {
     double sum = 0;
     for (std::size_t i = 0; i < std::min(walked, steps.size()); ++i) sum += static_cast<double>(steps[i].*member);
@@ -189,7 +191,9 @@ std::string planned_section(const fs::path& dir, const Steps& steps) {
       const auto result = read_text(dir / kResultFile);
       content = planned_table(plan, result ? parse_sealed(*result) : json(), steps);
     } catch (const Error& e) {
-      content = missing(fmt::format("plan.json or result.json is damaged: {}.", e.what()));
+      warn(fmt::format("{}: plan.json or result.json is damaged: {}; the report compares nothing with the plan", dir.string(),
+                       e.what()));
+      content = missing(escape(fmt::format("plan.json or result.json is damaged: {}.", e.what())));
     }
   }
   return section("Planned beside measured", "Times of a step (the run's median), bytes moved, and the greatest value of peaks.",
@@ -211,6 +215,7 @@ std::string step_sections(const fs::path& dir, const Steps& steps) {
                    tier_chart(window)) +
            one(lane_chart(window));
   } catch (const Error& e) {
+    warn(fmt::format("the report has no picture of a step: {}", e.what()));
     return one(missing(escape(e.what())));
   }
 }
