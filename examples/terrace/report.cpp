@@ -53,6 +53,13 @@ std::optional<std::string> read_text(const fs::path& file) {
   }
 }
 
+// Of a file that need not be there.
+json sealed_in(const fs::path& file) try {
+  return fs::exists(file) ? parse_sealed(read_text_file(file)) : json();
+} catch (const Error& error) {
+  throw Error(fmt::format("{} is damaged: {}", file.string(), error.what()));
+}
+
 std::string section(const std::string& title, const std::string& about, const std::string& content) {
   return fmt::format("<section>\n<h2>{}</h2>\n<p class='quiet'>{}</p>\n{}\n</section>\n", title, about, content);
 }
@@ -183,17 +190,14 @@ std::string planned_table(const json& plan, const json& result, const Steps& ste
 
 std::string planned_section(const fs::path& dir, const Steps& steps) {
   std::string content;
-  if (const auto text = read_text(dir / kPlanFile); !text) {
+  if (!fs::exists(dir / kPlanFile)) {
     content = missing("plan.json is missing, so nothing can be compared.");
   } else {
     try {
-      const auto plan = parse_sealed(*text);
-      const auto result = read_text(dir / kResultFile);
-      content = planned_table(plan, result ? parse_sealed(*result) : json(), steps);
+      content = planned_table(sealed_in(dir / kPlanFile), sealed_in(dir / kResultFile), steps);
     } catch (const Error& e) {
-      warn(fmt::format("{}: plan.json or result.json is damaged: {}; the report compares nothing with the plan", dir.string(),
-                       e.what()));
-      content = missing(escape(fmt::format("plan.json or result.json is damaged: {}.", e.what())));
+      warn(fmt::format("the report compares nothing with the plan: {}", e.what()));
+      content = missing(escape(fmt::format("{}.", e.what())));
     }
   }
   return section("Planned beside measured", "Times of a step (the run's median), bytes moved, and the greatest value of peaks.",

@@ -80,7 +80,13 @@ auto read_run_json(const fs::path& dir, const Take& take) {
     return read_json(file, take);
   } catch (const Error& error) {
     if (error.exit() != Exit::corrupt || !fs::exists(copy)) throw;
-    auto run = read_json(copy, take);
+    auto run = [&] {
+      try {
+        return read_json(copy, take);
+      } catch (const Error&) {
+        throw Error(error);  // it names the file that a user knows
+      }
+    }();
     warn(fmt::format("{} is damaged, so its copy {} is used: check the disk", file.string(), kRunFileCopy));
     return run;
   }

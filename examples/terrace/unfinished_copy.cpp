@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <regex>
 #include <string>
 #include <string_view>
@@ -11,7 +12,6 @@
 
 #include <terrace/core/error.h>
 #include <terrace/core/printable.h>
-#include <terrace/core/text_file.h>
 #include <terrace/examples/terrace/run_dir.h>
 #include <terrace/offload/store_folder.h>
 
@@ -54,6 +54,15 @@ void remove_copied(const fs::path& folder) {
   fs::remove(folder / kUnfinishedCopy);
 }
 
+// Without a temporary file: its name alone is the mark, so that there is no moment between an empty folder and a marked one.
+void mark(const fs::path& folder) {
+  const auto file = open_regular(folder / kUnfinishedCopy, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, AT_FDCWD, 0644);
+  if (!file) throw Error(describe_errno(errno));
+  write_all(file.get(), "terrace ckpt copy has not finished here: repeat the command\n");
+  sync_to_disk(folder / kUnfinishedCopy);
+  sync_to_disk(folder);
+}
+
 }  // namespace
 
 bool is_unfinished_copy(const fs::path& folder) {
@@ -78,7 +87,7 @@ UnfinishedCopy::UnfinishedCopy(const fs::path& folder) : folder_(folder) {
     remove_copied(folder);
   }
   try {
-    replace_text_file(folder / kUnfinishedCopy, "terrace ckpt copy has not finished here: repeat the command\n", Durable::yes);
+    mark(folder);
   } catch (const Error& problem) {
     throw Error(fmt::format("{} cannot be written: {}\n  give a folder on a file system that can be written", folder.string(),
                             problem.what()));

@@ -105,7 +105,9 @@ class Flips : public Cli {
         break;
       }
       case Use::finish_again: EXPECT_EQ(end.weights, weights_of(outcome)) << outcome.described; break;
-      case Use::generate: EXPECT_EQ(text_before, outcome.out) << outcome.described; break;
+      case Use::generate:
+        EXPECT_TRUE(named || text_before == outcome.out) << outcome.described;  // with a warning, from the commit before
+        break;
       case Use::verify:
       case Use::report: break;
     }

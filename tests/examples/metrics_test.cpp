@@ -1,7 +1,10 @@
 // What is promised: every number reads back as the same bits, and resuming leaves exactly the steps that were done.
 #include <terrace/examples/terrace/metrics.h>
 
+#include <sys/resource.h>
+
 #include <cmath>
+#include <csignal>
 #include <limits>
 
 #include <gmock/gmock.h>
