@@ -3,13 +3,15 @@
 #include <exception>
 #include <string>
 
+#include <terrace/core/printable.h>
+
 namespace terrace {
 
 void say(std::FILE* to, std::string_view text) noexcept { std::fwrite(text.data(), 1, text.size(), to); }
 
 void warn(std::string_view text) noexcept try {
   std::string line("warning: ");
-  line += text;
+  line += printable_lines(text);
   line += '\n';
   say(stderr, line);
 } catch (const std::exception&) {

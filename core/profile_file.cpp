@@ -1,7 +1,6 @@
 // The file of a machine profile.
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
 #include <string_view>
 #include <type_traits>
 
@@ -9,7 +8,9 @@
 #include <nlohmann/json.hpp>
 
 #include <terrace/core/error.h>
+#include <terrace/core/json_text.h>
 #include <terrace/core/machine.h>
+#include <terrace/core/printable.h>
 #include <terrace/core/profile_algorithms.h>
 #include <terrace/core/profile_rates.h>
 #include <terrace/core/text_file.h>
@@ -52,13 +53,12 @@ constexpr const char* kDiskAssumed = "disk_assumed";  // written only if it is t
 }
 
 nlohmann::ordered_json read(const fs::path& file) {
-  std::string text;
+  nlohmann::ordered_json json;
   try {
-    text = read_text_file(file);
+    json = parse_json<nlohmann::ordered_json>(read_text_file(file));
   } catch (const Error& error) {
     refuse(file, error.what());
   }
-  auto json = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) refuse(file, "it is not a JSON object");
   return json;
 }
@@ -73,6 +73,17 @@ void write(const nlohmann::ordered_json& json, const fs::path& file) {
         fmt::format("machine profile {} cannot be written: {}\n  free space or fix the permissions there, or set "
                     "XDG_CACHE_HOME to a folder for it",
                     file.string(), error.what()));
+  }
+}
+
+// What a new profile replaces. It may be damaged, or not be there.
+nlohmann::ordered_json earlier(const fs::path& file) {
+  std::error_code error;
+  if (fs::exists(file, error) && !fs::is_regular_file(file, error)) return read(file);  // refuses it: nothing waits for a pipe
+  try {
+    return parse_json<nlohmann::ordered_json>(read_text_file(file));
+  } catch (const Error&) {
+    return {};
   }
 }
 
@@ -109,8 +120,7 @@ void save_profile(const MachineProfile& profile, const fs::path& file) {
   nlohmann::ordered_json json;
   visit_fields(profile, [&](const char* key, const auto& value) { json[key] = value; });
   if (profile.disk_assumed) json[kDiskAssumed] = true;
-  std::ifstream earlier(file);
-  const auto old = nlohmann::ordered_json::parse(earlier, nullptr, /*allow_exceptions=*/false);
+  const auto old = earlier(file);
   // Rates are replaced; the algorithms chosen on this device stay, and with them the bits.
   if (old.is_object() && old.contains(kAlgorithms) && old.value("device", nlohmann::ordered_json()) == profile.device)
     json[kAlgorithms] = old.at(kAlgorithms);
@@ -141,7 +151,7 @@ MachineProfile load_profile(const fs::path& file) {
   if (!assumed.is_boolean()) refuse(file, fmt::format("\"{}\" is not true or false", kDiskAssumed));
   profile.disk_assumed = assumed.get<bool>();
   for (const auto& [key, value] : json.items()) {
-    if (std::ranges::find(known, key) == known.end()) refuse(file, fmt::format("the key \"{}\" is unknown", key));
+    if (std::ranges::find(known, key) == known.end()) refuse(file, fmt::format("the key \"{}\" is unknown", printable(key)));
   }
   algorithms_of(json, file);
   return profile;

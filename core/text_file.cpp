@@ -1,6 +1,5 @@
 #include <terrace/core/text_file.h>
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <array>
@@ -16,68 +15,67 @@
 namespace terrace {
 namespace {
 
-constexpr std::size_t kMostBytes = 64 * kMiB;  // more than any valid file; /dev/zero has no end
-
 namespace fs = std::filesystem;
 
-struct Opened {
-  Opened(const fs::path& file, int flags, mode_t mode = 0) : descriptor(::open(file.c_str(), flags | O_CLOEXEC, mode)) {
-    if (descriptor < 0) throw Error(describe_errno(errno));
+// Calls `take` with what was read until it returns false or the file ends.
+template <class Take>
+void read_parts(const FileHandle& in, const Take& take) {
+  if (!in) throw Error(describe_errno(errno));
+  std::array<char, 64 * 1024> part{};
+  while (true) {
+    const auto got = ::read(in.get(), part.data(), part.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw Error(describe_errno(errno));
+    if (got == 0 || !take(std::string_view(part.data(), static_cast<std::size_t>(got)))) return;
   }
-  Opened(const Opened&) = delete;
-  Opened& operator=(const Opened&) = delete;
-  ~Opened() { ::close(descriptor); }
-  const int descriptor;
-};
-
-void sync(const Opened& file) {
-  if (::fsync(file.descriptor) != 0 && errno != EINVAL) throw Error(describe_errno(errno));  // pipes and some folders cannot be
-}
-
-void write_all(const fs::path& file, int flags, std::string_view text, Durable durable) {
-  const Opened out(file, flags, 0666);
-  while (!text.empty()) {
-    const auto wrote = ::write(out.descriptor, text.data(), text.size());
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote < 0) throw Error(describe_errno(errno));
-    text.remove_prefix(static_cast<std::size_t>(wrote));
-  }
-  if (durable == Durable::yes) sync(out);
 }
 
 }  // namespace
 
-std::string read_text_file(const fs::path& file) {
-  const Opened in(file, O_RDONLY);
+std::string read_text_file(const fs::path& file, std::uint64_t most_bytes) {
   std::string text;
-  std::array<char, 64 * 1024> part{};
-  while (true) {
-    const auto got = ::read(in.descriptor, part.data(), part.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw Error(errno == EISDIR ? "it is a directory" : describe_errno(errno));
-    if (got == 0) return text;
-    text.append(part.data(), static_cast<std::size_t>(got));
-    if (text.size() > kMostBytes) throw Error(fmt::format("it is larger than {}", format_bytes(kMostBytes)));
-  }
+  read_parts(open_regular(file, O_RDONLY, AT_FDCWD, 0, UnnamedPipe::accepted), [&](std::string_view part) {
+    text += part;
+    if (text.size() > most_bytes) throw Error(fmt::format("it is larger than {}", format_bytes(most_bytes)));
+    return true;
+  });
+  return text;
 }
 
-void write_text_file(const fs::path& file, std::string_view text, Durable durable) {
+void read_lines(const fs::path& file, const std::function<bool(const std::string& line, bool complete)>& take) {
+  std::string line;
+  bool wanted = true;
+  read_parts(open_regular(file, O_RDONLY), [&](std::string_view part) {
+    while (wanted && !part.empty()) {
+      const auto end = part.find('\n');
+      line += part.substr(0, end);
+      if (line.size() > kMostTextBytes) throw Error(fmt::format("a line is longer than {}", format_bytes(kMostTextBytes)));
+      if (end == std::string_view::npos) break;
+      wanted = take(line, true);
+      line.clear();
+      part.remove_prefix(end + 1);
+    }
+    return wanted;
+  });
+  if (wanted && !line.empty()) take(line, false);
+}
+
+void replace_text_file(const fs::path& file, std::string_view text, Durable durable) {
   std::error_code error;
-  const auto linked = fs::symlink_status(file, error);
-  if (fs::exists(linked) && !fs::is_regular_file(linked)) return write_all(file, O_WRONLY | O_CREAT | O_TRUNC, text, durable);
-  const auto beside = fs::path(file).concat(".tmp");
-  try {
-    write_all(beside, O_WRONLY | O_CREAT | O_TRUNC, text, durable);
-    if (::rename(beside.c_str(), file.c_str()) != 0) throw Error(describe_errno(errno));
-  } catch (const Error&) {
-    ::unlink(beside.c_str());
-    throw;
-  }
-  if (durable == Durable::yes) sync_to_disk(fs::absolute(file).parent_path());
+  const auto there = fs::symlink_status(file, error);
+  if (fs::exists(there) && !fs::is_regular_file(there) && !fs::is_symlink(there)) open_regular(file, O_RDONLY);  // says why not
+  NewFile to(file);
+  to.write(text);
+  to.finish(durable);
 }
 
-void sync_to_disk(const fs::path& path) try { sync(Opened(path, O_RDONLY)); } catch (const Error& error) {
-  throw Error(fmt::format("{} cannot be written to its disk: {}", path.string(), error.what()));
+void write_text_file(const fs::path& file, std::string_view text) {
+  std::error_code error;
+  const auto there = fs::symlink_status(file, error);
+  if (!fs::exists(there) || fs::is_regular_file(there)) return replace_text_file(file, text);
+  const FileHandle out(::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (!out) throw Error(describe_errno(errno));
+  write_all(out.get(), text);
 }
 
 // RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF.

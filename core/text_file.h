@@ -5,24 +5,34 @@
 //          do.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include <terrace/core/files.h>
+
 namespace terrace {
 
-// The whole file, also from a pipe. A folder, a failed read and more than 64 MiB are errors.
-std::string read_text_file(const std::filesystem::path& file);
+inline constexpr std::uint64_t kMostTextBytes = std::uint64_t{64} << 20;  // more than any valid file
 
-// Writes a temporary file beside it and renames it: readers see the whole old file or the whole new one, with Durable::yes also
-// after a power loss. A failure keeps the old file and removes the temporary one. A link to a file, and a target that is not a
-// regular file (a pipe, /dev/stdout), is written in place.
-enum class Durable : bool { no, yes };
-void write_text_file(const std::filesystem::path& file, std::string_view text, Durable durable = Durable::no);
+// The whole file, also from a pipe of the shell (/dev/stdin). Anything else that is not a regular file, a failed read and a
+// longer text are errors.
+std::string read_text_file(const std::filesystem::path& file, std::uint64_t most_bytes = kMostTextBytes);
 
-// Flushes a file or a folder to the disk.
-void sync_to_disk(const std::filesystem::path& path);
+// Reads a regular file line by line. `take` gets each line without its newline, and whether it had one; it returns false to
+// end.
+void read_lines(const std::filesystem::path& file, const std::function<bool(const std::string& line, bool complete)>& take);
+
+// Writes a file of terrace's own: a NewFile, so that a failure keeps the old file. A link of that name is replaced and not
+// followed; anything else that is not a regular file is an error.
+void replace_text_file(const std::filesystem::path& file, std::string_view text, Durable durable = Durable::no);
+
+// Writes a file that the user named: the same, but a link to a file, and a target that is not a regular file (a pipe,
+// /dev/stdout), is written in place.
+void write_text_file(const std::filesystem::path& file, std::string_view text);
 
 bool is_utf8(std::string_view text);
 std::vector<std::string> lines_of(const std::string& text);

@@ -17,7 +17,7 @@ void remove_if_dead(const std::filesystem::path& folder) {
   const FileHandle directory(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
   struct stat info {};
   if (!directory || ::fstat(directory.get(), &info) != 0 || info.st_uid != ::geteuid()) return;
-  const FileHandle lock(::openat(directory.get(), kLockName, O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  const FileHandle lock(::openat(directory.get(), kLockName, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return;
   // Without a lock file, its owner died before it made one, or is about to make one: then the owner makes the folder again, and
   // the files in it are the owner's.

@@ -40,6 +40,7 @@ const char* advice(int error_number) {
     case ETIME: return "the disk did not answer in time: check it (dmesg), or raise --io-deadline; then --resume auto";
     case EACCES:
     case EPERM: return "fix the permissions there, run as its owner, or give a writable folder; then --resume auto";
+    case EEXIST: return "something that terrace did not leave there has the name of its file: remove it, then --resume auto";
     case EFBIG: return "raise the limit on file sizes (ulimit -f unlimited)";
     default: return "give a writable folder, or check the disk, then --resume auto";
   }
@@ -52,6 +53,13 @@ const char* advice(int error_number) {
 // A file of a commit is missing: no retry helps.
 [[noreturn]] void fail_as_lost(const std::filesystem::path& path, const std::string& what) {
   throw Error(fmt::format("{}: {}\n  bring it back, or go back to an exported checkpoint", path.string(), what), Exit::corrupt);
+}
+
+// Opens a file of the store, without following a link; empty, with errno, if the system refuses.
+FileHandle open_file(int directory, const std::filesystem::path& path, int flags) try {
+  return open_regular(path.filename(), flags | kSafeFlags, directory, kStoreFileMode);
+} catch (const Error& error) {
+  fail_as_lost(path, error.what());
 }
 
 // Transfers all bytes or throws; `transfer` returns how many bytes one system call moved.
@@ -80,10 +88,6 @@ void warn_when_no_disk(const std::filesystem::path& path) {
 }
 
 }  // namespace
-
-FileHandle::~FileHandle() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
 
 ExtentFiles::ExtentFiles(const ChunkStore::Options& options, Mode mode)
     : options_(options), ops_(file_ops_of(options)), stripes_(options.stripe_bytes, {1}) {
@@ -186,17 +190,17 @@ bool ExtentFiles::lock_directory(Place& place, Mode mode) const {
 
 void ExtentFiles::open_data(Place& place, Mode mode) const {
   const int directory = place.directory_handle.get();
-  int flags = (options_.read_only ? O_RDONLY : O_RDWR) | kSafeFlags;
+  int flags = options_.read_only ? O_RDONLY : O_RDWR;
   if (mode == Mode::fresh) {
     if (::unlinkat(directory, kDataName, 0) != 0 && errno != ENOENT) fail(place.directory / kDataName, "unlink", errno);
     flags |= O_CREAT | O_EXCL;
   }
-  place.data = FileHandle(::openat(directory, kDataName, flags | O_DIRECT, kStoreFileMode));
+  place.data = open_file(directory, place.directory / kDataName, flags | O_DIRECT);
   const bool refused = place.data ? !pages_suffice(direct_io_rules(place.data.get())) : errno == EINVAL;
   if (refused) {
     warn(fmt::format("{} does not allow direct I/O; the page cache will use host memory and cost time",
                      place.directory.string()));
-    place.data = FileHandle(::openat(directory, kDataName, (flags & ~O_EXCL), kStoreFileMode));
+    place.data = open_file(directory, place.directory / kDataName, flags & ~O_EXCL);
   }
   if (!place.data && errno == ENOENT) fail_as_lost(place.directory / kDataName, "the file is missing");
   if (!place.data) fail(place.directory / kDataName, "the data file could not be opened", errno);
@@ -337,6 +341,7 @@ void ExtentFiles::write_small(std::span<const std::string> names, const std::str
   const int directory = places_.front().directory_handle.get();
   const auto temporary = [](const std::string& name) { return name + ".tmp"; };
   const auto check = [&](const std::string& name, const char* operation, std::int64_t result) {
+    if (result == -EEXIST) fail(small_path(temporary(name)), operation, EEXIST);
     if (result < 0) fail(small_path(name), operation, static_cast<int>(-result));
     return static_cast<std::uint64_t>(result);
   };
@@ -357,7 +362,7 @@ void ExtentFiles::write_small(std::span<const std::string> names, const std::str
 
 ExtentFiles::Found ExtentFiles::read_small(const std::string& name, std::string& text) const {
   const auto path = small_path(name);
-  const FileHandle file(::openat(places_.front().directory_handle.get(), name.c_str(), O_RDONLY | kSafeFlags));
+  const FileHandle file = open_file(places_.front().directory_handle.get(), path, O_RDONLY);
   if (!file && errno == ENOENT) return Found::absent;
   if (!file) fail(path, "the file could not be opened", errno);
   struct stat info {};

@@ -12,28 +12,11 @@
 #include <string>
 #include <vector>
 
+#include <terrace/core/files.h>
 #include <terrace/offload/chunk_store.h>
 #include <terrace/offload/stripes.h>
 
 namespace terrace {
-
-// An open file descriptor, closed with its owner.
-class FileHandle {
- public:
-  FileHandle() = default;
-  explicit FileHandle(int descriptor) : descriptor_(descriptor) {}
-  FileHandle(FileHandle&& other) noexcept : descriptor_(other.descriptor_) { other.descriptor_ = -1; }
-  FileHandle& operator=(FileHandle&& other) noexcept {
-    std::swap(descriptor_, other.descriptor_);
-    return *this;
-  }
-  ~FileHandle();
-  [[nodiscard]] int get() const { return descriptor_; }
-  explicit operator bool() const { return descriptor_ >= 0; }
-
- private:
-  int descriptor_ = -1;
-};
 
 class ExtentFiles {
  public:

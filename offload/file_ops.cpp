@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <cstdio>
 
+#include <terrace/core/files.h>
+
 namespace terrace {
 namespace {
 
@@ -21,11 +23,7 @@ auto retried(Call call) -> decltype(call()) {
 
 class KernelFileOps final : public FileOps {
  public:
-  int create(int directory, const std::string& name) override {
-    return retried([&] {
-      return ::openat(directory, name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, kStoreFileMode);
-    });
-  }
+  int create(int directory, const std::string& name) override { return create_temporary(directory, name, kStoreFileMode); }
   std::int64_t read(int file, std::span<std::byte> to) override {
     return retried([&] { return ::read(file, to.data(), to.size()); });
   }

@@ -18,7 +18,8 @@ namespace terrace {
 class FileOps {
  public:
   virtual ~FileOps() = default;
-  virtual int create(int directory, const std::string& name) = 0;  // empty, for writing
+  // Empty, for writing. Removes a file of that name, and follows no link.
+  virtual int create(int directory, const std::string& name) = 0;
   virtual std::int64_t read(int file, std::span<std::byte> to) = 0;
   virtual std::int64_t write(int file, std::span<const std::byte> bytes) = 0;
   virtual int sync(int file) = 0;  // a file or a directory: everything written to it survives a power loss

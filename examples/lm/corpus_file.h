@@ -8,15 +8,15 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
+#include <string>
+
+#include <terrace/core/files.h>
 
 namespace terrace::lm {
 
 class CorpusFile {
  public:
   explicit CorpusFile(std::filesystem::path path);  // errors come from bytes() and read()
-  CorpusFile(const CorpusFile&) = delete;
-  CorpusFile& operator=(const CorpusFile&) = delete;
-  ~CorpusFile();
 
   [[nodiscard]] std::uint64_t bytes() const;                            // of a regular file
   void read(std::uint64_t offset, std::span<unsigned char> out) const;  // all of it
@@ -24,7 +24,8 @@ class CorpusFile {
 
  private:
   std::filesystem::path path_;
-  int descriptor_, error_;  // of opening it
+  FileHandle file_;
+  std::string why_;  // it could not be opened
 };
 
 }  // namespace terrace::lm

@@ -18,6 +18,8 @@
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
+#include <terrace/core/printable.h>
+#include <terrace/core/text_file.h>
 
 #include "safetensors_header.h"
 
@@ -126,52 +128,46 @@ void require_range(const std::filesystem::path& file, const SafetensorsEntry& en
   }
 }
 
-// `body` may throw: the descriptor is closed first.
-template <class F>
-void closing_on_error(int& fd, F&& body) {
+FileHandle open_weights(const std::filesystem::path& file) {
+  FileHandle opened;
   try {
-    body();
-  } catch (...) {
-    ::close(std::exchange(fd, -1));
-    throw;
+    opened = open_regular(file, O_RDONLY);
+  } catch (const Error& error) {
+    throw Error(fmt::format("{} cannot be opened: {}", file.string(), error.what()), Exit::usage);
   }
+  if (!opened) throw Error(fmt::format("{} cannot be opened: {}", file.string(), describe_errno(errno)), Exit::usage);
+  return opened;
 }
 
 }  // namespace
 
 // ---- reader ------------------------------------------------------------------------------------------------------------
 
-SafetensorsReader::SafetensorsReader(std::filesystem::path file) : file_(std::move(file)) {
-  fd_ = ::open(file_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd_ < 0) throw Error(fmt::format("{} cannot be opened: {}", file_.string(), describe_errno(errno)), Exit::usage);
-  closing_on_error(fd_, [&] {
-    struct stat status {};
-    if (::fstat(fd_, &status) != 0) io_failed(file_, "the size could not be read", 0, 0);
-    if (!S_ISREG(status.st_mode)) throw Error(fmt::format("{} is not a regular file", file_.string()), Exit::usage);
-    const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
-    const auto corrupt = [&](const std::string& what) {
-      throw Error(fmt::format("{}: not a safetensors file: {}", file_.string(), what), Exit::corrupt);
-    };
-    if (file_bytes < kLengthBytes) corrupt(fmt::format("it has {} bytes, and the header's length alone takes 8", file_bytes));
-    std::uint64_t length = 0;
-    read_bytes(fd_, file_, "the header's length", 0, std::as_writable_bytes(std::span(&length, 1)));
-    if (length > kLongestHeaderBytes)
-      corrupt(fmt::format("its header would have {} bytes; {} are allowed", length, kLongestHeaderBytes));
-    if (length > file_bytes - kLengthBytes)
-      corrupt(fmt::format("its header would have {} bytes, the file has {}", length, file_bytes));
-    std::string text(static_cast<std::size_t>(length), '\0');
-    read_bytes(fd_, file_, "the header", kLengthBytes, std::as_writable_bytes(std::span(text)));
-    auto header = parse_safetensors_header(text, file_bytes - kLengthBytes - length, file_.string());
-    entries_ = std::move(header.entries);
-    metadata_ = std::move(header.metadata);
-    for (std::size_t i = 0; i < entries_.size(); ++i) {
-      entries_[i].offset += kLengthBytes + length;
-      by_name_.emplace(entries_[i].name, i);
-    }
-  });
+SafetensorsReader::SafetensorsReader(std::filesystem::path file) : file_(std::move(file)), opened_(open_weights(file_)) {
+  const int fd = opened_.get();
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) io_failed(file_, "the size could not be read", 0, 0);
+  const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
+  const auto corrupt = [&](const std::string& what) {
+    throw Error(fmt::format("{}: not a safetensors file: {}", file_.string(), what), Exit::corrupt);
+  };
+  if (file_bytes < kLengthBytes) corrupt(fmt::format("it has {} bytes, and the header's length alone takes 8", file_bytes));
+  std::uint64_t length = 0;
+  read_bytes(fd, file_, "the header's length", 0, std::as_writable_bytes(std::span(&length, 1)));
+  if (length > kLongestHeaderBytes)
+    corrupt(fmt::format("its header would have {} bytes; {} are allowed", length, kLongestHeaderBytes));
+  if (length > file_bytes - kLengthBytes)
+    corrupt(fmt::format("its header would have {} bytes, the file has {}", length, file_bytes));
+  std::string text(static_cast<std::size_t>(length), '\0');
+  read_bytes(fd, file_, "the header", kLengthBytes, std::as_writable_bytes(std::span(text)));
+  auto header = parse_safetensors_header(text, file_bytes - kLengthBytes - length, file_.string());
+  entries_ = std::move(header.entries);
+  metadata_ = std::move(header.metadata);
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    entries_[i].offset += kLengthBytes + length;
+    by_name_.emplace(entries_[i].name, i);
+  }
 }
-
-SafetensorsReader::~SafetensorsReader() { ::close(fd_); }
 
 const SafetensorsEntry* SafetensorsReader::find(std::string_view name) const {
   const auto found = by_name_.find(name);
@@ -199,12 +195,12 @@ bool can_be_read(FileType type) {
 template <class T>
 void SafetensorsReader::read_as(std::string_view name, std::uint64_t first, std::span<T> out) const {
   const SafetensorsEntry* entry = find(name);
-  if (entry == nullptr) throw Error(fmt::format("{} has no tensor \"{}\"", file_.string(), name), Exit::usage);
+  if (entry == nullptr) throw Error(fmt::format("{} has no tensor \"{}\"", file_.string(), printable(name)), Exit::usage);
   require_range(file_, *entry, first, out.size());
   const std::uint64_t width = size_of(entry->type);
   std::uint64_t offset = entry->offset + first * width;
   if (entry->type == file_type_of<T>()) {
-    read_bytes(fd_, file_, describe(*entry), offset, std::as_writable_bytes(out));
+    read_bytes(opened_.get(), file_, describe(*entry), offset, std::as_writable_bytes(out));
     return;
   }
   void (*convert)(std::span<T>, const std::byte*) = nullptr;
@@ -220,7 +216,7 @@ void SafetensorsReader::read_as(std::string_view name, std::uint64_t first, std:
   std::vector<std::byte> buffer(std::min<std::size_t>(kBufferBytes, out.size() * width));
   while (!out.empty()) {
     const std::size_t count = std::min<std::size_t>(out.size(), kBufferBytes / width);
-    read_bytes(fd_, file_, describe(*entry), offset, std::span(buffer).first(count * width));
+    read_bytes(opened_.get(), file_, describe(*entry), offset, std::span(buffer).first(count * width));
     convert(out.first(count), buffer.data());
     out = out.subspan(count);
     offset += count * width;
@@ -272,7 +268,7 @@ namespace {
 SafetensorsHeader lay_out(const std::filesystem::path& file, const std::vector<SafetensorsDeclaration>& tensors,
                           const std::map<std::string, std::string>& metadata) {
   const auto refuse = [&](const std::string& name, const char* why) {
-    throw Error(fmt::format("{}: tensor \"{}\" cannot be declared: {}", file.string(), name, why), Exit::usage);
+    throw Error(fmt::format("{}: tensor \"{}\" cannot be declared: {}", file.string(), printable(name), why), Exit::usage);
   };
   SafetensorsHeader header{.entries = {}, .metadata = metadata};
   for (const auto& t : tensors) {
@@ -287,6 +283,7 @@ SafetensorsHeader lay_out(const std::filesystem::path& file, const std::vector<S
     for (const auto d : t.shape) {
       if (__builtin_mul_overflow(entry.elements, d, &entry.elements)) refuse(t.name, "its shape overflows");
     }
+    if (!is_utf8(t.name)) refuse(t.name, "its name is not UTF-8");
     if (t.name == "__metadata__") refuse(t.name, "the format reserves this name");
     header.entries.push_back(std::move(entry));
   }
@@ -305,14 +302,9 @@ SafetensorsHeader lay_out(const std::filesystem::path& file, const std::vector<S
 
 SafetensorsWriter::SafetensorsWriter(std::filesystem::path file, const std::vector<SafetensorsDeclaration>& tensors,
                                      const std::map<std::string, std::string>& metadata)
-    : file_(std::move(file)), unfinished_(file_.string() + ".tmp") {
+    : file_(std::move(file)) {
   const auto header = lay_out(file_, tensors, metadata);
-  std::string text;
-  try {
-    text = format_safetensors_header(header);
-  } catch (const std::exception& error) {  // a name that is not UTF-8
-    throw Error(fmt::format("{}: the header cannot be written: {}", file_.string(), error.what()), Exit::usage);
-  }
+  const auto text = format_safetensors_header(header);
   const std::uint64_t length = text.size();
   std::uint64_t end = kLengthBytes + length;
   for (auto entry : header.entries) {
@@ -320,39 +312,34 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path file, const std::vect
     end = entry.offset + entry.elements * size_of(entry.type);
     const std::string name = entry.name;
     if (!places_.emplace(name, Place{.entry = std::move(entry), .written = {}}).second) {
-      throw Error(fmt::format("{}: tensor \"{}\" is declared twice", file_.string(), name), Exit::usage);
+      throw Error(fmt::format("{}: tensor \"{}\" is declared twice", file_.string(), printable(name)), Exit::usage);
     }
   }
-  fd_ = ::open(unfinished_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd_ < 0) throw Error(fmt::format("{} cannot be created: {}", unfinished_.string(), describe_errno(errno)), Exit::usage);
   try {
-    // A full disk shows now, not after hours; a file system that cannot reserve only learns the size.
-    const int reserved = ::posix_fallocate(fd_, 0, static_cast<off_t>(end));
-    if (reserved != 0 && reserved != EOPNOTSUPP && reserved != EINVAL) {
-      errno = reserved;
-      io_failed(unfinished_, "space could not be reserved", 0, end);
-    }
-    if (::ftruncate(fd_, static_cast<off_t>(end)) != 0) io_failed(unfinished_, "the size could not be set", 0, end);
-    write_bytes(fd_, unfinished_, "the header's length", 0, std::as_bytes(std::span(&length, 1)));
-    write_bytes(fd_, unfinished_, "the header", kLengthBytes, std::as_bytes(std::span(text)));
-  } catch (...) {
-    ::close(std::exchange(fd_, -1));
-    ::unlink(unfinished_.c_str());
-    throw;
+    unfinished_ = std::make_unique<NewFile>(file_, 0644);
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}.tmp cannot be created: {}", file_.string(), error.what()), Exit::usage);
   }
+  const int fd = unfinished_->get();
+  // A full disk shows now, not after hours; a file system that cannot reserve only learns the size.
+  const int reserved = ::posix_fallocate(fd, 0, static_cast<off_t>(end));
+  if (reserved != 0 && reserved != EOPNOTSUPP && reserved != EINVAL) {
+    errno = reserved;
+    io_failed(unfinished_->temporary(), "space could not be reserved", 0, end);
+  }
+  if (::ftruncate(fd, static_cast<off_t>(end)) != 0) io_failed(unfinished_->temporary(), "the size could not be set", 0, end);
+  write_bytes(fd, unfinished_->temporary(), "the header's length", 0, std::as_bytes(std::span(&length, 1)));
+  write_bytes(fd, unfinished_->temporary(), "the header", kLengthBytes, std::as_bytes(std::span(text)));
 }
 
-SafetensorsWriter::~SafetensorsWriter() {
-  if (fd_ < 0) return;
-  ::close(fd_);
-  ::unlink(unfinished_.c_str());
-}
+SafetensorsWriter::~SafetensorsWriter() = default;
 
 template <class T>
 void SafetensorsWriter::write_as(std::string_view name, std::uint64_t first, std::span<const T> in) {
-  if (fd_ < 0) throw Error(fmt::format("{} is finished", file_.string()));
+  if (!unfinished_) throw Error(fmt::format("{} is finished", file_.string()));
   const auto found = places_.find(name);
-  if (found == places_.end()) throw Error(fmt::format("{}: tensor \"{}\" was not declared", file_.string(), name), Exit::usage);
+  if (found == places_.end())
+    throw Error(fmt::format("{}: tensor \"{}\" was not declared", file_.string(), printable(name)), Exit::usage);
   Place& place = found->second;
   require_range(file_, place.entry, first, in.size());
   if (in.empty()) return;
@@ -363,7 +350,7 @@ void SafetensorsWriter::write_as(std::string_view name, std::uint64_t first, std
   const std::uint64_t width = size_of(place.entry.type);
   std::uint64_t offset = place.entry.offset + first * width;
   if (place.entry.type == file_type_of<T>()) {
-    write_bytes(fd_, unfinished_, describe(place.entry), offset, std::as_bytes(in));
+    write_bytes(unfinished_->get(), unfinished_->temporary(), describe(place.entry), offset, std::as_bytes(in));
     return;
   }
   const auto convert = [&]<class To>(To) {
@@ -371,7 +358,8 @@ void SafetensorsWriter::write_as(std::string_view name, std::uint64_t first, std
     while (!in.empty()) {
       const std::size_t count = std::min(in.size(), buffer.size());
       std::ranges::transform(in.first(count), buffer.begin(), [](T x) { return converted<To>(x); });
-      write_bytes(fd_, unfinished_, describe(place.entry), offset, std::as_bytes(std::span(buffer).first(count)));
+      write_bytes(unfinished_->get(), unfinished_->temporary(), describe(place.entry), offset,
+                  std::as_bytes(std::span(buffer).first(count)));
       in = in.subspan(count);
       offset += count * width;
     }
@@ -395,30 +383,15 @@ void SafetensorsWriter::write(std::string_view name, std::uint64_t first, std::s
 
 // Bytes first, then the name, then the directory that holds the name: a crash leaves the old file or the new one.
 void SafetensorsWriter::finish() {
-  if (fd_ < 0) throw Error(fmt::format("{} is finished", file_.string()));
+  if (!unfinished_) throw Error(fmt::format("{} is finished", file_.string()));
   for (const auto& [name, place] : places_) {
     if (!place.complete()) throw Error(fmt::format("{}: {} was not written whole", file_.string(), describe(place.entry)));
   }
-  if (::fsync(fd_) != 0) io_failed(unfinished_, "the bytes could not be made durable", 0, 0);
-  if (::close(std::exchange(fd_, -1)) != 0) {
-    const int error = errno;
-    ::unlink(unfinished_.c_str());
-    errno = error;
-    io_failed(unfinished_, "the file could not be closed", 0, 0);
-  }
-  if (::rename(unfinished_.c_str(), file_.c_str()) != 0) {
-    const int error = errno;
-    ::unlink(unfinished_.c_str());
-    throw Error(fmt::format("{} could not be renamed to {}: {}", unfinished_.string(), file_.string(), describe_errno(error)));
-  }
-  const auto folder = file_.has_parent_path() ? file_.parent_path() : std::filesystem::path(".");
-  int directory = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const bool durable = directory >= 0 && ::fsync(directory) == 0;
-  const int error = errno;
-  if (directory >= 0) ::close(directory);
-  if (!durable) {
-    errno = error;
-    io_failed(folder, "the new name could not be made durable", 0, 0);
+  const auto writing = std::move(unfinished_);
+  try {
+    writing->finish(Durable::yes);
+  } catch (const Error& error) {
+    throw Error(fmt::format("{} could not be finished: {}", file_.string(), error.what()));
   }
 }
 

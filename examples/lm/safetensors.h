@@ -20,6 +20,7 @@
 #include <vector>
 
 #include <terrace/core/dtype.h>
+#include <terrace/core/files.h>
 
 namespace terrace::lm {
 
@@ -40,9 +41,6 @@ struct SafetensorsEntry {
 class SafetensorsReader {
  public:
   explicit SafetensorsReader(std::filesystem::path file);
-  ~SafetensorsReader();
-  SafetensorsReader(const SafetensorsReader&) = delete;
-  SafetensorsReader& operator=(const SafetensorsReader&) = delete;
 
   [[nodiscard]] const std::vector<SafetensorsEntry>& entries() const { return entries_; }  // in the order of their bytes
   [[nodiscard]] const SafetensorsEntry* find(std::string_view name) const;                 // null when absent
@@ -60,7 +58,7 @@ class SafetensorsReader {
   void read_as(std::string_view name, std::uint64_t first, std::span<T> out) const;
 
   std::filesystem::path file_;
-  int fd_ = -1;
+  FileHandle opened_;
   std::vector<SafetensorsEntry> entries_;
   std::map<std::string, std::size_t, std::less<>> by_name_;
   std::map<std::string, std::string> metadata_;
@@ -92,8 +90,8 @@ class SafetensorsWriter {
   template <class T>
   void write_as(std::string_view name, std::uint64_t first, std::span<const T> in);
 
-  std::filesystem::path file_, unfinished_;
-  int fd_ = -1;
+  std::filesystem::path file_;
+  std::unique_ptr<NewFile> unfinished_;  // none: it is finished
   std::map<std::string, Place, std::less<>> places_;
 };
 

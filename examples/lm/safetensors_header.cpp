@@ -5,12 +5,14 @@
 #include <limits>
 #include <optional>
 #include <set>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <terrace/core/error.h>
+#include <terrace/core/printable.h>
 
 namespace terrace::lm {
 namespace {
@@ -62,7 +64,7 @@ class Events final : public nlohmann::json_sax<nlohmann::json> {
   }
   bool key(string_t& key) override {
     if (depth_ == 1) {
-      if (!seen_.insert(key).second) corrupt(fmt::format("tensor \"{}\" occurs twice", key));
+      if (!seen_.insert(key).second) corrupt(fmt::format("tensor \"{}\" occurs twice", printable(key)));
       name_ = key;
       entry_ = {};
       entry_.name = key;
@@ -70,7 +72,7 @@ class Events final : public nlohmann::json_sax<nlohmann::json> {
       shape_.reset();
       offsets_.reset();
     } else if (name_ == kMetadata ? header_.metadata.contains(key) : false) {
-      wrong(fmt::format("metadata \"{}\" occurs twice", key));
+      wrong(fmt::format("metadata \"{}\" occurs twice", printable(key)));
     }
     field_ = key;
     return true;
@@ -81,16 +83,17 @@ class Events final : public nlohmann::json_sax<nlohmann::json> {
       header_.metadata[field_] = value;
       return true;
     }
-    if (field_ != "dtype" || std::exchange(type_seen_, true)) wrong(fmt::format("unexpected string for \"{}\"", field_));
+    if (field_ != "dtype" || std::exchange(type_seen_, true))
+      wrong(fmt::format("unexpected string for \"{}\"", printable(field_)));
     const auto* row = std::ranges::find(kTypes, std::string_view(value), &TypeRow::name);
-    if (row == kTypes.end()) wrong(fmt::format("unknown dtype \"{}\"", value));
+    if (row == kTypes.end()) wrong(fmt::format("unknown dtype \"{}\"", printable(value)));
     entry_.type = row->type;
     return true;
   }
   bool start_array(std::size_t) override {
     if (depth_ != 2 || list_ != nullptr || name_ == kMetadata) wrong("a list where the format has none");
     auto* list = field_ == "shape" ? &shape_ : field_ == "data_offsets" ? &offsets_ : nullptr;
-    if (list == nullptr || list->has_value()) wrong(fmt::format("unexpected list for \"{}\"", field_));
+    if (list == nullptr || list->has_value()) wrong(fmt::format("unexpected list for \"{}\"", printable(field_)));
     list_ = &list->emplace();
     return true;
   }
@@ -105,19 +108,20 @@ class Events final : public nlohmann::json_sax<nlohmann::json> {
   }
   bool number_integer(number_integer_t value) override { wrong(fmt::format("the negative number {}", value)); }
   bool number_float(number_float_t, const string_t& text) override {
-    wrong(fmt::format("the number {}, which is not a 64-bit whole number", text));
+    wrong(fmt::format("the number {}, which is not a 64-bit whole number", printable(text)));
   }
   bool null() override { wrong("a null"); }
   bool boolean(bool) override { wrong("a boolean"); }
   bool binary(binary_t&) override { wrong("binary data"); }
-  bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception& error) override {
-    corrupt(fmt::format("the header is not JSON near its byte {}: {}", position, error.what()));
+  bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception&) override {
+    corrupt(fmt::format("the header is not JSON near its byte {}: the file is damaged", position));
   }
 
  private:
   [[noreturn]] void corrupt(const std::string& what) const { throw Error(fmt::format("{}: {}", file_, what), Exit::corrupt); }
   [[noreturn]] void wrong(const std::string& what) const {
-    corrupt(name_.empty() ? "the header has " + what : fmt::format("the header of tensor \"{}\" has {}", name_, what));
+    corrupt(name_.empty() ? "the header has " + what
+                          : fmt::format("the header of tensor \"{}\" has {}", printable(name_), what));
   }
 
   void finish_entry() {
@@ -159,8 +163,11 @@ std::uint64_t size_of(FileType type) { return kTypes[static_cast<std::size_t>(ty
 
 std::string describe(const SafetensorsEntry& entry) {
   std::string shape;
-  for (const auto d : entry.shape) shape += (shape.empty() ? "" : ", ") + std::to_string(d);
-  return fmt::format("tensor \"{}\" ({} [{}])", entry.name, name_of(entry.type), shape);
+  constexpr std::size_t kMostPrinted = 8;
+  for (const auto d : std::span(entry.shape).first(std::min(entry.shape.size(), kMostPrinted)))
+    shape += (shape.empty() ? "" : ", ") + std::to_string(d);
+  if (entry.shape.size() > kMostPrinted) shape += fmt::format(", … ({} dimensions)", entry.shape.size());
+  return fmt::format("tensor \"{}\" ({} [{}])", printable(entry.name), name_of(entry.type), shape);
 }
 
 SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t data_bytes, const std::string& file) {

@@ -8,6 +8,7 @@
 #include <set>
 
 #include <terrace/core/philox.h>
+#include <terrace/core/printable.h>
 #include <terrace/examples/lm/safetensors.h>
 #include <terrace/examples/lm/weight_hash.h>
 
@@ -95,7 +96,7 @@ WeightRange weights_from(const std::filesystem::path& path, const Model& model) 
         throw Error(fmt::format("{} has {} positions, and --seq-len is {}", path.string(), rows, positions), Exit::usage);
       if (!same)
         throw Error(fmt::format("{}: tensor {} has shape [{}], the model has {}", path.string(), param.name,
-                                fmt::join(entry->shape, ", "), to_string(param.shape)),
+                                printable(fmt::format("{}", fmt::join(entry->shape, ", "))), to_string(param.shape)),
                     Exit::usage);
     }
   return [file](const ParamSpec& param, std::uint64_t first, TensorView range) {

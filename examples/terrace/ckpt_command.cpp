@@ -6,9 +6,11 @@
 #include <vector>
 
 #include <terrace/core/error.h>
+#include <terrace/core/printable.h>
 #include <terrace/core/units.h>
 #include <terrace/examples/terrace/commands.h>
 #include <terrace/examples/terrace/run_dir.h>
+#include <terrace/examples/terrace/unfinished_copy.h>
 #include <terrace/offload/common_commit.h>
 #include <terrace/offload/copy_store.h>
 #include <terrace/offload/store_folder.h>
@@ -52,7 +54,7 @@ void inspect(const CommonCommit& common, bool json) {
     fmt::print("not all ranks have the commit after step {}, so a run cannot resume from it\n", common.newest_step);
   for (const auto& [kind, sum] : kinds) fmt::print("  {:<14} {:>6} chunks {:>12}\n", kind, sum.chunks, format_bytes(sum.bytes));
   fmt::print("{} tensors\n", tensors.size());
-  for (const auto& [tensor, elements] : tensors) fmt::print("  {:<60} {:>12}\n", tensor, elements);
+  for (const auto& [tensor, elements] : tensors) fmt::print("  {:<60} {:>12}\n", printable(tensor), elements);
 }
 
 // Reports all damaged chunks and missing stores, not only the first.
@@ -110,26 +112,16 @@ void demand_all(const std::string& missing) {
 // Makes a separate run, all in one folder, which --resume can continue.
 void copy(const Stores& stores, const ChunkStore::Options& like, const std::filesystem::path& run,
           const std::filesystem::path& to) {
-  std::error_code error;
-  if (std::filesystem::exists(to, error) && !std::filesystem::is_empty(to, error))
-    throw Error(fmt::format("{} is not empty\n  give a folder that does not exist yet", to.string()), Exit::usage);
-  std::filesystem::create_directories(to, error);
-  if (error)
-    throw Error(fmt::format("{} cannot be created: {}\n  give a folder on a file system that can be written", to.string(),
-                            describe_errno(error.value())));
+  UnfinishedCopy copying(to);
   auto own = like;
   own.paths = {to};
   own.read_only = false;
-  try {
-    for (std::size_t r = 0; r < stores.size(); ++r) {
-      own.name = store_name_of_rank("store", r);
-      copy_store(*stores[r], own);
-    }
-    copy_run_files(run, to);  // last, because these files make it a run
-  } catch (...) {
-    for (std::size_t r = 0; r < stores.size(); ++r) std::filesystem::remove_all(to / store_name_of_rank("store", r));
-    throw;
+  for (std::size_t r = 0; r < stores.size(); ++r) {
+    own.name = store_name_of_rank("store", r);
+    copy_store(*stores[r], own);
   }
+  copy_run_files(run, to);  // last, because these files make it a run
+  copying.finish();
 }
 
 }  // namespace

@@ -14,6 +14,8 @@
 #include <toml++/toml.h>
 
 #include <terrace/core/error.h>
+#include <terrace/core/nesting.h>
+#include <terrace/core/printable.h>
 #include <terrace/core/text_file.h>
 #include <terrace/core/units.h>
 #include <terrace/examples/terrace/options.h>
@@ -93,11 +95,15 @@ constexpr std::array<std::string_view, 2> kSums{"once a node", "direct"};
 class Reader {
  public:
   Reader(std::string_view text, std::string name) : name_(std::move(name)) {
+    constexpr auto kCorrect = "examples/clusters/dgx2.toml is a correct one";
+    constexpr std::size_t kLongMessage = 200;
     try {
+      demand_shallow_toml(text);
       root_ = toml::parse(text, name_);
     } catch (const toml::parse_error& e) {
-      refuse(fmt::format(", line {}", e.source().begin.line), std::string(e.description()),
-             "examples/clusters/dgx2.toml is a correct one");
+      refuse(fmt::format(", line {}", e.source().begin.line), printable(e.description(), kLongMessage), kCorrect);
+    } catch (const Error& error) {
+      refuse("", error.what(), kCorrect);
     }
   }
 
@@ -128,7 +134,7 @@ class Reader {
     for (const auto& [section, table] : root_) {
       const auto line = fmt::format(", line {}", section.source().begin.line);
       if (std::ranges::find(kSections, section.str()) == kSections.end() || !table.is_table())
-        refuse(line, fmt::format("there is no section [{}]{}", section.str(), suggestion(section.str(), kSections)),
+        refuse(line, fmt::format("there is no section [{}]{}", printable(section.str()), suggestion(section.str(), kSections)),
                "the sections are gpu, node and links");
       std::vector<std::string_view> known;
       for (const auto& k : keys())
@@ -136,7 +142,7 @@ class Reader {
       for (const auto& [name, value] : *table.as_table())
         if (std::ranges::find(known, name.str()) == known.end())
           refuse(fmt::format(", line {}", name.source().begin.line),
-                 fmt::format("unknown key {}.{}{}", section.str(), name.str(), suggestion(name.str(), known)),
+                 fmt::format("unknown key {}.{}{}", section.str(), printable(name.str()), suggestion(name.str(), known)),
                  fmt::format("the keys of [{}] are {}", section.str(), fmt::join(known, ", ")));
     }
   }

@@ -10,6 +10,8 @@
 #include <optional>
 
 #include <terrace/core/error.h>
+#include <terrace/core/json_text.h>
+#include <terrace/core/printable.h>
 #include <terrace/core/text_file.h>
 #include <terrace/examples/lm/safetensors.h>
 #include <terrace/examples/lm/weights.h>
@@ -64,7 +66,7 @@ std::vector<Source> sources_of(const fs::path& file) {
   const auto beside = file.parent_path() / "config.json";
   Source config{beside.string(), nlohmann::json::object()};
   if (std::error_code error; fs::is_regular_file(beside, error)) try {
-      auto values = nlohmann::json::parse(read_text_file(beside), nullptr, false);
+      auto values = parse_json(read_text_file(beside));
       if (values.is_object()) config.values = std::move(values);
     } catch (const Error&) {  // a file that cannot be read tells nothing
     }
@@ -84,19 +86,14 @@ std::optional<Told> told(const std::vector<Source>& sources, const Untold& untol
   return std::nullopt;
 }
 
-// Names come from the file, and may have any characters and any length.
-std::string shown(const std::string& name) {
-  constexpr std::size_t kMost = 100;
-  const auto text = nlohmann::json(name.substr(0, kMost)).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-  return name.size() > kMost ? text + "…" : text;
-}
+std::string quoted(const std::string& name) { return fmt::format("\"{}\"", printable(name)); }
 
 void demand_this_model(const RunConfig& c, const Model& model) {
   constexpr std::size_t kShown = 3;
   const auto names = lm::tensors_of_another_model(c.init_from, model);
   if (names.empty()) return;
   std::vector<std::string> first;
-  for (std::size_t i = 0; i < std::min(kShown, names.size()); ++i) first.push_back(shown(names[i]));
+  for (std::size_t i = 0; i < std::min(kShown, names.size()); ++i) first.push_back(quoted(names[i]));
   const auto others = names.size() - first.size();
   throw Error(
       fmt::format("--init-from {}: the model does not have {} of its tensors: {}{}\n  the file is of another model: "
@@ -127,7 +124,7 @@ std::optional<std::string> scaling_of(const std::vector<Source>& sources) {
       if (at == source.values.end() || !at->is_object()) continue;
       for (const auto* const type : {"rope_type", "type"})
         if (const auto kind = at->find(type); kind != at->end() && kind->is_string() && kind->get<std::string>() != "default")
-          return fmt::format("{} has {} of type {}", source.name, key, shown(kind->get<std::string>()));
+          return fmt::format("{} has {} of type {}", source.name, key, quoted(kind->get<std::string>()));
     }
   return std::nullopt;
 }

@@ -1,10 +1,8 @@
 #include <terrace/examples/terrace/metrics.h>
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <fstream>
 #include <limits>
 #include <utility>
 
@@ -21,19 +19,9 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-[[noreturn]] void fail(const fs::path& file, const std::string& what, int error_number) {
+[[noreturn]] void fail(const fs::path& file, const std::string& what, const std::string& why) {
   throw Error(fmt::format("{} cannot be {}: {}\n  make room or change the permissions there, then continue with --resume auto",
-                          file.string(), what, describe_errno(error_number)));
-}
-
-void write_all(int fd, const std::string& text, const fs::path& file) {
-  std::size_t done = 0;
-  while (done < text.size()) {
-    const auto n = ::write(fd, text.data() + done, text.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail(file, "written", errno);
-    done += static_cast<std::size_t>(n);
-  }
+                          file.string(), what, why));
 }
 
 // JSON has no infinity and no NaN: null stands for both and is read as NaN.
@@ -45,7 +33,7 @@ double real(const json& object, const char* key) {
 
 std::uint64_t count(const json& object, const char* key) {
   const auto found = object.find(key);
-  return found != object.end() && found->is_number() ? found->get<std::uint64_t>() : 0;
+  return found != object.end() && found->is_number_unsigned() ? found->get<std::uint64_t>() : 0;
 }
 
 // The complete lines of the file, with their text, up to the one of `last_step`. What follows that line may be of any content:
@@ -54,31 +42,38 @@ struct Line {
   std::string text;
   json object;
 };
-std::vector<Line> read_lines(const fs::path& file, std::uint64_t last_step) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in) fail(file, "read", errno);
-  if (fs::is_directory(file)) fail(file, "read", EISDIR);  // a stream can open it, but not read it
+std::vector<Line> lines_until(const fs::path& file, std::uint64_t last_step) {
   std::vector<Line> lines;
   std::uint64_t number = 0;
-  for (std::string text; std::getline(in, text);) {
+  std::string broken;
+  const auto take = [&](const std::string& text, bool complete) {
     ++number;
-    if (in.eof()) break;  // no newline: the writer was stopped inside this line
-    if (text.empty()) continue;
+    if (!complete) return false;  // the writer was stopped inside this line
+    if (text.empty()) return true;
     try {
       auto object = parse_sealed(text);
       const auto step = count(object, "step");
-      if (step <= last_step) lines.push_back({std::move(text), std::move(object)});
-      if (step >= last_step) break;
+      if (step <= last_step) lines.push_back({text, std::move(object)});
+      return step < last_step;
     } catch (const Error& error) {
       if (error.exit() == Exit::usage)
         throw Error(fmt::format("{}, line {}: {}", file.string(), number, error.what()), Exit::usage);
-      throw Error(
-          fmt::format("{}, line {}: {}\n  remove the file, or restore it, and run the command again: training needs none "
-                      "of its lines",
-                      file.string(), number, error.what()),
-          Exit::corrupt);
+      broken = error.what();
+      return false;
     }
+  };
+  try {
+    read_lines(file, take);
+  } catch (const Error& error) {
+    if (error.exit() == Exit::usage) throw;
+    if (error.exit() != Exit::corrupt) fail(file, "read", error.what());
+    broken = error.what();
   }
+  if (!broken.empty())
+    throw Error(fmt::format("{}{}: {}\n  remove the file, or restore it, and run the command again: training needs none "
+                            "of its lines",
+                            file.string(), number == 0 ? "" : fmt::format(", line {}", number), broken),
+                Exit::corrupt);
   return lines;
 }
 
@@ -142,34 +137,31 @@ StepMetrics metrics_from_json(const json& object) {
 MetricsWriter::MetricsWriter(fs::path file, std::uint64_t done_steps) : file_(std::move(file)) {
   std::string kept;
   if (done_steps > 0 && fs::exists(file_)) {
-    for (const auto& line : read_lines(file_, done_steps)) kept += line.text + '\n';
+    for (const auto& line : lines_until(file_, done_steps)) kept += line.text + '\n';
   }
-  // Written aside and renamed: a crash here leaves the old file or the new one.
-  const fs::path aside = file_.string() + ".new";
-  fd_ = ::open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
-  if (fd_ < 0) fail(aside, "opened", errno);
   try {
-    write_all(fd_, kept, aside);
-    if (::fsync(fd_) != 0 && errno != EINVAL) fail(aside, "synced", errno);
-    if (::rename(aside.c_str(), file_.c_str()) != 0) fail(file_, "replaced", errno);
-  } catch (...) {
-    ::close(fd_);
-    throw;
+    NewFile begun(file_, 0644, O_APPEND);
+    begun.write(kept);
+    begun.finish(Durable::yes);
+    opened_ = begun.release();
+  } catch (const Error& error) {
+    fail(file_, "begun", error.what());
   }
 }
 
-MetricsWriter::~MetricsWriter() { ::close(fd_); }
-
-void MetricsWriter::write(const StepMetrics& metrics) { write_all(fd_, seal(to_json(metrics)) + '\n', file_); }
+void MetricsWriter::write(const StepMetrics& metrics) try {
+  write_all(opened_.get(), seal(to_json(metrics)) + '\n');
+} catch (const Error& error) {
+  fail(file_, "written", error.what());
+}
 
 void MetricsWriter::sync() {
-  if (::fdatasync(fd_) != 0 && errno != EINVAL) fail(file_, "synced", errno);  // a pipe or /dev/null cannot be
-  if (!std::exchange(folder_synced_, true)) sync_to_disk(fs::absolute(file_).parent_path());
+  if (::fdatasync(opened_.get()) != 0 && errno != EINVAL) fail(file_, "synced", describe_errno(errno));
 }
 
 std::vector<StepMetrics> read_metrics(const fs::path& file) {
   std::vector<StepMetrics> out;
-  for (const auto& line : read_lines(file, std::numeric_limits<std::uint64_t>::max()))
+  for (const auto& line : lines_until(file, std::numeric_limits<std::uint64_t>::max()))
     out.push_back(metrics_from_json(line.object));
   return out;
 }

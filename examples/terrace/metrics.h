@@ -17,6 +17,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include <terrace/core/files.h>
+
 namespace terrace::cli {
 
 inline constexpr const char* kMetricsFile = "metrics.jsonl";
@@ -42,17 +44,12 @@ class MetricsWriter {
  public:
   // Continues after `done_steps`: removes the objects of later steps and an incomplete last line. 0: begins an empty file.
   MetricsWriter(std::filesystem::path file, std::uint64_t done_steps);
-  ~MetricsWriter();
-  MetricsWriter(const MetricsWriter&) = delete;
-  MetricsWriter& operator=(const MetricsWriter&) = delete;
-
   void write(const StepMetrics& metrics);  // one write call for a line, so that readers never see half a line
   void sync();                             // before a commit: every committed step has its line, also after a power loss
 
  private:
   std::filesystem::path file_;
-  int fd_ = -1;
-  bool folder_synced_ = false;  // the file was renamed into it
+  FileHandle opened_;
 };
 
 std::vector<StepMetrics> read_metrics(const std::filesystem::path& file);

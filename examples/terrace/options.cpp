@@ -14,6 +14,8 @@
 #include <nlohmann/json.hpp>
 
 #include <terrace/core/error.h>
+#include <terrace/core/nesting.h>
+#include <terrace/core/printable.h>
 #include <terrace/core/text_file.h>
 #include <terrace/core/units.h>
 #include <terrace/examples/lm/model_config.h>
@@ -22,6 +24,7 @@ namespace terrace::cli {
 namespace {
 
 namespace fs = std::filesystem;
+constexpr std::size_t kLongMessage = 200;  // of the TOML library, with the text that it cannot read
 
 template <class T>
 using Of = T RunConfig::*;
@@ -33,7 +36,7 @@ std::string show(const Raw& raw) {
   return std::visit(
       [](const auto& v) -> std::string {
         using T = std::decay_t<decltype(v)>;
-        if constexpr (std::is_same_v<T, std::string>) return fmt::format("\"{}\"", v);
+        if constexpr (std::is_same_v<T, std::string>) return fmt::format("\"{}\"", printable(v));
         if constexpr (std::is_same_v<T, std::vector<std::string>>) return fmt::format("[{} values]", v.size());
         if constexpr (!std::is_same_v<T, std::string> && !std::is_same_v<T, std::vector<std::string>>)
           return fmt::format("{}", v);
@@ -209,13 +212,14 @@ std::vector<std::string_view> keys() {
 // The option of a key, with or without its section.
 const Option& require_option(std::string_view section, std::string_view key, const std::string& where) {
   if (!section.empty() && std::ranges::find(sections(), section) == sections().end()) {
-    throw Error(fmt::format("{}: there is no section [{}]{}\n  the sections are {}", where, section,
+    throw Error(fmt::format("{}: there is no section [{}]{}\n  the sections are {}", where, printable(section),
                             suggestion(section, sections()), fmt::join(sections(), ", ")),
                 Exit::usage);
   }
   const auto* const option = find_option(key);
   if (!option) {
-    throw Error(fmt::format("{}: unknown key \"{}\"{}\n  terrace config prints every key", where, key, suggestion(key, keys())),
+    throw Error(fmt::format("{}: unknown key \"{}\"{}\n  terrace config prints every key", where, printable(key),
+                            suggestion(key, keys())),
                 Exit::usage);
   }
   if (!section.empty() && option->section != section) {
@@ -381,13 +385,17 @@ void add_options(CLI::App& app, Assignments& out, std::span<const std::string_vi
 }
 
 void apply_toml(RunConfig& config, std::string_view text, const std::string& name) {
+  const auto refuse_text = [&](const std::string& where, std::string_view why) {
+    throw Error(fmt::format("{}{}: {}\n  terrace config prints a correct file", name, where, why), Exit::usage);
+  };
   toml::table root;
   try {
+    demand_shallow_toml(text);
     root = toml::parse(text, name);
   } catch (const toml::parse_error& e) {
-    throw Error(
-        fmt::format("{}, line {}: {}\n  terrace config prints a correct file", name, e.source().begin.line, e.description()),
-        Exit::usage);
+    refuse_text(fmt::format(", line {}", e.source().begin.line), printable(e.description(), kLongMessage));
+  } catch (const Error& error) {
+    refuse_text("", error.what());
   }
   std::set<const Option*> given;
   const auto take = [&](std::string_view section, const toml::key& key, const toml::node& value) {
@@ -425,8 +433,9 @@ void apply_file(RunConfig& config, const fs::path& file) {
 void apply_set(RunConfig& config, std::string_view assignment) {
   const auto equals = assignment.find('=');
   if (equals == std::string_view::npos || equals == 0) {
-    throw Error(fmt::format("--set {}: a key, = and a value are required\n  for example --set train.steps=100", assignment),
-                Exit::usage);
+    throw Error(
+        fmt::format("--set {}: a key, = and a value are required\n  for example --set train.steps=100", printable(assignment)),
+        Exit::usage);
   }
   const auto trim = [](std::string_view text) {
     while (text.starts_with(' ')) text.remove_prefix(1);
@@ -438,15 +447,19 @@ void apply_set(RunConfig& config, std::string_view assignment) {
   const auto point = name.find('.');
   const auto section = point == std::string_view::npos ? std::string_view{} : name.substr(0, point);
   const auto key = point == std::string_view::npos ? name : name.substr(point + 1);
-  const Source source{fmt::format("--set {}", name), false};
+  const Source source{fmt::format("--set {}", printable(name)), false};
   const auto& o = require_option(section, key, source.where);
   // Arrays and quoted strings are parsed as TOML; other values need no quotes.
   if (value.starts_with('[') || value.starts_with('"')) {
     try {
+      demand_shallow_toml(value);
       const auto parsed = toml::parse(fmt::format("value = {}", value));
       assign(config, o, source, raw_of(*parsed.get("value"), o, source));
     } catch (const toml::parse_error& e) {
-      refuse(o, source, std::string(value), std::string(e.description()));
+      refuse(o, source, std::string(value), printable(e.description(), kLongMessage));
+    } catch (const Error& error) {
+      if (error.exit() == Exit::usage) throw;
+      refuse(o, source, std::string(value), error.what());
     }
     return;
   }
@@ -508,12 +521,13 @@ std::string describe_difference(const nlohmann::json& then, const nlohmann::json
     if (!object.contains(key)) return "nothing";
     const auto& value = object.at(key);
     if (value == "") return "nothing";
-    if (key != "data" || !value.is_array()) return value.is_string() ? value.get<std::string>() : value.dump();
+    if (key != "data" || !value.is_array()) return printable(value.is_string() ? value.get<std::string>() : value.dump());
     std::string out;
     for (const auto& file : value) {
       if (!out.empty()) out += ", ";
-      out += file.is_string() ? file.get<std::string>()
-                              : fmt::format("{} ({} bytes)", file.value("name", "?"), file.value("bytes", std::uint64_t{0}));
+      out += file.is_string()
+                 ? printable(file.get<std::string>())
+                 : fmt::format("{} ({} bytes)", printable(file.value("name", "?")), file.value("bytes", std::uint64_t{0}));
     }
     return out.empty() ? "nothing" : out;
   };
@@ -523,8 +537,8 @@ std::string describe_difference(const nlohmann::json& then, const nlohmann::json
   std::string out;
   for (const auto& key : all) {
     if (then.contains(key) && now.contains(key) && then.at(key) == now.at(key)) continue;
-    out += fmt::format("{}  {}: {} {}, {} {}", out.empty() ? "" : "\n", key, text(then, key), where_then, text(now, key),
-                       where_now);
+    out += fmt::format("{}  {}: {} {}, {} {}", out.empty() ? "" : "\n", printable(key), text(then, key), where_then,
+                       text(now, key), where_now);
   }
   return out;
 }

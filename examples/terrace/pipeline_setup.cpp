@@ -269,16 +269,15 @@ std::string found_by_run(const RunConfig& c) {
   RunConfig then;
   apply_file(then, dir / kConfigFile);
   if (!searches_schedule(then) || then.pp != c.pp || then.layers != c.layers) return "";
-  auto text = read_text_file(dir / kScheduleFile);
   try {
+    auto text = read_text_file(dir / kScheduleFile);
     const auto schedule = pipeline::parse_schedule(text);
-    if (schedule.micro_batches != static_cast<std::uint32_t>(c.grad_accumulation)) return "";
+    return schedule.micro_batches == static_cast<std::uint32_t>(c.grad_accumulation) ? text : "";
   } catch (const Error& error) {
     throw Error(fmt::format("{}: {}\n  bring the file back, or give another --schedule than auto",
                             (dir / kScheduleFile).string(), error.what()),
                 Exit::corrupt);
   }
-  return text;
 }
 
 std::string stage_layers(const pipeline::Pipeline& p) {

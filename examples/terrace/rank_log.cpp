@@ -5,6 +5,7 @@
 #include <cerrno>
 
 #include <terrace/core/error.h>
+#include <terrace/core/files.h>
 #include <terrace/examples/terrace/report.h>
 
 namespace terrace::cli {
@@ -16,10 +17,18 @@ std::filesystem::path trace_file_of(const std::filesystem::path& run, std::uint3
 RankLog::RankLog(const std::filesystem::path& run, int rank) : rank_(rank) {
   if (rank == 0) return;
   const auto file = run / fmt::format("rank{}.log", rank);
-  file_.reset(std::fopen(file.c_str(), "ae"));
-  if (!file_)
+  const auto refuse = [&](const std::string& why) {
     throw Error(fmt::format("{} cannot be opened: {}\n  make room or change the permissions there, or give another --out-dir",
-                            file.string(), describe_errno(errno)));
+                            file.string(), why));
+  };
+  try {
+    auto opened = open_regular(file, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW, AT_FDCWD, 0666);
+    if (opened) file_.reset(::fdopen(opened.get(), "a"));
+    if (!file_) throw Error(describe_errno(errno));
+    static_cast<void>(opened.release());
+  } catch (const Error& error) {
+    refuse(error.what());
+  }
 }
 
 ScreenOptions RankLog::screen(ScreenOptions options) const {

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include <terrace/core/error.h>
+#include <terrace/core/notice.h>
 #include <terrace/core/text_file.h>
 #include <terrace/core/units.h>
 #include <terrace/examples/terrace/command_line.h>
@@ -50,6 +51,13 @@ std::optional<std::string> read_text(const fs::path& file) {
   } catch (const Error&) {
     return std::nullopt;
   }
+}
+
+// Of a file that need not be there.
+json sealed_in(const fs::path& file) try {
+  return fs::exists(file) ? parse_sealed(read_text_file(file)) : json();
+} catch (const Error& error) {
+  throw Error(fmt::format("{} is damaged: {}", file.string(), error.what()));
 }
 
 std::string section(const std::string& title, const std::string& about, const std::string& content) {
@@ -100,7 +108,7 @@ std::string planned_table(const json& plan, const json& result, const Steps& ste
   const auto rest = steady(steps);
   using Format = std::function<std::string(double)>;
   const Format seconds = format_duration;
-  const Format bytes = [](double v) { return format_bytes(static_cast<std::uint64_t>(std::max(0.0, v))); };
+  const Format bytes = [](double v) { return format_bytes(static_cast<std::uint64_t>(std::clamp(v, 0.0, 1e18))); };
   std::string rows;
   const auto row = [&](const std::string& name, double planned, double measured, const Format& format, bool exact) {
     std::string difference = "–", css_class;
@@ -145,7 +153,8 @@ std::string planned_table(const json& plan, const json& result, const Steps& ste
         typical(&StepMetrics::hidden_communication_s) / communication, percent, false);
   }
   // Sums over all steps that the plan walked, because single steps differ a little.
-  const auto walked = static_cast<std::size_t>(std::max(0.0, number(plan, {"walked", "steps"})));
+  const double walked_steps = number(plan, {"walked", "steps"});
+  const auto walked = walked_steps >= 1 && walked_steps < 1e9 ? static_cast<std::size_t>(walked_steps) : 0;
   const auto moved = [&](const std::string& name, const char* key, auto member) {
     double sum = 0;
     for (std::size_t i = 0; i < std::min(walked, steps.size()); ++i) sum += static_cast<double>(steps[i].*member);
@@ -181,15 +190,14 @@ std::string planned_table(const json& plan, const json& result, const Steps& ste
 
 std::string planned_section(const fs::path& dir, const Steps& steps) {
   std::string content;
-  if (const auto text = read_text(dir / kPlanFile); !text) {
+  if (!fs::exists(dir / kPlanFile)) {
     content = missing("plan.json is missing, so nothing can be compared.");
   } else {
     try {
-      const auto plan = parse_sealed(*text);
-      const auto result = read_text(dir / kResultFile);
-      content = planned_table(plan, result ? parse_sealed(*result) : json(), steps);
+      content = planned_table(sealed_in(dir / kPlanFile), sealed_in(dir / kResultFile), steps);
     } catch (const Error& e) {
-      content = missing(fmt::format("plan.json or result.json is damaged: {}.", e.what()));
+      warn(fmt::format("the report compares nothing with the plan: {}", e.what()));
+      content = missing(escape(fmt::format("{}.", e.what())));
     }
   }
   return section("Planned beside measured", "Times of a step (the run's median), bytes moved, and the greatest value of peaks.",
@@ -211,6 +219,7 @@ std::string step_sections(const fs::path& dir, const Steps& steps) {
                    tier_chart(window)) +
            one(lane_chart(window));
   } catch (const Error& e) {
+    warn(fmt::format("the report has no picture of a step: {}", e.what()));
     return one(missing(escape(e.what())));
   }
 }

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include <terrace/core/error.h>
+#include <terrace/core/json_text.h>
 #include <terrace/core/text_file.h>
 #include <terrace/core/units.h>
 #include <terrace/examples/terrace/report_template.h>
@@ -166,13 +167,12 @@ ordered_json read_results(const fs::path& file) {
     throw Error(fmt::format("{}: {}\n  give a run directory, or the output of `terrace bench … --json`", file.string(), why),
                 Exit::usage);
   };
-  std::string text;
+  ordered_json json;
   try {
-    text = read_text_file(file);
+    json = parse_json<ordered_json>(read_text_file(file));
   } catch (const Error& error) {
     refuse(error.what());
   }
-  auto json = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("machine") || !json.contains("results") || !json.at("machine").is_object() ||
       !json.at("results").is_array())
     refuse("it is no result of terrace bench");
@@ -205,7 +205,7 @@ fs::path write_bench_report(const fs::path& json_file) {
   const auto json = read_results(json_file);
   std::vector<std::pair<std::string, Results>> benches;  // in the order in which they ran
   for (auto r : json.at("results")) {
-    const auto bench = r.value("bench", "");
+    const auto bench = r.contains("bench") ? text_of("bench", r.at("bench")) : "";
     r.erase("bench");
     if (benches.empty() || benches.back().first != bench) benches.push_back({bench, {}});
     benches.back().second.push_back(std::move(r));

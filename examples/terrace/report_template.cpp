@@ -67,7 +67,7 @@ std::string report_page(std::string_view title, const std::string& body) {
 }
 
 void write_page(const std::filesystem::path& file, const std::string& page, const std::filesystem::path& about) try {
-  write_text_file(file, page);
+  replace_text_file(file, page);
 } catch (const Error& error) {
   throw Error(fmt::format("{} cannot be written: {}\n  make room or change the permissions there, then run terrace report {}",
                           file.string(), error.what(), about.string()));

@@ -12,6 +12,7 @@
 
 #include <terrace/core/error.h>
 #include <terrace/core/notice.h>
+#include <terrace/core/printable.h>
 #include <terrace/core/text_file.h>
 #include <terrace/examples/terrace/command_line.h>
 #include <terrace/examples/terrace/device.h>
@@ -19,6 +20,7 @@
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/sealed_json.h>
 #include <terrace/examples/terrace/setup.h>
+#include <terrace/examples/terrace/unfinished_copy.h>
 #include <terrace/offload/store_folder.h>
 
 namespace terrace::cli {
@@ -36,13 +38,14 @@ std::string read_text(const fs::path& file) {
     return read_text_file(file);
   } catch (const Error& error) {
     throw Error(fmt::format("{} cannot be read: {}\n  restore the file, or start a new run in another --out-dir", file.string(),
-                            error.what()));
+                            error.what()),
+                error.exit());
   }
 }
 
 // Synced to disk, because without these files a commit is of no use after a power loss.
 void write_text(const fs::path& file, const std::string& text) try {
-  write_text_file(file, text, Durable::yes);
+  replace_text_file(file, text, Durable::yes);
 } catch (const Error& error) {
   throw Error(
       fmt::format("{} cannot be written: {}\n  make room or change the permissions there, then continue with --resume auto",
@@ -80,7 +83,13 @@ auto read_run_json(const fs::path& dir, const Take& take) {
     return read_json(file, take);
   } catch (const Error& error) {
     if (error.exit() == Exit::usage || !fs::exists(copy)) throw;
-    auto run = read_json(copy, take);
+    auto run = [&] {
+      try {
+        return read_json(copy, take);
+      } catch (const Error&) {
+        throw Error(error);  // it names the file that a user knows
+      }
+    }();
     warn(fmt::format("{} {}, so its copy {} is used: check the disk", file.string(),
                      error.exit() == Exit::corrupt ? "is damaged" : "cannot be read", kRunFileCopy));
     return run;
@@ -89,6 +98,26 @@ auto read_run_json(const fs::path& dir, const Take& take) {
 
 void write_run_json(const fs::path& dir, const nlohmann::json& run) {
   for (const auto* const name : {kRunFile, kRunFileCopy}) write_json(dir / name, run);
+}
+
+// After an edit by hand, a setting may be of another type than the ones that this program writes.
+void demand_types_of(const nlohmann::json& usual, const nlohmann::json& found) {
+  const auto demand = [](bool good, const std::string& key) {
+    if (!good) throw Error(fmt::format("the setting {} is of another type", printable(key)));
+  };
+  for (const auto& [key, value] : usual.items()) {
+    const auto& other = found.at(key);
+    if (key != "data") demand(value.is_number() ? other.is_number() : value.type() == other.type(), key);
+  }
+  demand(found.at("data").is_array(), "data");
+  for (const auto& file : found.at("data"))
+    demand(file.is_object() && file.at("name").is_string() && file.at("bytes").is_number_unsigned(), "data");
+}
+
+std::uint64_t count_in(const nlohmann::json& value, std::uint64_t most, const char* what) {
+  if (!value.is_number_integer() || value < 1 || value > most)
+    throw Error(fmt::format("its number of {} is not possible", what));
+  return value.get<std::uint64_t>();
 }
 
 struct RunFile {
@@ -114,13 +143,17 @@ RunFile read_run_file(const fs::path& dir) {
     for (const auto& [key, value] : defaults.items())
       if (key != "data" && !read.fingerprint.contains(key)) read.fingerprint[key] = value;
     read.store.name = j.at("store_name").get<std::string>();
-    read.store.generations = j.value("generations", 2U);
+    demand_types_of(defaults, read.fingerprint);
+    if (j.contains("generations"))
+      read.store.generations = static_cast<std::uint32_t>(count_in(j.at("generations"), 2, "generations"));
     // A store inside the run directory moves with it.
     for (const auto& path : j.at("store_paths"))
       read.store.paths.push_back((fs::absolute(dir) / path.get<std::string>()).lexically_normal());
     if (read.store.paths.empty()) throw Error("it has no path of a store");
-    if (constexpr std::size_t kMostRanks = 1 << 20; read.ranks() < 1 || read.ranks() > kMostRanks)
-      throw Error("its number of ranks is not possible");
+    constexpr std::uint64_t kMostRanks = 1 << 20;
+    count_in(read.fingerprint.at("dp"), kMostRanks, "ranks");
+    count_in(read.fingerprint.at("pp"), kMostRanks, "ranks");
+    count_in(read.ranks(), kMostRanks, "ranks");
     return read;
   });
 }
@@ -195,7 +228,14 @@ bool is_store_of(std::string_view base, std::string_view name) {
   return is_rank_of(name.substr(0, name.size() - rest.size()), name);
 }
 
+[[noreturn]] void refuse_unfinished_copy(const fs::path& path) {
+  throw Error(fmt::format("{} is an unfinished copy of a run\n  repeat the command terrace ckpt copy, or remove the folder",
+                          path.string()),
+              Exit::usage);
+}
+
 void demand_run(const fs::path& path) {
+  if (is_unfinished_copy(path)) refuse_unfinished_copy(path);
   if (!fs::exists(path / kRunFile))
     throw Error(fmt::format("{} has no run\n  give the directory of a run, its --out-dir", path.string()), Exit::usage);
 }
@@ -218,17 +258,6 @@ void set_stores(RunDir& dir, const RunFile& run, const RunConfig& config) {
   auto next = LaidOut::of(run.store.name);
   ++next.number;
   dir.store.name = next.name();
-}
-
-// The kernel releases the lock of a killed run. On a file system that cannot lock a directory (NFS), the lock of the store
-// protects the run.
-FileHandle lock_directory(const fs::path& dir) {
-  FileHandle handle(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!handle) throw Error(fmt::format("run directory {} cannot be opened: {}", dir.string(), describe_errno(errno)));
-  if (::flock(handle.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-    throw Error(
-        fmt::format("{} is in use by another run\n  wait for that run or stop it, or give another --out-dir", dir.string()));
-  return handle;
 }
 
 // Whether the directory has anything that must not be overwritten. A failed start leaves at most a store without a commit.
@@ -266,6 +295,17 @@ void make_directory(const fs::path& dir) {
 
 }  // namespace
 
+// The kernel releases the lock of a killed run. On a file system that cannot lock a directory (NFS), the lock of the store
+// protects the run.
+FileHandle lock_directory(const fs::path& dir) {
+  FileHandle handle(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!handle) throw Error(fmt::format("run directory {} cannot be opened: {}", dir.string(), describe_errno(errno)));
+  if (::flock(handle.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+    throw Error(
+        fmt::format("{} is in use by another run\n  wait for that run or stop it, or give another --out-dir", dir.string()));
+  return handle;
+}
+
 void write_json(const fs::path& file, const nlohmann::json& value) { write_text(file, seal_indented(value)); }
 
 RunDir open_run_dir(RunConfig& config) {
@@ -287,6 +327,7 @@ RunDir open_run_dir(RunConfig& config) {
         fmt::format("{} is not empty\n  give --resume auto to continue the run in it, or another --out-dir to start a new one",
                     dir.path.string()),
         Exit::usage);
+  if (is_unfinished_copy(dir.path)) refuse_unfinished_copy(dir.path);
   if (!fs::exists(dir.path / kRunFile)) {
     if (config.resume != "never" && ChunkStore::had_commit(dir.store))
       throw Error(fmt::format("{} has files of a commit of the run in {}, but the {} of that run is missing\n  restore the "
@@ -390,7 +431,7 @@ void begin_run(const RunDir& dir, const RunConfig& config) {
                             {kHasCommitted, dir.resume},
                             {kComputedWith, bits_group(config)}});
   std::error_code error;
-  fs::remove(dir.path / kResultFile, error);
+  for (const auto* const name : {kResultFile, kUnfinishedCopy}) fs::remove(dir.path / name, error);
 }
 
 void record_first_commit(RunDir& dir) {
@@ -453,16 +494,33 @@ std::string store_name_of_rank(const std::string& name, std::size_t rank) {
 
 void copy_run_files(const fs::path& from, const fs::path& to) {
   for (const auto* const name : {kConfigFile, kMetricsFile, kAlgorithmsFile})
-    if (fs::exists(from / name)) fs::copy_file(from / name, to / name);
+    if (fs::exists(from / name)) {
+      fs::copy_file(from / name, to / name);
+      sync_to_disk(to / name);
+    }
   auto run = read_run_json(from, [](const nlohmann::json& j) { return j; });
   run["store_paths"] = {"."};
   run["store_name"] = "store";
   run[kHasCommitted] = true;
-  write_run_json(to, run);
+  for (const auto* const name : {kRunFileCopy, kRunFile}) write_json(to / name, run);
+}
+
+void demand_model_of_run(const fs::path& path, const RunConfig& config) {
+  const auto then = read_run_file(path).fingerprint;
+  const auto now = to_json(config).at("model");
+  nlohmann::json in_run, in_config;
+  for (const auto& [key, value] : now.items())
+    if (key != "data" && then.contains(key)) in_run[key] = then.at(key), in_config[key] = value;
+  if (const auto difference = describe_difference(in_run, in_config, "in run.json", "here"); !difference.empty())
+    throw Error(
+        fmt::format("the run in {} has another model than its {}:\n{}\n  restore that file, and leave out --set for the "
+                    "model",
+                    path.string(), kConfigFile, difference),
+        Exit::corrupt);
 }
 
 void forget_run(const fs::path& path) {
-  for (const auto* const name : {kRunFile, kRunFileCopy}) fs::remove(path / name);
+  for (const auto* const name : {kUnfinishedCopy, kRunFile, kRunFileCopy}) fs::remove(path / name);
 }
 
 void record_algorithms(const RunDir& dir, const std::string& chosen) {

@@ -35,6 +35,8 @@ struct RunDir {
 
 // Creates or opens config.out_dir as --resume says, and locks it. It changes no file in it.
 RunDir open_run_dir(RunConfig& config);
+// Locks a run's directory. A second run in it is an error.
+FileHandle lock_directory(const std::filesystem::path& dir);
 // For a rank other than the first: where its part of the state is. The first rank holds the lock of the directory.
 RunDir rank_dir(const RunConfig& config, int rank);
 // Warns if the machine computes other bits than the one that computed the run until now.
@@ -54,7 +56,9 @@ std::vector<std::filesystem::path> store_folders_of_run(const std::filesystem::p
 // The stores of `ranks` ranks, given that of the first; they may be on other machines.
 std::vector<ChunkStore::Options> stores_of_ranks(const ChunkStore::Options& first, std::size_t ranks);
 std::string store_name_of_rank(const std::string& name, std::size_t rank);
-// Copies the settings and metrics of the run `from` to the folder `to`, which has its own store.
+// For a command that takes the model from config.toml, which has no checksum: it must be the one of run.json.
+void demand_model_of_run(const std::filesystem::path& path, const RunConfig& config);
+// Copies the settings and metrics of the run `from` to the folder `to`, which has its own store; run.json last.
 void copy_run_files(const std::filesystem::path& from, const std::filesystem::path& to);
 // After its store is removed, the directory has no run any more; its metrics and report stay.
 void forget_run(const std::filesystem::path& path);

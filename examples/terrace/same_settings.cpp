@@ -1,8 +1,10 @@
 #include <terrace/examples/terrace/same_settings.h>
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
-#include <fstream>
 #include <vector>
 
 #include <fmt/format.h>
@@ -10,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include <terrace/core/error.h>
+#include <terrace/core/files.h>
 #include <terrace/core/notice.h>
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/options.h>
@@ -39,11 +42,19 @@ std::vector<std::size_t> ranks_where(bool mine, Team& team) {
 }  // namespace
 
 std::string describe_content(const fs::path& file, std::uint64_t most) {
-  std::ifstream in(file, std::ios::binary);
+  const auto refuse = [&](const std::string& why) {
+    throw Error(fmt::format("{} cannot be read: {}\n  give all ranks the same regular file", file.string(), why));
+  };
+  FileHandle in;
+  try {
+    in = open_regular(file, O_RDONLY);
+  } catch (const Error& error) {
+    refuse(error.what());
+  }
+  if (!in) refuse(describe_errno(errno));
   std::error_code error;
   const auto bytes = fs::file_size(file, error);
-  const auto refuse = [&] { throw Error(fmt::format("{} cannot be read: {}", file.string(), describe_errno(errno))); };
-  if (error || !in) refuse();
+  if (error) refuse(describe_errno(error.value()));
   // Windows at even distances, the first at the beginning and the last at the end of the file.
   const auto window = std::min(kWindow, std::max<std::uint64_t>(1, most));
   const auto whole = (bytes + window - 1) / window;
@@ -53,8 +64,12 @@ std::string describe_content(const fs::path& file, std::uint64_t most) {
   for (std::uint64_t i = 0; i < windows; ++i) {
     const auto begin = windows == whole ? i * window : (bytes - window) / (windows - 1) * i;
     read.resize(static_cast<std::size_t>(std::min(window, bytes - begin)));
-    in.seekg(static_cast<std::streamoff>(begin));
-    if (!in.read(reinterpret_cast<char*>(read.data()), static_cast<std::streamsize>(read.size()))) refuse();
+    for (std::size_t done = 0; done < read.size();) {
+      const auto got = ::pread(in.get(), read.data() + done, read.size() - done, static_cast<off_t>(begin + done));
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) refuse(got < 0 ? describe_errno(errno) : "it became shorter meanwhile");
+      done += static_cast<std::size_t>(got);
+    }
     sums.push_back(checksum_of(read));
   }
   return fmt::format("{} bytes with checksum {:016x}", bytes, checksum_of(std::as_bytes(std::span(sums))));

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include <terrace/core/notice.h>
+#include <terrace/core/printable.h>
 #include <terrace/core/units.h>
 #include <terrace/examples/terrace/launched.h>
 
@@ -120,7 +121,7 @@ void Screen::step(const StepMetrics& m) {
 void Screen::note(std::string_view text) {
   auto* const to = options_.json ? options_.notes : options_.out;
   erase_bar();
-  say(to, fmt::format("{}\n", text));
+  say(to, fmt::format("{}\n", printable_lines(text)));
   draw_bar();
   std::fflush(to);
 }
@@ -128,7 +129,7 @@ void Screen::note(std::string_view text) {
 void Screen::warn(std::string_view text) {
   erase_bar();
   std::fflush(options_.out);
-  say(options_.notes, fmt::format("warning: {}\n", text));
+  say(options_.notes, fmt::format("warning: {}\n", printable_lines(text)));
   std::fflush(options_.notes);
   draw_bar();
 }

@@ -6,6 +6,7 @@
 #include <span>
 
 #include <terrace/core/error.h>
+#include <terrace/core/json_text.h>
 #include <terrace/offload/chunk_store.h>
 
 namespace terrace::cli {
@@ -66,7 +67,13 @@ std::string seal_indented(const nlohmann::json& object) { return sealed(object.d
 
 nlohmann::json parse_sealed(std::string_view text) {
   const auto seal = std::max(seal_of(text, kOneLine), seal_of(text, kIndented));
-  auto object = nlohmann::json::parse(text, nullptr, false);
+  nlohmann::json object;
+  try {
+    object = parse_json(text);
+  } catch (const Error&) {
+    if (seal == Seal::broken) throw Error("it does not match its checksum");
+    throw;
+  }
   const bool has_checksum = object.is_object() && object.contains(kMember);
   if (seal == Seal::broken || (seal == Seal::absent && has_checksum)) throw Error("it does not match its checksum");
   if (!object.is_object()) throw Error("not a JSON object");

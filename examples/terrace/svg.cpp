@@ -34,8 +34,10 @@ std::vector<double> round_ticks(double low, double high, int count) {
     }
   }
   std::vector<double> ticks;
-  for (double i = std::ceil(low / step - 1e-9); i * step <= high + step * 1e-9; ++i)
-    ticks.push_back(i * step + 0.0);  // no negative zero
+  const double first = std::ceil(low / step - 1e-9);
+  // Adding 1 to a number beyond 2^53 changes nothing, so the loop counts.
+  for (int i = 0; i <= 2 * std::max(count, 1) && (first + i) * step <= high + step * 1e-9; ++i)
+    ticks.push_back((first + i) * step + 0.0);  // no negative zero
   return ticks;
 }
 

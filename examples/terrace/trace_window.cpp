@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <fstream>
 #include <iterator>
 #include <map>
 #include <string_view>
@@ -12,6 +10,10 @@
 #include <nlohmann/json.hpp>
 
 #include <terrace/core/error.h>
+#include <terrace/core/json_text.h>
+#include <terrace/core/printable.h>
+#include <terrace/core/text_file.h>
+#include <terrace/core/units.h>
 
 namespace terrace::cli {
 namespace {
@@ -23,38 +25,60 @@ struct Raw {
   std::map<std::string, std::vector<std::pair<double, double>>> counters;
 };
 
-Raw read_raw(const std::filesystem::path& file) {
-  std::ifstream in(file);
-  if (!in) throw Error(fmt::format("{} cannot be read: {}", file.string(), describe_errno(errno)));
-  if (std::filesystem::is_directory(file))  // a stream can open it, but not read it
-    throw Error(fmt::format("{} cannot be read: {}", file.string(), describe_errno(EISDIR)));
-  const auto document = json::parse(in, nullptr, false);
-  static const json kNothing;
-  const auto& events = document.is_object() && document.contains("traceEvents") ? document.at("traceEvents") : kNothing;
-  if (!events.is_array()) throw Error(fmt::format("{} is not a trace: it has no list \"traceEvents\"", file.string()));
-  Raw raw;
-  std::map<std::pair<std::int64_t, std::int64_t>, std::string> names;
-  const auto thread_of = [](const json& e) {
-    return std::pair(e.value("pid", std::int64_t{0}), e.value("tid", std::int64_t{0}));
+constexpr std::uint64_t kMostTraceBytes = kGiB;
+
+// A member of any other type, in a damaged file, is as if it were absent.
+double number_in(const json& event, const char* key) {
+  const auto found = event.find(key);
+  return found != event.end() && found->is_number() ? found->get<double>() : 0;
+}
+std::string text_in(const json& event, const char* key) {
+  const auto found = event.find(key);
+  return found != event.end() && found->is_string() ? printable(found->get<std::string>()) : "";
+}
+const json& object_in(const json& event, const char* key) {
+  static const json kNone = json::object();
+  const auto found = event.find(key);
+  return found != event.end() && found->is_object() ? *found : kNone;
+}
+std::pair<double, double> thread_of(const json& event) { return {number_in(event, "pid"), number_in(event, "tid")}; }
+
+json read_events(const std::filesystem::path& file) {
+  const auto refuse = [&](const std::string& why) {
+    throw Error(
+        fmt::format("{} is not a trace: {}\n  remove it; a further step of the run writes a new one", file.string(), why),
+        Exit::corrupt);
   };
-  for (const auto& e : events) {
-    if (e.is_object() && e.value("ph", "") == "M" && e.value("name", "") == "thread_name") {
-      names[thread_of(e)] = e.value("args", json::object()).value("name", "");
-    }
+  json document;
+  try {
+    document = parse_json(read_text_file(file, kMostTraceBytes));
+  } catch (const Error& error) {
+    refuse(error.what());
   }
+  const auto events = document.is_object() ? document.find("traceEvents") : document.end();
+  if (events == document.end() || !events->is_array()) refuse("it has no list \"traceEvents\"");
+  return std::move(*events);
+}
+
+Raw read_raw(const std::filesystem::path& file) {
+  const auto events = read_events(file);
+  Raw raw;
+  std::map<std::pair<double, double>, std::string> names;
+  for (const auto& e : events)
+    if (e.is_object() && text_in(e, "ph") == "M" && text_in(e, "name") == "thread_name")
+      names[thread_of(e)] = text_in(object_in(e, "args"), "name");
   for (const auto& e : events) {
     if (!e.is_object()) continue;
-    const auto kind = e.value("ph", "");
-    const double begin_s = e.value("ts", 0.0) * 1e-6;
+    const auto kind = text_in(e, "ph");
+    const double begin_s = number_in(e, "ts") * 1e-6;
     if (kind == "X") {
       const auto found = names.find(thread_of(e));
-      const auto lane = found == names.end() ? fmt::format("thread {}", e.value("tid", std::int64_t{0})) : found->second;
-      raw.lanes[lane].push_back({e.value("name", ""), begin_s, begin_s + e.value("dur", 0.0) * 1e-6});
+      const auto lane = found == names.end() ? fmt::format("thread {}", number_in(e, "tid")) : found->second;
+      raw.lanes[lane].push_back({text_in(e, "name"), begin_s, begin_s + std::max(0.0, number_in(e, "dur")) * 1e-6});
     } else if (kind == "C") {
-      const auto args = e.value("args", json::object());
-      if (!args.empty() && args.begin().value().is_number()) {
-        raw.counters[e.value("name", "")].emplace_back(begin_s, args.begin().value().get<double>());
-      }
+      const auto& args = object_in(e, "args");
+      if (!args.empty() && args.begin().value().is_number())
+        raw.counters[text_in(e, "name")].emplace_back(begin_s, args.begin().value().get<double>());
     }
   }
   for (auto& [lane, spans] : raw.lanes) std::ranges::sort(spans, {}, &TraceWindow::Span::begin_s);

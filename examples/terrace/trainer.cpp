@@ -16,10 +16,12 @@
 #include <vector>
 
 #include <terrace/core/device.h>
+#include <terrace/core/json_text.h>
 #include <terrace/core/notice.h>
 #include <terrace/core/profile_rates.h>
 #include <terrace/core/text_file.h>
 #include <terrace/core/thread_pool.h>
+#include <terrace/core/trace_file.h>
 #include <terrace/examples/lm/corpus.h>
 #include <terrace/examples/lm/model.h>
 #include <terrace/examples/lm/weights.h>
@@ -139,7 +141,7 @@ class Training {
     if (config_.local_rank == 0) remove_former_stores(dir);
     if (dir.resume) {
       done = engine.resumed()->step;
-      restore(nlohmann::json::parse(engine.resumed()->payload));
+      restore(engine.resumed()->payload, dir);
     } else {
       engine.fill(first_weights_);
     }
@@ -222,7 +224,7 @@ class Training {
     if (team.first() && !request_.commits) keep_choices(dir, *device);
     const bool first_of_stage = request_.pipeline && static_cast<std::uint32_t>(team.rank()) % request_.data.ranks == 0;
     if (!all_done && (team.first() || first_of_stage))
-      tell(screen, [&] { trace.write(trace_file_of(dir.path, static_cast<std::uint32_t>(team.rank()))); });
+      tell(screen, [&] { replace_trace(trace, trace_file_of(dir.path, static_cast<std::uint32_t>(team.rank()))); });
     if (done < last) {
       demand_data(team, done);
       const auto what = fmt::format("stopped by {} after step {}", describe_stop(static_cast<int>(stopped)), done);
@@ -398,13 +400,20 @@ class Training {
       j["loss_scale"] = {{"value", loss_scale_.state().value}, {"good_steps", loss_scale_.state().good_steps}};
     return j.dump();
   }
-  void restore(const nlohmann::json& payload) {
+  void restore(const std::string& text, const RunDir& dir) try {
+    const auto payload = parse_json(text);
     skipped_ = payload.value("skipped_steps", std::uint64_t{0});
     if (const auto peak = payload.find("peak_bytes"); peak != payload.end())
       for (const auto tier : kAllTiers) committed_peak_[tier] = peak->value(name_of(tier), std::uint64_t{0});
     if (const auto at = payload.find("loss_scale"); at != payload.end())
       loss_scale_.restore(
           {.value = at->value("value", LossScale::kFirst), .good_steps = at->value("good_steps", std::uint64_t{0})});
+  } catch (const std::exception&) {  // the record has a checksum, so another program wrote it
+    throw Error(
+        fmt::format("the commit of the run in {} has a payload that is not of terrace train\n  continue the run with the "
+                    "program that wrote it",
+                    dir.path.string()),
+        Exit::corrupt);
   }
 
   static double unsigned_nan(double value) { return std::isnan(value) ? std::abs(value) : value; }  // its sign means nothing

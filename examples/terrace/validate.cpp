@@ -113,6 +113,10 @@ void validate(const RunConfig& c) {
     // At the end of the run a new file is written beside it and renamed.
     if (fs::exists(c.save, error) && !fs::is_regular_file(c.save, error))
       refuse_pair(fmt::format("--save {} exists and is not a regular file", c.save), "give --save the name of a file");
+    const auto beside = fs::symlink_status(c.save + ".tmp", error);
+    if (fs::exists(beside) && !fs::is_regular_file(beside))
+      refuse_pair(fmt::format("--save {}: {}.tmp, as which it is written, is not a regular file", c.save, c.save),
+                  "remove that, or give --save another file");
     if (::access(parent.c_str(), W_OK | X_OK) != 0)
       refuse_pair(fmt::format("--save {}: no file can be created in {}: {}", c.save, parent.string(), describe_errno(errno)),
                   "change the permissions there, or give --save a file in another folder");

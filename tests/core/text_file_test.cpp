@@ -50,11 +50,11 @@ class SizeLimit {
 };
 
 TEST(TextFile, AFileIsReadWholeOrTheReasonIsSaid) {
-  EXPECT_EQ("", read_text_file("/dev/null"));
   EXPECT_NE(std::string::npos, read_text_file("/proc/self/status").find("Name:"));  // of no size that stat knows
   EXPECT_EQ("No such file or directory (errno 2)", why_not("/nowhere/at/all"));
-  EXPECT_EQ("it is a directory", why_not("/"));
-  EXPECT_EQ("it is larger than 64.0 MiB", why_not("/dev/zero"));
+  EXPECT_EQ("it is not a regular file but a directory", why_not("/"));
+  EXPECT_EQ("it is not a regular file but a device", why_not("/dev/zero"));
+  EXPECT_EQ("it is larger than 4.00 KiB", why_not([&] { read_text_file(ScratchFolder().write("file", std::string(5000, 'x')), 4096); }));
   EXPECT_EQ("Input/output error (errno 5)", why_not("/proc/self/mem"));  // nothing is mapped at its beginning
 }
 
@@ -62,14 +62,14 @@ TEST(TextFile, AFileIsWrittenWholeOrTheOneBeforeStays) {
   const ScratchFolder folder;
   const auto file = folder / "file", beside = folder / "file.tmp";
   for (const auto durable : {Durable::no, Durable::yes}) {
-    write_text_file(file, "first", durable);
-    write_text_file(file, "second", durable);
+    replace_text_file(file, "first", durable);
+    replace_text_file(file, "second", durable);
     EXPECT_EQ("second", folder.read("file"));
     {
       const SizeLimit limit(4096);
-      EXPECT_EQ("File too large (errno 27)", why_not([&] { write_text_file(file, std::string(10'000, 'x'), durable); }));
+      EXPECT_EQ("File too large (errno 27)", why_not([&] { replace_text_file(file, std::string(10'000, 'x'), durable); }));
       EXPECT_EQ("File too large (errno 27)",
-                why_not([&] { write_text_file(folder / "new", std::string(10'000, 'x'), durable); }));
+                why_not([&] { replace_text_file(folder / "new", std::string(10'000, 'x'), durable); }));
     }
     EXPECT_EQ("second", folder.read("file"));
     EXPECT_FALSE(fs::exists(beside));
@@ -87,8 +87,22 @@ TEST(TextFile, WhatIsNoFileIsWrittenInPlace) {
   write_text_file(folder / "link", "through the link");
   EXPECT_TRUE(fs::is_symlink(folder / "link"));
   EXPECT_EQ("through the link", folder.read("file"));
-  write_text_file("/dev/null", "nothing", Durable::yes);
+  write_text_file("/dev/null", "nothing");
   EXPECT_TRUE(fs::is_character_file("/dev/null"));
+}
+
+TEST(TextFile, LinesComeOneByOneWithTheLastOneMarked) {
+  const ScratchFolder folder;
+  folder.write("file", "one\n\n" + std::string(100'000, 'x') + "\nend");
+  std::vector<std::string> seen;
+  read_lines(folder / "file", [&](const std::string& line, bool complete) {
+    seen.push_back(line.substr(0, 3) + (complete ? "" : " cut"));
+    return true;
+  });
+  EXPECT_EQ((std::vector<std::string>{"one", "", "xxx", "end cut"}), seen);
+  int lines = 0;
+  read_lines(folder / "file", [&](const std::string&, bool) { return ++lines < 2; });
+  EXPECT_EQ(2, lines);
 }
 
 TEST(TextFile, Utf8IsWhatTheStandardSays) {

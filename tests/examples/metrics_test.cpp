@@ -1,11 +1,17 @@
 // What is promised: every number reads back as the same bits, and resuming leaves exactly the steps that were done.
 #include <terrace/examples/terrace/metrics.h>
 
+#include <sys/resource.h>
+
 #include <cmath>
+#include <csignal>
 #include <limits>
 
 #include <gmock/gmock.h>
+#include <sys/resource.h>
+
 #include <gtest/gtest.h>
+#include <csignal>
 #include <nlohmann/json.hpp>
 
 #include <terrace/core/error.h>
@@ -105,7 +111,7 @@ TEST(Metrics, AFreshRunBeginsEmpty) {
   write_steps(scratch / "m", 5);
   const MetricsWriter writer(scratch / "m", 0);
   EXPECT_EQ(scratch.read("m"), "");
-  EXPECT_FALSE(std::filesystem::exists(scratch / "m.new"));
+  EXPECT_FALSE(std::filesystem::exists(scratch / "m.tmp"));
 }
 
 TEST(Metrics, ResumeWithoutAFileBeginsEmpty) {
@@ -171,12 +177,16 @@ TEST(Metrics, AFileThatCannotBeWrittenIsNamed) {
     EXPECT_THAT(e.what(), testing::HasSubstr("/no/such/folder/m"));
     EXPECT_THAT(e.what(), testing::HasSubstr("errno 2"));
   }
-  if (std::filesystem::exists("/dev/full")) {
-    const ScratchFolder scratch;
-    std::filesystem::create_symlink("/dev/full", scratch / "m.new");
-    MetricsWriter writer(scratch / "m", 0);
-    EXPECT_THROW(writer.write(sample(1)), Error);
-  }
+  const ScratchFolder scratch;
+  MetricsWriter writer(scratch / "m", 0);
+  rlimit before{};  // no file of this process may become larger, as on a full disk
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit none{0, before.rlim_max};
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  ::setrlimit(RLIMIT_FSIZE, &none);
+  EXPECT_THROW(writer.write(sample(1)), Error);
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
 }
 
 }  // namespace

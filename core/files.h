@@ -1,0 +1,76 @@
+// Opening and making files under names where anything may lie: after a damaged disk or by another user's hand, the name of a
+// record may be a named pipe, and the name of a temporary file a link to somewhere else.
+//
+// Threads: any.
+// Errors:  Error with only the reason: the caller adds what the file is for and what to do.
+#pragma once
+
+#include <fcntl.h>
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace terrace {
+
+// An open file descriptor, closed with its owner.
+class FileHandle {
+ public:
+  FileHandle() = default;
+  explicit FileHandle(int descriptor) : descriptor_(descriptor) {}
+  FileHandle(FileHandle&& other) noexcept : descriptor_(other.release()) {}
+  FileHandle& operator=(FileHandle&& other) noexcept {
+    std::swap(descriptor_, other.descriptor_);
+    return *this;
+  }
+  ~FileHandle();
+  [[nodiscard]] int get() const { return descriptor_; }
+  [[nodiscard]] int release() { return std::exchange(descriptor_, -1); }
+  explicit operator bool() const { return descriptor_ >= 0; }
+
+ private:
+  int descriptor_ = -1;
+};
+
+// Opens a file without ever waiting for the other end of a pipe. Anything but a regular file is Error(Exit::corrupt). If the
+// system refuses, the handle is empty and errno says why. `unnamed_pipe`: accepts the pipe of a shell (/dev/stdin, <(…)), which
+// has a writer.
+enum class UnnamedPipe : bool { refused, accepted };
+FileHandle open_regular(const std::filesystem::path& file, int flags, int directory = AT_FDCWD, unsigned mode = 0,
+                        UnnamedPipe unnamed_pipe = UnnamedPipe::refused);
+
+// Makes an empty file for writing that did not exist before, so that no link is followed. A file of that name, which an earlier
+// process left, is removed. Returns a descriptor or a negative errno: -EEXIST if the name belongs to anything but a file.
+int create_temporary(int directory, const std::string& name, unsigned mode, int flags = 0);
+
+// Writes all bytes, or throws.
+void write_all(int descriptor, std::string_view text);
+
+// A file that gets its name when it is complete: a reader sees the whole old file or the whole new one. It is written as
+// NAME.tmp beside it, which disappears again if it is not finished.
+enum class Durable : bool { no, yes };
+class NewFile {
+ public:
+  explicit NewFile(std::filesystem::path file, unsigned mode = 0666, int flags = 0);
+  ~NewFile();
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
+
+  [[nodiscard]] int get() const { return handle_.get(); }
+  [[nodiscard]] const std::filesystem::path& temporary() const { return temporary_; }
+  void write(std::string_view text) { write_all(get(), text); }
+  // With Durable::yes, the file and its name also survive a power loss. The descriptor stays open until release or the end.
+  void finish(Durable durable);
+  [[nodiscard]] FileHandle release() { return std::move(handle_); }
+
+ private:
+  std::filesystem::path file_, temporary_;
+  FileHandle handle_;
+  bool finished_ = false;
+};
+
+// Flushes a file or a folder to the disk.
+void sync_to_disk(const std::filesystem::path& path);
+
+}  // namespace terrace

@@ -1,0 +1,177 @@
+// What is promised: one flipped bit, in any file that a run leaves, is found or does no harm. Found: a documented exit code,
+// and a message that names the file. Harmless: what the user sees is what the undamaged run gives, weights, losses, held-out
+// loss and text. Anything else, another hash above all, is a failure.
+#include <algorithm>
+#include <csignal>
+#include <fstream>
+#include <map>
+#include <random>
+#include <set>
+
+#include <fmt/format.h>
+
+#include <terrace/tests/support/environment.h>
+
+#include "cli_test.h"
+
+namespace terrace::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::set<int> kDocumented{0, 1, 2, 3, 4, 5};
+// The finished run ends after 4 steps. The stopped one commits after some more, at most as many as a pipe holds lines.
+constexpr auto kFinished = "4", kMore = "14";
+
+// What a user does with a run.
+enum class Use { resume, finish_again, verify, generate, report };
+std::string name_of(Use use) {
+  static const std::map<Use, std::string> names{{Use::resume, "resume"},
+                                                {Use::finish_again, "finish again"},
+                                                {Use::verify, "verify"},
+                                                {Use::generate, "generate"},
+                                                {Use::report, "report"}};
+  return names.at(use);
+}
+
+struct Count {
+  std::uint64_t found = 0, harmless = 0;
+};
+
+class Flips : public Cli {
+ protected:
+  // A model of 20,000 weights: thousands of runs of the program take minutes.
+  [[nodiscard]] Words small(const Words& more) const {
+    return tiny("train", Words{"--layers", "1", "--hidden", "32", "--heads", "2", "--seq-len", "32", "--eval-interval", "2",
+                               "--ckpt-interval", "2", "--resume", "auto"} +
+                             more);
+  }
+  [[nodiscard]] Outcome use(Use what) const {
+    switch (what) {
+      case Use::resume: return terrace(small({"--steps", kMore}));
+      case Use::finish_again: return terrace(small({"--steps", kFinished}));
+      case Use::verify: return terrace({"ckpt", "verify", "run"});
+      case Use::generate: return terrace({"generate", "run", "--prompt", "The", "--max-tokens", "6"});
+      case Use::report: return terrace({"report", "run"});
+    }
+    return {};
+  }
+
+  void put(const std::string& kept) const {
+    fs::remove_all(at("run"));
+    fs::copy(at(kept), at("run"), fs::copy_options::recursive);
+  }
+
+  void flip(const fs::path& file, std::mt19937_64& random) const {
+    std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+    const auto byte = static_cast<std::streamoff>(random() % fs::file_size(file));
+    const auto bit = random() % 8;
+    stream.seekg(byte);
+    const auto flipped = static_cast<char>(stream.get() ^ (1 << bit));
+    stream.seekp(byte);
+    stream.put(flipped);
+    ASSERT_TRUE(stream.good()) << file << ", byte " << byte;
+  }
+
+  // All that an undamaged run shows at its end.
+  struct End {
+    std::string weights, held_out, text;
+    std::vector<Step> steps;
+  };
+  [[nodiscard]] End end_of(const Outcome& trained) const {
+    return {.weights = weights_of(trained),
+            .held_out = json_in("run/result.json").at("eval_loss").dump(),
+            .text = use(Use::generate).out,
+            .steps = steps("run")};
+  }
+
+  // True: found. False: harmless.
+  bool judge(const std::string& file, Use what, const End& end, const std::string& text_before) const {
+    const auto outcome = use(what);
+    EXPECT_EQ(0, outcome.signal) << outcome.described;
+    EXPECT_TRUE(kDocumented.contains(outcome.exit)) << outcome.described;
+    const auto name = fs::path(file).filename().string();
+    const bool named = outcome.err.find(name) != std::string::npos;
+    if (outcome.exit != 0) {
+      EXPECT_TRUE(named && outcome.err.find("error: ") != std::string::npos) << outcome.described;
+      EXPECT_THAT(outcome.err, Not(HasSubstr("json.exception"))) << outcome.described;
+      return true;
+    }
+    switch (what) {
+      case Use::resume: {
+        EXPECT_EQ(end.weights, weights_of(outcome)) << outcome.described;
+        EXPECT_EQ(end.held_out, json_in("run/result.json").at("eval_loss").dump()) << outcome.described;
+        EXPECT_EQ(end.steps, steps("run")) << outcome.described;
+        break;
+      }
+      case Use::finish_again: EXPECT_EQ(end.weights, weights_of(outcome)) << outcome.described; break;
+      case Use::generate:
+        EXPECT_TRUE(named || text_before == outcome.out) << outcome.described;  // with a warning, from the commit before
+        break;
+      case Use::verify:
+      case Use::report: break;
+    }
+    return named;
+  }
+
+  // Flips at `places` places of each file of the run that is kept under this name.
+  void flip_all(const std::string& kept, const std::vector<Use>& all_uses, const std::map<Use, End>& ends) {
+    const auto places = number_from_environment("TERRACE_FLIPS", 6);
+    const auto seed = number_from_environment("TERRACE_FLIP_SEED", 1);
+    put(kept);
+    const auto text = use(Use::generate).out;
+    std::vector<std::string> files;
+    for (const auto& entry : fs::recursive_directory_iterator(at(kept)))
+      if (entry.is_regular_file() && entry.file_size() > 0) files.push_back(fs::relative(entry.path(), at(kept)).string());
+    std::ranges::sort(files);
+    std::map<std::string, Count> counts;
+    for (const auto& file : files) {
+      std::mt19937_64 random(seed);
+      for (std::uint64_t i = 0; i < places; ++i) {
+        // Each place meets two of the uses, in turn, so that each file meets all of them.
+        const auto n = all_uses.size();
+        std::vector<Use> uses{all_uses[i % n], all_uses[(i + 1 + i / n % (n - 1)) % n]};
+        std::ranges::sort(uses, std::ranges::greater());  // what changes the run comes last
+        put(kept);
+        flip(at("run") / file, random);
+        bool found = false;
+        for (const auto what : uses) {
+          SCOPED_TRACE(fmt::format("{} run, TERRACE_FLIP_SEED={}, place {} of {}, {}", kept, seed, i, file, name_of(what)));
+          found = judge(file, what, ends.at(what), text) || found;
+          if (HasFailure()) return;
+        }
+        ++(found ? counts[file].found : counts[file].harmless);
+      }
+    }
+    fmt::print("seed {}, {} run, {} places of each file: found, harmless\n", seed, kept, places);
+    for (const auto& [file, count] : counts) fmt::print("  {:<24} {:>4} {:>4}\n", file, count.found, count.harmless);
+  }
+};
+
+TEST_F(Flips, InAnyFileOfARunAreFoundOrHarmless) {
+  const auto all = use(Use::resume);
+  ASSERT_EQ(0, all.exit) << all.described;
+  const auto whole = end_of(all);
+  fs::remove_all(at("run"));
+  const auto first = use(Use::finish_again);
+  ASSERT_EQ(0, first.exit) << first.described;
+  const auto four = end_of(first);
+  fs::rename(at("run"), at("finished"));
+  const std::map<Use, End> ends{
+      {Use::resume, whole}, {Use::finish_again, four}, {Use::verify, {}}, {Use::generate, {}}, {Use::report, {}}};
+
+  Child child(launch(small({"--steps", "1000", "--json"})));
+  child.read_lines(1);
+  child.send(SIGTERM);
+  const auto stopped = child.wait();
+  ASSERT_EQ(75, stopped.exit) << stopped.described;
+  ASSERT_LT(metrics("run").size(), 14U);
+  ASSERT_EQ(0, use(Use::report).exit);
+  fs::rename(at("run"), at("stopped"));
+
+  flip_all("finished", {Use::resume, Use::finish_again, Use::verify, Use::generate, Use::report}, ends);
+  if (!HasFailure()) flip_all("stopped", {Use::resume, Use::verify, Use::generate, Use::report}, ends);
+}
+
+}  // namespace
+}  // namespace terrace::test

@@ -1,0 +1,41 @@
+// What is promised: a text that is nested deeper than any of terrace's files is refused before a parser sees it, and brackets
+// and points in strings and comments are no nesting.
+#include <terrace/core/nesting.h>
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include <terrace/core/error.h>
+
+namespace terrace {
+namespace {
+
+std::string repeated(const std::string& what, int times) {
+  std::string out;
+  for (int i = 0; i < times; ++i) out += what;
+  return out;
+}
+
+TEST(Nesting, OfJson) {
+  demand_shallow_json(repeated("[", 64) + repeated("]", 64));
+  demand_shallow_json("[" + repeated("{},", 1000) + "{}]");
+  demand_shallow_json("\"" + repeated("[", 1000) + "\\\"" + repeated("{", 1000) + "\"");
+  EXPECT_THROW(demand_shallow_json(repeated("[", 65)), Error);
+  EXPECT_THROW(demand_shallow_json("\"\\\\\"" + repeated("[{\"a\":", 40)), Error);
+}
+
+TEST(Nesting, OfToml) {
+  const auto parts = [](int n) { return "a" + repeated(".a", n - 1); };
+  demand_shallow_toml(parts(16) + " = 1.5\n[" + parts(16) + "]\n");
+  demand_shallow_toml("x = [" + repeated("1.5, ", 1000) + "]\n" + repeated("a.b = 1\n", 1000));
+  for (const std::string quote : {"\"", "'", "\"\"\"", "'''"}) demand_shallow_toml("x = " + quote + parts(100) + quote + "\n");
+  demand_shallow_toml("x = \"\"\"\n" + parts(100) + "\n\"\"\"\n# " + parts(100) + repeated("[", 100));
+  for (const auto& text : {parts(17) + " = 1", "[" + parts(17) + "]", "x = {" + parts(17) + " = 1}", "x = \"a\"\n" + parts(17),
+                           repeated("\"a\".", 17), repeated("'a' . ", 17), "x = " + repeated("[", 65),
+                           "x = " + repeated("{a = ", 65), std::string(2'000'000, '#')})
+    EXPECT_THROW(demand_shallow_toml(text), Error) << text.substr(0, 100);
+}
+
+}  // namespace
+}  // namespace terrace
