@@ -181,8 +181,8 @@ bool SafetensorsReader::same_bytes(std::string_view one, std::string_view other)
   std::vector<std::byte> of_a(std::min<std::uint64_t>(kCompareBytes, bytes)), of_b(of_a.size());
   for (std::uint64_t done = 0; done < bytes; done += of_a.size()) {
     const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(of_a.size(), bytes - done));
-    read_bytes(fd_, file_, describe(*a), a->offset + done, std::span(of_a).first(count));
-    read_bytes(fd_, file_, describe(*b), b->offset + done, std::span(of_b).first(count));
+    read_bytes(opened_.get(), file_, describe(*a), a->offset + done, std::span(of_a).first(count));
+    read_bytes(opened_.get(), file_, describe(*b), b->offset + done, std::span(of_b).first(count));
     if (std::memcmp(of_a.data(), of_b.data(), count) != 0) return false;
   }
   return true;
