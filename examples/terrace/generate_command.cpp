@@ -73,7 +73,7 @@ Exit generate_command(const CommandLine& line) {
                             line.positional.at(0), config.data_format),
                 Exit::usage);
   auto store = store_of_run(line.positional.at(0));
-  demand_model_of_run(line.positional.at(0), config);
+  demand_settings_of_run(line.positional.at(0), config);
   // If each rank has a part of the weights, they are gathered from the stores of all ranks. Otherwise they are read in place.
   const bool in_parts = config.pp > 1 || (config.dp > 1 && config.zero > 0);
   auto ranks = stores_of_ranks(store, static_cast<std::size_t>(config.dp * config.pp));

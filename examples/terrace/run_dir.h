@@ -56,8 +56,8 @@ std::vector<std::filesystem::path> store_folders_of_run(const std::filesystem::p
 // The stores of `ranks` ranks, given that of the first; they may be on other machines.
 std::vector<ChunkStore::Options> stores_of_ranks(const ChunkStore::Options& first, std::size_t ranks);
 std::string store_name_of_rank(const std::string& name, std::size_t rank);
-// For a command that takes the model from config.toml, which has no checksum: it must be the one of run.json.
-void demand_model_of_run(const std::filesystem::path& path, const RunConfig& config);
+// For a command that takes the settings from config.toml, which has no checksum: they must be those of run.json.
+void demand_settings_of_run(const std::filesystem::path& path, const RunConfig& config);
 // Copies the settings and metrics of the run `from` to the folder `to`, which has its own store; run.json last.
 void copy_run_files(const std::filesystem::path& from, const std::filesystem::path& to);
 // After its store is removed, the directory has no run any more; its metrics and report stay.

@@ -132,7 +132,7 @@ TEST_F(BadInput, ConfigurationFiles) {
   expect_refusal(with("section.toml"), 2, {"section.toml, line 1", "did you mean train?"});
   expect_refusal(with("type.toml"), 2, {"type.toml, line 1", "\"3\"", "an integer"});
   expect_refusal(with("nowhere.toml"), 2, {"nowhere.toml", "No such file"});
-  expect_refusal(with("."), 2, {"is a directory"});
+  expect_refusal(with("."), 2, {"not a regular file but a directory"});
   EXPECT_FALSE(std::filesystem::exists(at("runs")));
 }
 

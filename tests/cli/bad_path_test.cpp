@@ -197,7 +197,7 @@ TEST_F(BadPath, WhereTheLastWeightsGoIsCheckedFirst) {
 
 TEST_F(BadPath, MachineProfilesThatAreNone) {
   expect_refusal(terrace(tiny("plan", {"--machine-profile", "nowhere.json"})), 2, {"nowhere.json", "measure"});
-  expect_refusal(terrace(tiny("plan", {"--machine-profile", "corpus.txt"})), 2, {"corpus.txt", "not a JSON object"});
+  expect_refusal(terrace(tiny("plan", {"--machine-profile", "corpus.txt"})), 2, {"corpus.txt", "it is not JSON"});
   expect_refusal(terrace(tiny("plan", {"--machine-profile", "."})), 2, {"not a regular file"});
 }
 

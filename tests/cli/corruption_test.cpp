@@ -262,7 +262,7 @@ TEST_F(Corruption, TheRunsOwnFiles) {
   }
   fs::remove(at("run/result.json"));
   scratch_.write("run/metrics.jsonl", "x\n" + scratch_.read("run/metrics.jsonl"));
-  expect_refusal(go_on(), 5, {"metrics.jsonl, line 1", "not a JSON object"});
+  expect_refusal(go_on(), 5, {"metrics.jsonl, line 1", "it is not JSON"});
 }
 
 // One bit in a number leaves a text that every JSON library reads.

@@ -118,7 +118,7 @@ TEST_F(MachineProfiles, RefuseWhatIsMalformed) {
   expect_refusal([](auto& json) { json["measured_at"] = 3; }, "\"measured_at\" is not a string");
   expect_refusal([](auto& json) { json = nlohmann::json::array(); }, "not a JSON object");
   std::ofstream(file_) << "{\"threads\": ";
-  expect_refusal("not a JSON object");
+  expect_refusal("it is not JSON");
   fs::remove(file_);
   expect_refusal("errno 2");
 }

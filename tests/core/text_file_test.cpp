@@ -54,7 +54,8 @@ TEST(TextFile, AFileIsReadWholeOrTheReasonIsSaid) {
   EXPECT_EQ("No such file or directory (errno 2)", why_not("/nowhere/at/all"));
   EXPECT_EQ("it is not a regular file but a directory", why_not("/"));
   EXPECT_EQ("it is not a regular file but a device", why_not("/dev/zero"));
-  EXPECT_EQ("it is larger than 4.00 KiB", why_not([&] { read_text_file(ScratchFolder().write("file", std::string(5000, 'x')), 4096); }));
+  EXPECT_EQ("it is larger than 4.00 KiB",
+            why_not([&] { read_text_file(ScratchFolder().write("file", std::string(5000, 'x')), 4096); }));
   EXPECT_EQ("Input/output error (errno 5)", why_not("/proc/self/mem"));  // nothing is mapped at its beginning
 }
 

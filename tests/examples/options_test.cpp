@@ -180,7 +180,7 @@ TEST(Options, FilesThatCannotBeReadAreNamed) {
   const ScratchFolder scratch;
   RunConfig c;
   EXPECT_THAT(usage_error([&] { apply_file(c, scratch / "absent.toml"); }), HasSubstr("absent.toml: cannot be read"));
-  EXPECT_THAT(usage_error([&] { apply_file(c, scratch.path()); }), HasSubstr("is a directory"));
+  EXPECT_THAT(usage_error([&] { apply_file(c, scratch.path()); }), HasSubstr("not a regular file but a directory"));
   EXPECT_THAT(usage_error([&] { apply_file(c, "/proc/self/mem"); }), HasSubstr("/proc/self/mem: cannot be read: Input/output"));
 }
 

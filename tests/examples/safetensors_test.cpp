@@ -219,7 +219,7 @@ TEST(SafetensorsWriter, RefusesWrongUse) {
   expect_error(declare({{"a", DType::fp32, {~std::uint64_t{0}, 3}}}), Exit::usage, "overflows");
   expect_error(declare({{"a", DType::fp32, {~std::uint64_t{0} / 8}}}), Exit::usage, "too large");
   expect_error(declare({{"__metadata__", DType::fp32, {1}}}), Exit::usage, "reserves");
-  expect_error(declare({{"\xff", DType::fp32, {1}}}), Exit::usage, "header cannot be written");
+  expect_error(declare({{"\xff", DType::fp32, {1}}}), Exit::usage, "its name is not UTF-8");
   expect_error([&] { SafetensorsWriter(folder / "no" / "x", {}); }, Exit::usage, "cannot be created");
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 
