@@ -353,7 +353,8 @@ class Planner {
     const auto asked = request_.budget.of(e.tier);
     if (e.tier == Tier::device && p.smallest_bytes[Tier::device] > asked)
       p.refusal.missing_bytes = p.smallest_bytes[Tier::device] - asked;
-    if (e.tier != Tier::disk) p.refusal.why += "; " + largest_consumers(map, largest);
+    // A program without updates on the host has no action there.
+    if (e.tier != Tier::disk && need != 0) p.refusal.why += "; " + largest_consumers(map, largest);
     if (map.chunks() > kSearchedChunks) {
       p.refusal.least_bytes = asked + p.refusal.missing_bytes;
       return;

@@ -83,6 +83,16 @@ TEST_F(Budgets, EachRankOfAPipelineHasTheDiskThatItNeeds) {
   EXPECT_EQ(0, run.exit) << run.described;
 }
 
+// Everything fits into the device but comes through the host, where no action of the step computes.
+TEST_F(Budgets, APipelineThatDoesNotFitIntoTheHostIsRefused) {
+  const Words pipeline{"--pp", "3", "--grad-accumulation", "6", "--update", "device"};
+  const auto refused = train(pipeline + Words{"--host-memory", "1KB"});
+  expect_refusal(refused, 3, {"host tier", "--host-memory 3MiB would fit"});
+  EXPECT_THAT(refused.err, Not(HasSubstr("largest action")));
+  const auto run = train(pipeline + Words{"--host-memory", "3MiB"});
+  EXPECT_EQ(0, run.exit) << run.described;
+}
+
 // A cgroup with a limit of memory for one program. Needs root and a memory controller that may be used here.
 class SmallCgroup {
  public:
