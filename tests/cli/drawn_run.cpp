@@ -263,6 +263,8 @@ Leg draw_leg(Draw& draw, const Bits& b, const Layout& layout, std::uint64_t step
   leg.host.at_the_edge = leg.host.given && !leg.device.at_the_edge && draw.one_in(8);
   leg.processes = leg.layout.ranks() > 1 && leg.layout.ranks() <= 4 && draw.one_in(30);
   leg.io_threads = draw.one_in(8);
+  leg.saves = draw.one_in(3);
+  if (leg.commits && !leg.processes && draw.one_in(6)) leg.stopped_after_ms = draw.from(1, 200);
   if (leg.layout.ranks() == 1 && draw.one_in(10)) leg.ways.emplace_back("--verify-resident");
   return leg;
 }
@@ -367,7 +369,6 @@ DrawnRun draw_run(std::uint64_t seed, std::uint64_t number) {
   if (b.same == Same::as_averaged) run.bits = run.bits + Words{"--sync-interval", text(b.every)};
   run.bits = run.bits + Words{"--eval-batches", text(draw.of<std::uint64_t>({0, 1, 2, 3, 5}))};
   run.micro_batches = b.micro_batches;
-  run.together = b.same == Same::at_versions ? b.every : 1;
   run.reference = {.steps = b.steps,
                    .layout = layout,
                    .ways = {"--threads", "1", "--prefetch-depth", "0", "--recompute", "none", "--activations", "keep"},

@@ -58,16 +58,17 @@ struct Leg {
   Layout layout;
   Words ways;  // settings that change no bit
   Budget device, host, disk;
-  std::uint64_t disks = 0;  // --nvme-path, so many times
-  bool commits = true;      // a --durability that does
-  bool processes = false;   // ranks are processes, not threads
-  bool io_threads = false;  // reads and writes without io_uring
+  std::uint64_t disks = 0;             // --nvme-path, so many times
+  bool commits = true;                 // a --durability that does
+  bool processes = false;              // ranks are processes, not threads
+  bool io_threads = false;             // reads and writes without io_uring
+  bool saves = false;                  // --save
+  std::uint64_t stopped_after_ms = 0;  // by SIGTERM, and continued; 0: not at all
 };
 
 struct DrawnRun {
   Words bits;                       // the model and all that reaches its bits
   std::uint64_t micro_batches = 1;  // of a step, on all ranks
-  std::uint64_t together = 1;       // steps that are one program
   bool canonical = false;
   Leg reference;
   std::vector<std::vector<Leg>> variants;  // each a run, in one or more legs

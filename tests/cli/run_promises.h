@@ -25,12 +25,13 @@ void expect_steps_of(const Told& reference, const Told& run, std::uint64_t steps
 // The result: the hash of the weights, the last held-out loss, the skipped steps, the loss scale.
 void expect_result_of(const Told& reference, const Told& run);
 // Of a run that began anew: the bytes of the planned steps, and the peaks to the byte.
-void expect_moved_as_planned(const Told& run, std::uint64_t together);
+void expect_moved_as_planned(const Told& run);
 
 struct MostBytes {  // of one rank
   std::uint64_t device = std::numeric_limits<std::uint64_t>::max(), host = device, disk = device;
 };
-void expect_within(const MostBytes& budget, const Told& run);
+// The steps after `done`, which an earlier command line computed, perhaps within other budgets.
+void expect_within(const MostBytes& budget, const Told& run, std::uint64_t done);
 
 // The words with what a refusal with code 3 suggests; nothing where it suggests nothing. `sure` is false where it names no
 // figure, so that another tier may be refused next.

@@ -4,10 +4,11 @@
 //
 //   TERRACE_RUNS_SEED   the first number of every draw
 //   TERRACE_RUNS_LINES  cases are drawn until so many command lines of `terrace train` have run
-//   TERRACE_RUNS_ONLY   only the case of this number; its folder is kept
+//   TERRACE_RUNS_ONLY   only the case of this number
 #include <chrono>
 #include <csignal>
 #include <set>
+#include <thread>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -34,10 +35,10 @@ class Runs : public Cli {
  protected:
   void check_case(std::uint64_t seed, std::uint64_t number);
 
-  std::uint64_t trained_ = 0, refused_ = 0, resumed_ = 0, wrong_ = 0;
+  std::uint64_t trained_ = 0, refused_ = 0, stopped_ = 0, resumed_ = 0, wrong_ = 0;
 
  private:
-  Outcome tell(const Words& words, const Leg& leg = {});
+  Outcome tell(const Words& words, const Leg& leg = {}, std::uint64_t stopped_after_ms = 0);
   Outcome train_on(const Words& words, const Leg& leg);
   [[nodiscard]] Told told_by(const std::string& run) const {
     return {metrics(run), json_in(run + "/plan.json"), json_in(run + "/result.json")};
@@ -46,7 +47,7 @@ class Runs : public Cli {
   Words with_budgets(const DrawnRun& drawn, const Leg& leg, const std::string& run);
   std::string at_the_edge(const Words& words, const std::string& flag, std::uint64_t least, std::uint64_t most);
   void train_reference(const DrawnRun& drawn);
-  bool train_leg(const DrawnRun& drawn, const Leg& leg, const std::string& run, bool first, bool anew);
+  bool train_leg(const DrawnRun& drawn, const Leg& leg, const std::string& run, bool first, std::uint64_t done);
   void check_variant(const DrawnRun& drawn, const std::vector<Leg>& legs, const std::string& run);
   void check_wrong(const DrawnRun& drawn);
   std::string generated(const DrawnRun& drawn, const std::string& run, const Words& budgets);
@@ -57,11 +58,17 @@ class Runs : public Cli {
   std::string text_;
 };
 
-Outcome Runs::tell(const Words& words, const Leg& leg) {
+Outcome Runs::tell(const Words& words, const Leg& leg, std::uint64_t stopped_after_ms) {
   auto started = launch(words);
   if (leg.io_threads) started.environment["TERRACE_IO_ENGINE"] = "threads";
   commands_.push_back(fmt::format("{}terrace {}", leg.io_threads ? "TERRACE_IO_ENGINE=threads " : "", fmt::join(words, " ")));
-  auto outcome = Child(started).kill_after(kHang);
+  Child child(started);
+  if (stopped_after_ms != 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(stopped_after_ms));
+    child.send(SIGTERM);
+    commands_.back() += fmt::format("  # SIGTERM after {} ms", stopped_after_ms);
+  }
+  auto outcome = child.kill_after(kHang);
   if (outcome.signal == SIGKILL) ADD_FAILURE() << "hangs: " << outcome.described;
   commands_.back() += fmt::format("  # {}", outcome.signal ? -outcome.signal : outcome.exit);
   return outcome;
@@ -146,12 +153,25 @@ std::uint64_t bytes_of(const Words& words, const std::string& flag) {
   return at == words.end() ? kUnlimited : parse_bytes(*(at + 1));
 }
 
-bool Runs::train_leg(const DrawnRun& drawn, const Leg& leg, const std::string& run, bool first, bool anew) {
+// `done`: the steps of the run's last commit.
+bool Runs::train_leg(const DrawnRun& drawn, const Leg& leg, const std::string& run, bool first, std::uint64_t done) {
   auto words = with_budgets(drawn, leg, run);
   if (words.empty()) return false;
   const bool edge = (leg.device.at_the_edge || leg.host.at_the_edge) && std::ranges::find(words, "unlimited") == words.end();
   words = words + Words{"--out-dir", run};
-  if (!first) words = words + Words{"--resume", "auto"};
+  if (leg.saves) words = words + Words{"--save", run + ".safetensors"};
+  if (!first || leg.stopped_after_ms != 0) words = words + Words{"--resume", "auto"};
+  bool stopped = false;
+  if (leg.stopped_after_ms != 0) {
+    ++trained_;
+    const auto outcome = tell(words, leg, leg.stopped_after_ms);
+    stopped = outcome.exit == 75;
+    stopped_ += stopped;
+    if (outcome.signal != SIGTERM && outcome.exit != 0 && outcome.exit != 3 && outcome.exit != 75) {
+      ADD_FAILURE() << outcome.described;
+      return false;
+    }
+  }
   auto outcome = train_on(words, leg);
   bool sure = edge && first;  // the plan said that it fits
   for (int tries = 0; outcome.exit == 3 && !sure && tries < 5; ++tries) {
@@ -177,12 +197,14 @@ bool Runs::train_leg(const DrawnRun& drawn, const Leg& leg, const std::string& r
   const auto told = told_by(run);
   expect_steps_of(reference_, told, leg.steps);
   const auto ranks = leg.layout.ranks();
-  MostBytes most{.device = bytes_of(words, "--device-memory"),
-                 .host = bytes_of(words, "--host-memory") / ranks,
-                 .disk = bytes_of(words, "--nvme-limit") / ranks};
-  if (anew) expect_within(most, told);
-  if (anew) expect_moved_as_planned(told, drawn.together);
-  if (anew && leg.layout.pp == 1) {
+  const bool anew = done == 0 && !stopped;
+  if (!stopped)
+    expect_within({.device = bytes_of(words, "--device-memory"),
+                   .host = bytes_of(words, "--host-memory") / ranks,
+                   .disk = bytes_of(words, "--nvme-limit") / ranks},
+                  told, done);
+  if (anew) {
+    expect_moved_as_planned(told);
     const auto asked = tell(as_plan(words));
     if (asked.exit != 0) {
       ADD_FAILURE() << "the run fits, the plan does not: " << asked.described;
@@ -190,6 +212,9 @@ bool Runs::train_leg(const DrawnRun& drawn, const Leg& leg, const std::string& r
       EXPECT_EQ(plan.at("bytes"), told.plan.at("bytes")) << asked.described;
       EXPECT_EQ(plan.at("peak_bytes"), told.plan.at("peak_bytes")) << asked.described;
     }
+  }
+  if (leg.saves && leg.steps == drawn.reference.steps) {
+    EXPECT_TRUE(scratch_.read("reference.safetensors") == scratch_.read(run + ".safetensors")) << "--save";
   }
   if (!leg.commits) return true;
   const auto verified = tell({"ckpt", "verify", run});
@@ -217,12 +242,13 @@ std::string Runs::generated(const DrawnRun& drawn, const std::string& run, const
 }
 
 void Runs::train_reference(const DrawnRun& drawn) {
-  const auto outcome = train_on(words_of(drawn, drawn.reference) + Words{"--device-memory", "unlimited", "--host-memory",
-                                                                         "unlimited", "--out-dir", "reference"},
-                                drawn.reference);
+  const auto outcome =
+      train_on(words_of(drawn, drawn.reference) + Words{"--device-memory", "unlimited", "--host-memory", "unlimited",
+                                                        "--out-dir", "reference", "--save", "reference.safetensors"},
+               drawn.reference);
   ASSERT_EQ(0, outcome.exit) << outcome.described;
   reference_ = told_by("reference");
-  expect_moved_as_planned(reference_, drawn.together);
+  expect_moved_as_planned(reference_);
   text_ = generated(drawn, "reference", {});
 }
 
@@ -237,11 +263,11 @@ std::set<std::string> Runs::files_in(const std::string& folder, const std::strin
 }
 
 void Runs::check_variant(const DrawnRun& drawn, const std::vector<Leg>& legs, const std::string& run) {
-  bool committed = false;
+  std::uint64_t done = 0;
   for (std::size_t i = 0; i < legs.size(); ++i) {
-    if (!train_leg(drawn, legs[i], run, i == 0, !committed)) return;
-    resumed_ += committed;
-    committed = committed || legs[i].commits;
+    if (!train_leg(drawn, legs[i], run, i == 0, done)) return;
+    resumed_ += done != 0;
+    if (legs[i].commits) done = legs[i].steps;
   }
   expect_result_of(reference_, told_by(run));
   for (const auto* const ending : {".tmp", ".new"}) EXPECT_EQ(std::set<std::string>(), files_in(run, ending));
@@ -249,10 +275,8 @@ void Runs::check_variant(const DrawnRun& drawn, const std::vector<Leg>& legs, co
     EXPECT_EQ(text_, generated(drawn, run, {}));
     EXPECT_EQ(text_, generated(drawn, run, {"--device-memory", "70001", "--host-memory", "130001"}));
   }
-  {
-    const auto removed = tell({"ckpt", "rm", run});
-    EXPECT_EQ(0, removed.exit) << removed.described;
-  }
+  const auto removed = tell({"ckpt", "rm", run});
+  EXPECT_EQ(0, removed.exit) << removed.described;
   if (!legs.front().commits) return;  // a run that begins again leaves an empty store in the old place
   for (int disk = 1; disk <= 3; ++disk)
     EXPECT_EQ(std::set<std::string>(), files_in(fmt::format("{}-disk{}", run, disk), "")) << "left on a disk";
@@ -285,17 +309,23 @@ TEST_F(Runs, EndAlikeHoweverTheyAreRun) {
   constexpr auto kAll = std::numeric_limits<std::uint64_t>::max();
   const auto only = number_from_environment("TERRACE_RUNS_ONLY", kAll);
   std::uint64_t number = only == kAll ? 0 : only;
+  std::uint64_t told = 0;
   for (; trained_ < lines; ++number) {
     check_case(seed, number);
+    if (trained_ / 100 > told) {
+      told = trained_ / 100;
+      fmt::print("{} command lines, {} cases\n", trained_, number + 1);
+      std::fflush(stdout);
+    }
     if (only != kAll) break;
     for (const auto& entry : fs::directory_iterator(scratch_.path()))
       if (const auto name = entry.path().filename(); name != "corpus.txt" && name != "tiny.toml" && name != "cache")
         fs::remove_all(entry.path());
   }
   fmt::print(
-      "seed {}: {} cases, {} command lines of train, of which {} were refused with a suggestion that was then taken, {} for "
-      "words that are wrong, and {} resumed a run\n",
-      seed, number, trained_, refused_, wrong_, resumed_);
+      "seed {}: {} cases, {} command lines of train: {} were refused with a suggestion that was then taken, {} for words that "
+      "are wrong, {} were stopped, {} resumed a run\n",
+      seed, number, trained_, refused_, wrong_, stopped_, resumed_);
 }
 
 }  // namespace
