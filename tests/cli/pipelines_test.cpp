@@ -315,6 +315,46 @@ TEST_F(Ranks, AsynchronousPipelinesArePlannedAndReadFromFiles) {
   }
 }
 
+// It fits only because each step is committed, after which weights and states are on disk and need not be moved there.
+TEST_F(Ranks, APipelineThatFitsWithItsCommitsIsPlanned) {
+  const Words tight{"--layers",
+                    "2",
+                    "--hidden",
+                    "18",
+                    "--heads",
+                    "3",
+                    "--vocab",
+                    "300",
+                    "--seq-len",
+                    "8",
+                    "--batch-size",
+                    "3",
+                    "--ffn",
+                    "130",
+                    "--optimizer",
+                    "sgd",
+                    "--steps",
+                    "2",
+                    "--grad-accumulation",
+                    "2",
+                    "--pp",
+                    "2",
+                    "--threads",
+                    "1",
+                    "--prefetch-depth",
+                    "3",
+                    "--durability",
+                    "step",
+                    "--nvme-path",
+                    "disk",
+                    "--device-memory",
+                    "0.197MB"};
+  const auto run = train(tight);
+  ASSERT_EQ(0, run.exit) << run.described;
+  const auto plan = terrace(tiny("plan", tight + Words{"--assumed-costs"}));
+  EXPECT_EQ(0, plan.exit) << plan.described;
+}
+
 TEST_F(Ranks, PipelinesThatCannotBeAreRefused) {
   for (const auto& [given, says] : {std::pair<Words, const char*>{{"--schedule", "1f2b"}, "did you mean 1f1b"},
                                     {{"--schedule", "1f1b", "--virtual-stages", "2"}, "interleaved"},

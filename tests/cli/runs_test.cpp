@@ -286,8 +286,10 @@ void Runs::check_variant(const DrawnRun& drawn, const std::vector<Leg>& legs, co
 void Runs::check_wrong(const DrawnRun& drawn) {
   if (drawn.wrong.empty()) return;
   ++wrong_;
-  expect_refusal(train_on(words_of(drawn, drawn.reference) + Words{"--out-dir", "wrong"} + drawn.wrong, {}), 2,
-                 drawn.wrong_says);
+  const auto outcome = train_on(words_of(drawn, drawn.reference) + Words{"--out-dir", "wrong"} + drawn.wrong, {});
+  EXPECT_EQ(2, outcome.exit) << outcome.described;
+  EXPECT_THAT(outcome.err, HasSubstr("error: ")) << outcome.described;
+  for (const auto& text : drawn.wrong_says) EXPECT_THAT(outcome.err, HasSubstr(text)) << outcome.described;
   EXPECT_FALSE(fs::exists(at("wrong")));
 }
 
