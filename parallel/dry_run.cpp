@@ -26,7 +26,7 @@ std::uint64_t actions_of(const Programs& programs) {
 
 DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& programs, const Budget& capacity,
                std::uint32_t generations, const CostModel& costs, const MachineProfile& profile, const Life& life) {
-  auto [most_steps, trace, steps_only] = life;
+  auto [most_steps, trace, steps_only, resumed] = life;
   if (most_steps == 0) most_steps = std::clamp(kTriedActions / actions_of(programs), kFewestSteps, kWalkedSteps);
   Belady policy;
   Residency residency(capacity, policy, generations);
@@ -100,7 +100,13 @@ DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& p
   };
   const auto due = [](std::uint64_t step, std::uint64_t every) { return every != 0 && step % every == 0; };
 
-  walk.run(programs.fill, simulator);
+  if (resumed) {
+    for (std::uint32_t c = 0; c < map.chunks(); ++c)
+      if (map.committed(ChunkId(c))) residency.adopt_on_disk(ChunkId(c));
+    walk.run(programs.gather, simulator);
+  } else {
+    walk.run(programs.fill, simulator);
+  }
   std::uint64_t counted = 0;
   bool met_steady = false, averaged = false;
   const auto steps = request.steps == 0 ? most_steps : std::min(request.steps, most_steps);

@@ -15,6 +15,7 @@ struct Life {
   std::uint64_t most_steps = 0;  // 0: kWalkedSteps, or fewer if a step has very many actions
   Trace* trace = nullptr;        // receives the last step
   bool steps_only = false;       // the walk ends with the last step
+  bool resumed = false;          // it begins with the state on disk, as a commit left it
 };
 
 struct DryRun {

@@ -109,7 +109,8 @@ class Planner {
     p.capacity.disk = with_room_for_commits(budget()).disk;  // this rank may need more than the first one
     const auto life = dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_, {whole_life(programs)});
     const auto times = p.times;
-    adopt(p, std::move(programs), life);
+    const auto resumed = extent_of_resumed(p, map, programs, costs);
+    adopt(p, std::move(programs), life, resumed);
     p.times = times;
     return p;
   }
@@ -293,7 +294,8 @@ class Planner {
         p.prefetch_depth = best->depth;
         p.gather_ahead = best->ahead;
         try_other_ranks(p, costs, p.prefetch_depth, p.gather_ahead);
-        adopt(p, std::move(best->programs), life);
+        const auto resumed = extent_of_resumed(p, map, best->programs, costs);
+        adopt(p, std::move(best->programs), life, resumed);
         return;
       } catch (const DoesNotFit& e) {
         last = e;
@@ -314,11 +316,23 @@ class Planner {
     }
   }
 
+  // A run that goes on from a commit has all its state on disk, and so places more there than one that begins. If the disk tier
+  // has no room for it, a new run is still possible.
+  std::uint64_t extent_of_resumed(const Plan& p, const StepMap& map, const Programs& programs, const CostModel& costs) const {
+    if (!request_.commits || request_.decode_positions != 0 || budget().commit_only) return 0;
+    try {
+      return dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_, {.resumed = true}).extent[Tier::disk];
+    } catch (const DoesNotFit&) {
+      return 0;
+    }
+  }
+
   static std::uint64_t whole_life(const Programs& programs) {
     return std::max(kFewestSteps, kWalkedActions / actions_of(programs));
   }
 
-  void adopt(Plan& p, Programs programs, const DryRun& life) const {
+  // `resumed`: extent_of_resumed().
+  void adopt(Plan& p, Programs programs, const DryRun& life, std::uint64_t resumed) const {
     p.programs = std::move(programs);
     p.times = life.times;
     p.peak_bytes = life.peak;
@@ -332,9 +346,10 @@ class Planner {
     const auto extent = life.extent[Tier::disk];
     if (!limit.commit_only && extent > limit.disk)
       throw DoesNotFit(Tier::disk, extent - limit.disk, "the chunks' places on disk exceed the disk tier's budget");
-    // A little more than was walked: a resumed run, or the rest of a very long one, may place its activations differently. A
-    // disk tier that the plan does not use keeps one page, because Residency decides otherwise when there is none.
-    p.capacity.disk = extent + round_up(extent / 16, kPageBytes);
+    // A little more than was walked, because the rest of a very long run may place its activations differently. A disk tier
+    // that the plan does not use keeps one page, because Residency decides otherwise when there is none.
+    const auto most = std::max(extent, resumed);
+    p.capacity.disk = most + round_up(most / 16, kPageBytes);
     if (!limit.commit_only) p.capacity.disk = std::clamp(p.capacity.disk, std::min(kPageBytes, limit.disk), limit.disk);
     if (limit.commit_only) p.peak_bytes[Tier::disk] = 0;
   }
@@ -353,7 +368,8 @@ class Planner {
     const auto asked = request_.budget.of(e.tier);
     if (e.tier == Tier::device && p.smallest_bytes[Tier::device] > asked)
       p.refusal.missing_bytes = p.smallest_bytes[Tier::device] - asked;
-    if (e.tier != Tier::disk) p.refusal.why += "; " + largest_consumers(map, largest);
+    // A program without updates on the host has no action there.
+    if (e.tier != Tier::disk && need != 0) p.refusal.why += "; " + largest_consumers(map, largest);
     if (map.chunks() > kSearchedChunks) {
       p.refusal.least_bytes = asked + p.refusal.missing_bytes;
       return;
@@ -374,22 +390,25 @@ class Planner {
     };
     std::uint64_t low = std::max(asked, need), high = everything(map) * (e.tier == Tier::disk ? 3 : 2);
     if (!fits(high)) return;
+    const auto most = round_up(high, kMiB);
     if (fits(low)) high = low;
     while (high - low > std::max<std::uint64_t>(kMiB / 4, low / 64)) {
       const auto middle = low + (high - low) / 2;
       (fits(middle) ? high : low) = middle;
     }
     high = round_up(high, kMiB);
-    const auto whole_fits = [&] {
+    const auto whole_fits = [&](std::uint64_t bytes) {
       try {
-        p.capacity = with(high);
+        p.capacity = with(bytes);
         try_other_ranks(p, costs, 1, 0);
-        return fits(high, whole_life(programs));
+        return fits(bytes, whole_life(programs));
       } catch (const DoesNotFit&) {
         return false;
       }
     };
-    while (!whole_fits()) high = round_up(high + high / 32, kMiB);
+    // Another rank, or a later step, may lack room in another tier: then no value of this one is enough.
+    if (!whole_fits(high) && !whole_fits(most)) return;
+    while (!whole_fits(high)) high = std::min(round_up(high + high / 32, kMiB), most);
     p.refusal.missing_bytes = high - std::min(high, asked);
     p.refusal.enough_bytes = high;
   }

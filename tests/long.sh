@@ -11,6 +11,8 @@
 #               matrix at 20 places each
 #   kills       200 runs of the program killed at random moments, each resumed to the same weights
 #   flips       a bit flipped at 500 places of every file of a finished and of a stopped run: found, or harmless (20 min)
+#   runs        1,000 command lines of `terrace train`, drawn at random: the same weights, losses and text under other budgets, tiers,
+#               ranks and stops, and what is moved is what was planned (15 min)
 #   memory      2,000 of the 400,000 allocations of a small run fail, one a run, half of them with all that follow (5 min)
 #   soak        1,000 steps: open files, pinned bytes, memory and file space at the end equal those after step 10
 #   fuzz        ten minutes of each fuzzer (needs clang)
@@ -26,17 +28,17 @@ while [ $# -gt 0 ]; do
   case $1 in
     --preset) preset=$2; shift ;;
     --seed) seed=$2; shift ;;
-    -h | --help) sed -n '2,19p' "$0"; exit 0 ;;
-    residency | bitwise | resume | powerloss | kills | flips | memory | soak | fuzz | draws | budgets) parts+=("$1") ;;
+    -h | --help) sed -n '2,21p' "$0"; exit 0 ;;
+    residency | bitwise | resume | powerloss | kills | flips | runs | memory | soak | fuzz | draws | budgets) parts+=("$1") ;;
     *) echo "tests/long.sh: unknown argument '$1' (see --help)" >&2; exit 2 ;;
   esac
   shift
 done
-[ ${#parts[@]} -gt 0 ] || parts=(residency bitwise resume powerloss kills flips memory soak fuzz draws budgets)
+[ ${#parts[@]} -gt 0 ] || parts=(residency bitwise resume powerloss kills flips runs memory soak fuzz draws budgets)
 
 [ -f "build/$preset/build.ninja" ] || timed 'configure' cmake --preset "$preset"
 timed 'build' cmake --build --preset "$preset" --target memory_test train_bitwise_test train_resume_test train_budget_test \
-  parallel_crash_test parallel_fault_test terrace_program_test terrace_failing_memory_test math_test lm_layers_test bench_test
+  parallel_crash_test parallel_fault_test terrace_program_test terrace_runs_test terrace_failing_memory_test math_test lm_layers_test bench_test
 
 export TERRACE_LONG_TESTS=1
 tests=$PWD/build/$preset/tests
@@ -58,6 +60,9 @@ for part in "${parts[@]}"; do
     flips)
       say "seed $seed"
       (cd "$tests/cli" && TERRACE_FLIPS=500 TERRACE_FLIP_SEED=$seed timed flips ./terrace_program_test --gtest_filter='Flips.*') ;;
+    runs)
+      say "seed $seed"
+      (cd "$tests/cli" && TERRACE_RUNS_LINES=1000 TERRACE_RUNS_SEED=$seed timed runs ./terrace_runs_test) ;;
     memory)
       say "seed $seed"
       (cd "$tests/cli" && TERRACE_ALLOCATIONS=2000 TERRACE_ALLOCATION_SEED=$seed timed memory ./terrace_failing_memory_test) ;;

@@ -74,8 +74,9 @@ Exit generate_command(const CommandLine& line) {
                 Exit::usage);
   auto store = store_of_run(line.positional.at(0));
   demand_settings_of_run(line.positional.at(0), config);
-  // If each rank has a part of the weights, they are gathered from the stores of all ranks. Otherwise they are read in place.
-  const bool in_parts = config.pp > 1 || (config.dp > 1 && config.zero > 0);
+  // If each rank has a part of the weights, or if chunks are grouped by rank, the weights are gathered from the stores of all
+  // ranks. Otherwise they are read in place.
+  const bool in_parts = config.pp > 1 || (config.dp > 1 && (config.zero > 0 || config.canonical_reduction));
   auto ranks = stores_of_ranks(store, static_cast<std::size_t>(config.dp * config.pp));
   config.dp = config.pp = 1;  // one rank has all budgets
   if (options.prompt.empty())

@@ -17,6 +17,7 @@
 #include <terrace/examples/terrace/rank_log.h>
 #include <terrace/examples/terrace/setup.h>
 #include <terrace/examples/terrace/timeline.h>
+#include <terrace/memory/residency.h>
 #include <terrace/parallel/flops.h>
 #include <terrace/parallel/pipeline/simulate.h>
 #include <terrace/parallel/pipeline/stage_costs.h>
@@ -41,13 +42,18 @@ RanksTimes times_together(const std::vector<Plan>& plans, const Model& model, co
 }
 
 // The time of a step of all ranks together, with what their walks move. Empty if the programs have so many actions that the
-// simulation would take too long.
+// simulation would take too long, or if the budgets are so tight that a rank fits only with the commits and evaluations between
+// its steps, which this simulation leaves out.
 std::optional<double> step_together(const std::vector<Plan>& plans, const Model& model, const MachineProfile& profile) {
   constexpr std::uint64_t kTimedActions = 200'000;
   std::uint64_t actions = 0;
   for (const auto& plan : plans) actions += kSteps * plan.programs.steady.actions.size();
   if (actions > kTimedActions) return std::nullopt;
-  return times_together(plans, model, profile).step_s.back();
+  try {
+    return times_together(plans, model, profile).step_s.back();
+  } catch (const DoesNotFit&) {
+    return std::nullopt;
+  }
 }
 
 // What the ranks of a cluster send, and how much they compute. A step is that of one update.
@@ -153,8 +159,10 @@ Exit plan_pipeline(const PlanOptions& options, const RunConfig& config, const Ma
                100 * timing.idle[r] / timing.makespan);
   }
   fmt::print("\nstep time {:.3g} s{}\n", together_s.value_or(step_s),
-             together_s ? ", with the moves, updates and messages of all ranks"
-                        : ", of the schedule alone: the program is too long to simulate its moves, updates and messages");
+             together_s
+                 ? ", with the moves, updates and messages of all ranks"
+                 : ", of the schedule alone: its moves, updates and messages cannot be simulated, because the program is too "
+                   "long or the budgets are too tight");
   if (!options.cluster_profile.empty())
     fmt::print("{}", cluster_lines(config, model, plans, steps, together_s.value_or(step_s)));
   fmt::print("of the schedule alone: a rank idles {:.1f} % of the time on average, and {}\n", 100 * timing.bubble(),

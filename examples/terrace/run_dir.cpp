@@ -384,6 +384,12 @@ RunDir open_run_dir(RunConfig& config) {
             dir.path.string(), run.store.generations == 1 ? "one generation" : "two generations", config.durability,
             dir.store.generations == 1 ? "one" : "two", run.store.generations == 1 ? "off" : "commit or step"),
         Exit::usage);
+  // Its only generation would be overwritten and never committed again.
+  if (config.durability == "none")
+    throw Error(fmt::format("the run in {} has committed its state, which a run with --durability none would lose\n  continue "
+                            "with --durability off",
+                            dir.path.string()),
+                Exit::usage);
   dir.resume = true;
   set_stores(dir, run, config);
   if (fs::exists(dir.path / kResultFile))

@@ -234,7 +234,19 @@ ChunkStore::Options store_options(const RunConfig& c) {
   return o;
 }
 
+namespace {
+
+// Steps that one program computes: those between two drains of an asynchronous schedule.
+std::uint64_t steps_of_program(const Plan& p) {
+  const auto& pipeline = p.map.pipeline;
+  return pipeline.asynchronous() ? p.map.shape.micro_batches / pipeline.update_every : 1;
+}
+
+}  // namespace
+
 nlohmann::json to_json(const RunConfig& c, const Plan& p) {
+  const auto together = steps_of_program(p);
+  const auto of_step = [&](double amount) { return amount / static_cast<double>(together); };
   nlohmann::json j;
   j["fits"] = p.fits;
   j["parameters"] = p.parameters;
@@ -249,14 +261,16 @@ nlohmann::json to_json(const RunConfig& c, const Plan& p) {
     j["suggestion"] = suggestion(c, {&p.refusal, 1});
     return j;
   }
-  j["step_time_s"] = p.times.seconds;
+  j["step_time_s"] = of_step(p.times.seconds);
   j["peak_bytes"] = {
       {"device", p.peak_bytes[Tier::device]}, {"host", p.peak_bytes[Tier::host]}, {"nvme", p.peak_bytes[Tier::disk]}};
   const auto bytes = [](const Traffic& t) -> nlohmann::json {
     return {{"read", t.read}, {"write", t.write}, {"h2d", t.upload}, {"d2h", t.download}};
   };
-  j["bytes"] = bytes(traffic_of_step(p));
-  j["link_bytes"] = {{"within", p.steady_links.within}, {"between", p.steady_links.between}};
+  auto step = traffic_of_step(p);
+  for (auto* const amount : {&step.read, &step.write, &step.upload, &step.download}) *amount /= together;
+  j["bytes"] = bytes(step);
+  j["link_bytes"] = {{"within", of_step(p.steady_links.within)}, {"between", of_step(p.steady_links.between)}};
   Traffic all;
   for (const auto& t : p.step_traffic) {
     all.read += t.read;
@@ -270,13 +284,14 @@ nlohmann::json to_json(const RunConfig& c, const Plan& p) {
                     {"bytes", bytes(p.average.traffic)},
                     {"all_reduce_bytes", p.average.summed_bytes},
                     {"link_bytes", {{"within", p.average.links.within}, {"between", p.average.links.between}}}};
-  j["walked"] = {{"steps", p.step_traffic.size()}, {"bytes", bytes(all)}};
+  j["walked"] = {{"steps", p.step_traffic.size() * together}, {"bytes", bytes(all)}};
   j["stall_s"] = nlohmann::json::object();
-  for (const auto& [cause, seconds] : p.times.stall_s) j["stall_s"][cause] = seconds;
+  for (const auto& [cause, seconds] : p.times.stall_s) j["stall_s"][cause] = of_step(seconds);
   if (p.times.communicated.seconds > 0)
-    j["communication"] = {{"seconds", p.times.communicated.seconds}, {"hidden_s", p.times.communicated.hidden_s}};
+    j["communication"] = {{"seconds", of_step(p.times.communicated.seconds)},
+                          {"hidden_s", of_step(p.times.communicated.hidden_s)}};
   j["commit"] = {{"commits", p.commits}, {"seconds", p.commit_seconds}, {"bytes", bytes(p.commit_traffic)}};
-  j["floor_s"] = p.floor_s;
+  j["floor_s"] = of_step(p.floor_s);
   j["binding"] = p.binding;
   j["link"] = p.link;
   const auto layers = static_cast<std::uint32_t>(p.map.activations.size());

@@ -356,6 +356,8 @@ class Training {
     part.gradient_norm = r.gradient_norms[u];
     part.seconds /= static_cast<double>(parts);
     for (auto& [cause, seconds] : part.stall_s) seconds /= static_cast<double>(parts);
+    for (auto* const seconds : {&part.communicated.seconds, &part.communicated.hidden_s})
+      *seconds /= static_cast<double>(parts);
     for (auto* const bytes : {&part.moved.upload, &part.moved.download, &part.moved.read, &part.moved.write})
       *bytes = *bytes * (u + 1) / parts - *bytes * u / parts;
     return part;

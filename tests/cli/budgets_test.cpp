@@ -83,6 +83,100 @@ TEST_F(Budgets, EachRankOfAPipelineHasTheDiskThatItNeeds) {
   EXPECT_EQ(0, run.exit) << run.described;
 }
 
+// Everything fits into the device but comes through the host, where no action of the step computes.
+TEST_F(Budgets, APipelineThatDoesNotFitIntoTheHostIsRefused) {
+  const Words pipeline{"--pp", "3", "--grad-accumulation", "6", "--update", "device"};
+  const auto refused = train(pipeline + Words{"--host-memory", "1KB"});
+  expect_refusal(refused, 3, {"host tier", "--host-memory 3MiB would fit"});
+  EXPECT_THAT(refused.err, Not(HasSubstr("largest action")));
+  const auto run = train(pipeline + Words{"--host-memory", "3MiB"});
+  EXPECT_EQ(0, run.exit) << run.described;
+}
+
+// The search for a value that would fit ends, though no host memory is enough: a step of another rank lacks room on its device.
+TEST_F(Budgets, ARefusalThatNoSingleBudgetMendsIsPrinted) {
+  const auto refused = train({"--model",
+                              "gpt2",
+                              "--layers",
+                              "1",
+                              "--hidden",
+                              "96",
+                              "--heads",
+                              "6",
+                              "--vocab",
+                              "300",
+                              "--seq-len",
+                              "13",
+                              "--ffn",
+                              "93",
+                              "--untied",
+                              "--dtype",
+                              "fp16",
+                              "--optimizer",
+                              "lion",
+                              "--loss-scale",
+                              "1024",
+                              "--canonical-reduction",
+                              "--eval-batches",
+                              "2",
+                              "--steps",
+                              "8",
+                              "--grad-accumulation",
+                              "3",
+                              "--dp",
+                              "3",
+                              "--pp",
+                              "3",
+                              "--schedule",
+                              "pipedream-2bw",
+                              "--drain-interval",
+                              "4",
+                              "--recompute",
+                              "none",
+                              "--durability",
+                              "off",
+                              "--nvme-path",
+                              "disk",
+                              "--host-memory",
+                              "1KB",
+                              "--device-memory",
+                              "382163"});
+  expect_refusal(refused, 3, {"host tier", "no value of --host-memory alone is enough"});
+}
+
+// It begins with all state on disk, and so places more there than a run that begins anew.
+TEST_F(Budgets, AResumedRunHasTheDiskThatItNeeds) {
+  const Words model{"--layers",
+                    "1",
+                    "--hidden",
+                    "96",
+                    "--heads",
+                    "6",
+                    "--vocab",
+                    "263",
+                    "--seq-len",
+                    "13",
+                    "--batch-size",
+                    "5",
+                    "--optimizer",
+                    "lamb",
+                    "--recipe",
+                    "8bit",
+                    "--grad-clip",
+                    "0",
+                    "--canonical-reduction",
+                    "--grad-accumulation",
+                    "4",
+                    "--nvme-path",
+                    "disk"};
+  ASSERT_EQ(0, train(model + Words{"--steps", "2"}).exit);
+  const auto rest = train(model + Words{"--steps", "5", "--resume", "auto", "--prefetch-depth", "1", "--order", "vertical",
+                                        "--group", "2", "--host-memory", "34KB", "--device-memory", "2895872"});
+  ASSERT_EQ(0, rest.exit) << rest.described;
+  const auto whole = train(model + Words{"--steps", "5", "--out-dir", "whole"});
+  EXPECT_EQ(weights_of(whole), weights_of(rest));
+}
+
 // A cgroup with a limit of memory for one program. Needs root and a memory controller that may be used here.
 class SmallCgroup {
  public:

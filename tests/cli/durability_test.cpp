@@ -78,6 +78,9 @@ TEST_F(Durability, OffCommitsAtACleanStop) {
   kill_in_the_middle("run", {"--durability", "off"}, SIGTERM);
   // Room for a second generation was never set aside.
   expect_refusal(train(wanted("run", {"--resume", "auto"})), 2, {"one generation", "--durability off"});
+  // Nor may the only commit be overwritten by a run that makes none.
+  expect_refusal(train(wanted("run", {"--resume", "auto", "--durability", "none"})), 2,
+                 {"--durability none", "--durability off"});
   const auto resumed = train(wanted("run", {"--durability", "off", "--resume", "auto"}));
   ASSERT_EQ(0, resumed.exit) << resumed.described;
   EXPECT_THAT(resumed.out, HasSubstr("resumed after step"));

@@ -290,7 +290,7 @@ TEST_F(Ranks, AsynchronousPipelinesArePlannedAndReadFromFiles) {
   const auto found = nlohmann::json::parse(plan.out);
   EXPECT_EQ(found["peak_live"], (std::vector<int>{2, 1}));
   EXPECT_TRUE(found.contains("step_with_moves_s"));
-  const Words same{"--pp", "2", "--untied", "--drain-interval", "3", "--steps", "6"};
+  const Words same{"--pp", "2", "--untied", "--drain-interval", "3", "--steps", "6", "--update", "host"};
   const auto with = [&](const std::string& run, const std::string& schedule) {
     auto all = same;
     all.insert(all.end(), {"--schedule", schedule});
@@ -300,6 +300,59 @@ TEST_F(Ranks, AsynchronousPipelinesArePlannedAndReadFromFiles) {
   ASSERT_EQ(0, named.exit) << named.described;
   ASSERT_EQ(0, read.exit) << read.described;
   EXPECT_EQ(weights_of(named), weights_of(read));
+
+  // The plan's figures are those of a step, though three are one program.
+  const auto walked = json_in("named/plan.json").at("walked").at("steps").get<std::size_t>();
+  ASSERT_EQ(0U, walked % 3);
+  const auto of_ranks = json_in("named/plan.json").at("ranks").at("walked_bytes");
+  const auto lines = metrics("named");
+  for (const auto* const edge : {"h2d", "d2h"}) {
+    std::uint64_t moved = 0;
+    for (std::size_t i = 0; i < walked; ++i)
+      moved += lines.at(i).at("offload").at(std::string(edge) + "_bytes").get<std::uint64_t>();
+    EXPECT_GT(moved, 0U) << edge;
+    EXPECT_EQ(of_ranks.at(edge), moved) << edge;
+  }
+}
+
+// It fits only because each step is committed, after which weights and states are on disk and need not be moved there.
+TEST_F(Ranks, APipelineThatFitsWithItsCommitsIsPlanned) {
+  const Words tight{"--layers",
+                    "2",
+                    "--hidden",
+                    "18",
+                    "--heads",
+                    "3",
+                    "--vocab",
+                    "300",
+                    "--seq-len",
+                    "8",
+                    "--batch-size",
+                    "3",
+                    "--ffn",
+                    "130",
+                    "--optimizer",
+                    "sgd",
+                    "--steps",
+                    "2",
+                    "--grad-accumulation",
+                    "2",
+                    "--pp",
+                    "2",
+                    "--threads",
+                    "1",
+                    "--prefetch-depth",
+                    "3",
+                    "--durability",
+                    "step",
+                    "--nvme-path",
+                    "disk",
+                    "--device-memory",
+                    "0.197MB"};
+  const auto run = train(tight);
+  ASSERT_EQ(0, run.exit) << run.described;
+  const auto plan = terrace(tiny("plan", tight + Words{"--assumed-costs"}));
+  EXPECT_EQ(0, plan.exit) << plan.described;
 }
 
 TEST_F(Ranks, PipelinesThatCannotBeAreRefused) {

@@ -253,8 +253,12 @@ TEST_F(Ranks, OneRankGeneratesFromAllShards) {
       int dp, zero;
       Words more;
     };
-    for (const auto& [dp, zero, more] :
-         {Case{4, 3, {}}, {2, 1, {}}, {4, 2, {"--shard-group", "2"}}, {1, 0, {"--pp", "3"}}, {2, 3, {"--pp", "2"}}}) {
+    for (const auto& [dp, zero, more] : {Case{4, 3, {}},
+                                         {4, 0, {}},
+                                         {2, 1, {}},
+                                         {4, 2, {"--shard-group", "2"}},
+                                         {1, 0, {"--pp", "3"}},
+                                         {2, 3, {"--pp", "2"}}}) {
       const auto run = fmt::format("{}-{}-{}-{}", name, dp, zero, more.empty() ? "" : more.back());
       const auto trained = train(threads(dp, zero, run, with(more)));
       ASSERT_EQ(0, trained.exit) << trained.described;
