@@ -102,7 +102,7 @@ void end_later_if_another_failed() {
 Exit train_process(const RunConfig& config, const Launched& place) {
   std::atexit(end_later_if_another_failed);  // registered before MPI's end, so it runs after that
   try {
-    Team team(make_mpi_communicator({.communicator = options_of(config)}), true);
+    Team team(make_mpi_communicator(options_of(config)), true);
     if (team.size() != place.ranks)
       throw Error(
           fmt::format(

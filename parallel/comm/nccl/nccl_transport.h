@@ -39,6 +39,7 @@ class NcclTransport final : public Transport {
   int rank() const override { return host_->rank(); }
   int size() const override { return host_->size(); }
   const std::string& name() const override { return host_->name(); }
+  const Machines& machines() const override { return host_->machines(); }
   void run(const Call& call, std::uint64_t number) override;
   std::shared_ptr<Transport> split(int color, int key, const std::string& name, std::uint64_t number) override;
   void check(std::uint64_t number, std::chrono::steady_clock::time_point since) override { host_->check(number, since); }
