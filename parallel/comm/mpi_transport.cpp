@@ -64,6 +64,7 @@ MpiTransport::MpiTransport(MPI_Comm ranks, std::string name, const CommunicatorO
     int world = 0;
     MPI_Comm_rank(MPI_COMM_WORLD, &world);
     demand(MPI_Comm_split(inner_, world / options_.ranks_per_machine, rank_, &machine_), "MPI_Comm_split");
+    demand_shared_memory();
   } else {
     demand(MPI_Comm_split_type(inner_, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &machine_), "MPI_Comm_split_type");
   }
@@ -75,6 +76,23 @@ MpiTransport::MpiTransport(MPI_Comm ranks, std::string name, const CommunicatorO
   demand(MPI_Allgather(&neighbours_.front(), 1, MPI_INT, machine_of_rank.data(), 1, MPI_INT, inner_), "MPI_Allgather");
   machines_ = Machines::of(machine_of_rank);
   window_ = std::make_unique<MachineWindow>(machine_, name_, neighbours_, options_.time_limit);
+}
+
+// Ranks that count as one machine share memory.
+void MpiTransport::demand_shared_memory() const {
+  MPI_Comm shared = MPI_COMM_NULL;
+  demand(MPI_Comm_split_type(machine_, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &shared), "MPI_Comm_split_type");
+  int all = 0, here = 0, least = 0;
+  MPI_Comm_size(machine_, &all);
+  MPI_Comm_size(shared, &here);
+  MPI_Comm_free(&shared);
+  const int fits = here == all ? 1 : 0;
+  demand(MPI_Allreduce(&fits, &least, 1, MPI_INT, MPI_MIN, inner_), "MPI_Allreduce");
+  if (least == 0)
+    throw Error(fmt::format("ranks that count as one machine ({} neighbours) are on several\n  give at most as many as "
+                            "neighbours on every machine, or leave it to the launcher",
+                            options_.ranks_per_machine),
+                Exit::usage);
 }
 
 void MpiTransport::run(const Call& call, std::uint64_t number) {
@@ -220,13 +238,14 @@ void MpiTransport::check(std::uint64_t number, Clock::time_point since) {
 }
 
 void MpiTransport::fail(const std::string& why) noexcept {
-  const bool first = !window_->failed();
   try {
     window_->fail(fmt::format("rank {} failed: {}", rank_, why));
   } catch (const std::exception&) {  // without memory for the text
     window_->fail(why);
   }
-  if (first) tell_other_machines(kFailureTag);
+  // Also if another rank of this machine was the first to fail: other machines hear the reason before they hear that this rank
+  // has left.
+  if (!window_->failed_elsewhere() && !told_.exchange(true)) tell_other_machines(kFailureTag);
 }
 
 // Ranks of other machines cannot see the window. The sender does not wait for these messages. Without memory for one, a rank
@@ -256,7 +275,7 @@ void MpiTransport::hear_other_machines(int peer, std::uint64_t number) {
       MPI_Get_count(&status, MPI_CHAR, &length);
       std::string text(static_cast<std::size_t>(length), ' ');
       MPI_Recv(text.data(), length, MPI_CHAR, status.MPI_SOURCE, tag, inner_, MPI_STATUS_IGNORE);
-      if (tag == kFailureTag) window_->fail(text);
+      if (tag == kFailureTag) window_->fail(text, true);
       if (tag == kLeftTag) gone_.insert(status.MPI_SOURCE);
     }
   }

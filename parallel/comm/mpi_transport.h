@@ -10,6 +10,7 @@
 
 #include <mpi.h>
 
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <memory>
@@ -42,6 +43,7 @@ class MpiTransport final : public Transport {
  private:
   using Clock = std::chrono::steady_clock;
   static constexpr int kDataTag = 0, kMatchTag = 1, kFailureTag = 2, kLeftTag = 3;  // of inner_
+  void demand_shared_memory() const;
   void dispatch(const Call& call, std::uint64_t number);
   void meet(const Call& call, std::uint64_t number);  // for a call whose bytes something else moves
   // Sends and receives all of it at once; every span may be larger than MPI can count.
@@ -74,6 +76,7 @@ class MpiTransport final : public Transport {
   std::vector<int> neighbours_;       // their ranks
   Machines machines_;
   std::unique_ptr<MachineWindow> window_;
+  std::atomic<bool> told_{false};  // the other machines, of a failure
   std::mutex hearing_;
   std::set<int> gone_;                  // ranks on other machines that have left
   std::deque<std::string> obituaries_;  // on their way

@@ -45,7 +45,9 @@ inline std::vector<Backend> backends() {
           {"threads", 4, 2},
           {"threads", 7, 3},
           {"threads", 13, 2},
-          {"threads", 3, 1}};
+          {"threads", 3, 1},
+          {"nccl", 4, 2},
+          {"nccl", 5, 2}};
 }
 // Those in which a rank can wait for another.
 inline std::vector<Backend> backends_of_many() {
