@@ -55,7 +55,9 @@ bool is_consequence(const std::exception_ptr& error) {
   }
 }
 
-CommunicatorOptions options_of(const RunConfig& c) { return {.time_limit = std::chrono::seconds(c.rank_deadline)}; }
+CommunicatorOptions options_of(const RunConfig& c) {
+  return {.time_limit = std::chrono::seconds(c.rank_deadline), .ranks_per_machine = static_cast<int>(c.ranks_per_machine)};
+}
 
 Exit train_threads(const RunConfig& config) {
   auto communicators = make_thread_communicators(static_cast<int>(config.dp * config.pp), options_of(config));

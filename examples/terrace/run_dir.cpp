@@ -26,6 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr const char* kRunFile = "run.json";
 constexpr const char* kHasCommitted = "has_committed";
+constexpr const char* kMachines = "machines";
 constexpr const char* kRunFileCopy = "run.copy.json";
 constexpr const char* kAlgorithmsFile = "algorithms.txt";
 
@@ -91,6 +92,7 @@ struct RunFile {
   nlohmann::json fingerprint;
   ChunkStore::Options store;
   bool has_committed = false;
+  std::vector<int> machines;  // not recorded by older versions
 
   [[nodiscard]] std::size_t ranks() const {
     return fingerprint.at("dp").get<std::size_t>() * fingerprint.at("pp").get<std::size_t>();
@@ -98,7 +100,10 @@ struct RunFile {
 };
 RunFile read_run_file(const fs::path& dir) {
   return read_run_json(dir, [&](const nlohmann::json& j) {
-    RunFile read{.fingerprint = j.at("fingerprint"), .store = {}, .has_committed = j.value(kHasCommitted, false)};
+    RunFile read{.fingerprint = j.at("fingerprint"),
+                 .store = {},
+                 .has_committed = j.value(kHasCommitted, false),
+                 .machines = j.value(kMachines, std::vector<int>())};
     // Options that did not exist when the run began had their defaults.
     RunConfig usual;
     usual.dp = 1;
@@ -270,8 +275,13 @@ RunDir open_run_dir(RunConfig& config) {
                       config.resume),
           Exit::usage);
   }
-  RunDir dir{
-      .path = config.out_dir, .lock = {}, .store = store_options(config), .resume = false, .reshard_from = {}, .result = {}};
+  RunDir dir{.path = config.out_dir,
+             .lock = {},
+             .store = store_options(config),
+             .resume = false,
+             .reshard_from = {},
+             .machines = {},
+             .result = {}};
   make_directory(dir.path);
   dir.lock = lock_directory(dir.path);
   if (config.resume == "never" && is_used(dir.path))
@@ -335,6 +345,7 @@ RunDir open_run_dir(RunConfig& config) {
             dir.store.generations == 1 ? "one" : "two", run.store.generations == 1 ? "off" : "commit or step"),
         Exit::usage);
   dir.resume = true;
+  dir.machines = run.machines;
   set_stores(dir, run, config);
   if (fs::exists(dir.path / kResultFile))
     read_json(dir.path / kResultFile, [&](const nlohmann::json& result) {
@@ -347,7 +358,13 @@ RunDir open_run_dir(RunConfig& config) {
 
 RunDir rank_dir(const RunConfig& config, int rank) {
   const auto path = config.resume == "auto" || config.resume == "never" ? config.out_dir : fs::path(config.resume);
-  RunDir dir{.path = path, .lock = {}, .store = store_options(config), .resume = false, .reshard_from = {}, .result = {}};
+  RunDir dir{.path = path,
+             .lock = {},
+             .store = store_options(config),
+             .resume = false,
+             .reshard_from = {},
+             .machines = {},
+             .result = {}};
   if (fs::exists(path / kRunFile)) {
     const auto run = read_run_file(path);
     dir.has_committed = run.has_committed;
@@ -368,6 +385,7 @@ void begin_run(const RunDir& dir, const RunConfig& config) {
                             {"store_paths", paths},
                             {"store_name", dir.store.name},
                             {"generations", dir.store.generations},
+                            {kMachines, dir.machines},
                             {kHasCommitted, dir.resume}});
   std::error_code error;
   fs::remove(dir.path / kResultFile, error);

@@ -27,6 +27,7 @@ struct RunDir {
   bool has_committed = false;  // the run has had a commit of all its ranks: a missing one is lost, and not of the future
   // If the layout changes: the stores of all former ranks, which have the state now. `store` is a new one then.
   std::vector<ChunkStore::Options> reshard_from;
+  std::vector<int> machines;             // how many ranks are on each; empty: one rank, or not recorded
   std::optional<nlohmann::json> result;  // of a run that has already finished all steps of the configuration
 };
 

@@ -58,6 +58,27 @@ std::optional<Machines::Meeting> Machines::meeting(int round, int machine, int h
   return Meeting{.keeper = of_left, .giver = of_right, .keeper_is_left = true};
 }
 
+namespace {
+
+// How many of the 2^round homes' low bits lead to the busiest one of `machines` machines (Machines::holder).
+std::int64_t most_held(int machines, int round) {
+  const int half = (1 << round) / 2;
+  if (half == 0 || machines >= 2 * half) return 1;
+  return machines <= half ? 2 * most_held(machines, round - 1) : most_held(machines - half, round - 1);
+}
+
+}  // namespace
+
+std::int64_t busiest_blocks(int machines) {
+  std::int64_t blocks = 0;
+  for (int round = 0; (1 << round) < machines; ++round) {
+    const int half = 1 << round, last = (machines - 1) / (2 * half) * (2 * half) + half;  // the right one of the last meeting
+    const std::int64_t homes = (machines + 2 * half - 1) / (2 * half);                    // with equal low bits
+    blocks += homes * (last < machines ? most_held(machines - last, round) : 1);
+  }
+  return blocks;
+}
+
 DType sum_dtype(const Reduction& r) { return r.from == DType::fp64 ? DType::fp64 : DType::fp32; }
 std::size_t sum_bytes(const Reduction& r) { return static_cast<std::size_t>(sum_elements(r, 1)) * size_of(sum_dtype(r)); }
 std::int64_t sum_elements(const Reduction& r, std::int64_t count) { return r.blocks ? count * kBlock8Elements : count; }

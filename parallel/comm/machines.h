@@ -19,6 +19,7 @@
 // Threads: values.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
@@ -61,6 +62,11 @@ class Machines {
   std::vector<int> firsts_;  // each machine's first rank
   int ranks_ = 0;
 };
+
+// How many of its k blocks the busiest machine sends or receives in the rounds of a sum or a gather, at most, added over the
+// rounds, because in each one all wait for the busiest. k − 1 for powers of two. For other numbers it is up to 2.3 times that:
+// the last machine takes part in the meetings of those that are missing.
+std::int64_t busiest_blocks(int machines);
 
 // The parts of a sum over machines: of contributions on one machine, of two machines' sums, and of a sum onto the result.
 DType sum_dtype(const Reduction& reduction);        // of a machine's sum
