@@ -12,9 +12,6 @@ struct Links {
   double within = 0;                 // bytes/s of a rank, each direction; 0: through the machine's memory, as copies
   double between = 0;                // bytes/s of a node, each direction, shared by its ranks
   double within_latency_s = 0, between_latency_s = 0;  // of one message
-  // true: every rank sends each owner its part, like the MPI backend, whose sums have one order. false: data that leaves a node
-  // is summed, or sent, once per node, like NCCL's rings.
-  bool direct = false;
 };
 
 }  // namespace terrace

@@ -135,6 +135,7 @@ void Compute::reduce_directions(const Action& a, const Views& views) {
   const auto bytes = map.chunk_bytes(into);
   const Bytes group{views.of(first), bytes * data.group()};
   auto sum = Reduction::sum(map.options().recipe.gradient);
+  sum.order = data.sum_order();
   if (!data.folds_each()) return ranks.all_reduce(stream, sum, group, group);
   const Bytes all{views.of(into) - bytes * data.place(), group.size()};
   const auto part = all.size() / static_cast<std::size_t>(ranks.size());
@@ -153,6 +154,7 @@ void Compute::reduce(const Action& a, const Views& views) {
   const auto bytes = map.chunk_bytes(into);
   const Bytes group{views.of(first), bytes * data.group()}, mine{views.of(into), bytes};
   auto sum = Reduction::sum(map.options().recipe.gradient);
+  sum.order = data.sum_order();
   if (!data.folds_each() && data.stage() == 0) return ranks_->all().all_reduce(stream, sum, group, group);
   const bool last = map.ends_gradient(a.micro_batch);
   auto each = sum;

@@ -26,6 +26,7 @@
 #include <cstdint>
 
 #include <terrace/memory/chunk.h>
+#include <terrace/parallel/comm/fold.h>
 
 namespace terrace {
 
@@ -37,10 +38,11 @@ struct DataParallel {
   std::uint32_t ranks = 1, rank = 0;
   std::uint32_t zero = 0;  // 0 to 3
   bool canonical = false;
-  Travel gradients = Travel::whole;  // bf16 and int8: only for fp32 gradients that are folded after each micro-batch
-  Travel weights = Travel::whole;    // int8: only for weights gathered before each use; bf16: never
-  std::uint32_t shard_group = 0;     // ranks that share one replica; it divides `ranks`; 0: all of them
-  bool local = false;                // local SGD
+  SumOrder sums = SumOrder::machines;  // of gradients and averages across machines
+  Travel gradients = Travel::whole;    // bf16 and int8: only for fp32 gradients that are folded after each micro-batch
+  Travel weights = Travel::whole;      // int8: only for weights gathered before each use; bf16: never
+  std::uint32_t shard_group = 0;       // ranks that share one replica; it divides `ranks`; 0: all of them
+  bool local = false;                  // local SGD
   // For orders in two directions: a stage's gradient is summed over all ranks of both, and each of them holds the whole sum.
   bool whole_gradients = false;
 
@@ -49,6 +51,7 @@ struct DataParallel {
   [[nodiscard]] std::uint32_t sharers() const { return stage() >= 1 && shard_group != 0 ? shard_group : ranks; }
   [[nodiscard]] std::uint32_t copies() const { return ranks / sharers(); }
   [[nodiscard]] std::uint32_t turn() const { return rank % sharers() * copies() + rank / sharers(); }
+  [[nodiscard]] SumOrder sum_order() const { return canonical ? SumOrder::ranks : sums; }
   // Gradients are computed into a separate buffer and folded after every micro-batch.
   [[nodiscard]] bool folds_each() const { return canonical || stage() >= 2; }
   [[nodiscard]] bool reduces() const { return canonical || (ranks > 1 && !local); }

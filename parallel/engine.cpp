@@ -289,7 +289,7 @@ void Engine::average() {
   const auto& program = impl_->plan.programs.average;
   if (program.actions.empty()) throw std::logic_error("Engine: average() without a plan for local SGD");
   drain();
-  WeightAverage mean(*impl_->options.communicator, *impl_->options.device);
+  WeightAverage mean(*impl_->options.communicator, *impl_->options.device, impl_->plan.map.data.sum_order());
   impl_->executor->run(program, {.weights = [&](const ParamSpec&, std::uint64_t, TensorView range) { mean.read(range); },
                                  .new_weights = [&](const ParamSpec&, std::uint64_t, TensorView range) { mean.write(range); }});
 }

@@ -1,9 +1,11 @@
 #include <terrace/parallel/exchange.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include <terrace/core/block8.h>
 #include <terrace/core/units.h>
+#include <terrace/parallel/comm/between_machines.h>
 #include <terrace/parallel/gradient_squares.h>
 
 namespace terrace {
@@ -23,7 +25,51 @@ Spread spread_of(const Links& links, const Exchange& e) {
 }
 
 // An all-reduce is a reduce-scatter and an all-gather.
-double rounds_of(const Exchange& e) { return e.operation == Operation::all_reduce ? 2 : 1; }
+bool reduces(const Exchange& e) { return e.operation != Operation::all_gather; }
+bool gathers(const Exchange& e) { return e.operation != Operation::reduce_scatter; }
+double sum_bytes(const Exchange& e) { return static_cast<double>(std::max(e.bytes, e.sum_bytes)); }
+
+// What one rank sends for the two halves. Between nodes, a gather sends a block to each node once; a reduction sends a node's
+// sum of each block once, or in the order of ranks each rank's contribution.
+struct Sent {
+  LinkBytes reduction, gather;
+};
+Sent sent_by(const Spread& s, const Exchange& e) {
+  Sent sent;
+  const auto bytes = static_cast<double>(e.bytes);
+  const double near = (s.on_node - 1) / s.on_node, far = (s.nodes - 1) / s.nodes;
+  if (gathers(e)) sent.gather = {bytes * near, bytes * far / s.on_node};
+  if (!reduces(e)) return sent;
+  sent.reduction = e.order == SumOrder::machines ? LinkBytes{bytes * near, sum_bytes(e) * far / s.on_node}
+                                                 : LinkBytes{bytes * near / s.nodes, bytes * far};
+  return sent;
+}
+
+// Pieces of a reduction: what a rank stages of all its blocks.
+double pieces_of(const Spread& s, const Exchange& e) {
+  const auto bytes = static_cast<double>(e.bytes);
+  const bool by_machine = s.nodes > 1 && e.order == SumOrder::machines;
+  const double staged = by_machine ? (s.on_node > 1 ? bytes : 0) + 2 * sum_bytes(e) / s.on_node : bytes;
+  return std::max(1.0, std::ceil(staged / static_cast<double>(kStagingBytes)));
+}
+
+double latency_of(const Links& links, const Spread& s, const Exchange& e) {
+  const double near = s.on_node > 1 ? links.within_latency_s : 0;
+  double rounds = 0;
+  while (std::exp2(rounds) < s.nodes) ++rounds;
+  const double through = near + rounds * links.between_latency_s, pieces = pieces_of(s, e);
+  double seconds = through;  // the ranks meet
+  if (reduces(e)) seconds += pieces * (e.order == SumOrder::machines || s.nodes == 1 ? through : links.between_latency_s);
+  // On one node NCCL's all-gather is assumed to be a ring; an all-reduce hands out each piece.
+  if (gathers(e)) seconds += s.nodes > 1 ? through : reduces(e) ? pieces * near : (s.on_node - 1) * near;
+  return seconds;
+}
+
+// Of gradients, which have `bytes` before any of them are packed.
+Exchange sum_of(const StepMap& map, Operation operation, std::uint64_t bytes, std::uint32_t ranks, std::uint32_t stride) {
+  const bool widened = map.options().recipe.gradient == DType::bf16;
+  return {operation, bytes, ranks, stride, map.data().sum_order(), widened ? 2 * bytes : bytes};
+}
 
 // Neighbours in data, and in every direction another rank of the pipeline.
 std::vector<Exchange> between_replicas(const StepMap& map, const Action& a, std::uint64_t bytes) {
@@ -32,8 +78,8 @@ std::vector<Exchange> between_replicas(const StepMap& map, const Action& a, std:
   const auto ranks = pipeline.replicas() * data.ranks;
   const auto one = pipeline.holder(a.layer, 0), other = pipeline.holder(a.layer, 1);
   const auto stride = data.ranks > 1 ? 1 : std::max(one, other) - std::min(one, other);
-  if (!data.folds_each()) return {{Operation::all_reduce, bytes, ranks, stride}};
-  std::vector<Exchange> all{{Operation::reduce_scatter, bytes, ranks, stride}};
+  if (!data.folds_each()) return {sum_of(map, Operation::all_reduce, bytes, ranks, stride)};
+  std::vector<Exchange> all{sum_of(map, Operation::reduce_scatter, bytes, ranks, stride)};
   if (map.ends_gradient(a.micro_batch)) all.push_back({Operation::all_gather, bytes, ranks, stride});
   return all;
 }
@@ -90,15 +136,15 @@ std::vector<Exchange> exchanges_of(const StepMap& map, const Action& a) {
   if (a.op != Op::reduce) return {};
   const auto gradient = whole(Kind::gradient);
   if (map.reduces_between_replicas()) return between_replicas(map, a, gradient);
-  if (!data.folds_each() && data.stage() == 0) return {{Operation::all_reduce, gradient, data.ranks, 1}};
+  if (!data.folds_each() && data.stage() == 0) return {sum_of(map, Operation::all_reduce, gradient, data.ranks, 1)};
   const bool parts = data.canonical && data.copies() > 1;
-  std::vector<Exchange> all{
-      {Operation::reduce_scatter, packed(gradient, sizeof(float), data.gradients), parts ? data.ranks : data.sharers(), 1}};
+  std::vector<Exchange> all{sum_of(map, Operation::reduce_scatter, gradient, parts ? data.ranks : data.sharers(), 1)};
+  all.front().bytes = packed(gradient, sizeof(float), data.gradients);
   if (!map.ends_gradient(a.micro_batch)) return all;
   if (data.folds_each() && !data.shards(Kind::gradient)) all.push_back({Operation::all_gather, gradient, data.ranks, 1});
-  if (data.copies() > 1)
-    all.push_back(
-        {parts ? Operation::all_gather : Operation::all_reduce, gradient / data.group(), data.copies(), data.sharers()});
+  const auto shard = gradient / data.group();
+  if (data.copies() > 1 && parts) all.push_back({Operation::all_gather, shard, data.copies(), data.sharers()});
+  if (data.copies() > 1 && !parts) all.push_back(sum_of(map, Operation::all_reduce, shard, data.copies(), data.sharers()));
   return all;
 }
 
@@ -118,17 +164,14 @@ std::vector<Exchange> average_of(const StepMap& map) {
     for (std::uint32_t chunk = 0; chunk < map.layout().chunks_of(l); ++chunk) {
       std::uint64_t numbers = 0;
       for (const auto& segment : map.layout().segments(l, chunk)) numbers += segment.elements;
-      all.push_back({Operation::all_reduce, numbers * number, map.data().ranks, 1});
+      all.push_back({Operation::all_reduce, numbers * number, map.data().ranks, 1, map.data().sum_order()});
     }
   return all;
 }
 
 LinkBytes link_bytes(const Links& links, const Exchange& e) {
-  const auto s = spread_of(links, e);
-  const auto bytes = static_cast<double>(e.bytes) * rounds_of(e);
-  const double far = bytes * (s.nodes - 1) / s.nodes;  // the part of the whole on other nodes
-  return {.within = bytes * (s.on_node - 1) / (links.direct ? s.on_node * s.nodes : s.on_node),
-          .between = links.direct ? far : far / s.on_node};
+  auto [all, gather] = sent_by(spread_of(links, e), e);
+  return all += gather;
 }
 
 LinkBytes link_bytes(const Links& links, const StepMap& map, const Program& program) {
@@ -143,14 +186,16 @@ LinkBytes link_bytes(const Links& links, const StepMap& map, const Program& prog
 
 double seconds_of(const Links& links, const Exchange& e) {
   const auto s = spread_of(links, e);
-  const auto bytes = link_bytes(links, e);
+  const auto [reduction, gather] = sent_by(s, e);
   const auto on = [](double amount, double rate) { return amount == 0 ? 0 : amount / rate; };
-  const double latency = links.direct ? (s.nodes > 1     ? links.between_latency_s
-                                         : s.on_node > 1 ? links.within_latency_s
-                                                         : 0)
-                                      : (s.nodes - 1) * links.between_latency_s + (s.on_node - 1) * links.within_latency_s;
-  return std::max(on(bytes.within, links.within), on(bytes.between * s.on_node * s.at_once, links.between)) +
-         latency * rounds_of(e);
+  // The ranks of a node share its link. In the rounds of a number of nodes that is no power of two, the busiest node has more
+  // to send than the others.
+  const double busiest = s.nodes > 1 ? static_cast<double>(busiest_blocks(static_cast<int>(s.nodes))) / (s.nodes - 1) : 1;
+  const auto between = [&](double bytes, bool in_rounds) {
+    return on(bytes * s.on_node * s.at_once * (in_rounds ? busiest : 1), links.between);
+  };
+  return on(reduction.within + gather.within, links.within) + between(reduction.between, e.order == SumOrder::machines) +
+         between(gather.between, true) + latency_of(links, s, e);
 }
 
 double seconds_of_message(const Links& links, std::uint32_t data_ranks, std::uint32_t one, std::uint32_t other,

@@ -18,6 +18,8 @@ struct Exchange {
   Operation operation = Operation::all_gather;
   std::uint64_t bytes = 0;  // of the whole: the result of an all-gather, or the input of a reduction
   std::uint32_t ranks = 1, stride = 1;
+  SumOrder order = SumOrder::machines;  // of a reduction
+  std::uint64_t sum_bytes = 0;          // of machines' sums of the whole, where they have more than `bytes`
   friend bool operator==(const Exchange&, const Exchange&) = default;
 };
 std::vector<Exchange> exchanges_of(const StepMap& map, const Action& action);
@@ -27,14 +29,16 @@ std::vector<Exchange> results_of(const StepMap& map, const Program& step);
 // An average of the ranks' weights, chunk by chunk (weight_average.h).
 std::vector<Exchange> average_of(const StepMap& map);
 
-// What one rank sends, and receives: `within` its node, and `between` nodes its share of the node's traffic.
+// What one rank sends, and receives: `within` its node, and `between` nodes its share of the node's traffic. Exactly what a
+// ledger counts (comm/between_machines.h) if all nodes have equally many ranks.
 struct LinkBytes {
   double within = 0, between = 0;
   LinkBytes& operator+=(const LinkBytes& more);
 };
 LinkBytes link_bytes(const Links& links, const Exchange& exchange);
 LinkBytes link_bytes(const Links& links, const StepMap& map, const Program& program);
-// Collectives are cut into pieces, so both links work at the same time: the slower one decides.
+// The messages within nodes and the rounds between them come one after the other, and each has a latency: first the ranks meet,
+// then come the pieces of a reduction (kStagingBytes), then a gather.
 double seconds_of(const Links& links, const Exchange& exchange);
 // A message between two ranks of a pipeline, each of them `data_ranks` ranks that send at the same time. The slowest one
 // decides: if a node ends between any two of them, its link, which its ranks share.

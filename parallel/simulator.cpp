@@ -46,10 +46,11 @@ double ProfileCosts::seconds(const Action& a) const {
   return passes * forward / rate + bytes_used() / stream;
 }
 
-// Ranks of one machine exchange through its memory.
+// Ranks of one machine exchange through its memory, and so do ranks that only count as on several (--ranks-per-machine).
 Links ProfileCosts::links() const {
   auto links = profile_.links;
   if (links.within == 0) links.within = profile_.memory_copy;
+  if (links.between == 0) links.between = links.within * links.ranks_per_node;
   return links;
 }
 

@@ -13,7 +13,8 @@ std::span<Number> numbers_in(std::span<std::byte> bytes) {
 
 }  // namespace
 
-WeightAverage::WeightAverage(Communicator& ranks, Device& host) : ranks_(ranks), stream_(host.make_stream("average")) {}
+WeightAverage::WeightAverage(Communicator& ranks, Device& host, SumOrder order)
+    : ranks_(ranks), order_(order), stream_(host.make_stream("average")) {}
 
 void WeightAverage::read(const TensorView& weights) {
   if (averaged_) {
@@ -46,7 +47,9 @@ void WeightAverage::write(const TensorView& weights) {
 }
 
 void WeightAverage::average() {
-  ranks_.all_reduce(*stream_, Reduction::sum(dtype_), numbers_, numbers_);
+  auto sum = Reduction::sum(dtype_);
+  sum.order = order_;
+  ranks_.all_reduce(*stream_, sum, numbers_, numbers_);
   stream_->synchronize();
   averaged_ = true;
   dtype_ == DType::fp64 ? divide<double>() : divide<float>();

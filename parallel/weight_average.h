@@ -2,6 +2,8 @@
 //
 //   mean = (((w₀ + w₁) + w₂) + …) ÷ ranks     in fp32, fp64 for fp64 weights; bf16 is widened before and rounded once after
 //
+// On several machines the sum has the order of comm/machines.h.
+//
 // The program visits one chunk and then fills it: the first write after the reads averages the chunk.
 //
 // Owner:   the engine; borrows communicator and device. Holds the weights of one chunk.
@@ -19,7 +21,7 @@ namespace terrace {
 
 class WeightAverage {
  public:
-  WeightAverage(Communicator& ranks, Device& host);
+  WeightAverage(Communicator& ranks, Device& host, SumOrder order);
   void read(const TensorView& weights);   // called by visit, in ascending order
   void write(const TensorView& weights);  // called by fill, in the same order
 
@@ -29,6 +31,7 @@ class WeightAverage {
   void average();
 
   Communicator& ranks_;
+  const SumOrder order_;
   const std::unique_ptr<Stream> stream_;
   std::vector<std::byte> numbers_;
   DType dtype_ = DType::fp32;

@@ -27,15 +27,12 @@ using P = ClusterProfile;
 
 struct Key {
   std::string_view section, key;
-  std::variant<std::function<double&(P&)>, std::function<std::uint64_t&(P&)>, std::function<std::int64_t&(P&)>,
-               std::function<std::string&(P&)>>
-      field;
-  bool required = true;
+  std::variant<std::function<double&(P&)>, std::function<std::uint64_t&(P&)>, std::function<std::int64_t&(P&)>> field;
 };
 
 template <class T, class Of>
-Key key(std::string_view section, std::string_view name, Of of, bool required = true) {
-  return {section, name, std::function<T&(P&)>(of), required};
+Key key(std::string_view section, std::string_view name, Of of) {
+  return {section, name, std::function<T&(P&)>(of)};
 }
 
 const std::vector<Key>& keys() {
@@ -82,14 +79,11 @@ const std::vector<Key>& keys() {
           "links", "between-bytes-s", [](P & p) -> auto& { return p.links.between_bytes_s; }),
       key<double>(
           "links", "between-latency-s", [](P & p) -> auto& { return p.links.between_latency_s; }),
-      key<std::string>(
-          "links", "sums", [](P & p) -> auto& { return p.links.sums; }, false),
   };
   return all;
 }
 
 constexpr std::array<std::string_view, 3> kSections{"gpu", "node", "links"};
-constexpr std::array<std::string_view, 2> kSums{"once a node", "direct"};
 
 // Reads the text of a profile. The name is for messages.
 class Reader {
@@ -114,7 +108,7 @@ class Reader {
       const auto* const node = root_[k.section][k.key].node();
       if (node) {
         std::visit([&](const auto& field) { set(k, *node, field(profile)); }, k.field);
-      } else if (k.required) {
+      } else {
         refuse("", fmt::format("{}.{} is missing", k.section, k.key), fmt::format("add {} = … to [{}]", k.key, k.section));
       }
     }
@@ -139,11 +133,15 @@ class Reader {
       std::vector<std::string_view> known;
       for (const auto& k : keys())
         if (k.section == section.str()) known.push_back(k.key);
-      for (const auto& [name, value] : *table.as_table())
+      for (const auto& [name, value] : *table.as_table()) {
+        if (section.str() == "links" && name.str() == "sums")  // was a key once
+          refuse(fmt::format(", line {}", name.source().begin.line), "links.sums is not a property of the links",
+                 "remove it: the plan is for the sums that the run does, which --sum-order and --canonical-reduction choose");
         if (std::ranges::find(known, name.str()) == known.end())
           refuse(fmt::format(", line {}", name.source().begin.line),
                  fmt::format("unknown key {}.{}{}", section.str(), printable(name.str()), suggestion(name.str(), known)),
                  fmt::format("the keys of [{}] are {}", section.str(), fmt::join(known, ", ")));
+      }
     }
   }
 
@@ -168,11 +166,6 @@ class Reader {
     }
     if (!bytes || *bytes == 0 || *bytes == kUnlimited) refuse(k, node, "a size in quotes, such as \"32GB\" or \"1.5TiB\"");
     value = *bytes;
-  }
-  void set(const Key& k, const toml::node& node, std::string& value) const {
-    const auto text = node.value_exact<std::string>();
-    if (!text || std::ranges::find(kSums, *text) == kSums.end()) refuse(k, node, "\"once a node\" or \"direct\"");
-    value = *text;
   }
 
   std::string name_;
@@ -232,8 +225,7 @@ MachineProfile rank_profile(const ClusterProfile& cluster, const ClusterSize& si
              .within = links.within_bytes_s,
              .between = links.between_bytes_s,
              .within_latency_s = links.within_latency_s,
-             .between_latency_s = links.between_latency_s,
-             .direct = links.sums == "direct"};
+             .between_latency_s = links.between_latency_s};
   p.measured_at = "profile";
   return p;
 }
@@ -244,6 +236,10 @@ RunConfig on_cluster(RunConfig c, const ClusterProfile& cluster, const ClusterSi
     throw Error(fmt::format("--pp {} does not divide the {} GPUs of --nodes {}\n  give another --pp, or --gpus-per-node a "
                             "number that it divides",
                             c.pp, all, size.nodes),
+                Exit::usage);
+  if (c.ranks_per_machine != 0 && c.ranks_per_machine != ranks)
+    throw Error(fmt::format("--ranks-per-machine {}: a node of this plan has {} ranks\n  leave it out, or give --gpus-per-node",
+                            c.ranks_per_machine, ranks),
                 Exit::usage);
   const auto data = all / c.pp;
   if (c.dp == 0) c.dp = data;

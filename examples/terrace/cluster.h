@@ -35,7 +35,6 @@ struct ClusterProfile {
   struct {
     double within_bytes_s = 0, within_latency_s = 0;    // of a GPU, each direction
     double between_bytes_s = 0, between_latency_s = 0;  // of a node, each direction
-    std::string sums = "once a node";                   // or "direct": core/links.h
   } links;
 };
 

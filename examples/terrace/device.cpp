@@ -113,9 +113,20 @@ std::uint64_t usual_device_bytes(const RunConfig& c) {
   return all - std::min(all, std::max(all / 20, libraries));
 }
 
+namespace {
+
+// Ranks that only count as on several machines exchange at this machine's rates.
+Links links_of(const RunConfig& c) {
+  const auto ranks = std::max<std::int64_t>(1, c.dp) * c.pp, each = c.ranks_per_machine;
+  return {.ranks_per_node = each > 0 && each < ranks ? static_cast<std::uint32_t>(each) : 0};
+}
+
+}  // namespace
+
 MachineProfile machine_profile(const RunConfig& c) {
   MachineProfile assumed;
   assumed.device = c.device;
+  assumed.links = links_of(c);
   const bool named = !c.machine_profile.empty();
   const auto file = profile_file(c);
   if (!named && !std::filesystem::exists(file)) return assumed;
@@ -128,6 +139,7 @@ MachineProfile machine_profile(const RunConfig& c) {
               "another --machine-profile",
               file.string(), profile.device, c.device, c.device),
           Exit::usage);
+    profile.links = links_of(c);
     return profile;
   } catch (const Error& error) {
     if (named) throw;

@@ -146,6 +146,15 @@ std::vector<Option> make_table() {
              "ranks in a group that shards one copy of the state; every group has a copy; 0: one group of all ranks"),
       text("parallel", "canonical-reduction", &C::canonical_reduction, Text::any, kSame,
            "add gradients micro-batch by micro-batch, so that the bits of the result do not depend on --dp"),
+      text(
+          "parallel", "sum-order", &C::sum_order, Text::choice, kSame,
+          "the order in which gradients of several machines are added: first on each machine, or all ranks in ascending order, "
+          "which sends each machine more bytes; on one machine both are the same",
+          {"machines", "ranks"}),
+      number(
+          "parallel", "ranks-per-machine", &C::ranks_per_machine, {0, 65536}, kRanks,
+          "so many neighbouring ranks count as one machine, so that a few ranks add in the order of many machines; 0: as they "
+          "are"),
       text("parallel", "compress-gradients", &C::compress_gradients, Text::choice, kSame,
            "wire dtype of gradients between ranks: unchanged, bf16, or 8 bits in blocks; the sums are fp32",
            {"none", "bf16", "int8"}),

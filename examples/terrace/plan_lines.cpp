@@ -46,6 +46,18 @@ std::string choice_lines(const Plan& p) {
   return lines;
 }
 
+std::uint64_t ranks_of_node(const RunConfig& config) {
+  return config.ranks_per_machine > 0 ? static_cast<std::uint64_t>(config.ranks_per_machine) : ranks_of_machine(config);
+}
+
+std::string sum_line(const RunConfig& config, SumOrder order) {
+  const auto ranks = static_cast<std::uint64_t>(std::max<std::int64_t>(1, config.dp) * config.pp), each = ranks_of_node(config);
+  if (ranks <= each || config.dp <= 1) return "";
+  if (order == SumOrder::ranks)
+    return "gradients are added in the order of ranks: each rank sends every other the part that it owns\n";
+  return "gradients are added on each node first, then between the nodes, by a tree\n";
+}
+
 std::string rank_lines(const RunConfig& config, const Model& model, const PlanRequest& request, const Plan& p) {
   const auto ranks = request.data.ranks;
   const auto tokens = static_cast<double>(config.batch_size * config.seq_len * config.grad_accumulation) * ranks;
@@ -54,11 +66,12 @@ std::string rank_lines(const RunConfig& config, const Model& model, const PlanRe
   const auto& communicated = p.times.communicated;
   return fmt::format(
       "{} ranks, {} on each node; in a step each rank sends {} within its node and {} to other nodes\n"
-      "gathers and reductions take {:.3f} s of the step, {:.0f} % of it while the rank computes\n"
+      "{}gathers and reductions take {:.3f} s of the step, {:.0f} % of it while the rank computes\n"
       "{:.4g} tokens a step, {:.4g} tokens/s; {:.3g} TFLOP/s of model computation a rank, {:.3g} with recomputation\n",
-      ranks, ranks_of_machine(config), format_bytes(static_cast<std::uint64_t>(p.steady_links.within)),
-      format_bytes(static_cast<std::uint64_t>(p.steady_links.between)), communicated.seconds, 100 * communicated.hidden(),
-      tokens, tokens / p.times.seconds, rate(flops.model), rate(flops.with_recomputation));
+      ranks, ranks_of_node(config), format_bytes(static_cast<std::uint64_t>(p.steady_links.within)),
+      format_bytes(static_cast<std::uint64_t>(p.steady_links.between)), sum_line(config, request.data.sum_order()),
+      communicated.seconds, 100 * communicated.hidden(), tokens, tokens / p.times.seconds, rate(flops.model),
+      rate(flops.with_recomputation));
 }
 
 std::string average_line(const Plan& p) {

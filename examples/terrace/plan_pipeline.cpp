@@ -14,6 +14,7 @@
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/lanes_picture.h>
 #include <terrace/examples/terrace/pipeline_setup.h>
+#include <terrace/examples/terrace/plan_lines.h>
 #include <terrace/examples/terrace/rank_log.h>
 #include <terrace/examples/terrace/setup.h>
 #include <terrace/examples/terrace/timeline.h>
@@ -72,10 +73,10 @@ std::string cluster_lines(const RunConfig& config, const Model& model, const std
   const auto rate = [&](double flops) { return flops / static_cast<double>(plans.size()) / step_s * 1e-12; };
   return fmt::format(
       "{} ranks, {} on each node; in a step a rank sends at most {} within its node and {} to other nodes\n"
-      "{:.4g} tokens a step, {:.4g} tokens/s; {:.3g} TFLOP/s of model computation a rank, {:.3g} with recomputation\n",
-      config.dp * config.pp, ranks_of_machine(config), format_bytes(static_cast<std::uint64_t>(most.within)),
-      format_bytes(static_cast<std::uint64_t>(most.between)), tokens, tokens / step_s, rate(all.model),
-      rate(all.with_recomputation));
+      "{}{:.4g} tokens a step, {:.4g} tokens/s; {:.3g} TFLOP/s of model computation a rank, {:.3g} with recomputation\n",
+      config.dp * config.pp, ranks_of_node(config), format_bytes(static_cast<std::uint64_t>(most.within)),
+      format_bytes(static_cast<std::uint64_t>(most.between)), sum_line(config, plans.front().map.data.sum_order()), tokens,
+      tokens / step_s, rate(all.model), rate(all.with_recomputation));
 }
 
 // A picture of each rank's lanes in a simulated steady step, and in the last step of the run.

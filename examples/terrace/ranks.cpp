@@ -55,7 +55,9 @@ bool is_consequence(const std::exception_ptr& error) {
   }
 }
 
-CommunicatorOptions options_of(const RunConfig& c) { return {.time_limit = std::chrono::seconds(c.rank_deadline)}; }
+CommunicatorOptions options_of(const RunConfig& c) {
+  return {.time_limit = std::chrono::seconds(c.rank_deadline), .ranks_per_machine = static_cast<int>(c.ranks_per_machine)};
+}
 
 Exit train_threads(const RunConfig& config) {
   auto communicators = make_thread_communicators(static_cast<int>(config.dp * config.pp), options_of(config));
@@ -102,7 +104,7 @@ void end_later_if_another_failed() {
 Exit train_process(const RunConfig& config, const Launched& place) {
   std::atexit(end_later_if_another_failed);  // registered before MPI's end, so it runs after that
   try {
-    Team team(make_mpi_communicator({.communicator = options_of(config)}), true);
+    Team team(make_mpi_communicator(options_of(config)), true);
     if (team.size() != place.ranks)
       throw Error(
           fmt::format(

@@ -49,6 +49,8 @@ struct RunConfig {
   std::int64_t zero = 0;         // the ZeRO stage
   std::int64_t shard_group = 0;  // ranks that share one copy of the state; 0: all
   bool canonical_reduction = false;
+  std::string sum_order = "machines";       // machines | ranks
+  std::int64_t ranks_per_machine = 0;       // 0: as they are
   std::string compress_gradients = "none";  // none | bf16 | int8
   std::string compress_weights = "none";    // none | int8
   std::int64_t sync_interval = 1;           // in steps; 1: gradients are reduced in each step, and weights are not averaged

@@ -30,6 +30,7 @@ namespace fs = std::filesystem;
 constexpr const char* kRunFile = "run.json";
 constexpr const char* kHasCommitted = "has_committed";
 constexpr const char* kComputedWith = "computed_with";
+constexpr const char* kMachines = "machines";
 constexpr const char* kRunFileCopy = "run.copy.json";
 constexpr const char* kAlgorithmsFile = "algorithms.txt";
 
@@ -125,6 +126,7 @@ struct RunFile {
   ChunkStore::Options store;
   bool has_committed = false;
   std::string computed_with = {};
+  std::vector<int> machines;  // not recorded by older versions
 
   [[nodiscard]] std::size_t ranks() const {
     return fingerprint.at("dp").get<std::size_t>() * fingerprint.at("pp").get<std::size_t>();
@@ -135,7 +137,8 @@ RunFile read_run_file(const fs::path& dir) {
     RunFile read{.fingerprint = j.at("fingerprint"),
                  .store = {},
                  .has_committed = j.value(kHasCommitted, false),
-                 .computed_with = j.value(kComputedWith, std::string())};
+                 .computed_with = j.value(kComputedWith, std::string()),
+                 .machines = j.value(kMachines, std::vector<int>())};
     // Options that did not exist when the run began had their defaults.
     RunConfig usual;
     usual.dp = 1;
@@ -318,8 +321,13 @@ RunDir open_run_dir(RunConfig& config) {
                       config.resume),
           Exit::usage);
   }
-  RunDir dir{
-      .path = config.out_dir, .lock = {}, .store = store_options(config), .resume = false, .reshard_from = {}, .result = {}};
+  RunDir dir{.path = config.out_dir,
+             .lock = {},
+             .store = store_options(config),
+             .resume = false,
+             .reshard_from = {},
+             .machines = {},
+             .result = {}};
   make_directory(dir.path);
   dir.lock = lock_directory(dir.path);
   if (config.resume == "never" && is_used(dir.path))
@@ -391,6 +399,7 @@ RunDir open_run_dir(RunConfig& config) {
                             dir.path.string()),
                 Exit::usage);
   dir.resume = true;
+  dir.machines = run.machines;
   set_stores(dir, run, config);
   if (fs::exists(dir.path / kResultFile))
     read_json(dir.path / kResultFile, [&](const nlohmann::json& result) {
@@ -403,7 +412,13 @@ RunDir open_run_dir(RunConfig& config) {
 
 RunDir rank_dir(const RunConfig& config, int rank) {
   const auto path = config.resume == "auto" || config.resume == "never" ? config.out_dir : fs::path(config.resume);
-  RunDir dir{.path = path, .lock = {}, .store = store_options(config), .resume = false, .reshard_from = {}, .result = {}};
+  RunDir dir{.path = path,
+             .lock = {},
+             .store = store_options(config),
+             .resume = false,
+             .reshard_from = {},
+             .machines = {},
+             .result = {}};
   if (fs::exists(path / kRunFile)) {
     const auto run = read_run_file(path);
     dir.has_committed = run.has_committed;
@@ -434,6 +449,7 @@ void begin_run(const RunDir& dir, const RunConfig& config) {
                             {"store_paths", paths},
                             {"store_name", dir.store.name},
                             {"generations", dir.store.generations},
+                            {kMachines, dir.machines},
                             {kHasCommitted, dir.resume},
                             {kComputedWith, bits_group(config)}});
   std::error_code error;

@@ -30,6 +30,7 @@ struct RunDir {
   std::string computed_with = {};  // bits_group() of the run's last part; empty: not recorded, or a new run
   // If the layout changes: the stores of all former ranks, which have the state now. `store` is a new one then.
   std::vector<ChunkStore::Options> reshard_from;
+  std::vector<int> machines;             // how many ranks are on each; empty: one rank, or not recorded
   std::optional<nlohmann::json> result;  // of a run that has already finished all steps of the configuration
 };
 

@@ -112,6 +112,7 @@ PlanRequest plan_request(const RunConfig& c) {
   r.data = {.ranks = static_cast<std::uint32_t>(std::max<std::int64_t>(1, c.dp)),
             .zero = static_cast<std::uint32_t>(c.zero),
             .canonical = c.canonical_reduction,
+            .sums = c.sum_order == "ranks" ? SumOrder::ranks : SumOrder::machines,
             .gradients = travel_of(c.compress_gradients),
             .weights = travel_of(c.compress_weights),
             .shard_group = static_cast<std::uint32_t>(c.shard_group),
@@ -270,6 +271,7 @@ nlohmann::json to_json(const RunConfig& c, const Plan& p) {
   auto step = traffic_of_step(p);
   for (auto* const amount : {&step.read, &step.write, &step.upload, &step.download}) *amount /= together;
   j["bytes"] = bytes(step);
+  j["sum_order"] = p.map.data.sum_order() == SumOrder::ranks ? "ranks" : "machines";
   j["link_bytes"] = {{"within", of_step(p.steady_links.within)}, {"between", of_step(p.steady_links.between)}};
   Traffic all;
   for (const auto& t : p.step_traffic) {

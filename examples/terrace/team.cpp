@@ -14,6 +14,14 @@ Team::Team(std::unique_ptr<Communicator> ranks, bool processes)
       agreement_(std::make_unique<Agreement>(*ranks_, *host_)),
       processes_(processes) {}
 
+std::vector<int> Team::machines() const {
+  if (!ranks_) return {1};
+  const auto& machines = ranks_->machines();
+  std::vector<int> sizes;
+  for (int m = 0; m < machines.count(); ++m) sizes.push_back(machines.size(m));
+  return sizes;
+}
+
 void Team::together(const std::function<void()>& work) {
   if (!agreement_) return work();
   std::exception_ptr error;

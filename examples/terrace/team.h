@@ -33,6 +33,7 @@ class Team {
   [[nodiscard]] bool first() const { return rank() == 0; }
   [[nodiscard]] bool speaks_for_process() const { return processes_ || first(); }  // signals come to processes
   [[nodiscard]] bool has_processes() const { return processes_; }            // started one by one, each with its own flags
+  [[nodiscard]] std::vector<int> machines() const;                           // how many ranks are on each
   [[nodiscard]] Communicator* communicator() const { return ranks_.get(); }  // null: alone
 
   // Runs `work` on every rank; `work` must not call the team. If it fails on any rank, the first of these throws its error.

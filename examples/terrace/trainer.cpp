@@ -3,6 +3,7 @@
 #include <terrace/examples/terrace/trainer.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <map>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <terrace/core/device.h>
@@ -79,6 +81,8 @@ class Training {
   // first.
   void agree(Team& team) {
     for (double* const rate : rates_of(profile_)) *rate = team.each(*rate).front();
+    if (const auto sizes = team.machines(); sizes.size() > 1)
+      profile_.links.ranks_per_node = static_cast<std::uint32_t>(sizes.front());
     request_.budget.device = team.least(request_.budget.device);
     request_.budget.host = team.least(request_.budget.host);
     request_.budget.disk = team.least(request_.budget.disk);
@@ -135,6 +139,7 @@ class Training {
       auto resolved = config_;
       if (request_.pipeline) resolved.stage_layers = stage_layers(*request_.pipeline);
       if (team.first()) warn_of_other_bits(dir, resolved);
+      moved_from_ = std::exchange(dir.machines, team.machines());
       if (team.first()) begin_run(dir, resolved);
       if (team.first() && !found_schedule_.empty()) record(dir, kScheduleFile, found_schedule_);
     });
@@ -164,6 +169,12 @@ class Training {
       screen.note(fmt::format(
           "the state of {} rank{} is redistributed to {}{}", dir.reshard_from.size(), dir.reshard_from.size() == 1 ? "" : "s",
           team.size(), config_.canonical_reduction ? "" : "; without --canonical-reduction sums may be rounded differently"));
+    if (team.first() && dir.resume && dir.reshard_from.empty() && request_.data.sum_order() == SumOrder::machines &&
+        !moved_from_.empty() && moved_from_ != dir.machines)
+      screen.warn(fmt::format(
+          "the ranks of this run were on machines of {} ranks and are now on machines of {}: gradients are added in "
+          "another order, and sums may be rounded differently; --ranks-per-machine can give the former order",
+          fmt::join(moved_from_, " + "), fmt::join(dir.machines, " + ")));
     MetricsWriter metrics(dir.path / log.metrics_file(), done);
     if (team.first() && done > 0)
       if (const auto missing = missing_steps(read_metrics(dir.path / kMetricsFile), done); !missing.empty())
@@ -634,6 +645,7 @@ class Training {
   std::string schedule_name_ = config_.schedule;
   std::string found_schedule_;  // with --schedule auto: found_to_text()
   bool schedule_was_recorded_ = false;
+  std::vector<int> moved_from_;     // how many ranks were on each machine before this resume
   std::uint64_t program_hash_ = 0;  // of the steady step, before this rank's part is taken
   std::optional<Batch> batch_;
   std::exception_ptr data_error_;  // why this rank could not read its part of the data

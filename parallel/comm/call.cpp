@@ -82,7 +82,8 @@ std::uint64_t signature_of(const Call& call) {
        {static_cast<std::uint64_t>(call.operation), static_cast<std::uint64_t>(call.reduction.from),
         static_cast<std::uint64_t>(call.reduction.to), static_cast<std::uint64_t>(call.reduction.fold),
         static_cast<std::uint64_t>(call.reduction.onto), static_cast<std::uint64_t>(call.reduction.blocks),
-        static_cast<std::uint64_t>(call.peer + 1), static_cast<std::uint64_t>(call.on_device), bytes}) {
+        static_cast<std::uint64_t>(call.reduction.order), static_cast<std::uint64_t>(call.peer + 1),
+        static_cast<std::uint64_t>(call.on_device), bytes}) {
     h = (h ^ x) * 0x100000001b3ULL;
     h ^= h >> 29;
   }

@@ -26,7 +26,8 @@ CanonicalFold::CanonicalFold(Communicator& data, int micro_batches, DType contri
 }
 
 void CanonicalFold::add(Stream& stream, int round, ConstBytes contribution, Bytes mine) {
-  data_.reduce_scatter(stream, {contribution_, accumulator_, Fold::sum, round > 0}, contribution, mine);
+  data_.reduce_scatter(stream, {.from = contribution_, .to = accumulator_, .onto = round > 0, .order = SumOrder::ranks},
+                       contribution, mine);
 }
 
 }  // namespace terrace

@@ -7,8 +7,8 @@
 // within a lane. Different lanes never wait for each other if each has its own stream (a stream is a FIFO).
 //
 // A call may work in place only where its comment allows it; the bytes that it reads and writes may not overlap otherwise.
-// Buffers must stay valid until the call has ended on its stream. Reductions are those of fold(): contributions in ascending
-// rank order, the same bits on every backend.
+// Buffers must stay valid until the call has ended on its stream. Reductions have one order, which machines.h defines: the same
+// bits on every backend.
 //
 // Owner:   the caller; one object for each rank. Destroying it tells the other ranks that this rank has left.
 // Threads: one thread issues at a time.
@@ -25,6 +25,7 @@
 
 #include <terrace/core/device.h>
 #include <terrace/parallel/comm/call.h>
+#include <terrace/parallel/comm/machines.h>
 
 namespace terrace {
 
@@ -33,7 +34,8 @@ class Communicator {
   virtual ~Communicator() = default;
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;
-  [[nodiscard]] virtual const std::string& name() const = 0;  // "world", or the name given to split()
+  [[nodiscard]] virtual const std::string& name() const = 0;   // "world", or the name given to split()
+  [[nodiscard]] virtual const Machines& machines() const = 0;  // on which its ranks are
   // Enqueues a checked call. All calls below end here.
   virtual void issue(Stream& stream, Call call) = 0;
   // Collective: a communicator of the ranks with the same color, in the order of (key, rank). Null for a negative color. It
@@ -62,6 +64,9 @@ struct CommunicatorOptions {
   // A call that waits longer than this for other ranks fails, and with it all other calls, unless it is patient. It must be
   // longer than the slowest computation between two calls.
   std::chrono::milliseconds time_limit = std::chrono::minutes(10);
+  // So many consecutive ranks of the first communicator count as a machine; 0: as they are. With it a few ranks have the sums
+  // of many machines.
+  int ranks_per_machine = 0;
 };
 
 // A group of one.

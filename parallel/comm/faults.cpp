@@ -19,11 +19,13 @@ class FaultyCommunicator final : public Communicator {
         rank_(inner_->rank()),
         size_(inner_->size()),
         name_(inner_->name()),
+        machines_(inner_->machines()),
         random_(faults.seed * 1'000'003 + static_cast<std::uint64_t>(rank_)) {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   const std::string& name() const override { return name_; }
+  const Machines& machines() const override { return machines_; }
 
   void issue(Stream& stream, Call call) override {
     if (dies_now()) inner_.reset();  // as when the rank's thread unwinds: what was issued before still ends
@@ -54,6 +56,7 @@ class FaultyCommunicator final : public Communicator {
   const CommunicationFaults faults_;
   const int rank_, size_;
   const std::string name_;
+  const Machines machines_;
   std::mt19937_64 random_;
   std::uint64_t calls_ = 0;
 };

@@ -40,6 +40,7 @@ namespace {
 int types_of(const Reduction& r) {
   if (r.blocks) return r.from == DType::fp32 && r.to == DType::fp32 && r.fold == Fold::sum ? folding::block8_to_fp32 : -1;
   if (r.from == DType::bf16 && r.to == DType::fp32) return folding::bf16_to_fp32;
+  if (r.from == DType::fp32 && r.to == DType::bf16) return folding::fp32_to_bf16;
   if (r.from != r.to) return -1;
   switch (r.from) {
     case DType::fp32: return folding::fp32;
@@ -54,7 +55,8 @@ int types_of(const Reduction& r) {
 bool is_supported(const Reduction& reduction) { return types_of(reduction) >= 0; }
 
 std::string to_string(const Reduction& r) {
-  const auto text = fmt::format("{} {}", r.blocks ? "int8 block" : name_of(r.from), r.fold == Fold::sum ? "sum" : "max");
+  const auto text = fmt::format("{}{} {}", r.order == SumOrder::ranks ? "rank-ordered " : "",
+                                r.blocks ? "int8 block" : name_of(r.from), r.fold == Fold::sum ? "sum" : "max");
   return r.onto || r.from != r.to || r.blocks ? fmt::format("{} {} {}", text, r.onto ? "onto" : "to", name_of(r.to)) : text;
 }
 

@@ -11,7 +11,7 @@ namespace terrace::folding {
 
 using Kernel = void (*)(void* to, const void* const* from, int sources, std::int64_t count);
 
-enum Types : int { fp32, fp64, bf16, bf16_to_fp32, block8_to_fp32, kTypes };
+enum Types : int { fp32, fp64, bf16, bf16_to_fp32, fp32_to_bf16, block8_to_fp32, kTypes };
 
 struct Kernels {
   const char* name;

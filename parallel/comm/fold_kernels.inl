@@ -157,11 +157,14 @@ constexpr Kernels make_kernels(const char* name) {
             {fold<u16, u16, true, false>, fold<u16, u16, true, true>}},
            {{fold<u16, float, false, false>, fold<u16, float, false, true>},
             {fold<u16, float, true, false>, fold<u16, float, true, true>}},
+           {{fold<float, u16, false, false>, fold<float, u16, false, true>},
+            {fold<float, u16, true, false>, fold<float, u16, true, true>}},
            {{fold_blocks<false>, fold_blocks<true>}, {nullptr, nullptr}}},
           {{fold<float, float, false, false, true>, fold<float, float, true, false, true>},
            {fold<double, double, false, false, true>, fold<double, double, true, false, true>},
            {fold<u16, u16, false, false, true>, fold<u16, u16, true, false, true>},
            {fold<u16, float, false, false, true>, fold<u16, float, true, false, true>},
+           {fold<float, u16, false, false, true>, fold<float, u16, true, false, true>},
            {fold_blocks<false>, nullptr}}};
 }
 

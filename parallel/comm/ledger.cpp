@@ -4,11 +4,12 @@
 
 namespace terrace {
 
-void Ledger::add(const std::string& axis, const Call& call, int rank, int size) {
+void Ledger::add(const std::string& axis, const Call& call, int rank, const Machines& machines) {
   auto& entry = entries_[{axis, call.operation}];
   ++entry.calls;
   entry.payload_bytes += call.payload_bytes();
-  entry.sent_bytes += terrace::sent_bytes(call, rank, size);
+  entry.sent_bytes += terrace::sent_bytes(call, rank, machines.ranks());
+  by_link_ += sent_by_link(call, rank, machines);
 }
 
 Ledger::Entry Ledger::of(const std::string& axis, Operation operation) const {
@@ -34,8 +35,9 @@ class LedgerCommunicator final : public Communicator {
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   const std::string& name() const override { return inner_->name(); }
+  const Machines& machines() const override { return inner_->machines(); }
   void issue(Stream& stream, Call call) override {
-    ledger_.add(name(), call, rank(), size());
+    ledger_.add(name(), call, rank(), machines());
     inner_->issue(stream, std::move(call));
   }
   std::unique_ptr<Communicator> split(int color, int key, const std::string& name) override {

@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include <terrace/parallel/comm/between_machines.h>
 #include <terrace/parallel/comm/communicator.h>
 
 namespace terrace {
@@ -24,13 +25,16 @@ class Ledger {
   };
   using Key = std::pair<std::string, Operation>;  // axis: the communicator's name
 
-  void add(const std::string& axis, const Call& call, int rank, int size);
+  void add(const std::string& axis, const Call& call, int rank, const Machines& machines);
   [[nodiscard]] Entry of(const std::string& axis, Operation operation) const;  // zeros where nothing was issued
   [[nodiscard]] const std::map<Key, Entry>& entries() const { return entries_; }
-  void clear() { entries_.clear(); }
+  // What this rank sends in all, by what the backends do: on several machines this is other bytes than the formulas'.
+  [[nodiscard]] const SentByLink& by_link() const { return by_link_; }
+  void clear() { *this = {}; }
 
  private:
   std::map<Key, Entry> entries_;
+  SentByLink by_link_;
 };
 std::string to_string(const Ledger& ledger);  // a line an entry
 

@@ -12,12 +12,7 @@
 
 namespace terrace {
 
-struct MpiOptions {
-  CommunicatorOptions communicator = {};
-  // 0: as MPI reports. Otherwise this many neighbouring ranks count as one machine, to test several machines on one.
-  int ranks_per_machine = 0;
-};
-
-std::unique_ptr<Communicator> make_mpi_communicator(const MpiOptions& options = {});
+// ranks_per_machine = 0: the machines are what MPI reports. Otherwise ranks that count as one machine must be on one.
+std::unique_ptr<Communicator> make_mpi_communicator(const CommunicatorOptions& options = {});
 
 }  // namespace terrace

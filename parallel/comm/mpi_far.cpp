@@ -1,5 +1,5 @@
-// Collectives between machines. Every rank sends each owner its block and the owner folds what came in rank order: as many
-// bytes as the best algorithm sends, and sums with the same bits as everywhere.
+// Collectives between machines: what BetweenMachines says, through MPI. Sums in rank order (canonical reduction needs them) are
+// direct: every rank sends each owner its block, and the owner folds what came.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -13,71 +13,120 @@
 namespace terrace {
 namespace {
 
-constexpr std::size_t kStagingBytes = 4 * kMiB;  // of contributions, for each other rank
+// How much longer than a call's time limit a rank waits for other machines in the first round of far_match(), and again in each
+// later one: the rank that waits for the missing rank itself must be the first to report it.
+std::chrono::milliseconds grace_of(std::chrono::milliseconds time_limit) {
+  return std::min<std::chrono::milliseconds>(time_limit / 4, std::chrono::seconds(2));
+}
 std::size_t bytes_of(std::int64_t elements, std::size_t element) { return static_cast<std::size_t>(elements) * element; }
 
 }  // namespace
 
 void MpiTransport::far(const Call& call, std::uint64_t number) {
   far_match(call, number);
+  const auto elements = [&] { return call.from.front().size() / call.reduction.from_bytes(); };
+  const auto only_of = [&](int owner, std::size_t length) {
+    std::vector<Block> blocks(static_cast<std::size_t>(size_));
+    blocks[static_cast<std::size_t>(owner)] = {0, static_cast<std::int64_t>(length)};
+    return blocks;
+  };
   switch (call.operation) {
-    case Operation::all_gather: return far_gather(call, number);
-    case Operation::reduce_scatter: return far_reduce_scatter(call, number);
-    case Operation::all_reduce: return far_all_reduce(call, number);
-    case Operation::reduce: return far_reduce(call, number);
-    case Operation::broadcast: return far_broadcast(call, number);
+    case Operation::all_gather: {
+      const auto& mine = call.from.front();
+      const auto place = call.to.front().subspan(static_cast<std::size_t>(rank_) * mine.size(), mine.size());
+      if (place.data() != mine.data()) std::ranges::copy(mine, place.begin());
+      return far_gather(call.to.front(), blocks_of(call.to.front().size(), std::max<std::size_t>(1, mine.size())), number);
+    }
+    case Operation::reduce_scatter:
+      return far_fold(call.reduction, call.from.front().data(), blocks_of(elements(), 1), call.to.front().data(), number);
+    case Operation::all_reduce: {
+      const auto places = blocks_of(call.to.front().size(), call.reduction.to_bytes());
+      std::byte* const own = call.to.front().data() + places[static_cast<std::size_t>(rank_)].begin;
+      far_fold(call.reduction, call.from.front().data(), blocks_of(elements(), 1), own, number);
+      return far_gather(call.to.front(), places, number);
+    }
+    case Operation::reduce:
+      return far_fold(call.reduction, call.from.front().data(), only_of(call.peer, elements()), call.to.front().data(), number);
+    case Operation::broadcast: return far_gather(call.to.front(), only_of(call.peer, call.to.front().size()), number);
     default: return;
   }
 }
 
-// Every rank tells every other rank which call it issued; afterwards all ranks have arrived and their calls match.
+// Afterwards all ranks have arrived and their calls match. First the ranks of a machine meet. Then, in round s, each machine
+// hears from the one 2^s before it, which has by then heard from 2^s machines. Every machine compares its call with those.
 void MpiTransport::far_match(const Call& call, std::uint64_t number) {
+  window_->match(call);
   struct Purpose {
     std::uint64_t signature = 0;
-    std::array<char, 120> text = {};
+    int rank = 0;
+    std::array<char, 116> text = {};
   };
-  Purpose mine{signature_of(call), {}};
+  Purpose mine{signature_of(call), rank_, {}}, other;
   to_string(call).copy(mine.text.data(), mine.text.size() - 1);
-  std::vector<Purpose> all(static_cast<std::size_t>(size_));
-  std::vector<Outgoing> out;
-  std::vector<Incoming> in;
-  for (int r = 0; r < size_; ++r) {
-    if (r == rank_) continue;
-    out.push_back({r, std::as_bytes(std::span(&mine, 1))});
-    in.push_back({r, std::as_writable_bytes(std::span(&all[static_cast<std::size_t>(r)], 1))});
-  }
-  exchange(inner_, kMatchTag, out, in, number);
-  for (int r = 0; r < size_; ++r) {
-    const auto& other = all[static_cast<std::size_t>(r)];
-    if (r == rank_ || other.signature == mine.signature) continue;
-    throw Error(
-        fmt::format("ranks {} and {} issued collectives that do not match; all ranks must issue them in the same order "
-                    "with equal sizes\n  rank {}: {}\n  rank {}: {}",
-                    std::min(r, rank_), std::max(r, rank_), rank_, mine.text.data(), r, other.text.data()));
+  const int machines = machines_.count(), machine = machines_.of_rank(rank_), place = rank_ - machines_.first(machine);
+  const auto grace = grace_of(options_.time_limit);
+  for (int round = 0; round < machines_.rounds(); ++round) {
+    const int before = (machine + machines - (1 << round)) % machines, after = (machine + (1 << round)) % machines;
+    const int sender = machines_.first(before) + place % machines_.size(before);
+    std::vector<Outgoing> out;
+    for (int p = place; p < machines_.size(after); p += machines_.size(machine))
+      out.push_back({machines_.first(after) + p, std::as_bytes(std::span(&mine, 1))});
+    exchange(inner_, kMatchTag, out, {{sender, std::as_writable_bytes(std::span(&other, 1))}}, number, (round + 1) * grace);
+    if (other.signature == mine.signature) continue;
+    throw Error(fmt::format(
+        "ranks {} and {} issued collectives that do not match; all ranks must issue them in the same order "
+        "with equal sizes\n  rank {}: {}\n  rank {}: {}",
+        std::min(other.rank, rank_), std::max(other.rank, rank_), rank_, mine.text.data(), other.rank, other.text.data()));
   }
 }
 
-void MpiTransport::far_gather(const Call& call, std::uint64_t number) {
-  const auto& mine = call.from.front();
-  std::vector<Outgoing> out;
-  std::vector<Incoming> in;
+// Block r of bytes / each elements in as many blocks as ranks, as counts of bytes.
+std::vector<Block> MpiTransport::blocks_of(std::size_t bytes, std::size_t each) const {
+  const auto unit = static_cast<std::int64_t>(each), count = static_cast<std::int64_t>(bytes) / unit;
+  std::vector<Block> blocks;
   for (int r = 0; r < size_; ++r) {
-    const auto place = call.to.front().subspan(static_cast<std::size_t>(r) * mine.size(), mine.size());
-    if (r == rank_) {
-      if (place.data() != mine.data()) std::ranges::copy(mine, place.begin());
-    } else {
-      out.push_back({r, mine});
-      in.push_back({r, place});
-    }
+    const auto block = block_of(count, r, size_);
+    blocks.push_back({block.begin * unit, block.count * unit});
   }
-  exchange(inner_, kDataTag, out, in, number);
+  return blocks;
+}
+
+BetweenMachines::Means MpiTransport::means(std::vector<std::byte>& staging, std::uint64_t number) {
+  return {.exchange = [this, number](const std::vector<Outgoing>& out,
+                                     const std::vector<Incoming>& in) { exchange(inner_, kDataTag, out, in, number); },
+          .fold =
+              [](const Reduction& reduction, std::byte* to, const Terms& t, std::int64_t count) {
+                std::vector<const std::byte*> terms;
+                for (int i = 0; i < t.terms; ++i)
+                  terms.push_back(i == t.own_place ? t.own : t.others + static_cast<std::size_t>(i) * t.stride);
+                fold(reduction, to, terms, count);
+              },
+          .staging =
+              [&staging](std::size_t bytes) {
+                staging.resize(bytes);
+                return staging.data();
+              }};
+}
+
+void MpiTransport::far_gather(Bytes all, const std::vector<Block>& blocks, std::uint64_t number) {
+  std::vector<std::byte> unused;
+  const auto through_mpi = means(unused, number);
+  BetweenMachines(machines_, rank_, through_mpi).gather(all, blocks);
+}
+
+void MpiTransport::far_fold(const Reduction& reduction, const std::byte* from, const std::vector<Block>& blocks, std::byte* to,
+                            std::uint64_t number) {
+  if (!adds_by_machine(machines_, reduction)) return fold_in_rank_order(reduction, from, blocks, to, number);
+  std::vector<std::byte> staging;
+  const auto through_mpi = means(staging, number);
+  BetweenMachines(machines_, rank_, through_mpi).fold(reduction, from, blocks, to);
 }
 
 // Folds this rank's block, `blocks[rank_]`, of every rank's `from` into `to`, in pieces that bound the staging memory.
-void MpiTransport::far_fold(const Reduction& reduction, const std::byte* from, const std::vector<Block>& blocks, std::byte* to,
-                            std::uint64_t number) {
+void MpiTransport::fold_in_rank_order(const Reduction& reduction, const std::byte* from, const std::vector<Block>& blocks,
+                                      std::byte* to, std::uint64_t number) {
   const auto e = reduction.from_bytes(), e_to = reduction.to_bytes();
-  const auto each = static_cast<std::int64_t>(kStagingBytes / e);
+  const auto each = std::max<std::int64_t>(1, static_cast<std::int64_t>(kStagingBytes / (blocks.size() * e)));
   std::int64_t longest = 0;
   for (const auto& block : blocks) longest = std::max(longest, block.count);
   const auto& own = blocks[static_cast<std::size_t>(rank_)];
@@ -106,48 +155,20 @@ void MpiTransport::far_fold(const Reduction& reduction, const std::byte* from, c
   }
 }
 
-void MpiTransport::far_reduce_scatter(const Call& call, std::uint64_t number) {
-  const auto count = static_cast<std::int64_t>(call.from.front().size() / call.reduction.from_bytes());
-  std::vector<Block> blocks;
-  for (int r = 0; r < size_; ++r) blocks.push_back(block_of(count, r, size_));
-  far_fold(call.reduction, call.from.front().data(), blocks, call.to.front().data(), number);
-}
-
-void MpiTransport::far_all_reduce(const Call& call, std::uint64_t number) {
-  const auto e_to = call.reduction.to_bytes();
-  const auto count = static_cast<std::int64_t>(call.from.front().size() / call.reduction.from_bytes());
-  std::vector<Block> blocks;
-  for (int r = 0; r < size_; ++r) blocks.push_back(block_of(count, r, size_));
-  const auto place = [&](int r) {
-    const auto& block = blocks[static_cast<std::size_t>(r)];
-    return call.to.front().subspan(bytes_of(block.begin, e_to), bytes_of(block.count, e_to));
-  };
-  far_fold(call.reduction, call.from.front().data(), blocks, place(rank_).data(), number);
+// On one machine.
+void MpiTransport::gather_directly(const Call& call, std::uint64_t number) {
+  const auto& mine = call.from.front();
   std::vector<Outgoing> out;
   std::vector<Incoming> in;
   for (int r = 0; r < size_; ++r) {
-    if (r == rank_) continue;
-    if (!place(rank_).empty()) out.push_back({r, place(rank_)});
-    if (!place(r).empty()) in.push_back({r, place(r)});
+    const auto place = call.to.front().subspan(static_cast<std::size_t>(r) * mine.size(), mine.size());
+    if (r == rank_) {
+      if (place.data() != mine.data()) std::ranges::copy(mine, place.begin());
+    } else {
+      out.push_back({r, mine});
+      in.push_back({r, place});
+    }
   }
-  exchange(inner_, kDataTag, out, in, number);
-}
-
-// The root owns the only block.
-void MpiTransport::far_reduce(const Call& call, std::uint64_t number) {
-  std::vector<Block> blocks(static_cast<std::size_t>(size_));
-  const auto count = static_cast<std::int64_t>(call.from.front().size() / call.reduction.from_bytes());
-  blocks[static_cast<std::size_t>(call.peer)] = {0, count};
-  far_fold(call.reduction, call.from.front().data(), blocks, call.to.front().data(), number);
-}
-
-void MpiTransport::far_broadcast(const Call& call, std::uint64_t number) {
-  std::vector<Outgoing> out;
-  for (int r = 0; rank_ == call.peer && r < size_; ++r) {
-    if (r != rank_) out.push_back({r, call.from.front()});
-  }
-  std::vector<Incoming> in;
-  if (rank_ != call.peer) in.push_back({call.peer, call.to.front()});
   exchange(inner_, kDataTag, out, in, number);
 }
 

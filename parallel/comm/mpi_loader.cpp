@@ -5,7 +5,7 @@
 namespace terrace {
 namespace {
 
-using Make = Transport* (*)(const MpiOptions*);
+using Make = Transport* (*)(const CommunicatorOptions*);
 
 Make load() {
   return reinterpret_cast<Make>(
@@ -14,7 +14,7 @@ Make load() {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_mpi_communicator(const MpiOptions& options) {
+std::unique_ptr<Communicator> make_mpi_communicator(const CommunicatorOptions& options) {
   static const Make make = load();
   return make_communicator(std::shared_ptr<Transport>(make(&options)));
 }

@@ -54,7 +54,7 @@ void initialise_once(std::chrono::milliseconds time_limit) {
 }  // namespace terrace
 
 extern "C" __attribute__((visibility("default"))) terrace::Transport* terrace_mpi_transport(
-    const terrace::MpiOptions* options) {
-  terrace::initialise_once(options->communicator.time_limit);
+    const terrace::CommunicatorOptions* options) {
+  terrace::initialise_once(options->time_limit);
   return std::make_unique<terrace::MpiTransport>(MPI_COMM_WORLD, "world", *options).release();
 }

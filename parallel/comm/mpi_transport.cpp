@@ -56,7 +56,7 @@ class Entered {
 
 }  // namespace
 
-MpiTransport::MpiTransport(MPI_Comm ranks, std::string name, const MpiOptions& options)
+MpiTransport::MpiTransport(MPI_Comm ranks, std::string name, const CommunicatorOptions& options)
     : name_(std::move(name)), options_(options), lanes_(duplicate(ranks)), inner_(duplicate(ranks)) {
   MPI_Comm_rank(inner_, &rank_);
   MPI_Comm_size(inner_, &size_);
@@ -64,6 +64,7 @@ MpiTransport::MpiTransport(MPI_Comm ranks, std::string name, const MpiOptions& o
     int world = 0;
     MPI_Comm_rank(MPI_COMM_WORLD, &world);
     demand(MPI_Comm_split(inner_, world / options_.ranks_per_machine, rank_, &machine_), "MPI_Comm_split");
+    demand_shared_memory();
   } else {
     demand(MPI_Comm_split_type(inner_, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &machine_), "MPI_Comm_split_type");
   }
@@ -71,7 +72,27 @@ MpiTransport::MpiTransport(MPI_Comm ranks, std::string name, const MpiOptions& o
   MPI_Comm_size(machine_, &local);
   neighbours_.resize(static_cast<std::size_t>(local));
   demand(MPI_Allgather(&rank_, 1, MPI_INT, neighbours_.data(), 1, MPI_INT, machine_), "MPI_Allgather");
-  window_ = std::make_unique<MachineWindow>(machine_, name_, neighbours_, options_.communicator.time_limit);
+  std::vector<int> machine_of_rank(static_cast<std::size_t>(size_));  // the first of its ranks
+  demand(MPI_Allgather(&neighbours_.front(), 1, MPI_INT, machine_of_rank.data(), 1, MPI_INT, inner_), "MPI_Allgather");
+  machines_ = Machines::of(machine_of_rank);
+  window_ = std::make_unique<MachineWindow>(machine_, name_, neighbours_, options_.time_limit);
+}
+
+// Ranks that count as one machine share memory.
+void MpiTransport::demand_shared_memory() const {
+  MPI_Comm shared = MPI_COMM_NULL;
+  demand(MPI_Comm_split_type(machine_, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &shared), "MPI_Comm_split_type");
+  int all = 0, here = 0, least = 0;
+  MPI_Comm_size(machine_, &all);
+  MPI_Comm_size(shared, &here);
+  MPI_Comm_free(&shared);
+  const int fits = here == all ? 1 : 0;
+  demand(MPI_Allreduce(&fits, &least, 1, MPI_INT, MPI_MIN, inner_), "MPI_Allreduce");
+  if (least == 0)
+    throw Error(fmt::format("ranks that count as one machine ({} neighbours) are on several\n  give at most as many as "
+                            "neighbours on every machine, or leave it to the launcher",
+                            options_.ranks_per_machine),
+                Exit::usage);
 }
 
 void MpiTransport::run(const Call& call, std::uint64_t number) {
@@ -116,7 +137,7 @@ void MpiTransport::dispatch(const Call& call, std::uint64_t number) {
       // One copy, by the kernel from process to process, instead of two through the window.
       if (!one_machine() || call.from.front().size() < kDirectBytes) break;
       window_->match(call);
-      return far_gather(call, number);
+      return gather_directly(call, number);
     default: break;
   }
   if (one_machine()) return window_->run(call);
@@ -138,7 +159,7 @@ std::shared_ptr<Transport> MpiTransport::split(int color, int key, const std::st
 // ---- messages ----------------------------------------------------------------------------------------------------------
 
 void MpiTransport::exchange(MPI_Comm comm, int tag, const std::vector<Outgoing>& out, const std::vector<Incoming>& in,
-                            std::uint64_t number) {
+                            std::uint64_t number, std::chrono::milliseconds grace) {
   std::vector<MPI_Request> requests;
   std::vector<int> peers;
   const auto post = [&](std::size_t bytes, int peer, auto&& one) {
@@ -177,7 +198,7 @@ void MpiTransport::exchange(MPI_Comm comm, int tag, const std::vector<Outgoing>&
       looked = Clock::now();
       try {
         hear_other_machines(peers[i], number);
-        window_->check(peers[i], number, wait.since());
+        window_->check(peers[i], number, wait.since() + grace);
       } catch (const Error&) {
         // A rank that left has finished its part of the call; on busy cores, MPI's last message from it may come late.
         for (const auto until = Clock::now() + kLastWord; !done && Clock::now() < until; std::this_thread::sleep_for(1ms))
@@ -209,21 +230,22 @@ void MpiTransport::cancel(std::vector<MPI_Request>& requests) {
 
 void MpiTransport::check(std::uint64_t number, Clock::time_point since) {
   hear_other_machines(-1, number);
-  if (!window_->failed() && Clock::now() - since > options_.communicator.time_limit) {
+  if (!window_->failed() && Clock::now() - since > options_.time_limit) {
     window_->fail(fmt::format("rank {} waited {} s for the bytes of its call {}", rank_,
-                              std::chrono::duration<double>(options_.communicator.time_limit).count(), number));
+                              std::chrono::duration<double>(options_.time_limit).count(), number));
   }
   if (window_->failed()) throw RankFailed(window_->failure());
 }
 
 void MpiTransport::fail(const std::string& why) noexcept {
-  const bool first = !window_->failed();
   try {
     window_->fail(fmt::format("rank {} failed: {}", rank_, why));
   } catch (const std::exception&) {  // without memory for the text
     window_->fail(why);
   }
-  if (first) tell_other_machines(kFailureTag);
+  // Also if another rank of this machine was the first to fail: other machines hear the reason before they hear that this rank
+  // has left.
+  if (!window_->failed_elsewhere() && !told_.exchange(true)) tell_other_machines(kFailureTag);
 }
 
 // Ranks of other machines cannot see the window. The sender does not wait for these messages. Without memory for one, a rank
@@ -253,7 +275,7 @@ void MpiTransport::hear_other_machines(int peer, std::uint64_t number) {
       MPI_Get_count(&status, MPI_CHAR, &length);
       std::string text(static_cast<std::size_t>(length), ' ');
       MPI_Recv(text.data(), length, MPI_CHAR, status.MPI_SOURCE, tag, inner_, MPI_STATUS_IGNORE);
-      if (tag == kFailureTag) window_->fail(text);
+      if (tag == kFailureTag) window_->fail(text, true);
       if (tag == kLeftTag) gone_.insert(status.MPI_SOURCE);
     }
   }

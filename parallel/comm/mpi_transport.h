@@ -10,6 +10,7 @@
 
 #include <mpi.h>
 
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <memory>
@@ -18,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include <terrace/parallel/comm/between_machines.h>
 #include <terrace/parallel/comm/machine_window.h>
 #include <terrace/parallel/comm/mpi.h>
 #include <terrace/parallel/comm/transport.h>
@@ -26,11 +28,12 @@ namespace terrace {
 
 class MpiTransport final : public Transport {
  public:
-  MpiTransport(MPI_Comm ranks, std::string name, const MpiOptions& options);  // collective
+  MpiTransport(MPI_Comm ranks, std::string name, const CommunicatorOptions& options);  // collective
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   const std::string& name() const override { return name_; }
+  const Machines& machines() const override { return machines_; }
   void run(const Call& call, std::uint64_t number) override;
   std::shared_ptr<Transport> split(int color, int key, const std::string& name, std::uint64_t number) override;
   void check(std::uint64_t number, std::chrono::steady_clock::time_point since) override;
@@ -40,20 +43,13 @@ class MpiTransport final : public Transport {
  private:
   using Clock = std::chrono::steady_clock;
   static constexpr int kDataTag = 0, kMatchTag = 1, kFailureTag = 2, kLeftTag = 3;  // of inner_
-  struct Outgoing {
-    int to = 0;
-    ConstBytes bytes;
-  };
-  struct Incoming {
-    int from = 0;
-    Bytes bytes;
-  };
-
+  void demand_shared_memory() const;
   void dispatch(const Call& call, std::uint64_t number);
   void meet(const Call& call, std::uint64_t number);  // for a call whose bytes something else moves
   // Sends and receives all of it at once; every span may be larger than MPI can count.
-  void exchange(MPI_Comm comm, int tag, const std::vector<Outgoing>& out, const std::vector<Incoming>& in,
-                std::uint64_t number);
+  // `grace` is added to the time limit.
+  void exchange(MPI_Comm comm, int tag, const std::vector<Outgoing>& out, const std::vector<Incoming>& in, std::uint64_t number,
+                std::chrono::milliseconds grace = {});
   static void cancel(std::vector<MPI_Request>& requests);
   [[nodiscard]] bool one_machine() const { return static_cast<int>(neighbours_.size()) == size_; }
   void tell_other_machines(int tag) noexcept;
@@ -62,22 +58,25 @@ class MpiTransport final : public Transport {
   // Between machines: mpi_far.cpp.
   void far(const Call& call, std::uint64_t number);
   void far_match(const Call& call, std::uint64_t number);
-  void far_gather(const Call& call, std::uint64_t number);
   void far_fold(const Reduction& reduction, const std::byte* from, const std::vector<Block>& blocks, std::byte* to,
                 std::uint64_t number);
-  void far_reduce_scatter(const Call& call, std::uint64_t number);
-  void far_all_reduce(const Call& call, std::uint64_t number);
-  void far_reduce(const Call& call, std::uint64_t number);
-  void far_broadcast(const Call& call, std::uint64_t number);
+  void fold_in_rank_order(const Reduction& reduction, const std::byte* from, const std::vector<Block>& blocks, std::byte* to,
+                          std::uint64_t number);
+  void far_gather(Bytes all, const std::vector<Block>& blocks, std::uint64_t number);
+  void gather_directly(const Call& call, std::uint64_t number);
+  [[nodiscard]] BetweenMachines::Means means(std::vector<std::byte>& staging, std::uint64_t number);
+  [[nodiscard]] std::vector<Block> blocks_of(std::size_t bytes, std::size_t each) const;
 
   const std::string name_;
-  const MpiOptions options_;
+  const CommunicatorOptions options_;
   int rank_ = 0, size_ = 1;
   MPI_Comm lanes_ = MPI_COMM_NULL;    // tag = lane
   MPI_Comm inner_ = MPI_COMM_NULL;    // collectives and failures
   MPI_Comm machine_ = MPI_COMM_NULL;  // the ranks that share memory with this one
   std::vector<int> neighbours_;       // their ranks
+  Machines machines_;
   std::unique_ptr<MachineWindow> window_;
+  std::atomic<bool> told_{false};  // the other machines, of a failure
   std::mutex hearing_;
   std::set<int> gone_;                  // ranks on other machines that have left
   std::deque<std::string> obituaries_;  // on their way

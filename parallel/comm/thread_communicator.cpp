@@ -14,6 +14,7 @@ class ThreadTransport final : public Transport {
   int rank() const override { return rank_; }
   int size() const override { return group_->size(); }
   const std::string& name() const override { return group_->name(); }
+  const Machines& machines() const override { return group_->machines(); }
   void run(const Call& call, std::uint64_t number) override { group_->run(rank_, call, number); }
   std::shared_ptr<Transport> split(int color, int key, const std::string& name, std::uint64_t number) override {
     auto [group, rank] = group_->split(rank_, color, key, name, number);
@@ -34,7 +35,10 @@ class ThreadTransport final : public Transport {
 
 std::vector<std::unique_ptr<Communicator>> make_thread_communicators(int ranks, const CommunicatorOptions& options) {
   if (ranks < 1) throw Error("a communicator has at least one rank, not " + std::to_string(ranks), Exit::usage);
-  const auto group = std::make_shared<ThreadGroup>(ranks, ranks == 1 ? "self" : "world", options);
+  std::vector<int> machine_of_rank(static_cast<std::size_t>(ranks));
+  for (int r = 0; r < ranks && options.ranks_per_machine > 0; ++r)
+    machine_of_rank[static_cast<std::size_t>(r)] = r / options.ranks_per_machine;
+  const auto group = std::make_shared<ThreadGroup>(std::move(machine_of_rank), ranks == 1 ? "self" : "world", options);
   std::vector<std::unique_ptr<Communicator>> all;
   for (int r = 0; r < ranks; ++r) all.push_back(make_communicator(std::make_shared<ThreadTransport>(group, r)));
   return all;

@@ -34,8 +34,12 @@ class Entered {
 
 }  // namespace
 
-ThreadGroup::ThreadGroup(int ranks, std::string name, const CommunicatorOptions& options)
-    : name_(std::move(name)), options_(options), members_(static_cast<std::size_t>(ranks)) {}
+ThreadGroup::ThreadGroup(std::vector<int> machine_of_rank, std::string name, const CommunicatorOptions& options)
+    : name_(std::move(name)),
+      options_(options),
+      machine_of_rank_(std::move(machine_of_rank)),
+      machines_(Machines::of(machine_of_rank_)),
+      members_(machine_of_rank_.size()) {}
 
 void ThreadGroup::run(int rank, const Call& call, std::uint64_t number) {
   switch (call.operation) {
@@ -230,7 +234,7 @@ void ThreadGroup::share(int rank) const {
     for (std::size_t r = 0; r < ranks; ++r) {
       sources[r] = of(r).from.front().data() + static_cast<std::size_t>(begin) * element_from;
     }
-    fold(call.reduction, to, sources, count);
+    fold(machines_, call.reduction, to, sources, count);
   };
 
   switch (call.operation) {
@@ -301,8 +305,9 @@ void ThreadGroup::seat_all() {
   }
   for (auto& [color, ranks] : colors) {
     std::ranges::stable_sort(ranks, {}, [&](std::size_t r) { return members_[r].seat.key; });
-    const auto group =
-        std::make_shared<ThreadGroup>(static_cast<int>(ranks.size()), members_[ranks.front()].seat.name, options_);
+    std::vector<int> machine_of_rank;
+    for (const auto r : ranks) machine_of_rank.push_back(machine_of_rank_[r]);
+    const auto group = std::make_shared<ThreadGroup>(std::move(machine_of_rank), members_[ranks.front()].seat.name, options_);
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       members_[ranks[i]].seat.group = group;
       members_[ranks[i]].seat.rank = static_cast<int>(i);

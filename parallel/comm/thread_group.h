@@ -25,10 +25,12 @@ namespace terrace {
 
 class ThreadGroup {
  public:
-  ThreadGroup(int ranks, std::string name, const CommunicatorOptions& options);
+  // `machine_of_rank`: a number for each rank, equal for ranks that count as on one machine.
+  ThreadGroup(std::vector<int> machine_of_rank, std::string name, const CommunicatorOptions& options);
 
   [[nodiscard]] int size() const { return static_cast<int>(members_.size()); }
   [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] const Machines& machines() const { return machines_; }
   void run(int rank, const Call& call, std::uint64_t number);
   // The group that this rank belongs to from now on, and its rank there.
   std::pair<std::shared_ptr<ThreadGroup>, int> split(int rank, int color, int key, const std::string& name,
@@ -75,6 +77,8 @@ class ThreadGroup {
 
   const std::string name_;
   const CommunicatorOptions options_;
+  const std::vector<int> machine_of_rank_;
+  const Machines machines_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Member> members_;

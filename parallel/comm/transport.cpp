@@ -123,6 +123,7 @@ class StreamCommunicator final : public Communicator {
   int rank() const override { return shared_->transport->rank(); }
   int size() const override { return shared_->transport->size(); }
   const std::string& name() const override { return shared_->transport->name(); }
+  const Machines& machines() const override { return shared_->transport->machines(); }
   std::shared_ptr<Transport> release() { return std::move(shared_->transport); }
 
   void issue(Stream& stream, Call call) override {

@@ -21,6 +21,7 @@ class Transport {
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;
   [[nodiscard]] virtual const std::string& name() const = 0;
+  [[nodiscard]] virtual const Machines& machines() const = 0;
   // Blocks until this rank's part has ended and its buffers are free. `number` counts this rank's calls from 1.
   virtual void run(const Call& call, std::uint64_t number) = 0;
   virtual std::shared_ptr<Transport> split(int color, int key, const std::string& name, std::uint64_t number) = 0;

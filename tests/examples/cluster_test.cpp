@@ -99,7 +99,8 @@ TEST(Cluster, WhatIsWrongIsNamedWithItsPlace) {
   EXPECT_THAT(refusal(changed("1.2e10", "\"fast\"")), HasSubstr("gpu.upload-bytes-s is not a rate"));
   EXPECT_THAT(refusal(changed("nvme-latency-s = 1e-4", "nvme-latency-s = -1")), HasSubstr("node.nvme-latency-s is not"));
   EXPECT_THAT(refusal(changed("[links]", "[link]")), HasSubstr("there is no section [link]; did you mean links?"));
-  EXPECT_THAT(refusal(changed("\"once a node\"", "\"twice\"")), HasSubstr("links.sums is not"));
+  EXPECT_THAT(refusal(changed("[links]\n", "[links]\nsums = \"direct\"\n")),
+              HasSubstr("links.sums is not a property of the links"));
   EXPECT_THAT(refusal(changed("gpus = 16", "gpus == 16")), HasSubstr("line "));
   EXPECT_THAT(refusal("links = 3"), HasSubstr("there is no section"));
   EXPECT_THROW(static_cast<void>(load_cluster("there/is/none.toml")), Error);

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <thread>
 
 #include <terrace/core/error.h>
@@ -53,13 +55,17 @@ Reduction random_reduction(std::mt19937_64& random) {
   constexpr std::array<std::pair<DType, DType>, 4> kTypes = {
       std::pair{DType::fp32, DType::fp32}, {DType::fp64, DType::fp64}, {DType::bf16, DType::bf16}, {DType::bf16, DType::fp32}};
   const auto [from, to] = kTypes[random() % 4];
-  return {from, to, random() % 3 == 0 ? Fold::max : Fold::sum, random() % 3 == 0};
+  return {.from = from,
+          .to = to,
+          .fold = random() % 3 == 0 ? Fold::max : Fold::sum,
+          .onto = random() % 3 == 0,
+          .order = random() % 4 == 0 ? SumOrder::ranks : SumOrder::machines};
 }
 
 // Equal to the specification bit for bit, so all backends are equal to each other; and near the exact sum.
 void expect_folded(const Reduction& r, const std::vector<Buffer>& from, std::size_t begin, std::size_t count,
-                   const Buffer& onto, ConstBytes got, const std::string& what) {
-  const auto want = test::fold_oracle(r, from, begin, count, onto);
+                   const Buffer& onto, ConstBytes got, const test::MachineSizes& machines, const std::string& what) {
+  const auto want = test::fold_oracle(r, from, begin, count, onto, machines);
   ASSERT_EQ(want.size(), got.size()) << what;
   if (!want.empty() && std::memcmp(want.data(), got.data(), want.size()) != 0) {
     const Buffer copy(got.begin(), got.end());
@@ -82,10 +88,10 @@ void expect_folded(const Reduction& r, const std::vector<Buffer>& from, std::siz
 
 // Results that no cache holds may be written in another way: the bits are the same, wherever they begin, and nothing beside
 // them is touched.
-TEST_P(CommunicatorContract, LargeReductionsFoldInRankOrder) {
+TEST_P(CommunicatorContract, LargeReductionsHaveOneOrder) {
   // On a GPU they are sums of many pieces, and of fewer here: its kernels are emulated, a thread at a time.
   const std::size_t block = (GetParam().name == "nccl" ? 64 * kKiB : 8 * kMiB) / sizeof(float) + 77;
-  run([block](Rank& rank) {
+  run([block, each = GetParam().ranks_per_machine](Rank& rank) {
     const auto stream = rank.device.make_stream("comm");
     auto& comm = *rank.comm;
     const auto ranks = static_cast<std::size_t>(comm.size()), me = static_cast<std::size_t>(comm.rank());
@@ -93,10 +99,9 @@ TEST_P(CommunicatorContract, LargeReductionsFoldInRankOrder) {
     const auto value = [&](std::size_t of, std::size_t i) {
       return static_cast<float>((i * 2654435761U + of * 40503U) >> 8U & 0xffffU) * kScales.at((i + of) % kScales.size());
     };
+    const auto machines = test::machine_sizes(ranks, each);
     const auto sum = [&](std::size_t i) {
-      float all = value(0, i);
-      for (std::size_t r = 1; r < ranks; ++r) all += value(r, i);
-      return all;
+      return test::element_oracle<float>(Fold::sum, machines, ranks, nullptr, [&](std::size_t r) { return value(r, i); });
     };
     std::vector<float> from(block * ranks), to(block + 2, -1.0F);
     for (std::size_t i = 0; i < from.size(); ++i) from[i] = value(me, i);
@@ -116,11 +121,11 @@ TEST_P(CommunicatorContract, LargeReductionsFoldInRankOrder) {
 }
 
 // An element of such a sum is a packed block, so that no backend cuts one.
-TEST_P(CommunicatorContract, PackedBlocksFoldInRankOrderBitForBit) {
+TEST_P(CommunicatorContract, PackedBlocksHaveOneOrderBitForBit) {
   // Several pieces of what is staged; kernels of GPUs are emulated, a thread at a time.
   const bool on_gpus = GetParam().name == "nccl";
   const std::size_t most = on_gpus ? 60 : 1500, usual = on_gpus ? 4 : 40;
-  run([most, usual](Rank& rank) {
+  run([most, usual, each_machine = GetParam().ranks_per_machine](Rank& rank) {
     const auto stream = rank.device.make_stream("comm");
     auto& comm = *rank.comm;
     const auto ranks = static_cast<std::size_t>(comm.size()), me = static_cast<std::size_t>(comm.rank());
@@ -136,7 +141,8 @@ TEST_P(CommunicatorContract, PackedBlocksFoldInRankOrderBitForBit) {
       for (std::size_t s = 0; s < ranks; ++s)
         from.push_back(test::pack_oracle(test::random_floats(blocks * test::kOracleBlock, seed + s)));
       auto to = test::random_floats(each * test::kOracleBlock, seed + 500 + me);
-      const auto want = test::fold_blocks_oracle(from, kind == 0 ? me * each : 0, each, r.onto ? to : std::vector<float>{});
+      const auto want = test::fold_blocks_oracle(from, kind == 0 ? me * each : 0, each, r.onto ? to : std::vector<float>{},
+                                                 test::machine_sizes(ranks, each_machine));
       const Bytes out{reinterpret_cast<std::byte*>(to.data()), to.size() * sizeof(float)};
       if (kind == 0) comm.reduce_scatter(*stream, r, from[me], out);
       if (kind == 1) comm.all_reduce(*stream, r, from[me], out);
@@ -148,12 +154,13 @@ TEST_P(CommunicatorContract, PackedBlocksFoldInRankOrderBitForBit) {
   });
 }
 
-TEST_P(CommunicatorContract, ReductionsFoldInRankOrderBitForBit) {
+TEST_P(CommunicatorContract, ReductionsHaveOneOrderBitForBit) {
   const std::size_t most = GetParam().name == "nccl" ? 20'000 : 200'000;  // emulated kernels take their time
-  run([most](Rank& rank) {
+  run([most, each = GetParam().ranks_per_machine](Rank& rank) {
     const auto stream = rank.device.make_stream("comm");
     auto& comm = *rank.comm;
     const auto ranks = static_cast<std::size_t>(comm.size()), me = static_cast<std::size_t>(comm.rank());
+    const auto machines = test::machine_sizes(ranks, each);
     for (std::uint64_t round = 0; round < 60; ++round) {
       const auto seed = first_seed() + round * 1000;
       std::mt19937_64 random(seed);  // the same choices on all ranks
@@ -183,8 +190,34 @@ TEST_P(CommunicatorContract, ReductionsFoldInRankOrderBitForBit) {
         ASSERT_TRUE(in_place ? mine == from[me] : to == onto) << what << ": touched on another rank than the root";
         continue;
       }
-      expect_folded(r, from, kind == 0 ? me * block : 0, kind == 0 ? block : count, onto, out, what);
+      expect_folded(r, from, kind == 0 ? me * block : 0, kind == 0 ? block : count, onto, out, machines, what);
     }
+  });
+}
+
+// Wherever it comes from, in both orders; a sum of infinities of both signs makes one.
+TEST_P(CommunicatorContract, NotANumberStaysNotANumber) {
+  run([](Rank& rank) {
+    const auto stream = rank.device.make_stream("comm");
+    auto& comm = *rank.comm;
+    const int ranks = comm.size();
+    constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
+    for (const auto order : {SumOrder::machines, SumOrder::ranks})
+      for (int source = 0; source < ranks; ++source) {
+        const bool mine = comm.rank() == source, next = comm.rank() == (source + 1) % ranks;
+        std::vector<float> greatest{mine ? kNaN : 1, mine ? kInfinity : kNaN, mine ? -kInfinity : -1}, sum = greatest;
+        sum[1] = mine ? kInfinity : next ? -kInfinity : 0;
+        for (const auto fold : {Fold::max, Fold::sum}) {
+          const auto bytes = std::as_writable_bytes(std::span(fold == Fold::max ? greatest : sum));
+          comm.all_reduce(*stream, {.fold = fold, .order = order}, bytes, bytes);
+        }
+        stream->synchronize();
+        EXPECT_TRUE(std::isnan(greatest[0]) && std::isnan(sum[0])) << "from rank " << source;
+        EXPECT_EQ(std::isnan(greatest[1]), ranks > 1);
+        EXPECT_EQ(std::isnan(sum[1]), ranks > 1);
+        EXPECT_EQ(greatest[2], ranks > 1 ? -1 : -kInfinity);
+        EXPECT_EQ(sum[2], -kInfinity);
+      }
   });
 }
 
@@ -515,7 +548,7 @@ TEST_P(CommunicatorFailure, AHangBecomesAReport) {
     });
     EXPECT_GE(std::chrono::steady_clock::now() - begin, 100ms) << "nobody waited";
     EXPECT_THAT(error, testing::AllOf(HasSubstr("waited 0.3 s in its call 2"), HasSubstr("not arrived: rank 1")));
-    if (test::ranks_per_machine() > 0) return;  // positions are those of one machine
+    if (GetParam().name == "mpi" && GetParam().ranks_per_machine > 0) return;  // positions are those of one machine
     EXPECT_THAT(error, HasSubstr("rank 0: 1 calls ended, in call 2, all-reduce of 64 bytes (fp32 sum)"));
     EXPECT_THAT(error, HasSubstr("rank 1: 1 calls ended, in call 2, receive of 64 bytes from rank 1 on lane 3"));
   });

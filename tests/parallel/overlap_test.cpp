@@ -162,6 +162,7 @@ class MeetingCommunicator final : public Communicator {
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   const std::string& name() const override { return name_; }
+  const Machines& machines() const override { return inner_->machines(); }
   void issue(Stream& stream, Call call) override {
     stream.submit([this, number = meetings_.issue()] { meetings_.communicate(number); });
     inner_->issue(stream, std::move(call));

@@ -1,11 +1,12 @@
 // fold() (parallel/comm/fold.h) on a GPU: one kernel, with its bits.
 //
-// Contributions lie where a group of messages has put them: rank r's at slots + r · stride elements, and one's own elsewhere.
+// Contributions lie where a group of messages has put them: rank r's at slots + r · stride, and one's own elsewhere.
 // So a thread adds all contributions of its elements in rank order; only the destination is read again.
 #pragma once
 
 #include <bit>
 #include <stdexcept>
+#include <type_traits>
 
 #include <terrace/core/block8.h>
 #include <terrace/core/cuda/kernels/vectors.h>
@@ -141,6 +142,9 @@ void fold_ranks(const Launcher& launcher, const FoldWork& w) {
     if (w.reduction.to == w.reduction.from) return run.template operator()<From, From>();
     if constexpr (sizeof(From) == 2) {
       if (w.reduction.to == DType::fp32) return run.template operator()<float, From>();
+    }
+    if constexpr (std::is_same_v<From, float>) {
+      if (w.reduction.to == DType::bf16) return run.template operator()<bf16, From>();
     }
     throw std::logic_error("no reduction " + to_string(w.reduction));
   });

@@ -93,8 +93,14 @@ void NcclTransport::leave() noexcept {
 void NcclTransport::collective(const Call& call, std::uint64_t number) {
   auto& channel = ranks_channel();
   auto& nccl = *parts_.library;
+  if (call.operation == Operation::all_gather && machines().count() > 1) {
+    const auto& mine = call.from.front();
+    auto* const own = call.to.front().data() + static_cast<std::size_t>(rank()) * mine.size();
+    if (own != mine.data()) channel.stream->copy(own, mine.data(), mine.size());
+  }
   if (reduces(call.operation) && !slots_.data()) slots_ = parts_.device->memory().allocate(parts_.fold_bytes);
   run_on(channel, call, number, [&](CudaStreamHandle stream) {
+    if (machines().count() > 1 && call.operation != Operation::all_to_all) return between_machines(call, stream);
     switch (call.operation) {
       case Operation::all_gather:
         return demand(
@@ -118,19 +124,85 @@ void NcclTransport::collective(const Call& call, std::uint64_t number) {
 // One group: out(r) goes to rank r, in(r) comes from it. Both sides know a message's size, so none is sent that has no bytes.
 void NcclTransport::exchange(CudaStreamHandle stream, const std::function<ConstBytes(int)>& out,
                              const std::function<Bytes(int)>& in) {
+  std::vector<Outgoing> outgoing;
+  std::vector<Incoming> incoming;
+  for (int r = 0; r < size(); ++r) {
+    if (const auto to = out(r); !to.empty()) outgoing.push_back({r, to});
+    if (const auto from = in(r); !from.empty()) incoming.push_back({r, from});
+  }
+  exchange(stream, outgoing, incoming);
+}
+
+void NcclTransport::exchange(CudaStreamHandle stream, const std::vector<Outgoing>& out, const std::vector<Incoming>& in) {
   if (failed_) throw RankFailed(fmt::format("{}: rank {}: stopped, because an earlier call failed", name(), rank()));
   auto& nccl = *parts_.library;
   demand(nccl.group_start(), "ncclGroupStart");
-  for (int r = 0; r < size(); ++r) {
-    const auto to = out(r);
-    const auto from = in(r);
-    if (!to.empty()) demand(nccl.send(to.data(), to.size(), r, ranks_.handle, stream), "ncclSend");
-    if (!from.empty()) demand(nccl.receive(from.data(), from.size(), r, ranks_.handle, stream), "ncclRecv");
-  }
+  for (const auto& [to, bytes] : out) demand(nccl.send(bytes.data(), bytes.size(), to, ranks_.handle, stream), "ncclSend");
+  for (const auto& [from, bytes] : in)
+    demand(nccl.receive(bytes.data(), bytes.size(), from, ranks_.handle, stream), "ncclRecv");
   demand(nccl.group_end(), "ncclGroupEnd");
 }
 
-// Each rank owns a block, and folds it piece by piece from what all have sent it. An all-reduce hands every piece out.
+void NcclTransport::between_machines(const Call& call, CudaStreamHandle stream) {
+  const BetweenMachines::Means means{
+      .exchange = [&](const std::vector<Outgoing>& out, const std::vector<Incoming>& in) { exchange(stream, out, in); },
+      .fold =
+          [&](const Reduction& reduction, std::byte* to, const Terms& terms, std::int64_t count) {
+            parts_.fold(stream, {.reduction = reduction,
+                                 .to = to,
+                                 .own = terms.own,
+                                 .slots = terms.others,
+                                 .stride_bytes = terms.stride,
+                                 .ranks = terms.terms,
+                                 .rank = terms.own_place,
+                                 .count = count});
+          },
+      .staging =
+          [&](std::size_t bytes) {
+            if (bytes <= parts_.fold_bytes) return slots_.data();
+            throw Error(fmt::format("{}: a buffer of {} bytes is too small to reduce among {} ranks", name(), parts_.fold_bytes,
+                                    size()));
+          },
+      .staging_bytes = parts_.fold_bytes};
+  const BetweenMachines between(machines(), rank(), means);
+  const auto blocks_of = [&](std::size_t bytes, std::size_t each) {  // in bytes, each rank a block of whole elements
+    std::vector<Block> blocks;
+    const auto unit = static_cast<std::int64_t>(each), count = static_cast<std::int64_t>(bytes) / unit;
+    for (int r = 0; r < size(); ++r) {
+      const auto block = block_of(count, r, size());
+      blocks.push_back({block.begin * unit, block.count * unit});
+    }
+    return blocks;
+  };
+  const auto only_of = [&](int owner, std::size_t length) {
+    std::vector<Block> blocks(static_cast<std::size_t>(size()));
+    blocks[static_cast<std::size_t>(owner)] = {0, static_cast<std::int64_t>(length)};
+    return blocks;
+  };
+  const auto from = call.from.front();
+  const auto to = call.to.front();
+  switch (call.operation) {
+    case Operation::all_gather: return between.gather(to, blocks_of(to.size(), from.size()));
+    case Operation::broadcast: return between.gather(to, only_of(call.peer, to.size()));
+    default: break;
+  }
+  const auto elements = from.size() / call.reduction.from_bytes();
+  const bool by_machine = adds_by_machine(machines(), call.reduction);
+  if (call.operation == Operation::reduce)
+    return by_machine ? between.fold(call.reduction, from.data(), only_of(call.peer, elements), to.data())
+                      : fold_at_root(call, stream);
+  if (!by_machine) {
+    fold_blocks(call, stream);
+  } else {
+    const auto places = blocks_of(to.size(), call.reduction.to_bytes());
+    const auto own = call.operation == Operation::all_reduce ? places[static_cast<std::size_t>(rank())].begin : 0;
+    between.fold(call.reduction, from.data(), blocks_of(elements, 1), to.data() + own);
+  }
+  if (call.operation == Operation::all_reduce) between.gather(to, blocks_of(to.size(), call.reduction.to_bytes()));
+}
+
+// Each rank owns a block, and folds it piece by piece from what all have sent it. On one machine an all-reduce hands
+// every piece out.
 void NcclTransport::fold_blocks(const Call& call, CudaStreamHandle stream) {
   const std::size_t from_each = call.reduction.from_bytes(), to_each = call.reduction.to_bytes();
   const auto* const from = call.from.front().data();
@@ -157,7 +229,7 @@ void NcclTransport::fold_blocks(const Call& call, CudaStreamHandle stream) {
         });
     auto* const folded = to + bytes_of(hands_out ? own.begin : own.begin - mine.begin, to_each);
     fold_slots(call.reduction, from + bytes_of(own.begin, from_each), folded, own.count, stream);
-    if (!hands_out) continue;
+    if (!hands_out || machines().count() > 1) continue;
     exchange(
         stream,
         [&](int r) -> ConstBytes {

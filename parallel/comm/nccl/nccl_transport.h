@@ -1,8 +1,9 @@
 // Ranks with one GPU each. The ranks first meet on the host, through the transport below, which compares their calls and
 // detects dead ranks; then NCCL moves the bytes without waiting. Bytes in host memory go through the transport below.
 //
-// Sums have the order of fold(): ranks send each owner its block, as many bytes as a ring sends, and our own kernel adds them
-// in rank order. (NCCL's own sums have an order that depends on the machine.)
+// Sums have the order of machines.h: ranks send each owner its block, as many bytes as a ring sends, and our own kernel adds
+// them. (NCCL's own sums have an order that depends on the machine.) Between machines BetweenMachines decides the messages,
+// also of gathers and broadcasts.
 //
 // Owner, threads, errors: transport.h. Memory on the GPU is allocated at the first call: NCCL's own memory, which no budget
 // counts, and fold_bytes for reductions.
@@ -15,8 +16,10 @@
 #include <mutex>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include <terrace/core/device.h>
+#include <terrace/parallel/comm/between_machines.h>
 #include <terrace/parallel/comm/nccl/nccl_fold.h>
 #include <terrace/parallel/comm/nccl/nccl_library.h>
 #include <terrace/parallel/comm/transport.h>
@@ -27,7 +30,7 @@ struct NcclParts {
   Device* device = nullptr;
   std::shared_ptr<NcclLibrary> library;
   std::function<void(CudaStreamHandle, const cuda::FoldWork&)> fold;
-  std::size_t fold_bytes = std::size_t{32} << 20;  // for the blocks of other ranks
+  std::size_t fold_bytes = kStagingBytes;  // for the blocks of other ranks
 };
 
 class NcclTransport final : public Transport {
@@ -39,6 +42,7 @@ class NcclTransport final : public Transport {
   int rank() const override { return host_->rank(); }
   int size() const override { return host_->size(); }
   const std::string& name() const override { return host_->name(); }
+  const Machines& machines() const override { return host_->machines(); }
   void run(const Call& call, std::uint64_t number) override;
   std::shared_ptr<Transport> split(int color, int key, const std::string& name, std::uint64_t number) override;
   void check(std::uint64_t number, std::chrono::steady_clock::time_point since) override { host_->check(number, since); }
@@ -58,6 +62,8 @@ class NcclTransport final : public Transport {
   void message(const Call& call, std::uint64_t number);
   void message_to_itself(const Call& call);
   void exchange(CudaStreamHandle stream, const std::function<ConstBytes(int)>& out, const std::function<Bytes(int)>& in);
+  void exchange(CudaStreamHandle stream, const std::vector<Outgoing>& out, const std::vector<Incoming>& in);
+  void between_machines(const Call& call, CudaStreamHandle stream);
   void fold_blocks(const Call& call, CudaStreamHandle stream);
   void fold_at_root(const Call& call, CudaStreamHandle stream);
   void fold_slots(const Reduction& reduction, const std::byte* own, std::byte* to, std::int64_t count, CudaStreamHandle stream);

@@ -16,7 +16,11 @@ namespace terrace::test {
 struct Backend {
   std::string name;
   int ranks = 1;
-  friend std::ostream& operator<<(std::ostream& out, const Backend& b) { return out << b.name << " of " << b.ranks; }
+  int ranks_per_machine = 0;  // so many play one machine; 0: all of them are on this one
+  friend std::ostream& operator<<(std::ostream& out, const Backend& b) {
+    out << b.name << " of " << b.ranks;
+    return b.ranks_per_machine > 0 ? out << ", " << b.ranks_per_machine << " a machine" : out;
+  }
 };
 
 inline int number_in(const char* variable) {
@@ -26,12 +30,25 @@ inline int number_in(const char* variable) {
 
 // Under mpirun the processes are the ranks, and there is nothing else to test.
 inline std::vector<Backend> backends() {
-  if (const int ranks = number_in("OMPI_COMM_WORLD_SIZE")) return {{"mpi", ranks}};
-  return {{"self", 1},    {"threads", 1}, {"threads", 2}, {"threads", 3}, {"threads", 4},
-          {"threads", 8}, {"nccl", 1},    {"nccl", 2},    {"nccl", 3},    {"nccl", 5}};
+  if (const int ranks = number_in("OMPI_COMM_WORLD_SIZE")) return {{"mpi", ranks, number_in("TERRACE_TEST_RANKS_PER_MACHINE")}};
+  return {{"self", 1},
+          {"threads", 1},
+          {"threads", 2},
+          {"threads", 3},
+          {"threads", 4},
+          {"threads", 8},
+          {"nccl", 1},
+          {"nccl", 2},
+          {"nccl", 3},
+          {"nccl", 5},
+          // Two machines; three, of which the last is smaller; many; three of one rank.
+          {"threads", 4, 2},
+          {"threads", 7, 3},
+          {"threads", 13, 2},
+          {"threads", 3, 1},
+          {"nccl", 4, 2},
+          {"nccl", 5, 2}};
 }
-// So many ranks play one machine; 0: all of them are on this one.
-inline int ranks_per_machine() { return number_in("TERRACE_TEST_RANKS_PER_MACHINE"); }
 // Those in which a rank can wait for another.
 inline std::vector<Backend> backends_of_many() {
   auto all = backends();
@@ -40,10 +57,13 @@ inline std::vector<Backend> backends_of_many() {
 }
 
 inline std::string name_of_backend(const testing::TestParamInfo<Backend>& of) {
-  return of.param.name + std::to_string(of.param.ranks);
+  const auto name = of.param.name + std::to_string(of.param.ranks);
+  const auto each = of.param.ranks_per_machine;
+  return each > 0 ? name + "_" + std::to_string(each) + "_a_machine" : name;
 }
 
-inline Outcome on_ranks(const Backend& backend, const CommunicatorOptions& options, const std::function<void(Rank&)>& body) {
+inline Outcome on_ranks(const Backend& backend, CommunicatorOptions options, const std::function<void(Rank&)>& body) {
+  options.ranks_per_machine = backend.ranks_per_machine;
   if (backend.name == "self") {
     ThreadPool pool(1);
     const auto device = make_cpu_device(pool);
@@ -52,7 +72,7 @@ inline Outcome on_ranks(const Backend& backend, const CommunicatorOptions& optio
   if (backend.name == "mpi") {
     ThreadPool pool(1);
     const auto device = make_cpu_device(pool);
-    return {outcome_of(body, make_mpi_communicator({options, ranks_per_machine()}), *device)};
+    return {outcome_of(body, make_mpi_communicator(options), *device)};
   }
   if (backend.name == "nccl") return on_fake_gpus(backend.ranks, options, body);
   return on_threads(backend.ranks, options, body);

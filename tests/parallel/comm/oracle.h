@@ -66,20 +66,60 @@ A folded(Fold fold, A a, A b) {
   return a > b ? a : b;
 }
 
-// Elements [begin, begin + count) of all contributions, in ascending rank order.
+// How many ranks each machine has; empty: all are on one.
+using MachineSizes = std::vector<std::size_t>;
+inline MachineSizes machine_sizes(std::size_t ranks, int ranks_per_machine) {
+  const auto each = ranks_per_machine > 0 ? static_cast<std::size_t>(ranks_per_machine) : ranks;
+  MachineSizes sizes;
+  for (std::size_t r = 0; r < ranks; r += each) sizes.push_back(std::min(each, ranks - r));
+  return sizes;
+}
+
+// The sum of machines [first, first + count): a left part of the greatest power of two that leaves something for the right.
+template <class A, class OfMachine>
+A tree_oracle(Fold fold, std::size_t first, std::size_t count, const OfMachine& of_machine) {
+  if (count == 1) return of_machine(first);
+  std::size_t left = 1;
+  while (2 * left < count) left *= 2;
+  return folded(fold, tree_oracle<A>(fold, first, left, of_machine),
+                tree_oracle<A>(fold, first + left, count - left, of_machine));
+}
+
+// One element in the order of its machines: x(s) is contribution s, widened.
+template <class A, class X>
+A element_oracle(Fold fold, const MachineSizes& sizes, std::size_t ranks, const A* old, const X& x) {
+  if (sizes.size() <= 1) {
+    A sum = old ? folded(fold, *old, x(0)) : x(0);
+    for (std::size_t s = 1; s < ranks; ++s) sum = folded(fold, sum, x(s));
+    return sum;
+  }
+  const auto sum = tree_oracle<A>(fold, 0, sizes.size(), [&](std::size_t machine) {
+    std::size_t first = 0;
+    for (std::size_t m = 0; m < machine; ++m) first += sizes[m];
+    A part = x(first);
+    for (std::size_t s = first + 1; s < first + sizes[machine]; ++s) part = folded(fold, part, x(s));
+    return part;
+  });
+  return old ? folded(fold, *old, sum) : sum;
+}
+
+// Elements [begin, begin + count) of all contributions.
 inline Buffer fold_oracle(const Reduction& r, const std::vector<Buffer>& from, std::size_t begin, std::size_t count,
-                          const Buffer& onto = {}) {
+                          const Buffer& onto = {}, const MachineSizes& machines = {}) {
+  const auto sizes = r.order == SumOrder::ranks ? MachineSizes{} : machines;
   Buffer to(count * size_of(r.to));
   for (std::size_t i = 0; i < count; ++i) {
     if (r.from == DType::fp64) {
-      double sum = r.onto ? element<double>(onto, i) : element<double>(from[0], begin + i);
-      for (std::size_t s = r.onto ? 0 : 1; s < from.size(); ++s) sum = folded(r.fold, sum, element<double>(from[s], begin + i));
-      set_element(to, i, sum);
+      const double old = r.onto ? element<double>(onto, i) : 0;
+      set_element(to, i, element_oracle<double>(r.fold, sizes, from.size(), r.onto ? &old : nullptr, [&](std::size_t s) {
+                    return element<double>(from[s], begin + i);
+                  }));
       continue;
     }
     const auto narrow = [](const Buffer& b, DType dtype, std::size_t at) { return static_cast<float>(value_at(b, dtype, at)); };
-    float sum = r.onto ? narrow(onto, r.to, i) : narrow(from[0], r.from, begin + i);
-    for (std::size_t s = r.onto ? 0 : 1; s < from.size(); ++s) sum = folded(r.fold, sum, narrow(from[s], r.from, begin + i));
+    const float old = r.onto ? narrow(onto, r.to, i) : 0;
+    const auto sum = element_oracle<float>(r.fold, sizes, from.size(), r.onto ? &old : nullptr,
+                                           [&](std::size_t s) { return narrow(from[s], r.from, begin + i); });
     if (r.to == DType::bf16) {
       set_element(to, i, bf16(sum));
     } else {
@@ -127,19 +167,18 @@ inline std::vector<float> random_floats(std::size_t count, std::uint64_t seed) {
   std::ranges::copy(bytes, std::as_writable_bytes(std::span(x)).begin());  // of none, too
   return x;
 }
-// Contributions of whole blocks, summed one after the other from block `begin` on.
+// Contributions of whole blocks, from block `begin` on.
 inline std::vector<float> fold_blocks_oracle(const std::vector<Buffer>& from, std::size_t begin, std::size_t blocks,
-                                             const std::vector<float>& onto = {}) {
-  auto sum = onto;
-  for (const auto& contribution : from) {
-    const auto x = unpack_oracle({contribution.begin() + static_cast<std::ptrdiff_t>(begin * kOracleBlockBytes),
-                                  contribution.begin() + static_cast<std::ptrdiff_t>((begin + blocks) * kOracleBlockBytes)});
-    if (sum.empty()) {
-      sum = x;
-      continue;
-    }
-    for (std::size_t i = 0; i < x.size(); ++i) sum[i] += x[i];
-  }
+                                             const std::vector<float>& onto = {}, const MachineSizes& machines = {}) {
+  std::vector<std::vector<float>> unpacked;
+  for (const auto& contribution : from)
+    unpacked.push_back(
+        unpack_oracle({contribution.begin() + static_cast<std::ptrdiff_t>(begin * kOracleBlockBytes),
+                       contribution.begin() + static_cast<std::ptrdiff_t>((begin + blocks) * kOracleBlockBytes)}));
+  std::vector<float> sum(blocks * kOracleBlock);
+  for (std::size_t i = 0; i < sum.size(); ++i)
+    sum[i] = element_oracle<float>(Fold::sum, machines, from.size(), onto.empty() ? nullptr : &onto[i],
+                                   [&](std::size_t s) { return unpacked[s][i]; });
   return sum;
 }
 

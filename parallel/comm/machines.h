@@ -1,0 +1,85 @@
+// Which ranks of a communicator are on which machine, and the order of sums that follows from it. Everything that adds
+// contributions of several machines uses this file, so all backends give the same bits.
+//
+// A machine is a run of consecutive ranks on one computer. (If a computer's ranks are not consecutive, each run counts as a
+// machine.) A sum over machines 0, 1, … has two levels (SumOrder::machines):
+//
+//   P_m = ((c_a + c_b) + c_c) + …            the ranks of machine m in ascending order
+//   (P_0 + P_1), (P_2 + P_3), …              then neighbours, round after round: sums of two machines,
+//   ((P_0 + P_1) + (P_2 + P_3)), …           of four, of eight; a sum without a right neighbour waits for the next round
+//
+// and with `onto` the old content is added last, on the left: old + (that sum). On one machine everything is fold(): the old
+// content first, then the ranks in ascending order. Sums of machines are fp32, also of bf16 contributions and of packed blocks
+// (fp64 of fp64), and are sent as such; a bf16 result is rounded once, at the end.
+//
+// The transfers follow the order: a sum over k machines takes ceil(log2 k) rounds. A block of the result has a home, the
+// machine of the rank that owns it, and in every round one of two neighbours gives its sum of the block to the other. Which
+// one keeps it is chosen by the home's number, so that each machine sends as many bytes as any other, and none twice.
+//
+// Threads: values.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <terrace/parallel/comm/fold.h>
+
+namespace terrace {
+
+class Machines {
+ public:
+  static Machines one(int ranks);
+  static Machines of(std::span<const int> machine_of_rank);
+
+  [[nodiscard]] int count() const { return static_cast<int>(firsts_.size()); }
+  [[nodiscard]] int ranks() const { return ranks_; }
+  [[nodiscard]] int of_rank(int rank) const;
+  [[nodiscard]] int first(int machine) const { return firsts_[static_cast<std::size_t>(machine)]; }
+  [[nodiscard]] int size(int machine) const;
+  [[nodiscard]] bool together(int one, int other) const { return of_rank(one) == of_rank(other); }
+  // The rank of `machine` that works on the block of the rank `owner`: the owner itself on its own machine.
+  [[nodiscard]] int deputy(int machine, int owner) const;
+  // The owners for which `rank` is the deputy, ascending.
+  [[nodiscard]] std::vector<int> owners_of(int rank) const;
+
+  [[nodiscard]] int rounds() const;
+  // In `round`, two neighbours' sums of a block with this home are added: the giver sends its sum to the keeper.
+  struct Meeting {
+    int keeper = 0, giver = 0;
+    bool keeper_is_left = false;
+    friend bool operator==(const Meeting&, const Meeting&) = default;
+  };
+  // The one that `machine` takes part in, if any.
+  [[nodiscard]] std::optional<Meeting> meeting(int round, int machine, int home) const;
+
+  friend bool operator==(const Machines&, const Machines&) = default;
+
+ private:
+  [[nodiscard]] int holder(int first, int round, int home) const;
+
+  std::vector<int> firsts_;  // each machine's first rank
+  int ranks_ = 0;
+};
+
+// How many of its k blocks the busiest machine sends or receives in the rounds of a sum or a gather, at most, added over the
+// rounds, because in each one all wait for the busiest. k − 1 for powers of two. For other numbers it is up to 2.3 times that:
+// the last machine takes part in the meetings of those that are missing.
+std::int64_t busiest_blocks(int machines);
+
+// The parts of a sum over machines: of contributions on one machine, of two machines' sums, and of a sum onto the result.
+DType sum_dtype(const Reduction& reduction);        // of a machine's sum
+std::size_t sum_bytes(const Reduction& reduction);  // of it, for one element of `from`
+Reduction within_machine(const Reduction& reduction);
+Reduction across_machines(const Reduction& reduction);
+Reduction onto_result(const Reduction& reduction);
+// The element counts of these differ from the reduction's where an element is a packed block.
+std::int64_t sum_elements(const Reduction& reduction, std::int64_t count);
+
+[[nodiscard]] bool adds_by_machine(const Machines& machines, const Reduction& reduction);
+// All contributions, in ascending rank order of `from`, added in the order of this file.
+void fold(const Machines& machines, const Reduction& reduction, std::byte* to, std::span<const std::byte* const> from,
+          std::int64_t count);
+
+}  // namespace terrace
