@@ -81,9 +81,9 @@ void verify(const Stores& stores, const std::string& missing) {
     }
   }
   if (!found.empty())
-    throw Error(
-        fmt::format("{}\n  {} of {} chunks are damaged{}", found, damaged, chunks, damaged_commit ? ", and also a commit" : ""),
-        Exit::corrupt);
+    throw Error(fmt::format("{}\n  {} of {} chunks are damaged{}", found, damaged, chunks,
+                            damaged_commit ? ", and also files of a commit" : ""),
+                Exit::corrupt);
   fmt::print("verified {} chunks, {}: all checksums are correct\n", chunks, format_bytes(bytes));
 }
 

@@ -54,8 +54,7 @@ void demand_version(const nlohmann::json& object) {
   if (found == object.end()) return;
   if (!found->is_number_unsigned()) throw Error("its version is not a number");
   if (const auto version = found->get<std::uint64_t>(); version != kRecordVersion)
-    throw Error(fmt::format("it has version {}, and this program reads version {}\n  use the version of terrace that wrote it; "
-                            "nothing was changed",
+    throw Error(fmt::format("it has version {}, and this program reads version {}\n  use the version of terrace that wrote it",
                             version, kRecordVersion),
                 Exit::usage);
 }
