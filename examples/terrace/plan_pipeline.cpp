@@ -125,8 +125,6 @@ Exit plan_pipeline(const PlanOptions& options, const RunConfig& config, const Ma
   // The tasks of an asynchronous schedule are those of several steps.
   const auto steps = static_cast<double>(updates_a_step(request));
   const double step_s = timing.makespan / steps, shortest_s = pipeline::shortest_step(p.schedule, costs) / steps;
-  auto together_s = options.program ? std::nullopt : step_together(plans, model, profile);
-  if (together_s) *together_s /= steps;
   const auto title = fmt::format("{} on {} ranks, {}, {} micro-batches, stages of {} layers", config.model, plans.size(), name,
                                  p.schedule.micro_batches, stage_layers(p));
   if (!options.timeline.empty())
@@ -138,12 +136,14 @@ Exit plan_pipeline(const PlanOptions& options, const RunConfig& config, const Ma
     for (std::size_t r = 0; r < plans.size(); ++r) fmt::print("# rank {}\n{}", r, to_text(plans[r].programs.steady));
     return Exit::ok;
   }
+  const auto program_s = step_together(plans, model, profile);
+  const double together_s = program_s ? *program_s / steps : step_s;
   if (config.json) {
     auto ranks = nlohmann::json::array();
     for (const auto& rank : plans) ranks.push_back(to_json(config, rank));
     nlohmann::json j{{"fits", true},          {"schedule", name},          {"stage_layers", stage_layers(p)}, {"ranks", ranks},
                      {"step_time_s", step_s}, {"bubble", timing.bubble()}, {"shortest_step_s", shortest_s}};
-    if (together_s) j["step_with_moves_s"] = *together_s;
+    if (program_s) j["step_with_moves_s"] = together_s;
     j["peak_live"] = timing.peak_live;
     fmt::print("{}\n", j.dump(2));
     return Exit::ok;
@@ -159,13 +159,12 @@ Exit plan_pipeline(const PlanOptions& options, const RunConfig& config, const Ma
                format_bytes(rank.peak_bytes[Tier::disk]), format_bytes(rank.smallest_bytes[Tier::device]), timing.peak_live[r],
                100 * timing.idle[r] / timing.makespan);
   }
-  fmt::print("\nstep time {:.3g} s{}\n", together_s.value_or(step_s),
-             together_s
+  fmt::print("\nstep time {:.3g} s{}\n", together_s,
+             program_s
                  ? ", with the moves, updates and messages of all ranks"
                  : ", of the schedule alone: its moves, updates and messages cannot be simulated, because the program is too "
                    "long or the budgets are too tight");
-  if (!options.cluster_profile.empty())
-    fmt::print("{}", cluster_lines(config, model, plans, steps, together_s.value_or(step_s)));
+  if (!options.cluster_profile.empty()) fmt::print("{}", cluster_lines(config, model, plans, steps, together_s));
   fmt::print("of the schedule alone: a rank idles {:.1f} % of the time on average, and {}\n", 100 * timing.bubble(),
              step_s < 1.0005 * shortest_s ? "no schedule of these stages is faster"
                                           : fmt::format("another schedule of these stages could save {:.1f} % at best",
