@@ -29,8 +29,9 @@ std::vector<Exchange> results_of(const StepMap& map, const Program& step);
 // An average of the ranks' weights, chunk by chunk (weight_average.h).
 std::vector<Exchange> average_of(const StepMap& map);
 
-// What one rank sends, and receives: `within` its node, and `between` nodes its share of the node's traffic. Exactly what a
-// ledger counts (comm/between_machines.h) if all nodes have equally many ranks.
+// What one rank receives, and sends: `within` its node, and `between` nodes its share of the node's traffic. What a ledger
+// counts (comm/between_machines.h) if all nodes have equally many ranks. (If the number of nodes is no power of two, some pass
+// on more than others in a gather; then it is the average.)
 struct LinkBytes {
   double within = 0, between = 0;
   LinkBytes& operator+=(const LinkBytes& more);

@@ -56,6 +56,54 @@ TEST_F(ClusterPlan, A175BModelOn1024Ranks) {
   EXPECT_LT(json.at("model_flop_s").get<double>(), 7e13);
 }
 
+// The plan is for the sums that a run with these settings does.
+TEST_F(ClusterPlan, SumsAreThoseOfTheRun) {
+  const auto planned = [&](const Words& more) {
+    const auto outcome = terrace(Words{"plan",
+                                       "--cluster-profile",
+                                       TERRACE_CLUSTERS "/dgx2.toml",
+                                       "--json",
+                                       "--layers",
+                                       "4",
+                                       "--hidden",
+                                       "256",
+                                       "--heads",
+                                       "4",
+                                       "--vocab",
+                                       "512",
+                                       "--seq-len",
+                                       "128",
+                                       "--batch-size",
+                                       "2",
+                                       "--nodes",
+                                       "4",
+                                       "--gpus-per-node",
+                                       "4",
+                                       "--zero",
+                                       "3"} +
+                                 more);
+    EXPECT_EQ(0, outcome.exit) << outcome.described;
+    return nlohmann::json::parse(outcome.out);
+  };
+  const auto by_machine = planned({}), by_rank = planned({"--sum-order", "ranks"}),
+             canonical = planned({"--canonical-reduction"});
+  const auto order = [](const nlohmann::json& plan) { return plan.at("sum_order").get<std::string>(); };
+  EXPECT_EQ(order(by_machine), "machines");
+  EXPECT_EQ(order(by_rank), "ranks");
+  EXPECT_EQ(order(canonical), "ranks");
+  const auto between = [](const nlohmann::json& plan) { return plan.at("link_bytes").at("between").get<double>(); };
+  const auto seconds = [](const nlohmann::json& plan) { return plan.at("communication").at("seconds").get<double>(); };
+  // Gradients cross a node's link once a rank instead of once, gathered weights once.
+  EXPECT_GT(between(by_rank), 1.5 * between(by_machine));
+  EXPECT_DOUBLE_EQ(between(by_rank), between(canonical));
+  EXPECT_GT(seconds(by_rank), seconds(by_machine));
+  expect_refusal(terrace(plan({"--nodes", "2", "--ranks-per-machine", "3"})), 2, {"--ranks-per-machine 3", "16 ranks"});
+  auto text = read_text_file(TERRACE_CLUSTERS "/dgx2.toml");
+  scratch_.write("sums.toml", text + "sums = \"once a node\"\n");
+  expect_refusal(terrace({"plan", "--cluster-profile", "sums.toml"}), 2,
+                 {"links.sums", "--sum-order", "--canonical-reduction"});
+}
+
 // Two ranks, one micro-batch, layer by layer: the activation crosses once, and its gradient comes back, while no rank computes.
 TEST_F(ClusterPlan, AMessageOfAPipelineCrossesTheLinkBetweenItsRanks) {
   const auto text = read_text_file(TERRACE_CLUSTERS "/dgx2.toml");

@@ -50,6 +50,46 @@ TEST_F(Ranks, HybridShardsEndInTheSameWeights) {
   EXPECT_FALSE(fs::exists(at("none")));
 }
 
+// Threads that count as on two machines add as processes on two machines do.
+TEST_F(Ranks, MachinesDecideTheOrderOfSums) {
+  const auto words = [](const std::string& run, const Words& more) {
+    return Words{"--dp", "4", "--zero", "3", "--grad-accumulation", "2", "--steps", "3", "--out-dir", run} + more;
+  };
+  const auto weights = [&](const std::string& run, const Words& more) {
+    const auto outcome = train(words(run, more));
+    EXPECT_EQ(0, outcome.exit) << outcome.described;
+    return weights_of(outcome);
+  };
+  const Words two{"--ranks-per-machine", "2"};
+  const auto on_one = weights("one", {}), on_two = weights("two", two);
+  EXPECT_NE(on_one, on_two);
+  EXPECT_EQ(on_two, weights("again", two + Words{"--update", "host", "--prefetch-depth", "1"}));
+  EXPECT_EQ(on_one, weights("by-rank", two + Words{"--sum-order", "ranks"}));
+  EXPECT_EQ(weights("canonical", {"--canonical-reduction"}), weights("canonical-on-two", two + Words{"--canonical-reduction"}));
+#ifdef TERRACE_MPIRUN
+  auto apart = launch(Words{"launch", "-n", "4", "--mpirun", TERRACE_MPIRUN, "--"} + tiny("train", words("apart", two)));
+  apart.environment["ASAN_OPTIONS"] = "detect_leaks=0";  // Open MPI leaves some memory to the end of the process
+  const auto processes = run(apart);
+  ASSERT_EQ(0, processes.exit) << processes.described;
+  EXPECT_EQ(on_two, weights_of(processes));
+#endif
+}
+
+TEST_F(Ranks, ARunThatMovesToOtherMachinesSaysThatItsSumsChange) {
+  const auto to = [&](const std::string& steps, const Words& more) {
+    return train(Words{"--dp", "4", "--zero", "2", "--out-dir", "run", "--resume", "auto", "--lr-schedule", "constant",
+                       "--steps", steps} +
+                 more);
+  };
+  ASSERT_EQ(0, to("1", {"--ranks-per-machine", "2"}).exit);
+  const auto same = to("2", {"--ranks-per-machine", "2"}), moved = to("3", {});
+  const std::string warning = "the ranks of this run were on machines of 2 + 2 ranks and are now on machines of 4";
+  EXPECT_EQ((same.out + same.err).find(warning), std::string::npos) << same.described;
+  EXPECT_EQ(0, moved.exit) << moved.described;
+  EXPECT_NE((moved.out + moved.err).find(warning), std::string::npos) << moved.described;
+  expect_refusal(to("4", {"--sum-order", "ranks"}), 2, {"sum-order: machines then, ranks now"});
+}
+
 TEST_F(Ranks, CompressedGradientsEndInTheSameWeightsOnEveryDegree) {
   const Words narrow{"--compress-gradients", "bf16"};
   const auto exact = train(threads(1, 0, "exact")), one = train(threads(1, 0, "one", narrow));

@@ -26,7 +26,7 @@ inline RunOptions of_rank(RunOptions o, int rank) {
   return o;
 }
 
-inline RanksResult run_ranks(const RunOptions& o, const CommunicatorOptions& options = {std::chrono::seconds(60)},
+inline RanksResult run_ranks(const RunOptions& o, const CommunicatorOptions& options = {.time_limit = std::chrono::seconds(60)},
                              const CommunicationFaults& faults = {}) {
   RanksResult out;
   const auto ranks = o.data.ranks * o.pipeline_ranks();
@@ -65,7 +65,9 @@ struct LastStep {
 inline LastStep last_step(RunOptions o, int rank) {
   o.before_use = false;
   LastStep last;
-  const auto errors = test::on_threads(static_cast<int>(o.data.ranks), {std::chrono::seconds(60)}, [&](test::Rank& one) {
+  const CommunicatorOptions options{.time_limit = std::chrono::seconds(60),
+                                    .ranks_per_machine = static_cast<int>(o.profile.links.ranks_per_node)};
+  const auto errors = test::on_threads(static_cast<int>(o.data.ranks), options, [&](test::Rank& one) {
     Ledger ledger;
     const auto comm = with_ledger(std::move(one.comm), ledger);
     Training training(of_rank(o, comm->rank()), comm.get());

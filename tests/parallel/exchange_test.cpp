@@ -1,6 +1,7 @@
 // What a plan says of links: the formulas of collectives by hand, and the bytes that a ledger counts.
 #include <gtest/gtest.h>
 
+#include <terrace/parallel/comm/between_machines.h>
 #include <terrace/parallel/exchange.h>
 #include <terrace/parallel/plan.h>
 #include <terrace/tests/support/toy_run.h>
@@ -15,7 +16,7 @@ TEST(Exchange, OnOneNodeEverythingIsWithinIt) {
   const auto bytes = link_bytes(kCluster, gather);
   EXPECT_DOUBLE_EQ(bytes.within, 300);
   EXPECT_DOUBLE_EQ(bytes.between, 0);
-  EXPECT_DOUBLE_EQ(seconds_of(kCluster, gather), 3 + 3 * 1);
+  EXPECT_DOUBLE_EQ(seconds_of(kCluster, gather), 3 + 1 + 3 * 1) << "the ranks meet, then a ring";
   EXPECT_DOUBLE_EQ(link_bytes({}, {Operation::all_gather, 400, 8, 1}).within, 350) << "no nodes: one machine";
 }
 
@@ -24,19 +25,18 @@ TEST(Exchange, BetweenNodesANodesLinkCarriesWhatItsRanksLackOnce) {
   const auto bytes = link_bytes(kCluster, gather);
   EXPECT_DOUBLE_EQ(bytes.within, 600);       // every rank takes all but a fourth from its neighbours
   EXPECT_DOUBLE_EQ(bytes.between * 4, 400);  // a node, the other's half
-  EXPECT_DOUBLE_EQ(seconds_of(kCluster, gather), 40 + 3 * 1 + 1 * 2);
-  const Exchange reduce{Operation::all_reduce, 800, 8, 1};
-  EXPECT_DOUBLE_EQ(seconds_of(kCluster, reduce), 2 * seconds_of(kCluster, gather));
+  EXPECT_DOUBLE_EQ(seconds_of(kCluster, gather), 6 + 40 + 2 * (1 + 2)) << "the ranks meet, then the gather";
+  const Exchange scatter{Operation::reduce_scatter, 800, 8, 1}, reduce{Operation::all_reduce, 800, 8, 1};
+  EXPECT_DOUBLE_EQ(seconds_of(kCluster, scatter), seconds_of(kCluster, gather));
+  EXPECT_DOUBLE_EQ(seconds_of(kCluster, reduce), 2 * (6 + 40) + 3 * (1 + 2));
 }
 
-TEST(Exchange, DirectSumsCrossTheNodesLinkOnceARank) {
-  auto links = kCluster;
-  links.direct = true;
-  const Exchange scatter{Operation::reduce_scatter, 800, 8, 1};
-  const auto bytes = link_bytes(links, scatter);
+TEST(Exchange, SumsInRankOrderCrossTheNodesLinkOnceARank) {
+  const Exchange scatter{Operation::reduce_scatter, 800, 8, 1, SumOrder::ranks};
+  const auto bytes = link_bytes(kCluster, scatter);
   EXPECT_DOUBLE_EQ(bytes.within, 300);
   EXPECT_DOUBLE_EQ(bytes.between, 400);
-  EXPECT_DOUBLE_EQ(seconds_of(links, scatter), 160 + 2);
+  EXPECT_DOUBLE_EQ(seconds_of(kCluster, scatter), 3 + 160 + (1 + 2) + 2);
 }
 
 TEST(Exchange, RanksThatLieApartShareTheirNodesLink) {
@@ -45,7 +45,63 @@ TEST(Exchange, RanksThatLieApartShareTheirNodesLink) {
   const auto bytes = link_bytes(kCluster, reduce);
   EXPECT_DOUBLE_EQ(bytes.within, 0);
   EXPECT_DOUBLE_EQ(bytes.between, 600);
-  EXPECT_DOUBLE_EQ(seconds_of(kCluster, reduce), 600 * 4 / 10.0 + 2 * 3 * 2);
+  EXPECT_DOUBLE_EQ(seconds_of(kCluster, reduce), 600 * 4 / 10.0 + 3 * 2 * 2) << "three times two rounds";
+}
+
+// A small reduction between many nodes must not wait for as many messages in a row.
+TEST(Exchange, ManyNodesAreFewRounds) {
+  const Exchange reduce{Operation::all_reduce, 1024, 128, 4};
+  EXPECT_LT(seconds_of(kCluster, reduce) - link_bytes(kCluster, reduce).between * 4 / 10, 3 * 7 * 2 + 1e-9);
+}
+
+// The formulas are what the transports send (sent_by_link walks their messages): for every rank if the number of nodes is a
+// power of two, and on the average for any.
+TEST(Exchange, TheFormulasAreWhatIsSent) {
+  struct Kind {
+    Reduction reduction;
+    std::uint64_t sum_bytes_of_an_element;
+  };
+  const std::vector<Kind> kinds{{Reduction::sum(DType::fp32), 4},
+                                {Reduction::sum(DType::bf16), 4},
+                                {{.from = DType::bf16, .to = DType::fp32, .onto = true}, 4},
+                                {Reduction::sum_of_blocks(), 1024},
+                                {Reduction::sum(DType::fp64), 8}};
+  for (const int nodes : {1, 2, 3, 4, 7})
+    for (const int each : {1, 2, 3}) {
+      const int ranks = nodes * each;
+      std::vector<int> machine_of_rank;
+      for (int r = 0; r < ranks; ++r) machine_of_rank.push_back(r / each);
+      const auto machines = Machines::of(machine_of_rank);
+      const Links links{.ranks_per_node = static_cast<std::uint32_t>(each)};
+      const auto expect = [&](const Call& call, const Exchange& exchange) {
+        const auto formula = link_bytes(links, exchange);
+        const auto what = to_string(call) + ", " + std::to_string(nodes) + " nodes of " + std::to_string(each);
+        // In a gather between a number of nodes that is no power of two, some nodes pass on more than others.
+        const bool alike = exchange.operation == Operation::reduce_scatter || (nodes & (nodes - 1)) == 0;
+        LinkBytes all;
+        for (int r = 0; r < ranks; ++r) {
+          const auto sent = sent_by_link(call, r, machines);
+          all += {static_cast<double>(sent.within) / ranks, static_cast<double>(sent.between) / ranks};
+          EXPECT_NEAR(static_cast<double>(sent.within), formula.within, 1e-6) << what;
+          EXPECT_NEAR(static_cast<double>(sent.between), formula.between, alike ? 1e-6 : formula.between) << what;
+        }
+        EXPECT_NEAR(all.between, formula.between, 1e-6) << what;
+      };
+      const auto size = static_cast<std::uint32_t>(ranks);
+      const auto count = 12U * size;
+      for (auto [reduction, wide] : kinds)
+        for (const auto order : {SumOrder::machines, SumOrder::ranks}) {
+          reduction.order = order;
+          std::vector<std::byte> from(count * reduction.from_bytes()), to(count * reduction.to_bytes());
+          const Call scatter{.operation = Operation::reduce_scatter, .reduction = reduction, .from = {from}, .to = {to}};
+          expect(scatter, {Operation::reduce_scatter, from.size(), size, 1, order, count * wide});
+          if (reduction.from != reduction.to || reduction.blocks) continue;
+          const Call reduce{.operation = Operation::all_reduce, .reduction = reduction, .from = {from}, .to = {to}};
+          expect(reduce, {Operation::all_reduce, from.size(), size, 1, order, count * wide});
+        }
+      std::vector<std::byte> mine(12), all(12 * size);
+      expect({.operation = Operation::all_gather, .from = {mine}, .to = {all}}, {Operation::all_gather, all.size(), size, 1});
+    }
 }
 
 // Whatever a plan costs, its uses are those of a rank: nobody's list of them grows with the number of ranks.
