@@ -132,7 +132,7 @@ void draw_data_ranks(Draw& draw, const Bits& b, Layout& l) {
   l.zero = b.narrow_weights ? 3 : draw.below(4);
   if (l.dp > 1 && l.zero > 0 && draw.one_in(3)) {
     std::vector<std::uint64_t> groups;
-    for (std::uint64_t g = 1; g <= l.dp; ++g) {
+    for (std::uint64_t g = b.narrow_weights ? 2 : 1; g <= l.dp; ++g) {  // a group of one gathers nothing, like a single rank
       const auto copies = l.dp / g;
       if (l.dp % g == 0 && (copies & (copies - 1)) == 0) groups.push_back(g);
     }
