@@ -66,7 +66,7 @@ TEST_F(ClusterPlan, SumsAreThoseOfTheRun) {
                                        "--layers",
                                        "4",
                                        "--hidden",
-                                       "256",
+                                       "2048",
                                        "--heads",
                                        "4",
                                        "--vocab",
