@@ -360,9 +360,9 @@ class Planner {
     return 1 + (request_.commit_every == 0 || request_.steps == 0 ? 0 : (request_.steps - 1) / request_.commit_every);
   }
 
-  void refuse(Plan& p, const StepMap& map, const Programs& programs, const CostModel& costs, const DoesNotFit& e) const {
+  void refuse(Plan& p, const StepMap& map, const Programs& smallest, const CostModel& costs, const DoesNotFit& e) const {
     Action largest;
-    const auto need = map.largest_use(programs.decode.actions.empty() ? programs.steady : programs.decode,
+    const auto need = map.largest_use(smallest.decode.actions.empty() ? smallest.steady : smallest.decode,
                                       e.tier == Tier::disk ? Tier::host : e.tier, &largest);
     p.refusal = {.tier = e.tier, .missing_bytes = e.missing_bytes, .why = e.what()};
     const auto asked = request_.budget.of(e.tier);
@@ -374,7 +374,11 @@ class Planner {
       p.refusal.least_bytes = asked + p.refusal.missing_bytes;
       return;
     }
-    // The nearest budget of that tier that fits, by bisection of the walk itself.
+    // The nearest budget of that tier that fits, by bisection of the walk itself, at the distances that the request names: a
+    // depth of 0 may need more room than 1.
+    const auto depth = request_.prefetch_depth == kAutoDepth ? 1 : request_.prefetch_depth;
+    const auto ahead = request_.gather_ahead == kAutoDepth ? 0 : request_.gather_ahead;
+    const auto programs = write_programs(map, request_, depth, ahead);
     const auto with = [&](std::uint64_t bytes) {
       auto b = budget();
       (e.tier == Tier::device ? b.device : e.tier == Tier::host ? b.host : b.disk) = bytes;
@@ -400,7 +404,7 @@ class Planner {
     const auto whole_fits = [&](std::uint64_t bytes) {
       try {
         p.capacity = with(bytes);
-        try_other_ranks(p, costs, 1, 0);
+        try_other_ranks(p, costs, depth, ahead);
         return fits(bytes, whole_life(programs));
       } catch (const DoesNotFit&) {
         return false;
