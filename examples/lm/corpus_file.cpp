@@ -33,7 +33,9 @@ std::uint64_t CorpusFile::bytes() const {
 }
 
 void CorpusFile::read(std::uint64_t offset, std::span<unsigned char> out) const {
-  if (!file_) throw Error(fmt::format("corpus file {} could not be read: {}", path_.string(), why_));
+  if (!file_)
+    throw Error(
+        fmt::format("corpus file {} could not be read at offset {}, {} bytes: {}", path_.string(), offset, out.size(), why_));
   while (!out.empty()) {
     const ssize_t got = ::pread(file_.get(), out.data(), out.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;

@@ -161,7 +161,13 @@ void keep_disk(const fs::path& file, MachineProfile& profile) {
 void measure_and_save(const RunConfig& config) {
   auto pool = make_pool(config);
   const fs::path file = config.machine_profile.empty() ? default_profile_path(config.device) : fs::path(config.machine_profile);
-  if (file.has_parent_path()) fs::create_directories(file.parent_path());
+  std::error_code error;
+  if (file.has_parent_path()) fs::create_directories(file.parent_path(), error);
+  if (error)
+    throw Error(
+        fmt::format("the machine profile cannot be saved, because {} cannot be created: {}\n  give --machine-profile a "
+                    "file in a folder that can be written, here and to plan and train; or set XDG_CACHE_HOME",
+                    file.parent_path().string(), describe_errno(error.value())));
   auto profile = measure_machine(*make_device(config, pool), config.nvme_path, kMeasureSeconds);
   if (profile.disk_assumed) keep_disk(file, profile);
   save_profile(profile, file);

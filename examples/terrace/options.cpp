@@ -494,7 +494,7 @@ nlohmann::json to_json(const RunConfig& config) {
   return out;
 }
 
-nlohmann::json fingerprint(const RunConfig& config) {
+nlohmann::json settings_over_resumes(const RunConfig& config) {
   nlohmann::json out;
   for (const auto& o : options()) {
     if (o.same == Option::Same::over_resumes && o.key != "data") out[std::string(o.key)] = json_value(o, config);
@@ -503,6 +503,11 @@ nlohmann::json fingerprint(const RunConfig& config) {
   const lm::ModelConfig usual;
   if (config.rope_base == 0) out["rope-base"] = usual.rope_theta;
   if (config.norm_eps == 0) out["norm-eps"] = usual.norm_eps;
+  return out;
+}
+
+nlohmann::json fingerprint(const RunConfig& config) {
+  auto out = settings_over_resumes(config);
   // Data files count by name and size, not by path, because a corpus may be moved with its run.
   auto files = nlohmann::json::array();
   for (const auto& file : config.data) {

@@ -529,11 +529,10 @@ void copy_run_files(const fs::path& from, const fs::path& to) {
 
 void demand_settings_of_run(const fs::path& path, const RunConfig& config) {
   const auto then = read_run_file(path).fingerprint;
-  const auto now = to_json(config);
+  const auto now = settings_over_resumes(config);
   nlohmann::json in_run, in_config;
-  for (const auto& section : now)
-    for (const auto& [key, value] : section.items())
-      if (key != "data" && then.contains(key)) in_run[key] = then.at(key), in_config[key] = value;
+  for (const auto& [key, value] : now.items())
+    if (then.contains(key)) in_run[key] = then.at(key), in_config[key] = value;
   if (const auto difference = describe_difference(in_run, in_config, "in run.json", "here"); !difference.empty())
     throw Error(
         fmt::format("the run in {} has other settings than its {}:\n{}\n  restore that file, and leave out --set for them",

@@ -201,6 +201,13 @@ TEST_F(BadPath, MachineProfilesThatAreNone) {
   expect_refusal(terrace(tiny("plan", {"--machine-profile", "."})), 2, {"not a regular file"});
 }
 
+TEST_F(BadPath, AProfileThatCannotBeSavedIsRefusedBeforeMeasuring) {
+  std::filesystem::remove_all(at("cache"));
+  std::ofstream(at("cache")) << "a file where the folder of caches should be";
+  expect_refusal(terrace({"doctor", "--measure"}), 1,
+                 {"cannot be created", "Not a directory", "give --machine-profile a file"});
+}
+
 TEST_F(BadPath, ASavedProfileOfAnotherVersionIsSaidOnce) {
   std::filesystem::create_directories(at("cache") / "terrace");
   std::ofstream(at("cache") / "terrace" / "machine.json") << "{}";

@@ -170,8 +170,9 @@ TEST_F(CommitCopies, ANewestCommitThatCannotBeReadIsNotPassedOver) {
       fs::create_directory(copy);
     }
     std::string what;
-    EXPECT_EQ(Exit::runtime, exit_of_open(options(), what));
-    EXPECT_THAT(what, AllOf(HasSubstr(name + ": "), testing::Not(HasSubstr("is damaged"))));
+    EXPECT_EQ(Exit::corrupt, exit_of_open(options(), what));
+    EXPECT_THAT(what,
+                AllOf(HasSubstr(name + ": it is not a regular file but a directory"), testing::Not(HasSubstr("is damaged"))));
     for (const auto& copy : {file(name), copy_of(name)}) {
       fs::remove(copy);
       write_text(copy, text);
