@@ -37,7 +37,7 @@ LLAMA_1B = Llama(16, 2048, 32, 8, 8192, tied=True)
 LLAMA_3B = Llama(28, 3072, 24, 8, 8192, tied=True)
 LLAMA_8B = Llama(32, 4096, 32, 8, 14336)
 HEAD_64 = Llama(3, 256, 4, 2, 320, vocab=1000, seq=128, device_mebibytes=16)
-HEAD_128 = Llama(2, 256, 2, 1, 320, vocab=509, seq=521, tied=True, device_mebibytes=32)
+HEAD_128 = Llama(2, 256, 2, 1, 320, vocab=509, seq=521, tied=True, device_mebibytes=16)
 TINY = Llama(2, 64, 4, 2, 128, vocab=1000, seq=64)
 
 

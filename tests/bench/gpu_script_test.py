@@ -241,7 +241,7 @@ class Plans(unittest.TestCase):
         file, out = FOLDER / "elsewhere.json", FOLDER / "plans.json"
         file.write_text(json.dumps(profile))
         subprocess.run([ROOT / "bench/gpu.sh", "size", "--plan", "--machine-profile", file, "--folder", BUILD, "--scratch", FOLDER / "plans",
-                        "--out", out, "--patience", os.environ.get("TERRACE_PATIENCE", "1")], capture_output=True, check=True)
+                        "--out", out, "--patience", os.environ.get("TERRACE_PATIENCE", "5")], capture_output=True, check=True)
         states = {s["name"]: s for s in json.loads(out.read_text())["stages"]}
         self.assertEqual(states.pop("machine profile")["state"], "skipped")
         self.assertEqual({s["state"] for s in states.values()}, {"done"}, states)
@@ -262,7 +262,7 @@ class Rehearsal(unittest.TestCase):
     def rehearse(self, call, must):
         out = FOLDER / f"{call}.json"
         done = subprocess.run([ROOT / "bench/gpu.sh", call, "--small", "--device", "cpu", "--folder", BUILD, "--tests", BUILD / "tests",
-                               "--scratch", FOLDER / call, "--out", out, "--patience", os.environ.get("TERRACE_PATIENCE", "1")], capture_output=True, text=True, check=False)
+                               "--scratch", FOLDER / call, "--out", out, "--patience", os.environ.get("TERRACE_PATIENCE", "5")], capture_output=True, text=True, check=False)
         record = json.loads(out.read_text())
         self.assertEqual(done.returncode, 0, json.dumps(record, indent=1)[-6000:] + done.stderr)
         states = {s["name"]: s for s in record["stages"]}
