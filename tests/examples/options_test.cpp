@@ -42,7 +42,7 @@ TEST(Options, TableCoversEveryFieldOnce) {
     // A default that is refused could not be saved and read back.
     for (const auto c : o.key) EXPECT_TRUE((c >= 'a' && c <= 'z') || c == '-' || (c >= '0' && c <= '9')) << o.key;
   }
-  EXPECT_EQ(keys.size(), 72U);  // the number of RunConfig's fields: add the option with the field
+  EXPECT_EQ(keys.size(), 74U);  // the number of RunConfig's fields: add the option with the field
 }
 
 TEST(Options, DefaultsSurviveSavingAndReading) {
@@ -258,7 +258,7 @@ TEST(Options, RanksCompareWhatReachesTheirBitsOrTheirCommonSteps) {
   }
   for (const auto* const common :
        {"seed=2", "steps=7", "eval-interval=1", "ckpt-interval=3", "durability=off", "resume=auto", "order=vertical",
-        "prefetch-depth=1", "on-non-finite=skip", "loss-scale=2", "device=cuda:0"}) {
+        "prefetch-depth=1", "on-non-finite=skip", "loss-scale=2", "device=cuda:0", "sum-order=ranks", "ranks-per-machine=2"}) {
     auto other = c;
     apply_set(other, common);
     EXPECT_NE(difference(other), "") << common;
