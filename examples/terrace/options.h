@@ -77,7 +77,8 @@ void validate(const RunConfig& config);
 std::string to_toml(const RunConfig& config);  // with a comment for each key; reading it gives the same configuration
 nlohmann::json to_json(const RunConfig& config);
 
-// The settings that a resumed run must not change, without the data; and with it. Data files count by name and size; Error(Exit::usage) if one does not exist.
+// The settings that a resumed run must not change, without the data; and with it. Data files count by name and size;
+// Error(Exit::usage) if one does not exist.
 nlohmann::json settings_over_resumes(const RunConfig& config);
 nlohmann::json fingerprint(const RunConfig& config);
 // "  seed: 1 then, 2 now", one line for each difference; empty if there is none.
