@@ -107,7 +107,7 @@ void fold(const Machines& machines, const Reduction& r, std::byte* to, std::span
     for (int m = 0; m < machines.count(); ++m) {
       sources.clear();
       for (int i = 0; i < machines.size(m); ++i)
-        sources.push_back(from[static_cast<std::size_t>(machines.first(m) + i)] +
+        sources.push_back(from[static_cast<std::size_t>(machines.first(m)) + static_cast<std::size_t>(i)] +
                           static_cast<std::size_t>(at) * r.from_bytes());
       fold(within_machine(r), sum_of(m), sources, n);
     }
