@@ -34,7 +34,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_
 declare -A left_out_labels=([asan-ubsan]='^$' [tsan]='^(emulated_lane_test|cuda_(attention|update|layer_update|kernels|math|layers)_test)\.')
 # Nor processes under MPI: ThreadSanitizer does not see how Open MPI's own threads wait for each other.
 # Nor the largest sums of more ranks than cores can run: the same code as with fewer ranks, for minutes.
-declare -A left_out_names=([asan-ubsan]='^$' [tsan]='communicator_contract_mpi|Ranks\.(Processes|AKilledProcess)|CudaEngine\.(UpdatesOfWholeLayers|RanksThatShareLayers|UpdatesByItsKernels)|PackedBlocks.*/nccl|(PackedBlocks|LargeReductions).*/threads(7|8|13)|LargeReductions.*/nccl5')
+declare -A left_out_names=([asan-ubsan]='^$' [tsan]='communicator_contract_mpi|Ranks\.(Processes|AKilledProcess)|CudaEngine\.(UpdatesOfWholeLayers|RanksThatShareLayers|UpdatesByItsKernels)|PackedBlocks.*/nccl|(PackedBlocks|LargeReductions).*/threads(7|8)|/threads13_|LargeReductions.*/nccl5')
 [ "$short" = 0 ] || left_out_names[asan-ubsan]='communicator_contract_mpi'
 
 for preset in "${presets[@]}"; do
