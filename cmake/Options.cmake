@@ -7,6 +7,7 @@ set(TERRACE_MPI AUTO CACHE STRING "AUTO, ON or OFF")
 set(TERRACE_NCCL AUTO CACHE STRING "AUTO, ON or OFF")
 set(TERRACE_POOL tbb CACHE STRING "The thread pool: tbb, or std (for ThreadSanitizer)")
 set(TERRACE_SANITIZE "" CACHE STRING "Sanitizers, for example address,undefined or thread")
+option(TERRACE_SANITIZE_UPDATES "Sanitizers check the optimizers' loops, too: minutes of compiling a file" ON)
 option(TERRACE_COVERAGE "Instrument for gcov" OFF)
 option(TERRACE_UNITY "Compile the libraries' sources ten at a time: a whole build takes half the time, a changed file takes longer" ON)
 
