@@ -317,12 +317,14 @@ class Planner {
   }
 
   // A run that goes on from a commit has all its state on disk, and so places more there than one that begins. If the disk tier
-  // has no room for it, a new run is still possible.
+  // has no room for it, a new run is still possible. In the other tiers it must fit: a run can be resumed under its own
+  // budgets.
   std::uint64_t extent_of_resumed(const Plan& p, const StepMap& map, const Programs& programs, const CostModel& costs) const {
     if (!request_.commits || request_.decode_positions != 0 || budget().commit_only) return 0;
     try {
       return dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_, {.resumed = true}).extent[Tier::disk];
-    } catch (const DoesNotFit&) {
+    } catch (const DoesNotFit& e) {
+      if (e.tier != Tier::disk) throw;
       return 0;
     }
   }
@@ -405,6 +407,7 @@ class Planner {
       try {
         p.capacity = with(bytes);
         try_other_ranks(p, costs, depth, ahead);
+        (void)extent_of_resumed(p, map, programs, costs);
         return fits(bytes, whole_life(programs));
       } catch (const DoesNotFit&) {
         return false;

@@ -148,6 +148,63 @@ TEST_F(Budgets, ASuggestionIsSearchedAtTheGivenPrefetchDepth) {
   expect_refusal(refused, 3, {"host tier", "no value of --host-memory alone is enough"});
 }
 
+// A life that begins with all its state on disk may need more room than one that begins with new weights.
+TEST_F(Budgets, AResumedRunThatDoesNotFitIsRefusedBeforeItBegins) {
+  const Words run{"--model",
+                  "gpt2",
+                  "--layers",
+                  "6",
+                  "--hidden",
+                  "60",
+                  "--heads",
+                  "6",
+                  "--seq-len",
+                  "8",
+                  "--batch-size",
+                  "3",
+                  "--untied",
+                  "--skips",
+                  "u",
+                  "--lr-schedule",
+                  "constant",
+                  "--loss-scale",
+                  "1024",
+                  "--eval-batches",
+                  "1",
+                  "--grad-accumulation",
+                  "4",
+                  "--zero",
+                  "2",
+                  "--pp",
+                  "2",
+                  "--schedule",
+                  "pipedream-2bw",
+                  "--drain-interval",
+                  "3",
+                  "--durability",
+                  "commit",
+                  "--nvme-path",
+                  "disk",
+                  "--resume",
+                  "auto"};
+  const auto with = [&](const Words& more) {
+    auto words = run;
+    words.insert(words.end(), more.begin(), more.end());
+    return train(words);
+  };
+  const auto begun = with({"--steps", "3", "--device-memory", "2525812", "--host-memory", "2MiB", "--activations", "offload"});
+  ASSERT_EQ(0, begun.exit) << begun.described;
+  const Words tight{"--steps", "6", "--host-memory", "3988000", "--prefetch-depth", "7", "--update", "device"};
+  auto words = tight;
+  words.insert(words.end(), {"--device-memory", "638976"});
+  const auto refused = with(words);
+  expect_refusal(refused, 3, {"device tier", "--device-memory 1MiB would fit"});
+  words = tight;
+  words.insert(words.end(), {"--device-memory", "1MiB"});
+  const auto resumed = with(words);
+  EXPECT_EQ(0, resumed.exit) << resumed.described;
+}
+
 TEST_F(Budgets, ARefusalThatNoSingleBudgetMendsIsPrinted) {
   const auto refused = train({"--model",
                               "gpt2",
