@@ -24,8 +24,8 @@ while [ $# -gt 0 ]; do
   shift
 done
 
-# Open MPI refuses root and more ranks than cores unless told otherwise.
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+# Open MPI refuses root unless told otherwise.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 [ "$install" = 0 ] || timed 'packages' install_packages "${terrace_packages[@]}"
 timed 'configure' cmake --preset "$preset" "${configure[@]}"

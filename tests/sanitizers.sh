@@ -29,7 +29,7 @@ if [ "$short" = 1 ]; then
   export TERRACE_FUZZ_OPS=30000 TERRACE_FAULT_POINTS=4
 fi
 export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp${TSAN_OPTIONS:+:$TSAN_OPTIONS}"
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 # Kernels on the host are fibers of one thread: nothing to race with, and a switch of fibers takes ThreadSanitizer very long (in the engine
 # and under communicators, too).
