@@ -146,7 +146,7 @@ DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& p
   if (steps_only) return out;
   evaluate();
   commit();
-  walk.run(programs.visit, simulator);
+  for (std::uint64_t i = 0; i < request.visits; ++i) walk.run(programs.visit, simulator);
   note_space();
   return out;
 }

@@ -315,6 +315,33 @@ class SmallCgroup {
 };
 
 // The state of this model is larger than the budgets, so that all of them are used.
+// Weights that are saved are read twice, for the file and for their hash. What the second reading keeps is in the plan.
+TEST_F(Budgets, SavedWeightsAreReadAsPlanned) {
+  const Words model{"--layers", "5",    "--batch-size", "1", "--optimizer", "adafactor",
+                    "--recipe", "8bit", "--steps",      "6", "--untied"};
+  const Words pipeline{"--dp",
+                       "2",
+                       "--zero",
+                       "1",
+                       "--pp",
+                       "2",
+                       "--canonical-reduction",
+                       "--grad-accumulation",
+                       "2",
+                       "--schedule",
+                       "pipedream-2bw",
+                       "--drain-interval",
+                       "3",
+                       "--grad-clip",
+                       "0",
+                       "--update",
+                       "host"};
+  const auto run =
+      train(on(4, 2, "run", model + pipeline + Words{"--prefetch-depth", "3", "--nvme-path", "disk", "--save", "w.st"}));
+  ASSERT_EQ(0, run.exit) << run.described;
+  EXPECT_EQ(json_in("run/plan.json").at("ranks").at("peak_bytes"), json_in("run/result.json").at("peak_bytes"));
+}
+
 TEST_F(Budgets, AutoLeavesRoomForTheProgram) {
   const SmallCgroup group("176M");
   if (!group.usable()) GTEST_SKIP() << "no memory cgroup can be made here";
