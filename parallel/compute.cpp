@@ -18,7 +18,6 @@ Compute::Compute(const Parts& parts) : parts_(parts), memory_(parts.device->host
   losses_ = {doubles, losses};
   tokens_ = {ids, tokens};
   targets_ = {ids + tokens, tokens};
-  if (parts.ranks.data) ranks_.emplace(*parts.ranks.data, map.data());
 }
 
 void Compute::begin(const StepInput& input) {
@@ -32,12 +31,15 @@ void Compute::begin(const StepInput& input) {
   has_norms_ = false;
   std::ranges::fill(losses_, 0.0);
   verdicts_.assign(squares_.size(), {});
-  for (auto& squares : squares_)
-    if (shares_squares()) std::ranges::fill(squares.all(), 0.0);  // other ranks' are added
+  if (!squares_of(*parts_.map)) return;
+  for (auto& squares : squares_) std::ranges::fill(squares.all(), 0.0);  // other ranks' are added
 }
 
 Stream& Compute::stream_for(const Action& action) const {
-  return parts_.map->lane_of(action) == Lane::update ? *parts_.host_stream : *parts_.stream;
+  const auto lane = parts_.map->lane_of(action);
+  if (is_message(lane)) return *parts_.message_streams.at(index(lane) - index(Lane::message));
+  if (lane == Lane::communication) return *parts_.communication_stream;
+  return lane == Lane::update ? *parts_.host_stream : *parts_.stream;
 }
 
 double Compute::loss_sum() const {
@@ -54,7 +56,7 @@ std::vector<double> Compute::losses() const {
 }
 
 double Compute::gradient_norm() const {
-  if (!has_norms_ && !parts_.ranks.pipeline) return 0;
+  if (!has_norms_ && parts_.map->pipeline().ranks == 1) return 0;
   return squares_.back().norm([](std::uint32_t, std::uint32_t) { return true; });
 }
 
@@ -75,7 +77,7 @@ std::vector<double> Compute::gradient_norms() const {
 
 std::vector<double> Compute::group_norms() const {
   const auto& groups = parts_.map->options().param_groups;
-  if (!any_clips(groups) || (!has_norms_ && !parts_.ranks.pipeline)) return {};
+  if (!any_clips(groups) || (!has_norms_ && parts_.map->pipeline().ranks == 1)) return {};
   std::vector<double> norms(groups.size() + 1, 0.0);
   const auto norm_of = [&](std::int32_t group) {
     return squares_.back().norm([&](std::uint32_t l, std::uint32_t t) { return own_param(l, t).clip_group == group; });
@@ -105,11 +107,11 @@ void Compute::enqueue(const Action& action, std::span<const Use> uses, std::span
     case Op::visit: visit(action, views); break;
     case Op::keep: keep(action, views); break;
     case Op::verdict: verdict(action); break;
-    case Op::gather: gather(action, views); break;
-    case Op::exchange: exchange(action, views); break;
-    case Op::reduce: reduce(action, views); break;
+    case Op::gather:
+    case Op::exchange:
+    case Op::reduce:
     case Op::send:
-    case Op::receive: message(action, views); break;
+    case Op::receive: communicate(action, views); break;
     default: layer(action, views); break;
   }
 }

@@ -19,8 +19,9 @@
 #include <terrace/core/math.h>
 #include <terrace/optimizers/optimizer.h>
 #include <terrace/optimizers/stored_weights.h>
-#include <terrace/parallel/data_groups.h>
+#include <terrace/parallel/collective.h>
 #include <terrace/parallel/gradient_squares.h>
+#include <terrace/parallel/groups.h>
 #include <terrace/parallel/step_map.h>
 
 namespace terrace {
@@ -45,17 +46,6 @@ struct StepInput {
   std::int64_t position = 0;     // for decode
 };
 
-// The communicators of a rank; each is null if the rank has no peer in it.
-struct RankGroups {
-  Communicator* all = nullptr;
-  Communicator* data = nullptr;      // ranks with the same layers; also set for one rank with canonical reduction
-  Communicator* pipeline = nullptr;  // ranks with the same micro-batches
-  Communicator* copy = nullptr;      // ranks of all stages that together hold one copy of the state
-  // For an order in two directions, [stage]: all ranks that hold the stage, in the order in which a round's gradients are
-  // folded; null if this rank does not hold it. Otherwise empty.
-  std::vector<Communicator*> directions = {};
-};
-
 class Compute {
  public:
   struct Parts {
@@ -64,7 +54,7 @@ class Compute {
     Stream* host_stream = nullptr;  // for actions in host memory, if the device is separate: StepMap::lane_of()
     Stream* communication_stream = nullptr;
     std::vector<Stream*> message_streams = {};  // [0] is Lane::message, the others follow
-    RankGroups ranks = {};
+    const Groups* groups = nullptr;             // null if nothing is exchanged
     const StepMap* map = nullptr;
     const Optimizer* optimizer = nullptr;
   };
@@ -95,20 +85,17 @@ class Compute {
   void norm(const Action& action, const Views& views);
   void update(const Action& action, const Views& views, bool first);
   void update_layer(const Action& action, const Views& views, bool first);
-  void exchange(const Action& action, const Views& views);
   void fill(const Action& action, const Views& views);
   void fill_segment(const Action& action, const Segment& segment, const StoredWeights& weights);
   void keep(const Action& action, const Views& views);
   void visit(const Action& action, const Views& views);
-  void gather(const Action& action, const Views& views);
-  void reduce(const Action& action, const Views& views);
-  void reduce_directions(const Action& action, const Views& views);
-  [[nodiscard]] Bytes pack(const Action& reduce, Bytes group, bool tied);
-  void message(const Action& action, const Views& views);
+  void communicate(const Action& action, const Views& views);
+  void gather_packed(Communicator& ranks, Stream& stream, const Collective& gather, Bytes mine, Bytes all);
+  [[nodiscard]] Bytes pack(const Action& reduce, const Collective& collective, Bytes group);
+  [[nodiscard]] Communicator& ranks_of(const Action& action, const Collective& collective) const;
   [[nodiscard]] bool is_tied(std::uint32_t tensor) const;
   void update_chunk(const Action& action, std::uint32_t chunk, const Views& views, bool first);
-  [[nodiscard]] bool shares_squares() const;
-  [[nodiscard]] Communicator& sharers_of_squares() const;
+  void share_squares(std::uint32_t update);
   void verdict(const Action& action);
   [[nodiscard]] UpdateStep update_step(const Action& action, bool first);
   [[nodiscard]] double gradient_scale(const ParamSpec& param) const;  // multiplies update_step()'s
@@ -118,7 +105,6 @@ class Compute {
   [[nodiscard]] Stream& stream_for(const Action& action) const;
 
   Parts parts_;
-  std::optional<DataGroups> ranks_;  // empty without a communicator
   const StepInput* input_ = nullptr;
   std::shared_ptr<MemoryResource> memory_;
   Slab slots_;  // the memory of the spans below

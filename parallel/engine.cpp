@@ -10,7 +10,6 @@
 #include <terrace/offload/common_commit.h>
 #include <terrace/offload/mover.h>
 #include <terrace/parallel/comm/agree.h>
-#include <terrace/parallel/mesh.h>
 #include <terrace/parallel/reshard.h>
 #include <terrace/parallel/weight_average.h>
 
@@ -76,7 +75,8 @@ struct Engine::Impl {
     map.add_to(residency);
     for (std::uint32_t c = 0; c < map.chunks(); ++c)
       if (map.committed(ChunkId(c))) residency.reserve_on_disk(ChunkId(c));
-    make_groups();
+    if (options.communicator || map.data().reduces() || map.pipeline().asynchronous())
+      groups.emplace(options.communicator, map.data(), map.pipeline());
 
     auto& device = *options.device;
     disk->host_memory = device.host_memory();
@@ -128,44 +128,8 @@ struct Engine::Impl {
                                      .mover = &*mover,
                                      .lanes = &lanes,
                                      .optimizer = options.optimizer,
-                                     .ranks = groups,
+                                     .groups = groups ? &*groups : nullptr,
                                      .trace = options.trace});
-  }
-
-  // The communicators: the ranks of a stage share its state, those of a pipeline exchange activations and gradients.
-  void make_groups() {
-    const auto& data = map.data();
-    const auto mesh = Mesh::of(static_cast<int>(data.ranks), static_cast<int>(map.pipeline().ranks));
-    groups.all = options.communicator;
-    if (map.pipeline().ranks > 1) {
-      pipeline_ranks = mesh.split(*options.communicator, "pp");
-      groups.pipeline = pipeline_ranks.get();
-      if (data.ranks > 1) data_ranks = mesh.split(*options.communicator, "dp");
-      groups.copy = groups.all;
-      if (data.copies() > 1) {
-        copy_ranks =
-            options.communicator->split(static_cast<int>(data.rank / data.sharers()), options.communicator->rank(), "copy");
-        groups.copy = copy_ranks.get();
-      }
-    }
-    if (map.reduces_between_replicas()) make_directions();
-    if (data.reduces() && data.ranks == 1) data_ranks = make_self_communicator();
-    groups.data = data_ranks ? data_ranks.get() : groups.pipeline ? nullptr : options.communicator;
-  }
-
-  // Every rank takes part in making each stage's group.
-  void make_directions() {
-    const auto& pipeline = map.pipeline();
-    const auto& data = map.data();
-    std::vector<std::uint32_t> first_layer(1 + *std::ranges::max_element(pipeline.stage_of), map.layers());
-    for (auto l = map.layers(); l-- > 0;) first_layer[pipeline.stage(l)] = l;
-    for (std::uint32_t stage = 0; stage < first_layer.size(); ++stage) {
-      const auto layer = first_layer[stage];  // a stage without layers has no ranks
-      const bool mine = layer < map.layers() && map.holds(layer);
-      const auto turn = mine ? pipeline.replica(layer) * data.ranks + data.turn() : 0;
-      direction_ranks.push_back(options.communicator->split(mine ? 0 : -1, static_cast<int>(turn), "directions"));
-      groups.directions.push_back(direction_ranks.back().get());
-    }
   }
 
   // Ranks commit one after the other, so a rank that died may lack the last commit of the others: then all resume from the one
@@ -229,9 +193,7 @@ struct Engine::Impl {
   Belady policy;
   Residency residency;
   Walk walk;
-  std::unique_ptr<Communicator> pipeline_ranks, data_ranks, copy_ranks;
-  std::vector<std::unique_ptr<Communicator>> direction_ranks;
-  RankGroups groups;
+  std::optional<Groups> groups;    // empty if nothing is exchanged
   std::optional<Agreement> ranks;  // empty if there is only one rank
   std::optional<Commit> resumed;
   struct Pending {

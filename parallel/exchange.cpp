@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include <terrace/core/block8.h>
 #include <terrace/core/units.h>
 #include <terrace/parallel/comm/between_machines.h>
-#include <terrace/parallel/gradient_squares.h>
 
 namespace terrace {
 namespace {
@@ -24,8 +22,11 @@ Spread spread_of(const Links& links, const Exchange& e) {
   return {static_cast<double>(on_node), static_cast<double>(nodes), static_cast<double>(std::max(1U, node / on_node))};
 }
 
-// An all-reduce is a reduce-scatter and an all-gather.
-bool reduces(const Exchange& e) { return e.operation != Operation::all_gather; }
+// An all-reduce is a reduce-scatter and an all-gather. In a broadcast every rank but one receives the whole: on the average that
+// is a gather.
+bool reduces(const Exchange& e) {
+  return e.operation == Operation::reduce_scatter || e.operation == Operation::all_reduce;
+}
 bool gathers(const Exchange& e) { return e.operation != Operation::reduce_scatter; }
 double sum_bytes(const Exchange& e) { return static_cast<double>(std::max(e.bytes, e.sum_bytes)); }
 
@@ -65,42 +66,13 @@ double latency_of(const Links& links, const Spread& s, const Exchange& e) {
   return seconds;
 }
 
-// Of gradients, which have `bytes` before any of them are packed.
-Exchange sum_of(const StepMap& map, Operation operation, std::uint64_t bytes, std::uint32_t ranks, std::uint32_t stride) {
-  const bool widened = map.options().recipe.gradient == DType::bf16;
-  return {operation, bytes, ranks, stride, map.data().sum_order(), widened ? 2 * bytes : bytes};
-}
-
-// Neighbours in data, and in every direction another rank of the pipeline.
-std::vector<Exchange> between_replicas(const StepMap& map, const Action& a, std::uint64_t bytes) {
-  const auto& data = map.data();
-  const auto& pipeline = map.pipeline();
-  const auto ranks = pipeline.replicas() * data.ranks;
-  const auto one = pipeline.holder(a.layer, 0), other = pipeline.holder(a.layer, 1);
-  const auto stride = data.ranks > 1 ? 1 : std::max(one, other) - std::min(one, other);
-  if (!data.folds_each()) return {sum_of(map, Operation::all_reduce, bytes, ranks, stride)};
-  std::vector<Exchange> all{sum_of(map, Operation::reduce_scatter, bytes, ranks, stride)};
-  if (map.ends_gradient(a.micro_batch)) all.push_back({Operation::all_gather, bytes, ranks, stride});
-  return all;
-}
-
-// The squares of one update, between the ranks that together hold one replica of the state.
-std::vector<Exchange> squares_of(const StepMap& map) {
-  const auto& data = map.data();
-  const auto stages = map.pipeline().ranks;
-  if (data.stage() == 0 && stages == 1) return {};
-  const auto bytes = GradientSquares::blocks_of(map.layout()) * sizeof(double);
-  if (data.stage() == 0) return {{Operation::all_reduce, bytes, stages, data.ranks}};
-  return {{Operation::all_reduce, bytes, stages * data.sharers(), 1}};
-}
-
 // A message is on one link, whole.
 LinkBytes message_bytes(const Links& links, const StepMap& map, const Action& send) {
   const auto node_of = [&](std::uint32_t pipeline_rank) {
     return links.ranks_per_node == 0 ? 0 : (pipeline_rank * map.data().ranks + map.data().rank) / links.ranks_per_node;
   };
   std::uint64_t bytes = 0;
-  for (const auto chunk : map.carried_by(send)) bytes += map.chunk_bytes(chunk);
+  for (const auto& message : collectives_of(map, send)) bytes += wire_bytes(message);
   const bool within = node_of(map.pipeline().rank) == node_of(send.peer);
   return {.within = within ? static_cast<double>(bytes) : 0, .between = within ? 0 : static_cast<double>(bytes)};
 }
@@ -113,47 +85,27 @@ LinkBytes& LinkBytes::operator+=(const LinkBytes& more) {
   return *this;
 }
 
+Exchange exchange_of(const StepMap& map, const Action& action, const Collective& c) {
+  const auto [ranks, stride] = span_of(c.ranks, map.data(), map.pipeline(), action.layer);
+  Exchange e{.operation = c.operation, .bytes = wire_bytes(c), .ranks = ranks, .stride = stride, .order = c.reduction.order};
+  // Machines add in fp32 what travels in fewer bits.
+  const bool wide = c.reduction.from == DType::bf16 || c.reduction.blocks;
+  if (reduces(e) && wide) e.sum_bytes = c.from.bytes / size_of(c.dtype) * sizeof(float);
+  return e;
+}
+
 std::vector<Exchange> exchanges_of(const StepMap& map, const Action& a) {
-  const auto& data = map.data();
-  const auto whole = [&](Kind kind) {
-    return map.options().recipe.chunk_bytes(kind, map.layout().chunk_elements()) * data.group();
-  };
-  const auto packed = [](std::uint64_t bytes, std::uint64_t element, Travel travel) {
-    if (travel == Travel::bf16) return bytes / 2;
-    return travel == Travel::int8 ? bytes / element / kBlock8Elements * kBlock8Bytes : bytes;
-  };
-  if (a.op == Op::gather)
-    return {{Operation::all_gather, packed(whole(Kind::parameter), size_of(map.options().recipe.compute), data.weights),
-             data.sharers(), 1}};
-  if (a.op == Op::exchange) {
-    std::vector<Exchange> all;
-    for (const auto& e : map.layer_needs(a.layer).exchanges)
-      all.push_back(
-          {e.way == ScratchExchange::Way::sum ? Operation::all_reduce : Operation::all_gather, e.bytes, data.sharers(), 1});
-    return all;
-  }
-  if (a.op == Op::verdict) return squares_of(map);
-  if (a.op != Op::reduce) return {};
-  const auto gradient = whole(Kind::gradient);
-  if (map.reduces_between_replicas()) return between_replicas(map, a, gradient);
-  if (!data.folds_each() && data.stage() == 0) return {sum_of(map, Operation::all_reduce, gradient, data.ranks, 1)};
-  const bool parts = data.canonical && data.copies() > 1;
-  std::vector<Exchange> all{sum_of(map, Operation::reduce_scatter, gradient, parts ? data.ranks : data.sharers(), 1)};
-  all.front().bytes = packed(gradient, sizeof(float), data.gradients);
-  if (!map.ends_gradient(a.micro_batch)) return all;
-  if (data.folds_each() && !data.shards(Kind::gradient)) all.push_back({Operation::all_gather, gradient, data.ranks, 1});
-  const auto shard = gradient / data.group();
-  if (data.copies() > 1 && parts) all.push_back({Operation::all_gather, shard, data.copies(), data.sharers()});
-  if (data.copies() > 1 && !parts) all.push_back(sum_of(map, Operation::all_reduce, shard, data.copies(), data.sharers()));
+  std::vector<Exchange> all;
+  for (const auto& c : collectives_of(map, a))
+    if (is_collective(c.operation)) all.push_back(exchange_of(map, a, c));
   return all;
 }
 
 std::vector<Exchange> results_of(const StepMap& map, const Program& step) {
-  const auto losses = std::uint64_t{map.micro_batches()} * map.data().ranks;
-  std::vector<Exchange> all{{Operation::all_reduce, losses * sizeof(double), map.data().ranks * map.pipeline().ranks, 1}};
+  std::vector<Exchange> all{exchange_of(map, {}, losses_of(map))};
   const auto given = std::ranges::count(step.actions, Op::verdict, &Action::op);
   const auto squares = squares_of(map);
-  for (auto u = given; u < map.updates_a_step(); ++u) all.insert(all.end(), squares.begin(), squares.end());
+  for (auto u = given; squares && u < map.updates_a_step(); ++u) all.push_back(exchange_of(map, {}, *squares));
   return all;
 }
 

@@ -1,5 +1,4 @@
-// The collectives of an action, as values: for costs, for the bytes by link of a plan, and to compare with a ledger after a
-// run.
+// What collectives cost: seconds, and the bytes by link of a plan, which are compared with a ledger after a run.
 //
 // Pure. Threads: values.
 #pragma once
@@ -8,12 +7,13 @@
 #include <vector>
 
 #include <terrace/core/links.h>
+#include <terrace/parallel/collective.h>
 #include <terrace/parallel/comm/call.h>
 #include <terrace/parallel/step_map.h>
 
 namespace terrace {
 
-// One collective. Its ranks are `ranks` of the numbering, `stride` apart.
+// What the cost of a collective depends on. Its ranks are `ranks` of the numbering, `stride` apart.
 struct Exchange {
   Operation operation = Operation::all_gather;
   std::uint64_t bytes = 0;  // of the whole: the result of an all-gather, or the input of a reduction
@@ -22,7 +22,8 @@ struct Exchange {
   std::uint64_t sum_bytes = 0;          // of machines' sums of the whole, where they have more than `bytes`
   friend bool operator==(const Exchange&, const Exchange&) = default;
 };
-std::vector<Exchange> exchanges_of(const StepMap& map, const Action& action);
+Exchange exchange_of(const StepMap& map, const Action& action, const Collective& collective);
+std::vector<Exchange> exchanges_of(const StepMap& map, const Action& action);  // of collectives_of(), without messages
 // The exchanges at the end of a step: the losses and, if no rank has all of a gradient, the blocks of squares for the norm of
 // each update. Squares of an update with a verdict have already been shared.
 std::vector<Exchange> results_of(const StepMap& map, const Program& step);

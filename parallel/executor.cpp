@@ -27,16 +27,14 @@ Executor::Executor(const Parts& parts)
       host_(parts.device->computes_on_host() ? nullptr : make_cpu_device(parts.device->pool())),
       stream_(parts.device->make_stream("compute")),
       host_stream_(host_ ? host_->make_stream("update") : nullptr),
-      communication_stream_(parts.ranks.all || parts.ranks.data || parts.map->pipeline().asynchronous()
-                                ? parts.device->make_stream("communication")
-                                : nullptr),
+      communication_stream_(parts.groups ? parts.device->make_stream("communication") : nullptr),
       message_streams_(streams_of_messages(parts)),
       compute_({.device = parts.device,
                 .stream = stream_.get(),
                 .host_stream = host_stream_.get(),
                 .communication_stream = communication_stream_.get(),
                 .message_streams = borrowed(message_streams_),
-                .ranks = parts.ranks,
+                .groups = parts.groups,
                 .map = parts.map,
                 .optimizer = parts.optimizer}),
       live_(*parts.map) {

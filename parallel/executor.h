@@ -51,7 +51,7 @@ class Executor : private Sink {
     Mover* mover = nullptr;
     const Lanes* lanes = nullptr;
     const Optimizer* optimizer = nullptr;
-    RankGroups ranks = {};
+    const Groups* groups = nullptr;  // null if nothing is exchanged
     Trace* trace = nullptr;  // may be null
   };
   explicit Executor(const Parts& parts);

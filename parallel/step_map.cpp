@@ -195,9 +195,9 @@ void StepMap::add_state() {
       const auto group_elements = layout_.chunk_elements() * data().group();
       tied_chunks_ =
           static_cast<std::uint32_t>(ceil_div(place.first_element + place.elements, group_elements)) * data().group();
-      tied_gradient_ =
-          ChunkId(add_run(holds(tied_layer_) || holds(tied_home_) ? held(Kind::gradient, tied_chunks_) : 0,
-                          {.bytes = bytes_of(Kind::gradient), .kind = Kind::gradient, .layer = tied_layer_, .role = 't'}));
+      tied_gradient_ = ChunkId(add_run(
+          holds(tied_layer_) || holds(tied_home_) ? held(Kind::gradient, tied_chunks_) : 0,
+          {.bytes = bytes_of(Kind::gradient), .kind = Kind::gradient, .layer = tied_layer_, .role = Role::tied_gradient}));
     }
 }
 
@@ -221,9 +221,9 @@ void StepMap::add_activations() {
   each.resize(layers());
   each.back() = {};
   for (std::uint32_t l = 0; l < layers(); ++l) each[l].recompute &= saved_packs_[l].bytes != 0;
-  const auto add_each = [&](char role, auto bytes_of) {
-    const auto first = static_cast<std::uint32_t>(chunks_.size());
-    const std::uint32_t copies = role == 'w' || (role == 'c' && !pipeline().halves) ? 1 : m_count;
+  const auto add_each = [&](Role role, auto bytes_of) {
+    const auto first = chunks_.size();
+    const std::uint32_t copies = role == Role::scratch || (role == Role::carried && !pipeline().halves) ? 1 : m_count;
     for (std::uint32_t l = 0; l < layers(); ++l)
       for (std::uint32_t m = 0; m < copies; ++m)
         add_run(1, {.bytes = bytes_of(l), .kind = Kind::activation, .end = End::high, .layer = l, .position = m, .role = role});
@@ -231,49 +231,51 @@ void StepMap::add_activations() {
   };
   const auto input_bytes = [&](std::uint32_t l) { return l == 0 || !has_input(l) ? 0 : activation_bytes; };
   const auto here = [&](std::uint32_t l, std::uint64_t bytes) { return holds(l) ? bytes : 0; };
-  x_ = add_each('x', input_bytes);
-  d_ = add_each('d', input_bytes);
-  saved_ = add_each('v', [&](std::uint32_t l) { return here(l, saved_packs_[l].bytes); });
-  carried_ = add_each('c', [&](std::uint32_t l) { return here(l, carried_packs_[l].bytes); });
-  scratch_ =
-      add_each('w', [&](std::uint32_t l) { return here(l, round_up(model_.layers[l]->scratch_bytes(batch), kPageBytes)); });
-  spare_ = add_run(1, {.bytes = activation_bytes, .kind = Kind::activation, .end = End::high, .role = 'y'});
+  x_ = add_each(Role::input, input_bytes);
+  d_ = add_each(Role::input_gradient, input_bytes);
+  saved_ = add_each(Role::saved, [&](std::uint32_t l) { return here(l, saved_packs_[l].bytes); });
+  carried_ = add_each(Role::carried, [&](std::uint32_t l) { return here(l, carried_packs_[l].bytes); });
+  scratch_ = add_each(Role::scratch,
+                      [&](std::uint32_t l) { return here(l, round_up(model_.layers[l]->scratch_bytes(batch), kPageBytes)); });
+  spare_ = add_run(1, {.bytes = activation_bytes, .kind = Kind::activation, .end = End::high, .role = Role::spare});
   if (update_scratch_bytes_ != 0)
-    update_scratch_ = add_run(1, {.bytes = update_scratch_bytes_, .kind = Kind::activation, .end = End::high, .role = 'u'});
+    update_scratch_ =
+        add_run(1, {.bytes = update_scratch_bytes_, .kind = Kind::activation, .end = End::high, .role = Role::update_scratch});
 }
 
 // Chunks that exist for a short time on every rank and belong to all of them.
 void StepMap::add_shared() {
-  const auto add = [&](char role, Kind kind, std::uint32_t layer, std::uint32_t groups) {
+  const auto add = [&](Role role, Kind kind, std::uint32_t layer, std::uint32_t groups) {
     const auto bytes = options_.recipe.chunk_bytes(kind, layout_.chunk_elements()) * data().group();
     return add_run(groups, {.bytes = bytes, .kind = Kind::activation, .end = End::high, .layer = layer, .role = role});
   };
   for (std::uint32_t l = 0; l < layers(); ++l) {
     const auto here = holds(l) ? groups_of(l) : 0;
-    if (data().shards(Kind::parameter)) gathered_.push_back(add('g', Kind::parameter, l, copies(l) ? groups_of(l) : here));
-    if (data().folds_each()) buckets_.push_back(add('b', Kind::gradient, l, here));
+    if (data().shards(Kind::parameter))
+      gathered_.push_back(add(Role::gathered, Kind::parameter, l, copies(l) ? groups_of(l) : here));
+    if (data().folds_each()) buckets_.push_back(add(Role::bucket, Kind::gradient, l, here));
   }
   if (data().folds_each() && tied_layer_ != kNone)
-    tied_bucket_ = add('r', Kind::gradient, tied_layer_, holds(tied_layer_) ? tied_chunks_ / data().group() : 0);
+    tied_bucket_ = add(Role::tied_bucket, Kind::gradient, tied_layer_, holds(tied_layer_) ? tied_chunks_ / data().group() : 0);
   const auto shows = [&](Kind kind) { return data().shards(kind) || pipeline().ranks > 1; };
-  if (shows(Kind::parameter)) visited_weights_ = add('p', Kind::parameter, 0, 1);
-  if (shows(Kind::master) && options_.recipe.has_master()) visited_masters_ = add('p', Kind::master, 0, 1);
+  if (shows(Kind::parameter)) visited_weights_ = add(Role::visited, Kind::parameter, 0, 1);
+  if (shows(Kind::master) && options_.recipe.has_master()) visited_masters_ = add(Role::visited, Kind::master, 0, 1);
 }
 
 // Like gathered weights, they exist only within a step and are not committed.
 void StepMap::add_kept() {
   const auto bytes = options_.recipe.chunk_bytes(Kind::parameter, layout_.chunk_elements());
   for (std::uint32_t l = 0; l < layers(); ++l) {
-    kept_.push_back(static_cast<std::uint32_t>(chunks_.size()));
+    kept_.push_back(chunks_.size());
     for (std::uint32_t copy = 0; holds(l) && copy < pipeline().kept_copies(l); ++copy)
-      add_run(kept_chunks(l), {.bytes = bytes, .kind = Kind::activation, .end = End::high, .layer = l, .role = 'k'});
+      add_run(kept_chunks(l), {.bytes = bytes, .kind = Kind::activation, .end = End::high, .layer = l, .role = Role::kept});
   }
 }
 
 void StepMap::add_skips() {
   const auto row_bytes = static_cast<std::uint64_t>(options_.shape.batch.tokens() * model_.width) * size_of(model_.dtype);
   for (std::uint32_t k = 0; k < layers(); ++k) {
-    skipped_.push_back(static_cast<std::uint32_t>(chunks_.size()));
+    skipped_.push_back(chunks_.size());
     if (skips_.reader(k) == kNone || !has_input(k)) continue;
     for (std::uint32_t m = 0; m < micro_batches(); ++m)
       add_run(1, {.bytes = round_up(row_bytes, kPageBytes),
@@ -281,7 +283,7 @@ void StepMap::add_skips() {
                   .end = End::high,
                   .layer = k,
                   .position = m,
-                  .role = 'e'});
+                  .role = Role::skip_gradient});
   }
 }
 
@@ -305,22 +307,14 @@ bool StepMap::is_last_sent(const Action& send) const {
   return pipeline().holder(reader, send.micro_batch) == send.peer;
 }
 
-std::uint32_t StepMap::add_run(std::uint32_t count, ChunkInfo info) {
-  info.run_first = static_cast<std::uint32_t>(chunks_.size());
-  info.run_count = count;
-  for (std::uint32_t i = 0; i < count; ++i) {
-    const bool sharded =
-        info.role == 'k' ? data().shards(Kind::parameter) : (info.role == 's' || info.role == 't') && data().shards(info.kind);
-    if (count > 1 || sharded || info.role == 's' || info.role == 't') info.position = sharded ? own(i) : i;
-    chunks_.push_back(info);
-  }
-  return info.run_first;
-}
-
-void StepMap::add_to(Residency& residency) const {
-  if (residency.chunks() != 0) throw std::logic_error("StepMap: the residency has chunks already");
-  for (std::uint32_t i = 0; i < chunks_.size(); i += std::max(1U, chunks_[i].run_count))
-    residency.add_run(chunks_[i].run_count, std::max(chunks_[i].bytes, kPageBytes), chunks_[i].kind, chunks_[i].end);
+std::uint32_t StepMap::add_run(std::uint32_t count, const Chunk& chunk) {
+  const auto first = chunks_.add(count, chunk);
+  // Of state that is sharded, a run holds this rank's chunks only.
+  const bool sharded =
+      chunk.role == Role::kept ? data().shards(Kind::parameter) : is_state(chunk.role) && data().shards(chunk.kind);
+  for (std::uint32_t i = 0; i < count; ++i)
+    if (sharded || is_state(chunk.role)) chunks_.place(first + i, sharded ? own(i) : i);
+  return first;
 }
 
 ChunkId StepMap::state(Kind kind, std::uint32_t layer, std::uint32_t chunk_in_layer) const {
@@ -346,8 +340,8 @@ ChunkId StepMap::tied_gradient(std::uint32_t chunk_in_layer) const {
 }
 
 bool StepMap::committed(ChunkId chunk) const {
-  const auto& c = chunks_[index(chunk)];
-  if (!options_.commits || c.role != 's' || c.kind == Kind::gradient || !holds(c.layer)) return false;
+  const auto& c = chunks_[chunk];
+  if (!options_.commits || c.role != Role::state || c.kind == Kind::gradient || !holds(c.layer)) return false;
   return data().stage() == 0 || c.position % data().group() == data().place();
 }
 
@@ -444,42 +438,16 @@ LayerShape StepMap::layer_shape(std::uint32_t layer) const {
 }
 
 std::string StepMap::describe(ChunkId chunk) const {
-  const auto& c = chunks_[index(chunk)];
+  const auto& c = chunks_[chunk];
   const auto& layer = model_.layers[c.layer]->name();
-  switch (c.role) {
-    case 's': {
-      if (is_packed_by_share(c))
-        return fmt::format("{} of {}, as rank {} of {} packs it, part {}", name_of(c.kind), layer, data().place(),
-                           data().group(), c.position / data().group());
-      const auto first = c.position * layout_.chunk_elements();
-      return fmt::format("{} of {}, elements {}..{}", name_of(c.kind), layer, first, first + layout_.chunk_elements() - 1);
-    }
-    case 't': return fmt::format("tied gradient of {}, part {}", layer, c.position);
-    case 'x': return fmt::format("input of {}, micro-batch {}", layer, c.position);
-    case 'd': return fmt::format("input gradient of {}, micro-batch {}", layer, c.position);
-    case 'e': return fmt::format("input gradient of {} by a skip, micro-batch {}", layer, c.position);
-    case 'v': return fmt::format("saved activations of {}, micro-batch {}", layer, c.position);
-    case 'c': return fmt::format("carried tensors of {}", layer);
-    case 'w': return fmt::format("scratch of {}", layer);
-    case 'g': return fmt::format("gathered weights of {}, group {}", layer, c.position);
-    case 'b': return fmt::format("gradient to reduce of {}, group {}", layer, c.position);
-    case 'r': return fmt::format("tied gradient to reduce of {}, group {}", layer, c.position);
-    case 'p': return "visited weights";
-    case 'u': return "scratch of updates";
-    case 'k': return fmt::format("weights of {} from before an update, chunk {}", layer, c.position);
-    default: return "discarded output";
-  }
+  if (c.role == Role::state && is_packed_by_share(c))
+    return fmt::format("{} of {}, as rank {} of {} packs it, part {}", name_of(c.kind), layer, data().place(), data().group(),
+                       c.position / data().group());
+  return terrace::describe(c, layer, layout_.chunk_elements());
 }
 
-bool StepMap::is_packed_by_share(const ChunkInfo& c) const {
+bool StepMap::is_packed_by_share(const Chunk& c) const {
   return halves_updates() && c.kind == Kind::second_moment && is_packed(options_.recipe.format_of(c.kind));
-}
-
-std::uint64_t StepMap::state_bytes() const {
-  std::uint64_t bytes = 0;
-  for (const auto& c : chunks_)
-    if (c.role == 's' || c.role == 't') bytes += c.bytes;
-  return bytes;
 }
 
 std::uint64_t StepMap::largest_use(const Program& program, Tier tier, Action* which) const {

@@ -19,6 +19,7 @@
 #include <terrace/optimizers/optimizer.h>
 #include <terrace/optimizers/recipe.h>
 #include <terrace/parallel/activations.h>
+#include <terrace/parallel/chunk_table.h>
 #include <terrace/parallel/data_parallel.h>
 #include <terrace/parallel/layer.h>
 #include <terrace/parallel/param_group.h>
@@ -60,7 +61,7 @@ class StepMap {
     std::vector<ParamGroup> param_groups = {};  // rates and decays of parameters by name
   };
   StepMap(const Model& model, const Options& options);
-  void add_to(Residency& residency) const;  // adds all chunks in a fixed order; the residency must be empty
+  void add_to(Residency& residency) const { chunks_.add_to(residency); }
 
   [[nodiscard]] std::vector<Use> uses(const Action& action) const;
   [[nodiscard]] std::vector<ChunkId> dead_after(const Action& action) const;
@@ -207,32 +208,22 @@ class StepMap {
   [[nodiscard]] ChunkId spare() const { return ChunkId(spare_); }  // the output that a recomputation discards
   [[nodiscard]] const Pack& saved_pack(std::uint32_t layer) const { return saved_packs_[layer]; }
   [[nodiscard]] const Pack& carried_pack(std::uint32_t layer) const { return carried_packs_[layer]; }
-  [[nodiscard]] std::uint32_t chunks() const { return static_cast<std::uint32_t>(chunks_.size()); }
-  [[nodiscard]] std::uint64_t chunk_bytes(ChunkId chunk) const { return chunks_[index(chunk)].bytes; }
-  [[nodiscard]] Kind chunk_kind(ChunkId chunk) const { return chunks_[index(chunk)].kind; }
+  [[nodiscard]] std::uint32_t chunks() const { return chunks_.size(); }
+  [[nodiscard]] std::uint64_t chunk_bytes(ChunkId chunk) const { return chunks_[chunk].bytes; }
+  [[nodiscard]] Kind chunk_kind(ChunkId chunk) const { return chunks_[chunk].kind; }
   // Whether the chunk is the first of a run that is contiguous on the device.
-  [[nodiscard]] bool leads_run(ChunkId chunk) const { return chunks_[index(chunk)].run_first == index(chunk); }
+  [[nodiscard]] bool leads_run(ChunkId chunk) const { return chunks_.leads_run(chunk); }
   // "second moment of layers.7.mlp, elements 4194304..8388607", "input of layers.3.attention, micro-batch 2".
   [[nodiscard]] std::string describe(ChunkId chunk) const;
   [[nodiscard]] std::uint32_t micro_batches() const { return options_.shape.micro_batches; }
-  [[nodiscard]] std::uint64_t state_bytes() const;  // all state chunks of all kinds
+  [[nodiscard]] std::uint64_t state_bytes() const { return chunks_.state_bytes(); }  // of all kinds
   [[nodiscard]] std::uint64_t parameter_count() const { return layout_.tensor_elements(); }
   // The largest sum of bytes that one action uses in a tier: the smallest budget that could ever be legal there.
   [[nodiscard]] std::uint64_t largest_use(const Program& program, Tier tier, Action* which = nullptr) const;
 
  private:
   static constexpr std::uint32_t kNone = ~0U;
-  struct ChunkInfo {
-    std::uint64_t bytes = 0;
-    Kind kind = Kind::activation;
-    End end = End::low;
-    std::uint32_t run_first = 0, run_count = 1;
-    std::uint32_t layer = 0, position = 0;  // chunk within the layer, or micro-batch
-    // s state, t tied gradient, x, d, e, v saved, c carried, w scratch, y spare; between ranks: g gathered weights, b gradients
-    // to be reduced, r tied gradients to be reduced, p visited weights; u scratch of updates; k kept weight versions
-    char role = 's';
-  };
-  std::uint32_t add_run(std::uint32_t count, ChunkInfo info);
+  std::uint32_t add_run(std::uint32_t count, const Chunk& chunk);
   void add_state();
   void add_activations();
   void add_shared();
@@ -244,12 +235,11 @@ class StepMap {
   void use_run(std::vector<Use>& uses, ChunkId first, std::uint32_t count, Access access) const;
   void use_weights(std::vector<Use>& uses, std::uint32_t layer, std::uint32_t copy) const;
   void use_gradients(std::vector<Use>& uses, std::uint32_t layer, Access access) const;
-  void use_reduced(std::vector<Use>& uses, const Action& reduce) const;
   void use_visited(std::vector<Use>& uses, const Action& visit) const;
   void use_updated(std::vector<Use>& uses, const Action& update) const;
   [[nodiscard]] ChunkId kept(std::uint32_t layer, std::uint32_t copy) const;  // the first of kept_chunks()
   [[nodiscard]] std::uint32_t kept_chunks(std::uint32_t layer) const;
-  [[nodiscard]] bool is_packed_by_share(const ChunkInfo& chunk) const;
+  [[nodiscard]] bool is_packed_by_share(const Chunk& chunk) const;
   [[nodiscard]] std::uint32_t held_position(Kind kind, std::uint32_t chunk_in_layer) const;
   void use_some(std::vector<Use>& uses, ChunkId chunk, Access access) const;  // nothing for empty buffers
 
@@ -263,7 +253,7 @@ class StepMap {
   std::vector<std::vector<Home>> homes_;
   Layout layout_;
   std::vector<Kind> kinds_;
-  std::vector<ChunkInfo> chunks_;
+  ChunkTable chunks_;
   std::vector<Pack> saved_packs_, carried_packs_;
   std::uint32_t tied_layer_ = kNone, tied_home_ = kNone;
   std::vector<std::uint32_t> state_first_;   // a layer, a kind

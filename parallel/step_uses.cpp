@@ -3,6 +3,7 @@
 #include <optional>
 #include <set>
 
+#include <terrace/parallel/collective.h>
 #include <terrace/parallel/step_map.h>
 
 namespace terrace {
@@ -28,32 +29,16 @@ void StepMap::use_some(std::vector<Use>& uses, ChunkId chunk, Access access) con
   if (chunk_bytes(chunk) != 0) uses.push_back({chunk, access});
 }
 
-// A reduction works in place, or folds from a buffer onto this rank's share; if gradients are not sharded, all ranks get all
-// shares at the end.
-void StepMap::use_reduced(std::vector<Use>& uses, const Action& a) const {
-  const auto [first, into, tied] = reduced(a.layer, a.chunk);
-  const auto count = data().group();
-  if (!data().folds_each()) return use_run(uses, first, count, Access::update);
-  uses.push_back({first, Access::read});
-  const auto folds = begins_gradient(a.micro_batch) ? Access::overwrite : Access::update;
-  // The ranks of all replicas fold a part each, which need not be whole chunks.
-  if (reduces_between_replicas()) return use_run(uses, ChunkId(index(into) - data().place()), count, folds);
-  uses.push_back({into, folds});
-  if (data().shards(Kind::gradient) || !ends_gradient(a.micro_batch)) return;
-  for (std::uint32_t i = 0; i < count; ++i)
-    if (i != data().place()) uses.push_back({ChunkId(index(into) - data().place() + i), Access::overwrite});
-}
-
+// What is exchanged for the visit, and of the weights that this rank shows to others, or has alone, all of the group.
 void StepMap::use_visited(std::vector<Use>& uses, const Action& a) const {
-  const auto use = [&](Kind kind) {
-    if (!shown(kind, a.layer))
-      return use_run(uses, state(kind, a.layer, chunks_of(a.chunk).front()), data().group(), Access::read);
-    uses.push_back({visited(kind), Access::overwrite});
-    if (data().shards(kind) && holds(a.layer)) uses.push_back({state(kind, a.layer, own(a.chunk)), Access::read});
+  uses = uses_of(*this, collectives_of(*this, a));
+  const auto read_here = [&](Kind kind) {
+    if (pipeline().ranks == 1 && !shown(kind, a.layer))
+      use_run(uses, state(kind, a.layer, chunks_of(a.chunk).front()), data().group(), Access::read);
   };
   // Parameters that are copies of the masters need not be visited.
-  if (!options_.recipe.copies_master()) use(Kind::parameter);
-  if (options_.recipe.has_master()) use(Kind::master);
+  if (!options_.recipe.copies_master()) read_here(Kind::parameter);
+  if (options_.recipe.has_master()) read_here(Kind::master);
 }
 
 // An update at once, or in halves: the first reads weights and gradients, the second writes weights; each state belongs to one
@@ -129,38 +114,26 @@ std::vector<Use> StepMap::uses(const Action& a) const {
       break;
     case Op::update:
     case Op::prepare: use_updated(uses, a); break;
-    case Op::exchange: use_some(uses, update_scratch(), Access::update); break;
     case Op::fill:
       for (const auto kind : kinds_)
         if (kind == Kind::parameter || kind == Kind::master)
           for (const auto i : updated_in(a.chunk)) uses.push_back({state(kind, a.layer, i), Access::overwrite});
       break;
     case Op::visit: use_visited(uses, a); break;
-    case Op::gather: {
-      const auto mine = gathered_from(a), all = gathered(a.layer, a.chunk);
-      uses.push_back({mine, Access::read});
-      if (data().shards(Kind::parameter)) {
-        uses.push_back({all, Access::overwrite});
-        break;
-      }
-      for (std::uint32_t i = 0; i < data().group(); ++i)  // this rank's chunk is in its place already
-        if (const ChunkId chunk{index(all) + i}; chunk != mine) uses.push_back({chunk, Access::overwrite});
-      break;
-    }
-    case Op::reduce: use_reduced(uses, a); break;
-    case Op::offload:
-    case Op::release: break;
+    case Op::gather:
+    case Op::reduce:
+    case Op::exchange:
     case Op::send:
     case Op::receive:
-      for (const auto chunk : carried_by(a)) uses.push_back({chunk, a.op == Op::send ? Access::read : Access::overwrite});
-      break;
+    case Op::verdict: return uses_of(*this, collectives_of(*this, a));
+    case Op::offload:
+    case Op::release: break;
     case Op::keep:
       for (const auto& [from, to] : kept_by(a)) {
         uses.push_back({from, Access::read});
         uses.push_back({to, Access::overwrite});
       }
       break;
-    case Op::verdict: break;
     case Op::decode:
       use_weights(uses, a.layer, 0);
       use_some(uses, x(a.layer, 0), Access::read);

@@ -16,6 +16,7 @@
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/refusal.h>
 #include <terrace/examples/terrace/setup.h>
+#include <terrace/parallel/check_collectives.h>
 #include <terrace/parallel/check_messages.h>
 #include <terrace/parallel/check_request.h>
 #include <terrace/parallel/pipeline/orders.h>
@@ -204,10 +205,18 @@ std::vector<Plan> plan_ranks(PlanRequest& request, const RunConfig& config, cons
     plans.push_back(plan(model, request, profile, &pool));
   }
   if (!std::ranges::all_of(plans, &Plan::fits)) throw refusal_error(config, plans);
-  for (const auto which : {&Programs::first, &Programs::steady, &Programs::drain, &Programs::evaluate, &Programs::fill}) {
+  std::vector<StepMap> maps;
+  for (const auto& rank : plans) maps.emplace_back(model, rank.map);
+  for (const auto which : {&Programs::first, &Programs::steady, &Programs::drain, &Programs::evaluate, &Programs::fill,
+                           &Programs::gather, &Programs::visit}) {
     std::vector<Program> same;
-    for (const auto& rank : plans) same.push_back(rank.programs.*which);
+    std::vector<RankProgram> ranks;
+    for (std::size_t rank = 0; rank < plans.size(); ++rank) {
+      same.push_back(plans[rank].programs.*which);
+      ranks.push_back({maps[rank], plans[rank].programs.*which});
+    }
     check_messages(same, Skips(model));
+    check_collectives(ranks);
   }
   return plans;
 }

@@ -1,0 +1,65 @@
+// All chunks of one rank: its state, and the buffers of a step, in runs that are contiguous in memory. A chunk's id is its
+// position in the table.
+//
+// Owner:   a StepMap. Threads: const after the map's construction.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <terrace/memory/chunk.h>
+#include <terrace/memory/residency.h>
+
+namespace terrace {
+
+enum class Role : std::uint8_t {
+  state,
+  tied_gradient,
+  input,           // of a layer, for a micro-batch
+  input_gradient,  // of that input
+  skip_gradient,   // the part of that gradient from a layer that skips from the input
+  saved,           // from a forward for its backward
+  carried,         // from the input half of a backward to its weight half
+  scratch,         // of a layer, inside one action
+  spare,           // the output that a recomputation discards
+  // Shared by ranks, for a short time:
+  gathered,     // weights to compute with
+  bucket,       // gradients to reduce
+  tied_bucket,  // tied gradients to reduce
+  visited,      // weights to visit
+  update_scratch,
+  kept,  // weights from before an update
+};
+// What is in a store after a commit, or is part of it while a step runs.
+constexpr bool is_state(Role role) { return role == Role::state || role == Role::tied_gradient; }
+
+struct Chunk {
+  std::uint64_t bytes = 0;
+  Kind kind = Kind::activation;
+  End end = End::low;
+  std::uint32_t layer = 0, position = 0;  // chunk within the layer, or micro-batch
+  Role role = Role::state;
+  std::uint32_t run_first = 0, run_count = 1;
+};
+
+class ChunkTable {
+ public:
+  // Adds a run of chunks that are alike; returns the first one's number. Positions count up from 0 in a run of several.
+  std::uint32_t add(std::uint32_t count, Chunk chunk);
+  void place(std::uint32_t chunk, std::uint32_t position) { chunks_[chunk].position = position; }
+  void add_to(Residency& residency) const;  // all of them; the residency must be empty
+
+  [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(chunks_.size()); }
+  [[nodiscard]] const Chunk& operator[](ChunkId chunk) const { return chunks_[index(chunk)]; }
+  [[nodiscard]] bool leads_run(ChunkId chunk) const { return chunks_[index(chunk)].run_first == index(chunk); }
+  [[nodiscard]] std::uint64_t state_bytes() const;
+
+ private:
+  std::vector<Chunk> chunks_;
+};
+
+// "second moment of layers.7.mlp, elements 4194304..8388607", "input of layers.3.attention, micro-batch 2".
+std::string describe(const Chunk& chunk, const std::string& layer, std::uint64_t chunk_elements);
+
+}  // namespace terrace

@@ -1,0 +1,226 @@
+#include <terrace/parallel/collective.h>
+
+#include <algorithm>
+
+#include <terrace/core/block8.h>
+#include <terrace/parallel/gradient_squares.h>
+#include <terrace/parallel/step_map.h>
+
+namespace terrace {
+namespace {
+
+ChunkBytes whole(const StepMap& map, ChunkId chunk) { return {chunk, 1, 0, map.chunk_bytes(chunk)}; }
+
+// This rank's chunk of a group of weights goes to its place in the group.
+std::vector<Collective> gather_of(const StepMap& map, const Action& a) {
+  const auto& data = map.data();
+  const auto mine = whole(map, map.gathered_from(a));
+  // If weights are not sharded, the group is a run of chunks, and this rank's chunk is one of them.
+  const auto chunks = data.shards(Kind::parameter) ? 1 : data.group();
+  return {{.operation = Operation::all_gather,
+           .ranks = RankSet::sharers,
+           .from = mine,
+           .to = {map.gathered(a.layer, a.chunk), chunks, 0, mine.bytes * data.group()},
+           .wire = data.weights,
+           .dtype = map.options().recipe.compute}};
+}
+
+Reduction sum_of_gradients(const StepMap& map) {
+  auto sum = Reduction::sum(map.options().recipe.gradient);
+  sum.order = map.data().sum_order();
+  return sum;
+}
+
+Collective all_reduce_of(RankSet ranks, const ChunkBytes& what, const Reduction& sum) {
+  return {.operation = Operation::all_reduce, .ranks = ranks, .from = what, .to = what, .reduction = sum, .dtype = sum.from};
+}
+
+Collective all_gather_of(RankSet ranks, const ChunkBytes& from, const ChunkBytes& to) {
+  return {.operation = Operation::all_gather, .ranks = ranks, .from = from, .to = to};
+}
+
+// A group of gradients, as the backward wrote them, and the places of its sum on this rank.
+struct Group {
+  ChunkBytes all;      // written by the backward
+  ChunkBytes sums;     // of the whole group; a run, if gradients are not sharded
+  ChunkBytes own_sum;  // of this rank's chunk
+};
+Group group_of(const StepMap& map, const Action& reduce) {
+  const auto& data = map.data();
+  const auto reduced = map.reduced(reduce.layer, reduce.chunk);
+  const auto own = whole(map, reduced.into);
+  const auto bytes = own.bytes * data.group();
+  return {.all = {reduced.first, data.folds_each() ? 1 : data.group(), 0, bytes},
+          .sums = {ChunkId(index(reduced.into) - data.place()), data.group(), 0, bytes},
+          .own_sum = own};
+}
+
+// The ranks of both directions fold a part each, which need not be whole chunks, and share the parts after the last round.
+std::vector<Collective> between_directions(const StepMap& map, const Action& a) {
+  const auto& data = map.data();
+  const auto& pipeline = map.pipeline();
+  const auto group = group_of(map, a);
+  auto sum = sum_of_gradients(map);
+  if (!data.folds_each()) return {all_reduce_of(RankSet::directions, group.all, sum)};
+  const auto ranks = span_of(RankSet::directions, data, pipeline, a.layer).ranks;
+  auto part = group.sums;
+  part.bytes /= ranks;
+  part.offset = part.bytes * (pipeline.replica(a.layer) * data.ranks + data.turn());
+  sum.onto = !map.begins_gradient(a.micro_batch);
+  std::vector<Collective> all{{.operation = Operation::reduce_scatter,
+                               .ranks = RankSet::directions,
+                               .from = group.all,
+                               .to = part,
+                               .reduction = sum,
+                               .dtype = sum.to}};
+  if (map.ends_gradient(a.micro_batch)) all.push_back(all_gather_of(RankSet::directions, part, group.sums));
+  return all;
+}
+
+std::vector<Collective> reduction_of(const StepMap& map, const Action& a) {
+  if (map.reduces_between_replicas()) return between_directions(map, a);
+  const auto& data = map.data();
+  const auto group = group_of(map, a);
+  const auto sum = sum_of_gradients(map);
+  if (!data.folds_each() && data.stage() == 0) return {all_reduce_of(RankSet::data, group.all, sum)};
+  const bool last = map.ends_gradient(a.micro_batch);
+  Collective scatter{.operation = Operation::reduce_scatter,
+                     .ranks = RankSet::sharers,
+                     .from = group.all,
+                     .to = group.own_sum,
+                     .reduction = sum,
+                     .wire = data.gradients,
+                     .dtype = sum.from};
+  scatter.reduction.onto = data.folds_each() && !map.begins_gradient(a.micro_batch);
+  if (data.gradients == Travel::bf16) scatter.reduction.from = DType::bf16;
+  scatter.reduction.blocks = data.gradients == Travel::int8;
+  // With canonical sums, each replica of the state folds its part of every shard over all ranks.
+  if (data.canonical && data.copies() > 1) {
+    scatter.ranks = RankSet::turns;
+    scatter.to.bytes /= data.copies();
+    scatter.to.offset = scatter.to.bytes * (data.rank / data.sharers());
+    if (!last) return {scatter};
+    return {scatter, all_gather_of(RankSet::copies, scatter.to, group.own_sum)};
+  }
+  std::vector<Collective> all{scatter};
+  if (last && data.copies() > 1) all.push_back(all_reduce_of(RankSet::copies, group.own_sum, sum));
+  if (last && data.folds_each() && !data.shards(Kind::gradient))
+    all.push_back(all_gather_of(RankSet::data, group.own_sum, group.sums));
+  return all;
+}
+
+// What an optimizer of whole layers combines, in its scratch memory.
+std::vector<Collective> scratch_exchanges_of(const StepMap& map, const Action& a) {
+  std::vector<Collective> all;
+  for (const auto& e : map.layer_needs(a.layer).exchanges) {
+    const ChunkBytes sum{map.update_scratch(), 1, e.offset, e.bytes};
+    const auto part = e.bytes / map.data().group();
+    if (e.way == ScratchExchange::Way::sum)
+      all.push_back(all_reduce_of(RankSet::sharers, sum, Reduction::sum(DType::fp64)));
+    else
+      all.push_back(all_gather_of(RankSet::sharers, {sum.first, 1, e.offset + part * map.data().place(), part}, sum));
+  }
+  return all;
+}
+
+std::vector<Collective> message_of(const StepMap& map, const Action& a) {
+  std::vector<Collective> all;
+  for (const auto chunk : map.carried_by(a)) {
+    auto& message = all.emplace_back();
+    message.ranks = RankSet::pipeline;
+    message.peer = a.peer;
+    message.lane = static_cast<std::uint32_t>(a.payload);
+    message.operation = a.op == Op::send ? Operation::send : Operation::receive;
+    (a.op == Op::send ? message.from : message.to) = whole(map, chunk);
+  }
+  return all;
+}
+
+// Every rank visits all weights: the ranks that hold a layer gather what they shard, and its first holder shows it to the
+// others.
+std::vector<Collective> visit_of(const StepMap& map, const Action& a) {
+  const auto& data = map.data();
+  const auto& recipe = map.options().recipe;
+  std::vector<Collective> all;
+  const auto show = [&](Kind kind) {
+    const auto bytes = recipe.chunk_bytes(kind, map.layout().chunk_elements());
+    if (data.shards(kind) && map.holds(a.layer))
+      all.push_back(all_gather_of(RankSet::sharers, whole(map, map.state(kind, a.layer, map.own(a.chunk))),
+                                  {map.visited(kind), 1, 0, bytes * data.group()}));
+    for (std::uint32_t i = 0; map.pipeline().ranks > 1 && i < data.group(); ++i) {
+      const auto shown = map.shown(kind, a.layer) ? ChunkBytes{map.visited(kind), 1, i * bytes, bytes}
+                                                  : whole(map, map.state(kind, a.layer, map.chunks_of(a.chunk)[i]));
+      Collective broadcast{
+          .operation = Operation::broadcast, .ranks = RankSet::pipeline, .peer = map.pipeline().holder(a.layer)};
+      (map.speaks_for(a.layer) ? broadcast.from : broadcast.to) = shown;
+      all.push_back(broadcast);
+    }
+  };
+  // Parameters that are copies of the masters need not be visited.
+  if (!recipe.copies_master()) show(Kind::parameter);
+  if (recipe.has_master()) show(Kind::master);
+  return all;
+}
+
+}  // namespace
+
+std::vector<Collective> collectives_of(const StepMap& map, const Action& a) {
+  switch (a.op) {
+    case Op::gather: return gather_of(map, a);
+    case Op::reduce: return reduction_of(map, a);
+    case Op::exchange: return scratch_exchanges_of(map, a);
+    case Op::visit: return visit_of(map, a);
+    case Op::send:
+    case Op::receive: return message_of(map, a);
+    case Op::verdict:
+      if (const auto squares = squares_of(map)) return {*squares};
+      return {};
+    default: return {};
+  }
+}
+
+Collective losses_of(const StepMap& map) {
+  const auto losses = std::uint64_t{map.micro_batches()} * map.data().ranks;
+  return all_reduce_of(RankSet::world, {.bytes = losses * sizeof(double)}, Reduction::sum(DType::fp64));
+}
+
+std::optional<Collective> squares_of(const StepMap& map) {
+  const bool stages = map.pipeline().ranks > 1, shared = map.data().stage() >= 1;
+  if (!stages && !shared) return std::nullopt;
+  const auto ranks = !stages ? RankSet::sharers : shared ? RankSet::replica : RankSet::pipeline;
+  return all_reduce_of(ranks, {.bytes = GradientSquares::blocks_of(map.layout()) * sizeof(double)},
+                       Reduction::sum(DType::fp64));
+}
+
+std::uint64_t wire_bytes(const Collective& c) {
+  const auto bytes = c.operation == Operation::all_gather || c.operation == Operation::receive ? c.to.bytes
+                     : c.from.bytes != 0                                                       ? c.from.bytes
+                                                                                               : c.to.bytes;
+  if (c.wire == Travel::bf16) return bytes / 2;
+  return c.wire == Travel::int8 ? bytes / size_of(c.dtype) / kBlock8Elements * kBlock8Bytes : bytes;
+}
+
+std::vector<Use> uses_of(const StepMap& map, std::span<const Collective> collectives) {
+  std::vector<Use> uses;
+  const auto is_in = [](const ChunkBytes& run, std::uint32_t chunk) {
+    return chunk >= index(run.first) && chunk - index(run.first) < run.chunks;
+  };
+  for (std::size_t n = 0; n < collectives.size(); ++n) {
+    const auto& c = collectives[n];
+    const auto add = [&](std::uint32_t chunk, Access access) {
+      const auto knows = [&](const Collective& earlier) { return is_in(earlier.from, chunk) || is_in(earlier.to, chunk); };
+      if (std::ranges::none_of(collectives.first(n), knows) && map.chunk_bytes(ChunkId(chunk)) != 0)
+        uses.push_back({ChunkId(chunk), access});
+    };
+    // A gather in place leaves the rank's own block as it is.
+    const bool keeps_own = c.operation == Operation::all_gather && c.from.chunks == 1 && c.from.offset == 0 &&
+                           c.from.bytes == map.chunk_bytes(c.from.first);
+    for (auto i = index(c.from.first); is_in(c.from, i); ++i)
+      add(i, is_in(c.to, i) && !keeps_own ? Access::update : Access::read);
+    for (auto i = index(c.to.first); is_in(c.to, i); ++i)
+      if (!is_in(c.from, i)) add(i, c.reduction.onto ? Access::update : Access::overwrite);
+  }
+  return uses;
+}
+
+}  // namespace terrace

@@ -1,0 +1,164 @@
+// Compute's actions that communicate with other ranks, and the sharing of a step's results.
+#include <stdexcept>
+#include <string>
+
+#include <terrace/core/block8.h>
+#include <terrace/parallel/compute_views.h>
+
+namespace terrace {
+namespace {
+
+TensorView packed_blocks(std::byte* at, std::int64_t elements) {
+  return {at, DType::i32, {elements / kBlock8Elements, kBlock8Words}};
+}
+
+void issue(Communicator& ranks, Stream& stream, const Collective& c, Bytes from, Bytes to) {
+  const auto peer = static_cast<int>(c.peer), lane = static_cast<int>(c.lane);
+  switch (c.operation) {
+    case Operation::all_gather: return ranks.all_gather(stream, from, to);
+    case Operation::reduce_scatter: return ranks.reduce_scatter(stream, c.reduction, from, to);
+    case Operation::all_reduce: return ranks.all_reduce(stream, c.reduction, from, to);
+    case Operation::broadcast: return ranks.broadcast(stream, from.empty() ? to : from, peer);
+    case Operation::send: return ranks.send(stream, from, peer, lane);
+    case Operation::receive: return ranks.receive(stream, to, peer, lane);
+    default: throw std::logic_error("Compute: no action of a program is a " + std::string(name_of(c.operation)));
+  }
+}
+
+Bytes bytes_of(std::span<double> numbers) { return {reinterpret_cast<std::byte*>(numbers.data()), numbers.size_bytes()}; }
+
+}  // namespace
+
+Communicator& Compute::ranks_of(const Action& a, const Collective& c) const {
+  return parts_.groups->of(c.ranks, parts_.map->pipeline().stage(a.layer));
+}
+
+void Compute::communicate(const Action& a, const Views& views) {
+  auto& stream = stream_for(a);
+  for (const auto& c : collectives_of(*parts_.map, a)) {
+    auto& ranks = ranks_of(a, c);
+    const auto at = [&](const ChunkBytes& where) {
+      return where.chunks == 0 ? Bytes() : Bytes(views.of(where.first) + where.offset, where.bytes);
+    };
+    const auto from = at(c.from), to = at(c.to);
+    if (c.wire == Travel::whole)
+      issue(ranks, stream, c, from, to);
+    else if (c.operation == Operation::all_gather)
+      gather_packed(ranks, stream, c, from, to);
+    else
+      issue(ranks, stream, c, pack(a, c, from), to);
+  }
+}
+
+// Packed blocks are gathered at the end of the destination of unpacking. A rank packs its own blocks too, so that all ranks
+// compute with the same bits.
+void Compute::gather_packed(Communicator& ranks, Stream& stream, const Collective& c, Bytes mine, Bytes all) {
+  auto& math = parts_.device->math();
+  const auto elements = static_cast<std::int64_t>(mine.size() / size_of(c.dtype)), count = std::int64_t{ranks.size()};
+  const auto packed_bytes = static_cast<std::size_t>(elements / kBlock8Elements) * kBlock8Bytes;
+  std::byte* const blocks = all.data() + static_cast<std::size_t>(count) * (mine.size() - packed_bytes);
+  const auto own = packed_blocks(blocks + packed_bytes * static_cast<std::size_t>(ranks.rank()), elements);
+  math.pack_block8(stream, own, {mine.data(), c.dtype, {elements}});
+  const auto gathered = packed_blocks(blocks, elements * count);
+  ranks.all_gather(stream, {own.data, own.bytes()}, {gathered.data, gathered.bytes()});
+  math.unpack_block8(stream, {all.data(), c.dtype, {elements * count}}, gathered);
+}
+
+// Packs a gradient for a reduction, in place: its buffer is freed after the reduction anyway.
+Bytes Compute::pack(const Action& a, const Collective& c, Bytes group) {
+  const auto& map = *parts_.map;
+  auto& stream = *parts_.communication_stream;
+  auto& math = parts_.device->math();
+  const bool tied = map.reduced(a.layer, a.chunk).tied;
+  const auto elements = static_cast<std::int64_t>(group.size() / sizeof(float));
+  const auto range = [&](std::int64_t first, std::int64_t end) -> TensorView {
+    return {group.data() + first * std::int64_t{sizeof(float)}, DType::fp32, {end - first}};
+  };
+  if (c.wire == Travel::bf16) {
+    math.narrow_in_place(stream, range(0, elements));
+    return group.first(group.size() / 2);
+  }
+  // Elements of no tensor were never written and must not decide a block's scale.
+  const auto layer = tied ? map.tied_home() : a.layer;
+  const auto first_group = tied ? a.chunk - map.groups_of(a.layer) : a.chunk;
+  std::int64_t written = 0;
+  const auto skip_to = [&](std::int64_t element) {
+    if (element > written) math.zero(stream, range(written, element));
+  };
+  for (const auto chunk : map.chunks_of(first_group))
+    for (const auto& s : map.layout().segments(layer, chunk)) {
+      if (tied && !is_tied(s.tensor)) continue;
+      const auto at = static_cast<std::int64_t>((chunk % map.data().group()) * map.layout().chunk_elements() + s.chunk_element);
+      skip_to(at);
+      written = at + static_cast<std::int64_t>(s.elements);
+    }
+  skip_to(elements);
+  const auto packed = packed_blocks(group.data(), elements);
+  math.pack_block8(stream, packed, range(0, elements));
+  return group.first(packed.bytes());
+}
+
+// Whether another layer also reads the tensor of the layer that declares it.
+bool Compute::is_tied(std::uint32_t tensor) const {
+  const auto& map = *parts_.map;
+  const auto& params = map.params(map.tied_layer());
+  for (std::uint32_t q = 0; q < params.size(); ++q)
+    if (params[q].tied && map.home(map.tied_layer(), q).tensor == tensor) return true;
+  return false;
+}
+
+// Every number is computed on one rank and zero on all others, so that the sum is that number.
+void Compute::share_results(Share what) {
+  const auto& map = *parts_.map;
+  const auto among = what == Share::step ? RankSet::world : RankSet::pipeline;
+  if (what == Share::none || !parts_.groups || !parts_.groups->find(among)) return;
+  auto& stream = *parts_.communication_stream;
+  stream.wait(parts_.stream->record());
+  auto losses = losses_of(map);
+  losses.ranks = among;
+  issue(ranks_of({}, losses), stream, losses, bytes_of(losses_), bytes_of(losses_));
+  // If data ranks hold all of a gradient, each already has the squares of its layers. A rank without layers takes part too. The
+  // squares are the same in every replica.
+  if (what != Share::step) return;
+  for (std::uint32_t u = 0; u < squares_.size(); ++u)
+    if (!verdicts_[u].given) share_squares(u);
+}
+
+void Compute::share_squares(std::uint32_t update) {
+  const auto squares = squares_of(*parts_.map);
+  if (!squares) return;
+  const auto numbers = bytes_of(squares_.at(update).all());
+  issue(ranks_of({}, *squares), *parts_.communication_stream, *squares, numbers, numbers);
+}
+
+// Runs on the communication lane after all norms (Walk sees to that); readers of the global norm wait for it.
+void Compute::verdict(const Action& a) {
+  share_squares(a.update);
+  verdicts_[a.update].given = parts_.communication_stream->record();
+}
+
+// Every rank visits all weights: what it lacks is exchanged first.
+void Compute::visit(const Action& a, const Views& views) {
+  communicate(a, views);
+  const auto& map = *parts_.map;
+  const auto& recipe = map.options().recipe;
+  const auto chunk_of = [&](Kind kind, std::uint32_t i) {
+    if (!map.shown(kind, a.layer)) return views.of(map.state(kind, a.layer, map.chunks_of(a.chunk)[i]));
+    return views.of(map.visited(kind)) + i * recipe.chunk_bytes(kind, map.layout().chunk_elements());
+  };
+  for (std::uint32_t i = 0; i < map.data().group(); ++i) {
+    const auto at = [&](Kind kind) { return stored(kind, chunk_of(kind, i)); };
+    StoredWeights weights;
+    if (!recipe.copies_master()) weights.parameter = at(Kind::parameter);
+    if (recipe.has_master()) weights.master = at(Kind::master);
+    for (const auto& s : map.layout().segments(a.layer, map.chunks_of(a.chunk)[i]))
+      stream_for(a).submit([this, &param = own_param(a.layer, s.tensor), s, weights] {
+        read_weights(weights, static_cast<std::int64_t>(s.chunk_element), static_cast<std::int64_t>(s.elements),
+                     [&](std::int64_t first, TensorView range) {
+                       input_->weights(param, s.tensor_element + static_cast<std::uint64_t>(first), range);
+                     });
+      });
+  }
+}
+
+}  // namespace terrace
