@@ -4,7 +4,8 @@
 // Pure. Threads: any. Errors: Error(Exit::usage) with settings that work instead.
 #pragma once
 
-#include <terrace/parallel/plan.h>
+#include <terrace/parallel/layer.h>
+#include <terrace/parallel/plan_request.h>
 
 namespace terrace {
 

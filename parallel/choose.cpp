@@ -11,6 +11,7 @@
 #include <terrace/core/thread_pool.h>
 #include <terrace/core/units.h>
 #include <terrace/parallel/dry_run.h>
+#include <terrace/parallel/programs.h>
 
 namespace terrace {
 namespace {

@@ -10,11 +10,32 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
-#include <terrace/parallel/plan.h>
+#include <terrace/core/machine.h>
+#include <terrace/parallel/layer.h>
+#include <terrace/parallel/plan_request.h>
+#include <terrace/parallel/simulator.h>
 
 namespace terrace {
+
+class ThreadPool;
+
+// The order of a step, and how many layers recompute or offload their activations.
+struct StepChoice {
+  Order order = Order::horizontal;
+  std::uint32_t group = 0;
+  std::uint32_t recompute = 0, offload = 0;  // layers
+  friend bool operator==(const StepChoice&, const StepChoice&) = default;
+};
+// "vertical in groups of 4, 12 layers recompute, all offload"
+std::string to_text(const StepChoice& choice, std::uint32_t layers);
+struct TriedChoice {
+  StepChoice choice;
+  std::optional<double> seconds = {};  // of a step; empty: the choice does not fit
+};
 
 bool leaves_open(const PlanRequest& request, const MachineProfile& profile);
 // The choice that the request contains; its open settings get the simplest value.

@@ -3,7 +3,16 @@
 // Pure. Threads: any. Errors: DoesNotFit.
 #pragma once
 
-#include <terrace/parallel/plan.h>
+#include <cstdint>
+#include <vector>
+
+#include <terrace/core/machine.h>
+#include <terrace/core/trace.h>
+#include <terrace/memory/tier.h>
+#include <terrace/parallel/plan_request.h>
+#include <terrace/parallel/programs.h>
+#include <terrace/parallel/simulator.h>
+#include <terrace/parallel/step_map.h>
 
 namespace terrace {
 

@@ -426,33 +426,6 @@ class Planner {
   ThreadPool* pool_;
 };
 
-}  // namespace
-
-StepMap::Options map_options(const Model& model, const PlanRequest& r, const MachineProfile& profile,
-                             const UpdatePlace& update) {
-  const auto chosen = [&] { return choose_activations(model, r.shape.batch, r.recompute.value_or(0), r.offload.value_or(0)); };
-  const auto recipe = Recipe::of(model.dtype, r.recipe, r.states);
-  return {.recipe = r.weights_given ? recipe.weights_alone() : recipe,
-          .shape = r.shape,
-          .activations = r.activations.empty() ? chosen() : r.activations,
-          .update = update,
-          .separate_device = profile.separate_device(),
-          .commits = r.commits,
-          .chunk_elements = r.chunk_elements,
-          .decode_positions = r.decode_positions,
-          .data = r.data,
-          .pipeline = r.pipeline ? part_of(*r.pipeline, r.pipeline_rank) : PipelineParallel{},
-          .layer_unit = r.layer_unit,
-          .param_groups = r.param_groups};
-}
-
-Budget with_room_for_commits(Budget budget) {
-  if (budget.disk == 0 || budget.commit_only) budget.disk = kUnlimited;
-  return budget;
-}
-
-namespace {
-
 // The best choice that also fits in the exact plan.
 Plan plan_best(const Model& model, const PlanRequest& request, const MachineProfile& profile, ThreadPool* pool) {
   check_request(model, request);

@@ -26,14 +26,10 @@
 #include <terrace/parallel/pipeline_parallel.h>
 #include <terrace/parallel/program.h>
 #include <terrace/parallel/skips.h>
+#include <terrace/parallel/step_shape.h>
 #include <terrace/parallel/update_place.h>
 
 namespace terrace {
-
-struct StepShape {
-  BatchShape batch = {};
-  std::uint32_t micro_batches = 1;
-};
 
 // A row of tensors inside one buffer, each aligned to 64 bytes.
 struct Pack {

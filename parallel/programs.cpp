@@ -1,4 +1,5 @@
-// Writes a plan's programs: an order, and the passes that turn it into a step.
+#include <terrace/parallel/programs.h>
+
 #include <algorithm>
 #include <iterator>
 
@@ -7,9 +8,26 @@
 #include <terrace/parallel/checker.h>
 #include <terrace/parallel/orders.h>
 #include <terrace/parallel/passes.h>
-#include <terrace/parallel/plan.h>
 
 namespace terrace {
+
+StepMap::Options map_options(const Model& model, const PlanRequest& r, const MachineProfile& profile,
+                             const UpdatePlace& update) {
+  const auto chosen = [&] { return choose_activations(model, r.shape.batch, r.recompute.value_or(0), r.offload.value_or(0)); };
+  const auto recipe = Recipe::of(model.dtype, r.recipe, r.states);
+  return {.recipe = r.weights_given ? recipe.weights_alone() : recipe,
+          .shape = r.shape,
+          .activations = r.activations.empty() ? chosen() : r.activations,
+          .update = update,
+          .separate_device = profile.separate_device(),
+          .commits = r.commits,
+          .chunk_elements = r.chunk_elements,
+          .decode_positions = r.decode_positions,
+          .data = r.data,
+          .pipeline = r.pipeline ? part_of(*r.pipeline, r.pipeline_rank) : PipelineParallel{},
+          .layer_unit = r.layer_unit,
+          .param_groups = r.param_groups};
+}
 
 std::uint32_t evaluated_at_once(const PlanRequest& r) {
   if (!r.pipeline || r.evaluate_batches == 0) return 1;

@@ -1,0 +1,38 @@
+// The programs that one rank runs in its life, written for a request and a laid-out model: an order of computations, and the
+// passes that turn it into a step.
+//
+// Owner:   a plan. Pure. Threads: any. Errors: what the checker reports (checker.h).
+#pragma once
+
+#include <cstdint>
+
+#include <terrace/core/machine.h>
+#include <terrace/parallel/plan_request.h>
+#include <terrace/parallel/program.h>
+#include <terrace/parallel/step_map.h>
+
+namespace terrace {
+
+struct Programs {
+  Program first;     // a step without a pending update
+  Program steady;    // a step that begins with the pending update, or that updates inside its backward
+  Program drain;     // the pending update alone
+  Program evaluate;  // evaluated_at_once() micro-batches
+  Program fill, visit;
+  Program average;                  // local SGD: visits and fills each chunk; otherwise empty
+  Program gather;                   // after a resume: weights that other ranks commit; empty if there are none
+  Program decode;                   // generation: one position
+  bool updates_before_use = false;  // the steady step applies the previous step's update (deferred updates)
+};
+
+// The layout of a request's model if updates run in the given place.
+StepMap::Options map_options(const Model& model, const PlanRequest& request, const MachineProfile& profile,
+                             const UpdatePlace& update);
+// Micro-batches that a data rank evaluates in one program: 1 without a pipeline. In a pipeline, several fill it: at most as
+// many as a step has, and no more than needed for the same number of programs.
+std::uint32_t evaluated_at_once(const PlanRequest& request);
+
+// The programs of a request for a laid-out model, checked.
+Programs write_programs(const StepMap& map, const PlanRequest& request, std::uint32_t depth, std::uint32_t gather_ahead = 0);
+
+}  // namespace terrace
