@@ -24,8 +24,8 @@ Program with_norm_of_each_update(const Program& program, const StepMap& map) {
   };
   for (const auto& a : program.actions) {
     out.actions.push_back(a);
-    if (completes(a) && map.ends_gradient(a.micro_batch))
-      out.actions.push_back({.op = Op::norm, .layer = a.layer, .update = a.micro_batch / map.update_every()});
+    if (completes(a) && map.rounds().ends_gradient(a.micro_batch))
+      out.actions.push_back({.op = Op::norm, .layer = a.layer, .update = a.micro_batch / map.rounds().every});
   }
   return out;
 }
@@ -34,21 +34,21 @@ Program with_updates_after_verdicts(const Program& program, const StepMap& map) 
   Program out{program.layers, program.micro_batches, {}};
   std::vector<std::optional<std::uint32_t>> pending(program.layers);
   std::uint32_t layers_here = 0, norms = 0;
-  for (std::uint32_t l = 0; l < program.layers; ++l) layers_here += map.holds(l) ? 1 : 0;
+  for (std::uint32_t l = 0; l < program.layers; ++l) layers_here += map.pipeline().holds(l) ? 1 : 0;
   const auto apply = [&](std::uint32_t layer) {
     for (std::uint32_t c = 0; pending[layer] && c < map.updates_of(layer); ++c)
       add_update(out, map, {.op = Op::update, .layer = layer, .chunk = c, .update = *pending[layer]});
     pending[layer].reset();
   };
   for (const auto& a : program.actions) {
-    if (has_weight_half(a.op) && map.begins_gradient(a.micro_batch)) apply(a.layer);
+    if (has_weight_half(a.op) && map.rounds().begins_gradient(a.micro_batch)) apply(a.layer);
     out.actions.push_back(a);
     if (a.op != Op::norm) continue;
     pending[a.layer] = a.update;
     if (++norms % layers_here == 0) out.actions.push_back({.op = Op::verdict, .update = a.update});
   }
   for (std::uint32_t l = 0; l < program.layers; ++l) apply(l);
-  for (std::uint32_t u = 0; layers_here == 0 && u < map.updates_a_step(); ++u)  // the other ranks also wait for this one
+  for (std::uint32_t u = 0; layers_here == 0 && u < map.rounds().updates(); ++u)  // the other ranks also wait for this one
     out.actions.push_back({.op = Op::verdict, .update = u});
   return out;
 }
@@ -78,7 +78,7 @@ Program with_versions(const Program& program, const StepMap& map) {
       const auto last = last_use.find({a.layer, made});
       if (last != last_use.end() && last->second > i) {
         if (a.chunk == 0) holds.at(copy_of(std::nullopt) - 1) = made;
-        const auto groups = map.updates_of(a.layer) == map.groups_of(a.layer) ? 1 : map.groups_of(a.layer);
+        const auto groups = map.updates_of(a.layer) == map.layout().groups_of(a.layer) ? 1 : map.layout().groups_of(a.layer);
         for (std::uint32_t g = 0; g < groups; ++g)
           out.actions.push_back({.op = Op::keep, .layer = a.layer, .chunk = a.chunk + g, .copy = copy_of(made)});
       }

@@ -71,7 +71,7 @@ bool belongs(const StepMap& map, const Members& members) {
   const auto [set, which] = members;
   if (set != RankSet::directions) return members_of(map, {}, set) == members;
   for (std::uint32_t l = 0; l < map.layers(); ++l)
-    if (map.holds(l) && map.pipeline().stage(l) == which) return true;
+    if (map.pipeline().holds(l) && map.pipeline().stage(l) == which) return true;
   return false;
 }
 

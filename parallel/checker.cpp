@@ -14,22 +14,22 @@ namespace {
 class StepChecker {
  public:
   StepChecker(const Program& program, const StepMap& map, Updates updates)
-      : program_(program), map_(map), updates_(updates), content_(map.chunks(), false), layers_(program.layers) {
-    for (std::uint32_t c = 0; c < map.chunks(); ++c) {
-      const auto kind = map.chunk_kind(ChunkId(c));
+      : program_(program), map_(map), updates_(updates), content_(map.chunks().size(), false), layers_(program.layers) {
+    for (std::uint32_t c = 0; c < map.chunks().size(); ++c) {
+      const auto kind = map.chunks()[ChunkId(c)].kind;
       content_[c] = kind != Kind::activation && kind != Kind::gradient;  // state is there from the step before
     }
     for (std::uint32_t l = 0; updates == Updates::before_use && l < program.layers; ++l)
-      if (map.holds(l))
+      if (map.pipeline().holds(l))
         for (const auto i : map.final_gradients(l)) content_[index(map.state(Kind::gradient, l, i))] = true;
     for (std::uint32_t l = 0; l < program.layers; ++l) {
       layers_[l].forward.resize(program.micro_batches);
       layers_[l].backward.resize(program.micro_batches);
       layers_[l].input_half.resize(program.micro_batches);
       layers_[l].updated.resize(map.updates_of(l));
-      layers_[l].exchanged.resize(map.groups_of(l));
-      layers_[l].gathered.resize(map.groups_of(l), true);
-      layers_[l].version.resize(map.groups_of(l));
+      layers_[l].exchanged.resize(map.layout().groups_of(l));
+      layers_[l].gathered.resize(map.layout().groups_of(l), true);
+      layers_[l].version.resize(map.layout().groups_of(l));
       layers_[l].reduced.resize(map.reduced_groups(l));
       layers_[l].kept.resize(map.pipeline().kept_copies(l));
     }
@@ -64,7 +64,7 @@ class StepChecker {
 
   void step(const Action& a) {
     if (a.op == Op::prefetch) {
-      if (a.chunk >= map_.chunks()) fail(a, "there is no such chunk");
+      if (a.chunk >= map_.chunks().size()) fail(a, "there is no such chunk");
       return;
     }
     if (a.layer >= program_.layers) fail(a, "there is no such layer");
@@ -78,7 +78,7 @@ class StepChecker {
       return take_effect(a);
     }
     const bool weights_only = a.op == Op::gather || a.op == Op::release;
-    if (!map_.holds(a.layer) && !(weights_only && map_.copies(a.layer)))
+    if (!map_.pipeline().holds(a.layer) && !(weights_only && map_.copies(a.layer)))
       fail(a, "another rank of the pipeline holds this layer");
     const bool per_micro_batch = a.op <= Op::backward_weight;
     if (per_micro_batch && a.micro_batch >= program_.micro_batches) fail(a, "there is no such micro-batch");
@@ -102,7 +102,7 @@ class StepChecker {
           fail(a, fmt::format("gradients fold in micro-batch order, and m{} is next", next));
         ++layer.backwards;
         if (layer.norm) fail(a, "the layer's norm has been taken already");
-        if (asynchronous_ && layer.made != a.micro_batch / map_.update_every())
+        if (asynchronous_ && layer.made != a.micro_batch / map_.rounds().every)
           fail(a, "the layer's previous gradient has not been applied");
         if (updates_ == Updates::before_use) require_updated(a);
         break;
@@ -173,7 +173,7 @@ class StepChecker {
   }
 
   // Backwards that this rank computes for each update: all micro-batches, or those of its direction.
-  [[nodiscard]] std::uint32_t backwards_an_update() const { return map_.update_every() / map_.pipeline().replicas(); }
+  [[nodiscard]] std::uint32_t backwards_an_update() const { return map_.rounds().every / map_.pipeline().replicas(); }
   [[nodiscard]] std::uint32_t next_micro_batch(std::uint32_t layer) const {
     const auto& p = map_.pipeline();
     return layers_[layer].backwards * p.replicas() + p.replica(layer) % p.replicas();
@@ -183,7 +183,8 @@ class StepChecker {
   void keep(const Action& a) {
     auto& layer = layers_[a.layer];
     if (a.copy == 0) fail(a, "copy k0 is the updated weights; a kept copy is k1 or higher");
-    if (a.chunk >= map_.groups_of(a.layer)) fail(a, fmt::format("the layer has {} groups", map_.groups_of(a.layer)));
+    if (a.chunk >= map_.layout().groups_of(a.layer))
+      fail(a, fmt::format("the layer has {} groups", map_.layout().groups_of(a.layer)));
     if (layer.updated[map_.options().layer_unit ? 0 : a.chunk]) fail(a, "its weights have been updated already");
     for (const auto& use : map_.uses(a))
       if (writes(use.access) && content_[index(use.chunk)]) fail(a, map_.describe(use.chunk) + " exists already");
@@ -212,16 +213,17 @@ class StepChecker {
     if (updates_ != Updates::after_verdict) fail(a, "the updates of this step need no verdict");
     if (a.update != verdicts_) fail(a, fmt::format("verdict {} is next", verdicts_));
     for (std::uint32_t l = 0; l < program_.layers; ++l)
-      if (map_.holds(l) && layers_[l].backwards < (a.update + 1) * backwards_an_update())
+      if (map_.pipeline().holds(l) && layers_[l].backwards < (a.update + 1) * backwards_an_update())
         fail(a, fmt::format("layer {}'s gradient is not complete", l));
     for (std::uint32_t l = 0; l < program_.layers; ++l)
-      if (map_.holds(l) && layers_[l].made == a.update && !layers_[l].norm) fail(a, fmt::format("layer {} has no norm", l));
+      if (map_.pipeline().holds(l) && layers_[l].made == a.update && !layers_[l].norm)
+        fail(a, fmt::format("layer {} has no norm", l));
     ++verdicts_;
   }
 
   void take_effect(const Action& a) {
     for (const auto& use : map_.uses(a)) {
-      if (needs_content(use.access) && !content_[index(use.chunk)] && !is_optimizer_state(map_.chunk_kind(use.chunk)))
+      if (needs_content(use.access) && !content_[index(use.chunk)] && !is_optimizer_state(map_.chunks()[use.chunk].kind))
         fail(a, "needs " + map_.describe(use.chunk) + ", which does not exist at this point");
       if (writes(use.access)) content_[index(use.chunk)] = true;
     }
@@ -258,10 +260,10 @@ class StepChecker {
         break;
       case Payload::weights:
       case Payload::tied_gradient: {
-        const bool tied = map_.has_tied_gradient() && a.layer == map_.tied_home();
-        const auto groups = a.payload == Payload::weights ? map_.groups_of(a.layer) : map_.tied_groups();
+        const bool tied = map_.layout().has_tied() && a.layer == map_.layout().tied_home();
+        const auto groups = a.payload == Payload::weights ? map_.layout().groups_of(a.layer) : map_.layout().tied_groups();
         if (!tied || a.chunk >= groups) fail(a, "no other layer is tied to these weights");
-        (a.payload == Payload::weights ? to : from) = p.holder(map_.tied_layer());
+        (a.payload == Payload::weights ? to : from) = p.holder(map_.layout().tied_layer());
         break;
       }
     }
@@ -301,7 +303,7 @@ class StepChecker {
     const auto complete = [&](std::uint32_t layer) {
       return std::ranges::all_of(layers_[layer].gathered, [](bool g) { return g; });
     };
-    if (!complete(a.layer) || (a.layer == map_.tied_layer() && !complete(map_.tied_home())))
+    if (!complete(a.layer) || (a.layer == map_.layout().tied_layer() && !complete(map_.layout().tied_home())))
       fail(a, "the ranks' updated weights have not been gathered");
   }
 
@@ -318,9 +320,10 @@ class StepChecker {
   void require_updated(const Action& a) {
     for (std::uint32_t c = 0; c < layers_[a.layer].updated.size(); ++c)
       if (!layers_[a.layer].updated[c]) fail(a, fmt::format("its pending update of chunk {} has not run", c));
-    if (a.layer != map_.tied_layer() || !map_.copies(map_.tied_home())) return;
-    for (std::uint32_t g = 0; g < map_.groups_of(map_.tied_home()); ++g)
-      if (!updated(map_.tied_home(), g)) fail(a, fmt::format("new weights of group {} of the tied layer have not arrived", g));
+    if (a.layer != map_.layout().tied_layer() || !map_.copies(map_.layout().tied_home())) return;
+    for (std::uint32_t g = 0; g < map_.layout().groups_of(map_.layout().tied_home()); ++g)
+      if (!updated(map_.layout().tied_home(), g))
+        fail(a, fmt::format("new weights of group {} of the tied layer have not arrived", g));
   }
 
   void finish() const {
@@ -332,34 +335,34 @@ class StepChecker {
       const bool copied = map_.copies(l) || map_.copied_to(l) != map_.pipeline().rank;
       for (std::uint32_t g = 0; copied && updates_ != Updates::none && g < layer.exchanged.size(); ++g)
         if (!layer.exchanged[g]) incomplete(fmt::format("new weights of group {} of layer {} have not been exchanged", g, l));
-      if (!map_.holds(l)) continue;
-      const auto backwards = map_.updates_a_step() * backwards_an_update();
+      if (!map_.pipeline().holds(l)) continue;
+      const auto backwards = map_.rounds().updates() * backwards_an_update();
       if (layer.backwards != backwards)
         incomplete(fmt::format("layer {} ran {} of {} backwards", l, layer.backwards, backwards));
       if (asynchronous_) {
-        if (layer.made != map_.updates_a_step())
-          incomplete(fmt::format("layer {} has {} of {} updates", l, layer.made, map_.updates_a_step()));
+        if (layer.made != map_.rounds().updates())
+          incomplete(fmt::format("layer {} has {} of {} updates", l, layer.made, map_.rounds().updates()));
         continue;
       }
       if (!layer.norm) incomplete(fmt::format("layer {} has no norm", l));
       for (std::uint32_t c = 0; updates_ != Updates::none && c < layer.updated.size(); ++c)
         if (!layer.updated[c]) incomplete(fmt::format("chunk {} of layer {} is never updated", c, l));
     }
-    if (map_.has_tied_gradient() && map_.copies(map_.tied_home()))
-      for (const auto c : map_.final_gradients(map_.tied_home()))
-        if (map_.adds_tied(map_.tied_home(), c) && content_[index(map_.tied_gradient(c))])
+    if (map_.layout().has_tied() && map_.copies(map_.layout().tied_home()))
+      for (const auto c : map_.final_gradients(map_.layout().tied_home()))
+        if (map_.layout().adds_tied(map_.layout().tied_home(), c) && content_[index(map_.tied_gradient(c))])
           incomplete(map_.describe(map_.tied_gradient(c)) + " is never sent");
-    for (std::uint32_t c = 0; c < map_.chunks(); ++c)
-      if (content_[c] && map_.chunk_kind(ChunkId(c)) == Kind::activation)
+    for (std::uint32_t c = 0; c < map_.chunks().size(); ++c)
+      if (content_[c] && map_.chunks()[ChunkId(c)].kind == Kind::activation)
         incomplete(map_.describe(ChunkId(c)) + " is still alive at the end");
-    if (updates_ == Updates::after_verdict && verdicts_ != map_.updates_a_step())
-      incomplete(fmt::format("{} of {} verdicts have run", verdicts_, map_.updates_a_step()));
+    if (updates_ == Updates::after_verdict && verdicts_ != map_.rounds().updates())
+      incomplete(fmt::format("{} of {} verdicts have run", verdicts_, map_.rounds().updates()));
   }
 
   const Program& program_;
   const StepMap& map_;
   Updates updates_;
-  const bool reduces_ = map_.data().reduces() || map_.reduces_between_replicas();
+  const bool reduces_ = map_.data().reduces() || map_.pipeline().replicas() > 1;
   const bool asynchronous_ = map_.pipeline().asynchronous();
   std::uint32_t verdicts_ = 0;  // that have run
   std::vector<bool> content_;

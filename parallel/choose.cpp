@@ -11,6 +11,7 @@
 #include <terrace/core/thread_pool.h>
 #include <terrace/core/units.h>
 #include <terrace/parallel/dry_run.h>
+#include <terrace/parallel/program_bytes.h>
 #include <terrace/parallel/programs.h>
 
 namespace terrace {
@@ -143,7 +144,7 @@ class Search {
       const auto programs = write_programs(map, request, depth, ahead);
       const auto run = dry_run(map, request, programs, with_room_for_commits(budget), request.generations, costs, profile_,
                                {.most_steps = kTriedSteps, .steps_only = true});
-      return {run.times.seconds, !map.moves_state(programs.steady, run.steps.back()),
+      return {run.times.seconds, !moves_state(map, programs.steady, run.steps.back()),
               run.times.compute_seconds > kWorthwhile * run.times.seconds, bound_by_compute(run.times)};
     } catch (const DoesNotFit&) {
       return {};

@@ -9,7 +9,7 @@
 namespace terrace {
 namespace {
 
-ChunkBytes whole(const StepMap& map, ChunkId chunk) { return {chunk, 1, 0, map.chunk_bytes(chunk)}; }
+ChunkBytes whole(const StepMap& map, ChunkId chunk) { return {chunk, 1, 0, map.chunks()[chunk].bytes}; }
 
 // This rank's chunk of a group of weights goes to its place in the group.
 std::vector<Collective> gather_of(const StepMap& map, const Action& a) {
@@ -66,24 +66,24 @@ std::vector<Collective> between_directions(const StepMap& map, const Action& a) 
   auto part = group.sums;
   part.bytes /= ranks;
   part.offset = part.bytes * (pipeline.replica(a.layer) * data.ranks + data.turn());
-  sum.onto = !map.begins_gradient(a.micro_batch);
+  sum.onto = !map.rounds().begins_gradient(a.micro_batch);
   std::vector<Collective> all{{.operation = Operation::reduce_scatter,
                                .ranks = RankSet::directions,
                                .from = group.all,
                                .to = part,
                                .reduction = sum,
                                .dtype = sum.to}};
-  if (map.ends_gradient(a.micro_batch)) all.push_back(all_gather_of(RankSet::directions, part, group.sums));
+  if (map.rounds().ends_gradient(a.micro_batch)) all.push_back(all_gather_of(RankSet::directions, part, group.sums));
   return all;
 }
 
 std::vector<Collective> reduction_of(const StepMap& map, const Action& a) {
-  if (map.reduces_between_replicas()) return between_directions(map, a);
+  if (map.pipeline().replicas() > 1) return between_directions(map, a);
   const auto& data = map.data();
   const auto group = group_of(map, a);
   const auto sum = sum_of_gradients(map);
   if (!data.folds_each() && data.stage() == 0) return {all_reduce_of(RankSet::data, group.all, sum)};
-  const bool last = map.ends_gradient(a.micro_batch);
+  const bool last = map.rounds().ends_gradient(a.micro_batch);
   Collective scatter{.operation = Operation::reduce_scatter,
                      .ranks = RankSet::sharers,
                      .from = group.all,
@@ -91,7 +91,7 @@ std::vector<Collective> reduction_of(const StepMap& map, const Action& a) {
                      .reduction = sum,
                      .wire = data.gradients,
                      .dtype = sum.from};
-  scatter.reduction.onto = data.folds_each() && !map.begins_gradient(a.micro_batch);
+  scatter.reduction.onto = data.folds_each() && !map.rounds().begins_gradient(a.micro_batch);
   if (data.gradients == Travel::bf16) scatter.reduction.from = DType::bf16;
   scatter.reduction.blocks = data.gradients == Travel::int8;
   // With canonical sums, each replica of the state folds its part of every shard over all ranks.
@@ -144,15 +144,15 @@ std::vector<Collective> visit_of(const StepMap& map, const Action& a) {
   std::vector<Collective> all;
   const auto show = [&](Kind kind) {
     const auto bytes = recipe.chunk_bytes(kind, map.layout().chunk_elements());
-    if (data.shards(kind) && map.holds(a.layer))
-      all.push_back(all_gather_of(RankSet::sharers, whole(map, map.state(kind, a.layer, map.own(a.chunk))),
+    if (data.shards(kind) && map.pipeline().holds(a.layer))
+      all.push_back(all_gather_of(RankSet::sharers, whole(map, map.state(kind, a.layer, map.data().own(a.chunk))),
                                   {map.visited(kind), 1, 0, bytes * data.group()}));
     for (std::uint32_t i = 0; map.pipeline().ranks > 1 && i < data.group(); ++i) {
       const auto shown = map.shown(kind, a.layer) ? ChunkBytes{map.visited(kind), 1, i * bytes, bytes}
-                                                  : whole(map, map.state(kind, a.layer, map.chunks_of(a.chunk)[i]));
+                                                  : whole(map, map.state(kind, a.layer, map.data().chunks_of(a.chunk)[i]));
       Collective broadcast{
           .operation = Operation::broadcast, .ranks = RankSet::pipeline, .peer = map.pipeline().holder(a.layer)};
-      (map.speaks_for(a.layer) ? broadcast.from : broadcast.to) = shown;
+      (map.pipeline().speaks_for(a.layer) ? broadcast.from : broadcast.to) = shown;
       all.push_back(broadcast);
     }
   };
@@ -209,12 +209,12 @@ std::vector<Use> uses_of(const StepMap& map, std::span<const Collective> collect
     const auto& c = collectives[n];
     const auto add = [&](std::uint32_t chunk, Access access) {
       const auto knows = [&](const Collective& earlier) { return is_in(earlier.from, chunk) || is_in(earlier.to, chunk); };
-      if (std::ranges::none_of(collectives.first(n), knows) && map.chunk_bytes(ChunkId(chunk)) != 0)
+      if (std::ranges::none_of(collectives.first(n), knows) && map.chunks()[ChunkId(chunk)].bytes != 0)
         uses.push_back({ChunkId(chunk), access});
     };
     // A gather in place leaves the rank's own block as it is.
     const bool keeps_own = c.operation == Operation::all_gather && c.from.chunks == 1 && c.from.offset == 0 &&
-                           c.from.bytes == map.chunk_bytes(c.from.first);
+                           c.from.bytes == map.chunks()[c.from.first].bytes;
     for (auto i = index(c.from.first); is_in(c.from, i); ++i)
       add(i, is_in(c.to, i) && !keeps_own ? Access::update : Access::read);
     for (auto i = index(c.to.first); is_in(c.to, i); ++i)

@@ -9,7 +9,7 @@ namespace terrace {
 
 Compute::Compute(const Parts& parts) : parts_(parts), memory_(parts.device->host_memory()) {
   const auto& map = *parts_.map;
-  for (std::uint32_t u = 0; u < map.updates_a_step(); ++u) squares_.emplace_back(map.layout(), memory_);
+  for (std::uint32_t u = 0; u < map.rounds().updates(); ++u) squares_.emplace_back(map.layout(), memory_);
   const std::size_t losses = std::size_t{map.micro_batches()} * map.data().ranks;
   const auto tokens = std::size_t{map.micro_batches()} * static_cast<std::size_t>(map.options().shape.batch.tokens());
   slots_ = memory_->allocate(losses * sizeof(double) + 2 * tokens * sizeof(std::int32_t));
@@ -36,7 +36,7 @@ void Compute::begin(const StepInput& input) {
 }
 
 Stream& Compute::stream_for(const Action& action) const {
-  const auto lane = parts_.map->lane_of(action);
+  const auto lane = parts_.map->places().lane_of(action);
   if (is_message(lane)) return *parts_.message_streams.at(index(lane) - index(Lane::message));
   if (lane == Lane::communication) return *parts_.communication_stream;
   return lane == Lane::update ? *parts_.host_stream : *parts_.stream;
@@ -97,7 +97,7 @@ void Compute::enqueue(const Action& action, std::span<const Use> uses, std::span
     case Op::update:
     case Op::prepare: {
       const auto starts = [&](const Use& use) {
-        return is_optimizer_state(map.chunk_kind(use.chunk)) && use.access == Access::overwrite;
+        return is_optimizer_state(map.chunks()[use.chunk].kind) && use.access == Access::overwrite;
       };
       const bool first = std::ranges::any_of(uses, starts);
       map.options().layer_unit ? update_layer(action, views, first) : update(action, views, first);
@@ -125,7 +125,7 @@ void Compute::layer(const Action& a, const Views& views) {
   const auto ids = [&](std::span<std::int32_t> all) -> TensorView {
     return {reinterpret_cast<std::byte*>(all.data() + first), DType::i32, {tokens}};
   };
-  const auto scratch_bytes = static_cast<std::int64_t>(map.chunk_bytes(map.scratch(a.layer)));
+  const auto scratch_bytes = static_cast<std::int64_t>(map.chunks()[map.buffers().scratch(a.layer)].bytes);
   LayerContext ctx{
       .stream = *parts_.stream,
       .math = parts_.device->math(),
@@ -134,44 +134,45 @@ void Compute::layer(const Action& a, const Views& views) {
       .targets = ids(targets_),
       .loss_scale = input_->loss_scale,
       .loss = {reinterpret_cast<std::byte*>(&losses_[a.micro_batch * map.data().ranks + map.data().turn()]), DType::fp64, {1}},
-      .scratch = {views.of(map.scratch(a.layer)), DType::i32, {scratch_bytes / 4}},
+      .scratch = {views.of(map.buffers().scratch(a.layer)), DType::i32, {scratch_bytes / 4}},
       .evaluate = a.op == Op::evaluate};
 
   const auto weights = views.tensors(Kind::parameter, a.layer, a.copy);
-  const auto saved = map.saved_pack(a.layer).views(views.of(map.saved(a.layer, a.micro_batch)));
+  const auto saved = map.buffers().saved_pack(a.layer).views(views.of(map.buffers().saved(a.layer, a.micro_batch)));
   LayerTensors t{.weights = weights, .gradients = {}, .x = {}, .y = {}, .saved = saved, .dy = {}, .dx = {}, .carried = {}};
-  t.x = views.activation(map.x(a.layer, a.micro_batch));
+  t.x = views.activation(map.buffers().x(a.layer, a.micro_batch));
   const auto skip = map.skips().into(a.layer);
-  if (skip != Skips::kNone) ctx.skip = views.activation(map.x(skip, a.micro_batch));
+  if (skip != Skips::kNone) ctx.skip = views.activation(map.buffers().x(skip, a.micro_batch));
   const bool last = a.layer + 1 == map.layers();
   if (a.op == Op::decode) {
-    t.y = last ? input_->logits : views.activation(map.x(a.layer + 1, 0));
+    t.y = last ? input_->logits : views.activation(map.buffers().x(a.layer + 1, 0));
     dynamic_cast<const GenerativeLayer&>(model_layer).decode_step(ctx, weights, t.x, t.y, saved, input_->position);
     return;
   }
   if (a.op == Op::forward || a.op == Op::evaluate || a.op == Op::recompute) {
-    if (!last) t.y = views.activation(a.op == Op::recompute ? map.spare() : map.x(a.layer + 1, a.micro_batch));
+    if (!last)
+      t.y = views.activation(a.op == Op::recompute ? map.buffers().spare() : map.buffers().x(a.layer + 1, a.micro_batch));
     model_layer.forward(ctx, t);
     return;
   }
   const auto half = a.op == Op::backward ? Half::both : a.op == Op::backward_input ? Half::input : Half::weight;
   std::vector<TensorView> gradients;
   if (has(half, Half::weight)) gradients = views.tensors(Kind::gradient, a.layer);
-  const auto carried = map.carried_pack(a.layer).views(views.of(map.carried(a.layer, a.micro_batch)));
+  const auto carried = map.buffers().carried_pack(a.layer).views(views.of(map.buffers().carried(a.layer, a.micro_batch)));
   t.gradients = gradients;
-  t.accumulate = map.begins_gradient(a.micro_batch) || map.data().folds_each() ? Accumulate::no : Accumulate::yes;
+  t.accumulate = map.rounds().begins_gradient(a.micro_batch) || map.data().folds_each() ? Accumulate::no : Accumulate::yes;
   t.carried = carried;
-  if (!last) t.dy = views.activation(map.d(a.layer + 1, a.micro_batch));
-  t.dx = views.activation(map.d(a.layer, a.micro_batch));
-  if (skip != Skips::kNone) t.dskip = views.activation(map.e(skip, a.micro_batch));
+  if (!last) t.dy = views.activation(map.buffers().d(a.layer + 1, a.micro_batch));
+  t.dx = views.activation(map.buffers().d(a.layer, a.micro_batch));
+  if (skip != Skips::kNone) t.dskip = views.activation(map.buffers().e(skip, a.micro_batch));
   // If a skip also reads a result, its gradient has two parts.
   const auto add_part = [&](TensorView gradient, ChunkId part) {
     ctx.math.convert(ctx.stream, gradient, views.activation(part), Accumulate::yes);
   };
   const bool input_half = has(half, Half::input);
-  if (input_half && map.adds_skip_before(a.layer, a.micro_batch)) add_part(t.dy, map.e(a.layer + 1, a.micro_batch));
+  if (input_half && map.adds_skip_before(a.layer, a.micro_batch)) add_part(t.dy, map.buffers().e(a.layer + 1, a.micro_batch));
   model_layer.backward(ctx, t, half);
-  if (input_half && map.adds_skip_behind(a.layer, a.micro_batch)) add_part(t.dx, map.e(a.layer, a.micro_batch));
+  if (input_half && map.adds_skip_behind(a.layer, a.micro_batch)) add_part(t.dx, map.buffers().e(a.layer, a.micro_batch));
 }
 
 // Tensor by tensor if all of the gradient is on this rank, else by this rank's chunks. Both give the same blocks of squares.
@@ -182,7 +183,7 @@ void Compute::norm(const Action& a, const Views& views) {
   const auto dtype = map.options().recipe.gradient;
   has_norms_ = true;
   const auto tied_tensor = [&](std::uint32_t tensor) {
-    return map.has_tied_gradient() && map.tied_home() == a.layer && is_tied(tensor);
+    return map.layout().has_tied() && map.layout().tied_home() == a.layer && is_tied(tensor);
   };
   // `chunk` holds the range and, where it is a run's first one, all that follows.
   const auto take = [&](std::uint32_t chunk, std::uint32_t tensor, std::uint64_t chunk_element, std::uint64_t tensor_element,
@@ -192,7 +193,7 @@ void Compute::norm(const Action& a, const Views& views) {
     if (tied_tensor(tensor))
       math.convert(*parts_.stream, gradient, views.range(map.tied_gradient(chunk), dtype, chunk_element, count),
                    Accumulate::yes);
-    if (!map.speaks_for(a.layer)) return;  // only one rank counts the layer
+    if (!map.pipeline().speaks_for(a.layer)) return;  // only one rank counts the layer
     const auto blocks = squares_.at(a.update).of(a.layer, tensor, tensor_element, count);
     math.sum_of_squares(*parts_.stream, blocks.sums, gradient, blocks.first);
   };

@@ -51,7 +51,7 @@ class Compute {
   struct Parts {
     Device* device = nullptr;
     Stream* stream = nullptr;       // of the device
-    Stream* host_stream = nullptr;  // for actions in host memory, if the device is separate: StepMap::lane_of()
+    Stream* host_stream = nullptr;  // for actions in host memory, if the device is separate: ActionPlaces::lane_of()
     Stream* communication_stream = nullptr;
     std::vector<Stream*> message_streams = {};  // [0] is Lane::message, the others follow
     const Groups* groups = nullptr;             // null if nothing is exchanged

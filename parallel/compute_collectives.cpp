@@ -79,13 +79,13 @@ Bytes Compute::pack(const Action& a, const Collective& c, Bytes group) {
     return group.first(group.size() / 2);
   }
   // Elements of no tensor were never written and must not decide a block's scale.
-  const auto layer = tied ? map.tied_home() : a.layer;
-  const auto first_group = tied ? a.chunk - map.groups_of(a.layer) : a.chunk;
+  const auto layer = tied ? map.layout().tied_home() : a.layer;
+  const auto first_group = tied ? a.chunk - map.layout().groups_of(a.layer) : a.chunk;
   std::int64_t written = 0;
   const auto skip_to = [&](std::int64_t element) {
     if (element > written) math.zero(stream, range(written, element));
   };
-  for (const auto chunk : map.chunks_of(first_group))
+  for (const auto chunk : map.data().chunks_of(first_group))
     for (const auto& s : map.layout().segments(layer, chunk)) {
       if (tied && !is_tied(s.tensor)) continue;
       const auto at = static_cast<std::int64_t>((chunk % map.data().group()) * map.layout().chunk_elements() + s.chunk_element);
@@ -101,9 +101,9 @@ Bytes Compute::pack(const Action& a, const Collective& c, Bytes group) {
 // Whether another layer also reads the tensor of the layer that declares it.
 bool Compute::is_tied(std::uint32_t tensor) const {
   const auto& map = *parts_.map;
-  const auto& params = map.params(map.tied_layer());
+  const auto& params = map.layout().params(map.layout().tied_layer());
   for (std::uint32_t q = 0; q < params.size(); ++q)
-    if (params[q].tied && map.home(map.tied_layer(), q).tensor == tensor) return true;
+    if (params[q].tied && map.layout().home(map.layout().tied_layer(), q).tensor == tensor) return true;
   return false;
 }
 
@@ -143,7 +143,7 @@ void Compute::visit(const Action& a, const Views& views) {
   const auto& map = *parts_.map;
   const auto& recipe = map.options().recipe;
   const auto chunk_of = [&](Kind kind, std::uint32_t i) {
-    if (!map.shown(kind, a.layer)) return views.of(map.state(kind, a.layer, map.chunks_of(a.chunk)[i]));
+    if (!map.shown(kind, a.layer)) return views.of(map.state(kind, a.layer, map.data().chunks_of(a.chunk)[i]));
     return views.of(map.visited(kind)) + i * recipe.chunk_bytes(kind, map.layout().chunk_elements());
   };
   for (std::uint32_t i = 0; i < map.data().group(); ++i) {
@@ -151,7 +151,7 @@ void Compute::visit(const Action& a, const Views& views) {
     StoredWeights weights;
     if (!recipe.copies_master()) weights.parameter = at(Kind::parameter);
     if (recipe.has_master()) weights.master = at(Kind::master);
-    for (const auto& s : map.layout().segments(a.layer, map.chunks_of(a.chunk)[i]))
+    for (const auto& s : map.layout().segments(a.layer, map.data().chunks_of(a.chunk)[i]))
       stream_for(a).submit([this, &param = own_param(a.layer, s.tensor), s, weights] {
         read_weights(weights, static_cast<std::int64_t>(s.chunk_element), static_cast<std::int64_t>(s.elements),
                      [&](std::int64_t first, TensorView range) {

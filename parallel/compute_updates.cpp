@@ -27,7 +27,7 @@ void clear(Stream& stream, const StoredWeights& weights, std::uint64_t first, st
 }  // namespace
 
 void Compute::update(const Action& a, const Views& views, bool first) {
-  for (const auto chunk : parts_.map->updated_in(a.chunk)) update_chunk(a, chunk, views, first);
+  for (const auto chunk : parts_.map->data().updated_in(a.chunk)) update_chunk(a, chunk, views, first);
 }
 
 void Compute::update_chunk(const Action& a, std::uint32_t chunk_in_layer, const Views& views, bool first) {
@@ -69,7 +69,7 @@ void Compute::update_layer(const Action& a, const Views& views, bool first) {
       auto state = stored_in(kind);
       if (state.data == nullptr) continue;  // a state of the other half
       if (is_packed(state.format)) {
-        state.elements = static_cast<std::int64_t>(map.chunk_bytes(map.state(kind, a.layer, c)) / bytes_of(state.format, 1));
+        state.elements = static_cast<std::int64_t>(map.chunks()[map.state(kind, a.layer, c)].bytes / bytes_of(state.format, 1));
         packed.push_back(state);
       } else {
         chunk.states.at(next++) = state;
@@ -115,9 +115,9 @@ double Compute::gradient_scale(const ParamSpec& param) const {
 // The layout counts a layer's own tensors only.
 const ParamSpec& Compute::own_param(std::uint32_t layer, std::uint32_t tensor) const {
   const auto& map = *parts_.map;
-  for (std::uint32_t p = 0; p < map.params(layer).size(); ++p) {
-    const auto home = map.home(layer, p);
-    if (home.layer == layer && home.tensor == tensor) return map.params(layer)[p];
+  for (std::uint32_t p = 0; p < map.layout().params(layer).size(); ++p) {
+    const auto home = map.layout().home(layer, p);
+    if (home.layer == layer && home.tensor == tensor) return map.layout().params(layer)[p];
   }
   throw std::logic_error("Compute: a segment belongs to no declared tensor");
 }
@@ -130,7 +130,7 @@ Stored Compute::stored(Kind kind, std::byte* data) const {
 void Compute::fill(const Action& a, const Views& views) {
   const auto& map = *parts_.map;
   const bool has_master = map.options().recipe.has_master();
-  for (const auto chunk : map.updated_in(a.chunk)) {
+  for (const auto chunk : map.data().updated_in(a.chunk)) {
     StoredWeights weights;
     const std::uint64_t end = map.layout().chunk_elements();
     for (const auto kind : {Kind::parameter, Kind::master}) {
@@ -141,7 +141,7 @@ void Compute::fill(const Action& a, const Views& views) {
       // Padding is zero, so that a chunk's bytes depend only on its weights: after its last element here, between tensors
       // below.
       const auto used = bytes_of(part.format, end);
-      stream_for(a).submit([to = part.data + used, bytes = map.chunk_bytes(id) - used] { std::memset(to, 0, bytes); });
+      stream_for(a).submit([to = part.data + used, bytes = map.chunks()[id].bytes - used] { std::memset(to, 0, bytes); });
     }
     std::uint64_t filled = 0;
     for (const auto& s : map.layout().segments(a.layer, chunk)) {
@@ -171,7 +171,7 @@ void Compute::fill_segment(const Action& a, const Segment& s, const StoredWeight
 
 void Compute::keep(const Action& a, const Views& views) {
   for (const auto& [from, to] : parts_.map->kept_by(a))
-    parts_.stream->copy(views.of(to), views.of(from), parts_.map->chunk_bytes(to));
+    parts_.stream->copy(views.of(to), views.of(from), parts_.map->chunks()[to].bytes);
 }
 
 }  // namespace terrace

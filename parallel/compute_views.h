@@ -24,10 +24,10 @@ class Compute::Views {
   }
   // A declared parameter's weight, or the place where its backward writes the gradient; contiguous within its run.
   [[nodiscard]] TensorView tensor(Kind kind, std::uint32_t layer, std::uint32_t param, std::uint32_t copy = 0) const {
-    const auto home = map_.home(layer, param);
+    const auto home = map_.layout().home(layer, param);
     const auto& recipe = map_.options().recipe;
     const auto dtype = kind == Kind::gradient ? recipe.gradient : recipe.compute;
-    const auto& shape = map_.params(layer)[param].shape;
+    const auto& shape = map_.layout().params(layer)[param].shape;
     const auto run = kind == Kind::parameter ? map_.weights(home.layer, copy)
                      : home.layer == layer   ? map_.gradients(layer)
                                              : map_.tied_gradients();
@@ -36,7 +36,7 @@ class Compute::Views {
   }
   [[nodiscard]] std::vector<TensorView> tensors(Kind kind, std::uint32_t layer, std::uint32_t copy = 0) const {
     std::vector<TensorView> views;
-    for (std::uint32_t p = 0; p < map_.params(layer).size(); ++p) views.push_back(tensor(kind, layer, p, copy));
+    for (std::uint32_t p = 0; p < map_.layout().params(layer).size(); ++p) views.push_back(tensor(kind, layer, p, copy));
     return views;
   }
   [[nodiscard]] TensorView activation(ChunkId chunk) const {

@@ -24,6 +24,8 @@
 #pragma once
 
 #include <cstdint>
+#include <numeric>
+#include <vector>
 
 #include <terrace/memory/chunk.h>
 #include <terrace/parallel/comm/fold.h>
@@ -60,6 +62,10 @@ struct DataParallel {
   // Chunks in a group, and this rank's place among them.
   [[nodiscard]] std::uint32_t group() const { return stage() >= 1 || canonical ? sharers() : 1; }
   [[nodiscard]] std::uint32_t place() const { return rank % group(); }
+  // Of a group, by their positions within the layer: this rank's chunk, all chunks, and those that this rank updates.
+  [[nodiscard]] std::uint32_t own(std::uint32_t of_group) const { return of_group * group() + place(); }
+  [[nodiscard]] std::vector<std::uint32_t> chunks_of(std::uint32_t of_group) const;
+  [[nodiscard]] std::vector<std::uint32_t> updated_in(std::uint32_t of_group) const;
   [[nodiscard]] bool shards(Kind kind) const {
     switch (kind) {
       case Kind::parameter: return stage() >= 3;
@@ -69,5 +75,14 @@ struct DataParallel {
     }
   }
 };
+
+inline std::vector<std::uint32_t> DataParallel::chunks_of(std::uint32_t of_group) const {
+  std::vector<std::uint32_t> all(group());
+  std::iota(all.begin(), all.end(), of_group * group());
+  return all;
+}
+inline std::vector<std::uint32_t> DataParallel::updated_in(std::uint32_t of_group) const {
+  return stage() >= 1 ? std::vector{own(of_group)} : chunks_of(of_group);
+}
 
 }  // namespace terrace

@@ -30,8 +30,8 @@ DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& p
   if (most_steps == 0) most_steps = std::clamp(kTriedActions / actions_of(programs), kFewestSteps, kWalkedSteps);
   Belady policy;
   Residency residency(capacity, policy, generations);
-  map.add_to(residency);
-  for (std::uint32_t c = 0; c < map.chunks(); ++c)
+  map.chunks().add_to(residency);
+  for (std::uint32_t c = 0; c < map.chunks().size(); ++c)
     if (map.committed(ChunkId(c))) residency.reserve_on_disk(ChunkId(c));
   Walk walk(map, residency, policy);
   Simulator simulator(costs, profile, trace, [&](ChunkId chunk) { return map.describe(chunk); });
@@ -47,8 +47,8 @@ DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& p
     if (request.weights_given) {
       walk.run(programs.fill, simulator);
     } else {
-      for (std::uint32_t c = 0; c < map.chunks(); ++c)
-        if (map.chunk_kind(ChunkId{c}) == Kind::parameter) residency.adopt_on_disk(ChunkId{c});
+      for (std::uint32_t c = 0; c < map.chunks().size(); ++c)
+        if (map.chunks()[ChunkId{c}].kind == Kind::parameter) residency.adopt_on_disk(ChunkId{c});
     }
     const auto positions = std::min(most_steps, static_cast<std::uint64_t>(request.decode_positions));
     for (std::uint64_t i = 0; i < positions; ++i) {
@@ -101,7 +101,7 @@ DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& p
   const auto due = [](std::uint64_t step, std::uint64_t every) { return every != 0 && step % every == 0; };
 
   if (resumed) {
-    for (std::uint32_t c = 0; c < map.chunks(); ++c)
+    for (std::uint32_t c = 0; c < map.chunks().size(); ++c)
       if (map.committed(ChunkId(c))) residency.adopt_on_disk(ChunkId(c));
     walk.run(programs.gather, simulator);
   } else {

@@ -31,10 +31,10 @@ std::vector<ChunkDescription> describe_state(const StepMap& map) {
   std::vector<ChunkDescription> all;
   const auto& recipe = map.options().recipe;
   for (std::uint32_t l = 0; l < map.layers(); ++l) {
-    if (!map.holds(l)) continue;
+    if (!map.pipeline().holds(l)) continue;
     std::vector<const ParamSpec*> own;
-    for (std::uint32_t p = 0; p < map.params(l).size(); ++p)
-      if (map.home(l, p).layer == l) own.push_back(&map.params(l)[p]);
+    for (std::uint32_t p = 0; p < map.layout().params(l).size(); ++p)
+      if (map.layout().home(l, p).layer == l) own.push_back(&map.layout().params(l)[p]);
     for (const auto kind : recipe.kinds()) {
       if (kind == Kind::gradient) continue;
       for (const auto c : map.final_gradients(l)) {  // the chunks that this rank owns
@@ -42,7 +42,7 @@ std::vector<ChunkDescription> describe_state(const StepMap& map) {
         ChunkDescription d{.chunk = chunk,
                            .kind = kind,
                            .dtype = std::string(name_of(recipe.format_of(kind))),
-                           .bytes = map.chunk_bytes(chunk),
+                           .bytes = map.chunks()[chunk].bytes,
                            .ranges = {},
                            .label = map.describe(chunk)};
         // State in the optimizer's own layout is opaque.
@@ -72,8 +72,8 @@ struct Engine::Impl {
     if (options.optimizer->layer_unit().has_value() != map.options().layer_unit.has_value())
       throw std::logic_error("Engine: the plan was made for an optimizer of whole layers and " + options.optimizer->name() +
                              " updates chunks, or the reverse");
-    map.add_to(residency);
-    for (std::uint32_t c = 0; c < map.chunks(); ++c)
+    map.chunks().add_to(residency);
+    for (std::uint32_t c = 0; c < map.chunks().size(); ++c)
       if (map.committed(ChunkId(c))) residency.reserve_on_disk(ChunkId(c));
     if (options.communicator || map.data().reduces() || map.pipeline().asynchronous())
       groups.emplace(options.communicator, map.data(), map.pipeline());
@@ -100,9 +100,9 @@ struct Engine::Impl {
       store = ChunkStore::create(options.store);
     }
     for (auto& d : describe_state(map)) store->describe(std::move(d));
-    for (std::uint32_t c = 0; c < map.chunks(); ++c) {
+    for (std::uint32_t c = 0; c < map.chunks().size(); ++c) {
       const ChunkId chunk{c};
-      const auto kind = map.chunk_kind(chunk) == Kind::gradient ? Kind::gradient : Kind::activation;
+      const auto kind = map.chunks()[chunk].kind == Kind::gradient ? Kind::gradient : Kind::activation;
       if (!map.committed(chunk)) store->describe({chunk, kind, "bytes", residency.bytes_of(chunk), {}, map.describe(chunk)});
     }
 

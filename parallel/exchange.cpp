@@ -22,11 +22,9 @@ Spread spread_of(const Links& links, const Exchange& e) {
   return {static_cast<double>(on_node), static_cast<double>(nodes), static_cast<double>(std::max(1U, node / on_node))};
 }
 
-// An all-reduce is a reduce-scatter and an all-gather. In a broadcast every rank but one receives the whole: on the average that
-// is a gather.
-bool reduces(const Exchange& e) {
-  return e.operation == Operation::reduce_scatter || e.operation == Operation::all_reduce;
-}
+// An all-reduce is a reduce-scatter and an all-gather. In a broadcast every rank but one receives the whole: on the average
+// that is a gather.
+bool reduces(const Exchange& e) { return e.operation == Operation::reduce_scatter || e.operation == Operation::all_reduce; }
 bool gathers(const Exchange& e) { return e.operation != Operation::reduce_scatter; }
 double sum_bytes(const Exchange& e) { return static_cast<double>(std::max(e.bytes, e.sum_bytes)); }
 
@@ -105,7 +103,7 @@ std::vector<Exchange> results_of(const StepMap& map, const Program& step) {
   std::vector<Exchange> all{exchange_of(map, {}, losses_of(map))};
   const auto given = std::ranges::count(step.actions, Op::verdict, &Action::op);
   const auto squares = squares_of(map);
-  for (auto u = given; squares && u < map.updates_a_step(); ++u) all.push_back(exchange_of(map, {}, *squares));
+  for (auto u = given; squares && u < map.rounds().updates(); ++u) all.push_back(exchange_of(map, {}, *squares));
   return all;
 }
 

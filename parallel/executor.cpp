@@ -10,7 +10,8 @@ namespace {
 
 std::vector<std::unique_ptr<Stream>> streams_of_messages(const Executor::Parts& parts) {
   std::vector<std::unique_ptr<Stream>> streams;
-  for (std::uint32_t i = 0; i < parts.map->message_lanes(); ++i) streams.push_back(parts.device->make_stream("message"));
+  for (std::uint32_t i = 0; i < parts.map->places().messages().count(); ++i)
+    streams.push_back(parts.device->make_stream("message"));
   return streams;
 }
 
@@ -108,7 +109,7 @@ void Executor::move(const Move& m) {
 void Executor::compute(const Action& action, std::span<const Use> uses, const Residency::Granted& granted, Lane lane,
                        std::uint64_t sequence) {
   const auto& map = *parts_.map;
-  auto* base = map.tier_of(action) == Tier::device ? parts_.device_base : parts_.host_base;
+  auto* base = map.places().tier_of(action) == Tier::device ? parts_.device_base : parts_.host_base;
 
   auto begin = std::make_shared<std::int64_t>(0);
   auto& stream = stream_of(lane);

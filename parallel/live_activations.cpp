@@ -10,7 +10,7 @@ LiveActivations::LiveActivations(const StepMap& map) : map_(map) {
   for (std::uint32_t l = 0; l < map.layers(); ++l) stages = std::max(stages, pipeline.stage(l) + 1);
   layers_of_.resize(stages);
   for (std::uint32_t l = 0; l < map.layers(); ++l)
-    if (map.holds(l)) ++layers_of_[pipeline.stage(l)];
+    if (map.pipeline().holds(l)) ++layers_of_[pipeline.stage(l)];
   begin();
 }
 
@@ -31,7 +31,7 @@ void LiveActivations::start(const Action& a) {
     ++now_.activations;
   }
   auto& bytes = layer_bytes_[place(a.layer, a.micro_batch)];
-  for (const auto chunk : map_.left_by_forward(a.layer, a.micro_batch)) bytes += map_.chunk_bytes(chunk);
+  for (const auto chunk : map_.left_by_forward(a.layer, a.micro_batch)) bytes += map_.chunks()[chunk].bytes;
   now_.bytes += bytes;
   peak_.activations = std::max(peak_.activations, now_.activations);
   peak_.bytes = std::max(peak_.bytes, now_.bytes);

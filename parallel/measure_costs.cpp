@@ -24,8 +24,8 @@ bool computes(Op op) { return !is_placement(op) && !communicates(op) && !is_mess
 std::string signature(const StepMap& map, std::uint32_t layer) {
   const auto shape = map.options().shape.batch;
   const auto& l = *map.model().layers[layer];
-  auto text = fmt::format("{} {} {}", l.forward_flops(shape), map.saved_pack(layer).bytes, l.scratch_bytes(shape));
-  for (const auto& p : map.params(layer)) text += fmt::format(" {}{}", p.shape.elements(), p.tied ? "t" : "");
+  auto text = fmt::format("{} {} {}", l.forward_flops(shape), map.buffers().saved_pack(layer).bytes, l.scratch_bytes(shape));
+  for (const auto& p : map.layout().params(layer)) text += fmt::format(" {}{}", p.shape.elements(), p.tied ? "t" : "");
   return text;
 }
 
@@ -50,7 +50,7 @@ std::map<std::string, Sample> distinct_actions(const StepMap& map, const Program
     Sample s{.action = action, .uses = map.uses(action), .offsets = {}, .bytes = 0, .seconds = {}};
     for (const auto& use : s.uses) {
       s.offsets.push_back(s.bytes);
-      s.bytes += map.chunk_bytes(use.chunk);
+      s.bytes += map.chunks()[use.chunk].bytes;
     }
     if (s.bytes <= limits.action_bytes) samples.emplace(key, std::move(s));
   }
@@ -79,12 +79,12 @@ class Arena {
 double uploaded_share(const StepMap& map, const Program& program, std::uint64_t upload_bytes) {
   std::set<ChunkId> chunks;
   for (const auto& action : program.actions) {
-    if (!computes(action.op) || map.lane_of(action) != Lane::compute) continue;
+    if (!computes(action.op) || map.places().lane_of(action) != Lane::compute) continue;
     for (const auto& use : map.uses(action))
       if (needs_content(use.access)) chunks.insert(use.chunk);
   }
   std::uint64_t bytes = 0;
-  for (const auto chunk : chunks) bytes += map.chunk_bytes(chunk);
+  for (const auto chunk : chunks) bytes += map.chunks()[chunk].bytes;
   return bytes ? std::min(1.0, static_cast<double>(upload_bytes) / static_cast<double>(bytes)) : 0;
 }
 
@@ -109,7 +109,7 @@ class Uploads {
 
  private:
   [[nodiscard]] std::uint64_t part_of(const Use& use) const {
-    return static_cast<std::uint64_t>(share_ * static_cast<double>(map_.chunk_bytes(use.chunk)));
+    return static_cast<std::uint64_t>(share_ * static_cast<double>(map_.chunks()[use.chunk].bytes));
   }
   const StepMap& map_;
   double share_;
@@ -133,7 +133,7 @@ void measure_costs(ProfileCosts& costs, const StepMap& map, const Program& progr
   if (samples.empty()) return;
   std::map<Lane, std::uint64_t> arena_bytes;
   for (const auto& [key, s] : samples) {
-    auto& bytes = arena_bytes[map.lane_of(s.action)];
+    auto& bytes = arena_bytes[map.places().lane_of(s.action)];
     bytes = std::max({bytes, s.bytes, limits.memory_bytes});
   }
   const auto host_memory = device.host_memory();
@@ -149,7 +149,7 @@ void measure_costs(ProfileCosts& costs, const StepMap& map, const Program& progr
       {.device = &device, .stream = stream.get(), .host_stream = host_stream.get(), .map = &map, .optimizer = &optimizer});
   compute.begin(input);
   const auto run = [&](Sample& s) {
-    const auto lane = map.lane_of(s.action);
+    const auto lane = map.places().lane_of(s.action);
     auto* const base = arenas.at(lane).next(s.bytes);
     if (lane == Lane::compute) uploads.run(s, base);
     const auto begin = now_ns();

@@ -48,7 +48,7 @@ Program with_offloads(const Program& program, const StepMap& map) {
 Program with_reductions(const Program& program, const StepMap& map, bool beside_next) {
   const auto& data = map.data();
   Program out{program.layers, program.micro_batches, {}};
-  if (map.reduces_between_replicas()) {
+  if (map.pipeline().replicas() > 1) {
     for (const auto& a : program.actions)
       for (std::uint32_t g = 0; g < (a.op == Op::reduce ? map.reduced_groups(a.layer) : 1); ++g) {
         out.actions.push_back(a);
@@ -69,7 +69,7 @@ Program with_reductions(const Program& program, const StepMap& map, bool beside_
     out.actions.push_back(a);
     if (!gradients) continue;
     add_later();
-    if (!data.folds_each() && !map.ends_gradient(a.micro_batch)) continue;
+    if (!data.folds_each() && !map.rounds().ends_gradient(a.micro_batch)) continue;
     for (std::uint32_t g = 0; g < map.reduced_groups(a.layer); ++g)
       later.push_back({.op = Op::reduce, .layer = a.layer, .micro_batch = a.micro_batch, .chunk = g});
     if (!beside_next) add_later();
@@ -104,13 +104,15 @@ Program with_norms(Program program, const StepMap& map) {
 }
 
 Program with_tied_gradients(const Program& program, const StepMap& map) {
-  if (!map.has_tied_gradient() || map.holds(map.tied_home()) == map.holds(map.tied_layer())) return program;
-  const auto home = map.tied_home();
-  const bool sends = map.holds(map.tied_layer());
-  const auto peer = map.pipeline().holder(sends ? home : map.tied_layer());
+  if (!map.layout().has_tied() ||
+      map.pipeline().holds(map.layout().tied_home()) == map.pipeline().holds(map.layout().tied_layer()))
+    return program;
+  const auto home = map.layout().tied_home();
+  const bool sends = map.pipeline().holds(map.layout().tied_layer());
+  const auto peer = map.pipeline().holder(sends ? home : map.layout().tied_layer());
   Program out{program.layers, program.micro_batches, {}};
   const auto exchange = [&] {
-    for (std::uint32_t g = 0; g < map.tied_groups(); ++g)
+    for (std::uint32_t g = 0; g < map.layout().tied_groups(); ++g)
       out.actions.push_back(
           {.op = sends ? Op::send : Op::receive, .layer = home, .chunk = g, .payload = Payload::tied_gradient, .peer = peer});
   };
@@ -152,7 +154,7 @@ std::vector<Stretch> stretches(const Program& program, const StepMap& map) {
     if (a.op == Op::update) updated[a.layer] = at;
     if (!is_layer_action(a.op)) continue;
     use(a.layer, a.copy, at);
-    if (a.layer == map.tied_layer()) use(map.tied_home(), 0, at);
+    if (a.layer == map.layout().tied_layer()) use(map.layout().tied_home(), 0, at);
     ++at;
   }
   return all;
@@ -181,7 +183,7 @@ Program with_gathers(const Program& program, const StepMap& map, std::uint32_t a
       continue;
     }
     for (const auto& s : gathers[at])
-      for (std::uint32_t c = 0; c < map.groups_of(s.layer); ++c)
+      for (std::uint32_t c = 0; c < map.layout().groups_of(s.layer); ++c)
         out.actions.push_back({.op = Op::gather, .layer = s.layer, .chunk = c, .copy = s.copy});
     out.actions.push_back(a);
     for (const auto& s : releases[at]) out.actions.push_back({.op = Op::release, .layer = s.layer});
@@ -194,8 +196,8 @@ void add_weight_messages(Program& program, const StepMap& map, const Action& aft
   const bool copies = map.copies(after.layer);
   const auto peer = copies ? map.pipeline().holder(after.layer) : map.copied_to(after.layer);
   if (peer == map.pipeline().rank) return;
-  const bool whole = after.op == Op::update && map.updates_of(after.layer) != map.groups_of(after.layer);
-  for (auto g = whole ? 0 : after.chunk; g < (whole ? map.groups_of(after.layer) : after.chunk + 1); ++g)
+  const bool whole = after.op == Op::update && map.updates_of(after.layer) != map.layout().groups_of(after.layer);
+  for (auto g = whole ? 0 : after.chunk; g < (whole ? map.layout().groups_of(after.layer) : after.chunk + 1); ++g)
     program.actions.push_back(
         {.op = copies ? Op::receive : Op::send, .layer = after.layer, .chunk = g, .payload = Payload::weights, .peer = peer});
 }
@@ -210,8 +212,8 @@ void add_update(Program& program, const StepMap& map, const Action& update) {
     program.actions.push_back(update);
   }
   add_weight_messages(program, map, update);
-  for (auto g = whole ? 0 : update.chunk; map.data().gathers_updates() && g < (whole ? map.groups_of(layer) : update.chunk + 1);
-       ++g)
+  for (auto g = whole ? 0 : update.chunk;
+       map.data().gathers_updates() && g < (whole ? map.layout().groups_of(layer) : update.chunk + 1); ++g)
     program.actions.push_back({.op = Op::gather, .layer = layer, .chunk = g});
 }
 
@@ -246,7 +248,7 @@ Program with_updates(Program program, const StepMap& map, Updates updates) {
     add_updates(a.layer, a.update);
   }
   for (std::uint32_t l = 0; updates == Updates::all && l < program.layers; ++l)
-    if (map.holds(l) || map.copies(l)) add_updates(l);
+    if (map.pipeline().holds(l) || map.copies(l)) add_updates(l);
   if (updates == Updates::in_backward) add_copies();
   return out;
 }
@@ -273,21 +275,22 @@ Program with_prefetches(Program program, const StepMap& map, std::uint32_t depth
   const auto ahead = [&](std::size_t of, std::size_t distance) { return stage_begin[of - std::min(of, distance)]; };
   // Where each prefetch goes: `depth` stages ahead (at most four if it only reserves a place on the device), but after the last
   // write of the chunk and after its last use on that tier. [chunk]: the first position after them; 0: none.
-  std::vector<std::size_t> after_write(map.chunks());
+  std::vector<std::size_t> after_write(map.chunks().size());
   PerTier<std::vector<std::size_t>> after_use;
-  for (auto& places : after_use) places.resize(map.chunks());
+  for (auto& places : after_use) places.resize(map.chunks().size());
   struct Placed {
     std::size_t before = 0;
     Action action;
   };
   std::vector<Placed> prefetches;
   for (std::size_t i = 0; i < actions.size(); ++i) {
-    const auto tier = map.tier_of(actions[i]);
+    const auto tier = map.places().tier_of(actions[i]);
     const auto uses = map.uses(actions[i]);
     const auto earliest = ahead(stage_of[i], depth), earliest_place = ahead(stage_of[i], std::min(depth, kPlacesAhead));
     for (const auto& use : uses) {
       const bool content = needs_content(use.access);
-      if (!content && (!alone || tier != Tier::device || is_chunk_action(actions[i].op) || !map.leads_run(use.chunk))) continue;
+      if (!content && (!alone || tier != Tier::device || is_chunk_action(actions[i].op) || !map.chunks().leads_run(use.chunk)))
+        continue;
       const auto at =
           std::max({content ? earliest : earliest_place, after_write[index(use.chunk)], after_use[tier][index(use.chunk)]});
       if (at < i) prefetches.push_back({at, {.op = Op::prefetch, .chunk = index(use.chunk), .tier = tier}});

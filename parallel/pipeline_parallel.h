@@ -31,6 +31,7 @@ struct PipelineParallel {
   }
   // The rank of the first replica, which acts for the layer.
   [[nodiscard]] std::uint32_t holder(std::uint32_t layer) const { return holder(layer, 0); }
+  [[nodiscard]] bool speaks_for(std::uint32_t layer) const { return holder(layer) == rank; }  // whether it is this rank
   // Which of the layer's replicas this rank holds; replicas() if it holds none.
   [[nodiscard]] std::uint32_t replica(std::uint32_t layer) const {
     std::uint32_t mine = 0;

@@ -13,6 +13,7 @@
 #include <terrace/parallel/check_request.h>
 #include <terrace/parallel/choose.h>
 #include <terrace/parallel/dry_run.h>
+#include <terrace/parallel/program_bytes.h>
 #include <terrace/parallel/walk.h>
 
 namespace terrace {
@@ -28,14 +29,14 @@ constexpr std::uint32_t kSearchedChunks = 200'000;
 // The bytes of all chunks together in one tier.
 std::uint64_t everything(const StepMap& map) {
   std::uint64_t bytes = 0;
-  for (std::uint32_t c = 0; c < map.chunks(); ++c) bytes += std::max(map.chunk_bytes(ChunkId(c)), kPageBytes);
+  for (std::uint32_t c = 0; c < map.chunks().size(); ++c) bytes += std::max(map.chunks()[ChunkId(c)].bytes, kPageBytes);
   return bytes;
 }
 
 std::string largest_consumers(const StepMap& map, const Action& action) {
   std::map<std::string, std::uint64_t> by_kind;
   for (const auto& use : map.uses(action))
-    by_kind[std::string(name_of(map.chunk_kind(use.chunk)))] += map.chunk_bytes(use.chunk);
+    by_kind[std::string(name_of(map.chunks()[use.chunk].kind))] += map.chunks()[use.chunk].bytes;
   std::vector<std::pair<std::uint64_t, std::string>> sorted;
   for (const auto& [kind, bytes] : by_kind) sorted.emplace_back(bytes, kind);
   std::ranges::sort(sorted, std::greater<>());
@@ -117,7 +118,7 @@ class Planner {
 
  private:
   [[nodiscard]] bool moves_no_state(const Plan& p) const {
-    return !StepMap(model_, p.map).moves_state(p.programs.steady, p.steady_traffic);
+    return !moves_state(StepMap(model_, p.map), p.programs.steady, p.steady_traffic);
   }
 
   [[nodiscard]] Budget budget() const {
@@ -134,8 +135,8 @@ class Planner {
     p.map.chunk_elements = map.layout().chunk_elements();
     p.map.recipe = map.options().recipe;
     p.map.activations = map.options().activations;
-    p.state_bytes = map.state_bytes();
-    p.parameters = map.parameter_count();
+    p.state_bytes = map.chunks().state_bytes();
+    p.parameters = map.layout().tensor_elements();
 
     const ProfileCosts costs(map, profile_);
     auto programs = write_programs(map, request_, 1);
@@ -161,7 +162,7 @@ class Planner {
   // What needs no walk, which would take long for a model with so many chunks: an action that is larger than its tier, and
   // state for which all tiers together have no room.
   [[nodiscard]] std::optional<DoesNotFit> by_arithmetic(const Plan& p, const StepMap& map) const {
-    if (map.chunks() <= kSearchedChunks) return std::nullopt;
+    if (map.chunks().size() <= kSearchedChunks) return std::nullopt;
     const auto b = budget();
     for (const auto tier : {Tier::device, Tier::host})
       if (const auto least = p.smallest_bytes[tier]; least > b.of(tier))
@@ -170,8 +171,8 @@ class Planner {
                                       format_bytes(least), format_bytes(b.of(tier))));
     if (request_.decode_positions != 0) return std::nullopt;
     std::uint64_t state = 0;
-    for (std::uint32_t c = 0; c < map.chunks(); ++c)
-      if (map.committed(ChunkId(c))) state += map.chunk_bytes(ChunkId(c));
+    for (std::uint32_t c = 0; c < map.chunks().size(); ++c)
+      if (map.committed(ChunkId(c))) state += map.chunks()[ChunkId(c)].bytes;
     const auto disk = b.commit_only || b.disk == 0 ? 0 : b.disk;
     if (b.device == kUnlimited || b.host == kUnlimited || disk == kUnlimited) return std::nullopt;
     const auto room = b.device + b.host + disk / p.generations;
@@ -195,7 +196,7 @@ class Planner {
     for (const auto* program : {&programs.steady, &programs.drain, &programs.fill, &programs.evaluate, &programs.visit,
                                 &programs.average, &programs.decode})
       for (const auto tier : {Tier::device, Tier::host})
-        p.smallest_bytes[tier] = std::max(p.smallest_bytes[tier], map.largest_use(*program, tier));
+        p.smallest_bytes[tier] = std::max(p.smallest_bytes[tier], largest_use(map, *program, tier));
     std::uint64_t one_chunk = 0;
     for (const auto kind : p.map.recipe.kinds())
       one_chunk = std::max(one_chunk, p.map.recipe.chunk_bytes(kind, map.layout().chunk_elements()));
@@ -364,15 +365,15 @@ class Planner {
 
   void refuse(Plan& p, const StepMap& map, const Programs& smallest, const CostModel& costs, const DoesNotFit& e) const {
     Action largest;
-    const auto need = map.largest_use(smallest.decode.actions.empty() ? smallest.steady : smallest.decode,
-                                      e.tier == Tier::disk ? Tier::host : e.tier, &largest);
+    const auto need = largest_use(map, smallest.decode.actions.empty() ? smallest.steady : smallest.decode,
+                                  e.tier == Tier::disk ? Tier::host : e.tier, &largest);
     p.refusal = {.tier = e.tier, .missing_bytes = e.missing_bytes, .why = e.what()};
     const auto asked = request_.budget.of(e.tier);
     if (e.tier == Tier::device && p.smallest_bytes[Tier::device] > asked)
       p.refusal.missing_bytes = p.smallest_bytes[Tier::device] - asked;
     // A program without updates on the host has no action there.
     if (e.tier != Tier::disk && need != 0) p.refusal.why += "; " + largest_consumers(map, largest);
-    if (map.chunks() > kSearchedChunks) {
+    if (map.chunks().size() > kSearchedChunks) {
       p.refusal.least_bytes = asked + p.refusal.missing_bytes;
       return;
     }

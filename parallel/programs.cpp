@@ -42,7 +42,7 @@ Programs write_programs(const StepMap& map, const PlanRequest& request, std::uin
   if (request.decode_positions != 0) {
     Programs out;
     out.decode = finish(decoding(layers));
-    if (request.weights_given) out.fill = sweep(Op::fill, layers, [&](std::uint32_t l) { return map.groups_of(l); });
+    if (request.weights_given) out.fill = sweep(Op::fill, layers, [&](std::uint32_t l) { return map.layout().groups_of(l); });
     return out;
   }
   const auto kind = request.order.value_or(Order::horizontal);
@@ -63,7 +63,7 @@ Programs write_programs(const StepMap& map, const PlanRequest& request, std::uin
     order = with_gathers(with_tied_gradients(with_norms(order, map), map), map, gather_ahead);
   }
 
-  const auto chunks_of = [&](std::uint32_t l) { return map.groups_of(l); };
+  const auto chunks_of = [&](std::uint32_t l) { return map.layout().groups_of(l); };
   Programs out;
   if (map.pipeline().asynchronous()) {
     const auto updates = request.updates_before_use ? Updates::after_verdict : Updates::in_backward;
@@ -87,8 +87,8 @@ Programs write_programs(const StepMap& map, const PlanRequest& request, std::uin
                             ? evaluation_of(*request.pipeline, map.pipeline().rank, evaluated_at_once(request), map.skips())
                             : evaluation(layers, 1);
   out.evaluate = finish(with_gathers(evaluate, map, gather_ahead));
-  const auto here = [&](std::uint32_t l) { return map.holds(l) ? map.groups_of(l) : 0; };
-  const auto here_or_copied = [&](std::uint32_t l) { return map.copies(l) ? map.groups_of(l) : here(l); };
+  const auto here = [&](std::uint32_t l) { return map.pipeline().holds(l) ? map.layout().groups_of(l) : 0; };
+  const auto here_or_copied = [&](std::uint32_t l) { return map.copies(l) ? map.layout().groups_of(l) : here(l); };
   out.fill = sweep(Op::fill, layers, here);
   out.gather = {layers, 0, {}};
   for (const auto& a : sweep(Op::fill, layers, here_or_copied).actions) add_weight_messages(out.gather, map, a);

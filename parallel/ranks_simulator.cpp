@@ -35,8 +35,8 @@ class Decisions final : public Sink {
 std::vector<Event> walk_alone(const Plan& plan, const StepMap& map, const RanksLife& life) {
   Belady policy;
   Residency residency(plan.capacity, policy, plan.generations);
-  map.add_to(residency);
-  for (std::uint32_t c = 0; c < map.chunks(); ++c)
+  map.chunks().add_to(residency);
+  for (std::uint32_t c = 0; c < map.chunks().size(); ++c)
     if (map.committed(ChunkId(c))) residency.reserve_on_disk(ChunkId(c));
   Walk walk(map, residency, policy);
   Decisions decided;
@@ -104,9 +104,11 @@ class Ranks {
   };
   // Actions that ranks of the pipeline do together during a step.
   static bool is_together(const Rank& rank, const Action& a) {
-    return a.op == Op::verdict || (a.op == Op::reduce && rank.map->reduces_between_replicas());
+    return a.op == Op::verdict || (a.op == Op::reduce && rank.map->pipeline().replicas() > 1);
   }
-  static bool takes_part(const Rank& rank, const Action& a) { return a.op == Op::verdict || rank.map->holds(a.layer); }
+  static bool takes_part(const Rank& rank, const Action& a) {
+    return a.op == Op::verdict || rank.map->pipeline().holds(a.layer);
+  }
   bool some_meet() {
     return std::ranges::any_of(ranks_,
                                [&](const Rank& rank) { return !rank.together.empty() && meet(rank.together.front()->action); });

@@ -11,10 +11,10 @@ double ProfileCosts::seconds(const Action& a) const {
   const auto& map = map_;
   const auto bytes_used = [&] {
     std::uint64_t bytes = 0;
-    for (const auto& use : map.uses(a)) bytes += map.chunk_bytes(use.chunk) * (use.access == Access::update ? 2 : 1);
+    for (const auto& use : map.uses(a)) bytes += map.chunks()[use.chunk].bytes * (use.access == Access::update ? 2 : 1);
     return static_cast<double>(bytes);
   };
-  const bool on_device = profile_.separate_device() && map.tier_of(a) == Tier::device;
+  const bool on_device = profile_.separate_device() && map.places().tier_of(a) == Tier::device;
   const double stream = on_device ? profile_.device_stream : profile_.memory_stream;
   switch (a.op) {
     case Op::update:

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
-#include <numeric>
 #include <set>
 #include <stdexcept>
 
@@ -13,100 +11,48 @@
 namespace terrace {
 namespace {
 
-constexpr std::uint64_t kTensorAlignBytes = 64;
-// Chunks are small enough that several fit into a small host budget, and large enough that a disk reaches its bandwidth.
-constexpr std::uint64_t kMinChunkElements = 32 * Layout::kPageElements;   // 64 Ki
-constexpr std::uint64_t kMaxChunkElements = 512 * Layout::kPageElements;  // 1 Mi
-// The chunks of a large model are larger, so that a plan, which decides on each of them, takes seconds: a layer still has a
-// dozen. Their number grows again above this size, because a chunk is one transfer and one update.
-constexpr std::uint64_t kMostChunks = 2048;                               // of a kind
-constexpr std::uint64_t kLargestChunkElements = 128 * kMaxChunkElements;  // 128 Mi
-
-std::uint64_t search_chunk(const std::vector<std::vector<LayoutTensor>>& layers, std::uint32_t group) {
-  std::uint64_t total = 0;
-  for (const auto& layer : layers)
-    for (const auto& tensor : layer) total += tensor.elements;
-  // A tiny model must still have many chunks, or there would be nothing to move.
-  const auto limit = std::clamp(total / kMostChunks, kMaxChunkElements, kLargestChunkElements);
-  const auto most = std::clamp(total / 64 / group, Layout::kPageElements, limit);
-  return Layout::search(layers, std::min(kMinChunkElements, most), most, group);
-}
-
-std::vector<std::vector<LayoutTensor>> own_tensors(const std::vector<std::vector<ParamSpec>>& params) {
-  std::vector<std::vector<LayoutTensor>> layers;
-  for (const auto& layer : params) {
-    auto& tensors = layers.emplace_back();
-    for (const auto& p : layer)
-      if (!p.tied) tensors.push_back({p.name, static_cast<std::uint64_t>(p.shape.elements())});
-  }
-  return layers;
-}
-
-std::vector<std::vector<ParamSpec>> all_params(const Model& model, std::span<const ParamGroup> groups) {
-  std::vector<std::vector<ParamSpec>> params;
-  for (const auto& layer : model.layers) params.push_back(layer->params());
-  apply_groups(groups, params);
-  return params;
+UpdateRounds rounds_of(const PipelineParallel& pipeline, std::uint32_t micro_batches) {
+  return {.micro_batches = micro_batches,
+          .every = pipeline.asynchronous() ? pipeline.update_every : micro_batches,
+          .replicas = pipeline.replicas()};
 }
 
 }  // namespace
-
-Pack::Pack(std::vector<TensorSpec> specs) : tensors(std::move(specs)) {
-  for (const auto& t : tensors) {
-    offsets.push_back(bytes);
-    bytes = round_up(bytes + t.bytes(), kTensorAlignBytes);
-  }
-  bytes = round_up(bytes, kPageBytes);
-}
-
-std::vector<TensorView> Pack::views(std::byte* base) const {
-  std::vector<TensorView> v;
-  for (std::size_t i = 0; i < tensors.size(); ++i) v.push_back({base + offsets[i], tensors[i].dtype, tensors[i].shape});
-  return v;
-}
 
 StepMap::StepMap(const Model& model, const Options& options)
     : model_(model),
       options_(options),
       skips_(model),
-      params_(all_params(model, options.param_groups)),
-      layout_(own_tensors(params_),
-              options.chunk_elements != 0 ? options.chunk_elements : search_chunk(own_tensors(params_), options.data.group()),
-              options.data.group()),
-      kinds_(options.recipe.kinds()) {
-  options_.data.whole_gradients = reduces_between_replicas();
-  // Where every declared parameter lies.
-  std::map<std::string, Home> homes_by_name;
-  for (std::uint32_t l = 0; l < params_.size(); ++l) {
-    auto& homes = homes_.emplace_back();
-    std::uint32_t own = 0;
-    for (const auto& p : params_[l]) {
-      if (p.tied) {
-        const auto at = homes_by_name.find(p.name);
-        if (at == homes_by_name.end() || tied_layer_ != kNone)
-          throw std::logic_error("StepMap: tied parameter " + p.name + " has no earlier declaration, or the model has two");
-        homes.push_back(at->second);
-        tied_layer_ = l;
-        tied_home_ = at->second.layer;
-      } else {
-        homes.push_back({l, own++});
-        homes_by_name[p.name] = homes.back();
-      }
-    }
-  }
-
-  if (tied_layer_ != kNone) demand_tied_together();
+      layout_(model, options.param_groups, options.chunk_elements, options.data.group()),
+      kinds_(options.recipe.kinds()),
+      buffers_(model, skips_, options.pipeline, options.shape, options.decode_positions),
+      places_(options.update, options.separate_device, updates_here(), MessageLanes(options.pipeline, skips_, layout_)),
+      rounds_(rounds_of(options.pipeline, options.shape.micro_batches)) {
+  options_.data.whole_gradients = pipeline().replicas() > 1;
+  if (layout_.has_tied()) demand_tied_together();
+  clear_idle_settings();
   add_state();
-  add_activations();
+  buffers_.add_to(chunks_);
+  if (update_scratch_bytes_ != 0)
+    update_scratch_ =
+        add_run(1, {.bytes = update_scratch_bytes_, .kind = Kind::activation, .end = End::high, .role = Role::update_scratch});
   if (data().reduces() || pipeline().ranks > 1) add_shared();
   if (pipeline().asynchronous()) add_kept();
-  if (skips_.any()) add_skips();
-  if (pipeline().ranks > 1) add_peer_lanes();
+  if (skips_.any()) buffers_.add_skips_to(chunks_);
 }
 
-bool StepMap::has_input(std::uint32_t layer) const {
-  const auto reader = skips_.reader(layer);
-  return holds(layer) || (layer > 0 && holds(layer - 1)) || (reader != kNone && holds(reader));
+// Settings without effect: the last layer's backward follows its forward, and some layers save nothing.
+void StepMap::clear_idle_settings() {
+  auto& each = options_.activations;
+  each.resize(layers());
+  each.back() = {};
+  for (std::uint32_t l = 0; l < layers(); ++l) each[l].recompute &= buffers_.saved_pack(l).bytes != 0;
+}
+
+std::vector<std::uint32_t> StepMap::updates_here() const {
+  std::vector<std::uint32_t> updates;
+  for (std::uint32_t l = 0; l < layers(); ++l) updates.push_back(pipeline().holds(l) ? updates_of(l) : 0);
+  return updates;
 }
 
 // A copy of tied weights is on one rank, which computes all backwards of the tied layer. In an order in two directions the
@@ -115,54 +61,19 @@ void StepMap::demand_tied_together() const {
   if (pipeline().replicas() == 1) return;
   std::set<std::uint32_t> home_ranks, tied_ranks;
   for (const auto& of_replica : pipeline().rank_of) {
-    home_ranks.insert(of_replica[tied_home_]);
-    tied_ranks.insert(of_replica[tied_layer_]);
+    home_ranks.insert(of_replica[layout_.tied_home()]);
+    tied_ranks.insert(of_replica[layout_.tied_layer()]);
   }
   if (home_ranks == tied_ranks) return;
   throw Error(
       fmt::format("{} reads a weight of {}: in an order in two directions both must be on the same ranks\n  put one into "
                   "the first stage and the other into the last, or give --untied",
-                  model_.layers[tied_layer_]->name(), model_.layers[tied_home_]->name()),
+                  model_.layers[layout_.tied_layer()]->name(), model_.layers[layout_.tied_home()]->name()),
       Exit::usage);
-}
-
-void StepMap::add_peer_lanes() {
-  const auto me = pipeline().rank;
-  const auto add = [&](std::uint32_t from, std::uint32_t to, Payload payload) {
-    if (from == to || (from != me && to != me)) return;
-    const PeerLane lane{from == me ? Op::send : Op::receive, payload, from == me ? to : from};
-    if (std::ranges::find(peer_lanes_, lane) == peer_lanes_.end()) peer_lanes_.push_back(lane);
-  };
-  for (std::uint32_t replica = 0; replica < pipeline().replicas(); ++replica)
-    for (std::uint32_t l = 1; l < layers(); ++l) {
-      const auto before = pipeline().holder(l - 1, replica), here = pipeline().holder(l, replica);
-      add(before, here, Payload::activation);
-      add(here, before, Payload::gradient);
-      if (skips_.reader(l) == kNone) continue;
-      const auto skipping = pipeline().holder(skips_.reader(l), replica);
-      add(before, skipping, Payload::activation);
-      add(skipping, before, Payload::gradient);
-    }
-  if (tied_layer_ != kNone && pipeline().replicas() == 1) {
-    add(pipeline().holder(tied_home_), pipeline().holder(tied_layer_), Payload::weights);
-    add(pipeline().holder(tied_layer_), pipeline().holder(tied_home_), Payload::tied_gradient);
-  }
-  if (peer_lanes_.size() > kPeerLanes)
-    throw Error(
-        fmt::format(
-            "rank {} of the pipeline needs {} message lanes, but there are only {}\n  place the stages so that each rank "
-            "has fewer neighbours",
-            me, peer_lanes_.size(), kPeerLanes),
-        Exit::usage);
 }
 
 // One run a layer and kind, so that a layer's weights are one span; chunk i of every kind covers the same elements.
 void StepMap::add_state() {
-  std::uint32_t updates = 0;
-  for (std::uint32_t l = 0; l < layers(); ++l) {
-    first_update_.push_back(updates);
-    if (holds(l)) updates += updates_of(l);
-  }
   auto& recipe = options_.recipe;
   if (options_.layer_unit && options_.layer_unit->second_moment != Packed::none)
     recipe.second_moment = recipe.compute == DType::fp64 ? Format::packed64 : Format::packed;
@@ -170,7 +81,7 @@ void StepMap::add_state() {
   const auto held = [&](Kind kind, std::uint32_t chunks) { return data().shards(kind) ? chunks / data().group() : chunks; };
   layer_needs_.resize(layers());
   for (std::uint32_t l = 0; l < layers(); ++l) {
-    if (!holds(l)) {
+    if (!pipeline().holds(l)) {
       for (const auto kind : kinds_)
         state_first_.push_back(add_run(copies(l) && kind == Kind::parameter ? held(kind, layout_.chunks_of(l)) : 0,
                                        {.bytes = bytes_of(kind), .kind = kind, .layer = l}));
@@ -188,59 +99,12 @@ void StepMap::add_state() {
       state_first_.push_back(add_run(held(kind, chunks), {.bytes = bytes, .kind = kind, .layer = l}));
     }
   }
-  if (tied_layer_ == kNone) return;
-  for (std::uint32_t p = 0; p < params_[tied_layer_].size(); ++p)
-    if (params_[tied_layer_][p].tied) {
-      const auto& place = layout_.place(tied_home_, home(tied_layer_, p).tensor);
-      const auto group_elements = layout_.chunk_elements() * data().group();
-      tied_chunks_ =
-          static_cast<std::uint32_t>(ceil_div(place.first_element + place.elements, group_elements)) * data().group();
-      tied_gradient_ = ChunkId(add_run(
-          holds(tied_layer_) || holds(tied_home_) ? held(Kind::gradient, tied_chunks_) : 0,
-          {.bytes = bytes_of(Kind::gradient), .kind = Kind::gradient, .layer = tied_layer_, .role = Role::tied_gradient}));
-    }
-}
-
-void StepMap::add_activations() {
-  const auto& batch = options_.shape.batch;
-  const auto m_count = micro_batches();
-  const auto row_bytes = static_cast<std::uint64_t>(batch.tokens() * model_.width) * size_of(model_.dtype);
-  const auto activation_bytes = round_up(row_bytes, kPageBytes);
-  for (const auto& layer : model_.layers) {
-    if (options_.decode_positions == 0) {
-      saved_packs_.emplace_back(layer->saved(batch));
-    } else {
-      const auto* generative = dynamic_cast<const GenerativeLayer*>(layer.get());
-      if (!generative) throw Error("layer " + layer->name() + " cannot generate", Exit::usage);
-      saved_packs_.emplace_back(generative->cache(options_.decode_positions));
-    }
-    carried_packs_.emplace_back(layer->carried(batch));
-  }
-  // Clears settings without effect: the last layer's backward follows its forward, and some layers save nothing.
-  auto& each = options_.activations;
-  each.resize(layers());
-  each.back() = {};
-  for (std::uint32_t l = 0; l < layers(); ++l) each[l].recompute &= saved_packs_[l].bytes != 0;
-  const auto add_each = [&](Role role, auto bytes_of) {
-    const auto first = chunks_.size();
-    const std::uint32_t copies = role == Role::scratch || (role == Role::carried && !pipeline().halves) ? 1 : m_count;
-    for (std::uint32_t l = 0; l < layers(); ++l)
-      for (std::uint32_t m = 0; m < copies; ++m)
-        add_run(1, {.bytes = bytes_of(l), .kind = Kind::activation, .end = End::high, .layer = l, .position = m, .role = role});
-    return first;
-  };
-  const auto input_bytes = [&](std::uint32_t l) { return l == 0 || !has_input(l) ? 0 : activation_bytes; };
-  const auto here = [&](std::uint32_t l, std::uint64_t bytes) { return holds(l) ? bytes : 0; };
-  x_ = add_each(Role::input, input_bytes);
-  d_ = add_each(Role::input_gradient, input_bytes);
-  saved_ = add_each(Role::saved, [&](std::uint32_t l) { return here(l, saved_packs_[l].bytes); });
-  carried_ = add_each(Role::carried, [&](std::uint32_t l) { return here(l, carried_packs_[l].bytes); });
-  scratch_ = add_each(Role::scratch,
-                      [&](std::uint32_t l) { return here(l, round_up(model_.layers[l]->scratch_bytes(batch), kPageBytes)); });
-  spare_ = add_run(1, {.bytes = activation_bytes, .kind = Kind::activation, .end = End::high, .role = Role::spare});
-  if (update_scratch_bytes_ != 0)
-    update_scratch_ =
-        add_run(1, {.bytes = update_scratch_bytes_, .kind = Kind::activation, .end = End::high, .role = Role::update_scratch});
+  if (!layout_.has_tied()) return;
+  const auto tied = layout_.tied_layer();
+  const bool here = pipeline().holds(tied) || pipeline().holds(layout_.tied_home());
+  tied_gradient_ =
+      ChunkId(add_run(here ? held(Kind::gradient, layout_.tied_chunks()) : 0,
+                      {.bytes = bytes_of(Kind::gradient), .kind = Kind::gradient, .layer = tied, .role = Role::tied_gradient}));
 }
 
 // Chunks that exist for a short time on every rank and belong to all of them.
@@ -250,13 +114,14 @@ void StepMap::add_shared() {
     return add_run(groups, {.bytes = bytes, .kind = Kind::activation, .end = End::high, .layer = layer, .role = role});
   };
   for (std::uint32_t l = 0; l < layers(); ++l) {
-    const auto here = holds(l) ? groups_of(l) : 0;
+    const auto here = pipeline().holds(l) ? layout_.groups_of(l) : 0;
     if (data().shards(Kind::parameter))
-      gathered_.push_back(add(Role::gathered, Kind::parameter, l, copies(l) ? groups_of(l) : here));
+      gathered_.push_back(add(Role::gathered, Kind::parameter, l, copies(l) ? layout_.groups_of(l) : here));
     if (data().folds_each()) buckets_.push_back(add(Role::bucket, Kind::gradient, l, here));
   }
-  if (data().folds_each() && tied_layer_ != kNone)
-    tied_bucket_ = add(Role::tied_bucket, Kind::gradient, tied_layer_, holds(tied_layer_) ? tied_chunks_ / data().group() : 0);
+  if (data().folds_each() && layout_.has_tied())
+    tied_bucket_ = add(Role::tied_bucket, Kind::gradient, layout_.tied_layer(),
+                       pipeline().holds(layout_.tied_layer()) ? layout_.tied_groups() : 0);
   const auto shows = [&](Kind kind) { return data().shards(kind) || pipeline().ranks > 1; };
   if (shows(Kind::parameter)) visited_weights_ = add(Role::visited, Kind::parameter, 0, 1);
   if (shows(Kind::master) && options_.recipe.has_master()) visited_masters_ = add(Role::visited, Kind::master, 0, 1);
@@ -267,24 +132,18 @@ void StepMap::add_kept() {
   const auto bytes = options_.recipe.chunk_bytes(Kind::parameter, layout_.chunk_elements());
   for (std::uint32_t l = 0; l < layers(); ++l) {
     kept_.push_back(chunks_.size());
-    for (std::uint32_t copy = 0; holds(l) && copy < pipeline().kept_copies(l); ++copy)
+    for (std::uint32_t copy = 0; pipeline().holds(l) && copy < pipeline().kept_copies(l); ++copy)
       add_run(kept_chunks(l), {.bytes = bytes, .kind = Kind::activation, .end = End::high, .layer = l, .role = Role::kept});
   }
 }
 
-void StepMap::add_skips() {
-  const auto row_bytes = static_cast<std::uint64_t>(options_.shape.batch.tokens() * model_.width) * size_of(model_.dtype);
-  for (std::uint32_t k = 0; k < layers(); ++k) {
-    skipped_.push_back(chunks_.size());
-    if (skips_.reader(k) == kNone || !has_input(k)) continue;
-    for (std::uint32_t m = 0; m < micro_batches(); ++m)
-      add_run(1, {.bytes = round_up(row_bytes, kPageBytes),
-                  .kind = Kind::activation,
-                  .end = End::high,
-                  .layer = k,
-                  .position = m,
-                  .role = Role::skip_gradient});
-  }
+bool StepMap::copies(std::uint32_t layer) const {
+  return layer == layout_.tied_home() && pipeline().holds(layout_.tied_layer()) && !pipeline().holds(layer);
+}
+
+std::uint32_t StepMap::copied_to(std::uint32_t layer) const {
+  const bool apart = layer == layout_.tied_home() && pipeline().holds(layer) && !pipeline().holds(layout_.tied_layer());
+  return apart ? pipeline().holder(layout_.tied_layer()) : pipeline().rank;
 }
 
 bool StepMap::reads_skip_here(std::uint32_t k, std::uint32_t m) const {
@@ -313,14 +172,14 @@ std::uint32_t StepMap::add_run(std::uint32_t count, const Chunk& chunk) {
   const bool sharded =
       chunk.role == Role::kept ? data().shards(Kind::parameter) : is_state(chunk.role) && data().shards(chunk.kind);
   for (std::uint32_t i = 0; i < count; ++i)
-    if (sharded || is_state(chunk.role)) chunks_.place(first + i, sharded ? own(i) : i);
+    if (sharded || is_state(chunk.role)) chunks_.place(first + i, sharded ? data().own(i) : i);
   return first;
 }
 
 ChunkId StepMap::state(Kind kind, std::uint32_t layer, std::uint32_t chunk_in_layer) const {
   const auto at = std::ranges::find(kinds_, kind);
   if (at == kinds_.end()) throw std::logic_error(fmt::format("StepMap: the recipe has no {}", name_of(kind)));
-  if (!holds(layer) && !(kind == Kind::parameter && copies(layer)))
+  if (!pipeline().holds(layer) && !(kind == Kind::parameter && copies(layer)))
     throw std::logic_error(fmt::format("StepMap: rank {} of the pipeline does not hold layer {}", pipeline().rank, layer));
   const auto first = state_first_[layer * kinds_.size() + static_cast<std::size_t>(at - kinds_.begin())];
   return ChunkId(first + held_position(kind, chunk_in_layer));
@@ -329,7 +188,7 @@ ChunkId StepMap::state(Kind kind, std::uint32_t layer, std::uint32_t chunk_in_la
 std::uint32_t StepMap::held_position(Kind kind, std::uint32_t chunk_in_layer) const {
   if (!data().shards(kind)) return chunk_in_layer;
   const auto group = chunk_in_layer / data().group();
-  if (chunk_in_layer != own(group))
+  if (chunk_in_layer != data().own(group))
     throw std::logic_error(
         fmt::format("StepMap: rank {} does not hold chunk {} of the {}", data().rank, chunk_in_layer, name_of(kind)));
   return group;
@@ -341,22 +200,12 @@ ChunkId StepMap::tied_gradient(std::uint32_t chunk_in_layer) const {
 
 bool StepMap::committed(ChunkId chunk) const {
   const auto& c = chunks_[chunk];
-  if (!options_.commits || c.role != Role::state || c.kind == Kind::gradient || !holds(c.layer)) return false;
+  if (!options_.commits || c.role != Role::state || c.kind == Kind::gradient || !pipeline().holds(c.layer)) return false;
   return data().stage() == 0 || c.position % data().group() == data().place();
 }
 
-std::vector<std::uint32_t> StepMap::chunks_of(std::uint32_t group) const {
-  std::vector<std::uint32_t> all(data().group());
-  std::iota(all.begin(), all.end(), group * data().group());
-  return all;
-}
-
-std::vector<std::uint32_t> StepMap::updated_in(std::uint32_t group) const {
-  return data().stage() >= 1 ? std::vector{own(group)} : chunks_of(group);
-}
-
 std::uint32_t StepMap::reduced_groups(std::uint32_t layer) const {
-  return groups_of(layer) + (layer == tied_layer_ ? tied_groups() : 0);
+  return layout_.groups_of(layer) + (layer == layout_.tied_layer() ? layout_.tied_groups() : 0);
 }
 
 ChunkId StepMap::weights(std::uint32_t layer, std::uint32_t copy) const {
@@ -364,19 +213,19 @@ ChunkId StepMap::weights(std::uint32_t layer, std::uint32_t copy) const {
   return copy != 0 ? kept(layer, copy) : state(Kind::parameter, layer, 0);
 }
 std::uint32_t StepMap::kept_chunks(std::uint32_t layer) const {
-  return data().shards(Kind::parameter) ? groups_of(layer) : layout_.chunks_of(layer);
+  return data().shards(Kind::parameter) ? layout_.groups_of(layer) : layout_.chunks_of(layer);
 }
 ChunkId StepMap::kept(std::uint32_t layer, std::uint32_t copy) const {
   return ChunkId(kept_.at(layer) + (copy - 1) * kept_chunks(layer));
 }
 ChunkId StepMap::gathered_from(const Action& a) const {
-  return a.copy == 0 ? state(Kind::parameter, a.layer, own(a.chunk)) : ChunkId(index(kept(a.layer, a.copy)) + a.chunk);
+  return a.copy == 0 ? state(Kind::parameter, a.layer, data().own(a.chunk)) : ChunkId(index(kept(a.layer, a.copy)) + a.chunk);
 }
 std::vector<std::pair<ChunkId, ChunkId>> StepMap::kept_by(const Action& a) const {
   if (data().shards(Kind::parameter))
-    return {{state(Kind::parameter, a.layer, own(a.chunk)), ChunkId(index(kept(a.layer, a.copy)) + a.chunk)}};
+    return {{state(Kind::parameter, a.layer, data().own(a.chunk)), ChunkId(index(kept(a.layer, a.copy)) + a.chunk)}};
   std::vector<std::pair<ChunkId, ChunkId>> pairs;
-  for (const auto c : chunks_of(a.chunk))
+  for (const auto c : data().chunks_of(a.chunk))
     pairs.emplace_back(state(Kind::parameter, a.layer, c), ChunkId(index(kept(a.layer, a.copy)) + c));
   return pairs;
 }
@@ -386,10 +235,10 @@ ChunkId StepMap::gradients(std::uint32_t layer) const {
 ChunkId StepMap::tied_gradients() const { return data().folds_each() ? ChunkId(tied_bucket_) : tied_gradient_; }
 
 StepMap::Reduced StepMap::reduced(std::uint32_t layer, std::uint32_t group) const {
-  const bool tied = group >= groups_of(layer);
-  if (tied) group -= groups_of(layer);
+  const bool tied = group >= layout_.groups_of(layer);
+  if (tied) group -= layout_.groups_of(layer);
   const auto first = index(tied ? tied_gradients() : gradients(layer)) + group * (data().folds_each() ? 1 : data().group());
-  return {ChunkId(first), tied ? tied_gradient(own(group)) : state(Kind::gradient, layer, own(group)), tied};
+  return {ChunkId(first), tied ? tied_gradient(data().own(group)) : state(Kind::gradient, layer, data().own(group)), tied};
 }
 
 ChunkId StepMap::gathered(std::uint32_t layer, std::uint32_t group) const {
@@ -397,22 +246,22 @@ ChunkId StepMap::gathered(std::uint32_t layer, std::uint32_t group) const {
 }
 
 std::vector<ChunkId> StepMap::carried_by(const Action& message) const {
-  if (message.payload == Payload::activation) return {x(message.layer, message.micro_batch)};
+  if (message.payload == Payload::activation) return {buffers_.x(message.layer, message.micro_batch)};
   if (message.payload == Payload::gradient) {
     const auto from = message.op == Op::send ? pipeline().rank : message.peer;
-    if (from == pipeline().holder(message.layer, message.micro_batch)) return {d(message.layer, message.micro_batch)};
-    return {e(message.layer, message.micro_batch)};
+    if (from == pipeline().holder(message.layer, message.micro_batch)) return {buffers_.d(message.layer, message.micro_batch)};
+    return {buffers_.e(message.layer, message.micro_batch)};
   }
   std::vector<ChunkId> chunks;
-  for (const auto c : updated_in(message.chunk)) {
+  for (const auto c : data().updated_in(message.chunk)) {
     if (message.payload == Payload::weights) chunks.push_back(state(Kind::parameter, message.layer, c));
-    if (message.payload == Payload::tied_gradient && adds_tied(message.layer, c)) chunks.push_back(tied_gradient(c));
+    if (message.payload == Payload::tied_gradient && layout_.adds_tied(message.layer, c)) chunks.push_back(tied_gradient(c));
   }
   return chunks;
 }
 
 std::vector<std::uint32_t> StepMap::updated_by(const Action& update) const {
-  return options_.layer_unit ? final_gradients(update.layer) : updated_in(update.chunk);
+  return options_.layer_unit ? final_gradients(update.layer) : data().updated_in(update.chunk);
 }
 
 LayerShape StepMap::layer_shape(std::uint32_t layer) const {
@@ -421,18 +270,19 @@ LayerShape StepMap::layer_shape(std::uint32_t layer) const {
                    .share = {},
                    .chunk_elements = static_cast<std::int64_t>(layout_.chunk_elements())};
   if (halves_updates()) shape.share = {.ranks = data().group(), .rank = data().place()};
-  for (std::uint32_t p = 0; p < params_[layer].size(); ++p) {
-    const auto& param = params_[layer][p];
-    if (homes_[layer][p].layer != layer) continue;
+  for (std::uint32_t p = 0; p < layout_.params(layer).size(); ++p) {
+    const auto& param = layout_.params(layer)[p];
+    if (layout_.home(layer, p).layer != layer) continue;
     const auto dims = param.shape.rank();
     const auto columns = dims == 0 ? 1 : param.shape[dims - 1];
-    shape.tensors.push_back({.first = static_cast<std::int64_t>(layout_.place(layer, homes_[layer][p].tensor).first_element),
-                             .rows = columns == 0 ? 0 : param.shape.elements() / columns,
-                             .columns = columns,
-                             .hidden = layer != 0 && layer + 1 != layers(),
-                             .rate = param.rate,
-                             .decay = param.decay,
-                             .stream = stream_of(param.name.c_str())});
+    shape.tensors.push_back(
+        {.first = static_cast<std::int64_t>(layout_.place(layer, layout_.home(layer, p).tensor).first_element),
+         .rows = columns == 0 ? 0 : param.shape.elements() / columns,
+         .columns = columns,
+         .hidden = layer != 0 && layer + 1 != layers(),
+         .rate = param.rate,
+         .decay = param.decay,
+         .stream = stream_of(param.name.c_str())});
   }
   return shape;
 }
@@ -448,29 +298,6 @@ std::string StepMap::describe(ChunkId chunk) const {
 
 bool StepMap::is_packed_by_share(const Chunk& c) const {
   return halves_updates() && c.kind == Kind::second_moment && is_packed(options_.recipe.format_of(c.kind));
-}
-
-std::uint64_t StepMap::largest_use(const Program& program, Tier tier, Action* which) const {
-  std::uint64_t largest = 0, awaited = 0;
-  std::set<ChunkId> awaiting;
-  for (const auto& action : program.actions) {
-    if (action.op == Op::prefetch || tier_of(action) != tier) continue;
-    std::uint64_t bytes = 0;
-    for (const auto& use : uses(action)) {
-      bytes += chunk_bytes(use.chunk);
-      if (awaiting.erase(use.chunk) != 0) awaited -= chunk_bytes(use.chunk);
-    }
-    if (bytes + awaited > largest) {
-      largest = bytes + awaited;
-      if (which) *which = action;
-    }
-    if (!awaits(action)) continue;
-    for (const auto chunk : carried_by(action)) {
-      awaiting.insert(chunk);
-      awaited += chunk_bytes(chunk);
-    }
-  }
-  return largest;
 }
 
 }  // namespace terrace

@@ -7,7 +7,8 @@ namespace terrace {
 void Walk::set_policy(const Program& program) {
   std::vector<Belady::UseAt> uses;
   for (std::uint64_t i = 0; i < program.actions.size(); ++i)
-    for (const auto& use : map_.uses(program.actions[i])) uses.push_back({use.chunk, map_.tier_of(program.actions[i]), i});
+    for (const auto& use : map_.uses(program.actions[i]))
+      uses.push_back({use.chunk, map_.places().tier_of(program.actions[i]), i});
   policy_.set_program(uses, program.actions.size());
 }
 
@@ -15,7 +16,7 @@ bool Walk::retry(std::deque<Pending>& queue, Sink& sink) {
   for (; !queue.empty(); queue.pop_front()) {
     const auto [chunk, tier] = queue.front();
     moves_.clear();
-    const auto not_before = now(map_.lane_of(tier));
+    const auto not_before = now(map_.places().lane_of(tier));
     const bool there = residency_.has_content(chunk) ? residency_.prefetch(chunk, tier, not_before, moves_)
                                                      : residency_.place_ahead(chunk, tier, not_before, moves_);
     for (const auto& move : moves_) sink.move(move);
@@ -40,7 +41,7 @@ void Walk::run(const Program& program, Sink& sink) {
   places_.clear();
   contents_.clear();
   Clock verdict;
-  std::vector<std::uint64_t> used_at(map_.chunks(), program.actions.size());  // [chunk]: the action that used it last
+  std::vector<std::uint64_t> used_at(map_.chunks().size(), program.actions.size());  // [chunk]: the action that used it last
   for (std::uint64_t i = 0; i < program.actions.size(); ++i) {
     const auto& action = program.actions[i];
     policy_.set_position(i);
@@ -63,8 +64,8 @@ void Walk::run(const Program& program, Sink& sink) {
       const bool starts_empty = is_optimizer_state(residency_.kind_of(use.chunk)) || action.op == Op::decode;
       if (use.access == Access::update && starts_empty && !residency_.has_content(use.chunk)) use.access = Access::overwrite;
     }
-    const auto tier = map_.tier_of(action);
-    const auto lane = map_.lane_of(action);
+    const auto tier = map_.places().tier_of(action);
+    const auto lane = map_.places().lane_of(action);
     // Prefetches of the chunks that this action now requests itself are no longer needed.
     for (const auto& use : uses) used_at[index(use.chunk)] = i;
     const auto taken = [&](const Pending& p) { return p.tier == tier && used_at[index(p.chunk)] == i; };
@@ -74,7 +75,7 @@ void Walk::run(const Program& program, Sink& sink) {
     for (const auto& use : uses) release_awaited(use);
     moves_.clear();
     // Moves that make room for a message do not wait for the previous message, which another rank may send much later.
-    const auto place_lane = is_message(lane) ? map_.lane_of(tier) : lane;
+    const auto place_lane = is_message(lane) ? map_.places().lane_of(tier) : lane;
     Residency::Granted granted;
     try {
       granted = residency_.acquire(uses, tier, now(place_lane), moves_);
@@ -111,7 +112,7 @@ void Walk::offload(const Action& action, Sink& sink) {
 void Walk::flush(Sink& sink) {
   Clock after;  // everything computed so far
   for (const auto lane : {Lane::compute, Lane::update, Lane::communication}) after.merge(now(lane));
-  for (std::uint32_t i = 0; i < map_.chunks(); ++i) {
+  for (std::uint32_t i = 0; i < map_.chunks().size(); ++i) {
     const ChunkId chunk{i};
     if (!map_.committed(chunk) || !residency_.has_content(chunk)) continue;
     moves_.clear();
@@ -121,8 +122,8 @@ void Walk::flush(Sink& sink) {
 }
 
 void Walk::drop_gradients() {
-  for (std::uint32_t i = 0; i < map_.chunks(); ++i)
-    if (const ChunkId chunk{i}; map_.chunk_kind(chunk) == Kind::gradient && residency_.has_content(chunk))
+  for (std::uint32_t i = 0; i < map_.chunks().size(); ++i)
+    if (const ChunkId chunk{i}; map_.chunks()[chunk].kind == Kind::gradient && residency_.has_content(chunk))
       residency_.drop(chunk);
 }
 

@@ -149,7 +149,7 @@ void save_weights(Engine& engine, const std::filesystem::path& path, std::map<st
   const auto dtype = map.options().recipe.weight_dtype();
   std::vector<SafetensorsDeclaration> tensors;
   for (std::uint32_t l = 0; l < map.layers(); ++l)
-    for (const auto& param : map.params(l)) {
+    for (const auto& param : map.layout().params(l)) {
       if (param.tied) continue;
       std::vector<std::uint64_t> shape;
       for (std::size_t i = 0; i < param.shape.rank(); ++i) shape.push_back(static_cast<std::uint64_t>(param.shape[i]));

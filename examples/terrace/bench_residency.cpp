@@ -18,10 +18,10 @@ bench::AccessTrace accesses_of(const RunConfig& config) {
   if (!p.fits) throw refusal_error(config, p);
   const StepMap map(model, p.map);
   bench::AccessTrace trace;
-  for (std::uint32_t c = 0; c < map.chunks(); ++c) trace.chunk_bytes.push_back(map.chunk_bytes(ChunkId{c}));
+  for (std::uint32_t c = 0; c < map.chunks().size(); ++c) trace.chunk_bytes.push_back(map.chunks()[ChunkId{c}].bytes);
   for (const auto& action : p.programs.steady.actions) {
     if (action.op == Op::prefetch) continue;  // a hint, not an access
-    trace.actions.push_back({map.tier_of(action), map.uses(action), map.dead_after(action)});
+    trace.actions.push_back({map.places().tier_of(action), map.uses(action), map.dead_after(action)});
   }
   return trace;
 }

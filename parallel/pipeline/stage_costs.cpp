@@ -23,7 +23,7 @@ Seconds seconds_of(const Model& model, StepMap::Options options, const MachinePr
   for (std::uint32_t l = 0; l < map.layers(); ++l) {
     s.forward.push_back(l + 1 == map.layers() ? 0 : costs.seconds({.op = Op::forward, .layer = l}));
     s.backward.push_back(costs.seconds({.op = Op::backward, .layer = l}));
-    s.input_bytes.push_back(map.chunk_bytes(map.x(l, 0)));
+    s.input_bytes.push_back(map.chunks()[map.buffers().x(l, 0)].bytes);
   }
   return s;
 }

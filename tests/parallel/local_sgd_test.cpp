@@ -151,7 +151,7 @@ TEST_F(LocalSgd, TheLedgerIsTheFormula) {
     Ledger ledger;
     const auto comm = with_ledger(std::move(rank.comm), ledger);
     toy::Training training(toy::of_rank(o, comm->rank()), comm.get());
-    const auto weights = training.engine->map().parameter_count() * sizeof(float),
+    const auto weights = training.engine->map().layout().tensor_elements() * sizeof(float),
                losses = std::uint64_t{2} * 3 * sizeof(double);
     for (std::uint64_t s = 1; s <= 6; ++s) {
       ledger.clear();

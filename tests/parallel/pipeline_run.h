@@ -86,7 +86,7 @@ inline std::uint64_t most_bytes(const pipeline::Pipeline& p, std::uint32_t rank,
     std::uint64_t bytes = 0;
     for (auto l = p.begins[t.stage]; l < p.begins[t.stage + 1]; ++l)
       for (const auto chunk : map.left_by_forward(l, t.micro_batch))
-        if ((l + 1 == p.layers()) == head) bytes += map.chunk_bytes(chunk);
+        if ((l + 1 == p.layers()) == head) bytes += map.chunks()[chunk].bytes;
     return bytes;
   };
   for (const auto& task : p.schedule.tasks[rank]) {

@@ -256,12 +256,12 @@ TEST_F(PipelineRun, TwoDirectionsThatMeetOnceAreTheBitsOfTwoDataRanks) {
     expect_same(whole, sharded, what + ", ZeRO-1");
     const auto model = toy::make_model(o.sizes);
     const StepMap map(model, sharded.planned.map);
-    std::uint64_t bytes = map.tied_groups() * map.data().group() * map.chunk_bytes(map.tied_gradients());
+    std::uint64_t bytes = map.layout().tied_groups() * map.data().group() * map.chunks()[map.tied_gradients()].bytes;
     for (std::uint32_t l = 0; l < map.layers(); ++l)
       for (const auto kind : map.options().recipe.kinds())
-        if (map.holds(l))  // of states its own chunk of each group
-          bytes += (is_optimizer_state(kind) ? map.groups_of(l) : map.layout().chunks_of(l)) *
-                   map.chunk_bytes(map.state(kind, l, map.own(0)));
+        if (map.pipeline().holds(l))  // of states its own chunk of each group
+          bytes += (is_optimizer_state(kind) ? map.layout().groups_of(l) : map.layout().chunks_of(l)) *
+                   map.chunks()[map.state(kind, l, map.data().own(0))].bytes;
     EXPECT_EQ(sharded.planned.state_bytes, bytes) << what;
   }
 }

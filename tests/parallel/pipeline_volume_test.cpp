@@ -41,7 +41,7 @@ TEST_F(PipelineVolume, TheLedgerIsTheFormulaOfEveryOrder) {
       const StepMap map(model, {.shape = o.shape, .pipeline = part_of(*o.pipeline, 0)});
       EXPECT_EQ(sent.calls, messages) << what;
       EXPECT_EQ(received.calls, messages) << what;
-      EXPECT_EQ(sent.payload_bytes, messages * map.chunk_bytes(map.x(1, 0))) << what;
+      EXPECT_EQ(sent.payload_bytes, messages * map.chunks()[map.buffers().x(1, 0)].bytes) << what;
       EXPECT_EQ(received.payload_bytes, sent.payload_bytes) << what;
     }
 }
@@ -67,8 +67,8 @@ TEST_F(PipelineVolume, TwoDirectionsAddTheirGradientsUpOnceOrInEveryRound) {
         const StepMap map(model, {.shape = o.shape, .data = o.data, .pipeline = part_of(*o.pipeline, r)});
         std::uint64_t groups = 0;
         for (std::uint32_t l = 0; l < map.layers(); ++l)
-          if (map.holds(l)) groups += map.reduced_groups(l);
-        const auto bytes = map.chunk_bytes(map.state(Kind::gradient, map.holds(0) ? 0 : begins[r], 0));
+          if (map.pipeline().holds(l)) groups += map.reduced_groups(l);
+        const auto bytes = map.chunks()[map.state(Kind::gradient, map.pipeline().holds(0) ? 0 : begins[r], 0)].bytes;
         const auto expect = [&](Operation operation, std::uint64_t calls) {
           const auto entry = ledgers[r].of("directions", operation);
           EXPECT_EQ(entry.calls, calls) << "rank " << r;
@@ -105,7 +105,7 @@ TEST_F(PipelineVolume, AsynchronousUpdatesReduceAndGatherTheirStage) {
       const StepMap map(model, {.shape = o.shape, .data = o.data, .pipeline = part_of(*o.pipeline, r / kData)});
       std::uint64_t groups = 0;
       for (std::uint32_t l = 0; l < map.layers(); ++l)
-        if (map.holds(l)) groups += map.groups_of(l);
+        if (map.pipeline().holds(l)) groups += map.layout().groups_of(l);
       const auto bytes = map.options().recipe.chunk_bytes(Kind::gradient, map.layout().chunk_elements()) * map.data().group();
       const auto expect = [&](Operation operation, std::uint64_t calls) {
         const auto entry = ledgers[r].of("dp", operation);

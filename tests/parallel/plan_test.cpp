@@ -119,7 +119,7 @@ TEST(Plan, AShareOfTheUpdatesIsDealtOutEvenly) {
     for (const auto& a : p.programs.steady.actions) {
       if (a.op != Op::update) continue;
       ++updates;
-      on_device += map.tier_of(a) == Tier::device ? 1 : 0;
+      on_device += map.places().tier_of(a) == Tier::device ? 1 : 0;
       EXPECT_LE(std::abs(on_device - updates * share), 1) << "share " << share << ", after " << updates;
     }
     EXPECT_GT(updates, 16);
@@ -238,7 +238,7 @@ TEST(Plan, AnOptimizerThatSeesWholeLayersHasOneUpdateForEach) {
         if (a.op != Op::update) continue;
         ++updates;
         std::uint64_t bytes = 0;
-        for (const auto& use : map.uses(a)) bytes += map.chunk_bytes(use.chunk);
+        for (const auto& use : map.uses(a)) bytes += map.chunks()[use.chunk].bytes;
         const auto weights = map.layout().chunks_of(a.layer) * map.layout().chunk_elements() * sizeof(float);
         EXPECT_GE(bytes, 3 * weights) << "weights, gradients and directions of layer " << a.layer;
       }

@@ -51,7 +51,7 @@ std::vector<std::uint32_t> places_ahead(const StepMap& map, std::uint32_t depth)
       if (is_placement(a.op)) continue;
       const auto uses = map.uses(a);
       const auto use = std::ranges::find(uses, ChunkId{wanted.chunk}, &Use::chunk);
-      if (use != uses.end() && map.tier_of(a) == wanted.tier) {
+      if (use != uses.end() && map.places().tier_of(a) == wanted.tier) {
         if (!needs_content(use->access)) distances.push_back(distance);
         break;
       }
@@ -111,10 +111,10 @@ TEST(StepMap, ChunkIdsAreGivenOnce) {
   const StepMap map(model, {.recipe = Recipe::of(DType::bf16), .shape = {{2, 16}, 2}});
   Lru policy;
   Residency residency({}, policy, 2);
-  map.add_to(residency);
-  ASSERT_EQ(residency.chunks(), map.chunks());
-  for (std::uint32_t c = 0; c < map.chunks(); ++c) {
-    EXPECT_EQ(residency.kind_of(ChunkId{c}), map.chunk_kind(ChunkId{c}));
+  map.chunks().add_to(residency);
+  ASSERT_EQ(residency.chunks(), map.chunks().size());
+  for (std::uint32_t c = 0; c < map.chunks().size(); ++c) {
+    EXPECT_EQ(residency.kind_of(ChunkId{c}), map.chunks()[ChunkId{c}].kind);
     EXPECT_FALSE(map.describe(ChunkId{c}).empty());
   }
   std::set<std::uint32_t> seen;

@@ -102,7 +102,8 @@ TEST(SkipPrograms, EvenStagesInTwoDirectionsHaveLanesForAllMessages) {
       for (std::uint32_t r = 0; r < p; ++r) {
         SCOPED_TRACE(fmt::format("{} blocks on {} ranks, rank {}", blocks, p, r));
         ASSERT_NO_THROW(
-            most = std::max(most, StepMap(model, {.shape = {{1, 4}, p}, .pipeline = part_of(cut, r)}).message_lanes()));
+            most = std::max(most,
+                            StepMap(model, {.shape = {{1, 4}, p}, .pipeline = part_of(cut, r)}).places().messages().count()));
       }
     }
   EXPECT_EQ(most, 16U);

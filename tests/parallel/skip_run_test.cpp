@@ -11,6 +11,7 @@
 
 #include <terrace/core/error.h>
 #include <terrace/parallel/pipeline/simulate.h>
+#include <terrace/parallel/program_bytes.h>
 #include <terrace/tests/support/covering_rows.h>
 
 #include "pipeline_run.h"
@@ -231,7 +232,7 @@ TEST_F(SkipRun, MessagesAreTheCutEdges) {
     const std::uint64_t messages = 2 * m * cut_edges(model, *o.pipeline);
     EXPECT_EQ(sent.calls, messages) << what;
     EXPECT_EQ(received.calls, messages) << what;
-    EXPECT_EQ(sent.payload_bytes, messages * map.chunk_bytes(map.x(1, 0))) << what;
+    EXPECT_EQ(sent.payload_bytes, messages * map.chunks()[map.buffers().x(1, 0)].bytes) << what;
     EXPECT_EQ(received.payload_bytes, sent.payload_bytes) << what;
     o.sizes.skips = false;
     if (cut_edges(toy::make_model(o.sizes), *o.pipeline) * 2 * m == messages) ++without_skips;
@@ -264,12 +265,12 @@ TEST_F(SkipRun, OnlyWhatLayersOffloadMovesWhereAllElseFits) {
       const auto p = plan(model, request, o.profile);
       const StepMap map(model, p.map);
       auto traffic = p.steady_traffic;
-      const auto offloaded = map.offloaded_by(p.programs.steady);
+      const auto offloaded = offloaded_by(map, p.programs.steady);
       EXPECT_EQ(traffic.upload, offloaded.upload);
       EXPECT_EQ(traffic.download, offloaded.download);
-      EXPECT_FALSE(map.moves_state(p.programs.steady, traffic));
+      EXPECT_FALSE(moves_state(map, p.programs.steady, traffic));
       ++traffic.upload;
-      EXPECT_TRUE(map.moves_state(p.programs.steady, traffic)) << "a byte more was no layer's";
+      EXPECT_TRUE(moves_state(map, p.programs.steady, traffic)) << "a byte more was no layer's";
       moved += traffic.upload;
     }
   }
@@ -310,7 +311,7 @@ TEST_F(SkipRun, ASkipsSumIsKeptAndNotWhatItIsMadeOf) {
       const bool skips = model.layers[l]->skips_from().has_value();
       skipping += skips ? 1 : 0;
       const auto left = map.left_by_forward(l, 1);
-      EXPECT_EQ(std::ranges::find(left, map.x(l, 1)) != left.end(), !skips || recompute) << "layer " << l;
+      EXPECT_EQ(std::ranges::find(left, map.buffers().x(l, 1)) != left.end(), !skips || recompute) << "layer " << l;
     }
     EXPECT_EQ(skipping, 2);
   }

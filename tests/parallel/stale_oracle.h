@@ -224,7 +224,7 @@ class StaleOracle {
     for (std::uint32_t l = 0; l < params_.size(); ++l)
       for (std::uint32_t t = 0; t < params_[l].size(); ++t) {
         const auto& p = params_[l][t];
-        const auto blocks = squares.of(l, map_.home(l, t).tensor, 0, static_cast<std::uint64_t>(p.elements));
+        const auto blocks = squares.of(l, map_.layout().home(l, t).tensor, 0, static_cast<std::uint64_t>(p.elements));
         device_->math().sum_of_squares(*stream_, blocks.sums, {p.gradient.data(), recipe_.gradient, {p.elements}},
                                        blocks.first);
       }

@@ -194,7 +194,7 @@ TEST_F(ZeroLayers, ScratchIsTheFormula) {
       std::uint64_t run = 0;
       for (std::uint32_t l = 0; l < map.layers(); ++l)
         run = std::max<std::uint64_t>(run, map.layout().chunks_of(l) * map.layout().chunk_elements() * sizeof(float));
-      const auto scratch = map.chunk_bytes(map.update_scratch());
+      const auto scratch = map.chunks()[map.update_scratch()].bytes;
       if (optimizer == "lamb") {
         EXPECT_GE(scratch, run / ranks);
         EXPECT_LE(scratch, run / ranks + 2 * kPageBytes) << "sums are few";

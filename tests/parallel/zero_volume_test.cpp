@@ -25,9 +25,9 @@ struct Elements {
   explicit Elements(const StepMap& map) {
     const auto group_elements = map.layout().chunk_elements() * map.data().group();
     for (std::uint32_t l = 0; l < map.layers(); ++l) {
-      groups += map.groups_of(l);
-      last_groups = map.groups_of(l);
-      tied_groups += map.reduced_groups(l) - map.groups_of(l);
+      groups += map.layout().groups_of(l);
+      last_groups = map.layout().groups_of(l);
+      tied_groups += map.reduced_groups(l) - map.layout().groups_of(l);
     }
     all = groups * group_elements;
     last = last_groups * group_elements;
@@ -175,10 +175,10 @@ TEST_F(ZeroVolume, MemoryOfARankIsTheFormula) {
       const auto held = share(w, zero >= 3) + share(states, zero >= 1);
       const auto gradients = share(4, zero >= 2) + 4 * n.tied / (zero >= 2 ? ranks : 1);
       const auto what = std::to_string(ranks) + " ranks, ZeRO-" + std::to_string(zero);
-      EXPECT_EQ(map.state_bytes(), held + gradients) << what;
+      EXPECT_EQ(map.chunks().state_bytes(), held + gradients) << what;
       for (const int rank : {0, static_cast<int>(ranks) - 1}) EXPECT_EQ(measure(o, rank).between[Tier::device], held) << what;
       // Padding is less than a group a layer, and one tensor's alignment.
-      EXPECT_LT(n.all - map.parameter_count(),
+      EXPECT_LT(n.all - map.layout().tensor_elements(),
                 map.layers() * (map.layout().chunk_elements() * map.data().group() + 3 * Layout::kAlignElements))
           << what;
     }

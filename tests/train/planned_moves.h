@@ -16,7 +16,7 @@ class PlannedMoves : private Sink {
   PlannedMoves(const Model& model, const Plan& plan) : map_(model, plan.map) {
     Belady policy;
     Residency residency(plan.capacity, policy, plan.generations);
-    map_.add_to(residency);
+    map_.chunks().add_to(residency);
     Walk walk(map_, residency, policy);
     walk.run(plan.programs.fill, *this);
     walk.run(plan.programs.first, *this);
@@ -26,7 +26,7 @@ class PlannedMoves : private Sink {
 
  private:
   void move(const Move& move) override {
-    ++moves_[static_cast<std::size_t>(map_.chunk_kind(move.chunk))][index(lane_of(move.from, move.to))];
+    ++moves_[static_cast<std::size_t>(map_.chunks()[move.chunk].kind)][index(lane_of(move.from, move.to))];
   }
   void compute(const Action&, std::span<const Use>, const Residency::Granted&, Lane, std::uint64_t) override {}
 

@@ -120,7 +120,7 @@ inline std::uint64_t thin_host_bytes(cli::RunConfig config) {
                                                               request.offload.value_or(0)),
                             .layer_unit = request.layer_unit});
   std::uint64_t bytes = 0;
-  for (std::uint32_t c = 0; c < map.chunks(); ++c) bytes = std::max(bytes, map.chunk_bytes(ChunkId{c}));
+  for (std::uint32_t c = 0; c < map.chunks().size(); ++c) bytes = std::max(bytes, map.chunks()[ChunkId{c}].bytes);
   for (;; bytes = round_up(bytes + bytes / 4, kPageBytes)) {
     config.host_memory = std::to_string(bytes);
     if (plan_of(config).fits) return bytes;

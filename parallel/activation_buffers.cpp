@@ -1,0 +1,66 @@
+#include <terrace/parallel/activation_buffers.h>
+
+#include <terrace/core/error.h>
+
+namespace terrace {
+namespace {
+
+Chunk buffer(Role role, std::uint32_t layer, std::uint32_t micro_batch, std::uint64_t bytes) {
+  return {.bytes = bytes, .kind = Kind::activation, .end = End::high, .layer = layer, .position = micro_batch, .role = role};
+}
+
+std::vector<TensorSpec> kept_by_forward(const Layer& layer, const BatchShape& batch, std::int64_t decode_positions) {
+  if (decode_positions == 0) return layer.saved(batch);
+  const auto* generative = dynamic_cast<const GenerativeLayer*>(&layer);
+  if (!generative) throw Error("layer " + layer.name() + " cannot generate", Exit::usage);
+  return generative->cache(decode_positions);
+}
+
+}  // namespace
+
+ActivationBuffers::ActivationBuffers(const Model& model, const Skips& skips, const PipelineParallel& pipeline,
+                                     const StepShape& shape, std::int64_t decode_positions)
+    : micro_batches_(shape.micro_batches), halves_(pipeline.halves) {
+  const auto& batch = shape.batch;
+  const auto row_bytes = static_cast<std::uint64_t>(batch.tokens() * model.width) * size_of(model.dtype);
+  spare_bytes_ = round_up(row_bytes, kPageBytes);
+  for (std::uint32_t l = 0; l < model.layers.size(); ++l) {
+    const auto& layer = *model.layers[l];
+    const auto reader = skips.reader(l);
+    const bool here = pipeline.holds(l);
+    // This rank computes the layer, the one before it, or the one that skips from its input.
+    const bool has_input = here || (l > 0 && pipeline.holds(l - 1)) || (reader != Skips::kNone && pipeline.holds(reader));
+    layers_.push_back({.saved = Pack(kept_by_forward(layer, batch, decode_positions)),
+                       .carried = Pack(layer.carried(batch)),
+                       .here = here,
+                       .input_bytes = l == 0 || !has_input ? 0 : spare_bytes_,
+                       .skip_bytes = reader == Skips::kNone || !has_input ? 0 : spare_bytes_,
+                       .scratch_bytes = round_up(layer.scratch_bytes(batch), kPageBytes)});
+  }
+}
+
+void ActivationBuffers::add_to(ChunkTable& chunks) {
+  const auto add = [&](Role role, std::uint32_t copies, auto bytes_of) {
+    const auto first = chunks.size();
+    for (std::uint32_t l = 0; l < layers_.size(); ++l)
+      for (std::uint32_t m = 0; m < copies; ++m) chunks.add(1, buffer(role, l, m, bytes_of(layers_[l])));
+    return first;
+  };
+  const auto input_bytes = [](const OfLayer& l) { return l.input_bytes; };
+  x_ = add(Role::input, micro_batches_, input_bytes);
+  d_ = add(Role::input_gradient, micro_batches_, input_bytes);
+  saved_ = add(Role::saved, micro_batches_, [](const OfLayer& l) { return l.here ? l.saved.bytes : 0; });
+  carried_ = add(Role::carried, halves_ ? micro_batches_ : 1, [](const OfLayer& l) { return l.here ? l.carried.bytes : 0; });
+  scratch_ = add(Role::scratch, 1, [](const OfLayer& l) { return l.here ? l.scratch_bytes : 0; });
+  spare_ = chunks.add(1, buffer(Role::spare, 0, 0, spare_bytes_));
+}
+
+void ActivationBuffers::add_skips_to(ChunkTable& chunks) {
+  for (std::uint32_t l = 0; l < layers_.size(); ++l) {
+    skipped_.push_back(chunks.size());
+    for (std::uint32_t m = 0; layers_[l].skip_bytes != 0 && m < micro_batches_; ++m)
+      chunks.add(1, buffer(Role::skip_gradient, l, m, layers_[l].skip_bytes));
+  }
+}
+
+}  // namespace terrace

@@ -1,0 +1,69 @@
+// The buffers of a step's activations on one rank: which chunk is which layer's for which micro-batch, and what lies in it.
+//
+//   x(l, m)        layer l's input for micro-batch m
+//   saved(l, m)    the tensors that its forward saves; in generation, its cache
+//   d(l, m)        the gradient of x(l, m)
+//   e(l, m)        the part of that gradient from a layer that skips from x(l, m)
+//   carried(l, m)  lives from the input half of a backward to its weight half
+//   scratch(l)     only inside one action
+//   spare()        the output that a recomputation discards
+//
+// A buffer that this rank does not need is an empty chunk.
+//
+// Owner:   a StepMap. Threads: const after the map's construction.
+// Errors:  Error(Exit::usage) for a layer that cannot generate, if positions are decoded.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <terrace/memory/chunk.h>
+#include <terrace/parallel/chunk_table.h>
+#include <terrace/parallel/layer.h>
+#include <terrace/parallel/pack.h>
+#include <terrace/parallel/pipeline_parallel.h>
+#include <terrace/parallel/skips.h>
+#include <terrace/parallel/step_shape.h>
+
+namespace terrace {
+
+class ActivationBuffers {
+ public:
+  // `decode_positions` not 0: saved(l, 0) is layer l's cache of so many positions.
+  ActivationBuffers(const Model& model, const Skips& skips, const PipelineParallel& pipeline, const StepShape& shape,
+                    std::int64_t decode_positions);
+  // Each is called once. e(l, m) is added apart, because a map adds other chunks between them.
+  void add_to(ChunkTable& chunks);
+  void add_skips_to(ChunkTable& chunks);
+
+  [[nodiscard]] ChunkId x(std::uint32_t layer, std::uint32_t m) const { return at(x_, layer, m); }
+  [[nodiscard]] ChunkId d(std::uint32_t layer, std::uint32_t m) const { return at(d_, layer, m); }
+  [[nodiscard]] ChunkId e(std::uint32_t layer, std::uint32_t m) const { return ChunkId(skipped_.at(layer) + m); }
+  [[nodiscard]] ChunkId saved(std::uint32_t layer, std::uint32_t m) const { return at(saved_, layer, m); }
+  [[nodiscard]] ChunkId carried(std::uint32_t layer, std::uint32_t m) const {
+    return halves_ ? at(carried_, layer, m) : ChunkId(carried_ + layer);
+  }
+  [[nodiscard]] ChunkId scratch(std::uint32_t layer) const { return ChunkId(scratch_ + layer); }
+  [[nodiscard]] ChunkId spare() const { return ChunkId(spare_); }
+  [[nodiscard]] const Pack& saved_pack(std::uint32_t layer) const { return layers_[layer].saved; }
+  [[nodiscard]] const Pack& carried_pack(std::uint32_t layer) const { return layers_[layer].carried; }
+
+ private:
+  struct OfLayer {
+    Pack saved, carried;
+    bool here = false;  // this rank computes the layer
+    std::uint64_t input_bytes = 0, skip_bytes = 0, scratch_bytes = 0;
+  };
+  [[nodiscard]] ChunkId at(std::uint32_t first, std::uint32_t layer, std::uint32_t m) const {
+    return ChunkId(first + layer * micro_batches_ + m);
+  }
+
+  std::uint32_t micro_batches_;
+  bool halves_;
+  std::uint64_t spare_bytes_;
+  std::vector<OfLayer> layers_;
+  std::uint32_t x_ = 0, d_ = 0, saved_ = 0, carried_ = 0, scratch_ = 0, spare_ = 0;
+  std::vector<std::uint32_t> skipped_;  // [layer]: its e(l, 0); empty without skips
+};
+
+}  // namespace terrace

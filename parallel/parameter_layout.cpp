@@ -1,0 +1,88 @@
+#include <terrace/parallel/parameter_layout.h>
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include <terrace/memory/chunk.h>
+
+namespace terrace {
+namespace {
+
+// Chunks are small enough that several fit into a small host budget, and large enough that a disk reaches its bandwidth.
+constexpr std::uint64_t kMinChunkElements = 32 * Layout::kPageElements;   // 64 Ki
+constexpr std::uint64_t kMaxChunkElements = 512 * Layout::kPageElements;  // 1 Mi
+// The chunks of a large model are larger, so that a plan, which decides on each of them, takes seconds: a layer still has a
+// dozen. Their number grows again above this size, because a chunk is one transfer and one update.
+constexpr std::uint64_t kMostChunks = 2048;                               // of a kind
+constexpr std::uint64_t kLargestChunkElements = 128 * kMaxChunkElements;  // 128 Mi
+
+std::uint64_t search_chunk(const std::vector<std::vector<LayoutTensor>>& layers, std::uint32_t group) {
+  std::uint64_t total = 0;
+  for (const auto& layer : layers)
+    for (const auto& tensor : layer) total += tensor.elements;
+  // A tiny model must still have many chunks, or there would be nothing to move.
+  const auto limit = std::clamp(total / kMostChunks, kMaxChunkElements, kLargestChunkElements);
+  const auto most = std::clamp(total / 64 / group, Layout::kPageElements, limit);
+  return Layout::search(layers, std::min(kMinChunkElements, most), most, group);
+}
+
+std::vector<std::vector<LayoutTensor>> own_tensors(const std::vector<std::vector<ParamSpec>>& params) {
+  std::vector<std::vector<LayoutTensor>> layers;
+  for (const auto& layer : params) {
+    auto& tensors = layers.emplace_back();
+    for (const auto& p : layer)
+      if (!p.tied) tensors.push_back({p.name, static_cast<std::uint64_t>(p.shape.elements())});
+  }
+  return layers;
+}
+
+std::vector<std::vector<ParamSpec>> all_params(const Model& model, std::span<const ParamGroup> groups) {
+  std::vector<std::vector<ParamSpec>> params;
+  for (const auto& layer : model.layers) params.push_back(layer->params());
+  apply_groups(groups, params);
+  return params;
+}
+
+}  // namespace
+
+ParameterLayout::ParameterLayout(const Model& model, std::span<const ParamGroup> param_groups, std::uint64_t chunk_elements,
+                                 std::uint32_t group)
+    : ParameterLayout(all_params(model, param_groups), chunk_elements, group) {}
+
+ParameterLayout::ParameterLayout(Params params, std::uint64_t chunk_elements, std::uint32_t group)
+    : Layout(own_tensors(params), chunk_elements != 0 ? chunk_elements : search_chunk(own_tensors(params), group), group),
+      params_(std::move(params)),
+      group_(group) {
+  find_homes();
+}
+
+void ParameterLayout::find_homes() {
+  std::map<std::string, Home> homes_by_name;
+  for (std::uint32_t l = 0; l < params_.size(); ++l) {
+    auto& homes = homes_.emplace_back();
+    std::uint32_t own = 0;
+    for (const auto& p : params_[l]) {
+      if (!p.tied) {
+        homes.push_back({l, own++});
+        homes_by_name[p.name] = homes.back();
+        continue;
+      }
+      const auto at = homes_by_name.find(p.name);
+      if (at == homes_by_name.end() || has_tied())
+        throw std::logic_error("ParameterLayout: tied parameter " + p.name +
+                               " has no earlier declaration, or the model has two");
+      homes.push_back(at->second);
+      tied_layer_ = l;
+      tied_home_ = at->second.layer;
+      const auto& weight = place(tied_home_, at->second.tensor);
+      tied_chunks_ =
+          static_cast<std::uint32_t>(ceil_div(weight.first_element + weight.elements, this->chunk_elements() * group_)) *
+          group_;
+    }
+  }
+}
+
+}  // namespace terrace

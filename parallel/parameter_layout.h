@@ -1,0 +1,60 @@
+// Where each parameter of a model lies in chunks: the same layout on every rank, whichever chunks a rank holds.
+//
+// It is the Layout of the parameters that the layers declare. A tied parameter has no place of its own: it is stored in the run
+// of the layer that declares it (its home). A layer's chunks form groups of one chunk for each rank that shares the state
+// (data_parallel.h).
+//
+// Owner:   a StepMap. Pure. Threads: const after construction.
+// Errors:  std::logic_error for a tied parameter without an earlier declaration, or for a second tied parameter.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <terrace/memory/layout.h>
+#include <terrace/parallel/layer.h>
+#include <terrace/parallel/param_group.h>
+
+namespace terrace {
+
+class ParameterLayout : public Layout {
+ public:
+  static constexpr std::uint32_t kNone = ~0U;
+
+  // `chunk_elements` 0: the best size is searched. `group`: chunks in a group.
+  ParameterLayout(const Model& model, std::span<const ParamGroup> param_groups, std::uint64_t chunk_elements,
+                  std::uint32_t group);
+
+  [[nodiscard]] const std::vector<ParamSpec>& params(std::uint32_t layer) const { return params_[layer]; }
+  struct Home {
+    std::uint32_t layer = 0, tensor = 0;  // the declaring layer and the tensor's position in its layout
+  };
+  [[nodiscard]] Home home(std::uint32_t layer, std::uint32_t param) const { return homes_[layer][param]; }
+  [[nodiscard]] std::uint32_t groups_of(std::uint32_t layer) const { return chunks_of(layer) / group_; }
+
+  // The layer that reads another's weight, and the layer that declares it; kNone if no parameter is tied.
+  [[nodiscard]] bool has_tied() const { return tied_layer_ != kNone; }
+  [[nodiscard]] std::uint32_t tied_layer() const { return tied_layer_; }
+  [[nodiscard]] std::uint32_t tied_home() const { return tied_home_; }
+  // The tied layer's own gradient has the layout of the declaring layer's run, as far as the tied weight reaches: in whole
+  // groups. adds_tied(): whether it reaches this chunk.
+  [[nodiscard]] std::uint32_t tied_chunks() const { return tied_chunks_; }
+  [[nodiscard]] std::uint32_t tied_groups() const { return tied_chunks_ / group_; }
+  [[nodiscard]] bool adds_tied(std::uint32_t layer, std::uint32_t chunk_in_layer) const {
+    return layer == tied_home_ && chunk_in_layer < tied_chunks_;
+  }
+
+ private:
+  using Params = std::vector<std::vector<ParamSpec>>;
+  ParameterLayout(Params params, std::uint64_t chunk_elements, std::uint32_t group);
+  void find_homes();
+
+  Params params_;
+  std::vector<std::vector<Home>> homes_;
+  std::uint32_t group_;
+  std::uint32_t tied_layer_ = kNone, tied_home_ = kNone;
+  std::uint32_t tied_chunks_ = 0;
+};
+
+}  // namespace terrace
