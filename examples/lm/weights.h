@@ -1,4 +1,4 @@
-// Weights in and out of an engine, chunk by chunk: initial values from Philox, from and to a safetensors file, and their hash.
+// Weights in and out of an engine, chunk by chunk: from and to a safetensors file, and their hash.
 // The whole model is never in memory at once.
 //
 // Threads: as Engine. Errors: Error naming file and tensor when a file lacks one or has another shape.
@@ -14,8 +14,6 @@
 
 namespace terrace::lm {
 
-// Each parameter's Init, drawn by (seed, name, index): the same values for every layout and order.
-WeightRange random_weights(std::uint64_t seed);
 // From a safetensors file with Hugging Face's names; a GPT-2 file may lack the prefix "transformer.". All shapes are checked at
 // once. Of a file with more positions than the model has, the first ones are used.
 WeightRange weights_from(const std::filesystem::path& file, const Model& model);

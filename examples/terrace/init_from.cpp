@@ -16,6 +16,7 @@
 #include <terrace/examples/lm/safetensors.h>
 #include <terrace/examples/lm/weights.h>
 #include <terrace/examples/terrace/setup.h>
+#include <terrace/parallel/train/initial_weights.h>
 
 namespace terrace::cli {
 namespace {
@@ -132,7 +133,7 @@ std::optional<std::string> scaling_of(const std::vector<Source>& sources) {
 }  // namespace
 
 WeightRange first_weights(const RunConfig& c, const Model& model) {
-  if (c.init_from.empty()) return lm::random_weights(c.seed);
+  if (c.init_from.empty()) return random_weights(c.seed);
   auto weights = [&] {
     try {
       return lm::weights_from(c.init_from, model);

@@ -100,7 +100,7 @@ PlanRequest plan_request(const RunConfig& c) {
   else if (c.update != "auto")
     r.update = UpdatePlace(std::stod(c.update));
   // The clip factor, and whether a step is skipped, are known only after the backward.
-  r.updates_before_use = c.grad_clip > 0 || c.on_non_finite == "skip" || loss_scale(c).dynamic() || any_clips(r.param_groups);
+  r.updates_before_use = Trainer::needs_norm(c.grad_clip, non_finite(c), loss_scale(c), r.param_groups);
   if (c.prefetch_depth != "auto") r.prefetch_depth = static_cast<std::uint32_t>(std::stoul(c.prefetch_depth));
   r.steps = static_cast<std::uint64_t>(c.steps);
   r.evaluate_every = static_cast<std::uint64_t>(c.eval_interval);
@@ -138,6 +138,8 @@ Schedule schedule(const RunConfig& c) {
           .warmup_steps = static_cast<std::uint64_t>(std::min(c.warmup, total)),
           .total_steps = static_cast<std::uint64_t>(total)};
 }
+
+NonFinite non_finite(const RunConfig& c) { return c.on_non_finite == "skip" ? NonFinite::skip : NonFinite::stop; }
 
 // Small gradients can underflow in fp16; the other dtypes have a wider range.
 LossScale loss_scale(const RunConfig& c) {
