@@ -445,6 +445,12 @@ class Training {
   // Repeats the first steps with everything in memory. Every loss must be the same number.
   void verify_resident(Device& device, const Optimizer& optimizer, const RunDir& dir, Screen& screen) {
     constexpr std::uint64_t kSteps = 5;
+    if (has_other_bits(dir, config_))
+      throw Error(
+          fmt::format("--verify-resident: the run in {} was computed with {}, and this processor would compute its first "
+                      "steps with other bits\n  repeat the run in another --out-dir, or compare it where it was computed",
+                      dir.path.string(), dir.computed_with),
+          Exit::usage);
     const Team alone;
     auto request = plan_request(config_);
     request.budget = {};
