@@ -182,6 +182,8 @@ class Signals {
   if (::isatty(STDIN_FILENO) != 0) ::dup2(::open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO);
   ::dup2(error_pipe, STDERR_FILENO);
   ::setenv(kUnderLaunch, "1", 1);
+  // All ranks are on this machine. Open MPI would look for network interfaces all the same, and complain of some.
+  ::setenv("OMPI_MCA_btl", "^tcp", 0);
   signals.restore();
   ::execvp(pointers.front(), pointers.data());
   const int why = errno;
