@@ -165,9 +165,15 @@ consteval Family checked(Family family) {
   };
   demand_keys(family.heads_keys);
   demand_keys(family.norm_eps.keys);
+  if (word_of(family.heads_keys) == word_of(family.norm_eps.keys))
+    throw std::logic_error("two numbers have one word in a saved file");
   if (!(*family.norm_eps.usual > 0)) throw std::logic_error("the norm epsilon is positive");
   if (const RotaryPositions* const rotary = rotary_positions(family)) {
     demand_keys(rotary->base.keys);
+    const auto word = word_of(rotary->base.keys);
+    if (word == word_of(family.heads_keys) || word == word_of(family.norm_eps.keys)) {
+      throw std::logic_error("two numbers have one word in a saved file");
+    }
     if (!(*rotary->base.usual >= 1)) throw std::logic_error("the rotary base is at least 1");
   }
   if (*family.usual_ffn == nullptr) throw std::logic_error("the MLP needs its usual width");

@@ -50,10 +50,11 @@ std::vector<Untold> untold_of(const RunConfig& c) {
 struct Source {
   std::string name;
   nlohmann::json values;
+  bool flat;  // numbers stand under the last word of their first key, as --save writes them
 };
 
 std::vector<Source> sources_of(const fs::path& file) {
-  Source own{"its metadata", nlohmann::json::object()};
+  Source own{"its metadata", nlohmann::json::object(), true};
   const lm::SafetensorsReader reader(file);
   for (const auto& [key, text] : reader.metadata()) {
     double value = 0;
@@ -61,13 +62,20 @@ std::vector<Source> sources_of(const fs::path& file) {
     if (error == std::errc{} && end == text.data() + text.size()) own.values[key] = value;
   }
   const auto beside = file.parent_path() / "config.json";
-  Source config{beside.string(), nlohmann::json::object()};
+  Source config{beside.string(), nlohmann::json::object(), false};
   if (std::error_code error; fs::is_regular_file(beside, error)) try {
       auto values = parse_json(read_text_file(beside));
       if (values.is_object()) config.values = std::move(values);
     } catch (const Error&) {  // a file that cannot be read tells nothing
     }
   return {std::move(own), std::move(config)};
+}
+
+std::vector<Pointer> places_in(const Source& source, const Untold& untold) {
+  if (source.flat) return {Pointer() / std::string(lm::word_of(untold.keys))};
+  std::vector<Pointer> places;
+  for (const auto key : untold.keys) places.emplace_back(std::string(key));
+  return places;
 }
 
 struct Told {
@@ -77,11 +85,9 @@ struct Told {
 
 std::optional<Told> told(const std::vector<Source>& sources, const Untold& untold) {
   for (const auto& source : sources)
-    for (const auto word : untold.keys) {
-      const Pointer key{std::string(word)};
+    for (const auto& key : places_in(source, untold))
       if (source.values.contains(key) && source.values.at(key).is_number())
         return Told{source.values.at(key).get<double>(), fmt::format("{} has {}", source.name, key.back())};
-    }
   return std::nullopt;
 }
 

@@ -3,7 +3,7 @@
 
 namespace terrace::lm {
 
-extern constexpr Family kGpt2 = checked({
+extern constexpr Family kGpt2 = checked(Family{
     .name = "gpt2",
     .norm = NormKind::layer,
     .positions = LearnedPositions{.tensor = "transformer.wpe"},

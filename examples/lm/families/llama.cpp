@@ -3,7 +3,7 @@
 
 namespace terrace::lm {
 
-extern constexpr Family kLlama = checked({
+extern constexpr Family kLlama = checked(Family{
     .name = "llama",
     .norm = NormKind::rms,
     // Llama 3.1 and others change the angles of long positions: the scaling.

@@ -7,7 +7,7 @@
 namespace terrace::test {
 
 // Llama's positions and grouped heads with GPT-2's norms, activation and (some) biases; q, k and v are tensors of their own.
-inline constexpr lm::Family kMixed = lm::checked({
+inline constexpr lm::Family kMixed = lm::checked(lm::Family{
     .name = "mixed",
     .norm = lm::NormKind::layer,
     .positions = lm::RotaryPositions{.base = {.usual = 50, .varies = true, .keys = {"/rotary_emb_base"}},
@@ -33,7 +33,7 @@ inline constexpr lm::Family kMixed = lm::checked({
 });
 
 // GPT-2's positions and order of matrices with Llama's norms, activation and grouped heads; gate and up are one tensor.
-inline constexpr lm::Family kFused = lm::checked({
+inline constexpr lm::Family kFused = lm::checked(lm::Family{
     .name = "fused",
     .norm = lm::NormKind::rms,
     .positions = lm::LearnedPositions{.tensor = "places"},
