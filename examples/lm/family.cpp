@@ -19,7 +19,7 @@ const Family& family_named(std::string_view name) {
 std::string names_of_families(std::string_view between, bool (*has)(const Family&)) {
   std::vector<std::string_view> names;
   for (const Family* const family : families()) {
-    if (has(*family)) names.push_back(*family->name);
+    if (has == nullptr || has(*family)) names.push_back(*family->name);
   }
   if (names.size() < 2) return names.empty() ? "" : std::string(names.front());
   const std::string_view last = names.back();

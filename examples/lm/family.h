@@ -1,7 +1,7 @@
 // A model family, such as GPT-2 or Llama, as data: the parts of its blocks, the usual values of its options, and the names in
 // its files of weights.
 //
-// A family is one file in families/, and one line in families/list.cpp. Layers, options and readers of files ask for the
+// A family is one file in families/ and its entry in families/list.cpp. Layers, options and readers of files ask for the
 // properties below and never for a family's name. A family must state every property: there are no defaults, so one that is
 // left out does not compile. checked() refuses, also at compile time, properties that contradict each other.
 //
@@ -165,8 +165,9 @@ consteval Family checked(Family family) {
   };
   demand_keys(family.heads_keys);
   demand_keys(family.norm_eps.keys);
-  if (word_of(family.heads_keys) == word_of(family.norm_eps.keys))
+  if (word_of(family.heads_keys) == word_of(family.norm_eps.keys)) {
     throw std::logic_error("two numbers have one word in a saved file");
+  }
   if (!(*family.norm_eps.usual > 0)) throw std::logic_error("the norm epsilon is positive");
   if (const RotaryPositions* const rotary = rotary_positions(family)) {
     demand_keys(rotary->base.keys);
@@ -184,8 +185,7 @@ consteval Family checked(Family family) {
 // families of its own defines it instead.
 std::span<const Family* const> families();
 const Family& family_named(std::string_view name);
-// The names of the families for which `has` is true, with `between` before the last one: "gpt2 and llama".
-std::string names_of_families(
-    std::string_view between, bool (*has)(const Family&) = [](const Family&) { return true; });
+// The names of all families, or of those for which `has` is true, with `between` before the last one: "gpt2 and llama".
+std::string names_of_families(std::string_view between, bool (*has)(const Family&) = nullptr);
 
 }  // namespace terrace::lm

@@ -88,7 +88,6 @@ class Projection {
 
  private:
   Projection() = default;
-  // The elements of one row of the matrices' results are `width` wide: inputs for matrices, 1 for biases.
   // Whether the tensors of `width` elements for each output lie side by side, which follows from their sizes.
   [[nodiscard]] bool adjacent(std::int64_t width) const;
   [[nodiscard]] Whole place(ScratchArena& arena, DType dtype) const;

@@ -71,6 +71,7 @@ std::vector<Source> sources_of(const fs::path& file) {
   return {std::move(own), std::move(config)};
 }
 
+// Where the number may stand in the source.
 std::vector<Pointer> places_in(const Source& source, const Untold& untold) {
   if (source.flat) return {Pointer() / std::string(lm::word_of(untold.keys))};
   std::vector<Pointer> places;
