@@ -11,14 +11,13 @@
 #pragma once
 
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <type_traits>
-#include <utility>
 #include <variant>
 
 #include <terrace/core/math.h>
@@ -29,9 +28,8 @@ namespace terrace::lm {
 template <class T>
 class Stated {
  public:
-  template <class U>
-  requires(std::is_convertible_v<U, T> && !std::is_same_v<std::remove_cvref_t<U>, Stated>) constexpr Stated(U&& value)
-      : value_(std::forward<U>(value)) {}  // not explicit: a property is its value
+  template <std::convertible_to<T> U>
+  constexpr Stated(const U& value) : value_(value) {}  // not explicit: a property is its value
   constexpr const T& operator*() const { return value_; }
 
  private:
