@@ -16,8 +16,7 @@
 namespace terrace::cli {
 
 lm::ModelConfig model_config(const RunConfig& c) {
-  const lm::ModelConfig usual;
-  return lm::complete({.family = lm::parse_family(c.model),
+  return lm::complete({.family = lm::family_named(c.model),
                        .layers = c.layers,
                        .hidden = c.hidden,
                        .heads = c.heads,
@@ -27,8 +26,8 @@ lm::ModelConfig model_config(const RunConfig& c) {
                        .vocab = c.vocab,
                        .tied = !c.untied,
                        .skips = lm::parse_skips(c.skips),
-                       .rope_theta = c.rope_base == 0 ? usual.rope_theta : c.rope_base,
-                       .norm_eps = c.norm_eps == 0 ? usual.norm_eps : c.norm_eps,
+                       .rope_theta = c.rope_base,
+                       .norm_eps = c.norm_eps,
                        .dtype = parse_dtype(c.dtype)});
 }
 
