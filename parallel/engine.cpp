@@ -300,6 +300,11 @@ void Engine::commit(std::uint64_t step, const std::string& payload) {
 }
 
 std::optional<Commit> Engine::resumed() const { return impl_->resumed; }
+bool Engine::knows_norms() const {
+  const auto& programs = impl_->plan.programs;
+  return programs.updates_before_use ||
+         std::ranges::any_of(programs.steady.actions, [](const Action& a) { return a.op == Op::verdict; });
+}
 const StepMap& Engine::map() const { return impl_->map; }
 
 PerTier<std::uint64_t> Engine::peak_bytes() const {

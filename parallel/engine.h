@@ -76,6 +76,8 @@ class Engine {
   void flush();                                                 // writes the state of a commit to the disk; drains first
   void commit(std::uint64_t step, const std::string& payload);  // flushes first
   [[nodiscard]] std::optional<Commit> resumed() const;
+  // Whether a step's global norm is known before its updates: with deferred updates, and where an asynchronous pipeline clips.
+  [[nodiscard]] bool knows_norms() const;
 
   [[nodiscard]] const StepMap& map() const;
   [[nodiscard]] PerTier<std::uint64_t> peak_bytes() const;      // reserved in each tier so far

@@ -4,12 +4,21 @@
 
 namespace terrace {
 
-void Walk::set_policy(const Program& program) {
-  std::vector<Belady::UseAt> uses;
-  for (std::uint64_t i = 0; i < program.actions.size(); ++i)
-    for (const auto& use : map_.uses(program.actions[i]))
-      uses.push_back({use.chunk, map_.places().tier_of(program.actions[i]), i});
-  policy_.set_program(uses, program.actions.size());
+// The uses of a program are made once, for the policy and for the walk.
+void Walk::begin(const Program& program) {
+  uses_.clear();
+  first_use_.assign(1, 0);
+  std::vector<Belady::UseAt> all;
+  for (std::uint64_t i = 0; i < program.actions.size(); ++i) {
+    const auto& action = program.actions[i];
+    const auto tier = map_.places().tier_of(action);
+    for (const auto& use : map_.uses(action)) {
+      uses_.push_back(use);
+      all.push_back({use.chunk, tier, i});
+    }
+    first_use_.push_back(uses_.size());
+  }
+  policy_.set_program(all, program.actions.size());
 }
 
 bool Walk::retry(std::deque<Pending>& queue, Sink& sink) {
@@ -37,7 +46,7 @@ void Walk::release_awaited(const Use& use) {
 }
 
 void Walk::run(const Program& program, Sink& sink) {
-  set_policy(program);
+  begin(program);
   places_.clear();
   contents_.clear();
   Clock verdict;
@@ -58,7 +67,7 @@ void Walk::run(const Program& program, Sink& sink) {
       offload(action, sink);
       continue;
     }
-    auto uses = map_.uses(action);
+    const auto uses = std::span(uses_).subspan(first_use_[i], first_use_[i + 1] - first_use_[i]);
     // Optimizer states before their first update, and a cache before its first position, have no content yet.
     for (auto& use : uses) {
       const bool starts_empty = is_optimizer_state(residency_.kind_of(use.chunk)) || action.op == Op::decode;

@@ -41,7 +41,7 @@ class Walk {
   [[nodiscard]] std::uint64_t reserved_bytes(Tier tier) const { return residency_.space(tier).reserved_bytes(); }
 
  private:
-  void set_policy(const Program& program);
+  void begin(const Program& program);
   void offload(const Action& action, Sink& sink);
 
   const StepMap& map_;
@@ -68,6 +68,9 @@ class Walk {
   };
   void release_awaited(const Use& use);
   std::vector<Awaited> awaited_;
+  // Of the program at hand: action i has those from first_use_[i] to first_use_[i + 1].
+  std::vector<Use> uses_;
+  std::vector<std::size_t> first_use_;
   std::vector<Move> moves_;
 };
 

@@ -7,21 +7,20 @@ namespace {
 enum Saved : std::size_t { kStatistics, kQkv, kAttended, kLogSumExp };
 enum Carried : std::size_t { kDqkv, kDnormed };
 
-std::vector<Projection::Part> qkv_parts(const ModelConfig& config, std::int64_t block) {
-  if (config.family == Family::gpt2) return {{name_in_block(config, block, "attn.c_attn", ""), 3 * config.hidden}};
+// The widths of q, k and v.
+std::vector<std::int64_t> qkv_outputs(const ModelConfig& config) {
   const std::int64_t kv = config.kv_heads * config.head_dim();
-  return {{name_in_block(config, block, "", "self_attn.q_proj"), config.hidden},
-          {name_in_block(config, block, "", "self_attn.k_proj"), kv},
-          {name_in_block(config, block, "", "self_attn.v_proj"), kv}};
+  return {config.hidden, kv, kv};
 }
 
 }  // namespace
 
 AttentionBlock::AttentionBlock(const ModelConfig& config, std::int64_t block)
     : LmLayer("layers." + std::to_string(block) + ".attention", config),
-      norm_(params_, name_in_block(config, block, "ln_1", "input_layernorm"), config),
-      qkv_(params_, qkv_parts(config, block), config.hidden, config.init_std(), config),
-      output_(params_, {{name_in_block(config, block, "attn.c_proj", "self_attn.o_proj"), config.hidden}}, config.hidden,
+      norm_(params_, name_in_block(config, block, *names().attention_norm), config),
+      qkv_(params_, name_in_block(config, block, ""), names().qkv, qkv_outputs(config), config.hidden, config.init_std(),
+           config),
+      output_(params_, name_in_block(config, block, ""), names().attention_output, {config.hidden}, config.hidden,
               config.residual_init_std(), config) {}
 
 AttentionShape AttentionBlock::attention_shape(BatchShape shape) const {
@@ -84,7 +83,7 @@ double AttentionBlock::forward_flops(BatchShape shape) const {
 }
 
 void AttentionBlock::rotate(LayerContext& ctx, TensorView qkv, std::int64_t first_position, bool inverse) const {
-  if (config_.family != Family::llama) return;
+  if (!rotary_positions(config_.family)) return;
   const std::int64_t row = qkv_.outputs();
   const TensorView q_and_k{qkv.data, qkv.dtype, {qkv.shape[0], config_.heads + config_.kv_heads, config_.head_dim()}};
   ctx.math.rotary(ctx.stream, q_and_k, row, ctx.shape.seq, first_position, config_.rope_theta, inverse);
@@ -96,11 +95,11 @@ void AttentionBlock::forward(LayerContext& ctx, const LayerTensors& t) const {
   const Forward scratch(*this, arena, ctx.shape.tokens());
 
   norm_.forward(ctx, t.weights, scratch.normed, t.x, t.saved[kStatistics]);
-  qkv_.forward(ctx, t.weights, qkv_.prepare(ctx, t.weights, scratch.qkv_weights), t.saved[kQkv], scratch.normed);
+  qkv_.forward(ctx, qkv_.prepare(ctx, t.weights, scratch.qkv_weights), t.saved[kQkv], scratch.normed);
   rotate(ctx, t.saved[kQkv], 0, false);
   ctx.math.attention(ctx.stream, attention_shape(ctx.shape), t.saved[kAttended], t.saved[kLogSumExp], t.saved[kQkv]);
   ctx.math.convert(ctx.stream, t.y, t.x);
-  output_.forward(ctx, t.weights, output_.prepare(ctx, t.weights, {}), t.y, t.saved[kAttended], Accumulate::yes);
+  output_.forward(ctx, output_.prepare(ctx, t.weights, {}), t.y, t.saved[kAttended], Accumulate::yes);
 }
 
 void AttentionBlock::backward(LayerContext& ctx, const LayerTensors& t, Half half) const {
@@ -148,7 +147,7 @@ void AttentionBlock::decode_step(LayerContext& ctx, std::span<const TensorView> 
   const Decode scratch(*this, arena);
 
   norm_.forward(ctx, weights, scratch.normed, x, scratch.statistics);
-  qkv_.forward(ctx, weights, qkv_.prepare(ctx, weights, scratch.qkv_weights), scratch.qkv, scratch.normed);
+  qkv_.forward(ctx, qkv_.prepare(ctx, weights, scratch.qkv_weights), scratch.qkv, scratch.normed);
   rotate(ctx, scratch.qkv, position, false);
   for (std::int64_t kind = 0; kind < 2; ++kind) {  // keys, values
     for (std::int64_t group = 0; group < config_.kv_heads; ++group) {
@@ -161,7 +160,7 @@ void AttentionBlock::decode_step(LayerContext& ctx, std::span<const TensorView> 
   ctx.math.attention_decode(ctx.stream, attention_shape({1, 1}), scratch.attended, scratch.qkv, cache_views[0], cache_views[1],
                             position + 1);
   ctx.math.convert(ctx.stream, y, x);
-  output_.forward(ctx, weights, output_.prepare(ctx, weights, {}), y, scratch.attended, Accumulate::yes);
+  output_.forward(ctx, output_.prepare(ctx, weights, {}), y, scratch.attended, Accumulate::yes);
 }
 
 }  // namespace terrace::lm

@@ -1,4 +1,5 @@
-// y = x + output(attention(rotary(qkv(norm(x))))), the first half of a transformer block.
+// y = x + output(attention(rotary(qkv(norm(x))))), the first half of a transformer block; rotary only in families with such
+// positions.
 //
 // Saved for the backward: the results of products (q, k, v after the rotation, the attention's result) and the statistics of
 // norm and softmax. The norm's result is recomputed, which costs one pass over x.
@@ -28,24 +29,28 @@ class AttentionBlock final : public LmLayer {
   // The scratch of each kind of call.
   struct Forward {
     Forward(const AttentionBlock& block, ScratchArena& arena, std::int64_t rows);
-    TensorView normed, qkv_weights;
+    TensorView normed;
+    Projection::Whole qkv_weights;
   };
   struct InputHalf {
     InputHalf(const AttentionBlock& block, ScratchArena& arena, std::int64_t rows);
-    TensorView dattended, qkv_weights;
+    TensorView dattended;
+    Projection::Whole qkv_weights;
   };
   struct WeightHalf {
     WeightHalf(const AttentionBlock& block, ScratchArena& arena, std::int64_t rows);
-    TensorView normed, statistics, qkv_gradient;
+    TensorView normed, statistics;
+    Projection::Whole qkv_gradient;
   };
   struct Decode {
     Decode(const AttentionBlock& block, ScratchArena& arena);
-    TensorView normed, statistics, qkv_weights, qkv, attended;
+    TensorView normed, statistics, qkv, attended;
+    Projection::Whole qkv_weights;
   };
 
   void input_half(LayerContext& ctx, const LayerTensors& t, ScratchArena arena) const;
   void weight_half(LayerContext& ctx, const LayerTensors& t, ScratchArena arena) const;
-  // Rotates q and k, which lie side by side in a row, to (or back from) their positions.
+  // Rotates q and k, which lie side by side in a row, to (or back from) their positions, if the family has rotary ones.
   void rotate(LayerContext& ctx, TensorView qkv, std::int64_t first_position, bool inverse) const;
   [[nodiscard]] AttentionShape attention_shape(BatchShape shape) const;
 

@@ -2,20 +2,16 @@
 
 namespace terrace::lm {
 
-std::string embedding_name(Family family) {
-  return family == Family::gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight";
-}
-
 Embedding::Embedding(const ModelConfig& config) : LmLayer("embedding", config) {
   const Init init{InitKind::normal, config.init_std()};
-  params_.push_back({.name = embedding_name(config.family), .shape = {config.vocab, config.hidden}, .init = init});
-  if (config.family == Family::gpt2) {
-    params_.push_back({.name = "transformer.wpe.weight", .shape = {config.seq_len, config.hidden}, .init = init});
+  params_.push_back({.name = weight_name(*names().embedding), .shape = {config.vocab, config.hidden}, .init = init});
+  if (const auto* const learned = learned_positions(config.family)) {
+    params_.push_back({.name = weight_name(*learned->tensor), .shape = {config.seq_len, config.hidden}, .init = init});
   }
 }
 
 TensorView Embedding::positions(std::span<const TensorView> tensors) const {
-  return config_.family == Family::gpt2 ? tensors[1] : TensorView{};
+  return learned_positions(config_.family) ? tensors[1] : TensorView{};
 }
 
 void Embedding::forward(LayerContext& ctx, const LayerTensors& t) const {

@@ -1,4 +1,4 @@
-// The first layer: tokens → x, with a learned position for each place of a sequence in gpt2.
+// The first layer: tokens → x, plus a learned position for each place of a sequence in families with such positions.
 //
 // Owner, threads, errors: as lm_layer.h. A token outside the vocabulary fails the stream.
 #pragma once
@@ -6,9 +6,6 @@
 #include <terrace/examples/lm/lm_layer.h>
 
 namespace terrace::lm {
-
-// The table's name, which a tied head repeats.
-std::string embedding_name(Family family);
 
 class Embedding final : public LmLayer {
  public:

@@ -1,7 +1,5 @@
 #include <terrace/examples/lm/head.h>
 
-#include <terrace/examples/lm/embedding.h>
-
 namespace terrace::lm {
 namespace {
 
@@ -16,10 +14,8 @@ enum Carried : std::size_t { kDnormed };
 }  // namespace
 
 Head::Head(const ModelConfig& config)
-    : LmLayer("head", config),
-      norm_(params_, config.family == Family::gpt2 ? "transformer.ln_f" : "model.norm", config),
-      logits_([&] {
-        params_.push_back({.name = config.tied ? embedding_name(config.family) : "lm_head.weight",
+    : LmLayer("head", config), norm_(params_, *names().final_norm, config), logits_([&] {
+        params_.push_back({.name = weight_name(config.tied ? *names().embedding : *names().head),
                            .shape = {config.vocab, config.hidden},
                            .init = {InitKind::normal, config.init_std()},
                            .tied = config.tied});
@@ -77,7 +73,7 @@ Head::Slice Head::slice_at(const LayerContext& ctx, const LayerTensors& t, const
 
 void Head::make_logits(LayerContext& ctx, const LayerTensors& t, const Slice& slice, bool gradient) const {
   norm_.forward(ctx, t.weights, slice.normed, slice.x, slice.statistics);
-  logits_.forward(ctx, t.weights, logits_.prepare(ctx, t.weights, {}), slice.logits, slice.normed);
+  logits_.forward(ctx, logits_.prepare(ctx, t.weights, {}), slice.logits, slice.normed);
   ctx.math.cross_entropy(ctx.stream, slice.losses, gradient ? slice.logits : TensorView{}, slice.logits, slice.targets,
                          ctx.loss_scale);
 }
@@ -99,7 +95,8 @@ void Head::backward(LayerContext& ctx, const LayerTensors& t, Half half) const {
   check_loss(ctx);
   ScratchArena arena(ctx.scratch);
   const Scratch scratch(*this, arena, ctx.shape.tokens());
-  const TensorView table = logits_.prepare(ctx, t.weights, {}), dnormed = t.carried[kDnormed];
+  const Projection::Whole table = logits_.prepare(ctx, t.weights, {});
+  const TensorView dnormed = t.carried[kDnormed];
 
   for (std::int64_t first = 0; first < ctx.shape.tokens(); first += slice_rows()) {
     const Slice slice = slice_at(ctx, t, scratch, first);
@@ -127,7 +124,7 @@ void Head::decode_step(LayerContext& ctx, std::span<const TensorView> weights, T
   ScratchArena arena(ctx.scratch);
   const Decode scratch(*this, arena);
   norm_.forward(ctx, weights, scratch.normed, x, scratch.statistics);
-  logits_.forward(ctx, weights, logits_.prepare(ctx, weights, {}), y, scratch.normed);
+  logits_.forward(ctx, logits_.prepare(ctx, weights, {}), y, scratch.normed);
 }
 
 }  // namespace terrace::lm

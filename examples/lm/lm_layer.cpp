@@ -1,17 +1,51 @@
 #include <terrace/examples/lm/lm_layer.h>
 
+#include <algorithm>
 #include <numeric>
+#include <utility>
+
+#include <fmt/format.h>
 
 namespace terrace::lm {
 namespace {
 
 constexpr std::int64_t kPackElements = 64;  // the layout's alignment of a layer's tensors
 
+// Tensors that lie side by side, as the one tensor that they are. A single one keeps its own shape.
+TensorView joined(std::span<const TensorView> tensors, Shape shape) {
+  if (tensors.size() == 1) return tensors[0];
+  const std::byte* expected = tensors[0].data;
+  for (const TensorView& tensor : tensors) {
+    if (tensor.data != expected) {
+      throw std::logic_error("a layer's tensors must be packed back to back (each at a multiple of 64 elements)");
+    }
+    expected += tensor.bytes();
+  }
+  return {tensors[0].data, tensors[0].dtype, shape};
+}
+
+// Calls use(tensor, its part of `whole`), in which the tensors lie one after the other.
+template <class F>
+void each_part(std::span<const TensorView> tensors, const TensorView& whole, F&& use) {
+  std::int64_t first = 0;
+  for (const TensorView& tensor : tensors) {
+    use(tensor, part(whole, first, tensor.shape));
+    first += tensor.elements();
+  }
+}
+
+bool removes_mean(NormKind kind) {
+  switch (kind) {
+    case NormKind::layer: return true;
+    case NormKind::rms: return false;
+  }
+  throw std::logic_error("a kind of norm without a case");
+}
+
 }  // namespace
 
-std::string name_in_block(const ModelConfig& config, std::int64_t block, const char* gpt2, const char* llama) {
-  return config.family == Family::gpt2 ? "transformer.h." + std::to_string(block) + "." + gpt2
-                                       : "model.layers." + std::to_string(block) + "." + llama;
+std::string name_in_block(const ModelConfig& config, std::int64_t block, std::string_view name) {
+  return fmt::format("{}{}.{}", *config.family.get().tensors.block, block, name);
 }
 
 // Norm
@@ -27,10 +61,10 @@ NormStatistics NormStatistics::rows(std::int64_t first, std::int64_t count) cons
   return some;
 }
 
-Norm::Norm(std::vector<ParamSpec>& params, const std::string& prefix, const ModelConfig& config)
-    : first_(params.size()), centred_(config.family == Family::gpt2), eps_(config.norm_eps), dtype_(config.dtype) {
-  params.push_back({.name = prefix + ".weight", .shape = {config.hidden}, .init = {InitKind::ones}, .decay = false});
-  if (centred_) params.push_back({.name = prefix + ".bias", .shape = {config.hidden}, .init = {}, .decay = false});
+Norm::Norm(std::vector<ParamSpec>& params, std::string_view prefix, const ModelConfig& config)
+    : first_(params.size()), centred_(removes_mean(*config.family.get().norm)), eps_(config.norm_eps), dtype_(config.dtype) {
+  params.push_back({.name = weight_name(prefix), .shape = {config.hidden}, .init = {InitKind::ones}, .decay = false});
+  if (centred_) params.push_back({.name = bias_name(prefix), .shape = {config.hidden}, .init = {}, .decay = false});
 }
 
 TensorSpec Norm::statistics(std::int64_t rows) const {
@@ -56,21 +90,27 @@ void Norm::weight_grad(LayerContext& ctx, std::span<const TensorView> gradients,
 
 // Projection
 
-Projection::Projection(std::vector<ParamSpec>& params, const std::vector<Part>& parts, std::int64_t inputs, double init_std,
-                       const ModelConfig& config)
+Projection::Projection(std::vector<ParamSpec>& params, const std::string& prefix, const ProjectionParts& parts,
+                       std::vector<std::int64_t> outputs, std::int64_t inputs, double init_std, const ModelConfig& config)
     : first_(params.size()),
+      outputs_(std::move(outputs)),
       inputs_(inputs),
-      out_in_(config.family != Family::gpt2),
-      bias_(config.family == Family::gpt2),
+      out_in_(*config.family.get().matrices == MatrixOrder::out_in),
+      bias_(*parts.bias),
       dtype_(config.dtype) {
-  if (!out_in_ && parts.size() != 1) throw std::logic_error("Projection: matrices stored [in, out] cannot be joined");
-  for (const auto& [name, outputs] : parts) {
-    outputs_.push_back(outputs);
-    params.push_back({.name = name + ".weight",
-                      .shape = out_in_ ? Shape{outputs, inputs} : Shape{inputs, outputs},
+  const Words& tensors = parts.tensors;
+  if (tensors.size() == 1) outputs_ = {this->outputs()};
+  if (tensors.size() != outputs_.size() || (tensors.size() != 1 && !out_in_)) {
+    throw std::logic_error("Projection: " + std::string(*config.family.get().name) + " is not a family of checked()");
+  }
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    params.push_back({.name = weight_name(prefix + std::string(tensors[i])),
+                      .shape = out_in_ ? Shape{outputs_[i], inputs} : Shape{inputs, outputs_[i]},
                       .init = {InitKind::normal, init_std}});
   }
-  if (bias_) params.push_back({.name = parts[0].name + ".bias", .shape = {outputs_[0]}, .init = {}, .decay = false});
+  for (std::size_t i = 0; bias_ && i < tensors.size(); ++i) {
+    params.push_back({.name = bias_name(prefix + std::string(tensors[i])), .shape = {outputs_[i]}, .init = {}, .decay = false});
+  }
 }
 
 Projection Projection::declared(const std::vector<ParamSpec>& params, DType dtype) {
@@ -84,67 +124,63 @@ Projection Projection::declared(const std::vector<ParamSpec>& params, DType dtyp
 
 std::int64_t Projection::outputs() const { return std::accumulate(outputs_.begin(), outputs_.end(), std::int64_t{0}); }
 
-bool Projection::adjacent() const {
-  return std::all_of(outputs_.begin(), outputs_.end() - 1, [&](std::int64_t n) { return n * inputs_ % kPackElements == 0; });
+bool Projection::adjacent(std::int64_t width) const {
+  return std::all_of(outputs_.begin(), outputs_.end() - 1, [&](std::int64_t n) { return n * width % kPackElements == 0; });
 }
 
-TensorView Projection::place_weights(ScratchArena& arena) const {
-  return adjacent() ? TensorView{} : arena.take(dtype_, {outputs(), inputs_});
-}
-
-TensorView Projection::place_gradient(ScratchArena& arena) const {
-  return adjacent() ? TensorView{} : arena.take(accumulator_of(dtype_), {outputs(), inputs_});
-}
-
-// The tensors as the one matrix that they are.
-TensorView Projection::joined(std::span<const TensorView> tensors) const {
-  const TensorView& whole = tensors[first_];
-  if (outputs_.size() == 1) return whole;
-  const std::byte* expected = whole.data;
-  for (std::size_t i = 0; i < outputs_.size(); ++i) {
-    const TensorView& tensor = tensors[first_ + i];
-    if (tensor.data != expected) {
-      throw std::logic_error("a layer's tensors must be packed back to back (each at a multiple of 64 elements)");
-    }
-    expected += tensor.bytes();
-  }
-  return {whole.data, whole.dtype, {outputs(), inputs_}};
-}
-
-TensorView Projection::prepare(LayerContext& ctx, std::span<const TensorView> weights, TensorView place) const {
-  if (adjacent()) return joined(weights);
-  for (std::size_t i = 0, row = 0; i < outputs_.size(); row += static_cast<std::size_t>(outputs_[i]), ++i) {
-    ctx.math.convert(ctx.stream, row_slice(place, static_cast<std::int64_t>(row), outputs_[i]), weights[first_ + i]);
-  }
+Projection::Whole Projection::place(ScratchArena& arena, DType dtype) const {
+  Whole place;
+  if (!adjacent(inputs_)) place.matrix = arena.take(dtype, {outputs(), inputs_});
+  if (bias_ && !adjacent(1)) place.bias = arena.take(dtype, {outputs()});
   return place;
 }
 
-void Projection::forward(LayerContext& ctx, std::span<const TensorView> weights, TensorView matrix, TensorView y, TensorView x,
-                         Accumulate accumulate) const {
-  ctx.math.matmul(ctx.stream, y, x, Transpose::no, matrix, out_in_ ? Transpose::yes : Transpose::no,
-                  bias_ ? weights[first_ + 1] : TensorView{}, accumulate);
+std::span<const TensorView> Projection::matrices(std::span<const TensorView> tensors) const {
+  return tensors.subspan(first_, outputs_.size());
 }
 
-void Projection::input_grad(LayerContext& ctx, TensorView matrix, TensorView dx, TensorView dy) const {
-  ctx.math.matmul(ctx.stream, dx, dy, Transpose::no, matrix, out_in_ ? Transpose::no : Transpose::yes);
+std::span<const TensorView> Projection::biases(std::span<const TensorView> tensors) const {
+  return tensors.subspan(first_ + outputs_.size(), outputs_.size());
 }
 
-void Projection::weight_grad(LayerContext& ctx, std::span<const TensorView> gradients, TensorView place, TensorView dy,
+Projection::Whole Projection::prepare(LayerContext& ctx, std::span<const TensorView> weights, const Whole& place) const {
+  const auto whole = [&](std::span<const TensorView> tensors, const TensorView& place_of_all, Shape shape) {
+    if (place_of_all.empty()) return joined(tensors, shape);
+    each_part(tensors, place_of_all,
+              [&](const TensorView& tensor, const TensorView& its_place) { ctx.math.convert(ctx.stream, its_place, tensor); });
+    return place_of_all;
+  };
+  return {whole(matrices(weights), place.matrix, {outputs(), inputs_}),
+          bias_ ? whole(biases(weights), place.bias, {outputs()}) : TensorView{}};
+}
+
+void Projection::forward(LayerContext& ctx, const Whole& weights, TensorView y, TensorView x, Accumulate accumulate) const {
+  ctx.math.matmul(ctx.stream, y, x, Transpose::no, weights.matrix, out_in_ ? Transpose::yes : Transpose::no, weights.bias,
+                  accumulate);
+}
+
+void Projection::input_grad(LayerContext& ctx, const Whole& weights, TensorView dx, TensorView dy) const {
+  ctx.math.matmul(ctx.stream, dx, dy, Transpose::no, weights.matrix, out_in_ ? Transpose::no : Transpose::yes);
+}
+
+void Projection::weight_grad(LayerContext& ctx, std::span<const TensorView> gradients, const Whole& place, TensorView dy,
                              TensorView x, Accumulate accumulate) const {
-  if (bias_) ctx.math.bias_grad(ctx.stream, gradients[first_ + 1], dy, accumulate);
-  if (!out_in_) {
-    ctx.math.matmul(ctx.stream, gradients[first_], x, Transpose::yes, dy, Transpose::no, {}, accumulate);
-    return;
+  // `compute(to, accumulate)` makes the gradient of all tensors at once.
+  const auto make = [&](std::span<const TensorView> tensors, const TensorView& place_of_all, Shape shape, auto&& compute) {
+    if (place_of_all.empty()) return compute(joined(tensors, shape), accumulate);
+    compute(place_of_all, Accumulate::no);
+    each_part(tensors, place_of_all, [&](const TensorView& tensor, const TensorView& its_place) {
+      ctx.math.convert(ctx.stream, tensor, its_place, accumulate);
+    });
+  };
+  if (bias_) {
+    make(biases(gradients), place.bias, {outputs()},
+         [&](const TensorView& to, Accumulate how) { ctx.math.bias_grad(ctx.stream, to, dy, how); });
   }
-  if (adjacent()) {
-    ctx.math.matmul(ctx.stream, joined(gradients), dy, Transpose::yes, x, Transpose::no, {}, accumulate);
-    return;
-  }
-  ctx.math.matmul(ctx.stream, place, dy, Transpose::yes, x, Transpose::no);
-  for (std::size_t i = 0, row = 0; i < outputs_.size(); row += static_cast<std::size_t>(outputs_[i]), ++i) {
-    ctx.math.convert(ctx.stream, gradients[first_ + i], row_slice(place, static_cast<std::int64_t>(row), outputs_[i]),
-                     accumulate);
-  }
+  make(matrices(gradients), place.matrix, {outputs(), inputs_}, [&](const TensorView& to, Accumulate how) {
+    const TensorView &rows = out_in_ ? dy : x, &columns = out_in_ ? x : dy;
+    ctx.math.matmul(ctx.stream, to, rows, Transpose::yes, columns, Transpose::no, {}, how);
+  });
 }
 
 // LmLayer

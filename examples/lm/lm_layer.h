@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <terrace/examples/lm/model_config.h>
@@ -19,8 +20,8 @@
 
 namespace terrace::lm {
 
-// "transformer.h.3." + gpt2, "model.layers.3." + llama: Hugging Face's names.
-std::string name_in_block(const ModelConfig& config, std::int64_t block, const char* gpt2, const char* llama);
+// "model.layers.3." + name, with the family's word for blocks.
+std::string name_in_block(const ModelConfig& config, std::int64_t block, std::string_view name);
 
 // The cache of one layer for one sequence; empty for layers without a cache.
 using CacheViews = std::span<const TensorView>;
@@ -33,11 +34,11 @@ struct NormStatistics {
   [[nodiscard]] NormStatistics rows(std::int64_t first, std::int64_t count) const;
 };
 
-// A norm's place in params(): LayerNorm (weight, bias) for gpt2, RMSNorm (weight) for llama.
+// A norm of the family's kind, and its place in params(): LayerNorm (weight, bias) or RMSNorm (weight).
 class Norm {
  public:
   // Appends its parameters, named `prefix`.weight (.bias).
-  Norm(std::vector<ParamSpec>& params, const std::string& prefix, const ModelConfig& config);
+  Norm(std::vector<ParamSpec>& params, std::string_view prefix, const ModelConfig& config);
 
   [[nodiscard]] TensorSpec statistics(std::int64_t rows) const;
   void forward(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView x,
@@ -54,43 +55,47 @@ class Norm {
   DType dtype_;
 };
 
-// A linear map: y = x · W (+ b). Llama stores matrices as [out, in] without bias, gpt2 as [in, out] with one.
+// A linear map: y = x · W (+ b), with the family's names, order of matrices and biases.
 //
 // Several matrices that read the same x (q, k, v; gate, up) are one product. The layout packs a layer's tensors back to back
 // at multiples of 64 elements, so they are one matrix in memory when their sizes are such multiples; otherwise they are copied
-// together in scratch first (and their gradient is made there), which gives the same bits.
+// together in scratch first (and their gradient is made there), which gives the same bits. The same holds for their biases.
 class Projection {
  public:
-  struct Part {
-    std::string name;
-    std::int64_t outputs;
-  };
-  // Appends its parameters: the parts' `name`.weight, then (gpt2, which has one part) .bias.
-  Projection(std::vector<ParamSpec>& params, const std::vector<Part>& parts, std::int64_t inputs, double init_std,
-             const ModelConfig& config);
+  // Appends its parameters, named `prefix` + the tensors' names: all .weight, then all .bias. `outputs`: the width of each
+  // result, which is a tensor of its own or a part of the only one.
+  Projection(std::vector<ParamSpec>& params, const std::string& prefix, const ProjectionParts& parts,
+             std::vector<std::int64_t> outputs, std::int64_t inputs, double init_std, const ModelConfig& config);
   // The one matrix [outputs, inputs] that is already declared as the last of `params`, without bias, whatever the family.
   static Projection declared(const std::vector<ParamSpec>& params, DType dtype);
 
+  // All results' weights as one matrix and one bias; an empty bias if there is none.
+  struct Whole {
+    TensorView matrix, bias;
+  };
   [[nodiscard]] std::int64_t outputs() const;
   // Scratch for the weights and for their gradient; empty views where none is needed.
-  [[nodiscard]] TensorView place_weights(ScratchArena& arena) const;
-  [[nodiscard]] TensorView place_gradient(ScratchArena& arena) const;
-  // `place`: the result of place_weights(). prepare() fills it once for all products of a call and returns the matrix to use.
-  [[nodiscard]] TensorView prepare(LayerContext& ctx, std::span<const TensorView> weights, TensorView place) const;
-  void forward(LayerContext& ctx, std::span<const TensorView> weights, TensorView matrix, TensorView y, TensorView x,
+  [[nodiscard]] Whole place_weights(ScratchArena& arena) const { return place(arena, dtype_); }
+  [[nodiscard]] Whole place_gradient(ScratchArena& arena) const { return place(arena, accumulator_of(dtype_)); }
+  // `place`: the result of place_weights(). prepare() fills it once for all products of a call and returns the weights to use.
+  [[nodiscard]] Whole prepare(LayerContext& ctx, std::span<const TensorView> weights, const Whole& place) const;
+  void forward(LayerContext& ctx, const Whole& weights, TensorView y, TensorView x,
                Accumulate accumulate = Accumulate::no) const;
-  void input_grad(LayerContext& ctx, TensorView matrix, TensorView dx, TensorView dy) const;
+  void input_grad(LayerContext& ctx, const Whole& weights, TensorView dx, TensorView dy) const;
   // Computes the whole gradient, then writes or adds it. `place`: the result of place_gradient().
-  void weight_grad(LayerContext& ctx, std::span<const TensorView> gradients, TensorView place, TensorView dy, TensorView x,
+  void weight_grad(LayerContext& ctx, std::span<const TensorView> gradients, const Whole& place, TensorView dy, TensorView x,
                    Accumulate accumulate) const;
 
  private:
   Projection() = default;
-  [[nodiscard]] bool adjacent() const;  // by shape
-  [[nodiscard]] TensorView joined(std::span<const TensorView> tensors) const;
+  // Whether the tensors of `width` elements for each output lie side by side, which follows from their sizes.
+  [[nodiscard]] bool adjacent(std::int64_t width) const;
+  [[nodiscard]] Whole place(ScratchArena& arena, DType dtype) const;
+  [[nodiscard]] std::span<const TensorView> matrices(std::span<const TensorView> tensors) const;
+  [[nodiscard]] std::span<const TensorView> biases(std::span<const TensorView> tensors) const;
 
   std::size_t first_ = 0;
-  std::vector<std::int64_t> outputs_;  // of each part
+  std::vector<std::int64_t> outputs_;  // of each tensor
   std::int64_t inputs_ = 0;
   bool out_in_ = true, bias_ = false;
   DType dtype_ = DType::fp32;
@@ -105,6 +110,8 @@ class LmLayer : public GenerativeLayer {
 
  protected:
   LmLayer(std::string name, const ModelConfig& config) : config_(config), name_(std::move(name)) {}
+
+  [[nodiscard]] const TensorNames& names() const { return config_.family.get().tensors; }
 
   // Throw std::logic_error that names the layer and the view. The first layer needs no x, the last one no y.
   struct Ends {

@@ -7,22 +7,17 @@ namespace {
 enum Saved : std::size_t { kStatistics, kUp };
 enum Carried : std::size_t { kDup, kDnormed };
 
-std::vector<Projection::Part> up_parts(const ModelConfig& config, std::int64_t block) {
-  if (config.family == Family::gpt2) return {{name_in_block(config, block, "mlp.c_fc", ""), config.ffn}};
-  return {{name_in_block(config, block, "", "mlp.gate_proj"), config.ffn},
-          {name_in_block(config, block, "", "mlp.up_proj"), config.ffn}};
-}
-
 }  // namespace
 
 MlpBlock::MlpBlock(const ModelConfig& config, std::int64_t block)
     : LmLayer("layers." + std::to_string(block) + ".mlp", config),
-      norm_(params_, name_in_block(config, block, "ln_2", "post_attention_layernorm"), config),
-      up_(params_, up_parts(config, block), config.hidden, config.init_std(), config),
-      down_(params_, {{name_in_block(config, block, "mlp.c_proj", "mlp.down_proj"), config.hidden}}, config.ffn,
-            config.residual_init_std(), config) {}
+      norm_(params_, name_in_block(config, block, *names().mlp_norm), config),
+      up_(params_, name_in_block(config, block, ""), names().up,
+          std::vector<std::int64_t>(up_results(config.family), config.ffn), config.hidden, config.init_std(), config),
+      down_(params_, name_in_block(config, block, ""), names().down, {config.hidden}, config.ffn, config.residual_init_std(),
+            config) {}
 
-Activation MlpBlock::kind() const { return config_.family == Family::gpt2 ? Activation::gelu_tanh : Activation::swiglu; }
+Activation MlpBlock::kind() const { return *config_.family.get().activation; }
 
 std::vector<TensorSpec> MlpBlock::saved(BatchShape shape) const {
   return {norm_.statistics(shape.tokens()), {"activation's input", config_.dtype, {shape.tokens(), up_.outputs()}}};
@@ -82,10 +77,10 @@ void MlpBlock::run(LayerContext& ctx, std::span<const TensorView> weights, Tenso
                    TensorView up, ScratchArena& arena) const {
   const Forward scratch(*this, arena, ctx.shape.tokens());
   norm_.forward(ctx, weights, scratch.normed, x, statistics);
-  up_.forward(ctx, weights, up_.prepare(ctx, weights, scratch.up_weights), up, scratch.normed);
+  up_.forward(ctx, up_.prepare(ctx, weights, scratch.up_weights), up, scratch.normed);
   ctx.math.activation(ctx.stream, kind(), scratch.activated, up);
   ctx.math.convert(ctx.stream, y, x);
-  down_.forward(ctx, weights, down_.prepare(ctx, weights, {}), y, scratch.activated, Accumulate::yes);
+  down_.forward(ctx, down_.prepare(ctx, weights, {}), y, scratch.activated, Accumulate::yes);
 }
 
 void MlpBlock::forward(LayerContext& ctx, const LayerTensors& t) const {

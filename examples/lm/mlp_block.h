@@ -1,5 +1,4 @@
-// y = x + down(activation(up(norm(x)))), the second half of a transformer block: GELU in gpt2, SwiGLU (gate and up as one
-// product) in llama.
+// y = x + down(activation(up(norm(x)))), the second half of a transformer block. With SwiGLU, gate and up are one product.
 //
 // Saved for the backward: the norm's statistics and the activation's input; the rest is recomputed.
 //
@@ -26,15 +25,18 @@ class MlpBlock final : public LmLayer {
   // The scratch of each kind of call.
   struct Forward {
     Forward(const MlpBlock& block, ScratchArena& arena, std::int64_t rows);
-    TensorView normed, activated, up_weights;
+    TensorView normed, activated;
+    Projection::Whole up_weights;
   };
   struct InputHalf {
     InputHalf(const MlpBlock& block, ScratchArena& arena, std::int64_t rows);
-    TensorView dactivated, up_weights;
+    TensorView dactivated;
+    Projection::Whole up_weights;
   };
   struct WeightHalf {
     WeightHalf(const MlpBlock& block, ScratchArena& arena, std::int64_t rows);
-    TensorView activated, normed, statistics, up_gradient;
+    TensorView activated, normed, statistics;
+    Projection::Whole up_gradient;
   };
   struct Decode {
     Decode(const MlpBlock& block, ScratchArena& arena);

@@ -1,4 +1,4 @@
-// GPT-2 and Llama as a chain of layers, with Hugging Face's names, shapes and orientations:
+// A model of any family (family.h) as a chain of layers, with Hugging Face's names, shapes and orientations:
 //
 //   embedding, then for each block attention and mlp, then head
 //

@@ -38,15 +38,6 @@ std::string nearest_multiples(std::int64_t value, std::int64_t unit) {
 
 }  // namespace
 
-std::string_view name_of(Family family) { return family == Family::gpt2 ? "gpt2" : "llama"; }
-
-Family parse_family(std::string_view text) {
-  for (const Family family : {Family::gpt2, Family::llama}) {
-    if (text == name_of(family)) return family;
-  }
-  refuse(fmt::format("'{}' is not a model family; accepted are gpt2 and llama", text));
-}
-
 SkipShape parse_skips(std::string_view text) {
   if (text == "none") return SkipShape::none;
   if (text == "u") return SkipShape::u;
@@ -58,14 +49,19 @@ double ModelConfig::residual_init_std() const { return init_std() / std::sqrt(2.
 ModelConfig complete(ModelConfig config) {
   require_size("hidden", config.hidden, kLargestWidth);
   if (config.kv_heads == 0) config.kv_heads = config.heads;
-  if (config.ffn == 0) {
-    config.ffn = config.family == Family::gpt2 ? 4 * config.hidden : (8 * config.hidden + 3 * 64 - 1) / (3 * 64) * 64;
+  const Family& family = config.family;
+  if (config.ffn == 0) config.ffn = (*family.usual_ffn)(config.hidden);
+  if (config.norm_eps == 0) config.norm_eps = *family.norm_eps.usual;
+  if (const auto* const rotary = rotary_positions(family); rotary && config.rope_theta == 0) {
+    config.rope_theta = *rotary->base.usual;
   }
   validate(config);
   return config;
 }
 
 void validate(const ModelConfig& config) {
+  const Family& family = config.family;
+  const auto* const rotary = rotary_positions(family);
   require_size("layers", config.layers, 1 << 16);
   require_size("hidden", config.hidden, kLargestWidth);
   require_size("heads", config.heads, kLargestWidth);
@@ -78,15 +74,16 @@ void validate(const ModelConfig& config) {
                        config.hidden, nearest_divisor(config.hidden, config.heads),
                        nearest_multiples(config.hidden, config.heads)));
   }
-  if (config.family == Family::gpt2 && config.kv_heads != config.heads) {
-    refuse(fmt::format("gpt2 has a key-value head for each head: kv_heads must be {}, not {} (grouped heads: model llama)",
-                       config.heads, config.kv_heads));
+  if (!*family.grouped_heads && config.kv_heads != config.heads) {
+    refuse(fmt::format("{} has a key-value head for each head: kv_heads must be {}, not {} (grouped heads: model {})",
+                       *family.name, config.heads, config.kv_heads,
+                       names_of_families("or", [](const Family& other) { return *other.grouped_heads; })));
   }
   if (config.heads % config.kv_heads != 0) {
     refuse(fmt::format("kv_heads ({}) do not divide heads ({}): the nearest is kv_heads {}", config.kv_heads, config.heads,
                        nearest_divisor(config.heads, config.kv_heads)));
   }
-  if (config.family == Family::llama && config.head_dim() % 2 != 0) {
+  if (rotary && config.head_dim() % 2 != 0) {
     refuse(fmt::format("rotary positions need heads of even width, not hidden {} / heads {} = {}: the nearest is hidden {}",
                        config.hidden, config.heads, config.head_dim(), nearest_multiples(config.hidden, 2 * config.heads)));
   }
@@ -103,8 +100,13 @@ void validate(const ModelConfig& config) {
   if (!(config.norm_eps > 0) || !std::isfinite(config.norm_eps)) {
     refuse(fmt::format("norm_eps must be positive, not {}", config.norm_eps));
   }
-  if (!(config.rope_theta > 0) || !std::isfinite(config.rope_theta)) {
+  if (rotary && (!(config.rope_theta > 0) || !std::isfinite(config.rope_theta))) {
     refuse(fmt::format("rope_theta must be positive, not {}", config.rope_theta));
+  }
+  if (!rotary && config.rope_theta != 0) {
+    refuse(fmt::format("{} rotates nothing: rope_theta must be 0, not {} (rotary positions: model {})", *family.name,
+                       config.rope_theta,
+                       names_of_families("or", [](const Family& other) { return rotary_positions(other) != nullptr; })));
   }
   if (config.dtype == DType::i32) refuse("dtype must be fp32, bf16, fp16 or fp64, not i32");
 }

@@ -1,4 +1,5 @@
-// The configuration of a language model: its family and sizes, with the family's defaults, checked before anything is built.
+// The configuration of a language model: its family and sizes, with the family's usual values, checked before anything is
+// built.
 //
 // Owner:   a value.
 // Threads: any.
@@ -6,9 +7,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string_view>
 
 #include <terrace/core/dtype.h>
+#include <terrace/examples/lm/family.h>
 
 namespace terrace::lm {
 
@@ -16,21 +19,17 @@ namespace terrace::lm {
 enum class SkipShape : std::uint8_t { none, u };
 SkipShape parse_skips(std::string_view text);  // "none", "u"
 
-enum class Family : std::uint8_t { gpt2, llama };
-std::string_view name_of(Family family);
-Family parse_family(std::string_view text);  // "gpt2", "llama"
-
 struct ModelConfig {
-  Family family = Family::llama;
+  std::reference_wrapper<const Family> family;
   std::int64_t layers = 0, hidden = 0, heads = 0;
   std::int64_t kv_heads = 0;  // 0: as many as heads
-  std::int64_t ffn = 0;       // 0: gpt2 4 · hidden; llama 8/3 · hidden, rounded up to a multiple of 64
-  std::int64_t seq_len = 0;   // the longest sequence (gpt2 learns a position for each)
+  std::int64_t ffn = 0;       // 0: as usual in the family
+  std::int64_t seq_len = 0;   // the longest sequence; learned positions have a vector for each place in it
   std::int64_t vocab = 0;
   bool tied = true;  // the head reads the embedding's table
   SkipShape skips = SkipShape::none;
-  double rope_theta = 10000;  // llama
-  double norm_eps = 1e-5;
+  double rope_theta = 0;      // base of rotary positions; 0: as usual in the family, and always for other positions
+  double norm_eps = 0;        // 0: as usual in the family
   DType dtype = DType::fp32;  // of weights and activations
 
   [[nodiscard]] std::int64_t head_dim() const { return hidden / heads; }

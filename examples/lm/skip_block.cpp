@@ -14,7 +14,7 @@ std::span<const TensorView> without_last(std::span<const TensorView> views) {
 SkipBlock::SkipBlock(const ModelConfig& config, std::int64_t block, std::uint32_t from, std::unique_ptr<LmLayer> inner)
     : LmLayer(inner->name(), config), from_(from), inner_(std::move(inner)) {
   params_ = inner_->params();
-  params_.push_back({.name = name_in_block(config, block, "skip.weight", "skip.weight"),
+  params_.push_back({.name = weight_name(name_in_block(config, block, "skip")),
                      .shape = {config.hidden},
                      .init = {InitKind::ones},
                      .decay = 0});

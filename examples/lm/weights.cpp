@@ -3,21 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <set>
 
-#include <terrace/core/philox.h>
 #include <terrace/core/printable.h>
 #include <terrace/examples/lm/safetensors.h>
 #include <terrace/examples/lm/weight_hash.h>
 
 namespace terrace::lm {
 namespace {
-
-constexpr std::string_view kPrefix = "transformer.";
-constexpr std::string_view kPositions = "transformer.wpe.weight";  // a row for each position
-constexpr std::string_view kHead = "lm_head.weight";
 
 template <class F>
 void with_span(const TensorView& range, F&& use) {
@@ -32,63 +26,37 @@ void with_span(const TensorView& range, F&& use) {
   throw std::logic_error(fmt::format("weights are not {}", name_of(range.dtype)));
 }
 
-std::string name_in(const SafetensorsReader& file, const std::string& name) {
-  if (!file.find(name) && name.starts_with(kPrefix)) return name.substr(kPrefix.size());
+std::string name_in(const SafetensorsReader& file, const Family& family, const std::string& name) {
+  const std::string_view prefix = *family.tensors.optional_prefix;
+  if (!file.find(name) && name.starts_with(prefix)) return name.substr(prefix.size());
   return name;
 }
 
-// The angles of rotary positions and the masks of causal attention, which follow from the sizes of the model.
-bool is_buffer(std::string_view name) {
-  return name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
+bool is_buffer(const Family& family, std::string_view name) {
+  return std::ranges::any_of(family.tensors.buffers, [&](std::string_view ending) { return name.ends_with(ending); });
 }
 
-// Like fill_normal, with each number rounded: fourteen times as fast as one by one.
-void fill_rounded(std::span<bf16> out, std::uint64_t seed, std::uint64_t stream, std::uint64_t first, double std) {
-  std::array<float, 4096> exact;
-  for (std::size_t i = 0; i < out.size(); i += exact.size()) {
-    const auto n = std::min(exact.size(), out.size() - i);
-    fill_normal(exact.data(), static_cast<std::int64_t>(n), seed, stream, first + i, std);
-    std::transform(exact.data(), exact.data() + n, out.data() + i, [](float x) { return bf16(x); });
-  }
+// The table with a row for each position, if the family has one.
+bool is_of_positions(const Family& family, const std::string& name) {
+  const auto* const learned = learned_positions(family);
+  return learned && name == weight_name(*learned->tensor);
 }
 
 }  // namespace
 
-WeightRange random_weights(std::uint64_t seed) {
-  return [seed](const ParamSpec& param, std::uint64_t first, TensorView range) {
-    const auto stream = stream_of(param.name.c_str());
-    with_span(range, [&](auto out) {
-      using T = typename decltype(out)::value_type;
-      switch (param.init.kind) {
-        case InitKind::zeros: std::ranges::fill(out, T(0)); break;
-        case InitKind::ones: std::ranges::fill(out, T(1)); break;
-        case InitKind::normal:
-          if constexpr (std::is_same_v<T, float>) {
-            fill_normal(out.data(), range.elements(), seed, stream, first, param.init.std);
-          } else if constexpr (std::is_same_v<T, bf16>) {
-            fill_rounded(out, seed, stream, first, param.init.std);
-          } else {
-            for (std::size_t i = 0; i < out.size(); ++i) out[i] = T(param.init.std * random_normal(seed, stream, first + i));
-          }
-          break;
-      }
-    });
-  };
-}
-
-WeightRange weights_from(const std::filesystem::path& path, const Model& model) {
+WeightRange weights_from(const std::filesystem::path& path, const Family& family, const Model& model) {
   auto file = std::make_shared<SafetensorsReader>(path);
   for (const auto& layer : model.layers)
     for (const auto& param : layer->params()) {
       if (param.tied) continue;
-      const auto* entry = file->find(name_in(*file, param.name));
+      const auto* entry = file->find(name_in(*file, family, param.name));
       if (!entry) throw Error(fmt::format("{} has no tensor {}", path.string(), param.name), Exit::usage);
       if (!can_be_read(entry->type))
         throw Error(fmt::format("{}: tensor {} is of dtype {}; F32, BF16, F16 and F64 can be read", path.string(), param.name,
                                 name_of(entry->type)),
                     Exit::usage);
       const auto rows = entry->shape.empty() ? 0 : entry->shape.front();
-      const auto positions = param.name == kPositions ? static_cast<std::uint64_t>(param.shape[0]) : 0;
+      const auto positions = is_of_positions(family, param.name) ? static_cast<std::uint64_t>(param.shape[0]) : 0;
       bool same = entry->shape.size() == param.shape.rank();
       for (std::size_t i = 0; same && i < param.shape.rank(); ++i)
         same = entry->shape[i] == static_cast<std::uint64_t>(param.shape[i]) || (i == 0 && positions != 0 && rows > positions);
@@ -99,34 +67,34 @@ WeightRange weights_from(const std::filesystem::path& path, const Model& model) 
                                 printable(fmt::format("{}", fmt::join(entry->shape, ", "))), to_string(param.shape)),
                     Exit::usage);
     }
-  return [file](const ParamSpec& param, std::uint64_t first, TensorView range) {
-    with_span(range, [&](auto out) { file->read(name_in(*file, param.name), first, out); });
+  return [file, &family](const ParamSpec& param, std::uint64_t first, TensorView range) {
+    with_span(range, [&](auto out) { file->read(name_in(*file, family, param.name), first, out); });
   };
 }
 
-std::uint64_t positions_in(const std::filesystem::path& path, const Model& model) {
+std::uint64_t positions_in(const std::filesystem::path& path, const Family& family, const Model& model) {
   const SafetensorsReader file(path);
   for (const auto& layer : model.layers)
     for (const auto& param : layer->params())
-      if (param.name == kPositions)
-        if (const auto* const entry = file.find(name_in(file, param.name)); entry && !entry->shape.empty())
+      if (is_of_positions(family, param.name))
+        if (const auto* const entry = file.find(name_in(file, family, param.name)); entry && !entry->shape.empty())
           return entry->shape.front();
   return 0;
 }
 
-std::vector<std::string> tensors_of_another_model(const std::filesystem::path& path, const Model& model) {
+std::vector<std::string> tensors_of_another_model(const std::filesystem::path& path, const Family& family, const Model& model) {
   const SafetensorsReader file(path);
   std::set<std::string> used;
   std::string table;  // which the head shares with the embedding
   for (const auto& layer : model.layers)
     for (const auto& param : layer->params()) {
-      used.insert(name_in(file, param.name));
-      if (param.tied) table = name_in(file, param.name);
+      used.insert(name_in(file, family, param.name));
+      if (param.tied) table = name_in(file, family, param.name);
     }
   std::vector<std::string> names;
   for (const auto& entry : file.entries()) {
-    if (used.contains(entry.name) || is_buffer(entry.name)) continue;
-    if (entry.name == kHead && file.same_bytes(entry.name, table)) continue;
+    if (used.contains(entry.name) || is_buffer(family, entry.name)) continue;
+    if (entry.name == weight_name(*family.tensors.head) && file.same_bytes(entry.name, table)) continue;
     names.push_back(entry.name);
   }
   return names;

@@ -1,4 +1,4 @@
-// Weights in and out of an engine, chunk by chunk: initial values from Philox, from and to a safetensors file, and their hash.
+// Weights in and out of an engine, chunk by chunk: from and to a safetensors file, and their hash.
 // The whole model is never in memory at once.
 //
 // Threads: as Engine. Errors: Error naming file and tensor when a file lacks one or has another shape.
@@ -10,22 +10,21 @@
 #include <string>
 #include <vector>
 
+#include <terrace/examples/lm/family.h>
 #include <terrace/parallel/engine.h>
 
 namespace terrace::lm {
 
-// Each parameter's Init, drawn by (seed, name, index): the same values for every layout and order.
-WeightRange random_weights(std::uint64_t seed);
-// From a safetensors file with Hugging Face's names; a GPT-2 file may lack the prefix "transformer.". All shapes are checked at
-// once. Of a file with more positions than the model has, the first ones are used.
-WeightRange weights_from(const std::filesystem::path& file, const Model& model);
+// From a safetensors file with Hugging Face's names, for a model of that family; names may lack the family's optional prefix.
+// All shapes are checked at once. Of a file with more positions than the model has, the first ones are used.
+WeightRange weights_from(const std::filesystem::path& file, const Family& family, const Model& model);
 // How many positions the file's position embedding has; 0 for a model without one.
-std::uint64_t positions_in(const std::filesystem::path& file, const Model& model);
+std::uint64_t positions_in(const std::filesystem::path& file, const Family& family, const Model& model);
 
 // The tensors of the file that the model does not have, so that the file is of another model. Two kinds are none of these:
 // buffers that Hugging Face's models saved with their weights, and a head that is the embedding bit by bit, for a model whose
 // head reads the embedding. Reads both tensors if the file has such a head.
-std::vector<std::string> tensors_of_another_model(const std::filesystem::path& file, const Model& model);
+std::vector<std::string> tensors_of_another_model(const std::filesystem::path& file, const Family& family, const Model& model);
 
 std::string hash_weights(Engine& engine);  // 16 hex digits of XXH64 over master weights
 // `metadata`: texts that the file has beside the tensors.

@@ -13,9 +13,11 @@
 #include <terrace/core/json_text.h>
 #include <terrace/core/printable.h>
 #include <terrace/core/text_file.h>
+#include <terrace/examples/lm/family.h>
 #include <terrace/examples/lm/safetensors.h>
 #include <terrace/examples/lm/weights.h>
 #include <terrace/examples/terrace/setup.h>
+#include <terrace/parallel/train/initial_weights.h>
 
 namespace terrace::cli {
 namespace {
@@ -27,36 +29,33 @@ using Pointer = nlohmann::json::json_pointer;
 struct Untold {
   const char* name;
   const char* flag;
-  double used;                // by the run
-  bool given;                 // by the user, who then decides
-  std::vector<Pointer> keys;  // in config.json; files of --save have the first one in their metadata
-
-  [[nodiscard]] std::string key() const { return keys.front().back(); }
+  double used;     // by the run
+  bool given;      // by the user, who then decides
+  bool varies;     // between models of the family
+  lm::Words keys;  // in config.json; files of --save have the word of the first one in their metadata
 };
 
 std::vector<Untold> untold_of(const RunConfig& c) {
   const auto model = model_config(c);
-  const auto heads = static_cast<double>(c.heads);
-  if (c.model == "gpt2")
-    return {{"norm epsilon", "norm-eps", model.norm_eps, c.norm_eps != 0, {Pointer("/layer_norm_epsilon")}},
-            {"number of heads", "heads", heads, false, {Pointer("/n_head")}}};
-  return {{"rotary base",
-           "rope-base",
-           model.rope_theta,
-           c.rope_base != 0,
-           {Pointer("/rope_theta"), Pointer("/rope_parameters/rope_theta")}},
-          {"norm epsilon", "norm-eps", model.norm_eps, c.norm_eps != 0, {Pointer("/rms_norm_eps")}},
-          {"number of heads", "heads", heads, false, {Pointer("/num_attention_heads")}}};
+  const lm::Family& family = model.family;
+  std::vector<Untold> all;
+  if (const auto* const base = lm::rotary_base(family))
+    all.push_back({"rotary base", "rope-base", model.rope_theta, c.rope_base != 0, *base->varies, base->keys});
+  const auto& eps = family.norm_eps;
+  all.push_back({"norm epsilon", "norm-eps", model.norm_eps, c.norm_eps != 0, *eps.varies, eps.keys});
+  all.push_back({"number of heads", "heads", static_cast<double>(c.heads), false, true, family.heads_keys});
+  return all;
 }
 
 // What the file says about its model, and where: its metadata, then config.json.
 struct Source {
   std::string name;
   nlohmann::json values;
+  bool flat;  // numbers stand under the last word of their first key, as --save writes them
 };
 
 std::vector<Source> sources_of(const fs::path& file) {
-  Source own{"its metadata", nlohmann::json::object()};
+  Source own{"its metadata", nlohmann::json::object(), true};
   const lm::SafetensorsReader reader(file);
   for (const auto& [key, text] : reader.metadata()) {
     double value = 0;
@@ -64,13 +63,21 @@ std::vector<Source> sources_of(const fs::path& file) {
     if (error == std::errc{} && end == text.data() + text.size()) own.values[key] = value;
   }
   const auto beside = file.parent_path() / "config.json";
-  Source config{beside.string(), nlohmann::json::object()};
+  Source config{beside.string(), nlohmann::json::object(), false};
   if (std::error_code error; fs::is_regular_file(beside, error)) try {
       auto values = parse_json(read_text_file(beside));
       if (values.is_object()) config.values = std::move(values);
     } catch (const Error&) {  // a file that cannot be read tells nothing
     }
   return {std::move(own), std::move(config)};
+}
+
+// Where the number may stand in the source.
+std::vector<Pointer> places_in(const Source& source, const Untold& untold) {
+  if (source.flat) return {Pointer() / std::string(lm::word_of(untold.keys))};
+  std::vector<Pointer> places;
+  for (const auto key : untold.keys) places.emplace_back(std::string(key));
+  return places;
 }
 
 struct Told {
@@ -80,7 +87,7 @@ struct Told {
 
 std::optional<Told> told(const std::vector<Source>& sources, const Untold& untold) {
   for (const auto& source : sources)
-    for (const auto& key : untold.keys)
+    for (const auto& key : places_in(source, untold))
       if (source.values.contains(key) && source.values.at(key).is_number())
         return Told{source.values.at(key).get<double>(), fmt::format("{} has {}", source.name, key.back())};
   return std::nullopt;
@@ -90,16 +97,17 @@ std::string quoted(const std::string& name) { return fmt::format("\"{}\"", print
 
 void demand_this_model(const RunConfig& c, const Model& model) {
   constexpr std::size_t kShown = 3;
-  const auto names = lm::tensors_of_another_model(c.init_from, model);
+  const auto names = lm::tensors_of_another_model(c.init_from, lm::family_named(c.model), model);
   if (names.empty()) return;
   std::vector<std::string> first;
   for (std::size_t i = 0; i < std::min(kShown, names.size()); ++i) first.push_back(quoted(names[i]));
   const auto others = names.size() - first.size();
   throw Error(
       fmt::format("--init-from {}: the model does not have {} of its tensors: {}{}\n  the file is of another model: "
-                  "give --layers, --untied and the like as in the file; other parts, such as biases in llama, are not "
-                  "supported",
-                  c.init_from, names.size(), fmt::join(first, ", "), others == 0 ? "" : fmt::format(" and {} more", others)),
+                  "give --model, --layers, --untied and the like as in the file; parts that {} does not have, such as other "
+                  "biases, are not supported",
+                  c.init_from, names.size(), fmt::join(first, ", "), others == 0 ? "" : fmt::format(" and {} more", others),
+                  c.model),
       Exit::usage);
 }
 
@@ -116,11 +124,10 @@ void demand_told_values(const RunConfig& c) {
   }
 }
 
-// Llama 3.1 and others change the angles of long positions.
-std::optional<std::string> scaling_of(const std::vector<Source>& sources) {
+std::optional<std::string> scaling_of(const lm::RotaryPositions& rotary, const std::vector<Source>& sources) {
   for (const auto& source : sources)
-    for (const auto* const key : {"rope_scaling", "rope_parameters"}) {
-      const auto at = source.values.find(key);
+    for (const auto key : rotary.scaling_keys) {
+      const auto at = source.values.find(std::string(key));
       if (at == source.values.end() || !at->is_object()) continue;
       for (const auto* const type : {"rope_type", "type"})
         if (const auto kind = at->find(type); kind != at->end() && kind->is_string() && kind->get<std::string>() != "default")
@@ -132,10 +139,10 @@ std::optional<std::string> scaling_of(const std::vector<Source>& sources) {
 }  // namespace
 
 WeightRange first_weights(const RunConfig& c, const Model& model) {
-  if (c.init_from.empty()) return lm::random_weights(c.seed);
+  if (c.init_from.empty()) return random_weights(c.seed);
   auto weights = [&] {
     try {
-      return lm::weights_from(c.init_from, model);
+      return lm::weights_from(c.init_from, lm::family_named(c.model), model);
     } catch (const Error& error) {
       throw Error(fmt::format("--init-from: {}\n  give a safetensors file of this model, as --save writes one, or the model "
                               "that the file has: --model, --layers, --hidden, --heads, --kv-heads, --ffn, --vocab, --seq-len, "
@@ -152,26 +159,27 @@ WeightRange first_weights(const RunConfig& c, const Model& model) {
 std::vector<std::string> warnings_of_init_from(const RunConfig& c, const Model& model) {
   std::vector<std::string> warnings;
   if (c.init_from.empty()) return warnings;
-  if (const auto positions = lm::positions_in(c.init_from, model); positions > static_cast<std::uint64_t>(c.seq_len))
+  if (const auto positions = lm::positions_in(c.init_from, lm::family_named(c.model), model);
+      positions > static_cast<std::uint64_t>(c.seq_len))
     warnings.push_back(
         fmt::format("--init-from {} has {} positions, and --seq-len is {}: the first {} are used, the others are "
                     "dropped",
                     c.init_from, positions, c.seq_len, c.seq_len));
-  if (c.model != "llama") return warnings;  // all GPT-2 files have the same epsilon
   const auto sources = sources_of(c.init_from);
   std::vector<std::string> names, used, keys;
   for (const auto& untold : untold_of(c)) {
-    if (untold.given || std::string_view(untold.flag) == "heads" || told(sources, untold)) continue;
+    if (untold.given || !untold.varies || std::string_view(untold.flag) == "heads" || told(sources, untold)) continue;
     names.emplace_back(untold.name);
     used.push_back(fmt::format("--{} {}", untold.flag, untold.used));
-    keys.push_back(untold.key());
+    keys.emplace_back(lm::word_of(untold.keys));
   }
   if (!names.empty())
     warnings.push_back(
         fmt::format("--init-from {} does not tell its {}, so this run uses {}; the config.json of its model has "
                     "the right values ({})",
                     c.init_from, fmt::join(names, " and "), fmt::join(used, " and "), fmt::join(keys, ", ")));
-  if (const auto scaling = scaling_of(sources))
+  const auto* const rotary = lm::rotary_positions(lm::family_named(c.model));
+  if (const auto scaling = rotary ? scaling_of(*rotary, sources) : std::nullopt)
     warnings.push_back(
         fmt::format("--init-from {}: {}, which terrace does not have: positions are rotated without it, so the loss begins "
                     "higher than that of the model",
@@ -181,7 +189,7 @@ std::vector<std::string> warnings_of_init_from(const RunConfig& c, const Model& 
 
 std::map<std::string, std::string> metadata_of_saved(const RunConfig& c) {
   std::map<std::string, std::string> texts;
-  for (const auto& untold : untold_of(c)) texts[untold.key()] = fmt::format("{}", untold.used);
+  for (const auto& untold : untold_of(c)) texts[std::string(lm::word_of(untold.keys))] = fmt::format("{}", untold.used);
   return texts;
 }
 

@@ -117,9 +117,10 @@ class ErrorOutput {
     said_error_ = said_error_ || block.starts_with("error: ");
     say(stderr, block);
   }
-  // From "mpirun noticed that process rank 1 with PID 0 on node n exited on signal 9 (Killed)."; empty if no rank was killed.
+  // From "mpirun noticed that process rank 1 with PID 0 on node n exited on signal 9 (Killed).", in lines of any length; empty if
+  // no rank was killed.
   [[nodiscard]] std::string killed_rank() const {
-    static const std::regex kKilled(R"(process rank (\d+) [^.]*exited on signal\s+(\d+) \(([^)]*)\))");
+    static const std::regex kKilled(R"(process rank (\d+) [^.]*exited on\s+signal\s+(\d+) \(([^)]*)\))");
     std::smatch found;
     if (!std::regex_search(paragraphs_, found, kKilled)) return {};
     return fmt::format("error: rank {} was ended by signal {} ({})\n  {}continue from the last commit with --resume auto\n",
@@ -182,6 +183,8 @@ class Signals {
   if (::isatty(STDIN_FILENO) != 0) ::dup2(::open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO);
   ::dup2(error_pipe, STDERR_FILENO);
   ::setenv(kUnderLaunch, "1", 1);
+  // All ranks are on this machine. Open MPI would look for network interfaces all the same, and complain of some.
+  ::setenv("OMPI_MCA_btl", "^tcp", 0);
   signals.restore();
   ::execvp(pointers.front(), pointers.data());
   const int why = errno;

@@ -1,5 +1,10 @@
+#include <algorithm>
 #include <array>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <terrace/examples/lm/family.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/optimizers/optimizer.h>
 #include <terrace/optimizers/recipe.h>
@@ -58,9 +63,37 @@ std::vector<std::string_view> names_of(const Names& table) {
   return names;
 }
 
+std::vector<std::string_view> family_names() {
+  std::vector<std::string_view> names;
+  for (const auto* const family : lm::families()) names.push_back(*family->name);
+  return names;
+}
+
+// "rope_theta in a config.json of Hugging Face; 0: 10000", with the keys and usual values of all families that have the number.
+std::string usual_in_families(const lm::ConfigNumber* (*number_of)(const lm::Family&)) {
+  std::vector<std::string> keys, values;
+  const auto add_once = [](std::vector<std::string>& all, std::string one) {
+    if (std::ranges::find(all, one) == all.end()) all.push_back(std::move(one));
+  };
+  for (const auto* const family : lm::families())
+    if (const auto* const number = number_of(*family)) {
+      add_once(keys, std::string(lm::word_of(number->keys)));
+      add_once(values, fmt::format("{}", *number->usual));
+    }
+  return fmt::format("{} in a config.json of Hugging Face; 0: {}{}", fmt::join(keys, " or "), fmt::join(values, " or "),
+                     values.size() > 1 ? ", as usual in the model family" : "");
+}
+
 std::vector<Option> make_table() {
+  // The table only refers to its texts.
+  static const auto rope_base =
+      fmt::format("base of rotary positions ({}), {}",
+                  lm::names_of_families("and", [](const auto& family) { return lm::rotary_base(family) != nullptr; }),
+                  usual_in_families(lm::rotary_base));
+  static const auto norm_eps =
+      fmt::format("added to the variance in norms, {}", usual_in_families([](const auto& family) { return &family.norm_eps; }));
   return {
-      text("model", "model", &C::model, Text::choice, kSame, "model family", {"gpt2", "llama"}),
+      text("model", "model", &C::model, Text::choice, kSame, "model family", family_names()),
       number("model", "layers", &C::layers, kPositive, kSame, "transformer blocks"),
       number("model", "hidden", &C::hidden, kPositive, kSame, "width of the residual stream"),
       number("model", "heads", &C::heads, kPositive, kSame, "attention heads"),
@@ -69,10 +102,8 @@ std::vector<Option> make_table() {
       number("model", "seq-len", &C::seq_len, kPositive, kSame, "tokens in a sequence"),
       // Tokens may be bytes: a smaller vocabulary would have no row for some of them.
       number("model", "vocab", &C::vocab, {256, 2147483647.0}, kSame, "size of the vocabulary; every token is below it"),
-      number("model", "rope-base", &C::rope_base, {0, kMost}, kSame,
-             "base of llama's rotary positions, rope_theta in a config.json of Hugging Face; 0: 10000"),
-      number("model", "norm-eps", &C::norm_eps, kFraction, kSame,
-             "added to the variance in norms, rms_norm_eps or layer_norm_epsilon in a config.json of Hugging Face; 0: 1e-05"),
+      number("model", "rope-base", &C::rope_base, {0, kMost}, kSame, rope_base),
+      number("model", "norm-eps", &C::norm_eps, kFraction, kSame, norm_eps),
       text("model", "untied", &C::untied, Text::any, kSame, "give the output head its own weights, not those of the embedding"),
       text("model", "skips", &C::skips, Text::choice, kSame,
            "skip connections; u: the output of block i, times learned weights, is added to the input of the i-th "

@@ -24,7 +24,8 @@ namespace terrace::cli {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr std::size_t kLongMessage = 200;  // of the TOML library, with the text that it cannot read
+constexpr double kBaseWithoutRotation = 10000;  // what runs of families without rotary positions have recorded from the first
+constexpr std::size_t kLongMessage = 200;       // of the TOML library, with the text that it cannot read
 
 template <class T>
 using Of = T RunConfig::*;
@@ -500,9 +501,10 @@ nlohmann::json settings_over_resumes(const RunConfig& config) {
     if (o.same == Option::Same::over_resumes && o.key != "data") out[std::string(o.key)] = json_value(o, config);
   }
   // The usual values count as if they had been given: a run that began before these flags can be resumed with them.
-  const lm::ModelConfig usual;
-  if (config.rope_base == 0) out["rope-base"] = usual.rope_theta;
-  if (config.norm_eps == 0) out["norm-eps"] = usual.norm_eps;
+  const auto& family = lm::family_named(config.model);
+  const auto* const base = lm::rotary_base(family);
+  if (config.rope_base == 0) out["rope-base"] = base ? *base->usual : kBaseWithoutRotation;
+  if (config.norm_eps == 0) out["norm-eps"] = *family.norm_eps.usual;
   return out;
 }
 

@@ -13,10 +13,10 @@ namespace terrace::cli {
 
 struct RunConfig {
   // model and data
-  std::string model = "llama";                                              // gpt2 | llama
+  std::string model = "llama";                                              // the name of a family (lm/family.h)
   std::int64_t layers = 6, hidden = 256, heads = 8, kv_heads = 0, ffn = 0;  // 0: as usual in the family
   std::int64_t seq_len = 256, vocab = 256;
-  double rope_base = 0, norm_eps = 0;  // 0: as usual
+  double rope_base = 0, norm_eps = 0;  // 0: as usual in the family
   std::string skips = "none";          // none | u
   bool untied = false;                 // the output head has its own weights
   std::vector<std::filesystem::path> data;

@@ -428,13 +428,16 @@ RunDir rank_dir(const RunConfig& config, int rank) {
   return dir;
 }
 
+bool has_other_bits(const RunDir& dir, const RunConfig& config) {
+  return dir.resume && !dir.computed_with.empty() && dir.computed_with != bits_group(config);
+}
+
 void warn_of_other_bits(const RunDir& dir, const RunConfig& config) {
-  const auto now = bits_group(config);
-  if (!dir.resume || dir.computed_with.empty() || dir.computed_with == now) return;
+  if (!has_other_bits(dir, config)) return;
   warn(
       fmt::format("the run in {} was computed with {}, and continues with {}: it stays correct, but its losses and weights "
                   "get other bits than on one kind of processor",
-                  dir.path.string(), dir.computed_with, now));
+                  dir.path.string(), dir.computed_with, bits_group(config)));
 }
 
 void begin_run(const RunDir& dir, const RunConfig& config) {

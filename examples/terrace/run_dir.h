@@ -40,7 +40,8 @@ RunDir open_run_dir(RunConfig& config);
 FileHandle lock_directory(const std::filesystem::path& dir);
 // For a rank other than the first: where its part of the state is. The first rank holds the lock of the directory.
 RunDir rank_dir(const RunConfig& config, int rank);
-// Warns if the machine computes other bits than the one that computed the run until now.
+// Whether the machine computes other bits than the one that computed the run until now; warns if so.
+bool has_other_bits(const RunDir& dir, const RunConfig& config);
 void warn_of_other_bits(const RunDir& dir, const RunConfig& config);
 // Writes config.toml and run.json, and removes an earlier result. Called after all checks.
 void begin_run(const RunDir& dir, const RunConfig& config);

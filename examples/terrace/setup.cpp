@@ -16,8 +16,7 @@
 namespace terrace::cli {
 
 lm::ModelConfig model_config(const RunConfig& c) {
-  const lm::ModelConfig usual;
-  return lm::complete({.family = lm::parse_family(c.model),
+  return lm::complete({.family = lm::family_named(c.model),
                        .layers = c.layers,
                        .hidden = c.hidden,
                        .heads = c.heads,
@@ -27,8 +26,8 @@ lm::ModelConfig model_config(const RunConfig& c) {
                        .vocab = c.vocab,
                        .tied = !c.untied,
                        .skips = lm::parse_skips(c.skips),
-                       .rope_theta = c.rope_base == 0 ? usual.rope_theta : c.rope_base,
-                       .norm_eps = c.norm_eps == 0 ? usual.norm_eps : c.norm_eps,
+                       .rope_theta = c.rope_base,
+                       .norm_eps = c.norm_eps,
                        .dtype = parse_dtype(c.dtype)});
 }
 
@@ -100,7 +99,7 @@ PlanRequest plan_request(const RunConfig& c) {
   else if (c.update != "auto")
     r.update = UpdatePlace(std::stod(c.update));
   // The clip factor, and whether a step is skipped, are known only after the backward.
-  r.updates_before_use = c.grad_clip > 0 || c.on_non_finite == "skip" || loss_scale(c).dynamic() || any_clips(r.param_groups);
+  r.updates_before_use = Trainer::needs_norm(c.grad_clip, non_finite(c), loss_scale(c), r.param_groups);
   if (c.prefetch_depth != "auto") r.prefetch_depth = static_cast<std::uint32_t>(std::stoul(c.prefetch_depth));
   r.steps = static_cast<std::uint64_t>(c.steps);
   r.evaluate_every = static_cast<std::uint64_t>(c.eval_interval);
@@ -138,6 +137,8 @@ Schedule schedule(const RunConfig& c) {
           .warmup_steps = static_cast<std::uint64_t>(std::min(c.warmup, total)),
           .total_steps = static_cast<std::uint64_t>(total)};
 }
+
+NonFinite non_finite(const RunConfig& c) { return c.on_non_finite == "skip" ? NonFinite::skip : NonFinite::stop; }
 
 // Small gradients can underflow in fp16; the other dtypes have a wider range.
 LossScale loss_scale(const RunConfig& c) {

@@ -20,6 +20,7 @@
 #include <terrace/optimizers/schedule.h>
 #include <terrace/parallel/compute.h>
 #include <terrace/parallel/plan.h>
+#include <terrace/parallel/train/trainer.h>
 
 namespace terrace::cli {
 
@@ -43,6 +44,7 @@ std::vector<std::string> warnings_of(const RunConfig& config);
 std::vector<std::string> warnings_of(const RunConfig& config, const Model& model);
 Schedule schedule(const RunConfig& config);
 LossScale loss_scale(const RunConfig& config);  // at the first step
+NonFinite non_finite(const RunConfig& config);
 std::unique_ptr<Optimizer> optimizer_of(const RunConfig& config);
 std::unique_ptr<Optimizer> optimizer_of(const RunConfig& config, const Device& device);  // updates on the device as well
 // Sets what the plan needs to know about the optimizer and the groups of parameters.

@@ -35,6 +35,7 @@ class Team {
   [[nodiscard]] bool has_processes() const { return processes_; }            // started one by one, each with its own flags
   [[nodiscard]] std::vector<int> machines() const;                           // how many ranks are on each
   [[nodiscard]] Communicator* communicator() const { return ranks_.get(); }  // null: alone
+  [[nodiscard]] Agreement* agreement() const { return agreement_.get(); }    // null: alone
 
   // Runs `work` on every rank; `work` must not call the team. If it fails on any rank, the first of these throws its error.
   void together(const std::function<void()>& work);

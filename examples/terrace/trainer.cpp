@@ -42,24 +42,12 @@
 #include <terrace/examples/terrace/stop_signal.h>
 #include <terrace/examples/terrace/team.h>
 #include <terrace/offload/commit_files.h>
-#include <terrace/optimizers/loss_scale.h>
 #include <terrace/parallel/comm/nccl.h>
 #include <terrace/parallel/engine.h>
+#include <terrace/parallel/train/trainer.h>
 
 namespace terrace::cli {
 namespace {
-
-// The tokens and targets of a global batch, by global sequence index, so that a batch has the same sequences however it is
-// split.
-struct Batch {
-  std::vector<std::uint64_t> starts;
-  std::vector<std::int32_t> tokens, targets;
-
-  Batch(std::int64_t sequences, std::int64_t seq_len)
-      : starts(static_cast<std::size_t>(sequences)),
-        tokens(static_cast<std::size_t>(sequences * seq_len)),
-        targets(tokens.size()) {}
-};
 
 class Training {
  public:
@@ -133,7 +121,6 @@ class Training {
                    .communicator = between_gpus ? between_gpus.get() : team.communicator(),
                    .trace = &trace});
 
-    std::uint64_t done = 0;
     team.together([&] {
       if (team.speaks_for_process()) catch_stop_signals();  // from here on a stop must commit
       auto resolved = config_;
@@ -144,25 +131,22 @@ class Training {
       if (team.first() && !found_schedule_.empty()) record(dir, kScheduleFile, found_schedule_);
     });
     if (config_.local_rank == 0) remove_former_stores(dir);
-    if (dir.resume) {
-      done = engine.resumed()->step;
-      restore(engine.resumed()->payload, dir);
-    } else {
-      engine.fill(first_weights_);
-    }
+    if (!dir.resume) engine.fill(first_weights_);
+    auto trainer = trainer_of(engine, team, dir);
+    const auto done = [&] { return trainer.done(); };
 
     const auto last = static_cast<std::uint64_t>(config_.steps);
-    const bool all_done = done >= last;  // only the result is printed again
+    const bool all_done = done() >= last;  // only the result is printed again
     const RankLog log(dir.path, team.rank());
-    Screen screen(log.screen(screen_options(config_.json, done, last)));
+    Screen screen(log.screen(screen_options(config_.json, done(), last)));
     screen.note(describe());
     if (!found_schedule_.empty())
       screen.note(fmt::format("--schedule auto: {} {}, with stages of {} layers",
                               schedule_was_recorded_ ? "this run continues with its schedule," : "chose", schedule_name_,
                               stage_layers(*request_.pipeline)));
     if (dir.resume)
-      screen.note(
-          fmt::format("resumed after step {}; the state is in {}", done, (dir.store.paths.front() / dir.store.name).string()));
+      screen.note(fmt::format("resumed after step {}; the state is in {}", done(),
+                              (dir.store.paths.front() / dir.store.name).string()));
     if (team.first() && !dir.resume)
       for (const auto& warning : warnings_of(config_, model_)) screen.warn(warning);
     if (!dir.reshard_from.empty())
@@ -175,70 +159,65 @@ class Training {
           "the ranks of this run were on machines of {} ranks and are now on machines of {}: gradients are added in "
           "another order, and sums may be rounded differently; --ranks-per-machine can give the former order",
           fmt::join(moved_from_, " + "), fmt::join(dir.machines, " + ")));
-    MetricsWriter metrics(dir.path / log.metrics_file(), done);
-    if (team.first() && done > 0)
-      if (const auto missing = missing_steps(read_metrics(dir.path / kMetricsFile), done); !missing.empty())
+    MetricsWriter metrics(dir.path / log.metrics_file(), done());
+    if (team.first() && done() > 0)
+      if (const auto missing = missing_steps(read_metrics(dir.path / kMetricsFile), done()); !missing.empty())
         screen.warn(fmt::format("{} has no line of {}: the report leaves a gap, and training needs none of them",
                                 (dir.path / kMetricsFile).string(), missing));
     const auto planned = planned_by(team);
     if (team.first()) write_json(dir.path / kPlanFile, planned);
 
-    const auto commit_all = [&](std::uint64_t step) {
+    const auto commit_all = [&] {
       if (team.first()) keep_choices(dir, *device);
       if (config_.durability != "off") metrics.sync();
-      commit(engine, step);
+      trainer.commit();
       if (team.first() && dir.store.generations > 1) record_first_commit(dir);
     };
-    const auto rate = schedule(config_);
     std::optional<double> evaluation;
-    std::uint64_t stopped = 0;                       // the signal, or kNoData; 0: none
-    const auto together = updates_a_step(request_);  // so many steps are computed at once; the last of them is `step`
-    for (std::uint64_t step = done + together; step <= last; step += together) {
-      const auto& batch = training_batch(step - together + 1);
+    std::uint64_t stopped = 0;  // the signal, or kNoData; 0: none
+    while (done() < last) {
+      static_cast<void>(trainer.read());
       if ((stopped = stop_of(team)) != 0) break;
-      const auto update = update_of(step, rate.at(step));
-      const auto updates = together == 1 ? std::vector<UpdateStep>() : updates_of(step - together + 1, step, rate);
       const auto begin = now_ns();
-      auto result = run_step(engine, batch, update, updates);
-      if (config_.on_non_finite == "stop" && !overflows(result)) require_finite(step, result, dir);
-      trace.span({"step", fmt::format("step {}", step), begin, now_ns()});
-      const bool applied = settle(engine, update, result);
-      if (config_.sync_interval > 1 && due(step, config_.sync_interval)) {
+      auto steps = step_of(trainer, dir);
+      trace.span({"step", fmt::format("step {}", done()), begin, now_ns()});
+      if (config_.sync_interval > 1 && due(done(), config_.sync_interval)) {
         const auto averaging = now_ns();
         engine.average();
-        result.seconds += static_cast<double>(now_ns() - averaging) * 1e-9;
+        steps.back().result.seconds += static_cast<double>(now_ns() - averaging) * 1e-9;
       }
-      done = step;
 
-      for (std::size_t u = 0; u + 1 < together; ++u) {
-        const auto m = of_team(metrics_of(engine, step - together + 1 + u, part_of(result, u), updates[u].learning_rate), team);
+      StepMetrics m;
+      for (const auto& step : steps) {
+        m = of_team(metrics_of(engine, trainer, step), team);
+        if (step.number == done()) break;  // it may be followed by an evaluation
         metrics.write(m);
         screen.step(m);
       }
-      auto m = of_team(metrics_of(engine, step, part_of(result, together - 1), update.learning_rate), team);
-      m.skipped = !applied;
-      if (!applied)
-        screen.note(fmt::format("step {} was skipped: loss {}, gradient norm {}{}", step, m.loss, m.grad_norm,
-                                loss_scale_.dynamic() ? fmt::format(", loss scale now {}", loss_scale_.value()) : ""));
-      if (config_.eval_batches > 0 && (step == last || due(step, config_.eval_interval))) {
-        m.eval_loss = evaluation = evaluate(engine, team);
+      m.skipped = !steps.back().applied;
+      if (m.skipped)
+        screen.note(fmt::format(
+            "step {} was skipped: loss {}, gradient norm {}{}", done(), m.loss, m.grad_norm,
+            trainer.loss_scale().dynamic() ? fmt::format(", loss scale now {}", trainer.loss_scale().value()) : ""));
+      if (config_.eval_batches > 0 && (done() == last || due(done(), config_.eval_interval))) {
+        m.eval_loss = evaluation = evaluate(trainer);
         if (!evaluation) stopped = kNoData;
       }
       metrics.write(m);  // before the commit, so that every committed step has its line
       screen.step(m);
       if (stopped == kNoData) break;
-      if (due(step, static_cast<std::int64_t>(commit_interval(config_))) && step != last) commit_all(step);
-      if (step != last) trace.forget_before(begin);  // the report shows the last two
+      if (due(done(), static_cast<std::int64_t>(commit_interval(config_))) && done() != last) commit_all();
+      if (done() != last) trace.forget_before(begin);  // the report shows the last two
     }
 
-    if (request_.commits && !all_done) commit_all(done);
+    if (request_.commits && !all_done) commit_all();
     if (team.first() && !request_.commits) keep_choices(dir, *device);
     const bool first_of_stage = request_.pipeline && static_cast<std::uint32_t>(team.rank()) % request_.data.ranks == 0;
     if (!all_done && (team.first() || first_of_stage))
       tell(screen, [&] { replace_trace(trace, trace_file_of(dir.path, static_cast<std::uint32_t>(team.rank()))); });
-    if (done < last) {
-      demand_data(team, done);
-      const auto what = fmt::format("stopped by {} after step {}", describe_stop(static_cast<int>(stopped)), done);
+    if (done() < last) {
+      demand_data(team, done());
+      const auto what = fmt::format("stopped by {} after step {}", describe_stop(static_cast<int>(stopped)), done());
       if (!request_.commits) throw Error(what + "; nothing is kept with --durability none");
       screen.note(what + "; continue with --resume auto");
       return Exit::interrupted;
@@ -247,14 +226,14 @@ class Training {
     if (!config_.save.empty()) save(engine, team);
     auto peak = engine.peak_bytes();  // of the whole run with the last commit, like the peak of the plan
     if (all_done) {
-      for (const auto tier : kAllTiers) peak[tier] = std::max(peak[tier], committed_peak_[tier]);
-      evaluation = recall_evaluation(engine, team, dir, done);
+      for (const auto tier : kAllTiers) peak[tier] = std::max(peak[tier], trainer.committed_peak()[tier]);
+      evaluation = recall_evaluation(trainer, team, dir);
     }
-    demand_data(team, done);
-    nlohmann::json result{{"steps", done}, {"weights_xxh64", hash}, {"skipped_steps", skipped_}};
+    demand_data(team, done());
+    nlohmann::json result{{"steps", done()}, {"weights_xxh64", hash}, {"skipped_steps", trainer.skipped()}};
     if (const auto chosen = device->math().algorithms(); !chosen.empty()) result["algorithms"] = lines_of(chosen);
     if (evaluation) result["eval_loss"] = *evaluation;
-    if (loss_scale_.dynamic()) result["loss_scale"] = loss_scale_.value();
+    if (trainer.loss_scale().dynamic()) result["loss_scale"] = trainer.loss_scale().value();
     for (const auto tier : kAllTiers) peak[tier] = team.max(peak[tier]);
     result["peak_bytes"] = {{"device", peak[Tier::device]}, {"host", peak[Tier::host]}, {"nvme", peak[Tier::disk]}};
     if (team.first()) {
@@ -305,10 +284,17 @@ class Training {
 
   // Reads sequences of the corpus. If a file has changed or cannot be read, all ranks commit before the run ends, so the error
   // is kept for demand_data().
-  void fill(Batch& batch) try {
-    corpus_.fill(batch.starts, sequences_.seq_len, batch.tokens, batch.targets);
+  bool read(Split split, std::span<const std::uint64_t> sequences, std::span<std::int32_t> tokens,
+            std::span<std::int32_t> targets) try {
+    std::vector<std::uint64_t> starts;
+    for (const auto sequence : sequences)
+      starts.push_back(split == Split::training ? sequences_.sequence_start(config_.seed, sequence)
+                                                : sequences_.evaluation_start(sequence % sequences_.evaluation_sequences));
+    corpus_.fill(starts, sequences_.seq_len, tokens, targets);
+    return data_error_ == nullptr;
   } catch (const Error&) {
     data_error_ = std::current_exception();
+    return false;
   }
   // Called by all ranks, after the commit.
   void demand_data(Team& team, std::uint64_t done) const {
@@ -332,117 +318,37 @@ class Training {
     return static_cast<std::uint32_t>(team.rank()) % request_.data.ranks;
   }
 
-  // Skipped steps have no update, so the optimizer's step count leaves them out.
-  [[nodiscard]] UpdateStep update_of(std::uint64_t step, double learning_rate) const {
-    return {.step = step - skipped_,
-            .learning_rate = learning_rate,
-            .gradient_scale = 1.0 / loss_scale_.value(),
-            .seed = config_.seed};
+  [[nodiscard]] Trainer::Options trainer_options(Agreement* ranks) {
+    return {.read = [this](Split split, auto sequences, auto tokens,
+                           auto targets) { return read(split, sequences, tokens, targets); },
+            .rate = [rate = schedule(config_)](std::uint64_t step) { return rate.at(step); },
+            .greatest_norm = config_.grad_clip,
+            .non_finite = non_finite(config_),
+            .loss_scale = loss_scale(config_),
+            .seed = config_.seed,
+            .ranks = ranks};
   }
-  [[nodiscard]] std::vector<UpdateStep> updates_of(std::uint64_t first, std::uint64_t last, const Schedule& rate) const {
-    std::vector<UpdateStep> all;
-    for (auto step = first; step <= last; ++step) all.push_back(update_of(step, rate.at(step)));
-    return all;
-  }
-  // Computes gradients times the loss scale; the norms in the result are without it.
-  StepResult run_step(Engine& engine, const Batch& batch, const UpdateStep& update,
-                      std::span<const UpdateStep> updates = {}) const {
-    auto result = engine.step({.tokens = batch.tokens,
-                               .targets = batch.targets,
-                               .loss_scale = loss_scale_.value() / static_cast<double>(tokens_an_update()),
-                               .update = update,
-                               .updates = updates,
-                               .greatest_norm = config_.grad_clip});
-    result.gradient_norm /= loss_scale_.value();
-    for (auto& norm : result.gradient_norms) norm /= loss_scale_.value();
-    for (auto& norm : result.group_norms) norm /= loss_scale_.value();
-    return result;
-  }
-  // The result of one of several steps that were computed together: its own loss and norm, an even share of time and bytes.
-  static StepResult part_of(const StepResult& r, std::size_t u) {
-    auto part = r;
-    const auto parts = r.loss_sums.size();
-    if (parts <= 1) return part;
-    part.loss_sum = r.loss_sums[u];
-    part.gradient_norm = r.gradient_norms[u];
-    part.seconds /= static_cast<double>(parts);
-    for (auto& [cause, seconds] : part.stall_s) seconds /= static_cast<double>(parts);
-    for (auto* const seconds : {&part.communicated.seconds, &part.communicated.hidden_s})
-      *seconds /= static_cast<double>(parts);
-    for (auto* const bytes : {&part.moved.upload, &part.moved.download, &part.moved.read, &part.moved.write})
-      *bytes = *bytes * (u + 1) / parts - *bytes * u / parts;
-    return part;
-  }
-  static bool finite(const StepResult& r) {
-    return std::isfinite(r.loss_sum) && std::isfinite(r.gradient_norm) &&
-           std::ranges::all_of(r.gradient_norms, [](double norm) { return std::isfinite(norm); });
-  }
-  // Whether the gradients overflowed though the loss is finite, so that a smaller loss scale may help.
-  [[nodiscard]] bool overflows(const StepResult& r) const {
-    return loss_scale_.can_back_off() && std::isfinite(r.loss_sum) && !std::isfinite(r.gradient_norm);
-  }
-  // Decides whether the update of a step is applied, and with which clip factor.
-  bool settle(Engine& engine, UpdateStep update, const StepResult& r) {
-    const bool overflow = overflows(r);
-    if (overflow || (!finite(r) && config_.on_non_finite == "skip")) {
-      if (overflow) loss_scale_.overflowed();
-      engine.skip();
-      ++skipped_;
-      return false;
-    }
-    const auto scale = [&](double norm, double greatest) { return clip_factor(norm, greatest) / loss_scale_.value(); };
-    const auto& groups = request_.param_groups;
-    std::vector<double> group_scales;
-    if (!r.group_norms.empty())
-      for (std::size_t g = 0; g < groups.size(); ++g)
-        group_scales.push_back(scale(r.group_norms[g], groups[g].clip.value_or(0)));
-    update.gradient_scale = scale(group_scales.empty() ? r.gradient_norm : r.group_norms.back(), config_.grad_clip);
-    engine.set_pending(update, std::move(group_scales));
-    loss_scale_.succeeded();
-    return true;
-  }
-  void commit(Engine& engine, std::uint64_t step) const {
-    engine.flush();  // before the peaks are read, because flushing may raise them
-    engine.commit(step, payload(engine.peak_bytes()));
-  }
-  // What a commit has beside the state itself.
-  [[nodiscard]] std::string payload(const PerTier<std::uint64_t>& peak) const {
-    nlohmann::json j{{"skipped_steps", skipped_}};
-    for (const auto tier : kAllTiers) j["peak_bytes"][name_of(tier)] = peak[tier];
-    if (loss_scale_.dynamic())
-      j["loss_scale"] = {{"value", loss_scale_.state().value}, {"good_steps", loss_scale_.state().good_steps}};
-    return j.dump();
-  }
-  void restore(const std::string& text, const RunDir& dir) try {
-    const auto payload = parse_json(text);
-    skipped_ = payload.value("skipped_steps", std::uint64_t{0});
-    if (const auto peak = payload.find("peak_bytes"); peak != payload.end())
-      for (const auto tier : kAllTiers) committed_peak_[tier] = peak->value(name_of(tier), std::uint64_t{0});
-    if (const auto at = payload.find("loss_scale"); at != payload.end())
-      loss_scale_.restore(
-          {.value = at->value("value", LossScale::kFirst), .good_steps = at->value("good_steps", std::uint64_t{0})});
-  } catch (const std::exception&) {  // the record has a checksum, so another program wrote it
-    throw Error(
-        fmt::format("the commit of the run in {} has a payload that is not of terrace train\n  continue the run with the "
-                    "program that wrote it",
-                    dir.path.string()),
-        Exit::corrupt);
+  Trainer trainer_of(Engine& engine, Team& team, const RunDir& dir) try {
+    return Trainer(engine, trainer_options(team.agreement()));
+  } catch (const Error& error) {
+    if (error.exit() != Exit::corrupt) throw;
+    throw Error(fmt::format("the run in {}: {}", dir.path.string(), error.what()), Exit::corrupt);
   }
 
-  static double unsigned_nan(double value) { return std::isnan(value) ? std::abs(value) : value; }  // its sign means nothing
   // A step that diverged is never committed, and not applied either if updates wait for the norm.
-  void require_finite(std::uint64_t step, const StepResult& r, const RunDir& dir) const {
-    if (finite(r)) return;
-    const bool maybe_scale = std::isfinite(r.loss_sum) && loss_scale_.value() > 1;
+  std::vector<Trainer::Step> step_of(Trainer& trainer, const RunDir& dir) const try {
+    return trainer.step();
+  } catch (const Diverged& at) {
+    const bool maybe_scale = std::isfinite(at.loss) && at.loss_scale > 1;
     throw Error(fmt::format(
         "training diverged at step {}: loss {}, gradient norm {}\n  {}; {}lower --lr{}, or raise "
         "--warmup; --on-non-finite skip skips such steps",
-        step, unsigned_nan(r.loss_sum), unsigned_nan(r.gradient_norm),
+        at.step, at.loss, at.norm,
         ChunkStore::has_commit(dir.store) ? "the last commit is intact, and --resume auto continues from it"
                                           : "nothing was committed",
         maybe_scale
             ? fmt::format("the loss is finite, and --loss-scale is {:.0f}: give --loss-scale dynamic or a smaller one; or ",
-                          loss_scale_.value())
+                          at.loss_scale)
             : "",
         config_.grad_clip > 0 ? " or --grad-clip" : ", give --grad-clip 1"));
   }
@@ -463,63 +369,19 @@ class Training {
         plan_.binding);
   }
 
-  // This rank's micro-batches of the step, and of the steps that are computed with it. All ranks together always have the same
-  // sequences.
-  const Batch& training_batch(std::uint64_t step) {
-    const auto rows = config_.batch_size * config_.grad_accumulation;
-    if (!batch_) batch_.emplace(rows * static_cast<std::int64_t>(updates_a_step(request_)), config_.seq_len);
-    const std::uint64_t ranks = request_.data.ranks, turn = plan_.map.data.turn();
-    const auto per = static_cast<std::uint64_t>(config_.batch_size);
-    const auto begin = (step - 1) * static_cast<std::uint64_t>(rows) * ranks;
-    for (std::uint64_t j = 0; j < batch_->starts.size(); ++j)
-      batch_->starts[j] = sequences_.sequence_start(config_.seed, begin + (j / per * ranks + turn) * per + j % per);
-    fill(*batch_);
-    return *batch_;
-  }
-
-  // The mean loss over the first held-out sequences, always the same ones, distributed to the ranks. All ranks evaluate in
-  // every round, because they gather weights together; losses after the last micro-batch do not count. Nothing if a rank cannot
-  // read its data.
-  std::optional<double> evaluate(Engine& engine, Team& team) {
-    const std::int64_t ranks = request_.data.ranks, at_once = engine.evaluated_at_once(), per = config_.batch_size;
-    Batch batch(at_once * per, config_.seq_len);
-    double sum = 0;
-    for (std::int64_t first = 0; first < config_.eval_batches; first += ranks * at_once) {
-      for (std::int64_t j = 0; j < at_once * per; ++j) {
-        const auto sequence = static_cast<std::uint64_t>((first + j / per * ranks + data_rank(team)) * per + j % per);
-        batch.starts[static_cast<std::size_t>(j)] = sequences_.evaluation_start(sequence % sequences_.evaluation_sequences);
-      }
-      fill(batch);
-      if (team.any(data_error_ != nullptr)) return std::nullopt;
-      std::int64_t micro_batch = first;
-      for (const double mine : engine.evaluate({.tokens = batch.tokens, .targets = batch.targets})) {
-        // All ranks of a pipeline have the losses of its last stage: the first ranks are one of each data rank.
-        const auto losses = team.each(mine);
-        for (const double loss : std::span(losses).first(static_cast<std::size_t>(ranks)))
-          if (micro_batch++ < config_.eval_batches) sum += loss;
-      }
-    }
-    return sum / static_cast<double>(config_.eval_batches * per * config_.seq_len);
+  std::optional<double> evaluate(Trainer& trainer) const {
+    return trainer.evaluate(static_cast<std::uint64_t>(config_.eval_batches));
   }
 
   // The evaluation of a run that ended after its last commit, from the line of its last step. A run that a signal stopped after
   // the last step has no evaluation yet.
-  std::optional<double> recall_evaluation(Engine& engine, Team& team, const RunDir& dir, std::uint64_t done) {
+  std::optional<double> recall_evaluation(Trainer& trainer, Team& team, const RunDir& dir) {
     std::optional<double> evaluation;
     if (team.first())
-      if (const auto lines = read_metrics(dir.path / kMetricsFile); !lines.empty() && lines.back().step == done)
+      if (const auto lines = read_metrics(dir.path / kMetricsFile); !lines.empty() && lines.back().step == trainer.done())
         evaluation = lines.back().eval_loss;
-    if (config_.eval_batches > 0 && !team.any(evaluation.has_value())) evaluation = evaluate(engine, team);
+    if (config_.eval_batches > 0 && !team.any(evaluation.has_value())) evaluation = evaluate(trainer);
     return evaluation;
-  }
-
-  [[nodiscard]] std::uint64_t tokens_a_step() const {
-    return static_cast<std::uint64_t>(config_.batch_size * config_.grad_accumulation * config_.seq_len * config_.dp);
-  }
-
-  // The tokens of one update; with --sync-interval those of one rank.
-  [[nodiscard]] std::uint64_t tokens_an_update() const {
-    return config_.sync_interval > 1 ? tokens_a_step() / static_cast<std::uint64_t>(config_.dp) : tokens_a_step();
   }
 
   // The first rank's plan. With several ranks also the bytes that all of them move and the greatest peaks, as in the metrics.
@@ -557,9 +419,10 @@ class Training {
     return team.first() ? m : all;
   }
 
-  StepMetrics metrics_of(const Engine& engine, std::uint64_t step, const StepResult& r, double rate) const {
-    StepMetrics m{.step = step, .lr = rate, .stall = {}, .eval_loss = {}};
-    m.tokens = tokens_a_step();
+  static StepMetrics metrics_of(const Engine& engine, const Trainer& trainer, const Trainer::Step& step) {
+    const auto& r = step.result;
+    StepMetrics m{.step = step.number, .lr = step.learning_rate, .stall = {}, .eval_loss = {}};
+    m.tokens = trainer.tokens_a_step();
     m.loss = r.loss_sum / static_cast<double>(m.tokens);
     m.grad_norm = r.gradient_norm;
     m.step_time_s = r.seconds;
@@ -582,6 +445,12 @@ class Training {
   // Repeats the first steps with everything in memory. Every loss must be the same number.
   void verify_resident(Device& device, const Optimizer& optimizer, const RunDir& dir, Screen& screen) {
     constexpr std::uint64_t kSteps = 5;
+    if (has_other_bits(dir, config_))
+      throw Error(
+          fmt::format("--verify-resident: the run in {} was computed with {}, and this processor would compute its first "
+                      "steps with other bits\n  repeat the run in another --out-dir, or compare it where it was computed",
+                      dir.path.string(), dir.computed_with),
+          Exit::usage);
     const Team alone;
     auto request = plan_request(config_);
     request.budget = {};
@@ -595,20 +464,20 @@ class Training {
     engine.fill(first_weights_);
     std::map<std::uint64_t, StepMetrics> offloaded;  // by step, because lines may be missing
     for (const auto& m : read_metrics(dir.path / kMetricsFile)) offloaded[m.step] = m;
-    skipped_ = 0;
-    loss_scale_ = loss_scale(config_);
-    const auto rate = schedule(config_);
+    auto options = trainer_options(nullptr);
+    // With the recorded learning rate, because a later --steps may have changed the schedule.
+    options.rate = [&, rate = schedule(config_)](std::uint64_t step) {
+      const auto line = offloaded.find(step);
+      return line == offloaded.end() ? rate.at(step) : line->second.lr;
+    };
+    Trainer trainer(engine, std::move(options));
     std::uint64_t same = 0, steps = 0;
     for (std::uint64_t step = 1; step <= std::min(kSteps, static_cast<std::uint64_t>(config_.steps)); ++step) {
-      const auto& batch = training_batch(step);
-      if (data_error_) std::rethrow_exception(data_error_);
+      if (!trainer.read()) std::rethrow_exception(data_error_);
+      const auto r = step_of(trainer, dir).back().result;
       const auto line = offloaded.find(step);
       const bool recorded = line != offloaded.end();
-      // With the recorded learning rate, because a later --steps may have changed the schedule.
-      const auto update = update_of(step, recorded ? line->second.lr : rate.at(step));
-      const auto r = run_step(engine, batch, update);
-      settle(engine, update, r);
-      const double loss = r.loss_sum / static_cast<double>(batch.targets.size());
+      const double loss = r.loss_sum / static_cast<double>(trainer.tokens_a_step());
       if (!recorded) {
         screen.warn(fmt::format("step {} has no line in {}, so it is not compared", step, kMetricsFile));
         continue;
@@ -647,11 +516,7 @@ class Training {
   bool schedule_was_recorded_ = false;
   std::vector<int> moved_from_;     // how many ranks were on each machine before this resume
   std::uint64_t program_hash_ = 0;  // of the steady step, before this rank's part is taken
-  std::optional<Batch> batch_;
-  std::exception_ptr data_error_;  // why this rank could not read its part of the data
-  LossScale loss_scale_ = loss_scale(config_);
-  PerTier<std::uint64_t> committed_peak_{};  // of the run until the commit from which it resumed
-  std::uint64_t skipped_ = 0;                // steps without an update, since the run began
+  std::exception_ptr data_error_;   // why this rank could not read its part of the data
 };
 
 }  // namespace

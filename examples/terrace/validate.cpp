@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
+#include <terrace/examples/lm/family.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/setup.h>
 #include <terrace/parallel/pipeline/orders.h>
@@ -21,6 +22,12 @@ namespace fs = std::filesystem;
 
 constexpr std::int32_t kMostTokens = std::numeric_limits<std::int32_t>::max();  // in a micro-batch; token indices have 32 bits
 constexpr std::int32_t kMostBlocks = 1 << 16;                                   // in a step; with more, planning takes minutes
+
+// ", or give --model llama": the families that have what this one lacks.
+std::string or_another_family(bool (*has)(const lm::Family&)) {
+  const auto names = lm::names_of_families("or", has);
+  return names.empty() ? "" : ", or give --model " + names;
+}
 
 // A schedule from a file is checked when the file is read.
 bool is_asynchronous(const RunConfig& c) {
@@ -43,26 +50,35 @@ void validate(const RunConfig& c) {
     refuse_pair(fmt::format("--kv-heads {} does not divide --heads {}", c.kv_heads, c.heads),
                 "each key and value head serves the same number of query heads, so give a --kv-heads that divides --heads");
   }
-  if (c.model == "gpt2" && c.kv_heads != 0 && c.kv_heads != c.heads) {
-    refuse_pair(fmt::format("--kv-heads {}: gpt2 has as many key and value heads as --heads {}", c.kv_heads, c.heads),
-                "leave --kv-heads out, or give --model llama");
+  const auto& family = lm::family_named(c.model);
+  const auto has_grouped_heads = [](const lm::Family& other) { return *other.grouped_heads; };
+  const auto has_rotary_base = [](const lm::Family& other) { return lm::rotary_base(other) != nullptr; };
+  if (!has_grouped_heads(family) && c.kv_heads != 0 && c.kv_heads != c.heads) {
+    refuse_pair(
+        fmt::format("--kv-heads {}: {} has as many key and value heads as --heads {}", c.kv_heads, *family.name, c.heads),
+        "leave --kv-heads out" + or_another_family(has_grouped_heads));
   }
-  if (c.model == "llama" && c.hidden / c.heads % 2 != 0) {
+  const auto* const base = lm::rotary_base(family);
+  if (base && c.hidden / c.heads % 2 != 0) {
     refuse_pair(
         fmt::format("--hidden {} ÷ --heads {} is {}, which is odd", c.hidden, c.heads, c.hidden / c.heads),
-        "rotary positions rotate pairs of elements, so llama needs an even head width: give another --heads or --hidden");
+        fmt::format("rotary positions rotate pairs of elements, so {} needs an even head width: give another --heads or "
+                    "--hidden",
+                    *family.name));
   }
-  if (c.model == "gpt2" && c.rope_base != 0) {
-    refuse_pair(fmt::format("--rope-base {}: gpt2 learns its positions and rotates nothing", c.rope_base),
-                "leave --rope-base out, or give --model llama");
+  if (!base && c.rope_base != 0) {
+    refuse_pair(fmt::format("--rope-base {}: {} learns its positions and rotates nothing", c.rope_base, *family.name),
+                "leave --rope-base out" + or_another_family(has_rotary_base));
   }
-  if (c.rope_base != 0 && c.rope_base < 1) {
-    refuse_pair(fmt::format("--rope-base {} is below 1, so later pairs of elements would rotate faster", c.rope_base),
-                "give --rope-base the rope_theta of the model; the usual one is 10000");
+  if (base && c.rope_base != 0 && c.rope_base < 1) {
+    refuse_pair(
+        fmt::format("--rope-base {} is below 1, so later pairs of elements would rotate faster", c.rope_base),
+        fmt::format("give --rope-base the {} of the model; the usual one is {}", lm::word_of(base->keys), *base->usual));
   }
   if (c.norm_eps != 0 && static_cast<float>(c.norm_eps) < std::numeric_limits<float>::min()) {
     refuse_pair(fmt::format("--norm-eps {} is too small for fp32, in which norms are computed", c.norm_eps),
-                "give --norm-eps the rms_norm_eps or layer_norm_epsilon of the model; the usual one is 1e-05");
+                fmt::format("give --norm-eps the {} of the model; the usual one is {}", lm::word_of(family.norm_eps.keys),
+                            *family.norm_eps.usual));
   }
   if (c.skips == "u" && c.layers < 3) {
     refuse_pair(fmt::format("--skips u with --layers {}: there are too few layers for a skip connection", c.layers),

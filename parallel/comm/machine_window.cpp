@@ -110,7 +110,7 @@ struct MachineWindow::Group {
   alignas(kLine) std::atomic<std::uint32_t> sleepers{0};
   std::atomic<std::uint32_t> failed{0};   // 1: the text is being written, 2: it is complete
   std::atomic<std::uint32_t> leaving{0};  // how many ranks, or kAlone once a rank stopped waiting for the rest
-  std::atomic<bool> process_died{false}, elsewhere{false};
+  std::atomic<bool> process_died{false};
   SharedText<kFailureBytes> failure;
   static constexpr std::uint32_t kAlone = 1U << 31;
 };
@@ -224,21 +224,15 @@ std::string MachineWindow::failure() const {
   return group_->failure.get();
 }
 
-bool MachineWindow::failed_elsewhere() const {
-  while (group_->failed.load() == 1) std::this_thread::yield();
-  return group_->elsewhere;
-}
-
 void MachineWindow::fail(const std::string& why, bool on_another_machine) noexcept {
   rank_failed = true;
   std::uint32_t none = 0;
   if (!group_->failed.compare_exchange_strong(none, 1)) return;  // the first reason stays
   try {
-    group_->failure.set(fmt::format("{}: {}{}", name_, why, positions()));
+    group_->failure.set(on_another_machine ? why : fmt::format("{}: {}{}", name_, why, positions()));
   } catch (const std::exception&) {  // without memory for the text
     group_->failure.set(why);
   }
-  group_->elsewhere = on_another_machine;
   group_->failed = 2;
   ring();
 }

@@ -51,12 +51,12 @@ class MachineWindow {
   // Checks a wait for the member `rank` that began at `since`: throws if any rank failed, if `rank` left or died, if its
   // process has been stopped (SIGSTOP, a debugger) for the time limit, or if a call that is not patient waited too long.
   void check(int rank, std::uint64_t number, std::chrono::steady_clock::time_point since);
+  // `on_another_machine`: the text is the failure() of ranks there.
   void fail(const std::string& why, bool on_another_machine = false) noexcept;
   // Tells the others that this rank leaves. True if all ranks do so within a short time: then collective clean-up cannot hang.
   bool leave() noexcept;
   [[nodiscard]] bool failed() const;
   [[nodiscard]] std::string failure() const;
-  [[nodiscard]] bool failed_elsewhere() const;  // the failure was heard from another machine
   // True if a process of this job is known to be dead: MPI's own calls may then wait for it forever. Static, as MPI is.
   [[nodiscard]] static bool a_process_died();
   [[nodiscard]] static bool a_rank_failed();  // of this job, for any reason that is known here

@@ -243,9 +243,9 @@ void MpiTransport::fail(const std::string& why) noexcept {
   } catch (const std::exception&) {  // without memory for the text
     window_->fail(why);
   }
-  // Also if another rank of this machine was the first to fail: other machines hear the reason before they hear that this rank
-  // has left.
-  if (!window_->failed_elsewhere() && !told_.exchange(true)) tell_other_machines(kFailureTag);
+  // Also if another rank was the first to fail, on any machine: whoever hears that this rank has left has heard the reason from
+  // it before. The first one's own words may come later.
+  if (!told_.exchange(true)) tell_other_machines(kFailureTag);
 }
 
 // Ranks of other machines cannot see the window. The sender does not wait for these messages. Without memory for one, a rank
@@ -267,7 +267,8 @@ void MpiTransport::tell_other_machines(int tag) noexcept try {
 void MpiTransport::hear_other_machines(int peer, std::uint64_t number) {
   if (one_machine()) return;
   const std::lock_guard lock(hearing_);
-  for (const int tag : {kFailureTag, kLeftTag}) {
+  // A rank tells the reason before it leaves: so the reason is there if its leave is.
+  for (const int tag : {kLeftTag, kFailureTag}) {
     int there = 0;
     MPI_Status status;
     while (MPI_Iprobe(MPI_ANY_SOURCE, tag, inner_, &there, &status) == MPI_SUCCESS && there) {

@@ -45,40 +45,46 @@ double message_of(const Pipeline& p, const std::vector<std::uint64_t>& input_byt
 class Reductions {
  public:
   Reductions(const Pipeline& p, const Model& model, const StepMap::Options& options, const MachineProfile& profile)
-      : p_(p), map_(model, of_rounds(p, options)), costs_(map_, profile) {}
+      : p_(p), replicas_(part_of(p, 0).replicas()), profile_(profile) {
+    // Only a reduction between two directions depends on the stage, and so on the rank.
+    for (std::uint32_t rank = 0; rank < (replicas_ > 1 ? p.schedule.placement.ranks : 1); ++rank)
+      maps_.emplace_back(model, of_rounds(options, replicas_ > 1 ? part_of(p, rank) : PipelineParallel{}));
+  }
 
-  [[nodiscard]] bool any() const { return map_.data().reduces() || replicas() > 1; }
-  [[nodiscard]] bool each_round() const { return map_.data().folds_each(); }
+  [[nodiscard]] bool any() const { return maps_.front().data().reduces() || replicas_ > 1; }
+  [[nodiscard]] bool each_round() const { return maps_.front().data().folds_each(); }
   // `computed` tells how long each layer's gradient takes within the task. Two directions add up when all of it is there.
   [[nodiscard]] std::vector<ReductionCost> costs(bool last, const std::vector<double>& computed) const {
     std::vector<ReductionCost> all;
-    const auto micro_batch = (last ? kRounds : 1) * replicas() - 1;
+    const auto micro_batch = (last ? kRounds : 1) * replicas_ - 1;
     for (std::uint32_t s = 0; s < p_.schedule.placement.stages; ++s) {
+      const auto& map = maps_[replicas_ > 1 ? p_.schedule.placement.rank_of.front()[s] : 0];
+      const ProfileCosts costs(map, profile_);
       double seconds = 0, task = 0, reduced = 0;  // clocks of the backward and of what follows each of its layers
       for (auto l = p_.begins[s + 1]; l-- > p_.begins[s];) {
-        const double one = map_.reduced_groups(l) * costs_.seconds({.op = Op::reduce, .layer = l, .micro_batch = micro_batch});
+        const double one = map.reduced_groups(l) * costs.seconds({.op = Op::reduce, .layer = l, .micro_batch = micro_batch});
         task += computed[l];
         reduced = std::max(reduced, task) + one;
         seconds += one;
       }
-      all.push_back({seconds, replicas() > 1 ? seconds : reduced - task});
+      all.push_back({seconds, replicas_ > 1 ? seconds : reduced - task});
     }
     return all;
   }
 
  private:
   static constexpr std::uint32_t kRounds = 2;  // one that begins a sum, and one that ends it
-  static StepMap::Options of_rounds(const Pipeline& p, StepMap::Options options) {
-    options.pipeline = part_of(p, 0);
+  static StepMap::Options of_rounds(StepMap::Options options, const PipelineParallel& part) {
+    options.pipeline = part;
     options.pipeline.update_every = 0;
     options.pipeline.halves = false;
     options.shape.micro_batches = kRounds * options.pipeline.replicas();
     return options;
   }
-  [[nodiscard]] std::uint32_t replicas() const { return map_.pipeline().replicas(); }
   const Pipeline& p_;
-  const StepMap map_;
-  const ProfileCosts costs_;
+  const std::uint32_t replicas_;
+  const MachineProfile& profile_;
+  std::vector<StepMap> maps_;  // one, or one for each rank
 };
 
 }  // namespace

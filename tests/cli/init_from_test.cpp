@@ -1,9 +1,9 @@
 // --init-from with files of other models and of other programs, and what is in no tensor: the rotary base, the norm epsilon and
 // the number of heads.
-#include <cstring>
 #include <fstream>
 
 #include "cli_test.h"
+#include "safetensors_file.h"
 
 namespace terrace::test {
 namespace {
@@ -11,45 +11,15 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-// A safetensors file in memory.
-struct File {
-  json header;
-  std::string data;
-
-  explicit File(const std::string& bytes) {
-    std::uint64_t length = 0;
-    std::memcpy(&length, bytes.data(), sizeof length);
-    header = json::parse(bytes.substr(sizeof length, length));
-    data = bytes.substr(sizeof length + length);
-  }
-  [[nodiscard]] std::string bytes_of(const std::string& name) const {
-    const auto& at = header.at(name).at("data_offsets");
-    return data.substr(at.at(0), at.at(1).get<std::size_t>() - at.at(0).get<std::size_t>());
-  }
-  File& add(const std::string& name, const std::vector<std::size_t>& shape, const std::string& bytes,
-            const char* type = "F32") {
-    header[name] = {{"dtype", type}, {"shape", shape}, {"data_offsets", {data.size(), data.size() + bytes.size()}}};
-    data += bytes;
-    return *this;
-  }
-  [[nodiscard]] std::string text() const {
-    const auto words = header.dump();
-    const std::uint64_t length = words.size();
-    return std::string(reinterpret_cast<const char*>(&length), sizeof length) + words + data;
-  }
-};
-
-std::string zeros(std::size_t floats) { return std::string(floats * sizeof(float), '\0'); }
-
 class InitFrom : public Cli {
  protected:
   InitFrom() {
     EXPECT_EQ(0, train({"--out-dir", "source", "--save", "m.safetensors", "--steps", "1"}).exit);
     EXPECT_EQ(0, train({"--out-dir", "source2", "--save", "gpt2.safetensors", "--steps", "1", "--model", "gpt2"}).exit);
   }
-  [[nodiscard]] File file(const std::string& name) const { return File(scratch_.read(name)); }
+  [[nodiscard]] SafetensorsFile file(const std::string& name) const { return SafetensorsFile(scratch_.read(name)); }
   // As another program writes it.
-  [[nodiscard]] File without_metadata(const std::string& name) const {
+  [[nodiscard]] SafetensorsFile without_metadata(const std::string& name) const {
     auto file = this->file(name);
     file.header.erase("__metadata__");
     return file;
@@ -90,15 +60,15 @@ TEST_F(InitFrom, AHeadThatIsTheEmbeddingIsTied) {
     const Words family{"--model", std::string_view(name) == "m.safetensors" ? "llama" : "gpt2"};
     const auto tied = file(name);
     const auto table = tied.bytes_of(embedding);
-    scratch_.write("head.safetensors", File(tied).add("lm_head.weight", {256, 64}, table).text());
+    scratch_.write("head.safetensors", SafetensorsFile(tied).add("lm_head.weight", {256, 64}, table).text());
     const auto outcome = from("head.safetensors", family);
     ASSERT_EQ(0, outcome.exit) << outcome.described;
     EXPECT_EQ(weights_of(from(name, family)), weights_of(outcome));
     auto other = table;
     other.back() = static_cast<char>(other.back() ^ 1);
-    scratch_.write("head.safetensors", File(tied).add("lm_head.weight", {256, 64}, other).text());
+    scratch_.write("head.safetensors", SafetensorsFile(tied).add("lm_head.weight", {256, 64}, other).text());
     refuses("head.safetensors", family, {"does not have 1 of its tensors: \"lm_head.weight\"", "--untied"});
-    scratch_.write("head.safetensors", File(tied).add("lm_head.weight", {64, 256}, table).text());
+    scratch_.write("head.safetensors", SafetensorsFile(tied).add("lm_head.weight", {64, 256}, table).text());
     refuses("head.safetensors", family, {"\"lm_head.weight\""});
   }
 }

@@ -37,10 +37,17 @@ class Ranks : public Cli {
     launched.environment["ASAN_OPTIONS"] = "detect_leaks=0";  // Open MPI leaves some memory to the end of the process
     return launched;
   }
-  // Two ranks, each with its own words.
-  [[nodiscard]] Launch one_by_one(const Words& first, const Words& second) const {
-    auto started = launch(Words{"--bind-to", "none", "--oversubscribe", "--allow-run-as-root", "-n", "1", TERRACE_PROGRAM} +
-                          first + Words{":", "-n", "1", TERRACE_PROGRAM} + second);
+  // Two ranks, each with its own words. (The mpirun of Debian 13 crashes when it is given two programs.)
+  [[nodiscard]] Launch one_by_one(const Words& first, const Words& second,
+                                  const std::string& environment_of_second = "") const {
+    const auto quoted = [](const Words& words) {
+      std::string all = TERRACE_PROGRAM;
+      for (const auto& word : words) all += " '" + word + "'";
+      return all;
+    };
+    const auto script = "if [ \"$OMPI_COMM_WORLD_RANK\" = 0 ]; then exec " + quoted(first) + "; else exec env " +
+                        environment_of_second + " " + quoted(second) + "; fi";
+    auto started = launch({"--bind-to", "none", "--oversubscribe", "--allow-run-as-root", "-n", "2", "sh", "-c", script});
     started.program = TERRACE_MPIRUN;
     started.environment["ASAN_OPTIONS"] = "detect_leaks=0";
     return started;

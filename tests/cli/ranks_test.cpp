@@ -215,11 +215,7 @@ TEST_F(Ranks, DifferentSettingsOfRanksAreNamed) {
 TEST_F(Ranks, ProcessorsWithOtherBitsAreNamed) {
   const auto apart = [&](const char* dtype, const std::string& directory) {
     const auto words = tiny("train", {"--out-dir", directory, "--dtype", dtype});
-    auto started = launch(Words{"--bind-to", "none", "--oversubscribe", "--allow-run-as-root", "-n", "1", TERRACE_PROGRAM} +
-                          words + Words{":", "-n", "1", "-x", "DNNL_MAX_CPU_ISA=SSE41", TERRACE_PROGRAM} + words);
-    started.program = TERRACE_MPIRUN;
-    started.environment["ASAN_OPTIONS"] = "detect_leaks=0";
-    return run(started);
+    return run(one_by_one(words, words, "DNNL_MAX_CPU_ISA=SSE41"));
   };
   const auto fp32 = apart("fp32", "fp32");
   ASSERT_EQ(0, fp32.exit) << fp32.described;

@@ -1,5 +1,6 @@
-// Every layer of both families: gradients against central differences, halves, accumulation, scratch, generation; whole models
+// Every layer of every family: gradients against central differences, halves, accumulation, scratch, generation; whole models
 // against a second implementation.
+#include "families/mixed.h"
 #include "layer_harness.h"
 
 #include <terrace/core/error.h>
@@ -11,9 +12,11 @@ namespace {
 
 using lm::Family;
 using lm::ModelConfig;
+const Family& gpt2 = lm::family_named("gpt2");
+const Family& llama = lm::family_named("llama");
 
 struct Case {
-  const char* name;
+  std::string name;
   ModelConfig config;
   BatchShape shape;
 };
@@ -22,7 +25,7 @@ void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 // Odd sizes on purpose: vocabularies without a common factor, joined projections that are adjacent in memory and some that are
 // not (element counts that are no multiples of 64), one token a sequence.
 std::vector<Case> cases() {
-  const auto of = [](Family family, std::int64_t hidden, std::int64_t heads, std::int64_t kv_heads, std::int64_t ffn,
+  const auto of = [](const Family& family, std::int64_t hidden, std::int64_t heads, std::int64_t kv_heads, std::int64_t ffn,
                      std::int64_t vocab, bool tied, std::int64_t skipping = 0) {
     return lm::complete({.family = family,
                          .layers = skipping != 0 ? skipping : 2,
@@ -36,18 +39,27 @@ std::vector<Case> cases() {
                          .skips = skipping != 0 ? lm::SkipShape::u : lm::SkipShape::none,
                          .dtype = DType::fp64});
   };
-  auto of_a_file = of(Family::llama, 24, 4, 2, 17, 300, false);
+  auto of_a_file = of(llama, 24, 4, 2, 17, 300, false);
   of_a_file.rope_theta = 500, of_a_file.norm_eps = 1e-2;
-  return {{"LlamaOtherBaseAndEpsilon", of_a_file, {2, 7}},
-          {"Gpt2Tied", of(Family::gpt2, 12, 3, 0, 20, 257, true), {2, 5}},
-          {"Gpt2Untied", of(Family::gpt2, 16, 2, 0, 0, 259, false), {1, 11}},
-          {"Gpt2OddHead", of(Family::gpt2, 15, 3, 0, 7, 256, true), {3, 1}},
-          {"LlamaTied", of(Family::llama, 32, 4, 0, 34, 257, true), {1, 9}},
-          {"LlamaGroupedSplit", of(Family::llama, 24, 4, 2, 17, 300, false), {2, 7}},
-          {"LlamaOneGroupOdd", of(Family::llama, 30, 5, 1, 13, 257, true), {2, 3}},
-          {"LlamaGroupedAdjacent", of(Family::llama, 64, 8, 2, 0, 257, false), {2, 4}},
-          {"Gpt2SkipsOdd", of(Family::gpt2, 12, 3, 0, 20, 257, true, 3), {2, 5}},
-          {"LlamaSkips", of(Family::llama, 24, 4, 2, 17, 257, false, 6), {2, 3}}};
+  std::vector<Case> cases{{"LlamaOtherBaseAndEpsilon", of_a_file, {2, 7}},
+                          {"Gpt2Tied", of(gpt2, 12, 3, 0, 20, 257, true), {2, 5}},
+                          {"Gpt2Untied", of(gpt2, 16, 2, 0, 0, 259, false), {1, 11}},
+                          {"Gpt2OddHead", of(gpt2, 15, 3, 0, 7, 256, true), {3, 1}},
+                          {"LlamaTied", of(llama, 32, 4, 0, 34, 257, true), {1, 9}},
+                          {"LlamaGroupedSplit", of(llama, 24, 4, 2, 17, 300, false), {2, 7}},
+                          {"LlamaOneGroupOdd", of(llama, 30, 5, 1, 13, 257, true), {2, 3}},
+                          {"LlamaGroupedAdjacent", of(llama, 64, 8, 2, 0, 257, false), {2, 4}},
+                          {"Gpt2SkipsOdd", of(gpt2, 12, 3, 0, 20, 257, true, 3), {2, 5}},
+                          {"LlamaSkips", of(llama, 24, 4, 2, 17, 257, false, 6), {2, 3}},
+                          {"MixedSplit", of(test::kMixed, 24, 4, 2, 0, 257, false), {2, 5}},
+                          {"MixedAdjacentSkips", of(test::kMixed, 128, 2, 1, 20, 257, true, 3), {1, 4}},
+                          {"FusedGrouped", of(test::kFused, 20, 4, 2, 0, 257, true), {2, 5}},
+                          {"FusedSkips", of(test::kFused, 15, 3, 1, 7, 259, false, 3), {1, 6}}};
+  // A new family is tested without a line here.
+  for (const Family* const family : lm::families()) {
+    cases.push_back({std::string("Family") + std::string(*family->name), of(*family, 24, 4, 0, 0, 257, false), {2, 5}});
+  }
+  return cases;
 }
 
 struct LayersTest : testing::TestWithParam<Case> {
@@ -382,7 +394,7 @@ INSTANTIATE_TEST_SUITE_P(Models, LayersTest, testing::ValuesIn(cases()), [](cons
 struct HeadTest : LayersTest {};
 
 TEST_F(HeadTest, SlicesOfRowsGiveTheGradientsOfTheWhole) {
-  const ModelConfig config = lm::complete({.family = Family::llama,
+  const ModelConfig config = lm::complete({.family = llama,
                                            .layers = 1,
                                            .hidden = 8,
                                            .heads = 2,
@@ -415,7 +427,8 @@ TEST_F(HeadTest, SlicesOfRowsGiveTheGradientsOfTheWhole) {
 
 TEST_F(HeadTest, SliceRowsFollowFromTheVocabularyAlone) {
   const auto rows = [](std::int64_t vocab) {
-    return lm::Head(lm::complete({.layers = 1, .hidden = 8, .heads = 2, .seq_len = 8, .vocab = vocab})).slice_rows();
+    return lm::Head(lm::complete({.family = llama, .layers = 1, .hidden = 8, .heads = 2, .seq_len = 8, .vocab = vocab}))
+        .slice_rows();
   };
   EXPECT_EQ(rows(256), 512);
   EXPECT_EQ(rows(50257), 320);
@@ -424,7 +437,7 @@ TEST_F(HeadTest, SliceRowsFollowFromTheVocabularyAlone) {
 }
 
 TEST_F(HeadTest, EvaluationOnlyMakesTheLoss) {
-  const ModelConfig config = lm::complete({.layers = 1, .hidden = 8, .heads = 2, .seq_len = 8, .vocab = 257});
+  const ModelConfig config = lm::complete({.family = llama, .layers = 1, .hidden = 8, .heads = 2, .seq_len = 8, .vocab = 257});
   const lm::Head head(config);
   LayerRun run(machine, head, DType::fp32, config.hidden, {1, 8}, false, true);
   prepare(run, config.vocab);
@@ -446,9 +459,7 @@ TEST_F(HeadTest, EvaluationOnlyMakesTheLoss) {
   EXPECT_EQ(loss, run.loss());
 }
 
-ModelConfig gpt2_124m() {
-  return {.family = Family::gpt2, .layers = 12, .hidden = 768, .heads = 12, .seq_len = 1024, .vocab = 50257};
-}
+ModelConfig gpt2_124m() { return {.family = gpt2, .layers = 12, .hidden = 768, .heads = 12, .seq_len = 1024, .vocab = 50257}; }
 
 TEST(Model, Gpt2HasTheParametersOfThePublishedModel) {
   EXPECT_EQ(lm::parameter_count(gpt2_124m()), 124439808U);
@@ -458,8 +469,14 @@ TEST(Model, Gpt2HasTheParametersOfThePublishedModel) {
 }
 
 TEST(Model, LlamaHasTheParametersOfThePublishedModel) {
-  EXPECT_EQ(lm::parameter_count(
-                {.layers = 32, .hidden = 4096, .heads = 32, .ffn = 11008, .seq_len = 4096, .vocab = 32000, .tied = false}),
+  EXPECT_EQ(lm::parameter_count({.family = llama,
+                                 .layers = 32,
+                                 .hidden = 4096,
+                                 .heads = 32,
+                                 .ffn = 11008,
+                                 .seq_len = 4096,
+                                 .vocab = 32000,
+                                 .tied = false}),
             6738415616U);  // Llama 2 7B
 }
 
@@ -475,9 +492,9 @@ TEST(Model, NamesAndShapesAreHuggingFaces) {
       }
     }
   };
-  auto gpt2 = gpt2_124m();
-  gpt2.layers = 1;
-  collect(gpt2);
+  auto one_block = gpt2_124m();
+  one_block.layers = 1;
+  collect(one_block);
   EXPECT_EQ(shapes, (std::map<std::string, std::string>{{"transformer.wte.weight", "[50257, 768]"},
                                                         {"transformer.wpe.weight", "[1024, 768]"},
                                                         {"transformer.h.0.ln_1.weight", "[768]"},
@@ -494,7 +511,7 @@ TEST(Model, NamesAndShapesAreHuggingFaces) {
                                                         {"transformer.h.0.mlp.c_proj.bias", "[768]"},
                                                         {"transformer.ln_f.weight", "[768]"},
                                                         {"transformer.ln_f.bias", "[768]"}}));
-  collect({.layers = 1, .hidden = 256, .heads = 8, .kv_heads = 2, .seq_len = 8, .vocab = 300, .tied = false});
+  collect({.family = llama, .layers = 1, .hidden = 256, .heads = 8, .kv_heads = 2, .seq_len = 8, .vocab = 300, .tied = false});
   EXPECT_EQ(shapes, (std::map<std::string, std::string>{{"model.embed_tokens.weight", "[300, 256]"},
                                                         {"model.layers.0.input_layernorm.weight", "[256]"},
                                                         {"model.layers.0.self_attn.q_proj.weight", "[256, 256]"},
@@ -521,7 +538,7 @@ TEST(Model, ResidualProjectionsStartSmaller) {
 }
 
 TEST(ModelConfig, RefusesWhatCannotBeAndNamesTheNearest) {
-  const ModelConfig good{.layers = 2, .hidden = 64, .heads = 8, .kv_heads = 4, .seq_len = 16, .vocab = 256};
+  const ModelConfig good{.family = llama, .layers = 2, .hidden = 64, .heads = 8, .kv_heads = 4, .seq_len = 16, .vocab = 256};
   EXPECT_NO_THROW(lm::complete(good));
   const auto refusal = [&](auto change) -> std::string {
     ModelConfig config = good;
@@ -548,10 +565,12 @@ TEST(ModelConfig, RefusesWhatCannotBeAndNamesTheNearest) {
   EXPECT_THAT(refusal([](auto& c) { c.ffn = -5; }), HasSubstr("ffn must be at least 1"));
   EXPECT_THAT(refusal([](auto& c) { c.seq_len = 0; }), HasSubstr("seq_len must be at least 1"));
   EXPECT_THAT(refusal([](auto& c) { c.hidden = std::int64_t{1} << 60; }), HasSubstr("hidden must be at most"));
-  EXPECT_THAT(refusal([](auto& c) { c.norm_eps = 0; }), HasSubstr("norm_eps"));
+  EXPECT_THAT(refusal([](auto& c) { c.norm_eps = -1; }), HasSubstr("norm_eps"));
   EXPECT_THAT(refusal([](auto& c) { c.rope_theta = -1; }), HasSubstr("rope_theta"));
   EXPECT_THAT(refusal([](auto& c) { c.dtype = DType::i32; }), HasSubstr("dtype"));
-  EXPECT_THAT(refusal([](auto& c) { c.family = Family::gpt2; }), HasSubstr("kv_heads must be 8, not 4"));
+  EXPECT_THAT(refusal([](auto& c) { c.family = gpt2; }), HasSubstr("kv_heads must be 8, not 4 (grouped heads: model llama)"));
+  EXPECT_THAT(refusal([](auto& c) { c.family = gpt2, c.kv_heads = 0, c.rope_theta = 10000; }),
+              HasSubstr("gpt2 rotates nothing: rope_theta must be 0, not 10000 (rotary positions: model llama)"));
 }
 
 }  // namespace

@@ -1,9 +1,10 @@
-// GPT-2 and Llama written a second time, as plain loops over fp64 after Hugging Face's modeling files: the oracle of the
-// layers.
+// The models of all families written a second time, as plain loops over fp64 after Hugging Face's modeling files: the oracle of
+// the layers. It reads a family's properties, and shares no code with the layers that read them, too.
 #pragma once
 
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -24,16 +25,17 @@ class ReferenceModel {
     Values x(static_cast<std::size_t>(n * c));
     for (std::int64_t i = 0; i < n * c; ++i) {
       const std::int64_t token = tokens[static_cast<std::size_t>(i / c)], column = i % c;
-      at(x, i) = gpt2() ? at(w("transformer.wte.weight"), token * c + column) +
-                              at(w("transformer.wpe.weight"), i / c % seq * c + column)
-                        : at(w("model.embed_tokens.weight"), token * c + column);
+      at(x, i) = at(weight(names_.embedding), token * c + column);
+      if (const auto* const learned = std::get_if<lm::LearnedPositions>(&*family_.positions)) {
+        at(x, i) += at(weight(learned->tensor), i / c % seq * c + column);
+      }
     }
     std::vector<Values> results;  // of the blocks
     for (std::int64_t block = 0; block < c_.layers; ++block) {
       // A U: the last block reads the first one's result, and so on; not its own input a second time.
       const std::int64_t mirrored = c_.layers - 1 - block;
       if (c_.skips == lm::SkipShape::u && mirrored < block - 1) {
-        const Values& gain = w((gpt2() ? "transformer.h." : "model.layers.") + std::to_string(block) + ".skip.weight");
+        const Values& gain = w_.at(in_block(block, "skip.weight"));
         for (std::int64_t i = 0; i < n * c; ++i)
           at(x, i) += at(gain, i % c) * at(results[static_cast<std::size_t>(mirrored)], i);
       }
@@ -41,9 +43,8 @@ class ReferenceModel {
       add(x, mlp_block(x, n, block));
       results.push_back(x);
     }
-    const Values h = norm(x, n, gpt2() ? "transformer.ln_f" : "model.norm");
-    const char* const tied = gpt2() ? "transformer.wte.weight" : "model.embed_tokens.weight";
-    return product(h, n, c, w(c_.tied ? tied : "lm_head.weight"), c_.vocab, true);
+    const Values h = norm(x, n, std::string(*names_.final_norm));
+    return product(h, n, c, weight(c_.tied ? names_.embedding : names_.head), c_.vocab, true);
   }
 
   // Sum of token losses; −1 is no target.
@@ -61,8 +62,10 @@ class ReferenceModel {
   }
 
  private:
-  [[nodiscard]] bool gpt2() const { return c_.family == lm::Family::gpt2; }
-  [[nodiscard]] const Values& w(const std::string& name) const { return w_.at(name); }
+  [[nodiscard]] const Values& weight(lm::Stated<std::string_view> name) const { return w_.at(std::string(*name) + ".weight"); }
+  [[nodiscard]] std::string in_block(std::int64_t block, std::string_view name) const {
+    return std::string(*names_.block) + std::to_string(block) + "." + std::string(name);
+  }
   static double& at(Values& v, std::int64_t i) { return v[static_cast<std::size_t>(i)]; }
   static double at(const Values& v, std::int64_t i) { return v[static_cast<std::size_t>(i)]; }
   static void add(Values& x, const Values& r) {
@@ -71,14 +74,15 @@ class ReferenceModel {
 
   [[nodiscard]] Values norm(const Values& x, std::int64_t n, const std::string& name) const {
     const std::int64_t c = c_.hidden;
+    const bool layer_norm = *family_.norm == lm::NormKind::layer;
     Values y(x.size());
     for (std::int64_t i = 0; i < n; ++i) {
       double mean = 0, square = 0;
-      for (std::int64_t j = 0; gpt2() && j < c; ++j) mean += at(x, i * c + j) / static_cast<double>(c);
+      for (std::int64_t j = 0; layer_norm && j < c; ++j) mean += at(x, i * c + j) / static_cast<double>(c);
       for (std::int64_t j = 0; j < c; ++j) square += std::pow(at(x, i * c + j) - mean, 2) / static_cast<double>(c);
       for (std::int64_t j = 0; j < c; ++j) {
-        at(y, i * c + j) = (at(x, i * c + j) - mean) / std::sqrt(square + c_.norm_eps) * at(w(name + ".weight"), j) +
-                           (gpt2() ? at(w(name + ".bias"), j) : 0);
+        at(y, i * c + j) = (at(x, i * c + j) - mean) / std::sqrt(square + c_.norm_eps) * at(w_.at(name + ".weight"), j) +
+                           (layer_norm ? at(w_.at(name + ".bias"), j) : 0);
       }
     }
     return y;
@@ -96,34 +100,34 @@ class ReferenceModel {
     }
     return y;
   }
-  // nn.Linear without bias for llama, Conv1D with bias for gpt2.
-  [[nodiscard]] Values linear(const Values& x, std::int64_t n, std::int64_t in, const std::string& name,
+  // nn.Linear or Conv1D.
+  [[nodiscard]] Values linear(const Values& x, std::int64_t n, std::int64_t in, const std::string& name, bool bias,
                               std::int64_t out) const {
-    Values y = product(x, n, in, w(name + ".weight"), out, !gpt2());
-    for (std::int64_t i = 0; gpt2() && i < n * out; ++i) at(y, i) += at(w(name + ".bias"), i % out);
+    Values y = product(x, n, in, w_.at(name + ".weight"), out, *family_.matrices == lm::MatrixOrder::out_in);
+    for (std::int64_t i = 0; bias && i < n * out; ++i) at(y, i) += at(w_.at(name + ".bias"), i % out);
     return y;
   }
-
-  // q [N, H·D], k and v [N, G·D].
-  struct Heads {
-    Values q, k, v;
-  };
-  [[nodiscard]] Heads heads(const Values& h, std::int64_t n, std::int64_t block) const {
-    const std::int64_t c = c_.hidden, kv = c_.kv_heads * c_.head_dim();
-    if (!gpt2()) {
-      const std::string at_block = "model.layers." + std::to_string(block) + ".self_attn.";
-      return {linear(h, n, c, at_block + "q_proj", c), linear(h, n, c, at_block + "k_proj", kv),
-              linear(h, n, c, at_block + "v_proj", kv)};
+  // Each result apart, of tensors of their own or of one for all.
+  [[nodiscard]] std::vector<Values> results(const Values& x, std::int64_t n, std::int64_t in, std::int64_t block,
+                                            const lm::ProjectionParts& parts, const std::vector<std::int64_t>& widths) const {
+    std::vector<Values> all;
+    if (parts.tensors.size() == widths.size()) {
+      for (std::size_t r = 0; r < widths.size(); ++r) {
+        all.push_back(linear(x, n, in, in_block(block, parts.tensors[r]), *parts.bias, widths[r]));
+      }
+      return all;
     }
-    const Values all = linear(h, n, c, "transformer.h." + std::to_string(block) + ".attn.c_attn", 3 * c);
-    Heads heads;
-    for (std::int64_t i = 0; i < n; ++i) {
-      const auto row = all.begin() + i * 3 * c;
-      heads.q.insert(heads.q.end(), row, row + c);
-      heads.k.insert(heads.k.end(), row + c, row + 2 * c);
-      heads.v.insert(heads.v.end(), row + 2 * c, row + 3 * c);
+    const std::int64_t out = std::accumulate(widths.begin(), widths.end(), std::int64_t{0});
+    const Values one = linear(x, n, in, in_block(block, parts.tensors[0]), *parts.bias, out);
+    for (std::int64_t first = 0; const std::int64_t width : widths) {
+      Values& result = all.emplace_back();
+      for (std::int64_t i = 0; i < n; ++i) {
+        const auto begin = one.begin() + i * out + first;
+        result.insert(result.end(), begin, begin + width);
+      }
+      first += width;
     }
-    return heads;
+    return all;
   }
 
   void rotate(Values& x, std::int64_t n, std::int64_t seq, std::int64_t count) const {
@@ -141,9 +145,10 @@ class ReferenceModel {
 
   [[nodiscard]] Values attention_block(const Values& x, std::int64_t n, std::int64_t seq, std::int64_t block) const {
     const std::int64_t c = c_.hidden, d = c_.head_dim(), groups = c_.kv_heads;
-    const std::string prefix = gpt2() ? "transformer.h." : "model.layers.", b = std::to_string(block);
-    Heads h = heads(norm(x, n, prefix + b + (gpt2() ? ".ln_1" : ".input_layernorm")), n, block);
-    if (!gpt2()) rotate(h.q, n, seq, c_.heads), rotate(h.k, n, seq, groups);
+    const Values h = norm(x, n, in_block(block, *names_.attention_norm));
+    auto qkv = results(h, n, c, block, names_.qkv, {c, groups * d, groups * d});
+    Values &q = qkv[0], &k = qkv[1], &v = qkv[2];
+    if (std::holds_alternative<lm::RotaryPositions>(*family_.positions)) rotate(q, n, seq, c_.heads), rotate(k, n, seq, groups);
     Values out(x.size());
     for (std::int64_t i = 0; i < n; ++i) {
       for (std::int64_t head = 0; head < c_.heads; ++head) {
@@ -152,38 +157,37 @@ class ReferenceModel {
         double sum = 0;
         for (std::int64_t j = i / seq * seq; j <= i; ++j) {
           double score = 0;
-          for (std::int64_t e = 0; e < d; ++e) score += at(h.q, i * c + head * d + e) * at(h.k, (j * groups + group) * d + e);
+          for (std::int64_t e = 0; e < d; ++e) score += at(q, i * c + head * d + e) * at(k, (j * groups + group) * d + e);
           p.push_back(std::exp(score / std::sqrt(static_cast<double>(d))));
           sum += p.back();
         }
         for (std::int64_t e = 0; e < d; ++e) {
           for (std::size_t j = 0; j < p.size(); ++j) {
             const std::int64_t key = i / seq * seq + static_cast<std::int64_t>(j);
-            at(out, i * c + head * d + e) += p[j] / sum * at(h.v, (key * groups + group) * d + e);
+            at(out, i * c + head * d + e) += p[j] / sum * at(v, (key * groups + group) * d + e);
           }
         }
       }
     }
-    return linear(out, n, c, prefix + b + (gpt2() ? ".attn.c_proj" : ".self_attn.o_proj"), c);
+    return results(out, n, c, block, names_.attention_output, {c})[0];
   }
 
   [[nodiscard]] Values mlp_block(const Values& x, std::int64_t n, std::int64_t block) const {
     const std::int64_t c = c_.hidden, f = c_.ffn;
-    if (gpt2()) {
-      const std::string prefix = "transformer.h." + std::to_string(block) + ".";
-      Values up = linear(norm(x, n, prefix + "ln_2"), n, c, prefix + "mlp.c_fc", f);
-      for (double& u : up) u *= 0.5 * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (u + 0.044715 * u * u * u)));
-      return linear(up, n, f, prefix + "mlp.c_proj", c);
+    const Values h = norm(x, n, in_block(block, *names_.mlp_norm));
+    const bool gated = *family_.activation == Activation::swiglu;
+    auto up = results(h, n, c, block, names_.up, gated ? std::vector{f, f} : std::vector{f});
+    Values& a = up[0];
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      a[i] *= gated ? up[1][i] / (1 + std::exp(-a[i]))
+                    : 0.5 * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (a[i] + 0.044715 * a[i] * a[i] * a[i])));
     }
-    const std::string prefix = "model.layers." + std::to_string(block) + ".";
-    const Values h = norm(x, n, prefix + "post_attention_layernorm");
-    Values gate = linear(h, n, c, prefix + "mlp.gate_proj", f);
-    const Values up = linear(h, n, c, prefix + "mlp.up_proj", f);
-    for (std::size_t i = 0; i < gate.size(); ++i) gate[i] = gate[i] / (1 + std::exp(-gate[i])) * up[i];
-    return linear(gate, n, f, prefix + "mlp.down_proj", c);
+    return results(a, n, f, block, names_.down, {c})[0];
   }
 
   const lm::ModelConfig c_;
+  const lm::Family& family_ = c_.family;
+  const lm::TensorNames& names_ = family_.tensors;
   const Weights& w_;
 };
 

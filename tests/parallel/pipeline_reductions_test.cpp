@@ -42,6 +42,21 @@ struct Setting {
   StepMap::Options options{.shape = {{1, 16}, 8}};
 };
 
+// The costs are those of all ranks, and are asked of one of them.
+TEST(PipelineReductions, EveryStageHasItsCostWhateverRankHoldsIt) {
+  for (const std::string order : {"1f1b", "zb-v", "interleaved", "chimera", "dualpipe-v", "pipedream-2bw"})
+    for (const u32 zero : {0U, 1U, 2U, 3U})
+      for (const bool canonical : {false, true}) {
+        SCOPED_TRACE(fmt::format("{}, ZeRO-{}{}", order, zero, canonical ? ", canonical" : ""));
+        Setting setting(2, 1e9);
+        setting.options.data = {.ranks = 2, .zero = zero, .canonical = canonical};
+        const auto p = setting.pipeline(order, 2, 8);
+        const auto costs = setting.costs(p);
+        ASSERT_EQ(p.schedule.placement.stages, costs.last_reduction.size());
+        for (const auto& reduction : costs.last_reduction) EXPECT_GT(reduction.seconds, 0);
+      }
+}
+
 TEST(PipelineReductions, TheLastOneEndsTheStep) {
   const StageCosts plain{.forward = {1}, .input = {1}, .weight = {1}};
   auto shared = plain;

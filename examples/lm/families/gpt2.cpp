@@ -1,0 +1,30 @@
+// GPT-2 (Radford et al. 2019), as in Hugging Face's GPT2LMHeadModel.
+#include <terrace/examples/lm/family.h>
+
+namespace terrace::lm {
+
+extern constexpr Family kGpt2 = checked(Family{
+    .name = "gpt2",
+    .norm = NormKind::layer,
+    .positions = LearnedPositions{.tensor = "transformer.wpe"},
+    .activation = Activation::gelu_tanh,
+    .grouped_heads = false,
+    .usual_ffn = [](std::int64_t hidden) { return 4 * hidden; },
+    .norm_eps = {.usual = 1e-5, .varies = false, .keys = {"/layer_norm_epsilon"}},
+    .heads_keys = {"/n_head"},
+    .matrices = MatrixOrder::in_out,
+    .tensors = {.optional_prefix = "transformer.",  // the first files of OpenAI's weights do not have it
+                .embedding = "transformer.wte",
+                .final_norm = "transformer.ln_f",
+                .head = "lm_head",
+                .block = "transformer.h.",
+                .attention_norm = "ln_1",
+                .mlp_norm = "ln_2",
+                .qkv = {.tensors = {"attn.c_attn"}, .bias = true},
+                .attention_output = {.tensors = {"attn.c_proj"}, .bias = true},
+                .up = {.tensors = {"mlp.c_fc"}, .bias = true},
+                .down = {.tensors = {"mlp.c_proj"}, .bias = true},
+                .buffers = {".attn.bias", ".attn.masked_bias"}},  // masks of causal attention
+});
+
+}  // namespace terrace::lm

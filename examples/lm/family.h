@@ -1,0 +1,189 @@
+// A model family, such as GPT-2 or Llama, as data: the parts of its blocks, the usual values of its options, and the names in
+// its files of weights.
+//
+// A family is one file in families/ and its entry in families/list.cpp. Layers, options and readers of files ask for the
+// properties below and never for a family's name. A family must state every property: there are no defaults, so one that is
+// left out does not compile. checked() refuses, also at compile time, properties that contradict each other.
+//
+// Owner:   families are constants.
+// Threads: any.
+// Errors:  Error(Exit::usage) for an unknown name, with the known ones.
+#pragma once
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include <terrace/core/math.h>
+
+namespace terrace::lm {
+
+// A property without a default value.
+template <class T>
+class Stated {
+ public:
+  template <std::convertible_to<T> U>
+  constexpr Stated(const U& value) : value_(value) {}  // not explicit: a property is its value
+  constexpr const T& operator*() const { return value_; }
+
+ private:
+  T value_;
+};
+
+// A few words. No word at all must be stated, too: none().
+class Words {
+ public:
+  template <class... More>
+  constexpr Words(std::string_view first, More... more) : words_{first, more...}, size_(1 + sizeof...(more)) {}
+  static constexpr Words none() { return {}; }
+
+  [[nodiscard]] constexpr const std::string_view* begin() const { return words_.data(); }
+  [[nodiscard]] constexpr const std::string_view* end() const { return words_.data() + size_; }
+  [[nodiscard]] constexpr std::size_t size() const { return size_; }
+  constexpr std::string_view operator[](std::size_t i) const { return words_[i]; }
+
+ private:
+  constexpr Words() = default;
+  std::array<std::string_view, 4> words_;
+  std::size_t size_ = 0;
+};
+
+// layer: removes the mean; has a weight and a bias. rms: has a weight.
+enum class NormKind : std::uint8_t { layer, rms };
+
+// How files store the matrix of y = x · W: [outputs, inputs] as torch.nn.Linear, or [inputs, outputs] as GPT-2's Conv1D.
+enum class MatrixOrder : std::uint8_t { out_in, in_out };
+
+// A number that no tensor has. Hugging Face's models have it in their config.json.
+struct ConfigNumber {
+  Stated<double> usual;
+  Stated<bool> varies;  // between published models of the family: a file that does not tell it deserves a warning
+  Words keys;           // JSON pointers into config.json. --save writes the number under word_of() into its file.
+};
+
+// The last word of the first key: "rope_theta".
+constexpr std::string_view word_of(const Words& keys) { return keys[0].substr(keys[0].rfind('/') + 1); }
+
+// A vector for each position of a sequence is added to the embedding.
+struct LearnedPositions {
+  Stated<std::string_view> tensor;
+};
+// The attention rotates pairs of elements of q and k by angles that grow with the position.
+struct RotaryPositions {
+  ConfigNumber base;
+  Words scaling_keys;  // objects in config.json that change the angles, which terrace does not have
+};
+using Positions = std::variant<LearnedPositions, RotaryPositions>;
+
+// A product with weights. Several results of one input (q, k, v; gate, up) are one tensor, or one each.
+struct ProjectionParts {
+  Words tensors;
+  Stated<bool> bias;  // of each tensor
+};
+
+// Names without their endings ".weight" and ".bias".
+struct TensorNames {
+  Stated<std::string_view> optional_prefix;  // files may leave it out; may be empty
+  Stated<std::string_view> embedding, final_norm, head;
+  Stated<std::string_view> block;  // stands before the number of a block
+  // In a block.
+  Stated<std::string_view> attention_norm, mlp_norm;
+  ProjectionParts qkv, attention_output, up, down;
+  Words buffers;  // endings of names in old files that are not weights, such as masks
+};
+
+// A name of TensorNames as it is in a file.
+inline std::string weight_name(std::string_view tensor) { return std::string(tensor) + ".weight"; }
+inline std::string bias_name(std::string_view tensor) { return std::string(tensor) + ".bias"; }
+
+struct Family {
+  Stated<std::string_view> name;  // for --model
+
+  // The parts of blocks.
+  Stated<NormKind> norm;
+  Stated<Positions> positions;
+  Stated<Activation> activation;
+  Stated<bool> grouped_heads;  // there may be fewer key-value heads than heads
+
+  // The values of options that are not given.
+  Stated<std::int64_t (*)(std::int64_t hidden)> usual_ffn;
+  ConfigNumber norm_eps;
+  Words heads_keys;  // of the number of heads, as ConfigNumber::keys
+
+  // Files of weights.
+  Stated<MatrixOrder> matrices;
+  TensorNames tensors;
+};
+
+constexpr const LearnedPositions* learned_positions(const Family& family) {
+  return std::get_if<LearnedPositions>(&*family.positions);
+}
+constexpr const RotaryPositions* rotary_positions(const Family& family) {
+  return std::get_if<RotaryPositions>(&*family.positions);
+}
+constexpr const ConfigNumber* rotary_base(const Family& family) {
+  const auto* const rotary = rotary_positions(family);
+  return rotary ? &rotary->base : nullptr;
+}
+// Results of the MLP's first product, in units of its width: SwiGLU needs a gate beside each value.
+constexpr std::size_t up_results(const Family& family) {
+  switch (*family.activation) {
+    case Activation::gelu_tanh: return 1;
+    case Activation::swiglu: return 2;
+  }
+  throw std::logic_error("an activation without a case");
+}
+
+// The family itself, if its properties agree with each other.
+consteval Family checked(Family family) {
+  const TensorNames& names = family.tensors;
+  const auto demand_parts = [&](const ProjectionParts& projection, std::size_t results) {
+    const std::size_t tensors = projection.tensors.size();
+    if (tensors != 1 && tensors != results) throw std::logic_error("a projection needs one tensor, or one for each result");
+    if (tensors != 1 && *family.matrices == MatrixOrder::in_out) {
+      throw std::logic_error("matrices [inputs, outputs] of several tensors cannot be one product");
+    }
+  };
+  demand_parts(names.qkv, 3);
+  demand_parts(names.attention_output, 1);
+  demand_parts(names.up, up_results(family));
+  demand_parts(names.down, 1);
+
+  const auto demand_keys = [](const Words& keys) {
+    if (keys.size() == 0) throw std::logic_error("a value that no tensor has needs a key in config.json");
+    for (const std::string_view key : keys) {
+      if (!key.starts_with('/')) throw std::logic_error("a key in config.json is a JSON pointer, \"/name\"");
+    }
+  };
+  demand_keys(family.heads_keys);
+  demand_keys(family.norm_eps.keys);
+  if (word_of(family.heads_keys) == word_of(family.norm_eps.keys)) {
+    throw std::logic_error("two numbers have one word in a saved file");
+  }
+  if (!(*family.norm_eps.usual > 0)) throw std::logic_error("the norm epsilon is positive");
+  if (const RotaryPositions* const rotary = rotary_positions(family)) {
+    demand_keys(rotary->base.keys);
+    const auto word = word_of(rotary->base.keys);
+    if (word == word_of(family.heads_keys) || word == word_of(family.norm_eps.keys)) {
+      throw std::logic_error("two numbers have one word in a saved file");
+    }
+    if (!(*rotary->base.usual >= 1)) throw std::logic_error("the rotary base is at least 1");
+  }
+  if (*family.usual_ffn == nullptr) throw std::logic_error("the MLP needs its usual width");
+  return family;
+}
+
+// All families, in the order in which they are listed to users. Defined alone in families/list.cpp: a program that brings
+// families of its own defines it instead.
+std::span<const Family* const> families();
+const Family& family_named(std::string_view name);
+// The names of all families, or of those for which `has` is true, with `between` before the last one: "gpt2 and llama".
+std::string names_of_families(std::string_view between, bool (*has)(const Family&) = nullptr);
+
+}  // namespace terrace::lm

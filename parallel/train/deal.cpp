@@ -1,0 +1,29 @@
+#include <terrace/parallel/train/deal.h>
+
+namespace terrace {
+
+Deal Deal::of(const StepMap& map) {
+  const auto& data = map.data();
+  return {.rows = static_cast<std::uint64_t>(map.options().shape.batch.batch),
+          .micro_batches = map.rounds().every,
+          .together = map.rounds().updates(),
+          .ranks = data.ranks,
+          .rank = data.rank,
+          .turn = data.turn()};
+}
+
+std::vector<std::uint64_t> Deal::of_steps(std::uint64_t step) const {
+  const auto begin = (step - 1) * micro_batches * rows * ranks;
+  std::vector<std::uint64_t> sequences(rows * micro_batches * together);
+  for (std::uint64_t j = 0; j < sequences.size(); ++j) sequences[j] = begin + (j / rows * ranks + turn) * rows + j % rows;
+  return sequences;
+}
+
+// In the order of ranks: an evaluation adds nothing that turns could keep in order.
+std::vector<std::uint64_t> Deal::of_evaluation(std::uint64_t first, std::uint64_t count) const {
+  std::vector<std::uint64_t> sequences(rows * count);
+  for (std::uint64_t j = 0; j < sequences.size(); ++j) sequences[j] = (first + j / rows * ranks + rank) * rows + j % rows;
+  return sequences;
+}
+
+}  // namespace terrace

@@ -1,0 +1,25 @@
+// What a commit holds beside the state itself, so that a resumed run goes on with the same numbers: as JSON, in the payload of
+// the store's commit.
+//
+// Threads: values. Errors: Error(Exit::corrupt) for a payload that no trainer wrote.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include <terrace/memory/tier.h>
+#include <terrace/optimizers/loss_scale.h>
+
+namespace terrace {
+
+struct Progress {
+  std::uint64_t skipped_steps = 0;                  // without an update, since the run began
+  PerTier<std::uint64_t> peak_bytes = {};           // of the run so far
+  std::optional<LossScale::State> loss_scale = {};  // of a dynamic one
+};
+
+std::string to_text(const Progress& progress);
+Progress parse_progress(const std::string& text);
+
+}  // namespace terrace

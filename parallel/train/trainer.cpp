@@ -1,0 +1,173 @@
+#include <terrace/parallel/train/trainer.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include <terrace/optimizers/schedule.h>
+
+namespace terrace {
+namespace {
+
+double unsigned_nan(double value) { return std::isnan(value) ? std::abs(value) : value; }
+
+bool finite(const StepResult& r) {
+  return std::isfinite(r.loss_sum) && std::isfinite(r.gradient_norm) &&
+         std::ranges::all_of(r.gradient_norms, [](double norm) { return std::isfinite(norm); });
+}
+
+// One of the steps that were computed together.
+StepResult part_of(const StepResult& r, std::size_t u) {
+  auto part = r;
+  const auto parts = r.loss_sums.size();
+  if (parts <= 1) return part;
+  part.loss_sum = r.loss_sums[u];
+  part.gradient_norm = r.gradient_norms[u];
+  part.seconds /= static_cast<double>(parts);
+  for (auto& [cause, seconds] : part.stall_s) seconds /= static_cast<double>(parts);
+  for (auto* const seconds : {&part.communicated.seconds, &part.communicated.hidden_s}) *seconds /= static_cast<double>(parts);
+  for (auto* const bytes : {&part.moved.upload, &part.moved.download, &part.moved.read, &part.moved.write})
+    *bytes = *bytes * (u + 1) / parts - *bytes * u / parts;
+  return part;
+}
+
+}  // namespace
+
+Diverged::Diverged(std::uint64_t at, double its_loss, double its_norm, double scale)
+    : Error(
+          fmt::format("training diverged at step {}: loss {}, gradient norm {}\n  lower the learning rate, raise the warm-up, "
+                      "or clip the gradients",
+                      at, unsigned_nan(its_loss), unsigned_nan(its_norm))),
+      step(at),
+      loss(unsigned_nan(its_loss)),
+      norm(unsigned_nan(its_norm)),
+      loss_scale(scale) {}
+
+bool Trainer::needs_norm(double greatest_norm, NonFinite non_finite, const LossScale& scale,
+                         std::span<const ParamGroup> groups) {
+  return greatest_norm > 0 || non_finite == NonFinite::skip || scale.dynamic() || any_clips(groups);
+}
+
+Trainer::Trainer(Engine& engine, Options options)
+    : engine_(engine), options_(std::move(options)), deal_(Deal::of(engine.map())) {
+  const auto& map = engine.map();
+  if (needs_norm(options_.greatest_norm, options_.non_finite, options_.loss_scale, map.options().param_groups) &&
+      !engine.knows_norms())
+    throw Error(
+        "the plan updates weights in the backward, before the gradient's norm is known, and clipping, skipping steps and a "
+        "dynamic loss scale need it\n  plan with PlanRequest::updates_before_use",
+        Exit::usage);
+  const auto tokens = static_cast<std::size_t>(map.options().shape.batch.tokens()) * map.micro_batches();
+  tokens_.resize(tokens);
+  targets_.resize(tokens);
+  const auto resumed = engine.resumed();
+  if (!resumed) return;
+  const auto progress = parse_progress(resumed->payload);
+  done_ = resumed->step;
+  skipped_ = progress.skipped_steps;
+  committed_peak_ = progress.peak_bytes;
+  if (progress.loss_scale) options_.loss_scale.restore(*progress.loss_scale);
+}
+
+std::uint64_t Trainer::tokens_a_step() const {
+  const auto seq = static_cast<std::uint64_t>(engine_.map().options().shape.batch.seq);
+  return deal_.rows * deal_.micro_batches * deal_.ranks * seq;
+}
+
+bool Trainer::read() { return options_.read(Split::training, deal_.of_steps(done_ + 1), tokens_, targets_); }
+
+// Skipped steps have no update, so the optimizer's step count leaves them out.
+UpdateStep Trainer::update_of(std::uint64_t step) const {
+  return {.step = step - skipped_,
+          .learning_rate = options_.rate(step),
+          .gradient_scale = 1.0 / options_.loss_scale.value(),
+          .seed = options_.seed};
+}
+
+// Gradients are computed times the loss scale; the norms that are returned are without it.
+std::vector<Trainer::Step> Trainer::step() {
+  const auto scale = options_.loss_scale.value();
+  std::vector<UpdateStep> updates;
+  for (std::uint64_t u = 1; u <= together(); ++u) updates.push_back(update_of(done_ + u));
+  const auto& data = engine_.map().data();
+  const auto tokens_an_update = tokens_a_step() / (data.local ? data.ranks : 1);
+  auto result = engine_.step({.tokens = tokens_,
+                              .targets = targets_,
+                              .loss_scale = scale / static_cast<double>(tokens_an_update),
+                              .update = updates.back(),
+                              .updates = together() == 1 ? std::span<const UpdateStep>() : updates,
+                              .greatest_norm = options_.greatest_norm});
+  result.gradient_norm /= scale;
+  for (auto* const norms : {&result.gradient_norms, &result.group_norms})
+    for (auto& norm : *norms) norm /= scale;
+  if (options_.non_finite == NonFinite::stop && !overflows(result)) demand_finite(result);
+
+  std::vector<Step> steps;
+  for (std::size_t u = 0; u < updates.size(); ++u)
+    steps.push_back({done_ + u + 1, updates[u].learning_rate, part_of(result, u)});
+  steps.back().applied = settle(updates.back(), result);
+  done_ += together();
+  return steps;
+}
+
+// Whether the gradients overflowed though the loss is finite, so that a smaller loss scale may help.
+bool Trainer::overflows(const StepResult& r) const {
+  return options_.loss_scale.can_back_off() && std::isfinite(r.loss_sum) && !std::isfinite(r.gradient_norm);
+}
+
+void Trainer::demand_finite(const StepResult& r) const {
+  if (!finite(r)) throw Diverged(done_ + together(), r.loss_sum, r.gradient_norm, options_.loss_scale.value());
+}
+
+// Decides whether the update of a step is applied, and with which clip factors.
+bool Trainer::settle(UpdateStep update, const StepResult& r) {
+  auto& loss_scale = options_.loss_scale;
+  const bool overflow = overflows(r);
+  if (overflow || !finite(r)) {
+    if (overflow) loss_scale.overflowed();
+    engine_.skip();
+    ++skipped_;
+    return false;
+  }
+  const auto scale = [&](double norm, double greatest) { return clip_factor(norm, greatest) / loss_scale.value(); };
+  const auto& groups = engine_.map().options().param_groups;
+  std::vector<double> group_scales;
+  if (!r.group_norms.empty())
+    for (std::size_t g = 0; g < groups.size(); ++g) group_scales.push_back(scale(r.group_norms[g], groups[g].clip.value_or(0)));
+  update.gradient_scale = scale(group_scales.empty() ? r.gradient_norm : r.group_norms.back(), options_.greatest_norm);
+  engine_.set_pending(update, std::move(group_scales));
+  loss_scale.succeeded();
+  return true;
+}
+
+// All ranks evaluate in every round, because they gather weights together; losses behind the last micro-batch do not count.
+std::optional<double> Trainer::evaluate(std::uint64_t micro_batches) {
+  const std::uint64_t at_once = engine_.evaluated_at_once();
+  const auto seq = static_cast<std::uint64_t>(engine_.map().options().shape.batch.seq);
+  auto* const ranks = options_.ranks;
+  std::vector<std::int32_t> tokens(at_once * deal_.rows * seq), targets(tokens.size());
+  double sum = 0;
+  for (std::uint64_t first = 0; first < micro_batches; first += deal_.ranks * at_once) {
+    const bool has_read = options_.read(Split::held_out, deal_.of_evaluation(first, at_once), tokens, targets);
+    if (ranks ? ranks->any(!has_read) : !has_read) return std::nullopt;
+    auto micro_batch = first;
+    for (const double mine : engine_.evaluate({.tokens = tokens, .targets = targets})) {
+      // All ranks of a pipeline have the losses of its last stage: the first ranks are one of each data rank.
+      const auto losses = ranks ? ranks->each(mine) : std::vector{mine};
+      for (const double loss : std::span(losses).first(deal_.ranks))
+        if (micro_batch++ < micro_batches) sum += loss;
+    }
+  }
+  return sum / static_cast<double>(micro_batches * deal_.rows * seq);
+}
+
+void Trainer::commit() {
+  engine_.flush();  // before the peaks are read, because flushing may raise them
+  Progress progress{.skipped_steps = skipped_, .peak_bytes = engine_.peak_bytes()};
+  if (options_.loss_scale.dynamic()) progress.loss_scale = options_.loss_scale.state();
+  engine_.commit(done_, to_text(progress));
+}
+
+}  // namespace terrace

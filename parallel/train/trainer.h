@@ -1,0 +1,105 @@
+// Trains with an engine, step by step: deals the sequences out to the ranks, scales the loss, clips the gradients, decides
+// whether a step's update is applied, evaluates over all ranks, and commits what a resumed run needs. The caller has the loop.
+//
+//   Trainer trainer(engine, {.read = …, .rate = …, .greatest_norm = 1.0});
+//   while (trainer.done() < steps) {
+//     trainer.read();
+//     for (const auto& step : trainer.step()) …
+//   }
+//   trainer.commit();
+//
+// Owner:   the caller; borrows engine and ranks. A trainer of an engine that resumed goes on behind the commit.
+// Threads: the rank thread. All ranks make the same calls.
+// Errors:  those of the engine; Diverged; Error(Exit::usage) if the plan updates in the backward and the options need a norm
+//          before the update (PlanRequest::updates_before_use); Error(Exit::corrupt) for a commit of another program.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <terrace/core/error.h>
+#include <terrace/optimizers/loss_scale.h>
+#include <terrace/parallel/comm/agree.h>
+#include <terrace/parallel/engine.h>
+#include <terrace/parallel/train/deal.h>
+#include <terrace/parallel/train/progress.h>
+
+namespace terrace {
+
+enum class Split : std::uint8_t { training, held_out };
+
+// What happens to a step whose loss or gradient is not finite. (Where a smaller dynamic loss scale may help, it is skipped in
+// any case.)
+enum class NonFinite : std::uint8_t { stop, skip };
+
+// Loss or gradient norm are not finite. The step is not applied, unless the plan updates in the backward, and not committed.
+struct Diverged : Error {
+  Diverged(std::uint64_t step, double loss, double norm, double scale);
+  std::uint64_t step;
+  double loss, norm;  // without signs of NaN, which mean nothing
+  double loss_scale;
+};
+
+class Trainer {
+ public:
+  struct Options {
+    // Writes tokens and targets of these sequences (deal.h numbers them), row by row; a target of −1 does not count. False:
+    // they cannot be read. Then the caller stops, on all ranks.
+    std::function<bool(Split split, std::span<const std::uint64_t> sequences, std::span<std::int32_t> tokens,
+                       std::span<std::int32_t> targets)>
+        read;
+    std::function<double(std::uint64_t step)> rate;  // learning rate of a step, which counts from 1
+    double greatest_norm;                            // gradients are clipped to this global norm; 0: they are not
+    NonFinite non_finite = NonFinite::stop;
+    LossScale loss_scale = {};
+    std::uint64_t seed = 0;      // of stochastic rounding
+    Agreement* ranks = nullptr;  // of all ranks; null: one rank
+  };
+  Trainer(Engine& engine, Options options);
+  // Whether the options need a step's norm before its update: what PlanRequest::updates_before_use must be.
+  static bool needs_norm(double greatest_norm, NonFinite non_finite, const LossScale& scale,
+                         std::span<const ParamGroup> groups);
+
+  // Reads this rank's sequences of the next step. False: they cannot be read.
+  bool read();
+  // Runs the step that was read. An asynchronous pipeline computes several steps together.
+  struct Step {
+    std::uint64_t number = 0;
+    double learning_rate = 0;
+    StepResult result;    // norms without the loss scale; of several steps each has its own loss and norm, and an even share of
+                          // times and bytes
+    bool applied = true;  // false: it was skipped
+  };
+  std::vector<Step> step();
+  // The mean loss of a token over the first `micro_batches` held-out micro-batches, the same ones on any number of ranks. Empty
+  // if a rank cannot read its part.
+  std::optional<double> evaluate(std::uint64_t micro_batches);
+  void commit();
+
+  [[nodiscard]] std::uint64_t done() const { return done_; }               // steps
+  [[nodiscard]] std::uint64_t together() const { return deal_.together; }  // steps that step() computes
+  [[nodiscard]] std::uint64_t tokens_a_step() const;                       // of all ranks
+  [[nodiscard]] std::uint64_t skipped() const { return skipped_; }         // steps without an update, since the run began
+  [[nodiscard]] const LossScale& loss_scale() const { return options_.loss_scale; }
+  // Of the run until the commit from which it resumed.
+  [[nodiscard]] const PerTier<std::uint64_t>& committed_peak() const { return committed_peak_; }
+
+ private:
+  [[nodiscard]] UpdateStep update_of(std::uint64_t step) const;
+  [[nodiscard]] bool overflows(const StepResult& result) const;
+  void demand_finite(const StepResult& result) const;
+  bool settle(UpdateStep update, const StepResult& result);
+
+  Engine& engine_;
+  Options options_;
+  const Deal deal_;
+  std::vector<std::int32_t> tokens_, targets_;
+  std::uint64_t done_ = 0, skipped_ = 0;
+  PerTier<std::uint64_t> committed_peak_ = {};
+};
+
+}  // namespace terrace
