@@ -52,7 +52,7 @@ class Executor : private Sink {
     const Lanes* lanes = nullptr;
     const Optimizer* optimizer = nullptr;
     const Groups* groups = nullptr;  // null if nothing is exchanged
-    Trace* trace = nullptr;  // may be null
+    Trace* trace = nullptr;          // may be null
   };
   explicit Executor(const Parts& parts);
   ~Executor() override;

@@ -117,8 +117,8 @@ class ErrorOutput {
     said_error_ = said_error_ || block.starts_with("error: ");
     say(stderr, block);
   }
-  // From "mpirun noticed that process rank 1 with PID 0 on node n exited on signal 9 (Killed).", in lines of any length; empty if
-  // no rank was killed.
+  // From "mpirun noticed that process rank 1 with PID 0 on node n exited on signal 9 (Killed).", in lines of any length; empty
+  // if no rank was killed.
   [[nodiscard]] std::string killed_rank() const {
     static const std::regex kKilled(R"(process rank (\d+) [^.]*exited on\s+signal\s+(\d+) \(([^)]*)\))");
     std::smatch found;
