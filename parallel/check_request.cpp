@@ -4,6 +4,8 @@
 
 #include <terrace/core/block8.h>
 #include <terrace/core/error.h>
+#include <terrace/memory/layout.h>
+#include <terrace/optimizers/recipe.h>
 
 namespace terrace {
 namespace {
