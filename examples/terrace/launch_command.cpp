@@ -94,7 +94,9 @@ class ErrorOutput {
   void line(const std::string& text) {
     const bool dashes = text.size() > 40 && text.find_first_not_of('-') == std::string::npos;
     const bool aggregated = text.starts_with('[') && text.find("help message") != std::string::npos;
-    const bool of_mpirun = text.starts_with("mpirun: ") || text.starts_with("mpiexec: ");
+    // "[node:5769] PMIX ERROR: PMIX_ERR_UNREACH in file …", when a connection ends that it would have closed
+    const bool internal = text.starts_with('[') && text.find("] PMIX ERROR: ") != std::string::npos;
+    const bool of_mpirun = internal || text.starts_with("mpirun: ") || text.starts_with("mpiexec: ");
     if (dashes || in_paragraph_ || aggregated || of_mpirun || text.starts_with("Set MCA parameter")) {
       if (dashes) in_paragraph_ = !in_paragraph_;
       if (!dashes && text.find(": Forwarding signal ") == std::string::npos) paragraphs_ += text + "\n";

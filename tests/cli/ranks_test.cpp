@@ -537,6 +537,23 @@ TEST_F(Ranks, LaunchStopsTheRanksCleanly) {
   }
 }
 
+// What mpirun says of itself is shown only if a run failed and nothing else tells why.
+TEST_F(Ranks, LaunchKeepsBackWhatMpirunSaysOfItself) {
+  scratch_.write("mpirun",
+                 "#!/bin/sh\necho '[node:5769] PMIX ERROR: PMIX_ERR_UNREACH in file server.c at line 3184' >&2\n"
+                 "echo 'warning: of a rank' >&2\nexit $ENDS_WITH\n");
+  fs::permissions(at("mpirun"), fs::perms::owner_all);
+  for (const std::string code : {"0", "1"}) {
+    auto launched = launch({"launch", "-n", "2", "--mpirun", at("mpirun").string(), "--", "train"});
+    launched.environment["ENDS_WITH"] = code;
+    const auto ended = run(launched);
+    EXPECT_EQ(std::stoi(code), ended.exit) << ended.described;
+    const std::string warning = "warning: of a rank\n";
+    EXPECT_EQ(code == "0" ? warning : warning + "[node:5769] PMIX ERROR: PMIX_ERR_UNREACH in file server.c at line 3184\n",
+              ended.err);
+  }
+}
+
 TEST_F(Ranks, LaunchPrintsAnErrorOnceAndEndsWithItsCode) {
   const auto flag = run(processes(2, 3, "run", {"--stepz", "3"}));
   EXPECT_EQ(2, flag.exit) << flag.described;
