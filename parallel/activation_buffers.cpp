@@ -20,10 +20,15 @@ std::vector<TensorSpec> kept_by_forward(const Layer& layer, const BatchShape& ba
 
 ActivationBuffers::ActivationBuffers(const Model& model, const Skips& skips, const PipelineParallel& pipeline,
                                      const StepShape& shape, std::int64_t decode_positions)
-    : micro_batches_(shape.micro_batches), halves_(pipeline.halves) {
+    : micro_batches_(shape.micro_batches),
+      halves_(pipeline.halves),
+      sequence_(model.tensor.sequence),
+      row_bytes_(static_cast<std::uint64_t>(shape.batch.tokens() * model.width) * size_of(model.dtype)),
+      spare_bytes_(round_up(row_bytes_, kPageBytes)),
+      tensor_ranks_(model.tensor.ranks),
+      survey_spec_(model.layers.back()->survey_spec(shape.batch)) {
   const auto& batch = shape.batch;
-  const auto row_bytes = static_cast<std::uint64_t>(batch.tokens() * model.width) * size_of(model.dtype);
-  spare_bytes_ = round_up(row_bytes, kPageBytes);
+  const auto kept_bytes = sequence_ ? round_up(row_bytes_ / tensor_ranks_, kPageBytes) : spare_bytes_;
   for (std::uint32_t l = 0; l < model.layers.size(); ++l) {
     const auto& layer = *model.layers[l];
     const auto reader = skips.reader(l);
@@ -33,8 +38,8 @@ ActivationBuffers::ActivationBuffers(const Model& model, const Skips& skips, con
     layers_.push_back({.saved = Pack(kept_by_forward(layer, batch, decode_positions)),
                        .carried = Pack(layer.carried(batch)),
                        .here = here,
-                       .input_bytes = l == 0 || !has_input ? 0 : spare_bytes_,
-                       .skip_bytes = reader == Skips::kNone || !has_input ? 0 : spare_bytes_,
+                       .input_bytes = l == 0 || !has_input ? 0 : kept_bytes,
+                       .skip_bytes = reader == Skips::kNone || !has_input ? 0 : kept_bytes,
                        .scratch_bytes = round_up(layer.scratch_bytes(batch), kPageBytes)});
   }
 }
@@ -53,6 +58,16 @@ void ActivationBuffers::add_to(ChunkTable& chunks) {
   carried_ = add(Role::carried, halves_ ? micro_batches_ : 1, [](const OfLayer& l) { return l.here ? l.carried.bytes : 0; });
   scratch_ = add(Role::scratch, 1, [](const OfLayer& l) { return l.here ? l.scratch_bytes : 0; });
   spare_ = chunks.add(1, buffer(Role::spare, 0, 0, spare_bytes_));
+}
+
+void ActivationBuffers::add_tensor_to(ChunkTable& chunks) {
+  whole_ = chunks.size();
+  for (const auto role : {Role::whole_input, Role::part_output, Role::whole_gradient, Role::part_gradient})
+    if (sequence_) chunks.add(1, buffer(role, 0, 0, spare_bytes_));
+  const auto last = static_cast<std::uint32_t>(layers_.size() - 1);
+  const bool surveys = survey_spec_ && layers_[last].here;
+  survey_ =
+      chunks.add(1, buffer(Role::survey, last, 0, surveys ? round_up(survey_spec_->bytes() * tensor_ranks_, kPageBytes) : 0));
 }
 
 void ActivationBuffers::add_skips_to(ChunkTable& chunks) {

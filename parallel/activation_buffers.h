@@ -8,6 +8,9 @@
 //   scratch(l)     only inside one action
 //   spare()        the output that a recomputation discards
 //
+// With sequence parallelism x and d hold this rank's rows; what a layer reads and writes in their place is whole, and exists
+// once, around its action. read_x() and the like name what a layer uses in any case.
+//
 // A buffer that this rank does not need is an empty chunk.
 //
 // Owner:   a StepMap. Threads: const after the map's construction.
@@ -15,6 +18,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include <terrace/memory/chunk.h>
@@ -35,6 +39,7 @@ class ActivationBuffers {
   // Each is called once. e(l, m) is added apart, because a map adds other chunks between them.
   void add_to(ChunkTable& chunks);
   void add_skips_to(ChunkTable& chunks);
+  void add_tensor_to(ChunkTable& chunks);
 
   [[nodiscard]] ChunkId x(std::uint32_t layer, std::uint32_t m) const { return at(x_, layer, m); }
   [[nodiscard]] ChunkId d(std::uint32_t layer, std::uint32_t m) const { return at(d_, layer, m); }
@@ -43,6 +48,23 @@ class ActivationBuffers {
   [[nodiscard]] ChunkId carried(std::uint32_t layer, std::uint32_t m) const {
     return halves_ ? at(carried_, layer, m) : ChunkId(carried_ + layer);
   }
+  // What a layer reads as x, writes as y, reads as dy and writes as dx.
+  [[nodiscard]] ChunkId read_x(std::uint32_t layer, std::uint32_t m) const {
+    return sequence_ && layer != 0 ? ChunkId(whole_) : x(layer, m);
+  }
+  [[nodiscard]] ChunkId written_y(std::uint32_t layer, std::uint32_t m) const {
+    return sequence_ ? ChunkId(whole_ + 1) : x(layer + 1, m);
+  }
+  [[nodiscard]] ChunkId read_dy(std::uint32_t layer, std::uint32_t m) const {
+    return sequence_ ? ChunkId(whole_ + 2) : d(layer + 1, m);
+  }
+  [[nodiscard]] ChunkId written_dx(std::uint32_t layer, std::uint32_t m) const {
+    return sequence_ && layer != 0 ? ChunkId(whole_ + 3) : d(layer, m);
+  }
+  // Of the loss layer; only if it has one.
+  [[nodiscard]] ChunkId survey() const { return ChunkId(survey_); }
+  [[nodiscard]] const std::optional<TensorSpec>& survey_spec() const { return survey_spec_; }
+  [[nodiscard]] std::uint64_t row_bytes() const { return row_bytes_; }  // of an activation of all positions
   [[nodiscard]] ChunkId scratch(std::uint32_t layer) const { return ChunkId(scratch_ + layer); }
   [[nodiscard]] ChunkId spare() const { return ChunkId(spare_); }
   [[nodiscard]] const Pack& saved_pack(std::uint32_t layer) const { return layers_[layer].saved; }
@@ -60,7 +82,11 @@ class ActivationBuffers {
 
   std::uint32_t micro_batches_;
   bool halves_;
-  std::uint64_t spare_bytes_;
+  bool sequence_;
+  std::uint64_t row_bytes_, spare_bytes_;
+  std::uint32_t tensor_ranks_;
+  std::optional<TensorSpec> survey_spec_;
+  std::uint32_t whole_ = 0, survey_ = 0;
   std::vector<OfLayer> layers_;
   std::uint32_t x_ = 0, d_ = 0, saved_ = 0, carried_ = 0, scratch_ = 0, spare_ = 0;
   std::vector<std::uint32_t> skipped_;  // [layer]: its e(l, 0); empty without skips

@@ -18,21 +18,7 @@ namespace {
 
 using Members = std::pair<RankSet, std::uint32_t>;  // a kind of set, and which of its sets
 
-Members members_of(const StepMap& map, const Action& a, RankSet set) {
-  const auto& data = map.data();
-  const auto& pipeline = map.pipeline();
-  switch (set) {
-    case RankSet::world: return {set, 0};
-    case RankSet::data:
-    case RankSet::turns: return {set, pipeline.rank};
-    case RankSet::sharers: return {set, pipeline.rank * data.copies() + data.rank / data.sharers()};
-    case RankSet::copies: return {set, pipeline.rank * data.sharers() + data.rank % data.sharers()};
-    case RankSet::pipeline: return {set, data.rank};
-    case RankSet::replica: return {set, data.rank / data.sharers()};
-    case RankSet::directions: return {set, pipeline.stage(a.layer)};
-  }
-  return {set, 0};
-}
+Members members_of(const StepMap& map, const Action& a, RankSet set) { return {set, number_of(set, map.place(), a.layer)}; }
 
 struct Issued {
   Action action;
@@ -51,7 +37,8 @@ std::string to_text(const Issued& i) {
 }
 
 std::string name_of(const StepMap& map) {
-  return fmt::format("data rank {} of pipeline rank {}", map.data().rank, map.pipeline().rank);
+  const auto parts = map.tensor().ranks > 1 ? fmt::format("tensor rank {}, ", map.tensor().rank) : std::string();
+  return fmt::format("{}data rank {} of pipeline rank {}", parts, map.data().rank, map.pipeline().rank);
 }
 
 using Sequence = std::vector<Issued>;

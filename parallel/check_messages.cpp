@@ -109,14 +109,16 @@ class Ranks {
       return first->second;
     };
     if (const auto other = short_of(verdicts_before(rank, a))) return other;
-    const bool backward = a.op == Op::backward || a.op == Op::backward_input || a.op == Op::backward_weight;
-    if (backward || a.op == Op::forward || a.op == Op::recompute || a.op == Op::evaluate) {
+    const bool backward = is_backward(a.op);
+    if (backward || is_forward(a.op) || a.op == Op::survey) {
       if (const auto from = source({Payload::activation, a.layer, a.micro_batch})) return from;
       if (const auto k = skips_.into(a.layer); k != Skips::kNone && a.op != Op::backward_weight)
         if (const auto from = source({Payload::activation, k, a.micro_batch})) return from;
       if (backward)
         if (const auto from = source({Payload::gradient, a.layer + 1, a.micro_batch})) return from;
     }
+    if (a.op == Op::assemble && a.payload != Payload::survey)
+      if (const auto from = source({a.payload, a.layer, a.micro_batch})) return from;
     // The tied gradient is added before the norm is computed. New weights come from a rank that does not wait.
     for (const auto& [content, from] : awaited_[rank])
       if (std::get<0>(content) == Payload::tied_gradient && a.op == Op::norm && std::get<1>(content) == a.layer) return from;

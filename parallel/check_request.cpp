@@ -6,6 +6,7 @@
 #include <terrace/core/error.h>
 #include <terrace/memory/layout.h>
 #include <terrace/optimizers/recipe.h>
+#include <terrace/parallel/check_tensor.h>
 
 namespace terrace {
 namespace {
@@ -123,6 +124,7 @@ void check_request(const Model& model, const PlanRequest& request) {
     throw Error(fmt::format("there are activation settings for {} layers, but the model has {}", request.activations.size(),
                             model.layers.size()),
                 Exit::usage);
+  check_tensor(model, request);
   if (model.layers.size() < 2) throw Error("a model needs at least two layers", Exit::usage);
 }
 

@@ -14,7 +14,12 @@ namespace {
 class StepChecker {
  public:
   StepChecker(const Program& program, const StepMap& map, Updates updates)
-      : program_(program), map_(map), updates_(updates), content_(map.chunks().size(), false), layers_(program.layers) {
+      : program_(program),
+        map_(map),
+        updates_(updates),
+        content_(map.chunks().size(), false),
+        part_(map.chunks().size(), false),
+        layers_(program.layers) {
     for (std::uint32_t c = 0; c < map.chunks().size(); ++c) {
       const auto kind = map.chunks()[ChunkId(c)].kind;
       content_[c] = kind != Kind::activation && kind != Kind::gradient;  // state is there from the step before
@@ -53,6 +58,7 @@ class StepChecker {
     std::vector<std::uint32_t> reduced;  // [group]: micro-batches whose gradients have been reduced
     std::uint32_t backwards = 0;
     bool norm = false;
+    std::uint32_t unified = 0;              // gradients that have been unified
     bool prepared = false, shared = false;  // for a split update: its prepare, and its exchange, have run
     std::uint32_t made = 0;                 // updates made so far, if the program has several
     std::vector<std::uint32_t> kept;        // [copy]: the weight version that it holds
@@ -112,9 +118,23 @@ class StepChecker {
         if (layer.backwards != (layer.made + 1) * backwards_an_update())
           fail(a, fmt::format("{} of {} backwards have run", layer.backwards, (layer.made + 1) * backwards_an_update()));
         if (!all_reduced(a.layer)) fail(a, "the layer's gradient has not been reduced between the ranks");
+        if (map_.unifies(a.layer) && layer.unified != layer.made + 1)
+          fail(a, "the tensor ranks' gradients have not been unified");
         once(a, layer.norm, "norm");
         break;
       case Op::reduce: reduce(a); break;
+      case Op::unify:
+        if (!map_.unifies(a.layer)) fail(a, "no other tensor rank holds a parameter of the layer");
+        if (layer.backwards != (layer.made + 1) * backwards_an_update() || !all_reduced(a.layer))
+          fail(a, "the layer's gradient is not complete");
+        if (layer.unified++ != layer.made) fail(a, "its gradient has been unified already");
+        break;
+      case Op::combine:
+      case Op::assemble:
+      case Op::survey:
+        if (map_.tensor().ranks == 1) fail(a, "the model is not split over tensor ranks");
+        if (a.micro_batch >= program_.micro_batches) fail(a, "there is no such micro-batch");
+        break;
       case Op::gather:
         if (a.chunk >= layer.gathered.size()) fail(a, fmt::format("the layer has {} groups", layer.gathered.size()));
         if (updates_ == Updates::before_use && !updated(a.layer, a.chunk)) fail(a, "the weights have not been updated");
@@ -222,12 +242,32 @@ class StepChecker {
   }
 
   void take_effect(const Action& a) {
+    require_combined(a);
     for (const auto& use : map_.uses(a)) {
       if (needs_content(use.access) && !content_[index(use.chunk)] && !is_optimizer_state(map_.chunks()[use.chunk].kind))
         fail(a, "needs " + map_.describe(use.chunk) + ", which does not exist at this point");
       if (writes(use.access)) content_[index(use.chunk)] = true;
     }
     for (const auto dead : map_.dead_after(a)) content_[index(dead)] = false;
+  }
+
+  // Without sequence parallelism a part of a sum and the sum have the same place.
+  void require_combined(const Action& a) {
+    if (map_.tensor().ranks == 1) return;
+    const bool computes = a.op <= Op::backward_weight;
+    for (const auto& use : map_.uses(a)) {
+      const auto role = map_.chunks()[use.chunk].role;
+      if (role != Role::input && role != Role::input_gradient) continue;
+      const auto i = index(use.chunk);
+      if (a.op == Op::combine) {
+        if (!part_[i] && !map_.tensor().sequence) fail(a, map_.describe(use.chunk) + " has been combined already");
+        part_[i] = false;
+      } else if (part_[i] && needs_content(use.access)) {
+        fail(a, map_.describe(use.chunk) + " is only this rank's part");
+      } else if (computes && writes(use.access)) {
+        part_[i] = true;
+      }
+    }
   }
 
   // An update needs a complete gradient and weights that were not used yet.
@@ -258,6 +298,7 @@ class StepChecker {
         }
         (a.payload == Payload::activation ? from : to) = p.holder(a.layer - 1, a.micro_batch);
         break;
+      case Payload::survey: fail(a, "no message carries a survey");
       case Payload::weights:
       case Payload::tied_gradient: {
         const bool tied = map_.layout().has_tied() && a.layer == map_.layout().tied_home();
@@ -366,6 +407,7 @@ class StepChecker {
   const bool asynchronous_ = map_.pipeline().asynchronous();
   std::uint32_t verdicts_ = 0;  // that have run
   std::vector<bool> content_;
+  std::vector<bool> part_;  // [chunk]: it holds this rank's part of a sum
   std::vector<LayerState> layers_;
   std::size_t position_ = 0;
 };

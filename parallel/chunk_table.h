@@ -23,6 +23,12 @@ enum class Role : std::uint8_t {
   carried,         // from the input half of a backward to its weight half
   scratch,         // of a layer, inside one action
   spare,           // the output that a recomputation discards
+  // With sequence parallelism, inside one action and its exchange: a layer's input, its result, and their gradients.
+  whole_input,
+  part_output,
+  whole_gradient,
+  part_gradient,
+  survey,  // of the classes of all tensor ranks
   // Shared by ranks, for a short time:
   gathered,     // weights to compute with
   bucket,       // gradients to reduce

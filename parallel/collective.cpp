@@ -62,7 +62,7 @@ std::vector<Collective> between_directions(const StepMap& map, const Action& a) 
   const auto group = group_of(map, a);
   auto sum = sum_of_gradients(map);
   if (!data.folds_each()) return {all_reduce_of(RankSet::directions, group.all, sum)};
-  const auto ranks = span_of(RankSet::directions, data, pipeline, a.layer).ranks;
+  const auto ranks = span_of(RankSet::directions, map.place(), a.layer).ranks;
   auto part = group.sums;
   part.bytes /= ranks;
   part.offset = part.bytes * (pipeline.replica(a.layer) * data.ranks + data.turn());
@@ -144,21 +144,78 @@ std::vector<Collective> visit_of(const StepMap& map, const Action& a) {
   std::vector<Collective> all;
   const auto show = [&](Kind kind) {
     const auto bytes = recipe.chunk_bytes(kind, map.layout().chunk_elements());
+    const ChunkBytes mine{map.visited(kind), 1, map.tensor().rank * bytes * data.group(), bytes * data.group()};
     if (data.shards(kind) && map.pipeline().holds(a.layer))
-      all.push_back(all_gather_of(RankSet::sharers, whole(map, map.state(kind, a.layer, map.data().own(a.chunk))),
-                                  {map.visited(kind), 1, 0, bytes * data.group()}));
+      all.push_back(all_gather_of(RankSet::sharers, whole(map, map.state(kind, a.layer, map.data().own(a.chunk))), mine));
     for (std::uint32_t i = 0; map.pipeline().ranks > 1 && i < data.group(); ++i) {
-      const auto shown = map.shown(kind, a.layer) ? ChunkBytes{map.visited(kind), 1, i * bytes, bytes}
+      const auto shown = map.shown(kind, a.layer) ? ChunkBytes{map.visited(kind), 1, mine.offset + i * bytes, bytes}
                                                   : whole(map, map.state(kind, a.layer, map.data().chunks_of(a.chunk)[i]));
       Collective broadcast{
           .operation = Operation::broadcast, .ranks = RankSet::pipeline, .peer = map.pipeline().holder(a.layer)};
       (map.pipeline().speaks_for(a.layer) ? broadcast.from : broadcast.to) = shown;
       all.push_back(broadcast);
     }
+    if (map.tensor().ranks == 1) return;
+    const auto from = map.shown(kind, a.layer)
+                          ? mine
+                          : ChunkBytes{map.state(kind, a.layer, data.chunks_of(a.chunk).front()), data.group(), 0, mine.bytes};
+    all.push_back(all_gather_of(RankSet::tensor, from, {map.visited(kind), 1, 0, mine.bytes * map.tensor().ranks}));
   };
   // Parameters that are copies of the masters need not be visited.
   if (!recipe.copies_master()) show(Kind::parameter);
   if (recipe.has_master()) show(Kind::master);
+  return all;
+}
+
+// The parts of an activation, or of its gradient, that the tensor ranks computed.
+std::vector<Collective> combination_of(const StepMap& map, const Action& a) {
+  const auto& buffers = map.buffers();
+  const bool activation = a.payload == Payload::activation;
+  const auto bytes = buffers.row_bytes();
+  const ChunkBytes kept{activation ? buffers.x(a.layer, a.micro_batch) : buffers.d(a.layer, a.micro_batch), 1, 0, bytes};
+  const auto sum = Reduction::sum(map.model().dtype);
+  if (!map.tensor().sequence) return {all_reduce_of(RankSet::tensor, kept, sum)};
+  const auto parts = activation ? buffers.written_y(a.layer - 1, a.micro_batch) : buffers.written_dx(a.layer, a.micro_batch);
+  return {{.operation = Operation::reduce_scatter,
+           .ranks = RankSet::tensor,
+           .from = {parts, 1, 0, bytes},
+           .to = {kept.first, 1, 0, bytes / map.tensor().ranks},
+           .reduction = sum,
+           .dtype = sum.from}};
+}
+
+std::vector<Collective> assembly_of(const StepMap& map, const Action& a) {
+  const auto& buffers = map.buffers();
+  const auto ranks = map.tensor().ranks;
+  if (a.payload == Payload::survey) {
+    const auto bytes = buffers.survey_spec()->bytes();
+    return {all_gather_of(RankSet::tensor, {buffers.survey(), 1, map.tensor().rank * bytes, bytes},
+                          {buffers.survey(), 1, 0, bytes * ranks})};
+  }
+  const bool activation = a.payload == Payload::activation;
+  const auto kept = activation ? buffers.x(a.layer, a.micro_batch) : buffers.d(a.layer, a.micro_batch);
+  const auto whole = activation ? buffers.read_x(a.layer, a.micro_batch) : buffers.read_dy(a.layer - 1, a.micro_batch);
+  return {all_gather_of(RankSet::tensor, {kept, 1, 0, buffers.row_bytes() / ranks}, {whole, 1, 0, buffers.row_bytes()})};
+}
+
+// Of the parameters that several tensor ranks hold, each as far as it lies in a chunk of this rank.
+std::vector<Collective> unification_of(const StepMap& map, const Action& a) {
+  const auto& layout = map.layout();
+  const auto& params = layout.params(a.layer);
+  std::vector<const ParamSpec*> own;
+  for (const auto& param : params)
+    if (!param.tied) own.push_back(&param);
+  const auto sum = sum_of_gradients(map);
+  std::vector<Collective> all;
+  for (const auto chunk : map.final_gradients(a.layer))
+    for (const auto& s : layout.segments(a.layer, chunk)) {
+      const auto ranks = holders(own[s.tensor]->split, map.tensor());
+      if (ranks == 1) continue;
+      const auto size = size_of(sum.from);
+      all.push_back(all_reduce_of(ranks == map.tensor().ranks ? RankSet::tensor : RankSet::twins,
+                                  {map.state(Kind::gradient, a.layer, chunk), 1, s.chunk_element * size, s.elements * size},
+                                  sum));
+    }
   return all;
 }
 
@@ -172,6 +229,9 @@ std::vector<Collective> collectives_of(const StepMap& map, const Action& a) {
     case Op::visit: return visit_of(map, a);
     case Op::send:
     case Op::receive: return message_of(map, a);
+    case Op::combine: return combination_of(map, a);
+    case Op::assemble: return assembly_of(map, a);
+    case Op::unify: return unification_of(map, a);
     case Op::verdict:
       if (const auto squares = squares_of(map)) return {*squares};
       return {};
@@ -186,8 +246,12 @@ Collective losses_of(const StepMap& map) {
 
 std::optional<Collective> squares_of(const StepMap& map) {
   const bool stages = map.pipeline().ranks > 1, shared = map.data().stage() >= 1;
-  if (!stages && !shared) return std::nullopt;
-  const auto ranks = !stages ? RankSet::sharers : shared ? RankSet::replica : RankSet::pipeline;
+  const bool parts = map.tensor().ranks > 1;
+  if (!stages && !shared && !parts) return std::nullopt;
+  const auto ranks = parts     ? (shared ? RankSet::replica : RankSet::model)
+                     : !stages ? RankSet::sharers
+                     : shared  ? RankSet::replica
+                               : RankSet::pipeline;
   return all_reduce_of(ranks, {.bytes = GradientSquares::blocks_of(map.layout()) * sizeof(double)},
                        Reduction::sum(DType::fp64));
 }

@@ -56,7 +56,7 @@ std::vector<double> Compute::losses() const {
 }
 
 double Compute::gradient_norm() const {
-  if (!has_norms_ && parts_.map->pipeline().ranks == 1) return 0;
+  if (!has_norms_ && parts_.map->pipeline().ranks == 1) return 0;  // a rank of a pipeline may have no layers
   return squares_.back().norm([](std::uint32_t, std::uint32_t) { return true; });
 }
 
@@ -111,7 +111,10 @@ void Compute::enqueue(const Action& action, std::span<const Use> uses, std::span
     case Op::exchange:
     case Op::reduce:
     case Op::send:
-    case Op::receive: communicate(action, views); break;
+    case Op::receive:
+    case Op::combine:
+    case Op::assemble:
+    case Op::unify: communicate(action, views); break;
     default: layer(action, views); break;
   }
 }
@@ -140,10 +143,15 @@ void Compute::layer(const Action& a, const Views& views) {
   const auto weights = views.tensors(Kind::parameter, a.layer, a.copy);
   const auto saved = map.buffers().saved_pack(a.layer).views(views.of(map.buffers().saved(a.layer, a.micro_batch)));
   LayerTensors t{.weights = weights, .gradients = {}, .x = {}, .y = {}, .saved = saved, .dy = {}, .dx = {}, .carried = {}};
-  t.x = views.activation(map.buffers().x(a.layer, a.micro_batch));
+  t.x = views.activation(map.buffers().read_x(a.layer, a.micro_batch));
   const auto skip = map.skips().into(a.layer);
   if (skip != Skips::kNone) ctx.skip = views.activation(map.buffers().x(skip, a.micro_batch));
   const bool last = a.layer + 1 == map.layers();
+  if (last && map.buffers().survey_spec()) ctx.survey = views.survey();
+  if (a.op == Op::survey) {
+    model_layer.survey(ctx, t);
+    return;
+  }
   if (a.op == Op::decode) {
     t.y = last ? input_->logits : views.activation(map.buffers().x(a.layer + 1, 0));
     dynamic_cast<const GenerativeLayer&>(model_layer).decode_step(ctx, weights, t.x, t.y, saved, input_->position);
@@ -151,7 +159,7 @@ void Compute::layer(const Action& a, const Views& views) {
   }
   if (a.op == Op::forward || a.op == Op::evaluate || a.op == Op::recompute) {
     if (!last)
-      t.y = views.activation(a.op == Op::recompute ? map.buffers().spare() : map.buffers().x(a.layer + 1, a.micro_batch));
+      t.y = views.activation(a.op == Op::recompute ? map.buffers().spare() : map.buffers().written_y(a.layer, a.micro_batch));
     model_layer.forward(ctx, t);
     return;
   }
@@ -162,8 +170,8 @@ void Compute::layer(const Action& a, const Views& views) {
   t.gradients = gradients;
   t.accumulate = map.rounds().begins_gradient(a.micro_batch) || map.data().folds_each() ? Accumulate::no : Accumulate::yes;
   t.carried = carried;
-  if (!last) t.dy = views.activation(map.buffers().d(a.layer + 1, a.micro_batch));
-  t.dx = views.activation(map.buffers().d(a.layer, a.micro_batch));
+  if (!last) t.dy = views.activation(map.buffers().read_dy(a.layer, a.micro_batch));
+  t.dx = views.activation(map.buffers().written_dx(a.layer, a.micro_batch));
   if (skip != Skips::kNone) t.dskip = views.activation(map.buffers().e(skip, a.micro_batch));
   // If a skip also reads a result, its gradient has two parts.
   const auto add_part = [&](TensorView gradient, ChunkId part) {
@@ -193,7 +201,8 @@ void Compute::norm(const Action& a, const Views& views) {
     if (tied_tensor(tensor))
       math.convert(*parts_.stream, gradient, views.range(map.tied_gradient(chunk), dtype, chunk_element, count),
                    Accumulate::yes);
-    if (!map.pipeline().speaks_for(a.layer)) return;  // only one rank counts the layer
+    // Only one rank counts a parameter.
+    if (!map.pipeline().speaks_for(a.layer) || !acts_for(own_param(a.layer, tensor).split, map.tensor())) return;
     const auto blocks = squares_.at(a.update).of(a.layer, tensor, tensor_element, count);
     math.sum_of_squares(*parts_.stream, blocks.sums, gradient, blocks.first);
   };

@@ -27,10 +27,13 @@
 namespace terrace {
 
 // Writes the initial value of master weights, or reads them, a part of one parameter at a time. `first_element` is the position
-// in
-//   the parameter, row-major. A function that fills is called by all threads of the pool at once, in no order. A function that
+// in the whole parameter, row-major (whole_shape() has its shape). With tensor ranks the parts of each are read after each
+// other. A function that fills is called by all threads of the pool at once, in no order. A function that
 //   reads, or one that writes in a program that reads too, is called on the stream's thread, in ascending order within a sweep.
 using WeightRange = std::function<void(const ParamSpec& param, std::uint64_t first_element, TensorView range)>;
+// Of a range of a tensor rank's part: the ranges of the whole parameter that it holds.
+void each_range(const ParamSpec& param, const TensorParallel& tensor, std::uint64_t first_in_part, const TensorView& range,
+                const WeightRange& use);
 
 struct StepInput {
   std::span<const std::int32_t> tokens = {}, targets = {};  // [micro_batches · N]

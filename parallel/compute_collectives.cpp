@@ -107,10 +107,11 @@ bool Compute::is_tied(std::uint32_t tensor) const {
   return false;
 }
 
-// Every number is computed on one rank and zero on all others, so that the sum is that number.
+// Every number is computed on one rank and zero on all others, so that the sum is that number; or it is the sum of parts that
+// tensor ranks computed.
 void Compute::share_results(Share what) {
   const auto& map = *parts_.map;
-  const auto among = what == Share::step ? RankSet::world : RankSet::pipeline;
+  const auto among = what == Share::step ? RankSet::world : RankSet::model;
   if (what == Share::none || !parts_.groups || !parts_.groups->find(among)) return;
   auto& stream = *parts_.communication_stream;
   stream.wait(parts_.stream->record());
@@ -142,23 +143,31 @@ void Compute::visit(const Action& a, const Views& views) {
   communicate(a, views);
   const auto& map = *parts_.map;
   const auto& recipe = map.options().recipe;
-  const auto chunk_of = [&](Kind kind, std::uint32_t i) {
-    if (!map.shown(kind, a.layer)) return views.of(map.state(kind, a.layer, map.data().chunks_of(a.chunk)[i]));
-    return views.of(map.visited(kind)) + i * recipe.chunk_bytes(kind, map.layout().chunk_elements());
+  const auto group = map.data().group();
+  const auto chunk_of = [&](Kind kind, std::uint32_t part, std::uint32_t i) {
+    if (!map.shown(kind, a.layer) && map.tensor().ranks == 1)
+      return views.of(map.state(kind, a.layer, map.data().chunks_of(a.chunk)[i]));
+    return views.of(map.visited(kind)) + (part * group + i) * recipe.chunk_bytes(kind, map.layout().chunk_elements());
   };
-  for (std::uint32_t i = 0; i < map.data().group(); ++i) {
-    const auto at = [&](Kind kind) { return stored(kind, chunk_of(kind, i)); };
-    StoredWeights weights;
-    if (!recipe.copies_master()) weights.parameter = at(Kind::parameter);
-    if (recipe.has_master()) weights.master = at(Kind::master);
-    for (const auto& s : map.layout().segments(a.layer, map.data().chunks_of(a.chunk)[i]))
-      stream_for(a).submit([this, &param = own_param(a.layer, s.tensor), s, weights] {
-        read_weights(weights, static_cast<std::int64_t>(s.chunk_element), static_cast<std::int64_t>(s.elements),
-                     [&](std::int64_t first, TensorView range) {
-                       input_->weights(param, s.tensor_element + static_cast<std::uint64_t>(first), range);
-                     });
-      });
-  }
+  auto tensor = map.tensor();
+  for (tensor.rank = 0; tensor.rank < tensor.ranks; ++tensor.rank)
+    for (std::uint32_t i = 0; i < group; ++i) {
+      const auto at = [&](Kind kind) { return stored(kind, chunk_of(kind, tensor.rank, i)); };
+      StoredWeights weights;
+      if (!recipe.copies_master()) weights.parameter = at(Kind::parameter);
+      if (recipe.has_master()) weights.master = at(Kind::master);
+      for (const auto& s : map.layout().segments(a.layer, map.data().chunks_of(a.chunk)[i])) {
+        const auto& param = own_param(a.layer, s.tensor);
+        if (!acts_for(param.split, tensor)) continue;
+        stream_for(a).submit([this, &param, s, weights, tensor] {
+          read_weights(weights, static_cast<std::int64_t>(s.chunk_element), static_cast<std::int64_t>(s.elements),
+                       [&](std::int64_t first, TensorView range) {
+                         each_range(param, tensor, s.tensor_element + static_cast<std::uint64_t>(first), range,
+                                    input_->weights);
+                       });
+        });
+      }
+    }
 }
 
 }  // namespace terrace

@@ -46,7 +46,7 @@ void Compute::update_chunk(const Action& a, std::uint32_t chunk_in_layer, const 
                      .rate = param.rate,
                      .decay = param.decay,
                      .gradient_scale = gradient_scale(param),
-                     .stream = stream_of(param.name.c_str()),
+                     .stream = stream_of(param.name.c_str()) + map.tensor().rank / holders(param.split, map.tensor()),
                      .tensor_element = s.tensor_element});
   }
   chunk.parts = parts;
@@ -153,12 +153,22 @@ void Compute::fill(const Action& a, const Views& views) {
   }
 }
 
+void each_range(const ParamSpec& param, const TensorParallel& tensor, std::uint64_t first, const TensorView& range,
+                const WeightRange& use) {
+  each_run(param.shape, param.split, tensor, first, static_cast<std::uint64_t>(range.elements()), [&](const SplitRun& run) {
+    use(param, run.in_whole,
+        {range.data + (run.in_part - first) * size_of(range.dtype), range.dtype, {static_cast<std::int64_t>(run.count)}});
+  });
+}
+
 void Compute::fill_segment(const Action& a, const Segment& s, const StoredWeights& weights) {
   stream_for(a).submit([this, &param = own_param(a.layer, s.tensor), s, weights] {
     const auto fill = [&](std::uint64_t first, std::uint64_t count, const WeightRange& give) {
       write_weights(weights, static_cast<std::int64_t>(s.chunk_element + first), static_cast<std::int64_t>(count),
                     [&](std::int64_t offset, TensorView range) {
-                      give(param, s.tensor_element + first + static_cast<std::uint64_t>(offset), range);
+                      if (!param.split.parts.empty()) std::memset(range.data, 0, range.bytes());  // places without element
+                      each_range(param, parts_.map->tensor(), s.tensor_element + first + static_cast<std::uint64_t>(offset),
+                                 range, give);
                     });
     };
     if (input_->new_weights) return fill(0, s.elements, input_->new_weights);

@@ -16,10 +16,9 @@
 namespace terrace {
 namespace {
 
-const StepMap::Options& demand_rank(const Plan& plan, const Communicator* communicator) {
-  const auto& data = plan.map.data;
-  const auto& pipeline = plan.map.pipeline;
-  const auto ranks = data.ranks * pipeline.ranks, rank = pipeline.rank * data.ranks + data.rank;
+const StepMap::Options& demand_rank(const Model& model, const Plan& plan, const Communicator* communicator) {
+  const RankPlace place{plan.map.data, plan.map.pipeline, model.tensor};
+  const auto ranks = place.ranks(), rank = place.rank();
   const int are = communicator ? communicator->size() : 1, is = communicator ? communicator->rank() : 0;
   if (are != static_cast<int>(ranks) || is != static_cast<int>(rank))
     throw std::logic_error(fmt::format("Engine: planned for rank {} of {}, but this is rank {} of {}", rank, ranks, is, are));
@@ -47,7 +46,11 @@ std::vector<ChunkDescription> describe_state(const StepMap& map) {
                            .label = map.describe(chunk)};
         // State in the optimizer's own layout is opaque.
         for (const auto& s : is_packed(recipe.format_of(kind)) ? std::vector<Segment>{} : map.layout().segments(l, c))
-          d.ranges.push_back({own[s.tensor]->name, s.tensor_element, s.elements, s.chunk_element});
+          each_run(own[s.tensor]->shape, own[s.tensor]->split, map.tensor(), s.tensor_element, s.elements,
+                   [&](const SplitRun& run) {
+                     d.ranges.push_back(
+                         {own[s.tensor]->name, run.in_whole, run.count, s.chunk_element + (run.in_part - s.tensor_element)});
+                   });
         all.push_back(std::move(d));
       }
     }
@@ -62,7 +65,7 @@ struct Engine::Impl {
   Impl(const Model& model, const Plan& p, const Options& o)
       : plan(p),
         options(o),
-        map(model, demand_rank(p, o.communicator)),
+        map(model, demand_rank(model, p, o.communicator)),
         residency(p.capacity, policy, p.generations),
         walk(map, residency, policy) {
     const auto& states = map.options().recipe.states;
@@ -76,7 +79,7 @@ struct Engine::Impl {
     for (std::uint32_t c = 0; c < map.chunks().size(); ++c)
       if (map.committed(ChunkId(c))) residency.reserve_on_disk(ChunkId(c));
     if (options.communicator || map.data().reduces() || map.pipeline().asynchronous())
-      groups.emplace(options.communicator, map.data(), map.pipeline());
+      groups.emplace(options.communicator, map.place());
 
     auto& device = *options.device;
     disk->host_memory = device.host_memory();

@@ -67,7 +67,8 @@ double latency_of(const Links& links, const Spread& s, const Exchange& e) {
 // A message is on one link, whole.
 LinkBytes message_bytes(const Links& links, const StepMap& map, const Action& send) {
   const auto node_of = [&](std::uint32_t pipeline_rank) {
-    return links.ranks_per_node == 0 ? 0 : (pipeline_rank * map.data().ranks + map.data().rank) / links.ranks_per_node;
+    const auto rank = (pipeline_rank * map.data().ranks + map.data().rank) * map.tensor().ranks + map.tensor().rank;
+    return links.ranks_per_node == 0 ? 0 : rank / links.ranks_per_node;
   };
   std::uint64_t bytes = 0;
   for (const auto& message : collectives_of(map, send)) bytes += wire_bytes(message);
@@ -84,7 +85,7 @@ LinkBytes& LinkBytes::operator+=(const LinkBytes& more) {
 }
 
 Exchange exchange_of(const StepMap& map, const Action& action, const Collective& c) {
-  const auto [ranks, stride] = span_of(c.ranks, map.data(), map.pipeline(), action.layer);
+  const auto [ranks, stride] = span_of(c.ranks, map.place(), action.layer);
   Exchange e{.operation = c.operation, .bytes = wire_bytes(c), .ranks = ranks, .stride = stride, .order = c.reduction.order};
   // Machines add in fp32 what travels in fewer bits.
   const bool wide = c.reduction.from == DType::bf16 || c.reduction.blocks;

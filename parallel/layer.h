@@ -5,6 +5,9 @@
 // it ends: that layer also reads the result of an earlier one. The engine leases everything of one layer at once, so the
 // smallest legal device budget must hold a layer's weights, gradients, inputs, outputs, saved tensors and scratch.
 //
+// A model may be split over ranks (tensor_parallel.h). Then y, dx and the gradients of parameters that several ranks hold are
+// this rank's part of a sum over the ranks, and so is the loss; x, dy and the gradients of a rank's own part are whole.
+//
 // Owner:   the model owns its layers. Layers are stateless: every call gets all its tensors as arguments.
 // Threads: forward() and backward() are called from the rank thread and only enqueue work on ctx.stream.
 // Errors:  std::logic_error for views that do not match the layer's own specification.
@@ -19,6 +22,8 @@
 
 #include <terrace/core/math.h>
 #include <terrace/core/tensor.h>
+#include <terrace/parallel/tensor_parallel.h>
+#include <terrace/parallel/tensor_split.h>
 
 namespace terrace {
 
@@ -30,13 +35,14 @@ struct Init {
 
 struct ParamSpec {
   std::string name;  // Hugging Face's name; unique, unless tied
-  Shape shape = {};
+  Shape shape = {};  // of this rank's part
   Init init = {};
   double decay = 1;   // multiplies the weight decay; 0: exempt
   bool tied = false;  // an earlier layer declared this name: this layer reads its weights and adds to its gradient
   double rate = 1;    // multiplies the learning rate
   // The group (param_group.h) whose norm clips its gradient; −1: clipped with all parameters without a group.
   std::int32_t clip_group = -1;
+  TensorSplit split = {};  // where this rank's part lies in the whole
 };
 
 struct BatchShape {
@@ -54,13 +60,14 @@ struct LayerContext {
   Stream& stream;
   Math& math;
   BatchShape shape;
-  TensorView tokens;      // [N] i32, for the first layer
-  TensorView targets;     // [N] i32, −1: no target; for the last layer
-  double loss_scale = 1;  // 1 ÷ target tokens of the global batch
-  TensorView loss;        // [1] fp64: this micro-batch's sum of token losses (overwritten), for the last layer
-  TensorView scratch;     // [bytes] as i32 elements, 4,096-aligned, of scratch_bytes(); contents undefined
-  TensorView skip = {};   // [N, C], for a layer with skips_from(): the result of that earlier layer; empty in the weight half
-  bool evaluate = false;  // last layer: loss only
+  TensorView tokens;       // [N] i32, for the first layer
+  TensorView targets;      // [N] i32, −1: no target; for the last layer
+  double loss_scale = 1;   // 1 ÷ target tokens of the global batch
+  TensorView loss;         // [1] fp64: this micro-batch's sum of token losses (overwritten), for the last layer
+  TensorView scratch;      // [bytes] as i32 elements, 4,096-aligned, of scratch_bytes(); contents undefined
+  TensorView skip = {};    // [N, C], for a layer with skips_from(): the result of that earlier layer; empty in the weight half
+  bool evaluate = false;   // last layer: loss only
+  TensorView survey = {};  // of a loss layer with survey_spec(): [tensor ranks, …], what each rank told of its part
 };
 
 // The tensors of a call; all contiguous.
@@ -92,6 +99,10 @@ class Layer {
   [[nodiscard]] virtual std::vector<TensorSpec> carried(BatchShape shape) const = 0;
   [[nodiscard]] virtual std::uint64_t scratch_bytes(BatchShape shape) const = 0;  // largest need of any call
   [[nodiscard]] virtual double forward_flops(BatchShape shape) const = 0;         // matrix products only
+  // Of a loss layer whose classes are split over tensor ranks: what each rank tells the others of its part, before a backward
+  // or a forward can compute the loss. survey() writes this rank's row of ctx.survey.
+  [[nodiscard]] virtual std::optional<TensorSpec> survey_spec(BatchShape) const { return std::nullopt; }
+  virtual void survey(LayerContext&, const LayerTensors&) const {}
   // The last layer's forward computes the loss only; its backward computes the loss and everything else at once, so a
   // training program never calls its forward.
   virtual void forward(LayerContext& ctx, const LayerTensors& t) const = 0;
@@ -114,6 +125,7 @@ struct Model {
   DType dtype = DType::fp32;  // of weights and activations
   std::int64_t width = 0;     // C
   std::vector<std::unique_ptr<Layer>> layers;
+  TensorParallel tensor = {};  // the layers are those of this rank
 };
 
 }  // namespace terrace

@@ -44,7 +44,14 @@ enum class Op : std::uint8_t {
   // verdict shares the ranks' parts of a gradient's norm.
   keep,     // layer, group, copy
   verdict,  // update
+  // Between tensor ranks (tensor_parallel.h).
+  combine,   // payload, layer, micro_batch: sums the ranks' parts of the layer's input, or of the gradient of that input
+  assemble,  // payload, layer, micro_batch: makes one of these, of which each rank has some rows, or a survey whole
+  survey,    // layer, micro_batch: what the loss needs to know of this rank's classes
+  unify,     // layer: sums the complete gradients of parameters that several ranks hold
 };
+constexpr bool is_forward(Op op) { return op == Op::forward || op == Op::recompute || op == Op::evaluate; }
+constexpr bool is_backward(Op op) { return op == Op::backward || op == Op::backward_input || op == Op::backward_weight; }
 // Actions that only place bytes: no lane computes them.
 constexpr bool is_placement(Op op) { return op == Op::prefetch || op == Op::release || op == Op::offload; }
 // What a message carries. The messages of one payload from one rank to another form a lane: they arrive in the order of
@@ -54,10 +61,14 @@ enum class Payload : std::uint8_t {
   gradient,       // the gradient of that input
   weights,        // a group of weights that a layer of the receiver is tied to
   tied_gradient,  // a group of the tied layer's part of the gradient of these weights
+  survey,         // only between tensor ranks
 };
 constexpr bool is_per_micro_batch(Payload p) { return p == Payload::activation || p == Payload::gradient; }
 constexpr bool is_message(Op op) { return op == Op::send || op == Op::receive; }
-constexpr bool communicates(Op op) { return op == Op::gather || op == Op::reduce || op == Op::exchange || op == Op::verdict; }
+constexpr bool is_between_tensor_ranks(Op op) { return op == Op::combine || op == Op::assemble || op == Op::unify; }
+constexpr bool communicates(Op op) {
+  return op == Op::gather || op == Op::reduce || op == Op::exchange || op == Op::verdict || is_between_tensor_ranks(op);
+}
 // Actions of chunks or updates beside layer actions: a prefetch's distance does not count them.
 constexpr bool is_chunk_action(Op op) {
   return op == Op::update || op == Op::fill || op == Op::visit || communicates(op) || op == Op::release || is_message(op) ||
@@ -71,7 +82,7 @@ struct Action {
   std::uint32_t chunk = 0;   // update, fill, visit, gather, reduce: group within the layer; prefetch: the ChunkId; messages of
                              // weights and their gradients: group
   Tier tier = Tier::device;  // prefetch only
-  Payload payload = Payload::activation;  // of messages
+  Payload payload = Payload::activation;  // of messages, combine and assemble
   std::uint32_t peer = 0;                 // of messages: the other rank of the pipeline
   std::uint32_t copy = 0;    // the weight version that is read, kept or released: 0: the updated weights, else a kept copy
   std::uint32_t update = 0;  // of norm, update, verdict: number of the update within the program

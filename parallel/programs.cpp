@@ -8,6 +8,7 @@
 #include <terrace/parallel/checker.h>
 #include <terrace/parallel/orders.h>
 #include <terrace/parallel/passes.h>
+#include <terrace/parallel/tensor_passes.h>
 
 namespace terrace {
 
@@ -55,12 +56,12 @@ Programs write_programs(const StepMap& map, const PlanRequest& request, std::uin
                : kind == Order::horizontal ? horizontal(layers, m)
                : kind == Order::vertical   ? vertical(layers, m)
                                            : group_vertical(layers, m, std::max(1U, request.group));
-  order = with_recompute(order, map);
+  order = with_tensor_exchanges(with_recompute(order, map), map);
   if (map.pipeline().asynchronous()) {
-    order = with_norm_of_each_update(with_reductions(order, map), map);
+    order = with_unions(with_norm_of_each_update(with_reductions(order, map), map), map);
   } else {
     order = with_reductions(order, map, map.data().folds_each() && gather_ahead > 0);
-    order = with_gathers(with_tied_gradients(with_norms(order, map), map), map, gather_ahead);
+    order = with_gathers(with_tied_gradients(with_unions(with_norms(order, map), map), map), map, gather_ahead);
   }
 
   const auto chunks_of = [&](std::uint32_t l) { return map.layout().groups_of(l); };
@@ -86,7 +87,7 @@ Programs write_programs(const StepMap& map, const PlanRequest& request, std::uin
   const auto evaluate = request.pipeline
                             ? evaluation_of(*request.pipeline, map.pipeline().rank, evaluated_at_once(request), map.skips())
                             : evaluation(layers, 1);
-  out.evaluate = finish(with_gathers(evaluate, map, gather_ahead));
+  out.evaluate = finish(with_gathers(with_tensor_exchanges(evaluate, map), map, gather_ahead));
   const auto here = [&](std::uint32_t l) { return map.pipeline().holds(l) ? map.layout().groups_of(l) : 0; };
   const auto here_or_copied = [&](std::uint32_t l) { return map.copies(l) ? map.layout().groups_of(l) : here(l); };
   out.fill = sweep(Op::fill, layers, here);

@@ -25,12 +25,15 @@ double ProfileCosts::seconds(const Action& a) const {
     case Op::norm: return bytes_used() / stream;
     case Op::send:
     case Op::receive:
-      return seconds_of_message(links(), map.data().ranks, map.pipeline().rank, a.peer,
+      return seconds_of_message(links(), map.data().ranks * map.tensor().ranks, map.pipeline().rank, a.peer,
                                 static_cast<std::uint64_t>(bytes_used()));
     case Op::gather:
     case Op::exchange:
     case Op::reduce:
-    case Op::verdict: return seconds_of(exchanges_of(map, a));
+    case Op::verdict:
+    case Op::combine:
+    case Op::assemble:
+    case Op::unify: return seconds_of(exchanges_of(map, a));
     case Op::release:
     case Op::prefetch: return 0;
     default: break;

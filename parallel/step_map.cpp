@@ -36,9 +36,10 @@ StepMap::StepMap(const Model& model, const Options& options)
   if (update_scratch_bytes_ != 0)
     update_scratch_ =
         add_run(1, {.bytes = update_scratch_bytes_, .kind = Kind::activation, .end = End::high, .role = Role::update_scratch});
-  if (data().reduces() || pipeline().ranks > 1) add_shared();
+  if (data().reduces() || pipeline().ranks > 1 || tensor().ranks > 1) add_shared();
   if (pipeline().asynchronous()) add_kept();
   if (skips_.any()) buffers_.add_skips_to(chunks_);
+  if (tensor().ranks > 1) buffers_.add_tensor_to(chunks_);
 }
 
 // Settings without effect: the last layer's backward follows its forward, and some layers save nothing.
@@ -122,9 +123,13 @@ void StepMap::add_shared() {
   if (data().folds_each() && layout_.has_tied())
     tied_bucket_ = add(Role::tied_bucket, Kind::gradient, layout_.tied_layer(),
                        pipeline().holds(layout_.tied_layer()) ? layout_.tied_groups() : 0);
-  const auto shows = [&](Kind kind) { return data().shards(kind) || pipeline().ranks > 1; };
-  if (shows(Kind::parameter)) visited_weights_ = add(Role::visited, Kind::parameter, 0, 1);
-  if (shows(Kind::master) && options_.recipe.has_master()) visited_masters_ = add(Role::visited, Kind::master, 0, 1);
+  const auto add_visited = [&](Kind kind) {
+    if (!data().shards(kind) && pipeline().ranks == 1 && tensor().ranks == 1) return kNone;
+    const auto group = options_.recipe.chunk_bytes(kind, layout_.chunk_elements()) * data().group();
+    return add_run(1, {.bytes = group * tensor().ranks, .kind = Kind::activation, .end = End::high, .role = Role::visited});
+  };
+  visited_weights_ = add_visited(Kind::parameter);
+  if (options_.recipe.has_master()) visited_masters_ = add_visited(Kind::master);
 }
 
 // Like gathered weights, they exist only within a step and are not committed.
@@ -202,6 +207,11 @@ bool StepMap::committed(ChunkId chunk) const {
   const auto& c = chunks_[chunk];
   if (!options_.commits || c.role != Role::state || c.kind == Kind::gradient || !pipeline().holds(c.layer)) return false;
   return data().stage() == 0 || c.position % data().group() == data().place();
+}
+
+bool StepMap::unifies(std::uint32_t layer) const {
+  const auto in_common = [&](const ParamSpec& p) { return !p.tied && holders(p.split, tensor()) > 1; };
+  return std::ranges::any_of(layout_.params(layer), in_common);
 }
 
 std::uint32_t StepMap::reduced_groups(std::uint32_t layer) const {

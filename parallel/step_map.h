@@ -22,6 +22,7 @@
 #include <terrace/parallel/activations.h>
 #include <terrace/parallel/chunk_table.h>
 #include <terrace/parallel/data_parallel.h>
+#include <terrace/parallel/groups.h>
 #include <terrace/parallel/layer.h>
 #include <terrace/parallel/param_group.h>
 #include <terrace/parallel/parameter_layout.h>
@@ -102,6 +103,10 @@ class StepMap {
   // Whether this rank commits the chunk: it is state, and this rank owns it.
   [[nodiscard]] bool committed(ChunkId chunk) const;
   [[nodiscard]] const DataParallel& data() const { return options_.data; }
+  [[nodiscard]] const TensorParallel& tensor() const { return model_.tensor; }
+  [[nodiscard]] RankPlace place() const { return {options_.data, options_.pipeline, model_.tensor}; }
+  // Whether tensor ranks hold some of the layer's parameters in common, so that its gradient needs a unify action.
+  [[nodiscard]] bool unifies(std::uint32_t layer) const;
   // The chunks of a layer's gradient that are complete on this rank after all reductions.
   [[nodiscard]] std::vector<std::uint32_t> final_gradients(std::uint32_t layer) const;
   // How many groups of a layer are reduced: its own, and after them those of the tied gradient.
@@ -158,6 +163,7 @@ class StepMap {
   void use_run(std::vector<Use>& uses, ChunkId first, std::uint32_t count, Access access) const;
   void use_weights(std::vector<Use>& uses, std::uint32_t layer, std::uint32_t copy) const;
   void use_gradients(std::vector<Use>& uses, std::uint32_t layer, Access access) const;
+  void use_survey(std::vector<Use>& uses, Access access) const;
   void use_visited(std::vector<Use>& uses, const Action& visit) const;
   void use_updated(std::vector<Use>& uses, const Action& update) const;
   [[nodiscard]] ChunkId kept(std::uint32_t layer, std::uint32_t copy) const;  // the first of kept_chunks()

@@ -31,11 +31,15 @@ void StepMap::use_some(std::vector<Use>& uses, ChunkId chunk, Access access) con
   if (chunks_[chunk].bytes != 0) uses.push_back({chunk, access});
 }
 
+void StepMap::use_survey(std::vector<Use>& uses, Access access) const {
+  if (buffers_.survey_spec()) use_some(uses, buffers_.survey(), access);
+}
+
 // What is exchanged for the visit, and of the weights that this rank shows to others, or has alone, all of the group.
 void StepMap::use_visited(std::vector<Use>& uses, const Action& a) const {
   uses = uses_of(*this, collectives_of(*this, a));
   const auto read_here = [&](Kind kind) {
-    if (pipeline().ranks == 1 && !shown(kind, a.layer))
+    if (pipeline().ranks == 1 && tensor().ranks == 1 && !shown(kind, a.layer))
       use_run(uses, state(kind, a.layer, data().chunks_of(a.chunk).front()), data().group(), Access::read);
   };
   // Parameters that are copies of the masters need not be visited.
@@ -79,10 +83,13 @@ std::vector<Use> StepMap::uses(const Action& a) const {
     case Op::recompute:
     case Op::evaluate:
       use_weights(uses, a.layer, a.copy);
-      use_some(uses, buffers_.x(a.layer, a.micro_batch), Access::read);
+      use_some(uses, buffers_.read_x(a.layer, a.micro_batch), Access::read);
       if (skip != kNone) use_some(uses, buffers_.x(skip, a.micro_batch), Access::read);
       if (!last) {
-        use_some(uses, a.op == Op::recompute ? buffers_.spare() : buffers_.x(a.layer + 1, a.micro_batch), Access::overwrite);
+        const auto y = a.op == Op::recompute ? buffers_.spare() : buffers_.written_y(a.layer, a.micro_batch);
+        use_some(uses, y, Access::overwrite);
+      } else if (a.op == Op::evaluate) {
+        use_survey(uses, Access::read);
       }
       use_some(uses, buffers_.saved(a.layer, a.micro_batch), Access::overwrite);
       use_some(uses, buffers_.scratch(a.layer), Access::overwrite);
@@ -91,15 +98,17 @@ std::vector<Use> StepMap::uses(const Action& a) const {
     case Op::backward_input:
     case Op::backward_weight:
       use_weights(uses, a.layer, a.copy);
-      if (keeps_input(a.layer)) use_some(uses, buffers_.x(a.layer, a.micro_batch), Access::read);
+      if (keeps_input(a.layer)) use_some(uses, buffers_.read_x(a.layer, a.micro_batch), Access::read);
       use_some(uses, buffers_.saved(a.layer, a.micro_batch), Access::read);
-      if (!last) {
+      if (last) {
+        use_survey(uses, Access::read);
+      } else {
         const bool adds = a.op != Op::backward_weight && adds_skip_before(a.layer, a.micro_batch);
-        use_some(uses, buffers_.d(a.layer + 1, a.micro_batch), adds ? Access::update : Access::read);
+        use_some(uses, buffers_.read_dy(a.layer, a.micro_batch), adds ? Access::update : Access::read);
         if (adds) use_some(uses, buffers_.e(a.layer + 1, a.micro_batch), Access::read);
       }
       if (a.op != Op::backward_weight) {
-        use_some(uses, buffers_.d(a.layer, a.micro_batch), Access::overwrite);
+        use_some(uses, buffers_.written_dx(a.layer, a.micro_batch), Access::overwrite);
         if (adds_skip_behind(a.layer, a.micro_batch)) use_some(uses, buffers_.e(a.layer, a.micro_batch), Access::read);
         if (skip != kNone) use_some(uses, buffers_.x(skip, a.micro_batch), Access::read);
         if (skip != kNone) use_some(uses, buffers_.e(skip, a.micro_batch), Access::overwrite);
@@ -127,7 +136,16 @@ std::vector<Use> StepMap::uses(const Action& a) const {
     case Op::exchange:
     case Op::send:
     case Op::receive:
-    case Op::verdict: return uses_of(*this, collectives_of(*this, a));
+    case Op::verdict:
+    case Op::combine:
+    case Op::assemble:
+    case Op::unify: return uses_of(*this, collectives_of(*this, a));
+    case Op::survey:
+      use_weights(uses, a.layer, a.copy);
+      use_some(uses, buffers_.read_x(a.layer, a.micro_batch), Access::read);
+      use_survey(uses, Access::overwrite);
+      use_some(uses, buffers_.scratch(a.layer), Access::overwrite);
+      break;
     case Op::offload:
     case Op::release: break;
     case Op::keep:
@@ -167,15 +185,23 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
     if (adds_skip_behind(a.layer, a.micro_batch)) add(buffers_.e(a.layer, a.micro_batch));
     if (adds_skip_before(a.layer, a.micro_batch)) add(buffers_.e(a.layer + 1, a.micro_batch));
   };
+  // What exists around one action only.
+  const auto add_whole = [&](bool backward) {
+    if (tensor().sequence && a.layer != 0) add(buffers_.read_x(a.layer, a.micro_batch));
+    if (tensor().sequence && backward && !last) add(buffers_.read_dy(a.layer, a.micro_batch));
+    if (last && buffers_.survey_spec()) add(buffers_.survey());
+  };
   switch (a.op) {
     case Op::forward:
     case Op::recompute:
+      add_whole(false);
       add(buffers_.scratch(a.layer));
       if (a.op == Op::recompute && !last) add(buffers_.spare());
       if (a.op == Op::forward && recomputes(a.layer)) add(buffers_.saved(a.layer, a.micro_batch));
       if (a.op == Op::forward && !keeps_input(a.layer)) add(buffers_.x(a.layer, a.micro_batch));
       break;
     case Op::evaluate:
+      add_whole(false);
       add(buffers_.scratch(a.layer));
       add(buffers_.saved(a.layer, a.micro_batch));
       add_inputs();
@@ -183,6 +209,7 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
     case Op::backward:
     case Op::backward_weight:
       if (a.op == Op::backward) add_skips();
+      add_whole(true);
       if (keeps_input(a.layer)) add(buffers_.x(a.layer, a.micro_batch));
       add(buffers_.saved(a.layer, a.micro_batch));
       if (!last) add(buffers_.d(a.layer + 1, a.micro_batch));
@@ -191,6 +218,7 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
       break;
     case Op::backward_input:
       add_skips();
+      add_whole(true);
       add(buffers_.scratch(a.layer));
       break;
     case Op::norm:
@@ -218,10 +246,17 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
       break;
     case Op::visit:
       for (const auto kind : {Kind::master, Kind::parameter}) {
-        const bool used = shown(kind, a.layer) && (kind == Kind::master || !options_.recipe.copies_master());
+        const bool used =
+            (shown(kind, a.layer) || tensor().ranks > 1) && (kind == Kind::master || !options_.recipe.copies_master());
         if (used && index(visited(kind)) != kNone) add(visited(kind));
       }
       break;
+    case Op::combine:  // what a reduce-scatter has read
+      if (tensor().sequence)
+        add(a.payload == Payload::activation ? buffers_.written_y(a.layer - 1, a.micro_batch)
+                                             : buffers_.written_dx(a.layer, a.micro_batch));
+      break;
+    case Op::survey: add(buffers_.scratch(a.layer)); break;
     case Op::decode:
       add_inputs();
       add(buffers_.scratch(a.layer));
@@ -241,6 +276,8 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
     case Op::receive:
     case Op::keep:
     case Op::verdict:
+    case Op::assemble:
+    case Op::unify:
     case Op::prefetch: break;
   }
   return dead;

@@ -12,27 +12,31 @@ std::vector<std::int64_t> qkv_outputs(const ModelConfig& config) {
   const std::int64_t kv = config.kv_heads * config.head_dim();
   return {config.hidden, kv, kv};
 }
+// Each rank has whole heads.
+Projection::Split qkv_split(const ModelConfig& config) {
+  return {Projection::Split::Of::outputs, {config.tensor.ranks, config.kv_ways(), config.kv_ways()}};
+}
 
 }  // namespace
 
 AttentionBlock::AttentionBlock(const ModelConfig& config, std::int64_t block)
     : LmLayer("layers." + std::to_string(block) + ".attention", config),
       norm_(params_, name_in_block(config, block, *names().attention_norm), config),
-      qkv_(params_, name_in_block(config, block, ""), names().qkv, qkv_outputs(config), config.hidden, config.init_std(),
-           config),
+      qkv_(params_, name_in_block(config, block, ""), names().qkv, qkv_outputs(config), config.hidden, qkv_split(config),
+           config.init_std(), config),
       output_(params_, name_in_block(config, block, ""), names().attention_output, {config.hidden}, config.hidden,
-              config.residual_init_std(), config) {}
+              {Projection::Split::Of::inputs, {config.tensor.ranks}}, config.residual_init_std(), config) {}
 
 AttentionShape AttentionBlock::attention_shape(BatchShape shape) const {
-  return {shape.batch, shape.seq, config_.heads, config_.kv_heads, config_.head_dim()};
+  return {shape.batch, shape.seq, config_.heads_here(), config_.kv_heads_here(), config_.head_dim()};
 }
 
 std::vector<TensorSpec> AttentionBlock::saved(BatchShape shape) const {
   const std::int64_t n = shape.tokens();
   return {norm_.statistics(n),
           {"q, k and v", config_.dtype, {n, qkv_.outputs()}},
-          {"attention's result", config_.dtype, {n, config_.hidden}},
-          {"log-sum-exp of scores", accumulator_of(config_.dtype), {shape.batch, config_.heads, shape.seq}}};
+          {"attention's result", config_.dtype, {n, config_.attended_here()}},
+          {"log-sum-exp of scores", accumulator_of(config_.dtype), {shape.batch, config_.heads_here(), shape.seq}}};
 }
 
 std::vector<TensorSpec> AttentionBlock::carried(BatchShape shape) const {
@@ -45,7 +49,8 @@ AttentionBlock::Forward::Forward(const AttentionBlock& block, ScratchArena& aren
     : normed(arena.take(block.config_.dtype, {rows, block.config_.hidden})), qkv_weights(block.qkv_.place_weights(arena)) {}
 
 AttentionBlock::InputHalf::InputHalf(const AttentionBlock& block, ScratchArena& arena, std::int64_t rows)
-    : dattended(arena.take(block.config_.dtype, {rows, block.config_.hidden})), qkv_weights(block.qkv_.place_weights(arena)) {}
+    : dattended(arena.take(block.config_.dtype, {rows, block.config_.attended_here()})),
+      qkv_weights(block.qkv_.place_weights(arena)) {}
 
 AttentionBlock::WeightHalf::WeightHalf(const AttentionBlock& block, ScratchArena& arena, std::int64_t rows)
     : normed(arena.take(block.config_.dtype, {rows, block.config_.hidden})) {
@@ -60,7 +65,7 @@ AttentionBlock::Decode::Decode(const AttentionBlock& block, ScratchArena& arena)
   statistics = arena.take(spec.dtype, spec.shape);
   qkv_weights = block.qkv_.place_weights(arena);
   qkv = arena.take(block.config_.dtype, {1, block.qkv_.outputs()});
-  attended = arena.take(block.config_.dtype, {1, block.config_.hidden});
+  attended = arena.take(block.config_.dtype, {1, block.config_.attended_here()});
 }
 
 std::uint64_t AttentionBlock::scratch_bytes(BatchShape shape) const {
@@ -77,15 +82,16 @@ std::uint64_t AttentionBlock::scratch_bytes(BatchShape shape) const {
 
 double AttentionBlock::forward_flops(BatchShape shape) const {
   const auto n = static_cast<double>(shape.tokens()), s = static_cast<double>(shape.seq),
-             c = static_cast<double>(config_.hidden);
+             c = static_cast<double>(config_.hidden), attended = static_cast<double>(config_.attended_here());
   // A query meets (S + 1) / 2 keys on average, and as many values.
-  return 2 * n * c * static_cast<double>(qkv_.outputs()) + 2 * n * c * c + 2 * n * (s + 1) * c;
+  return 2 * n * c * static_cast<double>(qkv_.outputs()) + 2 * n * c * attended + 2 * n * (s + 1) * attended;
 }
 
 void AttentionBlock::rotate(LayerContext& ctx, TensorView qkv, std::int64_t first_position, bool inverse) const {
   if (!rotary_positions(config_.family)) return;
   const std::int64_t row = qkv_.outputs();
-  const TensorView q_and_k{qkv.data, qkv.dtype, {qkv.shape[0], config_.heads + config_.kv_heads, config_.head_dim()}};
+  const TensorView q_and_k{
+      qkv.data, qkv.dtype, {qkv.shape[0], config_.heads_here() + config_.kv_heads_here(), config_.head_dim()}};
   ctx.math.rotary(ctx.stream, q_and_k, row, ctx.shape.seq, first_position, config_.rope_theta, inverse);
 }
 
@@ -98,8 +104,8 @@ void AttentionBlock::forward(LayerContext& ctx, const LayerTensors& t) const {
   qkv_.forward(ctx, qkv_.prepare(ctx, t.weights, scratch.qkv_weights), t.saved[kQkv], scratch.normed);
   rotate(ctx, t.saved[kQkv], 0, false);
   ctx.math.attention(ctx.stream, attention_shape(ctx.shape), t.saved[kAttended], t.saved[kLogSumExp], t.saved[kQkv]);
-  ctx.math.convert(ctx.stream, t.y, t.x);
-  output_.forward(ctx, output_.prepare(ctx, t.weights, {}), t.y, t.saved[kAttended], Accumulate::yes);
+  const Accumulate how = begin_residual(ctx, t.y, t.x);
+  output_.forward(ctx, output_.prepare(ctx, t.weights, {}), t.y, t.saved[kAttended], how);
 }
 
 void AttentionBlock::backward(LayerContext& ctx, const LayerTensors& t, Half half) const {
@@ -117,8 +123,8 @@ void AttentionBlock::input_half(LayerContext& ctx, const LayerTensors& t, Scratc
                           t.saved[kLogSumExp], t.saved[kQkv]);
   rotate(ctx, dqkv, 0, true);
   qkv_.input_grad(ctx, qkv_.prepare(ctx, t.weights, scratch.qkv_weights), dnormed, dqkv);
-  ctx.math.convert(ctx.stream, t.dx, t.dy);
-  norm_.input_grad(ctx, t.weights, t.dx, dnormed, t.x, t.saved[kStatistics], Accumulate::yes);
+  const Accumulate how = begin_residual(ctx, t.dx, t.dy);
+  norm_.input_grad(ctx, t.weights, t.dx, dnormed, t.x, t.saved[kStatistics], how);
 }
 
 void AttentionBlock::weight_half(LayerContext& ctx, const LayerTensors& t, ScratchArena arena) const {

@@ -12,7 +12,7 @@ class Embedding final : public LmLayer {
   explicit Embedding(const ModelConfig& config);
   [[nodiscard]] std::vector<TensorSpec> saved(BatchShape) const override { return {}; }
   [[nodiscard]] std::vector<TensorSpec> carried(BatchShape) const override { return {}; }
-  [[nodiscard]] std::uint64_t scratch_bytes(BatchShape) const override { return 0; }
+  [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
   [[nodiscard]] double forward_flops(BatchShape) const override { return 0; }
   void forward(LayerContext& ctx, const LayerTensors& t) const override;
   void backward(LayerContext& ctx, const LayerTensors& t, Half half) const override;
@@ -21,6 +21,9 @@ class Embedding final : public LmLayer {
 
  private:
   [[nodiscard]] TensorView positions(std::span<const TensorView> tensors) const;
+  // The rows of the table that have a token, and the tokens as numbers of these rows; −1: another tensor rank has the row.
+  [[nodiscard]] TensorView rows(std::span<const TensorView> tensors) const;
+  [[nodiscard]] TensorView tokens_here(LayerContext& ctx) const;
 };
 
 }  // namespace terrace::lm

@@ -15,15 +15,13 @@ enum Carried : std::size_t { kDnormed };
 
 Head::Head(const ModelConfig& config)
     : LmLayer("head", config), norm_(params_, *names().final_norm, config), logits_([&] {
-        params_.push_back({.name = weight_name(config.tied ? *names().embedding : *names().head),
-                           .shape = {config.vocab, config.hidden},
-                           .init = {InitKind::normal, config.init_std()},
-                           .tied = config.tied});
+        params_.push_back(table_of(config, config.tied ? *names().embedding : *names().head));
+        params_.back().tied = config.tied;
         return Projection::declared(params_, config.dtype);
       }()) {}
 
 std::int64_t Head::slice_rows() const {
-  return std::clamp(kSliceElements / config_.vocab / kSliceStep * kSliceStep, kSliceStep, kLongestSlice);
+  return std::clamp(kSliceElements / rows_here() / kSliceStep * kSliceStep, kSliceStep, kLongestSlice);
 }
 
 std::vector<TensorSpec> Head::carried(BatchShape shape) const {
@@ -35,7 +33,10 @@ Head::Scratch::Scratch(const Head& head, ScratchArena& arena, std::int64_t rows)
   const std::int64_t slice = std::min(rows, head.slice_rows());
   statistics = arena.take(spec.dtype, spec.shape);
   normed = arena.take(head.config_.dtype, {slice, head.config_.hidden});
-  logits = arena.take(head.config_.dtype, {slice, head.config_.vocab});
+  logits = arena.take(head.config_.dtype, {slice, head.rows_here()});
+  if (head.config_.tensor.ranks == 1) return;
+  targets = arena.take(DType::i32, {rows});
+  log_sums = arena.take(accumulator_of(head.config_.dtype), {rows});
 }
 
 Head::Decode::Decode(const Head& head, ScratchArena& arena) {
@@ -51,7 +52,7 @@ std::uint64_t Head::scratch_bytes(BatchShape shape) const {
 }
 
 double Head::forward_flops(BatchShape shape) const {
-  return 2 * static_cast<double>(shape.tokens()) * static_cast<double>(config_.hidden) * static_cast<double>(config_.vocab);
+  return 2 * static_cast<double>(shape.tokens()) * static_cast<double>(config_.hidden) * static_cast<double>(rows_here());
 }
 
 void Head::check_loss(const LayerContext& ctx) const {
@@ -68,39 +69,89 @@ Head::Slice Head::slice_at(const LayerContext& ctx, const LayerTensors& t, const
           .normed = row_slice(scratch.normed, 0, count),
           .logits = row_slice(scratch.logits, 0, count),
           .losses = part(scratch.losses, first, {count}),
-          .targets = part(ctx.targets, first, {count})};
+          .targets = part(scratch.targets.empty() ? ctx.targets : scratch.targets, first, {count}),
+          .log_sums = part(scratch.log_sums, first, {count})};
 }
 
-void Head::make_logits(LayerContext& ctx, const LayerTensors& t, const Slice& slice, bool gradient) const {
+std::vector<TensorView> Head::with_rows_here(std::span<const TensorView> tensors) const {
+  std::vector<TensorView> some(tensors.begin(), tensors.end());
+  if (!some.empty()) some.back() = row_slice(some.back(), 0, rows_here());
+  return some;
+}
+
+void Head::make_logits(LayerContext& ctx, const LayerTensors& t, const Slice& slice) const {
   norm_.forward(ctx, t.weights, slice.normed, slice.x, slice.statistics);
   logits_.forward(ctx, logits_.prepare(ctx, t.weights, {}), slice.logits, slice.normed);
-  ctx.math.cross_entropy(ctx.stream, slice.losses, gradient ? slice.logits : TensorView{}, slice.logits, slice.targets,
-                         ctx.loss_scale);
 }
 
-void Head::forward(LayerContext& ctx, const LayerTensors& t) const {
-  check_forward(ctx, t, {.y = false});
-  check_loss(ctx);
+void Head::make_losses(LayerContext& ctx, const Slice& slice, bool gradient) const {
+  const TensorView dlogits = gradient ? slice.logits : TensorView{};
+  if (slice.log_sums.empty())
+    ctx.math.cross_entropy(ctx.stream, slice.losses, dlogits, slice.logits, slice.targets, ctx.loss_scale);
+  else
+    ctx.math.cross_entropy_part(ctx.stream, slice.losses, dlogits, slice.logits, slice.targets, slice.log_sums, ctx.loss_scale);
+}
+
+std::optional<TensorSpec> Head::survey_spec(BatchShape shape) const {
+  if (config_.tensor.ranks == 1) return std::nullopt;
+  return TensorSpec{"log-sum-exp of logits", accumulator_of(config_.dtype), {shape.tokens()}};
+}
+
+void Head::survey(LayerContext& ctx, const LayerTensors& given) const {
+  const auto weights = with_rows_here(given.weights);
+  LayerTensors t = given;
+  t.weights = weights;
   ScratchArena arena(ctx.scratch);
   const Scratch scratch(*this, arena, ctx.shape.tokens());
+  const TensorView mine = row_slice(ctx.survey, config_.tensor.rank, 1);
   for (std::int64_t first = 0; first < ctx.shape.tokens(); first += slice_rows()) {
-    make_logits(ctx, t, slice_at(ctx, t, scratch, first), false);
+    const Slice slice = slice_at(ctx, t, scratch, first);
+    make_logits(ctx, t, slice);
+    ctx.math.log_sum_exp(ctx.stream, part(mine, first, {slice.count}), slice.logits);
+  }
+}
+
+void Head::read_survey(LayerContext& ctx, const Scratch& scratch) const {
+  if (scratch.log_sums.empty()) return;
+  ctx.math.ids_in_part(ctx.stream, scratch.targets, ctx.targets, config_.vocab_here().begin, rows_here());
+  ctx.math.merge_log_sums(ctx.stream, scratch.log_sums, ctx.survey, ctx.targets);
+}
+
+void Head::forward(LayerContext& ctx, const LayerTensors& given) const {
+  check_forward(ctx, given, {.y = false});
+  check_loss(ctx);
+  const auto weights = with_rows_here(given.weights);
+  LayerTensors t = given;
+  t.weights = weights;
+  ScratchArena arena(ctx.scratch);
+  const Scratch scratch(*this, arena, ctx.shape.tokens());
+  read_survey(ctx, scratch);
+  for (std::int64_t first = 0; first < ctx.shape.tokens(); first += slice_rows()) {
+    const Slice slice = slice_at(ctx, t, scratch, first);
+    make_logits(ctx, t, slice);
+    make_losses(ctx, slice, false);
   }
   ctx.math.sum(ctx.stream, ctx.loss, scratch.losses, Accumulate::no);
 }
 
-void Head::backward(LayerContext& ctx, const LayerTensors& t, Half half) const {
-  if (ctx.evaluate) return forward(ctx, t);
-  check_backward(ctx, t, half, {.y = false});
+void Head::backward(LayerContext& ctx, const LayerTensors& given, Half half) const {
+  if (ctx.evaluate) return forward(ctx, given);
+  check_backward(ctx, given, half, {.y = false});
   check_loss(ctx);
+  const auto weights = with_rows_here(given.weights), gradients = with_rows_here(given.gradients);
+  LayerTensors t = given;
+  t.weights = weights;
+  t.gradients = gradients;
   ScratchArena arena(ctx.scratch);
   const Scratch scratch(*this, arena, ctx.shape.tokens());
   const Projection::Whole table = logits_.prepare(ctx, t.weights, {});
   const TensorView dnormed = t.carried[kDnormed];
 
+  read_survey(ctx, scratch);
   for (std::int64_t first = 0; first < ctx.shape.tokens(); first += slice_rows()) {
     const Slice slice = slice_at(ctx, t, scratch, first);
-    make_logits(ctx, t, slice, true);
+    make_logits(ctx, t, slice);
+    make_losses(ctx, slice, true);
     const TensorView dlogits = slice.logits;
     if (has(half, Half::input)) {
       logits_.input_grad(ctx, table, part(dnormed, first * config_.hidden, {slice.count, config_.hidden}), dlogits);
@@ -113,7 +164,9 @@ void Head::backward(LayerContext& ctx, const LayerTensors& t, Half half) const {
     ctx.math.sum(ctx.stream, ctx.loss, scratch.losses, Accumulate::no);
     norm_.input_grad(ctx, t.weights, t.dx, dnormed, t.x, scratch.statistics, Accumulate::no);
   }
-  if (has(half, Half::weight)) norm_.weight_grad(ctx, t.gradients, dnormed, t.x, scratch.statistics, t.accumulate);
+  if (!has(half, Half::weight)) return;
+  norm_.weight_grad(ctx, t.gradients, dnormed, t.x, scratch.statistics, t.accumulate);
+  if (t.accumulate == Accumulate::no) zero_rest(ctx, given.gradients.back());
 }
 
 void Head::decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,

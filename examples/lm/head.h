@@ -30,6 +30,10 @@ class Head final : public LmLayer {
   void decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
                    std::int64_t position) const override;
 
+  // If the vocabulary is split: the log-sum-exp of each row's logits here.
+  [[nodiscard]] std::optional<TensorSpec> survey_spec(BatchShape shape) const override;
+  void survey(LayerContext& ctx, const LayerTensors& t) const override;
+
   // Rows of a slice, when there are as many.
   [[nodiscard]] std::int64_t slice_rows() const;
 
@@ -37,6 +41,7 @@ class Head final : public LmLayer {
   struct Scratch {
     Scratch(const Head& head, ScratchArena& arena, std::int64_t rows);
     TensorView losses, statistics, normed, logits;  // [N], [k, N], [slice, C], [slice, V]
+    TensorView targets, log_sums;                   // [N], [N], if the vocabulary is split
   };
   struct Decode {
     Decode(const Head& head, ScratchArena& arena);
@@ -45,12 +50,18 @@ class Head final : public LmLayer {
   struct Slice {
     std::int64_t first, count;
     NormStatistics statistics;
-    TensorView x, normed, logits, losses, targets;
+    TensorView x, normed, logits, losses, targets, log_sums;
   };
   [[nodiscard]] Slice slice_at(const LayerContext& ctx, const LayerTensors& t, const Scratch& scratch,
                                std::int64_t first) const;
-  // The slice's logits, then its losses and (when asked for) dlogits in the logits' place.
-  void make_logits(LayerContext& ctx, const LayerTensors& t, const Slice& slice, bool gradient) const;
+  void make_logits(LayerContext& ctx, const LayerTensors& t, const Slice& slice) const;
+  // From the slice's logits: its losses and (when asked for) dlogits in the logits' place.
+  void make_losses(LayerContext& ctx, const Slice& slice, bool gradient) const;
+  // Targets as numbers of this rank's rows, and the log-sum-exp of all ranks' logits.
+  void read_survey(LayerContext& ctx, const Scratch& scratch) const;
+  [[nodiscard]] std::int64_t rows_here() const { return config_.vocab_here().count; }
+  // All tensors, the table without its rows that have no token.
+  [[nodiscard]] std::vector<TensorView> with_rows_here(std::span<const TensorView> tensors) const;
   void check_loss(const LayerContext& ctx) const;
 
   Norm norm_;

@@ -91,25 +91,46 @@ void Norm::weight_grad(LayerContext& ctx, std::span<const TensorView> gradients,
 // Projection
 
 Projection::Projection(std::vector<ParamSpec>& params, const std::string& prefix, const ProjectionParts& parts,
-                       std::vector<std::int64_t> outputs, std::int64_t inputs, double init_std, const ModelConfig& config)
+                       std::vector<std::int64_t> outputs, std::int64_t inputs, const Split& split, double init_std,
+                       const ModelConfig& config)
     : first_(params.size()),
-      outputs_(std::move(outputs)),
-      inputs_(inputs),
       out_in_(*config.family.get().matrices == MatrixOrder::out_in),
       bias_(*parts.bias),
+      adds_bias_(split.of == Split::Of::outputs || config.tensor.leads()),
       dtype_(config.dtype) {
   const Words& tensors = parts.tensors;
-  if (tensors.size() == 1) outputs_ = {this->outputs()};
-  if (tensors.size() != outputs_.size() || (tensors.size() != 1 && !out_in_)) {
+  if ((tensors.size() != 1 && tensors.size() != outputs.size()) || (tensors.size() != 1 && !out_in_)) {
     throw std::logic_error("Projection: " + std::string(*config.family.get().name) + " is not a family of checked()");
   }
+  const bool by_outputs = split.of == Split::Of::outputs;
+  const std::uint32_t output_dim = out_in_ ? 0 : 1, input_dim = 1 - output_dim;
+  std::vector<TensorSplit> bias_splits;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const bool all = tensors.size() == 1;  // the results lie side by side in one tensor
+    const auto its_outputs = all ? outputs : std::vector{outputs[i]};
+    const auto whole = std::accumulate(its_outputs.begin(), its_outputs.end(), std::int64_t{0});
+    TensorSplit matrix, bias{.dim = 0};
+    if (config.tensor.ranks > 1 && by_outputs) {
+      matrix = {.dim = output_dim, .parts = its_outputs, .ways = split.ways[i]};
+      bias = {.dim = 0, .parts = its_outputs, .ways = split.ways[i]};
+    } else if (config.tensor.ranks > 1) {
+      matrix = {.dim = input_dim, .parts = {inputs}, .ways = split.ways[0]};
+    }
+    const Shape shape = part_shape(out_in_ ? Shape{whole, inputs} : Shape{inputs, whole}, matrix);
+    outputs_.push_back(shape[output_dim]);
+    inputs_ = shape[input_dim];
     params.push_back({.name = weight_name(prefix + std::string(tensors[i])),
-                      .shape = out_in_ ? Shape{outputs_[i], inputs} : Shape{inputs, outputs_[i]},
-                      .init = {InitKind::normal, init_std}});
+                      .shape = shape,
+                      .init = {InitKind::normal, init_std},
+                      .split = matrix});
+    bias_splits.push_back(bias);
   }
   for (std::size_t i = 0; bias_ && i < tensors.size(); ++i) {
-    params.push_back({.name = bias_name(prefix + std::string(tensors[i])), .shape = {outputs_[i]}, .init = {}, .decay = false});
+    params.push_back({.name = bias_name(prefix + std::string(tensors[i])),
+                      .shape = {outputs_[i]},
+                      .init = {},
+                      .decay = false,
+                      .split = bias_splits[i]});
   }
 }
 
@@ -151,7 +172,7 @@ Projection::Whole Projection::prepare(LayerContext& ctx, std::span<const TensorV
     return place_of_all;
   };
   return {whole(matrices(weights), place.matrix, {outputs(), inputs_}),
-          bias_ ? whole(biases(weights), place.bias, {outputs()}) : TensorView{}};
+          bias_ && adds_bias_ ? whole(biases(weights), place.bias, {outputs()}) : TensorView{}};
 }
 
 void Projection::forward(LayerContext& ctx, const Whole& weights, TensorView y, TensorView x, Accumulate accumulate) const {
@@ -173,9 +194,11 @@ void Projection::weight_grad(LayerContext& ctx, std::span<const TensorView> grad
       ctx.math.convert(ctx.stream, tensor, its_place, accumulate);
     });
   };
-  if (bias_) {
+  if (bias_ && adds_bias_) {
     make(biases(gradients), place.bias, {outputs()},
          [&](const TensorView& to, Accumulate how) { ctx.math.bias_grad(ctx.stream, to, dy, how); });
+  } else if (bias_ && accumulate == Accumulate::no) {
+    for (const TensorView& part_of_sum : biases(gradients)) ctx.math.zero(ctx.stream, part_of_sum);
   }
   make(matrices(gradients), place.matrix, {outputs(), inputs_}, [&](const TensorView& to, Accumulate how) {
     const TensorView &rows = out_in_ ? dy : x, &columns = out_in_ ? x : dy;
@@ -210,6 +233,26 @@ void LmLayer::check_weights(std::span<const TensorView> weights) const {
     check(params_[i].name.c_str(), weights[i], config_.dtype, params_[i].shape);
     if (weights[i].shape != params_[i].shape) fail(params_[i].name + " has a wrong shape");
   }
+}
+
+ParamSpec LmLayer::table_of(const ModelConfig& config, std::string_view name) {
+  TensorSplit split;
+  if (config.tensor.ranks > 1) split = {.dim = 0, .parts = {config.vocab}, .ways = config.tensor.ranks};
+  return {.name = weight_name(name),
+          .shape = part_shape({config.vocab, config.hidden}, split),
+          .init = {InitKind::normal, config.init_std()},
+          .split = split};
+}
+
+void LmLayer::zero_rest(LayerContext& ctx, const TensorView& table) const {
+  const auto rows = config_.vocab_here().count;
+  if (rows < table.shape[0]) ctx.math.zero(ctx.stream, row_slice(table, rows, table.shape[0] - rows));
+}
+
+Accumulate LmLayer::begin_residual(LayerContext& ctx, TensorView to, TensorView from) const {
+  if (!config_.tensor.leads()) return Accumulate::no;
+  ctx.math.convert(ctx.stream, to, from);
+  return Accumulate::yes;
 }
 
 void LmLayer::check_forward(const LayerContext& ctx, const LayerTensors& t, Ends ends) const {

@@ -62,10 +62,17 @@ class Norm {
 // together in scratch first (and their gradient is made there), which gives the same bits. The same holds for their biases.
 class Projection {
  public:
+  // What tensor ranks have a part of: each result, in so many ways, or the inputs. Then a result is a part of a sum, to which
+  // one rank adds the bias.
+  struct Split {
+    enum class Of : std::uint8_t { outputs, inputs } of = Of::outputs;
+    std::vector<std::uint32_t> ways = {};  // one for each result, or for the inputs
+  };
   // Appends its parameters, named `prefix` + the tensors' names: all .weight, then all .bias. `outputs`: the width of each
-  // result, which is a tensor of its own or a part of the only one.
+  // result, which is a tensor of its own or a part of the only one, in the whole model.
   Projection(std::vector<ParamSpec>& params, const std::string& prefix, const ProjectionParts& parts,
-             std::vector<std::int64_t> outputs, std::int64_t inputs, double init_std, const ModelConfig& config);
+             std::vector<std::int64_t> outputs, std::int64_t inputs, const Split& split, double init_std,
+             const ModelConfig& config);
   // The one matrix [outputs, inputs] that is already declared as the last of `params`, without bias, whatever the family.
   static Projection declared(const std::vector<ParamSpec>& params, DType dtype);
 
@@ -96,8 +103,9 @@ class Projection {
 
   std::size_t first_ = 0;
   std::vector<std::int64_t> outputs_;  // of each tensor
-  std::int64_t inputs_ = 0;
+  std::int64_t inputs_ = 0;            // outputs and inputs of this rank
   bool out_in_ = true, bias_ = false;
+  bool adds_bias_ = true;  // false: another tensor rank does
   DType dtype_ = DType::fp32;
 };
 
@@ -123,6 +131,13 @@ class LmLayer : public GenerativeLayer {
                     std::int64_t position) const;
   void check(const char* what, const TensorView& view, DType dtype, Shape shape) const;
   void check_weights(std::span<const TensorView> weights) const;
+  // The table of the vocabulary, or this rank's rows of it, of which the last may have no token.
+  [[nodiscard]] static ParamSpec table_of(const ModelConfig& config, std::string_view name);
+  // The gradient of the rows without a token.
+  void zero_rest(LayerContext& ctx, const TensorView& table_gradient) const;
+  // Begins the result of a residual layer, or the gradient of its input: to = from on the tensor rank that adds the residual.
+  // Returns how the rest is written there.
+  Accumulate begin_residual(LayerContext& ctx, TensorView to, TensorView from) const;
   [[noreturn]] void fail(const std::string& what) const;
 
   const ModelConfig config_;

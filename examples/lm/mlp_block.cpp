@@ -13,9 +13,11 @@ MlpBlock::MlpBlock(const ModelConfig& config, std::int64_t block)
     : LmLayer("layers." + std::to_string(block) + ".mlp", config),
       norm_(params_, name_in_block(config, block, *names().mlp_norm), config),
       up_(params_, name_in_block(config, block, ""), names().up,
-          std::vector<std::int64_t>(up_results(config.family), config.ffn), config.hidden, config.init_std(), config),
-      down_(params_, name_in_block(config, block, ""), names().down, {config.hidden}, config.ffn, config.residual_init_std(),
-            config) {}
+          std::vector<std::int64_t>(up_results(config.family), config.ffn), config.hidden,
+          {Projection::Split::Of::outputs, std::vector(up_results(config.family), config.tensor.ranks)}, config.init_std(),
+          config),
+      down_(params_, name_in_block(config, block, ""), names().down, {config.hidden}, config.ffn,
+            {Projection::Split::Of::inputs, {config.tensor.ranks}}, config.residual_init_std(), config) {}
 
 Activation MlpBlock::kind() const { return *config_.family.get().activation; }
 
@@ -30,15 +32,16 @@ std::vector<TensorSpec> MlpBlock::carried(BatchShape shape) const {
 
 MlpBlock::Forward::Forward(const MlpBlock& block, ScratchArena& arena, std::int64_t rows) {
   // The norm's result is done with before the activation starts, so they share the larger one's place.
-  const std::int64_t width = std::max(block.config_.hidden, block.config_.ffn);
+  const std::int64_t width = std::max(block.config_.hidden, block.config_.ffn_here());
   const TensorView shared = arena.take(block.config_.dtype, {rows, width});
   normed = part(shared, 0, {rows, block.config_.hidden});
-  activated = part(shared, 0, {rows, block.config_.ffn});
+  activated = part(shared, 0, {rows, block.config_.ffn_here()});
   up_weights = block.up_.place_weights(arena);
 }
 
 MlpBlock::InputHalf::InputHalf(const MlpBlock& block, ScratchArena& arena, std::int64_t rows)
-    : dactivated(arena.take(block.config_.dtype, {rows, block.config_.ffn})), up_weights(block.up_.place_weights(arena)) {}
+    : dactivated(arena.take(block.config_.dtype, {rows, block.config_.ffn_here()})),
+      up_weights(block.up_.place_weights(arena)) {}
 
 MlpBlock::WeightHalf::WeightHalf(const MlpBlock& block, ScratchArena& arena, std::int64_t rows) {
   const Forward shared(block, arena, rows);
@@ -70,7 +73,7 @@ std::uint64_t MlpBlock::scratch_bytes(BatchShape shape) const {
 
 double MlpBlock::forward_flops(BatchShape shape) const {
   const auto n = static_cast<double>(shape.tokens()), c = static_cast<double>(config_.hidden);
-  return 2 * n * c * static_cast<double>(up_.outputs() + config_.ffn);
+  return 2 * n * c * static_cast<double>(up_.outputs() + config_.ffn_here());
 }
 
 void MlpBlock::run(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, TensorView statistics,
@@ -79,8 +82,8 @@ void MlpBlock::run(LayerContext& ctx, std::span<const TensorView> weights, Tenso
   norm_.forward(ctx, weights, scratch.normed, x, statistics);
   up_.forward(ctx, up_.prepare(ctx, weights, scratch.up_weights), up, scratch.normed);
   ctx.math.activation(ctx.stream, kind(), scratch.activated, up);
-  ctx.math.convert(ctx.stream, y, x);
-  down_.forward(ctx, down_.prepare(ctx, weights, {}), y, scratch.activated, Accumulate::yes);
+  const Accumulate how = begin_residual(ctx, y, x);
+  down_.forward(ctx, down_.prepare(ctx, weights, {}), y, scratch.activated, how);
 }
 
 void MlpBlock::forward(LayerContext& ctx, const LayerTensors& t) const {
@@ -102,8 +105,8 @@ void MlpBlock::input_half(LayerContext& ctx, const LayerTensors& t, ScratchArena
   down_.input_grad(ctx, down_.prepare(ctx, t.weights, {}), scratch.dactivated, t.dy);
   ctx.math.activation_grad(ctx.stream, kind(), dup, scratch.dactivated, t.saved[kUp]);
   up_.input_grad(ctx, up_.prepare(ctx, t.weights, scratch.up_weights), dnormed, dup);
-  ctx.math.convert(ctx.stream, t.dx, t.dy);
-  norm_.input_grad(ctx, t.weights, t.dx, dnormed, t.x, t.saved[kStatistics], Accumulate::yes);
+  const Accumulate how = begin_residual(ctx, t.dx, t.dy);
+  norm_.input_grad(ctx, t.weights, t.dx, dnormed, t.x, t.saved[kStatistics], how);
 }
 
 void MlpBlock::weight_half(LayerContext& ctx, const LayerTensors& t, ScratchArena arena) const {

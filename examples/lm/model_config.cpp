@@ -36,6 +36,30 @@ std::string nearest_multiples(std::int64_t value, std::int64_t unit) {
   return below == 0 ? fmt::format("{}", above) : fmt::format("{} or {}", below, above);
 }
 
+void validate_parts(const ModelConfig& config) {
+  const std::int64_t ranks = config.tensor.ranks;
+  const auto demand_whole = [&](const char* name, std::int64_t value) {
+    if (value % ranks == 0) return;
+    refuse(fmt::format("{} tensor ranks do not divide {} ({}): the nearest are {} tensor ranks, or {} {}", ranks, name, value,
+                       nearest_divisor(value, ranks), name, nearest_multiples(value, ranks)));
+  };
+  if (ranks < 1) refuse("a model is on at least one tensor rank");
+  demand_whole("heads", config.heads);
+  demand_whole("ffn", config.ffn);
+  const std::int64_t kv = config.kv_heads;
+  if (kv % ranks != 0 && ranks % kv != 0) {
+    refuse(fmt::format("{} tensor ranks cannot share {} key-value heads evenly: the nearest is {} tensor ranks", ranks, kv,
+                       nearest_divisor(kv, ranks)));
+  }
+  if (ranks > kv && config.family.get().tensors.qkv.tensors.size() == 1) {
+    refuse(
+        fmt::format("{} keeps q, k and v in one tensor, of which ranks that share key-value heads would have different "
+                    "parts: the most are {} tensor ranks",
+                    *config.family.get().name, kv));
+  }
+  if (config.vocab < ranks) refuse(fmt::format("{} tensor ranks are more than the vocabulary of {}", ranks, config.vocab));
+}
+
 }  // namespace
 
 SkipShape parse_skips(std::string_view text) {
@@ -45,6 +69,12 @@ SkipShape parse_skips(std::string_view text) {
 }
 
 double ModelConfig::residual_init_std() const { return init_std() / std::sqrt(2.0 * static_cast<double>(layers)); }
+
+std::uint32_t ModelConfig::kv_ways() const {
+  return static_cast<std::uint32_t>(std::min(kv_heads, std::int64_t{tensor.ranks}));
+}
+
+Block ModelConfig::vocab_here() const { return block_of(vocab, static_cast<int>(tensor.rank), static_cast<int>(tensor.ranks)); }
 
 ModelConfig complete(ModelConfig config) {
   require_size("hidden", config.hidden, kLargestWidth);
@@ -56,6 +86,7 @@ ModelConfig complete(ModelConfig config) {
     config.rope_theta = *rotary->base.usual;
   }
   validate(config);
+  config.tensor.twins = config.tensor.ranks / config.kv_ways();
   return config;
 }
 
@@ -108,6 +139,7 @@ void validate(const ModelConfig& config) {
                        config.rope_theta,
                        names_of_families("or", [](const Family& other) { return rotary_positions(other) != nullptr; })));
   }
+  validate_parts(config);
   if (config.dtype == DType::i32) refuse("dtype must be fp32, bf16, fp16 or fp64, not i32");
 }
 

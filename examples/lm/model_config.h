@@ -12,6 +12,8 @@
 
 #include <terrace/core/dtype.h>
 #include <terrace/examples/lm/family.h>
+#include <terrace/parallel/comm/call.h>
+#include <terrace/parallel/tensor_parallel.h>
 
 namespace terrace::lm {
 
@@ -31,7 +33,16 @@ struct ModelConfig {
   double rope_theta = 0;      // base of rotary positions; 0: as usual in the family, and always for other positions
   double norm_eps = 0;        // 0: as usual in the family
   DType dtype = DType::fp32;  // of weights and activations
+  // The ranks that the model is split over, and which part of it this one has. The sizes above are those of the whole model.
+  TensorParallel tensor = {};
 
+  [[nodiscard]] std::int64_t heads_here() const { return heads / tensor.ranks; }
+  [[nodiscard]] std::uint32_t kv_ways() const;  // in so many parts the key-value heads are split
+  [[nodiscard]] std::int64_t kv_heads_here() const { return kv_heads / kv_ways(); }
+  [[nodiscard]] std::int64_t attended_here() const { return heads_here() * head_dim(); }
+  [[nodiscard]] std::int64_t ffn_here() const { return ffn / tensor.ranks; }
+  // Of the vocabulary, whose parts need not be equal.
+  [[nodiscard]] Block vocab_here() const;
   [[nodiscard]] std::int64_t head_dim() const { return hidden / heads; }
   // The block whose result is added to the input of this one; −1: none. A block never skips from the block just before it.
   [[nodiscard]] std::int64_t skips_from(std::int64_t block) const {

@@ -55,16 +55,17 @@ WeightRange weights_from(const std::filesystem::path& path, const Family& family
         throw Error(fmt::format("{}: tensor {} is of dtype {}; F32, BF16, F16 and F64 can be read", path.string(), param.name,
                                 name_of(entry->type)),
                     Exit::usage);
+      const auto whole = whole_shape(param.shape, param.split);
       const auto rows = entry->shape.empty() ? 0 : entry->shape.front();
-      const auto positions = is_of_positions(family, param.name) ? static_cast<std::uint64_t>(param.shape[0]) : 0;
-      bool same = entry->shape.size() == param.shape.rank();
-      for (std::size_t i = 0; same && i < param.shape.rank(); ++i)
-        same = entry->shape[i] == static_cast<std::uint64_t>(param.shape[i]) || (i == 0 && positions != 0 && rows > positions);
+      const auto positions = is_of_positions(family, param.name) ? static_cast<std::uint64_t>(whole[0]) : 0;
+      bool same = entry->shape.size() == whole.rank();
+      for (std::size_t i = 0; same && i < whole.rank(); ++i)
+        same = entry->shape[i] == static_cast<std::uint64_t>(whole[i]) || (i == 0 && positions != 0 && rows > positions);
       if (rows < positions)
         throw Error(fmt::format("{} has {} positions, and --seq-len is {}", path.string(), rows, positions), Exit::usage);
       if (!same)
         throw Error(fmt::format("{}: tensor {} has shape [{}], the model has {}", path.string(), param.name,
-                                printable(fmt::format("{}", fmt::join(entry->shape, ", "))), to_string(param.shape)),
+                                printable(fmt::format("{}", fmt::join(entry->shape, ", "))), to_string(whole)),
                     Exit::usage);
     }
   return [file, &family](const ParamSpec& param, std::uint64_t first, TensorView range) {
@@ -120,7 +121,8 @@ void save_weights(Engine& engine, const std::filesystem::path& path, std::map<st
     for (const auto& param : map.layout().params(l)) {
       if (param.tied) continue;
       std::vector<std::uint64_t> shape;
-      for (std::size_t i = 0; i < param.shape.rank(); ++i) shape.push_back(static_cast<std::uint64_t>(param.shape[i]));
+      const auto whole = whole_shape(param.shape, param.split);
+      for (std::size_t i = 0; i < whole.rank(); ++i) shape.push_back(static_cast<std::uint64_t>(whole[i]));
       tensors.push_back({param.name, dtype, std::move(shape)});
     }
   SafetensorsWriter writer(path, tensors, metadata);

@@ -1,0 +1,15 @@
+// Passes for a model that is split over tensor ranks (tensor_parallel.h). They change nothing in other programs.
+#pragma once
+
+#include <terrace/parallel/program.h>
+#include <terrace/parallel/step_map.h>
+
+namespace terrace {
+
+// Combines what each layer action computed a part of, and with sequence parallelism assembles what it reads, just before it. A
+// loss that needs a survey gets it before every action that computes the loss. Applied after with_recompute().
+Program with_tensor_exchanges(const Program& program, const StepMap& map);
+// Unifies a layer's gradient just before its norm. Applied after the norms.
+Program with_unions(const Program& program, const StepMap& map);
+
+}  // namespace terrace

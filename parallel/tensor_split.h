@@ -1,0 +1,41 @@
+// Which part of a parameter a tensor rank holds: one dimension is cut into blocks. Where parameters of several results lie side
+// by side in that dimension (q, k, v in one matrix), each is cut by itself. If a length does not divide, the first blocks are
+// longer by one, and the places that the other ranks have no element for hold zero.
+//
+// Threads: values; pure.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include <terrace/core/tensor.h>
+#include <terrace/parallel/tensor_parallel.h>
+
+namespace terrace {
+
+struct TensorSplit {
+  std::uint32_t dim = 0;
+  std::vector<std::int64_t> parts = {};  // lengths in the whole parameter; empty: it is not split
+  std::uint32_t ways = 1;                // blocks of each part; it divides the tensor ranks
+  friend bool operator==(const TensorSplit&, const TensorSplit&) = default;
+};
+
+// The shape of the part of `whole`, which is the same on all ranks; and the other way round.
+Shape part_shape(const Shape& whole, const TensorSplit& split);
+Shape whole_shape(const Shape& part, const TensorSplit& split);
+// Neighbouring ranks that hold the same part. The first of them acts for it: it counts the part in a norm, and saves it.
+inline std::uint32_t holders(const TensorSplit& split, const TensorParallel& tensor) { return tensor.ranks / split.ways; }
+inline bool acts_for(const TensorSplit& split, const TensorParallel& tensor) {
+  return tensor.rank % holders(split, tensor) == 0;
+}
+
+// Elements that are adjacent in the part and in the whole, both row-major.
+struct SplitRun {
+  std::uint64_t in_part = 0, in_whole = 0, count = 0;
+};
+// The runs of the part's elements [first, first + count), ascending in both, without the places that hold no element.
+void each_run(const Shape& part, const TensorSplit& split, const TensorParallel& tensor, std::uint64_t first,
+              std::uint64_t count, const std::function<void(const SplitRun&)>& use);
+
+}  // namespace terrace

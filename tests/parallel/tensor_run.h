@@ -1,0 +1,196 @@
+// A language model split over tensor ranks: threads of this process, each with an engine and a store of its own, compared with
+// the same model on one rank.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <terrace/core/philox.h>
+#include <terrace/examples/lm/model.h>
+#include <terrace/parallel/comm/ledger.h>
+#include <terrace/parallel/pipeline/orders.h>
+#include <terrace/parallel/pipeline/pipeline.h>
+#include <terrace/parallel/train/initial_weights.h>
+#include <terrace/parallel/train/trainer.h>
+#include <terrace/tests/support/folder_test.h>
+
+#include "comm/rank_group.h"
+
+namespace terrace::test {
+
+struct TensorRun {
+  lm::ModelConfig config;
+  std::uint32_t tensor_ranks = 1;
+  bool sequence = false;
+  BatchShape batch{2, 16};
+  std::uint32_t micro_batches = 2;  // of each data rank
+  DataParallel data = {};
+  std::string schedule = "";  // of a pipeline of two ranks; empty: none
+  std::string optimizer = "adamw", recipe = "fp32", param_groups = "";
+  Order order = Order::horizontal;
+  bool recompute = false, before_use = true, squeezed = false, disk_tier = false;
+  std::uint64_t chunk_elements = 0;
+  std::uint64_t steps = 3, commit_after = 0;
+  bool resume = false;
+  std::vector<std::filesystem::path> reshard_from = {};
+  std::filesystem::path store = {};
+
+  [[nodiscard]] std::uint32_t stages() const { return schedule.empty() ? 1 : 2; }
+  [[nodiscard]] std::uint32_t ranks() const { return stages() * data.ranks * tensor_ranks; }
+};
+
+using NamedWeights = std::map<std::string, std::vector<double>>;
+
+struct TensorResult {
+  std::vector<double> losses, norms;
+  double held_out = 0;
+  NamedWeights weights;  // whole
+  Ledger step;           // of the last step
+  PerTier<std::uint64_t> peak{}, smallest{};
+  std::string refusal;
+};
+
+inline double number_at(const TensorView& view, std::size_t i) {
+  switch (view.dtype) {
+    case DType::fp64: return view.as<double>()[i];
+    case DType::fp32: return view.as<float>()[i];
+    default: return static_cast<float>(view.as<bf16>()[i]);
+  }
+}
+
+inline PlanRequest request_of(const TensorRun& o, const Optimizer& optimizer, std::uint32_t stage) {
+  PlanRequest request{.shape = {o.batch, o.micro_batches},
+                      .budget = {kUnlimited, kUnlimited, 0},
+                      .recipe = o.recipe,
+                      .states = optimizer.states(),
+                      .layer_unit = optimizer.layer_unit(),
+                      .param_groups = parse_param_groups(o.param_groups),
+                      .disk_tier = o.disk_tier,
+                      .order = o.order,
+                      .recompute = o.recompute ? kAllLayers : 0,
+                      .update = Tier::host,
+                      .updates_before_use = o.before_use,
+                      .chunk_elements = o.chunk_elements,
+                      .steps = o.steps,
+                      .evaluate_batches = 2 * o.data.ranks,
+                      .data = o.data};
+  if (!o.schedule.empty()) {
+    const auto schedule = pipeline::write_order(o.schedule, {.ranks = o.stages(), .micro_batches = o.micro_batches, .chunks = 1});
+    const std::vector<double> costs(2 * static_cast<std::size_t>(o.config.layers) + 2, 1.0);
+    request.pipeline = {schedule, pipeline::balance(costs, schedule.placement.stages)};
+    request.pipeline_rank = stage;
+  }
+  return request;
+}
+
+
+// One rank's run. `comm` may be null.
+inline TensorResult run_rank(TensorRun o, Communicator* comm, Ledger* ledger) {
+  const auto rank = comm ? static_cast<std::uint32_t>(comm->rank()) : 0;
+  auto config = o.config;
+  config.tensor = {.ranks = o.tensor_ranks, .rank = rank % o.tensor_ranks, .sequence = o.sequence};
+  const auto model = lm::make_model(config);
+  const auto data_rank = rank / o.tensor_ranks % o.data.ranks, stage = rank / o.tensor_ranks / o.data.ranks;
+  const auto optimizer = make_optimizer(o.optimizer, {.eps = 1e-3});
+  auto request = request_of(o, *optimizer, stage);
+  TensorResult out;
+  auto wide = plan(model, request, {});
+  out.smallest = wide.smallest_bytes;
+  if (o.squeezed) {
+    PerTier<std::uint64_t> smallest = wide.smallest_bytes;
+    for (std::uint32_t s = 0; s < o.stages(); ++s) {
+      auto other = request;
+      other.pipeline_rank = s;
+      const auto its = plan(model, other, {});
+      for (const auto tier : {Tier::device, Tier::host}) smallest[tier] = std::max(smallest[tier], its.smallest_bytes[tier]);
+    }
+    request.budget.device = smallest[Tier::device] * 7 / 4;
+    if (o.disk_tier) request.budget = {request.budget.device, smallest[Tier::host] * 3 + 128 * kKiB, 256 * kMiB};
+    wide = plan(model, request, {});
+  }
+  if (!wide.fits) {
+    out.refusal = wide.refusal.why;
+    return out;
+  }
+  const auto planned = for_rank(wide, model, request, {}, data_rank);
+  ThreadPool pool(1);
+  const auto device = make_cpu_device(pool);
+  Engine::Options options{
+      .device = device.get(),
+      .store = {.paths = {o.store / ("rank" + std::to_string(rank))}, .durable = false},
+      .resume = o.resume,
+      .optimizer = optimizer.get(),
+      .communicator = comm};
+  for (const auto& path : o.reshard_from) options.reshard_from.push_back({.paths = {path}, .durable = false});
+  Engine engine(model, planned, options);
+  if (!o.resume) engine.fill(random_weights(7));
+  std::optional<Agreement> agreement;
+  if (comm) agreement.emplace(*comm, *device);
+  const auto seq = static_cast<std::size_t>(o.batch.seq);
+  const auto read = [&](Split split, auto sequences, auto tokens, auto targets) {
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      const auto draw = [&](std::size_t at) {
+        return static_cast<std::int32_t>(random_below(split == Split::training ? 3 : 4, sequences[i / seq], at,
+                                                      static_cast<std::uint64_t>(o.config.vocab)));
+      };
+      tokens[i] = draw(i % seq);
+      targets[i] = i % 7 == 0 ? -1 : draw(i % seq + 1);
+    }
+    return true;
+  };
+  Trainer trainer(engine, {.read = read,
+                           .rate = [](std::uint64_t) { return 1e-2; },
+                           .greatest_norm = o.before_use ? 0.5 : 0,
+                           .ranks = agreement ? &*agreement : nullptr});
+  while (trainer.done() < o.steps) {
+    if (ledger) ledger->clear();
+    trainer.read();
+    for (const auto& step : trainer.step()) {
+      out.losses.push_back(step.result.loss_sum);
+      out.norms.push_back(step.result.gradient_norm);
+    }
+    if (ledger) out.step = *ledger;
+    if (trainer.done() == o.commit_after) {
+      trainer.commit();
+      return out;
+    }
+  }
+  out.held_out = trainer.evaluate(2 * o.data.ranks).value();
+  engine.visit([&](const ParamSpec& param, std::uint64_t first, TensorView range) {
+    auto& values = out.weights[param.name];
+    const auto whole = static_cast<std::size_t>(whole_shape(param.shape, param.split).elements());
+    if (values.empty()) values.assign(whole, std::nan(""));
+    for (std::size_t i = 0; i < static_cast<std::size_t>(range.elements()); ++i) values.at(first + i) = number_at(range, i);
+  });
+  out.peak = engine.peak_bytes();
+  return out;
+}
+
+// All ranks' runs. They agree on everything that a user sees.
+inline std::vector<TensorResult> run_all(const TensorRun& o) {
+  if (o.ranks() == 1) return {run_rank(o, nullptr, nullptr)};
+  std::vector<TensorResult> all(o.ranks());
+  std::vector<Ledger> ledgers(o.ranks());
+  const auto errors = on_threads(static_cast<int>(o.ranks()), {std::chrono::seconds(60)}, [&](Rank& rank) {
+    const auto r = static_cast<std::size_t>(rank.comm->rank());
+    const auto comm = with_ledger(std::move(rank.comm), ledgers[r]);
+    all[r] = run_rank(o, comm.get(), &ledgers[r]);
+  });
+  for (const auto& error : errors) EXPECT_EQ(error, "");
+  for (const auto& one : all) {
+    EXPECT_EQ(one.losses, all[0].losses);
+    EXPECT_EQ(one.norms, all[0].norms);
+    EXPECT_EQ(one.held_out, all[0].held_out);
+    EXPECT_EQ(one.weights, all[0].weights);
+  }
+  return all;
+}
+
+}  // namespace terrace::test

@@ -1,0 +1,289 @@
+// Tensor parallelism and sequence parallelism compute what one rank computes: losses, gradient norms, held-out loss and weights,
+// for any family, degree, ZeRO stage and tier.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include "tensor_run.h"
+
+namespace terrace::test {
+namespace {
+
+using testing::HasSubstr;
+
+lm::ModelConfig gpt2() {
+  return {.family = lm::family_named("gpt2"), .layers = 2, .hidden = 64, .heads = 8, .seq_len = 16, .vocab = 257, .dtype = DType::fp64};
+}
+// Grouped-query heads, an odd vocabulary, and a width that no power of two divides much.
+lm::ModelConfig llama() {
+  return {.family = lm::family_named("llama"),
+          .layers = 2,
+          .hidden = 48,
+          .heads = 8,
+          .kv_heads = 2,
+          .ffn = 72,
+          .seq_len = 16,
+          .vocab = 263,
+          .dtype = DType::fp64};
+}
+
+double largest(const std::vector<double>& values) {
+  double most = 0;
+  for (const double v : values) most = std::max(most, std::abs(v));
+  return most;
+}
+
+void expect_equal(const TensorResult& one, const TensorResult& other, double tolerance, const std::string& what) {
+  ASSERT_EQ(other.refusal, "") << what;
+  ASSERT_EQ(one.losses.size(), other.losses.size()) << what;
+  for (std::size_t s = 0; s < one.losses.size(); ++s) {
+    EXPECT_NEAR(one.losses[s], other.losses[s], tolerance * std::abs(one.losses[s])) << what << ", step " << s;
+    EXPECT_NEAR(one.norms[s], other.norms[s], tolerance * one.norms[s]) << what << ", step " << s;
+  }
+  EXPECT_NEAR(one.held_out, other.held_out, tolerance * std::abs(one.held_out)) << what;
+  ASSERT_EQ(one.weights.size(), other.weights.size()) << what;
+  for (const auto& [name, expected] : one.weights) {
+    const auto& found = other.weights.at(name);
+    ASSERT_EQ(expected.size(), found.size()) << what << ", " << name;
+    double worst = 0;
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      ASSERT_FALSE(std::isnan(found[i])) << what << ", " << name << ", element " << i << " was never visited";
+      worst = std::max(worst, std::abs(expected[i] - found[i]));
+    }
+    EXPECT_LE(worst, tolerance * std::max(1.0, largest(expected))) << what << ", " << name;
+  }
+}
+
+std::string name_of(const TensorRun& o) {
+  return fmt::format("{} tp {}{} dp {} zero {} {} {}{}{}", *o.config.family.get().name, o.tensor_ranks, o.sequence ? " sp" : "",
+                     o.data.ranks, o.data.zero, o.schedule, terrace::name_of(o.config.dtype), o.recompute ? " recompute" : "",
+                     o.disk_tier ? " disk" : "");
+}
+
+class TensorTest : public FolderTest {
+ protected:
+  std::filesystem::path new_store() { return folder_ / std::to_string(runs_++); }
+  TensorResult serial(TensorRun o);
+  TensorResult expect_serial(TensorRun o, double tolerance);
+  int runs_ = 0;
+};
+
+// The whole model on one rank that computes all micro-batches.
+TensorResult TensorTest::serial(TensorRun o) {
+  o.store = new_store();
+  o.micro_batches *= o.data.ranks;
+  o.tensor_ranks = 1;
+  o.sequence = false;
+  o.data = {};
+  o.schedule = "";
+  o.squeezed = o.disk_tier = false;
+  return run_all(o).front();
+}
+
+TensorResult TensorTest::expect_serial(TensorRun o, double tolerance) {
+  const auto one = serial(o);
+  o.store = new_store();
+  auto all = run_all(o);
+  std::filesystem::remove_all(o.store);
+  expect_equal(one, all.front(), tolerance, name_of(o));
+  return all.front();
+}
+
+constexpr double kFp64 = 1e-11, kFp32 = 2e-5;
+
+TEST_F(TensorTest, EqualsTheSerialModelAtEveryDegree) {
+  for (const auto& config : {gpt2(), llama()})
+    for (const std::uint32_t ranks : {2U, 4U, 8U})
+      for (const bool sequence : {false, true})
+        for (const bool tied : {true, false}) {
+          TensorRun o{.config = config, .tensor_ranks = ranks, .sequence = sequence};
+          o.config.tied = tied;
+          expect_serial(o, kFp64);
+          if (HasFailure()) return;
+        }
+}
+
+TEST_F(TensorTest, DegreesNeedNotBePowersOfTwo) {
+  auto config = llama();
+  config.heads = config.kv_heads = 6;
+  for (const bool sequence : {false, true}) {
+    TensorRun o{.config = config, .tensor_ranks = 3, .sequence = sequence, .batch = {3, 16}};
+    expect_serial(o, kFp64);
+    o.config.kv_heads = 1;
+    expect_serial(o, kFp64);
+  }
+}
+
+TEST_F(TensorTest, ComposesWithDataAndPipelineParallelismInEveryStageOnDisk) {
+  for (const auto& config : {gpt2(), llama()})
+    for (const auto& [data, schedule] : {std::pair{2U, ""}, {1U, "1f1b"}, {2U, "1f1b"}})
+      for (const std::uint32_t zero : {0U, 1U, 2U, 3U}) {
+        TensorRun o{.config = config, .tensor_ranks = 2, .sequence = zero % 2 == 1, .batch = {1, 16}};
+        o.data = {.ranks = data, .zero = zero};
+        o.schedule = schedule;
+        o.squeezed = o.disk_tier = true;
+        expect_serial(o, kFp64);
+        if (HasFailure()) return;
+      }
+}
+
+TEST_F(TensorTest, EverySynchronousOrderOfAPipelineComposes) {
+  for (const auto* const schedule : {"gpipe", "zb-h1", "layerwise"}) {
+    TensorRun o{.config = llama(), .tensor_ranks = 2, .sequence = true, .micro_batches = 4, .schedule = schedule};
+    if (std::string_view(schedule) == "layerwise") o.micro_batches = 1;
+    expect_serial(o, kFp64);
+  }
+}
+
+// What only moves bytes changes no bit on the same mesh.
+TEST_F(TensorTest, BudgetsOrdersAndStagesChangeNoBit) {
+  for (const bool sequence : {false, true}) {
+    TensorRun plain{.config = llama(), .tensor_ranks = 4, .sequence = sequence, .micro_batches = 3};
+    plain.config.dtype = DType::fp32;
+    const auto run = [&](TensorRun o) {
+      o.store = new_store();
+      return run_all(o).front();
+    };
+    const auto expected = run(plain);
+    expect_equal(serial(plain), expected, kFp32, "fp32");
+    const auto expect_same = [&](const TensorRun& o, const std::string& what) {
+      const auto found = run(o);
+      EXPECT_EQ(found.refusal, "") << what;
+      EXPECT_EQ(expected.losses, found.losses) << what;
+      EXPECT_EQ(expected.norms, found.norms) << what;
+      EXPECT_EQ(expected.held_out, found.held_out) << what;
+      EXPECT_EQ(expected.weights, found.weights) << what;
+    };
+    expect_same(plain, "again");
+    auto o = plain;
+    o.squeezed = true;
+    expect_same(o, "squeezed");
+    o.disk_tier = true;
+    expect_same(o, "on disk");
+    o.recompute = true;
+    expect_same(o, "recomputed");
+    o = plain;
+    o.order = Order::vertical;
+    expect_same(o, "vertical");
+    o = plain;
+    o.data = {.zero = 0, .canonical = true};
+    expect_same(o, "canonical");
+  }
+  TensorRun plain{.config = gpt2(), .tensor_ranks = 2, .batch = {1, 16}, .data = {.ranks = 2, .zero = 0, .canonical = true}};
+  plain.config.dtype = DType::fp32;
+  plain.store = new_store();
+  const auto expected = run_all(plain).front();
+  for (const std::uint32_t zero : {1U, 2U, 3U}) {
+    auto o = plain;
+    o.data.zero = zero;
+    o.store = new_store();
+    const auto found = run_all(o).front();
+    EXPECT_EQ(expected.losses, found.losses) << zero;
+    EXPECT_EQ(expected.norms, found.norms) << zero;
+    EXPECT_EQ(expected.weights, found.weights) << zero;
+  }
+}
+
+TEST_F(TensorTest, RanksOfABf16RunAgree) {
+  for (const auto* const recipe : {"bf16", "split", "stochastic"}) {
+    TensorRun o{.config = gpt2(), .tensor_ranks = 2, .sequence = true, .recipe = recipe};
+    o.config.dtype = DType::bf16;
+    expect_serial(o, 3e-2);
+  }
+}
+
+TEST_F(TensorTest, GroupsOfParametersAreClippedAsOnOneRank) {
+  TensorRun o{.config = gpt2(), .tensor_ranks = 2, .param_groups = "ln_:clip=0.01; c_attn|wte:clip=0.02"};
+  expect_serial(o, kFp64);
+}
+
+// n blocks of attention and MLP, A bytes an activation. Forward and backward each sum every result once; with sequence
+// parallelism a sum is a reduce-scatter, and what a layer reads is gathered, in the backward again.
+TEST_F(TensorTest, TheLedgerIsTheFormula) {
+  const std::uint64_t n = 2, m = 3, ranks = 2;
+  for (const bool sequence : {false, true}) {
+    TensorRun o{.config = gpt2(), .tensor_ranks = ranks, .sequence = sequence, .micro_batches = m};
+    o.data = {.ranks = 2};
+    o.before_use = false;
+    o.chunk_elements = 1 << 20;  // a layer is one chunk
+    o.store = new_store();
+    const auto all = run_all(o);
+    const std::uint64_t tokens = 32, width = 64, number = sizeof(double), activation = tokens * width * number;
+    // Norms and biases of sums are held by all ranks, and so are the positions.
+    const std::uint64_t held = n * 6 + 2 + 1, held_bytes = (n * 6 + 2 + 16) * width * number;
+    const std::uint64_t sums = m * (4 * n + 2), survey = m * ranks * tokens * number;
+    for (const auto& rank : all) {
+      const auto reduced = rank.step.of("tp", Operation::all_reduce), scattered = rank.step.of("tp", Operation::reduce_scatter),
+                 gathered = rank.step.of("tp", Operation::all_gather);
+      EXPECT_EQ(held + (sequence ? 0 : sums), reduced.calls);
+      EXPECT_EQ(held_bytes + (sequence ? 0 : sums * activation), reduced.payload_bytes);
+      EXPECT_EQ(sequence ? sums : 0, scattered.calls);
+      EXPECT_EQ(sequence ? sums * activation : 0, scattered.payload_bytes);
+      EXPECT_EQ(m * (1 + (sequence ? 6 * n + 2 : 0)), gathered.calls);
+      EXPECT_EQ(survey + (sequence ? m * (6 * n + 2) * activation : 0), gathered.payload_bytes);
+    }
+  }
+}
+
+TEST_F(TensorTest, AStoppedRunGoesOnOnTheSameMeshAndOnAnother) {
+  for (const auto& config : {gpt2(), llama()}) {
+    TensorRun o{.config = config, .tensor_ranks = 2, .data = {.ranks = 2, .zero = 1}, .steps = 4};
+    o.store = new_store();
+    const auto whole = run_all(o).front();
+    o.store = new_store();
+    o.commit_after = 2;
+    run_all(o);
+    auto again = o;
+    again.commit_after = 0;
+    again.resume = true;
+    const auto resumed = run_all(again).front();
+    EXPECT_EQ(whole.weights, resumed.weights);
+    EXPECT_EQ(whole.held_out, resumed.held_out);
+    EXPECT_EQ((std::vector{whole.losses[2], whole.losses[3]}), resumed.losses);
+    for (const auto& [tensor, data] : {std::pair{1U, 2U}, {4U, 1U}, {8U, 1U}, {4U, 2U}}) {
+      auto other = o;
+      other.commit_after = 0;
+      other.resume = true;
+      other.tensor_ranks = tensor;
+      other.data = {.ranks = data, .zero = data > 1 ? 2U : 0U};
+      other.micro_batches = o.micro_batches * o.data.ranks / data;
+      for (std::uint32_t r = 0; r < o.ranks(); ++r) other.reshard_from.push_back(o.store / ("rank" + std::to_string(r)));
+      other.store = new_store();
+      const auto found = run_all(other).front();
+      auto expected = whole;
+      expected.losses = {whole.losses[2], whole.losses[3]};
+      expected.norms = {whole.norms[2], whole.norms[3]};
+      expect_equal(expected, found, kFp64, name_of(other));
+    }
+  }
+}
+
+TEST_F(TensorTest, WhatItCannotDoIsRefused) {
+  const auto why = [&](const auto& change) -> std::string {
+    TensorRun o{.config = llama(), .tensor_ranks = 2};
+    change(o);
+    try {
+      auto config = o.config;
+      config.tensor = {.ranks = o.tensor_ranks, .sequence = o.sequence};
+      const auto model = lm::make_model(config);
+      const auto optimizer = make_optimizer(o.optimizer, {});
+      plan(model, request_of(o, *optimizer, 0), {});
+      return "";
+    } catch (const Error& e) {
+      EXPECT_EQ(Exit::usage, e.exit());
+      return e.what();
+    }
+  };
+  EXPECT_EQ("", why([](TensorRun&) {}));
+  EXPECT_THAT(why([](TensorRun& o) { o.tensor_ranks = 3; }), HasSubstr("do not divide heads (8): the nearest are"));
+  EXPECT_THAT(why([](TensorRun& o) { o.config.ffn = 75; }), HasSubstr("do not divide ffn (75)"));
+  EXPECT_THAT(why([](TensorRun& o) { o.sequence = true, o.batch = {1, 15}; }), HasSubstr("the 15 positions"));
+  EXPECT_THAT(why([](TensorRun& o) { o.config.dtype = DType::fp16; }), HasSubstr("fp16"));
+  EXPECT_THAT(why([](TensorRun& o) { o.config.layers = 4, o.config.skips = lm::SkipShape::u; }), HasSubstr("skip"));
+  EXPECT_THAT(why([](TensorRun& o) { o.optimizer = "muon"; }), HasSubstr("whole matrices"));
+  EXPECT_THAT(why([](TensorRun& o) { o.data = {.ranks = 2, .local = true}; }), HasSubstr("local SGD"));
+}
+
+}  // namespace
+}  // namespace terrace::test
