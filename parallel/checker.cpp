@@ -84,8 +84,10 @@ class StepChecker {
       return take_effect(a);
     }
     const bool weights_only = a.op == Op::gather || a.op == Op::release;
-    if (!map_.pipeline().holds(a.layer) && !(weights_only && map_.copies(a.layer)))
-      fail(a, "another rank of the pipeline holds this layer");
+    // What is between two layers belongs to both.
+    const bool holds = map_.pipeline().holds(a.layer) ||
+                       ((a.op == Op::combine || a.op == Op::assemble) && a.layer > 0 && map_.pipeline().holds(a.layer - 1));
+    if (!holds && !(weights_only && map_.copies(a.layer))) fail(a, "another rank of the pipeline holds this layer");
     const bool per_micro_batch = a.op <= Op::backward_weight;
     if (per_micro_batch && a.micro_batch >= program_.micro_batches) fail(a, "there is no such micro-batch");
     if (per_micro_batch && !map_.pipeline().computes(a.layer, a.micro_batch)) fail(a, "another rank computes this micro-batch");

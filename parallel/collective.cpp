@@ -156,10 +156,14 @@ std::vector<Collective> visit_of(const StepMap& map, const Action& a) {
       all.push_back(broadcast);
     }
     if (map.tensor().ranks == 1) return;
-    const auto from = map.shown(kind, a.layer)
-                          ? mine
-                          : ChunkBytes{map.state(kind, a.layer, data.chunks_of(a.chunk).front()), data.group(), 0, mine.bytes};
-    all.push_back(all_gather_of(RankSet::tensor, from, {map.visited(kind), 1, 0, mine.bytes * map.tensor().ranks}));
+    const auto ranks = map.tensor().ranks;
+    if (map.shown(kind, a.layer)) {
+      all.push_back(all_gather_of(RankSet::tensor, mine, {map.visited(kind), 1, 0, mine.bytes * ranks}));
+      return;
+    }
+    for (std::uint32_t i = 0; i < data.group(); ++i)
+      all.push_back(all_gather_of(RankSet::tensor, whole(map, map.state(kind, a.layer, data.chunks_of(a.chunk)[i])),
+                                  {map.visited(kind), 1, i * bytes * ranks, bytes * ranks}));
   };
   // Parameters that are copies of the masters need not be visited.
   if (!recipe.copies_master()) show(Kind::parameter);

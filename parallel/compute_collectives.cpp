@@ -147,7 +147,9 @@ void Compute::visit(const Action& a, const Views& views) {
   const auto chunk_of = [&](Kind kind, std::uint32_t part, std::uint32_t i) {
     if (!map.shown(kind, a.layer) && map.tensor().ranks == 1)
       return views.of(map.state(kind, a.layer, map.data().chunks_of(a.chunk)[i]));
-    return views.of(map.visited(kind)) + (part * group + i) * recipe.chunk_bytes(kind, map.layout().chunk_elements());
+    // Shards are gathered before the parts of the tensor ranks, so that a part lies in one piece.
+    const auto at = map.shown(kind, a.layer) ? part * group + i : i * map.tensor().ranks + part;
+    return views.of(map.visited(kind)) + at * recipe.chunk_bytes(kind, map.layout().chunk_elements());
   };
   auto tensor = map.tensor();
   for (tensor.rank = 0; tensor.rank < tensor.ranks; ++tensor.rank)

@@ -232,8 +232,8 @@ Program with_updates(Program program, const StepMap& map, Updates updates) {
   if (updates == Updates::before_use) add_copies();  // early, so that the other rank need not wait for them
   for (const auto& a : program.actions) {
     if (updates == Updates::before_use) {
-      if (is_message(a.op)) {
-        // messages between ranks do not use weights
+      if (is_message(a.op) || is_between_tensor_ranks(a.op)) {
+        // exchanges of activations do not use weights
       } else if (a.op != Op::gather) {
         add_updates(a.layer);
       } else if (a.chunk == updated[a.layer] && a.chunk < map.updates_of(a.layer)) {

@@ -154,10 +154,11 @@ std::optional<double> Trainer::evaluate(std::uint64_t micro_batches) {
     if (ranks ? ranks->any(!has_read) : !has_read) return std::nullopt;
     auto micro_batch = first;
     for (const double mine : engine_.evaluate({.tokens = tokens, .targets = targets})) {
-      // All ranks of a pipeline have the losses of its last stage: the first ranks are one of each data rank.
+      // All ranks with the same micro-batches have their losses: the first stage has a group of tensor ranks for each data
+      // rank.
       const auto losses = ranks ? ranks->each(mine) : std::vector{mine};
-      for (const double loss : std::span(losses).first(deal_.ranks))
-        if (micro_batch++ < micro_batches) sum += loss;
+      for (std::size_t data_rank = 0; data_rank < deal_.ranks; ++data_rank)
+        if (micro_batch++ < micro_batches) sum += losses[data_rank * engine_.map().tensor().ranks];
     }
   }
   return sum / static_cast<double>(micro_batches * deal_.rows * seq);

@@ -79,17 +79,17 @@ inline PlanRequest request_of(const TensorRun& o, const Optimizer& optimizer, st
                       .updates_before_use = o.before_use,
                       .chunk_elements = o.chunk_elements,
                       .steps = o.steps,
-                      .evaluate_batches = 2 * o.data.ranks,
+                      .evaluate_batches = 4,
                       .data = o.data};
   if (!o.schedule.empty()) {
-    const auto schedule = pipeline::write_order(o.schedule, {.ranks = o.stages(), .micro_batches = o.micro_batches, .chunks = 1});
+    const auto schedule =
+        pipeline::write_order(o.schedule, {.ranks = o.stages(), .micro_batches = o.micro_batches, .chunks = 1});
     const std::vector<double> costs(2 * static_cast<std::size_t>(o.config.layers) + 2, 1.0);
     request.pipeline = {schedule, pipeline::balance(costs, schedule.placement.stages)};
     request.pipeline_rank = stage;
   }
   return request;
 }
-
 
 // One rank's run. `comm` may be null.
 inline TensorResult run_rank(TensorRun o, Communicator* comm, Ledger* ledger) {
@@ -122,12 +122,11 @@ inline TensorResult run_rank(TensorRun o, Communicator* comm, Ledger* ledger) {
   const auto planned = for_rank(wide, model, request, {}, data_rank);
   ThreadPool pool(1);
   const auto device = make_cpu_device(pool);
-  Engine::Options options{
-      .device = device.get(),
-      .store = {.paths = {o.store / ("rank" + std::to_string(rank))}, .durable = false},
-      .resume = o.resume,
-      .optimizer = optimizer.get(),
-      .communicator = comm};
+  Engine::Options options{.device = device.get(),
+                          .store = {.paths = {o.store / ("rank" + std::to_string(rank))}, .durable = false},
+                          .resume = o.resume,
+                          .optimizer = optimizer.get(),
+                          .communicator = comm};
   for (const auto& path : o.reshard_from) options.reshard_from.push_back({.paths = {path}, .durable = false});
   Engine engine(model, planned, options);
   if (!o.resume) engine.fill(random_weights(7));
@@ -137,11 +136,11 @@ inline TensorResult run_rank(TensorRun o, Communicator* comm, Ledger* ledger) {
   const auto read = [&](Split split, auto sequences, auto tokens, auto targets) {
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       const auto draw = [&](std::size_t at) {
-        return static_cast<std::int32_t>(random_below(split == Split::training ? 3 : 4, sequences[i / seq], at,
-                                                      static_cast<std::uint64_t>(o.config.vocab)));
+        return static_cast<std::int32_t>(
+            random_below(split == Split::training ? 3 : 4, sequences[i / seq], at, static_cast<std::uint64_t>(o.config.vocab)));
       };
       tokens[i] = draw(i % seq);
-      targets[i] = i % 7 == 0 ? -1 : draw(i % seq + 1);
+      targets[i] = i % seq % 7 == 0 ? -1 : draw(i % seq + 1);
     }
     return true;
   };
@@ -162,7 +161,7 @@ inline TensorResult run_rank(TensorRun o, Communicator* comm, Ledger* ledger) {
       return out;
     }
   }
-  out.held_out = trainer.evaluate(2 * o.data.ranks).value();
+  out.held_out = trainer.evaluate(4).value();
   engine.visit([&](const ParamSpec& param, std::uint64_t first, TensorView range) {
     auto& values = out.weights[param.name];
     const auto whole = static_cast<std::size_t>(whole_shape(param.shape, param.split).elements());
@@ -171,6 +170,15 @@ inline TensorResult run_rank(TensorRun o, Communicator* comm, Ledger* ledger) {
   });
   out.peak = engine.peak_bytes();
   return out;
+}
+
+// The first tensor that differs in a bit; empty: none.
+inline std::string first_difference(const NamedWeights& a, const NamedWeights& b) {
+  for (const auto& [name, values] : a) {
+    const auto other = b.find(name);
+    if (other == b.end() || other->second != values) return name;
+  }
+  return a.size() == b.size() ? "" : "the number of tensors";
 }
 
 // All ranks' runs. They agree on everything that a user sees.
@@ -188,7 +196,7 @@ inline std::vector<TensorResult> run_all(const TensorRun& o) {
     EXPECT_EQ(one.losses, all[0].losses);
     EXPECT_EQ(one.norms, all[0].norms);
     EXPECT_EQ(one.held_out, all[0].held_out);
-    EXPECT_EQ(one.weights, all[0].weights);
+    EXPECT_EQ(first_difference(one.weights, all[0].weights), "");
   }
   return all;
 }
