@@ -86,17 +86,36 @@ class Math {
   virtual void convert(Stream&, TensorView y, TensorView x, Accumulate accumulate = Accumulate::no) = 0;
   virtual void zero(Stream&, TensorView y) = 0;
 
-  // y[N,C] = table[token] (+ positions[n mod seq + first_position], when not empty). tokens [N] i32.
+  // y[N,C] = table[token] (+ positions[n mod seq + first_position], when not empty). tokens [N] i32; −1: the token is not in
+  // this part of the table, and its row of the table is zeros.
   virtual void embed(Stream&, TensorView y, TensorView tokens, TensorView table, TensorView positions, std::int64_t seq,
                      std::int64_t first_position = 0) = 0;
-  // dtable[V,C] (+)=, dpositions[P,C] (+)= (may be empty): rows are summed in ascending n, for any number of threads.
+  // dtable[V,C] (+)=, dpositions[P,C] (+)= (may be empty): rows are summed in ascending n, for any number of threads. The row
+  // of a token −1 is added to dpositions only.
   virtual void embed_grad(Stream&, TensorView dtable, TensorView dpositions, TensorView tokens, TensorView dy, std::int64_t seq,
                           Accumulate accumulate) = 0;
+  // Ids of a whole vocabulary as positions in its part of `count` ids from `first`; −1: not in this part. ids, out: i32. out
+  // may be ids.
+  virtual void ids_in_part(Stream&, TensorView out, TensorView ids, std::int64_t first, std::int64_t count) = 0;
 
   // Softmax cross-entropy of a slice of rows. logits [R,V]; targets [R] i32, −1 is no target. loss [R] fp64: each row's loss
   // (0 without target). When dlogits is not empty (it may be logits itself): dlogits = (softmax − onehot) · scale.
   virtual void cross_entropy(Stream&, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets,
                              double scale) = 0;
+  // The same for columns that lie on K ranks: each rank takes log_sum_exp of its part, the ranks gather these, each merges
+  // them, and then computes the loss and the gradient of its part. Rounding a log-sum-exp L to fp32 is an error of up to
+  // |L|·2⁻²⁴, which every probability made from it has as its relative error.
+  //
+  // lse[R] = log Σ exp of each row of logits[R,V], fp32 (fp64 for fp64). A row of −∞ gives −∞; a NaN or +∞ in it gives NaN.
+  virtual void log_sum_exp(Stream&, TensorView lse, TensorView logits) = 0;
+  // whole[N] = log Σₖ exp(parts[k,n]) of parts[K,N], summed in ascending k, so that every rank gets the same bits. +∞ where
+  // targets[n] (i32, ids of the whole vocabulary) is −1: cross_entropy_part() makes the row's gradient zero.
+  virtual void merge_log_sums(Stream&, TensorView whole, TensorView parts, TensorView targets) = 0;
+  // lse[R]: the whole row's log-sum-exp; +∞: the row has no target in any part. targets[R] i32: a position in this part, or −1,
+  // not in this part. loss[R] fp64 = lse − logits[target], 0 for −1: the parts' losses add up to cross_entropy()'s. When
+  // dlogits is not empty (it may be logits itself): dlogits = (exp(logits − lse) − onehot) · scale.
+  virtual void cross_entropy_part(Stream&, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets,
+                                  TensorView lse, double scale) = 0;
   // out[0] (fp64) = the sum of loss[R] in fixed blocks of logical indices, added to out[0] when accumulating.
   virtual void sum(Stream&, TensorView out, TensorView x, Accumulate accumulate) = 0;
   // out[i] (fp64) = the sum of squares of block i of x: the first block has `first` elements, every other kSumBlock, the last

@@ -62,6 +62,18 @@ bool apart_or_meet(const TensorView& packed, const TensorView& numbers, const st
          numbers.data + numbers.bytes() <= packed.data;
 }
 
+void require_loss(const char* operation, const TensorView& loss, const TensorView& dlogits, const TensorView& logits,
+                  const TensorView& targets) {
+  require_compute(logits.dtype, operation);
+  require(loss.dtype == DType::fp64 && targets.dtype == DType::i32 && loss.elements() == rows_of(logits) &&
+              targets.elements() == rows_of(logits) && (dlogits.empty() || same(dlogits, logits)),
+          operation, "loss, dlogits, logits and targets do not match");
+}
+void require_log_sums(const char* operation, const TensorView& lse, const TensorView& logits) {
+  require(lse.dtype == accumulator_of(logits.dtype) && lse.elements() == rows_of(logits), operation,
+          "lse must have one entry a row, fp32 or (for fp64) fp64");
+}
+
 }  // namespace
 
 void check_matmul(const TensorView& c, const TensorView& a, Transpose ta, const TensorView& b, Transpose tb,
@@ -186,12 +198,32 @@ void check_embed_grad(const TensorView& dtable, const TensorView& dpositions, co
           "embed_grad", "dpositions must cover every position and have dy's columns");
 }
 
+void check_ids_in_part(const TensorView& out, const TensorView& ids, std::int64_t first, std::int64_t count) {
+  require(ids.dtype == DType::i32 && same(out, ids), "ids_in_part", "out and ids must be i32, of one size");
+  require(first >= 0 && count >= 0, "ids_in_part", "a part's first id and its count cannot be negative");
+}
+
 void check_cross_entropy(const TensorView& loss, const TensorView& dlogits, const TensorView& logits,
                          const TensorView& targets) {
-  require_compute(logits.dtype, "cross_entropy");
-  require(loss.dtype == DType::fp64 && targets.dtype == DType::i32 && loss.elements() == rows_of(logits) &&
-              targets.elements() == rows_of(logits) && (dlogits.empty() || same(dlogits, logits)),
-          "cross_entropy", "loss, dlogits, logits and targets do not match");
+  require_loss("cross_entropy", loss, dlogits, logits, targets);
+}
+
+void check_log_sum_exp(const TensorView& lse, const TensorView& logits) {
+  require_compute(logits.dtype, "log_sum_exp");
+  require_log_sums("log_sum_exp", lse, logits);
+}
+
+void check_merge_log_sums(const TensorView& whole, const TensorView& parts, const TensorView& targets) {
+  require((whole.dtype == DType::fp32 || whole.dtype == DType::fp64) && parts.dtype == whole.dtype, "merge_log_sums",
+          "whole and parts must both be fp32 or fp64");
+  require(targets.dtype == DType::i32 && targets.elements() == whole.elements() && columns_of(parts) == whole.elements(),
+          "merge_log_sums", "parts must be [K, N] for N entries of whole and i32 targets");
+}
+
+void check_cross_entropy_part(const TensorView& loss, const TensorView& dlogits, const TensorView& logits,
+                              const TensorView& targets, const TensorView& lse) {
+  require_loss("cross_entropy_part", loss, dlogits, logits, targets);
+  require_log_sums("cross_entropy_part", lse, logits);
 }
 
 void check_sum(const TensorView& out, const TensorView& x) {

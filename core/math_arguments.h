@@ -51,9 +51,14 @@ void check_embed(const TensorView& y, const TensorView& tokens, const TensorView
                  std::int64_t seq, std::int64_t first_position);
 void check_embed_grad(const TensorView& dtable, const TensorView& dpositions, const TensorView& tokens, const TensorView& dy,
                       std::int64_t seq);
+void check_ids_in_part(const TensorView& out, const TensorView& ids, std::int64_t first, std::int64_t count);
 
 void check_cross_entropy(const TensorView& loss, const TensorView& dlogits, const TensorView& logits,
                          const TensorView& targets);
+void check_log_sum_exp(const TensorView& lse, const TensorView& logits);
+void check_merge_log_sums(const TensorView& whole, const TensorView& parts, const TensorView& targets);
+void check_cross_entropy_part(const TensorView& loss, const TensorView& dlogits, const TensorView& logits,
+                              const TensorView& targets, const TensorView& lse);
 void check_sum(const TensorView& out, const TensorView& x);
 void check_sum_of_squares(const TensorView& out, const TensorView& x, std::int64_t first);
 

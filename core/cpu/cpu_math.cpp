@@ -107,10 +107,31 @@ class CpuMath final : public Math {
     stream.submit([=, compute = compute_] { cpu::embed_grad(compute, dtable, dpositions, tokens, dy, seq, accumulate); });
   }
 
+  void ids_in_part(Stream& stream, TensorView out, TensorView ids, std::int64_t first, std::int64_t count) override {
+    check_ids_in_part(out, ids, first, count);
+    stream.submit([=, compute = compute_] { cpu::ids_in_part(compute, out, ids, first, count); });
+  }
+
   void cross_entropy(Stream& stream, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets,
                      double scale) override {
     check_cross_entropy(loss, dlogits, logits, targets);
     stream.submit([=, compute = compute_] { cpu::cross_entropy(compute, loss, dlogits, logits, targets, scale); });
+  }
+
+  void log_sum_exp(Stream& stream, TensorView lse, TensorView logits) override {
+    check_log_sum_exp(lse, logits);
+    stream.submit([=, compute = compute_] { cpu::log_sum_exp(compute, lse, logits); });
+  }
+
+  void merge_log_sums(Stream& stream, TensorView whole, TensorView parts, TensorView targets) override {
+    check_merge_log_sums(whole, parts, targets);
+    stream.submit([=, compute = compute_] { cpu::merge_log_sums(compute, whole, parts, targets); });
+  }
+
+  void cross_entropy_part(Stream& stream, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets,
+                          TensorView lse, double scale) override {
+    check_cross_entropy_part(loss, dlogits, logits, targets, lse);
+    stream.submit([=, compute = compute_] { cpu::cross_entropy_part(compute, loss, dlogits, logits, targets, lse, scale); });
   }
 
   void sum(Stream& stream, TensorView out, TensorView x, Accumulate accumulate) override {

@@ -10,10 +10,11 @@ namespace terrace::cpu {
 namespace {
 
 constexpr std::int64_t kVocabularyBlock = 1024;  // rows of the table a task of the gradient owns
+constexpr std::int32_t kElsewhere = -1;          // the token is not in this part of the table
 
 void check_tokens(const std::int32_t* token, std::int64_t n, std::int64_t vocabulary) {
   for (std::int64_t i = 0; i < n; ++i) {
-    if (token[i] < 0 || token[i] >= vocabulary) {
+    if (token[i] < kElsewhere || token[i] >= vocabulary) {
       throw std::out_of_range("embed: token " + std::to_string(token[i]) + " at " + std::to_string(i) +
                               " is outside a vocabulary of " + std::to_string(vocabulary));
     }
@@ -46,11 +47,15 @@ void embed(Compute compute, TensorView y, TensorView tokens, TensorView table, T
     blocks(compute.pool, n, rows_a_task(c), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
         T* const out = raw<T>(y) + i * c;
-        const T* const row = raw<T>(table) + token[i] * c;
-        if (positions.empty()) {
-          std::memcpy(out, row, static_cast<std::size_t>(c) * sizeof(T));
+        const std::size_t bytes = static_cast<std::size_t>(c) * sizeof(T);
+        const T* const row = token[i] == kElsewhere ? nullptr : raw<T>(table) + token[i] * c;
+        const T* const position = positions.empty() ? nullptr : raw<T>(positions) + (i % seq + first_position) * c;
+        if (row && position) {
+          kernels_for<T>(compute.kernels).add(out, row, position, c);
+        } else if (row || position) {
+          std::memcpy(out, row ? row : position, bytes);
         } else {
-          kernels_for<T>(compute.kernels).add(out, row, raw<T>(positions) + (i % seq + first_position) * c, c);
+          std::memset(out, 0, bytes);
         }
       }
     });
@@ -62,7 +67,7 @@ void embed_grad(Compute compute, TensorView dtable, TensorView dpositions, Tenso
   const auto* const token = raw<const std::int32_t>(tokens);
   const std::int64_t c = columns_of(dy), n = tokens.elements(), vocabulary = dtable.shape[0];
   check_tokens(token, n, vocabulary);
-  // The uses of each token, ascending.
+  // The uses of each token, ascending; those of tokens that are elsewhere come first and belong to no row of the table.
   std::vector<std::int64_t> uses(static_cast<std::size_t>(n));
   std::iota(uses.begin(), uses.end(), 0);
   std::stable_sort(uses.begin(), uses.end(), [&](std::int64_t a, std::int64_t b) { return token[a] < token[b]; });
@@ -89,6 +94,17 @@ void embed_grad(Compute compute, TensorView dtable, TensorView dpositions, Tenso
         gather_row(compute, dpositions, p, grad, c, rows.data(), static_cast<std::int64_t>(rows.size()), accumulate);
       }
     });
+  });
+}
+
+void ids_in_part(Compute compute, TensorView out, TensorView ids, std::int64_t first, std::int64_t count) {
+  const auto* const id = raw<const std::int32_t>(ids);
+  auto* const position = raw<std::int32_t>(out);
+  blocks(compute.pool, ids.elements(), rows_a_task(1), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t at = id[i] - first;
+      position[i] = at >= 0 && at < count ? static_cast<std::int32_t>(at) : kElsewhere;
+    }
   });
 }
 

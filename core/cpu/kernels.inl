@@ -241,6 +241,15 @@ TERRACE_INLINE A scalar_exponential(A x) {
   return v[0];
 }
 
+// The C library's, lane by lane.
+template <class A>
+TERRACE_INLINE Vec<A> logarithm(Vec<A> x) {
+  A lane[Vector<A>::lanes];
+  store(lane, x, Full{});
+  for (A& v : lane) v = static_cast<A>(__builtin_log(static_cast<double>(v)));
+  return load(lane, Full{});
+}
+
 // ---- normalisation ---------------------------------------------------------------------------------------------------
 
 template <class T, class A = Acc<T>>
@@ -534,6 +543,60 @@ double cross_entropy_row(T* dlogits, const T* logits, i64 vocabulary, std::int32
   return __builtin_log(static_cast<double>(total)) + (static_cast<double>(m) - static_cast<double>(hit));
 }
 
+// ---- softmax of a row in parts ---------------------------------------------------------------------------------------
+
+// The largest is taken out of a sum of exponentials; if all are −∞, nothing is: −∞ − −∞ would be NaN.
+template <class A>
+TERRACE_INLINE Vec<A> taken_out(Vec<A> largest) {
+  return largest == -__builtin_inf() ? Vec<A>{} : largest;
+}
+
+template <class T, class A = Acc<T>>
+A log_sum_exp_row(const T* logits, i64 columns) {
+  const A m = taken_out<A>(Vec<A>{} + max_of(logits, columns))[0];
+  const A total = sum_over<A>(
+      columns, [&](i64 i, auto w) __attribute__((always_inline)) { return exponential(load(logits + i, w) - m); });
+  return m + static_cast<A>(__builtin_log(static_cast<double>(total)));
+}
+
+template <class A>
+void merge_log_sums(A* whole, const A* parts, i64 count, i64 stride, const std::int32_t* targets, i64 n) {
+  sweep<Vector<A>::lanes>(
+      n, [&](i64 i, auto w) __attribute__((always_inline)) {
+        Vec<A> largest = load(parts + i, w);
+        for (i64 k = 1; k < count; ++k) {
+          const Vec<A> v = load(parts + k * stride + i, w);
+          largest = v > largest ? v : largest;
+        }
+        const Vec<A> m = taken_out<A>(largest);
+        Vec<A> total{};
+        for (i64 k = 0; k < count; ++k) total += exponential(load(parts + k * stride + i, w) - m);
+        store(whole + i, m + logarithm<A>(total), w);
+      });
+  for (i64 i = 0; i < n; ++i) {
+    if (targets[i] == -1) whole[i] = __builtin_inf();
+  }
+}
+
+template <class T, class A = Acc<T>>
+double cross_entropy_part_row(T* dlogits, const T* logits, i64 columns, std::int32_t target, A lse, double scale) {
+  const Vec<A> at_target = target < 0 ? Vec<A>{} : load(logits + target, Part{1});
+  const A hit = at_target[0];
+  if (dlogits && lse == __builtin_inf()) {
+    for (i64 i = 0; i < columns; ++i) dlogits[i] = T{};
+  } else if (dlogits) {
+    const A factor = static_cast<A>(scale);
+    sweep<Vector<A>::lanes>(
+        columns, [&](i64 i, auto w) __attribute__((always_inline)) {
+          store(dlogits + i, exponential(load(logits + i, w) - lse) * factor, w);
+        });
+    // The target's entry is written apart, in one rounding: (p − 1)·scale.
+    const A p = scalar_exponential<A>(hit - lse);
+    if (target >= 0) store(dlogits + target, Vec<A>{} + (p - A(1)) * factor, Part{1});
+  }
+  return target < 0 ? 0 : static_cast<double>(lse) - static_cast<double>(hit);
+}
+
 // ---- fp64 sums -------------------------------------------------------------------------------------------------------
 
 template <bool square, class T>
@@ -586,6 +649,8 @@ constexpr KernelsOf<T, Acc<T>> kernels_of() {
           dot<T>,
           axpy<T>,
           cross_entropy_row<T>,
+          log_sum_exp_row<T>,
+          cross_entropy_part_row<T>,
           sum_fp64<false, T>,
           sum_fp64<true, T>};
 }
@@ -596,8 +661,8 @@ constexpr Kernels make_kernels(const char* name) {
           kernels_of<u16>(),
           kernels_of<double>(),
           kernels_of<Fp16>(),
-          {softmax_row<float>, softmax_grad_row<float>},
-          {softmax_row<double>, softmax_grad_row<double>},
+          {softmax_row<float>, softmax_grad_row<float>, merge_log_sums<float>},
+          {softmax_row<double>, softmax_grad_row<double>, merge_log_sums<double>},
           {{{convert<float, float, false>, convert<float, float, true>},
             {convert<float, u16, false>, convert<float, u16, true>},
             {convert<float, double, false>, convert<float, double, true>},

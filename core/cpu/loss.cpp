@@ -4,22 +4,69 @@
 #include <terrace/core/cpu/ops.h>
 
 namespace terrace::cpu {
+namespace {
+
+// Calls f(row) for all rows of logits; before that, the row's target is checked.
+template <class F>
+void for_rows(Compute compute, const char* operation, TensorView logits, TensorView targets, F&& f) {
+  const std::int64_t columns = columns_of(logits);
+  const auto* const target = raw<const std::int32_t>(targets);
+  blocks(compute.pool, rows_of(logits), rows_a_task(columns), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      if (target[r] < -1 || target[r] >= columns) {
+        throw std::out_of_range(std::string(operation) + ": target " + std::to_string(target[r]) + " of row " +
+                                std::to_string(r) + " is outside a vocabulary of " + std::to_string(columns));
+      }
+      f(r);
+    }
+  });
+}
+template <class T>
+T* row_or_null(TensorView v, std::int64_t row) {
+  return v.empty() ? nullptr : raw<T>(v) + row * columns_of(v);
+}
+
+}  // namespace
 
 void cross_entropy(Compute compute, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets, double scale) {
   for_dtype(logits.dtype, [&]<class T>() {
     const auto kernel = kernels_for<T>(compute.kernels).cross_entropy_row;
-    const std::int64_t vocabulary = columns_of(logits);
-    const auto* const target = raw<const std::int32_t>(targets);
-    auto* const losses = raw<double>(loss);
-    blocks(compute.pool, rows_of(logits), rows_a_task(vocabulary), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t r = begin; r < end; ++r) {
-        if (target[r] < -1 || target[r] >= vocabulary) {
-          throw std::out_of_range("cross_entropy: target " + std::to_string(target[r]) + " of row " + std::to_string(r) +
-                                  " is outside a vocabulary of " + std::to_string(vocabulary));
-        }
-        losses[r] = kernel(dlogits.empty() ? nullptr : raw<T>(dlogits) + r * vocabulary, raw<T>(logits) + r * vocabulary,
-                           vocabulary, target[r], scale);
-      }
+    for_rows(compute, "cross_entropy", logits, targets, [&](std::int64_t r) {
+      raw<double>(loss)[r] = kernel(row_or_null<T>(dlogits, r), row_or_null<T>(logits, r), columns_of(logits),
+                                    raw<const std::int32_t>(targets)[r], scale);
+    });
+  });
+}
+
+void log_sum_exp(Compute compute, TensorView lse, TensorView logits) {
+  for_dtype(logits.dtype, [&]<class T>() {
+    const auto kernel = kernels_for<T>(compute.kernels).log_sum_exp_row;
+    const std::int64_t columns = columns_of(logits);
+    blocks(compute.pool, rows_of(logits), rows_a_task(columns), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t r = begin; r < end; ++r) raw<Acc<T>>(lse)[r] = kernel(raw<T>(logits) + r * columns, columns);
+    });
+  });
+}
+
+void merge_log_sums(Compute compute, TensorView whole, TensorView parts, TensorView targets) {
+  const auto merge = [&]<class A>(const SoftmaxOf<A>& kernels) {
+    const std::int64_t n = whole.elements();
+    blocks(compute.pool, n, rows_a_task(rows_of(parts)), [&](std::int64_t begin, std::int64_t end) {
+      kernels.merge_log_sums(raw<A>(whole) + begin, raw<A>(parts) + begin, rows_of(parts), n,
+                             raw<const std::int32_t>(targets) + begin, end - begin);
+    });
+  };
+  if (whole.dtype == DType::fp64) return merge(softmax_for<double>(compute.kernels));
+  merge(softmax_for<float>(compute.kernels));
+}
+
+void cross_entropy_part(Compute compute, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets,
+                        TensorView lse, double scale) {
+  for_dtype(logits.dtype, [&]<class T>() {
+    const auto kernel = kernels_for<T>(compute.kernels).cross_entropy_part_row;
+    for_rows(compute, "cross_entropy_part", logits, targets, [&](std::int64_t r) {
+      raw<double>(loss)[r] = kernel(row_or_null<T>(dlogits, r), row_or_null<T>(logits, r), columns_of(logits),
+                                    raw<const std::int32_t>(targets)[r], raw<Acc<T>>(lse)[r], scale);
     });
   });
 }

@@ -36,8 +36,13 @@ void embed(Compute, TensorView y, TensorView tokens, TensorView table, TensorVie
            std::int64_t first_position);
 void embed_grad(Compute, TensorView dtable, TensorView dpositions, TensorView tokens, TensorView dy, std::int64_t seq,
                 Accumulate);
+void ids_in_part(Compute, TensorView out, TensorView ids, std::int64_t first, std::int64_t count);
 
 void cross_entropy(Compute, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets, double scale);
+void log_sum_exp(Compute, TensorView lse, TensorView logits);
+void merge_log_sums(Compute, TensorView whole, TensorView parts, TensorView targets);
+void cross_entropy_part(Compute, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets, TensorView lse,
+                        double scale);
 void sum(Compute, TensorView out, TensorView x, Accumulate);
 void sum_of_squares(Compute, TensorView out, TensorView x, std::int64_t first);
 

@@ -83,9 +83,20 @@ class MadeUpProducts final : public Math {
                   Accumulate a) override {
     math_->embed_grad(s, dtable, dpositions, tokens, dy, seq, a);
   }
+  void ids_in_part(Stream& s, TensorView out, TensorView ids, std::int64_t first, std::int64_t count) override {
+    math_->ids_in_part(s, out, ids, first, count);
+  }
   void cross_entropy(Stream& s, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets,
                      double scale) override {
     math_->cross_entropy(s, loss, dlogits, logits, targets, scale);
+  }
+  void log_sum_exp(Stream& s, TensorView lse, TensorView logits) override { math_->log_sum_exp(s, lse, logits); }
+  void merge_log_sums(Stream& s, TensorView whole, TensorView parts, TensorView targets) override {
+    math_->merge_log_sums(s, whole, parts, targets);
+  }
+  void cross_entropy_part(Stream& s, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets, TensorView lse,
+                          double scale) override {
+    math_->cross_entropy_part(s, loss, dlogits, logits, targets, lse, scale);
   }
   void sum(Stream& s, TensorView out, TensorView x, Accumulate a) override { math_->sum(s, out, x, a); }
   void sum_of_squares(Stream& s, TensorView out, TensorView x, std::int64_t first) override {

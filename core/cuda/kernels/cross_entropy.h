@@ -1,14 +1,25 @@
-// Softmax cross-entropy with its gradient, a block a row. One sweep keeps a running maximum and the sum scaled to it; the
-// second writes the gradient and finds the row in the second-level cache, so that memory sees one read and one write.
+// Softmax cross-entropy with its gradient, a block a row. One sweep sums (log_sums.h); the second writes the gradient and finds
+// the row in the second-level cache, so that memory sees one read and one write. If the columns are a part of them all, the
+// log-sum-exp is given, and the gradient's sweep is the only one.
 #pragma once
 
 #include <limits>
 
-#include <terrace/core/cuda/kernels/block_sums.h>
 #include <terrace/core/cuda/kernels/fault.h>
-#include <terrace/core/cuda/kernels/vectors.h>
+#include <terrace/core/cuda/kernels/log_sums.h>
 
 namespace terrace::cuda {
+
+template <class Lane, class T, class A = Acc<T>>
+TERRACE_KERNEL void fill_row(Lane& lane, T* row, std::int64_t columns, A with, bool whole) {
+  constexpr int W = kSoftmaxWidth<T>;
+  for_vectors<W>(lane, columns, [&](std::int64_t i, std::int64_t left) {
+    A v[W];
+    TERRACE_UNROLL
+    for (int k = 0; k < W; ++k) v[k] = with;
+    store(row + i, v, left, whole);
+  });
+}
 
 template <class T>
 struct CrossEntropyArgs {
@@ -27,9 +38,7 @@ struct CrossEntropyRows {
   template <class Lane>
   TERRACE_KERNEL void operator()(Lane& lane, const CrossEntropyArgs<T>& a) const {
     using A = Acc<T>;
-    // Two loads at a time: one block alone has to keep the memory busy. fp64 has the registers for one.
-    constexpr int W = (sizeof(T) == 8 ? 1 : 2) * kWidth<T>;
-    A* const room = shared_as<A>(lane);
+    constexpr int W = kSoftmaxWidth<T>;
     const std::int64_t row = lane.block_x();
     const T* const x = a.logits + row * a.columns;
     T* const dx = a.dlogits ? a.dlogits + row * a.columns : nullptr;
@@ -41,32 +50,12 @@ struct CrossEntropyRows {
         a.loss[row] = static_cast<double>(fill);
         if (wrong) report_fault(a.fault, row, target);
       }
-      if (dx) {
-        for_vectors<W>(lane, a.columns, [&](std::int64_t i, std::int64_t left) {
-          A v[W];
-          TERRACE_UNROLL
-          for (int k = 0; k < W; ++k) v[k] = fill;
-          store(dx + i, v, left, a.whole);
-        });
-      }
+      if (dx) fill_row(lane, dx, a.columns, fill, a.whole);
       return;
     }
     const A hit = widen(x[target]);
-    // Not −∞: a thread that sees nothing else subtracts it from itself.
-    A most = std::numeric_limits<A>::lowest(), sum = 0;
-    for_vectors<W>(lane, a.columns, [&](std::int64_t i, std::int64_t left) {
-      A v[W];
-      load(v, x + i, left, a.whole);
-      A higher = most;
-      TERRACE_UNROLL
-      for (int k = 0; k < W; ++k) higher = k < left && v[k] > higher ? v[k] : higher;
-      sum *= softmax_exponential(most - higher);
-      most = higher;
-      TERRACE_UNROLL
-      for (int k = 0; k < W; ++k) sum += k < left ? softmax_exponential(v[k] - most) : A(0);
-    });
-    const A m = block_max(lane, most, room);
-    const A total = block_sum(lane, sum * softmax_exponential(most - m), room);
+    const auto sum = block_exp_sum(lane, x, a.columns, a.whole);
+    const A m = sum.most, total = sum.total;
     if (lane.thread() == 0) {
       a.loss[row] = std::log(static_cast<double>(total)) + (static_cast<double>(m) - static_cast<double>(hit));
     }
@@ -79,6 +68,56 @@ struct CrossEntropyRows {
       load(v, x + i, left, a.whole);
       TERRACE_UNROLL
       for (int k = 0; k < W; ++k) v[k] = i + k == target ? at_target : softmax_exponential(v[k] - m) * factor;
+      store(dx + i, v, left, a.whole);
+    });
+  }
+};
+
+template <class T>
+struct CrossEntropyPartArgs {
+  double* loss;
+  T* dlogits;  // may be null, may be logits
+  const T* logits;
+  const std::int32_t* targets;
+  const Acc<T>* lse;
+  FaultWord* fault;
+  std::int64_t columns;
+  double scale;
+  bool whole;
+};
+template <class T>
+struct CrossEntropyPartRows {
+  static constexpr int kThreads = 1024;
+  template <class Lane>
+  TERRACE_KERNEL void operator()(Lane& lane, const CrossEntropyPartArgs<T>& a) const {
+    using A = Acc<T>;
+    constexpr int W = kSoftmaxWidth<T>;
+    const std::int64_t row = lane.block_x();
+    const T* const x = a.logits + row * a.columns;
+    T* const dx = a.dlogits ? a.dlogits + row * a.columns : nullptr;
+    const std::int32_t target = a.targets[row];
+    const bool wrong = target < -1 || target >= a.columns;
+    const A lse = a.lse[row];
+    if (lane.thread() == 0) {
+      double loss = wrong ? std::numeric_limits<double>::quiet_NaN() : 0.0;
+      if (target >= 0 && !wrong) loss = static_cast<double>(lse) - static_cast<double>(widen(x[target]));
+      a.loss[row] = loss;
+      if (wrong) report_fault(a.fault, row, target);
+    }
+    if (!dx) return;
+    lane.sync();  // the target's logit has been read: now the row may be overwritten
+    if (wrong) return fill_row(lane, dx, a.columns, std::numeric_limits<A>::quiet_NaN(), a.whole);
+    if (lse == std::numeric_limits<A>::infinity()) return fill_row(lane, dx, a.columns, A(0), a.whole);
+    const A scale = static_cast<A>(a.scale);
+    for_vectors<W>(lane, a.columns, [&](std::int64_t i, std::int64_t left) {
+      A v[W];
+      load(v, x + i, left, a.whole);
+      // The target's entry is made apart, in one rounding: (p − 1) · scale.
+      TERRACE_UNROLL
+      for (int k = 0; k < W; ++k) {
+        const A p = softmax_exponential(v[k] - lse);
+        v[k] = (i + k == target ? p - A(1) : p) * scale;
+      }
       store(dx + i, v, left, a.whole);
     });
   }

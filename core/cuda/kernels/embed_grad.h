@@ -10,6 +10,7 @@
 #pragma once
 
 #include <terrace/core/cuda/kernels/block_sums.h>
+#include <terrace/core/cuda/kernels/embed.h>
 #include <terrace/core/cuda/kernels/fault.h>
 #include <terrace/core/cuda/kernels/vectors.h>
 
@@ -21,7 +22,7 @@ static_assert(kVocabularyRange % kRowsABlock == 0);
 
 struct IndexUsesArgs {
   const std::int32_t* tokens;
-  std::int32_t* uses;   // [count]: the places of valid tokens, by range, then ascending
+  std::int32_t* uses;   // [count]: the places of the tokens of this table, by range, then ascending
   std::int32_t* begin;  // [ranges + 1]: where each range begins in `uses`
   FaultWord* fault;
   std::int64_t count, vocabulary;
@@ -37,7 +38,7 @@ struct IndexUses {
     for (std::int64_t n = lane.thread(); n < a.count; n += lane.threads()) {
       const std::int32_t token = a.tokens[n];
       lower += token >= 0 && token < low ? 1 : 0;
-      if (lane.block_x() == 0 && (token < 0 || token >= a.vocabulary)) report_fault(a.fault, n, token);
+      if (lane.block_x() == 0 && (token < kElsewhere || token >= a.vocabulary)) report_fault(a.fault, n, token);
     }
     std::int64_t at = block_sum(lane, lower, room);
     if (lane.thread() == 0) a.begin[lane.block_x()] = static_cast<std::int32_t>(at);

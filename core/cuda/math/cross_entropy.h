@@ -26,4 +26,44 @@ void cross_entropy(const Launcher& launcher, TensorView loss, TensorView dlogits
   });
 }
 
+template <class Launcher>
+void log_sum_exp(const Launcher& launcher, TensorView lse, TensorView logits) {
+  with_type(logits.dtype, [&]<class T>() {
+    using Kernel = LogSumExpRows<T>;
+    const std::int64_t v = columns_of(logits);
+    launcher.template run<Kernel>(row_shape<Kernel, T>(rows_of(logits), v),
+                                  LogSumExpArgs<T>{data<Acc<T>>(lse), data<T>(logits), v, whole_words(v, {logits})});
+  });
+}
+
+template <class Launcher>
+void merge_log_sums(const Launcher& launcher, TensorView whole, TensorView parts, TensorView targets) {
+  const auto merge = [&]<class A>(A) {
+    launcher.template run<MergeLogSums<A>>(
+        flat_shape<MergeLogSums<A>>(whole.elements(), 1),
+        MergeLogSumsArgs<A>{data<A>(whole), data<A>(parts), data<std::int32_t>(targets), rows_of(parts), whole.elements()});
+  };
+  if (whole.dtype == DType::fp64) return merge(double{});
+  merge(float{});
+}
+
+template <class Launcher>
+void cross_entropy_part(const Launcher& launcher, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets,
+                        TensorView lse, double scale) {
+  with_type(logits.dtype, [&]<class T>() {
+    using Kernel = CrossEntropyPartRows<T>;
+    const std::int64_t v = columns_of(logits);
+    launcher.template run<Kernel>(row_shape<Kernel, T>(rows_of(logits), v),
+                                  CrossEntropyPartArgs<T>{.loss = data<double>(loss),
+                                                          .dlogits = data<T>(dlogits),
+                                                          .logits = data<T>(logits),
+                                                          .targets = data<std::int32_t>(targets),
+                                                          .lse = data<Acc<T>>(lse),
+                                                          .fault = launcher.workspace.fault(Fault::target),
+                                                          .columns = v,
+                                                          .scale = scale,
+                                                          .whole = whole_words(v, {dlogits, logits})});
+  });
+}
+
 }  // namespace terrace::cuda::ops

@@ -65,4 +65,11 @@ void embed_grad(const Launcher& launcher, TensorView dtable, TensorView dpositio
   });
 }
 
+template <class Launcher>
+void ids_in_part(const Launcher& launcher, TensorView out, TensorView ids, std::int64_t first, std::int64_t count) {
+  launcher.template run<IdsInPart>(
+      flat_shape<IdsInPart>(ids.elements(), 1),
+      IdsInPartArgs{data<std::int32_t>(out), data<std::int32_t>(ids), ids.elements(), first, count});
+}
+
 }  // namespace terrace::cuda::ops

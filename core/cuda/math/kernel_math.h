@@ -124,12 +124,32 @@ class KernelMath final : public Math {
     expect_no_fault(stream, Fault::token, "embed: token", dtable.shape[0]);
   }
 
+  void ids_in_part(Stream& stream, TensorView out, TensorView ids, std::int64_t first, std::int64_t count) override {
+    math_arguments::check_ids_in_part(out, ids, first, count);
+    enqueue("ids_in_part", stream, [=](const auto& launcher) { ops::ids_in_part(launcher, out, ids, first, count); });
+  }
+
   void cross_entropy(Stream& stream, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets,
                      double scale) override {
     math_arguments::check_cross_entropy(loss, dlogits, logits, targets);
     enqueue("cross_entropy", stream,
             [=](const auto& launcher) { ops::cross_entropy(launcher, loss, dlogits, logits, targets, scale); });
     expect_no_fault(stream, Fault::target, "cross_entropy: target", columns_of(logits));
+  }
+  void log_sum_exp(Stream& stream, TensorView lse, TensorView logits) override {
+    math_arguments::check_log_sum_exp(lse, logits);
+    enqueue("log_sum_exp", stream, [=](const auto& launcher) { ops::log_sum_exp(launcher, lse, logits); });
+  }
+  void merge_log_sums(Stream& stream, TensorView whole, TensorView parts, TensorView targets) override {
+    math_arguments::check_merge_log_sums(whole, parts, targets);
+    enqueue("merge_log_sums", stream, [=](const auto& launcher) { ops::merge_log_sums(launcher, whole, parts, targets); });
+  }
+  void cross_entropy_part(Stream& stream, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets,
+                          TensorView lse, double scale) override {
+    math_arguments::check_cross_entropy_part(loss, dlogits, logits, targets, lse);
+    enqueue("cross_entropy_part", stream,
+            [=](const auto& launcher) { ops::cross_entropy_part(launcher, loss, dlogits, logits, targets, lse, scale); });
+    expect_no_fault(stream, Fault::target, "cross_entropy_part: target", columns_of(logits));
   }
   void sum(Stream& stream, TensorView out, TensorView x, Accumulate accumulate) override {
     math_arguments::check_sum(out, x);

@@ -55,9 +55,18 @@ void embed(const Launcher&, TensorView y, TensorView tokens, TensorView table, T
 template <class Launcher>
 void embed_grad(const Launcher&, TensorView dtable, TensorView dpositions, TensorView tokens, TensorView dy, std::int64_t seq,
                 Accumulate);
+template <class Launcher>
+void ids_in_part(const Launcher&, TensorView out, TensorView ids, std::int64_t first, std::int64_t count);
 
 template <class Launcher>
 void cross_entropy(const Launcher&, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets, double scale);
+template <class Launcher>
+void log_sum_exp(const Launcher&, TensorView lse, TensorView logits);
+template <class Launcher>
+void merge_log_sums(const Launcher&, TensorView whole, TensorView parts, TensorView targets);
+template <class Launcher>
+void cross_entropy_part(const Launcher&, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets,
+                        TensorView lse, double scale);
 template <class Launcher>
 void sum(const Launcher&, TensorView out, TensorView x, Accumulate);
 template <class Launcher>
