@@ -77,6 +77,18 @@ std::vector<std::pair<std::string, std::string>> all_bits(int threads, std::size
   math.cross_entropy(s, loss, dlogits, x, targets, 0.1);
   math.sum(s, total, loss, Accumulate::no);
   math.sum_of_squares(s, squares, x);
+  auto parts = out(wide, {3, n}), whole = out(wide, {n}), part_loss = out(DType::fp64, {n}), part_grad = out(dtype, {n, c});
+  auto places = out(DType::i32, {n});
+  const std::size_t part_bytes = static_cast<std::size_t>(n) * size_of(wide);
+  for (std::size_t p = 0; p < 3; ++p) {
+    const TensorView part[] = {x, dy, dx};
+    math.log_sum_exp(s, {parts.view().data + p * part_bytes, wide, {n}}, part[p]);
+  }
+  math.merge_log_sums(s, whole, parts, targets);
+  math.ids_in_part(s, places, targets, 100, 400);
+  math.cross_entropy_part(s, part_loss, part_grad, x, places, whole, 0.1);
+  keep("log_sum_exp", parts), keep("merge_log_sums", whole), keep("ids_in_part", places);
+  keep("cross_entropy_part, loss", part_loss), keep("cross_entropy_part, dlogits", part_grad);
   keep("loss", loss), keep("dlogits", dlogits), keep("sum", total), keep("sum_of_squares", squares);
   return bits;
 }

@@ -36,6 +36,9 @@ std::string run(const cpu::KernelsOf<T, float>& k, const Tensor& x_, const Tenso
   k.column_sums(sums.data(), x, n / columns, columns, columns), keep(sums);
   scalars.push_back(k.dot(x, y, n));
   scalars.push_back(k.cross_entropy_row(out.data(), x, n, 0, 0.7)), keep(out);
+  const float lse = k.log_sum_exp_row(x, n);
+  scalars.push_back(lse);
+  scalars.push_back(k.cross_entropy_part_row(out.data(), x, n, static_cast<std::int32_t>(n - 1), lse, 0.7)), keep(out);
   scalars.push_back(k.sum(x, n));
   scalars.push_back(k.sum_of_squares(x, n));
   keep(scalars);
@@ -56,6 +59,23 @@ TEST_F(KernelsTest, InstructionSetsAgree) {
       EXPECT_TRUE(run(table->bf16, hx, hy, n) == bf16) << table->name << " bf16, " << n << " elements";
       EXPECT_TRUE(run(table->fp16, fx, fy, n) == fp16) << table->name << " fp16, " << n << " elements";
     }
+  }
+}
+
+TEST_F(KernelsTest, InstructionSetsMergeLogSumsAlike) {
+  for (const std::int64_t n : {1, 15, 64, 1001}) {
+    const std::int64_t count = 5;
+    const auto parts = random(DType::fp32, {count, n}, -90, 90);
+    auto targets = random(DType::i32, {n}, 0, 9);
+    targets.set(n / 2, -1);
+    const auto merged = [&](const Kernels& table) {
+      Tensor whole(DType::fp32, {n});
+      table.softmax_fp32.merge_log_sums(whole.view().as<float>(), parts.view().as<float>(), count, n,
+                                        targets.view().as<std::int32_t>(), n);
+      return whole.bits();
+    };
+    const auto want = merged(cpu::kKernelsBaseline);
+    for (const Kernels* table : tables()) EXPECT_TRUE(merged(*table) == want) << table->name << ", " << n << " elements";
   }
 }
 
