@@ -232,20 +232,29 @@ MachineProfile rank_profile(const ClusterProfile& cluster, const ClusterSize& si
 
 RunConfig on_cluster(RunConfig c, const ClusterProfile& cluster, const ClusterSize& size) {
   const auto ranks = gpus_used(cluster, size), all = size.nodes * ranks;
-  if (all % c.pp != 0)
+  if (ranks % c.tp != 0)
+    throw Error(
+        fmt::format("--tp {} does not divide the {} GPUs of a node\n  give another --tp, or --gpus-per-node a number that "
+                    "it divides",
+                    c.tp, ranks),
+        Exit::usage);
+  if (all / c.tp % c.pp != 0)
     throw Error(fmt::format("--pp {} does not divide the {} GPUs of --nodes {}\n  give another --pp, or --gpus-per-node a "
                             "number that it divides",
-                            c.pp, all, size.nodes),
+                            c.pp, all / c.tp, size.nodes),
                 Exit::usage);
   if (c.ranks_per_machine != 0 && c.ranks_per_machine != ranks)
     throw Error(fmt::format("--ranks-per-machine {}: a node of this plan has {} ranks\n  leave it out, or give --gpus-per-node",
                             c.ranks_per_machine, ranks),
                 Exit::usage);
-  const auto data = all / c.pp;
+  const auto data = all / (c.pp * c.tp);
   if (c.dp == 0) c.dp = data;
   if (c.dp != data)
     throw Error(fmt::format("--dp {} is not --nodes {} times {} GPUs{}\n  leave --dp out, or give --dp {}", c.dp, size.nodes,
-                            ranks, c.pp == 1 ? "" : fmt::format(" divided by --pp {}", c.pp), data),
+                            ranks,
+                            (c.pp == 1 ? "" : fmt::format(" divided by --pp {}", c.pp)) +
+                                (c.tp == 1 ? "" : fmt::format(" divided by --tp {}", c.tp)),
+                            data),
                 Exit::usage);
   c.local_ranks = ranks;
   c.device = "cuda:0";

@@ -60,7 +60,7 @@ std::string machine_algorithms(const RunConfig& c) try { return algorithms_in_pr
 std::string who_makes_attention(const RunConfig& c) {
   const char* const forced = std::getenv("TERRACE_ATTENTION");
   if (!forced) return {};
-  if (std::string_view(forced) == "faster" && (c.dp > 1 || c.pp > 1))
+  if (std::string_view(forced) == "faster" && c.ranks() > 1)
     throw Error(
         "TERRACE_ATTENTION=faster: each rank would time its own GPU, and the ranks could choose different kernels\n"
         "  run it once on one rank, whose choice the machine profile keeps, or set TERRACE_ATTENTION to own or cudnn",
@@ -109,7 +109,7 @@ std::uint64_t usual_device_bytes(const RunConfig& c) {
   const char* const attention = std::getenv("TERRACE_ATTENTION");
   const bool cudnn = attention && std::string_view(attention) != "own";
   const auto libraries =
-      kGiB + (c.dp > 1 ? kGiB : 0) + (cudnn ? kCudnnRoomBytes : 0);  // memory of the driver, cuBLAS, NCCL and cuDNN
+      kGiB + (c.ranks() > 1 ? kGiB : 0) + (cudnn ? kCudnnRoomBytes : 0);  // memory of the driver, cuBLAS, NCCL and cuDNN
   return all - std::min(all, std::max(all / 20, libraries));
 }
 
@@ -117,7 +117,7 @@ namespace {
 
 // Ranks that only count as on several machines exchange at this machine's rates.
 Links links_of(const RunConfig& c) {
-  const auto ranks = std::max<std::int64_t>(1, c.dp) * c.pp, each = c.ranks_per_machine;
+  const auto ranks = c.ranks(), each = c.ranks_per_machine;
   return {.ranks_per_node = each > 0 && each < ranks ? static_cast<std::uint32_t>(each) : 0};
 }
 

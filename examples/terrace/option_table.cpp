@@ -206,6 +206,9 @@ std::vector<Option> make_table() {
              "pipedream and pipedream-2bw: steps after which all ranks wait until the pipeline is empty"),
       text("parallel", "stage-layers", &C::stage_layers, Text::any, kRanks,
            "number of layers in each stage, such as 3,4,4,3; empty: balanced by their costs"),
+      number("parallel", "tp", &C::tp, {1, 65536}, kSame, "tensor-parallel ranks, which have a part of each layer"),
+      text("parallel", "sp", &C::sp, Text::any, kSame,
+           "sequence parallelism: between layers each tensor rank keeps its share of the positions"),
 
       text("memory", "device", &C::device, Text::device, kOwn, "where layers are computed: cpu or cuda:N"),
       text("memory", "device-memory", &C::device_memory, Text::size, kOwn,

@@ -55,7 +55,7 @@ Exit plan_command(const CommandLine& line) {
   if (p.fits && !line.plan.trace.empty()) trace.write(line.plan.trace, "terrace plan");
   if (config.json) {
     auto json = to_json(config, p);
-    if (p.fits && request.data.ranks > 1)
+    if (p.fits && config.ranks() > 1)
       json["model_flop_s"] = flops_of(model, request.shape.batch, p.programs.steady).model / p.times.seconds;
     fmt::print("{}\n", json.dump(2));
     return p.fits ? Exit::ok : Exit::does_not_fit;
@@ -88,7 +88,7 @@ Exit plan_command(const CommandLine& line) {
   fmt::print("step time {:.3f} s, of which compute {:.3f} s, the least possible; bound by {}{}\n", p.times.seconds, p.floor_s,
              p.binding, p.link.empty() ? "" : fmt::format(" ({})", p.link));
   for (const auto& [cause, seconds] : p.times.stall_s) fmt::print("  stall by {}: {:.3f} s\n", cause, seconds);
-  if (request.data.ranks > 1) fmt::print("{}", rank_lines(config, model, request, p));
+  if (config.ranks() > 1) fmt::print("{}", rank_lines(config, model, request, p));
   if (p.average.every != 0) fmt::print("{}", average_line(p));
   if (p.commits != 0)
     fmt::print("a commit writes {} in {:.3f} s; {} of them in this run, {} generation{} of the state on disk\n",

@@ -51,7 +51,7 @@ std::uint64_t ranks_of_node(const RunConfig& config) {
 }
 
 std::string sum_line(const RunConfig& config, SumOrder order) {
-  const auto ranks = static_cast<std::uint64_t>(std::max<std::int64_t>(1, config.dp) * config.pp), each = ranks_of_node(config);
+  const auto ranks = static_cast<std::uint64_t>(config.ranks()), each = ranks_of_node(config);
   if (ranks <= each || config.dp <= 1) return "";
   if (order == SumOrder::ranks)
     return "gradients are added in the order of ranks: each rank sends every other the part that it owns\n";
@@ -59,8 +59,7 @@ std::string sum_line(const RunConfig& config, SumOrder order) {
 }
 
 std::string rank_lines(const RunConfig& config, const Model& model, const PlanRequest& request, const Plan& p) {
-  const auto ranks = request.data.ranks;
-  const auto tokens = static_cast<double>(config.batch_size * config.seq_len * config.grad_accumulation) * ranks;
+  const auto tokens = static_cast<double>(config.batch_size * config.seq_len * config.grad_accumulation) * request.data.ranks;
   const auto flops = flops_of(model, request.shape.batch, p.programs.steady);
   const auto rate = [&](double of) { return of / p.times.seconds * 1e-12; };
   const auto& communicated = p.times.communicated;
@@ -68,7 +67,7 @@ std::string rank_lines(const RunConfig& config, const Model& model, const PlanRe
       "{} ranks, {} on each node; in a step each rank sends {} within its node and {} to other nodes\n"
       "{}gathers and reductions take {:.3f} s of the step, {:.0f} % of it while the rank computes\n"
       "{:.4g} tokens a step, {:.4g} tokens/s; {:.3g} TFLOP/s of model computation a rank, {:.3g} with recomputation\n",
-      ranks, ranks_of_node(config), format_bytes(static_cast<std::uint64_t>(p.steady_links.within)),
+      config.ranks(), ranks_of_node(config), format_bytes(static_cast<std::uint64_t>(p.steady_links.within)),
       format_bytes(static_cast<std::uint64_t>(p.steady_links.between)), sum_line(config, request.data.sum_order()),
       communicated.seconds, 100 * communicated.hidden(), tokens, tokens / p.times.seconds, rate(flops.model),
       rate(flops.with_recomputation));

@@ -74,7 +74,7 @@ std::string cluster_lines(const RunConfig& config, const Model& model, const std
   return fmt::format(
       "{} ranks, {} on each node; in a step a rank sends at most {} within its node and {} to other nodes\n"
       "{}{:.4g} tokens a step, {:.4g} tokens/s; {:.3g} TFLOP/s of model computation a rank, {:.3g} with recomputation\n",
-      config.dp * config.pp, ranks_of_node(config), format_bytes(static_cast<std::uint64_t>(most.within)),
+      config.ranks(), ranks_of_node(config), format_bytes(static_cast<std::uint64_t>(most.within)),
       format_bytes(static_cast<std::uint64_t>(most.between)), sum_line(config, plans.front().map.data.sum_order()), tokens,
       tokens / step_s, rate(all.model), rate(all.with_recomputation));
 }
@@ -84,7 +84,8 @@ std::string lanes_beside(const std::filesystem::path& run, const std::vector<Pla
                          const MachineProfile& profile, const std::string& title) {
   std::vector<RankLanes> lanes;
   for (std::uint32_t r = 0; r < plans.size(); ++r) {
-    const auto file = trace_file_of(run, r * plans[r].map.data.ranks);  // the first of the ranks with these layers
+    const auto file =
+        trace_file_of(run, r * plans[r].map.data.ranks * model.tensor.ranks);  // the first of the ranks with these layers
     if (!std::filesystem::exists(file))
       throw Error(
           fmt::format(

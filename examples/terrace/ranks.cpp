@@ -14,6 +14,7 @@
 #include <terrace/core/machine.h>
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/launched.h>
+#include <terrace/examples/terrace/setup.h>
 #include <terrace/parallel/comm/mpi.h>
 #include <terrace/parallel/comm/rank_failed.h>
 #include <terrace/parallel/degrees.h>
@@ -22,12 +23,17 @@ namespace terrace::cli {
 namespace {
 
 void demand_degrees(const RunConfig& c, int ranks) {
+  auto whole = c;
+  whole.tp = 1;
+  whole.sp = false;
+  const auto model = model_config(whole);  // with the usual sizes of its family
   check({.dp = static_cast<int>(c.dp),
          .pp = static_cast<int>(c.pp),
+         .tp = static_cast<int>(c.tp),
          .shard_group = static_cast<int>(c.shard_group),
          .micro_batches = static_cast<int>(c.dp * c.grad_accumulation),
          .canonical_reduction = c.canonical_reduction},
-        {.layers = 2 * c.layers + 2, .heads = c.heads, .ffn = std::max<std::int64_t>(1, c.ffn), .seq_len = c.seq_len}, ranks);
+        {.layers = 2 * c.layers + 2, .heads = model.heads, .ffn = model.ffn, .seq_len = c.seq_len}, ranks);
   if (ranks == 1 && c.sync_interval > 1)
     throw Error(
         fmt::format("--sync-interval {}: there is only one rank, so there are no weights to average\n  leave --sync-interval "
@@ -60,7 +66,7 @@ CommunicatorOptions options_of(const RunConfig& c) {
 }
 
 Exit train_threads(const RunConfig& config) {
-  auto communicators = make_thread_communicators(static_cast<int>(config.dp * config.pp), options_of(config));
+  auto communicators = make_thread_communicators(static_cast<int>(config.ranks()), options_of(config));
   std::mutex mutex;
   std::vector<std::exception_ptr> errors;  // in the order in which ranks failed
   errors.reserve(communicators.size() + 1);
@@ -127,8 +133,8 @@ Exit train_process(const RunConfig& config, const Launched& place) {
 
 Exit train_ranks(RunConfig config) {
   const auto place = launched();
-  const auto ranks = place ? place->ranks : std::max<std::int64_t>(1, config.dp) * config.pp;
-  if (config.dp == 0) config.dp = std::max<std::int64_t>(1, ranks / config.pp);
+  const auto ranks = place ? place->ranks : config.ranks();
+  if (config.dp == 0) config.dp = std::max<std::int64_t>(1, ranks / (config.pp * config.tp));
   demand_degrees(config, static_cast<int>(ranks));
   share_cores(config, place ? place->local_ranks : ranks);
   if (place) config.local_rank = place->local_rank;

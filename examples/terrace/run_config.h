@@ -60,8 +60,15 @@ struct RunConfig {
   std::int64_t virtual_stages = 0;   // stages on each rank; 0: the schedule's usual number
   std::int64_t drain_interval = 10;  // steps between drains of an asynchronous schedule
   std::string stage_layers;          // "3,4,4"; empty: balanced
-  std::int64_t local_ranks = 0;      // not an option: how many ranks share this machine; 0: all
-  std::int64_t local_rank = 0;       // not an option: this rank among them, which is added to the number of the GPU
+  // ranks that have a part of each layer
+  std::int64_t tp = 1;
+  bool sp = false;  // between layers, each has its share of the positions
+  // Which of them this rank is: no option, but set in each rank.
+  std::int64_t tensor_rank = 0;
+
+  [[nodiscard]] std::int64_t ranks() const { return (dp > 1 ? dp : 1) * pp * tp; }
+  std::int64_t local_ranks = 0;  // not an option: how many ranks share this machine; 0: all
+  std::int64_t local_rank = 0;   // not an option: this rank among them, which is added to the number of the GPU
   // memory; sizes are text, because `auto` and `unlimited` are possible values
   std::string device = "cpu";
   std::string device_memory = "auto", host_memory = "auto", nvme_limit = "unlimited";

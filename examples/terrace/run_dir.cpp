@@ -129,7 +129,8 @@ struct RunFile {
   std::vector<int> machines;  // not recorded by older versions
 
   [[nodiscard]] std::size_t ranks() const {
-    return fingerprint.at("dp").get<std::size_t>() * fingerprint.at("pp").get<std::size_t>();
+    return fingerprint.at("dp").get<std::size_t>() * fingerprint.at("pp").get<std::size_t>() *
+           fingerprint.at("tp").get<std::size_t>();
   }
 };
 RunFile read_run_file(const fs::path& dir) {
@@ -156,6 +157,7 @@ RunFile read_run_file(const fs::path& dir) {
     constexpr std::uint64_t kMostRanks = 1 << 20;
     count_in(read.fingerprint.at("dp"), kMostRanks, "ranks");
     count_in(read.fingerprint.at("pp"), kMostRanks, "ranks");
+    count_in(read.fingerprint.at("tp"), kMostRanks, "ranks");
     count_in(read.ranks(), kMostRanks, "ranks");
     return read;
   });
@@ -165,7 +167,7 @@ RunFile read_run_file(const fs::path& dir) {
 // computes may not change, so the micro-batches of all ranks are counted together.
 nlohmann::json take_layout(nlohmann::json& fingerprint) {
   nlohmann::json layout;
-  for (const auto* const key : {"dp", "zero", "shard-group", "pp", "schedule", "virtual-stages"}) {
+  for (const auto* const key : {"dp", "zero", "shard-group", "pp", "schedule", "virtual-stages", "tp", "sp"}) {
     layout[key] = fingerprint.at(key);
     fingerprint.erase(key);
   }

@@ -16,19 +16,22 @@
 namespace terrace::cli {
 
 lm::ModelConfig model_config(const RunConfig& c) {
-  return lm::complete({.family = lm::family_named(c.model),
-                       .layers = c.layers,
-                       .hidden = c.hidden,
-                       .heads = c.heads,
-                       .kv_heads = c.kv_heads,
-                       .ffn = c.ffn,
-                       .seq_len = c.seq_len,
-                       .vocab = c.vocab,
-                       .tied = !c.untied,
-                       .skips = lm::parse_skips(c.skips),
-                       .rope_theta = c.rope_base,
-                       .norm_eps = c.norm_eps,
-                       .dtype = parse_dtype(c.dtype)});
+  return lm::complete(
+      {.family = lm::family_named(c.model),
+       .layers = c.layers,
+       .hidden = c.hidden,
+       .heads = c.heads,
+       .kv_heads = c.kv_heads,
+       .ffn = c.ffn,
+       .seq_len = c.seq_len,
+       .vocab = c.vocab,
+       .tied = !c.untied,
+       .skips = lm::parse_skips(c.skips),
+       .rope_theta = c.rope_base,
+       .norm_eps = c.norm_eps,
+       .dtype = parse_dtype(c.dtype),
+       .tensor = {
+           .ranks = static_cast<std::uint32_t>(c.tp), .rank = static_cast<std::uint32_t>(c.tensor_rank), .sequence = c.sp}});
 }
 
 Budget budgets(const RunConfig& c) {
@@ -52,8 +55,7 @@ std::uint64_t memory_for_budgets(const RunConfig& c) {
 }
 
 std::uint64_t ranks_of_machine(const RunConfig& c) {
-  return static_cast<std::uint64_t>(
-      std::max<std::int64_t>(1, c.local_ranks != 0 ? c.local_ranks : std::max<std::int64_t>(1, c.dp) * c.pp));
+  return static_cast<std::uint64_t>(std::max<std::int64_t>(1, c.local_ranks != 0 ? c.local_ranks : c.ranks()));
 }
 
 void set_optimizer(PlanRequest& request, const RunConfig& c) {

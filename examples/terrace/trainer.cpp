@@ -77,7 +77,7 @@ class Training {
     if (searches_schedule(config_)) agree_on_schedule(team);
     if (request_.pipeline)
       for (auto& begin : request_.pipeline->begins) begin = static_cast<std::uint32_t>(team.each(begin).front());
-    request_.pipeline_rank = static_cast<std::uint32_t>(team.rank()) / request_.data.ranks;
+    request_.pipeline_rank = static_cast<std::uint32_t>(team.rank()) / ranks_of_stage();
   }
   // Throws an error if the plan does not fit. Only the first rank's times are shown, so only the first rank measures.
   void make_plan(const Team& team) {
@@ -98,7 +98,7 @@ class Training {
     const auto hashes = team.each(static_cast<double>(program_hash_ >> 11));  // what a double holds
     team.together([&] {
       for (std::size_t r = 0; r < hashes.size(); ++r)
-        if (const auto of_stage = r - r % request_.data.ranks; hashes[r] != hashes[of_stage])
+        if (const auto of_stage = r - r % ranks_of_stage(); hashes[r] != hashes[of_stage])
           throw Error(fmt::format("ranks {} and {} have planned different steps\n  give all ranks the same flags", of_stage, r),
                       Exit::usage);
     });
@@ -212,7 +212,7 @@ class Training {
 
     if (request_.commits && !all_done) commit_all();
     if (team.first() && !request_.commits) keep_choices(dir, *device);
-    const bool first_of_stage = request_.pipeline && static_cast<std::uint32_t>(team.rank()) % request_.data.ranks == 0;
+    const bool first_of_stage = request_.pipeline && static_cast<std::uint32_t>(team.rank()) % ranks_of_stage() == 0;
     if (!all_done && (team.first() || first_of_stage))
       tell(screen, [&] { replace_trace(trace, trace_file_of(dir.path, static_cast<std::uint32_t>(team.rank()))); });
     if (done() < last) {
@@ -315,8 +315,9 @@ class Training {
   }
 
   [[nodiscard]] std::uint32_t data_rank(const Team& team) const {
-    return static_cast<std::uint32_t>(team.rank()) % request_.data.ranks;
+    return static_cast<std::uint32_t>(team.rank()) / model_.tensor.ranks % request_.data.ranks;
   }
+  [[nodiscard]] std::uint32_t ranks_of_stage() const { return request_.data.ranks * model_.tensor.ranks; }
 
   [[nodiscard]] Trainer::Options trainer_options(Agreement* ranks) {
     return {.read = [this](Split split, auto sequences, auto tokens,
@@ -361,6 +362,10 @@ class Training {
     if (pipeline.ranks > 1)
       rank = fmt::format("pipeline rank {} of {}, {}, stages of {} layers: {}", pipeline.rank, pipeline.ranks, schedule_name_,
                          stage_layers(*request_.pipeline), rank.empty() ? fmt::format("process {}: ", getpid()) : rank);
+    if (model_.tensor.ranks > 1)
+      rank = fmt::format("tensor rank {} of {}{}, {}", model_.tensor.rank, model_.tensor.ranks,
+                         model_.tensor.sequence ? " with sequence parallelism" : "",
+                         rank.empty() ? fmt::format("process {}: ", getpid()) : rank);
     return fmt::format(
         "{}{} with {:.1f}M parameters, {} of state ({}, {}); device {}, host {}, disk {}; updates on {}, bound by {}", rank,
         config_.model, static_cast<double>(plan_.parameters) * 1e-6, format_bytes(plan_.state_bytes), config_.optimizer,
@@ -575,6 +580,7 @@ void agree_on_resume(RunDir& dir, const RunConfig& config, Team& team) {
 
 Exit train_rank(const RunConfig& given, Team& team) {
   auto config = given;
+  config.tensor_rank = team.rank() % config.tp;
   std::optional<Training> training;
   std::optional<RunDir> dir;
   // All checks come before the directory is touched.

@@ -148,6 +148,7 @@ void validate(const RunConfig& c) {
     without(c.canonical_reduction, "--canonical-reduction", "gradients are not exchanged");
     without(c.compress_gradients != "none", "--compress-gradients", "gradients are not exchanged");
     without(c.compress_weights != "none", "--compress-weights", "weights are averaged uncompressed");
+    without(c.tp > 1, "--tp", "ranks with a part of each layer have no copies to average");
     without(c.pp > 1, "--pp", "the stages of a pipeline have no copies to average");
     without(c.on_non_finite == "skip", "--on-non-finite skip", "the ranks would skip different steps");
     without(c.loss_scale == "dynamic", "--loss-scale dynamic", "the ranks would skip different steps");
