@@ -1,0 +1,103 @@
+// Tensor parallelism as its user runs it: --tp and --sp, with threads and processes, on disk, stopped, resumed and generated
+// from.
+#include <cmath>
+#include <fstream>
+
+#include <fmt/format.h>
+
+#include "on_ranks.h"
+
+namespace terrace::test {
+namespace {
+
+class Tensor : public Ranks {
+ protected:
+  [[nodiscard]] Words split(const std::string& run, const Words& more) const {
+    return Words{"--heads", "4", "--steps", "4", "--grad-accumulation", "4", "--out-dir", run} + more;
+  }
+  // What a user sees of a run is within rounding of another's.
+  void expect_near(const std::string& one, const std::string& other, double tolerance = 2e-5) {
+    const auto a = steps(one), b = steps(other);
+    ASSERT_EQ(a.size(), b.size()) << other;
+    for (std::size_t s = 0; s < a.size(); ++s) {
+      EXPECT_NEAR(a[s].loss, b[s].loss, tolerance * a[s].loss) << other << ", step " << a[s].step;
+      EXPECT_NEAR(a[s].gradient_norm, b[s].gradient_norm, 10 * tolerance * a[s].gradient_norm) << other;
+      if (a[s].held_out && b[s].held_out) EXPECT_NEAR(*a[s].held_out, *b[s].held_out, tolerance * *a[s].held_out) << other;
+    }
+  }
+};
+
+TEST_F(Tensor, EveryMeshTrainsWhatOneRankTrains) {
+  const auto one = train(split("one", {}));
+  ASSERT_EQ(0, one.exit) << one.described;
+  std::string two;
+  for (const auto& [run, more] :
+       {std::pair<std::string, Words>{"tp2", {"--tp", "2"}},
+        {"tp2-sp", {"--tp", "2", "--sp"}},
+        {"tp2-disk", {"--tp", "2", "--nvme-path", ".", "--device-memory", "2MiB", "--host-memory", "8MB"}},
+        {"tp4", {"--tp", "4", "--sp"}},
+        {"tp2-dp2", {"--tp", "2", "--dp", "2", "--zero", "3", "--grad-accumulation", "2"}},
+        {"tp2-pp2", {"--tp", "2", "--pp", "2", "--sp"}}}) {
+    const auto many = train(split(run, more));
+    ASSERT_EQ(0, many.exit) << many.described;
+    expect_near("one", run);
+    if (run == "tp2")
+      two = weights_of(many);
+    else if (run == "tp2-sp" || run == "tp2-disk" || run == "tp2-pp2")
+      EXPECT_EQ(two, weights_of(many)) << run;
+  }
+#ifdef TERRACE_MPIRUN
+  Words words{"launch", "-n", "4", "--mpirun", TERRACE_MPIRUN, "--"};
+  auto apart = launch(words + tiny("train", split("processes", {"--tp", "2", "--pp", "2"})));
+  apart.environment["ASAN_OPTIONS"] = "detect_leaks=0";
+  const auto processes = run(apart);
+  ASSERT_EQ(0, processes.exit) << processes.described;
+  EXPECT_EQ(two, weights_of(processes));
+#endif
+}
+
+TEST_F(Tensor, WeightsAreSavedWholeAndReadByAnyMesh) {
+  ASSERT_EQ(0, train(split("two", {"--tp", "2", "--sp", "--save", "two.safetensors"})).exit);
+  ASSERT_EQ(0, train(split("one", {"--steps", "2", "--init-from", "two.safetensors"})).exit);
+  ASSERT_EQ(0, train(split("four", {"--steps", "2", "--init-from", "two.safetensors", "--tp", "4"})).exit);
+  expect_near("one", "four");
+  const auto whole = terrace({"generate", "two", "--prompt", "the ", "--max-tokens", "20", "--temperature", "0"});
+  EXPECT_EQ(0, whole.exit) << whole.described;
+  EXPECT_EQ(24U + 1, whole.out.size()) << whole.described;
+}
+
+TEST_F(Tensor, ARunGoesOnWithAnotherSplit) {
+  ASSERT_EQ(0, train(split("whole", {"--steps", "6"})).exit);
+  ASSERT_EQ(0, train(split("run", {"--steps", "2", "--lr-schedule", "constant", "--tp", "2"})).exit);
+  for (const auto& [until, more] : {std::pair<std::string, Words>{"3", {"--tp", "4", "--sp"}},
+                                    {"4", {"--tp", "2", "--pp", "2"}},
+                                    {"5", {}},
+                                    {"6", {"--tp", "2", "--dp", "2", "--zero", "2", "--grad-accumulation", "2"}}}) {
+    const auto next = train(split("run", Words{"--steps", until, "--lr-schedule", "constant", "--resume", "auto"} + more));
+    ASSERT_EQ(0, next.exit) << next.described;
+    EXPECT_EQ(0, terrace({"ckpt", "verify", "run"}).exit);
+  }
+  ASSERT_EQ(0, train(split("constant", {"--steps", "6", "--lr-schedule", "constant"})).exit);
+  expect_near("constant", "run");
+}
+
+TEST_F(Tensor, WhatItCannotDoIsRefusedWithTheNearestThatItCan) {
+  expect_refusal(train(split("none", {"--tp", "3"})), 2, {"--tp 3", "must divide 4 heads", "nearest legal: 2 and 4"});
+  expect_refusal(train(split("none", {"--sp"})), 2, {"--sp", "--tp 2 or more"});
+  expect_refusal(train(split("none", {"--tp", "2", "--optimizer", "muon"})), 2, {"--tp 2", "whole matrices"});
+  expect_refusal(train(split("none", {"--tp", "2", "--dtype", "fp16"})), 2, {"--tp 2", "fp16"});
+  EXPECT_FALSE(std::filesystem::exists(at("none")));
+}
+
+TEST_F(Tensor, APlanSaysWhatARankHoldsAndSends) {
+  const auto whole = terrace(tiny("plan", {"--heads", "4", "--json"})),
+             part = terrace(tiny("plan", {"--heads", "4", "--tp", "4", "--json"}));
+  ASSERT_EQ(0, part.exit) << part.described;
+  const auto all = nlohmann::json::parse(whole.out), one = nlohmann::json::parse(part.out);
+  EXPECT_EQ(all["parameters"], one["parameters"]);
+  EXPECT_LT(one["state_bytes"].get<double>(), 0.5 * all["state_bytes"].get<double>());
+  EXPECT_GT(one["communication"]["seconds"].get<double>(), 0);
+}
+
+}  // namespace
+}  // namespace terrace::test
