@@ -144,6 +144,7 @@ TEST_F(KernelsTest, EmbeddingsGiveTheCpusBits) {
     const std::int64_t count = 9 * n + 3, vocabulary = 130, seq = 5;
     auto tokens = random(DType::i32, {count}, 0, static_cast<double>(vocabulary));
     for (std::int64_t i = 0; i < count; i += 2) tokens.set(i, 128);
+    for (std::int64_t i = 0; i < count; i += 5) tokens.set(i, -1);
     expect_as_on_the_cpu({.name = text("embed", dtype, n, c, accumulate),
                           .in = {tokens, random(dtype, {vocabulary, c}), random(dtype, {seq + 2, c})},
                           .out = {Tensor(dtype, {count, c}), Tensor(dtype, {count, c})},
@@ -174,6 +175,70 @@ TEST_F(KernelsTest, CrossEntropy) {
                                     const auto& out) { m.cross_entropy(s, out[0], out[1], in[0], in[1], 0.25); },
                           .tolerance = near(dtype)});
   });
+}
+
+// The kernels of a softmax whose columns lie on several ranks. The log-sum-exps that the loss is given are the CPU's.
+TEST_F(KernelsTest, CrossEntropyOfPartsOfTheColumns) {
+  for_each([&](DType dtype, std::int64_t n, std::int64_t v, Accumulate accumulate) {
+    if (accumulate == Accumulate::yes) return;
+    const DType wide = accumulator(dtype);
+    const auto logits = random(dtype, {n, v}, -20, 20);
+    Tensor lse(wide, {n});
+    math.log_sum_exp(stream, lse, logits);
+    stream.synchronize();
+    expect_as_on_the_cpu({.name = text("log_sum_exp", dtype, n, v, accumulate),
+                          .in = {logits},
+                          .out = {Tensor(wide, {n})},
+                          .run = [](Math& m, Stream& s, const auto& in, const auto& out) { m.log_sum_exp(s, out[0], in[0]); },
+                          .tolerance = near(wide)});
+    auto targets = random(DType::i32, {n}, -1, static_cast<double>(v));
+    if (n > 2) {  // one elsewhere, the last column, and a row without any target
+      targets.set(0, -1), targets.set(1, static_cast<double>(v - 1)), targets.set(2, -1);
+      lse.set(2, std::numeric_limits<double>::infinity());
+    }
+    expect_as_on_the_cpu({.name = text("cross_entropy_part", dtype, n, v, accumulate),
+                          .in = {logits, targets, lse},
+                          .out = {Tensor(DType::fp64, {n}), Tensor(DType::fp64, {n}), Tensor(dtype, {n, v}), logits},
+                          .run =
+                              [](Math& m, Stream& s, const auto& in, const auto& out) {
+                                m.cross_entropy_part(s, out[0], {}, in[0], in[1], in[2], 0.25);
+                                m.cross_entropy_part(s, out[1], out[2], in[0], in[1], in[2], 0.25);
+                                m.cross_entropy_part(s, out[1], out[3], out[3], in[1], in[2], 0.25);  // in place
+                              },
+                          .tolerance = near(dtype)});
+  });
+}
+
+TEST_F(KernelsTest, LogSumsOfPartsAreMerged) {
+  for (const auto dtype : {DType::fp32, DType::fp64}) {
+    for (const std::int64_t n : {1, 31, 256, 257, 1000}) {
+      for (const std::int64_t count : {1, 2, 3, 4, 8}) {
+        auto parts = random(dtype, {count, n}, -300, 300);
+        // Parts that are masked whole; all but one of them.
+        for (std::int64_t k = 0; k + 1 < count; ++k) parts.set(k * n + n / 2, -std::numeric_limits<double>::infinity());
+        auto targets = random(DType::i32, {n}, 0, 99);
+        expect_as_on_the_cpu(
+            {.name = text("merge_log_sums", dtype, count, n, Accumulate::no),
+             .in = {parts, targets},
+             .out = {Tensor(dtype, {n})},
+             .run = [](Math& m, Stream& s, const auto& in, const auto& out) { m.merge_log_sums(s, out[0], in[0], in[1]); },
+             .tolerance = near(dtype)});
+      }
+    }
+  }
+}
+
+TEST_F(KernelsTest, IdsInPartAreTheCpus) {
+  for (const std::int64_t n : {1, 33, 1023, 1024, 2500}) {
+    const auto ids = random(DType::i32, {n}, -1, 300);
+    expect_as_on_the_cpu({.name = text("ids_in_part", DType::i32, 1, n, Accumulate::no),
+                          .in = {ids},
+                          .out = {Tensor(DType::i32, {n}), ids},
+                          .run = [](Math& m, Stream& s, const auto& in, const auto& out) {
+                            m.ids_in_part(s, out[0], in[0], 100, 77);
+                            m.ids_in_part(s, out[1], out[1], 100, 77);
+                          }});
+  }
 }
 
 TEST_F(KernelsTest, SumsGiveTheCpusBits) {

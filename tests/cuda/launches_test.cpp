@@ -67,6 +67,8 @@ TEST_F(LaunchesTest, SumsOfUsesDoNotDependOnTheBlock) {
   const std::int64_t n = 700, vocabulary = 300, c = 40, ranges = cuda::ceil_div(vocabulary, cuda::kVocabularyRange);
   auto tokens = random(DType::i32, {n}, 0, static_cast<double>(vocabulary));
   for (std::int64_t i = 0; i < n; i += 3) tokens.set(i, 7);
+  std::int64_t here = n;
+  for (std::int64_t i = 0; i < n; i += 10, --here) tokens.set(i, -1);  // not in this part of the table
   const auto dy = random(DType::fp32, {n, c});
   Tensor index(DType::i32, {n + ranges + 1}), dtable(DType::fp32, {vocabulary, c});
   cuda::FaultWord fault = 0;
@@ -89,9 +91,9 @@ TEST_F(LaunchesTest, SumsOfUsesDoNotDependOnTheBlock) {
     EXPECT_TRUE(index.bits() == want_index) << "the index with blocks of " << threads;
     EXPECT_TRUE(dtable.bits() == want) << "the sums with blocks of " << threads;
   }
-  // The index itself: by range, ascending, every use once.
+  // The index itself: by range, ascending, every use of a token of this table once.
   EXPECT_EQ(begin[0], 0);
-  EXPECT_EQ(begin[ranges], n);
+  EXPECT_EQ(begin[ranges], here);
   std::vector<bool> seen(static_cast<std::size_t>(n));
   for (std::int64_t range = 0; range < ranges; ++range) {
     for (std::int32_t i = begin[range]; i < begin[range + 1]; ++i) {
@@ -100,7 +102,7 @@ TEST_F(LaunchesTest, SumsOfUsesDoNotDependOnTheBlock) {
       seen[static_cast<std::size_t>(uses[i])] = true;
     }
   }
-  EXPECT_EQ(std::ranges::count(seen, true), n);
+  EXPECT_EQ(std::ranges::count(seen, true), here);
   EXPECT_EQ(fault, 0U);
 }
 
@@ -132,7 +134,7 @@ TEST_F(LaunchesTest, ABadIndexIsNamedAndItsRowIsNotANumber) {
   Tensor tokens(DType::i32, {4}), y(DType::fp32, {4, c}), loss(DType::fp64, {4}), dlogits(DType::fp32, {4, vocabulary});
   for (int i = 0; i < 4; ++i) tokens.set(i, i);
   const auto table = random(DType::fp32, {vocabulary, c}), logits = random(DType::fp32, {4, vocabulary});
-  const auto dy = random(DType::fp32, {4, c});
+  const auto dy = random(DType::fp32, {4, c}), lse = random(DType::fp32, {4}, 2, 3);
   for (const int bad : {-7, 6, 1 << 30}) {
     tokens.set(2, bad);
     const std::string text = std::to_string(bad) + " at 2 is outside a vocabulary of 6";
@@ -163,6 +165,15 @@ TEST_F(LaunchesTest, ABadIndexIsNamedAndItsRowIsNotANumber) {
       Gpu fresh;
       fresh.math.cross_entropy(*fresh.stream, loss, dlogits, logits, tokens, 1);
       EXPECT_EQ(failure(*fresh.stream), "cross_entropy: target " + text);
+      for (int i = 0; i < 4; ++i) {
+        EXPECT_EQ(std::isnan(loss.get(i)), i == 2);
+        EXPECT_EQ(std::isnan(dlogits.get(i * vocabulary)), i == 2);
+      }
+    }
+    {
+      Gpu fresh;
+      fresh.math.cross_entropy_part(*fresh.stream, loss, dlogits, logits, tokens, lse, 1);
+      EXPECT_EQ(failure(*fresh.stream), "cross_entropy_part: target " + text);
       for (int i = 0; i < 4; ++i) {
         EXPECT_EQ(std::isnan(loss.get(i)), i == 2);
         EXPECT_EQ(std::isnan(dlogits.get(i * vocabulary)), i == 2);

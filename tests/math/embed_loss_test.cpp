@@ -267,7 +267,7 @@ TEST_F(LossTest, NonFiniteLogitsGiveANonFiniteLoss) {
 
 TEST_F(LossTest, PartsOfTheColumnsMakeTheWhole) {
   for (const auto dtype : kDtypes) {
-    for (const auto shape : {Shape{9, 9}, Shape{40, 1037}, Shape{3, 50257}}) {
+    for (const auto shape : {Shape{9, 9}, Shape{40, 1037}, Shape{2, 20011}}) {
       for (const double most : {8.0, 300.0, 10000.0}) {  // exp of the larger ones overflows in every dtype
         const std::int64_t r = shape[0], v = shape[1];
         const double scale = 0.125;
