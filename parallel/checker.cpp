@@ -253,16 +253,18 @@ class StepChecker {
     for (const auto dead : map_.dead_after(a)) content_[index(dead)] = false;
   }
 
-  // Without sequence parallelism a part of a sum and the sum have the same place.
+  // A rank's part of a sum, or of a survey, and the whole may have the same place.
   void require_combined(const Action& a) {
     if (map_.tensor().ranks == 1) return;
-    const bool computes = a.op <= Op::backward_weight;
+    const bool computes = a.op <= Op::backward_weight || a.op == Op::survey;
     for (const auto& use : map_.uses(a)) {
       const auto role = map_.chunks()[use.chunk].role;
-      if (role != Role::input && role != Role::input_gradient) continue;
+      if (role != Role::input && role != Role::input_gradient && role != Role::survey) continue;
       const auto i = index(use.chunk);
-      if (a.op == Op::combine) {
-        if (!part_[i] && !map_.tensor().sequence) fail(a, map_.describe(use.chunk) + " has been combined already");
+      const bool makes_whole = a.op == Op::combine || (a.op == Op::assemble && a.payload == Payload::survey);
+      if (makes_whole) {
+        if (!part_[i] && a.op == Op::combine && !map_.tensor().sequence)
+          fail(a, map_.describe(use.chunk) + " has been combined already");
         part_[i] = false;
       } else if (part_[i] && needs_content(use.access)) {
         fail(a, map_.describe(use.chunk) + " is only this rank's part");
