@@ -40,6 +40,8 @@ struct TensorRange {
   std::uint64_t first_element = 0;  // in the tensor, row-major
   std::uint64_t elements = 0;
   std::uint64_t chunk_element = 0;  // where it starts in the chunk
+  // So many runs of `elements` elements, side by side in the chunk and `stride` apart in the tensor: columns of a matrix.
+  std::uint64_t rows = 1, stride = 0;
   friend bool operator==(const TensorRange&, const TensorRange&) = default;
 };
 struct ChunkDescription {

@@ -164,7 +164,7 @@ void CommitFiles::demand_version(const std::string& name, std::optional<std::uin
   throw Error(
       fmt::format("{}: the store has version {}, and this program reads version {}\n  continue the run with the version "
                   "of terrace that wrote it; nothing was changed",
-                  files_.small_path(name).string(), *other, kStoreVersion),
+                  files_.small_path(name).string(), *other, kStoreVersionOfRows),
       Exit::usage);
 }
 

@@ -48,10 +48,13 @@ json to_json(const StoredChunk& chunk) {
   const auto& d = chunk.description;
   json ranges = json::array();
   for (const auto& r : d.ranges) {
-    ranges.push_back({{"tensor", r.tensor},
-                      {"first_element", r.first_element},
-                      {"elements", r.elements},
-                      {"chunk_element", r.chunk_element}});
+    auto& range = ranges.emplace_back(json{{"tensor", r.tensor},
+                                           {"first_element", r.first_element},
+                                           {"elements", r.elements},
+                                           {"chunk_element", r.chunk_element}});
+    if (r.rows == 1) continue;
+    range["rows"] = r.rows;
+    range["stride"] = r.stride;
   }
   return {{"chunk", index(d.chunk)},
           {"kind", static_cast<int>(d.kind)},
@@ -68,7 +71,11 @@ TensorRange range_from(const json& j, std::uint64_t bytes) {
                     .first_element = number_in(j.at("first_element"), 0, kMostBytes),
                     .elements = number_in(j.at("elements"), 1, kMostBytes),
                     .chunk_element = number_in(j.at("chunk_element"), 0, kMostBytes)};
-  demand(range.chunk_element + range.elements <= bytes, "a range of a tensor leaves its chunk");
+  if (j.contains("rows")) {
+    range.rows = number_in(j.at("rows"), 2, kMostBytes / range.elements);
+    range.stride = number_in(j.at("stride"), range.elements, kMostBytes / range.rows);
+  }
+  demand(range.chunk_element + range.elements * range.rows <= bytes, "a range of a tensor leaves its chunk");
   return range;
 }
 
@@ -110,7 +117,7 @@ std::optional<std::uint64_t> other_version(const std::string& text) {
   const json all = json::parse(text, nullptr, false);
   if (!all.is_object() || !all.contains("version") || !all.at("version").is_number_unsigned()) return std::nullopt;
   const auto version = all.at("version").get<std::uint64_t>();
-  return version == kStoreVersion ? std::nullopt : std::optional(version);
+  return version == kStoreVersion || version == kStoreVersionOfRows ? std::nullopt : std::optional(version);
 }
 
 }  // namespace
@@ -120,16 +127,23 @@ std::uint64_t checksum_of_text(const std::string& text) { return checksum_of(std
 std::string write_index(const StoreIndex& index) {
   json chunks = json::array();
   for (const auto& chunk : index.chunks) chunks.push_back(to_json(chunk));
-  const json all = {{"version", kStoreVersion},           {"commit", index.number},
-                    {"stripe_bytes", index.stripe_bytes}, {"stripe_weights", index.stripe_weights},
-                    {"generations", index.generations},   {"chunks", std::move(chunks)}};
+  const auto has_rows = [](const StoredChunk& chunk) {
+    return std::ranges::any_of(chunk.description.ranges, [](const TensorRange& range) { return range.rows != 1; });
+  };
+  const auto version = std::ranges::any_of(index.chunks, has_rows) ? kStoreVersionOfRows : kStoreVersion;
+  const json all = {{"version", version},
+                    {"commit", index.number},
+                    {"stripe_bytes", index.stripe_bytes},
+                    {"stripe_weights", index.stripe_weights},
+                    {"generations", index.generations},
+                    {"chunks", std::move(chunks)}};
   return all.dump(1);
 }
 
 std::optional<StoreIndex> parse_index(const std::string& text) {
   try {
     const json all = json::parse(text);
-    number_in(all.at("version"), kStoreVersion, kStoreVersion);
+    number_in(all.at("version"), kStoreVersion, kStoreVersionOfRows);
     StoreIndex index;
     index.number = number_in(all.at("commit"), 1, kMostBytes);
     index.stripe_bytes = bytes_in(all.at("stripe_bytes"), kPageBytes);
@@ -163,7 +177,7 @@ std::optional<CommitRecord> parse_record(const std::string& text) {
   if (!body_text) return std::nullopt;
   try {
     const json body = json::parse(*body_text);
-    number_in(body.at("version"), kStoreVersion, kStoreVersion);
+    number_in(body.at("version"), kStoreVersion, kStoreVersionOfRows);
     return CommitRecord{{number_in(body.at("commit"), 1, kMostBytes), number_in(body.at("step"), 0, kMostBytes),
                          body.at("payload").get<std::string>()},
                         from_hex(body.at("index_xxh3").get<std::string>())};

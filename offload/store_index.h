@@ -12,7 +12,8 @@
 
 namespace terrace {
 
-inline constexpr std::uint64_t kStoreVersion = 1;  // of both texts
+// Of both texts. An index in which a range has several rows is of the second version, which older programs refuse.
+inline constexpr std::uint64_t kStoreVersion = 1, kStoreVersionOfRows = 2;
 
 struct StoreIndex {
   std::uint64_t number = 0;

@@ -12,7 +12,6 @@ namespace terrace {
 namespace {
 
 bool has_weight_half(Op op) { return op == Op::backward || op == Op::backward_weight; }
-bool reads_weights(Op op) { return op <= Op::backward_weight; }
 
 }  // namespace
 
@@ -58,7 +57,7 @@ Program with_versions(const Program& program, const StepMap& map) {
   const auto& pipeline = map.pipeline();
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::size_t> last_use;  // layer, version
   for (std::size_t i = 0; i < program.actions.size(); ++i)
-    if (const auto& a = program.actions[i]; reads_weights(a.op))
+    if (const auto& a = program.actions[i]; is_layer_action(a.op))
       last_use[{a.layer, pipeline.reads_version(a.layer, a.micro_batch)}] = i;
   struct LayerCopies {
     std::uint32_t made = 0;                           // updates so far
@@ -84,7 +83,7 @@ Program with_versions(const Program& program, const StepMap& map) {
       }
       if (a.chunk + 1 == map.updates_of(a.layer)) ++made;
     }
-    if (!reads_weights(a.op)) {
+    if (!is_layer_action(a.op)) {
       out.actions.push_back(a);
       continue;
     }

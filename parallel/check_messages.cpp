@@ -110,7 +110,7 @@ class Ranks {
     };
     if (const auto other = short_of(verdicts_before(rank, a))) return other;
     const bool backward = is_backward(a.op);
-    if (backward || is_forward(a.op) || a.op == Op::survey) {
+    if (is_layer_action(a.op)) {
       if (const auto from = source({Payload::activation, a.layer, a.micro_batch})) return from;
       if (const auto k = skips_.into(a.layer); k != Skips::kNone && a.op != Op::backward_weight)
         if (const auto from = source({Payload::activation, k, a.micro_batch})) return from;
@@ -135,7 +135,7 @@ class Ranks {
   // actions that use their results wait for them.
   [[nodiscard]] std::uint32_t verdicts_before(std::uint32_t rank, const Action& a) const {
     const auto behind = behind_[rank].find({a.op == Op::norm ? Op::reduce : Op::gather, a.layer});
-    const bool wants = a.op <= Op::backward_weight || a.op == Op::norm || a.op == Op::evaluate;
+    const bool wants = is_layer_action(a.op) || a.op == Op::norm;
     return wants && behind != behind_[rank].end() ? behind->second : 0;
   }
 

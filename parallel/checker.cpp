@@ -88,7 +88,7 @@ class StepChecker {
     const bool holds = map_.pipeline().holds(a.layer) ||
                        ((a.op == Op::combine || a.op == Op::assemble) && a.layer > 0 && map_.pipeline().holds(a.layer - 1));
     if (!holds && !(weights_only && map_.copies(a.layer))) fail(a, "another rank of the pipeline holds this layer");
-    const bool per_micro_batch = a.op <= Op::backward_weight;
+    const bool per_micro_batch = is_layer_action(a.op);
     if (per_micro_batch && a.micro_batch >= program_.micro_batches) fail(a, "there is no such micro-batch");
     if (per_micro_batch && !map_.pipeline().computes(a.layer, a.micro_batch)) fail(a, "another rank computes this micro-batch");
     if (a.copy > map_.pipeline().kept_copies(a.layer)) fail(a, "there is no such copy of the layer's weights");
@@ -256,7 +256,7 @@ class StepChecker {
   // A rank's part of a sum, or of a survey, and the whole may have the same place.
   void require_combined(const Action& a) {
     if (map_.tensor().ranks == 1) return;
-    const bool computes = a.op <= Op::backward_weight || a.op == Op::survey;
+    const bool computes = is_layer_action(a.op);
     for (const auto& use : map_.uses(a)) {
       const auto role = map_.chunks()[use.chunk].role;
       if (role != Role::input && role != Role::input_gradient && role != Role::survey) continue;

@@ -62,8 +62,7 @@ CommittedState::CommittedState(std::span<const ChunkStore::Options> ranks) : sto
     for (auto& chunk : stores_[s]->committed()) {
       chunks_.push_back({s, std::move(chunk)});
       const auto& d = chunks_.back().stored.description;
-      for (const auto& range : d.ranges)
-        ranges_[{d.kind, range.tensor}].emplace(range.first_element, Part{chunks_.size() - 1, range});
+      for (const auto& range : d.ranges) parts_[{d.kind, range.tensor}].all.push_back({chunks_.size() - 1, range});
       if (d.ranges.empty()) whole_.emplace(std::pair{d.kind, d.label}, chunks_.size() - 1);
     }
   }
@@ -83,12 +82,11 @@ void CommittedState::read(const ChunkDescription& chunk, Format format, std::uin
   std::ranges::fill(to, std::byte{0});  // what no tensor reaches
   if (is_packed(format)) return read_whole(chunk, to);
   for (const auto& range : chunk.ranges)
-    for (std::uint64_t done = 0; done < range.elements;) {
-      const auto& part = part_with(chunk.kind, range.tensor, range.first_element + done);
-      const auto into = range.first_element + done - part.range.first_element;
-      const auto elements = std::min(range.elements - done, part.range.elements - into);
-      copy(chunk, format, chunk_elements, to, range.chunk_element + done, part.chunk, part.range.chunk_element + into,
-           elements);
+    for (std::uint64_t done = 0; done < range.elements * range.rows;) {
+      const auto row = done / range.elements, in_row = done % range.elements;
+      const auto from = place_of(chunk.kind, range.tensor, range.first_element + row * range.stride + in_row);
+      const auto elements = std::min(range.elements - in_row, from.elements);
+      copy(chunk, format, chunk_elements, to, range.chunk_element + done, from.chunk, from.element, elements);
       done += elements;
     }
 }
@@ -115,14 +113,23 @@ void CommittedState::refuse_absent(const std::string& what) const {
       Exit::corrupt);
 }
 
-const CommittedState::Part& CommittedState::part_with(Kind kind, const std::string& tensor, std::uint64_t element) const {
-  const auto what = [&] { return fmt::format("{} of {} from element {}", terrace::name_of(kind), tensor, element); };
-  const auto parts = ranges_.find({kind, tensor});
-  if (parts == ranges_.end()) refuse_absent(what());
-  const auto next = parts->second.upper_bound(element);
-  if (next != parts->second.begin())
-    if (const auto& part = std::prev(next)->second; element < part.range.first_element + part.range.elements) return part;
-  refuse_absent(what());
+std::optional<CommittedState::Place> CommittedState::place_in(const Part& part, std::uint64_t element) {
+  const auto& r = part.range;
+  if (element < r.first_element) return std::nullopt;
+  const auto behind = element - r.first_element, row = r.rows == 1 ? 0 : behind / r.stride, in_row = behind - row * r.stride;
+  if (row >= r.rows || in_row >= r.elements) return std::nullopt;
+  return Place{part.chunk, r.chunk_element + row * r.elements + in_row, r.elements - in_row};
+}
+
+CommittedState::Place CommittedState::place_of(Kind kind, const std::string& tensor, std::uint64_t element) {
+  if (const auto parts = parts_.find({kind, tensor}); parts != parts_.end()) {
+    auto& [all, last] = parts->second;
+    if (const auto place = place_in(all[last], element)) return *place;
+    for (last = 0; last < all.size(); ++last)
+      if (const auto place = place_in(all[last], element)) return *place;
+    last = 0;
+  }
+  refuse_absent(fmt::format("{} of {} from element {}", terrace::name_of(kind), tensor, element));
 }
 
 void CommittedState::read_whole(const ChunkDescription& chunk, std::span<std::byte> to) {

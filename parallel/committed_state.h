@@ -52,9 +52,15 @@ class CommittedState {
     std::size_t chunk = 0;
     TensorRange range;
   };
+  // Where an element of a tensor lies, and how many follow it there.
+  struct Place {
+    std::size_t chunk = 0;
+    std::uint64_t element = 0, elements = 0;
+  };
 
   [[noreturn]] void refuse_absent(const std::string& what) const;
-  [[nodiscard]] const Part& part_with(Kind kind, const std::string& tensor, std::uint64_t element) const;
+  [[nodiscard]] static std::optional<Place> place_in(const Part& part, std::uint64_t element);
+  [[nodiscard]] Place place_of(Kind kind, const std::string& tensor, std::uint64_t element);
   void read_whole(const ChunkDescription& chunk, std::span<std::byte> to);
   void copy(const ChunkDescription& chunk, Format format, std::uint64_t chunk_elements, std::span<std::byte> to,
             std::uint64_t to_element, std::size_t from, std::uint64_t from_element, std::uint64_t elements);
@@ -64,7 +70,11 @@ class CommittedState {
   std::vector<std::unique_ptr<ChunkStore>> stores_;
   std::vector<std::uint64_t> elements_;  // a store: of its chunks
   std::vector<Chunk> chunks_;
-  std::map<std::pair<Kind, std::string>, std::map<std::uint64_t, Part>> ranges_;  // by first element
+  struct Parts {
+    std::vector<Part> all;  // in the order of the stores
+    std::size_t last = 0;   // that was read: the next element is usually there, too
+  };
+  std::map<std::pair<Kind, std::string>, Parts> parts_;
   std::map<std::pair<Kind, std::string>, std::size_t> whole_;
   PageBuffer buffer_;
   std::optional<std::size_t> loaded_;

@@ -25,6 +25,23 @@ const StepMap::Options& demand_rank(const Model& model, const Plan& plan, const 
   return plan.map;
 }
 
+// Runs of one length that lie evenly in the whole tensor are one range.
+void add_run(std::vector<TensorRange>& ranges, const std::string& tensor, std::uint64_t chunk_element, const SplitRun& run) {
+  if (!ranges.empty()) {
+    auto& last = ranges.back();
+    const auto stride = last.rows == 1 ? run.in_whole - last.first_element : last.stride;
+    const bool follows = last.tensor == tensor && last.elements == run.count && run.in_whole > last.first_element &&
+                         run.in_whole - last.first_element == last.rows * stride &&
+                         last.chunk_element + last.rows * last.elements == chunk_element;
+    if (follows) {
+      last.stride = stride;
+      ++last.rows;
+      return;
+    }
+  }
+  ranges.push_back({tensor, run.in_whole, run.count, chunk_element});
+}
+
 // The descriptions for the store of the chunks in a commit.
 std::vector<ChunkDescription> describe_state(const StepMap& map) {
   std::vector<ChunkDescription> all;
@@ -48,8 +65,7 @@ std::vector<ChunkDescription> describe_state(const StepMap& map) {
         for (const auto& s : is_packed(recipe.format_of(kind)) ? std::vector<Segment>{} : map.layout().segments(l, c))
           each_run(own[s.tensor]->shape, own[s.tensor]->split, map.tensor(), s.tensor_element, s.elements,
                    [&](const SplitRun& run) {
-                     d.ranges.push_back(
-                         {own[s.tensor]->name, run.in_whole, run.count, s.chunk_element + (run.in_part - s.tensor_element)});
+                     add_run(d.ranges, own[s.tensor]->name, s.chunk_element + (run.in_part - s.tensor_element), run);
                    });
         all.push_back(std::move(d));
       }

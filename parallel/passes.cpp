@@ -6,12 +6,7 @@
 #include <vector>
 
 namespace terrace {
-namespace {
-
-// The layer's work, as opposed to that of single chunks.
-bool is_layer_action(Op op) { return op <= Op::backward_weight || op == Op::evaluate || op == Op::survey; }
-
-}  // namespace
+namespace {}  // namespace
 
 Program with_recompute(const Program& program, const StepMap& map) {
   Program out{program.layers, program.micro_batches, {}};

@@ -18,9 +18,7 @@ constexpr std::array<std::string_view, 26> kNames{
     "prepare", "exchange",  "keep",     "verdict",        "combine",         "assemble", "survey",  "unify"};
 constexpr std::array<std::string_view, 5> kPayloads{"activation", "gradient", "weights", "tied-gradient", "survey"};
 
-bool has_micro_batch(Op op) {
-  return op <= Op::backward_weight || op == Op::evaluate || op == Op::reduce || op == Op::offload || op == Op::survey;
-}
+bool has_micro_batch(Op op) { return is_layer_action(op) || op == Op::reduce || op == Op::offload; }
 // Written as their payload, layer and micro-batch.
 bool has_payload(Op op) { return op == Op::combine || op == Op::assemble; }
 bool has_chunk(Op op) {

@@ -52,6 +52,8 @@ enum class Op : std::uint8_t {
 };
 constexpr bool is_forward(Op op) { return op == Op::forward || op == Op::recompute || op == Op::evaluate; }
 constexpr bool is_backward(Op op) { return op == Op::backward || op == Op::backward_input || op == Op::backward_weight; }
+// What computes with a layer's weights for a micro-batch.
+constexpr bool is_layer_action(Op op) { return is_forward(op) || is_backward(op) || op == Op::survey; }
 // Actions that only place bytes: no lane computes them.
 constexpr bool is_placement(Op op) { return op == Op::prefetch || op == Op::release || op == Op::offload; }
 // What a message carries. The messages of one payload from one rank to another form a lane: they arrive in the order of

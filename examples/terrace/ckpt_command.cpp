@@ -36,7 +36,7 @@ void inspect(const CommonCommit& common, bool json) {
       ++sum.chunks;
       sum.bytes += c.description.bytes;
       if (c.description.kind == Kind::parameter)
-        for (const auto& r : c.description.ranges) tensors[r.tensor] += r.elements;
+        for (const auto& r : c.description.ranges) tensors[r.tensor] += r.elements * r.rows;
     }
   }
   if (json) {

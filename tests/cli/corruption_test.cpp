@@ -114,7 +114,7 @@ TEST_F(Corruption, ARunOfAnotherVersionIsRefusedUntouched) {
   const auto later = [&](const std::string& name) {
     auto object = json_in(name);
     object.erase("xxh3");
-    object["version"] = 2;
+    object["version"] = 3;
     scratch_.write(name, object.dump(2) + "\n");
   };
   const auto expect_refused = [&](const std::string& file) {
@@ -123,7 +123,7 @@ TEST_F(Corruption, ARunOfAnotherVersionIsRefusedUntouched) {
     for (const auto& outcome :
          {go_on(), train({"--resume", "run", "--steps", "6", "--force"}), verify(), terrace({"ckpt", "inspect", "run"}),
           terrace({"ckpt", "copy", "run", "copy"}), terrace({"generate", "run", "--prompt", "The"})}) {
-      expect_refusal(outcome, 2, {file, "has version 2, and this program reads version 1", "version of terrace that wrote it"});
+      expect_refusal(outcome, 2, {file, "has version 3, and this program reads version ", "version of terrace that wrote it"});
       EXPECT_THAT(outcome.err, Not(HasSubstr("check the disk")));
     }
     EXPECT_EQ(before, everything());
@@ -132,7 +132,7 @@ TEST_F(Corruption, ARunOfAnotherVersionIsRefusedUntouched) {
   const auto record = scratch_.read("run/store/commit.0");
   auto body = record.substr(record.find('\n') + 1);
   const std::string version = R"("version": )";
-  body.replace(body.find(version), version.size() + 1, version + "2");
+  body.replace(body.find(version), version.size() + 1, version + "3");
   scratch_.write("run/store/commit.0", with_checksum(body));
   expect_refused("run/store/commit.0");
   scratch_.write("run/store/commit.0", record);
@@ -142,7 +142,7 @@ TEST_F(Corruption, ARunOfAnotherVersionIsRefusedUntouched) {
   scratch_.write("run/run.json", run_file);
   later("run/result.json");
   const auto result = everything();
-  expect_refusal(go_on(), 2, {"run/result.json", "has version 2"});
+  expect_refusal(go_on(), 2, {"run/result.json", "has version 3"});
   EXPECT_EQ(result, everything());
   fs::remove(at("run/result.json"));
   const auto lines = scratch_.read("run/metrics.jsonl");

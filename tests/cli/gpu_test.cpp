@@ -212,6 +212,23 @@ TEST_F(WithGpu, RanksOnGpusEndWithTheWeightsOfOneRank) {
                  {"2 ranks of this machine need a GPU each, from cuda:1 on, but the machine has 2"});
 }
 
+// Parts of sums are added by the made-up NCCL, and parts of a vocabulary by kernels of their own.
+TEST_F(WithGpu, TensorRanksOnGpusTrainWhatOneRankTrains) {
+  const auto train_on = [&](const std::string& run, const Words& more) {
+    const auto outcome = with_gpu(
+        tiny("train", Words{"--recipe", "fp32", "--heads", "4", "--device", "cuda:0", "--steps", "2", "--out-dir", run} + more),
+        {{"TERRACE_FAKE_GPUS", "2"}});
+    EXPECT_EQ(0, outcome.exit) << outcome.described;
+    return outcome;
+  };
+  train_on("one", {});
+  const auto two = train_on("two", {"--tp", "2"}), rows = train_on("rows", {"--tp", "2", "--sp"});
+  EXPECT_EQ(weights_of(two), weights_of(rows));
+  const auto expected = steps("one"), found = steps("two");
+  ASSERT_EQ(expected.size(), found.size());
+  for (std::size_t s = 0; s < expected.size(); ++s) EXPECT_NEAR(expected[s].loss, found[s].loss, 2e-5 * expected[s].loss);
+}
+
 // What travels in fewer bits is packed, summed and unpacked on the GPUs, with the bits of ranks on the host.
 TEST_F(WithGpu, RanksOnGpusSendInFewerBitsAsRanksOnTheHostDo) {
   const std::vector<Words> ways{{"--compress-gradients", "bf16"},

@@ -58,6 +58,17 @@ TEST_F(Tensor, EveryMeshTrainsWhatOneRankTrains) {
 #endif
 }
 
+TEST_F(Tensor, AsynchronousPipelinesKeepVersionsOfParts) {
+  for (const auto* const schedule : {"pipedream", "pipedream-2bw"}) {
+    const Words pipeline{"--pp", "2", "--untied", "--grad-clip", "0", "--schedule", schedule, "--drain-interval", "4"};
+    const std::string name = schedule;
+    ASSERT_EQ(0, train(split(name, pipeline)).exit);
+    const auto parts = train(split(name + "-tp", pipeline + Words{"--tp", "2", "--sp"}));
+    ASSERT_EQ(0, parts.exit) << parts.described;
+    expect_near(name, name + "-tp");
+  }
+}
+
 TEST_F(Tensor, WeightsAreSavedWholeAndReadByAnyMesh) {
   ASSERT_EQ(0, train(split("two", {"--tp", "2", "--sp", "--save", "two.safetensors"})).exit);
   ASSERT_EQ(0, train(split("one", {"--steps", "2", "--init-from", "two.safetensors"})).exit);

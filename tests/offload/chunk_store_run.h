@@ -28,7 +28,9 @@ inline ChunkDescription description_of(std::uint32_t id) {
           Kind::master,
           "fp32",
           kChunkBytes,
-          {{tensor, id * 100ULL, kChunkBytes / 4, 0}},
+          // Every third has columns of a matrix.
+          {id % 3 == 1 ? TensorRange{tensor, id * 100ULL, kChunkBytes / 32, 0, 8, kChunkBytes}
+                       : TensorRange{tensor, id * 100ULL, kChunkBytes / 4, 0}},
           "master weight of " + tensor};
 }
 

@@ -200,7 +200,7 @@ TEST_F(CommitCopies, AStoreOfAnotherVersionIsRefusedUntouched) {
   const auto whole = all_files();
   const auto later = [](std::string text) {
     const std::string version = R"("version": )";
-    return text.replace(text.find(version), version.size() + 1, version + "2");
+    return text.replace(text.find(version), version.size() + 1, version + "3");
   };
   const auto later_record = [&](const std::string& text) { return with_checksum(later(text.substr(text.find('\n') + 1))); };
   const auto expect_refused = [&](const char* what_it_is) {
@@ -209,7 +209,7 @@ TEST_F(CommitCopies, AStoreOfAnotherVersionIsRefusedUntouched) {
     for (const auto& o : {options(), reader()}) {
       std::string what;
       EXPECT_EQ(Exit::usage, exit_of_open(o, what));
-      EXPECT_THAT(what, HasSubstr("the store has version 2, and this program reads version 1"));
+      EXPECT_THAT(what, HasSubstr("the store has version 3, and this program reads version 2"));
       EXPECT_THAT(what, testing::Not(HasSubstr("check the disk")));
     }
     EXPECT_EQ(before, all_files());

@@ -121,6 +121,18 @@ TEST_F(TensorTest, DegreesNeedNotBePowersOfTwo) {
   }
 }
 
+TEST_F(TensorTest, AVocabularyIsSplitWhereverItEnds) {
+  for (const std::int64_t vocabulary : {256, 259, 31123})
+    for (const std::uint32_t ranks : {3U, 8U}) {
+      TensorRun o{.config = gpt2(), .tensor_ranks = ranks, .batch = {3, 8}, .micro_batches = 1, .steps = 2};
+      o.config.layers = 1;
+      o.config.heads = ranks == 3 ? 6 : 8;
+      o.config.hidden = 48;
+      o.config.vocab = vocabulary;
+      expect_serial(o, kFp64);
+    }
+}
+
 TEST_F(TensorTest, ComposesWithDataAndPipelineParallelismInEveryStageOnDisk) {
   for (const auto& config : {gpt2(), llama()})
     for (const auto& [data, schedule] : {std::pair{2U, ""}, {1U, "1f1b"}, {2U, "1f1b"}})
