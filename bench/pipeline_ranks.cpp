@@ -12,7 +12,7 @@
 #include <terrace/core/error.h>
 #include <terrace/core/thread_pool.h>
 #include <terrace/optimizers/optimizer.h>
-#include <terrace/parallel/engine.h>
+#include <terrace/parallel/train/trainer.h>
 
 namespace terrace::bench {
 namespace {
@@ -36,12 +36,12 @@ void run_rank(const Model& model, const RanksRun& run, Communicator& ranks, Rank
                  .trace = run.traces ? &run.traces->at(static_cast<std::size_t>(ranks.rank())) : nullptr,
                  .make_io = run.make_io});
   engine.fill([](const ParamSpec&, std::uint64_t, TensorView range) { std::memset(range.data, 0, range.bytes()); });
-  const auto tokens = static_cast<std::size_t>(request.shape.batch.tokens()) * request.shape.micro_batches;
-  const std::vector<std::int32_t> ids(tokens, 0);
-  for (std::uint64_t s = 1; s <= run.steps; ++s) {
-    const UpdateStep update{.step = s, .learning_rate = 1e-3};
-    out.results.push_back(engine.step({.tokens = ids, .targets = ids, .update = update}));
-    engine.set_pending(update);
+  Trainer trainer(engine, {.read = [](Split, auto, auto, auto) { return true; },  // all tokens are 0
+                           .rate = [](std::uint64_t) { return 1e-3; },
+                           .greatest_norm = 0});
+  while (trainer.done() < run.steps) {
+    trainer.read();
+    out.results.push_back(trainer.step().back().result);
     if (run.drain_at_end) engine.drain();
     out.ended_ns.push_back(now_ns());
   }

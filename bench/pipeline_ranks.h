@@ -17,7 +17,7 @@
 namespace terrace::bench {
 
 struct RanksRun {
-  PlanRequest request = {};  // of every rank; its pipeline and its data ranks say how many there are
+  PlanRequest request = {};  // of every rank; its pipeline, a synchronous one, and its data ranks say how many there are
   MachineProfile profile = {};
   std::filesystem::path directory = {};  // of stores that vanish with the run
   std::uint64_t steps = 1;

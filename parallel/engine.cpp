@@ -275,6 +275,8 @@ void Engine::average() {
                                  .new_weights = [&](const ParamSpec&, std::uint64_t, TensorView range) { mean.write(range); }});
 }
 
+std::uint64_t Engine::average_every() const { return impl_->plan.average.every; }
+
 void Engine::drain() {
   if (!impl_->pending) return;
   const StepInput input{

@@ -67,7 +67,8 @@ class Engine {
   // Local SGD (DataParallel::local): replaces all weights by their mean over the ranks (weight_average.h). Each rank keeps its
   // own moments. Drains first; std::logic_error for other plans.
   void average();
-  void drain();  // applies the pending update, if any
+  [[nodiscard]] std::uint64_t average_every() const;  // steps between averages, as planned; 0: none
+  void drain();                                       // applies the pending update, if any
   // Loss sums of this rank's evaluated_at_once() micro-batches; drains first.
   std::vector<double> evaluate(const StepInput& micro_batches);
   [[nodiscard]] std::uint32_t evaluated_at_once() const;

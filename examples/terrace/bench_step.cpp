@@ -1,7 +1,9 @@
 // `terrace bench step`: the step of a model as it is planned, and as this machine runs it.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <span>
 
 #include <unistd.h>
 
@@ -16,7 +18,7 @@
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/refusal.h>
 #include <terrace/examples/terrace/setup.h>
-#include <terrace/parallel/engine.h>
+#include <terrace/parallel/train/trainer.h>
 
 namespace terrace::cli {
 namespace {
@@ -85,16 +87,22 @@ class StepBench final : public bench::Bench {
                    .optimizer = optimizer.get()});
     session.progress("filling the weights …");
     engine.fill(first_weights(config_, model));
-    const auto tokens = random_tokens();
+    // Nothing is clipped, scaled or skipped, so that every step has the update of the step before it.
+    Trainer trainer(engine, {.read =
+                                 [this](Split, auto, auto tokens, auto targets) {
+                                   draw(tokens);
+                                   std::ranges::copy(tokens, targets.begin());
+                                   return true;
+                                 },
+                             .rate = [this](std::uint64_t) { return config_.lr; },
+                             .greatest_norm = 0});
     std::vector<double> measured;
     Traffic moved;
-    for (std::uint64_t step = 1; step <= steps && !session.stopped(); ++step) {
-      session.progress(fmt::format("step {} of {}", step, steps));
-      UpdateStep update{.step = step, .learning_rate = config_.lr};
-      const auto r = engine.step(
-          {.tokens = tokens, .targets = tokens, .loss_scale = 1.0 / static_cast<double>(tokens.size()), .update = update});
-      engine.set_pending(update);
-      if (step <= kWarmSteps) continue;
+    while (trainer.done() < steps && !session.stopped()) {
+      session.progress(fmt::format("step {} of {}", trainer.done() + 1, steps));
+      trainer.read();
+      const auto r = trainer.step().back().result;
+      if (trainer.done() <= kWarmSteps) continue;
       measured.push_back(r.seconds);
       double waited_s = 0;
       for (const auto& [cause, seconds] : r.stall_s) waited_s += seconds;
@@ -106,13 +114,10 @@ class StepBench final : public bench::Bench {
 
  private:
   // The time of a step does not depend on which tokens they are.
-  [[nodiscard]] std::vector<std::int32_t> random_tokens() const {
-    std::vector<std::int32_t> tokens(
-        static_cast<std::size_t>(config_.batch_size * config_.grad_accumulation * config_.seq_len));
+  void draw(std::span<std::int32_t> tokens) const {
     for (std::size_t i = 0; i < tokens.size(); ++i)
       tokens[i] = static_cast<std::int32_t>(
           random_below(config_.seed, stream_of("bench step"), i, static_cast<std::uint64_t>(config_.vocab)));
-    return tokens;
   }
 
   void report(bench::Session& session, const char* op, const std::vector<double>& seconds, double stall_s,

@@ -179,13 +179,8 @@ class Training {
       static_cast<void>(trainer.read());
       if ((stopped = stop_of(team)) != 0) break;
       const auto begin = now_ns();
-      auto steps = step_of(trainer, dir);
+      const auto steps = step_of(trainer, dir);
       trace.span({"step", fmt::format("step {}", done()), begin, now_ns()});
-      if (config_.sync_interval > 1 && due(done(), config_.sync_interval)) {
-        const auto averaging = now_ns();
-        engine.average();
-        steps.back().result.seconds += static_cast<double>(now_ns() - averaging) * 1e-9;
-      }
 
       StepMetrics m;
       for (const auto& step : steps) {

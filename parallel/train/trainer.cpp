@@ -28,8 +28,9 @@ StepResult part_of(const StepResult& r, std::size_t u) {
   part.seconds /= static_cast<double>(parts);
   for (auto& [cause, seconds] : part.stall_s) seconds /= static_cast<double>(parts);
   for (auto* const seconds : {&part.communicated.seconds, &part.communicated.hidden_s}) *seconds /= static_cast<double>(parts);
-  for (auto* const bytes : {&part.moved.upload, &part.moved.download, &part.moved.read, &part.moved.write})
-    *bytes = *bytes * (u + 1) / parts - *bytes * u / parts;
+  auto& m = part.moved;
+  for (auto* const all : {&m.upload, &m.download, &m.read, &m.write, &m.uploads, &m.downloads, &m.reads, &m.writes})
+    *all = *all * (u + 1) / parts - *all * u / parts;
   return part;
 }
 
@@ -109,6 +110,11 @@ std::vector<Trainer::Step> Trainer::step() {
     steps.push_back({done_ + u + 1, updates[u].learning_rate, part_of(result, u)});
   steps.back().applied = settle(updates.back(), result);
   done_ += together();
+  if (const auto every = engine_.average_every(); every != 0 && done_ % every == 0) {
+    const auto begin = now_ns();
+    engine_.average();
+    steps.back().result.seconds += static_cast<double>(now_ns() - begin) * 1e-9;
+  }
   return steps;
 }
 

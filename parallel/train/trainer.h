@@ -66,7 +66,8 @@ class Trainer {
 
   // Reads this rank's sequences of the next step. False: they cannot be read.
   bool read();
-  // Runs the step that was read. An asynchronous pipeline computes several steps together.
+  // Runs the step that was read, and after it the average of local SGD where the plan has one. An asynchronous pipeline
+  // computes several steps together.
   struct Step {
     std::uint64_t number = 0;
     double learning_rate = 0;

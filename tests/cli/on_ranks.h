@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <fstream>
 #include <string>
 
 #include "cli_test.h"
@@ -28,6 +29,23 @@ class Ranks : public Cli {
     words.insert(words.end(), {"--dp", std::to_string(ranks)});
     return words;
   }
+  // Damages a part of rank 1's second moments in a folder of stores, and returns the chunk's entry in the store's index; null
+  // if there is none.
+  [[nodiscard]] nlohmann::json damage_second_moment(const std::string& folder) const {
+    std::filesystem::path store;
+    for (const auto& entry : std::filesystem::directory_iterator(at(folder)))
+      if (entry.path().filename().string().ends_with("-rank1")) store = entry.path();
+    if (store.empty()) return {};
+    const auto index = nlohmann::json::parse(std::ifstream(store / "index.1.json"));
+    nlohmann::json last;
+    for (const auto& chunk : index.at("chunks"))
+      if (chunk.at("label").get<std::string>().starts_with("second moment")) last = chunk;
+    if (!last.is_null())
+      std::fstream(store / "data", std::ios::in | std::ios::out | std::ios::binary)
+          .seekp(last.at("offset").get<std::int64_t>())
+          .write(std::string(64, 'x').data(), 64);
+    return last;
+  }
 #ifdef TERRACE_MPIRUN
   [[nodiscard]] Launch processes(int ranks, int zero, const std::string& run, const Words& more = {}, int pp = 1) const {
     Words words{"launch", "-n", std::to_string(ranks * pp), "--mpirun", TERRACE_MPIRUN, "--"};
@@ -35,6 +53,15 @@ class Ranks : public Cli {
     words.insert(words.end(), train.begin(), train.end());
     auto launched = launch(words);
     launched.environment["ASAN_OPTIONS"] = "detect_leaks=0";  // Open MPI leaves some memory to the end of the process
+    return launched;
+  }
+  // The two ranks of processes(), started by mpirun itself.
+  [[nodiscard]] static Launch without_launch(Launch launched, const Words& more = {}) {
+    launched.program = TERRACE_MPIRUN;
+    auto& words = launched.arguments;
+    const Words own = more + Words{"-n", "2", "--bind-to", "none", "--oversubscribe", "--allow-run-as-root", TERRACE_PROGRAM};
+    words.erase(words.begin(), std::ranges::find(words, "--") + 1);
+    words.insert(words.begin(), own.begin(), own.end());
     return launched;
   }
   // Two ranks, each with its own words. (The mpirun of Debian 13 crashes when it is given two programs.)

@@ -1,4 +1,4 @@
-// Runs on several ranks as their user starts them: --dp, mpirun and terrace launch.
+// Runs on several ranks as their user starts them, as threads (--dp) and as processes.
 #include <signal.h>
 
 #include <algorithm>
@@ -355,52 +355,14 @@ TEST_F(Ranks, TheReasonIsToldAndNotItsConsequences) {
     };
     const auto first = with("4");
     ASSERT_EQ(0, first.exit) << first.described;
-    fs::path store;
-    for (const auto& entry : fs::directory_iterator(at(std::string(name) + "-nv")))
-      if (entry.path().filename().string().ends_with("-rank1")) store = entry.path();
-    ASSERT_FALSE(store.empty());
-    const auto index = nlohmann::json::parse(std::ifstream(store / "index.1.json"));
-    nlohmann::json last;  // of the second moments
-    for (const auto& chunk : index.at("chunks"))
-      if (chunk.at("label").get<std::string>().starts_with("second moment")) last = chunk;
+    const auto last = damage_second_moment(std::string(name) + "-nv");
     ASSERT_FALSE(last.is_null());
-    std::fstream(store / "data", std::ios::in | std::ios::out | std::ios::binary)
-        .seekp(last.at("offset").get<std::int64_t>())
-        .write(std::string(64, 'x').data(), 64);
     for (int i = 0; i < 10; ++i)
       expect_refusal(with("8"), 5,
                      {fmt::format("chunk {} ({}", last.at("chunk").get<int>(), last.at("label").get<std::string>()),
                       "is not what was written"});
   }
 }
-
-#ifdef TERRACE_MPIRUN
-// The same of processes: one error, and its code, from the rank that failed.
-TEST_F(Ranks, LaunchPrintsTheReasonAndNotItsConsequences) {
-  const auto with = [&](const char* steps) {
-    return run(processes(1, 0, "run", {"--steps", steps, "--nvme-path", "nv", "--resume", "auto", "--pp", "2"}, 2));
-  };
-  const auto first = with("4");
-  ASSERT_EQ(0, first.exit) << first.described;
-  fs::path store;
-  for (const auto& entry : fs::directory_iterator(at("nv")))
-    if (entry.path().filename().string().ends_with("-rank1")) store = entry.path();
-  ASSERT_FALSE(store.empty());
-  const auto index = nlohmann::json::parse(std::ifstream(store / "index.1.json"));
-  nlohmann::json last;  // of the second moments
-  for (const auto& chunk : index.at("chunks"))
-    if (chunk.at("label").get<std::string>().starts_with("second moment")) last = chunk;
-  std::fstream(store / "data", std::ios::in | std::ios::out | std::ios::binary)
-      .seekp(last.at("offset").get<std::int64_t>())
-      .write(std::string(64, 'x').data(), 64);
-  for (int i = 0; i < 3; ++i) {
-    const auto second = with("8");
-    expect_refusal(second, 5, {"error: rank 1: chunk ", "is not what was written"});
-    EXPECT_EQ(second.err.find("error: "), second.err.rfind("error: ")) << second.described;
-    EXPECT_THAT(second.err, Not(HasSubstr("another rank failed"))) << second.described;
-  }
-}
-#endif
 
 // As a rank leaves it that dies in the first commit of all: there is nothing but the beginning to go back to.
 TEST_F(Ranks, AFirstCommitThatARankLacksIsNone) {
@@ -506,127 +468,6 @@ TEST_F(Ranks, ProcessesWithSkipsEndInTheSameWeightsAsThreads) {
   }
 }
 
-// A stop signal to `launch`, or to its process group as by Ctrl-C on a terminal, reaches the ranks: they commit and end
-// with 75.
-TEST_F(Ranks, LaunchStopsTheRanksCleanly) {
-  const auto more = [](int steps) {
-    return Words{"--lr-schedule", "constant", "--resume", "auto", "--steps", std::to_string(steps)};
-  };
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, -SIGINT}) {
-    const auto name = fmt::format("run{}", signal);
-    auto started = processes(2, 3, name, more(5000));
-    started.in_child = [] { ::setpgid(0, 0); };
-    Child child(started);
-    child.read_lines(8);
-    if (signal < 0)
-      child.send_to_group(-signal);
-    else
-      child.send(signal);
-    const auto stopped = child.wait();
-    ASSERT_EQ(75, stopped.exit) << stopped.described;
-    EXPECT_THAT(stopped.out, HasSubstr("stopped by terrace launch after step")) << stopped.described;
-    EXPECT_EQ("", stopped.err) << stopped.described;
-    const auto inspected = terrace({"ckpt", "inspect", name, "--json"});
-    ASSERT_EQ(0, inspected.exit) << inspected.described;
-    const auto last = nlohmann::json::parse(inspected.out)["step"].get<int>() + 2;
-    EXPECT_GE(last, 8) << inspected.described;
-    if (signal != SIGTERM) continue;
-    const auto rest = run(processes(2, 3, name, more(last)));
-    ASSERT_EQ(0, rest.exit) << rest.described;
-    EXPECT_EQ(weights_of(train(threads(2, 3, "whole", more(last)))), weights_of(rest));
-  }
-}
-
-// What mpirun says of itself is shown only if a run failed and nothing else tells why.
-TEST_F(Ranks, LaunchKeepsBackWhatMpirunSaysOfItself) {
-  scratch_.write("mpirun",
-                 "#!/bin/sh\necho '[node:5769] PMIX ERROR: PMIX_ERR_UNREACH in file server.c at line 3184' >&2\n"
-                 "echo 'warning: of a rank' >&2\nexit $ENDS_WITH\n");
-  fs::permissions(at("mpirun"), fs::perms::owner_all);
-  for (const std::string code : {"0", "1"}) {
-    auto launched = launch({"launch", "-n", "2", "--mpirun", at("mpirun").string(), "--", "train"});
-    launched.environment["ENDS_WITH"] = code;
-    const auto ended = run(launched);
-    EXPECT_EQ(std::stoi(code), ended.exit) << ended.described;
-    const std::string warning = "warning: of a rank\n";
-    EXPECT_EQ(code == "0" ? warning : warning + "[node:5769] PMIX ERROR: PMIX_ERR_UNREACH in file server.c at line 3184\n",
-              ended.err);
-  }
-}
-
-TEST_F(Ranks, LaunchPrintsAnErrorOnceAndEndsWithItsCode) {
-  const auto flag = run(processes(2, 3, "run", {"--stepz", "3"}));
-  EXPECT_EQ(2, flag.exit) << flag.described;
-  EXPECT_EQ("error: unknown flag --stepz; did you mean --steps?\n  see terrace train --help\n", flag.err);
-  const auto small = run(processes(2, 3, "run", {"--device-memory", "4KiB"}));
-  EXPECT_EQ(3, small.exit) << small.described;
-  EXPECT_THAT(small.err, testing::StartsWith("error: rank 0: the plan does not fit into the device tier"));
-  EXPECT_THAT(small.err, Not(HasSubstr("-----")));
-  EXPECT_THAT(small.err, Not(HasSubstr("mpirun")));
-
-  auto killed = processes(2, 3, "killed", {"--steps", "5000"});
-  Child child(killed);
-  child.read_lines(8);
-  std::ifstream log(at("killed/rank1.log"));
-  const std::string text{std::istreambuf_iterator<char>(log), {}};
-  const auto place = text.find("process ");
-  ASSERT_NE(std::string::npos, place) << text;
-  ASSERT_EQ(0, ::kill(std::stoi(text.substr(place + 8)), SIGKILL));
-  const auto outcome = child.wait();
-  EXPECT_EQ(137, outcome.exit) << outcome.described;
-  EXPECT_THAT(outcome.err, testing::StartsWith("error: rank 1 was ended by signal 9 (Killed)\n  ")) << outcome.described;
-  EXPECT_EQ(2, std::ranges::count(outcome.err, '\n')) << outcome.described;
-}
-
-// Open MPI gives its ranks a pseudo-terminal, whatever its own output is.
-TEST_F(Ranks, PipedOutputOfRanksHasNoEscapeCodes) {
-  auto started = processes(2, 3, "run");
-  started.environment["TERM"] = "xterm";
-  auto direct = started;
-  direct.program = TERRACE_MPIRUN;
-  const auto command = std::ranges::find(direct.arguments, "--") + 1;
-  direct.arguments.erase(direct.arguments.begin(), command);
-  const Words words{"-n", "2", "--bind-to", "none", "--oversubscribe", "--allow-run-as-root", TERRACE_PROGRAM};
-  direct.arguments.insert(direct.arguments.begin(), words.begin(), words.end());
-  *(std::ranges::find(direct.arguments, "run")) = "direct";
-  for (const auto& launched : {started, direct}) {
-    const auto outcome = run(launched);
-    ASSERT_EQ(0, outcome.exit) << outcome.described;
-    EXPECT_THAT(outcome.out, Not(HasSubstr("\x1b"))) << outcome.described;
-    EXPECT_THAT(outcome.out, Not(HasSubstr("\r"))) << outcome.described;  // a progress bar
-  }
-}
-
-// What an mpirun and its ranks write to standard error, in an order that cannot be arranged with the real ones.
-TEST_F(Ranks, LaunchFiltersWhatMpirunWrites) {
-  const auto with = [&](const std::string& script) {
-    scratch_.write("mpirun", "#!/bin/sh\n" + script);
-    fs::permissions(at("mpirun"), fs::perms::owner_all);
-    return terrace({"launch", "-n", "2", "--mpirun", at("mpirun").string(), "--", "train"});
-  };
-  const std::string dashes(74, '-');
-  const auto paragraph = [&](const std::string& text) { return "echo '" + dashes + "\n" + text + "\n" + dashes + "' >&2\n"; };
-  const auto many = with(
-      "echo 'warning: w' >&2; echo 'warning: w' >&2; echo 'a line' >&2\n"
-      "echo 'error: rank 1: another rank failed: world: rank 0 has left' >&2\n" +
-      paragraph("Primary job  terminated normally, but 1 process returned\na non-zero exit code.") +
-      "printf 'error: rank 0: no space\n  free ' >&2; sleep 0.3; printf '3 MiB\n' >&2\n"
-      "echo 'error: rank 1: no space\n  free 3 MiB' >&2; echo '[n:12] 1 more process has sent help message' >&2\n"
-      "exit 5\n");
-  EXPECT_EQ(5, many.exit) << many.described;
-  EXPECT_EQ("warning: w\na line\nerror: rank 0: no space\n  free 3 MiB\n", many.err);
-  const auto consequence =
-      with("echo 'error: rank 1: another rank failed: died' >&2\n" + paragraph("Primary job") + "exit 1\n");
-  EXPECT_EQ("error: rank 1: another rank failed: died\n", consequence.err);
-  const auto slots = with(paragraph("There are not enough slots available") + "exit 1\n");
-  EXPECT_EQ("There are not enough slots available\n", slots.err);
-  const auto fine = with(paragraph("a hint") + "exit 0\n");
-  EXPECT_EQ(0, fine.exit);
-  EXPECT_EQ("", fine.err);
-  const auto absent = terrace({"launch", "-n", "2", "--mpirun", "/no/such", "--", "train"});
-  expect_refusal(absent, 4, {"/no/such cannot be started: No such file or directory", "apt install openmpi-bin", "--dp 2"});
-}
-
 // Each machine has a profile of its own, with which its ranks alone would compute in another order.
 TEST_F(Ranks, AllPlanWithTheFirstOnesProfile) {
   const auto profile = [&](const std::string& name, double copy, double matmul) {
@@ -666,14 +507,8 @@ TEST_F(Ranks, AllPlanWithTheFirstOnesProfile) {
 // A rank is killed in mid-run: the others end, with an error that names it, and the run goes on from its last commit.
 TEST_F(Ranks, AKilledProcessEndsTheOthers) {
   const Words often{"--ckpt-interval", "1", "--steps", "2000", "--lr-schedule", "constant", "--resume", "auto"};
-  auto started = processes(2, 3, "killed", often);
-  started.program = TERRACE_MPIRUN;  // told to leave the others alone, so that what they say is seen
-  const Words words{"--enable-recovery",   "-n",           "2", "--bind-to", "none", "--oversubscribe",
-                    "--allow-run-as-root", TERRACE_PROGRAM};
-  const auto command = std::ranges::find(started.arguments, "--") + 1;
-  started.arguments.erase(started.arguments.begin(), command);
-  started.arguments.insert(started.arguments.begin(), words.begin(), words.end());
-  Child child(started);
+  // Told to leave the others alone, so that what they say is seen.
+  Child child(without_launch(processes(2, 3, "killed", often), {"--enable-recovery"}));
   std::string pid;
   for (int i = 0; i < 600 && pid.empty(); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));

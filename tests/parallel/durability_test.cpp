@@ -47,18 +47,18 @@ TEST_F(Durability, EveryWayGivesTheSameBitsAndMovesWhatWasPlanned) {
     toy::Training t(options(way));
     ASSERT_TRUE(t.planned.fits) << t.planned.refusal.why;
     std::uint64_t commits = 0, commit_bytes = 0;
-    const auto commit = [&](std::uint64_t step) {
+    const auto commit = [&] {
       const auto before = t.engine->moved().write;
-      t.engine->commit(step, "{}");
+      t.trainer->commit();
       commit_bytes = t.engine->moved().write - before;
       ++commits;
     };
     ASSERT_EQ(kSteps, t.planned.step_traffic.size());
     for (std::uint64_t s = 1; s <= kSteps; ++s) {
-      EXPECT_EQ(t.planned.step_traffic[s - 1], t.step(s).moved) << "step " << s;
-      if (way.commit_every != 0 && s % way.commit_every == 0 && s != kSteps) commit(s);
+      EXPECT_EQ(t.planned.step_traffic[s - 1], t.step().back().result.moved) << "step " << s;
+      if (way.commit_every != 0 && s % way.commit_every == 0 && s != kSteps) commit();
     }
-    commit(kSteps);
+    commit();
     EXPECT_EQ(t.planned.commits, commits);
     EXPECT_EQ(t.planned.commit_traffic.write, commit_bytes);
     EXPECT_GT(commit_bytes, 0U);
@@ -84,9 +84,9 @@ TEST_F(Durability, OneGenerationIsCommittedAtTheEndOnly) {
   auto o = options({1, 0});
   {
     toy::Training t(o);
-    for (std::uint64_t s = 1; s <= 2; ++s) t.step(s);
+    for (int s = 0; s < 2; ++s) t.step();
     EXPECT_FALSE(ChunkStore::has_commit(store()));
-    t.engine->commit(2, "{}");
+    t.trainer->commit();
     EXPECT_TRUE(ChunkStore::has_commit(store()));
   }
   o.resume = true;
@@ -94,8 +94,8 @@ TEST_F(Durability, OneGenerationIsCommittedAtTheEndOnly) {
     toy::Training t(o);  // goes on, and is stopped like a killed process
     EXPECT_EQ(2U, t.steps_done());
     EXPECT_TRUE(ChunkStore::has_commit(store()));
-    t.step(3);
-    t.step(4);
+    t.step();
+    t.step();
     EXPECT_FALSE(ChunkStore::has_commit(store())) << "a commit whose bytes are written over would be a lie";
   }
   EXPECT_THROW(ChunkStore::open(store()), Error);

@@ -73,12 +73,12 @@ class FaultRun : public test::FolderTest {
 
   static void train(std::optional<toy::Training>& t, const toy::RunOptions& o, std::vector<double>* losses = nullptr) {
     t.emplace(o);
-    for (auto s = t->steps_done() + 1; s <= kSteps; ++s) {
-      const auto loss = t->step(s).loss_sum;
+    while (t->steps_done() < kSteps) {
+      const auto loss = t->step().back().result.loss_sum;
       if (losses) losses->push_back(loss);
-      if (s == kCommitted) t->engine->commit(s, "{}");
+      if (t->steps_done() == kCommitted) t->trainer->commit();
     }
-    t->engine->commit(kSteps, "{}");
+    t->trainer->commit();
   }
 
   void fails_and_goes_on(bool larger, Op op);
@@ -116,12 +116,12 @@ void FaultRun::fails_and_goes_on(bool larger, Op op) {
     ASSERT_TRUE(t.planned.fits) << t.planned.refusal.why;
     const auto ended = [&] { return reading ? t.engine->moved().reads : t.engine->moved().writes; };
     for (std::uint64_t s = 1; s <= kSteps; ++s) {
-      losses.push_back(t.step(s).loss_sum);
+      losses.push_back(t.step().back().result.loss_sum);
       if (s != kCommitted) continue;
-      t.engine->commit(s, "{}");
+      t.trainer->commit();
       before_commit = ended();
     }
-    t.engine->commit(kSteps, "{}");
+    t.trainer->commit();
     in_all = ended();
     hash = t.hash();
   }
@@ -151,8 +151,8 @@ void FaultRun::fails_and_goes_on(bool larger, Op op) {
       EXPECT_THAT(what, HasSubstr("disk tier, file " + (folder_ / "store" / "data").string() + ", offset "));
       EXPECT_THAT(what, HasSubstr(" bytes: " + expected.text));
       if (t) {  // else its first fill failed already
-        EXPECT_EQ(what, error_of([&] { t->step(kSteps); }));
-        EXPECT_EQ(what, error_of([&] { t->engine->commit(kSteps, "never"); }));
+        EXPECT_EQ(what, error_of([&] { t->step(); }));
+        EXPECT_EQ(what, error_of([&] { t->trainer->commit(); }));
       }
     }
     EXPECT_EQ(descriptors, open_descriptors());
@@ -181,7 +181,7 @@ TEST_F(FaultRun, AnErrorInTheComputationEndsTheRun) {
     SCOPED_TRACE(call);
     o.make_io = simulated(1, {});
     toy::Training t(o);
-    t.step(1);
+    t.step();
     int calls = 0;
     const auto visit = [&] {
       t.engine->visit([&](const ParamSpec&, std::uint64_t, TensorView) {
@@ -189,8 +189,8 @@ TEST_F(FaultRun, AnErrorInTheComputationEndsTheRun) {
       });
     };
     EXPECT_EQ("the visitor is tired", error_of(visit));
-    EXPECT_EQ("the visitor is tired", error_of([&] { t.step(2); }));
-    EXPECT_EQ("the visitor is tired", error_of([&] { t.engine->commit(2, "{}"); }));
+    EXPECT_EQ("the visitor is tired", error_of([&] { t.step(); }));
+    EXPECT_EQ("the visitor is tired", error_of([&] { t.trainer->commit(); }));
     EXPECT_EQ(call + 1, calls);
   }
 }

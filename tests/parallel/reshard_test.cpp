@@ -174,8 +174,8 @@ TEST_F(Reshard, GoesOnFromTheCommitThatAllStoresHave) {
     const auto errors = test::on_threads(3, {std::chrono::seconds(60)}, [&](test::Rank& rank) {
       toy::Training training(toy::of_rank(o, rank.comm->rank()), rank.comm.get());
       for (const std::uint64_t s : {1, 2, 3}) {
-        training.step(s);
-        if (s != 1) training.engine->commit(s, "{}");
+        training.step();
+        if (s != 1) training.trainer->commit();
       }
     });
     for (const auto& error : errors) ASSERT_EQ(error, "");

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <terrace/core/block8.h>
+#include <terrace/optimizers/schedule.h>
 #include <terrace/optimizers/stored_weights.h>
 #include <terrace/parallel/gradient_squares.h>
 #include <terrace/tests/support/toy_run.h>

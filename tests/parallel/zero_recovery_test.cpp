@@ -28,8 +28,8 @@ class ZeroRecovery : public test::FolderTest {
   // did.
   static std::uint64_t train(toy::Training& training, std::uint64_t last, std::span<const std::uint64_t> commits_at) {
     for (auto s = training.steps_done() + 1; s <= last; ++s) {
-      training.step(s);
-      if (std::ranges::find(commits_at, s) != commits_at.end()) training.engine->commit(s, "{}");
+      training.step();
+      if (std::ranges::find(commits_at, s) != commits_at.end()) training.trainer->commit();
     }
     return training.hash();
   }
@@ -98,9 +98,9 @@ TEST_F(ZeroRecovery, ARankThatFailsForItselfStopsTheOthers) {
   const auto errors = test::on_threads(3, {std::chrono::seconds(60)}, [&](test::Rank& rank) {
     const auto r = rank.comm->rank();
     toy::Training training(toy::of_rank(o, r), rank.comm.get());
-    training.step(1);
+    training.step();
     if (r == 2) throw Error("its disk is gone");
-    training.step(2);
+    training.step();
   });
   EXPECT_EQ(errors[2], "its disk is gone");
   for (const int r : {0, 1})

@@ -9,12 +9,12 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-#include <terrace/optimizers/schedule.h>
-#include <terrace/parallel/engine.h>
+#include <terrace/parallel/train/trainer.h>
 #include <terrace/tests/support/toy_model.h>
 
 namespace terrace::toy {
@@ -31,11 +31,11 @@ struct RunOptions {
   bool recompute = false, offload = false;         // of all layers
   std::vector<LayerActivations> activations = {};  // or each one's own
   bool before_use = true;
-  double loss_scale = 1;  // of asynchronous orders, whose updates settle themselves
+  const char* loss_scale = "off";
   std::optional<UpdatePlace> update;
   std::uint32_t depth = kAutoDepth;
   int threads = 1;
-  std::uint64_t steps = 6;
+  std::uint64_t steps = 6;            // of an asynchronous order each is several updates
   std::uint64_t commit_after = 0;     // 0: never
   bool commit_at_end = true;          // else
   std::uint64_t not_finite_step = 0;  // its loss is NaN, and it is skipped; 0: none
@@ -62,9 +62,6 @@ struct RunOptions {
   DataParallel data = {};  // shape.micro_batches are each data rank's
   std::optional<pipeline::Pipeline> pipeline = {};
   [[nodiscard]] bool asynchronous() const { return pipeline && pipeline->schedule.asynchronous(); }
-  [[nodiscard]] std::size_t updates_a_step() const {
-    return asynchronous() ? shape.micro_batches / pipeline->schedule.update_every : 1;
-  }
   [[nodiscard]] std::uint32_t pipeline_ranks() const { return pipeline ? pipeline->schedule.placement.ranks : 1; }
 };
 
@@ -107,7 +104,7 @@ inline PlanRequest request_of(const RunOptions& o) {
   return request;
 }
 
-// What main would own, in the order of dependence, and the steps of a training loop.
+// What main would own, in the order of dependence: an engine, and the library's trainer with the toy's data.
 struct Training {
   explicit Training(const RunOptions& options, Communicator* ranks = nullptr)
       : o(options),
@@ -127,6 +124,16 @@ struct Training {
                         .trace = o.trace,
                         .make_io = o.make_io});
     if (!o.resume) engine->fill(initialise);
+    if (ranks) agreement.emplace(*ranks, *device);
+    trainer.emplace(*engine, Trainer::Options{.read =
+                                                  [this](Split, auto sequences, auto to_tokens, auto to_targets) {
+                                                    read(sequences, to_tokens, to_targets);
+                                                    return true;
+                                                  },
+                                              .rate = [](std::uint64_t) { return 1e-2; },
+                                              .greatest_norm = o.before_use ? kGreatestNorm : 0,
+                                              .loss_scale = LossScale::parse(o.loss_scale),
+                                              .ranks = agreement ? &*agreement : nullptr});
   }
 
   [[nodiscard]] std::vector<ChunkStore::Options> other_stores() const {
@@ -134,73 +141,37 @@ struct Training {
     for (const auto& path : o.reshard_from) all.push_back({.paths = {path}, .durable = false});
     return all;
   }
-  [[nodiscard]] std::uint64_t steps_done() const { return o.resume ? engine->resumed()->step : 0; }
-  [[nodiscard]] std::size_t tokens_a_step() const {
+  [[nodiscard]] std::uint64_t steps_done() const { return trainer->done() / trainer->together(); }
+  [[nodiscard]] std::size_t tokens_a_step() const {  // of all data ranks
     return static_cast<std::size_t>(o.shape.batch.tokens()) * o.shape.micro_batches * o.data.ranks;
-  }
-  [[nodiscard]] std::size_t tokens_an_update() const {
-    return tokens_a_step() / (o.data.local ? o.data.ranks : 1) / o.updates_a_step();
   }
   [[nodiscard]] std::int32_t draw(std::uint64_t step, std::uint64_t i) const {
     return static_cast<std::int32_t>(random_below(3, step, i, static_cast<std::uint64_t>(o.sizes.vocab)));
   }
-  void read_batch(std::uint64_t step) {  // this rank's micro-batches of the global batch
-    tokens.clear();
-    targets.clear();
-    const auto per = static_cast<std::size_t>(o.shape.batch.tokens());
-    for (std::size_t i = 0; i < tokens_a_step(); ++i) {
-      if (i / per % o.data.ranks != planned.map.data.turn()) continue;
-      tokens.push_back(draw(step, i));
-      targets.push_back(i % 7 == 0 ? -1 : draw(step, i + 1));
+  // The data of a step that is left out, or not finite, is no other step's.
+  void read(std::span<const std::uint64_t> sequences, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const {
+    const auto seq = static_cast<std::uint64_t>(o.shape.batch.seq), odd_step = o.not_finite_step + o.left_out_step;
+    for (std::size_t t = 0; t < tokens.size(); ++t) {
+      const auto token = sequences[t / seq] * seq + t % seq;
+      const auto i = token % tokens_a_step();
+      auto step = token / tokens_a_step() + 1;
+      if (odd_step != 0 && step >= odd_step) ++step;
+      tokens[t] = draw(step, i);
+      targets[t] = i % 7 == 0 ? -1 : draw(step, i + 1);
     }
   }
 
-  StepResult step(std::uint64_t s) {
-    read_batch(s);
-    const std::uint64_t odd_step = o.not_finite_step + o.left_out_step;
-    UpdateStep update{
-        .step = odd_step != 0 && s > odd_step ? s - 1 : s, .learning_rate = 1e-2, .gradient_scale = 1 / o.loss_scale};
-    const auto scale = (s == o.not_finite_step ? std::nan("") : o.loss_scale) / static_cast<double>(tokens_an_update());
-    std::vector<UpdateStep> updates(o.updates_a_step(), update);
-    for (std::size_t u = 0; u < updates.size(); ++u) updates[u].step = (s - 1) * updates.size() + u + 1;
-    if (!o.asynchronous()) updates.clear();
-    auto r = engine->step({.tokens = tokens,
-                           .targets = targets,
-                           .loss_scale = scale,
-                           .update = update,
-                           .updates = updates,
-                           .greatest_norm = kGreatestNorm});
-    if (o.asynchronous()) return r;
-    if (!std::isfinite(r.gradient_norm)) {
-      engine->skip();
-      return r;
-    }
-    std::vector<double> group_scales;
-    for (std::size_t g = 0; g + 1 < r.group_norms.size(); ++g)
-      group_scales.push_back(clip_factor(r.group_norms[g], *planned.map.param_groups[g].clip));
-    if (o.before_use)
-      update.gradient_scale = clip_factor(r.group_norms.empty() ? r.gradient_norm : r.group_norms.back(), kGreatestNorm);
-    engine->set_pending(update, std::move(group_scales));
-    if (o.average_every != 0 && s % o.average_every == 0) engine->average();
-    return r;
+  std::vector<Trainer::Step> step() {
+    trainer->read();
+    return trainer->step();
   }
-  std::vector<double> evaluate() {  // of the batch at hand, its micro-batches round and round
-    const std::size_t at_once = engine->evaluated_at_once();
-    std::vector<std::int32_t> some_tokens, some_targets;
-    std::vector<double> losses;
-    for (std::size_t first = 0; first < o.evaluate_batches; first += at_once) {
-      some_tokens.clear();
-      some_targets.clear();
-      for (std::size_t i = 0; i < at_once * static_cast<std::size_t>(o.shape.batch.tokens()); ++i) {
-        const auto at = (first * static_cast<std::size_t>(o.shape.batch.tokens()) + i) % tokens.size();
-        some_tokens.push_back(tokens[at]);
-        some_targets.push_back(targets[at]);
-      }
-      const auto some = engine->evaluate({.tokens = some_tokens, .targets = some_targets});
-      losses.insert(losses.end(), some.begin(), some.end());
-    }
-    losses.resize(o.evaluate_batches);
-    return losses;
+  // A loss scale that is not a number makes gradients of which none is finite. No option of a trainer does that in a chosen
+  // step, so this one is given to the engine.
+  StepResult step_that_is_not_finite() {
+    const std::vector<std::int32_t> tokens(tokens_a_step() / o.data.ranks, 0);
+    auto result = engine->step({.tokens = tokens, .targets = tokens, .loss_scale = std::nan("")});
+    engine->skip();
+    return result;
   }
   std::uint64_t hash() {  // of all master weights
     const std::unique_ptr<XXH64_state_t, decltype(&XXH64_freeState)> state(XXH64_createState(), &XXH64_freeState);
@@ -225,8 +196,10 @@ struct Training {
   const Model model = make_model(o.sizes);
   const Plan planned = plan_of_rank();
   const std::unique_ptr<Optimizer> optimizer = o.make_optimizer();
-  std::vector<std::int32_t> tokens, targets;
-  std::optional<Engine> engine;  // empty when the plan does not fit
+  // Empty when the plan does not fit.
+  std::optional<Engine> engine;
+  std::optional<Agreement> agreement;  // empty for one rank
+  std::optional<Trainer> trainer;
 };
 
 inline RunResult run(const RunOptions& o, Communicator* ranks = nullptr) {
@@ -236,25 +209,27 @@ inline RunResult run(const RunOptions& o, Communicator* ranks = nullptr) {
   if (!out.planned.fits) return out;
   for (std::uint64_t s = training.steps_done() + 1; s <= o.steps; ++s) {
     if (s == o.left_out_step) continue;
-    const auto r = training.step(s);
-    if (o.asynchronous()) {
-      out.losses.insert(out.losses.end(), r.loss_sums.begin(), r.loss_sums.end());
-      out.norms.insert(out.norms.end(), r.gradient_norms.begin(), r.gradient_norms.end());
-    } else {
+    auto& traffic = out.traffic.emplace_back();
+    const auto add = [&](const StepResult& r) {
       out.losses.push_back(r.loss_sum);
       out.norms.push_back(r.gradient_norm);
-    }
-    out.traffic.push_back(r.moved);
-    out.live.push_back(r.live);
+      for (const auto part : {&Traffic::upload, &Traffic::download, &Traffic::read, &Traffic::write, &Traffic::uploads,
+                              &Traffic::downloads, &Traffic::reads, &Traffic::writes})
+        traffic.*part += r.moved.*part;
+      out.live.push_back(r.live);
+    };
+    if (s == o.not_finite_step)
+      add(training.step_that_is_not_finite());
+    else
+      for (const auto& step : training.step()) add(step.result);
     ++out.steps_run;
-    if (o.evaluate_between && s == 2)
-      for (const double loss : training.evaluate()) out.losses.push_back(loss);
+    if (o.evaluate_between && s == 2) out.losses.push_back(*training.trainer->evaluate(o.evaluate_batches * o.data.ranks));
     if (o.commit_after == s) {
-      training.engine->commit(s, "{}");
+      training.trainer->commit();
       break;
     }
   }
-  if (o.commit_after == 0 && o.commit_at_end) training.engine->commit(o.steps, "{}");
+  if (o.commit_after == 0 && o.commit_at_end) training.trainer->commit();
   out.hash = training.hash();
   out.peak = training.engine->peak_bytes();
   return out;
