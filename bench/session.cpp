@@ -96,13 +96,13 @@ void Session::result(Result result) {
 void Session::note(std::string_view text) {
   if (options_.json) return;
   erase_progress();
-  say(options_.out, fmt::format("{}\n", text));
+  say(options_.out, fmt::format("{}\n", shown(text)));
   std::fflush(options_.out);
 }
 
 void Session::warn(std::string_view text) {
   erase_progress();
-  say(options_.notes, fmt::format("warning: {}\n", text));
+  say(options_.notes, fmt::format("warning: {}\n", shown(text)));
 }
 
 void Session::progress(std::string_view text) {
@@ -117,7 +117,7 @@ void Session::progress(std::string_view text) {
 
 void Session::fail(const std::exception& error) {
   erase_progress();
-  say(options_.notes, fmt::format("error: {}\n", error.what()));
+  say(options_.notes, fmt::format("error: {}\n", shown(error.what())));
   const auto* const known = dynamic_cast<const Error*>(&error);
   if (exit_ == Exit::ok) exit_ = known ? known->exit() : Exit::runtime;
 }

@@ -28,6 +28,8 @@ class Session {
     bool json = false;              // nothing but one object on standard output
     bool terminal = false;          // of standard error: the live line
     std::function<bool()> stopped;  // asked for by a signal; empty: never
+    // How a text of the library is shown, with a program's flags for its settings; empty: as it is.
+    std::function<std::string(std::string_view)> shown = {};
     std::FILE* out = stdout;
     std::FILE* notes = stderr;
   };
@@ -48,6 +50,9 @@ class Session {
 
  private:
   void erase_progress();
+  [[nodiscard]] std::string shown(std::string_view text) const {
+    return options_.shown ? options_.shown(text) : std::string(text);
+  }
 
   Options options_;
   Result machine_, results_ = Result::array();

@@ -204,7 +204,7 @@ CommitFiles::Found CommitFiles::newest(std::uint64_t not_after_step) const {
 
 void CommitFiles::refuse(const Found& nothing, std::uint64_t not_after_step) const {
   constexpr auto kGoBack = "\n  go back to an exported checkpoint";
-  std::string why = "the run has no commit yet\n  a run commits at its end, on a signal, and every --ckpt-interval steps";
+  std::string why = "the run has no commit yet\n  a run commits at its end, on a signal, and every `ckpt-interval` steps";
   if (nothing.newer_passed_over) {
     why = fmt::format("there is no commit of step {} or before{}", not_after_step, kGoBack);
   } else if (!nothing.damage.empty()) {

@@ -36,13 +36,13 @@ const char* advice(int error_number) {
     case ELOOP:
     case ENOTDIR: return "symbolic links are not followed here, and a file is not a folder: give the folder itself";
     case ENOSPC:
-    case EDQUOT: return "free some space there, then --resume auto";
-    case ETIME: return "the disk did not answer in time: check it (dmesg), or raise --io-deadline; then --resume auto";
+    case EDQUOT: return "free some space there, then `resume` auto";
+    case ETIME: return "the disk did not answer in time: check it (dmesg), or raise `io-deadline`; then `resume` auto";
     case EACCES:
-    case EPERM: return "fix the permissions there, run as its owner, or give a writable folder; then --resume auto";
-    case EEXIST: return "something that terrace did not leave there has the name of its file: remove it, then --resume auto";
+    case EPERM: return "fix the permissions there, run as its owner, or give a writable folder; then `resume` auto";
+    case EEXIST: return "something that terrace did not leave there has the name of its file: remove it, then `resume` auto";
     case EFBIG: return "raise the limit on file sizes (ulimit -f unlimited)";
-    default: return "give a writable folder, or check the disk, then --resume auto";
+    default: return "give a writable folder, or check the disk, then `resume` auto";
   }
 }
 
@@ -83,7 +83,7 @@ void warn_when_no_disk(const std::filesystem::path& path) {
   const auto name = file_system_of(path).name;
   const bool overlay = name == "overlay";
   if (!overlay && name != "tmpfs" && name != "ramfs") return;
-  warn(fmt::format("{} is not on a disk but in {}; give --nvme-path a directory on the disk itself", path.string(),
+  warn(fmt::format("{} is not on a disk but in {}; give a directory on the disk itself", path.string(),
                    overlay ? "a container's overlay" : "memory"));
 }
 
@@ -177,7 +177,7 @@ bool ExtentFiles::lock_directory(Place& place, Mode mode) const {
       }
       if (errno != EWOULDBLOCK) fail(place.directory / kLockName, "flock", errno);
       throw Error(fmt::format("{} is in use by another run\n  wait for it or stop it{}", place.directory.string(),
-                              mode == Mode::fresh ? ", or give another --nvme-path" : ""));
+                              mode == Mode::fresh ? ", or give another `nvme-path`" : ""));
     }
     struct stat held {
     }, named{};

@@ -13,13 +13,13 @@ namespace terrace {
 namespace {
 
 std::string advice(const ChunkStore& store, bool writing, std::uint64_t offset, int error_number) {
-  if (!writing) return "the chunk has no other copy; check the disk, then --resume auto";
+  if (!writing) return "the chunk has no other copy; check the disk, then `resume` auto";
   const std::string intact = "the previous commit is intact; ";
   if (error_number == ENOSPC || error_number == EDQUOT) {
-    return fmt::format("{}{} are free there: free more, or lower --nvme-limit, then --resume auto", intact,
+    return fmt::format("{}{} are free there: free more, or lower `nvme-limit`, then `resume` auto", intact,
                        format_bytes(store.free_bytes(offset)));
   }
-  return intact + "check the disk, then --resume auto";
+  return intact + "check the disk, then `resume` auto";
 }
 
 }  // namespace
@@ -43,7 +43,7 @@ std::exception_ptr stuck_error(const ChunkStore& store, const Move& move, std::u
       "{} could not be {}\n  {}, {} bytes: {}\n  the {} lane waits for {} of its {} requests for {} s now; {}",
       move_name(&store, move), writing ? "written" : "read", store.describe_place(move.chunk, offset + before), first->bytes,
       describe_errno(ETIME), writing ? "write" : "read", std::ranges::count_if(requests, is_open), requests.size(),
-      std::chrono::duration<double>(deadline).count(), "check the disk (dmesg), or raise --io-deadline, then --resume auto")));
+      std::chrono::duration<double>(deadline).count(), "check the disk (dmesg), or raise `io-deadline`, then `resume` auto")));
 }
 
 std::string move_name(const ChunkStore* store, const Move& move) {

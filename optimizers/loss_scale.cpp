@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include <terrace/core/error.h>
+#include <terrace/core/refused_setting.h>
 
 namespace terrace {
 namespace {
@@ -29,10 +30,10 @@ LossScale LossScale::parse(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), scale.value_);
   const bool number = error == std::errc{} && end == text.data() + text.size();
   if (!number || !is_power_of_two(scale.value_) || scale.value_ < kSmallest || scale.value_ > kGreatest)
-    throw Error(fmt::format("--loss-scale \"{}\" is not accepted\n  give off, dynamic, or a power of two from {} to {}: "
-                            "other scales would round every gradient",
-                            text, kSmallest, kGreatest),
-                Exit::usage);
+    throw RefusedSetting(
+        "loss-scale", fmt::format("`loss-scale` \"{}\" is not accepted\n  give off, dynamic, or a power of two from {} to {}: "
+                                  "other scales would round every gradient",
+                                  text, kSmallest, kGreatest));
   return scale;
 }
 

@@ -23,7 +23,7 @@ struct Row {
 constexpr std::array kTable{
     Row{{"adamw", "Adam with decoupled weight decay"}, make_adamw},
     Row{{"adam", "Adam, weight decay as L2"}, make_adam},
-    Row{{"sgd", "gradient descent, with --momentum and --nesterov"}, make_sgd},
+    Row{{"sgd", "gradient descent, with `momentum` and `nesterov`"}, make_sgd},
     Row{{"lion", "the sign of an interpolated momentum"}, make_lion},
     Row{{"adagrad", "the root of the sum of squares"}, make_adagrad},
     Row{{"lamb", "AdamW, each tensor's step in proportion to its weights"}, make_lamb},

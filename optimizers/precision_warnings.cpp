@@ -21,18 +21,18 @@ std::vector<std::string> precision_warnings(const Recipe& recipe, std::string_vi
   const auto moments = recipe.second_moment;
   if (decays_by_beta2(optimizer) && moments == Format::bf16 && 1 - settings.beta2 < kLeastBf16Change)
     warnings.push_back(fmt::format(
-        "--beta2 {} changes a moment by a fraction of {:.2g} per step, which the bf16 moments of recipe {} round away, so they "
-        "hardly decrease; give --beta2 0.996 or less, or a --recipe with fp32 moments",
+        "`beta2` {} changes a moment by a fraction of {:.2g} per step, which the bf16 moments of recipe {} round away, so they "
+        "hardly decrease; give `beta2` 0.996 or less, or a `recipe` with fp32 moments",
         settings.beta2, 1 - settings.beta2, recipe.name));
   if (optimizer == "adagrad" && moments == Format::bf16)
     warnings.push_back(fmt::format(
         "adagrad's sum of squares in bf16 (recipe {}) stops growing after about 256 steps of similar gradients, so its "
-        "steps stop shrinking; give a --recipe with fp32 or 8-bit moments",
+        "steps stop shrinking; give a `recipe` with fp32 or 8-bit moments",
         recipe.name));
   if (recipe.gradient == DType::bf16 && micro_batches > kMostBf16Sums)
     warnings.push_back(fmt::format(
         "gradients of {} micro-batches are summed in bf16 (recipe {}), rounded after each: beyond about 256, further "
-        "ones change nothing; give fewer and larger micro-batches, or --recipe stochastic or split-8bit",
+        "ones change nothing; give fewer and larger micro-batches, or `recipe` stochastic or split-8bit",
         micro_batches, recipe.name));
   return warnings;
 }

@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include <terrace/core/error.h>
+#include <terrace/core/refused_setting.h>
 #include <terrace/core/units.h>
 
 namespace terrace {
@@ -75,15 +76,15 @@ Recipe Recipe::of(DType compute, std::string_view name, std::vector<Kind> states
     return r;
   }
   if (!row.any_dtype)
-    throw Error(fmt::format("recipe {} is for bf16 weights, but these are {}\n  give --dtype bf16, or another --recipe", name,
-                            terrace::name_of(compute)),
-                Exit::usage);
+    throw RefusedSetting(
+        "dtype", fmt::format("recipe {} is for bf16 weights, but these are {}\n  give `dtype` bf16, or another `recipe`", name,
+                             terrace::name_of(compute)));
   if (compute == DType::fp16) r.master = Format::fp32;
   if (compute == DType::fp64) {
     if (name != "fp32")
-      throw Error(
-          fmt::format("recipe {} does not support fp64 weights\n  give --recipe fp32, which keeps everything in fp64", name),
-          Exit::usage);
+      throw RefusedSetting(
+          "recipe",
+          fmt::format("recipe {} does not support fp64 weights\n  give `recipe` fp32, which keeps everything in fp64", name));
     r.gradient = DType::fp64;
     r.first_moment = r.second_moment = Format::fp64;
   }

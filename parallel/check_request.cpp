@@ -4,6 +4,7 @@
 
 #include <terrace/core/block8.h>
 #include <terrace/core/error.h>
+#include <terrace/core/refused_setting.h>
 #include <terrace/memory/layout.h>
 #include <terrace/optimizers/recipe.h>
 #include <terrace/parallel/check_tensor.h>
@@ -14,112 +15,115 @@ namespace {
 void demand_asynchronous(const Model& model, const PlanRequest& request) {
   const auto& s = request.pipeline->schedule;
   if (request.updates_before_use && !pipeline::reads_lag_an_update(s))
-    throw Error(
-        "--schedule pipedream cannot clip gradients: it updates each stage at once, before the norm of the whole gradient is "
-        "known\n  give --grad-clip 0, or --schedule pipedream-2bw, which clips every update by the norm of all stages' "
-        "gradients",
-        Exit::usage);
+    throw RefusedSetting(
+        "grad-clip",
+        "`schedule` pipedream cannot clip gradients: it updates each stage at once, before the norm of the whole gradient is "
+        "known\n  give `grad-clip` 0, or `schedule` pipedream-2bw, which clips every update by the norm of all stages' "
+        "gradients");
   if (any_clips(request.param_groups))
-    throw Error(
-        "an asynchronous pipeline schedule cannot clip groups of parameters separately\n  leave clip out of --param-groups, or "
-        "give a synchronous schedule, such as --schedule 1f1b",
-        Exit::usage);
+    throw RefusedSetting(
+        "param-groups",
+        "an asynchronous pipeline schedule cannot clip groups of parameters separately\n  leave clip out of `param-groups`, or "
+        "give a synchronous schedule, such as `schedule` 1f1b");
   for (const auto& layer : model.layers)
     for (const auto& p : layer->params())
       if (p.tied)
-        throw Error(
+        throw RefusedSetting(
+            "untied",
             fmt::format("the stages of an asynchronous schedule read different versions of their weights, but two stages "
-                        "share {}\n  give --untied, or a synchronous schedule, such as --schedule 1f1b",
-                        p.name),
-            Exit::usage);
+                        "share {}\n  give `untied`, or a synchronous schedule, such as `schedule` 1f1b",
+                        p.name));
 }
 
 // In a schedule with two directions, a stage has one data group for each direction, and state is sharded within each group.
 void demand_directions(const DataParallel& data) {
   if (data.stage() == 2)
-    throw Error(
+    throw RefusedSetting(
+        "zero",
         "a schedule with two directions, such as chimera, sums a stage's gradient between its two ranks, and both keep all of "
-        "it: --zero 2 would shard it\n  give --zero 1 or 3, or another schedule, such as --schedule 1f1b",
-        Exit::usage);
+        "it: `zero` 2 would shard it\n  give `zero` 1 or 3, or another schedule, such as `schedule` 1f1b");
   if (data.gradients != Travel::whole)
-    throw Error(
+    throw RefusedSetting(
+        "compress-gradients",
         "a schedule with two directions, such as chimera, cannot compress the gradients that it sums\n  leave out "
-        "--compress-gradients, or give another schedule, such as --schedule 1f1b",
-        Exit::usage);
+        "`compress-gradients`, or give another schedule, such as `schedule` 1f1b");
 }
 
 void demand_shard_group(const DataParallel& data) {
   if (data.shard_group == 0) return;
   if (data.ranks % data.shard_group != 0)
-    throw Error(fmt::format("--shard-group {} does not divide the {} data ranks\n  give a --shard-group that divides --dp {}",
-                            data.shard_group, data.ranks, data.ranks),
-                Exit::usage);
+    throw RefusedSetting(
+        "shard-group",
+        fmt::format("`shard-group` {} does not divide the {} data ranks\n  give a `shard-group` that divides `dp` {}",
+                    data.shard_group, data.ranks, data.ranks));
   if (data.zero == 0)
-    throw Error(
-        "--shard-group has no effect with --zero 0, because ZeRO stage 0 shards nothing\n  give --zero 1, 2 or 3, or "
-        "leave --shard-group out",
-        Exit::usage);
+    throw RefusedSetting(
+        "shard-group",
+        "`shard-group` has no effect with `zero` 0, because ZeRO stage 0 shards nothing\n  give `zero` 1, 2 or 3, or "
+        "leave `shard-group` out");
   if (data.canonical && Layout::kBlockElements % data.copies() != 0)
-    throw Error(fmt::format("--canonical-reduction splits every chunk evenly between the copies of the state, and there are "
-                            "{}\n  give a --shard-group with which --dp divided by --shard-group is 2, 4, 8, …",
-                            data.copies()),
-                Exit::usage);
+    throw RefusedSetting(
+        "shard-group",
+        fmt::format("`canonical-reduction` splits every chunk evenly between the copies of the state, and there are "
+                    "{}\n  give a `shard-group` with which `dp` divided by `shard-group` is 2, 4, 8, …",
+                    data.copies()));
 }
 
 }  // namespace
 
 void check_request(const Model& model, const PlanRequest& request) {
   if (request.shape.batch.batch <= 0 || request.shape.batch.seq <= 0 || request.shape.micro_batches == 0)
-    throw Error("--batch-size, --seq-len and --grad-accumulation must be at least 1", Exit::usage);
+    throw RefusedSetting("batch-size", "`batch-size`, `seq-len` and `grad-accumulation` must be at least 1");
   if (request.generations != 1 && request.generations != 2)
-    throw Error("the state on disk has one or two generations: --durability off and none have one, the others two",
-                Exit::usage);
+    throw RefusedSetting("durability",
+                         "the state on disk has one or two generations: `durability` off and none have one, the others two");
   if (request.generations == 1 && request.commit_every != 0)
-    throw Error(
-        "with one generation of the state on disk, nothing can be committed before the end\n  leave out --ckpt-interval, or "
-        "give --durability commit",
-        Exit::usage);
+    throw RefusedSetting(
+        "ckpt-interval",
+        "with one generation of the state on disk, nothing can be committed before the end\n  leave out `ckpt-interval`, or "
+        "give `durability` commit");
   if (!request.commits && (request.commit_every != 0 || request.generations != 1))
-    throw Error(
-        "a run with --durability none commits nothing and has one generation of the state on disk\n  leave out "
-        "--ckpt-interval",
-        Exit::usage);
+    throw RefusedSetting(
+        "ckpt-interval",
+        "a run with `durability` none commits nothing and has one generation of the state on disk\n  leave out "
+        "`ckpt-interval`");
   const auto& data = request.data;
-  if (data.ranks == 0 || data.zero > 3) throw Error("--dp must be at least 1, and --zero at most 3", Exit::usage);
+  if (data.ranks == 0 || data.zero > 3) throw RefusedSetting("dp", "`dp` must be at least 1, and `zero` at most 3");
   demand_shard_group(data);
   if (data.local && (data.zero != 0 || data.canonical || data.gradients != Travel::whole || data.weights != Travel::whole ||
                      request.pipeline))
-    throw Error(
-        "with --sync-interval each rank updates its own copy of the weights, and ranks share no state and no gradients\n  "
-        "leave out --zero, --canonical-reduction, --compress-gradients, --compress-weights and --pp, or leave out "
-        "--sync-interval",
-        Exit::usage);
+    throw RefusedSetting(
+        "sync-interval",
+        "with `sync-interval` each rank updates its own copy of the weights, and ranks share no state and no gradients\n  "
+        "leave out `zero`, `canonical-reduction`, `compress-gradients`, `compress-weights` and `pp`, or leave out "
+        "`sync-interval`");
   if (request.pipeline && request.pipeline->schedule.asynchronous()) demand_asynchronous(model, request);
   if (request.pipeline && request.pipeline->schedule.placement.rank_of.size() > 1) demand_directions(data);
   if (data.gradients != Travel::whole &&
       (!data.folds_each() || Recipe::of(model.dtype, request.recipe, request.states).gradient != DType::fp32))
-    throw Error(
-        "--compress-gradients works only where the fp32 gradients of each micro-batch are sent by themselves\n  give --zero 2 "
+    throw RefusedSetting(
+        "compress-gradients",
+        "`compress-gradients` works only where the fp32 gradients of each micro-batch are sent by themselves\n  give `zero` 2 "
         "or "
-        "3 or --canonical-reduction, and a --recipe with fp32 gradients",
-        Exit::usage);
+        "3 or `canonical-reduction`, and a `recipe` with fp32 gradients");
   if (data.gradients == Travel::int8 && data.canonical && data.copies() > Layout::kBlockElements / kBlock8Elements)
-    throw Error(
-        fmt::format("--compress-gradients int8 needs whole blocks of {} elements, and {} copies of the state split the chunks "
-                    "into smaller parts\n  give a larger --shard-group, or --compress-gradients bf16",
-                    kBlock8Elements, data.copies()),
-        Exit::usage);
+    throw RefusedSetting(
+        "compress-gradients",
+        fmt::format("`compress-gradients` int8 needs whole blocks of {} elements, and {} copies of the state split the chunks "
+                    "into smaller parts\n  give a larger `shard-group`, or `compress-gradients` bf16",
+                    kBlock8Elements, data.copies()));
   const bool packs = model.dtype == DType::fp32 || model.dtype == DType::bf16;
   if (data.weights != Travel::whole && (data.weights != Travel::int8 || data.zero != 3 || !packs))
-    throw Error(
-        "--compress-weights int8 works only where fp32 or bf16 weights are gathered before every use\n  give --zero 3 and "
-        "--dtype fp32 or bf16, or leave out --compress-weights",
-        Exit::usage);
+    throw RefusedSetting(
+        "compress-weights",
+        "`compress-weights` int8 works only where fp32 or bf16 weights are gathered before every use\n  give `zero` 3 and "
+        "`dtype` fp32 or bf16, or leave out `compress-weights`");
   if (data.canonical && Recipe::of(model.dtype, request.recipe, request.states).gradient == DType::bf16)
-    throw Error(fmt::format("--recipe {} keeps gradients in bf16, which are rounded after every sum, but --canonical-reduction "
-                            "needs fp32 gradients\n  give a --recipe with fp32 gradients, or leave out --canonical-reduction",
-                            request.recipe),
-                Exit::usage);
+    throw RefusedSetting(
+        "recipe",
+        fmt::format("`recipe` {} keeps gradients in bf16, which are rounded after every sum, but `canonical-reduction` "
+                    "needs fp32 gradients\n  give a `recipe` with fp32 gradients, or leave out `canonical-reduction`",
+                    request.recipe));
   if (!request.activations.empty() && request.activations.size() != model.layers.size())
     throw Error(fmt::format("there are activation settings for {} layers, but the model has {}", request.activations.size(),
                             model.layers.size()),

@@ -69,7 +69,7 @@ CommittedState::CommittedState(std::span<const ChunkStore::Options> ranks) : sto
   if (chunks_.empty())
     throw Error(
         fmt::format("the stores of the run hold no chunks: {} is missing\n  bring it back, or start a new run in another "
-                    "--out-dir",
+                    "`out-dir`",
                     missing_.empty() ? "the committed state" : missing_.front()),
         Exit::corrupt);
 }

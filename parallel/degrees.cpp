@@ -32,63 +32,67 @@ std::string nearest(std::int64_t degree, std::int64_t largest, const Legal& lega
 
 class Problems {
  public:
-  void check(const std::string& flag, std::int64_t degree, std::int64_t largest, const std::string& rule, const Legal& legal) {
+  void check(const std::string& setting, std::int64_t degree, std::int64_t largest, const std::string& rule,
+             const Legal& legal) {
     if (degree >= 1 && legal(degree)) return;
-    found.push_back(fmt::format("{} {}: {}; {}", flag, degree, rule, nearest(degree, largest, legal)));
+    found.push_back({setting, fmt::format("`{}` {}: {}", setting, degree, rule), nearest(degree, largest, legal)});
   }
-  std::vector<std::string> found;
+  std::vector<SettingRefusal> found;
 };
 
 }  // namespace
 
-std::vector<std::string> problems(const Degrees& g, const ModelShape& model, int ranks) {
+std::vector<SettingRefusal> problems(const Degrees& g, const ModelShape& model, int ranks) {
   Problems problems;
   const auto divides = [](std::int64_t d, std::int64_t n) { return n % d == 0; };
 
   const std::int64_t s = model.seq_len;
   problems.check(
-      "--tp", g.tp, model.heads,
+      "tp", g.tp, model.heads,
       fmt::format("it must divide {} heads and {} ffn columns{}", model.heads, model.ffn,
                   g.sequence_parallel ? fmt::format(" and {} positions", s) : ""),
       [&](auto t) { return divides(t, model.heads) && divides(t, model.ffn) && (!g.sequence_parallel || divides(t, s)); });
   problems.check(
-      "--cp", g.cp, s / 2,
+      "cp", g.cp, s / 2,
       fmt::format("twice it must divide {} positions, so that each rank has an early and a late part of the causal work", s),
       [&](auto c) { return c == 1 || divides(2 * c, s); });
-  problems.check("--pp", g.pp, model.layers, fmt::format("a stage needs a layer, and there are {}", model.layers),
+  problems.check("pp", g.pp, model.layers, fmt::format("a stage needs a layer, and there are {}", model.layers),
                  [&](auto p) { return p <= model.layers; });
-  problems.check("--ep", g.ep, std::max<std::int64_t>(model.experts, 1),
+  problems.check("ep", g.ep, std::max<std::int64_t>(model.experts, 1),
                  model.experts > 0 ? fmt::format("it must divide {} experts", model.experts) : "the model has no experts",
                  [&](auto e) { return model.experts > 0 ? divides(e, model.experts) : e == 1; });
-  if (g.dp < 1) problems.found.push_back(fmt::format("--dp {}: it must be at least 1", g.dp));
+  if (g.dp < 1) problems.found.push_back({"dp", fmt::format("`dp` {}: it must be at least 1", g.dp), ""});
   if (g.shard_group != 0 && g.dp >= 1) {
-    problems.check("--shard-group", g.shard_group, g.dp, fmt::format("it must divide {} data ranks", g.dp),
+    problems.check("shard-group", g.shard_group, g.dp, fmt::format("it must divide {} data ranks", g.dp),
                    [&](auto f) { return divides(f, g.dp); });
   }
   if (g.canonical_reduction && g.dp >= 1) {
     problems.check(
-        "--dp", g.dp, g.micro_batches,
-        fmt::format("--canonical-reduction needs a --dp that divides the {} global micro-batches of a step", g.micro_batches),
+        "dp", g.dp, g.micro_batches,
+        fmt::format("`canonical-reduction` needs a `dp` that divides the {} global micro-batches of a step", g.micro_batches),
         [&](auto d) { return divides(d, g.micro_batches); });
   }
   const std::int64_t others = std::int64_t{1} * g.pp * g.tp * g.cp * g.ep;
   if (g.dp >= 1 && others >= 1 && others * g.dp != ranks) {
-    auto what = fmt::format("--dp {} × --pp {}", g.dp, g.pp);
-    for (const auto& [flag, degree] : {std::pair{"tp", g.tp}, {"cp", g.cp}, {"ep", g.ep}})
-      if (degree != 1) what += fmt::format(" × --{} {}", flag, degree);
+    auto what = fmt::format("`dp` {} × `pp` {}", g.dp, g.pp);
+    for (const auto& [setting, degree] : {std::pair{"tp", g.tp}, {"cp", g.cp}, {"ep", g.ep}})
+      if (degree != 1) what += fmt::format(" × `{}` {}", setting, degree);
     what += fmt::format(" is {} ranks, and {} started", others * g.dp, ranks);
     const auto dp = ranks / others;
-    problems.found.push_back(dp >= 1 && dp * others == ranks
-                                 ? fmt::format("{}; --dp {} would fit", what, dp)
-                                 : fmt::format("{}; start {} or {} ranks", what, std::max<std::int64_t>(dp, 1) * others,
-                                               (std::max<std::int64_t>(dp, 1) + 1) * others));
+    problems.found.push_back({"dp", what,
+                              dp >= 1 && dp * others == ranks
+                                  ? fmt::format("`dp` {} would fit", dp)
+                                  : fmt::format("start {} or {} ranks", std::max<std::int64_t>(dp, 1) * others,
+                                                (std::max<std::int64_t>(dp, 1) + 1) * others)});
   }
   return problems.found;
 }
 
 void check(const Degrees& degrees, const ModelShape& model, int ranks) {
-  const auto found = problems(degrees, model, ranks);
-  if (!found.empty()) throw Error(fmt::format("{}", fmt::join(found, "\n")), Exit::usage);
+  std::string all;
+  for (const auto& [setting, why, nearest] : problems(degrees, model, ranks))
+    all += fmt::format("{}{}{}{}", all.empty() ? "" : "\n", why, nearest.empty() ? "" : "; ", nearest);
+  if (!all.empty()) throw Error(all, Exit::usage);
 }
 
 }  // namespace terrace

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include <terrace/core/refused_setting.h>
+
 namespace terrace {
 
 struct Degrees {
@@ -25,7 +27,7 @@ struct ModelShape {
   std::int64_t experts = 0;  // 0: none
 };
 
-std::vector<std::string> problems(const Degrees& degrees, const ModelShape& model, int ranks);
+std::vector<SettingRefusal> problems(const Degrees& degrees, const ModelShape& model, int ranks);
 void check(const Degrees& degrees, const ModelShape& model, int ranks);
 
 }  // namespace terrace

@@ -8,16 +8,18 @@
 #include <regex>
 
 #include <terrace/core/error.h>
+#include <terrace/core/refused_setting.h>
 
 namespace terrace {
 namespace {
 
 [[noreturn]] void refuse(std::string_view text, const std::string& why) {
-  throw Error(fmt::format("--param-groups: group \"{}\": {}\n  a group is PATTERN:rate=NUMBER,decay=NUMBER,clip=NUMBER, with "
-                          "one or more of the "
-                          "three; rate and decay multiply --lr and --weight-decay, clip is a norm as in --grad-clip",
-                          text, why),
-              Exit::usage);
+  throw RefusedSetting(
+      "param-groups",
+      fmt::format("`param-groups`: group \"{}\": {}\n  a group is PATTERN:rate=NUMBER,decay=NUMBER,clip=NUMBER, with "
+                  "one or more of the "
+                  "three; rate and decay multiply `lr` and `weight-decay`, clip is a norm as in `grad-clip`",
+                  text, why));
 }
 
 std::regex regex_of(const std::string& pattern) {

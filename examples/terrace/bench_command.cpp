@@ -21,6 +21,7 @@
 #include <terrace/examples/terrace/commands.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/parse_words.h>
+#include <terrace/examples/terrace/setting_flags.h>
 #include <terrace/examples/terrace/stop_signal.h>
 
 namespace terrace::cli {
@@ -108,7 +109,8 @@ struct Entry {
 }  // namespace
 
 Exit bench_command(int argc, const char* const* argv) {
-  bench::Session::Options options{.terminal = ::isatty(STDERR_FILENO) != 0, .stopped = [] { return stop_signal() != 0; }};
+  bench::Session::Options options{
+      .terminal = ::isatty(STDERR_FILENO) != 0, .stopped = [] { return stop_signal() != 0; }, .shown = with_flags};
   CLI::App app("measures this machine, and the parts of terrace on it", "terrace bench");
   app.set_help_flag("-h,--help", "print this help and exit");
   app.allow_extras();

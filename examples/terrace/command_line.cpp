@@ -19,6 +19,7 @@
 #include <terrace/core/printable.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/parse_words.h>
+#include <terrace/examples/terrace/setting_flags.h>
 
 namespace terrace::cli {
 namespace {
@@ -240,7 +241,7 @@ int report_error(const std::exception& error, std::FILE* to) try {
   const auto what = file ? fmt::format("{}: {}\n  change the permissions there, or give another path", file->path1().string(),
                                        describe_errno(file->code().value()))
                          : std::string(error.what());
-  say(to, fmt::format("error: {}\n", printable_lines(what)));
+  say(to, fmt::format("error: {}\n", printable_lines(with_flags(what))));
   const auto* const known = dynamic_cast<const Error*>(&error);
   return static_cast<int>(known ? known->exit() : Exit::runtime);
 } catch (const std::bad_alloc&) {  // of the error, or of its text: nothing here needs memory

@@ -16,6 +16,7 @@
 #include <terrace/core/printable.h>
 #include <terrace/core/units.h>
 #include <terrace/examples/terrace/launched.h>
+#include <terrace/examples/terrace/setting_flags.h>
 
 namespace terrace::cli {
 namespace {
@@ -129,7 +130,7 @@ void Screen::note(std::string_view text) {
 void Screen::warn(std::string_view text) {
   erase_bar();
   std::fflush(options_.out);
-  say(options_.notes, fmt::format("warning: {}\n", printable_lines(text)));
+  say(options_.notes, fmt::format("warning: {}\n", printable_lines(with_flags(text))));
   std::fflush(options_.notes);
   draw_bar();
 }

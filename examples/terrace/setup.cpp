@@ -10,6 +10,7 @@
 #include <terrace/examples/terrace/init_from.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/refusal.h>
+#include <terrace/examples/terrace/setting_flags.h>
 #include <terrace/optimizers/precision_warnings.h>
 #include <terrace/parallel/measure_costs.h>
 
@@ -178,9 +179,9 @@ std::vector<std::string> warnings_of(const RunConfig& c) {
 std::vector<std::string> warnings_of(const RunConfig& c, const Model& model) {
   const auto recipe = Recipe::of(model.dtype, c.recipe, optimizer_of(c)->states());
   auto warnings = warnings_of(c);
-  for (auto& warning :
+  for (const auto& warning :
        precision_warnings(recipe, c.optimizer, optimizer_settings(c), static_cast<std::uint64_t>(c.grad_accumulation)))
-    warnings.push_back(std::move(warning));
+    warnings.push_back(with_flags(warning));
   for (auto& warning : warnings_of_init_from(c, model)) warnings.push_back(std::move(warning));
   return warnings;
 }

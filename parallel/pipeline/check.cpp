@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include <terrace/core/error.h>
+#include <terrace/core/refused_setting.h>
 #include <terrace/parallel/pipeline/done_table.h>
 
 namespace terrace::pipeline {
@@ -94,11 +95,11 @@ void check(const Schedule& schedule) {
 }
 
 void throw_gradients_out_of_turn(std::uint32_t rank, const Task& task) {
-  throw Error(fmt::format("this schedule deadlocks: rank {} waits at {} for the gradients of the other direction, which waits "
-                          "for this rank, because gradients are added micro-batch by micro-batch\n  give --zero 0 or 1 without "
-                          "--canonical-reduction, or --schedule auto, which finds another schedule",
-                          rank, to_text(task)),
-              Exit::usage);
+  throw RefusedSetting(
+      "zero", fmt::format("this schedule deadlocks: rank {} waits at {} for the gradients of the other direction, which waits "
+                          "for this rank, because gradients are added micro-batch by micro-batch\n  give `zero` 0 or 1 without "
+                          "`canonical-reduction`, or `schedule` auto, which finds another schedule",
+                          rank, to_text(task)));
 }
 
 void throw_deadlock(const Schedule& s, const std::vector<std::size_t>& position) {

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include <terrace/core/error.h>
+#include <terrace/core/refused_setting.h>
 #include <terrace/parallel/pipeline/check.h>
 #include <terrace/parallel/pipeline/cut_edges.h>
 #include <terrace/parallel/pipeline/done_table.h>
@@ -217,13 +218,13 @@ class Connecting {
   }
 
   [[noreturn]] void throw_verdicts_in_a_circle(std::size_t rank, const Task& task) const {
-    throw Error(
+    throw RefusedSetting(
+        "grad-clip",
         fmt::format(
-            "this schedule deadlocks with --grad-clip: an update needs the norm of all stages' gradients, and rank {} at "
-            "{} waits for that norm{} or for a rank that waits for it\n  give --grad-clip 0{}, or another --schedule",
+            "this schedule deadlocks with `grad-clip`: an update needs the norm of all stages' gradients, and rank {} at "
+            "{} waits for that norm{} or for a rank that waits for it\n  give `grad-clip` 0{}, or another `schedule`",
             rank, to_text(task), verdicts_ == Verdicts::before_all ? ", after which weights are gathered," : "",
-            verdicts_ == Verdicts::before_all ? ", --zero 1" : ""),
-        Exit::usage);
+            verdicts_ == Verdicts::before_all ? ", `zero` 1" : ""));
   }
 
   // Everybody waits: one who cannot send is asked now.

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
+#include <terrace/core/refused_setting.h>
 #include <terrace/parallel/pipeline/orders.h>
 
 namespace terrace::pipeline {
@@ -38,10 +39,11 @@ class Writer {
 Schedule dualpipe_v(const OrderOptions& o) {
   const auto p = o.ranks, m = o.micro_batches;
   if (m < 2 * p)
-    throw Error(fmt::format("--schedule dualpipe-v on {} ranks needs at least {} micro-batches, and there are {}\n  give "
-                            "--grad-accumulation {}, or another --schedule",
-                            p, 2 * p, m, 2 * p),
-                Exit::usage);
+    throw RefusedSetting(
+        "grad-accumulation",
+        fmt::format("`schedule` dualpipe-v on {} ranks needs at least {} micro-batches, and there are {}\n  give "
+                    "`grad-accumulation` {}, or another `schedule`",
+                    p, 2 * p, m, 2 * p));
   Schedule s{.placement = v_shape(p), .micro_batches = m, .tasks = {}};
   for (std::uint32_t rank = 0; rank < p; ++rank) {
     Writer w(rank, 2 * p);

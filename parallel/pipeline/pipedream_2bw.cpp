@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <terrace/core/error.h>
+#include <terrace/core/refused_setting.h>
 #include <terrace/parallel/pipeline/orders.h>
 
 namespace terrace::pipeline {
@@ -11,11 +12,11 @@ namespace terrace::pipeline {
 // m ≥ p every stage has made it before the first forward that reads it.
 Schedule pipedream_2bw(const OrderOptions& o) {
   if (o.micro_batches < o.ranks && o.updates > 1)
-    throw Error(
-        fmt::format("--schedule pipedream-2bw on {} ranks needs at least {} micro-batches for each update, and there are {}\n  "
-                    "give --grad-accumulation {}, or another --schedule",
-                    o.ranks, o.ranks, o.micro_batches, o.ranks),
-        Exit::usage);
+    throw RefusedSetting(
+        "grad-accumulation",
+        fmt::format("`schedule` pipedream-2bw on {} ranks needs at least {} micro-batches for each update, and there are {}\n  "
+                    "give `grad-accumulation` {}, or another `schedule`",
+                    o.ranks, o.ranks, o.micro_batches, o.ranks));
   auto s = one_f_one_b({.ranks = o.ranks, .micro_batches = o.micro_batches * o.updates});
   s.update_every = o.micro_batches;
   std::vector<std::uint32_t> reads;

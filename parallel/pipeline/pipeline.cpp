@@ -8,6 +8,7 @@
 #include <string>
 
 #include <terrace/core/error.h>
+#include <terrace/core/refused_setting.h>
 #include <terrace/parallel/pipeline/forwards.h>
 
 namespace terrace::pipeline {
@@ -117,18 +118,18 @@ Pipeline cut_where_skips_begin(const Pipeline& p, const Skips& skips) {
 void demand_directions(const Schedule& s) {
   const auto replicas = static_cast<std::uint32_t>(s.placement.rank_of.size());
   if (s.micro_batches % replicas != 0)
-    throw Error(
+    throw RefusedSetting(
+        "grad-accumulation",
         fmt::format("the {} directions of this schedule need the same number of micro-batches, and {} cannot be divided\n  "
-                    "give --grad-accumulation {}",
-                    replicas, s.micro_batches, nearest_multiples(s.micro_batches, replicas)),
-        Exit::usage);
+                    "give `grad-accumulation` {}",
+                    replicas, s.micro_batches, nearest_multiples(s.micro_batches, replicas)));
   for (std::uint32_t stage = 0; stage < s.placement.stages; ++stage) {
     std::set<std::uint32_t> ranks;
     for (const auto& of_replica : s.placement.rank_of) ranks.insert(of_replica[stage]);
     if (ranks.size() != replicas)
-      throw Error(fmt::format("the --schedule file places stage {} on rank {} in two directions\n  place it on two ranks",
-                              stage, *ranks.begin()),
-                  Exit::usage);
+      throw RefusedSetting(
+          "schedule", fmt::format("the `schedule` file places stage {} on rank {} in two directions\n  place it on two ranks",
+                                  stage, *ranks.begin()));
   }
 }
 
@@ -205,8 +206,8 @@ Pipeline without_empty_stages(const Pipeline& p) {
 PipelineParallel part_of(const Pipeline& p, std::uint32_t rank) {
   const auto& placement = p.schedule.placement;
   if (!placement.inputs.empty())
-    throw Error("the model decides which stages read which, so the --schedule file cannot\n  leave out its input lines",
-                Exit::usage);
+    throw RefusedSetting(
+        "schedule", "the model decides which stages read which, so the `schedule` file cannot\n  leave out its input lines");
   demand_directions(p.schedule);
   PipelineParallel part{.ranks = placement.ranks,
                         .rank = rank,

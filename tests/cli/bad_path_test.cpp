@@ -115,7 +115,7 @@ TEST_F(BadPath, MemoryAsNvmePathIsWarnedOfAndWorks) {
   const auto offloaded = train(with(kSmall, {"--nvme-path", memory.path().string()}));
   ASSERT_EQ(0, offloaded.exit) << offloaded.described;
   // Where a kernel refuses direct I/O on tmpfs, that is a second warning, about the page cache.
-  EXPECT_EQ(1U, offloaded.warnings("is not on a disk but in memory; give --nvme-path")) << offloaded.described;
+  EXPECT_EQ(1U, offloaded.warnings("is not on a disk but in memory; give a directory on the disk")) << offloaded.described;
   EXPECT_EQ(weights_of(train({"--out-dir", "resident"})), weights_of(offloaded));
 }
 
@@ -125,7 +125,8 @@ TEST_F(BadPath, AnOverlayAsNvmePathIsWarnedOfAndWorks) {
   if (!mount.overlay(at("lower"), at("upper"), at("work"))) GTEST_SKIP() << "no overlay can be mounted: " << mount.why();
   const auto offloaded = train(with(kSmall, {"--nvme-path", "disk"}));
   ASSERT_EQ(0, offloaded.exit) << offloaded.described;
-  EXPECT_EQ(1U, offloaded.warnings("is not on a disk but in a container's overlay; give --nvme-path")) << offloaded.described;
+  EXPECT_EQ(1U, offloaded.warnings("is not on a disk but in a container's overlay; give a directory on the disk"))
+      << offloaded.described;
   EXPECT_EQ(weights_of(train({"--out-dir", "resident"})), weights_of(offloaded));
 }
 

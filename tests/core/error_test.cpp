@@ -1,4 +1,5 @@
 #include <terrace/core/error.h>
+#include <terrace/core/refused_setting.h>
 
 #include <gtest/gtest.h>
 
@@ -12,6 +13,17 @@ TEST(Error, CarriesTextAndExitCode) {
   EXPECT_EQ(plain.exit(), Exit::runtime);
   EXPECT_EQ(usage.exit(), Exit::usage);
   EXPECT_EQ(static_cast<int>(Exit::interrupted), 75);
+}
+
+TEST(RefusedSetting, IsAValueAndAnErrorOfUsage) {
+  const RefusedSetting whole("pp", "`pp` 3 is odd\n  give `pp` 2 or 4\n  or another `schedule`"), short_one("dp", "`dp` is 0");
+  EXPECT_STREQ(whole.what(), "`pp` 3 is odd\n  give `pp` 2 or 4\n  or another `schedule`");
+  EXPECT_EQ(whole.exit(), Exit::usage);
+  EXPECT_EQ(whole.refusal().setting, "pp");
+  EXPECT_EQ(whole.refusal().why, "`pp` 3 is odd");
+  EXPECT_EQ(whole.refusal().nearest, "give `pp` 2 or 4\n  or another `schedule`");
+  EXPECT_EQ(short_one.refusal().why, "`dp` is 0");
+  EXPECT_EQ(short_one.refusal().nearest, "");
 }
 
 TEST(Error, DescribesErrno) {

@@ -1,6 +1,7 @@
 // What is promised: one table, from which flags, TOML and the saved configuration come, and errors that name what is wrong.
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/same_settings.h>
+#include <terrace/examples/terrace/setting_flags.h>
 #include <terrace/examples/terrace/setup.h>
 
 #include <set>
@@ -199,7 +200,7 @@ TEST(Options, ValidateSeesWhatNoSingleOptionCan) {
       {{"heads=7"}, "--heads 7 does not divide --hidden 256"},
       {{"schedule=gpipe"}, "--schedule gpipe needs a pipeline"},
       {{"nvme-limit=1GiB"}, "--nvme-limit 1GiB limits the disk tier, but there is no --nvme-path"},
-      {{"loss-scale=3"}, "--loss-scale \"3\" is not accepted"},
+      {{"loss-scale=3"}, "`loss-scale` \"3\" is not accepted"},
       {{"kv-heads=3"}, "--kv-heads 3 does not divide --heads 8"},
       {{"model=gpt2", "kv-heads=4"}, "gpt2 has as many key and value heads as --heads 8"},
       {{"model=gpt2", "rope-base=500000"}, "--rope-base 500000: gpt2 learns its positions"},
@@ -215,6 +216,14 @@ TEST(Options, ValidateSeesWhatNoSingleOptionCan) {
     EXPECT_THAT(usage_error([&] { validate(c); }), HasSubstr(part));
   }
   EXPECT_NO_THROW(validate(RunConfig{}));
+}
+
+TEST(Options, SettingsInTextsOfTheLibraryAreShownAsFlags) {
+  EXPECT_EQ(with_flags("`schedule` pipedream cannot clip\n  give `grad-clip` 0, or another `schedule`"),
+            "--schedule pipedream cannot clip\n  give --grad-clip 0, or another --schedule");
+  EXPECT_EQ(with_flags("raise `ulimit -l`, or lower `host-memory`"), "raise `ulimit -l`, or lower --host-memory");
+  EXPECT_EQ(with_flags("an odd ` stays"), "an odd ` stays");
+  EXPECT_EQ(with_flags(""), "");
 }
 
 TEST(Options, FingerprintHoldsWhatAResumedRunMustShareAndNothingElse) {

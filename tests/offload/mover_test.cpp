@@ -346,7 +346,7 @@ TEST(MoverErrors, AFailedWriteNamesThePlaceAndKeepsItsSource) {
   EXPECT_THAT(what, HasSubstr("chunk 0 (master weight of layers.0) could not be written"));
   EXPECT_THAT(what, HasSubstr("No space left on device (errno 28)"));
   EXPECT_THAT(what, HasSubstr("the previous commit is intact"));
-  EXPECT_THAT(what, HasSubstr("--resume auto"));
+  EXPECT_THAT(what, HasSubstr("`resume` auto"));
   EXPECT_EQ(0, std::memcmp(source.data(), chain.t.host.data(), kChunkBytes));
 }
 

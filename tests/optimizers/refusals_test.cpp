@@ -131,7 +131,7 @@ TEST(OptimizerSettings, OutOfRangeAreRefused) {
 
 TEST(Recipes, ThatDoNotGoWithADtypeAreRefused) {
   for (const auto* name : {"split", "split-8bit", "split24-8bit", "stochastic", "all-bf16"})
-    for (const auto dtype : {DType::fp32, DType::fp16}) expect_refused([&] { (void)Recipe::of(dtype, name); }, "--dtype bf16");
+    for (const auto dtype : {DType::fp32, DType::fp16}) expect_refused([&] { (void)Recipe::of(dtype, name); }, "`dtype` bf16");
   for (const auto* name : {"bf16", "8bit", "split", "stochastic"})
     expect_refused([&] { (void)Recipe::of(DType::fp64, name); }, std::string("recipe ") + name);
 }
@@ -167,7 +167,7 @@ TEST(PrecisionWarnings, NameWhatIsRoundedAway) {
   using testing::ElementsAre, testing::HasSubstr, testing::IsEmpty;
   for (const auto* const optimizer : {"adam", "adamw", "lamb", "lion"})
     EXPECT_THAT(warnings("bf16", optimizer, 0.999, 1),
-                ElementsAre(HasSubstr("--beta2 0.999 changes a moment by a fraction of 0.001")));
+                ElementsAre(HasSubstr("`beta2` 0.999 changes a moment by a fraction of 0.001")));
   for (const auto* const recipe : {"bf16", "stochastic", "all-bf16"}) {
     EXPECT_THAT(warnings(recipe, "adamw", 0.95, 1), IsEmpty());
     EXPECT_THAT(warnings(recipe, "adamw", 0.996, 1), IsEmpty());

@@ -128,7 +128,7 @@ TEST_F(CompressedPipeline, TwoDirectionsAddGradientsUpAsTheyAre) {
         ADD_FAILURE() << "not refused";
       } catch (const Error& e) {
         EXPECT_EQ(e.exit(), Exit::usage);
-        EXPECT_NE(std::string(e.what()).find("leave out --compress-gradients"), std::string::npos) << e.what();
+        EXPECT_NE(std::string(e.what()).find("leave out `compress-gradients`"), std::string::npos) << e.what();
       }
     }
 }

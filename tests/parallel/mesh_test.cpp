@@ -139,6 +139,11 @@ TEST(ShardSpec, AllProblemsAtOnce) {
 
 const ModelShape kModel{.layers = 30, .heads = 12, .ffn = 96, .seq_len = 64, .experts = 8};
 
+auto refuses(const std::string& setting, const std::string& why, const std::string& nearest) {
+  return testing::AllOf(testing::Field(&SettingRefusal::setting, setting), testing::Field(&SettingRefusal::why, HasSubstr(why)),
+                        testing::Field(&SettingRefusal::nearest, HasSubstr(nearest)));
+}
+
 TEST(Degrees, LegalOnesHaveNoProblems) {
   EXPECT_THAT(problems({.dp = 2, .pp = 4, .tp = 3, .cp = 2, .ep = 4}, kModel, 192), IsEmpty());
   EXPECT_THAT(problems({.dp = 8, .shard_group = 4, .micro_batches = 24, .canonical_reduction = true}, kModel, 8), IsEmpty());
@@ -149,25 +154,27 @@ TEST(Degrees, AllProblemsAtOnceWithTheNearestLegalDegrees) {
   const Degrees wrong{
       .dp = 5, .pp = 31, .tp = 5, .cp = 3, .ep = 3, .shard_group = 2, .micro_batches = 24, .canonical_reduction = true};
   const auto found = problems(wrong, kModel, 64);
-  ASSERT_EQ(7U, found.size()) << testing::PrintToString(found);
-  EXPECT_THAT(found[0], testing::AllOf(HasSubstr("--tp 5"), HasSubstr("12 heads"), HasSubstr("nearest legal: 4 and 6")));
-  EXPECT_THAT(found[1], testing::AllOf(HasSubstr("--cp 3"), HasSubstr("nearest legal: 2 and 4")));
-  EXPECT_THAT(found[2], testing::AllOf(HasSubstr("--pp 31"), HasSubstr("nearest legal: 30")));
-  EXPECT_THAT(found[3], testing::AllOf(HasSubstr("--ep 3"), HasSubstr("nearest legal: 2 and 4")));
-  EXPECT_THAT(found[4], testing::AllOf(HasSubstr("--shard-group 2"), HasSubstr("nearest legal: 1 and 5")));
-  EXPECT_THAT(found[5],
-              testing::AllOf(HasSubstr("--dp 5"), HasSubstr("24 global micro-batches"), HasSubstr("nearest legal: 4 and 6")));
-  EXPECT_THAT(found[6], HasSubstr("and 64 started"));
+  ASSERT_EQ(7U, found.size());
+  EXPECT_THAT(found[0], refuses("tp", "`tp` 5: it must divide 12 heads", "nearest legal: 4 and 6"));
+  EXPECT_THAT(found[1], refuses("cp", "`cp` 3", "nearest legal: 2 and 4"));
+  EXPECT_THAT(found[2], refuses("pp", "`pp` 31", "nearest legal: 30"));
+  EXPECT_THAT(found[3], refuses("ep", "`ep` 3", "nearest legal: 2 and 4"));
+  EXPECT_THAT(found[4], refuses("shard-group", "`shard-group` 2", "nearest legal: 1 and 5"));
+  EXPECT_THAT(found[5], refuses("dp", "`dp` 5: `canonical-reduction` needs a `dp` that divides the 24 global micro-batches",
+                                "nearest legal: 4 and 6"));
+  EXPECT_THAT(found[6], refuses("dp", "and 64 started", ""));
   EXPECT_THROW(check(wrong, kModel, 64), Error);
 }
 
 TEST(Degrees, NamesWhatWouldFit) {
-  EXPECT_THAT(problems({.dp = 3, .tp = 2}, kModel, 8), ElementsAre(HasSubstr("is 6 ranks, and 8 started; --dp 4 would fit")));
-  EXPECT_THAT(problems({.dp = 1, .tp = 3}, kModel, 8), ElementsAre(HasSubstr("start 6 or 9 ranks")));
-  EXPECT_THAT(problems({.dp = 0}, kModel, 8), ElementsAre(HasSubstr("--dp 0")));
+  EXPECT_THAT(problems({.dp = 3, .tp = 2}, kModel, 8),
+              ElementsAre(refuses("dp", "is 6 ranks, and 8 started", "`dp` 4 would fit")));
+  EXPECT_THAT(problems({.dp = 1, .tp = 3}, kModel, 8), ElementsAre(refuses("dp", "", "start 6 or 9 ranks")));
+  EXPECT_THAT(problems({.dp = 0}, kModel, 8), ElementsAre(refuses("dp", "`dp` 0", "")));
   EXPECT_THAT(problems({.dp = 2, .ep = 2}, {.layers = 2, .heads = 2, .ffn = 2, .seq_len = 8}, 4),
-              ElementsAre(HasSubstr("the model has no experts")));
-  EXPECT_THAT(problems({.tp = 3, .sequence_parallel = true}, kModel, 3), ElementsAre(HasSubstr("nearest legal: 2 and 4")));
+              ElementsAre(refuses("ep", "the model has no experts", "")));
+  EXPECT_THAT(problems({.tp = 3, .sequence_parallel = true}, kModel, 3),
+              ElementsAre(refuses("tp", "", "nearest legal: 2 and 4")));
 }
 
 }  // namespace

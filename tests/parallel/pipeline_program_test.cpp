@@ -147,8 +147,8 @@ TEST(PipelinePrograms, TwoDirectionsTakeEvenMicroBatchesAndRanksOfTheirOwn) {
   };
   EXPECT_EQ(refused(pipeline::write_order("chimera", {.ranks = 2, .micro_batches = 6})), "");
   EXPECT_THAT(refused(pipeline::write_order("chimera", {.ranks = 2, .micro_batches = 7})),
-              HasSubstr("--grad-accumulation 6 or 8"));
-  EXPECT_THAT(refused(pipeline::write_order("chimera", {.ranks = 2, .micro_batches = 1})), HasSubstr("--grad-accumulation 2"));
+              HasSubstr("`grad-accumulation` 6 or 8"));
+  EXPECT_THAT(refused(pipeline::write_order("chimera", {.ranks = 2, .micro_batches = 1})), HasSubstr("`grad-accumulation` 2"));
   EXPECT_THAT(refused({{2, 2, {{0, 1}, {0, 1}}}, 2, {{}, {}}}), HasSubstr("places stage 0 on rank 0 in two directions"));
 }
 
@@ -286,7 +286,7 @@ TEST(PipelinePrograms, WhatIsGatheredBehindAVerdictWaitsForAllRanks) {
   } catch (const Error& e) {
     EXPECT_EQ(Exit::usage, e.exit());
     EXPECT_THAT(e.what(), HasSubstr("after which weights are gathered"));
-    EXPECT_THAT(e.what(), HasSubstr("--grad-clip 0, --zero 1, or another --schedule"));
+    EXPECT_THAT(e.what(), HasSubstr("`grad-clip` 0, `zero` 1, or another `schedule`"));
   }
 }
 

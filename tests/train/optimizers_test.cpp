@@ -380,7 +380,7 @@ TEST_F(OptimizersTrain, GroupsOfParametersHaveTheirOwnRatesAndDecays) {
       ADD_FAILURE() << "accepted: " << bad;
     } catch (const Error& e) {
       EXPECT_EQ(e.exit(), Exit::usage);
-      EXPECT_NE(std::string(e.what()).find("--param-groups"), std::string::npos) << e.what();
+      EXPECT_NE(std::string(e.what()).find("`param-groups`"), std::string::npos) << e.what();
     }
   }
 }

@@ -1,0 +1,35 @@
+// A setting that the library refuses, as a value: which one, why, and what would be accepted.
+//
+// A text names settings in backquotes, by the names that the documentation has for them: "give `grad-clip` 0". How its user
+// gives a setting, only a program knows. `terrace` replaces them by its flags (examples/terrace/setting_flags.h).
+//
+// Owner:   values. Threads: any.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include <terrace/core/error.h>
+
+namespace terrace {
+
+struct SettingRefusal {
+  std::string setting;  // the one to change first: "grad-clip"
+  std::string why;      // without an end of line
+  std::string nearest;  // what would be accepted: "give `grad-clip` 0, or another `schedule`"; may be empty
+};
+
+class RefusedSetting : public Error {
+ public:
+  // `text` is that of any error: why, and behind "\n  " what would be accepted.
+  RefusedSetting(std::string setting, const std::string& text) : Error(text, Exit::usage) {
+    const auto end = text.find("\n  ");
+    refusal_ = {std::move(setting), text.substr(0, end), end == std::string::npos ? "" : text.substr(end + 3)};
+  }
+  [[nodiscard]] const SettingRefusal& refusal() const noexcept { return refusal_; }
+
+ private:
+  SettingRefusal refusal_;
+};
+
+}  // namespace terrace
