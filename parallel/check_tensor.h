@@ -1,6 +1,6 @@
 // Refuses requests that a model split over tensor ranks (tensor_parallel.h) cannot fulfil.
 //
-// Pure. Errors: Error(Exit::usage) with the setting, why, and what to give instead.
+// Pure. Errors: RefusedSetting.
 #pragma once
 
 #include <terrace/parallel/plan_request.h>
