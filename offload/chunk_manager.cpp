@@ -14,7 +14,7 @@
 
 #include <terrace/core/memory_resource.h>
 #include <terrace/core/thread_pool.h>
-#include <terrace/offload/mover.h>
+#include <terrace/offload/tier_stack.h>
 
 namespace terrace {
 namespace {
@@ -39,14 +39,14 @@ Budget budget_of(const OffloadOptions& options) {
 
 }  // namespace
 
-// Declared in the order of dependence: the mover, which uses everything, is destroyed first.
+// Declared in the order of dependence: the tiers, whose mover uses the device, are destroyed before it.
 struct ChunkManager::Impl {
   explicit Impl(const OffloadOptions& options)
       : budget(budget_of(options)),
         own(options.device ? nullptr : std::make_unique<OwnDevice>(options.threads)),
-        device(options.device ? *options.device : *own->device) {
-    device_bytes = device.memory().allocate(budget.device);
-    disk->host_bytes = disk->host_memory->allocate(budget.host);
+        device(options.device ? *options.device : *own->device),
+        tiers(device, budget.device, budget.host) {
+    std::unique_ptr<ChunkStore> store;
     if (budget.disk > 0) {
       ChunkStore::Options store_options;
       store_options.paths = options.nvme_paths;
@@ -55,21 +55,9 @@ struct ChunkManager::Impl {
       store_options.durable = false;
       store_options.generations = 1;
       store_options.temporary = true;
-      disk->store = ChunkStore::create(store_options);
-      IoOptions io;
-      io.files = disk->store->descriptors();
-      io.window_bytes = kStoreWindowBytes * io.files.size();
-      io.buffers = {{disk->host_bytes.data(), budget.host}};
-      disk->engine = make_io_engine(io);
+      store = ChunkStore::create(store_options);
     }
-    mover = std::make_unique<Mover>(Mover::Parts{.device = &device,
-                                                 .device_base = device_bytes.data(),
-                                                 .host_base = disk->host_bytes.data(),
-                                                 .store = disk->store.get(),
-                                                 .engine = disk->engine.get(),
-                                                 .lanes = &lanes,
-                                                 .trace = nullptr,
-                                                 .held = disk});
+    tiers.start(std::move(store), {});
   }
 
   // The leases of a chunk: many readers, or one writer.
@@ -119,17 +107,7 @@ struct ChunkManager::Impl {
   };
   const std::unique_ptr<OwnDevice> own;
   Device& device;
-  // Shared with the mover: the kernel may still use it after one of the mover's requests missed its deadline.
-  struct Disk {
-    explicit Disk(Device& of) : host_memory(of.host_memory()) {}
-    const std::shared_ptr<MemoryResource> host_memory;
-    Slab host_bytes;
-    std::unique_ptr<ChunkStore> store;
-    std::unique_ptr<IoEngine> engine;
-  };
-  const std::shared_ptr<Disk> disk = std::make_shared<Disk>(device);
-  Slab device_bytes;
-  const Lanes lanes;
+  TierStack tiers;
 
   std::mutex mutex;  // guards the members below, down to `decided`
   Lru policy;
@@ -140,7 +118,6 @@ struct ChunkManager::Impl {
   std::deque<Move> decided;  // not issued yet, in decision order
 
   std::mutex issue_mutex;  // one issuer at a time; taken before `mutex`, never inside it
-  std::unique_ptr<Mover> mover;
 };
 
 // Throws at once if no release could ever make the request fit.
@@ -219,7 +196,7 @@ ChunkManager::Impl::Grant ChunkManager::Impl::grant(std::span<const Use> uses, T
   }
   hold(uses);
   Grant result{{}, granted.after};
-  std::byte* const base = tier == Tier::device ? device_bytes.data() : disk->host_bytes.data();
+  std::byte* const base = tier == Tier::device ? tiers.device_base() : tiers.host_base();
   for (std::size_t i = 0; i < uses.size(); ++i) {
     result.spans.emplace_back(base + granted.offsets[i], residency.bytes_of(uses[i].chunk));
   }
@@ -254,7 +231,7 @@ void ChunkManager::Impl::issue_decided() {
     const std::lock_guard lock(mutex);
     moves.swap(decided);
   }
-  for (const auto& move : moves) mover->issue(move);
+  for (const auto& move : moves) tiers.mover().issue(move);
 }
 
 ChunkManager::ChunkManager(const OffloadOptions& options) : impl_(std::make_unique<Impl>(options)) {}
@@ -274,7 +251,7 @@ ChunkId ChunkManager::add(std::uint64_t bytes) {
   // Opaque bytes count as an activation, whose disk place drop() frees; a parameter's would stay reserved.
   const ChunkId chunk = impl_->residency.add(round_up(bytes, kPageBytes), Kind::activation, End::low);
   impl_->holders.emplace_back();
-  if (impl_->disk->store) impl_->disk->store->describe({chunk, Kind::activation, "", round_up(bytes, kPageBytes), {}, ""});
+  if (impl_->tiers.store()) impl_->tiers.store()->describe({chunk, Kind::activation, "", round_up(bytes, kPageBytes), {}, ""});
   return chunk;
 }
 
@@ -302,7 +279,7 @@ Lease ChunkManager::acquire(std::span<const Use> uses, Tier tier) {
   lease.tier_ = tier;
   lease.uses_.assign(uses.begin(), uses.end());
   impl_->issue_decided();
-  impl_->lanes.wait(granted.after);
+  impl_->tiers.lanes().wait(granted.after);
   lease.spans_ = std::move(granted.spans);
   return lease;
 }
@@ -317,7 +294,7 @@ void ChunkManager::drop(ChunkId chunk) {
 }
 
 void ChunkManager::flush() {
-  if (!impl_->disk->store) throw Error("flush needs a disk tier\n  give nvme_paths and nvme_bytes", Exit::usage);
+  if (!impl_->tiers.store()) throw Error("flush needs a disk tier\n  give nvme_paths and nvme_bytes", Exit::usage);
   Clock written;
   {
     std::unique_lock lock(impl_->mutex);
@@ -330,10 +307,10 @@ void ChunkManager::flush() {
     written[Lane::write] = impl_->residency.issued()[Lane::write];
   }
   impl_->issue_decided();
-  impl_->lanes.wait(written);
+  impl_->tiers.lanes().wait(written);
 }
 
-Traffic ChunkManager::traffic() const { return impl_->mover->moved(); }
+Traffic ChunkManager::traffic() const { return impl_->tiers.mover().moved(); }
 
 PerTier<std::uint64_t> ChunkManager::peak_bytes() const {
   const std::lock_guard lock(impl_->mutex);

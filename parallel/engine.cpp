@@ -5,10 +5,11 @@
 #include <algorithm>
 #include <map>
 #include <stdexcept>
+#include <utility>
 
 #include <terrace/memory/eviction.h>
 #include <terrace/offload/common_commit.h>
-#include <terrace/offload/mover.h>
+#include <terrace/offload/tier_stack.h>
 #include <terrace/parallel/comm/agree.h>
 #include <terrace/parallel/reshard.h>
 #include <terrace/parallel/weight_average.h>
@@ -76,7 +77,7 @@ std::vector<ChunkDescription> describe_state(const StepMap& map) {
 
 }  // namespace
 
-// Members are destroyed in reverse: the executor's stream, then the mover, then what they use.
+// Members are destroyed in reverse: the executor's stream, then the mover of the tiers, then what they use.
 struct Engine::Impl {
   Impl(const Model& model, const Plan& p, const Options& o)
       : plan(p),
@@ -97,15 +98,10 @@ struct Engine::Impl {
     if (options.communicator || map.data().reduces() || map.pipeline().asynchronous())
       groups.emplace(options.communicator, map.place());
 
-    auto& device = *options.device;
-    disk->host_memory = device.host_memory();
-    if (plan.capacity.device != 0) device_slab = device.memory().allocate(plan.capacity.device);
-    auto& host_slab = disk->host_slab;
-    if (plan.capacity.host != 0) host_slab = disk->host_memory->allocate(plan.capacity.host);
-
     options.store.capacity_bytes = plan.capacity.disk;
     options.store.generations = plan.generations;
-    auto& store = disk->store;
+    auto& device = *options.device;
+    tiers.emplace(device, plan.capacity.device, plan.capacity.host);
     if (options.communicator) ranks.emplace(*options.communicator, device);
     if (options.resume) {
       if (options.reshard_from.empty()) {
@@ -125,27 +121,14 @@ struct Engine::Impl {
       if (!map.committed(chunk)) store->describe({chunk, kind, "bytes", residency.bytes_of(chunk), {}, map.describe(chunk)});
     }
 
-    IoOptions io;
-    io.files = store->descriptors();
-    io.window_bytes = kStoreWindowBytes * io.files.size();
-    if (host_slab.bytes() != 0) io.buffers.push_back({host_slab.data(), host_slab.bytes()});
-    disk->engine = options.make_io(io);
-    mover.emplace(Mover::Parts{.device = &device,
-                               .device_base = device_slab.data(),
-                               .host_base = host_slab.data(),
-                               .store = store.get(),
-                               .engine = disk->engine.get(),
-                               .lanes = &lanes,
-                               .trace = options.trace,
-                               .deadline = options.store.deadline,
-                               .held = disk});
+    tiers->start(std::move(store), {.trace = options.trace, .deadline = options.store.deadline, .make_io = options.make_io});
     executor.emplace(Executor::Parts{.device = &device,
-                                     .device_base = device_slab.data(),
-                                     .host_base = host_slab.data(),
+                                     .device_base = tiers->device_base(),
+                                     .host_base = tiers->host_base(),
                                      .map = &map,
                                      .walk = &walk,
-                                     .mover = &*mover,
-                                     .lanes = &lanes,
+                                     .mover = &tiers->mover(),
+                                     .lanes = &tiers->lanes(),
                                      .optimizer = options.optimizer,
                                      .groups = groups ? &*groups : nullptr,
                                      .trace = options.trace});
@@ -154,7 +137,6 @@ struct Engine::Impl {
   // Ranks commit one after the other, so a rank that died may lack the last commit of the others: then all resume from the one
   // before.
   void open_common_commit() {
-    auto& store = disk->store;
     store = ChunkStore::open(options.store);
     if (!ranks) return;
     const auto step = static_cast<double>(store->last_commit()->step);
@@ -175,22 +157,21 @@ struct Engine::Impl {
       const auto place = residency.offset_on_disk(d.chunk);
       chunks.push_back({std::move(d), format, place});
     }
-    disk->store = ChunkStore::create(options.store);
+    store = ChunkStore::create(options.store);
     const int all = ranks ? options.communicator->size() : 1, mine = ranks ? options.communicator->rank() : 0;
     for (int turn = 0; turn < all; ++turn) {
-      if (turn == mine) reshard(options.reshard_from, chunks, *disk->store);
+      if (turn == mine) reshard(options.reshard_from, chunks, *store);
       if (ranks) ranks->barrier();
     }
   }
 
   // The store's committed chunks become the state, in place: the layout depends on the model only, never on budgets.
   void adopt() {
-    const auto& store = *disk->store;
-    resumed = store.last_commit();
+    resumed = store->last_commit();
     std::map<std::uint32_t, ChunkDescription> ours;
     for (auto& d : describe_state(map)) ours.emplace(index(d.chunk), std::move(d));
     std::size_t adopted = 0;
-    for (const auto& stored : store.committed()) {
+    for (const auto& stored : store->committed()) {
       const auto at = ours.find(index(stored.description.chunk));
       const auto place = at == ours.end() ? 0 : residency.offset_on_disk(at->second.chunk);
       const bool in_place = at != ours.end() && means_the_same(at->second, stored.description) &&
@@ -221,17 +202,8 @@ struct Engine::Impl {
   };
   std::optional<Pending> pending;
 
-  // Shared with the mover: the kernel may still use it after one of the mover's requests missed its deadline.
-  struct Disk {
-    std::shared_ptr<MemoryResource> host_memory;
-    Slab host_slab;
-    std::unique_ptr<ChunkStore> store;
-    std::unique_ptr<IoEngine> engine;
-  };
-  const std::shared_ptr<Disk> disk = std::make_shared<Disk>();
-  Slab device_slab;
-  Lanes lanes;
-  std::optional<Mover> mover;
+  std::unique_ptr<ChunkStore> store;  // until the tiers have it
+  std::optional<TierStack> tiers;
   std::optional<Executor> executor;
 };
 
@@ -316,7 +288,7 @@ void Engine::commit(std::uint64_t step, const std::string& payload) {
   flush();
   // No rank overwrites bytes of the previous commit until all ranks have this one.
   if (impl_->ranks) impl_->ranks->barrier();
-  impl_->disk->store->commit(step, payload);
+  impl_->tiers->store()->commit(step, payload);
   if (impl_->ranks) impl_->ranks->barrier();
 }
 
@@ -341,6 +313,6 @@ PerTier<std::uint64_t> Engine::reserved_bytes() const {
   return now;
 }
 
-Traffic Engine::moved() const { return impl_->mover->moved(); }
+Traffic Engine::moved() const { return impl_->tiers->mover().moved(); }
 
 }  // namespace terrace
