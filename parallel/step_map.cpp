@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include <terrace/core/philox.h>
+#include <terrace/core/refused_setting.h>
 
 namespace terrace {
 namespace {
@@ -66,11 +67,11 @@ void StepMap::demand_tied_together() const {
     tied_ranks.insert(of_replica[layout_.tied_layer()]);
   }
   if (home_ranks == tied_ranks) return;
-  throw Error(
+  throw RefusedSetting(
+      "untied",
       fmt::format("{} reads a weight of {}: in an order in two directions both must be on the same ranks\n  put one into "
-                  "the first stage and the other into the last, or give --untied",
-                  model_.layers[layout_.tied_layer()]->name(), model_.layers[layout_.tied_home()]->name()),
-      Exit::usage);
+                  "the first stage and the other into the last, or give `untied`",
+                  model_.layers[layout_.tied_layer()]->name(), model_.layers[layout_.tied_home()]->name()));
 }
 
 // One run a layer and kind, so that a layer's weights are one span; chunk i of every kind covers the same elements.
