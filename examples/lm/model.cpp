@@ -24,7 +24,11 @@ std::unique_ptr<LmLayer> attention(const ModelConfig& config, std::int64_t block
 
 Model make_model(const ModelConfig& given) {
   const ModelConfig config = complete(given);
-  Model model{.family = std::string(*config.family.get().name), .dtype = config.dtype, .width = config.hidden, .layers = {}, .tensor = config.tensor};
+  Model model{.family = std::string(*config.family.get().name),
+              .dtype = config.dtype,
+              .width = config.hidden,
+              .layers = {},
+              .tensor = config.tensor};
   model.layers.push_back(std::make_unique<Embedding>(config));
   for (std::int64_t block = 0; block < config.layers; ++block) {
     model.layers.push_back(attention(config, block));

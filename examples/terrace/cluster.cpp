@@ -250,12 +250,12 @@ RunConfig on_cluster(RunConfig c, const ClusterProfile& cluster, const ClusterSi
   const auto data = all / (c.pp * c.tp);
   if (c.dp == 0) c.dp = data;
   if (c.dp != data)
-    throw Error(fmt::format("--dp {} is not --nodes {} times {} GPUs{}\n  leave --dp out, or give --dp {}", c.dp, size.nodes,
-                            ranks,
-                            (c.pp == 1 ? "" : fmt::format(" divided by --pp {}", c.pp)) +
-                                (c.tp == 1 ? "" : fmt::format(" divided by --tp {}", c.tp)),
-                            data),
-                Exit::usage);
+    throw Error(
+        fmt::format("--dp {} is not --nodes {} times {} GPUs{}\n  leave --dp out, or give --dp {}", c.dp, size.nodes, ranks,
+                    (c.pp == 1 ? "" : fmt::format(" divided by --pp {}", c.pp)) +
+                        (c.tp == 1 ? "" : fmt::format(" divided by --tp {}", c.tp)),
+                    data),
+        Exit::usage);
   c.local_ranks = ranks;
   c.device = "cuda:0";
   c.assumed_costs = true;
