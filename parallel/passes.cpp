@@ -6,8 +6,6 @@
 #include <vector>
 
 namespace terrace {
-namespace {}  // namespace
-
 Program with_recompute(const Program& program, const StepMap& map) {
   Program out{program.layers, program.micro_batches, {}};
   for (const auto& a : program.actions) {
