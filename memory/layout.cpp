@@ -1,6 +1,7 @@
 #include <terrace/memory/layout.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <stdexcept>
 
@@ -23,14 +24,34 @@ std::uint64_t aligned(const LayoutTensor& tensor) {
   return round_up(tensor.elements, Layout::kAlignElements);
 }
 
-// The last tensor's tail padding is not part of the run.
-std::uint64_t run_elements(const std::vector<LayoutTensor>& layer) {
-  std::uint64_t elements = 0;
-  for (std::size_t i = 0; i < layer.size(); ++i) {
-    const auto span = aligned(layer[i]);
-    elements += i + 1 < layer.size() ? span : layer[i].elements;
+// A run of a layer before it is cut into chunks.
+struct PackedRun {
+  std::vector<std::uint64_t> begins;  // of its tensors, within the run
+  std::uint64_t elements = 0;         // the last tensor's tail padding is not part of the run
+};
+
+std::vector<PackedRun> pack(const std::vector<LayoutTensor>& layer, std::uint32_t group) {
+  std::uint64_t behind = 0;
+  for (const auto& tensor : layer) behind += aligned(tensor);
+  std::vector<PackedRun> runs;
+  std::uint64_t unit = 0, place = 0;  // elements since the last unit that begins a block; the next place within the run
+  for (const auto& tensor : layer) {
+    const bool begins_block = tensor.begins_unit && unit >= Layout::kUnitElements && behind >= Layout::kUnitElements;
+    const auto least = Layout::kUnitElements * group;
+    if (runs.empty() || (begins_block && place >= least && behind >= least)) {
+      runs.emplace_back();
+      place = 0;
+    } else if (begins_block) {
+      place = round_up(place, Layout::kBlockElements);
+    }
+    if (begins_block) unit = 0;
+    runs.back().begins.push_back(place);
+    runs.back().elements = place + tensor.elements;
+    place += aligned(tensor);
+    unit += aligned(tensor);
+    behind -= aligned(tensor);
   }
-  return elements;
+  return runs;
 }
 
 }  // namespace
@@ -38,19 +59,29 @@ std::uint64_t run_elements(const std::vector<LayoutTensor>& layer) {
 Layout::Layout(std::vector<std::vector<LayoutTensor>> layers, std::uint64_t chunk_elements, std::uint32_t group)
     : chunk_elements_(round_up(std::max<std::uint64_t>(chunk_elements, 1), group > 1 ? kBlockElements : kPageElements)) {
   for (std::uint32_t l = 0; l < layers.size(); ++l) {
-    std::vector<TensorPlace> places;
-    std::uint64_t first = 0;
-    for (std::uint32_t t = 0; t < layers[l].size(); ++t) {
-      places.push_back({l, t, first, layers[l][t].elements});
-      first += aligned(layers[l][t]);
-      tensor_elements_ += layers[l][t].elements;
+    auto& places = places_.emplace_back();
+    auto& runs = runs_.emplace_back();
+    std::uint32_t chunks = 0;
+    for (const auto& run : pack(layers[l], group)) {
+      for (const auto begin : run.begins) {
+        const auto t = static_cast<std::uint32_t>(places.size());
+        const auto& tensor = layers[l][t];
+        places.push_back({l, t, chunks * chunk_elements_ + begin, tensor.elements, tensor.origin});
+        tensor_elements_ += tensor.elements;
+      }
+      runs.push_back({chunks, static_cast<std::uint32_t>(ceil_div(run.elements, chunk_elements_ * group)) * group});
+      chunks += runs.back().count;
     }
-    const auto count = static_cast<std::uint32_t>(ceil_div(run_elements(layers[l]), chunk_elements_ * group)) * group;
     run_first_.push_back(chunks_);
-    run_count_.push_back(count);
-    chunks_ += count;
-    places_.push_back(std::move(places));
+    run_count_.push_back(chunks);
+    chunks_ += chunks;
   }
+}
+
+const LayoutRun& Layout::run_of(const TensorPlace& place) const {
+  const auto& runs = runs_[place.layer];
+  const auto chunk = place.first_element / chunk_elements_;
+  return *std::prev(std::ranges::upper_bound(runs, chunk, {}, &LayoutRun::first));
 }
 
 // Every page multiple between the bounds is tried: equal layers count once, so that this is a few million divisions at most.
@@ -62,7 +93,7 @@ std::uint64_t Layout::search(const std::vector<std::vector<LayoutTensor>>& layer
   std::map<std::uint64_t, std::uint64_t> runs;  // elements → how many layers have them
   std::uint64_t all = 0;
   for (const auto& layer : layers) {
-    ++runs[run_elements(layer)];
+    for (const auto& run : pack(layer, group)) ++runs[run.elements];
     for (const auto& tensor : layer) all += tensor.elements;
   }
   const auto occupied = [&](std::uint64_t chunk) {
@@ -85,7 +116,7 @@ std::vector<Segment> Layout::segments(std::uint32_t layer, std::uint32_t chunk_i
   std::vector<Segment> found;
   for (auto p = std::ranges::upper_bound(places, begin, {}, end_of); p != places.end() && p->first_element < end; ++p) {
     const auto first = std::max(begin, p->first_element), last = std::min(end, end_of(*p));
-    found.push_back({p->tensor, first - p->first_element, first - begin, last - first});
+    found.push_back({p->tensor, p->origin + first - p->first_element, first - begin, last - first});
   }
   return found;
 }

@@ -1,8 +1,9 @@
 // Packing of tensors into chunks.
 //
-// A layer's tensors are packed back to back (each aligned to 64 elements) into that layer's own run of chunks, so that a
-// layer's weights are one contiguous span on the device and no chunk is shared by two layers. Chunk i of every kind covers the
-// same elements. The chunk size is searched for least waste.
+// A layer's tensors are packed back to back (each aligned to 64 elements) into that layer's own chunks: no chunk is shared by
+// two layers. They form runs, and a run is one contiguous span on the device. A layer has one run, unless it has large units:
+// tensors that are used together, without the rest of the layer. Chunk i of every kind covers the same elements. The chunk size
+// is searched for least waste.
 //
 // Pure. Threads: a value after construction. Errors: std::logic_error for an empty or negative tensor.
 #pragma once
@@ -17,6 +18,8 @@ namespace terrace {
 struct LayoutTensor {
   std::string name;
   std::uint64_t elements = 0;
+  std::uint64_t origin = 0;  // if it is a part of a tensor: where it begins there
+  bool begins_unit = false;  // the tensors from here on are used apart from those before
 };
 
 struct TensorPlace {
@@ -24,12 +27,18 @@ struct TensorPlace {
   std::uint32_t tensor = 0;         // position within the layer
   std::uint64_t first_element = 0;  // within the layer's run
   std::uint64_t elements = 0;
+  std::uint64_t origin = 0;  // as LayoutTensor's
+};
+
+// Consecutive chunks of a layer that are one span on the device.
+struct LayoutRun {
+  std::uint32_t first = 0, count = 0;  // chunks within the layer
 };
 
 // The part of one tensor that one chunk covers.
 struct Segment {
   std::uint32_t tensor = 0;          // position within the layer
-  std::uint64_t tensor_element = 0;  // first element, within the tensor
+  std::uint64_t tensor_element = 0;  // first element, within the whole tensor
   std::uint64_t chunk_element = 0;   // first element, within the chunk
   std::uint64_t elements = 0;
 };
@@ -40,6 +49,10 @@ class Layout {
   static constexpr std::uint64_t kPageElements = 2048;  // a page of two-byte elements: every dtype's chunk is whole pages
 
   static constexpr std::uint64_t kBlockElements = 4096;  // chunks of groups are whole blocks of the norm's sums
+
+  // A unit begins a block if there are so many elements before it and behind it, and a run if there are `group` times as many:
+  // smaller runs would be mostly padding. The first rule does not depend on `group`, so neither do the norm's sums.
+  static constexpr std::uint64_t kUnitElements = 1 << 20;
 
   // `chunk_elements` is rounded up to a multiple of kPageElements, or of kBlockElements if `group` > 1. The number of chunks
   // of a layer is a multiple of `group`: the last ones may hold no tensor.
@@ -58,13 +71,19 @@ class Layout {
   }
   [[nodiscard]] const TensorPlace& place(std::uint32_t layer, std::uint32_t tensor) const { return places_[layer][tensor]; }
   [[nodiscard]] std::vector<Segment> segments(std::uint32_t layer, std::uint32_t chunk_in_layer) const;
+  [[nodiscard]] const std::vector<LayoutRun>& runs_of(std::uint32_t layer) const { return runs_[layer]; }
+  [[nodiscard]] const LayoutRun& run_of(const TensorPlace& place) const;  // the run in which a tensor lies
+  [[nodiscard]] std::uint64_t place_in_run(const TensorPlace& place) const {
+    return place.first_element - run_of(place).first * chunk_elements_;
+  }
   [[nodiscard]] std::uint64_t tensor_elements() const { return tensor_elements_; }  // without padding
   [[nodiscard]] double waste() const;  // (chunks · chunk_elements − tensor_elements) ÷ tensor_elements
 
  private:
   std::uint64_t chunk_elements_ = 0, tensor_elements_ = 0;
   std::uint32_t chunks_ = 0;
-  std::vector<std::uint32_t> run_first_, run_count_;
+  std::vector<std::uint32_t> run_first_, run_count_;  // [layer]: of all its chunks
+  std::vector<std::vector<LayoutRun>> runs_;
   std::vector<std::vector<TensorPlace>> places_;
 };
 

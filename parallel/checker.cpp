@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include <terrace/core/error.h>
@@ -92,6 +93,8 @@ class StepChecker {
     if (per_micro_batch && a.micro_batch >= program_.micro_batches) fail(a, "there is no such micro-batch");
     if (per_micro_batch && !map_.pipeline().computes(a.layer, a.micro_batch)) fail(a, "another rank computes this micro-batch");
     if (a.copy > map_.pipeline().kept_copies(a.layer)) fail(a, "there is no such copy of the layer's weights");
+    if (has_phases(a.op)) follow_phases(a);
+    if (has_phases(a.op) && !map_.phases().is_first(a)) return take_effect(a);
     auto& layer = layers_[a.layer];
     switch (a.op) {
       case Op::forward:
@@ -192,6 +195,18 @@ class StepChecker {
       require_version(a);
     }
     take_effect(a);
+  }
+
+  // A call's phases run in their order, without another action of a layer between them.
+  void follow_phases(const Action& a) {
+    const auto& numbers = map_.phases().numbers(a.op, a.layer);
+    const auto at = std::ranges::find(numbers, a.phase);
+    if (at == numbers.end()) fail(a, "its call has no such phase");
+    auto before = a;
+    if (open_ && at != numbers.begin()) before.phase = at[-1];
+    if (open_ ? at == numbers.begin() || before != *open_ : at != numbers.begin())
+      fail(a, open_ ? "the next phase of '" + to_text(*open_) + "' must run first" : "the first phase of its call has not run");
+    open_ = map_.phases().is_last(a) ? std::nullopt : std::optional(a);
   }
 
   // Backwards that this rank computes for each update: all micro-batches, or those of its direction.
@@ -373,6 +388,7 @@ class StepChecker {
 
   void finish() const {
     const auto incomplete = [](const std::string& what) { throw Error("the program is incomplete: " + what, Exit::usage); };
+    if (open_) incomplete("it ends after '" + to_text(*open_) + "'");
     for (std::uint32_t l = 0; l < program_.layers; ++l) {
       const auto& layer = layers_[l];
       for (std::uint32_t c = 0; c < layer.gathered.size(); ++c)
@@ -413,6 +429,7 @@ class StepChecker {
   std::vector<bool> content_;
   std::vector<bool> part_;  // [chunk]: it holds this rank's part of a sum
   std::vector<LayerState> layers_;
+  std::optional<Action> open_;  // the last action of a layer, if phases of its call are still to come
   std::size_t position_ = 0;
 };
 

@@ -205,15 +205,11 @@ std::vector<Collective> assembly_of(const StepMap& map, const Action& a) {
 // Of the parameters that several tensor ranks hold, each as far as it lies in a chunk of this rank.
 std::vector<Collective> unification_of(const StepMap& map, const Action& a) {
   const auto& layout = map.layout();
-  const auto& params = layout.params(a.layer);
-  std::vector<const ParamSpec*> own;
-  for (const auto& param : params)
-    if (!param.tied) own.push_back(&param);
   const auto sum = sum_of_gradients(map);
   std::vector<Collective> all;
   for (const auto chunk : map.final_gradients(a.layer))
     for (const auto& s : layout.segments(a.layer, chunk)) {
-      const auto ranks = holders(own[s.tensor]->split, map.tensor());
+      const auto ranks = holders(layout.param_at(a.layer, s.tensor).split, map.tensor());
       if (ranks == 1) continue;
       const auto size = size_of(sum.from);
       all.push_back(all_reduce_of(ranks == map.tensor().ranks ? RankSet::tensor : RankSet::twins,

@@ -80,7 +80,8 @@ std::vector<double> Compute::group_norms() const {
   if (!any_clips(groups) || (!has_norms_ && parts_.map->pipeline().ranks == 1)) return {};
   std::vector<double> norms(groups.size() + 1, 0.0);
   const auto norm_of = [&](std::int32_t group) {
-    return squares_.back().norm([&](std::uint32_t l, std::uint32_t t) { return own_param(l, t).clip_group == group; });
+    return squares_.back().norm(
+        [&](std::uint32_t l, std::uint32_t t) { return parts_.map->layout().param_at(l, t).clip_group == group; });
   };
   for (std::size_t g = 0; g < groups.size(); ++g)
     if (groups[g].clip) norms[g] = norm_of(static_cast<std::int32_t>(g));
@@ -138,9 +139,10 @@ void Compute::layer(const Action& a, const Views& views) {
       .loss_scale = input_->loss_scale,
       .loss = {reinterpret_cast<std::byte*>(&losses_[a.micro_batch * map.data().ranks + map.data().turn()]), DType::fp64, {1}},
       .scratch = {views.of(map.buffers().scratch(a.layer)), DType::i32, {scratch_bytes / 4}},
-      .evaluate = a.op == Op::evaluate};
+      .evaluate = a.op == Op::evaluate,
+      .phase = map.phases().number_for_layer(a)};
 
-  const auto weights = views.tensors(Kind::parameter, a.layer, a.copy);
+  const auto weights = views.tensors(Kind::parameter, a);
   const auto saved = map.buffers().saved_pack(a.layer).views(views.of(map.buffers().saved(a.layer, a.micro_batch)));
   LayerTensors t{.weights = weights, .gradients = {}, .x = {}, .y = {}, .saved = saved, .dy = {}, .dx = {}, .carried = {}};
   t.x = views.activation(map.buffers().read_x(a.layer, a.micro_batch));
@@ -163,9 +165,9 @@ void Compute::layer(const Action& a, const Views& views) {
     model_layer.forward(ctx, t);
     return;
   }
-  const auto half = a.op == Op::backward ? Half::both : a.op == Op::backward_input ? Half::input : Half::weight;
+  const auto half = halves_of(a.op);
   std::vector<TensorView> gradients;
-  if (has(half, Half::weight)) gradients = views.tensors(Kind::gradient, a.layer);
+  if (has(half, Half::weight)) gradients = views.tensors(Kind::gradient, a);
   const auto carried = map.buffers().carried_pack(a.layer).views(views.of(map.buffers().carried(a.layer, a.micro_batch)));
   t.gradients = gradients;
   t.accumulate = map.rounds().begins_gradient(a.micro_batch) || map.data().folds_each() ? Accumulate::no : Accumulate::yes;
@@ -177,10 +179,13 @@ void Compute::layer(const Action& a, const Views& views) {
   const auto add_part = [&](TensorView gradient, ChunkId part) {
     ctx.math.convert(ctx.stream, gradient, views.activation(part), Accumulate::yes);
   };
-  const bool input_half = has(half, Half::input);
-  if (input_half && map.adds_skip_before(a.layer, a.micro_batch)) add_part(t.dy, map.buffers().e(a.layer + 1, a.micro_batch));
+  const auto& phase = map.phases().phase(a);
+  const bool input_half = has(half, Half::input) && has(phase.half, Half::input);
+  if (input_half && map.phases().is_first(a) && map.adds_skip_before(a.layer, a.micro_batch))
+    add_part(t.dy, map.buffers().e(a.layer + 1, a.micro_batch));
   model_layer.backward(ctx, t, half);
-  if (input_half && map.adds_skip_behind(a.layer, a.micro_batch)) add_part(t.dx, map.buffers().e(a.layer, a.micro_batch));
+  if (input_half && phase.dx && map.adds_skip_behind(a.layer, a.micro_batch))
+    add_part(t.dx, map.buffers().e(a.layer, a.micro_batch));
 }
 
 // Tensor by tensor if all of the gradient is on this rank, else by this rank's chunks. Both give the same blocks of squares.
@@ -190,25 +195,25 @@ void Compute::norm(const Action& a, const Views& views) {
   const auto& layout = map.layout();
   const auto dtype = map.options().recipe.gradient;
   has_norms_ = true;
-  const auto tied_tensor = [&](std::uint32_t tensor) {
-    return map.layout().has_tied() && map.layout().tied_home() == a.layer && is_tied(tensor);
-  };
   // `chunk` holds the range and, where it is a run's first one, all that follows.
   const auto take = [&](std::uint32_t chunk, std::uint32_t tensor, std::uint64_t chunk_element, std::uint64_t tensor_element,
                         std::uint64_t count) {
     const auto gradient = views.range(map.state(Kind::gradient, a.layer, chunk), dtype, chunk_element, count);
     // The uses of a tied tensor are accumulated separately and added once, here.
-    if (tied_tensor(tensor))
+    if (layout.is_tied(a.layer, tensor))
       math.convert(*parts_.stream, gradient, views.range(map.tied_gradient(chunk), dtype, chunk_element, count),
                    Accumulate::yes);
     // Only one rank counts a parameter.
-    if (!map.pipeline().speaks_for(a.layer) || !acts_for(own_param(a.layer, tensor).split, map.tensor())) return;
-    const auto blocks = squares_.at(a.update).of(a.layer, tensor, tensor_element, count);
+    if (!map.pipeline().speaks_for(a.layer) || !acts_for(layout.param_at(a.layer, tensor).split, map.tensor())) return;
+    const auto origin = layout.place(a.layer, tensor).origin;
+    const auto blocks = squares_.at(a.update).of(a.layer, tensor, tensor_element - origin, count);
     math.sum_of_squares(*parts_.stream, blocks.sums, gradient, blocks.first);
   };
   if (map.data().stage() == 0) {
-    for (std::uint32_t t = 0; t < layout.tensors_of(a.layer); ++t)
-      take(0, t, layout.place(a.layer, t).first_element, 0, layout.place(a.layer, t).elements);
+    for (std::uint32_t t = 0; t < layout.tensors_of(a.layer); ++t) {
+      const auto& place = layout.place(a.layer, t);
+      take(layout.run_of(place).first, t, layout.place_in_run(place), place.origin, place.elements);
+    }
     return;
   }
   for (const auto chunk : map.final_gradients(a.layer))

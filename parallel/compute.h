@@ -96,14 +96,12 @@ class Compute {
   void gather_packed(Communicator& ranks, Stream& stream, const Collective& gather, Bytes mine, Bytes all);
   [[nodiscard]] Bytes pack(const Action& reduce, const Collective& collective, Bytes group);
   [[nodiscard]] Communicator& ranks_of(const Action& action, const Collective& collective) const;
-  [[nodiscard]] bool is_tied(std::uint32_t tensor) const;
   void update_chunk(const Action& action, std::uint32_t chunk, const Views& views, bool first);
   void share_squares(std::uint32_t update);
   void verdict(const Action& action);
   [[nodiscard]] UpdateStep update_step(const Action& action, bool first);
   [[nodiscard]] double gradient_scale(const ParamSpec& param) const;  // multiplies update_step()'s
   [[nodiscard]] Stored stored(Kind kind, std::byte* data) const;
-  [[nodiscard]] const ParamSpec& own_param(std::uint32_t layer, std::uint32_t tensor) const;
 
   [[nodiscard]] Stream& stream_for(const Action& action) const;
 

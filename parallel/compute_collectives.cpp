@@ -87,7 +87,7 @@ Bytes Compute::pack(const Action& a, const Collective& c, Bytes group) {
   };
   for (const auto chunk : map.data().chunks_of(first_group))
     for (const auto& s : map.layout().segments(layer, chunk)) {
-      if (tied && !is_tied(s.tensor)) continue;
+      if (tied && !map.layout().is_tied(layer, s.tensor)) continue;
       const auto at = static_cast<std::int64_t>((chunk % map.data().group()) * map.layout().chunk_elements() + s.chunk_element);
       skip_to(at);
       written = at + static_cast<std::int64_t>(s.elements);
@@ -96,15 +96,6 @@ Bytes Compute::pack(const Action& a, const Collective& c, Bytes group) {
   const auto packed = packed_blocks(group.data(), elements);
   math.pack_block8(stream, packed, range(0, elements));
   return group.first(packed.bytes());
-}
-
-// Whether another layer also reads the tensor of the layer that declares it.
-bool Compute::is_tied(std::uint32_t tensor) const {
-  const auto& map = *parts_.map;
-  const auto& params = map.layout().params(map.layout().tied_layer());
-  for (std::uint32_t q = 0; q < params.size(); ++q)
-    if (params[q].tied && map.layout().home(map.layout().tied_layer(), q).tensor == tensor) return true;
-  return false;
 }
 
 // Every number is computed on one rank and zero on all others, so that the sum is that number; or it is the sum of parts that
@@ -159,7 +150,7 @@ void Compute::visit(const Action& a, const Views& views) {
       if (!recipe.copies_master()) weights.parameter = at(Kind::parameter);
       if (recipe.has_master()) weights.master = at(Kind::master);
       for (const auto& s : map.layout().segments(a.layer, map.data().chunks_of(a.chunk)[i])) {
-        const auto& param = own_param(a.layer, s.tensor);
+        const auto& param = map.layout().param_at(a.layer, s.tensor);
         if (!acts_for(param.split, tensor)) continue;
         stream_for(a).submit([this, &param, s, weights, tensor] {
           read_weights(weights, static_cast<std::int64_t>(s.chunk_element), static_cast<std::int64_t>(s.elements),

@@ -40,7 +40,7 @@ void Compute::update_chunk(const Action& a, std::uint32_t chunk_in_layer, const 
 
   std::vector<UpdatePart> parts;
   for (const auto& s : map.layout().segments(a.layer, chunk_in_layer)) {
-    const auto& param = own_param(a.layer, s.tensor);
+    const auto& param = map.layout().param_at(a.layer, s.tensor);
     parts.push_back({.first = static_cast<std::int64_t>(s.chunk_element),
                      .count = static_cast<std::int64_t>(s.elements),
                      .rate = param.rate,
@@ -78,7 +78,7 @@ void Compute::update_layer(const Action& a, const Views& views, bool first) {
   }
   auto shape = map.layer_shape(a.layer);
   for (std::uint32_t t = 0; t < shape.tensors.size(); ++t)
-    shape.tensors[t].gradient_scale = gradient_scale(own_param(a.layer, t));
+    shape.tensors[t].gradient_scale = gradient_scale(map.layout().param_at(a.layer, t));
   parts_.optimizer->enqueue_layer(stream_for(a), update_step(a, first),
                                   {.chunks = chunks,
                                    .packed = packed,
@@ -110,16 +110,6 @@ double Compute::gradient_scale(const ParamSpec& param) const {
   if (input_->group_scales.empty()) return 1;
   if (param.clip_group < 0) return input_->update.gradient_scale;
   return input_->group_scales.at(static_cast<std::size_t>(param.clip_group));
-}
-
-// The layout counts a layer's own tensors only.
-const ParamSpec& Compute::own_param(std::uint32_t layer, std::uint32_t tensor) const {
-  const auto& map = *parts_.map;
-  for (std::uint32_t p = 0; p < map.layout().params(layer).size(); ++p) {
-    const auto home = map.layout().home(layer, p);
-    if (home.layer == layer && home.tensor == tensor) return map.layout().params(layer)[p];
-  }
-  throw std::logic_error("Compute: a segment belongs to no declared tensor");
 }
 
 Stored Compute::stored(Kind kind, std::byte* data) const {
@@ -162,7 +152,7 @@ void each_range(const ParamSpec& param, const TensorParallel& tensor, std::uint6
 }
 
 void Compute::fill_segment(const Action& a, const Segment& s, const StoredWeights& weights) {
-  stream_for(a).submit([this, &param = own_param(a.layer, s.tensor), s, weights] {
+  stream_for(a).submit([this, &param = parts_.map->layout().param_at(a.layer, s.tensor), s, weights] {
     const auto fill = [&](std::uint64_t first, std::uint64_t count, const WeightRange& give) {
       write_weights(weights, static_cast<std::int64_t>(s.chunk_element + first), static_cast<std::int64_t>(count),
                     [&](std::int64_t offset, TensorView range) {

@@ -23,20 +23,25 @@ class Compute::Views {
     return at == at_.end() ? nullptr : at->second;
   }
   // A declared parameter's weight, or the place where its backward writes the gradient; contiguous within its run.
-  [[nodiscard]] TensorView tensor(Kind kind, std::uint32_t layer, std::uint32_t param, std::uint32_t copy = 0) const {
-    const auto home = map_.layout().home(layer, param);
+  [[nodiscard]] TensorView tensor(Kind kind, std::uint32_t layer, const PhaseParam& of_phase, std::uint32_t copy = 0) const {
+    const auto& layout = map_.layout();
+    const auto home = layout.home(layer, of_phase.param, of_phase.tile);
+    const auto& place = layout.place_of(home);
     const auto& recipe = map_.options().recipe;
     const auto dtype = kind == Kind::gradient ? recipe.gradient : recipe.compute;
-    const auto& shape = map_.layout().params(layer)[param].shape;
-    const auto run = kind == Kind::parameter ? map_.weights(home.layer, copy)
-                     : home.layer == layer   ? map_.gradients(layer)
-                                             : map_.tied_gradients();
-    const auto& place = map_.layout().place(home.layer, home.tensor);
-    return {of(run) + place.first_element * size_of(dtype), dtype, shape};
+    const auto& param = layout.params(layer)[of_phase.param];
+    const auto shape = param.tiles == 1 ? param.shape : Shape{tile_of(param, of_phase.tile).count, param.shape[1]};
+    const auto& run = layout.run_of(place);
+    const auto first =
+        kind == Kind::parameter ? map_.weights_at(home.layer, run, copy) : map_.gradients_at(layer, home.layer, run);
+    return {of(first) + layout.place_in_run(place) * size_of(dtype), dtype, shape};
   }
-  [[nodiscard]] std::vector<TensorView> tensors(Kind kind, std::uint32_t layer, std::uint32_t copy = 0) const {
-    std::vector<TensorView> views;
-    for (std::uint32_t p = 0; p < map_.layout().params(layer).size(); ++p) views.push_back(tensor(kind, layer, p, copy));
+  // In the order of the layer's parameters; empty views of those that the phase does not use.
+  [[nodiscard]] std::vector<TensorView> tensors(Kind kind, const Action& a) const {
+    const auto& phase = map_.phases().phase(a);
+    std::vector<TensorView> views(map_.layout().params(a.layer).size());
+    for (const auto& p : kind == Kind::gradient ? phase.gradients : phase.weights)
+      views[p.param] = tensor(kind, a.layer, p, kind == Kind::gradient ? 0 : a.copy);
     return views;
   }
   [[nodiscard]] TensorView activation(ChunkId chunk) const {

@@ -49,9 +49,6 @@ std::vector<ChunkDescription> describe_state(const StepMap& map) {
   const auto& recipe = map.options().recipe;
   for (std::uint32_t l = 0; l < map.layers(); ++l) {
     if (!map.pipeline().holds(l)) continue;
-    std::vector<const ParamSpec*> own;
-    for (std::uint32_t p = 0; p < map.layout().params(l).size(); ++p)
-      if (map.layout().home(l, p).layer == l) own.push_back(&map.layout().params(l)[p]);
     for (const auto kind : recipe.kinds()) {
       if (kind == Kind::gradient) continue;
       for (const auto c : map.final_gradients(l)) {  // the chunks that this rank owns
@@ -63,11 +60,12 @@ std::vector<ChunkDescription> describe_state(const StepMap& map) {
                            .ranges = {},
                            .label = map.describe(chunk)};
         // State in the optimizer's own layout is opaque.
-        for (const auto& s : is_packed(recipe.format_of(kind)) ? std::vector<Segment>{} : map.layout().segments(l, c))
-          each_run(own[s.tensor]->shape, own[s.tensor]->split, map.tensor(), s.tensor_element, s.elements,
-                   [&](const SplitRun& run) {
-                     add_run(d.ranges, own[s.tensor]->name, s.chunk_element + (run.in_part - s.tensor_element), run);
-                   });
+        for (const auto& s : is_packed(recipe.format_of(kind)) ? std::vector<Segment>{} : map.layout().segments(l, c)) {
+          const auto& param = map.layout().param_at(l, s.tensor);
+          each_run(param.shape, param.split, map.tensor(), s.tensor_element, s.elements, [&](const SplitRun& run) {
+            add_run(d.ranges, param.name, s.chunk_element + (run.in_part - s.tensor_element), run);
+          });
+        }
         all.push_back(std::move(d));
       }
     }

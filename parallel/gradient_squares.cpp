@@ -13,7 +13,7 @@ constexpr std::uint64_t kBlock = kSumBlock;
 
 // The number of blocks for `count` elements at this place of the run.
 std::uint64_t blocks_at(std::uint64_t place, std::uint64_t count) { return (place + count - 1) / kBlock - place / kBlock + 1; }
-std::uint64_t blocks_at(const TensorPlace& at) { return blocks_at(at.first_element, at.elements); }
+std::uint64_t blocks_at(const Layout& layout, const TensorPlace& at) { return blocks_at(layout.place_in_run(at), at.elements); }
 
 }  // namespace
 
@@ -23,7 +23,7 @@ GradientSquares::GradientSquares(const Layout& layout, std::shared_ptr<MemoryRes
     auto& layer = begins_.emplace_back();
     for (std::uint32_t t = 0; t < layout.tensors_of(l); ++t) {
       layer.push_back(count_);
-      count_ += blocks_at(layout.place(l, t));
+      count_ += blocks_at(layout, layout.place(l, t));
     }
   }
   memory_ = resource_->allocate(round_up(std::max<std::uint64_t>(count_, 1) * sizeof(double), kPageBytes));
@@ -33,13 +33,13 @@ GradientSquares::GradientSquares(const Layout& layout, std::shared_ptr<MemoryRes
 std::uint64_t GradientSquares::blocks_of(const Layout& layout) {
   std::uint64_t count = 0;
   for (std::uint32_t l = 0; l < layout.layers(); ++l)
-    for (std::uint32_t t = 0; t < layout.tensors_of(l); ++t) count += blocks_at(layout.place(l, t));
+    for (std::uint32_t t = 0; t < layout.tensors_of(l); ++t) count += blocks_at(layout, layout.place(l, t));
   return count;
 }
 
 GradientSquares::Blocks GradientSquares::of(std::uint32_t layer, std::uint32_t tensor, std::uint64_t first,
                                             std::uint64_t count) const {
-  const auto begin = layout_.place(layer, tensor).first_element, place = begin + first;
+  const auto begin = layout_.place_in_run(layout_.place(layer, tensor)), place = begin + first;
   if (first != 0 && place % kBlock != 0) throw std::logic_error("GradientSquares: a range begins inside a block");
   double* const sums = all().data() + begins_[layer][tensor] + (place / kBlock - begin / kBlock);
   return {{reinterpret_cast<std::byte*>(sums), DType::fp64, {static_cast<std::int64_t>(blocks_at(place, count))}},

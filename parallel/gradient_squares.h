@@ -1,5 +1,5 @@
-// The sums of squares for a gradient's norm: one fp64 sum for each block of kSumBlock elements of a layer's run and each tensor
-// in it.
+// The sums of squares for a gradient's norm: one fp64 sum for each block of kSumBlock elements of a run of the layout and each
+// tensor in it.
 //
 // Blocks lie at fixed places of the run, so a rank with a part of a gradient computes the same sums as a rank with all of it,
 // and one fold in declared order gives the same norm for every division of the gradient between chunks or ranks.
@@ -30,7 +30,7 @@ class GradientSquares {
     TensorView sums;         // one for each block
     std::int64_t first = 0;  // elements of the first block
   };
-  // The blocks of elements [first, first + count) of a layer's tensor, for Math::sum_of_squares().
+  // The blocks of elements [first, first + count) of a tensor of the layout, for Math::sum_of_squares().
   [[nodiscard]] Blocks of(std::uint32_t layer, std::uint32_t tensor, std::uint64_t first, std::uint64_t count) const;
 
   [[nodiscard]] std::span<double> all() const;

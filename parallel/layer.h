@@ -2,8 +2,10 @@
 //
 // A model is a chain of layers: layer l maps the activations x(l) [N, C] to x(l+1), N = tokens of a micro-batch. The first
 // layer reads token ids instead of activations, the last one ends in the loss. A skip connection is declared by the layer where
-// it ends: that layer also reads the result of an earlier one. The engine leases everything of one layer at once, so the
-// smallest legal device budget must hold a layer's weights, gradients, inputs, outputs, saved tensors and scratch.
+// it ends: that layer also reads the result of an earlier one.
+//
+// A call of a layer (its forward, say) is one phase or several (phase.h). The engine leases at once what one phase uses, so the
+// smallest legal device budget is that of the largest phase, not of the largest layer.
 //
 // A model may be split over ranks (tensor_parallel.h). Then y, dx and the gradients of parameters that several ranks hold are
 // this rank's part of a sum over the ranks, and so is the loss; x, dy and the gradients of a rank's own part are whole.
@@ -22,6 +24,8 @@
 
 #include <terrace/core/math.h>
 #include <terrace/core/tensor.h>
+#include <terrace/parallel/comm/call.h>
+#include <terrace/parallel/phase.h>
 #include <terrace/parallel/tensor_parallel.h>
 #include <terrace/parallel/tensor_split.h>
 
@@ -43,34 +47,36 @@ struct ParamSpec {
   // The group (param_group.h) whose norm clips its gradient; −1: clipped with all parameters without a group.
   std::int32_t clip_group = -1;
   TensorSplit split = {};  // where this rank's part lies in the whole
+  // Parameters of a layer that its phases use together have one unit. Units ascend; a large one can be leased apart.
+  std::uint32_t unit = 0;
+  // The rows of a matrix are cut into so many blocks, the first ones a row longer if they cannot be equal (tile_of()). Each is a unit, and
+  // a phase uses one at a time.
+  std::uint32_t tiles = 1;
 };
+Block tile_of(const ParamSpec& param, std::uint32_t tile);  // rows
 
 struct BatchShape {
   std::int64_t batch = 0, seq = 0;  // sequences a micro-batch, positions a sequence
   [[nodiscard]] std::int64_t tokens() const { return batch * seq; }
 };
 
-// Which half of the backward: dx from dy, or the weights' gradients. Computing both in one call shares work.
-enum class Half : std::uint8_t { input = 1, weight = 2, both = 3 };
-constexpr bool has(Half halves, Half which) {
-  return (static_cast<std::uint8_t>(halves) & static_cast<std::uint8_t>(which)) != 0;
-}
-
 struct LayerContext {
   Stream& stream;
   Math& math;
   BatchShape shape;
-  TensorView tokens;       // [N] i32, for the first layer
-  TensorView targets;      // [N] i32, −1: no target; for the last layer
-  double loss_scale = 1;   // 1 ÷ target tokens of the global batch
-  TensorView loss;         // [1] fp64: this micro-batch's sum of token losses (overwritten), for the last layer
-  TensorView scratch;      // [bytes] as i32 elements, 4,096-aligned, of scratch_bytes(); contents undefined
-  TensorView skip = {};    // [N, C], for a layer with skips_from(): the result of that earlier layer; empty in the weight half
-  bool evaluate = false;   // last layer: loss only
+  TensorView tokens;      // [N] i32, for the first layer
+  TensorView targets;     // [N] i32, −1: no target; for the last layer
+  double loss_scale = 1;  // 1 ÷ target tokens of the global batch
+  TensorView loss;        // [1] fp64: this micro-batch's sum of token losses (overwritten), for the last layer
+  TensorView scratch;     // [bytes] as i32 elements, 4,096-aligned, of scratch_bytes(); contents undefined
+  TensorView skip = {};   // [N, C], for a layer with skips_from(): the result of that earlier layer; empty in the weight half
+  bool evaluate = false;  // last layer: loss only
+  std::uint32_t phase = kAllPhases;
+  [[nodiscard]] bool runs(std::uint32_t number) const { return phase == kAllPhases || phase == number; }
   TensorView survey = {};  // of a loss layer with survey_spec(): [tensor ranks, …], what each rank told of its part
 };
 
-// The tensors of a call; all contiguous.
+// The tensors of a call; all contiguous. What the phase does not use is empty. Of a parameter in tiles it is the phase's tile.
 struct LayerTensors {
   std::span<const TensorView> weights;     // in params() order, compute dtype
   std::span<const TensorView> gradients;   // in params() order, gradient dtype; empty in forward
@@ -97,10 +103,12 @@ class Layer {
   [[nodiscard]] virtual std::vector<TensorSpec> saved(BatchShape shape) const = 0;
   // Tensors that the input half hands to the weight half.
   [[nodiscard]] virtual std::vector<TensorSpec> carried(BatchShape shape) const = 0;
-  [[nodiscard]] virtual std::uint64_t scratch_bytes(BatchShape shape) const = 0;  // largest need of any call
+  [[nodiscard]] virtual std::uint64_t scratch_bytes(BatchShape shape) const = 0;  // largest need of any phase
   [[nodiscard]] virtual double forward_flops(BatchShape shape) const = 0;         // matrix products only
-  // Of a loss layer whose classes are split over tensor ranks: what each rank tells the others of its part, before a backward
-  // or a forward can compute the loss. survey() writes this rank's row of ctx.survey.
+  // The phases of a call, in their order; empty: one phase, which uses all that the call may use.
+  [[nodiscard]] virtual std::vector<Phase> phases(LayerCall, BatchShape) const { return {}; }
+  // Of a loss layer whose classes are split over tensor ranks, or lie in tiles: what must be known of all of them before a
+  // backward or a forward can compute the loss. survey() writes this rank's rows of ctx.survey.
   [[nodiscard]] virtual std::optional<TensorSpec> survey_spec(BatchShape) const { return std::nullopt; }
   virtual void survey(LayerContext&, const LayerTensors&) const {}
   // The last layer's forward computes the loss only; its backward computes the loss and everything else at once, so a

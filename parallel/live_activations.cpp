@@ -24,6 +24,7 @@ void LiveActivations::begin() {
 void LiveActivations::start(const Action& a) {
   const bool backward = a.op == Op::backward || a.op == Op::backward_input;
   if (a.op != Op::forward && !(backward && a.layer + 1 == map_.layers())) return;
+  if (!map_.phases().is_first(a)) return;
   const auto stage = map_.pipeline().stage(a.layer);
   auto& left = left_[place(stage, a.micro_batch)];
   if (left == 0) {
@@ -38,7 +39,7 @@ void LiveActivations::start(const Action& a) {
 }
 
 void LiveActivations::end(const Action& a) {
-  if (a.op != Op::backward && a.op != Op::backward_weight) return;
+  if ((a.op != Op::backward && a.op != Op::backward_weight) || !map_.phases().is_last(a)) return;
   auto& bytes = layer_bytes_[place(a.layer, a.micro_batch)];
   now_.bytes -= bytes;
   bytes = 0;

@@ -21,10 +21,12 @@ constexpr std::size_t kRounds = 5;  // at least, unless they take too long
 bool computes(Op op) { return !is_placement(op) && !communicates(op) && !is_message(op); }
 
 // Layers that compute the same on the same shapes cost the same.
-std::string signature(const StepMap& map, std::uint32_t layer) {
+std::string signature(const StepMap& map, const Action& action) {
+  const auto layer = action.layer;
   const auto shape = map.options().shape.batch;
   const auto& l = *map.model().layers[layer];
-  auto text = fmt::format("{} {} {}", l.forward_flops(shape), map.buffers().saved_pack(layer).bytes, l.scratch_bytes(shape));
+  auto text = fmt::format("{} {} {} {} {} {}", static_cast<int>(action.op), action.phase, action.micro_batch != 0,
+                          l.forward_flops(shape), map.buffers().saved_pack(layer).bytes, l.scratch_bytes(shape));
   for (const auto& p : map.layout().params(layer)) text += fmt::format(" {}{}", p.shape.elements(), p.tied ? "t" : "");
   return text;
 }
@@ -44,8 +46,7 @@ std::map<std::string, Sample> distinct_actions(const StepMap& map, const Program
   std::set<std::string> seen;
   for (const auto& action : program.actions) {
     if (!computes(action.op)) continue;
-    const auto key =
-        fmt::format("{} {} {}", static_cast<int>(action.op), action.micro_batch != 0, signature(map, action.layer));
+    const auto key = signature(map, action);
     if (!seen.insert(key).second || costs.seconds(action) > limits.action_s) continue;
     Sample s{.action = action, .uses = map.uses(action), .offsets = {}, .bytes = 0, .seconds = {}};
     for (const auto& use : s.uses) {
@@ -169,8 +170,7 @@ void measure_costs(ProfileCosts& costs, const StepMap& map, const Program& progr
   }
   for (const auto& action : program.actions) {
     if (!computes(action.op)) continue;
-    const auto key =
-        fmt::format("{} {} {}", static_cast<int>(action.op), action.micro_batch != 0, signature(map, action.layer));
+    const auto key = signature(map, action);
     if (const auto at = samples.find(key); at != samples.end()) costs.set(action, typical(at->second.seconds));
   }
 }

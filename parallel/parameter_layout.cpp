@@ -33,8 +33,19 @@ std::vector<std::vector<LayoutTensor>> own_tensors(const std::vector<std::vector
   std::vector<std::vector<LayoutTensor>> layers;
   for (const auto& layer : params) {
     auto& tensors = layers.emplace_back();
-    for (const auto& p : layer)
-      if (!p.tied) tensors.push_back({p.name, static_cast<std::uint64_t>(p.shape.elements())});
+    std::uint32_t unit = 0;
+    for (const auto& p : layer) {
+      if (p.tied) continue;
+      const auto row = static_cast<std::uint64_t>(p.shape.elements() / std::max<std::int64_t>(1, p.shape[0]));
+      for (std::uint32_t tile = 0; tile < p.tiles; ++tile) {
+        const auto [first, rows] = tile_of(p, tile);
+        tensors.push_back({.name = p.name,
+                           .elements = static_cast<std::uint64_t>(rows) * row,
+                           .origin = static_cast<std::uint64_t>(first) * row,
+                           .begins_unit = p.unit != unit || tile != 0});
+        unit = p.unit;
+      }
+    }
   }
   return layers;
 }
@@ -47,6 +58,11 @@ std::vector<std::vector<ParamSpec>> all_params(const Model& model, std::span<con
 }
 
 }  // namespace
+
+Block tile_of(const ParamSpec& param, std::uint32_t tile) {
+  if (tile >= param.tiles) throw std::logic_error(param.name + " has no tile " + std::to_string(tile));
+  return block_of(param.shape[0], static_cast<int>(tile), static_cast<int>(param.tiles));
+}
 
 ParameterLayout::ParameterLayout(const Model& model, std::span<const ParamGroup> param_groups, std::uint64_t chunk_elements,
                                  std::uint32_t group)
@@ -63,11 +79,13 @@ void ParameterLayout::find_homes() {
   std::map<std::string, Home> homes_by_name;
   for (std::uint32_t l = 0; l < params_.size(); ++l) {
     auto& homes = homes_.emplace_back();
-    std::uint32_t own = 0;
-    for (const auto& p : params_[l]) {
+    auto& param_at = param_at_.emplace_back();
+    for (std::uint32_t number = 0; number < params_[l].size(); ++number) {
+      const auto& p = params_[l][number];
       if (!p.tied) {
-        homes.push_back({l, own++});
+        homes.push_back({l, static_cast<std::uint32_t>(param_at.size())});
         homes_by_name[p.name] = homes.back();
+        param_at.insert(param_at.end(), p.tiles, number);
         continue;
       }
       const auto at = homes_by_name.find(p.name);
@@ -77,12 +95,22 @@ void ParameterLayout::find_homes() {
       homes.push_back(at->second);
       tied_layer_ = l;
       tied_home_ = at->second.layer;
-      const auto& weight = place(tied_home_, at->second.tensor);
+      const auto& weight = place_of(home(l, number, p.tiles - 1));
       tied_chunks_ =
           static_cast<std::uint32_t>(ceil_div(weight.first_element + weight.elements, this->chunk_elements() * group_)) *
           group_;
     }
   }
+}
+
+bool ParameterLayout::is_tied(std::uint32_t layer, std::uint32_t tensor) const {
+  if (layer != tied_home_) return false;
+  for (std::uint32_t q = 0; q < params_[tied_layer_].size(); ++q) {
+    const auto& param = params_[tied_layer_][q];
+    const auto first = home(tied_layer_, q).tensor;
+    if (param.tied && tensor >= first && tensor < first + param.tiles) return true;
+  }
+  return false;
 }
 
 }  // namespace terrace

@@ -1,8 +1,8 @@
 // Where each parameter of a model lies in chunks: the same layout on every rank, whichever chunks a rank holds.
 //
-// It is the Layout of the parameters that the layers declare. A tied parameter has no place of its own: it is stored in the run
-// of the layer that declares it (its home). A layer's chunks form groups of one chunk for each rank that shares the state
-// (data_parallel.h).
+// It is the Layout of the parameters that the layers declare, in which each tile of a parameter is a tensor. A tied parameter
+// has no place of its own: it is stored with the layer that declares it (its home). A layer's chunks form groups of one chunk
+// for each rank that shares the state (data_parallel.h).
 //
 // Owner:   a StepMap. Pure. Threads: const after construction.
 // Errors:  std::logic_error for a tied parameter without an earlier declaration, or for a second tied parameter.
@@ -30,14 +30,26 @@ class ParameterLayout : public Layout {
   struct Home {
     std::uint32_t layer = 0, tensor = 0;  // the declaring layer and the tensor's position in its layout
   };
-  [[nodiscard]] Home home(std::uint32_t layer, std::uint32_t param) const { return homes_[layer][param]; }
+  // Of a parameter, or of a tile of it.
+  [[nodiscard]] Home home(std::uint32_t layer, std::uint32_t param, std::uint32_t tile = 0) const {
+    auto home = homes_[layer][param];
+    home.tensor += tile;
+    return home;
+  }
+  [[nodiscard]] const TensorPlace& place_of(Home home) const { return place(home.layer, home.tensor); }
+  // The parameter that a tensor of the layer is, or is a tile of.
+  [[nodiscard]] const ParamSpec& param_at(std::uint32_t layer, std::uint32_t tensor) const {
+    return params_[layer][param_at_[layer][tensor]];
+  }
+  // Whether another layer also reads it.
+  [[nodiscard]] bool is_tied(std::uint32_t layer, std::uint32_t tensor) const;
   [[nodiscard]] std::uint32_t groups_of(std::uint32_t layer) const { return chunks_of(layer) / group_; }
 
   // The layer that reads another's weight, and the layer that declares it; kNone if no parameter is tied.
   [[nodiscard]] bool has_tied() const { return tied_layer_ != kNone; }
   [[nodiscard]] std::uint32_t tied_layer() const { return tied_layer_; }
   [[nodiscard]] std::uint32_t tied_home() const { return tied_home_; }
-  // The tied layer's own gradient has the layout of the declaring layer's run, as far as the tied weight reaches: in whole
+  // The tied layer's own gradient has the layout of the declaring layer's chunks, as far as the tied weight reaches: in whole
   // groups. adds_tied(): whether it reaches this chunk.
   [[nodiscard]] std::uint32_t tied_chunks() const { return tied_chunks_; }
   [[nodiscard]] std::uint32_t tied_groups() const { return tied_chunks_ / group_; }
@@ -52,6 +64,7 @@ class ParameterLayout : public Layout {
 
   Params params_;
   std::vector<std::vector<Home>> homes_;
+  std::vector<std::vector<std::uint32_t>> param_at_;  // [layer][tensor]
   std::uint32_t group_;
   std::uint32_t tied_layer_ = kNone, tied_home_ = kNone;
   std::uint32_t tied_chunks_ = 0;

@@ -12,7 +12,7 @@
 namespace terrace {
 namespace {
 
-constexpr std::array<std::string_view, 26> kNames{
+constexpr std::array<std::string_view, kOps> kNames{
     "forward", "recompute", "backward", "backward-input", "backward-weight", "norm",     "update",  "prefetch", "fill",
     "visit",   "evaluate",  "decode",   "gather",         "reduce",          "release",  "offload", "send",     "receive",
     "prepare", "exchange",  "keep",     "verdict",        "combine",         "assemble", "survey",  "unify"};
@@ -61,6 +61,7 @@ std::string to_text(const Action& a) {
   if (has_chunk(a.op)) text += fmt::format(" c{}", a.chunk);
   if (a.copy != 0) text += fmt::format(" k{}", a.copy);
   if (a.update != 0) text += fmt::format(" u{}", a.update);
+  if (a.phase != 0) text += fmt::format(" p{}", a.phase);
   return text;
 }
 
@@ -94,6 +95,7 @@ Program parse_program(std::string_view text) {
       value = number(w.back(), prefix, line);
       w.pop_back();
     };
+    last('p', a.phase);
     last('u', a.update);
     last('k', a.copy);
     if (a.op == Op::verdict && w.size() == 1) {

@@ -50,10 +50,12 @@ enum class Op : std::uint8_t {
   survey,    // layer, micro_batch: what the loss needs to know of this rank's classes
   unify,     // layer: sums the complete gradients of parameters that several ranks hold
 };
+inline constexpr std::size_t kOps = 26;
 constexpr bool is_forward(Op op) { return op == Op::forward || op == Op::recompute || op == Op::evaluate; }
 constexpr bool is_backward(Op op) { return op == Op::backward || op == Op::backward_input || op == Op::backward_weight; }
 // What computes with a layer's weights for a micro-batch.
 constexpr bool is_layer_action(Op op) { return is_forward(op) || is_backward(op) || op == Op::survey; }
+constexpr bool has_phases(Op op) { return is_layer_action(op) || op == Op::decode; }
 // Actions that only place bytes: no lane computes them.
 constexpr bool is_placement(Op op) { return op == Op::prefetch || op == Op::release || op == Op::offload; }
 // What a message carries. The messages of one payload from one rank to another form a lane: they arrive in the order of
@@ -88,6 +90,7 @@ struct Action {
   std::uint32_t peer = 0;                 // of messages: the other rank of the pipeline
   std::uint32_t copy = 0;    // the weight version that is read, kept or released: 0: the updated weights, else a kept copy
   std::uint32_t update = 0;  // of norm, update, verdict: number of the update within the program
+  std::uint32_t phase = 0;   // of what computes with a layer: number of the phase of its call (phase.h)
   friend bool operator==(const Action&, const Action&) = default;
 };
 
@@ -98,7 +101,8 @@ struct Program {
 };
 
 // One action a line: "forward l3 m0", "update l3 c1", "prefetch #118 host", "send activation l4 m0 r1"; with a copy of the
-// weights or one of several updates "backward l3 m0 k1", "update l3 c1 u2"; '#' at a line's start is a comment.
+// weights or one of several updates "backward l3 m0 k1", "update l3 c1 u2"; with a phase that is not the first of its call
+// "forward l3 m0 p1"; '#' at a line's start is a comment.
 std::string to_text(const Action& action);
 std::string to_text(const Program& program);
 Program parse_program(std::string_view text);

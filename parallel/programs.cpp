@@ -8,6 +8,7 @@
 #include <terrace/parallel/checker.h>
 #include <terrace/parallel/orders.h>
 #include <terrace/parallel/passes.h>
+#include <terrace/parallel/phase_pass.h>
 #include <terrace/parallel/tensor_passes.h>
 
 namespace terrace {
@@ -42,7 +43,7 @@ Programs write_programs(const StepMap& map, const PlanRequest& request, std::uin
   const auto finish = [&](const Program& p) { return with_prefetches(with_offloads(p, map), map, depth); };
   if (request.decode_positions != 0) {
     Programs out;
-    out.decode = finish(decoding(layers));
+    out.decode = finish(with_phases(decoding(layers), map));
     if (request.weights_given) out.fill = sweep(Op::fill, layers, [&](std::uint32_t l) { return map.layout().groups_of(l); });
     return out;
   }
@@ -69,16 +70,16 @@ Programs write_programs(const StepMap& map, const PlanRequest& request, std::uin
   if (map.pipeline().asynchronous()) {
     const auto updates = request.updates_before_use ? Updates::after_verdict : Updates::in_backward;
     order = updates == Updates::after_verdict ? with_updates_after_verdicts(order, map) : with_updates(order, map, updates);
-    out.steady = with_gathers(with_versions(order, map), map, gather_ahead);
+    out.steady = with_phases(with_gathers(with_versions(order, map), map, gather_ahead), map);
     check_step(out.steady, map, updates);
     out.first = out.steady = finish(out.steady);
   } else {
     const auto steady_updates = request.updates_before_use ? Updates::before_use : Updates::in_backward;
     const auto first_updates = request.updates_before_use ? Updates::none : Updates::in_backward;
     out.updates_before_use = request.updates_before_use;
-    out.first = with_updates(order, map, first_updates);
+    out.first = with_phases(with_updates(order, map, first_updates), map);
     check_step(out.first, map, first_updates);
-    out.steady = with_updates(order, map, steady_updates);
+    out.steady = with_phases(with_updates(order, map, steady_updates), map);
     check_step(out.steady, map, steady_updates);
     out.first = finish(out.first);
     out.steady = finish(out.steady);
@@ -87,7 +88,7 @@ Programs write_programs(const StepMap& map, const PlanRequest& request, std::uin
   const auto evaluate = request.pipeline
                             ? evaluation_of(*request.pipeline, map.pipeline().rank, evaluated_at_once(request), map.skips())
                             : evaluation(layers, 1);
-  out.evaluate = finish(with_gathers(with_tensor_exchanges(evaluate, map), map, gather_ahead));
+  out.evaluate = finish(with_phases(with_gathers(with_tensor_exchanges(evaluate, map), map, gather_ahead), map));
   const auto here = [&](std::uint32_t l) { return map.pipeline().holds(l) ? map.layout().groups_of(l) : 0; };
   const auto here_or_copied = [&](std::uint32_t l) { return map.copies(l) ? map.layout().groups_of(l) : here(l); };
   out.fill = sweep(Op::fill, layers, here);

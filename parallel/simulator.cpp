@@ -42,11 +42,7 @@ double ProfileCosts::seconds(const Action& a) const {
   const double rate = dtype == DType::bf16   ? profile_.matmul_bf16
                       : dtype == DType::fp64 ? profile_.matmul_fp64
                                              : profile_.matmul_fp32;
-  const double forward = map.model().layers[a.layer]->forward_flops(map.options().shape.batch);
-  const bool last = a.layer + 1 == map.layers();
-  double passes = 1;
-  if (a.op == Op::backward) passes = last ? 3 : 2;
-  return passes * forward / rate + bytes_used() / stream;
+  return map.phases().flops(a) / rate + bytes_used() / stream;
 }
 
 // Ranks of one machine exchange through its memory, and so do ranks that only count as on several (--ranks-per-machine).

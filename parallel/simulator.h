@@ -42,7 +42,7 @@ class ProfileCosts : public CostModel {
   [[nodiscard]] double seconds(const Action& action) const override;
   [[nodiscard]] double seconds_of_results(const Program& step) const override { return seconds_of(results_of(map_, step)); }
   [[nodiscard]] double seconds_of_average() const override { return seconds_of(average_of(map_)); }
-  // A measured cost replaces the estimate for every action of that operation and layer, first micro-batch or later ones.
+  // A measured cost replaces the estimate for every action of that operation, layer and phase, first micro-batch or later ones.
   void set(const Action& action, double seconds) { measured_[key(action)] = seconds; }
 
  private:
@@ -50,8 +50,9 @@ class ProfileCosts : public CostModel {
   [[nodiscard]] double seconds_of(const std::vector<Exchange>& exchanges) const;
   const StepMap& map_;
   const MachineProfile& profile_;
-  using Key = std::tuple<Op, std::uint32_t, bool>;  // the first micro-batch writes gradients, later ones add to them
-  static Key key(const Action& a) { return {a.op, a.layer, a.micro_batch != 0}; }
+  // The first micro-batch writes gradients, later ones add to them.
+  using Key = std::tuple<Op, std::uint32_t, std::uint32_t, bool>;
+  static Key key(const Action& a) { return {a.op, a.layer, a.phase, a.micro_batch != 0}; }
   std::map<Key, double> measured_;
 };
 

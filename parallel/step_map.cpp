@@ -25,6 +25,7 @@ StepMap::StepMap(const Model& model, const Options& options)
       options_(options),
       skips_(model),
       layout_(model, options.param_groups, options.chunk_elements, options.data.group()),
+      phases_(model, options.shape.batch, layout_),
       kinds_(options.recipe.kinds()),
       buffers_(model, skips_, options.pipeline, options.shape, options.decode_positions),
       places_(options.update, options.separate_device, updates_here(), MessageLanes(options.pipeline, skips_, layout_)),
@@ -35,8 +36,8 @@ StepMap::StepMap(const Model& model, const Options& options)
   add_state();
   buffers_.add_to(chunks_);
   if (update_scratch_bytes_ != 0)
-    update_scratch_ =
-        add_run(1, {.bytes = update_scratch_bytes_, .kind = Kind::activation, .end = End::high, .role = Role::update_scratch});
+    update_scratch_ = chunks_.add(
+        1, {.bytes = update_scratch_bytes_, .kind = Kind::activation, .end = End::high, .role = Role::update_scratch});
   if (data().reduces() || pipeline().ranks > 1 || tensor().ranks > 1) add_shared();
   if (pipeline().asynchronous()) add_kept();
   if (skips_.any()) buffers_.add_skips_to(chunks_);
@@ -74,19 +75,19 @@ void StepMap::demand_tied_together() const {
                   model_.layers[layout_.tied_layer()]->name(), model_.layers[layout_.tied_home()]->name()));
 }
 
-// One run a layer and kind, so that a layer's weights are one span; chunk i of every kind covers the same elements.
+// Chunk i of every kind covers the same elements.
 void StepMap::add_state() {
   auto& recipe = options_.recipe;
   if (options_.layer_unit && options_.layer_unit->second_moment != Packed::none)
     recipe.second_moment = recipe.compute == DType::fp64 ? Format::packed64 : Format::packed;
   const auto bytes_of = [&](Kind kind) { return recipe.chunk_bytes(kind, layout_.chunk_elements()); };
-  const auto held = [&](Kind kind, std::uint32_t chunks) { return data().shards(kind) ? chunks / data().group() : chunks; };
+  const auto each = [&](Kind kind) { return data().shards(kind) ? data().group() : 1; };  // chunks of the layout for one here
   layer_needs_.resize(layers());
   for (std::uint32_t l = 0; l < layers(); ++l) {
     if (!pipeline().holds(l)) {
       for (const auto kind : kinds_)
-        state_first_.push_back(add_run(copies(l) && kind == Kind::parameter ? held(kind, layout_.chunks_of(l)) : 0,
-                                       {.bytes = bytes_of(kind), .kind = kind, .layer = l}));
+        state_first_.push_back(add_runs(l, copies(l) && kind == Kind::parameter ? layout_.chunks_of(l) : 0, each(kind),
+                                        {.bytes = bytes_of(kind), .kind = kind, .layer = l}));
       continue;
     }
     auto& needs = layer_needs_[l];
@@ -94,40 +95,41 @@ void StepMap::add_state() {
     update_scratch_bytes_ = std::max(update_scratch_bytes_, round_up(needs.scratch_bytes, kPageBytes));
     // A packed state's numbers are spread over as many chunks as this rank has of the layer's.
     const auto chunks = layout_.chunks_of(l);
-    const auto own = std::uint64_t{held(Kind::second_moment, chunks)};
+    const auto own = std::uint64_t{chunks / each(Kind::second_moment)};
     const auto packed = std::max<std::uint64_t>(1, ceil_div(needs.packed_numbers, own));
     for (const auto kind : kinds_) {
       const auto bytes = is_packed(recipe.format_of(kind)) ? recipe.chunk_bytes(kind, packed) : bytes_of(kind);
-      state_first_.push_back(add_run(held(kind, chunks), {.bytes = bytes, .kind = kind, .layer = l}));
+      state_first_.push_back(add_runs(l, chunks, each(kind), {.bytes = bytes, .kind = kind, .layer = l}));
     }
   }
   if (!layout_.has_tied()) return;
   const auto tied = layout_.tied_layer();
   const bool here = pipeline().holds(tied) || pipeline().holds(layout_.tied_home());
-  tied_gradient_ =
-      ChunkId(add_run(here ? held(Kind::gradient, layout_.tied_chunks()) : 0,
-                      {.bytes = bytes_of(Kind::gradient), .kind = Kind::gradient, .layer = tied, .role = Role::tied_gradient}));
+  tied_gradient_ = ChunkId(
+      add_runs(layout_.tied_home(), here ? layout_.tied_chunks() : 0, each(Kind::gradient),
+               {.bytes = bytes_of(Kind::gradient), .kind = Kind::gradient, .layer = tied, .role = Role::tied_gradient}));
 }
 
 // Chunks that exist for a short time on every rank and belong to all of them.
 void StepMap::add_shared() {
-  const auto add = [&](Role role, Kind kind, std::uint32_t layer, std::uint32_t groups) {
+  const auto add = [&](Role role, Kind kind, std::uint32_t layer, std::uint32_t home, std::uint32_t chunks) {
     const auto bytes = options_.recipe.chunk_bytes(kind, layout_.chunk_elements()) * data().group();
-    return add_run(groups, {.bytes = bytes, .kind = Kind::activation, .end = End::high, .layer = layer, .role = role});
+    return add_runs(home, chunks, data().group(),
+                    {.bytes = bytes, .kind = Kind::activation, .end = End::high, .layer = layer, .role = role});
   };
   for (std::uint32_t l = 0; l < layers(); ++l) {
-    const auto here = pipeline().holds(l) ? layout_.groups_of(l) : 0;
+    const auto here = pipeline().holds(l) ? layout_.chunks_of(l) : 0;
     if (data().shards(Kind::parameter))
-      gathered_.push_back(add(Role::gathered, Kind::parameter, l, copies(l) ? layout_.groups_of(l) : here));
-    if (data().folds_each()) buckets_.push_back(add(Role::bucket, Kind::gradient, l, here));
+      gathered_.push_back(add(Role::gathered, Kind::parameter, l, l, copies(l) ? layout_.chunks_of(l) : here));
+    if (data().folds_each()) buckets_.push_back(add(Role::bucket, Kind::gradient, l, l, here));
   }
   if (data().folds_each() && layout_.has_tied())
-    tied_bucket_ = add(Role::tied_bucket, Kind::gradient, layout_.tied_layer(),
-                       pipeline().holds(layout_.tied_layer()) ? layout_.tied_groups() : 0);
+    tied_bucket_ = add(Role::tied_bucket, Kind::gradient, layout_.tied_layer(), layout_.tied_home(),
+                       pipeline().holds(layout_.tied_layer()) ? layout_.tied_chunks() : 0);
   const auto add_visited = [&](Kind kind) {
     if (!data().shards(kind) && pipeline().ranks == 1 && tensor().ranks == 1) return kNone;
     const auto group = options_.recipe.chunk_bytes(kind, layout_.chunk_elements()) * data().group();
-    return add_run(1, {.bytes = group * tensor().ranks, .kind = Kind::activation, .end = End::high, .role = Role::visited});
+    return chunks_.add(1, {.bytes = group * tensor().ranks, .kind = Kind::activation, .end = End::high, .role = Role::visited});
   };
   visited_weights_ = add_visited(Kind::parameter);
   if (options_.recipe.has_master()) visited_masters_ = add_visited(Kind::master);
@@ -139,7 +141,8 @@ void StepMap::add_kept() {
   for (std::uint32_t l = 0; l < layers(); ++l) {
     kept_.push_back(chunks_.size());
     for (std::uint32_t copy = 0; pipeline().holds(l) && copy < pipeline().kept_copies(l); ++copy)
-      add_run(kept_chunks(l), {.bytes = bytes, .kind = Kind::activation, .end = End::high, .layer = l, .role = Role::kept});
+      add_runs(l, layout_.chunks_of(l), data().shards(Kind::parameter) ? data().group() : 1,
+               {.bytes = bytes, .kind = Kind::activation, .end = End::high, .layer = l, .role = Role::kept});
   }
 }
 
@@ -172,13 +175,15 @@ bool StepMap::is_last_sent(const Action& send) const {
   return pipeline().holder(reader, send.micro_batch) == send.peer;
 }
 
-std::uint32_t StepMap::add_run(std::uint32_t count, const Chunk& chunk) {
-  const auto first = chunks_.add(count, chunk);
-  // Of state that is sharded, a run holds this rank's chunks only.
+// In the runs of the layer's layout, as far as `chunks` of it reach; one chunk here stands for `each` of them.
+std::uint32_t StepMap::add_runs(std::uint32_t layer, std::uint32_t chunks, std::uint32_t each, const Chunk& chunk) {
+  const auto first = chunks_.size();
+  for (const auto& run : layout_.runs_of(layer))
+    if (run.first < chunks) chunks_.add(std::min(run.count, chunks - run.first) / each, chunk);
+  // Of state that is sharded, this rank holds its own chunks only.
   const bool sharded =
       chunk.role == Role::kept ? data().shards(Kind::parameter) : is_state(chunk.role) && data().shards(chunk.kind);
-  for (std::uint32_t i = 0; i < count; ++i)
-    if (sharded || is_state(chunk.role)) chunks_.place(first + i, sharded ? data().own(i) : i);
+  for (auto i = first; i < chunks_.size(); ++i) chunks_.place(i, sharded ? data().own(i - first) : i - first);
   return first;
 }
 
@@ -281,19 +286,18 @@ LayerShape StepMap::layer_shape(std::uint32_t layer) const {
                    .share = {},
                    .chunk_elements = static_cast<std::int64_t>(layout_.chunk_elements())};
   if (halves_updates()) shape.share = {.ranks = data().group(), .rank = data().place()};
-  for (std::uint32_t p = 0; p < layout_.params(layer).size(); ++p) {
-    const auto& param = layout_.params(layer)[p];
-    if (layout_.home(layer, p).layer != layer) continue;
+  for (std::uint32_t t = 0; t < layout_.tensors_of(layer); ++t) {
+    const auto& param = layout_.param_at(layer, t);
+    const auto& place = layout_.place(layer, t);
     const auto dims = param.shape.rank();
     const auto columns = dims == 0 ? 1 : param.shape[dims - 1];
-    shape.tensors.push_back(
-        {.first = static_cast<std::int64_t>(layout_.place(layer, layout_.home(layer, p).tensor).first_element),
-         .rows = columns == 0 ? 0 : param.shape.elements() / columns,
-         .columns = columns,
-         .hidden = layer != 0 && layer + 1 != layers(),
-         .rate = param.rate,
-         .decay = param.decay,
-         .stream = stream_of(param.name.c_str())});
+    shape.tensors.push_back({.first = static_cast<std::int64_t>(place.first_element),
+                             .rows = columns == 0 ? 0 : static_cast<std::int64_t>(place.elements) / columns,
+                             .columns = columns,
+                             .hidden = layer != 0 && layer + 1 != layers(),
+                             .rate = param.rate,
+                             .decay = param.decay,
+                             .stream = stream_of(param.name.c_str())});
   }
   return shape;
 }

@@ -1,9 +1,9 @@
 // Maps every action of a program to the chunks that it uses: the bridge between a model and residency.
 //
 // For each action it answers which chunks it uses and how, and which chunks are dead afterwards; and it names chunks by what
-// they are for. It is made of parts, which its callers read directly: layout() (where parameters lie), buffers() (activations),
-// chunks() (the table of all chunks), places() (the tier and the lane of an action) and rounds() (the micro-batches of an
-// update).
+// they are for. It is made of parts, which its callers read directly: layout() (where parameters lie), phases() (of the layers'
+// calls), buffers() (activations), chunks() (the table of all chunks), places() (the tier and the lane of an action) and
+// rounds() (the micro-batches of an update).
 //
 // Owner:   the trainer or planner; borrows the model. Threads: const after construction.
 #pragma once
@@ -24,6 +24,7 @@
 #include <terrace/parallel/data_parallel.h>
 #include <terrace/parallel/groups.h>
 #include <terrace/parallel/layer.h>
+#include <terrace/parallel/layer_phases.h>
 #include <terrace/parallel/param_group.h>
 #include <terrace/parallel/parameter_layout.h>
 #include <terrace/parallel/pipeline_parallel.h>
@@ -72,6 +73,7 @@ class StepMap {
   [[nodiscard]] const Model& model() const { return model_; }
   [[nodiscard]] const Options& options() const { return options_; }
   [[nodiscard]] const ParameterLayout& layout() const { return layout_; }
+  [[nodiscard]] const LayerPhases& phases() const { return phases_; }
   [[nodiscard]] const ChunkTable& chunks() const { return chunks_; }
   [[nodiscard]] const ActivationBuffers& buffers() const { return buffers_; }
   [[nodiscard]] const ActionPlaces& places() const { return places_; }
@@ -111,12 +113,19 @@ class StepMap {
   [[nodiscard]] std::vector<std::uint32_t> final_gradients(std::uint32_t layer) const;
   // How many groups of a layer are reduced: its own, and after them those of the tied gradient.
   [[nodiscard]] std::uint32_t reduced_groups(std::uint32_t layer) const;
-  // First chunks of the runs that hold all of a layer: the weights that it computes with, and the gradients that its backward
-  // writes. For chunks that exist only for a short time on every rank (gathered weights, gradients to be reduced, visited
-  // weights), one chunk holds a whole group, so that the uses of a program do not grow with the number of ranks. `copy` 0: the
-  // weights that updates change; else a kept weight version, which is sharded in the same way.
+  // First chunks of what holds all of a layer, in the runs of the layout: the weights that it computes with, and the gradients
+  // that its backward writes. For chunks that exist only for a short time on every rank (gathered weights, gradients to be
+  // reduced, visited weights), one chunk holds a whole group, so that the uses of a program do not grow with the number of
+  // ranks. `copy` 0: the weights that updates change; else a kept weight version, which is sharded in the same way.
   [[nodiscard]] ChunkId weights(std::uint32_t layer, std::uint32_t copy = 0) const;
   [[nodiscard]] ChunkId gradients(std::uint32_t layer) const;
+  // The chunk that begins a run of them. `home`: the layer that declares the parameters.
+  [[nodiscard]] ChunkId weights_at(std::uint32_t home, const LayoutRun& run, std::uint32_t copy) const {
+    return ChunkId(index(weights(home, copy)) + run.first / weights_each());
+  }
+  [[nodiscard]] ChunkId gradients_at(std::uint32_t layer, std::uint32_t home, const LayoutRun& run) const {
+    return ChunkId(index(home == layer ? gradients(layer) : tied_gradients()) + run.first / gradients_each());
+  }
   [[nodiscard]] ChunkId tied_gradients() const;
   [[nodiscard]] ChunkId gathered(std::uint32_t layer, std::uint32_t group) const;  // the weights that the layer computes with
   [[nodiscard]] ChunkId gathered_from(const Action& gather) const;                 // this rank's shard of them
@@ -153,7 +162,7 @@ class StepMap {
 
  private:
   static constexpr std::uint32_t kNone = ~0U;
-  std::uint32_t add_run(std::uint32_t count, const Chunk& chunk);
+  std::uint32_t add_runs(std::uint32_t layer, std::uint32_t chunks, std::uint32_t each, const Chunk& chunk);
   [[nodiscard]] std::vector<std::uint32_t> updates_here() const;  // [layer]: its update actions on this rank
   void clear_idle_settings();
   void add_state();
@@ -161,13 +170,17 @@ class StepMap {
   void add_kept();
   void demand_tied_together() const;
   void use_run(std::vector<Use>& uses, ChunkId first, std::uint32_t count, Access access) const;
-  void use_weights(std::vector<Use>& uses, std::uint32_t layer, std::uint32_t copy) const;
-  void use_gradients(std::vector<Use>& uses, std::uint32_t layer, Access access) const;
+  void use_phase(std::vector<Use>& uses, const Action& action) const;
+  void use_weights(std::vector<Use>& uses, const Action& action) const;
+  void use_gradients(std::vector<Use>& uses, const Action& backward) const;
   void use_survey(std::vector<Use>& uses, Access access) const;
   void use_visited(std::vector<Use>& uses, const Action& visit) const;
   void use_updated(std::vector<Use>& uses, const Action& update) const;
   [[nodiscard]] ChunkId kept(std::uint32_t layer, std::uint32_t copy) const;  // the first of kept_chunks()
   [[nodiscard]] std::uint32_t kept_chunks(std::uint32_t layer) const;
+  // Chunks of the layout in one chunk of the weights that a layer computes with, and of the gradients that it writes.
+  [[nodiscard]] std::uint32_t weights_each() const { return data().shards(Kind::parameter) ? data().group() : 1; }
+  [[nodiscard]] std::uint32_t gradients_each() const { return data().folds_each() ? data().group() : 1; }
   [[nodiscard]] bool is_packed_by_share(const Chunk& chunk) const;
   [[nodiscard]] std::uint32_t held_position(Kind kind, std::uint32_t chunk_in_layer) const;
   void use_some(std::vector<Use>& uses, ChunkId chunk, Access access) const;  // nothing for empty buffers
@@ -179,6 +192,7 @@ class StepMap {
   Options options_;
   Skips skips_;
   ParameterLayout layout_;
+  LayerPhases phases_;
   std::vector<Kind> kinds_;
   ChunkTable chunks_;
   ActivationBuffers buffers_;

@@ -12,19 +12,51 @@ void StepMap::use_run(std::vector<Use>& uses, ChunkId first, std::uint32_t count
   for (std::uint32_t i = 0; i < count; ++i) uses.push_back({ChunkId(index(first) + i), access});
 }
 
-void StepMap::use_weights(std::vector<Use>& uses, std::uint32_t layer, std::uint32_t copy) const {
-  if (copy != 0 && !data().shards(Kind::parameter)) return use_run(uses, kept(layer, copy), kept_chunks(layer), Access::read);
-  const auto chunks = [&](std::uint32_t l) {
-    return data().shards(Kind::parameter) ? layout_.groups_of(l) : layout_.chunks_of(l);
-  };
-  use_run(uses, weights(layer), chunks(layer), Access::read);
-  if (layer == layout_.tied_layer()) use_run(uses, weights(layout_.tied_home()), chunks(layout_.tied_home()), Access::read);
+void StepMap::use_weights(std::vector<Use>& uses, const Action& a) const {
+  for (const auto& [home, run, first] : phases_.weights(a))
+    use_run(uses, weights_at(home, run, a.copy), run.count / weights_each(), Access::read);
 }
 
-void StepMap::use_gradients(std::vector<Use>& uses, std::uint32_t layer, Access access) const {
-  const auto group = data().folds_each() ? data().group() : 1;  // chunks of the layout in one chunk
-  use_run(uses, gradients(layer), layout_.chunks_of(layer) / group, access);
-  if (layer == layout_.tied_layer()) use_run(uses, tied_gradients(), layout_.tied_chunks() / group, access);
+void StepMap::use_gradients(std::vector<Use>& uses, const Action& a) const {
+  const bool begins = rounds_.begins_gradient(a.micro_batch) || data().folds_each();
+  for (const auto& [home, run, first] : phases_.gradients(a)) {
+    const auto chunks = home == a.layer ? run.count : std::min(run.count, layout_.tied_chunks() - run.first);
+    use_run(uses, gradients_at(a.layer, home, run), chunks / gradients_each(),
+            begins && first ? Access::overwrite : Access::update);
+  }
+}
+
+// Of an action of a layer.
+void StepMap::use_phase(std::vector<Use>& uses, const Action& a) const {
+  const auto& phase = phases_.phase(a);
+  const bool last = a.layer + 1 == layers(), backward = is_backward(a.op);
+  const bool has_input_half = a.op != Op::backward_weight && has(phase.half, Half::input);
+  const auto skip = skips_.into(a.layer);
+  use_weights(uses, a);
+  if (phase.x) use_some(uses, buffers_.read_x(a.layer, a.micro_batch), Access::read);
+  if (!backward) {
+    if (skip != kNone) use_some(uses, buffers_.x(skip, a.micro_batch), Access::read);
+    if (phase.y && !last)
+      use_some(uses, a.op == Op::recompute ? buffers_.spare() : buffers_.written_y(a.layer, a.micro_batch), *phase.y);
+  }
+  if (phase.saved) use_some(uses, buffers_.saved(a.layer, a.micro_batch), backward ? Access::read : *phase.saved);
+  if (last && (backward || a.op == Op::evaluate)) use_survey(uses, Access::read);
+  if (a.op == Op::survey) use_survey(uses, phases_.is_first(a) ? Access::overwrite : Access::update);
+  if (backward && phase.dy && !last) {
+    const bool adds = has_input_half && phases_.is_first(a) && adds_skip_before(a.layer, a.micro_batch);
+    use_some(uses, buffers_.read_dy(a.layer, a.micro_batch), adds ? Access::update : Access::read);
+    if (adds) use_some(uses, buffers_.e(a.layer + 1, a.micro_batch), Access::read);
+  }
+  if (backward && has_input_half && phase.dx) {
+    use_some(uses, buffers_.written_dx(a.layer, a.micro_batch), *phase.dx);
+    if (adds_skip_behind(a.layer, a.micro_batch)) use_some(uses, buffers_.e(a.layer, a.micro_batch), Access::read);
+    if (skip != kNone) use_some(uses, buffers_.x(skip, a.micro_batch), Access::read);
+    if (skip != kNone) use_some(uses, buffers_.e(skip, a.micro_batch), Access::overwrite);
+  }
+  if (backward && a.op != Op::backward_input) use_gradients(uses, a);
+  if (phase.carried)
+    use_some(uses, buffers_.carried(a.layer, a.micro_batch), a.op == Op::backward_weight ? Access::read : *phase.carried);
+  use_some(uses, buffers_.scratch(a.layer), Access::overwrite);
 }
 
 void StepMap::use_some(std::vector<Use>& uses, ChunkId chunk, Access access) const {
@@ -74,49 +106,15 @@ std::vector<std::uint32_t> StepMap::final_gradients(std::uint32_t layer) const {
 
 std::vector<Use> StepMap::uses(const Action& a) const {
   std::vector<Use> uses;
-  const bool last = a.layer + 1 == layers();
-  const auto skip = a.layer < layers() ? skips_.into(a.layer) : kNone;
-  const bool first = rounds_.begins_gradient(a.micro_batch) || data().folds_each();
-  const auto into_gradients = first ? Access::overwrite : Access::update;
   switch (a.op) {
     case Op::forward:
     case Op::recompute:
     case Op::evaluate:
-      use_weights(uses, a.layer, a.copy);
-      use_some(uses, buffers_.read_x(a.layer, a.micro_batch), Access::read);
-      if (skip != kNone) use_some(uses, buffers_.x(skip, a.micro_batch), Access::read);
-      if (!last) {
-        const auto y = a.op == Op::recompute ? buffers_.spare() : buffers_.written_y(a.layer, a.micro_batch);
-        use_some(uses, y, Access::overwrite);
-      } else if (a.op == Op::evaluate) {
-        use_survey(uses, Access::read);
-      }
-      use_some(uses, buffers_.saved(a.layer, a.micro_batch), Access::overwrite);
-      use_some(uses, buffers_.scratch(a.layer), Access::overwrite);
-      break;
     case Op::backward:
     case Op::backward_input:
     case Op::backward_weight:
-      use_weights(uses, a.layer, a.copy);
-      if (keeps_input(a.layer)) use_some(uses, buffers_.read_x(a.layer, a.micro_batch), Access::read);
-      use_some(uses, buffers_.saved(a.layer, a.micro_batch), Access::read);
-      if (last) {
-        use_survey(uses, Access::read);
-      } else {
-        const bool adds = a.op != Op::backward_weight && adds_skip_before(a.layer, a.micro_batch);
-        use_some(uses, buffers_.read_dy(a.layer, a.micro_batch), adds ? Access::update : Access::read);
-        if (adds) use_some(uses, buffers_.e(a.layer + 1, a.micro_batch), Access::read);
-      }
-      if (a.op != Op::backward_weight) {
-        use_some(uses, buffers_.written_dx(a.layer, a.micro_batch), Access::overwrite);
-        if (adds_skip_behind(a.layer, a.micro_batch)) use_some(uses, buffers_.e(a.layer, a.micro_batch), Access::read);
-        if (skip != kNone) use_some(uses, buffers_.x(skip, a.micro_batch), Access::read);
-        if (skip != kNone) use_some(uses, buffers_.e(skip, a.micro_batch), Access::overwrite);
-      }
-      if (a.op != Op::backward_input) use_gradients(uses, a.layer, into_gradients);
-      use_some(uses, buffers_.carried(a.layer, a.micro_batch), a.op == Op::backward_weight ? Access::read : Access::overwrite);
-      use_some(uses, buffers_.scratch(a.layer), Access::overwrite);
-      break;
+    case Op::survey:
+    case Op::decode: use_phase(uses, a); break;
     case Op::norm:
       for (const auto i : final_gradients(a.layer))
         uses.push_back({state(Kind::gradient, a.layer, i), layout_.adds_tied(a.layer, i) ? Access::update : Access::read});
@@ -140,12 +138,6 @@ std::vector<Use> StepMap::uses(const Action& a) const {
     case Op::combine:
     case Op::assemble:
     case Op::unify: return uses_of(*this, collectives_of(*this, a));
-    case Op::survey:
-      use_weights(uses, a.layer, a.copy);
-      use_some(uses, buffers_.read_x(a.layer, a.micro_batch), Access::read);
-      use_survey(uses, Access::overwrite);
-      use_some(uses, buffers_.scratch(a.layer), Access::overwrite);
-      break;
     case Op::offload:
     case Op::release: break;
     case Op::keep:
@@ -153,14 +145,6 @@ std::vector<Use> StepMap::uses(const Action& a) const {
         uses.push_back({from, Access::read});
         uses.push_back({to, Access::overwrite});
       }
-      break;
-    case Op::decode:
-      use_weights(uses, a.layer, 0);
-      use_some(uses, buffers_.x(a.layer, 0), Access::read);
-      if (skip != kNone) use_some(uses, buffers_.x(skip, 0), Access::read);
-      if (!last) use_some(uses, buffers_.x(a.layer + 1, 0), Access::overwrite);
-      use_some(uses, buffers_.saved(a.layer, 0), Access::update);
-      use_some(uses, buffers_.scratch(a.layer), Access::overwrite);
       break;
     case Op::prefetch: break;
   }
@@ -191,18 +175,18 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
     if (tensor().sequence && backward && !last) add(buffers_.read_dy(a.layer, a.micro_batch));
     if (last && buffers_.survey_spec()) add(buffers_.survey());
   };
+  if (has_phases(a.op)) add(buffers_.scratch(a.layer));
+  if (has_phases(a.op) && !phases_.is_last(a)) return dead;
   switch (a.op) {
     case Op::forward:
     case Op::recompute:
       add_whole(false);
-      add(buffers_.scratch(a.layer));
-      if (a.op == Op::recompute && !last) add(buffers_.spare());
+      if (a.op == Op::recompute && phases_.phase(a).y && !last) add(buffers_.spare());
       if (a.op == Op::forward && recomputes(a.layer)) add(buffers_.saved(a.layer, a.micro_batch));
       if (a.op == Op::forward && !keeps_input(a.layer)) add(buffers_.x(a.layer, a.micro_batch));
       break;
     case Op::evaluate:
       add_whole(false);
-      add(buffers_.scratch(a.layer));
       add(buffers_.saved(a.layer, a.micro_batch));
       add_inputs();
       break;
@@ -214,12 +198,10 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
       add(buffers_.saved(a.layer, a.micro_batch));
       if (!last) add(buffers_.d(a.layer + 1, a.micro_batch));
       add(buffers_.carried(a.layer, a.micro_batch));
-      add(buffers_.scratch(a.layer));
       break;
     case Op::backward_input:
       add_skips();
       add_whole(true);
-      add(buffers_.scratch(a.layer));
       break;
     case Op::norm:
       for (const auto i : final_gradients(a.layer))
@@ -256,11 +238,7 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
         add(a.payload == Payload::activation ? buffers_.written_y(a.layer - 1, a.micro_batch)
                                              : buffers_.written_dx(a.layer, a.micro_batch));
       break;
-    case Op::survey: add(buffers_.scratch(a.layer)); break;
-    case Op::decode:
-      add_inputs();
-      add(buffers_.scratch(a.layer));
-      break;
+    case Op::decode: add_inputs(); break;
     case Op::send: {
       // A result may go to two ranks, and be read here as well.
       const bool computes = pipeline().computes(a.layer, a.micro_batch) || reads_skip_here(a.layer, a.micro_batch);
@@ -269,6 +247,7 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
         if (a.payload != Payload::weights) add(chunk);
       break;
     }
+    case Op::survey:
     case Op::fill:
     case Op::gather:
     case Op::exchange:

@@ -19,10 +19,16 @@ Seconds seconds_of(const Model& model, StepMap::Options options, const MachinePr
   options.shape.micro_batches = 1;
   const StepMap map(model, options);
   const ProfileCosts costs(map, profile);
+  const auto of_call = [&](Op op, std::uint32_t layer) {
+    double seconds = 0;
+    for (const auto phase : map.phases().numbers(op, layer))
+      seconds += costs.seconds({.op = op, .layer = layer, .phase = phase});
+    return seconds;
+  };
   Seconds s;
   for (std::uint32_t l = 0; l < map.layers(); ++l) {
-    s.forward.push_back(l + 1 == map.layers() ? 0 : costs.seconds({.op = Op::forward, .layer = l}));
-    s.backward.push_back(costs.seconds({.op = Op::backward, .layer = l}));
+    s.forward.push_back(l + 1 == map.layers() ? 0 : of_call(Op::forward, l));
+    s.backward.push_back(of_call(Op::backward, l));
     s.input_bytes.push_back(map.chunks()[map.buffers().x(l, 0)].bytes);
   }
   return s;

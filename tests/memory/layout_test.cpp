@@ -1,5 +1,6 @@
 #include <ostream>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -109,6 +110,77 @@ TEST_P(Models, WastesAtMostFivePercent) {
   RecordProperty("chunk_elements", static_cast<int>(chunk));
   RecordProperty("waste_per_mille", static_cast<int>(layout.waste() * 1000));
   expect_covered_once(layout, layers);
+}
+
+// A layer of units that are used apart: tensors of 3, 1, 2 and 5 Mi elements, small ones before two of them, and one in three
+// tiles.
+Layers with_units() {
+  constexpr std::uint64_t kMi = 1 << 20;
+  return {{{"norm", 1000},
+           {"a", 3 * kMi - 17},
+           {"b", kMi, 0, true},
+           {"bias", 500, 0, true},
+           {"c", 2 * kMi + 5},
+           {"table", 2 * kMi, 0, true},
+           {"table", 2 * kMi, 2 * kMi, true},
+           {"table", kMi, 4 * kMi, true}},
+          {{"small", 100}, {"unit", 200, 0, true}}};
+}
+
+TEST(Layout, LargeUnitsAreRunsOfTheirOwn) {
+  const auto layers = with_units();
+  const Layout layout(layers, 100'000);
+  // The bias is smaller than a unit: it stays with what lies before it. So does all of the second layer.
+  std::vector<std::uint32_t> first_tensor_of_run;
+  for (const auto& run : layout.runs_of(0))
+    for (std::uint32_t t = 0; t < layout.tensors_of(0); ++t)
+      if (layout.place(0, t).first_element == run.first * layout.chunk_elements()) first_tensor_of_run.push_back(t);
+  EXPECT_EQ(first_tensor_of_run, (std::vector<std::uint32_t>{0, 2, 3, 5, 6, 7}));
+  EXPECT_EQ(layout.runs_of(1).size(), 1U);
+  std::uint32_t chunks = 0;
+  for (const auto& run : layout.runs_of(0)) {
+    EXPECT_EQ(run.first, chunks);
+    chunks += run.count;
+  }
+  EXPECT_EQ(chunks, layout.chunks_of(0));
+  for (std::uint32_t t = 0; t < layout.tensors_of(0); ++t) {
+    const auto& place = layout.place(0, t);
+    const auto& run = layout.run_of(place);
+    EXPECT_GE(place.first_element, run.first * layout.chunk_elements()) << t;
+    EXPECT_LE(place.first_element + place.elements, (run.first + run.count) * layout.chunk_elements()) << t;
+  }
+}
+
+// Tiles of a tensor say where in the whole tensor their elements lie.
+TEST(Layout, SegmentsOfTilesCountFromTheBeginningOfTheirTensor) {
+  const Layout layout(with_units(), 50'000);
+  std::uint64_t next = 0;
+  for (std::uint32_t c = 0; c < layout.chunks_of(0); ++c)
+    for (const auto& s : layout.segments(0, c)) {
+      if (s.tensor < 5) continue;
+      EXPECT_EQ(s.tensor_element, next);
+      next += s.elements;
+    }
+  EXPECT_EQ(next, std::uint64_t{5} << 20);
+}
+
+// The blocks of the norm's sums are the same whatever ranks share the chunks, though fewer units are then runs.
+TEST(Layout, TheBlocksOfTensorsDoNotDependOnTheGroup) {
+  const auto layers = with_units();
+  const Layout alone(layers, 100'000);
+  std::set<std::size_t> runs;
+  for (const std::uint32_t group : {1U, 2U, 3U, 4U, 8U, 64U}) {
+    const Layout layout(layers, 100'000 / group, group);
+    runs.insert(layout.runs_of(0).size());
+    for (std::uint32_t l = 0; l < layout.layers(); ++l)
+      for (std::uint32_t t = 0; t < layout.tensors_of(l); ++t)
+        EXPECT_EQ(layout.place_in_run(layout.place(l, t)) % Layout::kBlockElements,
+                  alone.place_in_run(alone.place(l, t)) % Layout::kBlockElements)
+            << "layer " << l << ", tensor " << t << ", group " << group;
+    for (const auto& run : layout.runs_of(0)) EXPECT_EQ(run.first % group, 0U);
+    for (const auto& run : layout.runs_of(0)) EXPECT_EQ(run.count % group, 0U);
+  }
+  EXPECT_GE(runs.size(), 3U);
 }
 
 TEST(Layout, SearchIsWithinHalfAPercentOfTheBestAndLargestThere) {

@@ -16,7 +16,8 @@ struct Sizes {
   std::int64_t width = 64, vocab = 256, blocks = 3;
   DType dtype = DType::fp32;
   bool tied = true;
-  bool skips = false;  // block i's result is added to the input of block n − 1 − i
+  bool skips = false;   // block i's result is added to the input of block n − 1 − i
+  bool phases = false;  // each product of a block is a phase of its call
 };
 
 class Embed : public Layer {
@@ -70,28 +71,58 @@ class Block : public Layer {
     return static_cast<std::uint64_t>(b.tokens() * 2 * s_.width) * size_of(s_.dtype);
   }
   double forward_flops(BatchShape b) const override { return 8.0 * static_cast<double>(b.tokens() * s_.width * s_.width); }
+  std::vector<Phase> phases(LayerCall call, BatchShape b) const override {
+    if (!s_.phases || (call != LayerCall::forward && call != LayerCall::backward)) return {};
+    const double product = forward_flops(b) / 2;
+    if (call == LayerCall::forward)
+      return {{.weights = {{0}}, .x = true, .saved = Access::overwrite, .flops = product},
+              {.weights = {{1}, {2}}, .x = true, .y = Access::overwrite, .saved = Access::read, .flops = product}};
+    return {
+        {.half = Half::input,
+         .weights = {{1}},
+         .dy = true,
+         .saved = Access::read,
+         .carried = Access::overwrite,
+         .flops = product},
+        {.half = Half::input, .weights = {{0}}, .dy = true, .dx = Access::overwrite, .carried = Access::read, .flops = product},
+        {.half = Half::weight,
+         .gradients = {{0}},
+         .x = keeps_input(),
+         .saved = Access::read,
+         .carried = Access::read,
+         .flops = product},
+        {.half = Half::weight, .gradients = {{1}, {2}}, .dy = true, .carried = Access::read, .flops = product}};
+  }
   void forward(LayerContext& c, const LayerTensors& t) const override {
-    auto g = scratch(c);
     const auto h = skips_from() ? t.saved[1] : t.x;
-    if (skips_from()) c.math.add(c.stream, h, t.x, c.skip);
-    c.math.matmul(c.stream, t.saved[0], h, Transpose::no, t.weights[0], Transpose::yes);
-    c.math.activation(c.stream, Activation::gelu_tanh, g, t.saved[0]);
-    c.math.matmul(c.stream, t.y, g, Transpose::no, t.weights[1], Transpose::yes, t.weights[2]);
-    c.math.add(c.stream, t.y, t.y, h);
+    if (c.runs(0)) {
+      if (skips_from()) c.math.add(c.stream, h, t.x, c.skip);
+      c.math.matmul(c.stream, t.saved[0], h, Transpose::no, t.weights[0], Transpose::yes);
+    }
+    if (c.runs(1)) {
+      auto g = scratch(c);
+      c.math.activation(c.stream, Activation::gelu_tanh, g, t.saved[0]);
+      c.math.matmul(c.stream, t.y, g, Transpose::no, t.weights[1], Transpose::yes, t.weights[2]);
+      c.math.add(c.stream, t.y, t.y, h);
+    }
   }
   void backward(LayerContext& c, const LayerTensors& t, Half half) const override {
-    if (has(half, Half::input)) {
+    if (has(half, Half::input) && c.runs(0)) {
       auto dg = scratch(c);
       c.math.matmul(c.stream, dg, t.dy, Transpose::no, t.weights[1], Transpose::no);
       c.math.activation_grad(c.stream, Activation::gelu_tanh, t.carried[0], dg, t.saved[0]);
       c.math.activation(c.stream, Activation::gelu_tanh, t.carried[1], t.saved[0]);
+    }
+    if (has(half, Half::input) && c.runs(1)) {
       c.math.matmul(c.stream, t.dx, t.carried[0], Transpose::no, t.weights[0], Transpose::no);
       c.math.add(c.stream, t.dx, t.dx, t.dy);
       if (skips_from()) c.math.convert(c.stream, t.dskip, t.dx);
     }
-    if (has(half, Half::weight)) {
+    if (has(half, Half::weight) && c.runs(2)) {
       const auto h = skips_from() ? t.saved[1] : t.x;
       c.math.matmul(c.stream, t.gradients[0], t.carried[0], Transpose::yes, h, Transpose::no, {}, t.accumulate);
+    }
+    if (has(half, Half::weight) && c.runs(3)) {
       c.math.matmul(c.stream, t.gradients[1], t.dy, Transpose::yes, t.carried[1], Transpose::no, {}, t.accumulate);
       c.math.bias_grad(c.stream, t.gradients[2], t.dy, t.accumulate);
     }

@@ -1,0 +1,109 @@
+#include <terrace/parallel/layer_phases.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace terrace {
+namespace {
+
+// A call in one phase uses all that it may use.
+Phase whole_call(const Layer& layer, const std::vector<ParamSpec>& params, const BatchShape& shape, LayerCall call, bool last) {
+  Phase phase{.x = call != LayerCall::backward || last || layer.keeps_input(), .dy = true};
+  for (std::uint32_t p = 0; p < params.size(); ++p) phase.weights.push_back({p});
+  if (call == LayerCall::backward) {
+    phase.gradients = phase.weights;
+    phase.dx = phase.carried = Access::overwrite;
+    phase.saved = Access::read;
+  } else if (call != LayerCall::survey) {
+    phase.y = Access::overwrite;
+    phase.saved = call == LayerCall::decode ? Access::update : Access::overwrite;
+  }
+  // The last layer's backward computes its forward, too.
+  phase.flops = (call != LayerCall::backward ? 1 : last ? 3 : 2) * layer.forward_flops(shape);
+  return phase;
+}
+
+void demand(const Layer& layer, const std::vector<ParamSpec>& params, const std::vector<PhaseParam>& used) {
+  for (const auto& [param, tile] : used)
+    if (param >= params.size() || tile >= params[param].tiles)
+      throw std::logic_error(layer.name() + ": a phase uses a parameter or a tile that does not exist");
+}
+
+}  // namespace
+
+LayerCall call_of(Op op) {
+  if (is_forward(op)) return LayerCall::forward;
+  return is_backward(op) ? LayerCall::backward : op == Op::survey ? LayerCall::survey : LayerCall::decode;
+}
+
+Half halves_of(Op op) { return op == Op::backward_input ? Half::input : op == Op::backward_weight ? Half::weight : Half::both; }
+
+LayerPhases::LayerPhases(const Model& model, const BatchShape& shape, const ParameterLayout& layout) {
+  for (std::uint32_t l = 0; l < model.layers.size(); ++l) {
+    const auto& layer = *model.layers[l];
+    const auto& params = layout.params(l);
+    auto& calls = calls_.emplace_back();
+    for (const auto call : {LayerCall::forward, LayerCall::backward, LayerCall::survey, LayerCall::decode}) {
+      auto phases = layer.phases(call, shape);
+      if (phases.empty()) phases.push_back(whole_call(layer, params, shape, call, l + 1 == model.layers.size()));
+      std::vector<Runs> read, written;
+      for (auto& phase : phases) {
+        demand(layer, params, phase.weights);
+        demand(layer, params, phase.gradients);
+        OfPhase all{.phase = {}, .weights = runs_of(layout, l, phase.weights, read), .gradients = {}};
+        all.gradients = runs_of(layout, l, phase.gradients, written);
+        all.phase = std::move(phase);
+        calls[static_cast<std::size_t>(call)].push_back(std::move(all));
+      }
+    }
+    auto& numbers = numbers_.emplace_back();
+    for (const auto op : {Op::forward, Op::recompute, Op::evaluate, Op::backward, Op::backward_input, Op::backward_weight,
+                          Op::survey, Op::decode}) {
+      auto& of_op = numbers[static_cast<std::size_t>(op)];
+      const auto& phases = calls[static_cast<std::size_t>(call_of(op))];
+      std::size_t saved = 1;  // phases until all is saved
+      for (std::uint32_t p = 0; p < phases.size(); ++p) {
+        if (!has(phases[p].phase.half, halves_of(op))) continue;
+        of_op.push_back(p);
+        if (const auto& access = phases[p].phase.saved; access && writes(*access)) saved = of_op.size();
+      }
+      if (of_op.empty()) throw std::logic_error(layer.name() + ": a half of its backward has no phase");
+      if (op == Op::recompute) of_op.resize(saved);
+    }
+  }
+}
+
+std::vector<LayerPhases::Runs> LayerPhases::runs_of(const ParameterLayout& layout, std::uint32_t layer,
+                                                    const std::vector<PhaseParam>& params, std::vector<Runs>& used) {
+  std::vector<Runs> runs;
+  const auto is_in = [](const std::vector<Runs>& all, const Runs& r) {
+    return std::ranges::any_of(all, [&](const Runs& o) { return o.home == r.home && o.run.first == r.run.first; });
+  };
+  for (const auto& [param, tile] : params) {
+    const auto home = layout.home(layer, param, tile);
+    Runs r{home.layer, layout.run_of(layout.place_of(home))};
+    if (is_in(runs, r)) continue;
+    r.first = !is_in(used, r);
+    runs.push_back(r);
+  }
+  used.insert(used.end(), runs.begin(), runs.end());
+  return runs;
+}
+
+const LayerPhases::OfPhase& LayerPhases::at(const Action& a) const {
+  const auto& phases = calls_.at(a.layer)[static_cast<std::size_t>(call_of(a.op))];
+  if (a.phase >= phases.size()) throw std::logic_error("there is no phase " + std::to_string(a.phase) + " of " + to_text(a));
+  return phases[a.phase];
+}
+
+std::uint32_t LayerPhases::number_for_layer(const Action& a) const {
+  return calls_[a.layer][static_cast<std::size_t>(call_of(a.op))].size() == 1 ? kAllPhases : a.phase;
+}
+
+double LayerPhases::flops(const Action& a) const {
+  const auto& phase = at(a).phase;
+  const bool half = phase.half == Half::both && halves_of(a.op) != Half::both;
+  return half ? phase.flops / 2 : phase.flops;
+}
+
+}  // namespace terrace

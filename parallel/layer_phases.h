@@ -1,0 +1,63 @@
+// The phases of all layers' calls on one rank: which of them an action runs, and which runs of weights and gradients each uses.
+//
+// Owner:   a StepMap. Pure. Threads: const after construction.
+// Errors:  std::logic_error for a phase that names a parameter or a tile that its layer does not have.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include <terrace/memory/layout.h>
+#include <terrace/parallel/layer.h>
+#include <terrace/parallel/parameter_layout.h>
+#include <terrace/parallel/program.h>
+
+namespace terrace {
+
+class LayerPhases {
+ public:
+  LayerPhases(const Model& model, const BatchShape& shape, const ParameterLayout& layout);
+
+  // Of an action of a layer, by its number.
+  [[nodiscard]] const Phase& phase(const Action& action) const { return at(action).phase; }
+  // The numbers of the phases that an action of this kind runs, in order. A recomputation stops once all is saved.
+  [[nodiscard]] const std::vector<std::uint32_t>& numbers(Op op, std::uint32_t layer) const {
+    return numbers_[layer][static_cast<std::size_t>(op)];
+  }
+  [[nodiscard]] bool is_first(const Action& a) const { return numbers(a.op, a.layer).front() == a.phase; }
+  [[nodiscard]] bool is_last(const Action& a) const { return numbers(a.op, a.layer).back() == a.phase; }
+  // What LayerContext::phase says: a call of one phase is made at once.
+  [[nodiscard]] std::uint32_t number_for_layer(const Action& action) const;
+  [[nodiscard]] double flops(const Action& action) const;
+
+  // Runs of the layout of the layer that declares the parameters.
+  struct Runs {
+    std::uint32_t home = 0;
+    LayoutRun run;
+    bool first = true;  // no earlier phase of the call uses it
+  };
+  [[nodiscard]] const std::vector<Runs>& weights(const Action& action) const { return at(action).weights; }
+  [[nodiscard]] const std::vector<Runs>& gradients(const Action& action) const { return at(action).gradients; }
+
+ private:
+  struct OfPhase {
+    Phase phase;
+    std::vector<Runs> weights, gradients;
+  };
+  using OfCall = std::vector<OfPhase>;
+
+  [[nodiscard]] const OfPhase& at(const Action& action) const;
+  [[nodiscard]] static std::vector<Runs> runs_of(const ParameterLayout& layout, std::uint32_t layer,
+                                                 const std::vector<PhaseParam>& params, std::vector<Runs>& used);
+
+  std::vector<std::array<OfCall, kLayerCalls>> calls_;                 // [layer]
+  std::vector<std::array<std::vector<std::uint32_t>, kOps>> numbers_;  // [layer][op]
+};
+
+// The call that an action of a layer makes.
+LayerCall call_of(Op op);
+// The halves of a backward that it computes; of other actions, both.
+Half halves_of(Op op);
+
+}  // namespace terrace

@@ -1,0 +1,46 @@
+// What a phase of a layer's call uses.
+//
+// A layer cuts a call into phases where it needs other weights, or where large tensors are no longer needed: the products of an
+// MLP, or the tiles of a vocabulary. The engine leases what a phase uses, and nothing else, while the phase runs. Phases of one
+// call run one after the other in every order, and give the bits of the whole call.
+//
+// Threads: values.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include <terrace/memory/chunk.h>
+
+namespace terrace {
+
+// Which half of the backward: dx from dy, or the weights' gradients. Computing both in one call shares work.
+enum class Half : std::uint8_t { input = 1, weight = 2, both = 3 };
+constexpr bool has(Half halves, Half which) {
+  return (static_cast<std::uint8_t>(halves) & static_cast<std::uint8_t>(which)) != 0;
+}
+
+enum class LayerCall : std::uint8_t { forward, backward, survey, decode };
+inline constexpr std::size_t kLayerCalls = 4;
+
+inline constexpr std::uint32_t kAllPhases = ~0U;  // of a call that is made at once
+
+// A parameter, by its position in params(); of one in tiles, a tile.
+struct PhaseParam {
+  std::uint32_t param = 0, tile = 0;
+  friend bool operator==(const PhaseParam&, const PhaseParam&) = default;
+};
+
+struct Phase {
+  Half half = Half::both;  // of a backward: what it computes. A phase of one half does not run in a call for the other half.
+  std::vector<PhaseParam> weights = {}, gradients = {};  // gradients: written by the weight half
+  bool x = false, dy = false;
+  // overwrite in the first phase that writes it, update in later ones. The first layer's x and dx, and the last one's y and dy,
+  // do not exist and may be named. The phase that writes dx writes the gradient of a skip, too. In generation `saved` is the
+  // cache.
+  std::optional<Access> y = {}, dx = {}, saved = {}, carried = {};
+  double flops = 0;  // matrix products only
+};
+
+}  // namespace terrace

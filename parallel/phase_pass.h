@@ -1,0 +1,13 @@
+// Cuts the actions of layers into the phases of their calls (phase.h).
+#pragma once
+
+#include <terrace/parallel/program.h>
+#include <terrace/parallel/step_map.h>
+
+namespace terrace {
+
+// Applied after the passes that place other actions around those of layers, and before prefetches and offloads. A call in one
+// phase stays as it is.
+Program with_phases(const Program& program, const StepMap& map);
+
+}  // namespace terrace
