@@ -2,7 +2,7 @@
 # What is no test of the build itself: formatting, a bare system, other instruction sets, clang-tidy, sanitizers.
 #   tests/checks.sh [--no-install] [PART...]       without a PART: all of them, in this order
 #
-#   source        formatting, includes that point upward, excerpts in the tour (seconds)
+#   source        formatting, includes that point upward, excerpts in the docs (seconds)
 #   bare          packages, build and a first run in a bare Debian (4 minutes; needs root and debootstrap)
 #   instructions  the program and the math tests as on smaller processors (2 minutes; needs build/release)
 #   tidy          clang-tidy over the library

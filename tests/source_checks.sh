@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks on the sources: dependencies point only downward, formatting, excerpts in the tour, nothing left lying about.
+# Checks on the sources: dependencies point only downward, formatting, excerpts in the docs, nothing left lying about.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 status=0
@@ -34,7 +34,7 @@ fi
 if command -v python3 >/dev/null; then
   python3 -B tests/tour_excerpts.py || status=1
 else
-  echo 'skipped: there is no python3, so the excerpts in docs/tour.md are not compared with the sources'
+  echo 'skipped: there is no python3, so the excerpts in docs/ are not compared with the sources'
 fi
 
 if command -v clang-format >/dev/null; then

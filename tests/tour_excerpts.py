@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """The code in docs/tour.md is the code in the sources: every excerpt stands, line behind line, in a file that its station has
-named before it. White space does not count, and a line with nothing but … leaves something out."""
+named before it. White space does not count, and a line with nothing but … leaves something out. The same holds for the sections
+of docs/embedding.md that have named a source before; its other code is a program of its own."""
 import pathlib
 import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-TOUR = ROOT / "docs" / "tour.md"
+PAGES = {"docs/tour.md": r"\.(?:h|cpp)$", "docs/embedding.md": r"\.cpp$"}  # the files that may hold the excerpts
 
 
 def squeezed(text):
@@ -31,21 +32,31 @@ def excerpts(text):
             files += re.findall(r"`([a-z0-9_/]+\.(?:h|cpp))`", line)
 
 
-def main():
+def check(page, holds_excerpts):
+    """How many excerpts the page has, and how many of them are code that is not there."""
     wrong = seen = 0
-    for number, files, code in excerpts(TOUR.read_text()):
+    for number, named, code in excerpts((ROOT / page).read_text()):
+        files = [file for file in named if re.search(holds_excerpts, file)]
+        if not files and page != "docs/tour.md":
+            continue
         sources = [squeezed((ROOT / file).read_text()) for file in files if (ROOT / file).exists()]
         for part in re.split(r"^\s*…\s*$", code, flags=re.MULTILINE):
             seen += 1
             if any(squeezed(part) in source for source in sources):
                 continue
             wrong += 1
-            named = ", ".join(files) or "no file at all"
-            print(f"docs/tour.md:{number}: this is not in {named}:\n{part.strip()}", file=sys.stderr)
-    if wrong or seen == 0:
-        print(f"error: of {seen} excerpts in docs/tour.md {wrong} are code that is not there", file=sys.stderr)
-        return 1
-    return 0
+            print(f"{page}:{number}: this is not in {', '.join(files) or 'no file at all'}:\n{part.strip()}", file=sys.stderr)
+    return seen, wrong
+
+
+def main():
+    status = 0
+    for page, holds_excerpts in PAGES.items():
+        seen, wrong = check(page, holds_excerpts)
+        if wrong or seen == 0:
+            print(f"error: of {seen} excerpts in {page} {wrong} are code that is not there", file=sys.stderr)
+            status = 1
+    return status
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 // A model family, such as GPT-2 or Llama, as data: the parts of its blocks, the usual values of its options, and the names in
 // its files of weights.
 //
-// A family is one file in families/ and its entry in families/list.cpp. Layers, options and readers of files ask for the
-// properties below and never for a family's name. A family must state every property: there are no defaults, so one that is
-// left out does not compile. checked() refuses, also at compile time, properties that contradict each other.
+// A family is one file in families/ and its entry in families/list.cpp. The model that is built (transformer_of() in
+// model_config.h), options and readers of files ask for the properties below and never for a family's name. A family must
+// state every property: there are no defaults, so one that is left out does not compile. checked() refuses, also at compile
+// time, properties that contradict each other.
 //
 // Owner:   families are constants.
 // Threads: any.
@@ -21,6 +22,7 @@
 #include <variant>
 
 #include <terrace/core/math.h>
+#include <terrace/parallel/layers/transformer.h>
 
 namespace terrace::lm {
 
@@ -54,11 +56,9 @@ class Words {
   std::size_t size_ = 0;
 };
 
-// layer: removes the mean; has a weight and a bias. rms: has a weight.
-enum class NormKind : std::uint8_t { layer, rms };
-
-// How files store the matrix of y = x · W: [outputs, inputs] as torch.nn.Linear, or [inputs, outputs] as GPT-2's Conv1D.
-enum class MatrixOrder : std::uint8_t { out_in, in_out };
+// Properties that the layers have kinds of.
+using layers::MatrixOrder;
+using layers::NormKind;
 
 // A number that no tensor has. Hugging Face's models have it in their config.json.
 struct ConfigNumber {
@@ -98,10 +98,6 @@ struct TensorNames {
   Words buffers;  // endings of names in old files that are not weights, such as masks
 };
 
-// A name of TensorNames as it is in a file.
-inline std::string weight_name(std::string_view tensor) { return std::string(tensor) + ".weight"; }
-inline std::string bias_name(std::string_view tensor) { return std::string(tensor) + ".bias"; }
-
 struct Family {
   Stated<std::string_view> name;  // for --model
 
@@ -131,14 +127,6 @@ constexpr const ConfigNumber* rotary_base(const Family& family) {
   const auto* const rotary = rotary_positions(family);
   return rotary ? &rotary->base : nullptr;
 }
-// Results of the MLP's first product, in units of its width: SwiGLU needs a gate beside each value.
-constexpr std::size_t up_results(const Family& family) {
-  switch (*family.activation) {
-    case Activation::gelu_tanh: return 1;
-    case Activation::swiglu: return 2;
-  }
-  throw std::logic_error("an activation without a case");
-}
 
 // The family itself, if its properties agree with each other.
 consteval Family checked(Family family) {
@@ -152,7 +140,7 @@ consteval Family checked(Family family) {
   };
   demand_parts(names.qkv, 3);
   demand_parts(names.attention_output, 1);
-  demand_parts(names.up, up_results(family));
+  demand_parts(names.up, layers::up_results(*family.activation));
   demand_parts(names.down, 1);
 
   const auto demand_keys = [](const Words& keys) {

@@ -1,15 +1,11 @@
-// A model of any family (family.h) as a chain of layers, with Hugging Face's names, shapes and orientations:
-//
-//   embedding, then for each block attention and mlp, then head
-//
-// With skip connections the input of block n − 1 − i gets the result of block i added to it (skip_block.h).
+// A model of any family (family.h) as a chain of layers (parallel/layers/chain.h), with Hugging Face's names, shapes and
+// orientations.
 //
 // Owner:   the caller owns the model, the model its layers; every layer is a GenerativeLayer.
 // Threads: as Layer.
 // Errors:  Error(Exit::usage) for an invalid config (model_config.h).
 #pragma once
 
-#include <terrace/examples/lm/lm_layer.h>
 #include <terrace/examples/lm/model_config.h>
 #include <terrace/parallel/layer.h>
 

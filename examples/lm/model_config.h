@@ -12,13 +12,12 @@
 
 #include <terrace/core/dtype.h>
 #include <terrace/examples/lm/family.h>
-#include <terrace/parallel/comm/call.h>
+#include <terrace/parallel/layers/transformer.h>
 #include <terrace/parallel/tensor_parallel.h>
 
 namespace terrace::lm {
 
-// u: blocks of the second half read the results of the first half, in reverse order, as in a U-Net.
-enum class SkipShape : std::uint8_t { none, u };
+using layers::SkipShape;
 SkipShape parse_skips(std::string_view text);  // "none", "u"
 
 struct ModelConfig {
@@ -36,27 +35,13 @@ struct ModelConfig {
   // The ranks that the model is split over, and which part of it this one has. The sizes above are those of the whole model.
   TensorParallel tensor = {};
 
-  [[nodiscard]] std::int64_t heads_here() const { return heads / tensor.ranks; }
-  [[nodiscard]] std::uint32_t kv_ways() const;  // in so many parts the key-value heads are split
-  [[nodiscard]] std::int64_t kv_heads_here() const { return kv_heads / kv_ways(); }
-  [[nodiscard]] std::int64_t attended_here() const { return heads_here() * head_dim(); }
-  [[nodiscard]] std::int64_t ffn_here() const { return ffn / tensor.ranks; }
-  // Of the vocabulary, whose parts need not be equal.
-  [[nodiscard]] Block vocab_here() const;
   [[nodiscard]] std::int64_t head_dim() const { return hidden / heads; }
-  // The block whose result is added to the input of this one; −1: none. A block never skips from the block just before it.
-  [[nodiscard]] std::int64_t skips_from(std::int64_t block) const {
-    const auto from = layers - 1 - block;
-    return skips == SkipShape::u && from + 1 < block ? from : -1;
-  }
-  [[nodiscard]] double init_std() const { return 0.02; }
-  // Of the projections whose result is added to the residual stream, two a block (Radford et al. 2019, section 2.3).
-  [[nodiscard]] double residual_init_std() const;
 };
 
 // The config with every default filled in. Throws what `validate` throws.
 ModelConfig complete(ModelConfig config);
-// Of a completed config.
+// Of a completed config: what the library's layers are built of.
+layers::Transformer transformer_of(const ModelConfig& config);
 void validate(const ModelConfig& config);
 
 }  // namespace terrace::lm

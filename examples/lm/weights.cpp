@@ -39,7 +39,7 @@ bool is_buffer(const Family& family, std::string_view name) {
 // The table with a row for each position, if the family has one.
 bool is_of_positions(const Family& family, const std::string& name) {
   const auto* const learned = learned_positions(family);
-  return learned && name == weight_name(*learned->tensor);
+  return learned && name == layers::weight_name(*learned->tensor);
 }
 
 }  // namespace
@@ -95,7 +95,7 @@ std::vector<std::string> tensors_of_another_model(const std::filesystem::path& p
   std::vector<std::string> names;
   for (const auto& entry : file.entries()) {
     if (used.contains(entry.name) || is_buffer(family, entry.name)) continue;
-    if (entry.name == weight_name(*family.tensors.head) && file.same_bytes(entry.name, table)) continue;
+    if (entry.name == layers::weight_name(*family.tensors.head) && file.same_bytes(entry.name, table)) continue;
     names.push_back(entry.name);
   }
   return names;

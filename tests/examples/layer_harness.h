@@ -13,6 +13,7 @@
 #include <terrace/core/thread_pool.h>
 #include <terrace/core/units.h>
 #include <terrace/examples/lm/model.h>
+#include <terrace/parallel/layers/views.h>
 #include <terrace/tests/support/program_device.h>
 
 #include "reference_model.h"
@@ -104,7 +105,7 @@ class LayerRun {
     std::vector<TensorSpec> weight_specs, gradient_specs;
     for (const auto& p : params) {
       weight_specs.push_back({p.name, dtype, p.shape});
-      gradient_specs.push_back({p.name, lm::accumulator_of(dtype), p.shape});
+      gradient_specs.push_back({p.name, layers::accumulator_of(dtype), p.shape});
     }
     weights = Packed(weight_specs, 64);
     gradients = Packed(gradient_specs, 64);
@@ -197,9 +198,10 @@ class LayerRun {
 // A whole model, layer after layer.
 class Chain {
  public:
-  Chain(Machine& machine, const lm::ModelConfig& config, BatchShape shape) : model(lm::make_model(config)), machine_(machine) {
+  Chain(Machine& machine, const lm::ModelConfig& config, BatchShape shape) : Chain(machine, lm::make_model(config), shape) {}
+  Chain(Machine& machine, Model made, BatchShape shape) : model(std::move(made)), machine_(machine) {
     for (std::size_t l = 0; l < model.layers.size(); ++l) {
-      runs.push_back(std::make_unique<LayerRun>(machine, *model.layers[l], config.dtype, config.hidden, shape, l == 0,
+      runs.push_back(std::make_unique<LayerRun>(machine, *model.layers[l], model.dtype, model.width, shape, l == 0,
                                                 l + 1 == model.layers.size()));
     }
   }

@@ -4,7 +4,7 @@
 #include "layer_harness.h"
 
 #include <terrace/core/error.h>
-#include <terrace/examples/lm/head.h>
+#include <terrace/parallel/layers/head.h>
 #include <terrace/tests/support/environment.h>
 
 namespace terrace::test {
@@ -238,7 +238,7 @@ TEST_P(LayersTest, AccumulatingAddsTheWholeGradient) {
 TEST_P(LayersTest, ScratchIsNoLargerThanNeeded) {
   each_kind(GetParam().config, GetParam().shape, [&](LayerRun& run) {
     if (run.scratch_bytes == 0) return;
-    run.scratch_bytes -= lm::ScratchArena::kAlignBytes;
+    run.scratch_bytes -= layers::ScratchArena::kAlignBytes;
     const auto& config = GetParam().config;
     const bool last = run.y.views.empty();
     Packed row({{"x", config.dtype, {1, config.hidden}}, {"y", config.dtype, {1, last ? config.vocab : config.hidden}}}, 64);
@@ -402,7 +402,7 @@ TEST_F(HeadTest, SlicesOfRowsGiveTheGradientsOfTheWhole) {
                                            .vocab = 257,
                                            .tied = false,
                                            .dtype = DType::fp64});
-  const lm::Head head(config);
+  const layers::Head head(lm::transformer_of(config));
   const BatchShape shape{2, 300};
   ASSERT_LT(head.slice_rows(), shape.tokens());
   ASSERT_NE(shape.tokens() % head.slice_rows(), 0);
@@ -427,7 +427,8 @@ TEST_F(HeadTest, SlicesOfRowsGiveTheGradientsOfTheWhole) {
 
 TEST_F(HeadTest, SliceRowsFollowFromTheVocabularyAlone) {
   const auto rows = [](std::int64_t vocab) {
-    return lm::Head(lm::complete({.family = llama, .layers = 1, .hidden = 8, .heads = 2, .seq_len = 8, .vocab = vocab}))
+    return layers::Head(lm::transformer_of(lm::complete(
+                            {.family = llama, .layers = 1, .hidden = 8, .heads = 2, .seq_len = 8, .vocab = vocab})))
         .slice_rows();
   };
   EXPECT_EQ(rows(256), 512);
@@ -438,7 +439,7 @@ TEST_F(HeadTest, SliceRowsFollowFromTheVocabularyAlone) {
 
 TEST_F(HeadTest, EvaluationOnlyMakesTheLoss) {
   const ModelConfig config = lm::complete({.family = llama, .layers = 1, .hidden = 8, .heads = 2, .seq_len = 8, .vocab = 257});
-  const lm::Head head(config);
+  const layers::Head head(lm::transformer_of(config));
   LayerRun run(machine, head, DType::fp32, config.hidden, {1, 8}, false, true);
   prepare(run, config.vocab);
   const double loss = run.loss();

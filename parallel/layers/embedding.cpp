@@ -1,17 +1,17 @@
-#include <terrace/examples/lm/embedding.h>
+#include <terrace/parallel/layers/embedding.h>
 
-namespace terrace::lm {
+namespace terrace::layers {
 
-Embedding::Embedding(const ModelConfig& config) : LmLayer("embedding", config) {
-  const Init init{InitKind::normal, config.init_std()};
-  params_.push_back(table_of(config, *names().embedding));
-  if (const auto* const learned = learned_positions(config.family)) {
-    params_.push_back({.name = weight_name(*learned->tensor), .shape = {config.seq_len, config.hidden}, .init = init});
+Embedding::Embedding(const Transformer& config) : TransformerLayer("embedding", config) {
+  const Init init{InitKind::normal, config.init_std};
+  params_.push_back(table_of(config, config.names.embedding));
+  if (config.positions == Positions::learned) {
+    params_.push_back({.name = weight_name(config.names.positions), .shape = {config.seq_len, config.hidden}, .init = init});
   }
 }
 
 TensorView Embedding::positions(std::span<const TensorView> tensors) const {
-  return learned_positions(config_.family) ? tensors[1] : TensorView{};
+  return config_.positions == Positions::learned ? tensors[1] : TensorView{};
 }
 
 TensorView Embedding::rows(std::span<const TensorView> tensors) const {
@@ -46,7 +46,7 @@ void Embedding::backward(LayerContext& ctx, const LayerTensors& t, Half half) co
   ctx.math.embed_grad(ctx.stream, rows(t.gradients), added, tokens_here(ctx), t.dy, ctx.shape.seq, t.accumulate);
   if (t.accumulate == Accumulate::yes) return;
   zero_rest(ctx, t.gradients[0]);
-  if (!config_.tensor.leads() && learned_positions(config_.family)) ctx.math.zero(ctx.stream, t.gradients[1]);
+  if (!config_.tensor.leads() && config_.positions == Positions::learned) ctx.math.zero(ctx.stream, t.gradients[1]);
 }
 
 void Embedding::decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView, TensorView y, CacheViews cache,
@@ -57,4 +57,4 @@ void Embedding::decode_step(LayerContext& ctx, std::span<const TensorView> weigh
   ctx.math.embed(ctx.stream, y, ctx.tokens, weights[0], positions(weights), 1, position);
 }
 
-}  // namespace terrace::lm
+}  // namespace terrace::layers

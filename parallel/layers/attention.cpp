@@ -1,6 +1,6 @@
-#include <terrace/examples/lm/attention_block.h>
+#include <terrace/parallel/layers/attention.h>
 
-namespace terrace::lm {
+namespace terrace::layers {
 namespace {
 
 // Positions in saved() and carried().
@@ -8,30 +8,30 @@ enum Saved : std::size_t { kStatistics, kQkv, kAttended, kLogSumExp };
 enum Carried : std::size_t { kDqkv, kDnormed };
 
 // The widths of q, k and v.
-std::vector<std::int64_t> qkv_outputs(const ModelConfig& config) {
+std::vector<std::int64_t> qkv_outputs(const Transformer& config) {
   const std::int64_t kv = config.kv_heads * config.head_dim();
   return {config.hidden, kv, kv};
 }
 // Each rank has whole heads.
-Projection::Split qkv_split(const ModelConfig& config) {
+Projection::Split qkv_split(const Transformer& config) {
   return {Projection::Split::Of::outputs, {config.tensor.ranks, config.kv_ways(), config.kv_ways()}};
 }
 
 }  // namespace
 
-AttentionBlock::AttentionBlock(const ModelConfig& config, std::int64_t block)
-    : LmLayer("layers." + std::to_string(block) + ".attention", config),
-      norm_(params_, name_in_block(config, block, *names().attention_norm), config),
-      qkv_(params_, name_in_block(config, block, ""), names().qkv, qkv_outputs(config), config.hidden, qkv_split(config),
-           config.init_std(), config),
-      output_(params_, name_in_block(config, block, ""), names().attention_output, {config.hidden}, config.hidden,
+Attention::Attention(const Transformer& config, std::int64_t block)
+    : TransformerLayer("layers." + std::to_string(block) + ".attention", config),
+      norm_(params_, config.names.in_block(block, config.names.attention_norm), config),
+      qkv_(params_, config.names.in_block(block, ""), config.names.qkv, qkv_outputs(config), config.hidden, qkv_split(config),
+           config.init_std, config),
+      output_(params_, config.names.in_block(block, ""), config.names.attention_output, {config.hidden}, config.hidden,
               {Projection::Split::Of::inputs, {config.tensor.ranks}}, config.residual_init_std(), config) {}
 
-AttentionShape AttentionBlock::attention_shape(BatchShape shape) const {
+AttentionShape Attention::attention_shape(BatchShape shape) const {
   return {shape.batch, shape.seq, config_.heads_here(), config_.kv_heads_here(), config_.head_dim()};
 }
 
-std::vector<TensorSpec> AttentionBlock::saved(BatchShape shape) const {
+std::vector<TensorSpec> Attention::saved(BatchShape shape) const {
   const std::int64_t n = shape.tokens();
   return {norm_.statistics(n),
           {"q, k and v", config_.dtype, {n, qkv_.outputs()}},
@@ -39,27 +39,27 @@ std::vector<TensorSpec> AttentionBlock::saved(BatchShape shape) const {
           {"log-sum-exp of scores", accumulator_of(config_.dtype), {shape.batch, config_.heads_here(), shape.seq}}};
 }
 
-std::vector<TensorSpec> AttentionBlock::carried(BatchShape shape) const {
+std::vector<TensorSpec> Attention::carried(BatchShape shape) const {
   const std::int64_t n = shape.tokens();
   return {{"gradient of q, k and v", config_.dtype, {n, qkv_.outputs()}},
           {"gradient of norm's result", config_.dtype, {n, config_.hidden}}};
 }
 
-AttentionBlock::Forward::Forward(const AttentionBlock& block, ScratchArena& arena, std::int64_t rows)
+Attention::Forward::Forward(const Attention& block, ScratchArena& arena, std::int64_t rows)
     : normed(arena.take(block.config_.dtype, {rows, block.config_.hidden})), qkv_weights(block.qkv_.place_weights(arena)) {}
 
-AttentionBlock::InputHalf::InputHalf(const AttentionBlock& block, ScratchArena& arena, std::int64_t rows)
+Attention::InputHalf::InputHalf(const Attention& block, ScratchArena& arena, std::int64_t rows)
     : dattended(arena.take(block.config_.dtype, {rows, block.config_.attended_here()})),
       qkv_weights(block.qkv_.place_weights(arena)) {}
 
-AttentionBlock::WeightHalf::WeightHalf(const AttentionBlock& block, ScratchArena& arena, std::int64_t rows)
+Attention::WeightHalf::WeightHalf(const Attention& block, ScratchArena& arena, std::int64_t rows)
     : normed(arena.take(block.config_.dtype, {rows, block.config_.hidden})) {
   const auto spec = block.norm_.statistics(rows);
   statistics = arena.take(spec.dtype, spec.shape);
   qkv_gradient = block.qkv_.place_gradient(arena);
 }
 
-AttentionBlock::Decode::Decode(const AttentionBlock& block, ScratchArena& arena)
+Attention::Decode::Decode(const Attention& block, ScratchArena& arena)
     : normed(arena.take(block.config_.dtype, {1, block.config_.hidden})) {
   const auto spec = block.norm_.statistics(1);
   statistics = arena.take(spec.dtype, spec.shape);
@@ -68,7 +68,7 @@ AttentionBlock::Decode::Decode(const AttentionBlock& block, ScratchArena& arena)
   attended = arena.take(block.config_.dtype, {1, block.config_.attended_here()});
 }
 
-std::uint64_t AttentionBlock::scratch_bytes(BatchShape shape) const {
+std::uint64_t Attention::scratch_bytes(BatchShape shape) const {
   ScratchArena arena;
   Forward(*this, arena, shape.tokens());
   arena.reset();
@@ -80,22 +80,22 @@ std::uint64_t AttentionBlock::scratch_bytes(BatchShape shape) const {
   return arena.peak_bytes();
 }
 
-double AttentionBlock::forward_flops(BatchShape shape) const {
+double Attention::forward_flops(BatchShape shape) const {
   const auto n = static_cast<double>(shape.tokens()), s = static_cast<double>(shape.seq),
              c = static_cast<double>(config_.hidden), attended = static_cast<double>(config_.attended_here());
   // A query meets (S + 1) / 2 keys on average, and as many values.
   return 2 * n * c * static_cast<double>(qkv_.outputs()) + 2 * n * c * attended + 2 * n * (s + 1) * attended;
 }
 
-void AttentionBlock::rotate(LayerContext& ctx, TensorView qkv, std::int64_t first_position, bool inverse) const {
-  if (!rotary_positions(config_.family)) return;
+void Attention::rotate(LayerContext& ctx, TensorView qkv, std::int64_t first_position, bool inverse) const {
+  if (config_.positions != Positions::rotary) return;
   const std::int64_t row = qkv_.outputs();
   const TensorView q_and_k{
       qkv.data, qkv.dtype, {qkv.shape[0], config_.heads_here() + config_.kv_heads_here(), config_.head_dim()}};
   ctx.math.rotary(ctx.stream, q_and_k, row, ctx.shape.seq, first_position, config_.rope_theta, inverse);
 }
 
-void AttentionBlock::forward(LayerContext& ctx, const LayerTensors& t) const {
+void Attention::forward(LayerContext& ctx, const LayerTensors& t) const {
   check_forward(ctx, t, {});
   ScratchArena arena(ctx.scratch);
   const Forward scratch(*this, arena, ctx.shape.tokens());
@@ -108,13 +108,13 @@ void AttentionBlock::forward(LayerContext& ctx, const LayerTensors& t) const {
   output_.forward(ctx, output_.prepare(ctx, t.weights, {}), t.y, t.saved[kAttended], how);
 }
 
-void AttentionBlock::backward(LayerContext& ctx, const LayerTensors& t, Half half) const {
+void Attention::backward(LayerContext& ctx, const LayerTensors& t, Half half) const {
   check_backward(ctx, t, half, {});
   if (has(half, Half::input)) input_half(ctx, t, ScratchArena(ctx.scratch));
   if (has(half, Half::weight)) weight_half(ctx, t, ScratchArena(ctx.scratch));
 }
 
-void AttentionBlock::input_half(LayerContext& ctx, const LayerTensors& t, ScratchArena arena) const {
+void Attention::input_half(LayerContext& ctx, const LayerTensors& t, ScratchArena arena) const {
   const InputHalf scratch(*this, arena, ctx.shape.tokens());
   const TensorView dqkv = t.carried[kDqkv], dnormed = t.carried[kDnormed];
 
@@ -127,7 +127,7 @@ void AttentionBlock::input_half(LayerContext& ctx, const LayerTensors& t, Scratc
   norm_.input_grad(ctx, t.weights, t.dx, dnormed, t.x, t.saved[kStatistics], how);
 }
 
-void AttentionBlock::weight_half(LayerContext& ctx, const LayerTensors& t, ScratchArena arena) const {
+void Attention::weight_half(LayerContext& ctx, const LayerTensors& t, ScratchArena arena) const {
   const WeightHalf scratch(*this, arena, ctx.shape.tokens());
 
   output_.weight_grad(ctx, t.gradients, {}, t.dy, t.saved[kAttended], t.accumulate);
@@ -137,13 +137,13 @@ void AttentionBlock::weight_half(LayerContext& ctx, const LayerTensors& t, Scrat
   norm_.weight_grad(ctx, t.gradients, t.carried[kDnormed], t.x, t.saved[kStatistics], t.accumulate);
 }
 
-std::vector<TensorSpec> AttentionBlock::cache(std::int64_t capacity) const {
+std::vector<TensorSpec> Attention::cache(std::int64_t capacity) const {
   const Shape shape{config_.kv_heads, capacity, config_.head_dim()};
   return {{"keys", config_.dtype, shape}, {"values", config_.dtype, shape}};
 }
 
-void AttentionBlock::decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y,
-                                 CacheViews cache_views, std::int64_t position) const {
+void Attention::decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y,
+                            CacheViews cache_views, std::int64_t position) const {
   check_decode(ctx, weights, cache_views, position);
   check("x", x, config_.dtype, {1, config_.hidden});
   check("y", y, config_.dtype, {1, config_.hidden});
@@ -169,4 +169,4 @@ void AttentionBlock::decode_step(LayerContext& ctx, std::span<const TensorView> 
   output_.forward(ctx, output_.prepare(ctx, weights, {}), y, scratch.attended, Accumulate::yes);
 }
 
-}  // namespace terrace::lm
+}  // namespace terrace::layers

@@ -8,16 +8,16 @@
 // gradient in ascending rows, then micro-batch by micro-batch. (All other gradients are computed whole for a micro-batch, then
 // added.) With one slice, as for vocabularies of bytes, both are the same.
 //
-// Owner, threads, errors: as lm_layer.h. A target outside the vocabulary fails the stream.
+// Owner, threads, errors: as transformer_layer.h. A target outside the vocabulary fails the stream.
 #pragma once
 
-#include <terrace/examples/lm/lm_layer.h>
+#include <terrace/parallel/layers/transformer_layer.h>
 
-namespace terrace::lm {
+namespace terrace::layers {
 
-class Head final : public LmLayer {
+class Head final : public TransformerLayer {
  public:
-  explicit Head(const ModelConfig& config);
+  explicit Head(const Transformer& config);
   // Nothing is saved: a training program never calls forward().
   [[nodiscard]] std::vector<TensorSpec> saved(BatchShape) const override { return {}; }
   [[nodiscard]] std::vector<TensorSpec> carried(BatchShape shape) const override;
@@ -68,4 +68,4 @@ class Head final : public LmLayer {
   Projection logits_;
 };
 
-}  // namespace terrace::lm
+}  // namespace terrace::layers

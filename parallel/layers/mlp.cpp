@@ -1,6 +1,6 @@
-#include <terrace/examples/lm/mlp_block.h>
+#include <terrace/parallel/layers/mlp.h>
 
-namespace terrace::lm {
+namespace terrace::layers {
 namespace {
 
 // Positions in saved() and carried().
@@ -9,28 +9,28 @@ enum Carried : std::size_t { kDup, kDnormed };
 
 }  // namespace
 
-MlpBlock::MlpBlock(const ModelConfig& config, std::int64_t block)
-    : LmLayer("layers." + std::to_string(block) + ".mlp", config),
-      norm_(params_, name_in_block(config, block, *names().mlp_norm), config),
-      up_(params_, name_in_block(config, block, ""), names().up,
-          std::vector<std::int64_t>(up_results(config.family), config.ffn), config.hidden,
-          {Projection::Split::Of::outputs, std::vector(up_results(config.family), config.tensor.ranks)}, config.init_std(),
+Mlp::Mlp(const Transformer& config, std::int64_t block)
+    : TransformerLayer("layers." + std::to_string(block) + ".mlp", config),
+      norm_(params_, config.names.in_block(block, config.names.mlp_norm), config),
+      up_(params_, config.names.in_block(block, ""), config.names.up,
+          std::vector<std::int64_t>(up_results(config.activation), config.ffn), config.hidden,
+          {Projection::Split::Of::outputs, std::vector(up_results(config.activation), config.tensor.ranks)}, config.init_std,
           config),
-      down_(params_, name_in_block(config, block, ""), names().down, {config.hidden}, config.ffn,
+      down_(params_, config.names.in_block(block, ""), config.names.down, {config.hidden}, config.ffn,
             {Projection::Split::Of::inputs, {config.tensor.ranks}}, config.residual_init_std(), config) {}
 
-Activation MlpBlock::kind() const { return *config_.family.get().activation; }
+Activation Mlp::kind() const { return config_.activation; }
 
-std::vector<TensorSpec> MlpBlock::saved(BatchShape shape) const {
+std::vector<TensorSpec> Mlp::saved(BatchShape shape) const {
   return {norm_.statistics(shape.tokens()), {"activation's input", config_.dtype, {shape.tokens(), up_.outputs()}}};
 }
 
-std::vector<TensorSpec> MlpBlock::carried(BatchShape shape) const {
+std::vector<TensorSpec> Mlp::carried(BatchShape shape) const {
   return {{"gradient of activation's input", config_.dtype, {shape.tokens(), up_.outputs()}},
           {"gradient of norm's result", config_.dtype, {shape.tokens(), config_.hidden}}};
 }
 
-MlpBlock::Forward::Forward(const MlpBlock& block, ScratchArena& arena, std::int64_t rows) {
+Mlp::Forward::Forward(const Mlp& block, ScratchArena& arena, std::int64_t rows) {
   // The norm's result is done with before the activation starts, so they share the larger one's place.
   const std::int64_t width = std::max(block.config_.hidden, block.config_.ffn_here());
   const TensorView shared = arena.take(block.config_.dtype, {rows, width});
@@ -39,11 +39,11 @@ MlpBlock::Forward::Forward(const MlpBlock& block, ScratchArena& arena, std::int6
   up_weights = block.up_.place_weights(arena);
 }
 
-MlpBlock::InputHalf::InputHalf(const MlpBlock& block, ScratchArena& arena, std::int64_t rows)
+Mlp::InputHalf::InputHalf(const Mlp& block, ScratchArena& arena, std::int64_t rows)
     : dactivated(arena.take(block.config_.dtype, {rows, block.config_.ffn_here()})),
       up_weights(block.up_.place_weights(arena)) {}
 
-MlpBlock::WeightHalf::WeightHalf(const MlpBlock& block, ScratchArena& arena, std::int64_t rows) {
+Mlp::WeightHalf::WeightHalf(const Mlp& block, ScratchArena& arena, std::int64_t rows) {
   const Forward shared(block, arena, rows);
   activated = shared.activated;
   normed = shared.normed;
@@ -52,13 +52,13 @@ MlpBlock::WeightHalf::WeightHalf(const MlpBlock& block, ScratchArena& arena, std
   up_gradient = block.up_.place_gradient(arena);
 }
 
-MlpBlock::Decode::Decode(const MlpBlock& block, ScratchArena& arena) {
+Mlp::Decode::Decode(const Mlp& block, ScratchArena& arena) {
   const auto spec = block.norm_.statistics(1);
   statistics = arena.take(spec.dtype, spec.shape);
   up = arena.take(block.config_.dtype, {1, block.up_.outputs()});
 }
 
-std::uint64_t MlpBlock::scratch_bytes(BatchShape shape) const {
+std::uint64_t Mlp::scratch_bytes(BatchShape shape) const {
   ScratchArena arena;
   Forward(*this, arena, shape.tokens());
   arena.reset();
@@ -71,13 +71,13 @@ std::uint64_t MlpBlock::scratch_bytes(BatchShape shape) const {
   return arena.peak_bytes();
 }
 
-double MlpBlock::forward_flops(BatchShape shape) const {
+double Mlp::forward_flops(BatchShape shape) const {
   const auto n = static_cast<double>(shape.tokens()), c = static_cast<double>(config_.hidden);
   return 2 * n * c * static_cast<double>(up_.outputs() + config_.ffn_here());
 }
 
-void MlpBlock::run(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, TensorView statistics,
-                   TensorView up, ScratchArena& arena) const {
+void Mlp::run(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, TensorView statistics,
+              TensorView up, ScratchArena& arena) const {
   const Forward scratch(*this, arena, ctx.shape.tokens());
   norm_.forward(ctx, weights, scratch.normed, x, statistics);
   up_.forward(ctx, up_.prepare(ctx, weights, scratch.up_weights), up, scratch.normed);
@@ -86,19 +86,19 @@ void MlpBlock::run(LayerContext& ctx, std::span<const TensorView> weights, Tenso
   down_.forward(ctx, down_.prepare(ctx, weights, {}), y, scratch.activated, how);
 }
 
-void MlpBlock::forward(LayerContext& ctx, const LayerTensors& t) const {
+void Mlp::forward(LayerContext& ctx, const LayerTensors& t) const {
   check_forward(ctx, t, {});
   ScratchArena arena(ctx.scratch);
   run(ctx, t.weights, t.x, t.y, t.saved[kStatistics], t.saved[kUp], arena);
 }
 
-void MlpBlock::backward(LayerContext& ctx, const LayerTensors& t, Half half) const {
+void Mlp::backward(LayerContext& ctx, const LayerTensors& t, Half half) const {
   check_backward(ctx, t, half, {});
   if (has(half, Half::input)) input_half(ctx, t, ScratchArena(ctx.scratch));
   if (has(half, Half::weight)) weight_half(ctx, t, ScratchArena(ctx.scratch));
 }
 
-void MlpBlock::input_half(LayerContext& ctx, const LayerTensors& t, ScratchArena arena) const {
+void Mlp::input_half(LayerContext& ctx, const LayerTensors& t, ScratchArena arena) const {
   const InputHalf scratch(*this, arena, ctx.shape.tokens());
   const TensorView dup = t.carried[kDup], dnormed = t.carried[kDnormed];
 
@@ -109,7 +109,7 @@ void MlpBlock::input_half(LayerContext& ctx, const LayerTensors& t, ScratchArena
   norm_.input_grad(ctx, t.weights, t.dx, dnormed, t.x, t.saved[kStatistics], how);
 }
 
-void MlpBlock::weight_half(LayerContext& ctx, const LayerTensors& t, ScratchArena arena) const {
+void Mlp::weight_half(LayerContext& ctx, const LayerTensors& t, ScratchArena arena) const {
   const WeightHalf scratch(*this, arena, ctx.shape.tokens());
 
   ctx.math.activation(ctx.stream, kind(), scratch.activated, t.saved[kUp]);
@@ -120,8 +120,8 @@ void MlpBlock::weight_half(LayerContext& ctx, const LayerTensors& t, ScratchAren
   norm_.weight_grad(ctx, t.gradients, t.carried[kDnormed], t.x, t.saved[kStatistics], t.accumulate);
 }
 
-void MlpBlock::decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
-                           std::int64_t position) const {
+void Mlp::decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
+                      std::int64_t position) const {
   check_decode(ctx, weights, cache, position);
   check("x", x, config_.dtype, {1, config_.hidden});
   check("y", y, config_.dtype, {1, config_.hidden});
@@ -130,4 +130,4 @@ void MlpBlock::decode_step(LayerContext& ctx, std::span<const TensorView> weight
   run(ctx, weights, x, y, scratch.statistics, scratch.up, arena);
 }
 
-}  // namespace terrace::lm
+}  // namespace terrace::layers

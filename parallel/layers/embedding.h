@@ -1,15 +1,15 @@
-// The first layer: tokens → x, plus a learned position for each place of a sequence in families with such positions.
+// The first layer: tokens → x, plus a learned position for each place of a sequence with learned positions.
 //
-// Owner, threads, errors: as lm_layer.h. A token outside the vocabulary fails the stream.
+// Owner, threads, errors: as transformer_layer.h. A token outside the vocabulary fails the stream.
 #pragma once
 
-#include <terrace/examples/lm/lm_layer.h>
+#include <terrace/parallel/layers/transformer_layer.h>
 
-namespace terrace::lm {
+namespace terrace::layers {
 
-class Embedding final : public LmLayer {
+class Embedding final : public TransformerLayer {
  public:
-  explicit Embedding(const ModelConfig& config);
+  explicit Embedding(const Transformer& config);
   [[nodiscard]] std::vector<TensorSpec> saved(BatchShape) const override { return {}; }
   [[nodiscard]] std::vector<TensorSpec> carried(BatchShape) const override { return {}; }
   [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
@@ -26,4 +26,4 @@ class Embedding final : public LmLayer {
   [[nodiscard]] TensorView tokens_here(LayerContext& ctx) const;
 };
 
-}  // namespace terrace::lm
+}  // namespace terrace::layers

@@ -1,6 +1,6 @@
-#include <terrace/examples/lm/head.h>
+#include <terrace/parallel/layers/head.h>
 
-namespace terrace::lm {
+namespace terrace::layers {
 namespace {
 
 // A slice's logits have at most this many elements (64 MiB in fp32): enough rows for a product at full speed beside which
@@ -13,9 +13,9 @@ enum Carried : std::size_t { kDnormed };
 
 }  // namespace
 
-Head::Head(const ModelConfig& config)
-    : LmLayer("head", config), norm_(params_, *names().final_norm, config), logits_([&] {
-        params_.push_back(table_of(config, config.tied ? *names().embedding : *names().head));
+Head::Head(const Transformer& config)
+    : TransformerLayer("head", config), norm_(params_, config.names.final_norm, config), logits_([&] {
+        params_.push_back(table_of(config, config.tied ? config.names.embedding : config.names.head));
         params_.back().tied = config.tied;
         return Projection::declared(params_, config.dtype);
       }()) {}
@@ -180,4 +180,4 @@ void Head::decode_step(LayerContext& ctx, std::span<const TensorView> weights, T
   logits_.forward(ctx, logits_.prepare(ctx, weights, {}), y, scratch.normed);
 }
 
-}  // namespace terrace::lm
+}  // namespace terrace::layers

@@ -11,7 +11,7 @@
 #include <terrace/core/tensor.h>
 #include <terrace/core/units.h>
 
-namespace terrace::lm {
+namespace terrace::layers {
 
 // The dtype of sums and statistics for a compute dtype.
 constexpr DType accumulator_of(DType dtype) { return dtype == DType::fp64 ? DType::fp64 : DType::fp32; }
@@ -66,4 +66,4 @@ class ScratchArena {
   bool measures_ = true;
 };
 
-}  // namespace terrace::lm
+}  // namespace terrace::layers

@@ -1,19 +1,18 @@
-// y = x + output(attention(rotary(qkv(norm(x))))), the first half of a transformer block; rotary only in families with such
-// positions.
+// y = x + output(attention(rotary(qkv(norm(x))))), the first half of a transformer block; rotary only with such positions.
 //
 // Saved for the backward: the results of products (q, k, v after the rotation, the attention's result) and the statistics of
 // norm and softmax. The norm's result is recomputed, which costs one pass over x.
 //
-// Owner, threads, errors: as lm_layer.h.
+// Owner, threads, errors: as transformer_layer.h.
 #pragma once
 
-#include <terrace/examples/lm/lm_layer.h>
+#include <terrace/parallel/layers/transformer_layer.h>
 
-namespace terrace::lm {
+namespace terrace::layers {
 
-class AttentionBlock final : public LmLayer {
+class Attention final : public TransformerLayer {
  public:
-  AttentionBlock(const ModelConfig& config, std::int64_t block);
+  Attention(const Transformer& config, std::int64_t block);
   [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const override;
   [[nodiscard]] std::vector<TensorSpec> carried(BatchShape shape) const override;
   [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
@@ -28,29 +27,29 @@ class AttentionBlock final : public LmLayer {
  private:
   // The scratch of each kind of call.
   struct Forward {
-    Forward(const AttentionBlock& block, ScratchArena& arena, std::int64_t rows);
+    Forward(const Attention& block, ScratchArena& arena, std::int64_t rows);
     TensorView normed;
     Projection::Whole qkv_weights;
   };
   struct InputHalf {
-    InputHalf(const AttentionBlock& block, ScratchArena& arena, std::int64_t rows);
+    InputHalf(const Attention& block, ScratchArena& arena, std::int64_t rows);
     TensorView dattended;
     Projection::Whole qkv_weights;
   };
   struct WeightHalf {
-    WeightHalf(const AttentionBlock& block, ScratchArena& arena, std::int64_t rows);
+    WeightHalf(const Attention& block, ScratchArena& arena, std::int64_t rows);
     TensorView normed, statistics;
     Projection::Whole qkv_gradient;
   };
   struct Decode {
-    Decode(const AttentionBlock& block, ScratchArena& arena);
+    Decode(const Attention& block, ScratchArena& arena);
     TensorView normed, statistics, qkv, attended;
     Projection::Whole qkv_weights;
   };
 
   void input_half(LayerContext& ctx, const LayerTensors& t, ScratchArena arena) const;
   void weight_half(LayerContext& ctx, const LayerTensors& t, ScratchArena arena) const;
-  // Rotates q and k, which lie side by side in a row, to (or back from) their positions, if the family has rotary ones.
+  // Rotates q and k, which lie side by side in a row, to (or back from) their positions, if the transformer has rotary ones.
   void rotate(LayerContext& ctx, TensorView qkv, std::int64_t first_position, bool inverse) const;
   [[nodiscard]] AttentionShape attention_shape(BatchShape shape) const;
 
@@ -58,4 +57,4 @@ class AttentionBlock final : public LmLayer {
   Projection qkv_, output_;
 };
 
-}  // namespace terrace::lm
+}  // namespace terrace::layers

@@ -4,19 +4,19 @@
 // The sum is saved for the backward as the inner layer's input. The input half, which has the skip, computes the whole gradient
 // of the weight and carries it to the weight half. The weight lies beside the inner layer's weights in one run of chunks.
 //
-// Owner, threads, errors: as lm_layer.h. Owns the inner layer.
+// Owner, threads, errors: as transformer_layer.h. Owns the inner layer.
 #pragma once
 
 #include <memory>
 
-#include <terrace/examples/lm/lm_layer.h>
+#include <terrace/parallel/layers/transformer_layer.h>
 
-namespace terrace::lm {
+namespace terrace::layers {
 
-class SkipBlock final : public LmLayer {
+class Skip final : public TransformerLayer {
  public:
   // `from`: the number of the layer whose result it adds; `block`: the inner layer's, for the weight's name.
-  SkipBlock(const ModelConfig& config, std::int64_t block, std::uint32_t from, std::unique_ptr<LmLayer> inner);
+  Skip(const Transformer& config, std::int64_t block, std::uint32_t from, std::unique_ptr<TransformerLayer> inner);
   [[nodiscard]] std::optional<std::uint32_t> skips_from() const override { return from_; }
   [[nodiscard]] bool keeps_input() const override { return false; }
   [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const override;
@@ -35,7 +35,7 @@ class SkipBlock final : public LmLayer {
   [[nodiscard]] static LayerTensors inner_tensors(const LayerTensors& t);
 
   const std::uint32_t from_;
-  const std::unique_ptr<LmLayer> inner_;
+  const std::unique_ptr<TransformerLayer> inner_;
 };
 
-}  // namespace terrace::lm
+}  // namespace terrace::layers

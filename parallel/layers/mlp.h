@@ -2,16 +2,16 @@
 //
 // Saved for the backward: the norm's statistics and the activation's input; the rest is recomputed.
 //
-// Owner, threads, errors: as lm_layer.h.
+// Owner, threads, errors: as transformer_layer.h.
 #pragma once
 
-#include <terrace/examples/lm/lm_layer.h>
+#include <terrace/parallel/layers/transformer_layer.h>
 
-namespace terrace::lm {
+namespace terrace::layers {
 
-class MlpBlock final : public LmLayer {
+class Mlp final : public TransformerLayer {
  public:
-  MlpBlock(const ModelConfig& config, std::int64_t block);
+  Mlp(const Transformer& config, std::int64_t block);
   [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const override;
   [[nodiscard]] std::vector<TensorSpec> carried(BatchShape shape) const override;
   [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
@@ -24,22 +24,22 @@ class MlpBlock final : public LmLayer {
  private:
   // The scratch of each kind of call.
   struct Forward {
-    Forward(const MlpBlock& block, ScratchArena& arena, std::int64_t rows);
+    Forward(const Mlp& block, ScratchArena& arena, std::int64_t rows);
     TensorView normed, activated;
     Projection::Whole up_weights;
   };
   struct InputHalf {
-    InputHalf(const MlpBlock& block, ScratchArena& arena, std::int64_t rows);
+    InputHalf(const Mlp& block, ScratchArena& arena, std::int64_t rows);
     TensorView dactivated;
     Projection::Whole up_weights;
   };
   struct WeightHalf {
-    WeightHalf(const MlpBlock& block, ScratchArena& arena, std::int64_t rows);
+    WeightHalf(const Mlp& block, ScratchArena& arena, std::int64_t rows);
     TensorView activated, normed, statistics;
     Projection::Whole up_gradient;
   };
   struct Decode {
-    Decode(const MlpBlock& block, ScratchArena& arena);
+    Decode(const Mlp& block, ScratchArena& arena);
     TensorView statistics, up;
   };
 
@@ -53,4 +53,4 @@ class MlpBlock final : public LmLayer {
   Projection up_, down_;
 };
 
-}  // namespace terrace::lm
+}  // namespace terrace::layers

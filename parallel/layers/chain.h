@@ -1,0 +1,19 @@
+// A transformer as a chain of layers:
+//
+//   embedding, then for each block attention and mlp, then head
+//
+// With skip connections the input of block n − 1 − i gets the result of block i added to it (skip.h).
+//
+// Owner:   the caller owns the model, the model its layers; every layer is a GenerativeLayer.
+// Threads: as Layer.
+// Errors:  as transformer.h.
+#pragma once
+
+#include <terrace/parallel/layer.h>
+#include <terrace/parallel/layers/transformer.h>
+
+namespace terrace::layers {
+
+Model make_transformer(Transformer transformer);
+
+}  // namespace terrace::layers

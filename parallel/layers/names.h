@@ -1,0 +1,41 @@
+// The names of a transformer's parameters in files of weights. The defaults are those of Hugging Face's Llama.
+//
+// Owner, threads: values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace terrace::layers {
+
+// Names are kept without their endings.
+inline std::string weight_name(std::string_view tensor) { return std::string(tensor) + ".weight"; }
+inline std::string bias_name(std::string_view tensor) { return std::string(tensor) + ".bias"; }
+
+// A product with weights. Several results of one input (q, k, v; gate, up) are one tensor, or one each.
+struct ProjectionParts {
+  std::vector<std::string> tensors;
+  bool bias = false;  // of each tensor
+};
+
+struct TransformerNames {
+  std::string embedding = "model.embed_tokens", final_norm = "model.norm";
+  std::string positions = "model.embed_positions";  // of a model with learned ones
+  std::string head = "lm_head";                     // of a model whose head has a table of its own
+  std::string block = "model.layers.";              // stands before the number of a block
+  // In a block.
+  std::string attention_norm = "input_layernorm", mlp_norm = "post_attention_layernorm";
+  ProjectionParts qkv = {{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}};
+  ProjectionParts attention_output = {{"self_attn.o_proj"}};
+  ProjectionParts up = {{"mlp.gate_proj", "mlp.up_proj"}};  // without a gate: one name
+  ProjectionParts down = {{"mlp.down_proj"}};
+
+  // "model.layers.3." + name
+  [[nodiscard]] std::string in_block(std::int64_t number, std::string_view name) const {
+    return block + std::to_string(number) + "." + std::string(name);
+  }
+};
+
+}  // namespace terrace::layers

@@ -1,0 +1,56 @@
+#include <stdexcept>
+
+#include <terrace/parallel/layers/norm.h>
+
+namespace terrace::layers {
+namespace {
+
+bool removes_mean(NormKind kind) {
+  switch (kind) {
+    case NormKind::layer: return true;
+    case NormKind::rms: return false;
+  }
+  throw std::logic_error("a kind of norm without a case");
+}
+
+}  // namespace
+
+NormStatistics::NormStatistics(const TensorView& packed)
+    : rstd(part(packed, 0, {packed.shape[1]})),
+      mean(packed.shape[0] == 2 ? part(packed, packed.shape[1], {packed.shape[1]}) : TensorView{}) {}
+
+NormStatistics NormStatistics::rows(std::int64_t first, std::int64_t count) const {
+  NormStatistics some = *this;
+  some.rstd = part(rstd, first, {count});
+  some.mean = part(mean, first, {count});
+  return some;
+}
+
+Norm::Norm(std::vector<ParamSpec>& params, std::string_view prefix, const Transformer& config)
+    : first_(params.size()), centred_(removes_mean(config.norm)), eps_(config.norm_eps), dtype_(config.dtype) {
+  params.push_back({.name = weight_name(prefix), .shape = {config.hidden}, .init = {InitKind::ones}, .decay = false});
+  if (centred_) params.push_back({.name = bias_name(prefix), .shape = {config.hidden}, .init = {}, .decay = false});
+}
+
+TensorSpec Norm::statistics(std::int64_t rows) const {
+  return {"norm statistics", accumulator_of(dtype_), {centred_ ? 2 : 1, rows}};
+}
+
+void Norm::forward(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView x,
+                   const NormStatistics& statistics) const {
+  ctx.math.norm(ctx.stream, y, statistics.mean, statistics.rstd, x, weights[first_],
+                centred_ ? weights[first_ + 1] : TensorView{}, eps_);
+}
+
+void Norm::input_grad(LayerContext& ctx, std::span<const TensorView> weights, TensorView dx, TensorView dy, TensorView x,
+                      const NormStatistics& statistics, Accumulate accumulate) const {
+  ctx.math.norm_input_grad(ctx.stream, dx, dy, x, weights[first_], statistics.mean, statistics.rstd, accumulate);
+}
+
+void Norm::weight_grad(LayerContext& ctx, std::span<const TensorView> gradients, TensorView dy, TensorView x,
+                       const NormStatistics& statistics, Accumulate accumulate) const {
+  ctx.math.norm_weight_grad(ctx.stream, gradients[first_], centred_ ? gradients[first_ + 1] : TensorView{}, dy, x,
+                            statistics.mean, statistics.rstd, accumulate);
+}
+
+}  // namespace terrace::layers

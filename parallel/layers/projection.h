@@ -1,0 +1,73 @@
+// A linear map: y = x · W (+ b), with the transformer's names, order of matrices and biases.
+//
+// Several matrices that read the same x (q, k, v; gate, up) are one product. The layout packs a layer's tensors back to back
+// at multiples of 64 elements, so they are one matrix in memory when their sizes are such multiples; otherwise they are copied
+// together in scratch first (and their gradient is made there), which gives the same bits. The same holds for their biases.
+//
+// Owner:   a value of its layer.
+// Threads: as Layer.
+// Errors:  std::logic_error for tensors that are not packed as the layout packs them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <terrace/parallel/layer.h>
+#include <terrace/parallel/layers/transformer.h>
+#include <terrace/parallel/layers/views.h>
+
+namespace terrace::layers {
+
+class Projection {
+ public:
+  // What tensor ranks have a part of: each result, in so many ways, or the inputs. Then a result is a part of a sum, to which
+  // one rank adds the bias.
+  struct Split {
+    enum class Of : std::uint8_t { outputs, inputs } of = Of::outputs;
+    std::vector<std::uint32_t> ways = {};  // one for each result, or for the inputs
+  };
+  // Appends its parameters, named `prefix` + the tensors' names: all .weight, then all .bias. `outputs`: the width of each
+  // result, which is a tensor of its own or a part of the only one, in the whole model.
+  Projection(std::vector<ParamSpec>& params, const std::string& prefix, const ProjectionParts& parts,
+             std::vector<std::int64_t> outputs, std::int64_t inputs, const Split& split, double init_std,
+             const Transformer& config);
+  // The one matrix that is already declared as the last of `params`: always [outputs, inputs], without bias.
+  static Projection declared(const std::vector<ParamSpec>& params, DType dtype);
+
+  // All results' weights as one matrix and one bias; an empty bias if there is none.
+  struct Whole {
+    TensorView matrix, bias;
+  };
+  [[nodiscard]] std::int64_t outputs() const;
+  // Scratch for the weights and for their gradient; empty views where none is needed.
+  [[nodiscard]] Whole place_weights(ScratchArena& arena) const { return place(arena, dtype_); }
+  [[nodiscard]] Whole place_gradient(ScratchArena& arena) const { return place(arena, accumulator_of(dtype_)); }
+  // `place`: the result of place_weights(). prepare() fills it once for all products of a call and returns the weights to use.
+  [[nodiscard]] Whole prepare(LayerContext& ctx, std::span<const TensorView> weights, const Whole& place) const;
+  void forward(LayerContext& ctx, const Whole& weights, TensorView y, TensorView x,
+               Accumulate accumulate = Accumulate::no) const;
+  void input_grad(LayerContext& ctx, const Whole& weights, TensorView dx, TensorView dy) const;
+  // Computes the whole gradient, then writes or adds it. `place`: the result of place_gradient().
+  void weight_grad(LayerContext& ctx, std::span<const TensorView> gradients, const Whole& place, TensorView dy, TensorView x,
+                   Accumulate accumulate) const;
+
+ private:
+  Projection() = default;
+  // Whether the tensors of `width` elements for each output lie side by side, which follows from their sizes.
+  [[nodiscard]] bool adjacent(std::int64_t width) const;
+  [[nodiscard]] Whole place(ScratchArena& arena, DType dtype) const;
+  [[nodiscard]] std::span<const TensorView> matrices(std::span<const TensorView> tensors) const;
+  [[nodiscard]] std::span<const TensorView> biases(std::span<const TensorView> tensors) const;
+
+  std::size_t first_ = 0;
+  std::vector<std::int64_t> outputs_;  // of each tensor
+  std::int64_t inputs_ = 0;            // outputs and inputs of this rank
+  bool out_in_ = true, bias_ = false;
+  bool adds_bias_ = true;  // false: another tensor rank does
+  DType dtype_ = DType::fp32;
+};
+
+}  // namespace terrace::layers

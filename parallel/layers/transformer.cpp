@@ -1,0 +1,135 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <string>
+
+#include <fmt/format.h>
+
+#include <terrace/core/error.h>
+#include <terrace/parallel/layers/transformer.h>
+
+namespace terrace::layers {
+namespace {
+
+[[noreturn]] void refuse(const std::string& what) { throw Error("model: " + what, Exit::usage); }
+
+void require_size(const char* field, std::int64_t value, std::int64_t largest) {
+  if (value < 1) refuse(fmt::format("{} must be at least 1, not {}", field, value));
+  if (value > largest) refuse(fmt::format("{} must be at most {}, not {}", field, largest, value));
+}
+
+// The divisor of `whole` nearest to `value`; of two, the smaller.
+std::int64_t nearest_divisor(std::int64_t whole, std::int64_t value) {
+  for (std::int64_t distance = 0; distance < whole; ++distance) {
+    for (const std::int64_t d : {value - distance, value + distance}) {
+      if (d >= 1 && whole % d == 0) return d;
+    }
+  }
+  return whole;
+}
+// Text for the multiples of `unit` around a value.
+std::string nearest_multiples(std::int64_t value, std::int64_t unit) {
+  const std::int64_t below = value / unit * unit, above = below + unit;
+  return below == 0 ? fmt::format("{}", above) : fmt::format("{} or {}", below, above);
+}
+
+// A projection has one tensor, or one for each result, which are one product only where results are rows.
+void check_tensors(const Transformer& config) {
+  const auto demand = [&](const char* name, const ProjectionParts& projection, std::size_t results) {
+    const std::size_t tensors = projection.tensors.size();
+    if (tensors != 1 && tensors != results) {
+      refuse(fmt::format("{} has {} tensors: it needs one{}", name, tensors,
+                         results == 1 ? "" : fmt::format(", or one for each of its {} results", results)));
+    }
+    if (tensors != 1 && config.matrices == MatrixOrder::in_out) {
+      refuse(fmt::format(
+          "{} has {} tensors, and matrices [inputs, outputs] of several tensors cannot be one product: it needs one", name,
+          tensors));
+    }
+  };
+  demand("names.qkv", config.names.qkv, 3);
+  demand("names.attention_output", config.names.attention_output, 1);
+  demand("names.up", config.names.up, up_results(config.activation));
+  demand("names.down", config.names.down, 1);
+}
+
+void check_parts(const Transformer& config) {
+  const std::int64_t ranks = config.tensor.ranks;
+  const auto demand_whole = [&](const char* name, std::int64_t value) {
+    if (value % ranks == 0) return;
+    refuse(fmt::format("{} tensor ranks do not divide {} ({}): the nearest are {} tensor ranks, or {} {}", ranks, name, value,
+                       nearest_divisor(value, ranks), name, nearest_multiples(value, ranks)));
+  };
+  if (ranks < 1) refuse("a model is on at least one tensor rank");
+  if (config.tensor.rank >= ranks) refuse(fmt::format("there is no tensor rank {} of {}", config.tensor.rank, ranks));
+  demand_whole("heads", config.heads);
+  demand_whole("ffn", config.ffn);
+  const std::int64_t kv = config.kv_heads;
+  if (kv % ranks != 0 && ranks % kv != 0) {
+    refuse(fmt::format("{} tensor ranks cannot share {} key-value heads evenly: the nearest is {} tensor ranks", ranks, kv,
+                       nearest_divisor(kv, ranks)));
+  }
+  if (ranks > kv && config.names.qkv.tensors.size() == 1) {
+    refuse(
+        fmt::format("{} keeps q, k and v in one tensor, of which ranks that share key-value heads would have different "
+                    "parts: the most are {} tensor ranks",
+                    config.name, kv));
+  }
+  if (config.vocab < ranks) refuse(fmt::format("{} tensor ranks are more than the vocabulary of {}", ranks, config.vocab));
+}
+
+}  // namespace
+
+double Transformer::residual_init_std() const { return init_std / std::sqrt(2.0 * static_cast<double>(layers)); }
+
+std::uint32_t Transformer::kv_ways() const {
+  return static_cast<std::uint32_t>(std::min(kv_heads, std::int64_t{tensor.ranks}));
+}
+
+Block Transformer::vocab_here() const { return block_of(vocab, static_cast<int>(tensor.rank), static_cast<int>(tensor.ranks)); }
+
+const Transformer& checked(const Transformer& config) {
+  const bool rotary = config.positions == Positions::rotary;
+  require_size("layers", config.layers, 1 << 16);
+  require_size("hidden", config.hidden, kLargestWidth);
+  require_size("heads", config.heads, kLargestWidth);
+  require_size("kv_heads", config.kv_heads, kLargestWidth);
+  require_size("ffn", config.ffn, std::int64_t{1} << 24);
+  require_size("seq_len", config.seq_len, std::int64_t{1} << 24);
+  require_size("vocab", config.vocab, std::numeric_limits<std::int32_t>::max());
+  if (config.hidden % config.heads != 0) {
+    refuse(fmt::format("heads ({}) do not divide hidden ({}): the nearest are heads {}, or hidden {}", config.heads,
+                       config.hidden, nearest_divisor(config.hidden, config.heads),
+                       nearest_multiples(config.hidden, config.heads)));
+  }
+  if (config.heads % config.kv_heads != 0) {
+    refuse(fmt::format("kv_heads ({}) do not divide heads ({}): the nearest is kv_heads {}", config.kv_heads, config.heads,
+                       nearest_divisor(config.heads, config.kv_heads)));
+  }
+  if (rotary && config.head_dim() % 2 != 0) {
+    refuse(fmt::format("rotary positions need heads of even width, not hidden {} / heads {} = {}: the nearest is hidden {}",
+                       config.hidden, config.heads, config.head_dim(), nearest_multiples(config.hidden, 2 * config.heads)));
+  }
+  if (config.skips == SkipShape::u && config.layers < 3) {
+    refuse(
+        fmt::format("skip connections in a U need 3 layers, not {}: with fewer, each layer already reads every result that it "
+                    "could skip from",
+                    config.layers));
+  }
+  if (!(config.norm_eps > 0) || !std::isfinite(config.norm_eps)) {
+    refuse(fmt::format("norm_eps must be positive, not {}", config.norm_eps));
+  }
+  if (rotary && (!(config.rope_theta > 0) || !std::isfinite(config.rope_theta))) {
+    refuse(fmt::format("rope_theta must be positive, not {}", config.rope_theta));
+  }
+  if (!(config.init_std >= 0) || !std::isfinite(config.init_std)) {
+    refuse(fmt::format("init_std must be at least 0, not {}", config.init_std));
+  }
+  check_tensors(config);
+  check_parts(config);
+  if (config.dtype == DType::i32) refuse("dtype must be fp32, bf16, fp16 or fp64, not i32");
+  return config;
+}
+
+}  // namespace terrace::layers

@@ -1,0 +1,86 @@
+// What a transformer is, as data: its sizes, the kinds of its parts, the names of its parameters, and the part of it that this
+// rank has. The layers of this folder are built of it.
+//
+// Owner:   a value.
+// Threads: any.
+// Errors:  Error(Exit::usage) of checked(), with the field, why its value is invalid, and the nearest valid value. Every layer
+//          calls checked(), so that none is built of invalid sizes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include <terrace/core/dtype.h>
+#include <terrace/core/math.h>
+#include <terrace/parallel/comm/call.h>
+#include <terrace/parallel/layers/names.h>
+#include <terrace/parallel/tensor_parallel.h>
+
+namespace terrace::layers {
+
+// layer: removes the mean; has a weight and a bias. rms: has a weight.
+enum class NormKind : std::uint8_t { layer, rms };
+// learned: a vector for each position of a sequence is added to the embedding. rotary: the attention rotates pairs of elements
+// of q and k by angles that grow with the position.
+enum class Positions : std::uint8_t { none, learned, rotary };
+// How files store the matrix of y = x · W: [outputs, inputs] as torch.nn.Linear, or [inputs, outputs] as GPT-2's Conv1D.
+enum class MatrixOrder : std::uint8_t { out_in, in_out };
+// u: blocks of the second half read the results of the first half, in reverse order, as in a U-Net.
+enum class SkipShape : std::uint8_t { none, u };
+
+// Results of the MLP's first product, in units of its width: SwiGLU needs a gate beside each value.
+constexpr std::size_t up_results(Activation activation) {
+  switch (activation) {
+    case Activation::gelu_tanh: return 1;
+    case Activation::swiglu: return 2;
+  }
+  throw std::logic_error("an activation without a case");
+}
+
+struct Transformer {
+  std::string name = "transformer";  // of the model, for messages and files
+  std::int64_t layers = 0;           // blocks of attention and MLP
+  std::int64_t hidden = 0, heads = 0;
+  std::int64_t kv_heads = 0;  // as many as heads, or fewer, which share keys and values
+  std::int64_t ffn = 0;
+  std::int64_t seq_len = 0;  // the longest sequence; learned positions have a vector for each place in it
+  std::int64_t vocab = 0;
+  bool tied = true;  // the head reads the embedding's table
+  NormKind norm = NormKind::rms;
+  double norm_eps = 1e-5;
+  Activation activation = Activation::swiglu;
+  Positions positions = Positions::rotary;
+  double rope_theta = 10000;  // base of rotary positions
+  SkipShape skips = SkipShape::none;
+  MatrixOrder matrices = MatrixOrder::out_in;
+  TransformerNames names = {};
+  double init_std = 0.02;     // standard deviation of the initial weights
+  DType dtype = DType::fp32;  // of weights and activations
+  // The ranks that the model is split over, and which part of it this one has. The sizes above are those of the whole model.
+  TensorParallel tensor = {};
+
+  [[nodiscard]] std::int64_t heads_here() const { return heads / tensor.ranks; }
+  [[nodiscard]] std::uint32_t kv_ways() const;  // in so many parts the key-value heads are split
+  [[nodiscard]] std::int64_t kv_heads_here() const { return kv_heads / kv_ways(); }
+  [[nodiscard]] std::int64_t attended_here() const { return heads_here() * head_dim(); }
+  [[nodiscard]] std::int64_t ffn_here() const { return ffn / tensor.ranks; }
+  // Of the vocabulary, whose parts need not be equal.
+  [[nodiscard]] Block vocab_here() const;
+  [[nodiscard]] std::int64_t head_dim() const { return hidden / heads; }
+  // The block whose result is added to the input of this one; −1: none. A block never skips from the block just before it.
+  [[nodiscard]] std::int64_t skips_from(std::int64_t block) const {
+    const auto from = layers - 1 - block;
+    return skips == SkipShape::u && from + 1 < block ? from : -1;
+  }
+  // Of the projections whose result is added to the residual stream, two a block (Radford et al. 2019, section 2.3).
+  [[nodiscard]] double residual_init_std() const;
+};
+
+inline constexpr std::int64_t kLargestWidth = 1 << 20;  // products of three such sizes still fit an int64
+
+// The transformer itself, if it is valid.
+const Transformer& checked(const Transformer& transformer);
+
+}  // namespace terrace::layers

@@ -1,0 +1,67 @@
+// The base of a transformer's layers: name, parameters, and the checks of a call's views.
+//
+// The input half of a backward gets x, saved, dy, dx and carried; the weight half gets x, saved, dy, gradients and carried.
+// Half::both gets all of them and runs the halves one after the other, so that it gives the same bits.
+//
+// Owner:   the model owns its layers.
+// Threads: as Layer.
+// Errors:  std::logic_error for views that do not match the layer's own specification; for what cannot be built, as
+// transformer.h.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <terrace/parallel/layer.h>
+#include <terrace/parallel/layers/norm.h>
+#include <terrace/parallel/layers/projection.h>
+#include <terrace/parallel/layers/transformer.h>
+#include <terrace/parallel/layers/views.h>
+
+namespace terrace::layers {
+
+// The cache of one layer for one sequence; empty for layers without a cache.
+using CacheViews = std::span<const TensorView>;
+
+class TransformerLayer : public GenerativeLayer {
+ public:
+  [[nodiscard]] std::string name() const final { return name_; }
+  [[nodiscard]] std::vector<ParamSpec> params() const final { return params_; }
+  [[nodiscard]] std::vector<TensorSpec> cache(std::int64_t) const override { return {}; }
+
+ protected:
+  TransformerLayer(std::string name, const Transformer& config) : config_(checked(config)), name_(std::move(name)) {}
+
+  // Throw std::logic_error that names the layer and the view. The first layer needs no x, the last one no y.
+  struct Ends {
+    bool x = true, y = true;
+  };
+  void check_forward(const LayerContext& ctx, const LayerTensors& t, Ends ends) const;
+  void check_backward(const LayerContext& ctx, const LayerTensors& t, Half half, Ends ends) const;
+  void check_decode(const LayerContext& ctx, std::span<const TensorView> weights, CacheViews cache,
+                    std::int64_t position) const;
+  void check(const char* what, const TensorView& view, DType dtype, Shape shape) const;
+  void check_weights(std::span<const TensorView> weights) const;
+  // The table of the vocabulary, or this rank's rows of it, of which the last may have no token.
+  [[nodiscard]] static ParamSpec table_of(const Transformer& config, std::string_view name);
+  // The gradient of the rows without a token.
+  void zero_rest(LayerContext& ctx, const TensorView& table_gradient) const;
+  // Begins the result of a residual layer, or the gradient of its input: to = from on the tensor rank that adds the residual.
+  // Returns how the rest is written there.
+  Accumulate begin_residual(LayerContext& ctx, TensorView to, TensorView from) const;
+  [[noreturn]] void fail(const std::string& what) const;
+
+  const Transformer config_;
+  std::vector<ParamSpec> params_;
+
+ private:
+  void check_all(const char* what, std::span<const TensorView> views, const std::vector<TensorSpec>& specs) const;
+
+  std::string name_;
+};
+
+}  // namespace terrace::layers
