@@ -28,6 +28,8 @@ Tier ActionPlaces::tier_of(const Action& a) const {
 }
 
 Lane ActionPlaces::lane_of(const Action& a) const {
+  // A layer waits for the sums of its tensor ranks, which therefore do not queue behind gathers for layers that come later.
+  if (is_between_tensor_ranks(a.op)) return Lane::tensor;
   // With a separate device, work in host memory does not use the device's streams.
   if (communicates(a.op) && (a.op != Op::exchange || lane_of(tier_of(a)) != Lane::update)) return Lane::communication;
   return is_message(a.op) ? messages_.of(a) : lane_of(tier_of(a));

@@ -39,6 +39,7 @@ Stream& Compute::stream_for(const Action& action) const {
   const auto lane = parts_.map->places().lane_of(action);
   if (is_message(lane)) return *parts_.message_streams.at(index(lane) - index(Lane::message));
   if (lane == Lane::communication) return *parts_.communication_stream;
+  if (lane == Lane::tensor) return *parts_.tensor_stream;
   return lane == Lane::update ? *parts_.host_stream : *parts_.stream;
 }
 

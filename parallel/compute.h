@@ -55,7 +55,7 @@ class Compute {
     Device* device = nullptr;
     Stream* stream = nullptr;       // of the device
     Stream* host_stream = nullptr;  // for actions in host memory, if the device is separate: ActionPlaces::lane_of()
-    Stream* communication_stream = nullptr;
+    Stream *communication_stream = nullptr, *tensor_stream = nullptr;
     std::vector<Stream*> message_streams = {};  // [0] is Lane::message, the others follow
     const Groups* groups = nullptr;             // null if nothing is exchanged
     const StepMap* map = nullptr;

@@ -29,11 +29,13 @@ Executor::Executor(const Parts& parts)
       stream_(parts.device->make_stream("compute")),
       host_stream_(host_ ? host_->make_stream("update") : nullptr),
       communication_stream_(parts.groups ? parts.device->make_stream("communication") : nullptr),
+      tensor_stream_(parts.map->tensor().ranks > 1 ? parts.device->make_stream("tensor") : nullptr),
       message_streams_(streams_of_messages(parts)),
       compute_({.device = parts.device,
                 .stream = stream_.get(),
                 .host_stream = host_stream_.get(),
                 .communication_stream = communication_stream_.get(),
+                .tensor_stream = tensor_stream_.get(),
                 .message_streams = borrowed(message_streams_),
                 .groups = parts.groups,
                 .map = parts.map,
@@ -49,7 +51,7 @@ Executor::~Executor() = default;
 void Executor::synchronize() const {
   std::exception_ptr error;
   auto streams = borrowed(message_streams_);
-  streams.insert(streams.begin(), {stream_.get(), host_stream_.get(), communication_stream_.get()});
+  streams.insert(streams.begin(), {stream_.get(), host_stream_.get(), communication_stream_.get(), tensor_stream_.get()});
   for (auto* const stream : streams) {
     if (!stream) continue;
     try {
@@ -141,7 +143,7 @@ void Executor::compute(const Action& action, std::span<const Use> uses, const Re
         overlap_.add(lane, static_cast<double>(*begin) * 1e-9, static_cast<double>(end) * 1e-9);
         if (lane == Lane::compute) result_.compute_seconds += static_cast<double>(end - *begin) * 1e-9, computed_ns_ = end;
         if (lane == Lane::update) updated_ns_ = end;
-        if (lane == Lane::communication) communicated_ns_ = end;
+        if (is_collective(lane)) communicated_ns_.at(index(lane)) = end;
         if (is_message(lane)) received_ns_ = end;
       }
       if (parts_.trace) {
@@ -168,8 +170,12 @@ void Executor::account_stall(std::int64_t begin_ns, std::int64_t end_ns, const C
   }
   auto remaining = static_cast<double>(end_ns - begin_ns) * 1e-9;
   const std::lock_guard lock(result_mutex_);
-  if (after[Lane::communication] != 0 && communicated_ns_ > last.ended_ns) cause = Lane::communication;
-  const auto ended_ns = cause == Lane::communication ? communicated_ns_ : last.ended_ns;
+  auto ended_ns = last.ended_ns;
+  for (const Lane lane : {Lane::communication, Lane::tensor}) {
+    if (after[lane] == 0 || communicated_ns_.at(index(lane)) <= ended_ns) continue;
+    cause = lane;
+    ended_ns = communicated_ns_.at(index(lane));
+  }
   bool awaited = false;
   for (auto i = index(Lane::message); i < kLanes; ++i) awaited = awaited || after.at[i] != 0;
   if (awaited && received_ns_ > ended_ns) cause = Lane::message;

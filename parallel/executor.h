@@ -5,6 +5,7 @@
 // Errors:  the first failure of any lane, with its chunk, tier and file; nothing is left running.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -71,12 +72,13 @@ class Executor : private Sink {
   Parts parts_;
   [[nodiscard]] Stream& stream_of(Lane lane) const {
     if (is_message(lane)) return *message_streams_.at(index(lane) - index(Lane::message));
-    return lane == Lane::update ? *host_stream_ : lane == Lane::communication ? *communication_stream_ : *stream_;
+    if (is_collective(lane)) return lane == Lane::tensor ? *tensor_stream_ : *communication_stream_;
+    return lane == Lane::update ? *host_stream_ : *stream_;
   }
   void synchronize() const;
 
   const std::unique_ptr<Device> host_;  // null if the device is the host itself
-  const std::unique_ptr<Stream> stream_, host_stream_, communication_stream_;
+  const std::unique_ptr<Stream> stream_, host_stream_, communication_stream_, tensor_stream_;
   const std::vector<std::unique_ptr<Stream>> message_streams_;
   Compute compute_;
   LiveActivations live_;
@@ -84,7 +86,8 @@ class Executor : private Sink {
   StepResult result_;
   OverlapMeter overlap_;
   // When the last operation of each kind ended.
-  std::int64_t computed_ns_ = 0, updated_ns_ = 0, communicated_ns_ = 0, received_ns_ = 0;
+  std::int64_t computed_ns_ = 0, updated_ns_ = 0, received_ns_ = 0;
+  std::array<std::int64_t, kLanes> communicated_ns_{};  // [lane] of collectives
 };
 
 }  // namespace terrace

@@ -7,7 +7,7 @@ namespace terrace {
 
 void OverlapMeter::add(Lane lane, double begin_s, double end_s) {
   if (lane == Lane::compute || lane == Lane::update) computing_.push_back({begin_s, end_s});
-  if (lane == Lane::communication) communicating_.push_back({begin_s, end_s});
+  if (is_collective(lane)) communicating_.push_back({begin_s, end_s});
 }
 
 std::vector<OverlapMeter::Interval> OverlapMeter::united(std::vector<Interval> intervals) {
