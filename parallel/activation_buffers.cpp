@@ -18,9 +18,10 @@ std::vector<TensorSpec> kept_by_forward(const Layer& layer, const BatchShape& ba
 
 }  // namespace
 
-ActivationBuffers::ActivationBuffers(const Model& model, const Skips& skips, const PipelineParallel& pipeline,
-                                     const StepShape& shape, std::int64_t decode_positions)
-    : micro_batches_(shape.micro_batches),
+ActivationBuffers::ActivationBuffers(const Model& model, const LayerPhases& phases, const Skips& skips,
+                                     const PipelineParallel& pipeline, const StepShape& shape, std::int64_t decode_positions)
+    : phases_(phases),
+      micro_batches_(shape.micro_batches),
       halves_(pipeline.halves),
       sequence_(model.tensor.sequence),
       row_bytes_(static_cast<std::uint64_t>(shape.batch.tokens() * model.width) * size_of(model.dtype)),
@@ -39,8 +40,7 @@ ActivationBuffers::ActivationBuffers(const Model& model, const Skips& skips, con
                        .carried = Pack(layer.carried(batch)),
                        .here = here,
                        .input_bytes = l == 0 || !has_input ? 0 : kept_bytes,
-                       .skip_bytes = reader == Skips::kNone || !has_input ? 0 : kept_bytes,
-                       .scratch_bytes = round_up(layer.scratch_bytes(batch), kPageBytes)});
+                       .skip_bytes = reader == Skips::kNone || !has_input ? 0 : kept_bytes});
   }
 }
 
@@ -56,7 +56,10 @@ void ActivationBuffers::add_to(ChunkTable& chunks) {
   d_ = add(Role::input_gradient, micro_batches_, input_bytes);
   saved_ = add(Role::saved, micro_batches_, [](const OfLayer& l) { return l.here ? l.saved.bytes : 0; });
   carried_ = add(Role::carried, halves_ ? micro_batches_ : 1, [](const OfLayer& l) { return l.here ? l.carried.bytes : 0; });
-  scratch_ = add(Role::scratch, 1, [](const OfLayer& l) { return l.here ? l.scratch_bytes : 0; });
+  for (std::uint32_t l = 0; l < layers_.size(); ++l) {
+    scratch_.push_back(chunks.size());
+    for (const auto bytes : phases_.scratch_bytes(l)) chunks.add(1, buffer(Role::scratch, l, 0, layers_[l].here ? bytes : 0));
+  }
   spare_ = chunks.add(1, buffer(Role::spare, 0, 0, spare_bytes_));
 }
 

@@ -5,7 +5,7 @@
 //   d(l, m)        the gradient of x(l, m)
 //   e(l, m)        the part of that gradient from a layer that skips from x(l, m)
 //   carried(l, m)  lives from the input half of a backward to its weight half
-//   scratch(l)     only inside one action
+//   scratch(a)     only inside the action; phases of a layer with the same need share one
 //   spare()        the output that a recomputation discards
 //
 // With sequence parallelism x and d hold this rank's rows; what a layer reads and writes in their place is whole, and exists
@@ -13,7 +13,7 @@
 //
 // A buffer that this rank does not need is an empty chunk.
 //
-// Owner:   a StepMap. Threads: const after the map's construction.
+// Owner:   a StepMap, whose phases it borrows. Threads: const after the map's construction.
 // Errors:  Error(Exit::usage) for a layer that cannot generate, if positions are decoded.
 #pragma once
 
@@ -24,6 +24,7 @@
 #include <terrace/memory/chunk.h>
 #include <terrace/parallel/chunk_table.h>
 #include <terrace/parallel/layer.h>
+#include <terrace/parallel/layer_phases.h>
 #include <terrace/parallel/pack.h>
 #include <terrace/parallel/pipeline_parallel.h>
 #include <terrace/parallel/skips.h>
@@ -34,8 +35,8 @@ namespace terrace {
 class ActivationBuffers {
  public:
   // `decode_positions` not 0: saved(l, 0) is layer l's cache of so many positions.
-  ActivationBuffers(const Model& model, const Skips& skips, const PipelineParallel& pipeline, const StepShape& shape,
-                    std::int64_t decode_positions);
+  ActivationBuffers(const Model& model, const LayerPhases& phases, const Skips& skips, const PipelineParallel& pipeline,
+                    const StepShape& shape, std::int64_t decode_positions);
   // Each is called once. e(l, m) is added apart, because a map adds other chunks between them.
   void add_to(ChunkTable& chunks);
   void add_skips_to(ChunkTable& chunks);
@@ -65,7 +66,7 @@ class ActivationBuffers {
   [[nodiscard]] ChunkId survey() const { return ChunkId(survey_); }
   [[nodiscard]] const std::optional<TensorSpec>& survey_spec() const { return survey_spec_; }
   [[nodiscard]] std::uint64_t row_bytes() const { return row_bytes_; }  // of an activation of all positions
-  [[nodiscard]] ChunkId scratch(std::uint32_t layer) const { return ChunkId(scratch_ + layer); }
+  [[nodiscard]] ChunkId scratch(const Action& a) const { return ChunkId(scratch_[a.layer] + phases_.scratch(a)); }
   [[nodiscard]] ChunkId spare() const { return ChunkId(spare_); }
   [[nodiscard]] const Pack& saved_pack(std::uint32_t layer) const { return layers_[layer].saved; }
   [[nodiscard]] const Pack& carried_pack(std::uint32_t layer) const { return layers_[layer].carried; }
@@ -74,12 +75,13 @@ class ActivationBuffers {
   struct OfLayer {
     Pack saved, carried;
     bool here = false;  // this rank computes the layer
-    std::uint64_t input_bytes = 0, skip_bytes = 0, scratch_bytes = 0;
+    std::uint64_t input_bytes = 0, skip_bytes = 0;
   };
   [[nodiscard]] ChunkId at(std::uint32_t first, std::uint32_t layer, std::uint32_t m) const {
     return ChunkId(first + layer * micro_batches_ + m);
   }
 
+  const LayerPhases& phases_;
   std::uint32_t micro_batches_;
   bool halves_;
   bool sequence_;
@@ -88,7 +90,8 @@ class ActivationBuffers {
   std::optional<TensorSpec> survey_spec_;
   std::uint32_t whole_ = 0, survey_ = 0;
   std::vector<OfLayer> layers_;
-  std::uint32_t x_ = 0, d_ = 0, saved_ = 0, carried_ = 0, scratch_ = 0, spare_ = 0;
+  std::uint32_t x_ = 0, d_ = 0, saved_ = 0, carried_ = 0, spare_ = 0;
+  std::vector<std::uint32_t> scratch_;  // [layer]: its first
   std::vector<std::uint32_t> skipped_;  // [layer]: its e(l, 0); empty without skips
 };
 

@@ -134,9 +134,11 @@ class StepChecker {
           fail(a, "the layer's gradient is not complete");
         if (layer.unified++ != layer.made) fail(a, "its gradient has been unified already");
         break;
+      case Op::survey:
+        if (a.layer + 1 != program_.layers || !map_.buffers().survey_spec()) fail(a, "the layer needs no survey");
+        break;
       case Op::combine:
       case Op::assemble:
-      case Op::survey:
         if (map_.tensor().ranks == 1) fail(a, "the model is not split over tensor ranks");
         if (a.micro_batch >= program_.micro_batches) fail(a, "there is no such micro-batch");
         break;

@@ -130,7 +130,7 @@ void Compute::layer(const Action& a, const Views& views) {
   const auto ids = [&](std::span<std::int32_t> all) -> TensorView {
     return {reinterpret_cast<std::byte*>(all.data() + first), DType::i32, {tokens}};
   };
-  const auto scratch_bytes = static_cast<std::int64_t>(map.chunks()[map.buffers().scratch(a.layer)].bytes);
+  const auto scratch_bytes = static_cast<std::int64_t>(map.chunks()[map.buffers().scratch(a)].bytes);
   LayerContext ctx{
       .stream = *parts_.stream,
       .math = parts_.device->math(),
@@ -139,7 +139,7 @@ void Compute::layer(const Action& a, const Views& views) {
       .targets = ids(targets_),
       .loss_scale = input_->loss_scale,
       .loss = {reinterpret_cast<std::byte*>(&losses_[a.micro_batch * map.data().ranks + map.data().turn()]), DType::fp64, {1}},
-      .scratch = {views.of(map.buffers().scratch(a.layer)), DType::i32, {scratch_bytes / 4}},
+      .scratch = {views.of(map.buffers().scratch(a)), DType::i32, {scratch_bytes / 4}},
       .evaluate = a.op == Op::evaluate,
       .phase = map.phases().number_for_layer(a)};
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include <terrace/core/units.h>
+
 namespace terrace {
 namespace {
 
@@ -43,6 +45,12 @@ LayerPhases::LayerPhases(const Model& model, const BatchShape& shape, const Para
     const auto& layer = *model.layers[l];
     const auto& params = layout.params(l);
     auto& calls = calls_.emplace_back();
+    auto& sizes = scratch_bytes_.emplace_back();
+    const auto place_of = [&](std::uint64_t bytes) {
+      const auto at = std::ranges::find(sizes, bytes) - sizes.begin();
+      if (at == std::ssize(sizes)) sizes.push_back(bytes);
+      return static_cast<std::uint32_t>(at);
+    };
     for (const auto call : {LayerCall::forward, LayerCall::backward, LayerCall::survey, LayerCall::decode}) {
       auto phases = layer.phases(call, shape);
       if (phases.empty()) phases.push_back(whole_call(layer, params, shape, call, l + 1 == model.layers.size()));
@@ -52,6 +60,7 @@ LayerPhases::LayerPhases(const Model& model, const BatchShape& shape, const Para
         demand(layer, params, phase.gradients);
         OfPhase all{.phase = {}, .weights = runs_of(layout, l, phase.weights, read), .gradients = {}};
         all.gradients = runs_of(layout, l, phase.gradients, written);
+        all.scratch = place_of(round_up(phase.scratch_bytes.value_or(layer.scratch_bytes(shape)), kPageBytes));
         all.phase = std::move(phase);
         calls[static_cast<std::size_t>(call)].push_back(std::move(all));
       }

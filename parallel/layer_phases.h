@@ -30,6 +30,9 @@ class LayerPhases {
   // What LayerContext::phase says: a call of one phase is made at once.
   [[nodiscard]] std::uint32_t number_for_layer(const Action& action) const;
   [[nodiscard]] double flops(const Action& action) const;
+  // The sizes of scratch that a layer's phases need, each once, and which of them an action has.
+  [[nodiscard]] const std::vector<std::uint64_t>& scratch_bytes(std::uint32_t layer) const { return scratch_bytes_[layer]; }
+  [[nodiscard]] std::uint32_t scratch(const Action& action) const { return at(action).scratch; }
 
   // Runs of the layout of the layer that declares the parameters.
   struct Runs {
@@ -44,6 +47,7 @@ class LayerPhases {
   struct OfPhase {
     Phase phase;
     std::vector<Runs> weights, gradients;
+    std::uint32_t scratch = 0;
   };
   using OfCall = std::vector<OfPhase>;
 
@@ -52,6 +56,7 @@ class LayerPhases {
                                                  const std::vector<PhaseParam>& params, std::vector<Runs>& used);
 
   std::vector<std::array<OfCall, kLayerCalls>> calls_;                 // [layer]
+  std::vector<std::vector<std::uint64_t>> scratch_bytes_;              // [layer]
   std::vector<std::array<std::vector<std::uint32_t>, kOps>> numbers_;  // [layer][op]
 };
 

@@ -21,7 +21,8 @@ Pack::Pack(std::vector<TensorSpec> specs) : tensors(std::move(specs)) {
 
 std::vector<TensorView> Pack::views(std::byte* base) const {
   std::vector<TensorView> v;
-  for (std::size_t i = 0; i < tensors.size(); ++i) v.push_back({base + offsets[i], tensors[i].dtype, tensors[i].shape});
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    v.push_back({base ? base + offsets[i] : nullptr, tensors[i].dtype, tensors[i].shape});
   return v;
 }
 

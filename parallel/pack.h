@@ -16,7 +16,7 @@ struct Pack {
   std::vector<std::uint64_t> offsets;
   std::uint64_t bytes = 0;  // whole pages; 0 when there are no tensors
   explicit Pack(std::vector<TensorSpec> specs = {});
-  [[nodiscard]] std::vector<TensorView> views(std::byte* base) const;
+  [[nodiscard]] std::vector<TensorView> views(std::byte* base) const;  // empty ones without a base
 };
 
 }  // namespace terrace

@@ -40,7 +40,8 @@ struct Phase {
   // do not exist and may be named. The phase that writes dx writes the gradient of a skip, too. In generation `saved` is the
   // cache.
   std::optional<Access> y = {}, dx = {}, saved = {}, carried = {};
-  double flops = 0;  // matrix products only
+  std::optional<std::uint64_t> scratch_bytes = {};  // empty: the layer's scratch_bytes()
+  double flops = 0;                                 // matrix products only
 };
 
 }  // namespace terrace

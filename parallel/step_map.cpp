@@ -27,7 +27,7 @@ StepMap::StepMap(const Model& model, const Options& options)
       layout_(model, options.param_groups, options.chunk_elements, options.data.group()),
       phases_(model, options.shape.batch, layout_),
       kinds_(options.recipe.kinds()),
-      buffers_(model, skips_, options.pipeline, options.shape, options.decode_positions),
+      buffers_(model, phases_, skips_, options.pipeline, options.shape, options.decode_positions),
       places_(options.update, options.separate_device, updates_here(), MessageLanes(options.pipeline, skips_, layout_)),
       rounds_(rounds_of(options.pipeline, options.shape.micro_batches)) {
   options_.data.whole_gradients = pipeline().replicas() > 1;
@@ -41,7 +41,7 @@ StepMap::StepMap(const Model& model, const Options& options)
   if (data().reduces() || pipeline().ranks > 1 || tensor().ranks > 1) add_shared();
   if (pipeline().asynchronous()) add_kept();
   if (skips_.any()) buffers_.add_skips_to(chunks_);
-  if (tensor().ranks > 1) buffers_.add_tensor_to(chunks_);
+  if (tensor().ranks > 1 || buffers_.survey_spec()) buffers_.add_tensor_to(chunks_);
 }
 
 // Settings without effect: the last layer's backward follows its forward, and some layers save nothing.

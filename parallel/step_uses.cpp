@@ -56,7 +56,7 @@ void StepMap::use_phase(std::vector<Use>& uses, const Action& a) const {
   if (backward && a.op != Op::backward_input) use_gradients(uses, a);
   if (phase.carried)
     use_some(uses, buffers_.carried(a.layer, a.micro_batch), a.op == Op::backward_weight ? Access::read : *phase.carried);
-  use_some(uses, buffers_.scratch(a.layer), Access::overwrite);
+  use_some(uses, buffers_.scratch(a), Access::overwrite);
 }
 
 void StepMap::use_some(std::vector<Use>& uses, ChunkId chunk, Access access) const {
@@ -175,7 +175,7 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
     if (tensor().sequence && backward && !last) add(buffers_.read_dy(a.layer, a.micro_batch));
     if (last && buffers_.survey_spec()) add(buffers_.survey());
   };
-  if (has_phases(a.op)) add(buffers_.scratch(a.layer));
+  if (has_phases(a.op)) add(buffers_.scratch(a));
   if (has_phases(a.op) && !phases_.is_last(a)) return dead;
   switch (a.op) {
     case Op::forward:

@@ -31,6 +31,7 @@ class TensorExchanges {
     if (has_dx) exchange(Op::combine, Payload::gradient, a, a.layer);
   }
   void exchange(Op op, Payload payload, const Action& of, std::uint32_t layer) {
+    if (map_.tensor().ranks == 1) return;  // only a survey of tiles
     out_.actions.push_back({.op = op, .layer = layer, .micro_batch = of.micro_batch, .payload = payload});
   }
 
@@ -41,7 +42,7 @@ class TensorExchanges {
 }  // namespace
 
 Program with_tensor_exchanges(const Program& program, const StepMap& map) {
-  return map.tensor().ranks == 1 ? program : TensorExchanges(program, map).take();
+  return map.tensor().ranks == 1 && !map.buffers().survey_spec() ? program : TensorExchanges(program, map).take();
 }
 
 Program with_unions(const Program& program, const StepMap& map) {

@@ -16,38 +16,43 @@ class Mlp final : public TransformerLayer {
   [[nodiscard]] std::vector<TensorSpec> carried(BatchShape shape) const override;
   [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
   [[nodiscard]] double forward_flops(BatchShape shape) const override;
+  [[nodiscard]] std::vector<Phase> phases(LayerCall call, BatchShape shape) const override;
   void forward(LayerContext& ctx, const LayerTensors& t) const override;
   void backward(LayerContext& ctx, const LayerTensors& t, Half half) const override;
   void decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
                    std::int64_t position) const override;
 
  private:
-  // The scratch of each kind of call.
-  struct Forward {
-    Forward(const Mlp& block, ScratchArena& arena, std::int64_t rows);
-    TensorView normed, activated;
-    Projection::Whole up_weights;
+  // The scratch of each phase.
+  struct Up {
+    Up(const Mlp& block, ScratchArena& arena, std::int64_t rows);
+    TensorView normed;
+    Projection::Whole weights;
   };
-  struct InputHalf {
-    InputHalf(const Mlp& block, ScratchArena& arena, std::int64_t rows);
-    TensorView dactivated;
-    Projection::Whole up_weights;
+  struct Activated {
+    Activated(const Mlp& block, ScratchArena& arena, std::int64_t rows);
+    TensorView activated;  // or its gradient
   };
-  struct WeightHalf {
-    WeightHalf(const Mlp& block, ScratchArena& arena, std::int64_t rows);
-    TensorView activated, normed, statistics;
-    Projection::Whole up_gradient;
+  struct UpInput {
+    UpInput(const Mlp& block, ScratchArena& arena, std::int64_t rows);
+    Projection::Whole weights;
+  };
+  struct UpWeight {
+    UpWeight(const Mlp& block, ScratchArena& arena, std::int64_t rows);
+    TensorView normed, statistics;
+    Projection::Whole gradient;
   };
   struct Decode {
-    Decode(const Mlp& block, ScratchArena& arena);
+    Decode(const Mlp& block, ScratchArena& arena, std::int64_t rows);
     TensorView statistics, up;
   };
 
-  void run(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, TensorView statistics,
-           TensorView up, ScratchArena& arena) const;
-  void input_half(LayerContext& ctx, const LayerTensors& t, ScratchArena arena) const;
-  void weight_half(LayerContext& ctx, const LayerTensors& t, ScratchArena arena) const;
-  [[nodiscard]] Activation kind() const;
+  void run_up(LayerContext& ctx, std::span<const TensorView> weights, TensorView up, TensorView x, TensorView statistics,
+              ScratchArena arena) const;
+  void run_down(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView up, TensorView x,
+                ScratchArena arena) const;
+  void input_half(LayerContext& ctx, const LayerTensors& t) const;
+  void weight_half(LayerContext& ctx, const LayerTensors& t) const;
 
   Norm norm_;
   Projection up_, down_;

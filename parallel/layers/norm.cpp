@@ -36,6 +36,10 @@ TensorSpec Norm::statistics(std::int64_t rows) const {
   return {"norm statistics", accumulator_of(dtype_), {centred_ ? 2 : 1, rows}};
 }
 
+void Norm::name_params(std::vector<PhaseParam>& of_phase) const {
+  for (std::size_t p = 0; p < (centred_ ? 2U : 1U); ++p) of_phase.push_back({static_cast<std::uint32_t>(first_ + p)});
+}
+
 void Norm::forward(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView x,
                    const NormStatistics& statistics) const {
   ctx.math.norm(ctx.stream, y, statistics.mean, statistics.rstd, x, weights[first_],

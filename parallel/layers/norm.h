@@ -32,6 +32,7 @@ class Norm {
   Norm(std::vector<ParamSpec>& params, std::string_view prefix, const Transformer& config);
 
   [[nodiscard]] TensorSpec statistics(std::int64_t rows) const;
+  void name_params(std::vector<PhaseParam>& of_phase) const;  // appends its parameters
   void forward(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView x,
                const NormStatistics& statistics) const;
   void input_grad(LayerContext& ctx, std::span<const TensorView> weights, TensorView dx, TensorView dy, TensorView x,

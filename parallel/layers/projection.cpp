@@ -85,6 +85,16 @@ Projection Projection::declared(const std::vector<ParamSpec>& params, DType dtyp
 
 std::int64_t Projection::outputs() const { return std::accumulate(outputs_.begin(), outputs_.end(), std::int64_t{0}); }
 
+void Projection::name_params(std::vector<PhaseParam>& of_phase) const {
+  for (std::size_t p = 0; p < outputs_.size() * (bias_ ? 2 : 1); ++p) of_phase.push_back({static_cast<std::uint32_t>(first_ + p)});
+}
+
+void Projection::set_unit(std::vector<ParamSpec>& params, std::uint32_t unit) const {
+  std::vector<PhaseParam> own;
+  name_params(own);
+  for (const auto& p : own) params[p.param].unit = unit;
+}
+
 bool Projection::adjacent(std::int64_t width) const {
   return std::all_of(outputs_.begin(), outputs_.end() - 1, [&](std::int64_t n) { return n * width % kPackElements == 0; });
 }
@@ -120,8 +130,9 @@ void Projection::forward(LayerContext& ctx, const Whole& weights, TensorView y, 
                   accumulate);
 }
 
-void Projection::input_grad(LayerContext& ctx, const Whole& weights, TensorView dx, TensorView dy) const {
-  ctx.math.matmul(ctx.stream, dx, dy, Transpose::no, weights.matrix, out_in_ ? Transpose::no : Transpose::yes);
+void Projection::input_grad(LayerContext& ctx, const Whole& weights, TensorView dx, TensorView dy,
+                            Accumulate accumulate) const {
+  ctx.math.matmul(ctx.stream, dx, dy, Transpose::no, weights.matrix, out_in_ ? Transpose::no : Transpose::yes, {}, accumulate);
 }
 
 void Projection::weight_grad(LayerContext& ctx, std::span<const TensorView> gradients, const Whole& place, TensorView dy,

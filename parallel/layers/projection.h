@@ -42,6 +42,8 @@ class Projection {
     TensorView matrix, bias;
   };
   [[nodiscard]] std::int64_t outputs() const;
+  void name_params(std::vector<PhaseParam>& of_phase) const;              // appends its parameters
+  void set_unit(std::vector<ParamSpec>& params, std::uint32_t unit) const;  // of its parameters
   // Scratch for the weights and for their gradient; empty views where none is needed.
   [[nodiscard]] Whole place_weights(ScratchArena& arena) const { return place(arena, dtype_); }
   [[nodiscard]] Whole place_gradient(ScratchArena& arena) const { return place(arena, accumulator_of(dtype_)); }
@@ -49,7 +51,8 @@ class Projection {
   [[nodiscard]] Whole prepare(LayerContext& ctx, std::span<const TensorView> weights, const Whole& place) const;
   void forward(LayerContext& ctx, const Whole& weights, TensorView y, TensorView x,
                Accumulate accumulate = Accumulate::no) const;
-  void input_grad(LayerContext& ctx, const Whole& weights, TensorView dx, TensorView dy) const;
+  void input_grad(LayerContext& ctx, const Whole& weights, TensorView dx, TensorView dy,
+                  Accumulate accumulate = Accumulate::no) const;
   // Computes the whole gradient, then writes or adds it. `place`: the result of place_gradient().
   void weight_grad(LayerContext& ctx, std::span<const TensorView> gradients, const Whole& place, TensorView dy, TensorView x,
                    Accumulate accumulate) const;

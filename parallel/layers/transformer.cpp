@@ -12,6 +12,8 @@
 namespace terrace::layers {
 namespace {
 
+constexpr std::int64_t kLeastTileRows = 16;  // of the vocabulary's table
+
 [[noreturn]] void refuse(const std::string& what) { throw Error("model: " + what, Exit::usage); }
 
 void require_size(const char* field, std::int64_t value, std::int64_t largest) {
@@ -75,6 +77,11 @@ void check_parts(const Transformer& config) {
         fmt::format("{} keeps q, k and v in one tensor, of which ranks that share key-value heads would have different "
                     "parts: the most are {} tensor ranks",
                     config.name, kv));
+  }
+  const auto rows = config.vocab / ranks;
+  if (rows != 0 && (config.vocab_tiles < 1 || config.vocab_tiles > std::max<std::int64_t>(1, rows / kLeastTileRows))) {
+    refuse(fmt::format("vocab_tiles must be 1 to {} for {} rows of the table, not {}",
+                       std::max<std::int64_t>(1, rows / kLeastTileRows), rows, config.vocab_tiles));
   }
   if (config.vocab < ranks) refuse(fmt::format("{} tensor ranks are more than the vocabulary of {}", ranks, config.vocab));
 }

@@ -48,6 +48,9 @@ struct Transformer {
   std::int64_t seq_len = 0;  // the longest sequence; learned positions have a vector for each place in it
   std::int64_t vocab = 0;
   bool tied = true;  // the head reads the embedding's table
+  // The table of the vocabulary is used in so many tiles of rows: a device budget must then hold a tile, not the table. More
+  // than one: the head computes its logits twice, and rounds otherwise.
+  std::uint32_t vocab_tiles = 1;
   NormKind norm = NormKind::rms;
   double norm_eps = 1e-5;
   Activation activation = Activation::swiglu;

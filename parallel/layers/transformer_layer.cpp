@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <stdexcept>
 
 #include <terrace/parallel/layers/transformer_layer.h>
@@ -14,21 +15,25 @@ void TransformerLayer::check(const char* what, const TensorView& view, DType dty
   }
 }
 
-void TransformerLayer::check_all(const char* what, std::span<const TensorView> views,
+void TransformerLayer::check_all(const LayerContext& ctx, const char* what, std::span<const TensorView> views,
                                  const std::vector<TensorSpec>& specs) const {
   if (views.size() != specs.size()) {
     fail(std::to_string(views.size()) + " " + what + " tensors, not " + std::to_string(specs.size()));
   }
-  for (std::size_t i = 0; i < specs.size(); ++i) check(specs[i].name.c_str(), views[i], specs[i].dtype, specs[i].shape);
+  for (std::size_t i = 0; i < specs.size(); ++i)
+    if (!may_lack(ctx, views[i])) check(specs[i].name.c_str(), views[i], specs[i].dtype, specs[i].shape);
 }
 
-void TransformerLayer::check_weights(std::span<const TensorView> weights) const {
+void TransformerLayer::check_weights(const LayerContext& ctx, std::span<const TensorView> weights) const {
   if (weights.size() != params_.size()) {
     fail(std::to_string(weights.size()) + " weights, not " + std::to_string(params_.size()));
   }
   for (std::size_t i = 0; i < params_.size(); ++i) {
-    check(params_[i].name.c_str(), weights[i], config_.dtype, params_[i].shape);
-    if (weights[i].shape != params_[i].shape) fail(params_[i].name + " has a wrong shape");
+    if (may_lack(ctx, weights[i])) continue;
+    auto shape = params_[i].shape;
+    if (params_[i].tiles > 1 && ctx.phase != kAllPhases) shape = {weights[i].shape[0], shape[1]};
+    check(params_[i].name.c_str(), weights[i], config_.dtype, shape);
+    if (weights[i].shape != shape) fail(params_[i].name + " has a wrong shape");
   }
 }
 
@@ -38,12 +43,27 @@ ParamSpec TransformerLayer::table_of(const Transformer& config, std::string_view
   return {.name = weight_name(name),
           .shape = part_shape({config.vocab, config.hidden}, split),
           .init = {InitKind::normal, config.init_std},
-          .split = split};
+          .split = split,
+          .tiles = config.vocab_tiles};
 }
 
-void TransformerLayer::zero_rest(LayerContext& ctx, const TensorView& table) const {
-  const auto rows = config_.vocab_here().count;
-  if (rows < table.shape[0]) ctx.math.zero(ctx.stream, row_slice(table, rows, table.shape[0] - rows));
+TensorView TransformerLayer::tile(const LayerContext& ctx, const TensorView& table, std::uint32_t number) const {
+  if (tiles() == 1 || ctx.phase != kAllPhases) return table;
+  const auto [begin, count] = block_of(table.shape[0], static_cast<int>(number), static_cast<int>(tiles()));
+  return row_slice(table, begin, count);
+}
+
+Block TransformerLayer::has_token(std::uint32_t number) const {
+  const auto here = config_.vocab_here();
+  const auto padded = ceil_div(config_.vocab, std::int64_t{config_.tensor.ranks});
+  const auto [begin, count] = block_of(padded, static_cast<int>(number), static_cast<int>(tiles()));
+  return {here.begin + begin, std::min(count, here.count - begin)};
+}
+
+void TransformerLayer::zero_rest(LayerContext& ctx, const TensorView& tile_gradient, std::uint32_t number) const {
+  const auto rows = has_token(number).count;
+  if (rows < tile_gradient.shape[0])
+    ctx.math.zero(ctx.stream, row_slice(tile_gradient, rows, tile_gradient.shape[0] - rows));
 }
 
 Accumulate TransformerLayer::begin_residual(LayerContext& ctx, TensorView to, TensorView from) const {
@@ -55,27 +75,29 @@ Accumulate TransformerLayer::begin_residual(LayerContext& ctx, TensorView to, Te
 void TransformerLayer::check_forward(const LayerContext& ctx, const LayerTensors& t, Ends ends) const {
   if (ctx.shape.batch < 1 || ctx.shape.seq < 1) fail("the micro-batch is empty");
   const Shape rows{ctx.shape.tokens(), config_.hidden};
-  check_weights(t.weights);
-  if (ends.x) check("x", t.x, config_.dtype, rows);
-  if (ends.y) check("y", t.y, config_.dtype, rows);
-  check_all("saved", t.saved, saved(ctx.shape));
+  check_weights(ctx, t.weights);
+  if (ends.x && !may_lack(ctx, t.x)) check("x", t.x, config_.dtype, rows);
+  if (ends.y && !may_lack(ctx, t.y)) check("y", t.y, config_.dtype, rows);
+  check_all(ctx, "saved", t.saved, saved(ctx.shape));
 }
 
 void TransformerLayer::check_backward(const LayerContext& ctx, const LayerTensors& t, Half half, Ends ends) const {
   if (ctx.shape.batch < 1 || ctx.shape.seq < 1) fail("the micro-batch is empty");
   const Shape rows{ctx.shape.tokens(), config_.hidden};
-  check_weights(t.weights);
-  if (ends.x) check("x", t.x, config_.dtype, rows);
-  if (ends.y) check("dy", t.dy, config_.dtype, rows);
-  if (ends.x && has(half, Half::input)) check("dx", t.dx, config_.dtype, rows);
-  check_all("saved", t.saved, saved(ctx.shape));
-  check_all("carried", t.carried, carried(ctx.shape));
+  check_weights(ctx, t.weights);
+  if (ends.x && !may_lack(ctx, t.x)) check("x", t.x, config_.dtype, rows);
+  if (ends.y && !may_lack(ctx, t.dy)) check("dy", t.dy, config_.dtype, rows);
+  if (ends.x && has(half, Half::input) && !may_lack(ctx, t.dx)) check("dx", t.dx, config_.dtype, rows);
+  check_all(ctx, "saved", t.saved, saved(ctx.shape));
+  check_all(ctx, "carried", t.carried, carried(ctx.shape));
   if (!has(half, Half::weight)) return;
   if (t.gradients.size() != params_.size()) fail("each parameter needs a gradient");
   for (std::size_t i = 0; i < params_.size(); ++i) {
+    if (may_lack(ctx, t.gradients[i])) continue;
     const DType dtype = t.gradients[i].dtype;
     if (dtype != config_.dtype && dtype != accumulator_of(config_.dtype)) fail("the gradients have a wrong dtype");
-    check(params_[i].name.c_str(), t.gradients[i], dtype, params_[i].shape);
+    const bool is_tile = params_[i].tiles > 1 && ctx.phase != kAllPhases;
+    check(params_[i].name.c_str(), t.gradients[i], dtype, is_tile ? t.gradients[i].shape : params_[i].shape);
   }
 }
 
@@ -85,7 +107,7 @@ void TransformerLayer::check_decode(const LayerContext& ctx, std::span<const Ten
   if (position < 0 || position >= config_.seq_len) {
     fail("position " + std::to_string(position) + " is beyond seq_len " + std::to_string(config_.seq_len));
   }
-  check_weights(weights);
+  check_weights(ctx, weights);
   if (cache_views.size() != cache(1).size()) fail("the cache has a wrong number of tensors");
 }
 

@@ -1,5 +1,7 @@
 // The base of a transformer's layers: name, parameters, and the checks of a call's views.
 //
+// A call in phases computes what ctx.runs() says, one phase after the other. Views that a phase does not use are empty.
+//
 // The input half of a backward gets x, saved, dy, dx and carried; the weight half gets x, saved, dy, gradients and carried.
 // Half::both gets all of them and runs the halves one after the other, so that it gives the same bits.
 //
@@ -36,6 +38,21 @@ class TransformerLayer : public GenerativeLayer {
  protected:
   TransformerLayer(std::string name, const Transformer& config) : config_(checked(config)), name_(std::move(name)) {}
 
+  // The parameters of some of its parts, for a phase.
+  template <class... Parts>
+  [[nodiscard]] static std::vector<PhaseParam> params_of(const Parts&... parts) {
+    std::vector<PhaseParam> all;
+    (parts.name_params(all), ...);
+    return all;
+  }
+  // The bytes of a struct of scratch.
+  template <class Scratch, class Block>
+  [[nodiscard]] static std::uint64_t bytes_of(const Block& block, std::int64_t rows) {
+    ScratchArena arena;
+    Scratch(block, arena, rows);
+    return arena.peak_bytes();
+  }
+
   // Throw std::logic_error that names the layer and the view. The first layer needs no x, the last one no y.
   struct Ends {
     bool x = true, y = true;
@@ -45,11 +62,16 @@ class TransformerLayer : public GenerativeLayer {
   void check_decode(const LayerContext& ctx, std::span<const TensorView> weights, CacheViews cache,
                     std::int64_t position) const;
   void check(const char* what, const TensorView& view, DType dtype, Shape shape) const;
-  void check_weights(std::span<const TensorView> weights) const;
+  void check_weights(const LayerContext& ctx, std::span<const TensorView> weights) const;
+  // Tiles of the vocabulary's table. tile(): of the table, or of what is the phase's tile already; has_token(): of the tile,
+  // the rows that have a token, counted in the whole vocabulary.
+  [[nodiscard]] std::uint32_t tiles() const { return config_.vocab_tiles; }
+  [[nodiscard]] TensorView tile(const LayerContext& ctx, const TensorView& table, std::uint32_t number) const;
+  [[nodiscard]] Block has_token(std::uint32_t number) const;
   // The table of the vocabulary, or this rank's rows of it, of which the last may have no token.
   [[nodiscard]] static ParamSpec table_of(const Transformer& config, std::string_view name);
-  // The gradient of the rows without a token.
-  void zero_rest(LayerContext& ctx, const TensorView& table_gradient) const;
+  // The gradient of the tile's rows without a token.
+  void zero_rest(LayerContext& ctx, const TensorView& tile_gradient, std::uint32_t number) const;
   // Begins the result of a residual layer, or the gradient of its input: to = from on the tensor rank that adds the residual.
   // Returns how the rest is written there.
   Accumulate begin_residual(LayerContext& ctx, TensorView to, TensorView from) const;
@@ -59,7 +81,12 @@ class TransformerLayer : public GenerativeLayer {
   std::vector<ParamSpec> params_;
 
  private:
-  void check_all(const char* what, std::span<const TensorView> views, const std::vector<TensorSpec>& specs) const;
+  void check_all(const LayerContext& ctx, const char* what, std::span<const TensorView> views,
+                 const std::vector<TensorSpec>& specs) const;
+  // A phase does not use all tensors of its call.
+  [[nodiscard]] static bool may_lack(const LayerContext& ctx, const TensorView& view) {
+    return ctx.phase != kAllPhases && view.empty();
+  }
 
   std::string name_;
 };
