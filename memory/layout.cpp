@@ -36,9 +36,11 @@ std::vector<PackedRun> pack(const std::vector<LayoutTensor>& layer, std::uint32_
   std::vector<PackedRun> runs;
   std::uint64_t unit = 0, place = 0;  // elements since the last unit that begins a block; the next place within the run
   for (const auto& tensor : layer) {
-    const bool begins_block = tensor.begins_unit && unit >= Layout::kUnitElements && behind >= Layout::kUnitElements;
-    const auto least = Layout::kUnitElements * group;
-    if (runs.empty() || (begins_block && place >= least && behind >= least)) {
+    const auto is_large = [&](std::uint64_t before, std::uint64_t least) {
+      return (tensor.apart || before >= least) && behind >= least;
+    };
+    const bool begins_block = tensor.begins_unit && is_large(unit, Layout::kUnitElements);
+    if (runs.empty() || (begins_block && is_large(place, Layout::kUnitElements * group))) {
       runs.emplace_back();
       place = 0;
     } else if (begins_block) {

@@ -42,7 +42,8 @@ std::vector<std::vector<LayoutTensor>> own_tensors(const std::vector<std::vector
         tensors.push_back({.name = p.name,
                            .elements = static_cast<std::uint64_t>(rows) * row,
                            .origin = static_cast<std::uint64_t>(first) * row,
-                           .begins_unit = p.unit != unit || tile != 0});
+                           .begins_unit = p.unit != unit || tile != 0,
+                           .apart = p.tiles > 1});
         unit = p.unit;
       }
     }

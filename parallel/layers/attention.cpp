@@ -1,11 +1,16 @@
 #include <terrace/parallel/layers/attention.h>
 
+#include <algorithm>
+
 namespace terrace::layers {
 namespace {
 
 // Positions in saved() and carried().
 enum Saved : std::size_t { kStatistics, kQkv, kAttended, kLogSumExp };
 enum Carried : std::size_t { kDqkv, kDnormed };
+// Phases: of a forward, and of a backward.
+enum Forward : std::uint32_t { kQkvForward, kOutputForward };
+enum Backward : std::uint32_t { kOutputInput, kQkvInput, kOutputWeight, kQkvWeight };
 
 // The widths of q, k and v.
 std::vector<std::int64_t> qkv_outputs(const Transformer& config) {
@@ -25,7 +30,9 @@ Attention::Attention(const Transformer& config, std::int64_t block)
       qkv_(params_, config.names.in_block(block, ""), config.names.qkv, qkv_outputs(config), config.hidden, qkv_split(config),
            config.init_std, config),
       output_(params_, config.names.in_block(block, ""), config.names.attention_output, {config.hidden}, config.hidden,
-              {Projection::Split::Of::inputs, {config.tensor.ranks}}, config.residual_init_std(), config) {}
+              {Projection::Split::Of::inputs, {config.tensor.ranks}}, config.residual_init_std(), config) {
+  output_.set_unit(params_, 1);
+}
 
 AttentionShape Attention::attention_shape(BatchShape shape) const {
   return {shape.batch, shape.seq, config_.heads_here(), config_.kv_heads_here(), config_.head_dim()};
@@ -45,39 +52,35 @@ std::vector<TensorSpec> Attention::carried(BatchShape shape) const {
           {"gradient of norm's result", config_.dtype, {n, config_.hidden}}};
 }
 
-Attention::Forward::Forward(const Attention& block, ScratchArena& arena, std::int64_t rows)
-    : normed(arena.take(block.config_.dtype, {rows, block.config_.hidden})), qkv_weights(block.qkv_.place_weights(arena)) {}
+Attention::Qkv::Qkv(const Attention& block, ScratchArena& arena, std::int64_t rows)
+    : normed(arena.take(block.config_.dtype, {rows, block.config_.hidden})), weights(block.qkv_.place_weights(arena)) {}
 
-Attention::InputHalf::InputHalf(const Attention& block, ScratchArena& arena, std::int64_t rows)
-    : dattended(arena.take(block.config_.dtype, {rows, block.config_.attended_here()})),
-      qkv_weights(block.qkv_.place_weights(arena)) {}
+Attention::Attended::Attended(const Attention& block, ScratchArena& arena, std::int64_t rows)
+    : gradient(arena.take(block.config_.dtype, {rows, block.config_.attended_here()})) {}
 
-Attention::WeightHalf::WeightHalf(const Attention& block, ScratchArena& arena, std::int64_t rows)
+Attention::QkvInput::QkvInput(const Attention& block, ScratchArena& arena, std::int64_t)
+    : weights(block.qkv_.place_weights(arena)) {}
+
+Attention::QkvWeight::QkvWeight(const Attention& block, ScratchArena& arena, std::int64_t rows)
     : normed(arena.take(block.config_.dtype, {rows, block.config_.hidden})) {
   const auto spec = block.norm_.statistics(rows);
   statistics = arena.take(spec.dtype, spec.shape);
-  qkv_gradient = block.qkv_.place_gradient(arena);
+  gradient = block.qkv_.place_gradient(arena);
 }
 
-Attention::Decode::Decode(const Attention& block, ScratchArena& arena)
-    : normed(arena.take(block.config_.dtype, {1, block.config_.hidden})) {
-  const auto spec = block.norm_.statistics(1);
+Attention::Decode::Decode(const Attention& block, ScratchArena& arena, std::int64_t rows)
+    : normed(arena.take(block.config_.dtype, {rows, block.config_.hidden})) {
+  const auto spec = block.norm_.statistics(rows);
   statistics = arena.take(spec.dtype, spec.shape);
   qkv_weights = block.qkv_.place_weights(arena);
-  qkv = arena.take(block.config_.dtype, {1, block.qkv_.outputs()});
-  attended = arena.take(block.config_.dtype, {1, block.config_.attended_here()});
+  qkv = arena.take(block.config_.dtype, {rows, block.qkv_.outputs()});
+  attended = arena.take(block.config_.dtype, {rows, block.config_.attended_here()});
 }
 
 std::uint64_t Attention::scratch_bytes(BatchShape shape) const {
-  ScratchArena arena;
-  Forward(*this, arena, shape.tokens());
-  arena.reset();
-  InputHalf(*this, arena, shape.tokens());
-  arena.reset();
-  WeightHalf(*this, arena, shape.tokens());
-  arena.reset();
-  Decode(*this, arena);
-  return arena.peak_bytes();
+  const auto n = shape.tokens();
+  return std::max({bytes_of<Qkv>(*this, n), bytes_of<Attended>(*this, n), bytes_of<QkvInput>(*this, n),
+                   bytes_of<QkvWeight>(*this, n), bytes_of<Decode>(*this, 1)});
 }
 
 double Attention::forward_flops(BatchShape shape) const {
@@ -95,46 +98,108 @@ void Attention::rotate(LayerContext& ctx, TensorView qkv, std::int64_t first_pos
   ctx.math.rotary(ctx.stream, q_and_k, row, ctx.shape.seq, first_position, config_.rope_theta, inverse);
 }
 
+std::vector<Phase> Attention::phases(LayerCall call, BatchShape shape) const {
+  const auto n = shape.tokens();
+  const double output = 2 * static_cast<double>(n * config_.hidden) * static_cast<double>(config_.attended_here());
+  const double qkv = 2 * static_cast<double>(n * config_.hidden) * static_cast<double>(qkv_.outputs());
+  const double attention = forward_flops(shape) - output - qkv;
+  const bool residual = config_.tensor.leads();
+  const auto qkv_input = params_of(norm_, qkv_), output_params = params_of(output_);
+  if (call == LayerCall::forward)
+    return {{.weights = qkv_input,
+             .x = true,
+             .saved = Access::overwrite,
+             .scratch_bytes = bytes_of<Qkv>(*this, n),
+             .flops = qkv + attention},
+            {.weights = output_params,
+             .x = residual,
+             .y = Access::overwrite,
+             .saved = Access::read,
+             .scratch_bytes = 0,
+             .flops = output}};
+  if (call == LayerCall::backward)
+    return {{.half = Half::input,
+             .weights = output_params,
+             .dy = true,
+             .saved = Access::read,
+             .carried = Access::overwrite,
+             .scratch_bytes = bytes_of<Attended>(*this, n),
+             .flops = output + 2 * attention},
+            {.half = Half::input,
+             .weights = qkv_input,
+             .x = true,
+             .dy = residual,
+             .dx = Access::overwrite,
+             .saved = Access::read,
+             .carried = Access::update,
+             .scratch_bytes = bytes_of<QkvInput>(*this, n),
+             .flops = qkv},
+            {.half = Half::weight,
+             .gradients = output_params,
+             .dy = true,
+             .saved = Access::read,
+             .scratch_bytes = 0,
+             .flops = output},
+            {.half = Half::weight,
+             .weights = params_of(norm_),
+             .gradients = qkv_input,
+             .x = true,
+             .carried = Access::read,
+             .scratch_bytes = bytes_of<QkvWeight>(*this, n),
+             .flops = qkv}};
+  return {};
+}
+
 void Attention::forward(LayerContext& ctx, const LayerTensors& t) const {
   check_forward(ctx, t, {});
-  ScratchArena arena(ctx.scratch);
-  const Forward scratch(*this, arena, ctx.shape.tokens());
-
-  norm_.forward(ctx, t.weights, scratch.normed, t.x, t.saved[kStatistics]);
-  qkv_.forward(ctx, qkv_.prepare(ctx, t.weights, scratch.qkv_weights), t.saved[kQkv], scratch.normed);
-  rotate(ctx, t.saved[kQkv], 0, false);
-  ctx.math.attention(ctx.stream, attention_shape(ctx.shape), t.saved[kAttended], t.saved[kLogSumExp], t.saved[kQkv]);
-  const Accumulate how = begin_residual(ctx, t.y, t.x);
-  output_.forward(ctx, output_.prepare(ctx, t.weights, {}), t.y, t.saved[kAttended], how);
+  if (ctx.runs(kQkvForward)) {
+    ScratchArena arena(ctx.scratch);
+    const Qkv scratch(*this, arena, ctx.shape.tokens());
+    norm_.forward(ctx, t.weights, scratch.normed, t.x, t.saved[kStatistics]);
+    qkv_.forward(ctx, qkv_.prepare(ctx, t.weights, scratch.weights), t.saved[kQkv], scratch.normed);
+    rotate(ctx, t.saved[kQkv], 0, false);
+    ctx.math.attention(ctx.stream, attention_shape(ctx.shape), t.saved[kAttended], t.saved[kLogSumExp], t.saved[kQkv]);
+  }
+  if (ctx.runs(kOutputForward)) {
+    const Accumulate how = begin_residual(ctx, t.y, t.x);
+    output_.forward(ctx, output_.prepare(ctx, t.weights, {}), t.y, t.saved[kAttended], how);
+  }
 }
 
 void Attention::backward(LayerContext& ctx, const LayerTensors& t, Half half) const {
   check_backward(ctx, t, half, {});
-  if (has(half, Half::input)) input_half(ctx, t, ScratchArena(ctx.scratch));
-  if (has(half, Half::weight)) weight_half(ctx, t, ScratchArena(ctx.scratch));
+  if (has(half, Half::input)) input_half(ctx, t);
+  if (has(half, Half::weight)) weight_half(ctx, t);
 }
 
-void Attention::input_half(LayerContext& ctx, const LayerTensors& t, ScratchArena arena) const {
-  const InputHalf scratch(*this, arena, ctx.shape.tokens());
+void Attention::input_half(LayerContext& ctx, const LayerTensors& t) const {
   const TensorView dqkv = t.carried[kDqkv], dnormed = t.carried[kDnormed];
-
-  output_.input_grad(ctx, output_.prepare(ctx, t.weights, {}), scratch.dattended, t.dy);
-  ctx.math.attention_grad(ctx.stream, attention_shape(ctx.shape), dqkv, scratch.dattended, t.saved[kAttended],
-                          t.saved[kLogSumExp], t.saved[kQkv]);
-  rotate(ctx, dqkv, 0, true);
-  qkv_.input_grad(ctx, qkv_.prepare(ctx, t.weights, scratch.qkv_weights), dnormed, dqkv);
-  const Accumulate how = begin_residual(ctx, t.dx, t.dy);
-  norm_.input_grad(ctx, t.weights, t.dx, dnormed, t.x, t.saved[kStatistics], how);
+  if (ctx.runs(kOutputInput)) {
+    ScratchArena arena(ctx.scratch);
+    const TensorView dattended = Attended(*this, arena, ctx.shape.tokens()).gradient;
+    output_.input_grad(ctx, output_.prepare(ctx, t.weights, {}), dattended, t.dy);
+    ctx.math.attention_grad(ctx.stream, attention_shape(ctx.shape), dqkv, dattended, t.saved[kAttended], t.saved[kLogSumExp],
+                            t.saved[kQkv]);
+    rotate(ctx, dqkv, 0, true);
+  }
+  if (ctx.runs(kQkvInput)) {
+    ScratchArena arena(ctx.scratch);
+    const QkvInput scratch(*this, arena, ctx.shape.tokens());
+    qkv_.input_grad(ctx, qkv_.prepare(ctx, t.weights, scratch.weights), dnormed, dqkv);
+    const Accumulate how = begin_residual(ctx, t.dx, t.dy);
+    norm_.input_grad(ctx, t.weights, t.dx, dnormed, t.x, t.saved[kStatistics], how);
+  }
 }
 
-void Attention::weight_half(LayerContext& ctx, const LayerTensors& t, ScratchArena arena) const {
-  const WeightHalf scratch(*this, arena, ctx.shape.tokens());
-
-  output_.weight_grad(ctx, t.gradients, {}, t.dy, t.saved[kAttended], t.accumulate);
-  // `saved` is only read in a backward, so the statistics that come with the norm's result go elsewhere.
-  norm_.forward(ctx, t.weights, scratch.normed, t.x, scratch.statistics);
-  qkv_.weight_grad(ctx, t.gradients, scratch.qkv_gradient, t.carried[kDqkv], scratch.normed, t.accumulate);
-  norm_.weight_grad(ctx, t.gradients, t.carried[kDnormed], t.x, t.saved[kStatistics], t.accumulate);
+void Attention::weight_half(LayerContext& ctx, const LayerTensors& t) const {
+  if (ctx.runs(kOutputWeight)) output_.weight_grad(ctx, t.gradients, {}, t.dy, t.saved[kAttended], t.accumulate);
+  if (ctx.runs(kQkvWeight)) {
+    ScratchArena arena(ctx.scratch);
+    const QkvWeight scratch(*this, arena, ctx.shape.tokens());
+    norm_.forward(ctx, t.weights, scratch.normed, t.x, scratch.statistics);
+    qkv_.weight_grad(ctx, t.gradients, scratch.gradient, t.carried[kDqkv], scratch.normed, t.accumulate);
+    norm_.weight_grad(ctx, t.gradients, t.carried[kDnormed], t.x, scratch.statistics, t.accumulate);
+  }
 }
 
 std::vector<TensorSpec> Attention::cache(std::int64_t capacity) const {
@@ -150,7 +215,7 @@ void Attention::decode_step(LayerContext& ctx, std::span<const TensorView> weigh
   const std::int64_t capacity = cache_views[0].shape[1], dim = config_.head_dim();
   if (position >= capacity) fail("position " + std::to_string(position) + " is beyond the cache's " + std::to_string(capacity));
   ScratchArena arena(ctx.scratch);
-  const Decode scratch(*this, arena);
+  const Decode scratch(*this, arena, 1);
 
   norm_.forward(ctx, weights, scratch.normed, x, scratch.statistics);
   qkv_.forward(ctx, qkv_.prepare(ctx, weights, scratch.qkv_weights), scratch.qkv, scratch.normed);

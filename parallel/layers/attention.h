@@ -17,6 +17,7 @@ class Attention final : public TransformerLayer {
   [[nodiscard]] std::vector<TensorSpec> carried(BatchShape shape) const override;
   [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
   [[nodiscard]] double forward_flops(BatchShape shape) const override;
+  [[nodiscard]] std::vector<Phase> phases(LayerCall call, BatchShape shape) const override;
   void forward(LayerContext& ctx, const LayerTensors& t) const override;
   void backward(LayerContext& ctx, const LayerTensors& t, Half half) const override;
   // Keys and values, each [kv_heads, capacity, head_dim].
@@ -25,30 +26,33 @@ class Attention final : public TransformerLayer {
                    std::int64_t position) const override;
 
  private:
-  // The scratch of each kind of call.
-  struct Forward {
-    Forward(const Attention& block, ScratchArena& arena, std::int64_t rows);
+  // The scratch of each phase.
+  struct Qkv {
+    Qkv(const Attention& block, ScratchArena& arena, std::int64_t rows);
     TensorView normed;
-    Projection::Whole qkv_weights;
+    Projection::Whole weights;
   };
-  struct InputHalf {
-    InputHalf(const Attention& block, ScratchArena& arena, std::int64_t rows);
-    TensorView dattended;
-    Projection::Whole qkv_weights;
+  struct Attended {
+    Attended(const Attention& block, ScratchArena& arena, std::int64_t rows);
+    TensorView gradient;
   };
-  struct WeightHalf {
-    WeightHalf(const Attention& block, ScratchArena& arena, std::int64_t rows);
+  struct QkvInput {
+    QkvInput(const Attention& block, ScratchArena& arena, std::int64_t rows);
+    Projection::Whole weights;
+  };
+  struct QkvWeight {
+    QkvWeight(const Attention& block, ScratchArena& arena, std::int64_t rows);
     TensorView normed, statistics;
-    Projection::Whole qkv_gradient;
+    Projection::Whole gradient;
   };
   struct Decode {
-    Decode(const Attention& block, ScratchArena& arena);
+    Decode(const Attention& block, ScratchArena& arena, std::int64_t rows);
     TensorView normed, statistics, qkv, attended;
     Projection::Whole qkv_weights;
   };
 
-  void input_half(LayerContext& ctx, const LayerTensors& t, ScratchArena arena) const;
-  void weight_half(LayerContext& ctx, const LayerTensors& t, ScratchArena arena) const;
+  void input_half(LayerContext& ctx, const LayerTensors& t) const;
+  void weight_half(LayerContext& ctx, const LayerTensors& t) const;
   // Rotates q and k, which lie side by side in a row, to (or back from) their positions, if the transformer has rotary ones.
   void rotate(LayerContext& ctx, TensorView qkv, std::int64_t first_position, bool inverse) const;
   [[nodiscard]] AttentionShape attention_shape(BatchShape shape) const;

@@ -6,47 +6,84 @@ Embedding::Embedding(const Transformer& config) : TransformerLayer("embedding", 
   const Init init{InitKind::normal, config.init_std};
   params_.push_back(table_of(config, config.names.embedding));
   if (config.positions == Positions::learned) {
-    params_.push_back({.name = weight_name(config.names.positions), .shape = {config.seq_len, config.hidden}, .init = init});
+    params_.push_back(
+        {.name = weight_name(config.names.positions), .shape = {config.seq_len, config.hidden}, .init = init, .unit = 1});
   }
 }
 
 TensorView Embedding::positions(std::span<const TensorView> tensors) const {
-  return config_.positions == Positions::learned ? tensors[1] : TensorView{};
+  return learned_positions() ? tensors[1] : TensorView{};
 }
 
-TensorView Embedding::rows(std::span<const TensorView> tensors) const {
-  return row_slice(tensors[0], 0, config_.vocab_here().count);
+TensorView Embedding::rows(const LayerContext& ctx, std::span<const TensorView> tensors, std::uint32_t number) const {
+  return row_slice(tile(ctx, tensors[0], number), 0, has_token(number).count);
 }
 
-TensorView Embedding::tokens_here(LayerContext& ctx) const {
-  if (config_.tensor.ranks == 1) return ctx.tokens;
-  const TensorView tokens = ScratchArena(ctx.scratch).take(DType::i32, ctx.tokens.shape);
-  ctx.math.ids_in_part(ctx.stream, tokens, ctx.tokens, config_.vocab_here().begin, config_.vocab_here().count);
+TensorView Embedding::tokens_in(LayerContext& ctx, ScratchArena& arena, std::uint32_t number) const {
+  if (is_whole()) return ctx.tokens;
+  const auto [begin, count] = has_token(number);
+  const TensorView tokens = arena.take(DType::i32, ctx.tokens.shape);
+  ctx.math.ids_in_part(ctx.stream, tokens, ctx.tokens, begin, count);
   return tokens;
 }
 
-std::uint64_t Embedding::scratch_bytes(BatchShape shape) const {
+std::uint64_t Embedding::scratch_of(BatchShape shape, bool adds) const {
   ScratchArena arena;
-  if (config_.tensor.ranks > 1) arena.take(DType::i32, {shape.tokens()});
+  if (!is_whole()) arena.take(DType::i32, {shape.tokens()});
+  if (adds) arena.take(config_.dtype, {shape.tokens(), config_.hidden});
   return arena.peak_bytes();
+}
+
+std::vector<Phase> Embedding::phases(LayerCall call, BatchShape shape) const {
+  if (tiles() == 1 || call == LayerCall::survey) return {};
+  std::vector<Phase> phases;
+  for (std::uint32_t t = 0; t < tiles(); ++t) {
+    std::vector<PhaseParam> used{{0, t}};
+    if (t + 1 == tiles() && learned_positions()) used.push_back(positions_param());
+    if (call == LayerCall::backward)
+      phases.push_back({.half = Half::weight, .gradients = used, .dy = true, .scratch_bytes = scratch_of(shape, false)});
+    else
+      phases.push_back(
+          {.weights = used, .y = t == 0 ? Access::overwrite : Access::update, .scratch_bytes = scratch_of(shape, t != 0)});
+  }
+  if (call == LayerCall::backward) phases.push_back({.half = Half::input, .scratch_bytes = 0});  // tokens have no gradient
+  return phases;
+}
+
+void Embedding::embed(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, std::int64_t seq,
+                      std::int64_t first_position) const {
+  for (std::uint32_t t = 0; t < tiles(); ++t) {
+    if (!ctx.runs(t)) continue;
+    ScratchArena arena(ctx.scratch);
+    const TensorView tokens = tokens_in(ctx, arena, t);
+    const TensorView to = t == 0 ? y : arena.take(y.dtype, y.shape);
+    const bool adds_positions = t + 1 == tiles() && config_.tensor.leads();
+    ctx.math.embed(ctx.stream, to, tokens, rows(ctx, weights, t), adds_positions ? positions(weights) : TensorView{}, seq,
+                   first_position);
+    if (t != 0) ctx.math.convert(ctx.stream, y, to, Accumulate::yes);
+  }
 }
 
 void Embedding::forward(LayerContext& ctx, const LayerTensors& t) const {
   check_forward(ctx, t, {.x = false});
   check("tokens", ctx.tokens, DType::i32, {ctx.shape.tokens()});
-  const TensorView added = config_.tensor.leads() ? positions(t.weights) : TensorView{};
-  ctx.math.embed(ctx.stream, t.y, tokens_here(ctx), rows(t.weights), added, ctx.shape.seq);
+  embed(ctx, t.weights, t.y, ctx.shape.seq, 0);
 }
 
 void Embedding::backward(LayerContext& ctx, const LayerTensors& t, Half half) const {
   check_backward(ctx, t, half, {.x = false});
   if (!has(half, Half::weight)) return;
   check("tokens", ctx.tokens, DType::i32, {ctx.shape.tokens()});
-  const TensorView added = config_.tensor.leads() ? positions(t.gradients) : TensorView{};
-  ctx.math.embed_grad(ctx.stream, rows(t.gradients), added, tokens_here(ctx), t.dy, ctx.shape.seq, t.accumulate);
-  if (t.accumulate == Accumulate::yes) return;
-  zero_rest(ctx, t.gradients[0]);
-  if (!config_.tensor.leads() && config_.positions == Positions::learned) ctx.math.zero(ctx.stream, t.gradients[1]);
+  for (std::uint32_t number = 0; number < tiles(); ++number) {
+    if (!ctx.runs(number)) continue;
+    ScratchArena arena(ctx.scratch);
+    const bool last = number + 1 == tiles(), leads = config_.tensor.leads();
+    ctx.math.embed_grad(ctx.stream, rows(ctx, t.gradients, number), last && leads ? positions(t.gradients) : TensorView{},
+                        tokens_in(ctx, arena, number), t.dy, ctx.shape.seq, t.accumulate);
+    if (t.accumulate == Accumulate::yes) continue;
+    zero_rest(ctx, tile(ctx, t.gradients[0], number), number);
+    if (last && !leads && learned_positions()) ctx.math.zero(ctx.stream, positions(t.gradients));
+  }
 }
 
 void Embedding::decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView, TensorView y, CacheViews cache,
@@ -54,7 +91,7 @@ void Embedding::decode_step(LayerContext& ctx, std::span<const TensorView> weigh
   check_decode(ctx, weights, cache, position);
   check("tokens", ctx.tokens, DType::i32, {1});
   check("y", y, config_.dtype, {1, config_.hidden});
-  ctx.math.embed(ctx.stream, y, ctx.tokens, weights[0], positions(weights), 1, position);
+  embed(ctx, weights, y, 1, position);
 }
 
 }  // namespace terrace::layers

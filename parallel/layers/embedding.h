@@ -1,5 +1,7 @@
 // The first layer: tokens → x, plus a learned position for each place of a sequence with learned positions.
 //
+// With tiles each phase adds the rows that its tile has; the last one adds the positions.
+//
 // Owner, threads, errors: as transformer_layer.h. A token outside the vocabulary fails the stream.
 #pragma once
 
@@ -12,8 +14,9 @@ class Embedding final : public TransformerLayer {
   explicit Embedding(const Transformer& config);
   [[nodiscard]] std::vector<TensorSpec> saved(BatchShape) const override { return {}; }
   [[nodiscard]] std::vector<TensorSpec> carried(BatchShape) const override { return {}; }
-  [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
+  [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override { return scratch_of(shape, tiles() > 1); }
   [[nodiscard]] double forward_flops(BatchShape) const override { return 0; }
+  [[nodiscard]] std::vector<Phase> phases(LayerCall call, BatchShape shape) const override;
   void forward(LayerContext& ctx, const LayerTensors& t) const override;
   void backward(LayerContext& ctx, const LayerTensors& t, Half half) const override;
   void decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
@@ -21,9 +24,16 @@ class Embedding final : public TransformerLayer {
 
  private:
   [[nodiscard]] TensorView positions(std::span<const TensorView> tensors) const;
-  // The rows of the table that have a token, and the tokens as numbers of these rows; −1: another tensor rank has the row.
-  [[nodiscard]] TensorView rows(std::span<const TensorView> tensors) const;
-  [[nodiscard]] TensorView tokens_here(LayerContext& ctx) const;
+  [[nodiscard]] PhaseParam positions_param() const { return {1}; }
+  // The rows of a tile that have a token, and the tokens as numbers of these rows; −1: another tile, or another tensor rank,
+  // has the row. tokens_in() places them in scratch if there are several parts.
+  [[nodiscard]] TensorView rows(const LayerContext& ctx, std::span<const TensorView> tensors, std::uint32_t tile) const;
+  [[nodiscard]] TensorView tokens_in(LayerContext& ctx, ScratchArena& arena, std::uint32_t tile) const;
+  [[nodiscard]] std::uint64_t scratch_of(BatchShape shape, bool adds) const;  // adds: to the rows of earlier tiles
+  [[nodiscard]] bool learned_positions() const { return config_.positions == Positions::learned; }
+  [[nodiscard]] bool is_whole() const { return config_.tensor.ranks == 1 && tiles() == 1; }
+  void embed(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, std::int64_t seq,
+             std::int64_t first_position) const;
 };
 
 }  // namespace terrace::layers

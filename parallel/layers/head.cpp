@@ -17,11 +17,12 @@ Head::Head(const Transformer& config)
     : TransformerLayer("head", config), norm_(params_, config.names.final_norm, config), logits_([&] {
         params_.push_back(table_of(config, config.tied ? config.names.embedding : config.names.head));
         params_.back().tied = config.tied;
+        params_.back().unit = 1;
         return Projection::declared(params_, config.dtype);
       }()) {}
 
 std::int64_t Head::slice_rows() const {
-  return std::clamp(kSliceElements / rows_here() / kSliceStep * kSliceStep, kSliceStep, kLongestSlice);
+  return std::clamp(kSliceElements / has_token(0).count / kSliceStep * kSliceStep, kSliceStep, kLongestSlice);
 }
 
 std::vector<TensorSpec> Head::carried(BatchShape shape) const {
@@ -33,8 +34,8 @@ Head::Scratch::Scratch(const Head& head, ScratchArena& arena, std::int64_t rows)
   const std::int64_t slice = std::min(rows, head.slice_rows());
   statistics = arena.take(spec.dtype, spec.shape);
   normed = arena.take(head.config_.dtype, {slice, head.config_.hidden});
-  logits = arena.take(head.config_.dtype, {slice, head.rows_here()});
-  if (head.config_.tensor.ranks == 1) return;
+  logits = arena.take(head.config_.dtype, {slice, head.has_token(0).count});
+  if (head.is_whole()) return;
   targets = arena.take(DType::i32, {rows});
   log_sums = arena.take(accumulator_of(head.config_.dtype), {rows});
 }
@@ -52,7 +53,7 @@ std::uint64_t Head::scratch_bytes(BatchShape shape) const {
 }
 
 double Head::forward_flops(BatchShape shape) const {
-  return 2 * static_cast<double>(shape.tokens()) * static_cast<double>(config_.hidden) * static_cast<double>(rows_here());
+  return 2 * static_cast<double>(shape.tokens() * config_.hidden) * static_cast<double>(config_.vocab_here().count);
 }
 
 void Head::check_loss(const LayerContext& ctx) const {
@@ -60,22 +61,53 @@ void Head::check_loss(const LayerContext& ctx) const {
   check("loss", ctx.loss, DType::fp64, {1});
 }
 
-Head::Slice Head::slice_at(const LayerContext& ctx, const LayerTensors& t, const Scratch& scratch, std::int64_t first) const {
+std::vector<Phase> Head::phases(LayerCall call, BatchShape shape) const {
+  if (tiles() == 1) return {};
+  const double product = forward_flops(shape) / tiles();
+  const auto norm = params_of(norm_);
+  std::vector<Phase> phases;
+  for (std::uint32_t t = 0; t < tiles(); ++t) {
+    const PhaseParam table{static_cast<std::uint32_t>(params_.size() - 1), t};
+    auto& phase = phases.emplace_back(Phase{.weights = norm, .x = true, .flops = product});
+    phase.weights.push_back(table);
+    if (call != LayerCall::backward) continue;
+    phase.gradients = {table};
+    phase.carried = t == 0 ? Access::overwrite : Access::update;
+    phase.flops = 3 * product;
+    if (!is_last(t)) continue;
+    phase.gradients.insert(phase.gradients.begin(), norm.begin(), norm.end());
+    phase.dx = Access::overwrite;
+  }
+  return phases;
+}
+
+Head::Slice Head::slice_at(const LayerContext& ctx, const LayerTensors& t, const Scratch& scratch, std::int64_t first,
+                           std::uint32_t tile) const {
   const std::int64_t n = ctx.shape.tokens(), count = std::min(slice_rows(), n - first), c = config_.hidden;
   return {.first = first,
           .count = count,
           .statistics = NormStatistics(scratch.statistics).rows(first, count),
           .x = part(t.x, first * c, {count, c}),
           .normed = row_slice(scratch.normed, 0, count),
-          .logits = row_slice(scratch.logits, 0, count),
+          .logits = part(scratch.logits, 0, {count, has_token(tile).count}),
           .losses = part(scratch.losses, first, {count}),
           .targets = part(scratch.targets.empty() ? ctx.targets : scratch.targets, first, {count}),
           .log_sums = part(scratch.log_sums, first, {count})};
 }
 
-std::vector<TensorView> Head::with_rows_here(std::span<const TensorView> tensors) const {
+template <class F>
+void Head::each_slice(LayerContext& ctx, const LayerTensors& t, const Scratch& scratch, std::uint32_t tile, F&& use) const {
+  for (std::int64_t first = 0; first < ctx.shape.tokens(); first += slice_rows()) {
+    const Slice slice = slice_at(ctx, t, scratch, first, tile);
+    make_logits(ctx, t, slice);
+    use(slice);
+  }
+}
+
+std::vector<TensorView> Head::with_tile(const LayerContext& ctx, std::span<const TensorView> tensors,
+                                        std::uint32_t number) const {
   std::vector<TensorView> some(tensors.begin(), tensors.end());
-  if (!some.empty()) some.back() = row_slice(some.back(), 0, rows_here());
+  if (!some.empty()) some.back() = row_slice(tile(ctx, some.back(), number), 0, has_token(number).count);
   return some;
 }
 
@@ -93,80 +125,88 @@ void Head::make_losses(LayerContext& ctx, const Slice& slice, bool gradient) con
 }
 
 std::optional<TensorSpec> Head::survey_spec(BatchShape shape) const {
-  if (config_.tensor.ranks == 1) return std::nullopt;
-  return TensorSpec{"log-sum-exp of logits", accumulator_of(config_.dtype), {shape.tokens()}};
+  if (is_whole()) return std::nullopt;
+  return TensorSpec{"log-sum-exp of logits", accumulator_of(config_.dtype), {tiles(), shape.tokens()}};
 }
 
 void Head::survey(LayerContext& ctx, const LayerTensors& given) const {
-  const auto weights = with_rows_here(given.weights);
-  LayerTensors t = given;
-  t.weights = weights;
-  ScratchArena arena(ctx.scratch);
-  const Scratch scratch(*this, arena, ctx.shape.tokens());
   const TensorView mine = row_slice(ctx.survey, config_.tensor.rank, 1);
-  for (std::int64_t first = 0; first < ctx.shape.tokens(); first += slice_rows()) {
-    const Slice slice = slice_at(ctx, t, scratch, first);
-    make_logits(ctx, t, slice);
-    ctx.math.log_sum_exp(ctx.stream, part(mine, first, {slice.count}), slice.logits);
+  for (std::uint32_t number = 0; number < tiles(); ++number) {
+    if (!ctx.runs(number)) continue;
+    const auto weights = with_tile(ctx, given.weights, number);
+    LayerTensors t = given;
+    t.weights = weights;
+    ScratchArena arena(ctx.scratch);
+    const Scratch scratch(*this, arena, ctx.shape.tokens());
+    each_slice(ctx, t, scratch, number, [&](const Slice& slice) {
+      ctx.math.log_sum_exp(ctx.stream, part(mine, number * ctx.shape.tokens() + slice.first, {slice.count}), slice.logits);
+    });
   }
 }
 
-void Head::read_survey(LayerContext& ctx, const Scratch& scratch) const {
-  if (scratch.log_sums.empty()) return;
-  ctx.math.ids_in_part(ctx.stream, scratch.targets, ctx.targets, config_.vocab_here().begin, rows_here());
-  ctx.math.merge_log_sums(ctx.stream, scratch.log_sums, ctx.survey, ctx.targets);
+void Head::read_survey(LayerContext& ctx, const Scratch& scratch, std::uint32_t number) const {
+  if (is_whole()) return;
+  const auto [begin, count] = has_token(number);
+  ctx.math.ids_in_part(ctx.stream, scratch.targets, ctx.targets, begin, count);
+  const std::int64_t parts = config_.tensor.ranks * tiles();
+  ctx.math.merge_log_sums(ctx.stream, scratch.log_sums, reshaped(ctx.survey, {parts, ctx.shape.tokens()}), ctx.targets);
 }
 
 void Head::forward(LayerContext& ctx, const LayerTensors& given) const {
   check_forward(ctx, given, {.y = false});
   check_loss(ctx);
-  const auto weights = with_rows_here(given.weights);
-  LayerTensors t = given;
-  t.weights = weights;
-  ScratchArena arena(ctx.scratch);
-  const Scratch scratch(*this, arena, ctx.shape.tokens());
-  read_survey(ctx, scratch);
-  for (std::int64_t first = 0; first < ctx.shape.tokens(); first += slice_rows()) {
-    const Slice slice = slice_at(ctx, t, scratch, first);
-    make_logits(ctx, t, slice);
-    make_losses(ctx, slice, false);
+  for (std::uint32_t number = 0; number < tiles(); ++number) {
+    if (!ctx.runs(number)) continue;
+    const auto weights = with_tile(ctx, given.weights, number);
+    LayerTensors t = given;
+    t.weights = weights;
+    ScratchArena arena(ctx.scratch);
+    const Scratch scratch(*this, arena, ctx.shape.tokens());
+    read_survey(ctx, scratch, number);
+    each_slice(ctx, t, scratch, number, [&](const Slice& slice) { make_losses(ctx, slice, false); });
+    ctx.math.sum(ctx.stream, ctx.loss, scratch.losses, number == 0 ? Accumulate::no : Accumulate::yes);
   }
-  ctx.math.sum(ctx.stream, ctx.loss, scratch.losses, Accumulate::no);
 }
 
 void Head::backward(LayerContext& ctx, const LayerTensors& given, Half half) const {
   if (ctx.evaluate) return forward(ctx, given);
   check_backward(ctx, given, half, {.y = false});
   check_loss(ctx);
-  const auto weights = with_rows_here(given.weights), gradients = with_rows_here(given.gradients);
-  LayerTensors t = given;
-  t.weights = weights;
-  t.gradients = gradients;
+  for (std::uint32_t number = 0; number < tiles(); ++number) {
+    if (!ctx.runs(number)) continue;
+    const auto weights = with_tile(ctx, given.weights, number), gradients = with_tile(ctx, given.gradients, number);
+    LayerTensors t = given;
+    t.weights = weights;
+    t.gradients = gradients;
+    backward_of_tile(ctx, t, half, number);
+    if (has(half, Half::weight) && t.accumulate == Accumulate::no)
+      zero_rest(ctx, tile(ctx, given.gradients.back(), number), number);
+  }
+}
+
+void Head::backward_of_tile(LayerContext& ctx, const LayerTensors& t, Half half, std::uint32_t number) const {
   ScratchArena arena(ctx.scratch);
   const Scratch scratch(*this, arena, ctx.shape.tokens());
   const Projection::Whole table = logits_.prepare(ctx, t.weights, {});
   const TensorView dnormed = t.carried[kDnormed];
+  const bool input_half = has(half, Half::input), weight_half = has(half, Half::weight);
+  const auto add_tile = number == 0 ? Accumulate::no : Accumulate::yes;
 
-  read_survey(ctx, scratch);
-  for (std::int64_t first = 0; first < ctx.shape.tokens(); first += slice_rows()) {
-    const Slice slice = slice_at(ctx, t, scratch, first);
-    make_logits(ctx, t, slice);
+  read_survey(ctx, scratch, number);
+  each_slice(ctx, t, scratch, number, [&](const Slice& slice) {
     make_losses(ctx, slice, true);
     const TensorView dlogits = slice.logits;
-    if (has(half, Half::input)) {
-      logits_.input_grad(ctx, table, part(dnormed, first * config_.hidden, {slice.count, config_.hidden}), dlogits);
+    if (input_half) {
+      const auto rows = part(dnormed, slice.first * config_.hidden, {slice.count, config_.hidden});
+      logits_.input_grad(ctx, table, rows, dlogits, add_tile);
     }
-    if (has(half, Half::weight)) {
-      logits_.weight_grad(ctx, t.gradients, {}, dlogits, slice.normed, first == 0 ? t.accumulate : Accumulate::yes);
-    }
-  }
-  if (has(half, Half::input)) {
-    ctx.math.sum(ctx.stream, ctx.loss, scratch.losses, Accumulate::no);
-    norm_.input_grad(ctx, t.weights, t.dx, dnormed, t.x, scratch.statistics, Accumulate::no);
-  }
-  if (!has(half, Half::weight)) return;
-  norm_.weight_grad(ctx, t.gradients, dnormed, t.x, scratch.statistics, t.accumulate);
-  if (t.accumulate == Accumulate::no) zero_rest(ctx, given.gradients.back());
+    if (weight_half)
+      logits_.weight_grad(ctx, t.gradients, {}, dlogits, slice.normed, slice.first == 0 ? t.accumulate : Accumulate::yes);
+  });
+  if (input_half) ctx.math.sum(ctx.stream, ctx.loss, scratch.losses, add_tile);
+  if (!is_last(number)) return;
+  if (input_half) norm_.input_grad(ctx, t.weights, t.dx, dnormed, t.x, scratch.statistics, Accumulate::no);
+  if (weight_half) norm_.weight_grad(ctx, t.gradients, dnormed, t.x, scratch.statistics, t.accumulate);
 }
 
 void Head::decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
@@ -174,10 +214,15 @@ void Head::decode_step(LayerContext& ctx, std::span<const TensorView> weights, T
   check_decode(ctx, weights, cache, position);
   check("x", x, config_.dtype, {1, config_.hidden});
   check("y", y, config_.dtype, {1, config_.vocab});
-  ScratchArena arena(ctx.scratch);
-  const Decode scratch(*this, arena);
-  norm_.forward(ctx, weights, scratch.normed, x, scratch.statistics);
-  logits_.forward(ctx, logits_.prepare(ctx, weights, {}), y, scratch.normed);
+  for (std::uint32_t number = 0; number < tiles(); ++number) {
+    if (!ctx.runs(number)) continue;
+    const auto of_tile = with_tile(ctx, weights, number);
+    ScratchArena arena(ctx.scratch);
+    const Decode scratch(*this, arena);
+    norm_.forward(ctx, of_tile, scratch.normed, x, scratch.statistics);
+    const auto [begin, count] = has_token(number);
+    logits_.forward(ctx, logits_.prepare(ctx, of_tile, {}), part(y, begin, {1, count}), scratch.normed);
+  }
 }
 
 }  // namespace terrace::layers

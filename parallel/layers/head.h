@@ -8,6 +8,10 @@
 // gradient in ascending rows, then micro-batch by micro-batch. (All other gradients are computed whole for a micro-batch, then
 // added.) With one slice, as for vocabularies of bytes, both are the same.
 //
+// With tiles of the vocabulary, or on tensor ranks, a first pass takes the log-sum-exp of each row's logits part by part (the
+// survey), and a second one computes the losses and gradients of each part: one product more, and the table's rows are needed a
+// tile at a time.
+//
 // Owner, threads, errors: as transformer_layer.h. A target outside the vocabulary fails the stream.
 #pragma once
 
@@ -23,6 +27,7 @@ class Head final : public TransformerLayer {
   [[nodiscard]] std::vector<TensorSpec> carried(BatchShape shape) const override;
   [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
   [[nodiscard]] double forward_flops(BatchShape shape) const override;
+  [[nodiscard]] std::vector<Phase> phases(LayerCall call, BatchShape shape) const override;
   void forward(LayerContext& ctx, const LayerTensors& t) const override;
   // ctx.loss is written by Half::input. With ctx.evaluate: as forward().
   void backward(LayerContext& ctx, const LayerTensors& t, Half half) const override;
@@ -30,7 +35,7 @@ class Head final : public TransformerLayer {
   void decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
                    std::int64_t position) const override;
 
-  // If the vocabulary is split: the log-sum-exp of each row's logits here.
+  // If the vocabulary is in parts: the log-sum-exp of each row's logits, for each tile here.
   [[nodiscard]] std::optional<TensorSpec> survey_spec(BatchShape shape) const override;
   void survey(LayerContext& ctx, const LayerTensors& t) const override;
 
@@ -38,10 +43,10 @@ class Head final : public TransformerLayer {
   [[nodiscard]] std::int64_t slice_rows() const;
 
  private:
-  struct Scratch {
+  struct Scratch {  // V: the largest tile's rows
     Scratch(const Head& head, ScratchArena& arena, std::int64_t rows);
     TensorView losses, statistics, normed, logits;  // [N], [k, N], [slice, C], [slice, V]
-    TensorView targets, log_sums;                   // [N], [N], if the vocabulary is split
+    TensorView targets, log_sums;                   // [N], [N], if the vocabulary is in parts
   };
   struct Decode {
     Decode(const Head& head, ScratchArena& arena);
@@ -52,16 +57,22 @@ class Head final : public TransformerLayer {
     NormStatistics statistics;
     TensorView x, normed, logits, losses, targets, log_sums;
   };
-  [[nodiscard]] Slice slice_at(const LayerContext& ctx, const LayerTensors& t, const Scratch& scratch,
-                               std::int64_t first) const;
+  [[nodiscard]] Slice slice_at(const LayerContext& ctx, const LayerTensors& t, const Scratch& scratch, std::int64_t first,
+                               std::uint32_t tile) const;
+  // Calls use(slice, first row) for all rows, with the logits of a tile.
+  template <class F>
+  void each_slice(LayerContext& ctx, const LayerTensors& t, const Scratch& scratch, std::uint32_t tile, F&& use) const;
   void make_logits(LayerContext& ctx, const LayerTensors& t, const Slice& slice) const;
   // From the slice's logits: its losses and (when asked for) dlogits in the logits' place.
   void make_losses(LayerContext& ctx, const Slice& slice, bool gradient) const;
-  // Targets as numbers of this rank's rows, and the log-sum-exp of all ranks' logits.
-  void read_survey(LayerContext& ctx, const Scratch& scratch) const;
-  [[nodiscard]] std::int64_t rows_here() const { return config_.vocab_here().count; }
-  // All tensors, the table without its rows that have no token.
-  [[nodiscard]] std::vector<TensorView> with_rows_here(std::span<const TensorView> tensors) const;
+  // Targets as numbers of the tile's rows, and the log-sum-exp of all parts' logits.
+  void read_survey(LayerContext& ctx, const Scratch& scratch, std::uint32_t tile) const;
+  void backward_of_tile(LayerContext& ctx, const LayerTensors& t, Half half, std::uint32_t tile) const;
+  [[nodiscard]] bool is_whole() const { return config_.tensor.ranks == 1 && tiles() == 1; }
+  [[nodiscard]] bool is_last(std::uint32_t tile) const { return tile + 1 == tiles(); }
+  // All tensors, the table as the tile's rows that have a token.
+  [[nodiscard]] std::vector<TensorView> with_tile(const LayerContext& ctx, std::span<const TensorView> tensors,
+                                                  std::uint32_t tile) const;
   void check_loss(const LayerContext& ctx) const;
 
   Norm norm_;

@@ -76,11 +76,7 @@ std::vector<Phase> Mlp::phases(LayerCall call, BatchShape shape) const {
   const bool residual = config_.tensor.leads();
   const auto up_input = params_of(norm_, up_), down_params = params_of(down_);
   if (call == LayerCall::forward)
-    return {{.weights = up_input,
-             .x = true,
-             .saved = Access::overwrite,
-             .scratch_bytes = bytes_of<Up>(*this, n),
-             .flops = up},
+    return {{.weights = up_input, .x = true, .saved = Access::overwrite, .scratch_bytes = bytes_of<Up>(*this, n), .flops = up},
             {.weights = down_params,
              .x = residual,
              .y = Access::overwrite,

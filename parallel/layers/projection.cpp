@@ -86,7 +86,8 @@ Projection Projection::declared(const std::vector<ParamSpec>& params, DType dtyp
 std::int64_t Projection::outputs() const { return std::accumulate(outputs_.begin(), outputs_.end(), std::int64_t{0}); }
 
 void Projection::name_params(std::vector<PhaseParam>& of_phase) const {
-  for (std::size_t p = 0; p < outputs_.size() * (bias_ ? 2 : 1); ++p) of_phase.push_back({static_cast<std::uint32_t>(first_ + p)});
+  for (std::size_t p = 0; p < outputs_.size() * (bias_ ? 2 : 1); ++p)
+    of_phase.push_back({static_cast<std::uint32_t>(first_ + p)});
 }
 
 void Projection::set_unit(std::vector<ParamSpec>& params, std::uint32_t unit) const {

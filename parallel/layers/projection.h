@@ -42,7 +42,7 @@ class Projection {
     TensorView matrix, bias;
   };
   [[nodiscard]] std::int64_t outputs() const;
-  void name_params(std::vector<PhaseParam>& of_phase) const;              // appends its parameters
+  void name_params(std::vector<PhaseParam>& of_phase) const;                // appends its parameters
   void set_unit(std::vector<ParamSpec>& params, std::uint32_t unit) const;  // of its parameters
   // Scratch for the weights and for their gradient; empty views where none is needed.
   [[nodiscard]] Whole place_weights(ScratchArena& arena) const { return place(arena, dtype_); }

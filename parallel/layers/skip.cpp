@@ -17,7 +17,8 @@ Skip::Skip(const Transformer& config, std::int64_t block, std::uint32_t from, st
   params_.push_back({.name = weight_name(config.names.in_block(block, "skip")),
                      .shape = {config.hidden},
                      .init = {InitKind::ones},
-                     .decay = 0});
+                     .decay = 0,
+                     .unit = params_.back().unit});
 }
 
 std::vector<TensorSpec> Skip::saved(BatchShape shape) const {

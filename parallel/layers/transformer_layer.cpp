@@ -62,8 +62,7 @@ Block TransformerLayer::has_token(std::uint32_t number) const {
 
 void TransformerLayer::zero_rest(LayerContext& ctx, const TensorView& tile_gradient, std::uint32_t number) const {
   const auto rows = has_token(number).count;
-  if (rows < tile_gradient.shape[0])
-    ctx.math.zero(ctx.stream, row_slice(tile_gradient, rows, tile_gradient.shape[0] - rows));
+  if (rows < tile_gradient.shape[0]) ctx.math.zero(ctx.stream, row_slice(tile_gradient, rows, tile_gradient.shape[0] - rows));
 }
 
 Accumulate TransformerLayer::begin_residual(LayerContext& ctx, TensorView to, TensorView from) const {
