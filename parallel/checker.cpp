@@ -93,8 +93,8 @@ class StepChecker {
     if (per_micro_batch && a.micro_batch >= program_.micro_batches) fail(a, "there is no such micro-batch");
     if (per_micro_batch && !map_.pipeline().computes(a.layer, a.micro_batch)) fail(a, "another rank computes this micro-batch");
     if (a.copy > map_.pipeline().kept_copies(a.layer)) fail(a, "there is no such copy of the layer's weights");
-    if (has_phases(a.op)) follow_phases(a);
-    if (has_phases(a.op) && !map_.phases().is_first(a)) return take_effect(a);
+    if (is_cut(a.op)) follow_phases(a);
+    if (is_cut(a.op) && !map_.phases().is_first(a)) return take_effect(a);
     auto& layer = layers_[a.layer];
     switch (a.op) {
       case Op::forward:
@@ -273,7 +273,7 @@ class StepChecker {
   // A rank's part of a sum, or of a survey, and the whole may have the same place.
   void require_combined(const Action& a) {
     if (map_.tensor().ranks == 1) return;
-    const bool computes = is_layer_action(a.op);
+    const bool computes = is_layer_action(a.op), goes_on = computes && !map_.phases().is_first(a);  // with its own result
     for (const auto& use : map_.uses(a)) {
       const auto role = map_.chunks()[use.chunk].role;
       if (role != Role::input && role != Role::input_gradient && role != Role::survey) continue;
@@ -283,7 +283,7 @@ class StepChecker {
         if (!part_[i] && a.op == Op::combine && !map_.tensor().sequence)
           fail(a, map_.describe(use.chunk) + " has been combined already");
         part_[i] = false;
-      } else if (part_[i] && needs_content(use.access)) {
+      } else if (part_[i] && needs_content(use.access) && !(writes(use.access) && goes_on)) {
         fail(a, map_.describe(use.chunk) + " is only this rank's part");
       } else if (computes && writes(use.access)) {
         part_[i] = true;

@@ -213,11 +213,12 @@ void Compute::norm(const Action& a, const Views& views) {
   if (map.data().stage() == 0) {
     for (std::uint32_t t = 0; t < layout.tensors_of(a.layer); ++t) {
       const auto& place = layout.place(a.layer, t);
+      if (layout.run_of(place).first != layout.runs_of(a.layer)[a.phase].first) continue;
       take(layout.run_of(place).first, t, layout.place_in_run(place), place.origin, place.elements);
     }
     return;
   }
-  for (const auto chunk : map.final_gradients(a.layer))
+  for (const auto chunk : map.final_gradients(a))
     for (const auto& s : layout.segments(a.layer, chunk)) take(chunk, s.tensor, s.chunk_element, s.tensor_element, s.elements);
 }
 

@@ -79,6 +79,8 @@ LayerPhases::LayerPhases(const Model& model, const BatchShape& shape, const Para
       if (of_op.empty()) throw std::logic_error(layer.name() + ": a half of its backward has no phase");
       if (op == Op::recompute) of_op.resize(saved);
     }
+    for (std::uint32_t r = 0; r < std::max<std::size_t>(1, layout.runs_of(l).size()); ++r)
+      numbers[static_cast<std::size_t>(Op::norm)].push_back(r);
   }
 }
 

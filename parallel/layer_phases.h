@@ -21,7 +21,8 @@ class LayerPhases {
 
   // Of an action of a layer, by its number.
   [[nodiscard]] const Phase& phase(const Action& action) const { return at(action).phase; }
-  // The numbers of the phases that an action of this kind runs, in order. A recomputation stops once all is saved.
+  // The numbers of the phases that an action of this kind runs, in order; of a norm, those of the layout's runs. A
+  // recomputation stops once all is saved.
   [[nodiscard]] const std::vector<std::uint32_t>& numbers(Op op, std::uint32_t layer) const {
     return numbers_[layer][static_cast<std::size_t>(op)];
   }

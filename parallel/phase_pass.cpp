@@ -6,7 +6,7 @@ Program with_phases(const Program& program, const StepMap& map) {
   Program out{program.layers, program.micro_batches, {}};
   out.actions.reserve(program.actions.size());
   for (const auto& a : program.actions) {
-    if (!has_phases(a.op)) {
+    if (!is_cut(a.op)) {
       out.actions.push_back(a);
       continue;
     }

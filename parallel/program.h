@@ -20,7 +20,7 @@ enum class Op : std::uint8_t {
   backward,   // layer, micro_batch: both halves
   backward_input,
   backward_weight,
-  norm,      // layer: its gradient is complete: add tied uses, sum the squares
+  norm,      // layer, run: its gradient is complete: add tied uses, sum the squares
   update,    // layer, chunk of the layer
   prefetch,  // chunk id, tier
   fill,      // layer, chunk of the layer: weights get their initial values
@@ -56,6 +56,8 @@ constexpr bool is_backward(Op op) { return op == Op::backward || op == Op::backw
 // What computes with a layer's weights for a micro-batch.
 constexpr bool is_layer_action(Op op) { return is_forward(op) || is_backward(op) || op == Op::survey; }
 constexpr bool has_phases(Op op) { return is_layer_action(op) || op == Op::decode; }
+// What is cut into actions with numbers: the phases of a layer's call, or the runs of its gradient.
+constexpr bool is_cut(Op op) { return has_phases(op) || op == Op::norm; }
 // Actions that only place bytes: no lane computes them.
 constexpr bool is_placement(Op op) { return op == Op::prefetch || op == Op::release || op == Op::offload; }
 // What a message carries. The messages of one payload from one rank to another form a lane: they arrive in the order of
@@ -90,7 +92,7 @@ struct Action {
   std::uint32_t peer = 0;                 // of messages: the other rank of the pipeline
   std::uint32_t copy = 0;    // the weight version that is read, kept or released: 0: the updated weights, else a kept copy
   std::uint32_t update = 0;  // of norm, update, verdict: number of the update within the program
-  std::uint32_t phase = 0;   // of what computes with a layer: number of the phase of its call (phase.h)
+  std::uint32_t phase = 0;   // of what computes with a layer: the phase of its call (phase.h); of norm: the layout's run
   friend bool operator==(const Action&, const Action&) = default;
 };
 

@@ -109,8 +109,9 @@ class StepMap {
   [[nodiscard]] RankPlace place() const { return {options_.data, options_.pipeline, model_.tensor}; }
   // Whether tensor ranks hold some of the layer's parameters in common, so that its gradient needs a unify action.
   [[nodiscard]] bool unifies(std::uint32_t layer) const;
-  // The chunks of a layer's gradient that are complete on this rank after all reductions.
+  // The chunks of a layer's gradient that are complete on this rank after all reductions; of them, those in the run of a norm.
   [[nodiscard]] std::vector<std::uint32_t> final_gradients(std::uint32_t layer) const;
+  [[nodiscard]] std::vector<std::uint32_t> final_gradients(const Action& norm) const;
   // How many groups of a layer are reduced: its own, and after them those of the tied gradient.
   [[nodiscard]] std::uint32_t reduced_groups(std::uint32_t layer) const;
   // First chunks of what holds all of a layer, in the runs of the layout: the weights that it computes with, and the gradients

@@ -104,6 +104,16 @@ std::vector<std::uint32_t> StepMap::final_gradients(std::uint32_t layer) const {
   return chunks;
 }
 
+std::vector<std::uint32_t> StepMap::final_gradients(const Action& norm) const {
+  auto chunks = final_gradients(norm.layer);
+  const auto& runs = layout_.runs_of(norm.layer);
+  if (runs.size() > 1)
+    std::erase_if(chunks, [&](std::uint32_t c) {
+      return c < runs[norm.phase].first || c - runs[norm.phase].first >= runs[norm.phase].count;
+    });
+  return chunks;
+}
+
 std::vector<Use> StepMap::uses(const Action& a) const {
   std::vector<Use> uses;
   switch (a.op) {
@@ -116,9 +126,9 @@ std::vector<Use> StepMap::uses(const Action& a) const {
     case Op::survey:
     case Op::decode: use_phase(uses, a); break;
     case Op::norm:
-      for (const auto i : final_gradients(a.layer))
+      for (const auto i : final_gradients(a))
         uses.push_back({state(Kind::gradient, a.layer, i), layout_.adds_tied(a.layer, i) ? Access::update : Access::read});
-      for (const auto i : final_gradients(a.layer))
+      for (const auto i : final_gradients(a))
         if (layout_.adds_tied(a.layer, i)) uses.push_back({tied_gradient(i), Access::read});
       break;
     case Op::update:
@@ -204,7 +214,7 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
       add_whole(true);
       break;
     case Op::norm:
-      for (const auto i : final_gradients(a.layer))
+      for (const auto i : final_gradients(a))
         if (layout_.adds_tied(a.layer, i)) add(tied_gradient(i));
       break;
     case Op::update:

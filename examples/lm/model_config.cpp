@@ -69,6 +69,7 @@ layers::Transformer transformer_of(const ModelConfig& config) {
           .seq_len = config.seq_len,
           .vocab = config.vocab,
           .tied = config.tied,
+          .vocab_tiles = config.vocab_tiles,
           .norm = *family.norm,
           .norm_eps = config.norm_eps,
           .activation = *family.activation,

@@ -2,6 +2,7 @@
 // the same model on one rank.
 #pragma once
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -112,7 +113,7 @@ inline TensorResult run_rank(TensorRun o, Communicator* comm, Ledger* ledger) {
       for (const auto tier : {Tier::device, Tier::host}) smallest[tier] = std::max(smallest[tier], its.smallest_bytes[tier]);
     }
     request.budget.device = smallest[Tier::device] * 7 / 4;
-    if (o.disk_tier) request.budget = {request.budget.device, smallest[Tier::host] * 3 + 128 * kKiB, 256 * kMiB};
+    if (o.disk_tier) request.budget = {request.budget.device, smallest[Tier::host] * 3 + 128 * kKiB, kGiB};
     wide = plan(model, request, {});
   }
   if (!wide.fits) {
@@ -200,5 +201,92 @@ inline std::vector<TensorResult> run_all(const TensorRun& o) {
   }
   return all;
 }
+
+inline lm::ModelConfig gpt2() {
+  return {.family = lm::family_named("gpt2"),
+          .layers = 2,
+          .hidden = 64,
+          .heads = 8,
+          .seq_len = 16,
+          .vocab = 257,
+          .dtype = DType::fp64};
+}
+// Grouped-query heads, an odd vocabulary, and a width that no power of two divides much.
+inline lm::ModelConfig llama() {
+  return {.family = lm::family_named("llama"),
+          .layers = 2,
+          .hidden = 48,
+          .heads = 8,
+          .kv_heads = 2,
+          .ffn = 72,
+          .seq_len = 16,
+          .vocab = 263,
+          .dtype = DType::fp64};
+}
+
+inline double largest(const std::vector<double>& values) {
+  double most = 0;
+  for (const double v : values) most = std::max(most, std::abs(v));
+  return most;
+}
+
+inline void expect_equal(const TensorResult& one, const TensorResult& other, double tolerance, const std::string& what) {
+  ASSERT_EQ(other.refusal, "") << what;
+  ASSERT_EQ(one.losses.size(), other.losses.size()) << what;
+  for (std::size_t s = 0; s < one.losses.size(); ++s) {
+    EXPECT_NEAR(one.losses[s], other.losses[s], tolerance * std::abs(one.losses[s])) << what << ", step " << s;
+    EXPECT_NEAR(one.norms[s], other.norms[s], tolerance * one.norms[s]) << what << ", step " << s;
+  }
+  EXPECT_NEAR(one.held_out, other.held_out, tolerance * std::abs(one.held_out)) << what;
+  ASSERT_EQ(one.weights.size(), other.weights.size()) << what;
+  for (const auto& [name, expected] : one.weights) {
+    const auto& found = other.weights.at(name);
+    ASSERT_EQ(expected.size(), found.size()) << what << ", " << name;
+    double worst = 0;
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      ASSERT_FALSE(std::isnan(found[i])) << what << ", " << name << ", element " << i << " was never visited";
+      worst = std::max(worst, std::abs(expected[i] - found[i]));
+    }
+    EXPECT_LE(worst, tolerance * std::max(1.0, largest(expected))) << what << ", " << name;
+  }
+}
+
+inline std::string name_of(const TensorRun& o) {
+  return fmt::format("{} tiles {} tp {}{} dp {} zero {} {} {}{}{}", *o.config.family.get().name, o.config.vocab_tiles,
+                     o.tensor_ranks, o.sequence ? " sp" : "", o.data.ranks, o.data.zero, o.schedule,
+                     terrace::name_of(o.config.dtype), o.recompute ? " recompute" : "", o.disk_tier ? " disk" : "");
+}
+
+class TensorRuns : public FolderTest {
+ protected:
+  std::filesystem::path new_store() { return folder_ / std::to_string(runs_++); }
+  TensorResult serial(TensorRun o);
+  TensorResult expect_serial(TensorRun o, double tolerance);
+  int runs_ = 0;
+};
+
+// The whole model on one rank that computes all micro-batches.
+inline TensorResult TensorRuns::serial(TensorRun o) {
+  o.store = new_store();
+  o.micro_batches *= o.data.ranks;
+  o.tensor_ranks = 1;
+  o.sequence = false;
+  o.config.vocab_tiles = 1;
+  o.data = {};
+  o.schedule = "";
+  o.squeezed = o.disk_tier = false;
+  return run_all(o).front();
+}
+
+inline TensorResult TensorRuns::expect_serial(TensorRun o, double tolerance) {
+  const auto one = serial(o);
+  o.store = new_store();
+  auto all = run_all(o);
+  std::filesystem::remove_all(o.store);
+  expect_equal(one, all.front(), tolerance, name_of(o));
+  return all.front();
+}
+
+inline constexpr double kFp64 = 1e-11, kFp32 = 2e-5;
 
 }  // namespace terrace::test
