@@ -70,7 +70,7 @@ void Residency::adopt_on_disk(ChunkId chunk) {
   at(chunk).content = true;
   set_valid(chunk, Tier::disk, true);
   auto& here = clocks(chunk, Tier::disk);
-  here.ready = here.busy;
+  table_.set(here.ready, table_.of(here.busy));
 }
 
 void Residency::reserve_on_disk(ChunkId chunk) { reserve_disk_place(chunk); }
@@ -127,7 +127,7 @@ Residency::Granted Residency::acquire(std::span<const Use> uses, Tier tier, cons
   Granted granted;
   for (const auto& use : uses) {
     granted.offsets.push_back(copy(use.chunk, tier).offset);
-    granted.after.merge(writes(use.access) ? clocks(use.chunk, tier).busy : clocks(use.chunk, tier).ready);
+    table_.merge_into(granted.after, writes(use.access) ? clocks(use.chunk, tier).busy : clocks(use.chunk, tier).ready);
     at(use.chunk).content = true;  // the overwriting operation precedes everything decided from now on
     set_valid(use.chunk, tier, true);
     at(use.chunk).writing = writes(use.access);
@@ -187,13 +187,14 @@ void Residency::release(std::span<const Use> uses, Tier tier, const Clock& last)
     auto& here = clocks(use.chunk, tier);
     if (copy(use.chunk, tier).pins == 0) broken(use.chunk, "is released more often than it was granted");
     if (writes(use.access)) {
-      here.ready = here.busy = last;
+      table_.set(here.ready, last);
+      table_.set(here.busy, last);
       at(use.chunk).writing = false;
       for (const Tier other : kAllTiers) {
         if (other != tier) give_up(use.chunk, other);
       }
     } else {
-      here.busy.merge(last);
+      table_.merge(here.busy, last);
     }
     unpin(use.chunk, tier);
   }

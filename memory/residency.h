@@ -21,6 +21,7 @@
 
 #include <terrace/core/error.h>
 #include <terrace/memory/chunk.h>
+#include <terrace/memory/clock_table.h>
 #include <terrace/memory/eviction.h>
 #include <terrace/memory/space.h>
 
@@ -110,10 +111,10 @@ class Residency {
     std::uint32_t pins = 0;
     std::uint64_t offset = 0;
   };
-  // Kept apart from Copy: clocks are large, and the search for a victim scans thousands of copies without reading clocks.
+  // Kept apart from Copy: the search for a victim scans thousands of copies without reading clocks.
   struct Clocks {
-    Clock ready;  // the operations that produce the content
-    Clock busy;   // all operations that touch the place, including those of `ready` and of earlier occupants
+    ClockTable::Ref ready;  // the operations that produce the content
+    ClockTable::Ref busy;   // all operations that touch the place, including those of `ready` and of earlier occupants
   };
   // What is placed and evicted together: on the device a run, elsewhere a chunk. Named by its first chunk.
   struct Unit {
@@ -211,6 +212,7 @@ class Residency {
   std::uint32_t generations_;
   std::vector<Run> runs_;
   std::vector<Chunk> chunks_;
+  ClockTable table_;
   std::vector<PerTier<Clocks>> clocks_;  // by chunk
   std::vector<ChunkId> ids_;             // 0, 1, 2, …: members() returns spans of it
   PerTier<Space> space_;

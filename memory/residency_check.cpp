@@ -49,9 +49,10 @@ void Residency::check() const {
       demand(chunk.content == valid_somewhere, c, t, "it has content but no valid copy, or a valid copy but no content");
       demand(!here.valid || here.placed, c, t, "it is valid but has no place");
       const Clocks& times = clocks(c, t);
-      Clock busy = times.busy;
-      busy.merge(times.ready);
-      demand(busy == times.busy, c, t, "its clock `busy` does not include its clock `ready`");
+      const Clock busy = table_.of(times.busy);
+      Clock both = busy;
+      table_.merge_into(both, times.ready);
+      demand(busy == both, c, t, "its clock `busy` does not include its clock `ready`");
       demand(here.pins == 0 || here.valid, c, t, "it is pinned but not valid");
       demand(!chunk.writing || here.pins == 0 || here.pins == 1, c, t, "one lease writes it while another has it pinned");
       const ChunkId first = head(c, t);

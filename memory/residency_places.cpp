@@ -59,7 +59,7 @@ void Residency::place(ChunkId head, Tier t, const Space::Reserved& reserved) {
     auto& here = copy(c, t);
     here.placed = true;
     here.offset = offset;
-    clocks(c, t).busy = reserved.after;
+    table_.set(clocks(c, t).busy, reserved.after);
     offset += place_bytes(c, t);
   }
   relist(head, t);
@@ -71,9 +71,10 @@ void Residency::unplace(ChunkId head, Tier t) {
   for (const ChunkId c : members(head, t)) {
     auto& here = copy(c, t);
     auto& times = clocks(c, t);
-    space_[t].free({here.offset, place_bytes(c, t)}, times.busy);
+    space_[t].free({here.offset, place_bytes(c, t)}, table_.of(times.busy));
     here = Copy{};
-    times = Clocks{};
+    table_.clear(times.ready);
+    table_.clear(times.busy);
   }
   at(head).unit[t].promised = false;
   relist(head, t);

@@ -10,11 +10,13 @@ void Residency::emit(ChunkId c, Tier from, Tier to, Order& order) {
   Clocks& target = clocks(c, to);
   const Lane lane = lane_of(from, to);
   Move move{c, from, to, copy(c, from).offset, copy(c, to).offset, bytes_of(c), ++issued_[lane], order.not_before};
-  move.after.merge(source.ready);
-  move.after.merge(target.busy);
+  table_.merge_into(move.after, source.ready);
+  table_.merge_into(move.after, target.busy);
   set_valid(c, to, true);
-  target.ready = target.busy = Clock::after(lane, move.sequence);
-  source.busy.merge(target.ready);
+  const auto moved = Clock::after(lane, move.sequence);
+  table_.set(target.ready, moved);
+  table_.set(target.busy, moved);
+  table_.merge(source.busy, moved);
   traffic_.add(move);
   order.moves.push_back(move);
 }
