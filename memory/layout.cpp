@@ -28,9 +28,10 @@ std::uint64_t aligned(const LayoutTensor& tensor) {
 struct PackedRun {
   std::vector<std::uint64_t> begins;  // of its tensors, within the run
   std::uint64_t elements = 0;         // the last tensor's tail padding is not part of the run
+  bool begins_blocks = false;         // of units, apart from the first
 };
 
-std::vector<PackedRun> pack(const std::vector<LayoutTensor>& layer, std::uint32_t group) {
+std::vector<PackedRun> pack(const std::vector<LayoutTensor>& layer, std::uint64_t least_run) {
   std::uint64_t behind = 0;
   for (const auto& tensor : layer) behind += aligned(tensor);
   std::vector<PackedRun> runs;
@@ -40,13 +41,13 @@ std::vector<PackedRun> pack(const std::vector<LayoutTensor>& layer, std::uint32_
       return (tensor.apart || before >= least) && behind >= least;
     };
     const bool begins_block = tensor.begins_unit && is_large(unit, Layout::kUnitElements);
-    if (runs.empty() || (begins_block && is_large(place, Layout::kUnitElements * group))) {
+    if (runs.empty() || (begins_block && is_large(place, least_run))) {
       runs.emplace_back();
       place = 0;
     } else if (begins_block) {
       place = round_up(place, Layout::kBlockElements);
     }
-    if (begins_block) unit = 0;
+    if (begins_block) unit = 0, runs.back().begins_blocks = true;
     runs.back().begins.push_back(place);
     runs.back().elements = place + tensor.elements;
     place += aligned(tensor);
@@ -58,13 +59,15 @@ std::vector<PackedRun> pack(const std::vector<LayoutTensor>& layer, std::uint32_
 
 }  // namespace
 
-Layout::Layout(std::vector<std::vector<LayoutTensor>> layers, std::uint64_t chunk_elements, std::uint32_t group)
+Layout::Layout(std::vector<std::vector<LayoutTensor>> layers, std::uint64_t chunk_elements, std::uint32_t group,
+               std::uint64_t least_run)
     : chunk_elements_(round_up(std::max<std::uint64_t>(chunk_elements, 1), group > 1 ? kBlockElements : kPageElements)) {
   for (std::uint32_t l = 0; l < layers.size(); ++l) {
     auto& places = places_.emplace_back();
     auto& runs = runs_.emplace_back();
     std::uint32_t chunks = 0;
-    for (const auto& run : pack(layers[l], group)) {
+    for (const auto& run : pack(layers[l], least_run * group)) {
+      cuts_units_ |= run.begins_blocks;
       for (const auto begin : run.begins) {
         const auto t = static_cast<std::uint32_t>(places.size());
         const auto& tensor = layers[l][t];
@@ -88,14 +91,14 @@ const LayoutRun& Layout::run_of(const TensorPlace& place) const {
 
 // Every page multiple between the bounds is tried: equal layers count once, so that this is a few million divisions at most.
 std::uint64_t Layout::search(const std::vector<std::vector<LayoutTensor>>& layers, std::uint64_t min_elements,
-                             std::uint64_t max_elements, std::uint32_t group) {
+                             std::uint64_t max_elements, std::uint32_t group, std::uint64_t least_run) {
   const auto step = group > 1 ? kBlockElements : kPageElements;
   const auto least = round_up(std::max<std::uint64_t>(min_elements, 1), step);
   const auto most = std::max(least, max_elements / step * step);
   std::map<std::uint64_t, std::uint64_t> runs;  // elements → how many layers have them
   std::uint64_t all = 0;
   for (const auto& layer : layers) {
-    for (const auto& run : pack(layer, group)) ++runs[run.elements];
+    for (const auto& run : pack(layer, least_run * group)) ++runs[run.elements];
     for (const auto& tensor : layer) all += tensor.elements;
   }
   const auto occupied = [&](std::uint64_t chunk) {

@@ -49,18 +49,20 @@ class Layout {
   static constexpr std::uint64_t kAlignElements = 64;
   static constexpr std::uint64_t kPageElements = 2048;  // a page of two-byte elements: every dtype's chunk is whole pages
 
-  static constexpr std::uint64_t kBlockElements = 4096;  // chunks of groups are whole blocks of the norm's sums
-
-  // A unit begins a block if there are so many elements before it and behind it, and a run if there are `group` times as many:
-  // smaller runs would be mostly padding. The first rule does not depend on `group`, so neither do the norm's sums.
+  // A unit begins a block if there are so many elements before it and behind it, and a run if there are `least_run` for each
+  // rank of the group: smaller runs would be mostly padding. The first rule does not depend on the group, so neither do the
+  // norm's sums.
   static constexpr std::uint64_t kUnitElements = 1 << 20;
+  static constexpr std::uint64_t kBlockElements = 4096;  // chunks of groups are whole blocks of the norm's sums
 
   // `chunk_elements` is rounded up to a multiple of kPageElements, or of kBlockElements if `group` > 1. The number of chunks
   // of a layer is a multiple of `group`: the last ones may hold no tensor.
-  Layout(std::vector<std::vector<LayoutTensor>> layers, std::uint64_t chunk_elements, std::uint32_t group = 1);
+  // `least_run`: fewest elements of a run beside others, for each rank of the group.
+  Layout(std::vector<std::vector<LayoutTensor>> layers, std::uint64_t chunk_elements, std::uint32_t group = 1,
+         std::uint64_t least_run = kUnitElements);
   // The chunk size between the bounds that wastes least; among equals (within 0.5 % of all elements) the largest.
   static std::uint64_t search(const std::vector<std::vector<LayoutTensor>>& layers, std::uint64_t min_elements,
-                              std::uint64_t max_elements, std::uint32_t group = 1);
+                              std::uint64_t max_elements, std::uint32_t group = 1, std::uint64_t least_run = kUnitElements);
 
   [[nodiscard]] std::uint64_t chunk_elements() const { return chunk_elements_; }
   [[nodiscard]] std::uint32_t layers() const { return static_cast<std::uint32_t>(run_first_.size()); }
@@ -77,12 +79,14 @@ class Layout {
   [[nodiscard]] std::uint64_t place_in_run(const TensorPlace& place) const {
     return place.first_element - run_of(place).first * chunk_elements_;
   }
+  [[nodiscard]] bool cuts_units() const { return cuts_units_; }                     // whether any unit begins a block
   [[nodiscard]] std::uint64_t tensor_elements() const { return tensor_elements_; }  // without padding
   [[nodiscard]] double waste() const;  // (chunks · chunk_elements − tensor_elements) ÷ tensor_elements
 
  private:
   std::uint64_t chunk_elements_ = 0, tensor_elements_ = 0;
   std::uint32_t chunks_ = 0;
+  bool cuts_units_ = false;
   std::vector<std::uint32_t> run_first_, run_count_;  // [layer]: of all its chunks
   std::vector<std::vector<LayoutRun>> runs_;
   std::vector<std::vector<TensorPlace>> places_;

@@ -19,14 +19,25 @@ constexpr std::uint64_t kMaxChunkElements = 512 * Layout::kPageElements;  // 1 M
 constexpr std::uint64_t kMostChunks = 2048;                               // of a kind
 constexpr std::uint64_t kLargestChunkElements = 128 * kMaxChunkElements;  // 128 Mi
 
-std::uint64_t search_chunk(const std::vector<std::vector<LayoutTensor>>& layers, std::uint32_t group) {
+constexpr std::uint64_t kMostRuns = 512;  // of the model's size: a run has a few of the largest chunks at least
+
+std::uint64_t elements_of(const std::vector<std::vector<LayoutTensor>>& layers) {
   std::uint64_t total = 0;
   for (const auto& layer : layers)
     for (const auto& tensor : layer) total += tensor.elements;
+  return total;
+}
+
+std::uint64_t least_run(const std::vector<std::vector<LayoutTensor>>& layers) {
+  return std::max(Layout::kUnitElements, elements_of(layers) / kMostRuns);
+}
+
+std::uint64_t search_chunk(const std::vector<std::vector<LayoutTensor>>& layers, std::uint32_t group) {
+  const auto total = elements_of(layers);
   // A tiny model must still have many chunks, or there would be nothing to move.
   const auto limit = std::clamp(total / kMostChunks, kMaxChunkElements, kLargestChunkElements);
   const auto most = std::clamp(total / 64 / group, Layout::kPageElements, limit);
-  return Layout::search(layers, std::min(kMinChunkElements, most), most, group);
+  return Layout::search(layers, std::min(kMinChunkElements, most), most, group, least_run(layers));
 }
 
 std::vector<std::vector<LayoutTensor>> own_tensors(const std::vector<std::vector<ParamSpec>>& params) {
@@ -70,7 +81,8 @@ ParameterLayout::ParameterLayout(const Model& model, std::span<const ParamGroup>
     : ParameterLayout(all_params(model, param_groups), chunk_elements, group) {}
 
 ParameterLayout::ParameterLayout(Params params, std::uint64_t chunk_elements, std::uint32_t group)
-    : Layout(own_tensors(params), chunk_elements != 0 ? chunk_elements : search_chunk(own_tensors(params), group), group),
+    : Layout(own_tensors(params), chunk_elements != 0 ? chunk_elements : search_chunk(own_tensors(params), group), group,
+             least_run(own_tensors(params))),
       params_(std::move(params)),
       group_(group) {
   find_homes();

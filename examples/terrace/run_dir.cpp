@@ -31,6 +31,7 @@ constexpr const char* kRunFile = "run.json";
 constexpr const char* kHasCommitted = "has_committed";
 constexpr const char* kComputedWith = "computed_with";
 constexpr const char* kMachines = "machines";
+constexpr const char* kUnitsApart = "units_apart";
 constexpr const char* kRunFileCopy = "run.copy.json";
 constexpr const char* kAlgorithmsFile = "algorithms.txt";
 
@@ -127,6 +128,7 @@ struct RunFile {
   bool has_committed = false;
   std::string computed_with = {};
   std::vector<int> machines;  // not recorded by older versions
+  bool units_apart = false;   // older versions had one run of chunks for each layer
 
   [[nodiscard]] std::size_t ranks() const {
     return fingerprint.at("dp").get<std::size_t>() * fingerprint.at("pp").get<std::size_t>() *
@@ -139,7 +141,8 @@ RunFile read_run_file(const fs::path& dir) {
                  .store = {},
                  .has_committed = j.value(kHasCommitted, false),
                  .computed_with = j.value(kComputedWith, std::string()),
-                 .machines = j.value(kMachines, std::vector<int>())};
+                 .machines = j.value(kMachines, std::vector<int>()),
+                 .units_apart = j.value(kUnitsApart, false)};
     // Options that did not exist when the run began had their defaults.
     RunConfig usual;
     usual.dp = 1;
@@ -167,7 +170,7 @@ RunFile read_run_file(const fs::path& dir) {
 // computes may not change, so the micro-batches of all ranks are counted together.
 nlohmann::json take_layout(nlohmann::json& fingerprint) {
   nlohmann::json layout;
-  for (const auto* const key : {"dp", "zero", "shard-group", "pp", "schedule", "virtual-stages", "tp", "sp"}) {
+  for (const auto* const key : {"dp", "zero", "shard-group", "pp", "schedule", "virtual-stages", "tp", "sp", "vocab-tiles"}) {
     layout[key] = fingerprint.at(key);
     fingerprint.erase(key);
   }
@@ -251,8 +254,9 @@ void set_stores(RunDir& dir, const RunFile& run, const RunConfig& config) {
   dir.store.name = run.store.name;
   auto then = run.fingerprint, now = fingerprint(config);
   const auto layout = take_layout(then);
-  if (layout == take_layout(now)) return;
-  if (config.sync_interval > 1)
+  const bool same = layout == take_layout(now);
+  if (same && run.units_apart == units_apart(config)) return;
+  if (!same && config.sync_interval > 1)
     throw Error(
         fmt::format(
             "--sync-interval {}: each rank of the run in {} has its own weights and moments, so the number of ranks cannot "
@@ -455,6 +459,7 @@ void begin_run(const RunDir& dir, const RunConfig& config) {
                             {"store_name", dir.store.name},
                             {"generations", dir.store.generations},
                             {kMachines, dir.machines},
+                            {kUnitsApart, units_apart(config)},
                             {kHasCommitted, dir.resume},
                             {kComputedWith, bits_group(config)}});
   std::error_code error;

@@ -6,6 +6,7 @@
 
 #include <terrace/core/philox.h>
 #include <terrace/core/thread_pool.h>
+#include <terrace/examples/lm/model.h>
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/init_from.h>
 #include <terrace/examples/terrace/options.h>
@@ -13,6 +14,7 @@
 #include <terrace/examples/terrace/setting_flags.h>
 #include <terrace/optimizers/precision_warnings.h>
 #include <terrace/parallel/measure_costs.h>
+#include <terrace/parallel/parameter_layout.h>
 
 namespace terrace::cli {
 
@@ -34,6 +36,10 @@ lm::ModelConfig model_config(const RunConfig& c) {
        .dtype = parse_dtype(c.dtype),
        .tensor = {
            .ranks = static_cast<std::uint32_t>(c.tp), .rank = static_cast<std::uint32_t>(c.tensor_rank), .sequence = c.sp}});
+}
+
+bool units_apart(const RunConfig& c) {
+  return ParameterLayout(lm::make_model(model_config(c)), {}, Layout::kUnitElements, 1).cuts_units();
 }
 
 Budget budgets(const RunConfig& c) {

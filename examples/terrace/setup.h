@@ -25,6 +25,8 @@
 namespace terrace::cli {
 
 lm::ModelConfig model_config(const RunConfig& config);
+// Whether large parts of its layers lie apart in the store (memory/layout.h).
+bool units_apart(const RunConfig& config);
 // `auto` is usual_device_bytes() for the device and 85 % of the available memory for the host; with the CPU device, of half of
 // it.
 Budget budgets(const RunConfig& config);

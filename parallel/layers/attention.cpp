@@ -98,12 +98,12 @@ void Attention::rotate(LayerContext& ctx, TensorView qkv, std::int64_t first_pos
   ctx.math.rotary(ctx.stream, q_and_k, row, ctx.shape.seq, first_position, config_.rope_theta, inverse);
 }
 
+// The same on all tensor ranks, though only one of them adds the residual: their programs must be one program.
 std::vector<Phase> Attention::phases(LayerCall call, BatchShape shape) const {
   const auto n = shape.tokens();
   const double output = 2 * static_cast<double>(n * config_.hidden) * static_cast<double>(config_.attended_here());
   const double qkv = 2 * static_cast<double>(n * config_.hidden) * static_cast<double>(qkv_.outputs());
   const double attention = forward_flops(shape) - output - qkv;
-  const bool residual = config_.tensor.leads();
   const auto qkv_input = params_of(norm_, qkv_), output_params = params_of(output_);
   if (call == LayerCall::forward)
     return {{.weights = qkv_input,
@@ -112,7 +112,7 @@ std::vector<Phase> Attention::phases(LayerCall call, BatchShape shape) const {
              .scratch_bytes = bytes_of<Qkv>(*this, n),
              .flops = qkv + attention},
             {.weights = output_params,
-             .x = residual,
+             .x = true,
              .y = Access::overwrite,
              .saved = Access::read,
              .scratch_bytes = 0,
@@ -128,7 +128,7 @@ std::vector<Phase> Attention::phases(LayerCall call, BatchShape shape) const {
             {.half = Half::input,
              .weights = qkv_input,
              .x = true,
-             .dy = residual,
+             .dy = true,
              .dx = Access::overwrite,
              .saved = Access::read,
              .carried = Access::update,

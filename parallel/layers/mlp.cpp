@@ -69,16 +69,16 @@ double Mlp::forward_flops(BatchShape shape) const {
   return 2 * n * c * static_cast<double>(up_.outputs() + config_.ffn_here());
 }
 
+// The same on all tensor ranks, though only one of them adds the residual: their programs must be one program.
 std::vector<Phase> Mlp::phases(LayerCall call, BatchShape shape) const {
   const auto n = shape.tokens();
   const double each = 2 * static_cast<double>(n) * static_cast<double>(config_.hidden);  // for an output
   const double up = each * static_cast<double>(up_.outputs()), down = each * static_cast<double>(config_.ffn_here());
-  const bool residual = config_.tensor.leads();
   const auto up_input = params_of(norm_, up_), down_params = params_of(down_);
   if (call == LayerCall::forward)
     return {{.weights = up_input, .x = true, .saved = Access::overwrite, .scratch_bytes = bytes_of<Up>(*this, n), .flops = up},
             {.weights = down_params,
-             .x = residual,
+             .x = true,
              .y = Access::overwrite,
              .saved = Access::read,
              .scratch_bytes = bytes_of<Activated>(*this, n),
@@ -94,7 +94,7 @@ std::vector<Phase> Mlp::phases(LayerCall call, BatchShape shape) const {
             {.half = Half::input,
              .weights = up_input,
              .x = true,
-             .dy = residual,
+             .dy = true,
              .dx = Access::overwrite,
              .saved = Access::read,
              .carried = Access::update,

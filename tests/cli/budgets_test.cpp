@@ -395,7 +395,7 @@ TEST_F(Budgets, AModelOf70BillionParametersIsPlanned) {
 TEST_F(Budgets, AModelFarTooLargeIsRefusedWithoutAWalk) {
   const auto refused = terrace({"plan", "--layers", "1000", "--hidden", "60000", "--heads", "100", "--assumed-costs",
                                 "--device-memory", "24GiB", "--host-memory", "100GiB", "--nvme-path", "disk"});
-  expect_refusal(refused, 3, {"device tier", "layers.999.mlp", "--device-memory must be more than 228797MiB"});
+  expect_refusal(refused, 3, {"device tier", "layers.999.mlp", "--device-memory must be more than 224578MiB"});
 }
 
 TEST_F(Budgets, ALimitOfTheDiskIsNoReservation) {

@@ -168,7 +168,7 @@ TEST_F(Output, ARefusalsSuggestionFitsEveryRank) {
   const std::vector<Words> budgets{
       {"--device-memory", "64KiB"},
       {"--device-memory", "1MiB", "--host-memory", "64KiB"},
-      {"--device-memory", "1MiB", "--host-memory", "100KB", "--nvme-path", "disk"},
+      {"--device-memory", "1MiB", "--host-memory", "60KB", "--nvme-path", "disk"},
       {"--device-memory", "2MiB", "--host-memory", "4MiB", "--nvme-path", "disk", "--nvme-limit", "8KiB"}};
   for (const auto& layout : layouts)
     for (const auto& budget : budgets) {

@@ -104,6 +104,30 @@ TEST_F(Tensor, WhatItCannotDoIsRefusedWithTheNearestThatItCan) {
   EXPECT_FALSE(std::filesystem::exists(at("none")));
 }
 
+// A vocabulary in tiles: another rounding, so a run may go on with other tiles, and generates the same text.
+TEST_F(Tensor, TilesOfTheVocabularyTrainWhatTheWholeTableTrains) {
+  const Words constant{"--dtype", "fp64", "--lr-schedule", "constant"};
+  ASSERT_EQ(0, train(split("whole", constant)).exit);
+  const auto tiles = train(split("tiles", constant + Words{"--vocab-tiles", "3", "--nvme-path", "disk", "--device-memory",
+                                                           "1MB", "--host-memory", "1MB"}));
+  ASSERT_EQ(0, tiles.exit) << tiles.described;
+  expect_near("whole", "tiles", 1e-9);
+  std::string texts[2];
+  for (const int tiled : {0, 1}) {
+    const auto text =
+        terrace({"generate", tiled ? "tiles" : "whole", "--prompt", "the ", "--max-tokens", "20", "--temperature", "0"});
+    EXPECT_EQ(0, text.exit) << text.described;
+    texts[tiled] = text.out;
+  }
+  EXPECT_EQ(texts[0], texts[1]);
+
+  ASSERT_EQ(0, train(split("stopped", constant + Words{"--steps", "2", "--vocab-tiles", "5"})).exit);
+  const auto resumed = train(split("stopped", constant + Words{"--vocab-tiles", "2", "--resume", "auto"}));
+  ASSERT_EQ(0, resumed.exit) << resumed.described;
+  expect_near("whole", "stopped", 1e-9);
+  expect_refusal(train(split("none", {"--vocab-tiles", "17"})), 2, {"--vocab-tiles 17", "give --vocab-tiles 16 or fewer"});
+}
+
 TEST_F(Tensor, APlanSaysWhatARankHoldsAndSends) {
   const auto whole = terrace(tiny("plan", {"--heads", "4", "--json"})),
              part = terrace(tiny("plan", {"--heads", "4", "--tp", "4", "--json"}));
