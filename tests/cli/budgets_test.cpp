@@ -142,7 +142,7 @@ TEST_F(Budgets, ASuggestionIsSearchedAtTheGivenPrefetchDepth) {
                               "--nvme-limit",
                               "2370890",
                               "--device-memory",
-                              "915987",
+                              "600000",
                               "--host-memory",
                               "70958"});
   expect_refusal(refused, 3, {"host tier", "no value of --host-memory alone is enough"});

@@ -154,7 +154,7 @@ TEST_F(ClusterPlan, RefusalsNameFileKeyAndMend) {
   expect_refusal(terrace(plan({"--gpus-per-node", "17"})), 2, {"--gpus-per-node 17", "has 16"});
   expect_refusal(terrace(plan({"--nodes", "0"})), 2, {"--nodes", "from 1"});
   expect_refusal(terrace(plan({"--nodes", "2", "--dp", "3"})), 2, {"--dp 3", "give --dp 32"});
-  expect_refusal(terrace(plan({"--nodes", "1", "--batch-size", "64"})), 3, {"does not fit", "lower --batch-size"});
+  expect_refusal(terrace(plan({"--nodes", "1", "--batch-size", "128"})), 3, {"does not fit", "lower --batch-size"});
   scratch_.write("half.toml", "[gpu]\nmemory = \"32GiB\"\n");
   expect_refusal(terrace({"plan", "--cluster-profile", "half.toml"}), 2, {"half.toml", "gpu.matmul-bf16-flop-s is missing"});
   expect_refusal(terrace({"plan", "--cluster-profile", "none.toml"}), 2, {"none.toml", "No such file"});
