@@ -109,7 +109,7 @@ TEST_F(Tensor, TilesOfTheVocabularyTrainWhatTheWholeTableTrains) {
   const Words constant{"--dtype", "fp64", "--lr-schedule", "constant"};
   ASSERT_EQ(0, train(split("whole", constant)).exit);
   const auto tiles = train(split("tiles", constant + Words{"--vocab-tiles", "3", "--nvme-path", "disk", "--device-memory",
-                                                           "1MB", "--host-memory", "1MB"}));
+                                                           "2500000", "--host-memory", "3MB"}));
   ASSERT_EQ(0, tiles.exit) << tiles.described;
   expect_near("whole", "tiles", 1e-9);
   std::string texts[2];
