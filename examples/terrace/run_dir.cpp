@@ -256,7 +256,13 @@ void set_stores(RunDir& dir, const RunFile& run, const RunConfig& config) {
   const auto layout = take_layout(then);
   const bool same = layout == take_layout(now);
   if (same && run.units_apart == units_apart(config)) return;
-  if (!same && config.sync_interval > 1)
+  if (same && config.sync_interval > 1)
+    throw Error(fmt::format("the run in {} was begun by an older version, which laid its chunks out otherwise, and with "
+                            "--sync-interval {} each rank has its own weights, which cannot be laid out anew\n  continue with "
+                            "the version that began it",
+                            dir.path.string(), config.sync_interval),
+                Exit::usage);
+  if (config.sync_interval > 1)
     throw Error(
         fmt::format(
             "--sync-interval {}: each rank of the run in {} has its own weights and moments, so the number of ranks cannot "

@@ -80,8 +80,8 @@ void validate(const RunConfig& c) {
                 fmt::format("give --norm-eps the {} of the model; the usual one is {}", lm::word_of(family.norm_eps.keys),
                             *family.norm_eps.usual));
   }
-  if (const auto most = std::max<std::int64_t>(1, c.vocab / c.tp / 16); c.vocab_tiles > most) {
-    refuse_pair(fmt::format("--vocab-tiles {}: a tile of --vocab {}{} would have fewer than 16 rows", c.vocab_tiles, c.vocab,
+  if (const auto most = layers::most_vocab_tiles(c.vocab, c.tp); c.vocab_tiles > most) {
+    refuse_pair(fmt::format("--vocab-tiles {}: a tile of --vocab {}{} would have too few rows", c.vocab_tiles, c.vocab,
                             c.tp > 1 ? fmt::format(" on --tp {}", c.tp) : ""),
                 fmt::format("give --vocab-tiles {} or fewer", most));
   }

@@ -5,7 +5,7 @@ namespace terrace::layers {
 Embedding::Embedding(const Transformer& config) : TransformerLayer("embedding", config) {
   const Init init{InitKind::normal, config.init_std};
   params_.push_back(table_of(config, config.names.embedding));
-  if (config.positions == Positions::learned) {
+  if (learned_positions()) {
     params_.push_back(
         {.name = weight_name(config.names.positions), .shape = {config.seq_len, config.hidden}, .init = init, .unit = 1});
   }
@@ -39,7 +39,7 @@ std::vector<Phase> Embedding::phases(LayerCall call, BatchShape shape) const {
   std::vector<Phase> phases;
   for (std::uint32_t t = 0; t < tiles(); ++t) {
     std::vector<PhaseParam> used{{0, t}};
-    if (t + 1 == tiles() && learned_positions()) used.push_back(positions_param());
+    if (is_last(t) && learned_positions()) used.push_back(positions_param());
     if (call == LayerCall::backward)
       phases.push_back({.half = Half::weight, .gradients = used, .dy = true, .scratch_bytes = scratch_of(shape, false)});
     else
@@ -57,7 +57,7 @@ void Embedding::embed(LayerContext& ctx, std::span<const TensorView> weights, Te
     ScratchArena arena(ctx.scratch);
     const TensorView tokens = tokens_in(ctx, arena, t);
     const TensorView to = t == 0 ? y : arena.take(y.dtype, y.shape);
-    const bool adds_positions = t + 1 == tiles() && config_.tensor.leads();
+    const bool adds_positions = is_last(t) && config_.tensor.leads();
     ctx.math.embed(ctx.stream, to, tokens, rows(ctx, weights, t), adds_positions ? positions(weights) : TensorView{}, seq,
                    first_position);
     if (t != 0) ctx.math.convert(ctx.stream, y, to, Accumulate::yes);
@@ -77,7 +77,7 @@ void Embedding::backward(LayerContext& ctx, const LayerTensors& t, Half half) co
   for (std::uint32_t number = 0; number < tiles(); ++number) {
     if (!ctx.runs(number)) continue;
     ScratchArena arena(ctx.scratch);
-    const bool last = number + 1 == tiles(), leads = config_.tensor.leads();
+    const bool last = is_last(number), leads = config_.tensor.leads();
     ctx.math.embed_grad(ctx.stream, rows(ctx, t.gradients, number), last && leads ? positions(t.gradients) : TensorView{},
                         tokens_in(ctx, arena, number), t.dy, ctx.shape.seq, t.accumulate);
     if (t.accumulate == Accumulate::yes) continue;

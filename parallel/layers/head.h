@@ -59,7 +59,7 @@ class Head final : public TransformerLayer {
   };
   [[nodiscard]] Slice slice_at(const LayerContext& ctx, const LayerTensors& t, const Scratch& scratch, std::int64_t first,
                                std::uint32_t tile) const;
-  // Calls use(slice, first row) for all rows, with the logits of a tile.
+  // Calls use(slice) for all rows, with the logits of a tile.
   template <class F>
   void each_slice(LayerContext& ctx, const LayerTensors& t, const Scratch& scratch, std::uint32_t tile, F&& use) const;
   void make_logits(LayerContext& ctx, const LayerTensors& t, const Slice& slice) const;
@@ -68,8 +68,6 @@ class Head final : public TransformerLayer {
   // Targets as numbers of the tile's rows, and the log-sum-exp of all parts' logits.
   void read_survey(LayerContext& ctx, const Scratch& scratch, std::uint32_t tile) const;
   void backward_of_tile(LayerContext& ctx, const LayerTensors& t, Half half, std::uint32_t tile) const;
-  [[nodiscard]] bool is_whole() const { return config_.tensor.ranks == 1 && tiles() == 1; }
-  [[nodiscard]] bool is_last(std::uint32_t tile) const { return tile + 1 == tiles(); }
   // All tensors, the table as the tile's rows that have a token.
   [[nodiscard]] std::vector<TensorView> with_tile(const LayerContext& ctx, std::span<const TensorView> tensors,
                                                   std::uint32_t tile) const;

@@ -12,8 +12,6 @@
 namespace terrace::layers {
 namespace {
 
-constexpr std::int64_t kLeastTileRows = 16;  // of the vocabulary's table
-
 [[noreturn]] void refuse(const std::string& what) { throw Error("model: " + what, Exit::usage); }
 
 void require_size(const char* field, std::int64_t value, std::int64_t largest) {
@@ -78,15 +76,19 @@ void check_parts(const Transformer& config) {
                     "parts: the most are {} tensor ranks",
                     config.name, kv));
   }
-  const auto rows = config.vocab / ranks;
-  if (rows != 0 && (config.vocab_tiles < 1 || config.vocab_tiles > std::max<std::int64_t>(1, rows / kLeastTileRows))) {
-    refuse(fmt::format("vocab_tiles must be 1 to {} for {} rows of the table, not {}",
-                       std::max<std::int64_t>(1, rows / kLeastTileRows), rows, config.vocab_tiles));
+  if (const auto most = most_vocab_tiles(config.vocab, ranks); config.vocab_tiles < 1 || config.vocab_tiles > most) {
+    refuse(fmt::format("vocab_tiles must be 1 to {} for {} rows of the table, not {}", most, config.vocab / ranks,
+                       config.vocab_tiles));
   }
   if (config.vocab < ranks) refuse(fmt::format("{} tensor ranks are more than the vocabulary of {}", ranks, config.vocab));
 }
 
 }  // namespace
+
+std::int64_t most_vocab_tiles(std::int64_t vocab, std::int64_t tensor_ranks) {
+  constexpr std::int64_t kLeastRows = 16;  // of a tile
+  return std::max<std::int64_t>(1, vocab / tensor_ranks / kLeastRows);
+}
 
 double Transformer::residual_init_std() const { return init_std / std::sqrt(2.0 * static_cast<double>(layers)); }
 

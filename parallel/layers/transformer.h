@@ -83,6 +83,8 @@ struct Transformer {
 
 inline constexpr std::int64_t kLargestWidth = 1 << 20;  // products of three such sizes still fit an int64
 
+std::int64_t most_vocab_tiles(std::int64_t vocab, std::int64_t tensor_ranks);
+
 // The transformer itself, if it is valid.
 const Transformer& checked(const Transformer& transformer);
 

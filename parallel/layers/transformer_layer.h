@@ -66,6 +66,8 @@ class TransformerLayer : public GenerativeLayer {
   // Tiles of the vocabulary's table. tile(): of the table, or of what is the phase's tile already; has_token(): of the tile,
   // the rows that have a token, counted in the whole vocabulary.
   [[nodiscard]] std::uint32_t tiles() const { return config_.vocab_tiles; }
+  [[nodiscard]] bool is_last(std::uint32_t tile) const { return tile + 1 == tiles(); }
+  [[nodiscard]] bool is_whole() const { return config_.tensor.ranks == 1 && tiles() == 1; }  // the table is in one part
   [[nodiscard]] TensorView tile(const LayerContext& ctx, const TensorView& table, std::uint32_t number) const;
   [[nodiscard]] Block has_token(std::uint32_t number) const;
   // The table of the vocabulary, or this rank's rows of it, of which the last may have no token.
