@@ -39,7 +39,7 @@ class PipelineBench final : public Bench {
       if (schedule_ != "all" && schedule_ != order.name) continue;
       session.progress(fmt::format("{} …", order.name));
       try {
-        static_cast<void>(pipeline::part_of(setting_.pipeline_of(order.name), 0));
+        static_cast<void>(pipeline::placement_of(setting_.pipeline_of(order.name)));
       } catch (const Error& error) {  // not with these degrees
         if (schedule_ != "all") throw;
         session.note(fmt::format("{} is left out: {}", order.name, error.what()));

@@ -19,11 +19,10 @@ namespace {
 
 void run_rank(const Model& model, const RanksRun& run, Communicator& ranks, RankSteps& out) {
   auto request = run.request;
-  const auto rank = static_cast<std::uint32_t>(ranks.rank());
-  request.pipeline_rank = rank / request.data.ranks;
+  request.rank = static_cast<std::uint32_t>(ranks.rank());
   out.plan = plan(model, request, run.profile);
   if (!out.plan.fits) throw Error(fmt::format("rank {}: {}", ranks.rank(), out.plan.refusal.why), Exit::does_not_fit);
-  out.plan = for_rank(out.plan, model, request, run.profile, rank % request.data.ranks);
+  out.plan = for_rank(out.plan, model, request, run.profile);
   ThreadPool pool(1);
   const auto device = make_cpu_device(pool);
   const auto optimizer = make_optimizer("adamw", {});
@@ -50,7 +49,7 @@ void run_rank(const Model& model, const RanksRun& run, Communicator& ranks, Rank
 }  // namespace
 
 std::vector<RankSteps> run_ranks(const Model& model, const RanksRun& run) {
-  const auto ranks = (run.request.pipeline ? run.request.pipeline->schedule.placement.ranks : 1) * run.request.data.ranks;
+  const auto ranks = mesh_of(model, run.request).size();
   std::vector<RankSteps> out(ranks);
   std::exception_ptr first;  // in time: what the others say of a rank that left comes later
   std::mutex mutex;

@@ -19,7 +19,7 @@ std::vector<TensorSpec> kept_by_forward(const Layer& layer, const BatchShape& ba
 }  // namespace
 
 ActivationBuffers::ActivationBuffers(const Model& model, const LayerPhases& phases, const Skips& skips,
-                                     const PipelineParallel& pipeline, const StepShape& shape, std::int64_t decode_positions)
+                                     const HeldLayers& pipeline, const StepShape& shape, std::int64_t decode_positions)
     : phases_(phases),
       micro_batches_(shape.micro_batches),
       halves_(pipeline.halves),

@@ -35,7 +35,7 @@ namespace terrace {
 class ActivationBuffers {
  public:
   // `decode_positions` not 0: saved(l, 0) is layer l's cache of so many positions.
-  ActivationBuffers(const Model& model, const LayerPhases& phases, const Skips& skips, const PipelineParallel& pipeline,
+  ActivationBuffers(const Model& model, const LayerPhases& phases, const Skips& skips, const HeldLayers& pipeline,
                     const StepShape& shape, std::int64_t decode_positions);
   // Each is called once. e(l, m) is added apart, because a map adds other chunks between them.
   void add_to(ChunkTable& chunks);

@@ -16,9 +16,13 @@
 namespace terrace {
 namespace {
 
-using Members = std::pair<RankSet, std::uint32_t>;  // a kind of set, and which of its sets
+// Ranks that exchange with each other name the same members and have the same first rank.
+using Peers = std::pair<Members, std::uint32_t>;
 
-Members members_of(const StepMap& map, const Action& a, RankSet set) { return {set, number_of(set, map.place(), a.layer)}; }
+Peers peers_of(const StepMap& map, const Members& given) {
+  const auto members = reduced_to(map.mesh(), given);
+  return {members, members.directions ? 0 : map.mesh().at(map.rank(), members.axes, 0)};
+}
 
 struct Issued {
   Action action;
@@ -38,28 +42,25 @@ std::string to_text(const Issued& i) {
 
 std::string name_of(const StepMap& map) {
   const auto parts = map.tensor().ranks > 1 ? fmt::format("tensor rank {}, ", map.tensor().rank) : std::string();
-  return fmt::format("{}data rank {} of pipeline rank {}", parts, map.data().rank, map.pipeline().rank);
+  return fmt::format("{}data rank {} of pipeline rank {}", parts, map.data().rank(), map.pipeline().rank);
 }
 
 using Sequence = std::vector<Issued>;
-using Sequences = std::map<Members, Sequence>;  // of one rank
+using Sequences = std::map<Peers, Sequence>;  // of one rank
 
 Sequences sequences_of(const RankProgram& rank) {
   Sequences all;
   for (const auto& action : rank.program.actions)
     for (const auto& collective : collectives_of(rank.map, action))
-      if (is_collective(collective.operation))
-        all[members_of(rank.map, action, collective.ranks)].push_back({action, collective});
+      if (is_collective(collective.operation)) all[peers_of(rank.map, collective.members)].push_back({action, collective});
   return all;
 }
 
 // Also of a rank that has issued nothing there.
-bool belongs(const StepMap& map, const Members& members) {
-  const auto [set, which] = members;
-  if (set != RankSet::directions) return members_of(map, {}, set) == members;
-  for (std::uint32_t l = 0; l < map.layers(); ++l)
-    if (map.pipeline().holds(l) && map.pipeline().stage(l) == which) return true;
-  return false;
+bool belongs(const StepMap& map, const Peers& peers) {
+  const auto& [members, first] = peers;
+  if (!members.directions) return peers_of(map, members) == peers;
+  return std::ranges::find(*members.directions, map.pipeline().rank) != members.directions->end();
 }
 
 void compare(const StepMap& one, const Sequence& ones, const StepMap& other, const Sequence& others) {
@@ -76,15 +77,15 @@ void compare(const StepMap& one, const Sequence& ones, const StepMap& other, con
 
 void check_collectives(std::span<const RankProgram> ranks) {
   std::vector<Sequences> issued;
-  std::set<Members> sets;
+  std::set<Peers> all;
   for (const auto& rank : ranks)
-    for (const auto& [members, sequence] : issued.emplace_back(sequences_of(rank))) sets.insert(members);
-  for (const auto& members : sets) {
+    for (const auto& [peers, sequence] : issued.emplace_back(sequences_of(rank))) all.insert(peers);
+  for (const auto& peers : all) {
     std::optional<std::size_t> first;
     for (std::size_t r = 0; r < ranks.size(); ++r) {
-      if (!belongs(ranks[r].map, members)) continue;
+      if (!belongs(ranks[r].map, peers)) continue;
       if (first)
-        compare(ranks[*first].map, issued[*first][members], ranks[r].map, issued[r][members]);
+        compare(ranks[*first].map, issued[*first][peers], ranks[r].map, issued[r][peers]);
       else
         first = r;
     }

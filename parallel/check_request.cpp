@@ -8,6 +8,7 @@
 #include <terrace/memory/layout.h>
 #include <terrace/optimizers/recipe.h>
 #include <terrace/parallel/check_tensor.h>
+#include <terrace/parallel/run_mesh.h>
 
 namespace terrace {
 namespace {
@@ -69,7 +70,22 @@ void demand_shard_group(const DataParallel& data) {
                     data.copies()));
 }
 
+void demand_rank(const Model& model, const PlanRequest& request) {
+  const auto mesh = mesh_of(model, request);
+  check(mesh);
+  if (request.rank >= mesh.size())
+    throw Error(fmt::format("there is no rank {} in a mesh of {}", request.rank, to_string(mesh)), Exit::usage);
+  if (const auto part = mesh.index(request.rank, kTensorAxes); part != model.tensor.rank)
+    throw Error(fmt::format("rank {} of a mesh of {} is tensor rank {}, and the model was made for tensor rank {}",
+                            request.rank, to_string(mesh), part, model.tensor.rank),
+                Exit::usage);
+}
+
 }  // namespace
+
+Mesh mesh_of(const Model& model, const PlanRequest& r) {
+  return mesh_of(r.data, r.pipeline ? r.pipeline->schedule.placement.ranks : 1, model.tensor);
+}
 
 void check_request(const Model& model, const PlanRequest& request) {
   if (request.shape.batch.batch <= 0 || request.shape.batch.seq <= 0 || request.shape.micro_batches == 0)
@@ -129,6 +145,7 @@ void check_request(const Model& model, const PlanRequest& request) {
                             model.layers.size()),
                 Exit::usage);
   check_tensor(model, request);
+  demand_rank(model, request);
   if (model.layers.size() < 2) throw Error("a model needs at least two layers", Exit::usage);
 }
 

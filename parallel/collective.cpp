@@ -1,9 +1,11 @@
 #include <terrace/parallel/collective.h>
 
 #include <algorithm>
+#include <array>
 
 #include <terrace/core/block8.h>
 #include <terrace/parallel/gradient_squares.h>
+#include <terrace/parallel/programs.h>
 #include <terrace/parallel/step_map.h>
 
 namespace terrace {
@@ -18,7 +20,7 @@ std::vector<Collective> gather_of(const StepMap& map, const Action& a) {
   // If weights are not sharded, the group is a run of chunks, and this rank's chunk is one of them.
   const auto chunks = data.shards(Kind::parameter) ? 1 : data.group();
   return {{.operation = Operation::all_gather,
-           .ranks = RankSet::sharers,
+           .members = {data.shared_by},
            .from = mine,
            .to = {map.gathered(a.layer, a.chunk), chunks, 0, mine.bytes * data.group()},
            .wire = data.weights,
@@ -31,12 +33,13 @@ Reduction sum_of_gradients(const StepMap& map) {
   return sum;
 }
 
-Collective all_reduce_of(RankSet ranks, const ChunkBytes& what, const Reduction& sum) {
-  return {.operation = Operation::all_reduce, .ranks = ranks, .from = what, .to = what, .reduction = sum, .dtype = sum.from};
+Collective all_reduce_of(const Members& members, const ChunkBytes& what, const Reduction& sum) {
+  return {
+      .operation = Operation::all_reduce, .members = members, .from = what, .to = what, .reduction = sum, .dtype = sum.from};
 }
 
-Collective all_gather_of(RankSet ranks, const ChunkBytes& from, const ChunkBytes& to) {
-  return {.operation = Operation::all_gather, .ranks = ranks, .from = from, .to = to};
+Collective all_gather_of(const Members& members, const ChunkBytes& from, const ChunkBytes& to) {
+  return {.operation = Operation::all_gather, .members = members, .from = from, .to = to};
 }
 
 // A group of gradients, as the backward wrote them, and the places of its sum on this rank.
@@ -61,19 +64,19 @@ std::vector<Collective> between_directions(const StepMap& map, const Action& a) 
   const auto& pipeline = map.pipeline();
   const auto group = group_of(map, a);
   auto sum = sum_of_gradients(map);
-  if (!data.folds_each()) return {all_reduce_of(RankSet::directions, group.all, sum)};
-  const auto ranks = span_of(RankSet::directions, map.place(), a.layer).ranks;
+  const Members both{data.axes(), true, std::array{pipeline.holder(a.layer, 0), pipeline.holder(a.layer, 1)}};
+  if (!data.folds_each()) return {all_reduce_of(both, group.all, sum)};
   auto part = group.sums;
-  part.bytes /= ranks;
-  part.offset = part.bytes * (pipeline.replica(a.layer) * data.ranks + data.turn());
+  part.bytes /= pipeline.replicas() * data.ranks;
+  part.offset = part.bytes * (pipeline.replica(a.layer) * data.ranks + data.turn);
   sum.onto = !map.rounds().begins_gradient(a.micro_batch);
   std::vector<Collective> all{{.operation = Operation::reduce_scatter,
-                               .ranks = RankSet::directions,
+                               .members = both,
                                .from = group.all,
                                .to = part,
                                .reduction = sum,
                                .dtype = sum.to}};
-  if (map.rounds().ends_gradient(a.micro_batch)) all.push_back(all_gather_of(RankSet::directions, part, group.sums));
+  if (map.rounds().ends_gradient(a.micro_batch)) all.push_back(all_gather_of(both, part, group.sums));
   return all;
 }
 
@@ -82,10 +85,10 @@ std::vector<Collective> reduction_of(const StepMap& map, const Action& a) {
   const auto& data = map.data();
   const auto group = group_of(map, a);
   const auto sum = sum_of_gradients(map);
-  if (!data.folds_each() && data.stage() == 0) return {all_reduce_of(RankSet::data, group.all, sum)};
+  if (!data.folds_each() && data.stage() == 0) return {all_reduce_of({data.axes()}, group.all, sum)};
   const bool last = map.rounds().ends_gradient(a.micro_batch);
   Collective scatter{.operation = Operation::reduce_scatter,
-                     .ranks = RankSet::sharers,
+                     .members = {data.shared_by},
                      .from = group.all,
                      .to = group.own_sum,
                      .reduction = sum,
@@ -96,29 +99,30 @@ std::vector<Collective> reduction_of(const StepMap& map, const Action& a) {
   scatter.reduction.blocks = data.gradients == Travel::int8;
   // With canonical sums, each replica of the state folds its part of every shard over all ranks.
   if (data.canonical && data.copies() > 1) {
-    scatter.ranks = RankSet::turns;
+    scatter.members = {data.axes(), true};
     scatter.to.bytes /= data.copies();
-    scatter.to.offset = scatter.to.bytes * (data.rank / data.sharers());
+    scatter.to.offset = scatter.to.bytes * data.copy;
     if (!last) return {scatter};
-    return {scatter, all_gather_of(RankSet::copies, scatter.to, group.own_sum)};
+    return {scatter, all_gather_of({data.copied_over}, scatter.to, group.own_sum)};
   }
   std::vector<Collective> all{scatter};
-  if (last && data.copies() > 1) all.push_back(all_reduce_of(RankSet::copies, group.own_sum, sum));
+  if (last && data.copies() > 1) all.push_back(all_reduce_of({data.copied_over}, group.own_sum, sum));
   if (last && data.folds_each() && !data.shards(Kind::gradient))
-    all.push_back(all_gather_of(RankSet::data, group.own_sum, group.sums));
+    all.push_back(all_gather_of({data.axes()}, group.own_sum, group.sums));
   return all;
 }
 
 // What an optimizer of whole layers combines, in its scratch memory.
 std::vector<Collective> scratch_exchanges_of(const StepMap& map, const Action& a) {
   std::vector<Collective> all;
+  const Members sharers{map.data().shared_by};
   for (const auto& e : map.layer_needs(a.layer).exchanges) {
     const ChunkBytes sum{map.update_scratch(), 1, e.offset, e.bytes};
     const auto part = e.bytes / map.data().group();
     if (e.way == ScratchExchange::Way::sum)
-      all.push_back(all_reduce_of(RankSet::sharers, sum, Reduction::sum(DType::fp64)));
+      all.push_back(all_reduce_of(sharers, sum, Reduction::sum(DType::fp64)));
     else
-      all.push_back(all_gather_of(RankSet::sharers, {sum.first, 1, e.offset + part * map.data().place(), part}, sum));
+      all.push_back(all_gather_of(sharers, {sum.first, 1, e.offset + part * map.data().place(), part}, sum));
   }
   return all;
 }
@@ -127,7 +131,7 @@ std::vector<Collective> message_of(const StepMap& map, const Action& a) {
   std::vector<Collective> all;
   for (const auto chunk : map.carried_by(a)) {
     auto& message = all.emplace_back();
-    message.ranks = RankSet::pipeline;
+    message.members = {Axis::pp};
     message.peer = a.peer;
     message.lane = static_cast<std::uint32_t>(a.payload);
     message.operation = a.op == Op::send ? Operation::send : Operation::receive;
@@ -146,23 +150,22 @@ std::vector<Collective> visit_of(const StepMap& map, const Action& a) {
     const auto bytes = recipe.chunk_bytes(kind, map.layout().chunk_elements());
     const ChunkBytes mine{map.visited(kind), 1, map.tensor().rank * bytes * data.group(), bytes * data.group()};
     if (data.shards(kind) && map.pipeline().holds(a.layer))
-      all.push_back(all_gather_of(RankSet::sharers, whole(map, map.state(kind, a.layer, map.data().own(a.chunk))), mine));
+      all.push_back(all_gather_of({data.shared_by}, whole(map, map.state(kind, a.layer, data.own(a.chunk))), mine));
     for (std::uint32_t i = 0; map.pipeline().ranks > 1 && i < data.group(); ++i) {
       const auto shown = map.shown(kind, a.layer) ? ChunkBytes{map.visited(kind), 1, mine.offset + i * bytes, bytes}
                                                   : whole(map, map.state(kind, a.layer, map.data().chunks_of(a.chunk)[i]));
-      Collective broadcast{
-          .operation = Operation::broadcast, .ranks = RankSet::pipeline, .peer = map.pipeline().holder(a.layer)};
+      Collective broadcast{.operation = Operation::broadcast, .members = {Axis::pp}, .peer = map.pipeline().holder(a.layer)};
       (map.pipeline().speaks_for(a.layer) ? broadcast.from : broadcast.to) = shown;
       all.push_back(broadcast);
     }
     if (map.tensor().ranks == 1) return;
     const auto ranks = map.tensor().ranks;
     if (map.shown(kind, a.layer)) {
-      all.push_back(all_gather_of(RankSet::tensor, mine, {map.visited(kind), 1, 0, mine.bytes * ranks}));
+      all.push_back(all_gather_of({kTensorAxes}, mine, {map.visited(kind), 1, 0, mine.bytes * ranks}));
       return;
     }
     for (std::uint32_t i = 0; i < data.group(); ++i)
-      all.push_back(all_gather_of(RankSet::tensor, whole(map, map.state(kind, a.layer, data.chunks_of(a.chunk)[i])),
+      all.push_back(all_gather_of({kTensorAxes}, whole(map, map.state(kind, a.layer, data.chunks_of(a.chunk)[i])),
                                   {map.visited(kind), 1, i * bytes * ranks, bytes * ranks}));
   };
   // Parameters that are copies of the masters need not be visited.
@@ -178,10 +181,10 @@ std::vector<Collective> combination_of(const StepMap& map, const Action& a) {
   const auto bytes = buffers.row_bytes();
   const ChunkBytes kept{activation ? buffers.x(a.layer, a.micro_batch) : buffers.d(a.layer, a.micro_batch), 1, 0, bytes};
   const auto sum = Reduction::sum(map.model().dtype);
-  if (!map.tensor().sequence) return {all_reduce_of(RankSet::tensor, kept, sum)};
+  if (!map.tensor().sequence) return {all_reduce_of({kTensorAxes}, kept, sum)};
   const auto parts = activation ? buffers.written_y(a.layer - 1, a.micro_batch) : buffers.written_dx(a.layer, a.micro_batch);
   return {{.operation = Operation::reduce_scatter,
-           .ranks = RankSet::tensor,
+           .members = {kTensorAxes},
            .from = {parts, 1, 0, bytes},
            .to = {kept.first, 1, 0, bytes / map.tensor().ranks},
            .reduction = sum,
@@ -193,13 +196,13 @@ std::vector<Collective> assembly_of(const StepMap& map, const Action& a) {
   const auto ranks = map.tensor().ranks;
   if (a.payload == Payload::survey) {
     const auto bytes = buffers.survey_spec()->bytes();
-    return {all_gather_of(RankSet::tensor, {buffers.survey(), 1, map.tensor().rank * bytes, bytes},
+    return {all_gather_of({kTensorAxes}, {buffers.survey(), 1, map.tensor().rank * bytes, bytes},
                           {buffers.survey(), 1, 0, bytes * ranks})};
   }
   const bool activation = a.payload == Payload::activation;
   const auto kept = activation ? buffers.x(a.layer, a.micro_batch) : buffers.d(a.layer, a.micro_batch);
   const auto whole = activation ? buffers.read_x(a.layer, a.micro_batch) : buffers.read_dy(a.layer - 1, a.micro_batch);
-  return {all_gather_of(RankSet::tensor, {kept, 1, 0, buffers.row_bytes() / ranks}, {whole, 1, 0, buffers.row_bytes()})};
+  return {all_gather_of({kTensorAxes}, {kept, 1, 0, buffers.row_bytes() / ranks}, {whole, 1, 0, buffers.row_bytes()})};
 }
 
 // Of the parameters that several tensor ranks hold, each as far as it lies in a chunk of this rank.
@@ -212,7 +215,7 @@ std::vector<Collective> unification_of(const StepMap& map, const Action& a) {
       const auto ranks = holders(layout.param_at(a.layer, s.tensor).split, map.tensor());
       if (ranks == 1) continue;
       const auto size = size_of(sum.from);
-      all.push_back(all_reduce_of(ranks == map.tensor().ranks ? RankSet::tensor : RankSet::twins,
+      all.push_back(all_reduce_of({ranks == map.tensor().ranks ? kTensorAxes : AxisSet(Axis::twin)},
                                   {map.state(Kind::gradient, a.layer, chunk), 1, s.chunk_element * size, s.elements * size},
                                   sum));
     }
@@ -241,19 +244,24 @@ std::vector<Collective> collectives_of(const StepMap& map, const Action& a) {
 
 Collective losses_of(const StepMap& map) {
   const auto losses = std::uint64_t{map.micro_batches()} * map.data().ranks;
-  return all_reduce_of(RankSet::world, {.bytes = losses * sizeof(double)}, Reduction::sum(DType::fp64));
+  return all_reduce_of({kAllRanks}, {.bytes = losses * sizeof(double)}, Reduction::sum(DType::fp64));
 }
 
 std::optional<Collective> squares_of(const StepMap& map) {
-  const bool stages = map.pipeline().ranks > 1, shared = map.data().stage() >= 1;
-  const bool parts = map.tensor().ranks > 1;
-  if (!stages && !shared && !parts) return std::nullopt;
-  const auto ranks = parts     ? (shared ? RankSet::replica : RankSet::model)
-                     : !stages ? RankSet::sharers
-                     : shared  ? RankSet::replica
-                               : RankSet::pipeline;
-  return all_reduce_of(ranks, {.bytes = GradientSquares::blocks_of(map.layout()) * sizeof(double)},
+  auto holders = kModelAxes;
+  if (map.data().stage() >= 1) holders = holders | map.data().shared_by;
+  if (map.mesh().size(holders) == 1) return std::nullopt;
+  return all_reduce_of({holders}, {.bytes = GradientSquares::blocks_of(map.layout()) * sizeof(double)},
                        Reduction::sum(DType::fp64));
+}
+
+std::set<Members> members_of(const StepMap& map, const Programs& programs) {
+  std::set<Members> all{losses_of(map).members, {kModelAxes}};  // the losses of an evaluation, too
+  if (const auto squares = squares_of(map)) all.insert(squares->members);
+  for (const auto* const program : programs.all())
+    for (const auto& action : program->actions)
+      for (const auto& collective : collectives_of(map, action)) all.insert(collective.members);
+  return all;
 }
 
 std::uint64_t wire_bytes(const Collective& c) {

@@ -1,5 +1,5 @@
-// What an action exchanges with other ranks, as data: the operation, its ranks, and the bytes of which chunks. The uses of the
-// action, its costs and bytes by link, the comparison of ranks and the execution all read these records: what a gather or a
+// What an action exchanges with other ranks, as data: the operation, its members, and the bytes of which chunks. The uses of
+// the action, its costs and bytes by link, the comparison of ranks and the execution all read these records: what a gather or a
 // reduction of the program is, is written in collective.cpp and nowhere else.
 //
 // Pure. Threads: values.
@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -19,6 +20,7 @@
 namespace terrace {
 
 class StepMap;
+struct Programs;
 
 // Bytes inside a run of chunks that are adjacent in memory. All chunks of the run are used, also by a part of its bytes.
 struct ChunkBytes {
@@ -30,12 +32,12 @@ struct ChunkBytes {
 
 struct Collective {
   Operation operation = Operation::all_gather;
-  RankSet ranks = RankSet::data;
+  Members members = {};
   ChunkBytes from = {}, to = {};
   Reduction reduction = {};     // of a sum; of `from` as it travels
   Travel wire = Travel::whole;  // how `from` travels
   DType dtype = DType::fp32;    // of numbers that are packed for the way
-  std::uint32_t peer = 0;       // of a broadcast and of messages: a rank of the set
+  std::uint32_t peer = 0;       // of a broadcast and of messages: the number of a member
   std::uint32_t lane = 0;       // of messages
   friend bool operator==(const Collective&, const Collective&) = default;
 };
@@ -45,6 +47,8 @@ std::vector<Collective> collectives_of(const StepMap& map, const Action& action)
 Collective losses_of(const StepMap& map);
 // The squares of one update, which the ranks that together hold one replica of the state share; empty if each has them all.
 std::optional<Collective> squares_of(const StepMap& map);
+// All members that some collective of these programs has.
+std::set<Members> members_of(const StepMap& map, const Programs& programs);
 
 // What the whole is as it travels: the result of a gather, what is reduced, a message.
 std::uint64_t wire_bytes(const Collective& collective);

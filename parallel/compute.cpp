@@ -52,7 +52,7 @@ double Compute::loss_sum() const {
 std::vector<double> Compute::losses() const {
   const auto& data = parts_.map->data();
   std::vector<double> mine;
-  for (std::size_t i = data.turn(); i < losses_.size(); i += data.ranks) mine.push_back(losses_[i]);
+  for (std::size_t i = data.turn; i < losses_.size(); i += data.ranks) mine.push_back(losses_[i]);
   return mine;
 }
 
@@ -138,7 +138,7 @@ void Compute::layer(const Action& a, const Views& views) {
       .tokens = ids(tokens_),
       .targets = ids(targets_),
       .loss_scale = input_->loss_scale,
-      .loss = {reinterpret_cast<std::byte*>(&losses_[a.micro_batch * map.data().ranks + map.data().turn()]), DType::fp64, {1}},
+      .loss = {reinterpret_cast<std::byte*>(&losses_[a.micro_batch * map.data().ranks + map.data().turn]), DType::fp64, {1}},
       .scratch = {views.of(map.buffers().scratch(a)), DType::i32, {scratch_bytes / 4}},
       .evaluate = a.op == Op::evaluate,
       .phase = map.phases().number_for_layer(a)};

@@ -68,8 +68,8 @@ class Compute {
   // Use i of the action lies at base + offsets[i].
   void enqueue(const Action& action, std::span<const Use> uses, std::span<const std::uint64_t> offsets, std::byte* base);
 
-  // Shares the losses and squares of all ranks, on the communication stream, after everything enqueued before. An evaluation
-  // shares only the losses, among the ranks of the pipeline.
+  // Shares the losses and squares of all ranks, after everything enqueued before. An evaluation shares only the losses, among
+  // the ranks with the same micro-batches.
   enum class Share : std::uint8_t { none, step, evaluation };
   void share_results(Share share);
   [[nodiscard]] double loss_sum() const;             // global micro-batches folded in order
@@ -95,9 +95,10 @@ class Compute {
   void communicate(const Action& action, const Views& views);
   void gather_packed(Communicator& ranks, Stream& stream, const Collective& gather, Bytes mine, Bytes all);
   [[nodiscard]] Bytes pack(const Action& reduce, const Collective& collective, Bytes group);
-  [[nodiscard]] Communicator& ranks_of(const Action& action, const Collective& collective) const;
   void update_chunk(const Action& action, std::uint32_t chunk, const Views& views, bool first);
   void share_squares(std::uint32_t update);
+  void share(const Collective& sum, std::span<double> numbers);
+  [[nodiscard]] Stream& stream_among(const Members& members) const;
   void verdict(const Action& action);
   [[nodiscard]] UpdateStep update_step(const Action& action, bool first);
   [[nodiscard]] double gradient_scale(const ParamSpec& param) const;  // multiplies update_step()'s

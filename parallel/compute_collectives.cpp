@@ -29,14 +29,10 @@ Bytes bytes_of(std::span<double> numbers) { return {reinterpret_cast<std::byte*>
 
 }  // namespace
 
-Communicator& Compute::ranks_of(const Action& a, const Collective& c) const {
-  return parts_.groups->of(c.ranks, parts_.map->pipeline().stage(a.layer));
-}
-
 void Compute::communicate(const Action& a, const Views& views) {
   auto& stream = stream_for(a);
   for (const auto& c : collectives_of(*parts_.map, a)) {
-    auto& ranks = ranks_of(a, c);
+    auto& ranks = parts_.groups->of(c.members);
     const auto at = [&](const ChunkBytes& where) {
       return where.chunks == 0 ? Bytes() : Bytes(views.of(where.first) + where.offset, where.bytes);
     };
@@ -102,13 +98,14 @@ Bytes Compute::pack(const Action& a, const Collective& c, Bytes group) {
 // tensor ranks computed.
 void Compute::share_results(Share what) {
   const auto& map = *parts_.map;
-  const auto among = what == Share::step ? RankSet::world : RankSet::model;
-  if (what == Share::none || !parts_.groups || !parts_.groups->find(among)) return;
-  auto& stream = *parts_.communication_stream;
-  stream.wait(parts_.stream->record());
+  const auto among = what == Share::step ? kAllRanks : kModelAxes;
+  if (what == Share::none || !parts_.groups || map.mesh().size(among) == 1) return;
+  const auto computed = parts_.stream->record();
+  for (auto* const stream : {parts_.communication_stream, parts_.tensor_stream})
+    if (stream) stream->wait(computed);
   auto losses = losses_of(map);
-  losses.ranks = among;
-  issue(ranks_of({}, losses), stream, losses, bytes_of(losses_), bytes_of(losses_));
+  losses.members = {among};
+  share(losses, losses_);
   // If data ranks hold all of a gradient, each already has the squares of its layers. A rank without layers takes part too. The
   // squares are the same in every replica.
   if (what != Share::step) return;
@@ -117,16 +114,23 @@ void Compute::share_results(Share what) {
 }
 
 void Compute::share_squares(std::uint32_t update) {
-  const auto squares = squares_of(*parts_.map);
-  if (!squares) return;
-  const auto numbers = bytes_of(squares_.at(update).all());
-  issue(ranks_of({}, *squares), *parts_.communication_stream, *squares, numbers, numbers);
+  if (const auto squares = squares_of(*parts_.map)) share(*squares, squares_.at(update).all());
+}
+
+void Compute::share(const Collective& sum, std::span<double> numbers) {
+  issue(parts_.groups->of(sum.members), stream_among(sum.members), sum, bytes_of(numbers), bytes_of(numbers));
+}
+
+// Within a program, a communicator is used on one stream, so that all ranks run its calls in one order.
+Stream& Compute::stream_among(const Members& members) const {
+  const auto axes = reduced_to(parts_.map->mesh(), members).axes;
+  return axes != AxisSet() && axes.within(kTensorAxes) ? *parts_.tensor_stream : *parts_.communication_stream;
 }
 
 // Runs on the communication lane after all norms (Walk sees to that); readers of the global norm wait for it.
 void Compute::verdict(const Action& a) {
   share_squares(a.update);
-  verdicts_[a.update].given = parts_.communication_stream->record();
+  verdicts_[a.update].given = stream_for(a).record();
 }
 
 // Every rank visits all weights: what it lacks is exchanged first.

@@ -10,7 +10,9 @@
 #include <terrace/memory/eviction.h>
 #include <terrace/offload/common_commit.h>
 #include <terrace/offload/tier_stack.h>
+#include <terrace/parallel/collective.h>
 #include <terrace/parallel/comm/agree.h>
+#include <terrace/parallel/groups.h>
 #include <terrace/parallel/reshard.h>
 #include <terrace/parallel/weight_average.h>
 
@@ -18,8 +20,7 @@ namespace terrace {
 namespace {
 
 const StepMap::Options& demand_rank(const Model& model, const Plan& plan, const Communicator* communicator) {
-  const RankPlace place{plan.map.data, plan.map.pipeline, model.tensor};
-  const auto ranks = place.ranks(), rank = place.rank();
+  const auto ranks = mesh_of(plan.map.data, plan.map.pipeline.ranks, model.tensor).size(), rank = plan.map.rank;
   const int are = communicator ? communicator->size() : 1, is = communicator ? communicator->rank() : 0;
   if (are != static_cast<int>(ranks) || is != static_cast<int>(rank))
     throw std::logic_error(fmt::format("Engine: planned for rank {} of {}, but this is rank {} of {}", rank, ranks, is, are));
@@ -93,14 +94,14 @@ struct Engine::Impl {
     map.chunks().add_to(residency);
     for (std::uint32_t c = 0; c < map.chunks().size(); ++c)
       if (map.committed(ChunkId(c))) residency.reserve_on_disk(ChunkId(c));
+    auto& device = *options.device;
+    if (options.communicator) ranks.emplace(*options.communicator, device);
     if (options.communicator || map.data().reduces() || map.pipeline().asynchronous())
-      groups.emplace(options.communicator, map.place());
+      groups.emplace(options.communicator, ranks ? &*ranks : nullptr, map.mesh(), map.rank(), members_of(map, plan.programs));
 
     options.store.capacity_bytes = plan.capacity.disk;
     options.store.generations = plan.generations;
-    auto& device = *options.device;
     tiers.emplace(device, plan.capacity.device, plan.capacity.host);
-    if (options.communicator) ranks.emplace(*options.communicator, device);
     if (options.resume) {
       if (options.reshard_from.empty()) {
         open_common_commit();
@@ -191,8 +192,8 @@ struct Engine::Impl {
   Belady policy;
   Residency residency;
   Walk walk;
-  std::optional<Groups> groups;    // empty if nothing is exchanged
   std::optional<Agreement> ranks;  // empty if there is only one rank
+  std::optional<Groups> groups;    // empty if nothing is exchanged
   std::optional<Commit> resumed;
   struct Pending {
     UpdateStep update;

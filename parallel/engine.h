@@ -7,8 +7,8 @@
 //   engine.commit(step, payload);
 //
 // With several ranks, each rank has its own engine and plan, and all make the same calls in the same order: constructors,
-// fills, steps, evaluations, visits and commits wait for each other. Rank r of the communicator is data rank r mod d of
-// pipeline rank r ÷ d. The loss and norm of a step cover the micro-batches of all ranks, those of an evaluation only its data
+// fills, steps, evaluations, visits and commits wait for each other. The ranks of the communicator are those of the plan's mesh
+// (mesh.h). The loss and norm of a step cover the micro-batches of all ranks, those of an evaluation only its data
 // rank. Every rank visits all weights.
 //
 // Owner:   main. Threads: all calls from the rank thread.

@@ -66,13 +66,10 @@ double latency_of(const Links& links, const Spread& s, const Exchange& e) {
 
 // A message is on one link, whole.
 LinkBytes message_bytes(const Links& links, const StepMap& map, const Action& send) {
-  const auto node_of = [&](std::uint32_t pipeline_rank) {
-    const auto rank = (pipeline_rank * map.data().ranks + map.data().rank) * map.tensor().ranks + map.tensor().rank;
-    return links.ranks_per_node == 0 ? 0 : rank / links.ranks_per_node;
-  };
+  const auto node_of = [&](std::uint32_t rank) { return links.ranks_per_node == 0 ? 0 : rank / links.ranks_per_node; };
   std::uint64_t bytes = 0;
   for (const auto& message : collectives_of(map, send)) bytes += wire_bytes(message);
-  const bool within = node_of(map.pipeline().rank) == node_of(send.peer);
+  const bool within = node_of(map.rank()) == node_of(map.mesh().at(map.rank(), Axis::pp, send.peer));
   return {.within = within ? static_cast<double>(bytes) : 0, .between = within ? 0 : static_cast<double>(bytes)};
 }
 
@@ -84,8 +81,8 @@ LinkBytes& LinkBytes::operator+=(const LinkBytes& more) {
   return *this;
 }
 
-Exchange exchange_of(const StepMap& map, const Action& action, const Collective& c) {
-  const auto [ranks, stride] = span_of(c.ranks, map.place(), action.layer);
+Exchange exchange_of(const StepMap& map, const Collective& c) {
+  const auto [ranks, stride] = span_of(c.members, map.mesh());
   Exchange e{.operation = c.operation, .bytes = wire_bytes(c), .ranks = ranks, .stride = stride, .order = c.reduction.order};
   // Machines add in fp32 what travels in fewer bits.
   const bool wide = c.reduction.from == DType::bf16 || c.reduction.blocks;
@@ -96,15 +93,15 @@ Exchange exchange_of(const StepMap& map, const Action& action, const Collective&
 std::vector<Exchange> exchanges_of(const StepMap& map, const Action& a) {
   std::vector<Exchange> all;
   for (const auto& c : collectives_of(map, a))
-    if (is_collective(c.operation)) all.push_back(exchange_of(map, a, c));
+    if (is_collective(c.operation)) all.push_back(exchange_of(map, c));
   return all;
 }
 
 std::vector<Exchange> results_of(const StepMap& map, const Program& step) {
-  std::vector<Exchange> all{exchange_of(map, {}, losses_of(map))};
+  std::vector<Exchange> all{exchange_of(map, losses_of(map))};
   const auto given = std::ranges::count(step.actions, Op::verdict, &Action::op);
   const auto squares = squares_of(map);
-  for (auto u = given; squares && u < map.rounds().updates(); ++u) all.push_back(exchange_of(map, {}, *squares));
+  for (auto u = given; squares && u < map.rounds().updates(); ++u) all.push_back(exchange_of(map, *squares));
   return all;
 }
 
@@ -115,7 +112,7 @@ std::vector<Exchange> average_of(const StepMap& map) {
     for (std::uint32_t chunk = 0; chunk < map.layout().chunks_of(l); ++chunk) {
       std::uint64_t numbers = 0;
       for (const auto& segment : map.layout().segments(l, chunk)) numbers += segment.elements;
-      all.push_back({Operation::all_reduce, numbers * number, map.data().ranks, 1, map.data().sum_order()});
+      all.push_back({Operation::all_reduce, numbers * number, map.mesh().size(), 1, map.data().sum_order()});
     }
   return all;
 }
@@ -149,13 +146,13 @@ double seconds_of(const Links& links, const Exchange& e) {
          between(gather.between, true) + latency_of(links, s, e);
 }
 
-double seconds_of_message(const Links& links, std::uint32_t data_ranks, std::uint32_t one, std::uint32_t other,
+double seconds_of_message(const Links& links, std::uint32_t at_once, std::uint32_t one, std::uint32_t other,
                           std::uint64_t bytes) {
   const auto node_of = [&](std::uint32_t rank) { return links.ranks_per_node == 0 ? 0 : rank / links.ranks_per_node; };
   const auto [low, high] = std::minmax(one, other);
   const auto amount = static_cast<double>(bytes);
-  if (node_of(low * data_ranks) == node_of((high + 1) * data_ranks - 1)) return amount / links.within + links.within_latency_s;
-  return amount * std::min(links.ranks_per_node, data_ranks) / links.between + links.between_latency_s;
+  if (node_of(low * at_once) == node_of((high + 1) * at_once - 1)) return amount / links.within + links.within_latency_s;
+  return amount * std::min(links.ranks_per_node, at_once) / links.between + links.between_latency_s;
 }
 
 }  // namespace terrace

@@ -22,7 +22,7 @@ struct Exchange {
   std::uint64_t sum_bytes = 0;          // of machines' sums of the whole, where they have more than `bytes`
   friend bool operator==(const Exchange&, const Exchange&) = default;
 };
-Exchange exchange_of(const StepMap& map, const Action& action, const Collective& collective);
+Exchange exchange_of(const StepMap& map, const Collective& collective);
 std::vector<Exchange> exchanges_of(const StepMap& map, const Action& action);  // of collectives_of(), without messages
 // The exchanges at the end of a step: the losses and, if no rank has all of a gradient, the blocks of squares for the norm of
 // each update. Squares of an update with a verdict have already been shared.
@@ -42,9 +42,9 @@ LinkBytes link_bytes(const Links& links, const StepMap& map, const Program& prog
 // The messages within nodes and the rounds between them come one after the other, and each has a latency: first the ranks meet,
 // then come the pieces of a reduction (kStagingBytes), then a gather.
 double seconds_of(const Links& links, const Exchange& exchange);
-// A message between two ranks of a pipeline, each of them `data_ranks` ranks that send at the same time. The slowest one
-// decides: if a node ends between any two of them, its link, which its ranks share.
-double seconds_of_message(const Links& links, std::uint32_t data_ranks, std::uint32_t one, std::uint32_t other,
+// A message between two stages, each on `at_once` neighbouring ranks that send at the same time (the stride of Axis::pp). The
+// slowest one decides: if a node ends between any two of them, its link, which its ranks share.
+double seconds_of_message(const Links& links, std::uint32_t at_once, std::uint32_t one, std::uint32_t other,
                           std::uint64_t bytes);
 
 }  // namespace terrace

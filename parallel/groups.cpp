@@ -3,119 +3,90 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include <terrace/parallel/mesh.h>
+#include <fmt/format.h>
 
 namespace terrace {
+namespace {
 
-RankSpan span_of(RankSet set, const RankPlace& place, std::uint32_t layer) {
-  const auto& [data, pipeline, tensor] = place;
-  switch (set) {
-    case RankSet::world: return {place.ranks(), 1};
-    case RankSet::data:
-    case RankSet::turns: return {data.ranks, tensor.ranks};
-    case RankSet::sharers: return {data.sharers(), tensor.ranks};
-    case RankSet::copies: return {data.copies(), data.sharers() * tensor.ranks};
-    case RankSet::pipeline: return {pipeline.ranks, data.ranks * tensor.ranks};
-    case RankSet::replica: return {pipeline.ranks * data.sharers() * tensor.ranks, 1};
-    case RankSet::tensor: return {tensor.ranks, 1};
-    case RankSet::twins: return {tensor.twins, 1};
-    case RankSet::model: return {pipeline.ranks * tensor.ranks, 1};
-    case RankSet::directions: break;
-  }
+// By what users call it: the ledger and errors show the name.
+std::string name_of(const Members& members, AxisSet varying) {
+  if (members.directions) return "directions";
+  if (members.in_turn) return "turns";
+  const auto all_of = [&](AxisSet axes) { return members.axes.within(axes) && (axes & varying).within(members.axes); };
+  if (all_of(kDataAxes)) return "dp";
+  if (all_of(kTensorAxes)) return "tp";
+  return to_string(members.axes);
+}
+
+}  // namespace
+
+std::string to_string(const Members& members) {
+  auto text = to_string(members.axes);
+  if (members.directions)
+    text += fmt::format(" of pipeline ranks {} and {}", members.directions->front(), members.directions->back());
+  return text;
+}
+
+Members reduced_to(const Mesh& mesh, Members members) {
+  members.axes = members.axes & mesh.varying();
+  return members;
+}
+
+RankSpan span_of(const Members& members, const Mesh& mesh) {
+  const auto ranks = mesh.size(members.axes);
+  if (!members.directions) return {ranks, mesh.stride(members.axes)};
   // Neighbours in data, and in every direction another rank of the pipeline.
-  const auto one = pipeline.holder(layer, 0), other = pipeline.holder(layer, 1);
-  return {pipeline.replicas() * data.ranks, data.ranks > 1 ? 1 : std::max(one, other) - std::min(one, other)};
+  const auto [first, last] = std::ranges::minmax(*members.directions);
+  return {2 * ranks, ranks > 1 ? mesh.stride(members.axes) : (last - first) * mesh.stride(Axis::pp)};
 }
 
-std::uint32_t number_of(RankSet set, const RankPlace& place, std::uint32_t layer) {
-  const auto& [data, pipeline, tensor] = place;
-  const auto shard = data.rank % data.sharers(), copy = data.rank / data.sharers();
-  switch (set) {
-    case RankSet::world: return 0;
-    case RankSet::data:
-    case RankSet::turns: return pipeline.rank * tensor.ranks + tensor.rank;
-    case RankSet::sharers: return (pipeline.rank * data.copies() + copy) * tensor.ranks + tensor.rank;
-    case RankSet::copies: return (pipeline.rank * data.sharers() + shard) * tensor.ranks + tensor.rank;
-    case RankSet::pipeline: return data.rank * tensor.ranks + tensor.rank;
-    case RankSet::replica: return copy;
-    case RankSet::directions: return pipeline.stage(layer);
-    case RankSet::tensor: return pipeline.rank * data.ranks + data.rank;
-    case RankSet::twins: return place.rank() / tensor.twins;
-    case RankSet::model: return data.rank;
-  }
-  return 0;
-}
-
-Groups::Groups(Communicator* world, const RankPlace& place) : world_(world) {
-  const auto& [data, pipeline, tensor] = place;
-  // A set of all ranks needs no communicator of its own.
-  const auto split_some = [&](std::unique_ptr<Communicator>& own, RankSet set, const char* name) -> Communicator* {
-    if (span_of(set, place).ranks == place.ranks()) return world;
-    if (span_of(set, place).ranks > 1) own = split(set, place, name);
-    return own.get();
+Groups::Groups(Communicator* world, Agreement* agreement, const Mesh& mesh, std::uint32_t rank, const std::set<Members>& needed)
+    : mesh_(mesh), rank_(rank), world_(world), alone_(make_self_communicator()) {
+  if (!world) return;
+  std::set<Members> mine;
+  for (const auto& members : needed) mine.insert(reduced_to(mesh, members));
+  // All ranks make all communicators in one order, also those that only other ranks need.
+  const auto varying = mesh.varying();
+  for (std::uint16_t bits = 1; bits <= kAllRanks.bits(); ++bits)
+    for (const bool in_turn : {false, true}) {
+      const Members members{AxisSet::of_bits(bits), in_turn};
+      if (members.axes.within(varying) && agreement->any(mine.contains(members))) split(*world, members);
+    }
+  // In two directions, for each first rank the second ones in descending order.
+  const auto other_of = [&](std::uint32_t one, double below) {
+    double greatest = -1;
+    for (const auto& members : mine)
+      if (members.directions && members.directions->front() == one && members.directions->back() < below)
+        greatest = std::max(greatest, static_cast<double>(members.directions->back()));
+    return agreement->max(greatest);
   };
-  if (pipeline.ranks > 1) pipeline_ = split(RankSet::pipeline, place, "pp");
-  data_ = split_some(own_data_, RankSet::data, "dp");
-  if (pipeline.ranks > 1 && data.copies() > 1) replica_ = split(RankSet::replica, place, "replica");
-  if (tensor.ranks > 1) {
-    tensor_ = split_some(own_tensor_, RankSet::tensor, "tp");
-    if (tensor.twins > 1 && tensor.twins < tensor.ranks) twins_ = split(RankSet::twins, place, "twins");
-    if (!replica_ && data.copies() > 1) replica_ = split(RankSet::replica, place, "replica");
+  if (agreement->any(std::ranges::any_of(mine, [](const Members& m) { return m.directions.has_value(); })))
+    for (std::uint32_t one = 0; one < mesh.pp; ++one)
+      for (auto other = other_of(one, mesh.pp); other >= 0; other = other_of(one, other))
+        split(*world, {kDataAxes & varying, true, std::array{one, static_cast<std::uint32_t>(other)}});
+}
+
+void Groups::split(Communicator& world, const Members& members) {
+  const auto name = name_of(members, mesh_.varying());
+  int color = static_cast<int>(mesh_.index(rank_, kAllRanks - members.axes)),
+      key = static_cast<int>(mesh_.index(rank_, members.axes));
+  if (members.in_turn) key = static_cast<int>(mesh_.turn(rank_));
+  if (members.directions) {
+    const auto at = std::ranges::find(*members.directions, mesh_.coordinate(rank_, Axis::pp)) - members.directions->begin();
+    color = at < 2 ? 0 : -1;
+    key += static_cast<int>(at) * static_cast<int>(mesh_.size(members.axes));
+  } else if (mesh_.size(members.axes) == mesh_.size() && !members.in_turn) {
+    return;  // world
   }
-  model_ = tensor.ranks > 1 ? split_some(own_model_, RankSet::model, "model") : pipeline_.get();
-  if (pipeline.replicas() > 1) split_directions(data, pipeline);
-  if (data.reduces() && data.ranks == 1) {
-    own_data_ = make_self_communicator();
-    data_ = own_data_.get();
-  }
-  if (data_) split_data(data);
+  if (auto group = world.split(color, key, name)) others_[members] = std::move(group);
 }
 
-std::unique_ptr<Communicator> Groups::split(RankSet set, const RankPlace& place, const char* name) {
-  return world_->split(static_cast<int>(number_of(set, place)), world_->rank(), name);
-}
-
-void Groups::split_data(const DataParallel& data) {
-  if (data.copies() == 1) return;
-  const Mesh mesh({{"copies", static_cast<int>(data.copies())}, {"sharers", static_cast<int>(data.sharers())}});
-  sharers_ = mesh.split(*data_, "sharers");
-  copies_ = mesh.split(*data_, "copies");
-  if (data.canonical) turns_ = data_->split(0, static_cast<int>(data.turn()), "turns");
-}
-
-// Every rank takes part in making each stage's group. A stage without layers has no ranks.
-void Groups::split_directions(const DataParallel& data, const PipelineParallel& pipeline) {
-  const auto& stage_of = pipeline.stage_of;
-  for (std::uint32_t stage = 0; stage <= *std::ranges::max_element(stage_of); ++stage) {
-    const auto layer = static_cast<std::uint32_t>(std::ranges::find(stage_of, stage) - stage_of.begin());
-    const bool mine = layer < stage_of.size() && pipeline.holds(layer);
-    const auto turn = mine ? pipeline.replica(layer) * data.ranks + data.turn() : 0;
-    directions_.push_back(world_->split(mine ? 0 : -1, static_cast<int>(turn), "directions"));
-  }
-}
-
-Communicator* Groups::find(RankSet set, std::uint32_t stage) const {
-  switch (set) {
-    case RankSet::world: return world_;
-    case RankSet::data: return data_;
-    case RankSet::sharers: return sharers_ ? sharers_.get() : data_;
-    case RankSet::copies: return copies_.get();
-    case RankSet::turns: return turns_ ? turns_.get() : data_;
-    case RankSet::pipeline: return pipeline_.get();
-    case RankSet::replica: return replica_ ? replica_.get() : world_;
-    case RankSet::directions: return directions_.at(stage).get();
-    case RankSet::tensor: return tensor_;
-    case RankSet::twins: return twins_ ? twins_.get() : tensor_;
-    case RankSet::model: return model_;
-  }
-  return nullptr;
-}
-
-Communicator& Groups::of(RankSet set, std::uint32_t stage) const {
-  auto* const ranks = find(set, stage);
-  if (!ranks)
-    throw std::logic_error("Groups: a program exchanges something between ranks, and this rank was given no communicator");
-  return *ranks;
+Communicator& Groups::of(const Members& members) const {
+  const auto key = reduced_to(mesh_, members);
+  if (const auto at = others_.find(key); at != others_.end()) return *at->second;
+  if (!key.directions && mesh_.size(key.axes) == 1) return *alone_;
+  if (!key.directions && !key.in_turn && world_ && mesh_.size(key.axes) == mesh_.size()) return *world_;
+  throw std::logic_error(fmt::format("Groups: no program of this run exchanges anything among {}", to_string(members)));
 }
 
 }  // namespace terrace

@@ -1,82 +1,59 @@
 // The sets of ranks that exchange something with each other, and a communicator for each.
 //
-//   world       all ranks of the run: losses
-//   data        the ranks with the same layers, and the same part of them: sums that are not sharded
-//   sharers     of them, those that share one replica of the state: gathers and reductions of groups
-//   copies      of them, those that hold the same shard of the other replicas
-//   turns       the data ranks in the order in which micro-batches are folded (DataParallel::turn())
-//   pipeline    the ranks with the same micro-batches: messages between stages
-//   tensor      the ranks that compute the same layers for the same micro-batches: parts of activations
-//   twins       of them, neighbours that hold the same part of some parameters: their gradients
-//   model       the ranks of all stages and all parts, with the same micro-batches: losses of an evaluation
-//   replica     the ranks that together hold one replica of the state: squares of gradients
-//   directions  in an order in two directions, all ranks that hold the same stage, in folding order
+// A collective names its members as axes of the mesh, and two sets that the mesh makes equal have one communicator. Which
+// communicators a run needs is read from the programs of its ranks, so a new kind of collective needs no edit here.
 //
 // Owner:   an engine; borrows the communicator of all ranks and makes the others.
 // Threads: as a communicator. The constructor is collective.
+// Errors:  std::logic_error for members that no program named.
 #pragma once
 
+#include <array>
+#include <compare>
 #include <cstdint>
+#include <map>
 #include <memory>
-#include <vector>
+#include <optional>
+#include <set>
 
+#include <terrace/parallel/comm/agree.h>
 #include <terrace/parallel/comm/communicator.h>
-#include <terrace/parallel/data_parallel.h>
-#include <terrace/parallel/pipeline_parallel.h>
-#include <terrace/parallel/tensor_parallel.h>
+#include <terrace/parallel/mesh.h>
 
 namespace terrace {
 
-enum class RankSet : std::uint8_t {
-  world,
-  data,
-  sharers,
-  copies,
-  turns,
-  pipeline,
-  replica,
-  directions,
-  tensor,
-  twins,
-  model,
+// The ranks that differ from this one on these axes only.
+struct Members {
+  AxisSet axes = {};
+  bool in_turn = false;  // in the order in which micro-batches are folded (Mesh::turn), else by rank
+  // In an order in two directions: the data ranks of both pipeline ranks that hold a stage, those of the first one first.
+  std::optional<std::array<std::uint32_t, 2>> directions = {};
+  friend auto operator<=>(const Members&, const Members&) = default;
 };
+std::string to_string(const Members& members);
 
-// A rank's place: its share of the data, its stage, and its part of the layers.
-struct RankPlace {
-  const DataParallel& data;
-  const PipelineParallel& pipeline;
-  const TensorParallel& tensor;
-
-  [[nodiscard]] std::uint32_t ranks() const { return pipeline.ranks * data.ranks * tensor.ranks; }  // of the run
-  [[nodiscard]] std::uint32_t rank() const { return (pipeline.rank * data.ranks + data.rank) * tensor.ranks + tensor.rank; }
-};
-
-// Of the ranks of one run: how many a set has, and how far apart they are in the run's numbering. `layer`: of directions.
+// Without the axes on which all ranks are equal: members that the mesh makes the same become equal.
+Members reduced_to(const Mesh& mesh, Members members);
+// How many they are, and how far apart in the run's numbering.
 struct RankSpan {
   std::uint32_t ranks = 1, stride = 1;
 };
-RankSpan span_of(RankSet set, const RankPlace& place, std::uint32_t layer = 0);
-// Which of the sets of that kind has the rank.
-std::uint32_t number_of(RankSet set, const RankPlace& place, std::uint32_t layer = 0);
+RankSpan span_of(const Members& members, const Mesh& mesh);
 
 class Groups {
  public:
-  // `world` may be null for a run of one rank.
-  Groups(Communicator* world, const RankPlace& place);
-  // Null if this rank is alone in the set.
-  [[nodiscard]] Communicator* find(RankSet set, std::uint32_t stage = 0) const;
-  [[nodiscard]] Communicator& of(RankSet set, std::uint32_t stage = 0) const;
+  // `needed`: of this rank's programs. `world` and `agreement` may be null for a run of one rank.
+  Groups(Communicator* world, Agreement* agreement, const Mesh& mesh, std::uint32_t rank, const std::set<Members>& needed);
+  [[nodiscard]] Communicator& of(const Members& members) const;
 
  private:
-  std::unique_ptr<Communicator> split(RankSet set, const RankPlace& place, const char* name);
-  void split_data(const DataParallel& data);
-  void split_directions(const DataParallel& data, const PipelineParallel& pipeline);
+  void split(Communicator& world, const Members& members);
 
+  const Mesh mesh_;
+  const std::uint32_t rank_;
   Communicator* world_;
-  Communicator* data_ = nullptr;
-  std::unique_ptr<Communicator> own_data_, sharers_, copies_, turns_, pipeline_, replica_, own_tensor_, twins_, own_model_;
-  Communicator *tensor_ = nullptr, *model_ = nullptr;
-  std::vector<std::unique_ptr<Communicator>> directions_;  // null where this rank does not hold the stage
+  std::unique_ptr<Communicator> alone_;
+  std::map<Members, std::unique_ptr<Communicator>> others_;
 };
 
 }  // namespace terrace

@@ -1,6 +1,7 @@
 #include <terrace/parallel/mesh.h>
 
-#include <algorithm>
+#include <ranges>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,95 +11,98 @@
 namespace terrace {
 namespace {
 
-template <class... A>
-[[noreturn]] void refuse(fmt::format_string<A...> why, A&&... args) {
-  throw Error("mesh: " + fmt::format(why, std::forward<A>(args)...), Exit::usage);
+std::string_view name_of(Axis axis) {
+  constexpr std::array<std::string_view, kAllAxes.size()> names{"pp", "copy", "shard", "part", "twin"};
+  return names[static_cast<std::size_t>(axis)];
+}
+
+void demand(const Mesh& mesh, std::uint32_t rank) {
+  if (rank >= mesh.size()) throw Error(fmt::format("mesh: there is no rank {} in {}", rank, to_string(mesh)), Exit::usage);
 }
 
 }  // namespace
 
-Mesh::Mesh(std::vector<Axis> axes) : axes_(std::move(axes)) {
-  long ranks = 1;
-  for (std::size_t i = 0; i < axes_.size(); ++i) {
-    if (axes_[i].degree < 1) refuse("axis {} has degree {}; the least is 1", axes_[i].name, axes_[i].degree);
-    if (index_of(axes_[i].name) != i) refuse("axis {} occurs twice", axes_[i].name);
-    ranks *= axes_[i].degree;
-    if (ranks > 1 << 30) refuse("more than {} ranks", 1 << 30);
-  }
+std::string to_string(AxisSet axes) {
+  std::vector<std::string_view> names;
+  for (const auto axis : kAllAxes)
+    if (axes.has(axis)) names.push_back(name_of(axis));
+  return fmt::format("{}", fmt::join(names, "+"));
 }
 
-Mesh Mesh::of(int dp, int pp, int tp, int cp, int ep) {
-  return Mesh({{"pp", pp}, {"dp", dp}, {"ep", ep}, {"cp", cp}, {"tp", tp}});
+std::uint32_t Mesh::degree(Axis axis) const {
+  const std::array degrees{pp, copy, shard, part, twin};
+  return degrees[static_cast<std::size_t>(axis)];
 }
 
-int Mesh::size() const {
-  int ranks = 1;
-  for (const auto& axis : axes_) ranks *= axis.degree;
+AxisSet Mesh::varying() const {
+  AxisSet axes;
+  for (const auto axis : kAllAxes)
+    if (degree(axis) > 1) axes = axes | axis;
+  return axes;
+}
+
+std::uint32_t Mesh::size(AxisSet axes) const {
+  std::uint32_t ranks = 1;
+  for (const auto axis : kAllAxes)
+    if (axes.has(axis)) ranks *= degree(axis);
   return ranks;
 }
 
-std::size_t Mesh::index_of(std::string_view name) const {
-  const auto found = std::ranges::find(axes_, name, &Axis::name);
-  if (found == axes_.end()) refuse("there is no axis {} in {}", name, to_string(*this));
-  return static_cast<std::size_t>(found - axes_.begin());
-}
-
-void Mesh::demand_rank(int rank) const {
-  if (rank < 0 || rank >= size()) refuse("there is no rank {} in {}", rank, to_string(*this));
-}
-
-int Mesh::degree(std::string_view axis) const { return axes_[index_of(axis)].degree; }
-
-std::vector<int> Mesh::coordinates(int rank) const {
-  demand_rank(rank);
-  std::vector<int> digits(axes_.size());
-  for (std::size_t i = axes_.size(); i-- > 0; rank /= axes_[i].degree) digits[i] = rank % axes_[i].degree;
-  return digits;
-}
-
-int Mesh::coordinate(int rank, std::string_view axis) const { return coordinates(rank)[index_of(axis)]; }
-
-int Mesh::rank_of(std::span<const int> digits) const {
-  if (digits.size() != axes_.size()) refuse("{} coordinates for {} axes", digits.size(), axes_.size());
-  int rank = 0;
-  for (std::size_t i = 0; i < axes_.size(); ++i) {
-    if (digits[i] < 0 || digits[i] >= axes_[i].degree) refuse("axis {} has no coordinate {}", axes_[i].name, digits[i]);
-    rank = rank * axes_[i].degree + digits[i];
-  }
-  return rank;
-}
-
-std::vector<int> Mesh::group(int rank, std::span<const std::string> names) const {
-  std::vector<bool> varies(axes_.size());
-  for (const auto& name : names) varies[index_of(name)] = true;
-  std::vector<std::vector<int>> all = {coordinates(rank)};
-  for (std::size_t i = 0; i < axes_.size(); ++i) {
-    if (!varies[i]) continue;
-    std::vector<std::vector<int>> more;
-    for (const auto& digits : all) {
-      for (int c = 0; c < axes_[i].degree; ++c) {
-        more.push_back(digits);
-        more.back()[i] = c;
-      }
+std::uint32_t Mesh::index(std::uint32_t rank, AxisSet axes) const {
+  demand(*this, rank);
+  std::uint32_t index = 0, place_value = 1;
+  for (const auto axis : std::views::reverse(kAllAxes)) {
+    if (axes.has(axis)) {
+      index += rank % degree(axis) * place_value;
+      place_value *= degree(axis);
     }
-    all = std::move(more);
+    rank /= degree(axis);
   }
-  std::vector<int> ranks;
-  for (const auto& digits : all) ranks.push_back(rank_of(digits));
-  return ranks;  // outer axes first: ascending
+  return index;
 }
 
-std::unique_ptr<Communicator> Mesh::split(Communicator& world, std::span<const std::string> names) const {
-  if (world.size() != size()) refuse("{} has {} ranks, but {} started", to_string(*this), size(), world.size());
-  // The smallest rank of a group is its color.
-  return world.split(group(world.rank(), names).front(), world.rank(), fmt::format("{}", fmt::join(names, "+")));
+std::uint32_t Mesh::at(std::uint32_t rank, AxisSet axes, std::uint32_t index) const {
+  demand(*this, rank);
+  std::uint32_t other = 0, place_value = 1;
+  for (const auto axis : std::views::reverse(kAllAxes)) {
+    auto& digits = axes.has(axis) ? index : rank;
+    other += digits % degree(axis) * place_value;
+    if (axes.has(axis)) rank /= degree(axis);
+    digits /= degree(axis);
+    place_value *= degree(axis);
+  }
+  if (index != 0) throw Error(fmt::format("mesh: {} of {} has fewer ranks", to_string(axes), to_string(*this)), Exit::usage);
+  return other;
+}
+
+std::vector<std::uint32_t> Mesh::members(std::uint32_t rank, AxisSet axes) const {
+  std::vector<std::uint32_t> all;
+  for (std::uint32_t i = 0; i < size(axes); ++i) all.push_back(at(rank, axes, i));
+  return all;
+}
+
+std::uint32_t Mesh::stride(AxisSet axes) const {
+  std::uint32_t stride = 1;
+  for (const auto axis : std::views::reverse(kAllAxes)) {
+    if (axes.has(axis) && degree(axis) > 1) return stride;
+    stride *= degree(axis);
+  }
+  return 1;  // one rank
+}
+
+void check(const Mesh& mesh) {
+  std::uint64_t ranks = 1;
+  for (const auto axis : kAllAxes) {
+    if (mesh.degree(axis) == 0) throw Error(fmt::format("mesh: {} has degree 0; the least is 1", name_of(axis)), Exit::usage);
+    ranks *= mesh.degree(axis);
+    if (ranks > 1U << 30) throw Error(fmt::format("mesh: more than {} ranks", 1U << 30), Exit::usage);
+  }
 }
 
 std::string to_string(const Mesh& mesh) {
   std::vector<std::string> parts;
-  for (const auto& axis : mesh.axes()) {
-    if (axis.degree > 1) parts.push_back(fmt::format("{} {}", axis.name, axis.degree));
-  }
+  for (const auto axis : kAllAxes)
+    if (mesh.degree(axis) > 1) parts.push_back(fmt::format("{} {}", name_of(axis), mesh.degree(axis)));
   return parts.empty() ? "one rank" : fmt::format("{}", fmt::join(parts, " × "));
 }
 

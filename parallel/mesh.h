@@ -1,54 +1,80 @@
-// The mesh: named axes over one order of ranks. A rank's coordinates are the digits of its number, the last axis varying
-// fastest, so that the ranks of the last axis are neighbours. The axis that communicates most is the last one.
+// The mesh: the axes on which the ranks of a run differ. Everything that asks who a rank is, or with which ranks it exchanges
+// something, asks here.
 //
-// Owner:   values; communicators of axes belong to the caller.
-// Threads: any; split() is collective.
-// Errors:  Error(Exit::usage) for names, degrees and ranks that do not exist.
+//   pp      the stages of a pipeline, which exchange activations
+//   copy    replicas of the state (hybrid sharding); they exchange the shards of gradients once a step
+//   shard   ranks with different micro-batches that share one replica of the state
+//   part    ranks with different parts of the same layers (tensor parallelism)
+//   twin    neighbours with the same part of some parameters
+//
+// A rank's coordinates are the digits of its number. The first axis varies slowest: it communicates least and may cross
+// machines. The ranks of the last axis are neighbours. Several axes make one set: the data ranks are copy and shard together.
+//
+// Threads: values. Errors: Error(Exit::usage) for degrees and ranks that do not exist.
 #pragma once
 
-#include <memory>
-#include <span>
+#include <array>
+#include <compare>
+#include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
-
-#include <terrace/parallel/comm/communicator.h>
 
 namespace terrace {
 
-struct Axis {
-  std::string name;
-  int degree = 1;
-  friend bool operator==(const Axis&, const Axis&) = default;
-};
+enum class Axis : std::uint8_t { pp, copy, shard, part, twin };  // outermost first
+inline constexpr std::array kAllAxes{Axis::pp, Axis::copy, Axis::shard, Axis::part, Axis::twin};
 
-class Mesh {
+class AxisSet {
  public:
-  explicit Mesh(std::vector<Axis> axes);
-  // Pipelines cross machines first, tensor parallelism stays within one: pp, dp, ep, cp, tp.
-  static Mesh of(int dp, int pp = 1, int tp = 1, int cp = 1, int ep = 1);
-
-  [[nodiscard]] const std::vector<Axis>& axes() const { return axes_; }
-  [[nodiscard]] int size() const;
-  [[nodiscard]] int degree(std::string_view axis) const;
-  [[nodiscard]] int coordinate(int rank, std::string_view axis) const;
-  [[nodiscard]] std::vector<int> coordinates(int rank) const;  // in the order of axes()
-  [[nodiscard]] int rank_of(std::span<const int> coordinates) const;
-  // The ranks that differ from `rank` on these axes only, ascending. Several axes make one group: {"dp", "ep"}.
-  [[nodiscard]] std::vector<int> group(int rank, std::span<const std::string> names) const;
-  [[nodiscard]] std::vector<int> group(int rank, const std::string& axis) const { return group(rank, std::span(&axis, 1)); }
-  // The communicator of that group, in the same order; its name is the axes' names joined by '+'.
-  [[nodiscard]] std::unique_ptr<Communicator> split(Communicator& world, std::span<const std::string> names) const;
-  [[nodiscard]] std::unique_ptr<Communicator> split(Communicator& world, const std::string& axis) const {
-    return split(world, std::span(&axis, 1));
+  constexpr AxisSet() = default;
+  constexpr AxisSet(Axis axis) : bits_(static_cast<std::uint16_t>(1U << static_cast<unsigned>(axis))) {}  // NOLINT: one axis
+  [[nodiscard]] constexpr bool has(Axis axis) const { return (bits_ & AxisSet(axis).bits_) != 0; }
+  [[nodiscard]] constexpr bool within(AxisSet other) const { return (bits_ & other.bits_) == bits_; }
+  [[nodiscard]] constexpr std::uint16_t bits() const { return bits_; }
+  [[nodiscard]] static constexpr AxisSet of_bits(std::uint16_t bits) {
+    AxisSet axes;
+    axes.bits_ = bits;
+    return axes;
   }
+  friend constexpr AxisSet operator|(AxisSet a, AxisSet b) { return of_bits(a.bits_ | b.bits_); }
+  friend constexpr AxisSet operator&(AxisSet a, AxisSet b) { return of_bits(a.bits_ & b.bits_); }
+  friend constexpr AxisSet operator-(AxisSet a, AxisSet b) { return of_bits(static_cast<std::uint16_t>(a.bits_ & ~b.bits_)); }
+  friend constexpr auto operator<=>(AxisSet, AxisSet) = default;
 
  private:
-  [[nodiscard]] std::size_t index_of(std::string_view axis) const;
-  void demand_rank(int rank) const;
-
-  std::vector<Axis> axes_;
+  std::uint16_t bits_ = 0;
 };
-std::string to_string(const Mesh& mesh);  // "pp 2 × dp 4 × tp 2"
+constexpr AxisSet operator|(Axis a, Axis b) { return AxisSet(a) | AxisSet(b); }
+std::string to_string(AxisSet axes);  // "copy+shard"
+
+inline constexpr AxisSet kDataAxes = Axis::copy | Axis::shard;     // other micro-batches
+inline constexpr AxisSet kTensorAxes = Axis::part | Axis::twin;    // the same layers and micro-batches
+inline constexpr AxisSet kModelAxes = kTensorAxes | Axis::pp;      // the same micro-batches
+inline constexpr AxisSet kReplicaAxes = kModelAxes | Axis::shard;  // together one replica of the state
+inline constexpr AxisSet kAllRanks = kModelAxes | kDataAxes;
+
+struct Mesh {
+  std::uint32_t pp = 1, copy = 1, shard = 1, part = 1, twin = 1;  // degrees
+
+  [[nodiscard]] std::uint32_t degree(Axis axis) const;
+  [[nodiscard]] std::uint32_t size(AxisSet axes = kAllRanks) const;
+  [[nodiscard]] std::uint32_t coordinate(std::uint32_t rank, Axis axis) const { return index(rank, axis); }
+  // Of the ranks that differ from this one on these axes only, in ascending order: the number of this one, all of them, and the
+  // one with a given number.
+  [[nodiscard]] std::uint32_t index(std::uint32_t rank, AxisSet axes) const;
+  [[nodiscard]] std::vector<std::uint32_t> members(std::uint32_t rank, AxisSet axes) const;
+  [[nodiscard]] std::uint32_t at(std::uint32_t rank, AxisSet axes, std::uint32_t index) const;
+  // The axes on which ranks differ.
+  [[nodiscard]] AxisSet varying() const;
+  // The distance between neighbours among the ranks that differ on these axes only.
+  [[nodiscard]] std::uint32_t stride(AxisSet axes) const;
+  // The data ranks in the order in which the gradients of their micro-batches are folded: by the place in a replica first.
+  [[nodiscard]] std::uint32_t turn(std::uint32_t rank) const {
+    return coordinate(rank, Axis::shard) * copy + coordinate(rank, Axis::copy);
+  }
+  friend bool operator==(const Mesh&, const Mesh&) = default;
+};
+void check(const Mesh& mesh);
+std::string to_string(const Mesh& mesh);  // "pp 2 × shard 4 × part 2", "one rank"
 
 }  // namespace terrace

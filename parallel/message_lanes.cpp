@@ -8,7 +8,7 @@
 
 namespace terrace {
 
-MessageLanes::MessageLanes(const PipelineParallel& pipeline, const Skips& skips, const ParameterLayout& layout) {
+MessageLanes::MessageLanes(const HeldLayers& pipeline, const Skips& skips, const ParameterLayout& layout) {
   if (pipeline.ranks == 1) return;
   const auto me = pipeline.rank;
   for (std::uint32_t replica = 0; replica < pipeline.replicas(); ++replica)

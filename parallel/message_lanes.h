@@ -18,7 +18,7 @@ namespace terrace {
 
 class MessageLanes {
  public:
-  MessageLanes(const PipelineParallel& pipeline, const Skips& skips, const ParameterLayout& layout);
+  MessageLanes(const HeldLayers& pipeline, const Skips& skips, const ParameterLayout& layout);
 
   [[nodiscard]] std::uint32_t count() const { return static_cast<std::uint32_t>(lanes_.size()); }
   [[nodiscard]] Lane of(const Action& message) const;

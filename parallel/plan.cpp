@@ -104,7 +104,7 @@ class Planner {
   }
 
   Plan of_rank(Plan p, std::uint32_t rank) const {
-    p.map.data.rank = rank;
+    p.map.rank = rank;
     const StepMap map(model_, p.map);
     const ProfileCosts costs(map, profile_);
     auto programs = write_programs(map, request_, p.prefetch_depth, p.gather_ahead);
@@ -120,6 +120,11 @@ class Planner {
  private:
   [[nodiscard]] bool moves_no_state(const Plan& p) const {
     return !moves_state(StepMap(model_, p.map), p.programs.steady, p.steady_traffic);
+  }
+
+  // Of the ranks with the same layers and the same part of them.
+  [[nodiscard]] std::uint32_t data_rank(std::uint32_t number) const {
+    return mesh_of(model_, request_).at(request_.rank, kDataAxes, number);
   }
 
   [[nodiscard]] Budget budget() const {
@@ -314,7 +319,7 @@ class Planner {
   void try_other_ranks(const Plan& p, const CostModel& costs, std::uint32_t depth, std::uint32_t gather_ahead) const {
     for (std::uint32_t r = 1; r < std::min(request_.data.ranks, kTriedRanks); ++r) {
       auto options = p.map;
-      options.data.rank = r;
+      options.rank = data_rank(r);
       const StepMap map(model_, options);
       const auto programs = write_programs(map, request_, depth, gather_ahead);
       dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_);
@@ -455,11 +460,10 @@ Plan plan(const Model& model, const PlanRequest& request, const MachineProfile& 
   return p;
 }
 
-Plan for_rank(const Plan& p, const Model& model, const PlanRequest& request, const MachineProfile& profile,
-              std::uint32_t rank) {
-  if (rank == p.map.data.rank) return p;
+Plan for_rank(const Plan& p, const Model& model, const PlanRequest& request, const MachineProfile& profile) {
+  if (request.rank == p.map.rank) return p;
   const auto closed = with_choice(request, {p.choice, p.prefetch_depth, p.map.update});
-  return Planner(model, closed, profile).of_rank(p, rank);
+  return Planner(model, closed, profile).of_rank(p, request.rank);
 }
 
 Traffic traffic_of_step(const Plan& p) {

@@ -73,12 +73,12 @@ struct Plan {
   std::uint64_t state_bytes = 0, parameters = 0;
 };
 
-// The plan of data rank 0. Its decisions (chunks, tiers, distances) apply to all ranks: their programs differ only in which
-// chunk of a group they hold. With a pool, candidates are walked in parallel; the decision does not depend on it.
+// The plan of the first data rank with the layers of request.rank. Its decisions (chunks, tiers, distances) apply to all data
+// ranks: their programs differ only in which chunk of a group they hold. With a pool, candidates are walked in parallel; the
+// decision does not depend on it.
 Plan plan(const Model& model, const PlanRequest& request, const MachineProfile& profile, ThreadPool* pool = nullptr);
-// The same plan for another rank. Throws DoesNotFit in the unlikely case that its walk needs more memory than rank 0's.
-Plan for_rank(const Plan& plan, const Model& model, const PlanRequest& request, const MachineProfile& profile,
-              std::uint32_t rank);
+// The same plan for request.rank. Throws DoesNotFit in the unlikely case that its walk needs more memory than the first one's.
+Plan for_rank(const Plan& plan, const Model& model, const PlanRequest& request, const MachineProfile& profile);
 
 // The traffic of a steady step, including its share of an average.
 Traffic traffic_of_step(const Plan& plan);

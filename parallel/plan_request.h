@@ -12,6 +12,8 @@
 #include <terrace/optimizers/optimizer.h>
 #include <terrace/parallel/activations.h>
 #include <terrace/parallel/data_parallel.h>
+#include <terrace/parallel/layer.h>
+#include <terrace/parallel/mesh.h>
 #include <terrace/parallel/param_group.h>
 #include <terrace/parallel/pipeline/pipeline.h>
 #include <terrace/parallel/step_shape.h>
@@ -56,12 +58,16 @@ struct PlanRequest {
   bool commits = true;              // false: no commits, not even at the end; the disk holds no more than its tier
   // Each rank of a pipeline has its own plan: of its layers, in the order of the pipeline's schedule instead of `order`.
   std::optional<pipeline::Pipeline> pipeline = {};
-  std::uint32_t pipeline_rank = 0;
   DataParallel data = {};  // the budgets, shape and traffic are each rank's
   // With sharded weights: layer actions between a gather and its use. With sharded gradients: if not 0, a layer's gradients are
   // reduced beside the next layer's backward, in a separate place.
   std::uint32_t gather_ahead = kAutoDepth;
+  // Of the run's mesh (mesh_of()): which layers and which part of them the plan is for. plan() takes the first of the data
+  // ranks that have them; for_rank() makes the plan of this rank.
+  std::uint32_t rank = 0;
 };
+
+Mesh mesh_of(const Model& model, const PlanRequest& request);
 
 // If the disk is not a tier, it has unlimited room for commits.
 inline Budget with_room_for_commits(Budget budget) {

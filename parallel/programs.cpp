@@ -26,7 +26,8 @@ StepMap::Options map_options(const Model& model, const PlanRequest& r, const Mac
           .chunk_elements = r.chunk_elements,
           .decode_positions = r.decode_positions,
           .data = r.data,
-          .pipeline = r.pipeline ? part_of(*r.pipeline, r.pipeline_rank) : PipelineParallel{},
+          .pipeline = r.pipeline ? placement_of(*r.pipeline) : PipelineParallel{},
+          .rank = mesh_of(model, r).at(r.rank, kDataAxes, 0),
           .layer_unit = r.layer_unit,
           .param_groups = r.param_groups};
 }

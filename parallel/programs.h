@@ -4,6 +4,7 @@
 // Owner:   a plan. Pure. Threads: any. Errors: what the checker reports (checker.h).
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include <terrace/core/machine.h>
@@ -19,13 +20,16 @@ struct Programs {
   Program drain;     // the pending update alone
   Program evaluate;  // evaluated_at_once() micro-batches
   Program fill, visit;
-  Program average;                  // local SGD: visits and fills each chunk; otherwise empty
-  Program gather;                   // after a resume: weights that other ranks commit; empty if there are none
-  Program decode;                   // generation: one position
+  Program average;  // local SGD: visits and fills each chunk; otherwise empty
+  Program gather;   // after a resume: weights that other ranks commit; empty if there are none
+  Program decode;   // generation: one position
+  [[nodiscard]] std::array<const Program*, 9> all() const {
+    return {&first, &steady, &drain, &evaluate, &fill, &visit, &average, &gather, &decode};
+  }
   bool updates_before_use = false;  // the steady step applies the previous step's update (deferred updates)
 };
 
-// The layout of a request's model if updates run in the given place.
+// The layout of a request's model if updates run in the given place, on the first of the data ranks.
 StepMap::Options map_options(const Model& model, const PlanRequest& request, const MachineProfile& profile,
                              const UpdatePlace& update);
 // Micro-batches that a data rank evaluates in one program: 1 without a pipeline. In a pipeline, several fill it: at most as

@@ -25,7 +25,7 @@ double ProfileCosts::seconds(const Action& a) const {
     case Op::norm: return bytes_used() / stream;
     case Op::send:
     case Op::receive:
-      return seconds_of_message(links(), map.data().ranks * map.tensor().ranks, map.pipeline().rank, a.peer,
+      return seconds_of_message(links(), map.mesh().stride(Axis::pp), map.pipeline().rank, a.peer,
                                 static_cast<std::uint64_t>(bytes_used()));
     case Op::gather:
     case Op::exchange:

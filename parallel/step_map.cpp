@@ -23,14 +23,16 @@ UpdateRounds rounds_of(const PipelineParallel& pipeline, std::uint32_t micro_bat
 StepMap::StepMap(const Model& model, const Options& options)
     : model_(model),
       options_(options),
+      mesh_(mesh_of(options.data, options.pipeline.ranks, model.tensor)),
+      pipeline_(options.pipeline, mesh_.coordinate(options.rank, Axis::pp)),
+      data_(options.data, mesh_, options.rank, options.pipeline.replicas() > 1),
       skips_(model),
       layout_(model, options.param_groups, options.chunk_elements, options.data.group()),
       phases_(model, options.shape.batch, layout_),
       kinds_(options.recipe.kinds()),
-      buffers_(model, phases_, skips_, options.pipeline, options.shape, options.decode_positions),
-      places_(options.update, options.separate_device, updates_here(), MessageLanes(options.pipeline, skips_, layout_)),
+      buffers_(model, phases_, skips_, pipeline_, options.shape, options.decode_positions),
+      places_(options.update, options.separate_device, updates_here(), MessageLanes(pipeline_, skips_, layout_)),
       rounds_(rounds_of(options.pipeline, options.shape.micro_batches)) {
-  options_.data.whole_gradients = pipeline().replicas() > 1;
   if (layout_.has_tied()) demand_tied_together();
   clear_idle_settings();
   add_state();
@@ -201,7 +203,7 @@ std::uint32_t StepMap::held_position(Kind kind, std::uint32_t chunk_in_layer) co
   const auto group = chunk_in_layer / data().group();
   if (chunk_in_layer != data().own(group))
     throw std::logic_error(
-        fmt::format("StepMap: rank {} does not hold chunk {} of the {}", data().rank, chunk_in_layer, name_of(kind)));
+        fmt::format("StepMap: rank {} does not hold chunk {} of the {}", data().rank(), chunk_in_layer, name_of(kind)));
   return group;
 }
 

@@ -21,15 +21,16 @@
 #include <terrace/parallel/activation_buffers.h>
 #include <terrace/parallel/activations.h>
 #include <terrace/parallel/chunk_table.h>
-#include <terrace/parallel/data_parallel.h>
-#include <terrace/parallel/groups.h>
 #include <terrace/parallel/layer.h>
 #include <terrace/parallel/layer_phases.h>
+#include <terrace/parallel/mesh.h>
 #include <terrace/parallel/param_group.h>
 #include <terrace/parallel/parameter_layout.h>
 #include <terrace/parallel/pipeline_parallel.h>
 #include <terrace/parallel/program.h>
+#include <terrace/parallel/run_mesh.h>
 #include <terrace/parallel/skips.h>
+#include <terrace/parallel/state_sharding.h>
 #include <terrace/parallel/step_shape.h>
 #include <terrace/parallel/update_place.h>
 #include <terrace/parallel/update_rounds.h>
@@ -49,6 +50,7 @@ class StepMap {
     std::int64_t decode_positions = 0;  // generation: saved(l, 0) is layer l's cache of so many positions
     DataParallel data = {};
     PipelineParallel pipeline = {};
+    std::uint32_t rank = 0;                     // of the run
     std::optional<LayerUnit> layer_unit = {};   // Optimizer::layer_unit(): one update action a layer
     std::vector<ParamGroup> param_groups = {};  // rates and decays of parameters by name
   };
@@ -84,7 +86,7 @@ class StepMap {
   // The layers of this rank of a pipeline. If the tied layer is on another rank than the layer that declares its weights, the
   // tied layer's rank keeps a copy of them: the weights of the whole declaring layer, without states, received after every
   // update.
-  [[nodiscard]] const PipelineParallel& pipeline() const { return options_.pipeline; }
+  [[nodiscard]] const HeldLayers& pipeline() const { return pipeline_; }
   [[nodiscard]] bool copies(std::uint32_t layer) const;
   // The rank with the copy of the layer's weights, if this rank declares them and another rank has a copy; else this rank.
   [[nodiscard]] std::uint32_t copied_to(std::uint32_t layer) const;
@@ -104,9 +106,11 @@ class StepMap {
   [[nodiscard]] ChunkId state(Kind kind, std::uint32_t layer, std::uint32_t chunk_in_layer) const;
   // Whether this rank commits the chunk: it is state, and this rank owns it.
   [[nodiscard]] bool committed(ChunkId chunk) const;
-  [[nodiscard]] const DataParallel& data() const { return options_.data; }
+  // This rank among all, and its share of the micro-batches, the stages and the layers.
+  [[nodiscard]] const Mesh& mesh() const { return mesh_; }
+  [[nodiscard]] std::uint32_t rank() const { return options_.rank; }
+  [[nodiscard]] const StateSharding& data() const { return data_; }
   [[nodiscard]] const TensorParallel& tensor() const { return model_.tensor; }
-  [[nodiscard]] RankPlace place() const { return {options_.data, options_.pipeline, model_.tensor}; }
   // Whether tensor ranks hold some of the layer's parameters in common, so that its gradient needs a unify action.
   [[nodiscard]] bool unifies(std::uint32_t layer) const;
   // The chunks of a layer's gradient that are complete on this rank after all reductions; of them, those in the run of a norm.
@@ -191,6 +195,9 @@ class StepMap {
 
   const Model& model_;
   Options options_;
+  Mesh mesh_;
+  HeldLayers pipeline_;
+  StateSharding data_;
   Skips skips_;
   ParameterLayout layout_;
   LayerPhases phases_;

@@ -6,7 +6,7 @@
 // engine sums between layers. With `sequence` a rank keeps only its share of the rows of an activation between layers: the sum
 // is a reduce-scatter, and an all-gather makes the input whole again just before a layer reads it.
 //
-// The ranks of a group are neighbours: rank = (pipeline rank · data ranks + data rank) · tensor ranks + tensor rank.
+// The ranks of a group are neighbours, the innermost axes of the mesh (mesh.h).
 //
 // Threads: values.
 #pragma once

@@ -192,7 +192,7 @@ void set_pipeline(PlanRequest& request, const RunConfig& c, const Model& model, 
   request.pipeline = {std::move(schedule), std::move(begins)};
   demand_layers_on_every_rank(c, *request.pipeline);
   if (request.pipeline->schedule.asynchronous()) take_together(request, c);
-  static_cast<void>(pipeline::part_of(*request.pipeline, 0));  // throws if no rank can execute it
+  static_cast<void>(pipeline::placement_of(*request.pipeline));  // throws if no rank can execute it
 }
 
 bool searches_schedule(const RunConfig& c) { return c.pp > 1 && c.schedule == "auto"; }
@@ -200,8 +200,9 @@ bool searches_schedule(const RunConfig& c) { return c.pp > 1 && c.schedule == "a
 std::vector<Plan> plan_ranks(PlanRequest& request, const RunConfig& config, const Model& model, const MachineProfile& profile,
                              ThreadPool& pool) {
   std::vector<Plan> plans;
-  for (std::uint32_t rank = 0; rank < request.pipeline->schedule.placement.ranks; ++rank) {
-    request.pipeline_rank = rank;
+  const auto mesh = mesh_of(model, request);
+  for (std::uint32_t stage = 0; stage < mesh.pp; ++stage) {
+    request.rank = mesh.at(model.tensor.rank, Axis::pp, stage);
     plans.push_back(plan(model, request, profile, &pool));
   }
   if (!std::ranges::all_of(plans, &Plan::fits)) throw refusal_error(config, plans);

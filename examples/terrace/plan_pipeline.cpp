@@ -83,9 +83,8 @@ std::string cluster_lines(const RunConfig& config, const Model& model, const std
 std::string lanes_beside(const std::filesystem::path& run, const std::vector<Plan>& plans, const Model& model,
                          const MachineProfile& profile, const std::string& title) {
   std::vector<RankLanes> lanes;
-  for (std::uint32_t r = 0; r < plans.size(); ++r) {
-    const auto file =
-        trace_file_of(run, r * plans[r].map.data.ranks * model.tensor.ranks);  // the first of the ranks with these layers
+  for (const auto& plan : plans) {
+    const auto file = trace_file_of(run, plan.map.rank);  // the first of the ranks with these layers
     if (!std::filesystem::exists(file))
       throw Error(
           fmt::format(
@@ -153,8 +152,9 @@ Exit plan_pipeline(const PlanOptions& options, const RunConfig& config, const Ma
              "device peak", "host peak", "disk peak", "smallest device", "live peak", "idle");
   for (std::size_t r = 0; r < plans.size(); ++r) {
     const auto& rank = plans[r];
+    const HeldLayers held(rank.map.pipeline, static_cast<std::uint32_t>(r));
     std::uint32_t layers = 0;
-    for (std::uint32_t l = 0; l < p.layers(); ++l) layers += rank.map.pipeline.holds(l) ? 1 : 0;
+    for (std::uint32_t l = 0; l < p.layers(); ++l) layers += held.holds(l) ? 1 : 0;
     fmt::print("{:<5} {:>7} {:>10} {:>11} {:>11} {:>11} {:>15} {:>10} {:>5.1f}%\n", r, layers, format_bytes(rank.state_bytes),
                format_bytes(rank.peak_bytes[Tier::device]), format_bytes(rank.peak_bytes[Tier::host]),
                format_bytes(rank.peak_bytes[Tier::disk]), format_bytes(rank.smallest_bytes[Tier::device]), timing.peak_live[r],

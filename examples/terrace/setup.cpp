@@ -127,6 +127,7 @@ PlanRequest plan_request(const RunConfig& c) {
             .weights = travel_of(c.compress_weights),
             .shard_group = static_cast<std::uint32_t>(c.shard_group),
             .local = c.sync_interval > 1};
+  r.rank = static_cast<std::uint32_t>(c.tensor_rank);
   return r;
 }
 

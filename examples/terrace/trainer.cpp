@@ -77,7 +77,7 @@ class Training {
     if (searches_schedule(config_)) agree_on_schedule(team);
     if (request_.pipeline)
       for (auto& begin : request_.pipeline->begins) begin = static_cast<std::uint32_t>(team.each(begin).front());
-    request_.pipeline_rank = static_cast<std::uint32_t>(team.rank()) / ranks_of_stage();
+    request_.rank = static_cast<std::uint32_t>(team.rank());
   }
   // Throws an error if the plan does not fit. Only the first rank's times are shown, so only the first rank measures.
   void make_plan(const Team& team) {
@@ -91,14 +91,15 @@ class Training {
     if (!plan_.fits) throw refusal_error(config_, plan_);
     const auto steady = to_text(plan_.programs.steady);
     program_hash_ = checksum_of(std::as_bytes(std::span(steady)));
-    plan_ = for_rank(plan_, model_, request_, profile_, data_rank(team));
+    plan_ = for_rank(plan_, model_, request_, profile_);
   }
   // The ranks of a stage must have the same program, or their first collectives would not match.
   void demand_one_plan(Team& team) {
     const auto hashes = team.each(static_cast<double>(program_hash_ >> 11));  // what a double holds
+    const auto ranks_of_stage = mesh_of(model_, request_).stride(Axis::pp);
     team.together([&] {
       for (std::size_t r = 0; r < hashes.size(); ++r)
-        if (const auto of_stage = r - r % ranks_of_stage(); hashes[r] != hashes[of_stage])
+        if (const auto of_stage = r - r % ranks_of_stage; hashes[r] != hashes[of_stage])
           throw Error(fmt::format("ranks {} and {} have planned different steps\n  give all ranks the same flags", of_stage, r),
                       Exit::usage);
     });
@@ -207,7 +208,7 @@ class Training {
 
     if (request_.commits && !all_done) commit_all();
     if (team.first() && !request_.commits) keep_choices(dir, *device);
-    const bool first_of_stage = request_.pipeline && static_cast<std::uint32_t>(team.rank()) % ranks_of_stage() == 0;
+    const bool first_of_stage = request_.pipeline && mesh_of(model_, request_).index(request_.rank, kAllRanks - Axis::pp) == 0;
     if (!all_done && (team.first() || first_of_stage))
       tell(screen, [&] { replace_trace(trace, trace_file_of(dir.path, static_cast<std::uint32_t>(team.rank()))); });
     if (done() < last) {
@@ -309,11 +310,6 @@ class Training {
                  : "nothing is kept with --durability none";
   }
 
-  [[nodiscard]] std::uint32_t data_rank(const Team& team) const {
-    return static_cast<std::uint32_t>(team.rank()) / model_.tensor.ranks % request_.data.ranks;
-  }
-  [[nodiscard]] std::uint32_t ranks_of_stage() const { return request_.data.ranks * model_.tensor.ranks; }
-
   [[nodiscard]] Trainer::Options trainer_options(Agreement* ranks) {
     return {.read = [this](Split split, auto sequences, auto tokens,
                            auto targets) { return read(split, sequences, tokens, targets); },
@@ -351,11 +347,12 @@ class Training {
 
   [[nodiscard]] std::string describe() const {
     const auto& data = plan_.map.data;
-    const auto& pipeline = plan_.map.pipeline;
+    const auto mesh = mesh_of(model_, request_);
+    const auto data_rank = mesh.index(plan_.map.rank, kDataAxes), stage = mesh.coordinate(plan_.map.rank, Axis::pp);
     auto rank =
-        data.ranks == 1 ? "" : fmt::format("rank {} of {}, process {}, ZeRO-{}: ", data.rank, data.ranks, getpid(), data.zero);
-    if (pipeline.ranks > 1)
-      rank = fmt::format("pipeline rank {} of {}, {}, stages of {} layers: {}", pipeline.rank, pipeline.ranks, schedule_name_,
+        data.ranks == 1 ? "" : fmt::format("rank {} of {}, process {}, ZeRO-{}: ", data_rank, data.ranks, getpid(), data.zero);
+    if (mesh.pp > 1)
+      rank = fmt::format("pipeline rank {} of {}, {}, stages of {} layers: {}", stage, mesh.pp, schedule_name_,
                          stage_layers(*request_.pipeline), rank.empty() ? fmt::format("process {}: ", getpid()) : rank);
     if (model_.tensor.ranks > 1)
       rank = fmt::format("tensor rank {} of {}{}, {}", model_.tensor.rank, model_.tensor.ranks,
@@ -575,7 +572,7 @@ void agree_on_resume(RunDir& dir, const RunConfig& config, Team& team) {
 
 Exit train_rank(const RunConfig& given, Team& team) {
   auto config = given;
-  config.tensor_rank = team.rank() % config.tp;
+  config.tensor_rank = team.rank() % config.tp;  // the innermost axes of the mesh
   std::optional<Training> training;
   std::optional<RunDir> dir;
   // All checks come before the directory is touched.

@@ -203,14 +203,13 @@ Pipeline without_empty_stages(const Pipeline& p) {
   return out;
 }
 
-PipelineParallel part_of(const Pipeline& p, std::uint32_t rank) {
+PipelineParallel placement_of(const Pipeline& p) {
   const auto& placement = p.schedule.placement;
   if (!placement.inputs.empty())
     throw RefusedSetting(
         "schedule", "the model decides which stages read which, so the `schedule` file cannot\n  leave out its input lines");
   demand_directions(p.schedule);
   PipelineParallel part{.ranks = placement.ranks,
-                        .rank = rank,
                         .rank_of = std::vector<std::vector<std::uint32_t>>(placement.rank_of.size()),
                         .stage_of = {},
                         .halves = in_halves(p.schedule),

@@ -29,7 +29,7 @@ std::vector<std::uint32_t> balance(std::span<const double> layer_costs, std::uin
 // A stage without layers would only forward its input, so the ranks before and after it exchange messages directly.
 Pipeline without_empty_stages(const Pipeline& pipeline);
 
-PipelineParallel part_of(const Pipeline& pipeline, std::uint32_t rank);
+PipelineParallel placement_of(const Pipeline& pipeline);
 
 // A step of one rank: layer actions and messages. If backwards run in halves, the last layer's backward is whole, in the place
 // of its input half, because it also computes the loss; the first layer's is whole too, in the place of its weight half. A

@@ -16,6 +16,7 @@ struct Seconds {
 
 Seconds seconds_of(const Model& model, StepMap::Options options, const MachineProfile& profile) {
   options.pipeline = {};  // all layers
+  options.rank = model.tensor.rank;
   options.shape.micro_batches = 1;
   const StepMap map(model, options);
   const ProfileCosts costs(map, profile);
@@ -35,15 +36,13 @@ Seconds seconds_of(const Model& model, StepMap::Options options, const MachinePr
 }
 
 // The slowest message between neighbouring stages. On one machine it is a copy in memory, short beside the computing.
-double message_of(const Pipeline& p, const std::vector<std::uint64_t>& input_bytes, std::uint32_t data_ranks,
-                  const Links& links) {
+double message_of(const Pipeline& p, const std::vector<std::uint64_t>& input_bytes, std::uint32_t at_once, const Links& links) {
   double slowest = 0;
   if (links.within == 0) return slowest;
   for (const auto& rank_of : p.schedule.placement.rank_of)
     for (std::uint32_t s = 1; s < rank_of.size(); ++s)
       if (rank_of[s - 1] != rank_of[s] && p.begins[s] < p.layers())
-        slowest =
-            std::max(slowest, seconds_of_message(links, data_ranks, rank_of[s - 1], rank_of[s], input_bytes[p.begins[s]]));
+        slowest = std::max(slowest, seconds_of_message(links, at_once, rank_of[s - 1], rank_of[s], input_bytes[p.begins[s]]));
   return slowest;
 }
 
@@ -51,10 +50,11 @@ double message_of(const Pipeline& p, const std::vector<std::uint64_t>& input_byt
 class Reductions {
  public:
   Reductions(const Pipeline& p, const Model& model, const StepMap::Options& options, const MachineProfile& profile)
-      : p_(p), replicas_(part_of(p, 0).replicas()), profile_(profile) {
+      : p_(p), replicas_(static_cast<std::uint32_t>(p.schedule.placement.rank_of.size())), profile_(profile) {
     // Only a reduction between two directions depends on the stage, and so on the rank.
-    for (std::uint32_t rank = 0; rank < (replicas_ > 1 ? p.schedule.placement.ranks : 1); ++rank)
-      maps_.emplace_back(model, of_rounds(options, replicas_ > 1 ? part_of(p, rank) : PipelineParallel{}));
+    const auto pipeline = replicas_ > 1 ? placement_of(p) : PipelineParallel{};
+    for (std::uint32_t rank = 0; rank < pipeline.ranks; ++rank)
+      maps_.emplace_back(model, of_rounds(options, pipeline, rank, model));
   }
 
   [[nodiscard]] bool any() const { return maps_.front().data().reduces() || replicas_ > 1; }
@@ -80,8 +80,10 @@ class Reductions {
 
  private:
   static constexpr std::uint32_t kRounds = 2;  // one that begins a sum, and one that ends it
-  static StepMap::Options of_rounds(StepMap::Options options, const PipelineParallel& part) {
-    options.pipeline = part;
+  static StepMap::Options of_rounds(StepMap::Options options, const PipelineParallel& pipeline, std::uint32_t rank,
+                                    const Model& model) {
+    options.pipeline = pipeline;
+    options.rank = mesh_of(options.data, pipeline.ranks, model.tensor).at(model.tensor.rank, Axis::pp, rank);
     options.pipeline.update_every = 0;
     options.pipeline.halves = false;
     options.shape.micro_batches = kRounds * options.pipeline.replicas();
@@ -103,9 +105,9 @@ std::vector<double> layer_costs(const Model& model, const StepMap::Options& opti
 
 StageCosts stage_costs(const Pipeline& p, const Model& model, const StepMap::Options& options, const MachineProfile& profile) {
   const auto [forward, backward, input_bytes] = seconds_of(model, options, profile);
-  StageCosts costs{
-      .forward = {}, .input = {}, .weight = {}, .message = message_of(p, input_bytes, options.data.ranks, profile.links)};
-  const bool halves = part_of(p, 0).halves;
+  const auto neighbours = mesh_of(options.data, p.schedule.placement.ranks, model.tensor).stride(Axis::pp);
+  StageCosts costs{.forward = {}, .input = {}, .weight = {}, .message = message_of(p, input_bytes, neighbours, profile.links)};
+  const bool halves = placement_of(p).halves;
   std::vector<double> gradients;  // of each layer, within the task that computes it
   for (std::uint32_t s = 0; s < p.schedule.placement.stages; ++s) {
     double f = 0, input = 0, weight = 0;

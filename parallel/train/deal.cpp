@@ -8,8 +8,8 @@ Deal Deal::of(const StepMap& map) {
           .micro_batches = map.rounds().every,
           .together = map.rounds().updates(),
           .ranks = data.ranks,
-          .rank = data.rank,
-          .turn = data.turn()};
+          .rank = data.rank(),
+          .turn = data.turn};
 }
 
 std::vector<std::uint64_t> Deal::of_steps(std::uint64_t step) const {

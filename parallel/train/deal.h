@@ -2,7 +2,7 @@
 // however many ranks and micro-batches share it. So runs on 1 and on 8 ranks see the same data.
 //
 // Micro-batch i of a rank is the global micro-batch i · ranks + turn of its step, and micro-batch g has the sequences from
-// g · rows on. (data_parallel.h has turn(): canonical sums fold micro-batches in that order.)
+// g · rows on. (state_sharding.h explains turns: canonical sums fold micro-batches in that order.)
 //
 // Pure. Threads: values.
 #pragma once

@@ -53,7 +53,7 @@ class AsynchronousRun : public FolderTest {
   }
   // Data ranks take turns: of d of them, the pipelines' micro-batch i is the d of the global ones from i · d on.
   static toy::StaleOracle::Result oracle(toy::RunOptions o, const std::string& order, const Case& c) {
-    const auto part = pipeline::part_of(*o.pipeline, 0);
+    const auto part = pipeline::placement_of(*o.pipeline);
     const auto ranks = o.data.ranks;
     o.shape.micro_batches *= ranks;
     return toy::StaleOracle(

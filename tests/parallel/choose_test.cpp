@@ -152,9 +152,10 @@ TEST_F(Choosing, ThreadsChangeNoPlanOfALaterRank) {
   request.data = {.ranks = 2, .zero = 3};
   request.recompute = request.offload = 0;
   request.pipeline = pipeline::Pipeline{pipeline::write_order("1f1b", {.ranks = 3, .micro_batches = 4}), {0, 4, 8, layers}};
-  for (request.pipeline_rank = 0; request.pipeline_rank < 3; ++request.pipeline_rank)
+  for (std::uint32_t rank = 0; rank < 6; rank += 2)
     for (const bool disk : {false, true}) {
-      SCOPED_TRACE(fmt::format("pipeline rank {}, disk {}", request.pipeline_rank, disk));
+      SCOPED_TRACE(fmt::format("rank {}, disk {}", rank, disk));
+      request.rank = rank;
       request.budget = {};
       request.disk_tier = disk;
       tighten();
@@ -162,7 +163,8 @@ TEST_F(Choosing, ThreadsChangeNoPlanOfALaterRank) {
       const auto alone = plan(model, request, gpu()), beside = plan(model, request, gpu(), &pool);
       ASSERT_TRUE(alone.fits) << alone.refusal.why;
       expect_same(alone, beside);
-      expect_same(for_rank(alone, model, request, gpu(), 1), for_rank(beside, model, request, gpu(), 1));
+      request.rank = rank + 1;
+      expect_same(for_rank(alone, model, request, gpu()), for_rank(beside, model, request, gpu()));
     }
 }
 
@@ -173,7 +175,8 @@ TEST_F(Choosing, EveryRankDoesWhatTheFirstChose) {
   const auto first = plan(model, request, gpu());
   ASSERT_TRUE(first.fits);
   EXPECT_NE(first.choice, StepChoice{});
-  const auto second = for_rank(first, model, request, gpu(), 1);
+  request.rank = 1;
+  const auto second = for_rank(first, model, request, gpu());
   const auto computed = [](const Plan& p) {
     auto actions = p.programs.steady.actions;
     std::erase_if(actions, [](const Action& a) { return a.op == Op::prefetch; });  // of other chunks

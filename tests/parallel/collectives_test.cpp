@@ -24,7 +24,7 @@ using u32 = std::uint32_t;
 
 // All ranks of a run of a toy model, with the programs of a plan without limits.
 struct Ranks {
-  Ranks(const std::string& order, DataParallel data, const std::string& optimizer_name = "adamw", bool tied = true) {
+  Ranks(const std::string& order, const DataParallel& data, const std::string& optimizer_name = "adamw", bool tied = true) {
     request.data = data;
     u32 stages = 1;
     if (!order.empty()) {
@@ -39,18 +39,17 @@ struct Ranks {
     request.shape = {{1, 4}, request.pipeline ? request.pipeline->schedule.micro_batches : 4};
     request.evaluate_batches = std::uint64_t{request.shape.micro_batches} * data.ranks;
     const auto optimizer = make_optimizer(optimizer_name, {});
-    for (u32 p = 0; p < (request.pipeline ? 2U : 1U); ++p)
-      for (data.rank = 0; data.rank < data.ranks; ++data.rank) {
-        request.pipeline_rank = p;
-        StepMap::Options options{.recipe = Recipe::of(model.dtype, "fp32", optimizer->states()),
-                                 .shape = request.shape,
-                                 .chunk_elements = Layout::kBlockElements,
-                                 .data = data,
-                                 .layer_unit = optimizer->layer_unit()};
-        if (request.pipeline) options.pipeline = part_of(*request.pipeline, p);
-        maps.push_back(std::make_unique<StepMap>(model, options));
-        programs.push_back(write_programs(*maps.back(), request, 0, 1));
-      }
+    for (u32 rank = 0; rank < mesh_of(model, request).size(); ++rank) {
+      StepMap::Options options{.recipe = Recipe::of(model.dtype, "fp32", optimizer->states()),
+                               .shape = request.shape,
+                               .chunk_elements = Layout::kBlockElements,
+                               .data = data,
+                               .rank = rank,
+                               .layer_unit = optimizer->layer_unit()};
+      if (request.pipeline) options.pipeline = placement_of(*request.pipeline);
+      maps.push_back(std::make_unique<StepMap>(model, options));
+      programs.push_back(write_programs(*maps.back(), request, 0, 1));
+    }
   }
   void check(Program Programs::*which) const {
     std::vector<RankProgram> all;
@@ -143,7 +142,7 @@ TEST(Collectives, ARecordNamesItsBytes) {
   const auto& c = all.front();
   const auto group = 2 * Layout::kBlockElements * sizeof(float);
   EXPECT_EQ(Operation::reduce_scatter, c.operation);
-  EXPECT_EQ(RankSet::sharers, c.ranks);
+  EXPECT_EQ(Members{Axis::shard}, c.members);
   EXPECT_EQ((ChunkBytes{map.gradients(1), 1, 0, group}), c.from);
   EXPECT_EQ((ChunkBytes{map.state(Kind::gradient, 1, 1), 1, 0, group / 2}), c.to);
   EXPECT_EQ((Reduction{.from = DType::bf16, .to = DType::fp32}), c.reduction);

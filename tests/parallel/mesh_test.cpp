@@ -1,16 +1,17 @@
-// Meshes, what each rank of one holds, and which degrees a model allows.
+// Meshes, the groups of their ranks, and which degrees a model allows.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <numeric>
+#include <array>
+#include <map>
 #include <random>
 #include <set>
 
 #include <terrace/core/error.h>
 #include <terrace/parallel/degrees.h>
+#include <terrace/parallel/groups.h>
 #include <terrace/parallel/mesh.h>
-#include <terrace/parallel/shard_spec.h>
 
 #include "comm/rank_group.h"
 
@@ -21,120 +22,162 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-TEST(Mesh, CoordinatesAndRanksAreInverse) {
-  const Mesh mesh({{"pp", 2}, {"dp", 3}, {"tp", 4}});
-  EXPECT_EQ(24, mesh.size());
-  EXPECT_EQ("pp 2 × dp 3 × tp 4", to_string(mesh));
-  std::set<std::vector<int>> seen;
-  for (int r = 0; r < mesh.size(); ++r) {
-    EXPECT_EQ(r, mesh.rank_of(mesh.coordinates(r)));
-    seen.insert(mesh.coordinates(r));
+std::vector<Mesh> meshes() {
+  std::vector<Mesh> all{{}, {.pp = 2, .copy = 2, .shard = 3, .part = 2, .twin = 2}};
+  std::mt19937 random(7);
+  const auto degree = [&] { return static_cast<std::uint32_t>(1 + random() % 3); };
+  for (int i = 0; i < 30; ++i) {
+    auto& mesh = all.emplace_back();
+    for (auto* const of : {&mesh.pp, &mesh.copy, &mesh.shard, &mesh.part, &mesh.twin}) *of = degree();
   }
-  EXPECT_EQ(24U, seen.size());
-  EXPECT_THAT(mesh.coordinates(17), ElementsAre(1, 1, 1));
-  EXPECT_EQ(1, mesh.coordinate(17, "dp"));
-  EXPECT_EQ(4, mesh.degree("tp"));
+  return all;
 }
 
-TEST(Mesh, GroupsPartitionTheRanks) {
-  const Mesh mesh({{"pp", 2}, {"dp", 3}, {"tp", 4}});
-  EXPECT_THAT(mesh.group(17, "tp"), ElementsAre(16, 17, 18, 19));  // the last axis: neighbours
-  EXPECT_THAT(mesh.group(17, "dp"), ElementsAre(13, 17, 21));
-  EXPECT_THAT(mesh.group(17, "pp"), ElementsAre(5, 17));
-  const std::vector<std::string> both = {"pp", "dp"};
-  EXPECT_THAT(mesh.group(17, both), ElementsAre(1, 5, 9, 13, 17, 21));
-  for (const std::string axis : {"pp", "dp", "tp"}) {
-    std::multiset<int> members;
-    for (int r = 0; r < mesh.size(); ++r) {
-      const auto group = mesh.group(r, axis);
-      EXPECT_TRUE(std::ranges::is_sorted(group));
-      EXPECT_EQ(r, group[static_cast<std::size_t>(mesh.coordinate(r, axis))]) << "a group's order is the axis's";
-      for (const int member : group) EXPECT_EQ(group, mesh.group(member, axis));
-      members.insert(group.begin(), group.end());
+std::vector<AxisSet> axis_sets() {
+  std::vector<AxisSet> all;
+  for (std::uint16_t bits = 0; bits <= kAllRanks.bits(); ++bits) all.push_back(AxisSet::of_bits(bits));
+  return all;
+}
+
+// A rank is its number among some axes and its number among the others.
+TEST(Mesh, NumbersAndRanksAreInverse) {
+  for (const auto& mesh : meshes())
+    for (const auto axes : axis_sets()) {
+      SCOPED_TRACE(to_string(mesh) + ", " + to_string(axes));
+      std::set<std::pair<std::uint32_t, std::uint32_t>> seen;
+      for (std::uint32_t r = 0; r < mesh.size(); ++r) {
+        const auto index = mesh.index(r, axes), group = mesh.index(r, kAllRanks - axes);
+        EXPECT_EQ(r, mesh.at(mesh.at(r, axes, 0), axes, index));
+        EXPECT_LT(index, mesh.size(axes));
+        seen.emplace(group, index);
+      }
+      EXPECT_EQ(mesh.size(), seen.size());
+      EXPECT_EQ(mesh.size(), mesh.size(axes) * mesh.size(kAllRanks - axes));
     }
-    for (int r = 0; r < mesh.size(); ++r) EXPECT_EQ(static_cast<std::size_t>(mesh.degree(axis)), members.count(r));
-  }
+}
+
+TEST(Mesh, MembersDifferOnTheirAxesOnly) {
+  const Mesh mesh{.pp = 2, .shard = 3, .part = 4};
+  EXPECT_EQ("pp 2 × shard 3 × part 4", to_string(mesh));
+  EXPECT_EQ("one rank", to_string(Mesh{}));
+  EXPECT_THAT(mesh.members(17, kTensorAxes), ElementsAre(16, 17, 18, 19)) << "the last axes: neighbours";
+  EXPECT_THAT(mesh.members(17, kDataAxes), ElementsAre(13, 17, 21));
+  EXPECT_THAT(mesh.members(17, Axis::pp), ElementsAre(5, 17));
+  EXPECT_THAT(mesh.members(17, Axis::pp | Axis::shard), ElementsAre(1, 5, 9, 13, 17, 21));
+  for (const auto& any : meshes())
+    for (const auto axes : axis_sets()) {
+      const auto stride = any.stride(axes);
+      for (std::uint32_t r = 0; r < any.size(); ++r) {
+        const auto members = any.members(r, axes);
+        EXPECT_TRUE(std::ranges::is_sorted(members));
+        EXPECT_EQ(r, members[any.index(r, axes)]);
+        if (members.size() > 1) {
+          EXPECT_EQ(stride, members[1] - members[0]);
+        }
+        for (const auto member : members)
+          for (const auto axis : kAllAxes)
+            EXPECT_TRUE(axes.has(axis) || any.coordinate(r, axis) == any.coordinate(member, axis));
+      }
+    }
+}
+
+// The parts of a shard that the replicas fold lie in the order of turns.
+TEST(Mesh, TurnsCountPlacesInAReplicaFirst) {
+  const Mesh mesh{.pp = 2, .copy = 3, .shard = 2};
+  std::vector<std::uint32_t> turns;
+  for (const auto member : mesh.members(0, kDataAxes)) turns.push_back(mesh.turn(member));
+  EXPECT_THAT(turns, ElementsAre(0, 3, 1, 4, 2, 5));
 }
 
 TEST(Mesh, RefusesWhatDoesNotExist) {
-  EXPECT_THROW(Mesh({{"dp", 0}}), Error);
-  EXPECT_THROW(Mesh({{"dp", 2}, {"dp", 2}}), Error);
-  EXPECT_THROW(Mesh({{"dp", 1 << 20}, {"tp", 1 << 20}}), Error);
-  const auto mesh = Mesh::of(2);
-  EXPECT_THROW((void)mesh.degree("xp"), Error);
-  EXPECT_THROW((void)mesh.coordinates(2), Error);
-  EXPECT_THROW((void)mesh.rank_of(std::vector<int>{0}), Error);
-  EXPECT_EQ("one rank", to_string(Mesh::of(1)));
+  EXPECT_THROW(check(Mesh{.shard = 0}), Error);
+  EXPECT_THROW(check(Mesh{.shard = 1U << 20, .part = 1U << 20}), Error);
+  EXPECT_NO_THROW(check(Mesh{.pp = 64, .shard = 128, .part = 8}));
+  const Mesh mesh{.shard = 2};
+  EXPECT_THROW((void)mesh.coordinate(2, Axis::shard), Error);
+  EXPECT_THROW((void)mesh.at(0, Axis::shard, 2), Error);
+  EXPECT_THROW((void)mesh.at(0, Axis::pp, 1), Error);
 }
 
-TEST(Mesh, SplitsIntoAxisCommunicators) {
-  const Mesh mesh({{"dp", 2}, {"tp", 3}});
-  const auto outcome = test::on_threads(6, {.time_limit = std::chrono::seconds(60)}, [&](test::Rank& rank) {
+// What `ranks` gather of their numbers: the members in their order.
+std::vector<std::uint32_t> gathered(Communicator& ranks, Stream& stream, std::uint32_t me) {
+  std::vector<std::uint32_t> all(static_cast<std::size_t>(ranks.size()));
+  ranks.all_gather(stream, std::as_bytes(std::span(&me, 1)), std::as_writable_bytes(std::span(all)));
+  stream.synchronize();
+  return all;
+}
+
+// Each rank names other members than its neighbours, and all of them are there for those that named them.
+TEST(Groups, HaveTheMembersThatProgramsName) {
+  for (const auto& mesh : {Mesh{.pp = 2, .copy = 2, .shard = 2}, Mesh{.pp = 2, .shard = 2, .part = 2, .twin = 2},
+                           Mesh{.copy = 3, .shard = 2}, Mesh{.shard = 3}}) {
+    SCOPED_TRACE(to_string(mesh));
+    const auto outcome =
+        test::on_threads(static_cast<int>(mesh.size()), {.time_limit = std::chrono::seconds(60)}, [&](test::Rank& rank) {
+          const auto stream = rank.device.make_stream("comm");
+          const auto me = static_cast<std::uint32_t>(rank.comm->rank());
+          std::set<Members> needed;
+          // The members of a set need it together.
+          for (const auto axes : axis_sets())
+            if ((mesh.index(me, kAllRanks - axes) + axes.bits()) % 3 != 0) needed.insert({axes});
+          needed.insert({kDataAxes, true});
+          Agreement agreement(*rank.comm, rank.device);
+          const Groups groups(rank.comm.get(), &agreement, mesh, me, needed);
+          for (const auto& members : needed) {
+            auto expected = mesh.members(me, members.axes);
+            if (members.in_turn) std::ranges::sort(expected, {}, [&](auto r) { return mesh.turn(r); });
+            EXPECT_EQ(expected, gathered(groups.of(members), *stream, me)) << to_string(members);
+          }
+        });
+    EXPECT_THAT(outcome, testing::Each(""));
+  }
+}
+
+// Of the data ranks of two stages' ranks, those of the first direction come first; stages without layers name nothing.
+TEST(Groups, JoinTheDirectionsOfAStage) {
+  const Mesh mesh{.pp = 4, .copy = 2, .shard = 2};
+  const auto outcome = test::on_threads(16, {.time_limit = std::chrono::seconds(60)}, [&](test::Rank& rank) {
     const auto stream = rank.device.make_stream("comm");
-    const int me = rank.comm->rank();
-    for (const std::vector<std::string>& names : {std::vector<std::string>{"dp"}, {"tp"}, {"dp", "tp"}}) {
-      const auto axis = mesh.split(*rank.comm, names);
-      const auto group = mesh.group(me, names);
-      ASSERT_EQ(static_cast<int>(group.size()), axis->size());
-      EXPECT_EQ(me, group[static_cast<std::size_t>(axis->rank())]);
-      std::vector<int> all(group.size());
-      axis->all_gather(*stream, std::as_bytes(std::span(&me, 1)), std::as_writable_bytes(std::span(all)));
-      stream->synchronize();
-      EXPECT_EQ(group, all);
-      EXPECT_EQ(names.size() == 2 ? "dp+tp" : names.front(), axis->name());
+    const auto me = static_cast<std::uint32_t>(rank.comm->rank()), stage_rank = mesh.coordinate(me, Axis::pp);
+    std::set<Members> needed;
+    for (const auto& both : {std::array{0U, 3U}, {3U, 0U}, {2U, 1U}})
+      if (std::ranges::find(both, stage_rank) != both.end()) needed.insert({kDataAxes, true, both});
+    Agreement agreement(*rank.comm, rank.device);
+    const Groups groups(rank.comm.get(), &agreement, mesh, me, needed);
+    for (const auto& members : needed) {
+      std::vector<std::uint32_t> expected;
+      for (const auto of : *members.directions)
+        for (const std::uint32_t turn : {0U, 2U, 1U, 3U}) expected.push_back(of * 4 + turn);
+      EXPECT_EQ(expected, gathered(groups.of(members), *stream, me)) << to_string(members);
     }
-    EXPECT_THROW((void)Mesh::of(4).split(*rank.comm, "dp"), Error) << "not so many ranks";
+    EXPECT_THROW((void)groups.of({kDataAxes, true, std::array{1U, 2U}}), std::logic_error) << "another order";
+    EXPECT_THROW((void)groups.of({Axis::pp}), std::logic_error) << "no program named it";
   });
   EXPECT_THAT(outcome, testing::Each(""));
 }
 
-// Every element is held by exactly as many ranks as the replicated and partial axes have.
-TEST(ShardSpec, SlicesCoverATensor) {
-  const Mesh mesh({{"dp", 2}, {"cp", 3}, {"tp", 2}});
-  const Shape shape{12, 8};
-  std::mt19937 random(7);
-  for (int round = 0; round < 50; ++round) {
-    ShardSpec spec;
-    int copies = 1;
-    for (const auto& axis : mesh.axes()) {
-      const auto kind = random() % 4;
-      if (kind == 0) spec.set(axis.name, Placement::shard(0));
-      if (kind == 1 && axis.name != "cp") spec.set(axis.name, Placement::shard(1));
-      if (kind == 2) spec.set(axis.name, Placement::partial());
-      if (spec.on(axis.name).kind != Placement::Kind::shard) copies *= axis.degree;
-    }
-    ASSERT_THAT(problems(mesh, spec, shape), IsEmpty());
-    std::vector<int> held(static_cast<std::size_t>(shape.elements()));
-    const auto local = local_shape(mesh, spec, shape);
-    for (int r = 0; r < mesh.size(); ++r) {
-      const auto slices = slices_of(mesh, spec, shape, r);
-      EXPECT_EQ(slices[0].length, local[0]);
-      EXPECT_EQ(slices[1].length, local[1]);
-      for (auto i = slices[0].begin; i < slices[0].begin + slices[0].length; ++i) {
-        for (auto j = slices[1].begin; j < slices[1].begin + slices[1].length; ++j) ++held[static_cast<std::size_t>(i * 8 + j)];
-      }
-    }
-    EXPECT_THAT(held, testing::Each(copies)) << to_string(spec);
-  }
+TEST(Groups, OneRankIsAloneWithoutACommunicator) {
+  const Groups groups(nullptr, nullptr, {}, 0, {});
+  EXPECT_EQ(1, groups.of({kAllRanks}).size());
+  EXPECT_EQ(1, groups.of({kDataAxes, true}).size());
 }
 
-TEST(ShardSpec, OuterAxesCutFirst) {
-  const Mesh mesh({{"dp", 2}, {"tp", 2}});
-  const ShardSpec spec{{"dp", Placement::shard(0)}, {"tp", Placement::shard(0)}};
-  EXPECT_EQ("dp: shard(0), tp: shard(0)", to_string(spec));
-  EXPECT_EQ((std::vector<Slice>{{2, 2}}), slices_of(mesh, spec, {8}, 1));
-  EXPECT_EQ((std::vector<Slice>{{4, 2}}), slices_of(mesh, spec, {8}, 2));
-}
-
-TEST(ShardSpec, AllProblemsAtOnce) {
-  const Mesh mesh({{"dp", 2}, {"tp", 4}});
-  const ShardSpec spec{{"dp", Placement::shard(3)}, {"tp", Placement::shard(1)}, {"xp", Placement::partial()}};
-  const auto found = problems(mesh, spec, {8, 31123});
-  ASSERT_EQ(3U, found.size());
-  EXPECT_THAT(found, testing::Contains(HasSubstr("no dimension 3")));
-  EXPECT_THAT(found, testing::Contains(HasSubstr("no axis xp")));
-  EXPECT_THAT(found, testing::Contains(HasSubstr("nearest lengths that do are 31120 and 31124")));
-  EXPECT_THROW((void)slices_of(mesh, spec, {8, 31123}, 0), Error);
+// Costs take the distance of neighbours; in two directions each data rank has one in the other direction.
+TEST(Groups, SpanTheRanksTheyName) {
+  const Mesh mesh{.pp = 4, .copy = 2, .shard = 3, .part = 2};
+  const auto span = [&](const Members& members) {
+    const auto [ranks, stride] = span_of(members, mesh);
+    return std::pair(ranks, stride);
+  };
+  EXPECT_EQ(std::pair(48U, 1U), span({kAllRanks}));
+  EXPECT_EQ(std::pair(6U, 2U), span({kDataAxes}));
+  EXPECT_EQ(std::pair(2U, 6U), span({Axis::copy}));
+  EXPECT_EQ(std::pair(4U, 12U), span({Axis::pp}));
+  EXPECT_EQ(std::pair(8U, 1U), span({kModelAxes}));
+  EXPECT_EQ(std::pair(12U, 2U), span({kDataAxes, true, std::array{0U, 3U}}));
+  const auto [ranks, stride] = span_of({kDataAxes, true, std::array{0U, 3U}}, Mesh{.pp = 4});
+  EXPECT_EQ(2U, ranks);
+  EXPECT_EQ(3U, stride);
 }
 
 const ModelShape kModel{.layers = 30, .heads = 12, .ffn = 96, .seq_len = 64, .experts = 8};

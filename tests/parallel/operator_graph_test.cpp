@@ -324,7 +324,7 @@ TEST(OperatorGraphs, ThatAreNoneAreRefused) {
 // What stages of layers read, the layers say: an order that says so itself is not run.
 TEST(OperatorGraphs, AreNoPipelineOfLayers) {
   try {
-    static_cast<void>(part_of({order_of(u_net(2, 4), 2), {0, 1, 2, 3, 4}}, 0));
+    static_cast<void>(placement_of({order_of(u_net(2, 4), 2), {0, 1, 2, 3, 4}}));
     FAIL();
   } catch (const Error& e) {
     EXPECT_EQ(e.exit(), Exit::usage);

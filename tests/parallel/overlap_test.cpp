@@ -245,7 +245,9 @@ TEST_P(Overlap, IsInTheTraceAndInTheSimulation) {
   const auto outcome = test::on_threads(kRanks, {2min}, [&](test::Rank& rank) {
     const auto r = static_cast<std::size_t>(rank.comm->rank());
     const auto model = meeting_model(&meetings[r]);
-    const auto p = for_rank(plan(model, request, {}), model, request, {}, static_cast<std::uint32_t>(r));
+    auto own = request;
+    own.rank = static_cast<std::uint32_t>(r);
+    const auto p = for_rank(plan(model, own, {}), model, own, {});
     const auto optimizer = make_optimizer("adamw", {});
     MeetingCommunicator ranks(std::move(rank.comm), meetings[r]);
     Engine engine(model, p,

@@ -42,9 +42,10 @@ struct Ranks {
     request.data = data;
     request.pipeline = {schedule, begins};
     for (u32 r = 0; r < schedule.placement.ranks; ++r) {
-      request.pipeline_rank = r;
-      maps.push_back(std::make_unique<StepMap>(
-          model, StepMap::Options{.shape = request.shape, .data = request.data, .pipeline = part_of(*request.pipeline, r)}));
+      maps.push_back(std::make_unique<StepMap>(model, StepMap::Options{.shape = request.shape,
+                                                                       .data = request.data,
+                                                                       .pipeline = placement_of(*request.pipeline),
+                                                                       .rank = r * data.ranks}));
       programs.push_back(write_programs(*maps.back(), request, 0));
     }
   }
@@ -138,7 +139,7 @@ TEST(PipelinePrograms, TwoDirectionsInHalvesAreProvedOnAllRanksTogether) {
 TEST(PipelinePrograms, TwoDirectionsTakeEvenMicroBatchesAndRanksOfTheirOwn) {
   const auto refused = [](pipeline::Schedule s) -> std::string {
     try {
-      static_cast<void>(pipeline::part_of({std::move(s), {0, 1, 2}}, 0));
+      static_cast<void>(pipeline::placement_of({std::move(s), {0, 1, 2}}));
     } catch (const Error& e) {
       EXPECT_EQ(e.exit(), Exit::usage);
       return e.what();
@@ -156,7 +157,7 @@ TEST(PipelinePrograms, TwoDirectionsTakeEvenMicroBatchesAndRanksOfTheirOwn) {
 TEST(PipelinePrograms, TwoDirectionsOfTiedLayersShareTheirRanks) {
   const auto model = toy::make_model({.width = 16, .vocab = 33, .blocks = 1});
   const pipeline::Pipeline p{pipeline::write_order("chimera", {.ranks = 4, .micro_batches = 4}), {0, 1, 2, 3, 3}};
-  EXPECT_THROW(StepMap(model, {.shape = {{1, 4}, 4}, .pipeline = part_of(p, 0)}), Error);
+  EXPECT_THROW(StepMap(model, {.shape = {{1, 4}, 4}, .pipeline = placement_of(p)}), Error);
 }
 
 TEST(PipelinePrograms, MessagesAreThoseOfTheFormula) {

@@ -143,7 +143,7 @@ TEST(PipelineReductions, AreThoseOfTheProgramsTimedTogether) {
                         .gather_ahead = 0};
     std::vector<Plan> plans;
     for (u32 rank = 0; rank < 4; ++rank) {
-      request.pipeline_rank = rank;
+      request.rank = rank * c.data.ranks;
       plans.push_back(plan(of.model, request, of.profile));
       ASSERT_TRUE(plans.back().fits);
       plans.back().capacity.device = 256 * kMiB;

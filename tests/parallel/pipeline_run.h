@@ -70,7 +70,7 @@ inline void squeeze_stages(toy::RunOptions& o, bool disk_tier) {
   PerTier<std::uint64_t> smallest{};
   for (std::uint32_t r = 0; r < o.pipeline_ranks(); ++r) {
     auto request = toy::request_of(o);
-    request.pipeline_rank = r;
+    request.rank = r * o.data.ranks;
     const auto wide = plan(toy::make_model(o.sizes), request, o.profile);
     for (const auto tier : {Tier::device, Tier::host}) smallest[tier] = std::max(smallest[tier], wide.smallest_bytes[tier]);
   }

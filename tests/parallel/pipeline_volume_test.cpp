@@ -38,7 +38,7 @@ TEST_F(PipelineVolume, TheLedgerIsTheFormulaOfEveryOrder) {
       const auto [sent, received] = test::messages_of(o, p);
       const std::uint64_t messages = 2 * m * (p * v - 1 - within);
       const auto model = toy::make_model(o.sizes);
-      const StepMap map(model, {.shape = o.shape, .pipeline = part_of(*o.pipeline, 0)});
+      const StepMap map(model, {.shape = o.shape, .pipeline = placement_of(*o.pipeline)});
       EXPECT_EQ(sent.calls, messages) << what;
       EXPECT_EQ(received.calls, messages) << what;
       EXPECT_EQ(sent.payload_bytes, messages * map.chunks()[map.buffers().x(1, 0)].bytes) << what;
@@ -64,7 +64,7 @@ TEST_F(PipelineVolume, TwoDirectionsAddTheirGradientsUpOnceOrInEveryRound) {
       const auto ledgers = test::ledgers_of(o, p);
       std::uint64_t sent = 0;
       for (std::uint32_t r = 0; r < p; ++r) {
-        const StepMap map(model, {.shape = o.shape, .data = o.data, .pipeline = part_of(*o.pipeline, r)});
+        const StepMap map(model, {.shape = o.shape, .data = o.data, .pipeline = placement_of(*o.pipeline), .rank = r});
         std::uint64_t groups = 0;
         for (std::uint32_t l = 0; l < map.layers(); ++l)
           if (map.pipeline().holds(l)) groups += map.reduced_groups(l);
@@ -101,8 +101,7 @@ TEST_F(PipelineVolume, AsynchronousUpdatesReduceAndGatherTheirStage) {
     const auto model = toy::make_model(o.sizes);
     const auto ledgers = test::ledgers_of(o, kRanks * kData);
     for (std::uint32_t r = 0; r < kRanks * kData; ++r) {
-      o.data.rank = r % kData;
-      const StepMap map(model, {.shape = o.shape, .data = o.data, .pipeline = part_of(*o.pipeline, r / kData)});
+      const StepMap map(model, {.shape = o.shape, .data = o.data, .pipeline = placement_of(*o.pipeline), .rank = r});
       std::uint64_t groups = 0;
       for (std::uint32_t l = 0; l < map.layers(); ++l)
         if (map.pipeline().holds(l)) groups += map.layout().groups_of(l);
@@ -155,7 +154,7 @@ TEST_F(PipelineVolume, APlanSaysEveryByteThatItsRanksSend) {
     const auto model = toy::make_model(o.sizes);
     auto request = toy::request_of(o);
     double planned = 0;
-    for (request.pipeline_rank = 0; request.pipeline_rank < row.ranks; ++request.pipeline_rank) {
+    for (request.rank = 0; request.rank < row.ranks * row.data.ranks; request.rank += row.data.ranks) {
       const auto links = plan(model, request, o.profile).steady_links;
       EXPECT_EQ(links.between, 0);
       planned += links.within * row.data.ranks;

@@ -33,9 +33,10 @@ void expect_proved(const Model& model, PlanRequest request, std::uint32_t gather
   std::vector<std::unique_ptr<StepMap>> maps;
   std::vector<Programs> all;
   for (std::uint32_t r = 0; r < request.pipeline->schedule.placement.ranks; ++r) {
-    request.pipeline_rank = r;
-    maps.push_back(std::make_unique<StepMap>(
-        model, StepMap::Options{.shape = request.shape, .data = request.data, .pipeline = part_of(*request.pipeline, r)}));
+    maps.push_back(std::make_unique<StepMap>(model, StepMap::Options{.shape = request.shape,
+                                                                     .data = request.data,
+                                                                     .pipeline = placement_of(*request.pipeline),
+                                                                     .rank = r * request.data.ranks}));
     all.push_back(write_programs(*maps.back(), request, 0, gather_ahead));
   }
   for (const auto which : {&Programs::first, &Programs::steady, &Programs::evaluate}) {
@@ -102,8 +103,9 @@ TEST(SkipPrograms, EvenStagesInTwoDirectionsHaveLanesForAllMessages) {
       for (std::uint32_t r = 0; r < p; ++r) {
         SCOPED_TRACE(fmt::format("{} blocks on {} ranks, rank {}", blocks, p, r));
         ASSERT_NO_THROW(
-            most = std::max(most,
-                            StepMap(model, {.shape = {{1, 4}, p}, .pipeline = part_of(cut, r)}).places().messages().count()));
+            most = std::max(
+                most,
+                StepMap(model, {.shape = {{1, 4}, p}, .pipeline = placement_of(cut), .rank = r}).places().messages().count()));
       }
     }
   EXPECT_EQ(most, 16U);
@@ -118,8 +120,7 @@ TEST(SkipPrograms, ACircleThroughASkipIsRefused) {
       .pipeline = pipeline::Pipeline{pipeline::write_order("1f1b", {.ranks = ranks, .micro_batches = m}), {0, 3, 5, 8}}};
   std::vector<Program> programs;
   for (std::uint32_t r = 0; r < ranks; ++r) {
-    request.pipeline_rank = r;
-    const StepMap map(model, {.shape = request.shape, .pipeline = part_of(*request.pipeline, r)});
+    const StepMap map(model, {.shape = request.shape, .pipeline = placement_of(*request.pipeline), .rank = r});
     programs.push_back(write_programs(map, request, 0).first);
   }
   const Skips skips(model);
@@ -149,8 +150,10 @@ TEST(SkipPrograms, ACircleThroughAVerdictIsRefused) {
                       .data = {.ranks = 2, .zero = 3}};
   std::vector<Program> programs;
   for (std::uint32_t r = 0; r < ranks; ++r) {
-    request.pipeline_rank = r;
-    const StepMap map(model, {.shape = request.shape, .data = request.data, .pipeline = part_of(*request.pipeline, r)});
+    const StepMap map(model, {.shape = request.shape,
+                              .data = request.data,
+                              .pipeline = placement_of(*request.pipeline),
+                              .rank = r * request.data.ranks});
     programs.push_back(write_programs(map, request, 0).steady);
   }
   const Skips skips(model);

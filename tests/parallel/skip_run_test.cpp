@@ -199,7 +199,7 @@ TEST_F(SkipRun, ResumesWhereItStopped) {
 // Results, by layer, and the other ranks that read them.
 std::size_t cut_edges(const Model& model, const pipeline::Pipeline& p) {
   std::set<std::pair<std::uint32_t, std::uint32_t>> edges;
-  const auto part = pipeline::part_of(p, 0);
+  const auto part = pipeline::placement_of(p);
   const auto add = [&](std::uint32_t from, std::uint32_t to) {
     if (part.holder(from) != part.holder(to)) edges.emplace(from, part.holder(to));
   };
@@ -228,7 +228,7 @@ TEST_F(SkipRun, MessagesAreTheCutEdges) {
     o.store = folder_;
     const auto [sent, received] = test::messages_of(o, p);
     const auto model = toy::make_model(o.sizes);
-    const StepMap map(model, {.shape = o.shape, .pipeline = part_of(*o.pipeline, 0)});
+    const StepMap map(model, {.shape = o.shape, .pipeline = placement_of(*o.pipeline)});
     const std::uint64_t messages = 2 * m * cut_edges(model, *o.pipeline);
     EXPECT_EQ(sent.calls, messages) << what;
     EXPECT_EQ(received.calls, messages) << what;
@@ -260,8 +260,8 @@ TEST_F(SkipRun, OnlyWhatLayersOffloadMovesWhereAllElseFits) {
     if (!order.empty()) o.pipeline = test::pipeline_of(order, ranks, kMicroBatches, 2, o.sizes.blocks);
     const auto model = toy::make_model(o.sizes);
     auto request = toy::request_of(o);
-    for (request.pipeline_rank = 0; request.pipeline_rank < ranks; ++request.pipeline_rank) {
-      SCOPED_TRACE(fmt::format("seed {}, try {}: {}, rank {}", seed, i, order, request.pipeline_rank));
+    for (request.rank = 0; request.rank < ranks; ++request.rank) {
+      SCOPED_TRACE(fmt::format("seed {}, try {}: {}, rank {}", seed, i, order, request.rank));
       const auto p = plan(model, request, o.profile);
       const StepMap map(model, p.map);
       auto traffic = p.steady_traffic;

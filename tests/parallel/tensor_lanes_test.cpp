@@ -53,13 +53,13 @@ Planned planned(const TensorRun& o, std::uint32_t rank = 0) {
   config.tensor = {.ranks = o.tensor_ranks, .rank = rank % o.tensor_ranks, .sequence = o.sequence};
   Planned p{.config = config, .model = lm::make_model(config), .request = {}, .plan = {}};
   const auto optimizer = make_optimizer(o.optimizer, {});
-  p.request = request_of(o, *optimizer, 0);
+  p.request = request_of(o, *optimizer, rank);
   p.request.gather_ahead = 1;
-  p.plan = for_rank(plan(p.model, p.request, {}), p.model, p.request, {}, rank / o.tensor_ranks);
+  p.plan = for_rank(plan(p.model, p.request, {}), p.model, p.request, {});
   return p;
 }
 
-bool among_tensor_ranks(const Collective& c) { return c.ranks == RankSet::tensor || c.ranks == RankSet::twins; }
+bool among_tensor_ranks(const Collective& c) { return c.members.axes.within(kTensorAxes); }
 
 // Of an action of a lane: its number among the lane's actions, and that of its last call among the lane's calls.
 struct Numbered {

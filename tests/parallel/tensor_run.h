@@ -66,7 +66,7 @@ inline double number_at(const TensorView& view, std::size_t i) {
   }
 }
 
-inline PlanRequest request_of(const TensorRun& o, const Optimizer& optimizer, std::uint32_t stage) {
+inline PlanRequest request_of(const TensorRun& o, const Optimizer& optimizer, std::uint32_t rank) {
   PlanRequest request{.shape = {o.batch, o.micro_batches},
                       .budget = {kUnlimited, kUnlimited, 0},
                       .recipe = o.recipe,
@@ -87,8 +87,8 @@ inline PlanRequest request_of(const TensorRun& o, const Optimizer& optimizer, st
         pipeline::write_order(o.schedule, {.ranks = o.stages(), .micro_batches = o.micro_batches, .chunks = 1});
     const std::vector<double> costs(2 * static_cast<std::size_t>(o.config.layers) + 2, 1.0);
     request.pipeline = {schedule, pipeline::balance(costs, schedule.placement.stages)};
-    request.pipeline_rank = stage;
   }
+  request.rank = rank;
   return request;
 }
 
@@ -98,9 +98,8 @@ inline TensorResult run_rank(TensorRun o, Communicator* comm, Ledger* ledger) {
   auto config = o.config;
   config.tensor = {.ranks = o.tensor_ranks, .rank = rank % o.tensor_ranks, .sequence = o.sequence};
   const auto model = lm::make_model(config);
-  const auto data_rank = rank / o.tensor_ranks % o.data.ranks, stage = rank / o.tensor_ranks / o.data.ranks;
   const auto optimizer = make_optimizer(o.optimizer, {.eps = 1e-3});
-  auto request = request_of(o, *optimizer, stage);
+  auto request = request_of(o, *optimizer, rank);
   TensorResult out;
   auto wide = plan(model, request, {});
   out.smallest = wide.smallest_bytes;
@@ -108,7 +107,7 @@ inline TensorResult run_rank(TensorRun o, Communicator* comm, Ledger* ledger) {
     PerTier<std::uint64_t> smallest = wide.smallest_bytes;
     for (std::uint32_t s = 0; s < o.stages(); ++s) {
       auto other = request;
-      other.pipeline_rank = s;
+      other.rank = mesh_of(model, request).at(rank, Axis::pp, s);
       const auto its = plan(model, other, {});
       for (const auto tier : {Tier::device, Tier::host}) smallest[tier] = std::max(smallest[tier], its.smallest_bytes[tier]);
     }
@@ -120,7 +119,7 @@ inline TensorResult run_rank(TensorRun o, Communicator* comm, Ledger* ledger) {
     out.refusal = wide.refusal.why;
     return out;
   }
-  const auto planned = for_rank(wide, model, request, {}, data_rank);
+  const auto planned = for_rank(wide, model, request, {});
   ThreadPool pool(1);
   const auto device = make_cpu_device(pool);
   Engine::Options options{.device = device.get(),

@@ -99,7 +99,7 @@ struct SplitStep {
                               .tensor = {.ranks = 2, .rank = 1, .sequence = sequence}})),
         map(model, map_options(model, request, {}, Tier::host)),
         programs(write_programs(map, request, 0)) {}
-  PlanRequest request{.shape = {{2, 16}, 2}, .update = Tier::host, .updates_before_use = false};
+  PlanRequest request{.shape = {{2, 16}, 2}, .update = Tier::host, .updates_before_use = false, .rank = 1};
   Model model;
   StepMap map;
   Programs programs;
@@ -139,7 +139,9 @@ TEST(TensorProgram, AModelThatIsNotSplitHasNone) {
   auto config =
       lm::ModelConfig{.family = lm::family_named("gpt2"), .layers = 1, .hidden = 32, .heads = 4, .seq_len = 16, .vocab = 257};
   const auto model = lm::make_model(config);
-  const StepMap map(model, map_options(model, split.request, {}, Tier::host));
+  auto request = split.request;
+  request.rank = 0;
+  const StepMap map(model, map_options(model, request, {}, Tier::host));
   EXPECT_THROW(check_step(split.programs.steady, map, Updates::in_backward), Error);
 }
 

@@ -144,12 +144,12 @@ TEST_F(ZeroVolume, HybridShardsSendAndHoldWhatTheFormulaSays) {
                         "\n" + to_string(measured.sent);
       constexpr std::uint64_t kWeight = 2, kGradient = 4, kStates = 12;
       const auto rounds = zero >= 2 ? 3U : 1U;
-      const auto scattered = measured.sent.of("sharers", Operation::reduce_scatter);
+      const auto scattered = measured.sent.of("shard", Operation::reduce_scatter);
       EXPECT_EQ(scattered.payload_bytes, rounds * (n.all + n.tied) * kGradient) << what;
-      const auto reduced = measured.sent.of("copies", Operation::all_reduce);
+      const auto reduced = measured.sent.of("copy", Operation::all_reduce);
       EXPECT_EQ(reduced.payload_bytes, (n.all + n.tied) * kGradient / f) << what;
       EXPECT_EQ(reduced.calls, n.groups + n.tied_groups) << what;
-      const auto gathered = measured.sent.of("sharers", Operation::all_gather);
+      const auto gathered = measured.sent.of("shard", Operation::all_gather);
       EXPECT_EQ(gathered.payload_bytes, (zero == 3 ? 2 * n.all - n.last : n.all) * kWeight) << what;
       EXPECT_EQ(measured.sent.of("world", Operation::all_reduce).payload_bytes, 3 * ranks * sizeof(double)) << "losses\n"
                                                                                                             << what;
@@ -191,14 +191,15 @@ TEST_F(ZeroVolume, AllRanksHaveOneProgram) {
     o.shape = {{1, 8}, 2};
     o.data = {.ranks = 4, .zero = zero};
     const auto model = toy::make_model(o.sizes);
-    const auto request = toy::request_of(o);
+    auto request = toy::request_of(o);
     const auto first = plan(model, request, o.profile);
     const auto computed = [](Program p) {
       std::erase_if(p.actions, [](const Action& a) { return a.op == Op::prefetch; });
       return to_text(p);
     };
     for (const std::uint32_t rank : {1U, 3U}) {
-      const auto other = for_rank(first, model, request, o.profile, rank);
+      request.rank = rank;
+      const auto other = for_rank(first, model, request, o.profile);
       EXPECT_EQ(other.capacity.device, first.capacity.device);
       for (const auto program : {&Programs::first, &Programs::steady, &Programs::drain, &Programs::evaluate, &Programs::fill,
                                  &Programs::visit, &Programs::gather})

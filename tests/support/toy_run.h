@@ -107,9 +107,7 @@ inline PlanRequest request_of(const RunOptions& o) {
 // What main would own, in the order of dependence: an engine, and the library's trainer with the toy's data.
 struct Training {
   explicit Training(const RunOptions& options, Communicator* ranks = nullptr)
-      : o(options),
-        rank(ranks ? ranks->rank() % static_cast<int>(o.data.ranks) : 0),
-        pipeline_rank(ranks ? static_cast<std::uint32_t>(ranks->rank()) / o.data.ranks : 0) {
+      : o(options), rank(ranks ? static_cast<std::uint32_t>(ranks->rank()) : 0) {
     if (!planned.fits) return;
     if (planned.capacity.disk != 0 && o.store.empty())
       throw std::logic_error("a toy run that uses the disk needs RunOptions::store");
@@ -183,14 +181,13 @@ struct Training {
 
   [[nodiscard]] Plan plan_of_rank() const {
     auto request = request_of(o);
-    request.pipeline_rank = pipeline_rank;
+    request.rank = rank;
     const auto p = plan(model, request, o.profile);
-    return p.fits ? for_rank(p, model, request, o.profile, static_cast<std::uint32_t>(rank)) : p;
+    return p.fits ? for_rank(p, model, request, o.profile) : p;
   }
 
   const RunOptions o;
-  const int rank;  // among the data ranks
-  const std::uint32_t pipeline_rank;
+  const std::uint32_t rank;
   ThreadPool pool{o.threads};
   const std::unique_ptr<Device> device = o.make_device(pool);
   const Model model = make_model(o.sizes);

@@ -1,0 +1,19 @@
+// The mesh of a run, from its settings: the stages of its pipeline, its data ranks, and the parts of its layers.
+//
+// Pure.
+#pragma once
+
+#include <cstdint>
+
+#include <terrace/parallel/data_parallel.h>
+#include <terrace/parallel/mesh.h>
+#include <terrace/parallel/tensor_parallel.h>
+
+namespace terrace {
+
+inline Mesh mesh_of(const DataParallel& data, std::uint32_t stages, const TensorParallel& tensor) {
+  return {
+      .pp = stages, .copy = data.copies(), .shard = data.sharers(), .part = tensor.ranks / tensor.twins, .twin = tensor.twins};
+}
+
+}  // namespace terrace
