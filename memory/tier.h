@@ -44,7 +44,9 @@ constexpr Budget in_whole_pages(Budget b) {
 // A lane is a FIFO of operations that complete in order. The n-th operation of a lane is done when its timeline has
 // reached n (counting from 1), so "everything up to here" is one number per lane.
 enum class Lane : std::uint8_t { compute, update, upload, download, read, write, communication, tensor, message };
-// Collectives have a lane for each set of ranks: `tensor` for tensor ranks, `communication` for all others.
+// Ranks that exchange within every layer have a lane of their own, so that their collectives do not queue behind gathers for
+// layers that come later: `tensor` for tensor ranks. `communication` has all other collectives.
+inline constexpr std::array kCollectiveLanes{Lane::communication, Lane::tensor};
 constexpr bool is_collective(Lane l) { return l == Lane::communication || l == Lane::tensor; }
 // From Lane::message on: messages between ranks of a pipeline, one lane for each direction, peer and payload.
 inline constexpr std::size_t kPeerLanes = 16, kLanes = 8 + kPeerLanes;

@@ -35,14 +35,6 @@ void Compute::begin(const StepInput& input) {
   for (auto& squares : squares_) std::ranges::fill(squares.all(), 0.0);  // other ranks' are added
 }
 
-Stream& Compute::stream_for(const Action& action) const {
-  const auto lane = parts_.map->places().lane_of(action);
-  if (is_message(lane)) return *parts_.message_streams.at(index(lane) - index(Lane::message));
-  if (lane == Lane::communication) return *parts_.communication_stream;
-  if (lane == Lane::tensor) return *parts_.tensor_stream;
-  return lane == Lane::update ? *parts_.host_stream : *parts_.stream;
-}
-
 double Compute::loss_sum() const {
   double sum = 0;
   for (const double loss : losses_) sum += loss;
@@ -132,7 +124,7 @@ void Compute::layer(const Action& a, const Views& views) {
   };
   const auto scratch_bytes = static_cast<std::int64_t>(map.chunks()[map.buffers().scratch(a)].bytes);
   LayerContext ctx{
-      .stream = *parts_.stream,
+      .stream = stream_on(Lane::compute),
       .math = parts_.device->math(),
       .shape = shape,
       .tokens = ids(tokens_),
@@ -202,13 +194,13 @@ void Compute::norm(const Action& a, const Views& views) {
     const auto gradient = views.range(map.state(Kind::gradient, a.layer, chunk), dtype, chunk_element, count);
     // The uses of a tied tensor are accumulated separately and added once, here.
     if (layout.is_tied(a.layer, tensor))
-      math.convert(*parts_.stream, gradient, views.range(map.tied_gradient(chunk), dtype, chunk_element, count),
+      math.convert(stream_on(Lane::compute), gradient, views.range(map.tied_gradient(chunk), dtype, chunk_element, count),
                    Accumulate::yes);
     // Only one rank counts a parameter.
     if (!map.pipeline().speaks_for(a.layer) || !acts_for(layout.param_at(a.layer, tensor).split, map.tensor())) return;
     const auto origin = layout.place(a.layer, tensor).origin;
     const auto blocks = squares_.at(a.update).of(a.layer, tensor, tensor_element - origin, count);
-    math.sum_of_squares(*parts_.stream, blocks.sums, gradient, blocks.first);
+    math.sum_of_squares(stream_on(Lane::compute), blocks.sums, gradient, blocks.first);
   };
   if (map.data().stage() == 0) {
     for (std::uint32_t t = 0; t < layout.tensors_of(a.layer); ++t) {

@@ -8,6 +8,7 @@
 // Errors:  those of the layers and the math, in the streams' events.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -53,11 +54,8 @@ class Compute {
  public:
   struct Parts {
     Device* device = nullptr;
-    Stream* stream = nullptr;       // of the device
-    Stream* host_stream = nullptr;  // for actions in host memory, if the device is separate: ActionPlaces::lane_of()
-    Stream *communication_stream = nullptr, *tensor_stream = nullptr;
-    std::vector<Stream*> message_streams = {};  // [0] is Lane::message, the others follow
-    const Groups* groups = nullptr;             // null if nothing is exchanged
+    std::array<Stream*, kLanes> streams = {};  // [lane] of those on which the map's programs compute or communicate
+    const Groups* groups = nullptr;            // null if nothing is exchanged
     const StepMap* map = nullptr;
     const Optimizer* optimizer = nullptr;
   };
@@ -98,13 +96,13 @@ class Compute {
   void update_chunk(const Action& action, std::uint32_t chunk, const Views& views, bool first);
   void share_squares(std::uint32_t update);
   void share(const Collective& sum, std::span<double> numbers);
-  [[nodiscard]] Stream& stream_among(const Members& members) const;
   void verdict(const Action& action);
   [[nodiscard]] UpdateStep update_step(const Action& action, bool first);
   [[nodiscard]] double gradient_scale(const ParamSpec& param) const;  // multiplies update_step()'s
   [[nodiscard]] Stored stored(Kind kind, std::byte* data) const;
 
-  [[nodiscard]] Stream& stream_for(const Action& action) const;
+  [[nodiscard]] Stream& stream_on(Lane lane) const { return *parts_.streams.at(index(lane)); }
+  [[nodiscard]] Stream& stream_for(const Action& action) const { return stream_on(parts_.map->places().lane_of(action)); }
 
   Parts parts_;
   const StepInput* input_ = nullptr;

@@ -63,7 +63,7 @@ void Compute::gather_packed(Communicator& ranks, Stream& stream, const Collectiv
 // Packs a gradient for a reduction, in place: its buffer is freed after the reduction anyway.
 Bytes Compute::pack(const Action& a, const Collective& c, Bytes group) {
   const auto& map = *parts_.map;
-  auto& stream = *parts_.communication_stream;
+  auto& stream = stream_on(Lane::communication);
   auto& math = parts_.device->math();
   const bool tied = map.reduced(a.layer, a.chunk).tied;
   const auto elements = static_cast<std::int64_t>(group.size() / sizeof(float));
@@ -100,9 +100,9 @@ void Compute::share_results(Share what) {
   const auto& map = *parts_.map;
   const auto among = what == Share::step ? kAllRanks : kModelAxes;
   if (what == Share::none || !parts_.groups || map.mesh().size(among) == 1) return;
-  const auto computed = parts_.stream->record();
-  for (auto* const stream : {parts_.communication_stream, parts_.tensor_stream})
-    if (stream) stream->wait(computed);
+  const auto computed = stream_on(Lane::compute).record();
+  for (const auto lane : kCollectiveLanes)
+    if (auto* const stream = parts_.streams[index(lane)]) stream->wait(computed);
   auto losses = losses_of(map);
   losses.members = {among};
   share(losses, losses_);
@@ -118,13 +118,8 @@ void Compute::share_squares(std::uint32_t update) {
 }
 
 void Compute::share(const Collective& sum, std::span<double> numbers) {
-  issue(parts_.groups->of(sum.members), stream_among(sum.members), sum, bytes_of(numbers), bytes_of(numbers));
-}
-
-// Within a program, a communicator is used on one stream, so that all ranks run its calls in one order.
-Stream& Compute::stream_among(const Members& members) const {
-  const auto axes = reduced_to(parts_.map->mesh(), members).axes;
-  return axes != AxisSet() && axes.within(kTensorAxes) ? *parts_.tensor_stream : *parts_.communication_stream;
+  auto& stream = stream_on(lane_of(sum.members, parts_.map->mesh()));
+  issue(parts_.groups->of(sum.members), stream, sum, bytes_of(numbers), bytes_of(numbers));
 }
 
 // Runs on the communication lane after all norms (Walk sees to that); readers of the global norm wait for it.

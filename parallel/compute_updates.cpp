@@ -171,7 +171,7 @@ void Compute::fill_segment(const Action& a, const Segment& s, const StoredWeight
 
 void Compute::keep(const Action& a, const Views& views) {
   for (const auto& [from, to] : parts_.map->kept_by(a))
-    parts_.stream->copy(views.of(to), views.of(from), parts_.map->chunks()[to].bytes);
+    stream_on(Lane::compute).copy(views.of(to), views.of(from), parts_.map->chunks()[to].bytes);
 }
 
 }  // namespace terrace

@@ -8,16 +8,24 @@
 namespace terrace {
 namespace {
 
-std::vector<std::unique_ptr<Stream>> streams_of_messages(const Executor::Parts& parts) {
-  std::vector<std::unique_ptr<Stream>> streams;
+using Streams = std::array<std::unique_ptr<Stream>, kLanes>;
+
+// Of the lanes on which the map's programs compute or communicate; the mover has those of moves.
+Streams make_streams(const Executor::Parts& parts, Device* host) {
+  Streams streams;
+  const auto make = [&](Lane lane, Device& on) { streams[index(lane)] = on.make_stream(std::string(name_of(lane))); };
+  make(Lane::compute, *parts.device);
+  if (host) make(Lane::update, *host);
+  if (parts.groups) make(Lane::communication, *parts.device);
+  if (parts.map->tensor().ranks > 1) make(Lane::tensor, *parts.device);
   for (std::uint32_t i = 0; i < parts.map->places().messages().count(); ++i)
-    streams.push_back(parts.device->make_stream("message"));
+    make(static_cast<Lane>(index(Lane::message) + i), *parts.device);
   return streams;
 }
 
-std::vector<Stream*> borrowed(const std::vector<std::unique_ptr<Stream>>& owned) {
-  std::vector<Stream*> streams;
-  for (const auto& stream : owned) streams.push_back(stream.get());
+std::array<Stream*, kLanes> borrowed(const Streams& owned) {
+  std::array<Stream*, kLanes> streams{};
+  std::ranges::transform(owned, streams.begin(), [](const auto& stream) { return stream.get(); });
   return streams;
 }
 
@@ -26,17 +34,9 @@ std::vector<Stream*> borrowed(const std::vector<std::unique_ptr<Stream>>& owned)
 Executor::Executor(const Parts& parts)
     : parts_(parts),
       host_(parts.device->computes_on_host() ? nullptr : make_cpu_device(parts.device->pool())),
-      stream_(parts.device->make_stream("compute")),
-      host_stream_(host_ ? host_->make_stream("update") : nullptr),
-      communication_stream_(parts.groups ? parts.device->make_stream("communication") : nullptr),
-      tensor_stream_(parts.map->tensor().ranks > 1 ? parts.device->make_stream("tensor") : nullptr),
-      message_streams_(streams_of_messages(parts)),
+      streams_(make_streams(parts, host_.get())),
       compute_({.device = parts.device,
-                .stream = stream_.get(),
-                .host_stream = host_stream_.get(),
-                .communication_stream = communication_stream_.get(),
-                .tensor_stream = tensor_stream_.get(),
-                .message_streams = borrowed(message_streams_),
+                .streams = borrowed(streams_),
                 .groups = parts.groups,
                 .map = parts.map,
                 .optimizer = parts.optimizer}),
@@ -50,9 +50,7 @@ Executor::~Executor() = default;
 // Waits until all streams are idle, even if one has failed; then throws the error of the first that failed.
 void Executor::synchronize() const {
   std::exception_ptr error;
-  auto streams = borrowed(message_streams_);
-  streams.insert(streams.begin(), {stream_.get(), host_stream_.get(), communication_stream_.get(), tensor_stream_.get()});
-  for (auto* const stream : streams) {
+  for (const auto& stream : streams_) {
     if (!stream) continue;
     try {
       stream->synchronize();
@@ -114,7 +112,7 @@ void Executor::compute(const Action& action, std::span<const Use> uses, const Re
   auto* base = map.places().tier_of(action) == Tier::device ? parts_.device_base : parts_.host_base;
 
   auto begin = std::make_shared<std::int64_t>(0);
-  auto& stream = stream_of(lane);
+  auto& stream = *streams_[index(lane)];
   stream.then([begin](const std::exception_ptr&) { *begin = now_ns(); });
   parts_.lanes->stream_wait(stream, lane, granted.after);
   stream.then([this, begin, action, lane, after = granted.after](const std::exception_ptr& failure) {
@@ -171,7 +169,7 @@ void Executor::account_stall(std::int64_t begin_ns, std::int64_t end_ns, const C
   auto remaining = static_cast<double>(end_ns - begin_ns) * 1e-9;
   const std::lock_guard lock(result_mutex_);
   auto ended_ns = last.ended_ns;
-  for (const Lane lane : {Lane::communication, Lane::tensor}) {
+  for (const auto lane : kCollectiveLanes) {
     if (after[lane] == 0 || communicated_ns_.at(index(lane)) <= ended_ns) continue;
     cause = lane;
     ended_ns = communicated_ns_.at(index(lane));

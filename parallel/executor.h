@@ -70,16 +70,10 @@ class Executor : private Sink {
   void account_stall(std::int64_t begin_ns, std::int64_t end_ns, const Clock& after);
 
   Parts parts_;
-  [[nodiscard]] Stream& stream_of(Lane lane) const {
-    if (is_message(lane)) return *message_streams_.at(index(lane) - index(Lane::message));
-    if (is_collective(lane)) return lane == Lane::tensor ? *tensor_stream_ : *communication_stream_;
-    return lane == Lane::update ? *host_stream_ : *stream_;
-  }
   void synchronize() const;
 
   const std::unique_ptr<Device> host_;  // null if the device is the host itself
-  const std::unique_ptr<Stream> stream_, host_stream_, communication_stream_, tensor_stream_;
-  const std::vector<std::unique_ptr<Stream>> message_streams_;
+  const std::array<std::unique_ptr<Stream>, kLanes> streams_;  // [lane]
   Compute compute_;
   LiveActivations live_;
   std::mutex result_mutex_;

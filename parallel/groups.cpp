@@ -40,6 +40,11 @@ RankSpan span_of(const Members& members, const Mesh& mesh) {
   return {2 * ranks, ranks > 1 ? mesh.stride(members.axes) : (last - first) * mesh.stride(Axis::pp)};
 }
 
+Lane lane_of(const Members& members, const Mesh& mesh) {
+  const auto axes = reduced_to(mesh, members).axes;
+  return axes != AxisSet() && axes.within(kTensorAxes) ? Lane::tensor : Lane::communication;
+}
+
 Groups::Groups(Communicator* world, Agreement* agreement, const Mesh& mesh, std::uint32_t rank, const std::set<Members>& needed)
     : mesh_(mesh), rank_(rank), world_(world), alone_(make_self_communicator()) {
   if (!world) return;

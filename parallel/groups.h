@@ -16,6 +16,7 @@
 #include <optional>
 #include <set>
 
+#include <terrace/memory/tier.h>
 #include <terrace/parallel/comm/agree.h>
 #include <terrace/parallel/comm/communicator.h>
 #include <terrace/parallel/mesh.h>
@@ -39,6 +40,9 @@ struct RankSpan {
   std::uint32_t ranks = 1, stride = 1;
 };
 RankSpan span_of(const Members& members, const Mesh& mesh);
+
+// The lane of their collectives. A communicator belongs to one lane, so that all ranks run its calls in one order.
+Lane lane_of(const Members& members, const Mesh& mesh);
 
 class Groups {
  public:

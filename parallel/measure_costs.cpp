@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -144,10 +145,12 @@ void measure_costs(ProfileCosts& costs, const StepMap& map, const Program& progr
 
   const auto host = make_cpu_device(device.pool());
   const auto stream = device.make_stream("measure"), host_stream = host->make_stream("measure");
+  std::array<Stream*, kLanes> streams{};
+  streams[index(Lane::compute)] = stream.get();
+  streams[index(Lane::update)] = host_stream.get();
   for (const auto& [lane, arena] : arenas) fill_with_typical_numbers(device, {arena.data(), arena.bytes()});
   Uploads uploads(device, *host_memory, map, samples, uploaded_share(map, program, limits.upload_bytes));
-  Compute compute(
-      {.device = &device, .stream = stream.get(), .host_stream = host_stream.get(), .map = &map, .optimizer = &optimizer});
+  Compute compute({.device = &device, .streams = streams, .map = &map, .optimizer = &optimizer});
   compute.begin(input);
   const auto run = [&](Sample& s) {
     const auto lane = map.places().lane_of(s.action);
@@ -155,7 +158,7 @@ void measure_costs(ProfileCosts& costs, const StepMap& map, const Program& progr
     if (lane == Lane::compute) uploads.run(s, base);
     const auto begin = now_ns();
     compute.enqueue(s.action, s.uses, s.offsets, base);
-    (lane == Lane::update ? host_stream : stream)->synchronize();
+    streams[index(lane)]->synchronize();
     s.seconds.push_back(static_cast<double>(now_ns() - begin) * 1e-9);
   };
   // In rounds over all actions, like steps.

@@ -47,8 +47,8 @@ std::string largest_consumers(const StepMap& map, const Action& action) {
 
 // The busiest link. Every copy to and from a device also uses the bandwidth of the host's memory.
 std::string busiest_link(const Plan& p, const MachineProfile& profile) {
-  for (const auto lane : {Lane::compute, Lane::communication, Lane::tensor})
-    if (p.binding == name_of(lane)) return "";
+  if (p.binding == name_of(Lane::compute)) return "";
+  if (std::ranges::any_of(kCollectiveLanes, [&](Lane lane) { return p.binding == name_of(lane); })) return "";
   const auto& busy = p.times.busy_s;
   const auto at = [&](Lane lane) { return busy[index(lane)]; };
   const double copied = at(Lane::upload) * profile.upload + at(Lane::download) * profile.download;

@@ -120,7 +120,8 @@ void Walk::offload(const Action& action, Sink& sink) {
 
 void Walk::flush(Sink& sink) {
   Clock after;  // everything computed so far
-  for (const auto lane : {Lane::compute, Lane::update, Lane::communication, Lane::tensor}) after.merge(now(lane));
+  for (const auto lane : {Lane::compute, Lane::update}) after.merge(now(lane));
+  for (const auto lane : kCollectiveLanes) after.merge(now(lane));
   for (std::uint32_t i = 0; i < map_.chunks().size(); ++i) {
     const ChunkId chunk{i};
     if (!map_.committed(chunk) || !residency_.has_content(chunk)) continue;
