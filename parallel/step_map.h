@@ -162,6 +162,7 @@ class StepMap {
   [[nodiscard]] std::string describe(ChunkId chunk) const;
 
  private:
+  class Dead;  // dead_after()
   static constexpr std::uint32_t kNone = ~0U;
   std::uint32_t add_runs(std::uint32_t layer, std::uint32_t chunks, std::uint32_t each, const Chunk& chunk);
   [[nodiscard]] std::vector<std::uint32_t> updates_here() const;  // [layer]: its update actions on this rank
