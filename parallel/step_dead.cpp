@@ -132,8 +132,8 @@ class StepMap::Dead {
 
   void visit() {
     for (const auto kind : {Kind::master, Kind::parameter}) {
-      const bool used = (map_.shown(kind, a_.layer) || map_.tensor().ranks > 1) &&
-                        (kind == Kind::master || !map_.options_.recipe.copies_master());
+      const bool used =
+          !map_.visited_in_place(kind, a_.layer) && (kind == Kind::master || !map_.options_.recipe.copies_master());
       if (used && index(map_.visited(kind)) != kNone) add(map_.visited(kind));
     }
   }

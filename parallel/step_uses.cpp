@@ -70,7 +70,7 @@ void StepMap::use_survey(std::vector<Use>& uses, Access access) const {
 void StepMap::use_visited(std::vector<Use>& uses, const Action& a) const {
   uses = uses_of(*this, collectives_of(*this, a));
   const auto read_here = [&](Kind kind) {
-    if (pipeline().ranks == 1 && tensor().ranks == 1 && !shown(kind, a.layer))
+    if (pipeline().ranks == 1 && visited_in_place(kind, a.layer))
       use_run(uses, state(kind, a.layer, data().chunks_of(a.chunk).front()), data().group(), Access::read);
   };
   // Parameters that are copies of the masters need not be visited.
