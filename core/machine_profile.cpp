@@ -56,7 +56,7 @@ class ScratchFile {
       direct_ = false;
     }
     if (fd_ < 0)
-      throw Error(fmt::format("no file can be created in {}: {}\n  fix the permissions there, or give another --nvme-path",
+      throw Error(fmt::format("no file can be created in {}: {}\n  fix the permissions there, or give another `nvme-path`",
                               directory.string(), describe_errno(errno)));
     ::unlink(name.c_str());
     struct statvfs space {};

@@ -13,6 +13,7 @@
 #include <terrace/core/printable.h>
 #include <terrace/core/profile_algorithms.h>
 #include <terrace/core/profile_rates.h>
+#include <terrace/core/refused_setting.h>
 #include <terrace/core/text_file.h>
 
 namespace terrace {
@@ -46,10 +47,9 @@ constexpr const char* kAlgorithms = "algorithms";
 constexpr const char* kDiskAssumed = "disk_assumed";  // written only if it is true
 
 [[noreturn]] void refuse(const fs::path& file, const std::string& why) {
-  throw Error(
-      fmt::format("machine profile {}: {}\n  measure the machine again (terrace doctor --measure), or give another file",
-                  file.string(), why),
-      Exit::usage);
+  throw RefusedSetting("machine-profile",
+                       fmt::format("machine profile {}: {}\n  measure the machine again, or give another `machine-profile`",
+                                   file.string(), why));
 }
 
 nlohmann::ordered_json read(const fs::path& file) {

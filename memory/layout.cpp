@@ -89,13 +89,13 @@ const LayoutRun& Layout::run_of(const TensorPlace& place) const {
   return *std::prev(std::ranges::upper_bound(runs, chunk, {}, &LayoutRun::first));
 }
 
-// Every page multiple between the bounds is tried: equal layers count once, so that this is a few million divisions at most.
+// Every page multiple between the bounds is tried: equal runs count once, so that this is a few million divisions at most.
 std::uint64_t Layout::search(const std::vector<std::vector<LayoutTensor>>& layers, std::uint64_t min_elements,
                              std::uint64_t max_elements, std::uint32_t group, std::uint64_t least_run) {
   const auto step = group > 1 ? kBlockElements : kPageElements;
   const auto least = round_up(std::max<std::uint64_t>(min_elements, 1), step);
   const auto most = std::max(least, max_elements / step * step);
-  std::map<std::uint64_t, std::uint64_t> runs;  // elements → how many layers have them
+  std::map<std::uint64_t, std::uint64_t> runs;  // elements → how many runs have them
   std::uint64_t all = 0;
   for (const auto& layer : layers) {
     for (const auto& run : pack(layer, least_run * group)) ++runs[run.elements];

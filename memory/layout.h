@@ -26,7 +26,7 @@ struct LayoutTensor {
 struct TensorPlace {
   std::uint32_t layer = 0;
   std::uint32_t tensor = 0;         // position within the layer
-  std::uint64_t first_element = 0;  // within the layer's run
+  std::uint64_t first_element = 0;  // within the layer's chunks
   std::uint64_t elements = 0;
   std::uint64_t origin = 0;  // as LayoutTensor's
 };

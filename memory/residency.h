@@ -102,6 +102,7 @@ class Residency {
   void check() const;
 
  private:
+  class TierCheck;  // check()
   static constexpr std::uint32_t kUnlisted = ~0U;
 
   // A chunk's place in one tier, and whether its content is there.

@@ -28,81 +28,112 @@ DoesNotFit Residency::does_not_fit(const Shortage& shortage) const {
   return {tier, shortage.missing_bytes, text};
 }
 
+// The invariants of one tier.
+class Residency::TierCheck {
+ public:
+  TierCheck(const Residency& residency, Tier tier) : r_(residency), t_(tier) {}
+
+  void run() {
+    for (const ChunkId c : r_.ids_) {
+      check_copy(c);
+      check_place(c);
+      if (r_.head(c, t_) == c) check_unit(c);
+    }
+    check_disjoint();
+    if (bytes_ != r_.space_[t_].reserved_bytes() || pinned_ != r_.pinned_bytes_[t_] ||
+        listed_[0] != r_.evictable_[0][t_].size() || listed_[1] != r_.evictable_[1][t_].size()) {
+      throw std::logic_error(fmt::format("residency: the totals of the {} tier do not add up", name_of(t_)));
+    }
+    r_.space_[t_].check();
+  }
+
+  void demand(bool holds, ChunkId c, std::string_view what) const {
+    if (!holds) throw std::logic_error(fmt::format("residency: chunk {} on the {}: {}", index(c), name_of(t_), what));
+  }
+
+ private:
+  // Content, clocks and pins of a chunk.
+  void check_copy(ChunkId c) const {
+    const Chunk& chunk = r_.at(c);
+    const Copy& here = chunk.copy[t_];
+    const bool valid_somewhere = std::ranges::any_of(chunk.copy, &Copy::valid);
+    demand(chunk.content == valid_somewhere, c, "it has content but no valid copy, or a valid copy but no content");
+    demand(!here.valid || here.placed, c, "it is valid but has no place");
+    const Clocks& times = r_.clocks(c, t_);
+    const Clock busy = r_.table_.of(times.busy);
+    Clock both = busy;
+    r_.table_.merge_into(both, times.ready);
+    demand(busy == both, c, "its clock `busy` does not include its clock `ready`");
+    demand(here.pins == 0 || here.valid, c, "it is pinned but not valid");
+    demand(!chunk.writing || here.pins == 0 || here.pins == 1, c, "one lease writes it while another has it pinned");
+  }
+
+  void check_place(ChunkId c) {
+    const Copy& here = r_.copy(c, t_);
+    if (t_ == Tier::device) {
+      const ChunkId first = r_.head(c, t_);
+      const auto at_offset = r_.copy(first, t_).offset + (index(c) - index(first)) * r_.bytes_of(c);
+      demand(here.placed == r_.copy(first, t_).placed && (!here.placed || here.offset == at_offset), c,
+             "its run is not contiguous");
+    }
+    if (!here.placed) return;
+    places_.push_back({{here.offset, r_.place_bytes(c, t_)}, c});
+    bytes_ += r_.place_bytes(c, t_);
+  }
+
+  void check_unit(ChunkId c) {
+    const Unit& unit = r_.at(c).unit[t_];
+    const bool placed = r_.copy(c, t_).placed;
+    std::uint32_t pins = 0, valid = 0, only = 0;
+    for (const ChunkId m : r_.members(c, t_)) {
+      pins += r_.copy(m, t_).pins;
+      valid += r_.copy(m, t_).valid ? 1 : 0;
+      only += t_ != Tier::disk && r_.copy(m, t_).valid && !r_.valid_elsewhere(m, t_) ? 1 : 0;
+    }
+    demand(valid == unit.valid && only == unit.only, c, "the unit's counts of valid chunks are wrong");
+    demand(pins == unit.pins, c, "the pins of the unit and of its chunks differ");
+    demand(!unit.held, c, "it is still held after its request");
+    demand(placed || !unit.promised, c, "it is promised but has no place");
+    demand(!placed || valid > 0 || unit.promised || (t_ == Tier::disk && r_.at(c).kept_on_disk), c,
+           "it has a place that is not needed");
+    if (pins > 0) pinned_ += r_.unit_bytes(c, t_);
+    check_lists(c, unit, t_ != Tier::disk && placed && pins == 0);
+  }
+
+  void check_lists(ChunkId c, const Unit& unit, bool evictable) {
+    for (std::size_t which = 0; which < kLeavings; ++which) {
+      const bool in_list = evictable && (which == static_cast<std::size_t>(Leaving::any) || unit.only == 0);
+      demand(in_list == (unit.listed[which] != kUnlisted), c, "it is evictable but not listed, or listed but not evictable");
+      demand(!in_list || r_.evictable_[which][t_].at(unit.listed[which]) == c, c, "its position in the list is wrong");
+      listed_[which] += in_list ? 1 : 0;
+    }
+  }
+
+  void check_disjoint() {
+    std::ranges::sort(places_, {}, [](const auto& p) { return p.first.offset; });
+    std::uint64_t end = 0;  // of the place before
+    for (const auto& [range, c] : places_) {
+      demand(range.offset + range.bytes <= r_.budget_.of(t_), c, "its place exceeds the budget");
+      demand(end <= range.offset, c, "its place overlaps that of another chunk");
+      end = range.offset + range.bytes;
+    }
+  }
+
+  const Residency& r_;
+  const Tier t_;
+  std::vector<std::pair<Range, ChunkId>> places_;
+  std::uint64_t bytes_ = 0, pinned_ = 0;
+  std::array<std::size_t, kLeavings> listed_{};
+};
+
 void Residency::check() const {
-  const auto demand = [](bool holds, ChunkId c, Tier t, std::string_view what) {
-    if (!holds) throw std::logic_error(fmt::format("residency: chunk {} on the {}: {}", index(c), name_of(t), what));
-  };
-  std::vector<std::pair<Range, ChunkId>> places;
+  const TierCheck on_disk(*this, Tier::disk);
   for (const ChunkId c : ids_) {
     const bool spare = copy(c, Tier::disk).valid && !at(c).kept_on_disk && valid_elsewhere(c, Tier::disk);
-    demand(spare == at(c).spare && spare == spare_on_disk_.contains(c), c, Tier::disk,
-           "it is spare but not listed, or listed but not spare");
+    on_disk.demand(spare == at(c).spare && spare == spare_on_disk_.contains(c), c,
+                   "it is spare but not listed, or listed but not spare");
   }
-  for (const Tier t : kAllTiers) {
-    places.clear();
-    std::uint64_t bytes = 0, pinned = 0;
-    std::array<std::size_t, kLeavings> listed{};
-    for (const ChunkId c : ids_) {
-      const Chunk& chunk = at(c);
-      const Copy& here = chunk.copy[t];
-      const bool valid_somewhere = std::ranges::any_of(chunk.copy, &Copy::valid);
-      demand(chunk.content == valid_somewhere, c, t, "it has content but no valid copy, or a valid copy but no content");
-      demand(!here.valid || here.placed, c, t, "it is valid but has no place");
-      const Clocks& times = clocks(c, t);
-      const Clock busy = table_.of(times.busy);
-      Clock both = busy;
-      table_.merge_into(both, times.ready);
-      demand(busy == both, c, t, "its clock `busy` does not include its clock `ready`");
-      demand(here.pins == 0 || here.valid, c, t, "it is pinned but not valid");
-      demand(!chunk.writing || here.pins == 0 || here.pins == 1, c, t, "one lease writes it while another has it pinned");
-      const ChunkId first = head(c, t);
-      if (t == Tier::device) {
-        const auto at_offset = copy(first, t).offset + (index(c) - index(first)) * bytes_of(c);
-        demand(here.placed == copy(first, t).placed && (!here.placed || here.offset == at_offset), c, t,
-               "its run is not contiguous");
-      }
-      if (here.placed) {
-        places.push_back({{here.offset, place_bytes(c, t)}, c});
-        bytes += place_bytes(c, t);
-      }
-      const Unit& unit = chunk.unit[t];
-      if (first != c) continue;
-      std::uint32_t pins = 0;
-      std::uint32_t valid = 0, only = 0;
-      for (const ChunkId m : members(c, t)) {
-        pins += copy(m, t).pins;
-        valid += copy(m, t).valid ? 1 : 0;
-        only += t != Tier::disk && copy(m, t).valid && !valid_elsewhere(m, t) ? 1 : 0;
-      }
-      demand(valid == unit.valid && only == unit.only, c, t, "the unit's counts of valid chunks are wrong");
-      demand(pins == unit.pins, c, t, "the pins of the unit and of its chunks differ");
-      demand(!unit.held, c, t, "it is still held after its request");
-      demand(here.placed || !unit.promised, c, t, "it is promised but has no place");
-      demand(!here.placed || valid > 0 || unit.promised || (t == Tier::disk && chunk.kept_on_disk), c, t,
-             "it has a place that is not needed");
-      const bool evictable = t != Tier::disk && here.placed && pins == 0;
-      for (std::size_t which = 0; which < kLeavings; ++which) {
-        const bool in_list = evictable && (which == static_cast<std::size_t>(Leaving::any) || only == 0);
-        demand(in_list == (unit.listed[which] != kUnlisted), c, t,
-               "it is evictable but not listed, or listed but not evictable");
-        demand(!in_list || evictable_[which][t].at(unit.listed[which]) == c, c, t, "its position in the list is wrong");
-        listed[which] += in_list ? 1 : 0;
-      }
-      if (pins > 0) pinned += unit_bytes(c, t);
-    }
-    std::ranges::sort(places, {}, [](const auto& p) { return p.first.offset; });
-    for (std::size_t i = 0; i < places.size(); ++i) {
-      const auto& [range, c] = places[i];
-      demand(range.offset + range.bytes <= budget_.of(t), c, t, "its place exceeds the budget");
-      demand(i == 0 || places[i - 1].first.offset + places[i - 1].first.bytes <= range.offset, c, t,
-             "its place overlaps that of another chunk");
-    }
-    if (bytes != space_[t].reserved_bytes() || pinned != pinned_bytes_[t] || listed[0] != evictable_[0][t].size() ||
-        listed[1] != evictable_[1][t].size()) {
-      throw std::logic_error(fmt::format("residency: the totals of the {} tier do not add up", name_of(t)));
-    }
-    space_[t].check();
-  }
+  for (const Tier t : kAllTiers) TierCheck(*this, t).run();
 }
 
 }  // namespace terrace

@@ -166,91 +166,117 @@ class Weights {
   std::uint64_t seed_;
 };
 
+// The update of a chunk, in tiles. Blocks and tiles are aligned in the chunk's elements, so that 8-bit blocks are the same
+// however the work is split.
 template <class A>
-void run_tiles(ThreadPool& pool, Isa isa, const UpdateStep& step, const ChunkUpdate& chunk, Takes takes, const Loop<A>& loop) {
-  const Opening<A> opening{isa, takes};
-  const Weights<A> weights(chunk, opening, step);
-  const State<A> states[2] = {{chunk.states[0], opening, step.first}, {chunk.states[1], opening, step.first}};
-  const bool direct =
-      weights.in_place() && opening.in_place(chunk.gradient.format) && states[0].in_place() && states[1].in_place();
-  // Reads the states, and draws the random halves of whole blocks side by side.
-  const bool coded = !step.first && takes.codes[0] != Format::none && weights.in_place() &&
-                     opening.in_place(chunk.gradient.format) && chunk.states[0].format == takes.codes[0] &&
-                     chunk.states[1].format == takes.codes[1];
-  const std::int64_t tile_elements = direct ? kTaskElements : coded ? dynamic8::kBlockElements : kTileElements;
-  const auto after = [](const UpdatePart& part) { return part.first + part.count; };
-  // Padding included: the first update overwrites all old content of the states' memory.
-  const bool whole = step.first || weights.written_whole();
+class Tiles {
+ public:
+  Tiles(Isa isa, const UpdateStep& step, const ChunkUpdate& chunk, Takes takes, const Loop<A>& loop)
+      : step_(step),
+        chunk_(chunk),
+        loop_(loop),
+        opening_{isa, takes},
+        weights_(chunk, opening_, step),
+        states_{{chunk.states[0], opening_, step.first}, {chunk.states[1], opening_, step.first}} {
+    const bool in_place = weights_.in_place() && opening_.in_place(chunk.gradient.format);
+    const bool direct = in_place && states_[0].in_place() && states_[1].in_place();
+    coded_ = in_place && !step.first && takes.codes[0] != Format::none && chunk.states[0].format == takes.codes[0] &&
+             chunk.states[1].format == takes.codes[1];
+    tile_elements_ = direct ? kTaskElements : coded_ ? dynamic8::kBlockElements : kTileElements;
+  }
 
-  const auto tile = [&](std::int64_t tile_first, std::int64_t tile_end) {
-    auto part = std::ranges::upper_bound(chunk.parts, tile_first, {}, after);
-    const bool has_part = part != chunk.parts.end() && part->first < tile_end;
-    if (!has_part && !step.first) return weights.clear_padding(tile_first, tile_end);
+  void run(ThreadPool& pool) const {
+    // Padding included: the first update overwrites all old content of the states' memory.
+    const bool whole = step_.first || weights_.written_whole();
+    const auto& parts = chunk_.parts;
+    const std::int64_t end = whole ? chunk_.parameter.elements : parts.empty() ? 0 : after(parts.back());
+    const std::int64_t blocks = (end + kTaskElements - 1) / kTaskElements;
+    if (blocks == 1)
+      block(0);
+    else
+      pool.parallel_for(blocks, [this](std::int64_t b) { block(b); });
+  }
+
+ private:
+  static std::int64_t after(const UpdatePart& part) { return part.first + part.count; }
+  // The first part that ends behind the element.
+  [[nodiscard]] auto part_at(std::int64_t element) const { return std::ranges::upper_bound(chunk_.parts, element, {}, after); }
+  [[nodiscard]] std::size_t number_of(const UpdatePart& part) const {
+    return static_cast<std::size_t>(&part - chunk_.parts.data());
+  }
+
+  void block(std::int64_t b) const {
+    const std::int64_t block_end = std::min(chunk_.parameter.elements, (b + 1) * kTaskElements);
+    for (std::int64_t first = b * kTaskElements; first < block_end;) {
+      if (coded_) {
+        const auto done = coded_tile(first, block_end);
+        if (std::exchange(first, done) != done) continue;
+      }
+      tile(first, std::min(block_end, first + tile_elements_));
+      first += tile_elements_;
+    }
+  }
+
+  void tile(std::int64_t tile_first, std::int64_t tile_end) const {
+    auto part = part_at(tile_first);
+    const bool has_part = part != chunk_.parts.end() && part->first < tile_end;
+    if (!has_part && !step_.first) return weights_.clear_padding(tile_first, tile_end);
     alignas(64) A weight_buffer[kTileElements], gradient_buffer[kTileElements], state_buffers[2][kTileElements];
-    const auto state0 = states[0].open(tile_first, tile_end - tile_first, state_buffers[0]);
-    const auto state1 = states[1].open(tile_first, tile_end - tile_first, state_buffers[1]);
+    const auto state0 = states_[0].open(tile_first, tile_end - tile_first, state_buffers[0]);
+    const auto state1 = states_[1].open(tile_first, tile_end - tile_first, state_buffers[1]);
     auto done = tile_first;
-    for (; part != chunk.parts.end() && part->first < tile_end; ++part) {
+    for (; part != chunk_.parts.end() && part->first < tile_end; ++part) {
       const auto first = std::max(part->first, tile_first), count = std::min(after(*part), tile_end) - first;
       if (count == 0) continue;
-      weights.clear_padding(done, first);
+      weights_.clear_padding(done, first);
       done = first + count;
-      Tile<A> t{.gradient = gradients<A>(opening, chunk.gradient, first, count, gradient_buffer),
+      Tile<A> t{.gradient = gradients<A>(opening_, chunk_.gradient, first, count, gradient_buffer),
                 .state0 = state0.from(first - tile_first),
                 .state1 = state1.from(first - tile_first),
                 .count = count,
                 .first = first};
-      weights.open(*part, first, count, weight_buffer, t);
-      loop(static_cast<std::size_t>(part - chunk.parts.begin()), t);
+      weights_.open(*part, first, count, weight_buffer, t);
+      loop_(number_of(*part), t);
     }
-    weights.clear_padding(done, tile_end);
-    states[0].close(tile_first, tile_end - tile_first, state_buffers[0]);
-    states[1].close(tile_first, tile_end - tile_first, state_buffers[1]);
-  };
+    weights_.clear_padding(done, tile_end);
+    states_[0].close(tile_first, tile_end - tile_first, state_buffers[0]);
+    states_[1].close(tile_first, tile_end - tile_first, state_buffers[1]);
+  }
+
   // From here on the whole 8-bit blocks of one part, if any: the end of the elements that the loop has processed in place.
-  const auto coded_tile = [&](std::int64_t tile_first, std::int64_t end) {
-    const auto part = std::ranges::upper_bound(chunk.parts, tile_first, {}, after);
-    if (part == chunk.parts.end() || part->first > tile_first) return tile_first;
+  [[nodiscard]] std::int64_t coded_tile(std::int64_t tile_first, std::int64_t end) const {
+    const auto part = part_at(tile_first);
+    if (part == chunk_.parts.end() || part->first > tile_first) return tile_first;
     const auto count = (std::min(after(*part), end) - tile_first) / dynamic8::kBlockElements * dynamic8::kBlockElements;
-    Tile<A> t{.gradient = opening.row(chunk.gradient, tile_first),
-              .state0 = states[0].coded(tile_first),
-              .state1 = states[1].coded(tile_first),
+    Tile<A> t{.gradient = opening_.row(chunk_.gradient, tile_first),
+              .state0 = states_[0].coded(tile_first),
+              .state1 = states_[1].coded(tile_first),
               .count = count,
               .first = tile_first};
-    weights.open(*part, tile_first, count, nullptr, t);
+    weights_.open(*part, tile_first, count, nullptr, t);
     if (count == 0) return tile_first;
     if (t.is_random && (t.random.first % kRandomElements != 0 || !share_upper_words(t.random, count))) return tile_first;
-    loop(static_cast<std::size_t>(part - chunk.parts.begin()), t);
+    loop_(number_of(*part), t);
     return tile_first + count;
-  };
-  // Blocks and tiles are aligned in the chunk's elements, so that 8-bit blocks are the same however the work is split.
-  const std::int64_t elements = chunk.parameter.elements;
-  const auto block = [&](std::int64_t b) {
-    const std::int64_t block_end = std::min(elements, (b + 1) * kTaskElements);
-    for (std::int64_t first = b * kTaskElements; first < block_end;) {
-      if (coded) {
-        const auto done = coded_tile(first, block_end);
-        if (std::exchange(first, done) != done) continue;
-      }
-      tile(first, std::min(block_end, first + tile_elements));
-      first += tile_elements;
-    }
-  };
-  const std::int64_t end = whole ? elements : chunk.parts.empty() ? 0 : after(chunk.parts.back());
-  const std::int64_t blocks = (end + kTaskElements - 1) / kTaskElements;
-  if (blocks == 1)
-    block(0);
-  else
-    pool.parallel_for(blocks, block);
-}
+  }
+
+  const UpdateStep& step_;
+  const ChunkUpdate& chunk_;
+  const Loop<A>& loop_;
+  const Opening<A> opening_;
+  const Weights<A> weights_;
+  const State<A> states_[2];
+  bool coded_ = false;  // reads the states, and draws the random halves of whole blocks, side by side
+  std::int64_t tile_elements_ = 0;
+};
 
 }  // namespace
 
 void run(ThreadPool& pool, Isa isa, const UpdateStep& step, const ChunkUpdate& chunk, Takes takes, const Loop<float>& loop) {
-  run_tiles(pool, isa, step, chunk, takes, loop);
+  Tiles(isa, step, chunk, takes, loop).run(pool);
 }
 void run(ThreadPool& pool, Isa isa, const UpdateStep& step, const ChunkUpdate& chunk, Takes takes, const Loop<double>& loop) {
-  run_tiles(pool, isa, step, chunk, takes, loop);
+  Tiles(isa, step, chunk, takes, loop).run(pool);
 }
 
 }  // namespace terrace::elementwise

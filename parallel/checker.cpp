@@ -75,128 +75,160 @@ class StepChecker {
       return;
     }
     if (a.layer >= program_.layers) fail(a, "there is no such layer");
-    if (a.op == Op::offload) {
-      if (a.micro_batch >= program_.micro_batches) fail(a, "there is no such micro-batch");
-      return;  // a hint about where bytes are
-    }
+    if (a.op == Op::offload) return require_micro_batch(a);  // a hint about where bytes are
     if (a.op == Op::verdict) return verdict(a);
     if (is_message(a.op)) {
       message(a);
       return take_effect(a);
     }
-    const bool weights_only = a.op == Op::gather || a.op == Op::release;
-    // What is between two layers belongs to both.
-    const bool holds = map_.pipeline().holds(a.layer) ||
-                       ((a.op == Op::combine || a.op == Op::assemble) && a.layer > 0 && map_.pipeline().holds(a.layer - 1));
-    if (!holds && !(weights_only && map_.copies(a.layer))) fail(a, "another rank of the pipeline holds this layer");
-    const bool per_micro_batch = is_layer_action(a.op);
-    if (per_micro_batch && a.micro_batch >= program_.micro_batches) fail(a, "there is no such micro-batch");
-    if (per_micro_batch && !map_.pipeline().computes(a.layer, a.micro_batch)) fail(a, "another rank computes this micro-batch");
+    require_held(a);
+    if (is_layer_action(a.op)) require_computed_here(a);
     if (a.copy > map_.pipeline().kept_copies(a.layer)) fail(a, "there is no such copy of the layer's weights");
     if (is_cut(a.op)) follow_phases(a);
     if (is_cut(a.op) && !map_.phases().is_first(a)) return take_effect(a);
-    auto& layer = layers_[a.layer];
-    switch (a.op) {
-      case Op::forward:
-        if (a.layer + 1 == program_.layers) fail(a, "the last layer's backward computes its forward too");
-        once(a, layer.forward[a.micro_batch], "forward");
-        if (updates_ == Updates::before_use) require_updated(a);
-        break;
-      case Op::recompute: break;
-      case Op::backward:
-      case Op::backward_weight:
-        if (a.op == Op::backward_weight && !layer.input_half[a.micro_batch]) fail(a, "its input half has not run");
-        if (a.op == Op::backward && layer.input_half[a.micro_batch]) fail(a, "its input half has run already");
-        if (a.layer + 1 != program_.layers && !layer.forward[a.micro_batch]) fail(a, "its forward has not run");
-        once(a, layer.backward[a.micro_batch], "backward");
-        if (const auto next = next_micro_batch(a.layer); next != a.micro_batch)
-          fail(a, fmt::format("gradients fold in micro-batch order, and m{} is next", next));
-        ++layer.backwards;
-        if (layer.norm) fail(a, "the layer's norm has been taken already");
-        if (asynchronous_ && layer.made != a.micro_batch / map_.rounds().every)
-          fail(a, "the layer's previous gradient has not been applied");
-        if (updates_ == Updates::before_use) require_updated(a);
-        break;
-      case Op::backward_input: once(a, layer.input_half[a.micro_batch], "input half"); break;
-      case Op::norm:
-        if (a.update != layer.made) fail(a, fmt::format("update {} of the layer is next", layer.made));
-        if (layer.backwards != (layer.made + 1) * backwards_an_update())
-          fail(a, fmt::format("{} of {} backwards have run", layer.backwards, (layer.made + 1) * backwards_an_update()));
-        if (!all_reduced(a.layer)) fail(a, "the layer's gradient has not been reduced between the ranks");
-        if (map_.unifies(a.layer) && layer.unified != layer.made + 1)
-          fail(a, "the tensor ranks' gradients have not been unified");
-        once(a, layer.norm, "norm");
-        break;
-      case Op::reduce: reduce(a); break;
-      case Op::unify:
-        if (!map_.unifies(a.layer)) fail(a, "no other tensor rank holds a parameter of the layer");
-        if (layer.backwards != (layer.made + 1) * backwards_an_update() || !all_reduced(a.layer))
-          fail(a, "the layer's gradient is not complete");
-        if (layer.unified++ != layer.made) fail(a, "its gradient has been unified already");
-        break;
-      case Op::survey:
-        if (a.layer + 1 != program_.layers || !map_.buffers().survey_spec()) fail(a, "the layer needs no survey");
-        break;
-      case Op::combine:
-      case Op::assemble:
-        if (map_.tensor().ranks == 1) fail(a, "the model is not split over tensor ranks");
-        if (a.micro_batch >= program_.micro_batches) fail(a, "there is no such micro-batch");
-        break;
-      case Op::gather:
-        if (a.chunk >= layer.gathered.size()) fail(a, fmt::format("the layer has {} groups", layer.gathered.size()));
-        if (updates_ == Updates::before_use && !updated(a.layer, a.chunk)) fail(a, "the weights have not been updated");
-        if (a.copy != 0 && !map_.data().gathers_before_use()) fail(a, "every rank holds all kept weights");
-        if (map_.data().gathers_updates() && layer.gathered[a.chunk]) fail(a, "every rank has these weights already");
-        if (!map_.data().gathers_updates() && !map_.data().gathers_before_use()) fail(a, "every rank holds all weights");
-        if (map_.data().gathers_before_use() && content_[index(map_.gathered(a.layer, a.chunk))])
-          fail(a, "these weights have been gathered already");
-        layer.gathered[a.chunk] = true;
-        layer.version[a.chunk] = a.copy != 0 ? layer.kept[a.copy - 1] : layer.made + (updated_so_far(layer, a.chunk) ? 1 : 0);
-        break;
-      case Op::keep: keep(a); break;
-      case Op::release:
-        if (a.copy == 0 && !map_.data().gathers_before_use()) fail(a, "no weights were gathered that it could release");
-        for (const auto c : map_.dead_after(a))
-          if (!content_[index(c)]) fail(a, map_.describe(c) + " does not exist and cannot be released");
-        break;
-      case Op::update: {
-        if (updates_ == Updates::none) fail(a, "this step must not contain updates");
-        if (a.chunk >= layer.updated.size()) fail(a, fmt::format("the layer has {} updates", layer.updated.size()));
-        once(a, layer.updated[a.chunk], "update");
-        if (map_.halves_updates() && !layer.prepared) fail(a, "its prepare action has not run");
-        if (!map_.layer_needs(a.layer).exchanges.empty() && !layer.shared) fail(a, "its exchange action has not run");
-        require_complete(a);
-        if (map_.data().gathers_updates()) {
-          if (map_.options().layer_unit)
-            std::fill(layer.gathered.begin(), layer.gathered.end(), false);
-          else
-            layer.gathered[a.chunk] = false;
-        }
-        if (asynchronous_ && std::ranges::all_of(layer.updated, [](bool u) { return u; })) {
-          ++layer.made;
-          layer.norm = layer.prepared = layer.shared = false;
-          layer.reduced.assign(layer.reduced.size(), 0);
-          layer.updated.assign(layer.updated.size(), false);
-        }
-        break;
-      }
-      case Op::prepare:
-        if (updates_ == Updates::none || !map_.halves_updates()) fail(a, "no update of this step needs a prepare action");
-        once(a, layer.prepared, "preparation");
-        require_complete(a);
-        break;
-      case Op::exchange:
-        if (map_.layer_needs(a.layer).exchanges.empty()) fail(a, "there is nothing to exchange");
-        if (!layer.prepared) fail(a, "its prepare action has not run");
-        once(a, layer.shared, "exchange");
-        break;
-      default: fail(a, "does not belong in a training step");
-    }
-    if (per_micro_batch) {
+    follow_order(a, layers_[a.layer]);
+    if (is_layer_action(a.op)) {
       require_gathered(a);
       require_version(a);
     }
     take_effect(a);
+  }
+
+  void require_micro_batch(const Action& a) const {
+    if (a.micro_batch >= program_.micro_batches) fail(a, "there is no such micro-batch");
+  }
+  void require_held(const Action& a) const {
+    const bool weights_only = a.op == Op::gather || a.op == Op::release;
+    const bool between_layers = a.op == Op::combine || a.op == Op::assemble;  // belongs to both of them
+    const bool holds = map_.pipeline().holds(a.layer) || (between_layers && a.layer > 0 && map_.pipeline().holds(a.layer - 1));
+    if (!holds && !(weights_only && map_.copies(a.layer))) fail(a, "another rank of the pipeline holds this layer");
+  }
+  void require_computed_here(const Action& a) const {
+    require_micro_batch(a);
+    if (!map_.pipeline().computes(a.layer, a.micro_batch)) fail(a, "another rank computes this micro-batch");
+  }
+
+  // What its layer must have done before.
+  void follow_order(const Action& a, LayerState& layer) {
+    switch (a.op) {
+      case Op::forward: return forward(a, layer);
+      case Op::recompute: return;
+      case Op::backward:
+      case Op::backward_weight: return backward(a, layer);
+      case Op::backward_input: return once(a, layer.input_half[a.micro_batch], "input half");
+      case Op::norm: return norm(a, layer);
+      case Op::reduce: return reduce(a);
+      case Op::unify: return unify(a, layer);
+      case Op::survey: return survey(a);
+      case Op::combine:
+      case Op::assemble: return join(a);
+      case Op::gather: return gather(a, layer);
+      case Op::keep: return keep(a);
+      case Op::release: return release(a);
+      case Op::update: return update(a, layer);
+      case Op::prepare: return prepare(a, layer);
+      case Op::exchange: return exchange(a, layer);
+      default: fail(a, "does not belong in a training step");
+    }
+  }
+
+  void forward(const Action& a, LayerState& layer) {
+    if (a.layer + 1 == program_.layers) fail(a, "the last layer's backward computes its forward too");
+    once(a, layer.forward[a.micro_batch], "forward");
+    if (updates_ == Updates::before_use) require_updated(a);
+  }
+
+  void backward(const Action& a, LayerState& layer) {
+    if (a.op == Op::backward_weight && !layer.input_half[a.micro_batch]) fail(a, "its input half has not run");
+    if (a.op == Op::backward && layer.input_half[a.micro_batch]) fail(a, "its input half has run already");
+    if (a.layer + 1 != program_.layers && !layer.forward[a.micro_batch]) fail(a, "its forward has not run");
+    once(a, layer.backward[a.micro_batch], "backward");
+    if (const auto next = next_micro_batch(a.layer); next != a.micro_batch)
+      fail(a, fmt::format("gradients fold in micro-batch order, and m{} is next", next));
+    ++layer.backwards;
+    if (layer.norm) fail(a, "the layer's norm has been taken already");
+    if (asynchronous_ && layer.made != a.micro_batch / map_.rounds().every)
+      fail(a, "the layer's previous gradient has not been applied");
+    if (updates_ == Updates::before_use) require_updated(a);
+  }
+
+  void norm(const Action& a, LayerState& layer) {
+    if (a.update != layer.made) fail(a, fmt::format("update {} of the layer is next", layer.made));
+    if (layer.backwards != backwards_until_update(layer))
+      fail(a, fmt::format("{} of {} backwards have run", layer.backwards, backwards_until_update(layer)));
+    if (!all_reduced(a.layer)) fail(a, "the layer's gradient has not been reduced between the ranks");
+    if (map_.unifies(a.layer) && layer.unified != layer.made + 1) fail(a, "the tensor ranks' gradients have not been unified");
+    once(a, layer.norm, "norm");
+  }
+
+  void unify(const Action& a, LayerState& layer) {
+    if (!map_.unifies(a.layer)) fail(a, "no other tensor rank holds a parameter of the layer");
+    if (layer.backwards != backwards_until_update(layer) || !all_reduced(a.layer))
+      fail(a, "the layer's gradient is not complete");
+    if (layer.unified++ != layer.made) fail(a, "its gradient has been unified already");
+  }
+
+  void survey(const Action& a) const {
+    if (a.layer + 1 != program_.layers || !map_.buffers().survey_spec()) fail(a, "the layer needs no survey");
+  }
+
+  // Tensor ranks' parts of what is between two layers.
+  void join(const Action& a) const {
+    if (map_.tensor().ranks == 1) fail(a, "the model is not split over tensor ranks");
+    require_micro_batch(a);
+  }
+
+  void gather(const Action& a, LayerState& layer) {
+    const auto& data = map_.data();
+    if (a.chunk >= layer.gathered.size()) fail(a, fmt::format("the layer has {} groups", layer.gathered.size()));
+    if (updates_ == Updates::before_use && !updated(a.layer, a.chunk)) fail(a, "the weights have not been updated");
+    if (a.copy != 0 && !data.gathers_before_use()) fail(a, "every rank holds all kept weights");
+    if (data.gathers_updates() && layer.gathered[a.chunk]) fail(a, "every rank has these weights already");
+    if (!data.gathers_updates() && !data.gathers_before_use()) fail(a, "every rank holds all weights");
+    if (data.gathers_before_use() && content_[index(map_.gathered(a.layer, a.chunk))])
+      fail(a, "these weights have been gathered already");
+    layer.gathered[a.chunk] = true;
+    layer.version[a.chunk] = a.copy != 0 ? layer.kept[a.copy - 1] : layer.made + (updated_so_far(layer, a.chunk) ? 1 : 0);
+  }
+
+  void release(const Action& a) const {
+    if (a.copy == 0 && !map_.data().gathers_before_use()) fail(a, "no weights were gathered that it could release");
+    for (const auto c : map_.dead_after(a))
+      if (!content_[index(c)]) fail(a, map_.describe(c) + " does not exist and cannot be released");
+  }
+
+  void update(const Action& a, LayerState& layer) {
+    if (updates_ == Updates::none) fail(a, "this step must not contain updates");
+    if (a.chunk >= layer.updated.size()) fail(a, fmt::format("the layer has {} updates", layer.updated.size()));
+    once(a, layer.updated[a.chunk], "update");
+    if (map_.halves_updates() && !layer.prepared) fail(a, "its prepare action has not run");
+    if (!map_.layer_needs(a.layer).exchanges.empty() && !layer.shared) fail(a, "its exchange action has not run");
+    require_complete(a);
+    if (map_.data().gathers_updates()) {
+      if (map_.options().layer_unit)
+        std::fill(layer.gathered.begin(), layer.gathered.end(), false);
+      else
+        layer.gathered[a.chunk] = false;
+    }
+    if (asynchronous_ && std::ranges::all_of(layer.updated, [](bool u) { return u; })) begin_next_update(layer);
+  }
+  static void begin_next_update(LayerState& layer) {
+    ++layer.made;
+    layer.norm = layer.prepared = layer.shared = false;
+    layer.reduced.assign(layer.reduced.size(), 0);
+    layer.updated.assign(layer.updated.size(), false);
+  }
+
+  void prepare(const Action& a, LayerState& layer) {
+    if (updates_ == Updates::none || !map_.halves_updates()) fail(a, "no update of this step needs a prepare action");
+    once(a, layer.prepared, "preparation");
+    require_complete(a);
+  }
+
+  void exchange(const Action& a, LayerState& layer) {
+    if (map_.layer_needs(a.layer).exchanges.empty()) fail(a, "there is nothing to exchange");
+    if (!layer.prepared) fail(a, "its prepare action has not run");
+    once(a, layer.shared, "exchange");
   }
 
   // A call's phases run in their order, without another action of a layer between them.
@@ -213,6 +245,9 @@ class StepChecker {
 
   // Backwards that this rank computes for each update: all micro-batches, or those of its direction.
   [[nodiscard]] std::uint32_t backwards_an_update() const { return map_.rounds().every / map_.pipeline().replicas(); }
+  [[nodiscard]] std::uint32_t backwards_until_update(const LayerState& layer) const {
+    return (layer.made + 1) * backwards_an_update();
+  }
   [[nodiscard]] std::uint32_t next_micro_batch(std::uint32_t layer) const {
     const auto& p = map_.pipeline();
     return layers_[layer].backwards * p.replicas() + p.replica(layer) % p.replicas();

@@ -113,9 +113,8 @@ void Compute::enqueue(const Action& action, std::span<const Use> uses, std::span
   }
 }
 
-void Compute::layer(const Action& a, const Views& views) {
+LayerContext Compute::context_of(const Action& a, const Views& views) {
   const auto& map = *parts_.map;
-  const auto& model_layer = *map.model().layers[a.layer];
   const auto shape = map.options().shape.batch;
   const auto tokens = shape.tokens();
   const auto first = static_cast<std::size_t>(a.micro_batch) * static_cast<std::size_t>(tokens);
@@ -134,30 +133,38 @@ void Compute::layer(const Action& a, const Views& views) {
       .scratch = {views.of(map.buffers().scratch(a)), DType::i32, {scratch_bytes / 4}},
       .evaluate = a.op == Op::evaluate,
       .phase = map.phases().number_for_layer(a)};
+  if (const auto skip = map.skips().into(a.layer); skip != Skips::kNone)
+    ctx.skip = views.activation(map.buffers().x(skip, a.micro_batch));
+  if (a.layer + 1 == map.layers() && map.buffers().survey_spec()) ctx.survey = views.survey();
+  return ctx;
+}
 
+void Compute::layer(const Action& a, const Views& views) {
+  const auto& map = *parts_.map;
+  const auto& model_layer = *map.model().layers[a.layer];
+  const bool last = a.layer + 1 == map.layers();
+  auto ctx = context_of(a, views);
   const auto weights = views.tensors(Kind::parameter, a);
   const auto saved = map.buffers().saved_pack(a.layer).views(views.of(map.buffers().saved(a.layer, a.micro_batch)));
   LayerTensors t{.weights = weights, .gradients = {}, .x = {}, .y = {}, .saved = saved, .dy = {}, .dx = {}, .carried = {}};
   t.x = views.activation(map.buffers().read_x(a.layer, a.micro_batch));
-  const auto skip = map.skips().into(a.layer);
-  if (skip != Skips::kNone) ctx.skip = views.activation(map.buffers().x(skip, a.micro_batch));
-  const bool last = a.layer + 1 == map.layers();
-  if (last && map.buffers().survey_spec()) ctx.survey = views.survey();
   if (a.op == Op::survey) {
     model_layer.survey(ctx, t);
-    return;
-  }
-  if (a.op == Op::decode) {
+  } else if (a.op == Op::decode) {
     t.y = last ? input_->logits : views.activation(map.buffers().x(a.layer + 1, 0));
     dynamic_cast<const GenerativeLayer&>(model_layer).decode_step(ctx, weights, t.x, t.y, saved, input_->position);
-    return;
-  }
-  if (a.op == Op::forward || a.op == Op::evaluate || a.op == Op::recompute) {
+  } else if (is_forward(a.op)) {
     if (!last)
       t.y = views.activation(a.op == Op::recompute ? map.buffers().spare() : map.buffers().written_y(a.layer, a.micro_batch));
     model_layer.forward(ctx, t);
-    return;
+  } else {
+    backward(a, views, ctx, t);
   }
+}
+
+// `t` has what the forward has, too.
+void Compute::backward(const Action& a, const Views& views, LayerContext& ctx, LayerTensors& t) {
+  const auto& map = *parts_.map;
   const auto half = halves_of(a.op);
   std::vector<TensorView> gradients;
   if (has(half, Half::weight)) gradients = views.tensors(Kind::gradient, a);
@@ -165,9 +172,10 @@ void Compute::layer(const Action& a, const Views& views) {
   t.gradients = gradients;
   t.accumulate = map.rounds().begins_gradient(a.micro_batch) || map.data().folds_each() ? Accumulate::no : Accumulate::yes;
   t.carried = carried;
-  if (!last) t.dy = views.activation(map.buffers().read_dy(a.layer, a.micro_batch));
+  if (a.layer + 1 != map.layers()) t.dy = views.activation(map.buffers().read_dy(a.layer, a.micro_batch));
   t.dx = views.activation(map.buffers().written_dx(a.layer, a.micro_batch));
-  if (skip != Skips::kNone) t.dskip = views.activation(map.buffers().e(skip, a.micro_batch));
+  if (const auto skip = map.skips().into(a.layer); skip != Skips::kNone)
+    t.dskip = views.activation(map.buffers().e(skip, a.micro_batch));
   // If a skip also reads a result, its gradient has two parts.
   const auto add_part = [&](TensorView gradient, ChunkId part) {
     ctx.math.convert(ctx.stream, gradient, views.activation(part), Accumulate::yes);
@@ -176,7 +184,7 @@ void Compute::layer(const Action& a, const Views& views) {
   const bool input_half = has(half, Half::input) && has(phase.half, Half::input);
   if (input_half && map.phases().is_first(a) && map.adds_skip_before(a.layer, a.micro_batch))
     add_part(t.dy, map.buffers().e(a.layer + 1, a.micro_batch));
-  model_layer.backward(ctx, t, half);
+  map.model().layers[a.layer]->backward(ctx, t, half);
   if (input_half && phase.dx && map.adds_skip_behind(a.layer, a.micro_batch))
     add_part(t.dx, map.buffers().e(a.layer, a.micro_batch));
 }

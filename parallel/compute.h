@@ -82,7 +82,9 @@ class Compute {
 
  private:
   class Views;
+  [[nodiscard]] LayerContext context_of(const Action& action, const Views& views);
   void layer(const Action& action, const Views& views);
+  void backward(const Action& action, const Views& views, LayerContext& context, LayerTensors& tensors);
   void norm(const Action& action, const Views& views);
   void update(const Action& action, const Views& views, bool first);
   void update_layer(const Action& action, const Views& views, bool first);

@@ -135,8 +135,7 @@ void Compute::visit(const Action& a, const Views& views) {
   const auto& recipe = map.options().recipe;
   const auto group = map.data().group();
   const auto chunk_of = [&](Kind kind, std::uint32_t part, std::uint32_t i) {
-    if (!map.shown(kind, a.layer) && map.tensor().ranks == 1)
-      return views.of(map.state(kind, a.layer, map.data().chunks_of(a.chunk)[i]));
+    if (map.visited_in_place(kind, a.layer)) return views.of(map.state(kind, a.layer, map.data().chunks_of(a.chunk)[i]));
     // Shards are gathered before the parts of the tensor ranks, so that a part lies in one piece.
     const auto at = map.shown(kind, a.layer) ? part * group + i : i * map.tensor().ranks + part;
     return views.of(map.visited(kind)) + at * recipe.chunk_bytes(kind, map.layout().chunk_elements());

@@ -18,6 +18,180 @@ Traffic difference(const Traffic& a, const Traffic& b) {
           a.uploads - b.uploads, a.downloads - b.downloads, a.reads - b.reads, a.writes - b.writes};
 }
 
+// One life, walked and timed.
+class LifeWalk {
+ public:
+  LifeWalk(const StepMap& map, const PlanRequest& request, const Programs& programs, const Budget& capacity,
+           std::uint32_t generations, const CostModel& costs, const MachineProfile& profile, const Life& life)
+      : map_(map),
+        request_(request),
+        programs_(programs),
+        costs_(costs),
+        life_(life),
+        residency_(capacity, policy_, generations),
+        walk_(map, residency_, policy_),
+        simulator_(costs, profile, life.trace, [&map](ChunkId chunk) { return map.describe(chunk); }) {
+    map.chunks().add_to(residency_);
+    for (std::uint32_t c = 0; c < map.chunks().size(); ++c)
+      if (map.committed(ChunkId(c))) residency_.reserve_on_disk(ChunkId(c));
+    if (life_.most_steps == 0) life_.most_steps = std::clamp(kTriedActions / actions_of(programs), kFewestSteps, kWalkedSteps);
+  }
+
+  DryRun generate() {
+    if (request_.weights_given)
+      run(programs_.fill);
+    else
+      adopt_on_disk([&](ChunkId c) { return map_.chunks()[c].kind == Kind::parameter; });
+    const auto positions = std::min(life_.most_steps, static_cast<std::uint64_t>(request_.decode_positions));
+    for (std::uint64_t i = 0; i < positions; ++i) {
+      simulator_.finish_step();
+      out_.steps.push_back(moved_by([&] { run(programs_.decode); }));
+      out_.times = simulator_.finish_step();
+    }
+    note_space();
+    return std::move(out_);
+  }
+
+  DryRun train() {
+    results_s_ = costs_.seconds_of_results(programs_.steady);
+    begin();
+    steps();
+    note_space();
+    if (life_.steps_only) return std::move(out_);
+    evaluate();
+    commit();
+    for (std::uint64_t i = 0; i < request_.visits; ++i) run(programs_.visit);
+    note_space();
+    return std::move(out_);
+  }
+
+ private:
+  void run(const Program& program) { walk_.run(program, simulator_); }
+
+  template <class Run>
+  Traffic moved_by(const Run& some) {
+    const auto before = residency_.traffic();
+    some();
+    return difference(residency_.traffic(), before);
+  }
+
+  template <class Predicate>
+  void adopt_on_disk(const Predicate& is_there) {
+    for (std::uint32_t c = 0; c < map_.chunks().size(); ++c)
+      if (is_there(ChunkId(c))) residency_.adopt_on_disk(ChunkId(c));
+  }
+
+  void note_space() {
+    for (const auto tier : kAllTiers) {
+      out_.peak[tier] = residency_.space(tier).peak_bytes();
+      out_.extent[tier] = residency_.space(tier).extent_bytes();
+    }
+  }
+
+  void begin() {
+    if (!life_.resumed) return run(programs_.fill);
+    adopt_on_disk([&](ChunkId c) { return map_.committed(c); });
+    run(programs_.gather);
+  }
+
+  void steps() {
+    const auto due = [](std::uint64_t step, std::uint64_t every) { return every != 0 && step % every == 0; };
+    const auto last = request_.steps == 0 ? life_.most_steps : std::min(request_.steps, life_.most_steps);
+    bool averaged = false;
+    for (std::uint64_t s = 1; s <= last; ++s) {
+      step(s);
+      if (due(s, request_.average_every)) {
+        average();
+        averaged = true;
+      }
+      if (due(s, request_.evaluate_every) && s != last) evaluate();
+      if (due(s, request_.commit_every) && s != last) commit();
+    }
+    out_.times.divide(static_cast<double>(std::max<std::uint64_t>(1, counted_)));
+    if (request_.average_every == 0) return;
+    if (!averaged) average();  // if no walked step was followed by one
+    auto part = out_.average;
+    part.divide(static_cast<double>(request_.average_every));
+    out_.times.add(part);
+  }
+
+  void step(std::uint64_t number) {
+    const bool whole = !programs_.updates_before_use || pending_;  // a step with an update
+    simulator_.finish_step();
+    if (life_.trace) life_.trace->forget_before(static_cast<std::int64_t>(simulator_.step_began() * 1e9));
+    out_.steps.push_back(moved_by([&] { run(whole ? programs_.steady : programs_.first); }));
+    pending_ = programs_.updates_before_use;
+    auto times = simulator_.finish_step();
+    if (results_s_ > 0) {
+      times.seconds += results_s_;
+      times.stall_s[std::string(name_of(Lane::communication))] += results_s_;
+    }
+    count(times, whole && number > 1);
+  }
+
+  // The cost of a step in the long run: from the first steady step on, the steps before it do not count.
+  void count(const SimulatedTimes& times, bool steady) {
+    if (steady && !std::exchange(met_steady_, true)) {
+      out_.times = {};
+      counted_ = 0;
+    }
+    out_.times.add(times);
+    ++counted_;
+  }
+
+  void drain() {
+    if (pending_) run(programs_.drain);
+    pending_ = false;
+  }
+
+  void evaluate() {
+    if (request_.evaluate_batches == 0) return;
+    drain();
+    const auto at_once = std::uint64_t{request_.data.ranks} * programs_.evaluate.micro_batches;
+    const auto rounds = ceil_div(request_.evaluate_batches, at_once);
+    for (std::uint64_t i = 0; i < std::min(rounds, kWalkedSteps); ++i) run(programs_.evaluate);  // they repeat, too
+  }
+
+  void commit() {
+    simulator_.finish_step();
+    out_.commit = moved_by([&] {
+      drain();
+      walk_.flush(simulator_);
+    });
+    out_.commit_seconds = simulator_.finish_writes();
+  }
+
+  // Includes the pending update: the next step begins without one.
+  void average() {
+    simulator_.finish_step();
+    out_.average_traffic = moved_by([&] {
+      drain();
+      run(programs_.average);
+    });
+    out_.average = simulator_.finish_step();
+    // A chunk's sum is waited for between its visit and its fill.
+    const double seconds = costs_.seconds_of_average();
+    out_.average.seconds += seconds;
+    out_.average.stall_s[std::string(name_of(Lane::communication))] += seconds;
+    out_.average.communicated.seconds += seconds;
+  }
+
+  const StepMap& map_;
+  const PlanRequest& request_;
+  const Programs& programs_;
+  const CostModel& costs_;
+  Life life_;
+  Belady policy_;
+  Residency residency_;
+  Walk walk_;
+  Simulator simulator_;
+  double results_s_ = 0;  // to share the results of a step, before its verdict
+  bool pending_ = false;  // an update
+  bool met_steady_ = false;
+  std::uint64_t counted_ = 0;  // steps in out_.times
+  DryRun out_;
+};
+
 }  // namespace
 
 std::uint64_t actions_of(const Programs& programs) {
@@ -26,129 +200,8 @@ std::uint64_t actions_of(const Programs& programs) {
 
 DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& programs, const Budget& capacity,
                std::uint32_t generations, const CostModel& costs, const MachineProfile& profile, const Life& life) {
-  auto [most_steps, trace, steps_only, resumed] = life;
-  if (most_steps == 0) most_steps = std::clamp(kTriedActions / actions_of(programs), kFewestSteps, kWalkedSteps);
-  Belady policy;
-  Residency residency(capacity, policy, generations);
-  map.chunks().add_to(residency);
-  for (std::uint32_t c = 0; c < map.chunks().size(); ++c)
-    if (map.committed(ChunkId(c))) residency.reserve_on_disk(ChunkId(c));
-  Walk walk(map, residency, policy);
-  Simulator simulator(costs, profile, trace, [&](ChunkId chunk) { return map.describe(chunk); });
-  DryRun out;
-
-  const auto note_space = [&] {
-    for (const auto tier : kAllTiers) {
-      out.peak[tier] = residency.space(tier).peak_bytes();
-      out.extent[tier] = residency.space(tier).extent_bytes();
-    }
-  };
-  if (request.decode_positions != 0) {
-    if (request.weights_given) {
-      walk.run(programs.fill, simulator);
-    } else {
-      for (std::uint32_t c = 0; c < map.chunks().size(); ++c)
-        if (map.chunks()[ChunkId{c}].kind == Kind::parameter) residency.adopt_on_disk(ChunkId{c});
-    }
-    const auto positions = std::min(most_steps, static_cast<std::uint64_t>(request.decode_positions));
-    for (std::uint64_t i = 0; i < positions; ++i) {
-      const auto before = residency.traffic();
-      simulator.finish_step();
-      walk.run(programs.decode, simulator);
-      out.times = simulator.finish_step();
-      out.steps.push_back(difference(residency.traffic(), before));
-    }
-    note_space();
-    return out;
-  }
-  const bool before_use = programs.updates_before_use;
-  // The results of the step are shared before its verdict.
-  const double results_s = costs.seconds_of_results(programs.steady);
-  bool pending = false;
-  const auto drain = [&] {
-    if (pending) walk.run(programs.drain, simulator);
-    pending = false;
-  };
-  const auto evaluate = [&] {
-    if (request.evaluate_batches == 0) return;
-    drain();
-    const auto rounds = ceil_div(request.evaluate_batches, std::uint64_t{request.data.ranks} * programs.evaluate.micro_batches);
-    for (std::uint64_t i = 0; i < std::min(rounds, kWalkedSteps); ++i)  // they repeat, too
-      walk.run(programs.evaluate, simulator);
-  };
-  const auto commit = [&] {
-    simulator.finish_step();
-    const auto before = residency.traffic();
-    drain();
-    walk.flush(simulator);
-    out.commit = difference(residency.traffic(), before);
-    out.commit_seconds = simulator.finish_writes();
-  };
-  // Includes the pending update: the next step begins without one.
-  const auto average = [&] {
-    simulator.finish_step();
-    const auto before = residency.traffic();
-    drain();
-    walk.run(programs.average, simulator);
-    out.average = simulator.finish_step();
-    out.average_traffic = difference(residency.traffic(), before);
-    // A chunk's sum is waited for between its visit and its fill.
-    const double seconds = costs.seconds_of_average();
-    out.average.seconds += seconds;
-    out.average.stall_s[std::string(name_of(Lane::communication))] += seconds;
-    out.average.communicated.seconds += seconds;
-  };
-  const auto due = [](std::uint64_t step, std::uint64_t every) { return every != 0 && step % every == 0; };
-
-  if (resumed) {
-    for (std::uint32_t c = 0; c < map.chunks().size(); ++c)
-      if (map.committed(ChunkId(c))) residency.adopt_on_disk(ChunkId(c));
-    walk.run(programs.gather, simulator);
-  } else {
-    walk.run(programs.fill, simulator);
-  }
-  std::uint64_t counted = 0;
-  bool met_steady = false, averaged = false;
-  const auto steps = request.steps == 0 ? most_steps : std::min(request.steps, most_steps);
-  for (std::uint64_t s = 1; s <= steps; ++s) {
-    const bool steady = s > 1 && (!before_use || pending);
-    simulator.finish_step();
-    if (trace) trace->forget_before(static_cast<std::int64_t>(simulator.step_began() * 1e9));
-    const auto before = residency.traffic();
-    walk.run(!before_use || pending ? programs.steady : programs.first, simulator);
-    pending = before_use;
-    out.steps.push_back(difference(residency.traffic(), before));
-    // The cost of a step in the long run; a short life has only its first steps.
-    auto times = simulator.finish_step();
-    times.seconds += results_s;
-    if (results_s > 0) times.stall_s[std::string(name_of(Lane::communication))] += results_s;
-    if (steady && !std::exchange(met_steady, true)) {
-      out.times = {};
-      counted = 0;
-    }
-    out.times.add(times);
-    ++counted;
-    if (due(s, request.average_every)) {
-      average();
-      averaged = true;
-    }
-    if (due(s, request.evaluate_every) && s != steps) evaluate();
-    if (due(s, request.commit_every) && s != steps) commit();
-  }
-  out.times.divide(static_cast<double>(std::max<std::uint64_t>(1, counted)));
-  if (request.average_every != 0) {
-    if (!averaged) average();  // if no walked step was followed by one
-    auto part = out.average;
-    part.divide(static_cast<double>(request.average_every));
-    out.times.add(part);
-  }
-  note_space();
-  if (steps_only) return out;
-  evaluate();
-  commit();
-  for (std::uint64_t i = 0; i < request.visits; ++i) walk.run(programs.visit, simulator);
-  note_space();
-  return out;
+  LifeWalk walk(map, request, programs, capacity, generations, costs, profile, life);
+  return request.decode_positions != 0 ? walk.generate() : walk.train();
 }
 
 }  // namespace terrace

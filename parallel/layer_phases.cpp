@@ -42,46 +42,59 @@ Half halves_of(Op op) { return op == Op::backward_input ? Half::input : op == Op
 
 LayerPhases::LayerPhases(const Model& model, const BatchShape& shape, const ParameterLayout& layout) {
   for (std::uint32_t l = 0; l < model.layers.size(); ++l) {
-    const auto& layer = *model.layers[l];
-    const auto& params = layout.params(l);
-    auto& calls = calls_.emplace_back();
-    auto& sizes = scratch_bytes_.emplace_back();
-    const auto place_of = [&](std::uint64_t bytes) {
-      const auto at = std::ranges::find(sizes, bytes) - sizes.begin();
-      if (at == std::ssize(sizes)) sizes.push_back(bytes);
-      return static_cast<std::uint32_t>(at);
-    };
-    for (const auto call : {LayerCall::forward, LayerCall::backward, LayerCall::survey, LayerCall::decode}) {
-      auto phases = layer.phases(call, shape);
-      if (phases.empty()) phases.push_back(whole_call(layer, params, shape, call, l + 1 == model.layers.size()));
-      std::vector<Runs> read, written;
-      for (auto& phase : phases) {
-        demand(layer, params, phase.weights);
-        demand(layer, params, phase.gradients);
-        OfPhase all{.phase = {}, .weights = runs_of(layout, l, phase.weights, read), .gradients = {}};
-        all.gradients = runs_of(layout, l, phase.gradients, written);
-        all.scratch = place_of(round_up(phase.scratch_bytes.value_or(layer.scratch_bytes(shape)), kPageBytes));
-        all.phase = std::move(phase);
-        calls[static_cast<std::size_t>(call)].push_back(std::move(all));
-      }
-    }
+    calls_.emplace_back();
+    scratch_bytes_.emplace_back();
+    for (const auto call : {LayerCall::forward, LayerCall::backward, LayerCall::survey, LayerCall::decode})
+      add_call(model, shape, layout, l, call);
     auto& numbers = numbers_.emplace_back();
     for (const auto op : {Op::forward, Op::recompute, Op::evaluate, Op::backward, Op::backward_input, Op::backward_weight,
-                          Op::survey, Op::decode}) {
-      auto& of_op = numbers[static_cast<std::size_t>(op)];
-      const auto& phases = calls[static_cast<std::size_t>(call_of(op))];
-      std::size_t saved = 1;  // phases until all is saved
-      for (std::uint32_t p = 0; p < phases.size(); ++p) {
-        if (!has(phases[p].phase.half, halves_of(op))) continue;
-        of_op.push_back(p);
-        if (const auto& access = phases[p].phase.saved; access && writes(*access)) saved = of_op.size();
-      }
-      if (of_op.empty()) throw std::logic_error(layer.name() + ": a half of its backward has no phase");
-      if (op == Op::recompute) of_op.resize(saved);
-    }
+                          Op::survey, Op::decode})
+      numbers[static_cast<std::size_t>(op)] = numbers_of(op, *model.layers[l], calls_[l]);
     for (std::uint32_t r = 0; r < std::max<std::size_t>(1, layout.runs_of(l).size()); ++r)
       numbers[static_cast<std::size_t>(Op::norm)].push_back(r);
   }
+}
+
+// The phases of one call, with the runs that each uses.
+void LayerPhases::add_call(const Model& model, const BatchShape& shape, const ParameterLayout& layout, std::uint32_t l,
+                           LayerCall call) {
+  const auto& layer = *model.layers[l];
+  const auto& params = layout.params(l);
+  auto phases = layer.phases(call, shape);
+  if (phases.empty()) phases.push_back(whole_call(layer, params, shape, call, l + 1 == model.layers.size()));
+  std::vector<Runs> read, written;
+  for (auto& phase : phases) {
+    demand(layer, params, phase.weights);
+    demand(layer, params, phase.gradients);
+    OfPhase all{.phase = {}, .weights = runs_of(layout, l, phase.weights, read), .gradients = {}};
+    all.gradients = runs_of(layout, l, phase.gradients, written);
+    all.scratch = scratch_of(l, round_up(phase.scratch_bytes.value_or(layer.scratch_bytes(shape)), kPageBytes));
+    all.phase = std::move(phase);
+    calls_[l][static_cast<std::size_t>(call)].push_back(std::move(all));
+  }
+}
+
+// The place of a size among the layer's, where each stands once.
+std::uint32_t LayerPhases::scratch_of(std::uint32_t layer, std::uint64_t bytes) {
+  auto& sizes = scratch_bytes_[layer];
+  const auto at = std::ranges::find(sizes, bytes) - sizes.begin();
+  if (at == std::ssize(sizes)) sizes.push_back(bytes);
+  return static_cast<std::uint32_t>(at);
+}
+
+// Those of the call's phases that compute a half of the action; a recomputation's end with the last one that saves.
+std::vector<std::uint32_t> LayerPhases::numbers_of(Op op, const Layer& layer, const std::array<OfCall, kLayerCalls>& calls) {
+  const auto& phases = calls[static_cast<std::size_t>(call_of(op))];
+  std::vector<std::uint32_t> numbers;
+  std::size_t saved = 1;  // phases until all is saved
+  for (std::uint32_t p = 0; p < phases.size(); ++p) {
+    if (!has(phases[p].phase.half, halves_of(op))) continue;
+    numbers.push_back(p);
+    if (const auto& access = phases[p].phase.saved; access && writes(*access)) saved = numbers.size();
+  }
+  if (numbers.empty()) throw std::logic_error(layer.name() + ": a half of its backward has no phase");
+  if (op == Op::recompute) numbers.resize(saved);
+  return numbers;
 }
 
 std::vector<LayerPhases::Runs> LayerPhases::runs_of(const ParameterLayout& layout, std::uint32_t layer,

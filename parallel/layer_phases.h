@@ -52,6 +52,11 @@ class LayerPhases {
   };
   using OfCall = std::vector<OfPhase>;
 
+  void add_call(const Model& model, const BatchShape& shape, const ParameterLayout& layout, std::uint32_t layer,
+                LayerCall call);
+  std::uint32_t scratch_of(std::uint32_t layer, std::uint64_t bytes);
+  [[nodiscard]] static std::vector<std::uint32_t> numbers_of(Op op, const Layer& layer,
+                                                             const std::array<OfCall, kLayerCalls>& calls);
   [[nodiscard]] const OfPhase& at(const Action& action) const;
   [[nodiscard]] static std::vector<Runs> runs_of(const ParameterLayout& layout, std::uint32_t layer,
                                                  const std::vector<PhaseParam>& params, std::vector<Runs>& used);

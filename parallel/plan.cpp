@@ -12,6 +12,7 @@
 #include <terrace/core/thread_pool.h>
 #include <terrace/parallel/check_request.h>
 #include <terrace/parallel/choose.h>
+#include <terrace/parallel/distances.h>
 #include <terrace/parallel/dry_run.h>
 #include <terrace/parallel/program_bytes.h>
 #include <terrace/parallel/walk.h>
@@ -242,77 +243,38 @@ class Planner {
     }
   }
 
-  // The fastest depth over a short life, if the whole life fits too. `first`: the times of the short life at depth 1.
+  // The fastest distances over a short life, if the whole life fits too. `first`: the times of the short life at the smallest
+  // ones.
   void choose_depth(Plan& p, const StepMap& map, const CostModel& costs, const SimulatedTimes& first) const {
-    std::vector<std::uint32_t> depths{request_.prefetch_depth}, aheads{request_.gather_ahead};
-    if (request_.prefetch_depth == kAutoDepth) depths = {1, 2, 4, 8};
-    if (request_.gather_ahead == kAutoDepth)
-      aheads = request_.data.gathers_before_use()                      ? std::vector{0U, 1U, 2U}
-               : request_.data.folds_each() && request_.data.ranks > 1 ? std::vector{0U, 1U}
-                                                                       : std::vector{0U};
-    std::vector<std::pair<std::uint32_t, std::uint32_t>> distances;
-    for (const auto depth : depths)
-      for (const auto ahead : aheads) distances.emplace_back(depth, ahead);
-    struct Candidate {
-      std::uint32_t depth, ahead;
-      Programs programs;
-      double seconds;
+    const auto all = distances_of(request_);
+    const auto attempt = [&](const Distances& at) -> DistanceSearch::Candidate {
+      auto programs = write_programs(map, request_, at.prefetch, at.gather);
+      double seconds = 0;  // a single candidate need not be compared
+      if (at == Distances{})
+        seconds = first.seconds;
+      else if (all.size() > 1)
+        seconds = dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_).times.seconds;
+      return {at, std::move(programs), seconds};
     };
-    std::vector<Candidate> candidates;
-    std::optional<DoesNotFit> last;
-    std::size_t tried = 0;
-    // Tries the next `count` distances in parallel.
-    const auto try_next = [&](std::size_t count) {
-      std::vector<std::optional<Candidate>> fitting(count);
-      std::vector<std::optional<DoesNotFit>> refusals(count);
-      for_each(count, [&](std::size_t i) {
-        const auto distance = distances[tried + i];
-        auto programs = write_programs(map, request_, distance.first, distance.second);
-        double seconds = 0;
-        try {
-          if (distance == std::pair{1U, 0U})
-            seconds = first.seconds;
-          else if (distances.size() > 1)  // a single distance need not be compared
-            seconds = dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_).times.seconds;
-          fitting[i] = {distance.first, distance.second, std::move(programs), seconds};
-        } catch (const DoesNotFit& e) {
-          refusals[i] = e;
-        }
-      });
-      for (auto& candidate : fitting)
-        if (candidate) candidates.push_back(std::move(*candidate));
-      for (const auto& refusal : refusals)
-        if (refusal) last = refusal;
-      tried += count;
-    };
-    const auto try_rest = [&] { try_next(distances.size() - tried); };
+    DistanceSearch search(all, {attempt, [this](std::size_t count, const auto& task) { for_each(count, task); }});
+    search.try_first();
     // If the step is compute-bound, no deeper prefetching can be faster.
-    const bool computes_only = distances.size() > 1 && distances.front() == std::pair{1U, 0U} && bound_by_compute(first);
-    try_next(1);
-    if (!computes_only) try_rest();
-    // A greater depth must be faster by 0.5 %, because it needs more room.
-    const auto slower = [](const Candidate& a, const Candidate& b) { return b.seconds >= a.seconds * 0.995; };
-    while (true) {
-      if (candidates.empty()) try_rest();
-      if (candidates.empty()) break;
-      auto best = candidates.begin();
-      for (auto c = candidates.begin(); c != candidates.end(); ++c)
-        if (!slower(*best, *c)) best = c;
+    const bool computes_only = all.size() > 1 && all.front() == Distances{} && bound_by_compute(first);
+    if (!computes_only) search.try_rest();
+    while (auto best = search.take_best()) {
       try {
         const auto life =
             dry_run(map, request_, best->programs, p.capacity, p.generations, costs, profile_, {whole_life(best->programs)});
-        p.prefetch_depth = best->depth;
-        p.gather_ahead = best->ahead;
+        p.prefetch_depth = best->at.prefetch;
+        p.gather_ahead = best->at.gather;
         try_other_ranks(p, costs, p.prefetch_depth, p.gather_ahead);
         const auto resumed = extent_of_resumed(p, map, best->programs, costs);
-        adopt(p, std::move(best->programs), life, resumed);
-        return;
+        return adopt(p, std::move(best->programs), life, resumed);
       } catch (const DoesNotFit& e) {
-        last = e;
-        candidates.erase(best);
+        search.refuse(e);
       }
     }
-    throw *last;
+    throw DoesNotFit(search.refusal());
   }
 
   // The walks of the ranks differ only in which chunk of a group they hold: no rank may need more room.

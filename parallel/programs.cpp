@@ -1,6 +1,7 @@
 #include <terrace/parallel/programs.h>
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 
 #include <terrace/core/units.h>
@@ -38,76 +39,137 @@ std::uint32_t evaluated_at_once(const PlanRequest& r) {
   return static_cast<std::uint32_t>(ceil_div(each, ceil_div(each, std::uint64_t{r.shape.micro_batches})));
 }
 
-Programs write_programs(const StepMap& map, const PlanRequest& request, std::uint32_t depth, std::uint32_t gather_ahead) {
-  const auto layers = map.layers();
-  const auto m = request.shape.micro_batches;
-  const auto finish = [&](const Program& p) { return with_prefetches(with_offloads(p, map), map, depth); };
-  if (request.decode_positions != 0) {
+namespace {
+
+// Writes the programs of one rank, each in a function of its own.
+class ProgramWriter {
+ public:
+  ProgramWriter(const StepMap& map, const PlanRequest& request, std::uint32_t depth, std::uint32_t gather_ahead)
+      : map_(map), request_(request), depth_(depth), gather_ahead_(gather_ahead) {}
+
+  [[nodiscard]] Programs of_generation() const {
     Programs out;
-    out.decode = finish(with_phases(decoding(layers), map));
-    if (request.weights_given) out.fill = sweep(Op::fill, layers, [&](std::uint32_t l) { return map.layout().groups_of(l); });
+    out.decode = finish(with_phases(decoding(layers()), map_));
+    if (request_.weights_given) out.fill = sweep(Op::fill, layers(), groups_of());
     return out;
   }
-  const auto kind = request.order.value_or(Order::horizontal);
-  const auto reduced = map.data().folds_each() ? pipeline::Reduced::each_round : pipeline::Reduced::once;
-  const bool clipped = map.pipeline().asynchronous() && request.updates_before_use;
-  const auto verdicts = !clipped                          ? pipeline::Verdicts::none
-                        : map.data().gathers_before_use() ? pipeline::Verdicts::before_all
-                                                          : pipeline::Verdicts::before_gradients;
-  auto order = request.pipeline            ? step_of(*request.pipeline, map.pipeline().rank, reduced, map.skips(), verdicts)
-               : kind == Order::horizontal ? horizontal(layers, m)
-               : kind == Order::vertical   ? vertical(layers, m)
-                                           : group_vertical(layers, m, std::max(1U, request.group));
-  order = with_tensor_exchanges(with_recompute(order, map), map);
-  if (map.pipeline().asynchronous()) {
-    order = with_unions(with_norm_of_each_update(with_reductions(order, map), map), map);
-  } else {
-    order = with_reductions(order, map, map.data().folds_each() && gather_ahead > 0);
-    order = with_gathers(with_tied_gradients(with_unions(with_norms(order, map), map), map), map, gather_ahead);
+
+  [[nodiscard]] Programs of_training() const {
+    auto out = map_.pipeline().asynchronous() ? asynchronous_steps() : synchronous_steps();
+    out.evaluate = evaluate();
+    out.gather = gather();
+    out.fill = sweep(Op::fill, layers(), groups_here());
+    std::ranges::copy(out.gather.actions, std::back_inserter(out.fill.actions));
+    out.visit = finish(sweep(Op::visit, layers(), groups_of()));
+    if (map_.data().local) out.average = average();
+    return out;
   }
 
-  const auto chunks_of = [&](std::uint32_t l) { return map.layout().groups_of(l); };
-  Programs out;
-  if (map.pipeline().asynchronous()) {
-    const auto updates = request.updates_before_use ? Updates::after_verdict : Updates::in_backward;
-    order = updates == Updates::after_verdict ? with_updates_after_verdicts(order, map) : with_updates(order, map, updates);
-    out.steady = with_phases(with_gathers(with_versions(order, map), map, gather_ahead), map);
-    check_step(out.steady, map, updates);
-    out.first = out.steady = finish(out.steady);
-  } else {
-    const auto steady_updates = request.updates_before_use ? Updates::before_use : Updates::in_backward;
-    const auto first_updates = request.updates_before_use ? Updates::none : Updates::in_backward;
-    out.updates_before_use = request.updates_before_use;
-    out.first = with_phases(with_updates(order, map, first_updates), map);
-    check_step(out.first, map, first_updates);
-    out.steady = with_phases(with_updates(order, map, steady_updates), map);
-    check_step(out.steady, map, steady_updates);
-    out.first = finish(out.first);
-    out.steady = finish(out.steady);
-    if (request.updates_before_use) out.drain = finish(with_updates({layers, 0, {}}, map, Updates::all));
+ private:
+  using CountOfLayer = std::function<std::uint32_t(std::uint32_t layer)>;
+  [[nodiscard]] std::uint32_t layers() const { return map_.layers(); }
+  // A layer's groups of chunks; those that this rank holds; and these with the copies that it keeps of a tied layer's.
+  [[nodiscard]] CountOfLayer groups_of() const {
+    return [this](std::uint32_t l) { return map_.layout().groups_of(l); };
   }
-  const auto evaluate = request.pipeline
-                            ? evaluation_of(*request.pipeline, map.pipeline().rank, evaluated_at_once(request), map.skips())
-                            : evaluation(layers, 1);
-  out.evaluate = finish(with_phases(with_gathers(with_tensor_exchanges(evaluate, map), map, gather_ahead), map));
-  const auto here = [&](std::uint32_t l) { return map.pipeline().holds(l) ? map.layout().groups_of(l) : 0; };
-  const auto here_or_copied = [&](std::uint32_t l) { return map.copies(l) ? map.layout().groups_of(l) : here(l); };
-  out.fill = sweep(Op::fill, layers, here);
-  out.gather = {layers, 0, {}};
-  for (const auto& a : sweep(Op::fill, layers, here_or_copied).actions) add_weight_messages(out.gather, map, a);
-  if (map.data().gathers_updates())
-    std::ranges::copy(sweep(Op::gather, layers, here_or_copied).actions, std::back_inserter(out.gather.actions));
-  std::ranges::copy(out.gather.actions, std::back_inserter(out.fill.actions));
-  out.visit = finish(sweep(Op::visit, layers, chunks_of));
-  if (map.data().local) {
-    Program average{layers, 0, {}};
-    for (const auto& visit : sweep(Op::visit, layers, chunks_of).actions) {
-      average.actions.push_back(visit);
-      average.actions.push_back({.op = Op::fill, .layer = visit.layer, .chunk = visit.chunk});
+  [[nodiscard]] CountOfLayer groups_here() const {
+    return [this](std::uint32_t l) { return map_.pipeline().holds(l) ? map_.layout().groups_of(l) : 0; };
+  }
+  [[nodiscard]] CountOfLayer groups_here_or_copied() const {
+    return [this](std::uint32_t l) { return map_.pipeline().holds(l) || map_.copies(l) ? map_.layout().groups_of(l) : 0; };
+  }
+
+  // The last passes of every program: none of them changes what is computed.
+  [[nodiscard]] Program finish(const Program& p) const { return with_prefetches(with_offloads(p, map_), map_, depth_); }
+
+  // The order of forwards and backwards, as the request names it.
+  [[nodiscard]] Program order() const {
+    const auto m = request_.shape.micro_batches;
+    if (request_.pipeline) {
+      const auto reduced = map_.data().folds_each() ? pipeline::Reduced::each_round : pipeline::Reduced::once;
+      return step_of(*request_.pipeline, map_.pipeline().rank, reduced, map_.skips(), verdicts());
     }
-    out.average = finish(average);
+    const auto kind = request_.order.value_or(Order::horizontal);
+    if (kind == Order::horizontal) return horizontal(layers(), m);
+    if (kind == Order::vertical) return vertical(layers(), m);
+    return group_vertical(layers(), m, std::max(1U, request_.group));
   }
-  return out;
+
+  [[nodiscard]] pipeline::Verdicts verdicts() const {
+    if (!map_.pipeline().asynchronous() || !request_.updates_before_use) return pipeline::Verdicts::none;
+    return map_.data().gathers_before_use() ? pipeline::Verdicts::before_all : pipeline::Verdicts::before_gradients;
+  }
+
+  // All that a step computes with its layers, but neither reductions nor updates.
+  [[nodiscard]] Program computed() const { return with_tensor_exchanges(with_recompute(order(), map_), map_); }
+
+  // A step that is the same each time. The pending update of clipped gradients precedes their next use, else an update follows
+  // the last backward of its layer.
+  [[nodiscard]] Programs synchronous_steps() const {
+    const bool before_use = request_.updates_before_use;
+    auto step = with_reductions(computed(), map_, map_.data().folds_each() && gather_ahead_ > 0);
+    step = with_gathers(with_tied_gradients(with_unions(with_norms(step, map_), map_), map_), map_, gather_ahead_);
+    const auto with = [&](Updates updates) {
+      const auto p = with_phases(with_updates(step, map_, updates), map_);
+      check_step(p, map_, updates);
+      return finish(p);
+    };
+    Programs out;
+    out.updates_before_use = before_use;
+    out.first = with(before_use ? Updates::none : Updates::in_backward);
+    out.steady = with(before_use ? Updates::before_use : Updates::in_backward);
+    if (before_use) out.drain = finish(with_updates({layers(), 0, {}}, map_, Updates::all));
+    return out;
+  }
+
+  // Updates are made within the step, so that it has no first one and leaves none pending.
+  [[nodiscard]] Programs asynchronous_steps() const {
+    const auto updates = request_.updates_before_use ? Updates::after_verdict : Updates::in_backward;
+    auto step = with_unions(with_norm_of_each_update(with_reductions(computed(), map_), map_), map_);
+    step = updates == Updates::after_verdict ? with_updates_after_verdicts(step, map_) : with_updates(step, map_, updates);
+    step = with_phases(with_gathers(with_versions(step, map_), map_, gather_ahead_), map_);
+    check_step(step, map_, updates);
+    Programs out;
+    out.first = out.steady = finish(step);
+    return out;
+  }
+
+  [[nodiscard]] Program evaluate() const {
+    const auto order = request_.pipeline
+                           ? evaluation_of(*request_.pipeline, map_.pipeline().rank, evaluated_at_once(request_), map_.skips())
+                           : evaluation(layers(), 1);
+    return finish(with_phases(with_gathers(with_tensor_exchanges(order, map_), map_, gather_ahead_), map_));
+  }
+
+  // Gives every rank the weights that it lacks, after a fill or in a run that goes on.
+  [[nodiscard]] Program gather() const {
+    Program out{layers(), 0, {}};
+    for (const auto& a : sweep(Op::fill, layers(), groups_here_or_copied()).actions) add_weight_messages(out, map_, a);
+    if (map_.data().gathers_updates())
+      std::ranges::copy(sweep(Op::gather, layers(), groups_here_or_copied()).actions, std::back_inserter(out.actions));
+    return out;
+  }
+
+  // Local SGD: every group is visited for the sum, and filled with the mean.
+  [[nodiscard]] Program average() const {
+    Program out{layers(), 0, {}};
+    for (const auto& visit : sweep(Op::visit, layers(), groups_of()).actions) {
+      out.actions.push_back(visit);
+      out.actions.push_back({.op = Op::fill, .layer = visit.layer, .chunk = visit.chunk});
+    }
+    return finish(out);
+  }
+
+  const StepMap& map_;
+  const PlanRequest& request_;
+  const std::uint32_t depth_, gather_ahead_;
+};
+
+}  // namespace
+
+Programs write_programs(const StepMap& map, const PlanRequest& request, std::uint32_t depth, std::uint32_t gather_ahead) {
+  const ProgramWriter writer(map, request, depth, gather_ahead);
+  return request.decode_positions != 0 ? writer.of_generation() : writer.of_training();
 }
 
 }  // namespace terrace

@@ -45,7 +45,7 @@ double ProfileCosts::seconds(const Action& a) const {
   return map.phases().flops(a) / rate + bytes_used() / stream;
 }
 
-// Ranks of one machine exchange through its memory, and so do ranks that only count as on several (--ranks-per-machine).
+// Ranks of one machine exchange through its memory, and so do ranks that only count as on several (`ranks-per-machine`).
 Links ProfileCosts::links() const {
   auto links = profile_.links;
   if (links.within == 0) links.within = profile_.memory_copy;

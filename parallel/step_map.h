@@ -143,10 +143,13 @@ class StepMap {
   };
   [[nodiscard]] Reduced reduced(std::uint32_t layer, std::uint32_t group) const;
   // visited(): the buffer in which a visit gathers a group, if this rank does not hold all of it. shown(): whether the group is
-  // gathered for a visit.
+  // comes there from other ranks of data or pipeline. visited_in_place(): whether nothing comes from another rank.
   [[nodiscard]] ChunkId visited(Kind kind) const { return ChunkId(kind == Kind::master ? visited_masters_ : visited_weights_); }
   [[nodiscard]] bool shown(Kind kind, std::uint32_t layer) const {
     return data().shards(kind) || !pipeline().speaks_for(layer);
+  }
+  [[nodiscard]] bool visited_in_place(Kind kind, std::uint32_t layer) const {
+    return tensor().ranks == 1 && !shown(kind, layer);
   }
   // Of the tied layer's own gradient: its chunk at this position in the declaring layer's run.
   [[nodiscard]] ChunkId tied_gradient(std::uint32_t chunk_in_layer) const;
@@ -166,6 +169,7 @@ class StepMap {
   [[nodiscard]] std::string describe(ChunkId chunk) const;
 
  private:
+  class Dead;  // dead_after()
   static constexpr std::uint32_t kNone = ~0U;
   std::uint32_t add_runs(std::uint32_t layer, std::uint32_t chunks, std::uint32_t each, const Chunk& chunk);
   [[nodiscard]] std::vector<std::uint32_t> updates_here() const;  // [layer]: its update actions on this rank

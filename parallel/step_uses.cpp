@@ -1,7 +1,6 @@
-// The chunks that every action uses, and the chunks that are dead afterwards.
+// The chunks that every action uses.
 #include <algorithm>
 #include <optional>
-#include <set>
 
 #include <terrace/parallel/collective.h>
 #include <terrace/parallel/step_map.h>
@@ -71,7 +70,7 @@ void StepMap::use_survey(std::vector<Use>& uses, Access access) const {
 void StepMap::use_visited(std::vector<Use>& uses, const Action& a) const {
   uses = uses_of(*this, collectives_of(*this, a));
   const auto read_here = [&](Kind kind) {
-    if (pipeline().ranks == 1 && tensor().ranks == 1 && !shown(kind, a.layer))
+    if (pipeline().ranks == 1 && visited_in_place(kind, a.layer))
       use_run(uses, state(kind, a.layer, data().chunks_of(a.chunk).front()), data().group(), Access::read);
   };
   // Parameters that are copies of the masters need not be visited.
@@ -159,138 +158,6 @@ std::vector<Use> StepMap::uses(const Action& a) const {
     case Op::prefetch: break;
   }
   return uses;
-}
-
-std::vector<ChunkId> StepMap::dead_after(const Action& a) const {
-  std::vector<ChunkId> dead;
-  const auto add = [&](ChunkId c) {
-    if (chunks_[c].bytes != 0) dead.push_back(c);
-  };
-  const bool last = a.layer + 1 == layers();
-  const auto skip = a.layer < layers() ? skips_.into(a.layer) : kNone;
-  // After a forward without a backward: its input, unless a later layer reads it too; and the tensor of its skip.
-  const auto add_inputs = [&] {
-    if (!reads_skip_here(a.layer, a.micro_batch)) add(buffers_.x(a.layer, a.micro_batch));
-    if (skip != kNone) add(buffers_.x(skip, a.micro_batch));
-  };
-  // After an input half: a skip's tensor from another rank, and the skip's part of a gradient once it has been added.
-  const auto add_skips = [&] {
-    if (skip != kNone && !pipeline().computes(skip, a.micro_batch)) add(buffers_.x(skip, a.micro_batch));
-    if (adds_skip_behind(a.layer, a.micro_batch)) add(buffers_.e(a.layer, a.micro_batch));
-    if (adds_skip_before(a.layer, a.micro_batch)) add(buffers_.e(a.layer + 1, a.micro_batch));
-  };
-  // What exists around one action only.
-  const auto add_whole = [&](bool backward) {
-    if (tensor().sequence && a.layer != 0) add(buffers_.read_x(a.layer, a.micro_batch));
-    if (tensor().sequence && backward && !last) add(buffers_.read_dy(a.layer, a.micro_batch));
-    if (last && buffers_.survey_spec()) add(buffers_.survey());
-  };
-  if (has_phases(a.op)) add(buffers_.scratch(a));
-  if (has_phases(a.op) && !phases_.is_last(a)) return dead;
-  switch (a.op) {
-    case Op::forward:
-    case Op::recompute:
-      add_whole(false);
-      if (a.op == Op::recompute && phases_.phase(a).y && !last) add(buffers_.spare());
-      if (a.op == Op::forward && recomputes(a.layer)) add(buffers_.saved(a.layer, a.micro_batch));
-      if (a.op == Op::forward && !keeps_input(a.layer)) add(buffers_.x(a.layer, a.micro_batch));
-      break;
-    case Op::evaluate:
-      add_whole(false);
-      add(buffers_.saved(a.layer, a.micro_batch));
-      add_inputs();
-      break;
-    case Op::backward:
-    case Op::backward_weight:
-      if (a.op == Op::backward) add_skips();
-      add_whole(true);
-      if (keeps_input(a.layer)) add(buffers_.x(a.layer, a.micro_batch));
-      add(buffers_.saved(a.layer, a.micro_batch));
-      if (!last) add(buffers_.d(a.layer + 1, a.micro_batch));
-      add(buffers_.carried(a.layer, a.micro_batch));
-      break;
-    case Op::backward_input:
-      add_skips();
-      add_whole(true);
-      break;
-    case Op::norm:
-      for (const auto i : final_gradients(a))
-        if (layout_.adds_tied(a.layer, i)) add(tied_gradient(i));
-      break;
-    case Op::update:
-    case Op::prepare:
-      if (a.op == Op::prepare || !halves_updates())
-        for (const auto i : updated_by(a)) add(state(Kind::gradient, a.layer, i));
-      if (a.op == Op::update && options_.layer_unit) add(update_scratch());
-      break;
-    case Op::reduce: {
-      const auto [first, into, tied] = reduced(a.layer, a.chunk);
-      if (data().folds_each()) add(first);
-      // Of a sum that is whole on this rank, only the chunks that this rank updates are kept.
-      const bool has_whole = !data().shards(Kind::gradient) && rounds_.ends_gradient(a.micro_batch);
-      for (std::uint32_t i = 0; data().stage() >= 1 && has_whole && i < data().group(); ++i)
-        if (i != data().place()) add(ChunkId(index(into) - data().place() + i));
-      break;
-    }
-    case Op::release:
-      for (std::uint32_t c = 0; a.copy != 0 && c < kept_chunks(a.layer); ++c) add(ChunkId(index(kept(a.layer, a.copy)) + c));
-      for (std::uint32_t g = 0; a.copy == 0 && g < layout_.groups_of(a.layer); ++g) add(gathered(a.layer, g));
-      break;
-    case Op::visit:
-      for (const auto kind : {Kind::master, Kind::parameter}) {
-        const bool used =
-            (shown(kind, a.layer) || tensor().ranks > 1) && (kind == Kind::master || !options_.recipe.copies_master());
-        if (used && index(visited(kind)) != kNone) add(visited(kind));
-      }
-      break;
-    case Op::combine:  // what a reduce-scatter has read
-      if (tensor().sequence)
-        add(a.payload == Payload::activation ? buffers_.written_y(a.layer - 1, a.micro_batch)
-                                             : buffers_.written_dx(a.layer, a.micro_batch));
-      break;
-    case Op::decode: add_inputs(); break;
-    case Op::send: {
-      // A result may go to two ranks, and be read here as well.
-      const bool computes = pipeline().computes(a.layer, a.micro_batch) || reads_skip_here(a.layer, a.micro_batch);
-      if (a.payload == Payload::activation && (computes || !is_last_sent(a))) break;
-      for (const auto chunk : carried_by(a))
-        if (a.payload != Payload::weights) add(chunk);
-      break;
-    }
-    case Op::survey:
-    case Op::fill:
-    case Op::gather:
-    case Op::exchange:
-    case Op::offload:
-    case Op::receive:
-    case Op::keep:
-    case Op::verdict:
-    case Op::assemble:
-    case Op::unify:
-    case Op::prefetch: break;
-  }
-  return dead;
-}
-
-std::vector<ChunkId> StepMap::left_by_forward(std::uint32_t layer, std::uint32_t micro_batch) const {
-  std::vector<ChunkId> left;
-  const auto add = [&](ChunkId c) {
-    if (chunks_[c].bytes != 0) left.push_back(c);
-  };
-  if (keeps_input(layer)) add(buffers_.x(layer, micro_batch));
-  if (!recomputes(layer)) add(buffers_.saved(layer, micro_batch));
-  const auto skip = skips_.into(layer);
-  if (skip != kNone && pipeline().computes(layer, micro_batch) && !pipeline().computes(skip, micro_batch))
-    left.push_back(buffers_.x(skip, micro_batch));
-  return left;
-}
-
-std::vector<ChunkId> StepMap::offloaded_behind(std::uint32_t layer, std::uint32_t micro_batch) const {
-  auto all = left_by_forward(layer, micro_batch);
-  const auto skip = skips_.into(layer);
-  if (skip != kNone && pipeline().computes(layer, micro_batch) && pipeline().computes(skip, micro_batch))
-    all.push_back(buffers_.x(skip, micro_batch));
-  return all;
 }
 
 }  // namespace terrace

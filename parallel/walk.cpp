@@ -19,6 +19,10 @@ void Walk::begin(const Program& program) {
     first_use_.push_back(uses_.size());
   }
   policy_.set_program(all, program.actions.size());
+  places_.clear();
+  contents_.clear();
+  verdict_ = {};
+  used_at_.assign(map_.chunks().size(), program.actions.size());
 }
 
 bool Walk::retry(std::deque<Pending>& queue, Sink& sink) {
@@ -47,69 +51,82 @@ void Walk::release_awaited(const Use& use) {
 
 void Walk::run(const Program& program, Sink& sink) {
   begin(program);
-  places_.clear();
-  contents_.clear();
-  Clock verdict;
-  std::vector<std::uint64_t> used_at(map_.chunks().size(), program.actions.size());  // [chunk]: the action that used it last
   for (std::uint64_t i = 0; i < program.actions.size(); ++i) {
     const auto& action = program.actions[i];
     policy_.set_position(i);
-    if (action.op == Op::prefetch) {
-      auto& queue = residency_.has_content(ChunkId{action.chunk}) ? contents_ : places_;
-      queue.push_back({ChunkId{action.chunk}, action.tier});
-      continue;
+    switch (action.op) {
+      case Op::prefetch: prefetch(action); break;
+      case Op::release: drop_dead(action); break;  // nothing to do for any lane
+      case Op::offload: offload(action, sink); break;
+      default: compute(i, action, sink); break;
     }
-    if (action.op == Op::release) {  // nothing to do for any lane
-      for (const auto chunk : map_.dead_after(action)) residency_.drop(chunk);
-      continue;
-    }
-    if (action.op == Op::offload) {
-      offload(action, sink);
-      continue;
-    }
-    const auto uses = std::span(uses_).subspan(first_use_[i], first_use_[i + 1] - first_use_[i]);
-    // Optimizer states before their first update, and a cache before its first position, have no content yet.
-    for (auto& use : uses) {
-      const bool starts_empty = is_optimizer_state(residency_.kind_of(use.chunk)) || action.op == Op::decode;
-      if (use.access == Access::update && starts_empty && !residency_.has_content(use.chunk)) use.access = Access::overwrite;
-    }
-    const auto tier = map_.places().tier_of(action);
-    const auto lane = map_.places().lane_of(action);
-    // Prefetches of the chunks that this action now requests itself are no longer needed.
-    for (const auto& use : uses) used_at[index(use.chunk)] = i;
-    const auto taken = [&](const Pending& p) { return p.tier == tier && used_at[index(p.chunk)] == i; };
-    std::erase_if(places_, taken);
-    std::erase_if(contents_, taken);
-
-    for (const auto& use : uses) release_awaited(use);
-    moves_.clear();
-    // Moves that make room for a message do not wait for the previous message, which another rank may send much later.
-    const auto place_lane = is_message(lane) ? map_.places().lane_of(tier) : lane;
-    Residency::Granted granted;
-    try {
-      granted = residency_.acquire(uses, tier, now(place_lane), moves_);
-    } catch (const DoesNotFit& e) {
-      throw DoesNotFit(e.tier, e.missing_bytes, to_text(action) + ": " + e.what());
-    }
-    for (const auto& move : moves_) sink.move(move);
-    retry_prefetches(sink);
-
-    if (action.op == Op::verdict) {  // squares are not chunks: so here it waits for the norms, and updates wait for it
-      granted.after.merge(now(Lane::compute));
-      verdict = Clock::after(lane, sequence_[index(lane)] + 1);
-    }
-    if (action.op == Op::update || action.op == Op::prepare) granted.after.merge(verdict);
-    sink.compute(action, uses, granted, lane, ++sequence_[index(lane)]);
-    if (map_.awaits(action)) {
-      for (const auto& use : uses) awaited_.push_back({use, tier, now(lane)});
-      continue;
-    }
-    residency_.release(uses, tier, now(lane));
-    for (const auto chunk : map_.dead_after(action)) residency_.drop(chunk);
   }
   places_.clear();
   contents_.clear();
   while (!awaited_.empty()) release_awaited(Use{awaited_.front().use});
+}
+
+void Walk::prefetch(const Action& action) {
+  auto& queue = residency_.has_content(ChunkId{action.chunk}) ? contents_ : places_;
+  queue.push_back({ChunkId{action.chunk}, action.tier});
+}
+
+void Walk::compute(std::uint64_t at, const Action& action, Sink& sink) {
+  const auto uses = std::span(uses_).subspan(first_use_[at], first_use_[at + 1] - first_use_[at]);
+  const auto tier = map_.places().tier_of(action);
+  const auto lane = map_.places().lane_of(action);
+  let_empty_begin(action, uses);
+  forget_prefetches(at, uses, tier);
+  for (const auto& use : uses) release_awaited(use);
+  auto granted = acquire(action, uses, tier, lane, sink);
+  retry_prefetches(sink);
+
+  if (action.op == Op::verdict) {  // squares are not chunks: so here it waits for the norms, and updates wait for it
+    granted.after.merge(now(Lane::compute));
+    verdict_ = Clock::after(lane, sequence_[index(lane)] + 1);
+  }
+  if (action.op == Op::update || action.op == Op::prepare) granted.after.merge(verdict_);
+  sink.compute(action, uses, granted, lane, ++sequence_[index(lane)]);
+  if (map_.awaits(action)) {
+    for (const auto& use : uses) awaited_.push_back({use, tier, now(lane)});
+    return;
+  }
+  residency_.release(uses, tier, now(lane));
+  drop_dead(action);
+}
+
+// Optimizer states before their first update, and a cache before its first position, have no content yet.
+void Walk::let_empty_begin(const Action& action, std::span<Use> uses) const {
+  for (auto& use : uses) {
+    const bool starts_empty = is_optimizer_state(residency_.kind_of(use.chunk)) || action.op == Op::decode;
+    if (use.access == Access::update && starts_empty && !residency_.has_content(use.chunk)) use.access = Access::overwrite;
+  }
+}
+
+// Prefetches of the chunks that an action requests itself are no longer needed.
+void Walk::forget_prefetches(std::uint64_t at, std::span<const Use> uses, Tier tier) {
+  for (const auto& use : uses) used_at_[index(use.chunk)] = at;
+  const auto taken = [&](const Pending& p) { return p.tier == tier && used_at_[index(p.chunk)] == at; };
+  std::erase_if(places_, taken);
+  std::erase_if(contents_, taken);
+}
+
+Residency::Granted Walk::acquire(const Action& action, std::span<const Use> uses, Tier tier, Lane lane, Sink& sink) {
+  // Moves that make room for a message do not wait for the previous message, which another rank may send much later.
+  const auto place_lane = is_message(lane) ? map_.places().lane_of(tier) : lane;
+  moves_.clear();
+  Residency::Granted granted;
+  try {
+    granted = residency_.acquire(uses, tier, now(place_lane), moves_);
+  } catch (const DoesNotFit& e) {
+    throw DoesNotFit(e.tier, e.missing_bytes, to_text(action) + ": " + e.what());
+  }
+  for (const auto& move : moves_) sink.move(move);
+  return granted;
+}
+
+void Walk::drop_dead(const Action& action) {
+  for (const auto chunk : map_.dead_after(action)) residency_.drop(chunk);
 }
 
 void Walk::offload(const Action& action, Sink& sink) {

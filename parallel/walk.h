@@ -42,7 +42,14 @@ class Walk {
 
  private:
   void begin(const Program& program);
+  void prefetch(const Action& action);
   void offload(const Action& action, Sink& sink);
+  void compute(std::uint64_t at, const Action& action, Sink& sink);  // at: its position in the program
+  // Steps of compute(): which uses begin without content, which prefetches are no longer needed, the request, what is dead.
+  void let_empty_begin(const Action& action, std::span<Use> uses) const;
+  void forget_prefetches(std::uint64_t at, std::span<const Use> uses, Tier tier);
+  Residency::Granted acquire(const Action& action, std::span<const Use> uses, Tier tier, Lane lane, Sink& sink);
+  void drop_dead(const Action& action);
 
   const StepMap& map_;
   Residency& residency_;
@@ -71,6 +78,8 @@ class Walk {
   // Of the program at hand: action i has those from first_use_[i] to first_use_[i + 1].
   std::vector<Use> uses_;
   std::vector<std::size_t> first_use_;
+  std::vector<std::uint64_t> used_at_;  // [chunk]: the action that used it last
+  Clock verdict_;                       // the last one
   std::vector<Move> moves_;
 };
 

@@ -17,8 +17,8 @@ for folder in "${!allowed[@]}"; do
   fi
 done
 
-# The library names settings (core/refused_setting.h); their flags are the program's. Not so yet: core.
-if grep -rnE '"[^"]*--[a-z]' memory offload optimizers parallel --include='*.h' --include='*.cpp' --include='*.inl' |
+# The library names settings (core/refused_setting.h); their flags are the program's.
+if grep -rnE '"[^"]*--[a-z]' core memory offload optimizers parallel --include='*.h' --include='*.cpp' --include='*.inl' --include='*.cu' |
   grep -vE '^[^:]*:[0-9]*: *//'; then
   echo 'error: a text of the library names a flag of the command line (write the setting in backquotes)' >&2
   status=1

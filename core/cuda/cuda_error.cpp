@@ -20,7 +20,7 @@ std::string_view mend(int code) {
     return "\n  a kernel failed before this call: run the same command under compute-sanitizer to find it";
   }
   switch (code) {
-    case kCudaOutOfMemory: return "\n  lower --device-memory, or stop other processes on the GPU (nvidia-smi lists them)";
+    case kCudaOutOfMemory: return "\n  lower `device-memory`, or stop other processes on the GPU (nvidia-smi lists them)";
     case 35:
     case 36: return "\n  this driver is older than the CUDA that terrace was built with: install a newer driver";
     case 46: return "\n  another process uses the GPU in exclusive mode: stop it, or choose another GPU";

@@ -13,6 +13,7 @@
 #include <terrace/core/notice.h>
 #include <terrace/core/product_group.h>
 #include <terrace/core/profile_algorithms.h>
+#include <terrace/core/refused_setting.h>
 #include <terrace/examples/terrace/setup.h>
 
 namespace terrace::cli {
@@ -121,6 +122,14 @@ Links links_of(const RunConfig& c) {
   return {.ranks_per_node = each > 0 && each < ranks ? static_cast<std::uint32_t>(each) : 0};
 }
 
+// The library does not know how this program measures a machine.
+MachineProfile load_measured(const std::filesystem::path& file) try {
+  return load_profile(file);
+} catch (const RefusedSetting& e) {
+  throw Error(e.refusal().why + "\n  run terrace doctor --measure --nvme-path DIR, or give another --machine-profile",
+              e.exit());
+}
+
 }  // namespace
 
 MachineProfile machine_profile(const RunConfig& c) {
@@ -131,7 +140,7 @@ MachineProfile machine_profile(const RunConfig& c) {
   const auto file = profile_file(c);
   if (!named && !std::filesystem::exists(file)) return assumed;
   try {
-    auto profile = load_profile(file);
+    auto profile = load_measured(file);
     if (profile.device != c.device)
       throw Error(
           fmt::format(

@@ -176,72 +176,99 @@ SentByLink& SentByLink::operator+=(const SentByLink& more) {
   return *this;
 }
 
-SentByLink sent_by_link(const Call& call, int rank, const Machines& machines) {
-  SentByLink sent;
-  const auto count = [&](int to, std::uint64_t bytes) { (machines.together(rank, to) ? sent.within : sent.between) += bytes; };
-  if (call.operation == Operation::send) {
-    if (call.peer != rank) count(call.peer, call.from.front().size());
-    return sent;
+namespace {
+
+// Counts what a rank sends for one call, by walking the same messages without memory of their own.
+class SentCounter {
+ public:
+  SentCounter(const Call& call, int rank, const Machines& machines) : call_(call), rank_(rank), machines_(machines) {}
+
+  SentByLink count() {
+    if (call_.operation == Operation::send) {
+      if (call_.peer != rank_) add(call_.peer, call_.from.front().size());
+    } else if (machines_.count() == 1) {
+      sent_.within = sent_bytes(call_, rank_, machines_.ranks());
+    } else {
+      collective();
+    }
+    return sent_;
   }
-  if (machines.count() == 1) return {sent_bytes(call, rank, machines.ranks()), 0};
-  std::byte result{};  // not written
-  std::vector<std::byte> staging;
-  const BetweenMachines::Means means{.exchange =
-                                         [&](const std::vector<Outgoing>& out, const std::vector<Incoming>&) {
-                                           for (const auto& message : out) count(message.to, message.bytes.size());
-                                         },
-                                     .fold = [](const Reduction&, std::byte*, const Terms&, std::int64_t) {},
-                                     .staging =
-                                         [&](std::size_t bytes) {
-                                           staging.resize(bytes);
-                                           return staging.data();
-                                         }};
-  const BetweenMachines between(machines, rank, means);
-  const int ranks = machines.ranks();
-  const auto blocks_of = [&](std::size_t bytes, std::size_t each) {  // in bytes
+
+ private:
+  void collective() {
+    switch (call_.operation) {
+      case Operation::all_gather:
+        if (!all().empty()) between_.gather(all(), blocks_of(all().size(), all().size() / index(machines_.ranks())));
+        break;
+      case Operation::broadcast: between_.gather(all(), only(call_.peer, all().size())); break;
+      case Operation::reduce_scatter: reduce(blocks_of(elements(), 1)); break;
+      case Operation::all_reduce:
+        reduce(blocks_of(elements(), 1));
+        between_.gather(all(), blocks_of(all().size(), call_.reduction.to_bytes()));
+        break;
+      case Operation::reduce: reduce(only(call_.peer, elements())); break;
+      case Operation::all_to_all:
+        for (int r = 0; r < machines_.ranks(); ++r)
+          if (r != rank_) add(r, call_.from[index(r)].size());
+        break;
+      default: break;
+    }
+  }
+
+  // Contributions to the blocks of all owners.
+  void reduce(const std::vector<Block>& blocks) {
+    if (adds_by_machine(machines_, call_.reduction)) {
+      std::byte result{};  // not written
+      between_.fold(call_.reduction, call_.from.front().data(), blocks, &result);
+      return;
+    }
+    for (int r = 0; r < machines_.ranks(); ++r)
+      if (r != rank_) add(r, bytes_of(blocks[index(r)].count, call_.reduction.from_bytes()));
+  }
+
+  [[nodiscard]] Bytes all() const { return call_.to.front(); }
+  [[nodiscard]] std::size_t elements() const { return call_.from.front().size() / call_.reduction.from_bytes(); }
+
+  // Every rank owns a block of `size`, in units of `each`.
+  [[nodiscard]] std::vector<Block> blocks_of(std::size_t size, std::size_t each) const {
     std::vector<Block> blocks;
-    for (int r = 0; r < ranks; ++r) {
-      const auto block = block_of(static_cast<std::int64_t>(bytes / each), r, ranks);
+    for (int r = 0; r < machines_.ranks(); ++r) {
+      const auto block = block_of(static_cast<std::int64_t>(size / each), r, machines_.ranks());
       blocks.push_back({block.begin * static_cast<std::int64_t>(each), block.count * static_cast<std::int64_t>(each)});
     }
     return blocks;
-  };
-  const auto only = [&](int owner, std::int64_t length) {
-    std::vector<Block> blocks(index(ranks));
-    blocks[index(owner)] = {0, length};
-    return blocks;
-  };
-  // Contributions to the blocks of all owners.
-  const auto reduce = [&](const std::vector<Block>& blocks) {
-    if (adds_by_machine(machines, call.reduction)) {
-      between.fold(call.reduction, call.from.front().data(), blocks, &result);
-      return;
-    }
-    for (int r = 0; r < ranks; ++r)
-      if (r != rank) count(r, bytes_of(blocks[index(r)].count, call.reduction.from_bytes()));
-  };
-  const auto elements = [&] { return call.from.front().size() / call.reduction.from_bytes(); };
-  switch (call.operation) {
-    case Operation::all_gather:
-      if (call.to.front().empty()) break;
-      between.gather(call.to.front(), blocks_of(call.to.front().size(), call.to.front().size() / index(ranks)));
-      break;
-    case Operation::broadcast:
-      between.gather(call.to.front(), only(call.peer, static_cast<std::int64_t>(call.to.front().size())));
-      break;
-    case Operation::reduce_scatter: reduce(blocks_of(elements(), 1)); break;
-    case Operation::all_reduce:
-      reduce(blocks_of(elements(), 1));
-      between.gather(call.to.front(), blocks_of(call.to.front().size(), call.reduction.to_bytes()));
-      break;
-    case Operation::reduce: reduce(only(call.peer, static_cast<std::int64_t>(elements()))); break;
-    case Operation::all_to_all:
-      for (int r = 0; r < ranks; ++r)
-        if (r != rank) count(r, call.from[index(r)].size());
-      break;
-    default: break;
   }
-  return sent;
+  // One rank owns it.
+  [[nodiscard]] std::vector<Block> only(int owner, std::size_t size) const {
+    std::vector<Block> blocks(index(machines_.ranks()));
+    blocks[index(owner)] = {0, static_cast<std::int64_t>(size)};
+    return blocks;
+  }
+
+  void add(int to, std::uint64_t bytes) { (machines_.together(rank_, to) ? sent_.within : sent_.between) += bytes; }
+
+  const Call& call_;
+  const int rank_;
+  const Machines& machines_;
+  SentByLink sent_;
+  std::vector<std::byte> staging_;
+  const BetweenMachines::Means means_{.exchange =
+                                          [this](const std::vector<Outgoing>& out, const std::vector<Incoming>&) {
+                                            for (const auto& message : out) add(message.to, message.bytes.size());
+                                          },
+                                      .fold = [](const Reduction&, std::byte*, const Terms&, std::int64_t) {},
+                                      .staging =
+                                          [this](std::size_t bytes) {
+                                            staging_.resize(bytes);
+                                            return staging_.data();
+                                          }};
+  const BetweenMachines between_{machines_, rank_, means_};
+};
+
+}  // namespace
+
+SentByLink sent_by_link(const Call& call, int rank, const Machines& machines) {
+  return SentCounter(call, rank, machines).count();
 }
 
 }  // namespace terrace

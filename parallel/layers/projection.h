@@ -41,7 +41,8 @@ class Projection {
   struct Whole {
     TensorView matrix, bias;
   };
-  [[nodiscard]] std::int64_t outputs() const;
+  [[nodiscard]] std::int64_t outputs() const;  // and inputs: of this rank
+  [[nodiscard]] std::int64_t inputs() const { return inputs_; }
   void name_params(std::vector<PhaseParam>& of_phase) const;                // appends its parameters
   void set_unit(std::vector<ParamSpec>& params, std::uint32_t unit) const;  // of its parameters
   // Scratch for the weights and for their gradient; empty views where none is needed.

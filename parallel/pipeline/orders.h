@@ -37,7 +37,7 @@ Schedule pipedream(const OrderOptions& options);      // stashes weights: rank r
 Schedule pipedream_2bw(const OrderOptions& options);  // all stages are one update late, two versions; m ≥ p
 
 struct NamedOrder {
-  std::string_view name;  // as --schedule takes it
+  std::string_view name;  // as `schedule` takes it
   Schedule (*write)(const OrderOptions&);
   bool asynchronous = false;  // gives other weights than one rank
 };

@@ -153,66 +153,102 @@ std::string to_text(const Schedule& s) {
   return text;
 }
 
-Schedule parse_schedule(std::string_view text) {
-  Schedule s;
-  auto& placement = s.placement;
-  std::istringstream lines{std::string(text)};
-  std::size_t number = 0;
-  bool begun = false;
-  for (std::string line; std::getline(lines, line);) {
-    Words words(line, ++number);
-    const auto word = words.next();
-    if (word.empty() || word[0] == '#') continue;
-    if (word == "pipeline") {
-      const auto sizes = words.numbers();
-      if (begun || sizes.size() != 3 || std::ranges::find(sizes, 0U) != sizes.end())
-        refuse(number, "expected once, first: pipeline RANKS STAGES MICRO-BATCHES");
-      placement.ranks = sizes[0];
-      placement.stages = sizes[1];
-      s.micro_batches = sizes[2];
-      demand_room(s, text.size(), number);
-      begun = true;
-    } else if (!begun) {
-      refuse(number, "expected first: pipeline RANKS STAGES MICRO-BATCHES");
-    } else if (word == "place") {
-      const auto& ranks = placement.rank_of.emplace_back(words.numbers());
-      if (ranks.size() != placement.stages)
-        refuse(number, fmt::format("{} ranks for {} stages", ranks.size(), placement.stages));
-      for (const auto rank : ranks)
-        if (rank >= placement.ranks) refuse(number, fmt::format("there is no rank {}", rank));
-    } else if (word == "input") {
-      const auto stages = words.numbers();
-      if (stages.empty() || stages[0] >= placement.stages) refuse(number, "expected: input STAGE, and the stages it reads");
-      for (const auto input : std::span(stages).subspan(1))
-        if (input >= stages[0])
-          refuse(number, fmt::format("stage {} cannot read stage {}, which is no earlier one", stages[0], input));
-      if (placement.inputs.empty()) placement.inputs = chain(placement.stages);
-      placement.inputs[stages[0]].assign(stages.begin() + 1, stages.end());
-    } else if (word == "update") {
-      const auto every = words.numbers();
-      if (every.size() != 1 || every[0] == 0 || s.micro_batches % every[0] != 0)
-        refuse(number, fmt::format("expected a number of micro-batches that divides {}", s.micro_batches));
-      s.update_every = every[0];
-    } else if (word == "read") {
-      const auto& versions = s.reads.emplace_back(words.numbers());
-      if (versions.size() != s.micro_batches)
-        refuse(number, fmt::format("{} versions for {} micro-batches", versions.size(), s.micro_batches));
-      for (const auto version : versions)
-        if (version >= s.micro_batches) refuse(number, fmt::format("there is no version {}", version));
-    } else if (word == "rank") {
-      auto& tasks = s.tasks.emplace_back();
-      for (auto task = words.next(); !task.empty(); task = words.next()) tasks.push_back(parse_task(task, number));
-    } else {
-      refuse(number, fmt::format("'{}' is none of pipeline, place, input, update, read, rank", word));
+namespace {
+
+// A schedule's text, line by line; each kind of line has a function.
+class ScheduleReader {
+ public:
+  explicit ScheduleReader(std::string_view text) : text_(text) {}
+
+  Schedule read() {
+    std::istringstream lines{std::string(text_)};
+    for (std::string line; std::getline(lines, line);) {
+      Words words(line, ++line_);
+      if (const auto word = words.next(); !word.empty() && word[0] != '#') read_line(word, words);
     }
+    require_all();
+    return std::move(s_);
   }
-  if (s.placement.rank_of.empty()) refuse(number, "no line says where the stages are placed");
-  if (s.reads.size() != (s.asynchronous() ? s.placement.stages : 0))
-    refuse(number, fmt::format("{} lines say which weights are read, and {} stages update within the step", s.reads.size(),
-                               s.asynchronous() ? s.placement.stages : 0));
-  if (s.tasks.size() != s.placement.ranks)
-    refuse(number, fmt::format("{} ranks have a list, of {}", s.tasks.size(), s.placement.ranks));
-  return s;
-}
+
+ private:
+  void read_line(const std::string& word, Words& words) {
+    if (word == "pipeline") return pipeline(words);
+    if (!begun_) refuse(line_, "expected first: pipeline RANKS STAGES MICRO-BATCHES");
+    if (word == "place") return place(words);
+    if (word == "input") return input(words);
+    if (word == "update") return update(words);
+    if (word == "read") return read_versions(words);
+    if (word == "rank") return rank(words);
+    refuse(line_, fmt::format("'{}' is none of pipeline, place, input, update, read, rank", word));
+  }
+
+  void pipeline(Words& words) {
+    const auto sizes = words.numbers();
+    if (begun_ || sizes.size() != 3 || std::ranges::find(sizes, 0U) != sizes.end())
+      refuse(line_, "expected once, first: pipeline RANKS STAGES MICRO-BATCHES");
+    s_.placement.ranks = sizes[0];
+    s_.placement.stages = sizes[1];
+    s_.micro_batches = sizes[2];
+    demand_room(s_, text_.size(), line_);
+    begun_ = true;
+  }
+
+  void place(Words& words) {
+    const auto& ranks = s_.placement.rank_of.emplace_back(words.numbers());
+    if (ranks.size() != s_.placement.stages)
+      refuse(line_, fmt::format("{} ranks for {} stages", ranks.size(), s_.placement.stages));
+    for (const auto rank : ranks)
+      if (rank >= s_.placement.ranks) refuse(line_, fmt::format("there is no rank {}", rank));
+  }
+
+  void input(Words& words) {
+    auto& placement = s_.placement;
+    const auto stages = words.numbers();
+    if (stages.empty() || stages[0] >= placement.stages) refuse(line_, "expected: input STAGE, and the stages it reads");
+    for (const auto input : std::span(stages).subspan(1))
+      if (input >= stages[0])
+        refuse(line_, fmt::format("stage {} cannot read stage {}, which is no earlier one", stages[0], input));
+    if (placement.inputs.empty()) placement.inputs = chain(placement.stages);
+    placement.inputs[stages[0]].assign(stages.begin() + 1, stages.end());
+  }
+
+  void update(Words& words) {
+    const auto every = words.numbers();
+    if (every.size() != 1 || every[0] == 0 || s_.micro_batches % every[0] != 0)
+      refuse(line_, fmt::format("expected a number of micro-batches that divides {}", s_.micro_batches));
+    s_.update_every = every[0];
+  }
+
+  void read_versions(Words& words) {
+    const auto& versions = s_.reads.emplace_back(words.numbers());
+    if (versions.size() != s_.micro_batches)
+      refuse(line_, fmt::format("{} versions for {} micro-batches", versions.size(), s_.micro_batches));
+    for (const auto version : versions)
+      if (version >= s_.micro_batches) refuse(line_, fmt::format("there is no version {}", version));
+  }
+
+  void rank(Words& words) {
+    auto& tasks = s_.tasks.emplace_back();
+    for (auto task = words.next(); !task.empty(); task = words.next()) tasks.push_back(parse_task(task, line_));
+  }
+
+  void require_all() const {
+    if (s_.placement.rank_of.empty()) refuse(line_, "no line says where the stages are placed");
+    if (s_.reads.size() != (s_.asynchronous() ? s_.placement.stages : 0))
+      refuse(line_, fmt::format("{} lines say which weights are read, and {} stages update within the step", s_.reads.size(),
+                                s_.asynchronous() ? s_.placement.stages : 0));
+    if (s_.tasks.size() != s_.placement.ranks)
+      refuse(line_, fmt::format("{} ranks have a list, of {}", s_.tasks.size(), s_.placement.ranks));
+  }
+
+  std::string_view text_;
+  std::size_t line_ = 0;
+  bool begun_ = false;  // the first line, with the sizes, has been read
+  Schedule s_;
+};
+
+}  // namespace
+
+Schedule parse_schedule(std::string_view text) { return ScheduleReader(text).read(); }
 
 }  // namespace terrace::pipeline

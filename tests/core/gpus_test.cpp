@@ -86,7 +86,7 @@ TEST(FindGpus, WithoutOneACudaDeviceIsMissingHardware) {
   } catch (const Error& error) {
     EXPECT_EQ(error.exit(), Exit::hardware_missing);
     EXPECT_THAT(error.what(), HasSubstr("no CUDA device: " + found.why_none));
-    EXPECT_THAT(error.what(), HasSubstr("--device cpu"));
+    EXPECT_THAT(error.what(), HasSubstr("give `device` cpu"));
   }
 }
 

@@ -1,0 +1,15 @@
+// Whether a run of several ranks resumes: each rank has a store of its own, and all of them must have the commit.
+//
+// Threads: the rank's; called by all ranks. Errors: Error(Exit::corrupt) if some ranks have a commit that others lack.
+#pragma once
+
+#include <terrace/examples/terrace/run_config.h>
+#include <terrace/examples/terrace/run_dir.h>
+#include <terrace/examples/terrace/team.h>
+
+namespace terrace::cli {
+
+// Sets dir.resume. If the run starts again, the rest of `dir` is that of a new run.
+void agree_on_resume(RunDir& dir, const RunConfig& config, Team& team);
+
+}  // namespace terrace::cli

@@ -1,0 +1,42 @@
+#include <terrace/examples/terrace/start_notes.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <terrace/examples/terrace/pipeline_setup.h>
+#include <terrace/examples/terrace/setup.h>
+
+namespace terrace::cli {
+namespace {
+
+void note_resume(Screen& screen, const RunConfig& config, const AgreedPlan& agreed, const RunDir& dir, const Team& team,
+                 const Start& start) {
+  screen.note(fmt::format("resumed after step {}; the state is in {}", start.done,
+                          (dir.store.paths.front() / dir.store.name).string()));
+  if (!dir.reshard_from.empty())
+    screen.note(fmt::format(
+        "the state of {} rank{} is redistributed to {}{}", dir.reshard_from.size(), dir.reshard_from.size() == 1 ? "" : "s",
+        team.size(), config.canonical_reduction ? "" : "; without --canonical-reduction sums may be rounded differently"));
+  else if (team.first() && agreed.request().data.sum_order() == SumOrder::machines && !start.moved_from.empty() &&
+           start.moved_from != dir.machines)
+    screen.warn(
+        fmt::format("the ranks of this run were on machines of {} ranks and are now on machines of {}: gradients are added in "
+                    "another order, and sums may be rounded differently; --ranks-per-machine can give the former order",
+                    fmt::join(start.moved_from, " + "), fmt::join(dir.machines, " + ")));
+}
+
+}  // namespace
+
+void note_start(Screen& screen, const RunConfig& config, const AgreedPlan& agreed, const RunDir& dir, const Team& team,
+                const Start& start) {
+  screen.note(agreed.describe());
+  if (!agreed.found_schedule().empty())
+    screen.note(fmt::format("--schedule auto: {} {}, with stages of {} layers",
+                            agreed.schedule_was_recorded() ? "this run continues with its schedule," : "chose",
+                            agreed.schedule_name(), stage_layers(*agreed.request().pipeline)));
+  if (dir.resume) return note_resume(screen, config, agreed, dir, team, start);
+  if (team.first())
+    for (const auto& warning : warnings_of(config, agreed.model())) screen.warn(warning);
+}
+
+}  // namespace terrace::cli

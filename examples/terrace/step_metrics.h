@@ -1,0 +1,20 @@
+// The metrics of a step, from what the trainer and the engine say of it.
+//
+// Threads: the rank's. Errors: those of the team.
+#pragma once
+
+#include <terrace/examples/terrace/metrics.h>
+#include <terrace/examples/terrace/run_config.h>
+#include <terrace/examples/terrace/team.h>
+#include <terrace/parallel/engine.h>
+#include <terrace/parallel/train/trainer.h>
+
+namespace terrace::cli {
+
+StepMetrics metrics_of(const Engine& engine, const Trainer& trainer, const Trainer::Step& step);
+
+// The first rank's metrics are those of all ranks: the greatest peaks, and the sums of the bytes. With --sync-interval
+// gradients are not summed, so the norm is the largest one.
+StepMetrics of_team(StepMetrics metrics, const RunConfig& config, Team& team);
+
+}  // namespace terrace::cli

@@ -1,0 +1,22 @@
+// The library's trainer with the settings of a run, and its errors in the program's words.
+//
+// Threads: the rank's. Errors: those of Trainer; Error(Exit::corrupt) names the run.
+#pragma once
+
+#include <vector>
+
+#include <terrace/examples/terrace/run_config.h>
+#include <terrace/examples/terrace/run_data.h>
+#include <terrace/examples/terrace/run_dir.h>
+#include <terrace/parallel/train/trainer.h>
+
+namespace terrace::cli {
+
+// `ranks`: null for one rank.
+Trainer::Options trainer_options(const RunConfig& config, RunData& data, Agreement* ranks);
+Trainer trainer_of(Engine& engine, Trainer::Options options, const RunDir& dir);
+
+// A step that diverged is never committed, and not applied either if updates wait for the norm.
+std::vector<Trainer::Step> step_of(Trainer& trainer, const RunConfig& config, const RunDir& dir);
+
+}  // namespace terrace::cli

@@ -1,0 +1,179 @@
+#include <terrace/parallel/layers/residual_branch.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace terrace::layers {
+namespace {
+
+// Positions in carried().
+enum Carried : std::size_t { kDin, kDnormed };
+// Phases: of a forward, and of a backward.
+enum Forward : std::uint32_t { kInForward, kOutForward };
+enum Backward : std::uint32_t { kOutInput, kInInput, kOutWeight, kInWeight };
+
+}  // namespace
+
+ResidualBranch::ResidualBranch(std::string name, const Transformer& config, std::int64_t block, const Parts& parts)
+    : TransformerLayer(std::move(name), config),
+      norm_(params_, config.names.in_block(block, parts.norm), config),
+      in_(params_, config.names.in_block(block, ""), parts.in, parts.in_outputs, config.hidden,
+          {Projection::Split::Of::outputs, parts.in_ways}, config.init_std, config),
+      out_(params_, config.names.in_block(block, ""), parts.out, {config.hidden}, parts.out_inputs,
+           {Projection::Split::Of::inputs, {config.tensor.ranks}}, config.residual_init_std(), config),
+      in_result_(parts.in_result) {
+  out_.set_unit(params_, 1);
+}
+
+std::vector<TensorSpec> ResidualBranch::saved(BatchShape shape) const {
+  return {norm_.statistics(shape.tokens()), {in_result_, config_.dtype, {shape.tokens(), in_.outputs()}}};
+}
+
+std::vector<TensorSpec> ResidualBranch::carried(BatchShape shape) const {
+  return {{"gradient of " + in_result_, config_.dtype, {shape.tokens(), in_.outputs()}},
+          {"gradient of norm's result", config_.dtype, {shape.tokens(), config_.hidden}}};
+}
+
+TensorView ResidualBranch::take_middle(ScratchArena& arena, std::int64_t rows) const {
+  return arena.take(config_.dtype, {rows, out_.inputs()});
+}
+
+TensorView ResidualBranch::take_statistics(ScratchArena& arena, std::int64_t rows) const {
+  const auto spec = norm_.statistics(rows);
+  return arena.take(spec.dtype, spec.shape);
+}
+
+std::uint64_t ResidualBranch::middle_bytes(std::int64_t rows) const {
+  ScratchArena arena;
+  static_cast<void>(take_middle(arena, rows));
+  return arena.peak_bytes();
+}
+
+ResidualBranch::In::In(const ResidualBranch& layer, ScratchArena& arena, std::int64_t rows)
+    : normed(arena.take(layer.config_.dtype, {rows, layer.config_.hidden})), weights(layer.in_.place_weights(arena)) {}
+
+ResidualBranch::InInput::InInput(const ResidualBranch& layer, ScratchArena& arena, std::int64_t)
+    : weights(layer.in_.place_weights(arena)) {}
+
+ResidualBranch::InWeight::InWeight(const ResidualBranch& layer, ScratchArena& arena, std::int64_t rows)
+    : normed(arena.take(layer.config_.dtype, {rows, layer.config_.hidden})),
+      statistics(layer.take_statistics(arena, rows)),
+      gradient(layer.in_.place_gradient(arena)) {}
+
+std::uint64_t ResidualBranch::scratch_bytes(BatchShape shape) const {
+  const auto n = shape.tokens();
+  return std::max({in_bytes(n), middle_bytes(n), bytes_of<InInput>(*this, n), bytes_of<InWeight>(*this, n)});
+}
+
+// The same on all tensor ranks, though only one of them adds the residual: their programs must be one program.
+std::vector<Phase> ResidualBranch::phases(LayerCall call, BatchShape shape) const {
+  const auto n = shape.tokens();
+  const double each = 2 * static_cast<double>(n * config_.hidden);  // for an output of `in`, or an input of `out`
+  const double in = each * static_cast<double>(in_.outputs()), out = each * static_cast<double>(out_.inputs());
+  const double between = forward_flops(shape) - out - in;
+  const auto in_params = params_of(norm_, in_), out_params = params_of(out_);
+  const std::uint64_t recomputed = saves_middle() ? 0 : middle_bytes(n);
+  if (call == LayerCall::forward)
+    return {{.weights = in_params, .x = true, .saved = Access::overwrite, .scratch_bytes = in_bytes(n), .flops = in + between},
+            {.weights = out_params,
+             .x = true,
+             .y = Access::overwrite,
+             .saved = Access::read,
+             .scratch_bytes = recomputed,
+             .flops = out}};
+  if (call == LayerCall::backward)
+    return {{.half = Half::input,
+             .weights = out_params,
+             .dy = true,
+             .saved = Access::read,
+             .carried = Access::overwrite,
+             .scratch_bytes = middle_bytes(n),
+             .flops = out + 2 * between},
+            {.half = Half::input,
+             .weights = in_params,
+             .x = true,
+             .dy = true,
+             .dx = Access::overwrite,
+             .saved = Access::read,
+             .carried = Access::update,
+             .scratch_bytes = bytes_of<InInput>(*this, n),
+             .flops = in},
+            {.half = Half::weight,
+             .gradients = out_params,
+             .dy = true,
+             .saved = Access::read,
+             .scratch_bytes = recomputed,
+             .flops = out},
+            {.half = Half::weight,
+             .weights = params_of(norm_),
+             .gradients = in_params,
+             .x = true,
+             .carried = Access::read,
+             .scratch_bytes = bytes_of<InWeight>(*this, n),
+             .flops = in}};
+  return {};
+}
+
+void ResidualBranch::run_in(LayerContext& ctx, std::span<const TensorView> weights, TensorView result, TensorView x,
+                            TensorView statistics, ScratchArena arena) const {
+  const In scratch(*this, arena, ctx.shape.tokens());
+  norm_.forward(ctx, weights, scratch.normed, x, statistics);
+  in_.forward(ctx, in_.prepare(ctx, weights, scratch.weights), result, scratch.normed);
+}
+
+void ResidualBranch::run_out(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView middle,
+                             TensorView x) const {
+  const Accumulate how = begin_residual(ctx, y, x);
+  out_.forward(ctx, out_.prepare(ctx, weights, {}), y, middle, how);
+}
+
+void ResidualBranch::forward(LayerContext& ctx, const LayerTensors& t) const {
+  check_forward(ctx, t, {});
+  if (ctx.runs(kInForward)) {
+    run_in(ctx, t.weights, t.saved[kInResult], t.x, t.saved[kStatistics], ScratchArena(ctx.scratch));
+    save_middle(ctx, t);
+  }
+  if (ctx.runs(kOutForward)) {
+    ScratchArena arena(ctx.scratch);
+    run_out(ctx, t.weights, t.y, middle(ctx, t, arena), t.x);
+  }
+}
+
+void ResidualBranch::backward(LayerContext& ctx, const LayerTensors& t, Half half) const {
+  check_backward(ctx, t, half, {});
+  if (has(half, Half::input)) input_half(ctx, t);
+  if (has(half, Half::weight)) weight_half(ctx, t);
+}
+
+void ResidualBranch::input_half(LayerContext& ctx, const LayerTensors& t) const {
+  const TensorView din = t.carried[kDin], dnormed = t.carried[kDnormed];
+  if (ctx.runs(kOutInput)) {
+    ScratchArena arena(ctx.scratch);
+    const TensorView gradient = take_middle(arena, ctx.shape.tokens());
+    out_.input_grad(ctx, out_.prepare(ctx, t.weights, {}), gradient, t.dy);
+    middle_grad(ctx, t, din, gradient);
+  }
+  if (ctx.runs(kInInput)) {
+    ScratchArena arena(ctx.scratch);
+    const InInput scratch(*this, arena, ctx.shape.tokens());
+    in_.input_grad(ctx, in_.prepare(ctx, t.weights, scratch.weights), dnormed, din);
+    const Accumulate how = begin_residual(ctx, t.dx, t.dy);
+    norm_.input_grad(ctx, t.weights, t.dx, dnormed, t.x, t.saved[kStatistics], how);
+  }
+}
+
+void ResidualBranch::weight_half(LayerContext& ctx, const LayerTensors& t) const {
+  if (ctx.runs(kOutWeight)) {
+    ScratchArena arena(ctx.scratch);
+    out_.weight_grad(ctx, t.gradients, {}, t.dy, middle(ctx, t, arena), t.accumulate);
+  }
+  if (ctx.runs(kInWeight)) {
+    ScratchArena arena(ctx.scratch);
+    const InWeight scratch(*this, arena, ctx.shape.tokens());
+    norm_.forward(ctx, t.weights, scratch.normed, t.x, scratch.statistics);
+    in_.weight_grad(ctx, t.gradients, scratch.gradient, t.carried[kDin], scratch.normed, t.accumulate);
+    norm_.weight_grad(ctx, t.gradients, t.carried[kDnormed], t.x, scratch.statistics, t.accumulate);
+  }
+}
+
+}  // namespace terrace::layers

@@ -1,0 +1,85 @@
+// y = x + out(middle(in(norm(x)))): half of a transformer block, where `in` and `out` are products with weights. A layer of
+// this kind says what is between the two products; the rest of a call is here.
+//
+// Saved for the backward are the norm's statistics and the result of `in`; the norm's result is recomputed, which costs one
+// pass over x. Tensor ranks have a part of the results of `in`, and so of the inputs of `out`.
+//
+// Owner, threads, errors: as transformer_layer.h.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <terrace/parallel/layers/transformer_layer.h>
+
+namespace terrace::layers {
+
+class ResidualBranch : public TransformerLayer {
+ public:
+  [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const override;
+  [[nodiscard]] std::vector<TensorSpec> carried(BatchShape shape) const final;
+  [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
+  [[nodiscard]] std::vector<Phase> phases(LayerCall call, BatchShape shape) const final;
+  void forward(LayerContext& ctx, const LayerTensors& t) const final;
+  void backward(LayerContext& ctx, const LayerTensors& t, Half half) const final;
+
+ protected:
+  // Positions in saved(); a layer's own tensors follow.
+  enum Saved : std::size_t { kStatistics, kInResult, kOwn };
+  struct Parts {
+    std::string_view norm;  // names in the block
+    const ProjectionParts &in, &out;
+    std::vector<std::int64_t> in_outputs;  // the width of each result of `in`, in the whole model
+    std::vector<std::uint32_t> in_ways;    // in so many parts tensor ranks split it
+    std::int64_t out_inputs;
+    std::string in_result;  // what it is, for messages
+  };
+  ResidualBranch(std::string name, const Transformer& config, std::int64_t block, const Parts& parts);
+
+  // From the result of `in`, where it is saved, to what is saved of the middle.
+  virtual void save_middle(LayerContext&, const LayerTensors&) const {}
+  // The input of `out`: saved, or computed again in scratch.
+  virtual TensorView middle(LayerContext& ctx, const LayerTensors& t, ScratchArena& arena) const = 0;
+  [[nodiscard]] virtual bool saves_middle() const = 0;
+  // From the gradient of the middle to that of the result of `in`.
+  virtual void middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView in_gradient, TensorView gradient) const = 0;
+
+  void run_in(LayerContext& ctx, std::span<const TensorView> weights, TensorView result, TensorView x, TensorView statistics,
+              ScratchArena arena) const;
+  void run_out(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView middle, TensorView x) const;
+  // Scratch for the middle or its gradient.
+  [[nodiscard]] TensorView take_middle(ScratchArena& arena, std::int64_t rows) const;
+  [[nodiscard]] TensorView take_statistics(ScratchArena& arena, std::int64_t rows) const;
+  // The bytes that these need, and those of run_in().
+  [[nodiscard]] std::uint64_t middle_bytes(std::int64_t rows) const;
+  [[nodiscard]] std::uint64_t in_bytes(std::int64_t rows) const { return bytes_of<In>(*this, rows); }
+
+  Norm norm_;
+  Projection in_, out_;
+
+ private:
+  // The scratch of a phase.
+  struct In {
+    In(const ResidualBranch& layer, ScratchArena& arena, std::int64_t rows);
+    TensorView normed;
+    Projection::Whole weights;
+  };
+  struct InInput {
+    InInput(const ResidualBranch& layer, ScratchArena& arena, std::int64_t rows);
+    Projection::Whole weights;
+  };
+  struct InWeight {
+    InWeight(const ResidualBranch& layer, ScratchArena& arena, std::int64_t rows);
+    TensorView normed, statistics;
+    Projection::Whole gradient;
+  };
+
+  void input_half(LayerContext& ctx, const LayerTensors& t) const;
+  void weight_half(LayerContext& ctx, const LayerTensors& t) const;
+
+  std::string in_result_;
+};
+
+}  // namespace terrace::layers
