@@ -105,6 +105,12 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
     sub->add_option("--seed", out.generate.seed, "seed of sampling")->capture_default_str();
   }
   if (command.name == "plan") {
+    sub->add_option("--search", out.plan.search,
+                    "try all legal --dp, --pp, --tp and --zero for as many ranks and sequences a step as the other flags give, and "
+                    "print so many of the fastest (default 5)")
+        ->expected(0, 1)
+        ->default_str("5")
+        ->type_name("[COUNT]");
     sub->add_flag("--program", out.plan.program, "print the program of a steady step");
     sub->add_option("--trace", out.plan.trace, "write the simulated step as a trace file for Perfetto")->type_name("FILE");
     auto* const profile = sub->add_option("--cluster-profile", out.plan.cluster_profile,

@@ -1,6 +1,7 @@
 // terrace plan: prints what `train` with the same flags would do. It allocates nothing.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -14,6 +15,7 @@
 #include <terrace/examples/terrace/pipeline_setup.h>
 #include <terrace/examples/terrace/plan_lines.h>
 #include <terrace/examples/terrace/plan_pipeline.h>
+#include <terrace/examples/terrace/plan_search.h>
 #include <terrace/examples/terrace/refusal.h>
 #include <terrace/examples/terrace/setup.h>
 #include <terrace/parallel/flops.h>
@@ -38,10 +40,36 @@ Where there(const CommandLine& line) {
   return {on_cluster(line.config, cluster, size), rank_profile(cluster, size)};
 }
 
+// The ranks, and the sequences of a step, are those that the flags without --search would have.
+Exit search(const CommandLine& line) {
+  if (line.plan.program || !line.plan.trace.empty() || !line.plan.timeline.empty() || !line.plan.write_schedule.empty())
+    throw Error("--search compares plans, and --program, --trace, --timeline and --write-schedule show one\n  search first, then "
+                "plan with the flags of a line",
+                Exit::usage);
+  if (line.plan.search < 1)
+    throw Error(fmt::format("--search {}: at least one plan must be shown\n  give --search 1 or more", line.plan.search),
+                Exit::usage);
+  const auto space_of = [](const RunConfig& c, std::int64_t ranks_per_node) {
+    return SearchSpace{c.ranks(), ranks_per_node, c.batch_size * c.grad_accumulation * std::max<std::int64_t>(1, c.dp)};
+  };
+  if (line.plan.cluster_profile.empty()) {
+    auto config = line.config;
+    config.assumed_costs = true;
+    return plan_search(config, space_of(config, config.ranks()), machine_profile(config), line.plan.search);
+  }
+  const auto cluster = load_cluster(line.plan.cluster_profile);
+  const ClusterSize size{line.plan.nodes, line.plan.gpus_per_node};
+  const auto given = on_cluster(line.config, cluster, size);
+  auto space = space_of(given, given.local_ranks);
+  space.complete = [&](const RunConfig& c) { return on_cluster(c, cluster, size); };
+  return plan_search(line.config, space, rank_profile(cluster, size), line.plan.search);
+}
+
 }  // namespace
 
 Exit plan_command(const CommandLine& line) {
   for (const auto& warning : warnings_of(line.config)) warn(warning);
+  if (line.plan.search != 0) return search(line);
   const auto where = line.plan.cluster_profile.empty() ? here(line.config) : there(line);
   const auto& [config, profile] = where;
   if (config.pp > 1) return plan_pipeline(line.plan, config, profile);

@@ -105,6 +105,14 @@ std::string lanes_beside(const std::filesystem::path& run, const std::vector<Pla
 
 }  // namespace
 
+double step_of_pipeline(const PlanRequest& request, const std::vector<Plan>& ranks, const Model& model,
+                        const MachineProfile& profile) {
+  const auto steps = static_cast<double>(updates_a_step(request));
+  if (const auto together = step_together(ranks, model, profile)) return *together / steps;
+  const auto costs = pipeline::stage_costs(*request.pipeline, model, ranks.front().map, profile);
+  return pipeline::simulate(request.pipeline->schedule, costs).makespan / steps;
+}
+
 Exit plan_pipeline(const PlanOptions& options, const RunConfig& config, const MachineProfile& profile) {
   const auto model = lm::make_model(model_config(config));
   auto request = plan_request(config);

@@ -4,11 +4,19 @@
 // Threads: main's. Errors: as plan_command(); the message names a rank whose layers do not fit.
 #pragma once
 
+#include <vector>
+
 #include <terrace/core/error.h>
 #include <terrace/core/machine.h>
 #include <terrace/examples/terrace/command_line.h>
+#include <terrace/parallel/plan.h>
 
 namespace terrace::cli {
+
+// Seconds of a step, with the moves, updates and messages of all ranks; where that is too much to simulate, of the schedule
+// alone.
+double step_of_pipeline(const PlanRequest& request, const std::vector<Plan>& ranks, const Model& model,
+                        const MachineProfile& profile);
 
 // `profile`: of this machine, or of a rank of the cluster that `config` is for.
 Exit plan_pipeline(const PlanOptions& options, const RunConfig& config, const MachineProfile& profile);

@@ -22,28 +22,6 @@
 namespace terrace::cli {
 namespace {
 
-void demand_degrees(const RunConfig& c, int ranks) {
-  auto whole = c;
-  whole.tp = 1;
-  whole.sp = false;
-  const auto model = model_config(whole);  // with the usual sizes of its family
-  check({.dp = static_cast<int>(c.dp),
-         .pp = static_cast<int>(c.pp),
-         .tp = static_cast<int>(c.tp),
-         .shard_group = static_cast<int>(c.shard_group),
-         .micro_batches = static_cast<int>(c.dp * c.grad_accumulation),
-         .canonical_reduction = c.canonical_reduction},
-        {.layers = 2 * c.layers + 2, .heads = model.heads, .ffn = model.ffn, .seq_len = c.seq_len}, ranks);
-  if (ranks == 1 && c.sync_interval > 1)
-    throw Error(
-        fmt::format("--sync-interval {}: there is only one rank, so there are no weights to average\n  leave --sync-interval "
-                    "out, or give --dp 2 or more",
-                    c.sync_interval),
-        Exit::usage);
-  if (ranks > 1 && c.verify_resident)
-    throw Error("--verify-resident works on one rank only\n  leave it out, and compare the losses of two runs", Exit::usage);
-}
-
 // Ranks of one machine share its cores.
 void share_cores(RunConfig& c, std::int64_t ranks) {
   c.local_ranks = ranks;
@@ -130,6 +108,28 @@ Exit train_process(const RunConfig& config, const Launched& place) {
 }
 
 }  // namespace
+
+void demand_degrees(const RunConfig& c, int ranks) {
+  auto whole = c;
+  whole.tp = 1;
+  whole.sp = false;
+  const auto model = model_config(whole);  // with the usual sizes of its family
+  check({.dp = static_cast<int>(c.dp),
+         .pp = static_cast<int>(c.pp),
+         .tp = static_cast<int>(c.tp),
+         .shard_group = static_cast<int>(c.shard_group),
+         .micro_batches = static_cast<int>(c.dp * c.grad_accumulation),
+         .canonical_reduction = c.canonical_reduction},
+        {.layers = 2 * c.layers + 2, .heads = model.heads, .ffn = model.ffn, .seq_len = c.seq_len}, ranks);
+  if (ranks == 1 && c.sync_interval > 1)
+    throw Error(
+        fmt::format("--sync-interval {}: there is only one rank, so there are no weights to average\n  leave --sync-interval "
+                    "out, or give --dp 2 or more",
+                    c.sync_interval),
+        Exit::usage);
+  if (ranks > 1 && c.verify_resident)
+    throw Error("--verify-resident works on one rank only\n  leave it out, and compare the losses of two runs", Exit::usage);
+}
 
 Exit train_ranks(RunConfig config) {
   const auto place = launched();

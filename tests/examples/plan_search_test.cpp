@@ -1,0 +1,131 @@
+// The search for the fastest degrees of parallelism: which candidates it tries, and that it finds what planning each one finds.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+#include <fmt/format.h>
+
+#include <terrace/examples/lm/model.h>
+#include <terrace/examples/terrace/pipeline_setup.h>
+#include <terrace/examples/terrace/plan_pipeline.h>
+#include <terrace/examples/terrace/plan_search.h>
+#include <terrace/examples/terrace/ranks.h>
+#include <terrace/examples/terrace/setup.h>
+
+namespace terrace::cli {
+namespace {
+
+RunConfig small() {
+  RunConfig c;
+  c.model = "gpt2";
+  c.layers = 2;
+  c.hidden = 48;
+  c.heads = 6;
+  c.seq_len = 32;
+  c.vocab = 260;
+  c.batch_size = 2;
+  c.threads = 1;
+  c.assumed_costs = true;
+  return c;
+}
+
+using Degrees = std::tuple<std::int64_t, std::int64_t, std::int64_t, bool, std::int64_t>;  // dp, pp, tp, sp, zero
+Degrees degrees_of(const RunConfig& c) { return {c.dp, c.pp, c.tp, c.sp, c.zero}; }
+
+// Counted by hand: six heads, twelve ranks on nodes of six, layers 2 · 2 + 2, and 24 sequences in micro-batches of two.
+TEST(PlanSearch, TriesEveryLegalProductOnce) {
+  const SearchSpace space{.ranks = 12, .ranks_per_node = 6, .sequences = 24};
+  std::set<Degrees> expected;
+  for (const auto& [tp, sp] : {std::pair{1, false}, {2, true}, {3, false}, {6, false}})  // 32 positions are not divided by 3
+    for (const int pp : {1, 2, 3, 4, 6}) {
+      if (12 / tp % pp != 0) continue;
+      const int dp = 12 / tp / pp;
+      if (12 % dp != 0) continue;
+      for (int zero = 0; zero <= (dp > 1 ? 3 : 0); ++zero) expected.emplace(dp, pp, tp, sp, zero);
+    }
+  std::set<Degrees> tried;
+  for (const auto& c : candidates(small(), space)) {
+    EXPECT_TRUE(tried.insert(degrees_of(c)).second) << flags_of(c) << " twice";
+    EXPECT_EQ(12, c.dp * c.pp * c.tp);
+    EXPECT_EQ(24, c.dp * c.batch_size * c.grad_accumulation) << flags_of(c);
+    EXPECT_NO_THROW(demand_degrees(c, 12)) << flags_of(c);
+  }
+  EXPECT_EQ(expected, tried);
+}
+
+// What `terrace plan` says of the candidate.
+double step_of(const RunConfig& c, const MachineProfile& profile) {
+  const auto model = lm::make_model(model_config(c));
+  auto request = plan_request(c);
+  set_pipeline(request, c, model, profile);
+  if (c.pp == 1) {
+    const auto p = make_plan(c, model, request, profile);
+    return p.fits ? p.times.seconds : 0;
+  }
+  ThreadPool pool(1);
+  try {
+    const auto plans = plan_ranks(request, c, model, profile, pool);
+    return step_of_pipeline(request, plans, model, profile);
+  } catch (const Error& error) {
+    EXPECT_EQ(Exit::does_not_fit, error.exit()) << error.what();
+    return 0;
+  }
+}
+
+TEST(PlanSearch, FindsWhatPlanningEachCandidateFinds) {
+  const SearchSpace space{.ranks = 4, .ranks_per_node = 4, .sequences = 16};
+  MachineProfile profile;
+  profile.links = {.ranks_per_node = 2, .within = 1e9, .between = 1e8, .within_latency_s = 1e-5, .between_latency_s = 1e-4};
+  auto given = small();
+  given.device_memory = "700KiB";
+  const auto found = search_plans(given, space, profile);
+  ASSERT_EQ(candidates(given, space).size(), found.size());
+  std::size_t fitting = 0;
+  for (const auto& f : found) {
+    EXPECT_EQ(step_of(f.config, profile), f.step_s) << flags_of(f.config);
+    fitting += f.step_s != 0 ? 1 : 0;
+    EXPECT_EQ(f.step_s == 0, !f.refusal.empty()) << flags_of(f.config);
+  }
+  EXPECT_GT(fitting, 0U);
+  EXPECT_LT(fitting, found.size()) << "nothing lacks memory, so nothing is shown of refusals";
+  const auto is_better = [](const FoundPlan& a, const FoundPlan& b) {
+    if ((a.step_s == 0) != (b.step_s == 0)) return b.step_s == 0;
+    return a.step_s != 0 ? a.step_s < b.step_s : a.missing_bytes < b.missing_bytes;
+  };
+  EXPECT_TRUE(std::ranges::is_sorted(found, is_better));
+
+  given.threads = 4;
+  const auto together = search_plans(given, space, profile);
+  ASSERT_EQ(found.size(), together.size());
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    EXPECT_EQ(degrees_of(found[i].config), degrees_of(together[i].config));
+    EXPECT_EQ(found[i].step_s, together[i].step_s);
+    EXPECT_EQ(found[i].peak, together[i].peak);
+  }
+}
+
+TEST(PlanSearch, NothingThatFitsEndsWithTheNearest) {
+  auto given = small();
+  given.device_memory = given.host_memory = "64KiB";
+  try {
+    plan_search(given, {.ranks = 4, .ranks_per_node = 4, .sequences = 16}, {}, 5);
+    FAIL() << "64 KiB are enough";
+  } catch (const Error& error) {
+    EXPECT_EQ(Exit::does_not_fit, error.exit());
+    EXPECT_THAT(error.what(), testing::HasSubstr("none of the"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("--dp"));
+  }
+  try {
+    plan_search(small(), {.ranks = 7, .ranks_per_node = 7, .sequences = 16}, {}, 5);
+    FAIL() << "7 ranks divide neither the sequences nor anything of the model";
+  } catch (const Error& error) {
+    EXPECT_EQ(Exit::usage, error.exit());
+    EXPECT_THAT(error.what(), testing::HasSubstr("no product"));
+  }
+}
+
+}  // namespace
+}  // namespace terrace::cli
