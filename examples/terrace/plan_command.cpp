@@ -43,9 +43,10 @@ Where there(const CommandLine& line) {
 // The ranks, and the sequences of a step, are those that the flags without --search would have.
 Exit search(const CommandLine& line) {
   if (line.plan.program || !line.plan.trace.empty() || !line.plan.timeline.empty() || !line.plan.write_schedule.empty())
-    throw Error("--search compares plans, and --program, --trace, --timeline and --write-schedule show one\n  search first, then "
-                "plan with the flags of a line",
-                Exit::usage);
+    throw Error(
+        "--search compares plans, and --program, --trace, --timeline and --write-schedule show one\n  search first, then "
+        "plan with the flags of a line",
+        Exit::usage);
   if (line.plan.search < 1)
     throw Error(fmt::format("--search {}: at least one plan must be shown\n  give --search 1 or more", line.plan.search),
                 Exit::usage);

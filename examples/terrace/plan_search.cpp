@@ -97,8 +97,8 @@ FoundPlan tried(const RunConfig& config, const MachineProfile& profile) try {
 
 nlohmann::json to_json(const FoundPlan& found) {
   const auto& c = found.config;
-  nlohmann::json j{{"flags", flags_of(c)}, {"dp", c.dp}, {"pp", c.pp},     {"tp", c.tp},
-                   {"sp", c.sp},           {"zero", c.zero}, {"fits", found.step_s != 0}};
+  nlohmann::json j{{"flags", flags_of(c)},     {"dp", c.dp}, {"pp", c.pp}, {"tp", c.tp}, {"sp", c.sp}, {"zero", c.zero},
+                   {"fits", found.step_s != 0}};
   if (found.step_s == 0) {
     j["refusal"] = found.refusal;
     return j;

@@ -1,7 +1,8 @@
 // terrace plan --search: which degrees of parallelism train a model fastest on so many ranks.
 //
-// Every legal product of data, pipeline and tensor ranks and every ZeRO stage is planned as `terrace plan` would plan it. All of
-// them train on the same number of sequences a step. What the flags fix otherwise (budgets, schedule, micro-batch, recipe) stays.
+// Every legal product of data, pipeline and tensor ranks and every ZeRO stage is planned as `terrace plan` would plan it. All
+// of them train on the same number of sequences a step. What the flags fix otherwise (budgets, schedule, micro-batch, recipe)
+// stays.
 //
 // Threads: any; candidates are planned in parallel, and the result does not depend on it.
 // Errors:  Error(Exit::usage) if no product is legal; Error(Exit::does_not_fit) if none fits, with the one that lacks least.
@@ -31,10 +32,10 @@ std::vector<RunConfig> candidates(const RunConfig& given, const SearchSpace& spa
 
 struct FoundPlan {
   RunConfig config;
-  double step_s = 0;                // 0: it does not fit
+  double step_s = 0;                 // 0: it does not fit
   PerTier<std::uint64_t> peak = {};  // of the rank that needs most
-  std::string binding;              // the bottleneck of the slowest rank
-  std::string refusal;              // why it does not fit
+  std::string binding = {};          // the bottleneck of the slowest rank
+  std::string refusal = {};          // why it does not fit
   std::uint64_t missing_bytes = 0;
 };
 // "--dp 2 --pp 2 --tp 4 --sp --zero 1 --grad-accumulation 8"
