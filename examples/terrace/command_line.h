@@ -35,7 +35,7 @@ struct PlanOptions {
   std::int64_t nodes = 1, gpus_per_node = 0;
   // For a pipeline: write a picture of the simulated step, or the schedule as text; empty: do not.
   std::filesystem::path timeline, write_schedule;
-  std::int64_t search = 0;         // print so many of the fastest products of degrees; 0: plan the given ones
+  std::int64_t search = -1;        // print so many of the fastest products of degrees; −1: plan the given ones
   std::filesystem::path measured;  // draw the last step of this run beside the simulated one; empty: do not
 };
 

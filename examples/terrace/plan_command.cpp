@@ -70,7 +70,7 @@ Exit search(const CommandLine& line) {
 
 Exit plan_command(const CommandLine& line) {
   for (const auto& warning : warnings_of(line.config)) warn(warning);
-  if (line.plan.search != 0) return search(line);
+  if (line.plan.search >= 0) return search(line);
   const auto where = line.plan.cluster_profile.empty() ? here(line.config) : there(line);
   const auto& [config, profile] = where;
   if (config.pp > 1) return plan_pipeline(line.plan, config, profile);

@@ -45,11 +45,9 @@ bool is_legal(const RunConfig& c) try {
   return false;
 }
 
-// Sequence parallelism costs no bytes and saves activations: it is left out only where positions do not divide.
+// Sequence parallelism costs no bytes and saves activations: it is left out only where the tokens do not divide.
 std::optional<RunConfig> legal(RunConfig c) {
-  if (is_legal(c)) return c;
-  if (!c.sp) return std::nullopt;
-  c.sp = false;
+  if (c.batch_size * c.seq_len % c.tp != 0) c.sp = false;
   return is_legal(c) ? std::optional(c) : std::nullopt;
 }
 

@@ -39,7 +39,7 @@ Degrees degrees_of(const RunConfig& c) { return {c.dp, c.pp, c.tp, c.sp, c.zero}
 TEST(PlanSearch, TriesEveryLegalProductOnce) {
   const SearchSpace space{.ranks = 12, .ranks_per_node = 6, .sequences = 24};
   std::set<Degrees> expected;
-  for (const auto& [tp, sp] : {std::pair{1, false}, {2, true}, {3, false}, {6, false}})  // 32 positions are not divided by 3
+  for (const auto& [tp, sp] : {std::pair{1, false}, {2, true}, {3, false}, {6, false}})  // 64 tokens are not divided by 3
     for (const int pp : {1, 2, 3, 4, 6}) {
       if (12 / tp % pp != 0) continue;
       const int dp = 12 / tp / pp;
@@ -80,7 +80,7 @@ TEST(PlanSearch, FindsWhatPlanningEachCandidateFinds) {
   MachineProfile profile;
   profile.links = {.ranks_per_node = 2, .within = 1e9, .between = 1e8, .within_latency_s = 1e-5, .between_latency_s = 1e-4};
   auto given = small();
-  given.device_memory = "700KiB";
+  given.device_memory = "260KiB";
   const auto found = search_plans(given, space, profile);
   ASSERT_EQ(candidates(given, space).size(), found.size());
   std::size_t fitting = 0;
