@@ -69,27 +69,6 @@ TEST_F(EngineRun, EveryBudgetDepthOrderAndThreadCountGivesTheSameBits) {
   }
 }
 
-TEST_F(EngineRun, UpdatesInsideTheBackwardEqualUpdatesBeforeUse) {
-  toy::RunOptions o;
-  o.before_use = false;
-  const auto inside = run(o);
-  o.budget = {inside.planned.smallest_bytes[Tier::device], 2 * kMiB, 256 * kMiB};
-  o.disk_tier = true;
-  expect_same(inside, run(o), "offloaded");
-}
-
-TEST_F(EngineRun, UntiedAndGroupVerticalToo) {
-  toy::RunOptions o;
-  o.sizes.tied = false;
-  o.shape.micro_batches = 5;
-  const auto reference = run(o);
-  o.budget = {reference.planned.smallest_bytes[Tier::device], 1 * kMiB, 256 * kMiB};
-  o.disk_tier = true;
-  o.order = Order::group_vertical;
-  o.group = 2;
-  expect_same(reference, run(o), "group-vertical");
-}
-
 // Of five layers some are recomputed, some offloaded, some both and some neither: what each of them moves is its own affair.
 TEST_F(EngineRun, EveryLayerMayTreatItsActivationsItsOwnWay) {
   toy::RunOptions o;
@@ -112,15 +91,6 @@ TEST_F(EngineRun, EveryLayerMayTreatItsActivationsItsOwnWay) {
     o.disk_tier = false;
   }
   EXPECT_GE(downloads.size(), 5U);
-}
-
-TEST_F(EngineRun, Fp64Too) {
-  toy::RunOptions o;
-  o.sizes.dtype = DType::fp64;
-  const auto reference = run(o);
-  o.budget = {reference.planned.smallest_bytes[Tier::device], 2 * kMiB, 256 * kMiB};
-  o.disk_tier = true;
-  expect_same(reference, run(o), "offloaded");
 }
 
 TEST_F(EngineRun, PlannedIsMeasured) {

@@ -6,7 +6,6 @@
 #include <string>
 
 #include <terrace/parallel/comm/ledger.h>
-#include <terrace/tests/support/covering_rows.h>
 
 #include "data_parallel_run.h"
 
@@ -58,76 +57,6 @@ class ZeroLayers : public test::FolderTest {
 std::string name(const std::string& optimizer, const DataParallel& data) {
   return optimizer + ", " + std::to_string(data.ranks) + " ranks, ZeRO-" + std::to_string(data.zero) +
          (data.shard_group == 0 ? "" : " in groups of " + std::to_string(data.shard_group));
-}
-
-TEST_F(ZeroLayers, EveryStageAndDegreeGivesTheBitsOfOneRank) {
-  for (const std::string optimizer : kOptimizers) {
-    const auto one = run(options(optimizer, {}), optimizer);
-    for (const std::uint32_t ranks : {1U, 2U, 3U, 4U})
-      for (const std::uint32_t zero : {0U, 1U, 2U, 3U}) {
-        if (ranks == 1 && zero < 3) continue;  // one rank has nobody to share with
-        const DataParallel data{.ranks = ranks, .zero = zero};
-        expect_same(one, run(options(optimizer, data), name(optimizer, data)), name(optimizer, data));
-      }
-  }
-}
-
-TEST_F(ZeroLayers, HybridShardsGiveTheBitsOfOneRank) {
-  for (const std::string optimizer : kOptimizers) {
-    const auto one = run(options(optimizer, {}), optimizer);
-    for (const auto& [ranks, group] : {std::pair{4U, 2U}, {6U, 3U}})
-      for (const std::uint32_t zero : {1U, 2U, 3U}) {
-        const DataParallel data{.ranks = ranks, .zero = zero, .shard_group = group};
-        expect_same(one, run(options(optimizer, data), name(optimizer, data)), name(optimizer, data));
-      }
-  }
-}
-
-// Every two settings together, in some row.
-TEST_F(ZeroLayers, EveryTwoSettingsTogether) {
-  struct Numbers {
-    DType dtype;
-    const char* recipe;
-  };
-  const Numbers numbers[] = {{DType::fp32, "fp32"},  {DType::bf16, "fp32"},       {DType::fp64, "fp32"}, {DType::fp32, "8bit"},
-                             {DType::bf16, "split"}, {DType::bf16, "stochastic"}, {DType::fp16, "fp32"}};
-  const test::CoveringRows covering({3, 7, 3, 3, 3, 3, 2, 2, 3}, 2);
-  std::map<std::string, toy::RunResult> references;
-  std::uint64_t read = 0;
-  for (const auto& row : covering.rows()) {
-    const auto at = [&](std::size_t factor) { return static_cast<std::uint32_t>(row[factor]); };
-    const std::string optimizer = kOptimizers[at(0)];
-    const DataParallel data{.ranks = at(2) + 2, .zero = at(3) + 1};
-    auto o = options(optimizer, data);
-    o.sizes.blocks = 3;  // more than fits into the host at once
-    o.sizes.dtype = numbers[at(1)].dtype;
-    o.recipe = numbers[at(1)].recipe;
-    const auto tiers = at(4);
-    o.order = at(5) == 0 ? Order::horizontal : at(5) == 1 ? Order::vertical : Order::group_vertical;
-    o.group = 2;
-    o.before_use = at(6) == 0;
-    o.sizes.tied = at(7) == 0;
-    o.depth = at(8) == 0 ? 0 : at(8) == 1 ? kAutoDepth : 4;
-
-    auto plain = o;
-    plain.order = Order::horizontal;
-    plain.depth = 1;
-    plain.data = {.canonical = true};
-    plain.shape.micro_batches = 12;
-    const auto key = optimizer + ", " + std::string(name_of(o.sizes.dtype)) + ", " + o.recipe +
-                     (o.before_use ? ", clipped" : "") + (o.sizes.tied ? ", tied" : "");
-    if (!references.contains(key)) references[key] = run(plain, key);
-    const auto what = name(optimizer, data) + " of " + key + ", tiers " + std::to_string(tiers) + ", order " +
-                      std::to_string(row[5]) + ", depth " + std::to_string(row[8]);
-    if (tiers > 0) toy::squeeze(o, tiers == 2);
-    const auto r = run(o, what);
-    expect_same(references[key], r, what);
-    EXPECT_LE(r.peak[Tier::device], o.budget.device) << what;
-    EXPECT_LE(r.peak[Tier::host], o.budget.host) << what;
-    if (tiers == 2 && !r.traffic.empty()) read += r.traffic.back().read;
-  }
-  EXPECT_GE(covering.rows().size(), 21U);
-  EXPECT_GT(read, 0U);
 }
 
 // LAMB: two fp64 sums for each tensor and block of 4,096 elements; Adafactor: one of them, and every direction; Muon: the
@@ -207,25 +136,6 @@ TEST_F(ZeroLayers, ScratchIsTheFormula) {
         if (action.op == Op::exchange) {
           EXPECT_EQ(map.uses(action).size(), 1U) << "the scratch alone";
         }
-    }
-}
-
-TEST_F(ZeroLayers, ResumesInEveryStage) {
-  for (const std::string optimizer : kOptimizers)
-    for (const std::uint32_t zero : {1U, 2U, 3U}) {
-      const DataParallel data{.ranks = 3, .zero = zero};
-      auto whole = options(optimizer, data), cut = whole;
-      whole.steps = cut.steps = 4;
-      whole.store = folder_ / "whole";
-      cut.store = folder_ / "cut";
-      const auto expected = toy::hash_of_ranks(whole);
-      cut.commit_after = 2;
-      EXPECT_NE(toy::hash_of_ranks(cut), expected);
-      cut.commit_after = 0;
-      cut.resume = true;
-      EXPECT_EQ(toy::hash_of_ranks(cut), expected) << name(optimizer, data);
-      std::filesystem::remove_all(whole.store);
-      std::filesystem::remove_all(cut.store);
     }
 }
 
