@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <filesystem>
-#include <map>
 #include <vector>
 
 #include <fmt/format.h>

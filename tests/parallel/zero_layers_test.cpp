@@ -1,8 +1,8 @@
-// Optimizers that see whole layers, where ranks share layers out: the same bits as one rank, in the bytes that the plan says.
+// Optimizers that see whole layers, where ranks share layers out: what they send and hold. (one_rank_bits_test.cpp has the
+// bits.)
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <map>
 #include <string>
 
 #include <terrace/parallel/comm/ledger.h>
@@ -27,31 +27,6 @@ class ZeroLayers : public test::FolderTest {
     o.shape = {{1, 8}, micro_batches / data.ranks};
     return o;
   }
-  // Of all ranks, which must agree, and move and hold what was planned.
-  toy::RunResult run(toy::RunOptions o, const std::string& what) {
-    o.store = folder_ / ("run" + std::to_string(runs_++));
-    auto all = toy::run_ranks(o);
-    for (std::size_t r = 0; r < all.ranks.size(); ++r) {
-      const auto& rank = all.ranks[r];
-      SCOPED_TRACE(what + ", rank " + std::to_string(r));
-      EXPECT_EQ(all.errors[r], "");
-      EXPECT_TRUE(rank.planned.fits) << rank.planned.refusal.why;
-      if (!rank.planned.fits || all.errors[r] != "") continue;
-      expect_same(all.ranks[0], rank, what);
-      EXPECT_GE(rank.planned.step_traffic.size(), rank.traffic.size());
-      for (std::size_t i = 0; i < std::min(rank.traffic.size(), rank.planned.step_traffic.size()); ++i)
-        EXPECT_EQ(rank.traffic[i], rank.planned.step_traffic[i]) << "step " << i + 1;
-      for (const auto tier : {Tier::device, Tier::host}) EXPECT_EQ(rank.peak[tier], rank.planned.peak_bytes[tier]);
-    }
-    std::filesystem::remove_all(o.store);
-    return std::move(all.ranks[0]);
-  }
-  static void expect_same(const toy::RunResult& a, const toy::RunResult& b, const std::string& what) {
-    EXPECT_EQ(a.losses, b.losses) << what;
-    EXPECT_EQ(a.norms, b.norms) << what;
-    EXPECT_EQ(a.hash, b.hash) << what;
-  }
-  int runs_ = 0;
 };
 
 std::string name(const std::string& optimizer, const DataParallel& data) {
@@ -139,27 +114,17 @@ TEST_F(ZeroLayers, ScratchIsTheFormula) {
     }
 }
 
-// LAMB's states are numbers an element, and go on with any ranks. What the others pack is cut as the ranks share it.
-TEST_F(ZeroLayers, OtherRanksGoOnWhereNothingIsPacked) {
-  auto one = options("lamb", {});
-  one.steps = 3;
-  const auto expected = run(one, "one rank").hash;
-  for (const std::string optimizer : kOptimizers) {
+// What an optimizer packs is cut as the ranks share it.
+TEST_F(ZeroLayers, OtherRanksDoNotGoOnWhereStateIsPacked) {
+  for (const std::string optimizer : {"adafactor", "muon"}) {
     auto first = options(optimizer, {.ranks = 2, .zero = 1}), second = options(optimizer, {.ranks = 4, .zero = 3});
     first.store = folder_ / (optimizer + "-first");
     second.store = folder_ / (optimizer + "-second");
-    first.steps = second.steps = 3;
-    first.commit_after = 2;
     toy::hash_of_ranks(first);
     second.resume = true;
     for (const int r : {0, 1}) second.reshard_from.push_back(toy::of_rank(first, r).store);
     const auto next = toy::run_ranks(second);
-    if (optimizer == "lamb") {
-      EXPECT_EQ(next.errors[0], "");
-      EXPECT_EQ(next.ranks[0].hash, expected);
-    } else {
-      EXPECT_NE(next.errors[0].find("in another way"), std::string::npos) << optimizer << ": " << next.errors[0];
-    }
+    EXPECT_NE(next.errors[0].find("in another way"), std::string::npos) << optimizer << ": " << next.errors[0];
   }
 }
 

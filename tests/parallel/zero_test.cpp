@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <filesystem>
-#include <map>
 
 #include "data_parallel_run.h"
 

@@ -61,8 +61,8 @@ struct RunOptions {
   std::uint32_t gather_ahead = kAutoDepth;
   DataParallel data = {};  // shape.micro_batches are each data rank's
   std::optional<pipeline::Pipeline> pipeline = {};
-  std::uint64_t chunk_elements = 0;     // 0: the planner searches
-  std::uint64_t evaluate_in_all = 0;    // micro-batches, of all data ranks; 0: evaluate_batches of each
+  std::uint64_t chunk_elements = 0;          // 0: the planner searches
+  std::uint64_t evaluate_in_all = 0;         // micro-batches, of all data ranks; 0: evaluate_batches of each
   std::optional<double> greatest_norm = {};  // 0: no clipping; empty: kGreatestNorm where updates wait for the norm
   [[nodiscard]] std::uint64_t evaluated() const {
     return evaluate_in_all != 0 ? evaluate_in_all : std::uint64_t{evaluate_batches} * data.ranks;
