@@ -263,6 +263,7 @@ class Planner {
     if (!computes_only) search.try_rest();
     while (auto best = search.take_best()) {
       try {
+        make_room_for_resumed(p, map, best->programs, costs);
         const auto life =
             dry_run(map, request_, best->programs, p.capacity, p.generations, costs, profile_, {whole_life(best->programs)});
         p.prefetch_depth = best->at.prefetch;
@@ -299,6 +300,22 @@ class Planner {
       if (e.tier != Tier::disk) throw;
       return 0;
     }
+  }
+
+  // The arenas of a run without a disk tier are as large as it needs. If it resumes, it places its state in another order,
+  // which may leave smaller holes, and no tier is below the host: then they grow, as far as the budgets allow.
+  void make_room_for_resumed(Plan& p, const StepMap& map, const Programs& programs, const CostModel& costs) const {
+    if (!request_.commits || request_.decode_positions != 0 || !budget().commit_only) return;
+    const auto all = everything(map);
+    for (;;) try {
+        dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_, {.resumed = true});
+        return;
+      } catch (const DoesNotFit& e) {
+        auto& bytes = e.tier == Tier::device ? p.capacity.device : p.capacity.host;
+        const auto most = std::min(budget().of(e.tier), 2 * all);
+        if (bytes >= most) return;
+        bytes = std::min(most, round_up(bytes + bytes / 4, kHugePageBytes));
+      }
   }
 
   static std::uint64_t whole_life(const Programs& programs) {

@@ -6,6 +6,7 @@
 #   residency   40 million random operations on the residency state machine, check() after each, LRU and Belady (2 min)
 #   bitwise     language models under settings that cover every combination of three (about 180 runs): the same bits, and what
 #               is moved is what was planned (5 min)
+#   rows        the bits of one rank, under the settings of 10 other covering arrays (10 min)
 #   resume      four models stopped after every step and resumed under other budgets, and one stopped after all of them (3 min)
 #   powerloss   what a power loss may leave, four times at every event of two runs, and 200 of them trained to the end; the fault
 #               matrix at 20 places each
@@ -28,16 +29,16 @@ while [ $# -gt 0 ]; do
   case $1 in
     --preset) preset=$2; shift ;;
     --seed) seed=$2; shift ;;
-    -h | --help) sed -n '2,21p' "$0"; exit 0 ;;
-    residency | bitwise | resume | powerloss | kills | flips | runs | memory | soak | fuzz | draws | budgets) parts+=("$1") ;;
+    -h | --help) sed -n '2,22p' "$0"; exit 0 ;;
+    residency | bitwise | rows | resume | powerloss | kills | flips | runs | memory | soak | fuzz | draws | budgets) parts+=("$1") ;;
     *) echo "tests/long.sh: unknown argument '$1' (see --help)" >&2; exit 2 ;;
   esac
   shift
 done
-[ ${#parts[@]} -gt 0 ] || parts=(residency bitwise resume powerloss kills flips runs memory soak fuzz draws budgets)
+[ ${#parts[@]} -gt 0 ] || parts=(residency bitwise rows resume powerloss kills flips runs memory soak fuzz draws budgets)
 
 [ -f "build/$preset/build.ninja" ] || timed 'configure' cmake --preset "$preset"
-timed 'build' cmake --build --preset "$preset" --target memory_test train_bitwise_test train_resume_test train_budget_test \
+timed 'build' cmake --build --preset "$preset" --target memory_test one_rank_bits_test train_bitwise_test train_resume_test train_budget_test \
   parallel_crash_test parallel_fault_test terrace_program_test terrace_runs_test terrace_failing_memory_test math_test lm_layers_test bench_test
 
 export TERRACE_LONG_TESTS=1
@@ -48,6 +49,9 @@ for part in "${parts[@]}"; do
       say "seed $seed"
       TERRACE_FUZZ_OPS=40000000 TERRACE_FUZZ_SEED=$seed timed residency "$tests/memory/memory_test" --gtest_filter='ResidencyFuzz.*' ;;
     bitwise) (cd "$tests/train" && timed bitwise ./train_bitwise_test) ;;
+    rows)
+      say "seeds from $seed"
+      for draw in $(seq 0 9); do (cd "$tests/parallel" && TERRACE_SEED=$((seed + draw)) ./one_rank_bits_test --gtest_brief=1); done ;;
     resume) (cd "$tests/train" && timed resume ./train_resume_test) ;;
     powerloss)
       say "seed $seed"

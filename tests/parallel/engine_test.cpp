@@ -1,5 +1,5 @@
-// Offloading moves bytes and never changes them: every budget, depth, order, thread count and resume gives the same losses and
-// the same weights, bit for bit, with real files and real I/O.
+// One rank with real files and real I/O: what it moves is what was planned, each layer's activations go their own way, and
+// evaluations and skipped steps leave no trace. (one_rank_bits_test.cpp has all settings together.)
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -26,70 +26,6 @@ class EngineRun : public test::FolderTest {
   }
 };
 
-struct Combination {
-  const char* name;
-  std::uint64_t device, host;
-  bool disk;
-};
-
-TEST_F(EngineRun, EveryBudgetDepthOrderAndThreadCountGivesTheSameBits) {
-  constexpr std::uint64_t kSmallest = 1;  // replaced by what the plan names
-  const Combination combinations[] = {
-      {"everything in the device", kUnlimited, kUnlimited, false}, {"host holds the rest", 3 * kMiB, kUnlimited, false},
-      {"smallest device", kSmallest, kUnlimited, false},           {"smallest device, disk", kSmallest, 2 * kMiB, true},
-      {"host nearly nothing", kUnlimited - 1, 1 * kMiB, true},     {"disk for all", kSmallest, 768 * kKiB, true},
-  };
-  for (const auto dtype : {DType::fp32, DType::bf16}) {
-    toy::RunOptions base;
-    base.sizes.dtype = dtype;
-    const auto reference = run(base);
-    ASSERT_TRUE(reference.planned.fits);
-    int tried = 0;
-    for (const auto& c : combinations)
-      for (const std::uint32_t depth : {0U, 1U, 4U}) {
-        auto o = base;
-        o.budget = {c.device == kSmallest ? reference.planned.smallest_bytes[Tier::device] : c.device, c.host,
-                    c.disk ? 256 * kMiB : 0};
-        o.disk_tier = c.disk;
-        o.depth = depth;
-        o.order = tried % 2 == 0 ? Order::horizontal : Order::vertical;
-        o.recompute = tried % 3 == 0;
-        o.offload = tried % 4 < 2;
-        o.threads = 1 + tried % 2;
-        o.before_use = true;
-        const auto what = std::string(c.name) + ", depth " + std::to_string(depth) + ", " + std::string(name_of(dtype));
-        const auto r = run(o);
-        expect_same(reference, r, what);
-        if (!r.planned.fits) continue;
-        EXPECT_LE(r.peak[Tier::device], o.budget.device) << what;
-        EXPECT_LE(r.peak[Tier::host], o.budget.host) << what;
-        ++tried;
-      }
-    EXPECT_GE(tried, 12);
-  }
-}
-
-TEST_F(EngineRun, UpdatesInsideTheBackwardEqualUpdatesBeforeUse) {
-  toy::RunOptions o;
-  o.before_use = false;
-  const auto inside = run(o);
-  o.budget = {inside.planned.smallest_bytes[Tier::device], 2 * kMiB, 256 * kMiB};
-  o.disk_tier = true;
-  expect_same(inside, run(o), "offloaded");
-}
-
-TEST_F(EngineRun, UntiedAndGroupVerticalToo) {
-  toy::RunOptions o;
-  o.sizes.tied = false;
-  o.shape.micro_batches = 5;
-  const auto reference = run(o);
-  o.budget = {reference.planned.smallest_bytes[Tier::device], 1 * kMiB, 256 * kMiB};
-  o.disk_tier = true;
-  o.order = Order::group_vertical;
-  o.group = 2;
-  expect_same(reference, run(o), "group-vertical");
-}
-
 // Of five layers some are recomputed, some offloaded, some both and some neither: what each of them moves is its own affair.
 TEST_F(EngineRun, EveryLayerMayTreatItsActivationsItsOwnWay) {
   toy::RunOptions o;
@@ -114,15 +50,6 @@ TEST_F(EngineRun, EveryLayerMayTreatItsActivationsItsOwnWay) {
   EXPECT_GE(downloads.size(), 5U);
 }
 
-TEST_F(EngineRun, Fp64Too) {
-  toy::RunOptions o;
-  o.sizes.dtype = DType::fp64;
-  const auto reference = run(o);
-  o.budget = {reference.planned.smallest_bytes[Tier::device], 2 * kMiB, 256 * kMiB};
-  o.disk_tier = true;
-  expect_same(reference, run(o), "offloaded");
-}
-
 TEST_F(EngineRun, PlannedIsMeasured) {
   toy::RunOptions o;
   o.steps = 7;
@@ -142,36 +69,6 @@ TEST_F(EngineRun, PlannedIsMeasured) {
       EXPECT_EQ(r.peak[Tier::host], r.planned.peak_bytes[Tier::host]);
       EXPECT_EQ(r.peak[Tier::disk], r.planned.peak_bytes[Tier::disk]);
     }
-}
-
-TEST_F(EngineRun, ResumesAtAnyStepWithAnyBudget) {
-  for (const auto dtype : {DType::fp32, DType::bf16}) {
-    toy::RunOptions o;
-    o.sizes.dtype = dtype;
-    const auto reference = run(o);
-    for (std::uint64_t stop = 1; stop < o.steps; ++stop) {
-      auto first = o;
-      first.commit_after = stop;
-      const bool disk = stop % 2 == 0;
-      if (disk) {
-        first.budget = {reference.planned.smallest_bytes[Tier::device], 2 * kMiB, 256 * kMiB};
-        first.disk_tier = true;
-      }
-      const auto store = "resume-" + std::to_string(stop) + std::string(name_of(dtype));
-      const auto a = run(first, store);
-      ASSERT_EQ(a.steps_run, stop);
-      auto second = o;
-      second.resume = true;
-      if (!disk) {
-        second.budget = {reference.planned.smallest_bytes[Tier::device], 2 * kMiB, 256 * kMiB};
-        second.disk_tier = true;
-      }
-      const auto b = run(second, store);
-      ASSERT_EQ(b.losses.size() + stop, reference.losses.size());
-      for (std::size_t i = 0; i < b.losses.size(); ++i) EXPECT_EQ(b.losses[i], reference.losses[stop + i]) << "stop " << stop;
-      EXPECT_EQ(b.hash, reference.hash) << "stop " << stop;
-    }
-  }
 }
 
 TEST_F(EngineRun, EvaluationChangesNothing) {

@@ -133,22 +133,4 @@ inline Messages messages_of(const toy::RunOptions& o, std::uint32_t ranks) {
   return all;
 }
 
-// Stopped behind its third step and resumed, on every rank as the undisturbed run.
-inline void expect_resumed(toy::RunOptions o, const toy::RunResult& whole) {
-  o.resume = false;
-  o.commit_after = 3;
-  const auto before = toy::run_ranks(o);
-  for (const auto& error : before.errors) ASSERT_EQ(error, "");
-  o.commit_after = 0;
-  o.resume = true;
-  const auto after = toy::run_ranks(o);
-  for (std::size_t r = 0; r < after.ranks.size(); ++r) {
-    ASSERT_EQ(after.errors[r], "") << "rank " << r;
-    auto losses = before.ranks[r].losses;
-    losses.insert(losses.end(), after.ranks[r].losses.begin(), after.ranks[r].losses.end());
-    EXPECT_EQ(losses, whole.losses) << "rank " << r;
-    EXPECT_EQ(after.ranks[r].hash, whole.hash) << "rank " << r;
-  }
-}
-
 }  // namespace terrace::test

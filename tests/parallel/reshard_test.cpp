@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <filesystem>
-#include <map>
 #include <vector>
 
 #include <fmt/format.h>
@@ -42,36 +41,6 @@ class Reshard : public test::FolderTest {
     return hash(second);
   }
 };
-
-TEST_F(Reshard, EveryDegreeAndStageGoesOnFromEveryOther) {
-  const auto expected = hash(options({}, "one"));
-  const Mesh meshes[] = {{}, {2, 0}, {3, 1}, {4, 3}, {2, 2}, {4, 2, 2}, {1}, {4, 1}, {3, 3}, {2, 3}, {4, 0}, {4, 3, 2}};
-  for (std::size_t i = 0; i + 1 < std::size(meshes); ++i) {
-    const auto a = options(meshes[i], "a" + std::to_string(i)), b = options(meshes[i + 1], "b" + std::to_string(i));
-    EXPECT_EQ(hash(a, b), expected) << meshes[i].ranks << " ranks, ZeRO-" << meshes[i].zero << ", then " << meshes[i + 1].ranks
-                                    << ", ZeRO-" << meshes[i + 1].zero;
-  }
-}
-
-// What an element takes, and whether its neighbours share a scale with it, depends on the recipe.
-TEST_F(Reshard, EveryRecipeKeepsItsBits) {
-  for (const auto& [dtype, recipe] : {std::pair{DType::fp32, "8bit"},
-                                      {DType::bf16, "fp32"},
-                                      {DType::bf16, "split-8bit"},
-                                      {DType::bf16, "stochastic"},
-                                      {DType::fp64, "fp32"}}) {
-    const auto with = [&](const Mesh& mesh, const std::string& store) {
-      auto o = options(mesh, std::string(recipe) + std::string(name_of(dtype)) + store);
-      o.sizes.dtype = dtype;
-      o.sizes.width = 72;  // tensors end within blocks
-      o.recipe = recipe;
-      return o;
-    };
-    const auto expected = hash(with({}, "one"));
-    EXPECT_EQ(hash(with({4, 3}, "a"), with({3, 1}, "b")), expected) << recipe;
-    EXPECT_EQ(hash(with({2, 1}, "c"), with({}, "d")), expected) << recipe;
-  }
-}
 
 // Chunks of formats of one byte are rounded up to whole pages: their bytes do not say how many elements they have. (Gradients
 // are bf16 here, and no canonical sums: so many ranks before as after, and nothing to add up on a rank.)

@@ -48,17 +48,6 @@ class ZeroRecovery : public test::FolderTest {
   }
 };
 
-TEST_F(ZeroRecovery, ResumesInEveryStage) {
-  for (const std::uint32_t zero : {0U, 1U, 2U, 3U}) {
-    const auto whole = options(zero, folder_ / ("whole" + std::to_string(zero)));
-    const auto expected = train_ranks(whole, 6, {3});
-    auto o = options(zero, folder_ / ("cut" + std::to_string(zero)));
-    train_ranks(o, 3, {3});
-    o.resume = true;
-    EXPECT_EQ(train_ranks(o, 6, {}), expected) << "ZeRO-" << zero;
-  }
-}
-
 // A rank that died between the others' commit and its own: all go back to the commit that all have.
 TEST_F(ZeroRecovery, RanksGoOnFromTheLastCommitThatAllHave) {
   const auto expected = train_ranks(options(2, folder_ / "whole"), 6, {2, 4});

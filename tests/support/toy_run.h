@@ -61,6 +61,12 @@ struct RunOptions {
   std::uint32_t gather_ahead = kAutoDepth;
   DataParallel data = {};  // shape.micro_batches are each data rank's
   std::optional<pipeline::Pipeline> pipeline = {};
+  std::uint64_t chunk_elements = 0;          // 0: the planner searches
+  std::uint64_t evaluate_in_all = 0;         // micro-batches, of all data ranks; 0: evaluate_batches of each
+  std::optional<double> greatest_norm = {};  // 0: no clipping; empty: kGreatestNorm where updates wait for the norm
+  [[nodiscard]] std::uint64_t evaluated() const {
+    return evaluate_in_all != 0 ? evaluate_in_all : std::uint64_t{evaluate_batches} * data.ranks;
+  }
   [[nodiscard]] bool asynchronous() const { return pipeline && pipeline->schedule.asynchronous(); }
   [[nodiscard]] std::uint32_t pipeline_ranks() const { return pipeline ? pipeline->schedule.placement.ranks : 1; }
 };
@@ -89,8 +95,9 @@ inline PlanRequest request_of(const RunOptions& o) {
                       .update = o.update,
                       .updates_before_use = o.before_use,
                       .prefetch_depth = o.depth,
+                      .chunk_elements = o.chunk_elements,
                       .steps = o.steps,
-                      .evaluate_batches = o.evaluate_between ? o.evaluate_batches * o.data.ranks : 0,
+                      .evaluate_batches = o.evaluate_between ? o.evaluated() : 0,
                       .commit_every = o.commit_every,
                       .average_every = o.average_every,
                       .generations = o.generations,
@@ -129,7 +136,7 @@ struct Training {
                                                     return true;
                                                   },
                                               .rate = [](std::uint64_t) { return 1e-2; },
-                                              .greatest_norm = o.before_use ? kGreatestNorm : 0,
+                                              .greatest_norm = o.greatest_norm.value_or(o.before_use ? kGreatestNorm : 0),
                                               .loss_scale = LossScale::parse(o.loss_scale),
                                               .ranks = agreement ? &*agreement : nullptr});
   }
@@ -220,7 +227,7 @@ inline RunResult run(const RunOptions& o, Communicator* ranks = nullptr) {
     else
       for (const auto& step : training.step()) add(step.result);
     ++out.steps_run;
-    if (o.evaluate_between && s == 2) out.losses.push_back(*training.trainer->evaluate(o.evaluate_batches * o.data.ranks));
+    if (o.evaluate_between && s == 2) out.losses.push_back(*training.trainer->evaluate(o.evaluated()));
     if (o.commit_after == s) {
       training.trainer->commit();
       break;

@@ -81,18 +81,5 @@ TEST_F(BitwiseTraining, WithoutCommitsOnlyTheTierIsOnTheDisk) {
   }
 }
 
-// Without clipping an update needs no verdict over the whole step and runs inside the backward.
-TEST_F(BitwiseTraining, UpdatesInTheBackwardEqualUpdatesBeforeUse) {
-  for (const auto place : {Place::in_device, Place::in_host, Place::on_disk}) {
-    auto config = config_of({kModels[3], place, "1", 2, "horizontal", "none", "keep", false}, corpus(), disk());
-    config.grad_clip = 0;
-    const auto inside = train_fresh(config);
-    config.grad_clip = 1e6;  // never reached: before use, and a factor of exactly one
-    const auto before_use = train_fresh(config);
-    EXPECT_EQ(inside.losses(), before_use.losses()) << name_of(place);
-    EXPECT_EQ(inside.hash, before_use.hash) << name_of(place);
-  }
-}
-
 }  // namespace
 }  // namespace terrace::test

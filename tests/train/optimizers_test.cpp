@@ -334,29 +334,6 @@ TEST_F(OptimizersTrain, GroupsOfParametersAreClippedByTheirOwnNorms) {
   EXPECT_EQ(runs.at("q_proj:clip=0").steps.front().grad_norm, all) << "reported is the norm of everything";
 }
 
-// Norms of groups come from the sums of the global one: where bytes lie changes nothing, and a resumed run goes on.
-TEST_F(OptimizersTrain, ClippingGroupsDependsOnNoTierAndIsResumed) {
-  for (const auto* optimizer : {"adamw", "lamb", "muon", "adafactor"}) {
-    auto c = config({.optimizer = optimizer, .dtype = "fp16"}, 6);
-    c.grad_accumulation = 2;
-    c.param_groups = "q_proj|k_proj:clip=0.01; norm:clip=0.001,rate=2";
-    c.grad_clip = 0.1;
-    const auto resident = train_fresh(c);
-    auto offloaded = c;
-    offloaded.order = "vertical";
-    put(offloaded, Place::on_disk, folder_ / "disk");
-    expect_same_bits(resident, train_fresh(offloaded), optimizer);
-    offloaded.out_dir = folder_ / fmt::format("stopped-{}", optimizer);
-    offloaded.steps = 3;
-    run_train(offloaded);
-    offloaded.steps = 6;
-    offloaded.resume = "auto";
-    expect_same_bits(resident, run_train(offloaded), fmt::format("{}, resumed", optimizer));
-    c.param_groups.clear();
-    EXPECT_NE(train_fresh(c).hash, resident.hash);
-  }
-}
-
 TEST_F(OptimizersTrain, GroupsOfParametersHaveTheirOwnRatesAndDecays) {
   const auto weights = [&](const std::string& groups, const std::string& file) {
     auto c = config({.dtype = "fp32"}, 3);

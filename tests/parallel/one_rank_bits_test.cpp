@@ -1,0 +1,227 @@
+// Whatever the settings, a run has the bits of one rank that runs everything in memory: losses and gradient norms of every
+// step, the held-out loss, weights, masters and moments. Every legal pair of values of the settings in one_rank_settings.h is
+// in some row.
+//
+// A failing row prints its settings. TERRACE_SEED chooses other rows.
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <terrace/parallel/comm/faults.h>
+#include <terrace/parallel/dry_run.h>
+
+#include "committed_hashes.h"
+#include "one_rank_settings.h"
+
+namespace terrace::test {
+namespace {
+
+const CoveringRows& covering() {
+  static const auto rows = [] {
+    const auto* const seed = std::getenv("TERRACE_SEED");
+    return covering_rows(seed ? std::strtoull(seed, nullptr, 10) : 1);
+  }();
+  return rows;
+}
+
+struct Trained {
+  std::vector<std::uint64_t> losses, norms;  // as bits
+  std::uint64_t weights = 0;
+  std::map<std::string, std::uint64_t> committed;
+};
+
+std::vector<std::uint64_t> bits_of(const std::vector<double>& numbers) {
+  std::vector<std::uint64_t> all;
+  for (const double n : numbers) all.push_back(std::bit_cast<std::uint64_t>(std::isnan(n) ? std::nan("") : n));
+  return all;
+}
+
+class OneRankBits : public FolderTest, public testing::WithParamInterface<std::size_t> {
+ protected:
+  // On all ranks, which must agree.
+  Trained run(Settings s, const std::string& what) {
+    const auto all = toy::run_ranks(s.run, s.ranks, s.messages);
+    Trained out;
+    for (std::size_t r = 0; r < all.ranks.size(); ++r) {
+      SCOPED_TRACE(fmt::format("{}, rank {}", what, r));
+      EXPECT_EQ(all.errors[r], "");
+      const auto& rank = all.ranks[r];
+      EXPECT_TRUE(rank.planned.fits) << rank.planned.refusal.why;
+      if (all.errors[r] != "" || !rank.planned.fits) return out;
+      if (r == 0) out = {bits_of(rank.losses), bits_of(rank.norms), rank.hash, {}};
+      EXPECT_EQ(out.losses, bits_of(rank.losses));
+      EXPECT_EQ(out.norms, bits_of(rank.norms));
+      EXPECT_EQ(out.weights, rank.hash);
+      expect_planned(s, rank);
+    }
+    out.committed = hashes(s, all.ranks.front().planned.map.recipe);
+    return out;
+  }
+  static void expect_planned(const Settings& s, const toy::RunResult& rank) {
+    EXPECT_LE(rank.peak[Tier::device], s.run.budget.device);
+    EXPECT_LE(rank.peak[Tier::host], s.run.budget.host);
+    if (s.run.resume || s.run.commit_after != 0 || s.run.evaluate_between || s.run.not_finite_step != 0) return;
+    for (std::size_t i = 0; i < rank.traffic.size(); ++i)
+      EXPECT_EQ(rank.traffic[i], rank.planned.step_traffic.at(i)) << "step " << i + 1;
+    for (const auto tier : {Tier::device, Tier::host}) EXPECT_EQ(rank.peak[tier], rank.planned.peak_bytes[tier]);
+  }
+  // Of the stores in both orders, so that whatever two of them hold is the same in both.
+  static std::map<std::string, std::uint64_t> hashes(const Settings& s, const Recipe& recipe) {
+    auto stores = stores_of(s);
+    const auto model = toy::make_model(s.run.sizes);
+    const auto all = committed_hashes(model, recipe, stores);
+    std::ranges::reverse(stores);
+    EXPECT_EQ(committed_hashes(model, recipe, stores), all) << "copies on several ranks";
+    return all;
+  }
+  static std::vector<ChunkStore::Options> stores_of(const Settings& s) {
+    std::vector<ChunkStore::Options> stores;
+    for (std::uint32_t r = 0; r < s.run.data.ranks * s.run.pipeline_ranks(); ++r)
+      stores.push_back({.paths = {toy::of_rank(s.run, static_cast<int>(r)).store}, .durable = false});
+    return stores;
+  }
+  // One step as `first`, the others as `second`.
+  Trained run_in_two(Settings first, Settings second, const std::string& what) {
+    first.run.commit_after = 1;
+    const auto before = run(first, what + ", first step");
+    second.run.resume = true;
+    if (second.run.store != first.run.store)
+      for (const auto& store : stores_of(first)) second.run.reshard_from.push_back(store.paths.front());
+    auto after = run(second, what + ", other steps");
+    after.losses.insert(after.losses.begin(), before.losses.begin(), before.losses.end());
+    after.norms.insert(after.norms.begin(), before.norms.begin(), before.norms.end());
+    return after;
+  }
+};
+
+// Whether a short life of these programs fits. Unlike a plan it does not search for what would, which takes long.
+bool fits(const Model& model, const StepMap::Options& options, const PlanRequest& request) {
+  const MachineProfile profile;
+  const StepMap map(model, options);
+  const ProfileCosts costs(map, profile);
+  const auto programs = write_programs(map, request, request.prefetch_depth == kAutoDepth ? 1 : request.prefetch_depth,
+                                       request.gather_ahead == kAutoDepth ? 0 : request.gather_ahead);
+  auto budget = request.budget;
+  budget.commit_only = !request.disk_tier;
+  budget = with_room_for_commits(budget);
+  try {
+    for (const bool resumed : {false, true})
+      dry_run(map, request, programs, budget, request.generations, costs, profile, {.resumed = resumed});
+    return true;
+  } catch (const DoesNotFit&) {
+    return false;
+  }
+}
+
+// Little more than the least budgets of these that suit all ranks of a pipeline.
+void squeeze(Settings& s) {
+  if (s.tiers == "device") return;
+  const auto model = toy::make_model(s.run.sizes);
+  s.run.disk_tier = s.tiers == "disk";
+  std::vector<PlanRequest> requests;
+  std::vector<StepMap::Options> options;
+  PerTier<std::uint64_t> smallest{};
+  for (std::uint32_t r = 0; r < s.run.pipeline_ranks(); ++r) {
+    requests.push_back(toy::request_of(s.run));
+    requests.back().pipeline_rank = r;
+    const auto wide = plan(model, requests.back(), s.run.profile);
+    options.push_back(wide.map);
+    for (const auto tier : {Tier::device, Tier::host}) smallest[tier] = std::max(smallest[tier], wide.smallest_bytes[tier]);
+  }
+  for (std::uint64_t quarters = 4; quarters < 100; quarters += quarters / 4) {
+    const auto budget_of = [&](std::uint64_t of) {
+      return Budget{smallest[Tier::device] * of / 4,
+                    s.run.disk_tier ? (smallest[Tier::host] + 128 * kKiB) * of / 4 : kUnlimited,
+                    s.run.disk_tier ? 256 * kMiB : 0};
+    };
+    bool all = true;
+    for (std::size_t r = 0; all && r < requests.size(); ++r) {
+      requests[r].budget = budget_of(quarters);
+      all = fits(model, options[r], requests[r]);
+    }
+    s.run.budget = budget_of(quarters + 2);
+    if (all) return;
+  }
+  ADD_FAILURE() << "no budgets fit";
+}
+
+Settings on_three_ranks(Settings s) {
+  s.run.data.ranks = s.run.data.zero = 3;
+  s.run.data.canonical = true;
+  s.settle();
+  return s;
+}
+
+TEST_P(OneRankBits, Row) {
+  const auto& row = covering().rows()[GetParam()];
+  const auto what = fmt::format("row {}: {}", GetParam(), in_words(row));
+  fmt::print("{}\n", what);
+  std::fflush(stdout);
+  auto plain = settings_of(row, true), s = settings_of(row, false);
+  plain.run.store = folder_ / "one";
+  const auto one = run(plain, "one rank");
+  squeeze(s);
+  s.run.store = folder_ / "row";
+  plain.run.store = folder_ / "part";
+  const auto found = s.begins == "here"             ? run(s, what)
+                     : s.begins == "here, stopped"  ? run_in_two(s, s, what)
+                     : s.begins == "on one rank"    ? run_in_two(plain, s, what)
+                     : s.begins == "on three ranks" ? run_in_two(on_three_ranks(plain), s, what)
+                                                    : run_in_two(s, plain, what);
+  EXPECT_EQ(found.losses, one.losses) << what;
+  EXPECT_EQ(found.norms, one.norms) << what;
+  EXPECT_EQ(found.weights, one.weights) << what;
+  EXPECT_EQ(found.committed, one.committed) << what;
+}
+
+std::vector<std::size_t> all_numbers() {
+  std::vector<std::size_t> all(covering().rows().size());
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(Rows, OneRankBits, testing::ValuesIn(all_numbers()));
+
+// What is said to reach the bits does, so that the rows would notice if a run did not have it.
+using ReachesBits = FolderTest;
+TEST_F(ReachesBits, EveryValueThatIsSaidTo) {
+  int runs = 0;
+  const auto run = [&](std::size_t dimension, int value) {
+    Row row(dimensions().size(), kUnset);
+    row[dimension] = value;
+    auto s = settings_of(row, true);
+    s.run.store = folder_ / std::to_string(++runs);
+    return toy::run(s.run);
+  };
+  for (std::size_t d = 0; d < dimensions().size(); ++d) {
+    const auto& [name, reaches_bits, values, put] = dimensions()[d];
+    if (!reaches_bits || name == "loss scale") continue;  // which is a power of two
+    std::vector<toy::RunResult> earlier;
+    for (int v = 0; v < static_cast<int>(values.size()); ++v) {
+      const auto& value = values[static_cast<std::size_t>(v)];
+      if (value == "bf16 split") continue;  // the numbers of "bf16 fp32", stored in another way
+      auto result = run(d, v);
+      for (const auto& other : earlier)
+        EXPECT_TRUE(result.hash != other.hash || result.losses != other.losses) << name << " " << value;
+      earlier.push_back(std::move(result));
+    }
+  }
+}
+
+TEST(OneRankRows, EveryValueIsInARow) {
+  for (const auto& pair : covering().impossible()) fmt::print("never together: {}\n", in_words(pair));
+  fmt::print("{} rows, {} pairs of values never together\n", covering().rows().size(), covering().impossible().size());
+  for (std::size_t d = 0; d < dimensions().size(); ++d)
+    for (std::size_t v = 0; v < dimensions()[d].values.size(); ++v)
+      EXPECT_TRUE(std::ranges::any_of(covering().rows(), [&](const Row& row) { return row[d] == static_cast<int>(v); }))
+          << dimensions()[d].name << " " << dimensions()[d].values[v];
+}
+
+}  // namespace
+}  // namespace terrace::test
