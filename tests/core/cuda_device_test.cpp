@@ -113,7 +113,7 @@ TEST_F(CudaDeviceCalls, AFullGpuSaysWhatIsFree) {
   const Slab most = device->memory().allocate(200 * kMiB);
   const auto text = error_of([&] { (void)device->memory().allocate(100 * kMiB); });
   EXPECT_THAT(text, HasSubstr("cuda:0: cudaMalloc of 100 MiB (104857600 bytes; 56.0 MiB of 256 MiB are free) failed"));
-  EXPECT_THAT(text, HasSubstr("--device-memory"));
+  EXPECT_THAT(text, HasSubstr("`device-memory`"));
 }
 
 TEST_F(CudaDeviceCalls, HostWorkAloneAsksNothingOfTheGpu) {

@@ -130,7 +130,7 @@ void squeeze(Settings& s) {
   PerTier<std::uint64_t> smallest{};
   for (std::uint32_t r = 0; r < s.run.pipeline_ranks(); ++r) {
     requests.push_back(toy::request_of(s.run));
-    requests.back().pipeline_rank = r;
+    requests.back().rank = r * s.run.data.ranks;
     const auto wide = plan(model, requests.back(), s.run.profile);
     options.push_back(wide.map);
     for (const auto tier : {Tier::device, Tier::host}) smallest[tier] = std::max(smallest[tier], wide.smallest_bytes[tier]);

@@ -177,7 +177,7 @@ inline std::size_t number_of(std::string_view name) {
 inline std::string refusal_of(Settings s) {
   try {
     s.settle();
-    if (s.run.pipeline) static_cast<void>(pipeline::part_of(*s.run.pipeline, 0));
+    if (s.run.pipeline) static_cast<void>(pipeline::placement_of(*s.run.pipeline));
     check_request(toy::make_model(s.run.sizes), toy::request_of(s.run));
     return "";
   } catch (const Error& e) {
