@@ -84,6 +84,9 @@ class Math {
   virtual void scale(Stream&, TensorView y, TensorView x, TensorView gain, Accumulate accumulate) = 0;
   // y (+)= x elementwise with conversion between dtypes.
   virtual void convert(Stream&, TensorView y, TensorView x, Accumulate accumulate = Accumulate::no) = 0;
+  // The columns [first_y, first_y + count) of y[R,·] (+)= the columns [first_x, first_x + count) of x[R,·]. One dtype.
+  virtual void columns(Stream&, TensorView y, std::int64_t first_y, TensorView x, std::int64_t first_x, std::int64_t count,
+                       Accumulate accumulate = Accumulate::no) = 0;
   virtual void zero(Stream&, TensorView y) = 0;
 
   // y[N,C] = table[token] (+ positions[n mod seq + first_position], when not empty). tokens [N] i32; −1: the token is not in

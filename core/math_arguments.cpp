@@ -176,6 +176,14 @@ void check_convert(const TensorView& y, const TensorView& x) {
   require(y.elements() == x.elements(), "convert", "y and x differ in size");
 }
 
+void check_columns(const TensorView& y, std::int64_t first_y, const TensorView& x, std::int64_t first_x, std::int64_t count) {
+  require_compute(y.dtype, "columns");
+  require(y.dtype == x.dtype && y.shape.rank() == 2 && x.shape.rank() == 2 && y.shape[0] == x.shape[0], "columns",
+          "y and x must be matrices of one dtype with equally many rows");
+  require(count >= 0 && first_y >= 0 && first_y + count <= y.shape[1] && first_x >= 0 && first_x + count <= x.shape[1],
+          "columns", "the columns must lie within y and x");
+}
+
 void check_embed(const TensorView& y, const TensorView& tokens, const TensorView& table, const TensorView& positions,
                  std::int64_t seq, std::int64_t first_position) {
   require_compute(y.dtype, "embed");

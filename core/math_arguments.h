@@ -32,6 +32,7 @@ void check_norm_input_grad(const TensorView& dx, const TensorView& dy, const Ten
 void check_norm_weight_grad(const TensorView& dgain, const TensorView& dbias, const TensorView& dy, const TensorView& x,
                             const TensorView& mean, const TensorView& rstd);
 
+void check_columns(const TensorView& y, std::int64_t first_y, const TensorView& x, std::int64_t first_x, std::int64_t count);
 void check_rotary(const TensorView& x, std::int64_t row_elements, std::int64_t seq);
 
 void check_attention(const AttentionShape&, const TensorView& out, const TensorView& lse, const TensorView& qkv);

@@ -91,6 +91,12 @@ class CpuMath final : public Math {
     stream.submit([=, compute = compute_] { cpu::convert(compute, y, x, accumulate); });
   }
 
+  void columns(Stream& stream, TensorView y, std::int64_t first_y, TensorView x, std::int64_t first_x, std::int64_t count,
+               Accumulate accumulate) override {
+    check_columns(y, first_y, x, first_x, count);
+    stream.submit([=, compute = compute_] { cpu::columns(compute, y, first_y, x, first_x, count, accumulate); });
+  }
+
   void zero(Stream& stream, TensorView y) override {
     stream.submit([=, compute = compute_] { cpu::zero(compute, y); });
   }

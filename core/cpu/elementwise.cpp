@@ -34,6 +34,16 @@ void convert(Compute compute, TensorView y, TensorView x, Accumulate accumulate)
          [&](std::int64_t begin, std::int64_t end) { kernel(y.data + begin * to, x.data + begin * from, end - begin); });
 }
 
+void columns(Compute compute, TensorView y, std::int64_t first_y, TensorView x, std::int64_t first_x, std::int64_t count,
+             Accumulate accumulate) {
+  const auto kernel = convert_kernel(compute.kernels, y.dtype, x.dtype, accumulate == Accumulate::yes);
+  const auto size = static_cast<std::int64_t>(size_of(y.dtype)), to = y.shape[1], from = x.shape[1];
+  blocks(compute.pool, y.shape[0], rows_a_task(count), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t n = begin; n < end; ++n)
+      kernel(y.data + (n * to + first_y) * size, x.data + (n * from + first_x) * size, count);
+  });
+}
+
 void zero(Compute compute, TensorView y) {
   blocks(compute.pool, static_cast<std::int64_t>(y.bytes()), kBlock * 4,
          [&](std::int64_t begin, std::int64_t end) { std::memset(y.data + begin, 0, static_cast<std::size_t>(end - begin)); });

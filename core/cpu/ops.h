@@ -30,6 +30,7 @@ void activation_grad(Compute, Activation, TensorView dx, TensorView dy, TensorVi
 void add(Compute, TensorView y, TensorView x, TensorView r);
 void scale(Compute, TensorView y, TensorView x, TensorView gain, Accumulate);
 void convert(Compute, TensorView y, TensorView x, Accumulate);
+void columns(Compute, TensorView y, std::int64_t first_y, TensorView x, std::int64_t first_x, std::int64_t count, Accumulate);
 void zero(Compute, TensorView y);
 
 void embed(Compute, TensorView y, TensorView tokens, TensorView table, TensorView positions, std::int64_t seq,

@@ -126,6 +126,14 @@ TEST_F(KernelsTest, AddScaleConvertAndZeroGiveTheCpusBits) {
            .out = {start(to, {n, c}, accumulate)},
            .run = [=](Math& m, Stream& s, const auto& in, const auto& out) { m.convert(s, out[0], in[0], accumulate); }});
     }
+    const std::int64_t part = c / 2 + 1, from = c - part;  // odd widths and places, too
+    expect_as_on_the_cpu({.name = text("columns", dtype, n, c, accumulate),
+                          .in = {random(dtype, {n, c})},
+                          .out = {start(dtype, {n, c + 3}, Accumulate::yes)},
+                          .run = [=](Math& m, Stream& s, const auto& in, const auto& out) {
+                            m.columns(s, out[0], 2, in[0], from, part, accumulate);
+                            m.columns(s, out[0], 0, in[0], 0, 1, accumulate);
+                          }});
     expect_as_on_the_cpu({.name = text("add, zero", dtype, n, c, accumulate),
                           .in = {random(dtype, {n, c}), random(dtype, {n, c})},
                           .out = {Tensor(dtype, {n, c}), Tensor(dtype, {n, c})},

@@ -1,4 +1,6 @@
 // Activations, additions, conversions and sums against fp64 oracles and central differences.
+#include <tuple>
+
 #include "math_fixture.h"
 
 namespace terrace::test {
@@ -172,6 +174,30 @@ TEST_F(PointwiseTest, ConversionsRoundOnce) {
   math.convert(stream, narrow, nan);
   machine.sync();
   for (int i = 0; i < 17; ++i) EXPECT_TRUE(std::isnan(narrow.get(i)));
+}
+
+// What lies beside the columns stays as it is.
+TEST_F(PointwiseTest, ColumnsAreCopiedOrAddedWhereTheyBelong) {
+  const std::int64_t rows = 37, y_columns = 29, x_columns = 41;
+  for (const auto dtype : kDtypes)
+    for (const auto accumulate : {Accumulate::no, Accumulate::yes})
+      for (const auto& [first_y, first_x, count] : {std::tuple{0, 0, 29}, {3, 20, 21}, {28, 0, 1}, {16, 8, 8}, {5, 5, 0}}) {
+        const auto x = random(dtype, {rows, x_columns}), before = random(dtype, {rows, y_columns});
+        auto y = before, want = before;
+        math.columns(stream, y, first_y, x, first_x, count, accumulate);
+        machine.sync();
+        for (std::int64_t r = 0; r < rows; ++r)
+          for (std::int64_t c = 0; c < count; ++c) {
+            const auto at = r * y_columns + first_y + c, from = r * x_columns + first_x + c;
+            const double add = accumulate == Accumulate::yes ? before.get(at) : 0;
+            want.set(at, dtype == DType::fp64 ? add + x.get(from) : static_cast<float>(add) + static_cast<float>(x.get(from)));
+          }
+        EXPECT_EQ(y.bits(), want.bits()) << name_of(dtype) << ", " << count << " columns";
+      }
+  Tensor y(DType::fp32, {4, 8}), x(DType::fp32, {4, 8}), fewer(DType::fp32, {3, 8});
+  EXPECT_THROW(math.columns(stream, y, 6, x, 0, 3), std::logic_error);
+  EXPECT_THROW(math.columns(stream, y, 0, x, -1, 3), std::logic_error);
+  EXPECT_THROW(math.columns(stream, y, 0, fewer, 0, 3), std::logic_error);
 }
 
 TEST_F(PointwiseTest, ZeroClearsEveryByte) {

@@ -74,6 +74,10 @@ class MadeUpProducts final : public Math {
   void add(Stream& s, TensorView y, TensorView x, TensorView r) override { math_->add(s, y, x, r); }
   void scale(Stream& s, TensorView y, TensorView x, TensorView gain, Accumulate a) override { math_->scale(s, y, x, gain, a); }
   void convert(Stream& s, TensorView y, TensorView x, Accumulate a) override { math_->convert(s, y, x, a); }
+  void columns(Stream& s, TensorView y, std::int64_t first_y, TensorView x, std::int64_t first_x, std::int64_t count,
+               Accumulate a) override {
+    math_->columns(s, y, first_y, x, first_x, count, a);
+  }
   void zero(Stream& s, TensorView y) override { math_->zero(s, y); }
   void embed(Stream& s, TensorView y, TensorView tokens, TensorView table, TensorView positions, std::int64_t seq,
              std::int64_t first_position) override {

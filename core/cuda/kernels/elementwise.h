@@ -81,6 +81,30 @@ struct BiasRows {
   }
 };
 
+template <class T>
+struct ColumnsArgs {
+  T* y;
+  const T* x;
+  std::int64_t y_columns, x_columns;  // of the whole matrices
+  std::int64_t columns;
+  bool accumulate, whole;
+};
+
+// A slice of columns of each row, from one matrix to another.
+template <class T>
+struct CopyColumns {
+  static constexpr int kThreads = 256, kW = kWidth<T>;
+  template <class Lane>
+  TERRACE_KERNEL void operator()(Lane& lane, const ColumnsArgs<T>& a) const {
+    const std::int64_t column = (static_cast<std::int64_t>(lane.block_y()) * lane.threads() + lane.thread()) * kW;
+    const std::int64_t left = a.columns - column;
+    if (left <= 0) return;
+    Acc<T> v[kW];
+    load(v, a.x + lane.block_x() * a.x_columns + column, left, a.whole);
+    deliver(a.y + lane.block_x() * a.y_columns + column, v, left, a.whole, a.accumulate);
+  }
+};
+
 template <class To, class From>
 struct ConvertArgs {
   To* y;

@@ -7,6 +7,7 @@ template void add_bias(const CudaLauncher&, TensorView, TensorView, Accumulate);
 template void scale(const CudaLauncher&, TensorView, TensorView, TensorView, Accumulate);
 template void add(const CudaLauncher&, TensorView, TensorView, TensorView);
 template void convert(const CudaLauncher&, TensorView, TensorView, Accumulate);
+template void columns(const CudaLauncher&, TensorView, std::int64_t, TensorView, std::int64_t, std::int64_t, Accumulate);
 template void zero(const CudaLauncher&, TensorView);
 
 }  // namespace terrace::cuda::ops

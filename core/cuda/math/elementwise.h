@@ -56,6 +56,21 @@ void convert(const Launcher& launcher, TensorView y, TensorView x, Accumulate ac
 }
 
 template <class Launcher>
+void columns(const Launcher& launcher, TensorView y, std::int64_t first_y, TensorView x, std::int64_t first_x,
+             std::int64_t count, Accumulate accumulate) {
+  if (count == 0 || y.shape[0] == 0) return;
+  with_type(y.dtype, [&]<class T>() {
+    using Kernel = CopyColumns<T>;
+    const auto words = [](std::int64_t columns) { return columns * static_cast<std::int64_t>(sizeof(T)) % kWordBytes == 0; };
+    launcher.template run<Kernel>(
+        slice_shape<Kernel>(y.shape[0], count),
+        ColumnsArgs<T>{
+            data<T>(y) + first_y, data<T>(x) + first_x, y.shape[1], x.shape[1], count, accumulate == Accumulate::yes,
+            whole_words(y.shape[1], {y}) && whole_words(x.shape[1], {x}) && words(first_y) && words(first_x) && words(count)});
+  });
+}
+
+template <class Launcher>
 void zero(const Launcher& launcher, TensorView y) {
   const auto bytes = static_cast<std::int64_t>(y.bytes());
   const bool whole = reinterpret_cast<std::uintptr_t>(y.data) % kWordBytes == 0;

@@ -105,6 +105,12 @@ class KernelMath final : public Math {
     math_arguments::check_convert(y, x);
     enqueue("convert", stream, [=](const auto& launcher) { ops::convert(launcher, y, x, accumulate); });
   }
+  void columns(Stream& stream, TensorView y, std::int64_t first_y, TensorView x, std::int64_t first_x, std::int64_t count,
+               Accumulate accumulate) override {
+    math_arguments::check_columns(y, first_y, x, first_x, count);
+    enqueue("columns", stream,
+            [=](const auto& launcher) { ops::columns(launcher, y, first_y, x, first_x, count, accumulate); });
+  }
   void zero(Stream& stream, TensorView y) override {
     enqueue("zero", stream, [=](const auto& launcher) { ops::zero(launcher, y); });
   }

@@ -47,6 +47,9 @@ void scale(const Launcher&, TensorView y, TensorView x, TensorView gain, Accumul
 template <class Launcher>
 void convert(const Launcher&, TensorView y, TensorView x, Accumulate);
 template <class Launcher>
+void columns(const Launcher&, TensorView y, std::int64_t first_y, TensorView x, std::int64_t first_x, std::int64_t count,
+             Accumulate);
+template <class Launcher>
 void zero(const Launcher&, TensorView y);
 
 template <class Launcher>
