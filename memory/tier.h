@@ -43,18 +43,18 @@ constexpr Budget in_whole_pages(Budget b) {
 
 // A lane is a FIFO of operations that complete in order. The n-th operation of a lane is done when its timeline has
 // reached n (counting from 1), so "everything up to here" is one number per lane.
-enum class Lane : std::uint8_t { compute, update, upload, download, read, write, communication, tensor, message };
+enum class Lane : std::uint8_t { compute, update, upload, download, read, write, communication, tensor, context, message };
 // Ranks that exchange within every layer have a lane of their own, so that their collectives do not queue behind gathers for
-// layers that come later: `tensor` for tensor ranks. `communication` has all other collectives.
-inline constexpr std::array kCollectiveLanes{Lane::communication, Lane::tensor};
-constexpr bool is_collective(Lane l) { return l == Lane::communication || l == Lane::tensor; }
+// layers that come later: `tensor` for tensor ranks, `context` for context ranks. `communication` has all other collectives.
+inline constexpr std::array kCollectiveLanes{Lane::communication, Lane::tensor, Lane::context};
+constexpr bool is_collective(Lane l) { return l >= Lane::communication && l < Lane::message; }
 // From Lane::message on: messages between ranks of a pipeline, one lane for each direction, peer and payload.
-inline constexpr std::size_t kPeerLanes = 16, kLanes = 8 + kPeerLanes;
+inline constexpr std::size_t kPeerLanes = 16, kLanes = 9 + kPeerLanes;
 constexpr std::size_t index(Lane l) { return static_cast<std::size_t>(l); }
 constexpr bool is_message(Lane l) { return l >= Lane::message; }
 constexpr std::string_view name_of(Lane l) {
-  constexpr std::array<std::string_view, 9> names{"compute", "update",        "upload", "download", "read",
-                                                  "write",   "communication", "tensor", "message"};
+  constexpr std::array<std::string_view, 10> names{"compute", "update",        "upload", "download", "read",
+                                                   "write",   "communication", "tensor", "context",  "message"};
   return names[index(is_message(l) ? Lane::message : l)];
 }
 

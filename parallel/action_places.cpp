@@ -4,9 +4,9 @@
 
 namespace terrace {
 
-ActionPlaces::ActionPlaces(const UpdatePlace& update, bool separate_device, const std::vector<std::uint32_t>& updates_of,
-                           MessageLanes messages)
-    : update_(update), separate_device_(separate_device), messages_(std::move(messages)) {
+ActionPlaces::ActionPlaces(const UpdatePlace& update, bool separate_device, const LayerPhases& phases,
+                           const std::vector<std::uint32_t>& updates_of, MessageLanes messages)
+    : update_(update), separate_device_(separate_device), phases_(phases), messages_(std::move(messages)) {
   std::uint32_t updates = 0;
   for (const auto of_layer : updates_of) {
     first_update_.push_back(updates);
@@ -30,6 +30,7 @@ Tier ActionPlaces::tier_of(const Action& a) const {
 Lane ActionPlaces::lane_of(const Action& a) const {
   // A layer waits for the sums of its tensor ranks, which therefore do not queue behind gathers for layers that come later.
   if (is_between_tensor_ranks(a.op)) return Lane::tensor;
+  if (has_phases(a.op) && phases_.exchanges(a)) return phases_.phase(a).exchange->members.lane;
   // With a separate device, work in host memory does not use the device's streams.
   if (communicates(a.op) && (a.op != Op::exchange || lane_of(tier_of(a)) != Lane::update)) return Lane::communication;
   return is_message(a.op) ? messages_.of(a) : lane_of(tier_of(a));

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -29,10 +28,10 @@ struct Issued {
   Collective collective;
 };
 
-// Where the bytes lie is each rank's own matter.
+// Where the bytes lie is each rank's own matter, and in an all-to-all each pair of ranks agrees on its own bytes.
 bool match(const Collective& a, const Collective& b) {
-  return a.operation == b.operation && wire_bytes(a) == wire_bytes(b) && a.reduction == b.reduction && a.wire == b.wire &&
-         a.peer == b.peer;
+  return a.operation == b.operation && (a.operation == Operation::all_to_all || wire_bytes(a) == wire_bytes(b)) &&
+         a.reduction == b.reduction && a.wire == b.wire && a.peer == b.peer;
 }
 
 std::string to_text(const Issued& i) {
@@ -73,6 +72,22 @@ void compare(const StepMap& one, const Sequence& ones, const StepMap& other, con
               Exit::usage);
 }
 
+// What one rank sends the other in an all-to-all is what that one receives from it.
+void demand_pair(const StepMap& one, const Sequence& ones, const StepMap& other, const Sequence& others) {
+  for (std::size_t n = 0; n < ones.size(); ++n) {
+    const auto &a = ones[n].collective, &b = others[n].collective;
+    if (a.operation != Operation::all_to_all) continue;
+    const auto i = one.mesh().index(one.rank(), a.members.axes), j = other.mesh().index(other.rank(), a.members.axes);
+    if (a.sent.at(j) == b.received.at(i) && a.received.at(j) == b.sent.at(i)) continue;
+    throw Error(
+        fmt::format("two ranks disagree on the bytes between them\n  {}: {}, sends {} and receives {}\n  {}: {}, sends {} "
+                    "and receives {}",
+                    name_of(one), terrace::to_text(ones[n].action), a.sent.at(j), a.received.at(j), name_of(other),
+                    terrace::to_text(others[n].action), b.sent.at(i), b.received.at(i)),
+        Exit::usage);
+  }
+}
+
 }  // namespace
 
 void check_collectives(std::span<const RankProgram> ranks) {
@@ -81,14 +96,17 @@ void check_collectives(std::span<const RankProgram> ranks) {
   for (const auto& rank : ranks)
     for (const auto& [peers, sequence] : issued.emplace_back(sequences_of(rank))) all.insert(peers);
   for (const auto& peers : all) {
-    std::optional<std::size_t> first;
-    for (std::size_t r = 0; r < ranks.size(); ++r) {
-      if (!belongs(ranks[r].map, peers)) continue;
-      if (first)
-        compare(ranks[*first].map, issued[*first][peers], ranks[r].map, issued[r][peers]);
-      else
-        first = r;
-    }
+    std::vector<std::size_t> members;
+    for (std::size_t r = 0; r < ranks.size(); ++r)
+      if (belongs(ranks[r].map, peers)) members.push_back(r);
+    const auto first = members.front();
+    for (const auto r : members)
+      if (r != first) compare(ranks[first].map, issued[first][peers], ranks[r].map, issued[r][peers]);
+    const auto deals = [](const Issued& i) { return i.collective.operation == Operation::all_to_all; };
+    if (std::ranges::none_of(issued[first][peers], deals)) continue;
+    for (const auto r : members)
+      for (const auto earlier : members)
+        if (earlier < r) demand_pair(ranks[earlier].map, issued[earlier][peers], ranks[r].map, issued[r][peers]);
   }
 }
 

@@ -70,11 +70,37 @@ void demand_shard_group(const DataParallel& data) {
                     data.copies()));
 }
 
+// What a rank computes depends on which positions it has.
+void demand_context(const PlanRequest& request) {
+  const auto& data = request.data;
+  const auto refuse = [&](const char* setting, const char* what, const char* instead) {
+    throw RefusedSetting(setting,
+                         fmt::format("`cp` {} does not work with {}\n  {}, or leave out `cp`", data.context, what, instead));
+  };
+  if (data.context == 0) throw RefusedSetting("cp", "`cp` must be at least 1");
+  if (data.context == 1) return;
+  if (data.canonical)
+    refuse("canonical-reduction", "`canonical-reduction`, which adds the gradients of whole micro-batches in their order",
+           "leave out `canonical-reduction`");
+  if (data.local) refuse("sync-interval", "local SGD", "leave out `sync-interval`");
+  if (request.pipeline && request.pipeline->schedule.placement.rank_of.size() > 1)
+    refuse("schedule", "a schedule with two directions", "give another schedule, such as `schedule` 1f1b");
+  if (request.decode_positions != 0) throw Error("generation has no context ranks", Exit::usage);
+}
+
 void demand_rank(const Model& model, const PlanRequest& request) {
   const auto mesh = mesh_of(model, request);
   check(mesh);
   if (request.rank >= mesh.size())
     throw Error(fmt::format("there is no rank {} in a mesh of {}", request.rank, to_string(mesh)), Exit::usage);
+  if (request.data.context != model.context.ranks)
+    throw Error(
+        fmt::format("the run has {} context ranks, and the model was made for {}", request.data.context, model.context.ranks),
+        Exit::usage);
+  if (const auto slice = mesh.coordinate(request.rank, Axis::context); slice != model.context.rank)
+    throw Error(fmt::format("rank {} of a mesh of {} is context rank {}, and the model was made for context rank {}",
+                            request.rank, to_string(mesh), slice, model.context.rank),
+                Exit::usage);
   if (const auto part = mesh.index(request.rank, kTensorAxes); part != model.tensor.rank)
     throw Error(fmt::format("rank {} of a mesh of {} is tensor rank {}, and the model was made for tensor rank {}",
                             request.rank, to_string(mesh), part, model.tensor.rank),
@@ -85,6 +111,11 @@ void demand_rank(const Model& model, const PlanRequest& request) {
 
 Mesh mesh_of(const Model& model, const PlanRequest& r) {
   return mesh_of(r.data, r.pipeline ? r.pipeline->schedule.placement.ranks : 1, model.tensor);
+}
+
+std::uint32_t first_rank(const Model& model, const PlanRequest& request, std::uint32_t stage) {
+  const auto mesh = mesh_of(model, request);
+  return mesh.at(mesh.at(mesh.at(0, Axis::pp, stage), Axis::context, model.context.rank), kTensorAxes, model.tensor.rank);
 }
 
 void check_request(const Model& model, const PlanRequest& request) {
@@ -145,6 +176,7 @@ void check_request(const Model& model, const PlanRequest& request) {
                             model.layers.size()),
                 Exit::usage);
   check_tensor(model, request);
+  demand_context(request);
   demand_rank(model, request);
   if (model.layers.size() < 2) throw Error("a model needs at least two layers", Exit::usage);
 }

@@ -42,6 +42,7 @@ std::string describe(const Chunk& c, const std::string& layer, std::uint64_t chu
     case Role::skip_gradient: return fmt::format("input gradient of {} by a skip, micro-batch {}", layer, c.position);
     case Role::saved: return fmt::format("saved activations of {}, micro-batch {}", layer, c.position);
     case Role::carried: return fmt::format("carried tensors of {}", layer);
+    case Role::work: return fmt::format("working tensors of {}", layer);
     case Role::scratch: return fmt::format("scratch of {}", layer);
     case Role::spare: return "discarded output";
     case Role::whole_input: return "whole input of a layer";

@@ -21,6 +21,7 @@ enum class Role : std::uint8_t {
   skip_gradient,   // the part of that gradient from a layer that skips from the input
   saved,           // from a forward for its backward
   carried,         // from the input half of a backward to its weight half
+  work,            // of a layer, inside one call, from phase to phase
   scratch,         // of a layer, inside one action
   spare,           // the output that a recomputation discards
   // With sequence parallelism, inside one action and its exchange: a layer's input, its result, and their gradients.

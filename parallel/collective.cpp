@@ -181,10 +181,10 @@ std::vector<Collective> combination_of(const StepMap& map, const Action& a) {
   const auto bytes = buffers.row_bytes();
   const ChunkBytes kept{activation ? buffers.x(a.layer, a.micro_batch) : buffers.d(a.layer, a.micro_batch), 1, 0, bytes};
   const auto sum = Reduction::sum(map.model().dtype);
-  if (!map.tensor().sequence) return {all_reduce_of({kTensorAxes}, kept, sum)};
+  if (!map.tensor().sequence) return {all_reduce_of(kTensorRanks, kept, sum)};
   const auto parts = activation ? buffers.written_y(a.layer - 1, a.micro_batch) : buffers.written_dx(a.layer, a.micro_batch);
   return {{.operation = Operation::reduce_scatter,
-           .members = {kTensorAxes},
+           .members = kTensorRanks,
            .from = {parts, 1, 0, bytes},
            .to = {kept.first, 1, 0, bytes / map.tensor().ranks},
            .reduction = sum,
@@ -196,13 +196,13 @@ std::vector<Collective> assembly_of(const StepMap& map, const Action& a) {
   const auto ranks = map.tensor().ranks;
   if (a.payload == Payload::survey) {
     const auto bytes = buffers.survey_spec()->bytes();
-    return {all_gather_of({kTensorAxes}, {buffers.survey(), 1, map.tensor().rank * bytes, bytes},
+    return {all_gather_of(kTensorRanks, {buffers.survey(), 1, map.tensor().rank * bytes, bytes},
                           {buffers.survey(), 1, 0, bytes * ranks})};
   }
   const bool activation = a.payload == Payload::activation;
   const auto kept = activation ? buffers.x(a.layer, a.micro_batch) : buffers.d(a.layer, a.micro_batch);
   const auto whole = activation ? buffers.read_x(a.layer, a.micro_batch) : buffers.read_dy(a.layer - 1, a.micro_batch);
-  return {all_gather_of({kTensorAxes}, {kept, 1, 0, buffers.row_bytes() / ranks}, {whole, 1, 0, buffers.row_bytes()})};
+  return {all_gather_of(kTensorRanks, {kept, 1, 0, buffers.row_bytes() / ranks}, {whole, 1, 0, buffers.row_bytes()})};
 }
 
 // Of the parameters that several tensor ranks hold, each as far as it lies in a chunk of this rank.
@@ -215,11 +215,32 @@ std::vector<Collective> unification_of(const StepMap& map, const Action& a) {
       const auto ranks = holders(layout.param_at(a.layer, s.tensor).split, map.tensor());
       if (ranks == 1) continue;
       const auto size = size_of(sum.from);
-      all.push_back(all_reduce_of({ranks == map.tensor().ranks ? kTensorAxes : AxisSet(Axis::twin)},
+      all.push_back(all_reduce_of(ranks == map.tensor().ranks ? kTensorRanks : kTwins,
                                   {map.state(Kind::gradient, a.layer, chunk), 1, s.chunk_element * size, s.elements * size},
                                   sum));
     }
   return all;
+}
+
+// Within a layer's call, between tensors of its work().
+std::vector<Collective> phase_exchange_of(const StepMap& map, const Action& a) {
+  const auto& exchange = map.phases().phase(a).exchange;
+  if (!exchange) return {};
+  const auto& work = map.buffers().work_pack(a.layer, call_of(a.op));
+  const auto at = [&](std::uint32_t tensor) {
+    return ChunkBytes{map.buffers().work(a.layer), 1, work.offsets[tensor], work.tensors[tensor].bytes()};
+  };
+  const auto bytes = [&](const std::vector<std::int64_t>& elements) {
+    std::vector<std::uint64_t> all;
+    for (const auto count : elements) all.push_back(static_cast<std::uint64_t>(count) * size_of(map.model().dtype));
+    return all;
+  };
+  return {{.operation = Operation::all_to_all,
+           .members = exchange->members,
+           .from = at(exchange->from),
+           .to = at(exchange->to),
+           .sent = bytes(exchange->sent),
+           .received = bytes(exchange->received)}};
 }
 
 }  // namespace
@@ -238,6 +259,12 @@ std::vector<Collective> collectives_of(const StepMap& map, const Action& a) {
     case Op::verdict:
       if (const auto squares = squares_of(map)) return {*squares};
       return {};
+    case Op::forward:
+    case Op::recompute:
+    case Op::evaluate:
+    case Op::backward:
+    case Op::backward_input:
+    case Op::backward_weight: return phase_exchange_of(map, a);
     default: return {};
   }
 }
@@ -256,7 +283,7 @@ std::optional<Collective> squares_of(const StepMap& map) {
 }
 
 std::set<Members> members_of(const StepMap& map, const Programs& programs) {
-  std::set<Members> all{losses_of(map).members, {kModelAxes}};  // the losses of an evaluation, too
+  std::set<Members> all{losses_of(map).members, {kModelAxes | Axis::context}};  // the losses of an evaluation, too
   if (const auto squares = squares_of(map)) all.insert(squares->members);
   for (const auto* const program : programs.all())
     for (const auto& action : program->actions)

@@ -34,11 +34,12 @@ struct Collective {
   Operation operation = Operation::all_gather;
   Members members = {};
   ChunkBytes from = {}, to = {};
-  Reduction reduction = {};     // of a sum; of `from` as it travels
-  Travel wire = Travel::whole;  // how `from` travels
-  DType dtype = DType::fp32;    // of numbers that are packed for the way
-  std::uint32_t peer = 0;       // of a broadcast and of messages: the number of a member
-  std::uint32_t lane = 0;       // of messages
+  Reduction reduction = {};                             // of a sum; of `from` as it travels
+  Travel wire = Travel::whole;                          // how `from` travels
+  DType dtype = DType::fp32;                            // of numbers that are packed for the way
+  std::uint32_t peer = 0;                               // of a broadcast and of messages: the number of a member
+  std::uint32_t lane = 0;                               // of messages
+  std::vector<std::uint64_t> sent = {}, received = {};  // of an all-to-all: bytes to and from each member
   friend bool operator==(const Collective&, const Collective&) = default;
 };
 // In the order in which they are issued.

@@ -86,6 +86,7 @@ void Compute::enqueue(const Action& action, std::span<const Use> uses, std::span
                       std::byte* base) {
   const auto& map = *parts_.map;
   const Views views(map, uses, offsets, base);
+  if (has_phases(action.op) && map.phases().exchanges(action)) return communicate(action, views);
   switch (action.op) {
     case Op::norm: norm(action, views); break;
     case Op::update:
@@ -146,7 +147,9 @@ void Compute::layer(const Action& a, const Views& views) {
   auto ctx = context_of(a, views);
   const auto weights = views.tensors(Kind::parameter, a);
   const auto saved = map.buffers().saved_pack(a.layer).views(views.of(map.buffers().saved(a.layer, a.micro_batch)));
-  LayerTensors t{.weights = weights, .gradients = {}, .x = {}, .y = {}, .saved = saved, .dy = {}, .dx = {}, .carried = {}};
+  const auto work = map.buffers().work_pack(a.layer, call_of(a.op)).views(views.of(map.buffers().work(a.layer)));
+  LayerTensors t{
+      .weights = weights, .gradients = {}, .x = {}, .y = {}, .saved = saved, .dy = {}, .dx = {}, .carried = {}, .work = work};
   t.x = views.activation(map.buffers().read_x(a.layer, a.micro_batch));
   if (a.op == Op::survey) {
     model_layer.survey(ctx, t);

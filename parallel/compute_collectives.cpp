@@ -12,12 +12,25 @@ TensorView packed_blocks(std::byte* at, std::int64_t elements) {
   return {at, DType::i32, {elements / kBlock8Elements, kBlock8Words}};
 }
 
+// Of an all-to-all: what goes to, or comes from, each member.
+template <class Span>
+std::vector<Span> blocks_of(Bytes whole, const std::vector<std::uint64_t>& sizes) {
+  std::vector<Span> blocks;
+  for (const auto size : sizes) {
+    blocks.push_back(whole.first(size));
+    whole = whole.subspan(size);
+  }
+  return blocks;
+}
+
 void issue(Communicator& ranks, Stream& stream, const Collective& c, Bytes from, Bytes to) {
   const auto peer = static_cast<int>(c.peer), lane = static_cast<int>(c.lane);
   switch (c.operation) {
     case Operation::all_gather: return ranks.all_gather(stream, from, to);
     case Operation::reduce_scatter: return ranks.reduce_scatter(stream, c.reduction, from, to);
     case Operation::all_reduce: return ranks.all_reduce(stream, c.reduction, from, to);
+    case Operation::all_to_all:
+      return ranks.all_to_all(stream, blocks_of<ConstBytes>(from, c.sent), blocks_of<Bytes>(to, c.received));
     case Operation::broadcast: return ranks.broadcast(stream, from.empty() ? to : from, peer);
     case Operation::send: return ranks.send(stream, from, peer, lane);
     case Operation::receive: return ranks.receive(stream, to, peer, lane);
@@ -98,7 +111,7 @@ Bytes Compute::pack(const Action& a, const Collective& c, Bytes group) {
 // tensor ranks computed.
 void Compute::share_results(Share what) {
   const auto& map = *parts_.map;
-  const auto among = what == Share::step ? kAllRanks : kModelAxes;
+  const auto among = what == Share::step ? kAllRanks : kModelAxes | Axis::context;
   if (what == Share::none || !parts_.groups || map.mesh().size(among) == 1) return;
   const auto computed = stream_on(Lane::compute).record();
   for (const auto lane : kCollectiveLanes)
@@ -118,7 +131,7 @@ void Compute::share_squares(std::uint32_t update) {
 }
 
 void Compute::share(const Collective& sum, std::span<double> numbers) {
-  auto& stream = stream_on(lane_of(sum.members, parts_.map->mesh()));
+  auto& stream = stream_on(sum.members.lane);
   issue(parts_.groups->of(sum.members), stream, sum, bytes_of(numbers), bytes_of(numbers));
 }
 

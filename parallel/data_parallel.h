@@ -1,4 +1,4 @@
-// How a run spreads the state of its model over the ranks that train on different micro-batches: the settings.
+// How a run spreads the state of its model over the ranks that train on different tokens: the settings.
 // state_sharding.h says what one rank holds under them.
 //
 //   ZeRO stage     0            1                       2                        3
@@ -27,23 +27,26 @@ namespace terrace {
 enum class Travel : std::uint8_t { whole, bf16, int8 };
 
 struct DataParallel {
-  std::uint32_t ranks = 1;
-  std::uint32_t zero = 0;  // 0 to 3
+  std::uint32_t ranks = 1;    // with different sequences
+  std::uint32_t context = 1;  // so many ranks share the positions of a sequence: context parallelism
+  std::uint32_t zero = 0;     // 0 to 3
   bool canonical = false;
   SumOrder sums = SumOrder::machines;  // of gradients and averages across machines
   Travel gradients = Travel::whole;    // bf16 and int8: only for fp32 gradients that are folded after each micro-batch
   Travel weights = Travel::whole;      // int8: only for weights gathered before each use; bf16: never
-  std::uint32_t shard_group = 0;       // ranks that share one replica; it divides `ranks`; 0: all of them
+  std::uint32_t shard_group = 0;       // of `ranks`, those that share one replica; it divides `ranks`; 0: all of them
   bool local = false;                  // local SGD
 
+  // Ranks with different tokens, whose gradients are summed.
+  [[nodiscard]] std::uint32_t all() const { return ranks * context; }
   // A rank that shares with no other rank has stage 0.
-  [[nodiscard]] std::uint32_t stage() const { return ranks > 1 && shard_group != 1 ? zero : 0; }
-  [[nodiscard]] std::uint32_t sharers() const { return stage() >= 1 && shard_group != 0 ? shard_group : ranks; }
-  [[nodiscard]] std::uint32_t copies() const { return ranks / sharers(); }
+  [[nodiscard]] std::uint32_t stage() const { return all() > 1 && shard_group * context != 1 ? zero : 0; }
+  [[nodiscard]] std::uint32_t sharers() const { return stage() >= 1 && shard_group != 0 ? shard_group * context : all(); }
+  [[nodiscard]] std::uint32_t copies() const { return all() / sharers(); }
   [[nodiscard]] SumOrder sum_order() const { return canonical ? SumOrder::ranks : sums; }
   // Gradients are computed into a separate buffer and folded after every micro-batch.
   [[nodiscard]] bool folds_each() const { return canonical || stage() >= 2; }
-  [[nodiscard]] bool reduces() const { return canonical || (ranks > 1 && !local); }
+  [[nodiscard]] bool reduces() const { return canonical || (all() > 1 && !local); }
   [[nodiscard]] bool gathers_updates() const { return stage() == 1 || stage() == 2; }
   [[nodiscard]] bool gathers_before_use() const { return stage() == 3; }
   [[nodiscard]] std::uint32_t group() const { return stage() >= 1 || canonical ? sharers() : 1; }  // chunks in a group

@@ -52,10 +52,7 @@ std::vector<SettingRefusal> problems(const Degrees& g, const ModelShape& model, 
       fmt::format("it must divide {} heads and {} ffn columns{}", model.heads, model.ffn,
                   g.sequence_parallel ? fmt::format(" and {} positions", s) : ""),
       [&](auto t) { return divides(t, model.heads) && divides(t, model.ffn) && (!g.sequence_parallel || divides(t, s)); });
-  problems.check(
-      "cp", g.cp, s / 2,
-      fmt::format("twice it must divide {} positions, so that each rank has an early and a late part of the causal work", s),
-      [&](auto c) { return c == 1 || divides(2 * c, s); });
+  problems.check("cp", g.cp, s, fmt::format("it must divide {} positions", s), [&](auto c) { return divides(c, s); });
   problems.check("pp", g.pp, model.layers, fmt::format("a stage needs a layer, and there are {}", model.layers),
                  [&](auto p) { return p <= model.layers; });
   problems.check("ep", g.ep, std::max<std::int64_t>(model.experts, 1),

@@ -9,7 +9,7 @@ std::vector<Distances> distances_of(const PlanRequest& request) {
   if (request.prefetch_depth == kAutoDepth) prefetches = {1, 2, 4, 8};
   if (request.gather_ahead == kAutoDepth)
     gathers = request.data.gathers_before_use()                     ? std::vector{0U, 1U, 2U}
-              : request.data.folds_each() && request.data.ranks > 1 ? std::vector{0U, 1U}
+              : request.data.folds_each() && request.data.all() > 1 ? std::vector{0U, 1U}
                                                                     : std::vector{0U};
   std::vector<Distances> all;
   for (const auto prefetch : prefetches)

@@ -34,6 +34,10 @@ struct Sent {
   LinkBytes reduction, gather;
 };
 Sent sent_by(const Spread& s, const Exchange& e) {
+  if (e.operation == Operation::all_to_all) {  // a block to each rank
+    const double each = static_cast<double>(e.bytes) / e.ranks;
+    return {.reduction = {}, .gather = {each * (s.on_node - 1), each * (e.ranks - s.on_node)}};
+  }
   Sent sent;
   const auto bytes = static_cast<double>(e.bytes);
   const double near = (s.on_node - 1) / s.on_node, far = (s.nodes - 1) / s.nodes;

@@ -18,6 +18,7 @@ Streams make_streams(const Executor::Parts& parts, Device* host) {
   if (host) make(Lane::update, *host);
   if (parts.groups) make(Lane::communication, *parts.device);
   if (parts.map->tensor().ranks > 1) make(Lane::tensor, *parts.device);
+  if (parts.map->data().context > 1) make(Lane::context, *parts.device);
   for (std::uint32_t i = 0; i < parts.map->places().messages().count(); ++i)
     make(static_cast<Lane>(index(Lane::message) + i), *parts.device);
   return streams;

@@ -72,7 +72,7 @@ class Executor : private Sink {
   Parts parts_;
   void synchronize() const;
 
-  const std::unique_ptr<Device> host_;  // null if the device is the host itself
+  const std::unique_ptr<Device> host_;                         // null if the device is the host itself
   const std::array<std::unique_ptr<Stream>, kLanes> streams_;  // [lane]
   Compute compute_;
   LiveActivations live_;

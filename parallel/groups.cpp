@@ -13,9 +13,9 @@ std::string name_of(const Members& members, AxisSet varying) {
   if (members.directions) return "directions";
   if (members.in_turn) return "turns";
   const auto all_of = [&](AxisSet axes) { return members.axes.within(axes) && (axes & varying).within(members.axes); };
-  if (all_of(kDataAxes)) return "dp";
-  if (all_of(kTensorAxes)) return "tp";
-  return to_string(members.axes);
+  if (members.lane == Lane::context) return "cp";
+  if (members.lane == Lane::tensor && all_of(kTensorAxes)) return "tp";
+  return members.lane == Lane::communication && all_of(kDataAxes) ? "dp" : to_string(members.axes);
 }
 
 }  // namespace
@@ -40,11 +40,6 @@ RankSpan span_of(const Members& members, const Mesh& mesh) {
   return {2 * ranks, ranks > 1 ? mesh.stride(members.axes) : (last - first) * mesh.stride(Axis::pp)};
 }
 
-Lane lane_of(const Members& members, const Mesh& mesh) {
-  const auto axes = reduced_to(mesh, members).axes;
-  return axes != AxisSet() && axes.within(kTensorAxes) ? Lane::tensor : Lane::communication;
-}
-
 Groups::Groups(Communicator* world, Agreement* agreement, const Mesh& mesh, std::uint32_t rank, const std::set<Members>& needed)
     : mesh_(mesh), rank_(rank), world_(world), alone_(make_self_communicator()) {
   if (!world) return;
@@ -52,11 +47,15 @@ Groups::Groups(Communicator* world, Agreement* agreement, const Mesh& mesh, std:
   for (const auto& members : needed) mine.insert(reduced_to(mesh, members));
   // All ranks make all communicators in one order, also those that only other ranks need.
   const auto varying = mesh.varying();
-  for (std::uint16_t bits = 1; bits <= kAllRanks.bits(); ++bits)
-    for (const bool in_turn : {false, true}) {
-      const Members members{AxisSet::of_bits(bits), in_turn};
-      if (members.axes.within(varying) && agreement->any(mine.contains(members))) split(*world, members);
-    }
+  const auto split_if_needed = [&](const Members& members) {
+    if (agreement->any(mine.contains(members))) split(*world, members);
+  };
+  for (std::uint16_t bits = 1; bits <= kAllRanks.bits(); ++bits) {
+    const auto axes = AxisSet::of_bits(bits);
+    if (!axes.within(varying)) continue;
+    for (const auto lane : kCollectiveLanes) split_if_needed({.axes = axes, .lane = lane});
+    if (axes.within(kDataAxes)) split_if_needed({.axes = axes, .in_turn = true});
+  }
   // In two directions, for each first rank the second ones in descending order.
   const auto other_of = [&](std::uint32_t one, double below) {
     double greatest = -1;
@@ -71,6 +70,10 @@ Groups::Groups(Communicator* world, Agreement* agreement, const Mesh& mesh, std:
         split(*world, {kDataAxes & varying, true, std::array{one, static_cast<std::uint32_t>(other)}});
 }
 
+bool Groups::is_world(const Members& m) const {
+  return !m.directions && !m.in_turn && m.lane == Lane::communication && mesh_.size(m.axes) == mesh_.size();
+}
+
 void Groups::split(Communicator& world, const Members& members) {
   const auto name = name_of(members, mesh_.varying());
   int color = static_cast<int>(mesh_.index(rank_, kAllRanks - members.axes)),
@@ -80,8 +83,8 @@ void Groups::split(Communicator& world, const Members& members) {
     const auto at = std::ranges::find(*members.directions, mesh_.coordinate(rank_, Axis::pp)) - members.directions->begin();
     color = at < 2 ? 0 : -1;
     key += static_cast<int>(at) * static_cast<int>(mesh_.size(members.axes));
-  } else if (mesh_.size(members.axes) == mesh_.size() && !members.in_turn) {
-    return;  // world
+  } else if (is_world(members)) {
+    return;
   }
   if (auto group = world.split(color, key, name)) others_[members] = std::move(group);
 }
@@ -90,7 +93,7 @@ Communicator& Groups::of(const Members& members) const {
   const auto key = reduced_to(mesh_, members);
   if (const auto at = others_.find(key); at != others_.end()) return *at->second;
   if (!key.directions && mesh_.size(key.axes) == 1) return *alone_;
-  if (!key.directions && !key.in_turn && world_ && mesh_.size(key.axes) == mesh_.size()) return *world_;
+  if (world_ && is_world(key)) return *world_;
   throw std::logic_error(fmt::format("Groups: no program of this run exchanges anything among {}", to_string(members)));
 }
 

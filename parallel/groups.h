@@ -8,30 +8,17 @@
 // Errors:  std::logic_error for members that no program named.
 #pragma once
 
-#include <array>
-#include <compare>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <set>
 
-#include <terrace/memory/tier.h>
 #include <terrace/parallel/comm/agree.h>
 #include <terrace/parallel/comm/communicator.h>
+#include <terrace/parallel/members.h>
 #include <terrace/parallel/mesh.h>
 
 namespace terrace {
-
-// The ranks that differ from this one on these axes only.
-struct Members {
-  AxisSet axes = {};
-  bool in_turn = false;  // in the order in which micro-batches are folded (Mesh::turn), else by rank
-  // In an order in two directions: the data ranks of both pipeline ranks that hold a stage, those of the first one first.
-  std::optional<std::array<std::uint32_t, 2>> directions = {};
-  friend auto operator<=>(const Members&, const Members&) = default;
-};
-std::string to_string(const Members& members);
 
 // Without the axes on which all ranks are equal: members that the mesh makes the same become equal.
 Members reduced_to(const Mesh& mesh, Members members);
@@ -41,9 +28,6 @@ struct RankSpan {
 };
 RankSpan span_of(const Members& members, const Mesh& mesh);
 
-// The lane of their collectives. A communicator belongs to one lane, so that all ranks run its calls in one order.
-Lane lane_of(const Members& members, const Mesh& mesh);
-
 class Groups {
  public:
   // `needed`: of this rank's programs. `world` and `agreement` may be null for a run of one rank.
@@ -51,6 +35,7 @@ class Groups {
   [[nodiscard]] Communicator& of(const Members& members) const;
 
  private:
+  [[nodiscard]] bool is_world(const Members& members) const;  // those for which the communicator of all ranks serves
   void split(Communicator& world, const Members& members);
 
   const Mesh mesh_;

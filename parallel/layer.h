@@ -25,6 +25,7 @@
 #include <terrace/core/math.h>
 #include <terrace/core/tensor.h>
 #include <terrace/parallel/comm/call.h>
+#include <terrace/parallel/context_parallel.h>
 #include <terrace/parallel/phase.h>
 #include <terrace/parallel/tensor_parallel.h>
 #include <terrace/parallel/tensor_split.h>
@@ -56,7 +57,7 @@ struct ParamSpec {
 Block tile_of(const ParamSpec& param, std::uint32_t tile);  // rows
 
 struct BatchShape {
-  std::int64_t batch = 0, seq = 0;  // sequences a micro-batch, positions a sequence
+  std::int64_t batch = 0, seq = 0;  // sequences a micro-batch, positions a sequence on this rank
   [[nodiscard]] std::int64_t tokens() const { return batch * seq; }
 };
 
@@ -86,6 +87,7 @@ struct LayerTensors {
   TensorView dy, dx;                       // backward: gradients of y and of x (overwritten); dx is empty if x is, dy if y is
   TensorView dskip = {};                   // input half of a layer with a skip: gradient of ctx.skip (overwritten)
   std::span<const TensorView> carried;     // in carried() order: written by Half::input, read by Half::weight
+  std::span<const TensorView> work = {};   // in the order of the call's work()
 };
 
 class Layer {
@@ -103,6 +105,8 @@ class Layer {
   [[nodiscard]] virtual std::vector<TensorSpec> saved(BatchShape shape) const = 0;
   // Tensors that the input half hands to the weight half.
   [[nodiscard]] virtual std::vector<TensorSpec> carried(BatchShape shape) const = 0;
+  // Tensors that live within one call, from phase to phase.
+  [[nodiscard]] virtual std::vector<TensorSpec> work(LayerCall, BatchShape) const { return {}; }
   [[nodiscard]] virtual std::uint64_t scratch_bytes(BatchShape shape) const = 0;  // largest need of any phase
   [[nodiscard]] virtual double forward_flops(BatchShape shape) const = 0;         // matrix products only
   // The phases of a call, in their order; empty: one phase, which uses all that the call may use.
@@ -134,6 +138,7 @@ struct Model {
   std::int64_t width = 0;     // C
   std::vector<std::unique_ptr<Layer>> layers;
   TensorParallel tensor = {};  // the layers are those of this rank
+  ContextParallel context = {};
 };
 
 }  // namespace terrace

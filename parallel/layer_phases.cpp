@@ -120,6 +120,13 @@ const LayerPhases::OfPhase& LayerPhases::at(const Action& a) const {
   return phases[a.phase];
 }
 
+bool LayerPhases::ends_work(const Action& a) const {
+  if (!at(a).phase.work) return false;
+  const auto& calls = calls_[a.layer][static_cast<std::size_t>(call_of(a.op))];
+  return std::ranges::none_of(numbers(a.op, a.layer),
+                              [&](std::uint32_t number) { return number > a.phase && calls[number].phase.work; });
+}
+
 std::uint32_t LayerPhases::number_for_layer(const Action& a) const {
   return calls_[a.layer][static_cast<std::size_t>(call_of(a.op))].size() == 1 ? kAllPhases : a.phase;
 }

@@ -19,7 +19,9 @@ namespace {
 
 constexpr std::size_t kRounds = 5;  // at least, unless they take too long
 
-bool computes(Op op) { return !is_placement(op) && !communicates(op) && !is_message(op); }
+bool computes(const StepMap& map, const Action& a) {
+  return !is_placement(a.op) && !communicates(a.op) && !is_message(a.op) && !(has_phases(a.op) && map.phases().exchanges(a));
+}
 
 // Layers that compute the same on the same shapes cost the same.
 std::string signature(const StepMap& map, const Action& action) {
@@ -46,7 +48,7 @@ std::map<std::string, Sample> distinct_actions(const StepMap& map, const Program
   std::map<std::string, Sample> samples;
   std::set<std::string> seen;
   for (const auto& action : program.actions) {
-    if (!computes(action.op)) continue;
+    if (!computes(map, action)) continue;
     const auto key = signature(map, action);
     if (!seen.insert(key).second || costs.seconds(action) > limits.action_s) continue;
     Sample s{.action = action, .uses = map.uses(action), .offsets = {}, .bytes = 0, .seconds = {}};
@@ -81,7 +83,7 @@ class Arena {
 double uploaded_share(const StepMap& map, const Program& program, std::uint64_t upload_bytes) {
   std::set<ChunkId> chunks;
   for (const auto& action : program.actions) {
-    if (!computes(action.op) || map.places().lane_of(action) != Lane::compute) continue;
+    if (!computes(map, action) || map.places().lane_of(action) != Lane::compute) continue;
     for (const auto& use : map.uses(action))
       if (needs_content(use.access)) chunks.insert(use.chunk);
   }
@@ -172,7 +174,7 @@ void measure_costs(ProfileCosts& costs, const StepMap& map, const Program& progr
       break;
   }
   for (const auto& action : program.actions) {
-    if (!computes(action.op)) continue;
+    if (!computes(map, action)) continue;
     const auto key = signature(map, action);
     if (const auto at = samples.find(key); at != samples.end()) costs.set(action, typical(at->second.seconds));
   }

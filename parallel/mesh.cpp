@@ -1,6 +1,6 @@
 #include <terrace/parallel/mesh.h>
 
-#include <ranges>
+#include <algorithm>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -11,8 +11,14 @@
 namespace terrace {
 namespace {
 
+constexpr auto kInnermostFirst = [] {
+  auto axes = kAllAxes;
+  std::reverse(axes.begin(), axes.end());
+  return axes;
+}();
+
 std::string_view name_of(Axis axis) {
-  constexpr std::array<std::string_view, kAllAxes.size()> names{"pp", "copy", "shard", "part", "twin"};
+  constexpr std::array<std::string_view, kAllAxes.size()> names{"pp", "copy", "shard", "context", "part", "twin"};
   return names[static_cast<std::size_t>(axis)];
 }
 
@@ -30,7 +36,7 @@ std::string to_string(AxisSet axes) {
 }
 
 std::uint32_t Mesh::degree(Axis axis) const {
-  const std::array degrees{pp, copy, shard, part, twin};
+  const std::array degrees{pp, copy, shard, context, part, twin};
   return degrees[static_cast<std::size_t>(axis)];
 }
 
@@ -51,7 +57,7 @@ std::uint32_t Mesh::size(AxisSet axes) const {
 std::uint32_t Mesh::index(std::uint32_t rank, AxisSet axes) const {
   demand(*this, rank);
   std::uint32_t index = 0, place_value = 1;
-  for (const auto axis : std::views::reverse(kAllAxes)) {
+  for (const auto axis : kInnermostFirst) {
     if (axes.has(axis)) {
       index += rank % degree(axis) * place_value;
       place_value *= degree(axis);
@@ -64,7 +70,7 @@ std::uint32_t Mesh::index(std::uint32_t rank, AxisSet axes) const {
 std::uint32_t Mesh::at(std::uint32_t rank, AxisSet axes, std::uint32_t index) const {
   demand(*this, rank);
   std::uint32_t other = 0, place_value = 1;
-  for (const auto axis : std::views::reverse(kAllAxes)) {
+  for (const auto axis : kInnermostFirst) {
     auto& digits = axes.has(axis) ? index : rank;
     other += digits % degree(axis) * place_value;
     if (axes.has(axis)) rank /= degree(axis);
@@ -83,7 +89,7 @@ std::vector<std::uint32_t> Mesh::members(std::uint32_t rank, AxisSet axes) const
 
 std::uint32_t Mesh::stride(AxisSet axes) const {
   std::uint32_t stride = 1;
-  for (const auto axis : std::views::reverse(kAllAxes)) {
+  for (const auto axis : kInnermostFirst) {
     if (axes.has(axis) && degree(axis) > 1) return stride;
     stride *= degree(axis);
   }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <terrace/memory/chunk.h>
+#include <terrace/parallel/members.h>
 
 namespace terrace {
 
@@ -32,6 +33,14 @@ struct PhaseParam {
   friend bool operator==(const PhaseParam&, const PhaseParam&) = default;
 };
 
+// A phase that exchanges instead of computing: an all-to-all between these ranks, from one tensor of the layer's work() into
+// another.
+struct PhaseExchange {
+  Members members;
+  std::uint32_t from = 0, to = 0;
+  std::vector<std::int64_t> sent, received;  // elements to and from each member, in the order of the tensors
+};
+
 struct Phase {
   Half half = Half::both;  // of a backward: what it computes. A phase of one half does not run in a call for the other half.
   std::vector<PhaseParam> weights = {}, gradients = {};  // gradients: written by the weight half
@@ -39,9 +48,10 @@ struct Phase {
   // overwrite in the first phase that writes it, update in later ones. The first layer's x and dx, and the last one's y and dy,
   // do not exist and may be named. The phase that writes dx writes the gradient of a skip, too. In generation `saved` is the
   // cache.
-  std::optional<Access> y = {}, dx = {}, saved = {}, carried = {};
+  std::optional<Access> y = {}, dx = {}, saved = {}, carried = {}, work = {};
   std::optional<std::uint64_t> scratch_bytes = {};  // empty: the layer's scratch_bytes()
   double flops = 0;                                 // matrix products only
+  std::optional<PhaseExchange> exchange = {};
 };
 
 }  // namespace terrace

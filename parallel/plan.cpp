@@ -280,7 +280,7 @@ class Planner {
 
   // The walks of the ranks differ only in which chunk of a group they hold: no rank may need more room.
   void try_other_ranks(const Plan& p, const CostModel& costs, std::uint32_t depth, std::uint32_t gather_ahead) const {
-    for (std::uint32_t r = 1; r < std::min(request_.data.ranks, kTriedRanks); ++r) {
+    for (std::uint32_t r = 1; r < std::min(request_.data.all(), kTriedRanks); ++r) {
       auto options = p.map;
       options.rank = data_rank(r);
       const StepMap map(model_, options);

@@ -68,6 +68,8 @@ struct PlanRequest {
 };
 
 Mesh mesh_of(const Model& model, const PlanRequest& request);
+// The first rank of a stage with the parts that the model was made for.
+std::uint32_t first_rank(const Model& model, const PlanRequest& request, std::uint32_t stage = 0);
 
 // If the disk is not a tier, it has unlimited room for commits.
 inline Budget with_room_for_commits(Budget budget) {

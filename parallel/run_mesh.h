@@ -1,4 +1,5 @@
-// The mesh of a run, from its settings: the stages of its pipeline, its data ranks, and the parts of its layers.
+// The mesh of a run, from its settings: the stages of its pipeline, its data and context ranks, and the
+// parts of its layers.
 //
 // Pure.
 #pragma once
@@ -12,8 +13,12 @@
 namespace terrace {
 
 inline Mesh mesh_of(const DataParallel& data, std::uint32_t stages, const TensorParallel& tensor) {
-  return {
-      .pp = stages, .copy = data.copies(), .shard = data.sharers(), .part = tensor.ranks / tensor.twins, .twin = tensor.twins};
+  return {.pp = stages,
+          .copy = data.copies(),
+          .shard = data.sharers() / data.context,
+          .context = data.context,
+          .part = tensor.ranks / tensor.twins,
+          .twin = tensor.twins};
 }
 
 }  // namespace terrace

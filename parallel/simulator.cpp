@@ -14,6 +14,7 @@ double ProfileCosts::seconds(const Action& a) const {
     for (const auto& use : map.uses(a)) bytes += map.chunks()[use.chunk].bytes * (use.access == Access::update ? 2 : 1);
     return static_cast<double>(bytes);
   };
+  if (has_phases(a.op) && map.phases().exchanges(a)) return seconds_of(exchanges_of(map, a));
   const bool on_device = profile_.separate_device() && map.places().tier_of(a) == Tier::device;
   const double stream = on_device ? profile_.device_stream : profile_.memory_stream;
   switch (a.op) {

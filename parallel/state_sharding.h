@@ -32,8 +32,8 @@ struct StateSharding : DataParallel {
         turn(mesh.turn(rank)),
         whole_gradients(both_directions) {}
 
-  AxisSet copied_over = Axis::copy;  // ranks with the same shard of the other replicas
-  AxisSet shared_by = Axis::shard;   // ranks that share a replica
+  AxisSet copied_over = Axis::copy;                 // ranks with the same shard of the other replicas
+  AxisSet shared_by = Axis::shard | Axis::context;  // ranks that share a replica
   std::uint32_t copy = 0, shard = 0, turn = 0;
   bool whole_gradients = false;
 

@@ -11,6 +11,7 @@ class StepMap::Dead {
 
   std::vector<ChunkId> all() && {
     if (has_phases(a_.op)) add(buffers_.scratch(a_));
+    if (has_phases(a_.op) && map_.phases_.ends_work(a_)) add(buffers_.work(a_.layer));
     // Whatever else a layer's call leaves dead is dead after its last phase.
     if (!has_phases(a_.op) || map_.phases_.is_last(a_)) add_what_it_ends();
     return std::move(dead_);

@@ -31,7 +31,7 @@ StepMap::StepMap(const Model& model, const Options& options)
       phases_(model, options.shape.batch, layout_),
       kinds_(options.recipe.kinds()),
       buffers_(model, phases_, skips_, pipeline_, options.shape, options.decode_positions),
-      places_(options.update, options.separate_device, updates_here(), MessageLanes(pipeline_, skips_, layout_)),
+      places_(options.update, options.separate_device, phases_, updates_here(), MessageLanes(pipeline_, skips_, layout_)),
       rounds_(rounds_of(options.pipeline, options.shape.micro_batches)) {
   if (layout_.has_tied()) demand_tied_together();
   clear_idle_settings();

@@ -79,7 +79,8 @@ layers::Transformer transformer_of(const ModelConfig& config) {
           .matrices = *family.matrices,
           .names = names_of(family),
           .dtype = config.dtype,
-          .tensor = config.tensor};
+          .tensor = config.tensor,
+          .context = config.context};
 }
 
 // What the family has not; then what no transformer has.

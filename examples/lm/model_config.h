@@ -12,6 +12,7 @@
 
 #include <terrace/core/dtype.h>
 #include <terrace/examples/lm/family.h>
+#include <terrace/parallel/context_parallel.h>
 #include <terrace/parallel/layers/transformer.h>
 #include <terrace/parallel/tensor_parallel.h>
 
@@ -35,6 +36,7 @@ struct ModelConfig {
   DType dtype = DType::fp32;  // of weights and activations
   // The ranks that the model is split over, and which part of it this one has. The sizes above are those of the whole model.
   TensorParallel tensor = {};
+  ContextParallel context = {};
 
   [[nodiscard]] std::int64_t head_dim() const { return hidden / heads; }
 };

@@ -62,9 +62,9 @@ void Attention::rotate(LayerContext& ctx, TensorView qkv, std::int64_t first_pos
   ctx.math.rotary(ctx.stream, q_and_k, row, ctx.shape.seq, first_position, config_.rope_theta, inverse);
 }
 
-void Attention::save_middle(LayerContext& ctx, const LayerTensors& t) const {
-  rotate(ctx, t.saved[kInResult], 0, false);
-  ctx.math.attention(ctx.stream, attention_shape(ctx.shape), t.saved[kAttended], t.saved[kLogSumExp], t.saved[kInResult]);
+void Attention::save_middle(LayerContext& ctx, const LayerTensors& t, TensorView qkv) const {
+  rotate(ctx, qkv, 0, false);
+  ctx.math.attention(ctx.stream, attention_shape(ctx.shape), t.saved[kAttended], t.saved[kLogSumExp], qkv);
 }
 
 TensorView Attention::middle(LayerContext&, const LayerTensors& t, ScratchArena&) const { return t.saved[kAttended]; }

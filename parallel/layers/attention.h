@@ -10,7 +10,7 @@
 
 namespace terrace::layers {
 
-class Attention final : public ResidualBranch {
+class Attention : public ResidualBranch {
  public:
   Attention(const Transformer& config, std::int64_t block);
   [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const override;
@@ -21,15 +21,17 @@ class Attention final : public ResidualBranch {
   void decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
                    std::int64_t position) const override;
 
- private:
-  static Parts parts_of(const Transformer& config);
+ protected:
   enum OwnSaved : std::size_t { kAttended = kOwn, kLogSumExp };
-  void save_middle(LayerContext& ctx, const LayerTensors& t) const override;
   TensorView middle(LayerContext& ctx, const LayerTensors& t, ScratchArena& arena) const override;
   [[nodiscard]] bool saves_middle() const override { return true; }
   void middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView dqkv, TensorView dattended) const override;
+  void save_middle(LayerContext& ctx, const LayerTensors& t, TensorView qkv) const override;
   // Rotates q and k, which lie side by side in a row, to (or back from) their positions, if the transformer has rotary ones.
   void rotate(LayerContext& ctx, TensorView qkv, std::int64_t first_position, bool inverse) const;
+
+ private:
+  static Parts parts_of(const Transformer& config);
   [[nodiscard]] AttentionShape attention_shape(BatchShape shape) const;
 
   struct Decode {

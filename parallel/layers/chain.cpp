@@ -4,13 +4,18 @@
 #include <terrace/parallel/layers/head.h>
 #include <terrace/parallel/layers/mlp.h>
 #include <terrace/parallel/layers/skip.h>
+#include <terrace/parallel/layers/ulysses.h>
 
 namespace terrace::layers {
 namespace {
 
 // Layer 0 is the embedding, block i the layers 2i + 1 and 2i + 2.
 std::unique_ptr<TransformerLayer> attention(const Transformer& transformer, std::int64_t block) {
-  auto layer = std::make_unique<Attention>(transformer, block);
+  std::unique_ptr<TransformerLayer> layer;
+  if (transformer.context.ranks > 1)
+    layer = std::make_unique<Ulysses>(transformer, block);
+  else
+    layer = std::make_unique<Attention>(transformer, block);
   const auto from = transformer.skips_from(block);
   if (from < 0) return layer;
   return std::make_unique<Skip>(transformer, block, static_cast<std::uint32_t>(2 * from + 2), std::move(layer));
@@ -25,7 +30,8 @@ Model make_transformer(Transformer transformer) {
               .dtype = transformer.dtype,
               .width = transformer.hidden,
               .layers = {},
-              .tensor = transformer.tensor};
+              .tensor = transformer.tensor,
+              .context = transformer.context};
   model.layers.push_back(std::make_unique<Embedding>(transformer));
   for (std::int64_t block = 0; block < transformer.layers; ++block) {
     model.layers.push_back(attention(transformer, block));

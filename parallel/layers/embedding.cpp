@@ -67,7 +67,7 @@ void Embedding::embed(LayerContext& ctx, std::span<const TensorView> weights, Te
 void Embedding::forward(LayerContext& ctx, const LayerTensors& t) const {
   check_forward(ctx, t, {.x = false});
   check("tokens", ctx.tokens, DType::i32, {ctx.shape.tokens()});
-  embed(ctx, t.weights, t.y, ctx.shape.seq, 0);
+  embed(ctx, t.weights, t.y, ctx.shape.seq, first_position(ctx));
 }
 
 void Embedding::backward(LayerContext& ctx, const LayerTensors& t, Half half) const {
@@ -78,8 +78,13 @@ void Embedding::backward(LayerContext& ctx, const LayerTensors& t, Half half) co
     if (!ctx.runs(number)) continue;
     ScratchArena arena(ctx.scratch);
     const bool last = is_last(number), leads = config_.tensor.leads();
-    ctx.math.embed_grad(ctx.stream, rows(ctx, t.gradients, number), last && leads ? positions(t.gradients) : TensorView{},
-                        tokens_in(ctx, arena, number), t.dy, ctx.shape.seq, t.accumulate);
+    const TensorView all = last && learned_positions() ? positions(t.gradients) : TensorView{};
+    // embed_grad() clears the rows of positions that it is given: those of other context ranks are cleared here.
+    const bool sliced = config_.context.ranks > 1 && !all.empty();
+    if (sliced && t.accumulate == Accumulate::no) ctx.math.zero(ctx.stream, all);
+    const TensorView here = !leads ? TensorView{} : sliced ? row_slice(all, first_position(ctx), ctx.shape.seq) : all;
+    ctx.math.embed_grad(ctx.stream, rows(ctx, t.gradients, number), here, tokens_in(ctx, arena, number), t.dy, ctx.shape.seq,
+                        t.accumulate);
     if (t.accumulate == Accumulate::yes) continue;
     zero_rest(ctx, tile(ctx, t.gradients[0], number), number);
     if (last && !leads && learned_positions()) ctx.math.zero(ctx.stream, positions(t.gradients));

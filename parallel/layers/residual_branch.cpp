@@ -8,7 +8,7 @@ namespace {
 
 // Positions in carried().
 enum Carried : std::size_t { kDin, kDnormed };
-// Phases: of a forward, and of a backward.
+// Phases: of a forward, and of a backward. Those of the middle come behind the first one and move the later ones.
 enum Forward : std::uint32_t { kInForward, kOutForward };
 enum Backward : std::uint32_t { kOutInput, kInInput, kOutWeight, kInWeight };
 
@@ -62,7 +62,8 @@ ResidualBranch::InWeight::InWeight(const ResidualBranch& layer, ScratchArena& ar
 
 std::uint64_t ResidualBranch::scratch_bytes(BatchShape shape) const {
   const auto n = shape.tokens();
-  return std::max({in_bytes(n), middle_bytes(n), bytes_of<InInput>(*this, n), bytes_of<InWeight>(*this, n)});
+  return std::max(
+      {in_bytes(n) + in_result_bytes(n), middle_bytes(n), bytes_of<InInput>(*this, n), bytes_of<InWeight>(*this, n)});
 }
 
 // The same on all tensor ranks, though only one of them adds the residual: their programs must be one program.
@@ -73,45 +74,55 @@ std::vector<Phase> ResidualBranch::phases(LayerCall call, BatchShape shape) cons
   const double between = forward_flops(shape) - out - in;
   const auto in_params = params_of(norm_, in_), out_params = params_of(out_);
   const std::uint64_t recomputed = saves_middle() ? 0 : middle_bytes(n);
-  if (call == LayerCall::forward)
-    return {{.weights = in_params, .x = true, .saved = Access::overwrite, .scratch_bytes = in_bytes(n), .flops = in + between},
-            {.weights = out_params,
-             .x = true,
-             .y = Access::overwrite,
-             .saved = Access::read,
-             .scratch_bytes = recomputed,
-             .flops = out}};
-  if (call == LayerCall::backward)
-    return {{.half = Half::input,
-             .weights = out_params,
-             .dy = true,
-             .saved = Access::read,
-             .carried = Access::overwrite,
-             .scratch_bytes = middle_bytes(n),
-             .flops = out + 2 * between},
-            {.half = Half::input,
-             .weights = in_params,
-             .x = true,
-             .dy = true,
-             .dx = Access::overwrite,
-             .saved = Access::read,
-             .carried = Access::update,
-             .scratch_bytes = bytes_of<InInput>(*this, n),
-             .flops = in},
-            {.half = Half::weight,
-             .gradients = out_params,
-             .dy = true,
-             .saved = Access::read,
-             .scratch_bytes = recomputed,
-             .flops = out},
-            {.half = Half::weight,
-             .weights = params_of(norm_),
-             .gradients = in_params,
-             .x = true,
-             .carried = Access::read,
-             .scratch_bytes = bytes_of<InWeight>(*this, n),
-             .flops = in}};
-  return {};
+  auto all = middle_phases(call, shape);
+  const bool at_once = all.empty();
+  if (call == LayerCall::forward) {
+    all.insert(all.begin(), {.weights = in_params,
+                             .x = true,
+                             .saved = Access::overwrite,
+                             .work = at_once ? std::nullopt : std::optional(Access::overwrite),
+                             .scratch_bytes = in_bytes(n) + in_result_bytes(n),
+                             .flops = at_once ? in + between : in});
+    all.push_back({.weights = out_params,
+                   .x = true,
+                   .y = Access::overwrite,
+                   .saved = Access::read,
+                   .scratch_bytes = recomputed,
+                   .flops = out});
+    return all;
+  }
+  if (call != LayerCall::backward) return {};
+  all.insert(all.begin(), {.half = Half::input,
+                           .weights = out_params,
+                           .dy = true,
+                           .saved = Access::read,
+                           .carried = at_once ? std::optional(Access::overwrite) : std::nullopt,
+                           .work = at_once ? std::nullopt : std::optional(Access::overwrite),
+                           .scratch_bytes = middle_bytes(n),
+                           .flops = at_once ? out + 2 * between : out});
+  all.push_back({.half = Half::input,
+                 .weights = in_params,
+                 .x = true,
+                 .dy = true,
+                 .dx = Access::overwrite,
+                 .saved = Access::read,
+                 .carried = Access::update,
+                 .scratch_bytes = bytes_of<InInput>(*this, n),
+                 .flops = in});
+  all.push_back({.half = Half::weight,
+                 .gradients = out_params,
+                 .dy = true,
+                 .saved = Access::read,
+                 .scratch_bytes = recomputed,
+                 .flops = out});
+  all.push_back({.half = Half::weight,
+                 .weights = params_of(norm_),
+                 .gradients = in_params,
+                 .x = true,
+                 .carried = Access::read,
+                 .scratch_bytes = bytes_of<InWeight>(*this, n),
+                 .flops = in});
+  return all;
 }
 
 void ResidualBranch::run_in(LayerContext& ctx, std::span<const TensorView> weights, TensorView result, TensorView x,
@@ -129,14 +140,23 @@ void ResidualBranch::run_out(LayerContext& ctx, std::span<const TensorView> weig
 
 void ResidualBranch::forward(LayerContext& ctx, const LayerTensors& t) const {
   check_forward(ctx, t, {});
+  const auto between = middles(ctx.shape);
   if (ctx.runs(kInForward)) {
-    run_in(ctx, t.weights, t.saved[kInResult], t.x, t.saved[kStatistics], ScratchArena(ctx.scratch));
-    save_middle(ctx, t);
+    ScratchArena arena(ctx.scratch);
+    const TensorView result = in_result(t, ctx.shape.tokens(), arena);
+    run_in(ctx, t.weights, result, t.x, t.saved[kStatistics], arena);
+    save_middle(ctx, t, result);
   }
-  if (ctx.runs(kOutForward)) {
+  run_middles(ctx, t, LayerCall::forward, between);
+  if (ctx.runs(kOutForward + between)) {
     ScratchArena arena(ctx.scratch);
     run_out(ctx, t.weights, t.y, middle(ctx, t, arena), t.x);
   }
+}
+
+void ResidualBranch::run_middles(LayerContext& ctx, const LayerTensors& t, LayerCall call, std::uint32_t count) const {
+  for (std::uint32_t m = 0; m < count; ++m)
+    if (ctx.runs(1 + m)) run_middle(ctx, t, call, m);
 }
 
 void ResidualBranch::backward(LayerContext& ctx, const LayerTensors& t, Half half) const {
@@ -153,7 +173,9 @@ void ResidualBranch::input_half(LayerContext& ctx, const LayerTensors& t) const 
     out_.input_grad(ctx, out_.prepare(ctx, t.weights, {}), gradient, t.dy);
     middle_grad(ctx, t, din, gradient);
   }
-  if (ctx.runs(kInInput)) {
+  const auto between = middles(ctx.shape);
+  run_middles(ctx, t, LayerCall::backward, between);
+  if (ctx.runs(kInInput + between)) {
     ScratchArena arena(ctx.scratch);
     const InInput scratch(*this, arena, ctx.shape.tokens());
     in_.input_grad(ctx, in_.prepare(ctx, t.weights, scratch.weights), dnormed, din);
@@ -163,11 +185,12 @@ void ResidualBranch::input_half(LayerContext& ctx, const LayerTensors& t) const 
 }
 
 void ResidualBranch::weight_half(LayerContext& ctx, const LayerTensors& t) const {
-  if (ctx.runs(kOutWeight)) {
+  const auto between = middles(ctx.shape);
+  if (ctx.runs(kOutWeight + between)) {
     ScratchArena arena(ctx.scratch);
     out_.weight_grad(ctx, t.gradients, {}, t.dy, middle(ctx, t, arena), t.accumulate);
   }
-  if (ctx.runs(kInWeight)) {
+  if (ctx.runs(kInWeight + between)) {
     ScratchArena arena(ctx.scratch);
     const InWeight scratch(*this, arena, ctx.shape.tokens());
     norm_.forward(ctx, t.weights, scratch.normed, t.x, scratch.statistics);

@@ -38,8 +38,16 @@ class ResidualBranch : public TransformerLayer {
   };
   ResidualBranch(std::string name, const Transformer& config, std::int64_t block, const Parts& parts);
 
-  // From the result of `in`, where it is saved, to what is saved of the middle.
-  virtual void save_middle(LayerContext&, const LayerTensors&) const {}
+  // Where `in` writes its result: where it is saved, or scratch of the phase, of so many bytes.
+  virtual TensorView in_result(const LayerTensors& t, std::int64_t, ScratchArena&) const { return t.saved[kInResult]; }
+  [[nodiscard]] virtual std::uint64_t in_result_bytes(std::int64_t) const { return 0; }
+  // From the result of `in` to what is saved of the middle.
+  virtual void save_middle(LayerContext&, const LayerTensors&, TensorView) const {}
+  // A middle of several phases: what they use, in a forward and in the input half of a backward, and what they do. As many both
+  // ways. The phase before them ends with save_middle() or middle_grad(), and the last of them leaves the middle, or the
+  // gradient of the result of `in`, where the phase behind them finds it.
+  [[nodiscard]] virtual std::vector<Phase> middle_phases(LayerCall, BatchShape) const { return {}; }
+  virtual void run_middle(LayerContext&, const LayerTensors&, LayerCall, std::uint32_t) const {}
   // The input of `out`: saved, or computed again in scratch.
   virtual TensorView middle(LayerContext& ctx, const LayerTensors& t, ScratchArena& arena) const = 0;
   [[nodiscard]] virtual bool saves_middle() const = 0;
@@ -76,6 +84,10 @@ class ResidualBranch : public TransformerLayer {
     Projection::Whole gradient;
   };
 
+  void run_middles(LayerContext& ctx, const LayerTensors& t, LayerCall call, std::uint32_t count) const;
+  [[nodiscard]] std::uint32_t middles(BatchShape shape) const {
+    return static_cast<std::uint32_t>(middle_phases(LayerCall::forward, shape).size());
+  }
   void input_half(LayerContext& ctx, const LayerTensors& t) const;
   void weight_half(LayerContext& ctx, const LayerTensors& t) const;
 

@@ -80,6 +80,11 @@ void check_parts(const Transformer& config) {
     refuse(fmt::format("vocab_tiles must be 1 to {} for {} rows of the table, not {}", most, config.vocab / ranks,
                        config.vocab_tiles));
   }
+  if (config.context.ranks < 1 || config.context.rank >= config.context.ranks)
+    refuse(fmt::format("there is no context rank {} of {}", config.context.rank, config.context.ranks));
+  if (config.context.ranks > 1 && config.skips != SkipShape::none)
+    refuse(fmt::format("a model with skips cannot have {} context ranks: leave out skips, or the context ranks",
+                       config.context.ranks));
   if (config.vocab < ranks) refuse(fmt::format("{} tensor ranks are more than the vocabulary of {}", ranks, config.vocab));
 }
 

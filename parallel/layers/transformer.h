@@ -15,6 +15,7 @@
 #include <terrace/core/dtype.h>
 #include <terrace/core/math.h>
 #include <terrace/parallel/comm/call.h>
+#include <terrace/parallel/context_parallel.h>
 #include <terrace/parallel/layers/names.h>
 #include <terrace/parallel/tensor_parallel.h>
 
@@ -63,6 +64,8 @@ struct Transformer {
   DType dtype = DType::fp32;  // of weights and activations
   // The ranks that the model is split over, and which part of it this one has. The sizes above are those of the whole model.
   TensorParallel tensor = {};
+  // The ranks that share the positions of a sequence; a batch's shape is that of this rank's slice.
+  ContextParallel context = {};
 
   [[nodiscard]] std::int64_t heads_here() const { return heads / tensor.ranks; }
   [[nodiscard]] std::uint32_t kv_ways() const;  // in so many parts the key-value heads are split

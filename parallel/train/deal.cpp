@@ -8,8 +8,10 @@ Deal Deal::of(const StepMap& map) {
           .micro_batches = map.rounds().every,
           .together = map.rounds().updates(),
           .ranks = data.ranks,
-          .rank = data.rank(),
-          .turn = data.turn};
+          .rank = map.mesh().index(map.rank(), kBatchAxes),
+          .turn = data.turn,
+          .context = data.context,
+          .slice = map.mesh().coordinate(map.rank(), Axis::context)};
 }
 
 std::vector<std::uint64_t> Deal::of_steps(std::uint64_t step) const {

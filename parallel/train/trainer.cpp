@@ -74,10 +74,25 @@ Trainer::Trainer(Engine& engine, Options options)
 
 std::uint64_t Trainer::tokens_a_step() const {
   const auto seq = static_cast<std::uint64_t>(engine_.map().options().shape.batch.seq);
-  return deal_.rows * deal_.micro_batches * deal_.ranks * seq;
+  return deal_.rows * deal_.micro_batches * deal_.ranks * deal_.context * seq;
 }
 
-bool Trainer::read() { return options_.read(Split::training, deal_.of_steps(done_ + 1), tokens_, targets_); }
+bool Trainer::read() { return read(Split::training, deal_.of_steps(done_ + 1), tokens_, targets_); }
+
+bool Trainer::read(Split split, std::span<const std::uint64_t> sequences, std::span<std::int32_t> tokens,
+                   std::span<std::int32_t> targets) const {
+  if (deal_.context == 1) return options_.read(split, sequences, tokens, targets);
+  std::vector<std::int32_t> whole(tokens.size() * deal_.context), whole_targets(whole.size());
+  if (!options_.read(split, sequences, whole, whole_targets)) return false;
+  const auto positions = tokens.size() / sequences.size();
+  for (std::size_t s = 0; s < sequences.size(); ++s) {
+    const auto from = static_cast<std::ptrdiff_t>((s * deal_.context + deal_.slice) * positions),
+               to = static_cast<std::ptrdiff_t>(s * positions), count = static_cast<std::ptrdiff_t>(positions);
+    std::copy_n(whole.begin() + from, count, tokens.begin() + to);
+    std::copy_n(whole_targets.begin() + from, count, targets.begin() + to);
+  }
+  return true;
+}
 
 // Skipped steps have no update, so the optimizer's step count leaves them out.
 UpdateStep Trainer::update_of(std::uint64_t step) const {
@@ -152,22 +167,22 @@ bool Trainer::settle(UpdateStep update, const StepResult& r) {
 std::optional<double> Trainer::evaluate(std::uint64_t micro_batches) {
   const std::uint64_t at_once = engine_.evaluated_at_once();
   const auto seq = static_cast<std::uint64_t>(engine_.map().options().shape.batch.seq);
+  const auto& mesh = engine_.map().mesh();
   auto* const ranks = options_.ranks;
   std::vector<std::int32_t> tokens(at_once * deal_.rows * seq), targets(tokens.size());
   double sum = 0;
   for (std::uint64_t first = 0; first < micro_batches; first += deal_.ranks * at_once) {
-    const bool has_read = options_.read(Split::held_out, deal_.of_evaluation(first, at_once), tokens, targets);
+    const bool has_read = read(Split::held_out, deal_.of_evaluation(first, at_once), tokens, targets);
     if (ranks ? ranks->any(!has_read) : !has_read) return std::nullopt;
     auto micro_batch = first;
     for (const double mine : engine_.evaluate({.tokens = tokens, .targets = targets})) {
-      // All ranks with the same micro-batches have their losses: the first stage has a group of tensor ranks for each data
-      // rank.
+      // All ranks with the same micro-batches have their losses.
       const auto losses = ranks ? ranks->each(mine) : std::vector{mine};
       for (std::size_t data_rank = 0; data_rank < deal_.ranks; ++data_rank)
-        if (micro_batch++ < micro_batches) sum += losses[data_rank * engine_.map().tensor().ranks];
+        if (micro_batch++ < micro_batches) sum += losses[mesh.at(0, kBatchAxes, static_cast<std::uint32_t>(data_rank))];
     }
   }
-  return sum / static_cast<double>(micro_batches * deal_.rows * seq);
+  return sum / static_cast<double>(micro_batches * deal_.rows * seq * deal_.context);
 }
 
 void Trainer::commit() {

@@ -90,6 +90,9 @@ class Trainer {
   [[nodiscard]] const PerTier<std::uint64_t>& committed_peak() const { return committed_peak_; }
 
  private:
+  // This rank's slice of each of the sequences.
+  bool read(Split split, std::span<const std::uint64_t> sequences, std::span<std::int32_t> tokens,
+            std::span<std::int32_t> targets) const;
   [[nodiscard]] UpdateStep update_of(std::uint64_t step) const;
   [[nodiscard]] bool overflows(const StepResult& result) const;
   void demand_finite(const StepResult& result) const;

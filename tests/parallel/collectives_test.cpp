@@ -12,6 +12,7 @@
 #include <terrace/core/error.h>
 #include <terrace/optimizers/optimizer.h>
 #include <terrace/parallel/check_collectives.h>
+#include <terrace/parallel/groups.h>
 #include <terrace/parallel/pipeline/orders.h>
 #include <terrace/parallel/plan.h>
 #include <terrace/tests/support/toy_model.h>
@@ -142,7 +143,7 @@ TEST(Collectives, ARecordNamesItsBytes) {
   const auto& c = all.front();
   const auto group = 2 * Layout::kBlockElements * sizeof(float);
   EXPECT_EQ(Operation::reduce_scatter, c.operation);
-  EXPECT_EQ(Members{Axis::shard}, c.members);
+  EXPECT_EQ(Members{Axis::shard}, reduced_to(map.mesh(), c.members));
   EXPECT_EQ((ChunkBytes{map.gradients(1), 1, 0, group}), c.from);
   EXPECT_EQ((ChunkBytes{map.state(Kind::gradient, 1, 1), 1, 0, group / 2}), c.to);
   EXPECT_EQ((Reduction{.from = DType::bf16, .to = DType::fp32}), c.reduction);

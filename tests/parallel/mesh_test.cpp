@@ -26,9 +26,9 @@ std::vector<Mesh> meshes() {
   std::vector<Mesh> all{{}, {.pp = 2, .copy = 2, .shard = 3, .part = 2, .twin = 2}};
   std::mt19937 random(7);
   const auto degree = [&] { return static_cast<std::uint32_t>(1 + random() % 3); };
-  for (int i = 0; i < 30; ++i) {
+  for (int i = 0; i < 12; ++i) {
     auto& mesh = all.emplace_back();
-    for (auto* const of : {&mesh.pp, &mesh.copy, &mesh.shard, &mesh.part, &mesh.twin}) *of = degree();
+    for (auto* const of : {&mesh.pp, &mesh.copy, &mesh.shard, &mesh.context, &mesh.part, &mesh.twin}) *of = degree();
   }
   return all;
 }
@@ -109,8 +109,8 @@ std::vector<std::uint32_t> gathered(Communicator& ranks, Stream& stream, std::ui
 
 // Each rank names other members than its neighbours, and all of them are there for those that named them.
 TEST(Groups, HaveTheMembersThatProgramsName) {
-  for (const auto& mesh : {Mesh{.pp = 2, .copy = 2, .shard = 2}, Mesh{.pp = 2, .shard = 2, .part = 2, .twin = 2},
-                           Mesh{.copy = 3, .shard = 2}, Mesh{.shard = 3}}) {
+  for (const auto& mesh : {Mesh{.pp = 2, .copy = 2, .shard = 2}, Mesh{.pp = 2, .shard = 2, .context = 2},
+                           Mesh{.pp = 2, .shard = 2, .part = 2, .twin = 2}, Mesh{.copy = 3, .shard = 2}, Mesh{.shard = 3}}) {
     SCOPED_TRACE(to_string(mesh));
     const auto outcome =
         test::on_threads(static_cast<int>(mesh.size()), {.time_limit = std::chrono::seconds(60)}, [&](test::Rank& rank) {
@@ -119,14 +119,19 @@ TEST(Groups, HaveTheMembersThatProgramsName) {
           std::set<Members> needed;
           // The members of a set need it together.
           for (const auto axes : axis_sets())
-            if ((mesh.index(me, kAllRanks - axes) + axes.bits()) % 3 != 0) needed.insert({axes});
+            if (axes == kTensorAxes || (mesh.index(me, kAllRanks - axes) + axes.bits()) % 3 != 0) needed.insert({axes});
           needed.insert({kDataAxes, true});
+          needed.insert(kTensorRanks);
+          if (mesh.coordinate(me, Axis::pp) == 0) needed.insert(kContextRanks);
           Agreement agreement(*rank.comm, rank.device);
           const Groups groups(rank.comm.get(), &agreement, mesh, me, needed);
           for (const auto& members : needed) {
             auto expected = mesh.members(me, members.axes);
             if (members.in_turn) std::ranges::sort(expected, {}, [&](auto r) { return mesh.turn(r); });
             EXPECT_EQ(expected, gathered(groups.of(members), *stream, me)) << to_string(members);
+          }
+          if (mesh.size(kTensorAxes) > 1) {
+            EXPECT_NE(&groups.of(kTensorRanks), &groups.of({kTensorAxes})) << "lanes share a communicator";
           }
         });
     EXPECT_THAT(outcome, testing::Each(""));

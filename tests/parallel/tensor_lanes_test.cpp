@@ -59,8 +59,6 @@ Planned planned(const TensorRun& o, std::uint32_t rank = 0) {
   return p;
 }
 
-bool among_tensor_ranks(const Collective& c) { return c.members.axes.within(kTensorAxes); }
-
 // Of an action of a lane: its number among the lane's actions, and that of its last call among the lane's calls.
 struct Numbered {
   std::size_t action = 0, call = 0;
@@ -107,8 +105,7 @@ TEST(TensorLanes, ALaneHasTheCollectivesOfItsRanks) {
       for (const auto* const program : {&programs.first, &programs.steady, &programs.drain, &programs.evaluate})
         for (const auto& a : program->actions) {
           if (is_message(a.op)) continue;
-          for (const auto& c : collectives_of(map, a))
-            EXPECT_EQ(among_tensor_ranks(c) ? Lane::tensor : Lane::communication, map.places().lane_of(a)) << to_text(a);
+          for (const auto& c : collectives_of(map, a)) EXPECT_EQ(c.members.lane, map.places().lane_of(a)) << to_text(a);
         }
     }
 }

@@ -30,6 +30,7 @@ struct TensorRun {
   lm::ModelConfig config;
   std::uint32_t tensor_ranks = 1;
   bool sequence = false;
+  std::uint32_t context = 1;  // ranks that share the positions of batch.seq
   BatchShape batch{2, 16};
   std::uint32_t micro_batches = 2;  // of each data rank
   DataParallel data = {};
@@ -44,7 +45,7 @@ struct TensorRun {
   std::filesystem::path store = {};
 
   [[nodiscard]] std::uint32_t stages() const { return schedule.empty() ? 1 : 2; }
-  [[nodiscard]] std::uint32_t ranks() const { return stages() * data.ranks * tensor_ranks; }
+  [[nodiscard]] std::uint32_t ranks() const { return stages() * data.ranks * context * tensor_ranks; }
 };
 
 using NamedWeights = std::map<std::string, std::vector<double>>;
@@ -67,7 +68,7 @@ inline double number_at(const TensorView& view, std::size_t i) {
 }
 
 inline PlanRequest request_of(const TensorRun& o, const Optimizer& optimizer, std::uint32_t rank) {
-  PlanRequest request{.shape = {o.batch, o.micro_batches},
+  PlanRequest request{.shape = {{o.batch.batch, o.batch.seq / o.context}, o.micro_batches},
                       .budget = {kUnlimited, kUnlimited, 0},
                       .recipe = o.recipe,
                       .states = optimizer.states(),
@@ -89,6 +90,7 @@ inline PlanRequest request_of(const TensorRun& o, const Optimizer& optimizer, st
     request.pipeline = {schedule, pipeline::balance(costs, schedule.placement.stages)};
   }
   request.rank = rank;
+  request.data.context = o.context;
   return request;
 }
 
@@ -97,6 +99,7 @@ inline TensorResult run_rank(TensorRun o, Communicator* comm, Ledger* ledger) {
   const auto rank = comm ? static_cast<std::uint32_t>(comm->rank()) : 0;
   auto config = o.config;
   config.tensor = {.ranks = o.tensor_ranks, .rank = rank % o.tensor_ranks, .sequence = o.sequence};
+  config.context = {.ranks = o.context, .rank = rank / o.tensor_ranks % o.context};
   const auto model = lm::make_model(config);
   const auto optimizer = make_optimizer(o.optimizer, {.eps = 1e-3});
   auto request = request_of(o, *optimizer, rank);
@@ -251,8 +254,8 @@ inline void expect_equal(const TensorResult& one, const TensorResult& other, dou
 }
 
 inline std::string name_of(const TensorRun& o) {
-  return fmt::format("{} tiles {} tp {}{} dp {} zero {} {} {}{}{}", *o.config.family.get().name, o.config.vocab_tiles,
-                     o.tensor_ranks, o.sequence ? " sp" : "", o.data.ranks, o.data.zero, o.schedule,
+  return fmt::format("{} tiles {} tp {}{} cp {} dp {} zero {} {} {}{}{}", *o.config.family.get().name, o.config.vocab_tiles,
+                     o.tensor_ranks, o.sequence ? " sp" : "", o.context, o.data.ranks, o.data.zero, o.schedule,
                      terrace::name_of(o.config.dtype), o.recompute ? " recompute" : "", o.disk_tier ? " disk" : "");
 }
 
@@ -268,7 +271,7 @@ class TensorRuns : public FolderTest {
 inline TensorResult TensorRuns::serial(TensorRun o) {
   o.store = new_store();
   o.micro_batches *= o.data.ranks;
-  o.tensor_ranks = 1;
+  o.tensor_ranks = o.context = 1;
   o.sequence = false;
   o.config.vocab_tiles = 1;
   o.data = {};

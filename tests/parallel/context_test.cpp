@@ -1,0 +1,223 @@
+// Context parallelism by all-to-alls of heads (Ulysses): ranks that share the positions of every sequence train what one rank
+// trains, alone and together with every other kind of parallelism.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include <terrace/parallel/check_collectives.h>
+#include <terrace/parallel/exchange.h>
+#include <terrace/parallel/layers/head_deal.h>
+
+#include "tensor_run.h"
+
+namespace terrace::test {
+namespace {
+
+using testing::HasSubstr;
+
+// 24 positions are divided by 2, 3, 4 and 8 ranks.
+lm::ModelConfig longer(lm::ModelConfig config) {
+  config.seq_len = 24;
+  return config;
+}
+TensorRun of(lm::ModelConfig config, std::uint32_t context) {
+  TensorRun o{.config = longer(std::move(config)), .context = context};
+  o.batch = {2, 24};
+  return o;
+}
+
+class Context : public TensorRuns {};
+
+TEST_F(Context, TrainsWhatOneRankTrains) {
+  for (const auto& config : {gpt2(), llama()})
+    for (const std::uint32_t ranks : {2U, 3U, 4U, 8U}) {
+      auto o = of(config, ranks);
+      expect_serial(o, kFp64);
+      o.config.dtype = DType::fp32;
+      o.recompute = true;
+      expect_serial(o, kFp32);
+    }
+}
+
+// Of three heads on four ranks one rank has none; of seven, one has fewer; six key-value groups of two over four ranks are cut.
+TEST_F(Context, HeadsNeedNotDivide) {
+  for (const auto& [heads, kv_heads] : {std::pair{3, 3}, {7, 7}, {7, 1}, {12, 6}, {6, 2}}) {
+    auto config = llama();
+    config.hidden = heads * 8;
+    config.heads = heads;
+    config.kv_heads = kv_heads;
+    for (const std::uint32_t ranks : {2U, 4U}) {
+      SCOPED_TRACE(fmt::format("{} heads, {} of keys and values, on {} ranks", heads, kv_heads, ranks));
+      expect_serial(of(config, ranks), kFp64);
+    }
+  }
+}
+
+TEST_F(Context, ComposesWithDataTensorAndPipelineParallelismInEveryStageOnDisk) {
+  int runs = 0;
+  for (const auto& config : {gpt2(), llama()})
+    for (std::uint32_t zero = 0; zero <= 3; ++zero)
+      for (const auto& [data, tensor, schedule] :
+           {std::tuple{2U, 1U, ""}, {1U, 2U, ""}, {1U, 1U, "1f1b"}, {2U, 1U, "zb-h1"}, {1U, 2U, "1f1b"}}) {
+        auto o = of(config, 2);
+        o.data = {.ranks = data, .zero = zero};
+        o.tensor_ranks = tensor;
+        o.sequence = tensor > 1 && zero % 2 == 1;
+        o.schedule = schedule;
+        o.squeezed = o.disk_tier = (zero + data) % 2 == 0;
+        o.recompute = zero == 3;
+        expect_serial(o, kFp64);
+        ++runs;
+      }
+  EXPECT_EQ(40, runs);
+}
+
+TEST_F(Context, BudgetsAndOrdersChangeNoBit) {
+  for (const auto& config : {gpt2(), llama()}) {
+    auto o = of(config, 4);
+    o.micro_batches = 3;
+    o.data.zero = 3;
+    o.store = new_store();
+    const auto plain = run_all(o).front();
+    for (const bool disk : {false, true})
+      for (const auto order : {Order::horizontal, Order::vertical}) {
+        auto other = o;
+        other.store = new_store();
+        other.squeezed = true;
+        other.disk_tier = disk;
+        other.order = order;
+        other.recompute = disk;
+        const auto found = run_all(other).front();
+        ASSERT_EQ(found.refusal, "");
+        EXPECT_EQ(first_difference(found.weights, plain.weights), "") << "disk " << disk;
+        EXPECT_EQ(found.losses, plain.losses);
+        EXPECT_EQ(found.held_out, plain.held_out);
+      }
+  }
+}
+
+// Two all-to-alls a layer in the forward, and two in the backward: of q, k and v, and of the attention's result.
+TEST_F(Context, TheLedgerIsTheFormula) {
+  const std::uint64_t blocks = 2, m = 3, ranks = 4;
+  for (const bool recompute : {false, true}) {
+    auto o = of(gpt2(), ranks);
+    o.micro_batches = m;
+    o.recompute = recompute;
+    o.before_use = false;
+    o.store = new_store();
+    const std::uint64_t tokens = 2 * 24 / ranks, width = 64, number = sizeof(double);
+    auto config = o.config;
+    config.context = {.ranks = ranks};
+    const auto optimizer = make_optimizer(o.optimizer, {});
+    const auto model = lm::make_model(config);
+    const auto planned = plan(model, request_of(o, *optimizer, 0), {});
+    const StepMap map(model, planned.map);
+    double planned_bytes = 0;
+    for (const auto& action : planned.programs.steady.actions)
+      for (const auto& exchange : exchanges_of(map, action))
+        if (exchange.operation == Operation::all_to_all) planned_bytes += link_bytes({}, exchange).within;
+    const std::uint64_t both_ways = (3 + 1) * tokens * width * number, sent = both_ways * (ranks - 1) / ranks;
+    for (const auto& rank : run_all(o)) {
+      const auto entry = rank.step.of("cp", Operation::all_to_all);
+      const auto times = blocks * m * (recompute ? 3 : 2);
+      EXPECT_EQ(2 * times, entry.calls);
+      EXPECT_EQ(sent * times, entry.sent_bytes);
+      EXPECT_EQ(planned_bytes, static_cast<double>(entry.sent_bytes));
+    }
+  }
+}
+
+// Seven heads on four ranks: every pair of ranks has bytes of its own, and all plan the same steps.
+TEST_F(Context, RanksAgreeOnTheirStepsAndOnTheBytesBetweenEachPair) {
+  auto o = of(llama(), 4);
+  o.config.hidden = 56;
+  o.config.heads = o.config.kv_heads = 7;
+  const auto optimizer = make_optimizer(o.optimizer, {});
+  std::vector<Model> models;
+  std::vector<Plan> plans;
+  for (std::uint32_t rank = 0; rank < 4; ++rank) {
+    auto config = o.config;
+    config.context = {.ranks = 4, .rank = rank};
+    models.push_back(lm::make_model(config));
+    auto request = request_of(o, *optimizer, rank);
+    request.budget = {700 * kKiB, 3 * kMiB, 0};
+    request.recompute = request.offload = {};
+    request.order = {};
+    plans.push_back(for_rank(plan(models.back(), request, {}), models.back(), request, {}));
+    ASSERT_TRUE(plans.back().fits) << plans.back().refusal.why;
+    EXPECT_EQ(to_text(plans.front().programs.steady), to_text(plans.back().programs.steady));
+    EXPECT_EQ(plans.front().capacity.device, plans.back().capacity.device);
+  }
+  std::vector<StepMap> maps;
+  for (std::size_t r = 0; r < 4; ++r) maps.emplace_back(models[r], plans[r].map);
+  const auto check = [&](const StepMap& last) {
+    std::vector<RankProgram> ranks;
+    for (std::size_t r = 0; r < 4; ++r) ranks.push_back({r == 3 ? last : maps[r], plans[r].programs.steady});
+    check_collectives(ranks);
+  };
+  EXPECT_NO_THROW(check(maps[3]));
+  auto options = plans[0].map;
+  options.rank = 3;
+  EXPECT_THROW(check(StepMap(models[0], options)), Error) << "the last rank has the heads of the first";
+}
+
+TEST_F(Context, WhatDoesNotWorkIsRefusedWithWhatDoes) {
+  const auto why = [&](auto change) -> std::string {
+    auto o = of(gpt2(), 2);
+    change(o);
+    auto config = o.config;
+    config.context = {.ranks = 2};
+    const auto optimizer = make_optimizer(o.optimizer, {});
+    try {
+      const auto model = lm::make_model(config);
+      static_cast<void>(plan(model, request_of(o, *optimizer, 0), {}));
+    } catch (const Error& error) {
+      EXPECT_EQ(Exit::usage, error.exit());
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(why([](TensorRun&) {}), "");
+  EXPECT_THAT(why([](TensorRun& o) { o.data.canonical = true; }), HasSubstr("canonical-reduction"));
+  EXPECT_THAT(why([](TensorRun& o) { o.data = {.ranks = 2, .local = true}; }), HasSubstr("local SGD"));
+  EXPECT_THAT(why([](TensorRun& o) { o.schedule = "chimera"; }), HasSubstr("two directions"));
+  EXPECT_THAT(why([](TensorRun& o) {
+                o.config.layers = 4;
+                o.config.skips = lm::SkipShape::u;
+              }),
+              HasSubstr("skips"));
+  EXPECT_THAT(why([](TensorRun& o) { o.context = 4; }), HasSubstr("the model was made for 2"));
+}
+
+// Every query head goes to one rank, with the key-value head that it reads in its place.
+TEST(HeadDeal, GivesEachHeadItsKeys) {
+  for (std::int64_t kv = 1; kv <= 8; ++kv)
+    for (std::int64_t group = 1; group <= 6; ++group)
+      for (int ranks = 1; ranks <= 9; ++ranks) {
+        const layers::HeadDeal deal{kv * group, kv, ranks};
+        std::int64_t next = 0;
+        for (int r = 0; r < ranks; ++r) {
+          const auto [begin, count] = deal.queries(r);
+          const auto keys = deal.keys(r);
+          if (count == 0) {
+            EXPECT_TRUE(keys.empty());
+            continue;
+          }
+          EXPECT_EQ(next, begin);
+          next += count;
+          ASSERT_EQ(0, count % static_cast<std::int64_t>(keys.size()));
+          const auto sharing = count / static_cast<std::int64_t>(keys.size());
+          for (std::int64_t i = 0; i < count; ++i)
+            EXPECT_EQ((begin + i) / group, keys[static_cast<std::size_t>(i / sharing)])
+                << kv << " × " << group << " on " << ranks;
+          if (kv % ranks == 0) {
+            EXPECT_EQ(kv / ranks, static_cast<std::int64_t>(keys.size())) << "no key-value head is sent twice";
+          }
+        }
+        EXPECT_EQ(kv * group, next);
+      }
+}
+
+}  // namespace
+}  // namespace terrace::test
