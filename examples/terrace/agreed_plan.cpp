@@ -78,7 +78,7 @@ void AgreedPlan::make(const Team& team) {
 
 void AgreedPlan::demand_same_steps(Team& team) const {
   const auto hashes = team.each(static_cast<double>(program_hash_ >> 11));  // what a double holds
-  const auto ranks_of_stage = mesh().stride(Axis::pp);
+  const auto ranks_of_stage = mesh().size(kAllRanks - Axis::pp);
   team.together([&] {
     for (std::size_t r = 0; r < hashes.size(); ++r)
       if (const auto of_stage = r - r % ranks_of_stage; hashes[r] != hashes[of_stage])
@@ -89,7 +89,7 @@ void AgreedPlan::demand_same_steps(Team& team) const {
 
 std::string AgreedPlan::describe() const {
   const auto& data = plan_.map.data;
-  const auto data_rank = mesh().index(plan_.map.rank, kDataAxes), stage = mesh().coordinate(plan_.map.rank, Axis::pp);
+  const auto data_rank = mesh().index(plan_.map.rank, kBatchAxes), stage = mesh().coordinate(plan_.map.rank, Axis::pp);
   auto rank =
       data.ranks == 1 ? "" : fmt::format("rank {} of {}, process {}, ZeRO-{}: ", data_rank, data.ranks, getpid(), data.zero);
   if (mesh().pp > 1)
@@ -98,6 +98,9 @@ std::string AgreedPlan::describe() const {
   if (model_.tensor.ranks > 1)
     rank = fmt::format("tensor rank {} of {}{}, {}", model_.tensor.rank, model_.tensor.ranks,
                        model_.tensor.sequence ? " with sequence parallelism" : "",
+                       rank.empty() ? fmt::format("process {}: ", getpid()) : rank);
+  if (model_.context.ranks > 1)
+    rank = fmt::format("context rank {} of {}, {}", model_.context.rank, model_.context.ranks,
                        rank.empty() ? fmt::format("process {}: ", getpid()) : rank);
   return fmt::format(
       "{}{} with {:.1f}M parameters, {} of state ({}, {}); device {}, host {}, disk {}; updates on {}, bound by {}", rank,

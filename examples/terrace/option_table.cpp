@@ -213,6 +213,8 @@ std::vector<Option> make_table() {
       number("parallel", "tp", &C::tp, {1, 65536}, kSame, "tensor-parallel ranks, which have a part of each layer"),
       text("parallel", "sp", &C::sp, Text::any, kSame,
            "sequence parallelism: between layers each tensor rank keeps its share of the positions"),
+      number("parallel", "cp", &C::cp, {1, 65536}, kSame,
+             "context-parallel ranks, which share the positions of each sequence; for attention they exchange heads"),
 
       text("memory", "device", &C::device, Text::device, kOwn, "where layers are computed: cpu or cuda:N"),
       text("memory", "device-memory", &C::device_memory, Text::size, kOwn,

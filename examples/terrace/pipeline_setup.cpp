@@ -202,7 +202,7 @@ std::vector<Plan> plan_ranks(PlanRequest& request, const RunConfig& config, cons
   std::vector<Plan> plans;
   const auto mesh = mesh_of(model, request);
   for (std::uint32_t stage = 0; stage < mesh.pp; ++stage) {
-    request.rank = mesh.at(model.tensor.rank, Axis::pp, stage);
+    request.rank = first_rank(model, request, stage);
     plans.push_back(plan(model, request, profile, &pool));
   }
   if (!std::ranges::all_of(plans, &Plan::fits)) throw refusal_error(config, plans);

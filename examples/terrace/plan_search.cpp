@@ -73,7 +73,7 @@ FoundPlan planned(const RunConfig& config, const MachineProfile& profile) {
     set_pipeline(request, config, model, profile);
     const auto mesh = mesh_of(model, request);
     for (std::uint32_t stage = 0; stage < mesh.pp; ++stage) {
-      request.rank = mesh.at(0, Axis::pp, stage);
+      request.rank = first_rank(model, request, stage);
       plans.push_back(plan(model, request, profile, &alone));
       if (!plans.back().fits) refuse(found, plans.back());
     }

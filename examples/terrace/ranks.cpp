@@ -111,12 +111,13 @@ Exit train_process(const RunConfig& config, const Launched& place) {
 
 void demand_degrees(const RunConfig& c, int ranks) {
   auto whole = c;
-  whole.tp = 1;
+  whole.tp = whole.cp = 1;
   whole.sp = false;
   const auto model = model_config(whole);  // with the usual sizes of its family
   check({.dp = static_cast<int>(c.dp),
          .pp = static_cast<int>(c.pp),
          .tp = static_cast<int>(c.tp),
+         .cp = static_cast<int>(c.cp),
          .shard_group = static_cast<int>(c.shard_group),
          .micro_batches = static_cast<int>(c.dp * c.grad_accumulation),
          .canonical_reduction = c.canonical_reduction},
@@ -134,7 +135,7 @@ void demand_degrees(const RunConfig& c, int ranks) {
 Exit train_ranks(RunConfig config) {
   const auto place = launched();
   const auto ranks = place ? place->ranks : config.ranks();
-  if (config.dp == 0) config.dp = std::max<std::int64_t>(1, ranks / (config.pp * config.tp));
+  if (config.dp == 0) config.dp = std::max<std::int64_t>(1, ranks / (config.pp * config.tp * config.cp));
   demand_degrees(config, static_cast<int>(ranks));
   share_cores(config, place ? place->local_ranks : ranks);
   if (place) config.local_rank = place->local_rank;

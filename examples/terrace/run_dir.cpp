@@ -132,7 +132,7 @@ struct RunFile {
 
   [[nodiscard]] std::size_t ranks() const {
     return fingerprint.at("dp").get<std::size_t>() * fingerprint.at("pp").get<std::size_t>() *
-           fingerprint.at("tp").get<std::size_t>();
+           fingerprint.at("tp").get<std::size_t>() * fingerprint.at("cp").get<std::size_t>();
   }
 };
 RunFile read_run_file(const fs::path& dir) {
@@ -161,6 +161,7 @@ RunFile read_run_file(const fs::path& dir) {
     count_in(read.fingerprint.at("dp"), kMostRanks, "ranks");
     count_in(read.fingerprint.at("pp"), kMostRanks, "ranks");
     count_in(read.fingerprint.at("tp"), kMostRanks, "ranks");
+    count_in(read.fingerprint.at("cp"), kMostRanks, "ranks");
     count_in(read.ranks(), kMostRanks, "ranks");
     return read;
   });
@@ -170,7 +171,8 @@ RunFile read_run_file(const fs::path& dir) {
 // computes may not change, so the micro-batches of all ranks are counted together.
 nlohmann::json take_layout(nlohmann::json& fingerprint) {
   nlohmann::json layout;
-  for (const auto* const key : {"dp", "zero", "shard-group", "pp", "schedule", "virtual-stages", "tp", "sp", "vocab-tiles"}) {
+  for (const auto* const key :
+       {"dp", "zero", "shard-group", "pp", "schedule", "virtual-stages", "tp", "sp", "cp", "vocab-tiles"}) {
     layout[key] = fingerprint.at(key);
     fingerprint.erase(key);
   }

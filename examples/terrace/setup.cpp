@@ -34,8 +34,10 @@ lm::ModelConfig model_config(const RunConfig& c) {
        .rope_theta = c.rope_base,
        .norm_eps = c.norm_eps,
        .dtype = parse_dtype(c.dtype),
-       .tensor = {
-           .ranks = static_cast<std::uint32_t>(c.tp), .rank = static_cast<std::uint32_t>(c.tensor_rank), .sequence = c.sp}});
+       .tensor = {.ranks = static_cast<std::uint32_t>(c.tp),
+                  .rank = static_cast<std::uint32_t>(c.tensor_rank),
+                  .sequence = c.sp},
+       .context = {.ranks = static_cast<std::uint32_t>(c.cp), .rank = static_cast<std::uint32_t>(c.context_rank)}});
 }
 
 bool units_apart(const RunConfig& c) {
@@ -93,10 +95,11 @@ Travel travel_of(const std::string& text) {
 }  // namespace
 
 PlanRequest plan_request(const RunConfig& c) {
-  PlanRequest r{.shape = {.batch = {c.batch_size, c.seq_len}, .micro_batches = static_cast<std::uint32_t>(c.grad_accumulation)},
-                .budget = budgets(c),
-                .recipe = c.recipe,
-                .disk_tier = !c.nvme_path.empty()};
+  PlanRequest r{
+      .shape = {.batch = {c.batch_size, c.seq_len / c.cp}, .micro_batches = static_cast<std::uint32_t>(c.grad_accumulation)},
+      .budget = budgets(c),
+      .recipe = c.recipe,
+      .disk_tier = !c.nvme_path.empty()};
   set_optimizer(r, c);
   r.order = std::nullopt;
   if (c.order == "horizontal") r.order = Order::horizontal;
@@ -120,6 +123,7 @@ PlanRequest plan_request(const RunConfig& c) {
   r.generations = generations(c);
   r.commits = c.durability != "none";
   r.data = {.ranks = static_cast<std::uint32_t>(std::max<std::int64_t>(1, c.dp)),
+            .context = static_cast<std::uint32_t>(c.cp),
             .zero = static_cast<std::uint32_t>(c.zero),
             .canonical = c.canonical_reduction,
             .sums = c.sum_order == "ranks" ? SumOrder::ranks : SumOrder::machines,
@@ -127,7 +131,7 @@ PlanRequest plan_request(const RunConfig& c) {
             .weights = travel_of(c.compress_weights),
             .shard_group = static_cast<std::uint32_t>(c.shard_group),
             .local = c.sync_interval > 1};
-  r.rank = static_cast<std::uint32_t>(c.tensor_rank);
+  r.rank = static_cast<std::uint32_t>(c.context_rank * c.tp + c.tensor_rank);  // the first with these parts
   return r;
 }
 

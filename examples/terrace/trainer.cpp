@@ -287,7 +287,8 @@ class Training {
 
 Exit train_rank(const RunConfig& given, Team& team) {
   auto config = given;
-  config.tensor_rank = team.rank() % config.tp;
+  config.tensor_rank = team.rank() % config.tp;  // the innermost axes of the mesh
+  config.context_rank = team.rank() / config.tp % config.cp;
   std::optional<RunData> data;
   std::optional<AgreedPlan> agreed;
   std::optional<RunDir> dir;

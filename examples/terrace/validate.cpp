@@ -142,6 +142,10 @@ void validate(const RunConfig& c) {
       refuse_pair(fmt::format("--save {}: no file can be created in {}: {}", c.save, parent.string(), describe_errno(errno)),
                   "change the permissions there, or give --save a file in another folder");
   }
+  if (c.cp > 1 && c.skips != "none")
+    refuse_pair(fmt::format("--cp {} cannot be combined with --skips {}: a skip and the attention behind it are one layer",
+                            c.cp, c.skips),
+                "leave one of them out");
   if (c.sync_interval > 1) {
     const auto without = [&](bool given, const std::string& what, const char* why) {
       if (given)
@@ -154,6 +158,7 @@ void validate(const RunConfig& c) {
     without(c.compress_gradients != "none", "--compress-gradients", "gradients are not exchanged");
     without(c.compress_weights != "none", "--compress-weights", "weights are averaged uncompressed");
     without(c.tp > 1, "--tp", "ranks with a part of each layer have no copies to average");
+    without(c.cp > 1, "--cp", "ranks with a part of each sequence have no copies to average");
     without(c.pp > 1, "--pp", "the stages of a pipeline have no copies to average");
     without(c.on_non_finite == "skip", "--on-non-finite skip", "the ranks would skip different steps");
     without(c.loss_scale == "dynamic", "--loss-scale dynamic", "the ranks would skip different steps");

@@ -1,0 +1,125 @@
+// Context parallelism as its user runs it: --cp, with threads and processes, on disk, stopped, resumed and generated from.
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "on_ranks.h"
+
+namespace terrace::test {
+namespace {
+
+class ContextProgram : public Ranks {
+ protected:
+  [[nodiscard]] Words cut(const std::string& run, const Words& more) const {
+    return Words{"--heads", "4", "--steps", "4", "--grad-accumulation", "4", "--out-dir", run} + more;
+  }
+  // What a user sees of a run is within rounding of another's.
+  void expect_near(const std::string& one, const std::string& other, double tolerance = 2e-5) {
+    const auto a = steps(one), b = steps(other);
+    ASSERT_EQ(a.size(), b.size()) << other;
+    EXPECT_TRUE(a.back().held_out && b.back().held_out) << other;
+    for (std::size_t s = 0; s < a.size(); ++s) {
+      EXPECT_NEAR(a[s].loss, b[s].loss, tolerance * a[s].loss) << other << ", step " << a[s].step;
+      EXPECT_NEAR(a[s].gradient_norm, b[s].gradient_norm, 10 * tolerance * a[s].gradient_norm) << other;
+      if (a[s].held_out && b[s].held_out) {
+        EXPECT_NEAR(*a[s].held_out, *b[s].held_out, tolerance * *a[s].held_out) << other;
+      }
+    }
+  }
+};
+
+TEST_F(ContextProgram, EveryMeshTrainsWhatOneRankTrains) {
+  const auto one = train(cut("one", {}));
+  ASSERT_EQ(0, one.exit) << one.described;
+  std::string two;
+  for (const auto& [run, more] :
+       {std::pair<std::string, Words>{"cp2", {"--cp", "2"}},
+        {"cp2-disk", {"--cp", "2", "--nvme-path", ".", "--device-memory", "2MiB", "--host-memory", "8MB"}},
+        {"cp4", {"--cp", "4", "--zero", "3"}},
+        {"cp8", {"--cp", "8", "--zero", "1"}},
+        {"cp2-dp2", {"--cp", "2", "--dp", "2", "--zero", "3", "--grad-accumulation", "2"}},
+        {"cp2-tp2", {"--cp", "2", "--tp", "2", "--sp", "--zero", "2"}},
+        {"cp2-pp2", {"--cp", "2", "--pp", "2", "--zero", "1"}}}) {
+    const auto many = train(cut(run, more));
+    ASSERT_EQ(0, many.exit) << many.described;
+    expect_near("one", run);
+    if (run == "cp2") two = weights_of(many);
+    if (run == "cp2-disk") {
+      EXPECT_EQ(two, weights_of(many)) << run;
+    }
+  }
+#ifdef TERRACE_MPIRUN
+  Words words{"launch", "-n", "2", "--mpirun", TERRACE_MPIRUN, "--"};
+  auto apart = launch(words + tiny("train", cut("processes", {"--cp", "2"})));
+  apart.environment["ASAN_OPTIONS"] = "detect_leaks=0";
+  const auto processes = run(apart);
+  ASSERT_EQ(0, processes.exit) << processes.described;
+  EXPECT_EQ(two, weights_of(processes));
+#endif
+}
+
+// The last rank has fewer heads, and little memory leaves much to choose.
+TEST_F(ContextProgram, UnevenHeadsInLittleMemoryTrainWhatOneRankTrains) {
+  const Words uneven{"--hidden", "60", "--heads", "5", "--seq-len", "33", "--dtype", "fp64", "--out-dir"};
+  ASSERT_EQ(0, train(uneven + Words{"one"}).exit);
+  const auto three =
+      train(uneven + Words{"three", "--cp", "3", "--nvme-path", ".", "--device-memory", "1111111", "--host-memory", "9MB"});
+  ASSERT_EQ(0, three.exit) << three.described;
+  expect_near("one", "three", 1e-9);
+}
+
+TEST_F(ContextProgram, OptimizersOfWholeLayersShareTheirState) {
+  ASSERT_EQ(0, train(cut("one", {"--optimizer", "muon"})).exit);
+  for (const auto* const zero : {"0", "2"}) {
+    const auto name = std::string("muon") + zero;
+    const auto many = train(cut(name, {"--optimizer", "muon", "--cp", "2", "--zero", zero}));
+    ASSERT_EQ(0, many.exit) << many.described;
+    expect_near("one", name, 2e-4);
+  }
+}
+
+TEST_F(ContextProgram, ARunGoesOnWithAnotherNumberOfRanksAndGenerates) {
+  const Words constant{"--lr-schedule", "constant"};
+  ASSERT_EQ(0, train(cut("constant", constant + Words{"--steps", "5"})).exit);
+  ASSERT_EQ(0, train(cut("run", constant + Words{"--steps", "2", "--cp", "2", "--zero", "3"})).exit);
+  for (const auto& [until, more] :
+       {std::pair<std::string, Words>{"3", {"--cp", "4", "--zero", "1"}}, {"4", {}}, {"5", {"--cp", "2", "--tp", "2"}}}) {
+    const auto next = train(cut("run", constant + Words{"--steps", until, "--resume", "auto"} + more));
+    ASSERT_EQ(0, next.exit) << next.described;
+    EXPECT_EQ(0, terrace({"ckpt", "verify", "run"}).exit);
+  }
+  expect_near("constant", "run");
+  std::string texts[2];
+  for (const int context : {0, 1}) {
+    const auto text =
+        terrace({"generate", context ? "run" : "constant", "--prompt", "the ", "--max-tokens", "20", "--temperature", "0"});
+    EXPECT_EQ(0, text.exit) << text.described;
+    texts[context] = text.out;
+  }
+  EXPECT_EQ(texts[0], texts[1]);
+}
+
+TEST_F(ContextProgram, WhatItCannotDoIsRefusedWithTheNearestThatItCan) {
+  const auto five = train(cut("none", {"--cp", "5"}));
+  EXPECT_EQ(2, five.exit);
+  EXPECT_THAT(five.err, HasSubstr("--cp 5: it must divide"));
+  EXPECT_THAT(five.err, HasSubstr("nearest legal: 4 and 8"));
+  expect_refusal(train(cut("none", {"--cp", "2", "--canonical-reduction"})), 2, {"--cp 2", "--canonical-reduction"});
+  expect_refusal(train(cut("none", {"--cp", "2", "--pp", "2", "--schedule", "chimera"})), 2, {"--cp 2", "--schedule 1f1b"});
+  expect_refusal(train(cut("none", {"--cp", "2", "--layers", "3", "--skips", "u"})), 2, {"skips"});
+  EXPECT_FALSE(std::filesystem::exists(at("none")));
+}
+
+TEST_F(ContextProgram, APlanSaysWhatARankHoldsAndSends) {
+  const auto whole = terrace(tiny("plan", {"--heads", "4", "--json"})),
+             part = terrace(tiny("plan", {"--heads", "4", "--cp", "4", "--zero", "3", "--json"}));
+  ASSERT_EQ(0, part.exit) << part.described;
+  const auto all = nlohmann::json::parse(whole.out), one = nlohmann::json::parse(part.out);
+  EXPECT_EQ(all["parameters"], one["parameters"]);
+  EXPECT_LT(one["state_bytes"].get<double>(), 0.5 * all["state_bytes"].get<double>());
+  EXPECT_LT(one["peak_bytes"]["device"].get<double>(), all["peak_bytes"]["device"].get<double>());
+  EXPECT_GT(one["communication"]["seconds"].get<double>(), 0);
+}
+
+}  // namespace
+}  // namespace terrace::test
