@@ -69,6 +69,7 @@ void LayerPhases::add_call(const Model& model, const BatchShape& shape, const Pa
     OfPhase all{.phase = {}, .weights = runs_of(layout, l, phase.weights, read), .gradients = {}};
     all.gradients = runs_of(layout, l, phase.gradients, written);
     all.scratch = scratch_of(l, round_up(phase.scratch_bytes.value_or(layer.scratch_bytes(shape)), kPageBytes));
+    any_exchange_ |= phase.exchange.has_value();
     all.phase = std::move(phase);
     calls_[l][static_cast<std::size_t>(call)].push_back(std::move(all));
   }

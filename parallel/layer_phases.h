@@ -31,7 +31,7 @@ class LayerPhases {
   // Whether it is the last phase of the action's call that uses the layer's work().
   [[nodiscard]] bool ends_work(const Action& action) const;
   // Whether it exchanges instead of computing.
-  [[nodiscard]] bool exchanges(const Action& action) const { return at(action).phase.exchange.has_value(); }
+  [[nodiscard]] bool exchanges(const Action& action) const { return any_exchange_ && at(action).phase.exchange.has_value(); }
   // What LayerContext::phase says: a call of one phase is made at once.
   [[nodiscard]] std::uint32_t number_for_layer(const Action& action) const;
   [[nodiscard]] double flops(const Action& action) const;
@@ -66,6 +66,7 @@ class LayerPhases {
                                                  const std::vector<PhaseParam>& params, std::vector<Runs>& used);
 
   std::vector<std::array<OfCall, kLayerCalls>> calls_;                 // [layer]
+  bool any_exchange_ = false;                                          // asked for every action of a program
   std::vector<std::vector<std::uint64_t>> scratch_bytes_;              // [layer]
   std::vector<std::array<std::vector<std::uint32_t>, kOps>> numbers_;  // [layer][op]
 };
