@@ -307,8 +307,9 @@ class Planner {
   void make_room_for_resumed(Plan& p, const StepMap& map, const Programs& programs, const CostModel& costs) const {
     if (!request_.commits || request_.decode_positions != 0 || !budget().commit_only) return;
     const auto all = everything(map);
+    const Life life{.most_steps = kFewestSteps, .resumed = true};  // places settle in the first steps
     for (;;) try {
-        dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_, {.resumed = true});
+        dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_, life);
         return;
       } catch (const DoesNotFit& e) {
         auto& bytes = e.tier == Tier::device ? p.capacity.device : p.capacity.host;
