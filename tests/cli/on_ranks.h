@@ -29,6 +29,21 @@ class Ranks : public Cli {
     words.insert(words.end(), {"--dp", std::to_string(ranks)});
     return words;
   }
+  // What a user sees of a run is within rounding of another's. Held-out losses are compared where both have them: a stopped run
+  // has more.
+  void expect_near(const std::string& one, const std::string& other, double tolerance = 2e-5) {
+    const auto a = steps(one), b = steps(other);
+    ASSERT_EQ(a.size(), b.size()) << other;
+    ASSERT_FALSE(a.empty());
+    EXPECT_TRUE(a.back().held_out && b.back().held_out) << other;
+    for (std::size_t s = 0; s < a.size(); ++s) {
+      EXPECT_NEAR(a[s].loss, b[s].loss, tolerance * a[s].loss) << other << ", step " << a[s].step;
+      EXPECT_NEAR(a[s].gradient_norm, b[s].gradient_norm, 10 * tolerance * a[s].gradient_norm) << other;
+      if (a[s].held_out && b[s].held_out) {
+        EXPECT_NEAR(*a[s].held_out, *b[s].held_out, tolerance * *a[s].held_out) << other;
+      }
+    }
+  }
   // Damages a part of rank 1's second moments in a folder of stores, and returns the chunk's entry in the store's index; null
   // if there is none.
   [[nodiscard]] nlohmann::json damage_second_moment(const std::string& folder) const {

@@ -15,18 +15,6 @@ class Tensor : public Ranks {
   [[nodiscard]] Words split(const std::string& run, const Words& more) const {
     return Words{"--heads", "4", "--steps", "4", "--grad-accumulation", "4", "--out-dir", run} + more;
   }
-  // What a user sees of a run is within rounding of another's.
-  void expect_near(const std::string& one, const std::string& other, double tolerance = 2e-5) {
-    const auto a = steps(one), b = steps(other);
-    ASSERT_EQ(a.size(), b.size()) << other;
-    for (std::size_t s = 0; s < a.size(); ++s) {
-      EXPECT_NEAR(a[s].loss, b[s].loss, tolerance * a[s].loss) << other << ", step " << a[s].step;
-      EXPECT_NEAR(a[s].gradient_norm, b[s].gradient_norm, 10 * tolerance * a[s].gradient_norm) << other;
-      if (a[s].held_out && b[s].held_out) {
-        EXPECT_NEAR(*a[s].held_out, *b[s].held_out, tolerance * *a[s].held_out) << other;
-      }
-    }
-  }
 };
 
 TEST_F(Tensor, EveryMeshTrainsWhatOneRankTrains) {
