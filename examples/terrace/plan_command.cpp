@@ -47,6 +47,9 @@ Exit search(const CommandLine& line) {
         "--search compares plans, and --program, --trace, --timeline and --write-schedule show one\n  search first, then "
         "plan with the flags of a line",
         Exit::usage);
+  if (line.config.shard_group != 0)
+    throw Error("--search tries other numbers of data ranks, which --shard-group need not divide\n  leave --shard-group out",
+                Exit::usage);
   if (line.plan.search < 1)
     throw Error(fmt::format("--search {}: at least one plan must be shown\n  give --search 1 or more", line.plan.search),
                 Exit::usage);

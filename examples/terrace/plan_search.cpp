@@ -18,20 +18,20 @@
 namespace terrace::cli {
 namespace {
 
-// Data, pipeline and tensor ranks; without the parts of a tensor group on several nodes, whose link is too slow for it.
+// Data, pipeline and tensor ranks. A tensor group stays on one node. Context ranks are as given.
 std::vector<RunConfig> products(const RunConfig& given, const SearchSpace& space) {
+  const auto ranks = space.ranks / given.cp, on_node = space.ranks_per_node / given.cp;
   std::vector<RunConfig> all;
-  for (std::int64_t tp = 1; tp <= space.ranks_per_node; ++tp) {
-    if (space.ranks_per_node % tp != 0 || space.ranks % tp != 0) continue;
-    for (std::int64_t pp = 1; pp <= space.ranks / tp; ++pp) {
-      if (space.ranks / tp % pp != 0) continue;
+  for (std::int64_t tp = 1; tp <= on_node; ++tp) {
+    if (on_node % tp != 0 || ranks % tp != 0) continue;
+    for (std::int64_t pp = 1; pp <= ranks / tp; ++pp) {
+      if (ranks / tp % pp != 0) continue;
       auto& c = all.emplace_back(given);
       c.tp = tp;
       c.sp = tp > 1;
       c.pp = pp;
-      c.dp = space.ranks / tp / pp;
+      c.dp = ranks / tp / pp;
       c.schedule = pp == 1 ? "1f1b" : given.schedule;
-      c.shard_group = 0;
     }
   }
   return all;
@@ -113,6 +113,7 @@ std::string flags_of(const RunConfig& c) {
   auto flags = fmt::format("--dp {}", c.dp);
   if (c.pp > 1) flags += fmt::format(" --pp {} --schedule {}", c.pp, c.schedule);
   if (c.tp > 1) flags += fmt::format(" --tp {}{}", c.tp, c.sp ? " --sp" : "");
+  if (c.cp > 1) flags += fmt::format(" --cp {}", c.cp);
   return flags + fmt::format(" --zero {} --grad-accumulation {}", c.zero, c.grad_accumulation);
 }
 
@@ -123,7 +124,7 @@ std::vector<RunConfig> candidates(const RunConfig& given, const SearchSpace& spa
     if (space.sequences % of_rank != 0) continue;
     c.grad_accumulation = space.sequences / of_rank;
     const auto candidate = legal(space.complete(c));
-    for (std::int64_t zero = 0; candidate && zero <= (candidate->dp > 1 ? 3 : 0); ++zero) {
+    for (std::int64_t zero = 0; candidate && zero <= (candidate->dp * candidate->cp > 1 ? 3 : 0); ++zero) {
       all.push_back(*candidate);
       all.back().zero = zero;
     }

@@ -56,6 +56,18 @@ TEST(PlanSearch, TriesEveryLegalProductOnce) {
   EXPECT_EQ(expected, tried);
 }
 
+// Context ranks are as given, and count as ranks.
+TEST(PlanSearch, ContextRanksAreOfTheRanks) {
+  auto given = small();
+  given.cp = 2;
+  const auto all = candidates(given, {.ranks = 8, .ranks_per_node = 8, .sequences = 16});
+  EXPECT_FALSE(all.empty());
+  for (const auto& c : all) {
+    EXPECT_EQ(8, c.ranks()) << flags_of(c);
+    EXPECT_THAT(flags_of(c), testing::HasSubstr("--cp 2"));
+  }
+}
+
 // What `terrace plan` says of the candidate.
 double step_of(const RunConfig& c, const MachineProfile& profile) {
   const auto model = lm::make_model(model_config(c));
