@@ -4,8 +4,20 @@
 
 namespace terrace {
 
-// The uses of a program are made once, for the policy and for the walk.
 void Walk::begin(const Program& program) {
+  places_.clear();
+  contents_.clear();
+  verdict_ = {};
+  used_at_.assign(map_.chunks().size(), program.actions.size());
+  if (program_ == &program)
+    policy_.set_position(0);
+  else
+    find_uses(program);
+}
+
+// They are made once, for the policy and for the walk.
+void Walk::find_uses(const Program& program) {
+  program_ = &program;
   uses_.clear();
   first_use_.assign(1, 0);
   std::vector<Belady::UseAt> all;
@@ -19,10 +31,6 @@ void Walk::begin(const Program& program) {
     first_use_.push_back(uses_.size());
   }
   policy_.set_program(all, program.actions.size());
-  places_.clear();
-  contents_.clear();
-  verdict_ = {};
-  used_at_.assign(map_.chunks().size(), program.actions.size());
 }
 
 bool Walk::retry(std::deque<Pending>& queue, Sink& sink) {
@@ -72,10 +80,9 @@ void Walk::prefetch(const Action& action) {
 }
 
 void Walk::compute(std::uint64_t at, const Action& action, Sink& sink) {
-  const auto uses = std::span(uses_).subspan(first_use_[at], first_use_[at + 1] - first_use_[at]);
+  const auto uses = let_empty_begin(action, std::span(uses_).subspan(first_use_[at], first_use_[at + 1] - first_use_[at]));
   const auto tier = map_.places().tier_of(action);
   const auto lane = map_.places().lane_of(action);
-  let_empty_begin(action, uses);
   forget_prefetches(at, uses, tier);
   for (const auto& use : uses) release_awaited(use);
   auto granted = acquire(action, uses, tier, lane, sink);
@@ -96,11 +103,16 @@ void Walk::compute(std::uint64_t at, const Action& action, Sink& sink) {
 }
 
 // Optimizer states before their first update, and a cache before its first position, have no content yet.
-void Walk::let_empty_begin(const Action& action, std::span<Use> uses) const {
-  for (auto& use : uses) {
-    const bool starts_empty = is_optimizer_state(residency_.kind_of(use.chunk)) || action.op == Op::decode;
-    if (use.access == Access::update && starts_empty && !residency_.has_content(use.chunk)) use.access = Access::overwrite;
-  }
+std::span<const Use> Walk::let_empty_begin(const Action& action, std::span<const Use> uses) {
+  const auto begins_empty = [&](const Use& use) {
+    const bool may = is_optimizer_state(residency_.kind_of(use.chunk)) || action.op == Op::decode;
+    return use.access == Access::update && may && !residency_.has_content(use.chunk);
+  };
+  if (std::ranges::none_of(uses, begins_empty)) return uses;
+  begun_.assign(uses.begin(), uses.end());
+  for (auto& use : begun_)
+    if (begins_empty(use)) use.access = Access::overwrite;
+  return begun_;
 }
 
 // Prefetches of the chunks that an action requests itself are no longer needed.

@@ -32,7 +32,8 @@ class Walk {
  public:
   Walk(const StepMap& map, Residency& residency, Belady& policy) : map_(map), residency_(residency), policy_(policy) {}
 
-  // The first update overwrites moments without content instead of reading them.
+  // The first update overwrites moments without content instead of reading them. A program that runs several times in a row
+  // must be the same, unchanged object: what its actions use is found once.
   void run(const Program& program, Sink& sink);
   // Gives every state chunk with content, except gradients, a valid copy on disk.
   void flush(Sink& sink);
@@ -42,11 +43,12 @@ class Walk {
 
  private:
   void begin(const Program& program);
+  void find_uses(const Program& program);
   void prefetch(const Action& action);
   void offload(const Action& action, Sink& sink);
   void compute(std::uint64_t at, const Action& action, Sink& sink);  // at: its position in the program
   // Steps of compute(): which uses begin without content, which prefetches are no longer needed, the request, what is dead.
-  void let_empty_begin(const Action& action, std::span<Use> uses) const;
+  std::span<const Use> let_empty_begin(const Action& action, std::span<const Use> uses);
   void forget_prefetches(std::uint64_t at, std::span<const Use> uses, Tier tier);
   Residency::Granted acquire(const Action& action, std::span<const Use> uses, Tier tier, Lane lane, Sink& sink);
   void drop_dead(const Action& action);
@@ -76,11 +78,13 @@ class Walk {
   void release_awaited(const Use& use);
   std::vector<Awaited> awaited_;
   // Of the program at hand: action i has those from first_use_[i] to first_use_[i + 1].
+  const Program* program_ = nullptr;
   std::vector<Use> uses_;
   std::vector<std::size_t> first_use_;
   std::vector<std::uint64_t> used_at_;  // [chunk]: the action that used it last
   Clock verdict_;                       // the last one
   std::vector<Move> moves_;
+  std::vector<Use> begun_;  // of an action, some without content
 };
 
 }  // namespace terrace
