@@ -22,6 +22,13 @@ Shape with_length(const Shape& shape, std::uint32_t dim, std::int64_t length) {
   }
 }
 
+// Of one place of the dimension.
+std::int64_t elements_behind(const Shape& shape, std::uint32_t dim) {
+  std::int64_t inner = 1;
+  for (std::size_t d = dim + 1; d < shape.rank(); ++d) inner *= shape[d];
+  return inner;
+}
+
 }  // namespace
 
 Shape part_shape(const Shape& whole, const TensorSplit& split) {
@@ -36,11 +43,22 @@ Shape whole_shape(const Shape& part, const TensorSplit& split) {
   return with_length(part, split.dim, std::accumulate(split.parts.begin(), split.parts.end(), std::int64_t{0}));
 }
 
+std::uint32_t rank_of(std::uint64_t element, const Shape& shape, const TensorSplit& split, std::uint32_t ranks) {
+  if (split.parts.empty()) return 0;
+  const auto whole_length = whole_shape(shape, split)[split.dim];
+  auto place = static_cast<std::int64_t>(element) / elements_behind(shape, split.dim) % whole_length;
+  auto part = split.parts.begin();
+  while (place >= *part) place -= *part++;
+  const auto ways = static_cast<int>(split.ways);
+  int block = 0;
+  while (place >= block_of(*part, block, ways).begin + block_of(*part, block, ways).count) ++block;
+  return static_cast<std::uint32_t>(block) * (ranks / split.ways);
+}
+
 void each_run(const Shape& shape, const TensorSplit& split, const TensorParallel& tensor, std::uint64_t first,
               std::uint64_t count, const std::function<void(const SplitRun&)>& use) {
   if (split.parts.empty()) return use({first, first, count});
-  std::int64_t inner = 1;  // elements of one place of the dimension
-  for (std::size_t d = split.dim + 1; d < shape.rank(); ++d) inner *= shape[d];
+  const auto inner = elements_behind(shape, split.dim);
   const auto block = static_cast<int>(tensor.rank / holders(split, tensor)), ways = static_cast<int>(split.ways);
   const auto whole_length = whole_shape(shape, split)[split.dim];
   const auto row = shape[split.dim] * inner;  // elements of the dimension and all behind it

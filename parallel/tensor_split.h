@@ -38,4 +38,7 @@ struct SplitRun {
 void each_run(const Shape& part, const TensorSplit& split, const TensorParallel& tensor, std::uint64_t first,
               std::uint64_t count, const std::function<void(const SplitRun&)>& use);
 
+// The first rank that holds an element of the whole: the one that acts for it.
+std::uint32_t rank_of(std::uint64_t element, const Shape& part, const TensorSplit& split, std::uint32_t ranks);
+
 }  // namespace terrace

@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <new>
+#include <vector>
 
 #include <fmt/format.h>
 #include <xxhash.h>
@@ -35,5 +36,12 @@ void WeightHash::add(std::span<const bf16> range) { state_->add(range); }
 
 std::uint64_t WeightHash::value() const { return XXH64_digest(state_->xxh); }
 std::string WeightHash::hex() const { return fmt::format("{:016x}", value()); }
+
+std::string combined(std::span<const WeightHash> hashes) {
+  if (hashes.size() == 1) return hashes.front().hex();
+  std::vector<std::uint64_t> values;
+  for (const auto& hash : hashes) values.push_back(hash.value());
+  return fmt::format("{:016x}", XXH64(values.data(), values.size() * sizeof(values[0]), 0));
+}
 
 }  // namespace terrace::lm

@@ -1,5 +1,5 @@
 // One number for all weights, to compare runs bit by bit: XXH64 (seed 0) over the little-endian bytes of every tensor in
-// declared order, as if they lay in one row.
+// declared order, as if they lay in one row. Of tensor ranks' parts: the hash of each rank's part, and of these in their order.
 //
 // Owner:   the caller.
 // Threads: one at a time.
@@ -34,5 +34,7 @@ class WeightHash {
   struct State;
   std::unique_ptr<State> state_;
 };
+// Of one, itself; of several, the hash of their values. Sixteen digits.
+std::string combined(std::span<const WeightHash> hashes);
 
 }  // namespace terrace::lm

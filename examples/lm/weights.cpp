@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 #include <set>
+#include <vector>
 
 #include <terrace/core/printable.h>
 #include <terrace/examples/lm/safetensors.h>
@@ -101,15 +102,18 @@ std::vector<std::string> tensors_of_another_model(const std::filesystem::path& p
   return names;
 }
 
+// Ranges of the parts of tensor ranks arrive chunk by chunk, so each rank's have a hash of their own: else the size of chunks,
+// which a budget may change, would change the hash.
 std::string hash_weights(Engine& engine) {
-  WeightHash hash;
-  engine.visit([&](const ParamSpec&, std::uint64_t, TensorView range) {
+  std::vector<WeightHash> hashes(engine.map().tensor().ranks);
+  engine.visit([&](const ParamSpec& param, std::uint64_t first, TensorView range) {
+    auto& hash = hashes[rank_of(first, param.shape, param.split, engine.map().tensor().ranks)];
     with_span(range, [&](auto in) {
       using T = typename decltype(in)::value_type;
       hash.add(std::span<const T>(in));
     });
   });
-  return hash.hex();
+  return combined(hashes);
 }
 
 void save_weights(Engine& engine, const std::filesystem::path& path, std::map<std::string, std::string> metadata) {

@@ -67,6 +67,19 @@ TEST_F(Tensor, WeightsAreSavedWholeAndReadByAnyMesh) {
   EXPECT_EQ(24U + 1, whole.out.size()) << whole.described;
 }
 
+// Shards change the size of chunks, and so the ranges in which weights are read.
+TEST_F(Tensor, EqualWeightsHaveOneHashHoweverTheyAreSharded) {
+  const auto with = [&](const std::string& zero) {
+    return train(split("zero" + zero, {"--model", "gpt2", "--hidden", "20", "--ffn", "36", "--vocab", "263", "--tp", "2",
+                                       "--dp", "2", "--zero", zero, "--save", zero + ".safetensors"}));
+  };
+  const auto whole = with("0"), sharded = with("1");
+  ASSERT_EQ(0, whole.exit) << whole.described;
+  ASSERT_EQ(0, sharded.exit) << sharded.described;
+  EXPECT_EQ(scratch_.read("0.safetensors"), scratch_.read("1.safetensors"));
+  EXPECT_EQ(weights_of(whole), weights_of(sharded));
+}
+
 TEST_F(Tensor, ARunGoesOnWithAnotherSplit) {
   ASSERT_EQ(0, train(split("whole", {"--steps", "6"})).exit);
   ASSERT_EQ(0, train(split("run", {"--steps", "2", "--lr-schedule", "constant", "--tp", "2"})).exit);

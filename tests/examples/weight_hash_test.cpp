@@ -12,6 +12,18 @@ namespace {
 
 TEST(WeightHash, OfNothingIsTheKnownAnswer) { EXPECT_EQ(WeightHash().hex(), "ef46db3751d8e999"); }
 
+TEST(WeightHash, OfSeveralPartsIsTheHashOfTheirHashes) {
+  std::vector<WeightHash> parts(2);
+  parts[1].add(std::vector<float>{1, 2});
+  const std::uint64_t values[] = {parts[0].value(), parts[1].value()};
+  double as_doubles[2];
+  std::memcpy(as_doubles, values, sizeof values);
+  WeightHash of_values;
+  of_values.add(as_doubles);
+  EXPECT_EQ(of_values.hex(), combined(parts));
+  EXPECT_EQ(parts[1].hex(), combined(std::span(parts).subspan(1)));
+}
+
 TEST(WeightHash, IsOverLittleEndianBytes) {
   const char text[] = "abcdefgh";
   float two[2];

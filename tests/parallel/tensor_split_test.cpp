@@ -71,7 +71,10 @@ TEST(TensorSplit, RunsAreTheElementsOfThePart) {
         }
       if (acts_for(split, tensor))
         for (const auto e : expected)
-          if (e >= 0) ++held[static_cast<std::size_t>(e)];
+          if (e >= 0) {
+            ++held[static_cast<std::size_t>(e)];
+            EXPECT_EQ(rank, rank_of(static_cast<std::uint64_t>(e), part, split, tensor.ranks));
+          }
     }
     EXPECT_TRUE(std::ranges::all_of(held, [](int times) { return times == 1; })) << to_string(whole);
   }

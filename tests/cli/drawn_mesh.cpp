@@ -1,0 +1,168 @@
+#include "drawn_mesh.h"
+
+#include <algorithm>
+#include <functional>
+
+namespace terrace::test {
+namespace {
+
+constexpr std::uint64_t kMostRanks = 8;
+
+std::string text(std::uint64_t n) { return std::to_string(n); }
+bool divides(std::uint64_t d, std::uint64_t n) { return n % d == 0; }
+
+struct Sizes {
+  std::uint64_t blocks = 1, heads = 1, kv_heads = 1, ffn = 1, seq = 1, batch = 1, micro_batches = 1;
+  bool untied = false, skips = false;
+  std::string optimizer;
+  [[nodiscard]] std::uint64_t layers() const { return 2 * blocks + 2; }
+};
+
+std::vector<std::uint64_t> legal(std::uint64_t most, const std::function<bool(std::uint64_t)>& is) {
+  std::vector<std::uint64_t> all;
+  for (std::uint64_t d = 1; d <= most; ++d)
+    if (is(d)) all.push_back(d);
+  return all;
+}
+
+Words draw_sizes(Draw& draw, Sizes& s) {
+  const bool llama = draw.one_in(2);
+  s.blocks = draw.from(1, 4);
+  s.heads = draw.of<std::uint64_t>({1, 2, 3, 4, 4, 5, 6, 7, 8, 8});
+  const auto width = llama ? 2 * draw.from(1, 4) : draw.from(2, 8);
+  const auto hidden = std::max<std::uint64_t>(8 / s.heads + 1, width) * s.heads;
+  const auto even = llama && divides(2, hidden / s.heads) == false ? hidden + s.heads : hidden;
+  s.kv_heads = llama ? draw.of(legal(s.heads, [&](auto h) { return divides(h, s.heads); })) : s.heads;
+  s.ffn = draw.one_in(4) ? draw.from(1, 90) : s.heads * draw.from(1, 12);
+  s.seq = draw.of<std::uint64_t>({8, 12, 16, 21, 24, 30, 32, 40, 48, 64});
+  s.batch = draw.of<std::uint64_t>({1, 1, 2, 3, 4});
+  s.micro_batches = draw.of<std::uint64_t>({1, 2, 2, 3, 4, 4, 6, 8});
+  s.untied = draw.one_in(3);
+  s.skips = s.blocks >= 3 && draw.one_in(8);
+  Words words{"--model",      llama ? "llama" : "gpt2",
+              "--layers",     text(s.blocks),
+              "--hidden",     text(even),
+              "--heads",      text(s.heads),
+              "--ffn",        text(s.ffn),
+              "--vocab",      draw.of<const char*>({"256", "257", "263", "300", "509"}),
+              "--seq-len",    text(s.seq),
+              "--batch-size", text(s.batch)};
+  if (llama) words = words + Words{"--kv-heads", text(s.kv_heads)};
+  if (s.untied) words.emplace_back("--untied");
+  if (s.skips) words = words + Words{"--skips", "u"};
+  return words;
+}
+
+Words draw_numbers(Draw& draw, Sizes& s, bool fp64) {
+  s.optimizer = draw.of<const char*>({"adamw", "adamw", "sgd", "sgd", "muon"});
+  Words words{"--dtype",     fp64 ? "fp64" : "fp32",
+              "--recipe",    "fp32",
+              "--optimizer", s.optimizer,
+              "--lr",        s.optimizer == "sgd" ? "0.1" : "1e-3",
+              "--seed",      text(draw.from(1, 99)),
+              "--grad-clip", draw.of<const char*>({"0", "0.3", "1"}),
+              "--steps",     "3"};
+  if (draw.one_in(4)) words = words + Words{"--vocab-tiles", draw.of<const char*>({"2", "3"})};
+  return words;
+}
+
+Words draw_schedule(Draw& draw, const Sizes& s, std::uint64_t pp, std::uint64_t micro_batches) {
+  std::vector<std::string> all{"layerwise", "gpipe", "1f1b", "zb-h1"};
+  if (2 * pp <= s.layers()) {
+    all.insert(all.end(), {"interleaved", "zb-v"});
+    if (micro_batches >= 2 * pp) all.emplace_back("dualpipe-v");
+  }
+  const auto name = draw.of(all);
+  if (name == "interleaved") return {"--schedule", name, "--virtual-stages", "2"};
+  return {"--schedule", name};
+}
+
+DrawnMesh draw_mesh(Draw& draw, const Sizes& s) {
+  std::uint64_t left = kMostRanks, dp = 1, pp = 1, tp = 1, cp = 1;
+  std::vector<std::function<void()>> axes{
+      [&] {
+        dp = draw.of(legal(left, [&](auto d) { return divides(d, s.micro_batches); }));
+        left /= dp;
+      },
+      [&] {
+        pp = draw.of(legal(std::min<std::uint64_t>({left, s.layers(), 4}), [](auto) { return true; }));
+        left /= pp;
+      },
+      [&] {
+        if (s.optimizer == "muon" || s.skips) return;
+        tp = draw.of(legal(left, [&](auto t) {
+          return divides(t, s.heads) && divides(t, s.ffn) && (divides(t, s.kv_heads) || divides(s.kv_heads, t));
+        }));
+        left /= tp;
+      },
+      [&] {
+        if (s.skips) return;
+        cp = draw.of(legal(left, [&](auto c) { return divides(c, s.seq); }));
+        left /= cp;
+      }};
+  while (!axes.empty()) {
+    const auto next = draw.below(axes.size());
+    axes[next]();
+    axes.erase(axes.begin() + static_cast<std::ptrdiff_t>(next));
+  }
+  const auto each = s.micro_batches / dp;
+  DrawnMesh mesh{.ranks = dp * pp * tp * cp, .words = {"--grad-accumulation", text(each)}, .other_way = {}};
+  const auto add = [&](const char* flag, std::uint64_t degree) {
+    if (degree > 1 || draw.one_in(6)) mesh.words = mesh.words + Words{flag, text(degree)};
+  };
+  add("--dp", dp);
+  add("--pp", pp);
+  add("--tp", tp);
+  add("--cp", cp);
+  if (pp > 1) mesh.words = mesh.words + draw_schedule(draw, s, pp, each);
+  if (tp > 1 && divides(tp, s.batch * s.seq / cp) && draw.one_in(2)) mesh.words.emplace_back("--sp");
+  // ZeRO 0 and 1 reduce once a step, 2 and 3 once a micro-batch: they round otherwise.
+  const auto zero = draw.below(4);
+  mesh.words = mesh.words + Words{"--zero", text(zero)};
+  mesh.other_way = {"--zero",           text(zero / 2 * 2 + draw.below(2)),
+                    "--recompute",      draw.of<const char*>({"none", "layer"}),
+                    "--activations",    draw.of<const char*>({"keep", "offload"}),
+                    "--prefetch-depth", draw.of<const char*>({"0", "1", "3"}),
+                    "--threads",        text(draw.from(1, 3))};
+  if (zero == 0) mesh.other_way[1] = text(draw.below(2));
+  if (pp == 1 && draw.one_in(2)) mesh.other_way = mesh.other_way + Words{"--order", "vertical"};
+  mesh.device_share = draw.share() * draw.share(), mesh.host_share = draw.share();
+  return mesh;
+}
+
+// A degree that does not go with the model.
+void draw_wrong(Draw& draw, const Sizes& s, DrawnModel& model) {
+  std::vector<std::string> flags{"--pp"};
+  if (!s.skips) flags.emplace_back("--cp");
+  const bool tiles = std::ranges::find(model.words, "--vocab-tiles") != model.words.end();  // of which tp allows fewer
+  if (!s.skips && !tiles && s.optimizer != "muon") flags.emplace_back("--tp");
+  const auto flag = draw.of(flags);
+  const auto wrong = [&](std::uint64_t d) {
+    if (flag == "--pp") return d > s.layers();
+    return flag == "--tp" ? !divides(d, s.heads) || !divides(d, s.ffn) : !divides(d, s.seq);
+  };
+  std::uint64_t degree = draw.from(2, 9);
+  while (!wrong(degree)) ++degree;
+  model.wrong = {flag, text(degree)};
+  model.named = flag;
+}
+
+}  // namespace
+
+DrawnModel draw_model(std::uint64_t seed, std::uint64_t number) {
+  Draw draw(seed, number);
+  DrawnModel model;
+  Sizes s;
+  model.fp64 = !draw.one_in(3);
+  model.words = draw_sizes(draw, s);
+  model.words = model.words + draw_numbers(draw, s, model.fp64);
+  model.micro_batches = s.micro_batches;
+  while (model.meshes.size() < 4) {
+    auto mesh = draw_mesh(draw, s);
+    if (mesh.ranks > 1 || draw.one_in(10)) model.meshes.push_back(std::move(mesh));
+  }
+  draw_wrong(draw, s, model);
+  return model;
+}
+
+}  // namespace terrace::test
