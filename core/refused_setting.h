@@ -26,6 +26,8 @@ class RefusedSetting : public Error {
     const auto end = text.find("\n  ");
     refusal_ = {std::move(setting), text.substr(0, end), end == std::string::npos ? "" : text.substr(end + 3)};
   }
+  explicit RefusedSetting(const SettingRefusal& refusal)
+      : Error(refusal.nearest.empty() ? refusal.why : refusal.why + "\n  " + refusal.nearest, Exit::usage), refusal_(refusal) {}
   [[nodiscard]] const SettingRefusal& refusal() const noexcept { return refusal_; }
 
  private:

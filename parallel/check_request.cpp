@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <terrace/core/block8.h>
-#include <terrace/core/error.h>
 #include <terrace/core/refused_setting.h>
+#include <terrace/core/usage_errors.h>
 #include <terrace/memory/layout.h>
 #include <terrace/optimizers/recipe.h>
 #include <terrace/parallel/check_tensor.h>
+#include <terrace/parallel/degrees.h>
 #include <terrace/parallel/run_mesh.h>
+#include <terrace/parallel/skips.h>
 
 namespace terrace {
 namespace {
@@ -70,24 +72,6 @@ void demand_shard_group(const DataParallel& data) {
                     data.copies()));
 }
 
-// What a rank computes depends on which positions it has.
-void demand_context(const PlanRequest& request) {
-  const auto& data = request.data;
-  const auto refuse = [&](const char* setting, const char* what, const char* instead) {
-    throw RefusedSetting(setting,
-                         fmt::format("`cp` {} does not work with {}\n  {}, or leave out `cp`", data.context, what, instead));
-  };
-  if (data.context == 0) throw RefusedSetting("cp", "`cp` must be at least 1");
-  if (data.context == 1) return;
-  if (data.canonical)
-    refuse("canonical-reduction", "`canonical-reduction`, which adds the gradients of whole micro-batches in their order",
-           "leave out `canonical-reduction`");
-  if (data.local) refuse("sync-interval", "local SGD", "leave out `sync-interval`");
-  if (request.pipeline && request.pipeline->schedule.placement.rank_of.size() > 1)
-    refuse("schedule", "a schedule with two directions", "give another schedule, such as `schedule` 1f1b");
-  if (request.decode_positions != 0) throw Error("generation has no context ranks", Exit::usage);
-}
-
 void demand_rank(const Model& model, const PlanRequest& request) {
   const auto mesh = mesh_of(model, request);
   check(mesh);
@@ -118,9 +102,9 @@ std::uint32_t first_rank(const Model& model, const PlanRequest& request, std::ui
   return mesh.at(mesh.at(mesh.at(0, Axis::pp, stage), Axis::context, model.context.rank), kTensorAxes, model.tensor.rank);
 }
 
-void check_request(const Model& model, const PlanRequest& request) {
-  if (request.shape.batch.batch <= 0 || request.shape.batch.seq <= 0 || request.shape.micro_batches == 0)
-    throw RefusedSetting("batch-size", "`batch-size`, `seq-len` and `grad-accumulation` must be at least 1");
+namespace {
+
+void demand_commits(const PlanRequest& request) {
   if (request.generations != 1 && request.generations != 2)
     throw RefusedSetting("durability",
                          "the state on disk has one or two generations: `durability` off and none have one, the others two");
@@ -134,9 +118,10 @@ void check_request(const Model& model, const PlanRequest& request) {
         "ckpt-interval",
         "a run with `durability` none commits nothing and has one generation of the state on disk\n  leave out "
         "`ckpt-interval`");
+}
+
+void demand_copies(const PlanRequest& request) {
   const auto& data = request.data;
-  if (data.ranks == 0 || data.zero > 3) throw RefusedSetting("dp", "`dp` must be at least 1, and `zero` at most 3");
-  demand_shard_group(data);
   if (data.local && (data.zero != 0 || data.canonical || data.gradients != Travel::whole || data.weights != Travel::whole ||
                      request.pipeline))
     throw RefusedSetting(
@@ -144,41 +129,100 @@ void check_request(const Model& model, const PlanRequest& request) {
         "with `sync-interval` each rank updates its own copy of the weights, and ranks share no state and no gradients\n  "
         "leave out `zero`, `canonical-reduction`, `compress-gradients`, `compress-weights` and `pp`, or leave out "
         "`sync-interval`");
-  if (request.pipeline && request.pipeline->schedule.asynchronous()) demand_asynchronous(model, request);
-  if (request.pipeline && request.pipeline->schedule.placement.rank_of.size() > 1) demand_directions(data);
-  if (data.gradients != Travel::whole &&
-      (!data.folds_each() || Recipe::of(model.dtype, request.recipe, request.states).gradient != DType::fp32))
+}
+
+DType gradient_dtype(const Model& model, const PlanRequest& request) {
+  return Recipe::of(model.dtype, request.recipe, request.states).gradient;
+}
+
+void demand_travel(const Model& model, const PlanRequest& request) {
+  const auto& data = request.data;
+  if (data.gradients != Travel::whole && (!data.folds_each() || gradient_dtype(model, request) != DType::fp32))
     throw RefusedSetting(
         "compress-gradients",
         "`compress-gradients` works only where the fp32 gradients of each micro-batch are sent by themselves\n  give `zero` 2 "
-        "or "
-        "3 or `canonical-reduction`, and a `recipe` with fp32 gradients");
+        "or 3 or `canonical-reduction`, and a `recipe` with fp32 gradients");
   if (data.gradients == Travel::int8 && data.canonical && data.copies() > Layout::kBlockElements / kBlock8Elements)
     throw RefusedSetting(
         "compress-gradients",
         fmt::format("`compress-gradients` int8 needs whole blocks of {} elements, and {} copies of the state split the chunks "
                     "into smaller parts\n  give a larger `shard-group`, or `compress-gradients` bf16",
                     kBlock8Elements, data.copies()));
+}
+
+void demand_packed_weights(const Model& model, const PlanRequest& request) {
+  const auto& data = request.data;
   const bool packs = model.dtype == DType::fp32 || model.dtype == DType::bf16;
   if (data.weights != Travel::whole && (data.weights != Travel::int8 || data.zero != 3 || !packs))
     throw RefusedSetting(
         "compress-weights",
         "`compress-weights` int8 works only where fp32 or bf16 weights are gathered before every use\n  give `zero` 3 and "
         "`dtype` fp32 or bf16, or leave out `compress-weights`");
-  if (data.canonical && Recipe::of(model.dtype, request.recipe, request.states).gradient == DType::bf16)
+}
+
+void demand_exact_gradients(const Model& model, const PlanRequest& request) {
+  if (request.data.canonical && gradient_dtype(model, request) == DType::bf16)
     throw RefusedSetting(
         "recipe",
         fmt::format("`recipe` {} keeps gradients in bf16, which are rounded after every sum, but `canonical-reduction` "
                     "needs fp32 gradients\n  give a `recipe` with fp32 gradients, or leave out `canonical-reduction`",
                     request.recipe));
+}
+
+void demand_layers(const Model& model, const PlanRequest& request) {
+  if (model.layers.size() < 2) throw Error("a model needs at least two layers", Exit::usage);
   if (!request.activations.empty() && request.activations.size() != model.layers.size())
     throw Error(fmt::format("there are activation settings for {} layers, but the model has {}", request.activations.size(),
                             model.layers.size()),
                 Exit::usage);
-  check_tensor(model, request);
-  demand_context(request);
-  demand_rank(model, request);
-  if (model.layers.size() < 2) throw Error("a model needs at least two layers", Exit::usage);
+}
+
+bool two_directions(const PlanRequest& request) {
+  return request.pipeline && request.pipeline->schedule.placement.rank_of.size() > 1;
+}
+
+Degrees degrees_of(const Model& model, const PlanRequest& request) {
+  return {.dp = static_cast<int>(request.data.ranks),
+          .pp = request.pipeline ? static_cast<int>(request.pipeline->schedule.placement.ranks) : 1,
+          .tp = static_cast<int>(model.tensor.ranks),
+          .cp = static_cast<int>(request.data.context),
+          .canonical_reduction = request.data.canonical,
+          .fp16 = model.dtype == DType::fp16,
+          .skips = Skips(model).any(),
+          .whole_matrices = request.layer_unit.has_value(),
+          .local_sgd = request.data.local,
+          .two_directions = two_directions(request)};
+}
+
+}  // namespace
+
+void check_request(const Model& model, const PlanRequest& request) {
+  const auto& data = request.data;
+  // Nothing else makes sense without these.
+  if (request.shape.batch.batch <= 0 || request.shape.batch.seq <= 0 || request.shape.micro_batches == 0)
+    throw RefusedSetting("batch-size", "`batch-size`, `seq-len` and `grad-accumulation` must be at least 1");
+  if (data.ranks == 0 || data.zero > 3) throw RefusedSetting("dp", "`dp` must be at least 1, and `zero` at most 3");
+  if (data.context == 0) throw RefusedSetting("cp", "`cp` must be at least 1");
+  if (data.context > 1 && request.decode_positions != 0) throw Error("generation has no context ranks", Exit::usage);
+
+  UsageErrors errors;
+  errors.gather([&] { demand_commits(request); });
+  errors.gather([&] { demand_shard_group(data); });
+  errors.gather([&] { demand_copies(request); });
+  errors.gather([&] {
+    if (request.pipeline && request.pipeline->schedule.asynchronous()) demand_asynchronous(model, request);
+  });
+  errors.gather([&] {
+    if (two_directions(request)) demand_directions(data);
+  });
+  errors.gather([&] { demand_travel(model, request); });
+  errors.gather([&] { demand_packed_weights(model, request); });
+  errors.gather([&] { demand_exact_gradients(model, request); });
+  for (const auto& misfit : misfits(degrees_of(model, request))) errors.gather([&] { throw RefusedSetting(misfit); });
+  errors.gather([&] { check_tensor(model, request); });
+  errors.gather([&] { demand_rank(model, request); });
+  errors.gather([&] { demand_layers(model, request); });
+  errors.throw_if_any();
 }
 
 }  // namespace terrace

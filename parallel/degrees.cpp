@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <terrace/core/error.h>
+#include <terrace/core/usage_errors.h>
 
 namespace terrace {
 namespace {
@@ -32,27 +32,75 @@ std::string nearest(std::int64_t degree, std::int64_t largest, const Legal& lega
 
 class Problems {
  public:
-  void check(const std::string& setting, std::int64_t degree, std::int64_t largest, const std::string& rule,
-             const Legal& legal) {
+  // `several`: whether a degree above 1 goes with the rest of the run.
+  void check(const std::string& setting, std::int64_t degree, std::int64_t largest, const std::string& rule, const Legal& legal,
+             bool several = true) {
     if (degree >= 1 && legal(degree)) return;
-    found.push_back({setting, fmt::format("`{}` {}: {}", setting, degree, rule), nearest(degree, largest, legal)});
+    found.push_back(
+        {setting, fmt::format("`{}` {}: {}", setting, degree, rule), nearest(degree, several ? largest : 1, legal)});
   }
   std::vector<SettingRefusal> found;
 };
 
+struct Misfit {
+  bool is;
+  const char *setting, *what, *instead;
+};
+
+// What does not go with several tensor ranks, and with several context ranks.
+std::vector<Misfit> misfits_of_tensor(const Degrees& g) {
+  return {{g.fp16, "dtype", "fp16 activations, because ranks do not add numbers of that dtype", "give `dtype` bf16 or fp32"},
+          {g.skips, "skips", "skip connections", "leave out `skips`"},
+          {g.whole_matrices, "optimizer", "an optimizer that needs whole matrices", "give `optimizer` adamw"},
+          {g.local_sgd, "sync-interval", "local SGD", "leave out `sync-interval`"},
+          {g.two_directions, "schedule", "a schedule with two directions", "give another schedule, such as `schedule` 1f1b"}};
+}
+std::vector<Misfit> misfits_of_context(const Degrees& g) {
+  return {{g.canonical_reduction, "canonical-reduction",
+           "`canonical-reduction`, which adds the gradients of whole micro-batches in their order",
+           "leave out `canonical-reduction`"},
+          {g.skips, "skips", "skip connections, because a skip and the attention behind it are one layer", "leave out `skips`"},
+          {g.local_sgd, "sync-interval", "local SGD", "leave out `sync-interval`"},
+          {g.two_directions, "schedule", "a schedule with two directions", "give another schedule, such as `schedule` 1f1b"}};
+}
+
+bool go_together(const std::vector<Misfit>& with) { return std::ranges::none_of(with, &Misfit::is); }
+
 }  // namespace
 
+std::vector<SettingRefusal> misfits(const Degrees& g) {
+  std::vector<SettingRefusal> found;
+  const auto add = [&](const char* axis, int degree, const std::vector<Misfit>& all) {
+    if (degree <= 1) return;
+    for (const auto& [is, setting, what, instead] : all)
+      if (is)
+        found.push_back({setting, fmt::format("`{}` {} does not work with {}", axis, degree, what),
+                         fmt::format("{}, or leave out `{}`", instead, axis)});
+  };
+  add("tp", g.tp, misfits_of_tensor(g));
+  add("cp", g.cp, misfits_of_context(g));
+  return found;
+}
+
 std::vector<SettingRefusal> problems(const Degrees& g, const ModelShape& model, int ranks) {
-  Problems problems;
+  Problems problems{misfits(g)};
   const auto divides = [](std::int64_t d, std::int64_t n) { return n % d == 0; };
+  const bool tensor = go_together(misfits_of_tensor(g)), context = go_together(misfits_of_context(g));
+  const auto kv = model.kv_heads == 0 ? model.heads : model.kv_heads;
 
   const std::int64_t s = model.seq_len;
+  const auto splits = [&](auto t) {
+    return divides(t, model.heads) && divides(t, model.ffn) && (divides(t, kv) || divides(kv, t)) &&
+           (!g.sequence_parallel || divides(t, s));
+  };
   problems.check(
       "tp", g.tp, model.heads,
-      fmt::format("it must divide {} heads and {} ffn columns{}", model.heads, model.ffn,
-                  g.sequence_parallel ? fmt::format(" and {} positions", s) : ""),
-      [&](auto t) { return divides(t, model.heads) && divides(t, model.ffn) && (!g.sequence_parallel || divides(t, s)); });
-  problems.check("cp", g.cp, s, fmt::format("it must divide {} positions", s), [&](auto c) { return divides(c, s); });
+      fmt::format("it must divide {} heads and {} ffn columns{}{}", model.heads, model.ffn,
+                  kv == model.heads ? "" : fmt::format(", and divide {} key-value heads or be a multiple of them", kv),
+                  g.sequence_parallel ? fmt::format(", and divide {} positions", s) : ""),
+      splits, tensor);
+  problems.check(
+      "cp", g.cp, s, fmt::format("it must divide {} positions", s), [&](auto c) { return divides(c, s); }, context);
   problems.check("pp", g.pp, model.layers, fmt::format("a stage needs a layer, and there are {}", model.layers),
                  [&](auto p) { return p <= model.layers; });
   problems.check("ep", g.ep, std::max<std::int64_t>(model.experts, 1),
@@ -85,11 +133,12 @@ std::vector<SettingRefusal> problems(const Degrees& g, const ModelShape& model, 
   return problems.found;
 }
 
-void check(const Degrees& degrees, const ModelShape& model, int ranks) {
-  std::string all;
-  for (const auto& [setting, why, nearest] : problems(degrees, model, ranks))
-    all += fmt::format("{}{}{}{}", all.empty() ? "" : "\n", why, nearest.empty() ? "" : "; ", nearest);
-  if (!all.empty()) throw Error(all, Exit::usage);
+void check(const std::vector<SettingRefusal>& problems) {
+  UsageErrors errors;
+  for (const auto& problem : problems) errors.gather([&] { throw RefusedSetting(problem); });
+  errors.throw_if_any();
 }
+
+void check(const Degrees& degrees, const ModelShape& model, int ranks) { check(problems(degrees, model, ranks)); }
 
 }  // namespace terrace

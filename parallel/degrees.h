@@ -1,9 +1,9 @@
-// Checks the degrees of parallelism for a model and a number of ranks. Finds all problems at once, each with the nearest legal
-// degrees.
+// Checks the degrees of parallelism for a model and a number of ranks, and with what else a run has. Finds all problems at
+// once, each with the nearest that is legal.
 //
 // Owner:   values.
 // Threads: any; pure.
-// Errors:  problems() returns the problems; check() throws them as one Error(Exit::usage).
+// Errors:  problems() and misfits() return the problems; check() throws them as UsageErrors does.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +20,25 @@ struct Degrees {
   int micro_batches = 1;
   bool canonical_reduction = false;
   bool sequence_parallel = false;  // with tp
+  // What does not go with every degree.
+  bool fp16 = false;            // activations
+  bool skips = false;           // connections between layers that are not neighbours
+  bool whole_matrices = false;  // an optimizer that needs them
+  bool local_sgd = false;
+  bool two_directions = false;  // of a pipeline's schedule
 };
 
 struct ModelShape {
   std::int64_t layers = 1, heads = 1, ffn = 1, seq_len = 1;
-  std::int64_t experts = 0;  // 0: none
+  std::int64_t experts = 0;   // 0: none
+  std::int64_t kv_heads = 0;  // 0: as many as heads
 };
 
+// What does not go together, whatever the model.
+std::vector<SettingRefusal> misfits(const Degrees& degrees);
+// These, and degrees that do not divide what they split, or are not the number of ranks.
 std::vector<SettingRefusal> problems(const Degrees& degrees, const ModelShape& model, int ranks);
+void check(const std::vector<SettingRefusal>& problems);
 void check(const Degrees& degrees, const ModelShape& model, int ranks);
 
 }  // namespace terrace

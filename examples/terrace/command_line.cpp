@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <new>
+#include <sstream>
 #include <system_error>
 
 #include <fmt/format.h>
@@ -208,6 +209,14 @@ void refuse_unknown_command(int argc, const char* const* argv) {
   }
 }
 
+// Of several errors each begins a line; what explains one is indented below it.
+std::string each_with_error(const std::string& text) {
+  std::istringstream lines(text);
+  std::string all;
+  for (std::string line; std::getline(lines, line);) all += (line.starts_with(' ') ? "" : "error: ") + line + "\n";
+  return all;
+}
+
 }  // namespace
 
 CommandLine parse(int argc, const char* const* argv) {
@@ -248,7 +257,7 @@ int report_error(const std::exception& error, std::FILE* to) try {
   const auto what = file ? fmt::format("{}: {}\n  change the permissions there, or give another path", file->path1().string(),
                                        describe_errno(file->code().value()))
                          : std::string(error.what());
-  say(to, fmt::format("error: {}\n", printable_lines(with_flags(what))));
+  say(to, each_with_error(printable_lines(with_flags(what))));
   const auto* const known = dynamic_cast<const Error*>(&error);
   return static_cast<int>(known ? known->exit() : Exit::runtime);
 } catch (const std::bad_alloc&) {  // of the error, or of its text: nothing here needs memory

@@ -109,10 +109,13 @@ Exit train_process(const RunConfig& config, const Launched& place) {
 
 }  // namespace
 
-void demand_degrees(const RunConfig& c, int ranks) {
+namespace {
+
+void demand_degrees_of(const RunConfig& c, int ranks) {
   auto whole = c;
   whole.tp = whole.cp = 1;
   whole.sp = false;
+  whole.vocab_tiles = 1;
   const auto model = model_config(whole);  // with the usual sizes of its family
   check({.dp = static_cast<int>(c.dp),
          .pp = static_cast<int>(c.pp),
@@ -120,8 +123,25 @@ void demand_degrees(const RunConfig& c, int ranks) {
          .cp = static_cast<int>(c.cp),
          .shard_group = static_cast<int>(c.shard_group),
          .micro_batches = static_cast<int>(c.dp * c.grad_accumulation),
-         .canonical_reduction = c.canonical_reduction},
-        {.layers = 2 * c.layers + 2, .heads = model.heads, .ffn = model.ffn, .seq_len = c.seq_len}, ranks);
+         .canonical_reduction = c.canonical_reduction,
+         .fp16 = c.dtype == "fp16",
+         .skips = c.skips != "none",
+         .whole_matrices = optimizer_of(c)->layer_unit().has_value(),
+         .local_sgd = c.sync_interval > 1},
+        {.layers = 2 * c.layers + 2, .heads = model.heads, .ffn = model.ffn, .seq_len = c.seq_len, .kv_heads = model.kv_heads},
+        ranks);
+}
+
+}  // namespace
+
+void demand_degrees(const RunConfig& c) {
+  auto alone = c;
+  alone.dp = std::max<std::int64_t>(1, c.dp);
+  demand_degrees_of(alone, static_cast<int>(alone.ranks()));
+}
+
+void demand_degrees(const RunConfig& c, int ranks) {
+  demand_degrees_of(c, ranks);
   if (ranks == 1 && c.sync_interval > 1)
     throw Error(
         fmt::format("--sync-interval {}: there is only one rank, so there are no weights to average\n  leave --sync-interval "

@@ -9,9 +9,10 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/error.h>
+#include <terrace/core/usage_errors.h>
 #include <terrace/examples/lm/family.h>
 #include <terrace/examples/terrace/options.h>
+#include <terrace/examples/terrace/ranks.h>
 #include <terrace/examples/terrace/setup.h>
 #include <terrace/parallel/pipeline/orders.h>
 
@@ -36,12 +37,11 @@ bool is_asynchronous(const RunConfig& c) {
          });
 }
 
-}  // namespace
+[[noreturn]] void refuse_pair(const std::string& why, const std::string& mend) {
+  throw Error(fmt::format("{}\n  {}", why, mend), Exit::usage);
+}
 
-void validate(const RunConfig& c) {
-  const auto refuse_pair = [](const std::string& why, const std::string& mend) {
-    throw Error(fmt::format("{}\n  {}", why, mend), Exit::usage);
-  };
+void demand_heads(const RunConfig& c) {
   if (c.hidden % c.heads != 0) {
     refuse_pair(fmt::format("--heads {} does not divide --hidden {}", c.heads, c.hidden),
                 "the width of a head is --hidden ÷ --heads, so give a --heads that divides --hidden");
@@ -50,6 +50,9 @@ void validate(const RunConfig& c) {
     refuse_pair(fmt::format("--kv-heads {} does not divide --heads {}", c.kv_heads, c.heads),
                 "each key and value head serves the same number of query heads, so give a --kv-heads that divides --heads");
   }
+}
+
+void demand_family(const RunConfig& c) {
   const auto& family = lm::family_named(c.model);
   const auto has_grouped_heads = [](const lm::Family& other) { return *other.grouped_heads; };
   const auto has_rotary_base = [](const lm::Family& other) { return lm::rotary_base(other) != nullptr; };
@@ -75,20 +78,33 @@ void validate(const RunConfig& c) {
         fmt::format("--rope-base {} is below 1, so later pairs of elements would rotate faster", c.rope_base),
         fmt::format("give --rope-base the {} of the model; the usual one is {}", lm::word_of(base->keys), *base->usual));
   }
+}
+
+void demand_norm(const RunConfig& c) {
+  const auto& family = lm::family_named(c.model);
   if (c.norm_eps != 0 && static_cast<float>(c.norm_eps) < std::numeric_limits<float>::min()) {
     refuse_pair(fmt::format("--norm-eps {} is too small for fp32, in which norms are computed", c.norm_eps),
                 fmt::format("give --norm-eps the {} of the model; the usual one is {}", lm::word_of(family.norm_eps.keys),
                             *family.norm_eps.usual));
   }
+}
+
+void demand_tiles(const RunConfig& c) {
   if (const auto most = layers::most_vocab_tiles(c.vocab, c.tp); c.vocab_tiles > most) {
     refuse_pair(fmt::format("--vocab-tiles {}: a tile of --vocab {}{} would have too few rows", c.vocab_tiles, c.vocab,
                             c.tp > 1 ? fmt::format(" on --tp {}", c.tp) : ""),
                 fmt::format("give --vocab-tiles {} or fewer", most));
   }
+}
+
+void demand_skips(const RunConfig& c) {
   if (c.skips == "u" && c.layers < 3) {
     refuse_pair(fmt::format("--skips u with --layers {}: there are too few layers for a skip connection", c.layers),
                 "give --layers 3 or more, or leave --skips out");
   }
+}
+
+void demand_few_blocks(const RunConfig& c) {
   // In floating point, because the products themselves may not fit an integer.
   const double tokens = static_cast<double>(c.batch_size) * static_cast<double>(c.seq_len);
   if (tokens > kMostTokens) {
@@ -108,6 +124,9 @@ void validate(const RunConfig& c) {
                             c.layers, c.grad_accumulation, c.drain_interval, kMostBlocks),
                 "each block is planned separately; lower --drain-interval");
   }
+}
+
+void demand_disks(const RunConfig& c) {
   std::set<fs::path> places;
   for (const auto& path : c.nvme_path) {
     std::error_code error;
@@ -123,57 +142,63 @@ void validate(const RunConfig& c) {
       refuse_pair(fmt::format("--nvme-path {} is not a folder", path.string()),
                   "give --nvme-path a folder on a disk; the run creates its own folder in it");
   }
-  if (!c.save.empty()) {
-    std::error_code error;
-    const auto parent = fs::absolute(c.save).parent_path();
-    if (fs::is_directory(c.save, error))
-      refuse_pair(fmt::format("--save {} is a folder", c.save), "give --save the name of a file");
-    if (!fs::is_directory(parent, error))
-      refuse_pair(fmt::format("--save {}: the folder {} does not exist", c.save, parent.string()),
-                  "create the folder first, or give --save another file");
-    // At the end of the run a new file is written beside it and renamed.
-    if (fs::exists(c.save, error) && !fs::is_regular_file(c.save, error))
-      refuse_pair(fmt::format("--save {} exists and is not a regular file", c.save), "give --save the name of a file");
-    const auto beside = fs::symlink_status(c.save + ".tmp", error);
-    if (fs::exists(beside) && !fs::is_regular_file(beside))
-      refuse_pair(fmt::format("--save {}: {}.tmp, as which it is written, is not a regular file", c.save, c.save),
-                  "remove that, or give --save another file");
-    if (::access(parent.c_str(), W_OK | X_OK) != 0)
-      refuse_pair(fmt::format("--save {}: no file can be created in {}: {}", c.save, parent.string(), describe_errno(errno)),
-                  "change the permissions there, or give --save a file in another folder");
-  }
-  if (c.cp > 1 && c.skips != "none")
-    refuse_pair(fmt::format("--cp {} cannot be combined with --skips {}: a skip and the attention behind it are one layer",
-                            c.cp, c.skips),
-                "leave one of them out");
-  if (c.sync_interval > 1) {
-    const auto without = [&](bool given, const std::string& what, const char* why) {
-      if (given)
-        refuse_pair(fmt::format("--sync-interval {} cannot be combined with {}: {}", c.sync_interval, what, why),
-                    "leave one of them out");
-    };
-    without(c.zero != 0, fmt::format("--zero {}", c.zero), "each rank updates its own whole copy, so nothing is sharded");
-    without(c.shard_group != 0, "--shard-group", "each rank updates its own whole copy, so nothing is sharded");
-    without(c.canonical_reduction, "--canonical-reduction", "gradients are not exchanged");
-    without(c.compress_gradients != "none", "--compress-gradients", "gradients are not exchanged");
-    without(c.compress_weights != "none", "--compress-weights", "weights are averaged uncompressed");
-    without(c.tp > 1, "--tp", "ranks with a part of each layer have no copies to average");
-    without(c.cp > 1, "--cp", "ranks with a part of each sequence have no copies to average");
-    without(c.pp > 1, "--pp", "the stages of a pipeline have no copies to average");
-    without(c.on_non_finite == "skip", "--on-non-finite skip", "the ranks would skip different steps");
-    without(c.loss_scale == "dynamic", "--loss-scale dynamic", "the ranks would skip different steps");
-    if (loss_scale(c).dynamic())
-      refuse_pair(
-          fmt::format("--sync-interval {} cannot be combined with --dtype {}, whose --loss-scale auto is dynamic: the ranks "
-                      "would skip different steps",
-                      c.sync_interval, c.dtype),
-          "give --loss-scale off or a power of two");
-    if (c.steps % c.sync_interval != 0)
-      refuse_pair(fmt::format("--sync-interval {} does not divide --steps {}", c.sync_interval, c.steps),
-                  "the run must end with an average, so that all ranks have the same weights: change one of the two flags");
-  }
+}
+
+// --save
+void demand_place_of_weights(const RunConfig& c) {
+  if (c.save.empty()) return;
+  std::error_code error;
+  const auto parent = fs::absolute(c.save).parent_path();
+  if (fs::is_directory(c.save, error))
+    refuse_pair(fmt::format("--save {} is a folder", c.save), "give --save the name of a file");
+  if (!fs::is_directory(parent, error))
+    refuse_pair(fmt::format("--save {}: the folder {} does not exist", c.save, parent.string()),
+                "create the folder first, or give --save another file");
+  // At the end of the run a new file is written beside it and renamed.
+  if (fs::exists(c.save, error) && !fs::is_regular_file(c.save, error))
+    refuse_pair(fmt::format("--save {} exists and is not a regular file", c.save), "give --save the name of a file");
+  const auto beside = fs::symlink_status(c.save + ".tmp", error);
+  if (fs::exists(beside) && !fs::is_regular_file(beside))
+    refuse_pair(fmt::format("--save {}: {}.tmp, as which it is written, is not a regular file", c.save, c.save),
+                "remove that, or give --save another file");
+  if (::access(parent.c_str(), W_OK | X_OK) != 0)
+    refuse_pair(fmt::format("--save {}: no file can be created in {}: {}", c.save, parent.string(), describe_errno(errno)),
+                "change the permissions there, or give --save a file in another folder");
+}
+
+void demand_copies(const RunConfig& c) {
+  if (c.sync_interval == 1) return;
+  const auto without = [&](bool given, const std::string& what, const char* why) {
+    if (given)
+      refuse_pair(fmt::format("--sync-interval {} cannot be combined with {}: {}", c.sync_interval, what, why),
+                  "leave one of them out");
+  };
+  without(c.zero != 0, fmt::format("--zero {}", c.zero), "each rank updates its own whole copy, so nothing is sharded");
+  without(c.shard_group != 0, "--shard-group", "each rank updates its own whole copy, so nothing is sharded");
+  without(c.canonical_reduction, "--canonical-reduction", "gradients are not exchanged");
+  without(c.compress_gradients != "none", "--compress-gradients", "gradients are not exchanged");
+  without(c.compress_weights != "none", "--compress-weights", "weights are averaged uncompressed");
+  without(c.pp > 1, "--pp", "the stages of a pipeline have no copies to average");
+  without(c.on_non_finite == "skip", "--on-non-finite skip", "the ranks would skip different steps");
+  without(c.loss_scale == "dynamic", "--loss-scale dynamic", "the ranks would skip different steps");
+  if (loss_scale(c).dynamic())
+    refuse_pair(
+        fmt::format("--sync-interval {} cannot be combined with --dtype {}, whose --loss-scale auto is dynamic: the ranks "
+                    "would skip different steps",
+                    c.sync_interval, c.dtype),
+        "give --loss-scale off or a power of two");
+  if (c.steps % c.sync_interval != 0)
+    refuse_pair(fmt::format("--sync-interval {} does not divide --steps {}", c.sync_interval, c.steps),
+                "the run must end with an average, so that all ranks have the same weights: change one of the two flags");
+}
+
+void demand_rates(const RunConfig& c) {
   if (c.lr_schedule != "constant" && c.min_lr > c.lr)
     refuse_pair(fmt::format("--min-lr {} is above --lr {}", c.min_lr, c.lr), "lower --min-lr, or raise --lr");
+  (void)loss_scale(c);  // throws if --loss-scale is wrong
+}
+
+void demand_commits(const RunConfig& c) {
   if (c.durability == "step" && c.ckpt_interval > 1) {
     refuse_pair(fmt::format("--ckpt-interval {} contradicts --durability step, which commits every step", c.ckpt_interval),
                 "leave one of them out");
@@ -183,15 +208,23 @@ void validate(const RunConfig& c) {
                             c.durability == "off" ? "at the end only" : "nothing"),
                 "leave one of them out");
   }
+}
+
+void demand_schedule(const RunConfig& c) {
   if (c.pp == 1 && c.schedule != RunConfig().schedule) {
     refuse_pair(fmt::format("--schedule {} needs a pipeline, and --pp is 1", c.schedule),
                 "add --pp, the number of the pipeline's ranks, or leave --schedule out");
   }
+}
+
+void demand_disk_tier(const RunConfig& c) {
   if (c.nvme_path.empty() && c.nvme_limit != "auto" && c.nvme_limit != "unlimited") {
     refuse_pair(fmt::format("--nvme-limit {} limits the disk tier, but there is no --nvme-path", c.nvme_limit),
                 "add --nvme-path, a folder on a disk, or leave --nvme-limit out");
   }
-  (void)loss_scale(c);  // throws if --loss-scale is wrong
+}
+
+void demand_group(const RunConfig& c) {
   if (c.group != 0 && c.order != "vertical") {
     refuse_pair(fmt::format("--group {} has no effect with --order {}", c.group, c.order),
                 "add --order vertical, or leave --group out");
@@ -200,6 +233,20 @@ void validate(const RunConfig& c) {
     refuse_pair(fmt::format("--group {} does not divide --grad-accumulation {}", c.group, c.grad_accumulation),
                 "all groups must have the same number of micro-batches: give a --group that divides --grad-accumulation");
   }
+}
+
+}  // namespace
+
+void validate(const RunConfig& c) {
+  UsageErrors errors;
+  for (const auto check : {demand_heads, demand_family, demand_norm, demand_skips, demand_few_blocks})
+    errors.gather([&] { check(c); });
+  // A model that cannot be has no degrees.
+  if (!errors.any()) errors.gather([&] { demand_degrees(c); });
+  for (const auto check : {demand_tiles, demand_disks, demand_place_of_weights, demand_copies, demand_rates, demand_commits,
+                           demand_schedule, demand_disk_tier, demand_group})
+    errors.gather([&] { check(c); });
+  errors.throw_if_any();
 }
 
 }  // namespace terrace::cli

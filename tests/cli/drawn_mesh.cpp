@@ -132,10 +132,9 @@ DrawnMesh draw_mesh(Draw& draw, const Sizes& s) {
 
 // A degree that does not go with the model.
 void draw_wrong(Draw& draw, const Sizes& s, DrawnModel& model) {
-  std::vector<std::string> flags{"--pp"};
-  if (!s.skips) flags.emplace_back("--cp");
+  std::vector<std::string> flags{"--pp", "--cp"};
   const bool tiles = std::ranges::find(model.words, "--vocab-tiles") != model.words.end();  // of which tp allows fewer
-  if (!s.skips && !tiles && s.optimizer != "muon") flags.emplace_back("--tp");
+  if (!tiles) flags.emplace_back("--tp");
   const auto flag = draw.of(flags);
   const auto wrong = [&](std::uint64_t d) {
     if (flag == "--pp") return d > s.layers();

@@ -44,7 +44,7 @@ TEST_F(Ranks, HybridShardsEndInTheSameWeights) {
 #endif
   const auto odd = train(threads(4, 3, "none", {"--shard-group", "3"}));
   EXPECT_EQ(2, odd.exit) << odd.described;
-  EXPECT_NE(odd.err.find("--shard-group 3: it must divide 4 data ranks; nearest legal: 2 and 4"), std::string::npos)
+  EXPECT_NE(odd.err.find("--shard-group 3: it must divide 4 data ranks\n  nearest legal: 2 and 4"), std::string::npos)
       << odd.described;
   expect_refusal(train(threads(4, 0, "none", groups)), 2, {"--shard-group", "--zero 1, 2 or 3"});
   EXPECT_FALSE(fs::exists(at("none")));

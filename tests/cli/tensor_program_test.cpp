@@ -98,7 +98,7 @@ TEST_F(Tensor, ARunGoesOnWithAnotherSplit) {
 TEST_F(Tensor, WhatItCannotDoIsRefusedWithTheNearestThatItCan) {
   const auto three = train(split("none", {"--tp", "3"}));
   EXPECT_EQ(2, three.exit);
-  EXPECT_THAT(three.err, HasSubstr("--tp 3: it must divide 4 heads and 192 ffn columns; nearest legal: 2 and 4"));
+  EXPECT_THAT(three.err, HasSubstr("--tp 3: it must divide 4 heads and 192 ffn columns\n  nearest legal: 2 and 4"));
   expect_refusal(train(split("none", {"--sp"})), 2, {"--sp", "--tp 2 or more"});
   expect_refusal(train(split("none", {"--tp", "2", "--optimizer", "muon"})), 2, {"--tp 2", "whole matrices"});
   expect_refusal(train(split("none", {"--tp", "2", "--dtype", "fp16"})), 2, {"--tp 2", "fp16"});

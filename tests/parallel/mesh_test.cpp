@@ -202,16 +202,35 @@ TEST(Degrees, AllProblemsAtOnceWithTheNearestLegalDegrees) {
   const Degrees wrong{
       .dp = 5, .pp = 31, .tp = 5, .cp = 3, .ep = 3, .shard_group = 2, .micro_batches = 24, .canonical_reduction = true};
   const auto found = problems(wrong, kModel, 64);
-  ASSERT_EQ(7U, found.size());
-  EXPECT_THAT(found[0], refuses("tp", "`tp` 5: it must divide 12 heads", "nearest legal: 4 and 6"));
-  EXPECT_THAT(found[1], refuses("cp", "`cp` 3", "nearest legal: 2 and 4"));
-  EXPECT_THAT(found[2], refuses("pp", "`pp` 31", "nearest legal: 30"));
-  EXPECT_THAT(found[3], refuses("ep", "`ep` 3", "nearest legal: 2 and 4"));
-  EXPECT_THAT(found[4], refuses("shard-group", "`shard-group` 2", "nearest legal: 1 and 5"));
-  EXPECT_THAT(found[5], refuses("dp", "`dp` 5: `canonical-reduction` needs a `dp` that divides the 24 global micro-batches",
+  ASSERT_EQ(8U, found.size());
+  EXPECT_THAT(found[0], refuses("canonical-reduction", "`cp` 3 does not work with `canonical-reduction`", "leave out"));
+  EXPECT_THAT(found[1], refuses("tp", "`tp` 5: it must divide 12 heads", "nearest legal: 4 and 6"));
+  EXPECT_THAT(found[2], refuses("cp", "`cp` 3", "nearest legal: 1"));
+  EXPECT_THAT(found[3], refuses("pp", "`pp` 31", "nearest legal: 30"));
+  EXPECT_THAT(found[4], refuses("ep", "`ep` 3", "nearest legal: 2 and 4"));
+  EXPECT_THAT(found[5], refuses("shard-group", "`shard-group` 2", "nearest legal: 1 and 5"));
+  EXPECT_THAT(found[6], refuses("dp", "`dp` 5: `canonical-reduction` needs a `dp` that divides the 24 global micro-batches",
                                 "nearest legal: 4 and 6"));
-  EXPECT_THAT(found[6], refuses("dp", "and 64 started", ""));
+  EXPECT_THAT(found[7], refuses("dp", "and 64 started", ""));
   EXPECT_THROW(check(wrong, kModel, 64), Error);
+}
+
+// A degree that divides is no help where no degree goes with the rest.
+TEST(Degrees, WhatDoesNotGoTogetherIsToldWithTheNearestThatDoes) {
+  const auto found = problems({.tp = 5, .cp = 2, .canonical_reduction = true, .whole_matrices = true}, kModel, 10);
+  EXPECT_THAT(found, ElementsAre(refuses("optimizer", "`tp` 5 does not work with an optimizer that needs whole matrices",
+                                         "give `optimizer` adamw, or leave out `tp`"),
+                                 refuses("canonical-reduction", "`cp` 2 does not work with", "or leave out `cp`"),
+                                 refuses("tp", "`tp` 5: it must divide 12 heads", "nearest legal: 1")));
+  EXPECT_THAT(misfits({.dp = 4, .pp = 3, .canonical_reduction = true, .fp16 = true, .skips = true, .local_sgd = true}),
+              IsEmpty());
+  EXPECT_EQ(4U, misfits({.tp = 2, .fp16 = true, .skips = true, .local_sgd = true, .two_directions = true}).size());
+}
+
+TEST(Degrees, KeyValueHeadsAreSharedEvenly) {
+  const ModelShape grouped{.layers = 4, .heads = 12, .ffn = 96, .seq_len = 64, .kv_heads = 4};
+  EXPECT_THAT(problems({.tp = 12}, grouped, 12), IsEmpty());
+  EXPECT_THAT(problems({.tp = 3}, grouped, 3), ElementsAre(refuses("tp", "4 key-value heads", "nearest legal: 2 and 4")));
 }
 
 TEST(Degrees, NamesWhatWouldFit) {
