@@ -19,6 +19,7 @@ struct AdafactorLayer {
   static constexpr Packed kSecondMoment = Packed::whole;
   static constexpr bool kAllDirections = true;
   static constexpr bool kBitsOfDevice = false;
+  static constexpr bool kHiddenOnly = false;
   static constexpr std::array kStates{Kind::second_moment};
 
   static constexpr double kSmallestSquare = 1e-30;  // ε1: added to squares

@@ -17,6 +17,7 @@ struct LambLayer {
   static constexpr Packed kSecondMoment = Packed::none;
   static constexpr bool kAllDirections = false;
   static constexpr bool kBitsOfDevice = false;
+  static constexpr bool kHiddenOnly = false;
   static constexpr std::array kStates{Kind::first_moment, Kind::second_moment};
 
   template <class A>

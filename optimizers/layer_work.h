@@ -159,6 +159,7 @@ LayerShape shape_of(const LayerUpdate& layer);
 //   static constexpr Packed kSecondMoment;    // if packed, it is the last of kStates
 //   static constexpr bool kAllDirections;     // its second half reads all of a layer's directions
 //   static constexpr bool kBitsOfDevice;      // LayerUnit::bits_of_device
+//   static constexpr bool kHiddenOnly;        // LayerUnit::hidden_only
 //   static constexpr std::array<Kind, N> kStates;
 //   static bool needs_all(const UpdateTensor&);  // with kAllDirections: the tensors for which it does
 //   template <class A> struct Scratch;        // its scratch beside the directions; `packed` is the packed state
@@ -209,7 +210,8 @@ class LayerOptimizer : public Optimizer {
                            return shape.arithmetic == DType::fp64 ? needs<double>(shape) : needs<float>(shape);
                          },
                      .second_moment = Own::kSecondMoment,
-                     .bits_of_device = Own::kBitsOfDevice};
+                     .bits_of_device = Own::kBitsOfDevice,
+                     .hidden_only = Own::kHiddenOnly};
   }
   void update(ThreadPool&, const UpdateStep&, const ChunkUpdate&) const final {
     refuse(Own::kName, "it updates whole layers, but was given a chunk");

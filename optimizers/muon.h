@@ -21,6 +21,7 @@ struct MuonLayer {
   static constexpr Packed kSecondMoment = Packed::own;
   static constexpr bool kAllDirections = true;
   static constexpr bool kBitsOfDevice = true;  // matrix products
+  static constexpr bool kHiddenOnly = true;
   static constexpr std::array kStates{Kind::first_moment, Kind::second_moment};
 
   // x ← a·x + b·(x xᵀ)x + c·(x xᵀ)²x drives all singular values towards 1; these factors need few iterations.

@@ -120,6 +120,7 @@ struct LayerUnit {
   std::function<LayerNeeds(const LayerShape&)> needs;
   Packed second_moment = Packed::none;
   bool bits_of_device = false;  // it multiplies matrices: a GPU gives other bits than the host
+  bool hidden_only = false;     // only UpdateTensor::hidden ones must be whole; it updates the others element by element
 };
 
 // One rank alone updates a layer in one call. Ranks that share it update it in two halves and exchange scratch in between.

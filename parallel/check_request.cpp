@@ -169,6 +169,22 @@ void demand_exact_gradients(const Model& model, const PlanRequest& request) {
                     request.recipe));
 }
 
+// A tile is updated by itself.
+void demand_whole_tensors(const Model& model, const PlanRequest& request) {
+  if (!request.layer_unit) return;
+  for (std::size_t l = 0; l < model.layers.size(); ++l) {
+    const bool hidden = l != 0 && l + 1 != model.layers.size();
+    if (!hidden && request.layer_unit->hidden_only) continue;
+    const auto* const setting = hidden ? "mlp-tiles" : "vocab-tiles";
+    for (const auto& param : model.layers[l]->params())
+      if (param.tiles > 1)
+        throw RefusedSetting(
+            setting, fmt::format("an optimizer that needs whole matrices cannot update {}, which lies in {} tiles\n  give "
+                                 "`optimizer` adamw, or leave out `{}`",
+                                 param.name, param.tiles, setting));
+  }
+}
+
 void demand_layers(const Model& model, const PlanRequest& request) {
   if (model.layers.size() < 2) throw Error("a model needs at least two layers", Exit::usage);
   if (!request.activations.empty() && request.activations.size() != model.layers.size())
@@ -220,6 +236,7 @@ void check_request(const Model& model, const PlanRequest& request) {
   errors.gather([&] { demand_exact_gradients(model, request); });
   for (const auto& misfit : misfits(degrees_of(model, request))) errors.gather([&] { throw RefusedSetting(misfit); });
   errors.gather([&] { check_tensor(model, request); });
+  errors.gather([&] { demand_whole_tensors(model, request); });
   errors.gather([&] { demand_rank(model, request); });
   errors.gather([&] { demand_layers(model, request); });
   errors.throw_if_any();

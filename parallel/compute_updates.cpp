@@ -8,6 +8,7 @@
 #include <terrace/core/units.h>
 #include <terrace/optimizers/schedule.h>
 #include <terrace/parallel/compute_views.h>
+#include <terrace/parallel/param_tiles.h>
 
 namespace terrace {
 namespace {
@@ -145,7 +146,7 @@ void Compute::fill(const Action& a, const Views& views) {
 
 void each_range(const ParamSpec& param, const TensorParallel& tensor, std::uint64_t first, const TensorView& range,
                 const WeightRange& use) {
-  each_run(param.shape, param.split, tensor, first, static_cast<std::uint64_t>(range.elements()), [&](const SplitRun& run) {
+  each_stored_run(param, tensor, first, static_cast<std::uint64_t>(range.elements()), [&](const SplitRun& run) {
     use(param, run.in_whole,
         {range.data + (run.in_part - first) * size_of(range.dtype), range.dtype, {static_cast<std::int64_t>(run.count)}});
   });

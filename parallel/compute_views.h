@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <terrace/parallel/compute.h>
+#include <terrace/parallel/param_tiles.h>
 
 namespace terrace {
 
@@ -30,7 +31,7 @@ class Compute::Views {
     const auto& recipe = map_.options().recipe;
     const auto dtype = kind == Kind::gradient ? recipe.gradient : recipe.compute;
     const auto& param = layout.params(layer)[of_phase.param];
-    const auto shape = param.tiles == 1 ? param.shape : Shape{tile_of(param, of_phase.tile).count, param.shape[1]};
+    const auto shape = tile_shape(param, of_phase.tile);
     const auto& run = layout.run_of(place);
     const auto first =
         kind == Kind::parameter ? map_.weights_at(home.layer, run, copy) : map_.gradients_at(layer, home.layer, run);

@@ -13,6 +13,7 @@
 #include <terrace/parallel/collective.h>
 #include <terrace/parallel/comm/agree.h>
 #include <terrace/parallel/groups.h>
+#include <terrace/parallel/param_tiles.h>
 #include <terrace/parallel/reshard.h>
 #include <terrace/parallel/weight_average.h>
 
@@ -63,7 +64,7 @@ std::vector<ChunkDescription> describe_state(const StepMap& map) {
         // State in the optimizer's own layout is opaque.
         for (const auto& s : is_packed(recipe.format_of(kind)) ? std::vector<Segment>{} : map.layout().segments(l, c)) {
           const auto& param = map.layout().param_at(l, s.tensor);
-          each_run(param.shape, param.split, map.tensor(), s.tensor_element, s.elements, [&](const SplitRun& run) {
+          each_stored_run(param, map.tensor(), s.tensor_element, s.elements, [&](const SplitRun& run) {
             add_run(d.ranges, param.name, s.chunk_element + (run.in_part - s.tensor_element), run);
           });
         }

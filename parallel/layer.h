@@ -50,11 +50,10 @@ struct ParamSpec {
   TensorSplit split = {};  // where this rank's part lies in the whole
   // Parameters of a layer that its phases use together have one unit. Units ascend; a large one can be leased apart.
   std::uint32_t unit = 0;
-  // The rows of a matrix are cut into so many blocks, the first ones a row longer if they cannot be equal (tile_of()). Each is
-  // a unit, and a phase uses one at a time.
-  std::uint32_t tiles = 1;
+  // Its rows, or its columns (tile_dim 1), are cut into so many blocks, the first ones longer by one if they cannot be equal
+  // (param_tiles.h). Each is a unit, and a phase uses one at a time.
+  std::uint32_t tiles = 1, tile_dim = 0;
 };
-Block tile_of(const ParamSpec& param, std::uint32_t tile);  // rows
 
 struct BatchShape {
   std::int64_t batch = 0, seq = 0;  // sequences a micro-batch, positions a sequence on this rank

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <terrace/memory/chunk.h>
+#include <terrace/parallel/param_tiles.h>
 
 namespace terrace {
 namespace {
@@ -40,23 +41,43 @@ std::uint64_t search_chunk(const std::vector<std::vector<LayoutTensor>>& layers,
   return Layout::search(layers, std::min(kMinChunkElements, most), most, group, least_run(layers));
 }
 
+// Parameters from `first` on that lie tile by tile.
+std::size_t tiled_together(const std::vector<ParamSpec>& params, std::size_t first) {
+  std::size_t end = first + 1;
+  while (params[first].tiles > 1 && end < params.size() && params[end].tiles == params[first].tiles &&
+         params[end].unit == params[first].unit && !params[end].tied)
+    ++end;
+  return end - first;
+}
+
+// Of a layer's own parameters, in the order of their places: the parameter's number and the tile.
+std::vector<PhaseParam> order_of(const std::vector<ParamSpec>& params) {
+  std::vector<PhaseParam> order;
+  for (std::size_t first = 0; first < params.size();) {
+    const auto together = params[first].tied ? 1 : tiled_together(params, first);
+    for (std::uint32_t tile = 0; !params[first].tied && tile < params[first].tiles; ++tile)
+      for (std::size_t p = first; p < first + together; ++p) order.push_back({static_cast<std::uint32_t>(p), tile});
+    first += together;
+  }
+  return order;
+}
+
 std::vector<std::vector<LayoutTensor>> own_tensors(const std::vector<std::vector<ParamSpec>>& params) {
   std::vector<std::vector<LayoutTensor>> layers;
   for (const auto& layer : params) {
     auto& tensors = layers.emplace_back();
-    std::uint32_t unit = 0;
-    for (const auto& p : layer) {
-      if (p.tied) continue;
-      const auto row = static_cast<std::uint64_t>(p.shape.elements() / std::max<std::int64_t>(1, p.shape[0]));
-      for (std::uint32_t tile = 0; tile < p.tiles; ++tile) {
-        const auto [first, rows] = tile_of(p, tile);
-        tensors.push_back({.name = p.name,
-                           .elements = static_cast<std::uint64_t>(rows) * row,
-                           .origin = static_cast<std::uint64_t>(first) * row,
-                           .begins_unit = p.unit != unit || tile != 0,
-                           .apart = p.tiles > 1});
-        unit = p.unit;
-      }
+    std::uint32_t unit = 0, last_tile = 0;
+    for (const auto& [number, tile] : order_of(layer)) {
+      const auto& p = layer[number];
+      const auto each = static_cast<std::uint64_t>(p.shape.elements() / std::max<std::int64_t>(1, p.shape[p.tile_dim]));
+      const auto [first, count] = tile_of(p, tile);
+      tensors.push_back({.name = p.name,
+                         .elements = static_cast<std::uint64_t>(count) * each,
+                         .origin = static_cast<std::uint64_t>(first) * each,
+                         .begins_unit = p.unit != unit || tile != last_tile,
+                         .apart = p.tiles > 1});
+      unit = p.unit;
+      last_tile = tile;
     }
   }
   return layers;
@@ -70,11 +91,6 @@ std::vector<std::vector<ParamSpec>> all_params(const Model& model, std::span<con
 }
 
 }  // namespace
-
-Block tile_of(const ParamSpec& param, std::uint32_t tile) {
-  if (tile >= param.tiles) throw std::logic_error(param.name + " has no tile " + std::to_string(tile));
-  return block_of(param.shape[0], static_cast<int>(tile), static_cast<int>(param.tiles));
-}
 
 ParameterLayout::ParameterLayout(const Model& model, std::span<const ParamGroup> param_groups, std::uint64_t chunk_elements,
                                  std::uint32_t group)
@@ -93,12 +109,15 @@ void ParameterLayout::find_homes() {
   for (std::uint32_t l = 0; l < params_.size(); ++l) {
     auto& homes = homes_.emplace_back();
     auto& param_at = param_at_.emplace_back();
+    for (const auto& of_param : order_of(params_[l])) param_at.push_back(of_param.param);
     for (std::uint32_t number = 0; number < params_[l].size(); ++number) {
       const auto& p = params_[l][number];
       if (!p.tied) {
-        homes.push_back({l, static_cast<std::uint32_t>(param_at.size())});
+        const auto first = std::ranges::find(param_at, number);
+        const auto next = std::find(first + 1, param_at.end(), number);
+        homes.push_back({l, static_cast<std::uint32_t>(first - param_at.begin()),
+                         p.tiles > 1 ? static_cast<std::uint32_t>(next - first) : 1});
         homes_by_name[p.name] = homes.back();
-        param_at.insert(param_at.end(), p.tiles, number);
         continue;
       }
       const auto at = homes_by_name.find(p.name);
@@ -120,8 +139,8 @@ bool ParameterLayout::is_tied(std::uint32_t layer, std::uint32_t tensor) const {
   if (layer != tied_home_) return false;
   for (std::uint32_t q = 0; q < params_[tied_layer_].size(); ++q) {
     const auto& param = params_[tied_layer_][q];
-    const auto first = home(tied_layer_, q).tensor;
-    if (param.tied && tensor >= first && tensor < first + param.tiles) return true;
+    for (std::uint32_t tile = 0; param.tied && tile < param.tiles; ++tile)
+      if (home(tied_layer_, q, tile).tensor == tensor) return true;
   }
   return false;
 }

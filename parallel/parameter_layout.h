@@ -1,7 +1,8 @@
 // Where each parameter of a model lies in chunks: the same layout on every rank, whichever chunks a rank holds.
 //
-// It is the Layout of the parameters that the layers declare, in which each tile of a parameter is a tensor. A tied parameter
-// has no place of its own: it is stored with the layer that declares it (its home). A layer's chunks form groups of one chunk
+// It is the Layout of the parameters that the layers declare, in which each tile of a parameter is a tensor. Parameters of one
+// unit with equally many tiles lie tile by tile, so that a phase finds its tiles side by side. A tied parameter has no place of
+// its own: it is stored with the layer that declares it (its home). A layer's chunks form groups of one chunk
 // for each rank that shares the state (data_parallel.h).
 //
 // Owner:   a StepMap. Pure. Threads: const after construction.
@@ -29,11 +30,12 @@ class ParameterLayout : public Layout {
   [[nodiscard]] const std::vector<ParamSpec>& params(std::uint32_t layer) const { return params_[layer]; }
   struct Home {
     std::uint32_t layer = 0, tensor = 0;  // the declaring layer and the tensor's position in its layout
+    std::uint32_t stride = 1;             // from one tile to the next
   };
   // Of a parameter, or of a tile of it.
   [[nodiscard]] Home home(std::uint32_t layer, std::uint32_t param, std::uint32_t tile = 0) const {
     auto home = homes_[layer][param];
-    home.tensor += tile;
+    home.tensor += tile * home.stride;
     return home;
   }
   [[nodiscard]] const TensorPlace& place_of(Home home) const { return place(home.layer, home.tensor); }

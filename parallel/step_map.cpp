@@ -1,5 +1,7 @@
 #include <terrace/parallel/step_map.h>
 
+#include <terrace/parallel/param_tiles.h>
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -291,8 +293,8 @@ LayerShape StepMap::layer_shape(std::uint32_t layer) const {
   for (std::uint32_t t = 0; t < layout_.tensors_of(layer); ++t) {
     const auto& param = layout_.param_at(layer, t);
     const auto& place = layout_.place(layer, t);
-    const auto dims = param.shape.rank();
-    const auto columns = dims == 0 ? 1 : param.shape[dims - 1];
+    const auto part = tile_shape(param, 0);  // tiles of rows may have one row less
+    const auto columns = part.rank() == 0 ? 1 : part[part.rank() - 1];
     shape.tensors.push_back({.first = static_cast<std::int64_t>(place.first_element),
                              .rows = columns == 0 ? 0 : static_cast<std::int64_t>(place.elements) / columns,
                              .columns = columns,

@@ -70,6 +70,7 @@ layers::Transformer transformer_of(const ModelConfig& config) {
           .vocab = config.vocab,
           .tied = config.tied,
           .vocab_tiles = config.vocab_tiles,
+          .mlp_tiles = config.mlp_tiles,
           .norm = *family.norm,
           .norm_eps = config.norm_eps,
           .activation = *family.activation,

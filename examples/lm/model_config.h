@@ -28,8 +28,8 @@ struct ModelConfig {
   std::int64_t ffn = 0;       // 0: as usual in the family
   std::int64_t seq_len = 0;   // the longest sequence; learned positions have a vector for each place in it
   std::int64_t vocab = 0;
-  bool tied = true;               // the head reads the embedding's table
-  std::uint32_t vocab_tiles = 1;  // as Transformer's
+  bool tied = true;                              // the head reads the embedding's table
+  std::uint32_t vocab_tiles = 1, mlp_tiles = 1;  // as Transformer's
   SkipShape skips = SkipShape::none;
   double rope_theta = 0;      // base of rotary positions; 0: as usual in the family, and always for other positions
   double norm_eps = 0;        // 0: as usual in the family

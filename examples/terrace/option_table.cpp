@@ -109,6 +109,9 @@ std::vector<Option> make_table() {
           "model", "vocab-tiles", &C::vocab_tiles, {1, 65536}, kSame,
           "parts of the vocabulary's table that are used one after the other; a device budget must hold one of them, and the "
           "head computes its logits twice"),
+      number("model", "mlp-tiles", &C::mlp_tiles, {1, 65536}, kSame,
+             "parts of each feed-forward layer's inner features that are used one after the other; a device budget must hold "
+             "one of them, and the first product is computed twice"),
       text("model", "skips", &C::skips, Text::choice, kSame,
            "skip connections; u: the output of block i, times learned weights, is added to the input of the i-th "
            "block from the end",

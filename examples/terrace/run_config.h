@@ -19,7 +19,7 @@ struct RunConfig {
   double rope_base = 0, norm_eps = 0;  // 0: as usual in the family
   std::string skips = "none";          // none | u
   bool untied = false;                 // the output head has its own weights
-  std::int64_t vocab_tiles = 1;
+  std::int64_t vocab_tiles = 1, mlp_tiles = 1;
   std::vector<std::filesystem::path> data;
   std::string data_format = "bytes";  // bytes | u16 | u32
   std::string init_from, save;

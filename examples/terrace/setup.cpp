@@ -30,6 +30,7 @@ lm::ModelConfig model_config(const RunConfig& c) {
        .vocab = c.vocab,
        .tied = !c.untied,
        .vocab_tiles = static_cast<std::uint32_t>(c.vocab_tiles),
+       .mlp_tiles = static_cast<std::uint32_t>(c.mlp_tiles),
        .skips = lm::parse_skips(c.skips),
        .rope_theta = c.rope_base,
        .norm_eps = c.norm_eps,

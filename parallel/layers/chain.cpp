@@ -4,6 +4,7 @@
 #include <terrace/parallel/layers/head.h>
 #include <terrace/parallel/layers/mlp.h>
 #include <terrace/parallel/layers/skip.h>
+#include <terrace/parallel/layers/tiled_mlp.h>
 #include <terrace/parallel/layers/ulysses.h>
 
 namespace terrace::layers {
@@ -21,6 +22,11 @@ std::unique_ptr<TransformerLayer> attention(const Transformer& transformer, std:
   return std::make_unique<Skip>(transformer, block, static_cast<std::uint32_t>(2 * from + 2), std::move(layer));
 }
 
+std::unique_ptr<TransformerLayer> mlp(const Transformer& transformer, std::int64_t block) {
+  if (transformer.mlp_tiles > 1) return std::make_unique<TiledMlp>(transformer, block);
+  return std::make_unique<Mlp>(transformer, block);
+}
+
 }  // namespace
 
 Model make_transformer(Transformer transformer) {
@@ -35,7 +41,7 @@ Model make_transformer(Transformer transformer) {
   model.layers.push_back(std::make_unique<Embedding>(transformer));
   for (std::int64_t block = 0; block < transformer.layers; ++block) {
     model.layers.push_back(attention(transformer, block));
-    model.layers.push_back(std::make_unique<Mlp>(transformer, block));
+    model.layers.push_back(mlp(transformer, block));
   }
   model.layers.push_back(std::make_unique<Head>(transformer));
   return model;

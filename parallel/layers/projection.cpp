@@ -96,6 +96,24 @@ void Projection::set_unit(std::vector<ParamSpec>& params, std::uint32_t unit) co
   for (const auto& p : own) params[p.param].unit = unit;
 }
 
+void Projection::cut(std::vector<ParamSpec>& params, Split::Of of, std::uint32_t tiles, std::uint32_t unit) {
+  if (bias_) throw std::logic_error("Projection: tiles have no bias");
+  const bool outputs = of == Split::Of::outputs;
+  for (std::size_t p = first_; p < first_ + outputs_.size(); ++p) {
+    params[p].tiles = tiles;
+    params[p].tile_dim = outputs == out_in_ ? 0 : 1;
+    params[p].unit = unit;
+  }
+  if (outputs)
+    for (auto& width : outputs_) width /= tiles;
+  else
+    inputs_ /= tiles;
+}
+
+void Projection::name_tile(std::vector<PhaseParam>& of_phase, std::uint32_t tile) const {
+  for (std::size_t p = 0; p < outputs_.size(); ++p) of_phase.push_back({static_cast<std::uint32_t>(first_ + p), tile});
+}
+
 bool Projection::adjacent(std::int64_t width) const {
   return std::all_of(outputs_.begin(), outputs_.end() - 1, [&](std::int64_t n) { return n * width % kPackElements == 0; });
 }

@@ -45,6 +45,9 @@ class Projection {
   [[nodiscard]] std::int64_t inputs() const { return inputs_; }
   void name_params(std::vector<PhaseParam>& of_phase) const;                // appends its parameters
   void set_unit(std::vector<ParamSpec>& params, std::uint32_t unit) const;  // of its parameters
+  // Cuts its matrices, which have no bias, into tiles of their outputs or inputs. From then on it is the product of one tile.
+  void cut(std::vector<ParamSpec>& params, Split::Of of, std::uint32_t tiles, std::uint32_t unit);
+  void name_tile(std::vector<PhaseParam>& of_phase, std::uint32_t tile) const;
   // Scratch for the weights and for their gradient; empty views where none is needed.
   [[nodiscard]] Whole place_weights(ScratchArena& arena) const { return place(arena, dtype_); }
   [[nodiscard]] Whole place_gradient(ScratchArena& arena) const { return place(arena, accumulator_of(dtype_)); }

@@ -80,6 +80,17 @@ void check_parts(const Transformer& config) {
     refuse(fmt::format("vocab_tiles must be 1 to {} for {} rows of the table, not {}", most, config.vocab / ranks,
                        config.vocab_tiles));
   }
+  if (config.mlp_tiles < 1 || config.ffn / ranks % config.mlp_tiles != 0) {
+    refuse(fmt::format("{} mlp_tiles do not divide the {} inner features of a rank's MLP: the nearest is {}", config.mlp_tiles,
+                       config.ffn / ranks, nearest_divisor(config.ffn / ranks, config.mlp_tiles)));
+  }
+  if (config.mlp_tiles > 1 && config.names.up.bias && config.names.up.tensors.size() > 1)
+    refuse(
+        fmt::format("{} has several biases in the first product of its MLP, which tiles do not have yet: mlp_tiles must be 1",
+                    config.name));
+  if (config.mlp_tiles > 1 && config.names.up.tensors.size() < up_results(config.activation))
+    refuse(fmt::format("{} keeps the gate and its values in one tensor, of which a tile is no block: mlp_tiles must be 1",
+                       config.name));
   if (config.context.ranks < 1 || config.context.rank >= config.context.ranks)
     refuse(fmt::format("there is no context rank {} of {}", config.context.rank, config.context.ranks));
   if (config.context.ranks > 1 && config.skips != SkipShape::none)

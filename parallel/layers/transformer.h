@@ -52,6 +52,9 @@ struct Transformer {
   // The table of the vocabulary is used in so many tiles of rows: a device budget must then hold a tile, not the table. More
   // than one: the head computes its logits twice, and rounds otherwise.
   std::uint32_t vocab_tiles = 1;
+  // The inner features of an MLP are used in so many tiles: a device budget must then hold a tile of its weights and of its
+  // inner activations. More than one: the first product is computed twice, and the second one is rounded once a tile.
+  std::uint32_t mlp_tiles = 1;
   NormKind norm = NormKind::rms;
   double norm_eps = 1e-5;
   Activation activation = Activation::swiglu;

@@ -4,6 +4,14 @@
 #include <terrace/parallel/layers/transformer_layer.h>
 
 namespace terrace::layers {
+namespace {
+
+// Tiles of one parameter may differ by one row or column.
+Shape shape_of_a_tile(const ParamSpec& param, const TensorView& tile) {
+  return param.tile_dim == 0 ? Shape{tile.shape[0], param.shape[1]} : Shape{param.shape[0], tile.shape[1]};
+}
+
+}  // namespace
 
 void TransformerLayer::fail(const std::string& what) const { throw std::logic_error(name_ + ": " + what); }
 
@@ -31,7 +39,7 @@ void TransformerLayer::check_weights(const LayerContext& ctx, std::span<const Te
   for (std::size_t i = 0; i < params_.size(); ++i) {
     if (may_lack(ctx, weights[i])) continue;
     auto shape = params_[i].shape;
-    if (params_[i].tiles > 1 && ctx.phase != kAllPhases) shape = {weights[i].shape[0], shape[1]};
+    if (params_[i].tiles > 1 && ctx.phase != kAllPhases) shape = shape_of_a_tile(params_[i], weights[i]);
     check(params_[i].name.c_str(), weights[i], config_.dtype, shape);
     if (weights[i].shape != shape) fail(params_[i].name + " has a wrong shape");
   }

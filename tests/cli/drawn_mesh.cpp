@@ -105,6 +105,8 @@ DrawnMesh draw_mesh(Draw& draw, const Sizes& s) {
     axes[next]();
     axes.erase(axes.begin() + static_cast<std::ptrdiff_t>(next));
   }
+  std::vector<std::uint64_t> tiles{1};
+  if (s.optimizer != "muon" && draw.one_in(4)) tiles = legal(s.ffn / tp, [&](auto t) { return divides(t, s.ffn / tp); });
   const auto each = s.micro_batches / dp;
   DrawnMesh mesh{.ranks = dp * pp * tp * cp, .words = {"--grad-accumulation", text(each)}, .other_way = {}};
   const auto add = [&](const char* flag, std::uint64_t degree) {
@@ -114,6 +116,7 @@ DrawnMesh draw_mesh(Draw& draw, const Sizes& s) {
   add("--pp", pp);
   add("--tp", tp);
   add("--cp", cp);
+  if (const auto t = draw.of(tiles); t > 1) mesh.words = mesh.words + Words{"--mlp-tiles", text(t)};
   if (pp > 1) mesh.words = mesh.words + draw_schedule(draw, s, pp, each);
   if (tp > 1 && divides(tp, s.batch * s.seq / cp) && draw.one_in(2)) mesh.words.emplace_back("--sp");
   // ZeRO 0 and 1 reduce once a step, 2 and 3 once a micro-batch: they round otherwise.

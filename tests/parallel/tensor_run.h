@@ -254,9 +254,10 @@ inline void expect_equal(const TensorResult& one, const TensorResult& other, dou
 }
 
 inline std::string name_of(const TensorRun& o) {
-  return fmt::format("{} tiles {} tp {}{} cp {} dp {} zero {} {} {}{}{}", *o.config.family.get().name, o.config.vocab_tiles,
-                     o.tensor_ranks, o.sequence ? " sp" : "", o.context, o.data.ranks, o.data.zero, o.schedule,
-                     terrace::name_of(o.config.dtype), o.recompute ? " recompute" : "", o.disk_tier ? " disk" : "");
+  return fmt::format("{} tiles {} and {} tp {}{} cp {} dp {} zero {} {} {}{}{}", *o.config.family.get().name,
+                     o.config.vocab_tiles, o.config.mlp_tiles, o.tensor_ranks, o.sequence ? " sp" : "", o.context, o.data.ranks,
+                     o.data.zero, o.schedule, terrace::name_of(o.config.dtype), o.recompute ? " recompute" : "",
+                     o.disk_tier ? " disk" : "");
 }
 
 class TensorRuns : public FolderTest {
@@ -273,7 +274,7 @@ inline TensorResult TensorRuns::serial(TensorRun o) {
   o.micro_batches *= o.data.ranks;
   o.tensor_ranks = o.context = 1;
   o.sequence = false;
-  o.config.vocab_tiles = 1;
+  o.config.vocab_tiles = o.config.mlp_tiles = 1;
   o.data = {};
   o.schedule = "";
   o.squeezed = o.disk_tier = false;

@@ -1,0 +1,67 @@
+// The MLP in tiles of its inner features: y = x + Σ down_t(activation(up_t(norm(x)))). A phase uses one tile of both products'
+// weights and has the inner activations of one tile, so both are 1/T of the whole layer's. (Tiles of the sequence would leave
+// all weights on the device; ZeRO-Infinity's tiles of a linear, Rajbhandari et al. 2021, section 5.1.3, leave all activations.)
+//
+// Nothing inside is saved for the backward: each tile computes its part of `up` again, five products instead of four. Without
+// tiles the sum over the features is one product; with T tiles it is T, each rounded to the dtype of activations.
+//
+// Owner, threads, errors: as transformer_layer.h.
+#pragma once
+
+#include <optional>
+
+#include <terrace/parallel/layers/transformer_layer.h>
+
+namespace terrace::layers {
+
+class TiledMlp final : public TransformerLayer {
+ public:
+  TiledMlp(const Transformer& config, std::int64_t block);
+  [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const override;
+  [[nodiscard]] std::vector<TensorSpec> carried(BatchShape shape) const override;
+  [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
+  [[nodiscard]] double forward_flops(BatchShape shape) const override;
+  [[nodiscard]] std::vector<Phase> phases(LayerCall call, BatchShape shape) const override;
+  void forward(LayerContext& ctx, const LayerTensors& t) const override;
+  void backward(LayerContext& ctx, const LayerTensors& t, Half half) const override;
+  void decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
+                   std::int64_t position) const override;
+
+ private:
+  struct Scratch {
+    Scratch(const TiledMlp& layer, ScratchArena& arena, std::int64_t rows);
+    TensorView statistics, normed, up, activated;
+    Projection::Whole weights;
+  };
+  struct BackwardScratch : Scratch {
+    BackwardScratch(const TiledMlp& layer, ScratchArena& arena, std::int64_t rows);
+    TensorView dup;
+    Projection::Whole gradient;
+  };
+  // A bias is small: it lies with the norm, whole.
+  struct Bias {
+    std::optional<std::uint32_t> param;
+    std::int64_t width = 0;  // of a tile
+    [[nodiscard]] TensorView of(std::span<const TensorView> tensors, std::uint32_t tile) const {
+      return param ? part(tensors[*param], tile * width, {width}) : TensorView{};
+    }
+  };
+  Bias add_bias(const std::string& prefix, const ProjectionParts& parts, std::int64_t width, std::int64_t of_tile,
+                const TensorSplit& split);
+  // The norm and the biases, which a phase uses beside a tile.
+  [[nodiscard]] std::vector<PhaseParam> small_params() const;
+  [[nodiscard]] std::vector<PhaseParam> params_with(std::uint32_t tile) const;
+  void add_tile(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView x, TensorView statistics,
+                const Scratch& scratch, std::uint32_t tile) const;
+  void make_up(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView statistics,
+               const Scratch& scratch, std::uint32_t tile) const;
+  void bias_grads(LayerContext& ctx, const LayerTensors& t, TensorView dup, std::uint32_t tile) const;
+  void backward_of_tile(LayerContext& ctx, const LayerTensors& t, Half half, std::uint32_t tile) const;
+  [[nodiscard]] std::uint32_t tiles() const { return config_.mlp_tiles; }
+
+  Norm norm_;
+  Bias up_bias_, down_bias_;
+  Projection in_, out_;  // of a tile
+};
+
+}  // namespace terrace::layers
