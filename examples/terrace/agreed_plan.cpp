@@ -11,6 +11,7 @@
 #include <terrace/core/profile_rates.h>
 #include <terrace/core/units.h>
 #include <terrace/examples/lm/model.h>
+#include <terrace/examples/terrace/choose_tiles.h>
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/init_from.h>
 #include <terrace/examples/terrace/pipeline_setup.h>
@@ -103,9 +104,9 @@ std::string AgreedPlan::describe() const {
     rank = fmt::format("context rank {} of {}, {}", model_.context.rank, model_.context.ranks,
                        rank.empty() ? fmt::format("process {}: ", getpid()) : rank);
   return fmt::format(
-      "{}{} with {:.1f}M parameters, {} of state ({}, {}); device {}, host {}, disk {}; updates on {}, bound by {}", rank,
-      config_.model, static_cast<double>(plan_.parameters) * 1e-6, format_bytes(plan_.state_bytes), config_.optimizer,
-      config_.recipe, format_bytes(plan_.capacity.device), format_bytes(plan_.capacity.host),
+      "{}{}{} with {:.1f}M parameters, {} of state ({}, {}); device {}, host {}, disk {}; updates on {}, bound by {}", rank,
+      config_.model, tiles_in_words(config_), static_cast<double>(plan_.parameters) * 1e-6, format_bytes(plan_.state_bytes),
+      config_.optimizer, config_.recipe, format_bytes(plan_.capacity.device), format_bytes(plan_.capacity.host),
       plan_.capacity.commit_only ? "for commits only" : format_bytes(plan_.capacity.disk), in_words(plan_.map.update),
       plan_.binding);
 }

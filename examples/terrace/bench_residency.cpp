@@ -2,6 +2,7 @@
 #include <terrace/bench/residency_bench.h>
 #include <terrace/examples/lm/model.h>
 #include <terrace/examples/terrace/bench_models.h>
+#include <terrace/examples/terrace/choose_tiles.h>
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/refusal.h>
@@ -11,8 +12,9 @@
 namespace terrace::cli {
 namespace {
 
-bench::AccessTrace accesses_of(const RunConfig& config) {
-  validate(config);
+bench::AccessTrace accesses_of(const RunConfig& given) {
+  validate(given);
+  const auto config = with_chosen_tiles(given);
   const auto model = lm::make_model(model_config(config));
   const auto p = plan(model, plan_request(config), machine_profile(config));
   if (!p.fits) throw refusal_error(config, p);

@@ -13,6 +13,7 @@
 #include <terrace/core/thread_pool.h>
 #include <terrace/examples/lm/model.h>
 #include <terrace/examples/terrace/bench_models.h>
+#include <terrace/examples/terrace/choose_tiles.h>
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/init_from.h>
 #include <terrace/examples/terrace/options.h>
@@ -60,33 +61,34 @@ class StepBench final : public bench::Bench {
   }
 
   void run(bench::Session& session) override {
-    const auto model = lm::make_model(model_config(config_));
+    const auto config = with_chosen_tiles(config_);
+    const auto model = lm::make_model(model_config(config));
     session.progress("planning …");
     // The plan walks as many steps as are measured, so that the last step moves exactly the bytes of the plan's last step.
     const auto steps = kWarmSteps + static_cast<std::uint64_t>(session.runs());
-    auto request = plan_request(config_);
+    auto request = plan_request(config);
     request.steps = steps;
     request.evaluate_every = request.evaluate_batches = request.commit_every = 0;
-    const auto p = make_plan(config_, model, request, machine_profile(config_));
-    if (!p.fits) throw refusal_error(config_, p);
+    const auto p = make_plan(config, model, request, machine_profile(config));
+    if (!p.fits) throw refusal_error(config, p);
     std::vector<double> planned{p.times.seconds}, stalls;
     double stall_s = 0;
     for (const auto& [cause, seconds] : p.times.stall_s) stall_s += seconds;
     report(session, "planned", planned, stall_s, p.step_traffic.back());
 
-    auto pool = make_pool(config_);
-    const auto device = make_device(config_, pool);
-    const auto optimizer = optimizer_of(config_, *device);
+    auto pool = make_pool(config);
+    const auto device = make_device(config, pool);
+    const auto optimizer = optimizer_of(config, *device);
     const TemporaryDirectory own;
     Engine engine(model, p,
                   {.device = device.get(),
-                   .store = {.paths = config_.nvme_path.empty() ? std::vector{own.path()} : config_.nvme_path,
+                   .store = {.paths = config.nvme_path.empty() ? std::vector{own.path()} : config.nvme_path,
                              .name = fmt::format("terrace-bench-{}", ::getpid()),
                              .durable = false,
                              .temporary = true},
                    .optimizer = optimizer.get()});
     session.progress("filling the weights …");
-    engine.fill(first_weights(config_, model));
+    engine.fill(first_weights(config, model));
     // Nothing is clipped, scaled or skipped, so that every step has the update of the step before it.
     Trainer trainer(engine, {.read =
                                  [this](Split, auto, auto tokens, auto targets) {
@@ -94,7 +96,7 @@ class StepBench final : public bench::Bench {
                                    std::ranges::copy(tokens, targets.begin());
                                    return true;
                                  },
-                             .rate = [this](std::uint64_t) { return config_.lr; },
+                             .rate = [lr = config.lr](std::uint64_t) { return lr; },
                              .greatest_norm = 0});
     std::vector<double> measured;
     Traffic moved;

@@ -106,12 +106,12 @@ std::vector<Option> make_table() {
       number("model", "norm-eps", &C::norm_eps, kFraction, kSame, norm_eps),
       text("model", "untied", &C::untied, Text::any, kSame, "give the output head its own weights, not those of the embedding"),
       number(
-          "model", "vocab-tiles", &C::vocab_tiles, {1, 65536}, kSame,
+          "model", "vocab-tiles", &C::vocab_tiles, {0, 65536}, kSame,
           "parts of the vocabulary's table that are used one after the other; a device budget must hold one of them, and the "
-          "head computes its logits twice"),
-      number("model", "mlp-tiles", &C::mlp_tiles, {1, 65536}, kSame,
+          "head computes its logits twice; 0: as few as fit"),
+      number("model", "mlp-tiles", &C::mlp_tiles, {0, 65536}, kSame,
              "parts of each feed-forward layer's inner features that are used one after the other; a device budget must hold "
-             "one of them, and the first product is computed twice"),
+             "one of them, and the first product is computed twice; 0: as few as fit"),
       text("model", "skips", &C::skips, Text::choice, kSame,
            "skip connections; u: the output of block i, times learned weights, is added to the input of the i-th "
            "block from the end",

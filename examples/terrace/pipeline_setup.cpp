@@ -15,6 +15,7 @@
 #include <terrace/examples/terrace/command_line.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/refusal.h>
+#include <terrace/examples/terrace/run_dir.h>
 #include <terrace/examples/terrace/setup.h>
 #include <terrace/parallel/check_collectives.h>
 #include <terrace/parallel/check_messages.h>
@@ -79,12 +80,6 @@ void demand_no_order(const RunConfig& c) {
   if (c.order != "horizontal" && c.order != "auto")
     throw Error(fmt::format("--order {}: a pipeline computes in the order of its --schedule\n  leave --order out", c.order),
                 Exit::usage);
-}
-
-// The directory of the run that the configuration resumes; empty if there is none.
-std::filesystem::path run_resumed(const RunConfig& c) {
-  const auto dir = c.resume == "auto" || c.resume == "never" ? c.out_dir : std::filesystem::path(c.resume);
-  return c.resume != "never" && std::filesystem::exists(dir / kConfigFile) ? dir : std::filesystem::path();
 }
 
 std::vector<std::uint32_t> begins_of(const std::string& text, std::uint32_t stages, std::uint32_t layers) {

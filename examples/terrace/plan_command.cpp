@@ -9,6 +9,7 @@
 #include <terrace/core/notice.h>
 #include <terrace/core/trace.h>
 #include <terrace/examples/lm/model.h>
+#include <terrace/examples/terrace/choose_tiles.h>
 #include <terrace/examples/terrace/cluster.h>
 #include <terrace/examples/terrace/commands.h>
 #include <terrace/examples/terrace/device.h>
@@ -71,7 +72,9 @@ Exit search(const CommandLine& line) {
 
 }  // namespace
 
-Exit plan_command(const CommandLine& line) {
+Exit plan_command(const CommandLine& given) {
+  auto line = given;
+  if (line.plan.search < 0) line.config = with_chosen_tiles(line.config);
   for (const auto& warning : warnings_of(line.config)) warn(warning);
   if (line.plan.search >= 0) return search(line);
   const auto where = line.plan.cluster_profile.empty() ? here(line.config) : there(line);
@@ -99,7 +102,7 @@ Exit plan_command(const CommandLine& line) {
   }
 
   const auto t = traffic_of_step(p);
-  fmt::print("{} with {:.2f}M parameters, {} of state, chunks of {} elements\n", config.model,
+  fmt::print("{}{} with {:.2f}M parameters, {} of state, chunks of {} elements\n", config.model, tiles_in_words(config),
              static_cast<double>(p.parameters) * 1e-6, format_bytes(p.state_bytes), p.map.chunk_elements);
   const auto& recipe = p.map.recipe;
   fmt::print("{} with recipe {}:", config.optimizer, recipe.name);

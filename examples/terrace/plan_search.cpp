@@ -9,6 +9,7 @@
 
 #include <terrace/core/thread_pool.h>
 #include <terrace/examples/lm/model.h>
+#include <terrace/examples/terrace/choose_tiles.h>
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/pipeline_setup.h>
 #include <terrace/examples/terrace/plan_pipeline.h>
@@ -61,7 +62,8 @@ void refuse(FoundPlan& found, const Plan& plan) {
   found.refusal = fmt::format("{} more {} memory", format_bytes(plan.refusal.missing_bytes), name_of(plan.refusal.tier));
 }
 
-FoundPlan planned(const RunConfig& config, const MachineProfile& profile) {
+FoundPlan planned(const RunConfig& given, const MachineProfile& profile) {
+  const auto config = with_chosen_tiles(given);
   FoundPlan found{.config = config};
   const auto model = lm::make_model(model_config(config));
   auto request = plan_request(config);

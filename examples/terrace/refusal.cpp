@@ -38,6 +38,10 @@ std::string suggestion(const RunConfig& c, std::span<const Refusal> refusals) {
     return fmt::format("no value of {} alone is enough: raise {} as well, or lower --batch-size or --seq-len{}",
                        kFlags[r->tier], fmt::join(others, " or "), or_disk);
   }
+  const bool tiles_help = c.vocab_tiles == 1 && c.mlp_tiles == 1 &&
+                          std::ranges::any_of(refusals, [](const Refusal& of) { return of.tier == Tier::device; });
+  const auto* const or_tiles =
+      tiles_help ? "; or give --vocab-tiles 0 --mlp-tiles 0, which use large layers in tiles, as few as fit" : "";
   std::vector<std::string> flags;
   for (const auto tier : kAllTiers) {
     std::uint64_t enough = 0;
@@ -45,7 +49,7 @@ std::string suggestion(const RunConfig& c, std::span<const Refusal> refusals) {
       if (r.tier == tier) enough = std::max(enough, r.enough_bytes);
     if (enough != 0) flags.push_back(fmt::format("{} {}MiB", kFlags[tier], enough * sharing(c, tier) / kMiB));
   }
-  return fmt::format("{} would fit{}", fmt::join(flags, " "), or_disk);
+  return fmt::format("{} would fit{}{}", fmt::join(flags, " "), or_disk, or_tiles);
 }
 
 Error refusal_error(const RunConfig& c, const Plan& p) {

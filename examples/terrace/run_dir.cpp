@@ -325,6 +325,11 @@ FileHandle lock_directory(const fs::path& dir) {
 
 void write_json(const fs::path& file, const nlohmann::json& value) { write_text(file, seal_indented(value)); }
 
+fs::path run_resumed(const RunConfig& c) {
+  const auto dir = c.resume == "auto" || c.resume == "never" ? c.out_dir : fs::path(c.resume);
+  return c.resume != "never" && fs::exists(dir / kConfigFile) ? dir : fs::path();
+}
+
 RunDir open_run_dir(RunConfig& config) {
   if (config.resume != "auto" && config.resume != "never") {
     config.out_dir = config.resume;

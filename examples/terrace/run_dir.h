@@ -34,6 +34,8 @@ struct RunDir {
   std::optional<nlohmann::json> result;  // of a run that has already finished all steps of the configuration
 };
 
+// The directory of the run that --resume goes on with; empty if there is none.
+std::filesystem::path run_resumed(const RunConfig& config);
 // Creates or opens config.out_dir as --resume says, and locks it. It changes no file in it.
 RunDir open_run_dir(RunConfig& config);
 // Locks a run's directory. A second run in it is an error.

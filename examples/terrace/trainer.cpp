@@ -1,3 +1,4 @@
+#include <terrace/examples/terrace/choose_tiles.h>
 #include <terrace/examples/terrace/trainer.h>
 
 #include <fmt/format.h>
@@ -293,6 +294,9 @@ Exit train_rank(const RunConfig& given, Team& team) {
   std::optional<AgreedPlan> agreed;
   std::optional<RunDir> dir;
   // All checks come before the directory is touched.
+  team.together([&] { config = with_chosen_tiles(config); });
+  config.vocab_tiles = static_cast<std::int64_t>(team.max(static_cast<std::uint64_t>(config.vocab_tiles)));
+  config.mlp_tiles = static_cast<std::int64_t>(team.max(static_cast<std::uint64_t>(config.mlp_tiles)));
   team.together([&] {
     data.emplace(config);
     agreed.emplace(config);

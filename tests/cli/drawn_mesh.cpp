@@ -13,6 +13,7 @@ bool divides(std::uint64_t d, std::uint64_t n) { return n % d == 0; }
 
 struct Sizes {
   std::uint64_t blocks = 1, heads = 1, kv_heads = 1, ffn = 1, seq = 1, batch = 1, micro_batches = 1;
+  std::uint64_t vocab = 256, vocab_tiles = 1;
   bool untied = false, skips = false;
   std::string optimizer;
   [[nodiscard]] std::uint64_t layers() const { return 2 * blocks + 2; }
@@ -39,12 +40,13 @@ Words draw_sizes(Draw& draw, Sizes& s) {
   s.micro_batches = draw.of<std::uint64_t>({1, 2, 2, 3, 4, 4, 6, 8});
   s.untied = draw.one_in(3);
   s.skips = s.blocks >= 3 && draw.one_in(8);
+  s.vocab = draw.of<std::uint64_t>({256, 257, 263, 300, 509});
   Words words{"--model",      llama ? "llama" : "gpt2",
               "--layers",     text(s.blocks),
               "--hidden",     text(even),
               "--heads",      text(s.heads),
               "--ffn",        text(s.ffn),
-              "--vocab",      draw.of<const char*>({"256", "257", "263", "300", "509"}),
+              "--vocab",      text(s.vocab),
               "--seq-len",    text(s.seq),
               "--batch-size", text(s.batch)};
   if (llama) words = words + Words{"--kv-heads", text(s.kv_heads)};
@@ -62,7 +64,8 @@ Words draw_numbers(Draw& draw, Sizes& s, bool fp64) {
               "--seed",      text(draw.from(1, 99)),
               "--grad-clip", draw.of<const char*>({"0", "0.3", "1"}),
               "--steps",     "3"};
-  if (draw.one_in(4)) words = words + Words{"--vocab-tiles", draw.of<const char*>({"2", "3"})};
+  if (draw.one_in(4)) s.vocab_tiles = draw.from(2, 3);
+  if (s.vocab_tiles > 1) words = words + Words{"--vocab-tiles", text(s.vocab_tiles)};
   return words;
 }
 
@@ -91,7 +94,8 @@ DrawnMesh draw_mesh(Draw& draw, const Sizes& s) {
       [&] {
         if (s.optimizer == "muon" || s.skips) return;
         tp = draw.of(legal(left, [&](auto t) {
-          return divides(t, s.heads) && divides(t, s.ffn) && (divides(t, s.kv_heads) || divides(s.kv_heads, t));
+          const bool rows = s.vocab_tiles == 1 || s.vocab / t / 16 >= s.vocab_tiles;  // of a tile
+          return rows && divides(t, s.heads) && divides(t, s.ffn) && (divides(t, s.kv_heads) || divides(s.kv_heads, t));
         }));
         left /= tp;
       },
@@ -136,8 +140,7 @@ DrawnMesh draw_mesh(Draw& draw, const Sizes& s) {
 // A degree that does not go with the model.
 void draw_wrong(Draw& draw, const Sizes& s, DrawnModel& model) {
   std::vector<std::string> flags{"--pp", "--cp"};
-  const bool tiles = std::ranges::find(model.words, "--vocab-tiles") != model.words.end();  // of which tp allows fewer
-  if (!tiles) flags.emplace_back("--tp");
+  if (s.vocab_tiles == 1) flags.emplace_back("--tp");
   const auto flag = draw.of(flags);
   const auto wrong = [&](std::uint64_t d) {
     if (flag == "--pp") return d > s.layers();

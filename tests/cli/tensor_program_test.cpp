@@ -129,6 +129,30 @@ TEST_F(Tensor, TilesOfTheVocabularyTrainWhatTheWholeTableTrains) {
   expect_refusal(train(split("none", {"--vocab-tiles", "17"})), 2, {"--vocab-tiles 17", "give --vocab-tiles 16 or fewer"});
 }
 
+// As few as fit; a run that goes on keeps them, although it may have more memory then.
+TEST_F(Tensor, TilesAreChosenForTheDeviceBudget) {
+  const Words model{"--hidden", "128", "--ffn", "2048", "--dtype", "fp64", "--steps", "2", "--lr-schedule", "constant"};
+  const Words chosen = model + Words{"--vocab-tiles", "0", "--mlp-tiles", "0"};
+  const auto settings = [&](const std::string& run) { return scratch_.read(run + "/config.toml"); };
+  const Words little{"--nvme-path", "disk", "--device-memory", "15MB"};
+  expect_refusal(train(model + little + Words{"--out-dir", "none"}), 3, {"--vocab-tiles 0 --mlp-tiles 0"});
+
+  const auto wide = train(chosen + Words{"--out-dir", "wide"});
+  ASSERT_EQ(0, wide.exit) << wide.described;
+  EXPECT_THAT(settings("wide"), AllOf(HasSubstr("vocab-tiles = 1 "), HasSubstr("mlp-tiles = 1 ")));
+  const auto tight = train(chosen + little + Words{"--out-dir", "tight"});
+  ASSERT_EQ(0, tight.exit) << tight.described;
+  EXPECT_THAT(tight.out, HasSubstr("in tiles (vocabulary 1, MLP "));
+  EXPECT_THAT(settings("tight"), Not(HasSubstr("mlp-tiles = 1 ")));
+  expect_near("wide", "tight", 1e-9);
+
+  const auto on = train(chosen + Words{"--steps", "3", "--resume", "auto", "--out-dir", "tight"});
+  ASSERT_EQ(0, on.exit) << on.described;
+  EXPECT_THAT(on.out, HasSubstr("in tiles (vocabulary 1, MLP "));
+  const auto plan = terrace(tiny("plan", chosen + little + Words{"--tp", "2", "--pp", "2", "--grad-accumulation", "2"}));
+  EXPECT_EQ(0, plan.exit) << plan.described;
+}
+
 TEST_F(Tensor, APlanSaysWhatARankHoldsAndSends) {
   const auto whole = terrace(tiny("plan", {"--heads", "4", "--json"})),
              part = terrace(tiny("plan", {"--heads", "4", "--tp", "4", "--json"}));

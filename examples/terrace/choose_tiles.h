@@ -1,0 +1,20 @@
+// --vocab-tiles 0 and --mlp-tiles 0: the fewest tiles with which the largest phase of the model fits into the device budget.
+//
+// Tiles change the rounding of sums, so they are chosen once: a run that goes on keeps its tiles if they still fit.
+//
+// Pure, but for the settings of a run that goes on, which it reads. Threads: any. Errors: those of make_model().
+#pragma once
+
+#include <string>
+
+#include <terrace/examples/terrace/run_config.h>
+
+namespace terrace::cli {
+
+// The config with numbers instead of zeros. If no number of tiles is enough, the largest that help: the plan refuses them with
+// what is missing.
+RunConfig with_chosen_tiles(RunConfig config);
+// " in tiles (vocabulary 4, MLP 8)"; empty without tiles.
+std::string tiles_in_words(const RunConfig& config);
+
+}  // namespace terrace::cli
