@@ -227,20 +227,33 @@ std::vector<Collective> phase_exchange_of(const StepMap& map, const Action& a) {
   const auto& exchange = map.phases().phase(a).exchange;
   if (!exchange) return {};
   const auto& work = map.buffers().work_pack(a.layer, call_of(a.op));
+  const auto dtype = work.tensors[exchange->from].dtype;
   const auto at = [&](std::uint32_t tensor) {
     return ChunkBytes{map.buffers().work(a.layer), 1, work.offsets[tensor], work.tensors[tensor].bytes()};
   };
   const auto bytes = [&](const std::vector<std::int64_t>& elements) {
     std::vector<std::uint64_t> all;
-    for (const auto count : elements) all.push_back(static_cast<std::uint64_t>(count) * size_of(map.model().dtype));
+    for (const auto count : elements) all.push_back(static_cast<std::uint64_t>(count) * size_of(dtype));
     return all;
   };
-  return {{.operation = Operation::all_to_all,
-           .members = exchange->members,
-           .from = at(exchange->from),
-           .to = at(exchange->to),
-           .sent = bytes(exchange->sent),
-           .received = bytes(exchange->received)}};
+  Collective c{
+      .operation = exchange->operation, .members = exchange->members, .from = at(exchange->from), .to = at(exchange->to)};
+  if (c.operation == Operation::all_to_all) {
+    c.sent = bytes(exchange->sent);
+    c.received = bytes(exchange->received);
+    return {c};
+  }
+  c.from.bytes = bytes(exchange->sent).at(0);
+  c.to.bytes = bytes(exchange->received).at(0);
+  c.peer = exchange->root;
+  const bool is_root = map.mesh().index(map.rank(), c.members.axes) == c.peer;
+  if (c.operation == Operation::broadcast) (is_root ? c.to : c.from) = {};
+  if (c.operation == Operation::reduce && !is_root) c.to = {};
+  if (c.operation == Operation::reduce || c.operation == Operation::reduce_scatter) {
+    c.reduction = Reduction::sum(dtype);
+    c.dtype = dtype;
+  }
+  return {c};
 }
 
 }  // namespace
