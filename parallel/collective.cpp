@@ -205,6 +205,19 @@ std::vector<Collective> assembly_of(const StepMap& map, const Action& a) {
   return {all_gather_of(kTensorRanks, {kept, 1, 0, buffers.row_bytes() / ranks}, {whole, 1, 0, buffers.row_bytes()})};
 }
 
+// The tensor ranks that hold the same part as this one.
+Members holders_of(const StepMap& map, const TensorSplit& split) {
+  Members members = kTensorRanks;
+  for (const auto axis : kAllAxes) {
+    if (!kTensorAxes.has(axis) || map.mesh().degree(axis) == 1) continue;
+    const auto neighbour = (map.mesh().coordinate(map.rank(), axis) + 1) % map.mesh().degree(axis);
+    auto other = map.tensor();
+    other.rank = map.mesh().index(map.mesh().at(map.rank(), axis, neighbour), kTensorAxes);
+    if (part_number(split, other) != part_number(split, map.tensor())) members.axes = members.axes - axis;
+  }
+  return members;
+}
+
 // Of the parameters that several tensor ranks hold, each as far as it lies in a chunk of this rank.
 std::vector<Collective> unification_of(const StepMap& map, const Action& a) {
   const auto& layout = map.layout();
@@ -212,10 +225,10 @@ std::vector<Collective> unification_of(const StepMap& map, const Action& a) {
   std::vector<Collective> all;
   for (const auto chunk : map.final_gradients(a.layer))
     for (const auto& s : layout.segments(a.layer, chunk)) {
-      const auto ranks = holders(layout.param_at(a.layer, s.tensor).split, map.tensor());
-      if (ranks == 1) continue;
+      const auto& split = layout.param_at(a.layer, s.tensor).split;
+      if (holders(split, map.tensor()) == 1) continue;
       const auto size = size_of(sum.from);
-      all.push_back(all_reduce_of(ranks == map.tensor().ranks ? kTensorRanks : kTwins,
+      all.push_back(all_reduce_of(holders_of(map, split),
                                   {map.state(Kind::gradient, a.layer, chunk), 1, s.chunk_element * size, s.elements * size},
                                   sum));
     }
