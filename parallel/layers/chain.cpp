@@ -1,6 +1,8 @@
 #include <terrace/parallel/layers/attention.h>
 #include <terrace/parallel/layers/chain.h>
 #include <terrace/parallel/layers/embedding.h>
+#include <terrace/parallel/layers/grid_attention.h>
+#include <terrace/parallel/layers/grid_mlp.h>
 #include <terrace/parallel/layers/head.h>
 #include <terrace/parallel/layers/mlp.h>
 #include <terrace/parallel/layers/skip.h>
@@ -12,7 +14,9 @@ namespace {
 // Layer 0 is the embedding, block i the layers 2i + 1 and 2i + 2.
 std::unique_ptr<TransformerLayer> attention(const Transformer& transformer, std::int64_t block) {
   std::unique_ptr<TransformerLayer> layer;
-  if (transformer.context.ranks > 1)
+  if (transformer.tensor.is_grid())
+    layer = std::make_unique<GridAttention>(transformer, block);
+  else if (transformer.context.ranks > 1)
     layer = std::make_unique<Ulysses>(transformer, block);
   else
     layer = std::make_unique<Attention>(transformer, block);
@@ -25,7 +29,7 @@ std::unique_ptr<TransformerLayer> attention(const Transformer& transformer, std:
 
 Model make_transformer(Transformer transformer) {
   checked(transformer);
-  transformer.tensor.twins = transformer.tensor.ranks / transformer.kv_ways();
+  transformer.tensor.twins = transformer.tensor.is_grid() ? 1 : transformer.tensor.ranks / transformer.kv_ways();
   Model model{.family = transformer.name,
               .dtype = transformer.dtype,
               .width = transformer.hidden,
@@ -35,7 +39,10 @@ Model make_transformer(Transformer transformer) {
   model.layers.push_back(std::make_unique<Embedding>(transformer));
   for (std::int64_t block = 0; block < transformer.layers; ++block) {
     model.layers.push_back(attention(transformer, block));
-    model.layers.push_back(std::make_unique<Mlp>(transformer, block));
+    if (transformer.tensor.is_grid())
+      model.layers.push_back(std::make_unique<GridMlp>(transformer, block));
+    else
+      model.layers.push_back(std::make_unique<Mlp>(transformer, block));
   }
   model.layers.push_back(std::make_unique<Head>(transformer));
   return model;
