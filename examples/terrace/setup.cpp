@@ -17,6 +17,26 @@
 #include <terrace/parallel/parameter_layout.h>
 
 namespace terrace::cli {
+namespace {
+
+TensorParallel tensor_of(const RunConfig& c) {
+  const auto grid =
+      grid_of(parse_tensor_mode(c.tp_mode), static_cast<std::uint32_t>(c.tp), static_cast<std::uint32_t>(c.tp_depth))
+          .value_or(TensorGrid{});
+  return {.ranks = static_cast<std::uint32_t>(c.tp),
+          .rank = static_cast<std::uint32_t>(c.tensor_rank),
+          .sequence = c.sp || grid.side > 1,  // the ranks of a grid share the rows
+          .grid = grid};
+}
+
+}  // namespace
+
+TensorMode parse_tensor_mode(const std::string& name) {
+  return name == "2d"     ? TensorMode::square
+         : name == "2.5d" ? TensorMode::squares
+         : name == "3d"   ? TensorMode::cube
+                          : TensorMode::line;
+}
 
 lm::ModelConfig model_config(const RunConfig& c) {
   return lm::complete(
@@ -34,9 +54,7 @@ lm::ModelConfig model_config(const RunConfig& c) {
        .rope_theta = c.rope_base,
        .norm_eps = c.norm_eps,
        .dtype = parse_dtype(c.dtype),
-       .tensor = {.ranks = static_cast<std::uint32_t>(c.tp),
-                  .rank = static_cast<std::uint32_t>(c.tensor_rank),
-                  .sequence = c.sp},
+       .tensor = tensor_of(c),
        .context = {.ranks = static_cast<std::uint32_t>(c.cp), .rank = static_cast<std::uint32_t>(c.context_rank)}});
 }
 

@@ -24,6 +24,7 @@
 
 namespace terrace::cli {
 
+TensorMode parse_tensor_mode(const std::string& name);  // of --tp-mode
 lm::ModelConfig model_config(const RunConfig& config);
 // Whether large parts of its layers lie apart in the store (memory/layout.h).
 bool units_apart(const RunConfig& config);
