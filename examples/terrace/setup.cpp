@@ -13,6 +13,7 @@
 #include <terrace/examples/terrace/refusal.h>
 #include <terrace/examples/terrace/setting_flags.h>
 #include <terrace/optimizers/precision_warnings.h>
+#include <terrace/parallel/degrees.h>
 #include <terrace/parallel/measure_costs.h>
 #include <terrace/parallel/parameter_layout.h>
 
@@ -20,9 +21,7 @@ namespace terrace::cli {
 namespace {
 
 TensorParallel tensor_of(const RunConfig& c) {
-  const auto grid =
-      grid_of(parse_tensor_mode(c.tp_mode), static_cast<std::uint32_t>(c.tp), static_cast<std::uint32_t>(c.tp_depth))
-          .value_or(TensorGrid{});
+  const auto grid = demand_grid(parse_tensor_mode(c.tp_mode), static_cast<int>(c.tp), static_cast<int>(c.tp_depth));
   return {.ranks = static_cast<std::uint32_t>(c.tp),
           .rank = static_cast<std::uint32_t>(c.tensor_rank),
           .sequence = c.sp || grid.side > 1,  // the ranks of a grid share the rows

@@ -20,6 +20,7 @@
 #include <terrace/optimizers/schedule.h>
 #include <terrace/parallel/compute.h>
 #include <terrace/parallel/plan.h>
+#include <terrace/parallel/tensor_parallel.h>
 #include <terrace/parallel/train/trainer.h>
 
 namespace terrace::cli {
