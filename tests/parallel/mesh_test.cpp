@@ -259,6 +259,8 @@ TEST(Degrees, AGridOfTensorRanksHasASide) {
   EXPECT_THAT(problems({.tp = 27, .tensor_mode = three}, model, 27),
               ElementsAre(refuses("tp", "cube", "nearest legal: 8")));  // 9 does not divide 48
   EXPECT_THAT(problems({.tp = 4, .tensor_depth = 2}, model, 4), ElementsAre(refuses("tp-depth", "only `tp-mode` 2.5d", "")));
+  EXPECT_THAT(problems({.tp = 4, .tensor_mode = two, .cp = 2}, model, 8),
+              ElementsAre(refuses("cp", "whole sequences", "`tp-mode` 1d")));
   EXPECT_EQ(3U, demand_grid(more, 18, 2).side);
   try {
     demand_grid(three, 9, 1);
