@@ -42,6 +42,10 @@ double GridBranch::forward_flops(BatchShape shape) const {
   return 2 * n * static_cast<double>(config_.hidden * in_.outputs() + middle_width_ * columns()) + middle_flops(shape);
 }
 
+GridTensor GridBranch::travels(GridCall& call, const std::string& name, GridTensor lies) const {
+  return is_cube() ? GridTensor{GridTensor::In::work, call.room(name, config_.dtype)} : lies;
+}
+
 GridCall GridBranch::call_of(LayerCall which, BatchShape shape) const {
   GridCall call;
   if (which == LayerCall::forward) write_forward(call, shape);
@@ -70,9 +74,9 @@ void GridBranch::exchange_columns(GridCall& call, Half half, BatchShape shape, s
 void GridBranch::write_forward(GridCall& call, BatchShape shape) const {
   const auto n = here(shape).tokens();
   const auto sent = call.room("columns for each rank", config_.dtype), came = call.room("columns by rank", config_.dtype),
-             in_result = call.room(in_result_, config_.dtype),
              middles = call.room("input of the second product", config_.dtype);
-  const GridRooms rooms(call, config_.dtype);
+  const GridRooms rooms(call, config_.dtype, is_cube());
+  const auto in_result = travels(call, in_result_, {GridTensor::In::saved, kInResult});
   GridProduct in(call, rooms, in_, config_.tensor, true, n), out(call, rooms, out_, config_.tensor, false, n);
 
   call.compute({.weights = params_of(norm_),
@@ -95,11 +99,11 @@ void GridBranch::write_forward(GridCall& call, BatchShape shape) const {
   call.reserve(middles, n * middle_columns());
   call.compute({.saved = Access::update, .work = Access::update, .scratch_bytes = 0, .flops = middle_flops(shape)},
                [=, this](LayerContext& ctx, const LayerTensors& t) {
-                 ctx.math.convert(ctx.stream, t.saved[kInResult], GridCall::view(t, in_result, {n, in_.outputs()}));
+                 if (is_cube()) ctx.math.convert(ctx.stream, t.saved[kInResult], in_result.view(t, {n, in_.outputs()}));
                  save_middle(ctx, t);
                  middle(ctx, t, GridCall::view(t, middles, {n, middle_columns()}));
                });
-  out.forward(middles, sent);
+  out.forward(middles, {GridTensor::In::work, sent});
   exchange_columns(call, Half::both, shape, sent, came);
   call.compute({.x = true, .y = Access::overwrite, .work = Access::read, .scratch_bytes = 0},
                [=, this](LayerContext& ctx, const LayerTensors& t) {
@@ -111,8 +115,14 @@ void GridBranch::write_forward(GridCall& call, BatchShape shape) const {
 void GridBranch::write_backward(GridCall& call, BatchShape shape) const {
   const auto n = here(shape).tokens();
   const auto sent = call.room("columns for each rank", config_.dtype), came = call.room("columns by rank", config_.dtype),
-             din = call.room("gradient of a product", config_.dtype), middles = call.room("input of a product", config_.dtype);
-  const GridRooms rooms(call, config_.dtype);
+             middles = call.room("input of a product", config_.dtype);
+  const GridRooms rooms(call, config_.dtype, is_cube());
+  const auto dout = travels(call, "gradient of the result", {GridTensor::In::carried, kDout}),
+             din = travels(call, "gradient of " + in_result_, {GridTensor::In::carried, kDin});
+  // Of what travels, a copy in a working tensor.
+  const auto copy = [=, this](LayerContext& ctx, const GridTensor& to, const LayerTensors& t, const TensorView& from) {
+    if (is_cube()) ctx.math.convert(ctx.stream, to.view(t, from.shape), from);
+  };
   GridProduct in(call, rooms, in_, config_.tensor, true, n), out(call, rooms, out_, config_.tensor, false, n);
 
   constexpr auto input = Half::input, weight = Half::weight;
@@ -124,8 +134,11 @@ void GridBranch::write_backward(GridCall& call, BatchShape shape) const {
                [=, this](LayerContext& ctx, const LayerTensors& t) {
                  ctx.math.convert(ctx.stream, t.carried[kDout], GridCall::view(t, came, block(shape)));
                });
-  out.input_grad(came, middles);
-  call.reserve(din, n * std::max(in_.outputs(), columns()));
+  out.input_grad(is_cube() ? GridTensor{GridTensor::In::work, came} : dout, middles);
+  if (is_cube()) {
+    call.reserve(dout.number, n * columns());
+    call.reserve(din.number, n * in_.outputs());
+  }
   call.reserve(middles, n * std::max(middle_columns(), columns()));
   call.compute({.half = input,
                 .saved = Access::read,
@@ -135,7 +148,7 @@ void GridBranch::write_backward(GridCall& call, BatchShape shape) const {
                 .flops = 2 * middle_flops(shape)},
                [=, this](LayerContext& ctx, const LayerTensors& t) {
                  middle_grad(ctx, t, t.carried[kDin], GridCall::view(t, middles, {n, middle_columns()}));
-                 ctx.math.convert(ctx.stream, GridCall::view(t, din, {n, in_.outputs()}), t.carried[kDin]);
+                 copy(ctx, din, t, t.carried[kDin]);
                });
   in.input_grad(din, sent);
   exchange_columns(call, input, shape, sent, came);
@@ -157,9 +170,9 @@ void GridBranch::write_backward(GridCall& call, BatchShape shape) const {
   call.compute({.half = weight, .saved = Access::read, .carried = Access::read, .work = Access::overwrite, .scratch_bytes = 0},
                [=, this](LayerContext& ctx, const LayerTensors& t) {
                  middle(ctx, t, GridCall::view(t, middles, {n, middle_columns()}));
-                 ctx.math.convert(ctx.stream, GridCall::view(t, din, block(shape)), t.carried[kDout]);
+                 copy(ctx, dout, t, t.carried[kDout]);
                });
-  out.weight_grad(middles, din);
+  out.weight_grad(middles, dout);
   call.compute({.half = weight,
                 .gradients = params_of(out_),
                 .saved = Access::read,
@@ -169,7 +182,7 @@ void GridBranch::write_backward(GridCall& call, BatchShape shape) const {
                [=, this](LayerContext& ctx, const LayerTensors& t) {
                  out.add_gradient(ctx, t, t.carried[kDout]);
                  ctx.math.convert(ctx.stream, GridCall::view(t, middles, block(shape)), t.saved[kNormed]);
-                 ctx.math.convert(ctx.stream, GridCall::view(t, din, {n, in_.outputs()}), t.carried[kDin]);
+                 copy(ctx, din, t, t.carried[kDin]);
                });
   in.weight_grad(middles, din);
   call.compute({.half = weight,

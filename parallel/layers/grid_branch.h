@@ -73,6 +73,9 @@ class GridBranch : public TransformerLayer {
   // Between this rank's rows and a block of their columns for each rank of the axis `col`.
   void deal(LayerContext& ctx, TensorView rows, TensorView blocks, Way way, Accumulate accumulate) const;
   void exchange_columns(GridCall& call, Half half, BatchShape shape, std::uint32_t from, std::uint32_t to) const;
+  // Where a product finds or leaves a tensor that lies elsewhere: in 3D in a working tensor, because it travels.
+  [[nodiscard]] GridTensor travels(GridCall& call, const std::string& name, GridTensor lies) const;
+  [[nodiscard]] bool is_cube() const { return config_.tensor.grid.cube; }
   [[nodiscard]] std::int64_t side() const { return config_.tensor.grid.side; }
   [[nodiscard]] std::int64_t columns() const { return config_.hidden / side(); }
   [[nodiscard]] std::int64_t middle_columns() const { return middle_width_ / side(); }

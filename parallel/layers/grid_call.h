@@ -15,6 +15,21 @@
 
 namespace terrace::layers {
 
+// A tensor of a call that a phase reads or writes.
+struct GridTensor {
+  enum class In : std::uint8_t { work, saved, carried } in = In::work;
+  std::uint32_t number = 0;
+
+  [[nodiscard]] TensorView view(const LayerTensors& t, Shape shape) const {
+    return part((in == In::work ? t.work : in == In::saved ? t.saved : t.carried)[number], 0, shape);
+  }
+  // The phase's use of it. All working tensors are one chunk, which every phase of a product uses.
+  void use(Phase& phase, Access access) const {
+    if (in == In::saved) phase.saved = access;
+    if (in == In::carried) phase.carried = access;
+  }
+};
+
 class GridCall {
  public:
   using Run = std::function<void(LayerContext&, const LayerTensors&)>;

@@ -1,13 +1,15 @@
 #include <terrace/parallel/layers/grid_product.h>
 
+#include <utility>
+
 namespace terrace::layers {
 
-GridRooms::GridRooms(GridCall& call, DType dtype)
+GridRooms::GridRooms(GridCall& call, DType dtype, bool cube)
     : own(call.room("own block of weights", dtype)),
       x(call.room("rows of another rank", dtype)),
       w(call.room("weights of another rank", dtype)),
       block(call.room("block of weights", dtype)),
-      part(call.room("part of a sum", dtype)),
+      part(cube ? call.room("part of a sum", dtype) : x),
       bias(call.room("bias", dtype)),
       sum(call.room("part of a gradient", accumulator_of(dtype))),
       pieces(call.room("a gradient in pieces", accumulator_of(dtype))),
@@ -86,7 +88,7 @@ TensorView GridProduct::together(LayerContext& ctx, const LayerTensors& t) const
   return block;
 }
 
-void GridProduct::forward(std::uint32_t x, std::uint32_t y) {
+void GridProduct::forward(std::uint32_t x, GridTensor y) {
   constexpr auto half = Half::both;
   stage(half);
   if (cube_) {
@@ -100,30 +102,30 @@ void GridProduct::forward(std::uint32_t x, std::uint32_t y) {
                                 GridCall::view(t, this_.rooms_.part, {all, this_.outputs_}),
                                 GridCall::view(t, this_.rooms_.x, {all, this_.inputs_}));
     });
-    scatter(half, cut_.in, rooms_.part, y, rows_ * outputs_);
+    scatter(half, cut_.in, rooms_.part, y.number, rows_ * outputs_);
     return;
   }
-  call_.reserve(y, rows_ * outputs_);
+  if (y.in == GridTensor::In::work) call_.reserve(y.number, rows_ * outputs_);
   for (std::uint32_t l = 0; l < side_; ++l) {
     send(half, Way::broadcast, cut_.out, l, x, rooms_.x, rows_ * inputs_);
     send(half, Way::broadcast, cut_.in, l, rooms_.own, rooms_.w, elements());
-    call_.compute({.work = Access::update, .scratch_bytes = 0, .flops = flops() / static_cast<double>(side_)},
-                  [this_ = *this, x, y, l](LayerContext& ctx, const LayerTensors& t) {
-                    const auto from = this_.cut_.place(this_.cut_.out) == l ? x : this_.rooms_.x;
-                    const auto weights = this_.cut_.place(this_.cut_.in) == l ? this_.rooms_.own : this_.rooms_.w;
-                    this_.projection_.forward(ctx, {GridCall::view(t, weights, this_.matrix()), this_.bias(t, l == 0)},
-                                              GridCall::view(t, y, {this_.rows_, this_.outputs_}),
-                                              GridCall::view(t, from, {this_.rows_, this_.inputs_}),
-                                              l == 0 ? Accumulate::no : Accumulate::yes);
-                  });
+    Phase phase{.work = Access::update, .scratch_bytes = 0, .flops = flops() / static_cast<double>(side_)};
+    y.use(phase, Access::update);
+    call_.compute(std::move(phase), [this_ = *this, x, y, l](LayerContext& ctx, const LayerTensors& t) {
+      const auto from = this_.cut_.place(this_.cut_.out) == l ? x : this_.rooms_.x;
+      const auto weights = this_.cut_.place(this_.cut_.in) == l ? this_.rooms_.own : this_.rooms_.w;
+      this_.projection_.forward(ctx, {GridCall::view(t, weights, this_.matrix()), this_.bias(t, l == 0)},
+                                y.view(t, {this_.rows_, this_.outputs_}), GridCall::view(t, from, {this_.rows_, this_.inputs_}),
+                                l == 0 ? Accumulate::no : Accumulate::yes);
+    });
   }
 }
 
-void GridProduct::input_grad(std::uint32_t dy, std::uint32_t dx) {
+void GridProduct::input_grad(GridTensor dy, std::uint32_t dx) {
   constexpr auto half = Half::input;
   stage(half);
   if (cube_) {
-    gather(half, cut_.in, dy, rooms_.x, rows_ * outputs_);
+    gather(half, cut_.in, dy.number, rooms_.x, rows_ * outputs_);
     gather(half, Axis::depth, rooms_.own, rooms_.w, elements() / side_);
     if (projection_.out_in()) call_.reserve(rooms_.block, elements());
     call_.compute({.half = half, .work = Access::update, .scratch_bytes = 0, .flops = flops()},
@@ -138,24 +140,25 @@ void GridProduct::input_grad(std::uint32_t dy, std::uint32_t dx) {
   }
   for (std::uint32_t l = 0; l < side_; ++l) {
     send(half, Way::broadcast, cut_.in, l, rooms_.own, rooms_.w, elements());
-    call_.compute({.half = half, .work = Access::update, .scratch_bytes = 0, .flops = flops() / static_cast<double>(side_)},
-                  [this_ = *this, dy, l](LayerContext& ctx, const LayerTensors& t) {
-                    const auto weights = this_.cut_.place(this_.cut_.in) == l ? this_.rooms_.own : this_.rooms_.w;
-                    this_.projection_.input_grad(ctx, {GridCall::view(t, weights, this_.matrix()), {}},
-                                                 GridCall::view(t, this_.rooms_.part, {this_.rows_, this_.inputs_}),
-                                                 GridCall::view(t, dy, {this_.rows_, this_.outputs_}));
-                  });
+    Phase phase{.half = half, .work = Access::update, .scratch_bytes = 0, .flops = flops() / static_cast<double>(side_)};
+    dy.use(phase, Access::read);
+    call_.compute(std::move(phase), [this_ = *this, dy, l](LayerContext& ctx, const LayerTensors& t) {
+      const auto weights = this_.cut_.place(this_.cut_.in) == l ? this_.rooms_.own : this_.rooms_.w;
+      this_.projection_.input_grad(ctx, {GridCall::view(t, weights, this_.matrix()), {}},
+                                   GridCall::view(t, this_.rooms_.part, {this_.rows_, this_.inputs_}),
+                                   dy.view(t, {this_.rows_, this_.outputs_}));
+    });
     // In 2D the blocks of x lie on the ranks of a row, which have the blocks of y.
     send(half, Way::reduce, cut_.out, l, rooms_.part, dx, rows_ * inputs_);
   }
 }
 
-void GridProduct::weight_grad(std::uint32_t x, std::uint32_t dy) {
+void GridProduct::weight_grad(std::uint32_t x, GridTensor dy) {
   constexpr auto half = Half::weight;
   if (projection_.has_bias()) call_.reserve(rooms_.bias_gradient, outputs_);
   if (cube_) {
     gather(half, cut_.out, x, rooms_.x, rows_ * inputs_);
-    gather(half, cut_.in, dy, rooms_.part, rows_ * outputs_);
+    gather(half, cut_.in, dy.number, rooms_.part, rows_ * outputs_);
     call_.reserve(rooms_.pieces, elements());
     if (projection_.out_in()) call_.reserve(rooms_.sum, elements());
     call_.compute({.half = half, .work = Access::update, .scratch_bytes = 0, .flops = flops()},
@@ -172,13 +175,14 @@ void GridProduct::weight_grad(std::uint32_t x, std::uint32_t dy) {
   }
   for (std::uint32_t l = 0; l < side_; ++l) {
     send(half, Way::broadcast, cut_.out, l, x, rooms_.x, rows_ * inputs_);
-    call_.compute({.half = half, .work = Access::update, .scratch_bytes = 0, .flops = flops() / static_cast<double>(side_)},
-                  [this_ = *this, x, dy, l](LayerContext& ctx, const LayerTensors& t) {
-                    const auto from = this_.cut_.place(this_.cut_.out) == l ? x : this_.rooms_.x;
-                    this_.projection_.gradient_product(ctx, GridCall::view(t, this_.rooms_.sum, this_.matrix()),
-                                                       GridCall::view(t, dy, {this_.rows_, this_.outputs_}),
-                                                       GridCall::view(t, from, {this_.rows_, this_.inputs_}), Accumulate::no);
-                  });
+    Phase phase{.half = half, .work = Access::update, .scratch_bytes = 0, .flops = flops() / static_cast<double>(side_)};
+    dy.use(phase, Access::read);
+    call_.compute(std::move(phase), [this_ = *this, x, dy, l](LayerContext& ctx, const LayerTensors& t) {
+      const auto from = this_.cut_.place(this_.cut_.out) == l ? x : this_.rooms_.x;
+      this_.projection_.gradient_product(ctx, GridCall::view(t, this_.rooms_.sum, this_.matrix()),
+                                         dy.view(t, {this_.rows_, this_.outputs_}),
+                                         GridCall::view(t, from, {this_.rows_, this_.inputs_}), Accumulate::no);
+    });
     send(half, Way::reduce, cut_.in, l, rooms_.sum, rooms_.gradient, elements());
   }
 }

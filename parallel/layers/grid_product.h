@@ -13,6 +13,8 @@
 //   dx        all-gather dy, all-gather W, dx = dy · Wᵀ, reduce-scatter
 //   dW        all-gather x, all-gather dy, dW = xᵀ · dy, reduce-scatter
 //
+// What travels lies in working tensors. In 2D the results of `forward`, and `dy`, do not travel and may lie elsewhere.
+//
 // x is [rows, inputs ÷ side] and y is [rows, outputs ÷ side] with rows = tokens ÷ (depth · side). Nothing that was gathered is
 // kept for the backward.
 //
@@ -30,7 +32,7 @@ namespace terrace::layers {
 
 // Working tensors that the products of a call share.
 struct GridRooms {
-  GridRooms(GridCall& call, DType dtype);
+  GridRooms(GridCall& call, DType dtype, bool cube);
   std::uint32_t own;                                   // this rank's block of W
   std::uint32_t x, w;                                  // what came from other ranks
   std::uint32_t block;                                 // a block of W that was put together of pieces
@@ -44,11 +46,10 @@ class GridProduct {
   GridProduct(GridCall& call, const GridRooms& rooms, const Projection& projection, const TensorParallel& tensor, bool first,
               std::int64_t rows);
 
-  // From working tensors into others.
-  void forward(std::uint32_t x, std::uint32_t y);
-  void input_grad(std::uint32_t dy, std::uint32_t dx);
+  void forward(std::uint32_t x, GridTensor y);
+  void input_grad(GridTensor dy, std::uint32_t dx);
   // Leaves this rank's block of the gradient in rooms.gradient; add_gradient(), in a phase that has the gradients, adds it.
-  void weight_grad(std::uint32_t x, std::uint32_t dy);
+  void weight_grad(std::uint32_t x, GridTensor dy);
   void add_gradient(LayerContext& ctx, const LayerTensors& t, TensorView dy) const;
 
   [[nodiscard]] std::int64_t inputs() const { return inputs_; }    // of a block
