@@ -69,7 +69,7 @@ class GridProduct {
   [[nodiscard]] TensorView bias(const LayerTensors& t, bool here) const;
   [[nodiscard]] double flops() const;  // of all of a product on this rank
 
-  GridCall& call_;
+  GridCall& call_;  // used while the call is described
   const GridRooms rooms_;
   const Projection& projection_;
   const GridCut cut_;

@@ -80,8 +80,9 @@ void check_parts(const Transformer& config) {
   const std::int64_t ranks = config.tensor.ranks, ways = config.tensor.ways();
   const auto demand_whole = [&](const char* name, std::int64_t value) {
     if (value % ways == 0) return;
-    refuse(fmt::format("{} tensor ranks do not divide {} ({}): the nearest are {} tensor ranks, or {} {}", ways, name, value,
-                       nearest_divisor(value, ways), name, nearest_multiples(value, ways)));
+    refuse(fmt::format("{}{} tensor ranks do not divide {} ({}): the nearest are {} tensor ranks, or {} {}",
+                       config.tensor.is_grid() ? "on a side, " : "", ways, name, value, nearest_divisor(value, ways), name,
+                       nearest_multiples(value, ways)));
   };
   if (ranks < 1) refuse("a model is on at least one tensor rank");
   if (config.tensor.rank >= ranks) refuse(fmt::format("there is no tensor rank {} of {}", config.tensor.rank, ranks));

@@ -245,7 +245,7 @@ TEST(Degrees, NamesWhatWouldFit) {
 }
 
 TEST(Degrees, AGridOfTensorRanksHasASide) {
-  const ModelShape model{.layers = 30, .heads = 12, .ffn = 96, .seq_len = 64, .hidden = 48, .kv_heads = 6};
+  const ModelShape model{.layers = 30, .heads = 12, .ffn = 96, .seq_len = 64, .kv_heads = 6, .hidden = 48};
   const auto two = TensorMode::square, more = TensorMode::squares, three = TensorMode::cube;
   EXPECT_THAT(problems({.tp = 4, .tensor_mode = two}, model, 4), IsEmpty());
   EXPECT_THAT(problems({.tp = 8, .tensor_mode = more, .tensor_depth = 2}, model, 8), IsEmpty());
@@ -258,9 +258,9 @@ TEST(Degrees, AGridOfTensorRanksHasASide) {
               ElementsAre(refuses("tp", "`tp-depth` 2 × a square", "nearest legal: 8 and 18")));
   EXPECT_THAT(problems({.tp = 27, .tensor_mode = three}, model, 27),
               ElementsAre(refuses("tp", "cube", "nearest legal: 8")));  // 9 does not divide 48
-  EXPECT_THAT(problems({.tp = 4, .tensor_depth = 2}, model, 4), ElementsAre(refuses("tp-depth", "only `tp-mode` 2.5d", "")));
-  EXPECT_THAT(problems({.tp = 4, .tensor_mode = two, .cp = 2}, model, 8),
-              ElementsAre(refuses("cp", "whole sequences", "`tp-mode` 1d")));
+  EXPECT_THAT(problems({.tp = 3, .tensor_depth = 2}, model, 3), ElementsAre(refuses("tp-depth", "only `tp-mode` 2.5d", "")));
+  EXPECT_THAT(problems({.tp = 4, .cp = 2, .tensor_mode = two}, model, 8),
+              ElementsAre(refuses("cp", "whole sequences", "leave out `cp`")));
   EXPECT_EQ(3U, demand_grid(more, 18, 2).side);
   try {
     demand_grid(three, 9, 1);

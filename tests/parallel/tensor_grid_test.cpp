@@ -9,6 +9,8 @@
 
 #include <xxhash.h>
 
+#include <terrace/parallel/exchange.h>
+
 #include "tensor_run.h"
 
 namespace terrace::test {
@@ -124,9 +126,9 @@ TEST_F(TensorGridTest, BudgetsOrdersStagesAndRepeatsChangeNoBit) {
 }
 
 TEST_F(TensorGridTest, RanksOfABf16RunAgree) {
-  for (const auto& grid : {k2d, k3d}) {
+  for (const auto& [grid, recipe] : {std::pair{k2d, "bf16"}, {k3d, "bf16"}, {k25d, "stochastic"}, {k2d, "split"}}) {
     auto o = on(grid, gpt2());
-    o.recipe = "bf16";
+    o.recipe = recipe;
     o.config.dtype = DType::bf16;
     expect_serial(o, 3e-2);
   }
@@ -181,6 +183,29 @@ TEST_F(TensorGridTest, TheLedgerIsTheFormula) {
         return;
       }
     }
+  }
+}
+
+// A broadcast is planned as what a rank receives, which on a side of two is what it sends.
+TEST_F(TensorGridTest, APlanKnowsTheBytes) {
+  for (const auto& grid : {k2d, k25d, k3d}) {
+    auto o = on(grid, llama());
+    o.before_use = false;
+    o.store = new_store();
+    auto config = o.config;
+    config.tensor = {.ranks = o.tensor_ranks, .sequence = true, .grid = grid};
+    const auto optimizer = make_optimizer(o.optimizer, {});
+    const auto model = lm::make_model(config);
+    const auto planned = plan(model, request_of(o, *optimizer, 0), {});
+    const StepMap map(model, planned.map);
+    double bytes = 0;
+    for (const auto& action : planned.programs.steady.actions)
+      for (const auto& exchange : exchanges_of(map, action)) bytes += link_bytes({}, exchange).within;
+    const auto sent = run_all(o).front().step;
+    std::uint64_t expected = 0;
+    for (const auto& [key, entry] : sent.entries())
+      if (key.first != "world") expected += entry.sent_bytes;
+    EXPECT_NEAR(static_cast<double>(expected), bytes, 1e-3 * bytes) << to_string(sent);
   }
 }
 
