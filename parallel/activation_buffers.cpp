@@ -43,6 +43,7 @@ ActivationBuffers::ActivationBuffers(const Model& model, const LayerPhases& phas
                        .forward_work = Pack(layer.work(LayerCall::forward, batch)),
                        .backward_work = Pack(layer.work(LayerCall::backward, batch)),
                        .here = here,
+                       .makes_whole = sequence_ && !layer.on_shares(),
                        .input_bytes = l == 0 || !has_input ? 0 : kept_bytes,
                        .skip_bytes = reader == Skips::kNone || !has_input ? 0 : kept_bytes});
   }

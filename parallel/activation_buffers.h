@@ -50,18 +50,21 @@ class ActivationBuffers {
   [[nodiscard]] ChunkId carried(std::uint32_t layer, std::uint32_t m) const {
     return halves_ ? at(carried_, layer, m) : ChunkId(carried_ + layer);
   }
+  // Whether the engine assembles what the layer reads, and adds the parts of what it writes, from this rank's rows and into
+  // them.
+  [[nodiscard]] bool makes_whole(std::uint32_t layer) const { return layers_[layer].makes_whole; }
   // What a layer reads as x, writes as y, reads as dy and writes as dx.
   [[nodiscard]] ChunkId read_x(std::uint32_t layer, std::uint32_t m) const {
-    return sequence_ && layer != 0 ? ChunkId(whole_) : x(layer, m);
+    return makes_whole(layer) && layer != 0 ? ChunkId(whole_) : x(layer, m);
   }
   [[nodiscard]] ChunkId written_y(std::uint32_t layer, std::uint32_t m) const {
-    return sequence_ ? ChunkId(whole_ + 1) : x(layer + 1, m);
+    return makes_whole(layer) ? ChunkId(whole_ + 1) : x(layer + 1, m);
   }
   [[nodiscard]] ChunkId read_dy(std::uint32_t layer, std::uint32_t m) const {
-    return sequence_ ? ChunkId(whole_ + 2) : d(layer + 1, m);
+    return makes_whole(layer) ? ChunkId(whole_ + 2) : d(layer + 1, m);
   }
   [[nodiscard]] ChunkId written_dx(std::uint32_t layer, std::uint32_t m) const {
-    return sequence_ && layer != 0 ? ChunkId(whole_ + 3) : d(layer, m);
+    return makes_whole(layer) && layer != 0 ? ChunkId(whole_ + 3) : d(layer, m);
   }
   // Of the loss layer; only if it has one.
   [[nodiscard]] ChunkId survey() const { return ChunkId(survey_); }
@@ -80,6 +83,7 @@ class ActivationBuffers {
   struct OfLayer {
     Pack saved, carried, forward_work, backward_work;
     bool here = false;  // this rank computes the layer
+    bool makes_whole = false;
     std::uint64_t input_bytes = 0, skip_bytes = 0;
   };
   [[nodiscard]] ChunkId at(std::uint32_t first, std::uint32_t layer, std::uint32_t m) const {

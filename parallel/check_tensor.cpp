@@ -16,6 +16,14 @@ void check_tensor(const Model& model, const PlanRequest& request) {
   if (request.decode_positions != 0)
     throw RefusedSetting(
         "tp", fmt::format("`tp` {} does not work with generation\n  generate on one rank, or leave out `tp`", tensor.ranks));
+  if (tensor.is_grid()) {
+    const auto ways = std::int64_t{tensor.grid.depth} * tensor.grid.side, batch = request.shape.batch.batch;
+    if (batch % ways != 0)
+      throw RefusedSetting("tp-mode",
+                           fmt::format("`tp-mode` deals the {} sequences of a micro-batch out to {} rows of ranks, which does "
+                                       "not divide them\n  give `batch-size` {}, or `tp-mode` 1d",
+                                       batch, ways, batch < ways ? ways : batch / ways * ways));
+  }
   const auto tokens = request.shape.batch.tokens();
   if (tensor.sequence && tokens % tensor.ranks != 0)
     throw RefusedSetting("sp",

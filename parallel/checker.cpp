@@ -320,7 +320,7 @@ class StepChecker {
         part_[i] = false;
       } else if (part_[i] && needs_content(use.access) && !(writes(use.access) && goes_on)) {
         fail(a, map_.describe(use.chunk) + " is only this rank's part");
-      } else if (computes && writes(use.access)) {
+      } else if (computes && writes(use.access) && !map_.model().layers[a.layer]->on_shares()) {
         part_[i] = true;
       }
     }

@@ -205,6 +205,19 @@ std::vector<Collective> assembly_of(const StepMap& map, const Action& a) {
   return {all_gather_of(kTensorRanks, {kept, 1, 0, buffers.row_bytes() / ranks}, {whole, 1, 0, buffers.row_bytes()})};
 }
 
+// The tensor ranks that hold the same part as this one.
+Members holders_of(const StepMap& map, const TensorSplit& split) {
+  Members members = kTensorRanks;
+  for (const auto axis : kAllAxes) {
+    if (!kTensorAxes.has(axis) || map.mesh().degree(axis) == 1) continue;
+    const auto neighbour = (map.mesh().coordinate(map.rank(), axis) + 1) % map.mesh().degree(axis);
+    auto other = map.tensor();
+    other.rank = map.mesh().index(map.mesh().at(map.rank(), axis, neighbour), kTensorAxes);
+    if (part_number(split, other) != part_number(split, map.tensor())) members.axes = members.axes - axis;
+  }
+  return members;
+}
+
 // Of the parameters that several tensor ranks hold, each as far as it lies in a chunk of this rank.
 std::vector<Collective> unification_of(const StepMap& map, const Action& a) {
   const auto& layout = map.layout();
@@ -212,10 +225,10 @@ std::vector<Collective> unification_of(const StepMap& map, const Action& a) {
   std::vector<Collective> all;
   for (const auto chunk : map.final_gradients(a.layer))
     for (const auto& s : layout.segments(a.layer, chunk)) {
-      const auto ranks = holders(layout.param_at(a.layer, s.tensor).split, map.tensor());
-      if (ranks == 1) continue;
+      const auto& split = layout.param_at(a.layer, s.tensor).split;
+      if (holders(split, map.tensor()) == 1) continue;
       const auto size = size_of(sum.from);
-      all.push_back(all_reduce_of(ranks == map.tensor().ranks ? kTensorRanks : kTwins,
+      all.push_back(all_reduce_of(holders_of(map, split),
                                   {map.state(Kind::gradient, a.layer, chunk), 1, s.chunk_element * size, s.elements * size},
                                   sum));
     }
@@ -227,20 +240,33 @@ std::vector<Collective> phase_exchange_of(const StepMap& map, const Action& a) {
   const auto& exchange = map.phases().phase(a).exchange;
   if (!exchange) return {};
   const auto& work = map.buffers().work_pack(a.layer, call_of(a.op));
+  const auto dtype = work.tensors[exchange->from].dtype;
   const auto at = [&](std::uint32_t tensor) {
     return ChunkBytes{map.buffers().work(a.layer), 1, work.offsets[tensor], work.tensors[tensor].bytes()};
   };
   const auto bytes = [&](const std::vector<std::int64_t>& elements) {
     std::vector<std::uint64_t> all;
-    for (const auto count : elements) all.push_back(static_cast<std::uint64_t>(count) * size_of(map.model().dtype));
+    for (const auto count : elements) all.push_back(static_cast<std::uint64_t>(count) * size_of(dtype));
     return all;
   };
-  return {{.operation = Operation::all_to_all,
-           .members = exchange->members,
-           .from = at(exchange->from),
-           .to = at(exchange->to),
-           .sent = bytes(exchange->sent),
-           .received = bytes(exchange->received)}};
+  Collective c{
+      .operation = exchange->operation, .members = exchange->members, .from = at(exchange->from), .to = at(exchange->to)};
+  if (c.operation == Operation::all_to_all) {
+    c.sent = bytes(exchange->sent);
+    c.received = bytes(exchange->received);
+    return {c};
+  }
+  c.from.bytes = bytes(exchange->sent).at(0);
+  c.to.bytes = bytes(exchange->received).at(0);
+  c.peer = exchange->root;
+  const bool is_root = map.mesh().index(map.rank(), c.members.axes) == c.peer;
+  if (c.operation == Operation::broadcast) (is_root ? c.to : c.from) = {};
+  if (c.operation == Operation::reduce && !is_root) c.to = {};
+  if (c.operation == Operation::reduce || c.operation == Operation::reduce_scatter) {
+    c.reduction = Reduction::sum(dtype);
+    c.dtype = dtype;
+  }
+  return {c};
 }
 
 }  // namespace

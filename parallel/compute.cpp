@@ -150,7 +150,8 @@ void Compute::layer(const Action& a, const Views& views) {
   const auto work = map.buffers().work_pack(a.layer, call_of(a.op)).views(views.of(map.buffers().work(a.layer)));
   LayerTensors t{
       .weights = weights, .gradients = {}, .x = {}, .y = {}, .saved = saved, .dy = {}, .dx = {}, .carried = {}, .work = work};
-  t.x = views.activation(map.buffers().read_x(a.layer, a.micro_batch));
+  const bool share = model_layer.on_shares();
+  t.x = views.activation(map.buffers().read_x(a.layer, a.micro_batch), share);
   if (a.op == Op::survey) {
     model_layer.survey(ctx, t);
   } else if (a.op == Op::decode) {
@@ -158,7 +159,8 @@ void Compute::layer(const Action& a, const Views& views) {
     dynamic_cast<const GenerativeLayer&>(model_layer).decode_step(ctx, weights, t.x, t.y, saved, input_->position);
   } else if (is_forward(a.op)) {
     if (!last)
-      t.y = views.activation(a.op == Op::recompute ? map.buffers().spare() : map.buffers().written_y(a.layer, a.micro_batch));
+      t.y = views.activation(a.op == Op::recompute ? map.buffers().spare() : map.buffers().written_y(a.layer, a.micro_batch),
+                             share);
     model_layer.forward(ctx, t);
   } else {
     backward(a, views, ctx, t);
@@ -175,8 +177,9 @@ void Compute::backward(const Action& a, const Views& views, LayerContext& ctx, L
   t.gradients = gradients;
   t.accumulate = map.rounds().begins_gradient(a.micro_batch) || map.data().folds_each() ? Accumulate::no : Accumulate::yes;
   t.carried = carried;
-  if (a.layer + 1 != map.layers()) t.dy = views.activation(map.buffers().read_dy(a.layer, a.micro_batch));
-  t.dx = views.activation(map.buffers().written_dx(a.layer, a.micro_batch));
+  const bool share = map.model().layers[a.layer]->on_shares();
+  if (a.layer + 1 != map.layers()) t.dy = views.activation(map.buffers().read_dy(a.layer, a.micro_batch), share);
+  t.dx = views.activation(map.buffers().written_dx(a.layer, a.micro_batch), share);
   if (const auto skip = map.skips().into(a.layer); skip != Skips::kNone)
     t.dskip = views.activation(map.buffers().e(skip, a.micro_batch));
   // If a skip also reads a result, its gradient has two parts.

@@ -31,6 +31,7 @@ void issue(Communicator& ranks, Stream& stream, const Collective& c, Bytes from,
     case Operation::all_reduce: return ranks.all_reduce(stream, c.reduction, from, to);
     case Operation::all_to_all:
       return ranks.all_to_all(stream, blocks_of<ConstBytes>(from, c.sent), blocks_of<Bytes>(to, c.received));
+    case Operation::reduce: return ranks.reduce(stream, c.reduction, from, to, peer);
     case Operation::broadcast: return ranks.broadcast(stream, from.empty() ? to : from, peer);
     case Operation::send: return ranks.send(stream, from, peer, lane);
     case Operation::receive: return ranks.receive(stream, to, peer, lane);

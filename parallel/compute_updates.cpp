@@ -47,7 +47,7 @@ void Compute::update_chunk(const Action& a, std::uint32_t chunk_in_layer, const 
                      .rate = param.rate,
                      .decay = param.decay,
                      .gradient_scale = gradient_scale(param),
-                     .stream = stream_of(param.name.c_str()) + map.tensor().rank / holders(param.split, map.tensor()),
+                     .stream = stream_of(param.name.c_str()) + part_number(param.split, map.tensor()),
                      .tensor_element = s.tensor_element});
   }
   chunk.parts = parts;

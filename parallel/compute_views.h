@@ -45,10 +45,12 @@ class Compute::Views {
       views[p.param] = tensor(kind, a.layer, p, kind == Kind::gradient ? 0 : a.copy);
     return views;
   }
-  [[nodiscard]] TensorView activation(ChunkId chunk) const {
+  // Of all positions, or of this rank's share.
+  [[nodiscard]] TensorView activation(ChunkId chunk, bool share = false) const {
     auto* data = of(chunk);
     if (!data) return {};
-    return {data, map_.model().dtype, {map_.options().shape.batch.tokens(), map_.model().width}};
+    const auto rows = map_.options().shape.batch.tokens() / (share ? map_.tensor().ranks : 1);
+    return {data, map_.model().dtype, {rows, map_.model().width}};
   }
   [[nodiscard]] TensorView survey() const {
     const auto& spec = *map_.buffers().survey_spec();

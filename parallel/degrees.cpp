@@ -51,6 +51,8 @@ struct Misfit {
 std::vector<Misfit> misfits_of_tensor(const Degrees& g) {
   return {{g.fp16, "dtype", "fp16 activations, because ranks do not add numbers of that dtype", "give `dtype` bf16 or fp32"},
           {g.skips, "skips", "skip connections", "leave out `skips`"},
+          {g.tensor_mode != TensorMode::line && g.cp > 1, "cp",
+           "`cp` in `tp-mode` 2d, 2.5d or 3d, where ranks attend to whole sequences", "leave out `cp`"},
           {g.whole_matrices, "optimizer", "an optimizer that needs whole matrices", "give `optimizer` adamw"},
           {g.local_sgd, "sync-interval", "local SGD", "leave out `sync-interval`"},
           {g.two_directions, "schedule", "a schedule with two directions", "give another schedule, such as `schedule` 1f1b"}};
@@ -62,6 +64,44 @@ std::vector<Misfit> misfits_of_context(const Degrees& g) {
           {g.skips, "skips", "skip connections, because a skip and the attention behind it are one layer", "leave out `skips`"},
           {g.local_sgd, "sync-interval", "local SGD", "leave out `sync-interval`"},
           {g.two_directions, "schedule", "a schedule with two directions", "give another schedule, such as `schedule` 1f1b"}};
+}
+
+SettingRefusal depth_without_grids(int depth) {
+  return {"tp-depth", fmt::format("`tp-depth` {}: only `tp-mode` 2.5d has a depth", depth),
+          "give `tp-mode` 2.5d, or `tp-depth` 1"};
+}
+
+// Each rank of a grid has whole heads of either kind, and a block of every matrix.
+void check_grid(Problems& problems, const Degrees& g, const ModelShape& model, bool several) {
+  const auto divides = [](std::int64_t d, std::int64_t n) { return n % d == 0; };
+  const auto kv = model.kv_heads == 0 ? model.heads : model.kv_heads;
+  const auto has_blocks = [&](std::int64_t t) {
+    const auto grid = grid_of(g.tensor_mode, static_cast<std::uint32_t>(t), static_cast<std::uint32_t>(g.tensor_depth));
+    if (!grid) return false;
+    const std::int64_t side = grid->side, inputs = grid->cube ? side * side : side;
+    return divides(side, model.heads) && divides(side, kv) && divides(inputs, model.ffn) && divides(inputs, model.hidden);
+  };
+  const auto most = std::max(model.heads * model.heads * std::max(model.heads, std::int64_t{g.tensor_depth}), std::int64_t{1});
+  switch (g.tensor_mode) {
+    case TensorMode::square:
+      return problems.check("tp", g.tp, most,
+                            fmt::format("in 2D it must be a square whose side divides {} heads, {} key-value heads, {} columns "
+                                        "and {} ffn columns",
+                                        model.heads, kv, model.hidden, model.ffn),
+                            has_blocks, several);
+    case TensorMode::squares:
+      return problems.check("tp", g.tp, most,
+                            fmt::format("in 2.5D it must be `tp-depth` {} × a square whose side divides {} heads, {} key-value "
+                                        "heads, {} columns and {} ffn columns",
+                                        g.tensor_depth, model.heads, kv, model.hidden, model.ffn),
+                            has_blocks, several);
+    default:
+      return problems.check("tp", g.tp, most,
+                            fmt::format("in 3D it must be a cube whose side divides {} heads and {} key-value heads, and its "
+                                        "square {} columns and {} ffn columns",
+                                        model.heads, kv, model.hidden, model.ffn),
+                            has_blocks, several);
+  }
 }
 
 bool go_together(const std::vector<Misfit>& with) { return std::ranges::none_of(with, &Misfit::is); }
@@ -82,6 +122,40 @@ std::vector<SettingRefusal> misfits(const Degrees& g) {
   return found;
 }
 
+std::optional<TensorGrid> grid_of(TensorMode mode, std::uint32_t ranks, std::uint32_t depth) {
+  const auto square = [](std::uint32_t ranks_of_it) -> std::optional<std::uint32_t> {
+    for (std::uint32_t side = 1; side * side <= ranks_of_it; ++side)
+      if (side * side == ranks_of_it) return side;
+    return std::nullopt;
+  };
+  if (mode == TensorMode::line || ranks == 1) return TensorGrid{};
+  if (mode == TensorMode::cube) {
+    for (std::uint32_t side = 2; side * side * side <= ranks; ++side)
+      if (side * side * side == ranks) return TensorGrid{.depth = side, .side = side, .cube = true};
+    return std::nullopt;
+  }
+  const auto grids = mode == TensorMode::squares ? depth : 1;
+  if (grids == 0 || ranks % grids != 0) return std::nullopt;
+  const auto side = square(ranks / grids);
+  if (!side || *side == 1) return std::nullopt;
+  return TensorGrid{.depth = grids, .side = *side};
+}
+
+TensorGrid demand_grid(TensorMode mode, int ranks, int depth) {
+  const auto has_grid = [&](std::int64_t t) {
+    return grid_of(mode, static_cast<std::uint32_t>(t), static_cast<std::uint32_t>(depth)).has_value();
+  };
+  Problems problems;
+  problems.check("tp", ranks, std::max(4 * ranks, 4 * depth),
+                 mode == TensorMode::square    ? "in 2D it must be a square"
+                 : mode == TensorMode::squares ? fmt::format("in 2.5D it must be `tp-depth` {} × a square", depth)
+                                               : "in 3D it must be a cube",
+                 has_grid);
+  if (mode != TensorMode::squares && depth != 1) problems.found.push_back(depth_without_grids(depth));
+  check(problems.found);
+  return *grid_of(mode, static_cast<std::uint32_t>(ranks), static_cast<std::uint32_t>(depth));
+}
+
 std::vector<SettingRefusal> problems(const Degrees& g, const ModelShape& model, int ranks) {
   Problems problems{misfits(g)};
   const auto divides = [](std::int64_t d, std::int64_t n) { return n % d == 0; };
@@ -93,12 +167,17 @@ std::vector<SettingRefusal> problems(const Degrees& g, const ModelShape& model, 
     return divides(t, model.heads) && divides(t, model.ffn) && (divides(t, kv) || divides(kv, t)) &&
            (!g.sequence_parallel || divides(t, s));
   };
-  problems.check(
-      "tp", g.tp, model.heads,
-      fmt::format("it must divide {} heads and {} ffn columns{}{}", model.heads, model.ffn,
-                  kv == model.heads ? "" : fmt::format(", and divide {} key-value heads or be a multiple of them", kv),
-                  g.sequence_parallel ? fmt::format(", and divide {} positions", s) : ""),
-      splits, tensor);
+  if (g.tensor_mode != TensorMode::squares && g.tensor_depth != 1)
+    problems.found.push_back(depth_without_grids(g.tensor_depth));
+  if (g.tensor_mode != TensorMode::line)
+    check_grid(problems, g, model, tensor);
+  else
+    problems.check(
+        "tp", g.tp, model.heads,
+        fmt::format("it must divide {} heads and {} ffn columns{}{}", model.heads, model.ffn,
+                    kv == model.heads ? "" : fmt::format(", and divide {} key-value heads or be a multiple of them", kv),
+                    g.sequence_parallel ? fmt::format(", and divide {} positions", s) : ""),
+        splits, tensor);
   problems.check(
       "cp", g.cp, s, fmt::format("it must divide {} positions", s), [&](auto c) { return divides(c, s); }, context);
   problems.check("pp", g.pp, model.layers, fmt::format("a stage needs a layer, and there are {}", model.layers),

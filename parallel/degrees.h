@@ -11,12 +11,15 @@
 #include <vector>
 
 #include <terrace/core/refused_setting.h>
+#include <terrace/parallel/tensor_parallel.h>
 
 namespace terrace {
 
 struct Degrees {
   int dp = 1, pp = 1, tp = 1, cp = 1, ep = 1;
-  int shard_group = 0;  // data ranks that share one replica of the state; 0: all of them
+  TensorMode tensor_mode = TensorMode::line;
+  int tensor_depth = 1;  // of 2.5D
+  int shard_group = 0;   // data ranks that share one replica of the state; 0: all of them
   int micro_batches = 1;
   bool canonical_reduction = false;
   bool sequence_parallel = false;  // with tp
@@ -32,7 +35,11 @@ struct ModelShape {
   std::int64_t layers = 1, heads = 1, ffn = 1, seq_len = 1;
   std::int64_t experts = 0;   // 0: none
   std::int64_t kv_heads = 0;  // 0: as many as heads
+  std::int64_t hidden = 1;    // with tensor ranks in a grid
 };
+
+// The grid of so many tensor ranks, whatever the model; throws as check() if they do not make one.
+TensorGrid demand_grid(TensorMode mode, int ranks, int depth);
 
 // What does not go together, whatever the model.
 std::vector<SettingRefusal> misfits(const Degrees& degrees);

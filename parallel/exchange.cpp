@@ -23,9 +23,11 @@ Spread spread_of(const Links& links, const Exchange& e) {
 }
 
 // An all-reduce is a reduce-scatter and an all-gather. In a broadcast every rank but one receives the whole: on the average
-// that is a gather.
-bool reduces(const Exchange& e) { return e.operation == Operation::reduce_scatter || e.operation == Operation::all_reduce; }
-bool gathers(const Exchange& e) { return e.operation != Operation::reduce_scatter; }
+// that is a gather. In a reduction to one rank every other sends the whole: on the average that is a reduce-scatter.
+bool reduces(const Exchange& e) {
+  return e.operation == Operation::reduce_scatter || e.operation == Operation::all_reduce || e.operation == Operation::reduce;
+}
+bool gathers(const Exchange& e) { return e.operation != Operation::reduce_scatter && e.operation != Operation::reduce; }
 double sum_bytes(const Exchange& e) { return static_cast<double>(std::max(e.bytes, e.sum_bytes)); }
 
 // What one rank sends for the two halves. Between nodes, a gather sends a block to each node once; a reduction sends a node's

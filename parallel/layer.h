@@ -100,6 +100,9 @@ class Layer {
   [[nodiscard]] virtual std::optional<std::uint32_t> skips_from() const { return std::nullopt; }
   // Whether its backward reads x. If not, x is freed after the forward, unless the forward is recomputed.
   [[nodiscard]] virtual bool keeps_input() const { return true; }
+  // With sequence parallelism: whether it reads and writes this rank's rows only, of x, y and their gradients. Then it
+  // exchanges within its calls, and the engine neither assembles nor adds anything for it.
+  [[nodiscard]] virtual bool on_shares() const { return false; }
   // Tensors that the forward saves for the backward, in addition to x.
   [[nodiscard]] virtual std::vector<TensorSpec> saved(BatchShape shape) const = 0;
   // Tensors that the input half hands to the weight half.

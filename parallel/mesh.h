@@ -5,6 +5,7 @@
 //   copy    replicas of the state (hybrid sharding); they exchange the shards of gradients once a step
 //   shard   ranks with different micro-batches that share one replica of the state
 //   context ranks with different positions of the same sequences; of the state they hold what data ranks would
+//   depth, row, col  ranks with different blocks of the same matrices (tensor parallelism in a grid)
 //   part    ranks with different parts of the same layers (tensor parallelism)
 //   twin    neighbours with the same part of some parameters
 //
@@ -22,8 +23,9 @@
 
 namespace terrace {
 
-enum class Axis : std::uint8_t { pp, copy, shard, context, part, twin };  // outermost first
-inline constexpr std::array kAllAxes{Axis::pp, Axis::copy, Axis::shard, Axis::context, Axis::part, Axis::twin};
+enum class Axis : std::uint8_t { pp, copy, shard, context, depth, row, col, part, twin };  // outermost first
+inline constexpr std::array kAllAxes{Axis::pp,  Axis::copy, Axis::shard, Axis::context, Axis::depth,
+                                     Axis::row, Axis::col,  Axis::part,  Axis::twin};
 
 class AxisSet {
  public:
@@ -50,12 +52,13 @@ std::string to_string(AxisSet axes);  // "copy+shard"
 
 inline constexpr AxisSet kBatchAxes = Axis::copy | Axis::shard;   // other sequences
 inline constexpr AxisSet kDataAxes = kBatchAxes | Axis::context;  // other tokens
-inline constexpr AxisSet kTensorAxes = Axis::part | Axis::twin;   // the same layers and tokens
-inline constexpr AxisSet kModelAxes = kTensorAxes | Axis::pp;     // the same tokens
+inline constexpr AxisSet kGridAxes = Axis::depth | Axis::row | Axis::col;
+inline constexpr AxisSet kTensorAxes = kGridAxes | Axis::part | Axis::twin;  // the same layers and tokens
+inline constexpr AxisSet kModelAxes = kTensorAxes | Axis::pp;                // the same tokens
 inline constexpr AxisSet kAllRanks = kModelAxes | kDataAxes;
 
 struct Mesh {
-  std::uint32_t pp = 1, copy = 1, shard = 1, context = 1, part = 1, twin = 1;  // degrees
+  std::uint32_t pp = 1, copy = 1, shard = 1, context = 1, depth = 1, row = 1, col = 1, part = 1, twin = 1;  // degrees
 
   [[nodiscard]] std::uint32_t degree(Axis axis) const;
   [[nodiscard]] std::uint32_t size(AxisSet axes = kAllRanks) const;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <terrace/memory/chunk.h>
+#include <terrace/parallel/comm/call.h>
 #include <terrace/parallel/members.h>
 
 namespace terrace {
@@ -33,12 +34,18 @@ struct PhaseParam {
   friend bool operator==(const PhaseParam&, const PhaseParam&) = default;
 };
 
-// A phase that exchanges instead of computing: an all-to-all between these ranks, from one tensor of the layer's work() into
-// another.
+// A phase that exchanges instead of computing: a collective of these ranks, from one tensor of the layer's work() into another.
+// Sums are made in the order of ranks, in the dtype of `from`.
 struct PhaseExchange {
   Members members;
   std::uint32_t from = 0, to = 0;
-  std::vector<std::int64_t> sent, received;  // elements to and from each member, in the order of the tensors
+  // Elements, from the beginning of each tensor. Of an all-to-all: to and from each member, in the order of the tensors. Of
+  // other operations: of all that the rank gives, and gets.
+  std::vector<std::int64_t> sent, received;
+  Operation operation = Operation::all_to_all;
+  // The member that a broadcast comes from (it reads `from`, the others write `to`), or that a reduction goes to (it alone
+  // writes `to`).
+  std::uint32_t root = 0;
 };
 
 struct Phase {

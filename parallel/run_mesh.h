@@ -17,7 +17,10 @@ inline Mesh mesh_of(const DataParallel& data, std::uint32_t stages, const Tensor
           .copy = data.copies(),
           .shard = data.sharers() / data.context,
           .context = data.context,
-          .part = tensor.ranks / tensor.twins,
+          .depth = tensor.is_grid() ? tensor.grid.depth : 1,
+          .row = tensor.grid.side,
+          .col = tensor.grid.side,
+          .part = tensor.is_grid() ? 1 : tensor.ranks / tensor.twins,
           .twin = tensor.twins};
 }
 

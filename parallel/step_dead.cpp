@@ -89,7 +89,7 @@ class StepMap::Dead {
 
   // What exists around one action only: whole tensors of sequence-parallel ranks, and the survey of the classes.
   void around_one_action() {
-    const bool sequence = map_.tensor().sequence;
+    const bool sequence = buffers_.makes_whole(a_.layer);
     if (sequence && a_.layer != 0) add(buffers_.read_x(a_.layer, a_.micro_batch));
     if (sequence && is_backward(a_.op) && !last_) add(buffers_.read_dy(a_.layer, a_.micro_batch));
     if (last_ && buffers_.survey_spec()) add(buffers_.survey());

@@ -12,17 +12,37 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 namespace terrace {
+
+// How the ranks are arranged. In a row, each has some columns of every matrix: 1D. In a grid, each has a block of it:
+//
+//   2D    side × side ranks (SUMMA, van de Geijn and Watts 1997; Optimus, Xu et al. 2021)
+//   2.5D  `depth` such grids, with the same blocks and other sequences (Tesseract, Wang et al. 2021)
+//   3D    side × side × side ranks, which divide each block once more (Agarwal et al. 1995; Bian et al. 2021)
+//
+// A rank's number is (depth · side + row) · side + col. A grid has `sequence`: between layers a rank has its share of the rows.
+struct TensorGrid {
+  std::uint32_t depth = 1, side = 1;  // side 1: no grid
+  bool cube = false;                  // 3D; then depth is side
+};
+enum class TensorMode : std::uint8_t { line, square, squares, cube };  // 1D, 2D, 2.5D, 3D
+// The grid of so many ranks; empty if they do not make one. `depth`: of 2.5D.
+std::optional<TensorGrid> grid_of(TensorMode mode, std::uint32_t ranks, std::uint32_t depth);
 
 struct TensorParallel {
   std::uint32_t ranks = 1, rank = 0;
   bool sequence = false;
+  TensorGrid grid = {};
   // Neighbouring ranks that hold the same part of some parameters: key-value heads, if there are fewer of them than ranks.
   std::uint32_t twins = 1;
 
   // The rank that adds what must be added once: a residual, the bias of a sum.
   [[nodiscard]] bool leads() const { return rank == 0; }
+  [[nodiscard]] bool is_grid() const { return grid.side > 1; }
+  // In so many parts the results of a product lie: heads, features.
+  [[nodiscard]] std::uint32_t ways() const { return is_grid() ? grid.side : ranks; }
 };
 
 }  // namespace terrace

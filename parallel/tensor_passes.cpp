@@ -17,7 +17,11 @@ class TensorExchanges {
 
  private:
   void add(const Action& a) {
-    const bool last = a.layer + 1 == map_.layers(), sequence = map_.tensor().sequence;
+    const bool last = a.layer + 1 == map_.layers(), sequence = map_.buffers().makes_whole(a.layer);
+    if (map_.model().layers[a.layer]->on_shares()) {
+      out_.actions.push_back(a);
+      return;
+    }
     const bool reads_x = is_forward(a.op) || map_.keeps_input(a.layer);
     if (sequence && reads_x && a.layer != 0) exchange(Op::assemble, Payload::activation, a, a.layer);
     if (sequence && is_backward(a.op) && !last) exchange(Op::assemble, Payload::gradient, a, a.layer + 1);

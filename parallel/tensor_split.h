@@ -1,6 +1,7 @@
-// Which part of a parameter a tensor rank holds: one dimension is cut into blocks. Where parameters of several results lie side
-// by side in that dimension (q, k, v in one matrix), each is cut by itself. If a length does not divide, the first blocks are
-// longer by one, and the places that the other ranks have no element for hold zero.
+// Which part of a parameter a tensor rank holds: one dimension is cut into blocks, and of a matrix in a grid of ranks both.
+// Where parameters of several results lie side by side in that dimension (q, k, v in one matrix), each is cut by itself. If a
+// length does not divide, the first blocks are longer by one, and the places that the other ranks have no element for hold
+// zero.
 //
 // Threads: values; pure.
 #pragma once
@@ -18,17 +19,26 @@ struct TensorSplit {
   std::uint32_t dim = 0;
   std::vector<std::int64_t> parts = {};  // lengths in the whole parameter; empty: it is not split
   std::uint32_t ways = 1;                // blocks of each part; it divides the tensor ranks
+  std::uint32_t stride = 0;  // ranks from one block to the next; 0: as many as hold the same one, which then are neighbours
+  // The other dimension of a matrix: so many blocks of equal length, and each of them cut again `within`.
+  struct Across {
+    std::uint32_t ways = 1, stride = 1, within = 1, within_stride = 1;
+    [[nodiscard]] std::uint32_t blocks() const { return ways * within; }
+    friend bool operator==(const Across&, const Across&) = default;
+  } across = {};
   friend bool operator==(const TensorSplit&, const TensorSplit&) = default;
 };
 
 // The shape of the part of `whole`, which is the same on all ranks; and the other way round.
 Shape part_shape(const Shape& whole, const TensorSplit& split);
 Shape whole_shape(const Shape& part, const TensorSplit& split);
-// Neighbouring ranks that hold the same part. The first of them acts for it: it counts the part in a norm, and saves it.
-inline std::uint32_t holders(const TensorSplit& split, const TensorParallel& tensor) { return tensor.ranks / split.ways; }
-inline bool acts_for(const TensorSplit& split, const TensorParallel& tensor) {
-  return tensor.rank % holders(split, tensor) == 0;
+// How many ranks hold the same part. The first of them acts for it: it counts the part in a norm, and saves it.
+inline std::uint32_t holders(const TensorSplit& split, const TensorParallel& tensor) {
+  return tensor.ranks / (split.ways * split.across.blocks());
 }
+// The number of the part that the rank holds.
+std::uint32_t part_number(const TensorSplit& split, const TensorParallel& tensor);
+bool acts_for(const TensorSplit& split, const TensorParallel& tensor);
 
 // Elements that are adjacent in the part and in the whole, both row-major.
 struct SplitRun {

@@ -106,10 +106,10 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
     sub->add_option("--seed", out.generate.seed, "seed of sampling")->capture_default_str();
   }
   if (command.name == "plan") {
-    sub->add_option(
-           "--search", out.plan.search,
-           "try all legal --dp, --pp, --tp and --zero for as many ranks and sequences a step as the other flags give, and "
-           "print so many of the fastest (default 5)")
+    sub->add_option("--search", out.plan.search,
+                    "try all legal --dp, --pp, --tp, --tp-mode and --zero for as many ranks and sequences a step as the other "
+                    "flags give, and "
+                    "print so many of the fastest (default 5)")
         ->expected(0, 1)
         ->default_str("5")
         ->type_name("[COUNT]");

@@ -214,6 +214,12 @@ std::vector<Option> make_table() {
       text("parallel", "stage-layers", &C::stage_layers, Text::any, kRanks,
            "number of layers in each stage, such as 3,4,4,3; empty: balanced by their costs"),
       number("parallel", "tp", &C::tp, {1, 65536}, kSame, "tensor-parallel ranks, which have a part of each layer"),
+      text("parallel", "tp-mode", &C::tp_mode, Text::choice, kSame,
+           "how matrices are split over the tensor ranks: columns of them (1d), or blocks, on a square of ranks (2d), on "
+           "--tp-depth squares (2.5d) or on a cube (3d)",
+           {"1d", "2d", "2.5d", "3d"}),
+      number("parallel", "tp-depth", &C::tp_depth, {1, 65536}, kSame,
+             "with --tp-mode 2.5d: squares of tensor ranks, which have the same weights and other sequences"),
       text("parallel", "sp", &C::sp, Text::any, kSame,
            "sequence parallelism: between layers each tensor rank keeps its share of the positions"),
       number("parallel", "cp", &C::cp, {1, 65536}, kSame,

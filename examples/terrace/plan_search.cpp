@@ -19,6 +19,26 @@
 namespace terrace::cli {
 namespace {
 
+TensorGrid grid_in(const RunConfig& c) {
+  return grid_of(parse_tensor_mode(c.tp_mode), static_cast<std::uint32_t>(c.tp), static_cast<std::uint32_t>(c.tp_depth))
+      .value_or(TensorGrid{});
+}
+
+// The same numbers of ranks with the tensor ranks in a row, and in every grid. More grids than a side has ranks only cost
+// memory.
+void add_modes(std::vector<RunConfig>& all, RunConfig c) {
+  for (const auto* const mode : {"1d", "2d", "2.5d", "3d"})
+    for (std::int64_t depth = 1; depth * depth * depth <= c.tp; ++depth) {
+      if ((mode == std::string_view("2.5d")) != (depth > 1)) continue;
+      c.tp_mode = mode;
+      c.tp_depth = depth;
+      const bool row = mode == std::string_view("1d");
+      if (!row && grid_in(c).side == 1) continue;
+      c.sp = row && c.tp > 1;
+      all.push_back(c);
+    }
+}
+
 // Data, pipeline and tensor ranks. A tensor group stays on one node. Context ranks are as given.
 std::vector<RunConfig> products(const RunConfig& given, const SearchSpace& space) {
   const auto ranks = space.ranks / given.cp, on_node = space.ranks_per_node / given.cp;
@@ -27,12 +47,12 @@ std::vector<RunConfig> products(const RunConfig& given, const SearchSpace& space
     if (on_node % tp != 0 || ranks % tp != 0) continue;
     for (std::int64_t pp = 1; pp <= ranks / tp; ++pp) {
       if (ranks / tp % pp != 0) continue;
-      auto& c = all.emplace_back(given);
+      auto c = given;
       c.tp = tp;
-      c.sp = tp > 1;
       c.pp = pp;
       c.dp = ranks / tp / pp;
       c.schedule = pp == 1 ? "1f1b" : given.schedule;
+      add_modes(all, c);
     }
   }
   return all;
@@ -48,7 +68,10 @@ bool is_legal(const RunConfig& c) try {
 
 // Sequence parallelism costs no bytes and saves activations: it is left out only where the tokens do not divide.
 std::optional<RunConfig> legal(RunConfig c) {
-  if (c.batch_size * c.seq_len % c.tp != 0) c.sp = false;
+  const auto grid = grid_in(c);
+  const bool divides = c.batch_size * c.seq_len % c.tp == 0;
+  if (grid.side > 1 && (!divides || c.batch_size % (std::int64_t{grid.depth} * grid.side) != 0)) return std::nullopt;
+  if (!divides) c.sp = false;
   return is_legal(c) ? std::optional(c) : std::nullopt;
 }
 
@@ -97,8 +120,8 @@ FoundPlan tried(const RunConfig& config, const MachineProfile& profile) try {
 
 nlohmann::json to_json(const FoundPlan& found) {
   const auto& c = found.config;
-  nlohmann::json j{{"flags", flags_of(c)},     {"dp", c.dp}, {"pp", c.pp}, {"tp", c.tp}, {"sp", c.sp}, {"zero", c.zero},
-                   {"fits", found.step_s != 0}};
+  nlohmann::json j{{"flags", flags_of(c)}, {"dp", c.dp},           {"pp", c.pp},     {"tp", c.tp},
+                   {"sp", c.sp},           {"tp_mode", c.tp_mode}, {"zero", c.zero}, {"fits", found.step_s != 0}};
   if (found.step_s == 0) {
     j["refusal"] = found.refusal;
     return j;
@@ -115,6 +138,8 @@ std::string flags_of(const RunConfig& c) {
   auto flags = fmt::format("--dp {}", c.dp);
   if (c.pp > 1) flags += fmt::format(" --pp {} --schedule {}", c.pp, c.schedule);
   if (c.tp > 1) flags += fmt::format(" --tp {}{}", c.tp, c.sp ? " --sp" : "");
+  if (c.tp_mode != "1d") flags += fmt::format(" --tp-mode {}", c.tp_mode);
+  if (c.tp_depth > 1) flags += fmt::format(" --tp-depth {}", c.tp_depth);
   if (c.cp > 1) flags += fmt::format(" --cp {}", c.cp);
   return flags + fmt::format(" --zero {} --grad-accumulation {}", c.zero, c.grad_accumulation);
 }

@@ -1,8 +1,8 @@
 // terrace plan --search: which degrees of parallelism train a model fastest on so many ranks.
 //
-// Every legal product of data, pipeline and tensor ranks and every ZeRO stage is planned as `terrace plan` would plan it. All
-// of them train on the same number of sequences a step. What the flags fix otherwise (budgets, schedule, micro-batch, recipe)
-// stays.
+// Every legal product of data, pipeline and tensor ranks, in a row and in every grid, and every ZeRO stage is planned as
+// `terrace plan` would plan it. All of them train on the same number of sequences a step. What the flags fix otherwise
+// (budgets, schedule, micro-batch, recipe) stays.
 //
 // Threads: any; candidates are planned in parallel, and the result does not depend on it.
 // Errors:  Error(Exit::usage) if no product is legal; Error(Exit::does_not_fit) if none fits, with the one that lacks least.

@@ -116,11 +116,15 @@ void demand_degrees_of(const RunConfig& c, int ranks) {
   whole.tp = whole.cp = 1;
   whole.sp = false;
   whole.vocab_tiles = whole.mlp_tiles = 1;
+  whole.tp_mode = "1d";
+  whole.tp_depth = 1;
   const auto model = model_config(whole);  // with the usual sizes of its family
   check({.dp = static_cast<int>(c.dp),
          .pp = static_cast<int>(c.pp),
          .tp = static_cast<int>(c.tp),
          .cp = static_cast<int>(c.cp),
+         .tensor_mode = parse_tensor_mode(c.tp_mode),
+         .tensor_depth = static_cast<int>(c.tp_depth),
          .shard_group = static_cast<int>(c.shard_group),
          .micro_batches = static_cast<int>(c.dp * c.grad_accumulation),
          .canonical_reduction = c.canonical_reduction,
@@ -128,7 +132,12 @@ void demand_degrees_of(const RunConfig& c, int ranks) {
          .skips = c.skips != "none",
          .whole_matrices = optimizer_of(c)->layer_unit().has_value(),
          .local_sgd = c.sync_interval > 1},
-        {.layers = 2 * c.layers + 2, .heads = model.heads, .ffn = model.ffn, .seq_len = c.seq_len, .kv_heads = model.kv_heads},
+        {.layers = 2 * c.layers + 2,
+         .heads = model.heads,
+         .ffn = model.ffn,
+         .seq_len = c.seq_len,
+         .kv_heads = model.kv_heads,
+         .hidden = model.hidden},
         ranks);
 }
 

@@ -63,8 +63,10 @@ struct RunConfig {
   std::string stage_layers;          // "3,4,4"; empty: balanced
   // ranks that have a part of each layer
   std::int64_t tp = 1;
-  bool sp = false;      // between layers, each has its share of the positions
-  std::int64_t cp = 1;  // ranks that share the positions of each sequence
+  std::string tp_mode = "1d";  // 1d | 2d | 2.5d | 3d
+  std::int64_t tp_depth = 1;   // grids of 2.5d
+  bool sp = false;             // between layers, each has its share of the positions
+  std::int64_t cp = 1;         // ranks that share the positions of each sequence
   // Which of them this rank is: no options, but set in each rank.
   std::int64_t tensor_rank = 0, context_rank = 0;
 

@@ -13,10 +13,29 @@
 #include <terrace/examples/terrace/refusal.h>
 #include <terrace/examples/terrace/setting_flags.h>
 #include <terrace/optimizers/precision_warnings.h>
+#include <terrace/parallel/degrees.h>
 #include <terrace/parallel/measure_costs.h>
 #include <terrace/parallel/parameter_layout.h>
 
 namespace terrace::cli {
+namespace {
+
+TensorParallel tensor_of(const RunConfig& c) {
+  const auto grid = demand_grid(parse_tensor_mode(c.tp_mode), static_cast<int>(c.tp), static_cast<int>(c.tp_depth));
+  return {.ranks = static_cast<std::uint32_t>(c.tp),
+          .rank = static_cast<std::uint32_t>(c.tensor_rank),
+          .sequence = c.sp || grid.side > 1,  // the ranks of a grid share the rows
+          .grid = grid};
+}
+
+}  // namespace
+
+TensorMode parse_tensor_mode(const std::string& name) {
+  return name == "2d"     ? TensorMode::square
+         : name == "2.5d" ? TensorMode::squares
+         : name == "3d"   ? TensorMode::cube
+                          : TensorMode::line;
+}
 
 lm::ModelConfig model_config(const RunConfig& c) {
   return lm::complete(
@@ -35,9 +54,7 @@ lm::ModelConfig model_config(const RunConfig& c) {
        .rope_theta = c.rope_base,
        .norm_eps = c.norm_eps,
        .dtype = parse_dtype(c.dtype),
-       .tensor = {.ranks = static_cast<std::uint32_t>(c.tp),
-                  .rank = static_cast<std::uint32_t>(c.tensor_rank),
-                  .sequence = c.sp},
+       .tensor = tensor_of(c),
        .context = {.ranks = static_cast<std::uint32_t>(c.cp), .rank = static_cast<std::uint32_t>(c.context_rank)}});
 }
 

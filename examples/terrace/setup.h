@@ -20,10 +20,12 @@
 #include <terrace/optimizers/schedule.h>
 #include <terrace/parallel/compute.h>
 #include <terrace/parallel/plan.h>
+#include <terrace/parallel/tensor_parallel.h>
 #include <terrace/parallel/train/trainer.h>
 
 namespace terrace::cli {
 
+TensorMode parse_tensor_mode(const std::string& name);  // of --tp-mode
 lm::ModelConfig model_config(const RunConfig& config);
 // Whether large parts of its layers lie apart in the store (memory/layout.h).
 bool units_apart(const RunConfig& config);

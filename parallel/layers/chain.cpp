@@ -1,6 +1,8 @@
 #include <terrace/parallel/layers/attention.h>
 #include <terrace/parallel/layers/chain.h>
 #include <terrace/parallel/layers/embedding.h>
+#include <terrace/parallel/layers/grid_attention.h>
+#include <terrace/parallel/layers/grid_mlp.h>
 #include <terrace/parallel/layers/head.h>
 #include <terrace/parallel/layers/mlp.h>
 #include <terrace/parallel/layers/skip.h>
@@ -13,7 +15,9 @@ namespace {
 // Layer 0 is the embedding, block i the layers 2i + 1 and 2i + 2.
 std::unique_ptr<TransformerLayer> attention(const Transformer& transformer, std::int64_t block) {
   std::unique_ptr<TransformerLayer> layer;
-  if (transformer.context.ranks > 1)
+  if (transformer.tensor.is_grid())
+    layer = std::make_unique<GridAttention>(transformer, block);
+  else if (transformer.context.ranks > 1)
     layer = std::make_unique<Ulysses>(transformer, block);
   else
     layer = std::make_unique<Attention>(transformer, block);
@@ -23,6 +27,7 @@ std::unique_ptr<TransformerLayer> attention(const Transformer& transformer, std:
 }
 
 std::unique_ptr<TransformerLayer> mlp(const Transformer& transformer, std::int64_t block) {
+  if (transformer.tensor.is_grid()) return std::make_unique<GridMlp>(transformer, block);
   if (transformer.mlp_tiles > 1) return std::make_unique<TiledMlp>(transformer, block);
   return std::make_unique<Mlp>(transformer, block);
 }
@@ -31,7 +36,7 @@ std::unique_ptr<TransformerLayer> mlp(const Transformer& transformer, std::int64
 
 Model make_transformer(Transformer transformer) {
   checked(transformer);
-  transformer.tensor.twins = transformer.tensor.ranks / transformer.kv_ways();
+  transformer.tensor.twins = transformer.tensor.is_grid() ? 1 : transformer.tensor.ranks / transformer.kv_ways();
   Model model{.family = transformer.name,
               .dtype = transformer.dtype,
               .width = transformer.hidden,

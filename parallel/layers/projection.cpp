@@ -3,6 +3,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include <terrace/parallel/layers/grid_cut.h>
 #include <terrace/parallel/layers/projection.h>
 
 namespace terrace::layers {
@@ -41,7 +42,7 @@ Projection::Projection(std::vector<ParamSpec>& params, const std::string& prefix
     : first_(params.size()),
       out_in_(config.matrices == MatrixOrder::out_in),
       bias_(parts.bias),
-      adds_bias_(split.of == Split::Of::outputs || config.tensor.leads()),
+      adds_bias_(config.tensor.is_grid() || split.of == Split::Of::outputs || config.tensor.leads()),
       dtype_(config.dtype) {
   const auto& tensors = parts.tensors;
   if ((tensors.size() != 1 && tensors.size() != outputs.size()) || (tensors.size() != 1 && !out_in_)) {
@@ -55,7 +56,11 @@ Projection::Projection(std::vector<ParamSpec>& params, const std::string& prefix
     const auto its_outputs = all ? outputs : std::vector{outputs[i]};
     const auto whole = std::accumulate(its_outputs.begin(), its_outputs.end(), std::int64_t{0});
     TensorSplit matrix, bias{.dim = 0};
-    if (config.tensor.ranks > 1 && by_outputs) {
+    if (config.tensor.is_grid()) {
+      const GridCut cut(config.tensor, by_outputs);
+      matrix = cut.of_matrix(output_dim, its_outputs);
+      bias = cut.of_bias(its_outputs);
+    } else if (config.tensor.ranks > 1 && by_outputs) {
       matrix = {.dim = output_dim, .parts = its_outputs, .ways = split.ways[i]};
       bias = {.dim = 0, .parts = its_outputs, .ways = split.ways[i]};
     } else if (config.tensor.ranks > 1) {
@@ -170,10 +175,30 @@ void Projection::weight_grad(LayerContext& ctx, std::span<const TensorView> grad
   } else if (bias_ && accumulate == Accumulate::no) {
     for (const TensorView& part_of_sum : biases(gradients)) ctx.math.zero(ctx.stream, part_of_sum);
   }
-  make(matrices(gradients), place.matrix, {outputs(), inputs_}, [&](const TensorView& to, Accumulate how) {
-    const TensorView &rows = out_in_ ? dy : x, &columns = out_in_ ? x : dy;
-    ctx.math.matmul(ctx.stream, to, rows, Transpose::yes, columns, Transpose::no, {}, how);
-  });
+  make(matrices(gradients), place.matrix, {outputs(), inputs_},
+       [&](const TensorView& to, Accumulate how) { gradient_product(ctx, to, dy, x, how); });
+}
+
+void Projection::gradient_product(LayerContext& ctx, TensorView to, TensorView dy, TensorView x, Accumulate accumulate) const {
+  const TensorView &rows = out_in_ ? dy : x, &columns = out_in_ ? x : dy;
+  ctx.math.matmul(ctx.stream, to, rows, Transpose::yes, columns, Transpose::no, {}, accumulate);
+}
+
+void Projection::pack(LayerContext& ctx, std::span<const TensorView> weights, const Whole& to) const {
+  const auto copy = [&](const TensorView& tensor, const TensorView& its_place) {
+    ctx.math.convert(ctx.stream, its_place, tensor);
+  };
+  each_part(matrices(weights), to.matrix, copy);
+  if (bias_) each_part(biases(weights), to.bias, copy);
+}
+
+void Projection::add_gradient(LayerContext& ctx, std::span<const TensorView> gradients, const Whole& from,
+                              Accumulate accumulate) const {
+  const auto add = [&](const TensorView& tensor, const TensorView& its_place) {
+    ctx.math.convert(ctx.stream, tensor, its_place, accumulate);
+  };
+  each_part(matrices(gradients), from.matrix, add);
+  if (bias_) each_part(biases(gradients), from.bias, add);
 }
 
 }  // namespace terrace::layers

@@ -57,6 +57,13 @@ class Projection {
                Accumulate accumulate = Accumulate::no) const;
   void input_grad(LayerContext& ctx, const Whole& weights, TensorView dx, TensorView dy,
                   Accumulate accumulate = Accumulate::no) const;
+  // Of tensor ranks in a grid, whose blocks travel: all results' tensors, one after the other; their gradients, likewise; and
+  // the product of a whole gradient.
+  [[nodiscard]] bool has_bias() const { return bias_; }
+  [[nodiscard]] bool out_in() const { return out_in_; }
+  void pack(LayerContext& ctx, std::span<const TensorView> weights, const Whole& to) const;
+  void add_gradient(LayerContext& ctx, std::span<const TensorView> gradients, const Whole& from, Accumulate accumulate) const;
+  void gradient_product(LayerContext& ctx, TensorView to, TensorView dy, TensorView x, Accumulate accumulate) const;
   // Computes the whole gradient, then writes or adds it. `place`: the result of place_gradient().
   void weight_grad(LayerContext& ctx, std::span<const TensorView> gradients, const Whole& place, TensorView dy, TensorView x,
                    Accumulate accumulate) const;

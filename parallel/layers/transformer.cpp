@@ -54,23 +54,48 @@ void check_tensors(const Transformer& config) {
   demand("names.down", config.names.down, 1);
 }
 
+// Ranks in a grid have whole heads of either kind, and blocks of equal sizes.
+void check_grid(const Transformer& config) {
+  const auto& [ranks, rank, sequence, grid, twins] = config.tensor;
+  const std::int64_t side = grid.side;
+  if (ranks != grid.depth * grid.side * grid.side || (grid.cube && grid.depth != grid.side))
+    refuse(fmt::format("{} tensor ranks are not a grid of {} × {} × {}", ranks, grid.depth, side, side));
+  if (!sequence) refuse("tensor ranks in a grid share the rows of activations: give sequence parallelism, too");
+  const auto demand = [&](const char* name, std::int64_t value, std::int64_t ways) {
+    if (value % ways == 0) return;
+    refuse(fmt::format("a side of {} tensor ranks needs {} in {} parts, and {} are not: the nearest are {}", side, name, ways,
+                       value, nearest_multiples(value, ways)));
+  };
+  demand("kv_heads", config.kv_heads, side);
+  if (config.context.ranks > 1)
+    refuse(fmt::format("tensor ranks in a grid attend to whole sequences, not with {} context ranks: leave out either",
+                       config.context.ranks));
+  if (config.skips != SkipShape::none) refuse("a model with skips cannot have tensor ranks in a grid: leave out either");
+  if (!grid.cube) return;
+  demand("hidden", config.hidden, side * side);
+  demand("ffn", config.ffn, side * side);
+}
+
 void check_parts(const Transformer& config) {
-  const std::int64_t ranks = config.tensor.ranks;
+  const std::int64_t ranks = config.tensor.ranks, ways = config.tensor.ways();
   const auto demand_whole = [&](const char* name, std::int64_t value) {
-    if (value % ranks == 0) return;
-    refuse(fmt::format("{} tensor ranks do not divide {} ({}): the nearest are {} tensor ranks, or {} {}", ranks, name, value,
-                       nearest_divisor(value, ranks), name, nearest_multiples(value, ranks)));
+    if (value % ways == 0) return;
+    refuse(fmt::format("{}{} tensor ranks do not divide {} ({}): the nearest are {} tensor ranks, or {} {}",
+                       config.tensor.is_grid() ? "on a side, " : "", ways, name, value, nearest_divisor(value, ways), name,
+                       nearest_multiples(value, ways)));
   };
   if (ranks < 1) refuse("a model is on at least one tensor rank");
   if (config.tensor.rank >= ranks) refuse(fmt::format("there is no tensor rank {} of {}", config.tensor.rank, ranks));
   demand_whole("heads", config.heads);
   demand_whole("ffn", config.ffn);
   const std::int64_t kv = config.kv_heads;
-  if (kv % ranks != 0 && ranks % kv != 0) {
+  if (config.tensor.is_grid())
+    check_grid(config);
+  else if (kv % ranks != 0 && ranks % kv != 0) {
     refuse(fmt::format("{} tensor ranks cannot share {} key-value heads evenly: the nearest is {} tensor ranks", ranks, kv,
                        nearest_divisor(kv, ranks)));
   }
-  if (ranks > kv && config.names.qkv.tensors.size() == 1) {
+  if (ways > kv && config.names.qkv.tensors.size() == 1) {
     refuse(
         fmt::format("{} keeps q, k and v in one tensor, of which ranks that share key-value heads would have different "
                     "parts: the most are {} tensor ranks",
@@ -84,6 +109,8 @@ void check_parts(const Transformer& config) {
     refuse(fmt::format("{} mlp_tiles do not divide the {} inner features of a rank's MLP: the nearest is {}", config.mlp_tiles,
                        config.ffn / ranks, nearest_divisor(config.ffn / ranks, config.mlp_tiles)));
   }
+  if (config.mlp_tiles > 1 && config.tensor.is_grid())
+    refuse("tensor ranks in a grid cut the inner features of an MLP in their own way: mlp_tiles must be 1");
   if (config.mlp_tiles > 1 && config.names.up.bias && config.names.up.tensors.size() > 1)
     refuse(
         fmt::format("{} has several biases in the first product of its MLP, which tiles do not have yet: mlp_tiles must be 1",
@@ -109,7 +136,7 @@ std::int64_t most_vocab_tiles(std::int64_t vocab, std::int64_t tensor_ranks) {
 double Transformer::residual_init_std() const { return init_std / std::sqrt(2.0 * static_cast<double>(layers)); }
 
 std::uint32_t Transformer::kv_ways() const {
-  return static_cast<std::uint32_t>(std::min(kv_heads, std::int64_t{tensor.ranks}));
+  return static_cast<std::uint32_t>(std::min(kv_heads, std::int64_t{tensor.ways()}));
 }
 
 Block Transformer::vocab_here() const { return block_of(vocab, static_cast<int>(tensor.rank), static_cast<int>(tensor.ranks)); }

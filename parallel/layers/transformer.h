@@ -70,11 +70,11 @@ struct Transformer {
   // The ranks that share the positions of a sequence; a batch's shape is that of this rank's slice.
   ContextParallel context = {};
 
-  [[nodiscard]] std::int64_t heads_here() const { return heads / tensor.ranks; }
+  [[nodiscard]] std::int64_t heads_here() const { return heads / tensor.ways(); }
   [[nodiscard]] std::uint32_t kv_ways() const;  // in so many parts the key-value heads are split
   [[nodiscard]] std::int64_t kv_heads_here() const { return kv_heads / kv_ways(); }
   [[nodiscard]] std::int64_t attended_here() const { return heads_here() * head_dim(); }
-  [[nodiscard]] std::int64_t ffn_here() const { return ffn / tensor.ranks; }
+  [[nodiscard]] std::int64_t ffn_here() const { return ffn / tensor.ways(); }
   // Of the vocabulary, whose parts need not be equal.
   [[nodiscard]] Block vocab_here() const;
   [[nodiscard]] std::int64_t head_dim() const { return hidden / heads; }

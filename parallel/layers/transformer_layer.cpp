@@ -81,7 +81,7 @@ Accumulate TransformerLayer::begin_residual(LayerContext& ctx, TensorView to, Te
 
 void TransformerLayer::check_forward(const LayerContext& ctx, const LayerTensors& t, Ends ends) const {
   if (ctx.shape.batch < 1 || ctx.shape.seq < 1) fail("the micro-batch is empty");
-  const Shape rows{ctx.shape.tokens(), config_.hidden};
+  const Shape rows{rows_of(ctx.shape), config_.hidden};
   check_weights(ctx, t.weights);
   if (ends.x && !may_lack(ctx, t.x)) check("x", t.x, config_.dtype, rows);
   if (ends.y && !may_lack(ctx, t.y)) check("y", t.y, config_.dtype, rows);
@@ -90,7 +90,7 @@ void TransformerLayer::check_forward(const LayerContext& ctx, const LayerTensors
 
 void TransformerLayer::check_backward(const LayerContext& ctx, const LayerTensors& t, Half half, Ends ends) const {
   if (ctx.shape.batch < 1 || ctx.shape.seq < 1) fail("the micro-batch is empty");
-  const Shape rows{ctx.shape.tokens(), config_.hidden};
+  const Shape rows{rows_of(ctx.shape), config_.hidden};
   check_weights(ctx, t.weights);
   if (ends.x && !may_lack(ctx, t.x)) check("x", t.x, config_.dtype, rows);
   if (ends.y && !may_lack(ctx, t.dy)) check("dy", t.dy, config_.dtype, rows);

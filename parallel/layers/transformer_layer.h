@@ -57,6 +57,9 @@ class TransformerLayer : public GenerativeLayer {
   struct Ends {
     bool x = true, y = true;
   };
+  [[nodiscard]] std::int64_t rows_of(BatchShape shape) const {  // of x and y
+    return on_shares() ? shape.tokens() / config_.tensor.ranks : shape.tokens();
+  }
   void check_forward(const LayerContext& ctx, const LayerTensors& t, Ends ends) const;
   void check_backward(const LayerContext& ctx, const LayerTensors& t, Half half, Ends ends) const;
   void check_decode(const LayerContext& ctx, std::span<const TensorView> weights, CacheViews cache,

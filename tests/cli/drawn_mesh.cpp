@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 
 namespace terrace::test {
 namespace {
@@ -13,7 +14,7 @@ bool divides(std::uint64_t d, std::uint64_t n) { return n % d == 0; }
 
 struct Sizes {
   std::uint64_t blocks = 1, heads = 1, kv_heads = 1, ffn = 1, seq = 1, batch = 1, micro_batches = 1;
-  std::uint64_t vocab = 256, vocab_tiles = 1;
+  std::uint64_t hidden = 8, vocab = 256, vocab_tiles = 1;
   bool untied = false, skips = false;
   std::string optimizer;
   [[nodiscard]] std::uint64_t layers() const { return 2 * blocks + 2; }
@@ -43,7 +44,7 @@ Words draw_sizes(Draw& draw, Sizes& s) {
   s.vocab = draw.of<std::uint64_t>({256, 257, 263, 300, 509});
   Words words{"--model",      llama ? "llama" : "gpt2",
               "--layers",     text(s.blocks),
-              "--hidden",     text(even),
+              "--hidden",     text(s.hidden = even),
               "--heads",      text(s.heads),
               "--ffn",        text(s.ffn),
               "--vocab",      text(s.vocab),
@@ -80,8 +81,32 @@ Words draw_schedule(Draw& draw, const Sizes& s, std::uint64_t pp, std::uint64_t 
   return {"--schedule", name};
 }
 
+// Tensor ranks in a grid.
+struct Grid {
+  std::uint64_t ranks, depth, side;
+  const char* mode;
+  [[nodiscard]] bool fits(const Sizes& s) const {
+    const bool cube = std::string(mode) == "3d";
+    const auto inputs = cube ? side * side : side;
+    return divides(side, s.heads) && divides(side, s.kv_heads) && divides(inputs, s.ffn) && divides(inputs, s.hidden) &&
+           divides(depth * side, s.batch) && divides(ranks, s.batch * s.seq);
+  }
+  [[nodiscard]] Words words() const {
+    Words all{"--tp", text(ranks), "--tp-mode", mode};
+    if (std::string(mode) == "2.5d") all = all + Words{"--tp-depth", text(depth)};
+    return all;
+  }
+};
+std::vector<Grid> grids_of(const Sizes& s, std::uint64_t most) {
+  std::vector<Grid> all;
+  for (const Grid& grid : {Grid{4, 1, 2, "2d"}, {4, 1, 2, "2.5d"}, {8, 2, 2, "2.5d"}, {8, 2, 2, "3d"}})
+    if (grid.ranks <= most && grid.fits(s)) all.push_back(grid);
+  return all;
+}
+
 DrawnMesh draw_mesh(Draw& draw, const Sizes& s) {
   std::uint64_t left = kMostRanks, dp = 1, pp = 1, tp = 1, cp = 1;
+  std::optional<Grid> grid;
   std::vector<std::function<void()>> axes{
       [&] {
         dp = draw.of(legal(left, [&](auto d) { return divides(d, s.micro_batches); }));
@@ -93,6 +118,12 @@ DrawnMesh draw_mesh(Draw& draw, const Sizes& s) {
       },
       [&] {
         if (s.optimizer == "muon" || s.skips) return;
+        if (const auto grids = grids_of(s, left); cp == 1 && s.vocab_tiles == 1 && !grids.empty() && draw.one_in(2)) {
+          grid = draw.of(grids);
+          tp = grid->ranks;
+          left /= tp;
+          return;
+        }
         tp = draw.of(legal(left, [&](auto t) {
           const bool rows = s.vocab_tiles == 1 || s.vocab / t / 16 >= s.vocab_tiles;  // of a tile
           return rows && divides(t, s.heads) && divides(t, s.ffn) && (divides(t, s.kv_heads) || divides(s.kv_heads, t));
@@ -100,7 +131,7 @@ DrawnMesh draw_mesh(Draw& draw, const Sizes& s) {
         left /= tp;
       },
       [&] {
-        if (s.skips) return;
+        if (s.skips || grid) return;
         cp = draw.of(legal(left, [&](auto c) { return divides(c, s.seq); }));
         left /= cp;
       }};
@@ -110,7 +141,8 @@ DrawnMesh draw_mesh(Draw& draw, const Sizes& s) {
     axes.erase(axes.begin() + static_cast<std::ptrdiff_t>(next));
   }
   std::vector<std::uint64_t> tiles{1};
-  if (s.optimizer != "muon" && draw.one_in(4)) tiles = legal(s.ffn / tp, [&](auto t) { return divides(t, s.ffn / tp); });
+  if (s.optimizer != "muon" && !grid && draw.one_in(4))
+    tiles = legal(s.ffn / tp, [&](auto t) { return divides(t, s.ffn / tp); });
   const auto each = s.micro_batches / dp;
   DrawnMesh mesh{.ranks = dp * pp * tp * cp, .words = {"--grad-accumulation", text(each)}, .other_way = {}};
   const auto add = [&](const char* flag, std::uint64_t degree) {
@@ -118,11 +150,14 @@ DrawnMesh draw_mesh(Draw& draw, const Sizes& s) {
   };
   add("--dp", dp);
   add("--pp", pp);
-  add("--tp", tp);
+  if (grid)
+    mesh.words = mesh.words + grid->words();
+  else
+    add("--tp", tp);
   add("--cp", cp);
   if (const auto t = draw.of(tiles); t > 1) mesh.words = mesh.words + Words{"--mlp-tiles", text(t)};
   if (pp > 1) mesh.words = mesh.words + draw_schedule(draw, s, pp, each);
-  if (tp > 1 && divides(tp, s.batch * s.seq / cp) && draw.one_in(2)) mesh.words.emplace_back("--sp");
+  if (tp > 1 && !grid && divides(tp, s.batch * s.seq / cp) && draw.one_in(2)) mesh.words.emplace_back("--sp");
   // ZeRO 0 and 1 reduce once a step, 2 and 3 once a micro-batch: they round otherwise.
   const auto zero = draw.below(4);
   mesh.words = mesh.words + Words{"--zero", text(zero)};

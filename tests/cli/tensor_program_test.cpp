@@ -46,6 +46,70 @@ TEST_F(Tensor, EveryMeshTrainsWhatOneRankTrains) {
 #endif
 }
 
+TEST_F(Tensor, EveryGridTrainsWhatOneRankTrains) {
+  const Words four{"--batch-size", "4", "--grad-accumulation", "2"};
+  ASSERT_EQ(0, train(split("one", four)).exit);
+  std::string two;
+  for (const auto& [run, more] :
+       {std::pair<std::string, Words>{"2d", {"--tp", "4", "--tp-mode", "2d"}},
+        {"2d-disk", {"--tp", "4", "--tp-mode", "2d", "--nvme-path", ".", "--device-memory", "2MiB", "--host-memory", "16MB"}},
+        {"2d-dp2", {"--tp", "4", "--tp-mode", "2d", "--dp", "2", "--zero", "3", "--grad-accumulation", "1"}},
+        {"2d-pp2", {"--tp", "4", "--tp-mode", "2d", "--pp", "2"}},
+        {"2.5d", {"--tp", "8", "--tp-mode", "2.5d", "--tp-depth", "2"}},
+        {"3d", {"--tp", "8", "--tp-mode", "3d"}}}) {
+    const auto many = train(split(run, four + more));
+    ASSERT_EQ(0, many.exit) << many.described;
+    expect_near("one", run);
+    if (run == "2d") two = weights_of(many);
+    if (run == "2d-disk" || run == "2d-pp2") {
+      EXPECT_EQ(two, weights_of(many)) << run;
+    }
+  }
+  std::string texts[2];
+  for (const int grid : {0, 1}) {
+    const auto text =
+        terrace({"generate", grid ? "3d" : "one", "--prompt", "the ", "--max-tokens", "20", "--temperature", "0"});
+    EXPECT_EQ(0, text.exit) << text.described;
+    texts[grid] = text.out;
+  }
+  EXPECT_EQ(texts[0], texts[1]);
+}
+
+TEST_F(Tensor, ARunGoesOnInAnotherModeAndIsSavedWhole) {
+  const Words constant{"--batch-size", "4", "--grad-accumulation", "2", "--lr-schedule", "constant"};
+  ASSERT_EQ(0, train(split("whole", constant)).exit);
+  ASSERT_EQ(0, train(split("run", constant + Words{"--steps", "1", "--tp", "4", "--tp-mode", "2d"})).exit);
+  for (const auto& [until, more] :
+       {std::pair<std::string, Words>{"2", {"--tp", "8", "--tp-mode", "3d"}},
+        {"3", {"--tp", "2", "--sp"}},
+        {"4", {"--tp", "8", "--tp-mode", "2.5d", "--tp-depth", "2", "--save", "whole.safetensors"}}}) {
+    const auto next = train(split("run", constant + Words{"--steps", until, "--resume", "auto"} + more));
+    ASSERT_EQ(0, next.exit) << next.described;
+    EXPECT_EQ(0, terrace({"ckpt", "verify", "run"}).exit);
+  }
+  expect_near("whole", "run");
+  ASSERT_EQ(0, train(split("one", constant + Words{"--init-from", "whole.safetensors"})).exit);
+  const auto grid = train(split("grid", constant + Words{"--init-from", "whole.safetensors", "--tp", "4", "--tp-mode", "2d"}));
+  ASSERT_EQ(0, grid.exit) << grid.described;
+  expect_near("one", "grid");
+}
+
+TEST_F(Tensor, AGridThatCannotBeIsRefusedWithTheNearest) {
+  const auto why = [&](const Words& more) {
+    const auto refused = train(split("none", more));
+    EXPECT_EQ(2, refused.exit) << refused.described;
+    return refused.err;
+  };
+  EXPECT_THAT(why({"--tp", "8", "--tp-mode", "2d"}), HasSubstr("--tp 8: in 2D it must be a square"));
+  EXPECT_THAT(why({"--tp", "8", "--tp-mode", "2d"}), HasSubstr("nearest legal: 4 and 16"));
+  EXPECT_THAT(why({"--tp", "4", "--tp-depth", "2"}), HasSubstr("give --tp-mode 2.5d"));
+  EXPECT_THAT(why({"--tp", "4", "--tp-mode", "2d", "--cp", "2"}), HasSubstr("leave out --cp"));
+  expect_refusal(terrace(tiny("plan", {"--tp", "6", "--tp-mode", "2d"})), 2, {"--tp 6: in 2D", "nearest legal: 4 and 9"});
+  expect_refusal(train(split("none", {"--tp", "4", "--tp-mode", "2d", "--batch-size", "3"})), 2,
+                 {"--tp-mode", "3 sequences", "--batch-size 2"});
+  EXPECT_FALSE(std::filesystem::exists(at("none")));
+}
+
 TEST_F(Tensor, AsynchronousPipelinesKeepVersionsOfParts) {
   for (const auto* const schedule : {"pipedream", "pipedream-2bw"}) {
     const Words pipeline{"--pp", "2", "--untied", "--grad-clip", "0", "--schedule", schedule, "--drain-interval", "4"};

@@ -56,6 +56,24 @@ TEST(PlanSearch, TriesEveryLegalProductOnce) {
   EXPECT_EQ(expected, tried);
 }
 
+// Eight tensor ranks are a row, two squares or a cube, and four a row or a square, if the micro-batch has sequences for the
+// rows.
+TEST(PlanSearch, TriesTensorRanksInEveryGrid) {
+  auto given = small();
+  given.heads = 8;
+  given.hidden = 64;
+  given.batch_size = 4;
+  const SearchSpace space{.ranks = 8, .ranks_per_node = 8, .sequences = 16};
+  std::set<std::string> tried;
+  for (const auto& c : candidates(given, space))
+    if (c.tp >= 4 && c.pp == 1 && c.zero == 0) tried.insert(flags_of(c).substr(7, flags_of(c).find(" --zero") - 7));
+  EXPECT_EQ((std::set<std::string>{" --tp 8 --sp", " --tp 8 --tp-mode 2.5d --tp-depth 2", " --tp 8 --tp-mode 3d",
+                                   " --tp 4 --sp", " --tp 4 --tp-mode 2d"}),
+            tried);
+  given.batch_size = 2;
+  for (const auto& c : candidates(given, space)) EXPECT_EQ(1, c.tp_depth) << flags_of(c);
+}
+
 // Context ranks are as given, and count as ranks.
 TEST(PlanSearch, ContextRanksAreOfTheRanks) {
   auto given = small();

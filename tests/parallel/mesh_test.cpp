@@ -244,5 +244,31 @@ TEST(Degrees, NamesWhatWouldFit) {
               ElementsAre(refuses("tp", "", "nearest legal: 2 and 4")));
 }
 
+TEST(Degrees, AGridOfTensorRanksHasASide) {
+  const ModelShape model{.layers = 30, .heads = 12, .ffn = 96, .seq_len = 64, .kv_heads = 6, .hidden = 48};
+  const auto two = TensorMode::square, more = TensorMode::squares, three = TensorMode::cube;
+  EXPECT_THAT(problems({.tp = 4, .tensor_mode = two}, model, 4), IsEmpty());
+  EXPECT_THAT(problems({.tp = 8, .tensor_mode = more, .tensor_depth = 2}, model, 8), IsEmpty());
+  EXPECT_THAT(problems({.tp = 8, .tensor_mode = three}, model, 8), IsEmpty());
+  EXPECT_THAT(problems({.tp = 6, .tensor_mode = two}, model, 6),
+              ElementsAre(refuses("tp", "square", "nearest legal: 4 and 9")));
+  EXPECT_THAT(problems({.tp = 16, .tensor_mode = two}, model, 16),
+              ElementsAre(refuses("tp", "6 key-value heads", "nearest legal: 9 and 36")));
+  EXPECT_THAT(problems({.tp = 9, .tensor_mode = more, .tensor_depth = 2}, model, 9),
+              ElementsAre(refuses("tp", "`tp-depth` 2 × a square", "nearest legal: 8 and 18")));
+  EXPECT_THAT(problems({.tp = 27, .tensor_mode = three}, model, 27),
+              ElementsAre(refuses("tp", "cube", "nearest legal: 8")));  // 9 does not divide 48
+  EXPECT_THAT(problems({.tp = 3, .tensor_depth = 2}, model, 3), ElementsAre(refuses("tp-depth", "only `tp-mode` 2.5d", "")));
+  EXPECT_THAT(problems({.tp = 4, .cp = 2, .tensor_mode = two}, model, 8),
+              ElementsAre(refuses("cp", "whole sequences", "leave out `cp`")));
+  EXPECT_EQ(3U, demand_grid(more, 18, 2).side);
+  try {
+    demand_grid(three, 9, 1);
+    ADD_FAILURE();
+  } catch (const RefusedSetting& e) {
+    EXPECT_THAT(e.refusal(), refuses("tp", "`tp` 9: in 3D it must be a cube", "nearest legal: 8 and 27"));
+  }
+}
+
 }  // namespace
 }  // namespace terrace

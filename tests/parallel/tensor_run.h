@@ -30,6 +30,7 @@ struct TensorRun {
   lm::ModelConfig config;
   std::uint32_t tensor_ranks = 1;
   bool sequence = false;
+  TensorGrid grid = {};
   std::uint32_t context = 1;  // ranks that share the positions of batch.seq
   BatchShape batch{2, 16};
   std::uint32_t micro_batches = 2;  // of each data rank
@@ -98,7 +99,7 @@ inline PlanRequest request_of(const TensorRun& o, const Optimizer& optimizer, st
 inline TensorResult run_rank(TensorRun o, Communicator* comm, Ledger* ledger) {
   const auto rank = comm ? static_cast<std::uint32_t>(comm->rank()) : 0;
   auto config = o.config;
-  config.tensor = {.ranks = o.tensor_ranks, .rank = rank % o.tensor_ranks, .sequence = o.sequence};
+  config.tensor = {.ranks = o.tensor_ranks, .rank = rank % o.tensor_ranks, .sequence = o.sequence, .grid = o.grid};
   config.context = {.ranks = o.context, .rank = rank / o.tensor_ranks % o.context};
   const auto model = lm::make_model(config);
   const auto optimizer = make_optimizer(o.optimizer, {.eps = 1e-3});
@@ -254,10 +255,10 @@ inline void expect_equal(const TensorResult& one, const TensorResult& other, dou
 }
 
 inline std::string name_of(const TensorRun& o) {
-  return fmt::format("{} tiles {} and {} tp {}{} cp {} dp {} zero {} {} {}{}{}", *o.config.family.get().name,
-                     o.config.vocab_tiles, o.config.mlp_tiles, o.tensor_ranks, o.sequence ? " sp" : "", o.context, o.data.ranks,
-                     o.data.zero, o.schedule, terrace::name_of(o.config.dtype), o.recompute ? " recompute" : "",
-                     o.disk_tier ? " disk" : "");
+  return fmt::format("{} tiles {} and {} tp {}{} grid {}x{}{} cp {} dp {} zero {} {} {}{}{}", *o.config.family.get().name,
+                     o.config.vocab_tiles, o.config.mlp_tiles, o.tensor_ranks, o.sequence ? " sp" : "", o.grid.depth,
+                     o.grid.side, o.grid.cube ? " cube" : "", o.context, o.data.ranks, o.data.zero, o.schedule,
+                     terrace::name_of(o.config.dtype), o.recompute ? " recompute" : "", o.disk_tier ? " disk" : "");
 }
 
 class TensorRuns : public FolderTest {
@@ -274,6 +275,7 @@ inline TensorResult TensorRuns::serial(TensorRun o) {
   o.micro_batches *= o.data.ranks;
   o.tensor_ranks = o.context = 1;
   o.sequence = false;
+  o.grid = {};
   o.config.vocab_tiles = o.config.mlp_tiles = 1;
   o.data = {};
   o.schedule = "";

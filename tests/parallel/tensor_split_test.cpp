@@ -80,6 +80,68 @@ TEST(TensorSplit, RunsAreTheElementsOfThePart) {
   }
 }
 
+// Of a matrix whose both dimensions are cut, by definition: the place of a row or column of a block in the whole.
+std::int64_t whole_place(std::int64_t place, const std::vector<std::int64_t>& parts, std::int64_t block, std::int64_t ways) {
+  std::int64_t begin = 0;
+  for (const auto part : parts) {
+    if (place < part / ways) return begin + block * (part / ways) + place;
+    place -= part / ways;
+    begin += part;
+  }
+  return -1;
+}
+
+TEST(TensorSplit, BlocksOfAGridAreTheMatrixOncePerHolder) {
+  struct Case {
+    Shape whole;
+    TensorSplit split;
+    std::uint32_t ranks;
+  };
+  using Across = TensorSplit::Across;
+  for (const auto& [whole, split, ranks] : {Case{{12, 6}, {0, {12}, 2, 1, Across{2, 2}}, 4},
+                                            {{12, 6}, {0, {8, 2, 2}, 2, 1, Across{2, 2}}, 8},     // two grids
+                                            {{4, 18}, {1, {6, 6, 6}, 2, 2, Across{2, 1}}, 4},     // results are columns
+                                            {{8, 12}, {0, {4, 4}, 2, 2, Across{2, 1, 2, 4}}, 8},  // 3D
+                                            {{18, 9}, {0, {9, 9}, 3, 1, Across{3, 3, 1, 1}}, 9}}) {
+    const auto part = part_shape(whole, split);
+    EXPECT_EQ(whole, whole_shape(part, split));
+    std::vector<int> held(static_cast<std::size_t>(whole.elements())), acted(held);
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+      const TensorParallel tensor{.ranks = ranks, .rank = rank};
+      const std::int64_t block = rank / split.stride % split.ways,
+                         across = rank / split.across.stride % split.across.ways * split.across.within +
+                                  rank / split.across.within_stride % split.across.within;
+      std::vector<std::int64_t> expected;
+      for (std::int64_t r = 0; r < part[0]; ++r)
+        for (std::int64_t c = 0; c < part[1]; ++c) {
+          const auto cut = whole_place(split.dim == 0 ? r : c, split.parts, block, split.ways),
+                     other = across * part[1 - split.dim] + (split.dim == 0 ? c : r);
+          expected.push_back(split.dim == 0 ? cut * whole[1] + other : other * whole[1] + cut);
+        }
+      for (std::size_t first = 0; first < expected.size(); ++first)
+        for (const std::size_t count : {std::size_t{1}, std::size_t{7}, expected.size() - first}) {
+          if (first + count > expected.size()) continue;
+          std::vector<std::int64_t> found(count, -1);
+          each_run(part, split, tensor, first, count, [&](const SplitRun& run) {
+            for (std::uint64_t i = 0; i < run.count; ++i)
+              found.at(run.in_part - first + i) = static_cast<std::int64_t>(run.in_whole + i);
+          });
+          ASSERT_TRUE(std::equal(found.begin(), found.end(), expected.begin() + static_cast<std::ptrdiff_t>(first)))
+              << to_string(whole) << ", rank " << rank << ", from " << first << ", " << count;
+        }
+      for (const auto e : expected) {
+        ++held[static_cast<std::size_t>(e)];
+        if (!acts_for(split, tensor)) continue;
+        ++acted[static_cast<std::size_t>(e)];
+        EXPECT_EQ(rank, rank_of(static_cast<std::uint64_t>(e), part, split, ranks));
+      }
+    }
+    const auto holders_of_each = static_cast<int>(holders(split, {.ranks = ranks}));
+    EXPECT_TRUE(std::ranges::all_of(held, [&](int times) { return times == holders_of_each; })) << to_string(whole);
+    EXPECT_TRUE(std::ranges::all_of(acted, [](int times) { return times == 1; })) << to_string(whole);
+  }
+}
+
 TEST(TensorSplit, AParameterThatIsNotSplitIsOneRun) {
   int runs = 0;
   each_run({5, 7}, {}, {.ranks = 4, .rank = 3}, 11, 20, [&](const SplitRun& run) {

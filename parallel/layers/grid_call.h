@@ -1,0 +1,64 @@
+// A call of a layer that exchanges within it, written down once: its phases, what each does, and the working tensors between
+// them. A layer describes a call with it; phases() and work() read the description, and a phase runs its step.
+//
+// Owner:   a value of one call of phases(), work(), forward() or backward(). Threads: values.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <terrace/parallel/layer.h>
+#include <terrace/parallel/layers/views.h>
+
+namespace terrace::layers {
+
+// A tensor of a call that a phase reads or writes.
+struct GridTensor {
+  enum class In : std::uint8_t { work, saved, carried } in = In::work;
+  std::uint32_t number = 0;
+
+  [[nodiscard]] TensorView view(const LayerTensors& t, Shape shape) const {
+    return part((in == In::work ? t.work : in == In::saved ? t.saved : t.carried)[number], 0, shape);
+  }
+  // The phase's use of it. All working tensors are one chunk, which every phase of a product uses.
+  void use(Phase& phase, Access access) const {
+    if (in == In::saved) phase.saved = access;
+    if (in == In::carried) phase.carried = access;
+  }
+};
+
+class GridCall {
+ public:
+  using Run = std::function<void(LayerContext&, const LayerTensors&)>;
+
+  // A working tensor that serves several phases. It has the most elements that one of them asks for.
+  std::uint32_t room(std::string name, DType dtype);
+  void reserve(std::uint32_t room, std::int64_t elements);
+  static TensorView view(const LayerTensors& t, std::uint32_t room, Shape shape) { return part(t.work[room], 0, shape); }
+
+  void compute(Phase phase, Run run);
+  // The first phase that writes working tensors does not find any.
+  void exchange(Half half, PhaseExchange exchange);
+
+  [[nodiscard]] std::vector<TensorSpec> work() const;
+  [[nodiscard]] std::vector<Phase> phases() const;
+  void run(LayerContext& ctx, const LayerTensors& t, Half half) const;
+
+ private:
+  struct Room {
+    std::string name;
+    DType dtype;
+    std::int64_t elements = 0;
+  };
+  struct Step {
+    Phase phase;
+    Run run;
+  };
+  std::vector<Room> rooms_;
+  std::vector<Step> steps_;
+};
+
+}  // namespace terrace::layers
