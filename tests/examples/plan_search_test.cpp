@@ -66,7 +66,7 @@ TEST(PlanSearch, TriesTensorRanksInEveryGrid) {
   const SearchSpace space{.ranks = 8, .ranks_per_node = 8, .sequences = 16};
   std::set<std::string> tried;
   for (const auto& c : candidates(given, space))
-    if (c.tp >= 4 && c.pp == 1 && c.zero == 0) tried.insert(flags_of(c).substr(7, flags_of(c).find(" --zero") - 7));
+    if (c.tp >= 4 && c.pp == 1 && c.zero == 0) tried.insert(flags_of(c).substr(6, flags_of(c).find(" --zero") - 6));
   EXPECT_EQ((std::set<std::string>{" --tp 8 --sp", " --tp 8 --tp-mode 2.5d --tp-depth 2", " --tp 8 --tp-mode 3d",
                                    " --tp 4 --sp", " --tp 4 --tp-mode 2d"}),
             tried);
