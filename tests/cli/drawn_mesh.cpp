@@ -12,7 +12,7 @@ std::string text(std::uint64_t n) { return std::to_string(n); }
 bool divides(std::uint64_t d, std::uint64_t n) { return n % d == 0; }
 
 struct Sizes {
-  std::uint64_t blocks = 1, heads = 1, kv_heads = 1, ffn = 1, seq = 1, batch = 1, micro_batches = 1;
+  std::uint64_t blocks = 1, hidden = 1, heads = 1, kv_heads = 1, ffn = 1, seq = 1, batch = 1, micro_batches = 1;
   bool untied = false, skips = false;
   std::string optimizer;
   [[nodiscard]] std::uint64_t layers() const { return 2 * blocks + 2; }
@@ -32,6 +32,7 @@ Words draw_sizes(Draw& draw, Sizes& s) {
   const auto width = llama ? 2 * draw.from(1, 4) : draw.from(2, 8);
   const auto hidden = std::max<std::uint64_t>(8 / s.heads + 1, width) * s.heads;
   const auto even = llama && divides(2, hidden / s.heads) == false ? hidden + s.heads : hidden;
+  s.hidden = even;
   s.kv_heads = llama ? draw.of(legal(s.heads, [&](auto h) { return divides(h, s.heads); })) : s.heads;
   s.ffn = draw.one_in(4) ? draw.from(1, 90) : s.heads * draw.from(1, 12);
   s.seq = draw.of<std::uint64_t>({8, 12, 16, 21, 24, 30, 32, 40, 48, 64});
@@ -77,8 +78,26 @@ Words draw_schedule(Draw& draw, const Sizes& s, std::uint64_t pp, std::uint64_t 
   return {"--schedule", name};
 }
 
+// Tensor ranks on a square, two squares or a cube of side 2.
+struct Grid {
+  std::uint64_t tp = 1;
+  Words words;
+};
+std::vector<Grid> legal_grids(const Sizes& s, std::uint64_t most) {
+  if (!divides(2, s.heads) || !divides(2, s.kv_heads) || !divides(2, s.ffn)) return {};
+  std::vector<Grid> all;
+  const auto add = [&](std::uint64_t tp, const Words& words) {
+    if (tp <= most && divides(tp / 2, s.batch) && divides(tp, s.batch * s.seq)) all.push_back({tp, words});
+  };
+  add(4, {"--tp-mode", "2d"});
+  add(8, {"--tp-mode", "2.5d", "--tp-depth", "2"});
+  if (divides(4, s.hidden) && divides(4, s.ffn)) add(8, {"--tp-mode", "3d"});
+  return all;
+}
+
 DrawnMesh draw_mesh(Draw& draw, const Sizes& s) {
   std::uint64_t left = kMostRanks, dp = 1, pp = 1, tp = 1, cp = 1;
+  Words grid;
   std::vector<std::function<void()>> axes{
       [&] {
         dp = draw.of(legal(left, [&](auto d) { return divides(d, s.micro_batches); }));
@@ -90,13 +109,20 @@ DrawnMesh draw_mesh(Draw& draw, const Sizes& s) {
       },
       [&] {
         if (s.optimizer == "muon" || s.skips) return;
+        if (const auto grids = legal_grids(s, left); !grids.empty() && cp == 1 && draw.one_in(2)) {
+          const auto drawn = draw.of(grids);
+          tp = drawn.tp;
+          grid = drawn.words;
+          left /= tp;
+          return;
+        }
         tp = draw.of(legal(left, [&](auto t) {
           return divides(t, s.heads) && divides(t, s.ffn) && (divides(t, s.kv_heads) || divides(s.kv_heads, t));
         }));
         left /= tp;
       },
       [&] {
-        if (s.skips) return;
+        if (s.skips || !grid.empty()) return;
         cp = draw.of(legal(left, [&](auto c) { return divides(c, s.seq); }));
         left /= cp;
       }};
@@ -113,6 +139,7 @@ DrawnMesh draw_mesh(Draw& draw, const Sizes& s) {
   add("--dp", dp);
   add("--pp", pp);
   add("--tp", tp);
+  mesh.words = mesh.words + grid;
   add("--cp", cp);
   if (pp > 1) mesh.words = mesh.words + draw_schedule(draw, s, pp, each);
   if (tp > 1 && divides(tp, s.batch * s.seq / cp) && draw.one_in(2)) mesh.words.emplace_back("--sp");
