@@ -67,8 +67,8 @@ TEST(PlanSearch, TriesTensorRanksInEveryGrid) {
   std::set<std::string> tried;
   for (const auto& c : candidates(given, space))
     if (c.tp >= 4 && c.pp == 1 && c.zero == 0) tried.insert(flags_of(c).substr(7, flags_of(c).find(" --zero") - 7));
-  EXPECT_EQ((std::set<std::string>{" --tp 8 --sp", " --tp 8 --tp-mode 2.5d --tp-depth 2", " --tp 8 --tp-mode 3d",
-                                   " --tp 4 --sp", " --tp 4 --tp-mode 2d"}),
+  EXPECT_EQ((std::set<std::string>{"--tp 8 --sp", "--tp 8 --tp-mode 2.5d --tp-depth 2", "--tp 8 --tp-mode 3d", "--tp 4 --sp",
+                                   "--tp 4 --tp-mode 2d"}),
             tried);
   given.batch_size = 2;
   for (const auto& c : candidates(given, space)) EXPECT_EQ(1, c.tp_depth) << flags_of(c);
