@@ -104,7 +104,7 @@ TEST_F(Tensor, AGridThatCannotBeIsRefusedWithTheNearest) {
   EXPECT_THAT(why({"--tp", "8", "--tp-mode", "2d"}), HasSubstr("nearest legal: 4 and 16"));
   EXPECT_THAT(why({"--tp", "4", "--tp-depth", "2"}), HasSubstr("give --tp-mode 2.5d"));
   EXPECT_THAT(why({"--tp", "4", "--tp-mode", "2d", "--cp", "2"}), HasSubstr("leave out --cp"));
-  expect_refusal(terrace(tiny("plan", {"--tp", "6", "--tp-mode", "2d"})), 2, {"--tp 6: in 2D", "nearest legal: 4 and 9"});
+  expect_refusal(terrace(tiny("plan", {"--tp", "6", "--tp-mode", "2d"})), 2, {"--tp 6: in 2D", "nearest legal: 4 and 16"});
   expect_refusal(train(split("none", {"--tp", "4", "--tp-mode", "2d", "--batch-size", "3"})), 2,
                  {"--tp-mode", "3 sequences", "--batch-size 2"});
   EXPECT_FALSE(std::filesystem::exists(at("none")));
