@@ -226,13 +226,14 @@ std::vector<Collective> unification_of(const StepMap& map, const Action& a) {
 std::vector<Collective> phase_exchange_of(const StepMap& map, const Action& a) {
   const auto& exchange = map.phases().phase(a).exchange;
   if (!exchange) return {};
-  const auto& work = map.buffers().work_pack(a.layer, call_of(a.op));
+  const auto call = call_of(a.op);
+  const auto& work = map.buffers().work_tensors(a.layer, call);
   const auto at = [&](std::uint32_t tensor) {
-    return ChunkBytes{map.buffers().work(a.layer), 1, work.offsets[tensor], work.tensors[tensor].bytes()};
+    return ChunkBytes{map.buffers().work(a.layer, call, tensor), 1, 0, work[tensor].bytes()};
   };
   const auto bytes = [&](const std::vector<std::int64_t>& elements) {
     std::vector<std::uint64_t> all;
-    for (const auto count : elements) all.push_back(static_cast<std::uint64_t>(count) * size_of(map.model().dtype));
+    for (const auto count : elements) all.push_back(static_cast<std::uint64_t>(count) * size_of(work[exchange->from].dtype));
     return all;
   };
   return {{.operation = Operation::all_to_all,

@@ -49,6 +49,15 @@ class Compute::Views {
     if (!data) return {};
     return {data, map_.model().dtype, {map_.options().shape.batch.tokens(), map_.model().width}};
   }
+  // In the order of the call's work(); empty views of those that the phase does not use.
+  [[nodiscard]] std::vector<TensorView> work(const Action& a) const {
+    std::vector<TensorView> views;
+    for (const auto& spec : map_.buffers().work_tensors(a.layer, call_of(a.op))) {
+      auto* const data = of(map_.buffers().work(a.layer, call_of(a.op), static_cast<std::uint32_t>(views.size())));
+      views.push_back(data ? TensorView{data, spec.dtype, spec.shape} : TensorView{});
+    }
+    return views;
+  }
   [[nodiscard]] TensorView survey() const {
     const auto& spec = *map_.buffers().survey_spec();
     return {of(map_.buffers().survey()), spec.dtype, {map_.tensor().ranks, spec.shape.elements()}};

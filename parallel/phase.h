@@ -38,7 +38,13 @@ struct PhaseParam {
 struct PhaseExchange {
   Members members;
   std::uint32_t from = 0, to = 0;
-  std::vector<std::int64_t> sent, received;  // elements to and from each member, in the order of the tensors
+  std::vector<std::int64_t> sent, received;  // elements of the tensors to and from each member, in their order
+};
+
+// A tensor of the call's work(), and how a phase uses it. The tensors of an exchange are used without being named.
+struct PhaseWork {
+  std::uint32_t tensor = 0;
+  Access access = Access::read;
 };
 
 struct Phase {
@@ -48,7 +54,8 @@ struct Phase {
   // overwrite in the first phase that writes it, update in later ones. The first layer's x and dx, and the last one's y and dy,
   // do not exist and may be named. The phase that writes dx writes the gradient of a skip, too. In generation `saved` is the
   // cache.
-  std::optional<Access> y = {}, dx = {}, saved = {}, carried = {}, work = {};
+  std::optional<Access> y = {}, dx = {}, saved = {}, carried = {};
+  std::vector<PhaseWork> work = {};
   std::optional<std::uint64_t> scratch_bytes = {};  // empty: the layer's scratch_bytes()
   double flops = 0;                                 // matrix products only
   std::optional<PhaseExchange> exchange = {};

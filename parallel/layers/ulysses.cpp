@@ -84,23 +84,19 @@ std::vector<Phase> Ulysses::middle_phases(LayerCall call, BatchShape shape) cons
   }
   const double products = forward_flops(shape) - 2 * static_cast<double>(n * config_.hidden * (in_.outputs() + out_.inputs()));
   const auto half = forward ? Half::both : Half::input;
-  return {{.half = half,
-           .work = Access::update,
-           .scratch_bytes = 0,
-           .exchange = PhaseExchange{kContextRanks, kToHeads, kOfHeads, to_heads, of_heads}},
+  return {{.half = half, .scratch_bytes = 0, .exchange = PhaseExchange{kContextRanks, kToHeads, kOfHeads, to_heads, of_heads}},
           {.half = half,
            .saved = forward ? Access::update : Access::read,
-           .work = Access::update,
+           .work = {{kOfHeads, Access::read}, {kToPositions, Access::overwrite}},
            .scratch_bytes = forward ? 0 : scratch_bytes(shape),
            .flops = forward ? products : 2 * products},
           {.half = half,
-           .work = Access::update,
            .scratch_bytes = 0,
            .exchange = PhaseExchange{kContextRanks, kToPositions, kOfPositions, to_positions, of_positions}},
           {.half = half,
            .saved = forward ? std::optional(Access::update) : std::nullopt,
            .carried = forward ? std::nullopt : std::optional(Access::overwrite),
-           .work = Access::read,
+           .work = {{kOfPositions, Access::read}},
            .scratch_bytes = 0}};
 }
 

@@ -35,6 +35,7 @@ class Ulysses final : public Attention {
   TensorView middle(LayerContext& ctx, const LayerTensors& t, ScratchArena& arena) const override;
   void middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView dqkv, TensorView dattended) const override;
   [[nodiscard]] std::vector<Phase> middle_phases(LayerCall call, BatchShape shape) const override;
+  [[nodiscard]] std::vector<std::uint32_t> begins_middle(LayerCall) const override { return {kToHeads}; }
   void run_middle(LayerContext& ctx, const LayerTensors& t, LayerCall call, std::uint32_t number) const override;
 
   void attend(LayerContext& ctx, const LayerTensors& t) const;
