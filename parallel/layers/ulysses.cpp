@@ -65,10 +65,9 @@ std::uint64_t Ulysses::scratch_bytes(BatchShape shape) const {
 
 // The attention's products are shared evenly, as far as heads can be.
 double Ulysses::forward_flops(BatchShape shape) const {
-  const auto n = static_cast<double>(shape.tokens()), s = static_cast<double>(shape.seq * ranks_),
-             c = static_cast<double>(config_.hidden);
+  const auto n = static_cast<double>(shape.tokens()), c = static_cast<double>(config_.hidden);
   return 2 * n * c * static_cast<double>(in_.outputs() + out_.inputs()) +
-         2 * n * ranks_ * (s + 1) * static_cast<double>(attended_row(0));
+         2 * n * ranks_ * pairs_twice(shape.seq * ranks_) * static_cast<double>(attended_row(0));
 }
 
 std::vector<Phase> Ulysses::middle_phases(LayerCall call, BatchShape shape) const {
@@ -169,7 +168,7 @@ void Ulysses::middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView, 
 
 void Ulysses::run_middle(LayerContext& ctx, const LayerTensors& t, LayerCall call, std::uint32_t number) const {
   const bool forward = call == LayerCall::forward;
-  if (number == kAttend) forward ? attend(ctx, t) : attend_grad(ctx, t);
+  if (number == kAttend) forward ? attend_heads(ctx, t) : attend_heads_grad(ctx, t);
   if (number != kUnpack) return;
   if (forward) return deal_attended(ctx, t.saved[kHere], t.work[kOfPositions], Way::unpack);
   constexpr std::size_t kDqkv = 0;  // of what ResidualBranch carries
@@ -177,23 +176,23 @@ void Ulysses::run_middle(LayerContext& ctx, const LayerTensors& t, LayerCall cal
   rotate(ctx, t.carried[kDqkv], rank_ * ctx.shape.seq, true);
 }
 
-void Ulysses::attend(LayerContext& ctx, const LayerTensors& t) const {
+void Ulysses::attend_heads(LayerContext& ctx, const LayerTensors& t) const {
   if (deal_.queries(rank_).count == 0) return;  // more ranks than heads
   const auto in = [&](const TensorView& room, std::int64_t row) { return of_heads(ctx.shape, room, row); };
   const auto qkv = in(t.saved[kInResult], qkv_row(rank_)), attended = in(t.saved[kAttended], attended_row(rank_));
   order_positions(ctx, in(t.work[kOfHeads], qkv_row(rank_)), qkv, Way::unpack);
-  ctx.math.attention(ctx.stream, shape_of_heads(ctx.shape), attended, log_sum_exp(ctx.shape, t), qkv);
+  attend(ctx, shape_of_heads(ctx.shape), attended, log_sum_exp(ctx.shape, t), qkv);
   order_positions(ctx, in(t.work[kToPositions], attended_row(rank_)), attended, Way::pack);
 }
 
-void Ulysses::attend_grad(LayerContext& ctx, const LayerTensors& t) const {
+void Ulysses::attend_heads_grad(LayerContext& ctx, const LayerTensors& t) const {
   if (deal_.queries(rank_).count == 0) return;
   const auto in = [&](const TensorView& room, std::int64_t row) { return of_heads(ctx.shape, room, row); };
   const auto qkv = in(t.saved[kInResult], qkv_row(rank_)), attended = in(t.saved[kAttended], attended_row(rank_));
   ScratchArena arena(ctx.scratch);
   const auto dattended = arena.take(config_.dtype, attended.shape), dqkv = arena.take(config_.dtype, qkv.shape);
   order_positions(ctx, in(t.work[kOfHeads], attended_row(rank_)), dattended, Way::unpack);
-  ctx.math.attention_grad(ctx.stream, shape_of_heads(ctx.shape), dqkv, dattended, attended, log_sum_exp(ctx.shape, t), qkv);
+  attend_grad(ctx, shape_of_heads(ctx.shape), dqkv, dattended, attended, log_sum_exp(ctx.shape, t), qkv);
   order_positions(ctx, in(t.work[kToPositions], qkv_row(rank_)), dqkv, Way::pack);
 }
 

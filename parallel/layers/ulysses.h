@@ -38,8 +38,8 @@ class Ulysses final : public Attention {
   [[nodiscard]] std::vector<std::uint32_t> begins_middle(LayerCall) const override { return {kToHeads}; }
   void run_middle(LayerContext& ctx, const LayerTensors& t, LayerCall call, std::uint32_t number) const override;
 
-  void attend(LayerContext& ctx, const LayerTensors& t) const;
-  void attend_grad(LayerContext& ctx, const LayerTensors& t) const;
+  void attend_heads(LayerContext& ctx, const LayerTensors& t) const;
+  void attend_heads_grad(LayerContext& ctx, const LayerTensors& t) const;
   // A row of q, k and v, and of the attention's result, on a rank: all heads where it has the positions, else its heads.
   [[nodiscard]] std::int64_t qkv_row(int rank) const;
   [[nodiscard]] std::int64_t attended_row(int rank) const { return deal_.queries(rank).count * config_.head_dim(); }
