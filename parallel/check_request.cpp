@@ -187,11 +187,21 @@ Degrees degrees_of(const Model& model, const PlanRequest& request) {
           .tp = static_cast<int>(model.tensor.ranks),
           .cp = static_cast<int>(request.data.context),
           .canonical_reduction = request.data.canonical,
+          .zigzag = model.context.zigzag,
           .fp16 = model.dtype == DType::fp16,
           .skips = Skips(model).any(),
           .whole_matrices = request.layer_unit.has_value(),
           .local_sgd = request.data.local,
           .two_directions = two_directions(request)};
+}
+
+// What the library's layers cannot cut in two.
+void demand_zigzag(const Model& model, const PlanRequest& request) {
+  if (!model.context.zigzag || request.shape.batch.seq % 2 == 0) return;
+  const auto context = request.data.context;
+  for (const auto& problem : problems({.cp = static_cast<int>(context), .zigzag = true},
+                                      {.seq_len = request.shape.batch.seq * context}, static_cast<int>(context)))
+    if (problem.setting == "cp") throw RefusedSetting(problem);
 }
 
 }  // namespace
@@ -221,6 +231,7 @@ void check_request(const Model& model, const PlanRequest& request) {
   for (const auto& misfit : misfits(degrees_of(model, request))) errors.gather([&] { throw RefusedSetting(misfit); });
   errors.gather([&] { check_tensor(model, request); });
   errors.gather([&] { demand_rank(model, request); });
+  errors.gather([&] { demand_zigzag(model, request); });
   errors.gather([&] { demand_layers(model, request); });
   errors.throw_if_any();
 }

@@ -99,8 +99,13 @@ std::vector<SettingRefusal> problems(const Degrees& g, const ModelShape& model, 
                   kv == model.heads ? "" : fmt::format(", and divide {} key-value heads or be a multiple of them", kv),
                   g.sequence_parallel ? fmt::format(", and divide {} positions", s) : ""),
       splits, tensor);
-  problems.check(
-      "cp", g.cp, s, fmt::format("it must divide {} positions", s), [&](auto c) { return divides(c, s); }, context);
+  if (g.zigzag)
+    problems.check(
+        "cp", g.cp, s, fmt::format("twice it must divide {} positions, because each rank has two parts of a sequence", s),
+        [&](auto c) { return c == 1 || divides(2 * c, s); }, context);
+  else
+    problems.check(
+        "cp", g.cp, s, fmt::format("it must divide {} positions", s), [&](auto c) { return divides(c, s); }, context);
   problems.check("pp", g.pp, model.layers, fmt::format("a stage needs a layer, and there are {}", model.layers),
                  [&](auto p) { return p <= model.layers; });
   problems.check("ep", g.ep, std::max<std::int64_t>(model.experts, 1),

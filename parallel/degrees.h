@@ -20,6 +20,7 @@ struct Degrees {
   int micro_batches = 1;
   bool canonical_reduction = false;
   bool sequence_parallel = false;  // with tp
+  bool zigzag = false;             // with cp: slices of two runs of positions (context_parallel.h)
   // What does not go with every degree.
   bool fp16 = false;            // activations
   bool skips = false;           // connections between layers that are not neighbours

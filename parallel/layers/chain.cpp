@@ -3,6 +3,7 @@
 #include <terrace/parallel/layers/embedding.h>
 #include <terrace/parallel/layers/head.h>
 #include <terrace/parallel/layers/mlp.h>
+#include <terrace/parallel/layers/ring_attention.h>
 #include <terrace/parallel/layers/skip.h>
 #include <terrace/parallel/layers/ulysses.h>
 
@@ -12,10 +13,12 @@ namespace {
 // Layer 0 is the embedding, block i the layers 2i + 1 and 2i + 2.
 std::unique_ptr<TransformerLayer> attention(const Transformer& transformer, std::int64_t block) {
   std::unique_ptr<TransformerLayer> layer;
-  if (transformer.context.ranks > 1)
-    layer = std::make_unique<Ulysses>(transformer, block);
-  else
+  if (transformer.context.ranks == 1)
     layer = std::make_unique<Attention>(transformer, block);
+  else if (transformer.context.mode == ContextMode::ring)
+    layer = std::make_unique<RingAttention>(transformer, block);
+  else
+    layer = std::make_unique<Ulysses>(transformer, block);
   const auto from = transformer.skips_from(block);
   if (from < 0) return layer;
   return std::make_unique<Skip>(transformer, block, static_cast<std::uint32_t>(2 * from + 2), std::move(layer));
@@ -25,6 +28,8 @@ std::unique_ptr<TransformerLayer> attention(const Transformer& transformer, std:
 
 Model make_transformer(Transformer transformer) {
   checked(transformer);
+  transformer.context.zigzag =
+      transformer.context.ranks > 1 && transformer.context.mode == ContextMode::ring && transformer.window == 0;
   transformer.tensor.twins = transformer.tensor.ranks / transformer.kv_ways();
   Model model{.family = transformer.name,
               .dtype = transformer.dtype,

@@ -32,6 +32,8 @@ class Embedding final : public TransformerLayer {
   [[nodiscard]] std::uint64_t scratch_of(BatchShape shape, bool adds) const;  // adds: to the rows of earlier tiles
   [[nodiscard]] bool learned_positions() const { return config_.positions == Positions::learned; }
   [[nodiscard]] std::int64_t first_position(const LayerContext& ctx) const { return config_.context.rank * ctx.shape.seq; }
+  template <class F>
+  void each_run(const LayerContext& ctx, F&& f) const;
   void embed(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, std::int64_t seq,
              std::int64_t first_position) const;
 };
