@@ -8,6 +8,7 @@
 #include <terrace/parallel/check_collectives.h>
 #include <terrace/parallel/exchange.h>
 #include <terrace/parallel/layers/ring_attention.h>
+#include <terrace/parallel/overlap.h>
 
 #include "tensor_run.h"
 
@@ -150,6 +151,42 @@ TEST_F(Ring, TheLedgerIsTheFormula) {
           EXPECT_EQ(planned_bytes, static_cast<double>(entry.sent_bytes));
         }
       }
+}
+
+// Hops take a second each, computing ten.
+class SlowComputing final : public CostModel {
+ public:
+  explicit SlowComputing(const StepMap& map) : map_(map) {}
+  double seconds(const Action& a) const override {
+    if (!is_layer_action(a.op)) return 0;
+    return map_.phases().exchanges(a) ? 1 : 10;
+  }
+
+ private:
+  const StepMap& map_;
+};
+
+// All but the last hop of a backward, which brings the gradients home, runs beside an attending, also with two buffers only.
+TEST_F(Ring, HopsRunBesideTheAttendingInTheSimulation) {
+  for (const std::uint32_t ranks : {2U, 4U, 8U}) {
+    auto o = of(llama(), ranks);
+    auto config = o.config;
+    config.context.ranks = ranks;
+    const auto optimizer = make_optimizer(o.optimizer, {});
+    const auto model = lm::make_model(config);
+    const auto request = request_of(o, *optimizer, 0);
+    const auto planned = plan(model, request, {});
+    ASSERT_TRUE(planned.fits);
+    const StepMap map(model, planned.map);
+    Trace trace;
+    trace_step(planned, model, request, {}, SlowComputing(map), trace);
+    OverlapMeter meter;
+    for (const auto& s : trace.spans())
+      for (const auto lane : {Lane::compute, Lane::context})
+        if (s.lane == name_of(lane)) meter.add(lane, static_cast<double>(s.begin_ns), static_cast<double>(s.end_ns));
+    const double hops = ranks - 1;
+    EXPECT_NEAR(3 * hops / (3 * hops + 1), meter.take().hidden(), 1e-9) << ranks << " ranks";
+  }
 }
 
 // In units of the pairs of two chunks: 2c + 1, of which two are of a chunk with itself and have half of them.
