@@ -109,6 +109,8 @@ std::vector<Option> make_table() {
           "model", "vocab-tiles", &C::vocab_tiles, {1, 65536}, kSame,
           "parts of the vocabulary's table that are used one after the other; a device budget must hold one of them, and the "
           "head computes its logits twice"),
+      number("model", "window", &C::window, {0, kMost}, kSame,
+             "sliding window: each position attends to so many, itself among them; 0: to all before it"),
       text("model", "skips", &C::skips, Text::choice, kSame,
            "skip connections; u: the output of block i, times learned weights, is added to the input of the i-th "
            "block from the end",
@@ -213,8 +215,10 @@ std::vector<Option> make_table() {
       number("parallel", "tp", &C::tp, {1, 65536}, kSame, "tensor-parallel ranks, which have a part of each layer"),
       text("parallel", "sp", &C::sp, Text::any, kSame,
            "sequence parallelism: between layers each tensor rank keeps its share of the positions"),
-      number("parallel", "cp", &C::cp, {1, 65536}, kSame,
-             "context-parallel ranks, which share the positions of each sequence; for attention they exchange heads"),
+      number("parallel", "cp", &C::cp, {1, 65536}, kSame, "context-parallel ranks, which share the positions of each sequence"),
+      text("parallel", "cp-mode", &C::cp_mode, Text::choice, kSame,
+           "what context-parallel ranks exchange for attention: heads (ulysses), or keys and values from rank to rank (ring)",
+           {"ulysses", "ring"}),
 
       text("memory", "device", &C::device, Text::device, kOwn, "where layers are computed: cpu or cuda:N"),
       text("memory", "device-memory", &C::device_memory, Text::size, kOwn,

@@ -124,6 +124,7 @@ void demand_degrees_of(const RunConfig& c, int ranks) {
          .shard_group = static_cast<int>(c.shard_group),
          .micro_batches = static_cast<int>(c.dp * c.grad_accumulation),
          .canonical_reduction = c.canonical_reduction,
+         .zigzag = c.cp_mode == "ring" && c.window == 0,
          .fp16 = c.dtype == "fp16",
          .skips = c.skips != "none",
          .whole_matrices = optimizer_of(c)->layer_unit().has_value(),

@@ -20,6 +20,7 @@ struct RunConfig {
   std::string skips = "none";          // none | u
   bool untied = false;                 // the output head has its own weights
   std::int64_t vocab_tiles = 1;
+  std::int64_t window = 0;  // positions that one attends to; 0: to all before it
   std::vector<std::filesystem::path> data;
   std::string data_format = "bytes";  // bytes | u16 | u32
   std::string init_from, save;
@@ -63,8 +64,9 @@ struct RunConfig {
   std::string stage_layers;          // "3,4,4"; empty: balanced
   // ranks that have a part of each layer
   std::int64_t tp = 1;
-  bool sp = false;      // between layers, each has its share of the positions
-  std::int64_t cp = 1;  // ranks that share the positions of each sequence
+  bool sp = false;                  // between layers, each has its share of the positions
+  std::int64_t cp = 1;              // ranks that share the positions of each sequence
+  std::string cp_mode = "ulysses";  // ulysses | ring
   // Which of them this rank is: no options, but set in each rank.
   std::int64_t tensor_rank = 0, context_rank = 0;
 

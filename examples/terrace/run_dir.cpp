@@ -172,7 +172,7 @@ RunFile read_run_file(const fs::path& dir) {
 nlohmann::json take_layout(nlohmann::json& fingerprint) {
   nlohmann::json layout;
   for (const auto* const key :
-       {"dp", "zero", "shard-group", "pp", "schedule", "virtual-stages", "tp", "sp", "cp", "vocab-tiles"}) {
+       {"dp", "zero", "shard-group", "pp", "schedule", "virtual-stages", "tp", "sp", "cp", "cp-mode", "vocab-tiles"}) {
     layout[key] = fingerprint.at(key);
     fingerprint.erase(key);
   }
