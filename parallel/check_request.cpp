@@ -195,12 +195,13 @@ Degrees degrees_of(const Model& model, const PlanRequest& request) {
           .two_directions = two_directions(request)};
 }
 
-// What the library's layers cannot cut in two.
+// A place in a ring has two parts of a sequence.
 void demand_zigzag(const Model& model, const PlanRequest& request) {
-  if (!model.context.zigzag || request.shape.batch.seq % 2 == 0) return;
-  const auto context = request.data.context;
-  for (const auto& problem : problems({.cp = static_cast<int>(context), .zigzag = true},
-                                      {.seq_len = request.shape.batch.seq * context}, static_cast<int>(context)))
+  const auto& context = model.context;
+  if (!context.zigzag || request.shape.batch.seq * context.head_ranks() % 2 == 0) return;
+  const auto ranks = static_cast<int>(context.ranks), ring = static_cast<int>(context.ring);
+  for (const auto& problem : problems({.cp = ranks, .ring = ring == ranks ? 0 : ring, .zigzag = true},
+                                      {.heads = ranks, .seq_len = request.shape.batch.seq * ranks}, ranks))
     if (problem.setting == "cp") throw RefusedSetting(problem);
 }
 

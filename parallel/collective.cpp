@@ -241,7 +241,8 @@ std::vector<Collective> phase_exchange_of(const StepMap& map, const Action& a) {
            .from = at(exchange->from),
            .to = at(exchange->to),
            .sent = bytes(exchange->sent),
-           .received = bytes(exchange->received)}};
+           .received = bytes(exchange->received),
+           .neighbours = exchange->neighbours}};
 }
 
 }  // namespace

@@ -110,6 +110,7 @@ Exchange exchange_of(const StepMap& map, const Collective& c) {
              .stride = stride,
              .order = c.reduction.order,
              .hop = is_hop(map, c)};
+  if (c.neighbours != 0) e.ranks = c.neighbours;
   // Machines add in fp32 what travels in fewer bits.
   const bool wide = c.reduction.from == DType::bf16 || c.reduction.blocks;
   if (reduces(e) && wide) e.sum_bytes = c.from.bytes / size_of(c.dtype) * sizeof(float);

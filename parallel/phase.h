@@ -39,6 +39,7 @@ struct PhaseExchange {
   Members members;
   std::uint32_t from = 0, to = 0;
   std::vector<std::int64_t> sent, received;  // elements of the tensors to and from each member, in their order
+  std::uint32_t neighbours = 0;              // so many of the members exchange with each other; 0: all
 };
 
 // A tensor of the call's work(), and how a phase uses it. The tensors of an exchange are used without being named.

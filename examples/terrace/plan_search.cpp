@@ -113,7 +113,9 @@ std::string flags_of(const RunConfig& c) {
   auto flags = fmt::format("--dp {}", c.dp);
   if (c.pp > 1) flags += fmt::format(" --pp {} --schedule {}", c.pp, c.schedule);
   if (c.tp > 1) flags += fmt::format(" --tp {}{}", c.tp, c.sp ? " --sp" : "");
-  if (c.cp > 1) flags += fmt::format(" --cp {}{}", c.cp, c.cp_mode == "ring" ? " --cp-mode ring" : "");
+  if (c.cp > 1) flags += fmt::format(" --cp {}", c.cp);
+  if (c.ring() > 1) flags += fmt::format(" --cp-mode {}", c.cp_mode);
+  if (c.ring() > 1 && c.cp_mode == "both") flags += fmt::format(" --cp-ring {}", c.cp_ring);
   return flags + fmt::format(" --zero {} --grad-accumulation {}", c.zero, c.grad_accumulation);
 }
 

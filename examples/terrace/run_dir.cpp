@@ -171,8 +171,8 @@ RunFile read_run_file(const fs::path& dir) {
 // computes may not change, so the micro-batches of all ranks are counted together.
 nlohmann::json take_layout(nlohmann::json& fingerprint) {
   nlohmann::json layout;
-  for (const auto* const key :
-       {"dp", "zero", "shard-group", "pp", "schedule", "virtual-stages", "tp", "sp", "cp", "cp-mode", "vocab-tiles"}) {
+  for (const auto* const key : {"dp", "zero", "shard-group", "pp", "schedule", "virtual-stages", "tp", "sp", "cp", "cp-mode",
+                                "cp-ring", "vocab-tiles"}) {
     layout[key] = fingerprint.at(key);
     fingerprint.erase(key);
   }

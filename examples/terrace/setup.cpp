@@ -39,7 +39,7 @@ lm::ModelConfig model_config(const RunConfig& c) {
                                   .sequence = c.sp},
                        .context = {.ranks = static_cast<std::uint32_t>(c.cp),
                                    .rank = static_cast<std::uint32_t>(c.context_rank),
-                                   .mode = c.cp_mode == "ring" ? ContextMode::ring : ContextMode::ulysses}});
+                                   .ring = static_cast<std::uint32_t>(c.ring())}});
 }
 
 bool units_apart(const RunConfig& c) {

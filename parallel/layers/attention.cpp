@@ -90,6 +90,17 @@ void Attention::rotate(LayerContext& ctx, TensorView qkv, std::int64_t first_pos
   ctx.math.rotary(ctx.stream, q_and_k, row, ctx.shape.seq, first_position, config_.rope_theta, inverse);
 }
 
+void Attention::rotate_slice(LayerContext& ctx, TensorView qkv, bool inverse) const {
+  const auto runs = config_.context.runs(ctx.shape.seq);
+  if (runs.size() == 1) return rotate(ctx, qkv, runs.front().begin, inverse);
+  std::int64_t row = 0;
+  for (std::int64_t b = 0; b < ctx.shape.batch; ++b)
+    for (const auto& [begin, count] : runs) {
+      rotate(ctx, row_slice(qkv, row, count), begin, inverse);
+      row += count;
+    }
+}
+
 void Attention::save_middle(LayerContext& ctx, const LayerTensors& t, TensorView qkv) const {
   rotate(ctx, qkv, 0, false);
   attend(ctx, attention_shape(ctx.shape), t.saved[kAttended], t.saved[kLogSumExp], qkv);

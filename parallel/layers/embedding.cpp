@@ -70,7 +70,7 @@ void Embedding::embed(LayerContext& ctx, std::span<const TensorView> weights, Te
     const TensorView to = t == 0 ? y : arena.take(y.dtype, y.shape);
     const bool adds_positions = is_last(t) && config_.tensor.leads();
     const TensorView places = adds_positions ? positions(weights) : TensorView{};
-    if (places.empty() || !config_.context.zigzag) {
+    if (places.empty() || is_one_run(ctx)) {
       ctx.math.embed(ctx.stream, to, tokens, rows(ctx, weights, t), places, seq, first_position);
     } else {
       each_run(ctx, [&](Block of_rows, Block run) {
@@ -100,7 +100,7 @@ void Embedding::backward(LayerContext& ctx, const LayerTensors& t, Half half) co
     // embed_grad() clears the rows of positions that it is given: those of other context ranks are cleared here.
     const bool sliced = config_.context.ranks > 1 && !all.empty();
     if (sliced && t.accumulate == Accumulate::no) ctx.math.zero(ctx.stream, all);
-    const bool zigzag = sliced && config_.context.zigzag;
+    const bool zigzag = sliced && !is_one_run(ctx);
     const TensorView here = !leads || zigzag ? TensorView{} : sliced ? row_slice(all, first_position(ctx), ctx.shape.seq) : all;
     ctx.math.embed_grad(ctx.stream, rows(ctx, t.gradients, number), here, tokens_in(ctx, arena, number), t.dy, ctx.shape.seq,
                         t.accumulate);

@@ -82,6 +82,12 @@ void check_parts(const Transformer& config) {
   }
   if (config.context.ranks < 1 || config.context.rank >= config.context.ranks)
     refuse(fmt::format("there is no context rank {} of {}", config.context.rank, config.context.ranks));
+  if (config.context.ring < 1 || config.context.ranks % config.context.ring != 0)
+    refuse(fmt::format("rings of {} of {} context ranks: the nearest are rings of {}", config.context.ring,
+                       config.context.ranks, nearest_divisor(config.context.ranks, config.context.ring)));
+  if (config.context.ring > 1 && config.context.head_ranks() > config.heads / config.tensor.ranks)
+    refuse(fmt::format("{} ranks of a place in a ring are more than {} heads: the nearest are rings of {}",
+                       config.context.head_ranks(), config.heads / config.tensor.ranks, config.context.ranks));
   if (config.context.ranks > 1 && config.skips != SkipShape::none)
     refuse(fmt::format("a model with skips cannot have {} context ranks: leave out skips, or the context ranks",
                        config.context.ranks));

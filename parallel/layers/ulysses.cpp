@@ -6,9 +6,9 @@ namespace terrace::layers {
 
 Ulysses::Ulysses(const Transformer& config, std::int64_t block)
     : Attention(config, block),
-      deal_{config.heads_here(), config.kv_heads_here(), static_cast<int>(config.context.ranks)},
-      ranks_(static_cast<int>(config.context.ranks)),
-      rank_(static_cast<int>(config.context.rank)) {}
+      deal_{config.heads_here(), config.kv_heads_here(), static_cast<int>(config.context.head_ranks())},
+      ranks_(static_cast<int>(config.context.head_ranks())),
+      rank_(static_cast<int>(config.context.head_rank())) {}
 
 std::int64_t Ulysses::qkv_row(int rank) const {
   return (deal_.queries(rank).count + 2 * static_cast<std::int64_t>(deal_.keys(rank).size())) * config_.head_dim();
@@ -70,6 +70,24 @@ double Ulysses::forward_flops(BatchShape shape) const {
          2 * n * ranks_ * pairs_twice(shape.seq * ranks_) * static_cast<double>(attended_row(0));
 }
 
+// Among the neighbours of this rank's place in a ring, if there is one.
+PhaseExchange Ulysses::exchange(std::uint32_t from, std::uint32_t to, const std::vector<std::int64_t>& sent,
+                                const std::vector<std::int64_t>& received) const {
+  const auto& context = config_.context;
+  if (context.ring == 1) return {.members = kContextRanks, .from = from, .to = to, .sent = sent, .received = received};
+  const auto among_all = [&](const std::vector<std::int64_t>& elements) {
+    std::vector<std::int64_t> all(context.ranks, 0);
+    std::ranges::copy(elements, all.begin() + context.ring_rank() * context.head_ranks());
+    return all;
+  };
+  return {.members = kContextRanks,
+          .from = from,
+          .to = to,
+          .sent = among_all(sent),
+          .received = among_all(received),
+          .neighbours = context.head_ranks()};
+}
+
 std::vector<Phase> Ulysses::middle_phases(LayerCall call, BatchShape shape) const {
   if (call != LayerCall::forward && call != LayerCall::backward) return {};
   const bool forward = call == LayerCall::forward;
@@ -83,15 +101,13 @@ std::vector<Phase> Ulysses::middle_phases(LayerCall call, BatchShape shape) cons
   }
   const double products = forward_flops(shape) - 2 * static_cast<double>(n * config_.hidden * (in_.outputs() + out_.inputs()));
   const auto half = forward ? Half::both : Half::input;
-  return {{.half = half, .scratch_bytes = 0, .exchange = PhaseExchange{kContextRanks, kToHeads, kOfHeads, to_heads, of_heads}},
+  return {{.half = half, .scratch_bytes = 0, .exchange = exchange(kToHeads, kOfHeads, to_heads, of_heads)},
           {.half = half,
            .saved = forward ? Access::update : Access::read,
            .work = {{kOfHeads, Access::read}, {kToPositions, Access::overwrite}},
            .scratch_bytes = forward ? 0 : scratch_bytes(shape),
            .flops = forward ? products : 2 * products},
-          {.half = half,
-           .scratch_bytes = 0,
-           .exchange = PhaseExchange{kContextRanks, kToPositions, kOfPositions, to_positions, of_positions}},
+          {.half = half, .scratch_bytes = 0, .exchange = exchange(kToPositions, kOfPositions, to_positions, of_positions)},
           {.half = half,
            .saved = forward ? std::optional(Access::update) : std::nullopt,
            .carried = forward ? std::nullopt : std::optional(Access::overwrite),
@@ -156,7 +172,7 @@ void Ulysses::order_positions(LayerContext& ctx, TensorView by_rank, TensorView 
 }
 
 void Ulysses::save_middle(LayerContext& ctx, const LayerTensors& t, TensorView qkv) const {
-  rotate(ctx, qkv, rank_ * ctx.shape.seq, false);
+  rotate_slice(ctx, qkv, false);
   deal_qkv(ctx, qkv, t.work[kToHeads], Way::pack);
 }
 
@@ -173,7 +189,7 @@ void Ulysses::run_middle(LayerContext& ctx, const LayerTensors& t, LayerCall cal
   if (forward) return deal_attended(ctx, t.saved[kHere], t.work[kOfPositions], Way::unpack);
   constexpr std::size_t kDqkv = 0;  // of what ResidualBranch carries
   deal_qkv(ctx, t.carried[kDqkv], t.work[kOfPositions], Way::unpack);
-  rotate(ctx, t.carried[kDqkv], rank_ * ctx.shape.seq, true);
+  rotate_slice(ctx, t.carried[kDqkv], true);
 }
 
 void Ulysses::attend_heads(LayerContext& ctx, const LayerTensors& t) const {

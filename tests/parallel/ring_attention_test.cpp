@@ -7,7 +7,7 @@
 
 #include <terrace/parallel/check_collectives.h>
 #include <terrace/parallel/exchange.h>
-#include <terrace/parallel/layers/ring_attention.h>
+#include <terrace/parallel/layers/ring.h>
 #include <terrace/parallel/overlap.h>
 
 #include "tensor_run.h"
@@ -20,7 +20,7 @@ constexpr std::int64_t kSeq = 48;  // twice 2, 3, 4 and 8 ranks divide it
 TensorRun of(lm::ModelConfig config, std::uint32_t ranks, std::int64_t window = 0) {
   config.seq_len = kSeq;
   config.window = window;
-  config.context.mode = ContextMode::ring;
+  config.context.ring = ranks;
   TensorRun o{.config = std::move(config), .context = ranks};
   o.batch = {2, kSeq};
   return o;
@@ -63,10 +63,78 @@ TEST_F(Ring, WindowsTrainWhatOneRankTrains) {
     for (const std::int64_t window : {1, 2, 7, 13, 14, 20, 48}) expect_serial(of(config, 4, window), kFp64);
 }
 
+// Rings of ranks that hold a place together and exchange heads there. Three ranks of a place cut its zigzag within a chunk.
+TEST_F(Ring, WithHeadsTrainsWhatOneRankTrains) {
+  for (const auto& config : {gpt2(), llama()})
+    for (const auto& [ranks, ring] : {std::pair{4U, 2U}, {6U, 2U}, {6U, 3U}, {8U, 4U}, {8U, 2U}})
+      for (const std::int64_t window : {0, 20}) {
+        auto o = of(config, ranks, window);
+        o.config.context.ring = ring;
+        if (window != 0 && ring == 2 && ranks != 6) continue;
+        expect_serial(o, kFp64);
+        if (window != 0 || ranks == 8) continue;
+        o.config.dtype = DType::fp32;
+        o.recompute = true;
+        expect_serial(o, kFp32);
+      }
+}
+
+TEST_F(Ring, WithHeadsNeedsNoEqualNumbersAndGoesWithTheOtherAxes) {
+  for (const auto& [heads, kv_heads] : {std::pair{3, 3}, {7, 1}, {6, 2}}) {
+    auto o = of(grouped(heads, kv_heads), 4);
+    o.config.context.ring = 2;
+    SCOPED_TRACE(fmt::format("{} heads, {} of keys and values", heads, kv_heads));
+    expect_serial(o, kFp64);
+  }
+  for (const auto& [config, data, tensor, schedule, zero] : {std::tuple{gpt2(), 2U, 1U, "", 3U},
+                                                             {llama(), 2U, 1U, "", 1U},
+                                                             {gpt2(), 1U, 2U, "", 0U},
+                                                             {llama(), 1U, 2U, "", 3U},
+                                                             {llama(), 1U, 1U, "zb-h1", 2U}}) {
+    auto o = of(config, 4);
+    o.config.context.ring = 2;
+    o.data = {.ranks = data, .zero = zero};
+    o.tensor_ranks = tensor;
+    o.sequence = tensor > 1 && zero == 3;
+    o.schedule = schedule;
+    o.squeezed = o.disk_tier = zero == 3;
+    expect_serial(o, kFp64);
+  }
+}
+
+// Two all-to-alls of heads between the ranks of a place each way, as without a ring, and the ring's hops with their heads' keys
+// and values at all positions of the place.
+TEST_F(Ring, WithHeadsTheLedgerIsTheFormula) {
+  const std::uint64_t blocks = 2, m = 2, ranks = 4, ring = 2, heads = ranks / ring, number = sizeof(double);
+  auto o = of(gpt2(), ranks);
+  o.config.context.ring = ring;
+  o.micro_batches = m;
+  o.before_use = false;
+  o.store = new_store();
+  auto config = o.config;
+  config.context.ranks = ranks;
+  const auto optimizer = make_optimizer(o.optimizer, {});
+  const auto model = lm::make_model(config);
+  const auto planned = plan(model, request_of(o, *optimizer, 0), {});
+  const StepMap map(model, planned.map);
+  double planned_bytes = 0;
+  for (const auto& action : planned.programs.steady.actions)
+    for (const auto& exchange : exchanges_of(map, action))
+      if (exchange.operation == Operation::all_to_all) planned_bytes += link_bytes({}, exchange).within;
+  const std::uint64_t tokens = 2 * kSeq / ranks, width = 64, exchanged = (3 + 1) * tokens * width * (heads - 1) / heads,
+                      keys = 2 * tokens * width, hops = 3 * ring - 2;
+  for (const auto& rank : run_all(o)) {
+    const auto entry = rank.step.of("cp", Operation::all_to_all);
+    EXPECT_EQ(blocks * m * (4 + hops), entry.calls);
+    EXPECT_EQ(blocks * m * number * (2 * exchanged + hops * keys), entry.sent_bytes);
+    EXPECT_EQ(planned_bytes, static_cast<double>(entry.sent_bytes));
+  }
+}
+
 TEST_F(Ring, UlyssesHasTheSameWindows) {
   for (const auto& config : {gpt2(), llama()}) {
     auto o = of(config, 4, 13);
-    o.config.context.mode = ContextMode::ulysses;
+    o.config.context.ring = 1;
     expect_serial(o, kFp64);
   }
 }
@@ -195,12 +263,12 @@ TEST(RingAttention, EveryRankOfAZigzagHasEquallyMuchToDoAtEveryHop) {
     auto config = llama();
     config.seq_len = 2 * ranks * 6;
     auto transformer = lm::transformer_of(lm::complete(config));
-    transformer.context = {.ranks = ranks, .rank = 0, .mode = ContextMode::ring, .zigzag = true};
-    const layers::RingAttention layer(transformer, 0);
+    transformer.context = {.ranks = ranks, .ring = ranks, .zigzag = true};
+    const layers::Ring ring(transformer, {}, {}, 0);
     const std::int64_t chunk = 6, whole = chunk * chunk, own = chunk * (chunk + 1) / 2;
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-      EXPECT_EQ(2 * own + whole, layer.pairs(rank, 2 * chunk, 0));
-      for (std::uint32_t hops = 1; hops < ranks; ++hops) EXPECT_EQ(2 * whole, layer.pairs(rank, 2 * chunk, hops));
+      EXPECT_EQ(2 * own + whole, ring.pairs(rank, {1, 2 * chunk}, 0));
+      for (std::uint32_t hops = 1; hops < ranks; ++hops) EXPECT_EQ(2 * whole, ring.pairs(rank, {1, 2 * chunk}, hops));
     }
   }
 }
@@ -213,25 +281,27 @@ TEST(RingAttention, EveryPairIsComputedOnceWithEveryWindow) {
       config.seq_len = 24;
       auto transformer = lm::transformer_of(lm::complete(config));
       transformer.window = window;
-      transformer.context = {.ranks = ranks, .rank = 0, .mode = ContextMode::ring, .zigzag = window == 0};
-      const layers::RingAttention layer(transformer, 0);
+      transformer.context = {.ranks = ranks, .ring = ranks, .zigzag = window == 0};
+      const layers::Ring ring(transformer, {}, {}, 0);
       std::int64_t found = 0, expected = 0;
       for (std::uint32_t rank = 0; rank < ranks; ++rank)
-        for (std::uint32_t hops = 0; hops <= layer.hops(24 / ranks); ++hops) found += layer.pairs(rank, 24 / ranks, hops);
+        for (std::uint32_t hops = 0; hops <= ring.hops({1, 24 / ranks}); ++hops)
+          found += ring.pairs(rank, {1, 24 / ranks}, hops);
       for (std::int64_t t = 0; t < 24; ++t) expected += window == 0 ? t + 1 : std::min(window, t + 1);
       EXPECT_EQ(expected, found) << ranks << " ranks, window " << window;
     }
 }
 
 TEST_F(Ring, RanksAgreeOnTheirStepsAndOnTheBytesBetweenEachPair) {
-  for (const std::int64_t window : {0, 14}) {
+  for (const auto& [window, ring] : {std::pair{0, 4U}, {14, 4U}, {0, 2U}}) {
     auto o = of(grouped(7, 7), 4, window);
+    o.config.context.ring = ring;
     const auto optimizer = make_optimizer(o.optimizer, {});
     std::vector<Model> models;
     std::vector<Plan> plans;
     for (std::uint32_t rank = 0; rank < 4; ++rank) {
       auto config = o.config;
-      config.context = {.ranks = 4, .rank = rank, .mode = ContextMode::ring};
+      config.context = {.ranks = 4, .rank = rank, .ring = ring};
       models.push_back(lm::make_model(config));
       auto request = request_of(o, *optimizer, rank);
       request.budget = {900 * kKiB, 3 * kMiB, 0};

@@ -99,7 +99,7 @@ inline TensorResult run_rank(TensorRun o, Communicator* comm, Ledger* ledger) {
   const auto rank = comm ? static_cast<std::uint32_t>(comm->rank()) : 0;
   auto config = o.config;
   config.tensor = {.ranks = o.tensor_ranks, .rank = rank % o.tensor_ranks, .sequence = o.sequence};
-  config.context = {.ranks = o.context, .rank = rank / o.tensor_ranks % o.context, .mode = o.config.context.mode};
+  config.context = {.ranks = o.context, .rank = rank / o.tensor_ranks % o.context, .ring = o.config.context.ring};
   const auto model = lm::make_model(config);
   const auto optimizer = make_optimizer(o.optimizer, {.eps = 1e-3});
   auto request = request_of(o, *optimizer, rank);
@@ -256,8 +256,9 @@ inline void expect_equal(const TensorResult& one, const TensorResult& other, dou
 inline std::string name_of(const TensorRun& o) {
   return fmt::format("{} tiles {} tp {}{} cp {}{} window {} dp {} zero {} {} {}{}{}", *o.config.family.get().name,
                      o.config.vocab_tiles, o.tensor_ranks, o.sequence ? " sp" : "", o.context,
-                     o.config.context.mode == ContextMode::ring ? " ring" : "", o.config.window, o.data.ranks, o.data.zero,
-                     o.schedule, terrace::name_of(o.config.dtype), o.recompute ? " recompute" : "", o.disk_tier ? " disk" : "");
+                     o.config.context.ring > 1 ? fmt::format(" ring {}", o.config.context.ring) : "", o.config.window,
+                     o.data.ranks, o.data.zero, o.schedule, terrace::name_of(o.config.dtype), o.recompute ? " recompute" : "",
+                     o.disk_tier ? " disk" : "");
 }
 
 class TensorRuns : public FolderTest {
@@ -272,7 +273,7 @@ class TensorRuns : public FolderTest {
 inline TensorResult TensorRuns::serial(TensorRun o) {
   o.store = new_store();
   o.micro_batches *= o.data.ranks;
-  o.tensor_ranks = o.context = 1;
+  o.tensor_ranks = o.context = o.config.context.ring = 1;
   o.sequence = false;
   o.config.vocab_tiles = 1;
   o.data = {};
