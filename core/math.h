@@ -34,6 +34,34 @@ struct AttentionShape {
   std::int64_t batch = 0, seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
 };
 
+// Some queries of each sequence against some of its keys. Key j is seen by query i if it is at most `offset` positions behind
+// it: j <= i + offset, and with a window j > i + offset - window, too.
+struct AttentionBlock {
+  // Of sequence b the rows [b · every + first, b · every + first + count) of a tensor.
+  struct Rows {
+    std::int64_t first = 0, count = 0, every = 0;
+  };
+  std::int64_t batch = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  Rows queries = {}, keys = {};
+  std::int64_t offset = 0;  // from the position of the first key to that of the first query
+  std::int64_t window = 0;  // a query sees so many positions, its own among them; 0: all
+  // The keys that a query sees: [low, high).
+  [[nodiscard]] constexpr std::int64_t low(std::int64_t query) const {
+    const auto first = window == 0 ? 0 : query + offset - window + 1;
+    return first < 0 ? 0 : first < high(query) ? first : high(query);
+  }
+  [[nodiscard]] constexpr std::int64_t high(std::int64_t query) const {
+    const auto end = query + offset + 1;
+    return end < 0 ? 0 : end < keys.count ? end : keys.count;
+  }
+  // How many pairs of a query and a key that it sees there are in a sequence.
+  [[nodiscard]] constexpr std::int64_t pairs() const {
+    std::int64_t all = 0;
+    for (std::int64_t i = 0; i < queries.count; ++i) all += high(i) - low(i);
+    return all;
+  }
+};
+
 class Math {
  public:
   virtual ~Math() = default;
@@ -69,6 +97,17 @@ class Math {
   // Overwrites dqkv, from dout; recomputes the probabilities by blocks. The implementation has its own scratch, per thread.
   virtual void attention_grad(Stream&, AttentionShape, TensorView dqkv, TensorView dout, TensorView out, TensorView lse,
                               TensorView qkv) = 0;
+  // A part of attention. q: rows that begin with the H query heads. kv: rows that end with the G key and then the G value
+  // heads; rows of both may be longer, so that either can be qkv. out [·, H·D], in the compute dtype or that of sums; lse [B,
+  // H, queries.every]. Rows outside the block are left as they are. Queries that see no key get zeros and -∞. accumulate: what
+  // out and lse hold is of other keys, and becomes the result of both, merged in the dtype of sums.
+  virtual void attention_block(Stream&, const AttentionBlock&, TensorView out, TensorView lse, TensorView q, TensorView kv,
+                               Accumulate accumulate) = 0;
+  // From out and lse of all keys: the gradients of these keys' part, which add up to the whole one's over all blocks. dq begins
+  // its rows, dkv ends them, as q and kv; both in the compute dtype or that of sums. dq and dkv accumulate apart.
+  virtual void attention_block_grad(Stream&, const AttentionBlock&, TensorView dq, TensorView dkv, TensorView dout,
+                                    TensorView out, TensorView lse, TensorView q, TensorView kv, Accumulate to_dq,
+                                    Accumulate to_dkv) = 0;
   // One new position for generation: q is the last row's first H·D elements (a row of qkv is allowed); k_cache, v_cache [G,
   // capacity, D]; `length` positions are valid.
   virtual void attention_decode(Stream&, AttentionShape, TensorView out, TensorView q, TensorView k_cache, TensorView v_cache,

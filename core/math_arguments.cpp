@@ -42,6 +42,22 @@ void require_attention(const char* operation, const AttentionShape& s, const Ten
               lse.elements() == tokens * s.heads,
           operation, "out, lse and qkv do not match the shape");
 }
+void require_block(const char* operation, const AttentionBlock& s, const TensorView& out, const TensorView& lse,
+                   const TensorView& q, const TensorView& kv) {
+  require_compute(q.dtype, operation);
+  const auto fits = [&](const AttentionBlock::Rows& rows, const TensorView& view) {
+    return rows.first >= 0 && rows.count > 0 && rows.first + rows.count <= rows.every && rows_of(view) == s.batch * rows.every;
+  };
+  require(s.batch > 0 && s.heads > 0 && s.kv_heads > 0 && s.head_dim > 0 && s.heads % s.kv_heads == 0 && s.window >= 0,
+          operation, "the sizes must be positive and the key-value heads must divide the heads");
+  const auto width = s.heads * s.head_dim;
+  require(fits(s.queries, q) && fits(s.keys, kv) && kv.dtype == q.dtype && columns_of(q) >= width &&
+              columns_of(kv) >= 2 * s.kv_heads * s.head_dim,
+          operation, "q and kv do not match the block");
+  require(gradient_dtype(out.dtype, q.dtype) && out.elements() == rows_of(q) * width && columns_of(out) == width &&
+              lse.dtype == accumulator_of(q.dtype) && lse.elements() == rows_of(q) * s.heads,
+          operation, "out and lse do not match the block");
+}
 void require_activation(const char* operation, Activation kind, const TensorView& y, const TensorView& x) {
   require_compute(y.dtype, operation);
   require(
@@ -136,6 +152,24 @@ void check_attention_grad(const AttentionShape& shape, const TensorView& dqkv, c
                           const TensorView& lse, const TensorView& qkv) {
   require_attention("attention_grad", shape, out, lse, qkv);
   require(same(dqkv, qkv) && same(dout, out), "attention_grad", "a gradient differs from its tensor");
+}
+
+void check_attention_block(const AttentionBlock& block, const TensorView& out, const TensorView& lse, const TensorView& q,
+                           const TensorView& kv) {
+  require_block("attention_block", block, out, lse, q, kv);
+}
+
+void check_attention_block_grad(const AttentionBlock& block, const TensorView& dq, const TensorView& dkv,
+                                const TensorView& dout, const TensorView& out, const TensorView& lse, const TensorView& q,
+                                const TensorView& kv) {
+  const auto* const operation = "attention_block_grad";
+  require_block(operation, block, out, lse, q, kv);
+  require(same(dout, out) && out.dtype == q.dtype, operation, "dout differs from out, or out from q's dtype");
+  require(gradient_dtype(dq.dtype, q.dtype) && rows_of(dq) == rows_of(q) && columns_of(dq) >= columns_of(out), operation,
+          "dq does not match q");
+  require(gradient_dtype(dkv.dtype, q.dtype) && rows_of(dkv) == rows_of(kv) &&
+              columns_of(dkv) >= 2 * block.kv_heads * block.head_dim,
+          operation, "dkv does not match kv");
 }
 
 void check_attention_decode(const AttentionShape& shape, const TensorView& out, const TensorView& q, const TensorView& k_cache,

@@ -38,6 +38,10 @@ void check_rotary(const TensorView& x, std::int64_t row_elements, std::int64_t s
 void check_attention(const AttentionShape&, const TensorView& out, const TensorView& lse, const TensorView& qkv);
 void check_attention_grad(const AttentionShape&, const TensorView& dqkv, const TensorView& dout, const TensorView& out,
                           const TensorView& lse, const TensorView& qkv);
+void check_attention_block(const AttentionBlock&, const TensorView& out, const TensorView& lse, const TensorView& q,
+                           const TensorView& kv);
+void check_attention_block_grad(const AttentionBlock&, const TensorView& dq, const TensorView& dkv, const TensorView& dout,
+                                const TensorView& out, const TensorView& lse, const TensorView& q, const TensorView& kv);
 void check_attention_decode(const AttentionShape&, const TensorView& out, const TensorView& q, const TensorView& k_cache,
                             const TensorView& v_cache, std::int64_t length);
 

@@ -40,8 +40,8 @@ ActivationBuffers::ActivationBuffers(const Model& model, const LayerPhases& phas
     const bool has_input = here || (l > 0 && pipeline.holds(l - 1)) || (reader != Skips::kNone && pipeline.holds(reader));
     layers_.push_back({.saved = Pack(kept_by_forward(layer, batch, decode_positions)),
                        .carried = Pack(layer.carried(batch)),
-                       .forward_work = Pack(layer.work(LayerCall::forward, batch)),
-                       .backward_work = Pack(layer.work(LayerCall::backward, batch)),
+                       .forward_work = layer.work(LayerCall::forward, batch),
+                       .backward_work = layer.work(LayerCall::backward, batch),
                        .here = here,
                        .makes_whole = sequence_ && !layer.on_shares(),
                        .input_bytes = l == 0 || !has_input ? 0 : kept_bytes,
@@ -66,9 +66,10 @@ void ActivationBuffers::add_to(ChunkTable& chunks) {
     for (const auto bytes : phases_.scratch_bytes(l)) chunks.add(1, buffer(Role::scratch, l, 0, layers_[l].here ? bytes : 0));
   }
   for (std::uint32_t l = 0; l < layers_.size(); ++l) {
-    const auto bytes = std::max(layers_[l].forward_work.bytes, layers_[l].backward_work.bytes);
     work_.push_back(chunks.size());
-    if (bytes != 0) chunks.add(1, buffer(Role::work, l, 0, layers_[l].here ? bytes : 0));
+    for (const auto* const tensors : {&layers_[l].forward_work, &layers_[l].backward_work})
+      for (const auto& tensor : *tensors)
+        chunks.add(1, buffer(Role::work, l, 0, layers_[l].here ? round_up(tensor.bytes(), kPageBytes) : 0));
   }
   spare_ = chunks.add(1, buffer(Role::spare, 0, 0, spare_bytes_));
 }

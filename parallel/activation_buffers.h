@@ -5,7 +5,7 @@
 //   d(l, m)        the gradient of x(l, m)
 //   e(l, m)        the part of that gradient from a layer that skips from x(l, m)
 //   carried(l, m)  lives from the input half of a backward to its weight half
-//   work(l)        only inside a call of the layer, from phase to phase
+//   work(l, c, t)  tensor t of call c of the layer, only inside the call, from phase to phase
 //   scratch(a)     only inside the action; phases of a layer with the same need share one
 //   spare()        the output that a recomputation discards
 //
@@ -71,21 +71,26 @@ class ActivationBuffers {
   [[nodiscard]] const std::optional<TensorSpec>& survey_spec() const { return survey_spec_; }
   [[nodiscard]] std::uint64_t row_bytes() const { return row_bytes_; }  // of an activation of all positions
   [[nodiscard]] ChunkId scratch(const Action& a) const { return ChunkId(scratch_[a.layer] + phases_.scratch(a)); }
-  [[nodiscard]] ChunkId work(std::uint32_t layer) const { return ChunkId(work_[layer]); }
+  // Each of a call's tensors has a buffer, so that one can travel while others are computed with.
+  [[nodiscard]] ChunkId work(std::uint32_t layer, LayerCall call, std::uint32_t tensor) const {
+    return ChunkId(work_[layer] + tensor + (is_backward(call) ? layers_[layer].forward_work.size() : 0));
+  }
+  [[nodiscard]] const std::vector<TensorSpec>& work_tensors(std::uint32_t layer, LayerCall call) const {
+    return is_backward(call) ? layers_[layer].backward_work : layers_[layer].forward_work;
+  }
   [[nodiscard]] ChunkId spare() const { return ChunkId(spare_); }
   [[nodiscard]] const Pack& saved_pack(std::uint32_t layer) const { return layers_[layer].saved; }
   [[nodiscard]] const Pack& carried_pack(std::uint32_t layer) const { return layers_[layer].carried; }
-  [[nodiscard]] const Pack& work_pack(std::uint32_t layer, LayerCall call) const {
-    return call == LayerCall::backward ? layers_[layer].backward_work : layers_[layer].forward_work;
-  }
 
  private:
   struct OfLayer {
-    Pack saved, carried, forward_work, backward_work;
+    Pack saved, carried;
+    std::vector<TensorSpec> forward_work, backward_work;
     bool here = false;  // this rank computes the layer
     bool makes_whole = false;
     std::uint64_t input_bytes = 0, skip_bytes = 0;
   };
+  static bool is_backward(LayerCall call) { return call == LayerCall::backward; }
   [[nodiscard]] ChunkId at(std::uint32_t first, std::uint32_t layer, std::uint32_t m) const {
     return ChunkId(first + layer * micro_batches_ + m);
   }
@@ -101,7 +106,7 @@ class ActivationBuffers {
   std::vector<OfLayer> layers_;
   std::uint32_t x_ = 0, d_ = 0, saved_ = 0, carried_ = 0, spare_ = 0;
   std::vector<std::uint32_t> scratch_;  // [layer]: its first
-  std::vector<std::uint32_t> work_;     // [layer]
+  std::vector<std::uint32_t> work_;     // [layer]: its first
   std::vector<std::uint32_t> skipped_;  // [layer]: its e(l, 0); empty without skips
 };
 

@@ -203,11 +203,22 @@ Degrees degrees_of(const Model& model, const PlanRequest& request) {
           .tp = static_cast<int>(model.tensor.ranks),
           .cp = static_cast<int>(request.data.context),
           .canonical_reduction = request.data.canonical,
+          .zigzag = model.context.zigzag,
           .fp16 = model.dtype == DType::fp16,
           .skips = Skips(model).any(),
           .whole_matrices = request.layer_unit.has_value(),
           .local_sgd = request.data.local,
           .two_directions = two_directions(request)};
+}
+
+// A place in a ring has two parts of a sequence.
+void demand_zigzag(const Model& model, const PlanRequest& request) {
+  const auto& context = model.context;
+  if (!context.zigzag || request.shape.batch.seq * context.head_ranks() % 2 == 0) return;
+  const auto ranks = static_cast<int>(context.ranks), ring = static_cast<int>(context.ring);
+  for (const auto& problem : problems({.cp = ranks, .ring = ring == ranks ? 0 : ring, .zigzag = true},
+                                      {.heads = ranks, .seq_len = request.shape.batch.seq * ranks}, ranks))
+    if (problem.setting == "cp") throw RefusedSetting(problem);
 }
 
 }  // namespace
@@ -238,6 +249,7 @@ void check_request(const Model& model, const PlanRequest& request) {
   errors.gather([&] { check_tensor(model, request); });
   errors.gather([&] { demand_whole_tensors(model, request); });
   errors.gather([&] { demand_rank(model, request); });
+  errors.gather([&] { demand_zigzag(model, request); });
   errors.gather([&] { demand_layers(model, request); });
   errors.throw_if_any();
 }

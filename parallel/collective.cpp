@@ -239,10 +239,11 @@ std::vector<Collective> unification_of(const StepMap& map, const Action& a) {
 std::vector<Collective> phase_exchange_of(const StepMap& map, const Action& a) {
   const auto& exchange = map.phases().phase(a).exchange;
   if (!exchange) return {};
-  const auto& work = map.buffers().work_pack(a.layer, call_of(a.op));
-  const auto dtype = work.tensors[exchange->from].dtype;
+  const auto call = call_of(a.op);
+  const auto& work = map.buffers().work_tensors(a.layer, call);
+  const auto dtype = work[exchange->from].dtype;
   const auto at = [&](std::uint32_t tensor) {
-    return ChunkBytes{map.buffers().work(a.layer), 1, work.offsets[tensor], work.tensors[tensor].bytes()};
+    return ChunkBytes{map.buffers().work(a.layer, call, tensor), 1, 0, work[tensor].bytes()};
   };
   const auto bytes = [&](const std::vector<std::int64_t>& elements) {
     std::vector<std::uint64_t> all;
@@ -254,6 +255,7 @@ std::vector<Collective> phase_exchange_of(const StepMap& map, const Action& a) {
   if (c.operation == Operation::all_to_all) {
     c.sent = bytes(exchange->sent);
     c.received = bytes(exchange->received);
+    c.neighbours = exchange->neighbours;
     return {c};
   }
   c.from.bytes = bytes(exchange->sent).at(0);

@@ -40,6 +40,7 @@ struct Collective {
   std::uint32_t peer = 0;                               // of a broadcast and of messages: the number of a member
   std::uint32_t lane = 0;                               // of messages
   std::vector<std::uint64_t> sent = {}, received = {};  // of an all-to-all: bytes to and from each member
+  std::uint32_t neighbours = 0;                         // of an all-to-all: so many exchange with each other; 0: all
   friend bool operator==(const Collective&, const Collective&) = default;
 };
 // In the order in which they are issued.

@@ -147,7 +147,7 @@ void Compute::layer(const Action& a, const Views& views) {
   auto ctx = context_of(a, views);
   const auto weights = views.tensors(Kind::parameter, a);
   const auto saved = map.buffers().saved_pack(a.layer).views(views.of(map.buffers().saved(a.layer, a.micro_batch)));
-  const auto work = map.buffers().work_pack(a.layer, call_of(a.op)).views(views.of(map.buffers().work(a.layer)));
+  const auto work = views.work(a);
   LayerTensors t{
       .weights = weights, .gradients = {}, .x = {}, .y = {}, .saved = saved, .dy = {}, .dx = {}, .carried = {}, .work = work};
   const bool share = model_layer.on_shares();

@@ -52,6 +52,15 @@ class Compute::Views {
     const auto rows = map_.options().shape.batch.tokens() / (share ? map_.tensor().ranks : 1);
     return {data, map_.model().dtype, {rows, map_.model().width}};
   }
+  // In the order of the call's work(); empty views of those that the phase does not use.
+  [[nodiscard]] std::vector<TensorView> work(const Action& a) const {
+    std::vector<TensorView> views;
+    for (const auto& spec : map_.buffers().work_tensors(a.layer, call_of(a.op))) {
+      auto* const data = of(map_.buffers().work(a.layer, call_of(a.op), static_cast<std::uint32_t>(views.size())));
+      views.push_back(data ? TensorView{data, spec.dtype, spec.shape} : TensorView{});
+    }
+    return views;
+  }
   [[nodiscard]] TensorView survey() const {
     const auto& spec = *map_.buffers().survey_spec();
     return {of(map_.buffers().survey()), spec.dtype, {map_.tensor().ranks, spec.shape.elements()}};

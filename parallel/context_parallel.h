@@ -1,18 +1,52 @@
 // How the positions of a sequence are split over ranks: context parallelism. Every rank has a slice of equal length of all
 // sequences of its data rank, and computes it with all weights; only attention needs the other ranks' positions.
 //
+// Where keys and values go round, the positions of a place of the ring are a run of neighbours; in a zigzag they are two,
+// chunks r and 2c − 1 − r of 2c, so that the causal attention of every place costs the same.
+//
 // The ranks of a group are neighbours of the mesh's axis `context` (mesh.h). Their gradients are summed like those of data
 // ranks, and they share the state as data ranks do.
 //
 // Threads: values.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <vector>
+
+#include <terrace/parallel/comm/call.h>
 
 namespace terrace {
 
 struct ContextParallel {
   std::uint32_t ranks = 1, rank = 0;
+  // What they exchange for attention. Keys and values go round rings of so many ranks; so many neighbours as there are ranks
+  // for a place in a ring exchange heads, and each of them has all positions of the place for some heads.
+  std::uint32_t ring = 1;
+  bool zigzag = false;  // of a place in the ring, which has an even number of positions
+
+  [[nodiscard]] std::uint32_t head_ranks() const { return ranks / ring; }
+  [[nodiscard]] std::uint32_t ring_rank() const { return rank / head_ranks(); }
+  [[nodiscard]] std::uint32_t head_rank() const { return rank % head_ranks(); }
+
+  // The positions of a place in the ring that has so many, in the order in which they lie there.
+  [[nodiscard]] std::vector<Block> ring_runs(std::uint32_t place, std::int64_t count) const {
+    if (!zigzag) return {{place * count, count}};
+    const auto chunk = count / 2;
+    return {{place * chunk, chunk}, {(2 * std::int64_t{ring} - 1 - place) * chunk, chunk}};
+  }
+  // The positions of this rank's slice of so many.
+  [[nodiscard]] std::vector<Block> runs(std::int64_t slice) const {
+    std::vector<Block> all;
+    const std::int64_t first = head_rank() * slice, end = first + slice;
+    std::int64_t at = 0;
+    for (const auto& [begin, count] : ring_runs(ring_rank(), slice * head_ranks())) {
+      const auto from = std::max(first, at), to = std::min(end, at + count);
+      if (from < to) all.push_back({begin + from - at, to - from});
+      at += count;
+    }
+    return all;
+  }
 };
 
 }  // namespace terrace

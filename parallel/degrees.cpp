@@ -178,8 +178,20 @@ std::vector<SettingRefusal> problems(const Degrees& g, const ModelShape& model, 
                     kv == model.heads ? "" : fmt::format(", and divide {} key-value heads or be a multiple of them", kv),
                     g.sequence_parallel ? fmt::format(", and divide {} positions", s) : ""),
         splits, tensor);
+  const bool rings = g.ring != 0;
+  const auto in_rings = [&](auto c) {
+    return !rings || (divides(g.ring, c) && c / g.ring <= std::max<std::int64_t>(model.heads / std::max(g.tp, 1), 1));
+  };
+  const auto ring_of = [&](auto c) { return rings ? g.ring : c; };
   problems.check(
-      "cp", g.cp, s, fmt::format("it must divide {} positions", s), [&](auto c) { return divides(c, s); }, context);
+      "cp", g.cp, s,
+      fmt::format(
+          "it must divide {} positions{}{}", s,
+          g.zigzag ? fmt::format(", and the {} twice, because each place in a ring has two parts of a sequence",
+                                 rings ? "ranks of a ring" : "ranks")
+                   : "",
+          rings ? fmt::format(", and be a multiple of the {} ranks of a ring with at most a rank for a head", g.ring) : ""),
+      [&](auto c) { return divides(c, s) && in_rings(c) && (!g.zigzag || c == 1 || divides(2 * ring_of(c), s)); }, context);
   problems.check("pp", g.pp, model.layers, fmt::format("a stage needs a layer, and there are {}", model.layers),
                  [&](auto p) { return p <= model.layers; });
   problems.check("ep", g.ep, std::max<std::int64_t>(model.experts, 1),

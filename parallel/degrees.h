@@ -23,6 +23,8 @@ struct Degrees {
   int micro_batches = 1;
   bool canonical_reduction = false;
   bool sequence_parallel = false;  // with tp
+  int ring = 0;                    // with cp: ranks of a ring (context_parallel.h); 0: all
+  bool zigzag = false;             // with cp: each place in a ring has two parts of a sequence
   // What does not go with every degree.
   bool fp16 = false;            // activations
   bool skips = false;           // connections between layers that are not neighbours

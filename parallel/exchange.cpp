@@ -36,6 +36,9 @@ struct Sent {
   LinkBytes reduction, gather;
 };
 Sent sent_by(const Spread& s, const Exchange& e) {
+  // Some neighbours are on two nodes, if there are several.
+  const auto all = static_cast<double>(e.bytes);
+  if (e.hop) return {.reduction = {}, .gather = {s.nodes > 1 ? 0 : all, s.nodes > 1 ? all : 0}};
   if (e.operation == Operation::all_to_all) {  // a block to each rank
     const double each = static_cast<double>(e.bytes) / e.ranks;
     return {.reduction = {}, .gather = {each * (s.on_node - 1), each * (e.ranks - s.on_node)}};
@@ -60,6 +63,7 @@ double pieces_of(const Spread& s, const Exchange& e) {
 
 double latency_of(const Links& links, const Spread& s, const Exchange& e) {
   const double near = s.on_node > 1 ? links.within_latency_s : 0;
+  if (e.hop) return s.nodes > 1 ? links.between_latency_s : near;
   double rounds = 0;
   while (std::exp2(rounds) < s.nodes) ++rounds;
   const double through = near + rounds * links.between_latency_s, pieces = pieces_of(s, e);
@@ -87,9 +91,28 @@ LinkBytes& LinkBytes::operator+=(const LinkBytes& more) {
   return *this;
 }
 
+namespace {
+
+bool is_hop(const StepMap& map, const Collective& c) {
+  if (c.operation != Operation::all_to_all) return false;
+  const auto me = map.mesh().index(map.rank(), c.members.axes);
+  const auto one_other = [&](const std::vector<std::uint64_t>& bytes) {
+    return bytes[me] == 0 && std::ranges::count(bytes, std::uint64_t{0}) + 1 == std::ssize(bytes);
+  };
+  return one_other(c.sent) && one_other(c.received);
+}
+
+}  // namespace
+
 Exchange exchange_of(const StepMap& map, const Collective& c) {
   const auto [ranks, stride] = span_of(c.members, map.mesh());
-  Exchange e{.operation = c.operation, .bytes = wire_bytes(c), .ranks = ranks, .stride = stride, .order = c.reduction.order};
+  Exchange e{.operation = c.operation,
+             .bytes = wire_bytes(c),
+             .ranks = ranks,
+             .stride = stride,
+             .order = c.reduction.order,
+             .hop = is_hop(map, c)};
+  if (c.neighbours != 0) e.ranks = c.neighbours;
   // Machines add in fp32 what travels in fewer bits.
   const bool wide = c.reduction.from == DType::bf16 || c.reduction.blocks;
   if (reduces(e) && wide) e.sum_bytes = c.from.bytes / size_of(c.dtype) * sizeof(float);

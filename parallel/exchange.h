@@ -20,6 +20,7 @@ struct Exchange {
   std::uint32_t ranks = 1, stride = 1;
   SumOrder order = SumOrder::machines;  // of a reduction
   std::uint64_t sum_bytes = 0;          // of machines' sums of the whole, where they have more than `bytes`
+  bool hop = false;                     // an all-to-all in which each rank sends to one other, and receives from one
   friend bool operator==(const Exchange&, const Exchange&) = default;
 };
 Exchange exchange_of(const StepMap& map, const Collective& collective);

@@ -69,7 +69,13 @@ void LayerPhases::add_call(const Model& model, const BatchShape& shape, const Pa
     OfPhase all{.phase = {}, .weights = runs_of(layout, l, phase.weights, read), .gradients = {}};
     all.gradients = runs_of(layout, l, phase.gradients, written);
     all.scratch = scratch_of(l, round_up(phase.scratch_bytes.value_or(layer.scratch_bytes(shape)), kPageBytes));
-    any_exchange_ |= phase.exchange.has_value();
+    if (const auto& exchange = phase.exchange) {
+      any_exchange_ = true;
+      // A rank that is the root of one reduction keeps its sum through those that follow.
+      const bool keeps = exchange->operation == Operation::reduce && exchange->root != 0;
+      phase.work.insert(phase.work.end(),
+                        {{exchange->from, Access::read}, {exchange->to, keeps ? Access::update : Access::overwrite}});
+    }
     all.phase = std::move(phase);
     calls_[l][static_cast<std::size_t>(call)].push_back(std::move(all));
   }
@@ -121,11 +127,15 @@ const LayerPhases::OfPhase& LayerPhases::at(const Action& a) const {
   return phases[a.phase];
 }
 
-bool LayerPhases::ends_work(const Action& a) const {
-  if (!at(a).phase.work) return false;
-  const auto& calls = calls_[a.layer][static_cast<std::size_t>(call_of(a.op))];
-  return std::ranges::none_of(numbers(a.op, a.layer),
-                              [&](std::uint32_t number) { return number > a.phase && calls[number].phase.work; });
+std::vector<std::uint32_t> LayerPhases::ended_work(const Action& a) const {
+  std::vector<std::uint32_t> ended;
+  const auto& call = calls_[a.layer][static_cast<std::size_t>(call_of(a.op))];
+  for (const auto& used : at(a).phase.work)
+    if (std::ranges::none_of(numbers(a.op, a.layer), [&](std::uint32_t number) {
+          return number > a.phase && std::ranges::count(call[number].phase.work, used.tensor, &PhaseWork::tensor) != 0;
+        }))
+      ended.push_back(used.tensor);
+  return ended;
 }
 
 std::uint32_t LayerPhases::number_for_layer(const Action& a) const {

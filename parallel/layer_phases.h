@@ -28,8 +28,8 @@ class LayerPhases {
   }
   [[nodiscard]] bool is_first(const Action& a) const { return numbers(a.op, a.layer).front() == a.phase; }
   [[nodiscard]] bool is_last(const Action& a) const { return numbers(a.op, a.layer).back() == a.phase; }
-  // Whether it is the last phase of the action's call that uses the layer's work().
-  [[nodiscard]] bool ends_work(const Action& action) const;
+  // The tensors of the layer's work() that no later phase of the action uses.
+  [[nodiscard]] std::vector<std::uint32_t> ended_work(const Action& action) const;
   // Whether it exchanges instead of computing.
   [[nodiscard]] bool exchanges(const Action& action) const { return any_exchange_ && at(action).phase.exchange.has_value(); }
   // What LayerContext::phase says: a call of one phase is made at once.

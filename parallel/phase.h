@@ -46,6 +46,13 @@ struct PhaseExchange {
   // The member that a broadcast comes from (it reads `from`, the others write `to`), or that a reduction goes to (it alone
   // writes `to`).
   std::uint32_t root = 0;
+  std::uint32_t neighbours = 0;  // of an all-to-all: so many of the members exchange with each other; 0: all
+};
+
+// A tensor of the call's work(), and how a phase uses it. The tensors of an exchange are used without being named.
+struct PhaseWork {
+  std::uint32_t tensor = 0;
+  Access access = Access::read;
 };
 
 struct Phase {
@@ -55,7 +62,8 @@ struct Phase {
   // overwrite in the first phase that writes it, update in later ones. The first layer's x and dx, and the last one's y and dy,
   // do not exist and may be named. The phase that writes dx writes the gradient of a skip, too. In generation `saved` is the
   // cache.
-  std::optional<Access> y = {}, dx = {}, saved = {}, carried = {}, work = {};
+  std::optional<Access> y = {}, dx = {}, saved = {}, carried = {};
+  std::vector<PhaseWork> work = {};
   std::optional<std::uint64_t> scratch_bytes = {};  // empty: the layer's scratch_bytes()
   double flops = 0;                                 // matrix products only
   std::optional<PhaseExchange> exchange = {};

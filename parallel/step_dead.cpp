@@ -11,7 +11,8 @@ class StepMap::Dead {
 
   std::vector<ChunkId> all() && {
     if (has_phases(a_.op)) add(buffers_.scratch(a_));
-    if (has_phases(a_.op) && map_.phases_.ends_work(a_)) add(buffers_.work(a_.layer));
+    if (has_phases(a_.op))
+      for (const auto tensor : map_.phases_.ended_work(a_)) add(buffers_.work(a_.layer, call_of(a_.op), tensor));
     // Whatever else a layer's call leaves dead is dead after its last phase.
     if (!has_phases(a_.op) || map_.phases_.is_last(a_)) add_what_it_ends();
     return std::move(dead_);

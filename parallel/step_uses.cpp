@@ -55,7 +55,7 @@ void StepMap::use_phase(std::vector<Use>& uses, const Action& a) const {
   if (backward && a.op != Op::backward_input) use_gradients(uses, a);
   if (phase.carried)
     use_some(uses, buffers_.carried(a.layer, a.micro_batch), a.op == Op::backward_weight ? Access::read : *phase.carried);
-  if (phase.work) use_some(uses, buffers_.work(a.layer), *phase.work);
+  for (const auto& [tensor, access] : phase.work) use_some(uses, buffers_.work(a.layer, call_of(a.op), tensor), access);
   use_some(uses, buffers_.scratch(a), Access::overwrite);
 }
 

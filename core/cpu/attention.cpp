@@ -1,38 +1,15 @@
 // Causal attention by blocks of query rows: the scores of a block against all its keys, one softmax a row, one product with
 // the values. Only such a row of blocks ever exists; the backward makes it again from the log-sum-exp.
 #include <cmath>
-#include <cstring>
 
+#include <terrace/core/cpu/attention_rows.h>
 #include <terrace/core/cpu/ops.h>
 #include <terrace/core/cpu/tile_product.h>
 
 namespace terrace::cpu {
 namespace {
 
-constexpr std::int64_t kQueryBlock = 64;  // rows of scores made together: with 2,048 keys they fit a second-level cache
 constexpr std::int64_t kQueryTask = 512;  // query rows of one task of the forward
-
-std::int64_t padded(std::int64_t keys) { return (keys + kSoftmaxPadding - 1) / kSoftmaxPadding * kSoftmaxPadding; }
-
-template <class A>
-struct Matrix {
-  const A* data;
-  std::int64_t stride;
-};
-
-// Rows of one head in the arithmetic type: the buffer itself, or a converted copy in scratch.
-template <class T>
-Matrix<Acc<T>> arithmetic_rows(Compute compute, const T* rows, std::int64_t count, std::int64_t dim, std::int64_t stride,
-                               Scratch slot) {
-  if constexpr (std::is_same_v<T, Acc<T>>) {
-    return {rows, stride};
-  } else {
-    auto* const copy = scratch<Acc<T>>(slot, count * dim);
-    const auto kernel = convert_kernel(compute.kernels, DType::fp32, dtype_of_storage<T>, false);
-    for (std::int64_t i = 0; i < count; ++i) kernel(copy + i * dim, rows + i * stride, dim);
-    return {copy, dim};
-  }
-}
 
 // Where the heads of q, k and v lie in a row of the fused buffer.
 struct Heads {

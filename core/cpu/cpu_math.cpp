@@ -60,6 +60,20 @@ class CpuMath final : public Math {
     stream.submit([=, compute = compute_] { cpu::attention_grad(compute, shape, dqkv, dout, out, lse, qkv); });
   }
 
+  void attention_block(Stream& stream, const AttentionBlock& block, TensorView out, TensorView lse, TensorView q, TensorView kv,
+                       Accumulate accumulate) override {
+    check_attention_block(block, out, lse, q, kv);
+    stream.submit([=, compute = compute_] { cpu::attention_block(compute, block, out, lse, q, kv, accumulate); });
+  }
+
+  void attention_block_grad(Stream& stream, const AttentionBlock& block, TensorView dq, TensorView dkv, TensorView dout,
+                            TensorView out, TensorView lse, TensorView q, TensorView kv, Accumulate to_dq,
+                            Accumulate to_dkv) override {
+    check_attention_block_grad(block, dq, dkv, dout, out, lse, q, kv);
+    stream.submit(
+        [=, compute = compute_] { cpu::attention_block_grad(compute, block, dq, dkv, dout, out, lse, q, kv, to_dq, to_dkv); });
+  }
+
   void attention_decode(Stream& stream, AttentionShape shape, TensorView out, TensorView q, TensorView k_cache,
                         TensorView v_cache, std::int64_t length) override {
     check_attention_decode(shape, out, q, k_cache, v_cache, length);

@@ -21,6 +21,9 @@ void rotary(Compute, TensorView x, std::int64_t row_elements, std::int64_t seq, 
 
 void attention(Compute, AttentionShape, TensorView out, TensorView lse, TensorView qkv);
 void attention_grad(Compute, AttentionShape, TensorView dqkv, TensorView dout, TensorView out, TensorView lse, TensorView qkv);
+void attention_block(Compute, const AttentionBlock&, TensorView out, TensorView lse, TensorView q, TensorView kv, Accumulate);
+void attention_block_grad(Compute, const AttentionBlock&, TensorView dq, TensorView dkv, TensorView dout, TensorView out,
+                          TensorView lse, TensorView q, TensorView kv, Accumulate to_dq, Accumulate to_dkv);
 void attention_decode(Compute, AttentionShape, TensorView out, TensorView q, TensorView k_cache, TensorView v_cache,
                       std::int64_t length);
 

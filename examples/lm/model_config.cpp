@@ -67,6 +67,7 @@ layers::Transformer transformer_of(const ModelConfig& config) {
           .kv_heads = config.kv_heads,
           .ffn = config.ffn,
           .seq_len = config.seq_len,
+          .window = config.window,
           .vocab = config.vocab,
           .tied = config.tied,
           .vocab_tiles = config.vocab_tiles,

@@ -112,6 +112,8 @@ std::vector<Option> make_table() {
       number("model", "mlp-tiles", &C::mlp_tiles, {0, 65536}, kSame,
              "parts of each feed-forward layer's inner features that are used one after the other; a device budget must hold "
              "one of them, and the first product is computed twice; 0: as few as fit"),
+      number("model", "window", &C::window, {0, kMost}, kSame,
+             "sliding window: each position attends to so many, itself among them; 0: to all before it"),
       text("model", "skips", &C::skips, Text::choice, kSame,
            "skip connections; u: the output of block i, times learned weights, is added to the input of the i-th "
            "block from the end",
@@ -222,8 +224,12 @@ std::vector<Option> make_table() {
              "with --tp-mode 2.5d: squares of tensor ranks, which have the same weights and other sequences"),
       text("parallel", "sp", &C::sp, Text::any, kSame,
            "sequence parallelism: between layers each tensor rank keeps its share of the positions"),
-      number("parallel", "cp", &C::cp, {1, 65536}, kSame,
-             "context-parallel ranks, which share the positions of each sequence; for attention they exchange heads"),
+      number("parallel", "cp", &C::cp, {1, 65536}, kSame, "context-parallel ranks, which share the positions of each sequence"),
+      text("parallel", "cp-mode", &C::cp_mode, Text::choice, kSame,
+           "what context-parallel ranks exchange for attention: heads (ulysses), keys and values from rank to rank (ring), or "
+           "heads between neighbours and keys and values round rings (both)",
+           {"ulysses", "ring", "both"}),
+      number("parallel", "cp-ring", &C::cp_ring, {2, 65536}, kSame, "ranks of a ring, with --cp-mode both"),
 
       text("memory", "device", &C::device, Text::device, kOwn, "where layers are computed: cpu or cuda:N"),
       text("memory", "device-memory", &C::device_memory, Text::size, kOwn,

@@ -141,6 +141,8 @@ std::string flags_of(const RunConfig& c) {
   if (c.tp_mode != "1d") flags += fmt::format(" --tp-mode {}", c.tp_mode);
   if (c.tp_depth > 1) flags += fmt::format(" --tp-depth {}", c.tp_depth);
   if (c.cp > 1) flags += fmt::format(" --cp {}", c.cp);
+  if (c.ring() > 1) flags += fmt::format(" --cp-mode {}", c.cp_mode);
+  if (c.ring() > 1 && c.cp_mode == "both") flags += fmt::format(" --cp-ring {}", c.cp_ring);
   return flags + fmt::format(" --zero {} --grad-accumulation {}", c.zero, c.grad_accumulation);
 }
 

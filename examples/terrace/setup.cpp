@@ -38,24 +38,26 @@ TensorMode parse_tensor_mode(const std::string& name) {
 }
 
 lm::ModelConfig model_config(const RunConfig& c) {
-  return lm::complete(
-      {.family = lm::family_named(c.model),
-       .layers = c.layers,
-       .hidden = c.hidden,
-       .heads = c.heads,
-       .kv_heads = c.kv_heads,
-       .ffn = c.ffn,
-       .seq_len = c.seq_len,
-       .vocab = c.vocab,
-       .tied = !c.untied,
-       .vocab_tiles = static_cast<std::uint32_t>(c.vocab_tiles),
-       .mlp_tiles = static_cast<std::uint32_t>(c.mlp_tiles),
-       .skips = lm::parse_skips(c.skips),
-       .rope_theta = c.rope_base,
-       .norm_eps = c.norm_eps,
-       .dtype = parse_dtype(c.dtype),
-       .tensor = tensor_of(c),
-       .context = {.ranks = static_cast<std::uint32_t>(c.cp), .rank = static_cast<std::uint32_t>(c.context_rank)}});
+  return lm::complete({.family = lm::family_named(c.model),
+                       .layers = c.layers,
+                       .hidden = c.hidden,
+                       .heads = c.heads,
+                       .kv_heads = c.kv_heads,
+                       .ffn = c.ffn,
+                       .seq_len = c.seq_len,
+                       .window = c.window,
+                       .vocab = c.vocab,
+                       .tied = !c.untied,
+                       .vocab_tiles = static_cast<std::uint32_t>(c.vocab_tiles),
+                       .mlp_tiles = static_cast<std::uint32_t>(c.mlp_tiles),
+                       .skips = lm::parse_skips(c.skips),
+                       .rope_theta = c.rope_base,
+                       .norm_eps = c.norm_eps,
+                       .dtype = parse_dtype(c.dtype),
+                       .tensor = tensor_of(c),
+                       .context = {.ranks = static_cast<std::uint32_t>(c.cp),
+                                   .rank = static_cast<std::uint32_t>(c.context_rank),
+                                   .ring = static_cast<std::uint32_t>(c.ring())}});
 }
 
 bool units_apart(const RunConfig& c) {

@@ -97,6 +97,12 @@ void demand_tiles(const RunConfig& c) {
   }
 }
 
+void demand_window(const RunConfig& c) {
+  if (c.window > c.seq_len)
+    refuse_pair(fmt::format("--window {} with --seq-len {}: no position has so many before it", c.window, c.seq_len),
+                fmt::format("give --window {} or less, or leave it out", c.seq_len));
+}
+
 void demand_skips(const RunConfig& c) {
   if (c.skips == "u" && c.layers < 3) {
     refuse_pair(fmt::format("--skips u with --layers {}: there are too few layers for a skip connection", c.layers),
@@ -239,7 +245,7 @@ void demand_group(const RunConfig& c) {
 
 void validate(const RunConfig& c) {
   UsageErrors errors;
-  for (const auto check : {demand_heads, demand_family, demand_norm, demand_skips, demand_few_blocks})
+  for (const auto check : {demand_heads, demand_family, demand_norm, demand_window, demand_skips, demand_few_blocks})
     errors.gather([&] { check(c); });
   // A model that cannot be has no degrees.
   if (!errors.any()) errors.gather([&] { demand_degrees(c); });

@@ -5,9 +5,11 @@
 #include <terrace/parallel/layers/grid_mlp.h>
 #include <terrace/parallel/layers/head.h>
 #include <terrace/parallel/layers/mlp.h>
+#include <terrace/parallel/layers/ring_attention.h>
 #include <terrace/parallel/layers/skip.h>
 #include <terrace/parallel/layers/tiled_mlp.h>
 #include <terrace/parallel/layers/ulysses.h>
+#include <terrace/parallel/layers/ulysses_ring.h>
 
 namespace terrace::layers {
 namespace {
@@ -17,10 +19,14 @@ std::unique_ptr<TransformerLayer> attention(const Transformer& transformer, std:
   std::unique_ptr<TransformerLayer> layer;
   if (transformer.tensor.is_grid())
     layer = std::make_unique<GridAttention>(transformer, block);
-  else if (transformer.context.ranks > 1)
-    layer = std::make_unique<Ulysses>(transformer, block);
-  else
+  else if (transformer.context.ranks == 1)
     layer = std::make_unique<Attention>(transformer, block);
+  else if (transformer.context.ring == 1)
+    layer = std::make_unique<Ulysses>(transformer, block);
+  else if (transformer.context.ring == transformer.context.ranks)
+    layer = std::make_unique<RingAttention>(transformer, block);
+  else
+    layer = std::make_unique<UlyssesRing>(transformer, block);
   const auto from = transformer.skips_from(block);
   if (from < 0) return layer;
   return std::make_unique<Skip>(transformer, block, static_cast<std::uint32_t>(2 * from + 2), std::move(layer));
@@ -36,6 +42,7 @@ std::unique_ptr<TransformerLayer> mlp(const Transformer& transformer, std::int64
 
 Model make_transformer(Transformer transformer) {
   checked(transformer);
+  transformer.context.zigzag = transformer.context.ring > 1 && transformer.window == 0;
   transformer.tensor.twins = transformer.tensor.is_grid() ? 1 : transformer.tensor.ranks / transformer.kv_ways();
   Model model{.family = transformer.name,
               .dtype = transformer.dtype,

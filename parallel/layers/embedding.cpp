@@ -50,6 +50,17 @@ std::vector<Phase> Embedding::phases(LayerCall call, BatchShape shape) const {
   return phases;
 }
 
+// f(rows of a micro-batch, the positions of their sequence that they are).
+template <class F>
+void Embedding::each_run(const LayerContext& ctx, F&& f) const {
+  std::int64_t row = 0;
+  for (std::int64_t b = 0; b < ctx.shape.batch; ++b)
+    for (const auto& run : config_.context.runs(ctx.shape.seq)) {
+      f(Block{row, run.count}, run);
+      row += run.count;
+    }
+}
+
 void Embedding::embed(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, std::int64_t seq,
                       std::int64_t first_position) const {
   for (std::uint32_t t = 0; t < tiles(); ++t) {
@@ -58,8 +69,15 @@ void Embedding::embed(LayerContext& ctx, std::span<const TensorView> weights, Te
     const TensorView tokens = tokens_in(ctx, arena, t);
     const TensorView to = t == 0 ? y : arena.take(y.dtype, y.shape);
     const bool adds_positions = is_last(t) && config_.tensor.leads();
-    ctx.math.embed(ctx.stream, to, tokens, rows(ctx, weights, t), adds_positions ? positions(weights) : TensorView{}, seq,
-                   first_position);
+    const TensorView places = adds_positions ? positions(weights) : TensorView{};
+    if (places.empty() || is_one_run(ctx)) {
+      ctx.math.embed(ctx.stream, to, tokens, rows(ctx, weights, t), places, seq, first_position);
+    } else {
+      each_run(ctx, [&](Block of_rows, Block run) {
+        ctx.math.embed(ctx.stream, row_slice(to, of_rows.begin, of_rows.count), part(tokens, of_rows.begin, {of_rows.count}),
+                       rows(ctx, weights, t), places, run.count, run.begin);
+      });
+    }
     if (t != 0) ctx.math.convert(ctx.stream, y, to, Accumulate::yes);
   }
 }
@@ -82,9 +100,15 @@ void Embedding::backward(LayerContext& ctx, const LayerTensors& t, Half half) co
     // embed_grad() clears the rows of positions that it is given: those of other context ranks are cleared here.
     const bool sliced = config_.context.ranks > 1 && !all.empty();
     if (sliced && t.accumulate == Accumulate::no) ctx.math.zero(ctx.stream, all);
-    const TensorView here = !leads ? TensorView{} : sliced ? row_slice(all, first_position(ctx), ctx.shape.seq) : all;
+    const bool zigzag = sliced && !is_one_run(ctx);
+    const TensorView here = !leads || zigzag ? TensorView{} : sliced ? row_slice(all, first_position(ctx), ctx.shape.seq) : all;
     ctx.math.embed_grad(ctx.stream, rows(ctx, t.gradients, number), here, tokens_in(ctx, arena, number), t.dy, ctx.shape.seq,
                         t.accumulate);
+    if (zigzag && leads)
+      each_run(ctx, [&](Block of_rows, Block run) {
+        ctx.math.convert(ctx.stream, row_slice(all, run.begin, run.count), row_slice(t.dy, of_rows.begin, of_rows.count),
+                         Accumulate::yes);
+      });
     if (t.accumulate == Accumulate::yes) continue;
     zero_rest(ctx, tile(ctx, t.gradients[0], number), number);
     if (last && !leads && learned_positions()) ctx.math.zero(ctx.stream, positions(t.gradients));

@@ -31,7 +31,12 @@ class Embedding final : public TransformerLayer {
   [[nodiscard]] TensorView tokens_in(LayerContext& ctx, ScratchArena& arena, std::uint32_t tile) const;
   [[nodiscard]] std::uint64_t scratch_of(BatchShape shape, bool adds) const;  // adds: to the rows of earlier tiles
   [[nodiscard]] bool learned_positions() const { return config_.positions == Positions::learned; }
-  [[nodiscard]] std::int64_t first_position(const LayerContext& ctx) const { return config_.context.rank * ctx.shape.seq; }
+  [[nodiscard]] std::int64_t first_position(const LayerContext& ctx) const {
+    return config_.context.runs(ctx.shape.seq).front().begin;
+  }
+  [[nodiscard]] bool is_one_run(const LayerContext& ctx) const { return config_.context.runs(ctx.shape.seq).size() == 1; }
+  template <class F>
+  void each_run(const LayerContext& ctx, F&& f) const;
   void embed(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, std::int64_t seq,
              std::int64_t first_position) const;
 };

@@ -5,6 +5,14 @@
 #include <terrace/parallel/layers/grid_product.h>
 
 namespace terrace::layers {
+namespace {
+
+std::vector<std::uint32_t> with(std::vector<std::uint32_t> some, const std::vector<std::uint32_t>& others) {
+  some.insert(some.end(), others.begin(), others.end());
+  return some;
+}
+
+}  // namespace
 
 GridBranch::GridBranch(std::string name, const Transformer& config, std::int64_t block, const Parts& parts)
     : TransformerLayer(std::move(name), config),
@@ -46,6 +54,10 @@ GridTensor GridBranch::travels(GridCall& call, const std::string& name, GridTens
   return is_cube() ? GridTensor{GridTensor::In::work, call.room(name, config_.dtype)} : lies;
 }
 
+std::vector<std::uint32_t> GridBranch::travelling(const GridTensor& tensor) const {
+  return tensor.in == GridTensor::In::work ? std::vector{tensor.number} : std::vector<std::uint32_t>{};
+}
+
 GridCall GridBranch::call_of(LayerCall which, BatchShape shape) const {
   GridCall call;
   if (which == LayerCall::forward) write_forward(call, shape);
@@ -82,7 +94,7 @@ void GridBranch::write_forward(GridCall& call, BatchShape shape) const {
   call.compute({.weights = params_of(norm_),
                 .x = true,
                 .saved = Access::overwrite,
-                .work = Access::overwrite,
+                .work = GridCall::uses({}, {sent}),
                 .scratch_bytes = scratch_bytes(shape)},
                [=, this](LayerContext& ctx, const LayerTensors& t) {
                  ScratchArena arena(ctx.scratch);
@@ -91,13 +103,16 @@ void GridBranch::write_forward(GridCall& call, BatchShape shape) const {
                  deal(ctx, normed, t.work[sent], Way::pack, Accumulate::no);
                });
   exchange_columns(call, Half::both, shape, sent, came);
-  call.compute({.saved = Access::update, .work = Access::update, .scratch_bytes = 0},
+  call.compute({.saved = Access::update, .work = GridCall::uses({came}, {}), .scratch_bytes = 0},
                [=, this](LayerContext& ctx, const LayerTensors& t) {
                  ctx.math.convert(ctx.stream, t.saved[kNormed], GridCall::view(t, came, block(shape)));
                });
   in.forward(came, in_result);
   call.reserve(middles, n * middle_columns());
-  call.compute({.saved = Access::update, .work = Access::update, .scratch_bytes = 0, .flops = middle_flops(shape)},
+  call.compute({.saved = Access::update,
+                .work = GridCall::uses(travelling(in_result), {middles}),
+                .scratch_bytes = 0,
+                .flops = middle_flops(shape)},
                [=, this](LayerContext& ctx, const LayerTensors& t) {
                  if (is_cube()) ctx.math.convert(ctx.stream, t.saved[kInResult], in_result.view(t, {n, in_.outputs()}));
                  save_middle(ctx, t);
@@ -105,7 +120,7 @@ void GridBranch::write_forward(GridCall& call, BatchShape shape) const {
                });
   out.forward(middles, {GridTensor::In::work, sent});
   exchange_columns(call, Half::both, shape, sent, came);
-  call.compute({.x = true, .y = Access::overwrite, .work = Access::read, .scratch_bytes = 0},
+  call.compute({.x = true, .y = Access::overwrite, .work = GridCall::uses({came}, {}), .scratch_bytes = 0},
                [=, this](LayerContext& ctx, const LayerTensors& t) {
                  ctx.math.convert(ctx.stream, t.y, t.x);
                  deal(ctx, t.y, t.work[came], Way::unpack, Accumulate::yes);
@@ -127,10 +142,10 @@ void GridBranch::write_backward(GridCall& call, BatchShape shape) const {
 
   constexpr auto input = Half::input, weight = Half::weight;
   call.compute(
-      {.half = input, .dy = true, .work = Access::overwrite, .scratch_bytes = 0},
+      {.half = input, .dy = true, .work = GridCall::uses({}, {sent}), .scratch_bytes = 0},
       [=, this](LayerContext& ctx, const LayerTensors& t) { deal(ctx, t.dy, t.work[sent], Way::pack, Accumulate::no); });
   exchange_columns(call, input, shape, sent, came);
-  call.compute({.half = input, .carried = Access::overwrite, .work = Access::update, .scratch_bytes = 0},
+  call.compute({.half = input, .carried = Access::overwrite, .work = GridCall::uses({came}, {}), .scratch_bytes = 0},
                [=, this](LayerContext& ctx, const LayerTensors& t) {
                  ctx.math.convert(ctx.stream, t.carried[kDout], GridCall::view(t, came, block(shape)));
                });
@@ -143,7 +158,7 @@ void GridBranch::write_backward(GridCall& call, BatchShape shape) const {
   call.compute({.half = input,
                 .saved = Access::read,
                 .carried = Access::update,
-                .work = Access::update,
+                .work = GridCall::uses({middles}, travelling(din)),
                 .scratch_bytes = 0,
                 .flops = 2 * middle_flops(shape)},
                [=, this](LayerContext& ctx, const LayerTensors& t) {
@@ -159,7 +174,7 @@ void GridBranch::write_backward(GridCall& call, BatchShape shape) const {
                 .dx = Access::overwrite,
                 .saved = Access::read,
                 .carried = Access::update,
-                .work = Access::read,
+                .work = GridCall::uses({came}, {}),
                 .scratch_bytes = 0},
                [=, this](LayerContext& ctx, const LayerTensors& t) {
                  deal(ctx, t.carried[kDnormed], t.work[came], Way::unpack, Accumulate::no);
@@ -167,7 +182,11 @@ void GridBranch::write_backward(GridCall& call, BatchShape shape) const {
                  norm_.input_grad(ctx, t.weights, t.dx, t.carried[kDnormed], t.x, t.saved[kStatistics], Accumulate::yes);
                });
 
-  call.compute({.half = weight, .saved = Access::read, .carried = Access::read, .work = Access::overwrite, .scratch_bytes = 0},
+  call.compute({.half = weight,
+                .saved = Access::read,
+                .carried = Access::read,
+                .work = GridCall::uses({}, with(travelling(dout), {middles})),
+                .scratch_bytes = 0},
                [=, this](LayerContext& ctx, const LayerTensors& t) {
                  middle(ctx, t, GridCall::view(t, middles, {n, middle_columns()}));
                  copy(ctx, dout, t, t.carried[kDout]);
@@ -177,7 +196,7 @@ void GridBranch::write_backward(GridCall& call, BatchShape shape) const {
                 .gradients = params_of(out_),
                 .saved = Access::read,
                 .carried = Access::read,
-                .work = Access::update,
+                .work = GridCall::uses({rooms.gradient}, with(with(travelling(din), out.bias_gradient()), {middles})),
                 .scratch_bytes = 0},
                [=, this](LayerContext& ctx, const LayerTensors& t) {
                  out.add_gradient(ctx, t, t.carried[kDout]);
@@ -191,7 +210,7 @@ void GridBranch::write_backward(GridCall& call, BatchShape shape) const {
                 .x = true,
                 .saved = Access::read,
                 .carried = Access::read,
-                .work = Access::update,
+                .work = GridCall::uses({rooms.gradient}, in.bias_gradient()),
                 .scratch_bytes = 0},
                [=, this](LayerContext& ctx, const LayerTensors& t) {
                  in.add_gradient(ctx, t, t.carried[kDin]);

@@ -75,6 +75,7 @@ class GridBranch : public TransformerLayer {
   void exchange_columns(GridCall& call, Half half, BatchShape shape, std::uint32_t from, std::uint32_t to) const;
   // Where a product finds or leaves a tensor that lies elsewhere: in 3D in a working tensor, because it travels.
   [[nodiscard]] GridTensor travels(GridCall& call, const std::string& name, GridTensor lies) const;
+  [[nodiscard]] std::vector<std::uint32_t> travelling(const GridTensor& tensor) const;  // its working tensor, if it has one
   [[nodiscard]] bool is_cube() const { return config_.tensor.grid.cube; }
   [[nodiscard]] std::int64_t side() const { return config_.tensor.grid.side; }
   [[nodiscard]] std::int64_t columns() const { return config_.hidden / side(); }

@@ -15,6 +15,13 @@ void GridCall::reserve(std::uint32_t room, std::int64_t elements) {
   rooms_[room].elements = std::max(rooms_[room].elements, elements);
 }
 
+std::vector<PhaseWork> GridCall::uses(const std::vector<std::uint32_t>& read, const std::vector<std::uint32_t>& written) {
+  std::vector<PhaseWork> all;
+  for (const auto room : read) all.push_back({room, Access::read});
+  for (const auto room : written) all.push_back({room, Access::overwrite});
+  return all;
+}
+
 void GridCall::compute(Phase phase, Run run) { steps_.push_back({std::move(phase), std::move(run)}); }
 
 void GridCall::exchange(Half half, PhaseExchange exchange) {
@@ -23,7 +30,7 @@ void GridCall::exchange(Half half, PhaseExchange exchange) {
   };
   reserve(exchange.from, elements(exchange.sent));
   reserve(exchange.to, elements(exchange.received));
-  steps_.push_back({{.half = half, .work = Access::update, .scratch_bytes = 0, .exchange = std::move(exchange)}, {}});
+  steps_.push_back({{.half = half, .scratch_bytes = 0, .exchange = std::move(exchange)}, {}});
 }
 
 std::vector<TensorSpec> GridCall::work() const {

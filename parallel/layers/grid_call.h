@@ -23,10 +23,11 @@ struct GridTensor {
   [[nodiscard]] TensorView view(const LayerTensors& t, Shape shape) const {
     return part((in == In::work ? t.work : in == In::saved ? t.saved : t.carried)[number], 0, shape);
   }
-  // The phase's use of it. All working tensors are one chunk, which every phase of a product uses.
-  void use(Phase& phase, Access access) const {
-    if (in == In::saved) phase.saved = access;
-    if (in == In::carried) phase.carried = access;
+  // The phase's use of it. Of what is saved or carried, `access` is that of all tensors together.
+  void use(Phase& phase, Access access, Access of_all) const {
+    if (in == In::work) phase.work.push_back({number, access});
+    if (in == In::saved) phase.saved = of_all;
+    if (in == In::carried) phase.carried = of_all;
   }
 };
 
@@ -39,8 +40,9 @@ class GridCall {
   void reserve(std::uint32_t room, std::int64_t elements);
   static TensorView view(const LayerTensors& t, std::uint32_t room, Shape shape) { return part(t.work[room], 0, shape); }
 
+  // The working tensors that a phase reads, and those that it writes.
+  static std::vector<PhaseWork> uses(const std::vector<std::uint32_t>& read, const std::vector<std::uint32_t>& written);
   void compute(Phase phase, Run run);
-  // The first phase that writes working tensors does not find any.
   void exchange(Half half, PhaseExchange exchange);
 
   [[nodiscard]] std::vector<TensorSpec> work() const;

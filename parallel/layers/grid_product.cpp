@@ -38,11 +38,25 @@ TensorView GridProduct::bias(const LayerTensors& t, bool here) const {
   return here && projection_.has_bias() ? GridCall::view(t, rooms_.bias, {outputs_}) : TensorView{};
 }
 
+std::vector<std::uint32_t> GridProduct::with_bias(std::vector<std::uint32_t> rooms) const {
+  if (projection_.has_bias()) rooms.push_back(rooms_.bias);
+  return rooms;
+}
+
+std::vector<std::uint32_t> GridProduct::with_block(std::vector<std::uint32_t> rooms) const {
+  if (projection_.out_in()) rooms.push_back(rooms_.block);
+  return rooms;
+}
+
+std::vector<std::uint32_t> GridProduct::bias_gradient() const {
+  return projection_.has_bias() ? std::vector{rooms_.bias_gradient} : std::vector<std::uint32_t>{};
+}
+
 void GridProduct::stage(Half half) {
   const auto own = elements() / (cube_ ? side_ : 1);
   call_.reserve(rooms_.own, own);
   if (projection_.has_bias()) call_.reserve(rooms_.bias, outputs_);
-  call_.compute({.half = half, .weights = params_, .work = Access::update, .scratch_bytes = 0},
+  call_.compute({.half = half, .weights = params_, .work = GridCall::uses({}, with_bias({rooms_.own})), .scratch_bytes = 0},
                 [this_ = *this, own](LayerContext& ctx, const LayerTensors& t) {
                   this_.projection_.pack(ctx, t.weights, {GridCall::view(t, this_.rooms_.own, {own}), this_.bias(t, true)});
                 });
@@ -95,13 +109,16 @@ void GridProduct::forward(std::uint32_t x, GridTensor y) {
     gather(half, cut_.out, x, rooms_.x, rows_ * inputs_);
     gather(half, Axis::depth, rooms_.own, rooms_.w, elements() / side_);
     if (projection_.out_in()) call_.reserve(rooms_.block, elements());
-    call_.compute({.work = Access::update, .scratch_bytes = 0, .flops = flops()}, [this_ = *this](LayerContext& ctx,
-                                                                                                  const LayerTensors& t) {
-      const auto all = this_.rows_ * this_.side_;
-      this_.projection_.forward(ctx, {this_.together(ctx, t), this_.bias(t, this_.cut_.place(this_.cut_.in) == 0)},
-                                GridCall::view(t, this_.rooms_.part, {all, this_.outputs_}),
-                                GridCall::view(t, this_.rooms_.x, {all, this_.inputs_}));
-    });
+    call_.compute({.work = GridCall::uses(with_bias({rooms_.x, rooms_.w}), with_block({rooms_.part})),
+                   .scratch_bytes = 0,
+                   .flops = flops()},
+                  [this_ = *this](LayerContext& ctx, const LayerTensors& t) {
+                    const auto all = this_.rows_ * this_.side_;
+                    this_.projection_.forward(ctx,
+                                              {this_.together(ctx, t), this_.bias(t, this_.cut_.place(this_.cut_.in) == 0)},
+                                              GridCall::view(t, this_.rooms_.part, {all, this_.outputs_}),
+                                              GridCall::view(t, this_.rooms_.x, {all, this_.inputs_}));
+                  });
     scatter(half, cut_.in, rooms_.part, y.number, rows_ * outputs_);
     return;
   }
@@ -109,8 +126,11 @@ void GridProduct::forward(std::uint32_t x, GridTensor y) {
   for (std::uint32_t l = 0; l < side_; ++l) {
     send(half, Way::broadcast, cut_.out, l, x, rooms_.x, rows_ * inputs_);
     send(half, Way::broadcast, cut_.in, l, rooms_.own, rooms_.w, elements());
-    Phase phase{.work = Access::update, .scratch_bytes = 0, .flops = flops() / static_cast<double>(side_)};
-    y.use(phase, Access::update);
+    const std::vector read{x, rooms_.x, rooms_.own, rooms_.w};
+    Phase phase{.work = GridCall::uses(l == 0 ? with_bias(read) : read, {}),
+                .scratch_bytes = 0,
+                .flops = flops() / static_cast<double>(side_)};
+    y.use(phase, l == 0 ? Access::overwrite : Access::update, Access::update);
     call_.compute(std::move(phase), [this_ = *this, x, y, l](LayerContext& ctx, const LayerTensors& t) {
       const auto from = this_.cut_.place(this_.cut_.out) == l ? x : this_.rooms_.x;
       const auto weights = this_.cut_.place(this_.cut_.in) == l ? this_.rooms_.own : this_.rooms_.w;
@@ -128,7 +148,10 @@ void GridProduct::input_grad(GridTensor dy, std::uint32_t dx) {
     gather(half, cut_.in, dy.number, rooms_.x, rows_ * outputs_);
     gather(half, Axis::depth, rooms_.own, rooms_.w, elements() / side_);
     if (projection_.out_in()) call_.reserve(rooms_.block, elements());
-    call_.compute({.half = half, .work = Access::update, .scratch_bytes = 0, .flops = flops()},
+    call_.compute({.half = half,
+                   .work = GridCall::uses({rooms_.x, rooms_.w}, with_block({rooms_.part})),
+                   .scratch_bytes = 0,
+                   .flops = flops()},
                   [this_ = *this](LayerContext& ctx, const LayerTensors& t) {
                     const auto all = this_.rows_ * this_.side_;
                     this_.projection_.input_grad(ctx, {this_.together(ctx, t), {}},
@@ -140,8 +163,11 @@ void GridProduct::input_grad(GridTensor dy, std::uint32_t dx) {
   }
   for (std::uint32_t l = 0; l < side_; ++l) {
     send(half, Way::broadcast, cut_.in, l, rooms_.own, rooms_.w, elements());
-    Phase phase{.half = half, .work = Access::update, .scratch_bytes = 0, .flops = flops() / static_cast<double>(side_)};
-    dy.use(phase, Access::read);
+    Phase phase{.half = half,
+                .work = GridCall::uses({rooms_.own, rooms_.w}, {rooms_.part}),
+                .scratch_bytes = 0,
+                .flops = flops() / static_cast<double>(side_)};
+    dy.use(phase, Access::read, Access::read);
     call_.compute(std::move(phase), [this_ = *this, dy, l](LayerContext& ctx, const LayerTensors& t) {
       const auto weights = this_.cut_.place(this_.cut_.in) == l ? this_.rooms_.own : this_.rooms_.w;
       this_.projection_.input_grad(ctx, {GridCall::view(t, weights, this_.matrix()), {}},
@@ -161,22 +187,28 @@ void GridProduct::weight_grad(std::uint32_t x, GridTensor dy) {
     gather(half, cut_.in, dy.number, rooms_.part, rows_ * outputs_);
     call_.reserve(rooms_.pieces, elements());
     if (projection_.out_in()) call_.reserve(rooms_.sum, elements());
-    call_.compute({.half = half, .work = Access::update, .scratch_bytes = 0, .flops = flops()},
-                  [this_ = *this](LayerContext& ctx, const LayerTensors& t) {
-                    const auto all = this_.rows_ * this_.side_;
-                    const auto block =
-                        GridCall::view(t, this_.projection_.out_in() ? this_.rooms_.sum : this_.rooms_.pieces, this_.matrix());
-                    this_.projection_.gradient_product(ctx, block, GridCall::view(t, this_.rooms_.part, {all, this_.outputs_}),
-                                                       GridCall::view(t, this_.rooms_.x, {all, this_.inputs_}), Accumulate::no);
-                    this_.cut_up(ctx, t, block);
-                  });
+    std::vector written{rooms_.pieces};
+    if (projection_.out_in()) written.push_back(rooms_.sum);
+    call_.compute(
+        {.half = half, .work = GridCall::uses({rooms_.x, rooms_.part}, written), .scratch_bytes = 0, .flops = flops()},
+        [this_ = *this](LayerContext& ctx, const LayerTensors& t) {
+          const auto all = this_.rows_ * this_.side_;
+          const auto block =
+              GridCall::view(t, this_.projection_.out_in() ? this_.rooms_.sum : this_.rooms_.pieces, this_.matrix());
+          this_.projection_.gradient_product(ctx, block, GridCall::view(t, this_.rooms_.part, {all, this_.outputs_}),
+                                             GridCall::view(t, this_.rooms_.x, {all, this_.inputs_}), Accumulate::no);
+          this_.cut_up(ctx, t, block);
+        });
     scatter(half, Axis::depth, rooms_.pieces, rooms_.gradient, elements() / side_);
     return;
   }
   for (std::uint32_t l = 0; l < side_; ++l) {
     send(half, Way::broadcast, cut_.out, l, x, rooms_.x, rows_ * inputs_);
-    Phase phase{.half = half, .work = Access::update, .scratch_bytes = 0, .flops = flops() / static_cast<double>(side_)};
-    dy.use(phase, Access::read);
+    Phase phase{.half = half,
+                .work = GridCall::uses({x, rooms_.x}, {rooms_.sum}),
+                .scratch_bytes = 0,
+                .flops = flops() / static_cast<double>(side_)};
+    dy.use(phase, Access::read, Access::read);
     call_.compute(std::move(phase), [this_ = *this, x, dy, l](LayerContext& ctx, const LayerTensors& t) {
       const auto from = this_.cut_.place(this_.cut_.out) == l ? x : this_.rooms_.x;
       this_.projection_.gradient_product(ctx, GridCall::view(t, this_.rooms_.sum, this_.matrix()),

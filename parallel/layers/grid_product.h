@@ -51,12 +51,16 @@ class GridProduct {
   // Leaves this rank's block of the gradient in rooms.gradient; add_gradient(), in a phase that has the gradients, adds it.
   void weight_grad(std::uint32_t x, GridTensor dy);
   void add_gradient(LayerContext& ctx, const LayerTensors& t, TensorView dy) const;
+  [[nodiscard]] std::vector<std::uint32_t> bias_gradient() const;  // the working tensor that add_gradient() writes, if any
 
   [[nodiscard]] std::int64_t inputs() const { return inputs_; }    // of a block
   [[nodiscard]] std::int64_t outputs() const { return outputs_; }  // of a block
 
  private:
   enum class Way : std::uint8_t { broadcast, reduce };
+  // Working tensors, and the bias, or the place where a gathered block is put together, if the product has one.
+  [[nodiscard]] std::vector<std::uint32_t> with_bias(std::vector<std::uint32_t> rooms) const;
+  [[nodiscard]] std::vector<std::uint32_t> with_block(std::vector<std::uint32_t> rooms) const;
   void stage(Half half);  // this rank's block of W, into rooms.own
   void send(Half half, Way way, Axis axis, std::uint32_t root, std::uint32_t from, std::uint32_t to, std::int64_t elements);
   void gather(Half half, Axis axis, std::uint32_t from, std::uint32_t to, std::int64_t each);

@@ -76,11 +76,13 @@ std::vector<Phase> ResidualBranch::phases(LayerCall call, BatchShape shape) cons
   const std::uint64_t recomputed = saves_middle() ? 0 : middle_bytes(n);
   auto all = middle_phases(call, shape);
   const bool at_once = all.empty();
+  std::vector<PhaseWork> first_work;
+  for (const auto tensor : begins_middle(call)) first_work.push_back({tensor, Access::overwrite});
   if (call == LayerCall::forward) {
     all.insert(all.begin(), {.weights = in_params,
                              .x = true,
                              .saved = Access::overwrite,
-                             .work = at_once ? std::nullopt : std::optional(Access::overwrite),
+                             .work = first_work,
                              .scratch_bytes = in_bytes(n) + in_result_bytes(n),
                              .flops = at_once ? in + between : in});
     all.push_back({.weights = out_params,
@@ -97,7 +99,7 @@ std::vector<Phase> ResidualBranch::phases(LayerCall call, BatchShape shape) cons
                            .dy = true,
                            .saved = Access::read,
                            .carried = at_once ? std::optional(Access::overwrite) : std::nullopt,
-                           .work = at_once ? std::nullopt : std::optional(Access::overwrite),
+                           .work = first_work,
                            .scratch_bytes = middle_bytes(n),
                            .flops = at_once ? out + 2 * between : out});
   all.push_back({.half = Half::input,
@@ -140,7 +142,7 @@ void ResidualBranch::run_out(LayerContext& ctx, std::span<const TensorView> weig
 
 void ResidualBranch::forward(LayerContext& ctx, const LayerTensors& t) const {
   check_forward(ctx, t, {});
-  const auto between = middles(ctx.shape);
+  const auto between = middles(LayerCall::forward, ctx.shape);
   if (ctx.runs(kInForward)) {
     ScratchArena arena(ctx.scratch);
     const TensorView result = in_result(t, ctx.shape.tokens(), arena);
@@ -173,7 +175,7 @@ void ResidualBranch::input_half(LayerContext& ctx, const LayerTensors& t) const 
     out_.input_grad(ctx, out_.prepare(ctx, t.weights, {}), gradient, t.dy);
     middle_grad(ctx, t, din, gradient);
   }
-  const auto between = middles(ctx.shape);
+  const auto between = middles(LayerCall::backward, ctx.shape);
   run_middles(ctx, t, LayerCall::backward, between);
   if (ctx.runs(kInInput + between)) {
     ScratchArena arena(ctx.scratch);
@@ -185,7 +187,7 @@ void ResidualBranch::input_half(LayerContext& ctx, const LayerTensors& t) const 
 }
 
 void ResidualBranch::weight_half(LayerContext& ctx, const LayerTensors& t) const {
-  const auto between = middles(ctx.shape);
+  const auto between = middles(LayerCall::backward, ctx.shape);
   if (ctx.runs(kOutWeight + between)) {
     ScratchArena arena(ctx.scratch);
     out_.weight_grad(ctx, t.gradients, {}, t.dy, middle(ctx, t, arena), t.accumulate);

@@ -43,10 +43,11 @@ class ResidualBranch : public TransformerLayer {
   [[nodiscard]] virtual std::uint64_t in_result_bytes(std::int64_t) const { return 0; }
   // From the result of `in` to what is saved of the middle.
   virtual void save_middle(LayerContext&, const LayerTensors&, TensorView) const {}
-  // A middle of several phases: what they use, in a forward and in the input half of a backward, and what they do. As many both
-  // ways. The phase before them ends with save_middle() or middle_grad(), and the last of them leaves the middle, or the
-  // gradient of the result of `in`, where the phase behind them finds it.
+  // A middle of several phases: what they use, in a forward and in the input half of a backward, and what they do. The phase
+  // before them ends with save_middle() or middle_grad(), which write what begins_middle() names of work(), and the last of
+  // them leaves the middle, or the gradient of the result of `in`, where the phase behind them finds it.
   [[nodiscard]] virtual std::vector<Phase> middle_phases(LayerCall, BatchShape) const { return {}; }
+  [[nodiscard]] virtual std::vector<std::uint32_t> begins_middle(LayerCall) const { return {}; }
   virtual void run_middle(LayerContext&, const LayerTensors&, LayerCall, std::uint32_t) const {}
   // The input of `out`: saved, or computed again in scratch.
   virtual TensorView middle(LayerContext& ctx, const LayerTensors& t, ScratchArena& arena) const = 0;
@@ -85,8 +86,8 @@ class ResidualBranch : public TransformerLayer {
   };
 
   void run_middles(LayerContext& ctx, const LayerTensors& t, LayerCall call, std::uint32_t count) const;
-  [[nodiscard]] std::uint32_t middles(BatchShape shape) const {
-    return static_cast<std::uint32_t>(middle_phases(LayerCall::forward, shape).size());
+  [[nodiscard]] std::uint32_t middles(LayerCall call, BatchShape shape) const {
+    return static_cast<std::uint32_t>(middle_phases(call, shape).size());
   }
   void input_half(LayerContext& ctx, const LayerTensors& t) const;
   void weight_half(LayerContext& ctx, const LayerTensors& t) const;

@@ -120,6 +120,12 @@ void check_parts(const Transformer& config) {
                        config.name));
   if (config.context.ranks < 1 || config.context.rank >= config.context.ranks)
     refuse(fmt::format("there is no context rank {} of {}", config.context.rank, config.context.ranks));
+  if (config.context.ring < 1 || config.context.ranks % config.context.ring != 0)
+    refuse(fmt::format("rings of {} of {} context ranks: the nearest are rings of {}", config.context.ring,
+                       config.context.ranks, nearest_divisor(config.context.ranks, config.context.ring)));
+  if (config.context.ring > 1 && config.context.head_ranks() > config.heads / config.tensor.ranks)
+    refuse(fmt::format("{} ranks of a place in a ring are more than {} heads: the nearest are rings of {}",
+                       config.context.head_ranks(), config.heads / config.tensor.ranks, config.context.ranks));
   if (config.context.ranks > 1 && config.skips != SkipShape::none)
     refuse(fmt::format("a model with skips cannot have {} context ranks: leave out skips, or the context ranks",
                        config.context.ranks));
@@ -149,6 +155,8 @@ const Transformer& checked(const Transformer& config) {
   require_size("kv_heads", config.kv_heads, kLargestWidth);
   require_size("ffn", config.ffn, std::int64_t{1} << 24);
   require_size("seq_len", config.seq_len, std::int64_t{1} << 24);
+  if (config.window < 0 || config.window > config.seq_len)
+    refuse(fmt::format("window must be 0 (none) to seq_len {}, not {}", config.seq_len, config.window));
   require_size("vocab", config.vocab, std::numeric_limits<std::int32_t>::max());
   if (config.hidden % config.heads != 0) {
     refuse(fmt::format("heads ({}) do not divide hidden ({}): the nearest are heads {}, or hidden {}", config.heads,

@@ -6,9 +6,9 @@ namespace terrace::layers {
 
 Ulysses::Ulysses(const Transformer& config, std::int64_t block)
     : Attention(config, block),
-      deal_{config.heads_here(), config.kv_heads_here(), static_cast<int>(config.context.ranks)},
-      ranks_(static_cast<int>(config.context.ranks)),
-      rank_(static_cast<int>(config.context.rank)) {}
+      deal_{config.heads_here(), config.kv_heads_here(), static_cast<int>(config.context.head_ranks())},
+      ranks_(static_cast<int>(config.context.head_ranks())),
+      rank_(static_cast<int>(config.context.head_rank())) {}
 
 std::int64_t Ulysses::qkv_row(int rank) const {
   return (deal_.queries(rank).count + 2 * static_cast<std::int64_t>(deal_.keys(rank).size())) * config_.head_dim();
@@ -65,10 +65,27 @@ std::uint64_t Ulysses::scratch_bytes(BatchShape shape) const {
 
 // The attention's products are shared evenly, as far as heads can be.
 double Ulysses::forward_flops(BatchShape shape) const {
-  const auto n = static_cast<double>(shape.tokens()), s = static_cast<double>(shape.seq * ranks_),
-             c = static_cast<double>(config_.hidden);
+  const auto n = static_cast<double>(shape.tokens()), c = static_cast<double>(config_.hidden);
   return 2 * n * c * static_cast<double>(in_.outputs() + out_.inputs()) +
-         2 * n * ranks_ * (s + 1) * static_cast<double>(attended_row(0));
+         2 * n * ranks_ * pairs_twice(shape.seq * ranks_) * static_cast<double>(attended_row(0));
+}
+
+// Among the neighbours of this rank's place in a ring, if there is one.
+PhaseExchange Ulysses::exchange(std::uint32_t from, std::uint32_t to, const std::vector<std::int64_t>& sent,
+                                const std::vector<std::int64_t>& received) const {
+  const auto& context = config_.context;
+  if (context.ring == 1) return {.members = kContextRanks, .from = from, .to = to, .sent = sent, .received = received};
+  const auto among_all = [&](const std::vector<std::int64_t>& elements) {
+    std::vector<std::int64_t> all(context.ranks, 0);
+    std::ranges::copy(elements, all.begin() + context.ring_rank() * context.head_ranks());
+    return all;
+  };
+  return {.members = kContextRanks,
+          .from = from,
+          .to = to,
+          .sent = among_all(sent),
+          .received = among_all(received),
+          .neighbours = context.head_ranks()};
 }
 
 std::vector<Phase> Ulysses::middle_phases(LayerCall call, BatchShape shape) const {
@@ -84,23 +101,17 @@ std::vector<Phase> Ulysses::middle_phases(LayerCall call, BatchShape shape) cons
   }
   const double products = forward_flops(shape) - 2 * static_cast<double>(n * config_.hidden * (in_.outputs() + out_.inputs()));
   const auto half = forward ? Half::both : Half::input;
-  return {{.half = half,
-           .work = Access::update,
-           .scratch_bytes = 0,
-           .exchange = PhaseExchange{kContextRanks, kToHeads, kOfHeads, to_heads, of_heads}},
+  return {{.half = half, .scratch_bytes = 0, .exchange = exchange(kToHeads, kOfHeads, to_heads, of_heads)},
           {.half = half,
            .saved = forward ? Access::update : Access::read,
-           .work = Access::update,
+           .work = {{kOfHeads, Access::read}, {kToPositions, Access::overwrite}},
            .scratch_bytes = forward ? 0 : scratch_bytes(shape),
            .flops = forward ? products : 2 * products},
-          {.half = half,
-           .work = Access::update,
-           .scratch_bytes = 0,
-           .exchange = PhaseExchange{kContextRanks, kToPositions, kOfPositions, to_positions, of_positions}},
+          {.half = half, .scratch_bytes = 0, .exchange = exchange(kToPositions, kOfPositions, to_positions, of_positions)},
           {.half = half,
            .saved = forward ? std::optional(Access::update) : std::nullopt,
            .carried = forward ? std::nullopt : std::optional(Access::overwrite),
-           .work = Access::read,
+           .work = {{kOfPositions, Access::read}},
            .scratch_bytes = 0}};
 }
 
@@ -161,7 +172,7 @@ void Ulysses::order_positions(LayerContext& ctx, TensorView by_rank, TensorView 
 }
 
 void Ulysses::save_middle(LayerContext& ctx, const LayerTensors& t, TensorView qkv) const {
-  rotate(ctx, qkv, rank_ * ctx.shape.seq, false);
+  rotate_slice(ctx, qkv, false);
   deal_qkv(ctx, qkv, t.work[kToHeads], Way::pack);
 }
 
@@ -173,31 +184,31 @@ void Ulysses::middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView, 
 
 void Ulysses::run_middle(LayerContext& ctx, const LayerTensors& t, LayerCall call, std::uint32_t number) const {
   const bool forward = call == LayerCall::forward;
-  if (number == kAttend) forward ? attend(ctx, t) : attend_grad(ctx, t);
+  if (number == kAttend) forward ? attend_heads(ctx, t) : attend_heads_grad(ctx, t);
   if (number != kUnpack) return;
   if (forward) return deal_attended(ctx, t.saved[kHere], t.work[kOfPositions], Way::unpack);
   constexpr std::size_t kDqkv = 0;  // of what ResidualBranch carries
   deal_qkv(ctx, t.carried[kDqkv], t.work[kOfPositions], Way::unpack);
-  rotate(ctx, t.carried[kDqkv], rank_ * ctx.shape.seq, true);
+  rotate_slice(ctx, t.carried[kDqkv], true);
 }
 
-void Ulysses::attend(LayerContext& ctx, const LayerTensors& t) const {
+void Ulysses::attend_heads(LayerContext& ctx, const LayerTensors& t) const {
   if (deal_.queries(rank_).count == 0) return;  // more ranks than heads
   const auto in = [&](const TensorView& room, std::int64_t row) { return of_heads(ctx.shape, room, row); };
   const auto qkv = in(t.saved[kInResult], qkv_row(rank_)), attended = in(t.saved[kAttended], attended_row(rank_));
   order_positions(ctx, in(t.work[kOfHeads], qkv_row(rank_)), qkv, Way::unpack);
-  ctx.math.attention(ctx.stream, shape_of_heads(ctx.shape), attended, log_sum_exp(ctx.shape, t), qkv);
+  attend(ctx, shape_of_heads(ctx.shape), attended, log_sum_exp(ctx.shape, t), qkv);
   order_positions(ctx, in(t.work[kToPositions], attended_row(rank_)), attended, Way::pack);
 }
 
-void Ulysses::attend_grad(LayerContext& ctx, const LayerTensors& t) const {
+void Ulysses::attend_heads_grad(LayerContext& ctx, const LayerTensors& t) const {
   if (deal_.queries(rank_).count == 0) return;
   const auto in = [&](const TensorView& room, std::int64_t row) { return of_heads(ctx.shape, room, row); };
   const auto qkv = in(t.saved[kInResult], qkv_row(rank_)), attended = in(t.saved[kAttended], attended_row(rank_));
   ScratchArena arena(ctx.scratch);
   const auto dattended = arena.take(config_.dtype, attended.shape), dqkv = arena.take(config_.dtype, qkv.shape);
   order_positions(ctx, in(t.work[kOfHeads], attended_row(rank_)), dattended, Way::unpack);
-  ctx.math.attention_grad(ctx.stream, shape_of_heads(ctx.shape), dqkv, dattended, attended, log_sum_exp(ctx.shape, t), qkv);
+  attend_grad(ctx, shape_of_heads(ctx.shape), dqkv, dattended, attended, log_sum_exp(ctx.shape, t), qkv);
   order_positions(ctx, in(t.work[kToPositions], qkv_row(rank_)), dqkv, Way::pack);
 }
 

@@ -4,7 +4,8 @@
 //   forward    norm, in, rotate, pack │ all-to-all │ attend, pack │ all-to-all │ unpack │ out, residual
 //   backward   out's input gradient, pack │ all-to-all │ attention's gradient, pack │ all-to-all │ unpack, rotate back │ …
 //
-// The slices of a sequence are in the order of ranks. Saved are q, k, v and the result of this rank's heads at all positions,
+// Within a ring (ulysses_ring.h) these are neighbours, and "all positions" those of their place in it. Slices of a sequence are
+// in the order of ranks. Saved are q, k, v and the result of this rank's heads at all positions,
 // and the result of all heads at this rank's positions.
 //
 // Owner, threads, errors: as transformer_layer.h. It does not generate.
@@ -15,7 +16,7 @@
 
 namespace terrace::layers {
 
-class Ulysses final : public Attention {
+class Ulysses : public Attention {
  public:
   Ulysses(const Transformer& config, std::int64_t block);
   [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const override;
@@ -23,7 +24,7 @@ class Ulysses final : public Attention {
   [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
   [[nodiscard]] double forward_flops(BatchShape shape) const override;
 
- private:
+ protected:
   enum MoreSaved : std::size_t { kHere = kLogSumExp + 1 };
   // Of either direction: what goes to the ranks with other heads, what comes from them, and the way back.
   enum Work : std::uint32_t { kToHeads, kOfHeads, kToPositions, kOfPositions };
@@ -35,26 +36,31 @@ class Ulysses final : public Attention {
   TensorView middle(LayerContext& ctx, const LayerTensors& t, ScratchArena& arena) const override;
   void middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView dqkv, TensorView dattended) const override;
   [[nodiscard]] std::vector<Phase> middle_phases(LayerCall call, BatchShape shape) const override;
+  [[nodiscard]] std::vector<std::uint32_t> begins_middle(LayerCall) const override { return {kToHeads}; }
   void run_middle(LayerContext& ctx, const LayerTensors& t, LayerCall call, std::uint32_t number) const override;
 
-  void attend(LayerContext& ctx, const LayerTensors& t) const;
-  void attend_grad(LayerContext& ctx, const LayerTensors& t) const;
   // A row of q, k and v, and of the attention's result, on a rank: all heads where it has the positions, else its heads.
   [[nodiscard]] std::int64_t qkv_row(int rank) const;
   [[nodiscard]] std::int64_t attended_row(int rank) const { return deal_.queries(rank).count * config_.head_dim(); }
-  // Between columns of all heads and a block of rows for each rank.
   enum class Way : std::uint8_t { pack, unpack };
-  void deal_qkv(LayerContext& ctx, TensorView all, TensorView blocks, Way way) const;
-  void deal_attended(LayerContext& ctx, TensorView all, TensorView blocks, Way way) const;
   // Between [rank][sequence, slice] and [sequence, all positions].
   void order_positions(LayerContext& ctx, TensorView by_rank, TensorView by_sequence, Way way) const;
-  [[nodiscard]] AttentionShape shape_of_heads(BatchShape shape) const;
   // What this rank's heads fill of the room that the first rank's would need.
   [[nodiscard]] TensorView of_heads(BatchShape shape, const TensorView& room, std::int64_t row) const;
   [[nodiscard]] TensorView log_sum_exp(BatchShape shape, const LayerTensors& t) const;
 
   const HeadDeal deal_;
   const int ranks_, rank_;
+
+ private:
+  void attend_heads(LayerContext& ctx, const LayerTensors& t) const;
+  void attend_heads_grad(LayerContext& ctx, const LayerTensors& t) const;
+  // Between columns of all heads and a block of rows for each rank.
+  void deal_qkv(LayerContext& ctx, TensorView all, TensorView blocks, Way way) const;
+  void deal_attended(LayerContext& ctx, TensorView all, TensorView blocks, Way way) const;
+  [[nodiscard]] AttentionShape shape_of_heads(BatchShape shape) const;
+  [[nodiscard]] PhaseExchange exchange(std::uint32_t from, std::uint32_t to, const std::vector<std::int64_t>& sent,
+                                       const std::vector<std::int64_t>& received) const;
 };
 
 }  // namespace terrace::layers

@@ -84,13 +84,15 @@ bool Trainer::read(Split split, std::span<const std::uint64_t> sequences, std::s
   if (deal_.context == 1) return options_.read(split, sequences, tokens, targets);
   std::vector<std::int32_t> whole(tokens.size() * deal_.context), whole_targets(whole.size());
   if (!options_.read(split, sequences, whole, whole_targets)) return false;
-  const auto positions = tokens.size() / sequences.size();
-  for (std::size_t s = 0; s < sequences.size(); ++s) {
-    const auto from = static_cast<std::ptrdiff_t>((s * deal_.context + deal_.slice) * positions),
-               to = static_cast<std::ptrdiff_t>(s * positions), count = static_cast<std::ptrdiff_t>(positions);
-    std::copy_n(whole.begin() + from, count, tokens.begin() + to);
-    std::copy_n(whole_targets.begin() + from, count, targets.begin() + to);
-  }
+  const auto positions = static_cast<std::ptrdiff_t>(tokens.size() / sequences.size());
+  auto to = std::ptrdiff_t{0};
+  for (std::size_t s = 0; s < sequences.size(); ++s)
+    for (const auto& [begin, count] : engine_.map().model().context.runs(positions)) {
+      const auto from = static_cast<std::ptrdiff_t>(s * deal_.context) * positions + begin;
+      std::copy_n(whole.begin() + from, count, tokens.begin() + to);
+      std::copy_n(whole_targets.begin() + from, count, targets.begin() + to);
+      to += count;
+    }
   return true;
 }
 

@@ -18,7 +18,7 @@ class ContextProgram : public Ranks {
 TEST_F(ContextProgram, EveryMeshTrainsWhatOneRankTrains) {
   const auto one = train(cut("one", {}));
   ASSERT_EQ(0, one.exit) << one.described;
-  std::string two;
+  std::string two, ring;
   for (const auto& [run, more] :
        {std::pair<std::string, Words>{"cp2", {"--cp", "2"}},
         {"cp2-disk", {"--cp", "2", "--nvme-path", ".", "--device-memory", "2MiB", "--host-memory", "8MB"}},
@@ -26,22 +26,32 @@ TEST_F(ContextProgram, EveryMeshTrainsWhatOneRankTrains) {
         {"cp8", {"--cp", "8", "--zero", "1"}},
         {"cp2-dp2", {"--cp", "2", "--dp", "2", "--zero", "3", "--grad-accumulation", "2"}},
         {"cp2-tp2", {"--cp", "2", "--tp", "2", "--sp", "--zero", "2"}},
-        {"cp2-pp2", {"--cp", "2", "--pp", "2", "--zero", "1"}}}) {
+        {"cp2-pp2", {"--cp", "2", "--pp", "2", "--zero", "1"}},
+        {"ring2", {"--cp", "2", "--cp-mode", "ring"}},
+        {"ring2-disk",
+         {"--cp", "2", "--cp-mode", "ring", "--nvme-path", ".", "--device-memory", "2MiB", "--host-memory", "8MB"}},
+        {"ring4", {"--cp", "4", "--cp-mode", "ring", "--zero", "3"}},
+        {"ring2-dp2", {"--cp", "2", "--cp-mode", "ring", "--dp", "2", "--zero", "3", "--grad-accumulation", "2"}},
+        {"ring2-tp2", {"--cp", "2", "--cp-mode", "ring", "--tp", "2", "--sp", "--zero", "2"}},
+        {"ring2-pp2", {"--cp", "2", "--cp-mode", "ring", "--pp", "2", "--zero", "1"}}}) {
     const auto many = train(cut(run, more));
     ASSERT_EQ(0, many.exit) << many.described;
     expect_near("one", run);
     if (run == "cp2") two = weights_of(many);
-    if (run == "cp2-disk") {
-      EXPECT_EQ(two, weights_of(many)) << run;
+    if (run == "ring2") ring = weights_of(many);
+    if (run.ends_with("-disk")) {
+      EXPECT_EQ(run.starts_with("ring") ? ring : two, weights_of(many)) << run;
     }
   }
 #ifdef TERRACE_MPIRUN
-  Words words{"launch", "-n", "2", "--mpirun", TERRACE_MPIRUN, "--"};
-  auto apart = launch(words + tiny("train", cut("processes", {"--cp", "2"})));
-  apart.environment["ASAN_OPTIONS"] = "detect_leaks=0";
-  const auto processes = run(apart);
-  ASSERT_EQ(0, processes.exit) << processes.described;
-  EXPECT_EQ(two, weights_of(processes));
+  for (const auto* const mode : {"ulysses", "ring"}) {
+    Words words{"launch", "-n", "2", "--mpirun", TERRACE_MPIRUN, "--"};
+    auto apart = launch(words + tiny("train", cut(std::string("processes-") + mode, {"--cp", "2", "--cp-mode", mode})));
+    apart.environment["ASAN_OPTIONS"] = "detect_leaks=0";
+    const auto processes = run(apart);
+    ASSERT_EQ(0, processes.exit) << processes.described;
+    EXPECT_EQ(std::string_view(mode) == "ring" ? ring : two, weights_of(processes));
+  }
 #endif
 }
 
@@ -53,6 +63,26 @@ TEST_F(ContextProgram, UnevenHeadsInLittleMemoryTrainWhatOneRankTrains) {
       train(uneven + Words{"three", "--cp", "3", "--nvme-path", ".", "--device-memory", "1111111", "--host-memory", "9MB"});
   ASSERT_EQ(0, three.exit) << three.described;
   expect_near("one", "three", 1e-9);
+}
+
+// Also what it generates, position by position, where the window has left the prompt behind.
+TEST_F(ContextProgram, AWindowTrainsAndGeneratesOnAnyNumberOfRanks) {
+  const Words window{"--window", "9", "--lr-schedule", "constant"};
+  const auto train_to = [&](const std::string& run, const Words& more) { return train(cut(run, window + more)); };
+  ASSERT_EQ(0, train_to("one", {}).exit);
+  ASSERT_EQ(0, train(cut("unlimited", {"--lr-schedule", "constant"})).exit);
+  ASSERT_EQ(0, train_to("ring", {"--cp", "4", "--cp-mode", "ring"}).exit);
+  ASSERT_EQ(0, train_to("heads", {"--cp", "2"}).exit);
+  for (const auto* const run : {"ring", "heads"}) expect_near("one", run);
+  std::string texts[3];
+  for (int i = 0; const auto* const run : {"one", "ring", "unlimited"}) {
+    const auto text = terrace({"generate", run, "--prompt", "the quick brown ", "--max-tokens", "15", "--temperature", "0"});
+    EXPECT_EQ(0, text.exit) << text.described;
+    texts[i++] = text.out;
+  }
+  EXPECT_EQ(texts[0], texts[1]);
+  expect_refusal(train_to("none", {"--window", "33333"}), 2, {"--window 33333", "give --window"});
+  expect_refusal(train_to("one", {"--window", "8", "--resume", "auto", "--steps", "6"}), 2, {"window"});
 }
 
 TEST_F(ContextProgram, OptimizersOfWholeLayersShareTheirState) {
@@ -69,8 +99,9 @@ TEST_F(ContextProgram, ARunGoesOnWithAnotherNumberOfRanksAndGenerates) {
   const Words constant{"--lr-schedule", "constant"};
   ASSERT_EQ(0, train(cut("constant", constant + Words{"--steps", "5"})).exit);
   ASSERT_EQ(0, train(cut("run", constant + Words{"--steps", "2", "--cp", "2", "--zero", "3"})).exit);
-  for (const auto& [until, more] :
-       {std::pair<std::string, Words>{"3", {"--cp", "4", "--zero", "1"}}, {"4", {}}, {"5", {"--cp", "2", "--tp", "2"}}}) {
+  for (const auto& [until, more] : {std::pair<std::string, Words>{"3", {"--cp", "4", "--zero", "1"}},
+                                    {"4", {}},
+                                    {"5", {"--cp", "2", "--cp-mode", "ring"}}}) {
     const auto next = train(cut("run", constant + Words{"--steps", until, "--resume", "auto"} + more));
     ASSERT_EQ(0, next.exit) << next.described;
     EXPECT_EQ(0, terrace({"ckpt", "verify", "run"}).exit);
@@ -91,6 +122,10 @@ TEST_F(ContextProgram, WhatItCannotDoIsRefusedWithTheNearestThatItCan) {
   EXPECT_EQ(2, five.exit);
   EXPECT_THAT(five.err, HasSubstr("--cp 5: it must divide"));
   EXPECT_THAT(five.err, HasSubstr("nearest legal: 4 and 8"));
+  const auto ring = train(cut("none", {"--cp", "3", "--cp-mode", "ring"}));
+  EXPECT_EQ(2, ring.exit);
+  EXPECT_THAT(ring.err, HasSubstr("--cp 3: twice it must divide"));
+  EXPECT_THAT(ring.err, HasSubstr("nearest legal: 2 and 4"));
   expect_refusal(train(cut("none", {"--cp", "2", "--canonical-reduction"})), 2, {"--cp 2", "--canonical-reduction"});
   expect_refusal(train(cut("none", {"--cp", "2", "--pp", "2", "--schedule", "chimera"})), 2, {"--cp 2", "--schedule 1f1b"});
   expect_refusal(train(cut("none", {"--cp", "2", "--layers", "3", "--skips", "u"})), 2, {"skips"});

@@ -12,6 +12,7 @@
 
 #include <terrace/core/cuda/math/activation.h>
 #include <terrace/core/cuda/math/attention.h>
+#include <terrace/core/cuda/math/attention_block.h>
 #include <terrace/core/cuda/math/column_sums.h>
 #include <terrace/core/cuda/math/cross_entropy.h>
 #include <terrace/core/cuda/math/elementwise.h>

@@ -100,7 +100,7 @@ inline TensorResult run_rank(TensorRun o, Communicator* comm, Ledger* ledger) {
   const auto rank = comm ? static_cast<std::uint32_t>(comm->rank()) : 0;
   auto config = o.config;
   config.tensor = {.ranks = o.tensor_ranks, .rank = rank % o.tensor_ranks, .sequence = o.sequence, .grid = o.grid};
-  config.context = {.ranks = o.context, .rank = rank / o.tensor_ranks % o.context};
+  config.context = {.ranks = o.context, .rank = rank / o.tensor_ranks % o.context, .ring = o.config.context.ring};
   const auto model = lm::make_model(config);
   const auto optimizer = make_optimizer(o.optimizer, {.eps = 1e-3});
   auto request = request_of(o, *optimizer, rank);
@@ -255,10 +255,12 @@ inline void expect_equal(const TensorResult& one, const TensorResult& other, dou
 }
 
 inline std::string name_of(const TensorRun& o) {
-  return fmt::format("{} tiles {} and {} tp {}{} grid {}x{}{} cp {} dp {} zero {} {} {}{}{}", *o.config.family.get().name,
-                     o.config.vocab_tiles, o.config.mlp_tiles, o.tensor_ranks, o.sequence ? " sp" : "", o.grid.depth,
-                     o.grid.side, o.grid.cube ? " cube" : "", o.context, o.data.ranks, o.data.zero, o.schedule,
-                     terrace::name_of(o.config.dtype), o.recompute ? " recompute" : "", o.disk_tier ? " disk" : "");
+  return fmt::format("{} tiles {} and {} tp {}{} grid {}x{}{} cp {}{} window {} dp {} zero {} {} {}{}{}",
+                     *o.config.family.get().name, o.config.vocab_tiles, o.config.mlp_tiles, o.tensor_ranks,
+                     o.sequence ? " sp" : "", o.grid.depth, o.grid.side, o.grid.cube ? " cube" : "", o.context,
+                     o.config.context.ring > 1 ? fmt::format(" ring {}", o.config.context.ring) : "", o.config.window,
+                     o.data.ranks, o.data.zero, o.schedule, terrace::name_of(o.config.dtype), o.recompute ? " recompute" : "",
+                     o.disk_tier ? " disk" : "");
 }
 
 class TensorRuns : public FolderTest {
@@ -273,7 +275,7 @@ class TensorRuns : public FolderTest {
 inline TensorResult TensorRuns::serial(TensorRun o) {
   o.store = new_store();
   o.micro_batches *= o.data.ranks;
-  o.tensor_ranks = o.context = 1;
+  o.tensor_ranks = o.context = o.config.context.ring = 1;
   o.sequence = false;
   o.grid = {};
   o.config.vocab_tiles = o.config.mlp_tiles = 1;

@@ -63,6 +63,15 @@ class MadeUpProducts final : public Math {
                       TensorView qkv) override {
     math_->attention_grad(s, shape, dqkv, dout, out, lse, qkv);
   }
+  void attention_block(Stream& s, const AttentionBlock& block, TensorView out, TensorView lse, TensorView q, TensorView kv,
+                       Accumulate a) override {
+    math_->attention_block(s, block, out, lse, q, kv, a);
+  }
+  void attention_block_grad(Stream& s, const AttentionBlock& block, TensorView dq, TensorView dkv, TensorView dout,
+                            TensorView out, TensorView lse, TensorView q, TensorView kv, Accumulate to_dq,
+                            Accumulate to_dkv) override {
+    math_->attention_block_grad(s, block, dq, dkv, dout, out, lse, q, kv, to_dq, to_dkv);
+  }
   void attention_decode(Stream& s, AttentionShape shape, TensorView out, TensorView q, TensorView k_cache, TensorView v_cache,
                         std::int64_t length) override {
     math_->attention_decode(s, shape, out, q, k_cache, v_cache, length);

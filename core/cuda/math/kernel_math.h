@@ -77,6 +77,20 @@ class KernelMath final : public Math {
            {.gradient = true, .shape = shape, .out = out, .lse = lse, .qkv = qkv, .dqkv = dqkv, .dout = dout},
            [=](const auto& launcher) { ops::attention_grad(launcher, shape, dqkv, dout, out, lse, qkv); });
   }
+  void attention_block(Stream& stream, const AttentionBlock& block, TensorView out, TensorView lse, TensorView q, TensorView kv,
+                       Accumulate accumulate) override {
+    math_arguments::check_attention_block(block, out, lse, q, kv);
+    enqueue("attention_block", stream,
+            [=](const auto& launcher) { ops::attention_block(launcher, block, out, lse, q, kv, accumulate); });
+  }
+  void attention_block_grad(Stream& stream, const AttentionBlock& block, TensorView dq, TensorView dkv, TensorView dout,
+                            TensorView out, TensorView lse, TensorView q, TensorView kv, Accumulate to_dq,
+                            Accumulate to_dkv) override {
+    math_arguments::check_attention_block_grad(block, dq, dkv, dout, out, lse, q, kv);
+    enqueue("attention_block_grad", stream, [=](const auto& launcher) {
+      ops::attention_block_grad(launcher, block, dq, dkv, dout, out, lse, q, kv, to_dq, to_dkv);
+    });
+  }
   void attention_decode(Stream& stream, AttentionShape shape, TensorView out, TensorView q, TensorView k_cache,
                         TensorView v_cache, std::int64_t length) override {
     math_arguments::check_attention_decode(shape, out, q, k_cache, v_cache, length);

@@ -32,6 +32,12 @@ template <class Launcher>
 void attention_grad(const Launcher&, AttentionShape, TensorView dqkv, TensorView dout, TensorView out, TensorView lse,
                     TensorView qkv);
 template <class Launcher>
+void attention_block(const Launcher&, const AttentionBlock&, TensorView out, TensorView lse, TensorView q, TensorView kv,
+                     Accumulate);
+template <class Launcher>
+void attention_block_grad(const Launcher&, const AttentionBlock&, TensorView dq, TensorView dkv, TensorView dout,
+                          TensorView out, TensorView lse, TensorView q, TensorView kv, Accumulate to_dq, Accumulate to_dkv);
+template <class Launcher>
 void attention_decode(const Launcher&, AttentionShape, TensorView out, TensorView q, TensorView k_cache, TensorView v_cache,
                       std::int64_t length);
 

@@ -1,0 +1,220 @@
+#include <terrace/parallel/layers/ring.h>
+
+#include <algorithm>
+
+namespace terrace::layers {
+
+Ring::Ring(const Transformer& config, Heads here, Heads room, std::uint32_t first_work)
+    : context_(config.context),
+      window_(config.window),
+      head_dim_(config.head_dim()),
+      dtype_(config.dtype),
+      here_(here),
+      room_(room),
+      first_(first_work) {}
+
+std::uint32_t Ring::hops(BatchShape shape) const {
+  const auto others = context_.ring - 1;
+  if (window_ == 0) return others;
+  // Of the slices behind, those whose last key the first query sees.
+  const auto seen = (window_ - 2 + shape.seq) / shape.seq;
+  return static_cast<std::uint32_t>(std::clamp<std::int64_t>(seen, 0, others));
+}
+
+std::vector<AttentionBlock> Ring::blocks(std::uint32_t rank, BatchShape shape, std::uint32_t hops) const {
+  const auto own = context_.ring_runs(rank, shape.seq),
+             came = context_.ring_runs((rank + context_.ring - hops) % context_.ring, shape.seq);
+  std::vector<AttentionBlock> all;
+  std::int64_t query = 0;
+  for (const auto& q : own) {
+    std::int64_t key = 0;
+    for (const auto& k : came) {
+      const AttentionBlock block{.batch = shape.batch,
+                                 .heads = here_.queries,
+                                 .kv_heads = here_.keys,
+                                 .head_dim = head_dim_,
+                                 .queries = {query, q.count, shape.seq},
+                                 .keys = {key, k.count, shape.seq},
+                                 .offset = q.begin - k.begin,
+                                 .window = window_};
+      if (block.pairs() != 0) all.push_back(block);
+      key += k.count;
+    }
+    query += q.count;
+  }
+  return all;
+}
+
+std::int64_t Ring::pairs(std::uint32_t rank, BatchShape shape, std::uint32_t hops) const {
+  std::int64_t all = 0;
+  for (const auto& block : blocks(rank, shape, hops)) all += block.pairs();
+  return all;
+}
+
+// Of the last rank: without a window all have as much to do, and with one the first ranks have less.
+double Ring::products(BatchShape shape, std::uint32_t hops) const {
+  return 4 * static_cast<double>(shape.batch * pairs(context_.ring - 1, shape, hops) * queries_row(room_));
+}
+
+double Ring::forward_flops(BatchShape shape) const {
+  double flops = 0;
+  for (std::uint32_t i = 0; i <= hops(shape); ++i) flops += products(shape, i);
+  return flops;
+}
+
+std::vector<TensorSpec> Ring::work(LayerCall call, BatchShape shape) const {
+  const auto n = shape.tokens();
+  const auto sums = accumulator_of(dtype_);
+  const TensorSpec keys{"keys and values", dtype_, {n, keys_row(room_)}},
+      gradient{"gradient of keys and values", sums, {n, keys_row(room_)}};
+  if (call == LayerCall::forward) return {keys, keys, {"sum of attention's results", sums, {n, queries_row(room_)}}};
+  return {keys,
+          keys,
+          gradient,
+          gradient,
+          {"gradient of attention's result", dtype_, {n, queries_row(room_)}},
+          {"gradient of queries", sums, {n, queries_row(room_)}},
+          gradient};
+}
+
+// A hop is issued before the attending beside which it runs.
+std::vector<Ring::Step> Ring::steps(LayerCall call, BatchShape shape) const {
+  using What = Step::What;
+  std::vector<Step> all;
+  const auto last = hops(shape);
+  for (std::uint32_t i = 0; i <= last; ++i) {
+    if (i < last) all.push_back({What::keys_hop, i + 1});
+    all.push_back({What::attend, i});
+    if (call == LayerCall::forward) continue;
+    if (i > 0) all.push_back({What::add, i});
+    if (i < last) all.push_back({What::gradients_hop, i + 1});
+  }
+  if (call == LayerCall::backward && last > 0) all.push_back({What::gradients_home, last + 1});
+  return all;
+}
+
+PhaseExchange Ring::hop(std::uint32_t from, std::uint32_t to, std::uint32_t places, std::int64_t elements) const {
+  PhaseExchange exchange{.members = kContextRanks,
+                         .from = first_ + from,
+                         .to = first_ + to,
+                         .sent = std::vector<std::int64_t>(context_.ranks, 0),
+                         .received = std::vector<std::int64_t>(context_.ranks, 0)};
+  const auto at = [&](std::uint32_t place) {
+    return (context_.ring_rank() + place) % context_.ring * context_.head_ranks() + context_.head_rank();
+  };
+  exchange.sent[at(places)] = elements;
+  exchange.received[at(context_.ring - places)] = elements;
+  return exchange;
+}
+
+Phase Ring::phase(LayerCall call, BatchShape shape, const Step& step) const {
+  using What = Step::What;
+  const bool forward = call == LayerCall::forward;
+  const auto i = step.hops;
+  const auto elements = shape.tokens() * keys_row(here_);
+  Phase phase{.half = forward ? Half::both : Half::input, .scratch_bytes = 0};
+  const auto use = [&](std::uint32_t tensor, Access access) { phase.work.push_back({first_ + tensor, access}); };
+  const auto sum = i == 0 ? Access::overwrite : Access::update;
+  switch (step.what) {
+    case What::keys_hop: phase.exchange = hop(keys_of(i - 1), keys_of(i), 1, elements); break;
+    case What::gradients_hop: phase.exchange = hop(gradient_of(i - 1), gradient_of(i), 1, elements); break;
+    case What::gradients_home:
+      phase.exchange = hop(gradient_of(i - 1), gradient_of(i), context_.ring - (i - 1), elements);
+      break;
+    case What::attend:
+      phase.flops = (forward ? 1 : 2) * products(shape, i);
+      phase.saved = forward ? Access::update : Access::read;
+      use(keys_of(i), Access::read);
+      if (forward) {
+        use(kSum, sum);
+      } else {
+        use(kDattended, Access::read);
+        use(kDqueries, sum);
+        use(i == 0 ? std::uint32_t{kGradient} : kPart, Access::overwrite);
+      }
+      break;
+    case What::add:
+      use(gradient_of(i), Access::update);
+      use(kPart, Access::read);
+      break;
+  }
+  return phase;
+}
+
+std::vector<Phase> Ring::phases(LayerCall call, BatchShape shape) const {
+  std::vector<Phase> all;
+  for (const auto& step : steps(call, shape)) all.push_back(phase(call, shape, step));
+  return all;
+}
+
+std::vector<std::uint32_t> Ring::begins(LayerCall call) const {
+  if (call == LayerCall::forward) return {first_ + kKeys};
+  return {first_ + kKeys, first_ + kDattended};
+}
+
+void Ring::begin(LayerContext& ctx, const Tensors& t) const {
+  const auto rows = t.qkv.shape[0], row = keys_row(here_);
+  ctx.math.columns(ctx.stream, part(t.work[first_ + kKeys], 0, {rows, row}), 0, t.qkv, t.qkv.shape[1] - row, row);
+}
+
+TensorView Ring::gradient(BatchShape shape, const Tensors& t) const { return filled(shape, t, kDattended, queries_row(here_)); }
+
+void Ring::run(LayerContext& ctx, BatchShape shape, const Tensors& t, LayerCall call, std::uint32_t number) const {
+  const auto step = steps(call, shape)[number];
+  if (step.what == Step::What::add) {
+    const auto row = keys_row(here_);
+    ctx.math.convert(ctx.stream, filled(shape, t, gradient_of(step.hops), row), filled(shape, t, kPart, row), Accumulate::yes);
+  }
+  if (step.what != Step::What::attend) return;  // the engine exchanges
+  call == LayerCall::forward ? attend(ctx, shape, t, step.hops) : attend_grad(ctx, shape, t, step.hops);
+}
+
+// Every query sees its own position, so what the own slice overwrites is all.
+void Ring::attend(LayerContext& ctx, BatchShape shape, const Tensors& t, std::uint32_t hops) const {
+  const auto sum = filled(shape, t, kSum, queries_row(here_)), keys = filled(shape, t, keys_of(hops), keys_row(here_));
+  std::int64_t begun = 0;
+  for (const auto& block : blocks(context_.ring_rank(), shape, hops)) {
+    const bool first = hops == 0 && block.queries.first == begun;
+    if (first) begun += block.queries.count;
+    ctx.math.attention_block(ctx.stream, block, sum, t.lse, t.qkv, keys, first ? Accumulate::no : Accumulate::yes);
+  }
+  if (hops == this->hops(shape)) ctx.math.convert(ctx.stream, t.attended, sum);
+}
+
+void Ring::attend_grad(LayerContext& ctx, BatchShape shape, const Tensors& t, std::uint32_t hops) const {
+  const auto to = filled(shape, t, hops == 0 ? std::uint32_t{kGradient} : kPart, keys_row(here_)),
+             dqueries = filled(shape, t, kDqueries, queries_row(here_)),
+             keys = filled(shape, t, keys_of(hops), keys_row(here_));
+  ctx.math.zero(ctx.stream, to);
+  if (hops == 0) ctx.math.zero(ctx.stream, dqueries);
+  for (const auto& block : blocks(context_.ring_rank(), shape, hops))
+    ctx.math.attention_block_grad(ctx.stream, block, dqueries, to, gradient(shape, t), t.attended, t.lse, t.qkv, keys,
+                                  Accumulate::yes, Accumulate::yes);
+}
+
+std::vector<PhaseWork> Ring::ends(BatchShape shape) const {
+  return {{first_ + kDqueries, Access::read}, {first_ + last_gradient(shape), Access::read}};
+}
+
+std::uint64_t Ring::end_bytes(BatchShape shape) const {
+  ScratchArena arena;
+  if (dtype_ != accumulator_of(dtype_))
+    for (const auto row : {queries_row(room_), keys_row(room_)}) arena.take(dtype_, {shape.tokens(), row});
+  return arena.peak_bytes();
+}
+
+void Ring::end(LayerContext& ctx, BatchShape shape, const Tensors& t, TensorView dqkv, ScratchArena& arena) const {
+  std::int64_t column = 0;
+  for (const auto& sum :
+       {filled(shape, t, kDqueries, queries_row(here_)), filled(shape, t, last_gradient(shape), keys_row(here_))}) {
+    auto rounded = sum;
+    if (sum.dtype != dtype_) {
+      rounded = arena.take(dtype_, sum.shape);
+      ctx.math.convert(ctx.stream, rounded, sum);
+    }
+    ctx.math.columns(ctx.stream, dqkv, column, rounded, 0, sum.shape[1]);
+    column += sum.shape[1];
+  }
+}
+
+}  // namespace terrace::layers
