@@ -26,6 +26,8 @@ struct Degrees {
   bool whole_matrices = false;  // an optimizer that needs them
   bool local_sgd = false;
   bool two_directions = false;  // of a pipeline's schedule
+  // Of a mixture of experts: what counts the tokens of a whole micro-batch.
+  bool router_balance = false, expert_capacity = false;
 };
 
 struct ModelShape {

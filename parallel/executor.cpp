@@ -88,6 +88,7 @@ StepResult Executor::run(const Program& program, const StepInput& input, Compute
     result_.stall_s[std::string(name_of(Lane::update))] += static_cast<double>(updated_ns_ - computed_ns_) * 1e-9;
   result_.loss_sum = compute_.loss_sum();
   result_.losses = compute_.losses();
+  result_.router = compute_.router();
   result_.gradient_norm = compute_.gradient_norm();
   result_.loss_sums = compute_.loss_sums();
   result_.gradient_norms = compute_.gradient_norms();

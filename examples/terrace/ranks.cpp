@@ -127,7 +127,9 @@ void demand_degrees_of(const RunConfig& c, int ranks) {
          .fp16 = c.dtype == "fp16",
          .skips = c.skips != "none",
          .whole_matrices = optimizer_of(c)->layer_unit().has_value(),
-         .local_sgd = c.sync_interval > 1},
+         .local_sgd = c.sync_interval > 1,
+         .router_balance = c.experts > 0 && c.router_aux_loss > 0,
+         .expert_capacity = c.experts > 0 && c.expert_capacity > 0},
         {.layers = 2 * c.layers + 2, .heads = model.heads, .ffn = model.ffn, .seq_len = c.seq_len, .kv_heads = model.kv_heads},
         ranks);
 }

@@ -97,6 +97,21 @@ void demand_tiles(const RunConfig& c) {
   }
 }
 
+void demand_experts(const RunConfig& c) {
+  if (c.experts > 0 && c.experts_per_token > c.experts) {
+    refuse_pair(fmt::format("--experts-per-token {} with --experts {}: a token chooses among the experts", c.experts_per_token,
+                            c.experts),
+                fmt::format("give --experts-per-token {} or fewer", c.experts));
+  }
+  if (c.experts == 0 && (c.shared_experts > 0 || c.expert_capacity > 0 || c.router_aux_loss > 0 || c.router_z_loss > 0)) {
+    refuse_pair(fmt::format("--{} without --experts: the model has no router", c.shared_experts > 0    ? "shared-experts"
+                                                                               : c.expert_capacity > 0 ? "expert-capacity"
+                                                                               : c.router_aux_loss > 0 ? "router-aux-loss"
+                                                                                                       : "router-z-loss"),
+                "give --experts 2 or more, or leave it out");
+  }
+}
+
 void demand_skips(const RunConfig& c) {
   if (c.skips == "u" && c.layers < 3) {
     refuse_pair(fmt::format("--skips u with --layers {}: there are too few layers for a skip connection", c.layers),
@@ -239,7 +254,7 @@ void demand_group(const RunConfig& c) {
 
 void validate(const RunConfig& c) {
   UsageErrors errors;
-  for (const auto check : {demand_heads, demand_family, demand_norm, demand_skips, demand_few_blocks})
+  for (const auto check : {demand_heads, demand_family, demand_norm, demand_experts, demand_skips, demand_few_blocks})
     errors.gather([&] { check(c); });
   // A model that cannot be has no degrees.
   if (!errors.any()) errors.gather([&] { demand_degrees(c); });

@@ -3,6 +3,7 @@
 #include <terrace/parallel/layers/embedding.h>
 #include <terrace/parallel/layers/head.h>
 #include <terrace/parallel/layers/mlp.h>
+#include <terrace/parallel/layers/moe.h>
 #include <terrace/parallel/layers/skip.h>
 #include <terrace/parallel/layers/ulysses.h>
 
@@ -35,7 +36,10 @@ Model make_transformer(Transformer transformer) {
   model.layers.push_back(std::make_unique<Embedding>(transformer));
   for (std::int64_t block = 0; block < transformer.layers; ++block) {
     model.layers.push_back(attention(transformer, block));
-    model.layers.push_back(std::make_unique<Mlp>(transformer, block));
+    if (transformer.experts.count > 0)
+      model.layers.push_back(std::make_unique<Moe>(transformer, block));
+    else
+      model.layers.push_back(std::make_unique<Mlp>(transformer, block));
   }
   model.layers.push_back(std::make_unique<Head>(transformer));
   return model;
