@@ -66,6 +66,11 @@ TensorView Compute::report_of(std::uint32_t layer, std::uint32_t micro_batch) co
           {static_cast<std::int64_t>(size)}};
 }
 
+bool Compute::has_nothing_to_do(const Action& action) const {
+  const auto number = parts_.map->phases().phase(action).unless_zero;
+  return number && report_of(action.layer, action.micro_batch).as<double>()[*number] == 0;
+}
+
 std::vector<double> Compute::losses() const {
   const auto& data = parts_.map->data();
   std::vector<double> mine;

@@ -72,6 +72,9 @@ class Compute {
   // Use i of the action lies at base + offsets[i].
   void enqueue(const Action& action, std::span<const Use> uses, std::span<const std::uint64_t> offsets, std::byte* base);
 
+  // Of an optional phase (Phase::unless_zero), once the stream has reached it.
+  [[nodiscard]] bool has_nothing_to_do(const Action& action) const;
+
   // Shares the losses and squares of all ranks, after everything enqueued before. An evaluation shares only the losses, among
   // the ranks with the same micro-batches.
   enum class Share : std::uint8_t { none, step, evaluation };

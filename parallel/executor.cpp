@@ -155,6 +155,12 @@ void Executor::compute(const Action& action, std::span<const Use> uses, const Re
   });
 }
 
+// The route point: the thread waits here until the layer has reported.
+bool Executor::leaves_out(const Action& action) {
+  streams_[index(Lane::compute)]->synchronize();
+  return compute_.has_nothing_to_do(action);
+}
+
 void Executor::account_stall(std::int64_t begin_ns, std::int64_t end_ns, const Clock& after) {
   constexpr std::int64_t kNoise = 20'000;  // waking a thread is not a stall
   if (end_ns - begin_ns < kNoise) return;

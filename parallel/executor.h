@@ -67,6 +67,7 @@ class Executor : private Sink {
   void move(const Move& move) override;
   void compute(const Action& action, std::span<const Use> uses, const Residency::Granted& granted, Lane lane,
                std::uint64_t sequence) override;
+  bool leaves_out(const Action& action) override;
 
   void account_stall(std::int64_t begin_ns, std::int64_t end_ns, const Clock& after);
 

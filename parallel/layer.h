@@ -52,6 +52,7 @@ struct ParamSpec {
   TensorSplit split = {};  // where this rank's part lies in the whole
   // Parameters of a layer that its phases use together have one unit. Units ascend; a large one can be leased apart.
   std::uint32_t unit = 0;
+  bool apart = false;  // its unit may be leased apart even if little lies before it
   // The rows of a matrix are cut into so many blocks, the first ones a row longer if they cannot be equal (tile_of()). Each is
   // a unit, and a phase uses one at a time.
   std::uint32_t tiles = 1;

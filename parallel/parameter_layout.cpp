@@ -54,7 +54,7 @@ std::vector<std::vector<LayoutTensor>> own_tensors(const std::vector<std::vector
                            .elements = static_cast<std::uint64_t>(rows) * row,
                            .origin = static_cast<std::uint64_t>(first) * row,
                            .begins_unit = p.unit != unit || tile != 0,
-                           .apart = p.tiles > 1});
+                           .apart = p.tiles > 1 || p.apart});
         unit = p.unit;
       }
     }

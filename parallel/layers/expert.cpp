@@ -15,6 +15,9 @@ Expert::Expert(std::vector<ParamSpec>& params, const std::string& prefix, const 
             {Projection::Split::Of::inputs, {config.tensor.ranks}}, config.residual_init_std(), config) {
   up_.set_unit(params, unit);
   down_.set_unit(params, unit);
+  std::vector<PhaseParam> own;
+  name_params(own);
+  params[own.front().param].apart = true;  // the router is needed without the first expert
 }
 
 void Expert::name_params(std::vector<PhaseParam>& of_phase) const {

@@ -111,7 +111,7 @@ double Moe::forward_flops(BatchShape shape) const {
 std::vector<Phase> Moe::phases(LayerCall call, BatchShape shape) const {
   switch (call) {
     case LayerCall::forward: return forward_phases(shape.tokens());
-    case LayerCall::decode: return forward_phases(1);
+    case LayerCall::decode: return decode_phases();
     case LayerCall::backward: return backward_phases(shape.tokens());
     default: return {};
   }
@@ -130,6 +130,14 @@ std::vector<Phase> Moe::forward_phases(std::int64_t tokens) const {
                    .scratch_bytes = experts_[e].scratch_bytes(most_rows_of(tokens, e)),
                    .flops = experts_[e].flops(usual_rows_of(tokens, e))});
   all.push_back({.x = true, .y = Access::overwrite, .saved = Access::read, .scratch_bytes = 0});
+  return all;
+}
+
+// Of one position few experts have a row.
+std::vector<Phase> Moe::decode_phases() const {
+  auto all = forward_phases(1);
+  for (std::uint32_t e = 0; e < experts(); ++e)
+    all[kFirstExpert + e].unless_zero = static_cast<std::uint32_t>(RoutingReport::kRows) + e;
   return all;
 }
 

@@ -71,6 +71,7 @@ class Moe final : public TransformerLayer {
   void input_half(LayerContext& ctx, const LayerTensors& t) const;
   void weight_half(LayerContext& ctx, const LayerTensors& t) const;
   [[nodiscard]] std::vector<Phase> forward_phases(std::int64_t tokens) const;
+  [[nodiscard]] std::vector<Phase> decode_phases() const;
   [[nodiscard]] std::vector<Phase> backward_phases(std::int64_t tokens) const;
 
   Norm norm_;

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fmt/format.h>
+#include <cstring>
 
 #include "tensor_run.h"
 
@@ -92,6 +92,98 @@ TEST_F(ExpertRuns, ContextRanksRefuseWhatCountsTheTokensOfAMicroBatch) {
       EXPECT_EQ(error.exit(), Exit::usage);
       EXPECT_THAT(error.what(), testing::HasSubstr(setting));
     }
+  }
+}
+
+// An expert is large enough to be a run of chunks of its own. Without `routes` the router's weights are zero, so that it always
+// chooses the first experts.
+struct Generation {
+  std::int64_t chosen = 1, positions = 1;
+  bool routes = true, squeezed = false;
+};
+struct Generated {
+  std::uint64_t uploaded = 0;  // by the mover's ledger
+  std::uint64_t expert_bytes = 0;
+  std::vector<float> logits;
+};
+Generated generate(const Generation& g, const std::filesystem::path& store) {
+  const lm::ModelConfig config{.family = lm::family_named("llama"),
+                               .layers = 2,
+                               .hidden = 512,
+                               .heads = 8,
+                               .ffn = 704,
+                               .seq_len = 16,
+                               .vocab = 257,
+                               .experts = {.count = 6, .chosen = g.chosen}};
+  const auto model = lm::make_model(lm::complete(config));
+  const auto optimizer = make_optimizer("sgd", {.momentum = 0});
+  ThreadPool pool(1);
+  const auto device = make_cpu_device(pool);
+  // The weights lie on disk, as of a run that has ended.
+  PlanRequest request{.shape = {{1, 16}, 1}, .budget = {kUnlimited, kUnlimited, kUnlimited}, .states = {}, .disk_tier = true};
+  Engine::Options options{.device = device.get(), .store = {.paths = {store}, .durable = false}, .optimizer = optimizer.get()};
+  const auto weights = random_weights(7);
+  const auto fill = [&](const ParamSpec& param, std::uint64_t first, TensorView range) {
+    weights(param, first, range);
+    const bool router = param.name.ends_with("block_sparse_moe.gate.weight");
+    if (router && !g.routes) std::memset(range.data, 0, range.bytes());
+  };
+  {
+    Engine run(model, plan(model, request, {}), options);
+    run.fill(fill);
+    run.commit(1, "");
+  }
+  request.shape = {{1, 1}, 1};
+  request.decode_positions = g.positions;
+  auto p = plan(model, request, {});
+  if (g.squeezed) {
+    request.budget.device = p.smallest_bytes[Tier::device];
+    p = plan(model, request, {});
+  }
+  EXPECT_TRUE(p.fits) << p.refusal.why;
+  options.resume = true;
+  Engine engine(model, p, options);
+  Generated out;
+  const auto& layout = engine.map().layout();
+  const auto& run = layout.runs_of(2).at(1);  // behind the norm and the router
+  out.expert_bytes = run.count * layout.chunk_elements() * sizeof(float);
+  std::vector<float> logits(257);
+  for (std::int64_t position = 0; position < g.positions; ++position) {
+    const auto token = static_cast<std::int32_t>(random_below(5, 0, static_cast<std::uint64_t>(position), 257));
+    engine.decode({.tokens = {&token, 1},
+                   .targets = {},
+                   .update = {},
+                   .weights = {},
+                   .logits = {reinterpret_cast<std::byte*>(logits.data()), DType::fp32, {1, 257}},
+                   .position = position});
+    out.logits.insert(out.logits.end(), logits.begin(), logits.end());
+  }
+  out.uploaded = engine.moved().upload;
+  return out;
+}
+
+// Of six experts in each of two blocks those that were chosen, each once: at one position, and at many that choose the same.
+TEST_F(ExpertRuns, GenerationFetchesTheExpertsThatARouterChoseAndNoOther) {
+  for (const auto& [positions, routes] : {std::pair{1, true}, {12, false}}) {
+    const auto one = generate({.chosen = 1, .positions = positions, .routes = routes}, new_store());
+    for (const std::int64_t chosen : {2, 3, 6}) {
+      const auto more = generate({.chosen = chosen, .positions = positions, .routes = routes}, new_store());
+      EXPECT_EQ(more.uploaded - one.uploaded, 2 * static_cast<std::uint64_t>(chosen - 1) * one.expert_bytes)
+          << chosen << " experts, " << positions << " positions";
+    }
+  }
+}
+
+// The device holds about one expert at a time, and what a position fetches again is a part of what it chose.
+TEST_F(ExpertRuns, GenerationInTheSmallestBudgetGivesTheBitsOfAnUnlimitedOne) {
+  std::uint64_t before = 0;
+  for (const std::int64_t chosen : {1, 2, 6}) {
+    const auto wide = generate({.chosen = chosen, .positions = 12}, new_store());
+    const auto tight = generate({.chosen = chosen, .positions = 12, .squeezed = true}, new_store());
+    EXPECT_EQ(tight.logits, wide.logits);
+    EXPECT_GT(tight.uploaded, before);
+    EXPECT_GT(tight.uploaded, wide.uploaded);
+    before = tight.uploaded;
   }
 }
 
