@@ -112,6 +112,10 @@ class Math {
   // dlogits[N,E] of what the gates give, from dgates [N,K], and of balance · report[kBalance] + squares · report[kSquares].
   virtual void route_grad(Stream&, const Routing&, TensorView dlogits, TensorView dgates, TensorView logits, TensorView experts,
                           TensorView lse, TensorView report, double balance, double squares) = 0;
+  // Of tokens in K parts of one size, each routed by itself: parts [K, 2E] fp64 has of each part its report's numbers from
+  // asked() on. The report's own become their sums, in ascending k, and its balance that of all tokens, which route_grad() then
+  // uses.
+  virtual void merge_reports(Stream&, const Routing&, TensorView report, TensorView parts) = 0;
   // to[rows[n,j],C] = from[n,C] (· gates[n,j], when not empty), for each slot that has a row.
   virtual void dispatch(Stream&, TensorView to, TensorView from, TensorView rows, TensorView gates = {}) = 0;
   // to[n,C] (+)= Σ from[rows[n,j],C] (· gates[n,j]) over the token's slots that have a row, in their order.

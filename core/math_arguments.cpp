@@ -207,6 +207,12 @@ void check_route_grad(const Routing& r, const TensorView& dlogits, const TensorV
   check_route(r, dgates, experts, rows, lse, report, logits);
 }
 
+void check_merge_reports(const Routing& r, const TensorView& report, const TensorView& parts) {
+  require(report.dtype == DType::fp64 && report.elements() == RoutingReport{r}.size(), "merge_reports",
+          "report must be RoutingReport's");
+  require(parts.dtype == DType::fp64 && columns_of(parts) == 2 * r.experts, "merge_reports", "parts must be fp64, [K, 2 E]");
+}
+
 void check_slots(const char* operation, const TensorView& tokens, const TensorView& of_experts, const TensorView& rows,
                  const TensorView& gates) {
   require_compute(tokens.dtype, operation);

@@ -29,7 +29,9 @@ struct RoutingReport {
   static constexpr std::int64_t kSquares = 2;  // the mean square of the logits' log-sum-exp
   static constexpr std::int64_t kRows = 3;     // from here on the rows of each expert, the shared ones last
   [[nodiscard]] constexpr std::int64_t asked() const { return kRows + routing.all(); }  // from here on: its choices
-  [[nodiscard]] constexpr std::int64_t size() const { return asked() + routing.experts; }
+  // From here on, behind these: the sum of its probabilities over the tokens.
+  [[nodiscard]] constexpr std::int64_t chances() const { return asked() + routing.experts; }
+  [[nodiscard]] constexpr std::int64_t size() const { return chances() + routing.experts; }
 };
 
 }  // namespace terrace

@@ -130,6 +130,10 @@ class CpuMath final : public Math {
       cpu::route_grad(compute, routing, dlogits, dgates, logits, experts, lse, report, balance, squares);
     });
   }
+  void merge_reports(Stream& stream, const Routing& routing, TensorView report, TensorView parts) override {
+    check_merge_reports(routing, report, parts);
+    stream.submit([=, compute = compute_] { cpu::merge_reports(compute, routing, report, parts); });
+  }
   void dispatch(Stream& stream, TensorView to, TensorView from, TensorView rows, TensorView gates) override {
     check_slots("dispatch", from, to, rows, gates);
     stream.submit([=, compute = compute_] { cpu::dispatch(compute, to, from, rows, gates); });

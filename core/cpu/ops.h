@@ -43,6 +43,7 @@ void route(Compute, const Routing&, TensorView gates, TensorView experts, Tensor
            TensorView logits);
 void route_grad(Compute, const Routing&, TensorView dlogits, TensorView dgates, TensorView logits, TensorView experts,
                 TensorView lse, TensorView report, double balance, double squares);
+void merge_reports(Compute, const Routing&, TensorView report, TensorView parts);
 void dispatch(Compute, TensorView to, TensorView from, TensorView rows, TensorView gates);
 void combine(Compute, TensorView to, TensorView from, TensorView rows, TensorView gates, Accumulate);
 void gate_grad(Compute, TensorView dgates, TensorView dy, TensorView from, TensorView rows);

@@ -1,4 +1,5 @@
 // Experts: which rows of which expert a token has, and the way there and back.
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -70,6 +71,20 @@ void place_rows(const Routing& routing, std::int64_t tokens, std::int32_t* rows,
     }
 }
 
+// E ÷ (T² · chosen), for the tokens of all these choices.
+double balance_scale(const Routing& routing, const double* asked) {
+  double choices = 0;
+  for (std::int64_t e = 0; e < routing.experts; ++e) choices += asked[e];
+  return static_cast<double>(routing.experts * routing.chosen) / (choices * choices);
+}
+
+double balance_of(const Routing& routing, const double* report) {
+  const auto *const asked = report + RoutingReport{routing}.asked(), *const chances = report + RoutingReport{routing}.chances();
+  double sum = 0;
+  for (std::int64_t e = 0; e < routing.experts; ++e) sum += asked[e] * chances[e];
+  return sum * balance_scale(routing, asked);
+}
+
 // Calls f(token, its slots' rows, their gates or null) for all tokens.
 template <class A, class F>
 void for_tokens(Compute compute, std::int64_t columns, const TensorView& rows, const TensorView& gates, F&& f) {
@@ -107,13 +122,9 @@ void route(Compute compute, const Routing& routing, TensorView gates, TensorView
       for (std::int64_t e = 0; e < width; ++e) probability[static_cast<std::size_t>(e)] += std::exp(row[e] - log_sum);
       squares += static_cast<double>(log_sum) * log_sum;
     }
-    double balance = 0;
-    for (std::int64_t e = 0; e < width; ++e)
-      balance += numbers[RoutingReport{routing}.asked() + e] * probability[static_cast<std::size_t>(e)];
-    const auto tokens = static_cast<double>(n);
-    numbers[RoutingReport::kBalance] =
-        balance * static_cast<double>(width) / (tokens * tokens * static_cast<double>(routing.chosen));
-    numbers[RoutingReport::kSquares] = squares / tokens;
+    std::ranges::copy(probability, numbers + RoutingReport{routing}.chances());
+    numbers[RoutingReport::kBalance] = balance_of(routing, numbers);
+    numbers[RoutingReport::kSquares] = squares / static_cast<double>(n);
   });
 }
 
@@ -122,7 +133,7 @@ void route_grad(Compute compute, const Routing& routing, TensorView dlogits, Ten
   const std::int64_t n = rows_of(logits), width = routing.experts;
   const auto tokens = static_cast<double>(n);
   const auto* const asked = raw<const double>(report) + RoutingReport{routing}.asked();
-  const double of_asked = balance * static_cast<double>(width) / (tokens * tokens * static_cast<double>(routing.chosen));
+  const double of_asked = balance * balance_scale(routing, asked);
   for_dtype(logits.dtype, [&]<class T>() {
     using A = Acc<T>;
     const auto narrow = convert_kernel(compute.kernels, logits.dtype, dtype_of<A>::value, false);
@@ -151,6 +162,16 @@ void route_grad(Compute compute, const Routing& routing, TensorView dlogits, Ten
       }
     });
   });
+}
+
+void merge_reports(Compute, const Routing& routing, TensorView report, TensorView parts) {
+  auto* const numbers = raw<double>(report);
+  auto* const sums = numbers + RoutingReport{routing}.asked();
+  const std::int64_t each = 2 * routing.experts;
+  std::fill(sums, sums + each, 0.0);
+  for (std::int64_t k = 0; k < rows_of(parts); ++k)
+    for (std::int64_t i = 0; i < each; ++i) sums[i] += raw<const double>(parts)[k * each + i];
+  numbers[RoutingReport::kBalance] = balance_of(routing, numbers);
 }
 
 void dispatch(Compute compute, TensorView to, TensorView from, TensorView rows, TensorView gates) {

@@ -128,7 +128,6 @@ void demand_degrees_of(const RunConfig& c, int ranks) {
          .skips = c.skips != "none",
          .whole_matrices = optimizer_of(c)->layer_unit().has_value(),
          .local_sgd = c.sync_interval > 1,
-         .router_balance = c.experts > 0 && c.router_aux_loss > 0,
          .expert_capacity = c.experts > 0 && c.expert_capacity > 0},
         {.layers = 2 * c.layers + 2, .heads = model.heads, .ffn = model.ffn, .seq_len = c.seq_len, .kv_heads = model.kv_heads},
         ranks);

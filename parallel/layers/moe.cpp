@@ -6,10 +6,6 @@
 namespace terrace::layers {
 namespace {
 
-// Phases. Of a forward and of generation: the router, each expert, the way back. Of a backward: the gates, each expert and the
-// router in the input half; each expert and the router in the weight half.
-constexpr std::uint32_t kRoute = 0, kFirstExpert = 1;
-
 Transformer without_ranks(Transformer config) {
   config.tensor = {};
   return config;
@@ -77,6 +73,11 @@ std::vector<TensorSpec> Moe::carried(BatchShape shape) const {
 }
 
 std::vector<TensorSpec> Moe::work(LayerCall call, BatchShape shape) const {
+  if (call == LayerCall::forward && merges()) {
+    const Shape counts{config_.context.ranks, 2 * config_.experts.count};
+    return {{"what this rank's router counted, for each rank", DType::fp64, counts},
+            {"what routers counted, by rank", DType::fp64, counts}};
+  }
   if (call != LayerCall::backward) return {};
   return {{"gradient of experts' inputs", config_.dtype, {most_rows(shape.tokens()), config_.hidden}}};
 }
@@ -110,37 +111,50 @@ double Moe::forward_flops(BatchShape shape) const {
 
 std::vector<Phase> Moe::phases(LayerCall call, BatchShape shape) const {
   switch (call) {
-    case LayerCall::forward: return forward_phases(shape.tokens());
+    case LayerCall::forward: return forward_phases(call, shape.tokens());
     case LayerCall::decode: return decode_phases();
     case LayerCall::backward: return backward_phases(shape.tokens());
     default: return {};
   }
 }
 
-std::vector<Phase> Moe::forward_phases(std::int64_t tokens) const {
+// The router, each expert, the way back.
+std::vector<Phase> Moe::forward_phases(LayerCall call, std::int64_t tokens) const {
   const double router = 2 * static_cast<double>(tokens * config_.hidden * config_.experts.count);
   std::vector<Phase> all{{.weights = params_of(norm_, router_),
                           .x = true,
                           .saved = Access::overwrite,
                           .scratch_bytes = bytes_of<Route>(*this, tokens),
                           .flops = router}};
+  const bool exchanges = first_expert(call) > kMerged;
+  if (exchanges) {
+    all.front().work = Access::overwrite;
+    const auto each = static_cast<std::int64_t>(2 * static_cast<std::size_t>(config_.experts.count) * sizeof(double) /
+                                                size_of(config_.dtype));  // an exchange counts in elements of activations
+    const std::vector<std::int64_t> counts(config_.context.ranks, each);
+    all.push_back({.work = Access::update,
+                   .scratch_bytes = 0,
+                   .exchange = PhaseExchange{kContextRanks, kCounted, kCountedByRank, counts, counts}});
+  }
   for (std::uint32_t e = 0; e < experts(); ++e)
     all.push_back({.weights = params_of(experts_[e]),
                    .saved = Access::update,
                    .scratch_bytes = experts_[e].scratch_bytes(most_rows_of(tokens, e)),
                    .flops = experts_[e].flops(usual_rows_of(tokens, e))});
+  if (exchanges) all[first_expert(call)].work = Access::read;
   all.push_back({.x = true, .y = Access::overwrite, .saved = Access::read, .scratch_bytes = 0});
   return all;
 }
 
 // Of one position few experts have a row.
 std::vector<Phase> Moe::decode_phases() const {
-  auto all = forward_phases(1);
+  auto all = forward_phases(LayerCall::decode, 1);
   for (std::uint32_t e = 0; e < experts(); ++e)
-    all[kFirstExpert + e].unless_zero = static_cast<std::uint32_t>(RoutingReport::kRows) + e;
+    all[first_expert(LayerCall::decode) + e].unless_zero = static_cast<std::uint32_t>(RoutingReport::kRows) + e;
   return all;
 }
 
+// The gates, each expert and the router in the input half; each expert and the router in the weight half.
 std::vector<Phase> Moe::backward_phases(std::int64_t tokens) const {
   const double router = 2 * static_cast<double>(tokens * config_.hidden * config_.experts.count);
   std::vector<Phase> all{{.half = Half::input,
@@ -202,9 +216,24 @@ void Moe::route(LayerContext& ctx, std::span<const TensorView> weights, TensorVi
   ctx.math.dispatch(ctx.stream, saved[kInputs], scratch.normed, saved[kRows]);
 }
 
-void Moe::run_experts(LayerContext& ctx, std::span<const TensorView> weights, std::span<const TensorView> saved) const {
+// Around the exchange of what context ranks counted.
+void Moe::run_first(LayerContext& ctx, const LayerTensors& t) const {
+  const auto r = routing(ctx.shape.tokens());
+  if (ctx.runs(kRoute)) {
+    route(ctx, t.weights, t.x, t.saved, r);
+    const std::int64_t each = 2 * r.experts;
+    for (std::int64_t rank = 0; merges() && rank < config_.context.ranks; ++rank)
+      ctx.math.convert(ctx.stream, part(t.work[kCounted], rank * each, {each}),
+                       part(ctx.report, RoutingReport{r}.asked(), {each}));
+  }
+  if (merges() && ctx.runs(first_expert(LayerCall::forward)))
+    ctx.math.merge_reports(ctx.stream, r, ctx.report, t.work[kCountedByRank]);
+}
+
+void Moe::run_experts(LayerContext& ctx, std::span<const TensorView> weights, std::span<const TensorView> saved,
+                      std::uint32_t first_phase) const {
   for (std::uint32_t e = 0; e < experts(); ++e) {
-    if (!ctx.runs(kFirstExpert + e)) continue;
+    if (!ctx.runs(first_phase + e)) continue;
     if (e == 0) ctx.stream.synchronize();  // the router's report
     const auto [first, count] = rows_of_expert(ctx, e);
     if (count == 0) continue;
@@ -221,9 +250,10 @@ void Moe::bring_back(LayerContext& ctx, TensorView y, TensorView x, std::span<co
 void Moe::forward(LayerContext& ctx, const LayerTensors& t) const {
   check_forward(ctx, t, {});
   check("report", ctx.report, DType::fp64, {report_size()});
-  if (ctx.runs(kRoute)) route(ctx, t.weights, t.x, t.saved, routing(ctx.shape.tokens()));
-  run_experts(ctx, t.weights, t.saved);
-  if (ctx.runs(kFirstExpert + experts())) bring_back(ctx, t.y, t.x, t.saved);
+  const auto first = first_expert(LayerCall::forward);
+  run_first(ctx, t);
+  run_experts(ctx, t.weights, t.saved, first);
+  if (ctx.runs(first + experts())) bring_back(ctx, t.y, t.x, t.saved);
 }
 
 void Moe::backward(LayerContext& ctx, const LayerTensors& t, Half half) const {
@@ -239,23 +269,24 @@ void Moe::input_half(LayerContext& ctx, const LayerTensors& t) const {
   if (ctx.runs(kRoute)) {
     ScratchArena arena(ctx.scratch);
     const Gates scratch(*this, arena, n);
-    // A micro-batch's losses weigh as its tokens among those of the global batch.
+    // A micro-batch's losses weigh as its tokens among those of the global batch. Its balance is that of all context ranks.
     const double weight = config_.tensor.leads() ? ctx.loss_scale * static_cast<double>(n) : 0;
+    const double of_all = weight * static_cast<double>(config_.context.ranks);
     ctx.math.gate_grad(ctx.stream, scratch.dgates, t.dy, saved[kResults], saved[kRows]);
     ctx.math.route_grad(ctx.stream, routing(n), t.carried[kDlogits], scratch.dgates, saved[kLogits], saved[kChosen],
-                        saved[kLogSums], ctx.report, weight * config_.experts.balance_loss,
+                        saved[kLogSums], ctx.report, of_all * config_.experts.balance_loss,
                         weight * config_.experts.square_loss);
     ctx.math.dispatch(ctx.stream, t.carried[kDresults], t.dy, saved[kRows], saved[kGates]);
   }
   for (std::uint32_t e = 0; e < experts(); ++e) {
-    if (!ctx.runs(kFirstExpert + e)) continue;
+    if (!ctx.runs(first_expert(LayerCall::backward) + e)) continue;
     const auto [first, count] = rows_of_expert(ctx, e);
     if (count == 0) continue;
     experts_[e].input_grad(ctx, t.weights, row_slice(t.work[0], first, count), row_slice(t.carried[kDup], first, count),
                            row_slice(t.carried[kDresults], first, count), row_slice(saved[kUp], first, count),
                            ScratchArena(ctx.scratch));
   }
-  if (ctx.runs(kFirstExpert + experts())) {
+  if (ctx.runs(first_expert(LayerCall::backward) + experts())) {
     const TensorView dnormed = t.carried[kDnormed];
     ctx.math.combine(ctx.stream, dnormed, t.work[0], saved[kRows]);
     router_.input_grad(ctx, router_.prepare(ctx, t.weights, {}), dnormed, t.carried[kDlogits], Accumulate::yes);
@@ -265,7 +296,7 @@ void Moe::input_half(LayerContext& ctx, const LayerTensors& t) const {
 }
 
 void Moe::weight_half(LayerContext& ctx, const LayerTensors& t) const {
-  const auto first_phase = kFirstExpert + experts() + 1;
+  const auto first_phase = first_expert(LayerCall::backward) + experts() + 1;
   for (std::uint32_t e = 0; e < experts(); ++e) {
     if (!ctx.runs(first_phase + e)) continue;
     const auto [first, count] = rows_of_expert(ctx, e);
@@ -294,8 +325,9 @@ void Moe::decode_step(LayerContext& ctx, std::span<const TensorView> weights, Te
   auto of_all = routing(1);
   of_all.capacity = 0;
   if (ctx.runs(kRoute)) route(ctx, weights, x, cache, of_all);
-  run_experts(ctx, weights, cache);
-  if (ctx.runs(kFirstExpert + experts())) bring_back(ctx, y, x, cache);
+  const auto first = first_expert(LayerCall::decode);
+  run_experts(ctx, weights, cache, first);
+  if (ctx.runs(first + experts())) bring_back(ctx, y, x, cache);
 }
 
 }  // namespace terrace::layers

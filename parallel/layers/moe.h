@@ -38,6 +38,9 @@ class Moe final : public TransformerLayer {
                    std::int64_t position) const override;
 
  private:
+  // The first phases of a call. In a forward of context ranks the second one is an exchange.
+  enum First : std::uint32_t { kRoute, kMerged };
+  enum Work : std::size_t { kCounted, kCountedByRank };  // of a forward that merges
   // What a router leaves for the experts and the backward: positions in saved(), and in the cache of a generation.
   enum Saved : std::size_t { kStatistics, kLogits, kLogSums, kGates, kChosen, kRows, kInputs, kUp, kResults };
   enum Carried : std::size_t { kDresults, kDup, kDlogits, kDnormed };
@@ -56,6 +59,12 @@ class Moe final : public TransformerLayer {
     TensorView normed, statistics;
   };
 
+  // Whether context ranks merge what they counted of a micro-batch, in a phase of a forward before the experts'.
+  [[nodiscard]] bool merges() const { return config_.context.ranks > 1 && config_.experts.balance_loss > 0; }
+  [[nodiscard]] std::uint32_t first_expert(LayerCall call) const {
+    return call == LayerCall::forward && merges() ? kMerged + 1 : kRoute + 1;
+  }
+  void run_first(LayerContext& ctx, const LayerTensors& t) const;
   [[nodiscard]] std::uint32_t experts() const { return static_cast<std::uint32_t>(experts_.size()); }
   [[nodiscard]] std::int64_t most_rows(std::int64_t tokens) const;  // of all experts together
   [[nodiscard]] std::int64_t most_rows_of(std::int64_t tokens, std::uint32_t expert) const;
@@ -66,11 +75,12 @@ class Moe final : public TransformerLayer {
 
   void route(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, std::span<const TensorView> saved,
              const Routing& routing) const;
-  void run_experts(LayerContext& ctx, std::span<const TensorView> weights, std::span<const TensorView> saved) const;
+  void run_experts(LayerContext& ctx, std::span<const TensorView> weights, std::span<const TensorView> saved,
+                   std::uint32_t first) const;
   void bring_back(LayerContext& ctx, TensorView y, TensorView x, std::span<const TensorView> saved) const;
   void input_half(LayerContext& ctx, const LayerTensors& t) const;
   void weight_half(LayerContext& ctx, const LayerTensors& t) const;
-  [[nodiscard]] std::vector<Phase> forward_phases(std::int64_t tokens) const;
+  [[nodiscard]] std::vector<Phase> forward_phases(LayerCall call, std::int64_t tokens) const;
   [[nodiscard]] std::vector<Phase> decode_phases() const;
   [[nodiscard]] std::vector<Phase> backward_phases(std::int64_t tokens) const;
 

@@ -100,10 +100,11 @@ void check_parts(const Transformer& config) {
   if (config.context.ranks > 1 && config.skips != SkipShape::none)
     refuse(fmt::format("a model with skips cannot have {} context ranks: leave out skips, or the context ranks",
                        config.context.ranks));
-  if (const auto& e = config.experts; e.count > 0 && config.context.ranks > 1 && (e.capacity_factor > 0 || e.balance_loss > 0))
+  if (config.experts.count > 0 && config.context.ranks > 1 && config.experts.capacity_factor > 0)
     refuse(
-        fmt::format("{} counts the tokens of a micro-batch, which {} context ranks share: leave it out, or the context ranks",
-                    e.capacity_factor > 0 ? "expert_capacity" : "router_aux_loss", config.context.ranks));
+        fmt::format("expert_capacity counts the tokens of a micro-batch in their order, and {} context ranks share them: leave "
+                    "it out, or the context ranks",
+                    config.context.ranks));
   if (config.vocab < ranks) refuse(fmt::format("{} tensor ranks are more than the vocabulary of {}", ranks, config.vocab));
 }
 

@@ -183,6 +183,33 @@ TEST_F(RoutingTest, RouterGradientEqualsCentralDifferences) {
   }
 }
 
+// Three slices of the tokens, each routed by itself.
+TEST_F(RoutingTest, ReportsOfSlicesMergeIntoThatOfTheWhole) {
+  const std::int64_t slice = 11;
+  for (const auto& r : routings) {
+    const RoutingReport at{r};
+    const auto all = random(DType::fp64, {3 * slice, r.experts}, -2, 2);
+    const auto whole = route(r, all);
+    Tensor parts(DType::fp64, {3, 2 * r.experts});
+    std::vector<Tensor> reports;
+    for (std::int64_t k = 0; k < 3; ++k) {
+      Tensor logits(DType::fp64, {slice, r.experts});
+      for (std::int64_t i = 0; i < logits.size(); ++i) logits.set(i, all.get(k * logits.size() + i));
+      reports.push_back(route(r, logits).report);
+      for (std::int64_t i = 0; i < 2 * r.experts; ++i) parts.set(k * 2 * r.experts + i, reports.back().get(at.asked() + i));
+    }
+    for (auto& report : reports) {
+      const double kept = report.get(RoutingReport::kRows);
+      math.merge_reports(stream, r, report, parts);
+      machine.sync();
+      EXPECT_EQ(report.get(RoutingReport::kRows), kept) << "a slice's rows are its own";
+      EXPECT_NEAR(report.get(RoutingReport::kBalance), whole.report.get(RoutingReport::kBalance), 1e-12);
+      for (std::int64_t i = 0; i < 2 * r.experts; ++i)
+        EXPECT_NEAR(report.get(at.asked() + i), whole.report.get(at.asked() + i), 1e-12);
+    }
+  }
+}
+
 TEST_F(RoutingTest, RefusesShapesThatDoNotMatch) {
   const Routing r{.experts = 4, .chosen = 2};
   Routed routed(r, DType::fp32, 3);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 
 #include "tensor_run.h"
@@ -71,27 +72,68 @@ TEST_F(ExpertRuns, DataContextAndPipelineRanksTrainWhatOneRankTrainsInEveryStage
       o.recompute = zero == 3;
       expect_serial(o, kFp64);
     }
-  auto o = of(llama(), {.count = 4, .chosen = 2, .square_loss = 0.01});
+  auto o = of(llama(), kFour);
   o.config.seq_len = 24;
   o.batch = {2, 24};
   o.context = 4;
   expect_serial(o, kFp64);
 }
 
-// Of the router's losses: what is counted of one micro-batch cannot be counted of a slice of it.
-TEST_F(ExpertRuns, ContextRanksRefuseWhatCountsTheTokensOfAMicroBatch) {
-  for (const auto& [experts, setting] : {std::pair{layers::Experts{.count = 2, .balance_loss = 0.1}, "router_aux_loss"},
-                                         {layers::Experts{.count = 2, .capacity_factor = 1}, "expert_capacity"}}) {
-    auto config = llama();
-    config.experts = experts;
-    config.context = {.ranks = 2};
-    try {
-      static_cast<void>(lm::make_model(config));
-      ADD_FAILURE() << setting << " was accepted";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.exit(), Exit::usage);
-      EXPECT_THAT(error.what(), testing::HasSubstr(setting));
+// The worst that a router can do. Its gates are constant, so that it never learns better.
+TEST_F(ExpertRuns, ARouterThatSendsEveryTokenToOneExpertStaysWithinTheBudget) {
+  auto o = of(llama(), {.count = 4, .chosen = 1});
+  o.zeroed = "block_sparse_moe.gate.weight";
+  o.store = new_store();
+  const auto plain = run_all(o).front();
+  auto first = o;
+  first.steps = 1;
+  first.store = new_store();
+  const auto before = run_all(first).front();
+  for (const bool disk : {false, true}) {
+    auto other = o;
+    other.store = new_store();
+    other.squeezed = true;
+    other.disk_tier = disk;
+    const auto found = run_all(other).front();
+    ASSERT_EQ(found.refusal, "");
+    EXPECT_EQ(first_difference(found.weights, plain.weights), "") << "disk " << disk;
+    EXPECT_EQ(found.losses, plain.losses);
+  }
+  // An expert without tokens has a gradient of zero: its weights only decay, each by the same factor.
+  const auto factor = [&](const std::string& name, std::size_t i) {
+    return plain.weights.at(name)[i] / before.weights.at(name)[i];
+  };
+  const std::string idle = "model.layers.0.block_sparse_moe.experts.3.w1.weight",
+                    busy = "model.layers.0.block_sparse_moe.experts.0.w1.weight";
+  for (std::size_t i = 1; i < 100; ++i) EXPECT_NEAR(factor(idle, i), factor(idle, 0), 1e-12);
+  EXPECT_GT(std::abs(factor(busy, 1) - factor(busy, 0)), 1e-6);
+}
+
+// A balance is that of the whole micro-batch, whose positions context ranks share. They exchange what they counted.
+TEST_F(ExpertRuns, ContextRanksBalanceTheWholeMicroBatch) {
+  for (const std::uint32_t ranks : {2U, 3U, 8U})
+    for (const bool recompute : {false, true}) {
+      auto o = of(recompute ? gpt2() : llama(), kFour);
+      o.config.seq_len = 24;
+      o.batch = {2, 24};
+      o.context = ranks;
+      o.recompute = recompute;
+      o.data.zero = recompute ? 3 : 0;
+      expect_serial(o, kFp64);
     }
+}
+
+// Which of a micro-batch's tokens are the first ones is not known of a slice.
+TEST_F(ExpertRuns, ContextRanksRefuseACapacity) {
+  auto config = llama();
+  config.experts = {.count = 2, .capacity_factor = 1};
+  config.context = {.ranks = 2};
+  try {
+    static_cast<void>(lm::make_model(config));
+    ADD_FAILURE() << "it was accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit(), Exit::usage);
+    EXPECT_THAT(error.what(), testing::HasSubstr("expert_capacity"));
   }
 }
 

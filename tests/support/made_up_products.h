@@ -98,6 +98,9 @@ class MadeUpProducts final : public Math {
                   TensorView experts, TensorView lse, TensorView report, double balance, double squares) override {
     math_->route_grad(s, routing, dlogits, dgates, logits, experts, lse, report, balance, squares);
   }
+  void merge_reports(Stream& s, const Routing& routing, TensorView report, TensorView parts) override {
+    math_->merge_reports(s, routing, report, parts);
+  }
   void dispatch(Stream& s, TensorView to, TensorView from, TensorView rows, TensorView gates) override {
     math_->dispatch(s, to, from, rows, gates);
   }

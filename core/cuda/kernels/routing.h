@@ -81,6 +81,7 @@ struct PlaceRows {
         for (std::int64_t n = 0; n < a.tokens; ++n)
           probability += static_cast<double>(exp_of(widen(a.logits[n * r.experts + e]) - a.lse[n]));
         a.report[at.asked() + e] = asked;
+        a.report[at.chances() + e] = probability;
         balance += asked * probability;
       }
       const auto most = static_cast<double>(r.capacity);
@@ -117,6 +118,38 @@ struct PlaceRows {
   }
 };
 
+struct MergeReportsArgs {
+  Routing routing;
+  double* report;
+  const double* parts;
+  std::int64_t count;
+};
+// One block; a thread has every threads()-th expert.
+struct MergeReports {
+  static constexpr int kThreads = 256;
+  template <class Lane>
+  TERRACE_KERNEL void operator()(Lane& lane, const MergeReportsArgs& a) const {
+    const std::int64_t experts = a.routing.experts;
+    double* const sums = a.report + RoutingReport{a.routing}.asked();
+    double* const room = shared_as<double>(lane);
+    double balance = 0, choices = 0;
+    for (std::int64_t e = lane.thread(); e < experts; e += lane.threads()) {
+      double asked = 0, chance = 0;
+      for (std::int64_t k = 0; k < a.count; ++k) {
+        asked += a.parts[k * 2 * experts + e];
+        chance += a.parts[k * 2 * experts + experts + e];
+      }
+      sums[e] = asked, sums[experts + e] = chance;
+      choices += asked;
+      balance += asked * chance;
+    }
+    choices = block_sum(lane, choices, room);
+    balance = block_sum(lane, balance, room);
+    if (lane.thread() == 0)
+      a.report[RoutingReport::kBalance] = balance * static_cast<double>(experts * a.routing.chosen) / (choices * choices);
+  }
+};
+
 template <class T>
 struct RouteGradArgs {
   Routing routing;
@@ -143,8 +176,10 @@ struct RouteGrad {
     const A* const dgates = a.dgates + n * r.slots();
     const A log_sum = a.lse[n];
     const auto tokens = static_cast<double>(a.tokens);
-    const double of_asked = a.balance * static_cast<double>(r.experts) / (tokens * tokens * static_cast<double>(r.chosen));
     const double* const asked = a.report + RoutingReport{r}.asked();
+    double choices = 0;
+    for (std::int64_t e = 0; e < r.experts; ++e) choices += asked[e];
+    const double of_asked = a.balance * static_cast<double>(r.experts * r.chosen) / (choices * choices);
     const auto probability = [&](std::int64_t e) { return exp_of(widen(logits[e]) - log_sum); };
     A of_chosen = 0, mean = 0;
     for (std::int64_t j = 0; j < r.chosen; ++j) {

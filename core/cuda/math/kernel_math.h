@@ -148,6 +148,10 @@ class KernelMath final : public Math {
       ops::route_grad(launcher, routing, dlogits, dgates, logits, experts, lse, report, balance, squares);
     });
   }
+  void merge_reports(Stream& stream, const Routing& routing, TensorView report, TensorView parts) override {
+    math_arguments::check_merge_reports(routing, report, parts);
+    enqueue("merge_reports", stream, [=](const auto& launcher) { ops::merge_reports(launcher, routing, report, parts); });
+  }
   void dispatch(Stream& stream, TensorView to, TensorView from, TensorView rows, TensorView gates) override {
     math_arguments::check_slots("dispatch", from, to, rows, gates);
     enqueue("dispatch", stream, [=](const auto& launcher) { ops::dispatch(launcher, to, from, rows, gates); });

@@ -68,6 +68,8 @@ template <class Launcher>
 void route_grad(const Launcher&, const Routing&, TensorView dlogits, TensorView dgates, TensorView logits, TensorView experts,
                 TensorView lse, TensorView report, double balance, double squares);
 template <class Launcher>
+void merge_reports(const Launcher&, const Routing&, TensorView report, TensorView parts);
+template <class Launcher>
 void dispatch(const Launcher&, TensorView to, TensorView from, TensorView rows, TensorView gates);
 template <class Launcher>
 void combine(const Launcher&, TensorView to, TensorView from, TensorView rows, TensorView gates, Accumulate);

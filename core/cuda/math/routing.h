@@ -37,6 +37,12 @@ void route_grad(const Launcher& launcher, const Routing& routing, TensorView dlo
   });
 }
 
+template <class Launcher>
+void merge_reports(const Launcher& launcher, const Routing& routing, TensorView report, TensorView parts) {
+  launcher.template run<MergeReports>({.threads = MergeReports::kThreads, .shared_bytes = kRoomBytes<double>},
+                                      MergeReportsArgs{routing, data<double>(report), data<double>(parts), rows_of(parts)});
+}
+
 // Kernel: DispatchRows or CombineRows. `tokens`: the matrix of tokens.
 template <template <class> class Kernel, class Launcher>
 void move_rows(const Launcher& launcher, TensorView to, TensorView from, TensorView tokens, TensorView rows, TensorView gates,
