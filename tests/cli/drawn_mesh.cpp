@@ -63,6 +63,15 @@ Words draw_numbers(Draw& draw, Sizes& s, bool fp64) {
               "--grad-clip", draw.of<const char*>({"0", "0.3", "1"}),
               "--steps",     "3"};
   if (draw.one_in(4)) words = words + Words{"--vocab-tiles", draw.of<const char*>({"2", "3"})};
+  if (draw.one_in(4)) {
+    // In fp32 all experts are chosen: a mesh rounds otherwise, and a router could choose others.
+    const auto experts = draw.from(1, 5);
+    words = words + Words{"--experts",           text(experts),
+                          "--experts-per-token", text(fp64 ? draw.from(1, experts) : experts),
+                          "--router-aux-loss",   draw.of<const char*>({"0", "0.05"}),
+                          "--router-z-loss",     "0.01"};
+    if (draw.one_in(3)) words = words + Words{"--shared-experts", "1"};
+  }
   return words;
 }
 

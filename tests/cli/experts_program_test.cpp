@@ -28,6 +28,7 @@ TEST_F(ExpertsProgram, EveryMeshTrainsAndSaysWhatOneRankDoes) {
   const auto text = text_of("one");
   for (const auto& [run, more] : {std::pair<std::string, Words>{"tp2", {"--tp", "2", "--sp"}},
                                   {"dp2", {"--dp", "2", "--zero", "3", "--grad-accumulation", "2"}},
+                                  {"cp2", {"--cp", "2", "--zero", "2"}},
                                   {"pp2", {"--pp", "2", "--zero", "1"}}}) {
     const auto many = train(mixed(run, more));
     ASSERT_EQ(0, many.exit) << many.described;
@@ -76,7 +77,7 @@ TEST_F(ExpertsProgram, MetricsSayHowTokensWereRouted) {
 TEST_F(ExpertsProgram, WhatItCannotDoIsRefusedWithTheNearestThatItCan) {
   expect_refusal(train(mixed("none", {"--experts-per-token", "5"})), 2, {"--experts-per-token 5", "4"});
   expect_refusal(train(Words{"--router-aux-loss", "0.1", "--out-dir", "none"}), 2, {"--router-aux-loss", "--experts"});
-  expect_refusal(train(mixed("none", {"--cp", "2"})), 2, {"--router-aux-loss", "--cp 2"});
+  expect_refusal(train(mixed("none", {"--cp", "2", "--expert-capacity", "1"})), 2, {"--expert-capacity", "--cp 2"});
   EXPECT_FALSE(std::filesystem::exists(at("none")));
 }
 
