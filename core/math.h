@@ -15,6 +15,7 @@
 #include <string>
 
 #include <terrace/core/device.h>
+#include <terrace/core/routing.h>
 #include <terrace/core/tensor.h>
 
 namespace terrace {
@@ -139,6 +140,28 @@ class Math {
   // Ids of a whole vocabulary as positions in its part of `count` ids from `first`; −1: not in this part. ids, out: i32. out
   // may be ids.
   virtual void ids_in_part(Stream&, TensorView out, TensorView ids, std::int64_t first, std::int64_t count) = 0;
+
+  // Experts (routing.h), for N tokens of K slots. logits [N,E]; gates [N,K] and lse [N] fp32 (fp64 for fp64); experts
+  // [N,chosen] and rows [N,K] i32. Probabilities are the softmax of the logits. A token chooses its most probable experts, of
+  // equal ones the first; experts[n,j] is the j-th of them and gates[n,j] its probability, or that divided by those of all
+  // chosen ones. The gate of a shared expert is 1. rows[n,j] is the slot's row among those of all experts; −1: its expert was
+  // full. lse: the log-sum-exp of the logits. report: RoutingReport's numbers, fp64.
+  virtual void route(Stream&, const Routing&, TensorView gates, TensorView experts, TensorView rows, TensorView lse,
+                     TensorView report, TensorView logits) = 0;
+  // dlogits[N,E] of what the gates give, from dgates [N,K], and of balance · report[kBalance] + squares · report[kSquares].
+  virtual void route_grad(Stream&, const Routing&, TensorView dlogits, TensorView dgates, TensorView logits, TensorView experts,
+                          TensorView lse, TensorView report, double balance, double squares) = 0;
+  // Of tokens in K parts of one size, each routed by itself: parts [K, 2E] fp64 has of each part its report's numbers from
+  // asked() on. The report's own become their sums, in ascending k, and its balance that of all tokens, which route_grad() then
+  // uses.
+  virtual void merge_reports(Stream&, const Routing&, TensorView report, TensorView parts) = 0;
+  // to[rows[n,j],C] = from[n,C] (· gates[n,j], when not empty), for each slot that has a row.
+  virtual void dispatch(Stream&, TensorView to, TensorView from, TensorView rows, TensorView gates = {}) = 0;
+  // to[n,C] (+)= Σ from[rows[n,j],C] (· gates[n,j]) over the token's slots that have a row, in their order.
+  virtual void combine(Stream&, TensorView to, TensorView from, TensorView rows, TensorView gates = {},
+                       Accumulate accumulate = Accumulate::no) = 0;
+  // dgates[n,j] = dy[n,C] · from[rows[n,j],C]; 0 for a slot without a row.
+  virtual void gate_grad(Stream&, TensorView dgates, TensorView dy, TensorView from, TensorView rows) = 0;
 
   // Softmax cross-entropy of a slice of rows. logits [R,V]; targets [R] i32, −1 is no target. loss [R] fp64: each row's loss
   // (0 without target). When dlogits is not empty (it may be logits itself): dlogits = (softmax − onehot) · scale.

@@ -218,6 +218,46 @@ void check_columns(const TensorView& y, std::int64_t first_y, const TensorView& 
           "columns", "the columns must lie within y and x");
 }
 
+void check_route(const Routing& r, const TensorView& gates, const TensorView& experts, const TensorView& rows,
+                 const TensorView& lse, const TensorView& report, const TensorView& logits) {
+  require_compute(logits.dtype, "route");
+  require(r.chosen >= 1 && r.chosen <= r.experts && r.shared >= 0 && r.capacity >= 0, "route",
+          "a token chooses 1 to all experts, and no number is negative");
+  const std::int64_t n = rows_of(logits);
+  require(columns_of(logits) == r.experts && experts.dtype == DType::i32 && experts.elements() == n * r.chosen &&
+              rows.dtype == DType::i32 && rows.elements() == n * r.slots(),
+          "route", "logits must have a column for each expert; experts and rows must be i32, one for each slot");
+  require(gates.dtype == accumulator_of(logits.dtype) && gates.elements() == n * r.slots() && lse.dtype == gates.dtype &&
+              lse.elements() == n,
+          "route", "gates and lse must be fp32 or (for fp64) fp64, one for each slot and one for each token");
+  require(report.dtype == DType::fp64 && report.elements() == RoutingReport{r}.size(), "route",
+          "report must be RoutingReport's");
+}
+
+void check_route_grad(const Routing& r, const TensorView& dlogits, const TensorView& dgates, const TensorView& logits,
+                      const TensorView& experts, const TensorView& lse, const TensorView& report) {
+  require(same(dlogits, logits), "route_grad", "dlogits and logits must have one size and one dtype");
+  const TensorView rows{nullptr, DType::i32, {rows_of(logits), r.slots()}};
+  check_route(r, dgates, experts, rows, lse, report, logits);
+}
+
+void check_merge_reports(const Routing& r, const TensorView& report, const TensorView& parts) {
+  require(report.dtype == DType::fp64 && report.elements() == RoutingReport{r}.size(), "merge_reports",
+          "report must be RoutingReport's");
+  require(parts.dtype == DType::fp64 && columns_of(parts) == 2 * r.experts, "merge_reports", "parts must be fp64, [K, 2 E]");
+}
+
+void check_slots(const char* operation, const TensorView& tokens, const TensorView& of_experts, const TensorView& rows,
+                 const TensorView& gates) {
+  require_compute(tokens.dtype, operation);
+  require(of_experts.dtype == tokens.dtype && columns_of(of_experts) == columns_of(tokens), operation,
+          "the rows of tokens and of experts must have one width and one dtype");
+  require(rows.dtype == DType::i32 && rows.shape.rank() == 2 && rows.shape[0] == rows_of(tokens), operation,
+          "rows must be i32, some slots for each token");
+  require(vector_or_empty(gates, rows.elements(), accumulator_of(tokens.dtype)), operation,
+          "gates must be fp32 or (for fp64) fp64, one for each slot");
+}
+
 void check_embed(const TensorView& y, const TensorView& tokens, const TensorView& table, const TensorView& positions,
                  std::int64_t seq, std::int64_t first_position) {
   require_compute(y.dtype, "embed");

@@ -33,6 +33,14 @@ void check_norm_weight_grad(const TensorView& dgain, const TensorView& dbias, co
                             const TensorView& mean, const TensorView& rstd);
 
 void check_columns(const TensorView& y, std::int64_t first_y, const TensorView& x, std::int64_t first_x, std::int64_t count);
+void check_route(const Routing&, const TensorView& gates, const TensorView& experts, const TensorView& rows,
+                 const TensorView& lse, const TensorView& report, const TensorView& logits);
+void check_route_grad(const Routing&, const TensorView& dlogits, const TensorView& dgates, const TensorView& logits,
+                      const TensorView& experts, const TensorView& lse, const TensorView& report);
+void check_merge_reports(const Routing&, const TensorView& report, const TensorView& parts);
+// Of dispatch(), combine() and gate_grad(): the matrix of tokens, that of the experts' rows, and the slots.
+void check_slots(const char* operation, const TensorView& tokens, const TensorView& of_experts, const TensorView& rows,
+                 const TensorView& gates);
 void check_rotary(const TensorView& x, std::int64_t row_elements, std::int64_t seq);
 
 void check_attention(const AttentionShape&, const TensorView& out, const TensorView& lse, const TensorView& qkv);

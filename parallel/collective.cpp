@@ -298,7 +298,8 @@ std::vector<Collective> collectives_of(const StepMap& map, const Action& a) {
 }
 
 Collective losses_of(const StepMap& map) {
-  const auto losses = std::uint64_t{map.micro_batches()} * map.data().ranks;
+  const auto routers = routers_in(map.model()) == 0 ? std::uint64_t{0} : kRouterSums;
+  const auto losses = std::uint64_t{map.micro_batches()} * map.data().ranks + routers;
   return all_reduce_of({kAllRanks}, {.bytes = losses * sizeof(double)}, Reduction::sum(DType::fp64));
 }
 

@@ -12,10 +12,19 @@ Compute::Compute(const Parts& parts) : parts_(parts), memory_(parts.device->host
   for (std::uint32_t u = 0; u < map.rounds().updates(); ++u) squares_.emplace_back(map.layout(), memory_);
   const std::size_t losses = std::size_t{map.micro_batches()} * map.data().ranks;
   const auto tokens = std::size_t{map.micro_batches()} * static_cast<std::size_t>(map.options().shape.batch.tokens());
-  slots_ = memory_->allocate(losses * sizeof(double) + 2 * tokens * sizeof(std::int32_t));
+  std::size_t reports = 0;
+  for (std::uint32_t l = 0; l < map.layers(); ++l) {
+    report_.push_back(reports);
+    reports += map.micro_batches() * static_cast<std::size_t>(map.model().layers[l]->report_size());
+  }
+  const auto router = routers_in(map.model()) == 0 ? std::size_t{0} : kRouterSums;
+  slots_ = memory_->allocate((losses + router + reports) * sizeof(double) + 2 * tokens * sizeof(std::int32_t));
   auto* const doubles = reinterpret_cast<double*>(slots_.data());
-  auto* const ids = reinterpret_cast<std::int32_t*>(doubles + losses);
+  auto* const ids = reinterpret_cast<std::int32_t*>(doubles + losses + router + reports);
   losses_ = {doubles, losses};
+  router_ = {doubles + losses, router};
+  reports_ = {doubles + losses + router, reports};
+  std::ranges::fill(reports_, 0.0);  // before the first forward no expert has a row
   tokens_ = {ids, tokens};
   targets_ = {ids + tokens, tokens};
 }
@@ -30,6 +39,7 @@ void Compute::begin(const StepInput& input) {
   input_ = &input;
   has_norms_ = false;
   std::ranges::fill(losses_, 0.0);
+  std::ranges::fill(router_, 0.0);
   verdicts_.assign(squares_.size(), {});
   if (!squares_of(*parts_.map)) return;
   for (auto& squares : squares_) std::ranges::fill(squares.all(), 0.0);  // other ranks' are added
@@ -39,6 +49,26 @@ double Compute::loss_sum() const {
   double sum = 0;
   for (const double loss : losses_) sum += loss;
   return sum;
+}
+
+RouterResult Compute::router() const {
+  if (router_.empty()) return {};
+  const auto& map = *parts_.map;
+  const auto calls = static_cast<double>(losses_.size() * map.data().context * routers_in(map.model()));
+  return {.balance = router_[0] / calls, .squares = router_[1] / calls, .dropped = router_[2]};
+}
+
+TensorView Compute::report_of(std::uint32_t layer, std::uint32_t micro_batch) const {
+  const auto size = static_cast<std::size_t>(parts_.map->model().layers[layer]->report_size());
+  if (size == 0) return {};
+  return {reinterpret_cast<std::byte*>(reports_.subspan(report_[layer] + micro_batch * size, size).data()),
+          DType::fp64,
+          {static_cast<std::int64_t>(size)}};
+}
+
+bool Compute::has_nothing_to_do(const Action& action) const {
+  const auto number = parts_.map->phases().phase(action).unless_zero;
+  return number && report_of(action.layer, action.micro_batch).as<double>()[*number] == 0;
 }
 
 std::vector<double> Compute::losses() const {
@@ -133,7 +163,8 @@ LayerContext Compute::context_of(const Action& a, const Views& views) {
       .loss = {reinterpret_cast<std::byte*>(&losses_[a.micro_batch * map.data().ranks + map.data().turn]), DType::fp64, {1}},
       .scratch = {views.of(map.buffers().scratch(a)), DType::i32, {scratch_bytes / 4}},
       .evaluate = a.op == Op::evaluate,
-      .phase = map.phases().number_for_layer(a)};
+      .phase = map.phases().number_for_layer(a),
+      .report = report_of(a.layer, a.micro_batch)};
   if (const auto skip = map.skips().into(a.layer); skip != Skips::kNone)
     ctx.skip = views.activation(map.buffers().x(skip, a.micro_batch));
   if (a.layer + 1 == map.layers() && map.buffers().survey_spec()) ctx.survey = views.survey();

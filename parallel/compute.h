@@ -50,6 +50,12 @@ struct StepInput {
   std::int64_t position = 0;     // for decode
 };
 
+// What routers report (core/routing.h) of a step. The means are over layers with experts and micro-batches.
+struct RouterResult {
+  double balance = 0, squares = 0, dropped = 0;
+  friend bool operator==(const RouterResult&, const RouterResult&) = default;
+};
+
 class Compute {
  public:
   struct Parts {
@@ -66,12 +72,16 @@ class Compute {
   // Use i of the action lies at base + offsets[i].
   void enqueue(const Action& action, std::span<const Use> uses, std::span<const std::uint64_t> offsets, std::byte* base);
 
+  // Of an optional phase (Phase::unless_zero), once the stream has reached it.
+  [[nodiscard]] bool has_nothing_to_do(const Action& action) const;
+
   // Shares the losses and squares of all ranks, after everything enqueued before. An evaluation shares only the losses, among
   // the ranks with the same micro-batches.
   enum class Share : std::uint8_t { none, step, evaluation };
   void share_results(Share share);
   [[nodiscard]] double loss_sum() const;             // global micro-batches folded in order
   [[nodiscard]] std::vector<double> losses() const;  // one for each micro-batch of this data rank
+  [[nodiscard]] RouterResult router() const;         // of all ranks' micro-batches, once they are shared
   [[nodiscard]] double gradient_norm() const;        // layers folded in declared order; 0 for programs without norms
   // For an asynchronous order: the part of the losses, and the norm, of each of the program's updates. Otherwise empty.
   [[nodiscard]] std::vector<double> loss_sums() const;
@@ -96,6 +106,8 @@ class Compute {
   void gather_packed(Communicator& ranks, Stream& stream, const Collective& gather, Bytes mine, Bytes all);
   [[nodiscard]] Bytes pack(const Action& reduce, const Collective& collective, Bytes group);
   void update_chunk(const Action& action, std::uint32_t chunk, const Views& views, bool first);
+  void add_up_routers();
+  [[nodiscard]] TensorView report_of(std::uint32_t layer, std::uint32_t micro_batch) const;
   void share_squares(std::uint32_t update);
   void share(const Collective& sum, std::span<double> numbers);
   void verdict(const Action& action);
@@ -112,6 +124,9 @@ class Compute {
   Slab slots_;  // the memory of the spans below
   std::span<std::int32_t> tokens_, targets_;
   std::span<double> losses_;              // one for each global micro-batch
+  std::span<double> router_;              // RouterResult's sums, behind the losses; empty without routers
+  std::span<double> reports_;             // of each layer for each micro-batch of this rank
+  std::vector<std::size_t> report_;       // [layer]: where its reports begin
   std::vector<GradientSquares> squares_;  // one for each update
   struct Verdict {
     std::optional<Event> given;    // recorded once the squares of all ranks are here

@@ -111,6 +111,7 @@ Bytes Compute::pack(const Action& a, const Collective& c, Bytes group) {
 // Every number is computed on one rank and zero on all others, so that the sum is that number; or it is the sum of parts that
 // tensor ranks computed.
 void Compute::share_results(Share what) {
+  if (what == Share::step && !router_.empty()) stream_on(Lane::compute).submit([this] { add_up_routers(); });
   const auto& map = *parts_.map;
   const auto among = what == Share::step ? kAllRanks : kModelAxes | Axis::context;
   if (what == Share::none || !parts_.groups || map.mesh().size(among) == 1) return;
@@ -119,12 +120,27 @@ void Compute::share_results(Share what) {
     if (auto* const stream = parts_.streams[index(lane)]) stream->wait(computed);
   auto losses = losses_of(map);
   losses.members = {among};
-  share(losses, losses_);
+  share(losses, {losses_.data(), losses.from.bytes / sizeof(double)});
   // If data ranks hold all of a gradient, each already has the squares of its layers. A rank without layers takes part too. The
   // squares are the same in every replica.
   if (what != Share::step) return;
   for (std::uint32_t u = 0; u < squares_.size(); ++u)
     if (!verdicts_[u].given) share_squares(u);
+}
+
+// Of the layers of this rank. Tensor ranks route alike: the first of them reports.
+void Compute::add_up_routers() {
+  const auto& map = *parts_.map;
+  if (!map.tensor().leads()) return;
+  for (std::uint32_t l = 0; l < map.layers(); ++l)
+    for (std::uint32_t m = 0; m < map.micro_batches(); ++m) {
+      const auto report = report_of(l, m);
+      if (report.empty() || !map.pipeline().computes(l, m)) continue;
+      const auto* const numbers = report.as<double>();
+      router_[0] += numbers[RoutingReport::kBalance];
+      router_[1] += numbers[RoutingReport::kSquares];
+      router_[2] += numbers[RoutingReport::kDropped];
+    }
 }
 
 void Compute::share_squares(std::uint32_t update) {

@@ -62,6 +62,8 @@ std::vector<Misfit> misfits_of_context(const Degrees& g) {
            "`canonical-reduction`, which adds the gradients of whole micro-batches in their order",
            "leave out `canonical-reduction`"},
           {g.skips, "skips", "skip connections, because a skip and the attention behind it are one layer", "leave out `skips`"},
+          {g.expert_capacity, "expert-capacity", "`expert-capacity`, which counts the tokens of whole micro-batches",
+           "leave out `expert-capacity`"},
           {g.local_sgd, "sync-interval", "local SGD", "leave out `sync-interval`"},
           {g.two_directions, "schedule", "a schedule with two directions", "give another schedule, such as `schedule` 1f1b"}};
 }

@@ -30,7 +30,8 @@ struct Degrees {
   bool skips = false;           // connections between layers that are not neighbours
   bool whole_matrices = false;  // an optimizer that needs them
   bool local_sgd = false;
-  bool two_directions = false;  // of a pipeline's schedule
+  bool two_directions = false;   // of a pipeline's schedule
+  bool expert_capacity = false;  // of a mixture of experts; it counts the tokens of a whole micro-batch
 };
 
 struct ModelShape {

@@ -88,6 +88,7 @@ StepResult Executor::run(const Program& program, const StepInput& input, Compute
     result_.stall_s[std::string(name_of(Lane::update))] += static_cast<double>(updated_ns_ - computed_ns_) * 1e-9;
   result_.loss_sum = compute_.loss_sum();
   result_.losses = compute_.losses();
+  result_.router = compute_.router();
   result_.gradient_norm = compute_.gradient_norm();
   result_.loss_sums = compute_.loss_sums();
   result_.gradient_norms = compute_.gradient_norms();
@@ -152,6 +153,12 @@ void Executor::compute(const Action& action, std::span<const Use> uses, const Re
       }
     });
   });
+}
+
+// The route point: the thread waits here until the layer has reported.
+bool Executor::leaves_out(const Action& action) {
+  streams_[index(Lane::compute)]->synchronize();
+  return compute_.has_nothing_to_do(action);
 }
 
 void Executor::account_stall(std::int64_t begin_ns, std::int64_t end_ns, const Clock& after) {

@@ -30,6 +30,7 @@ namespace terrace {
 struct StepResult {
   double loss_sum = 0;              // over target tokens, micro-batches folded in order
   std::vector<double> losses;       // Compute::losses()
+  RouterResult router;              // Compute::router()
   double gradient_norm = 0;         // global, before clipping; 0 in programs without norms
   std::vector<double> group_norms;  // Compute::group_norms()
   // For an asynchronous order: each update's part of the losses, and its norm; gradient_norm above is that of the last update.
@@ -66,6 +67,7 @@ class Executor : private Sink {
   void move(const Move& move) override;
   void compute(const Action& action, std::span<const Use> uses, const Residency::Granted& granted, Lane lane,
                std::uint64_t sequence) override;
+  bool leaves_out(const Action& action) override;
 
   void account_stall(std::int64_t begin_ns, std::int64_t end_ns, const Clock& after);
 

@@ -11,10 +11,12 @@
 // this rank's part of a sum over the ranks, and so is the loss; x, dy and the gradients of a rank's own part are whole.
 //
 // Owner:   the model owns its layers. Layers are stateless: every call gets all its tensors as arguments.
-// Threads: forward() and backward() are called from the rank thread and only enqueue work on ctx.stream.
+// Threads: forward() and backward() are called from the rank thread and only enqueue work on ctx.stream. A forward of a layer
+//          with a report may wait for the stream, because what it enqueues depends on what it has reported.
 // Errors:  std::logic_error for views that do not match the layer's own specification.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -50,6 +52,7 @@ struct ParamSpec {
   TensorSplit split = {};  // where this rank's part lies in the whole
   // Parameters of a layer that its phases use together have one unit. Units ascend; a large one can be leased apart.
   std::uint32_t unit = 0;
+  bool apart = false;  // its unit may be leased apart even if little lies before it
   // Its rows, or its columns (tile_dim 1), are cut into so many blocks, the first ones longer by one if they cannot be equal
   // (param_tiles.h). Each is a unit, and a phase uses one at a time.
   std::uint32_t tiles = 1, tile_dim = 0;
@@ -73,6 +76,7 @@ struct LayerContext {
   bool evaluate = false;  // last layer: loss only
   std::uint32_t phase = kAllPhases;
   [[nodiscard]] bool runs(std::uint32_t number) const { return phase == kAllPhases || phase == number; }
+  TensorView report = {};  // [report_size()] fp64, in memory that the host reaches: one for each micro-batch
   TensorView survey = {};  // of a loss layer with survey_spec(): [tensor ranks, …], what each rank told of its part
 };
 
@@ -113,6 +117,8 @@ class Layer {
   [[nodiscard]] virtual double forward_flops(BatchShape shape) const = 0;         // matrix products only
   // The phases of a call, in their order; empty: one phase, which uses all that the call may use.
   [[nodiscard]] virtual std::vector<Phase> phases(LayerCall, BatchShape) const { return {}; }
+  // Numbers that a forward writes into ctx.report. The backward of the same micro-batch finds them there.
+  [[nodiscard]] virtual std::int64_t report_size() const { return 0; }
   // Of a loss layer whose classes are split over tensor ranks, or lie in tiles: what must be known of all of them before a
   // backward or a forward can compute the loss. survey() writes this rank's rows of ctx.survey.
   [[nodiscard]] virtual std::optional<TensorSpec> survey_spec(BatchShape) const { return std::nullopt; }
@@ -142,5 +148,11 @@ struct Model {
   TensorParallel tensor = {};  // the layers are those of this rank
   ContextParallel context = {};
 };
+// The layers that report how they route tokens, and the numbers of a step that ranks add up of these reports.
+inline std::size_t routers_in(const Model& model) {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(model.layers, [](const auto& layer) { return layer->report_size() > 0; }));
+}
+inline constexpr std::size_t kRouterSums = 3;
 
 }  // namespace terrace

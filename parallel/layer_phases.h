@@ -32,6 +32,10 @@ class LayerPhases {
   [[nodiscard]] std::vector<std::uint32_t> ended_work(const Action& action) const;
   // Whether it exchanges instead of computing.
   [[nodiscard]] bool exchanges(const Action& action) const { return any_exchange_ && at(action).phase.exchange.has_value(); }
+  // Whether a run may leave it out (Phase::unless_zero).
+  [[nodiscard]] bool is_optional(const Action& action) const {
+    return action.op == Op::decode && at(action).phase.unless_zero.has_value();
+  }
   // What LayerContext::phase says: a call of one phase is made at once.
   [[nodiscard]] std::uint32_t number_for_layer(const Action& action) const;
   [[nodiscard]] double flops(const Action& action) const;

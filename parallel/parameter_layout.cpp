@@ -75,7 +75,7 @@ std::vector<std::vector<LayoutTensor>> own_tensors(const std::vector<std::vector
                          .elements = static_cast<std::uint64_t>(count) * each,
                          .origin = static_cast<std::uint64_t>(first) * each,
                          .begins_unit = p.unit != unit || tile != last_tile,
-                         .apart = p.tiles > 1});
+                         .apart = p.tiles > 1 || p.apart});
       unit = p.unit;
       last_tile = tile;
     }

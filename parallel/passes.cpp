@@ -278,7 +278,9 @@ Program with_prefetches(Program program, const StepMap& map, std::uint32_t depth
     const auto tier = map.places().tier_of(actions[i]);
     const auto uses = map.uses(actions[i]);
     const auto earliest = ahead(stage_of[i], depth), earliest_place = ahead(stage_of[i], std::min(depth, kPlacesAhead));
+    const bool may_need_nothing = has_phases(actions[i].op) && map.phases().is_optional(actions[i]);
     for (const auto& use : uses) {
+      if (may_need_nothing) break;
       const bool content = needs_content(use.access);
       if (!content && (!alone || tier != Tier::device || is_chunk_action(actions[i].op) || !map.chunks().leads_run(use.chunk)))
         continue;

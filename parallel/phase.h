@@ -67,6 +67,10 @@ struct Phase {
   std::optional<std::uint64_t> scratch_bytes = {};  // empty: the layer's scratch_bytes()
   double flops = 0;                                 // matrix products only
   std::optional<PhaseExchange> exchange = {};
+  // A position in the layer's report (Layer::report_size()), which an earlier phase of the call writes: the phase does nothing
+  // if the number there is 0. A run then leaves it out and fetches nothing for it; a plan reckons with it always. In generation
+  // only: the moves of a training step are those of its plan.
+  std::optional<std::uint32_t> unless_zero = {};
 };
 
 }  // namespace terrace

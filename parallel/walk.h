@@ -26,6 +26,8 @@ class Sink {
   // Runs the action as operation `sequence` of `lane`; use i lies at granted.offsets[i].
   virtual void compute(const Action& action, std::span<const Use> uses, const Residency::Granted& granted, Lane lane,
                        std::uint64_t sequence) = 0;
+  // Whether it is known here that the action, whose phase is optional, would do nothing: then nothing is requested for it.
+  virtual bool leaves_out(const Action&) { return false; }
 };
 
 class Walk {

@@ -132,6 +132,36 @@ class CpuMath final : public Math {
     stream.submit([=, compute = compute_] { cpu::ids_in_part(compute, out, ids, first, count); });
   }
 
+  void route(Stream& stream, const Routing& routing, TensorView gates, TensorView experts, TensorView rows, TensorView lse,
+             TensorView report, TensorView logits) override {
+    check_route(routing, gates, experts, rows, lse, report, logits);
+    stream.submit([=, compute = compute_] { cpu::route(compute, routing, gates, experts, rows, lse, report, logits); });
+  }
+  void route_grad(Stream& stream, const Routing& routing, TensorView dlogits, TensorView dgates, TensorView logits,
+                  TensorView experts, TensorView lse, TensorView report, double balance, double squares) override {
+    check_route_grad(routing, dlogits, dgates, logits, experts, lse, report);
+    stream.submit([=, compute = compute_] {
+      cpu::route_grad(compute, routing, dlogits, dgates, logits, experts, lse, report, balance, squares);
+    });
+  }
+  void merge_reports(Stream& stream, const Routing& routing, TensorView report, TensorView parts) override {
+    check_merge_reports(routing, report, parts);
+    stream.submit([=, compute = compute_] { cpu::merge_reports(compute, routing, report, parts); });
+  }
+  void dispatch(Stream& stream, TensorView to, TensorView from, TensorView rows, TensorView gates) override {
+    check_slots("dispatch", from, to, rows, gates);
+    stream.submit([=, compute = compute_] { cpu::dispatch(compute, to, from, rows, gates); });
+  }
+  void combine(Stream& stream, TensorView to, TensorView from, TensorView rows, TensorView gates,
+               Accumulate accumulate) override {
+    check_slots("combine", to, from, rows, gates);
+    stream.submit([=, compute = compute_] { cpu::combine(compute, to, from, rows, gates, accumulate); });
+  }
+  void gate_grad(Stream& stream, TensorView dgates, TensorView dy, TensorView from, TensorView rows) override {
+    check_slots("gate_grad", dy, from, rows, dgates);
+    stream.submit([=, compute = compute_] { cpu::gate_grad(compute, dgates, dy, from, rows); });
+  }
+
   void cross_entropy(Stream& stream, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets,
                      double scale) override {
     check_cross_entropy(loss, dlogits, logits, targets);

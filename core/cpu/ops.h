@@ -42,6 +42,15 @@ void embed_grad(Compute, TensorView dtable, TensorView dpositions, TensorView to
                 Accumulate);
 void ids_in_part(Compute, TensorView out, TensorView ids, std::int64_t first, std::int64_t count);
 
+void route(Compute, const Routing&, TensorView gates, TensorView experts, TensorView rows, TensorView lse, TensorView report,
+           TensorView logits);
+void route_grad(Compute, const Routing&, TensorView dlogits, TensorView dgates, TensorView logits, TensorView experts,
+                TensorView lse, TensorView report, double balance, double squares);
+void merge_reports(Compute, const Routing&, TensorView report, TensorView parts);
+void dispatch(Compute, TensorView to, TensorView from, TensorView rows, TensorView gates);
+void combine(Compute, TensorView to, TensorView from, TensorView rows, TensorView gates, Accumulate);
+void gate_grad(Compute, TensorView dgates, TensorView dy, TensorView from, TensorView rows);
+
 void cross_entropy(Compute, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets, double scale);
 void log_sum_exp(Compute, TensorView lse, TensorView logits);
 void merge_log_sums(Compute, TensorView whole, TensorView parts, TensorView targets);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -31,7 +32,9 @@ layers::TransformerNames names_of(const Family& family) {
           .qkv = parts_of(names.qkv),
           .attention_output = parts_of(names.attention_output),
           .up = parts_of(names.up),
-          .down = parts_of(names.down)};
+          .down = parts_of(names.down),
+          .expert_up = {layers::up_results(*family.activation) == 1 ? std::vector<std::string>{"w1"}
+                                                                    : std::vector<std::string>{"w1", "w3"}}};
 }
 
 layers::Positions kind_of(const Positions& positions) {
@@ -78,6 +81,7 @@ layers::Transformer transformer_of(const ModelConfig& config) {
           .positions = kind_of(*family.positions),
           .rope_theta = config.rope_theta,
           .skips = config.skips,
+          .experts = config.experts,
           .matrices = *family.matrices,
           .names = names_of(family),
           .dtype = config.dtype,

@@ -32,6 +32,7 @@ struct ModelConfig {
   bool tied = true;                              // the head reads the embedding's table
   std::uint32_t vocab_tiles = 1, mlp_tiles = 1;  // as Transformer's
   SkipShape skips = SkipShape::none;
+  layers::Experts experts = {};
   double rope_theta = 0;      // base of rotary positions; 0: as usual in the family, and always for other positions
   double norm_eps = 0;        // 0: as usual in the family
   DType dtype = DType::fp32;  // of weights and activations

@@ -101,6 +101,7 @@ json to_json(const StepMetrics& m) {
   for (const auto& [cause, seconds] : m.stall) out["stall"][cause] = seconds;
   if (m.communication_s > 0) out["communication"] = {{"seconds", m.communication_s}, {"hidden_s", m.hidden_communication_s}};
   if (m.eval_loss) out["eval_loss"] = *m.eval_loss;
+  if (m.router) out["router"] = {{"balance", m.router->balance}, {"z", m.router->squares}, {"dropped", m.router->dropped}};
   if (m.skipped) out["skipped"] = true;
   return out;
 }
@@ -130,6 +131,8 @@ StepMetrics metrics_from_json(const json& object) {
   m.hidden_communication_s = real(communication, "hidden_s");
   for (const auto& [cause, seconds] : stall.items()) m.stall[cause] = seconds.is_number() ? seconds.get<double>() : 0;
   if (object.contains("eval_loss")) m.eval_loss = real(object, "eval_loss");
+  if (const auto router = object.find("router"); router != object.end())
+    m.router = {.balance = real(*router, "balance"), .squares = real(*router, "z"), .dropped = real(*router, "dropped")};
   m.skipped = object.contains("skipped") && object.at("skipped") == true;
   return m;
 }

@@ -34,7 +34,13 @@ struct StepMetrics {
   std::map<std::string, double> stall;                     // by cause; their sum is stall_s
   double communication_s = 0, hidden_communication_s = 0;  // between ranks, and the part of it during computing
   std::optional<double> eval_loss;                         // of the evaluation after this step
-  bool skipped = false;                                    // loss or norm was not finite; the weights were not changed
+  // Of a model with experts: means of the routers' balance and of their squared log-sum-exps, and dropped rows
+  // (core/routing.h).
+  struct Router {
+    double balance = 0, squares = 0, dropped = 0;
+  };
+  std::optional<Router> router;
+  bool skipped = false;  // loss or norm was not finite; the weights were not changed
 };
 
 nlohmann::json to_json(const StepMetrics& metrics);

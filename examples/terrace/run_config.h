@@ -18,7 +18,10 @@ struct RunConfig {
   std::int64_t seq_len = 256, vocab = 256;
   double rope_base = 0, norm_eps = 0;  // 0: as usual in the family
   std::string skips = "none";          // none | u
-  bool untied = false;                 // the output head has its own weights
+  std::int64_t experts = 0, experts_per_token = 2, shared_experts = 0;
+  double expert_capacity = 0, router_aux_loss = 0, router_z_loss = 0;
+  std::string router_gates = "chosen";  // chosen | all
+  bool untied = false;                  // the output head has its own weights
   std::int64_t vocab_tiles = 1, mlp_tiles = 1;
   std::int64_t window = 0;  // positions that one attends to; 0: to all before it
   std::vector<std::filesystem::path> data;

@@ -103,6 +103,27 @@ void demand_window(const RunConfig& c) {
                 fmt::format("give --window {} or less, or leave it out", c.seq_len));
 }
 
+void demand_experts(const RunConfig& c) {
+  if (c.experts > 0 && c.experts_per_token > c.experts) {
+    refuse_pair(fmt::format("--experts-per-token {} with --experts {}: a token chooses among the experts", c.experts_per_token,
+                            c.experts),
+                fmt::format("give --experts-per-token {} or fewer", c.experts));
+  }
+  if (c.experts == 0 && (c.shared_experts > 0 || c.expert_capacity > 0 || c.router_aux_loss > 0 || c.router_z_loss > 0)) {
+    refuse_pair(fmt::format("--{} without --experts: the model has no router", c.shared_experts > 0    ? "shared-experts"
+                                                                               : c.expert_capacity > 0 ? "expert-capacity"
+                                                                               : c.router_aux_loss > 0 ? "router-aux-loss"
+                                                                                                       : "router-z-loss"),
+                "give --experts 2 or more, or leave it out");
+  }
+  if (c.experts > 0 && c.tp_mode != "1d")
+    refuse_pair(fmt::format("--experts {} with --tp-mode {}: ranks in a grid have blocks of one MLP", c.experts, c.tp_mode),
+                "leave one of them out");
+  if (c.experts > 0 && c.mlp_tiles != 1)
+    refuse_pair(fmt::format("--experts {} with --mlp-tiles {}: experts are used one at a time already", c.experts, c.mlp_tiles),
+                "leave --mlp-tiles out");
+}
+
 void demand_skips(const RunConfig& c) {
   if (c.skips == "u" && c.layers < 3) {
     refuse_pair(fmt::format("--skips u with --layers {}: there are too few layers for a skip connection", c.layers),
@@ -245,7 +266,8 @@ void demand_group(const RunConfig& c) {
 
 void validate(const RunConfig& c) {
   UsageErrors errors;
-  for (const auto check : {demand_heads, demand_family, demand_norm, demand_window, demand_skips, demand_few_blocks})
+  for (const auto check :
+       {demand_heads, demand_family, demand_norm, demand_window, demand_experts, demand_skips, demand_few_blocks})
     errors.gather([&] { check(c); });
   // A model that cannot be has no degrees.
   if (!errors.any()) errors.gather([&] { demand_degrees(c); });

@@ -5,6 +5,7 @@
 #include <terrace/parallel/layers/grid_mlp.h>
 #include <terrace/parallel/layers/head.h>
 #include <terrace/parallel/layers/mlp.h>
+#include <terrace/parallel/layers/moe.h>
 #include <terrace/parallel/layers/ring_attention.h>
 #include <terrace/parallel/layers/skip.h>
 #include <terrace/parallel/layers/tiled_mlp.h>
@@ -33,6 +34,7 @@ std::unique_ptr<TransformerLayer> attention(const Transformer& transformer, std:
 }
 
 std::unique_ptr<TransformerLayer> mlp(const Transformer& transformer, std::int64_t block) {
+  if (transformer.experts.count > 0) return std::make_unique<Moe>(transformer, block);
   if (transformer.tensor.is_grid()) return std::make_unique<GridMlp>(transformer, block);
   if (transformer.mlp_tiles > 1) return std::make_unique<TiledMlp>(transformer, block);
   return std::make_unique<Mlp>(transformer, block);

@@ -1,6 +1,6 @@
 // A transformer as a chain of layers:
 //
-//   embedding, then for each block attention and mlp, then head
+//   embedding, then for each block attention and mlp (or experts), then head
 //
 // With skip connections the input of block n − 1 − i gets the result of block i added to it (skip.h).
 //

@@ -31,6 +31,12 @@ struct TransformerNames {
   ProjectionParts attention_output = {{"self_attn.o_proj"}};
   ProjectionParts up = {{"mlp.gate_proj", "mlp.up_proj"}};  // without a gate: one name
   ProjectionParts down = {{"mlp.down_proj"}};
+  // Instead of up and down where the MLP is a mixture of experts, as in Mixtral. The number of an expert stands behind
+  // `experts`.
+  std::string router = "block_sparse_moe.gate", experts = "block_sparse_moe.experts.";
+  std::string shared_experts = "block_sparse_moe.shared_experts.";
+  ProjectionParts expert_up = {{"w1", "w3"}};  // without a gate: one name
+  ProjectionParts expert_down = {{"w2"}};
 
   // "model.layers.3." + name
   [[nodiscard]] std::string in_block(std::int64_t number, std::string_view name) const {

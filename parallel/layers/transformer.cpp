@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -52,6 +53,20 @@ void check_tensors(const Transformer& config) {
   demand("names.attention_output", config.names.attention_output, 1);
   demand("names.up", config.names.up, up_results(config.activation));
   demand("names.down", config.names.down, 1);
+  if (config.experts.count == 0) return;
+  demand("names.expert_up", config.names.expert_up, up_results(config.activation));
+  demand("names.expert_down", config.names.expert_down, 1);
+}
+
+void check_experts(const Experts& e) {
+  if (e.count < 0) refuse(fmt::format("experts must be at least 0, not {}", e.count));
+  if (e.count == 0) return;
+  require_size("experts", e.count, 1 << 16);
+  require_size("experts_per_token", e.chosen, e.count);
+  if (e.shared < 0 || e.shared > 1 << 10) refuse(fmt::format("shared_experts must be 0 to {}, not {}", 1 << 10, e.shared));
+  for (const auto& [field, value] :
+       {std::pair{"expert_capacity", e.capacity_factor}, {"router_aux_loss", e.balance_loss}, {"router_z_loss", e.square_loss}})
+    if (!(value >= 0) || !std::isfinite(value)) refuse(fmt::format("{} must be at least 0, not {}", field, value));
 }
 
 // Ranks in a grid have whole heads of either kind, and blocks of equal sizes.
@@ -129,6 +144,11 @@ void check_parts(const Transformer& config) {
   if (config.context.ranks > 1 && config.skips != SkipShape::none)
     refuse(fmt::format("a model with skips cannot have {} context ranks: leave out skips, or the context ranks",
                        config.context.ranks));
+  if (config.experts.count > 0 && config.context.ranks > 1 && config.experts.capacity_factor > 0)
+    refuse(
+        fmt::format("expert_capacity counts the tokens of a micro-batch in their order, and {} context ranks share them: leave "
+                    "it out, or the context ranks",
+                    config.context.ranks));
   if (config.vocab < ranks) refuse(fmt::format("{} tensor ranks are more than the vocabulary of {}", ranks, config.vocab));
 }
 
@@ -140,6 +160,18 @@ std::int64_t most_vocab_tiles(std::int64_t vocab, std::int64_t tensor_ranks) {
 }
 
 double Transformer::residual_init_std() const { return init_std / std::sqrt(2.0 * static_cast<double>(layers)); }
+
+Routing Experts::routing(std::int64_t tokens) const {
+  const double usual = static_cast<double>(chosen * tokens) / static_cast<double>(count);
+  // A capacity of no rows would drop every token.
+  const auto capacity =
+      std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(std::min(capacity_factor * usual, 0x1p62))));
+  return {.experts = count,
+          .chosen = chosen,
+          .shared = shared,
+          .capacity = capacity_factor == 0 ? 0 : capacity,
+          .renormalise = renormalise};
+}
 
 std::uint32_t Transformer::kv_ways() const {
   return static_cast<std::uint32_t>(std::min(kv_heads, std::int64_t{tensor.ways()}));
@@ -187,6 +219,7 @@ const Transformer& checked(const Transformer& config) {
     refuse(fmt::format("init_std must be at least 0, not {}", config.init_std));
   }
   check_tensors(config);
+  check_experts(config.experts);
   check_parts(config);
   if (config.dtype == DType::i32) refuse("dtype must be fp32, bf16, fp16 or fp64, not i32");
   return config;

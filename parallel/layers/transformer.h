@@ -14,6 +14,7 @@
 
 #include <terrace/core/dtype.h>
 #include <terrace/core/math.h>
+#include <terrace/core/routing.h>
 #include <terrace/parallel/comm/call.h>
 #include <terrace/parallel/context_parallel.h>
 #include <terrace/parallel/layers/names.h>
@@ -40,6 +41,21 @@ constexpr std::size_t up_results(Activation activation) {
   throw std::logic_error("an activation without a case");
 }
 
+// A mixture of experts instead of each block's MLP. An expert has the MLP's width.
+struct Experts {
+  std::int64_t count = 0;   // 0: no mixture
+  std::int64_t chosen = 2;  // experts of each token
+  std::int64_t shared = 0;  // further experts, which take all tokens
+  // An expert takes at most ⌈capacity_factor · chosen · tokens / count⌉ rows of a micro-batch; 0: any number.
+  double capacity_factor = 0;
+  bool renormalise = true;  // gates of a token's chosen experts add up to 1
+  // Coefficients of the router's losses: of its balance and of the mean square of its log-sum-exps (routing.h).
+  double balance_loss = 0, square_loss = 0;
+
+  [[nodiscard]] Routing routing(std::int64_t tokens) const;  // of a micro-batch's tokens
+  friend bool operator==(const Experts&, const Experts&) = default;
+};
+
 struct Transformer {
   std::string name = "transformer";  // of the model, for messages and files
   std::int64_t layers = 0;           // blocks of attention and MLP
@@ -62,6 +78,7 @@ struct Transformer {
   Positions positions = Positions::rotary;
   double rope_theta = 10000;  // base of rotary positions
   SkipShape skips = SkipShape::none;
+  Experts experts = {};
   MatrixOrder matrices = MatrixOrder::out_in;
   TransformerNames names = {};
   double init_std = 0.02;     // standard deviation of the initial weights

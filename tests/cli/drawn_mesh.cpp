@@ -14,7 +14,7 @@ bool divides(std::uint64_t d, std::uint64_t n) { return n % d == 0; }
 
 struct Sizes {
   std::uint64_t blocks = 1, heads = 1, kv_heads = 1, ffn = 1, seq = 1, batch = 1, micro_batches = 1;
-  std::uint64_t hidden = 8, vocab = 256, vocab_tiles = 1;
+  std::uint64_t hidden = 8, vocab = 256, vocab_tiles = 1, experts = 0;
   bool untied = false, skips = false;
   std::string optimizer;
   [[nodiscard]] std::uint64_t layers() const { return 2 * blocks + 2; }
@@ -67,6 +67,15 @@ Words draw_numbers(Draw& draw, Sizes& s, bool fp64) {
               "--steps",     "3"};
   if (draw.one_in(4)) s.vocab_tiles = draw.from(2, 3);
   if (s.vocab_tiles > 1) words = words + Words{"--vocab-tiles", text(s.vocab_tiles)};
+  if (draw.one_in(4)) {
+    // In fp32 all experts are chosen: a mesh rounds otherwise, and a router could choose others.
+    const auto experts = s.experts = draw.from(1, 5);
+    words = words + Words{"--experts",           text(experts),
+                          "--experts-per-token", text(fp64 ? draw.from(1, experts) : experts),
+                          "--router-aux-loss",   draw.of<const char*>({"0", "0.05"}),
+                          "--router-z-loss",     "0.01"};
+    if (draw.one_in(3)) words = words + Words{"--shared-experts", "1"};
+  }
   return words;
 }
 
@@ -118,7 +127,8 @@ DrawnMesh draw_mesh(Draw& draw, const Sizes& s) {
       },
       [&] {
         if (s.optimizer == "muon" || s.skips) return;
-        if (const auto grids = grids_of(s, left); cp == 1 && s.vocab_tiles == 1 && !grids.empty() && draw.one_in(2)) {
+        if (const auto grids = grids_of(s, left);
+            cp == 1 && s.vocab_tiles == 1 && s.experts == 0 && !grids.empty() && draw.one_in(2)) {
           grid = draw.of(grids);
           tp = grid->ranks;
           left /= tp;

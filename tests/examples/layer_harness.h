@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -111,6 +112,9 @@ class LayerRun {
     gradients = Packed(gradient_specs, 64);
     saved = Packed(layer.saved(shape), 64);
     carried = Packed(layer.carried(shape), 64);
+    for (const auto call : {LayerCall::forward, LayerCall::backward})
+      work[static_cast<std::size_t>(call)] = Packed(layer.work(call, shape), 64);
+    report = Packed({{"report", DType::fp64, {layer.report_size()}}}, 64);
     const TensorSpec row{"x", dtype, {shape.tokens(), width}}, ids{"tokens", DType::i32, {shape.tokens()}};
     const std::vector<TensorSpec> none;
     x = Packed(first ? none : std::vector{row}, 64), dx = Packed(first ? none : std::vector{row}, 64);
@@ -140,7 +144,8 @@ class LayerRun {
             .loss = io.views[2],
             .scratch = {scratch.data(), DType::i32, {words}},
             .skip = only(skip),
-            .evaluate = false};
+            .evaluate = false,
+            .report = layer.report_size() == 0 ? TensorView{} : report.views[0]};
   }
   void forward() {
     saved.buffer.poison();
@@ -152,7 +157,8 @@ class LayerRun {
                         .saved = saved.views,
                         .dy = {},
                         .dx = {},
-                        .carried = {}});
+                        .carried = {},
+                        .work = work_of(LayerCall::forward)});
     finish();
   }
   void backward(Half half, Accumulate accumulate = Accumulate::no) {
@@ -170,14 +176,21 @@ class LayerRun {
                     .dy = only(dy),
                     .dx = input ? only(dx) : TensorView{},
                     .dskip = input ? only(dskip) : TensorView{},
-                    .carried = carried.views},
+                    .carried = carried.views,
+                    .work = work_of(LayerCall::backward)},
                    half);
     finish();
     EXPECT_TRUE(before == saved.buffer.bits()) << layer.name() << " wrote to saved tensors in its backward";
   }
+  std::span<const TensorView> work_of(LayerCall call) {
+    auto& of_call = work[static_cast<std::size_t>(call)];
+    of_call.buffer.poison();
+    return of_call.views;
+  }
   void finish() {
     machine_.stream->synchronize();
-    for (const Packed* p : {&weights, &gradients, &saved, &carried, &x, &y, &dx, &dy, &skip, &dskip, &io}) {
+    for (const Packed* p :
+         {&weights, &gradients, &saved, &carried, &x, &y, &dx, &dy, &skip, &dskip, &io, &report, &work[0], &work[1]}) {
       EXPECT_TRUE(p->buffer.canaries_live()) << layer.name() << " wrote outside a tensor";
     }
     EXPECT_TRUE(scratch.canaries_live()) << layer.name() << " wrote outside its scratch";
@@ -186,7 +199,8 @@ class LayerRun {
   const Layer& layer;
   const BatchShape shape;
   const std::vector<ParamSpec> params;
-  Packed weights, gradients, saved, carried, x, y, dx, dy, skip, dskip, io;
+  Packed weights, gradients, saved, carried, x, y, dx, dy, skip, dskip, io, report;
+  std::array<Packed, 2> work;  // [call]: forward, backward
   Buffer scratch;
   std::uint64_t scratch_bytes = 0;
   double loss_scale = 1;

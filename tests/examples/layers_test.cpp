@@ -55,12 +55,26 @@ std::vector<Case> cases() {
                           {"MixedAdjacentSkips", of(test::kMixed, 128, 2, 1, 20, 257, true, 3), {1, 4}},
                           {"FusedGrouped", of(test::kFused, 20, 4, 2, 0, 257, true), {2, 5}},
                           {"FusedSkips", of(test::kFused, 15, 3, 1, 7, 259, false, 3), {1, 6}}};
+  // Mixtures of experts: some of more experts than tokens, of GELU in one tensor [inputs, outputs], with a shared expert, with
+  // gates that do not add up to 1, and with the router's own losses (which only the layer's own test counts).
+  const auto mixture = [&](ModelConfig config, const layers::Experts& experts) {
+    config.experts = experts;
+    return config;
+  };
+  cases.push_back({"LlamaExperts", mixture(of(llama, 24, 4, 2, 17, 257, false), {.count = 4}), {2, 5}});
+  cases.push_back(
+      {"LlamaManyExperts", mixture(of(llama, 32, 4, 0, 32, 257, true), {.count = 9, .chosen = 3, .shared = 1}), {1, 3}});
+  cases.push_back({"LlamaAllExperts", mixture(of(llama, 24, 4, 2, 16, 257, true), {.count = 3, .chosen = 3}), {2, 5}});
+  cases.push_back(
+      {"Gpt2Experts", mixture(of(gpt2, 12, 3, 0, 20, 257, true), {.count = 3, .chosen = 1, .renormalise = false}), {2, 5}});
   // A new family is tested without a line here.
   for (const Family* const family : lm::families()) {
     cases.push_back({std::string("Family") + std::string(*family->name), of(*family, 24, 4, 0, 0, 257, false), {2, 5}});
   }
   return cases;
 }
+
+bool chooses(const ModelConfig& config) { return config.experts.count > config.experts.chosen; }
 
 struct LayersTest : testing::TestWithParam<Case> {
   const std::uint64_t seed = test_seed();
@@ -135,12 +149,18 @@ struct LayersTest : testing::TestWithParam<Case> {
     }
   }
   // Central differences of Σ y·dy (of the scaled loss, for the head) by some elements of `at`.
-  void check_differences(LayerRun& run, const TensorView& at, const Values& gradient, const std::string& name) {
+  void check_differences(LayerRun& run, const TensorView& at, const Values& gradient, const std::string& name,
+                         const layers::Experts& experts = {}) {
     const auto objective = [&] {
       run.forward();
       if (run.y.views.empty()) return run.loss() * run.loss_scale;
       const Values y = get(run.y.views[0]), dy = get(run.dy.views[0]);
       double sum = 0;
+      if (run.layer.report_size() > 0) {  // the router's own losses
+        const Values report = get(run.report.views[0]);
+        sum = run.loss_scale * static_cast<double>(run.shape.tokens()) *
+              (experts.balance_loss * report[RoutingReport::kBalance] + experts.square_loss * report[RoutingReport::kSquares]);
+      }
       for (std::size_t i = 0; i < y.size(); ++i) sum += y[i] * dy[i];
       return sum;
     };
@@ -238,6 +258,7 @@ TEST_P(LayersTest, AccumulatingAddsTheWholeGradient) {
 TEST_P(LayersTest, ScratchIsNoLargerThanNeeded) {
   each_kind(GetParam().config, GetParam().shape, [&](LayerRun& run) {
     if (run.scratch_bytes == 0) return;
+    if (chooses(GetParam().config) && run.layer.report_size() > 0) return;  // it is enough for all tokens at one expert
     run.scratch_bytes -= layers::ScratchArena::kAlignBytes;
     const auto& config = GetParam().config;
     const bool last = run.y.views.empty();
@@ -303,6 +324,7 @@ TEST_P(LayersTest, WholeModelMatchesTheReference) {
 // Stated tolerances, for weights that all dtypes can hold: of the loss, and of each gradient's L2 norm.
 TEST_P(LayersTest, NarrowDtypesStayClose) {
   const auto& [name, config, shape] = GetParam();
+  if (chooses(config)) GTEST_SKIP() << "a router that rounds otherwise may choose other experts";
   Weights weights = weights_of(lm::make_model(config));
   for (auto& [param, values] : weights) {
     // Smaller than elsewhere: a saturated softmax makes the gradients of q and k differences of nearly equal numbers.
@@ -344,6 +366,7 @@ TEST_P(LayersTest, NarrowDtypesStayClose) {
 TEST_P(LayersTest, GenerationGivesTheLogitsOfTheForward) {
   const auto& [name, given, shape] = GetParam();
   each_dtype(given, [&](const ModelConfig& config) {
+    if (chooses(config) && size_of(config.dtype) == 2) return;  // a router that rounds otherwise may choose other experts
     SCOPED_TRACE(terrace::name_of(config.dtype));
     Chain chain(machine, config, {1, 1});
     Weights weights = weights_of(chain.model);
@@ -390,6 +413,89 @@ TEST_P(LayersTest, GenerationGivesTheLogitsOfTheForward) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, LayersTest, testing::ValuesIn(cases()), [](const auto& made) { return made.param.name; });
+
+struct ExpertsTest : LayersTest {
+  const BatchShape shape{2, 9};
+  ModelConfig config_of(const layers::Experts& experts, DType dtype = DType::fp64) {
+    return lm::complete({.family = llama,
+                         .layers = 1,
+                         .hidden = 24,
+                         .heads = 4,
+                         .ffn = 17,
+                         .seq_len = 9,
+                         .vocab = 257,
+                         .experts = experts,
+                         .dtype = dtype});
+  }
+  static constexpr std::size_t kLayer = 2;  // behind the embedding and the attention
+  // One layer, its model, and random inputs; forward done.
+  struct Made {
+    Model model;
+    LayerRun run;
+    Made(Machine& machine, const ModelConfig& config, BatchShape shape)
+        : model(lm::make_model(config)),
+          run(machine, *model.layers[kLayer], config.dtype, config.hidden, shape, false, false) {}
+  };
+  static double reported(const LayerRun& run, std::int64_t number) {
+    return get(run.report.views[0])[static_cast<std::size_t>(number)];
+  }
+};
+
+// Choices and drops are constant within a step of the differences.
+TEST_F(ExpertsTest, GradientsWithDropsAndTheRoutersLossesMatchCentralDifferences) {
+  for (const layers::Experts& experts :
+       {layers::Experts{.count = 5, .chosen = 2, .balance_loss = 0.7, .square_loss = 0.3},
+        layers::Experts{.count = 4, .chosen = 2, .shared = 1, .capacity_factor = 0.5, .balance_loss = 0.2},
+        layers::Experts{.count = 4, .chosen = 1, .capacity_factor = 1, .renormalise = false, .square_loss = 0.4}}) {
+    Made made(machine, config_of(experts), shape);
+    auto& run = made.run;
+    prepare(run, 257);
+    EXPECT_EQ(reported(run, RoutingReport::kDropped) > 0, experts.capacity_factor > 0);
+    run.backward(Half::both);
+    std::vector<Values> gradients;
+    for (const auto& g : run.gradients.views) gradients.push_back(get(g));
+    check_differences(run, run.x.views[0], get(run.dx.views[0]), "x", experts);
+    for (std::size_t p = 0; p < run.params.size(); ++p)
+      check_differences(run, run.weights.views[p], gradients[p], run.params[p].name, experts);
+  }
+}
+
+TEST_F(ExpertsTest, OneExpertIsTheMlpToTheBit) {
+  for (const DType dtype : {DType::fp64, DType::fp32}) {
+    Made mixture(machine, config_of({.count = 1, .chosen = 1}, dtype), shape), plain(machine, config_of({}, dtype), shape);
+    prepare(mixture.run, 257);
+    auto &one = mixture.run, &mlp = plain.run;
+    // The norm; then the router, which the MLP does not have; then gate, up and down.
+    const auto of_mixture = [](std::size_t p) { return p == 0 ? p : p + 1; };
+    for (std::size_t p = 0; p < mlp.params.size(); ++p) set(mlp.weights.views[p], get(one.weights.views[of_mixture(p)]));
+    set(mlp.x.views[0], get(one.x.views[0]));
+    set(mlp.dy.views[0], get(one.dy.views[0]));
+    for (auto* const run : {&one, &mlp}) run->forward(), run->backward(Half::both);
+    EXPECT_EQ(get(one.y.views[0]), get(mlp.y.views[0]));
+    EXPECT_EQ(get(one.dx.views[0]), get(mlp.dx.views[0]));
+    for (std::size_t p = 0; p < mlp.params.size(); ++p)
+      EXPECT_EQ(get(one.gradients.views[of_mixture(p)]), get(mlp.gradients.views[p])) << mlp.params[p].name;
+  }
+}
+
+TEST_F(ExpertsTest, ExpertsWithoutTokensHaveAGradientOfZero) {
+  Made made(machine, config_of({.count = 4, .chosen = 2}), shape);
+  auto& run = made.run;
+  prepare(run, 257);
+  const auto is_router = [](const ParamSpec& p) { return p.name.ends_with("moe.gate.weight"); };
+  for (std::size_t p = 0; p < run.params.size(); ++p)
+    if (is_router(run.params[p])) set(run.weights.views[p], Values(static_cast<std::size_t>(run.params[p].shape.elements())));
+  run.gradients.buffer.poison();
+  run.forward();  // equal probabilities: all tokens choose the first two experts
+  run.backward(Half::both);
+  for (std::size_t p = 0; p < run.params.size(); ++p) {
+    const auto gradient = get(run.gradients.views[p]);
+    const bool idle = run.params[p].name.find("experts.2.") != std::string::npos ||
+                      run.params[p].name.find("experts.3.") != std::string::npos;
+    EXPECT_EQ(std::ranges::all_of(gradient, [](double g) { return g == 0; }), idle) << run.params[p].name;
+  }
+  for (const double dx : get(run.dx.views[0])) EXPECT_TRUE(std::isfinite(dx));
+}
 
 struct HeadTest : LayersTest {};
 

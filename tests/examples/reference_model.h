@@ -2,10 +2,12 @@
 // the layers. It reads a family's properties, and shares no code with the layers that read them, too.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <terrace/examples/lm/model_config.h>
@@ -40,7 +42,7 @@ class ReferenceModel {
           at(x, i) += at(gain, i % c) * at(results[static_cast<std::size_t>(mirrored)], i);
       }
       add(x, attention_block(x, n, seq, block));
-      add(x, mlp_block(x, n, block));
+      add(x, c_.experts.count > 0 ? experts_block(x, n, block) : mlp_block(x, n, block));
       results.push_back(x);
     }
     const Values h = norm(x, n, std::string(*names_.final_norm));
@@ -179,10 +181,48 @@ class ReferenceModel {
     auto up = results(h, n, c, block, names_.up, gated ? std::vector{f, f} : std::vector{f});
     Values& a = up[0];
     for (std::size_t i = 0; i < a.size(); ++i) {
-      a[i] *= gated ? up[1][i] / (1 + std::exp(-a[i]))
-                    : 0.5 * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (a[i] + 0.044715 * a[i] * a[i] * a[i])));
+      a[i] *= gated ? up[1][i] / (1 + std::exp(-a[i])) : gelu_factor(a[i]);
     }
     return results(a, n, f, block, names_.down, {c})[0];
+  }
+
+  // Without a capacity: each token's own experts, one token after the other.
+  [[nodiscard]] Values experts_block(const Values& x, std::int64_t n, std::int64_t block) const {
+    const std::int64_t c = c_.hidden, f = c_.ffn, count = c_.experts.count;
+    const std::string mixture = in_block(block, "block_sparse_moe.");
+    const Values h = norm(x, n, in_block(block, *names_.mlp_norm));
+    const Values logits = linear(h, n, c, mixture + "gate", false, count);
+    const bool gated = *family_.activation == Activation::swiglu;
+    Values y(x.size());
+    for (std::int64_t i = 0; i < n; ++i) {
+      const Values token(h.begin() + i * c, h.begin() + (i + 1) * c);
+      std::vector<std::pair<std::string, double>> experts;  // names and gates
+      std::vector<std::int64_t> order(static_cast<std::size_t>(count));
+      std::iota(order.begin(), order.end(), 0);
+      std::ranges::stable_sort(order, [&](auto a, auto b) { return at(logits, i * count + a) > at(logits, i * count + b); });
+      double sum = 0, of_chosen = 0;
+      for (std::size_t j = 0; j < order.size(); ++j) {
+        const double e = std::exp(at(logits, i * count + order[j]));
+        sum += e;
+        if (static_cast<std::int64_t>(j) >= c_.experts.chosen) continue;
+        of_chosen += e;
+        experts.emplace_back("experts." + std::to_string(order[j]) + ".", e);
+      }
+      for (auto& [name, gate] : experts) gate /= c_.experts.renormalise ? of_chosen : sum;
+      for (std::int64_t s = 0; s < c_.experts.shared; ++s)
+        experts.emplace_back("shared_experts." + std::to_string(s) + ".", 1.0);
+      for (const auto& [name, gate] : experts) {
+        Values a = linear(token, 1, c, mixture + name + "w1", false, f);
+        const Values up = gated ? linear(token, 1, c, mixture + name + "w3", false, f) : Values{};
+        for (std::size_t k = 0; k < a.size(); ++k) a[k] *= gated ? up[k] / (1 + std::exp(-a[k])) : gelu_factor(a[k]);
+        const Values result = linear(a, 1, f, mixture + name + "w2", false, c);
+        for (std::int64_t k = 0; k < c; ++k) at(y, i * c + k) += gate * at(result, k);
+      }
+    }
+    return y;
+  }
+  static double gelu_factor(double a) {
+    return 0.5 * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (a + 0.044715 * a * a * a)));
   }
 
   const lm::ModelConfig c_;

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -44,6 +45,7 @@ struct TensorRun {
   bool resume = false;
   std::vector<std::filesystem::path> reshard_from = {};
   std::filesystem::path store = {};
+  std::string zeroed = {};  // parameters whose names end so begin as zeros; empty: none
 
   [[nodiscard]] std::uint32_t stages() const { return schedule.empty() ? 1 : 2; }
   [[nodiscard]] std::uint32_t ranks() const { return stages() * data.ranks * context * tensor_ranks; }
@@ -133,7 +135,12 @@ inline TensorResult run_rank(TensorRun o, Communicator* comm, Ledger* ledger) {
                           .communicator = comm};
   for (const auto& path : o.reshard_from) options.reshard_from.push_back({.paths = {path}, .durable = false});
   Engine engine(model, planned, options);
-  if (!o.resume) engine.fill(random_weights(7));
+  const auto weights = random_weights(7);
+  if (!o.resume)
+    engine.fill([&](const ParamSpec& param, std::uint64_t first, TensorView range) {
+      weights(param, first, range);
+      if (!o.zeroed.empty() && param.name.ends_with(o.zeroed)) std::memset(range.data, 0, range.bytes());
+    });
   std::optional<Agreement> agreement;
   if (comm) agreement.emplace(*comm, *device);
   const auto seq = static_cast<std::size_t>(o.batch.seq);

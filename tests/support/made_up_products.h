@@ -99,6 +99,26 @@ class MadeUpProducts final : public Math {
   void ids_in_part(Stream& s, TensorView out, TensorView ids, std::int64_t first, std::int64_t count) override {
     math_->ids_in_part(s, out, ids, first, count);
   }
+  void route(Stream& s, const Routing& routing, TensorView gates, TensorView experts, TensorView rows, TensorView lse,
+             TensorView report, TensorView logits) override {
+    math_->route(s, routing, gates, experts, rows, lse, report, logits);
+  }
+  void route_grad(Stream& s, const Routing& routing, TensorView dlogits, TensorView dgates, TensorView logits,
+                  TensorView experts, TensorView lse, TensorView report, double balance, double squares) override {
+    math_->route_grad(s, routing, dlogits, dgates, logits, experts, lse, report, balance, squares);
+  }
+  void merge_reports(Stream& s, const Routing& routing, TensorView report, TensorView parts) override {
+    math_->merge_reports(s, routing, report, parts);
+  }
+  void dispatch(Stream& s, TensorView to, TensorView from, TensorView rows, TensorView gates) override {
+    math_->dispatch(s, to, from, rows, gates);
+  }
+  void combine(Stream& s, TensorView to, TensorView from, TensorView rows, TensorView gates, Accumulate a) override {
+    math_->combine(s, to, from, rows, gates, a);
+  }
+  void gate_grad(Stream& s, TensorView dgates, TensorView dy, TensorView from, TensorView rows) override {
+    math_->gate_grad(s, dgates, dy, from, rows);
+  }
   void cross_entropy(Stream& s, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets,
                      double scale) override {
     math_->cross_entropy(s, loss, dlogits, logits, targets, scale);

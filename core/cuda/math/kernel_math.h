@@ -149,6 +149,37 @@ class KernelMath final : public Math {
     enqueue("ids_in_part", stream, [=](const auto& launcher) { ops::ids_in_part(launcher, out, ids, first, count); });
   }
 
+  void route(Stream& stream, const Routing& routing, TensorView gates, TensorView experts, TensorView rows, TensorView lse,
+             TensorView report, TensorView logits) override {
+    math_arguments::check_route(routing, gates, experts, rows, lse, report, logits);
+    enqueue("route", stream,
+            [=](const auto& launcher) { ops::route(launcher, routing, gates, experts, rows, lse, report, logits); });
+  }
+  void route_grad(Stream& stream, const Routing& routing, TensorView dlogits, TensorView dgates, TensorView logits,
+                  TensorView experts, TensorView lse, TensorView report, double balance, double squares) override {
+    math_arguments::check_route_grad(routing, dlogits, dgates, logits, experts, lse, report);
+    enqueue("route_grad", stream, [=](const auto& launcher) {
+      ops::route_grad(launcher, routing, dlogits, dgates, logits, experts, lse, report, balance, squares);
+    });
+  }
+  void merge_reports(Stream& stream, const Routing& routing, TensorView report, TensorView parts) override {
+    math_arguments::check_merge_reports(routing, report, parts);
+    enqueue("merge_reports", stream, [=](const auto& launcher) { ops::merge_reports(launcher, routing, report, parts); });
+  }
+  void dispatch(Stream& stream, TensorView to, TensorView from, TensorView rows, TensorView gates) override {
+    math_arguments::check_slots("dispatch", from, to, rows, gates);
+    enqueue("dispatch", stream, [=](const auto& launcher) { ops::dispatch(launcher, to, from, rows, gates); });
+  }
+  void combine(Stream& stream, TensorView to, TensorView from, TensorView rows, TensorView gates,
+               Accumulate accumulate) override {
+    math_arguments::check_slots("combine", to, from, rows, gates);
+    enqueue("combine", stream, [=](const auto& launcher) { ops::combine(launcher, to, from, rows, gates, accumulate); });
+  }
+  void gate_grad(Stream& stream, TensorView dgates, TensorView dy, TensorView from, TensorView rows) override {
+    math_arguments::check_slots("gate_grad", dy, from, rows, dgates);
+    enqueue("gate_grad", stream, [=](const auto& launcher) { ops::gate_grad(launcher, dgates, dy, from, rows); });
+  }
+
   void cross_entropy(Stream& stream, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets,
                      double scale) override {
     math_arguments::check_cross_entropy(loss, dlogits, logits, targets);

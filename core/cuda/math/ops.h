@@ -68,6 +68,21 @@ template <class Launcher>
 void ids_in_part(const Launcher&, TensorView out, TensorView ids, std::int64_t first, std::int64_t count);
 
 template <class Launcher>
+void route(const Launcher&, const Routing&, TensorView gates, TensorView experts, TensorView rows, TensorView lse,
+           TensorView report, TensorView logits);
+template <class Launcher>
+void route_grad(const Launcher&, const Routing&, TensorView dlogits, TensorView dgates, TensorView logits, TensorView experts,
+                TensorView lse, TensorView report, double balance, double squares);
+template <class Launcher>
+void merge_reports(const Launcher&, const Routing&, TensorView report, TensorView parts);
+template <class Launcher>
+void dispatch(const Launcher&, TensorView to, TensorView from, TensorView rows, TensorView gates);
+template <class Launcher>
+void combine(const Launcher&, TensorView to, TensorView from, TensorView rows, TensorView gates, Accumulate);
+template <class Launcher>
+void gate_grad(const Launcher&, TensorView dgates, TensorView dy, TensorView from, TensorView rows);
+
+template <class Launcher>
 void cross_entropy(const Launcher&, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets, double scale);
 template <class Launcher>
 void log_sum_exp(const Launcher&, TensorView lse, TensorView logits);
