@@ -56,6 +56,7 @@ TEST_F(Tensor, EveryGridTrainsWhatOneRankTrains) {
         {"2d-dp2", {"--tp", "4", "--tp-mode", "2d", "--dp", "2", "--zero", "3", "--grad-accumulation", "1"}},
         {"2d-pp2", {"--tp", "4", "--tp-mode", "2d", "--pp", "2"}},
         {"2.5d", {"--tp", "8", "--tp-mode", "2.5d", "--tp-depth", "2"}},
+        {"2d-tiles", {"--tp", "4", "--tp-mode", "2d", "--vocab-tiles", "2"}},
         {"3d", {"--tp", "8", "--tp-mode", "3d"}}}) {
     const auto many = train(split(run, four + more));
     ASSERT_EQ(0, many.exit) << many.described;
@@ -65,6 +66,14 @@ TEST_F(Tensor, EveryGridTrainsWhatOneRankTrains) {
       EXPECT_EQ(two, weights_of(many)) << run;
     }
   }
+#ifdef TERRACE_MPIRUN
+  Words words{"launch", "-n", "4", "--mpirun", TERRACE_MPIRUN, "--"};
+  auto apart = launch(words + tiny("train", split("processes", four + Words{"--tp", "4", "--tp-mode", "2d"})));
+  apart.environment["ASAN_OPTIONS"] = "detect_leaks=0";
+  const auto processes = run(apart);
+  ASSERT_EQ(0, processes.exit) << processes.described;
+  EXPECT_EQ(two, weights_of(processes));
+#endif
   std::string texts[2];
   for (const int grid : {0, 1}) {
     const auto text =
@@ -118,6 +127,9 @@ TEST_F(Tensor, AsynchronousPipelinesKeepVersionsOfParts) {
     const auto parts = train(split(name + "-tp", pipeline + Words{"--tp", "2", "--sp"}));
     ASSERT_EQ(0, parts.exit) << parts.described;
     expect_near(name, name + "-tp");
+    const auto blocks = train(split(name + "-2d", pipeline + Words{"--tp", "4", "--tp-mode", "2d"}));
+    ASSERT_EQ(0, blocks.exit) << blocks.described;
+    expect_near(name, name + "-2d");
   }
 }
 
