@@ -193,6 +193,10 @@ nlohmann::json take_layout(nlohmann::json& fingerprint) {
     layout.erase("schedule");
     layout.erase("virtual-stages");
   }
+  if (layout["cp"] == 1) {
+    layout.erase("cp-mode");
+    layout.erase("cp-ring");
+  }
   if (layout["dp"] == 1) {
     layout.erase("zero");
     layout.erase("shard-group");

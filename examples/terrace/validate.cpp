@@ -244,6 +244,18 @@ void demand_schedule(const RunConfig& c) {
   }
 }
 
+void demand_context_mode(const RunConfig& c) {
+  const RunConfig usual;
+  if (c.cp == 1 && c.cp_mode != usual.cp_mode) {
+    refuse_pair(fmt::format("--cp-mode {} needs ranks that share a sequence, and --cp is 1", c.cp_mode),
+                "add --cp, the number of these ranks, or leave --cp-mode out");
+  }
+  if (c.cp_mode != "both" && c.cp_ring != usual.cp_ring) {
+    refuse_pair(fmt::format("--cp-ring {} has no effect with --cp-mode {}", c.cp_ring, c.cp_mode),
+                "add --cp-mode both, or leave --cp-ring out");
+  }
+}
+
 void demand_disk_tier(const RunConfig& c) {
   if (c.nvme_path.empty() && c.nvme_limit != "auto" && c.nvme_limit != "unlimited") {
     refuse_pair(fmt::format("--nvme-limit {} limits the disk tier, but there is no --nvme-path", c.nvme_limit),
@@ -272,7 +284,7 @@ void validate(const RunConfig& c) {
   // A model that cannot be has no degrees.
   if (!errors.any()) errors.gather([&] { demand_degrees(c); });
   for (const auto check : {demand_tiles, demand_disks, demand_place_of_weights, demand_copies, demand_rates, demand_commits,
-                           demand_schedule, demand_disk_tier, demand_group})
+                           demand_schedule, demand_context_mode, demand_disk_tier, demand_group})
     errors.gather([&] { check(c); });
   errors.throw_if_any();
 }

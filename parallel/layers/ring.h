@@ -35,6 +35,9 @@ class Ring {
   // Shapes are those of what a rank attends with: all positions of its place in the ring.
   [[nodiscard]] std::vector<TensorSpec> work(LayerCall call, BatchShape shape) const;
   [[nodiscard]] std::vector<Phase> phases(LayerCall call, BatchShape shape) const;
+  [[nodiscard]] std::uint32_t count(LayerCall call, BatchShape shape) const {  // of phases
+    return static_cast<std::uint32_t>(steps(call, shape).size());
+  }
   [[nodiscard]] double forward_flops(BatchShape shape) const;
 
   // Of a call. qkv: rows begin with the queries and end with keys and values.

@@ -59,7 +59,7 @@ Ring::Tensors UlyssesRing::tensors(BatchShape shape, const LayerTensors& t) cons
 }
 
 void UlyssesRing::run_middle(LayerContext& ctx, const LayerTensors& t, LayerCall call, std::uint32_t number) const {
-  const auto ring = static_cast<std::uint32_t>(ring_.phases(call, place(ctx.shape)).size());
+  const auto ring = ring_.count(call, place(ctx.shape));
   constexpr std::uint32_t kOrder = 1, kFirst = 2;
   if (number == kOrder) return order(ctx, t, call);
   if (number >= kFirst && number < kFirst + ring)

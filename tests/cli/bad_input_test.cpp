@@ -175,6 +175,8 @@ TEST_F(BadInput, NamesThatConfigTomlCouldNotHoldAreRefused) {
 TEST_F(BadInput, WhatWouldBeIgnoredIsRefused) {
   expect_refused({
       {{"--schedule", "gpipe"}, {"--schedule gpipe", "--pp"}},
+      {{"--cp-mode", "ring"}, {"--cp-mode ring", "--cp"}},
+      {{"--cp", "2", "--cp-ring", "4"}, {"--cp-ring 4", "--cp-mode both"}},
       {{"--nvme-limit", "1GiB"}, {"--nvme-limit 1GiB", "--nvme-path"}},
       {{"--loss-scale", "3"}, {"--loss-scale \"3\"", "power of two"}},
   });

@@ -33,6 +33,8 @@ TEST_F(ContextProgram, EveryMeshTrainsWhatOneRankTrains) {
         {"ring4", {"--cp", "4", "--cp-mode", "ring", "--zero", "3"}},
         {"ring2-dp2", {"--cp", "2", "--cp-mode", "ring", "--dp", "2", "--zero", "3", "--grad-accumulation", "2"}},
         {"ring2-tp2", {"--cp", "2", "--cp-mode", "ring", "--tp", "2", "--sp", "--zero", "2"}},
+        {"both4", {"--cp", "4", "--cp-mode", "both", "--zero", "1"}},
+        {"both8", {"--cp", "8", "--cp-mode", "both", "--cp-ring", "4", "--zero", "2"}},
         {"ring2-pp2", {"--cp", "2", "--cp-mode", "ring", "--pp", "2", "--zero", "1"}}}) {
     const auto many = train(cut(run, more));
     ASSERT_EQ(0, many.exit) << many.described;
@@ -101,7 +103,7 @@ TEST_F(ContextProgram, ARunGoesOnWithAnotherNumberOfRanksAndGenerates) {
   ASSERT_EQ(0, train(cut("run", constant + Words{"--steps", "2", "--cp", "2", "--zero", "3"})).exit);
   for (const auto& [until, more] : {std::pair<std::string, Words>{"3", {"--cp", "4", "--zero", "1"}},
                                     {"4", {}},
-                                    {"5", {"--cp", "2", "--cp-mode", "ring"}}}) {
+                                    {"5", {"--cp", "4", "--cp-mode", "both"}}}) {
     const auto next = train(cut("run", constant + Words{"--steps", until, "--resume", "auto"} + more));
     ASSERT_EQ(0, next.exit) << next.described;
     EXPECT_EQ(0, terrace({"ckpt", "verify", "run"}).exit);
@@ -124,8 +126,11 @@ TEST_F(ContextProgram, WhatItCannotDoIsRefusedWithTheNearestThatItCan) {
   EXPECT_THAT(five.err, HasSubstr("nearest legal: 4 and 8"));
   const auto ring = train(cut("none", {"--cp", "3", "--cp-mode", "ring"}));
   EXPECT_EQ(2, ring.exit);
-  EXPECT_THAT(ring.err, HasSubstr("--cp 3: twice it must divide"));
+  EXPECT_THAT(ring.err, HasSubstr("--cp 3: it must divide"));
   EXPECT_THAT(ring.err, HasSubstr("nearest legal: 2 and 4"));
+  const auto both = train(cut("none", {"--cp", "4", "--cp-mode", "both", "--cp-ring", "3"}));
+  EXPECT_EQ(2, both.exit);
+  EXPECT_THAT(both.err, HasSubstr("be a multiple of the 3 ranks of a ring"));
   expect_refusal(train(cut("none", {"--cp", "2", "--canonical-reduction"})), 2, {"--cp 2", "--canonical-reduction"});
   expect_refusal(train(cut("none", {"--cp", "2", "--pp", "2", "--schedule", "chimera"})), 2, {"--cp 2", "--schedule 1f1b"});
   expect_refusal(train(cut("none", {"--cp", "2", "--layers", "3", "--skips", "u"})), 2, {"skips"});
