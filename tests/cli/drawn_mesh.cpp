@@ -14,7 +14,7 @@ bool divides(std::uint64_t d, std::uint64_t n) { return n % d == 0; }
 
 struct Sizes {
   std::uint64_t blocks = 1, heads = 1, kv_heads = 1, ffn = 1, seq = 1, batch = 1, micro_batches = 1;
-  std::uint64_t hidden = 8, vocab = 256, vocab_tiles = 1, experts = 0;
+  std::uint64_t hidden = 8, vocab = 256, vocab_tiles = 1, experts = 0, window = 0;
   bool untied = false, skips = false;
   std::string optimizer;
   [[nodiscard]] std::uint64_t layers() const { return 2 * blocks + 2; }
@@ -53,6 +53,8 @@ Words draw_sizes(Draw& draw, Sizes& s) {
   if (llama) words = words + Words{"--kv-heads", text(s.kv_heads)};
   if (s.untied) words.emplace_back("--untied");
   if (s.skips) words = words + Words{"--skips", "u"};
+  if (draw.one_in(5)) s.window = draw.from(1, s.seq);
+  if (s.window > 0) words = words + Words{"--window", text(s.window)};
   return words;
 }
 
@@ -113,6 +115,19 @@ std::vector<Grid> grids_of(const Sizes& s, std::uint64_t most) {
   return all;
 }
 
+// What context ranks may exchange instead of heads: keys and values round one ring, or round rings of groups that exchange
+// heads. Without a window each place in a ring has two parts of a sequence.
+std::vector<Words> ways_of_context(const Sizes& s, std::uint64_t cp, std::uint64_t tp) {
+  std::vector<Words> all;
+  if (cp == 1) return all;
+  const auto parts = [&](std::uint64_t ring) { return s.window > 0 || divides(2 * ring, s.seq); };
+  if (parts(cp)) all.push_back({"--cp-mode", "ring"});
+  for (std::uint64_t ring = 2; ring < cp; ++ring)
+    if (divides(ring, cp) && cp / ring <= s.heads / tp && parts(ring))
+      all.push_back({"--cp-mode", "both", "--cp-ring", text(ring)});
+  return all;
+}
+
 DrawnMesh draw_mesh(Draw& draw, const Sizes& s) {
   std::uint64_t left = kMostRanks, dp = 1, pp = 1, tp = 1, cp = 1;
   std::optional<Grid> grid;
@@ -166,6 +181,7 @@ DrawnMesh draw_mesh(Draw& draw, const Sizes& s) {
     add("--tp", tp);
   add("--cp", cp);
   if (const auto t = draw.of(tiles); t > 1) mesh.words = mesh.words + Words{"--mlp-tiles", text(t)};
+  if (const auto ways = ways_of_context(s, cp, tp); !ways.empty() && draw.one_in(2)) mesh.words = mesh.words + draw.of(ways);
   if (pp > 1) mesh.words = mesh.words + draw_schedule(draw, s, pp, each);
   if (tp > 1 && !grid && divides(tp, s.batch * s.seq / cp) && draw.one_in(2)) mesh.words.emplace_back("--sp");
   // ZeRO 0 and 1 reduce once a step, 2 and 3 once a micro-batch: they round otherwise.
