@@ -148,6 +148,7 @@ void demand_degrees_of(const RunConfig& c, int ranks) {
 
 void demand_degrees(const RunConfig& c) {
   auto alone = c;
+  if (c.dp == 0) alone.shard_group = 0;  // of as many data ranks as will be started
   alone.dp = std::max<std::int64_t>(1, c.dp);
   demand_degrees_of(alone, static_cast<int>(alone.ranks()));
 }
