@@ -166,7 +166,7 @@ DrawnMesh draw_mesh(Draw& draw, const Sizes& s) {
     axes.erase(axes.begin() + static_cast<std::ptrdiff_t>(next));
   }
   std::vector<std::uint64_t> tiles{1};
-  if (s.optimizer != "muon" && !grid && draw.one_in(4))
+  if (s.optimizer != "muon" && !grid && s.experts == 0 && draw.one_in(4))
     tiles = legal(s.ffn / tp, [&](auto t) { return divides(t, s.ffn / tp); });
   const auto each = s.micro_batches / dp;
   DrawnMesh mesh{.ranks = dp * pp * tp * cp, .words = {"--grad-accumulation", text(each)}, .other_way = {}};
