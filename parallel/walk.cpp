@@ -20,6 +20,8 @@ void Walk::find_uses(const Program& program) {
   program_ = &program;
   uses_.clear();
   first_use_.assign(1, 0);
+  dead_.clear();
+  first_dead_.assign(1, 0);
   std::vector<Belady::UseAt> all;
   for (std::uint64_t i = 0; i < program.actions.size(); ++i) {
     const auto& action = program.actions[i];
@@ -29,6 +31,11 @@ void Walk::find_uses(const Program& program) {
       all.push_back({use.chunk, tier, i});
     }
     first_use_.push_back(uses_.size());
+    if (action.op != Op::prefetch && action.op != Op::offload) {
+      const auto dead = map_.dead_after(action);
+      dead_.insert(dead_.end(), dead.begin(), dead.end());
+    }
+    first_dead_.push_back(dead_.size());
   }
   policy_.set_program(all, program.actions.size());
 }
@@ -64,7 +71,7 @@ void Walk::run(const Program& program, Sink& sink) {
     policy_.set_position(i);
     switch (action.op) {
       case Op::prefetch: prefetch(action); break;
-      case Op::release: drop_dead(action); break;  // nothing to do for any lane
+      case Op::release: drop_dead(i); break;  // nothing to do for any lane
       case Op::offload: offload(action, sink); break;
       default: compute(i, action, sink); break;
     }
@@ -80,7 +87,7 @@ void Walk::prefetch(const Action& action) {
 }
 
 void Walk::compute(std::uint64_t at, const Action& action, Sink& sink) {
-  if (has_phases(action.op) && map_.phases().is_optional(action) && sink.leaves_out(action)) return drop_dead(action);
+  if (has_phases(action.op) && map_.phases().is_optional(action) && sink.leaves_out(action)) return drop_dead(at);
   const auto uses = let_empty_begin(action, std::span(uses_).subspan(first_use_[at], first_use_[at + 1] - first_use_[at]));
   const auto tier = map_.places().tier_of(action);
   const auto lane = map_.places().lane_of(action);
@@ -100,14 +107,14 @@ void Walk::compute(std::uint64_t at, const Action& action, Sink& sink) {
     return;
   }
   residency_.release(uses, tier, now(lane));
-  drop_dead(action);
+  drop_dead(at);
 }
 
 // Optimizer states before their first update, and a cache before its first position, have no content yet.
 std::span<const Use> Walk::let_empty_begin(const Action& action, std::span<const Use> uses) {
   const auto begins_empty = [&](const Use& use) {
-    const bool may = is_optimizer_state(residency_.kind_of(use.chunk)) || action.op == Op::decode;
-    return use.access == Access::update && may && !residency_.has_content(use.chunk);
+    return use.access == Access::update && (action.op == Op::decode || is_optimizer_state(residency_.kind_of(use.chunk))) &&
+           !residency_.has_content(use.chunk);
   };
   if (std::ranges::none_of(uses, begins_empty)) return uses;
   begun_.assign(uses.begin(), uses.end());
@@ -138,8 +145,8 @@ Residency::Granted Walk::acquire(const Action& action, std::span<const Use> uses
   return granted;
 }
 
-void Walk::drop_dead(const Action& action) {
-  for (const auto chunk : map_.dead_after(action)) residency_.drop(chunk);
+void Walk::drop_dead(std::uint64_t at) {
+  for (auto dead = first_dead_[at]; dead < first_dead_[at + 1]; ++dead) residency_.drop(dead_[dead]);
 }
 
 void Walk::offload(const Action& action, Sink& sink) {

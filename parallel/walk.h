@@ -53,7 +53,7 @@ class Walk {
   std::span<const Use> let_empty_begin(const Action& action, std::span<const Use> uses);
   void forget_prefetches(std::uint64_t at, std::span<const Use> uses, Tier tier);
   Residency::Granted acquire(const Action& action, std::span<const Use> uses, Tier tier, Lane lane, Sink& sink);
-  void drop_dead(const Action& action);
+  void drop_dead(std::uint64_t at);
 
   const StepMap& map_;
   Residency& residency_;
@@ -79,10 +79,11 @@ class Walk {
   };
   void release_awaited(const Use& use);
   std::vector<Awaited> awaited_;
-  // Of the program at hand: action i has those from first_use_[i] to first_use_[i + 1].
+  // Of the program at hand: action i has those from first_use_[i] to first_use_[i + 1], and what is dead after it likewise.
   const Program* program_ = nullptr;
   std::vector<Use> uses_;
-  std::vector<std::size_t> first_use_;
+  std::vector<ChunkId> dead_;
+  std::vector<std::size_t> first_use_, first_dead_;
   std::vector<std::uint64_t> used_at_;  // [chunk]: the action that used it last
   Clock verdict_;                       // the last one
   std::vector<Move> moves_;
