@@ -275,6 +275,20 @@ class TensorRuns : public FolderTest {
   std::filesystem::path new_store() { return folder_ / std::to_string(runs_++); }
   TensorResult serial(TensorRun o);
   TensorResult expect_serial(TensorRun o, double tolerance);
+  // In a new store, which is removed; and two such runs, bit by bit.
+  TensorResult run(TensorRun o) {
+    o.store = new_store();
+    const auto result = run_all(o).front();
+    std::filesystem::remove_all(o.store);
+    return result;
+  }
+  static void expect_same(const TensorResult& a, const TensorResult& b, const std::string& what) {
+    ASSERT_EQ(b.refusal, "") << what;
+    EXPECT_EQ(a.losses, b.losses) << what;
+    EXPECT_EQ(a.norms, b.norms) << what;
+    EXPECT_EQ(a.held_out, b.held_out) << what;
+    EXPECT_EQ(first_difference(a.weights, b.weights), "") << what;
+  }
   int runs_ = 0;
 };
 

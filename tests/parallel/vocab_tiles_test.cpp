@@ -4,23 +4,7 @@
 namespace terrace::test {
 namespace {
 
-class VocabTiles : public TensorRuns {
- protected:
-  // Bit by bit.
-  TensorResult run(TensorRun o) {
-    o.store = new_store();
-    const auto result = run_all(o).front();
-    std::filesystem::remove_all(o.store);
-    return result;
-  }
-  static void expect_same(const TensorResult& a, const TensorResult& b, const std::string& what) {
-    ASSERT_EQ(b.refusal, "") << what;
-    EXPECT_EQ(a.losses, b.losses) << what;
-    EXPECT_EQ(a.norms, b.norms) << what;
-    EXPECT_EQ(a.held_out, b.held_out) << what;
-    EXPECT_EQ(first_difference(a.weights, b.weights), "") << what;
-  }
-};
+class VocabTiles : public TensorRuns {};
 
 TEST_F(VocabTiles, EqualTheWholeTable) {
   for (const auto& family : {gpt2(), llama()})
