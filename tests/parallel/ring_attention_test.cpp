@@ -179,22 +179,7 @@ TEST_F(Ring, BudgetsOrdersAndRepeatsChangeNoBit) {
     o.config.context.ring = ring;
     o.micro_batches = 3;
     o.data.zero = 3;
-    o.store = new_store();
-    const auto plain = run_all(o).front();
-    for (const bool disk : {false, true})
-      for (const auto order : {Order::horizontal, Order::vertical}) {
-        auto other = o;
-        other.store = new_store();
-        other.squeezed = true;
-        other.disk_tier = disk;
-        other.order = order;
-        other.recompute = disk;
-        const auto found = run_all(other).front();
-        ASSERT_EQ(found.refusal, "");
-        EXPECT_EQ(first_difference(found.weights, plain.weights), "") << "disk " << disk;
-        EXPECT_EQ(found.losses, plain.losses);
-        EXPECT_EQ(found.held_out, plain.held_out);
-      }
+    expect_no_bit_changes_in_little_memory(o);
   }
 }
 

@@ -282,6 +282,19 @@ class TensorRuns : public FolderTest {
     std::filesystem::remove_all(o.store);
     return result;
   }
+  // Little memory with and without a disk, both orders, recomputation.
+  void expect_no_bit_changes_in_little_memory(const TensorRun& o) {
+    const auto plain = run(o);
+    for (const bool disk : {false, true})
+      for (const auto order : {Order::horizontal, Order::vertical}) {
+        auto other = o;
+        other.squeezed = true;
+        other.disk_tier = disk;
+        other.order = order;
+        other.recompute = disk;
+        expect_same(plain, run(other), disk ? "disk" : "memory");
+      }
+  }
   static void expect_same(const TensorResult& a, const TensorResult& b, const std::string& what) {
     ASSERT_EQ(b.refusal, "") << what;
     EXPECT_EQ(a.losses, b.losses) << what;
