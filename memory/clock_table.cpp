@@ -22,6 +22,7 @@ void each_lane(std::uint32_t lanes, const Use& use) {
 }  // namespace
 
 void ClockTable::resize(Ref& ref, std::uint32_t lanes) {
+  if (lanes == ref.lanes_) return;
   const auto before = static_cast<std::size_t>(std::popcount(ref.lanes_)), now = static_cast<std::size_t>(std::popcount(lanes));
   ref.lanes_ = lanes;
   if (before == now) return;
