@@ -45,7 +45,8 @@ constexpr Budget in_whole_pages(Budget b) {
 // reached n (counting from 1), so "everything up to here" is one number per lane.
 enum class Lane : std::uint8_t { compute, update, upload, download, read, write, communication, tensor, context, message };
 // Ranks that exchange within every layer have a lane of their own, so that their collectives do not queue behind gathers for
-// layers that come later: `tensor` for tensor ranks, `context` for context ranks. `communication` has all other collectives.
+// layers that come later: `tensor` for tensor ranks, `context` for context and expert ranks. `communication` has all other
+// collectives.
 inline constexpr std::array kCollectiveLanes{Lane::communication, Lane::tensor, Lane::context};
 constexpr bool is_collective(Lane l) { return l >= Lane::communication && l < Lane::message; }
 // From Lane::message on: messages between ranks of a pipeline, one lane for each direction, peer and payload.

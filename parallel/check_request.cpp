@@ -85,6 +85,14 @@ void demand_rank(const Model& model, const PlanRequest& request) {
     throw Error(fmt::format("rank {} of a mesh of {} is context rank {}, and the model was made for context rank {}",
                             request.rank, to_string(mesh), slice, model.context.rank),
                 Exit::usage);
+  if (request.data.experts != model.expert.ranks)
+    throw Error(
+        fmt::format("the run has {} expert ranks, and the model was made for {}", request.data.experts, model.expert.ranks),
+        Exit::usage);
+  if (const auto here = mesh.coordinate(request.rank, Axis::expert); here != model.expert.rank)
+    throw Error(fmt::format("rank {} of a mesh of {} is expert rank {}, and the model was made for expert rank {}",
+                            request.rank, to_string(mesh), here, model.expert.rank),
+                Exit::usage);
   if (const auto part = mesh.index(request.rank, kTensorAxes); part != model.tensor.rank)
     throw Error(fmt::format("rank {} of a mesh of {} is tensor rank {}, and the model was made for tensor rank {}",
                             request.rank, to_string(mesh), part, model.tensor.rank),
@@ -99,7 +107,10 @@ Mesh mesh_of(const Model& model, const PlanRequest& r) {
 
 std::uint32_t first_rank(const Model& model, const PlanRequest& request, std::uint32_t stage) {
   const auto mesh = mesh_of(model, request);
-  return mesh.at(mesh.at(mesh.at(0, Axis::pp, stage), Axis::context, model.context.rank), kTensorAxes, model.tensor.rank);
+  auto rank = mesh.at(0, Axis::pp, stage);
+  rank = mesh.at(rank, Axis::expert, model.expert.rank);
+  rank = mesh.at(rank, Axis::context, model.context.rank);
+  return mesh.at(rank, kTensorAxes, model.tensor.rank);
 }
 
 namespace {
@@ -202,6 +213,7 @@ Degrees degrees_of(const Model& model, const PlanRequest& request) {
           .pp = request.pipeline ? static_cast<int>(request.pipeline->schedule.placement.ranks) : 1,
           .tp = static_cast<int>(model.tensor.ranks),
           .cp = static_cast<int>(request.data.context),
+          .ep = static_cast<int>(request.data.experts),
           .canonical_reduction = request.data.canonical,
           .zigzag = model.context.zigzag,
           .fp16 = model.dtype == DType::fp16,
@@ -230,7 +242,9 @@ void check_request(const Model& model, const PlanRequest& request) {
     throw RefusedSetting("batch-size", "`batch-size`, `seq-len` and `grad-accumulation` must be at least 1");
   if (data.ranks == 0 || data.zero > 3) throw RefusedSetting("dp", "`dp` must be at least 1, and `zero` at most 3");
   if (data.context == 0) throw RefusedSetting("cp", "`cp` must be at least 1");
+  if (data.experts == 0) throw RefusedSetting("ep", "`ep` must be at least 1");
   if (data.context > 1 && request.decode_positions != 0) throw Error("generation has no context ranks", Exit::usage);
+  if (data.experts > 1 && request.decode_positions != 0) throw Error("generation has no expert ranks", Exit::usage);
 
   UsageErrors errors;
   errors.gather([&] { demand_commits(request); });

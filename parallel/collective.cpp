@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include <terrace/core/block8.h>
 #include <terrace/parallel/gradient_squares.h>
@@ -145,10 +146,11 @@ std::vector<Collective> message_of(const StepMap& map, const Action& a) {
 std::vector<Collective> visit_of(const StepMap& map, const Action& a) {
   const auto& data = map.data();
   const auto& recipe = map.options().recipe;
+  const auto parts = map.parts();
   std::vector<Collective> all;
   const auto show = [&](Kind kind) {
     const auto bytes = recipe.chunk_bytes(kind, map.layout().chunk_elements());
-    const ChunkBytes mine{map.visited(kind), 1, map.tensor().rank * bytes * data.group(), bytes * data.group()};
+    const ChunkBytes mine{map.visited(kind), 1, parts.rank() * bytes * data.group(), bytes * data.group()};
     if (data.shards(kind) && map.pipeline().holds(a.layer))
       all.push_back(all_gather_of({data.shared_by}, whole(map, map.state(kind, a.layer, data.own(a.chunk))), mine));
     for (std::uint32_t i = 0; map.pipeline().ranks > 1 && i < data.group(); ++i) {
@@ -158,14 +160,14 @@ std::vector<Collective> visit_of(const StepMap& map, const Action& a) {
       (map.pipeline().speaks_for(a.layer) ? broadcast.from : broadcast.to) = shown;
       all.push_back(broadcast);
     }
-    if (map.tensor().ranks == 1) return;
-    const auto ranks = map.tensor().ranks;
+    const auto ranks = parts.ranks();
+    if (ranks == 1) return;
     if (map.shown(kind, a.layer)) {
-      all.push_back(all_gather_of({kTensorAxes}, mine, {map.visited(kind), 1, 0, mine.bytes * ranks}));
+      all.push_back(all_gather_of({kPartAxes}, mine, {map.visited(kind), 1, 0, mine.bytes * ranks}));
       return;
     }
     for (std::uint32_t i = 0; i < data.group(); ++i)
-      all.push_back(all_gather_of({kTensorAxes}, whole(map, map.state(kind, a.layer, data.chunks_of(a.chunk)[i])),
+      all.push_back(all_gather_of({kPartAxes}, whole(map, map.state(kind, a.layer, data.chunks_of(a.chunk)[i])),
                                   {map.visited(kind), 1, i * bytes * ranks, bytes * ranks}));
   };
   // Parameters that are copies of the masters need not be visited.
@@ -205,57 +207,76 @@ std::vector<Collective> assembly_of(const StepMap& map, const Action& a) {
   return {all_gather_of(kTensorRanks, {kept, 1, 0, buffers.row_bytes() / ranks}, {whole, 1, 0, buffers.row_bytes()})};
 }
 
-// The tensor ranks that hold the same part as this one.
-Members holders_of(const StepMap& map, const TensorSplit& split) {
-  Members members = kTensorRanks;
+// The ranks that hold the same part of a parameter as this one.
+Members holders_of(const StepMap& map, const ParamSpec& param) {
+  Members members{.axes = kPartAxes, .lane = Lane::tensor};
   for (const auto axis : kAllAxes) {
-    if (!kTensorAxes.has(axis) || map.mesh().degree(axis) == 1) continue;
+    if (!kPartAxes.has(axis) || map.mesh().degree(axis) == 1) continue;
     const auto neighbour = (map.mesh().coordinate(map.rank(), axis) + 1) % map.mesh().degree(axis);
-    auto other = map.tensor();
-    other.rank = map.mesh().index(map.mesh().at(map.rank(), axis, neighbour), kTensorAxes);
-    if (part_number(split, other) != part_number(split, map.tensor())) members.axes = members.axes - axis;
+    const auto other = map.mesh().index(map.mesh().at(map.rank(), axis, neighbour), kPartAxes);
+    if (!hold_the_same(param, map.parts(), map.parts().of(other))) members.axes = members.axes - axis;
   }
   return members;
 }
 
-// Of the parameters that several tensor ranks hold, each as far as it lies in a chunk of this rank.
+// Of the parameters that several ranks hold, each as far as it lies in a chunk of this rank. A tied one has two gradients,
+// which the norm adds.
 std::vector<Collective> unification_of(const StepMap& map, const Action& a) {
   const auto& layout = map.layout();
   const auto sum = sum_of_gradients(map);
   std::vector<Collective> all;
   for (const auto chunk : map.final_gradients(a.layer))
     for (const auto& s : layout.segments(a.layer, chunk)) {
-      const auto& split = layout.param_at(a.layer, s.tensor).split;
-      if (holders(split, map.tensor()) == 1) continue;
+      const auto& param = layout.param_at(a.layer, s.tensor);
+      if (holders(param, map.parts()) == 1) continue;
       const auto size = size_of(sum.from);
-      all.push_back(all_reduce_of(holders_of(map, split),
-                                  {map.state(Kind::gradient, a.layer, chunk), 1, s.chunk_element * size, s.elements * size},
-                                  sum));
+      const auto unite = [&](ChunkId gradient) {
+        all.push_back(all_reduce_of(holders_of(map, param), {gradient, 1, s.chunk_element * size, s.elements * size}, sum));
+      };
+      unite(map.state(Kind::gradient, a.layer, chunk));
+      if (layout.is_tied(a.layer, s.tensor)) unite(map.tied_gradient(chunk));
     }
   return all;
 }
 
-// Within a layer's call, between tensors of its work().
+// A tensor that a phase exchanges.
+struct Exchanged {
+  TensorSpec spec;
+  ChunkBytes bytes;
+};
+Exchanged exchanged_in(const StepMap& map, const Action& a, const PhaseTensor& tensor) {
+  const auto& buffers = map.buffers();
+  const auto in_pack = [&](const Pack& pack, ChunkId chunk) {
+    const auto& spec = pack.tensors.at(tensor.number);
+    return Exchanged{spec, {chunk, 1, pack.offsets.at(tensor.number), spec.bytes()}};
+  };
+  switch (tensor.of) {
+    case PhaseTensor::Of::saved: return in_pack(buffers.saved_pack(a.layer), buffers.saved(a.layer, a.micro_batch));
+    case PhaseTensor::Of::carried: return in_pack(buffers.carried_pack(a.layer), buffers.carried(a.layer, a.micro_batch));
+    default: break;
+  }
+  const auto& spec = buffers.work_tensors(a.layer, call_of(a.op)).at(tensor.number);
+  return {spec, {buffers.work(a.layer, call_of(a.op), tensor.number), 1, 0, spec.bytes()}};
+}
+
+// Within a layer's call, between its tensors.
 std::vector<Collective> phase_exchange_of(const StepMap& map, const Action& a) {
   const auto& exchange = map.phases().phase(a).exchange;
   if (!exchange) return {};
-  const auto call = call_of(a.op);
-  const auto& work = map.buffers().work_tensors(a.layer, call);
-  const auto dtype = work[exchange->from].dtype;
-  const auto at = [&](std::uint32_t tensor) {
-    return ChunkBytes{map.buffers().work(a.layer, call, tensor), 1, 0, work[tensor].bytes()};
-  };
+  const auto from = exchanged_in(map, a, exchange->from), to = exchanged_in(map, a, exchange->to);
+  const auto dtype = from.spec.dtype;
   const auto bytes = [&](const std::vector<std::int64_t>& elements) {
     std::vector<std::uint64_t> all;
     for (const auto count : elements) all.push_back(static_cast<std::uint64_t>(count) * size_of(dtype));
     return all;
   };
-  Collective c{
-      .operation = exchange->operation, .members = exchange->members, .from = at(exchange->from), .to = at(exchange->to)};
+  Collective c{.operation = exchange->operation, .members = exchange->members, .from = from.bytes, .to = to.bytes};
   if (c.operation == Operation::all_to_all) {
     c.sent = bytes(exchange->sent);
     c.received = bytes(exchange->received);
     c.neighbours = exchange->neighbours;
+    c.told = exchange->told.has_value();
+    c.dtype = dtype;
     return {c};
   }
   c.from.bytes = bytes(exchange->sent).at(0);
@@ -299,7 +320,7 @@ std::vector<Collective> collectives_of(const StepMap& map, const Action& a) {
 
 Collective losses_of(const StepMap& map) {
   const auto routers = routers_in(map.model()) == 0 ? std::uint64_t{0} : kRouterSums;
-  const auto losses = std::uint64_t{map.micro_batches()} * map.data().ranks + routers;
+  const auto losses = std::uint64_t{map.micro_batches()} * map.data().with_sequences() + routers;
   return all_reduce_of({kAllRanks}, {.bytes = losses * sizeof(double)}, Reduction::sum(DType::fp64));
 }
 
@@ -312,7 +333,7 @@ std::optional<Collective> squares_of(const StepMap& map) {
 }
 
 std::set<Members> members_of(const StepMap& map, const Programs& programs) {
-  std::set<Members> all{losses_of(map).members, {kModelAxes | Axis::context}};  // the losses of an evaluation, too
+  std::set<Members> all{losses_of(map).members, {kAllRanks - kBatchAxes}};  // the losses of an evaluation, too
   if (const auto squares = squares_of(map)) all.insert(squares->members);
   for (const auto* const program : programs.all())
     for (const auto& action : program->actions)
@@ -321,6 +342,7 @@ std::set<Members> members_of(const StepMap& map, const Programs& programs) {
 }
 
 std::uint64_t wire_bytes(const Collective& c) {
+  if (c.told) return std::accumulate(c.sent.begin(), c.sent.end(), std::uint64_t{0});
   const auto bytes = c.operation == Operation::all_gather || c.operation == Operation::receive ? c.to.bytes
                      : c.from.bytes != 0                                                       ? c.from.bytes
                                                                                                : c.to.bytes;

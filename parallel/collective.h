@@ -41,6 +41,7 @@ struct Collective {
   std::uint32_t lane = 0;                               // of messages
   std::vector<std::uint64_t> sent = {}, received = {};  // of an all-to-all: bytes to and from each member
   std::uint32_t neighbours = 0;                         // of an all-to-all: so many exchange with each other; 0: all
+  bool told = false;                                    // `sent` and `received` are usual ones; a run has others
   friend bool operator==(const Collective&, const Collective&) = default;
 };
 // In the order in which they are issued.

@@ -10,7 +10,7 @@ namespace terrace {
 Compute::Compute(const Parts& parts) : parts_(parts), memory_(parts.device->host_memory()) {
   const auto& map = *parts_.map;
   for (std::uint32_t u = 0; u < map.rounds().updates(); ++u) squares_.emplace_back(map.layout(), memory_);
-  const std::size_t losses = std::size_t{map.micro_batches()} * map.data().ranks;
+  const std::size_t losses = std::size_t{map.micro_batches()} * map.data().with_sequences();
   const auto tokens = std::size_t{map.micro_batches()} * static_cast<std::size_t>(map.options().shape.batch.tokens());
   std::size_t reports = 0;
   for (std::uint32_t l = 0; l < map.layers(); ++l) {
@@ -74,7 +74,7 @@ bool Compute::has_nothing_to_do(const Action& action) const {
 std::vector<double> Compute::losses() const {
   const auto& data = parts_.map->data();
   std::vector<double> mine;
-  for (std::size_t i = data.turn; i < losses_.size(); i += data.ranks) mine.push_back(losses_[i]);
+  for (std::size_t i = data.turn; i < losses_.size(); i += data.with_sequences()) mine.push_back(losses_[i]);
   return mine;
 }
 
@@ -160,7 +160,9 @@ LayerContext Compute::context_of(const Action& a, const Views& views) {
       .tokens = ids(tokens_),
       .targets = ids(targets_),
       .loss_scale = input_->loss_scale,
-      .loss = {reinterpret_cast<std::byte*>(&losses_[a.micro_batch * map.data().ranks + map.data().turn]), DType::fp64, {1}},
+      .loss = {reinterpret_cast<std::byte*>(&losses_[a.micro_batch * map.data().with_sequences() + map.data().turn]),
+               DType::fp64,
+               {1}},
       .scratch = {views.of(map.buffers().scratch(a)), DType::i32, {scratch_bytes / 4}},
       .evaluate = a.op == Op::evaluate,
       .phase = map.phases().number_for_layer(a),
@@ -242,7 +244,7 @@ void Compute::norm(const Action& a, const Views& views) {
       math.convert(stream_on(Lane::compute), gradient, views.range(map.tied_gradient(chunk), dtype, chunk_element, count),
                    Accumulate::yes);
     // Only one rank counts a parameter.
-    if (!map.pipeline().speaks_for(a.layer) || !acts_for(layout.param_at(a.layer, tensor).split, map.tensor())) return;
+    if (!map.pipeline().speaks_for(a.layer) || !acts_for(layout.param_at(a.layer, tensor), map.parts())) return;
     const auto origin = layout.place(a.layer, tensor).origin;
     const auto blocks = squares_.at(a.update).of(a.layer, tensor, tensor_element - origin, count);
     math.sum_of_squares(stream_on(Lane::compute), blocks.sums, gradient, blocks.first);

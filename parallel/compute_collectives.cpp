@@ -39,13 +39,25 @@ void issue(Communicator& ranks, Stream& stream, const Collective& c, Bytes from,
   }
 }
 
+// The sizes that a layer has reported, in place of those of the plan.
+void take_told_sizes(Collective& c, const PhaseExchange::Told& told, const double* report) {
+  const auto take = [&](std::vector<std::uint64_t>& sizes, std::uint32_t at) {
+    for (std::size_t member = 0; member < sizes.size(); ++member)
+      sizes[member] = static_cast<std::uint64_t>(report[at + member]) * size_of(c.dtype);
+  };
+  take(c.sent, told.sent);
+  take(c.received, told.received);
+}
+
 Bytes bytes_of(std::span<double> numbers) { return {reinterpret_cast<std::byte*>(numbers.data()), numbers.size_bytes()}; }
 
 }  // namespace
 
 void Compute::communicate(const Action& a, const Views& views) {
   auto& stream = stream_for(a);
-  for (const auto& c : collectives_of(*parts_.map, a)) {
+  for (auto& c : collectives_of(*parts_.map, a)) {
+    if (c.told)
+      take_told_sizes(c, *parts_.map->phases().phase(a).exchange->told, report_of(a.layer, a.micro_batch).as<double>());
     auto& ranks = parts_.groups->of(c.members);
     const auto at = [&](const ChunkBytes& where) {
       return where.chunks == 0 ? Bytes() : Bytes(views.of(where.first) + where.offset, where.bytes);
@@ -113,7 +125,7 @@ Bytes Compute::pack(const Action& a, const Collective& c, Bytes group) {
 void Compute::share_results(Share what) {
   if (what == Share::step && !router_.empty()) stream_on(Lane::compute).submit([this] { add_up_routers(); });
   const auto& map = *parts_.map;
-  const auto among = what == Share::step ? kAllRanks : kModelAxes | Axis::context;
+  const auto among = what == Share::step ? kAllRanks : kAllRanks - kBatchAxes;
   if (what == Share::none || !parts_.groups || map.mesh().size(among) == 1) return;
   const auto computed = stream_on(Lane::compute).record();
   for (const auto lane : kCollectiveLanes)
@@ -166,24 +178,24 @@ void Compute::visit(const Action& a, const Views& views) {
   const auto group = map.data().group();
   const auto chunk_of = [&](Kind kind, std::uint32_t part, std::uint32_t i) {
     if (map.visited_in_place(kind, a.layer)) return views.of(map.state(kind, a.layer, map.data().chunks_of(a.chunk)[i]));
-    // Shards are gathered before the parts of the tensor ranks, so that a part lies in one piece.
-    const auto at = map.shown(kind, a.layer) ? part * group + i : i * map.tensor().ranks + part;
+    // Shards are gathered before the parts of other ranks, so that a part lies in one piece.
+    const auto at = map.shown(kind, a.layer) ? part * group + i : i * map.parts().ranks() + part;
     return views.of(map.visited(kind)) + at * recipe.chunk_bytes(kind, map.layout().chunk_elements());
   };
-  auto tensor = map.tensor();
-  for (tensor.rank = 0; tensor.rank < tensor.ranks; ++tensor.rank)
+  for (std::uint32_t part = 0; part < map.parts().ranks(); ++part)
     for (std::uint32_t i = 0; i < group; ++i) {
-      const auto at = [&](Kind kind) { return stored(kind, chunk_of(kind, tensor.rank, i)); };
+      const auto parts = map.parts().of(part);
+      const auto at = [&](Kind kind) { return stored(kind, chunk_of(kind, part, i)); };
       StoredWeights weights;
       if (!recipe.copies_master()) weights.parameter = at(Kind::parameter);
       if (recipe.has_master()) weights.master = at(Kind::master);
       for (const auto& s : map.layout().segments(a.layer, map.data().chunks_of(a.chunk)[i])) {
-        const auto& param = map.layout().param_at(a.layer, s.tensor);
-        if (!acts_for(param.split, tensor)) continue;
-        stream_for(a).submit([this, &param, s, weights, tensor] {
+        const auto& here = map.layout().param_at(a.layer, s.tensor);
+        if (!acts_for(here, parts)) continue;
+        stream_for(a).submit([this, param = param_on(here, parts), s, weights, parts] {
           read_weights(weights, static_cast<std::int64_t>(s.chunk_element), static_cast<std::int64_t>(s.elements),
                        [&](std::int64_t first, TensorView range) {
-                         each_range(param, tensor, s.tensor_element + static_cast<std::uint64_t>(first), range,
+                         each_range(param, parts.tensor, s.tensor_element + static_cast<std::uint64_t>(first), range,
                                     input_->weights);
                        });
         });

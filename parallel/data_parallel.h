@@ -27,8 +27,9 @@ namespace terrace {
 enum class Travel : std::uint8_t { whole, bf16, int8 };
 
 struct DataParallel {
-  std::uint32_t ranks = 1;    // with different sequences
+  std::uint32_t ranks = 1;    // with different sequences and the same parameters
   std::uint32_t context = 1;  // so many ranks share the positions of a sequence: context parallelism
+  std::uint32_t experts = 1;  // for each of `ranks` so many, with different sequences and experts: expert parallelism
   std::uint32_t zero = 0;     // 0 to 3
   bool canonical = false;
   SumOrder sums = SumOrder::machines;  // of gradients and averages across machines
@@ -37,7 +38,8 @@ struct DataParallel {
   std::uint32_t shard_group = 0;       // of `ranks`, those that share one replica; it divides `ranks`; 0: all of them
   bool local = false;                  // local SGD
 
-  // Ranks with different tokens, whose gradients are summed.
+  [[nodiscard]] std::uint32_t with_sequences() const { return ranks * experts; }  // ranks with different sequences
+  // Ranks with different tokens and the same parameters, whose gradients are summed.
   [[nodiscard]] std::uint32_t all() const { return ranks * context; }
   // A rank that shares with no other rank has stage 0.
   [[nodiscard]] std::uint32_t stage() const { return all() > 1 && shard_group * context != 1 ? zero : 0; }

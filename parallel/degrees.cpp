@@ -47,7 +47,7 @@ struct Misfit {
   const char *setting, *what, *instead;
 };
 
-// What does not go with several tensor ranks, and with several context ranks.
+// What does not go with several tensor ranks, with several context ranks, and with several expert ranks.
 std::vector<Misfit> misfits_of_tensor(const Degrees& g) {
   return {{g.fp16, "dtype", "fp16 activations, because ranks do not add numbers of that dtype", "give `dtype` bf16 or fp32"},
           {g.skips, "skips", "skip connections", "leave out `skips`"},
@@ -64,6 +64,15 @@ std::vector<Misfit> misfits_of_context(const Degrees& g) {
           {g.skips, "skips", "skip connections, because a skip and the attention behind it are one layer", "leave out `skips`"},
           {g.expert_capacity, "expert-capacity", "`expert-capacity`, which counts the tokens of whole micro-batches",
            "leave out `expert-capacity`"},
+          {g.local_sgd, "sync-interval", "local SGD", "leave out `sync-interval`"},
+          {g.two_directions, "schedule", "a schedule with two directions", "give another schedule, such as `schedule` 1f1b"}};
+}
+
+std::vector<Misfit> misfits_of_experts(const Degrees& g) {
+  return {{g.canonical_reduction, "canonical-reduction",
+           "`canonical-reduction`, because what expert ranks have in common is added once a step",
+           "leave out `canonical-reduction`"},
+          {g.tensor_mode != TensorMode::line, "tp-mode", "`tp-mode` 2d, 2.5d or 3d", "leave out `tp-mode`"},
           {g.local_sgd, "sync-interval", "local SGD", "leave out `sync-interval`"},
           {g.two_directions, "schedule", "a schedule with two directions", "give another schedule, such as `schedule` 1f1b"}};
 }
@@ -121,6 +130,7 @@ std::vector<SettingRefusal> misfits(const Degrees& g) {
   };
   add("tp", g.tp, misfits_of_tensor(g));
   add("cp", g.cp, misfits_of_context(g));
+  add("ep", g.ep, misfits_of_experts(g));
   return found;
 }
 
@@ -196,9 +206,10 @@ std::vector<SettingRefusal> problems(const Degrees& g, const ModelShape& model, 
       [&](auto c) { return divides(c, s) && in_rings(c) && (!g.zigzag || c == 1 || divides(2 * ring_of(c), s)); }, context);
   problems.check("pp", g.pp, model.layers, fmt::format("a stage needs a layer, and there are {}", model.layers),
                  [&](auto p) { return p <= model.layers; });
-  problems.check("ep", g.ep, std::max<std::int64_t>(model.experts, 1),
-                 model.experts > 0 ? fmt::format("it must divide {} experts", model.experts) : "the model has no experts",
-                 [&](auto e) { return model.experts > 0 ? divides(e, model.experts) : e == 1; });
+  problems.check(
+      "ep", g.ep, std::max<std::int64_t>(model.experts, 1),
+      model.experts > 0 ? fmt::format("it must divide {} experts", model.experts) : "the model has no experts",
+      [&](auto e) { return model.experts > 0 ? divides(e, model.experts) : e == 1; }, go_together(misfits_of_experts(g)));
   if (g.dp < 1) problems.found.push_back({"dp", fmt::format("`dp` {}: it must be at least 1", g.dp), ""});
   if (g.shard_group != 0 && g.dp >= 1) {
     problems.check("shard-group", g.shard_group, g.dp, fmt::format("it must divide {} data ranks", g.dp),

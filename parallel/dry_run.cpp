@@ -147,7 +147,7 @@ class LifeWalk {
   void evaluate() {
     if (request_.evaluate_batches == 0) return;
     drain();
-    const auto at_once = std::uint64_t{request_.data.ranks} * programs_.evaluate.micro_batches;
+    const auto at_once = std::uint64_t{request_.data.with_sequences()} * programs_.evaluate.micro_batches;
     const auto rounds = ceil_div(request_.evaluate_batches, at_once);
     for (std::uint64_t i = 0; i < std::min(rounds, kWalkedSteps); ++i) run(programs_.evaluate);  // they repeat, too
   }

@@ -17,8 +17,8 @@ Streams make_streams(const Executor::Parts& parts, Device* host) {
   make(Lane::compute, *parts.device);
   if (host) make(Lane::update, *host);
   if (parts.groups) make(Lane::communication, *parts.device);
-  if (parts.map->tensor().ranks > 1) make(Lane::tensor, *parts.device);
-  if (parts.map->data().context > 1) make(Lane::context, *parts.device);
+  if (parts.map->parts().ranks() > 1) make(Lane::tensor, *parts.device);
+  if (parts.map->data().context * parts.map->data().experts > 1) make(Lane::context, *parts.device);
   for (std::uint32_t i = 0; i < parts.map->places().messages().count(); ++i)
     make(static_cast<Lane>(index(Lane::message) + i), *parts.device);
   return streams;

@@ -13,7 +13,7 @@ std::string name_of(const Members& members, AxisSet varying) {
   if (members.directions) return "directions";
   if (members.in_turn) return "turns";
   const auto all_of = [&](AxisSet axes) { return members.axes.within(axes) && (axes & varying).within(members.axes); };
-  if (members.lane == Lane::context) return "cp";
+  if (members.lane == Lane::context) return members.axes.has(Axis::expert) ? "ep" : "cp";
   if (members.lane == Lane::tensor && all_of(kTensorAxes)) return "tp";
   return members.lane == Lane::communication && all_of(kDataAxes) ? "dp" : to_string(members.axes);
 }

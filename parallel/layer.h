@@ -28,6 +28,7 @@
 #include <terrace/core/tensor.h>
 #include <terrace/parallel/comm/call.h>
 #include <terrace/parallel/context_parallel.h>
+#include <terrace/parallel/expert_parallel.h>
 #include <terrace/parallel/phase.h>
 #include <terrace/parallel/tensor_parallel.h>
 #include <terrace/parallel/tensor_split.h>
@@ -50,6 +51,8 @@ struct ParamSpec {
   // The group (param_group.h) whose norm clips its gradient; −1: clipped with all parameters without a group.
   std::int32_t clip_group = -1;
   TensorSplit split = {};  // where this rank's part lies in the whole
+  // The names that the expert ranks have in this place, this rank's `name` among them; empty: all have the same parameter.
+  std::vector<std::string> dealt = {};
   // Parameters of a layer that its phases use together have one unit. Units ascend; a large one can be leased apart.
   std::uint32_t unit = 0;
   bool apart = false;  // its unit may be leased apart even if little lies before it
@@ -147,6 +150,7 @@ struct Model {
   std::vector<std::unique_ptr<Layer>> layers;
   TensorParallel tensor = {};  // the layers are those of this rank
   ContextParallel context = {};
+  ExpertParallel expert = {};
 };
 // The layers that report how they route tokens, and the numbers of a step that ranks add up of these reports.
 inline std::size_t routers_in(const Model& model) {

@@ -73,8 +73,11 @@ void LayerPhases::add_call(const Model& model, const BatchShape& shape, const Pa
       any_exchange_ = true;
       // A rank that is the root of one reduction keeps its sum through those that follow.
       const bool keeps = exchange->operation == Operation::reduce && exchange->root != 0;
-      phase.work.insert(phase.work.end(),
-                        {{exchange->from, Access::read}, {exchange->to, keeps ? Access::update : Access::overwrite}});
+      const auto use = [&](const PhaseTensor& tensor, Access access) {
+        if (tensor.of == PhaseTensor::Of::work) phase.work.push_back({tensor.number, access});
+      };
+      use(exchange->from, Access::read);
+      use(exchange->to, keeps ? Access::update : Access::overwrite);
     }
     all.phase = std::move(phase);
     calls_[l][static_cast<std::size_t>(call)].push_back(std::move(all));

@@ -29,5 +29,6 @@ std::string to_string(const Members& members);
 // Ranks that exchange something within every layer, on a lane of their own.
 inline constexpr Members kTensorRanks{.axes = kTensorAxes, .lane = Lane::tensor};
 inline constexpr Members kContextRanks{.axes = Axis::context, .lane = Lane::context};
+inline constexpr Members kExpertRanks{.axes = Axis::expert, .lane = Lane::context};
 
 }  // namespace terrace

@@ -18,8 +18,8 @@ constexpr auto kInnermostFirst = [] {
 }();
 
 std::string_view name_of(Axis axis) {
-  constexpr std::array<std::string_view, kAllAxes.size()> names{"pp",  "copy", "shard", "context", "depth",
-                                                                "row", "col",  "part",  "twin"};
+  constexpr std::array<std::string_view, kAllAxes.size()> names{"pp",    "copy", "shard", "expert", "context",
+                                                                "depth", "row",  "col",   "part",   "twin"};
   return names[static_cast<std::size_t>(axis)];
 }
 
@@ -37,7 +37,7 @@ std::string to_string(AxisSet axes) {
 }
 
 std::uint32_t Mesh::degree(Axis axis) const {
-  const std::array degrees{pp, copy, shard, context, depth, row, col, part, twin};
+  const std::array degrees{pp, copy, shard, expert, context, depth, row, col, part, twin};
   return degrees[static_cast<std::size_t>(axis)];
 }
 

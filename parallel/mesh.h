@@ -4,6 +4,7 @@
 //   pp      the stages of a pipeline, which exchange activations
 //   copy    replicas of the state (hybrid sharding); they exchange the shards of gradients once a step
 //   shard   ranks with different micro-batches that share one replica of the state
+//   expert  ranks with other sequences and other experts of a mixture
 //   context ranks with different positions of the same sequences; of the state they hold what data ranks would
 //   depth, row, col  ranks with different blocks of the same matrices (tensor parallelism in a grid)
 //   part    ranks with different parts of the same layers (tensor parallelism)
@@ -23,9 +24,9 @@
 
 namespace terrace {
 
-enum class Axis : std::uint8_t { pp, copy, shard, context, depth, row, col, part, twin };  // outermost first
-inline constexpr std::array kAllAxes{Axis::pp,  Axis::copy, Axis::shard, Axis::context, Axis::depth,
-                                     Axis::row, Axis::col,  Axis::part,  Axis::twin};
+enum class Axis : std::uint8_t { pp, copy, shard, expert, context, depth, row, col, part, twin };  // outermost first
+inline constexpr std::array kAllAxes{Axis::pp,    Axis::copy, Axis::shard, Axis::expert, Axis::context,
+                                     Axis::depth, Axis::row,  Axis::col,   Axis::part,   Axis::twin};
 
 class AxisSet {
  public:
@@ -50,15 +51,17 @@ class AxisSet {
 constexpr AxisSet operator|(Axis a, Axis b) { return AxisSet(a) | AxisSet(b); }
 std::string to_string(AxisSet axes);  // "copy+shard"
 
-inline constexpr AxisSet kBatchAxes = Axis::copy | Axis::shard;   // other sequences
-inline constexpr AxisSet kDataAxes = kBatchAxes | Axis::context;  // other tokens
+inline constexpr AxisSet kBatchAxes = Axis::copy | Axis::shard | Axis::expert;  // other sequences
+inline constexpr AxisSet kDataAxes = Axis::copy | Axis::shard | Axis::context;  // other tokens, the same parameters
 inline constexpr AxisSet kGridAxes = Axis::depth | Axis::row | Axis::col;
 inline constexpr AxisSet kTensorAxes = kGridAxes | Axis::part | Axis::twin;  // the same layers and tokens
-inline constexpr AxisSet kModelAxes = kTensorAxes | Axis::pp;                // the same tokens
+inline constexpr AxisSet kPartAxes = kTensorAxes | Axis::expert;             // the same layers, other parameters in them
+inline constexpr AxisSet kModelAxes = kPartAxes | Axis::pp;                  // together one replica of the model
 inline constexpr AxisSet kAllRanks = kModelAxes | kDataAxes;
 
 struct Mesh {
-  std::uint32_t pp = 1, copy = 1, shard = 1, context = 1, depth = 1, row = 1, col = 1, part = 1, twin = 1;  // degrees
+  std::uint32_t pp = 1, copy = 1, shard = 1, expert = 1, context = 1, depth = 1, row = 1, col = 1, part = 1,
+                twin = 1;  // degrees
 
   [[nodiscard]] std::uint32_t degree(Axis axis) const;
   [[nodiscard]] std::uint32_t size(AxisSet axes = kAllRanks) const;
@@ -72,9 +75,10 @@ struct Mesh {
   [[nodiscard]] AxisSet varying() const;
   // The distance between neighbours among the ranks that differ on these axes only.
   [[nodiscard]] std::uint32_t stride(AxisSet axes) const;
-  // The data ranks in the order in which the gradients of their micro-batches are folded: by the place in a replica first.
+  // The ranks with different sequences in the order in which the gradients of their micro-batches are folded: by the place in a
+  // replica first. Neighbours differ in their experts.
   [[nodiscard]] std::uint32_t turn(std::uint32_t rank) const {
-    return coordinate(rank, Axis::shard) * copy + coordinate(rank, Axis::copy);
+    return (coordinate(rank, Axis::shard) * copy + coordinate(rank, Axis::copy)) * expert + coordinate(rank, Axis::expert);
   }
   friend bool operator==(const Mesh&, const Mesh&) = default;
 };

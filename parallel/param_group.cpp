@@ -83,7 +83,16 @@ void apply_groups(std::span<const ParamGroup> groups, std::vector<std::vector<Pa
     bool found = false;
     for (auto& layer : params)
       for (auto& param : layer) {
-        if (!std::regex_search(param.name, pattern)) continue;
+        const auto is_of_group = [&](const std::string& name) { return std::regex_search(name, pattern); };
+        const auto others = std::ranges::count_if(param.dealt, is_of_group);
+        found |= others != 0;
+        // The ranks add up the squares of parameters that lie in one place, so that these are clipped together.
+        if (group.clip && others != 0 && others != std::ssize(param.dealt))
+          refuse(group.pattern,
+                 fmt::format("it clips {} together, and not all experts that lie in the same place of the expert "
+                             "ranks; let the pattern match all experts, or none",
+                             param.name));
+        if (!is_of_group(param.name)) continue;
         found = true;
         param.rate = group.rate.value_or(param.rate);
         param.decay = group.decay.value_or(param.decay);

@@ -262,7 +262,7 @@ Program with_prefetches(Program program, const StepMap& map, std::uint32_t depth
     }
   }
   // With several ranks, a collective may still use a place that is reserved early.
-  const bool alone = map.data().all() == 1 && map.pipeline().ranks == 1 && map.tensor().ranks == 1;
+  const bool alone = map.data().all() == 1 && map.pipeline().ranks == 1 && map.parts().ranks() == 1;
   const auto ahead = [&](std::size_t of, std::size_t distance) { return stage_begin[of - std::min(of, distance)]; };
   // Where each prefetch goes: `depth` stages ahead (at most four if it only reserves a place on the device), but after the last
   // write of the chunk and after its last use on that tier. [chunk]: the first position after them; 0: none.

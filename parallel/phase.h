@@ -34,11 +34,20 @@ struct PhaseParam {
   friend bool operator==(const PhaseParam&, const PhaseParam&) = default;
 };
 
-// A phase that exchanges instead of computing: a collective of these ranks, from one tensor of the layer's work() into another.
-// Sums are made in the order of ranks, in the dtype of `from`.
+// A tensor of the call's work(), or of the layer's saved() or carried(), by its position there.
+struct PhaseTensor {
+  enum class Of : std::uint8_t { work, saved, carried };
+  constexpr PhaseTensor(std::uint32_t position = 0, Of which = Of::work)
+      : number(position), of(which) {}  // NOLINT: mostly work
+  std::uint32_t number;
+  Of of;
+};
+
+// A phase that exchanges instead of computing: a collective of these ranks, from one tensor of the layer into another. Sums are
+// made in the order of ranks, in the dtype of `from`.
 struct PhaseExchange {
   Members members;
-  std::uint32_t from = 0, to = 0;
+  PhaseTensor from = {}, to = {};
   // Elements, from the beginning of each tensor. Of an all-to-all: to and from each member, in the order of the tensors. Of
   // other operations: of all that the rank gives, and gets.
   std::vector<std::int64_t> sent, received;
@@ -47,9 +56,17 @@ struct PhaseExchange {
   // writes `to`).
   std::uint32_t root = 0;
   std::uint32_t neighbours = 0;  // of an all-to-all: so many of the members exchange with each other; 0: all
+  // Of an all-to-all whose sizes are known once a phase before it has run: `sent` and `received` are what is usual, which a
+  // plan reckons with, and the true ones are told by the layer's report, from these positions on, for each member. That phase
+  // must have waited for them.
+  struct Told {
+    std::uint32_t sent = 0, received = 0;
+  };
+  std::optional<Told> told = {};
 };
 
-// A tensor of the call's work(), and how a phase uses it. The tensors of an exchange are used without being named.
+// A tensor of the call's work(), and how a phase uses it. Those of an exchange are used without being named; if they are of
+// saved() or carried(), the phase says how it uses these.
 struct PhaseWork {
   std::uint32_t tensor = 0;
   Access access = Access::read;

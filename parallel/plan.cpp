@@ -143,10 +143,12 @@ class Planner {
     p.map.recipe = map.options().recipe;
     p.map.activations = map.options().activations;
     p.state_bytes = map.chunks().state_bytes();
-    p.parameters = 0;  // of the whole model, also where tensor ranks have parts of it
+    p.parameters = 0;  // of the whole model, also where ranks have parts of it
     for (std::uint32_t l = 0; l < map.layers(); ++l)
       for (const auto& param : map.layout().params(l))
-        if (!param.tied) p.parameters += static_cast<std::uint64_t>(whole_shape(param.shape, param.split).elements());
+        if (!param.tied)
+          p.parameters += static_cast<std::uint64_t>(whole_shape(param.shape, param.split).elements()) *
+                          std::max<std::size_t>(1, param.dealt.size());
 
     const ProfileCosts costs(map, profile_);
     auto programs = write_programs(map, request_, 1);

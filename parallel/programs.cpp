@@ -35,7 +35,7 @@ StepMap::Options map_options(const Model& model, const PlanRequest& r, const Mac
 
 std::uint32_t evaluated_at_once(const PlanRequest& r) {
   if (!r.pipeline || r.evaluate_batches == 0) return 1;
-  const auto each = ceil_div(r.evaluate_batches, std::uint64_t{r.data.ranks});
+  const auto each = ceil_div(r.evaluate_batches, std::uint64_t{r.data.with_sequences()});
   return static_cast<std::uint32_t>(ceil_div(each, ceil_div(each, std::uint64_t{r.shape.micro_batches})));
 }
 
@@ -108,7 +108,8 @@ class ProgramWriter {
   [[nodiscard]] Programs synchronous_steps() const {
     const bool before_use = request_.updates_before_use;
     auto step = with_reductions(computed(), map_, map_.data().folds_each() && gather_ahead_ > 0);
-    step = with_gathers(with_tied_gradients(with_unions(with_norms(step, map_), map_), map_), map_, gather_ahead_);
+    // The gradient of a tied tensor arrives before ranks with other parts add theirs.
+    step = with_gathers(with_unions(with_tied_gradients(with_norms(step, map_), map_), map_), map_, gather_ahead_);
     const auto with = [&](Updates updates) {
       const auto p = with_phases(with_updates(step, map_, updates), map_);
       check_step(p, map_, updates);

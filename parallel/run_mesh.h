@@ -1,5 +1,5 @@
-// The mesh of a run, from its settings: the stages of its pipeline, its data and context ranks, and the
-// parts of its layers.
+// The mesh of a run, from its settings: the stages of its pipeline, its data, expert and context ranks, and the parts of its
+// layers.
 //
 // Pure.
 #pragma once
@@ -16,6 +16,7 @@ inline Mesh mesh_of(const DataParallel& data, std::uint32_t stages, const Tensor
   return {.pp = stages,
           .copy = data.copies(),
           .shard = data.sharers() / data.context,
+          .expert = data.experts,
           .context = data.context,
           .depth = tensor.is_grid() ? tensor.grid.depth : 1,
           .row = tensor.grid.side,

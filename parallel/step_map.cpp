@@ -42,7 +42,7 @@ StepMap::StepMap(const Model& model, const Options& options)
   if (update_scratch_bytes_ != 0)
     update_scratch_ = chunks_.add(
         1, {.bytes = update_scratch_bytes_, .kind = Kind::activation, .end = End::high, .role = Role::update_scratch});
-  if (data().reduces() || pipeline().ranks > 1 || tensor().ranks > 1) add_shared();
+  if (data().reduces() || pipeline().ranks > 1 || parts().ranks() > 1) add_shared();
   if (pipeline().asynchronous()) add_kept();
   if (skips_.any()) buffers_.add_skips_to(chunks_);
   if (tensor().ranks > 1 || buffers_.survey_spec()) buffers_.add_tensor_to(chunks_);
@@ -131,9 +131,10 @@ void StepMap::add_shared() {
     tied_bucket_ = add(Role::tied_bucket, Kind::gradient, layout_.tied_layer(), layout_.tied_home(),
                        pipeline().holds(layout_.tied_layer()) ? layout_.tied_chunks() : 0);
   const auto add_visited = [&](Kind kind) {
-    if (!data().shards(kind) && pipeline().ranks == 1 && tensor().ranks == 1) return kNone;
+    if (!data().shards(kind) && pipeline().ranks == 1 && parts().ranks() == 1) return kNone;
     const auto group = options_.recipe.chunk_bytes(kind, layout_.chunk_elements()) * data().group();
-    return chunks_.add(1, {.bytes = group * tensor().ranks, .kind = Kind::activation, .end = End::high, .role = Role::visited});
+    return chunks_.add(1,
+                       {.bytes = group * parts().ranks(), .kind = Kind::activation, .end = End::high, .role = Role::visited});
   };
   visited_weights_ = add_visited(Kind::parameter);
   if (options_.recipe.has_master()) visited_masters_ = add_visited(Kind::master);
@@ -220,7 +221,7 @@ bool StepMap::committed(ChunkId chunk) const {
 }
 
 bool StepMap::unifies(std::uint32_t layer) const {
-  const auto in_common = [&](const ParamSpec& p) { return !p.tied && holders(p.split, tensor()) > 1; };
+  const auto in_common = [&](const ParamSpec& p) { return !p.tied && holders(p, parts()) > 1; };
   return std::ranges::any_of(layout_.params(layer), in_common);
 }
 

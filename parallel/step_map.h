@@ -24,6 +24,7 @@
 #include <terrace/parallel/layer.h>
 #include <terrace/parallel/layer_phases.h>
 #include <terrace/parallel/mesh.h>
+#include <terrace/parallel/model_parts.h>
 #include <terrace/parallel/param_group.h>
 #include <terrace/parallel/parameter_layout.h>
 #include <terrace/parallel/pipeline_parallel.h>
@@ -111,7 +112,8 @@ class StepMap {
   [[nodiscard]] std::uint32_t rank() const { return options_.rank; }
   [[nodiscard]] const StateSharding& data() const { return data_; }
   [[nodiscard]] const TensorParallel& tensor() const { return model_.tensor; }
-  // Whether tensor ranks hold some of the layer's parameters in common, so that its gradient needs a unify action.
+  [[nodiscard]] ModelParts parts() const { return {model_.tensor, model_.expert}; }
+  // Whether ranks with other parts hold some of the layer's parameters in common, so that its gradient needs a unify action.
   [[nodiscard]] bool unifies(std::uint32_t layer) const;
   // The chunks of a layer's gradient that are complete on this rank after all reductions; of them, those in the run of a norm.
   [[nodiscard]] std::vector<std::uint32_t> final_gradients(std::uint32_t layer) const;
@@ -149,7 +151,7 @@ class StepMap {
     return data().shards(kind) || !pipeline().speaks_for(layer);
   }
   [[nodiscard]] bool visited_in_place(Kind kind, std::uint32_t layer) const {
-    return tensor().ranks == 1 && !shown(kind, layer);
+    return parts().ranks() == 1 && !shown(kind, layer);
   }
   // Of the tied layer's own gradient: its chunk at this position in the declaring layer's run.
   [[nodiscard]] ChunkId tied_gradient(std::uint32_t chunk_in_layer) const;

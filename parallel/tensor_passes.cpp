@@ -50,7 +50,7 @@ Program with_tensor_exchanges(const Program& program, const StepMap& map) {
 }
 
 Program with_unions(const Program& program, const StepMap& map) {
-  if (map.tensor().ranks == 1) return program;
+  if (map.parts().ranks() == 1) return program;
   Program out{program.layers, program.micro_batches, {}};
   for (const auto& a : program.actions) {
     if (a.op == Op::norm && map.unifies(a.layer))

@@ -86,7 +86,8 @@ layers::Transformer transformer_of(const ModelConfig& config) {
           .names = names_of(family),
           .dtype = config.dtype,
           .tensor = config.tensor,
-          .context = config.context};
+          .context = config.context,
+          .expert = config.expert};
 }
 
 // What the family has not; then what no transformer has.

@@ -39,6 +39,7 @@ struct ModelConfig {
   // The ranks that the model is split over, and which part of it this one has. The sizes above are those of the whole model.
   TensorParallel tensor = {};
   ContextParallel context = {};
+  ExpertParallel expert = {};
 
   [[nodiscard]] std::int64_t head_dim() const { return hidden / heads; }
 };

@@ -91,6 +91,7 @@ std::vector<std::string> tensors_of_another_model(const std::filesystem::path& p
   for (const auto& layer : model.layers)
     for (const auto& param : layer->params()) {
       used.insert(name_in(file, family, param.name));
+      for (const auto& name : param.dealt) used.insert(name_in(file, family, name));
       if (param.tied) table = name_in(file, family, param.name);
     }
   std::vector<std::string> names;
@@ -102,12 +103,15 @@ std::vector<std::string> tensors_of_another_model(const std::filesystem::path& p
   return names;
 }
 
-// Ranges of the parts of tensor ranks arrive chunk by chunk, so each rank's have a hash of their own: else the size of chunks,
-// which a budget may change, would change the hash.
+// Ranges of the parts of tensor ranks and expert ranks arrive chunk by chunk, so each rank's have a hash of their own: else the
+// size of chunks, which a budget may change, would change the hash.
 std::string hash_weights(Engine& engine) {
-  std::vector<WeightHash> hashes(engine.map().tensor().ranks);
+  const auto parts = engine.map().parts();
+  std::vector<WeightHash> hashes(parts.ranks());
   engine.visit([&](const ParamSpec& param, std::uint64_t first, TensorView range) {
-    auto& hash = hashes[rank_of(first, param.shape, param.split, engine.map().tensor().ranks)];
+    const auto expert_rank = param.dealt.empty() ? 0 : std::ranges::find(param.dealt, param.name) - param.dealt.begin();
+    auto& hash = hashes[static_cast<std::size_t>(expert_rank) * parts.tensor.ranks +
+                        rank_of(first, param.shape, param.split, parts.tensor.ranks)];
     with_span(range, [&](auto in) {
       using T = typename decltype(in)::value_type;
       hash.add(std::span<const T>(in));
@@ -121,14 +125,24 @@ void save_weights(Engine& engine, const std::filesystem::path& path, std::map<st
   const auto& map = engine.map();
   const auto dtype = map.options().recipe.weight_dtype();
   std::vector<SafetensorsDeclaration> tensors;
-  for (std::uint32_t l = 0; l < map.layers(); ++l)
-    for (const auto& param : map.layout().params(l)) {
-      if (param.tied) continue;
-      std::vector<std::uint64_t> shape;
-      const auto whole = whole_shape(param.shape, param.split);
-      for (std::size_t i = 0; i < whole.rank(); ++i) shape.push_back(static_cast<std::uint64_t>(whole[i]));
-      tensors.push_back({param.name, dtype, std::move(shape)});
+  const auto declare = [&](const ParamSpec& param, std::size_t expert_rank) {
+    if (param.tied) return;
+    std::vector<std::uint64_t> shape;
+    const auto whole = whole_shape(param.shape, param.split);
+    for (std::size_t i = 0; i < whole.rank(); ++i) shape.push_back(static_cast<std::uint64_t>(whole[i]));
+    tensors.push_back({param.dealt.empty() ? param.name : param.dealt[expert_rank], dtype, std::move(shape)});
+  };
+  // In the order in which one rank has them: all of an expert, then the next.
+  for (std::uint32_t l = 0; l < map.layers(); ++l) {
+    const auto& params = map.layout().params(l);
+    for (auto at = params.begin(); at != params.end();) {
+      const auto is_common = [](const ParamSpec& param) { return param.dealt.empty(); };
+      const auto end = is_common(*at) ? at + 1 : std::find_if(at, params.end(), is_common);
+      for (std::size_t rank = 0; rank < std::max<std::size_t>(1, at->dealt.size()); ++rank)
+        std::for_each(at, end, [&](const ParamSpec& param) { declare(param, rank); });
+      at = end;
     }
+  }
   SafetensorsWriter writer(path, tensors, metadata);
   engine.visit([&](const ParamSpec& param, std::uint64_t first, TensorView range) {
     with_span(range, [&](auto in) {

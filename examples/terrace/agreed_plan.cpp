@@ -90,7 +90,8 @@ void AgreedPlan::demand_same_steps(Team& team) const {
 
 std::string AgreedPlan::describe() const {
   const auto& data = plan_.map.data;
-  const auto data_rank = mesh().index(plan_.map.rank, kBatchAxes), stage = mesh().coordinate(plan_.map.rank, Axis::pp);
+  const auto data_rank = mesh().index(plan_.map.rank, kBatchAxes - Axis::expert),
+             stage = mesh().coordinate(plan_.map.rank, Axis::pp);
   auto rank =
       data.ranks == 1 ? "" : fmt::format("rank {} of {}, process {}, ZeRO-{}: ", data_rank, data.ranks, getpid(), data.zero);
   if (mesh().pp > 1)
@@ -102,6 +103,9 @@ std::string AgreedPlan::describe() const {
                        rank.empty() ? fmt::format("process {}: ", getpid()) : rank);
   if (model_.context.ranks > 1)
     rank = fmt::format("context rank {} of {}, {}", model_.context.rank, model_.context.ranks,
+                       rank.empty() ? fmt::format("process {}: ", getpid()) : rank);
+  if (model_.expert.ranks > 1)
+    rank = fmt::format("expert rank {} of {}, {}", model_.expert.rank, model_.expert.ranks,
                        rank.empty() ? fmt::format("process {}: ", getpid()) : rank);
   return fmt::format(
       "{}{}{} with {:.1f}M parameters, {} of state ({}, {}); device {}, host {}, disk {}; updates on {}, bound by {}", rank,

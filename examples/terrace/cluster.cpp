@@ -243,6 +243,12 @@ RunConfig on_cluster(RunConfig c, const ClusterProfile& cluster, const ClusterSi
                             "that it divides",
                             c.cp, ranks, c.tp == 1 ? "" : fmt::format(" divided by --tp {}", c.tp)),
                 Exit::usage);
+  if (all / (c.tp * c.cp * c.pp) % c.ep != 0)
+    throw Error(
+        fmt::format("--ep {} does not divide the {} GPUs of --nodes {} that are left by the other degrees\n  give another "
+                    "--ep, or another number of nodes or GPUs",
+                    c.ep, all / (c.tp * c.cp * c.pp), size.nodes),
+        Exit::usage);
   if (all / c.tp % c.pp != 0)
     throw Error(fmt::format("--pp {} does not divide the {} GPUs of --nodes {}\n  give another --pp, or --gpus-per-node a "
                             "number that it divides",
@@ -252,14 +258,15 @@ RunConfig on_cluster(RunConfig c, const ClusterProfile& cluster, const ClusterSi
     throw Error(fmt::format("--ranks-per-machine {}: a node of this plan has {} ranks\n  leave it out, or give --gpus-per-node",
                             c.ranks_per_machine, ranks),
                 Exit::usage);
-  const auto data = all / (c.pp * c.tp * c.cp);
+  const auto data = all / (c.pp * c.tp * c.cp * c.ep);
   if (c.dp == 0) c.dp = data;
   if (c.dp != data)
     throw Error(
         fmt::format("--dp {} is not --nodes {} times {} GPUs{}\n  leave --dp out, or give --dp {}", c.dp, size.nodes, ranks,
                     (c.pp == 1 ? "" : fmt::format(" divided by --pp {}", c.pp)) +
                         (c.tp == 1 ? "" : fmt::format(" divided by --tp {}", c.tp)) +
-                        (c.cp == 1 ? "" : fmt::format(" divided by --cp {}", c.cp)),
+                        (c.cp == 1 ? "" : fmt::format(" divided by --cp {}", c.cp)) +
+                        (c.ep == 1 ? "" : fmt::format(" divided by --ep {}", c.ep)),
                     data),
         Exit::usage);
   c.local_ranks = ranks;

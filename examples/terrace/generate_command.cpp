@@ -76,10 +76,10 @@ Exit generate_command(const CommandLine& line) {
   demand_settings_of_run(line.positional.at(0), config);
   // If each rank has a part of the weights, or if chunks are grouped by rank, the weights are gathered from the stores of all
   // ranks. Otherwise they are read in place.
-  const bool in_parts =
-      config.pp > 1 || config.tp > 1 || (config.dp * config.cp > 1 && (config.zero > 0 || config.canonical_reduction));
+  const bool in_parts = config.pp > 1 || config.tp > 1 || config.ep > 1 ||
+                        (config.dp * config.cp > 1 && (config.zero > 0 || config.canonical_reduction));
   auto ranks = stores_of_ranks(store, static_cast<std::size_t>(config.ranks()));
-  config.dp = config.pp = config.tp = config.cp = 1;  // one rank has all budgets
+  config.dp = config.pp = config.tp = config.cp = config.ep = 1;  // one rank has all budgets
   config.sp = false;
   config.tp_mode = "1d";
   config.tp_depth = 1;

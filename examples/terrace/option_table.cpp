@@ -244,6 +244,8 @@ std::vector<Option> make_table() {
            "heads between neighbours and keys and values round rings (both)",
            {"ulysses", "ring", "both"}),
       number("parallel", "cp-ring", &C::cp_ring, {2, 65536}, kSame, "ranks of a ring, with --cp-mode both"),
+      number("parallel", "ep", &C::ep, {1, 65536}, kSame,
+             "expert-parallel ranks, which train on different sequences and have different experts of each mixture"),
 
       text("memory", "device", &C::device, Text::device, kOwn, "where layers are computed: cpu or cuda:N"),
       text("memory", "device-memory", &C::device_memory, Text::size, kOwn,

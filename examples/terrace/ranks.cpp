@@ -113,7 +113,7 @@ namespace {
 
 void demand_degrees_of(const RunConfig& c, int ranks) {
   auto whole = c;
-  whole.tp = whole.cp = 1;
+  whole.tp = whole.cp = whole.ep = 1;
   whole.sp = false;
   whole.vocab_tiles = whole.mlp_tiles = 1;
   whole.tp_mode = "1d";
@@ -123,6 +123,7 @@ void demand_degrees_of(const RunConfig& c, int ranks) {
          .pp = static_cast<int>(c.pp),
          .tp = static_cast<int>(c.tp),
          .cp = static_cast<int>(c.cp),
+         .ep = static_cast<int>(c.ep),
          .tensor_mode = parse_tensor_mode(c.tp_mode),
          .tensor_depth = static_cast<int>(c.tp_depth),
          .shard_group = static_cast<int>(c.shard_group),
@@ -139,6 +140,7 @@ void demand_degrees_of(const RunConfig& c, int ranks) {
          .heads = model.heads,
          .ffn = model.ffn,
          .seq_len = c.seq_len,
+         .experts = c.experts,
          .kv_heads = model.kv_heads,
          .hidden = model.hidden},
         ranks);
@@ -168,7 +170,7 @@ void demand_degrees(const RunConfig& c, int ranks) {
 Exit train_ranks(RunConfig config) {
   const auto place = launched();
   const auto ranks = place ? place->ranks : config.ranks();
-  if (config.dp == 0) config.dp = std::max<std::int64_t>(1, ranks / (config.pp * config.tp * config.cp));
+  if (config.dp == 0) config.dp = std::max<std::int64_t>(1, ranks / (config.pp * config.tp * config.cp * config.ep));
   demand_degrees(config, static_cast<int>(ranks));
   share_cores(config, place ? place->local_ranks : ranks);
   if (place) config.local_rank = place->local_rank;

@@ -132,7 +132,8 @@ struct RunFile {
 
   [[nodiscard]] std::size_t ranks() const {
     return fingerprint.at("dp").get<std::size_t>() * fingerprint.at("pp").get<std::size_t>() *
-           fingerprint.at("tp").get<std::size_t>() * fingerprint.at("cp").get<std::size_t>();
+           fingerprint.at("tp").get<std::size_t>() * fingerprint.at("cp").get<std::size_t>() *
+           fingerprint.at("ep").get<std::size_t>();
   }
 };
 RunFile read_run_file(const fs::path& dir) {
@@ -162,6 +163,7 @@ RunFile read_run_file(const fs::path& dir) {
     count_in(read.fingerprint.at("pp"), kMostRanks, "ranks");
     count_in(read.fingerprint.at("tp"), kMostRanks, "ranks");
     count_in(read.fingerprint.at("cp"), kMostRanks, "ranks");
+    count_in(read.fingerprint.at("ep"), kMostRanks, "ranks");
     count_in(read.ranks(), kMostRanks, "ranks");
     return read;
   });
@@ -172,12 +174,12 @@ RunFile read_run_file(const fs::path& dir) {
 nlohmann::json take_layout(nlohmann::json& fingerprint) {
   nlohmann::json layout;
   for (const auto* const key : {"dp", "zero", "shard-group", "pp", "schedule", "virtual-stages", "tp", "tp-mode", "tp-depth",
-                                "sp", "cp", "cp-mode", "cp-ring", "vocab-tiles", "mlp-tiles"}) {
+                                "sp", "cp", "cp-mode", "cp-ring", "ep", "vocab-tiles", "mlp-tiles"}) {
     layout[key] = fingerprint.at(key);
     fingerprint.erase(key);
   }
-  fingerprint["micro-batches a step"] =
-      layout["dp"].get<std::int64_t>() * fingerprint.at("grad-accumulation").get<std::int64_t>();
+  fingerprint["micro-batches a step"] = layout["dp"].get<std::int64_t>() * layout["ep"].get<std::int64_t>() *
+                                        fingerprint.at("grad-accumulation").get<std::int64_t>();
   fingerprint.erase("grad-accumulation");
   // With an asynchronous schedule, the layout decides which weight versions a step computes with.
   if (const auto name = layout["schedule"].get<std::string>(); layout["pp"] != 1 && name.starts_with("pipedream")) {

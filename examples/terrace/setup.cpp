@@ -38,33 +38,35 @@ TensorMode parse_tensor_mode(const std::string& name) {
 }
 
 lm::ModelConfig model_config(const RunConfig& c) {
-  return lm::complete({.family = lm::family_named(c.model),
-                       .layers = c.layers,
-                       .hidden = c.hidden,
-                       .heads = c.heads,
-                       .kv_heads = c.kv_heads,
-                       .ffn = c.ffn,
-                       .seq_len = c.seq_len,
-                       .window = c.window,
-                       .vocab = c.vocab,
-                       .tied = !c.untied,
-                       .vocab_tiles = static_cast<std::uint32_t>(c.vocab_tiles),
-                       .mlp_tiles = static_cast<std::uint32_t>(c.mlp_tiles),
-                       .skips = lm::parse_skips(c.skips),
-                       .experts = {.count = c.experts,
-                                   .chosen = c.experts_per_token,
-                                   .shared = c.shared_experts,
-                                   .capacity_factor = c.expert_capacity,
-                                   .renormalise = c.router_gates == "chosen",
-                                   .balance_loss = c.router_aux_loss,
-                                   .square_loss = c.router_z_loss},
-                       .rope_theta = c.rope_base,
-                       .norm_eps = c.norm_eps,
-                       .dtype = parse_dtype(c.dtype),
-                       .tensor = tensor_of(c),
-                       .context = {.ranks = static_cast<std::uint32_t>(c.cp),
-                                   .rank = static_cast<std::uint32_t>(c.context_rank),
-                                   .ring = static_cast<std::uint32_t>(c.ring())}});
+  return lm::complete(
+      {.family = lm::family_named(c.model),
+       .layers = c.layers,
+       .hidden = c.hidden,
+       .heads = c.heads,
+       .kv_heads = c.kv_heads,
+       .ffn = c.ffn,
+       .seq_len = c.seq_len,
+       .window = c.window,
+       .vocab = c.vocab,
+       .tied = !c.untied,
+       .vocab_tiles = static_cast<std::uint32_t>(c.vocab_tiles),
+       .mlp_tiles = static_cast<std::uint32_t>(c.mlp_tiles),
+       .skips = lm::parse_skips(c.skips),
+       .experts = {.count = c.experts,
+                   .chosen = c.experts_per_token,
+                   .shared = c.shared_experts,
+                   .capacity_factor = c.expert_capacity,
+                   .renormalise = c.router_gates == "chosen",
+                   .balance_loss = c.router_aux_loss,
+                   .square_loss = c.router_z_loss},
+       .rope_theta = c.rope_base,
+       .norm_eps = c.norm_eps,
+       .dtype = parse_dtype(c.dtype),
+       .tensor = tensor_of(c),
+       .context = {.ranks = static_cast<std::uint32_t>(c.cp),
+                   .rank = static_cast<std::uint32_t>(c.context_rank),
+                   .ring = static_cast<std::uint32_t>(c.ring())},
+       .expert = {.ranks = static_cast<std::uint32_t>(c.ep), .rank = static_cast<std::uint32_t>(c.expert_rank)}});
 }
 
 bool units_apart(const RunConfig& c) {
@@ -151,6 +153,7 @@ PlanRequest plan_request(const RunConfig& c) {
   r.commits = c.durability != "none";
   r.data = {.ranks = static_cast<std::uint32_t>(std::max<std::int64_t>(1, c.dp)),
             .context = static_cast<std::uint32_t>(c.cp),
+            .experts = static_cast<std::uint32_t>(c.ep),
             .zero = static_cast<std::uint32_t>(c.zero),
             .canonical = c.canonical_reduction,
             .sums = c.sum_order == "ranks" ? SumOrder::ranks : SumOrder::machines,
@@ -158,7 +161,8 @@ PlanRequest plan_request(const RunConfig& c) {
             .weights = travel_of(c.compress_weights),
             .shard_group = static_cast<std::uint32_t>(c.shard_group),
             .local = c.sync_interval > 1};
-  r.rank = static_cast<std::uint32_t>(c.context_rank * c.tp + c.tensor_rank);  // the first with these parts
+  r.rank =
+      static_cast<std::uint32_t>((c.expert_rank * c.cp + c.context_rank) * c.tp + c.tensor_rank);  // first with these parts
   return r;
 }
 

@@ -290,6 +290,7 @@ Exit train_rank(const RunConfig& given, Team& team) {
   auto config = given;
   config.tensor_rank = team.rank() % config.tp;  // the innermost axes of the mesh
   config.context_rank = team.rank() / config.tp % config.cp;
+  config.expert_rank = team.rank() / config.tp / config.cp % config.ep;
   std::optional<RunData> data;
   std::optional<AgreedPlan> agreed;
   std::optional<RunDir> dir;

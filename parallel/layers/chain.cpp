@@ -51,7 +51,8 @@ Model make_transformer(Transformer transformer) {
               .width = transformer.hidden,
               .layers = {},
               .tensor = transformer.tensor,
-              .context = transformer.context};
+              .context = transformer.context,
+              .expert = transformer.expert};
   model.layers.push_back(std::make_unique<Embedding>(transformer));
   for (std::int64_t block = 0; block < transformer.layers; ++block) {
     model.layers.push_back(attention(transformer, block));

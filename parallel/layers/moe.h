@@ -8,6 +8,10 @@
 // Tensor ranks route alike, each with the whole router, and have a part of each expert, as of an MLP. So all that follows from
 // gates' gradients is a part of a sum, too; the gradients of the router's own losses are added by the rank that leads.
 //
+// Expert ranks have some of the experts each (expert_rows.h). In a forward they tell each other how many rows they have for
+// each expert, then rows go to the ranks with their experts, and results come back; in a backward the gradients go the same
+// ways. An expert computes the rows of each rank by themselves, so that they have the bits that one rank gives them.
+//
 // Owner, threads, errors: as transformer_layer.h.
 #pragma once
 
@@ -16,6 +20,7 @@
 
 #include <terrace/core/routing.h>
 #include <terrace/parallel/layers/expert.h>
+#include <terrace/parallel/layers/expert_rows.h>
 #include <terrace/parallel/layers/transformer_layer.h>
 
 namespace terrace::layers {
@@ -38,9 +43,17 @@ class Moe final : public TransformerLayer {
                    std::int64_t position) const override;
 
  private:
-  // The first phases of a call. In a forward of context ranks the second one is an exchange.
-  enum First : std::uint32_t { kRoute, kMerged };
-  enum Work : std::size_t { kCounted, kCountedByRank };  // of a forward that merges
+  // The phases of a call by their numbers; those of an exchange that it does not have are kNone. A backward goes on with the
+  // weight half.
+  static constexpr std::uint32_t kNone = kAllPhases - 1, kRoute = 0;
+  struct Steps {
+    std::uint32_t merge = kNone, count = kNone, told = kNone, go = kNone, experts = 1, back = kNone, shared = 1, end = 1;
+  };
+  // Tensors of work(), by their positions. Of a forward: those of context ranks that merge, and those of expert ranks.
+  struct ForwardWork {
+    std::uint32_t counted = 0, counted_by_rank = 1, rows = 0, rows_by_rank = 1, sent = 2, results = 3;
+  };
+  enum BackwardWork : std::uint32_t { kDinputs, kSentGradients, kReturned };  // the last two: of expert ranks
   // What a router leaves for the experts and the backward: positions in saved(), and in the cache of a generation.
   enum Saved : std::size_t { kStatistics, kLogits, kLogSums, kGates, kChosen, kRows, kInputs, kUp, kResults };
   enum Carried : std::size_t { kDresults, kDup, kDlogits, kDnormed };
@@ -61,32 +74,46 @@ class Moe final : public TransformerLayer {
 
   // Whether context ranks merge what they counted of a micro-batch, in a phase of a forward before the experts'.
   [[nodiscard]] bool merges() const { return config_.context.ranks > 1 && config_.experts.balance_loss > 0; }
-  [[nodiscard]] std::uint32_t first_expert(LayerCall call) const {
-    return call == LayerCall::forward && merges() ? kMerged + 1 : kRoute + 1;
+  [[nodiscard]] bool are_dealt() const { return config_.expert.ranks > 1; }
+  [[nodiscard]] std::uint32_t here() const { return static_cast<std::uint32_t>(experts_.size()); }
+  [[nodiscard]] std::uint32_t chosen_here() const { return here() - static_cast<std::uint32_t>(config_.experts.shared); }
+  [[nodiscard]] Steps steps(LayerCall call) const;
+  [[nodiscard]] std::uint32_t step_of(const Steps& s, std::uint32_t expert) const {
+    return expert < chosen_here() ? s.experts + expert : s.shared + expert - chosen_here();
   }
-  void run_first(LayerContext& ctx, const LayerTensors& t) const;
-  [[nodiscard]] std::uint32_t experts() const { return static_cast<std::uint32_t>(experts_.size()); }
-  [[nodiscard]] std::int64_t most_rows(std::int64_t tokens) const;  // of all experts together
-  [[nodiscard]] std::int64_t most_rows_of(std::int64_t tokens, std::uint32_t expert) const;
-  [[nodiscard]] double usual_rows_of(std::int64_t tokens, std::uint32_t expert) const;  // if all are chosen equally often
-  [[nodiscard]] Routing routing(std::int64_t tokens) const;
+  [[nodiscard]] ForwardWork forward_work() const;
+  [[nodiscard]] Routing routing(std::int64_t tokens) const { return config_.experts.routing(tokens); }
+  [[nodiscard]] ExpertRows rows(std::int64_t tokens) const { return {routing(tokens), config_.expert, tokens, config_.hidden}; }
+  [[nodiscard]] TensorView routers_report(const LayerContext& ctx) const;  // without what expert ranks told each other
   [[nodiscard]] std::vector<TensorSpec> routed(std::int64_t tokens) const;
-  [[nodiscard]] Block rows_of_expert(const LayerContext& ctx, std::uint32_t expert) const;
 
   void route(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, std::span<const TensorView> saved,
-             const Routing& routing) const;
+             TensorView dispatched, const Routing& routing) const;
+  void count(LayerContext& ctx, const LayerTensors& t) const;
+  void learn(LayerContext& ctx, const LayerTensors& t) const;
+  // `results`: of the rows that go back to other ranks.
   void run_experts(LayerContext& ctx, std::span<const TensorView> weights, std::span<const TensorView> saved,
-                   std::uint32_t first) const;
+                   TensorView results, const Steps& s) const;
   void bring_back(LayerContext& ctx, TensorView y, TensorView x, std::span<const TensorView> saved) const;
+  void gates(LayerContext& ctx, const LayerTensors& t) const;
   void input_half(LayerContext& ctx, const LayerTensors& t) const;
   void weight_half(LayerContext& ctx, const LayerTensors& t) const;
+  // Copies the rows of shared experts, which stay, to where these compute.
+  void keep_shared(LayerContext& ctx, TensorView computed, TensorView own) const;
   [[nodiscard]] std::vector<Phase> forward_phases(LayerCall call, std::int64_t tokens) const;
   [[nodiscard]] std::vector<Phase> decode_phases() const;
   [[nodiscard]] std::vector<Phase> backward_phases(std::int64_t tokens) const;
+  void add_weight_phases(std::vector<Phase>& all, std::int64_t tokens) const;
+  [[nodiscard]] Phase counting() const;  // expert ranks tell each other what they have for each expert
+  [[nodiscard]] Phase moving(std::int64_t tokens, PhaseTensor from, PhaseTensor to, bool returns) const;
+  [[nodiscard]] Phase of_expert(std::int64_t tokens, std::uint32_t expert) const;  // its scratch and its work
+  [[nodiscard]] double router_flops(std::int64_t tokens) const {
+    return 2 * static_cast<double>(tokens * config_.hidden * config_.experts.count);
+  }
 
   Norm norm_;
   Projection router_;
-  std::vector<Expert> experts_;  // the shared ones last
+  std::vector<Expert> experts_;  // of this rank, the shared ones last
 };
 
 }  // namespace terrace::layers

@@ -149,6 +149,14 @@ void check_parts(const Transformer& config) {
         fmt::format("expert_capacity counts the tokens of a micro-batch in their order, and {} context ranks share them: leave "
                     "it out, or the context ranks",
                     config.context.ranks));
+  if (config.expert.ranks < 1 || config.expert.rank >= config.expert.ranks)
+    refuse(fmt::format("there is no expert rank {} of {}", config.expert.rank, config.expert.ranks));
+  if (config.expert.ranks > 1 && config.experts.count == 0)
+    refuse(fmt::format("{} expert ranks need a mixture of experts: give experts, or leave out the expert ranks",
+                       config.expert.ranks));
+  if (config.experts.count % config.expert.ranks != 0)
+    refuse(fmt::format("{} experts cannot be dealt out to {} ranks: the nearest are {} ranks", config.experts.count,
+                       config.expert.ranks, nearest_divisor(config.experts.count, config.expert.ranks)));
   if (config.vocab < ranks) refuse(fmt::format("{} tensor ranks are more than the vocabulary of {}", ranks, config.vocab));
 }
 

@@ -17,6 +17,7 @@
 #include <terrace/core/routing.h>
 #include <terrace/parallel/comm/call.h>
 #include <terrace/parallel/context_parallel.h>
+#include <terrace/parallel/expert_parallel.h>
 #include <terrace/parallel/layers/names.h>
 #include <terrace/parallel/tensor_parallel.h>
 
@@ -87,6 +88,8 @@ struct Transformer {
   TensorParallel tensor = {};
   // The ranks that share the positions of a sequence; a batch's shape is that of this rank's slice.
   ContextParallel context = {};
+  // The ranks that the experts are dealt out to.
+  ExpertParallel expert = {};
 
   [[nodiscard]] std::int64_t heads_here() const { return heads / tensor.ways(); }
   [[nodiscard]] std::uint32_t kv_ways() const;  // in so many parts the key-value heads are split

@@ -7,7 +7,7 @@ Deal Deal::of(const StepMap& map) {
   return {.rows = static_cast<std::uint64_t>(map.options().shape.batch.batch),
           .micro_batches = map.rounds().every,
           .together = map.rounds().updates(),
-          .ranks = data.ranks,
+          .ranks = data.with_sequences(),
           .rank = map.mesh().index(map.rank(), kBatchAxes),
           .turn = data.turn,
           .context = data.context,

@@ -18,7 +18,7 @@ struct Deal {
   std::uint64_t rows = 1;                       // sequences of a micro-batch
   std::uint64_t micro_batches = 1;              // of a rank, in one step
   std::uint64_t together = 1;                   // steps that a program computes (asynchronous pipelines)
-  std::uint64_t ranks = 1, rank = 0, turn = 0;  // data ranks, which have different sequences
+  std::uint64_t ranks = 1, rank = 0, turn = 0;  // those with different sequences
   std::uint64_t context = 1, slice = 0;         // ranks that share the positions of a sequence, and this one's slice
 
   static Deal of(const StepMap& map);

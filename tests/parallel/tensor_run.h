@@ -33,6 +33,7 @@ struct TensorRun {
   bool sequence = false;
   TensorGrid grid = {};
   std::uint32_t context = 1;  // ranks that share the positions of batch.seq
+  std::uint32_t experts = 1;  // expert ranks for each data rank, with other sequences
   BatchShape batch{2, 16};
   std::uint32_t micro_batches = 2;  // of each data rank
   DataParallel data = {};
@@ -48,7 +49,7 @@ struct TensorRun {
   std::string zeroed = {};  // parameters whose names end so begin as zeros; empty: none
 
   [[nodiscard]] std::uint32_t stages() const { return schedule.empty() ? 1 : 2; }
-  [[nodiscard]] std::uint32_t ranks() const { return stages() * data.ranks * context * tensor_ranks; }
+  [[nodiscard]] std::uint32_t ranks() const { return stages() * data.ranks * experts * context * tensor_ranks; }
 };
 
 using NamedWeights = std::map<std::string, std::vector<double>>;
@@ -94,6 +95,7 @@ inline PlanRequest request_of(const TensorRun& o, const Optimizer& optimizer, st
   }
   request.rank = rank;
   request.data.context = o.context;
+  request.data.experts = o.experts;
   return request;
 }
 
@@ -103,6 +105,7 @@ inline TensorResult run_rank(TensorRun o, Communicator* comm, Ledger* ledger) {
   auto config = o.config;
   config.tensor = {.ranks = o.tensor_ranks, .rank = rank % o.tensor_ranks, .sequence = o.sequence, .grid = o.grid};
   config.context = {.ranks = o.context, .rank = rank / o.tensor_ranks % o.context, .ring = o.config.context.ring};
+  config.expert = {.ranks = o.experts, .rank = rank / o.tensor_ranks / o.context % o.experts};
   const auto model = lm::make_model(config);
   const auto optimizer = make_optimizer(o.optimizer, {.eps = 1e-3});
   auto request = request_of(o, *optimizer, rank);
@@ -262,12 +265,12 @@ inline void expect_equal(const TensorResult& one, const TensorResult& other, dou
 }
 
 inline std::string name_of(const TensorRun& o) {
-  return fmt::format("{} tiles {} and {} tp {}{} grid {}x{}{} cp {}{} window {} dp {} zero {} {} {}{}{}",
+  return fmt::format("{} tiles {} and {} tp {}{} grid {}x{}{} cp {}{} window {} ep {} dp {} zero {} {} {}{}{}",
                      *o.config.family.get().name, o.config.vocab_tiles, o.config.mlp_tiles, o.tensor_ranks,
                      o.sequence ? " sp" : "", o.grid.depth, o.grid.side, o.grid.cube ? " cube" : "", o.context,
                      o.config.context.ring > 1 ? fmt::format(" ring {}", o.config.context.ring) : "", o.config.window,
-                     o.data.ranks, o.data.zero, o.schedule, terrace::name_of(o.config.dtype), o.recompute ? " recompute" : "",
-                     o.disk_tier ? " disk" : "");
+                     o.experts, o.data.ranks, o.data.zero, o.schedule, terrace::name_of(o.config.dtype),
+                     o.recompute ? " recompute" : "", o.disk_tier ? " disk" : "");
 }
 
 class TensorRuns : public FolderTest {
@@ -308,8 +311,8 @@ class TensorRuns : public FolderTest {
 // The whole model on one rank that computes all micro-batches.
 inline TensorResult TensorRuns::serial(TensorRun o) {
   o.store = new_store();
-  o.micro_batches *= o.data.ranks;
-  o.tensor_ranks = o.context = o.config.context.ring = 1;
+  o.micro_batches *= o.data.ranks * o.experts;
+  o.tensor_ranks = o.context = o.experts = o.config.context.ring = 1;
   o.sequence = false;
   o.grid = {};
   o.config.vocab_tiles = o.config.mlp_tiles = 1;
