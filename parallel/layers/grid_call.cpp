@@ -28,8 +28,8 @@ void GridCall::exchange(Half half, PhaseExchange exchange) {
   const auto elements = [](const std::vector<std::int64_t>& all) {
     return std::accumulate(all.begin(), all.end(), std::int64_t{0});
   };
-  reserve(exchange.from, elements(exchange.sent));
-  reserve(exchange.to, elements(exchange.received));
+  reserve(exchange.from.number, elements(exchange.sent));
+  reserve(exchange.to.number, elements(exchange.received));
   steps_.push_back({{.half = half, .scratch_bytes = 0, .exchange = std::move(exchange)}, {}});
 }
 

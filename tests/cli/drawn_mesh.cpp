@@ -129,11 +129,11 @@ std::vector<Words> ways_of_context(const Sizes& s, std::uint64_t cp, std::uint64
 }
 
 DrawnMesh draw_mesh(Draw& draw, const Sizes& s) {
-  std::uint64_t left = kMostRanks, dp = 1, pp = 1, tp = 1, cp = 1;
+  std::uint64_t left = kMostRanks, dp = 1, pp = 1, tp = 1, cp = 1, ep = 1;
   std::optional<Grid> grid;
   std::vector<std::function<void()>> axes{
       [&] {
-        dp = draw.of(legal(left, [&](auto d) { return divides(d, s.micro_batches); }));
+        dp = draw.of(legal(left, [&](auto d) { return divides(d * ep, s.micro_batches); }));
         left /= dp;
       },
       [&] {
@@ -159,6 +159,11 @@ DrawnMesh draw_mesh(Draw& draw, const Sizes& s) {
         if (s.skips || grid) return;
         cp = draw.of(legal(left, [&](auto c) { return divides(c, s.seq); }));
         left /= cp;
+      },
+      [&] {
+        if (s.experts < 2) return;
+        ep = draw.of(legal(left, [&](auto e) { return divides(e, s.experts) && divides(dp * e, s.micro_batches); }));
+        left /= ep;
       }};
   while (!axes.empty()) {
     const auto next = draw.below(axes.size());
@@ -168,8 +173,8 @@ DrawnMesh draw_mesh(Draw& draw, const Sizes& s) {
   std::vector<std::uint64_t> tiles{1};
   if (s.optimizer != "muon" && !grid && s.experts == 0 && draw.one_in(4))
     tiles = legal(s.ffn / tp, [&](auto t) { return divides(t, s.ffn / tp); });
-  const auto each = s.micro_batches / dp;
-  DrawnMesh mesh{.ranks = dp * pp * tp * cp, .words = {"--grad-accumulation", text(each)}, .other_way = {}};
+  const auto each = s.micro_batches / (dp * ep);
+  DrawnMesh mesh{.ranks = dp * pp * tp * cp * ep, .words = {"--grad-accumulation", text(each)}, .other_way = {}};
   const auto add = [&](const char* flag, std::uint64_t degree) {
     if (degree > 1 || draw.one_in(6)) mesh.words = mesh.words + Words{flag, text(degree)};
   };
@@ -180,6 +185,7 @@ DrawnMesh draw_mesh(Draw& draw, const Sizes& s) {
   else
     add("--tp", tp);
   add("--cp", cp);
+  if (s.experts > 0) add("--ep", ep);
   if (const auto t = draw.of(tiles); t > 1) mesh.words = mesh.words + Words{"--mlp-tiles", text(t)};
   if (const auto ways = ways_of_context(s, cp, tp); !ways.empty() && draw.one_in(2)) mesh.words = mesh.words + draw.of(ways);
   if (pp > 1) mesh.words = mesh.words + draw_schedule(draw, s, pp, each);
@@ -202,9 +208,11 @@ DrawnMesh draw_mesh(Draw& draw, const Sizes& s) {
 void draw_wrong(Draw& draw, const Sizes& s, DrawnModel& model) {
   std::vector<std::string> flags{"--pp", "--cp"};
   if (s.vocab_tiles == 1) flags.emplace_back("--tp");
+  if (s.experts > 1) flags.emplace_back("--ep");
   const auto flag = draw.of(flags);
   const auto wrong = [&](std::uint64_t d) {
     if (flag == "--pp") return d > s.layers();
+    if (flag == "--ep") return !divides(d, s.experts);
     return flag == "--tp" ? !divides(d, s.heads) || !divides(d, s.ffn) : !divides(d, s.seq);
   };
   std::uint64_t degree = draw.from(2, 9);

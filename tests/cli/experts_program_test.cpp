@@ -29,6 +29,9 @@ TEST_F(ExpertsProgram, EveryMeshTrainsAndSaysWhatOneRankDoes) {
   for (const auto& [run, more] : {std::pair<std::string, Words>{"tp2", {"--tp", "2", "--sp"}},
                                   {"dp2", {"--dp", "2", "--zero", "3", "--grad-accumulation", "2"}},
                                   {"cp2", {"--cp", "2", "--zero", "2"}},
+                                  {"ep4", {"--ep", "4", "--grad-accumulation", "1"}},
+                                  {"ep2dp2", {"--ep", "2", "--dp", "2", "--zero", "3", "--grad-accumulation", "1"}},
+                                  {"ep2pp2tp2", {"--ep", "2", "--pp", "2", "--tp", "2", "--grad-accumulation", "2"}},
                                   {"pp2", {"--pp", "2", "--zero", "1"}}}) {
     const auto many = train(mixed(run, more));
     ASSERT_EQ(0, many.exit) << many.described;
@@ -58,6 +61,27 @@ TEST_F(ExpertsProgram, SavedExpertsAreReadBackWhole) {
   EXPECT_NE(0, fewer.exit) << "a file with other experts was accepted";
 }
 
+TEST_F(ExpertsProgram, ARunGoesOnWithExpertsOnOtherRanksAndItsFileIsThatOfOneRank) {
+  const Words constant{"--lr-schedule", "constant", "--dtype", "fp64"};
+  const auto whole = train(mixed("whole", constant + Words{"--save", "whole.safetensors"}));
+  ASSERT_EQ(0, whole.exit) << whole.described;
+  const auto first = train(mixed("run", constant + Words{"--ep", "4", "--grad-accumulation", "1", "--steps", "1"}));
+  ASSERT_EQ(0, first.exit) << first.described;
+  const auto second = train(mixed("run", constant + Words{"--ep", "2", "--dp", "2", "--zero", "2", "--grad-accumulation", "1",
+                                                          "--steps", "2", "--resume", "auto"}));
+  ASSERT_EQ(0, second.exit) << second.described;
+  const auto third = train(mixed("run", constant + Words{"--steps", "3", "--resume", "auto"}));
+  ASSERT_EQ(0, third.exit) << third.described;
+  const auto last = train(mixed("run", constant + Words{"--ep", "2", "--tp", "2", "--grad-accumulation", "2", "--resume",
+                                                        "auto", "--save", "run.safetensors"}));
+  ASSERT_EQ(0, last.exit) << last.described;
+  expect_near("whole", "run");
+  EXPECT_EQ(std::filesystem::file_size(at("whole.safetensors")), std::filesystem::file_size(at("run.safetensors")));
+  const auto again = train(mixed(
+      "again", constant + Words{"--init-from", "run.safetensors", "--ep", "2", "--grad-accumulation", "2", "--steps", "1"}));
+  EXPECT_EQ(0, again.exit) << again.described;
+}
+
 TEST_F(ExpertsProgram, MetricsSayHowTokensWereRouted) {
   ASSERT_EQ(0, train(mixed("run", {"--expert-capacity", "0.5"})).exit);
   std::ifstream file(at("run") / "metrics.jsonl");
@@ -78,6 +102,9 @@ TEST_F(ExpertsProgram, WhatItCannotDoIsRefusedWithTheNearestThatItCan) {
   expect_refusal(train(mixed("none", {"--experts-per-token", "5"})), 2, {"--experts-per-token 5", "4"});
   expect_refusal(train(Words{"--router-aux-loss", "0.1", "--out-dir", "none"}), 2, {"--router-aux-loss", "--experts"});
   expect_refusal(train(mixed("none", {"--cp", "2", "--expert-capacity", "1"})), 2, {"--expert-capacity", "--cp 2"});
+  expect_refusal(train(mixed("none", {"--ep", "3"})), 2, {"--ep 3", "it must divide 4 experts", "nearest legal: 2 and 4"});
+  expect_refusal(train(Words{"--ep", "2", "--out-dir", "none"}), 2, {"--ep 2", "the model has no experts"});
+  expect_refusal(train(mixed("none", {"--ep", "2", "--canonical-reduction"})), 2, {"--canonical-reduction", "--ep 2"});
   EXPECT_FALSE(std::filesystem::exists(at("none")));
 }
 

@@ -1,5 +1,5 @@
 // A fuzzer of meshes. Each case is a model drawn from a seed, trained by one rank and by ranks in drawn products of data,
-// pipeline, tensor and context parallelism, each under two ways of moving and sharing. What must hold:
+// pipeline, tensor, context and expert parallelism, each under two ways of moving and sharing. What must hold:
 //
 //   - every drawn line is accepted, and trains what one rank trains: losses, gradient norms, held-out loss, generated text;
 //   - both ways give the same bits on one mesh;

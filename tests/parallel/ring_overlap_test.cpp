@@ -119,7 +119,7 @@ std::map<std::size_t, std::string> partners_of(const StepMap& map, const Program
   std::size_t number = 0;
   for (auto a = program.actions.begin(); a != program.actions.end(); ++a) {
     if (!is_layer_action(a->op) || !map.phases().exchanges(*a)) continue;
-    const auto to = map.phases().phase(*a).exchange->to;
+    const auto to = map.phases().phase(*a).exchange->to.number;
     const auto here = number++;
     for (auto next = a + 1; next != program.actions.end(); ++next) {
       if (!is_layer_action(next->op)) continue;  // a prefetch
