@@ -19,6 +19,12 @@ namespace {
 
 constexpr std::size_t kRounds = 5;  // at least, unless they take too long
 
+// What a layer with a report computes depends on what it reported (row numbers, say), and an action that is measured alone finds
+// nothing there. Its cost stays that of the profile.
+bool needs_a_report(const StepMap& map, const Action& a) {
+  return is_layer_action(a.op) && map.model().layers[a.layer]->report_size() > 0;
+}
+
 bool computes(const StepMap& map, const Action& a) {
   return !is_placement(a.op) && !communicates(a.op) && !is_message(a.op) && !(has_phases(a.op) && map.phases().exchanges(a));
 }
@@ -48,7 +54,7 @@ std::map<std::string, Sample> distinct_actions(const StepMap& map, const Program
   std::map<std::string, Sample> samples;
   std::set<std::string> seen;
   for (const auto& action : program.actions) {
-    if (!computes(map, action)) continue;
+    if (!computes(map, action) || needs_a_report(map, action)) continue;
     const auto key = signature(map, action);
     if (!seen.insert(key).second || costs.seconds(action) > limits.action_s) continue;
     Sample s{.action = action, .uses = map.uses(action), .offsets = {}, .bytes = 0, .seconds = {}};

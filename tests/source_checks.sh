@@ -31,6 +31,13 @@ if git ls-files | cut -d/ -f1 | sort -u | grep -vxE "$top"; then
   status=1
 fi
 
+# docs/parallelism.md names the test that proves each row.
+while IFS=. read -r suite test; do
+  grep -rqE "TEST(_F|_P)?\\($suite, $test\\)" tests --include='*.cpp' && continue
+  echo "error: docs/parallelism.md names $suite.$test, which is no test" >&2
+  status=1
+done < <(grep -oE '`[A-Z][A-Za-z0-9]+\.[A-Z][A-Za-z0-9]+`' docs/parallelism.md | tr -d '`' | sort -u)
+
 if command -v python3 >/dev/null; then
   python3 -B tests/tour_excerpts.py || status=1
 else

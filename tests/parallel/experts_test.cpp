@@ -6,6 +6,8 @@
 #include <cmath>
 #include <cstring>
 
+#include <terrace/parallel/measure_costs.h>
+
 #include "tensor_run.h"
 
 namespace terrace::test {
@@ -118,6 +120,25 @@ TEST_F(ExpertRuns, ContextRanksRefuseACapacity) {
   } catch (const Error& error) {
     EXPECT_EQ(error.exit(), Exit::usage);
     EXPECT_THAT(error.what(), testing::HasSubstr("expert_capacity"));
+  }
+}
+
+// An action that is measured alone has no router's numbers: row numbers in such memory point anywhere.
+TEST_F(ExpertRuns, CostsOfLayersThatRouteAreThoseOfTheProfile) {
+  auto o = of(llama(), kFour);
+  const auto model = lm::make_model(o.config);
+  const auto optimizer = make_optimizer(o.optimizer, {});
+  const auto planned = plan(model, request_of(o, *optimizer, 0), {});
+  ThreadPool pool(1);
+  const auto device = make_cpu_device(pool);
+  const StepMap map(model, planned.map);
+  const std::vector<std::int32_t> tokens(static_cast<std::size_t>(o.batch.tokens()) * o.micro_batches, 1);
+  ProfileCosts estimated(map, {}), measured(map, {});
+  measure_costs(measured, map, planned.programs.steady, *device, *optimizer, {.tokens = tokens, .targets = tokens});
+  for (const auto& action : planned.programs.steady.actions) {
+    if (!is_layer_action(action.op)) continue;
+    const bool routes = model.layers[action.layer]->report_size() > 0;
+    EXPECT_EQ(measured.seconds(action) == estimated.seconds(action), routes) << to_text(action);
   }
 }
 
