@@ -19,8 +19,8 @@ namespace {
 
 constexpr std::size_t kRounds = 5;  // at least, unless they take too long
 
-// What a layer with a report computes depends on what it reported (row numbers, say), and an action that is measured alone finds
-// nothing there. Its cost stays that of the profile.
+// What a layer with a report computes depends on what it reported (row numbers, say), and an action that is measured alone
+// finds nothing there. Its cost stays that of the profile.
 bool needs_a_report(const StepMap& map, const Action& a) {
   return is_layer_action(a.op) && map.model().layers[a.layer]->report_size() > 0;
 }

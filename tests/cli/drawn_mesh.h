@@ -1,5 +1,5 @@
-// A model drawn from a seed, and meshes that may train it: data, pipeline, tensor, context and expert ranks in any legal product, with
-// what belongs to each. One rank trains the same model with the same micro-batches.
+// A model drawn from a seed, and meshes that may train it: data, pipeline, tensor, context and expert ranks in any legal
+// product, with what belongs to each. One rank trains the same model with the same micro-batches.
 //
 // Only legal command lines are drawn, so each rule of the documentation stands here once more, in the words of a test.
 #pragma once
