@@ -12,6 +12,15 @@ std::uint32_t lanes_of(const Clock& clock) {
   return lanes;
 }
 
+// std::popcount is a call of a library's function where the instruction cannot be assumed.
+constexpr std::size_t count_of(std::uint32_t lanes) {
+  lanes -= (lanes >> 1) & 0x55555555U;
+  lanes = (lanes & 0x33333333U) + ((lanes >> 2) & 0x33333333U);
+  lanes = (lanes + (lanes >> 4)) & 0x0F0F0F0FU;
+  return (lanes * 0x01010101U) >> 24;
+}
+static_assert(count_of(0) == 0 && count_of(0x01FFFFFF) == 25 && count_of(~0U) == 32);
+
 // Calls use(lane, position) for the lanes of a set, ascending.
 template <class Use>
 void each_lane(std::uint32_t lanes, const Use& use) {
@@ -23,7 +32,7 @@ void each_lane(std::uint32_t lanes, const Use& use) {
 
 void ClockTable::resize(Ref& ref, std::uint32_t lanes) {
   if (lanes == ref.lanes_) return;
-  const auto before = static_cast<std::size_t>(std::popcount(ref.lanes_)), now = static_cast<std::size_t>(std::popcount(lanes));
+  const auto before = count_of(ref.lanes_), now = count_of(lanes);
   ref.lanes_ = lanes;
   if (before == now) return;
   if (before > 0) free_[before].push_back(ref.first_);
@@ -37,23 +46,27 @@ void ClockTable::resize(Ref& ref, std::uint32_t lanes) {
   }
 }
 
-void ClockTable::set(Ref& ref, const Clock& clock) {
-  resize(ref, lanes_of(clock));
-  each_lane(ref.lanes_, [&](std::size_t lane, std::uint32_t position) { words_[ref.first_ + position] = clock.at[lane]; });
+ClockTable::Named::Named(const Clock& of) : clock(of), lanes(lanes_of(of)) {}
+
+void ClockTable::set(Ref& ref, const Named& named) {
+  resize(ref, named.lanes);
+  each_lane(ref.lanes_,
+            [&](std::size_t lane, std::uint32_t position) { words_[ref.first_ + position] = named.clock.at[lane]; });
 }
 
 void ClockTable::clear(Ref& ref) { resize(ref, 0); }
 
-void ClockTable::merge(Ref& ref, const Clock& other) {
-  const auto lanes = ref.lanes_ | lanes_of(other);
+void ClockTable::merge(Ref& ref, const Named& other) {
+  const auto lanes = ref.lanes_ | other.lanes;
+  if (ref.lanes_ == 0) return set(ref, other);
   if (lanes != ref.lanes_) {
     auto sum = of(ref);
-    sum.merge(other);
+    sum.merge(other.clock);
     return set(ref, sum);
   }
   each_lane(lanes, [&](std::size_t lane, std::uint32_t position) {
     auto& number = words_[ref.first_ + position];
-    number = std::max(number, other.at[lane]);
+    number = std::max(number, other.clock.at[lane]);
   });
 }
 

@@ -28,9 +28,16 @@ class ClockTable {
     std::uint32_t first_ = 0;  // of its numbers in words_, in the order of lanes
   };
 
-  void set(Ref& ref, const Clock& clock);
+  // A clock with the lanes that it names, found once for all the chunks that take it. It must not outlive the clock.
+  struct Named {
+    Named(const Clock& of);  // NOLINT(google-explicit-constructor): any clock is one
+    const Clock& clock;
+    std::uint32_t lanes;
+  };
+
+  void set(Ref& ref, const Named& clock);
   void clear(Ref& ref);
-  void merge(Ref& ref, const Clock& other);
+  void merge(Ref& ref, const Named& other);
   void merge_into(Clock& clock, const Ref& ref) const;  // clock.merge(what ref is)
   [[nodiscard]] Clock of(const Ref& ref) const;
   [[nodiscard]] std::size_t words() const { return words_.size(); }

@@ -125,6 +125,7 @@ Residency::Granted Residency::acquire(std::span<const Use> uses, Tier tier, cons
   }
 
   Granted granted;
+  granted.offsets.reserve(uses.size());
   for (const auto& use : uses) {
     granted.offsets.push_back(copy(use.chunk, tier).offset);
     table_.merge_into(granted.after, writes(use.access) ? clocks(use.chunk, tier).busy : clocks(use.chunk, tier).ready);
@@ -183,18 +184,19 @@ void Residency::release(std::span<const Use> uses, Tier tier, const Clock& last)
     if (copy(use.chunk, tier).pins == 0) broken(use.chunk, "is released but not leased");
     if (at(use.chunk).writing != writes(use.access)) broken(use.chunk, "is released with another access than it was granted");
   }
+  const ClockTable::Named named(last);
   for (const auto& use : uses) {
     auto& here = clocks(use.chunk, tier);
     if (copy(use.chunk, tier).pins == 0) broken(use.chunk, "is released more often than it was granted");
     if (writes(use.access)) {
-      table_.set(here.ready, last);
-      table_.set(here.busy, last);
+      table_.set(here.ready, named);
+      table_.set(here.busy, named);
       at(use.chunk).writing = false;
       for (const Tier other : kAllTiers) {
         if (other != tier) give_up(use.chunk, other);
       }
     } else {
-      table_.merge(here.busy, last);
+      table_.merge(here.busy, named);
     }
     unpin(use.chunk, tier);
   }

@@ -124,6 +124,7 @@ class Residency {
     std::array<std::uint32_t, kLeavings> listed{kUnlisted, kUnlisted};  // positions in evictable_
     bool held = false;                                                  // part of the current request: must not be evicted
     bool promised = false;                                              // place_ahead(): keeps its place without content
+    bool stale = false;                                                 // in stale_
   };
   struct Chunk {
     RunId run{};
@@ -179,7 +180,8 @@ class Residency {
   void place(ChunkId head, Tier t, const Space::Reserved& reserved);
   void unplace(ChunkId head, Tier t);
   void settle(ChunkId head, Tier t);  // frees a place that nothing needs
-  void relist(ChunkId head, Tier t);  // updates evictable_
+  void relist(ChunkId head, Tier t);  // its lists may be out of date
+  void update_lists(Tier t);          // before evictable_ is read
   void list(ChunkId head, Tier t, Leaving leaving, bool evictable);
   void set_valid(ChunkId c, Tier t, bool valid);  // and the unit's counts
   void hold(ChunkId head, Tier t, bool held);
@@ -219,6 +221,8 @@ class Residency {
   PerTier<Space> space_;
   // By Leaving: units with a place that are neither pinned nor held, and those of them that are free to give up. Disk: unused.
   std::array<PerTier<std::vector<ChunkId>>, kLeavings> evictable_;
+  // Units that have changed since the lists were read. Most change back before that: every use pins and unpins its chunks.
+  PerTier<std::vector<ChunkId>> stale_;
   // Chunks on the disk whose content is elsewhere, too, and whose disk places are not kept: the victims of a full disk.
   std::set<ChunkId> spare_on_disk_;
   PerTier<std::uint64_t> pinned_bytes_{};

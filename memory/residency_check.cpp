@@ -39,6 +39,8 @@ class Residency::TierCheck {
       check_place(c);
       if (r_.head(c, t_) == c) check_unit(c);
     }
+    if (stale_ != r_.stale_[t_].size())
+      throw std::logic_error(fmt::format("residency: units of the {} tier are out of date without being noted", name_of(t_)));
     check_disjoint();
     if (bytes_ != r_.space_[t_].reserved_bytes() || pinned_ != r_.pinned_bytes_[t_] ||
         listed_[0] != r_.evictable_[0][t_].size() || listed_[1] != r_.evictable_[1][t_].size()) {
@@ -97,15 +99,17 @@ class Residency::TierCheck {
     demand(!placed || valid > 0 || unit.promised || (t_ == Tier::disk && r_.at(c).kept_on_disk), c,
            "it has a place that is not needed");
     if (pins > 0) pinned_ += r_.unit_bytes(c, t_);
+    stale_ += unit.stale ? 1 : 0;
     check_lists(c, unit, t_ != Tier::disk && placed && pins == 0);
   }
 
   void check_lists(ChunkId c, const Unit& unit, bool evictable) {
     for (std::size_t which = 0; which < kLeavings; ++which) {
       const bool in_list = evictable && (which == static_cast<std::size_t>(Leaving::any) || unit.only == 0);
-      demand(in_list == (unit.listed[which] != kUnlisted), c, "it is evictable but not listed, or listed but not evictable");
-      demand(!in_list || r_.evictable_[which][t_].at(unit.listed[which]) == c, c, "its position in the list is wrong");
-      listed_[which] += in_list ? 1 : 0;
+      const bool listed = unit.listed[which] != kUnlisted;
+      demand(unit.stale || in_list == listed, c, "it is evictable but not listed, or listed but not evictable");
+      demand(!listed || r_.evictable_[which][t_].at(unit.listed[which]) == c, c, "its position in the list is wrong");
+      listed_[which] += listed ? 1 : 0;
     }
   }
 
@@ -124,6 +128,7 @@ class Residency::TierCheck {
   std::vector<std::pair<Range, ChunkId>> places_;
   std::uint64_t bytes_ = 0, pinned_ = 0;
   std::array<std::size_t, kLeavings> listed_{};
+  std::size_t stale_ = 0;
 };
 
 void Residency::check() const {

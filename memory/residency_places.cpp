@@ -90,10 +90,19 @@ void Residency::settle(ChunkId head, Tier t) {
 }
 
 void Residency::relist(ChunkId head, Tier t) {
-  const Unit& unit = at(head).unit[t];
-  const bool evictable = t != Tier::disk && copy(head, t).placed && unit.pins == 0 && !unit.held;
-  list(head, t, Leaving::any, evictable);
-  list(head, t, Leaving::free, evictable && unit.only == 0);
+  if (t == Tier::disk || std::exchange(at(head).unit[t].stale, true)) return;
+  stale_[t].push_back(head);
+}
+
+void Residency::update_lists(Tier t) {
+  for (const ChunkId head : stale_[t]) {
+    Unit& unit = at(head).unit[t];
+    unit.stale = false;
+    const bool evictable = copy(head, t).placed && unit.pins == 0 && !unit.held;
+    list(head, t, Leaving::any, evictable);
+    list(head, t, Leaving::free, evictable && unit.only == 0);
+  }
+  stale_[t].clear();
 }
 
 void Residency::list(ChunkId head, Tier t, Leaving leaving, bool evictable) {

@@ -47,6 +47,7 @@ bool Residency::evict_all(const Victims& victims, Order& order) {
 // suffices or cannot suffice.
 bool Residency::collect_victims(Tier t, ChunkId incoming, const std::function<Enough(ChunkId)>& judge) {
   auto enough = Enough::not_yet;
+  update_lists(t);
   policy_.offer_victims(t, Leaving::any, evictable_[static_cast<std::size_t>(Leaving::any)][t], [&](ChunkId victim) {
     if (!policy_.worth(t, incoming, victim)) return false;
     enough = judge(victim);

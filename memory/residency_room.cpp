@@ -13,7 +13,8 @@ void Residency::emit(ChunkId c, Tier from, Tier to, Order& order) {
   table_.merge_into(move.after, source.ready);
   table_.merge_into(move.after, target.busy);
   set_valid(c, to, true);
-  const auto moved = Clock::after(lane, move.sequence);
+  const auto end = Clock::after(lane, move.sequence);
+  const ClockTable::Named moved(end);
   table_.set(target.ready, moved);
   table_.set(target.busy, moved);
   table_.merge(source.busy, moved);
@@ -79,6 +80,7 @@ std::optional<ChunkId> Residency::next_victim(Tier t, bool only_free, const Orde
     if (spare_on_disk_.empty()) return std::nullopt;
     return *spare_on_disk_.begin();
   }
+  update_lists(t);
   const auto leaving = only_free ? Leaving::free : Leaving::any;
   if (const auto& units = evictable_[static_cast<std::size_t>(leaving)][t]; !units.empty()) {
     std::optional<ChunkId> best;

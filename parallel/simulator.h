@@ -14,6 +14,7 @@
 #include <map>
 #include <string>
 #include <tuple>
+#include <unordered_map>
 #include <vector>
 
 #include <terrace/core/machine.h>
@@ -101,7 +102,12 @@ class Simulator : public Sink {
   // How much of its own speed an operation of `self` keeps beside one of `other`.
   [[nodiscard]] double share(Lane self, Lane other) const;
   [[nodiscard]] double bytes_per_second(Lane lane) const;
+  double cost_of(const Action& action);
+  struct HashOfAction {
+    std::size_t operator()(const Action& action) const;
+  };
   const CostModel& costs_;
+  std::unordered_map<Action, double, HashOfAction> known_costs_;  // the steps of a life repeat their actions
   const MachineProfile& profile_;
   Trace* trace_;
   std::function<std::string(ChunkId)> label_;

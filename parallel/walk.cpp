@@ -92,7 +92,8 @@ void Walk::compute(std::uint64_t at, const Action& action, Sink& sink) {
   const auto tier = map_.places().tier_of(action);
   const auto lane = map_.places().lane_of(action);
   forget_prefetches(at, uses, tier);
-  for (const auto& use : uses) release_awaited(use);
+  if (!awaited_.empty())
+    for (const auto& use : uses) release_awaited(use);
   auto granted = acquire(action, uses, tier, lane, sink);
   retry_prefetches(sink);
 
@@ -125,6 +126,7 @@ std::span<const Use> Walk::let_empty_begin(const Action& action, std::span<const
 
 // Prefetches of the chunks that an action requests itself are no longer needed.
 void Walk::forget_prefetches(std::uint64_t at, std::span<const Use> uses, Tier tier) {
+  if (places_.empty() && contents_.empty()) return;
   for (const auto& use : uses) used_at_[index(use.chunk)] = at;
   const auto taken = [&](const Pending& p) { return p.tier == tier && used_at_[index(p.chunk)] == at; };
   std::erase_if(places_, taken);
