@@ -33,6 +33,7 @@ constexpr std::int64_t square_blocks(std::int64_t elements, std::int64_t first) 
 
 struct AttentionShape {
   std::int64_t batch = 0, seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  bool one_of_many = false;  // of calls of very many lengths: nothing is prepared, tried or recorded for this length
 };
 
 // Some queries of each sequence against some of its keys. Key j is seen by query i if it is at most `offset` positions behind

@@ -36,6 +36,8 @@ void Compute::begin(const StepInput& input) {
   };
   take(input.tokens, tokens_);
   take(input.targets, targets_);
+  if (!input.document_begins.empty() && input.document_begins.size() != input.tokens.size() * parts_.map->data().context)
+    throw std::logic_error("Compute: the documents are not those of all positions of the tokens' sequences");
   input_ = &input;
   has_norms_ = false;
   std::ranges::fill(losses_, 0.0);
@@ -144,6 +146,14 @@ void Compute::enqueue(const Action& action, std::span<const Use> uses, std::span
   }
 }
 
+Documents Compute::documents_of(std::uint32_t micro_batch) const {
+  if (input_->document_begins.empty()) return {};
+  const auto& shape = parts_.map->options().shape.batch;
+  const auto positions = shape.seq * parts_.map->data().context;
+  const auto all = static_cast<std::size_t>(shape.batch * positions);
+  return {input_->document_begins.subspan(micro_batch * all, all), positions};
+}
+
 LayerContext Compute::context_of(const Action& a, const Views& views) {
   const auto& map = *parts_.map;
   const auto shape = map.options().shape.batch;
@@ -159,14 +169,15 @@ LayerContext Compute::context_of(const Action& a, const Views& views) {
       .shape = shape,
       .tokens = ids(tokens_),
       .targets = ids(targets_),
-      .loss_scale = input_->loss_scale,
+      .loss_scale = input_->loss_scales.empty() ? input_->loss_scale : input_->loss_scales[a.micro_batch / map.rounds().every],
       .loss = {reinterpret_cast<std::byte*>(&losses_[a.micro_batch * map.data().with_sequences() + map.data().turn]),
                DType::fp64,
                {1}},
       .scratch = {views.of(map.buffers().scratch(a)), DType::i32, {scratch_bytes / 4}},
       .evaluate = a.op == Op::evaluate,
       .phase = map.phases().number_for_layer(a),
-      .report = report_of(a.layer, a.micro_batch)};
+      .report = report_of(a.layer, a.micro_batch),
+      .documents = documents_of(a.micro_batch)};
   if (const auto skip = map.skips().into(a.layer); skip != Skips::kNone)
     ctx.skip = views.activation(map.buffers().x(skip, a.micro_batch));
   if (a.layer + 1 == map.layers() && map.buffers().survey_spec()) ctx.survey = views.survey();

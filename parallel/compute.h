@@ -38,10 +38,14 @@ void each_range(const ParamSpec& param, const TensorParallel& tensor, std::uint6
 
 struct StepInput {
   std::span<const std::int32_t> tokens = {}, targets = {};  // [micro_batches · N]
-  double loss_scale = 1;                                    // 1 ÷ target tokens of all micro-batches
-  UpdateStep update = {};                                   // for the updates in this program
-  std::span<const UpdateStep> updates = {};                 // for a program with several updates: one for each
-  double greatest_norm = 0;  // verdicts clip the unscaled gradients to this norm; 0: they do not clip
+  // As Documents has them, for all positions of each sequence, also those of other context ranks; empty: each sequence is one
+  // document. Read until the streams have finished the program.
+  std::span<const std::int32_t> document_begins = {};
+  double loss_scale = 1;                     // 1 ÷ target tokens of all micro-batches
+  std::span<const double> loss_scales = {};  // for a program with several updates: one for each, instead of loss_scale
+  UpdateStep update = {};                    // for the updates in this program
+  std::span<const UpdateStep> updates = {};  // for a program with several updates: one for each
+  double greatest_norm = 0;                  // verdicts clip the unscaled gradients to this norm; 0: they do not clip
   // Gradient scales of the parameter groups that are clipped separately, used instead of the update's; empty: no such groups.
   std::vector<double> group_scales = {};
   WeightRange weights = {};      // for fill and visit
@@ -93,6 +97,7 @@ class Compute {
  private:
   class Views;
   [[nodiscard]] LayerContext context_of(const Action& action, const Views& views);
+  [[nodiscard]] Documents documents_of(std::uint32_t micro_batch) const;
   void layer(const Action& action, const Views& views);
   void backward(const Action& action, const Views& views, LayerContext& context, LayerTensors& tensors);
   void norm(const Action& action, const Views& views);

@@ -28,6 +28,7 @@
 #include <terrace/core/tensor.h>
 #include <terrace/parallel/comm/call.h>
 #include <terrace/parallel/context_parallel.h>
+#include <terrace/parallel/documents.h>
 #include <terrace/parallel/expert_parallel.h>
 #include <terrace/parallel/phase.h>
 #include <terrace/parallel/tensor_parallel.h>
@@ -79,8 +80,9 @@ struct LayerContext {
   bool evaluate = false;  // last layer: loss only
   std::uint32_t phase = kAllPhases;
   [[nodiscard]] bool runs(std::uint32_t number) const { return phase == kAllPhases || phase == number; }
-  TensorView report = {};  // [report_size()] fp64, in memory that the host reaches: one for each micro-batch
-  TensorView survey = {};  // of a loss layer with survey_spec(): [tensor ranks, …], what each rank told of its part
+  TensorView report = {};    // [report_size()] fp64, in memory that the host reaches: one for each micro-batch
+  TensorView survey = {};    // of a loss layer with survey_spec(): [tensor ranks, …], what each rank told of its part
+  Documents documents = {};  // of this micro-batch's sequences, at all positions of all context ranks
 };
 
 // The tensors of a call; all contiguous. What the phase does not use is empty. Of a parameter in tiles it is the phase's tile.

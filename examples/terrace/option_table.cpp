@@ -136,6 +136,9 @@ std::vector<Option> make_table() {
       text("model", "data-format", &C::data_format, Text::choice, kSame,
            "format of the files: text whose bytes are the tokens, or token ids as little-endian unsigned integers",
            {"bytes", "u16", "u32"}),
+      number("model", "document-separator", &C::document_separator, {-1, 2147483646.0}, kSame,
+             "id of the token that ends a document: attention, positions and losses do not cross it; -1: each sequence is one "
+             "document"),
       text("model", "init-from", &C::init_from, Text::any, kRanks, "safetensors file with the initial weights"),
       text("model", "save", &C::save, Text::any, kRanks, "safetensors file to write the final weights to"),
       text("model", "dtype", &C::dtype, Text::choice, kSame,

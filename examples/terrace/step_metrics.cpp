@@ -8,7 +8,7 @@ StepMetrics metrics_of(const Engine& engine, const Trainer& trainer, const Train
   const auto& r = step.result;
   StepMetrics m{.step = step.number, .lr = step.learning_rate, .stall = {}, .eval_loss = {}, .router = {}};
   m.tokens = trainer.tokens_a_step();
-  m.loss = r.loss_sum / static_cast<double>(m.tokens);
+  m.loss = step.mean_loss();
   m.grad_norm = r.gradient_norm;
   if (routers_in(engine.map().model()) > 0)
     m.router = {.balance = r.router.balance, .squares = r.router.squares, .dropped = r.router.dropped};

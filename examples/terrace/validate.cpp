@@ -103,6 +103,12 @@ void demand_window(const RunConfig& c) {
                 fmt::format("give --window {} or less, or leave it out", c.seq_len));
 }
 
+void demand_separator(const RunConfig& c) {
+  if (c.document_separator >= c.vocab)
+    refuse_pair(fmt::format("--document-separator {} with --vocab {}: no token has this id", c.document_separator, c.vocab),
+                fmt::format("give the id of a token, at most {}, or leave it out", c.vocab - 1));
+}
+
 void demand_experts(const RunConfig& c) {
   if (c.experts > 0 && c.experts_per_token > c.experts) {
     refuse_pair(fmt::format("--experts-per-token {} with --experts {}: a token chooses among the experts", c.experts_per_token,
@@ -278,8 +284,8 @@ void demand_group(const RunConfig& c) {
 
 void validate(const RunConfig& c) {
   UsageErrors errors;
-  for (const auto check :
-       {demand_heads, demand_family, demand_norm, demand_window, demand_experts, demand_skips, demand_few_blocks})
+  for (const auto check : {demand_heads, demand_family, demand_norm, demand_window, demand_separator, demand_experts,
+                           demand_skips, demand_few_blocks})
     errors.gather([&] { check(c); });
   // A model that cannot be has no degrees.
   if (!errors.any()) errors.gather([&] { demand_degrees(c); });

@@ -83,13 +83,13 @@ void verify_resident(const RunConfig& config, const AgreedPlan& agreed, RunData&
   Compared compared;
   for (std::uint64_t step = 1; step <= std::min(kSteps, static_cast<std::uint64_t>(config.steps)); ++step) {
     if (!trainer.read()) std::rethrow_exception(data.error());
-    const auto r = step_of(trainer, config, dir).back().result;
+    const auto done = step_of(trainer, config, dir).back();
     const auto line = lines.find(step);
     if (line == lines.end()) {
       screen.warn(fmt::format("step {} has no line in {}, so it is not compared", step, kMetricsFile));
       continue;
     }
-    const double loss = r.loss_sum / static_cast<double>(trainer.tokens_a_step()), other = line->second.loss;
+    const double loss = done.mean_loss(), other = line->second.loss;
     const bool equal = loss == other || (std::isnan(loss) && std::isnan(other));
     ++compared.steps;
     compared.same += equal;

@@ -50,36 +50,8 @@ std::uint64_t Attention::scratch_bytes(BatchShape shape) const {
 double Attention::forward_flops(BatchShape shape) const {
   const auto n = static_cast<double>(shape.tokens()), c = static_cast<double>(config_.hidden),
              attended = static_cast<double>(config_.attended_here());
-  return 2 * n * c * static_cast<double>(in_.outputs()) + 2 * n * c * attended + 2 * n * pairs_twice(shape.seq) * attended;
-}
-
-// A query meets (S + 1) / 2 keys on average, and as many values; with a window of W positions all but the first W meet W.
-double Attention::pairs_twice(std::int64_t seq) const {
-  const auto s = static_cast<double>(seq), w = static_cast<double>(std::min(config_.window, seq));
-  return config_.window == 0 ? s + 1 : 2 * w - w * (w - 1) / s;
-}
-
-// All positions of a sequence against all of them.
-AttentionBlock Attention::whole_block(const AttentionShape& s) const {
-  return {.batch = s.batch,
-          .heads = s.heads,
-          .kv_heads = s.kv_heads,
-          .head_dim = s.head_dim,
-          .queries = {0, s.seq, s.seq},
-          .keys = {0, s.seq, s.seq},
-          .window = config_.window};
-}
-
-void Attention::attend(LayerContext& ctx, const AttentionShape& shape, TensorView out, TensorView lse, TensorView qkv) const {
-  if (config_.window == 0) return ctx.math.attention(ctx.stream, shape, out, lse, qkv);
-  ctx.math.attention_block(ctx.stream, whole_block(shape), out, lse, qkv, qkv, Accumulate::no);
-}
-
-void Attention::attend_grad(LayerContext& ctx, const AttentionShape& shape, TensorView dqkv, TensorView dout, TensorView out,
-                            TensorView lse, TensorView qkv) const {
-  if (config_.window == 0) return ctx.math.attention_grad(ctx.stream, shape, dqkv, dout, out, lse, qkv);
-  ctx.math.attention_block_grad(ctx.stream, whole_block(shape), dqkv, dqkv, dout, out, lse, qkv, qkv, Accumulate::no,
-                                Accumulate::no);
+  return 2 * n * c * static_cast<double>(in_.outputs()) + 2 * n * c * attended +
+         2 * n * pairs_twice(shape.seq, config_.window) * attended;
 }
 
 void Attention::rotate(LayerContext& ctx, TensorView qkv, std::int64_t first_position, bool inverse) const {
@@ -92,25 +64,27 @@ void Attention::rotate(LayerContext& ctx, TensorView qkv, std::int64_t first_pos
 
 void Attention::rotate_slice(LayerContext& ctx, TensorView qkv, bool inverse) const {
   const auto runs = config_.context.runs(ctx.shape.seq);
-  if (runs.size() == 1) return rotate(ctx, qkv, runs.front().begin, inverse);
+  if (runs.size() == 1 && ctx.documents.whole_sequences()) return rotate(ctx, qkv, runs.front().begin, inverse);
   std::int64_t row = 0;
   for (std::int64_t b = 0; b < ctx.shape.batch; ++b)
-    for (const auto& [begin, count] : runs) {
-      rotate(ctx, row_slice(qkv, row, count), begin, inverse);
-      row += count;
-    }
+    for (const auto& run : runs)
+      for (const auto& piece : ctx.documents.pieces(b, run)) {
+        rotate(ctx, row_slice(qkv, row, piece.count), piece.begin - piece.document, inverse);
+        row += piece.count;
+      }
 }
 
 void Attention::save_middle(LayerContext& ctx, const LayerTensors& t, TensorView qkv) const {
-  rotate(ctx, qkv, 0, false);
-  attend(ctx, attention_shape(ctx.shape), t.saved[kAttended], t.saved[kLogSumExp], qkv);
+  rotate_slice(ctx, qkv, false);
+  attend(ctx, whole(attention_shape(ctx.shape)), t.saved[kAttended], t.saved[kLogSumExp], qkv);
 }
 
 TensorView Attention::middle(LayerContext&, const LayerTensors& t, ScratchArena&) const { return t.saved[kAttended]; }
 
 void Attention::middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView dqkv, TensorView dattended) const {
-  attend_grad(ctx, attention_shape(ctx.shape), dqkv, dattended, t.saved[kAttended], t.saved[kLogSumExp], t.saved[kInResult]);
-  rotate(ctx, dqkv, 0, true);
+  attend_grad(ctx, whole(attention_shape(ctx.shape)), dqkv, dattended, t.saved[kAttended], t.saved[kLogSumExp],
+              t.saved[kInResult]);
+  rotate_slice(ctx, dqkv, true);
 }
 
 std::vector<TensorSpec> Attention::cache(std::int64_t capacity) const {

@@ -6,6 +6,7 @@
 // Owner, threads, errors: as transformer_layer.h.
 #pragma once
 
+#include <terrace/parallel/layers/attend.h>
 #include <terrace/parallel/layers/residual_branch.h>
 
 namespace terrace::layers {
@@ -29,16 +30,11 @@ class Attention : public ResidualBranch {
   void save_middle(LayerContext& ctx, const LayerTensors& t, TensorView qkv) const override;
   // Rotates q and k, which lie side by side in a row, to (or back from) their positions, if the transformer has rotary ones.
   void rotate(LayerContext& ctx, TensorView qkv, std::int64_t first_position, bool inverse) const;
-  // To the positions of this rank's slice.
+  // To the positions of this rank's slice in their documents.
   void rotate_slice(LayerContext& ctx, TensorView qkv, bool inverse) const;
-  // Of whole sequences, with the window.
-  void attend(LayerContext& ctx, const AttentionShape& shape, TensorView out, TensorView lse, TensorView qkv) const;
-  void attend_grad(LayerContext& ctx, const AttentionShape& shape, TensorView dqkv, TensorView dout, TensorView out,
-                   TensorView lse, TensorView qkv) const;
-  [[nodiscard]] double pairs_twice(std::int64_t seq) const;  // twice the keys that a query meets on average
+  [[nodiscard]] SequenceAttention whole(const AttentionShape& shape) const { return {shape, config_.window}; }
 
  private:
-  [[nodiscard]] AttentionBlock whole_block(const AttentionShape& shape) const;
   static Parts parts_of(const Transformer& config);
   [[nodiscard]] AttentionShape attention_shape(BatchShape shape) const;
 

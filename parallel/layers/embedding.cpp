@@ -50,15 +50,16 @@ std::vector<Phase> Embedding::phases(LayerCall call, BatchShape shape) const {
   return phases;
 }
 
-// f(rows of a micro-batch, the positions of their sequence that they are).
+// f(rows of a micro-batch, the positions of their document that they are).
 template <class F>
 void Embedding::each_run(const LayerContext& ctx, F&& f) const {
   std::int64_t row = 0;
   for (std::int64_t b = 0; b < ctx.shape.batch; ++b)
-    for (const auto& run : config_.context.runs(ctx.shape.seq)) {
-      f(Block{row, run.count}, run);
-      row += run.count;
-    }
+    for (const auto& run : config_.context.runs(ctx.shape.seq))
+      for (const auto& piece : ctx.documents.pieces(b, run)) {
+        f(Block{row, piece.count}, Block{piece.begin - piece.document, piece.count});
+        row += piece.count;
+      }
 }
 
 void Embedding::embed(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, std::int64_t seq,
@@ -97,14 +98,17 @@ void Embedding::backward(LayerContext& ctx, const LayerTensors& t, Half half) co
     ScratchArena arena(ctx.scratch);
     const bool last = is_last(number), leads = config_.tensor.leads();
     const TensorView all = last && learned_positions() ? positions(t.gradients) : TensorView{};
-    // embed_grad() clears the rows of positions that it is given: those of other context ranks are cleared here.
-    const bool sliced = config_.context.ranks > 1 && !all.empty();
+    // embed_grad() clears the rows of positions that it is given: those of other context ranks are cleared here, and all where
+    // positions do not follow each other.
+    const bool in_runs = !all.empty() && !is_one_run(ctx);
+    const bool sliced = !all.empty() && (in_runs || config_.context.ranks > 1);
     if (sliced && t.accumulate == Accumulate::no) ctx.math.zero(ctx.stream, all);
-    const bool zigzag = sliced && !is_one_run(ctx);
-    const TensorView here = !leads || zigzag ? TensorView{} : sliced ? row_slice(all, first_position(ctx), ctx.shape.seq) : all;
+    const TensorView here = !leads || in_runs ? TensorView{}
+                            : sliced          ? row_slice(all, first_position(ctx), ctx.shape.seq)
+                                              : all;
     ctx.math.embed_grad(ctx.stream, rows(ctx, t.gradients, number), here, tokens_in(ctx, arena, number), t.dy, ctx.shape.seq,
                         t.accumulate);
-    if (zigzag && leads)
+    if (in_runs && leads)
       each_run(ctx, [&](Block of_rows, Block run) {
         ctx.math.convert(ctx.stream, row_slice(all, run.begin, run.count), row_slice(t.dy, of_rows.begin, of_rows.count),
                          Accumulate::yes);

@@ -34,7 +34,9 @@ class Embedding final : public TransformerLayer {
   [[nodiscard]] std::int64_t first_position(const LayerContext& ctx) const {
     return config_.context.runs(ctx.shape.seq).front().begin;
   }
-  [[nodiscard]] bool is_one_run(const LayerContext& ctx) const { return config_.context.runs(ctx.shape.seq).size() == 1; }
+  [[nodiscard]] bool is_one_run(const LayerContext& ctx) const {
+    return ctx.documents.whole_sequences() && config_.context.runs(ctx.shape.seq).size() == 1;
+  }
   template <class F>
   void each_run(const LayerContext& ctx, F&& f) const;
   void embed(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, std::int64_t seq,

@@ -1,5 +1,7 @@
 #include <terrace/parallel/layers/grid_attention.h>
 
+#include <terrace/parallel/layers/grid_cut.h>
+
 namespace terrace::layers {
 
 GridAttention::GridAttention(const Transformer& config, std::int64_t block)
@@ -15,8 +17,15 @@ GridBranch::Parts GridAttention::parts_of(const Transformer& config) {
           .in_result = "q, k and v"};
 }
 
-AttentionShape GridAttention::attention_shape(BatchShape shape) const {
-  return {here(shape).batch, shape.seq, config_.heads_here(), config_.kv_heads_here(), config_.head_dim()};
+// Of the sequences of its row of ranks; in 3D the first product has dealt out what the ranks of a row have over those of its
+// column.
+SequenceAttention GridAttention::attention(BatchShape shape) const {
+  const auto sequences = here(shape).batch;
+  const GridCut cut(config_.tensor, true);
+  const auto row = cut.place(Axis::depth) * cut.side() + cut.place(config_.tensor.grid.cube ? Axis::col : Axis::row);
+  return {.shape = {sequences, shape.seq, config_.heads_here(), config_.kv_heads_here(), config_.head_dim()},
+          .window = config_.window,
+          .first_sequence = row * sequences};
 }
 
 std::vector<TensorSpec> GridAttention::saved(BatchShape shape) const {
@@ -26,21 +35,28 @@ std::vector<TensorSpec> GridAttention::saved(BatchShape shape) const {
   return all;
 }
 
-// A query meets (S + 1) / 2 keys on average, and as many values.
 double GridAttention::middle_flops(BatchShape shape) const {
-  return 2 * static_cast<double>(here(shape).tokens() * (shape.seq + 1)) * static_cast<double>(config_.attended_here());
+  return 2 * static_cast<double>(here(shape).tokens()) * pairs_twice(shape.seq, config_.window) *
+         static_cast<double>(config_.attended_here());
 }
 
 void GridAttention::rotate(LayerContext& ctx, TensorView qkv, bool inverse) const {
   if (config_.positions != Positions::rotary) return;
-  const TensorView q_and_k{
-      qkv.data, qkv.dtype, {qkv.shape[0], config_.heads_here() + config_.kv_heads_here(), config_.head_dim()}};
-  ctx.math.rotary(ctx.stream, q_and_k, in_.outputs(), ctx.shape.seq, 0, config_.rope_theta, inverse);
+  const auto sequences = attention(ctx.shape);
+  const auto turn = [&](const TensorView& rows, std::int64_t first_position) {
+    const TensorView q_and_k{
+        rows.data, rows.dtype, {rows.shape[0], config_.heads_here() + config_.kv_heads_here(), config_.head_dim()}};
+    ctx.math.rotary(ctx.stream, q_and_k, in_.outputs(), ctx.shape.seq, first_position, config_.rope_theta, inverse);
+  };
+  if (ctx.documents.whole_sequences()) return turn(qkv, 0);
+  for (std::int64_t b = 0; b < sequences.shape.batch; ++b)
+    for (const auto& piece : ctx.documents.pieces(sequences.first_sequence + b, {0, ctx.shape.seq}))
+      turn(row_slice(qkv, b * ctx.shape.seq + piece.begin, piece.count), piece.begin - piece.document);
 }
 
 void GridAttention::save_middle(LayerContext& ctx, const LayerTensors& t) const {
   rotate(ctx, t.saved[kInResult], false);
-  ctx.math.attention(ctx.stream, attention_shape(ctx.shape), t.saved[kAttended], t.saved[kLogSumExp], t.saved[kInResult]);
+  attend(ctx, attention(ctx.shape), t.saved[kAttended], t.saved[kLogSumExp], t.saved[kInResult]);
 }
 
 void GridAttention::middle(LayerContext& ctx, const LayerTensors& t, TensorView to) const {
@@ -48,8 +64,7 @@ void GridAttention::middle(LayerContext& ctx, const LayerTensors& t, TensorView 
 }
 
 void GridAttention::middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView din, TensorView dmiddle) const {
-  ctx.math.attention_grad(ctx.stream, attention_shape(ctx.shape), din, dmiddle, t.saved[kAttended], t.saved[kLogSumExp],
-                          t.saved[kInResult]);
+  attend_grad(ctx, attention(ctx.shape), din, dmiddle, t.saved[kAttended], t.saved[kLogSumExp], t.saved[kInResult]);
   rotate(ctx, din, true);
 }
 

@@ -5,6 +5,7 @@
 // Owner, threads, errors: as grid_branch.h.
 #pragma once
 
+#include <terrace/parallel/layers/attend.h>
 #include <terrace/parallel/layers/grid_branch.h>
 
 namespace terrace::layers {
@@ -21,7 +22,7 @@ class GridAttention final : public GridBranch {
   void middle(LayerContext& ctx, const LayerTensors& t, TensorView to) const override;
   void middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView din, TensorView dmiddle) const override;
   [[nodiscard]] double middle_flops(BatchShape shape) const override;
-  [[nodiscard]] AttentionShape attention_shape(BatchShape shape) const;
+  [[nodiscard]] SequenceAttention attention(BatchShape shape) const;
   void rotate(LayerContext& ctx, TensorView qkv, bool inverse) const;
 };
 

@@ -21,10 +21,10 @@ std::uint32_t Ring::hops(BatchShape shape) const {
   return static_cast<std::uint32_t>(std::clamp<std::int64_t>(seen, 0, others));
 }
 
-std::vector<AttentionBlock> Ring::blocks(std::uint32_t rank, BatchShape shape, std::uint32_t hops) const {
+std::vector<Ring::Meeting> Ring::meetings(std::uint32_t rank, BatchShape shape, std::uint32_t hops) const {
   const auto own = context_.ring_runs(rank, shape.seq),
              came = context_.ring_runs((rank + context_.ring - hops) % context_.ring, shape.seq);
-  std::vector<AttentionBlock> all;
+  std::vector<Meeting> all;
   std::int64_t query = 0;
   for (const auto& q : own) {
     std::int64_t key = 0;
@@ -37,7 +37,7 @@ std::vector<AttentionBlock> Ring::blocks(std::uint32_t rank, BatchShape shape, s
                                  .keys = {key, k.count, shape.seq},
                                  .offset = q.begin - k.begin,
                                  .window = window_};
-      if (block.pairs() != 0) all.push_back(block);
+      if (block.pairs() != 0) all.push_back({block, q.begin});
       key += k.count;
     }
     query += q.count;
@@ -45,9 +45,29 @@ std::vector<AttentionBlock> Ring::blocks(std::uint32_t rank, BatchShape shape, s
   return all;
 }
 
+template <class F>
+void Ring::each_document(const Documents& documents, const Meeting& meeting, bool all_queries, F&& f) {
+  const auto& [block, first_query] = meeting;
+  if (documents.whole_sequences()) return f(block, Block{0, block.batch});
+  const auto first_key = first_query - block.offset;
+  for (std::int64_t b = 0; b < block.batch; ++b)
+    for (const auto& piece : documents.pieces(b, {first_query, block.queries.count})) {
+      const auto from = std::max(first_key, piece.document),
+                 to = std::min(first_key + block.keys.count, piece.begin + piece.count);
+      auto part = block;
+      part.batch = 1;
+      part.queries.first += piece.begin - first_query;
+      part.queries.count = piece.count;
+      part.keys.first += from < to ? from - first_key : 0;
+      part.keys.count = from < to ? to - from : 1;
+      part.offset = from < to ? piece.begin - from : -piece.count;  // the key that stands for none is behind all queries
+      if (all_queries || part.pairs() != 0) f(part, Block{b, 1});
+    }
+}
+
 std::int64_t Ring::pairs(std::uint32_t rank, BatchShape shape, std::uint32_t hops) const {
   std::int64_t all = 0;
-  for (const auto& block : blocks(rank, shape, hops)) all += block.pairs();
+  for (const auto& meeting : meetings(rank, shape, hops)) all += meeting.block.pairs();
   return all;
 }
 
@@ -169,14 +189,25 @@ void Ring::run(LayerContext& ctx, BatchShape shape, const Tensors& t, LayerCall 
   call == LayerCall::forward ? attend(ctx, shape, t, step.hops) : attend_grad(ctx, shape, t, step.hops);
 }
 
+TensorView Ring::rows_of(BatchShape shape, const TensorView& all, Block sequences) {
+  return row_slice(all, sequences.begin * shape.seq, sequences.count * shape.seq);
+}
+TensorView Ring::sums_of(BatchShape shape, const TensorView& lse, Block sequences) const {
+  return part(lse, sequences.begin * here_.queries * shape.seq, {sequences.count, here_.queries, shape.seq});
+}
+
 // Every query sees its own position, so what the own slice overwrites is all.
 void Ring::attend(LayerContext& ctx, BatchShape shape, const Tensors& t, std::uint32_t hops) const {
   const auto sum = filled(shape, t, kSum, queries_row(here_)), keys = filled(shape, t, keys_of(hops), keys_row(here_));
   std::int64_t begun = 0;
-  for (const auto& block : blocks(context_.ring_rank(), shape, hops)) {
-    const bool first = hops == 0 && block.queries.first == begun;
-    if (first) begun += block.queries.count;
-    ctx.math.attention_block(ctx.stream, block, sum, t.lse, t.qkv, keys, first ? Accumulate::no : Accumulate::yes);
+  for (const auto& meeting : meetings(context_.ring_rank(), shape, hops)) {
+    const bool first = hops == 0 && meeting.block.queries.first == begun;
+    if (first) begun += meeting.block.queries.count;
+    each_document(ctx.documents, meeting, first, [&](const AttentionBlock& block, Block sequences) {
+      const auto of = [&](const TensorView& all) { return rows_of(shape, all, sequences); };
+      ctx.math.attention_block(ctx.stream, block, of(sum), sums_of(shape, t.lse, sequences), of(t.qkv), of(keys),
+                               first ? Accumulate::no : Accumulate::yes);
+    });
   }
   if (hops == this->hops(shape)) ctx.math.convert(ctx.stream, t.attended, sum);
 }
@@ -187,9 +218,12 @@ void Ring::attend_grad(LayerContext& ctx, BatchShape shape, const Tensors& t, st
              keys = filled(shape, t, keys_of(hops), keys_row(here_));
   ctx.math.zero(ctx.stream, to);
   if (hops == 0) ctx.math.zero(ctx.stream, dqueries);
-  for (const auto& block : blocks(context_.ring_rank(), shape, hops))
-    ctx.math.attention_block_grad(ctx.stream, block, dqueries, to, gradient(shape, t), t.attended, t.lse, t.qkv, keys,
-                                  Accumulate::yes, Accumulate::yes);
+  for (const auto& meeting : meetings(context_.ring_rank(), shape, hops))
+    each_document(ctx.documents, meeting, false, [&](const AttentionBlock& block, Block sequences) {
+      const auto of = [&](const TensorView& all) { return rows_of(shape, all, sequences); };
+      ctx.math.attention_block_grad(ctx.stream, block, of(dqueries), of(to), of(gradient(shape, t)), of(t.attended),
+                                    sums_of(shape, t.lse, sequences), of(t.qkv), of(keys), Accumulate::yes, Accumulate::yes);
+    });
 }
 
 std::vector<PhaseWork> Ring::ends(BatchShape shape) const {

@@ -9,7 +9,8 @@
 // gradients of keys and values follow them round, so that a gradient is made apart and added when the sum has come.
 // The sums are in the dtype of sums, also on their way.
 //
-// With a window, slices are runs of neighbours, and only as many hops are made as some query sees slices.
+// With a window, slices are runs of neighbours, and only as many hops are made as some query sees slices. With documents all
+// hops are made, and a rank computes only what is in the documents of its queries.
 //
 // Owner:   a layer, whose working tensors it has from `first_work` on. Threads, errors: as the layer.
 #pragma once
@@ -73,9 +74,21 @@ class Ring {
   [[nodiscard]] Phase phase(LayerCall call, BatchShape shape, const Step& step) const;
   // To the rank so many places on, and from the one as far behind.
   [[nodiscard]] PhaseExchange hop(std::uint32_t from, std::uint32_t to, std::uint32_t places, std::int64_t elements) const;
-  // The blocks of a rank's attention to the slice of another one that has come by so many hops.
-  [[nodiscard]] std::vector<AttentionBlock> blocks(std::uint32_t rank, BatchShape shape, std::uint32_t hops) const;
+  // A run of a rank's positions, from `begin` of the sequence on, against one of another rank's.
+  struct Meeting {
+    AttentionBlock block;
+    std::int64_t begin = 0;
+  };
+  // Those of a rank's attention to the slice of another one that has come by so many hops.
+  [[nodiscard]] std::vector<Meeting> meetings(std::uint32_t rank, BatchShape shape, std::uint32_t hops) const;
+  // f(a block of one document, the sequences of the batch that it is of), for all that is in a meeting. all_queries: also for
+  // documents of which no key has come, so that every query is in a block.
+  template <class F>
+  static void each_document(const Documents& documents, const Meeting& meeting, bool all_queries, F&& f);
   [[nodiscard]] double products(BatchShape shape, std::uint32_t hops) const;
+  // The rows of some sequences, and their log-sum-exps.
+  [[nodiscard]] static TensorView rows_of(BatchShape shape, const TensorView& all, Block sequences);
+  [[nodiscard]] TensorView sums_of(BatchShape shape, const TensorView& lse, Block sequences) const;
   void attend(LayerContext& ctx, BatchShape shape, const Tensors& t, std::uint32_t hops) const;
   void attend_grad(LayerContext& ctx, BatchShape shape, const Tensors& t, std::uint32_t hops) const;
 

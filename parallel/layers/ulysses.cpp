@@ -67,7 +67,7 @@ std::uint64_t Ulysses::scratch_bytes(BatchShape shape) const {
 double Ulysses::forward_flops(BatchShape shape) const {
   const auto n = static_cast<double>(shape.tokens()), c = static_cast<double>(config_.hidden);
   return 2 * n * c * static_cast<double>(in_.outputs() + out_.inputs()) +
-         2 * n * ranks_ * pairs_twice(shape.seq * ranks_) * static_cast<double>(attended_row(0));
+         2 * n * ranks_ * pairs_twice(shape.seq * ranks_, config_.window) * static_cast<double>(attended_row(0));
 }
 
 // Among the neighbours of this rank's place in a ring, if there is one.
@@ -197,7 +197,7 @@ void Ulysses::attend_heads(LayerContext& ctx, const LayerTensors& t) const {
   const auto in = [&](const TensorView& room, std::int64_t row) { return of_heads(ctx.shape, room, row); };
   const auto qkv = in(t.saved[kInResult], qkv_row(rank_)), attended = in(t.saved[kAttended], attended_row(rank_));
   order_positions(ctx, in(t.work[kOfHeads], qkv_row(rank_)), qkv, Way::unpack);
-  attend(ctx, shape_of_heads(ctx.shape), attended, log_sum_exp(ctx.shape, t), qkv);
+  attend(ctx, whole(shape_of_heads(ctx.shape)), attended, log_sum_exp(ctx.shape, t), qkv);
   order_positions(ctx, in(t.work[kToPositions], attended_row(rank_)), attended, Way::pack);
 }
 
@@ -208,7 +208,7 @@ void Ulysses::attend_heads_grad(LayerContext& ctx, const LayerTensors& t) const 
   ScratchArena arena(ctx.scratch);
   const auto dattended = arena.take(config_.dtype, attended.shape), dqkv = arena.take(config_.dtype, qkv.shape);
   order_positions(ctx, in(t.work[kOfHeads], attended_row(rank_)), dattended, Way::unpack);
-  attend_grad(ctx, shape_of_heads(ctx.shape), dqkv, dattended, attended, log_sum_exp(ctx.shape, t), qkv);
+  attend_grad(ctx, whole(shape_of_heads(ctx.shape)), dqkv, dattended, attended, log_sum_exp(ctx.shape, t), qkv);
   order_positions(ctx, in(t.work[kToPositions], qkv_row(rank_)), dqkv, Way::pack);
 }
 

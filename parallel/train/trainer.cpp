@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include <terrace/optimizers/schedule.h>
@@ -52,7 +53,11 @@ bool Trainer::needs_norm(double greatest_norm, NonFinite non_finite, const LossS
 }
 
 Trainer::Trainer(Engine& engine, Options options)
-    : engine_(engine), options_(std::move(options)), deal_(Deal::of(engine.map())) {
+    : engine_(engine),
+      options_(std::move(options)),
+      deal_(Deal::of(engine.map())),
+      reader_(options_.read, options_.documents, engine.map().model().context,
+              static_cast<std::size_t>(engine.map().options().shape.batch.seq), deal_.rows) {
   const auto& map = engine.map();
   if (needs_norm(options_.greatest_norm, options_.non_finite, options_.loss_scale, map.options().param_groups) &&
       !engine.knows_norms())
@@ -60,9 +65,6 @@ Trainer::Trainer(Engine& engine, Options options)
         "the plan updates weights in the backward, before the gradient's norm is known, and clipping, skipping steps and a "
         "dynamic loss scale need it\n  plan with PlanRequest::updates_before_use",
         Exit::usage);
-  const auto tokens = static_cast<std::size_t>(map.options().shape.batch.tokens()) * map.micro_batches();
-  tokens_.resize(tokens);
-  targets_.resize(tokens);
   const auto resumed = engine.resumed();
   if (!resumed) return;
   const auto progress = parse_progress(resumed->payload);
@@ -77,23 +79,25 @@ std::uint64_t Trainer::tokens_a_step() const {
   return deal_.rows * deal_.micro_batches * deal_.ranks * deal_.context * seq;
 }
 
-bool Trainer::read() { return read(Split::training, deal_.of_steps(done_ + 1), tokens_, targets_); }
+bool Trainer::read() { return reader_(Split::training, deal_.of_steps(done_ + 1), batch_); }
 
-bool Trainer::read(Split split, std::span<const std::uint64_t> sequences, std::span<std::int32_t> tokens,
-                   std::span<std::int32_t> targets) const {
-  if (deal_.context == 1) return options_.read(split, sequences, tokens, targets);
-  std::vector<std::int32_t> whole(tokens.size() * deal_.context), whole_targets(whole.size());
-  if (!options_.read(split, sequences, whole, whole_targets)) return false;
-  const auto positions = static_cast<std::ptrdiff_t>(tokens.size() / sequences.size());
-  auto to = std::ptrdiff_t{0};
-  for (std::size_t s = 0; s < sequences.size(); ++s)
-    for (const auto& [begin, count] : engine_.map().model().context.runs(positions)) {
-      const auto from = static_cast<std::ptrdiff_t>(s * deal_.context) * positions + begin;
-      std::copy_n(whole.begin() + from, count, tokens.begin() + to);
-      std::copy_n(whole_targets.begin() + from, count, targets.begin() + to);
-      to += count;
-    }
-  return true;
+// Data ranks have different sequences. Without documents all of them have equally many targets.
+std::vector<double> Trainer::of_data_ranks(double mine) const {
+  std::vector<double> each(deal_.ranks, mine);
+  if (!options_.ranks || !reader_.has_documents()) return each;
+  const auto all = options_.ranks->each(mine);
+  for (std::uint32_t r = 0; r < each.size(); ++r) each[r] = all[engine_.map().mesh().at(0, kBatchAxes, r)];
+  return each;
+}
+
+std::vector<Trainer::Counted> Trainer::count() const {
+  std::vector<Counted> updates(together());
+  for (std::size_t i = 0; i < batch_.counted.size(); ++i) updates[i / deal_.micro_batches].own += batch_.counted[i];
+  for (auto& update : updates) {
+    const auto each = of_data_ranks(update.own);
+    update.all = std::accumulate(each.begin(), each.end(), 0.0);
+  }
+  return updates;
 }
 
 // Skipped steps have no update, so the optimizer's step count leaves them out.
@@ -109,11 +113,14 @@ std::vector<Trainer::Step> Trainer::step() {
   const auto scale = options_.loss_scale.value();
   std::vector<UpdateStep> updates;
   for (std::uint64_t u = 1; u <= together(); ++u) updates.push_back(update_of(done_ + u));
-  const auto& data = engine_.map().data();
-  const auto tokens_an_update = tokens_a_step() / (data.local ? data.ranks : 1);
-  auto result = engine_.step({.tokens = tokens_,
-                              .targets = targets_,
-                              .loss_scale = scale / static_cast<double>(tokens_an_update),
+  const auto counted = count();
+  std::vector<double> loss_scales;  // a batch may have no targets, and then no loss
+  for (const auto& c : counted) loss_scales.push_back(scale / std::max(1.0, engine_.map().data().local ? c.own : c.all));
+  auto result = engine_.step({.tokens = batch_.tokens,
+                              .targets = batch_.targets,
+                              .document_begins = batch_.document_begins,
+                              .loss_scale = loss_scales.back(),
+                              .loss_scales = loss_scales,
                               .update = updates.back(),
                               .updates = together() == 1 ? std::span<const UpdateStep>() : updates,
                               .greatest_norm = options_.greatest_norm});
@@ -124,7 +131,10 @@ std::vector<Trainer::Step> Trainer::step() {
 
   std::vector<Step> steps;
   for (std::size_t u = 0; u < updates.size(); ++u)
-    steps.push_back({done_ + u + 1, updates[u].learning_rate, part_of(result, u)});
+    steps.push_back({.number = done_ + u + 1,
+                     .learning_rate = updates[u].learning_rate,
+                     .result = part_of(result, u),
+                     .targets = static_cast<std::uint64_t>(counted[u].all)});
   steps.back().applied = settle(updates.back(), result);
   done_ += together();
   if (const auto every = engine_.average_every(); every != 0 && done_ % every == 0) {
@@ -168,23 +178,28 @@ bool Trainer::settle(UpdateStep update, const StepResult& r) {
 // All ranks evaluate in every round, because they gather weights together; losses behind the last micro-batch do not count.
 std::optional<double> Trainer::evaluate(std::uint64_t micro_batches) {
   const std::uint64_t at_once = engine_.evaluated_at_once();
-  const auto seq = static_cast<std::uint64_t>(engine_.map().options().shape.batch.seq);
   const auto& mesh = engine_.map().mesh();
   auto* const ranks = options_.ranks;
-  std::vector<std::int32_t> tokens(at_once * deal_.rows * seq), targets(tokens.size());
-  double sum = 0;
+  Batch batch;
+  double sum = 0, targets = 0;
   for (std::uint64_t first = 0; first < micro_batches; first += deal_.ranks * at_once) {
-    const bool has_read = read(Split::held_out, deal_.of_evaluation(first, at_once), tokens, targets);
+    const bool has_read = reader_(Split::held_out, deal_.of_evaluation(first, at_once), batch);
     if (ranks ? ranks->any(!has_read) : !has_read) return std::nullopt;
     auto micro_batch = first;
-    for (const double mine : engine_.evaluate({.tokens = tokens, .targets = targets})) {
+    const auto mine =
+        engine_.evaluate({.tokens = batch.tokens, .targets = batch.targets, .document_begins = batch.document_begins});
+    for (std::size_t i = 0; i < mine.size(); ++i) {
       // All ranks with the same micro-batches have their losses.
-      const auto losses = ranks ? ranks->each(mine) : std::vector{mine};
-      for (std::size_t data_rank = 0; data_rank < deal_.ranks; ++data_rank)
-        if (micro_batch++ < micro_batches) sum += losses[mesh.at(0, kBatchAxes, static_cast<std::uint32_t>(data_rank))];
+      const auto losses = ranks ? ranks->each(mine[i]) : std::vector{mine[i]};
+      const auto counted = of_data_ranks(batch.counted[i]);
+      for (std::size_t data_rank = 0; data_rank < deal_.ranks; ++data_rank) {
+        if (micro_batch++ >= micro_batches) continue;
+        sum += losses[mesh.at(0, kBatchAxes, static_cast<std::uint32_t>(data_rank))];
+        targets += counted[data_rank];
+      }
     }
   }
-  return sum / static_cast<double>(micro_batches * deal_.rows * seq * deal_.context);
+  return sum / std::max(1.0, targets);
 }
 
 void Trainer::commit() {

@@ -14,6 +14,7 @@
 //          before the update (PlanRequest::updates_before_use); Error(Exit::corrupt) for a commit of another program.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -25,12 +26,11 @@
 #include <terrace/optimizers/loss_scale.h>
 #include <terrace/parallel/comm/agree.h>
 #include <terrace/parallel/engine.h>
+#include <terrace/parallel/train/batch.h>
 #include <terrace/parallel/train/deal.h>
 #include <terrace/parallel/train/progress.h>
 
 namespace terrace {
-
-enum class Split : std::uint8_t { training, held_out };
 
 // What happens to a step whose loss or gradient is not finite. (Where a smaller dynamic loss scale may help, it is skipped in
 // any case.)
@@ -49,15 +49,17 @@ class Trainer {
   struct Options {
     // Writes tokens and targets of these sequences (deal.h numbers them), row by row; a target of −1 does not count. False:
     // they cannot be read. Then the caller stops, on all ranks.
-    std::function<bool(Split split, std::span<const std::uint64_t> sequences, std::span<std::int32_t> tokens,
-                       std::span<std::int32_t> targets)>
-        read;
+    BatchReader::Read read;
     std::function<double(std::uint64_t step)> rate;  // learning rate of a step, which counts from 1
     double greatest_norm;                            // gradients are clipped to this global norm; 0: they are not
     NonFinite non_finite = NonFinite::stop;
     LossScale loss_scale = {};
     std::uint64_t seed = 0;      // of stochastic rounding
     Agreement* ranks = nullptr;  // of all ranks; null: one rank
+    // Writes a number for each position of the sequences that `read` read: neighbours of one sequence with one number are a
+    // document (documents.h). Its last position gets no target. Padding is a document without targets. Losses are then means
+    // over the targets of all ranks. Null: each sequence is one document, and losses are means over all positions.
+    BatchReader::Number documents = {};
   };
   Trainer(Engine& engine, Options options);
   // Whether the options need a step's norm before its update: what PlanRequest::updates_before_use must be.
@@ -74,10 +76,14 @@ class Trainer {
     StepResult result;    // norms without the loss scale; of several steps each has its own loss and norm, and an even share of
                           // times and bytes
     bool applied = true;  // false: it was skipped
+    [[nodiscard]] double mean_loss() const {
+      return result.loss_sum / static_cast<double>(std::max(std::uint64_t{1}, targets));
+    }
+    std::uint64_t targets = 0;  // over which its loss is a mean, of all ranks; without documents all positions
   };
   std::vector<Step> step();
-  // The mean loss of a token over the first `micro_batches` held-out micro-batches, the same ones on any number of ranks. Empty
-  // if a rank cannot read its part.
+  // The mean loss of a target over the first `micro_batches` held-out micro-batches, the same ones on any number of ranks.
+  // Empty if a rank cannot read its part.
   std::optional<double> evaluate(std::uint64_t micro_batches);
   void commit();
 
@@ -90,9 +96,12 @@ class Trainer {
   [[nodiscard]] const PerTier<std::uint64_t>& committed_peak() const { return committed_peak_; }
 
  private:
-  // This rank's slice of each of the sequences.
-  bool read(Split split, std::span<const std::uint64_t> sequences, std::span<std::int32_t> tokens,
-            std::span<std::int32_t> targets) const;
+  // Targets of an update: of this data rank, and of all.
+  struct Counted {
+    double own = 0, all = 0;
+  };
+  [[nodiscard]] std::vector<Counted> count() const;
+  [[nodiscard]] std::vector<double> of_data_ranks(double mine) const;
   [[nodiscard]] UpdateStep update_of(std::uint64_t step) const;
   [[nodiscard]] bool overflows(const StepResult& result) const;
   void demand_finite(const StepResult& result) const;
@@ -101,7 +110,8 @@ class Trainer {
   Engine& engine_;
   Options options_;
   const Deal deal_;
-  std::vector<std::int32_t> tokens_, targets_;
+  const BatchReader reader_;
+  Batch batch_;
   std::uint64_t done_ = 0, skipped_ = 0;
   PerTier<std::uint64_t> committed_peak_ = {};
 };

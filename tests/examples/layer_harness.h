@@ -145,7 +145,8 @@ class LayerRun {
             .scratch = {scratch.data(), DType::i32, {words}},
             .skip = only(skip),
             .evaluate = false,
-            .report = layer.report_size() == 0 ? TensorView{} : report.views[0]};
+            .report = layer.report_size() == 0 ? TensorView{} : report.views[0],
+            .documents = {document_begins, shape.seq}};
   }
   void forward() {
     saved.buffer.poison();
@@ -204,6 +205,7 @@ class LayerRun {
   Buffer scratch;
   std::uint64_t scratch_bytes = 0;
   double loss_scale = 1;
+  std::vector<std::int32_t> document_begins;  // empty: each sequence is one document
 
  private:
   Machine& machine_;

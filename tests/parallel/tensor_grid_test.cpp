@@ -87,6 +87,16 @@ TEST_F(TensorGridTest, ComposesWithDataAndPipelineParallelismInEveryStageOnDisk)
   }
 }
 
+TEST_F(TensorGridTest, HasWindows) {
+  for (const auto& grid : {k2d, k25d, k3d})
+    for (const auto& config : {gpt2(), llama()})
+      for (const std::int64_t window : {1, 5}) {
+        auto o = on(grid, config);
+        o.config.window = window;
+        expect_serial(o, kFp64);
+      }
+}
+
 // What only moves bytes changes no bit on the same mesh.
 TEST_F(TensorGridTest, BudgetsOrdersStagesAndRepeatsChangeNoBit) {
   for (const auto& grid : {k2d, k25d, k3d}) {

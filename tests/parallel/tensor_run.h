@@ -37,7 +37,8 @@ struct TensorRun {
   BatchShape batch{2, 16};
   std::uint32_t micro_batches = 2;  // of each data rank
   DataParallel data = {};
-  std::string schedule = "";  // of a pipeline of two ranks; empty: none
+  std::string schedule = "";   // of a pipeline of two ranks; empty: none
+  std::uint32_t together = 1;  // updates of an asynchronous schedule between drains
   std::string optimizer = "adamw", recipe = "fp32", param_groups = "";
   Order order = Order::horizontal;
   bool recompute = false, before_use = true, squeezed = false, disk_tier = false;
@@ -46,7 +47,10 @@ struct TensorRun {
   bool resume = false;
   std::vector<std::filesystem::path> reshard_from = {};
   std::filesystem::path store = {};
-  std::string zeroed = {};  // parameters whose names end so begin as zeros; empty: none
+  std::string zeroed = {};             // parameters whose names end so begin as zeros; empty: none
+  std::uint64_t evaluated = 4;         // micro-batches
+  BatchReader::Read read = {};         // empty: one document a sequence, of random tokens
+  BatchReader::Number documents = {};  // as Trainer::Options has it
 
   [[nodiscard]] std::uint32_t stages() const { return schedule.empty() ? 1 : 2; }
   [[nodiscard]] std::uint32_t ranks() const { return stages() * data.ranks * experts * context * tensor_ranks; }
@@ -56,6 +60,7 @@ using NamedWeights = std::map<std::string, std::vector<double>>;
 
 struct TensorResult {
   std::vector<double> losses, norms;
+  std::vector<std::uint64_t> counted;  // targets
   double held_out = 0;
   NamedWeights weights;  // whole
   Ledger step;           // of the last step
@@ -85,14 +90,15 @@ inline PlanRequest request_of(const TensorRun& o, const Optimizer& optimizer, st
                       .updates_before_use = o.before_use,
                       .chunk_elements = o.chunk_elements,
                       .steps = o.steps,
-                      .evaluate_batches = 4,
+                      .evaluate_batches = o.evaluated,
                       .data = o.data};
   if (!o.schedule.empty()) {
-    const auto schedule =
-        pipeline::write_order(o.schedule, {.ranks = o.stages(), .micro_batches = o.micro_batches, .chunks = 1});
+    const auto schedule = pipeline::write_order(
+        o.schedule, {.ranks = o.stages(), .micro_batches = o.micro_batches, .chunks = 1, .updates = o.together});
     const std::vector<double> costs(2 * static_cast<std::size_t>(o.config.layers) + 2, 1.0);
     request.pipeline = {schedule, pipeline::balance(costs, schedule.placement.stages)};
   }
+  request.shape.micro_batches *= o.together;
   request.rank = rank;
   request.data.context = o.context;
   request.data.experts = o.experts;
@@ -158,16 +164,18 @@ inline TensorResult run_rank(TensorRun o, Communicator* comm, Ledger* ledger) {
     }
     return true;
   };
-  Trainer trainer(engine, {.read = read,
+  Trainer trainer(engine, {.read = o.read ? o.read : BatchReader::Read(read),
                            .rate = [](std::uint64_t) { return 1e-2; },
                            .greatest_norm = o.before_use ? 0.5 : 0,
-                           .ranks = agreement ? &*agreement : nullptr});
+                           .ranks = agreement ? &*agreement : nullptr,
+                           .documents = o.documents});
   while (trainer.done() < o.steps) {
     if (ledger) ledger->clear();
     trainer.read();
     for (const auto& step : trainer.step()) {
       out.losses.push_back(step.result.loss_sum);
       out.norms.push_back(step.result.gradient_norm);
+      out.counted.push_back(step.targets);
     }
     if (ledger) out.step = *ledger;
     if (trainer.done() == o.commit_after) {
@@ -175,7 +183,7 @@ inline TensorResult run_rank(TensorRun o, Communicator* comm, Ledger* ledger) {
       return out;
     }
   }
-  out.held_out = trainer.evaluate(4).value();
+  out.held_out = trainer.evaluate(o.evaluated).value();
   engine.visit([&](const ParamSpec& param, std::uint64_t first, TensorView range) {
     auto& values = out.weights[param.name];
     const auto whole = static_cast<std::size_t>(whole_shape(param.shape, param.split).elements());
@@ -210,6 +218,7 @@ inline std::vector<TensorResult> run_all(const TensorRun& o) {
     EXPECT_EQ(one.losses, all[0].losses);
     EXPECT_EQ(one.norms, all[0].norms);
     EXPECT_EQ(one.held_out, all[0].held_out);
+    EXPECT_EQ(one.counted, all[0].counted);
     EXPECT_EQ(first_difference(one.weights, all[0].weights), "");
   }
   return all;

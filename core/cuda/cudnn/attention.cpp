@@ -19,11 +19,12 @@ constexpr std::size_t kBlock = 256;  // bytes; the workspace begins at a multipl
 
 std::size_t blocks(std::size_t bytes) { return (bytes + kBlock - 1) / kBlock * kBlock; }
 
-// Shapes that our own kernels compute on tensor cores; cuDNN is tried only for these.
+// Shapes that our own kernels compute on tensor cores; cuDNN is tried only for these, and not for documents, which have as many
+// lengths as there are: each would need a plan and a record of its own.
 bool is_served(const AttentionCall& call) {
   constexpr std::array<std::int64_t, 4> kDims{32, 64, 96, 128};
   return call.qkv.dtype == DType::bf16 && std::ranges::find(kDims, call.shape.head_dim) != kDims.end() &&
-         call.shape.batch > 0 && call.shape.seq > 0;
+         call.shape.batch > 0 && call.shape.seq > 0 && !call.shape.one_of_many;
 }
 
 void demand_alignment(const AttentionCall& call) {

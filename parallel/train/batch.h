@@ -1,0 +1,51 @@
+// A rank's part of a batch, as the caller of a trainer reads it: its slice of each sequence, the documents, and how many
+// targets count.
+//
+// Owner:   a trainer. Threads: the rank thread. Errors: those of the functions that read.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <terrace/parallel/context_parallel.h>
+
+namespace terrace {
+
+enum class Split : std::uint8_t { training, held_out };
+
+struct Batch {
+  std::vector<std::int32_t> tokens, targets;  // of this rank's slice of each sequence
+  std::vector<std::int32_t> document_begins;  // of all positions of each sequence; empty: each is one document
+  std::vector<double> counted;                // of each micro-batch: its targets at all positions
+};
+
+class BatchReader {
+ public:
+  using Read = std::function<bool(Split split, std::span<const std::uint64_t> sequences, std::span<std::int32_t> tokens,
+                                  std::span<std::int32_t> targets)>;
+  using Number = std::function<void(Split split, std::span<const std::uint64_t> sequences, std::span<const std::int32_t> tokens,
+                                    std::span<std::int32_t> numbers)>;
+  // `positions` of a sequence on this rank, `rows` sequences of a micro-batch. number: see Trainer::Options; may be empty, and
+  // then every position counts.
+  BatchReader(Read read, Number number, const ContextParallel& context, std::size_t positions, std::size_t rows)
+      : read_(std::move(read)), number_(std::move(number)), context_(context), positions_(positions), rows_(rows) {}
+
+  // False: the sequences cannot be read.
+  bool operator()(Split split, std::span<const std::uint64_t> sequences, Batch& to) const;
+  [[nodiscard]] bool has_documents() const { return static_cast<bool>(number_); }
+
+ private:
+  [[nodiscard]] std::size_t whole() const { return positions_ * context_.ranks; }  // positions of a sequence
+  void slice(std::span<const std::int32_t> whole, std::span<std::int32_t> to) const;
+  [[nodiscard]] std::vector<double> count(std::span<const std::int32_t> targets) const;
+
+  const Read read_;
+  const Number number_;
+  const ContextParallel context_;
+  const std::size_t positions_, rows_;
+};
+
+}  // namespace terrace

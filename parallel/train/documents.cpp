@@ -1,0 +1,41 @@
+#include <terrace/parallel/train/documents.h>
+
+#include <stdexcept>
+
+namespace terrace {
+namespace {
+
+void demand_sizes(std::size_t numbers, std::size_t positions, std::size_t others) {
+  if (positions == 0 || numbers % positions != 0 || others != numbers)
+    throw std::logic_error("documents: there must be a number for each position of whole sequences");
+}
+
+}  // namespace
+
+void number_documents(std::span<const std::int32_t> tokens, std::size_t positions, std::int32_t separator,
+                      std::span<std::int32_t> numbers) {
+  demand_sizes(numbers.size(), positions, tokens.size());
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    numbers[i] = i % positions == 0 ? 0 : numbers[i - 1] + (tokens[i - 1] == separator ? 1 : 0);
+}
+
+void end_targets(std::span<const std::int32_t> numbers, std::size_t positions, std::span<std::int32_t> targets) {
+  demand_sizes(numbers.size(), positions, targets.size());
+  for (std::size_t i = 1; i < numbers.size(); ++i)
+    if (i % positions != 0 && numbers[i] != numbers[i - 1]) targets[i - 1] = -1;
+}
+
+void end_targets_at(std::span<const std::int32_t> tokens, std::int32_t separator, std::span<std::int32_t> targets) {
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    if (tokens[i] == separator) targets[i] = -1;
+}
+
+void find_begins(std::span<const std::int32_t> numbers, std::size_t positions, std::span<std::int32_t> begins) {
+  demand_sizes(numbers.size(), positions, begins.size());
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const auto p = i % positions;
+    begins[i] = p == 0 ? 0 : numbers[i] == numbers[i - 1] ? begins[i - 1] : static_cast<std::int32_t>(p);
+  }
+}
+
+}  // namespace terrace
