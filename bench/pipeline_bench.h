@@ -12,5 +12,6 @@ namespace terrace::bench {
 std::unique_ptr<Bench> make_pipeline_bench();
 std::unique_ptr<Bench> make_bubbles_bench();  // filled with the disk traffic of updates
 std::unique_ptr<Bench> make_overlap_bench();  // of data-parallel ranks: communication beside computing
+std::unique_ptr<Bench> make_pieces_bench();   // of tensor ranks: exchanges in pieces, beside products
 
 }  // namespace terrace::bench

@@ -49,7 +49,11 @@ void run_rank(const Model& model, const RanksRun& run, Communicator& ranks, Rank
 }  // namespace
 
 std::vector<RankSteps> run_ranks(const Model& model, const RanksRun& run) {
-  const auto ranks = mesh_of(model, run.request).size();
+  return run_ranks([&](std::uint32_t) -> const Model& { return model; }, run);
+}
+
+std::vector<RankSteps> run_ranks(const ModelOfRank& model, const RanksRun& run) {
+  const auto ranks = mesh_of(model(0), run.request).size();
   std::vector<RankSteps> out(ranks);
   std::exception_ptr first;  // in time: what the others say of a rank that left comes later
   std::mutex mutex;
@@ -61,7 +65,7 @@ std::vector<RankSteps> run_ranks(const Model& model, const RanksRun& run) {
     for (std::size_t r = 0; r < ranks; ++r)
       threads.emplace_back([&, r] {
         try {
-          run_rank(model, run, *communicators[r], out[r]);
+          run_rank(model(static_cast<std::uint32_t>(r)), run, *communicators[r], out[r]);
         } catch (...) {
           const std::lock_guard lock(mutex);
           if (!first) first = std::current_exception();

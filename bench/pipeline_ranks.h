@@ -32,6 +32,9 @@ struct RankSteps {
   std::vector<std::int64_t> ended_ns;  // of each step, its update at the end included
 };
 std::vector<RankSteps> run_ranks(const Model& model, const RanksRun& run);
+// Of tensor ranks, which have models of their own; all must live until it returns.
+using ModelOfRank = std::function<const Model&(std::uint32_t rank)>;
+std::vector<RankSteps> run_ranks(const ModelOfRank& model, const RanksRun& run);
 
 // Of what ran: from one step's end to the next one's, the ranks' last; the first step warms up.
 std::vector<double> step_seconds(const std::vector<RankSteps>& ranks);

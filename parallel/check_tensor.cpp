@@ -5,9 +5,27 @@
 #include <terrace/core/refused_setting.h>
 
 namespace terrace {
+namespace {
+
+void check_pieces(const TensorParallel& tensor, const BatchShape& batch) {
+  if (tensor.pieces == 1) return;
+  const auto refuse = [&](const std::string& why) {
+    throw RefusedSetting("tp-overlap", fmt::format("`tp-overlap` {}{}", tensor.pieces, why));
+  };
+  if (tensor.ranks == 1) refuse(" cuts what tensor ranks exchange\n  give `tp` 2 or more and `sp`, or leave out `tp-overlap`");
+  if (tensor.is_grid())
+    refuse(" cuts what tensor ranks in a row exchange\n  give `tp-mode` 1d and `sp`, or leave out `tp-overlap`");
+  if (!tensor.sequence)
+    refuse(" cuts the gathers and sums of sequence parallelism\n  give `sp`, too, or leave out `tp-overlap`");
+  if (const auto rows = batch.tokens() / tensor.ranks; tensor.pieces > rows)
+    refuse(fmt::format(": a rank has {} rows of a micro-batch\n  give `tp-overlap` {} or less", rows, rows));
+}
+
+}  // namespace
 
 void check_tensor(const Model& model, const PlanRequest& request) {
   const auto& tensor = model.tensor;
+  check_pieces(tensor, request.shape.batch);
   if (tensor.ranks == 1) {
     if (tensor.sequence)
       throw RefusedSetting("sp", "`sp` splits activations over tensor ranks\n  give `tp` 2 or more, or leave out `sp`");

@@ -37,6 +37,9 @@ struct TensorParallel {
   TensorGrid grid = {};
   // Neighbouring ranks that hold the same part of some parameters: key-value heads, if there are fewer of them than ranks.
   std::uint32_t twins = 1;
+  // With `sequence`, in a row: blocks exchange rows in so many pieces, each beside the product of another one. 1: at once,
+  // between layers.
+  std::uint32_t pieces = 1;
 
   // The rank that adds what must be added once: a residual, the bias of a sum.
   [[nodiscard]] bool leads() const { return rank == 0; }

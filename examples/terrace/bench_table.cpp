@@ -65,6 +65,7 @@ const std::vector<BenchEntry>& bench_table() {
       {[](const RunConfig&) { return bench::make_pipeline_bench(); }, {}},
       {[](const RunConfig&) { return bench::make_bubbles_bench(); }, {}},
       {[](const RunConfig&) { return bench::make_overlap_bench(); }, {}},
+      {[](const RunConfig&) { return bench::make_pieces_bench(); }, {}},
       {make_plan_residency_bench, planned()},
       {make_step_bench, done()},
       {make_all_bench, done()},

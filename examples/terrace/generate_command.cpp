@@ -82,7 +82,7 @@ Exit generate_command(const CommandLine& line) {
   config.dp = config.pp = config.tp = config.cp = config.ep = 1;  // one rank has all budgets
   config.sp = false;
   config.tp_mode = "1d";
-  config.tp_depth = 1;
+  config.tp_depth = config.tp_overlap = 1;
   if (options.prompt.empty())
     throw Error("generate needs --prompt, a text of at least one byte\n  see terrace generate --help", Exit::usage);
   const auto prompt_tokens = static_cast<std::int64_t>(options.prompt.size());

@@ -241,6 +241,9 @@ std::vector<Option> make_table() {
              "with --tp-mode 2.5d: squares of tensor ranks, which have the same weights and other sequences"),
       text("parallel", "sp", &C::sp, Text::any, kSame,
            "sequence parallelism: between layers each tensor rank keeps its share of the positions"),
+      number("parallel", "tp-overlap", &C::tp_overlap, {1, 65536}, kSame,
+             "with --sp: pieces of rows in which tensor ranks exchange, each beside the product of another one; 1: all rows at "
+             "once, between layers"),
       number("parallel", "cp", &C::cp, {1, 65536}, kSame, "context-parallel ranks, which share the positions of each sequence"),
       text("parallel", "cp-mode", &C::cp_mode, Text::choice, kSame,
            "what context-parallel ranks exchange for attention: heads (ulysses), keys and values from rank to rank (ring), or "

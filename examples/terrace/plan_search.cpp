@@ -72,6 +72,7 @@ std::optional<RunConfig> legal(RunConfig c) {
   const bool divides = c.batch_size * c.seq_len % c.tp == 0;
   if (grid.side > 1 && (!divides || c.batch_size % (std::int64_t{grid.depth} * grid.side) != 0)) return std::nullopt;
   if (!divides) c.sp = false;
+  if (!c.sp) c.tp_overlap = 1;
   return is_legal(c) ? std::optional(c) : std::nullopt;
 }
 

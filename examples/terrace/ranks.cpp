@@ -117,7 +117,7 @@ void demand_degrees_of(const RunConfig& c, int ranks) {
   whole.sp = false;
   whole.vocab_tiles = whole.mlp_tiles = 1;
   whole.tp_mode = "1d";
-  whole.tp_depth = 1;
+  whole.tp_depth = whole.tp_overlap = 1;
   const auto model = model_config(whole);  // with the usual sizes of its family
   check({.dp = static_cast<int>(c.dp),
          .pp = static_cast<int>(c.pp),

@@ -71,6 +71,7 @@ struct RunConfig {
   std::string tp_mode = "1d";       // 1d | 2d | 2.5d | 3d
   std::int64_t tp_depth = 1;        // grids of 2.5d
   bool sp = false;                  // between layers, each has its share of the positions
+  std::int64_t tp_overlap = 1;      // sp: pieces of what is exchanged around a product; 1: at once, between layers
   std::int64_t cp = 1;              // ranks that share the positions of each sequence
   std::string cp_mode = "ulysses";  // ulysses | ring | both
   std::int64_t cp_ring = 2;         // both: ranks of a ring

@@ -174,7 +174,7 @@ RunFile read_run_file(const fs::path& dir) {
 nlohmann::json take_layout(nlohmann::json& fingerprint) {
   nlohmann::json layout;
   for (const auto* const key : {"dp", "zero", "shard-group", "pp", "schedule", "virtual-stages", "tp", "tp-mode", "tp-depth",
-                                "sp", "cp", "cp-mode", "cp-ring", "ep", "vocab-tiles", "mlp-tiles"}) {
+                                "sp", "tp-overlap", "cp", "cp-mode", "cp-ring", "ep", "vocab-tiles", "mlp-tiles"}) {
     layout[key] = fingerprint.at(key);
     fingerprint.erase(key);
   }

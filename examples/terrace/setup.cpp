@@ -25,7 +25,8 @@ TensorParallel tensor_of(const RunConfig& c) {
   return {.ranks = static_cast<std::uint32_t>(c.tp),
           .rank = static_cast<std::uint32_t>(c.tensor_rank),
           .sequence = c.sp || grid.side > 1,  // the ranks of a grid share the rows
-          .grid = grid};
+          .grid = grid,
+          .pieces = static_cast<std::uint32_t>(c.tp_overlap)};
 }
 
 }  // namespace

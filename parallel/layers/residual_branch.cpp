@@ -6,8 +6,6 @@
 namespace terrace::layers {
 namespace {
 
-// Positions in carried().
-enum Carried : std::size_t { kDin, kDnormed };
 // Phases: of a forward, and of a backward. Those of the middle come behind the first one and move the later ones.
 enum Forward : std::uint32_t { kInForward, kOutForward };
 enum Backward : std::uint32_t { kOutInput, kInInput, kOutWeight, kInWeight };
@@ -26,12 +24,26 @@ ResidualBranch::ResidualBranch(std::string name, const Transformer& config, std:
 }
 
 std::vector<TensorSpec> ResidualBranch::saved(BatchShape shape) const {
-  return {norm_.statistics(shape.tokens()), {in_result_, config_.dtype, {shape.tokens(), in_.outputs()}}};
+  return {norm_.statistics(rows_of(shape)), {in_result_, config_.dtype, {shape.tokens(), in_.outputs()}}};
 }
 
 std::vector<TensorSpec> ResidualBranch::carried(BatchShape shape) const {
-  return {{"gradient of " + in_result_, config_.dtype, {shape.tokens(), in_.outputs()}},
-          {"gradient of norm's result", config_.dtype, {shape.tokens(), config_.hidden}}};
+  std::vector<TensorSpec> all{{"gradient of " + in_result_, config_.dtype, {shape.tokens(), in_.outputs()}},
+                              {"gradient of norm's result", config_.dtype, {rows_of(shape), config_.hidden}}};
+  if (on_shares()) all.push_back({"gradient of the result", config_.dtype, {shape.tokens(), config_.hidden}});
+  return all;
+}
+
+std::vector<TensorSpec> ResidualBranch::work(LayerCall call, BatchShape shape) const {
+  return on_shares() ? call_in_pieces(call, shape).work() : middle_work(call, shape);
+}
+
+double ResidualBranch::middle_flops(BatchShape shape) const {
+  return forward_flops(shape) - product_flops(shape.tokens(), in_.outputs() + out_.inputs());
+}
+
+std::vector<Phase> ResidualBranch::phases(LayerCall call, BatchShape shape) const {
+  return on_shares() ? call_in_pieces(call, shape).phases() : phases_at_once(call, shape);
 }
 
 TensorView ResidualBranch::take_middle(ScratchArena& arena, std::int64_t rows) const {
@@ -67,11 +79,9 @@ std::uint64_t ResidualBranch::scratch_bytes(BatchShape shape) const {
 }
 
 // The same on all tensor ranks, though only one of them adds the residual: their programs must be one program.
-std::vector<Phase> ResidualBranch::phases(LayerCall call, BatchShape shape) const {
+std::vector<Phase> ResidualBranch::phases_at_once(LayerCall call, BatchShape shape) const {
   const auto n = shape.tokens();
-  const double each = 2 * static_cast<double>(n * config_.hidden);  // for an output of `in`, or an input of `out`
-  const double in = each * static_cast<double>(in_.outputs()), out = each * static_cast<double>(out_.inputs());
-  const double between = forward_flops(shape) - out - in;
+  const double in = product_flops(n, in_.outputs()), out = product_flops(n, out_.inputs()), between = middle_flops(shape);
   const auto in_params = params_of(norm_, in_), out_params = params_of(out_);
   const std::uint64_t recomputed = saves_middle() ? 0 : middle_bytes(n);
   auto all = middle_phases(call, shape);
@@ -142,6 +152,7 @@ void ResidualBranch::run_out(LayerContext& ctx, std::span<const TensorView> weig
 
 void ResidualBranch::forward(LayerContext& ctx, const LayerTensors& t) const {
   check_forward(ctx, t, {});
+  if (on_shares()) return call_in_pieces(LayerCall::forward, ctx.shape).run(ctx, t, Half::both);
   const auto between = middles(LayerCall::forward, ctx.shape);
   if (ctx.runs(kInForward)) {
     ScratchArena arena(ctx.scratch);
@@ -163,6 +174,7 @@ void ResidualBranch::run_middles(LayerContext& ctx, const LayerTensors& t, Layer
 
 void ResidualBranch::backward(LayerContext& ctx, const LayerTensors& t, Half half) const {
   check_backward(ctx, t, half, {});
+  if (on_shares()) return call_in_pieces(LayerCall::backward, ctx.shape).run(ctx, t, half);
   if (has(half, Half::input)) input_half(ctx, t);
   if (has(half, Half::weight)) weight_half(ctx, t);
 }

@@ -2,7 +2,8 @@
 // this kind says what is between the two products; the rest of a call is here.
 //
 // Saved for the backward are the norm's statistics and the result of `in`; the norm's result is recomputed, which costs one
-// pass over x. Tensor ranks have a part of the results of `in`, and so of the inputs of `out`.
+// pass over x. Tensor ranks have a part of the results of `in`, and so of the inputs of `out`. With pieces the branch exchanges
+// rows itself, beside its products (residual_pieces.cpp).
 //
 // Owner, threads, errors: as transformer_layer.h.
 #pragma once
@@ -12,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include <terrace/parallel/layers/row_pieces.h>
 #include <terrace/parallel/layers/transformer_layer.h>
 
 namespace terrace::layers {
@@ -19,7 +21,9 @@ namespace terrace::layers {
 class ResidualBranch : public TransformerLayer {
  public:
   [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const override;
+  [[nodiscard]] bool on_shares() const final { return config_.tensor.pieces > 1; }
   [[nodiscard]] std::vector<TensorSpec> carried(BatchShape shape) const final;
+  [[nodiscard]] std::vector<TensorSpec> work(LayerCall call, BatchShape shape) const final;
   [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
   [[nodiscard]] std::vector<Phase> phases(LayerCall call, BatchShape shape) const final;
   void forward(LayerContext& ctx, const LayerTensors& t) const final;
@@ -47,6 +51,7 @@ class ResidualBranch : public TransformerLayer {
   // before them ends with save_middle() or middle_grad(), which write what begins_middle() names of work(), and the last of
   // them leaves the middle, or the gradient of the result of `in`, where the phase behind them finds it.
   [[nodiscard]] virtual std::vector<Phase> middle_phases(LayerCall, BatchShape) const { return {}; }
+  [[nodiscard]] virtual std::vector<TensorSpec> middle_work(LayerCall, BatchShape) const { return {}; }
   [[nodiscard]] virtual std::vector<std::uint32_t> begins_middle(LayerCall) const { return {}; }
   virtual void run_middle(LayerContext&, const LayerTensors&, LayerCall, std::uint32_t) const {}
   // The input of `out`: saved, or computed again in scratch.
@@ -69,6 +74,7 @@ class ResidualBranch : public TransformerLayer {
   Projection in_, out_;
 
  private:
+  enum Carried : std::size_t { kDin, kDnormed, kDout };  // the last one in pieces
   // The scratch of a phase.
   struct In {
     In(const ResidualBranch& layer, ScratchArena& arena, std::int64_t rows);
@@ -89,8 +95,31 @@ class ResidualBranch : public TransformerLayer {
   [[nodiscard]] std::uint32_t middles(LayerCall call, BatchShape shape) const {
     return static_cast<std::uint32_t>(middle_phases(call, shape).size());
   }
+  [[nodiscard]] double product_flops(std::int64_t rows,
+                                     std::int64_t width) const {  // of so many outputs of `in`, or inputs of `out`
+    return 2 * static_cast<double>(rows * config_.hidden) * static_cast<double>(width);
+  }
+  [[nodiscard]] double middle_flops(BatchShape shape) const;
+  [[nodiscard]] std::vector<Phase> phases_at_once(LayerCall call, BatchShape shape) const;
   void input_half(LayerContext& ctx, const LayerTensors& t) const;
   void weight_half(LayerContext& ctx, const LayerTensors& t) const;
+
+  // In pieces: the same calls, described.
+  [[nodiscard]] GridCall call_in_pieces(LayerCall which, BatchShape shape) const;
+  [[nodiscard]] RowPieces pieces(GridCall& call, const std::string& name, BatchShape shape, bool in_turn) const;
+  [[nodiscard]] std::uint32_t lasting(GridCall& call, const std::string& name, std::uint64_t bytes) const;
+  void add_middle(GridCall& call, LayerCall which, BatchShape shape) const;
+  void cut_norm(LayerContext& ctx, const LayerTensors& t, const RowPieces& rows, const NormStatistics& statistics) const;
+  void forward_in_pieces(GridCall& call, BatchShape shape) const;
+  void in_in_pieces(GridCall& call, BatchShape shape, const RowPieces& rows) const;
+  void out_in_pieces(GridCall& call, BatchShape shape, const RowPieces& rows) const;
+  void backward_in_pieces(GridCall& call, BatchShape shape) const;
+  void out_input_in_pieces(GridCall& call, BatchShape shape, const RowPieces& rows) const;
+  void in_input_in_pieces(GridCall& call, BatchShape shape, const RowPieces& rows) const;
+  void cut_norm_again(GridCall& call, BatchShape shape, const RowPieces& x_rows) const;
+  void out_weight_beside(GridCall& call, BatchShape shape, const RowPieces& x_rows) const;
+  void residual_grad(GridCall& call, const RowPieces& rows) const;
+  void in_weight_of_pieces(GridCall& call, BatchShape shape, const RowPieces& x_rows) const;
 
   std::string in_result_;
 };

@@ -71,7 +71,7 @@ void check_experts(const Experts& e) {
 
 // Ranks in a grid have whole heads of either kind, and blocks of equal sizes.
 void check_grid(const Transformer& config) {
-  const auto& [ranks, rank, sequence, grid, twins] = config.tensor;
+  const auto& [ranks, rank, sequence, grid, twins, pieces] = config.tensor;
   const std::int64_t side = grid.side;
   if (ranks != grid.depth * grid.side * grid.side || (grid.cube && grid.depth != grid.side))
     refuse(fmt::format("{} tensor ranks are not a grid of {} × {} × {}", ranks, grid.depth, side, side));
@@ -100,6 +100,7 @@ void check_parts(const Transformer& config) {
                        nearest_multiples(value, ways)));
   };
   if (ranks < 1) refuse("a model is on at least one tensor rank");
+  if (config.tensor.pieces < 1) refuse("tensor ranks exchange rows in at least one piece");
   if (config.tensor.rank >= ranks) refuse(fmt::format("there is no tensor rank {} of {}", config.tensor.rank, ranks));
   demand_whole("heads", config.heads);
   demand_whole("ffn", config.ffn);

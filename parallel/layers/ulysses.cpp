@@ -22,14 +22,14 @@ AttentionShape Ulysses::shape_of_heads(BatchShape shape) const {
 // The first rank has most heads. All ranks reserve what it needs, and count its products, so that they plan alike.
 std::vector<TensorSpec> Ulysses::saved(BatchShape shape) const {
   const auto n = shape.tokens(), all = n * ranks_;
-  return {norm_.statistics(n),
+  return {norm_.statistics(rows_of(shape)),
           {"q, k and v of this rank's heads", config_.dtype, {all, qkv_row(0)}},
           {"attention's result of this rank's heads", config_.dtype, {all, attended_row(0)}},
           {"log-sum-exp of scores", accumulator_of(config_.dtype), {shape.batch, deal_.queries(0).count, shape.seq * ranks_}},
           {"attention's result", config_.dtype, {n, config_.attended_here()}}};
 }
 
-std::vector<TensorSpec> Ulysses::work(LayerCall call, BatchShape shape) const {
+std::vector<TensorSpec> Ulysses::middle_work(LayerCall call, BatchShape shape) const {
   if (call != LayerCall::forward && call != LayerCall::backward) return {};
   const auto n = shape.tokens(), all = n * ranks_;
   std::int64_t dealt = 0;

@@ -20,7 +20,6 @@ class Ulysses : public Attention {
  public:
   Ulysses(const Transformer& config, std::int64_t block);
   [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const override;
-  [[nodiscard]] std::vector<TensorSpec> work(LayerCall call, BatchShape shape) const override;
   [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
   [[nodiscard]] double forward_flops(BatchShape shape) const override;
 
@@ -36,6 +35,7 @@ class Ulysses : public Attention {
   TensorView middle(LayerContext& ctx, const LayerTensors& t, ScratchArena& arena) const override;
   void middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView dqkv, TensorView dattended) const override;
   [[nodiscard]] std::vector<Phase> middle_phases(LayerCall call, BatchShape shape) const override;
+  [[nodiscard]] std::vector<TensorSpec> middle_work(LayerCall call, BatchShape shape) const override;
   [[nodiscard]] std::vector<std::uint32_t> begins_middle(LayerCall) const override { return {kToHeads}; }
   void run_middle(LayerContext& ctx, const LayerTensors& t, LayerCall call, std::uint32_t number) const override;
 

@@ -14,8 +14,8 @@ Ring::Heads heads_of(const HeadDeal& deal, int rank) {
 UlyssesRing::UlyssesRing(const Transformer& config, std::int64_t block)
     : Ulysses(config, block), ring_(config, heads_of(deal_, rank_), heads_of(deal_, 0), kOfPositions + 1) {}
 
-std::vector<TensorSpec> UlyssesRing::work(LayerCall call, BatchShape shape) const {
-  auto all = Ulysses::work(call, shape);
+std::vector<TensorSpec> UlyssesRing::middle_work(LayerCall call, BatchShape shape) const {
+  auto all = Ulysses::middle_work(call, shape);
   if (all.empty()) return all;
   const auto more = ring_.work(call, place(shape));
   all.insert(all.end(), more.begin(), more.end());

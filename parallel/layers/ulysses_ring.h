@@ -16,12 +16,12 @@ namespace terrace::layers {
 class UlyssesRing final : public Ulysses {
  public:
   UlyssesRing(const Transformer& config, std::int64_t block);
-  [[nodiscard]] std::vector<TensorSpec> work(LayerCall call, BatchShape shape) const override;
   [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
   [[nodiscard]] double forward_flops(BatchShape shape) const override;
 
  private:
   [[nodiscard]] std::vector<Phase> middle_phases(LayerCall call, BatchShape shape) const override;
+  [[nodiscard]] std::vector<TensorSpec> middle_work(LayerCall call, BatchShape shape) const override;
   void run_middle(LayerContext& ctx, const LayerTensors& t, LayerCall call, std::uint32_t number) const override;
   [[nodiscard]] Ring::Tensors tensors(BatchShape shape, const LayerTensors& t) const;
   [[nodiscard]] BatchShape place(BatchShape shape) const { return {shape.batch, shape.seq * ranks_}; }

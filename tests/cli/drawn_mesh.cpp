@@ -189,7 +189,12 @@ DrawnMesh draw_mesh(Draw& draw, const Sizes& s) {
   if (const auto t = draw.of(tiles); t > 1) mesh.words = mesh.words + Words{"--mlp-tiles", text(t)};
   if (const auto ways = ways_of_context(s, cp, tp); !ways.empty() && draw.one_in(2)) mesh.words = mesh.words + draw.of(ways);
   if (pp > 1) mesh.words = mesh.words + draw_schedule(draw, s, pp, each);
-  if (tp > 1 && !grid && divides(tp, s.batch * s.seq / cp) && draw.one_in(2)) mesh.words.emplace_back("--sp");
+  if (tp > 1 && !grid && divides(tp, s.batch * s.seq / cp) && draw.one_in(2)) {
+    mesh.words.emplace_back("--sp");
+    const auto rows = s.batch * s.seq / cp / tp;
+    if (rows > 1 && draw.one_in(2))
+      mesh.words = mesh.words + Words{"--tp-overlap", text(draw.from(2, std::min<std::uint64_t>(rows, 5)))};
+  }
   // ZeRO 0 and 1 reduce once a step, 2 and 3 once a micro-batch: they round otherwise.
   const auto zero = draw.below(4);
   mesh.words = mesh.words + Words{"--zero", text(zero)};

@@ -24,6 +24,7 @@ TEST_F(Tensor, EveryMeshTrainsWhatOneRankTrains) {
   for (const auto& [run, more] :
        {std::pair<std::string, Words>{"tp2", {"--tp", "2"}},
         {"tp2-sp", {"--tp", "2", "--sp"}},
+        {"tp2-pieces", {"--tp", "2", "--sp", "--tp-overlap", "3"}},
         {"tp2-disk", {"--tp", "2", "--nvme-path", ".", "--device-memory", "2MiB", "--host-memory", "8MB"}},
         {"tp4", {"--tp", "4", "--sp"}},
         {"tp2-dp2", {"--tp", "2", "--dp", "2", "--zero", "3", "--grad-accumulation", "2"}},

@@ -31,6 +31,7 @@ struct TensorRun {
   lm::ModelConfig config;
   std::uint32_t tensor_ranks = 1;
   bool sequence = false;
+  std::uint32_t pieces = 1;  // in which rows are exchanged, beside the products
   TensorGrid grid = {};
   std::uint32_t context = 1;  // ranks that share the positions of batch.seq
   std::uint32_t experts = 1;  // expert ranks for each data rank, with other sequences
@@ -109,7 +110,8 @@ inline PlanRequest request_of(const TensorRun& o, const Optimizer& optimizer, st
 inline TensorResult run_rank(TensorRun o, Communicator* comm, Ledger* ledger) {
   const auto rank = comm ? static_cast<std::uint32_t>(comm->rank()) : 0;
   auto config = o.config;
-  config.tensor = {.ranks = o.tensor_ranks, .rank = rank % o.tensor_ranks, .sequence = o.sequence, .grid = o.grid};
+  config.tensor = {
+      .ranks = o.tensor_ranks, .rank = rank % o.tensor_ranks, .sequence = o.sequence, .grid = o.grid, .pieces = o.pieces};
   config.context = {.ranks = o.context, .rank = rank / o.tensor_ranks % o.context, .ring = o.config.context.ring};
   config.expert = {.ranks = o.experts, .rank = rank / o.tensor_ranks / o.context % o.experts};
   const auto model = lm::make_model(config);
@@ -274,12 +276,12 @@ inline void expect_equal(const TensorResult& one, const TensorResult& other, dou
 }
 
 inline std::string name_of(const TensorRun& o) {
-  return fmt::format("{} tiles {} and {} tp {}{} grid {}x{}{} cp {}{} window {} ep {} dp {} zero {} {} {}{}{}",
-                     *o.config.family.get().name, o.config.vocab_tiles, o.config.mlp_tiles, o.tensor_ranks,
-                     o.sequence ? " sp" : "", o.grid.depth, o.grid.side, o.grid.cube ? " cube" : "", o.context,
-                     o.config.context.ring > 1 ? fmt::format(" ring {}", o.config.context.ring) : "", o.config.window,
-                     o.experts, o.data.ranks, o.data.zero, o.schedule, terrace::name_of(o.config.dtype),
-                     o.recompute ? " recompute" : "", o.disk_tier ? " disk" : "");
+  return fmt::format(
+      "{} tiles {} and {} tp {}{} grid {}x{}{} cp {}{} window {} ep {} dp {} zero {} {} {}{}{}", *o.config.family.get().name,
+      o.config.vocab_tiles, o.config.mlp_tiles, o.tensor_ranks, o.sequence ? fmt::format(" sp in {}", o.pieces) : "",
+      o.grid.depth, o.grid.side, o.grid.cube ? " cube" : "", o.context,
+      o.config.context.ring > 1 ? fmt::format(" ring {}", o.config.context.ring) : "", o.config.window, o.experts, o.data.ranks,
+      o.data.zero, o.schedule, terrace::name_of(o.config.dtype), o.recompute ? " recompute" : "", o.disk_tier ? " disk" : "");
 }
 
 class TensorRuns : public FolderTest {
@@ -321,7 +323,7 @@ class TensorRuns : public FolderTest {
 inline TensorResult TensorRuns::serial(TensorRun o) {
   o.store = new_store();
   o.micro_batches *= o.data.ranks * o.experts;
-  o.tensor_ranks = o.context = o.experts = o.config.context.ring = 1;
+  o.tensor_ranks = o.pieces = o.context = o.experts = o.config.context.ring = 1;
   o.sequence = false;
   o.grid = {};
   o.config.vocab_tiles = o.config.mlp_tiles = 1;

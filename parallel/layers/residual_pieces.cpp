@@ -1,0 +1,279 @@
+// A residual branch whose exchanges run beside its products, piece by piece (row_pieces.h). Its norms, residuals and their
+// gradients are made of this rank's share of the rows, and what is between the two products of all rows, as without pieces.
+//
+//   forward    norm │ gather 0 │ gather 1 │ in 0 │ gather 2 │ in 1 │ … │ middle │ out 0 │ add 0 │ out 1 │ add 1 │ … │ residual
+//   backward   cut dy │ gathers beside out's dx │ middle's gradient │ norm again │ in's dx 0 │ add 0 │ … │ gathers of x
+//              │ out's dW │ norm's gradient, residual │ in's dW
+//
+// Two exchanges of a forward and one of a backward have no product to run beside: the first gathers and the last sum.
+#include <terrace/parallel/layers/residual_branch.h>
+#include <terrace/parallel/layers/row_pieces.h>
+
+namespace terrace::layers {
+namespace {
+
+const std::vector<std::uint32_t> kNone;
+
+// What an exchange reads beside this product: if it ended before, something of the product could get its place, and wait for
+// it.
+void keep(Phase& phase, const std::vector<std::uint32_t>& rooms) {
+  for (const auto room : rooms) phase.work.push_back({room, Access::read});
+}
+void keep_last(Phase& phase, const RowPieces& rows, std::uint32_t piece) {
+  if (piece > 0) keep(phase, {rows.all(piece - 1)});
+}
+
+Access of_piece(std::uint32_t piece) { return piece == 0 ? Access::overwrite : Access::update; }
+
+}  // namespace
+
+GridCall ResidualBranch::call_in_pieces(LayerCall which, BatchShape shape) const {
+  GridCall call;
+  for (const auto& tensor : middle_work(which, shape))
+    call.reserve(call.room(tensor.name, tensor.dtype), tensor.shape.elements());
+  if (which == LayerCall::forward) forward_in_pieces(call, shape);
+  if (which == LayerCall::backward) backward_in_pieces(call, shape);
+  return call;
+}
+
+RowPieces ResidualBranch::pieces(GridCall& call, const std::string& name, BatchShape shape, bool in_turn) const {
+  return {call, name, config_.dtype, config_.tensor, rows_of(shape), config_.hidden, in_turn};
+}
+
+// Scratch that other layers of this kind take for a phase, here for several of them.
+std::uint32_t ResidualBranch::lasting(GridCall& call, const std::string& name, std::uint64_t bytes) const {
+  const auto room = call.room(name, config_.dtype);
+  call.reserve(room, static_cast<std::int64_t>(bytes / size_of(config_.dtype)));
+  return room;
+}
+
+void ResidualBranch::add_middle(GridCall& call, LayerCall which, BatchShape shape) const {
+  auto phases = middle_phases(which, shape);
+  for (std::uint32_t m = 0; m < phases.size(); ++m) {
+    if (phases[m].carried == Access::overwrite) phases[m].carried = Access::update;  // behind the gathered gradient
+    call.compute(std::move(phases[m]),
+                 [this, which, m](LayerContext& ctx, const LayerTensors& t) { run_middle(ctx, t, which, m); });
+  }
+}
+
+void ResidualBranch::forward_in_pieces(GridCall& call, BatchShape shape) const {
+  const auto rows = pieces(call, "rows of norm's result, or of the branch's", shape, true);
+  call.compute({.weights = params_of(norm_),
+                .x = true,
+                .saved = Access::overwrite,
+                .work = GridCall::uses({}, rows.own_rooms()),
+                .scratch_bytes = 0},
+               [=, this](LayerContext& ctx, const LayerTensors& t) { cut_norm(ctx, t, rows, t.saved[kStatistics]); });
+  in_in_pieces(call, shape, rows);
+  add_middle(call, LayerCall::forward, shape);
+  out_in_pieces(call, shape, rows);
+  call.compute({.x = true, .y = Access::overwrite, .work = GridCall::uses(rows.own_rooms(), {}), .scratch_bytes = 0},
+               [=](LayerContext& ctx, const LayerTensors& t) {
+                 ctx.math.convert(ctx.stream, t.y, t.x);
+                 rows.each_own(t, t.y, [&](const TensorView& sum, const TensorView& y) {
+                   ctx.math.convert(ctx.stream, y, sum, Accumulate::yes);
+                 });
+               });
+}
+
+void ResidualBranch::in_in_pieces(GridCall& call, BatchShape shape, const RowPieces& rows) const {
+  const auto n = shape.tokens();
+  const bool has_room = in_result_bytes(n) != 0;  // it is not saved where the product leaves it
+  const auto room = lasting(call, in_result_, in_result_bytes(n));
+  rows.gather(call, Half::both, 0);
+  for (std::uint32_t i = 0; i < rows.count(); ++i) {
+    const bool last = i + 1 == rows.count();
+    if (!last) rows.gather(call, Half::both, i + 1);
+    Phase phase{.weights = params_of(in_),
+                .saved = Access::update,
+                .work = GridCall::uses({rows.all(i)}, last ? begins_middle(LayerCall::forward) : kNone),
+                .scratch_bytes = bytes_of<InInput>(*this, n),
+                .flops = product_flops(n, in_.outputs()) * rows.fraction(i)};
+    if (has_room) phase.work.push_back({room, of_piece(i)});
+    if (last && middles(LayerCall::forward, shape) == 0) phase.flops += middle_flops(shape);
+    call.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
+      ScratchArena arena(ctx.scratch), of_room(t.work[room]);
+      const InInput scratch(*this, arena, n);
+      const auto weights = in_.prepare(ctx, t.weights, scratch.weights);
+      const auto result = in_result(t, n, of_room);
+      rows.each_rank(
+          t, i, [&](const TensorView& x, std::int64_t at) { in_.forward(ctx, weights, row_slice(result, at, x.shape[0]), x); });
+      if (last) save_middle(ctx, t, result);
+    });
+  }
+}
+
+void ResidualBranch::out_in_pieces(GridCall& call, BatchShape shape, const RowPieces& rows) const {
+  const auto n = shape.tokens();
+  const bool again = !saves_middle();  // made by the first piece
+  const auto room = lasting(call, "input of the second product", again ? middle_bytes(n) : 0);
+  for (std::uint32_t i = 0; i < rows.count(); ++i) {
+    Phase phase{.weights = params_of(out_),
+                .saved = Access::read,
+                .work = GridCall::uses({}, {rows.all(i)}),
+                .scratch_bytes = 0,
+                .flops = product_flops(n, out_.inputs()) * rows.fraction(i)};
+    if (again) phase.work.push_back({room, i == 0 ? Access::overwrite : Access::read});
+    keep_last(phase, rows, i);
+    call.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
+      ScratchArena of_room(t.work[room]);
+      const auto whole = again && i > 0 ? take_middle(of_room, n) : middle(ctx, t, of_room);
+      const auto weights = out_.prepare(ctx, t.weights, {});
+      rows.each_rank(
+          t, i, [&](const TensorView& y, std::int64_t at) { out_.forward(ctx, weights, y, row_slice(whole, at, y.shape[0])); });
+    });
+    rows.scatter(call, Half::both, i);
+  }
+}
+
+void ResidualBranch::cut_norm(LayerContext& ctx, const LayerTensors& t, const RowPieces& rows,
+                              const NormStatistics& statistics) const {
+  std::int64_t begin = 0;
+  rows.each_own(t, t.x, [&](const TensorView& normed, const TensorView& x) {
+    norm_.forward(ctx, t.weights, normed, x, statistics.rows(begin, x.shape[0]));
+    begin += x.shape[0];
+  });
+}
+
+// Of dy, which the weight half needs whole.
+void ResidualBranch::out_input_in_pieces(GridCall& call, BatchShape shape, const RowPieces& rows) const {
+  constexpr auto half = Half::input;
+  const auto n = shape.tokens();
+  const auto dmiddle = call.room("gradient of the second product's input", config_.dtype);
+  call.reserve(dmiddle, n * out_.inputs());
+  const auto last = rows.count() - 1;
+  const double out = product_flops(n, out_.inputs());
+  const double between = middles(LayerCall::backward, shape) == 0 ? 2 * middle_flops(shape) : 0;
+
+  call.compute({.half = half, .dy = true, .work = GridCall::uses({}, rows.own_rooms()), .scratch_bytes = 0},
+               [=](LayerContext& ctx, const LayerTensors& t) {
+                 rows.each_own(t, t.dy,
+                               [&](const TensorView& own, const TensorView& dy) { ctx.math.convert(ctx.stream, own, dy); });
+               });
+  rows.gather(call, half, 0);
+  for (std::uint32_t i = 0; i <= last; ++i) {
+    if (i < last) rows.gather(call, half, i + 1);
+    Phase phase{.half = half,
+                .weights = params_of(out_),
+                .carried = of_piece(i),
+                .work = GridCall::uses({rows.all(i)}, i == last ? begins_middle(LayerCall::backward) : kNone),
+                .scratch_bytes = 0,
+                .flops = out * rows.fraction(i) + (i == last ? between : 0)};
+    if (i == last) phase.saved = Access::read;
+    phase.work.push_back({dmiddle, of_piece(i)});
+    call.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
+      const auto whole = GridCall::view(t, dmiddle, {n, out_.inputs()});
+      const auto weights = out_.prepare(ctx, t.weights, {});
+      rows.each_rank(t, i, [&](const TensorView& dy, std::int64_t at) {
+        out_.input_grad(ctx, weights, row_slice(whole, at, dy.shape[0]), dy);
+        ctx.math.convert(ctx.stream, row_slice(t.carried[kDout], at, dy.shape[0]), dy);
+      });
+      if (i == last) middle_grad(ctx, t, t.carried[kDin], whole);
+    });
+  }
+}
+
+void ResidualBranch::in_input_in_pieces(GridCall& call, BatchShape shape, const RowPieces& rows) const {
+  const auto n = shape.tokens();
+  for (std::uint32_t i = 0; i < rows.count(); ++i) {
+    Phase phase{.half = Half::input,
+                .weights = params_of(in_),
+                .carried = Access::read,
+                .work = GridCall::uses({}, {rows.all(i)}),
+                .scratch_bytes = bytes_of<InInput>(*this, n),
+                .flops = product_flops(n, in_.outputs()) * rows.fraction(i)};
+    keep_last(phase, rows, i);
+    call.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
+      ScratchArena arena(ctx.scratch);
+      const InInput scratch(*this, arena, n);
+      const auto weights = in_.prepare(ctx, t.weights, scratch.weights);
+      rows.each_rank(t, i, [&](const TensorView& dnormed, std::int64_t at) {
+        in_.input_grad(ctx, weights, dnormed, row_slice(t.carried[kDin], at, dnormed.shape[0]));
+      });
+    });
+    rows.scatter(call, Half::input, i);
+  }
+}
+
+void ResidualBranch::backward_in_pieces(GridCall& call, BatchShape shape) const {
+  const auto rows = pieces(call, "gradient of the result or of norm's", shape, true),
+             x_rows = pieces(call, "norm's result", shape, false);
+  out_input_in_pieces(call, shape, rows);
+  add_middle(call, LayerCall::backward, shape);
+  cut_norm_again(call, shape, x_rows);
+  in_input_in_pieces(call, shape, rows);
+  for (std::uint32_t i = 0; i < x_rows.count(); ++i) x_rows.gather(call, Half::weight, i);
+  out_weight_beside(call, shape, x_rows);
+  residual_grad(call, rows);
+  in_weight_of_pieces(call, shape, x_rows);
+}
+
+void ResidualBranch::cut_norm_again(GridCall& call, BatchShape shape, const RowPieces& x_rows) const {
+  const auto own = norm_.statistics(rows_of(shape));
+  call.compute({.half = Half::weight,
+                .weights = params_of(norm_),
+                .x = true,
+                .work = GridCall::uses({}, x_rows.own_rooms()),
+                .scratch_bytes = own.bytes()},
+               [=, this](LayerContext& ctx, const LayerTensors& t) {
+                 cut_norm(ctx, t, x_rows, part({ctx.scratch.data, own.dtype, own.shape}, 0, own.shape));
+               });
+}
+
+void ResidualBranch::out_weight_beside(GridCall& call, BatchShape shape, const RowPieces& x_rows) const {
+  const auto n = shape.tokens();
+  Phase out_weight{.half = Half::weight,
+                   .gradients = params_of(out_),
+                   .saved = Access::read,
+                   .carried = Access::read,
+                   .scratch_bytes = saves_middle() ? 0 : middle_bytes(n),
+                   .flops = product_flops(n, out_.inputs())};
+  keep(out_weight, x_rows.own_rooms());
+  call.compute(std::move(out_weight), [this](LayerContext& ctx, const LayerTensors& t) {
+    ScratchArena arena(ctx.scratch);
+    out_.weight_grad(ctx, t.gradients, {}, t.carried[kDout], middle(ctx, t, arena), t.accumulate);
+  });
+}
+
+void ResidualBranch::residual_grad(GridCall& call, const RowPieces& rows) const {
+  Phase residual{.half = Half::input,
+                 .weights = params_of(norm_),
+                 .x = true,
+                 .dy = true,
+                 .dx = Access::overwrite,
+                 .saved = Access::read,
+                 .carried = Access::update,
+                 .work = GridCall::uses(rows.own_rooms(), {}),
+                 .scratch_bytes = 0};
+  keep_last(residual, rows, rows.count());  // until the product before it has begun
+  call.compute(std::move(residual), [=, this](LayerContext& ctx, const LayerTensors& t) {
+    const auto dnormed = t.carried[kDnormed];
+    rows.each_own(t, dnormed, [&](const TensorView& sum, const TensorView& to) { ctx.math.convert(ctx.stream, to, sum); });
+    ctx.math.convert(ctx.stream, t.dx, t.dy);
+    norm_.input_grad(ctx, t.weights, t.dx, dnormed, t.x, t.saved[kStatistics], Accumulate::yes);
+  });
+}
+
+void ResidualBranch::in_weight_of_pieces(GridCall& call, BatchShape shape, const RowPieces& x_rows) const {
+  const auto n = shape.tokens();
+  call.compute({.half = Half::weight,
+                .gradients = params_of(norm_, in_),
+                .x = true,
+                .saved = Access::read,
+                .carried = Access::read,
+                .work = GridCall::uses(x_rows.all_rooms(), {}),
+                .scratch_bytes = bytes_of<InWeight>(*this, n),
+                .flops = product_flops(n, in_.outputs())},
+               [=, this](LayerContext& ctx, const LayerTensors& t) {
+                 ScratchArena arena(ctx.scratch);
+                 const InWeight scratch(*this, arena, n);
+                 for (std::uint32_t i = 0; i < x_rows.count(); ++i)
+                   x_rows.each_rank(t, i, [&](const TensorView& x, std::int64_t at) {
+                     ctx.math.convert(ctx.stream, row_slice(scratch.normed, at, x.shape[0]), x);
+                   });
+                 in_.weight_grad(ctx, t.gradients, scratch.gradient, t.carried[kDin], scratch.normed, t.accumulate);
+                 norm_.weight_grad(ctx, t.gradients, t.carried[kDnormed], t.x, t.saved[kStatistics], t.accumulate);
+               });
+}
+
+}  // namespace terrace::layers
