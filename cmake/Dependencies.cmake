@@ -26,6 +26,8 @@ if(TERRACE_BENCH)
   find_package(benchmark REQUIRED)
 endif()
 
+pkg_check_modules(PCRE2 QUIET IMPORTED_TARGET libpcre2-8)  # for tokenizers with patterns of their own
+
 # AUTO compiles the CUDA code where there is a GPU to run it: it takes as long as all the rest.
 set(TERRACE_HAS_CUDA OFF)
 set(TERRACE_CUDA_MAJOR 0)  # of the toolkit; a driver must be as new

@@ -1,0 +1,206 @@
+#include <terrace/examples/lm/tokenizer/bpe.h>
+
+#include <algorithm>
+#include <functional>
+
+#include <fmt/format.h>
+
+#include <terrace/core/error.h>
+#include <terrace/core/printable.h>
+#include <terrace/examples/lm/tokenizer/byte_letters.h>
+#include <terrace/examples/lm/tokenizer/unicode.h>
+
+namespace terrace::lm {
+namespace {
+
+constexpr std::size_t kFew = 48;  // symbols up to which looking for the lowest rank anew is faster than a heap
+
+// Ids far above the number of tokens would need memory for nothing.
+std::size_t most_ids(std::size_t tokens) { return 8 * tokens + 65536; }
+
+std::string bytes_of_spelling(const std::string& spelling, bool byte_level) {
+  if (!byte_level) return spelling;
+  auto bytes = bytes_of_letters(spelling);
+  return bytes ? *std::move(bytes) : spelling;
+}
+
+}  // namespace
+
+Bpe::Bpe(const BpeParts& parts)
+    : byte_level_(parts.byte_level),
+      byte_fallback_(parts.byte_fallback),
+      ignore_merges_(parts.ignore_merges),
+      fuse_unknown_(parts.fuse_unknown),
+      merges_(parts.merges.size()) {
+  ids_.reserve(parts.vocabulary.size());
+  for (const auto& [spelling, id] : parts.vocabulary) {
+    if (id >= most_ids(parts.vocabulary.size()))
+      throw Error(fmt::format("token \"{}\" has the id {}, but there are only {} tokens", printable(spelling), id,
+                              parts.vocabulary.size()),
+                  Exit::corrupt);
+    if (!ids_.emplace(spelling, id).second)
+      throw Error(fmt::format("token \"{}\" is in the vocabulary twice", printable(spelling)), Exit::corrupt);
+    if (bytes_of_id_.size() <= id) bytes_of_id_.resize(id + 1);
+    auto& bytes = bytes_of_id_[id];
+    if (bytes)
+      throw Error(fmt::format("tokens \"{}\" and \"{}\" both have the id {}", printable(*bytes), printable(spelling), id),
+                  Exit::corrupt);
+    bytes = bytes_of_spelling(spelling, byte_level_);
+    if (ignore_merges_ && (!byte_level_ || bytes_of_letters(spelling))) words_.emplace(*bytes, id);
+  }
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    of_byte_[byte] = id_of(letters_of_bytes(std::string(1, static_cast<char>(byte))));
+    fallback_[byte] = id_of(fmt::format("<0x{:02X}>", byte));
+  }
+  all_bytes_ = std::ranges::all_of(of_byte_, [](const auto& id) { return id.has_value(); });
+  if (parts.unknown) {
+    unknown_ = id_of(*parts.unknown);
+    if (!unknown_)
+      throw Error(fmt::format("the unknown token \"{}\" is not in the vocabulary", printable(*parts.unknown)), Exit::corrupt);
+  }
+  add_merges(parts);
+}
+
+void Bpe::add_merges(const BpeParts& parts) {
+  std::uint32_t rank = 0;
+  for (const auto& [left, right] : parts.merges) {
+    const auto first = id_of(left), second = id_of(right), both = id_of(left + right);
+    if (!first || !second || !both)
+      throw Error(
+          fmt::format("merge {} of \"{}\" and \"{}\": \"{}\" is not in the vocabulary", rank, printable(left), printable(right),
+                      printable(!first    ? left
+                                : !second ? right
+                                          : left + right)),
+          Exit::corrupt);
+    merges_.insert(*first, *second, {rank++, *both});
+  }
+}
+
+std::optional<TokenId> Bpe::id_of(std::string_view token) const {
+  const auto found = ids_.find(token);
+  return found == ids_.end() ? std::nullopt : std::optional(found->second);
+}
+
+std::string Bpe::decoded(TokenId id) const {
+  for (unsigned byte = 0; byte < 256 && !byte_level_ && byte_fallback_; ++byte)
+    if (fallback_[byte] == id) return std::string(1, static_cast<char>(byte));
+  return bytes_of_id_[id].value_or("");
+}
+
+void Bpe::encode_word(std::string_view word, MergeScratch& scratch) const {
+  scratch.ids.clear();
+  if (ignore_merges_) {
+    if (const auto found = words_.find(word); found != words_.end()) {
+      scratch.ids.push_back(found->second);
+      return;
+    }
+  }
+  split(word, scratch.ids);
+  if (scratch.ids.size() <= kFew) {
+    merge_few(scratch);
+  } else {
+    merge_many(scratch);
+  }
+}
+
+void Bpe::split(std::string_view word, std::vector<TokenId>& ids) const {
+  if (!byte_level_ || !all_bytes_) return split_characters(word, ids);
+  for (const char byte : word) ids.push_back(*of_byte_[static_cast<unsigned char>(byte)]);
+}
+
+// As Hugging Face's library does it: byte by byte or character by character, with the unknown token, or with nothing at all,
+// for what is not in the vocabulary.
+void Bpe::split_characters(std::string_view word, std::vector<TokenId>& ids) const {
+  bool after_unknown = false;
+  const char* const end = word.data() + word.size();
+  for (const char* at = word.data(); at < end;) {
+    const auto bytes = byte_level_ ? 1 : character_at(at, end).bytes;
+    const std::string_view symbol(at, bytes);
+    at += bytes;
+    const auto spelling = byte_level_ ? letters_of_bytes(symbol) : std::string(symbol);
+    if (const auto id = id_of(spelling)) {
+      ids.push_back(*id);
+      after_unknown = false;
+      continue;
+    }
+    const auto fallback = [&](char byte) { return fallback_[static_cast<unsigned char>(byte)]; };
+    if (byte_fallback_ && std::ranges::all_of(spelling, [&](char byte) { return fallback(byte).has_value(); })) {
+      for (const char byte : spelling) ids.push_back(*fallback(byte));
+      after_unknown = false;
+    } else if (unknown_) {
+      if (!after_unknown || !fuse_unknown_) ids.push_back(*unknown_);
+      after_unknown = true;
+    }
+  }
+}
+
+void Bpe::merge_few(MergeScratch& scratch) const {
+  auto& ids = scratch.ids;
+  std::array<Merge, kFew> pairs;  // of each symbol and the next one
+  auto count = ids.size();
+  const auto look_up = [&](std::size_t i) { pairs[i] = i + 1 < count ? merges_.find(ids[i], ids[i + 1]) : Merge{}; };
+  for (std::size_t i = 0; i < count; ++i) look_up(i);
+  while (count > 1) {
+    std::size_t best = 0;
+    for (std::size_t i = 1; i + 1 < count; ++i)
+      if (pairs[i].rank < pairs[best].rank) best = i;
+    if (pairs[best].rank == kNoRank) break;
+    ids[best] = pairs[best].id;
+    --count;
+    for (std::size_t i = best + 1; i < count; ++i) {
+      ids[i] = ids[i + 1];
+      pairs[i] = pairs[i + 1];
+    }
+    look_up(best);
+    if (best > 0) look_up(best - 1);
+  }
+  ids.resize(count);
+}
+
+// A heap of (rank, place). An entry is out of date if the pair at its place has another rank by now.
+void Bpe::merge_many(MergeScratch& scratch) const {
+  auto& [ids, ranks, previous, next, merged, heap] = scratch;
+  const auto count = static_cast<std::uint32_t>(ids.size());
+  ranks.assign(count, kNoRank);
+  merged.resize(count);
+  previous.resize(count);
+  next.resize(count);
+  heap.clear();
+  const auto look_up = [&](std::uint32_t at) {
+    const auto merge = next[at] < count ? merges_.find(ids[at], ids[next[at]]) : Merge{};
+    ranks[at] = merge.rank;
+    merged[at] = merge.id;
+    return merge.rank != kNoRank;
+  };
+  const auto entry = [&](std::uint32_t at) { return std::uint64_t{ranks[at]} << 32U | at; };
+  const auto push = [&](std::uint32_t at) {
+    heap.push_back(entry(at));
+    std::push_heap(heap.begin(), heap.end(), std::greater<>());
+  };
+  for (std::uint32_t i = 0; i < count; ++i) {
+    previous[i] = i - 1;
+    next[i] = i + 1;
+  }
+  for (std::uint32_t i = 0; i < count; ++i)
+    if (look_up(i)) heap.push_back(entry(i));
+  std::make_heap(heap.begin(), heap.end(), std::greater<>());
+  while (!heap.empty()) {
+    const auto at = static_cast<std::uint32_t>(heap.front());
+    const auto rank = static_cast<std::uint32_t>(heap.front() >> 32U);
+    std::pop_heap(heap.begin(), heap.end(), std::greater<>());
+    heap.pop_back();
+    if (ranks[at] != rank) continue;
+    const auto gone = next[at];
+    ids[at] = merged[at];
+    ranks[gone] = kNoRank;
+    next[at] = next[gone];
+    if (next[at] < count) previous[next[at]] = at;
+    if (look_up(at)) push(at);
+    if (at > 0 && look_up(previous[at])) push(previous[at]);
+  }
+  std::uint32_t kept = 0;
+  for (std::uint32_t at = 0; at < count; at = next[at]) ids[kept++] = ids[at];
+  ids.resize(kept);
+}
+
+}  // namespace terrace::lm

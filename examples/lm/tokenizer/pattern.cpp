@@ -1,0 +1,56 @@
+#include <terrace/examples/lm/tokenizer/pattern.h>
+
+#include <array>
+#include <utility>
+
+#include <terrace/examples/lm/tokenizer/words.h>
+
+namespace terrace::lm {
+namespace {
+
+// The last one of a pattern's spellings is the one of text_of().
+constexpr std::array<std::pair<Pattern, std::string_view>, 7> kSpellings{{
+    {Pattern::gpt2, R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"},
+    {Pattern::gpt2, R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"},
+    {Pattern::llama3,
+     R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)"},
+    {Pattern::llama3,
+     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
+    {Pattern::qwen2,
+     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
+    {Pattern::o200k,
+     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+     R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+     R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
+    {Pattern::cl100k,
+     R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s)"},
+}};
+
+}  // namespace
+
+std::string_view text_of(Pattern pattern) {
+  std::string_view text;
+  for (const auto& [known, spelling] : kSpellings)
+    if (known == pattern) text = spelling;
+  return text;
+}
+
+std::optional<Pattern> known_pattern(std::string_view regex) {
+  for (const auto& [known, spelling] : kSpellings)
+    if (spelling == regex) return known;
+  return {};
+}
+
+void each_word(Pattern pattern, std::string_view text, const std::function<void(std::string_view)>& take) {
+  with_pattern(pattern, [&]<Pattern kPattern>() {
+    const char* const end = text.data() + text.size();
+    const Words words(end);
+    for (const char* at = text.data(); at < end;) {
+      const char* const stop = words.next<kPattern>(at);
+      take({at, static_cast<std::size_t>(stop - at)});
+      at = stop;
+    }
+  });
+}
+
+}  // namespace terrace::lm

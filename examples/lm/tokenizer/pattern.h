@@ -1,0 +1,25 @@
+// The patterns that cut a text into words, before tokens are made within each word.
+//
+// Four patterns of published tokenizers are written by hand (words.h); any other one is run by PCRE2 (regex.h).
+//
+// Threads: any. Errors: none.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string_view>
+
+namespace terrace::lm {
+
+enum class Pattern : std::uint8_t { gpt2, llama3, qwen2, o200k, cl100k };
+
+// The regular expression as files of tokenizers have it.
+std::string_view text_of(Pattern pattern);
+// The pattern with one of its spellings; nothing for any other regular expression.
+std::optional<Pattern> known_pattern(std::string_view regex);
+
+// Calls take(word) for each word, in order. Together they are the text.
+void each_word(Pattern pattern, std::string_view text, const std::function<void(std::string_view)>& take);
+
+}  // namespace terrace::lm

@@ -1,0 +1,70 @@
+// Byte-level and other BPE tokenizers that a tokenizer.json of Hugging Face's library describes, with the ids of that library.
+//
+// A text may have invalid UTF-8: such bytes are kept, as characters that are neither letters nor numbers.
+//
+// Owner:   the caller. Threads: encode() and decode() from any, each with its own Encoding.
+// Errors:  Error(Exit::usage) for a file that is missing or unreadable, and for a part of it that is not supported, by name;
+//          Error(Exit::corrupt) for a file that is damaged or contradicts itself; Error(Exit::usage) from decode() for an id
+//          that is no token.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <terrace/examples/lm/tokenizer/token_id.h>
+#include <terrace/examples/lm/tokenizer/tokenizer_file.h>
+
+namespace terrace::lm {
+
+struct EncodeOptions {
+  bool finds_added = true;     // special and other added tokens in the text are these tokens, and not their letters
+  bool with_template = false;  // and what the file sets before and after each text, such as <|begin_of_text|>
+};
+struct DecodeOptions {
+  bool skips_special = false;
+};
+
+// What a thread encodes with: it keeps memory and the tokens of frequent words. Made for one tokenizer.
+class Encoding {
+ public:
+  Encoding();
+  ~Encoding();
+  Encoding(Encoding&&) noexcept;
+  Encoding& operator=(Encoding&&) noexcept;
+
+ private:
+  friend class Tokenizer;
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+class Tokenizer {
+ public:
+  explicit Tokenizer(TokenizerFile file);
+  static Tokenizer read(const std::filesystem::path& file);
+  ~Tokenizer();
+  Tokenizer(Tokenizer&&) noexcept;
+  Tokenizer& operator=(Tokenizer&&) noexcept;
+
+  void encode(std::string_view text, EncodeOptions options, Encoding& with, TokenBuffer& out) const;
+  [[nodiscard]] std::vector<TokenId> encode(std::string_view text, EncodeOptions options = {}) const;
+  [[nodiscard]] std::string decode(std::span<const TokenId> ids, DecodeOptions options = {}) const;
+
+  [[nodiscard]] std::size_t ids() const;  // the largest id + 1
+  [[nodiscard]] std::optional<TokenId> id_of(std::string_view content) const;
+  // Where a text may be cut so that the tokens of both parts are those of the whole: between a letter and a space with a letter
+  // after it. The last such place at or before `most`; nothing if there is none, or if this tokenizer may look further.
+  [[nodiscard]] std::optional<std::size_t> cut_before(std::string_view text, std::size_t most) const;
+  [[nodiscard]] const TokenizerFile& file() const;  // as it was read; its text() is written back
+
+ private:
+  struct Parts;
+  std::unique_ptr<const Parts> parts_;
+};
+
+}  // namespace terrace::lm

@@ -1,0 +1,68 @@
+// What the parts of a tokenizer.json other than its model mean. A part that terrace does not know and that would change the ids
+// is refused by its name; a decoder that it does not know is only refused when something is decoded.
+//
+// Internal to the tokenizer. Threads: any; values.
+// Errors:  Error(Exit::usage) with the name of a part that is not supported; Error(Exit::corrupt) for a part without its
+// fields.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <terrace/examples/lm/tokenizer/added_tokens.h>
+#include <terrace/examples/lm/tokenizer/pattern.h>
+#include <terrace/examples/lm/tokenizer/regex.h>
+#include <terrace/examples/lm/tokenizer/tokenizer_file.h>
+
+namespace terrace::lm {
+
+struct NfcStep {};
+struct PrependStep {
+  std::string text;  // before a part that is not empty
+};
+struct ReplaceStep {
+  std::string from, to;
+};
+struct Normalizer {
+  std::vector<std::variant<NfcStep, PrependStep, ReplaceStep>> steps;
+  [[nodiscard]] std::string apply(std::string_view text) const;
+};
+
+// How a part of the text is cut into words: each step cuts the words of the one before it.
+struct PreTokenizer {
+  std::vector<std::variant<Pattern, Regex>> steps;
+  bool byte_level = false;
+  bool prefix_space = false;  // a space is set before a part that does not begin with one
+};
+
+struct Decoder {
+  std::vector<std::pair<std::string, std::string>> replacements;
+  std::string stripped;  // taken from the front and the end of the text, so often:
+  std::size_t at_front = 0, at_end = 0;
+  std::string unknown;  // the name of a decoder that is not supported
+};
+
+// Ids that stand before and after a text that is encoded with its template.
+struct Template {
+  std::vector<TokenId> before, after;
+};
+
+Normalizer read_normalizer(const nlohmann::ordered_json& part);
+PreTokenizer read_pre_tokenizer(const nlohmann::ordered_json& part);
+Decoder read_decoder(const nlohmann::ordered_json& part);
+Template read_template(const nlohmann::ordered_json& part);
+std::vector<AddedToken> read_added_tokens(const nlohmann::ordered_json& part);
+
+void replace_all(std::string& text, const std::string& from, const std::string& to);
+
+// The value of a key, with an error that names it.
+const nlohmann::ordered_json& member(const nlohmann::ordered_json& object, const char* key);
+std::string text_member(const nlohmann::ordered_json& object, const char* key);
+bool flag_member(const nlohmann::ordered_json& object, const char* key, bool if_absent);
+bool is_absent(const nlohmann::ordered_json& object, const char* key);  // or null
+TokenId id_of_number(const nlohmann::ordered_json& number);
+
+}  // namespace terrace::lm

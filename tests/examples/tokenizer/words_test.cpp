@@ -1,0 +1,132 @@
+// The patterns that are written by hand against PCRE2, which runs their regular expressions.
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <terrace/examples/lm/tokenizer/pattern.h>
+#include <terrace/examples/lm/tokenizer/regex.h>
+#include <terrace/examples/lm/tokenizer/unicode.h>
+
+namespace terrace::lm {
+namespace {
+
+constexpr Pattern kAll[] = {Pattern::gpt2, Pattern::llama3, Pattern::qwen2, Pattern::o200k, Pattern::cl100k};
+
+std::vector<std::string> words_of(Pattern pattern, std::string_view text) {
+  std::vector<std::string> words;
+  each_word(pattern, text, [&](std::string_view word) { words.emplace_back(word); });
+  return words;
+}
+
+class AgainstPcre2 : public testing::TestWithParam<Pattern> {
+ protected:
+  void SetUp() override {
+    if (!Regex::available()) GTEST_SKIP() << "this build has no PCRE2";
+    regex_.emplace(text_of(GetParam()));
+  }
+  void expect_same(std::string_view text) const {
+    std::vector<std::string> expected;
+    regex_->each_part(text, [&](std::string_view word) { expected.emplace_back(word); });
+    ASSERT_EQ(expected, words_of(GetParam(), text)) << "of \"" << text << "\"";
+  }
+  std::optional<Regex> regex_;
+};
+INSTANTIATE_TEST_SUITE_P(Patterns, AgainstPcre2, testing::ValuesIn(kAll));
+
+// All texts of up to five of these: each class of characters, letters of contractions, and what the patterns name.
+TEST_P(AgainstPcre2, AllShortTexts) {
+  const std::vector<std::string> symbols{"a", "S", "'", " ", "\n", "1", ".", "/", "\u00e9", "\u0301", "\u017f", "\u3000"};
+  std::vector<std::size_t> digits(1, 0);
+  while (digits.size() <= 5) {
+    std::string text;
+    for (const auto digit : digits) text += symbols[digit];
+    ASSERT_NO_FATAL_FAILURE(expect_same(text));
+    std::size_t place = 0;
+    while (place < digits.size() && ++digits[place] == symbols.size()) digits[place++] = 0;
+    if (place == digits.size()) digits.assign(digits.size() + 1, 0);
+  }
+}
+
+TEST_P(AgainstPcre2, LongDrawnTexts) {
+  const std::vector<std::string> symbols{"a",
+                                         "the",
+                                         "THE",
+                                         "'s",
+                                         "'RE",
+                                         "'v",
+                                         "'ll",
+                                         "'\u017f",
+                                         " ",
+                                         "   ",
+                                         "\t",
+                                         "\n",
+                                         "\r\n",
+                                         "\n\n",
+                                         "12",
+                                         "1234567",
+                                         "...",
+                                         "//",
+                                         "_",
+                                         "<|",
+                                         "\u00e9",
+                                         "\u00c9",
+                                         "\u4e2d",
+                                         "\u0301",
+                                         "\u0661",
+                                         "\u2028",
+                                         "\u00a0",
+                                         "\U0001f600",
+                                         "\u01c5",
+                                         "\u02b0",
+                                         "abcdefghijklmnopqrstuvwxyz",
+                                         "                  ",
+                                         "{}[]();:\"'\"'"};
+  std::mt19937 random(20240520);
+  for (int i = 0; i < 3000; ++i) {
+    std::string text;
+    for (auto parts = random() % 60; parts > 0; --parts) text += symbols[random() % symbols.size()];
+    ASSERT_NO_FATAL_FAILURE(expect_same(text));
+  }
+}
+
+// PCRE2's tables may be older: a code point that they do not know is in no class.
+TEST_P(AgainstPcre2, EveryCodePoint) {
+  const Regex unassigned("\\p{Cn}");
+  for (std::uint32_t code = 0; code < 0x110000; ++code) {
+    if (code >= 0xd800 && code < 0xe000) continue;
+    std::string one;
+    append_utf8(one, code);
+    int parts = 0;
+    unassigned.each_part(one + "\n", [&](std::string_view) { ++parts; });
+    if (parts == 2 && UnicodeTable::get().class_of(code) != CharClass::other) continue;
+    ASSERT_NO_FATAL_FAILURE(expect_same("a" + one + "b 'S" + one + one + " " + one + "1\n" + one)) << code;
+  }
+}
+
+class EveryPattern : public testing::TestWithParam<Pattern> {};
+INSTANTIATE_TEST_SUITE_P(Patterns, EveryPattern, testing::ValuesIn(kAll));
+
+TEST_P(EveryPattern, IsKnownByItsText) { EXPECT_EQ(GetParam(), known_pattern(text_of(GetParam()))); }
+
+TEST_P(EveryPattern, WordsAreTheTextAlsoOfInvalidBytes) {
+  std::mt19937 random(7);
+  for (int i = 0; i < 2000; ++i) {
+    std::string text(random() % 80, '\0');
+    for (auto& byte : text) byte = random() % 3 == 0 ? static_cast<char>(random()) : " ab'\n1\xc3\xa9\xf0"[random() % 9];
+    std::string joined;
+    each_word(GetParam(), text, [&](std::string_view word) {
+      EXPECT_FALSE(word.empty());
+      joined += word;
+    });
+    ASSERT_EQ(text, joined);
+  }
+}
+
+TEST(KnownPattern, IsNoOtherExpression) { EXPECT_FALSE(known_pattern("\\s+")); }
+
+}  // namespace
+}  // namespace terrace::lm
