@@ -133,7 +133,8 @@ TEST_F(ExpertRuns, CostsOfLayersThatRouteAreThoseOfTheProfile) {
   const auto device = make_cpu_device(pool);
   const StepMap map(model, planned.map);
   const std::vector<std::int32_t> tokens(static_cast<std::size_t>(o.batch.tokens()) * o.micro_batches, 1);
-  ProfileCosts estimated(map, {}), measured(map, {});
+  const MachineProfile profile;
+  ProfileCosts estimated(map, profile), measured(map, profile);
   measure_costs(measured, map, planned.programs.steady, *device, *optimizer, {.tokens = tokens, .targets = tokens});
   for (const auto& action : planned.programs.steady.actions) {
     if (!is_layer_action(action.op)) continue;
