@@ -61,6 +61,24 @@ TEST_F(ExpertRanks, ComposeWithAllOtherRanks) {
     }
 }
 
+// Documents whose number of targets differs from rank to rank, and exchanges of other axes beside products.
+TEST_F(ExpertRanks, HaveDocumentsAndPieces) {
+  for (const auto& config : {gpt2(), llama()}) {
+    auto o = of(config, {.count = 4, .chosen = 2, .balance_loss = 0.05}, 2);
+    o.documents = [](Split, auto sequences, auto, auto numbers) {
+      for (std::size_t i = 0; i < numbers.size(); ++i)
+        numbers[i] = static_cast<std::int32_t>(i % 16 > 2 + sequences[i / 16] % 9);
+    };
+    expect_serial(o, kFp64);
+    o.tensor_ranks = 2;
+    o.sequence = true;
+    o.pieces = 3;
+    o.schedule = "1f1b";
+    o.micro_batches = 2;
+    expect_serial(o, kFp64);
+  }
+}
+
 TEST_F(ExpertRanks, BudgetsOrdersTiersAndStagesChangeNoBit) {
   for (const auto& experts : {kTwentyFour, kDropping}) {
     auto o = of(llama(), experts, 2);
@@ -140,6 +158,29 @@ TEST_F(ExpertRanks, LedgerEqualsTheFormula) {
       const auto tied = one.weights.at("transformer.wte.weight").size() * sizeof(double);  // it has two gradients
       EXPECT_EQ(one.step.of("expert", Operation::all_reduce).payload_bytes, in_common + tied);
     }
+  }
+}
+
+// In elements. Inputs, and what an activation reads, of the most rows that can come; results of a rank's own tokens.
+TEST_F(ExpertRanks, ARankHoldsWhatTheFormulaSays) {
+  const std::int64_t h = 64, f = 256, experts = 8, chosen = 3, shared = 1;
+  for (const std::int64_t ranks : {1, 2, 4, 8}) {
+    auto o = of(gpt2(), {.count = experts, .chosen = chosen, .shared = shared}, static_cast<std::uint32_t>(ranks));
+    const auto tokens = o.batch.tokens();
+    o.config.expert = {.ranks = o.experts, .rank = o.experts - 1};
+    const auto model = lm::make_model(o.config);
+    const auto elements = [](const auto& specs) {
+      std::int64_t all = 0;
+      for (const auto& s : specs) all += s.shape.elements();
+      return all;
+    };
+    const auto& layer = *model.layers[2];
+    EXPECT_EQ((experts / ranks + shared) * 2 * h * f + experts * h + 2 * h, elements(layer.params())) << ranks << " ranks";
+    const auto own = (chosen + shared) * tokens;
+    const auto computed = ranks == 1 ? own : ranks * std::min(chosen, experts / ranks) * tokens + shared * tokens;
+    const auto routed = tokens * (2 + experts + 1 + (chosen + shared) + chosen + (chosen + shared));
+    EXPECT_EQ(routed + computed * (h + f) + own * h, elements(layer.saved(o.batch))) << ranks << " ranks";
+    EXPECT_EQ(computed * (h + f) + tokens * (experts + h), elements(layer.carried(o.batch))) << ranks << " ranks";
   }
 }
 
