@@ -91,11 +91,11 @@ void CommittedState::read(const ChunkDescription& chunk, Format format, std::uin
     }
 }
 
-void CommittedState::read(const ParamSpec& param, std::uint64_t first_element, const TensorView& range) {
+void CommittedState::read(const ParamSpec& param, std::uint64_t first_element, const TensorView& range, Kind kind) {
   const auto elements = static_cast<std::uint64_t>(range.elements());
   const auto format = format_of(range.dtype);
   read({.chunk = {},
-        .kind = Kind::parameter,
+        .kind = kind,
         .dtype = std::string(terrace::name_of(format)),
         .bytes = range.bytes(),
         .ranges = {{param.name, first_element, elements, 0}},

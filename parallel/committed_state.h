@@ -40,8 +40,8 @@ class CommittedState {
   // Reads a chunk of another layout, of `chunk_elements` elements; elements of no tensor are zero. State that an optimizer has
   // laid out itself has no ranges: it is copied whole from the chunk with the same label, or refused.
   void read(const ChunkDescription& chunk, Format format, std::uint64_t chunk_elements, std::span<std::byte> to);
-  // Reads weights as layers read them, in the dtype in which they are stored (a WeightRange).
-  void read(const ParamSpec& param, std::uint64_t first_element, const TensorView& range);
+  // Reads weights as layers read them, or their masters, in the dtype in which they are stored (a WeightRange).
+  void read(const ParamSpec& param, std::uint64_t first_element, const TensorView& range, Kind kind = Kind::parameter);
 
  private:
   struct Chunk {

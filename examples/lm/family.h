@@ -98,6 +98,34 @@ struct TensorNames {
   Words buffers;  // endings of names in old files that are not weights, such as masks
 };
 
+// A value in config.json with which the model computes what the family does, as JSON text; a file without the key means it,
+// too. Other texts that mean the same stand behind it. Any other value is another model.
+struct FixedValue {
+  std::string_view key;
+  std::array<std::string_view, 3> values;
+};
+class FixedValues {
+ public:
+  template <std::same_as<FixedValue>... More>
+  constexpr FixedValues(const FixedValue& first, const More&... more) : values_{first, more...}, size_(1 + sizeof...(more)) {}
+  [[nodiscard]] constexpr const FixedValue* begin() const { return values_.data(); }
+  [[nodiscard]] constexpr const FixedValue* end() const { return values_.data() + size_; }
+
+ private:
+  std::array<FixedValue, 8> values_ = {};
+  std::size_t size_ = 0;
+};
+
+// The config.json of a model in a directory of Hugging Face's library: the keys of its sizes ("": the family has none), beside
+// those of the numbers above.
+struct ModelFile {
+  Stated<std::string_view> type, architecture;  // "llama", "LlamaForCausalLM"
+  Stated<std::string_view> layers, hidden, kv_heads, ffn, positions;
+  Stated<std::string_view> window;  // of attention; null or no key: none
+  Stated<bool> tied;                // if tie_word_embeddings is not told
+  FixedValues fixed;
+};
+
 struct Family {
   Stated<std::string_view> name;  // for --model
 
@@ -111,6 +139,8 @@ struct Family {
   Stated<std::int64_t (*)(std::int64_t hidden)> usual_ffn;
   ConfigNumber norm_eps;
   Words heads_keys;  // of the number of heads, as ConfigNumber::keys
+
+  ModelFile file;
 
   // Files of weights.
   Stated<MatrixOrder> matrices;

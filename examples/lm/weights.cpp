@@ -9,6 +9,7 @@
 
 #include <terrace/core/printable.h>
 #include <terrace/examples/lm/safetensors.h>
+#include <terrace/examples/lm/weight_files.h>
 #include <terrace/examples/lm/weight_hash.h>
 
 namespace terrace::lm {
@@ -27,7 +28,7 @@ void with_span(const TensorView& range, F&& use) {
   throw std::logic_error(fmt::format("weights are not {}", name_of(range.dtype)));
 }
 
-std::string name_in(const SafetensorsReader& file, const Family& family, const std::string& name) {
+std::string name_in(const WeightFiles& file, const Family& family, const std::string& name) {
   const std::string_view prefix = *family.tensors.optional_prefix;
   if (!file.find(name) && name.starts_with(prefix)) return name.substr(prefix.size());
   return name;
@@ -46,7 +47,7 @@ bool is_of_positions(const Family& family, const std::string& name) {
 }  // namespace
 
 WeightRange weights_from(const std::filesystem::path& path, const Family& family, const Model& model) {
-  auto file = std::make_shared<SafetensorsReader>(path);
+  auto file = std::make_shared<WeightFiles>(path);
   for (const auto& layer : model.layers)
     for (const auto& param : layer->params()) {
       if (param.tied) continue;
@@ -75,7 +76,7 @@ WeightRange weights_from(const std::filesystem::path& path, const Family& family
 }
 
 std::uint64_t positions_in(const std::filesystem::path& path, const Family& family, const Model& model) {
-  const SafetensorsReader file(path);
+  const WeightFiles file(path);
   for (const auto& layer : model.layers)
     for (const auto& param : layer->params())
       if (is_of_positions(family, param.name))
@@ -85,7 +86,7 @@ std::uint64_t positions_in(const std::filesystem::path& path, const Family& fami
 }
 
 std::vector<std::string> tensors_of_another_model(const std::filesystem::path& path, const Family& family, const Model& model) {
-  const SafetensorsReader file(path);
+  const WeightFiles file(path);
   std::set<std::string> used;
   std::string table;  // which the head shares with the embedding
   for (const auto& layer : model.layers)
@@ -95,11 +96,12 @@ std::vector<std::string> tensors_of_another_model(const std::filesystem::path& p
       if (param.tied) table = name_in(file, family, param.name);
     }
   std::vector<std::string> names;
-  for (const auto& entry : file.entries()) {
-    if (used.contains(entry.name) || is_buffer(family, entry.name)) continue;
-    if (entry.name == layers::weight_name(*family.tensors.head) && file.same_bytes(entry.name, table)) continue;
-    names.push_back(entry.name);
-  }
+  for (const auto& one : file.files())
+    for (const auto& entry : one.entries()) {
+      if (used.contains(entry.name) || is_buffer(family, entry.name)) continue;
+      if (entry.name == layers::weight_name(*family.tensors.head) && file.same_bytes(entry.name, table)) continue;
+      names.push_back(entry.name);
+    }
   return names;
 }
 

@@ -1,4 +1,4 @@
-// terrace ckpt inspect|verify|copy|rm: works on the store of a run, without an engine.
+// terrace ckpt inspect|verify|copy|export|rm: works on the store of a run, without an engine.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -9,6 +9,7 @@
 #include <terrace/core/printable.h>
 #include <terrace/core/units.h>
 #include <terrace/examples/terrace/commands.h>
+#include <terrace/examples/terrace/export_command.h>
 #include <terrace/examples/terrace/run_dir.h>
 #include <terrace/examples/terrace/unfinished_copy.h>
 #include <terrace/offload/common_commit.h>
@@ -133,6 +134,10 @@ Exit ckpt_command(const CommandLine& line) {
   if (action == "rm") {
     remove_stores(run);
     fmt::print("removed the store of {}; its metrics and report were kept\n", run);
+    return Exit::ok;
+  }
+  if (action == "export") {
+    export_model(run, line.positional.at(2));
     return Exit::ok;
   }
   const auto missing = take_missing(all);

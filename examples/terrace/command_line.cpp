@@ -47,7 +47,7 @@ const std::vector<Command>& commands() {
        ""},
       {"report", "write the report.html of a run, or a page from the JSON of a bench", {"json"}, "RUN"},
       {"config", "print the effective configuration", {"all"}, ""},
-      {"ckpt", "inspect, verify, copy or remove the store of a run", {"json"}, "RUN"},
+      {"ckpt", "inspect, verify, copy, export or remove the store of a run", {"json"}, "RUN"},
       {"launch", "start train or another command as several ranks on this machine, with mpirun", {"json"}, ""},
       {"bench", "measure disks, memory, computing, and the parts of terrace", {"json"}, ""},
   };
@@ -88,7 +88,7 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
   add_options(*sub, parsed.flags, all ? std::span<const std::string_view>{} : std::span<const std::string_view>(command.takes));
   if (command.name == "ckpt") {
     sub->add_option("arguments", out.positional,
-                    "inspect, verify, copy or rm, then the run directory; for copy also the new directory")
+                    "inspect, verify, copy, export or rm, then the run directory; for copy and export also the new directory")
         ->type_name("ACTION RUN [NEW]");
   } else if (!command.positional.empty()) {
     sub->add_option("run", out.positional, "the run directory")->type_name(std::string(command.positional));
@@ -137,14 +137,16 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
 void check_arguments(const CommandLine& line) {
   const auto& words = line.positional;
   if (line.command == "ckpt") {
-    static constexpr std::array<std::string_view, 4> kActions{"inspect", "verify", "copy", "rm"};
-    if (words.empty()) refuse("ckpt needs an action (inspect, verify, copy or rm) and a run directory", "ckpt");
+    static constexpr std::array<std::string_view, 5> kActions{"inspect", "verify", "copy", "export", "rm"};
+    if (words.empty()) refuse("ckpt needs an action (inspect, verify, copy, export or rm) and a run directory", "ckpt");
     if (std::ranges::find(kActions, words[0]) == kActions.end()) {
       refuse(fmt::format("ckpt: unknown action \"{}\"{}", words[0], suggestion(words[0], kActions)), "ckpt");
     }
     if (words.size() < 2) refuse(fmt::format("ckpt {} needs a run directory", words[0]), "ckpt");
-    const std::size_t most = words[0] == "copy" ? 3 : 2;
-    if (words[0] == "copy" && words.size() < most) refuse("ckpt copy needs a second directory for the copy", "ckpt");
+    const bool makes = words[0] == "copy" || words[0] == "export";
+    const std::size_t most = makes ? 3 : 2;
+    if (makes && words.size() < most)
+      refuse(fmt::format("ckpt {} needs a second directory, for what it writes", words[0]), "ckpt");
     if (words.size() > most) refuse(fmt::format("unexpected argument \"{}\"", words[most]), "ckpt");
   }
   if (line.command == "generate" || line.command == "report") {
@@ -190,7 +192,12 @@ RunConfig resolve(const CommandLine& line, const Parsed& parsed) {
   }
   for (const auto& file : parsed.config_files) apply_file(config, file);
   for (const auto& set : parsed.sets) apply_set(config, set);
-  apply_flags(config, parsed.flags);
+  // A model's directory gives what flags may change.
+  Assignments model, others;
+  for (const auto& flag : parsed.flags) (flag.option->key == "model" ? model : others).push_back(flag);
+  apply_flags(config, model);
+  apply_model_dir(config);
+  apply_flags(config, others);
   return config;
 }
 

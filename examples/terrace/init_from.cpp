@@ -14,7 +14,7 @@
 #include <terrace/core/printable.h>
 #include <terrace/core/text_file.h>
 #include <terrace/examples/lm/family.h>
-#include <terrace/examples/lm/safetensors.h>
+#include <terrace/examples/lm/weight_files.h>
 #include <terrace/examples/lm/weights.h>
 #include <terrace/examples/terrace/setup.h>
 #include <terrace/parallel/train/initial_weights.h>
@@ -56,13 +56,14 @@ struct Source {
 
 std::vector<Source> sources_of(const fs::path& file) {
   Source own{"its metadata", nlohmann::json::object(), true};
-  const lm::SafetensorsReader reader(file);
-  for (const auto& [key, text] : reader.metadata()) {
+  const lm::WeightFiles weights(file);
+  for (const auto& [key, text] : weights.files().front().metadata()) {
     double value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error == std::errc{} && end == text.data() + text.size()) own.values[key] = value;
   }
-  const auto beside = file.parent_path() / "config.json";
+  std::error_code unknown;
+  const auto beside = (fs::is_directory(file, unknown) ? file : file.parent_path()) / "config.json";
   Source config{beside.string(), nlohmann::json::object(), false};
   if (std::error_code error; fs::is_regular_file(beside, error)) try {
       auto values = parse_json(read_text_file(beside));
@@ -144,7 +145,8 @@ WeightRange first_weights(const RunConfig& c, const Model& model) {
     try {
       return lm::weights_from(c.init_from, lm::family_named(c.model), model);
     } catch (const Error& error) {
-      throw Error(fmt::format("--init-from: {}\n  give a safetensors file of this model, as --save writes one, or the model "
+      throw Error(fmt::format("--init-from: {}\n  give a safetensors file of this model, as --save writes one, or a directory "
+                              "with such files, or the model "
                               "that the file has: --model, --layers, --hidden, --heads, --kv-heads, --ffn, --vocab, --seq-len, "
                               "--untied",
                               error.what()),

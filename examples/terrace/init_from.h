@@ -1,4 +1,5 @@
-// Where the first weights of a run come from: random numbers, or the safetensors file of --init-from.
+// Where the first weights of a run come from: random numbers, or what --init-from names: a safetensors file, or a directory
+// with the weights of a model (lm/weight_files.h).
 //
 // A file of another model is refused. The rotary base, the norm epsilon and the number of heads are in no tensor: they are
 // compared with the metadata of a file that --save wrote, or else with the config.json beside the file, which Hugging Face's

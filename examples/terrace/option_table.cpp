@@ -93,7 +93,8 @@ std::vector<Option> make_table() {
   static const auto norm_eps =
       fmt::format("added to the variance in norms, {}", usual_in_families([](const auto& family) { return &family.norm_eps; }));
   return {
-      text("model", "model", &C::model, Text::choice, kSame, "model family", family_names()),
+      text("model", "model", &C::model, Text::model, kSame,
+           "model family; or a directory of Hugging Face's library, whose config.json and weights are used", family_names()),
       number("model", "layers", &C::layers, kPositive, kSame, "transformer blocks"),
       number("model", "hidden", &C::hidden, kPositive, kSame, "width of the residual stream"),
       number("model", "heads", &C::heads, kPositive, kSame, "attention heads"),
@@ -139,7 +140,8 @@ std::vector<Option> make_table() {
       number("model", "document-separator", &C::document_separator, {-1, 2147483646.0}, kSame,
              "id of the token that ends a document: attention, positions and losses do not cross it; -1: each sequence is one "
              "document"),
-      text("model", "init-from", &C::init_from, Text::any, kRanks, "safetensors file with the initial weights"),
+      text("model", "init-from", &C::init_from, Text::any, kRanks,
+           "safetensors file, or directory with such files, of the initial weights"),
       text("model", "save", &C::save, Text::any, kRanks, "safetensors file to write the final weights to"),
       text("model", "dtype", &C::dtype, Text::choice, kSame,
            "type of weights and activations; bf16 and fp16 keep fp32 master weights", {"fp32", "bf16", "fp16", "fp64"}),

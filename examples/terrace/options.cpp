@@ -18,7 +18,7 @@
 #include <terrace/core/printable.h>
 #include <terrace/core/text_file.h>
 #include <terrace/core/units.h>
-#include <terrace/examples/lm/model_config.h>
+#include <terrace/examples/lm/model_dir.h>
 
 namespace terrace::cli {
 namespace {
@@ -119,6 +119,13 @@ bool to_bool(const Option& o, const Source& source, const Raw& raw) {
   refuse(o, source, raw);
 }
 
+// A path, or the name of a directory that is there and of no family.
+bool is_model_dir(const Option& o, const std::string& text) {
+  if (std::ranges::find(o.choices, text) != o.choices.end()) return false;
+  std::error_code error;
+  return text.find('/') != std::string::npos || fs::is_directory(text, error);
+}
+
 void check_choice(const Option& o, const Source& source, const Raw& raw, const std::string& text) {
   if (std::ranges::find(o.choices, text) != o.choices.end()) return;
   const auto near = nearest(text, o.choices);
@@ -151,6 +158,9 @@ void check_text(const Option& o, const Source& source, const Raw& raw, const std
       if (const auto share = parse_number<double>(text); share && *share >= 0 && *share <= 1) return;
       return check_choice(o, source, raw, text);
     case Option::Text::choice: return check_choice(o, source, raw, text);
+    case Option::Text::model:
+      if (!is_model_dir(o, text)) check_choice(o, source, raw, text);
+      return;
     case Option::Text::depth: {
       const auto depth = parse_number<std::int64_t>(text);
       if (text != "auto" && (!depth || *depth < 0 || *depth > 1'000'000)) refuse(o, source, raw);
@@ -309,6 +319,7 @@ std::string type_name(const Option& o) {
   if (std::holds_alternative<Of<fs::path>>(o.field) || o.many()) return "PATH";
   if (o.text == Option::Text::size) return "SIZE";
   if (o.text == Option::Text::choice) return listed(o.choices, "|");
+  if (o.text == Option::Text::model) return listed(o.choices, "|") + "|DIR";
   return "TEXT";
 }
 
@@ -334,6 +345,7 @@ std::string accepted(const Option& o) {
   }
   switch (o.text) {
     case Option::Text::choice: return "one of " + listed(o.choices, ", ");
+    case Option::Text::model: return "one of " + listed(o.choices, ", ") + ", or the directory of a model";
     case Option::Text::size: return "a size greater than zero, such as 512MiB, 1.5GiB or 16GB (decimal), or auto or unlimited";
     case Option::Text::depth: return "auto or an integer of at least 0";
     case Option::Text::layers: return fmt::format("{} or an integer of at least 0", listed(o.choices, ", "));
@@ -465,6 +477,26 @@ void apply_set(RunConfig& config, std::string_view assignment) {
     return;
   }
   assign(config, o, source, std::string(value));
+}
+
+void apply_model_dir(RunConfig& c) {
+  if (!is_model_dir(*find_option("model"), c.model)) return;
+  const auto directory = c.model;
+  const auto model = lm::read_model_dir(directory);
+  c.model = *model.family.get().name;
+  c.init_from = directory;
+  c.layers = model.layers;
+  c.hidden = model.hidden;
+  c.heads = model.heads;
+  c.kv_heads = model.kv_heads;
+  c.ffn = model.ffn;
+  c.vocab = model.vocab;
+  c.window = model.window;
+  c.untied = !model.tied;
+  c.rope_base = model.rope_theta;
+  c.norm_eps = model.norm_eps;
+  // The longest sequence of a published model is rarely what one wants to train with.
+  c.seq_len = std::min({c.seq_len, model.seq_len});
 }
 
 void apply_flags(RunConfig& config, const Assignments& flags) {

@@ -31,7 +31,7 @@ struct Option {
   using Field = std::variant<std::int64_t RunConfig::*, std::uint64_t RunConfig::*, double RunConfig::*, bool RunConfig::*,
                              std::string RunConfig::*, std::filesystem::path RunConfig::*,
                              std::vector<std::filesystem::path> RunConfig::*>;
-  enum class Text { any, required, choice, size, depth, layers, share, device };  // what a text field accepts
+  enum class Text { any, required, choice, size, depth, layers, share, device, model };  // what a text field accepts
   // Where the value must be the same. What a run computes, over all its starts and on all ranks; what decides the ranks' common
   // steps, on all ranks of this start; nowhere, if each rank may have its own.
   enum class Same : std::uint8_t { nowhere, on_all_ranks, over_resumes };
@@ -65,11 +65,13 @@ using Assignments = std::vector<Assignment>;
 // Adds a flag for every option of these sections and keys; of all options if `only` is empty. Parsing appends to `out`.
 void add_options(CLI::App& app, Assignments& out, std::span<const std::string_view> only = {});
 
-// Each step overrides the one before: defaults, file, `--set`, flags.
+// Each step overrides the one before: defaults, file, `--set`, a model's directory, flags.
 void apply_toml(RunConfig& config, std::string_view text, const std::string& name);  // `name` for messages
 void apply_file(RunConfig& config, const std::filesystem::path& file);
 void apply_set(RunConfig& config, std::string_view assignment);  // "train.steps=5" or "steps=5"
 void apply_flags(RunConfig& config, const Assignments& flags);
+// If the model is a directory (lm/model_dir.h): its family, sizes and numbers, and its weights as --init-from.
+void apply_model_dir(RunConfig& config);
 
 // Checks that need several options: --heads that does not divide --hidden, --min-lr above --lr, …
 void validate(const RunConfig& config);

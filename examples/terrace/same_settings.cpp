@@ -14,6 +14,7 @@
 #include <terrace/core/error.h>
 #include <terrace/core/files.h>
 #include <terrace/core/notice.h>
+#include <terrace/examples/lm/weight_files.h>
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/offload/chunk_store.h>
@@ -82,7 +83,10 @@ nlohmann::json settings_of_all_ranks(const RunConfig& c) {
     if (o.same != Option::Same::nowhere) out[std::string(o.key)] = all.at(std::string(o.section)).at(std::string(o.key));
   out["data"] = nlohmann::json::array();
   for (const auto& file : c.data) out["data"].push_back(describe_content(file));
-  if (!c.init_from.empty()) out["init-from"] = describe_content(c.init_from);
+  if (!c.init_from.empty()) {
+    auto& files = out["init-from"] = nlohmann::json::array();
+    for (const auto& file : lm::weight_files(c.init_from)) files.push_back(describe_content(file));
+  }
   if (std::error_code error; fs::is_regular_file(c.schedule, error)) out["schedule"] = describe_content(c.schedule);
   if (c.resume != "auto" && c.resume != "never") out["resume"] = "a run directory";
   // Each rank may have its own GPU, but GPU and CPU exchange their results in different ways.

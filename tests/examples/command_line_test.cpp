@@ -132,7 +132,7 @@ TEST(CommandLine, MistakesAreUsageErrorsWithAHint) {
       {{"generate", folder, "--max-tokens", "x"}, "--max-tokens: \"x\" is not accepted: an integer"},
       {{"generate", folder, "--temperature", "x"}, "--temperature: \"x\" is not accepted: a number"},
       {{"plan", "--nodes", "x", "--cluster-profile", "c"}, "--nodes: \"x\" is not accepted: an integer"},
-      {{"ckpt"}, "inspect, verify, copy or rm"},
+      {{"ckpt"}, "inspect, verify, copy, export or rm"},
       {{"ckpt", "inspekt", folder}, "did you mean inspect?"},
       {{"ckpt", "rm"}, "needs a run directory"},
       {{"ckpt", "verify", "/a", "/b"}, "unexpected argument \"/b\""}};

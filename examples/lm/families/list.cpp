@@ -5,9 +5,11 @@ namespace terrace::lm {
 
 extern const Family kGpt2;
 extern const Family kLlama;
+extern const Family kMistral;
+extern const Family kQwen2;
 
 std::span<const Family* const> families() {
-  static constexpr std::array kAll{&kGpt2, &kLlama};
+  static constexpr std::array kAll{&kGpt2, &kLlama, &kMistral, &kQwen2};
   return kAll;
 }
 

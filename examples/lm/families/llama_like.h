@@ -1,0 +1,49 @@
+// What families that are Llama's blocks with small changes have in common.
+//
+// Owner:   constants. Threads: any.
+#pragma once
+
+#include <terrace/examples/lm/family.h>
+
+namespace terrace::lm {
+
+// Llama 3.1 and others change the angles of long positions: the scaling.
+inline constexpr RotaryPositions kLlamaPositions{
+    .base = {.usual = 10000, .varies = true, .keys = {"/rope_theta", "/rope_parameters/rope_theta"}},
+    .scaling_keys = {"rope_scaling", "rope_parameters"}};
+
+// 8/3 · hidden, rounded up to a multiple of 64.
+constexpr std::int64_t llama_ffn(std::int64_t hidden) { return (8 * hidden + 3 * 64 - 1) / (3 * 64) * 64; }
+
+inline constexpr FixedValue kSilu{"hidden_act", {"\"silu\"", "\"swish\""}};
+
+consteval ModelFile llama_file(std::string_view type, std::string_view architecture, std::string_view window,
+                               const FixedValues& fixed) {
+  return {.type = type,
+          .architecture = architecture,
+          .layers = "num_hidden_layers",
+          .hidden = "hidden_size",
+          .kv_heads = "num_key_value_heads",
+          .ffn = "intermediate_size",
+          .positions = "max_position_embeddings",
+          .window = window,
+          .tied = false,
+          .fixed = fixed};
+}
+
+consteval TensorNames llama_tensors(bool qkv_bias) {
+  return {.optional_prefix = "",
+          .embedding = "model.embed_tokens",
+          .final_norm = "model.norm",
+          .head = "lm_head",
+          .block = "model.layers.",
+          .attention_norm = "input_layernorm",
+          .mlp_norm = "post_attention_layernorm",
+          .qkv = {.tensors = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, .bias = qkv_bias},
+          .attention_output = {.tensors = {"self_attn.o_proj"}, .bias = false},
+          .up = {.tensors = {"mlp.gate_proj", "mlp.up_proj"}, .bias = false},
+          .down = {.tensors = {"mlp.down_proj"}, .bias = false},
+          .buffers = {".rotary_emb.inv_freq"}};  // the frequencies of rotary positions
+}
+
+}  // namespace terrace::lm

@@ -1,0 +1,278 @@
+#include <terrace/examples/lm/model_dir.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <optional>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <terrace/core/error.h>
+#include <terrace/core/json_text.h>
+#include <terrace/core/printable.h>
+#include <terrace/core/text_file.h>
+
+namespace terrace::lm {
+namespace {
+
+using nlohmann::json;
+
+// Keys that change nothing of what the model computes: where it came from, how it is initialised, special tokens, how the
+// library runs it, and dropout, which terrace does not have.
+constexpr std::array<std::string_view, 44> kHarmless{"architectures",
+                                                     "model_type",
+                                                     "transformers_version",
+                                                     "torch_dtype",
+                                                     "dtype",
+                                                     "initializer_range",
+                                                     "bos_token_id",
+                                                     "eos_token_id",
+                                                     "pad_token_id",
+                                                     "sep_token_id",
+                                                     "cls_token_id",
+                                                     "unk_token_id",
+                                                     "use_cache",
+                                                     "attention_dropout",
+                                                     "hidden_dropout",
+                                                     "attn_pdrop",
+                                                     "embd_pdrop",
+                                                     "resid_pdrop",
+                                                     "n_ctx",
+                                                     "task_specific_params",
+                                                     "output_attentions",
+                                                     "output_hidden_states",
+                                                     "return_dict",
+                                                     "torchscript",
+                                                     "use_bfloat16",
+                                                     "name_or_path",
+                                                     "id2label",
+                                                     "label2id",
+                                                     "finetuning_task",
+                                                     "problem_type",
+                                                     "chunk_size_feed_forward",
+                                                     "reorder_and_upcast_attn",
+                                                     "max_window_layers",
+                                                     "tokenizer_class",
+                                                     "prefix",
+                                                     "is_encoder_decoder",
+                                                     "is_decoder",
+                                                     "cross_attention_hidden_size",
+                                                     "pruned_heads",
+                                                     "tie_encoder_decoder",
+                                                     "auto_map",
+                                                     "unsloth_version",
+                                                     "rope_interleaved",
+                                                     "attn_implementation"};
+
+// One config.json being read: every key that is asked for is known.
+class ConfigReader {
+ public:
+  ConfigReader(json values, std::string name) : values_(std::move(values)), name_(std::move(name)) {}
+
+  [[noreturn]] void refuse(const std::string& what, const std::string& mend) const {
+    throw Error(fmt::format("{}: {}\n  {}", name_, what, mend), Exit::usage);
+  }
+  // Null is as good as no key.
+  const json* find(std::string_view key) {
+    known_.emplace_back(key);
+    const auto at = values_.find(std::string(key));
+    return key.empty() || at == values_.end() || at->is_null() ? nullptr : &*at;
+  }
+  std::optional<std::int64_t> integer(std::string_view key) {
+    const auto* const value = find(key);
+    if (!value) return std::nullopt;
+    constexpr std::int64_t kMost = std::int64_t{1} << 40;
+    if (!value->is_number_integer() || *value < 0 || *value > kMost)
+      refuse(fmt::format("{} is {}, which is no size", key, shown(*value)), "mend the file");
+    return value->get<std::int64_t>();
+  }
+  std::int64_t size(std::string_view key) {
+    const auto value = integer(key);
+    if (!value) refuse(fmt::format("it does not tell {}", key), "mend the file, or give --model a family and the sizes");
+    return *value;
+  }
+  std::optional<double> number(const Words& keys) {
+    for (const auto key : keys) {
+      known_.emplace_back(key.substr(1, key.find('/', 1) - 1));
+      const json::json_pointer pointer{std::string(key)};
+      if (!values_.contains(pointer) || values_.at(pointer).is_null()) continue;
+      const auto& value = values_.at(pointer);
+      if (!value.is_number() || !std::isfinite(value.get<double>()))
+        refuse(fmt::format("{} is {}, which is no number", key.substr(1), shown(value)), "mend the file");
+      return value.get<double>();
+    }
+    return std::nullopt;
+  }
+  [[nodiscard]] static std::string shown(const json& value) {
+    auto text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+    if (text.size() > 100) text = text.substr(0, 100) + "…";
+    return printable(text);
+  }
+
+  void demand_fixed(const FixedValues& fixed) {
+    for (const auto& [key, values] : fixed) {
+      const auto* const found = find(key);
+      const auto is = [&](std::string_view text) { return !text.empty() && *found == json::parse(text); };
+      if (!found || std::ranges::any_of(values, is)) continue;
+      refuse(fmt::format("{} is {}: terrace has this model with {} only", key, shown(*found), values.front()),
+             "train another model");
+    }
+  }
+  // Angles of long positions that are changed.
+  void demand_no_scaling(const RotaryPositions& rotary) {
+    for (const auto key : rotary.scaling_keys) {
+      const auto* const scaling = find(key);
+      if (!scaling) continue;
+      const auto type = scaling->is_object() ? scaling->value("rope_type", scaling->value("type", json("default"))) : json();
+      if (type == "default") continue;
+      refuse(fmt::format("{} changes the angles of positions ({})", key, shown(type.is_null() ? *scaling : type)),
+             "terrace rotates positions without scaling: its losses would not be those of the model");
+    }
+  }
+  // With newer versions every layer has a type.
+  void demand_equal_layers(bool has_window) {
+    const auto* const types = find("layer_types");
+    if (!types) return;
+    const json type = has_window ? "sliding_attention" : "full_attention";
+    if (types->is_array() && std::ranges::all_of(*types, [&](const json& t) { return t == type; })) return;
+    refuse(
+        fmt::format("layer_types is {}: not all layers attend to {}", shown(*types), has_window ? "a window" : "all positions"),
+        "train another model");
+  }
+  void demand_nothing_else() const {
+    std::vector<std::string> unknown;
+    for (const auto& [key, value] : values_.items()) {
+      const bool harmless = key.starts_with('_') || key.starts_with("summary_") || std::ranges::count(kHarmless, key) != 0;
+      if (!harmless && !value.is_null() && std::ranges::count(known_, key) == 0)
+        unknown.push_back(fmt::format("{} ({})", printable(key), shown(value)));
+    }
+    if (unknown.empty()) return;
+    refuse(fmt::format("it has what terrace does not know: {}", fmt::join(unknown, ", ")),
+           "if that changes nothing of what the model computes, take it out of a copy of the file");
+  }
+
+ private:
+  json values_;
+  std::string name_;
+  std::vector<std::string> known_;
+};
+
+const Family& family_of(ConfigReader& reader) {
+  const auto* const type = reader.find("model_type");
+  std::vector<std::string_view> types;
+  for (const auto* const family : families()) {
+    if (type && *type == std::string(*family->file.type)) return *family;
+    types.push_back(*family->file.type);
+  }
+  reader.refuse(type ? fmt::format("model_type is {}", ConfigReader::shown(*type)) : "it does not tell model_type",
+                fmt::format("terrace has {}", fmt::join(types, ", ")));
+}
+
+void demand_head_dim(ConfigReader& reader, const ModelConfig& config) {
+  if (config.heads == 0 || config.hidden % config.heads != 0) return;  // complete() refuses it
+  if (const auto dim = reader.integer("head_dim"); dim && *dim != config.head_dim())
+    reader.refuse(fmt::format("head_dim is {}, and hidden size divided by heads is {}", *dim, config.head_dim()),
+                  "terrace has heads that share the hidden size");
+}
+
+}  // namespace
+
+ModelConfig parse_model_config(std::string_view text, const std::string& name) {
+  json values;
+  try {
+    values = parse_json(text);
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}: {}", name, error.what()), Exit::corrupt);
+  }
+  if (!values.is_object()) throw Error(fmt::format("{}: it is no JSON object", name), Exit::corrupt);
+  ConfigReader reader(std::move(values), name);
+  const Family& family = family_of(reader);
+  const ModelFile& file = family.file;
+  ModelConfig config{.family = family};
+  config.layers = reader.size(*file.layers);
+  config.hidden = reader.size(*file.hidden);
+  config.heads = static_cast<std::int64_t>(reader.number(family.heads_keys).value_or(0));
+  config.kv_heads = reader.integer(*file.kv_heads).value_or(0);
+  config.ffn = reader.integer(*file.ffn).value_or(0);
+  config.seq_len = reader.size(*file.positions);
+  config.vocab = reader.size("vocab_size");
+  config.window = reader.integer(*file.window).value_or(0);
+  config.norm_eps = reader.number(family.norm_eps.keys).value_or(*family.norm_eps.usual);
+  if (const auto* const base = rotary_base(family)) config.rope_theta = reader.number(base->keys).value_or(*base->usual);
+  const auto* const tied = reader.find("tie_word_embeddings");
+  config.tied = tied ? *tied == true : *file.tied;
+  if (const auto* const rotary = rotary_positions(family)) reader.demand_no_scaling(*rotary);
+  reader.demand_fixed(file.fixed);
+  reader.demand_equal_layers(config.window != 0);
+  demand_head_dim(reader, config);
+  // Of a family without windows it says nothing.
+  if ((*file.window).empty()) static_cast<void>(reader.find("sliding_window"));
+  reader.demand_nothing_else();
+  try {
+    return complete(config);
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}: {}", name, error.what()), error.exit());
+  }
+}
+
+ModelConfig read_model_dir(const std::filesystem::path& directory) {
+  const auto file = directory / kModelConfigFile;
+  std::string text;
+  try {
+    text = read_text_file(file);
+  } catch (const Error& error) {
+    throw Error(
+        fmt::format("{}: {}\n  give a directory of a model as Hugging Face's library writes it", file.string(), error.what()),
+        Exit::usage);
+  }
+  return parse_model_config(text, file.string());
+}
+
+json model_config_json(const ModelConfig& config, DType weights, const json& base) {
+  const Family& family = config.family;
+  const ModelFile& file = family.file;
+  const auto refuse = [&](const std::string& what, const std::string& mend) {
+    throw Error(
+        fmt::format("a model with {} is none that Hugging Face's library has as {}\n  {}", what, *file.architecture, mend),
+        Exit::usage);
+  };
+  if (config.skips != SkipShape::none)
+    refuse("skip connections", "train with --save, and read the file with a program of yours");
+  if (config.experts.count > 0) refuse("a mixture of experts", "train with --save, and read the file with a program of yours");
+  if (config.window != 0 && (*file.window).empty())
+    refuse("a sliding window", "give --model mistral, which has one, or leave --window out");
+  json out = base.is_object() ? base : json::object();
+  out["architectures"] = {*file.architecture};
+  out["model_type"] = *file.type;
+  const auto set = [&](std::string_view key, const json& value) {
+    if (!key.empty()) out[std::string(key)] = value;
+  };
+  set(*file.layers, config.layers);
+  set(*file.hidden, config.hidden);
+  set(word_of(family.heads_keys), config.heads);
+  set(*file.kv_heads, config.kv_heads);
+  set(*file.ffn, config.ffn);
+  // A table of positions has as many as were trained; rotary ones have no end.
+  const auto positions = out.find(std::string(*file.positions));
+  const bool keeps = rotary_positions(family) && positions != out.end() && *positions > config.seq_len;
+  if (!keeps) set(*file.positions, config.seq_len);
+  set("vocab_size", config.vocab);
+  set("tie_word_embeddings", config.tied);
+  set(*file.window, config.window == 0 ? json() : json(config.window));
+  for (const auto& [key, values] : file.fixed)
+    if (!out.contains(std::string(key))) set(key, json::parse(values.front()));
+  out[json::json_pointer(std::string(family.norm_eps.keys[0]))] = config.norm_eps;
+  // Each spelling that the file has, and the older one, which every version reads.
+  if (const auto* const number = rotary_base(family))
+    for (const auto key : number->keys) {
+      const json::json_pointer pointer{std::string(key)};
+      if (key == number->keys[0] || out.contains(pointer)) out[pointer] = config.rope_theta;
+    }
+  const char* const dtype = weights == DType::bf16 ? "bfloat16" : weights == DType::fp64 ? "float64" : "float32";
+  out["torch_dtype"] = dtype;
+  if (out.contains("dtype")) out["dtype"] = dtype;
+  return out;
+}
+
+}  // namespace terrace::lm

@@ -1,0 +1,45 @@
+// A model in a directory as Hugging Face's library reads and writes it: config.json, weights (weight_files.h), and files of its
+// tokenizer, which are only copied.
+//
+// What config.json says is either a size or a number of the model, or a value with which it computes as its family does, or
+// changes nothing that is computed. Anything else is refused by name, because the weights would be another model's.
+// Both spellings are read: rope_theta and torch_dtype, and those of transformers 5, rope_parameters and dtype.
+//
+// Owner:   values.
+// Threads: any.
+// Errors:  Error(Exit::usage) for a model that terrace does not have, naming the key and its value; Error(Exit::corrupt) for a
+//          config.json that is none.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <terrace/core/tensor.h>
+#include <terrace/examples/lm/model_config.h>
+#include <terrace/parallel/layer.h>
+
+namespace terrace::lm {
+
+inline constexpr const char* kModelConfigFile = "config.json";
+
+// The model of a directory: family and sizes, of which seq_len is the longest sequence. Ranks and dtype are the caller's.
+ModelConfig read_model_dir(const std::filesystem::path& directory);
+// The same of the text of a config.json. `name`: for messages.
+ModelConfig parse_model_config(std::string_view text, const std::string& name);
+
+// config.json of a model. `base`: that of the directory that it came from, whose further keys are kept; null: none.
+// Throws Error(Exit::usage) for a model that the library does not have.
+nlohmann::json model_config_json(const ModelConfig& config, DType weights, const nlohmann::json& base);
+
+// Writes the files of weights of a model: one, or several of at most `most_bytes` with an index. `read` gives the elements
+// [first, first + n) of a parameter, in order.
+using ReadRange = std::function<void(const ParamSpec& param, std::uint64_t first, TensorView range)>;
+void write_weight_files(const std::filesystem::path& directory, const Model& whole_model, DType dtype, std::uint64_t most_bytes,
+                        const ReadRange& read);
+
+}  // namespace terrace::lm

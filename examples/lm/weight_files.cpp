@@ -1,0 +1,132 @@
+#include <terrace/examples/lm/weight_files.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <terrace/core/error.h>
+#include <terrace/core/json_text.h>
+#include <terrace/core/printable.h>
+#include <terrace/core/text_file.h>
+
+namespace terrace::lm {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMostFiles = 10'000;
+
+bool exists(const fs::path& file) {
+  std::error_code error;
+  return fs::exists(file, error);
+}
+
+// tensor → file, as the index says. A file's name must not lead out of the directory.
+std::map<std::string, std::string> map_of(const fs::path& index) {
+  const auto refuse = [&](const std::string& why) -> void {
+    throw Error(fmt::format("{}: {}", index.string(), why), Exit::corrupt);
+  };
+  nlohmann::json json;
+  try {
+    json = parse_json(read_text_file(index));
+  } catch (const Error& error) {
+    refuse(error.what());
+  }
+  const auto map = json.is_object() ? json.find("weight_map") : json.end();
+  if (map == json.end() || !map->is_object()) refuse("it has no weight_map");
+  std::map<std::string, std::string> files;
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : map->items()) {
+    if (!file.is_string()) refuse(fmt::format("the file of tensor \"{}\" is no text", printable(tensor)));
+    const auto name = file.get<std::string>();
+    if (name.empty() || name.front() == '.' || name.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos)
+      refuse(fmt::format("tensor \"{}\" is said to be in \"{}\", which is no file of the directory", printable(tensor),
+                         printable(name)));
+    files[tensor] = name;
+    names.insert(name);
+  }
+  if (names.empty()) refuse("it names no file");
+  if (names.size() > kMostFiles) refuse(fmt::format("it names {} files", names.size()));
+  return files;
+}
+
+}  // namespace
+
+std::vector<fs::path> weight_files(const fs::path& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) return {path};
+  if (const auto index = path / kWeightsIndex; exists(index)) {
+    std::set<fs::path> files;
+    for (const auto& [tensor, file] : map_of(index)) files.insert(path / file);
+    std::vector<fs::path> all{index};
+    all.insert(all.end(), files.begin(), files.end());
+    return all;
+  }
+  if (exists(path / kWeightsFile)) return {path / kWeightsFile};
+  throw Error(fmt::format("{} has neither {} nor {}; weights in other formats cannot be read", path.string(), kWeightsFile,
+                          kWeightsIndex),
+              Exit::usage);
+}
+
+WeightFiles::WeightFiles(const fs::path& path) {
+  const auto files = weight_files(path);
+  if (files.front().filename() == kWeightsIndex)
+    open_index(path);
+  else
+    add(files.front());
+}
+
+void WeightFiles::add(const fs::path& file) {
+  files_.emplace_back(file);
+  for (const auto& entry : files_.back().entries()) {
+    if (file_of_.emplace(entry.name, files_.size() - 1).second) continue;
+    throw Error(fmt::format("{}: tensor \"{}\" is in another file of the model, too", file.string(), printable(entry.name)),
+                Exit::corrupt);
+  }
+}
+
+void WeightFiles::open_index(const fs::path& directory) {
+  const auto map = map_of(directory / kWeightsIndex);
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : map) names.insert(file);
+  const std::vector<std::string> order(names.begin(), names.end());
+  for (const auto& name : order) add(directory / name);
+  for (const auto& [tensor, file] : map) {
+    const auto at = file_of_.find(tensor);
+    if (at != file_of_.end() && order[at->second] == file) continue;
+    throw Error(
+        fmt::format("{}: tensor \"{}\" is not in {}", (directory / kWeightsIndex).string(), printable(tensor), printable(file)),
+        Exit::corrupt);
+  }
+}
+
+const SafetensorsEntry* WeightFiles::find(std::string_view name) const {
+  const auto at = file_of_.find(name);
+  return at == file_of_.end() ? nullptr : files_[at->second].find(name);
+}
+
+// A tensor that no file has: the first file says so.
+std::size_t WeightFiles::file_of(std::string_view name) const {
+  const auto at = file_of_.find(name);
+  return at == file_of_.end() ? 0 : at->second;
+}
+
+bool WeightFiles::same_bytes(std::string_view one, std::string_view other) const {
+  const auto* const a = find(one);
+  const auto* const b = find(other);
+  if (!a || !b || a->type != b->type || a->shape != b->shape) return false;
+  if (file_of(one) == file_of(other)) return files_[file_of(one)].same_bytes(one, other);
+  constexpr std::uint64_t kAtOnce = 1 << 16;
+  std::vector<double> mine(kAtOnce), others(kAtOnce);
+  for (std::uint64_t first = 0; first < a->elements; first += kAtOnce) {
+    const auto count = std::min(kAtOnce, a->elements - first);
+    read(one, first, std::span(mine).first(count));
+    read(other, first, std::span(others).first(count));
+    if (!std::equal(mine.begin(), mine.begin() + static_cast<std::ptrdiff_t>(count), others.begin())) return false;
+  }
+  return true;
+}
+
+}  // namespace terrace::lm

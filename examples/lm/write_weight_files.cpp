@@ -1,0 +1,83 @@
+#include <algorithm>
+#include <memory>
+#include <set>
+
+#include <fmt/format.h>
+
+#include <terrace/core/text_file.h>
+#include <terrace/examples/lm/model_dir.h>
+#include <terrace/examples/lm/weight_files.h>
+
+#include <nlohmann/json.hpp>
+
+namespace terrace::lm {
+namespace {
+
+constexpr std::size_t kAtOnce = std::size_t{1} << 18;  // elements that are read and written at once
+
+struct Shard {
+  std::vector<const ParamSpec*> params;
+  std::uint64_t bytes = 0;
+};
+
+// In the order of the model; a tensor is in one file.
+std::vector<Shard> shards_of(const std::vector<std::vector<ParamSpec>>& layers, DType dtype, std::uint64_t most_bytes) {
+  std::vector<Shard> all(1);
+  for (const auto& params : layers)
+    for (const auto& param : params) {
+      if (param.tied) continue;
+      const auto bytes = static_cast<std::uint64_t>(param.shape.elements()) * size_of(dtype);
+      if (all.back().bytes != 0 && all.back().bytes + bytes > most_bytes) all.emplace_back();
+      all.back().params.push_back(&param);
+      all.back().bytes += bytes;
+    }
+  return all;
+}
+
+void write_shard(const std::filesystem::path& file, const Shard& shard, DType dtype, const ReadRange& read) {
+  std::vector<SafetensorsDeclaration> tensors;
+  for (const auto* const param : shard.params) {
+    auto& tensor = tensors.emplace_back(SafetensorsDeclaration{param->name, dtype, {}});
+    for (std::size_t i = 0; i < param->shape.rank(); ++i) tensor.shape.push_back(static_cast<std::uint64_t>(param->shape[i]));
+  }
+  SafetensorsWriter writer(file, tensors);
+  std::vector<double> room(kAtOnce);  // of the widest dtype
+  auto* const bytes = reinterpret_cast<std::byte*>(room.data());
+  for (const auto* const param : shard.params) {
+    const auto elements = static_cast<std::uint64_t>(param->shape.elements());
+    for (std::uint64_t first = 0; first < elements; first += kAtOnce) {
+      const auto count = std::min<std::uint64_t>(kAtOnce, elements - first);
+      const TensorView view{bytes, dtype, {static_cast<std::int64_t>(count)}};
+      read(*param, first, view);
+      switch (dtype) {
+        case DType::fp64: writer.write(param->name, first, std::span<const double>(view.as<double>(), count)); break;
+        case DType::bf16: writer.write(param->name, first, std::span<const bf16>(view.as<bf16>(), count)); break;
+        default: writer.write(param->name, first, std::span<const float>(view.as<float>(), count)); break;
+      }
+    }
+  }
+  writer.finish();
+}
+
+}  // namespace
+
+void write_weight_files(const std::filesystem::path& directory, const Model& model, DType dtype, std::uint64_t most_bytes,
+                        const ReadRange& read) {
+  std::vector<std::vector<ParamSpec>> layers;
+  for (const auto& layer : model.layers) layers.push_back(layer->params());
+  const auto shards = shards_of(layers, dtype, most_bytes);
+  if (shards.size() == 1) return write_shard(directory / kWeightsFile, shards.front(), dtype, read);
+  nlohmann::json map = nlohmann::json::object();
+  std::uint64_t total = 0;
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    const auto name = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+    write_shard(directory / name, shards[i], dtype, read);
+    for (const auto* const param : shards[i].params) map[param->name] = name;
+    total += shards[i].bytes;
+  }
+  // Last, because a directory with an index is complete.
+  const nlohmann::json index{{"metadata", {{"total_size", total}}}, {"weight_map", map}};
+  replace_text_file(directory / kWeightsIndex, index.dump(2) + "\n", Durable::yes);
+}
+
+}  // namespace terrace::lm

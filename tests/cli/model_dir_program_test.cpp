@@ -1,0 +1,100 @@
+// Directories of Hugging Face's library as their user meets them: exported from a run of any layout, trained from, refused.
+#include <fstream>
+
+#include "on_ranks.h"
+
+namespace terrace::test {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+class ModelDirProgram : public Ranks {
+ protected:
+  Outcome exported(const std::string& run, const std::string& dir) { return terrace({"ckpt", "export", run, dir}); }
+  // A step that changes no weight: its loss, and the held-out one, are the model's.
+  Outcome look(const std::string& run, const Words& more) {
+    return train(Words{"--steps", "1", "--lr", "0", "--min-lr", "0", "--seq-len", "32", "--out-dir", run} + more);
+  }
+  [[nodiscard]] json config_of(const std::string& dir) const { return json::parse(std::ifstream(at(dir) / "config.json")); }
+};
+
+// --model DIR is the model that was exported, whatever ranks and tiers it was trained on.
+TEST_F(ModelDirProgram, WhatIsExportedIsTheModel) {
+  for (const auto& [family, trained] :
+       {std::pair<std::string, Words>{"llama", {"--tp", "2", "--sp", "--untied"}},
+        {"gpt2", {"--dp", "2", "--zero", "3", "--nvme-path", "."}},
+        {"mistral", {"--pp", "2", "--window", "7", "--kv-heads", "2"}},
+        {"qwen2", {"--tp", "4", "--kv-heads", "2", "--vocab-tiles", "2", "--mlp-tiles", "2"}}}) {
+    SCOPED_TRACE(family);
+    const Words model{"--model", family, "--heads", "4", "--seq-len", "32", "--norm-eps", "0.0001"};
+    const auto first = train(model + trained + Words{"--steps", "3", "--out-dir", family, "--save", family + ".safetensors"});
+    ASSERT_EQ(0, first.exit) << first.described;
+    const auto dir = family + "-dir";
+    const auto done = exported(family, dir);
+    ASSERT_EQ(0, done.exit) << done.described;
+    EXPECT_THAT(done.out, HasSubstr("after step 3"));
+    EXPECT_EQ(family, config_of(dir)["model_type"]);
+    const auto from_dir = look(family + "-a", {"--model", dir});
+    ASSERT_EQ(0, from_dir.exit) << from_dir.described;
+    const auto from_file = look(
+        family + "-b", model + [&] {
+          Words same{"--init-from", family + ".safetensors"};
+          for (const auto* const flag : {"--window", "--kv-heads"})
+            if (const auto at = std::ranges::find(trained, flag); at != trained.end()) same = same + Words{flag, *(at + 1)};
+          if (std::ranges::count(trained, "--untied") != 0) same.emplace_back("--untied");
+          return same;
+        }());
+    ASSERT_EQ(0, from_file.exit) << from_file.described;
+    EXPECT_EQ(weights_of(from_file), weights_of(from_dir));
+    EXPECT_EQ(steps(family + "-b"), steps(family + "-a"));
+    // The model of a directory goes through a run and out again as it was, with what else its config.json says.
+    auto config = config_of(dir);
+    config["bos_token_id"] = 7;
+    std::ofstream(at(dir) / "config.json") << config;
+    std::ofstream(at(dir) / "tokenizer.json") << "{}";
+    ASSERT_EQ(0, look(family + "-c", {"--model", dir}).exit);
+    const auto again = exported(family + "-c", dir + "2");
+    ASSERT_EQ(0, again.exit) << again.described;
+    EXPECT_EQ(config, config_of(dir + "2"));
+    EXPECT_TRUE(fs::exists(at(dir + "2") / "tokenizer.json"));
+    const auto bytes = [&](const std::string& of) { return scratch_.read((fs::path(of) / "model.safetensors").string()); };
+    EXPECT_EQ(bytes(dir), bytes(dir + "2"));
+  }
+}
+
+TEST_F(ModelDirProgram, FlagsStandAboveTheDirectoryAndResumedRunsNeedIt) {
+  ASSERT_EQ(0, train({"--steps", "2", "--out-dir", "run"}).exit);
+  ASSERT_EQ(0, exported("run", "dir").exit);
+  const Words constant{"--lr-schedule", "constant", "--out-dir", "next", "--model", "dir", "--rope-base", "7"};
+  const auto begun = train(constant + Words{"--steps", "1"});
+  ASSERT_EQ(0, begun.exit) << begun.described;
+  EXPECT_THAT(scratch_.read("next/config.toml"), HasSubstr("rope-base = 7.0"));
+  const auto resumed = train(constant + Words{"--steps", "2", "--resume", "auto"});
+  EXPECT_EQ(0, resumed.exit) << resumed.described;
+  const auto said = terrace({"generate", "next", "--prompt", "a", "--max-tokens", "4"});
+  EXPECT_EQ(0, said.exit) << said.described;
+  expect_refusal(train({"--model", "dir", "--layers", "1", "--out-dir", "none"}), 2, {"of its tensors"});
+}
+
+TEST_F(ModelDirProgram, WhatIsNoModelIsRefused) {
+  ASSERT_EQ(0, train({"--steps", "1", "--out-dir", "run"}).exit);
+  ASSERT_EQ(0, exported("run", "dir").exit);
+  expect_refusal(exported("run", "dir"), 2, {"dir has \"config.json\" already", "new directory"});
+  expect_refusal(train({"--model", "./none", "--out-dir", "none"}), 2, {"none/config.json", "No such file"});
+  expect_refusal(train({"--model", "lama", "--out-dir", "none"}), 2, {"\"lama\"", "llama"});
+  auto config = config_of("dir");
+  config["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4}};
+  std::ofstream(at("dir") / "config.json") << config;
+  expect_refusal(train({"--model", "dir", "--out-dir", "none"}), 2, {"rope_scaling", "yarn"});
+  std::ofstream(at("dir") / "config.json") << "{\"model_type\": ";
+  expect_refusal(train({"--model", "dir", "--out-dir", "none"}), 5, {"config.json", "not JSON"});
+  EXPECT_FALSE(fs::exists(at("none")));
+  ASSERT_EQ(0, train({"--steps", "1", "--out-dir", "windows", "--window", "4"}).exit);
+  expect_refusal(exported("windows", "no"), 2, {"sliding window", "mistral"});
+  EXPECT_FALSE(fs::exists(at("no")));
+  expect_refusal(terrace({"ckpt", "export", "run"}), 2, {"second directory"});
+}
+
+}  // namespace
+}  // namespace terrace::test

@@ -1,0 +1,287 @@
+// Directories of Hugging Face's library: what their config.json says of a model, and which file has which weights.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <functional>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <terrace/core/error.h>
+#include <terrace/core/philox.h>
+#include <terrace/core/text_file.h>
+#include <terrace/examples/lm/model.h>
+#include <terrace/examples/lm/model_dir.h>
+#include <terrace/examples/lm/weight_files.h>
+#include <terrace/examples/lm/weights.h>
+#include <terrace/tests/support/folder_test.h>
+
+namespace terrace::test {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+json llama() {
+  return {{"architectures", {"LlamaForCausalLM"}},
+          {"model_type", "llama"},
+          {"hidden_act", "silu"},
+          {"hidden_size", 96},
+          {"intermediate_size", 160},
+          {"num_hidden_layers", 3},
+          {"num_attention_heads", 6},
+          {"num_key_value_heads", 2},
+          {"max_position_embeddings", 2048},
+          {"vocab_size", 1000},
+          {"rms_norm_eps", 1e-6},
+          {"rope_theta", 500000.0},
+          {"rope_scaling", nullptr},
+          {"tie_word_embeddings", false},
+          {"attention_bias", false},
+          {"mlp_bias", false},
+          {"head_dim", 16},
+          {"torch_dtype", "bfloat16"},
+          {"bos_token_id", 1},
+          {"_name_or_path", "somewhere"}};
+}
+
+std::string refusal(const json& config, Exit expected = Exit::usage) {
+  try {
+    static_cast<void>(lm::parse_model_config(config.dump(), "dir/config.json"));
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit(), expected) << error.what();
+    return error.what();
+  }
+  return "it was accepted";
+}
+
+TEST(ModelDir, TellsFamilySizesAndNumbers) {
+  const auto c = lm::parse_model_config(llama().dump(), "config.json");
+  EXPECT_EQ("llama", *c.family.get().name);
+  EXPECT_EQ(3, c.layers);
+  EXPECT_EQ(96, c.hidden);
+  EXPECT_EQ(6, c.heads);
+  EXPECT_EQ(2, c.kv_heads);
+  EXPECT_EQ(160, c.ffn);
+  EXPECT_EQ(2048, c.seq_len);
+  EXPECT_EQ(1000, c.vocab);
+  EXPECT_EQ(0, c.window);
+  EXPECT_FALSE(c.tied);
+  EXPECT_EQ(1e-6, c.norm_eps);
+  EXPECT_EQ(500000.0, c.rope_theta);
+}
+
+TEST(ModelDir, HasBothSpellings) {
+  auto newer = llama();
+  newer.erase("rope_theta");
+  newer.erase("rope_scaling");
+  newer.erase("torch_dtype");
+  newer["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 500000.0}};
+  newer["dtype"] = "bfloat16";
+  newer["layer_types"] = {"full_attention", "full_attention", "full_attention"};
+  EXPECT_EQ(500000.0, lm::parse_model_config(newer.dump(), "config.json").rope_theta);
+}
+
+TEST(ModelDir, HasEveryFamily) {
+  auto mistral = llama();
+  mistral["model_type"] = "mistral";
+  mistral["sliding_window"] = 128;
+  mistral.erase("attention_bias");
+  mistral.erase("mlp_bias");
+  EXPECT_EQ(128, lm::parse_model_config(mistral.dump(), "c").window);
+  mistral["sliding_window"] = nullptr;
+  EXPECT_EQ(0, lm::parse_model_config(mistral.dump(), "c").window);
+  auto qwen2 = mistral;
+  qwen2["model_type"] = "qwen2";
+  qwen2["sliding_window"] = 4096;  // of which it makes no use
+  qwen2["use_sliding_window"] = false;
+  qwen2["max_window_layers"] = 2;
+  const auto c = lm::parse_model_config(qwen2.dump(), "c");
+  EXPECT_EQ(0, c.window);
+  EXPECT_EQ("qwen2", *c.family.get().name);
+  qwen2["use_sliding_window"] = true;
+  EXPECT_THAT(refusal(qwen2), HasSubstr("use_sliding_window is true"));
+  const json gpt2{{"model_type", "gpt2"}, {"n_layer", 2},        {"n_head", 4},
+                  {"n_embd", 64},         {"n_inner", nullptr},  {"n_positions", 128},
+                  {"vocab_size", 300},    {"n_ctx", 128},        {"layer_norm_epsilon", 1e-5},
+                  {"attn_pdrop", 0.1},    {"summary_type", "x"}, {"activation_function", "gelu_new"}};
+  const auto g = lm::parse_model_config(gpt2.dump(), "c");
+  EXPECT_EQ(256, g.ffn);
+  EXPECT_TRUE(g.tied);
+  EXPECT_EQ(128, g.seq_len);
+}
+
+// Weights of another arithmetic must never be trained in silence.
+TEST(ModelDir, RefusesByNameWhatChangesTheArithmetic) {
+  for (const auto& [key, value, said] :
+       {std::tuple<const char*, json, const char*>{"rope_scaling",
+                                                   {{"rope_type", "llama3"}, {"factor", 8.0}},
+                                                   "rope_scaling changes the angles of positions (\"llama3\")"},
+        {"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}, "(\"linear\")"},
+        {"hidden_act", "gelu", "hidden_act is \"gelu\""},
+        {"attention_bias", true, "attention_bias is true"},
+        {"head_dim", 32, "head_dim is 32"},
+        {"model_type", "mamba", "model_type is \"mamba\"\n  terrace has gpt2, llama, mistral, qwen2"},
+        {"quantization_config", {{"bits", 4}}, "what terrace does not know: quantization_config ({\"bits\":4})"},
+        {"final_logit_softcapping", 30.0, "final_logit_softcapping (30.0)"},
+        {"layer_types", {"full_attention", "sliding_attention"}, "layer_types"},
+        {"num_hidden_layers", "three", "num_hidden_layers is \"three\", which is no size"},
+        {"num_hidden_layers", -1, "num_hidden_layers is -1"},
+        {"hidden_size", nullptr, "does not tell hidden_size"},
+        {"num_key_value_heads", 4, "kv_heads"}}) {
+    auto config = llama();
+    config[key] = value;
+    EXPECT_THAT(refusal(config), HasSubstr(said)) << key;
+  }
+  auto unused = llama();
+  unused["quantization_config"] = nullptr;
+  EXPECT_EQ("it was accepted", refusal(unused));
+  EXPECT_THROW(static_cast<void>(lm::parse_model_config("[1]", "c")), Error);
+  EXPECT_THROW(static_cast<void>(lm::parse_model_config("{", "c")), Error);
+}
+
+TEST(ModelDir, WhatIsWrittenIsReadAsTheSameModel) {
+  for (const auto* const family : lm::families())
+    for (const bool tied : {false, true}) {
+      lm::ModelConfig c{.family = *family, .layers = 2, .hidden = 64, .heads = 4, .seq_len = 32, .vocab = 260, .tied = tied};
+      if (*family->grouped_heads) c.kv_heads = 2;
+      if (!(*family->file.window).empty()) c.window = 8;
+      c.norm_eps = 3e-6;
+      if (lm::rotary_positions(*family)) c.rope_theta = 1234.5;
+      c = lm::complete(c);
+      for (const auto& base : {json(), json{{"rope_parameters", {{"rope_theta", 7.0}, {"rope_type", "default"}}},
+                                            {"dtype", "float16"},
+                                            {"bos_token_id", 7}}}) {
+        const auto written = lm::model_config_json(c, DType::bf16, base);
+        const auto read = lm::parse_model_config(written.dump(), "written");
+        EXPECT_EQ(&c.family.get(), &read.family.get());
+        EXPECT_EQ(std::tuple(c.layers, c.hidden, c.heads, c.kv_heads, c.ffn, c.seq_len, c.vocab, c.window, c.tied, c.norm_eps,
+                             c.rope_theta),
+                  std::tuple(read.layers, read.hidden, read.heads, read.kv_heads, read.ffn, read.seq_len, read.vocab,
+                             read.window, read.tied, read.norm_eps, read.rope_theta))
+            << written;
+        EXPECT_EQ("bfloat16", written.at("torch_dtype"));
+        if (base.is_object()) EXPECT_EQ(7, written.at("bos_token_id"));
+      }
+    }
+}
+
+TEST(ModelDir, ModelsThatTheLibraryDoesNotHaveAreNotWritten) {
+  lm::ModelConfig c{
+      .family = lm::family_named("llama"), .layers = 2, .hidden = 64, .heads = 4, .seq_len = 32, .window = 8, .vocab = 260};
+  c = lm::complete(c);
+  EXPECT_THROW(static_cast<void>(lm::model_config_json(c, DType::fp32, {})), Error);
+}
+
+class ModelDirFiles : public FolderTest {};
+
+// Every element has its own value, by its place in the tensor.
+void numbers(const ParamSpec& param, std::uint64_t first, TensorView range) {
+  for (std::int64_t i = 0; i < range.elements(); ++i)
+    range.as<float>()[i] = static_cast<float>(param.name.size() * 1000 + (first + static_cast<std::uint64_t>(i)) % 977);
+}
+
+TEST_F(ModelDirFiles, WeightsOfSeveralFilesAreReadAsThoseOfOne) {
+  const lm::ModelConfig c{.family = lm::family_named("qwen2"),
+                          .layers = 3,
+                          .hidden = 64,
+                          .heads = 4,
+                          .kv_heads = 2,
+                          .seq_len = 32,
+                          .vocab = 300,
+                          .tied = false};
+  const auto model = lm::make_model(lm::complete(c));
+  for (const std::uint64_t most : {std::uint64_t{1} << 40, std::uint64_t{60'000}, std::uint64_t{1}}) {
+    const auto dir = folder_ / std::to_string(most);
+    std::filesystem::create_directory(dir);
+    lm::write_weight_files(dir, model, DType::fp32, most, numbers);
+    const lm::WeightFiles files(dir);
+    EXPECT_EQ(most == std::uint64_t{1} << 40, files.files().size() == 1);
+    const auto weights = lm::weights_from(dir, c.family, model);
+    EXPECT_TRUE(lm::tensors_of_another_model(dir, c.family, model).empty());
+    std::vector<float> read(100), expected(100);
+    for (const auto& layer : model.layers)
+      for (const auto& param : layer->params()) {
+        const auto count = std::min<std::int64_t>(100, param.shape.elements());
+        const auto view = [&](std::vector<float>& to) {
+          return TensorView{reinterpret_cast<std::byte*>(to.data()), DType::fp32, {count}};
+        };
+        const auto first = static_cast<std::uint64_t>(param.shape.elements() - count);
+        weights(param, first, view(read));
+        numbers(param, first, view(expected));
+        EXPECT_EQ(expected, read) << param.name;
+      }
+  }
+}
+
+TEST_F(ModelDirFiles, AnIndexStaysInItsDirectoryAndIsTrue) {
+  const lm::ModelConfig c{
+      .family = lm::family_named("llama"), .layers = 1, .hidden = 64, .heads = 4, .seq_len = 32, .vocab = 300};
+  lm::write_weight_files(folder_, lm::make_model(lm::complete(c)), DType::fp32, 1, numbers);
+  const auto index = folder_ / lm::kWeightsIndex;
+  const auto good = json::parse(read_text_file(index));
+  const auto why = [&](const std::function<void(json&)>& change) {
+    auto bad = good;
+    change(bad);
+    std::ofstream(index) << bad;
+    try {
+      const lm::WeightFiles files(folder_);
+    } catch (const Error& error) {
+      EXPECT_EQ(Exit::corrupt, error.exit()) << error.what();
+      return std::string(error.what());
+    }
+    return std::string("it was accepted");
+  };
+  const std::string norm = "model.norm.weight", table = "model.embed_tokens.weight";
+  EXPECT_EQ("it was accepted", why([](json&) {}));
+  for (const auto* const name : {"../x.safetensors", "/etc/passwd", "a/b.safetensors", "", ".."})
+    EXPECT_THAT(why([&](json& j) { j["weight_map"][norm] = name; }), HasSubstr("no file of the directory")) << name;
+  EXPECT_THAT(why([&](json& j) { j["weight_map"][norm] = j["weight_map"][table]; }), HasSubstr("is not in model-00001"));
+  EXPECT_THAT(why([&](json& j) { j["weight_map"]["model.none.weight"] = j["weight_map"][table]; }),
+              HasSubstr("model.none.weight"));
+  EXPECT_THAT(why([&](json& j) { j["weight_map"][norm] = 7; }), HasSubstr("is no text"));
+  EXPECT_THAT(why([&](json& j) { j.erase("weight_map"); }), HasSubstr("no weight_map"));
+  EXPECT_THAT(why([&](json& j) { j["weight_map"] = json::object(); }), HasSubstr("names no file"));
+  std::ofstream(index) << std::string(100'000, '[');
+  EXPECT_THROW(const lm::WeightFiles files(folder_), Error);
+}
+
+// Bytes of a good file changed, cut, and repeated: a typed error or a model, and nothing else.
+TEST_F(ModelDirFiles, DamagedFilesAreTypedErrors) {
+  constexpr std::uint64_t kSeed = 21;
+  const auto good = llama().dump();
+  const auto index = json{{"weight_map", {{"a", "a.safetensors"}, {"b", "b.safetensors"}}}}.dump();
+  std::uint64_t refused = 0;
+  for (std::uint64_t round = 0; round < 3000; ++round) {
+    auto text = round % 3 == 2 ? index : good;
+    const auto draw = [&](std::uint64_t what, std::uint64_t below) { return random_below(kSeed, round, what, below); };
+    for (std::uint64_t change = 0; change <= draw(0, 4); ++change) {
+      const auto at = draw(10 + change, text.size());
+      switch (draw(20 + change, 4)) {
+        case 0: text[at] = static_cast<char>(draw(30 + change, 256)); break;
+        case 1: text.erase(at, draw(30 + change, 40)); break;
+        case 2: text.insert(at, text.substr(at / 2, draw(30 + change, 40))); break;
+        default: text.insert(at, std::to_string(random_u32(kSeed, round, 40 + change)));
+      }
+      if (text.empty()) text = "x";
+    }
+    try {
+      if (round % 3 == 2) {
+        std::ofstream(folder_ / lm::kWeightsIndex) << text;
+        static_cast<void>(lm::weight_files(folder_));
+      } else {
+        static_cast<void>(lm::parse_model_config(text, "config.json"));
+      }
+    } catch (const Error& error) {
+      ++refused;
+      EXPECT_TRUE(error.exit() == Exit::usage || error.exit() == Exit::corrupt) << "seed " << kSeed << ", round " << round;
+    } catch (const std::exception& other) {
+      ADD_FAILURE() << "seed " << kSeed << ", round " << round << ": " << other.what() << "\n" << text;
+    }
+  }
+  EXPECT_GT(refused, 1000U);
+}
+
+}  // namespace
+}  // namespace terrace::test

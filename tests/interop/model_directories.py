@@ -1,0 +1,131 @@
+"""Directories of Hugging Face's library, both ways, for every family.
+
+    model_directories.py TERRACE FOLDER
+
+The library makes a small model of each family with random weights and writes it. terrace reads the directory, says the loss of a
+text (a step with learning rate 0), trains ten AdamW steps beside PyTorch, and exports a directory that the library loads: its
+logits must be those of the weights that PyTorch trained. Prints the largest deviations. Exit code 77: a module is absent.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+SKIPPED = 77
+try:
+    import torch
+    import transformers
+except ImportError as absent:
+    print(f"skipped: python3 has no module {absent.name}; pip install torch transformers runs this test")
+    sys.exit(SKIPPED)
+
+SEQ, BATCH, STEPS, RATE, EPS = 32, 4, 10, 1e-3, 1e-3
+LIMITS = {"loss": 2e-5, "ten losses": 1e-4, "logits": 2e-5, "exported logits": 2e-3}
+SIZES = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+         "max_position_embeddings": 128, "vocab_size": 256}  # fmt: skip
+FAMILIES = {
+    "gpt2": lambda: transformers.GPT2Config(n_embd=64, n_layer=3, n_head=4, n_positions=SEQ, vocab_size=256, attn_pdrop=0,
+                                            embd_pdrop=0, resid_pdrop=0),
+    "llama": lambda: transformers.LlamaConfig(**SIZES, rope_theta=20000.0, rms_norm_eps=1e-6),
+    "llama, tied": lambda: transformers.LlamaConfig(**SIZES, tie_word_embeddings=True),
+    "mistral": lambda: transformers.MistralConfig(**SIZES, sliding_window=9),
+    "mistral, no window": lambda: transformers.MistralConfig(**SIZES, sliding_window=None),
+    "qwen2": lambda: transformers.Qwen2Config(**SIZES, tie_word_embeddings=True),
+}  # fmt: skip
+
+
+def terrace(program, folder, *words):
+    done = subprocess.run([program, *map(str, words)], capture_output=True, text=True, cwd=folder,
+                          env={**os.environ, "XDG_CACHE_HOME": str(folder)})  # fmt: skip
+    if done.returncode != 0:
+        sys.exit(f"terrace {words} ended with {done.returncode}:\n{done.stderr}")
+    return done.stdout
+
+
+def losses(folder, run):
+    return [json.loads(line)["loss"] for line in (folder / run / "metrics.jsonl").read_text().splitlines()]
+
+
+def random_weights(model, seed):
+    """Norms and biases too: one that is forgotten must show."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            mean = 1.0 if "norm" in name or "ln_" in name else 0.0
+            weight.copy_(mean * (weight.dim() == 1 and "bias" not in name) + 0.08 * torch.randn(weight.shape, generator=generator))
+
+
+def trained(model, inputs, targets):
+    """AdamW as terrace is told to do it: decay for matrices, clipping by the global norm."""
+    decayed = [p for p in model.parameters() if p.dim() > 1]
+    others = [p for p in model.parameters() if p.dim() == 1]
+    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}],
+                                  lr=RATE, betas=(0.9, 0.95), eps=EPS)  # fmt: skip
+    said = []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(inputs).logits.flatten(0, 1).double(), targets.flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        said.append(loss.item())
+    return said
+
+
+def largest(a, b):
+    return ((a - b).abs().max() / b.abs().max()).item()
+
+
+def compare(program, folder, name, config):
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    config._attn_implementation = "eager"
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    random_weights(model, 7)
+    model.tie_weights()
+    model.save_pretrained(folder / "model", max_shard_size="100KB")
+    tokens = torch.randint(0, 256, (BATCH * SEQ + 1 + SEQ + 1,), generator=torch.Generator().manual_seed(5))
+    (folder / "text").write_bytes(bytes(tokens.tolist()))
+    inputs, targets = tokens[: BATCH * SEQ].view(BATCH, SEQ), tokens[1 : BATCH * SEQ + 1].view(BATCH, SEQ)
+
+    common = ["--model", "model", "--data", "text", "--seq-len", SEQ, "--batch-size", BATCH, "--eval-batches", 0, "--warmup", 0,
+              "--lr-schedule", "constant", "--eps", EPS, "--device-memory", "unlimited", "--host-memory", "unlimited"]  # fmt: skip
+    terrace(program, folder, "train", *common, "--steps", 1, "--lr", 0, "--out-dir", "still")
+    terrace(program, folder, "ckpt", "export", "still", "still-model")
+    terrace(program, folder, "train", *common, "--steps", STEPS, "--lr", RATE, "--out-dir", "run")
+    terrace(program, folder, "ckpt", "export", "run", "run-model")
+
+    model.eval()
+    with torch.no_grad():
+        logits = model(inputs).logits
+    still = transformers.AutoModelForCausalLM.from_pretrained(folder / "still-model", attn_implementation="eager").eval()
+    with torch.no_grad():
+        same = still(inputs).logits
+    first = torch.nn.functional.cross_entropy(logits.flatten(0, 1).double(), targets.flatten()).item()
+    said = trained(model, inputs, targets)
+    after = transformers.AutoModelForCausalLM.from_pretrained(folder / "run-model", attn_implementation="eager").eval()
+    with torch.no_grad():
+        ours, theirs = after(inputs).logits, model.eval()(inputs).logits
+    mine = losses(folder, "run")
+    found = {
+        "loss": abs(losses(folder, "still")[0] - first) / first,
+        "ten losses": max(abs(a - b) / b for a, b in zip(mine, said, strict=True)),
+        "logits": largest(same, logits),
+        "exported logits": largest(ours, theirs),
+    }
+    print(f"{name}: " + ", ".join(f"{what} {value:.1e}" for what, value in found.items()), flush=True)
+    return [f"{name}: {what} differs by {found[what]:.1e}, more than {limit}" for what, limit in LIMITS.items() if found[what] > limit]
+
+
+def main():
+    program, folder = pathlib.Path(sys.argv[1]).absolute(), pathlib.Path(sys.argv[2]).absolute()
+    print(f"transformers {transformers.__version__}, torch {torch.__version__}")
+    wrong = [text for name, make in FAMILIES.items() for text in compare(program, folder / "model", name, make())]
+    if wrong:
+        sys.exit("\n".join(wrong))
+
+
+main()
