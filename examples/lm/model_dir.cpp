@@ -192,7 +192,10 @@ ModelConfig parse_model_config(std::string_view text, const std::string& name) {
   ModelConfig config{.family = family};
   config.layers = reader.size(*file.layers);
   config.hidden = reader.size(*file.hidden);
-  config.heads = static_cast<std::int64_t>(reader.number(family.heads_keys).value_or(0));
+  const auto heads = reader.number(family.heads_keys).value_or(0);
+  if (!(heads >= 1 && heads <= 1 << 20))
+    reader.refuse(fmt::format("{} is {}, which is no number of heads", word_of(family.heads_keys), heads), "mend the file");
+  config.heads = static_cast<std::int64_t>(heads);
   config.kv_heads = reader.integer(*file.kv_heads).value_or(0);
   config.ffn = reader.integer(*file.ffn).value_or(0);
   config.seq_len = reader.size(*file.positions);
