@@ -15,6 +15,7 @@
 #include <string>
 
 #include <terrace/core/device.h>
+#include <terrace/core/rotary.h>
 #include <terrace/core/routing.h>
 #include <terrace/core/tensor.h>
 
@@ -88,10 +89,11 @@ class Math {
                                 TensorView rstd, Accumulate accumulate) = 0;
 
   // Rotary positions in place on `x` [N, heads, D] with row stride `row_elements` (so that q and k can be rotated inside a
-  // fused qkv buffer), half-split pairing (i, i + D/2) as Hugging Face's Llama. inverse: rotates back (the gradient).
+  // fused qkv buffer), half-split pairing (i, i + D/2) as Hugging Face's Llama. inverse: rotates back (the
+  // gradient); vectors become longer by the same factor in both directions.
   // `first_position` is the position of the first row of every sequence.
   virtual void rotary(Stream&, TensorView x, std::int64_t row_elements, std::int64_t seq, std::int64_t first_position,
-                      double theta, bool inverse) = 0;
+                      const Rotary& angles, bool inverse) = 0;
 
   // Causal attention. qkv [N, (H + 2G)·D]: q heads, then k heads, then v heads. out [N, H·D]. lse [B, H, S] in fp32 (fp64 for
   // fp64): log-sum-exp of the scaled scores, kept for the backward. Scale 1/sqrt(D). The probabilities are never stored whole.

@@ -44,9 +44,9 @@ class CpuMath final : public Math {
   }
 
   void rotary(Stream& stream, TensorView x, std::int64_t row_elements, std::int64_t seq, std::int64_t first_position,
-              double theta, bool inverse) override {
+              const Rotary& angles, bool inverse) override {
     check_rotary(x, row_elements, seq);
-    stream.submit([=, compute = compute_] { cpu::rotary(compute, x, row_elements, seq, first_position, theta, inverse); });
+    stream.submit([=, compute = compute_] { cpu::rotary(compute, x, row_elements, seq, first_position, angles, inverse); });
   }
 
   void attention(Stream& stream, AttentionShape shape, TensorView out, TensorView lse, TensorView qkv) override {

@@ -16,8 +16,8 @@ void norm_input_grad(Compute, TensorView dx, TensorView dy, TensorView x, Tensor
 void norm_weight_grad(Compute, TensorView dgain, TensorView dbias, TensorView dy, TensorView x, TensorView mean,
                       TensorView rstd, Accumulate);
 
-void rotary(Compute, TensorView x, std::int64_t row_elements, std::int64_t seq, std::int64_t first_position, double theta,
-            bool inverse);
+void rotary(Compute, TensorView x, std::int64_t row_elements, std::int64_t seq, std::int64_t first_position,
+            const Rotary& angles, bool inverse);
 
 void attention(Compute, AttentionShape, TensorView out, TensorView lse, TensorView qkv);
 void attention_grad(Compute, AttentionShape, TensorView dqkv, TensorView dout, TensorView out, TensorView lse, TensorView qkv);

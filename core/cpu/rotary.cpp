@@ -5,7 +5,7 @@
 namespace terrace::cpu {
 
 void rotary(Compute compute, TensorView x, std::int64_t row_elements, std::int64_t seq, std::int64_t first_position,
-            double theta, bool inverse) {
+            const Rotary& angles, bool inverse) {
   for_dtype(x.dtype, [&]<class T>() {
     using A = Acc<T>;
     const std::int64_t rows = x.shape[0], heads = x.shape[1], dim = x.shape[2], half = dim / 2;
@@ -16,10 +16,9 @@ void rotary(Compute compute, TensorView x, std::int64_t row_elements, std::int64
     blocks(compute.pool, positions, 64, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t p = begin; p < end; ++p) {
         for (std::int64_t i = 0; i < half; ++i) {
-          const double frequency = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(dim));
-          const double angle = static_cast<double>(first_position + p) * frequency;
-          cosine[p * half + i] = static_cast<A>(std::cos(angle));
-          sine[p * half + i] = static_cast<A>(std::sin(angle));
+          const double angle = static_cast<double>(first_position + p) * angles.frequency(i, dim);
+          cosine[p * half + i] = static_cast<A>(angles.length * std::cos(angle));
+          sine[p * half + i] = static_cast<A>(angles.length * std::sin(angle));
         }
       }
     });

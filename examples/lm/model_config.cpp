@@ -80,6 +80,7 @@ layers::Transformer transformer_of(const ModelConfig& config) {
           .activation = *family.activation,
           .positions = kind_of(*family.positions),
           .rope_theta = config.rope_theta,
+          .rope_scaling = config.rope_scaling,
           .skips = config.skips,
           .experts = config.experts,
           .matrices = *family.matrices,
@@ -108,6 +109,9 @@ void validate(const ModelConfig& config) {
                        config.rope_theta,
                        names_of_families("or", [](const Family& other) { return rotary_positions(other) != nullptr; })));
   }
+  if (!rotary && config.rope_scaling.scaling != RotaryScaling::none)
+    refuse(fmt::format("{} rotates nothing, so there is no scaling of rotations (rotary positions: model {})", *family.name,
+                       names_of_families("or", [](const Family& other) { return rotary_positions(other) != nullptr; })));
   layers::checked(transformer_of(config));
 }
 

@@ -34,6 +34,7 @@ struct ModelConfig {
   SkipShape skips = SkipShape::none;
   layers::Experts experts = {};
   double rope_theta = 0;      // base of rotary positions; 0: as usual in the family, and always for other positions
+  Rotary rope_scaling = {};   // of rotary positions (rope_scaling.h)
   double norm_eps = 0;        // 0: as usual in the family
   DType dtype = DType::fp32;  // of weights and activations
   // The ranks that the model is split over, and which part of it this one has. The sizes above are those of the whole model.

@@ -12,6 +12,7 @@
 #include <terrace/core/json_text.h>
 #include <terrace/core/printable.h>
 #include <terrace/core/text_file.h>
+#include <terrace/examples/lm/rope_scaling.h>
 
 namespace terrace::lm {
 namespace {
@@ -120,15 +121,19 @@ class ConfigReader {
     }
   }
   // Angles of long positions that are changed.
-  void demand_no_scaling(const RotaryPositions& rotary) {
+  Rotary scaling_of(const RotaryPositions& rotary, std::int64_t positions) {
+    Rotary found;
     for (const auto key : rotary.scaling_keys) {
       const auto* const scaling = find(key);
       if (!scaling) continue;
-      const auto type = scaling->is_object() ? scaling->value("rope_type", scaling->value("type", json("default"))) : json();
-      if (type == "default") continue;
-      refuse(fmt::format("{} changes the angles of positions ({})", key, shown(type.is_null() ? *scaling : type)),
-             "terrace rotates positions without scaling: its losses would not be those of the model");
+      try {
+        const auto one = rope_scaling_of(*scaling, static_cast<double>(positions));
+        if (one.scaling != RotaryScaling::none) found = one;
+      } catch (const Error& error) {
+        refuse(fmt::format("{}: {}", key, error.what()), "terrace has no other changes of rotary positions");
+      }
     }
+    return found;
   }
   // With newer versions every layer has a type.
   void demand_equal_layers(bool has_window) {
@@ -205,7 +210,7 @@ ModelConfig parse_model_config(std::string_view text, const std::string& name) {
   if (const auto* const base = rotary_base(family)) config.rope_theta = reader.number(base->keys).value_or(*base->usual);
   const auto* const tied = reader.find("tie_word_embeddings");
   config.tied = tied ? *tied == true : *file.tied;
-  if (const auto* const rotary = rotary_positions(family)) reader.demand_no_scaling(*rotary);
+  if (const auto* const rotary = rotary_positions(family)) config.rope_scaling = reader.scaling_of(*rotary, config.seq_len);
   reader.demand_fixed(file.fixed);
   reader.demand_equal_layers(config.window != 0);
   demand_head_dim(reader, config);
@@ -271,6 +276,20 @@ json model_config_json(const ModelConfig& config, DType weights, const json& bas
     for (const auto key : number->keys) {
       const json::json_pointer pointer{std::string(key)};
       if (key == number->keys[0] || out.contains(pointer)) out[pointer] = config.rope_theta;
+    }
+  if (const auto* const rotary = rotary_positions(family))
+    for (const auto key : rotary->scaling_keys) {
+      // rope_parameters has the base, too, and is there only where the directory had it.
+      const auto at = out.find(std::string(key));
+      const auto scaling = rope_scaling_json(config.rope_scaling);
+      const bool has_base = at != out.end() && at->is_object() && at->contains("rope_theta");
+      if (has_base) {
+        const auto base = at->at("rope_theta");
+        *at = scaling.is_null() ? json{{"rope_type", "default"}} : scaling;
+        (*at)["rope_theta"] = base;
+      } else if (at != out.end() || key == rotary->scaling_keys[0]) {
+        out[std::string(key)] = scaling;
+      }
     }
   const char* const dtype = weights == DType::bf16 ? "bfloat16" : weights == DType::fp64 ? "float64" : "float32";
   out["torch_dtype"] = dtype;

@@ -14,6 +14,7 @@
 #include <terrace/core/printable.h>
 #include <terrace/core/text_file.h>
 #include <terrace/examples/lm/family.h>
+#include <terrace/examples/lm/rope_scaling.h>
 #include <terrace/examples/lm/weight_files.h>
 #include <terrace/examples/lm/weights.h>
 #include <terrace/examples/terrace/setup.h>
@@ -125,14 +126,25 @@ void demand_told_values(const RunConfig& c) {
   }
 }
 
-std::optional<std::string> scaling_of(const lm::RotaryPositions& rotary, const std::vector<Source>& sources) {
+// What the file says of the scaling of positions, where the run has another.
+std::optional<std::string> other_scaling(const RunConfig& c, const lm::RotaryPositions& rotary,
+                                         const std::vector<Source>& sources) {
+  const auto own = lm::parse_rope_scaling(c.rope_scaling);
   for (const auto& source : sources)
     for (const auto key : rotary.scaling_keys) {
       const auto at = source.values.find(std::string(key));
       if (at == source.values.end() || !at->is_object()) continue;
       for (const auto* const type : {"rope_type", "type"})
-        if (const auto kind = at->find(type); kind != at->end() && kind->is_string() && kind->get<std::string>() != "default")
+        if (const auto kind = at->find(type); kind != at->end() && kind->is_string() && kind->get<std::string>() != "default") {
+          const auto longest = source.values.find(std::string(*lm::family_named(c.model).file.positions));
+          try {
+            const double positions =
+                longest != source.values.end() && longest->is_number() ? longest->get<double>() : own.original;
+            if (lm::to_text(lm::rope_scaling_of(*at, positions)) == lm::to_text(own)) return std::nullopt;
+          } catch (const Error&) {  // a scaling that terrace does not know is another one
+          }
           return fmt::format("{} has {} of type {}", source.name, key, quoted(kind->get<std::string>()));
+        }
     }
   return std::nullopt;
 }
@@ -181,11 +193,11 @@ std::vector<std::string> warnings_of_init_from(const RunConfig& c, const Model& 
                     "the right values ({})",
                     c.init_from, fmt::join(names, " and "), fmt::join(used, " and "), fmt::join(keys, ", ")));
   const auto* const rotary = lm::rotary_positions(lm::family_named(c.model));
-  if (const auto scaling = rotary ? scaling_of(*rotary, sources) : std::nullopt)
+  if (const auto scaling = rotary ? other_scaling(c, *rotary, sources) : std::nullopt)
     warnings.push_back(
-        fmt::format("--init-from {}: {}, which terrace does not have: positions are rotated without it, so the loss begins "
-                    "higher than that of the model",
-                    c.init_from, *scaling));
+        fmt::format("--init-from {}: {}, and this run rotates positions with --rope-scaling {}, so the loss begins higher than "
+                    "that of the model",
+                    c.init_from, *scaling, c.rope_scaling));
   return warnings;
 }
 

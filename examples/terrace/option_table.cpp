@@ -104,6 +104,9 @@ std::vector<Option> make_table() {
       // Tokens may be bytes: a smaller vocabulary would have no row for some of them.
       number("model", "vocab", &C::vocab, {256, 2147483647.0}, kSame, "size of the vocabulary; every token is below it"),
       number("model", "rope-base", &C::rope_base, {0, kMost}, kSame, rope_base),
+      text("model", "rope-scaling", &C::rope_scaling, Text::required, kSame,
+           "how the angles of rotary positions are changed for long sequences, as rope_scaling in a config.json: none, "
+           "linear:factor=F, dynamic:factor=F,original=N, llama3:factor=F,low=L,high=H,original=N or yarn:factor=F,original=N"),
       number("model", "norm-eps", &C::norm_eps, kFraction, kSame, norm_eps),
       text("model", "untied", &C::untied, Text::any, kSame, "give the output head its own weights, not those of the embedding"),
       number(

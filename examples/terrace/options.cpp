@@ -19,6 +19,7 @@
 #include <terrace/core/text_file.h>
 #include <terrace/core/units.h>
 #include <terrace/examples/lm/model_dir.h>
+#include <terrace/examples/lm/rope_scaling.h>
 
 namespace terrace::cli {
 namespace {
@@ -494,6 +495,7 @@ void apply_model_dir(RunConfig& c) {
   c.window = model.window;
   c.untied = !model.tied;
   c.rope_base = model.rope_theta;
+  c.rope_scaling = lm::to_text(model.rope_scaling);
   c.norm_eps = model.norm_eps;
   // The longest sequence of a published model is rarely what one wants to train with.
   c.seq_len = std::min({c.seq_len, model.seq_len});

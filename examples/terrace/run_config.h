@@ -17,6 +17,7 @@ struct RunConfig {
   std::int64_t layers = 6, hidden = 256, heads = 8, kv_heads = 0, ffn = 0;  // 0: as usual in the family
   std::int64_t seq_len = 256, vocab = 256;
   double rope_base = 0, norm_eps = 0;  // 0: as usual in the family
+  std::string rope_scaling = "none";   // for lm::parse_rope_scaling()
   std::string skips = "none";          // none | u
   std::int64_t experts = 0, experts_per_token = 2, shared_experts = 0;
   double expert_capacity = 0, router_aux_loss = 0, router_z_loss = 0;

@@ -7,6 +7,7 @@
 #include <terrace/core/philox.h>
 #include <terrace/core/thread_pool.h>
 #include <terrace/examples/lm/model.h>
+#include <terrace/examples/lm/rope_scaling.h>
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/init_from.h>
 #include <terrace/examples/terrace/options.h>
@@ -27,6 +28,10 @@ TensorParallel tensor_of(const RunConfig& c) {
           .sequence = c.sp || grid.side > 1,  // the ranks of a grid share the rows
           .grid = grid,
           .pieces = static_cast<std::uint32_t>(c.tp_overlap)};
+}
+
+Rotary rope_scaling_of(const RunConfig& c) try { return lm::parse_rope_scaling(c.rope_scaling); } catch (const Error& error) {
+  throw Error(fmt::format("--rope-scaling: {}", error.what()), error.exit());
 }
 
 }  // namespace
@@ -61,6 +66,7 @@ lm::ModelConfig model_config(const RunConfig& c) {
                    .balance_loss = c.router_aux_loss,
                    .square_loss = c.router_z_loss},
        .rope_theta = c.rope_base,
+       .rope_scaling = rope_scaling_of(c),
        .norm_eps = c.norm_eps,
        .dtype = parse_dtype(c.dtype),
        .tensor = tensor_of(c),

@@ -59,7 +59,7 @@ void Attention::rotate(LayerContext& ctx, TensorView qkv, std::int64_t first_pos
   const std::int64_t row = in_.outputs();
   const TensorView q_and_k{
       qkv.data, qkv.dtype, {qkv.shape[0], config_.heads_here() + config_.kv_heads_here(), config_.head_dim()}};
-  ctx.math.rotary(ctx.stream, q_and_k, row, ctx.shape.seq, first_position, config_.rope_theta, inverse);
+  ctx.math.rotary(ctx.stream, q_and_k, row, ctx.shape.seq, first_position, config_.rotary(), inverse);
 }
 
 void Attention::rotate_slice(LayerContext& ctx, TensorView qkv, bool inverse) const {

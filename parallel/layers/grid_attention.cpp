@@ -46,7 +46,7 @@ void GridAttention::rotate(LayerContext& ctx, TensorView qkv, bool inverse) cons
   const auto turn = [&](const TensorView& rows, std::int64_t first_position) {
     const TensorView q_and_k{
         rows.data, rows.dtype, {rows.shape[0], config_.heads_here() + config_.kv_heads_here(), config_.head_dim()}};
-    ctx.math.rotary(ctx.stream, q_and_k, in_.outputs(), ctx.shape.seq, first_position, config_.rope_theta, inverse);
+    ctx.math.rotary(ctx.stream, q_and_k, in_.outputs(), ctx.shape.seq, first_position, config_.rotary(), inverse);
   };
   if (ctx.documents.whole_sequences()) return turn(qkv, 0);
   for (std::int64_t b = 0; b < sequences.shape.batch; ++b)

@@ -14,6 +14,7 @@
 
 #include <terrace/core/dtype.h>
 #include <terrace/core/math.h>
+#include <terrace/core/rotary.h>
 #include <terrace/core/routing.h>
 #include <terrace/parallel/comm/call.h>
 #include <terrace/parallel/context_parallel.h>
@@ -78,6 +79,7 @@ struct Transformer {
   Activation activation = Activation::swiglu;
   Positions positions = Positions::rotary;
   double rope_theta = 10000;  // base of rotary positions
+  Rotary rope_scaling = {};   // how their angles are changed; its own base is not used
   SkipShape skips = SkipShape::none;
   Experts experts = {};
   MatrixOrder matrices = MatrixOrder::out_in;
@@ -99,6 +101,12 @@ struct Transformer {
   // Of the vocabulary, whose parts need not be equal.
   [[nodiscard]] Block vocab_here() const;
   [[nodiscard]] std::int64_t head_dim() const { return hidden / heads; }
+  [[nodiscard]] Rotary rotary() const {
+    auto angles = rope_scaling;
+    angles.base = rope_theta;
+    angles.positions = static_cast<double>(seq_len);
+    return angles;
+  }
   // The block whose result is added to the input of this one; −1: none. A block never skips from the block just before it.
   [[nodiscard]] std::int64_t skips_from(std::int64_t block) const {
     const auto from = layers - 1 - block;

@@ -84,9 +84,9 @@ TEST_F(ModelDirProgram, WhatIsNoModelIsRefused) {
   expect_refusal(train({"--model", "./none", "--out-dir", "none"}), 2, {"none/config.json", "No such file"});
   expect_refusal(train({"--model", "lama", "--out-dir", "none"}), 2, {"\"lama\"", "llama"});
   auto config = config_of("dir");
-  config["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4}};
+  config["rope_scaling"] = {{"rope_type", "longrope"}, {"factor", 4}};
   std::ofstream(at("dir") / "config.json") << config;
-  expect_refusal(train({"--model", "dir", "--out-dir", "none"}), 2, {"rope_scaling", "yarn"});
+  expect_refusal(train({"--model", "dir", "--out-dir", "none"}), 2, {"rope_scaling", "longrope"});
   std::ofstream(at("dir") / "config.json") << "{\"model_type\": ";
   expect_refusal(train({"--model", "dir", "--out-dir", "none"}), 5, {"config.json", "not JSON"});
   EXPECT_FALSE(fs::exists(at("none")));

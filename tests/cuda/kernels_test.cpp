@@ -279,13 +279,19 @@ TEST_F(KernelsTest, RotaryTurnsWhatItIsGivenAndNothingElse) {
   for (const auto dtype : kDtypes) {
     for (const std::int64_t dim : {2, 20, 64, 130}) {
       const std::int64_t n = 7, seq = 4, heads = 3, row = heads * dim + 2 * dim;
-      for (const bool inverse : {false, true}) {
+      Rotary yarn(10000);
+      yarn.scaling = RotaryScaling::yarn;
+      yarn.factor = 4;
+      yarn.original = 512;
+      yarn.length = 1.25;
+      for (const auto& [inverse, angles] :
+           {std::pair{false, Rotary(10000)}, {true, Rotary(10000)}, {false, yarn}, {true, yarn}}) {
         expect_as_on_the_cpu({.name = text("rotary", dtype, n, dim, Accumulate::no),
                               .in = {},
                               .out = {random(dtype, {n, row})},
                               .run =
-                                  [=](Math& m, Stream& s, const auto&, const auto& out) {
-                                    m.rotary(s, {out[0].data, dtype, {n, heads, dim}}, row, seq, 3, 10000, inverse);
+                                  [=, inverse = inverse, angles = angles](Math& m, Stream& s, const auto&, const auto& out) {
+                                    m.rotary(s, {out[0].data, dtype, {n, heads, dim}}, row, seq, 3, angles, inverse);
                                   },
                               .tolerance = near(dtype)});
       }

@@ -28,13 +28,17 @@ constexpr bool all_stated(const Members&...) {
   return !(MadeOfNothing<Members> || ...);
 }
 constexpr bool every_property_is_stated() {
-  const auto& [name, norm, positions, activation, grouped_heads, usual_ffn, norm_eps, heads_keys, matrices, tensors] = kMixed;
+  const auto& [name, norm, positions, activation, grouped_heads, usual_ffn, norm_eps, heads_keys, file, matrices, tensors] =
+      kMixed;
+  const auto& [type, architecture, layers, hidden, kv_heads, ffn, longest, window, tied, fixed] = file;
   const auto& [usual, varies, keys] = norm_eps;
   const auto& [parts, bias] = tensors.qkv;
   const auto& [base, scaling_keys] = *lm::rotary_positions(kMixed);
   const auto& [table] = *lm::learned_positions(kFused);
   const auto& [prefix, embedding, final_norm, head, block, attention_norm, mlp_norm, qkv, output, up, down, buffers] = tensors;
-  return all_stated(name, norm, positions, activation, grouped_heads, usual_ffn, norm_eps, heads_keys, matrices, tensors) &&
+  return all_stated(name, norm, positions, activation, grouped_heads, usual_ffn, norm_eps, heads_keys, file, matrices,
+                    tensors) &&
+         all_stated(type, architecture, layers, hidden, kv_heads, ffn, longest, window, tied, fixed) &&
          all_stated(usual, varies, keys) && all_stated(parts, bias) && all_stated(base, scaling_keys) && all_stated(table) &&
          all_stated(prefix, embedding, final_norm, head, block, attention_norm, mlp_norm, qkv, output, up, down, buffers);
 }

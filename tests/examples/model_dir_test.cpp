@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 #include <functional>
 
@@ -13,6 +14,7 @@
 #include <terrace/core/text_file.h>
 #include <terrace/examples/lm/model.h>
 #include <terrace/examples/lm/model_dir.h>
+#include <terrace/examples/lm/rope_scaling.h>
 #include <terrace/examples/lm/weight_files.h>
 #include <terrace/examples/lm/weights.h>
 #include <terrace/tests/support/folder_test.h>
@@ -115,10 +117,11 @@ TEST(ModelDir, HasEveryFamily) {
 // Weights of another arithmetic must never be trained in silence.
 TEST(ModelDir, RefusesByNameWhatChangesTheArithmetic) {
   for (const auto& [key, value, said] :
-       {std::tuple<const char*, json, const char*>{"rope_scaling",
-                                                   {{"rope_type", "llama3"}, {"factor", 8.0}},
-                                                   "rope_scaling changes the angles of positions (\"llama3\")"},
-        {"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}, "(\"linear\")"},
+       {std::tuple<const char*, json, const char*>{
+            "rope_scaling", {{"rope_type", "longrope"}, {"factor", 8.0}}, "\"longrope\" is no kind"},
+        {"rope_scaling", {{"type", "linear"}}, "linear needs factor"},
+        {"rope_scaling", {{"type", "linear"}, {"factor", 0.5}}, "factor must be at least 1"},
+        {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}, {"mscale", 0.7}}, "mscale of yarn is not known"},
         {"hidden_act", "gelu", "hidden_act is \"gelu\""},
         {"attention_bias", true, "attention_bias is true"},
         {"head_dim", 32, "head_dim is 32"},
@@ -141,6 +144,79 @@ TEST(ModelDir, RefusesByNameWhatChangesTheArithmetic) {
   EXPECT_THROW(static_cast<void>(lm::parse_model_config("{", "c")), Error);
 }
 
+TEST(ModelDir, HasTheScalingsOfPositions) {
+  const auto of = [](const json& scaling, bool newer = false) {
+    auto config = llama();
+    config["rope_scaling"] = scaling;
+    if (newer) {
+      config.erase("rope_scaling");
+      config.erase("rope_theta");
+      config["rope_parameters"] = scaling;
+      config["rope_parameters"]["rope_theta"] = 500000.0;
+    }
+    return lm::to_text(lm::parse_model_config(config.dump(), "c").rope_scaling);
+  };
+  const json llama3{{"rope_type", "llama3"},
+                    {"factor", 8.0},
+                    {"low_freq_factor", 1.0},
+                    {"high_freq_factor", 4.0},
+                    {"original_max_position_embeddings", 8192}};
+  EXPECT_EQ("llama3:factor=8,low=1,high=4,original=8192", of(llama3));
+  EXPECT_EQ(of(llama3), of(llama3, true));
+  EXPECT_EQ("linear:factor=2", of({{"type", "linear"}, {"factor", 2}}));
+  EXPECT_EQ("dynamic:factor=4,original=2048", of({{"type", "dynamic"}, {"factor", 4.0}}));
+  EXPECT_EQ("none", of({{"rope_type", "default"}}));
+  const auto yarn = lm::parse_rope_scaling(
+      of({{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 512}, {"truncate", false}}));
+  EXPECT_DOUBLE_EQ(0.1 * std::log(4.0) + 1, yarn.length);
+  EXPECT_FALSE(yarn.whole);
+  EXPECT_EQ(512, yarn.original);
+}
+
+// The formulas once more, by other means: a wave of pair i has 2π · base^(2i/D) positions.
+TEST(ModelDir, ScaledAnglesAreThoseOfTheirFormulas) {
+  const std::int64_t dim = 64;
+  const auto wave = [&](const Rotary& r, std::int64_t i) { return 1 / r.frequency(i, dim); };
+  auto plain = Rotary(500000);
+  const auto with = [](const char* text) {
+    auto r = lm::parse_rope_scaling(text);
+    r.base = 500000;
+    return r;
+  };
+  const auto llama3 = with("llama3:factor=8,low=1,high=4,original=8192");
+  int kept = 0, divided = 0, blended = 0;
+  for (std::int64_t i = 0; i < dim / 2; ++i) {
+    EXPECT_NEAR(3 * wave(plain, i), wave(with("linear:factor=3"), i), 1e-9 * wave(plain, i));
+    const double turns = 8192 / (2 * M_PI * wave(plain, i)), ratio = wave(llama3, i) / wave(plain, i);
+    if (turns > 4) {
+      EXPECT_DOUBLE_EQ(1, ratio);
+      ++kept;
+    } else if (turns < 1) {
+      EXPECT_DOUBLE_EQ(8, ratio);
+      ++divided;
+    } else {
+      EXPECT_NEAR(1 / ratio, 1.0 / 8 + (turns - 1) / 3 * (7.0 / 8), 1e-12);
+      ++blended;
+    }
+    auto dynamic = with("dynamic:factor=4,original=1000");
+    dynamic.positions = 1000;
+    EXPECT_EQ(wave(plain, i), wave(dynamic, i));
+    dynamic.positions = 3000;  // s = 4 · 3 − 3 = 9
+    EXPECT_NEAR(wave(Rotary(500000 * std::pow(9.0, 64.0 / 62)), i), wave(dynamic, i), 1e-9 * wave(dynamic, i));
+  }
+  EXPECT_GT(kept * divided * blended, 0);
+  const auto yarn = with("yarn:factor=4,original=8192");
+  EXPECT_EQ(wave(plain, 0), wave(yarn, 0));
+  EXPECT_NEAR(4 * wave(plain, dim / 2 - 1), wave(yarn, dim / 2 - 1), 1e-6 * wave(plain, dim / 2 - 1));
+}
+
+TEST(ModelDir, ScalingsThatAreNoneAreRefused) {
+  for (const auto* const text :
+       {"", "yarn", "linear:factor=x", "linear:factor=2,low=1", "llama3:factor=8", "dynamic:factor=4",
+        "yarn:factor=4,original=0", "llama3:factor=8,low=4,high=1,original=8192", "linear:factor=inf", "default:"})
+    EXPECT_THROW(static_cast<void>(lm::parse_rope_scaling(text)), Error) << text;
+}
+
 TEST(ModelDir, WhatIsWrittenIsReadAsTheSameModel) {
   for (const auto* const family : lm::families())
     for (const bool tied : {false, true}) {
@@ -148,7 +224,10 @@ TEST(ModelDir, WhatIsWrittenIsReadAsTheSameModel) {
       if (*family->grouped_heads) c.kv_heads = 2;
       if (!(*family->file.window).empty()) c.window = 8;
       c.norm_eps = 3e-6;
-      if (lm::rotary_positions(*family)) c.rope_theta = 1234.5;
+      if (lm::rotary_positions(*family)) {
+        c.rope_theta = 1234.5;
+        if (tied) c.rope_scaling = lm::parse_rope_scaling("yarn:factor=4,original=16");
+      }
       c = lm::complete(c);
       for (const auto& base : {json(), json{{"rope_parameters", {{"rope_theta", 7.0}, {"rope_type", "default"}}},
                                             {"dtype", "float16"},
@@ -161,6 +240,7 @@ TEST(ModelDir, WhatIsWrittenIsReadAsTheSameModel) {
                   std::tuple(read.layers, read.hidden, read.heads, read.kv_heads, read.ffn, read.seq_len, read.vocab,
                              read.window, read.tied, read.norm_eps, read.rope_theta))
             << written;
+        EXPECT_EQ(lm::to_text(c.rope_scaling), lm::to_text(read.rope_scaling)) << written;
         EXPECT_EQ("bfloat16", written.at("torch_dtype"));
         if (base.is_object()) EXPECT_EQ(7, written.at("bos_token_id"));
       }

@@ -26,11 +26,26 @@ SEQ, BATCH, STEPS, RATE, EPS = 32, 4, 10, 1e-3, 1e-3
 LIMITS = {"loss": 2e-5, "ten losses": 1e-4, "logits": 2e-5, "exported logits": 2e-3}
 SIZES = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
          "max_position_embeddings": 128, "vocab_size": 256}  # fmt: skip
+
+
+def scaled(**scaling):
+    """As the installed version of the library spells it."""
+    newer = hasattr(transformers.LlamaConfig(), "rope_parameters")
+    return {"rope_parameters": {"rope_theta": 10000.0, **scaling}} if newer else {"rope_scaling": scaling}
+
+
 FAMILIES = {
     "gpt2": lambda: transformers.GPT2Config(n_embd=64, n_layer=3, n_head=4, n_positions=SEQ, vocab_size=256, attn_pdrop=0,
                                             embd_pdrop=0, resid_pdrop=0),
     "llama": lambda: transformers.LlamaConfig(**SIZES, rope_theta=20000.0, rms_norm_eps=1e-6),
     "llama, tied": lambda: transformers.LlamaConfig(**SIZES, tie_word_embeddings=True),
+    "llama, llama3 scaling": lambda: transformers.LlamaConfig(**SIZES, **scaled(rope_type="llama3", factor=8.0, low_freq_factor=1.0,
+                                                              high_freq_factor=4.0, original_max_position_embeddings=16)),
+    "llama, linear scaling": lambda: transformers.LlamaConfig(**SIZES, **scaled(rope_type="linear", factor=4.0)),
+    "llama, dynamic scaling": lambda: transformers.LlamaConfig(**{**SIZES, "max_position_embeddings": SEQ // 2},
+                                                               **scaled(rope_type="dynamic", factor=2.0)),
+    "llama, yarn scaling": lambda: transformers.LlamaConfig(**SIZES, **scaled(rope_type="yarn", factor=8.0,
+                                                            original_max_position_embeddings=16)),
     "mistral": lambda: transformers.MistralConfig(**SIZES, sliding_window=9),
     "mistral, no window": lambda: transformers.MistralConfig(**SIZES, sliding_window=None),
     "qwen2": lambda: transformers.Qwen2Config(**SIZES, tie_word_embeddings=True),

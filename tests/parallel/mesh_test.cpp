@@ -198,20 +198,34 @@ TEST(Degrees, LegalOnesHaveNoProblems) {
   EXPECT_NO_THROW(check({}, kModel, 1));
 }
 
+TEST(Degrees, ExpertRanksDivideTheExperts) {
+  const auto of = [](Degrees degrees, std::int64_t experts) {
+    auto model = kModel;
+    model.experts = experts;
+    return problems(degrees, model, degrees.dp * degrees.ep);
+  };
+  EXPECT_THAT(of({.dp = 2, .ep = 8}, 8), IsEmpty());
+  EXPECT_THAT(of({.ep = 3}, 8),
+              testing::ElementsAre(refuses("ep", "`ep` 3: it must divide 8 experts", "nearest legal: 2 and 4")));
+  EXPECT_THAT(of({.ep = 2}, 0), testing::ElementsAre(refuses("ep", "`ep` 2: the model has no experts", "nearest legal: 1")));
+  EXPECT_THAT(of({.ep = 2, .two_directions = true}, 8), testing::ElementsAre(refuses("schedule", "two directions", "1f1b")));
+}
+
 TEST(Degrees, AllProblemsAtOnceWithTheNearestLegalDegrees) {
   const Degrees wrong{
       .dp = 5, .pp = 31, .tp = 5, .cp = 3, .ep = 3, .shard_group = 2, .micro_batches = 24, .canonical_reduction = true};
   const auto found = problems(wrong, kModel, 64);
-  ASSERT_EQ(8U, found.size());
+  ASSERT_EQ(9U, found.size());
   EXPECT_THAT(found[0], refuses("canonical-reduction", "`cp` 3 does not work with `canonical-reduction`", "leave out"));
-  EXPECT_THAT(found[1], refuses("tp", "`tp` 5: it must divide 12 heads", "nearest legal: 4 and 6"));
-  EXPECT_THAT(found[2], refuses("cp", "`cp` 3", "nearest legal: 1"));
-  EXPECT_THAT(found[3], refuses("pp", "`pp` 31", "nearest legal: 30"));
-  EXPECT_THAT(found[4], refuses("ep", "`ep` 3", "nearest legal: 2 and 4"));
-  EXPECT_THAT(found[5], refuses("shard-group", "`shard-group` 2", "nearest legal: 1 and 5"));
-  EXPECT_THAT(found[6], refuses("dp", "`dp` 5: `canonical-reduction` needs a `dp` that divides the 24 global micro-batches",
+  EXPECT_THAT(found[1], refuses("canonical-reduction", "`ep` 3 does not work with `canonical-reduction`", "leave out"));
+  EXPECT_THAT(found[2], refuses("tp", "`tp` 5: it must divide 12 heads", "nearest legal: 4 and 6"));
+  EXPECT_THAT(found[3], refuses("cp", "`cp` 3", "nearest legal: 1"));
+  EXPECT_THAT(found[4], refuses("pp", "`pp` 31", "nearest legal: 30"));
+  EXPECT_THAT(found[5], refuses("ep", "`ep` 3: it must divide 8 experts", "nearest legal: 1"));
+  EXPECT_THAT(found[6], refuses("shard-group", "`shard-group` 2", "nearest legal: 1 and 5"));
+  EXPECT_THAT(found[7], refuses("dp", "`dp` 5: `canonical-reduction` needs a `dp` that divides the 24 global micro-batches",
                                 "nearest legal: 4 and 6"));
-  EXPECT_THAT(found[7], refuses("dp", "and 64 started", ""));
+  EXPECT_THAT(found[8], refuses("dp", "and 64 started", ""));
   EXPECT_THROW(check(wrong, kModel, 64), Error);
 }
 

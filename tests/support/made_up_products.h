@@ -52,9 +52,9 @@ class MadeUpProducts final : public Math {
                         TensorView rstd, Accumulate a) override {
     math_->norm_weight_grad(s, dgain, dbias, dy, x, mean, rstd, a);
   }
-  void rotary(Stream& s, TensorView x, std::int64_t row_elements, std::int64_t seq, std::int64_t first_position, double theta,
-              bool inverse) override {
-    math_->rotary(s, x, row_elements, seq, first_position, theta, inverse);
+  void rotary(Stream& s, TensorView x, std::int64_t row_elements, std::int64_t seq, std::int64_t first_position,
+              const Rotary& angles, bool inverse) override {
+    math_->rotary(s, x, row_elements, seq, first_position, angles, inverse);
   }
   void attention(Stream& s, AttentionShape shape, TensorView out, TensorView lse, TensorView qkv) override {
     math_->attention(s, shape, out, lse, qkv);

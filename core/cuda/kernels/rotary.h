@@ -14,7 +14,8 @@ struct RotaryArgs {
   std::int64_t row_elements, seq, first_position;
   int heads, half;
   bool inverse, whole;
-  double turns[kRotaryPairs];  // a position's angle in turns, by pair: theta^(−2i/D) / 2π
+  double length;               // of rotated vectors
+  double turns[kRotaryPairs];  // a position's angle in turns, by pair: its frequency / 2π
 };
 
 template <class T>
@@ -27,13 +28,14 @@ struct RotaryRows {
     A* const cosine = shared_as<A>(lane);
     A* const sine = cosine + a.half;
     const std::int64_t row = lane.block_x();
+    const A length = static_cast<A>(a.length);
     const double position = static_cast<double>(a.first_position + row % a.seq);
     for (int i = lane.thread(); i < a.half; i += lane.threads()) {
       const double turns = position * a.turns[i];
       const A rest = static_cast<A>(turns - std::rint(turns));
       const auto r = sine_and_cosine(rest);
-      cosine[i] = r.cosine;
-      sine[i] = a.inverse ? -r.sine : r.sine;
+      cosine[i] = length * r.cosine;
+      sine[i] = length * (a.inverse ? -r.sine : r.sine);
     }
     lane.sync();
     const int vectors = (a.half + W - 1) / W;

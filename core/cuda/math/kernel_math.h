@@ -59,10 +59,10 @@ class KernelMath final : public Math {
   }
 
   void rotary(Stream& stream, TensorView x, std::int64_t row_elements, std::int64_t seq, std::int64_t first_position,
-              double theta, bool inverse) override {
+              const Rotary& angles, bool inverse) override {
     math_arguments::check_rotary(x, row_elements, seq);
     enqueue("rotary", stream,
-            [=](const auto& launcher) { ops::rotary(launcher, x, row_elements, seq, first_position, theta, inverse); });
+            [=](const auto& launcher) { ops::rotary(launcher, x, row_elements, seq, first_position, angles, inverse); });
   }
 
   void attention(Stream& stream, AttentionShape shape, TensorView out, TensorView lse, TensorView qkv) override {

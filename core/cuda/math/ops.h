@@ -24,7 +24,7 @@ void norm_weight_grad(const Launcher&, TensorView dgain, TensorView dbias, Tenso
                       TensorView rstd, Accumulate);
 template <class Launcher>
 void rotary(const Launcher&, TensorView x, std::int64_t row_elements, std::int64_t seq, std::int64_t first_position,
-            double theta, bool inverse);
+            const Rotary& angles, bool inverse);
 
 template <class Launcher>
 void attention(const Launcher&, AttentionShape, TensorView out, TensorView lse, TensorView qkv);

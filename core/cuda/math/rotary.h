@@ -1,7 +1,6 @@
 // Rotary positions (ops.h).
 #pragma once
 
-#include <cmath>
 #include <numbers>
 #include <string>
 
@@ -14,7 +13,7 @@ namespace terrace::cuda::ops {
 
 template <class Launcher>
 void rotary(const Launcher& launcher, TensorView x, std::int64_t row_elements, std::int64_t seq, std::int64_t first_position,
-            double theta, bool inverse) {
+            const Rotary& angles, bool inverse) {
   const std::int64_t rows = x.shape[0], heads = x.shape[1], dim = x.shape[2], half = dim / 2;
   if (half > kRotaryPairs) {
     throw Error("rotary: heads of " + std::to_string(dim) + " elements; the CUDA device has at most " +
@@ -30,11 +29,9 @@ void rotary(const Launcher& launcher, TensorView x, std::int64_t row_elements, s
                        .half = static_cast<int>(half),
                        .inverse = inverse,
                        .whole = half % W == 0 && row_elements % W == 0 && whole_words(half, {x}),
+                       .length = angles.length,
                        .turns = {}};
-    for (std::int64_t i = 0; i < half; ++i) {
-      args.turns[i] =
-          std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(dim)) / (2 * std::numbers::pi_v<double>);
-    }
+    for (std::int64_t i = 0; i < half; ++i) args.turns[i] = angles.frequency(i, dim) / (2 * std::numbers::pi_v<double>);
     using Kernel = RotaryRows<T>;
     launcher.template run<Kernel>({.blocks = {rows, 1, 1},
                                    .threads = threads_of_row(heads * half, W, Kernel::kThreads),

@@ -1,0 +1,81 @@
+// The angles of rotary positions (Su et al. 2021): pair i of a head of D elements turns by `position · frequency(i, D)`.
+//
+// Models that were made for longer sequences than they were first trained on change the frequencies. The kinds and their
+// numbers are those of `rope_scaling` in a config.json of Hugging Face's library:
+//
+//   linear   every frequency is divided by `factor` (position interpolation, Chen et al. 2023)
+//   llama3   slow pairs, with waves longer than original / low, are divided by `factor`; fast ones, shorter than original /
+//            high, stay; between them the two are blended (Llama 3.1)
+//   dynamic  in sequences longer than `original` the base grows with their length
+//   yarn     pairs are blended by how often they turn in `original` positions: `fast` times or more stay, `slow` times or fewer
+//   are
+//            divided; rotated vectors are longer by `length` (Peng et al. 2023)
+//
+// Threads: values; pure.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <numbers>
+
+namespace terrace {
+
+enum class RotaryScaling : std::uint8_t { none, linear, dynamic, llama3, yarn };
+
+struct Rotary {
+  double base = 10000;
+  RotaryScaling scaling = RotaryScaling::none;
+  double factor = 1;
+  double original = 0;         // all but linear: positions of the first training
+  double positions = 0;        // dynamic: of the run's sequences
+  double low = 1, high = 4;    // llama3
+  double fast = 32, slow = 1;  // yarn
+  bool whole = true;           // yarn: where the blend begins and ends, in whole pairs
+  double length = 1;           // of rotated vectors
+
+  constexpr Rotary() = default;
+  constexpr Rotary(double theta) : base(theta) {}  // NOLINT: a base alone is what most models have
+
+  [[nodiscard]] double frequency(std::int64_t pair, std::int64_t dim) const {
+    const double plain = std::pow(base, -2.0 * static_cast<double>(pair) / static_cast<double>(dim));
+    switch (scaling) {
+      case RotaryScaling::linear: return plain / factor;
+      case RotaryScaling::dynamic: return dynamic(plain, pair, dim);
+      case RotaryScaling::llama3: return llama3(plain);
+      case RotaryScaling::yarn: return yarn(plain, pair, dim);
+      default: return plain;
+    }
+  }
+  friend bool operator==(const Rotary&, const Rotary&) = default;
+
+ private:
+  // The base times s^(D / (D − 2)), where s is 1 at `original` positions.
+  [[nodiscard]] double dynamic(double plain, std::int64_t pair, std::int64_t dim) const {
+    if (positions <= original || dim <= 2) return plain;
+    const double s = factor * positions / original - (factor - 1), d = static_cast<double>(dim);
+    return plain * std::pow(s, -2.0 * static_cast<double>(pair) / (d - 2));
+  }
+  [[nodiscard]] double llama3(double plain) const {
+    const double wave = 2 * std::numbers::pi_v<double> / plain;
+    if (wave > original / low) return plain / factor;
+    if (wave < original / high) return plain;
+    const double blend = (original / wave - low) / (high - low);
+    return (1 - blend) * plain / factor + blend * plain;
+  }
+  // The pair that turns so many times in `original` positions.
+  [[nodiscard]] double pair_of(double turns, std::int64_t dim) const {
+    return static_cast<double>(dim) * std::log(original / (turns * 2 * std::numbers::pi_v<double>)) / (2 * std::log(base));
+  }
+  [[nodiscard]] double yarn(double plain, std::int64_t pair, std::int64_t dim) const {
+    double first = pair_of(fast, dim), last = pair_of(slow, dim);
+    if (whole) first = std::floor(first), last = std::ceil(last);
+    first = std::max(first, 0.0);
+    last = std::min(last, static_cast<double>(dim - 1));
+    if (first == last) last += 0.001;
+    const double divided = std::clamp((static_cast<double>(pair) - first) / (last - first), 0.0, 1.0);
+    return plain / factor * divided + plain * (1 - divided);
+  }
+};
+
+}  // namespace terrace

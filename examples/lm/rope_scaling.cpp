@@ -1,0 +1,171 @@
+#include <terrace/examples/lm/rope_scaling.h>
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <span>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <terrace/core/error.h>
+#include <terrace/core/printable.h>
+
+namespace terrace::lm {
+namespace {
+
+using nlohmann::json;
+
+[[noreturn]] void refuse(const std::string& what) { throw Error("rope scaling: " + what, Exit::usage); }
+
+// A number of a kind: its word in a setting, its key in config.json, and whether it must be told.
+struct Number {
+  const char *word, *key;
+  double Rotary::*field;
+  bool must;
+};
+struct Kind {
+  const char* name;
+  RotaryScaling scaling;
+  std::vector<Number> numbers;
+};
+
+const std::array<Kind, 4>& kinds() {
+  static const Number factor{"factor", "factor", &Rotary::factor, true};
+  static const Number original{"original", "original_max_position_embeddings", &Rotary::original, true};
+  static const std::array<Kind, 4> all{Kind{"linear", RotaryScaling::linear, {factor}},
+                                       Kind{"dynamic", RotaryScaling::dynamic, {factor, original}},
+                                       Kind{"llama3",
+                                            RotaryScaling::llama3,
+                                            {factor,
+                                             {"low", "low_freq_factor", &Rotary::low, true},
+                                             {"high", "high_freq_factor", &Rotary::high, true},
+                                             original}},
+                                       Kind{"yarn",
+                                            RotaryScaling::yarn,
+                                            {factor,
+                                             original,
+                                             {"fast", "beta_fast", &Rotary::fast, false},
+                                             {"slow", "beta_slow", &Rotary::slow, false},
+                                             {"length", "attention_factor", &Rotary::length, false}}}};
+  return all;
+}
+
+const Kind& kind_named(std::string_view name) {
+  std::vector<std::string_view> names{"none"};
+  for (const auto& kind : kinds()) {
+    if (name == kind.name) return kind;
+    names.emplace_back(kind.name);
+  }
+  refuse(fmt::format("\"{}\" is no kind; there are {}", printable(std::string(name)), fmt::join(names, ", ")));
+}
+
+// yarn: rotated vectors are longer by as much as scores would shrink.
+double usual_length(double factor) { return factor <= 1 ? 1.0 : 0.1 * std::log(factor) + 1; }
+
+const Rotary& checked(const Rotary& s) {
+  const auto positive = [](double v) { return v > 0 && std::isfinite(v); };
+  if (!(s.factor >= 1) || !std::isfinite(s.factor)) refuse(fmt::format("factor must be at least 1, not {}", s.factor));
+  if (s.scaling != RotaryScaling::linear && !positive(s.original))
+    refuse(fmt::format("the positions of the first training must be more than 0, not {}", s.original));
+  if (s.scaling == RotaryScaling::llama3 && !(positive(s.low) && s.high > s.low && std::isfinite(s.high)))
+    refuse(fmt::format("the high frequency factor ({}) must be greater than the low one ({})", s.high, s.low));
+  if (s.scaling == RotaryScaling::yarn && !(positive(s.slow) && s.fast > s.slow && positive(s.fast) && positive(s.length)))
+    refuse(fmt::format("of yarn, fast ({}) must be greater than slow ({}), and the length ({}) positive", s.fast, s.slow,
+                       s.length));
+  return s;
+}
+
+}  // namespace
+
+Rotary parse_rope_scaling(std::string_view text) {
+  if (text == "none") return {};
+  const auto colon = text.find(':');
+  const auto& kind = kind_named(text.substr(0, colon));
+  Rotary scaling;
+  scaling.scaling = kind.scaling;
+  std::vector<std::string_view> told;
+  auto rest = colon == std::string_view::npos ? std::string_view() : text.substr(colon + 1);
+  while (!rest.empty()) {
+    const auto comma = rest.find(',');
+    const auto one = rest.substr(0, comma);
+    rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
+    const auto equals = one.find('=');
+    const auto word = one.substr(0, equals), value = equals == std::string_view::npos ? "" : one.substr(equals + 1);
+    if (kind.scaling == RotaryScaling::yarn && word == "whole" && (value == "true" || value == "false")) {
+      scaling.whole = value == "true";
+      continue;
+    }
+    bool known = false;
+    for (const auto& number : kind.numbers) {
+      if (word != number.word) continue;
+      const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), scaling.*number.field);
+      known = error == std::errc{} && end == value.data() + value.size();
+      told.push_back(number.word);
+    }
+    if (!known)
+      refuse(fmt::format("\"{}\" is not understood in {}", printable(std::string(one)), printable(std::string(text))));
+  }
+  const auto is_told = [&](std::string_view word) { return std::ranges::find(told, word) != told.end(); };
+  for (const auto& number : kind.numbers)
+    if (number.must && !is_told(number.word)) refuse(fmt::format("{} needs {}", kind.name, number.word));
+  if (kind.scaling == RotaryScaling::yarn && !is_told("length")) scaling.length = usual_length(scaling.factor);
+  return checked(scaling);
+}
+
+std::string to_text(const Rotary& scaling) {
+  for (const auto& kind : kinds()) {
+    if (scaling.scaling != kind.scaling) continue;
+    std::vector<std::string> numbers;
+    for (const auto& number : kind.numbers) numbers.push_back(fmt::format("{}={}", number.word, scaling.*number.field));
+    if (!scaling.whole) numbers.emplace_back("whole=false");
+    return fmt::format("{}:{}", kind.name, fmt::join(numbers, ","));
+  }
+  return "none";
+}
+
+Rotary rope_scaling_of(const json& object, double positions) {
+  if (object.is_null()) return {};
+  if (!object.is_object()) refuse("it is no object");
+  const auto type = object.value("rope_type", object.value("type", json("default")));
+  if (!type.is_string()) refuse("its type is no text");
+  if (type == "default") return {};
+  const auto& kind = kind_named(type.get<std::string>());
+  Rotary scaling;
+  scaling.scaling = kind.scaling;
+  if (kind.scaling != RotaryScaling::linear) scaling.original = positions;
+  bool has_length = false;
+  std::vector<std::string> known{"rope_type", "type", "rope_theta", "max_position_embeddings", "truncate", "finetuned"};
+  for (const auto& number : kind.numbers) {
+    known.emplace_back(number.key);
+    const auto at = object.find(number.key);
+    if (at == object.end() || at->is_null()) {
+      if (number.must && number.field != &Rotary::original) refuse(fmt::format("{} needs {}", kind.name, number.key));
+      continue;
+    }
+    if (!at->is_number()) refuse(fmt::format("{} is no number", number.key));
+    scaling.*number.field = at->get<double>();
+    has_length |= number.field == &Rotary::length;
+  }
+  if (const auto at = object.find("truncate"); at != object.end() && at->is_boolean()) scaling.whole = at->get<bool>();
+  for (const auto& [key, value] : object.items())
+    if (!value.is_null() && std::ranges::find(known, key) == known.end())
+      refuse(fmt::format("{} of {} is not known", printable(key), kind.name));
+  if (kind.scaling == RotaryScaling::yarn && !has_length) scaling.length = usual_length(scaling.factor);
+  return checked(scaling);
+}
+
+json rope_scaling_json(const Rotary& scaling) {
+  for (const auto& kind : kinds()) {
+    if (scaling.scaling != kind.scaling) continue;
+    json object{{"rope_type", kind.name}};
+    for (const auto& number : kind.numbers) object[number.key] = scaling.*number.field;
+    if (!scaling.whole) object["truncate"] = false;
+    return object;
+  }
+  return {};
+}
+
+}  // namespace terrace::lm

@@ -1,0 +1,27 @@
+// How a model changes the angles of its rotary positions (core/rotary.h): as a setting, and as config.json of Hugging Face's
+// library has it.
+//
+//   none · linear:factor=8 · dynamic:factor=4,original=2048 · llama3:factor=8,low=1,high=4,original=8192
+//   yarn:factor=4,original=32768[,fast=32,slow=1,length=1.1386,whole=false]
+//
+// Threads: any; pure.
+// Errors:  Error(Exit::usage) that says what is wrong in the text or the object.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <terrace/core/rotary.h>
+
+namespace terrace::lm {
+
+Rotary parse_rope_scaling(std::string_view text);
+std::string to_text(const Rotary& scaling);  // what parse_rope_scaling() reads
+
+// Of `rope_scaling` or `rope_parameters`. `positions`: max_position_embeddings, from which some kinds count.
+Rotary rope_scaling_of(const nlohmann::json& object, double positions);
+nlohmann::json rope_scaling_json(const Rotary& scaling);  // null: none
+
+}  // namespace terrace::lm
