@@ -150,6 +150,14 @@ void check_text(const Option& o, const Source& source, const Raw& raw, const std
     case Option::Text::share:
       if (const auto share = parse_number<double>(text); share && *share >= 0 && *share <= 1) return;
       return check_choice(o, source, raw, text);
+    case Option::Text::windows: {
+      try {
+        static_cast<void>(layers::Windows::parse(text));
+      } catch (const Error&) {
+        refuse(o, source, raw);
+      }
+      return;
+    }
     case Option::Text::choice: return check_choice(o, source, raw, text);
     case Option::Text::depth: {
       const auto depth = parse_number<std::int64_t>(text);
@@ -170,7 +178,8 @@ std::string to_text(const Option& o, const Source& source, const Raw& raw) {
   if (const auto* s = std::get_if<std::string>(&raw)) {
     text = *s;
   } else if (const auto* i = std::get_if<std::int64_t>(&raw);
-             i && (o.text == Option::Text::size || o.text == Option::Text::depth || o.text == Option::Text::layers)) {
+             i && (o.text == Option::Text::size || o.text == Option::Text::depth || o.text == Option::Text::layers ||
+                   o.text == Option::Text::windows)) {
     text = std::to_string(*i);  // bytes, a depth, a count
   } else if (const auto* d = std::get_if<double>(&raw); d && o.text == Option::Text::share) {
     text = fmt::format("{}", *d);
@@ -338,6 +347,7 @@ std::string accepted(const Option& o) {
     case Option::Text::depth: return "auto or an integer of at least 0";
     case Option::Text::layers: return fmt::format("{} or an integer of at least 0", listed(o.choices, ", "));
     case Option::Text::share: return fmt::format("{} or a share from 0 to 1", listed(o.choices, ", "));
+    case Option::Text::windows: return "an integer of at least 0, or a list of them such as 512,512,0";
     case Option::Text::device: return "cpu or cuda:N";
     case Option::Text::required: return "a text that is not empty";
     case Option::Text::any: break;
