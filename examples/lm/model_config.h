@@ -24,10 +24,10 @@ SkipShape parse_skips(std::string_view text);  // "none", "u"
 struct ModelConfig {
   std::reference_wrapper<const Family> family;
   std::int64_t layers = 0, hidden = 0, heads = 0;
-  std::int64_t kv_heads = 0;  // 0: as many as heads
-  std::int64_t ffn = 0;       // 0: as usual in the family
-  std::int64_t seq_len = 0;   // the longest sequence; learned positions have a vector for each place in it
-  std::int64_t window = 0;    // a position attends to so many, itself among them; 0: to all before it
+  std::int64_t kv_heads = 0;    // 0: as many as heads
+  std::int64_t ffn = 0;         // 0: as usual in the family
+  std::int64_t seq_len = 0;     // the longest sequence; learned positions have a vector for each place in it
+  layers::Windows window = {};  // of each block: a position attends to so many, itself among them; 0: to all before it
   std::int64_t vocab = 0;
   bool tied = true;                              // the head reads the embedding's table
   std::uint32_t vocab_tiles = 1, mlp_tiles = 1;  // as Transformer's

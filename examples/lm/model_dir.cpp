@@ -135,15 +135,20 @@ class ConfigReader {
     }
     return found;
   }
-  // With newer versions every layer has a type.
-  void demand_equal_layers(bool has_window) {
+  // With newer versions every layer has a type, and only those of one type have the window.
+  layers::Windows windows(std::string_view key) {
+    const auto window = integer(key).value_or(0);
     const auto* const types = find("layer_types");
-    if (!types) return;
-    const json type = has_window ? "sliding_attention" : "full_attention";
-    if (types->is_array() && std::ranges::all_of(*types, [&](const json& t) { return t == type; })) return;
-    refuse(
-        fmt::format("layer_types is {}: not all layers attend to {}", shown(*types), has_window ? "a window" : "all positions"),
-        "train another model");
+    if (!types) return window;
+    std::vector<std::int64_t> of_blocks;
+    const auto is_known = [&](const json& type) {
+      return type == "full_attention" || (type == "sliding_attention" && window != 0);
+    };
+    if (!types->is_array() || types->empty() || !std::ranges::all_of(*types, is_known))
+      refuse(fmt::format("layer_types is {}, and the window {}", shown(*types), window), "train another model");
+    for (const auto& type : *types) of_blocks.push_back(type == "full_attention" ? 0 : window);
+    const bool alike = std::ranges::all_of(of_blocks, [&](auto w) { return w == of_blocks.front(); });
+    return alike ? layers::Windows(of_blocks.front()) : layers::Windows(of_blocks);
   }
   void demand_nothing_else() const {
     std::vector<std::string> unknown;
@@ -205,14 +210,13 @@ ModelConfig parse_model_config(std::string_view text, const std::string& name) {
   config.ffn = reader.integer(*file.ffn).value_or(0);
   config.seq_len = reader.size(*file.positions);
   config.vocab = reader.size("vocab_size");
-  config.window = reader.integer(*file.window).value_or(0);
+  config.window = reader.windows(*file.window);
   config.norm_eps = reader.number(family.norm_eps.keys).value_or(*family.norm_eps.usual);
   if (const auto* const base = rotary_base(family)) config.rope_theta = reader.number(base->keys).value_or(*base->usual);
   const auto* const tied = reader.find("tie_word_embeddings");
   config.tied = tied ? *tied == true : *file.tied;
   if (const auto* const rotary = rotary_positions(family)) config.rope_scaling = reader.scaling_of(*rotary, config.seq_len);
   reader.demand_fixed(file.fixed);
-  reader.demand_equal_layers(config.window != 0);
   demand_head_dim(reader, config);
   // Of a family without windows it says nothing.
   if ((*file.window).empty()) static_cast<void>(reader.find("sliding_window"));
@@ -248,8 +252,9 @@ json model_config_json(const ModelConfig& config, DType weights, const json& bas
   if (config.skips != SkipShape::none)
     refuse("skip connections", "train with --save, and read the file with a program of yours");
   if (config.experts.count > 0) refuse("a mixture of experts", "train with --save, and read the file with a program of yours");
-  if (config.window != 0 && (*file.window).empty())
+  if (!config.window.none() && (*file.window).empty())
     refuse("a sliding window", "give --model mistral, which has one, or leave --window out");
+  if (config.window.pattern().size() > 1) refuse("windows of some blocks", "give one --window for all");
   json out = base.is_object() ? base : json::object();
   out["architectures"] = {*file.architecture};
   out["model_type"] = *file.type;
@@ -267,7 +272,7 @@ json model_config_json(const ModelConfig& config, DType weights, const json& bas
   if (!keeps) set(*file.positions, config.seq_len);
   set("vocab_size", config.vocab);
   set("tie_word_embeddings", config.tied);
-  set(*file.window, config.window == 0 ? json() : json(config.window));
+  set(*file.window, config.window.none() ? json() : json(config.window.of(0)));
   for (const auto& [key, values] : file.fixed)
     if (!out.contains(std::string(key))) set(key, json::parse(values.front()));
   out[json::json_pointer(std::string(family.norm_eps.keys[0]))] = config.norm_eps;

@@ -18,6 +18,7 @@
 #include <terrace/examples/lm/weight_files.h>
 #include <terrace/examples/lm/weights.h>
 #include <terrace/examples/terrace/setup.h>
+#include <terrace/examples/terrace/told_windows.h>
 #include <terrace/parallel/train/initial_weights.h>
 
 namespace terrace::cli {
@@ -166,6 +167,7 @@ WeightRange first_weights(const RunConfig& c, const Model& model) {
     }
   }();
   demand_told_values(c);
+  demand_told_windows(c);
   if (c.local_rank == 0) demand_this_model(c, model);
   return weights;
 }
@@ -203,6 +205,7 @@ std::vector<std::string> warnings_of_init_from(const RunConfig& c, const Model& 
 
 std::map<std::string, std::string> metadata_of_saved(const RunConfig& c) {
   std::map<std::string, std::string> texts;
+  texts[kWindowKey] = c.window;
   for (const auto& untold : untold_of(c)) texts[std::string(lm::word_of(untold.keys))] = fmt::format("{}", untold.used);
   return texts;
 }

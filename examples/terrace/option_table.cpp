@@ -116,8 +116,9 @@ std::vector<Option> make_table() {
       number("model", "mlp-tiles", &C::mlp_tiles, {0, 65536}, kSame,
              "parts of each feed-forward layer's inner features that are used one after the other; a device budget must hold "
              "one of them, and the first product is computed twice; 0: as few as fit"),
-      number("model", "window", &C::window, {0, kMost}, kSame,
-             "sliding window: each position attends to so many, itself among them; 0: to all before it"),
+      text("model", "window", &C::window, Text::windows, kSame,
+           "sliding window: each position attends to so many, itself among them; 0: to all before it; a list such as 512,512,0 "
+           "is repeated over the layers"),
       text("model", "skips", &C::skips, Text::choice, kSame,
            "skip connections; u: the output of block i, times learned weights, is added to the input of the i-th "
            "block from the end",

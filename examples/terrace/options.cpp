@@ -158,6 +158,14 @@ void check_text(const Option& o, const Source& source, const Raw& raw, const std
     case Option::Text::share:
       if (const auto share = parse_number<double>(text); share && *share >= 0 && *share <= 1) return;
       return check_choice(o, source, raw, text);
+    case Option::Text::windows: {
+      try {
+        static_cast<void>(layers::Windows::parse(text));
+      } catch (const Error&) {
+        refuse(o, source, raw);
+      }
+      return;
+    }
     case Option::Text::choice: return check_choice(o, source, raw, text);
     case Option::Text::model:
       if (!is_model_dir(o, text)) check_choice(o, source, raw, text);
@@ -181,7 +189,8 @@ std::string to_text(const Option& o, const Source& source, const Raw& raw) {
   if (const auto* s = std::get_if<std::string>(&raw)) {
     text = *s;
   } else if (const auto* i = std::get_if<std::int64_t>(&raw);
-             i && (o.text == Option::Text::size || o.text == Option::Text::depth || o.text == Option::Text::layers)) {
+             i && (o.text == Option::Text::size || o.text == Option::Text::depth || o.text == Option::Text::layers ||
+                   o.text == Option::Text::windows)) {
     text = std::to_string(*i);  // bytes, a depth, a count
   } else if (const auto* d = std::get_if<double>(&raw); d && o.text == Option::Text::share) {
     text = fmt::format("{}", *d);
@@ -351,6 +360,7 @@ std::string accepted(const Option& o) {
     case Option::Text::depth: return "auto or an integer of at least 0";
     case Option::Text::layers: return fmt::format("{} or an integer of at least 0", listed(o.choices, ", "));
     case Option::Text::share: return fmt::format("{} or a share from 0 to 1", listed(o.choices, ", "));
+    case Option::Text::windows: return "an integer of at least 0, or a list of them such as 512,512,0";
     case Option::Text::device: return "cpu or cuda:N";
     case Option::Text::required: return "a text that is not empty";
     case Option::Text::any: break;
@@ -492,7 +502,7 @@ void apply_model_dir(RunConfig& c) {
   c.kv_heads = model.kv_heads;
   c.ffn = model.ffn;
   c.vocab = model.vocab;
-  c.window = model.window;
+  c.window = layers::to_string(model.window);
   c.untied = !model.tied;
   c.rope_base = model.rope_theta;
   c.rope_scaling = lm::to_text(model.rope_scaling);

@@ -31,7 +31,7 @@ struct Option {
   using Field = std::variant<std::int64_t RunConfig::*, std::uint64_t RunConfig::*, double RunConfig::*, bool RunConfig::*,
                              std::string RunConfig::*, std::filesystem::path RunConfig::*,
                              std::vector<std::filesystem::path> RunConfig::*>;
-  enum class Text { any, required, choice, size, depth, layers, share, device, model };  // what a text field accepts
+  enum class Text { any, required, choice, size, depth, layers, share, device, windows, model };  // what a text field accepts
   // Where the value must be the same. What a run computes, over all its starts and on all ranks; what decides the ranks' common
   // steps, on all ranks of this start; nowhere, if each rank may have its own.
   enum class Same : std::uint8_t { nowhere, on_all_ranks, over_resumes };

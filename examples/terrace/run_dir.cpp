@@ -150,6 +150,7 @@ RunFile read_run_file(const fs::path& dir) {
     const auto defaults = fingerprint(usual);
     for (const auto& [key, value] : defaults.items())
       if (key != "data" && !read.fingerprint.contains(key)) read.fingerprint[key] = value;
+    if (auto& window = read.fingerprint["window"]; window.is_number_integer()) window = window.dump();  // before it was a list
     read.store.name = j.at("store_name").get<std::string>();
     demand_types_of(defaults, read.fingerprint);
     if (j.contains("generations"))

@@ -52,7 +52,7 @@ lm::ModelConfig model_config(const RunConfig& c) {
        .kv_heads = c.kv_heads,
        .ffn = c.ffn,
        .seq_len = c.seq_len,
-       .window = c.window,
+       .window = layers::Windows::parse(c.window),
        .vocab = c.vocab,
        .tied = !c.untied,
        .vocab_tiles = static_cast<std::uint32_t>(c.vocab_tiles),

@@ -15,7 +15,8 @@ std::vector<std::int64_t> qkv_outputs(const Transformer& config) {
 
 // Sizes are checked before they are used. Each tensor rank has whole heads.
 Attention::Attention(const Transformer& config, std::int64_t block)
-    : ResidualBranch("layers." + std::to_string(block) + ".attention", config, block, parts_of(checked(config))) {}
+    : ResidualBranch("layers." + std::to_string(block) + ".attention", config, block, parts_of(checked(config))),
+      window_(config.window.of(block)) {}
 
 ResidualBranch::Parts Attention::parts_of(const Transformer& config) {
   return {.norm = config.names.attention_norm,
@@ -51,7 +52,7 @@ double Attention::forward_flops(BatchShape shape) const {
   const auto n = static_cast<double>(shape.tokens()), c = static_cast<double>(config_.hidden),
              attended = static_cast<double>(config_.attended_here());
   return 2 * n * c * static_cast<double>(in_.outputs()) + 2 * n * c * attended +
-         2 * n * pairs_twice(shape.seq, config_.window) * attended;
+         2 * n * pairs_twice(shape.seq, window_) * attended;
 }
 
 void Attention::rotate(LayerContext& ctx, TensorView qkv, std::int64_t first_position, bool inverse) const {
@@ -113,7 +114,7 @@ void Attention::decode_step(LayerContext& ctx, std::span<const TensorView> weigh
     }
   }
   // The caches from the first position on that this one sees.
-  const std::int64_t seen = config_.window == 0 ? position + 1 : std::min(config_.window, position + 1);
+  const std::int64_t seen = window_ == 0 ? position + 1 : std::min(window_, position + 1);
   const auto from_seen = [&](const TensorView& all) { return part(all, (position + 1 - seen) * dim, all.shape); };
   ctx.math.attention_decode(ctx.stream, attention_shape({1, 1}), scratch.attended, scratch.qkv, from_seen(cache_views[0]),
                             from_seen(cache_views[1]), seen);

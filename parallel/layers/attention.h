@@ -23,6 +23,7 @@ class Attention : public ResidualBranch {
                    std::int64_t position) const override;
 
  protected:
+  const std::int64_t window_;  // of this block
   enum OwnSaved : std::size_t { kAttended = kOwn, kLogSumExp };
   TensorView middle(LayerContext& ctx, const LayerTensors& t, ScratchArena& arena) const override;
   [[nodiscard]] bool saves_middle() const override { return true; }
@@ -32,7 +33,7 @@ class Attention : public ResidualBranch {
   void rotate(LayerContext& ctx, TensorView qkv, std::int64_t first_position, bool inverse) const;
   // To the positions of this rank's slice in their documents.
   void rotate_slice(LayerContext& ctx, TensorView qkv, bool inverse) const;
-  [[nodiscard]] SequenceAttention whole(const AttentionShape& shape) const { return {shape, config_.window}; }
+  [[nodiscard]] SequenceAttention whole(const AttentionShape& shape) const { return {shape, window_}; }
 
  private:
   static Parts parts_of(const Transformer& config);

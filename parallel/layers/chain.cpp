@@ -44,7 +44,7 @@ std::unique_ptr<TransformerLayer> mlp(const Transformer& transformer, std::int64
 
 Model make_transformer(Transformer transformer) {
   checked(transformer);
-  transformer.context.zigzag = transformer.context.ring > 1 && transformer.window == 0;
+  transformer.context.zigzag = transformer.context.ring > 1 && transformer.window.none();
   transformer.tensor.twins = transformer.tensor.is_grid() ? 1 : transformer.tensor.ranks / transformer.kv_ways();
   Model model{.family = transformer.name,
               .dtype = transformer.dtype,

@@ -5,7 +5,8 @@
 namespace terrace::layers {
 
 GridAttention::GridAttention(const Transformer& config, std::int64_t block)
-    : GridBranch("layers." + std::to_string(block) + ".attention", config, block, parts_of(checked(config))) {}
+    : GridBranch("layers." + std::to_string(block) + ".attention", config, block, parts_of(checked(config))),
+      window_(config.window.of(block)) {}
 
 GridBranch::Parts GridAttention::parts_of(const Transformer& config) {
   const std::int64_t kv = config.kv_heads * config.head_dim();
@@ -24,7 +25,7 @@ SequenceAttention GridAttention::attention(BatchShape shape) const {
   const GridCut cut(config_.tensor, true);
   const auto row = cut.place(Axis::depth) * cut.side() + cut.place(config_.tensor.grid.cube ? Axis::col : Axis::row);
   return {.shape = {sequences, shape.seq, config_.heads_here(), config_.kv_heads_here(), config_.head_dim()},
-          .window = config_.window,
+          .window = window_,
           .first_sequence = row * sequences};
 }
 
@@ -36,7 +37,7 @@ std::vector<TensorSpec> GridAttention::saved(BatchShape shape) const {
 }
 
 double GridAttention::middle_flops(BatchShape shape) const {
-  return 2 * static_cast<double>(here(shape).tokens()) * pairs_twice(shape.seq, config_.window) *
+  return 2 * static_cast<double>(here(shape).tokens()) * pairs_twice(shape.seq, window_) *
          static_cast<double>(config_.attended_here());
 }
 

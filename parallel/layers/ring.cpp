@@ -4,9 +4,9 @@
 
 namespace terrace::layers {
 
-Ring::Ring(const Transformer& config, Heads here, Heads room, std::uint32_t first_work)
+Ring::Ring(const Transformer& config, std::int64_t window, Heads here, Heads room, std::uint32_t first_work)
     : context_(config.context),
-      window_(config.window),
+      window_(window),
       head_dim_(config.head_dim()),
       dtype_(config.dtype),
       here_(here),

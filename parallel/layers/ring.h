@@ -31,7 +31,7 @@ class Ring {
     std::int64_t queries = 1, keys = 1;
   };
   // `room`: the most heads of any rank; all reserve as much, and count as many products, so that they plan alike.
-  Ring(const Transformer& config, Heads here, Heads room, std::uint32_t first_work);
+  Ring(const Transformer& config, std::int64_t window, Heads here, Heads room, std::uint32_t first_work);
 
   // Shapes are those of what a rank attends with: all positions of its place in the ring.
   [[nodiscard]] std::vector<TensorSpec> work(LayerCall call, BatchShape shape) const;

@@ -6,7 +6,7 @@ namespace terrace::layers {
 
 RingAttention::RingAttention(const Transformer& config, std::int64_t block)
     : Attention(config, block),
-      ring_(config, {config.heads_here(), config.kv_heads_here()}, {config.heads_here(), config.kv_heads_here()}, 0) {}
+      ring_(config, window_, {config.heads_here(), config.kv_heads_here()}, {config.heads_here(), config.kv_heads_here()}, 0) {}
 
 std::vector<TensorSpec> RingAttention::middle_work(LayerCall call, BatchShape shape) const {
   if (call != LayerCall::forward && call != LayerCall::backward) return {};

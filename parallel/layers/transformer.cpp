@@ -196,8 +196,11 @@ const Transformer& checked(const Transformer& config) {
   require_size("kv_heads", config.kv_heads, kLargestWidth);
   require_size("ffn", config.ffn, std::int64_t{1} << 24);
   require_size("seq_len", config.seq_len, std::int64_t{1} << 24);
-  if (config.window < 0 || config.window > config.seq_len)
-    refuse(fmt::format("window must be 0 (none) to seq_len {}, not {}", config.seq_len, config.window));
+  for (const auto window : config.window.pattern())
+    if (window < 0 || window > config.seq_len)
+      refuse(fmt::format("window must be 0 (none) to seq_len {}, not {}", config.seq_len, window));
+  if (const auto blocks = std::ssize(config.window.pattern()); blocks > config.layers)
+    refuse(fmt::format("window has {} numbers for {} layers: it needs at most one for each", blocks, config.layers));
   require_size("vocab", config.vocab, std::numeric_limits<std::int32_t>::max());
   if (config.hidden % config.heads != 0) {
     refuse(fmt::format("heads ({}) do not divide hidden ({}): the nearest are heads {}, or hidden {}", config.heads,

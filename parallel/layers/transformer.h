@@ -20,6 +20,7 @@
 #include <terrace/parallel/context_parallel.h>
 #include <terrace/parallel/expert_parallel.h>
 #include <terrace/parallel/layers/names.h>
+#include <terrace/parallel/layers/windows.h>
 #include <terrace/parallel/tensor_parallel.h>
 
 namespace terrace::layers {
@@ -65,7 +66,7 @@ struct Transformer {
   std::int64_t kv_heads = 0;  // as many as heads, or fewer, which share keys and values
   std::int64_t ffn = 0;
   std::int64_t seq_len = 0;  // the longest sequence; learned positions have a vector for each place in it
-  std::int64_t window = 0;   // a position attends to so many, itself among them; 0: to all before it
+  Windows window = {};       // of each block: a position attends to so many, itself among them; 0: to all before it
   std::int64_t vocab = 0;
   bool tied = true;  // the head reads the embedding's table
   // The table of the vocabulary is used in so many tiles of rows: a device budget must then hold a tile, not the table. More

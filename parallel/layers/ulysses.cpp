@@ -67,7 +67,7 @@ std::uint64_t Ulysses::scratch_bytes(BatchShape shape) const {
 double Ulysses::forward_flops(BatchShape shape) const {
   const auto n = static_cast<double>(shape.tokens()), c = static_cast<double>(config_.hidden);
   return 2 * n * c * static_cast<double>(in_.outputs() + out_.inputs()) +
-         2 * n * ranks_ * pairs_twice(shape.seq * ranks_, config_.window) * static_cast<double>(attended_row(0));
+         2 * n * ranks_ * pairs_twice(shape.seq * ranks_, window_) * static_cast<double>(attended_row(0));
 }
 
 // Among the neighbours of this rank's place in a ring, if there is one.

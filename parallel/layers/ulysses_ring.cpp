@@ -12,7 +12,7 @@ Ring::Heads heads_of(const HeadDeal& deal, int rank) {
 }  // namespace
 
 UlyssesRing::UlyssesRing(const Transformer& config, std::int64_t block)
-    : Ulysses(config, block), ring_(config, heads_of(deal_, rank_), heads_of(deal_, 0), kOfPositions + 1) {}
+    : Ulysses(config, block), ring_(config, window_, heads_of(deal_, rank_), heads_of(deal_, 0), kOfPositions + 1) {}
 
 std::vector<TensorSpec> UlyssesRing::middle_work(LayerCall call, BatchShape shape) const {
   auto all = Ulysses::middle_work(call, shape);

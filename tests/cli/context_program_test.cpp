@@ -87,6 +87,45 @@ TEST_F(ContextProgram, AWindowTrainsAndGeneratesOnAnyNumberOfRanks) {
   expect_refusal(train_to("one", {"--window", "8", "--resume", "auto", "--steps", "6"}), 2, {"window"});
 }
 
+// The first block has a window and the second none.
+TEST_F(ContextProgram, BlocksMayHaveDifferentWindows) {
+  const Words windows{"--window", "9,0", "--lr-schedule", "constant"};
+  const auto train_to = [&](const std::string& run, const Words& more) { return train(cut(run, windows + more)); };
+  ASSERT_EQ(0, train_to("one", {}).exit);
+  for (const auto& [run, more] : {std::pair<std::string, Words>{"ring", {"--cp", "4", "--cp-mode", "ring"}},
+                                  {"heads", {"--cp", "2"}},
+                                  {"grid", {"--tp", "4", "--tp-mode", "2d", "--sp"}}}) {
+    const auto many = train_to(run, more);
+    ASSERT_EQ(0, many.exit) << many.described;
+    expect_near("one", run);
+  }
+  ASSERT_EQ(0, train(cut("both", {"--window", "9", "--lr-schedule", "constant"})).exit);
+  EXPECT_NE(steps("one").front().loss, steps("both").front().loss);
+  std::string texts[2];
+  for (int i = 0; const auto* const run : {"one", "ring"}) {
+    const auto text = terrace({"generate", run, "--prompt", "the quick brown ", "--max-tokens", "15", "--temperature", "0"});
+    EXPECT_EQ(0, text.exit) << text.described;
+    texts[i++] = text.out;
+  }
+  EXPECT_EQ(texts[0], texts[1]);
+  expect_refusal(train_to("none", {"--window", "9,0,9"}), 2, {"--window 9,0,9 has 3 numbers for --layers 2"});
+  expect_refusal(train_to("none", {"--window", "9,,9"}), 2, {"--window"});
+  expect_refusal(train_to("one", {"--window", "0,9", "--resume", "auto", "--steps", "6"}), 2, {"window: 9,0"});
+  EXPECT_FALSE(std::filesystem::exists(at("none")));
+}
+
+// Runs from before windows could be a list have a number.
+TEST_F(ContextProgram, ARunWithANumberAsItsWindowContinues) {
+  ASSERT_EQ(0, train(cut("old", {"--window", "9", "--steps", "2"})).exit);
+  for (const auto* const name : {"old/run.json", "old/run.copy.json"}) {
+    auto run = json_in(name);  // without its checksum
+    run["fingerprint"]["window"] = 9;
+    scratch_.write(name, run.dump());
+  }
+  const auto next = train(cut("old", {"--window", "9", "--resume", "auto", "--steps", "3"}));
+  EXPECT_EQ(0, next.exit) << next.described;
+}
+
 TEST_F(ContextProgram, OptimizersOfWholeLayersShareTheirState) {
   ASSERT_EQ(0, train(cut("one", {"--optimizer", "muon"})).exit);
   for (const auto* const zero : {"0", "2"}) {

@@ -135,6 +135,34 @@ TEST_F(InitFrom, WhatNoTensorTellsIsSaid) {
   }
 }
 
+// Windows are in no tensor. One that is not shorter than a sequence is none.
+TEST_F(InitFrom, AModelWithWindowsKeepsThem) {
+  fs::create_directory(at("model"));
+  scratch_.write("model/m.safetensors", without_metadata("m.safetensors").text());
+  const std::string told = R"({"rope_theta": 10000, "rms_norm_eps": 1e-05, "sliding_window": )";
+  for (const auto& [config, pattern] : {std::pair<std::string, std::string>{"9}", "9"},
+                                        {R"(9, "layer_types": ["full_attention", "sliding_attention"]})", "0,9"},
+                                        {R"(9, "sliding_window_pattern": 2})", "9,0"},
+                                        {R"(9, "use_sliding_window": true})", "9"}}) {
+    scratch_.write("model/config.json", told + config);
+    refuses("model/m.safetensors", {},
+            {"model/config.json has windows of attention, and this run would have none\n  give --window " + pattern});
+    const auto given = from("model/m.safetensors", {"--window", pattern});
+    EXPECT_EQ(0, given.exit) << given.described;
+  }
+  for (const auto* const none :
+       {"null}", "64}", R"(9, "use_sliding_window": false})", "\"many\"}", R"(9, "layer_types": ["sliding_attention"]})"}) {
+    scratch_.write("model/config.json", told + none);
+    const auto same = from("model/m.safetensors");
+    EXPECT_EQ(0, same.exit) << same.described;
+  }
+  fs::remove(at("model/config.json"));
+  ASSERT_EQ(0, train({"--out-dir", "w", "--save", "model/w.safetensors", "--window", "9,0"}).exit);
+  refuses("model/w.safetensors", {}, {"its metadata has windows of attention", "give --window 9,0"});
+  const auto same = from("model/w.safetensors", {"--window", "9,0"});
+  EXPECT_EQ(0, same.exit) << same.described;
+}
+
 TEST_F(InitFrom, WhatTerraceSavesTellsIt) {
   ASSERT_EQ(0, train({"--out-dir", "a", "--save", "a.safetensors", "--rope-base", "500000", "--norm-eps", "1e-6"}).exit);
   refuses("a.safetensors", {}, {"its metadata has rope_theta 500000, and this run would use 10000", "--rope-base 500000"});

@@ -193,6 +193,17 @@ TEST_F(CudnnAttention, WhatWasRecordedIsUsedAgain) {
   EXPECT_EQ(AttentionRecord(first.lines()).of("[batch 2, seq 19, 6 heads, 2 kv heads, dim 32] gradient")->version, "9.19.0");
 }
 
+// Each document has a length of its own: none gets a plan or a line.
+TEST_F(CudnnAttention, DocumentsAreOurs) {
+  auto c = make(kGrouped);
+  c.shape.one_of_many = true;
+  Attention attention(options(Use::always));
+  run(attention, c.call(false)), run(attention, c.call(true));
+  EXPECT_EQ(ours, 2);
+  EXPECT_TRUE(fake.ran.empty());
+  EXPECT_EQ(attention.lines(), "");
+}
+
 TEST_F(CudnnAttention, ARecordThatCannotBeKeptIsAnError) {
   auto c = make(kGrouped);
   auto recorded = options(Use::never);

@@ -66,7 +66,7 @@ class DocumentsLayers : public testing::Test {
 void DocumentsLayers::expect_documents_alone(const lm::ModelConfig& config, std::size_t number) {
   const Model model = lm::make_model(config);
   const auto& layer = *model.layers[number];
-  SCOPED_TRACE(fmt::format("{}, {}, window {}", layer.name(), name_of(config.dtype), config.window));
+  SCOPED_TRACE(fmt::format("{}, {}, window {}", layer.name(), name_of(config.dtype), to_string(config.window)));
   const auto make = [&](BatchShape shape) {
     return std::make_unique<LayerRun>(machine_, layer, config.dtype, config.hidden, shape, number == 0, false);
   };

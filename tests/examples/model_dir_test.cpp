@@ -68,7 +68,7 @@ TEST(ModelDir, TellsFamilySizesAndNumbers) {
   EXPECT_EQ(160, c.ffn);
   EXPECT_EQ(2048, c.seq_len);
   EXPECT_EQ(1000, c.vocab);
-  EXPECT_EQ(0, c.window);
+  EXPECT_TRUE(c.window.none());
   EXPECT_FALSE(c.tied);
   EXPECT_EQ(1e-6, c.norm_eps);
   EXPECT_EQ(500000.0, c.rope_theta);
@@ -91,16 +91,19 @@ TEST(ModelDir, HasEveryFamily) {
   mistral["sliding_window"] = 128;
   mistral.erase("attention_bias");
   mistral.erase("mlp_bias");
-  EXPECT_EQ(128, lm::parse_model_config(mistral.dump(), "c").window);
+  EXPECT_EQ(layers::Windows(128), lm::parse_model_config(mistral.dump(), "c").window);
+  mistral["layer_types"] = {"sliding_attention", "full_attention", "sliding_attention"};
+  EXPECT_EQ("128,0,128", layers::to_string(lm::parse_model_config(mistral.dump(), "c").window));
+  mistral.erase("layer_types");
   mistral["sliding_window"] = nullptr;
-  EXPECT_EQ(0, lm::parse_model_config(mistral.dump(), "c").window);
+  EXPECT_TRUE(lm::parse_model_config(mistral.dump(), "c").window.none());
   auto qwen2 = mistral;
   qwen2["model_type"] = "qwen2";
   qwen2["sliding_window"] = 4096;  // of which it makes no use
   qwen2["use_sliding_window"] = false;
   qwen2["max_window_layers"] = 2;
   const auto c = lm::parse_model_config(qwen2.dump(), "c");
-  EXPECT_EQ(0, c.window);
+  EXPECT_TRUE(c.window.none());
   EXPECT_EQ("qwen2", *c.family.get().name);
   qwen2["use_sliding_window"] = true;
   EXPECT_THAT(refusal(qwen2), HasSubstr("use_sliding_window is true"));

@@ -61,7 +61,7 @@ TEST(Options, EveryFieldSurvivesSavingAndReading) {
   c.rope_base = 500000, c.norm_eps = 1e-6, c.skips = "u";
   c.experts = 6, c.experts_per_token = 3, c.shared_experts = 1, c.expert_capacity = 1.25, c.router_gates = "all";
   c.router_aux_loss = 0.01, c.router_z_loss = 1e-3;
-  c.document_separator = 50256;
+  c.window = "5,5,0", c.document_separator = 50256;
   c.data = {"a \"quoted\" file", "back\\slash", "tab\there", "ünï"};
   c.init_from = "x.safetensors", c.save = "y", c.dtype = "bf16";
   c.batch_size = 2, c.grad_accumulation = 4, c.steps = 7;

@@ -265,7 +265,7 @@ TEST(RingAttention, EveryRankOfAZigzagHasEquallyMuchToDoAtEveryHop) {
     config.seq_len = 2 * ranks * 6;
     auto transformer = lm::transformer_of(lm::complete(config));
     transformer.context = {.ranks = ranks, .ring = ranks, .zigzag = true};
-    const layers::Ring ring(transformer, {}, {}, 0);
+    const layers::Ring ring(transformer, 0, {}, {}, 0);
     const std::int64_t chunk = 6, whole = chunk * chunk, own = chunk * (chunk + 1) / 2;
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
       EXPECT_EQ(2 * own + whole, ring.pairs(rank, {1, 2 * chunk}, 0));
@@ -281,9 +281,8 @@ TEST(RingAttention, EveryPairIsComputedOnceWithEveryWindow) {
       auto config = llama();
       config.seq_len = 24;
       auto transformer = lm::transformer_of(lm::complete(config));
-      transformer.window = window;
       transformer.context = {.ranks = ranks, .ring = ranks, .zigzag = window == 0};
-      const layers::Ring ring(transformer, {}, {}, 0);
+      const layers::Ring ring(transformer, window, {}, {}, 0);
       std::int64_t found = 0, expected = 0;
       for (std::uint32_t rank = 0; rank < ranks; ++rank)
         for (std::uint32_t hops = 0; hops <= ring.hops({1, 24 / ranks}); ++hops)

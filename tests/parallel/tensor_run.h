@@ -276,12 +276,13 @@ inline void expect_equal(const TensorResult& one, const TensorResult& other, dou
 }
 
 inline std::string name_of(const TensorRun& o) {
-  return fmt::format(
-      "{} tiles {} and {} tp {}{} grid {}x{}{} cp {}{} window {} ep {} dp {} zero {} {} {}{}{}", *o.config.family.get().name,
-      o.config.vocab_tiles, o.config.mlp_tiles, o.tensor_ranks, o.sequence ? fmt::format(" sp in {}", o.pieces) : "",
-      o.grid.depth, o.grid.side, o.grid.cube ? " cube" : "", o.context,
-      o.config.context.ring > 1 ? fmt::format(" ring {}", o.config.context.ring) : "", o.config.window, o.experts, o.data.ranks,
-      o.data.zero, o.schedule, terrace::name_of(o.config.dtype), o.recompute ? " recompute" : "", o.disk_tier ? " disk" : "");
+  return fmt::format("{} tiles {} and {} tp {}{} grid {}x{}{} cp {}{} window {} ep {} dp {} zero {} {} {}{}{}",
+                     *o.config.family.get().name, o.config.vocab_tiles, o.config.mlp_tiles, o.tensor_ranks,
+                     o.sequence ? fmt::format(" sp in {}", o.pieces) : "", o.grid.depth, o.grid.side,
+                     o.grid.cube ? " cube" : "", o.context,
+                     o.config.context.ring > 1 ? fmt::format(" ring {}", o.config.context.ring) : "",
+                     to_string(o.config.window), o.experts, o.data.ranks, o.data.zero, o.schedule,
+                     terrace::name_of(o.config.dtype), o.recompute ? " recompute" : "", o.disk_tier ? " disk" : "");
 }
 
 class TensorRuns : public FolderTest {
