@@ -11,7 +11,8 @@ namespace terrace::cli {
 Exit plan_command(const CommandLine& line);
 Exit generate_command(const CommandLine& line);
 Exit ckpt_command(const CommandLine& line);
-Exit bench_command(int argc, const char* const* argv);   // from the word "bench" on, because each bench has its own flags
-Exit launch_command(int argc, const char* const* argv);  // from the word "launch" on; returns the exit code of the ranks
+Exit bench_command(int argc, const char* const* argv);     // from the word "bench" on, because each bench has its own flags
+Exit tokenize_command(int argc, const char* const* argv);  // from the word "tokenize" on
+Exit launch_command(int argc, const char* const* argv);    // from the word "launch" on; returns the exit code of the ranks
 
 }  // namespace terrace::cli

@@ -12,7 +12,7 @@
 
 namespace terrace::lm {
 
-enum class Pattern : std::uint8_t { gpt2, llama3, qwen2, o200k, cl100k };
+enum class Pattern : std::uint8_t { gpt2, llama3, qwen2, o200k };
 
 // The regular expression as files of tokenizers have it.
 std::string_view text_of(Pattern pattern);

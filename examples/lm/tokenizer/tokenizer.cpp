@@ -33,6 +33,9 @@ BpeParts bpe_parts(const TokenizerFile& file, bool byte_level) {
   const auto& model = file.rest["model"];
   const auto type = is_absent(model, "type") ? std::string("BPE") : text_member(model, "type");
   if (type != "BPE") throw Error(fmt::format("the model \"{}\" is not supported; BPE is", printable(type)), Exit::usage);
+  for (const char* const key : {"vocab", "merges"})  // what was read apart is null
+    if (!is_absent(model, key))
+      throw Error(fmt::format("\"{}\" of the model has another form than that of BPE", key), Exit::corrupt);
   for (const char* const key : {"continuing_subword_prefix", "end_of_word_suffix"})
     if (!is_absent(model, key) && !text_member(model, key).empty())
       throw Error(fmt::format("the model's \"{}\" is not supported, and it would change the tokens", key), Exit::usage);

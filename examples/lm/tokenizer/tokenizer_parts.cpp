@@ -36,10 +36,22 @@ std::string text_pattern(const Json& step, const char* what) {
   return text_member(pattern, "String");
 }
 
+// x{1,3}+ : possessive for some libraries and a repeated group for others, which gives other ids.
+bool has_repeated_count(std::string_view regex) {
+  for (auto end = regex.find("}+"); end != std::string_view::npos; end = regex.find("}+", end + 1)) {
+    const auto begin = regex.rfind('{', end);
+    if (begin != std::string_view::npos && begin + 1 < end && regex[begin + 1] >= '0' && regex[begin + 1] <= '9' &&
+        (begin < 2 || regex[begin - 2] != '\\'))
+      return true;
+  }
+  return false;
+}
+
 void read_split(const Json& step, PreTokenizer& out) {
   const auto& pattern = member(step, "pattern");
   if (!pattern.is_object() || !pattern.contains("Regex")) refuse("the pattern of the pre-tokenizer", "Split");
   const auto regex = text_member(pattern, "Regex");
+  if (has_repeated_count(regex)) refuse("the pattern of the pre-tokenizer Split with", "}+");
   const auto known = known_pattern(regex);
   const auto behavior = text_member(step, "behavior");
   // A known pattern matches all of the text: what would be removed between matches is never there.

@@ -104,8 +104,7 @@ class Words {
     }
     return stop == end_ || last == at ? stop : last;
   }
-  // \s*[\r\n]+|\s+(?!\S)|\s+ . With kWholeEnd, white space at the end of the text is one word: \s++$ .
-  template <bool kWholeEnd>
+  // \s*[\r\n]+|\s+(?!\S)|\s+
   [[nodiscard]] const char* lines(const char* at) const {
     const char* last = at;
     const char* after_newline = nullptr;
@@ -117,7 +116,6 @@ class Words {
       stop += c.bytes;
       if (c.kind == CharClass::newline) after_newline = stop;
     }
-    if (kWholeEnd && stop == end_) return stop;
     if (after_newline != nullptr) return after_newline;
     return stop == end_ || last == at ? stop : last;
   }
@@ -153,7 +151,7 @@ class Words {
     }
     if (is_mark_or_other(c.kind)) return newlines(others(at));
     if (*at == ' ' && at + 1 < end_ && is_mark_or_other(of(at + 1).kind)) return newlines(others(at + 1));
-    return lines<kPattern == Pattern::cl100k>(at);
+    return lines(at);
   }
 
   static bool starts_words(CharClass c) { return c == CharClass::upper || c == CharClass::letter || c == CharClass::mark; }
@@ -197,7 +195,7 @@ class Words {
     };
     if (is_mark_or_other(c.kind)) return others_and_ends(at);
     if (*at == ' ' && at + 1 < end_ && is_mark_or_other(of(at + 1).kind)) return others_and_ends(at + 1);
-    return lines<false>(at);
+    return lines(at);
   }
 
   const char* end_;
@@ -211,10 +209,9 @@ auto with_pattern(Pattern pattern, F&& f) {
     case Pattern::gpt2: return f.template operator()<Pattern::gpt2>();
     case Pattern::llama3: return f.template operator()<Pattern::llama3>();
     case Pattern::qwen2: return f.template operator()<Pattern::qwen2>();
-    case Pattern::o200k: return f.template operator()<Pattern::o200k>();
-    case Pattern::cl100k: break;
+    case Pattern::o200k: break;
   }
-  return f.template operator()<Pattern::cl100k>();
+  return f.template operator()<Pattern::o200k>();
 }
 
 }  // namespace terrace::lm

@@ -14,7 +14,7 @@
 namespace terrace::lm {
 namespace {
 
-constexpr Pattern kAll[] = {Pattern::gpt2, Pattern::llama3, Pattern::qwen2, Pattern::o200k, Pattern::cl100k};
+constexpr Pattern kAll[] = {Pattern::gpt2, Pattern::llama3, Pattern::qwen2, Pattern::o200k};
 
 std::vector<std::string> words_of(Pattern pattern, std::string_view text) {
   std::vector<std::string> words;
@@ -96,14 +96,20 @@ TEST_P(AgainstPcre2, LongDrawnTexts) {
 // PCRE2's tables may be older: a code point that they do not know is in no class.
 TEST_P(AgainstPcre2, EveryCodePoint) {
   const Regex unassigned("\\p{Cn}");
+  std::string text;
   for (std::uint32_t code = 0; code < 0x110000; ++code) {
     if (code >= 0xd800 && code < 0xe000) continue;
     std::string one;
     append_utf8(one, code);
-    int parts = 0;
-    unassigned.each_part(one + "\n", [&](std::string_view) { ++parts; });
-    if (parts == 2 && UnicodeTable::get().class_of(code) != CharClass::other) continue;
-    ASSERT_NO_FATAL_FAILURE(expect_same("a" + one + "b 'S" + one + one + " " + one + "1\n" + one)) << code;
+    if (UnicodeTable::get().class_of(code) != CharClass::other) {
+      int parts = 0;
+      unassigned.each_part(one + "\n", [&](std::string_view) { ++parts; });
+      if (parts == 2) continue;
+    }
+    text += "a" + one + "b 'S" + one + one + " " + one + "1\n" + one;
+    if (text.size() < 10000 && code != 0x10ffff) continue;
+    ASSERT_NO_FATAL_FAILURE(expect_same(text)) << "up to code point " << code;
+    text.clear();
   }
 }
 

@@ -1,0 +1,108 @@
+#include <terrace/examples/lm/tokenizer/piece_source.h>
+
+#include <cerrno>
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include <terrace/core/error.h>
+
+namespace terrace::lm {
+namespace {
+
+FileHandle open_input(const std::filesystem::path& path) {
+  std::string why;
+  try {
+    if (auto file = open_regular(path, O_RDONLY)) return file;
+    why = describe_errno(errno);
+  } catch (const Error& error) {
+    why = error.what();
+  }
+  throw Error(fmt::format("{} cannot be read: {}", path.string(), why), Exit::usage);
+}
+
+bool has_lines(const std::filesystem::path& path) { return path.extension() == ".jsonl" || path.extension() == ".ndjson"; }
+
+}  // namespace
+
+PieceSource::PieceSource(std::vector<std::filesystem::path> files, std::uint64_t piece_bytes, Cut cut)
+    : piece_bytes_(piece_bytes), cut_(std::move(cut)) {
+  for (auto& path : files) {
+    const auto file = open_input(path);
+    struct stat status {};
+    if (::fstat(file.get(), &status) != 0)
+      throw Error(fmt::format("{} cannot be read: {}", path.string(), describe_errno(errno)), Exit::usage);
+    files_.push_back({std::move(path), static_cast<std::uint64_t>(status.st_size)});
+  }
+}
+
+std::uint64_t PieceSource::bytes() const { return bytes_before({files_.size(), 0}); }
+
+std::uint64_t PieceSource::bytes_before(InputPlace place) const {
+  std::uint64_t sum = place.offset;
+  for (std::uint64_t i = 0; i < place.file; ++i) sum += files_[i].bytes;
+  return sum;
+}
+
+std::string PieceSource::described() const {
+  std::string text;
+  for (const auto& file : files_) text += fmt::format("{} {}\n", file.path.string(), file.bytes);
+  return text;
+}
+
+void PieceSource::open(std::uint64_t file) {
+  if (open_file_ == file) return;
+  open_ = open_input(files_[file].path);
+  open_file_ = file;
+}
+
+std::string PieceSource::read(std::uint64_t offset, std::uint64_t bytes) const {
+  std::string out(bytes, '\0');
+  for (std::uint64_t done = 0; done < bytes;) {
+    const auto got = ::pread(open_.get(), out.data() + done, bytes - done, static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0)
+      throw Error(fmt::format("{} could not be read at offset {}: {}", files_[open_file_].path.string(), offset + done,
+                              got < 0 ? describe_errno(errno) : "it has become shorter"));
+    done += static_cast<std::uint64_t>(got);
+  }
+  return out;
+}
+
+// 0: the window has no end of a piece.
+std::size_t PieceSource::end_of_piece(const std::string& window, std::uint64_t most, bool lines) const {
+  if (!lines) return cut_(window, most).value_or(0);
+  const auto newline = window.rfind('\n');
+  return newline == std::string::npos ? 0 : newline + 1;
+}
+
+std::optional<Piece> PieceSource::next(InputPlace& place) {
+  if (place.file == files_.size()) return {};
+  open(place.file);
+  const auto& file = files_[place.file];
+  const bool lines = has_lines(file.path);
+  const auto left = file.bytes - place.offset;
+  Piece piece{.bytes = {}, .begin = place, .lines = lines, .begins_document = place.offset == 0, .ends_document = false};
+  for (auto wanted = piece_bytes_;; wanted *= 2) {
+    if (wanted >= left) {  // all that is left
+      piece.bytes = read(place.offset, left);
+      piece.ends_document = true;
+      place = {place.file + 1, 0};
+      return piece;
+    }
+    if (wanted > kMostPieceBytes)
+      throw Error(fmt::format("{}, from byte {} on: {} of more than {} bytes", file.path.string(), place.offset,
+                              lines ? "a line" : "a text that this tokenizer cannot encode in parts,", kMostPieceBytes),
+                  Exit::usage);
+    piece.bytes = read(place.offset, wanted);
+    if (const auto end = end_of_piece(piece.bytes, wanted, lines); end > 0) {
+      piece.bytes.resize(end);
+      place.offset += end;
+      return piece;
+    }
+  }
+}
+
+}  // namespace terrace::lm

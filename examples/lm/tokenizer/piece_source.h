@@ -1,0 +1,65 @@
+// The input of `terrace tokenize` in pieces of bounded size: files of text, each one document, or of JSON objects, one in a
+// line and each one document. Where pieces begin and end depends on the bytes of the files only.
+//
+// Owner:   the job. Threads: one at a time.
+// Errors:  Error(Exit::usage) for a file that is missing or not a regular file, and for a line, or a text that cannot be cut,
+// of
+//          more than kMostPieceBytes; Error(Exit::runtime) if reading fails.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <terrace/core/files.h>
+
+namespace terrace::lm {
+
+inline constexpr std::uint64_t kMostPieceBytes = std::uint64_t{256} << 20;
+
+struct InputPlace {
+  std::uint64_t file = 0, offset = 0;
+};
+
+struct Piece {
+  std::string bytes;
+  InputPlace begin;
+  bool lines = false;                                 // of JSON; else text
+  bool begins_document = true, ends_document = true;  // of a text
+};
+
+class PieceSource {
+ public:
+  // Where a text may be cut, at or before a place; nothing if it may not.
+  using Cut = std::function<std::optional<std::size_t>(std::string_view text, std::size_t most)>;
+
+  PieceSource(std::vector<std::filesystem::path> files, std::uint64_t piece_bytes, Cut cut);
+
+  // The piece that begins at `place`, which moves behind it. Nothing at the end.
+  std::optional<Piece> next(InputPlace& place);
+  [[nodiscard]] std::uint64_t bytes() const;                         // of all files
+  [[nodiscard]] std::uint64_t bytes_before(InputPlace place) const;  // read so far
+  [[nodiscard]] const std::filesystem::path& path(std::uint64_t file) const { return files_[file].path; }
+  [[nodiscard]] std::string described() const;  // names and sizes, by which a later run knows the same input
+
+ private:
+  struct File {
+    std::filesystem::path path;
+    std::uint64_t bytes = 0;
+  };
+  void open(std::uint64_t file);
+  [[nodiscard]] std::string read(std::uint64_t offset, std::uint64_t bytes) const;
+  [[nodiscard]] std::size_t end_of_piece(const std::string& window, std::uint64_t most, bool lines) const;
+
+  std::vector<File> files_;
+  std::uint64_t piece_bytes_;
+  Cut cut_;
+  FileHandle open_;
+  std::uint64_t open_file_ = ~std::uint64_t{0};
+};
+
+}  // namespace terrace::lm

@@ -1,0 +1,178 @@
+#include <terrace/examples/lm/tokenizer/token_writer.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include <terrace/core/error.h>
+
+namespace terrace::lm {
+namespace {
+
+constexpr std::size_t kHeaderBytes = 1024;
+constexpr std::int32_t kMagic = 20240520, kVersion = 1;
+constexpr std::size_t kMegatronShortIds = 65500;  // its own limit for ids of two bytes
+constexpr std::string_view kIndexMagic{"MMIDIDX\0\0", 9};
+constexpr unsigned char kIndexInt32 = 4, kIndexUint16 = 8;
+
+template <class T>
+void append(std::string& bytes, T number) {
+  bytes.append(reinterpret_cast<const char*>(&number), sizeof number);
+}
+
+// A file that is longer than `bytes` has what a killed run wrote after its last record.
+FileHandle open_at(const std::filesystem::path& path, std::uint64_t bytes) {
+  auto file = open_regular(path, O_RDWR | O_CREAT, AT_FDCWD, 0666);
+  const auto size = file ? ::lseek(file.get(), 0, SEEK_END) : -1;
+  if (size < 0) throw Error(fmt::format("{} cannot be written: {}", path.string(), describe_errno(errno)));
+  if (static_cast<std::uint64_t>(size) < bytes)
+    throw Error(fmt::format("{} has become shorter than what was written\n  remove it and its .progress file, and begin again",
+                            path.string()),
+                Exit::corrupt);
+  if (::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0 || ::lseek(file.get(), static_cast<off_t>(bytes), SEEK_SET) < 0)
+    throw Error(fmt::format("{} cannot be written: {}", path.string(), describe_errno(errno)));
+  return file;
+}
+
+void write_to(const FileHandle& file, const std::filesystem::path& path, std::string_view bytes) try {
+  write_all(file.get(), bytes);
+} catch (const Error& error) {
+  throw Error(fmt::format("{} could not be written: {}\n  what was written before is intact; repeat the command to go on",
+                          path.string(), error.what()));
+}
+
+std::filesystem::path with(const std::filesystem::path& path, const char* ending) { return path.string() + ending; }
+
+}  // namespace
+
+std::string_view name_of(TokenFile kind) {
+  switch (kind) {
+    case TokenFile::u16: return "u16";
+    case TokenFile::u32: return "u32";
+    case TokenFile::llm_c: return "llm.c";
+    case TokenFile::megatron: break;
+  }
+  return "megatron";
+}
+
+TokenWriter::TokenWriter(std::filesystem::path out, TokenFile kind, std::size_t ids, WriterPlace from)
+    : out_(std::move(out)),
+      kind_(kind),
+      width_(kind == TokenFile::u32 || (kind == TokenFile::megatron && ids >= kMegatronShortIds) ? 4 : 2),
+      place_(from) {
+  if (width_ == 2 && ids > std::size_t{1} << 16U)
+    throw Error(fmt::format("the tokenizer has {} ids, which do not fit into two bytes\n  give --format u32 or megatron", ids),
+                Exit::usage);
+  const std::uint64_t header = kind == TokenFile::llm_c ? kHeaderBytes : 0;
+  const bool begins = from.tokens == 0;
+  ids_file_ = open_at(partial(), begins ? 0 : header + from.tokens * width_);
+  if (begins) write_to(ids_file_, partial(), std::string(header, '\0'));  // filled at the end
+  if (kind == TokenFile::megatron) sizes_file_ = open_at(sizes(), from.documents * sizeof(std::int32_t));
+}
+
+std::filesystem::path TokenWriter::partial() const { return with(out_, ".partial"); }
+std::filesystem::path TokenWriter::sizes() const { return with(out_, ".sizes.partial"); }
+
+void TokenWriter::write(std::span<const TokenId> ids, std::span<const std::size_t> ends) {
+  buffer_.resize(ids.size() * width_);
+  if (width_ == 4) {
+    if (!ids.empty()) std::memcpy(buffer_.data(), ids.data(), buffer_.size());
+  } else {
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      const auto id = static_cast<std::uint16_t>(ids[i]);
+      std::memcpy(buffer_.data() + i * sizeof id, &id, sizeof id);
+    }
+  }
+  write_to(ids_file_, partial(), buffer_);
+  place_.tokens += ids.size();
+  write_ends(ids.size(), ends);
+}
+
+void TokenWriter::write_ends(std::size_t ids, std::span<const std::size_t> ends) {
+  std::string sizes_text;
+  std::size_t done = 0;
+  for (const auto end : ends) {
+    const auto size = place_.open_tokens + end - done;
+    if (kind_ == TokenFile::megatron && size > static_cast<std::uint64_t>(std::numeric_limits<std::int32_t>::max()))
+      throw Error("a document has more tokens than an index of Megatron can count", Exit::usage);
+    append(sizes_text, static_cast<std::int32_t>(size));
+    place_.open_tokens = 0;
+    done = end;
+  }
+  place_.open_tokens += ids - done;
+  place_.documents += ends.size();
+  if (kind_ == TokenFile::megatron) write_to(sizes_file_, sizes(), sizes_text);
+}
+
+void TokenWriter::sync() {
+  for (const auto* const file : {&ids_file_, &sizes_file_})
+    if (*file && ::fdatasync(file->get()) != 0)
+      throw Error(fmt::format("{} could not be written: {}", partial().string(), describe_errno(errno)));
+}
+
+// Sizes of documents, where each begins in bytes, and the numbers of the first and after the last one, each document being one
+// sequence.
+void TokenWriter::write_index() const {
+  NewFile index(with(out_, ".idx"));
+  std::string bytes(kIndexMagic);
+  append(bytes, std::uint64_t{1});
+  append(bytes, width_ == 4 ? kIndexInt32 : kIndexUint16);
+  append(bytes, place_.documents);
+  append(bytes, place_.documents + 1);
+  index.write(bytes);
+  constexpr std::size_t kAtOnce = std::size_t{1} << 16U;
+  std::vector<std::int32_t> some(kAtOnce);
+  const auto each_block = [&](const auto& take) {
+    for (std::uint64_t first = 0; first < place_.documents; first += kAtOnce) {
+      const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(kAtOnce, place_.documents - first));
+      const auto size = static_cast<ssize_t>(count * sizeof some[0]);
+      if (::pread(sizes_file_.get(), some.data(), static_cast<std::size_t>(size), static_cast<off_t>(first * sizeof some[0])) !=
+          size)
+        throw Error(fmt::format("{} could not be read", sizes().string()));
+      bytes.clear();
+      take(std::span<const std::int32_t>(some).first(count), first);
+      index.write(bytes);
+    }
+  };
+  each_block([&](std::span<const std::int32_t> of, std::uint64_t) {
+    for (const auto size : of) append(bytes, size);
+  });
+  std::int64_t begin = 0;
+  each_block([&](std::span<const std::int32_t> of, std::uint64_t) {
+    for (const auto size : of) {
+      append(bytes, begin);
+      begin += size * static_cast<std::int64_t>(width_);
+    }
+  });
+  each_block([&](std::span<const std::int32_t> of, std::uint64_t first) {
+    for (std::uint64_t i = 0; i < of.size(); ++i) append(bytes, first + i);
+  });
+  bytes.clear();
+  append(bytes, place_.documents);
+  index.write(bytes);
+  index.finish(Durable::yes);
+}
+
+void TokenWriter::finish() {
+  if (kind_ == TokenFile::llm_c) {
+    if (place_.tokens > static_cast<std::uint64_t>(std::numeric_limits<std::int32_t>::max()))
+      throw Error(fmt::format("{} tokens are more than a file of llm.c can count\n  divide the input", place_.tokens),
+                  Exit::usage);
+    std::string header;
+    for (const auto number : {kMagic, kVersion, static_cast<std::int32_t>(place_.tokens)}) append(header, number);
+    if (::pwrite(ids_file_.get(), header.data(), header.size(), 0) != static_cast<ssize_t>(header.size()))
+      throw Error(fmt::format("{} could not be written: {}", partial().string(), describe_errno(errno)));
+  }
+  sync();
+  if (kind_ == TokenFile::megatron) write_index();
+  std::filesystem::rename(partial(), kind_ == TokenFile::megatron ? with(out_, ".bin") : out_);
+  if (kind_ == TokenFile::megatron) std::filesystem::remove(sizes());
+}
+
+}  // namespace terrace::lm

@@ -1,0 +1,189 @@
+#include <terrace/examples/lm/tokenizer/tokenize_job.h>
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <terrace/core/error.h>
+#include <terrace/core/json_text.h>
+#include <terrace/core/text_file.h>
+#include <terrace/examples/lm/tokenizer/piece_source.h>
+
+namespace terrace::lm {
+namespace {
+
+// What a piece became: ids, and after how many of them a document ends.
+struct Encoded {
+  TokenBuffer ids;
+  std::vector<std::size_t> ends;
+};
+
+std::uint64_t hash_of(const std::string& text) { return XXH3_64bits(text.data(), text.size()); }
+
+}  // namespace
+
+struct TokenizeJob::State {
+  State(TokenizeSettings of, const Tokenizer& with, ThreadPool& on)
+      : settings(std::move(of)),
+        tokenizer(with),
+        pool(on),
+        source(settings.inputs, settings.piece_bytes,
+               [this](std::string_view text, std::size_t most) { return tokenizer.cut_before(text, most); }),
+        pieces_at_once(static_cast<std::size_t>(4 * on.threads())) {
+    const auto done = read_record();
+    writer.emplace(settings.out, settings.kind, tokenizer.ids(), done);
+  }
+
+  [[nodiscard]] std::filesystem::path record_file() const { return settings.out.string() + ".progress"; }
+  // By which a record is known to be of the same job. The number of threads changes nothing.
+  [[nodiscard]] std::string identity() const {
+    return fmt::format("{:016x}", hash_of(fmt::format("{}|{}|{}|{}|{}|{}|{}|{}", source.described(), tokenizer.file().text(),
+                                                      name_of(settings.kind), settings.field,
+                                                      settings.separator ? std::int64_t{*settings.separator} : -1,
+                                                      settings.separator_first, settings.finds_added, settings.piece_bytes)));
+  }
+  WriterPlace read_record();
+  void write_record() const;
+  [[nodiscard]] std::vector<Piece> read_pieces();
+  Encoding take_encoding() {
+    const std::lock_guard lock(mutex);
+    if (encodings.empty()) return {};
+    auto with = std::move(encodings.back());
+    encodings.pop_back();
+    return with;
+  }
+  void give_back(Encoding with) {
+    const std::lock_guard lock(mutex);
+    encodings.push_back(std::move(with));
+  }
+  void encode(const Piece& piece, Encoding& with, Encoded& out) const;
+  void encode_lines(const Piece& piece, Encoding& with, Encoded& out) const;
+  void separate(Encoded& out, bool first) const {
+    if (settings.separator && settings.separator_first == first) out.ids.push(*settings.separator);
+  }
+
+  TokenizeSettings settings;
+  const Tokenizer& tokenizer;
+  ThreadPool& pool;
+  PieceSource source;
+  InputPlace place;
+  std::optional<TokenWriter> writer;
+  const std::size_t pieces_at_once;
+  std::mutex mutex;
+  std::vector<Encoding> encodings;  // those that no task has; at most one for each thread is made
+};
+
+WriterPlace TokenizeJob::State::read_record() {
+  if (!std::filesystem::exists(record_file())) return {};
+  try {
+    const auto json = parse_json(read_text_file(record_file()));
+    if (json.at("job") != identity())
+      throw Error(fmt::format("{} was begun with other input, another tokenizer or other settings\n  remove {} to begin again",
+                              settings.out.string(), record_file().string()),
+                  Exit::usage);
+    place = {json.at("file").get<std::uint64_t>(), json.at("offset").get<std::uint64_t>()};
+    if (place.file > settings.inputs.size()) throw Error("it names a file that is not there");
+    return {json.at("tokens").get<std::uint64_t>(), json.at("documents").get<std::uint64_t>(),
+            json.at("open_tokens").get<std::uint64_t>()};
+  } catch (const nlohmann::json::exception&) {
+    throw Error(fmt::format("{} is damaged\n  remove it to begin again", record_file().string()), Exit::corrupt);
+  } catch (const Error& error) {
+    if (error.exit() == Exit::usage) throw;
+    throw Error(fmt::format("{} cannot be used: {}\n  remove it to begin again", record_file().string(), error.what()),
+                Exit::corrupt);
+  }
+}
+
+void TokenizeJob::State::write_record() const {
+  const auto done = writer->place();
+  const nlohmann::ordered_json json{{"job", identity()},     {"file", place.file},          {"offset", place.offset},
+                                    {"tokens", done.tokens}, {"documents", done.documents}, {"open_tokens", done.open_tokens}};
+  replace_text_file(record_file(), json.dump() + "\n", Durable::yes);
+}
+
+std::vector<Piece> TokenizeJob::State::read_pieces() {
+  std::vector<Piece> pieces;
+  for (std::uint64_t bytes = 0; pieces.size() < pieces_at_once && bytes < pieces_at_once * settings.piece_bytes;) {
+    auto piece = source.next(place);
+    if (!piece) break;
+    bytes += piece->bytes.size();
+    pieces.push_back(*std::move(piece));
+  }
+  return pieces;
+}
+
+void TokenizeJob::State::encode(const Piece& piece, Encoding& with, Encoded& out) const {
+  if (piece.lines) return encode_lines(piece, with, out);
+  if (piece.begins_document) separate(out, true);
+  tokenizer.encode(piece.bytes, {.finds_added = settings.finds_added}, with, out.ids);
+  if (!piece.ends_document) return;
+  separate(out, false);
+  out.ends.push_back(out.ids.size());
+}
+
+void TokenizeJob::State::encode_lines(const Piece& piece, Encoding& with, Encoded& out) const {
+  const std::string_view all = piece.bytes;
+  for (std::size_t at = 0; at < all.size();) {
+    const auto end = std::min(all.find('\n', at), all.size());
+    const auto line = all.substr(at, end - at);
+    const auto begin = piece.begin.offset + at;
+    at = end + 1;
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    const auto refuse = [&](const std::string& why) {
+      throw Error(fmt::format("{}, the line at byte {}: {}", source.path(piece.begin.file).string(), begin, why),
+                  Exit::corrupt);
+    };
+    nlohmann::json object;
+    try {
+      object = parse_json(line);
+    } catch (const Error& error) {
+      refuse(error.what());
+    }
+    if (!object.is_object() || !object.contains(settings.field) || !object[settings.field].is_string())
+      refuse(fmt::format("it is no object with a text \"{}\"", settings.field));
+    separate(out, true);
+    tokenizer.encode(object[settings.field].get_ref<const std::string&>(), {.finds_added = settings.finds_added}, with,
+                     out.ids);
+    separate(out, false);
+    out.ends.push_back(out.ids.size());
+  }
+}
+
+TokenizeJob::TokenizeJob(TokenizeSettings settings, const Tokenizer& tokenizer, ThreadPool& pool)
+    : state_(std::make_unique<State>(std::move(settings), tokenizer, pool)) {}
+TokenizeJob::~TokenizeJob() = default;
+
+bool TokenizeJob::step() {
+  auto& s = *state_;
+  const auto pieces = s.read_pieces();
+  if (pieces.empty()) return false;
+  std::vector<Encoded> encoded(pieces.size());
+  s.pool.parallel_for(static_cast<std::int64_t>(pieces.size()), [&](std::int64_t i) {
+    const auto at = static_cast<std::size_t>(i);
+    auto with = s.take_encoding();
+    s.encode(pieces[at], with, encoded[at]);
+    s.give_back(std::move(with));
+  });
+  for (const auto& piece : encoded) s.writer->write(piece.ids.view(), piece.ends);
+  return true;
+}
+
+void TokenizeJob::record() {
+  state_->writer->sync();
+  state_->write_record();
+}
+
+void TokenizeJob::finish() {
+  std::filesystem::remove(state_->record_file());  // first: it is for a file that has no name yet
+  state_->writer->finish();
+}
+
+TokenizeProgress TokenizeJob::progress() const {
+  const auto place = state_->writer->place();
+  return {state_->source.bytes_before(state_->place), state_->source.bytes(), place.tokens, place.documents};
+}
+
+}  // namespace terrace::lm

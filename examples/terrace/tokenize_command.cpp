@@ -1,0 +1,138 @@
+// terrace tokenize FILES… --tokenizer FILE --out FILE: text into files of token ids.
+//
+// g++ 12 sees a null pointer in CLI11's inlined string splitting where there is none.
+#pragma GCC diagnostic ignored "-Wnull-dereference"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <terrace/core/notice.h>
+#include <terrace/core/thread_pool.h>
+#include <terrace/core/units.h>
+#include <terrace/examples/lm/tokenizer/tokenize_job.h>
+#include <terrace/examples/lm/tokenizer/tokenizer.h>
+#include <terrace/examples/terrace/commands.h>
+#include <terrace/examples/terrace/parse_words.h>
+#include <terrace/examples/terrace/stop_signal.h>
+
+namespace terrace::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr auto kRecordEvery = std::chrono::seconds(5);
+
+struct Words {
+  std::vector<std::string> files;
+  std::string tokenizer, out, format = "auto", separator = "auto", field = "text";
+  bool added = false;
+  int threads = 0;
+};
+
+void add_options(CLI::App& app, Words& words) {
+  app.add_option("files", words.files, "files of text, each one document; .jsonl and .ndjson: a JSON object in each line")
+      ->type_name("FILE");
+  app.add_option("--tokenizer", words.tokenizer, "the tokenizer.json")->type_name("FILE");
+  app.add_option("--out", words.out, "the file to write; with megatron OUT.bin and OUT.idx")->type_name("FILE");
+  app.add_option("--format", words.format,
+                 "ids of two or four bytes, or with the header of llm.c, or with the index of Megatron; auto: u16, or u32 if "
+                 "ids need it")
+      ->check(CLI::IsMember({"auto", "u16", "u32", "llm.c", "megatron"}))
+      ->capture_default_str();
+  app.add_option("--separator", words.separator,
+                 "the token after each document (with llm.c before it), or none; auto: <|endoftext|> or <|end_of_text|>")
+      ->type_name("TOKEN")
+      ->capture_default_str();
+  app.add_option("--field", words.field, "the text's name in a JSON object")->capture_default_str();
+  app.add_flag("--match-added", words.added,
+               "special and other added tokens in the text become these tokens; without it, they are text");
+  app.add_option("--threads", words.threads, "threads; 0: one for each core")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+}
+
+std::optional<lm::TokenId> separator_of(const Words& words, const lm::Tokenizer& tokenizer) {
+  if (words.separator == "none") return {};
+  std::vector<std::string> names{words.separator};
+  if (words.separator == "auto") names = {"<|endoftext|>", "<|end_of_text|>"};
+  for (const auto& name : names)
+    if (const auto id = tokenizer.id_of(name)) return id;
+  throw Error(fmt::format("the tokenizer {} has no token {}\n  give --separator one of its tokens, or none", words.tokenizer,
+                          names.front()),
+              Exit::usage);
+}
+
+lm::TokenizeSettings settings_of(const Words& words, const lm::Tokenizer& tokenizer) {
+  lm::TokenizeSettings settings;
+  settings.inputs.assign(words.files.begin(), words.files.end());
+  settings.out = words.out;
+  settings.kind = tokenizer.ids() > std::size_t{1} << 16U ? lm::TokenFile::u32 : lm::TokenFile::u16;
+  for (const auto kind : {lm::TokenFile::u16, lm::TokenFile::u32, lm::TokenFile::llm_c, lm::TokenFile::megatron})
+    if (words.format == lm::name_of(kind)) settings.kind = kind;
+  settings.field = words.field;
+  settings.separator = separator_of(words, tokenizer);
+  settings.separator_first = settings.kind == lm::TokenFile::llm_c;
+  settings.finds_added = words.added;
+  return settings;
+}
+
+void show(const lm::TokenizeProgress& done, Clock::duration time, std::uint64_t from, bool last) {
+  const double seconds = std::chrono::duration<double>(time).count();
+  const double rate = seconds > 0 ? static_cast<double>(done.bytes - from) / seconds / 1e6 : 0;
+  say(stderr,
+      fmt::format(
+          "{}{:.1f} % of {}, {} tokens, {} documents, {:.0f} MB/s{}", ::isatty(STDERR_FILENO) != 0 ? "\r" : "",
+          done.bytes_in_all == 0 ? 100.0 : 100.0 * static_cast<double>(done.bytes) / static_cast<double>(done.bytes_in_all),
+          format_bytes(done.bytes_in_all), done.tokens, done.documents, rate,
+          last || ::isatty(STDERR_FILENO) == 0 ? "\n" : "   "));
+}
+
+}  // namespace
+
+Exit tokenize_command(int argc, const char* const* argv) {
+  Words words;
+  CLI::App app("write the tokens of text to files for training", "terrace tokenize");
+  app.set_help_flag("-h,--help", "print this help and exit");
+  add_options(app, words);
+  app.allow_extras();
+  if (const auto answer = parse_words(app, argc, argv, "tokenize"); !answer.empty()) {
+    std::fputs(answer.c_str(), stdout);
+    return Exit::ok;
+  }
+  if (words.files.empty()) refuse("tokenize needs files with text", "tokenize");
+  if (words.tokenizer.empty()) refuse("tokenize needs --tokenizer FILE", "tokenize");
+  if (words.out.empty()) refuse("tokenize needs --out FILE", "tokenize");
+
+  catch_stop_signals();
+  const auto tokenizer = lm::Tokenizer::read(words.tokenizer);
+  ThreadPool pool(words.threads);
+  const auto settings = settings_of(words, tokenizer);
+  lm::TokenizeJob job(settings, tokenizer, pool);
+  const auto begin = Clock::now();
+  const auto from = job.progress().bytes;
+  for (auto recorded = begin; job.step();) {
+    if (stop_signal() != 0) {
+      job.record();
+      say(stderr, fmt::format("stopped by {}; the same command goes on from here\n", describe_stop(stop_signal())));
+      return Exit::interrupted;
+    }
+    if (Clock::now() - recorded < kRecordEvery) continue;
+    job.record();
+    recorded = Clock::now();
+    show(job.progress(), recorded - begin, from, false);
+  }
+  job.finish();
+  const auto done = job.progress();
+  show(done, Clock::now() - begin, from, true);
+  fmt::print("{}: {} tokens of {} documents, format {}, --vocab {}\n", words.out, done.tokens, done.documents,
+             lm::name_of(settings.kind), tokenizer.ids());
+  return Exit::ok;
+}
+
+}  // namespace terrace::cli

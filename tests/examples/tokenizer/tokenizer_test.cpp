@@ -1,0 +1,253 @@
+// Tokenizers against a plain implementation of byte-pair encoding, and files that are damaged or not supported.
+// tests/interop/compare_with_tokenizers.py compares with the libraries of others.
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <terrace/core/error.h>
+#include <terrace/examples/lm/tokenizer/byte_letters.h>
+#include <terrace/examples/lm/tokenizer/normalize.h>
+#include <terrace/examples/lm/tokenizer/pattern.h>
+#include <terrace/examples/lm/tokenizer/tokenizer.h>
+
+namespace terrace::lm {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Ids = std::vector<TokenId>;
+
+// All bytes, and merges of drawn tokens.
+Json drawn_file(unsigned seed, int merges, const std::string& letters) {
+  std::mt19937 random(seed);
+  Json model{{"type", "BPE"}, {"vocab", Json::object()}, {"merges", Json::array()}};
+  std::vector<std::string> tokens;
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    const auto letter = letters_of_bytes(std::string(1, static_cast<char>(byte)));
+    model["vocab"][letter] = byte;
+    if (letters.find(static_cast<char>(byte)) != std::string::npos) tokens.push_back(letter);
+  }
+  while (merges > 0) {
+    const auto &left = tokens[random() % tokens.size()], &right = tokens[random() % tokens.size()];
+    const auto both = left + right;
+    if (model["vocab"].contains(both)) continue;
+    model["vocab"][both] = model["vocab"].size();
+    model["merges"].push_back({left, right});
+    tokens.push_back(both);
+    --merges;
+  }
+  return {{"version", "1.0"},
+          {"normalizer", nullptr},
+          {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+          {"decoder", {{"type", "ByteLevel"}}},
+          {"model", model}};
+}
+
+Tokenizer made(const Json& json) { return Tokenizer(TokenizerFile::parse(json.dump())); }
+
+// The definition: the pair of the lowest rank, the leftmost of them, until no pair is a merge.
+Ids plainly_encoded(const Json& json, std::string_view text) {
+  std::map<std::pair<std::string, std::string>, std::size_t> ranks;
+  for (const auto& merge : json["model"]["merges"]) ranks.emplace(std::pair(merge[0], merge[1]), ranks.size());
+  Ids ids;
+  each_word(Pattern::gpt2, text, [&](std::string_view word) {
+    std::vector<std::string> parts;
+    for (const char byte : word) parts.push_back(letters_of_bytes(std::string(1, byte)));
+    for (;;) {
+      std::size_t best = ranks.size(), at = 0;
+      for (std::size_t i = 0; i + 1 < parts.size(); ++i)
+        if (const auto found = ranks.find({parts[i], parts[i + 1]}); found != ranks.end() && found->second < best) {
+          best = found->second;
+          at = i;
+        }
+      if (best == ranks.size()) break;
+      parts[at] += parts[at + 1];
+      parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(at) + 1);
+    }
+    for (const auto& part : parts) ids.push_back(json["model"]["vocab"][part].get<TokenId>());
+  });
+  return ids;
+}
+
+std::string drawn_text(std::mt19937& random, std::size_t bytes, const std::string& letters) {
+  std::string text(bytes, '\0');
+  for (auto& byte : text) byte = random() % 50 == 0 ? static_cast<char>(random()) : letters[random() % letters.size()];
+  return text;
+}
+
+template <class F>
+void expect_error(F&& f, Exit exit, const std::string& words) {
+  try {
+    f();
+    ADD_FAILURE() << "accepted, but should say: " << words;
+  } catch (const Error& error) {
+    EXPECT_EQ(exit, error.exit()) << error.what();
+    EXPECT_THAT(error.what(), testing::HasSubstr(words));
+  }
+}
+
+TEST(Tokenizer, EncodesAsTheDefinitionSaysAndDecodes) {
+  for (unsigned seed = 1; seed <= 20; ++seed) {
+    const std::string letters = seed % 2 == 0 ? "aaab" : "abc de\nA.";
+    const auto json = drawn_file(seed, 60, letters);
+    const auto tokenizer = made(json);
+    std::mt19937 random(seed);
+    Encoding with;
+    for (int i = 0; i < 60; ++i) {
+      const auto text = drawn_text(random, random() % 300, letters);
+      TokenBuffer out;
+      tokenizer.encode(text, {}, with, out);  // with words that it has seen
+      const Ids ids(out.view().begin(), out.view().end());
+      ASSERT_EQ(plainly_encoded(json, text), ids) << "seed " << seed << ", text " << i;
+      ASSERT_EQ(ids, tokenizer.encode(text));
+      ASSERT_EQ(text, tokenizer.decode(ids));
+    }
+  }
+}
+
+TEST(Tokenizer, MillionsOfOneLetterAreOneWord) {
+  Json json = drawn_file(1, 0, "a");
+  std::string token = "a";
+  for (int i = 0; i < 4; ++i) {
+    json["model"]["merges"].push_back({token, token});
+    token += token;
+    json["model"]["vocab"][token] = 256 + i;
+  }
+  const auto ids = made(json).encode(std::string((1U << 20U) + 3, 'a'));
+  ASSERT_EQ((1U << 16U) + 2, ids.size());
+  EXPECT_EQ(Ids(std::size_t{1} << 16U, 259), Ids(ids.begin(), ids.end() - 2));
+  EXPECT_EQ(256U, ids[ids.size() - 2]);
+  EXPECT_EQ(static_cast<TokenId>('a'), ids.back());
+}
+
+// What is encoded in two parts is what is encoded whole.
+TEST(Tokenizer, MayBeCutWhereItSays) {
+  const auto tokenizer = made(drawn_file(3, 60, "abc de\nA."));
+  std::mt19937 random(3);
+  int cuts = 0;
+  for (int i = 0; i < 200; ++i) {
+    const auto text = drawn_text(random, 100, "abc de\nA.'");
+    const auto cut = tokenizer.cut_before(text, random() % 100);
+    if (!cut) continue;
+    ++cuts;
+    auto parts = tokenizer.encode(text.substr(0, *cut));
+    for (const auto id : tokenizer.encode(text.substr(*cut))) parts.push_back(id);
+    ASSERT_EQ(tokenizer.encode(text), parts) << text << " at " << *cut;
+  }
+  EXPECT_GT(cuts, 50);
+}
+
+TEST(Tokenizer, IsWrittenBackWithWhatItDoesNotUse) {
+  auto json = drawn_file(1, 10, "ab");
+  json["from somewhere else"] = {{"x", {1, 2.5, nullptr, "é"}}};
+  EXPECT_EQ(json, Json::parse(TokenizerFile::parse(json.dump()).text()));
+  for (auto& merge : json["model"]["merges"]) merge = merge[0].get<std::string>() + " " + merge[1].get<std::string>();
+  EXPECT_EQ(json, Json::parse(TokenizerFile::parse(json.dump()).text()));
+}
+
+TEST(Tokenizer, AddedTokensAreFoundBeforeWords) {
+  auto json = drawn_file(1, 10, "ab");
+  const auto add = [&](TokenId id, const char* content, Json more) {
+    more["id"] = id;
+    more["content"] = content;
+    json["added_tokens"].push_back(more);
+  };
+  add(300, "<|end|>", {{"special", true}});
+  add(301, "<|end|>>", {{"special", true}});
+  add(302, "word", {{"single_word", true}});
+  add(303, "<l>", {{"lstrip", true}});
+  add(304, "<r>", {{"rstrip", true}});
+  const auto tokenizer = made(json);
+  const TokenId x = 'x';
+  EXPECT_EQ((Ids{x, 300, 301, 302}), tokenizer.encode("x<|end|><|end|>>word"));
+  EXPECT_EQ((Ids{x, 303, 304, x}), tokenizer.encode("x  \n<l><r> \tx"));
+  EXPECT_EQ(6U, tokenizer.encode("xwordx").size());
+  EXPECT_EQ(7U, tokenizer.encode("<|end|>", {.finds_added = false}).size());
+  EXPECT_EQ("xx", tokenizer.decode(Ids{x, 300, x}, {.skips_special = true}));
+  EXPECT_EQ(305U, tokenizer.ids());
+  EXPECT_EQ(300U, tokenizer.id_of("<|end|>"));
+  expect_error([&] { static_cast<void>(tokenizer.decode(Ids{299})); }, Exit::usage, "299 is the id of no token");
+}
+
+TEST(Tokenizer, WhatWouldChangeIdsIsRefusedByName) {
+  const auto refused = [](const char* path, const Json& value, Exit exit, const std::string& words) {
+    auto json = drawn_file(1, 10, "ab");
+    json[Json::json_pointer(path)] = value;
+    expect_error([&] { made(json); }, exit, words);
+  };
+  refused("/normalizer", {{"type", "Lowercase"}}, Exit::usage, "Lowercase");
+  refused("/pre_tokenizer", {{"type", "Digits"}}, Exit::usage, "Digits");
+  refused("/model/type", "Unigram", Exit::usage, "Unigram");
+  refused("/model/dropout", 0.5, Exit::usage, "dropout");
+  refused("/model/end_of_word_suffix", "</w>", Exit::usage, "end_of_word_suffix");
+  refused("/truncation", {{"max_length", 5}}, Exit::usage, "truncation");
+  refused("/post_processor", {{"type", "Other"}}, Exit::usage, "Other");
+  refused("/pre_tokenizer", {{"type", "Split"}, {"pattern", {{"Regex", "\\p{N}{1,3}+"}}}, {"behavior", "Isolated"}},
+          Exit::usage, "}+");
+  refused("/model/vocab/a", 98, Exit::corrupt, "both have the id 98");
+  refused("/model/vocab/a", 0x7fffffff, Exit::corrupt, "the id 2147483647");
+  refused("/model/vocab/a", 1e30, Exit::corrupt, "no number");
+  refused("/model/merges", Json::array({Json::array({"a", "nothing"})}), Exit::corrupt, "\"nothing\" is not in the vocabulary");
+  refused("/model/merges", Json::array({Json::array({"a", "b", "c"})}), Exit::corrupt, "more than two parts");
+  refused("/model/merges", {{"a", "b"}}, Exit::corrupt, "another form");
+  refused("/added_tokens", {{{"id", 300}, {"content", "x y"}}, {{"id", 301}, {"content", "x y"}}}, Exit::corrupt,
+          "stands twice");
+  refused("/added_tokens", {{{"id", 98}, {"content", "x y"}}}, Exit::corrupt, "for another token");
+  expect_error([] { TokenizerFile::parse(R"({"model":{"vocab":{"a":1,"a":2}}, "model":{}})"); }, Exit::corrupt, "twice");
+  expect_error([] { TokenizerFile::parse(R"({"model":)" + std::string(100000, '[')); }, Exit::corrupt, "levels");
+  expect_error([] { TokenizerFile::parse("{\"model\":\"\xff\"}"); }, Exit::corrupt, "not JSON");
+  expect_error([] { Tokenizer::read("/no/such/tokenizer.json"); }, Exit::usage, "/no/such/tokenizer.json");
+}
+
+// A damaged file is a tokenizer or an Error, whatever was damaged.
+TEST(Tokenizer, DamagedFilesEndInErrors) {
+  auto json = drawn_file(2, 20, "ab");
+  json["added_tokens"] = {{{"id", 300}, {"content", "<|end|>"}, {"special", true}}};
+  json["post_processor"] = {
+      {"type", "TemplateProcessing"},
+      {"single", {{{"SpecialToken", {{"id", "<|end|>"}, {"type_id", 0}}}}, {{"Sequence", {{"id", "A"}}}}}},
+      {"special_tokens", {{"<|end|>", {{"id", "<|end|>"}, {"ids", {300}}}}}}};
+  const auto text = json.dump();
+  std::mt19937 random(20240520);
+  int usable = 0;
+  constexpr int kFiles = 3000;
+  for (int i = 0; i < kFiles; ++i) {
+    auto damaged = text;
+    if (random() % 4 == 0) damaged.resize(random() % damaged.size());
+    for (auto changes = random() % 3; changes > 0 && !damaged.empty(); --changes) {
+      const auto at = random() % damaged.size();
+      switch (random() % 4) {
+        case 0: damaged[at] = static_cast<char>(random()); break;
+        case 1: damaged.erase(at, random() % 20); break;
+        case 2: damaged.insert(at, damaged.substr(random() % damaged.size(), random() % 40)); break;
+        default: damaged.insert(at, std::string("9[{\"}],:").substr(random() % 8, 1)); break;
+      }
+    }
+    try {
+      const auto tokenizer = Tokenizer(TokenizerFile::parse(damaged));
+      static_cast<void>(tokenizer.encode("ab <|end|> aabb", {.with_template = true}));
+      ++usable;
+    } catch (const Error& error) {
+      EXPECT_TRUE(error.exit() == Exit::corrupt || error.exit() == Exit::usage) << error.what();
+    }
+  }
+  EXPECT_GT(usable, 0);
+  EXPECT_LT(usable, kFiles);
+}
+
+TEST(Normalize, ComposesAsUnicodeSays) {
+  EXPECT_EQ("\u00e9", to_nfc("e\u0301"));
+  EXPECT_EQ("\u1ec7", to_nfc("e\u0302\u0323"));       // marks in the other order
+  EXPECT_EQ("\uac01", to_nfc("\u1100\u1161\u11a8"));  // Hangul
+  EXPECT_EQ("\u00c5", to_nfc("\u212b"));
+  EXPECT_EQ("\u0915\u093c", to_nfc("\u0958"));      // excluded from composition
+  EXPECT_EQ("e\xff\u0301", to_nfc("e\xff\u0301"));  // nothing is joined over a byte that is no character
+  EXPECT_TRUE(is_surely_nfc("plain \u00e9 \u4e2d"));
+  EXPECT_FALSE(is_surely_nfc("e\u0301"));
+}
+
+}  // namespace
+}  // namespace terrace::lm
