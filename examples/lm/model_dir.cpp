@@ -289,9 +289,9 @@ json model_config_json(const ModelConfig& config, DType weights, const json& bas
       const auto scaling = rope_scaling_json(config.rope_scaling);
       const bool has_base = at != out.end() && at->is_object() && at->contains("rope_theta");
       if (has_base) {
-        const auto base = at->at("rope_theta");
+        const auto theta = at->at("rope_theta");
         *at = scaling.is_null() ? json{{"rope_type", "default"}} : scaling;
-        (*at)["rope_theta"] = base;
+        (*at)["rope_theta"] = theta;
       } else if (at != out.end() || key == rotary->scaling_keys[0]) {
         out[std::string(key)] = scaling;
       }

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kMostFiles = 10'000;
 
-bool exists(const fs::path& file) {
+bool is_there(const fs::path& file) {
   std::error_code error;
   return fs::exists(file, error);
 }
@@ -28,14 +28,14 @@ std::map<std::string, std::string> map_of(const fs::path& index) {
   const auto refuse = [&](const std::string& why) -> void {
     throw Error(fmt::format("{}: {}", index.string(), why), Exit::corrupt);
   };
-  nlohmann::json json;
+  nlohmann::json parsed;
   try {
-    json = parse_json(read_text_file(index));
+    parsed = parse_json(read_text_file(index));
   } catch (const Error& error) {
     refuse(error.what());
   }
-  const auto map = json.is_object() ? json.find("weight_map") : json.end();
-  if (map == json.end() || !map->is_object()) refuse("it has no weight_map");
+  const auto map = parsed.is_object() ? parsed.find("weight_map") : parsed.end();
+  if (map == parsed.end() || !map->is_object()) refuse("it has no weight_map");
   std::map<std::string, std::string> files;
   std::set<std::string> names;
   for (const auto& [tensor, file] : map->items()) {
@@ -57,14 +57,14 @@ std::map<std::string, std::string> map_of(const fs::path& index) {
 std::vector<fs::path> weight_files(const fs::path& path) {
   std::error_code error;
   if (!fs::is_directory(path, error)) return {path};
-  if (const auto index = path / kWeightsIndex; exists(index)) {
+  if (const auto index = path / kWeightsIndex; is_there(index)) {
     std::set<fs::path> files;
     for (const auto& [tensor, file] : map_of(index)) files.insert(path / file);
     std::vector<fs::path> all{index};
     all.insert(all.end(), files.begin(), files.end());
     return all;
   }
-  if (exists(path / kWeightsFile)) return {path / kWeightsFile};
+  if (is_there(path / kWeightsFile)) return {path / kWeightsFile};
   throw Error(fmt::format("{} has neither {} nor {}; weights in other formats cannot be read", path.string(), kWeightsFile,
                           kWeightsIndex),
               Exit::usage);
