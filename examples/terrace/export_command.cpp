@@ -13,6 +13,7 @@
 #include <terrace/core/printable.h>
 #include <terrace/core/text_file.h>
 #include <terrace/core/units.h>
+#include <terrace/examples/lm/model.h>
 #include <terrace/examples/lm/model_dir.h>
 #include <terrace/examples/lm/weight_files.h>
 #include <terrace/examples/terrace/command_line.h>
