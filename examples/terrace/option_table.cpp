@@ -244,9 +244,10 @@ std::vector<Option> make_table() {
            "sequence parallelism: between layers each tensor rank keeps its share of the positions"),
       number("parallel", "cp", &C::cp, {1, 65536}, kSame, "context-parallel ranks, which share the positions of each sequence"),
       text("parallel", "cp-mode", &C::cp_mode, Text::choice, kSame,
-           "what context-parallel ranks exchange for attention: heads (ulysses), keys and values from rank to rank (ring), or "
-           "heads between neighbours and keys and values round rings (both)",
-           {"ulysses", "ring", "both"}),
+           "what context-parallel ranks exchange for attention: heads (ulysses), keys and values from rank to rank (ring), "
+           "heads between neighbours and keys and values round rings (both), or first keys and then values, with all scores "
+           "written down (two-rings)",
+           {"ulysses", "ring", "both", "two-rings"}),
       number("parallel", "cp-ring", &C::cp_ring, {2, 65536}, kSame, "ranks of a ring, with --cp-mode both"),
 
       text("memory", "device", &C::device, Text::device, kOwn, "where layers are computed: cpu or cuda:N"),

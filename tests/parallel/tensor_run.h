@@ -108,7 +108,10 @@ inline TensorResult run_rank(TensorRun o, Communicator* comm, Ledger* ledger) {
   const auto rank = comm ? static_cast<std::uint32_t>(comm->rank()) : 0;
   auto config = o.config;
   config.tensor = {.ranks = o.tensor_ranks, .rank = rank % o.tensor_ranks, .sequence = o.sequence, .grid = o.grid};
-  config.context = {.ranks = o.context, .rank = rank / o.tensor_ranks % o.context, .ring = o.config.context.ring};
+  config.context = {.ranks = o.context,
+                    .rank = rank / o.tensor_ranks % o.context,
+                    .ring = o.config.context.ring,
+                    .two_rings = o.config.context.two_rings};
   const auto model = lm::make_model(config);
   const auto optimizer = make_optimizer(o.optimizer, {.eps = 1e-3});
   auto request = request_of(o, *optimizer, rank);
@@ -274,7 +277,9 @@ inline std::string name_of(const TensorRun& o) {
   return fmt::format("{} tiles {} and {} tp {}{} grid {}x{}{} cp {}{} window {} dp {} zero {} {} {}{}{}",
                      *o.config.family.get().name, o.config.vocab_tiles, o.config.mlp_tiles, o.tensor_ranks,
                      o.sequence ? " sp" : "", o.grid.depth, o.grid.side, o.grid.cube ? " cube" : "", o.context,
-                     o.config.context.ring > 1 ? fmt::format(" ring {}", o.config.context.ring) : "",
+                     o.config.context.two_rings  ? " two rings"
+                     : o.config.context.ring > 1 ? fmt::format(" ring {}", o.config.context.ring)
+                                                 : "",
                      to_string(o.config.window), o.data.ranks, o.data.zero, o.schedule, terrace::name_of(o.config.dtype),
                      o.recompute ? " recompute" : "", o.disk_tier ? " disk" : "");
 }
@@ -319,7 +324,7 @@ inline TensorResult TensorRuns::serial(TensorRun o) {
   o.store = new_store();
   o.micro_batches *= o.data.ranks;
   o.tensor_ranks = o.context = o.config.context.ring = 1;
-  o.sequence = false;
+  o.config.context.two_rings = o.sequence = false;
   o.grid = {};
   o.config.vocab_tiles = o.config.mlp_tiles = 1;
   o.data = {};
