@@ -65,6 +65,26 @@ struct AttentionBlock {
   }
 };
 
+// Rows of scores, one for each query, whose keys lie in parts. Of a matrix (a sequence and a head) the score of query i and key
+// k · keys + j, both counted in the sequence's keys, is element [k, matrix, i, j] of [parts, matrices, every, keys].
+struct ScoreRows {
+  std::int64_t parts = 1, matrices = 1, every = 1, keys = 1;
+  // Which rows: queries [first, first + count) of some matrices. The first one is at `position` of its sequence.
+  std::int64_t first_matrix = 0, count_of_matrices = 1, first = 0, count = 1;
+  std::int64_t position = 0;
+  std::int64_t begin = 0;   // they see no key before it
+  std::int64_t window = 0;  // a query sees so many keys, its own among them; 0: all from `begin` on
+  // The keys that a query sees, counted from `first` on: [low, high).
+  [[nodiscard]] constexpr std::int64_t low(std::int64_t query) const {
+    const auto from = window == 0 ? begin : position + query - window + 1;
+    return from < begin ? begin : from;
+  }
+  [[nodiscard]] constexpr std::int64_t high(std::int64_t query) const { return position + query + 1; }
+  [[nodiscard]] constexpr std::int64_t place(std::int64_t matrix, std::int64_t query, std::int64_t key) const {
+    return ((key / keys * matrices + matrix) * every + first + query) * keys + key % keys;
+  }
+};
+
 class Math {
  public:
   virtual ~Math() = default;
@@ -112,6 +132,11 @@ class Math {
   virtual void attention_block_grad(Stream&, const AttentionBlock&, TensorView dq, TensorView dkv, TensorView dout,
                                     TensorView out, TensorView lse, TensorView q, TensorView kv, Accumulate to_dq,
                                     Accumulate to_dkv) = 0;
+  // Attention whose scores are written down: each row becomes the softmax of its scores times `scale`, and 0 where its query
+  // sees no key. What stands there is not read.
+  virtual void softmax_rows(Stream&, const ScoreRows&, TensorView scores, double scale) = 0;
+  // Of such rows: gradient becomes that of the scores, from that of the probabilities; 0 where the query sees no key.
+  virtual void softmax_rows_grad(Stream&, const ScoreRows&, TensorView gradient, TensorView probabilities, double scale) = 0;
   // One new position for generation: q is the last row's first H·D elements (a row of qkv is allowed); k_cache, v_cache [G,
   // capacity, D]; `length` positions are valid.
   virtual void attention_decode(Stream&, AttentionShape, TensorView out, TensorView q, TensorView k_cache, TensorView v_cache,

@@ -172,6 +172,16 @@ void check_attention_block_grad(const AttentionBlock& block, const TensorView& d
           operation, "dkv does not match kv");
 }
 
+void check_softmax_rows(const char* operation, const ScoreRows& r, const TensorView& scores) {
+  require_compute(scores.dtype, operation);
+  require(r.parts > 0 && r.matrices > 0 && r.keys > 0 && r.count > 0 && r.count_of_matrices > 0 && r.first_matrix >= 0 &&
+              r.first_matrix + r.count_of_matrices <= r.matrices && r.first >= 0 && r.first + r.count <= r.every &&
+              scores.elements() == r.parts * r.matrices * r.every * r.keys,
+          operation, "the rows must lie within the scores");
+  require(r.begin >= 0 && r.begin <= r.position && r.window >= 0 && r.position + r.count <= r.parts * r.keys, operation,
+          "a query must see its own key");
+}
+
 void check_attention_decode(const AttentionShape& shape, const TensorView& out, const TensorView& q, const TensorView& k_cache,
                             const TensorView& v_cache, std::int64_t length) {
   require_compute(out.dtype, "attention_decode");

@@ -50,6 +50,7 @@ void check_attention_block(const AttentionBlock&, const TensorView& out, const T
                            const TensorView& kv);
 void check_attention_block_grad(const AttentionBlock&, const TensorView& dq, const TensorView& dkv, const TensorView& dout,
                                 const TensorView& out, const TensorView& lse, const TensorView& q, const TensorView& kv);
+void check_softmax_rows(const char* operation, const ScoreRows& rows, const TensorView& scores);
 void check_attention_decode(const AttentionShape&, const TensorView& out, const TensorView& q, const TensorView& k_cache,
                             const TensorView& v_cache, std::int64_t length);
 

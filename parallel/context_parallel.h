@@ -23,7 +23,8 @@ struct ContextParallel {
   // What they exchange for attention. Keys and values go round rings of so many ranks; so many neighbours as there are ranks
   // for a place in a ring exchange heads, and each of them has all positions of the place for some heads.
   std::uint32_t ring = 1;
-  bool zigzag = false;  // of a place in the ring, which has an even number of positions
+  bool zigzag = false;     // of a place in the ring, which has an even number of positions
+  bool two_rings = false;  // of all ranks: keys go round, then values (layers/two_rings.h)
 
   [[nodiscard]] std::uint32_t head_ranks() const { return ranks / ring; }
   [[nodiscard]] std::uint32_t ring_rank() const { return rank / head_ranks(); }

@@ -74,6 +74,18 @@ class CpuMath final : public Math {
         [=, compute = compute_] { cpu::attention_block_grad(compute, block, dq, dkv, dout, out, lse, q, kv, to_dq, to_dkv); });
   }
 
+  void softmax_rows(Stream& stream, const ScoreRows& rows, TensorView scores, double scale) override {
+    check_softmax_rows("softmax_rows", rows, scores);
+    stream.submit([=, compute = compute_] { cpu::softmax_rows(compute, rows, scores, scale); });
+  }
+
+  void softmax_rows_grad(Stream& stream, const ScoreRows& rows, TensorView gradient, TensorView probabilities,
+                         double scale) override {
+    check_softmax_rows("softmax_rows_grad", rows, gradient);
+    check_softmax_rows("softmax_rows_grad", rows, probabilities);
+    stream.submit([=, compute = compute_] { cpu::softmax_rows_grad(compute, rows, gradient, probabilities, scale); });
+  }
+
   void attention_decode(Stream& stream, AttentionShape shape, TensorView out, TensorView q, TensorView k_cache,
                         TensorView v_cache, std::int64_t length) override {
     check_attention_decode(shape, out, q, k_cache, v_cache, length);

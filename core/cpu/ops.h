@@ -24,6 +24,8 @@ void attention_grad(Compute, AttentionShape, TensorView dqkv, TensorView dout, T
 void attention_block(Compute, const AttentionBlock&, TensorView out, TensorView lse, TensorView q, TensorView kv, Accumulate);
 void attention_block_grad(Compute, const AttentionBlock&, TensorView dq, TensorView dkv, TensorView dout, TensorView out,
                           TensorView lse, TensorView q, TensorView kv, Accumulate to_dq, Accumulate to_dkv);
+void softmax_rows(Compute, const ScoreRows&, TensorView scores, double scale);
+void softmax_rows_grad(Compute, const ScoreRows&, TensorView gradient, TensorView probabilities, double scale);
 void attention_decode(Compute, AttentionShape, TensorView out, TensorView q, TensorView k_cache, TensorView v_cache,
                       std::int64_t length);
 

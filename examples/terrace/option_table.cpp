@@ -252,9 +252,10 @@ std::vector<Option> make_table() {
              "once, between layers"),
       number("parallel", "cp", &C::cp, {1, 65536}, kSame, "context-parallel ranks, which share the positions of each sequence"),
       text("parallel", "cp-mode", &C::cp_mode, Text::choice, kSame,
-           "what context-parallel ranks exchange for attention: heads (ulysses), keys and values from rank to rank (ring), or "
-           "heads between neighbours and keys and values round rings (both)",
-           {"ulysses", "ring", "both"}),
+           "what context-parallel ranks exchange for attention: heads (ulysses), keys and values from rank to rank (ring), "
+           "heads between neighbours and keys and values round rings (both), or first keys and then values, with all scores "
+           "written down (two-rings)",
+           {"ulysses", "ring", "both", "two-rings"}),
       number("parallel", "cp-ring", &C::cp_ring, {2, 65536}, kSame, "ranks of a ring, with --cp-mode both"),
       number("parallel", "ep", &C::ep, {1, 65536}, kSame,
              "expert-parallel ranks, which train on different sequences and have different experts of each mixture"),

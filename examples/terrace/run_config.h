@@ -74,14 +74,14 @@ struct RunConfig {
   bool sp = false;                  // between layers, each has its share of the positions
   std::int64_t tp_overlap = 1;      // sp: pieces of what is exchanged around a product; 1: at once, between layers
   std::int64_t cp = 1;              // ranks that share the positions of each sequence
-  std::string cp_mode = "ulysses";  // ulysses | ring | both
+  std::string cp_mode = "ulysses";  // ulysses | ring | both | two-rings
   std::int64_t cp_ring = 2;         // both: ranks of a ring
   std::int64_t ep = 1;              // ranks with other sequences and other experts
   // Which of them this rank is: no options, but set in each rank.
   std::int64_t tensor_rank = 0, context_rank = 0, expert_rank = 0;
 
   [[nodiscard]] std::int64_t ranks() const { return (dp > 1 ? dp : 1) * pp * tp * cp * ep; }
-  [[nodiscard]] std::int64_t ring() const { return cp == 1 || cp_mode == "ulysses" ? 1 : cp_mode == "ring" ? cp : cp_ring; }
+  [[nodiscard]] std::int64_t ring() const { return cp == 1 || cp_mode == "ulysses" ? 1 : cp_mode != "both" ? cp : cp_ring; }
   std::int64_t local_ranks = 0;  // not an option: how many ranks share this machine; 0: all
   std::int64_t local_rank = 0;   // not an option: this rank among them, which is added to the number of the GPU
   // memory; sizes are text, because `auto` and `unlimited` are possible values

@@ -72,7 +72,8 @@ lm::ModelConfig model_config(const RunConfig& c) {
        .tensor = tensor_of(c),
        .context = {.ranks = static_cast<std::uint32_t>(c.cp),
                    .rank = static_cast<std::uint32_t>(c.context_rank),
-                   .ring = static_cast<std::uint32_t>(c.ring())},
+                   .ring = static_cast<std::uint32_t>(c.ring()),
+                   .two_rings = c.cp > 1 && c.cp_mode == "two-rings"},
        .expert = {.ranks = static_cast<std::uint32_t>(c.ep), .rank = static_cast<std::uint32_t>(c.expert_rank)}});
 }
 

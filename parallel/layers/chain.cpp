@@ -9,6 +9,7 @@
 #include <terrace/parallel/layers/ring_attention.h>
 #include <terrace/parallel/layers/skip.h>
 #include <terrace/parallel/layers/tiled_mlp.h>
+#include <terrace/parallel/layers/two_rings.h>
 #include <terrace/parallel/layers/ulysses.h>
 #include <terrace/parallel/layers/ulysses_ring.h>
 
@@ -22,6 +23,8 @@ std::unique_ptr<TransformerLayer> attention(const Transformer& transformer, std:
     layer = std::make_unique<GridAttention>(transformer, block);
   else if (transformer.context.ranks == 1)
     layer = std::make_unique<Attention>(transformer, block);
+  else if (transformer.context.two_rings)
+    layer = std::make_unique<TwoRings>(transformer, block);
   else if (transformer.context.ring == 1)
     layer = std::make_unique<Ulysses>(transformer, block);
   else if (transformer.context.ring == transformer.context.ranks)
@@ -44,7 +47,7 @@ std::unique_ptr<TransformerLayer> mlp(const Transformer& transformer, std::int64
 
 Model make_transformer(Transformer transformer) {
   checked(transformer);
-  transformer.context.zigzag = transformer.context.ring > 1 && transformer.window.none();
+  transformer.context.zigzag = transformer.context.ring > 1 && !transformer.context.two_rings && transformer.window.none();
   transformer.tensor.twins = transformer.tensor.is_grid() ? 1 : transformer.tensor.ranks / transformer.kv_ways();
   Model model{.family = transformer.name,
               .dtype = transformer.dtype,

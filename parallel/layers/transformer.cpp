@@ -142,6 +142,9 @@ void check_parts(const Transformer& config) {
   if (config.context.ring > 1 && config.context.head_ranks() > config.heads / config.tensor.ranks)
     refuse(fmt::format("{} ranks of a place in a ring are more than {} heads: the nearest are rings of {}",
                        config.context.head_ranks(), config.heads / config.tensor.ranks, config.context.ranks));
+  if (config.context.two_rings && config.context.ring != config.context.ranks)
+    refuse(fmt::format("two rings go round all {} context ranks, not {} of them: the nearest is a ring of {}",
+                       config.context.ranks, config.context.ring, config.context.ranks));
   if (config.context.ranks > 1 && config.skips != SkipShape::none)
     refuse(fmt::format("a model with skips cannot have {} context ranks: leave out skips, or the context ranks",
                        config.context.ranks));

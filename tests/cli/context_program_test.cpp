@@ -35,13 +35,17 @@ TEST_F(ContextProgram, EveryMeshTrainsWhatOneRankTrains) {
         {"ring2-tp2", {"--cp", "2", "--cp-mode", "ring", "--tp", "2", "--sp", "--zero", "2"}},
         {"both4", {"--cp", "4", "--cp-mode", "both", "--zero", "1"}},
         {"both8", {"--cp", "8", "--cp-mode", "both", "--cp-ring", "4", "--zero", "2"}},
+        {"two-rings2", {"--cp", "2", "--cp-mode", "two-rings"}},
+        {"two-rings4-disk",
+         {"--cp", "4", "--cp-mode", "two-rings", "--nvme-path", ".", "--device-memory", "2MiB", "--host-memory", "8MB"}},
+        {"two-rings2-dp2", {"--cp", "2", "--cp-mode", "two-rings", "--dp", "2", "--zero", "3", "--grad-accumulation", "2"}},
         {"ring2-pp2", {"--cp", "2", "--cp-mode", "ring", "--pp", "2", "--zero", "1"}}}) {
     const auto many = train(cut(run, more));
     ASSERT_EQ(0, many.exit) << many.described;
     expect_near("one", run);
     if (run == "cp2") two = weights_of(many);
     if (run == "ring2") ring = weights_of(many);
-    if (run.ends_with("-disk")) {
+    if (run.ends_with("2-disk")) {
       EXPECT_EQ(run.starts_with("ring") ? ring : two, weights_of(many)) << run;
     }
   }
@@ -170,6 +174,10 @@ TEST_F(ContextProgram, WhatItCannotDoIsRefusedWithTheNearestThatItCan) {
   const auto both = train(cut("none", {"--cp", "4", "--cp-mode", "both", "--cp-ring", "3"}));
   EXPECT_EQ(2, both.exit);
   EXPECT_THAT(both.err, HasSubstr("be a multiple of the 3 ranks of a ring"));
+  const auto two_rings = train(cut("none", {"--cp", "5", "--cp-mode", "two-rings"}));
+  EXPECT_EQ(2, two_rings.exit);
+  EXPECT_THAT(two_rings.err, HasSubstr("nearest legal: 4 and 8"));
+  expect_refusal(train(cut("none", {"--cp-mode", "two-rings"})), 2, {"--cp-mode two-rings needs ranks that share a sequence"});
   expect_refusal(train(cut("none", {"--cp", "2", "--canonical-reduction"})), 2, {"--cp 2", "--canonical-reduction"});
   expect_refusal(train(cut("none", {"--cp", "2", "--pp", "2", "--schedule", "chimera"})), 2, {"--cp 2", "--schedule 1f1b"});
   expect_refusal(train(cut("none", {"--cp", "2", "--layers", "3", "--skips", "u"})), 2, {"skips"});

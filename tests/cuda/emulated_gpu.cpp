@@ -22,6 +22,7 @@
 #include <terrace/core/cuda/math/packing.h>
 #include <terrace/core/cuda/math/rotary.h>
 #include <terrace/core/cuda/math/routing.h>
+#include <terrace/core/cuda/math/score_rows.h>
 #include <terrace/core/cuda/math/sums.h>
 #include <terrace/tests/support/emulated_lane.h>
 #include <terrace/tests/support/fake_cuda.h>

@@ -112,7 +112,10 @@ inline TensorResult run_rank(TensorRun o, Communicator* comm, Ledger* ledger) {
   auto config = o.config;
   config.tensor = {
       .ranks = o.tensor_ranks, .rank = rank % o.tensor_ranks, .sequence = o.sequence, .grid = o.grid, .pieces = o.pieces};
-  config.context = {.ranks = o.context, .rank = rank / o.tensor_ranks % o.context, .ring = o.config.context.ring};
+  config.context = {.ranks = o.context,
+                    .rank = rank / o.tensor_ranks % o.context,
+                    .ring = o.config.context.ring,
+                    .two_rings = o.config.context.two_rings};
   config.expert = {.ranks = o.experts, .rank = rank / o.tensor_ranks / o.context % o.experts};
   const auto model = lm::make_model(config);
   const auto optimizer = make_optimizer(o.optimizer, {.eps = 1e-3});
@@ -280,7 +283,9 @@ inline std::string name_of(const TensorRun& o) {
                      *o.config.family.get().name, o.config.vocab_tiles, o.config.mlp_tiles, o.tensor_ranks,
                      o.sequence ? fmt::format(" sp in {}", o.pieces) : "", o.grid.depth, o.grid.side,
                      o.grid.cube ? " cube" : "", o.context,
-                     o.config.context.ring > 1 ? fmt::format(" ring {}", o.config.context.ring) : "",
+                     o.config.context.two_rings  ? " two rings"
+                     : o.config.context.ring > 1 ? fmt::format(" ring {}", o.config.context.ring)
+                                                 : "",
                      to_string(o.config.window), o.experts, o.data.ranks, o.data.zero, o.schedule,
                      terrace::name_of(o.config.dtype), o.recompute ? " recompute" : "", o.disk_tier ? " disk" : "");
 }
@@ -325,7 +330,7 @@ inline TensorResult TensorRuns::serial(TensorRun o) {
   o.store = new_store();
   o.micro_batches *= o.data.ranks * o.experts;
   o.tensor_ranks = o.pieces = o.context = o.experts = o.config.context.ring = 1;
-  o.sequence = false;
+  o.config.context.two_rings = o.sequence = false;
   o.grid = {};
   o.config.vocab_tiles = o.config.mlp_tiles = 1;
   o.data = {};

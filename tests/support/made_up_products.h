@@ -72,6 +72,13 @@ class MadeUpProducts final : public Math {
                             Accumulate to_dkv) override {
     math_->attention_block_grad(s, block, dq, dkv, dout, out, lse, q, kv, to_dq, to_dkv);
   }
+  void softmax_rows(Stream& s, const ScoreRows& rows, TensorView scores, double scale) override {
+    math_->softmax_rows(s, rows, scores, scale);
+  }
+  void softmax_rows_grad(Stream& s, const ScoreRows& rows, TensorView gradient, TensorView probabilities,
+                         double scale) override {
+    math_->softmax_rows_grad(s, rows, gradient, probabilities, scale);
+  }
   void attention_decode(Stream& s, AttentionShape shape, TensorView out, TensorView q, TensorView k_cache, TensorView v_cache,
                         std::int64_t length) override {
     math_->attention_decode(s, shape, out, q, k_cache, v_cache, length);

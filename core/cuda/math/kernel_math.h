@@ -91,6 +91,16 @@ class KernelMath final : public Math {
       ops::attention_block_grad(launcher, block, dq, dkv, dout, out, lse, q, kv, to_dq, to_dkv);
     });
   }
+  void softmax_rows(Stream& stream, const ScoreRows& rows, TensorView scores, double scale) override {
+    math_arguments::check_softmax_rows("softmax_rows", rows, scores);
+    enqueue("softmax_rows", stream, [=](const auto& launcher) { ops::softmax_rows(launcher, rows, scores, scale); });
+  }
+  void softmax_rows_grad(Stream& stream, const ScoreRows& rows, TensorView gradient, TensorView probabilities,
+                         double scale) override {
+    for (const auto& view : {gradient, probabilities}) math_arguments::check_softmax_rows("softmax_rows_grad", rows, view);
+    enqueue("softmax_rows_grad", stream,
+            [=](const auto& launcher) { ops::softmax_rows_grad(launcher, rows, gradient, probabilities, scale); });
+  }
   void attention_decode(Stream& stream, AttentionShape shape, TensorView out, TensorView q, TensorView k_cache,
                         TensorView v_cache, std::int64_t length) override {
     math_arguments::check_attention_decode(shape, out, q, k_cache, v_cache, length);

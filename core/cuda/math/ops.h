@@ -38,6 +38,10 @@ template <class Launcher>
 void attention_block_grad(const Launcher&, const AttentionBlock&, TensorView dq, TensorView dkv, TensorView dout,
                           TensorView out, TensorView lse, TensorView q, TensorView kv, Accumulate to_dq, Accumulate to_dkv);
 template <class Launcher>
+void softmax_rows(const Launcher&, const ScoreRows&, TensorView scores, double scale);
+template <class Launcher>
+void softmax_rows_grad(const Launcher&, const ScoreRows&, TensorView gradient, TensorView probabilities, double scale);
+template <class Launcher>
 void attention_decode(const Launcher&, AttentionShape, TensorView out, TensorView q, TensorView k_cache, TensorView v_cache,
                       std::int64_t length);
 
