@@ -49,6 +49,7 @@ const std::vector<Command>& commands() {
       {"config", "print the effective configuration", {"all"}, ""},
       {"ckpt", "inspect, verify, copy or remove the store of a run", {"json"}, "RUN"},
       {"launch", "start train or another command as several ranks on this machine, with mpirun", {"json"}, ""},
+      {"train-tokenizer", "make a tokenizer.json from text", {"json"}, ""},
       {"tokenize", "write the tokens of text to files for training", {"json"}, ""},
       {"bench", "measure disks, memory, computing, and the parts of terrace", {"json"}, ""},
   };

@@ -271,10 +271,7 @@ std::optional<TokenId> Tokenizer::id_of(std::string_view content) const {
 }
 
 std::optional<std::size_t> Tokenizer::cut_before(std::string_view text, std::size_t most) const {
-  if (!parts_->may_cut || text.size() < 3) return {};
-  for (auto at = std::min(most, text.size() - 2); at > 0; --at)
-    if (text[at] == ' ' && is_ascii_letter(text[at - 1]) && is_ascii_letter(text[at + 1])) return at;
-  return {};
+  return parts_->may_cut ? cut_between_words(text, most) : std::nullopt;
 }
 
 const TokenizerFile& Tokenizer::file() const { return parts_->file; }
