@@ -97,8 +97,10 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
   }
   if (command.name == "generate") {
     sub->add_option("--prompt", out.generate.prompt, "text to continue");
+    sub->add_option("--tokenizer", out.generate.tokenizer, "tokenizer.json of a run that was trained on token ids")
+        ->type_name("FILE");
     sub->add_option("--max-tokens", out.generate.max_tokens,
-                    "bytes to generate; prompt and text together are at most --seq-len bytes")
+                    "tokens (without --tokenizer, bytes) to generate; prompt and text together are at most --seq-len tokens")
         ->capture_default_str();
     sub->add_option("--temperature", out.generate.temperature,
                     "temperature of sampling; 0: always take the most probable token")

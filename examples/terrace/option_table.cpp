@@ -134,8 +134,9 @@ std::vector<Option> make_table() {
            "gates of a token's experts: their probabilities among the chosen experts, or among all", {"chosen", "all"}),
       text("model", "data", &C::data, Text::required, kSame, "files with the training text"),
       text("model", "data-format", &C::data_format, Text::choice, kSame,
-           "format of the files: text whose bytes are the tokens, or token ids as little-endian unsigned integers",
-           {"bytes", "u16", "u32"}),
+           "format of the files: text whose bytes are the tokens, or token ids as little-endian unsigned integers, with llm.c "
+           "after its header",
+           {"bytes", "u16", "u32", "llm.c"}),
       text("model", "init-from", &C::init_from, Text::any, kRanks, "safetensors file with the initial weights"),
       text("model", "save", &C::save, Text::any, kRanks, "safetensors file to write the final weights to"),
       text("model", "dtype", &C::dtype, Text::choice, kSame,

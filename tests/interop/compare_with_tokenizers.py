@@ -217,6 +217,8 @@ def compare_ids(compared, files, texts, ranks):
         for kind, text in texts.items():
             if kind == "every code point" and name not in PATTERNS:
                 continue
+            if name == "byte fallback":  # a text is one word, for which the library needs minutes
+                text = text[:1000000]
             how = ["template"] if name == "template" else []
             theirs = library.encode(text, add_special_tokens=bool(how))
             compared.expect(f"{name}, {kind}, tokenizers", compared.terrace(file, text.encode(), *how), theirs.ids)

@@ -262,6 +262,10 @@ std::string Tokenizer::decode(std::span<const TokenId> ids, DecodeOptions option
   return std::string(rest);
 }
 
+bool Tokenizer::has(TokenId id) const {
+  return parts_->added_by_id.contains(id) || (id < parts_->bpe.ids() && parts_->bpe.bytes_of(id));
+}
+
 std::size_t Tokenizer::ids() const { return parts_->id_limit; }
 
 std::optional<TokenId> Tokenizer::id_of(std::string_view content) const {
