@@ -1,6 +1,7 @@
 #include "corpus.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <utility>
 
@@ -16,6 +17,9 @@ namespace terrace::lm {
 namespace {
 
 constexpr std::uint64_t kHeldOutOneIn = 20;  // 5 %
+// Of its files for GPT-2, whose tokens have two bytes.
+constexpr std::size_t kLlmCHeaderBytes = 1024;
+constexpr std::uint32_t kLlmCMagic = 20240520, kLlmCVersion = 1;
 
 }  // namespace
 
@@ -23,7 +27,29 @@ TokenFormat token_format(std::string_view name, std::int64_t vocabulary) {
   if (name == "bytes") return {1, vocabulary};
   if (name == "u16") return {2, vocabulary};
   if (name == "u32") return {4, vocabulary};
-  throw Error(fmt::format("unknown token format {}\n  give bytes, u16 or u32", name), Exit::usage);
+  if (name == "llm.c") return {2, vocabulary, kLlmCHeaderBytes};
+  throw Error(fmt::format("unknown token format {}\n  give bytes, u16, u32 or llm.c", name), Exit::usage);
+}
+
+std::uint64_t tokens_in_file(const std::filesystem::path& path, TokenFormat format) {
+  const CorpusFile file(path);
+  const auto bytes = file.bytes();
+  if (format.header == 0) {
+    if (bytes % format.bytes != 0)
+      throw Error(
+          fmt::format("corpus file {} has {} bytes, which is not a multiple of the {} bytes of a token\n  give the right "
+                      "--data-format",
+                      path.string(), bytes, format.bytes),
+          Exit::usage);
+    return bytes / format.bytes;
+  }
+  std::array<std::uint32_t, 3> header{};  // magic number, version, tokens
+  if (bytes >= format.header) file.read(0, {reinterpret_cast<unsigned char*>(header.data()), sizeof header});
+  if (header[0] != kLlmCMagic || header[1] != kLlmCVersion || bytes != format.header + std::uint64_t{header[2]} * format.bytes)
+    throw Error(fmt::format("corpus file {} has not the header of llm.c for its {} bytes\n  give the right --data-format",
+                            path.string(), bytes),
+                Exit::usage);
+  return header[2];
 }
 
 Corpus Corpus::open(const std::vector<std::filesystem::path>& files, CorpusWindows windows, TokenFormat format) {
@@ -32,15 +58,9 @@ Corpus Corpus::open(const std::vector<std::filesystem::path>& files, CorpusWindo
   std::vector<File> kept;
   std::uint64_t tokens = 0;
   for (const auto& path : files) {
-    const std::uint64_t bytes = CorpusFile(path).bytes();
-    if (bytes % format.bytes != 0)
-      throw Error(
-          fmt::format("corpus file {} has {} bytes, which is not a multiple of the {} bytes of a token\n  give the right "
-                      "--data-format",
-                      path.string(), bytes, format.bytes),
-          Exit::usage);
-    if (bytes > 0) kept.push_back({.path = path, .first = tokens, .tokens = bytes / format.bytes});
-    tokens += bytes / format.bytes;
+    const auto of_file = tokens_in_file(path, format);
+    if (of_file > 0) kept.push_back({.path = path, .first = tokens, .tokens = of_file});
+    tokens += of_file;
   }
   if (tokens == 0)
     throw Error(fmt::format("the corpus is empty: {} files, 0 bytes\n  give --data a file with text in it", files.size()),
@@ -70,7 +90,7 @@ const Corpus::Window& Corpus::window(std::size_t file, std::uint64_t index) {
   const std::uint64_t offset = index * limits_.bytes;
   w.bytes.resize(
       static_cast<std::size_t>(std::min<std::uint64_t>(limits_.bytes, files_[file].tokens * format_.bytes - offset)));
-  CorpusFile(files_[file].path).read(offset, w.bytes);
+  CorpusFile(files_[file].path).read(format_.header + offset, w.bytes);
   windows_.splice(windows_.begin(), fresh);
   return windows_.front();
 }

@@ -1,5 +1,6 @@
 // Files as one sequence of tokens, and the order in which training sequences are drawn from it. A token is a byte (vocabulary
-// 256), or a little-endian number of two or four bytes, as tokenizers write them for vocabularies of any size.
+// 256), or a little-endian number of two or four bytes, as tokenizers write them for vocabularies of any size, also after the
+// header of llm.c.
 //
 // Files are read through a few windows of bounded size and are never loaded whole; no file stays open.
 //
@@ -25,8 +26,11 @@ inline constexpr std::int64_t kByteVocabulary = 256;
 struct TokenFormat {
   std::size_t bytes = 1;                      // of a token: 1, 2 or 4
   std::int64_t vocabulary = kByteVocabulary;  // tokens are below it
+  std::size_t header = 0;                     // bytes before the tokens: that of llm.c, or none
 };
-TokenFormat token_format(std::string_view name, std::int64_t vocabulary);  // "bytes", "u16", "u32"
+TokenFormat token_format(std::string_view name, std::int64_t vocabulary);  // "bytes", "u16", "u32", "llm.c"
+// How many tokens a file has. Error(Exit::usage) if it ends within a token, or has another header than the format says.
+std::uint64_t tokens_in_file(const std::filesystem::path& file, TokenFormat format);
 
 struct CorpusWindows {
   std::size_t bytes = std::size_t{1} << 20;  // of one window

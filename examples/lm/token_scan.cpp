@@ -56,7 +56,7 @@ TokenScan::TokenScan(const std::vector<std::filesystem::path>& files, TokenForma
     : format_(format), part_(part), block_bytes_(block_bytes / format.bytes * format.bytes), next_(part.index) {
   if (!can_be_foreign(format)) return;
   for (const auto& path : files) {
-    const auto bytes = CorpusFile(path).bytes() / format.bytes * format.bytes;
+    const auto bytes = tokens_in_file(path, format) * format.bytes;
     if (bytes == 0) continue;
     files_.push_back({path, bytes, blocks_});
     bytes_ += bytes;
@@ -88,8 +88,8 @@ void TokenScan::check(std::uint64_t block) {
   }
   const auto offset = (block - file->first_block) * block_bytes_;
   block_.resize(static_cast<std::size_t>(std::min<std::uint64_t>(block_bytes_, file->bytes - offset)));
-  open_->read(offset, block_);
-  open_->will_read(offset + part_.of * block_bytes_, block_bytes_);
+  open_->read(format_.header + offset, block_);
+  open_->will_read(format_.header + offset + part_.of * block_bytes_, block_bytes_);
   if (largest(format_.bytes, block_) < static_cast<std::uint64_t>(format_.vocabulary)) return;
   for (std::size_t at = 0; at < block_.size(); at += format_.bytes)
     if (const auto token = largest(format_.bytes, std::span(block_).subspan(at, format_.bytes));

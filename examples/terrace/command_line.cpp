@@ -49,6 +49,7 @@ const std::vector<Command>& commands() {
       {"config", "print the effective configuration", {"all"}, ""},
       {"ckpt", "inspect, verify, copy, export or remove the store of a run", {"json"}, "RUN"},
       {"launch", "start train or another command as several ranks on this machine, with mpirun", {"json"}, ""},
+      {"train-tokenizer", "make a tokenizer.json from text", {"json"}, ""},
       {"tokenize", "write the tokens of text to files for training", {"json"}, ""},
       {"bench", "measure disks, memory, computing, and the parts of terrace", {"json"}, ""},
   };
@@ -96,8 +97,10 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
   }
   if (command.name == "generate") {
     sub->add_option("--prompt", out.generate.prompt, "text to continue");
+    sub->add_option("--tokenizer", out.generate.tokenizer, "tokenizer.json of a run that was trained on token ids")
+        ->type_name("FILE");
     sub->add_option("--max-tokens", out.generate.max_tokens,
-                    "bytes to generate; prompt and text together are at most --seq-len bytes")
+                    "tokens (without --tokenizer, bytes) to generate; prompt and text together are at most --seq-len tokens")
         ->capture_default_str();
     sub->add_option("--temperature", out.generate.temperature,
                     "temperature of sampling; 0: always take the most probable token")

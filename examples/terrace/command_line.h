@@ -21,6 +21,7 @@ inline constexpr const char* kConfigFile = "config.toml";  // in every run direc
 
 struct GenerateOptions {
   std::string prompt;
+  std::filesystem::path tokenizer;  // of a run that was trained on token ids
   std::int64_t max_tokens = 200;
   double temperature = 0.8;  // 0: always the likeliest token
   std::int64_t top_k = 40;   // 0: all tokens

@@ -13,6 +13,7 @@ Exit generate_command(const CommandLine& line);
 Exit ckpt_command(const CommandLine& line);
 Exit bench_command(int argc, const char* const* argv);     // from the word "bench" on, because each bench has its own flags
 Exit tokenize_command(int argc, const char* const* argv);  // from the word "tokenize" on
-Exit launch_command(int argc, const char* const* argv);    // from the word "launch" on; returns the exit code of the ranks
+Exit train_tokenizer_command(int argc, const char* const* argv);  // from the word "train-tokenizer" on
+Exit launch_command(int argc, const char* const* argv);  // from the word "launch" on; returns the exit code of the ranks
 
 }  // namespace terrace::cli

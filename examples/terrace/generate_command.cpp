@@ -7,11 +7,13 @@
 #include <cmath>
 #include <cstdio>
 #include <numeric>
+#include <optional>
 #include <vector>
 
 #include <terrace/core/philox.h>
 #include <terrace/core/thread_pool.h>
 #include <terrace/examples/lm/model.h>
+#include <terrace/examples/lm/tokenizer/tokenizer.h>
 #include <terrace/examples/terrace/commands.h>
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/options.h>
@@ -61,17 +63,60 @@ std::int32_t sample(std::vector<double> logits, const GenerateOptions& o, std::u
   return order.back();
 }
 
+// Bytes for a run that was trained on text, tokens for one that was trained on ids.
+class GeneratedText {
+ public:
+  GeneratedText(const GenerateOptions& options, const RunConfig& config, const std::string& run) {
+    const bool of_bytes = config.data_format == "bytes";
+    if (of_bytes && options.tokenizer.empty()) return;
+    if (of_bytes)
+      throw Error(fmt::format("the run in {} was trained on bytes, which need no --tokenizer\n  leave it out", run),
+                  Exit::usage);
+    if (options.tokenizer.empty())
+      throw Error(
+          fmt::format("the run in {} was trained on token ids (--data-format {}), but generate reads and writes bytes\n  "
+                      "give the --tokenizer that made the ids",
+                      run, config.data_format),
+          Exit::usage);
+    tokenizer_ = lm::Tokenizer::read(options.tokenizer);
+    if (static_cast<std::int64_t>(tokenizer_->ids()) > config.vocab)
+      throw Error(
+          fmt::format("the tokenizer {} has {} ids, but the run has --vocab {}\n  give the --tokenizer that made the ids",
+                      options.tokenizer.string(), tokenizer_->ids(), config.vocab),
+          Exit::usage);
+  }
+  [[nodiscard]] std::vector<std::int32_t> tokens_of(const std::string& text) const {
+    std::vector<std::int32_t> tokens;
+    if (!tokenizer_)
+      for (const char byte : text) tokens.push_back(static_cast<unsigned char>(byte));
+    else
+      for (const auto id : tokenizer_->encode(text)) tokens.push_back(static_cast<std::int32_t>(id));
+    return tokens;
+  }
+  // What one more token adds to the text. An id that no token has adds nothing.
+  std::string more(std::int32_t token) {
+    if (!tokenizer_) return std::string(1, static_cast<char>(token));
+    const auto id = static_cast<lm::TokenId>(token);
+    if (!tokenizer_->has(id)) return {};
+    const auto before = tokenizer_->decode(ids_).size();
+    ids_.push_back(id);
+    return tokenizer_->decode(ids_).substr(before);
+  }
+  [[nodiscard]] std::size_t tokens() const { return tokenizer_ ? tokenizer_->ids() : 256; }
+  [[nodiscard]] const char* unit() const { return tokenizer_ ? "tokens" : "bytes"; }
+
+ private:
+  std::optional<lm::Tokenizer> tokenizer_;
+  std::vector<lm::TokenId> ids_;  // generated so far
+};
+
 }  // namespace
 
 Exit generate_command(const CommandLine& line) {
   const auto& options = line.generate;
   auto config = line.config;  // the configuration of the run, with the budgets of this call
   demand_device(config);
-  if (config.data_format != "bytes")
-    throw Error(fmt::format("the run in {} was trained on token ids (--data-format {}), but generate reads and writes bytes\n  "
-                            "train with --save FILE, and generate with the tools of the tokenizer",
-                            line.positional.at(0), config.data_format),
-                Exit::usage);
+  GeneratedText texts(options, config, line.positional.at(0));
   auto store = store_of_run(line.positional.at(0));
   demand_settings_of_run(line.positional.at(0), config);
   // If each rank has a part of the weights, or if chunks are grouped by rank, the weights are gathered from the stores of all
@@ -85,10 +130,11 @@ Exit generate_command(const CommandLine& line) {
   config.tp_depth = config.tp_overlap = 1;
   if (options.prompt.empty())
     throw Error("generate needs --prompt, a text of at least one byte\n  see terrace generate --help", Exit::usage);
-  const auto prompt_tokens = static_cast<std::int64_t>(options.prompt.size());
+  const auto prompt = texts.tokens_of(options.prompt);
+  const auto prompt_tokens = static_cast<std::int64_t>(prompt.size());
   if (prompt_tokens >= config.seq_len)
-    throw Error(fmt::format("--prompt has {} bytes, but the model has {} positions\n  give a --prompt of at most {} bytes",
-                            prompt_tokens, config.seq_len, config.seq_len - 1),
+    throw Error(fmt::format("--prompt has {0} {1}, but the model has {2} positions\n  give a --prompt of at most {3} {1}",
+                            prompt_tokens, texts.unit(), config.seq_len, config.seq_len - 1),
                 Exit::usage);
   const auto positions = prompt_tokens + std::min(options.max_tokens, config.seq_len - prompt_tokens);
 
@@ -136,14 +182,14 @@ Exit generate_command(const CommandLine& line) {
   std::int32_t token = 0;
   for (std::int64_t position = 0; position < positions; ++position) {
     const auto at = static_cast<std::size_t>(position);
-    if (at < options.prompt.size()) token = static_cast<unsigned char>(options.prompt[at]);
+    if (at < prompt.size()) token = prompt[at];
     engine.decode({.tokens = {&token, 1}, .targets = {}, .update = {}, .weights = {}, .logits = view, .position = position});
-    if (at + 1 < options.prompt.size()) continue;
-    if (at + 1 == options.prompt.size()) say(options.prompt);  // printed only now, because the first positions may fail
-    auto of_bytes = as_doubles(view);
-    of_bytes.resize(256);  // text does not train further rows of the vocabulary
-    token = sample(of_bytes, options, at);
-    if (position + 1 < positions) say(std::string(1, static_cast<char>(token)));
+    if (at + 1 < prompt.size()) continue;
+    if (at + 1 == prompt.size()) say(options.prompt);  // printed only now, because the first positions may fail
+    auto of_tokens = as_doubles(view);
+    of_tokens.resize(texts.tokens());  // text does not train further rows of the vocabulary
+    token = sample(of_tokens, options, at);
+    if (position + 1 < positions) say(texts.more(token));
   }
   // Bytes need not be UTF-8, and JSON must be.
   const nlohmann::json object{{"prompt", options.prompt}, {"text", text}};

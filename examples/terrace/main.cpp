@@ -89,6 +89,8 @@ int main(int argc, char** argv) {
     if (argc > 1 && std::string_view(argv[1]) == "launch") return printed(static_cast<int>(launch_command(argc - 1, argv + 1)));
     if (argc > 1 && std::string_view(argv[1]) == "tokenize")
       return printed(static_cast<int>(tokenize_command(argc - 1, argv + 1)));
+    if (argc > 1 && std::string_view(argv[1]) == "train-tokenizer")
+      return printed(static_cast<int>(train_tokenizer_command(argc - 1, argv + 1)));
     const auto line = parse(argc, argv);
     if (!line.answer.empty()) {
       std::fputs(line.answer.c_str(), stdout);

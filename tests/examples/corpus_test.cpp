@@ -54,6 +54,27 @@ TEST(Corpus, IsItsFilesEndToEnd) {
   corpus.read(13, {});
 }
 
+TEST(Corpus, ReadsTheTokensAfterTheHeaderOfLlmC) {
+  const ScratchFolder folder;
+  const auto file = [](std::uint32_t magic, std::uint32_t count, const std::vector<std::uint16_t>& ids) {
+    std::vector<std::uint32_t> header(256);
+    header[0] = magic;
+    header[1] = 1;
+    header[2] = count;
+    return std::string(reinterpret_cast<const char*>(header.data()), 1024) +
+           std::string(reinterpret_cast<const char*>(ids.data()), 2 * ids.size());
+  };
+  const Paths files{folder.write("a", file(20240520, 3, {1, 2, 3})), folder.write("b", file(20240520, 2, {4, 50256}))};
+  const auto format = token_format("llm.c", 50257);
+  auto corpus = Corpus::open(files, {.bytes = 2, .count = 2}, format);
+  ASSERT_EQ(5U, corpus.tokens());
+  std::vector<std::int32_t> all(5);
+  corpus.read(0, all);
+  EXPECT_EQ((std::vector<std::int32_t>{1, 2, 3, 4, 50256}), all);
+  for (const auto& wrong : {file(20240521, 1, {1}), file(20240520, 2, {1}), std::string("short"), std::string()})
+    expect_error([&] { Corpus::open({folder.write("c", wrong)}, {}, format); }, Exit::usage, "not the header of llm.c");
+}
+
 // Ids of two and of four bytes, least byte first, through windows that are no multiple of them, over the ends of files.
 TEST(Corpus, ReadsTokenIds) {
   const ScratchFolder folder;

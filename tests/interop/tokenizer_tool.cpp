@@ -3,6 +3,7 @@
 //   tokenizer_tool ids TOKENIZER TEXT OUT [ordinary|template]   ids of the whole text, four bytes each
 //   tokenizer_tool text TOKENIZER IDS OUT                       the text of ids
 //   tokenizer_tool copy TOKENIZER OUT                           reads the file and writes it again
+//   tokenizer_tool train OUT TEXT VOCABULARY gpt2|llama3 THREADS [SPECIAL…]
 //   tokenizer_tool time TOKENIZER TEXT THREADS                  seconds for the documents in TEXT, which bytes 0 separate
 #include <atomic>
 #include <chrono>
@@ -14,7 +15,10 @@
 #include <thread>
 #include <vector>
 
+#include <terrace/core/thread_pool.h>
+#include <terrace/examples/lm/tokenizer/bpe_trainer.h>
 #include <terrace/examples/lm/tokenizer/tokenizer.h>
+#include <terrace/examples/lm/tokenizer/word_counts.h>
 
 namespace {
 
@@ -57,10 +61,29 @@ void time_threads(const Tokenizer& tokenizer, const std::string& text, int threa
   std::printf("%.6f %zu\n", seconds.count(), tokens);
 }
 
+void train(const std::vector<std::string>& words) {
+  const auto pattern = words.at(4) == "gpt2" ? Pattern::gpt2 : Pattern::llama3;
+  terrace::ThreadPool pool(std::stoi(words.at(5)));
+  CountSettings count;
+  count.inputs = {words.at(2)};
+  count.pattern = pattern;
+  TrainerSettings settings;
+  settings.vocabulary = std::stoul(words.at(3));
+  settings.pattern = pattern;
+  settings.special.assign(words.begin() + 6, words.end());
+  const auto counts = count_words(count, pool, [](std::uint64_t, std::uint64_t) { return true; });
+  const auto text = train_bpe(counts.words, settings, [](std::size_t) { return true; }).text();
+  write(words.at(1), text.data(), text.size());
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
   const std::vector<std::string> words(argv + 1, argv + argc);
+  if (words.at(0) == "train") {
+    train(words);
+    return 0;
+  }
   const auto tokenizer = Tokenizer::read(words.at(1));
   if (words.at(0) == "ids") {
     const auto how = words.size() > 4 ? words[4] : "";

@@ -1,5 +1,6 @@
 #include <terrace/examples/lm/tokenizer/pattern.h>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -36,6 +37,16 @@ std::string_view text_of(Pattern pattern) {
 std::optional<Pattern> known_pattern(std::string_view regex) {
   for (const auto& [known, spelling] : kSpellings)
     if (spelling == regex) return known;
+  return {};
+}
+
+std::optional<std::size_t> cut_between_words(std::string_view text, std::size_t most) {
+  if (text.size() < 3) return {};
+  const auto is_letter_at = [&](std::size_t i) {
+    return (text[i] >= 'a' && text[i] <= 'z') || (text[i] >= 'A' && text[i] <= 'Z');
+  };
+  for (auto at = std::min(most, text.size() - 2); at > 0; --at)
+    if (text[at] == ' ' && is_letter_at(at - 1) && is_letter_at(at + 1)) return at;
   return {};
 }
 

@@ -19,6 +19,10 @@ std::string_view text_of(Pattern pattern);
 // The pattern with one of its spellings; nothing for any other regular expression.
 std::optional<Pattern> known_pattern(std::string_view regex);
 
+// Where a text may be cut so that the words of both parts are those of the whole, for all known patterns: between a letter and
+// a space with a letter after it. The last such place at or before `most`; nothing if there is none.
+std::optional<std::size_t> cut_between_words(std::string_view text, std::size_t most);
+
 // Calls take(word) for each word, in order. Together they are the text.
 void each_word(Pattern pattern, std::string_view text, const std::function<void(std::string_view)>& take);
 

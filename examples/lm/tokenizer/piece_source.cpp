@@ -1,5 +1,6 @@
 #include <terrace/examples/lm/tokenizer/piece_source.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include <sys/stat.h>
@@ -8,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
+#include <terrace/core/json_text.h>
 
 namespace terrace::lm {
 namespace {
@@ -76,6 +78,32 @@ std::size_t PieceSource::end_of_piece(const std::string& window, std::uint64_t m
   if (!lines) return cut_(window, most).value_or(0);
   const auto newline = window.rfind('\n');
   return newline == std::string::npos ? 0 : newline + 1;
+}
+
+void PieceSource::each_text(const Piece& piece, const std::string& field,
+                            const std::function<void(std::string_view)>& take) const {
+  if (!piece.lines) return take(piece.bytes);
+  const std::string_view all = piece.bytes;
+  for (std::size_t at = 0; at < all.size();) {
+    const auto end = std::min(all.find('\n', at), all.size());
+    const auto line = all.substr(at, end - at);
+    const auto begin = piece.begin.offset + at;
+    at = end + 1;
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    const auto refuse = [&](const std::string& why) {
+      throw Error(fmt::format("{}, the line at byte {}: {}", files_[piece.begin.file].path.string(), begin, why),
+                  Exit::corrupt);
+    };
+    nlohmann::json object;
+    try {
+      object = parse_json(line);
+    } catch (const Error& error) {
+      refuse(error.what());
+    }
+    if (!object.is_object() || !object.contains(field) || !object[field].is_string())
+      refuse(fmt::format("it is no object with a text \"{}\"", field));
+    take(object[field].get_ref<const std::string&>());
+  }
 }
 
 std::optional<Piece> PieceSource::next(InputPlace& place) {

@@ -1,7 +1,7 @@
 // The input of `terrace tokenize` in pieces of bounded size: files of text, each one document, or of JSON objects, one in a
 // line and each one document. Where pieces begin and end depends on the bytes of the files only.
 //
-// Owner:   the job. Threads: one at a time.
+// Owner:   the job. Threads: next() from one at a time.
 // Errors:  Error(Exit::usage) for a file that is missing or not a regular file, and for a line, or a text that cannot be cut,
 // of
 //          more than kMostPieceBytes; Error(Exit::runtime) if reading fails.
@@ -41,6 +41,9 @@ class PieceSource {
 
   // The piece that begins at `place`, which moves behind it. Nothing at the end.
   std::optional<Piece> next(InputPlace& place);
+  // The texts of a piece: all of it, or of each line's object the one with that name. Error(Exit::corrupt) with the place of a
+  // line that is no such object. From any thread.
+  void each_text(const Piece& piece, const std::string& field, const std::function<void(std::string_view)>& take) const;
   [[nodiscard]] std::uint64_t bytes() const;                         // of all files
   [[nodiscard]] std::uint64_t bytes_before(InputPlace place) const;  // read so far
   [[nodiscard]] const std::filesystem::path& path(std::uint64_t file) const { return files_[file].path; }

@@ -33,18 +33,17 @@ struct TokenizeJob::State {
         source(settings.inputs, settings.piece_bytes,
                [this](std::string_view text, std::size_t most) { return tokenizer.cut_before(text, most); }),
         pieces_at_once(static_cast<std::size_t>(4 * on.threads())) {
+    // The number of threads changes nothing.
+    identity = fmt::format(
+        "{:016x}",
+        hash_of(fmt::format("{}|{}|{}|{}|{}|{}|{}|{}", source.described(), tokenizer.file().text(), name_of(settings.kind),
+                            settings.field, settings.separator ? std::int64_t{*settings.separator} : -1,
+                            settings.separator_first, settings.finds_added, settings.piece_bytes)));
     const auto done = read_record();
     writer.emplace(settings.out, settings.kind, tokenizer.ids(), done);
   }
 
   [[nodiscard]] std::filesystem::path record_file() const { return settings.out.string() + ".progress"; }
-  // By which a record is known to be of the same job. The number of threads changes nothing.
-  [[nodiscard]] std::string identity() const {
-    return fmt::format("{:016x}", hash_of(fmt::format("{}|{}|{}|{}|{}|{}|{}|{}", source.described(), tokenizer.file().text(),
-                                                      name_of(settings.kind), settings.field,
-                                                      settings.separator ? std::int64_t{*settings.separator} : -1,
-                                                      settings.separator_first, settings.finds_added, settings.piece_bytes)));
-  }
   WriterPlace read_record();
   void write_record() const;
   [[nodiscard]] std::vector<Piece> read_pieces();
@@ -60,7 +59,6 @@ struct TokenizeJob::State {
     encodings.push_back(std::move(with));
   }
   void encode(const Piece& piece, Encoding& with, Encoded& out) const;
-  void encode_lines(const Piece& piece, Encoding& with, Encoded& out) const;
   void separate(Encoded& out, bool first) const {
     if (settings.separator && settings.separator_first == first) out.ids.push(*settings.separator);
   }
@@ -69,6 +67,7 @@ struct TokenizeJob::State {
   const Tokenizer& tokenizer;
   ThreadPool& pool;
   PieceSource source;
+  std::string identity;  // by which a record is known to be of the same job
   InputPlace place;
   std::optional<TokenWriter> writer;
   const std::size_t pieces_at_once;
@@ -80,7 +79,7 @@ WriterPlace TokenizeJob::State::read_record() {
   if (!std::filesystem::exists(record_file())) return {};
   try {
     const auto json = parse_json(read_text_file(record_file()));
-    if (json.at("job") != identity())
+    if (json.at("job") != identity)
       throw Error(fmt::format("{} was begun with other input, another tokenizer or other settings\n  remove {} to begin again",
                               settings.out.string(), record_file().string()),
                   Exit::usage);
@@ -99,7 +98,7 @@ WriterPlace TokenizeJob::State::read_record() {
 
 void TokenizeJob::State::write_record() const {
   const auto done = writer->place();
-  const nlohmann::ordered_json json{{"job", identity()},     {"file", place.file},          {"offset", place.offset},
+  const nlohmann::ordered_json json{{"job", identity},       {"file", place.file},          {"offset", place.offset},
                                     {"tokens", done.tokens}, {"documents", done.documents}, {"open_tokens", done.open_tokens}};
   replace_text_file(record_file(), json.dump() + "\n", Durable::yes);
 }
@@ -116,40 +115,14 @@ std::vector<Piece> TokenizeJob::State::read_pieces() {
 }
 
 void TokenizeJob::State::encode(const Piece& piece, Encoding& with, Encoded& out) const {
-  if (piece.lines) return encode_lines(piece, with, out);
-  if (piece.begins_document) separate(out, true);
-  tokenizer.encode(piece.bytes, {.finds_added = settings.finds_added}, with, out.ids);
-  if (!piece.ends_document) return;
-  separate(out, false);
-  out.ends.push_back(out.ids.size());
-}
-
-void TokenizeJob::State::encode_lines(const Piece& piece, Encoding& with, Encoded& out) const {
-  const std::string_view all = piece.bytes;
-  for (std::size_t at = 0; at < all.size();) {
-    const auto end = std::min(all.find('\n', at), all.size());
-    const auto line = all.substr(at, end - at);
-    const auto begin = piece.begin.offset + at;
-    at = end + 1;
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const auto refuse = [&](const std::string& why) {
-      throw Error(fmt::format("{}, the line at byte {}: {}", source.path(piece.begin.file).string(), begin, why),
-                  Exit::corrupt);
-    };
-    nlohmann::json object;
-    try {
-      object = parse_json(line);
-    } catch (const Error& error) {
-      refuse(error.what());
-    }
-    if (!object.is_object() || !object.contains(settings.field) || !object[settings.field].is_string())
-      refuse(fmt::format("it is no object with a text \"{}\"", settings.field));
-    separate(out, true);
-    tokenizer.encode(object[settings.field].get_ref<const std::string&>(), {.finds_added = settings.finds_added}, with,
-                     out.ids);
+  const bool begins = piece.lines || piece.begins_document, ends = piece.lines || piece.ends_document;
+  source.each_text(piece, settings.field, [&](std::string_view text) {
+    if (begins) separate(out, true);
+    tokenizer.encode(text, {.finds_added = settings.finds_added}, with, out.ids);
+    if (!ends) return;
     separate(out, false);
     out.ends.push_back(out.ids.size());
-  }
+  });
 }
 
 TokenizeJob::TokenizeJob(TokenizeSettings settings, const Tokenizer& tokenizer, ThreadPool& pool)

@@ -262,6 +262,10 @@ std::string Tokenizer::decode(std::span<const TokenId> ids, DecodeOptions option
   return std::string(rest);
 }
 
+bool Tokenizer::has(TokenId id) const {
+  return parts_->added_by_id.contains(id) || (id < parts_->bpe.ids() && parts_->bpe.bytes_of(id));
+}
+
 std::size_t Tokenizer::ids() const { return parts_->id_limit; }
 
 std::optional<TokenId> Tokenizer::id_of(std::string_view content) const {
@@ -271,10 +275,7 @@ std::optional<TokenId> Tokenizer::id_of(std::string_view content) const {
 }
 
 std::optional<std::size_t> Tokenizer::cut_before(std::string_view text, std::size_t most) const {
-  if (!parts_->may_cut || text.size() < 3) return {};
-  for (auto at = std::min(most, text.size() - 2); at > 0; --at)
-    if (text[at] == ' ' && is_ascii_letter(text[at - 1]) && is_ascii_letter(text[at + 1])) return at;
-  return {};
+  return parts_->may_cut ? cut_between_words(text, most) : std::nullopt;
 }
 
 const TokenizerFile& Tokenizer::file() const { return parts_->file; }

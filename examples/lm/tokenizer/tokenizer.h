@@ -55,7 +55,8 @@ class Tokenizer {
   [[nodiscard]] std::vector<TokenId> encode(std::string_view text, EncodeOptions options = {}) const;
   [[nodiscard]] std::string decode(std::span<const TokenId> ids, DecodeOptions options = {}) const;
 
-  [[nodiscard]] std::size_t ids() const;  // the largest id + 1
+  [[nodiscard]] std::size_t ids() const;     // the largest id + 1
+  [[nodiscard]] bool has(TokenId id) const;  // whether a token has the id
   [[nodiscard]] std::optional<TokenId> id_of(std::string_view content) const;
   // Where a text may be cut so that the tokens of both parts are those of the whole: between a letter and a space with a letter
   // after it. The last such place at or before `most`; nothing if there is none, or if this tokenizer may look further.

@@ -1,0 +1,76 @@
+// From text to a trained run that generates text: terrace train-tokenizer, tokenize, train, generate.
+#include <csignal>
+#include <string>
+
+#include "cli_test.h"
+
+namespace terrace::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class TokenizeProgram : public Cli {
+ protected:
+  TokenizeProgram() {
+    std::string text;
+    for (int i = 0; i < 20000; ++i)
+      text += i % 9 == 0 ? "\nthe chunk moves" : " between tiers, and word" + std::to_string(i % 500);
+    scratch_.write("text.txt", text);
+    const auto made = terrace({"train-tokenizer", "text.txt", "--vocab", "400", "--out", "tokenizer.json"});
+    EXPECT_EQ(0, made.exit) << made.described;
+  }
+  [[nodiscard]] Words tokenize(const std::string& out, const Words& more = {}) const {
+    return Words{"tokenize", "text.txt", "--tokenizer", "tokenizer.json", "--out", out} + more;
+  }
+};
+
+TEST_F(TokenizeProgram, WritesWhatTrainReadsInEachFormat) {
+  std::string weights;
+  for (const std::string format : {"u16", "u32", "megatron"}) {
+    ASSERT_EQ(0, terrace(tokenize(format, {"--format", format})).exit);
+    const auto file = format == "megatron" ? "megatron.bin" : format;
+    const auto run = train(
+        {"--data", file, "--data-format", format == "u32" ? "u32" : "u16", "--vocab", "400", "--out-dir", "run-" + format});
+    ASSERT_EQ(0, run.exit) << run.described;
+    if (weights.empty()) weights = weights_of(run);
+    EXPECT_EQ(weights, weights_of(run)) << format;
+  }
+  // llm.c has the separator first, so that the tokens are others.
+  ASSERT_EQ(0, terrace(tokenize("c", {"--format", "llm.c"})).exit);
+  const auto run = train({"--data", "c", "--data-format", "llm.c", "--vocab", "400", "--out-dir", "run"});
+  ASSERT_EQ(0, run.exit) << run.described;
+  const auto text = terrace({"generate", "run", "--tokenizer", "tokenizer.json", "--prompt", "the chunk", "--max-tokens", "5"});
+  EXPECT_EQ(0, text.exit) << text.described;
+  EXPECT_EQ("the chunk", text.out.substr(0, 9));
+  expect_refusal(terrace({"generate", "run", "--prompt", "x"}), 2, {"--tokenizer"});
+  expect_refusal(train({"--data", "u16", "--data-format", "llm.c", "--vocab", "400", "--out-dir", "none"}), 2,
+                 {"header of llm.c"});
+}
+
+TEST_F(TokenizeProgram, GoesOnAfterASignalWithTheSameBytes) {
+  std::string much;
+  for (int i = 0; i < 400; ++i) much += scratch_.read("text.txt");
+  scratch_.write("text.txt", much);
+  ASSERT_EQ(0, terrace(tokenize("whole")).exit);
+  Child child(launch(tokenize("parts")));
+  while (!fs::exists(at("parts.partial")) || fs::file_size(at("parts.partial")) == 0) ::usleep(1000);
+  child.send(SIGTERM);
+  EXPECT_EQ(75, child.wait().exit);
+  EXPECT_TRUE(fs::exists(at("parts.progress")));
+  expect_refusal(terrace(tokenize("parts", {"--separator", "none"})), 2, {"parts.progress"});
+  ASSERT_EQ(0, terrace(tokenize("parts")).exit);
+  EXPECT_EQ(scratch_.read("whole"), scratch_.read("parts"));
+  EXPECT_FALSE(fs::exists(at("parts.progress")));
+}
+
+TEST_F(TokenizeProgram, RefusalsSayWhatToDo) {
+  expect_refusal(terrace({"tokenize"}), 2, {"needs files"});
+  expect_refusal(terrace({"tokenize", "text.txt", "--out", "x"}), 2, {"--tokenizer"});
+  expect_refusal(terrace(tokenize("x", {"--separator", "<|none|>"})), 2, {"<|none|>", "--separator"});
+  expect_refusal(terrace({"tokenize", "nothing", "--tokenizer", "tokenizer.json", "--out", "x"}), 2, {"nothing"});
+  expect_refusal(terrace({"train-tokenizer", "text.txt"}), 2, {"--out"});
+  EXPECT_FALSE(fs::exists(at("x")));
+}
+
+}  // namespace
+}  // namespace terrace::test
