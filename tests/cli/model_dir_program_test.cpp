@@ -14,7 +14,7 @@ class ModelDirProgram : public Ranks {
   Outcome exported(const std::string& run, const std::string& dir) { return terrace({"ckpt", "export", run, dir}); }
   // A step that changes no weight: its loss, and the held-out one, are the model's.
   Outcome look(const std::string& run, const Words& more) {
-    return train(Words{"--steps", "1", "--lr", "0", "--min-lr", "0", "--seq-len", "32", "--out-dir", run} + more);
+    return train(Words{"--steps", "1", "--lr", "1e-30", "--min-lr", "1e-30", "--seq-len", "32", "--out-dir", run} + more);
   }
   [[nodiscard]] json config_of(const std::string& dir) const { return json::parse(std::ifstream(at(dir) / "config.json")); }
 };

@@ -3,7 +3,7 @@
     model_directories.py TERRACE FOLDER
 
 The library makes a small model of each family with random weights and writes it. terrace reads the directory, says the loss of a
-text (a step with learning rate 0), trains ten AdamW steps beside PyTorch, and exports a directory that the library loads: its
+text (a step with a learning rate that changes nothing), trains ten AdamW steps beside PyTorch, and exports a directory that the library loads: its
 logits must be those of the weights that PyTorch trained. Prints the largest deviations. Exit code 77: a module is absent.
 """
 
@@ -108,7 +108,7 @@ def compare(program, folder, name, config):
 
     common = ["--model", "model", "--data", "text", "--seq-len", SEQ, "--batch-size", BATCH, "--eval-batches", 0, "--warmup", 0,
               "--lr-schedule", "constant", "--eps", EPS, "--device-memory", "unlimited", "--host-memory", "unlimited"]  # fmt: skip
-    terrace(program, folder, "train", *common, "--steps", 1, "--lr", 0, "--out-dir", "still")
+    terrace(program, folder, "train", *common, "--steps", 1, "--lr", 1e-30, "--min-lr", 1e-30, "--out-dir", "still")
     terrace(program, folder, "ckpt", "export", "still", "still-model")
     terrace(program, folder, "train", *common, "--steps", STEPS, "--lr", RATE, "--out-dir", "run")
     terrace(program, folder, "ckpt", "export", "run", "run-model")
