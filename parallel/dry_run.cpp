@@ -66,7 +66,10 @@ class LifeWalk {
   }
 
  private:
-  void run(const Program& program) { walk_.run(program, simulator_); }
+  void run(const Program& program) {
+    if (request_.abandons && request_.abandons()) throw Abandoned();
+    walk_.run(program, simulator_);
+  }
 
   template <class Run>
   Traffic moved_by(const Run& some) {

@@ -364,7 +364,7 @@ class Planner {
       p.refusal.missing_bytes = p.smallest_bytes[Tier::device] - asked;
     // A program without updates on the host has no action there.
     if (e.tier != Tier::disk && need != 0) p.refusal.why += "; " + largest_consumers(map, largest);
-    if (map.chunks().size() > kSearchedChunks) {
+    if (map.chunks().size() > kSearchedChunks || !request_.advises) {
       p.refusal.least_bytes = asked + p.refusal.missing_bytes;
       return;
     }

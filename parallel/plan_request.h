@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -65,6 +67,15 @@ struct PlanRequest {
   // Of the run's mesh (mesh_of()): which layers and which part of them the plan is for. plan() takes the first of the data
   // ranks that have them; for_rank() makes the plan of this rank.
   std::uint32_t rank = 0;
+  // A plan that does not fit says which budget would, after a search of several walks. false: it only says what is missing.
+  bool advises = true;
+  // Asked before every program that is walked: true ends plan() with Abandoned. It may be asked on several threads at once.
+  std::function<bool()> abandons = {};
+};
+
+// Thrown by a plan whose request abandoned it. Nothing is left of the plan.
+struct Abandoned : std::exception {
+  [[nodiscard]] const char* what() const noexcept override { return "the plan was abandoned"; }
 };
 
 Mesh mesh_of(const Model& model, const PlanRequest& request);

@@ -111,12 +111,16 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
   }
   if (command.name == "plan") {
     sub->add_option("--search", out.plan.search,
-                    "try all legal --dp, --pp, --tp, --tp-mode and --zero for as many ranks and sequences a step as the other "
-                    "flags give, and "
-                    "print so many of the fastest (default 5)")
+                    "try all legal --dp, --pp, --tp, --tp-mode, --cp, --cp-mode and --zero for as many ranks and sequences a "
+                    "step as the other flags give, and print so many of the fastest (default 5)")
         ->expected(0, 1)
         ->default_str("5")
         ->type_name("[COUNT]");
+    sub->add_option("--search-seconds", out.plan.search_seconds,
+                    "when --search ends; it plans the best by estimate first. 0: when all are planned, in full")
+        ->capture_default_str();
+    sub->add_option("--search-plans", out.plan.search_plans, "how many --search plans, the best by estimate; 0: all")
+        ->capture_default_str();
     sub->add_flag("--program", out.plan.program, "print the program of a steady step");
     sub->add_option("--trace", out.plan.trace, "write the simulated step as a trace file for Perfetto")->type_name("FILE");
     auto* const profile = sub->add_option("--cluster-profile", out.plan.cluster_profile,

@@ -37,6 +37,8 @@ struct PlanOptions {
   // For a pipeline: write a picture of the simulated step, or the schedule as text; empty: do not.
   std::filesystem::path timeline, write_schedule;
   std::int64_t search = -1;        // print so many of the fastest products of degrees; −1: plan the given ones
+  double search_seconds = 52;      // of --search, on the clock; 0: no deadline
+  std::int64_t search_plans = 0;   // of --search: the most that are tried; 0: all
   std::filesystem::path measured;  // draw the last step of this run beside the simulated one; empty: do not
 };
 

@@ -51,7 +51,7 @@ pipeline::Schedule schedule_from(const RunConfig& c) {
   return s;
 }
 
-pipeline::Schedule schedule_of(const RunConfig& c) {
+pipeline::Schedule named_or_from_file(const RunConfig& c) {
   std::vector<std::string_view> names;
   for (const auto& order : pipeline::all_orders()) names.push_back(order.name);
   const bool named = std::ranges::find(names, c.schedule) != names.end();
@@ -157,6 +157,8 @@ void take_together(PlanRequest& request, const RunConfig& c) {
 }
 
 }  // namespace
+
+pipeline::Schedule schedule_of(const RunConfig& c) { return named_or_from_file(c); }
 
 std::uint64_t updates_a_step(const PlanRequest& request) {
   if (!request.pipeline || !request.pipeline->schedule.asynchronous()) return 1;

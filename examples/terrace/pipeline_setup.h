@@ -16,6 +16,9 @@ namespace terrace::cli {
 // The schedule is not `auto`.
 void set_pipeline(PlanRequest& request, const RunConfig& config, const Model& model, const MachineProfile& profile);
 
+// The schedule that --schedule, --virtual-stages and --drain-interval name, or that the file has. It is not `auto`.
+pipeline::Schedule schedule_of(const RunConfig& config);
+
 // --schedule auto: the fastest schedule whose ranks fit into their budgets.
 bool searches_schedule(const RunConfig& config);
 struct FoundSchedule {

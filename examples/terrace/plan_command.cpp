@@ -54,20 +54,25 @@ Exit search(const CommandLine& line) {
   if (line.plan.search < 1)
     throw Error(fmt::format("--search {}: at least one plan must be shown\n  give --search 1 or more", line.plan.search),
                 Exit::usage);
+  if (line.plan.search_seconds < 0 || line.plan.search_plans < 0)
+    throw Error("--search-seconds and --search-plans are at least 0\n  give 0 for a search without such a limit", Exit::usage);
+  // Without a deadline there is time to plan all micro-batches.
+  const SearchLimits limits{
+      .seconds = line.plan.search_seconds, .plans = line.plan.search_plans, .extrapolates = line.plan.search_seconds > 0};
   const auto space_of = [](const RunConfig& c, std::int64_t ranks_per_node) {
     return SearchSpace{c.ranks(), ranks_per_node, c.batch_size * c.grad_accumulation * std::max<std::int64_t>(1, c.dp)};
   };
   if (line.plan.cluster_profile.empty()) {
     auto config = line.config;
     config.assumed_costs = true;
-    return plan_search(config, space_of(config, config.ranks()), machine_profile(config), line.plan.search);
+    return plan_search(config, space_of(config, config.ranks()), machine_profile(config), line.plan.search, limits);
   }
   const auto cluster = load_cluster(line.plan.cluster_profile);
   const ClusterSize size{line.plan.nodes, line.plan.gpus_per_node};
   const auto given = on_cluster(line.config, cluster, size);
   auto space = space_of(given, given.local_ranks);
   space.complete = [&](const RunConfig& c) { return on_cluster(c, cluster, size); };
-  return plan_search(line.config, space, rank_profile(cluster, size), line.plan.search);
+  return plan_search(line.config, space, rank_profile(cluster, size), line.plan.search, limits);
 }
 
 }  // namespace

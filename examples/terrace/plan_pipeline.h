@@ -13,10 +13,14 @@
 
 namespace terrace::cli {
 
-// Seconds of a step, with the moves, updates and messages of all ranks; where that is too much to simulate, of the schedule
-// alone.
-double step_of_pipeline(const PlanRequest& request, const std::vector<Plan>& ranks, const Model& model,
-                        const MachineProfile& profile);
+// Seconds of a step, with the moves, updates and messages of all ranks. Where that is too much to simulate, of the schedule
+// alone: then a step takes at least so long.
+struct PipelineStep {
+  double seconds = 0;
+  bool together = false;
+};
+PipelineStep step_of_pipeline(const PlanRequest& request, const std::vector<Plan>& ranks, const Model& model,
+                              const MachineProfile& profile);
 
 // `profile`: of this machine, or of a rank of the cluster that `config` is for.
 Exit plan_pipeline(const PlanOptions& options, const RunConfig& config, const MachineProfile& profile);

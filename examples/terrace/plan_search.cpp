@@ -1,212 +1,226 @@
 #include <terrace/examples/terrace/plan_search.h>
 
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
-
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <mutex>
 #include <optional>
 #include <tuple>
+
+#include <fmt/format.h>
 
 #include <terrace/core/thread_pool.h>
 #include <terrace/examples/lm/model.h>
 #include <terrace/examples/terrace/choose_tiles.h>
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/pipeline_setup.h>
+#include <terrace/examples/terrace/plan_estimate.h>
 #include <terrace/examples/terrace/plan_pipeline.h>
-#include <terrace/examples/terrace/ranks.h>
 #include <terrace/examples/terrace/setup.h>
+#include <terrace/parallel/pipeline/orders.h>
 
 namespace terrace::cli {
 namespace {
 
-TensorGrid grid_in(const RunConfig& c) {
-  return grid_of(parse_tensor_mode(c.tp_mode), static_cast<std::uint32_t>(c.tp), static_cast<std::uint32_t>(c.tp_depth))
-      .value_or(TensorGrid{});
-}
+using Abandons = std::function<bool()>;
 
-// The same numbers of ranks with the tensor ranks in a row, and in every grid. More grids than a side has ranks only cost
-// memory.
-void add_modes(std::vector<RunConfig>& all, RunConfig c) {
-  for (const auto* const mode : {"1d", "2d", "2.5d", "3d"})
-    for (std::int64_t depth = 1; depth * depth * depth <= c.tp; ++depth) {
-      if ((mode == std::string_view("2.5d")) != (depth > 1)) continue;
-      c.tp_mode = mode;
-      c.tp_depth = depth;
-      const bool row = mode == std::string_view("1d");
-      if (!row && grid_in(c).side == 1) continue;
-      c.sp = row && c.tp > 1;
-      all.push_back(c);
-    }
-}
-
-// Data, pipeline and tensor ranks. A tensor group stays on one node. Context ranks are as given.
-std::vector<RunConfig> products(const RunConfig& given, const SearchSpace& space) {
-  const auto ranks = space.ranks / given.cp, on_node = space.ranks_per_node / given.cp;
-  std::vector<RunConfig> all;
-  for (std::int64_t tp = 1; tp <= on_node; ++tp) {
-    if (on_node % tp != 0 || ranks % tp != 0) continue;
-    for (std::int64_t pp = 1; pp <= ranks / tp; ++pp) {
-      if (ranks / tp % pp != 0) continue;
-      auto c = given;
-      c.tp = tp;
-      c.pp = pp;
-      c.dp = ranks / tp / pp;
-      c.schedule = pp == 1 ? "1f1b" : given.schedule;
-      add_modes(all, c);
-    }
-  }
-  return all;
-}
-
-// Whether a run would accept it.
-bool is_legal(const RunConfig& c) try {
-  demand_degrees(c, static_cast<int>(c.ranks()));
-  return true;
-} catch (const Error&) {
-  return false;
-}
-
-// Sequence parallelism costs no bytes and saves activations: it is left out only where the tokens do not divide.
-std::optional<RunConfig> legal(RunConfig c) {
-  const auto grid = grid_in(c);
-  const bool divides = c.batch_size * c.seq_len % c.tp == 0;
-  if (grid.side > 1 && (!divides || c.batch_size % (std::int64_t{grid.depth} * grid.side) != 0)) return std::nullopt;
-  if (!divides) c.sp = false;
-  if (!c.sp) c.tp_overlap = 1;
-  return is_legal(c) ? std::optional(c) : std::nullopt;
-}
+constexpr double kNearlyEqual = 1.05;  // of estimates: they are not more exact
 
 void take(FoundPlan& found, const Plan& plan) {
   for (const auto tier : kAllTiers) found.peak[tier] = std::max(found.peak[tier], plan.peak_bytes[tier]);
 }
 
-void refuse(FoundPlan& found, const Plan& plan) {
-  if (plan.refusal.missing_bytes < found.missing_bytes) return;
-  found.missing_bytes = plan.refusal.missing_bytes;
-  found.refusal = fmt::format("{} more {} memory", format_bytes(plan.refusal.missing_bytes), name_of(plan.refusal.tier));
+void refuse(FoundPlan& found, std::uint64_t missing_bytes, Tier tier) {
+  found.missing_bytes = missing_bytes;
+  found.refusal = fmt::format("{} more {} memory", format_bytes(missing_bytes), name_of(tier));
 }
 
-FoundPlan planned(const RunConfig& given, const MachineProfile& profile) {
-  const auto config = with_chosen_tiles(given);
-  FoundPlan found{.config = config};
+// As `terrace plan` plans it. Throws Abandoned.
+FoundPlan planned(const RunConfig& config, const MachineProfile& profile, ThreadPool& pool, const Abandons& abandons) {
+  FoundPlan found{.config = config, .known = Known::simulated};
   const auto model = lm::make_model(model_config(config));
   auto request = plan_request(config);
-  ThreadPool alone(1);
+  request.advises = false;
+  request.abandons = abandons;
   std::vector<Plan> plans;
   if (searches_schedule(config)) {
-    plans = search_schedule(request, config, model, profile, alone).plans;
+    plans = search_schedule(request, config, model, profile, pool).plans;
   } else {
     set_pipeline(request, config, model, profile);
     const auto mesh = mesh_of(model, request);
     for (std::uint32_t stage = 0; stage < mesh.pp; ++stage) {
       request.rank = first_rank(model, request, stage);
-      plans.push_back(plan(model, request, profile, &alone));
-      if (!plans.back().fits) refuse(found, plans.back());
+      plans.push_back(plan(model, request, profile, &pool));
+      if (plans.back().fits) continue;
+      found.known = Known::refused;
+      refuse(found, plans.back().refusal.missing_bytes, plans.back().refusal.tier);
+      return found;
     }
-    if (!found.refusal.empty()) return found;
   }
   for (const auto& plan : plans) take(found, plan);
   const auto& slowest = *std::ranges::max_element(plans, {}, [](const Plan& p) { return p.times.seconds; });
   found.binding = slowest.link.empty() ? slowest.binding : fmt::format("{} ({})", slowest.binding, slowest.link);
-  found.step_s = config.pp == 1 ? plans.front().times.seconds : step_of_pipeline(request, plans, model, profile);
+  const auto step =
+      config.pp == 1 ? PipelineStep{plans.front().times.seconds, true} : step_of_pipeline(request, plans, model, profile);
+  found.step_s = step.seconds;
+  found.at_least = !step.together;
   return found;
 }
 
-FoundPlan tried(const RunConfig& config, const MachineProfile& profile) try {
-  return planned(config, profile);
-} catch (const Error& error) {  // no schedule fits, or no walk does
-  const std::string why = error.what();
-  return {.config = config, .refusal = why.substr(0, why.find('\n')), .missing_bytes = kUnlimited};
+// Two numbers of micro-batches, one twice the other, that fill the pipeline; 0: planning both would not be much cheaper.
+std::int64_t fewer_micro_batches(const RunConfig& c) {
+  const bool named = c.pp == 1 || searches_schedule(c) || std::ranges::any_of(pipeline::all_orders(), [&](const auto& o) {
+                       return o.name == c.schedule && !o.asynchronous;
+                     });
+  const auto fewest = std::max<std::int64_t>(4, 2 * c.pp * std::max<std::int64_t>(1, c.virtual_stages));
+  return named && c.grad_accumulation >= 6 * fewest ? fewest : 0;
 }
 
-nlohmann::json to_json(const FoundPlan& found) {
-  const auto& c = found.config;
-  nlohmann::json j{{"flags", flags_of(c)}, {"dp", c.dp},           {"pp", c.pp},     {"tp", c.tp},
-                   {"sp", c.sp},           {"tp_mode", c.tp_mode}, {"zero", c.zero}, {"fits", found.step_s != 0}};
-  if (found.step_s == 0) {
-    j["refusal"] = found.refusal;
-    return j;
-  }
-  j["step_time_s"] = found.step_s;
-  j["binding"] = found.binding;
-  for (const auto tier : kAllTiers) j["peak_bytes"][std::string(name_of(tier))] = found.peak[tier];
-  return j;
+// A step repeats its micro-batches: the time of each more is the difference of two plans.
+FoundPlan extrapolated(const RunConfig& config, std::int64_t fewest, const MachineProfile& profile, ThreadPool& pool,
+                       const Abandons& abandons) {
+  auto fewer = config, more = config;
+  fewer.grad_accumulation = fewest;
+  more.grad_accumulation = 2 * fewest;
+  const auto one = planned(fewer, profile, pool, abandons);
+  auto found = one.step_s == 0 ? one : planned(more, profile, pool, abandons);
+  found.config = config;
+  if (found.step_s == 0) return found;
+  const auto rest = static_cast<double>(config.grad_accumulation - 2 * fewest) / static_cast<double>(fewest);
+  found.step_s += rest * std::max(0.0, found.step_s - one.step_s);
+  found.at_least = found.at_least || one.at_least;
+  found.known = Known::extrapolated;
+  return found;
 }
+
+FoundPlan refused(const RunConfig& config, const std::string& why) {
+  return {.config = config, .known = Known::refused, .refusal = why.substr(0, why.find('\n')), .missing_bytes = kUnlimited};
+}
+
+// The search of one list of candidates.
+class Search {
+ public:
+  Search(const MachineProfile& profile, const SearchLimits& limits, ThreadPool& pool)
+      : profile_(profile), limits_(limits), pool_(pool), begin_s_(now()) {}
+
+  std::vector<FoundPlan> run(std::vector<RunConfig> configs) {
+    found_.resize(configs.size());
+    least_s_.resize(configs.size());
+    pool_.parallel_for(static_cast<std::int64_t>(configs.size()), [&](std::int64_t i) {
+      const auto n = static_cast<std::size_t>(i);
+      std::tie(found_[n], least_s_[n]) = estimated(configs[n]);
+    });
+    for (std::size_t i = 0; i < found_.size(); ++i)
+      if (found_[i].known == Known::estimated) order_.push_back(i);
+    if (order_.empty()) return sorted();
+    std::ranges::stable_sort(order_, {}, [&](std::size_t i) { return found_[i].estimate_s; });
+    // Of nearly equal estimates, those first that are planned sooner: with fewer micro-batches.
+    const double least = found_[order_.front()].estimate_s;
+    std::ranges::stable_sort(order_, {}, [&](std::size_t i) {
+      const auto band = std::floor(std::log(found_[i].estimate_s / least) / std::log(kNearlyEqual));
+      return std::pair(band, micro_batches_planned(found_[i].config));
+    });
+    if (limits_.plans > 0 && std::ssize(order_) > limits_.plans) order_.resize(static_cast<std::size_t>(limits_.plans));
+    plan_in_order();
+    return sorted();
+  }
+
+ private:
+  std::vector<FoundPlan> sorted() {
+    std::ranges::stable_sort(found_, {}, [](const FoundPlan& f) {
+      const bool fits = f.step_s != 0;
+      const int group = f.known == Known::estimated ? 1 : f.known == Known::slower ? 2 : fits ? 0 : 3;
+      return std::tuple(group, group == 3 ? 0 : f.step_s, group == 3 ? f.missing_bytes : 0);
+    });
+    return std::move(found_);
+  }
+
+  [[nodiscard]] std::int64_t micro_batches_planned(const RunConfig& c) const {
+    const auto fewest = limits_.extrapolates ? fewer_micro_batches(c) : 0;
+    return fewest > 0 ? 3 * fewest : c.grad_accumulation;
+  }
+  [[nodiscard]] double now() const {
+    if (limits_.now) return limits_.now();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  }
+  [[nodiscard]] bool expired() const { return limits_.seconds > 0 && now() - begin_s_ >= limits_.seconds; }
+
+  [[nodiscard]] std::pair<FoundPlan, double> estimated(const RunConfig& given) const try {
+    const auto config = with_chosen_tiles(given);
+    const auto estimate = estimate_plan(config, profile_);
+    FoundPlan found{.config = config};
+    if (estimate.missing_bytes != 0) {
+      found.known = Known::too_large;
+      refuse(found, estimate.missing_bytes, estimate.tier);
+    }
+    found.step_s = found.estimate_s = estimate.step_s;
+    return {found, estimate.least_s};
+  } catch (const Error& error) {
+    return {refused(given, error.what()), 0};
+  }
+
+  // Several candidates side by side, each on one thread; where there are few, each on all of them.
+  void plan_in_order() {
+    const auto threads = static_cast<std::size_t>(pool_.threads());
+    std::atomic<std::size_t> next = 0;
+    const auto work = [&](std::int64_t) {
+      ThreadPool alone(1);
+      for (auto i = next++; i < order_.size() && !expired(); i = next++)
+        if (!plan_one(order_[i], order_.size() < threads ? pool_ : alone)) return;
+    };
+    if (order_.size() < threads) return work(0);
+    pool_.parallel_for(static_cast<std::int64_t>(threads), work);
+  }
+
+  // False: the deadline has come.
+  bool plan_one(std::size_t i, ThreadPool& pool) {
+    auto& found = found_[i];
+    if (cannot_be_wanted(least_s_[i])) {
+      found.known = Known::slower;
+      return true;
+    }
+    const auto config = found.config;
+    const Abandons abandons = limits_.seconds > 0 ? [this] { return expired(); } : Abandons{};
+    FoundPlan result;
+    try {
+      const auto fewest = limits_.extrapolates ? fewer_micro_batches(config) : 0;
+      result = fewest > 0 ? extrapolated(config, fewest, profile_, pool, abandons) : planned(config, profile_, pool, abandons);
+    } catch (const Abandoned&) {
+      return false;
+    } catch (const Error& error) {  // no schedule fits, or no walk does
+      result = refused(config, error.what());
+    }
+    result.estimate_s = found.estimate_s;
+    found = std::move(result);
+    if (found.step_s == 0) return true;
+    const std::scoped_lock lock(mutex_);
+    best_s_.insert(std::ranges::upper_bound(best_s_, found.step_s), found.step_s);
+    return true;
+  }
+
+  bool cannot_be_wanted(double least_s) {
+    const std::scoped_lock lock(mutex_);
+    return limits_.wanted > 0 && best_s_.size() >= limits_.wanted && 0.999999 * least_s > best_s_[limits_.wanted - 1];
+  }
+
+  const MachineProfile& profile_;
+  const SearchLimits& limits_;
+  ThreadPool& pool_;
+  const double begin_s_;
+  std::vector<FoundPlan> found_;
+  std::vector<double> least_s_;
+  std::vector<std::size_t> order_;  // those that arithmetic does not refuse, by estimate
+  std::mutex mutex_;
+  std::vector<double> best_s_;  // ascending
+};
 
 }  // namespace
 
-std::string flags_of(const RunConfig& c) {
-  auto flags = fmt::format("--dp {}", c.dp);
-  if (c.pp > 1) flags += fmt::format(" --pp {} --schedule {}", c.pp, c.schedule);
-  if (c.tp > 1) flags += fmt::format(" --tp {}{}", c.tp, c.sp ? " --sp" : "");
-  if (c.tp_mode != "1d") flags += fmt::format(" --tp-mode {}", c.tp_mode);
-  if (c.tp_depth > 1) flags += fmt::format(" --tp-depth {}", c.tp_depth);
-  if (c.cp > 1) flags += fmt::format(" --cp {}", c.cp);
-  if (c.ring() > 1) flags += fmt::format(" --cp-mode {}", c.cp_mode);
-  if (c.ring() > 1 && c.cp_mode == "both") flags += fmt::format(" --cp-ring {}", c.cp_ring);
-  return flags + fmt::format(" --zero {} --grad-accumulation {}", c.zero, c.grad_accumulation);
-}
-
-std::vector<RunConfig> candidates(const RunConfig& given, const SearchSpace& space) {
-  std::vector<RunConfig> all;
-  for (auto c : products(given, space)) {
-    const auto of_rank = c.batch_size * c.dp;
-    if (space.sequences % of_rank != 0) continue;
-    c.grad_accumulation = space.sequences / of_rank;
-    const auto candidate = legal(space.complete(c));
-    for (std::int64_t zero = 0; candidate && zero <= (candidate->dp * candidate->cp > 1 ? 3 : 0); ++zero) {
-      all.push_back(*candidate);
-      all.back().zero = zero;
-    }
-  }
-  return all;
-}
-
-std::vector<FoundPlan> search_plans(const RunConfig& given, const SearchSpace& space, const MachineProfile& profile) {
-  const auto all = candidates(given, space);
-  std::vector<FoundPlan> found(all.size());
+std::vector<FoundPlan> search_plans(const RunConfig& given, const SearchSpace& space, const MachineProfile& profile,
+                                    const SearchLimits& limits) {
   auto pool = make_pool(given);
-  pool.parallel_for(static_cast<std::int64_t>(all.size()), [&](std::int64_t i) {
-    const auto n = static_cast<std::size_t>(i);
-    found[n] = tried(all[n], profile);
-  });
-  std::ranges::stable_sort(found, {}, [](const FoundPlan& f) { return std::tuple(f.step_s == 0, f.step_s, f.missing_bytes); });
-  return found;
-}
-
-Exit plan_search(const RunConfig& given, const SearchSpace& space, const MachineProfile& profile, std::int64_t shown) {
-  const auto found = search_plans(given, space, profile);
-  if (found.empty())
-    throw Error(fmt::format("no product of --dp, --pp and --tp is legal for {} ranks and {} sequences a step\n  give another "
-                            "--batch-size or --grad-accumulation, so that more numbers of data ranks divide the sequences",
-                            space.ranks, space.sequences),
-                Exit::usage);
-  const auto fitting = static_cast<std::int64_t>(std::ranges::count_if(found, [](const auto& f) { return f.step_s != 0; }));
-  if (given.json) {
-    auto plans = nlohmann::json::array();
-    for (const auto& f : found) plans.push_back(to_json(f));
-    fmt::print("{}\n", nlohmann::json{{"ranks", space.ranks}, {"sequences", space.sequences}, {"plans", plans}}.dump(2));
-    return fitting == 0 ? Exit::does_not_fit : Exit::ok;
-  }
-  if (fitting == 0)
-    throw Error(fmt::format("none of the {} legal products fits; the nearest lacks {}\n  {}", found.size(),
-                            found.front().refusal, flags_of(found.front().config)),
-                Exit::does_not_fit);
-  fmt::print("{} ranks, {} on each node, {} sequences of {} positions a step: {} ways are legal, {} fit\n\n", space.ranks,
-             space.ranks_per_node, space.sequences, given.seq_len, found.size(), fitting);
-  fmt::print("{:>9} {:>8} {:>11} {:>11} {:>11}  {:<20} {}\n", "step", "slower", "device", "host", "disk", "bound by", "flags");
-  const double best_s = found.front().step_s;
-  for (std::int64_t i = 0; i < std::min(shown, fitting); ++i) {
-    const auto& f = found[static_cast<std::size_t>(i)];
-    const auto slower = i == 0 ? std::string() : fmt::format("{:.1f} %", 100 * (f.step_s / best_s - 1));
-    fmt::print("{:>7.3g} s {:>8} {:>11} {:>11} {:>11}  {:<20} {}\n", f.step_s, slower, format_bytes(f.peak[Tier::device]),
-               format_bytes(f.peak[Tier::host]), format_bytes(f.peak[Tier::disk]), f.binding, flags_of(f.config));
-  }
-  if (fitting < static_cast<std::int64_t>(found.size())) {
-    const auto& nearest = found[static_cast<std::size_t>(fitting)];
-    fmt::print("\nof those that do not fit, the nearest lacks {}: {}\n", nearest.refusal, flags_of(nearest.config));
-  }
-  return Exit::ok;
+  return Search(profile, limits, pool).run(candidates(given, space));
 }
 
 }  // namespace terrace::cli

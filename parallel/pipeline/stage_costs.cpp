@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
+#include <terrace/parallel/orders.h>
 #include <terrace/parallel/simulator.h>
+#include <terrace/parallel/tensor_passes.h>
 
 namespace terrace::pipeline {
 namespace {
@@ -14,7 +17,30 @@ struct Seconds {
   std::vector<std::uint64_t> input_bytes;  // of a micro-batch
 };
 
-Seconds seconds_of(const Model& model, StepMap::Options options, const MachineProfile& profile) {
+// Adds what tensor ranks exchange between the layers, for which the layers wait. A sum follows the layer that computed its
+// parts; rows are made whole for the layer that reads them next.
+void add_exchanges(Seconds& s, const StepMap& map, const ProfileCosts& costs) {
+  if (map.tensor().ranks == 1) return;
+  const auto step = with_tensor_exchanges(horizontal(map.layers(), 1), map);
+  const auto task = [&](const terrace::Action& of) -> double& {
+    return (is_backward(of.op) || of.op == Op::survey ? s.backward : s.forward)[of.layer];
+  };
+  const terrace::Action* before = &step.actions.front();
+  double awaited = 0;  // by the next layer
+  for (const auto& action : step.actions) {
+    if (action.op == Op::combine) {
+      task(*before) += costs.seconds(action);
+    } else if (action.op == Op::assemble) {
+      awaited += costs.seconds(action);
+    } else {
+      task(action) += std::exchange(awaited, 0);
+      before = &action;
+    }
+  }
+}
+
+// `exchanges`: with those between tensor ranks.
+Seconds seconds_of(const Model& model, StepMap::Options options, const MachineProfile& profile, bool exchanges) {
   options.pipeline = {};  // all layers
   options.rank = model.tensor.rank;
   options.shape.micro_batches = 1;
@@ -32,6 +58,7 @@ Seconds seconds_of(const Model& model, StepMap::Options options, const MachinePr
     s.backward.push_back(of_call(Op::backward, l));
     s.input_bytes.push_back(map.chunks()[map.buffers().x(l, 0)].bytes);
   }
+  if (exchanges) add_exchanges(s, map, costs);
   return s;
 }
 
@@ -98,13 +125,13 @@ class Reductions {
 }  // namespace
 
 std::vector<double> layer_costs(const Model& model, const StepMap::Options& options, const MachineProfile& profile) {
-  auto of = seconds_of(model, options, profile);
+  auto of = seconds_of(model, options, profile, false);
   std::ranges::transform(of.forward, of.backward, of.forward.begin(), std::plus<>());
   return of.forward;
 }
 
 StageCosts stage_costs(const Pipeline& p, const Model& model, const StepMap::Options& options, const MachineProfile& profile) {
-  const auto [forward, backward, input_bytes] = seconds_of(model, options, profile);
+  const auto [forward, backward, input_bytes] = seconds_of(model, options, profile, true);
   const auto neighbours = mesh_of(options.data, p.schedule.placement.ranks, model.tensor).stride(Axis::pp);
   StageCosts costs{.forward = {}, .input = {}, .weight = {}, .message = message_of(p, input_bytes, neighbours, profile.links)};
   const bool halves = placement_of(p).halves;

@@ -13,7 +13,8 @@
 
 namespace terrace::pipeline {
 
-// The costs by which stages are balanced: forward and backward of each layer for one micro-batch. `options`: of any rank.
+// The costs by which stages are balanced: forward and backward of each layer for one micro-batch, without what tensor ranks
+// exchange between the layers, which is the same for all. `options`: of any rank.
 std::vector<double> layer_costs(const Model& model, const StepMap::Options& options, const MachineProfile& profile);
 
 StageCosts stage_costs(const Pipeline& pipeline, const Model& model, const StepMap::Options& options,

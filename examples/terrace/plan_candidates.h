@@ -1,0 +1,29 @@
+// The configurations that terrace plan --search compares: every legal product of degrees of parallelism for so many ranks.
+//
+// Owner: values. Threads: any. Errors: none; what a run would refuse is left out.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <terrace/examples/terrace/run_config.h>
+
+namespace terrace::cli {
+
+struct SearchSpace {
+  std::int64_t ranks = 1, ranks_per_node = 1;
+  std::int64_t sequences = 1;  // of a step, on all ranks
+  // Completes a candidate whose degrees and micro-batches are set: the cluster's budgets, say.
+  std::function<RunConfig(RunConfig)> complete = [](RunConfig c) { return c; };
+};
+// The legal candidates: `given` with other data, pipeline, tensor and context ranks, the latter two in every mode, and with
+// every ZeRO stage. The micro-batch stays. Ranks that exchange within layers are on one node. If `given` has several context
+// ranks, their number and mode stay, too.
+std::vector<RunConfig> candidates(const RunConfig& given, const SearchSpace& space);
+
+// "--dp 2 --pp 2 --tp 4 --sp --zero 1 --grad-accumulation 8"
+std::string flags_of(const RunConfig& config);
+
+}  // namespace terrace::cli

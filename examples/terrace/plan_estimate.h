@@ -1,0 +1,31 @@
+// What arithmetic says of a configuration before it is planned: about how long a step takes, a time that no plan can beat, and
+// whether a tier is too small for any plan.
+//
+// The seconds and bytes are those of the planner's own programs and costs, for a model of one block and two micro-batches; the
+// rest is counted: blocks, micro-batches, the schedule of a pipeline, what hides behind what, and what must leave the device.
+// docs/cluster.md has the rules.
+//
+// Pure. Threads: any. Errors: Error(Exit::usage) for a configuration that a run would refuse.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <terrace/core/machine.h>
+#include <terrace/examples/terrace/run_config.h>
+#include <terrace/memory/tier.h>
+
+namespace terrace::cli {
+
+struct Estimate {
+  double step_s = 0;   // of an update, roughly
+  double least_s = 0;  // the computing of the busiest rank: a simulated step takes at least this. 0: not known
+  // If not 0, no plan fits: the tier lacks at least so much.
+  std::uint64_t missing_bytes = 0;
+  Tier tier{};
+};
+
+// `config`: with numbers of tiles. What is refused here, a plan refuses (PlanEstimate.RefusesNothingThatAPlanAccepts).
+Estimate estimate_plan(const RunConfig& config, const MachineProfile& profile);
+
+}  // namespace terrace::cli
