@@ -47,6 +47,7 @@ class Beside {
     ++met_;
   }
   [[nodiscard]] std::size_t met() const { return met_; }
+  [[nodiscard]] std::size_t issued() const { return issued_; }
 
  private:
   std::mutex mutex_;
@@ -119,6 +120,8 @@ std::map<std::size_t, std::string> partners_of(const StepMap& map, const Program
   std::size_t number = 0;
   for (auto a = program.actions.begin(); a != program.actions.end(); ++a) {
     if (!is_layer_action(a->op) || !map.phases().exchanges(*a)) continue;
+    if (map.phases().phase(*a).exchange->operation != Operation::all_to_all)
+      continue;  // gradients of two rings, to their ranks
     const auto to = map.phases().phase(*a).exchange->to;
     const auto here = number++;
     for (auto next = a + 1; next != program.actions.end(); ++next) {
@@ -134,21 +137,26 @@ std::map<std::size_t, std::string> partners_of(const StepMap& map, const Program
   return partners;
 }
 
-class RingOverlap : public FolderTest {};
+class RingOverlap : public FolderTest {
+ protected:
+  // Of a step on so many ranks: how many hops each rank made, and how many of them began only after their partner.
+  struct Hops {
+    std::size_t made = 0, hidden = 0;
+    friend bool operator==(const Hops&, const Hops&) = default;
+  };
+  Hops hops_of(std::uint32_t ranks, bool two_rings);
+};
 
-TEST_F(RingOverlap, HopsRunBesideTheAttendingInARun) {
-  constexpr std::uint32_t kRanks = 4;
+RingOverlap::Hops RingOverlap::hops_of(std::uint32_t ranks, bool two_rings) {
   auto config = llama();
   config.seq_len = 32;
-  config.context.ring = kRanks;
-  TensorRun o{.config = config, .context = kRanks};
+  TensorRun o{.config = config, .context = ranks};
   o.batch = {1, 32};
-  std::vector<Beside> beside(kRanks);
-  std::size_t expected = 0;
-  const auto outcome = on_threads(kRanks, {90s}, [&](Rank& rank) {
+  std::vector<Beside> beside(ranks);
+  const auto outcome = on_threads(static_cast<int>(ranks), {90s}, [&](Rank& rank) {
     const auto r = static_cast<std::uint32_t>(rank.comm->rank());
     auto here = config;
-    here.context = {.ranks = kRanks, .rank = r, .ring = kRanks};
+    here.context = {.ranks = ranks, .rank = r, .ring = ranks, .two_rings = two_rings};
     auto model = lm::make_model(here);
     for (auto& layer : model.layers)
       if (layer->name().ends_with("attention")) layer = std::make_unique<Watched>(std::move(layer), beside[r]);
@@ -156,23 +164,38 @@ TEST_F(RingOverlap, HopsRunBesideTheAttendingInARun) {
     const auto request = request_of(o, *optimizer, r);
     const auto planned = for_rank(plan(model, request, {}), model, request, {});
     const StepMap map(model, planned.map);
-    GatedCommunicator ranks(std::move(rank.comm), beside[r]);
+    GatedCommunicator gated(std::move(rank.comm), beside[r]);
     Engine engine(model, planned,
                   {.device = &rank.device,
                    .store = {.paths = {folder_}, .name = fmt::format("rank{}", r), .temporary = true},
                    .optimizer = optimizer.get(),
-                   .communicator = &ranks});
+                   .communicator = &gated});
     engine.fill(random_weights(7));
     const std::vector<std::int32_t> ids(static_cast<std::size_t>(map.options().shape.batch.tokens()) * o.micro_batches, 1);
-    const auto partners = partners_of(map, planned.programs.first);
-    if (r == 0) expected = partners.size();
-    beside[r].begin(partners);
+    beside[r].begin(partners_of(map, planned.programs.first));
     engine.step({.tokens = ids, .targets = ids});
   });
-  for (const auto& error : outcome) ASSERT_EQ(error, "");
-  // Of both blocks and micro-batches: all but the way home of gradients.
-  EXPECT_EQ(2 * 2 * 3 * (kRanks - 1), expected);
-  for (const auto& of_rank : beside) EXPECT_EQ(expected, of_rank.met());
+  for (const auto& error : outcome) EXPECT_EQ(error, "");
+  const auto of = [](const Beside& rank) { return Hops{rank.issued(), rank.met()}; };
+  for (const auto& rank : beside) EXPECT_EQ(of(beside.front()), of(rank));
+  return of(beside.front());
+}
+
+// Of both blocks and micro-batches: all but the way home of gradients, as many as in the simulation.
+TEST_F(RingOverlap, HopsRunBesideTheAttendingInARun) {
+  for (const std::uint32_t ranks : {2U, 4U}) {
+    const auto hops = hops_of(ranks, false);
+    EXPECT_EQ(2 * 2 * (3 * (ranks - 1) + 1), hops.made);
+    EXPECT_EQ(2 * 2 * 3 * (ranks - 1), hops.hidden);
+  }
+}
+
+TEST_F(RingOverlap, HopsOfTwoRingsRunBesideTheProductsInARun) {
+  for (const std::uint32_t ranks : {2U, 4U}) {
+    const auto hops = hops_of(ranks, true);
+    EXPECT_EQ(2 * 2 * 4 * (ranks - 1), hops.made);
+    EXPECT_EQ(hops.made, hops.hidden);
+  }
 }
 
 }  // namespace
