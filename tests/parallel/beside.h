@@ -50,6 +50,7 @@ class Beside {
     ++met_;
   }
   [[nodiscard]] std::size_t met() const { return met_; }
+  [[nodiscard]] std::size_t issued() const { return issued_; }
 
  private:
   std::mutex mutex_;

@@ -11,22 +11,28 @@ namespace {
 
 using namespace std::chrono_literals;
 
-class RingOverlap : public FolderTest {};
+class RingOverlap : public FolderTest {
+ protected:
+  // Of a step on so many ranks: how many hops each rank made, and how many of them began only after their partner.
+  struct Hops {
+    std::size_t made = 0, hidden = 0;
+    friend bool operator==(const Hops&, const Hops&) = default;
+  };
+  Hops hops_of(std::uint32_t ranks, bool two_rings);
+};
 
-TEST_F(RingOverlap, HopsRunBesideTheAttendingInARun) {
-  constexpr std::uint32_t kRanks = 4;
+RingOverlap::Hops RingOverlap::hops_of(std::uint32_t ranks, bool two_rings) {
   auto config = llama();
   config.seq_len = 32;
-  config.context.ring = kRanks;
-  TensorRun o{.config = config, .context = kRanks};
+  TensorRun o{.config = config, .context = ranks};
   o.batch = {1, 32};
-  std::vector<Beside> beside(kRanks);
-  std::size_t expected = 0;
-  const auto counts = [](Operation operation) { return operation == Operation::all_to_all; };
-  const auto outcome = on_threads(kRanks, {90s}, [&](Rank& rank) {
+  std::vector<Beside> beside(ranks);
+  // Not the gradients of two rings, which go to their ranks.
+  const auto is_hop = [](Operation operation) { return operation == Operation::all_to_all; };
+  const auto outcome = on_threads(static_cast<int>(ranks), {90s}, [&](Rank& rank) {
     const auto r = static_cast<std::uint32_t>(rank.comm->rank());
     auto here = config;
-    here.context = {.ranks = kRanks, .rank = r, .ring = kRanks};
+    here.context = {.ranks = ranks, .rank = r, .ring = ranks, .two_rings = two_rings};
     auto model = lm::make_model(here);
     for (auto& layer : model.layers)
       if (layer->name().ends_with("attention")) layer = std::make_unique<Watched>(std::move(layer), beside[r]);
@@ -34,23 +40,38 @@ TEST_F(RingOverlap, HopsRunBesideTheAttendingInARun) {
     const auto request = request_of(o, *optimizer, r);
     const auto planned = for_rank(plan(model, request, {}), model, request, {});
     const StepMap map(model, planned.map);
-    GatedCommunicator ranks(std::move(rank.comm), beside[r], counts);
+    GatedCommunicator gated(std::move(rank.comm), beside[r], is_hop);
     Engine engine(model, planned,
                   {.device = &rank.device,
                    .store = {.paths = {folder_}, .name = fmt::format("rank{}", r), .temporary = true},
                    .optimizer = optimizer.get(),
-                   .communicator = &ranks});
+                   .communicator = &gated});
     engine.fill(random_weights(7));
     const std::vector<std::int32_t> ids(static_cast<std::size_t>(map.options().shape.batch.tokens()) * o.micro_batches, 1);
-    const auto partners = partners_of(map, planned.programs.first, counts);
-    if (r == 0) expected = partners.size();
-    beside[r].begin(partners);
+    beside[r].begin(partners_of(map, planned.programs.first, is_hop));
     engine.step({.tokens = ids, .targets = ids});
   });
-  for (const auto& error : outcome) ASSERT_EQ(error, "");
-  // Of both blocks and micro-batches: all but the way home of gradients.
-  EXPECT_EQ(2 * 2 * 3 * (kRanks - 1), expected);
-  for (const auto& of_rank : beside) EXPECT_EQ(expected, of_rank.met());
+  for (const auto& error : outcome) EXPECT_EQ(error, "");
+  const auto of = [](const Beside& rank) { return Hops{rank.issued(), rank.met()}; };
+  for (const auto& rank : beside) EXPECT_EQ(of(beside.front()), of(rank));
+  return of(beside.front());
+}
+
+// Of both blocks and micro-batches: all but the way home of gradients, as many as in the simulation.
+TEST_F(RingOverlap, HopsRunBesideTheAttendingInARun) {
+  for (const std::uint32_t ranks : {2U, 4U}) {
+    const auto hops = hops_of(ranks, false);
+    EXPECT_EQ(2 * 2 * (3 * (ranks - 1) + 1), hops.made);
+    EXPECT_EQ(2 * 2 * 3 * (ranks - 1), hops.hidden);
+  }
+}
+
+TEST_F(RingOverlap, HopsOfTwoRingsRunBesideTheProductsInARun) {
+  for (const std::uint32_t ranks : {2U, 4U}) {
+    const auto hops = hops_of(ranks, true);
+    EXPECT_EQ(2 * 2 * 4 * (ranks - 1), hops.made);
+    EXPECT_EQ(hops.made, hops.hidden);
+  }
 }
 
 }  // namespace
