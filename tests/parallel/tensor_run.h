@@ -42,6 +42,7 @@ struct TensorRun {
   Order order = Order::horizontal;
   bool recompute = false, before_use = true, squeezed = false, disk_tier = false;
   std::uint64_t chunk_elements = 0;
+  std::uint64_t device_bytes = 0;  // of the budget; 0: unlimited, or squeezed
   std::uint64_t steps = 3, commit_after = 0;
   bool resume = false;
   std::vector<std::filesystem::path> reshard_from = {};
@@ -121,6 +122,11 @@ inline TensorResult run_rank(TensorRun o, Communicator* comm, Ledger* ledger) {
     }
     request.budget.device = smallest[Tier::device] * 7 / 4;
     if (o.disk_tier) request.budget = {request.budget.device, smallest[Tier::host] * 3 + 128 * kKiB, kGiB};
+    wide = plan(model, request, {});
+  }
+  if (o.device_bytes != 0) {
+    request.budget.device = o.device_bytes;
+    if (o.disk_tier) request.budget = {o.device_bytes, wide.smallest_bytes[Tier::host] * 3 + kMiB, 4 * kGiB};
     wide = plan(model, request, {});
   }
   if (!wide.fits) {
@@ -265,9 +271,9 @@ inline void expect_equal(const TensorResult& one, const TensorResult& other, dou
 
 inline std::string name_of(const TensorRun& o) {
   return fmt::format(
-      "{} tiles {} and {} tp {}{} grid {}x{}{} cp {}{} window {} dp {} zero {} {} {}{}{}", *o.config.family.get().name,
-      o.config.vocab_tiles, o.config.mlp_tiles, o.tensor_ranks, o.sequence ? fmt::format(" sp in {}", o.pieces) : "",
-      o.grid.depth, o.grid.side, o.grid.cube ? " cube" : "", o.context,
+      "{} tiles {}, {}, {} and {} tp {}{} grid {}x{}{} cp {}{} window {} dp {} zero {} {} {}{}{}", *o.config.family.get().name,
+      o.config.vocab_tiles, o.config.mlp_tiles, o.config.mlp_row_tiles, o.config.attention_tiles, o.tensor_ranks,
+      o.sequence ? fmt::format(" sp in {}", o.pieces) : "", o.grid.depth, o.grid.side, o.grid.cube ? " cube" : "", o.context,
       o.config.context.ring > 1 ? fmt::format(" ring {}", o.config.context.ring) : "", o.config.window, o.data.ranks,
       o.data.zero, o.schedule, terrace::name_of(o.config.dtype), o.recompute ? " recompute" : "", o.disk_tier ? " disk" : "");
 }
@@ -314,7 +320,7 @@ inline TensorResult TensorRuns::serial(TensorRun o) {
   o.tensor_ranks = o.pieces = o.context = o.config.context.ring = 1;
   o.sequence = false;
   o.grid = {};
-  o.config.vocab_tiles = o.config.mlp_tiles = 1;
+  o.config.vocab_tiles = o.config.mlp_tiles = o.config.mlp_row_tiles = o.config.attention_tiles = 1;
   o.data = {};
   o.schedule = "";
   o.squeezed = o.disk_tier = false;
