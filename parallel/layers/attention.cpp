@@ -126,8 +126,9 @@ std::vector<TensorSpec> Attention::cache(std::int64_t capacity) const {
 void Attention::decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y,
                             CacheViews cache_views, std::int64_t position) const {
   check_decode(ctx, weights, cache_views, position);
-  check("x", x, config_.dtype, {1, config_.hidden});
-  check("y", y, config_.dtype, {1, config_.hidden});
+  const bool in_phases = in_tiles() && ctx.phase != kAllPhases;  // which do not use both
+  if (!in_phases || !x.empty()) check("x", x, config_.dtype, {1, config_.hidden});
+  if (!in_phases || !y.empty()) check("y", y, config_.dtype, {1, config_.hidden});
   const std::int64_t capacity = cache_views[0].shape[1];
   if (position >= capacity) fail("position " + std::to_string(position) + " is beyond the cache's " + std::to_string(capacity));
   if (in_tiles()) return decode_tiles(ctx, weights, x, y, cache_views, position);

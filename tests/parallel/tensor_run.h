@@ -12,11 +12,13 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <terrace/core/philox.h>
 #include <terrace/examples/lm/model.h>
 #include <terrace/parallel/comm/ledger.h>
+#include <terrace/parallel/layers/chain.h>
 #include <terrace/parallel/pipeline/orders.h>
 #include <terrace/parallel/pipeline/pipeline.h>
 #include <terrace/parallel/train/initial_weights.h>
@@ -99,6 +101,15 @@ inline PlanRequest request_of(const TensorRun& o, const Optimizer& optimizer, st
   return request;
 }
 
+// The language model needs a token for each byte; the layers take any vocabulary.
+inline Model model_of(lm::ModelConfig config) {
+  constexpr std::int64_t kBytes = 256;
+  const auto vocab = std::exchange(config.vocab, std::max(config.vocab, kBytes));
+  auto transformer = lm::transformer_of(lm::complete(config));
+  transformer.vocab = vocab;
+  return layers::make_transformer(transformer);
+}
+
 // One rank's run. `comm` may be null.
 inline TensorResult run_rank(TensorRun o, Communicator* comm, Ledger* ledger) {
   const auto rank = comm ? static_cast<std::uint32_t>(comm->rank()) : 0;
@@ -106,7 +117,7 @@ inline TensorResult run_rank(TensorRun o, Communicator* comm, Ledger* ledger) {
   config.tensor = {
       .ranks = o.tensor_ranks, .rank = rank % o.tensor_ranks, .sequence = o.sequence, .grid = o.grid, .pieces = o.pieces};
   config.context = {.ranks = o.context, .rank = rank / o.tensor_ranks % o.context, .ring = o.config.context.ring};
-  const auto model = lm::make_model(config);
+  const auto model = model_of(config);
   const auto optimizer = make_optimizer(o.optimizer, {.eps = 1e-3});
   auto request = request_of(o, *optimizer, rank);
   TensorResult out;
