@@ -186,7 +186,8 @@ void demand_whole_tensors(const Model& model, const PlanRequest& request) {
   for (std::size_t l = 0; l < model.layers.size(); ++l) {
     const bool hidden = l != 0 && l + 1 != model.layers.size();
     if (!hidden && request.layer_unit->hidden_only) continue;
-    const auto* const setting = hidden ? "mlp-tiles" : "vocab-tiles";
+    const bool attention = model.layers[l]->name().ends_with(".attention");
+    const auto* const setting = !hidden ? "vocab-tiles" : attention ? "attention-tiles" : "mlp-tiles";
     for (const auto& param : model.layers[l]->params())
       if (param.tiles > 1)
         throw RefusedSetting(

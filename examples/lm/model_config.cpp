@@ -75,6 +75,8 @@ layers::Transformer transformer_of(const ModelConfig& config) {
           .tied = config.tied,
           .vocab_tiles = config.vocab_tiles,
           .mlp_tiles = config.mlp_tiles,
+          .mlp_row_tiles = config.mlp_row_tiles,
+          .attention_tiles = config.attention_tiles,
           .norm = *family.norm,
           .norm_eps = config.norm_eps,
           .activation = *family.activation,

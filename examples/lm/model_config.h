@@ -29,8 +29,8 @@ struct ModelConfig {
   std::int64_t seq_len = 0;     // the longest sequence; learned positions have a vector for each place in it
   layers::Windows window = {};  // of each block: a position attends to so many, itself among them; 0: to all before it
   std::int64_t vocab = 0;
-  bool tied = true;                              // the head reads the embedding's table
-  std::uint32_t vocab_tiles = 1, mlp_tiles = 1;  // as Transformer's
+  bool tied = true;                                                                      // the head reads the embedding's table
+  std::uint32_t vocab_tiles = 1, mlp_tiles = 1, mlp_row_tiles = 1, attention_tiles = 1;  // as Transformer's
   SkipShape skips = SkipShape::none;
   layers::Experts experts = {};
   double rope_theta = 0;      // base of rotary positions; 0: as usual in the family, and always for other positions

@@ -19,7 +19,7 @@ namespace {
 // The largest phase on the device, with updates on the host, and the layer that has it.
 struct Largest {
   std::uint64_t bytes = 0;
-  bool hidden = false;  // a layer other than the embedding and the head
+  enum class Of : std::uint8_t { vocab, mlp, attention } of = Of::vocab;
 };
 
 Largest largest_phase(RunConfig c) {
@@ -37,7 +37,9 @@ Largest largest_phase(RunConfig c) {
     Action action;
     const auto bytes = largest_use(map, *program, Tier::device, &action);
     if (bytes <= largest.bytes) continue;
-    largest = {bytes, action.layer != 0 && action.layer + 1 != model.layers.size()};
+    const auto name = model.layers[action.layer]->name();
+    using Of = Largest::Of;
+    largest = {bytes, name.ends_with(".attention") ? Of::attention : name.ends_with(".mlp") ? Of::mlp : Of::vocab};
   }
   return largest;
 }
@@ -53,34 +55,48 @@ std::int64_t more_mlp_tiles(const RunConfig& c) {
     if (features % tiles == 0) return tiles;
   return c.mlp_tiles;
 }
+std::int64_t more_attention_tiles(const RunConfig& c) {
+  constexpr std::int64_t kLeastResults = 64;  // of a tile, of q
+  const auto model = model_config(c);
+  const auto q = model.hidden / c.tp, kv = q / model.heads * model.kv_heads;
+  for (auto tiles = c.attention_tiles + 1; tiles * kLeastResults <= q; ++tiles)
+    if (q % tiles == 0 && kv % tiles == 0) return tiles;
+  return c.attention_tiles;
+}
 
 }  // namespace
 
 RunConfig with_chosen_tiles(RunConfig c) {
-  const bool of_vocab = c.vocab_tiles == 0, of_mlp = c.mlp_tiles == 0;
-  if (!of_vocab && !of_mlp) return c;
+  const bool of_vocab = c.vocab_tiles == 0, of_mlp = c.mlp_tiles == 0, of_attention = c.attention_tiles == 0;
+  if (!of_vocab && !of_mlp && !of_attention) return c;
   if (of_vocab) c.vocab_tiles = 1;
   if (of_mlp) c.mlp_tiles = 1;
+  if (of_attention) c.attention_tiles = 1;
   if (const auto dir = run_resumed(c); !dir.empty()) {
     RunConfig then;
     apply_file(then, dir / kConfigFile);
     if (of_vocab) c.vocab_tiles = std::max<std::int64_t>(1, then.vocab_tiles);
     if (of_mlp) c.mlp_tiles = std::max<std::int64_t>(1, then.mlp_tiles);
+    if (of_attention) c.attention_tiles = std::max<std::int64_t>(1, then.attention_tiles);
   }
   // A plan needs a little more than its largest phase.
   const auto budget = budgets(c).device / 20 * 19;
   for (;;) {
-    const auto [bytes, hidden] = largest_phase(c);
-    auto& tiles = hidden ? c.mlp_tiles : c.vocab_tiles;
-    const auto more = hidden ? more_mlp_tiles(c) : more_vocab_tiles(c);
-    if (bytes <= budget || !(hidden ? of_mlp : of_vocab) || more == tiles) return c;
+    const auto [bytes, of] = largest_phase(c);
+    if (bytes <= budget) return c;
+    using Of = Largest::Of;
+    const bool may = of == Of::vocab ? of_vocab : of == Of::mlp ? of_mlp : of_attention;
+    auto& tiles = of == Of::vocab ? c.vocab_tiles : of == Of::mlp ? c.mlp_tiles : c.attention_tiles;
+    const auto more = of == Of::vocab ? more_vocab_tiles(c) : of == Of::mlp ? more_mlp_tiles(c) : more_attention_tiles(c);
+    if (!may || more == tiles) return c;
     tiles = more;
   }
 }
 
 std::string tiles_in_words(const RunConfig& c) {
-  if (c.vocab_tiles == 1 && c.mlp_tiles == 1) return "";
-  return fmt::format(" in tiles (vocabulary {}, MLP {})", c.vocab_tiles, c.mlp_tiles);
+  if (c.vocab_tiles == 1 && c.mlp_tiles == 1 && c.attention_tiles == 1) return "";
+  const auto attention = c.attention_tiles == 1 ? "" : fmt::format(", attention {}", c.attention_tiles);
+  return fmt::format(" in tiles (vocabulary {}, MLP {}{})", c.vocab_tiles, c.mlp_tiles, attention);
 }
 
 }  // namespace terrace::cli

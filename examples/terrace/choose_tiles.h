@@ -1,4 +1,5 @@
-// --vocab-tiles 0 and --mlp-tiles 0: the fewest tiles with which the largest phase of the model fits into the device budget.
+// --vocab-tiles 0, --mlp-tiles 0 and --attention-tiles 0: the fewest tiles with which the largest phase of the model fits into
+// the device budget.
 //
 // Tiles change the rounding of sums, so they are chosen once: a run that goes on keeps its tiles if they still fit.
 //

@@ -73,7 +73,7 @@ void export_model(const fs::path& run, const fs::path& to) {
   config.dp = config.pp = config.tp = config.cp = config.ep = config.tp_depth = 1;  // the whole model
   config.sp = false;
   config.tp_mode = "1d";
-  config.tp_overlap = config.vocab_tiles = config.mlp_tiles = 1;
+  config.tp_overlap = config.vocab_tiles = config.mlp_tiles = config.mlp_row_tiles = config.attention_tiles = 1;
   const auto sizes = model_config(config);
   // fp16 weights are rounded copies of fp32 masters.
   const bool from_master = sizes.dtype == DType::fp16;

@@ -116,6 +116,12 @@ std::vector<Option> make_table() {
       number("model", "mlp-tiles", &C::mlp_tiles, {0, 65536}, kSame,
              "parts of each feed-forward layer's inner features that are used one after the other; a device budget must hold "
              "one of them, and the first product is computed twice; 0: as few as fit"),
+      number("model", "mlp-row-tiles", &C::mlp_row_tiles, {1, 65536}, kSame,
+             "parts of a micro-batch's positions that go through each feed-forward layer one after the other; a device budget "
+             "must hold the inner activations of one of them"),
+      number("model", "attention-tiles", &C::attention_tiles, {0, 65536}, kSame,
+             "parts of the matrices of q, k, v and of attention's output that are used one after the other; a device budget "
+             "must hold one of them; 0: as few as fit"),
       text("model", "window", &C::window, Text::windows, kSame,
            "sliding window: each position attends to so many, itself among them; 0: to all before it; a list such as 512,512,0 "
            "is repeated over the layers"),

@@ -174,8 +174,9 @@ RunFile read_run_file(const fs::path& dir) {
 // computes may not change, so the micro-batches of all ranks are counted together.
 nlohmann::json take_layout(nlohmann::json& fingerprint) {
   nlohmann::json layout;
-  for (const auto* const key : {"dp", "zero", "shard-group", "pp", "schedule", "virtual-stages", "tp", "tp-mode", "tp-depth",
-                                "sp", "tp-overlap", "cp", "cp-mode", "cp-ring", "ep", "vocab-tiles", "mlp-tiles"}) {
+  for (const auto* const key :
+       {"dp", "zero", "shard-group", "pp", "schedule", "virtual-stages", "tp", "tp-mode", "tp-depth", "sp", "tp-overlap", "cp",
+        "cp-mode", "cp-ring", "ep", "vocab-tiles", "mlp-tiles", "mlp-row-tiles", "attention-tiles"}) {
     layout[key] = fingerprint.at(key);
     fingerprint.erase(key);
   }

@@ -57,6 +57,8 @@ lm::ModelConfig model_config(const RunConfig& c) {
        .tied = !c.untied,
        .vocab_tiles = static_cast<std::uint32_t>(c.vocab_tiles),
        .mlp_tiles = static_cast<std::uint32_t>(c.mlp_tiles),
+       .mlp_row_tiles = static_cast<std::uint32_t>(c.mlp_row_tiles),
+       .attention_tiles = static_cast<std::uint32_t>(c.attention_tiles),
        .skips = lm::parse_skips(c.skips),
        .experts = {.count = c.experts,
                    .chosen = c.experts_per_token,

@@ -132,6 +132,10 @@ void demand_experts(const RunConfig& c) {
   if (c.experts > 0 && c.mlp_tiles != 1)
     refuse_pair(fmt::format("--experts {} with --mlp-tiles {}: experts are used one at a time already", c.experts, c.mlp_tiles),
                 "leave --mlp-tiles out");
+  if (c.experts > 0 && c.mlp_row_tiles != 1)
+    refuse_pair(fmt::format("--experts {} with --mlp-row-tiles {}: experts have the rows that their router gives them",
+                            c.experts, c.mlp_row_tiles),
+                "leave --mlp-row-tiles out");
 }
 
 void demand_skips(const RunConfig& c) {

@@ -25,7 +25,8 @@ ResidualBranch::Parts Attention::parts_of(const Transformer& config) {
           .in_outputs = qkv_outputs(config),
           .in_ways = {config.tensor.ranks, config.kv_ways(), config.kv_ways()},
           .out_inputs = config.hidden,
-          .in_result = "q, k and v"};
+          .in_result = "q, k and v",
+          .tiles = config.attention_tiles};
 }
 
 AttentionShape Attention::attention_shape(BatchShape shape) const {
@@ -90,35 +91,57 @@ void Attention::middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView
 
 std::vector<TensorSpec> Attention::cache(std::int64_t capacity) const {
   const Shape shape{config_.kv_heads, capacity, config_.head_dim()};
-  return {{"keys", config_.dtype, shape}, {"values", config_.dtype, shape}};
+  std::vector<TensorSpec> all{{"keys", config_.dtype, shape}, {"values", config_.dtype, shape}};
+  if (!in_tiles()) return all;
+  all.push_back({"q, k and v of a position", config_.dtype, {1, in_.outputs()}});
+  all.push_back({"attention's result of a position", config_.dtype, {1, out_.inputs()}});
+  return all;
 }
 
 void Attention::decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y,
                             CacheViews cache_views, std::int64_t position) const {
   check_decode(ctx, weights, cache_views, position);
-  check("x", x, config_.dtype, {1, config_.hidden});
-  check("y", y, config_.dtype, {1, config_.hidden});
-  const std::int64_t capacity = cache_views[0].shape[1], dim = config_.head_dim();
+  const bool in_phases = in_tiles() && ctx.phase != kAllPhases;  // which do not use both
+  if (!in_phases || !x.empty()) check("x", x, config_.dtype, {1, config_.hidden});
+  if (!in_phases || !y.empty()) check("y", y, config_.dtype, {1, config_.hidden});
+  const std::int64_t capacity = cache_views[0].shape[1];
   if (position >= capacity) fail("position " + std::to_string(position) + " is beyond the cache's " + std::to_string(capacity));
+  if (in_tiles()) return decode_tiles(ctx, weights, x, y, cache_views, position);
   ScratchArena arena(ctx.scratch);
   const Decode scratch(*this, arena, 1);
-
   run_in(ctx, weights, scratch.qkv, x, scratch.statistics, arena);
-  rotate(ctx, scratch.qkv, position, false);
+  decode_attended(ctx, scratch.attended, scratch.qkv, cache_views, position);
+  run_out(ctx, weights, y, scratch.attended, x);
+}
+
+// Between the phases of tiles the position's rows are in the cache.
+void Attention::decode_tiles(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y,
+                             CacheViews cache_views, std::int64_t position) const {
+  const auto qkv = cache_views[2], attended = cache_views[3];
+  for (std::uint32_t i = 0; i < branch_tiles(); ++i)
+    if (ctx.runs(i)) decode_in(ctx, weights, qkv, x, i);
+  if (ctx.runs(branch_tiles() - 1)) decode_attended(ctx, attended, qkv, cache_views, position);
+  for (std::uint32_t i = 0; i < branch_tiles(); ++i)
+    if (ctx.runs(branch_tiles() + i)) decode_out(ctx, weights, y, attended, x, i);
+}
+
+void Attention::decode_attended(LayerContext& ctx, TensorView attended, TensorView qkv, CacheViews cache_views,
+                                std::int64_t position) const {
+  const std::int64_t capacity = cache_views[0].shape[1], dim = config_.head_dim();
+  rotate(ctx, qkv, position, false);
   for (std::int64_t kind = 0; kind < 2; ++kind) {  // keys, values
     for (std::int64_t group = 0; group < config_.kv_heads; ++group) {
       const std::int64_t head = config_.heads + kind * config_.kv_heads + group;
       ctx.math.convert(ctx.stream,
                        part(cache_views[static_cast<std::size_t>(kind)], (group * capacity + position) * dim, {dim}),
-                       part(scratch.qkv, head * dim, {dim}));
+                       part(qkv, head * dim, {dim}));
     }
   }
   // The caches from the first position on that this one sees.
   const std::int64_t seen = window_ == 0 ? position + 1 : std::min(window_, position + 1);
   const auto from_seen = [&](const TensorView& all) { return part(all, (position + 1 - seen) * dim, all.shape); };
-  ctx.math.attention_decode(ctx.stream, attention_shape({1, 1}), scratch.attended, scratch.qkv, from_seen(cache_views[0]),
+  ctx.math.attention_decode(ctx.stream, attention_shape({1, 1}), attended, qkv, from_seen(cache_views[0]),
                             from_seen(cache_views[1]), seen);
-  run_out(ctx, weights, y, scratch.attended, x);
 }
 
 }  // namespace terrace::layers

@@ -37,6 +37,10 @@ class Attention : public ResidualBranch {
 
  private:
   static Parts parts_of(const Transformer& config);
+  void decode_tiles(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
+                    std::int64_t position) const;
+  // From q, k and v of a position, which it rotates and puts into the cache.
+  void decode_attended(LayerContext& ctx, TensorView attended, TensorView qkv, CacheViews cache, std::int64_t position) const;
   [[nodiscard]] AttentionShape attention_shape(BatchShape shape) const;
 
   struct Decode {

@@ -39,7 +39,7 @@ std::unique_ptr<TransformerLayer> attention(const Transformer& transformer, std:
 std::unique_ptr<TransformerLayer> mlp(const Transformer& transformer, std::int64_t block) {
   if (transformer.experts.count > 0) return std::make_unique<Moe>(transformer, block);
   if (transformer.tensor.is_grid()) return std::make_unique<GridMlp>(transformer, block);
-  if (transformer.mlp_tiles > 1) return std::make_unique<TiledMlp>(transformer, block);
+  if (transformer.mlp_tiles > 1 || transformer.mlp_row_tiles > 1) return std::make_unique<TiledMlp>(transformer, block);
   return std::make_unique<Mlp>(transformer, block);
 }
 

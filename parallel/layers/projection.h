@@ -43,8 +43,9 @@ class Projection {
   };
   [[nodiscard]] std::int64_t outputs() const;  // and inputs: of this rank
   [[nodiscard]] std::int64_t inputs() const { return inputs_; }
-  void name_params(std::vector<PhaseParam>& of_phase) const;                // appends its parameters
-  void set_unit(std::vector<ParamSpec>& params, std::uint32_t unit) const;  // of its parameters
+  [[nodiscard]] const std::vector<std::int64_t>& widths() const { return outputs_; }  // of each tensor's results
+  void name_params(std::vector<PhaseParam>& of_phase) const;                          // appends its parameters
+  void set_unit(std::vector<ParamSpec>& params, std::uint32_t unit) const;            // of its parameters
   // Cuts its matrices, which have no bias, into tiles of their outputs or inputs. From then on it is the product of one tile.
   void cut(std::vector<ParamSpec>& params, Split::Of of, std::uint32_t tiles, std::uint32_t unit);
   void name_tile(std::vector<PhaseParam>& of_phase, std::uint32_t tile) const;

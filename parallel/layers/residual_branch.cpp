@@ -1,6 +1,7 @@
 #include <terrace/parallel/layers/residual_branch.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace terrace::layers {
@@ -12,15 +13,35 @@ enum Backward : std::uint32_t { kOutInput, kInInput, kOutWeight, kInWeight };
 
 }  // namespace
 
+// In tiles the biases, which are small, are declared apart from the matrices.
 ResidualBranch::ResidualBranch(std::string name, const Transformer& config, std::int64_t block, const Parts& parts)
     : TransformerLayer(std::move(name), config),
+      branch_tiles_(parts.tiles),
       norm_(params_, config.names.in_block(block, parts.norm), config),
-      in_(params_, config.names.in_block(block, ""), parts.in, parts.in_outputs, config.hidden,
-          {Projection::Split::Of::outputs, parts.in_ways}, config.init_std, config),
-      out_(params_, config.names.in_block(block, ""), parts.out, {config.hidden}, parts.out_inputs,
-           {Projection::Split::Of::inputs, {config.tensor.ranks}}, config.residual_init_std(), config),
+      in_bias_(declare_bias(config.names.in_block(block, ""), parts.in, parts.in_outputs, parts.in_ways[0])),
+      out_bias_(declare_bias(config.names.in_block(block, ""), parts.out, {config.hidden}, 1)),
+      in_(params_, config.names.in_block(block, ""), {parts.in.tensors, parts.in.bias && !in_tiles()}, parts.in_outputs,
+          config.hidden, {Projection::Split::Of::outputs, parts.in_ways}, config.init_std, config),
+      out_(params_, config.names.in_block(block, ""), {parts.out.tensors, parts.out.bias && !in_tiles()}, {config.hidden},
+           parts.out_inputs, {Projection::Split::Of::inputs, {config.tensor.ranks}}, config.residual_init_std(), config),
       in_result_(parts.in_result) {
   out_.set_unit(params_, 1);
+  if (!in_tiles()) return;
+  in_tiles_.emplace(params_, in_, branch_tiles_, 1, TiledProjection::Bias{in_bias_}, config.dtype);
+  out_tiles_.emplace(params_, out_, branch_tiles_, 2, TiledProjection::Bias{out_bias_, config.tensor.leads()}, config.dtype);
+}
+
+std::optional<std::uint32_t> ResidualBranch::declare_bias(const std::string& prefix, const ProjectionParts& parts,
+                                                          const std::vector<std::int64_t>& widths, std::uint32_t ways) {
+  if (!in_tiles() || !parts.bias) return std::nullopt;
+  const auto all = std::accumulate(widths.begin(), widths.end(), std::int64_t{0});
+  const auto split = ways == 1 ? TensorSplit{} : TensorSplit{.dim = 0, .parts = widths, .ways = ways};
+  params_.push_back({.name = bias_name(prefix + parts.tensors.at(0)),
+                     .shape = part_shape({all}, split),
+                     .init = {},
+                     .decay = false,
+                     .split = split});
+  return static_cast<std::uint32_t>(params_.size() - 1);
 }
 
 std::vector<TensorSpec> ResidualBranch::saved(BatchShape shape) const {
@@ -35,7 +56,7 @@ std::vector<TensorSpec> ResidualBranch::carried(BatchShape shape) const {
 }
 
 std::vector<TensorSpec> ResidualBranch::work(LayerCall call, BatchShape shape) const {
-  return on_shares() ? call_in_pieces(call, shape).work() : middle_work(call, shape);
+  return is_described() ? described(call, shape).work() : middle_work(call, shape);
 }
 
 double ResidualBranch::middle_flops(BatchShape shape) const {
@@ -43,7 +64,8 @@ double ResidualBranch::middle_flops(BatchShape shape) const {
 }
 
 std::vector<Phase> ResidualBranch::phases(LayerCall call, BatchShape shape) const {
-  return on_shares() ? call_in_pieces(call, shape).phases() : phases_at_once(call, shape);
+  if (in_tiles() && call == LayerCall::decode) return decode_in_tiles();
+  return is_described() ? described(call, shape).phases() : phases_at_once(call, shape);
 }
 
 TensorView ResidualBranch::take_middle(ScratchArena& arena, std::int64_t rows) const {
@@ -74,8 +96,8 @@ ResidualBranch::InWeight::InWeight(const ResidualBranch& layer, ScratchArena& ar
 
 std::uint64_t ResidualBranch::scratch_bytes(BatchShape shape) const {
   const auto n = shape.tokens();
-  return std::max(
-      {in_bytes(n) + in_result_bytes(n), middle_bytes(n), bytes_of<InInput>(*this, n), bytes_of<InWeight>(*this, n)});
+  return std::max({in_bytes(n) + in_result_bytes(n), middle_bytes(n), bytes_of<InInput>(*this, n), bytes_of<InWeight>(*this, n),
+                   tile_bytes(n) + norm_.statistics(n).bytes() + ScratchArena::kAlignBytes});
 }
 
 // The same on all tensor ranks, though only one of them adds the residual: their programs must be one program.
@@ -152,7 +174,7 @@ void ResidualBranch::run_out(LayerContext& ctx, std::span<const TensorView> weig
 
 void ResidualBranch::forward(LayerContext& ctx, const LayerTensors& t) const {
   check_forward(ctx, t, {});
-  if (on_shares()) return call_in_pieces(LayerCall::forward, ctx.shape).run(ctx, t, Half::both);
+  if (is_described()) return described(LayerCall::forward, ctx.shape).run(ctx, t, Half::both);
   const auto between = middles(LayerCall::forward, ctx.shape);
   if (ctx.runs(kInForward)) {
     ScratchArena arena(ctx.scratch);
@@ -174,7 +196,7 @@ void ResidualBranch::run_middles(LayerContext& ctx, const LayerTensors& t, Layer
 
 void ResidualBranch::backward(LayerContext& ctx, const LayerTensors& t, Half half) const {
   check_backward(ctx, t, half, {});
-  if (on_shares()) return call_in_pieces(LayerCall::backward, ctx.shape).run(ctx, t, half);
+  if (is_described()) return described(LayerCall::backward, ctx.shape).run(ctx, t, half);
   if (has(half, Half::input)) input_half(ctx, t);
   if (has(half, Half::weight)) weight_half(ctx, t);
 }

@@ -3,7 +3,8 @@
 //
 // Saved for the backward are the norm's statistics and the result of `in`; the norm's result is recomputed, which costs one
 // pass over x. Tensor ranks have a part of the results of `in`, and so of the inputs of `out`. With pieces the branch exchanges
-// rows itself, beside its products (residual_pieces.cpp).
+// rows itself, beside its products (residual_pieces.cpp); in tiles it needs a tile of one matrix at a time
+// (residual_tiles.cpp).
 //
 // Owner, threads, errors: as transformer_layer.h.
 #pragma once
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include <terrace/parallel/layers/row_pieces.h>
+#include <terrace/parallel/layers/tiled_projection.h>
 #include <terrace/parallel/layers/transformer_layer.h>
 
 namespace terrace::layers {
@@ -38,7 +40,8 @@ class ResidualBranch : public TransformerLayer {
     std::vector<std::int64_t> in_outputs;  // the width of each result of `in`, in the whole model
     std::vector<std::uint32_t> in_ways;    // in so many parts tensor ranks split it
     std::int64_t out_inputs;
-    std::string in_result;  // what it is, for messages
+    std::string in_result;    // what it is, for messages
+    std::uint32_t tiles = 1;  // in which the two products run
   };
   ResidualBranch(std::string name, const Transformer& config, std::int64_t block, const Parts& parts);
 
@@ -70,8 +73,26 @@ class ResidualBranch : public TransformerLayer {
   [[nodiscard]] std::uint64_t middle_bytes(std::int64_t rows) const;
   [[nodiscard]] std::uint64_t in_bytes(std::int64_t rows) const { return bytes_of<In>(*this, rows); }
 
+  [[nodiscard]] bool in_tiles() const { return branch_tiles_ > 1; }
+  // Generation in tiles: its phases, and the product of one tile of a position.
+  [[nodiscard]] std::vector<Phase> decode_in_tiles() const;
+  [[nodiscard]] std::uint32_t branch_tiles() const { return branch_tiles_; }
+  void decode_in(LayerContext& ctx, std::span<const TensorView> weights, TensorView result, TensorView x,
+                 std::uint32_t tile) const;
+  void decode_out(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView middle, TensorView x,
+                  std::uint32_t tile) const;
+
+ private:
+  std::uint32_t branch_tiles_;
+
+ protected:
   Norm norm_;
-  Projection in_, out_;
+
+ private:
+  std::optional<std::uint32_t> in_bias_, out_bias_;  // in tiles, where they lie with the norm
+
+ protected:
+  Projection in_, out_;  // whole
 
  private:
   enum Carried : std::size_t { kDin, kDnormed, kDout };  // the last one in pieces
@@ -91,6 +112,8 @@ class ResidualBranch : public TransformerLayer {
     Projection::Whole gradient;
   };
 
+  std::optional<std::uint32_t> declare_bias(const std::string& prefix, const ProjectionParts& parts,
+                                            const std::vector<std::int64_t>& widths, std::uint32_t ways);
   void run_middles(LayerContext& ctx, const LayerTensors& t, LayerCall call, std::uint32_t count) const;
   [[nodiscard]] std::uint32_t middles(LayerCall call, BatchShape shape) const {
     return static_cast<std::uint32_t>(middle_phases(call, shape).size());
@@ -104,8 +127,9 @@ class ResidualBranch : public TransformerLayer {
   void input_half(LayerContext& ctx, const LayerTensors& t) const;
   void weight_half(LayerContext& ctx, const LayerTensors& t) const;
 
-  // In pieces: the same calls, described.
-  [[nodiscard]] GridCall call_in_pieces(LayerCall which, BatchShape shape) const;
+  // In pieces or in tiles: the same calls, described.
+  [[nodiscard]] bool is_described() const { return on_shares() || in_tiles(); }
+  [[nodiscard]] GridCall described(LayerCall which, BatchShape shape) const;
   [[nodiscard]] RowPieces pieces(GridCall& call, const std::string& name, BatchShape shape, bool in_turn) const;
   [[nodiscard]] std::uint32_t lasting(GridCall& call, const std::string& name, std::uint64_t bytes) const;
   void add_middle(GridCall& call, LayerCall which, BatchShape shape) const;
@@ -121,6 +145,21 @@ class ResidualBranch : public TransformerLayer {
   void residual_grad(GridCall& call, const RowPieces& rows) const;
   void in_weight_of_pieces(GridCall& call, BatchShape shape, const RowPieces& x_rows) const;
 
+  void forward_in_tiles(GridCall& call, BatchShape shape) const;
+  void backward_in_tiles(GridCall& call, BatchShape shape) const;
+  void out_in_tiles(GridCall& call, BatchShape shape) const;
+  void out_input_in_tiles(GridCall& call, BatchShape shape) const;
+  void in_input_in_tiles(GridCall& call, BatchShape shape) const;
+  void out_weight_in_tiles(GridCall& call, BatchShape shape) const;
+  void in_weight_in_tiles(GridCall& call, BatchShape shape) const;
+  [[nodiscard]] std::vector<PhaseParam> params_of_tile(const TiledProjection& product, std::uint32_t tile,
+                                                       bool with_norm) const;
+  [[nodiscard]] std::uint64_t tile_bytes(std::int64_t rows) const;  // 0 without tiles
+  [[nodiscard]] std::uint64_t decode_tile_bytes() const;
+  [[nodiscard]] TensorView lasting_middle(LayerContext& ctx, const LayerTensors& t, std::uint32_t room, bool first) const;
+  [[nodiscard]] Accumulate residual_begun() const { return config_.tensor.leads() ? Accumulate::yes : Accumulate::no; }
+
+  std::optional<TiledProjection> in_tiles_, out_tiles_;
   std::string in_result_;
 };
 

@@ -27,12 +27,12 @@ Access of_piece(std::uint32_t piece) { return piece == 0 ? Access::overwrite : A
 
 }  // namespace
 
-GridCall ResidualBranch::call_in_pieces(LayerCall which, BatchShape shape) const {
+GridCall ResidualBranch::described(LayerCall which, BatchShape shape) const {
   GridCall call;
   for (const auto& tensor : middle_work(which, shape))
     call.reserve(call.room(tensor.name, tensor.dtype), tensor.shape.elements());
-  if (which == LayerCall::forward) forward_in_pieces(call, shape);
-  if (which == LayerCall::backward) backward_in_pieces(call, shape);
+  if (which == LayerCall::forward) on_shares() ? forward_in_pieces(call, shape) : forward_in_tiles(call, shape);
+  if (which == LayerCall::backward) on_shares() ? backward_in_pieces(call, shape) : backward_in_tiles(call, shape);
   return call;
 }
 
@@ -50,7 +50,8 @@ std::uint32_t ResidualBranch::lasting(GridCall& call, const std::string& name, s
 void ResidualBranch::add_middle(GridCall& call, LayerCall which, BatchShape shape) const {
   auto phases = middle_phases(which, shape);
   for (std::uint32_t m = 0; m < phases.size(); ++m) {
-    if (phases[m].carried == Access::overwrite) phases[m].carried = Access::update;  // behind the gathered gradient
+    // In pieces the gathered gradient is carried already.
+    if (on_shares() && phases[m].carried == Access::overwrite) phases[m].carried = Access::update;
     call.compute(std::move(phases[m]),
                  [this, which, m](LayerContext& ctx, const LayerTensors& t) { run_middle(ctx, t, which, m); });
   }

@@ -47,11 +47,24 @@ std::vector<TensorSpec> TiledMlp::carried(BatchShape shape) const {
 TiledMlp::Scratch::Scratch(const TiledMlp& layer, ScratchArena& arena, std::int64_t rows) {
   const auto dtype = layer.config_.dtype;
   const auto spec = layer.norm_.statistics(rows);
+  const auto each = layer.rows_of_a_tile(rows);
   statistics = arena.take(spec.dtype, spec.shape);
-  normed = arena.take(dtype, {rows, layer.config_.hidden});
-  up = arena.take(dtype, {rows, layer.in_.outputs()});
-  activated = arena.take(dtype, {rows, layer.out_.inputs()});
+  normed = arena.take(dtype, {each, layer.config_.hidden});
+  up = arena.take(dtype, {each, layer.in_.outputs()});
+  activated = arena.take(dtype, {each, layer.out_.inputs()});
   weights = layer.in_.place_weights(arena);
+}
+
+TiledMlp::Scratch TiledMlp::first_rows(Scratch scratch, std::int64_t count) {
+  for (auto* const view : {&scratch.normed, &scratch.up, &scratch.activated}) *view = row_slice(*view, 0, count);
+  return scratch;
+}
+
+TiledMlp::BackwardScratch TiledMlp::first_rows(const BackwardScratch& scratch, std::int64_t count) {
+  auto some = scratch;
+  static_cast<Scratch&>(some) = first_rows(Scratch(scratch), count);
+  some.dup = row_slice(scratch.dup, 0, count);
+  return some;
 }
 
 TiledMlp::BackwardScratch::BackwardScratch(const TiledMlp& layer, ScratchArena& arena, std::int64_t rows)
@@ -104,7 +117,7 @@ std::vector<Phase> TiledMlp::phases(LayerCall call, BatchShape shape) const {
   return phases;
 }
 
-void TiledMlp::make_up(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView statistics,
+void TiledMlp::make_up(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, const NormStatistics& statistics,
                        const Scratch& scratch, std::uint32_t tile) const {
   norm_.forward(ctx, weights, scratch.normed, x, statistics);
   auto whole = in_.prepare(ctx, weights, scratch.weights);
@@ -114,12 +127,16 @@ void TiledMlp::make_up(LayerContext& ctx, std::span<const TensorView> weights, T
 
 void TiledMlp::add_tile(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView x,
                         TensorView statistics, const Scratch& scratch, std::uint32_t tile) const {
-  make_up(ctx, weights, x, statistics, scratch, tile);
-  ctx.math.activation(ctx.stream, config_.activation, scratch.activated, scratch.up);
   const Accumulate how = tile == 0 ? begin_residual(ctx, y, x) : Accumulate::yes;
   auto whole = out_.prepare(ctx, weights, {});
   if (tile == 0 && config_.tensor.leads()) whole.bias = down_bias_.of(weights, 0);
-  out_.forward(ctx, whole, y, scratch.activated, how);
+  each_row_tile(x.shape[0], [&](Block rows) {
+    const auto some = first_rows(scratch, rows.count);
+    make_up(ctx, weights, row_slice(x, rows.begin, rows.count), NormStatistics(statistics).rows(rows.begin, rows.count), some,
+            tile);
+    ctx.math.activation(ctx.stream, config_.activation, some.activated, some.up);
+    out_.forward(ctx, whole, row_slice(y, rows.begin, rows.count), some.activated, how);
+  });
 }
 
 void TiledMlp::forward(LayerContext& ctx, const LayerTensors& t) const {
@@ -138,10 +155,9 @@ void TiledMlp::backward(LayerContext& ctx, const LayerTensors& t, Half half) con
     if (ctx.runs(tile)) backward_of_tile(ctx, t, half, tile);
 }
 
-// That of the second product belongs to the rank that adds it, once.
-void TiledMlp::bias_grads(LayerContext& ctx, const LayerTensors& t, TensorView dup, std::uint32_t tile) const {
-  if (up_bias_.param) ctx.math.bias_grad(ctx.stream, up_bias_.of(t.gradients, tile), dup, t.accumulate);
-  if (!down_bias_.param || tile != 0) return;
+// It belongs to the rank that adds it, once.
+void TiledMlp::down_bias_grad(LayerContext& ctx, const LayerTensors& t) const {
+  if (!down_bias_.param) return;
   const TensorView down = down_bias_.of(t.gradients, 0);
   if (config_.tensor.leads())
     ctx.math.bias_grad(ctx.stream, down, t.dy, t.accumulate);
@@ -152,29 +168,37 @@ void TiledMlp::bias_grads(LayerContext& ctx, const LayerTensors& t, TensorView d
 void TiledMlp::backward_of_tile(LayerContext& ctx, const LayerTensors& t, Half half, std::uint32_t tile) const {
   ScratchArena arena(ctx.scratch);
   const BackwardScratch scratch(*this, arena, ctx.shape.tokens());
+  each_row_tile(ctx.shape.tokens(),
+                [&](Block rows) { backward_of_rows(ctx, t, half, tile, first_rows(scratch, rows.count), rows); });
+  if (tile == 0 && has(half, Half::weight)) down_bias_grad(ctx, t);
+  if (tile + 1 != tiles()) return;
   const TensorView dnormed = t.carried[kDnormed];
-  const bool last = tile + 1 == tiles();
-  make_up(ctx, t.weights, t.x, scratch.statistics, scratch, tile);
+  if (has(half, Half::input)) {
+    const Accumulate how = begin_residual(ctx, t.dx, t.dy);
+    norm_.input_grad(ctx, t.weights, t.dx, dnormed, t.x, scratch.statistics, how);
+  }
+  if (has(half, Half::weight)) norm_.weight_grad(ctx, t.gradients, dnormed, t.x, scratch.statistics, t.accumulate);
+}
+
+void TiledMlp::backward_of_rows(LayerContext& ctx, const LayerTensors& t, Half half, std::uint32_t tile,
+                                const BackwardScratch& scratch, Block rows) const {
+  const auto of = [&](const TensorView& all) { return row_slice(all, rows.begin, rows.count); };
+  const auto accumulate = rows.begin == 0 ? t.accumulate : Accumulate::yes;
+  const auto dy = of(t.dy);
+  make_up(ctx, t.weights, of(t.x), NormStatistics(scratch.statistics).rows(rows.begin, rows.count), scratch, tile);
   if (has(half, Half::weight)) {
     ctx.math.activation(ctx.stream, config_.activation, scratch.activated, scratch.up);
-    out_.weight_grad(ctx, t.gradients, {}, t.dy, scratch.activated, t.accumulate);
+    out_.weight_grad(ctx, t.gradients, {}, dy, scratch.activated, accumulate);
   }
   const TensorView dactivated = scratch.activated;  // no longer needed
-  out_.input_grad(ctx, out_.prepare(ctx, t.weights, {}), dactivated, t.dy);
+  out_.input_grad(ctx, out_.prepare(ctx, t.weights, {}), dactivated, dy);
   ctx.math.activation_grad(ctx.stream, config_.activation, scratch.dup, dactivated, scratch.up);
-  if (has(half, Half::input)) {
-    in_.input_grad(ctx, in_.prepare(ctx, t.weights, scratch.weights), dnormed, scratch.dup,
+  if (has(half, Half::input))
+    in_.input_grad(ctx, in_.prepare(ctx, t.weights, scratch.weights), of(t.carried[kDnormed]), scratch.dup,
                    tile == 0 ? Accumulate::no : Accumulate::yes);
-    if (last) {
-      const Accumulate how = begin_residual(ctx, t.dx, t.dy);
-      norm_.input_grad(ctx, t.weights, t.dx, dnormed, t.x, scratch.statistics, how);
-    }
-  }
-  if (has(half, Half::weight)) {
-    in_.weight_grad(ctx, t.gradients, scratch.gradient, scratch.dup, scratch.normed, t.accumulate);
-    bias_grads(ctx, t, scratch.dup, tile);
-    if (last) norm_.weight_grad(ctx, t.gradients, dnormed, t.x, scratch.statistics, t.accumulate);
-  }
+  if (!has(half, Half::weight)) return;
+  in_.weight_grad(ctx, t.gradients, scratch.gradient, scratch.dup, scratch.normed, accumulate);
+  if (up_bias_.param) ctx.math.bias_grad(ctx.stream, up_bias_.of(t.gradients, tile), scratch.dup, accumulate);
 }
 
 void TiledMlp::decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,

@@ -1,9 +1,13 @@
 // The MLP in tiles of its inner features: y = x + Σ down_t(activation(up_t(norm(x)))). A phase uses one tile of both products'
-// weights and has the inner activations of one tile, so both are 1/T of the whole layer's. (Tiles of the sequence would leave
-// all weights on the device; ZeRO-Infinity's tiles of a linear, Rajbhandari et al. 2021, section 5.1.3, leave all activations.)
+// weights and has the inner activations of one tile, so both are 1/T of the whole layer's. (ZeRO-Infinity's tiles of a linear,
+// Rajbhandari et al. 2021, section 5.1.3, leave all activations; attention has them, residual_tiles.cpp.)
+//
+// With tiles of rows (Arctic Long Sequence Training, Bekman et al. 2025) a phase computes some rows of the micro-batch after
+// the others, so inner activations are 1/R of all; weights are as without. Gradients of weights are sums over the tiles of
+// rows, added one after the other, as those of the head's slices.
 //
 // Nothing inside is saved for the backward: each tile computes its part of `up` again, five products instead of four. Without
-// tiles the sum over the features is one product; with T tiles it is T, each rounded to the dtype of activations.
+// tiles of features the sum over them is one product; with T tiles it is T, each rounded to the dtype of activations.
 //
 // Owner, threads, errors: as transformer_layer.h.
 #pragma once
@@ -28,6 +32,7 @@ class TiledMlp final : public TransformerLayer {
                    std::int64_t position) const override;
 
  private:
+  // Of a tile of rows; statistics of all rows.
   struct Scratch {
     Scratch(const TiledMlp& layer, ScratchArena& arena, std::int64_t rows);
     TensorView statistics, normed, up, activated;
@@ -38,6 +43,18 @@ class TiledMlp final : public TransformerLayer {
     TensorView dup;
     Projection::Whole gradient;
   };
+  // The scratch of fewer rows.
+  [[nodiscard]] static BackwardScratch first_rows(const BackwardScratch& scratch, std::int64_t count);
+  [[nodiscard]] static Scratch first_rows(Scratch scratch, std::int64_t count);
+  [[nodiscard]] std::int64_t rows_of_a_tile(std::int64_t rows) const {
+    return ceil_div(rows, std::int64_t{config_.mlp_row_tiles});
+  }
+  template <class Use>
+  void each_row_tile(std::int64_t rows, Use&& use) const {
+    for (std::uint32_t r = 0; r < config_.mlp_row_tiles; ++r)
+      if (const auto block = block_of(rows, static_cast<int>(r), static_cast<int>(config_.mlp_row_tiles)); block.count > 0)
+        use(block);
+  }
   // A bias is small: it lies with the norm, whole.
   struct Bias {
     std::optional<std::uint32_t> param;
@@ -53,10 +70,12 @@ class TiledMlp final : public TransformerLayer {
   [[nodiscard]] std::vector<PhaseParam> params_with(std::uint32_t tile) const;
   void add_tile(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView x, TensorView statistics,
                 const Scratch& scratch, std::uint32_t tile) const;
-  void make_up(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView statistics,
+  void make_up(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, const NormStatistics& statistics,
                const Scratch& scratch, std::uint32_t tile) const;
-  void bias_grads(LayerContext& ctx, const LayerTensors& t, TensorView dup, std::uint32_t tile) const;
+  void down_bias_grad(LayerContext& ctx, const LayerTensors& t) const;
   void backward_of_tile(LayerContext& ctx, const LayerTensors& t, Half half, std::uint32_t tile) const;
+  void backward_of_rows(LayerContext& ctx, const LayerTensors& t, Half half, std::uint32_t tile, const BackwardScratch& scratch,
+                        Block rows) const;
   [[nodiscard]] std::uint32_t tiles() const { return config_.mlp_tiles; }
 
   Norm norm_;

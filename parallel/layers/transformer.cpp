@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -91,6 +92,27 @@ void check_grid(const Transformer& config) {
   demand("ffn", config.ffn, side * side);
 }
 
+void check_attention_tiles(const Transformer& config) {
+  const std::int64_t q = config.attended_here(), kv = config.kv_heads_here() * config.head_dim(),
+                     tiles = config.attention_tiles;
+  const auto common = std::gcd(std::gcd(q, kv), config.hidden);
+  if (tiles < 1 || common % tiles != 0)
+    refuse(
+        fmt::format("{} attention_tiles do not divide the {} results of q, {} of k and {} of the output of a rank: the nearest "
+                    "is {}",
+                    tiles, q, kv, config.hidden, nearest_divisor(common, tiles)));
+  if (tiles == 1) return;
+  if (config.tensor.is_grid())
+    refuse("tensor ranks in a grid have blocks of the matrices of attention: attention_tiles must be 1");
+  if (config.tensor.pieces > 1)
+    refuse("an attention whose rows are exchanged in pieces uses whole matrices: attention_tiles must be 1, or tp-overlap 1");
+  if (config.names.qkv.bias && config.names.qkv.tensors.size() > 1)
+    refuse(
+        fmt::format("{} has several biases in the first product of its attention, which tiles do not have yet: attention_tiles "
+                    "must be 1",
+                    config.name));
+}
+
 void check_parts(const Transformer& config) {
   const std::int64_t ranks = config.tensor.ranks, ways = config.tensor.ways();
   const auto demand_whole = [&](const char* name, std::int64_t value) {
@@ -127,13 +149,18 @@ void check_parts(const Transformer& config) {
   }
   if (config.mlp_tiles > 1 && config.tensor.is_grid())
     refuse("tensor ranks in a grid cut the inner features of an MLP in their own way: mlp_tiles must be 1");
-  if (config.mlp_tiles > 1 && config.names.up.bias && config.names.up.tensors.size() > 1)
+  if ((config.mlp_tiles > 1 || config.mlp_row_tiles > 1) && config.names.up.bias && config.names.up.tensors.size() > 1)
     refuse(
-        fmt::format("{} has several biases in the first product of its MLP, which tiles do not have yet: mlp_tiles must be 1",
+        fmt::format("{} has several biases in the first product of its MLP, which tiles do not have yet: mlp_tiles and "
+                    "mlp_row_tiles must be 1",
                     config.name));
   if (config.mlp_tiles > 1 && config.names.up.tensors.size() < up_results(config.activation))
     refuse(fmt::format("{} keeps the gate and its values in one tensor, of which a tile is no block: mlp_tiles must be 1",
                        config.name));
+  check_attention_tiles(config);
+  if (config.mlp_row_tiles < 1) refuse("mlp_row_tiles must be at least 1");
+  if (config.mlp_row_tiles > 1 && config.tensor.is_grid())
+    refuse("tensor ranks in a grid share the rows of an MLP: mlp_row_tiles must be 1");
   if (config.context.ranks < 1 || config.context.rank >= config.context.ranks)
     refuse(fmt::format("there is no context rank {} of {}", config.context.rank, config.context.ranks));
   if (config.context.ring < 1 || config.context.ranks % config.context.ring != 0)

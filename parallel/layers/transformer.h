@@ -75,6 +75,12 @@ struct Transformer {
   // The inner features of an MLP are used in so many tiles: a device budget must then hold a tile of its weights and of its
   // inner activations. More than one: the first product is computed twice, and the second one is rounded once a tile.
   std::uint32_t mlp_tiles = 1;
+  // The rows of a micro-batch go through an MLP in so many tiles: a device budget must then hold the inner activations of one.
+  // More than one: the first product is computed twice, and the gradients of weights are sums over tiles.
+  std::uint32_t mlp_row_tiles = 1;
+  // The results of an attention's two products are computed in so many tiles, each of which needs a tile of one matrix. More
+  // than one: gradients of the products' inputs are rounded once a tile.
+  std::uint32_t attention_tiles = 1;
   NormKind norm = NormKind::rms;
   double norm_eps = 1e-5;
   Activation activation = Activation::swiglu;

@@ -83,20 +83,9 @@ Words Meshes::budgets(const DrawnMesh& mesh, const Words& words) {
   const auto outcome = tell(plan);
   EXPECT_EQ(0, outcome.exit) << outcome.described;
   if (outcome.exit != 0) return {};
-  const auto told = json::parse(outcome.out);
-  std::uint64_t least_device = 1, device = 1, least_host = 1, host = 1;
-  for (const auto& rank : told.contains("ranks") ? told.at("ranks") : json::array({told})) {
-    const auto most = [](std::uint64_t& bytes, const json& of) { bytes = std::max(bytes, of.get<std::uint64_t>()); };
-    most(least_device, rank.at("smallest_bytes").at("device"));
-    most(device, rank.at("peak_bytes").at("device"));
-    most(least_host, rank.at("smallest_bytes").at("host"));
-    most(host, rank.at("state_bytes"));
-  }
-  const auto between = [](std::uint64_t least, std::uint64_t most, double share) {
-    return least + static_cast<std::uint64_t>(static_cast<double>(std::max(most, least) - least) * share);
-  };
-  return {"--device-memory", std::to_string(between(least_device, device, 0.1 + mesh.device_share)),
-          "--host-memory",   std::to_string(mesh.ranks * between(least_host, host, 0.2 + mesh.host_share)),
+  const auto needs = needs_of(json::parse(outcome.out));
+  return {"--device-memory", std::to_string(Needs::between(needs.least_device, needs.device, 0.1 + mesh.device_share)),
+          "--host-memory",   std::to_string(mesh.ranks * Needs::between(needs.least_host, needs.state, 0.2 + mesh.host_share)),
           "--nvme-path",     "disk"};
 }
 

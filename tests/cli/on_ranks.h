@@ -29,6 +29,26 @@ class Ranks : public Cli {
     words.insert(words.end(), {"--dp", std::to_string(ranks)});
     return words;
   }
+  // What the rank of a planned run that needs most needs at least, and for all that it has: of the JSON of `terrace plan`.
+  struct Needs {
+    std::uint64_t least_device = 1, device = 1, least_host = 1, state = 1;
+    static std::uint64_t between(std::uint64_t least, std::uint64_t most, double share) {
+      return least + static_cast<std::uint64_t>(static_cast<double>(std::max(most, least) - least) * share);
+    }
+  };
+  [[nodiscard]] static Needs needs_of(const nlohmann::json& plan) {
+    Needs needs;
+    for (const auto& rank : plan.contains("ranks") ? plan.at("ranks") : nlohmann::json::array({plan})) {
+      const auto most = [](std::uint64_t& bytes, const nlohmann::json& of) {
+        bytes = std::max(bytes, of.get<std::uint64_t>());
+      };
+      most(needs.least_device, rank.at("smallest_bytes").at("device"));
+      most(needs.device, rank.at("peak_bytes").at("device"));
+      most(needs.least_host, rank.at("smallest_bytes").at("host"));
+      most(needs.state, rank.at("state_bytes"));
+    }
+    return needs;
+  }
   // What a user sees of a run is within rounding of another's. Held-out losses are compared where both have them: a stopped run
   // has more.
   void expect_near(const std::string& one, const std::string& other, double tolerance = 2e-5) {

@@ -206,6 +206,29 @@ TEST_F(Tensor, TilesOfTheVocabularyTrainWhatTheWholeTableTrains) {
   expect_refusal(train(split("none", {"--vocab-tiles", "17"})), 2, {"--vocab-tiles 17", "give --vocab-tiles 16 or fewer"});
 }
 
+// In generation, too, a layer in tiles is used tile by tile.
+TEST_F(Tensor, LayersInTilesTrainAndGenerateWhatWholeOnesDo) {
+  for (const auto* const family : {"gpt2", "llama"}) {
+    const auto run = [&](const std::string& name) { return std::string(family) + "-" + name; };
+    const Words model{"--model", family, "--ffn", "96", "--dtype", "fp64"};
+    ASSERT_EQ(0, train(split(run("whole"), model)).exit);
+    const auto text_of = [&](const std::string& name) {
+      const auto text = terrace({"generate", run(name), "--prompt", "the ", "--max-tokens", "20", "--temperature", "0"});
+      EXPECT_EQ(0, text.exit) << text.described;
+      return text.out;
+    };
+    const auto text = text_of("whole");
+    for (const auto& [name, more] :
+         {std::pair<std::string, Words>{"attention", {"--attention-tiles", "4"}},
+          {"all", {"--attention-tiles", "2", "--mlp-tiles", "2", "--mlp-row-tiles", "3", "--vocab-tiles", "2", "--tp", "2"}}}) {
+      const auto tiles = train(split(run(name), model + more));
+      ASSERT_EQ(0, tiles.exit) << tiles.described;
+      expect_near(run("whole"), run(name), 1e-9);
+      EXPECT_EQ(text, text_of(name)) << name;
+    }
+  }
+}
+
 // As few as fit; a run that goes on keeps them, although it may have more memory then.
 TEST_F(Tensor, TilesAreChosenForTheDeviceBudget) {
   const Words model{"--hidden", "128", "--ffn", "2048", "--dtype", "fp64", "--steps", "2", "--lr-schedule", "constant"};

@@ -41,6 +41,64 @@ TEST_F(MlpTiles, ComposeWithTensorDataAndPipelineParallelism) {
       }
 }
 
+// 32 rows, which 3 and 5 tiles do not divide; alone, and of tiles of features.
+TEST_F(MlpTiles, TilesOfRowsEqualTheWholeLayer) {
+  for (const auto& family : {gpt2(), llama()})
+    for (const std::uint32_t rows : {2U, 3U, 5U})
+      for (const std::uint32_t features : {1U, 3U}) {
+        TensorRun o{.config = family, .recompute = rows == 3};
+        o.config.ffn = 48;
+        o.config.mlp_tiles = features;
+        o.config.mlp_row_tiles = rows;
+        expect_serial(o, kFp64);
+        o.config.dtype = DType::fp32;
+        expect_serial(o, kFp32);
+        if (HasFailure()) return;
+      }
+}
+
+TEST_F(MlpTiles, TilesOfRowsCompose) {
+  for (const char* const schedule : {"", "zb-h1"})
+    for (const std::uint32_t zero : {0U, 3U})
+      for (const auto& [tensor, context, pieces] : {std::tuple{1U, 1U, 1U}, {2U, 1U, 2U}, {1U, 2U, 1U}}) {
+        TensorRun o{.config = zero == 0 ? gpt2() : llama(), .tensor_ranks = tensor, .sequence = tensor > 1, .pieces = pieces};
+        o.config.mlp_row_tiles = 3;
+        o.context = context;
+        o.data = {.ranks = 2, .zero = zero};
+        o.schedule = schedule;
+        o.disk_tier = o.squeezed = zero == 3;
+        expect_serial(o, kFp64);
+        if (HasFailure()) return;
+      }
+}
+
+// What a long sequence needs of the device is the inner activations of the feed-forward layer, until these are in tiles.
+TEST_F(MlpTiles, TilesOfRowsNeedTheActivationsOfATileWithTheSameBits) {
+  TensorRun o{.config = {.family = lm::family_named("llama"),
+                         .layers = 1,
+                         .hidden = 16,
+                         .heads = 2,
+                         .ffn = 512,
+                         .seq_len = 1024,
+                         .vocab = 256,
+                         .dtype = DType::fp32}};
+  o.batch = {1, 1024};
+  o.steps = 2;
+  const auto whole = run(o);
+  const std::uint64_t inner = 1024 * 512 * 4;  // gate and up make two of these, the product another one
+  EXPECT_GT(whole.smallest[Tier::device], 3 * inner);
+  o.config.mlp_row_tiles = 16;
+  const auto tiles = run(o);
+  expect_equal(whole, tiles, kFp32, "tiles of rows");
+  EXPECT_LT(tiles.smallest[Tier::device], inner);
+  o.device_bytes = inner;
+  for (const bool disk : {false, true}) {
+    o.disk_tier = disk;
+    o.order = disk ? Order::vertical : Order::horizontal;
+    expect_same(tiles, run(o), disk ? "disk" : "memory");
+  }
+}
+
 // A tile of more than a million elements is a run of its own.
 TensorRun with_large_tiles(const char* family) {
   TensorRun o{.config = {.family = lm::family_named(family),
@@ -72,6 +130,26 @@ TEST_F(MlpTiles, LargeTilesAreLeasedApartWithTheSameBits) {
     }
     o.chunk_elements = 300'000;
     expect_same(wide, run(o), "other chunks");
+  }
+}
+
+// A device budget of a quarter of one matrix.
+TEST_F(MlpTiles, MatricesFourTimesTheDeviceTrainWithTheBitsOfAnUnlimitedRun) {
+  for (const auto* const family : {"gpt2", "llama"}) {
+    auto o = with_large_tiles(family);
+    o.config.ffn = 32768;
+    o.config.mlp_tiles = 128;
+    o.batch = {1, 8};
+    const auto wide = run(o);
+    const std::uint64_t matrix = std::uint64_t{512} * 32768 * 4;
+    EXPECT_LT(wide.smallest[Tier::device], matrix / 4) << family;
+    o.device_bytes = matrix / 4;
+    for (const bool disk : {false, true}) {
+      o.disk_tier = disk;
+      const auto tight = run(o);
+      expect_same(wide, tight, fmt::format("{} {}", family, disk ? "disk" : "memory"));
+      EXPECT_LE(tight.peak[Tier::device], matrix / 4);
+    }
   }
 }
 

@@ -12,11 +12,13 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <terrace/core/philox.h>
 #include <terrace/examples/lm/model.h>
 #include <terrace/parallel/comm/ledger.h>
+#include <terrace/parallel/layers/chain.h>
 #include <terrace/parallel/pipeline/orders.h>
 #include <terrace/parallel/pipeline/pipeline.h>
 #include <terrace/parallel/train/initial_weights.h>
@@ -44,6 +46,7 @@ struct TensorRun {
   Order order = Order::horizontal;
   bool recompute = false, before_use = true, squeezed = false, disk_tier = false;
   std::uint64_t chunk_elements = 0;
+  std::uint64_t device_bytes = 0;  // of the budget; 0: unlimited, or squeezed
   std::uint64_t steps = 3, commit_after = 0;
   bool resume = false;
   std::vector<std::filesystem::path> reshard_from = {};
@@ -106,6 +109,15 @@ inline PlanRequest request_of(const TensorRun& o, const Optimizer& optimizer, st
   return request;
 }
 
+// The language model needs a token for each byte; the layers take any vocabulary.
+inline Model model_of(lm::ModelConfig config) {
+  constexpr std::int64_t kBytes = 256;
+  const auto vocab = std::exchange(config.vocab, std::max(config.vocab, kBytes));
+  auto transformer = lm::transformer_of(lm::complete(config));
+  transformer.vocab = vocab;
+  return layers::make_transformer(transformer);
+}
+
 // One rank's run. `comm` may be null.
 inline TensorResult run_rank(TensorRun o, Communicator* comm, Ledger* ledger) {
   const auto rank = comm ? static_cast<std::uint32_t>(comm->rank()) : 0;
@@ -117,7 +129,7 @@ inline TensorResult run_rank(TensorRun o, Communicator* comm, Ledger* ledger) {
                     .ring = o.config.context.ring,
                     .two_rings = o.config.context.two_rings};
   config.expert = {.ranks = o.experts, .rank = rank / o.tensor_ranks / o.context % o.experts};
-  const auto model = lm::make_model(config);
+  const auto model = model_of(config);
   const auto optimizer = make_optimizer(o.optimizer, {.eps = 1e-3});
   auto request = request_of(o, *optimizer, rank);
   TensorResult out;
@@ -133,6 +145,11 @@ inline TensorResult run_rank(TensorRun o, Communicator* comm, Ledger* ledger) {
     }
     request.budget.device = smallest[Tier::device] * 7 / 4;
     if (o.disk_tier) request.budget = {request.budget.device, smallest[Tier::host] * 3 + 128 * kKiB, kGiB};
+    wide = plan(model, request, {});
+  }
+  if (o.device_bytes != 0) {
+    request.budget.device = o.device_bytes;
+    if (o.disk_tier) request.budget = {o.device_bytes, wide.smallest_bytes[Tier::host] * 3 + kMiB, 4 * kGiB};
     wide = plan(model, request, {});
   }
   if (!wide.fits) {
@@ -279,10 +296,10 @@ inline void expect_equal(const TensorResult& one, const TensorResult& other, dou
 }
 
 inline std::string name_of(const TensorRun& o) {
-  return fmt::format("{} tiles {} and {} tp {}{} grid {}x{}{} cp {}{} window {} ep {} dp {} zero {} {} {}{}{}",
-                     *o.config.family.get().name, o.config.vocab_tiles, o.config.mlp_tiles, o.tensor_ranks,
-                     o.sequence ? fmt::format(" sp in {}", o.pieces) : "", o.grid.depth, o.grid.side,
-                     o.grid.cube ? " cube" : "", o.context,
+  return fmt::format("{} tiles {}, {}, {} and {} tp {}{} grid {}x{}{} cp {}{} window {} ep {} dp {} zero {} {} {}{}{}",
+                     *o.config.family.get().name, o.config.vocab_tiles, o.config.mlp_tiles, o.config.mlp_row_tiles,
+                     o.config.attention_tiles, o.tensor_ranks, o.sequence ? fmt::format(" sp in {}", o.pieces) : "",
+                     o.grid.depth, o.grid.side, o.grid.cube ? " cube" : "", o.context,
                      o.config.context.two_rings  ? " two rings"
                      : o.config.context.ring > 1 ? fmt::format(" ring {}", o.config.context.ring)
                                                  : "",
@@ -332,7 +349,7 @@ inline TensorResult TensorRuns::serial(TensorRun o) {
   o.tensor_ranks = o.pieces = o.context = o.experts = o.config.context.ring = 1;
   o.config.context.two_rings = o.sequence = false;
   o.grid = {};
-  o.config.vocab_tiles = o.config.mlp_tiles = 1;
+  o.config.vocab_tiles = o.config.mlp_tiles = o.config.mlp_row_tiles = o.config.attention_tiles = 1;
   o.data = {};
   o.schedule = "";
   o.squeezed = o.disk_tier = false;

@@ -38,7 +38,7 @@ TEST_F(TensorTest, DegreesNeedNotBePowersOfTwo) {
 }
 
 TEST_F(TensorTest, AVocabularyIsSplitWhereverItEnds) {
-  for (const std::int64_t vocabulary : {256, 259, 31123})
+  for (const std::int64_t vocabulary : {17, 127, 256, 259, 31123})
     for (const std::uint32_t ranks : {3U, 8U}) {
       TensorRun o{.config = gpt2(), .tensor_ranks = ranks, .batch = {3, 8}, .micro_batches = 1, .steps = 2};
       o.config.layers = 1;
@@ -215,6 +215,13 @@ TEST_F(TensorTest, WhatItCannotDoIsRefused) {
   };
   EXPECT_EQ("", why([](TensorRun&) {}));
   EXPECT_THAT(why([](TensorRun& o) { o.tensor_ranks = 3; }), HasSubstr("do not divide heads (8): the nearest are"));
+  for (const std::int64_t heads : {3, 7})
+    EXPECT_THAT(why([&](TensorRun& o) {
+                  o.tensor_ranks = 4;
+                  o.config.heads = o.config.kv_heads = heads;
+                  o.config.hidden = heads * 8;
+                }),
+                HasSubstr(fmt::format("do not divide heads ({})", heads)));
   EXPECT_THAT(why([](TensorRun& o) { o.config.ffn = 75; }), HasSubstr("do not divide ffn (75)"));
   EXPECT_THAT(why([](TensorRun& o) { o.sequence = true, o.batch = {1, 15}; }), HasSubstr("the 15 positions"));
   EXPECT_THAT(why([](TensorRun& o) { o.config.dtype = DType::fp16; }), HasSubstr("fp16"));

@@ -1,0 +1,98 @@
+// Products of all axes, as processes of MPI: each trains what one rank trains, with ZeRO-1 and ZeRO-3 and its optimizer states
+// on disk. The model is the quickstart's, made small: held-out loss and generated text tell of every weight.
+//
+// A composition is a line of compositions().
+#include <regex>
+
+#include <fmt/format.h>
+
+#include "on_ranks.h"
+
+namespace terrace::test {
+namespace {
+
+#ifdef TERRACE_MPIRUN
+
+constexpr int kMicroBatches = 4;  // of all data ranks together
+
+struct Composition {
+  const char* name;
+  int ranks;
+  Words words;
+  int data_ranks = 1;  // that share the micro-batches
+};
+
+std::vector<Composition> compositions() {
+  return {
+      {"dp2_pp2_tp2", 8, {"--dp", "2", "--pp", "2", "--tp", "2"}, 2},
+      {"dp2_tp4", 8, {"--dp", "2", "--tp", "4", "--sp"}, 2},
+      {"dp2_tp4_pieces", 8, {"--dp", "2", "--tp", "4", "--sp", "--tp-overlap", "3"}, 2},
+      {"pp4_tp2", 8, {"--pp", "4", "--tp", "2", "--sp"}},
+      {"tp4_2d", 4, {"--tp", "4", "--tp-mode", "2d"}},
+      {"tp8_2_5d", 8, {"--tp", "8", "--tp-mode", "2.5d", "--tp-depth", "2"}},
+      {"tp8_3d", 8, {"--tp", "8", "--tp-mode", "3d"}},
+      {"cp4_dp2", 8, {"--cp", "4", "--dp", "2"}, 2},
+      {"cp4_ring_dp2", 8, {"--cp", "4", "--cp-mode", "ring", "--dp", "2"}, 2},
+  };
+}
+
+// The vocabulary is one that no number of ranks divides.
+Words model() {
+  return {"--model",  "llama", "--layers", "2",    "--hidden",  "128", "--heads",      "4",
+          "--ffn",    "256",   "--vocab",  "263",  "--seq-len", "32",  "--dtype",      "fp64",
+          "--recipe", "fp32",  "--lr",     "1e-3", "--steps",   "3",   "--batch-size", "4"};
+}
+
+class Compositions : public Ranks {
+ protected:
+  [[nodiscard]] std::string text_of(const std::string& run) const {
+    const auto text = terrace({"generate", run, "--prompt", "the ", "--max-tokens", "20", "--temperature", "0"});
+    EXPECT_EQ(0, text.exit) << text.described;
+    return text.out;
+  }
+  // So little host memory that not all states of a rank fit: half of what they need, or what the refusal says instead.
+  [[nodiscard]] Words little(const Composition& c, const Words& words) const {
+    const auto planned = [&](const std::string& device, const std::string& host) {
+      return terrace(
+          tiny("plan", words + Words{"--json", "--nvme-path", "none", "--device-memory", device, "--host-memory", host}));
+    };
+    const auto wide = planned("unlimited", "unlimited");
+    EXPECT_EQ(0, wide.exit) << wide.described;
+    if (wide.exit != 0) return {};
+    const auto needs = needs_of(nlohmann::json::parse(wide.out));
+    const auto device = std::to_string(2 * needs.least_device);
+    auto host = std::to_string(Needs::between(needs.least_host, needs.state, 0.5) * static_cast<std::uint64_t>(c.ranks));
+    const auto tight = planned(device, host);
+    std::smatch enough;
+    if (std::regex_search(tight.err, enough, std::regex("--host-memory ([0-9]+MiB) would fit"))) host = enough[1].str();
+    return {"--nvme-path", "disk", "--device-memory", device, "--host-memory", host};
+  }
+};
+
+TEST_F(Compositions, TrainWhatOneRankTrainsAsProcessesWithStatesOnDisk) {
+  const auto with = [&](int micro_batches, const Words& more) {
+    return model() + Words{"--grad-accumulation", std::to_string(micro_batches)} + more;
+  };
+  const auto one = train(with(kMicroBatches, {"--out-dir", "one"}));
+  ASSERT_EQ(0, one.exit) << one.described;
+  const auto text = text_of("one");
+  for (const auto& c : compositions())
+    for (const auto* const zero : {"1", "3"}) {
+      const auto run = fmt::format("{}-zero{}", c.name, zero);
+      SCOPED_TRACE(run);
+      const auto words = with(kMicroBatches / c.data_ranks, c.words + Words{"--zero", zero});
+      auto launched = launch(Words{"launch", "-n", std::to_string(c.ranks), "--mpirun", TERRACE_MPIRUN, "--"} +
+                             tiny("train", words + little(c, words) + Words{"--out-dir", run}));
+      launched.environment["ASAN_OPTIONS"] = "detect_leaks=0";  // Open MPI leaves some memory to the end of the process
+      const auto many = terrace::test::run(launched);
+      ASSERT_EQ(0, many.exit) << many.described;
+      expect_near("one", run, 1e-9);
+      EXPECT_EQ(text, text_of(run));
+      EXPECT_GT(metrics(run).back().at("offload").at("read_bytes").get<std::uint64_t>(), 0U) << "states were not on disk";
+    }
+}
+
+#endif
+
+}  // namespace
+}  // namespace terrace::test

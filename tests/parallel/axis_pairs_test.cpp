@@ -1,0 +1,78 @@
+// Every two axes together, with accumulation and a tied table: a gradient that is lost, counted twice or added to the wrong
+// place is no error that a run would notice, so losses, norms, and all weights after some steps are compared with one rank's.
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "tensor_run.h"
+
+namespace terrace::test {
+namespace {
+
+struct Setting {
+  const char* axis;
+  const char* name;
+  std::function<void(TensorRun&)> set;
+};
+
+TensorGrid square() { return {.side = 2}; }
+
+// A setting is a line.
+std::vector<Setting> settings() {
+  return {
+      {"data", "dp 2", [](auto& o) { o.data = {.ranks = 2}; }},
+      {"data", "ZeRO-1", [](auto& o) { o.data = {.ranks = 2, .zero = 1}; }},
+      {"data", "ZeRO-2", [](auto& o) { o.data = {.ranks = 2, .zero = 2}; }},
+      {"data", "ZeRO-3", [](auto& o) { o.data = {.ranks = 2, .zero = 3}; }},
+      {"pipeline", "1f1b", [](auto& o) { o.schedule = "1f1b"; }},
+      {"pipeline", "zb-h1", [](auto& o) { o.schedule = "zb-h1"; }},
+      {"tensor", "tp 2", [](auto& o) { o.tensor_ranks = 2; }},
+      {"tensor", "tp 2 sp", [](auto& o) { o.tensor_ranks = 2, o.sequence = true; }},
+      {"tensor", "tp 2 sp in pieces", [](auto& o) { o.tensor_ranks = 2, o.sequence = true, o.pieces = 3; }},
+      {"tensor", "2D", [](auto& o) { o.tensor_ranks = 4, o.sequence = true, o.grid = square(); }},
+      {"context", "heads", [](auto& o) { o.context = 2; }},
+      {"context", "ring", [](auto& o) { o.context = o.config.context.ring = 2; }},
+      {"experts", "experts", [](auto& o) { o.config.experts = {.count = 4, .chosen = 2, .balance_loss = 0.05}; }},
+      {"tiles", "tiles", [](auto& o) { o.config.vocab_tiles = 3, o.config.mlp_tiles = 2; }},
+      {"activations", "recomputation", [](auto& o) { o.recompute = true; }},
+      {"order", "vertical", [](auto& o) { o.order = Order::vertical; }},
+      {"memory", "disk", [](auto& o) { o.squeezed = o.disk_tier = true; }},
+  };
+}
+
+// What a run refuses, in the words of this test.
+bool is_refused(const TensorRun& o) {
+  const bool grid = o.grid.side > 1, tiles = o.config.mlp_tiles > 1, experts = o.config.experts.count > 0;
+  return (grid && (o.context > 1 || tiles || experts)) || (experts && tiles) ||
+         (!o.schedule.empty() && o.order == Order::vertical);
+}
+
+class AxisPairs : public TensorRuns {};
+
+TEST_F(AxisPairs, TrainWhatOneRankTrainsWithAccumulationAndATiedTable) {
+  const auto all = settings();
+  int pairs = 0, refused = 0;
+  for (std::size_t a = 0; a < all.size(); ++a)
+    for (std::size_t b = a + 1; b < all.size(); ++b) {
+      if (std::string_view(all[a].axis) == all[b].axis) continue;
+      TensorRun o{.config = pairs % 2 == 0 ? llama() : gpt2(), .batch = {2, 16}, .micro_batches = 3};
+      o.config.hidden = 48;  // of both families: with heads that all axes divide
+      o.config.ffn = 72;
+      o.config.tied = true;
+      all[a].set(o);
+      all[b].set(o);
+      if (is_refused(o)) {
+        ++refused;
+        continue;
+      }
+      SCOPED_TRACE(fmt::format("{} with {}", all[a].name, all[b].name));
+      expect_serial(o, kFp64);
+      ++pairs;
+      if (HasFailure()) return;
+    }
+  EXPECT_EQ(122, pairs + refused);
+  EXPECT_GT(pairs, 100);
+}
+
+}  // namespace
+}  // namespace terrace::test
