@@ -1,6 +1,6 @@
 """Compares terrace's tokenizers with Hugging Face's `tokenizers` and with `tiktoken`: the same ids, and how much faster.
 
-    compare_with_tokenizers.py TOOL FOLDER [--no-speed] [--megabytes N]
+    compare_with_tokenizers.py TOOL FOLDER [--only ids|tiktoken|training|speed] [--megabytes N]
 
 TOOL is tokenizer_tool, FOLDER a scratch folder. Vocabularies are trained here, on text from files of this machine and generated
 text. Exit code 77: a Python package is absent.
@@ -207,7 +207,7 @@ def every_code_point():
     return "".join(around(chr(code)) for code in range(0x110000) if not 0xD800 <= code < 0xE000)
 
 
-def compare_ids(compared, files, texts, ranks):
+def compare_ids(compared, files, texts):
     for name, file in files.items():
         library = tokenizers.Tokenizer.from_file(str(file))
         subprocess.run([compared.tool, "copy", file, compared.folder / "copy.json"], check=True)
@@ -224,6 +224,9 @@ def compare_ids(compared, files, texts, ranks):
             compared.expect(f"{name}, {kind}, tokenizers", compared.terrace(file, text.encode(), *how), theirs.ids)
             if name in ("gpt2", "o200k", "byte fallback") and "\ufffd" not in text:
                 compared.expect(f"{name}, {kind}, decoded", compared.decoded(file), library.decode(theirs.ids, skip_special_tokens=False).encode())
+
+
+def compare_tiktoken(compared, files, texts, ranks):
     for name, pattern in PATTERNS.items():
         encoding = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
         for kind, text in texts.items():
@@ -279,7 +282,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("tool")
     parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--no-speed", action="store_true")
+    parser.add_argument("--only", choices=["ids", "tiktoken", "training", "speed"], action="append")
     parser.add_argument("--megabytes", type=int, default=10)
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
@@ -296,10 +299,11 @@ def main():
     # An e with an acute accent and a second one is what the added token of that spelling looks like after normalisation.
     mixed = "".join(documents) + " theX theXa <left> <right> \n x <both|| a <both| b e\u0301\u0301 \ue000 \u212b \u1100\u1161\u11a8"
     cases = {"mixed text": mixed, "every code point": every_code_point(), "one letter": "a" * 1000000, "spaces": "x" + " " * 100000}
-    compare_trainers(compared, documents)
-    compare_ids(compared, files, cases, ranks)
-    if not given.no_speed:
-        compare_speed(compared, files, documents, ranks)
+    parts = {"training": lambda: compare_trainers(compared, documents), "ids": lambda: compare_ids(compared, files, cases),
+             "tiktoken": lambda: compare_tiktoken(compared, files, cases, ranks),
+             "speed": lambda: compare_speed(compared, files, documents, ranks)}
+    for name in given.only or parts:
+        parts[name]()
     print(f"tokenizers {tokenizers.__version__}, tiktoken {tiktoken.__version__}: {compared.failures} differences")
     return 1 if compared.failures else 0
 

@@ -22,7 +22,7 @@ FileHandle open_input(const std::filesystem::path& path) {
   } catch (const Error& error) {
     why = error.what();
   }
-  throw Error(fmt::format("{} cannot be read: {}", path.string(), why), Exit::usage);
+  throw Error(fmt::format("{} cannot be read: {}\n  give a regular file with text in it", path.string(), why), Exit::usage);
 }
 
 bool has_lines(const std::filesystem::path& path) { return path.extension() == ".jsonl" || path.extension() == ".ndjson"; }
@@ -101,7 +101,7 @@ void PieceSource::each_text(const Piece& piece, const std::string& field,
       refuse(error.what());
     }
     if (!object.is_object() || !object.contains(field) || !object[field].is_string())
-      refuse(fmt::format("it is no object with a text \"{}\"", field));
+      refuse(fmt::format("it is no object with a text \"{}\"\n  correct the line, or name another --field", field));
     take(object[field].get_ref<const std::string&>());
   }
 }

@@ -214,12 +214,17 @@ Tokenizer Tokenizer::read(const std::filesystem::path& file) {
   try {
     text = read_text_file(file, kMostFileBytes);
   } catch (const Error& error) {
-    throw Error(fmt::format("the tokenizer {} cannot be read: {}", file.string(), error.what()), Exit::usage);
+    throw Error(
+        fmt::format("the tokenizer {} cannot be read: {}\n  give the path of a tokenizer.json", file.string(), error.what()),
+        Exit::usage);
   }
   try {
     return Tokenizer(TokenizerFile::parse(text));
   } catch (const Error& error) {
-    throw Error(fmt::format("the tokenizer {} cannot be used: {}", file.string(), error.what()), error.exit());
+    throw Error(fmt::format("the tokenizer {} cannot be used: {}\n  give a tokenizer.json with the model BPE; "
+                            "docs/tokenizers.md lists what it may have",
+                            file.string(), error.what()),
+                error.exit());
   }
 }
 

@@ -99,8 +99,13 @@ TokenId id_of_number(const Json& number) {
 
 void replace_all(std::string& text, const std::string& from, const std::string& to) {
   if (from.empty()) return;
-  for (auto at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
-    text.replace(at, from.size(), to);
+  std::string out;
+  std::size_t done = 0;
+  for (auto at = text.find(from); at != std::string::npos; at = text.find(from, done)) {
+    out.append(text, done, at - done).append(to);
+    done = at + from.size();
+  }
+  text = out.append(text, done);
 }
 
 Normalizer read_normalizer(const Json& part) {

@@ -63,7 +63,7 @@ class WordCache {
   void insert_long(std::string_view word, std::span<const TokenId> ids);
 
  private:
-  static constexpr unsigned kShortBits = 15, kLongBits = 13;
+  static constexpr unsigned kShortBits = 15, kLongBits = 15;
   static constexpr std::size_t kMostLongBytes = 1024;                // of a word
   static constexpr std::size_t kMostLongSum = std::size_t{2} << 20;  // bytes of all of them, and half as many tokens
 
