@@ -25,7 +25,7 @@ struct Estimate {
   Tier tier{};
 };
 
-// `config`: with numbers of tiles. What is refused here, a plan refuses (PlanEstimate.RefusesNothingThatAPlanAccepts).
+// `config`: with numbers of tiles. What is refused here, a plan should refuse: no test shows it yet.
 Estimate estimate_plan(const RunConfig& config, const MachineProfile& profile);
 
 }  // namespace terrace::cli

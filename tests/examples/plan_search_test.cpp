@@ -153,81 +153,6 @@ MachineProfile two_nodes() {
   return profile;
 }
 
-std::vector<std::string> best_of(const std::vector<FoundPlan>& found, std::size_t count) {
-  std::vector<std::string> best;
-  for (const auto& f : found)
-    if (best.size() < count) best.push_back(fmt::format("{} {}", flags_of(f.config), f.step_s));
-  return best;
-}
-
-// Shapes drawn from a seed: what is left out because its computing alone takes longer is none of the best, and no bound is
-// longer than what it bounds.
-TEST(PlanSearch, TheBestAreThoseOfPlanningAll) {
-  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
-    auto given = small();
-    given.layers = 1 + static_cast<std::int64_t>(seed % 3);
-    given.hidden = seed % 2 == 0 ? 48 : 96;
-    given.dtype = seed % 3 == 0 ? "bf16" : "fp32";
-    given.device_memory = seed % 2 == 0 ? "unlimited" : "400KiB";
-    const std::int64_t ranks = seed % 2 == 0 ? 4 : 2;
-    const SearchSpace space{.ranks = ranks, .ranks_per_node = ranks, .sequences = 16};
-    SCOPED_TRACE(fmt::format("seed {}", seed));
-    const auto all = search_plans(given, space, two_nodes());
-    for (const auto& f : all) {
-      EXPECT_TRUE(f.known == Known::simulated || f.step_s == 0) << flags_of(f.config);
-      if (f.step_s == 0) continue;
-      EXPECT_LE(estimate_plan(f.config, two_nodes()).least_s, f.step_s * 1.000001) << flags_of(f.config);
-    }
-    const auto some = search_plans(given, space, two_nodes(), {.wanted = 2});
-    EXPECT_EQ(best_of(all, 2), best_of(some, 2));
-  }
-}
-
-TEST(PlanEstimate, RefusesNothingThatAPlanAccepts) {
-  const SearchSpace space{.ranks = 4, .ranks_per_node = 4, .sequences = 16};
-  int refused = 0;
-  for (const auto* const memory : {"48KiB", "96KiB", "150KiB", "220KiB", "300KiB"})
-    for (const auto* const host : {"64KiB", "1MiB"}) {
-      auto given = small();
-      given.device_memory = memory;
-      given.host_memory = host;
-      for (const auto& c : candidates(given, space)) {
-        const auto estimate = estimate_plan(c, two_nodes());
-        if (estimate.missing_bytes == 0) continue;
-        ++refused;
-        EXPECT_EQ(0, step_of(c, two_nodes())) << flags_of(c) << " with " << memory << " and " << host;
-      }
-    }
-  EXPECT_GT(refused, 20);
-}
-
-// A clock that only counts how often it was read, so that the search ends after so many questions on any machine.
-TEST(PlanSearch, EndsAtItsDeadlineAndSaysWhatItDidNotPlan) {
-  const SearchSpace space{.ranks = 4, .ranks_per_node = 4, .sequences = 16};
-  const auto ended_after = [&](double seconds) {
-    double time = 0;
-    return search_plans(small(), space, two_nodes(), {.seconds = seconds, .now = [&] { return time += 1; }});
-  };
-  const auto planned = [](const std::vector<FoundPlan>& found) {
-    return std::ranges::count_if(found, [](const auto& f) { return f.known == Known::simulated || f.known == Known::refused; });
-  };
-  const auto none = ended_after(1), some = ended_after(400), all = ended_after(1e9);
-  EXPECT_EQ(0, planned(none));
-  EXPECT_GT(planned(some), 0);
-  EXPECT_LT(planned(some), std::ssize(some));
-  EXPECT_EQ(std::ssize(all), planned(all));
-  for (const auto& f : some)
-    if (f.known == Known::estimated) {
-      EXPECT_EQ(f.estimate_s, f.step_s) << flags_of(f.config);
-    }
-  // What was abandoned leaves nothing: the others are as without a deadline.
-  for (const auto& f : some) {
-    if (f.known != Known::simulated) continue;
-    const auto same = std::ranges::find(all, flags_of(f.config), [](const auto& of) { return flags_of(of.config); });
-    EXPECT_EQ(same->step_s, f.step_s);
-  }
-}
-
 TEST(PlanSearch, PlansSoManyOfTheBestByEstimate) {
   const SearchSpace space{.ranks = 4, .ranks_per_node = 4, .sequences = 16};
   const auto found = search_plans(small(), space, two_nodes(), {.plans = 7});
@@ -240,20 +165,6 @@ TEST(PlanSearch, PlansSoManyOfTheBestByEstimate) {
   }
   EXPECT_EQ(7, planned);
   EXPECT_LE(latest, 1.05 * earliest);
-}
-
-// Plans with fewer micro-batches tell a long step within a few per cent, and are marked.
-TEST(PlanSearch, ExtrapolatesVeryManyMicroBatches) {
-  const SearchSpace space{.ranks = 2, .ranks_per_node = 2, .sequences = 128};
-  const auto found = search_plans(small(), space, two_nodes(), {.extrapolates = true});
-  int extrapolated = 0;
-  for (const auto& f : found) {
-    if (f.known != Known::extrapolated) continue;
-    ++extrapolated;
-    const auto exact = step_of(f.config, two_nodes());
-    EXPECT_NEAR(exact, f.step_s, 0.05 * exact) << flags_of(f.config);
-  }
-  EXPECT_GT(extrapolated, 4);
 }
 
 // It left out what tensor ranks exchange between layers, and told half of the time of all ranks together.
