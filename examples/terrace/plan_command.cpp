@@ -60,7 +60,7 @@ Exit search(const CommandLine& line) {
   const SearchLimits limits{
       .seconds = line.plan.search_seconds, .plans = line.plan.search_plans, .extrapolates = line.plan.search_seconds > 0};
   const auto space_of = [](const RunConfig& c, std::int64_t ranks_per_node) {
-    return SearchSpace{c.ranks(), ranks_per_node, c.batch_size * c.grad_accumulation * std::max<std::int64_t>(1, c.dp)};
+    return SearchSpace{c.ranks(), ranks_per_node, c.batch_size * c.grad_accumulation * c.ep * std::max<std::int64_t>(1, c.dp)};
   };
   if (line.plan.cluster_profile.empty()) {
     auto config = line.config;
