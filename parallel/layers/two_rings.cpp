@@ -33,7 +33,7 @@ std::vector<TensorSpec> TwoRings::saved(BatchShape shape) const {
   return all;
 }
 
-std::vector<TensorSpec> TwoRings::work(LayerCall call, BatchShape shape) const {
+std::vector<TensorSpec> TwoRings::middle_work(LayerCall call, BatchShape shape) const {
   if (call != LayerCall::forward && call != LayerCall::backward) return {};
   const auto dim = config_.head_dim();
   const auto dtype = config_.dtype, sums = accumulator_of(dtype);

@@ -25,7 +25,7 @@ class TwoRings final : public Attention {
  public:
   TwoRings(const Transformer& config, std::int64_t block) : Attention(config, block) {}
   [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const override;
-  [[nodiscard]] std::vector<TensorSpec> work(LayerCall call, BatchShape shape) const override;
+  [[nodiscard]] std::vector<TensorSpec> middle_work(LayerCall call, BatchShape shape) const override;
   [[nodiscard]] double forward_flops(BatchShape shape) const override;
 
   // How often keys, and values, go on: with a window only as far as a query sees.
