@@ -98,7 +98,7 @@ TEST(CommandLine, MistakesAreUsageErrorsWithAHint) {
     const char* part;
   };
   const std::vector<Case> cases{
-      {{}, "ckpt, launch, bench"},
+      {{}, "ckpt, launch, train-tokenizer, tokenize, bench"},
       {{"trian"}, "did you mean train?"},
       {{"bnech"}, "did you mean bench?"},
       {{"--steps", "5"}, "the first argument must be a command"},

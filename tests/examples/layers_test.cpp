@@ -675,9 +675,11 @@ TEST(ModelConfig, RefusesWhatCannotBeAndNamesTheNearest) {
   EXPECT_THAT(refusal([](auto& c) { c.norm_eps = -1; }), HasSubstr("norm_eps"));
   EXPECT_THAT(refusal([](auto& c) { c.rope_theta = -1; }), HasSubstr("rope_theta"));
   EXPECT_THAT(refusal([](auto& c) { c.dtype = DType::i32; }), HasSubstr("dtype"));
-  EXPECT_THAT(refusal([](auto& c) { c.family = gpt2; }), HasSubstr("kv_heads must be 8, not 4 (grouped heads: model llama)"));
-  EXPECT_THAT(refusal([](auto& c) { c.family = gpt2, c.kv_heads = 0, c.rope_theta = 10000; }),
-              HasSubstr("gpt2 rotates nothing: rope_theta must be 0, not 10000 (rotary positions: model llama)"));
+  EXPECT_THAT(refusal([](auto& c) { c.family = gpt2; }),
+              HasSubstr("kv_heads must be 8, not 4 (grouped heads: model llama, mistral or qwen2)"));
+  EXPECT_THAT(
+      refusal([](auto& c) { c.family = gpt2, c.kv_heads = 0, c.rope_theta = 10000; }),
+      HasSubstr("gpt2 rotates nothing: rope_theta must be 0, not 10000 (rotary positions: model llama, mistral or qwen2)"));
 }
 
 }  // namespace
