@@ -116,7 +116,7 @@ double step_of(const RunConfig& c, const MachineProfile& profile) {
 }
 
 TEST(PlanSearch, FindsWhatPlanningEachCandidateFinds) {
-  const SearchSpace space{.ranks = 4, .ranks_per_node = 4, .sequences = 16};
+  const SearchSpace space{.ranks = 2, .ranks_per_node = 2, .sequences = 4};
   MachineProfile profile;
   profile.links = {.ranks_per_node = 2, .within = 1e9, .between = 1e8, .within_latency_s = 1e-5, .between_latency_s = 1e-4};
   auto given = small();
