@@ -269,7 +269,10 @@ json model_config_json(const ModelConfig& config, DType weights, const json& bas
   // A table of positions has as many as were trained; rotary ones have no end.
   const auto positions = out.find(std::string(*file.positions));
   const bool keeps = rotary_positions(family) && positions != out.end() && *positions > config.seq_len;
-  if (!keeps) set(*file.positions, config.seq_len);
+  if (config.rope_scaling.scaling == RotaryScaling::dynamic)  // the library scales what is longer than these
+    set(*file.positions, static_cast<std::int64_t>(config.rope_scaling.original));
+  else if (!keeps)
+    set(*file.positions, config.seq_len);
   set("vocab_size", config.vocab);
   set("tie_word_embeddings", config.tied);
   set(*file.window, config.window.none() ? json() : json(config.window.of(0)));

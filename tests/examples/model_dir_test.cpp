@@ -250,6 +250,18 @@ TEST(ModelDir, WhatIsWrittenIsReadAsTheSameModel) {
     }
 }
 
+// The library counts from max_position_embeddings, whatever a run's sequences were.
+TEST(ModelDir, ADynamicScalingKeepsItsPositions) {
+  auto config = llama();
+  config["max_position_embeddings"] = 16;
+  config["rope_scaling"] = {{"rope_type", "dynamic"}, {"factor", 2.0}};
+  auto c = lm::parse_model_config(config.dump(), "c");
+  c.seq_len = 64;
+  const auto written = lm::model_config_json(c, DType::fp32, config);
+  EXPECT_EQ(16, written.at("max_position_embeddings"));
+  EXPECT_EQ("dynamic:factor=2,original=16", lm::to_text(lm::parse_model_config(written.dump(), "c").rope_scaling));
+}
+
 TEST(ModelDir, ModelsThatTheLibraryDoesNotHaveAreNotWritten) {
   lm::ModelConfig c{
       .family = lm::family_named("llama"), .layers = 2, .hidden = 64, .heads = 4, .seq_len = 32, .window = 8, .vocab = 260};
