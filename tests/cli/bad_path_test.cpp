@@ -152,7 +152,7 @@ TEST_F(BadPath, FirstWeightsThatAreNotThisModels) {
   expect_refusal(from("data.safetensors"), 5, {"data.safetensors", "cut short"});
   expect_refusal(from("nothing.safetensors"), 5, {"nothing.safetensors", "0 bytes"});
   expect_refusal(from("corpus.txt"), 5, {"corpus.txt", "not a safetensors file"});
-  expect_refusal(from("."), 2, {"not a regular file"});
+  expect_refusal(from("."), 2, {". has neither model.safetensors nor model.safetensors.index.json"});
   expect_refusal(from("good.safetensors", {"--hidden", "32"}), 2, {"good.safetensors", "[256, 64]", "[256, 32]"});
   expect_refusal(from("good.safetensors", {"--layers", "3"}), 2, {"good.safetensors", "layers.2"});
   expect_refusal(from("good.safetensors", {"--model", "gpt2"}), 2, {"good.safetensors", "wte.weight"});
