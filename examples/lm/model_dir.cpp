@@ -66,6 +66,8 @@ constexpr std::array<std::string_view, 44> kHarmless{"architectures",
                                                      "rope_interleaved",
                                                      "attn_implementation"};
 
+constexpr const char* kMend = "\n  bring the file back as the library wrote it";
+
 // One config.json being read: every key that is asked for is known.
 class ConfigReader {
  public:
@@ -193,9 +195,9 @@ ModelConfig parse_model_config(std::string_view text, const std::string& name) {
   try {
     values = parse_json(text);
   } catch (const Error& error) {
-    throw Error(fmt::format("{}: {}", name, error.what()), Exit::corrupt);
+    throw Error(fmt::format("{}: {}{}", name, error.what(), kMend), Exit::corrupt);
   }
-  if (!values.is_object()) throw Error(fmt::format("{}: it is no JSON object", name), Exit::corrupt);
+  if (!values.is_object()) throw Error(fmt::format("{}: it is no JSON object{}", name, kMend), Exit::corrupt);
   ConfigReader reader(std::move(values), name);
   const Family& family = family_of(reader);
   const ModelFile& file = family.file;

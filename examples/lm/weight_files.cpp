@@ -26,7 +26,7 @@ bool is_there(const fs::path& file) {
 // tensor → file, as the index says. A file's name must not lead out of the directory.
 std::map<std::string, std::string> map_of(const fs::path& index) {
   const auto refuse = [&](const std::string& why) -> void {
-    throw Error(fmt::format("{}: {}", index.string(), why), Exit::corrupt);
+    throw Error(fmt::format("{}: {}\n  bring the directory back as it was written", index.string(), why), Exit::corrupt);
   };
   nlohmann::json parsed;
   try {

@@ -123,8 +123,11 @@ TEST_F(InitFrom, WhatNoTensorTellsIsSaid) {
                  R"({"rope_parameters": {"rope_theta": 500000, "rope_type": "llama3"}, "rms_norm_eps": 1e-6})");
   refuses("model/m.safetensors", {"--norm-eps", "1e-6"}, {"has rope_theta 500000"});
   refuses("model/m.safetensors", {"--rope-base", "500000"}, {"has rms_norm_eps 1e-06", "give --norm-eps 1e-06"});
-  EXPECT_EQ(1U, from("model/m.safetensors", {"--rope-base", "500000", "--norm-eps", "1e-6"})
-                    .warnings("config.json has rope_parameters of type \"llama3\", which terrace does not have"));
+  EXPECT_EQ(
+      1U,
+      from("model/m.safetensors", {"--rope-base", "500000", "--norm-eps", "1e-6"})
+          .warnings(
+              "config.json has rope_parameters of type \"llama3\", and this run rotates positions with --rope-scaling none"));
   scratch_.write("model/gpt2.safetensors", without_metadata("gpt2.safetensors").text());
   scratch_.write("model/config.json", R"({"layer_norm_epsilon": 1e-6, "n_head": 4})");
   refuses("model/gpt2.safetensors", {"--model", "gpt2"}, {"has layer_norm_epsilon 1e-06", "--norm-eps"});
