@@ -21,7 +21,7 @@ using nlohmann::json;
 
 // Keys that change nothing of what the model computes: where it came from, how it is initialised, special tokens, how the
 // library runs it, and dropout, which terrace does not have.
-constexpr std::array<std::string_view, 44> kHarmless{"architectures",
+constexpr std::array<std::string_view, 42> kHarmless{"architectures",
                                                      "model_type",
                                                      "transformers_version",
                                                      "torch_dtype",
@@ -61,9 +61,7 @@ constexpr std::array<std::string_view, 44> kHarmless{"architectures",
                                                      "cross_attention_hidden_size",
                                                      "pruned_heads",
                                                      "tie_encoder_decoder",
-                                                     "auto_map",
                                                      "unsloth_version",
-                                                     "rope_interleaved",
                                                      "attn_implementation"};
 
 constexpr const char* kMend = "\n  bring the file back as the library wrote it";

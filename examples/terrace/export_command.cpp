@@ -1,8 +1,6 @@
 #include <terrace/examples/terrace/export_command.h>
 
-#include <algorithm>
 #include <array>
-#include <regex>
 #include <string>
 
 #include <fmt/format.h>
@@ -33,19 +31,23 @@ constexpr std::array kCopied{"generation_config.json",  "tokenizer.json",    "to
                              "tokenizer.model",         "vocab.json",        "merges.txt",
                              "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"};
 
-// A new directory, or one in which an export did not finish.
+constexpr const char* kUnfinished = "unfinished-export";  // in a directory until all is there
+
+// A new or empty directory, or one that an export has marked and did not finish: whatever else has files is not touched.
 void begin_directory(const fs::path& to) {
   std::error_code error;
   fs::create_directories(to, error);
-  if (!fs::is_directory(to)) throw Error(fmt::format("{} cannot be made: {}", to.string(), error.message()), Exit::usage);
-  static const std::regex kOwn(R"(model(-\d+-of-\d+)?\.safetensors(\.index\.json)?(\.tmp)?)");
-  for (const auto& entry : fs::directory_iterator(to)) {
-    const auto name = entry.path().filename().string();
-    if (std::regex_match(name, kOwn) || std::ranges::count(kCopied, name) != 0) continue;
+  if (!fs::is_directory(to, error))
+    throw Error(fmt::format("{} cannot be made\n  give a new directory", to.string()), Exit::usage);
+  if (!fs::is_empty(to) && !fs::is_regular_file(fs::symlink_status(to / kUnfinished))) {
+    auto name = fs::directory_iterator(to)->path().filename().string();
+    if (fs::exists(to / lm::kModelConfigFile)) name = lm::kModelConfigFile;
     throw Error(fmt::format("{} has \"{}\" already\n  give a new directory", to.string(), printable(name)), Exit::usage);
   }
+  replace_text_file(to / kUnfinished, "terrace ckpt export has not finished here: repeat the command\n", Durable::yes);
   // Weights of an unfinished export may be in other files than those of this one.
-  for (const auto& entry : fs::directory_iterator(to)) fs::remove(entry.path());
+  for (const auto& entry : fs::directory_iterator(to))
+    if (entry.is_regular_file() && entry.path().filename() != kUnfinished) fs::remove(entry.path());
 }
 
 nlohmann::json base_of(const RunConfig& config) {
@@ -90,6 +92,7 @@ void export_model(const fs::path& run, const fs::path& to) {
                          });
   copy_files(config, to);
   replace_text_file(to / lm::kModelConfigFile, json.dump(2) + "\n", Durable::yes);
+  fs::remove(to / kUnfinished);
   fmt::print("exported {} parameters after step {} to {}, {} of {}\n", elements, state.commit().step, to.string(),
              format_bytes(elements * size_of(dtype)), name_of(dtype));
 }

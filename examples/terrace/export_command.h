@@ -1,7 +1,8 @@
 // terrace ckpt export RUN DIR: the committed weights of a run as a directory of Hugging Face's library.
 //
 // Weights are read from the stores of all ranks, whatever the layout, a few MiB at a time. Files appear complete or not at all,
-// and config.json is the last one: without it a directory is no model, and the command can be repeated.
+// and config.json is the last one. Until then a mark stands in the directory, and the command can be repeated; a directory
+// with files and without the mark is refused.
 //
 // Threads: one.
 // Errors:  Error(Exit::usage) for a model that the library does not have, and for a directory with other files; those of

@@ -81,6 +81,14 @@ TEST_F(ModelDirProgram, WhatIsNoModelIsRefused) {
   ASSERT_EQ(0, train({"--steps", "1", "--out-dir", "run"}).exit);
   ASSERT_EQ(0, exported("run", "dir").exit);
   expect_refusal(exported("run", "dir"), 2, {"dir has \"config.json\" already", "new directory"});
+  // Files of a user are not touched, whatever their names; those of an export that did not finish are written anew.
+  fs::create_directory(at("own"));
+  std::ofstream(at("own") / "tokenizer.json") << "mine";
+  expect_refusal(exported("run", "own"), 2, {"own has \"tokenizer.json\" already"});
+  EXPECT_EQ("mine", scratch_.read("own/tokenizer.json"));
+  std::ofstream(at("own") / "unfinished-export") << "";
+  EXPECT_EQ(0, exported("run", "own").exit);
+  EXPECT_FALSE(fs::exists(at("own") / "tokenizer.json") || fs::exists(at("own") / "unfinished-export"));
   expect_refusal(train({"--model", "./none", "--out-dir", "none"}), 2, {"none/config.json", "No such file"});
   expect_refusal(train({"--model", "lama", "--out-dir", "none"}), 2, {"\"lama\"", "llama"});
   auto config = config_of("dir");

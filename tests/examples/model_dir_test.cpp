@@ -127,6 +127,8 @@ TEST(ModelDir, RefusesByNameWhatChangesTheArithmetic) {
         {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}, {"mscale", 0.7}}, "mscale of yarn is not known"},
         {"hidden_act", "gelu", "hidden_act is \"gelu\""},
         {"attention_bias", true, "attention_bias is true"},
+        {"rope_interleaved", true, "what terrace does not know: rope_interleaved (true)"},
+        {"auto_map", {{"AutoModel", "own.Model"}}, "what terrace does not know: auto_map"},
         {"head_dim", 32, "head_dim is 32"},
         {"model_type", "mamba", "model_type is \"mamba\"\n  terrace has gpt2, llama, mistral, qwen2"},
         {"quantization_config", {{"bits", 4}}, "what terrace does not know: quantization_config ({\"bits\":4})"},
