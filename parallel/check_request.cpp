@@ -77,26 +77,21 @@ void demand_rank(const Model& model, const PlanRequest& request) {
   check(mesh);
   if (request.rank >= mesh.size())
     throw Error(fmt::format("there is no rank {} in a mesh of {}", request.rank, to_string(mesh)), Exit::usage);
-  if (request.data.context != model.context.ranks)
-    throw Error(
-        fmt::format("the run has {} context ranks, and the model was made for {}", request.data.context, model.context.ranks),
-        Exit::usage);
-  if (const auto slice = mesh.coordinate(request.rank, Axis::context); slice != model.context.rank)
-    throw Error(fmt::format("rank {} of a mesh of {} is context rank {}, and the model was made for context rank {}",
-                            request.rank, to_string(mesh), slice, model.context.rank),
-                Exit::usage);
-  if (request.data.experts != model.expert.ranks)
-    throw Error(
-        fmt::format("the run has {} expert ranks, and the model was made for {}", request.data.experts, model.expert.ranks),
-        Exit::usage);
-  if (const auto here = mesh.coordinate(request.rank, Axis::expert); here != model.expert.rank)
-    throw Error(fmt::format("rank {} of a mesh of {} is expert rank {}, and the model was made for expert rank {}",
-                            request.rank, to_string(mesh), here, model.expert.rank),
-                Exit::usage);
-  if (const auto part = mesh.index(request.rank, kTensorAxes); part != model.tensor.rank)
-    throw Error(fmt::format("rank {} of a mesh of {} is tensor rank {}, and the model was made for tensor rank {}",
-                            request.rank, to_string(mesh), part, model.tensor.rank),
-                Exit::usage);
+  const auto demand_ranks = [](const char* kind, std::uint32_t of_run, std::uint32_t of_model) {
+    if (of_run != of_model)
+      throw Error(fmt::format("the run has {} {} ranks, and the model was made for {}", of_run, kind, of_model), Exit::usage);
+  };
+  const auto demand_place = [&](const char* kind, std::uint32_t of_run, std::uint32_t of_model) {
+    if (of_run != of_model)
+      throw Error(fmt::format("rank {} of a mesh of {} is {} rank {}, and the model was made for {} rank {}", request.rank,
+                              to_string(mesh), kind, of_run, kind, of_model),
+                  Exit::usage);
+  };
+  demand_ranks("context", request.data.context, model.context.ranks);
+  demand_place("context", mesh.coordinate(request.rank, Axis::context), model.context.rank);
+  demand_ranks("expert", request.data.experts, model.expert.ranks);
+  demand_place("expert", mesh.coordinate(request.rank, Axis::expert), model.expert.rank);
+  demand_place("tensor", mesh.index(request.rank, kTensorAxes), model.tensor.rank);
 }
 
 }  // namespace
