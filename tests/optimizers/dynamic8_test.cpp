@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <terrace/tests/optimizers/test_chunk.h>
+#include <terrace/tests/support/one_in.h>
 
 namespace terrace::test {
 namespace {
@@ -65,7 +66,7 @@ TEST_P(Dynamic8, EveryIntervalFindsItsCodes) {
 // All normalised magnitudes in ascending order, so that the nearest value is the one before or one further on. The short form
 // takes one in 251.
 TEST_P(Dynamic8, EveryNumberFindsItsNearestCode) {
-  const std::uint32_t stride = std::getenv("TERRACE_LONG_TESTS") != nullptr ? 1 : 251;
+  const std::uint32_t stride = long_form() ? 1 : 251;
   constexpr std::uint32_t kOne = std::bit_cast<std::uint32_t>(1.0F);
   const auto zero = static_cast<std::size_t>(std::ranges::find(map_, 0.0) - map_.begin());
   const auto distance = [&](float x, std::size_t code) { return std::abs(static_cast<double>(x) - map_[code]); };

@@ -51,6 +51,7 @@ class AxisPairs : public TensorRuns {};
 
 TEST_F(AxisPairs, TrainWhatOneRankTrainsWithAccumulationAndATiedTable) {
   const auto all = settings();
+  std::map<std::tuple<bool, std::uint32_t, std::int64_t>, TensorResult> references;
   int pairs = 0, refused = 0;
   for (std::size_t a = 0; a < all.size(); ++a)
     for (std::size_t b = a + 1; b < all.size(); ++b) {
@@ -65,8 +66,17 @@ TEST_F(AxisPairs, TrainWhatOneRankTrainsWithAccumulationAndATiedTable) {
         ++refused;
         continue;
       }
-      SCOPED_TRACE(fmt::format("{} with {}", all[a].name, all[b].name));
-      expect_serial(o, kFp64);
+      const auto what = fmt::format("{} with {}", all[a].name, all[b].name);
+      // One rank's run is the same whatever only moves or shares work.
+      const auto key = std::tuple(o.config.kv_heads != 0, o.micro_batches * o.data.ranks, o.config.experts.count);
+      auto one = references.find(key);
+      if (one == references.end()) {
+        auto plain = o;
+        plain.recompute = false;
+        plain.order = Order::horizontal;
+        one = references.emplace(key, serial(plain)).first;
+      }
+      expect_equal(one->second, run(o), kFp64, what);
       ++pairs;
       if (HasFailure()) return;
     }

@@ -30,8 +30,10 @@ TensorRun of(lm::ModelConfig config, std::uint32_t context) {
 class Context : public TensorRuns {};
 
 TEST_F(Context, TrainsWhatOneRankTrains) {
+  OneIn chosen(2);
   for (const auto& config : {gpt2(), llama()})
     for (const std::uint32_t ranks : {2U, 3U, 4U, 8U}) {
+      if (!chosen()) continue;
       auto o = of(config, ranks);
       expect_serial(o, kFp64);
       o.config.dtype = DType::fp32;
@@ -55,11 +57,12 @@ TEST_F(Context, HeadsNeedNotDivide) {
 }
 
 TEST_F(Context, ComposesWithDataTensorAndPipelineParallelismInEveryStageOnDisk) {
-  int runs = 0;
+  OneIn chosen(4);
   for (const auto& config : {gpt2(), llama()})
     for (std::uint32_t zero = 0; zero <= 3; ++zero)
       for (const auto& [data, tensor, schedule] :
            {std::tuple{2U, 1U, ""}, {1U, 2U, ""}, {1U, 1U, "1f1b"}, {2U, 1U, "zb-h1"}, {1U, 2U, "1f1b"}}) {
+        if (!chosen()) continue;
         auto o = of(config, 2);
         o.data = {.ranks = data, .zero = zero};
         o.tensor_ranks = tensor;
@@ -68,9 +71,7 @@ TEST_F(Context, ComposesWithDataTensorAndPipelineParallelismInEveryStageOnDisk) 
         o.squeezed = o.disk_tier = (zero + data) % 2 == 0;
         o.recompute = zero == 3;
         expect_serial(o, kFp64);
-        ++runs;
       }
-  EXPECT_EQ(40, runs);
 }
 
 TEST_F(Context, BudgetsAndOrdersChangeNoBit) {

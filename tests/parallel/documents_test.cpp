@@ -158,9 +158,11 @@ TEST_F(DocumentsRun, GridsTrainWhatOneRankTrains) {
 
 // Heads, keys round a ring in a zigzag and with windows, and both. Documents end within slices and at their ends.
 TEST_F(DocumentsRun, ContextRanksTrainWhatOneRankTrains) {
+  OneIn chosen(3);
   for (const auto& config : {gpt2(), llama()})
     for (const auto& [ranks, ring] : {std::pair{2U, 1U}, {4U, 1U}, {2U, 2U}, {3U, 3U}, {4U, 4U}, {4U, 2U}, {6U, 3U}})
       for (const std::int64_t window : {0, 5}) {
+        if (!chosen()) continue;
         auto o = packed(config);
         o.context = ranks;
         o.config.context.ring = ring;
@@ -170,10 +172,12 @@ TEST_F(DocumentsRun, ContextRanksTrainWhatOneRankTrains) {
 }
 
 TEST_F(DocumentsRun, ComposesWithDataTensorAndPipelineParallelismInEveryStageOnDisk) {
+  OneIn chosen(3);
   for (const auto& config : {gpt2(), llama()})
     for (std::uint32_t zero = 0; zero <= 3; ++zero)
       for (const auto& [data, tensor, context, schedule] :
            {std::tuple{2U, 1U, 1U, ""}, {1U, 2U, 2U, ""}, {1U, 1U, 1U, "1f1b"}, {2U, 1U, 2U, "zb-h1"}}) {
+        if (!chosen()) continue;
         auto o = packed(config);
         o.data = {.ranks = data, .zero = zero};
         o.tensor_ranks = tensor;

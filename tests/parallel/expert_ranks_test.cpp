@@ -25,8 +25,10 @@ const layers::Experts kDropping{
     .count = 24, .chosen = 3, .shared = 2, .capacity_factor = 0.75, .renormalise = false, .balance_loss = 0.05};
 
 TEST_F(ExpertRanks, TrainWhatOneRankTrains) {
+  OneIn chosen(2);
   for (const std::uint32_t ranks : {2U, 3U, 4U, 8U})
     for (const auto& experts : {kTwentyFour, kDropping}) {
+      if (!chosen()) continue;
       auto o = of(ranks % 2 == 0 ? gpt2() : llama(), experts, ranks);
       o.micro_batches = ranks == 8 ? 1 : 2;
       expect_serial(o, kFp64);
@@ -38,6 +40,7 @@ TEST_F(ExpertRanks, TrainWhatOneRankTrains) {
 
 // Tokens, sequences, layers and matrices are shared by other ranks as well; states lie sharded, squeezed and on disk.
 TEST_F(ExpertRanks, ComposeWithAllOtherRanks) {
+  OneIn chosen(3);
   struct Others {
     std::uint32_t data = 1, tensor = 1, context = 1, ring = 1;
     const char* schedule = "";
@@ -47,6 +50,7 @@ TEST_F(ExpertRanks, ComposeWithAllOtherRanks) {
     for (const auto& with : {Others{.data = 2}, Others{.tensor = 2, .sequence = true}, Others{.context = 2},
                              Others{.context = 2, .ring = 2}, Others{.schedule = "1f1b"}, Others{.schedule = "zb-h1"},
                              Others{.data = 2, .schedule = "1f1b"}, Others{.tensor = 2, .schedule = "1f1b"}}) {
+      if (!chosen()) continue;
       auto o = of(zero % 2 == 0 ? gpt2() : llama(), {.count = 4, .chosen = 2, .shared = 1, .balance_loss = 0.05}, 2);
       o.data = {.ranks = with.data, .zero = zero};
       o.tensor_ranks = with.tensor;

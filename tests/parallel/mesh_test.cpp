@@ -12,6 +12,7 @@
 #include <terrace/parallel/degrees.h>
 #include <terrace/parallel/groups.h>
 #include <terrace/parallel/mesh.h>
+#include <terrace/tests/support/one_in.h>
 
 #include "comm/rank_group.h"
 
@@ -26,7 +27,7 @@ std::vector<Mesh> meshes() {
   std::vector<Mesh> all{{}, {.pp = 2, .copy = 2, .shard = 3, .part = 2, .twin = 2}};
   std::mt19937 random(7);
   const auto degree = [&] { return static_cast<std::uint32_t>(1 + random() % 3); };
-  for (int i = 0; i < 12; ++i) {
+  for (int i = 0; i < (test::long_form() ? 12 : 2); ++i) {
     auto& mesh = all.emplace_back();
     for (auto* const of : {&mesh.pp, &mesh.copy, &mesh.shard, &mesh.context, &mesh.part, &mesh.twin}) *of = degree();
   }

@@ -11,6 +11,7 @@
 #include <terrace/parallel/pipeline/orders.h>
 #include <terrace/parallel/pipeline/pipeline.h>
 #include <terrace/parallel/pipeline/simulate.h>
+#include <terrace/tests/support/one_in.h>
 
 #include "pipeline_run.h"
 
@@ -203,7 +204,7 @@ TEST_F(PipelineRun, PeakOfLiveActivationsIsTheSimulatedOneAndTheFormulas) {
 TEST_F(PipelineRun, NoDelayOfAMessageChangesAnything) {
   const auto* const wanted = std::getenv("TERRACE_SEED");
   const std::uint64_t seed = wanted ? std::strtoull(wanted, nullptr, 10) : 1;
-  const std::size_t stride = std::getenv("TERRACE_LONG_TESTS") ? 1 : 12;
+  const std::size_t stride = test::long_form() ? 1 : 12;
   std::map<std::uint32_t, toy::RunResult> references;  // by micro-batches
   std::size_t programs = 0, runs = 0;
   for (std::uint32_t p = 2; p <= 6; ++p)

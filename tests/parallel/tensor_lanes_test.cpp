@@ -238,11 +238,12 @@ TEST_F(TensorLanesRun, ASumDoesNotWaitForAGather) {
 // One rank's run, with its communicators between the run and the ranks.
 Outcome run_with(const TensorRun& o, std::vector<TensorResult>& results,
                  const std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)>& wrap) {
+  const auto common = plan_of(o);
   results.assign(o.ranks(), {});
   return on_threads(static_cast<int>(o.ranks()), {60s}, [&](Rank& rank) {
     const auto r = static_cast<std::size_t>(rank.comm->rank());
     const auto comm = wrap(std::move(rank.comm));
-    results[r] = run_rank(o, comm.get(), nullptr);
+    results[r] = run_rank(o, common, comm.get(), nullptr);
   });
 }
 

@@ -35,9 +35,11 @@ class TensorPieces : public TensorRuns {};
 
 // 48 rows on 2, 3 and 4 ranks: shares of 24, 16 and 12, which 5 and 7 pieces do not divide.
 TEST_F(TensorPieces, TrainWhatOneRankTrains) {
+  OneIn chosen(3);
   for (const auto& config : {divisible(gpt2()), divisible(llama())})
     for (const std::uint32_t ranks : {2U, 3U, 4U})
       for (const std::uint32_t pieces : {2U, 5U, 12U}) {
+        if (!chosen()) continue;
         auto o = of(config, ranks, pieces);
         if (ranks == 4) o.config.kv_heads = config.kv_heads == 0 ? 0 : 2;  // held by two ranks each
         o.config.tied = pieces != 5;
@@ -50,9 +52,11 @@ TEST_F(TensorPieces, TrainWhatOneRankTrains) {
 }
 
 TEST_F(TensorPieces, ComposeWithDataAndPipelineParallelismInEveryStageOnDisk) {
+  OneIn chosen(3);
   for (const auto& config : {gpt2(), llama()})
     for (const auto& [data, schedule] : {std::pair{2U, ""}, {1U, "1f1b"}, {2U, "zb-h1"}})
       for (const std::uint32_t zero : {0U, 1U, 2U, 3U}) {
+        if (!chosen()) continue;
         auto o = of(config, 2, 3);
         o.batch = {1, 16};
         o.data = {.ranks = data, .zero = zero};

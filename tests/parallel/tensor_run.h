@@ -24,6 +24,7 @@
 #include <terrace/parallel/train/initial_weights.h>
 #include <terrace/parallel/train/trainer.h>
 #include <terrace/tests/support/folder_test.h>
+#include <terrace/tests/support/one_in.h>
 
 #include "comm/rank_group.h"
 
@@ -118,9 +119,8 @@ inline Model model_of(lm::ModelConfig config) {
   return layers::make_transformer(transformer);
 }
 
-// One rank's run. `comm` may be null.
-inline TensorResult run_rank(TensorRun o, Communicator* comm, Ledger* ledger) {
-  const auto rank = comm ? static_cast<std::uint32_t>(comm->rank()) : 0;
+// A rank's part of the run.
+inline lm::ModelConfig config_of(const TensorRun& o, std::uint32_t rank) {
   auto config = o.config;
   config.tensor = {
       .ranks = o.tensor_ranks, .rank = rank % o.tensor_ranks, .sequence = o.sequence, .grid = o.grid, .pieces = o.pieces};
@@ -129,34 +129,61 @@ inline TensorResult run_rank(TensorRun o, Communicator* comm, Ledger* ledger) {
                     .ring = o.config.context.ring,
                     .two_rings = o.config.context.two_rings};
   config.expert = {.ranks = o.experts, .rank = rank / o.tensor_ranks / o.context % o.experts};
-  const auto model = model_of(config);
+  return config;
+}
+
+// What the ranks of a run have in common: planning takes longer than the steps of so small a model.
+struct CommonPlan {
+  Budget budget;
+  std::vector<Plan> stages;
+  PerTier<std::uint64_t> smallest{};  // of the first stage
+};
+
+inline CommonPlan plan_of(const TensorRun& o) {
+  const auto model = model_of(config_of(o, 0));
   const auto optimizer = make_optimizer(o.optimizer, {.eps = 1e-3});
-  auto request = request_of(o, *optimizer, rank);
-  TensorResult out;
-  auto wide = plan(model, request, {});
-  out.smallest = wide.smallest_bytes;
-  if (o.squeezed) {
-    PerTier<std::uint64_t> smallest = wide.smallest_bytes;
+  auto request = request_of(o, *optimizer, 0);
+  const auto plan_stages = [&] {
+    std::vector<Plan> stages;
     for (std::uint32_t s = 0; s < o.stages(); ++s) {
-      auto other = request;
-      other.rank = mesh_of(model, request).at(rank, Axis::pp, s);
-      const auto its = plan(model, other, {});
-      for (const auto tier : {Tier::device, Tier::host}) smallest[tier] = std::max(smallest[tier], its.smallest_bytes[tier]);
+      auto its = request;
+      its.rank = mesh_of(model, request).at(0, Axis::pp, s);
+      stages.push_back(plan(model, its, {}));
     }
+    return stages;
+  };
+  auto stages = plan_stages();
+  const auto least = stages.front().smallest_bytes;
+  if (o.squeezed) {
+    auto smallest = least;
+    for (const auto& its : stages)
+      for (const auto tier : {Tier::device, Tier::host}) smallest[tier] = std::max(smallest[tier], its.smallest_bytes[tier]);
     request.budget.device = smallest[Tier::device] * 7 / 4;
     if (o.disk_tier) request.budget = {request.budget.device, smallest[Tier::host] * 3 + 128 * kKiB, kGiB};
-    wide = plan(model, request, {});
   }
   if (o.device_bytes != 0) {
     request.budget.device = o.device_bytes;
-    if (o.disk_tier) request.budget = {o.device_bytes, wide.smallest_bytes[Tier::host] * 3 + kMiB, 4 * kGiB};
-    wide = plan(model, request, {});
+    if (o.disk_tier) request.budget = {o.device_bytes, least[Tier::host] * 3 + kMiB, 4 * kGiB};
   }
-  if (!wide.fits) {
-    out.refusal = wide.refusal.why;
+  if (o.squeezed || o.device_bytes != 0) stages = plan_stages();
+  return {request.budget, std::move(stages), least};
+}
+
+// One rank's run. `comm` may be null.
+inline TensorResult run_rank(const TensorRun& o, const CommonPlan& common, Communicator* comm, Ledger* ledger) {
+  const auto rank = comm ? static_cast<std::uint32_t>(comm->rank()) : 0;
+  const auto model = model_of(config_of(o, rank));
+  const auto optimizer = make_optimizer(o.optimizer, {.eps = 1e-3});
+  auto request = request_of(o, *optimizer, rank);
+  request.budget = common.budget;
+  TensorResult out;
+  out.smallest = common.smallest;
+  const auto& its = common.stages.at(mesh_of(model, request).coordinate(rank, Axis::pp));
+  if (!its.fits) {
+    out.refusal = its.refusal.why;
     return out;
   }
-  const auto planned = for_rank(wide, model, request, {});
+  const auto planned = for_rank(its, model, request, {});
   ThreadPool pool(1);
   const auto device = make_cpu_device(pool);
   Engine::Options options{.device = device.get(),
@@ -227,13 +254,14 @@ inline std::string first_difference(const NamedWeights& a, const NamedWeights& b
 
 // All ranks' runs. They agree on everything that a user sees.
 inline std::vector<TensorResult> run_all(const TensorRun& o) {
-  if (o.ranks() == 1) return {run_rank(o, nullptr, nullptr)};
+  const auto common = plan_of(o);
+  if (o.ranks() == 1) return {run_rank(o, common, nullptr, nullptr)};
   std::vector<TensorResult> all(o.ranks());
   std::vector<Ledger> ledgers(o.ranks());
   const auto errors = on_threads(static_cast<int>(o.ranks()), {std::chrono::seconds(60)}, [&](Rank& rank) {
     const auto r = static_cast<std::size_t>(rank.comm->rank());
     const auto comm = with_ledger(std::move(rank.comm), ledgers[r]);
-    all[r] = run_rank(o, comm.get(), &ledgers[r]);
+    all[r] = run_rank(o, common, comm.get(), &ledgers[r]);
   });
   for (const auto& error : errors) EXPECT_EQ(error, "");
   for (const auto& one : all) {

@@ -32,8 +32,10 @@ TensorRun of(lm::ModelConfig config, std::uint32_t ranks, std::int64_t window = 
 class TwoRings : public TensorRuns {};
 
 TEST_F(TwoRings, TrainsWhatOneRankTrains) {
+  OneIn chosen(2);
   for (const auto& config : {gpt2(), llama()})
     for (const std::uint32_t ranks : {2U, 3U, 4U, 8U}) {
+      if (!chosen()) continue;
       auto o = of(config, ranks);
       expect_serial(o, kFp64);
       o.config.dtype = DType::fp32;
@@ -65,9 +67,11 @@ TEST_F(TwoRings, DocumentsTrainWhatOneRankTrains) {
 }
 
 TEST_F(TwoRings, ComposesWithDataTensorAndPipelineParallelismInEveryStageOnDisk) {
+  OneIn chosen(4);
   for (const auto& config : {gpt2(), llama()})
     for (std::uint32_t zero = 0; zero <= 3; ++zero)
       for (const auto& [data, tensor, schedule] : {std::tuple{2U, 1U, ""}, {1U, 2U, ""}, {1U, 1U, "1f1b"}, {1U, 1U, "zb-h1"}}) {
+        if (!chosen()) continue;
         auto o = of(config, 2);
         o.data = {.ranks = data, .zero = zero};
         o.tensor_ranks = tensor;
@@ -96,10 +100,12 @@ TEST_F(TwoRings, RanksOfABf16RunAgree) {
 // c − 1 hops of keys and as many of values, in the forward and in the backward. There each rank has gradients of all keys and
 // values, of which every rank gets the sum of its own. A window stops the hops that no query needs.
 TEST_F(TwoRings, TheLedgerIsTheFormula) {
+  OneIn chosen(3);
   const std::uint64_t blocks = 2, m = 3, ranks = 4;
   for (const auto dtype : {DType::fp64, DType::bf16})
     for (const bool recompute : {false, true})
       for (const auto& [window, hops] : {std::pair{0, 3U}, {1, 0U}, {2, 1U}, {7, 1U}, {8, 2U}}) {
+        if (!chosen()) continue;
         SCOPED_TRACE(fmt::format("{} window {} recompute {}", name_of(dtype), window, recompute));
         auto o = of(llama(), ranks, window);
         o.config.dtype = dtype;

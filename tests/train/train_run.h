@@ -23,11 +23,9 @@
 #include <terrace/examples/terrace/setup.h>
 #include <terrace/examples/terrace/trainer.h>
 #include <terrace/tests/support/english_text.h>
+#include <terrace/tests/support/one_in.h>
 
 namespace terrace::test {
-
-// tests/long.sh sets it: more settings, larger models, every step.
-inline bool long_form() { return std::getenv("TERRACE_LONG_TESTS") != nullptr; }
 
 inline Plan plan_of(const cli::RunConfig& config) {
   const auto model = lm::make_model(cli::model_config(config));
