@@ -134,6 +134,8 @@ struct ModelFile {
   Stated<std::string_view> window;      // of attention; null or no key: none
   Stated<bool> tied;                    // if tie_word_embeddings is not told
   FixedValues fixed;
+  // Numbers of experts, and of those that a token chooses; "": the family has no mixture of experts.
+  Stated<std::string_view> experts, experts_per_token;
   Words unused;  // further keys that change nothing in this family
 };
 

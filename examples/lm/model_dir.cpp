@@ -248,6 +248,10 @@ ModelConfig parse_model_config(std::string_view text, const std::string& name) {
   }
   reader.demand_fixed(file.fixed);
   config.head_size = head_size_of(reader, config);
+  if (!(*file.experts).empty()) {
+    config.experts.count = reader.size(*file.experts);
+    config.experts.chosen = reader.size(*file.experts_per_token);
+  }
   reader.skip(file.unused);
   // Of a family without windows it says nothing.
   if ((*file.window).empty()) static_cast<void>(reader.find("sliding_window"));
@@ -282,7 +286,12 @@ json model_config_json(const ModelConfig& config, DType weights, const json& bas
   };
   if (config.skips != SkipShape::none)
     refuse("skip connections", "train with --save, and read the file with a program of yours");
-  if (config.experts.count > 0) refuse("a mixture of experts", "train with --save, and read the file with a program of yours");
+  const bool has_experts = !(*file.experts).empty();
+  if (config.experts.count > 0 && !has_experts) refuse("a mixture of experts", "give --model mixtral, which has one");
+  if (config.experts.count == 0 && has_experts) refuse("no experts", "give --experts, or --model mistral");
+  if (config.experts.count > 0 && config.experts.shared > 0) refuse("shared experts", "leave --shared-experts out");
+  if (config.experts.count > 0 && !config.experts.renormalise)
+    refuse("gates that do not add up to 1", "leave --router-gates out");
   if (!config.window.none() && (*file.window).empty())
     refuse("a sliding window", "give --model mistral, which has one, or leave --window out");
   if (config.window.pattern().size() > 1) refuse("windows of some blocks", "give one --window for all");
@@ -313,6 +322,8 @@ json model_config_json(const ModelConfig& config, DType weights, const json& bas
   else if (!keeps)
     set(*file.positions, config.seq_len);
   set("vocab_size", config.vocab);
+  set(*file.experts, config.experts.count);
+  set(*file.experts_per_token, config.experts.chosen);
   set("tie_word_embeddings", config.tied);
   set(*file.window, config.window.none() ? json() : json(config.window.of(0)));
   for (const auto& [key, values] : file.fixed)

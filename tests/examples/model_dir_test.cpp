@@ -137,6 +137,26 @@ TEST(ModelDir, HeadsHaveWidthsOfTheirOwn) {
   EXPECT_EQ(16, lm::parse_model_config(of_type("qwen3", {{"head_dim", 16}}).dump(), "c").head_dim());
 }
 
+TEST(ModelDir, MixturesHaveTheirExperts) {
+  const auto of = [](const json& more) {
+    auto config = of_type("mixtral", {{"num_local_experts", 8}, {"num_experts_per_tok", 2}, {"router_aux_loss_coef", 0.02}});
+    config.erase("attention_bias");
+    config.update(more);
+    return config;
+  };
+  auto c = lm::parse_model_config(of({{"router_jitter_noise", 0.0}, {"output_router_logits", false}}).dump(), "c");
+  EXPECT_EQ(8, c.experts.count);
+  EXPECT_EQ(2, c.experts.chosen);
+  EXPECT_EQ(0, c.experts.balance_loss);
+  EXPECT_THAT(refusal(of({{"output_router_logits", true}})), HasSubstr("output_router_logits is true"));
+  EXPECT_THAT(refusal(of({{"router_jitter_noise", 0.1}})), HasSubstr("router_jitter_noise is 0.1"));
+  EXPECT_THAT(refusal(of({{"num_local_experts", nullptr}})), HasSubstr("does not tell num_local_experts"));
+  c.experts.renormalise = false;
+  EXPECT_THROW(static_cast<void>(lm::model_config_json(c, DType::fp32, {})), Error);
+  c.experts = {};  // a dense model is none of the library's
+  EXPECT_THROW(static_cast<void>(lm::model_config_json(c, DType::fp32, {})), Error);
+}
+
 TEST(ModelDir, SomeBlocksAndPartsOfHeadsRotate) {
   const auto blocks = [](const json& more) {
     const auto c = lm::parse_model_config(of_type("smollm3", more).dump(), "c");
@@ -187,7 +207,7 @@ TEST(ModelDir, RefusesByNameWhatChangesTheArithmetic) {
         {"head_dim", 33, "heads of even width, not 33"},
         {"partial_rotary_factor", 0.5, "partial_rotary_factor is 0.5"},
         {"model_type", "mamba",
-         "model_type is \"mamba\"\n  terrace has gpt2, llama, mistral, olmo2, phi3, qwen2, qwen3, smollm3"},
+         "model_type is \"mamba\"\n  terrace has gpt2, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen3, smollm3"},
         {"quantization_config", {{"bits", 4}}, "what terrace does not know: quantization_config ({\"bits\":4})"},
         {"final_logit_softcapping", 30.0, "final_logit_softcapping (30.0)"},
         {"layer_types", {"full_attention", "sliding_attention"}, "layer_types"},
@@ -285,6 +305,7 @@ TEST(ModelDir, WhatIsWrittenIsReadAsTheSameModel) {
       lm::ModelConfig c{.family = *family, .layers = 2, .hidden = 64, .heads = 4, .seq_len = 32, .vocab = 260, .tied = tied};
       if (*family->grouped_heads) c.kv_heads = 2;
       if (!(*family->file.window).empty()) c.window = 8;
+      if (!(*family->file.experts).empty()) c.experts = {.count = 5, .chosen = 3};
       if (!(*family->file.head_dim).empty()) c.head_size = tied ? 24 : 16;
       c.norm_eps = 3e-6;
       if (lm::rotary_positions(*family)) {
@@ -299,9 +320,10 @@ TEST(ModelDir, WhatIsWrittenIsReadAsTheSameModel) {
         const auto read = lm::parse_model_config(written.dump(), "written");
         EXPECT_EQ(&c.family.get(), &read.family.get());
         EXPECT_EQ(std::tuple(c.layers, c.hidden, c.heads, c.kv_heads, c.ffn, c.seq_len, c.vocab, c.window, c.tied, c.norm_eps,
-                             c.rope_theta, c.head_dim(), c.rotated_blocks),
+                             c.rope_theta, c.head_dim(), c.rotated_blocks, c.experts.count, c.experts.chosen),
                   std::tuple(read.layers, read.hidden, read.heads, read.kv_heads, read.ffn, read.seq_len, read.vocab,
-                             read.window, read.tied, read.norm_eps, read.rope_theta, read.head_dim(), read.rotated_blocks))
+                             read.window, read.tied, read.norm_eps, read.rope_theta, read.head_dim(), read.rotated_blocks,
+                             read.experts.count, read.experts.chosen))
             << written;
         EXPECT_EQ(lm::to_text(c.rope_scaling), lm::to_text(read.rope_scaling)) << written;
         EXPECT_EQ("bfloat16", written.at("torch_dtype"));

@@ -52,6 +52,7 @@ FAMILIES = {
     "mistral, no window": lambda: transformers.MistralConfig(**SIZES, sliding_window=None),
     "mistral, wide heads": lambda: transformers.MistralConfig(**SIZES, sliding_window=None, head_dim=24),
     "llama, wide heads": lambda: transformers.LlamaConfig(**SIZES, head_dim=32),
+    "mixtral": lambda: transformers.MixtralConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2),
     "olmo2": lambda: transformers.Olmo2Config(**SIZES, pad_token_id=None, eos_token_id=None),
     "phi3": lambda: transformers.Phi3Config(**SIZES, sliding_window=9, pad_token_id=None),
     "phi3, part of a head": lambda: transformers.Phi3Config(**SIZES, pad_token_id=None, partial_rotary_factor=0.75,

@@ -27,6 +27,8 @@ extern constexpr Family kGpt2 = checked(Family{
              .fixed = {FixedValue{"activation_function", {"\"gelu_new\"", "\"gelu_pytorch_tanh\""}},
                        FixedValue{"scale_attn_weights", {"true"}}, FixedValue{"scale_attn_by_inverse_layer_idx", {"false"}},
                        FixedValue{"add_cross_attention", {"false"}}},
+             .experts = "",
+             .experts_per_token = "",
              .unused = Words::none()},
     .matrices = MatrixOrder::in_out,
     .tensors = {.optional_prefix = "transformer.",  // the first files of OpenAI's weights do not have it

@@ -6,6 +6,7 @@ namespace terrace::lm {
 extern const Family kGpt2;
 extern const Family kLlama;
 extern const Family kMistral;
+extern const Family kMixtral;
 extern const Family kOlmo2;
 extern const Family kPhi3;
 extern const Family kQwen2;
@@ -13,7 +14,7 @@ extern const Family kQwen3;
 extern const Family kSmollm3;
 
 std::span<const Family* const> families() {
-  static constexpr std::array kAll{&kGpt2, &kLlama, &kMistral, &kOlmo2, &kPhi3, &kQwen2, &kQwen3, &kSmollm3};
+  static constexpr std::array kAll{&kGpt2, &kLlama, &kMistral, &kMixtral, &kOlmo2, &kPhi3, &kQwen2, &kQwen3, &kSmollm3};
   return kAll;
 }
 

@@ -35,6 +35,8 @@ consteval ModelFile llama_file(std::string_view type, std::string_view architect
           .window = window,
           .tied = false,
           .fixed = fixed,
+          .experts = "",
+          .experts_per_token = "",
           .unused = Words::none()};
 }
 
