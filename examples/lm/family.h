@@ -59,6 +59,7 @@ class Words {
 // Properties that the layers have kinds of.
 using layers::MatrixOrder;
 using layers::NormKind;
+using layers::QueryKeyNorms;
 
 // A number that no tensor has. Hugging Face's models have it in their config.json.
 struct ConfigNumber {
@@ -77,7 +78,12 @@ struct LearnedPositions {
 // The attention rotates pairs of elements of q and k by angles that grow with the position.
 struct RotaryPositions {
   ConfigNumber base;
-  Words scaling_keys;  // objects in config.json that change the angles, which terrace does not have
+  Words scaling_keys;   // objects in config.json that change the angles (rope_scaling.h)
+  Words fraction_keys;  // of the part of a head that is rotated, as ConfigNumber::keys; none: all of it, always
+  // A list in config.json of 1 for blocks that rotate and 0 for others, or the number of blocks of which the last one does not;
+  // "": all do. plain_every: that number if neither is told; 0: all do.
+  Stated<std::string_view> blocks_key, every_key;
+  Stated<std::int64_t> plain_every;
 };
 using Positions = std::variant<LearnedPositions, RotaryPositions>;
 
@@ -93,7 +99,9 @@ struct TensorNames {
   Stated<std::string_view> embedding, final_norm, head;
   Stated<std::string_view> block;  // stands before the number of a block
   // In a block.
-  Stated<std::string_view> attention_norm, mlp_norm;
+  Stated<std::string_view> attention_norm, mlp_norm;                // before each half of a block; "": none
+  Stated<std::string_view> attention_result_norm, mlp_result_norm;  // of what each half adds; "": none
+  Stated<std::string_view> q_norm, k_norm;                          // "": none
   ProjectionParts qkv, attention_output, up, down;
   Words buffers;  // endings of names in old files that are not weights, such as masks
 };
@@ -121,9 +129,14 @@ class FixedValues {
 struct ModelFile {
   Stated<std::string_view> type, architecture;  // "llama", "LlamaForCausalLM"
   Stated<std::string_view> layers, hidden, kv_heads, ffn, positions;
-  Stated<std::string_view> window;  // of attention; null or no key: none
-  Stated<bool> tied;                // if tie_word_embeddings is not told
+  Stated<std::string_view> head_dim;    // "": hidden size divided by heads, always
+  Stated<std::int64_t> usual_head_dim;  // if it is not told; 0: hidden size divided by heads
+  Stated<std::string_view> window;      // of attention; null or no key: none
+  Stated<bool> tied;                    // if tie_word_embeddings is not told
   FixedValues fixed;
+  // Numbers of experts, and of those that a token chooses; "": the family has no mixture of experts.
+  Stated<std::string_view> experts, experts_per_token;
+  Words unused;  // further keys that change nothing in this family
 };
 
 struct Family {
@@ -131,6 +144,7 @@ struct Family {
 
   // The parts of blocks.
   Stated<NormKind> norm;
+  Stated<QueryKeyNorms> query_key_norms;
   Stated<Positions> positions;
   Stated<Activation> activation;
   Stated<bool> grouped_heads;  // there may be fewer key-value heads than heads
@@ -172,6 +186,11 @@ consteval Family checked(Family family) {
   demand_parts(names.attention_output, 1);
   demand_parts(names.up, layers::up_results(*family.activation));
   demand_parts(names.down, 1);
+  const bool has_norms = *family.query_key_norms != QueryKeyNorms::none;
+  if ((*names.q_norm).empty() == has_norms || (*names.k_norm).empty() == has_norms)
+    throw std::logic_error("norms of q and k have names");
+  if ((*names.attention_result_norm).empty() != (*names.mlp_result_norm).empty())
+    throw std::logic_error("both halves of a block have a norm of their result, or neither");
 
   const auto demand_keys = [](const Words& keys) {
     if (keys.size() == 0) throw std::logic_error("a value that no tensor has needs a key in config.json");

@@ -29,6 +29,10 @@ layers::TransformerNames names_of(const Family& family) {
           .block = std::string(*names.block),
           .attention_norm = std::string(*names.attention_norm),
           .mlp_norm = std::string(*names.mlp_norm),
+          .attention_result_norm = std::string(*names.attention_result_norm),
+          .mlp_result_norm = std::string(*names.mlp_result_norm),
+          .q_norm = std::string(*names.q_norm),
+          .k_norm = std::string(*names.k_norm),
           .qkv = parts_of(names.qkv),
           .attention_output = parts_of(names.attention_output),
           .up = parts_of(names.up),
@@ -43,6 +47,12 @@ layers::Positions kind_of(const Positions& positions) {
 
 }  // namespace
 
+layers::RotatedBlocks all_but_every(std::int64_t every, std::int64_t layers) {
+  std::vector<bool> blocks;
+  for (std::int64_t b = 1; every != 0 && b <= std::min(layers, every); ++b) blocks.push_back(b % every != 0);
+  return layers::RotatedBlocks(std::move(blocks));
+}
+
 SkipShape parse_skips(std::string_view text) {
   if (text == "none") return SkipShape::none;
   if (text == "u") return SkipShape::u;
@@ -53,6 +63,11 @@ ModelConfig complete(ModelConfig config) {
   if (config.kv_heads == 0) config.kv_heads = config.heads;
   const Family& family = config.family;
   if (config.ffn == 0) config.ffn = (*family.usual_ffn)(std::clamp(config.hidden, std::int64_t{1}, layers::kLargestWidth));
+  if (config.head_size != 0 && config.heads > 0 && config.head_size == config.hidden / config.heads &&
+      config.hidden % config.heads == 0)
+    config.head_size = 0;
+  if (!config.rotated_blocks)
+    config.rotated_blocks = all_but_every(rotary_positions(family) ? *rotary_positions(family)->plain_every : 0, config.layers);
   if (config.norm_eps == 0) config.norm_eps = *family.norm_eps.usual;
   if (const auto* const rotary = rotary_positions(family); rotary && config.rope_theta == 0) {
     config.rope_theta = *rotary->base.usual;
@@ -68,6 +83,7 @@ layers::Transformer transformer_of(const ModelConfig& config) {
           .hidden = config.hidden,
           .heads = config.heads,
           .kv_heads = config.kv_heads,
+          .head_size = config.head_size,
           .ffn = config.ffn,
           .seq_len = config.seq_len,
           .window = config.window,
@@ -79,10 +95,13 @@ layers::Transformer transformer_of(const ModelConfig& config) {
           .attention_tiles = config.attention_tiles,
           .norm = *family.norm,
           .norm_eps = config.norm_eps,
+          .query_key_norms = *family.query_key_norms,
           .activation = *family.activation,
           .positions = kind_of(*family.positions),
           .rope_theta = config.rope_theta,
           .rope_scaling = config.rope_scaling,
+          .rope_fraction = config.rope_fraction,
+          .rotated_blocks = config.rotated_blocks.value_or(layers::RotatedBlocks()),
           .skips = config.skips,
           .experts = config.experts,
           .matrices = *family.matrices,
@@ -114,6 +133,10 @@ void validate(const ModelConfig& config) {
   if (!rotary && config.rope_scaling.scaling != RotaryScaling::none)
     refuse(fmt::format("{} rotates nothing, so there is no scaling of rotations (rotary positions: model {})", *family.name,
                        names_of_families("or", [](const Family& other) { return rotary_positions(other) != nullptr; })));
+  if ((*family.file.head_dim).empty() && config.head_size != 0)
+    refuse(fmt::format("{} has heads that share the hidden size: head_dim must be 0, not {} (heads of another width: model {})",
+                       *family.name, config.head_size,
+                       names_of_families("or", [](const Family& other) { return !(*other.file.head_dim).empty(); })));
   layers::checked(transformer_of(config));
 }
 

@@ -8,11 +8,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string_view>
 
 #include <terrace/core/dtype.h>
 #include <terrace/examples/lm/family.h>
 #include <terrace/parallel/context_parallel.h>
+#include <terrace/parallel/layers/rotated_blocks.h>
 #include <terrace/parallel/layers/transformer.h>
 #include <terrace/parallel/tensor_parallel.h>
 
@@ -25,6 +27,7 @@ struct ModelConfig {
   std::reference_wrapper<const Family> family;
   std::int64_t layers = 0, hidden = 0, heads = 0;
   std::int64_t kv_heads = 0;    // 0: as many as heads
+  std::int64_t head_size = 0;   // width of a head; 0: hidden ÷ heads
   std::int64_t ffn = 0;         // 0: as usual in the family
   std::int64_t seq_len = 0;     // the longest sequence; learned positions have a vector for each place in it
   layers::Windows window = {};  // of each block: a position attends to so many, itself among them; 0: to all before it
@@ -33,18 +36,22 @@ struct ModelConfig {
   std::uint32_t vocab_tiles = 1, mlp_tiles = 1, mlp_row_tiles = 1, attention_tiles = 1;  // as Transformer's
   SkipShape skips = SkipShape::none;
   layers::Experts experts = {};
-  double rope_theta = 0;      // base of rotary positions; 0: as usual in the family, and always for other positions
-  Rotary rope_scaling = {};   // of rotary positions (rope_scaling.h)
-  double norm_eps = 0;        // 0: as usual in the family
-  DType dtype = DType::fp32;  // of weights and activations
+  double rope_theta = 0;     // base of rotary positions; 0: as usual in the family, and always for other positions
+  Rotary rope_scaling = {};  // of rotary positions (rope_scaling.h)
+  double rope_fraction = 1;  // of a head, which rotary positions rotate
+  std::optional<layers::RotatedBlocks> rotated_blocks = {};  // nothing: as usual in the family
+  double norm_eps = 0;                                       // 0: as usual in the family
+  DType dtype = DType::fp32;                                 // of weights and activations
   // The ranks that the model is split over, and which part of it this one has. The sizes above are those of the whole model.
   TensorParallel tensor = {};
   ContextParallel context = {};
   ExpertParallel expert = {};
 
-  [[nodiscard]] std::int64_t head_dim() const { return hidden / heads; }
+  [[nodiscard]] std::int64_t head_dim() const { return head_size != 0 ? head_size : hidden / heads; }
 };
 
+// Blocks of which every so many, counted from 1, rotates nothing; 0: all rotate.
+layers::RotatedBlocks all_but_every(std::int64_t every, std::int64_t layers);
 // The config with every default filled in. Throws what `validate` throws.
 ModelConfig complete(ModelConfig config);
 // Of a completed config: what the library's layers are built of.

@@ -150,6 +150,29 @@ class ConfigReader {
     const bool alike = std::ranges::all_of(of_blocks, [&](auto w) { return w == of_blocks.front(); });
     return alike ? layers::Windows(of_blocks.front()) : layers::Windows(of_blocks);
   }
+  // The part of a head that is rotated.
+  double fraction(const RotaryPositions& rotary) {
+    const auto told = number(rotary.fraction_keys);
+    const Words of_all{"/partial_rotary_factor", "/rope_parameters/partial_rotary_factor"};
+    if (const auto other = number(of_all); rotary.fraction_keys.size() == 0 && other.value_or(1) != 1)
+      refuse(fmt::format("partial_rotary_factor is {}: terrace has this model with 1 only", *other), "train another model");
+    return told.value_or(1);
+  }
+  // Blocks that rotate: 1 in a list of all blocks.
+  std::optional<layers::RotatedBlocks> rotated_blocks(const RotaryPositions& rotary, std::int64_t blocks) {
+    const std::string_view key = *rotary.blocks_key;
+    const auto every = integer(*rotary.every_key);
+    const auto* const list = find(key);
+    if (!list) return every ? std::optional(all_but_every(*every, blocks)) : std::nullopt;
+    std::vector<bool> rotated;
+    const auto is_flag = [](const json& flag) { return flag == 0 || flag == 1; };
+    if (!list->is_array() || std::ssize(*list) != blocks || !std::ranges::all_of(*list, is_flag))
+      refuse(fmt::format("{} is {}, which is no list of 0 and 1 for each of {} layers", key, shown(*list), blocks),
+             "mend the file");
+    for (const auto& flag : *list) rotated.push_back(flag == 1);
+    return layers::RotatedBlocks(std::move(rotated));
+  }
+  void skip(const Words& keys) { known_.insert(known_.end(), keys.begin(), keys.end()); }
   void demand_nothing_else() const {
     std::vector<std::string> unknown;
     for (const auto& [key, value] : values_.items()) {
@@ -179,11 +202,14 @@ const Family& family_of(ConfigReader& reader) {
                 fmt::format("terrace has {}", fmt::join(types, ", ")));
 }
 
-void demand_head_dim(ConfigReader& reader, const ModelConfig& config) {
-  if (config.heads == 0 || config.hidden % config.heads != 0) return;  // complete() refuses it
+std::int64_t head_size_of(ConfigReader& reader, const ModelConfig& config) {
+  const ModelFile& file = config.family.get().file;
+  if (!(*file.head_dim).empty()) return reader.integer(*file.head_dim).value_or(*file.usual_head_dim);
+  if (config.heads == 0 || config.hidden % config.heads != 0) return 0;  // complete() refuses it
   if (const auto dim = reader.integer("head_dim"); dim && *dim != config.head_dim())
     reader.refuse(fmt::format("head_dim is {}, and hidden size divided by heads is {}", *dim, config.head_dim()),
                   "terrace has heads that share the hidden size");
+  return 0;
 }
 
 }  // namespace
@@ -215,9 +241,18 @@ ModelConfig parse_model_config(std::string_view text, const std::string& name) {
   if (const auto* const base = rotary_base(family)) config.rope_theta = reader.number(base->keys).value_or(*base->usual);
   const auto* const tied = reader.find("tie_word_embeddings");
   config.tied = tied ? *tied == true : *file.tied;
-  if (const auto* const rotary = rotary_positions(family)) config.rope_scaling = reader.scaling_of(*rotary, config.seq_len);
+  if (const auto* const rotary = rotary_positions(family)) {
+    config.rope_scaling = reader.scaling_of(*rotary, config.seq_len);
+    config.rope_fraction = reader.fraction(*rotary);
+    config.rotated_blocks = reader.rotated_blocks(*rotary, config.layers);
+  }
   reader.demand_fixed(file.fixed);
-  demand_head_dim(reader, config);
+  config.head_size = head_size_of(reader, config);
+  if (!(*file.experts).empty()) {
+    config.experts.count = reader.size(*file.experts);
+    config.experts.chosen = reader.size(*file.experts_per_token);
+  }
+  reader.skip(file.unused);
   // Of a family without windows it says nothing.
   if ((*file.window).empty()) static_cast<void>(reader.find("sliding_window"));
   reader.demand_nothing_else();
@@ -251,10 +286,21 @@ json model_config_json(const ModelConfig& config, DType weights, const json& bas
   };
   if (config.skips != SkipShape::none)
     refuse("skip connections", "train with --save, and read the file with a program of yours");
-  if (config.experts.count > 0) refuse("a mixture of experts", "train with --save, and read the file with a program of yours");
+  const bool has_experts = !(*file.experts).empty();
+  if (config.experts.count > 0 && !has_experts) refuse("a mixture of experts", "give --model mixtral, which has one");
+  if (config.experts.count == 0 && has_experts) refuse("no experts", "give --experts, or --model mistral");
+  if (config.experts.count > 0 && config.experts.shared > 0) refuse("shared experts", "leave --shared-experts out");
+  if (config.experts.count > 0 && !config.experts.renormalise)
+    refuse("gates that do not add up to 1", "leave --router-gates out");
   if (!config.window.none() && (*file.window).empty())
     refuse("a sliding window", "give --model mistral, which has one, or leave --window out");
   if (config.window.pattern().size() > 1) refuse("windows of some blocks", "give one --window for all");
+  const auto* const rotary = rotary_positions(family);
+  if (rotary && rotary->fraction_keys.size() == 0 && config.rope_fraction != 1)
+    refuse("heads of which a part is rotated", "give --model phi3, or leave --rope-fraction out");
+  const auto blocks = config.rotated_blocks.value_or(layers::RotatedBlocks());
+  if (rotary && (*rotary->blocks_key).empty() && !blocks.all())
+    refuse("blocks that rotate nothing", "give --model smollm3, or leave --rope-layers out");
   json out = base.is_object() ? base : json::object();
   out["architectures"] = {*file.architecture};
   out["model_type"] = *file.type;
@@ -266,6 +312,8 @@ json model_config_json(const ModelConfig& config, DType weights, const json& bas
   set(word_of(family.heads_keys), config.heads);
   set(*file.kv_heads, config.kv_heads);
   set(*file.ffn, config.ffn);
+  if (config.head_size != 0 || *file.usual_head_dim != 0 || out.contains(std::string(*file.head_dim)))
+    set(*file.head_dim, config.head_dim());
   // A table of positions has as many as were trained; rotary ones have no end.
   const auto positions = out.find(std::string(*file.positions));
   const bool keeps = rotary_positions(family) && positions != out.end() && *positions > config.seq_len;
@@ -274,6 +322,8 @@ json model_config_json(const ModelConfig& config, DType weights, const json& bas
   else if (!keeps)
     set(*file.positions, config.seq_len);
   set("vocab_size", config.vocab);
+  set(*file.experts, config.experts.count);
+  set(*file.experts_per_token, config.experts.chosen);
   set("tie_word_embeddings", config.tied);
   set(*file.window, config.window.none() ? json() : json(config.window.of(0)));
   for (const auto& [key, values] : file.fixed)
@@ -285,20 +335,29 @@ json model_config_json(const ModelConfig& config, DType weights, const json& bas
       const json::json_pointer pointer{std::string(key)};
       if (key == number->keys[0] || out.contains(pointer)) out[pointer] = config.rope_theta;
     }
-  if (const auto* const rotary = rotary_positions(family))
+  if (rotary) {
     for (const auto key : rotary->scaling_keys) {
       // rope_parameters has the base, too, and is there only where the directory had it.
       const auto at = out.find(std::string(key));
       const auto scaling = rope_scaling_json(config.rope_scaling);
       const bool has_base = at != out.end() && at->is_object() && at->contains("rope_theta");
       if (has_base) {
-        const auto theta = at->at("rope_theta");
-        *at = scaling.is_null() ? json{{"rope_type", "default"}} : scaling;
-        (*at)["rope_theta"] = theta;
+        auto own = scaling.is_null() ? json{{"rope_type", "default"}} : scaling;
+        for (const auto* const other : {"rope_theta", "partial_rotary_factor"})
+          if (at->contains(other)) own[other] = at->at(other);
+        *at = own;
       } else if (at != out.end() || key == rotary->scaling_keys[0]) {
         out[std::string(key)] = scaling;
       }
     }
+    for (const auto key : rotary->fraction_keys) {
+      const json::json_pointer pointer{std::string(key)};
+      if (key == rotary->fraction_keys[0] || out.contains(pointer)) out[pointer] = config.rope_fraction;
+    }
+    json of_blocks = json::array();
+    for (std::int64_t b = 0; b < config.layers; ++b) of_blocks.push_back(blocks.of(b) ? 1 : 0);
+    set(*rotary->blocks_key, of_blocks);
+  }
   const char* const dtype = weights == DType::bf16 ? "bfloat16" : weights == DType::fp64 ? "float64" : "float32";
   out["torch_dtype"] = dtype;
   if (out.contains("dtype")) out["dtype"] = dtype;

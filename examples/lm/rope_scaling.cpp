@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-[[noreturn]] void refuse(const std::string& what) { throw Error("rope scaling: " + what, Exit::usage); }
+[[noreturn]] void refuse_scaling(const std::string& what) { throw Error("rope scaling: " + what, Exit::usage); }
 
 // A number of a kind: its word in a setting, its key in config.json, and whether it must be told.
 struct Number {
@@ -59,7 +59,7 @@ const Kind& kind_named(std::string_view name) {
     if (name == kind.name) return kind;
     names.emplace_back(kind.name);
   }
-  refuse(fmt::format("\"{}\" is no kind; there are {}", printable(std::string(name)), fmt::join(names, ", ")));
+  refuse_scaling(fmt::format("\"{}\" is no kind; there are {}", printable(std::string(name)), fmt::join(names, ", ")));
 }
 
 // yarn: rotated vectors are longer by as much as scores would shrink.
@@ -67,14 +67,14 @@ double usual_length(double factor) { return factor <= 1 ? 1.0 : 0.1 * std::log(f
 
 const Rotary& checked(const Rotary& s) {
   const auto positive = [](double v) { return v > 0 && std::isfinite(v); };
-  if (!(s.factor >= 1) || !std::isfinite(s.factor)) refuse(fmt::format("factor must be at least 1, not {}", s.factor));
+  if (!(s.factor >= 1) || !std::isfinite(s.factor)) refuse_scaling(fmt::format("factor must be at least 1, not {}", s.factor));
   if (s.scaling != RotaryScaling::linear && !positive(s.original))
-    refuse(fmt::format("the positions of the first training must be more than 0, not {}", s.original));
+    refuse_scaling(fmt::format("the positions of the first training must be more than 0, not {}", s.original));
   if (s.scaling == RotaryScaling::llama3 && !(positive(s.low) && s.high > s.low && std::isfinite(s.high)))
-    refuse(fmt::format("the high frequency factor ({}) must be greater than the low one ({})", s.high, s.low));
+    refuse_scaling(fmt::format("the high frequency factor ({}) must be greater than the low one ({})", s.high, s.low));
   if (s.scaling == RotaryScaling::yarn && !(positive(s.slow) && s.fast > s.slow && positive(s.fast) && positive(s.length)))
-    refuse(fmt::format("of yarn, fast ({}) must be greater than slow ({}), and the length ({}) positive", s.fast, s.slow,
-                       s.length));
+    refuse_scaling(fmt::format("of yarn, fast ({}) must be greater than slow ({}), and the length ({}) positive", s.fast,
+                               s.slow, s.length));
   return s;
 }
 
@@ -106,11 +106,11 @@ Rotary parse_rope_scaling(std::string_view text) {
       told.push_back(number.word);
     }
     if (!known)
-      refuse(fmt::format("\"{}\" is not understood in {}", printable(std::string(one)), printable(std::string(text))));
+      refuse_scaling(fmt::format("\"{}\" is not understood in {}", printable(std::string(one)), printable(std::string(text))));
   }
   const auto is_told = [&](std::string_view word) { return std::ranges::find(told, word) != told.end(); };
   for (const auto& number : kind.numbers)
-    if (number.must && !is_told(number.word)) refuse(fmt::format("{} needs {}", kind.name, number.word));
+    if (number.must && !is_told(number.word)) refuse_scaling(fmt::format("{} needs {}", kind.name, number.word));
   if (kind.scaling == RotaryScaling::yarn && !is_told("length")) scaling.length = usual_length(scaling.factor);
   return checked(scaling);
 }
@@ -128,31 +128,32 @@ std::string to_text(const Rotary& scaling) {
 
 Rotary rope_scaling_of(const json& object, double positions) {
   if (object.is_null()) return {};
-  if (!object.is_object()) refuse("it is no object");
+  if (!object.is_object()) refuse_scaling("it is no object");
   const auto type = object.value("rope_type", object.value("type", json("default")));
-  if (!type.is_string()) refuse("its type is no text");
+  if (!type.is_string()) refuse_scaling("its type is no text");
   if (type == "default") return {};
   const auto& kind = kind_named(type.get<std::string>());
   Rotary scaling;
   scaling.scaling = kind.scaling;
   if (kind.scaling != RotaryScaling::linear) scaling.original = positions;
   bool has_length = false;
-  std::vector<std::string> known{"rope_type", "type", "rope_theta", "max_position_embeddings", "truncate", "finetuned"};
+  std::vector<std::string> known{"rope_type", "type",      "rope_theta",           "max_position_embeddings",
+                                 "truncate",  "finetuned", "partial_rotary_factor"};
   for (const auto& number : kind.numbers) {
     known.emplace_back(number.key);
     const auto at = object.find(number.key);
     if (at == object.end() || at->is_null()) {
-      if (number.must && number.field != &Rotary::original) refuse(fmt::format("{} needs {}", kind.name, number.key));
+      if (number.must && number.field != &Rotary::original) refuse_scaling(fmt::format("{} needs {}", kind.name, number.key));
       continue;
     }
-    if (!at->is_number()) refuse(fmt::format("{} is no number", number.key));
+    if (!at->is_number()) refuse_scaling(fmt::format("{} is no number", number.key));
     scaling.*number.field = at->get<double>();
     has_length |= number.field == &Rotary::length;
   }
   if (const auto at = object.find("truncate"); at != object.end() && at->is_boolean()) scaling.whole = at->get<bool>();
   for (const auto& [key, value] : object.items())
     if (!value.is_null() && std::ranges::find(known, key) == known.end())
-      refuse(fmt::format("{} of {} is not known", printable(key), kind.name));
+      refuse_scaling(fmt::format("{} of {} is not known", printable(key), kind.name));
   if (kind.scaling == RotaryScaling::yarn && !has_length) scaling.length = usual_length(scaling.factor);
   return checked(scaling);
 }

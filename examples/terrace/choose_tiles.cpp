@@ -44,21 +44,25 @@ Largest largest_phase(RunConfig c) {
   return largest;
 }
 
+// Norms of the blocks' results have no tiles yet.
+bool has_tiles(const RunConfig& c) { return (*lm::family_named(c.model).tensors.attention_result_norm).empty(); }
+
 // The next larger number of tiles; the same if there is none.
 std::int64_t more_vocab_tiles(const RunConfig& c) {
   return std::min(2 * c.vocab_tiles, std::max(c.vocab_tiles, layers::most_vocab_tiles(c.vocab, c.tp)));
 }
 std::int64_t more_mlp_tiles(const RunConfig& c) {
   constexpr std::int64_t kLeastFeatures = 64;  // of a tile: products with fewer run slowly
-  const auto features = model_config(c).ffn / c.tp;
+  const auto features = has_tiles(c) ? model_config(c).ffn / c.tp : 0;
   for (auto tiles = c.mlp_tiles + 1; tiles * kLeastFeatures <= features; ++tiles)
     if (features % tiles == 0) return tiles;
   return c.mlp_tiles;
 }
 std::int64_t more_attention_tiles(const RunConfig& c) {
   constexpr std::int64_t kLeastResults = 64;  // of a tile, of q
+  if (!has_tiles(c)) return c.attention_tiles;
   const auto model = model_config(c);
-  const auto q = model.hidden / c.tp, kv = q / model.heads * model.kv_heads;
+  const auto q = model.heads * model.head_dim() / c.tp, kv = q / model.heads * model.kv_heads;
   for (auto tiles = c.attention_tiles + 1; tiles * kLeastResults <= q; ++tiles)
     if (q % tiles == 0 && kv % tiles == 0) return tiles;
   return c.attention_tiles;

@@ -99,6 +99,7 @@ std::vector<Option> make_table() {
       number("model", "hidden", &C::hidden, kPositive, kSame, "width of the residual stream"),
       number("model", "heads", &C::heads, kPositive, kSame, "attention heads"),
       number("model", "kv-heads", &C::kv_heads, kCount, kSame, "key and value heads; 0: as many as --heads"),
+      number("model", "head-dim", &C::head_dim, kCount, kSame, "width of an attention head; 0: --hidden divided by --heads"),
       number("model", "ffn", &C::ffn, kCount, kSame, "width of the feed-forward part; 0: the usual width of the model family"),
       number("model", "seq-len", &C::seq_len, kPositive, kSame, "tokens in a sequence"),
       // Tokens may be bytes: a smaller vocabulary would have no row for some of them.
@@ -107,6 +108,12 @@ std::vector<Option> make_table() {
       text("model", "rope-scaling", &C::rope_scaling, Text::required, kSame,
            "how the angles of rotary positions are changed for long sequences, as rope_scaling in a config.json: none, "
            "linear:factor=F, dynamic:factor=F,original=N, llama3:factor=F,low=L,high=H,original=N or yarn:factor=F,original=N"),
+      number("model", "rope-fraction", &C::rope_fraction, {0, 1}, kSame,
+             "the part of each head's elements that rotary positions rotate, its first ones"),
+      text(
+          "model", "rope-layers", &C::rope_layers, Text::required, kSame,
+          "which layers rotary positions rotate: 1 is all; a list such as 1,1,1,0 is repeated over the layers; usual: as usual "
+          "in the model family"),
       number("model", "norm-eps", &C::norm_eps, kFraction, kSame, norm_eps),
       text("model", "untied", &C::untied, Text::any, kSame, "give the output head its own weights, not those of the embedding"),
       number(

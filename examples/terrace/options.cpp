@@ -500,13 +500,17 @@ void apply_model_dir(RunConfig& c) {
   c.hidden = model.hidden;
   c.heads = model.heads;
   c.kv_heads = model.kv_heads;
+  c.head_dim = model.head_size;
   c.ffn = model.ffn;
   c.vocab = model.vocab;
   c.window = layers::to_string(model.window);
   c.untied = !model.tied;
   c.rope_base = model.rope_theta;
   c.rope_scaling = lm::to_text(model.rope_scaling);
+  c.rope_fraction = model.rope_fraction;
+  if (model.rotated_blocks) c.rope_layers = layers::to_string(*model.rotated_blocks);
   c.norm_eps = model.norm_eps;
+  if (model.experts.count != 0) c.experts = model.experts.count, c.experts_per_token = model.experts.chosen;
   // The longest sequence of a published model is rarely what one wants to train with.
   c.seq_len = std::min({c.seq_len, model.seq_len});
 }

@@ -34,6 +34,13 @@ Rotary rope_scaling_of(const RunConfig& c) try { return lm::parse_rope_scaling(c
   throw Error(fmt::format("--rope-scaling: {}", error.what()), error.exit());
 }
 
+std::optional<layers::RotatedBlocks> rotated_blocks_of(const RunConfig& c) try {
+  if (c.rope_layers == "usual") return std::nullopt;
+  return layers::RotatedBlocks::parse(c.rope_layers);
+} catch (const Error& error) {
+  throw Error(fmt::format("--rope-layers: {}", error.what()), error.exit());
+}
+
 }  // namespace
 
 TensorMode parse_tensor_mode(const std::string& name) {
@@ -50,6 +57,7 @@ lm::ModelConfig model_config(const RunConfig& c) {
        .hidden = c.hidden,
        .heads = c.heads,
        .kv_heads = c.kv_heads,
+       .head_size = c.head_dim,
        .ffn = c.ffn,
        .seq_len = c.seq_len,
        .window = layers::Windows::parse(c.window),
@@ -69,6 +77,8 @@ lm::ModelConfig model_config(const RunConfig& c) {
                    .square_loss = c.router_z_loss},
        .rope_theta = c.rope_base,
        .rope_scaling = rope_scaling_of(c),
+       .rope_fraction = c.rope_fraction,
+       .rotated_blocks = rotated_blocks_of(c),
        .norm_eps = c.norm_eps,
        .dtype = parse_dtype(c.dtype),
        .tensor = tensor_of(c),

@@ -42,9 +42,9 @@ bool is_asynchronous(const RunConfig& c) {
 }
 
 void demand_heads(const RunConfig& c) {
-  if (c.hidden % c.heads != 0) {
+  if (c.head_dim == 0 && c.hidden % c.heads != 0) {
     refuse_pair(fmt::format("--heads {} does not divide --hidden {}", c.heads, c.hidden),
-                "the width of a head is --hidden ÷ --heads, so give a --heads that divides --hidden");
+                "the width of a head is --hidden ÷ --heads, so give a --heads that divides --hidden, or --head-dim");
   }
   if (c.kv_heads != 0 && c.heads % c.kv_heads != 0) {
     refuse_pair(fmt::format("--kv-heads {} does not divide --heads {}", c.kv_heads, c.heads),
@@ -62,7 +62,10 @@ void demand_family(const RunConfig& c) {
         "leave --kv-heads out" + or_another_family(has_grouped_heads));
   }
   const auto* const base = lm::rotary_base(family);
-  if (base && c.hidden / c.heads % 2 != 0) {
+  if (base && c.head_dim % 2 != 0)
+    refuse_pair(fmt::format("--head-dim {} is odd", c.head_dim),
+                fmt::format("rotary positions rotate pairs of elements, so {} needs an even --head-dim", *family.name));
+  if (base && c.head_dim == 0 && c.hidden / c.heads % 2 != 0) {
     refuse_pair(
         fmt::format("--hidden {} ÷ --heads {} is {}, which is odd", c.hidden, c.heads, c.hidden / c.heads),
         fmt::format("rotary positions rotate pairs of elements, so {} needs an even head width: give another --heads or "

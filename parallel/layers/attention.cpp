@@ -2,13 +2,15 @@
 
 #include <algorithm>
 
+#include <terrace/parallel/layers/rotate.h>
+
 namespace terrace::layers {
 namespace {
 
 // The widths of q, k and v.
 std::vector<std::int64_t> qkv_outputs(const Transformer& config) {
   const std::int64_t kv = config.kv_heads * config.head_dim();
-  return {config.hidden, kv, kv};
+  return {config.attended(), kv, kv};
 }
 
 }  // namespace
@@ -16,25 +18,28 @@ std::vector<std::int64_t> qkv_outputs(const Transformer& config) {
 // Sizes are checked before they are used. Each tensor rank has whole heads.
 Attention::Attention(const Transformer& config, std::int64_t block)
     : ResidualBranch("layers." + std::to_string(block) + ".attention", config, block, parts_of(checked(config))),
+      block_(block),
       window_(config.window.of(block)) {}
 
 ResidualBranch::Parts Attention::parts_of(const Transformer& config) {
   return {.norm = config.names.attention_norm,
+          .result_norm = config.names.attention_result_norm,
           .in = config.names.qkv,
           .out = config.names.attention_output,
           .in_outputs = qkv_outputs(config),
           .in_ways = {config.tensor.ranks, config.kv_ways(), config.kv_ways()},
-          .out_inputs = config.hidden,
+          .out_inputs = config.attended(),
           .in_result = "q, k and v",
-          .tiles = config.attention_tiles};
+          .tiles = config.attention_tiles,
+          .is_attention = true};
 }
 
 AttentionShape Attention::attention_shape(BatchShape shape) const {
   return {shape.batch, shape.seq, config_.heads_here(), config_.kv_heads_here(), config_.head_dim()};
 }
 
-std::vector<TensorSpec> Attention::saved(BatchShape shape) const {
-  auto all = ResidualBranch::saved(shape);
+std::vector<TensorSpec> Attention::saved_of_middle(BatchShape shape) const {
+  auto all = ResidualBranch::saved_of_middle(shape);
   all.push_back({"attention's result", config_.dtype, {shape.tokens(), config_.attended_here()}});
   all.push_back({"log-sum-exp of scores", accumulator_of(config_.dtype), {shape.batch, config_.heads_here(), shape.seq}});
   return all;
@@ -46,7 +51,8 @@ Attention::Decode::Decode(const Attention& layer, ScratchArena& arena, std::int6
       attended(layer.take_middle(arena, rows)) {}
 
 std::uint64_t Attention::scratch_bytes(BatchShape shape) const {
-  return std::max(ResidualBranch::scratch_bytes(shape), bytes_of<Decode>(*this, 1) + in_bytes(1));
+  return std::max(ResidualBranch::scratch_bytes(shape),
+                  bytes_of<Decode>(*this, 1) + std::max({in_bytes(1), norm_position_bytes(), add_position_bytes()}));
 }
 
 double Attention::forward_flops(BatchShape shape) const {
@@ -57,11 +63,7 @@ double Attention::forward_flops(BatchShape shape) const {
 }
 
 void Attention::rotate(LayerContext& ctx, TensorView qkv, std::int64_t first_position, bool inverse) const {
-  if (config_.positions != Positions::rotary) return;
-  const std::int64_t row = in_.outputs();
-  const TensorView q_and_k{
-      qkv.data, qkv.dtype, {qkv.shape[0], config_.heads_here() + config_.kv_heads_here(), config_.head_dim()}};
-  ctx.math.rotary(ctx.stream, q_and_k, row, ctx.shape.seq, first_position, config_.rotary(), inverse);
+  rotate_heads(ctx, config_, block_, qkv, first_position, inverse);
 }
 
 void Attention::rotate_slice(LayerContext& ctx, TensorView qkv, bool inverse) const {
@@ -110,8 +112,9 @@ void Attention::decode_step(LayerContext& ctx, std::span<const TensorView> weigh
   ScratchArena arena(ctx.scratch);
   const Decode scratch(*this, arena, 1);
   run_in(ctx, weights, scratch.qkv, x, scratch.statistics, arena);
+  norm_position(ctx, weights, scratch.qkv, arena);
   decode_attended(ctx, scratch.attended, scratch.qkv, cache_views, position);
-  run_out(ctx, weights, y, scratch.attended, x);
+  add_position(ctx, weights, y, scratch.attended, x, arena);
 }
 
 // Between the phases of tiles the position's rows are in the cache.
@@ -120,7 +123,10 @@ void Attention::decode_tiles(LayerContext& ctx, std::span<const TensorView> weig
   const auto qkv = cache_views[2], attended = cache_views[3];
   for (std::uint32_t i = 0; i < branch_tiles(); ++i)
     if (ctx.runs(i)) decode_in(ctx, weights, qkv, x, i);
-  if (ctx.runs(branch_tiles() - 1)) decode_attended(ctx, attended, qkv, cache_views, position);
+  if (ctx.runs(branch_tiles() - 1)) {
+    norm_position(ctx, weights, qkv, ScratchArena(ctx.scratch));
+    decode_attended(ctx, attended, qkv, cache_views, position);
+  }
   for (std::uint32_t i = 0; i < branch_tiles(); ++i)
     if (ctx.runs(branch_tiles() + i)) decode_out(ctx, weights, y, attended, x, i);
 }

@@ -14,7 +14,6 @@ namespace terrace::layers {
 class Attention : public ResidualBranch {
  public:
   Attention(const Transformer& config, std::int64_t block);
-  [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const override;
   [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
   [[nodiscard]] double forward_flops(BatchShape shape) const override;
   // Keys and values, each [kv_heads, capacity, head_dim].
@@ -23,8 +22,9 @@ class Attention : public ResidualBranch {
                    std::int64_t position) const override;
 
  protected:
-  const std::int64_t window_;  // of this block
+  const std::int64_t block_, window_;  // its number, and its window
   enum OwnSaved : std::size_t { kAttended = kOwn, kLogSumExp };
+  [[nodiscard]] std::vector<TensorSpec> saved_of_middle(BatchShape shape) const override;
   TensorView middle(LayerContext& ctx, const LayerTensors& t, ScratchArena& arena) const override;
   [[nodiscard]] bool saves_middle() const override { return true; }
   void middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView dqkv, TensorView dattended) const override;

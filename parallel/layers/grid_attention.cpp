@@ -1,11 +1,13 @@
 #include <terrace/parallel/layers/grid_attention.h>
 
 #include <terrace/parallel/layers/grid_cut.h>
+#include <terrace/parallel/layers/rotate.h>
 
 namespace terrace::layers {
 
 GridAttention::GridAttention(const Transformer& config, std::int64_t block)
     : GridBranch("layers." + std::to_string(block) + ".attention", config, block, parts_of(checked(config))),
+      block_(block),
       window_(config.window.of(block)) {}
 
 GridBranch::Parts GridAttention::parts_of(const Transformer& config) {
@@ -13,8 +15,8 @@ GridBranch::Parts GridAttention::parts_of(const Transformer& config) {
   return {.norm = config.names.attention_norm,
           .in = config.names.qkv,
           .out = config.names.attention_output,
-          .in_outputs = {config.hidden, kv, kv},
-          .out_inputs = config.hidden,
+          .in_outputs = {config.attended(), kv, kv},
+          .out_inputs = config.attended(),
           .in_result = "q, k and v"};
 }
 
@@ -42,12 +44,9 @@ double GridAttention::middle_flops(BatchShape shape) const {
 }
 
 void GridAttention::rotate(LayerContext& ctx, TensorView qkv, bool inverse) const {
-  if (config_.positions != Positions::rotary) return;
   const auto sequences = attention(ctx.shape);
   const auto turn = [&](const TensorView& rows, std::int64_t first_position) {
-    const TensorView q_and_k{
-        rows.data, rows.dtype, {rows.shape[0], config_.heads_here() + config_.kv_heads_here(), config_.head_dim()}};
-    ctx.math.rotary(ctx.stream, q_and_k, in_.outputs(), ctx.shape.seq, first_position, config_.rotary(), inverse);
+    rotate_heads(ctx, config_, block_, rows, first_position, inverse);
   };
   if (ctx.documents.whole_sequences()) return turn(qkv, 0);
   for (std::int64_t b = 0; b < sequences.shape.batch; ++b)

@@ -16,7 +16,7 @@ class GridAttention final : public GridBranch {
   [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const override;
 
  private:
-  const std::int64_t window_;  // of this block
+  const std::int64_t block_, window_;  // its number, and its window
   enum OwnSaved : std::size_t { kAttended = kOwn, kLogSumExp };
   static Parts parts_of(const Transformer& config);
   void save_middle(LayerContext& ctx, const LayerTensors& t) const override;

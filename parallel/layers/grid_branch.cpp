@@ -16,7 +16,7 @@ std::vector<std::uint32_t> with(std::vector<std::uint32_t> some, const std::vect
 
 GridBranch::GridBranch(std::string name, const Transformer& config, std::int64_t block, const Parts& parts)
     : TransformerLayer(std::move(name), config),
-      norm_(params_, config.names.in_block(block, parts.norm), config),
+      norm_(params_, config.names.norm_in_block(block, parts.norm), config),
       in_(params_, config.names.in_block(block, ""), parts.in, parts.in_outputs, config.hidden,
           {Projection::Split::Of::outputs}, config.init_std, config),
       out_(params_, config.names.in_block(block, ""), parts.out, {config.hidden}, parts.out_inputs,

@@ -10,6 +10,7 @@ Mlp::Mlp(const Transformer& config, std::int64_t block)
 ResidualBranch::Parts Mlp::parts_of(const Transformer& config) {
   const auto results = up_results(config.activation);
   return {.norm = config.names.mlp_norm,
+          .result_norm = config.names.mlp_result_norm,
           .in = config.names.up,
           .out = config.names.down,
           .in_outputs = std::vector(results, config.ffn),
@@ -23,7 +24,7 @@ Mlp::Decode::Decode(const Mlp& layer, ScratchArena& arena, std::int64_t rows)
 
 // The two products of a decode step use the rest of the scratch in turn.
 std::uint64_t Mlp::scratch_bytes(BatchShape shape) const {
-  const auto decode = bytes_of<Decode>(*this, 1) + std::max(in_bytes(1), middle_bytes(1));
+  const auto decode = bytes_of<Decode>(*this, 1) + std::max(in_bytes(1), middle_bytes(1) + add_position_bytes());
   return std::max(ResidualBranch::scratch_bytes(shape), decode);
 }
 
@@ -54,7 +55,8 @@ void Mlp::decode_step(LayerContext& ctx, std::span<const TensorView> weights, Te
   ScratchArena arena(ctx.scratch);
   const Decode scratch(*this, arena, 1);
   run_in(ctx, weights, scratch.up, x, scratch.statistics, arena);
-  run_out(ctx, weights, y, activated(ctx, scratch.up, arena), x);
+  const auto middle_result = activated(ctx, scratch.up, arena);
+  add_position(ctx, weights, y, middle_result, x, arena);
 }
 
 }  // namespace terrace::layers

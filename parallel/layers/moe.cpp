@@ -15,7 +15,7 @@ Transformer without_ranks(Transformer config) {
 
 Moe::Moe(const Transformer& config, std::int64_t block)
     : TransformerLayer("layers." + std::to_string(block) + ".experts", config),
-      norm_(params_, config.names.in_block(block, config.names.mlp_norm), config),
+      norm_(params_, config.names.norm_in_block(block, config.names.mlp_norm), config),
       router_(params_, config.names.in_block(block, ""), {{config.names.router}}, {config.experts.count}, config.hidden, {},
               config.init_std, without_ranks(config)) {
   const auto add = [&](const std::string& prefix) {

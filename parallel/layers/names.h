@@ -26,7 +26,9 @@ struct TransformerNames {
   std::string head = "lm_head";                     // of a model whose head has a table of its own
   std::string block = "model.layers.";              // stands before the number of a block
   // In a block.
-  std::string attention_norm = "input_layernorm", mlp_norm = "post_attention_layernorm";
+  std::string attention_norm = "input_layernorm", mlp_norm = "post_attention_layernorm";  // empty: no norm before the half
+  std::string attention_result_norm, mlp_result_norm;  // of what the half adds to its input; empty: none
+  std::string q_norm, k_norm;                          // empty: none
   ProjectionParts qkv = {{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}};
   ProjectionParts attention_output = {{"self_attn.o_proj"}};
   ProjectionParts up = {{"mlp.gate_proj", "mlp.up_proj"}};  // without a gate: one name
@@ -41,6 +43,10 @@ struct TransformerNames {
   // "model.layers.3." + name
   [[nodiscard]] std::string in_block(std::int64_t number, std::string_view name) const {
     return block + std::to_string(number) + "." + std::string(name);
+  }
+  // Empty for a norm that there is not.
+  [[nodiscard]] std::string norm_in_block(std::int64_t number, std::string_view norm) const {
+    return norm.empty() ? std::string() : in_block(number, norm);
   }
 };
 

@@ -27,7 +27,12 @@ NormStatistics NormStatistics::rows(std::int64_t first, std::int64_t count) cons
 }
 
 Norm::Norm(std::vector<ParamSpec>& params, std::string_view prefix, const Transformer& config)
-    : first_(params.size()), centred_(removes_mean(config.norm)), eps_(config.norm_eps), dtype_(config.dtype) {
+    : first_(params.size()),
+      present_(!prefix.empty()),
+      centred_(present_ && removes_mean(config.norm)),
+      eps_(config.norm_eps),
+      dtype_(config.dtype) {
+  if (!present_) return;
   params.push_back({.name = weight_name(prefix), .shape = {config.hidden}, .init = {InitKind::ones}, .decay = false});
   if (centred_) params.push_back({.name = bias_name(prefix), .shape = {config.hidden}, .init = {}, .decay = false});
 }
@@ -37,22 +42,26 @@ TensorSpec Norm::statistics(std::int64_t rows) const {
 }
 
 void Norm::name_params(std::vector<PhaseParam>& of_phase) const {
-  for (std::size_t p = 0; p < (centred_ ? 2U : 1U); ++p) of_phase.push_back({static_cast<std::uint32_t>(first_ + p)});
+  for (std::size_t p = 0; present_ && p < (centred_ ? 2U : 1U); ++p)
+    of_phase.push_back({static_cast<std::uint32_t>(first_ + p)});
 }
 
 void Norm::forward(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView x,
                    const NormStatistics& statistics) const {
+  if (!present_) return ctx.math.convert(ctx.stream, y, x);
   ctx.math.norm(ctx.stream, y, statistics.mean, statistics.rstd, x, weights[first_],
                 centred_ ? weights[first_ + 1] : TensorView{}, eps_);
 }
 
 void Norm::input_grad(LayerContext& ctx, std::span<const TensorView> weights, TensorView dx, TensorView dy, TensorView x,
                       const NormStatistics& statistics, Accumulate accumulate) const {
+  if (!present_) return ctx.math.convert(ctx.stream, dx, dy, accumulate);
   ctx.math.norm_input_grad(ctx.stream, dx, dy, x, weights[first_], statistics.mean, statistics.rstd, accumulate);
 }
 
 void Norm::weight_grad(LayerContext& ctx, std::span<const TensorView> gradients, TensorView dy, TensorView x,
                        const NormStatistics& statistics, Accumulate accumulate) const {
+  if (!present_) return;
   ctx.math.norm_weight_grad(ctx.stream, gradients[first_], centred_ ? gradients[first_ + 1] : TensorView{}, dy, x,
                             statistics.mean, statistics.rstd, accumulate);
 }

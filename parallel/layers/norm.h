@@ -25,12 +25,14 @@ struct NormStatistics {
   [[nodiscard]] NormStatistics rows(std::int64_t first, std::int64_t count) const;
 };
 
-// A norm of the transformer's kind, and its place in params(): LayerNorm (weight, bias) or RMSNorm (weight).
+// A norm of the transformer's kind, and its place in params(): LayerNorm (weight, bias) or RMSNorm (weight). One without a name
+// changes nothing: it has no parameters, and its result is its input.
 class Norm {
  public:
   // Appends its parameters, named `prefix`.weight (.bias).
   Norm(std::vector<ParamSpec>& params, std::string_view prefix, const Transformer& config);
 
+  explicit operator bool() const { return present_; }
   [[nodiscard]] TensorSpec statistics(std::int64_t rows) const;
   void name_params(std::vector<PhaseParam>& of_phase) const;  // appends its parameters
   void forward(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView x,
@@ -42,7 +44,7 @@ class Norm {
 
  private:
   std::size_t first_;
-  bool centred_;
+  bool present_, centred_;
   double eps_;
   DType dtype_;
 };

@@ -17,15 +17,18 @@ enum Backward : std::uint32_t { kOutInput, kInInput, kOutWeight, kInWeight };
 ResidualBranch::ResidualBranch(std::string name, const Transformer& config, std::int64_t block, const Parts& parts)
     : TransformerLayer(std::move(name), config),
       branch_tiles_(parts.tiles),
-      norm_(params_, config.names.in_block(block, parts.norm), config),
+      norm_(params_, config.names.norm_in_block(block, parts.norm), config),
+      query_key_norm_(parts.is_attention ? QueryKeyNorm(params_, config, block) : QueryKeyNorm()),
       in_bias_(declare_bias(config.names.in_block(block, ""), parts.in, parts.in_outputs, parts.in_ways[0])),
       out_bias_(declare_bias(config.names.in_block(block, ""), parts.out, {config.hidden}, 1)),
       in_(params_, config.names.in_block(block, ""), {parts.in.tensors, parts.in.bias && !in_tiles()}, parts.in_outputs,
           config.hidden, {Projection::Split::Of::outputs, parts.in_ways}, config.init_std, config),
       out_(params_, config.names.in_block(block, ""), {parts.out.tensors, parts.out.bias && !in_tiles()}, {config.hidden},
            parts.out_inputs, {Projection::Split::Of::inputs, {config.tensor.ranks}}, config.residual_init_std(), config),
+      result_norm_(params_, config.names.norm_in_block(block, parts.result_norm), config),
       in_result_(parts.in_result) {
   out_.set_unit(params_, 1);
+  for (const auto& p : params_of(result_norm_)) params_[p.param].unit = 1;
   if (!in_tiles()) return;
   in_tiles_.emplace(params_, in_, branch_tiles_, 1, TiledProjection::Bias{in_bias_}, config.dtype);
   out_tiles_.emplace(params_, out_, branch_tiles_, 2, TiledProjection::Bias{out_bias_, config.tensor.leads()}, config.dtype);
@@ -45,6 +48,29 @@ std::optional<std::uint32_t> ResidualBranch::declare_bias(const std::string& pre
 }
 
 std::vector<TensorSpec> ResidualBranch::saved(BatchShape shape) const {
+  auto all = saved_of_middle(shape);
+  std::ranges::copy(query_key_norm_.saved(shape.tokens()), std::back_inserter(all));
+  if (!result_norm_) return all;
+  all.push_back({"input of the norm of the result", config_.dtype, {shape.tokens(), config_.hidden}});
+  all.push_back(result_norm_.statistics(shape.tokens()));
+  return all;
+}
+
+ResidualBranch::SavedOfNorms ResidualBranch::saved_of_norms(const LayerTensors& t) const {
+  const std::size_t result = result_norm_ ? 2 : 0, query_key = query_key_norm_.saved(1).size();
+  const auto end = t.saved.size();
+  SavedOfNorms some{t.saved.subspan(end - result - query_key, query_key), {}, {}};
+  if (result_norm_) some.result = t.saved[end - 2], some.result_statistics = t.saved[end - 1];
+  return some;
+}
+
+ResidualBranch::CarriedOfNorms ResidualBranch::carried_of_norms(const LayerTensors& t) const {
+  const std::size_t result = result_norm_ ? 1 : 0, query_key = query_key_norm_.carried(1).size();
+  const auto end = t.carried.size();
+  return {t.carried.subspan(end - result - query_key, query_key), result_norm_ ? t.carried[end - 1] : TensorView{}};
+}
+
+std::vector<TensorSpec> ResidualBranch::saved_of_middle(BatchShape shape) const {
   return {norm_.statistics(rows_of(shape)), {in_result_, config_.dtype, {shape.tokens(), in_.outputs()}}};
 }
 
@@ -52,6 +78,8 @@ std::vector<TensorSpec> ResidualBranch::carried(BatchShape shape) const {
   std::vector<TensorSpec> all{{"gradient of " + in_result_, config_.dtype, {shape.tokens(), in_.outputs()}},
                               {"gradient of norm's result", config_.dtype, {rows_of(shape), config_.hidden}}};
   if (on_shares()) all.push_back({"gradient of the result", config_.dtype, {shape.tokens(), config_.hidden}});
+  std::ranges::copy(query_key_norm_.carried(shape.tokens()), std::back_inserter(all));
+  if (result_norm_) all.push_back({"gradient of the norm's input", config_.dtype, {shape.tokens(), config_.hidden}});
   return all;
 }
 
@@ -96,16 +124,67 @@ ResidualBranch::InWeight::InWeight(const ResidualBranch& layer, ScratchArena& ar
 
 std::uint64_t ResidualBranch::scratch_bytes(BatchShape shape) const {
   const auto n = shape.tokens();
-  return std::max({in_bytes(n) + in_result_bytes(n), middle_bytes(n), bytes_of<InInput>(*this, n), bytes_of<InWeight>(*this, n),
-                   tile_bytes(n) + norm_.statistics(n).bytes() + ScratchArena::kAlignBytes});
+  const std::uint64_t recomputed = saves_middle() ? 0 : middle_bytes(n);
+  return std::max({std::max(in_bytes(n), query_key_bytes(n)) + in_result_bytes(n), middle_bytes(n),
+                   recomputed + result_norm_bytes(n), std::max(bytes_of<InInput>(*this, n), query_key_bytes(n)),
+                   bytes_of<InWeight>(*this, n), tile_bytes(n) + norm_.statistics(n).bytes() + ScratchArena::kAlignBytes});
+}
+
+std::uint64_t ResidualBranch::query_key_bytes(std::int64_t rows) const {
+  return query_key_norm_ ? round_up(query_key_norm_.scratch(rows).bytes(), ScratchArena::kAlignBytes) : 0;
+}
+
+std::uint64_t ResidualBranch::result_norm_bytes(std::int64_t rows) const {
+  if (!result_norm_) return 0;
+  return round_up(TensorSpec{"", config_.dtype, {rows, config_.hidden}}.bytes(), ScratchArena::kAlignBytes);
+}
+
+void ResidualBranch::norm_in_result(LayerContext& ctx, const LayerTensors& t, TensorView result, ScratchArena arena) const {
+  if (!query_key_norm_) return;
+  const auto room = query_key_norm_.scratch(ctx.shape.tokens());
+  query_key_norm_.forward(ctx, t.weights, result, saved_of_norms(t).query_key, arena.take(room.dtype, room.shape));
+}
+
+void ResidualBranch::norm_in_result_grad(LayerContext& ctx, const LayerTensors& t, ScratchArena arena) const {
+  if (!query_key_norm_) return;
+  const auto room = query_key_norm_.scratch(ctx.shape.tokens());
+  query_key_norm_.input_grad(ctx, t.weights, t.carried[kDin], saved_of_norms(t).query_key, carried_of_norms(t).query_key,
+                             arena.take(room.dtype, room.shape));
+}
+
+void ResidualBranch::norm_position(LayerContext& ctx, std::span<const TensorView> weights, TensorView qkv,
+                                   ScratchArena arena) const {
+  if (!query_key_norm_) return;
+  std::vector<TensorView> saved;
+  for (const auto& spec : query_key_norm_.saved(1)) saved.push_back(arena.take(spec.dtype, spec.shape));
+  const auto room = query_key_norm_.scratch(1);
+  query_key_norm_.forward(ctx, weights, qkv, saved, arena.take(room.dtype, room.shape));
+}
+
+std::uint64_t ResidualBranch::norm_position_bytes() const {
+  ScratchArena arena;
+  for (const auto& spec : query_key_norm_.saved(1)) static_cast<void>(arena.take(spec.dtype, spec.shape));
+  return arena.peak_bytes() + query_key_bytes(1);
+}
+
+void ResidualBranch::add_position(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView middle,
+                                  TensorView x, ScratchArena arena) const {
+  if (!result_norm_) return run_out(ctx, weights, y, middle, x, {}, {}, arena);
+  const auto result = arena.take(config_.dtype, {1, config_.hidden}), statistics = take_statistics(arena, 1);
+  run_out(ctx, weights, y, middle, x, result, statistics, arena);
+}
+
+std::uint64_t ResidualBranch::add_position_bytes() const {
+  return result_norm_ ? 2 * result_norm_bytes(1) + round_up(norm_.statistics(1).bytes(), ScratchArena::kAlignBytes) : 0;
 }
 
 // The same on all tensor ranks, though only one of them adds the residual: their programs must be one program.
 std::vector<Phase> ResidualBranch::phases_at_once(LayerCall call, BatchShape shape) const {
   const auto n = shape.tokens();
   const double in = product_flops(n, in_.outputs()), out = product_flops(n, out_.inputs()), between = middle_flops(shape);
-  const auto in_params = params_of(norm_, in_), out_params = params_of(out_);
+  const auto in_params = params_of(norm_, query_key_norm_, in_), out_params = params_of(out_, result_norm_);
   const std::uint64_t recomputed = saves_middle() ? 0 : middle_bytes(n);
+  const bool has_result_norm{result_norm_};
   auto all = middle_phases(call, shape);
   const bool at_once = all.empty();
   std::vector<PhaseWork> first_work;
@@ -115,22 +194,25 @@ std::vector<Phase> ResidualBranch::phases_at_once(LayerCall call, BatchShape sha
                              .x = true,
                              .saved = Access::overwrite,
                              .work = first_work,
-                             .scratch_bytes = in_bytes(n) + in_result_bytes(n),
+                             .scratch_bytes = std::max(in_bytes(n), query_key_bytes(n)) + in_result_bytes(n),
                              .flops = at_once ? in + between : in});
     all.push_back({.weights = out_params,
                    .x = true,
                    .y = Access::overwrite,
-                   .saved = Access::read,
-                   .scratch_bytes = recomputed,
+                   .saved = has_result_norm ? Access::update : Access::read,
+                   .scratch_bytes = recomputed + result_norm_bytes(n),
                    .flops = out});
     return all;
   }
   if (call != LayerCall::backward) return {};
+  if (has_result_norm)  // its input's gradient is carried already
+    for (auto& phase : all)
+      if (phase.carried == Access::overwrite) phase.carried = Access::update;
   all.insert(all.begin(), {.half = Half::input,
                            .weights = out_params,
                            .dy = true,
                            .saved = Access::read,
-                           .carried = at_once ? std::optional(Access::overwrite) : std::nullopt,
+                           .carried = at_once || has_result_norm ? std::optional(Access::overwrite) : std::nullopt,
                            .work = first_work,
                            .scratch_bytes = middle_bytes(n),
                            .flops = at_once ? out + 2 * between : out});
@@ -141,18 +223,20 @@ std::vector<Phase> ResidualBranch::phases_at_once(LayerCall call, BatchShape sha
                  .dx = Access::overwrite,
                  .saved = Access::read,
                  .carried = Access::update,
-                 .scratch_bytes = bytes_of<InInput>(*this, n),
+                 .scratch_bytes = std::max(bytes_of<InInput>(*this, n), query_key_bytes(n)),
                  .flops = in});
   all.push_back({.half = Half::weight,
                  .gradients = out_params,
                  .dy = true,
                  .saved = Access::read,
+                 .carried = has_result_norm ? std::optional(Access::read) : std::nullopt,
                  .scratch_bytes = recomputed,
                  .flops = out});
   all.push_back({.half = Half::weight,
                  .weights = params_of(norm_),
                  .gradients = in_params,
                  .x = true,
+                 .saved = query_key_norm_ ? std::optional(Access::read) : std::nullopt,
                  .carried = Access::read,
                  .scratch_bytes = bytes_of<InWeight>(*this, n),
                  .flops = in});
@@ -167,9 +251,16 @@ void ResidualBranch::run_in(LayerContext& ctx, std::span<const TensorView> weigh
 }
 
 void ResidualBranch::run_out(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView middle,
-                             TensorView x) const {
-  const Accumulate how = begin_residual(ctx, y, x);
-  out_.forward(ctx, out_.prepare(ctx, weights, {}), y, middle, how);
+                             TensorView x, TensorView result, TensorView statistics, ScratchArena arena) const {
+  if (!result_norm_) {
+    const Accumulate how = begin_residual(ctx, y, x);
+    return out_.forward(ctx, out_.prepare(ctx, weights, {}), y, middle, how);
+  }
+  // The sum over tensor ranks would stand before the norm: there is one such rank.
+  const auto normed = arena.take(config_.dtype, result.shape);
+  out_.forward(ctx, out_.prepare(ctx, weights, {}), result, middle);
+  result_norm_.forward(ctx, weights, normed, result, statistics);
+  ctx.math.add(ctx.stream, y, x, normed);
 }
 
 void ResidualBranch::forward(LayerContext& ctx, const LayerTensors& t) const {
@@ -180,12 +271,15 @@ void ResidualBranch::forward(LayerContext& ctx, const LayerTensors& t) const {
     ScratchArena arena(ctx.scratch);
     const TensorView result = in_result(t, ctx.shape.tokens(), arena);
     run_in(ctx, t.weights, result, t.x, t.saved[kStatistics], arena);
+    norm_in_result(ctx, t, result, arena);
     save_middle(ctx, t, result);
   }
   run_middles(ctx, t, LayerCall::forward, between);
   if (ctx.runs(kOutForward + between)) {
     ScratchArena arena(ctx.scratch);
-    run_out(ctx, t.weights, t.y, middle(ctx, t, arena), t.x);
+    const auto middle_result = middle(ctx, t, arena);
+    const auto norms = saved_of_norms(t);
+    run_out(ctx, t.weights, t.y, middle_result, t.x, norms.result, norms.result_statistics, arena);
   }
 }
 
@@ -206,13 +300,16 @@ void ResidualBranch::input_half(LayerContext& ctx, const LayerTensors& t) const 
   if (ctx.runs(kOutInput)) {
     ScratchArena arena(ctx.scratch);
     const TensorView gradient = take_middle(arena, ctx.shape.tokens());
-    out_.input_grad(ctx, out_.prepare(ctx, t.weights, {}), gradient, t.dy);
+    if (const auto norms = saved_of_norms(t); result_norm_)
+      result_norm_.input_grad(ctx, t.weights, dresult(t), t.dy, norms.result, norms.result_statistics, Accumulate::no);
+    out_.input_grad(ctx, out_.prepare(ctx, t.weights, {}), gradient, dresult(t));
     middle_grad(ctx, t, din, gradient);
   }
   const auto between = middles(LayerCall::backward, ctx.shape);
   run_middles(ctx, t, LayerCall::backward, between);
   if (ctx.runs(kInInput + between)) {
     ScratchArena arena(ctx.scratch);
+    norm_in_result_grad(ctx, t, arena);
     const InInput scratch(*this, arena, ctx.shape.tokens());
     in_.input_grad(ctx, in_.prepare(ctx, t.weights, scratch.weights), dnormed, din);
     const Accumulate how = begin_residual(ctx, t.dx, t.dy);
@@ -224,7 +321,9 @@ void ResidualBranch::weight_half(LayerContext& ctx, const LayerTensors& t) const
   const auto between = middles(LayerCall::backward, ctx.shape);
   if (ctx.runs(kOutWeight + between)) {
     ScratchArena arena(ctx.scratch);
-    out_.weight_grad(ctx, t.gradients, {}, t.dy, middle(ctx, t, arena), t.accumulate);
+    out_.weight_grad(ctx, t.gradients, {}, dresult(t), middle(ctx, t, arena), t.accumulate);
+    if (const auto norms = saved_of_norms(t); result_norm_)
+      result_norm_.weight_grad(ctx, t.gradients, t.dy, norms.result, norms.result_statistics, t.accumulate);
   }
   if (ctx.runs(kInWeight + between)) {
     ScratchArena arena(ctx.scratch);
@@ -232,6 +331,8 @@ void ResidualBranch::weight_half(LayerContext& ctx, const LayerTensors& t) const
     norm_.forward(ctx, t.weights, scratch.normed, t.x, scratch.statistics);
     in_.weight_grad(ctx, t.gradients, scratch.gradient, t.carried[kDin], scratch.normed, t.accumulate);
     norm_.weight_grad(ctx, t.gradients, t.carried[kDnormed], t.x, scratch.statistics, t.accumulate);
+    if (query_key_norm_)
+      query_key_norm_.weight_grad(ctx, t.gradients, saved_of_norms(t).query_key, carried_of_norms(t).query_key, t.accumulate);
   }
 }
 

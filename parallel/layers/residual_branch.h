@@ -1,5 +1,6 @@
 // y = x + out(middle(in(norm(x)))): half of a transformer block, where `in` and `out` are products with weights. A layer of
-// this kind says what is between the two products; the rest of a call is here.
+// this kind says what is between the two products; the rest of a call is here. Some transformers have norms of q and k behind
+// `in`, and one of the result of `out`.
 //
 // Saved for the backward are the norm's statistics and the result of `in`; the norm's result is recomputed, which costs one
 // pass over x. Tensor ranks have a part of the results of `in`, and so of the inputs of `out`. With pieces the branch exchanges
@@ -14,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include <terrace/parallel/layers/query_key_norm.h>
 #include <terrace/parallel/layers/row_pieces.h>
 #include <terrace/parallel/layers/tiled_projection.h>
 #include <terrace/parallel/layers/transformer_layer.h>
@@ -22,7 +24,7 @@ namespace terrace::layers {
 
 class ResidualBranch : public TransformerLayer {
  public:
-  [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const override;
+  [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const final;
   [[nodiscard]] bool on_shares() const final { return config_.tensor.pieces > 1; }
   [[nodiscard]] std::vector<TensorSpec> carried(BatchShape shape) const final;
   [[nodiscard]] std::vector<TensorSpec> work(LayerCall call, BatchShape shape) const final;
@@ -32,16 +34,18 @@ class ResidualBranch : public TransformerLayer {
   void backward(LayerContext& ctx, const LayerTensors& t, Half half) const final;
 
  protected:
-  // Positions in saved(); a layer's own tensors follow.
+  // Positions in saved(); a layer's own tensors follow, then those of the further norms.
   enum Saved : std::size_t { kStatistics, kInResult, kOwn };
+  [[nodiscard]] virtual std::vector<TensorSpec> saved_of_middle(BatchShape shape) const;
   struct Parts {
-    std::string_view norm;  // names in the block
+    std::string_view norm, result_norm;  // names in the block; empty: none
     const ProjectionParts &in, &out;
     std::vector<std::int64_t> in_outputs;  // the width of each result of `in`, in the whole model
     std::vector<std::uint32_t> in_ways;    // in so many parts tensor ranks split it
     std::int64_t out_inputs;
-    std::string in_result;    // what it is, for messages
-    std::uint32_t tiles = 1;  // in which the two products run
+    std::string in_result;      // what it is, for messages
+    std::uint32_t tiles = 1;    // in which the two products run
+    bool is_attention = false;  // the results of `in` are q, k and v
   };
   ResidualBranch(std::string name, const Transformer& config, std::int64_t block, const Parts& parts);
 
@@ -65,7 +69,12 @@ class ResidualBranch : public TransformerLayer {
 
   void run_in(LayerContext& ctx, std::span<const TensorView> weights, TensorView result, TensorView x, TensorView statistics,
               ScratchArena arena) const;
-  void run_out(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView middle, TensorView x) const;
+  // Of one position, in scratch: the norms of q and k, and all behind the middle.
+  void norm_position(LayerContext& ctx, std::span<const TensorView> weights, TensorView qkv, ScratchArena arena) const;
+  void add_position(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView middle, TensorView x,
+                    ScratchArena arena) const;
+  [[nodiscard]] std::uint64_t norm_position_bytes() const;
+  [[nodiscard]] std::uint64_t add_position_bytes() const;
   // Scratch for the middle or its gradient.
   [[nodiscard]] TensorView take_middle(ScratchArena& arena, std::int64_t rows) const;
   [[nodiscard]] TensorView take_statistics(ScratchArena& arena, std::int64_t rows) const;
@@ -89,13 +98,37 @@ class ResidualBranch : public TransformerLayer {
   Norm norm_;
 
  private:
+  QueryKeyNorm query_key_norm_;
   std::optional<std::uint32_t> in_bias_, out_bias_;  // in tiles, where they lie with the norm
 
  protected:
   Projection in_, out_;  // whole
 
  private:
-  enum Carried : std::size_t { kDin, kDnormed, kDout };  // the last one in pieces
+  Norm result_norm_;
+  enum Carried : std::size_t { kDin, kDnormed, kDout };  // the last one in pieces; the further norms' follow
+  // What the further norms save and carry, of the tensors of a call.
+  struct SavedOfNorms {
+    std::span<const TensorView> query_key;
+    TensorView result, result_statistics;
+  };
+  struct CarriedOfNorms {
+    std::span<const TensorView> query_key;
+    TensorView dresult;
+  };
+  [[nodiscard]] SavedOfNorms saved_of_norms(const LayerTensors& t) const;
+  [[nodiscard]] CarriedOfNorms carried_of_norms(const LayerTensors& t) const;
+  // The norms of q and k, in scratch that the phase has no other use for then.
+  void norm_in_result(LayerContext& ctx, const LayerTensors& t, TensorView result, ScratchArena arena) const;
+  void norm_in_result_grad(LayerContext& ctx, const LayerTensors& t, ScratchArena arena) const;
+  [[nodiscard]] std::uint64_t query_key_bytes(std::int64_t rows) const;
+  [[nodiscard]] std::uint64_t result_norm_bytes(std::int64_t rows) const;
+  [[nodiscard]] std::vector<PhaseParam> norm_params() const { return params_of(norm_, query_key_norm_); }
+  // The norm of the result has an input and statistics, which are kept where these say.
+  void run_out(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView middle, TensorView x,
+               TensorView result, TensorView statistics, ScratchArena arena) const;
+  // The gradient of the result of `out`: dy itself without a norm of the result.
+  [[nodiscard]] TensorView dresult(const LayerTensors& t) const { return result_norm_ ? carried_of_norms(t).dresult : t.dy; }
   // The scratch of a phase.
   struct In {
     In(const ResidualBranch& layer, ScratchArena& arena, std::int64_t rows);

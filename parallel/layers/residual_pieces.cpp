@@ -6,6 +6,9 @@
 //              │ out's dW │ norm's gradient, residual │ in's dW
 //
 // Two exchanges of a forward and one of a backward have no product to run beside: the first gathers and the last sum.
+#include <algorithm>
+#include <optional>
+
 #include <terrace/parallel/layers/residual_branch.h>
 #include <terrace/parallel/layers/row_pieces.h>
 
@@ -85,10 +88,10 @@ void ResidualBranch::in_in_pieces(GridCall& call, BatchShape shape, const RowPie
   for (std::uint32_t i = 0; i < rows.count(); ++i) {
     const bool last = i + 1 == rows.count();
     if (!last) rows.gather(call, Half::both, i + 1);
-    Phase phase{.weights = params_of(in_),
+    Phase phase{.weights = last ? params_of(query_key_norm_, in_) : params_of(in_),
                 .saved = Access::update,
                 .work = GridCall::uses({rows.all(i)}, last ? begins_middle(LayerCall::forward) : kNone),
-                .scratch_bytes = bytes_of<InInput>(*this, n),
+                .scratch_bytes = std::max(bytes_of<InInput>(*this, n), last ? query_key_bytes(n) : 0),
                 .flops = product_flops(n, in_.outputs()) * rows.fraction(i)};
     if (has_room) phase.work.push_back({room, of_piece(i)});
     if (last && middles(LayerCall::forward, shape) == 0) phase.flops += middle_flops(shape);
@@ -99,7 +102,9 @@ void ResidualBranch::in_in_pieces(GridCall& call, BatchShape shape, const RowPie
       const auto result = in_result(t, n, of_room);
       rows.each_rank(
           t, i, [&](const TensorView& x, std::int64_t at) { in_.forward(ctx, weights, row_slice(result, at, x.shape[0]), x); });
-      if (last) save_middle(ctx, t, result);
+      if (!last) return;
+      norm_in_result(ctx, t, result, ScratchArena(ctx.scratch));
+      save_middle(ctx, t, result);
     });
   }
 }
@@ -177,15 +182,18 @@ void ResidualBranch::out_input_in_pieces(GridCall& call, BatchShape shape, const
 void ResidualBranch::in_input_in_pieces(GridCall& call, BatchShape shape, const RowPieces& rows) const {
   const auto n = shape.tokens();
   for (std::uint32_t i = 0; i < rows.count(); ++i) {
+    const bool norms = i == 0 && query_key_norm_;
     Phase phase{.half = Half::input,
-                .weights = params_of(in_),
-                .carried = Access::read,
+                .weights = norms ? params_of(query_key_norm_, in_) : params_of(in_),
+                .saved = norms ? std::optional(Access::read) : std::nullopt,
+                .carried = norms ? Access::update : Access::read,
                 .work = GridCall::uses({}, {rows.all(i)}),
-                .scratch_bytes = bytes_of<InInput>(*this, n),
+                .scratch_bytes = std::max(bytes_of<InInput>(*this, n), norms ? query_key_bytes(n) : 0),
                 .flops = product_flops(n, in_.outputs()) * rows.fraction(i)};
     keep_last(phase, rows, i);
     call.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
       ScratchArena arena(ctx.scratch);
+      if (norms) norm_in_result_grad(ctx, t, arena);
       const InInput scratch(*this, arena, n);
       const auto weights = in_.prepare(ctx, t.weights, scratch.weights);
       rows.each_rank(t, i, [&](const TensorView& dnormed, std::int64_t at) {
@@ -258,7 +266,7 @@ void ResidualBranch::residual_grad(GridCall& call, const RowPieces& rows) const 
 void ResidualBranch::in_weight_of_pieces(GridCall& call, BatchShape shape, const RowPieces& x_rows) const {
   const auto n = shape.tokens();
   call.compute({.half = Half::weight,
-                .gradients = params_of(norm_, in_),
+                .gradients = params_of(norm_, query_key_norm_, in_),
                 .x = true,
                 .saved = Access::read,
                 .carried = Access::read,
@@ -274,6 +282,9 @@ void ResidualBranch::in_weight_of_pieces(GridCall& call, BatchShape shape, const
                    });
                  in_.weight_grad(ctx, t.gradients, scratch.gradient, t.carried[kDin], scratch.normed, t.accumulate);
                  norm_.weight_grad(ctx, t.gradients, t.carried[kDnormed], t.x, t.saved[kStatistics], t.accumulate);
+                 if (query_key_norm_)
+                   query_key_norm_.weight_grad(ctx, t.gradients, saved_of_norms(t).query_key, carried_of_norms(t).query_key,
+                                               t.accumulate);
                });
 }
 

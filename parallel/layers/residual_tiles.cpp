@@ -19,7 +19,7 @@ Access of_tile(std::uint32_t tile) { return tile == 0 ? Access::overwrite : Acce
 
 std::vector<PhaseParam> ResidualBranch::params_of_tile(const TiledProjection& product, std::uint32_t tile,
                                                        bool with_norm) const {
-  auto params = with_norm ? params_of(norm_) : std::vector<PhaseParam>{};
+  auto params = with_norm ? norm_params() : std::vector<PhaseParam>{};
   product.name_tile(params, tile);
   return params;
 }
@@ -36,11 +36,11 @@ void ResidualBranch::forward_in_tiles(GridCall& call, BatchShape shape) const {
   const auto room = lasting(call, in_result_, in_result_bytes(n));
   for (std::uint32_t i = 0; i < branch_tiles_; ++i) {
     const bool last = i + 1 == branch_tiles_;
-    Phase phase{.weights = params_of_tile(*in_tiles_, i, i == 0),
+    Phase phase{.weights = params_of_tile(*in_tiles_, i, i == 0 || (last && query_key_norm_)),
                 .x = i == 0,
                 .saved = of_tile(i),
                 .work = GridCall::uses({}, last ? begins_middle(LayerCall::forward) : std::vector<std::uint32_t>{}),
-                .scratch_bytes = in_tiles_->scratch_bytes(n),
+                .scratch_bytes = std::max(in_tiles_->scratch_bytes(n), last ? query_key_bytes(n) : 0),
                 .flops = product_flops(n, in_.outputs()) / branch_tiles_};
     phase.work.push_back({normed, i == 0 ? Access::overwrite : Access::read});
     if (has_room) phase.work.push_back({room, of_tile(i)});
@@ -51,7 +51,9 @@ void ResidualBranch::forward_in_tiles(GridCall& call, BatchShape shape) const {
       if (i == 0) norm_.forward(ctx, t.weights, x, t.x, t.saved[kStatistics]);
       const auto result = in_result(t, n, of_room);
       in_tiles_->forward(ctx, t.weights, i, result, x, Accumulate::no, ScratchArena(ctx.scratch));
-      if (last) save_middle(ctx, t, result);
+      if (!last) return;
+      norm_in_result(ctx, t, result, ScratchArena(ctx.scratch));
+      save_middle(ctx, t, result);
     });
   }
   add_middle(call, LayerCall::forward, shape);
@@ -119,20 +121,19 @@ void ResidualBranch::in_input_in_tiles(GridCall& call, BatchShape shape) const {
   constexpr auto half = Half::input;
   const auto n = shape.tokens();
   for (std::uint32_t i = 0; i < branch_tiles_; ++i) {
-    const bool last = i + 1 == branch_tiles_;
+    const bool first = i == 0, last = i + 1 == branch_tiles_;
     Phase phase{.half = half,
-                .weights = params_of_tile(*in_tiles_, i, last),
+                .weights = params_of_tile(*in_tiles_, i, last || (first && query_key_norm_)),
                 .x = last,
                 .dy = last,
                 .carried = Access::update,
-                .scratch_bytes = in_tiles_->scratch_bytes(n),
+                .scratch_bytes = std::max(in_tiles_->scratch_bytes(n), first ? query_key_bytes(n) : 0),
                 .flops = product_flops(n, in_.outputs()) / branch_tiles_};
-    if (last) {
-      phase.dx = Access::overwrite;
-      phase.saved = Access::read;
-    }
+    if (last) phase.dx = Access::overwrite;
+    if (last || (first && query_key_norm_)) phase.saved = Access::read;
     call.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
       const auto dnormed = t.carried[kDnormed];
+      if (first) norm_in_result_grad(ctx, t, ScratchArena(ctx.scratch));
       in_tiles_->input_grad(ctx, t.weights, i, dnormed, t.carried[kDin], ScratchArena(ctx.scratch));
       if (!last) return;
       const auto how = begin_residual(ctx, t.dx, t.dy);
@@ -184,6 +185,8 @@ void ResidualBranch::in_weight_in_tiles(GridCall& call, BatchShape shape) const 
       if (i == 0) norm_.forward(ctx, t.weights, x, t.x, arena.take(statistics.dtype, statistics.shape));
       in_tiles_->weight_grad(ctx, t.gradients, i, t.carried[kDin], x, t.accumulate, arena);
       if (last) norm_.weight_grad(ctx, t.gradients, t.carried[kDnormed], t.x, t.saved[kStatistics], t.accumulate);
+      if (last && query_key_norm_)
+        query_key_norm_.weight_grad(ctx, t.gradients, saved_of_norms(t).query_key, carried_of_norms(t).query_key, t.accumulate);
     });
   }
 }
@@ -211,7 +214,7 @@ std::uint64_t ResidualBranch::decode_tile_bytes() const {
   ScratchArena arena;
   static_cast<void>(arena.take(config_.dtype, {1, config_.hidden}));
   static_cast<void>(take_statistics(arena, 1));
-  return arena.peak_bytes() + tile_bytes(1);
+  return std::max(arena.peak_bytes() + tile_bytes(1), norm_position_bytes());
 }
 
 void ResidualBranch::decode_in(LayerContext& ctx, std::span<const TensorView> weights, TensorView result, TensorView x,

@@ -14,7 +14,7 @@ std::vector<std::int64_t> up_outputs(const Transformer& config) {
 
 TiledMlp::TiledMlp(const Transformer& config, std::int64_t block)
     : TransformerLayer("layers." + std::to_string(block) + ".mlp", config),
-      norm_(params_, config.names.in_block(block, config.names.mlp_norm), config),
+      norm_(params_, config.names.norm_in_block(block, config.names.mlp_norm), config),
       up_bias_(add_bias(config.names.in_block(block, ""), config.names.up, config.ffn, config.ffn_here() / tiles(),
                         config.tensor.ranks == 1 ? TensorSplit{} : TensorSplit{0, {config.ffn}, config.tensor.ranks})),
       down_bias_(add_bias(config.names.in_block(block, ""), config.names.down, config.hidden, config.hidden, {})),

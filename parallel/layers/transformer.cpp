@@ -16,6 +16,13 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& what) { throw Error("model: " + what, Exit::usage); }
 
+bool has_result_norms(const Transformer& config) { return !config.names.attention_result_norm.empty(); }
+
+// Of a head, as the library rounds.
+std::int64_t rotated_elements(const Transformer& config) {
+  return static_cast<std::int64_t>(static_cast<double>(config.head_dim()) * config.rope_fraction);
+}
+
 void require_size(const char* field, std::int64_t value, std::int64_t largest) {
   if (value < 1) refuse(fmt::format("{} must be at least 1, not {}", field, value));
   if (value > largest) refuse(fmt::format("{} must be at most {}, not {}", field, largest, value));
@@ -83,13 +90,59 @@ void check_grid(const Transformer& config) {
                        value, nearest_multiples(value, ways)));
   };
   demand("kv_heads", config.kv_heads, side);
+  if (config.query_key_norms != QueryKeyNorms::none || has_result_norms(config))
+    refuse(
+        fmt::format("{} has norms of q and k or of its blocks' results, which tensor ranks in a grid do not have yet: give "
+                    "tensor ranks in a line, or fewer of them",
+                    config.name));
   if (config.context.ranks > 1)
     refuse(fmt::format("tensor ranks in a grid attend to whole sequences, not with {} context ranks: leave out either",
                        config.context.ranks));
   if (config.skips != SkipShape::none) refuse("a model with skips cannot have tensor ranks in a grid: leave out either");
   if (!grid.cube) return;
   demand("hidden", config.hidden, side * side);
+  demand("heads × head_dim", config.attended(), side * side);
   demand("ffn", config.ffn, side * side);
+}
+
+// Norms of sums over tensor ranks, or of what tiles have a part of.
+void check_norms(const Transformer& config) {
+  const auto& names = config.names;
+  if ((config.query_key_norms != QueryKeyNorms::none) != !names.q_norm.empty() || names.q_norm.empty() != names.k_norm.empty())
+    refuse("norms of q and k need a name each");
+  if (names.attention_result_norm.empty() != names.mlp_result_norm.empty())
+    refuse("both halves of a block have a norm of their result, or neither");
+  if (config.tensor.ranks > 1 && config.query_key_norms == QueryKeyNorms::whole)
+    refuse(fmt::format("{} has norms of all heads of q and k together, of which tensor ranks have a part: give 1 tensor rank",
+                       config.name));
+  if (!has_result_norms(config)) return;
+  const auto demand_one = [&](const char* field, std::int64_t value) {
+    if (value == 1) return;
+    refuse(fmt::format("{} has norms of its blocks' results, which need the whole result: {} must be 1, not {}", config.name,
+                       field, value));
+  };
+  demand_one("tensor ranks", config.tensor.ranks);
+  demand_one("mlp_tiles", config.mlp_tiles);
+  demand_one("mlp_row_tiles", config.mlp_row_tiles);
+  demand_one("attention_tiles", config.attention_tiles);
+  if (config.experts.count > 0)
+    refuse(
+        fmt::format("{} has norms of its blocks' results, which a mixture of experts does not have yet: leave out the experts",
+                    config.name));
+}
+
+void check_rotation(const Transformer& config) {
+  const bool rotary = config.positions == Positions::rotary;
+  if (!rotary && (config.rope_fraction != 1 || !config.rotated_blocks.all()))
+    refuse("only rotary positions rotate a part of a head, or some blocks");
+  if (!(config.rope_fraction > 0) || !(config.rope_fraction <= 1))
+    refuse(fmt::format("rope_fraction must be more than 0 and at most 1, not {}", config.rope_fraction));
+  if (const auto blocks = std::ssize(config.rotated_blocks.pattern()); blocks > config.layers)
+    refuse(fmt::format("the list of rotated blocks has {} numbers for {} layers: it needs at most one for each", blocks,
+                       config.layers));
+  if (!rotary || config.rope_fraction == 1) return;
+  if (const auto rotated = rotated_elements(config); rotated < 2 || rotated % 2 != 0)
+    refuse(fmt::format("rotary positions need an even number of elements, not {} of heads of {}", rotated, config.head_dim()));
 }
 
 void check_attention_tiles(const Transformer& config) {
@@ -198,6 +251,10 @@ std::int64_t most_vocab_tiles(std::int64_t vocab, std::int64_t tensor_ranks) {
   return std::max<std::int64_t>(1, vocab / tensor_ranks / kLeastRows);
 }
 
+std::int64_t Transformer::rotated(std::int64_t block) const {
+  return positions == Positions::rotary && rotated_blocks.of(block) ? rotated_elements(*this) : 0;
+}
+
 double Transformer::residual_init_std() const { return init_std / std::sqrt(2.0 * static_cast<double>(layers)); }
 
 Routing Experts::routing(std::int64_t tokens) const {
@@ -232,7 +289,8 @@ const Transformer& checked(const Transformer& config) {
   if (const auto blocks = std::ssize(config.window.pattern()); blocks > config.layers)
     refuse(fmt::format("window has {} numbers for {} layers: it needs at most one for each", blocks, config.layers));
   require_size("vocab", config.vocab, std::numeric_limits<std::int32_t>::max());
-  if (config.hidden % config.heads != 0) {
+  if (config.head_size != 0) require_size("head_dim", config.head_size, kLargestWidth / config.heads);
+  if (config.head_size == 0 && config.hidden % config.heads != 0) {
     refuse(fmt::format("heads ({}) do not divide hidden ({}): the nearest are heads {}, or hidden {}", config.heads,
                        config.hidden, nearest_divisor(config.hidden, config.heads),
                        nearest_multiples(config.hidden, config.heads)));
@@ -241,6 +299,9 @@ const Transformer& checked(const Transformer& config) {
     refuse(fmt::format("kv_heads ({}) do not divide heads ({}): the nearest is kv_heads {}", config.kv_heads, config.heads,
                        nearest_divisor(config.heads, config.kv_heads)));
   }
+  if (rotary && config.head_size != 0 && config.head_size % 2 != 0)
+    refuse(fmt::format("rotary positions need heads of even width, not {}: the nearest are head_dim {}", config.head_size,
+                       nearest_multiples(config.head_size, 2)));
   if (rotary && config.head_dim() % 2 != 0) {
     refuse(fmt::format("rotary positions need heads of even width, not hidden {} / heads {} = {}: the nearest is hidden {}",
                        config.hidden, config.heads, config.head_dim(), nearest_multiples(config.hidden, 2 * config.heads)));
@@ -261,6 +322,8 @@ const Transformer& checked(const Transformer& config) {
     refuse(fmt::format("init_std must be at least 0, not {}", config.init_std));
   }
   check_tensors(config);
+  check_norms(config);
+  check_rotation(config);
   check_experts(config.experts);
   check_parts(config);
   if (config.dtype == DType::i32) refuse("dtype must be fp32, bf16, fp16 or fp64, not i32");

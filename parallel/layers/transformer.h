@@ -20,6 +20,7 @@
 #include <terrace/parallel/context_parallel.h>
 #include <terrace/parallel/expert_parallel.h>
 #include <terrace/parallel/layers/names.h>
+#include <terrace/parallel/layers/rotated_blocks.h>
 #include <terrace/parallel/layers/windows.h>
 #include <terrace/parallel/tensor_parallel.h>
 
@@ -27,6 +28,9 @@ namespace terrace::layers {
 
 // layer: removes the mean; has a weight and a bias. rms: has a weight.
 enum class NormKind : std::uint8_t { layer, rms };
+// RMS norms of q and k before they are rotated. heads: of each head by itself, with one weight for all of them. whole: of all
+// heads together.
+enum class QueryKeyNorms : std::uint8_t { none, heads, whole };
 // learned: a vector for each position of a sequence is added to the embedding. rotary: the attention rotates pairs of elements
 // of q and k by angles that grow with the position.
 enum class Positions : std::uint8_t { none, learned, rotary };
@@ -63,7 +67,8 @@ struct Transformer {
   std::string name = "transformer";  // of the model, for messages and files
   std::int64_t layers = 0;           // blocks of attention and MLP
   std::int64_t hidden = 0, heads = 0;
-  std::int64_t kv_heads = 0;  // as many as heads, or fewer, which share keys and values
+  std::int64_t kv_heads = 0;   // as many as heads, or fewer, which share keys and values
+  std::int64_t head_size = 0;  // width of a head; 0: hidden ÷ heads
   std::int64_t ffn = 0;
   std::int64_t seq_len = 0;  // the longest sequence; learned positions have a vector for each place in it
   Windows window = {};       // of each block: a position attends to so many, itself among them; 0: to all before it
@@ -83,10 +88,13 @@ struct Transformer {
   std::uint32_t attention_tiles = 1;
   NormKind norm = NormKind::rms;
   double norm_eps = 1e-5;
+  QueryKeyNorms query_key_norms = QueryKeyNorms::none;
   Activation activation = Activation::swiglu;
   Positions positions = Positions::rotary;
   double rope_theta = 10000;  // base of rotary positions
   Rotary rope_scaling = {};   // how their angles are changed; its own base is not used
+  double rope_fraction = 1;   // the part of a head's elements that are rotated, its first ones
+  RotatedBlocks rotated_blocks = {};
   SkipShape skips = SkipShape::none;
   Experts experts = {};
   MatrixOrder matrices = MatrixOrder::out_in;
@@ -103,11 +111,14 @@ struct Transformer {
   [[nodiscard]] std::int64_t heads_here() const { return heads / tensor.ways(); }
   [[nodiscard]] std::uint32_t kv_ways() const;  // in so many parts the key-value heads are split
   [[nodiscard]] std::int64_t kv_heads_here() const { return kv_heads / kv_ways(); }
+  [[nodiscard]] std::int64_t attended() const { return heads * head_dim(); }
   [[nodiscard]] std::int64_t attended_here() const { return heads_here() * head_dim(); }
   [[nodiscard]] std::int64_t ffn_here() const { return ffn / tensor.ways(); }
   // Of the vocabulary, whose parts need not be equal.
   [[nodiscard]] Block vocab_here() const;
-  [[nodiscard]] std::int64_t head_dim() const { return hidden / heads; }
+  [[nodiscard]] std::int64_t head_dim() const { return head_size != 0 ? head_size : hidden / heads; }
+  // How many elements of a head are rotated, in pairs; 0: none of the block's.
+  [[nodiscard]] std::int64_t rotated(std::int64_t block) const;
   [[nodiscard]] Rotary rotary() const {
     auto angles = rope_scaling;
     angles.base = rope_theta;

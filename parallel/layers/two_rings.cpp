@@ -27,8 +27,8 @@ double TwoRings::forward_flops(BatchShape shape) const {
          2 * (hops(shape) + 1) * products(shape);
 }
 
-std::vector<TensorSpec> TwoRings::saved(BatchShape shape) const {
-  auto all = Attention::saved(shape);
+std::vector<TensorSpec> TwoRings::saved_of_middle(BatchShape shape) const {
+  auto all = Attention::saved_of_middle(shape);
   all[kProbabilities] = {"probabilities", config_.dtype, {ranks(), queries(shape) * shape.seq, shape.seq}};
   return all;
 }

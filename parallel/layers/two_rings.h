@@ -24,7 +24,6 @@ namespace terrace::layers {
 class TwoRings final : public Attention {
  public:
   TwoRings(const Transformer& config, std::int64_t block) : Attention(config, block) {}
-  [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const override;
   [[nodiscard]] std::vector<TensorSpec> middle_work(LayerCall call, BatchShape shape) const override;
   [[nodiscard]] double forward_flops(BatchShape shape) const override;
 
@@ -33,6 +32,7 @@ class TwoRings final : public Attention {
 
  private:
   enum MoreSaved : std::size_t { kProbabilities = kLogSumExp };
+  [[nodiscard]] std::vector<TensorSpec> saved_of_middle(BatchShape shape) const override;
   // Each by sequence and head: [sequences, heads, positions, head_dim]. Of both calls; then of a forward, and of a backward.
   enum Work : std::uint32_t { kQueries, kKeys, kOtherKeys, kValues, kOtherValues, kSum };
   enum BackwardWork : std::uint32_t { kDattended = 5, kDscores, kDqueries, kDkeys, kDvalues, kOwnDkeys, kOwnDvalues };

@@ -20,7 +20,7 @@ AttentionShape Ulysses::shape_of_heads(BatchShape shape) const {
 }
 
 // The first rank has most heads. All ranks reserve what it needs, and count its products, so that they plan alike.
-std::vector<TensorSpec> Ulysses::saved(BatchShape shape) const {
+std::vector<TensorSpec> Ulysses::saved_of_middle(BatchShape shape) const {
   const auto n = shape.tokens(), all = n * ranks_;
   return {norm_.statistics(rows_of(shape)),
           {"q, k and v of this rank's heads", config_.dtype, {all, qkv_row(0)}},

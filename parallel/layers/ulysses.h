@@ -19,7 +19,6 @@ namespace terrace::layers {
 class Ulysses : public Attention {
  public:
   Ulysses(const Transformer& config, std::int64_t block);
-  [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const override;
   [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
   [[nodiscard]] double forward_flops(BatchShape shape) const override;
 
@@ -29,6 +28,7 @@ class Ulysses : public Attention {
   enum Work : std::uint32_t { kToHeads, kOfHeads, kToPositions, kOfPositions };
   enum Middle : std::uint32_t { kThere, kAttend, kBack, kUnpack };
 
+  [[nodiscard]] std::vector<TensorSpec> saved_of_middle(BatchShape shape) const override;
   TensorView in_result(const LayerTensors& t, std::int64_t rows, ScratchArena& arena) const override;
   [[nodiscard]] std::uint64_t in_result_bytes(std::int64_t rows) const override;
   void save_middle(LayerContext& ctx, const LayerTensors& t, TensorView qkv) const override;

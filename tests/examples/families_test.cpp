@@ -28,19 +28,24 @@ constexpr bool all_stated(const Members&...) {
   return !(MadeOfNothing<Members> || ...);
 }
 constexpr bool every_property_is_stated() {
-  const auto& [name, norm, positions, activation, grouped_heads, usual_ffn, norm_eps, heads_keys, file, matrices, tensors] =
-      kMixed;
-  const auto& [type, architecture, layers, hidden, kv_heads, ffn, longest, window, tied, fixed] = file;
+  const auto& [name, norm, query_key, positions, activation, grouped_heads, usual_ffn, norm_eps, heads_keys, file, matrices,
+               tensors] = kMixed;
+  const auto& [type, architecture, layers, hidden, kv_heads, ffn, longest, head_dim, usual_head_dim, window, tied, fixed,
+               experts, per_token, unused] = file;
   const auto& [usual, varies, keys] = norm_eps;
   const auto& [parts, bias] = tensors.qkv;
-  const auto& [base, scaling_keys] = *lm::rotary_positions(kMixed);
+  const auto& [base, scaling_keys, fraction_keys, blocks_key, every_key, plain_every] = *lm::rotary_positions(kMixed);
   const auto& [table] = *lm::learned_positions(kFused);
-  const auto& [prefix, embedding, final_norm, head, block, attention_norm, mlp_norm, qkv, output, up, down, buffers] = tensors;
-  return all_stated(name, norm, positions, activation, grouped_heads, usual_ffn, norm_eps, heads_keys, file, matrices,
-                    tensors) &&
-         all_stated(type, architecture, layers, hidden, kv_heads, ffn, longest, window, tied, fixed) &&
-         all_stated(usual, varies, keys) && all_stated(parts, bias) && all_stated(base, scaling_keys) && all_stated(table) &&
-         all_stated(prefix, embedding, final_norm, head, block, attention_norm, mlp_norm, qkv, output, up, down, buffers);
+  const auto& [prefix, embedding, final_norm, head, block, attention_norm, mlp_norm, attention_result, mlp_result, q_norm,
+               k_norm, qkv, output, up, down, buffers] = tensors;
+  return all_stated(name, norm, query_key, positions, activation, grouped_heads, usual_ffn, norm_eps, heads_keys, file,
+                    matrices, tensors) &&
+         all_stated(type, architecture, layers, hidden, kv_heads, ffn, longest, head_dim, usual_head_dim, window, tied, fixed,
+                    experts, per_token, unused) &&
+         all_stated(usual, varies, keys) && all_stated(parts, bias) &&
+         all_stated(base, scaling_keys, fraction_keys, blocks_key, every_key, plain_every) && all_stated(table) &&
+         all_stated(prefix, embedding, final_norm, head, block, attention_norm, mlp_norm, attention_result, mlp_result, q_norm,
+                    k_norm, qkv, output, up, down, buffers);
 }
 static_assert(every_property_is_stated());
 
@@ -113,8 +118,10 @@ TEST_P(FamilyTest, ItsNamesAreItsParameters) {
   weight_and_bias(std::string(*names.final_norm), layer_norm);
   weight_and_bias(std::string(*names.head), false);
   const auto block = std::string(*names.block) + "0.";
-  weight_and_bias(block + std::string(*names.attention_norm), layer_norm);
-  weight_and_bias(block + std::string(*names.mlp_norm), layer_norm);
+  for (const auto norm : {*names.attention_norm, *names.mlp_norm, *names.attention_result_norm, *names.mlp_result_norm})
+    if (!norm.empty()) weight_and_bias(block + std::string(norm), layer_norm);
+  for (const auto norm : {*names.q_norm, *names.k_norm})
+    if (!norm.empty()) weight_and_bias(block + std::string(norm), false);
   for (const auto* const parts : {&names.qkv, &names.attention_output, &names.up, &names.down}) {
     for (const auto tensor : parts->tensors) weight_and_bias(block + std::string(tensor), *parts->bias);
   }

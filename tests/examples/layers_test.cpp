@@ -67,6 +67,26 @@ std::vector<Case> cases() {
   cases.push_back({"LlamaAllExperts", mixture(of(llama, 24, 4, 2, 16, 257, true), {.count = 3, .chosen = 3}), {2, 5}});
   cases.push_back(
       {"Gpt2Experts", mixture(of(gpt2, 12, 3, 0, 20, 257, true), {.count = 3, .chosen = 1, .renormalise = false}), {2, 5}});
+  // Heads of widths of their own, wider and narrower than hidden ÷ heads; parts of heads and some blocks that rotate.
+  const auto with = [](ModelConfig config, auto change) {
+    config.head_size = 0, config.rotated_blocks.reset();
+    change(config);
+    return lm::complete(config);
+  };
+  const Family &qwen3 = lm::family_named("qwen3"), &olmo2 = lm::family_named("olmo2"), &phi3 = lm::family_named("phi3");
+  cases.push_back({"LlamaWideHeads", with(of(llama, 24, 4, 2, 17, 257, false), [](auto& c) { c.head_size = 10; }), {2, 5}});
+  cases.push_back({"LlamaNarrowHeads", with(of(llama, 32, 4, 4, 17, 257, true), [](auto& c) { c.head_size = 6; }), {1, 7}});
+  cases.push_back({"Qwen3Grouped", with(of(qwen3, 24, 4, 2, 17, 257, true), [](auto& c) { c.head_size = 8; }), {2, 5}});
+  cases.push_back({"Qwen3Adjacent", with(of(qwen3, 64, 4, 1, 0, 257, false), [](auto& c) { c.head_size = 64; }), {1, 4}});
+  cases.push_back({"Olmo2Grouped", with(of(olmo2, 24, 4, 2, 17, 257, false), [](auto& c) { c.head_size = 10; }), {2, 5}});
+  cases.push_back(
+      {"Phi3PartOfAHead", with(of(phi3, 32, 4, 2, 17, 257, true), [](auto& c) { c.rope_fraction = 0.75; }), {2, 5}});
+  cases.push_back({"LlamaSomeBlocksRotate",
+                   with(of(llama, 24, 4, 2, 17, 257, true, 3),
+                        [](auto& c) {
+                          c.rotated_blocks = layers::RotatedBlocks({false, true});
+                        }),
+                   {2, 4}});
   // A new family is tested without a line here.
   for (const Family* const family : lm::families()) {
     cases.push_back({std::string("Family") + std::string(*family->name), of(*family, 24, 4, 0, 0, 257, false), {2, 5}});
@@ -675,11 +695,15 @@ TEST(ModelConfig, RefusesWhatCannotBeAndNamesTheNearest) {
   EXPECT_THAT(refusal([](auto& c) { c.norm_eps = -1; }), HasSubstr("norm_eps"));
   EXPECT_THAT(refusal([](auto& c) { c.rope_theta = -1; }), HasSubstr("rope_theta"));
   EXPECT_THAT(refusal([](auto& c) { c.dtype = DType::i32; }), HasSubstr("dtype"));
-  EXPECT_THAT(refusal([](auto& c) { c.family = gpt2; }),
-              HasSubstr("kv_heads must be 8, not 4 (grouped heads: model llama, mistral or qwen2)"));
+  EXPECT_THAT(
+      refusal([](auto& c) { c.family = gpt2; }),
+      HasSubstr(
+          "kv_heads must be 8, not 4 (grouped heads: model llama, mistral, mixtral, olmo2, phi3, qwen2, qwen3 or smollm3)"));
   EXPECT_THAT(
       refusal([](auto& c) { c.family = gpt2, c.kv_heads = 0, c.rope_theta = 10000; }),
-      HasSubstr("gpt2 rotates nothing: rope_theta must be 0, not 10000 (rotary positions: model llama, mistral or qwen2)"));
+      HasSubstr(
+          "gpt2 rotates nothing: rope_theta must be 0, not 10000 (rotary positions: model llama, mistral, mixtral, olmo2, "
+          "phi3, qwen2, qwen3 or smollm3)"));
 }
 
 }  // namespace

@@ -117,6 +117,81 @@ TEST(ModelDir, HasEveryFamily) {
   EXPECT_EQ(128, g.seq_len);
 }
 
+json of_type(const char* type, const json& more) {
+  auto config = llama();
+  config["model_type"] = type;
+  for (const auto* const key : {"mlp_bias", "head_dim"}) config.erase(key);
+  config.update(more);
+  return config;
+}
+
+TEST(ModelDir, HeadsHaveWidthsOfTheirOwn) {
+  auto config = llama();
+  config["head_dim"] = 32;
+  const auto wide = lm::parse_model_config(config.dump(), "c");
+  EXPECT_EQ(32, wide.head_dim());
+  EXPECT_EQ(32, lm::model_config_json(wide, DType::fp32, {}).at("head_dim"));
+  EXPECT_EQ(0, lm::parse_model_config(llama().dump(), "c").head_size);
+  // The library's usual width of Qwen3 is no quotient.
+  EXPECT_EQ(128, lm::parse_model_config(of_type("qwen3", json::object()).dump(), "c").head_dim());
+  EXPECT_EQ(16, lm::parse_model_config(of_type("qwen3", {{"head_dim", 16}}).dump(), "c").head_dim());
+}
+
+TEST(ModelDir, MixturesHaveTheirExperts) {
+  const auto of = [](const json& more) {
+    auto config = of_type("mixtral", {{"num_local_experts", 8}, {"num_experts_per_tok", 2}, {"router_aux_loss_coef", 0.02}});
+    config.erase("attention_bias");
+    config.update(more);
+    return config;
+  };
+  auto c = lm::parse_model_config(of({{"router_jitter_noise", 0.0}, {"output_router_logits", false}}).dump(), "c");
+  EXPECT_EQ(8, c.experts.count);
+  EXPECT_EQ(2, c.experts.chosen);
+  EXPECT_EQ(0, c.experts.balance_loss);
+  EXPECT_THAT(refusal(of({{"output_router_logits", true}})), HasSubstr("output_router_logits is true"));
+  EXPECT_THAT(refusal(of({{"router_jitter_noise", 0.1}})), HasSubstr("router_jitter_noise is 0.1"));
+  EXPECT_THAT(refusal(of({{"num_local_experts", nullptr}})), HasSubstr("does not tell num_local_experts"));
+  c.experts.renormalise = false;
+  EXPECT_THROW(static_cast<void>(lm::model_config_json(c, DType::fp32, {})), Error);
+  c.experts = {};  // a dense model is none of the library's
+  EXPECT_THROW(static_cast<void>(lm::model_config_json(c, DType::fp32, {})), Error);
+}
+
+TEST(ModelDir, SomeBlocksAndPartsOfHeadsRotate) {
+  const auto blocks = [](const json& more) {
+    const auto c = lm::parse_model_config(of_type("smollm3", more).dump(), "c");
+    const auto written = lm::model_config_json(c, DType::fp32, {});
+    EXPECT_EQ(c.rotated_blocks, lm::parse_model_config(written.dump(), "written").rotated_blocks);
+    return layers::to_string(*c.rotated_blocks);
+  };
+  EXPECT_EQ("1", blocks(json::object()));  // of three blocks
+  EXPECT_EQ("1,1,1,0", blocks({{"num_hidden_layers", 6}}));
+  EXPECT_EQ("1,0", blocks({{"no_rope_layer_interval", 2}}));
+  EXPECT_EQ("0,1,1", blocks({{"no_rope_layers", {0, 1, 1}}, {"no_rope_layer_interval", 2}, {"pretraining_tp", 2}}));
+  EXPECT_THAT(refusal(of_type("smollm3", {{"no_rope_layers", {0, 1}}})), HasSubstr("no_rope_layers is [0,1]"));
+  EXPECT_THAT(refusal(of_type("smollm3", {{"no_rope_layers", {0, 1, 2}}})), HasSubstr("no list of 0 and 1"));
+  EXPECT_THAT(refusal(of_type("smollm3", {{"use_sliding_window", true}})), HasSubstr("use_sliding_window is true"));
+  for (const json& part :
+       {json{{"partial_rotary_factor", 0.5}},
+        json{{"rope_theta", nullptr},
+             {"rope_scaling", nullptr},
+             {"rope_parameters", {{"rope_theta", 9.0}, {"rope_type", "default"}, {"partial_rotary_factor", 0.5}}}}}) {
+    const auto config = of_type("phi3", part);
+    const auto c = lm::parse_model_config(config.dump(), "c");
+    EXPECT_EQ(0.5, c.rope_fraction);
+    EXPECT_EQ(0.5, lm::parse_model_config(lm::model_config_json(c, DType::fp32, config).dump(), "written").rope_fraction);
+  }
+  EXPECT_THAT(refusal(of_type("phi3", {{"partial_rotary_factor", 0.2}})), HasSubstr("an even number of elements, not 3"));
+  auto newer = llama();
+  newer["rope_parameters"] = {{"rope_theta", 9.0}, {"partial_rotary_factor", 0.5}};
+  EXPECT_THAT(refusal(newer), HasSubstr("partial_rotary_factor is 0.5"));
+  auto plain = lm::parse_model_config(llama().dump(), "c");
+  plain.rotated_blocks = layers::RotatedBlocks({true, false});
+  EXPECT_THROW(static_cast<void>(lm::model_config_json(plain, DType::fp32, {})), Error);
+  for (const auto* const text : {"", "2", "1,", ",1", "1 0", "1,x", "usual"})
+    EXPECT_THROW(static_cast<void>(layers::RotatedBlocks::parse(text)), Error) << text;
+}
+
 // Weights of another arithmetic must never be trained in silence.
 TEST(ModelDir, RefusesByNameWhatChangesTheArithmetic) {
   for (const auto& [key, value, said] :
@@ -129,8 +204,10 @@ TEST(ModelDir, RefusesByNameWhatChangesTheArithmetic) {
         {"attention_bias", true, "attention_bias is true"},
         {"rope_interleaved", true, "what terrace does not know: rope_interleaved (true)"},
         {"auto_map", {{"AutoModel", "own.Model"}}, "what terrace does not know: auto_map"},
-        {"head_dim", 32, "head_dim is 32"},
-        {"model_type", "mamba", "model_type is \"mamba\"\n  terrace has gpt2, llama, mistral, qwen2"},
+        {"head_dim", 33, "heads of even width, not 33"},
+        {"partial_rotary_factor", 0.5, "partial_rotary_factor is 0.5"},
+        {"model_type", "mamba",
+         "model_type is \"mamba\"\n  terrace has gpt2, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen3, smollm3"},
         {"quantization_config", {{"bits", 4}}, "what terrace does not know: quantization_config ({\"bits\":4})"},
         {"final_logit_softcapping", 30.0, "final_logit_softcapping (30.0)"},
         {"layer_types", {"full_attention", "sliding_attention"}, "layer_types"},
@@ -228,6 +305,8 @@ TEST(ModelDir, WhatIsWrittenIsReadAsTheSameModel) {
       lm::ModelConfig c{.family = *family, .layers = 2, .hidden = 64, .heads = 4, .seq_len = 32, .vocab = 260, .tied = tied};
       if (*family->grouped_heads) c.kv_heads = 2;
       if (!(*family->file.window).empty()) c.window = 8;
+      if (!(*family->file.experts).empty()) c.experts = {.count = 5, .chosen = 3};
+      if (!(*family->file.head_dim).empty()) c.head_size = tied ? 24 : 16;
       c.norm_eps = 3e-6;
       if (lm::rotary_positions(*family)) {
         c.rope_theta = 1234.5;
@@ -241,9 +320,10 @@ TEST(ModelDir, WhatIsWrittenIsReadAsTheSameModel) {
         const auto read = lm::parse_model_config(written.dump(), "written");
         EXPECT_EQ(&c.family.get(), &read.family.get());
         EXPECT_EQ(std::tuple(c.layers, c.hidden, c.heads, c.kv_heads, c.ffn, c.seq_len, c.vocab, c.window, c.tied, c.norm_eps,
-                             c.rope_theta),
+                             c.rope_theta, c.head_dim(), c.rotated_blocks, c.experts.count, c.experts.chosen),
                   std::tuple(read.layers, read.hidden, read.heads, read.kv_heads, read.ffn, read.seq_len, read.vocab,
-                             read.window, read.tied, read.norm_eps, read.rope_theta))
+                             read.window, read.tied, read.norm_eps, read.rope_theta, read.head_dim(), read.rotated_blocks,
+                             read.experts.count, read.experts.chosen))
             << written;
         EXPECT_EQ(lm::to_text(c.rope_scaling), lm::to_text(read.rope_scaling)) << written;
         EXPECT_EQ("bfloat16", written.at("torch_dtype"));

@@ -43,7 +43,7 @@ TEST(Options, TableCoversEveryFieldOnce) {
     // A default that is refused could not be saved and read back.
     for (const auto c : o.key) EXPECT_TRUE((c >= 'a' && c <= 'z') || c == '-' || (c >= '0' && c <= '9')) << o.key;
   }
-  EXPECT_EQ(keys.size(), 99U);  // the number of RunConfig's fields: add the option with the field
+  EXPECT_EQ(keys.size(), 102U);  // the number of RunConfig's fields: add the option with the field
 }
 
 TEST(Options, DefaultsSurviveSavingAndReading) {
@@ -59,6 +59,7 @@ TEST(Options, EveryFieldSurvivesSavingAndReading) {
   c.model = "gpt2";
   c.layers = 3, c.hidden = 96, c.heads = 6, c.kv_heads = 6, c.ffn = 111, c.seq_len = 17, c.vocab = 50257, c.untied = true;
   c.rope_base = 500000, c.rope_scaling = "linear:factor=2", c.norm_eps = 1e-6, c.skips = "u";
+  c.head_dim = 24, c.rope_fraction = 0.5, c.rope_layers = "1,0";
   c.experts = 6, c.experts_per_token = 3, c.shared_experts = 1, c.expert_capacity = 1.25, c.router_gates = "all";
   c.router_aux_loss = 0.01, c.router_z_loss = 1e-3;
   c.window = "5,5,0", c.document_separator = 50256;

@@ -41,8 +41,9 @@ class ReferenceModel {
         for (std::int64_t i = 0; i < n * c; ++i)
           at(x, i) += at(gain, i % c) * at(results[static_cast<std::size_t>(mirrored)], i);
       }
-      add(x, attention_block(x, n, seq, block));
-      add(x, c_.experts.count > 0 ? experts_block(x, n, block) : mlp_block(x, n, block));
+      add(x, result_norm(attention_block(x, n, seq, block), n, block, *names_.attention_result_norm));
+      add(x, c_.experts.count > 0 ? experts_block(x, n, block)
+                                  : result_norm(mlp_block(x, n, block), n, block, *names_.mlp_result_norm));
       results.push_back(x);
     }
     const Values h = norm(x, n, std::string(*names_.final_norm));
@@ -72,6 +73,26 @@ class ReferenceModel {
   static double at(const Values& v, std::int64_t i) { return v[static_cast<std::size_t>(i)]; }
   static void add(Values& x, const Values& r) {
     for (std::size_t i = 0; i < x.size(); ++i) x[i] += r[i];
+  }
+
+  // Before a half of a block, if the family has such norms; of the half's result, likewise.
+  [[nodiscard]] Values norm_before(const Values& x, std::int64_t n, std::int64_t block, std::string_view name) const {
+    return name.empty() ? x : norm(x, n, in_block(block, name));
+  }
+  [[nodiscard]] Values result_norm(const Values& x, std::int64_t n, std::int64_t block, std::string_view name) const {
+    return norm_before(x, n, block, name);
+  }
+  // Of all heads of q or k, or of each by itself.
+  void norm_heads(Values& x, std::int64_t n, std::int64_t heads, std::int64_t block, std::string_view name) const {
+    if (*family_.query_key_norms == lm::QueryKeyNorms::none) return;
+    const bool whole = *family_.query_key_norms == lm::QueryKeyNorms::whole;
+    const Values& gain = w_.at(in_block(block, std::string(name) + ".weight"));
+    const std::int64_t each = whole ? heads * c_.head_dim() : c_.head_dim();
+    for (std::int64_t i = 0; i < n * heads * c_.head_dim(); i += each) {
+      double square = 0;
+      for (std::int64_t j = 0; j < each; ++j) square += at(x, i + j) * at(x, i + j) / static_cast<double>(each);
+      for (std::int64_t j = 0; j < each; ++j) at(x, i + j) *= at(gain, j) / std::sqrt(square + c_.norm_eps);
+    }
   }
 
   [[nodiscard]] Values norm(const Values& x, std::int64_t n, const std::string& name) const {
@@ -134,24 +155,27 @@ class ReferenceModel {
 
   void rotate(Values& x, std::int64_t n, std::int64_t seq, std::int64_t count) const {
     const std::int64_t d = c_.head_dim();
+    const auto turned = static_cast<std::int64_t>(static_cast<double>(d) * c_.rope_fraction);
     for (std::int64_t i = 0; i < n * count; ++i) {
-      for (std::int64_t j = 0; j < d / 2; ++j) {
-        const double angle =
-            static_cast<double>(i / count % seq) / std::pow(c_.rope_theta, 2 * static_cast<double>(j) / static_cast<double>(d));
-        const double a = at(x, i * d + j), b = at(x, i * d + j + d / 2);
+      for (std::int64_t j = 0; j < turned / 2; ++j) {
+        const double angle = static_cast<double>(i / count % seq) /
+                             std::pow(c_.rope_theta, 2 * static_cast<double>(j) / static_cast<double>(turned));
+        const double a = at(x, i * d + j), b = at(x, i * d + j + turned / 2);
         at(x, i * d + j) = a * std::cos(angle) - b * std::sin(angle);
-        at(x, i * d + j + d / 2) = b * std::cos(angle) + a * std::sin(angle);
+        at(x, i * d + j + turned / 2) = b * std::cos(angle) + a * std::sin(angle);
       }
     }
   }
 
   [[nodiscard]] Values attention_block(const Values& x, std::int64_t n, std::int64_t seq, std::int64_t block) const {
-    const std::int64_t c = c_.hidden, d = c_.head_dim(), groups = c_.kv_heads;
-    const Values h = norm(x, n, in_block(block, *names_.attention_norm));
-    auto qkv = results(h, n, c, block, names_.qkv, {c, groups * d, groups * d});
+    const std::int64_t c = c_.hidden, d = c_.head_dim(), groups = c_.kv_heads, w = c_.heads * d;
+    const Values h = norm_before(x, n, block, *names_.attention_norm);
+    auto qkv = results(h, n, c, block, names_.qkv, {w, groups * d, groups * d});
     Values &q = qkv[0], &k = qkv[1], &v = qkv[2];
-    if (std::holds_alternative<lm::RotaryPositions>(*family_.positions)) rotate(q, n, seq, c_.heads), rotate(k, n, seq, groups);
-    Values out(x.size());
+    norm_heads(q, n, c_.heads, block, *names_.q_norm), norm_heads(k, n, groups, block, *names_.k_norm);
+    if (std::holds_alternative<lm::RotaryPositions>(*family_.positions) && c_.rotated_blocks->of(block))
+      rotate(q, n, seq, c_.heads), rotate(k, n, seq, groups);
+    Values out(static_cast<std::size_t>(n * w));
     for (std::int64_t i = 0; i < n; ++i) {
       for (std::int64_t head = 0; head < c_.heads; ++head) {
         const std::int64_t group = head / (c_.heads / groups);
@@ -159,24 +183,24 @@ class ReferenceModel {
         double sum = 0;
         for (std::int64_t j = i / seq * seq; j <= i; ++j) {
           double score = 0;
-          for (std::int64_t e = 0; e < d; ++e) score += at(q, i * c + head * d + e) * at(k, (j * groups + group) * d + e);
+          for (std::int64_t e = 0; e < d; ++e) score += at(q, i * w + head * d + e) * at(k, (j * groups + group) * d + e);
           p.push_back(std::exp(score / std::sqrt(static_cast<double>(d))));
           sum += p.back();
         }
         for (std::int64_t e = 0; e < d; ++e) {
           for (std::size_t j = 0; j < p.size(); ++j) {
             const std::int64_t key = i / seq * seq + static_cast<std::int64_t>(j);
-            at(out, i * c + head * d + e) += p[j] / sum * at(v, (key * groups + group) * d + e);
+            at(out, i * w + head * d + e) += p[j] / sum * at(v, (key * groups + group) * d + e);
           }
         }
       }
     }
-    return results(out, n, c, block, names_.attention_output, {c})[0];
+    return results(out, n, w, block, names_.attention_output, {c})[0];
   }
 
   [[nodiscard]] Values mlp_block(const Values& x, std::int64_t n, std::int64_t block) const {
     const std::int64_t c = c_.hidden, f = c_.ffn;
-    const Values h = norm(x, n, in_block(block, *names_.mlp_norm));
+    const Values h = norm_before(x, n, block, *names_.mlp_norm);
     const bool gated = *family_.activation == Activation::swiglu;
     auto up = results(h, n, c, block, names_.up, gated ? std::vector{f, f} : std::vector{f});
     Values& a = up[0];

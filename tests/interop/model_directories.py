@@ -1,10 +1,11 @@
 """Directories of Hugging Face's library, both ways, for every family.
 
-    model_directories.py TERRACE FOLDER
+    model_directories.py TERRACE FOLDER [FAMILY…]
 
 The library makes a small model of each family with random weights and writes it. terrace reads the directory, says the loss of a
-text (a step with a learning rate that changes nothing), trains ten AdamW steps beside PyTorch, and exports a directory that the library loads: its
-logits must be those of the weights that PyTorch trained. Prints the largest deviations. Exit code 77: a module is absent.
+text (a step with a learning rate that changes nothing), its gradients (a step without momentum that is so long that the weights before it do not
+matter), trains ten AdamW steps beside PyTorch, and exports a directory that the library loads: its logits must be those of the weights that PyTorch
+trained. Prints the largest deviations; a gradient's is relative to the largest one of its tensor. Exit code 77: a module is absent.
 """
 
 import json
@@ -23,7 +24,8 @@ except ImportError as absent:
     sys.exit(SKIPPED)
 
 SEQ, BATCH, STEPS, RATE, EPS = 32, 4, 10, 1e-3, 1e-3
-LIMITS = {"loss": 2e-5, "ten losses": 1e-4, "logits": 2e-5, "exported logits": 2e-5}
+LONG = 1e4  # the learning rate of a step that leaves gradients
+LIMITS = {"loss": 2e-5, "gradients": 2e-5, "ten losses": 1e-4, "logits": 2e-5, "exported logits": 2e-5}
 SIZES = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
          "max_position_embeddings": 128, "vocab_size": 256}  # fmt: skip
 
@@ -48,6 +50,17 @@ FAMILIES = {
                                                             original_max_position_embeddings=16)),
     "mistral": lambda: transformers.MistralConfig(**SIZES, sliding_window=9),
     "mistral, no window": lambda: transformers.MistralConfig(**SIZES, sliding_window=None),
+    "mistral, wide heads": lambda: transformers.MistralConfig(**SIZES, sliding_window=None, head_dim=24),
+    "llama, wide heads": lambda: transformers.LlamaConfig(**SIZES, head_dim=32),
+    "mixtral": lambda: transformers.MixtralConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2),
+    "olmo2": lambda: transformers.Olmo2Config(**SIZES, pad_token_id=None, eos_token_id=None),
+    "phi3": lambda: transformers.Phi3Config(**SIZES, sliding_window=9, pad_token_id=None),
+    "phi3, part of a head": lambda: transformers.Phi3Config(**SIZES, pad_token_id=None, partial_rotary_factor=0.75,
+                                                            tie_word_embeddings=True),
+    "qwen3": lambda: transformers.Qwen3Config(**SIZES, head_dim=32),
+    "qwen3, tied": lambda: transformers.Qwen3Config(**SIZES, head_dim=16, tie_word_embeddings=True),
+    "smollm3": lambda: transformers.SmolLM3Config(**{**SIZES, "num_hidden_layers": 5}, pad_token_id=None),
+    "smollm3, other blocks": lambda: transformers.SmolLM3Config(**SIZES, pad_token_id=None, no_rope_layers=[0, 1, 1]),
     "qwen2": lambda: transformers.Qwen2Config(**SIZES, tie_word_embeddings=True),
 }  # fmt: skip
 
@@ -94,6 +107,16 @@ def largest(a, b):
     return ((a - b).abs().max() / b.abs().max()).item()
 
 
+def gradients_deviate(stepped, model, inputs, targets):
+    """Of all tensors, the largest deviation."""
+    model.zero_grad()
+    torch.nn.functional.cross_entropy(model(inputs).logits.flatten(0, 1).double(), targets.flatten()).backward()
+    after = dict(stepped.named_parameters())
+    found = {name: largest((p - after[name]) / LONG, p.grad) for name, p in model.named_parameters()}
+    model.zero_grad()
+    return max(found.values())
+
+
 def compare(program, folder, name, config):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -110,6 +133,9 @@ def compare(program, folder, name, config):
               "--lr-schedule", "constant", "--eps", EPS, "--device-memory", "unlimited", "--host-memory", "unlimited"]  # fmt: skip
     terrace(program, folder, "train", *common, "--steps", 1, "--lr", 1e-30, "--min-lr", 1e-30, "--out-dir", "still")
     terrace(program, folder, "ckpt", "export", "still", "still-model")
+    terrace(program, folder, "train", *common, "--steps", 1, "--lr", LONG, "--min-lr", LONG, "--optimizer", "sgd", "--momentum", 0,
+            "--weight-decay", 0, "--grad-clip", 0, "--out-dir", "long")  # fmt: skip
+    terrace(program, folder, "ckpt", "export", "long", "long-model")
     terrace(program, folder, "train", *common, "--steps", STEPS, "--lr", RATE, "--out-dir", "run")
     terrace(program, folder, "ckpt", "export", "run", "run-model")
 
@@ -120,6 +146,9 @@ def compare(program, folder, name, config):
     with torch.no_grad():
         same = still(inputs).logits
     first = torch.nn.functional.cross_entropy(logits.flatten(0, 1).double(), targets.flatten()).item()
+    stepped = transformers.AutoModelForCausalLM.from_pretrained(folder / "long-model", attn_implementation="eager")
+    with torch.enable_grad():
+        gradients = gradients_deviate(stepped, model, inputs, targets)
     said = trained(model, inputs, targets)
     after = transformers.AutoModelForCausalLM.from_pretrained(folder / "run-model", attn_implementation="eager").eval()
     with torch.no_grad():
@@ -127,6 +156,7 @@ def compare(program, folder, name, config):
     mine = losses(folder, "run")
     found = {
         "loss": abs(losses(folder, "still")[0] - first) / first,
+        "gradients": gradients,
         "ten losses": max(abs(a - b) / b for a, b in zip(mine, said, strict=True)),
         "logits": largest(same, logits),
         "exported logits": largest(ours, theirs),
@@ -137,8 +167,9 @@ def compare(program, folder, name, config):
 
 def main():
     program, folder = pathlib.Path(sys.argv[1]).absolute(), pathlib.Path(sys.argv[2]).absolute()
+    only = sys.argv[3:]  # families
     print(f"transformers {transformers.__version__}, torch {torch.__version__}")
-    wrong = [text for name, make in FAMILIES.items() for text in compare(program, folder / "model", name, make())]
+    wrong = [text for name, make in FAMILIES.items() if not only or name.split(",")[0] in only for text in compare(program, folder / "model", name, make())]
     if wrong:
         sys.exit("\n".join(wrong))
 

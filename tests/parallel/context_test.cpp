@@ -42,6 +42,23 @@ TEST_F(Context, TrainsWhatOneRankTrains) {
     }
 }
 
+// Norms of q and k of each head, or of all heads; norms of results; by heads, by a ring, by both, and by two rings.
+TEST_F(Context, NormsOfQueriesKeysAndResultsTrainWhatOneRankTrains) {
+  for (const auto* const family : {"qwen3", "olmo2"})
+    for (const auto& [ranks, ring, two] : {std::tuple{3U, 1U, false}, {2U, 2U, false}, {4U, 2U, false}, {3U, 3U, true}}) {
+      auto o = of(llama(), ranks);
+      o.config.family = lm::family_named(family);
+      o.config.head_size = 12;
+      o.config.context.ring = ring;
+      o.config.context.two_rings = two;
+      o.recompute = ranks == 3;
+      o.schedule = ring == 2 && ranks == 2 ? "1f1b" : "";
+      o.squeezed = o.disk_tier = ranks == 4;
+      SCOPED_TRACE(fmt::format("{}, {} ranks, rings of {}", family, ranks, ring));
+      expect_serial(o, kFp64);
+    }
+}
+
 // Of three heads on four ranks one rank has none; of seven, one has fewer; six key-value groups of two over four ranks are cut.
 TEST_F(Context, HeadsNeedNotDivide) {
   for (const auto& [heads, kv_heads] : {std::pair{3, 3}, {7, 7}, {7, 1}, {12, 6}, {6, 2}}) {

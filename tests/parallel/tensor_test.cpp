@@ -28,6 +28,28 @@ TEST_F(TensorTest, EqualsTheSerialModelAtEveryDegree) {
         }
 }
 
+// Norms of q and k, of which ranks have some heads; heads of a width of their own; parts of them that rotate, in some blocks.
+// Of two key-value heads on four ranks each is on two.
+TEST_F(TensorTest, HeadsWithNormsAndWidthsOfTheirOwnEqualTheSerialModel) {
+  for (const auto* const family : {"qwen3", "phi3", "smollm3"})
+    for (const std::uint32_t ranks : {2U, 4U}) {
+      TensorRun o{.config = llama(), .tensor_ranks = ranks, .sequence = ranks == 4};
+      o.config.family = lm::family_named(family);
+      o.config.kv_heads = o.config.family.get().tensors.qkv.tensors.size() == 1 ? 4 : 2;
+      o.config.head_size = 12;
+      if (std::string_view(family) == "phi3") o.config.rope_fraction = 0.5;
+      o.config.rotated_blocks = layers::RotatedBlocks({false, true});
+      expect_serial(o, kFp64);
+      if (std::string_view(family) != "qwen3") continue;
+      o.recompute = true;
+      o.pieces = ranks == 4 ? 3 : 1;
+      if (ranks == 2) o.config.attention_tiles = 2;
+      expect_serial(o, kFp64);
+      o.config.dtype = DType::fp32;
+      expect_serial(o, kFp32);
+    }
+}
+
 TEST_F(TensorTest, DegreesNeedNotBePowersOfTwo) {
   auto config = llama();
   config.heads = config.kv_heads = 6;
@@ -228,6 +250,11 @@ TEST_F(TensorTest, WhatItCannotDoIsRefused) {
                 HasSubstr(fmt::format("do not divide heads ({})", heads)));
   EXPECT_THAT(why([](TensorRun& o) { o.config.ffn = 75; }), HasSubstr("do not divide ffn (75)"));
   EXPECT_THAT(why([](TensorRun& o) { o.sequence = true, o.batch = {1, 15}; }), HasSubstr("the 15 positions"));
+  EXPECT_THAT(why([](TensorRun& o) { o.config.family = lm::family_named("olmo2"); }),
+              HasSubstr("olmo2 has norms of all heads of q and k together, of which tensor ranks have a part"));
+  EXPECT_THAT(
+      why([](TensorRun& o) { o.config.family = lm::family_named("olmo2"), o.tensor_ranks = 1, o.config.mlp_tiles = 2; }),
+      HasSubstr("norms of its blocks' results, which need the whole result: mlp_tiles must be 1, not 2"));
   EXPECT_THAT(why([](TensorRun& o) { o.config.dtype = DType::fp16; }), HasSubstr("fp16"));
   EXPECT_THAT(why([](TensorRun& o) { o.config.layers = 4, o.config.skips = lm::SkipShape::u; }), HasSubstr("skip"));
   EXPECT_THAT(why([](TensorRun& o) { o.optimizer = "muon"; }), HasSubstr("whole matrices"));

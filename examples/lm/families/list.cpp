@@ -6,10 +6,15 @@ namespace terrace::lm {
 extern const Family kGpt2;
 extern const Family kLlama;
 extern const Family kMistral;
+extern const Family kMixtral;
+extern const Family kOlmo2;
+extern const Family kPhi3;
 extern const Family kQwen2;
+extern const Family kQwen3;
+extern const Family kSmollm3;
 
 std::span<const Family* const> families() {
-  static constexpr std::array kAll{&kGpt2, &kLlama, &kMistral, &kQwen2};
+  static constexpr std::array kAll{&kGpt2, &kLlama, &kMistral, &kMixtral, &kOlmo2, &kPhi3, &kQwen2, &kQwen3, &kSmollm3};
   return kAll;
 }
 

@@ -10,7 +10,11 @@ namespace terrace::lm {
 // Llama 3.1 and others change the angles of long positions: the scaling.
 inline constexpr RotaryPositions kLlamaPositions{
     .base = {.usual = 10000, .varies = true, .keys = {"/rope_theta", "/rope_parameters/rope_theta"}},
-    .scaling_keys = {"rope_scaling", "rope_parameters"}};
+    .scaling_keys = {"rope_scaling", "rope_parameters"},
+    .fraction_keys = Words::none(),
+    .blocks_key = "",
+    .every_key = "",
+    .plain_every = 0};
 
 // 8/3 · hidden, rounded up to a multiple of 64.
 constexpr std::int64_t llama_ffn(std::int64_t hidden) { return (8 * hidden + 3 * 64 - 1) / (3 * 64) * 64; }
@@ -26,9 +30,14 @@ consteval ModelFile llama_file(std::string_view type, std::string_view architect
           .kv_heads = "num_key_value_heads",
           .ffn = "intermediate_size",
           .positions = "max_position_embeddings",
+          .head_dim = "head_dim",
+          .usual_head_dim = 0,
           .window = window,
           .tied = false,
-          .fixed = fixed};
+          .fixed = fixed,
+          .experts = "",
+          .experts_per_token = "",
+          .unused = Words::none()};
 }
 
 consteval TensorNames llama_tensors(bool qkv_bias) {
@@ -39,11 +48,21 @@ consteval TensorNames llama_tensors(bool qkv_bias) {
           .block = "model.layers.",
           .attention_norm = "input_layernorm",
           .mlp_norm = "post_attention_layernorm",
+          .attention_result_norm = "",
+          .mlp_result_norm = "",
+          .q_norm = "",
+          .k_norm = "",
           .qkv = {.tensors = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, .bias = qkv_bias},
           .attention_output = {.tensors = {"self_attn.o_proj"}, .bias = false},
           .up = {.tensors = {"mlp.gate_proj", "mlp.up_proj"}, .bias = false},
           .down = {.tensors = {"mlp.down_proj"}, .bias = false},
           .buffers = {".rotary_emb.inv_freq"}};  // the frequencies of rotary positions
+}
+
+consteval TensorNames with_query_key_norms(TensorNames names) {
+  names.q_norm = "self_attn.q_norm";
+  names.k_norm = "self_attn.k_norm";
+  return names;
 }
 
 }  // namespace terrace::lm

@@ -6,6 +6,7 @@ namespace terrace::lm {
 extern constexpr Family kMistral = checked(Family{
     .name = "mistral",
     .norm = NormKind::rms,
+    .query_key_norms = QueryKeyNorms::none,
     .positions = kLlamaPositions,
     .activation = Activation::swiglu,
     .grouped_heads = true,

@@ -6,6 +6,7 @@ namespace terrace::lm {
 extern constexpr Family kQwen2 = checked(Family{
     .name = "qwen2",
     .norm = NormKind::rms,
+    .query_key_norms = QueryKeyNorms::none,
     .positions = kLlamaPositions,
     .activation = Activation::swiglu,
     .grouped_heads = true,

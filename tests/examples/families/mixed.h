@@ -6,12 +6,18 @@
 
 namespace terrace::test {
 
-// Llama's positions and grouped heads with GPT-2's norms, activation and (some) biases; q, k and v are tensors of their own.
+// Llama's positions and grouped heads with GPT-2's norms, activation and (some) biases; q, k and v are tensors of their own, q
+// and k have norms, and every other block rotates nothing.
 inline constexpr lm::Family kMixed = lm::checked(lm::Family{
     .name = "mixed",
     .norm = lm::NormKind::layer,
+    .query_key_norms = lm::QueryKeyNorms::heads,
     .positions = lm::RotaryPositions{.base = {.usual = 50, .varies = true, .keys = {"/rotary_emb_base"}},
-                                     .scaling_keys = {"rotary_scaling"}},
+                                     .scaling_keys = {"rotary_scaling"},
+                                     .fraction_keys = {"/rotary_pct"},
+                                     .blocks_key = "rotary_blocks",
+                                     .every_key = "",
+                                     .plain_every = 2},
     .activation = Activation::gelu_tanh,
     .grouped_heads = true,
     .usual_ffn = [](std::int64_t hidden) { return 3 * hidden; },
@@ -24,9 +30,14 @@ inline constexpr lm::Family kMixed = lm::checked(lm::Family{
              .kv_heads = "groups",
              .ffn = "inner",
              .positions = "longest",
+             .head_dim = "head_width",
+             .usual_head_dim = 0,
              .window = "sight",
              .tied = true,
-             .fixed = {lm::FixedValue{"act", {"\"gelu\""}}}},
+             .fixed = {lm::FixedValue{"act", {"\"gelu\""}}},
+             .experts = "",
+             .experts_per_token = "",
+             .unused = {"kernel"}},
     .matrices = lm::MatrixOrder::out_in,
     .tensors = {.optional_prefix = "mixed.",
                 .embedding = "mixed.embed",
@@ -35,6 +46,10 @@ inline constexpr lm::Family kMixed = lm::checked(lm::Family{
                 .block = "mixed.blocks.",
                 .attention_norm = "norm1",
                 .mlp_norm = "norm2",
+                .attention_result_norm = "",
+                .mlp_result_norm = "",
+                .q_norm = "attention.norm_q",
+                .k_norm = "attention.norm_k",
                 .qkv = {.tensors = {"attention.q", "attention.k", "attention.v"}, .bias = true},
                 .attention_output = {.tensors = {"attention.out"}, .bias = false},
                 .up = {.tensors = {"up"}, .bias = false},
@@ -42,10 +57,12 @@ inline constexpr lm::Family kMixed = lm::checked(lm::Family{
                 .buffers = lm::Words::none()},
 });
 
-// GPT-2's positions and order of matrices with Llama's norms, activation and grouped heads; gate and up are one tensor.
+// GPT-2's positions and order of matrices with Llama's norms, activation and grouped heads; gate and up are one tensor, and
+// each half of a block has a norm before it and one of its result.
 inline constexpr lm::Family kFused = lm::checked(lm::Family{
     .name = "fused",
     .norm = lm::NormKind::rms,
+    .query_key_norms = lm::QueryKeyNorms::none,
     .positions = lm::LearnedPositions{.tensor = "places"},
     .activation = Activation::swiglu,
     .grouped_heads = true,
@@ -59,9 +76,14 @@ inline constexpr lm::Family kFused = lm::checked(lm::Family{
              .kv_heads = "kv",
              .ffn = "mlp",
              .positions = "places",
+             .head_dim = "",
+             .usual_head_dim = 0,
              .window = "",
              .tied = false,
-             .fixed = {lm::FixedValue{"act", {"\"silu\""}}}},
+             .fixed = {lm::FixedValue{"act", {"\"silu\""}}},
+             .experts = "",
+             .experts_per_token = "",
+             .unused = lm::Words::none()},
     .matrices = lm::MatrixOrder::in_out,
     .tensors = {.optional_prefix = "",
                 .embedding = "tokens",
@@ -70,6 +92,10 @@ inline constexpr lm::Family kFused = lm::checked(lm::Family{
                 .block = "h.",
                 .attention_norm = "norm_a",
                 .mlp_norm = "norm_b",
+                .attention_result_norm = "norm_a_end",
+                .mlp_result_norm = "norm_b_end",
+                .q_norm = "",
+                .k_norm = "",
                 .qkv = {.tensors = {"qkv"}, .bias = false},
                 .attention_output = {.tensors = {"o"}, .bias = true},
                 .up = {.tensors = {"gate_up"}, .bias = true},

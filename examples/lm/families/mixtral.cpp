@@ -1,0 +1,40 @@
+// Mixtral (Jiang et al. 2024), as in Hugging Face's MixtralForCausalLM: Mistral with a mixture of experts in each block, whose
+// tensors have the names of terrace's own experts. Without --experts it is a dense model, which the library does not have.
+#include "llama_like.h"
+
+namespace terrace::lm {
+namespace {
+
+consteval RotaryPositions mixtral_positions() {
+  auto positions = kLlamaPositions;
+  positions.base.usual = 1000000;
+  return positions;
+}
+
+consteval ModelFile mixtral_file() {
+  auto file = llama_file("mixtral", "MixtralForCausalLM", "sliding_window",
+                         {kSilu, FixedValue{"output_router_logits", {"false"}}, FixedValue{"router_jitter_noise", {"0.0"}}});
+  file.experts = "num_local_experts";
+  file.experts_per_token = "num_experts_per_tok";
+  file.unused = {"router_aux_loss_coef"};  // of a loss that the library adds with output_router_logits only
+  return file;
+}
+
+}  // namespace
+
+extern constexpr Family kMixtral = checked(Family{
+    .name = "mixtral",
+    .norm = NormKind::rms,
+    .query_key_norms = QueryKeyNorms::none,
+    .positions = mixtral_positions(),
+    .activation = Activation::swiglu,
+    .grouped_heads = true,
+    .usual_ffn = llama_ffn,
+    .norm_eps = {.usual = 1e-5, .varies = true, .keys = {"/rms_norm_eps"}},
+    .heads_keys = {"/num_attention_heads"},
+    .file = mixtral_file(),
+    .matrices = MatrixOrder::out_in,
+    .tensors = llama_tensors(false),
+});
+
+}  // namespace terrace::lm

@@ -1,0 +1,46 @@
+// Phi-3, Phi-3.5 and Phi-4 (Abdin et al. 2024), as in Hugging Face's Phi3ForCausalLM: Llama with q, k and v in one tensor, gate
+// and up in one, and a sliding window. Phi-4-mini rotates a part of each head.
+#include "llama_like.h"
+
+namespace terrace::lm {
+namespace {
+
+constexpr RotaryPositions kPhi3Positions{
+    .base = {.usual = 10000, .varies = true, .keys = {"/rope_theta", "/rope_parameters/rope_theta"}},
+    .scaling_keys = {"rope_scaling", "rope_parameters"},
+    .fraction_keys = {"/partial_rotary_factor", "/rope_parameters/partial_rotary_factor"},
+    .blocks_key = "",
+    .every_key = "",
+    .plain_every = 0};
+
+consteval ModelFile phi3_file() {
+  auto file = llama_file("phi3", "Phi3ForCausalLM", "sliding_window", {kSilu, FixedValue{"attention_bias", {"false"}}});
+  file.unused = {"original_max_position_embeddings"};  // of scaled positions, which name it themselves
+  return file;
+}
+
+consteval TensorNames phi3_tensors() {
+  auto names = llama_tensors(false);
+  names.qkv.tensors = {"self_attn.qkv_proj"};
+  names.up.tensors = {"mlp.gate_up_proj"};
+  return names;
+}
+
+}  // namespace
+
+extern constexpr Family kPhi3 = checked(Family{
+    .name = "phi3",
+    .norm = NormKind::rms,
+    .query_key_norms = QueryKeyNorms::none,
+    .positions = kPhi3Positions,
+    .activation = Activation::swiglu,
+    .grouped_heads = true,
+    .usual_ffn = llama_ffn,
+    .norm_eps = {.usual = 1e-5, .varies = true, .keys = {"/rms_norm_eps"}},
+    .heads_keys = {"/num_attention_heads"},
+    .file = phi3_file(),
+    .matrices = MatrixOrder::out_in,
+    .tensors = phi3_tensors(),
+});
+
+}  // namespace terrace::lm

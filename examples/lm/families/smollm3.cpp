@@ -1,0 +1,42 @@
+// SmolLM3 (Hugging Face 2025), as in SmolLM3ForCausalLM: Llama whose every fourth block rotates nothing. SmolLM and SmolLM2 are
+// Llama.
+#include "llama_like.h"
+
+namespace terrace::lm {
+namespace {
+
+constexpr RotaryPositions kSmollm3Positions{
+    .base = {.usual = 2000000, .varies = true, .keys = {"/rope_theta", "/rope_parameters/rope_theta"}},
+    .scaling_keys = {"rope_scaling", "rope_parameters"},
+    .fraction_keys = Words::none(),
+    .blocks_key = "no_rope_layers",
+    .every_key = "no_rope_layer_interval",
+    .plain_every = 4};
+
+consteval ModelFile smollm3_file() {
+  auto file = llama_file("smollm3", "SmolLM3ForCausalLM", "",
+                         {kSilu, FixedValue{"use_sliding_window", {"false"}}, FixedValue{"attention_bias", {"false"}},
+                          FixedValue{"mlp_bias", {"false"}}});
+  file.tied = true;
+  file.unused = {"pretraining_tp"};
+  return file;
+}
+
+}  // namespace
+
+extern constexpr Family kSmollm3 = checked(Family{
+    .name = "smollm3",
+    .norm = NormKind::rms,
+    .query_key_norms = QueryKeyNorms::none,
+    .positions = kSmollm3Positions,
+    .activation = Activation::swiglu,
+    .grouped_heads = true,
+    .usual_ffn = llama_ffn,
+    .norm_eps = {.usual = 1e-6, .varies = true, .keys = {"/rms_norm_eps"}},
+    .heads_keys = {"/num_attention_heads"},
+    .file = smollm3_file(),
+    .matrices = MatrixOrder::out_in,
+    .tensors = llama_tensors(false),
+});
+
+}  // namespace terrace::lm
