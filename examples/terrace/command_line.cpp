@@ -69,6 +69,42 @@ struct Parsed {
   Assignments flags;
 };
 
+void add_sampling(CLI::App& sub, GenerateOptions& out) {
+  auto& sampling = out.sampling;
+  sub.add_option("--temperature", sampling.temperature, "temperature of sampling; 0: always take the most probable token")
+      ->capture_default_str();
+  sub.add_option("--top-k", sampling.top_k, "sample from so many most probable tokens; 0: from all")->capture_default_str();
+  sub.add_option("--top-p", sampling.top_p,
+                 "and from the fewest of them that together have this share of the probability; 1: from all")
+      ->capture_default_str();
+  sub.add_option("--repetition-penalty", sampling.repetition_penalty,
+                 "makes tokens less probable that the text has already: their logits are divided by it, negative ones "
+                 "multiplied; 1: no penalty")
+      ->capture_default_str();
+  sub.add_option("--seed", sampling.seed, "seed of sampling")->capture_default_str();
+  sub.add_option(
+         "--stop-token", out.stop_token,
+         "the token that ends the text; none: only the length does; auto: --document-separator of the run, and what the "
+         "files beside the tokenizer name (eos_token, eos_token_id), or else <|endoftext|>")
+      ->capture_default_str()
+      ->type_name("TOKEN");
+}
+
+void check_sampling(const GenerateOptions& g, const std::string& command) {
+  const auto refuse_value = [&](const char* flag, double value, const char* accepted) {
+    refuse(fmt::format("{}: {} is not accepted: {}", flag, value, accepted), command);
+  };
+  const auto& s = g.sampling;
+  if (g.max_tokens < 1)
+    refuse(fmt::format("--max-tokens: {} is not accepted: an integer of at least 1", g.max_tokens), command);
+  if (!(s.temperature >= 0 && s.temperature <= 1000)) refuse_value("--temperature", s.temperature, "a number of at least 0");
+  if (s.top_k < 0) refuse(fmt::format("--top-k: {} is not accepted: an integer of at least 0", s.top_k), command);
+  if (!(s.top_p > 0 && s.top_p <= 1)) refuse_value("--top-p", s.top_p, "a number above 0 and at most 1");
+  if (!(s.repetition_penalty > 0 && s.repetition_penalty <= 1000))
+    refuse_value("--repetition-penalty", s.repetition_penalty, "a number above 0; 1 is no penalty");
+  if (g.stop_token.empty()) refuse("--stop-token is empty: give a token, auto or none", command);
+}
+
 void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed& parsed) {
   auto* const sub = app.add_subcommand(std::string(command.name), std::string(command.help));
   sub->allow_extras();
@@ -102,12 +138,7 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
     sub->add_option("--max-tokens", out.generate.max_tokens,
                     "tokens (without --tokenizer, bytes) to generate; prompt and text together are at most --seq-len tokens")
         ->capture_default_str();
-    sub->add_option("--temperature", out.generate.temperature,
-                    "temperature of sampling; 0: always take the most probable token")
-        ->capture_default_str();
-    sub->add_option("--top-k", out.generate.top_k, "sample from so many most probable tokens; 0: from all")
-        ->capture_default_str();
-    sub->add_option("--seed", out.generate.seed, "seed of sampling")->capture_default_str();
+    add_sampling(*sub, out.generate);
   }
   if (command.name == "plan") {
     sub->add_option("--search", out.plan.search,
@@ -165,15 +196,7 @@ void check_arguments(const CommandLine& line) {
     if (!bench && !fs::is_directory(words[0], error))
       refuse(fmt::format("{}: \"{}\" is not a directory", line.command, words[0]), line.command);
   }
-  if (line.command == "generate") {
-    const auto& g = line.generate;
-    if (g.max_tokens < 1)
-      refuse(fmt::format("--max-tokens: {} is not accepted: an integer of at least 1", g.max_tokens), "generate");
-    if (!(g.temperature >= 0 && g.temperature <= 1000)) {
-      refuse(fmt::format("--temperature: {} is not accepted: a number of at least 0", g.temperature), "generate");
-    }
-    if (g.top_k < 0) refuse(fmt::format("--top-k: {} is not accepted: an integer of at least 0", g.top_k), "generate");
-  }
+  if (line.command == "generate") check_sampling(line.generate, line.command);
   if (line.command == "train") {
     if (line.config.data.empty()) refuse("train needs a corpus: --data FILE...", "train");
     for (const auto& file : line.config.data) {

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include <terrace/examples/lm/sampling.h>
 #include <terrace/examples/terrace/run_config.h>
 
 namespace terrace::cli {
@@ -23,9 +24,8 @@ struct GenerateOptions {
   std::string prompt;
   std::filesystem::path tokenizer;  // of a run that was trained on token ids
   std::int64_t max_tokens = 200;
-  double temperature = 0.8;  // 0: always the likeliest token
-  std::int64_t top_k = 40;   // 0: all tokens
-  std::uint64_t seed = 1;    // for sampling
+  lm::Sampling sampling;
+  std::string stop_token = "auto";  // for RunText
 };
 
 struct PlanOptions {
