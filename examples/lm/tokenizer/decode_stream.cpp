@@ -80,7 +80,8 @@ std::string DecodeStream::finish() {
   const auto& stripped = tokenizer_->stripped();
   for (auto i = stripped.at_end; i > 0 && !stripped.text.empty() && text_.ends_with(stripped.text); --i)
     text_.resize(text_.size() - stripped.text.size());
-  auto out = whole_.add(std::exchange(text_, {})) + whole_.finish();
+  auto out = whole_.add(std::exchange(text_, {}));
+  out += whole_.finish();
   front_left_ = stripped.at_front;
   return out;
 }
