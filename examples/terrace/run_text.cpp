@@ -9,11 +9,12 @@
 #include <terrace/core/error.h>
 #include <terrace/core/printable.h>
 #include <terrace/examples/lm/tokenizer/tokenizer_config.h>
+#include <terrace/examples/terrace/run_data.h>
 
 namespace terrace::cli {
 
-RunText::RunText(const RunConfig& config, const std::string& run, const std::filesystem::path& tokenizer,
-                 const std::string& end) {
+RunText::RunText(const RunConfig& config, const std::string& run, const std::filesystem::path& given, const std::string& end) {
+  const auto tokenizer = given.empty() && config.data_format == kConversations ? tokenizer_of(config) : given;
   const bool of_bytes = config.data_format == "bytes";
   if (of_bytes && !tokenizer.empty())
     throw Error(fmt::format("the run in {} was trained on bytes, which need no --tokenizer\n  leave it out", run), Exit::usage);
@@ -47,6 +48,7 @@ void RunText::find_ends(const RunConfig& config, const std::filesystem::path& to
   for (const auto id : named.ends) ends_.push_back(static_cast<std::int32_t>(id));
   if (!named.eos.empty()) end_at(named.eos);
   if (ends_.empty()) end_at("<|endoftext|>");
+  if (config.data_format == kConversations) end_at("<|im_end|>");
 }
 
 void RunText::end_at(std::string_view spelling) {

@@ -1,0 +1,52 @@
+// How conversations become tokens, for training and for generating: each message between marks, of which the model learns the
+// answers.
+//
+// Without a template a message is
+//
+//   <|im_start|>ROLE\nCONTENT<|im_end|>\n
+//
+// as ChatML has it. If the tokenizer has no token <|im_end|>, its end-of-text token stands there.
+//
+// Owner:   the caller; borrows the tokenizer. Threads: any.
+// Errors:  Error(Exit::usage) for a tokenizer that has no token to end an answer.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include <terrace/examples/lm/chat/conversation.h>
+#include <terrace/examples/lm/tokenizer/tokenizer.h>
+#include <terrace/examples/lm/tokenizer/tokenizer_config.h>
+
+namespace terrace::lm {
+
+// Part of a text, and whether the model learns to write it.
+struct Part {
+  std::string text;
+  bool answer = false;
+};
+
+class ChatFormat {
+ public:
+  ChatFormat(const Tokenizer& tokenizer, const TokenizerConfig& config);
+
+  [[nodiscard]] std::vector<Part> parts_of(const Conversation& conversation) const;
+  // What stands before the next answer.
+  [[nodiscard]] std::string prompt_of(std::span<const Message> messages) const;
+  [[nodiscard]] const std::string& end() const { return end_; }  // of an answer; the spelling of a token
+
+  // Parts are encoded one by one, as when an answer is generated behind its prompt. targets[i] is what position i predicts:
+  // tokens[i + 1] if that is learned, else −1; the last one −1.
+  struct Encoded {
+    std::vector<TokenId> tokens;
+    std::vector<bool> learned;  // tokens that are targets
+  };
+  [[nodiscard]] Encoded encode(const Conversation& conversation, Encoding& with) const;
+
+ private:
+  const Tokenizer* tokenizer_;
+  std::string end_, end_of_text_;
+};
+
+}  // namespace terrace::lm

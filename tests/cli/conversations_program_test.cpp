@@ -1,0 +1,75 @@
+// From conversations in JSON lines to a run: however the batch is cut and packed, on several ranks, and resumed.
+#include <string>
+
+#include "on_ranks.h"
+
+namespace terrace::test {
+namespace {
+
+class Conversations : public Ranks {
+ protected:
+  Conversations() {
+    scratch_.write("text.txt", "what is a tier and what is a chunk\nuser assistant answer\n");
+    const auto made = terrace({"train-tokenizer", "text.txt", "--vocab", "280", "--out", "tokenizer.json"});
+    EXPECT_EQ(0, made.exit) << made.described;
+    std::string lines;
+    for (int i = 0; i < kLines; ++i)
+      lines += R"({"instruction":"what is )" + std::to_string(i) + R"(","output":")" + std::string(1 + i % 5, 'a') + "\"}\n";
+    scratch_.write("chat.jsonl", lines);
+  }
+  static constexpr int kLines = 9;  // one is held out
+  // --batch-size and --grad-accumulation make an epoch of each step.
+  [[nodiscard]] Outcome learn(const std::string& run, const Words& more) const {
+    return train(Words{"--data", "chat.jsonl", "--data-format", "jsonl", "--tokenizer", "tokenizer.json", "--vocab", "280",
+                       "--dtype", "fp64", "--seq-len", "64", "--steps", "3", "--eval-batches", "1", "--out-dir", run} +
+                 more);
+  }
+};
+
+TEST_F(Conversations, TheLossDoesNotDependOnHowTheBatchIsCutOrPacked) {
+  for (const auto& [run, more] : {std::pair<std::string, Words>{"whole", {"--batch-size", "8", "--grad-accumulation", "1"}},
+                                  {"rows", {"--batch-size", "1", "--grad-accumulation", "8"}},
+                                  {"packed", {"--seq-len", "520", "--batch-size", "1", "--grad-accumulation", "1"}},
+                                  {"ranks", {"--batch-size", "2", "--grad-accumulation", "2", "--dp", "2", "--zero", "2"}}}) {
+    const auto trained = learn(run, more);
+    ASSERT_EQ(0, trained.exit) << trained.described;
+    const auto sequences = run == "packed" ? "1 sequences to train on" : "8 sequences to train on";
+    EXPECT_THAT(trained.err + trained.out, HasSubstr(sequences));
+    const auto one = steps("whole"), other = steps(run);
+    ASSERT_EQ(3U, other.size());
+    for (std::size_t s = 0; s < 3; ++s) {
+      EXPECT_NEAR(one[s].loss, other[s].loss, 1e-11 * one[s].loss) << run << ", step " << s + 1;
+      EXPECT_NEAR(one[s].gradient_norm, other[s].gradient_norm, 1e-9 * one[s].gradient_norm) << run;
+    }
+  }
+}
+
+TEST_F(Conversations, ARunGoesOnExactlyAndGenerates) {
+  const auto whole = learn("whole", {"--batch-size", "2", "--steps", "6"});
+  ASSERT_EQ(0, whole.exit) << whole.described;
+  ASSERT_EQ(0, learn("run", {"--batch-size", "2", "--steps", "4"}).exit);
+  const auto next = learn("run", {"--batch-size", "2", "--steps", "6", "--resume", "auto", "--verify-resident"});
+  ASSERT_EQ(0, next.exit) << next.described;
+  EXPECT_EQ(weights_of(whole), weights_of(next));
+  const auto said = terrace({"generate", "run", "--prompt", "what", "--max-tokens", "5"});
+  EXPECT_EQ(0, said.exit) << said.described;
+
+  const auto made = terrace({"train-tokenizer", "text.txt", "--vocab", "270", "--out", "tokenizer.json"});
+  ASSERT_EQ(0, made.exit) << made.described;
+  expect_refusal(learn("run", {"--batch-size", "2", "--steps", "7", "--resume", "auto"}), 2, {"tokenizer", "checksum"});
+}
+
+TEST_F(Conversations, RefusalsSayWhatToDo) {
+  expect_refusal(train({"--data", "chat.jsonl", "--data-format", "jsonl"}), 2, {"--tokenizer"});
+  expect_refusal(train({"--tokenizer", "tokenizer.json"}), 2, {"--tokenizer", "--data-format"});
+  expect_refusal(learn("none", {"--vocab", "256"}), 2, {"280 ids", "--vocab 256"});
+  expect_refusal(learn("none", {"--document-separator", "0"}), 2, {"--document-separator"});
+  scratch_.write("chat.jsonl", "{\"instruction\":\"a\",\"output\":\"b\"}\n{\"instruction\":\"a\"}\n");
+  expect_refusal(learn("none", {}), 2, {"chat.jsonl, line 2", "no \"output\""});
+  scratch_.write("chat.jsonl", "");
+  expect_refusal(learn("none", {}), 2, {"0 conversations"});
+  EXPECT_FALSE(std::filesystem::exists(at("none")));
+}
+
+}  // namespace
+}  // namespace terrace::test
