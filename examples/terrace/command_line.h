@@ -28,6 +28,11 @@ struct GenerateOptions {
   std::string stop_token = "auto";  // for RunText
 };
 
+struct ChatOptions {
+  std::string system;              // the first message; empty: none
+  std::int64_t max_tokens = 1000;  // of an answer
+};
+
 struct PlanOptions {
   bool program = false;         // print the program of a steady step as text
   std::filesystem::path trace;  // write the simulated step as trace JSON; empty: do not
@@ -43,10 +48,11 @@ struct PlanOptions {
 };
 
 struct CommandLine {
-  std::string command;  // train, plan, generate, doctor, report, config, ckpt
+  std::string command;  // train, plan, generate, chat, doctor, report, config, ckpt
   RunConfig config;
-  std::vector<std::string> positional;  // generate and report: RUN; ckpt: ACTION RUN
+  std::vector<std::string> positional;  // generate, chat and report: RUN; ckpt: ACTION RUN
   GenerateOptions generate;
+  ChatOptions chat;  // beside the sampling of `generate`
   PlanOptions plan;
   bool measure = false;  // doctor: measure the machine profile and save it
   std::string answer;    // if not empty: print it and exit with 0

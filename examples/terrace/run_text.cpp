@@ -8,7 +8,6 @@
 
 #include <terrace/core/error.h>
 #include <terrace/core/printable.h>
-#include <terrace/examples/lm/tokenizer/tokenizer_config.h>
 #include <terrace/examples/terrace/run_data.h>
 
 namespace terrace::cli {
@@ -19,7 +18,7 @@ RunText::RunText(const RunConfig& config, const std::string& run, const std::fil
   if (of_bytes && !tokenizer.empty())
     throw Error(fmt::format("the run in {} was trained on bytes, which need no --tokenizer\n  leave it out", run), Exit::usage);
   if (!of_bytes && tokenizer.empty())
-    throw Error(fmt::format("the run in {} was trained on token ids (--data-format {}), but generate reads and writes bytes\n  "
+    throw Error(fmt::format("the run in {} was trained on token ids (--data-format {}), and not on bytes\n  "
                             "give the --tokenizer that made the ids",
                             run, config.data_format),
                 Exit::usage);
@@ -28,10 +27,21 @@ RunText::RunText(const RunConfig& config, const std::string& run, const std::fil
     throw Error(fmt::format("the tokenizer {} has {} ids, but the run has --vocab {}\n  give the --tokenizer that made the ids",
                             tokenizer.string(), tokenizer_->ids(), config.vocab),
                 Exit::usage);
-  find_ends(config, tokenizer, end);
+  if (tokenizer_) named_ = lm::read_tokenizer_config(tokenizer.parent_path());
+  find_ends(config, end);
 }
 
-void RunText::find_ends(const RunConfig& config, const std::filesystem::path& tokenizer, const std::string& end) {
+lm::ChatFormat RunText::chat_format() const {
+  if (!tokenizer_)
+    throw Error(
+        "the run was trained on bytes, which have no marks between messages\n  train with --data-format jsonl and a "
+        "--tokenizer; "
+        "`terrace generate` continues a text",
+        Exit::usage);
+  return {*tokenizer_, named_};
+}
+
+void RunText::find_ends(const RunConfig& config, const std::string& end) {
   if (end == "none") return;
   if (end != "auto") {
     const auto ids = tokens_of(end);
@@ -44,9 +54,8 @@ void RunText::find_ends(const RunConfig& config, const std::filesystem::path& to
   }
   if (config.document_separator >= 0) ends_.push_back(static_cast<std::int32_t>(config.document_separator));
   if (!tokenizer_) return;
-  const auto named = lm::read_tokenizer_config(tokenizer.parent_path());
-  for (const auto id : named.ends) ends_.push_back(static_cast<std::int32_t>(id));
-  if (!named.eos.empty()) end_at(named.eos);
+  for (const auto id : named_.ends) ends_.push_back(static_cast<std::int32_t>(id));
+  if (!named_.eos.empty()) end_at(named_.eos);
   if (ends_.empty()) end_at("<|endoftext|>");
   if (config.data_format == kConversations) end_at("<|im_end|>");
 }

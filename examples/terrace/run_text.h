@@ -13,8 +13,10 @@
 #include <string>
 #include <vector>
 
+#include <terrace/examples/lm/chat/chat_format.h>
 #include <terrace/examples/lm/tokenizer/decode_stream.h>
 #include <terrace/examples/lm/tokenizer/tokenizer.h>
+#include <terrace/examples/lm/tokenizer/tokenizer_config.h>
 #include <terrace/examples/terrace/run_config.h>
 
 namespace terrace::cli {
@@ -31,6 +33,8 @@ class RunText {
   void end_at(std::string_view spelling);  // of one more token, if there is such a token
   [[nodiscard]] std::size_t tokens() const { return tokenizer_ ? tokenizer_->ids() : 256; }
   [[nodiscard]] const char* unit() const { return tokenizer_ ? "tokens" : "bytes"; }
+  // How conversations are written. Error(Exit::usage) for a run of bytes.
+  [[nodiscard]] lm::ChatFormat chat_format() const;
   [[nodiscard]] const lm::Tokenizer* tokenizer() const { return tokenizer_ ? &*tokenizer_ : nullptr; }
 
   // Decodes token by token. An id that no token has adds nothing.
@@ -49,9 +53,10 @@ class RunText {
   [[nodiscard]] Stream stream() const { return Stream(tokenizer()); }
 
  private:
-  void find_ends(const RunConfig& config, const std::filesystem::path& tokenizer, const std::string& end);
+  void find_ends(const RunConfig& config, const std::string& end);
 
   std::optional<lm::Tokenizer> tokenizer_;
+  lm::TokenizerConfig named_;  // beside it
   std::vector<std::int32_t> ends_;
 };
 

@@ -1,4 +1,8 @@
 // From conversations in JSON lines to a run: however the batch is cut and packed, on several ranks, and resumed.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <csignal>
 #include <string>
 
 #include "on_ranks.h"
@@ -57,6 +61,45 @@ TEST_F(Conversations, ARunGoesOnExactlyAndGenerates) {
   const auto made = terrace({"train-tokenizer", "text.txt", "--vocab", "270", "--out", "tokenizer.json"});
   ASSERT_EQ(0, made.exit) << made.described;
   expect_refusal(learn("run", {"--batch-size", "2", "--steps", "7", "--resume", "auto"}), 2, {"tokenizer", "checksum"});
+}
+
+TEST_F(Conversations, AreHeldOnStandardInputAndOutput) {
+  ASSERT_EQ(0, learn("run", {"--batch-size", "2", "--seq-len", "1024", "--steps", "1"}).exit);
+  const auto chat = [&](const std::string& said, const Words& more) {
+    scratch_.write("said", said);
+    auto started = launch(Words{"chat", "run", "--temperature", "3", "--json"} + more);
+    started.in_child = [file = at("said").string()] { ::dup2(::open(file.c_str(), O_RDONLY), STDIN_FILENO); };
+    return started;
+  };
+  const auto one = run(chat("hello\n", {"--max-tokens", "9"}));
+  ASSERT_EQ(0, one.exit) << one.described;
+  const auto two = run(chat("hello\r\n \nmore", {"--max-tokens", "9"}));
+  ASSERT_EQ(0, two.exit) << two.described;
+  ASSERT_EQ(2U, two.lines().size()) << two.described;
+  EXPECT_EQ(one.lines().at(0), two.lines().at(0));
+  EXPECT_EQ(0, run(chat("", {})).exit);
+  EXPECT_NE(one.out, run(chat("hello\n", {"--max-tokens", "9", "--system", "a tier"})).out);
+
+  // Ctrl-C ends an answer, and the next message is answered.
+  Child child(chat("a\nb\nc\nd\ne\nf\n", {"--max-tokens", "100", "--stop-token", "none"}));
+  child.read_lines(1);
+  child.send(SIGINT);
+  const auto all = child.wait();
+  ASSERT_EQ(0, all.exit) << all.described;
+  ASSERT_EQ(6U, all.lines().size()) << all.described;
+  EXPECT_THAT(all.out, HasSubstr("interrupted"));
+  EXPECT_THAT(all.lines().at(0), HasSubstr("max tokens"));
+
+  const auto longer = run(chat(std::string(2000, 'x') + "\n" + "hello\n", {"--max-tokens", "9"}));
+  ASSERT_EQ(0, longer.exit) << longer.described;
+  EXPECT_THAT(longer.err, HasSubstr("1024 positions"));
+  EXPECT_EQ(one.out, longer.out);
+  const auto forgets = run(chat(std::string(700, 'x') + "\n" + std::string(700, 'y') + "\n", {"--max-tokens", "1"}));
+  EXPECT_THAT(forgets.err, HasSubstr("were forgotten"));
+  EXPECT_EQ(2U, forgets.lines().size()) << forgets.described;
+
+  ASSERT_EQ(0, train({"--out-dir", "bytes"}).exit);
+  expect_refusal(terrace({"chat", "bytes"}), 2, {"trained on bytes", "--data-format jsonl"});
 }
 
 TEST_F(Conversations, RefusalsSayWhatToDo) {

@@ -82,7 +82,7 @@ TEST(CommandLine, EveryOptionIsAFlagOfTrain) {
 }
 
 TEST(CommandLine, HelpAndVersionAreAnswers) {
-  for (const auto* const command : {"train", "plan", "generate", "doctor", "report", "config", "ckpt"}) {
+  for (const auto* const command : {"train", "plan", "generate", "chat", "doctor", "report", "config", "ckpt"}) {
     EXPECT_THAT(parse_words({"--help"}).answer, HasSubstr(command));
     EXPECT_THAT(parse_words({command, "--help"}).answer, HasSubstr(command));
   }
@@ -129,6 +129,8 @@ TEST(CommandLine, MistakesAreUsageErrorsWithAHint) {
       {{"generate", folder, "--top-k", "-1"}, "--top-k"},
       {{"generate", folder, "--temperature", "-1"}, "--temperature"},
       {{"generate", folder, "--max-tokens", "0"}, "--max-tokens"},
+      {{"chat"}, "chat needs a run directory"},
+      {{"chat", folder}, "has no config.toml"},
       {{"generate", folder, "--top-p", "0"}, "--top-p: 0 is not accepted: a number above 0 and at most 1"},
       {{"generate", folder, "--top-p", "1.5"}, "--top-p"},
       {{"generate", folder, "--repetition-penalty", "0"}, "--repetition-penalty"},

@@ -36,16 +36,22 @@ std::vector<Part> ChatFormat::parts_of(const Conversation& conversation) const {
   return parts;
 }
 
-std::string ChatFormat::prompt_of(std::span<const Message> messages) const {
-  std::string text;
-  for (const auto& [role, content] : messages) text += head_of(role) + content + end_ + "\n";
-  return text + head_of(kAnswering);
+std::vector<TokenId> ChatFormat::encode_prompt(const std::vector<Message>& messages) const {
+  std::vector<Part> parts;
+  if (!messages.empty()) parts = parts_of({.messages = messages, .prompt = {}, .completion = {}});
+  parts.push_back({head_of(kAnswering), false});
+  Encoding with;
+  return encode(std::move(parts), with).tokens;
 }
 
 ChatFormat::Encoded ChatFormat::encode(const Conversation& conversation, Encoding& with) const {
+  return encode(parts_of(conversation), with);
+}
+
+ChatFormat::Encoded ChatFormat::encode(std::vector<Part> parts, Encoding& with) const {
   // Neighbours that are learned alike are one text, because a tokenizer may join their letters.
   std::vector<Part> joined;
-  for (auto& part : parts_of(conversation)) {
+  for (auto& part : parts) {
     if (!joined.empty() && joined.back().answer == part.answer)
       joined.back().text += part.text;
     else

@@ -11,7 +11,6 @@
 // Errors:  Error(Exit::usage) for a tokenizer that has no token to end an answer.
 #pragma once
 
-#include <span>
 #include <string>
 #include <vector>
 
@@ -32,19 +31,20 @@ class ChatFormat {
   ChatFormat(const Tokenizer& tokenizer, const TokenizerConfig& config);
 
   [[nodiscard]] std::vector<Part> parts_of(const Conversation& conversation) const;
-  // What stands before the next answer.
-  [[nodiscard]] std::string prompt_of(std::span<const Message> messages) const;
   [[nodiscard]] const std::string& end() const { return end_; }  // of an answer; the spelling of a token
 
-  // Parts are encoded one by one, as when an answer is generated behind its prompt. targets[i] is what position i predicts:
-  // tokens[i + 1] if that is learned, else −1; the last one −1.
+  // What is learned and what is not are encoded apart, because an answer is generated behind the tokens of its prompt.
   struct Encoded {
     std::vector<TokenId> tokens;
     std::vector<bool> learned;  // tokens that are targets
   };
   [[nodiscard]] Encoded encode(const Conversation& conversation, Encoding& with) const;
+  // All that stands before the next answer.
+  [[nodiscard]] std::vector<TokenId> encode_prompt(const std::vector<Message>& messages) const;
 
  private:
+  [[nodiscard]] Encoded encode(std::vector<Part> parts, Encoding& with) const;
+
   const Tokenizer* tokenizer_;
   std::string end_, end_of_text_;
 };

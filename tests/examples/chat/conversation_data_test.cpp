@@ -75,7 +75,8 @@ TEST_F(Data, OnlyAnswersAreLearned) {
           R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"ab"},{"role":"user","content":"r"},{"role":"assistant","content":"c"}]})"));
   EXPECT_EQ(std::pair(std::string("pcd<|endoftext|>"), Ids{'c', 'd', kEndOfText}),
             learned(R"({"prompt":"p","completion":"cd"})"));
-  EXPECT_EQ("<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n", format_.prompt_of(std::vector<Message>{{"user", "q"}}));
+  EXPECT_EQ("<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n",
+            tokenizer_.decode(format_.encode_prompt({{"user", "q"}})));
 }
 
 TEST_F(Data, ATokenizerNeedsATokenThatEndsAnswers) {
