@@ -96,6 +96,8 @@ class Chat {
     messages_.push_back({std::string(lm::kAnswering), std::move(answer)});
   }
 
+  [[nodiscard]] std::string warning() const { return format_.warning(); }
+
  private:
   // The conversation as tokens, with room for an answer: the oldest messages go first. Empty if the last one alone is too long.
   std::vector<std::int32_t> fitting_tokens() {
@@ -128,6 +130,7 @@ class Chat {
 
 Exit chat_command(const CommandLine& line) {
   Chat chat(line);
+  if (const auto warning = chat.warning(); !warning.empty()) warn(warning);
   catch_interrupts();
   const bool at_terminal = ::isatty(STDIN_FILENO) && ::isatty(STDOUT_FILENO);
   while (auto message = read_message(at_terminal))

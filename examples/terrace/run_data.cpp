@@ -91,6 +91,8 @@ std::string RunData::note() const {
   return text;
 }
 
+std::string RunData::warning() const { return conversations_ ? conversations_->format.warning() : std::string(); }
+
 void RunData::demand(Team& team, const std::function<std::string()>& kept) const {
   team.together([&] {
     if (!error_) return;

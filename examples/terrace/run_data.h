@@ -38,6 +38,7 @@ class RunData {
   [[nodiscard]] BatchReader::Number documents() const;
   // What the user should know of the data when the run begins; empty: nothing.
   [[nodiscard]] std::string note() const;
+  [[nodiscard]] std::string warning() const;
   [[nodiscard]] const std::exception_ptr& error() const { return error_; }  // why this rank could not read its part
   // Throws the error of the first rank that has one. Called by all ranks, after the commit; `kept` says what they have then.
   void demand(Team& team, const std::function<std::string()>& kept) const;

@@ -77,7 +77,13 @@ TEST_F(Conversations, AreHeldOnStandardInputAndOutput) {
   ASSERT_EQ(0, two.exit) << two.described;
   ASSERT_EQ(2U, two.lines().size()) << two.described;
   EXPECT_EQ(one.lines().at(0), two.lines().at(0));
-  EXPECT_EQ(0, run(chat("", {})).exit);
+  EXPECT_EQ(0U, two.warnings("chat template"));
+  scratch_.write("tokenizer_config.json", R"({"chat_template": "{{ messages }}"})");
+  const auto ignored = run(chat("", {}));
+  EXPECT_EQ(0, ignored.exit) << ignored.described;
+  EXPECT_EQ(1U, ignored.warnings("chat template")) << ignored.described;
+  EXPECT_EQ(1U, learn("warned", {"--steps", "1"}).warnings("chat template"));
+  std::filesystem::remove(at("tokenizer_config.json"));
   EXPECT_NE(one.out, run(chat("hello\n", {"--max-tokens", "9", "--system", "a tier"})).out);
 
   // Ctrl-C ends an answer, and the next message is answered.

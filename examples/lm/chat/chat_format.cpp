@@ -1,5 +1,7 @@
 #include <terrace/examples/lm/chat/chat_format.h>
 
+#include <fmt/format.h>
+
 #include <terrace/core/error.h>
 
 namespace terrace::lm {
@@ -16,12 +18,21 @@ std::string head_of(std::string_view role) { return kTurn + std::string(role) + 
 ChatFormat::ChatFormat(const Tokenizer& tokenizer, const TokenizerConfig& config) : tokenizer_(&tokenizer) {
   for (const auto& name : {config.eos, std::string(kEndOfText)})
     if (end_of_text_.empty() && !name.empty() && tokenizer.id_of(name)) end_of_text_ = name;
+  if (config.chat_template) template_file_ = config.template_file.string();
   end_ = tokenizer.id_of(kTurnEnd) ? kTurnEnd : end_of_text_;
   if (end_.empty())
     throw Error(
         "the tokenizer has no token that can end an answer: neither <|im_end|> nor <|endoftext|> nor the eos_token of a "
         "tokenizer_config.json beside it\n  add one of them, as `terrace train-tokenizer` does",
         Exit::usage);
+}
+
+std::string ChatFormat::warning() const {
+  if (template_file_.empty()) return {};
+  return fmt::format(
+      "{} has a chat template, which is not used: messages are written as ChatML (docs/chat.md), so a model that was "
+      "trained with the template learns another spelling; give \"prompt\" and \"completion\" to spell it yourself",
+      template_file_);
 }
 
 std::vector<Part> ChatFormat::parts_of(const Conversation& conversation) const {

@@ -31,6 +31,8 @@ class ChatFormat {
   ChatFormat(const Tokenizer& tokenizer, const TokenizerConfig& config);
 
   [[nodiscard]] std::vector<Part> parts_of(const Conversation& conversation) const;
+  // A model's own template is not used: what the user should know of it. Empty: there is none.
+  [[nodiscard]] std::string warning() const;
   [[nodiscard]] const std::string& end() const { return end_; }  // of an answer; the spelling of a token
 
   // What is learned and what is not are encoded apart, because an answer is generated behind the tokens of its prompt.
@@ -47,6 +49,7 @@ class ChatFormat {
 
   const Tokenizer* tokenizer_;
   std::string end_, end_of_text_;
+  std::string template_file_;  // which is not used
 };
 
 }  // namespace terrace::lm
