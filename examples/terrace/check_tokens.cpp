@@ -10,11 +10,13 @@
 #include <terrace/core/notice.h>
 #include <terrace/core/units.h>
 #include <terrace/examples/lm/token_scan.h>
+#include <terrace/examples/terrace/run_data.h>
 
 namespace terrace::cli {
 
 void demand_tokens_of_vocabulary(const RunConfig& c, Team& team) {
   constexpr auto kAtOnce = std::chrono::seconds(2);  // much shorter than --rank-deadline, in which ranks must meet
+  if (c.data_format == kConversations) return;       // a tokenizer made them, whose ids were compared with the vocabulary
   std::optional<lm::TokenScan> scan;
   team.together([&] {
     scan.emplace(c.data, lm::token_format(c.data_format, c.vocab),

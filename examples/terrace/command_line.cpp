@@ -41,6 +41,10 @@ const std::vector<Command>& commands() {
       {"train", "train a model within the given memory budgets", {"all"}, ""},
       {"plan", "print the memory, data movement and time of a run, without running it", {"all"}, ""},
       {"generate", "continue a text with a trained run", {"memory", "threads", "json", "machine-profile"}, "RUN"},
+      {"chat",
+       "talk with a trained run, on standard input and output",
+       {"memory", "threads", "json", "machine-profile"},
+       "RUN"},
       {"doctor",
        "examine this machine, and print what to improve",
        {"device", "nvme-path", "machine-profile", "json", "threads"},
@@ -68,6 +72,45 @@ struct Parsed {
   std::vector<std::string> sets;
   Assignments flags;
 };
+
+void add_sampling(CLI::App& sub, GenerateOptions& out) {
+  auto& sampling = out.sampling;
+  sub.add_option("--temperature", sampling.temperature, "temperature of sampling; 0: always take the most probable token")
+      ->capture_default_str();
+  sub.add_option("--top-k", sampling.top_k, "sample from so many most probable tokens; 0: from all")->capture_default_str();
+  sub.add_option("--top-p", sampling.top_p,
+                 "and from the fewest of them that together have this share of the probability; 1: from all")
+      ->capture_default_str();
+  sub.add_option("--repetition-penalty", sampling.repetition_penalty,
+                 "makes tokens less probable that the text has already: their logits are divided by it, negative ones "
+                 "multiplied; 1: no penalty")
+      ->capture_default_str();
+  sub.add_option("--seed", sampling.seed, "seed of sampling")->capture_default_str();
+  sub.add_option(
+         "--stop-token", out.stop_token,
+         "the token that ends the text; none: only the length does; auto: --document-separator of the run, and what the "
+         "files beside the tokenizer name (eos_token, eos_token_id), or else <|endoftext|>")
+      ->capture_default_str()
+      ->type_name("TOKEN");
+}
+
+void add_tokenizer(CLI::App& sub, GenerateOptions& out) {
+  sub.add_option("--tokenizer", out.tokenizer, "tokenizer.json of a run that was trained on token ids")->type_name("FILE");
+}
+
+void check_sampling(const GenerateOptions& g, std::int64_t max_tokens, const std::string& command) {
+  const auto refuse_value = [&](const char* flag, double value, const char* accepted) {
+    refuse(fmt::format("{}: {} is not accepted: {}", flag, value, accepted), command);
+  };
+  const auto& s = g.sampling;
+  if (max_tokens < 1) refuse(fmt::format("--max-tokens: {} is not accepted: an integer of at least 1", max_tokens), command);
+  if (!(s.temperature >= 0 && s.temperature <= 1000)) refuse_value("--temperature", s.temperature, "a number of at least 0");
+  if (s.top_k < 0) refuse(fmt::format("--top-k: {} is not accepted: an integer of at least 0", s.top_k), command);
+  if (!(s.top_p > 0 && s.top_p <= 1)) refuse_value("--top-p", s.top_p, "a number above 0 and at most 1");
+  if (!(s.repetition_penalty > 0 && s.repetition_penalty <= 1000))
+    refuse_value("--repetition-penalty", s.repetition_penalty, "a number above 0; 1 is no penalty");
+  if (g.stop_token.empty()) refuse("--stop-token is empty: give a token, auto or none", command);
+}
 
 void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed& parsed) {
   auto* const sub = app.add_subcommand(std::string(command.name), std::string(command.help));
@@ -97,17 +140,17 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
   }
   if (command.name == "generate") {
     sub->add_option("--prompt", out.generate.prompt, "text to continue");
-    sub->add_option("--tokenizer", out.generate.tokenizer, "tokenizer.json of a run that was trained on token ids")
-        ->type_name("FILE");
+    add_tokenizer(*sub, out.generate);
     sub->add_option("--max-tokens", out.generate.max_tokens,
                     "tokens (without --tokenizer, bytes) to generate; prompt and text together are at most --seq-len tokens")
         ->capture_default_str();
-    sub->add_option("--temperature", out.generate.temperature,
-                    "temperature of sampling; 0: always take the most probable token")
-        ->capture_default_str();
-    sub->add_option("--top-k", out.generate.top_k, "sample from so many most probable tokens; 0: from all")
-        ->capture_default_str();
-    sub->add_option("--seed", out.generate.seed, "seed of sampling")->capture_default_str();
+    add_sampling(*sub, out.generate);
+  }
+  if (command.name == "chat") {
+    sub->add_option("--system", out.chat.system, "text of a message of the role system that begins the conversation");
+    add_tokenizer(*sub, out.generate);
+    sub->add_option("--max-tokens", out.chat.max_tokens, "tokens of an answer, at most")->capture_default_str();
+    add_sampling(*sub, out.generate);
   }
   if (command.name == "plan") {
     sub->add_option("--search", out.plan.search,
@@ -157,7 +200,7 @@ void check_arguments(const CommandLine& line) {
       refuse(fmt::format("ckpt {} needs a second directory, for what it writes", words[0]), "ckpt");
     if (words.size() > most) refuse(fmt::format("unexpected argument \"{}\"", words[most]), "ckpt");
   }
-  if (line.command == "generate" || line.command == "report") {
+  if (line.command == "generate" || line.command == "chat" || line.command == "report") {
     if (words.empty()) refuse(fmt::format("{} needs a run directory", line.command), line.command);
     if (words.size() > 1) refuse(fmt::format("unexpected argument \"{}\"", words[1]), line.command);
     std::error_code error;
@@ -165,15 +208,8 @@ void check_arguments(const CommandLine& line) {
     if (!bench && !fs::is_directory(words[0], error))
       refuse(fmt::format("{}: \"{}\" is not a directory", line.command, words[0]), line.command);
   }
-  if (line.command == "generate") {
-    const auto& g = line.generate;
-    if (g.max_tokens < 1)
-      refuse(fmt::format("--max-tokens: {} is not accepted: an integer of at least 1", g.max_tokens), "generate");
-    if (!(g.temperature >= 0 && g.temperature <= 1000)) {
-      refuse(fmt::format("--temperature: {} is not accepted: a number of at least 0", g.temperature), "generate");
-    }
-    if (g.top_k < 0) refuse(fmt::format("--top-k: {} is not accepted: an integer of at least 0", g.top_k), "generate");
-  }
+  if (line.command == "generate") check_sampling(line.generate, line.generate.max_tokens, line.command);
+  if (line.command == "chat") check_sampling(line.generate, line.chat.max_tokens, line.command);
   if (line.command == "train") {
     if (line.config.data.empty()) refuse("train needs a corpus: --data FILE...", "train");
     for (const auto& file : line.config.data) {
@@ -191,10 +227,10 @@ void check_arguments(const CommandLine& line) {
 // Applies the defaults, then the file (for a trained run: the run's own), then --set, then the flags.
 RunConfig resolve(const CommandLine& line, const Parsed& parsed) {
   RunConfig config;
-  if (line.command == "generate") {
+  if (line.command == "generate" || line.command == "chat") {
     const auto own = fs::path(line.positional.at(0)) / kConfigFile;
     if (!fs::exists(own))
-      refuse(fmt::format("\"{}\" is not a run directory: it has no {}", line.positional[0], kConfigFile), "generate");
+      refuse(fmt::format("\"{}\" is not a run directory: it has no {}", line.positional[0], kConfigFile), line.command);
     apply_file(config, own);
     config.json = false;  // this one was for the training
   }
@@ -250,7 +286,8 @@ CommandLine parse(int argc, const char* const* argv) {
   line.answer = parse_words(app, argc, argv);
   if (&chosen(app) != &app) line.command = chosen(app).get_name();
   if (!line.answer.empty()) return line;
-  if (line.command == "generate" || line.command == "report" || line.command == "ckpt") check_arguments(line);
+  for (const auto* const of_run : {"generate", "chat", "report", "ckpt"})
+    if (line.command == of_run) check_arguments(line);
   line.config = resolve(line, parsed);
   if (line.command == "train" || line.command == "plan" || line.command == "config") {
     validate(line.config);

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include <terrace/examples/lm/sampling.h>
 #include <terrace/examples/terrace/run_config.h>
 
 namespace terrace::cli {
@@ -23,9 +24,13 @@ struct GenerateOptions {
   std::string prompt;
   std::filesystem::path tokenizer;  // of a run that was trained on token ids
   std::int64_t max_tokens = 200;
-  double temperature = 0.8;  // 0: always the likeliest token
-  std::int64_t top_k = 40;   // 0: all tokens
-  std::uint64_t seed = 1;    // for sampling
+  lm::Sampling sampling;
+  std::string stop_token = "auto";  // for RunText
+};
+
+struct ChatOptions {
+  std::string system;              // the first message; empty: none
+  std::int64_t max_tokens = 1000;  // of an answer
 };
 
 struct PlanOptions {
@@ -43,10 +48,11 @@ struct PlanOptions {
 };
 
 struct CommandLine {
-  std::string command;  // train, plan, generate, doctor, report, config, ckpt
+  std::string command;  // train, plan, generate, chat, doctor, report, config, ckpt
   RunConfig config;
-  std::vector<std::string> positional;  // generate and report: RUN; ckpt: ACTION RUN
+  std::vector<std::string> positional;  // generate, chat and report: RUN; ckpt: ACTION RUN
   GenerateOptions generate;
+  ChatOptions chat;  // beside the sampling of `generate`
   PlanOptions plan;
   bool measure = false;  // doctor: measure the machine profile and save it
   std::string answer;    // if not empty: print it and exit with 0

@@ -10,6 +10,7 @@ namespace terrace::cli {
 
 Exit plan_command(const CommandLine& line);
 Exit generate_command(const CommandLine& line);
+Exit chat_command(const CommandLine& line);
 Exit ckpt_command(const CommandLine& line);
 Exit bench_command(int argc, const char* const* argv);     // from the word "bench" on, because each bench has its own flags
 Exit tokenize_command(int argc, const char* const* argv);  // from the word "tokenize" on

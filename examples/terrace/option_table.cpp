@@ -152,9 +152,11 @@ std::vector<Option> make_table() {
            "gates of a token's experts: their probabilities among the chosen experts, or among all", {"chosen", "all"}),
       text("model", "data", &C::data, Text::required, kSame, "files with the training text"),
       text("model", "data-format", &C::data_format, Text::choice, kSame,
-           "format of the files: text whose bytes are the tokens, or token ids as little-endian unsigned integers, with llm.c "
-           "after its header",
-           {"bytes", "u16", "u32", "llm.c"}),
+           "format of the files: text whose bytes are the tokens; token ids as little-endian unsigned integers, with llm.c "
+           "after its header; or jsonl, conversations of which the answers are learned",
+           {"bytes", "u16", "u32", "llm.c", "jsonl"}),
+      text("model", "tokenizer", &C::tokenizer, Text::any, kRanks,
+           "tokenizer.json, for --data-format jsonl; empty: the one in the directory of --model or --init-from"),
       number("model", "document-separator", &C::document_separator, {-1, 2147483646.0}, kSame,
              "id of the token that ends a document: attention, positions and losses do not cross it; -1: each sequence is one "
              "document"),

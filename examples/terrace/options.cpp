@@ -20,6 +20,8 @@
 #include <terrace/core/units.h>
 #include <terrace/examples/lm/model_dir.h>
 #include <terrace/examples/lm/rope_scaling.h>
+#include <terrace/examples/terrace/run_data.h>
+#include <terrace/examples/terrace/same_settings.h>
 
 namespace terrace::cli {
 namespace {
@@ -567,6 +569,7 @@ nlohmann::json fingerprint(const RunConfig& config) {
     files.push_back({{"name", file.filename().string()}, {"bytes", bytes}});
   }
   out["data"] = std::move(files);
+  if (config.data_format == kConversations) out["tokenizer"] = describe_content(tokenizer_of(config));
   return out;
 }
 

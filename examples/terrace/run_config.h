@@ -29,7 +29,8 @@ struct RunConfig {
   std::int64_t vocab_tiles = 1, mlp_tiles = 1, mlp_row_tiles = 1, attention_tiles = 1;
   std::string window = "0";  // of blocks in turn: positions that one attends to; 0: to all before it
   std::vector<std::filesystem::path> data;
-  std::string data_format = "bytes";     // bytes | u16 | u32
+  std::string data_format = "bytes";     // bytes | u16 | u32 | llm.c | jsonl
+  std::string tokenizer;                 // of jsonl; empty: tokenizer.json in the directory of --init-from
   std::int64_t document_separator = -1;  // a token that ends a document; -1: none, each sequence is one document
   std::string init_from, save;
   std::string dtype = "fp32";  // fp32 | bf16 | fp16 | fp64

@@ -4,25 +4,94 @@
 
 #include <vector>
 
+#include <terrace/parallel/train/documents.h>
+
 namespace terrace::cli {
+namespace {
+
+lm::Tokenizer read_tokenizer(const RunConfig& config) {
+  const auto file = tokenizer_of(config);
+  auto tokenizer = lm::Tokenizer::read(file);
+  if (static_cast<std::int64_t>(tokenizer.ids()) > config.vocab)
+    throw Error(fmt::format("the tokenizer {} has {} ids, but the model has --vocab {}\n  give --vocab {} or more, or the "
+                            "tokenizer of the model",
+                            file.string(), tokenizer.ids(), config.vocab, tokenizer.ids()),
+                Exit::usage);
+  return tokenizer;
+}
+
+}  // namespace
+
+std::filesystem::path tokenizer_of(const RunConfig& config) {
+  if (!config.tokenizer.empty()) return config.tokenizer;
+  std::error_code error;
+  auto beside = std::filesystem::path(config.init_from) / "tokenizer.json";
+  if (!config.init_from.empty() && std::filesystem::exists(beside, error)) return beside;
+  throw Error(
+      "--data-format jsonl needs a tokenizer\n  give --tokenizer FILE, a tokenizer.json; terrace train-tokenizer makes one",
+      Exit::usage);
+}
+
+RunData::Tokens::Tokens(const RunConfig& config)
+    : corpus(lm::Corpus::open(config.data, {}, lm::token_format(config.data_format, config.vocab))),
+      sequences(lm::plan_sequences(corpus.tokens(), static_cast<std::uint64_t>(config.seq_len))) {}
+
+RunData::Conversations::Conversations(const RunConfig& config)
+    : tokenizer(read_tokenizer(config)),
+      format(tokenizer, lm::read_tokenizer_config(tokenizer_of(config).parent_path())),
+      data(config.data, format, static_cast<std::uint64_t>(config.seq_len), config.seed) {}
 
 RunData::RunData(const RunConfig& config)
-    : corpus_(lm::Corpus::open(config.data, {}, lm::token_format(config.data_format, config.vocab))),
-      sequences_(lm::plan_sequences(corpus_.tokens(), static_cast<std::uint64_t>(config.seq_len))),
-      seed_(config.seed) {}
+    : seed_(config.seed), separator_(static_cast<std::int32_t>(config.document_separator)) {
+  if (config.data_format == kConversations)
+    conversations_ = std::make_unique<Conversations>(config);
+  else
+    tokens_ = std::make_unique<Tokens>(config);
+}
+
+void RunData::fill(Split split, std::span<const std::uint64_t> sequences, std::span<std::int32_t> tokens,
+                   std::span<std::int32_t> targets) {
+  if (conversations_) return conversations_->data.fill(split == Split::held_out, sequences, tokens, targets);
+  const auto& plan = tokens_->sequences;
+  std::vector<std::uint64_t> starts;
+  for (const auto sequence : sequences)
+    starts.push_back(split == Split::training ? plan.sequence_start(seed_, sequence)
+                                              : plan.evaluation_start(sequence % plan.evaluation_sequences));
+  tokens_->corpus.fill(starts, plan.seq_len, tokens, targets);
+  // Every separator ends a document, also where a sequence ends with it.
+  if (separator_ >= 0) end_targets_at(tokens, separator_, targets);
+}
 
 bool RunData::read(Split split, std::span<const std::uint64_t> sequences, std::span<std::int32_t> tokens,
                    std::span<std::int32_t> targets) try {
-  std::vector<std::uint64_t> starts;
-  for (const auto sequence : sequences)
-    starts.push_back(split == Split::training ? sequences_.sequence_start(seed_, sequence)
-                                              : sequences_.evaluation_start(sequence % sequences_.evaluation_sequences));
-  corpus_.fill(starts, sequences_.seq_len, tokens, targets);
+  fill(split, sequences, tokens, targets);
   return error_ == nullptr;
 } catch (const Error&) {
   error_ = std::current_exception();
   return false;
 }
+
+BatchReader::Number RunData::documents() const {
+  if (conversations_)
+    return [this](Split split, auto sequences, auto, auto numbers) {
+      conversations_->data.number(split == Split::held_out, sequences, numbers);
+    };
+  if (separator_ < 0) return {};
+  return [separator = separator_](Split, auto sequences, auto tokens, auto numbers) {
+    number_documents(tokens, tokens.size() / sequences.size(), separator, numbers);
+  };
+}
+
+std::string RunData::note() const {
+  if (!conversations_) return {};
+  const auto& data = conversations_->data;
+  auto text = fmt::format("{} conversations: {} sequences to train on, {} held out", data.conversations(),
+                          data.sequences(false), data.sequences(true));
+  if (data.cut() > 0) text += fmt::format("; {} are longer than --seq-len and are cut", data.cut());
+  return text;
+}
+
+std::string RunData::warning() const { return conversations_ ? conversations_->format.warning() : std::string(); }
 
 void RunData::demand(Team& team, const std::function<std::string()>& kept) const {
   team.together([&] {

@@ -17,6 +17,7 @@
 #include <terrace/examples/lm/weight_files.h>
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/options.h>
+#include <terrace/examples/terrace/run_data.h>
 #include <terrace/offload/chunk_store.h>
 
 namespace terrace::cli {
@@ -87,6 +88,7 @@ nlohmann::json settings_of_all_ranks(const RunConfig& c) {
     auto& files = out["init-from"] = nlohmann::json::array();
     for (const auto& file : lm::weight_files(c.init_from)) files.push_back(describe_content(file));
   }
+  if (c.data_format == kConversations) out["tokenizer"] = describe_content(tokenizer_of(c));
   if (std::error_code error; fs::is_regular_file(c.schedule, error)) out["schedule"] = describe_content(c.schedule);
   if (c.resume != "auto" && c.resume != "never") out["resume"] = "a run directory";
   // Each rank may have its own GPU, but GPU and CPU exchange their results in different ways.

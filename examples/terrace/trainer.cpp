@@ -80,6 +80,8 @@ class Training {
     note_start(screen_, config_, agreed_, dir_, team_, {done(), moved_from_});
     metrics_.emplace(dir_.path / log_.metrics_file(), done());
     note_missing_steps();
+    if (const auto note = data_.note(); team_.first() && !note.empty()) screen_.note(note);
+    if (const auto warning = data_.warning(); team_.first() && !warning.empty()) screen_.warn(warning);
     const auto planned = agreed_.to_json(team_);
     if (team_.first()) write_json(dir_.path / kPlanFile, planned);
 

@@ -6,40 +6,19 @@
 #include <utility>
 
 #include <terrace/examples/terrace/setup.h>
-#include <terrace/parallel/train/documents.h>
 
 namespace terrace::cli {
 
-namespace {
-
-// Every separator ends a document, also where a sequence ends with it.
-BatchReader::Read reader_of(const RunConfig& config, RunData& data) {
-  return [&data, separator = static_cast<std::int32_t>(config.document_separator)](Split split, auto sequences, auto tokens,
-                                                                                   auto targets) {
-    if (!data.read(split, sequences, tokens, targets)) return false;
-    if (separator >= 0) end_targets_at(tokens, separator, targets);
-    return true;
-  };
-}
-
-BatchReader::Number documents_of(const RunConfig& config) {
-  if (config.document_separator < 0) return {};
-  return [separator = static_cast<std::int32_t>(config.document_separator)](Split, auto sequences, auto tokens, auto numbers) {
-    number_documents(tokens, tokens.size() / sequences.size(), separator, numbers);
-  };
-}
-
-}  // namespace
-
 Trainer::Options trainer_options(const RunConfig& config, RunData& data, Agreement* ranks) {
-  return {.read = reader_of(config, data),
+  return {.read = [&data](Split split, auto sequences, auto tokens,
+                          auto targets) { return data.read(split, sequences, tokens, targets); },
           .rate = [rate = schedule(config)](std::uint64_t step) { return rate.at(step); },
           .greatest_norm = config.grad_clip,
           .non_finite = non_finite(config),
           .loss_scale = loss_scale(config),
           .seed = config.seed,
           .ranks = ranks,
-          .documents = documents_of(config)};
+          .documents = data.documents()};
 }
 
 Trainer trainer_of(Engine& engine, Trainer::Options options, const RunDir& dir) try {

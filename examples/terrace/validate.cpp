@@ -116,6 +116,17 @@ void demand_separator(const RunConfig& c) {
                 fmt::format("give the id of a token, at most {}, or leave it out", c.vocab - 1));
 }
 
+void demand_conversations(const RunConfig& c) {
+  const bool conversations = c.data_format == "jsonl";
+  if (conversations && c.document_separator >= 0)
+    refuse_pair(fmt::format("--document-separator {} with --data-format jsonl: each conversation is a document already",
+                            c.document_separator),
+                "leave --document-separator out");
+  if (!conversations && !c.tokenizer.empty())
+    refuse_pair(fmt::format("--tokenizer with --data-format {}: its tokens are in the data already", c.data_format),
+                "leave --tokenizer out, or give --data-format jsonl");
+}
+
 void demand_experts(const RunConfig& c) {
   if (c.experts > 0 && c.experts_per_token > c.experts) {
     refuse_pair(fmt::format("--experts-per-token {} with --experts {}: a token chooses among the experts", c.experts_per_token,
@@ -295,8 +306,8 @@ void demand_group(const RunConfig& c) {
 
 void validate(const RunConfig& c) {
   UsageErrors errors;
-  for (const auto check : {demand_heads, demand_family, demand_norm, demand_window, demand_separator, demand_experts,
-                           demand_skips, demand_few_blocks})
+  for (const auto check : {demand_heads, demand_family, demand_norm, demand_window, demand_separator, demand_conversations,
+                           demand_experts, demand_skips, demand_few_blocks})
     errors.gather([&] { check(c); });
   // A model that cannot be has no degrees.
   if (!errors.any()) errors.gather([&] { demand_degrees(c); });

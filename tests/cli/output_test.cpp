@@ -4,6 +4,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <regex>
@@ -329,6 +330,9 @@ TEST_F(Output, GenerationContinuesThePrompt) {
   EXPECT_NE(text.out, generate({"--prompt", "The river", "--seed", "2"}).out);
   EXPECT_EQ(text.out, generate({"--prompt", "The river", "--device-memory", "512KiB", "--host-memory", "512KiB"}).out)
       << "budgets change what is generated";
+  const auto letter = std::ranges::find_if(text.out.begin() + 9, text.out.end(), [](char c) { return c > ' ' && c < 127; });
+  ASSERT_NE(letter, text.out.end()) << text.described;
+  EXPECT_EQ(std::string(text.out.begin(), letter) + "\n", generate({"--prompt", "The river", "--stop-token", {*letter}}).out);
   const auto object = json::parse(generate({"--prompt", "The river", "--json"}).out);
   EXPECT_EQ("The river", object.at("prompt"));
   EXPECT_TRUE(object.at("text").get<std::string>().starts_with("The river"));

@@ -47,6 +47,28 @@ TEST_F(TokenizeProgram, WritesWhatTrainReadsInEachFormat) {
                  {"header of llm.c"});
 }
 
+TEST_F(TokenizeProgram, GenerationFollowsItsSettingsAndStopsAtAToken) {
+  ASSERT_EQ(0, terrace(tokenize("ids", {"--format", "u16"})).exit);
+  ASSERT_EQ(0, train({"--data", "ids", "--data-format", "u16", "--vocab", "400", "--steps", "2"}).exit);
+  const auto generate = [&](const Words& more) {
+    const auto said = terrace(Words{"generate", "run", "--tokenizer", "tokenizer.json", "--prompt", "the chunk", "--json",
+                                    "--temperature", "2", "--top-k", "0", "--max-tokens", "25", "--stop-token", "none"} +
+                              more);
+    EXPECT_EQ(0, said.exit) << said.described;
+    return nlohmann::json::parse(said.out);
+  };
+  const auto all = generate({});
+  EXPECT_EQ(25, all.at("tokens"));
+  EXPECT_EQ("max tokens", all.at("end"));
+  EXPECT_EQ(all, generate({}));
+  for (const Words& other : {Words{"--seed", "2"}, {"--top-p", "0.2"}, {"--repetition-penalty", "1.9"}})
+    EXPECT_NE(all.at("text"), generate(other).at("text")) << other.front();
+  EXPECT_EQ(generate({"--top-p", "1e-9"}).at("text"), generate({"--temperature", "0"}).at("text"));
+  expect_refusal(
+      terrace({"generate", "run", "--tokenizer", "tokenizer.json", "--prompt", "a", "--stop-token", "no single token"}), 2,
+      {"--stop-token", "not one"});
+}
+
 TEST_F(TokenizeProgram, GoesOnAfterASignalWithTheSameBytes) {
   std::string much;
   for (int i = 0; i < 400; ++i) much += scratch_.read("text.txt");

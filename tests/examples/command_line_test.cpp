@@ -69,7 +69,7 @@ TEST(CommandLine, AFlagThatIsGivenTwiceHasItsLastValue) {
   const auto generate =
       parse_words({"generate", scratch.path().string(), "--prompt", "a", "--top-k", "1", "--prompt", "b", "--top-k", "2"});
   EXPECT_EQ(generate.generate.prompt, "b");
-  EXPECT_EQ(generate.generate.top_k, 2);
+  EXPECT_EQ(generate.generate.sampling.top_k, 2);
 }
 
 TEST(CommandLine, EveryOptionIsAFlagOfTrain) {
@@ -82,7 +82,7 @@ TEST(CommandLine, EveryOptionIsAFlagOfTrain) {
 }
 
 TEST(CommandLine, HelpAndVersionAreAnswers) {
-  for (const auto* const command : {"train", "plan", "generate", "doctor", "report", "config", "ckpt"}) {
+  for (const auto* const command : {"train", "plan", "generate", "chat", "doctor", "report", "config", "ckpt"}) {
     EXPECT_THAT(parse_words({"--help"}).answer, HasSubstr(command));
     EXPECT_THAT(parse_words({command, "--help"}).answer, HasSubstr(command));
   }
@@ -129,6 +129,12 @@ TEST(CommandLine, MistakesAreUsageErrorsWithAHint) {
       {{"generate", folder, "--top-k", "-1"}, "--top-k"},
       {{"generate", folder, "--temperature", "-1"}, "--temperature"},
       {{"generate", folder, "--max-tokens", "0"}, "--max-tokens"},
+      {{"chat"}, "chat needs a run directory"},
+      {{"chat", folder}, "has no config.toml"},
+      {{"generate", folder, "--top-p", "0"}, "--top-p: 0 is not accepted: a number above 0 and at most 1"},
+      {{"generate", folder, "--top-p", "1.5"}, "--top-p"},
+      {{"generate", folder, "--repetition-penalty", "0"}, "--repetition-penalty"},
+      {{"generate", folder, "--stop-token", ""}, "--stop-token"},
       {{"generate", folder, "--max-tokens", "x"}, "--max-tokens: \"x\" is not accepted: an integer"},
       {{"generate", folder, "--temperature", "x"}, "--temperature: \"x\" is not accepted: a number"},
       {{"plan", "--nodes", "x", "--cluster-profile", "c"}, "--nodes: \"x\" is not accepted: an integer"},
@@ -155,8 +161,8 @@ TEST(CommandLine, GenerateTakesTheRunsOwnConfiguration) {
   EXPECT_FALSE(line.config.json);
   EXPECT_EQ(line.config.device_memory, "2GiB");
   EXPECT_EQ(line.generate.prompt, "In the");
-  EXPECT_EQ(line.generate.top_k, 0);
-  EXPECT_EQ(line.generate.seed, 5U);
+  EXPECT_EQ(line.generate.sampling.top_k, 0);
+  EXPECT_EQ(line.generate.sampling.seed, 5U);
 }
 
 TEST(CommandLine, CkptAndDoctorAndPlanExtras) {

@@ -241,31 +241,31 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, EncodeOptions opti
   return {out.view().begin(), out.view().end()};
 }
 
-std::string Tokenizer::decode(std::span<const TokenId> ids, DecodeOptions options) const {
+std::string Tokenizer::piece(TokenId id, DecodeOptions options) const {
   const auto& decoder = parts_->decoder;
   if (!decoder.unknown.empty())
     throw Error(fmt::format("the decoder \"{}\" is not supported", printable(decoder.unknown)), Exit::usage);
+  if (const auto added = parts_->added_by_id.find(id); added != parts_->added_by_id.end())
+    return added->second.special && options.skips_special ? std::string() : added->second.content;
+  if (id >= parts_->bpe.ids() || !parts_->bpe.bytes_of(id))
+    throw Error(fmt::format("{} is the id of no token", id), Exit::usage);
+  auto part = parts_->bpe.decoded(id);
+  if (!parts_->bpe.byte_level())
+    for (const auto& [from, to] : decoder.replacements) replace_all(part, from, to);
+  return part;
+}
+
+std::string Tokenizer::decode(std::span<const TokenId> ids, DecodeOptions options) const {
   std::string text;
-  for (const auto id : ids) {
-    if (const auto added = parts_->added_by_id.find(id); added != parts_->added_by_id.end()) {
-      if (!added->second.special || !options.skips_special) text += added->second.content;
-      continue;
-    }
-    if (id >= parts_->bpe.ids() || !parts_->bpe.bytes_of(id))
-      throw Error(fmt::format("{} is the id of no token", id), Exit::usage);
-    auto part = parts_->bpe.decoded(id);
-    if (!parts_->bpe.byte_level())
-      for (const auto& [from, to] : decoder.replacements) replace_all(part, from, to);
-    text += part;
-  }
-  const auto& stripped = decoder.stripped;
+  for (const auto id : ids) text += piece(id, options);
+  const auto& [stripped, at_front, at_end] = parts_->decoder.stripped;
   std::string_view rest = text;
-  for (auto i = decoder.at_front; i > 0 && !stripped.empty() && rest.starts_with(stripped); --i)
-    rest.remove_prefix(stripped.size());
-  for (auto i = decoder.at_end; i > 0 && !stripped.empty() && rest.ends_with(stripped); --i)
-    rest.remove_suffix(stripped.size());
+  for (auto i = at_front; i > 0 && !stripped.empty() && rest.starts_with(stripped); --i) rest.remove_prefix(stripped.size());
+  for (auto i = at_end; i > 0 && !stripped.empty() && rest.ends_with(stripped); --i) rest.remove_suffix(stripped.size());
   return std::string(rest);
 }
+
+const Stripped& Tokenizer::stripped() const { return parts_->decoder.stripped; }
 
 bool Tokenizer::has(TokenId id) const {
   return parts_->added_by_id.contains(id) || (id < parts_->bpe.ids() && parts_->bpe.bytes_of(id));

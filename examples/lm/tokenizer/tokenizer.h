@@ -28,6 +28,11 @@ struct EncodeOptions {
 struct DecodeOptions {
   bool skips_special = false;
 };
+// What the decoder takes from the front and from the end of a text, so often.
+struct Stripped {
+  std::string text;
+  std::size_t at_front = 0, at_end = 0;
+};
 
 // What a thread encodes with: it keeps memory and the tokens of frequent words. Made for one tokenizer.
 class Encoding {
@@ -54,6 +59,9 @@ class Tokenizer {
   void encode(std::string_view text, EncodeOptions options, Encoding& with, TokenBuffer& out) const;
   [[nodiscard]] std::vector<TokenId> encode(std::string_view text, EncodeOptions options = {}) const;
   [[nodiscard]] std::string decode(std::span<const TokenId> ids, DecodeOptions options = {}) const;
+  // A decoded text is the pieces of its tokens, without what is stripped (decode_stream.h joins them one by one).
+  [[nodiscard]] std::string piece(TokenId id, DecodeOptions options = {}) const;
+  [[nodiscard]] const Stripped& stripped() const;
 
   [[nodiscard]] std::size_t ids() const;     // the largest id + 1
   [[nodiscard]] bool has(TokenId id) const;  // whether a token has the id

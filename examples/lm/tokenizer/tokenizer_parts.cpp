@@ -164,9 +164,9 @@ Decoder read_decoder(const Json& part) {
       out.replacements.emplace_back(text_pattern(*step, "Replace"), text_member(*step, "content"));
     } else if (type == "Strip") {
       const auto count = [&](const char* key) { return static_cast<std::size_t>(id_of_number(member(*step, key))); };
-      out.stripped = text_member(*step, "content");
-      out.at_front = count("start");
-      out.at_end = count("stop");
+      out.stripped.text = text_member(*step, "content");
+      out.stripped.at_front = count("start");
+      out.stripped.at_end = count("stop");
     } else if (type != "ByteLevel" && type != "ByteFallback" && type != "Fuse") {
       out.unknown = type;
     }

@@ -15,6 +15,7 @@
 #include <terrace/examples/lm/tokenizer/added_tokens.h>
 #include <terrace/examples/lm/tokenizer/pattern.h>
 #include <terrace/examples/lm/tokenizer/regex.h>
+#include <terrace/examples/lm/tokenizer/tokenizer.h>
 #include <terrace/examples/lm/tokenizer/tokenizer_file.h>
 
 namespace terrace::lm {
@@ -40,8 +41,7 @@ struct PreTokenizer {
 
 struct Decoder {
   std::vector<std::pair<std::string, std::string>> replacements;
-  std::string stripped;  // taken from the front and the end of the text, so often:
-  std::size_t at_front = 0, at_end = 0;
+  Stripped stripped;
   std::string unknown;  // the name of a decoder that is not supported
 };
 

@@ -1,0 +1,136 @@
+#include <terrace/examples/lm/chat/conversation_data.h>
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include <terrace/core/error.h>
+#include <terrace/examples/lm/corpus.h>
+
+namespace terrace::lm {
+namespace {
+
+constexpr std::uint64_t kHeldOutOneIn = 20, kMostLineBytes = std::uint64_t{64} << 20, kWindow = std::uint64_t{1} << 20;
+// Orders that are no epoch's.
+constexpr std::uint64_t kPackingOrder = std::uint64_t{1} << 62, kSplitOrder = kPackingOrder + 1, kSplitSeed = 0;
+
+}  // namespace
+
+ConversationData::ConversationData(const std::vector<std::filesystem::path>& files, const ChatFormat& format,
+                                   std::uint64_t seq_len, std::uint64_t seed)
+    : files_(files), format_(&format), seq_len_(seq_len), seed_(seed) {
+  for (std::uint32_t file = 0; file < files_.size(); ++file) scan(file);
+  const auto all = index_.size();
+  if (all < 2)
+    throw Error(
+        fmt::format("the data has {} conversation{}, but 2 are needed: one to train on and one that is held out\n  give "
+                    "--data files with more lines",
+                    all, all == 1 ? "" : "s"),
+        Exit::usage);
+  const auto held_out = std::max<std::size_t>(1, all / kHeldOutOneIn);
+  const auto in_split = [&](std::size_t i) { return static_cast<std::uint32_t>(permuted(kSplitSeed, kSplitOrder, i, all)); };
+  const auto length = [&](std::uint32_t item) -> std::uint64_t { return index_[item].tokens; };
+  held_out_ = Packing(held_out, seq_len, in_split, length);
+  const auto training = all - held_out;
+  training_ = Packing(
+      training, seq_len, [&](std::size_t i) { return in_split(held_out + permuted(seed, kPackingOrder, i, training)); },
+      length);
+}
+
+// Reads a file in windows; a line that does not end in one is read again from its beginning, in a larger one.
+void ConversationData::scan(std::uint32_t file) {
+  const CorpusFile in(files_[file]);
+  const auto size = in.bytes();
+  std::vector<unsigned char> window;
+  std::uint64_t number = 0;
+  for (std::uint64_t offset = 0, wanted = kWindow; offset < size;) {
+    window.resize(static_cast<std::size_t>(std::min(wanted, size - offset)));
+    in.read(offset, window);
+    const bool last = offset + window.size() == size;
+    std::string_view text(reinterpret_cast<const char*>(window.data()), window.size());
+    const auto newline = text.rfind('\n');
+    if (!last && newline == std::string_view::npos) {
+      if (wanted >= kMostLineBytes)
+        throw Error(fmt::format("{}, line {}: it has more than {} bytes\n  each line must be one JSON object",
+                                files_[file].string(), number + 1, kMostLineBytes),
+                    Exit::usage);
+      wanted *= 2;
+      continue;
+    }
+    if (!last) text = text.substr(0, newline + 1);
+    for (std::size_t at = 0; at < text.size();) {
+      const auto end = std::min(text.find('\n', at), text.size());
+      add(file, offset + at, ++number, text.substr(at, end - at));
+      at = end + 1;
+    }
+    offset += text.size();
+    wanted = kWindow;
+  }
+}
+
+void ConversationData::add(std::uint32_t file, std::uint64_t offset, std::uint64_t number, std::string_view line) try {
+  if (line.find_first_not_of(" \t\r") == std::string_view::npos) return;
+  const auto encoded = format_->encode(parse_conversation(line), encoding_);
+  const auto kept = std::min<std::uint64_t>(encoded.tokens.size(), seq_len_);
+  if (encoded.tokens.size() > seq_len_) ++cut_;
+  index_.push_back({offset, file, static_cast<std::uint32_t>(line.size()), static_cast<std::uint32_t>(kept)});
+} catch (const Error& error) {
+  throw Error(fmt::format("{}, line {}: {}", files_[file].string(), number, error.what()), error.exit());
+}
+
+std::span<const std::uint32_t> ConversationData::items_of(bool held_out, std::uint64_t sequence) const {
+  const auto& packing = held_out ? held_out_ : training_;
+  const auto count = packing.sequences();
+  if (held_out) return packing.items_of(sequence % count);
+  return packing.items_of(permuted(seed_, sequence / count, sequence % count, count));
+}
+
+ChatFormat::Encoded ConversationData::read(const Entry& entry) {
+  const auto changed = [&](const std::string& why) {
+    throw Error(fmt::format("{}, the line at byte {}: {}\n  the file has changed since it was checked at the start of the run",
+                            files_[entry.file].string(), entry.offset, why));
+  };
+  std::string line(entry.bytes, '\0');
+  CorpusFile(files_[entry.file]).read(entry.offset, {reinterpret_cast<unsigned char*>(line.data()), line.size()});
+  ChatFormat::Encoded encoded;
+  try {
+    encoded = format_->encode(parse_conversation(line), encoding_);
+  } catch (const Error& error) {
+    changed(error.what());
+  }
+  if (std::min<std::uint64_t>(encoded.tokens.size(), seq_len_) != entry.tokens)
+    changed(fmt::format("it has {} tokens", encoded.tokens.size()));
+  return encoded;
+}
+
+void ConversationData::fill(bool held_out, std::span<const std::uint64_t> sequences, std::span<std::int32_t> tokens,
+                            std::span<std::int32_t> targets) {
+  std::ranges::fill(tokens, 0);  // padding: any token
+  std::ranges::fill(targets, -1);
+  for (std::size_t row = 0; row < sequences.size(); ++row) {
+    auto at = row * seq_len_;
+    for (const auto item : items_of(held_out, sequences[row])) {
+      const auto& entry = index_[item];
+      const auto encoded = read(entry);
+      for (std::size_t i = 0; i < entry.tokens; ++i, ++at) {
+        tokens[at] = static_cast<std::int32_t>(encoded.tokens[i]);
+        if (i > 0 && encoded.learned[i]) targets[at - 1] = tokens[at];
+      }
+    }
+  }
+}
+
+void ConversationData::number(bool held_out, std::span<const std::uint64_t> sequences, std::span<std::int32_t> numbers) const {
+  for (std::size_t row = 0; row < sequences.size(); ++row) {
+    const auto own = numbers.subspan(row * seq_len_, seq_len_);
+    std::size_t at = 0;
+    std::int32_t number = 0;
+    for (const auto item : items_of(held_out, sequences[row])) {
+      std::ranges::fill(own.subspan(at, index_[item].tokens), number++);
+      at += index_[item].tokens;
+    }
+    std::ranges::fill(own.subspan(at), number);
+  }
+}
+
+}  // namespace terrace::lm

@@ -1,0 +1,60 @@
+// Files of JSON lines as training sequences. The constructor reads all files once, checks each line, and keeps where it begins
+// and how many tokens it has: 24 bytes a line. A sequence is read and encoded when it is needed.
+//
+// One conversation in twenty, and at least one, is held out; which ones does not depend on the seed. The others are packed into
+// sequences, in an order from the seed, and the sequences of each epoch have an order of their own. A conversation that is
+// longer than a sequence is cut.
+//
+// Owner:   the caller; borrows the tokenizer and the format. Threads: one at a time.
+// Errors:  Error(Exit::usage) with file, line and what to do, for a file that cannot be read, a line that is no conversation,
+//          and for fewer than two conversations; Error(Exit::runtime) for a file that has changed later.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <terrace/examples/lm/chat/chat_format.h>
+#include <terrace/examples/lm/chat/packing.h>
+#include <terrace/examples/lm/corpus_file.h>
+
+namespace terrace::lm {
+
+class ConversationData {
+ public:
+  ConversationData(const std::vector<std::filesystem::path>& files, const ChatFormat& format, std::uint64_t seq_len,
+                   std::uint64_t seed);
+
+  [[nodiscard]] std::uint64_t sequences(bool held_out) const { return (held_out ? held_out_ : training_).sequences(); }
+  [[nodiscard]] std::uint64_t conversations() const { return index_.size(); }
+  [[nodiscard]] std::uint64_t cut() const { return cut_; }  // those that are longer than a sequence
+
+  // Tokens and targets of sequences, row by row: conversation after conversation, then padding. A target that is not learned is
+  // −1. Sequences are numbered over all epochs.
+  void fill(bool held_out, std::span<const std::uint64_t> sequences, std::span<std::int32_t> tokens,
+            std::span<std::int32_t> targets);
+  // As parallel/train/documents.h has it: each conversation is a document, and so is the padding.
+  void number(bool held_out, std::span<const std::uint64_t> sequences, std::span<std::int32_t> numbers) const;
+
+ private:
+  struct Entry {
+    std::uint64_t offset = 0;
+    std::uint32_t file = 0, bytes = 0, tokens = 0;  // tokens: at most seq_len_
+  };
+  void scan(std::uint32_t file);
+  void add(std::uint32_t file, std::uint64_t offset, std::uint64_t number, std::string_view line);
+  [[nodiscard]] std::span<const std::uint32_t> items_of(bool held_out, std::uint64_t sequence) const;
+  [[nodiscard]] ChatFormat::Encoded read(const Entry& entry);
+
+  std::vector<std::filesystem::path> files_;
+  const ChatFormat* format_;
+  std::uint64_t seq_len_, seed_, cut_ = 0;
+  std::vector<Entry> index_;
+  Packing training_, held_out_;
+  Encoding encoding_;
+};
+
+}  // namespace terrace::lm

@@ -1,0 +1,33 @@
+// Which conversations share a sequence: first fit, in a given order, among the sequences that were begun last.
+//
+// Pure. Threads: any.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+namespace terrace::lm {
+
+class Packing {
+ public:
+  static constexpr std::size_t kOpen = 64;  // sequences that may still get a conversation
+
+  // Item order(i) has length(order(i)) ≤ room positions.
+  Packing() = default;
+  Packing(std::size_t items, std::uint64_t room, const std::function<std::uint32_t(std::size_t)>& order,
+          const std::function<std::uint64_t(std::uint32_t)>& length);
+
+  [[nodiscard]] std::size_t sequences() const { return first_.empty() ? 0 : first_.size() - 1; }
+  [[nodiscard]] std::span<const std::uint32_t> items_of(std::size_t sequence) const {
+    return std::span(items_).subspan(first_[sequence], first_[sequence + 1] - first_[sequence]);
+  }
+
+ private:
+  std::vector<std::uint32_t> items_;
+  std::vector<std::size_t> first_;  // of each sequence in items_, and the end
+};
+
+}  // namespace terrace::lm

@@ -1,0 +1,56 @@
+// The committed weights of a run, ready to generate: one position after another, each layer read through the tiers. Keys and
+// values of the positions before stay, so a longer text with the same beginning goes on where it differs.
+//
+// Owner:   the command. Threads: one.
+// Errors:  Error(Exit::usage) for a directory that is no run, Error(Exit::corrupt) for a damaged one, Error(Exit::does_not_fit)
+//          for budgets that are too small; those of Engine.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <terrace/core/error.h>
+#include <terrace/examples/lm/sampling.h>
+#include <terrace/examples/terrace/run_config.h>
+#include <terrace/examples/terrace/run_text.h>
+
+namespace terrace::cli {
+
+class Generator {
+ public:
+  // `config`: that of the run, with the budgets of this call. `positions`: the most that a text has.
+  Generator(RunConfig config, const std::string& run, std::int64_t positions);
+  ~Generator();
+  Generator(Generator&&) noexcept;
+  Generator& operator=(Generator&&) noexcept;
+
+  [[nodiscard]] std::int64_t positions() const;
+
+  enum class End : std::uint8_t { end_of_text, full, length, interrupted };
+  struct Limits {
+    std::int64_t most_tokens = 0;
+    std::function<bool()> interrupted = {};  // asked before each token; empty: never
+  };
+  // Appends tokens to `tokens` (the prompt, not empty) until one ends the text, which is appended, too. `take` gets the text as
+  // it comes, in whole characters; `ready` is called when the prompt has been read, and with it all layers.
+  End generate(std::vector<std::int32_t>& tokens, const RunText& text, const lm::Sampling& sampling, const Limits& limits,
+               const std::function<void()>& ready, const std::function<void(std::string_view)>& take);
+
+ private:
+  struct Parts;
+  // The logits behind `token`, which stands at the first position that is not known yet.
+  std::vector<double> logits_behind(std::int32_t token);
+
+  std::unique_ptr<Parts> parts_;
+  std::vector<std::int32_t> known_;  // tokens whose keys and values are there
+};
+
+const char* name_of(Generator::End end);
+
+}  // namespace terrace::cli

@@ -1,0 +1,66 @@
+// Text and tokens of a run: bytes of a run that was trained on text, and the ids of a tokenizer of one that was trained on ids.
+//
+// Owner:   the command. Threads: one at a time.
+// Errors:  Error(Exit::usage) for a tokenizer that the run does not need, lacks, or cannot have; for a token that ends texts
+// and
+//          that does not exist.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <terrace/examples/lm/chat/chat_format.h>
+#include <terrace/examples/lm/tokenizer/decode_stream.h>
+#include <terrace/examples/lm/tokenizer/tokenizer.h>
+#include <terrace/examples/lm/tokenizer/tokenizer_config.h>
+#include <terrace/examples/terrace/run_config.h>
+
+namespace terrace::cli {
+
+class RunText {
+ public:
+  // `end`: the token that ends a text: its spelling, "none", or "auto". With auto these tokens end it: the run's separator of
+  // documents, what the tokenizer's directory names (eos_token, eos_token_id), and if it names none, <|endoftext|>.
+  RunText(const RunConfig& config, const std::string& run, const std::filesystem::path& tokenizer, const std::string& end);
+
+  // `special`: special tokens that are spelled out become these tokens.
+  [[nodiscard]] std::vector<std::int32_t> tokens_of(std::string_view text, bool special = true) const;
+  [[nodiscard]] bool ends(std::int32_t token) const;
+  void end_at(std::string_view spelling);  // of one more token, if there is such a token
+  [[nodiscard]] std::size_t tokens() const { return tokenizer_ ? tokenizer_->ids() : 256; }
+  [[nodiscard]] const char* unit() const { return tokenizer_ ? "tokens" : "bytes"; }
+  // How conversations are written. Error(Exit::usage) for a run of bytes.
+  [[nodiscard]] lm::ChatFormat chat_format() const;
+  [[nodiscard]] const lm::Tokenizer* tokenizer() const { return tokenizer_ ? &*tokenizer_ : nullptr; }
+
+  // Decodes token by token. An id that no token has adds nothing.
+  class Stream {
+   public:
+    std::string add(std::int32_t token);
+    std::string finish();
+
+   private:
+    friend class RunText;
+    explicit Stream(const lm::Tokenizer* tokenizer);
+    const lm::Tokenizer* tokenizer_;
+    std::optional<lm::DecodeStream> ids_;
+    lm::WholeCharacters bytes_;
+  };
+  [[nodiscard]] Stream stream() const { return Stream(tokenizer()); }
+
+ private:
+  void find_ends(const RunConfig& config, const std::string& end);
+
+  std::optional<lm::Tokenizer> tokenizer_;
+  lm::TokenizerConfig named_;  // beside it
+  std::vector<std::int32_t> ends_;
+};
+
+// What the program prints of a text that a model or a file made: to a terminal no control characters, to files as it is.
+std::string shown_on(int descriptor, const std::string& text);
+
+}  // namespace terrace::cli

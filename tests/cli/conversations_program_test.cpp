@@ -1,0 +1,124 @@
+// From conversations in JSON lines to a run: however the batch is cut and packed, on several ranks, and resumed.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <string>
+
+#include "on_ranks.h"
+
+namespace terrace::test {
+namespace {
+
+class Conversations : public Ranks {
+ protected:
+  Conversations() {
+    scratch_.write("text.txt", "what is a tier and what is a chunk\nuser assistant answer\n");
+    const auto made = terrace({"train-tokenizer", "text.txt", "--vocab", "280", "--out", "tokenizer.json"});
+    EXPECT_EQ(0, made.exit) << made.described;
+    std::string lines;
+    for (int i = 0; i < kLines; ++i)
+      lines += R"({"instruction":"what is )" + std::to_string(i) + R"(","output":")" + std::string(1 + i % 5, 'a') + "\"}\n";
+    scratch_.write("chat.jsonl", lines);
+  }
+  static constexpr int kLines = 9;  // one is held out
+  // --batch-size and --grad-accumulation make an epoch of each step.
+  [[nodiscard]] Outcome learn(const std::string& run, const Words& more) const {
+    return train(Words{"--data", "chat.jsonl", "--data-format", "jsonl", "--tokenizer", "tokenizer.json", "--vocab", "280",
+                       "--dtype", "fp64", "--seq-len", "64", "--steps", "3", "--eval-batches", "1", "--out-dir", run} +
+                 more);
+  }
+};
+
+TEST_F(Conversations, TheLossDoesNotDependOnHowTheBatchIsCutOrPacked) {
+  for (const auto& [run, more] : {std::pair<std::string, Words>{"whole", {"--batch-size", "8", "--grad-accumulation", "1"}},
+                                  {"rows", {"--batch-size", "1", "--grad-accumulation", "8"}},
+                                  {"packed", {"--seq-len", "520", "--batch-size", "1", "--grad-accumulation", "1"}},
+                                  {"ranks", {"--batch-size", "2", "--grad-accumulation", "2", "--dp", "2", "--zero", "2"}}}) {
+    const auto trained = learn(run, more);
+    ASSERT_EQ(0, trained.exit) << trained.described;
+    const auto sequences = run == "packed" ? "1 sequences to train on" : "8 sequences to train on";
+    EXPECT_THAT(trained.err + trained.out, HasSubstr(sequences));
+    const auto one = steps("whole"), other = steps(run);
+    ASSERT_EQ(3U, other.size());
+    for (std::size_t s = 0; s < 3; ++s) {
+      EXPECT_NEAR(one[s].loss, other[s].loss, 1e-11 * one[s].loss) << run << ", step " << s + 1;
+      EXPECT_NEAR(one[s].gradient_norm, other[s].gradient_norm, 1e-9 * one[s].gradient_norm) << run;
+    }
+  }
+}
+
+TEST_F(Conversations, ARunGoesOnExactlyAndGenerates) {
+  const auto whole = learn("whole", {"--batch-size", "2", "--steps", "6"});
+  ASSERT_EQ(0, whole.exit) << whole.described;
+  ASSERT_EQ(0, learn("run", {"--batch-size", "2", "--steps", "4"}).exit);
+  const auto next = learn("run", {"--batch-size", "2", "--steps", "6", "--resume", "auto", "--verify-resident"});
+  ASSERT_EQ(0, next.exit) << next.described;
+  EXPECT_EQ(weights_of(whole), weights_of(next));
+  const auto said = terrace({"generate", "run", "--prompt", "what", "--max-tokens", "5"});
+  EXPECT_EQ(0, said.exit) << said.described;
+
+  const auto made = terrace({"train-tokenizer", "text.txt", "--vocab", "270", "--out", "tokenizer.json"});
+  ASSERT_EQ(0, made.exit) << made.described;
+  expect_refusal(learn("run", {"--batch-size", "2", "--steps", "7", "--resume", "auto"}), 2, {"tokenizer", "checksum"});
+}
+
+TEST_F(Conversations, AreHeldOnStandardInputAndOutput) {
+  ASSERT_EQ(0, learn("run", {"--batch-size", "2", "--seq-len", "1024", "--steps", "1"}).exit);
+  const auto chat = [&](const std::string& said, const Words& more) {
+    scratch_.write("said", said);
+    auto started = launch(Words{"chat", "run", "--temperature", "3", "--json"} + more);
+    started.in_child = [file = at("said").string()] { ::dup2(::open(file.c_str(), O_RDONLY), STDIN_FILENO); };
+    return started;
+  };
+  const auto one = run(chat("hello\n", {"--max-tokens", "9"}));
+  ASSERT_EQ(0, one.exit) << one.described;
+  const auto two = run(chat("hello\r\n \nmore", {"--max-tokens", "9"}));
+  ASSERT_EQ(0, two.exit) << two.described;
+  ASSERT_EQ(2U, two.lines().size()) << two.described;
+  EXPECT_EQ(one.lines().at(0), two.lines().at(0));
+  EXPECT_EQ(0U, two.warnings("chat template"));
+  scratch_.write("tokenizer_config.json", R"({"chat_template": "{{ messages }}"})");
+  const auto ignored = run(chat("", {}));
+  EXPECT_EQ(0, ignored.exit) << ignored.described;
+  EXPECT_EQ(1U, ignored.warnings("chat template")) << ignored.described;
+  EXPECT_EQ(1U, learn("warned", {"--steps", "1"}).warnings("chat template"));
+  std::filesystem::remove(at("tokenizer_config.json"));
+  EXPECT_NE(one.out, run(chat("hello\n", {"--max-tokens", "9", "--system", "a tier"})).out);
+
+  // Ctrl-C ends an answer, and the next message is answered.
+  Child child(chat("a\nb\nc\nd\ne\nf\n", {"--max-tokens", "100", "--stop-token", "none"}));
+  child.read_lines(1);
+  child.send(SIGINT);
+  const auto all = child.wait();
+  ASSERT_EQ(0, all.exit) << all.described;
+  ASSERT_EQ(6U, all.lines().size()) << all.described;
+  EXPECT_THAT(all.out, HasSubstr("interrupted"));
+  EXPECT_THAT(all.lines().at(0), HasSubstr("max tokens"));
+
+  const auto longer = run(chat(std::string(2000, 'x') + "\n" + "hello\n", {"--max-tokens", "9"}));
+  ASSERT_EQ(0, longer.exit) << longer.described;
+  EXPECT_THAT(longer.err, HasSubstr("1024 positions"));
+  EXPECT_EQ(one.out, longer.out);
+  const auto forgets = run(chat(std::string(700, 'x') + "\n" + std::string(700, 'y') + "\n", {"--max-tokens", "1"}));
+  EXPECT_THAT(forgets.err, HasSubstr("were forgotten"));
+  EXPECT_EQ(2U, forgets.lines().size()) << forgets.described;
+
+  ASSERT_EQ(0, train({"--out-dir", "bytes"}).exit);
+  expect_refusal(terrace({"chat", "bytes"}), 2, {"trained on bytes", "--data-format jsonl"});
+}
+
+TEST_F(Conversations, RefusalsSayWhatToDo) {
+  expect_refusal(train({"--data", "chat.jsonl", "--data-format", "jsonl"}), 2, {"--tokenizer"});
+  expect_refusal(train({"--tokenizer", "tokenizer.json"}), 2, {"--tokenizer", "--data-format"});
+  expect_refusal(learn("none", {"--vocab", "256"}), 2, {"280 ids", "--vocab 256"});
+  expect_refusal(learn("none", {"--document-separator", "0"}), 2, {"--document-separator"});
+  scratch_.write("chat.jsonl", "{\"instruction\":\"a\",\"output\":\"b\"}\n{\"instruction\":\"a\"}\n");
+  expect_refusal(learn("none", {}), 2, {"chat.jsonl, line 2", "no \"output\""});
+  scratch_.write("chat.jsonl", "");
+  expect_refusal(learn("none", {}), 2, {"0 conversations"});
+  EXPECT_FALSE(std::filesystem::exists(at("none")));
+}
+
+}  // namespace
+}  // namespace terrace::test

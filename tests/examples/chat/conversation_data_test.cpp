@@ -1,0 +1,197 @@
+// Conversations as sequences: what is learned, what is packed, in which order, and what a changed or damaged file says.
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <terrace/core/error.h>
+#include <terrace/examples/lm/chat/conversation_data.h>
+#include <terrace/tests/examples/chat/made_tokenizer.h>
+#include <terrace/tests/examples/scratch_folder.h>
+
+namespace terrace::lm {
+namespace {
+
+using testing::HasSubstr;
+constexpr TokenId kBegin = 256, kEnd = 257, kEndOfText = 258;
+
+class Data : public testing::Test {
+ protected:
+  // A conversation of `letters` letters in its answer, after a question that names it.
+  static std::string line(int number, int letters) {
+    return R"({"messages":[{"role":"user","content":"q)" + std::to_string(number) + R"("},{"role":"assistant","content":")" +
+           std::string(static_cast<std::size_t>(letters), 'x') + "\"}]}\n";
+  }
+  static std::string lines(int count) {
+    std::string text;
+    for (int i = 0; i < count; ++i) text += line(i, 1 + i * 7 % 23) + (i % 5 == 0 ? "\n  \r\n" : "");
+    return text;
+  }
+  struct Row {
+    std::vector<std::int32_t> tokens, targets, numbers;
+    friend bool operator==(const Row&, const Row&) = default;
+  };
+  static Row row(ConversationData& data, bool held_out, std::uint64_t sequence, std::size_t seq_len) {
+    Row row{std::vector<std::int32_t>(seq_len), std::vector<std::int32_t>(seq_len), std::vector<std::int32_t>(seq_len)};
+    data.fill(held_out, {&sequence, 1}, row.tokens, row.targets);
+    data.number(held_out, {&sequence, 1}, row.numbers);
+    return row;
+  }
+  // The documents of a row as texts; special tokens are spelled.
+  std::vector<std::string> documents(const Row& row) const {
+    std::vector<std::string> texts;
+    for (std::size_t i = 0; i < row.tokens.size(); ++i) {
+      if (i == 0 || row.numbers[i] != row.numbers[i - 1]) texts.emplace_back();
+      texts.back() += tokenizer_.piece(static_cast<TokenId>(row.tokens[i]));
+    }
+    return texts;
+  }
+
+  ScratchFolder folder_;
+  Tokenizer tokenizer_ = tokenizer_of_bytes({"<|im_start|>", "<|im_end|>", "<|endoftext|>"});
+  ChatFormat format_{tokenizer_, {}};
+};
+
+TEST_F(Data, OnlyAnswersAreLearned) {
+  Encoding encoding;
+  const auto learned = [&](const char* text) {
+    const auto encoded = format_.encode(parse_conversation(text), encoding);
+    std::vector<TokenId> ids;
+    for (std::size_t i = 0; i < encoded.tokens.size(); ++i)
+      if (encoded.learned[i]) ids.push_back(encoded.tokens[i]);
+    return std::pair(tokenizer_.decode(encoded.tokens), ids);
+  };
+  using Ids = std::vector<TokenId>;
+  EXPECT_EQ(
+      std::pair(
+          std::string("<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\nab<|im_end|>\n<|im_start|>user\nr<|im_end|>\n"
+                      "<|im_start|>assistant\nc<|im_end|>\n"),
+          Ids{'a', 'b', kEnd, 'c', kEnd}),
+      learned(
+          R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"ab"},{"role":"user","content":"r"},{"role":"assistant","content":"c"}]})"));
+  EXPECT_EQ(std::pair(std::string("pcd<|endoftext|>"), Ids{'c', 'd', kEndOfText}),
+            learned(R"({"prompt":"p","completion":"cd"})"));
+  EXPECT_EQ("<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n",
+            tokenizer_.decode(format_.encode_prompt({{"user", "q"}})));
+}
+
+TEST_F(Data, ATokenizerNeedsATokenThatEndsAnswers) {
+  const auto none = tokenizer_of_bytes({"<other>"});
+  EXPECT_THROW(ChatFormat(none, {}), Error);
+  TokenizerConfig config;
+  config.eos = "<other>";
+  EXPECT_EQ("<other>", ChatFormat(none, config).end());
+}
+
+TEST_F(Data, EveryConversationIsInItsSplitOnceAnEpoch) {
+  constexpr std::size_t kLength = 128;
+  const std::vector<std::filesystem::path> files{folder_.write("a.jsonl", lines(70)),
+                                                 folder_.write("b.jsonl", "\n" + line(70, 3) + line(71, 4))};
+  ConversationData data(files, format_, kLength, 5);
+  ASSERT_EQ(72U, data.conversations());
+  EXPECT_EQ(0U, data.cut());
+  std::map<std::string, int> held_out;
+  for (std::uint64_t s = 0; s < data.sequences(true); ++s)
+    for (const auto& text : documents(row(data, true, s, kLength)))
+      if (text[0] != '\0') ++held_out[text];
+  EXPECT_EQ(3U, held_out.size());
+  const auto epoch = data.sequences(false);
+  EXPECT_LT(epoch, 40U) << "several share a sequence";
+  std::vector<std::map<std::string, int>> epochs(2);
+  std::vector<std::vector<Row>> rows(2);
+  for (std::uint64_t s = 0; s < 2 * epoch; ++s) {
+    rows[s / epoch].push_back(row(data, false, s, kLength));
+    for (const auto& text : documents(rows[s / epoch].back()))
+      if (text[0] != '\0') ++epochs[s / epoch][text];
+  }
+  EXPECT_EQ(epochs[0], epochs[1]);
+  EXPECT_EQ(69U, epochs[0].size());
+  for (const auto& [text, count] : epochs[0]) {
+    EXPECT_EQ(1, count) << text;
+    EXPECT_FALSE(held_out.contains(text)) << text;
+  }
+  EXPECT_NE(rows[0], rows[1]) << "each epoch has its own order";
+
+  ConversationData again(files, format_, kLength, 5), other(files, format_, kLength, 6);
+  EXPECT_EQ(rows[1][3], row(again, false, epoch + 3, kLength));
+  bool differs = false;
+  for (std::uint64_t s = 0; s < std::min(epoch, other.sequences(false)); ++s)
+    differs = differs || rows[0][s] != row(other, false, s, kLength);
+  EXPECT_TRUE(differs);
+  for (std::uint64_t s = 0; s < other.sequences(true); ++s) {
+    for (const auto& text : documents(row(other, true, s, kLength)))
+      if (text[0] != '\0') {
+        EXPECT_TRUE(held_out.contains(text)) << "the same are held out for every seed";
+      }
+  }
+}
+
+TEST_F(Data, TargetsAreTheAnswersAndPaddingHasNone) {
+  ConversationData data({folder_.write("a.jsonl", line(1, 5) + line(2, 6))}, format_, 100, 1);
+  const auto one = row(data, false, 0, 100);
+  const auto text = documents(one).at(0);
+  const auto letters = static_cast<std::size_t>(std::ranges::count(text, 'x'));
+  std::vector<std::int32_t> targets;
+  for (std::size_t i = 0; i < 100; ++i) {
+    if (one.targets[i] < 0) continue;
+    EXPECT_EQ(one.targets[i], one.tokens[i + 1]);
+    targets.push_back(one.targets[i]);
+  }
+  std::vector<std::int32_t> expected(letters, 'x');
+  expected.push_back(kEnd);
+  EXPECT_EQ(expected, targets);
+  EXPECT_EQ(kBegin, static_cast<TokenId>(one.tokens[0]));
+  EXPECT_EQ(2U, documents(one).size()) << "a conversation and padding";
+}
+
+TEST_F(Data, WhatIsLongerThanASequenceIsCut) {
+  ConversationData data({folder_.write("a.jsonl", line(1, 500) + line(2, 500))}, format_, 64, 1);
+  EXPECT_EQ(2U, data.cut());
+  EXPECT_EQ(1U, data.sequences(false));
+  const auto one = row(data, false, 0, 64);
+  EXPECT_EQ(1U, documents(one).size());
+  EXPECT_EQ(-1, one.targets.back());
+  EXPECT_EQ('x', one.targets[62]);
+}
+
+TEST_F(Data, LongLinesAreReadWhole) {
+  std::string text;
+  for (int i = 0; i < 3; ++i) text += line(i, 1'200'000) + line(10 + i, 2);
+  ConversationData data({folder_.write("a.jsonl", text)}, format_, 256, 1);
+  EXPECT_EQ(6U, data.conversations());
+  EXPECT_EQ(3U, data.cut());
+}
+
+TEST_F(Data, MistakesNameFileAndLine) {
+  const auto expect = [&](const std::string& text, const char* part, Exit exit = Exit::usage) {
+    try {
+      ConversationData({folder_.write("bad.jsonl", text)}, format_, 64, 1);
+      ADD_FAILURE() << part;
+    } catch (const Error& error) {
+      EXPECT_EQ(exit, error.exit());
+      EXPECT_THAT(error.what(), HasSubstr(part));
+      EXPECT_THAT(error.what(), HasSubstr("\n  "));
+    }
+  };
+  expect(line(1, 2) + "\n" + line(2, 2) + "{\"messages\": 3}\n", "bad.jsonl, line 4: \"messages\"");
+  expect(line(1, 2) + line(2, 2).substr(0, 30), "bad.jsonl, line 2: it is not JSON");
+  expect("", "0 conversations");
+  expect(line(1, 2), "1 conversation,");
+  EXPECT_THROW(ConversationData({folder_ / "absent"}, format_, 64, 1), Error);
+}
+
+TEST_F(Data, AFileThatChangesIsNoticed) {
+  const auto file = folder_.write("a.jsonl", line(1, 2) + line(2, 2));
+  ConversationData data({file}, format_, 64, 1);
+  for (const auto& text : {line(1, 3) + line(2, 3), std::string(line(1, 2).size() * 2, 'x'), std::string("short")}) {
+    folder_.write("a.jsonl", text);
+    EXPECT_THROW(row(data, false, 0, 64), Error);
+  }
+}
+
+}  // namespace
+}  // namespace terrace::lm
