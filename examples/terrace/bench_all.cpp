@@ -63,7 +63,8 @@ class AllBench final : public bench::Bench {
         {"compute n", 128},     {"optimizer params", 100'000}, {"stream params", 4'000'000},
         {"pipeline ranks", 2},  {"pipeline micro-batches", 4}, {"pipeline unit-ms", 2},
         {"bubbles unit-ms", 2}, {"bubbles disk-ms", 20},       {"overlap layers", 3},
-        {"overlap unit-ms", 2}, {"overlap link-ms", 1}};
+        {"overlap unit-ms", 2}, {"overlap link-ms", 1},        {"pieces product-ms", 6},
+        {"pieces link-ms", 4}};
     for (auto& flag : one.flags()) {
       const auto key = fmt::format("{} {}", one.name(), flag.name);
       if (auto* const* const path = std::get_if<std::filesystem::path*>(&flag.target);

@@ -16,6 +16,7 @@
 #include <terrace/parallel/comm/faults.h>
 #include <terrace/parallel/comm/ledger.h>
 #include <terrace/tests/support/environment.h>
+#include <terrace/tests/support/one_in.h>
 
 #include "comm/backends.h"
 #include "comm/oracle.h"
@@ -129,7 +130,7 @@ TEST_P(CommunicatorContract, PackedBlocksHaveOneOrderBitForBit) {
     const auto stream = rank.device.make_stream("comm");
     auto& comm = *rank.comm;
     const auto ranks = static_cast<std::size_t>(comm.size()), me = static_cast<std::size_t>(comm.rank());
-    for (std::uint64_t round = 0; round < 12; ++round) {
+    for (std::uint64_t round = 0; round < (test::long_form() ? 12 : 5); ++round) {
       const auto seed = first_seed() + round * 1000;
       std::mt19937_64 random(seed);  // the same choices on all ranks
       auto r = Reduction::sum_of_blocks();
@@ -161,7 +162,7 @@ TEST_P(CommunicatorContract, ReductionsHaveOneOrderBitForBit) {
     auto& comm = *rank.comm;
     const auto ranks = static_cast<std::size_t>(comm.size()), me = static_cast<std::size_t>(comm.rank());
     const auto machines = test::machine_sizes(ranks, each);
-    for (std::uint64_t round = 0; round < 60; ++round) {
+    for (std::uint64_t round = 0; round < (test::long_form() ? 60 : 20); ++round) {
       const auto seed = first_seed() + round * 1000;
       std::mt19937_64 random(seed);  // the same choices on all ranks
       auto r = random_reduction(random);
@@ -226,7 +227,7 @@ TEST_P(CommunicatorContract, BytesArriveWhereTheyBelong) {
     const auto stream = rank.device.make_stream("comm");
     auto& comm = *rank.comm;
     const auto ranks = static_cast<std::size_t>(comm.size()), me = static_cast<std::size_t>(comm.rank());
-    for (std::uint64_t round = 0; round < 60; ++round) {
+    for (std::uint64_t round = 0; round < (test::long_form() ? 60 : 20); ++round) {
       const auto seed = first_seed() + round * 100'000;
       std::mt19937_64 random(seed);
       const auto bytes = random_count(random) * (random() % 4 == 0 ? 7 : 1);  // some are too large for one piece
@@ -556,16 +557,16 @@ TEST_P(CommunicatorFailure, AHangBecomesAReport) {
 
 // A rank may be at its disk for longer than any call between computations would take.
 TEST_P(CommunicatorFailure, AnAgreementWaitsAsLongAsItTakes) {
-  const auto outcome = test::on_ranks(GetParam(), {.time_limit = 200ms}, [](Rank& rank) {
+  const auto outcome = test::on_ranks(GetParam(), {.time_limit = 100ms}, [](Rank& rank) {
     Agreement agreement(*rank.comm, rank.device);
     const int me = rank.comm->rank(), all = rank.comm->size();
     for (int late = 0; late < 2; ++late) {
-      if (me == late) std::this_thread::sleep_for(700ms);
+      if (me == late) std::this_thread::sleep_for(300ms);
       EXPECT_EQ(agreement.max(me), all - 1);
       EXPECT_EQ(agreement.each(me).size(), static_cast<std::size_t>(all));
       EXPECT_EQ(agreement.of_first(me == 0 ? "1f1b" : "something longer"), "1f1b");
       EXPECT_EQ(agreement.of_first(me == 0 ? "" : "x"), "");
-      if (me == late) std::this_thread::sleep_for(700ms);
+      if (me == late) std::this_thread::sleep_for(300ms);
       agreement.barrier();
     }
   });
