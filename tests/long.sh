@@ -14,6 +14,7 @@
 #   flips       a bit flipped at 500 places of every file of a finished and of a stopped run: found, or harmless (20 min)
 #   runs        1,000 command lines of `terrace train`, drawn at random: the same weights, losses and text under other budgets, tiers,
 #               ranks and stops, and what is moved is what was planned (15 min)
+#   cases       every case of the tests of which continuous integration trains a part (OneIn), with all rounds of communicators (20 min)
 #   meshes      2,000 command lines on drawn meshes: what one rank trains, and equal bits under other budgets (10 min)
 #   memory      2,000 of the 400,000 allocations of a small run fail, one a run, half of them with all that follow (5 min)
 #   soak        1,000 steps: open files, pinned bytes, memory and file space at the end equal those after step 10
@@ -30,13 +31,13 @@ while [ $# -gt 0 ]; do
   case $1 in
     --preset) preset=$2; shift ;;
     --seed) seed=$2; shift ;;
-    -h | --help) sed -n '2,23p' "$0"; exit 0 ;;
-    residency | bitwise | rows | resume | powerloss | kills | flips | runs | meshes | memory | soak | fuzz | draws | budgets) parts+=("$1") ;;
+    -h | --help) sed -n '2,24p' "$0"; exit 0 ;;
+    residency | bitwise | rows | resume | powerloss | kills | flips | runs | cases | meshes | memory | soak | fuzz | draws | budgets) parts+=("$1") ;;
     *) echo "tests/long.sh: unknown argument '$1' (see --help)" >&2; exit 2 ;;
   esac
   shift
 done
-[ ${#parts[@]} -gt 0 ] || parts=(residency bitwise rows resume powerloss kills flips runs meshes memory soak fuzz draws budgets)
+[ ${#parts[@]} -gt 0 ] || parts=(residency bitwise rows resume powerloss kills flips runs cases meshes memory soak fuzz draws budgets)
 
 [ -f "build/$preset/build.ninja" ] || timed 'configure' cmake --preset "$preset"
 timed 'build' cmake --build --preset "$preset" --target memory_test one_rank_bits_test train_bitwise_test train_resume_test train_budget_test \
@@ -68,6 +69,11 @@ for part in "${parts[@]}"; do
     runs)
       say "seed $seed"
       (cd "$tests/cli" && TERRACE_RUNS_LINES=1000 TERRACE_RUNS_SEED=$seed timed runs ./terrace_runs_test) ;;
+    cases)
+      timed 'build of the cases' cmake --build --preset "$preset"
+      programs=$(git grep -lE 'OneIn |long_form\(\)' -- 'tests/parallel/*_test.cpp' 'tests/cli/compositions_test.cpp' |
+        sed -E 's|.*/||; s|\.cpp$||; s|^compositions|terrace_compositions|; s|^mlp_tiles_test|vocab_tiles_test|' | sort -u | paste -sd '|')
+      timed cases ctest --test-dir "build/$preset" --output-on-failure -j 2 -L "^($programs)\." ;;
     meshes)
       say "seed $seed"
       (cd "$tests/cli" && TERRACE_MESHES_LINES=2000 TERRACE_MESHES_SEED=$seed timed meshes ./terrace_meshes_test) ;;

@@ -2,8 +2,7 @@
 //
 // Owner:   the rank's training. Threads: the rank's.
 // Errors:  of the constructor, what the corpus or the conversations throw. If a file has changed or cannot be read later, all
-// ranks commit before
-//          the run ends: read() keeps that error for demand().
+//          ranks commit before the run ends: read() keeps that error for demand().
 #pragma once
 
 #include <cstdint>
