@@ -1,8 +1,8 @@
 // Text and tokens of a run: bytes of a run that was trained on text, and the ids of a tokenizer of one that was trained on ids.
 //
 // Owner:   the command. Threads: one at a time.
-// Errors:  Error(Exit::usage) for a tokenizer that the run does not need, lacks, or cannot have, and for an end of texts that is
-//          no token.
+// Errors:  Error(Exit::usage) for a tokenizer that the run does not need, lacks, or cannot have, and for an end of texts
+//          that is no token.
 #pragma once
 
 #include <cstddef>

@@ -2,9 +2,8 @@
 // line and each one document. Where pieces begin and end depends on the bytes of the files only.
 //
 // Owner:   the job. Threads: next() from one at a time.
-// Errors:  Error(Exit::usage) for a file that is missing or not a regular file, and for a line, or a text that cannot be cut,
-// of
-//          more than kMostPieceBytes; Error(Exit::runtime) if reading fails.
+// Errors:  Error(Exit::usage) for a file that is missing or not a regular file, and for a line, or a text that cannot be
+//          cut, of more than kMostPieceBytes; Error(Exit::runtime) if reading fails.
 #pragma once
 
 #include <cstdint>
