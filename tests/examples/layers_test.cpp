@@ -372,10 +372,11 @@ TEST_P(LayersTest, NarrowDtypesStayClose) {
         error += std::pow(gradient[i] - exact[param][i], 2);
         norm += std::pow(exact[param][i], 2);
       }
+      // The bias of k moves all scores of a query alike but for their angles, so its gradient is small beside what it sums.
       // A sequence of one token has attention weights of exactly one: no gradient reaches q and k but rounding.
       EXPECT_LE(std::sqrt(error), (c.dtype == DType::fp32   ? 3e-5
                                    : c.dtype == DType::fp16 ? 1.25e-2
-                                                            : 0.1) *
+                                                            : (param.ends_with("k.bias") ? 0.2 : 0.1)) *
                                           std::sqrt(norm) +
                                       1e-7)
           << param;
