@@ -65,4 +65,20 @@ consteval TensorNames with_query_key_norms(TensorNames names) {
   return names;
 }
 
+// Llama's blocks: a family of this kind begins with them and says what differs.
+consteval Family llama_like(std::string_view name, const ModelFile& file, const TensorNames& tensors) {
+  return {.name = name,
+          .norm = NormKind::rms,
+          .query_key_norms = QueryKeyNorms::none,
+          .positions = kLlamaPositions,
+          .activation = Activation::swiglu,
+          .grouped_heads = true,
+          .usual_ffn = llama_ffn,
+          .norm_eps = {.usual = 1e-5, .varies = true, .keys = {"/rms_norm_eps"}},
+          .heads_keys = {"/num_attention_heads"},
+          .file = file,
+          .matrices = MatrixOrder::out_in,
+          .tensors = tensors};
+}
+
 }  // namespace terrace::lm

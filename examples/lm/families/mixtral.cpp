@@ -20,21 +20,14 @@ consteval ModelFile mixtral_file() {
   return file;
 }
 
+consteval Family mixtral() {
+  auto family = llama_like("mixtral", mixtral_file(), llama_tensors(false));
+  family.positions = mixtral_positions();
+  return family;
+}
+
 }  // namespace
 
-extern constexpr Family kMixtral = checked(Family{
-    .name = "mixtral",
-    .norm = NormKind::rms,
-    .query_key_norms = QueryKeyNorms::none,
-    .positions = mixtral_positions(),
-    .activation = Activation::swiglu,
-    .grouped_heads = true,
-    .usual_ffn = llama_ffn,
-    .norm_eps = {.usual = 1e-5, .varies = true, .keys = {"/rms_norm_eps"}},
-    .heads_keys = {"/num_attention_heads"},
-    .file = mixtral_file(),
-    .matrices = MatrixOrder::out_in,
-    .tensors = llama_tensors(false),
-});
+extern constexpr Family kMixtral = checked(mixtral());
 
 }  // namespace terrace::lm

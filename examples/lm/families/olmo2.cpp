@@ -14,21 +14,15 @@ consteval TensorNames olmo2_tensors() {
   return names;
 }
 
+consteval Family olmo2() {
+  auto family = llama_like(
+      "olmo2", llama_file("olmo2", "Olmo2ForCausalLM", "", {kSilu, FixedValue{"attention_bias", {"false"}}}), olmo2_tensors());
+  family.query_key_norms = QueryKeyNorms::whole;
+  return family;
+}
+
 }  // namespace
 
-extern constexpr Family kOlmo2 = checked(Family{
-    .name = "olmo2",
-    .norm = NormKind::rms,
-    .query_key_norms = QueryKeyNorms::whole,
-    .positions = kLlamaPositions,
-    .activation = Activation::swiglu,
-    .grouped_heads = true,
-    .usual_ffn = llama_ffn,
-    .norm_eps = {.usual = 1e-5, .varies = true, .keys = {"/rms_norm_eps"}},
-    .heads_keys = {"/num_attention_heads"},
-    .file = llama_file("olmo2", "Olmo2ForCausalLM", "", {kSilu, FixedValue{"attention_bias", {"false"}}}),
-    .matrices = MatrixOrder::out_in,
-    .tensors = olmo2_tensors(),
-});
+extern constexpr Family kOlmo2 = checked(olmo2());
 
 }  // namespace terrace::lm

@@ -26,21 +26,14 @@ consteval TensorNames phi3_tensors() {
   return names;
 }
 
+consteval Family phi3() {
+  auto family = llama_like("phi3", phi3_file(), phi3_tensors());
+  family.positions = kPhi3Positions;
+  return family;
+}
+
 }  // namespace
 
-extern constexpr Family kPhi3 = checked(Family{
-    .name = "phi3",
-    .norm = NormKind::rms,
-    .query_key_norms = QueryKeyNorms::none,
-    .positions = kPhi3Positions,
-    .activation = Activation::swiglu,
-    .grouped_heads = true,
-    .usual_ffn = llama_ffn,
-    .norm_eps = {.usual = 1e-5, .varies = true, .keys = {"/rms_norm_eps"}},
-    .heads_keys = {"/num_attention_heads"},
-    .file = phi3_file(),
-    .matrices = MatrixOrder::out_in,
-    .tensors = phi3_tensors(),
-});
+extern constexpr Family kPhi3 = checked(phi3());
 
 }  // namespace terrace::lm

@@ -12,21 +12,15 @@ consteval ModelFile qwen3_file() {
   return file;
 }
 
+consteval Family qwen3() {
+  auto family = llama_like("qwen3", qwen3_file(), with_query_key_norms(llama_tensors(false)));
+  family.query_key_norms = QueryKeyNorms::heads;
+  family.norm_eps.usual = 1e-6;
+  return family;
+}
+
 }  // namespace
 
-extern constexpr Family kQwen3 = checked(Family{
-    .name = "qwen3",
-    .norm = NormKind::rms,
-    .query_key_norms = QueryKeyNorms::heads,
-    .positions = kLlamaPositions,
-    .activation = Activation::swiglu,
-    .grouped_heads = true,
-    .usual_ffn = llama_ffn,
-    .norm_eps = {.usual = 1e-6, .varies = true, .keys = {"/rms_norm_eps"}},
-    .heads_keys = {"/num_attention_heads"},
-    .file = qwen3_file(),
-    .matrices = MatrixOrder::out_in,
-    .tensors = with_query_key_norms(llama_tensors(false)),
-});
+extern constexpr Family kQwen3 = checked(qwen3());
 
 }  // namespace terrace::lm

@@ -22,21 +22,15 @@ consteval ModelFile smollm3_file() {
   return file;
 }
 
+consteval Family smollm3() {
+  auto family = llama_like("smollm3", smollm3_file(), llama_tensors(false));
+  family.positions = kSmollm3Positions;
+  family.norm_eps.usual = 1e-6;
+  return family;
+}
+
 }  // namespace
 
-extern constexpr Family kSmollm3 = checked(Family{
-    .name = "smollm3",
-    .norm = NormKind::rms,
-    .query_key_norms = QueryKeyNorms::none,
-    .positions = kSmollm3Positions,
-    .activation = Activation::swiglu,
-    .grouped_heads = true,
-    .usual_ffn = llama_ffn,
-    .norm_eps = {.usual = 1e-6, .varies = true, .keys = {"/rms_norm_eps"}},
-    .heads_keys = {"/num_attention_heads"},
-    .file = smollm3_file(),
-    .matrices = MatrixOrder::out_in,
-    .tensors = llama_tensors(false),
-});
+extern constexpr Family kSmollm3 = checked(smollm3());
 
 }  // namespace terrace::lm
