@@ -97,17 +97,25 @@ function(terrace_compile_alone)
   set_source_files_properties(${ARG_SOURCES} TARGET_DIRECTORY ${ARG_TARGET} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
-# GoogleTest's headers take longer to parse than most tests to compile.
+# GoogleTest's headers take longer to parse than most tests to compile. A test's own code is not optimised, because half of a
+# build is spent on it; folders whose oracles compute much set TERRACE_TESTS_COMPUTE.
 function(terrace_precompile_test target)
-  if(NOT TARGET terrace_test_headers)
-    file(WRITE ${PROJECT_BINARY_DIR}/test_headers.cpp "")
-    add_library(terrace_test_headers OBJECT ${PROJECT_BINARY_DIR}/test_headers.cpp)
-    target_link_libraries(terrace_test_headers PRIVATE terrace_flags GTest::gmock fmt::fmt)
-    target_compile_options(terrace_test_headers PRIVATE ${TERRACE_COLD} -fPIE)  # as programs are compiled
-    set_target_properties(terrace_test_headers PROPERTIES POSITION_INDEPENDENT_CODE OFF)
-    target_precompile_headers(terrace_test_headers PRIVATE ${PROJECT_SOURCE_DIR}/cmake/precompiled.h <gmock/gmock.h> <gtest/gtest.h>)
+  set(headers terrace_test_headers)
+  set(optimise $<$<CONFIG:Release>:-O0>)
+  if(TERRACE_TESTS_COMPUTE)
+    set(headers terrace_computing_test_headers)
+    set(optimise ${TERRACE_COLD})
   endif()
-  target_precompile_headers(${target} REUSE_FROM terrace_test_headers)
+  if(NOT TARGET ${headers})
+    file(WRITE ${PROJECT_BINARY_DIR}/${headers}.cpp "")
+    add_library(${headers} OBJECT ${PROJECT_BINARY_DIR}/${headers}.cpp)
+    target_link_libraries(${headers} PRIVATE terrace_flags GTest::gmock fmt::fmt)
+    target_compile_options(${headers} PRIVATE ${optimise} -fPIE)  # as programs are compiled
+    set_target_properties(${headers} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_precompile_headers(${headers} PRIVATE ${PROJECT_SOURCE_DIR}/cmake/precompiled.h <gmock/gmock.h> <gtest/gtest.h>)
+  endif()
+  target_compile_options(${target} PRIVATE ${optimise})
+  target_precompile_headers(${target} REUSE_FROM ${headers})
 endfunction()
 
 # terrace_test(NAME SOURCES … LINK … [SLOW] [TIMEOUT s] [PREFIX p] [FILTER f]): one GoogleTest program. Each TEST is one ctest entry
@@ -124,7 +132,6 @@ function(terrace_test name)
   endif()
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE terrace_flags ${ARG_LINK} GTest::gmock GTest::gtest_main)
-  target_compile_options(${name} PRIVATE ${TERRACE_COLD})
   terrace_precompile_test(${name})
   gtest_discover_tests(${name} TEST_PREFIX "${ARG_PREFIX}" TEST_FILTER "${ARG_FILTER}" PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS ${name}.${speed} DISCOVERY_TIMEOUT 120)
 endfunction()

@@ -22,9 +22,9 @@ done
 targets=(all) configure=(-DTERRACE_SANITIZE_UPDATES=ON)
 declare -A short_targets=()
 if [ "$short" = 1 ]; then
-  # Where threads meet, in both; where memory changes hands when something fails, and between devices, with addresses.
+  # Where threads meet, in both; where memory changes hands when something fails, with addresses.
   both=(core_events_test core_devices_test memory_test io_engine_contract_test chunk_store_test mover_test parallel_engine_test)
-  short_targets=([asan-ubsan]="${both[*]} core_memory_test chunk_manager_test parallel_cuda_test parallel_fault_test"
+  short_targets=([asan-ubsan]="${both[*]} core_memory_test chunk_manager_test parallel_fault_test"
     [tsan]="${both[*]} communicator_contract_test")
   # Arithmetic on spans, without threads and allocations, which the long form checks in the optimizers' own tests.
   configure=(-DTERRACE_SANITIZE_UPDATES=OFF)
