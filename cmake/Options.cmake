@@ -98,7 +98,7 @@ function(terrace_compile_alone)
 endfunction()
 
 # GoogleTest's headers take longer to parse than most tests to compile. A test's own code is not optimised, because half of a
-# build is spent on it; folders whose oracles compute much set TERRACE_TESTS_COMPUTE.
+# build is spent on it; programs whose oracles compute much have COMPUTES, and folders of such TERRACE_TESTS_COMPUTE.
 function(terrace_precompile_test target)
   set(headers terrace_test_headers)
   set(optimise $<$<CONFIG:Release>:-O0>)
@@ -118,11 +118,11 @@ function(terrace_precompile_test target)
   target_precompile_headers(${target} REUSE_FROM ${headers})
 endfunction()
 
-# terrace_test(NAME SOURCES … LINK … [SLOW] [TIMEOUT s] [PREFIX p] [FILTER f]): one GoogleTest program. Each TEST is one ctest entry
+# terrace_test(NAME SOURCES … LINK … [SLOW] [COMPUTES] [TIMEOUT s] [PREFIX p] [FILTER f]): one GoogleTest program. Each TEST is one ctest entry
 # with the label NAME.quick, or NAME.slow for a program of more than twenty seconds (`ctest -L NAME` finds both). A skip is shown as
 # a skip. For sources that several programs share, PREFIX comes before the entries' names, and FILTER is as --gtest_filter.
 function(terrace_test name)
-  cmake_parse_arguments(ARG "SLOW" "TIMEOUT;PREFIX;FILTER" "SOURCES;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "SLOW;COMPUTES" "TIMEOUT;PREFIX;FILTER" "SOURCES;LINK" ${ARGN})
   set(speed quick)
   if(ARG_SLOW)
     set(speed slow)
@@ -132,6 +132,9 @@ function(terrace_test name)
   endif()
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE terrace_flags ${ARG_LINK} GTest::gmock GTest::gtest_main)
+  if(ARG_COMPUTES)
+    set(TERRACE_TESTS_COMPUTE ON)
+  endif()
   terrace_precompile_test(${name})
   gtest_discover_tests(${name} TEST_PREFIX "${ARG_PREFIX}" TEST_FILTER "${ARG_FILTER}" PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS ${name}.${speed} DISCOVERY_TIMEOUT 120)
 endfunction()
