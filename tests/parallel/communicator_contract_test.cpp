@@ -8,6 +8,9 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <thread>
 
 #include <terrace/core/error.h>
@@ -31,6 +34,25 @@ using test::Rank;
 using testing::HasSubstr;
 
 std::uint64_t first_seed() { return test::number_from_environment("TERRACE_SEED", 20261121); }
+
+// What all ranks of a process need, made by the first that asks. Of the last two rounds; a rank farther behind makes it again.
+template <class T>
+class SharedByRanks {
+ public:
+  std::shared_ptr<const T> of_round(std::uint64_t round, const std::function<T()>& make) {
+    const std::scoped_lock lock(mutex_);
+    auto& made = made_[round];
+    if (!made) made = std::make_shared<const T>(make());
+    const auto result = made;
+    if (made_.size() > 2) made_.erase(made_.begin());
+    return result;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::uint64_t, std::shared_ptr<const T>> made_;
+};
+using Contributions = SharedByRanks<std::vector<Buffer>>;
 
 Bytes bytes_of(Buffer& buffer) { return buffer; }
 
@@ -126,7 +148,8 @@ TEST_P(CommunicatorContract, PackedBlocksHaveOneOrderBitForBit) {
   // Several pieces of what is staged; kernels of GPUs are emulated, a thread at a time.
   const bool on_gpus = GetParam().name == "nccl";
   const std::size_t most = on_gpus ? 60 : 1500, usual = on_gpus ? 4 : 40;
-  run([most, usual, each_machine = GetParam().ranks_per_machine](Rank& rank) {
+  Contributions contributions;
+  run([&contributions, most, usual, each_machine = GetParam().ranks_per_machine](Rank& rank) {
     const auto stream = rank.device.make_stream("comm");
     auto& comm = *rank.comm;
     const auto ranks = static_cast<std::size_t>(comm.size()), me = static_cast<std::size_t>(comm.rank());
@@ -138,9 +161,13 @@ TEST_P(CommunicatorContract, PackedBlocksHaveOneOrderBitForBit) {
       r.onto = kind == 0 && random() % 2 == 0;
       const auto each = round == 3 ? most : random() % usual, blocks = kind == 0 ? each * ranks : each;
       const auto what = "seed " + std::to_string(seed) + ", " + to_string(r) + ", " + std::to_string(blocks) + " blocks";
-      std::vector<Buffer> from;
-      for (std::size_t s = 0; s < ranks; ++s)
-        from.push_back(test::pack_oracle(test::random_floats(blocks * test::kOracleBlock, seed + s)));
+      const auto made = contributions.of_round(round, [&] {
+        std::vector<Buffer> all;
+        for (std::size_t s = 0; s < ranks; ++s)
+          all.push_back(test::pack_oracle(test::random_floats(blocks * test::kOracleBlock, seed + s)));
+        return all;
+      });
+      const auto& from = *made;
       auto to = test::random_floats(each * test::kOracleBlock, seed + 500 + me);
       const auto want = test::fold_blocks_oracle(from, kind == 0 ? me * each : 0, each, r.onto ? to : std::vector<float>{},
                                                  test::machine_sizes(ranks, each_machine));
@@ -157,7 +184,8 @@ TEST_P(CommunicatorContract, PackedBlocksHaveOneOrderBitForBit) {
 
 TEST_P(CommunicatorContract, ReductionsHaveOneOrderBitForBit) {
   const std::size_t most = GetParam().name == "nccl" ? 20'000 : 200'000;  // emulated kernels take their time
-  run([most, each = GetParam().ranks_per_machine](Rank& rank) {
+  Contributions contributions;
+  run([&contributions, most, each = GetParam().ranks_per_machine](Rank& rank) {
     const auto stream = rank.device.make_stream("comm");
     auto& comm = *rank.comm;
     const auto ranks = static_cast<std::size_t>(comm.size()), me = static_cast<std::size_t>(comm.rank());
@@ -172,8 +200,12 @@ TEST_P(CommunicatorContract, ReductionsHaveOneOrderBitForBit) {
       if (kind == 1) r.onto = false;
       const bool in_place = random() % 2 == 0 && r.from == r.to && !r.onto;
       const auto what = "seed " + std::to_string(seed) + ", " + to_string(r) + (in_place ? ", in place" : "");
-      std::vector<Buffer> from;
-      for (std::size_t s = 0; s < ranks; ++s) from.push_back(test::random_elements(r.from, count, seed + s));
+      const auto made = contributions.of_round(round, [&] {
+        std::vector<Buffer> all;
+        for (std::size_t s = 0; s < ranks; ++s) all.push_back(test::random_elements(r.from, count, seed + s));
+        return all;
+      });
+      const auto& from = *made;
       Buffer mine = from[me];
       const auto block = count / ranks;
       Buffer to = test::random_elements(r.to, kind == 0 ? block : count, seed + 500 + me);
